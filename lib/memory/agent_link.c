@@ -23,7 +23,7 @@ struct shf_card_head *shf_tier_head(const struct shf_tier *t, int image)
 	return t->cards[image].base ? shf_card_head(&t->cards[image]) : NULL;
 }
 
-/* The card is cleared before anything else: a job that restarts believes whole cards only. */
+/* The card is cleared first: a job that restarts uses only cards that are whole. */
 void shf_tier_make_nothing(struct shf_tier *t, int image)
 {
 	struct shf_card_head *h = shf_tier_head(t, image);
@@ -39,8 +39,8 @@ void shf_tier_make_nothing(struct shf_tier *t, int image)
 	t->on_disk[image] = false;
 }
 
-/* Logged once, not for each save. The connection is closed politely, because this process lives on:
- * the agent must not take it for dead and begin to flush. */
+/* Logged once, not for each save. The connection is closed with `bye`, because this process goes
+ * on: otherwise the agent would regard it as crashed and begin to flush. */
 void shf_tier_lost(struct sheaf_run *run, int sys, const char *doing)
 {
 	struct shf_tier *t = run->tier;
@@ -51,7 +51,7 @@ void shf_tier_lost(struct sheaf_run *run, int sys, const char *doing)
 		shf_log(run, 1, "%s: steps are not kept in memory until an agent answers: %s, "
 		        "rank %d", run->store.path, why.msg, run->team.rank);
 	t->said = true;
-	shf_sys_keep_close(run->sys, t->keep, true); /* we live */
+	shf_sys_keep_close(run->sys, t->keep, true);
 	t->keep = -1;
 	t->ask_ns = shf_now(run) + t->wait_ns;
 }
@@ -78,8 +78,8 @@ void shf_tier_where(char where[SHF_KEEP_NAME], const char *agent, const char *id
 	snprintf(where, SHF_KEEP_NAME, "%s%s", itself ? "auto/" : "", itself ? identity : agent);
 }
 
-/* Connects to an agent, and checks that it is the agent of this run directory and not of a copy
- * with the same identity. job "": to look only. */
+/* Connects to an agent, and checks that it is the agent of this run directory. Informs the agent of
+ * the directory's present path. job: "" for a process that only reads. */
 static int knock(const struct shf_store *store, const char *agent, const char *job, int *keep,
                  int *steps, struct sheaf_error *err)
 {
@@ -112,10 +112,10 @@ int shf_tier_reach(const struct shf_store *store, const char *agent, int *keep, 
 	return knock(store, agent, "", keep, steps, err);
 }
 
-#define ASK_SELDOM_NS INT64_C(64000000000)      /* one that is stopped costs its deadline */
+#define ASK_SELDOM_NS INT64_C(64000000000)      /* longest time between attempts: 64 s */
 
-/* A failure doubles the time until the next attempt, up to 64 s: an agent that was stopped by a
- * signal makes every attempt wait. */
+/* A failure doubles the time until the next attempt, up to ASK_SELDOM_NS: if the agent is stopped
+ * by a signal (SIGSTOP), every attempt waits for its timeout. */
 int shf_tier_reach_again(struct sheaf_run *run, struct sheaf_error *err)
 {
 	struct shf_tier *t = run->tier;
@@ -128,13 +128,13 @@ int shf_tier_reach_again(struct sheaf_run *run, struct sheaf_error *err)
 		t->wait_ns = 2 * t->wait_ns < ASK_SELDOM_NS ? 2 * t->wait_ns : ASK_SELDOM_NS;
 	} else {
 		t->wait_ns = SHF_TIER_ASK_NS;
-		if (t->steps_told == 1) /* one is kept while the next is being copied */
+		if (t->steps_told == 1) /* the newest step stays while the next is copied */
 			t->steps_told = 2;
 	}
 	return rc;
 }
 
-/* bound 0: there is none. */
+/* Returns the lesser of images and bound; bound 0 means that there is no bound. */
 static int at_most(int images, int bound)
 {
 	return bound && bound < images ? bound : images;
@@ -158,8 +158,8 @@ static void offer_image(struct sheaf_run *run, int image)
 		shf_tier_put(run, image, false);
 }
 
-/* Has the agent drop memory that is about to be freed. If it has nothing of that name, good; if the
- * agent is gone, the next put finds out. */
+/* Makes the agent drop memory that is about to be freed. Failures are ignored: if the agent is
+ * lost, the next put finds out. */
 static void image_goes(struct sheaf_run *run, int image)
 {
 	const struct shf_sys *sys = run->sys;
@@ -168,11 +168,10 @@ static void image_goes(struct sheaf_run *run, int image)
 	if (!run->tier->wanted || run->tier->keep < 0)
 		return;
 	shf_card_name(name, run->tier->job, run->team.rank, image, false);
-	/* If it has nothing of that name, good; if it is gone, the next put finds out. */
 	(void)shf_sys_keep_drop(sys, run->tier->keep, name);
 }
 
-/* The images go before the cards: a card that the agent has must not name an image that it has not.
+/* Each image is handed over before its card, so that the agent never has a card without its image.
  */
 void shf_tier_offer(struct sheaf_run *run)
 {
@@ -187,8 +186,8 @@ void shf_tier_offer(struct sheaf_run *run)
 		shf_tier_lost(run, -rc, "handing copies to the agent");
 }
 
-/* Asks at most once per call whether the connection lives, and connects again when it is time to.
- */
+/* A connection that has broken is noticed here. After a new connection all images and cards are
+ * handed over. */
 bool shf_tier_is_up(struct sheaf_run *run)
 {
 	struct shf_tier *t = run->tier;
@@ -204,7 +203,7 @@ bool shf_tier_is_up(struct sheaf_run *run)
 	return t->keep >= 0;
 }
 
-/* Ranks agree on a maximum, so less room must be a larger number. */
+/* The ranks take a maximum, so less room must be a larger number. */
 uint64_t shf_tier_room(struct sheaf_run *run)
 {
 	if (!shf_tier_is_up(run))
@@ -212,6 +211,7 @@ uint64_t shf_tier_room(struct sheaf_run *run)
 	return (uint64_t)(1 + SHF_IMAGES_MAX - at_most(SHF_IMAGES_MAX, run->tier->steps_told));
 }
 
+/* most 0: no rank has an agent; 1: no agent is limited below SHF_IMAGES_MAX. */
 void shf_tier_bound(struct sheaf_run *run, uint64_t most)
 {
 	struct shf_tier *t = run->tier;
@@ -225,7 +225,8 @@ void shf_tier_bound(struct sheaf_run *run, uint64_t most)
 		        "not %d", run->store.path, t->steps_max, run->opts.images_max);
 }
 
-/* Stops a copy of the image that is on its way to the next node, as happens if images are few. */
+/* If a replica of the image is being sent in the background, waits until it is sent. This happens
+ * only if there are few images. */
 static void stop_copy(struct sheaf_run *run, int image)
 {
 	if (run->tier->guests.image == image)
@@ -249,8 +250,7 @@ void shf_tier_show(struct sheaf_run *run, int image, uint64_t whole)
 		atomic_store_explicit(&h->whole, whole, memory_order_seq_cst);
 }
 
-/* Called before somebody copies into the image (M1). A step whose replica is being sent from it is
- * finished first. */
+/* A replica that is being sent from the image is finished first. */
 void shf_tier_reuse(struct sheaf_run *run, int image)
 {
 	struct shf_tier *t = run->tier;
@@ -258,7 +258,7 @@ void shf_tier_reuse(struct sheaf_run *run, int image)
 	if (!t->wanted)
 		return;
 	stop_copy(run, image);
-	if (t->newest == image) { /* a state so large that it has one image */
+	if (t->newest == image) { /* there is only one image, as for a very large state */
 		shf_log(run, 1, "%s: step %" PRId64 " is in memory no more: its image is needed",
 		        run->store.path, t->steps[image]);
 		t->newest = -1;
@@ -289,7 +289,7 @@ int64_t shf_tier_newest(const struct sheaf_run *run)
 	return t->newest < 0 ? -1 : t->steps[t->newest];
 }
 
-/* A step in memory that was left behind by a load of an older one (left) is no bound any more. */
+/* After a load of an older step, a newer one in memory (t->left is set) does not count. */
 bool shf_tier_is_later(const struct sheaf_run *run, int64_t step, bool to_disk)
 {
 	const struct shf_tier *t = run->tier;

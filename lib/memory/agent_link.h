@@ -1,62 +1,72 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* This rank's connection to the agent of its node, and the steps of this job that the agent keeps.
- * */
+/* This rank's connection to the agent of its node, and the steps of this job that the agent
+ * keeps. */
 #ifndef SHF_AGENT_LINK_H
 #define SHF_AGENT_LINK_H
 #include "run.h"
 
-/* After so long without an agent it is looked for again; then after twice as long, and so on. */
+/* First time between attempts to reach the agent, in ns; it doubles after each failure. */
 #define SHF_TIER_ASK_NS INT64_C(1000000000)
 
-/* Connects to the agent of a run directory, to look only. steps: as keep_open says. ENOENT: no
- * agent answers; EINVAL: the agent of another directory does. [local] */
+/* Connects to the agent of a run directory as a process that only reads. *keep is the connection;
+ * *steps is as in keep_open (keep.h). ENOENT: no agent answers; EINVAL: the agent of another
+ * directory answers. [local] */
 int  shf_tier_reach(const struct shf_store *store, const char *agent, int *keep, int *steps,
                     struct sheaf_error *err);
-/* Where it listens, as sys wants it. */
+/* Writes the socket name to pass to shf_sys_keep_open: "auto/<identity>" if agent is NULL or
+ * "auto", else agent, which is the path of the socket. [local] */
 void shf_tier_where(char where[SHF_KEEP_NAME], const char *agent, const char *identity);
-/* Connects to the agent again after it was lost, or for the first time. Negative code: no agent
- * answers. [local] */
+/* Connects to the agent for the first time, or again after it was lost. Returns a negative code if
+ * no agent answers. [local] */
 int shf_tier_reach_again(struct sheaf_run *run, struct sheaf_error *err);
 /* Hands all images and cards to an agent that was just connected to. [local] */
 void shf_tier_offer(struct sheaf_run *run);
-/* The agent failed while `doing` that, with the positive errno sys: closes the connection; the run
- * goes on without an agent. [local] */
+/* Closes the connection after the agent has failed, and logs the positive errno sys and `doing`,
+ * what was attempted. The run goes on without an agent. [local] */
 void shf_tier_lost(struct sheaf_run *run, int sys, const char *doing);
 /* Hands the memory of an image, or that of its card, to the agent. [local] */
 void shf_tier_put(struct sheaf_run *run, int image, bool card);
-/* The head of the card of an image; NULL: it has none. */
+/* Returns the head of the card of an image, or NULL if the image has no card. [local] */
 struct shf_card_head *shf_tier_head(const struct shf_tier *t, int image);
-/* Clears the card of the image: there is no step in it any more. [local] */
+/* Clears the card of the image, so that no step is found in it any more. [local] */
 void shf_tier_make_nothing(struct shf_tier *t, int image);
-/* The step in that image is in memory on all ranks: if it is newer than the newest so far, it is
- * the newest now. [local] */
+/* Call it when the step in that image is in memory on all ranks. Makes it the newest step, unless a
+ * newer one is in memory. [local] */
 void shf_tier_is_newest(struct shf_tier *t, int image);
-/* Is there an agent? Where there was none, asks again now and then. [local] */
+/* Returns whether this rank is connected to an agent. Without one, tries to connect if the time for
+ * the next attempt has come. [local] */
 bool shf_tier_is_up(struct sheaf_run *run);
-/* What agents allow of so many images, alike on all ranks. */
+/* Returns `images`, or the number of images that the agents allow if that is less. The same on all
+ * ranks. [local] */
 int  shf_tier_allows(const struct sheaf_run *run, int images);
-/* 0: no agent; else the more, the fewer images it has room for. Asks, as shf_tier_is_up. [local] */
+/* Returns a number for shf_tier_bound, of which the caller takes the maximum over all ranks: 0
+ * without an agent, else the larger the fewer images the agent allows. Connects as shf_tier_is_up
+ * does. [local] */
 uint64_t shf_tier_room(struct sheaf_run *run);
-/* The most that any rank's room says. Only the first one counts: an image that is in use, and the
- * newest step, have no other place. [local], alike on all ranks */
+/* Sets the bound on the number of images from `most`, the maximum of shf_tier_room over all ranks.
+ * Only the first call has an effect: a lower bound later could exclude an image that is in use or
+ * has the newest step. Call it on all ranks. [local] */
 void shf_tier_bound(struct sheaf_run *run, uint64_t most);
-/* Saves have images below that; the rest are for loads, and no agent's. */
+/* Returns how many images saves may use; their numbers are below that. Other images are for loads,
+ * and are not handed to the agent. [local] */
 int  shf_tier_images(const struct sheaf_run *run);
-/* Somebody will copy into that image (M1). [local] */
+/* Call it before any rank copies into that image (M1). Clears its card. [local] */
 void shf_tier_reuse(struct sheaf_run *run, int image);
-/* Clears the card of the image before ranks agree to copy into it. Returns what show needs to
- * restore it, if they do not agree; if they do, reuse follows. [local] */
+/* Clears the card of the image before ranks agree to copy into it. Returns the value for
+ * shf_tier_show, which restores the card if they do not agree. If they do, call shf_tier_reuse.
+ * [local] */
 uint64_t shf_tier_hide(struct sheaf_run *run, int image);
-/* Makes the card whole again, as it was before hide. */
+/* Makes the card valid again; whole: from shf_tier_hide. [local] */
 void shf_tier_show(struct sheaf_run *run, int image, uint64_t whole);
-/* Takes the newest step that this rank has in memory, up to that number, for the newest. [local] */
+/* Makes the newest of this rank's steps in memory up to that number the newest step. [local] */
 void shf_tier_newest_until(struct sheaf_run *run, int64_t step);
 /* Returns the number of the newest step that this job has in memory; -1: it has none. [local] */
 int64_t shf_tier_newest(const struct sheaf_run *run);
-/* Returns whether the steps in memory allow a save of that number. Where the newest of them is on
- * disk, too, a save to disk is allowed here, and C0 decides. [local], alike on all ranks */
+/* Returns whether the steps in memory allow a save of that number: it must be above the newest of
+ * them. If that step is on disk too, a save to disk is allowed here, and C0 decides. The same on
+ * all ranks. [local] */
 bool shf_tier_is_later(const struct sheaf_run *run, int64_t step, bool to_disk);
-/* What run->image_moves is set to: hands new memory of an image to the agent, or has the agent drop
- * memory that is about to be freed. [local] */
+/* The callback run->image.moves: hands new memory of an image to the agent or, with `goes`, makes
+ * the agent drop memory that is about to be freed. [local] */
 void shf_tier_image_moves(struct sheaf_run *run, int image, bool goes);
 #endif

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The card of an image: which step lies in it, and where each byte of it belongs. A card is what a
- * restarted job, or an agent, knows of an image whose process is gone.
+/* Encodes and decodes cards (image_card.h).
  *
  * Body, little-endian: session, run (32 characters each), u64 step, u32 rank, u32 ranks, u64 image
  * bytes, u64 n segs: u32 file, u64 lo, hi, image; u32 m smalls: u16 name bytes, name, u64 bytes;
- * then the bytes of all of them.
+ * then the bytes of all small files, one after the other.
  *
  * The body is decoded as carefully as a file: counts are compared with the bytes that are there
  * before anything is allocated, and ranges with the size of the image. */
@@ -15,8 +14,8 @@
 #include "crc64.h"
 #include "sheaf.h"
 
-/* A number that stands for "the disk ends with this step, after so many rewinds". Steps in memory
- * follow such a state. Comparing one number tells whether the disk is still in it. */
+/* The number is a hash, so that one comparison shows whether the disk is still in the state that a
+ * step in memory follows. */
 uint64_t shf_card_on(int64_t step, const char *session, uint64_t rewinds)
 {
 	char text[96];
@@ -51,6 +50,7 @@ void shf_card_encode(struct shf_buf *out, const struct shf_card *c)
 		shf_buf_add(out, c->smalls[i].bytes, (size_t)c->smalls[i].n);
 }
 
+/* Reads a string of 32 characters, without a NUL. */
 static void get_text(struct shf_cur *c, char out[33])
 {
 	const uint8_t *p = shf_cur_bytes(c, 32);
@@ -60,7 +60,8 @@ static void get_text(struct shf_cur *c, char out[33])
 	out[32] = '\0';
 }
 
-/* 28 bytes are what a segment takes, so more segments than that fit are damage. */
+/* Reads the segments. Each takes 28 bytes, so a number of them that the rest of the body cannot
+ * hold is damage. */
 static int get_segs(struct shf_card *card, struct shf_arena *arena, struct shf_cur *c)
 {
 	card->segs_n = (size_t)shf_cur_u64(c);
@@ -83,7 +84,7 @@ static int get_segs(struct shf_card *card, struct shf_arena *arena, struct shf_c
 	return 0;
 }
 
-/* 10 bytes are the least that a small file takes. */
+/* Reads the small files. Each takes 10 bytes or more, which bounds their number. */
 static int get_smalls(struct shf_card *card, struct shf_arena *arena, struct shf_cur *c)
 {
 	card->smalls_n = shf_cur_u32(c);
@@ -132,9 +133,8 @@ int shf_card_body(struct shf_card *card, struct shf_arena *arena, const uint8_t 
 	return rc;
 }
 
-/* `whole` is the sum of the body, or 0 while the card is being changed; the last bit is set so that
- * a sum is never 0. It is read before the body (acquire), and written after it by the job: a body
- * whose sum matches was complete. */
+/* The job writes `whole` after the body, and this reads it before the body (acquire), so a body
+ * whose CRC matches is complete. */
 int shf_card_decode(struct shf_card *card, struct shf_arena *arena, const struct shf_shm *shm)
 {
 	const struct shf_card_head *h = shm->base;
@@ -157,7 +157,7 @@ void shf_card_name(char out[SHF_KEEP_NAME], const char *job, int rank, int image
 	snprintf(out, SHF_KEEP_NAME, "%.32s.%d.%d.%s", job, rank, image, card ? "card" : "image");
 }
 
-/* A number and the dot after it. */
+/* Reads a decimal number and the dot after it, and moves *p behind them. */
 static bool card_number(const char **p, int *out)
 {
 	char *end;
@@ -173,7 +173,8 @@ static bool card_number(const char **p, int *out)
 	return true;
 }
 
-/* Only names that shf_card_name makes. An agent may be asked to keep other things one day. */
+/* An agent may have memory under other names, for example of a newer version; they are not
+ * cards. */
 bool shf_card_parse(const char *name, char job[33], int *rank, int *image, bool *card)
 {
 	const char *p = name + 33;

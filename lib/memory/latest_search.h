@@ -13,20 +13,20 @@ struct shf_candidate {
 	bool memory;
 };
 #define SHF_FROM_THE_NEWEST ((struct shf_candidate){ INT64_MAX, false })
-/* Where a search for the latest step is. A search that is continued begins with the candidate after
- * the last one. */
+/* The position of a search for the latest step. If a candidate cannot be loaded, the search is
+ * continued after it. */
 struct shf_sought {
 	struct shf_candidate after;     /* in: the search begins with the candidate after this */
 	struct shf_candidate at;        /* out: the candidate, even if it cannot be opened; step -1:
 	                                 * none is left. [rank 0] */
-	struct shf_buf passed;          /* owned; for each one passed over its name and the reason,
-	                                 * two strings with their NULs. [rank 0] */
+	struct shf_buf passed;          /* owned; for each candidate that was passed over its name
+	                                 * and the reason, two strings with their NULs [rank 0] */
 };
-/* Candidates on disk have numbers below this. */
+/* Returns the number below which candidates on disk are searched. */
 static inline int64_t shf_sought_below(const struct shf_sought *s)
 {
 	return s->after.memory ? s->after.step + 1 : s->after.step;
 }
-/* Adds a step that was passed over, and why. */
+/* Adds to s->passed a step that was passed over, and the reason. */
 void shf_sought_pass(struct shf_sought *s, const char *name, const char *why);
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which step is taken from memory: what the agents of all nodes have, and what of it is better than
- * what lies on disk. Rank 0 decides. A step in memory is of use if it is complete, if it is newer
- * than the disk or the same save, and if the disk ends where it begins. Otherwise the run was
- * rewound or went another way since. */
+/* Decides whether a step is loaded from memory, and which. Rank 0 compares the steps that the
+ * agents of all nodes have with the steps on disk. A step in memory is usable if it is complete,
+ * newer than all steps on disk, and follows the newest of them; or if the same save is the newest
+ * on disk. If it does not follow the newest step on disk, the run was rewound, or another job went
+ * on from an older step. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -24,21 +25,23 @@
 
 /* What rank 0 has chosen; broadcast as it is. */
 struct choice {
-	bool memory;
-	bool on_disk;                   /* what is in no memory is there */
+	bool memory;                    /* a step in memory is chosen */
+	bool on_disk;                   /* parts that no memory has are read from the same step on
+	                                 * disk */
 	struct shf_recalled which;
-	int64_t base_step;              /* of the disk, that it follows, or itself; -1: none */
+	int64_t base_step;              /* step on disk that it follows, or itself; -1: none */
 	char base_session[33];
-	int64_t beyond;                 /* the newest that is newer than the number asked for; -1 */
+	int64_t beyond;                 /* see struct shf_base (run.h) */
 };
 /* The state of the search on rank 0. */
 struct choosing {
 	struct sheaf_run *run;
 	struct shf_newest disk;
 	int64_t n;
-	struct shf_sought *sought;      /* NULL: it is step n */
+	struct shf_sought *sought;      /* NULL: step n is searched for, not the latest */
 	struct choice *choice;
-	struct shf_recalled last;       /* condemned, but no older one is left; ranks 0: none */
+	struct shf_recalled last;       /* a condemned step that is taken if there is no other;
+	                                 * ranks 0: none */
 };
 
 /* Whether the same save lies on disk, too, though it is not the newest there. That may be if it is
@@ -58,8 +61,8 @@ static bool has_bad_twin(struct choosing *c, const struct shf_recalled *r)
 	return twin;
 }
 
-/* Remembers the choice. If ranks of it are missing and the same save is on disk, the rest is read
- * there. */
+/* Sets the choice to this step. If parts of some ranks are missing and the same save is on disk,
+ * they are read from disk. */
 static void choose_step(struct choosing *c, const struct shf_recalled *r)
 {
 	bool same = r->step == c->disk.known && strcmp(r->session, c->disk.session) == 0;
@@ -75,21 +78,22 @@ static void choose_step(struct choosing *c, const struct shf_recalled *r)
 	}
 }
 
-/* Is the step condemned by its tries? Only a search for the latest asks. */
+/* Returns whether the step was tried too often (condemned). This counts only in a search for the
+ * latest step. */
 static bool tries_are_spent(struct choosing *c, const struct shf_recalled *r)
 {
 	return c->sought && shf_tries_spent(&c->run->store, r->step, r->session);
 }
 
-/* Is the step among the candidates that are left? If the last candidate was on disk, then only
- * steps that are on disk too (same) are. */
+/* Returns whether the step is among the candidates that are left. If the last candidate was on
+ * disk, only steps that are on disk too (same) are left. */
 static bool is_asked_for(const struct shf_sought *s, const struct shf_recalled *r, bool same)
 {
 	return r->step < s->after.step && (same || s->after.memory || s->after.step == INT64_MAX);
 }
 
-/* Logs why the step is not taken. For a search for the latest one, the reason is also written down
- * for the caller's report. */
+/* Logs why the step is not taken. In a search for the latest step the reason is also added to the
+ * caller's report. */
 static void pass_over_in_memory(struct choosing *c, const struct shf_recalled *r, const char *why)
 {
 	char name[60];
@@ -104,8 +108,9 @@ static void pass_over_in_memory(struct choosing *c, const struct shf_recalled *r
 		c->run->tier->passed = r->step;
 }
 
-/* A condemned step that has no older one on disk is remembered, because the job may have to go on
- * from it all the same. One that was remembered before is newer, and is passed over. */
+/* Handles a condemned step. If there is no older step on disk, it is kept in c->last, because the
+ * job may have nothing else to go on from. A step that was in c->last before is newer, and is
+ * passed over now. */
 static void condemn(struct choosing *c, const struct shf_recalled *r)
 {
 	bool last = shf_step_older(&c->run->store, r->step) < 0;
@@ -118,7 +123,8 @@ static void condemn(struct choosing *c, const struct shf_recalled *r)
 		c->last = *r;
 }
 
-/* Is it newer than the number that is asked for, and what the latest is, or would be? */
+/* Returns whether step n was asked for by its number, and this step is a newer one that a search
+ * for the latest step would take from memory. */
 static bool is_beyond(const struct choosing *c, const struct shf_recalled *r)
 {
 	struct shf_store *store = &c->run->store;
@@ -129,8 +135,9 @@ static bool is_beyond(const struct choosing *c, const struct shf_recalled *r)
 	       !shf_tries_spent(store, r->step, r->session);
 }
 
-/* Called for each step in memory, newest first, until one is chosen. The questions are in the order
- * of what a person should be told: that a step is incomplete says more than that it is marked. */
+/* Called for each step in memory, newest first, until one is chosen (returns true). The checks are
+ * in the order of what is most useful to a person who reads the log: that a step is incomplete
+ * before that it is marked bad. */
 static int consider_for_load(void *arg, const struct shf_recalled *r)
 {
 	struct choosing *c = arg;
@@ -144,7 +151,8 @@ static int consider_for_load(void *arg, const struct shf_recalled *r)
 	/* The disk has a newer step, which is the latest even if it cannot be read. */
 	if (c->sought && r->step <= c->disk.newest && (!same || c->disk.known != c->disk.newest))
 		return 0;
-	/* Its mark may say bad. The disk has the step too, and tells why it is not to be read. */
+	/* Its mark cannot be read, so it may be bad. The same step is a candidate on disk, and the
+	 * search there reports the mark. */
 	if (c->sought && same && shf_mark_read(&c->run->store, r->step, NULL) == '?')
 		return 0;
 	if (r->here != r->ranks && !same)
@@ -163,9 +171,9 @@ static int consider_for_load(void *arg, const struct shf_recalled *r)
 	return c->choice->memory;
 }
 
-/* Without the count of rewinds nobody can tell whether what is in memory was rewound, so nothing is
- * taken then. If all that is left is a step that was condemned, that one is taken: there is nothing
- * better. [rank 0] */
+/* Chooses a step from the cards of all agents. Without the number of rewinds it is not known
+ * whether a step in memory was rewound, so that is an error. A condemned step is taken if there is
+ * no other. *copied: the ranks of it of which only replicas are there. [rank 0] */
 static int choose_from_memory(struct sheaf_run *run, int64_t n, struct shf_sought *sought,
                               struct shf_buf *cards, struct choice *choice, struct shf_buf *copied,
                               struct sheaf_error *err)
@@ -180,7 +188,7 @@ static int choose_from_memory(struct sheaf_run *run, int64_t n, struct shf_sough
 	run->tier->passed = -1;
 	if (rc == 0 && shf_recall_join(cards, consider_for_load, &c) < 0)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
-	/* Something better than the condemned step was found after all. */
+	/* A better step than the condemned one was found, or else the condemned one is taken. */
 	if (rc == 0 && choice->memory && c.last.ranks)
 		pass_over_in_memory(&c, &c.last, CONDEMNED);
 	else if (rc == 0 && c.last.ranks)
@@ -191,8 +199,7 @@ static int choose_from_memory(struct sheaf_run *run, int64_t n, struct shf_sough
 	return rc;
 }
 
-/* An agent that fails is no failure of the call: what it has is then not known, and the log says
- * so. [collective] */
+/* If an agent fails, the call does not: its steps are left out, and the log has a warning. */
 int shf_recall_gather(struct sheaf_run *run, struct shf_buf *mine, bool *asked,
                       struct shf_buf *all, struct sheaf_error *err)
 {
@@ -213,7 +220,7 @@ int shf_recall_gather(struct sheaf_run *run, struct shf_buf *mine, bool *asked,
 	return shf_to_zero(&run->team, 0, mine, all, err);
 }
 
-/* Opens what this node has of the step: a view of it, which may be one of nothing. */
+/* Opens a view of the parts of the step that this node has, which may be none. */
 static int open_own_parts(struct sheaf_run *run, const struct choice *choice,
                           const struct shf_buf *copied, struct shf_view **view,
                           struct sheaf_error *err)
@@ -225,8 +232,8 @@ static int open_own_parts(struct sheaf_run *run, const struct choice *choice,
 	return *view ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a step in memory");
 }
 
-/* Opens the view on all ranks, or on none. If that fails, the caller goes on with the disk. Only
- * the loss of a rank is an error. [collective] */
+/* Opens the view on all ranks, or on none: then *view is NULL, and the caller goes on with the
+ * disk. Returns an error only for the loss of a rank. [collective] */
 static int open_all(struct sheaf_run *run, const struct choice *choice,
                     const struct shf_buf *copied, struct shf_sought *sought,
                     struct shf_view **view, struct sheaf_error *err)

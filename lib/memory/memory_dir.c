@@ -3,9 +3,9 @@
  * loading, verifying and copying need not know where a step lies.
  *
  * Descriptors are VIEW + a number: 0 is the directory of the step, then come its folders, then its
- * files. They have no state, so nothing is opened and nothing closed. Reads are copies out of
- * mapped memory, done when they are submitted. What is in no memory is read from the same step on
- * disk, in the same way. Every other descriptor belongs to the system below and is handed on. */
+ * files. They have no state, so nothing is opened and nothing closed. A read is a copy from
+ * mapped memory, made when it is submitted. Bytes that are in no memory are read from the same step
+ * on disk, also in the submit. Calls with any other descriptor go to the system layer below. */
 #include "memory_dir_in.h"
 #include <errno.h>
 #include <pthread.h>
@@ -13,17 +13,17 @@
 #include "match.h"
 #include "name_in_step.h"
 
-#define VIEW 0x20000000
+#define VIEW 0x20000000         /* above all real descriptors */
 
 /* ---- names and descriptors: 0 is the step, then folders, then files ---- */
 
-/* No real descriptor is that large. */
+/* Returns whether the descriptor is one of a view. */
 static bool is_view_fd(int fd)
 {
 	return fd >= VIEW;
 }
 
-/* The file that a descriptor stands for; NULL: it is none. */
+/* Returns the file that a descriptor stands for, or NULL. */
 static const struct shf_vfile *view_file_of(const struct shf_view *v, int fd)
 {
 	size_t i = (size_t)(fd - VIEW);
@@ -32,7 +32,8 @@ static const struct shf_vfile *view_file_of(const struct shf_view *v, int fd)
 	       ? &v->files[i - v->folders_n - 1] : NULL;
 }
 
-/* The folder that a descriptor stands for, "" for the step's own; NULL: it is none. */
+/* Returns the name of the folder that a descriptor stands for, "" for the directory of the step, or
+ * NULL. */
 static const char *folder_of(const struct shf_view *v, int fd)
 {
 	size_t i = (size_t)(fd - VIEW);
@@ -42,7 +43,7 @@ static const char *folder_of(const struct shf_view *v, int fd)
 	return i == 0 ? "" : v->folders[i - 1];
 }
 
-/* What of a name follows the folder; NULL: it is not directly in it. */
+/* Returns the part of a file's name after the folder, or NULL if the file is not directly in it. */
 static const char *inside(const char *name, const char *folder)
 {
 	size_t n = strlen(folder);
@@ -53,7 +54,7 @@ static const char *inside(const char *name, const char *folder)
 	return strchr(name, '/') ? NULL : name;
 }
 
-/* Finds the name among those directly in the folder. Returns a descriptor, or -ENOENT, -ENOTDIR. */
+/* Finds a file or folder by its name in a folder. Returns a descriptor, -ENOENT or -ENOTDIR. */
 static int look_up(const struct shf_view *v, int dir, const char *name)
 {
 	const char *folder = folder_of(v, dir), *base;
@@ -71,20 +72,20 @@ static int look_up(const struct shf_view *v, int dir, const char *name)
 	return -ENOENT;
 }
 
-/* ---- the machine ---- */
+/* ---- the operations on files ---- */
 
 static struct shf_view *view_of(void *arg)
 {
 	return arg;
 }
 
+/* Returns the system layer below the view. */
 static const struct shf_sys *below(void *arg)
 {
 	return view_of(arg)->in;
 }
 
-/* Opening past the page cache is refused, as some file systems do: there is no page cache between.
- */
+/* Refuses writing, and direct I/O as some file systems do: the data is in memory anyway. */
 static int view_open(void *arg, int dir, const char *name, int flags, unsigned mode)
 {
 	const struct shf_sys *in = below(arg);
@@ -111,7 +112,7 @@ static int view_close(void *arg, int fd)
 	return is_view_fd(fd) ? 0 : shf_sys_close(in, fd);
 }
 
-/* The number of a file serves as its inode. */
+/* Fills *st for a descriptor of the view. Its number serves as the inode. */
 static int tell_stat(const struct shf_view *v, int fd, struct shf_stat *st)
 {
 	const struct shf_vfile *f = view_file_of(v, fd);
@@ -139,7 +140,7 @@ static int view_fstat(void *arg, int fd, struct shf_stat *st)
 	return is_view_fd(fd) ? tell_stat(view_of(arg), fd, st) : shf_sys_fstat(in, fd, st);
 }
 
-/* Folders first, then the files directly in this folder. */
+/* Lists folders first, then the files directly in this folder. */
 static int view_list(void *arg, int fd, int (*item)(void *arg, const char *name), void *item_arg)
 {
 	const struct shf_sys *in = below(arg);
@@ -166,7 +167,7 @@ static int view_readlink(void *arg, int dir, const char *name, char *buf, size_t
 	return is_view_fd(dir) ? -EINVAL : shf_sys_readlink(in, dir, name, buf, n);
 }
 
-/* Nobody takes the view away while it is mapped, so a lock on it is always granted. */
+/* Mapped memory cannot be deleted by another process, so a lock on the view is always granted. */
 static int view_lock(void *arg, int fd, bool exclusive)
 {
 	const struct shf_sys *in = below(arg);
@@ -181,7 +182,7 @@ static int view_unlock(void *arg, int fd)
 	return is_view_fd(fd) ? 0 : shf_sys_unlock(in, fd);
 }
 
-/* Everything in memory counts as cached: a load then uses its threads instead of a queue. */
+/* All bytes count as cached, so that a load copies them with its threads instead of a queue. */
 static int64_t view_resident(void *arg, int fd, uint64_t off, uint64_t n)
 {
 	const struct shf_sys *in = below(arg);
@@ -197,7 +198,8 @@ static void view_forget(void *arg, int fd, uint64_t off, uint64_t n)
 		shf_sys_forget(in, fd, off, n);
 }
 
-/* Binary search. The stretches of a file are sorted and do not overlap. */
+/* Returns the stretch that contains byte `off` of the file, or NULL. A binary search: the stretches
+ * of a file are sorted and do not overlap. */
 static const struct shf_stretch *stretch_at(const struct shf_view *v, const struct shf_vfile *f,
                                         uint64_t off)
 {
@@ -225,7 +227,8 @@ const uint8_t *shf_view_at(const struct shf_view *v, uint32_t f, uint64_t off, u
 	return s->at + (off - s->lo);
 }
 
-/* Up to n bytes of a tensor file that are nowhere here, as far as there is such a gap. */
+/* Reads from disk bytes of a tensor file that are in no memory: at most n, and only up to the next
+ * stretch. Returns the number of bytes, or a negative errno. */
 static int64_t from_disk(struct shf_view *v, const struct shf_vfile *f, uint8_t *to, size_t n,
                          uint64_t off)
 {
@@ -244,7 +247,7 @@ static int64_t from_disk(struct shf_view *v, const struct shf_vfile *f, uint8_t 
 		}
 	if (v->disk_files[file] < 0)
 		v->disk_files[file] = shf_in_step_open(in, v->disk, f->name, SHF_O_NOFOLLOW);
-	/* ENOENT would say that there is no step to go on from. */
+	/* ENOENT would tell the caller that the step does not exist. */
 	if (v->disk_files[file] < 0)
 		return v->disk_files[file] == -ENOENT ? -EIO : v->disk_files[file];
 	got = shf_sys_pread(in, v->disk_files[file], to, n, off);
@@ -252,6 +255,8 @@ static int64_t from_disk(struct shf_view *v, const struct shf_vfile *f, uint8_t 
 	return got;
 }
 
+/* Reads from a file of the view: small files are in the card, tensor files in stretches with gaps
+ * that are read from disk. */
 static int64_t view_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
 {
 	const struct shf_sys *in = below(arg);
@@ -290,12 +295,12 @@ static int64_t view_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
 
 /* ---- the queue ---- */
 
-/* A queue of the view: requests that were done when they were submitted, and the queue of the
- * system below for all others. */
+/* A queue of the view. It has a list of finished requests on the view, which were executed in the
+ * submit, and the queue of the system layer below for all other requests. */
 struct shf_queue {
-	struct shf_queue *in;           /* owned; of the machine below */
+	struct shf_queue *in;           /* owned; of the system layer below */
 	pthread_mutex_t lock;
-	struct shf_io *done;            /* guarded by lock; the last first */
+	struct shf_io *done;            /* guarded by lock; a stack */
 };
 
 static int view_queue_new(void *arg, struct shf_queue **queue, int threads)
@@ -339,6 +344,7 @@ static int view_submit(void *arg, struct shf_queue *q, struct shf_io *io)
 	return 0;
 }
 
+/* Returns a finished request on the view if there is one; otherwise waits for the queue below. */
 static int view_complete(void *arg, struct shf_queue *q, struct shf_io **io, int timeout_ms)
 {
 	const struct shf_sys *in = below(arg);
@@ -453,7 +459,7 @@ void shf_view_count_try(struct shf_view *v, uint64_t tries)
 	for (size_t i = 0; i < v->parts_n; i++) {
 		_Atomic uint64_t *had = &shf_card_head(&v->parts[i].card)->tries;
 
-		if (atomic_load(had) < tries)   /* of two nodes with one agent it is one */
+		if (atomic_load(had) < tries)   /* two nodes with one agent count it once */
 			atomic_store(had, tries);
 	}
 }
@@ -469,6 +475,7 @@ size_t shf_view_parts(const struct shf_view *v)
 	return v->parts_n;
 }
 
+/* Returns whether the card is as it was when it was added. */
 static bool is_still(const struct shf_part_held *p)
 {
 	return atomic_load(&shf_card_head(&p->card)->whole) == p->whole;
@@ -486,7 +493,7 @@ int shf_view_moved(const struct shf_view *v, const char *path, struct sheaf_erro
 {
 	size_t i = 0;
 
-	/* What was given up as damaged did not move. */
+	/* A card that this view has cleared itself (condemned) was not reused. */
 	while (v && i < v->parts_n && (v->parts[i].condemned || is_still(&v->parts[i])))
 		i++;
 	if (!v || i == v->parts_n)
@@ -498,9 +505,10 @@ int shf_view_moved(const struct shf_view *v, const char *path, struct sheaf_erro
 void shf_view_condemn(struct shf_view *v)
 {
 	for (size_t i = 0; i < v->parts_n; i++) {
-		uint64_t was = v->parts[i].whole; /* meanwhile it may be another step's */
+		/* The exchange leaves a card alone that is another step's by now. */
+		uint64_t was = v->parts[i].whole;
 
-		/* Another rank of the node may have done it already. */
+		/* 0: another rank of the node has cleared the card already. */
 		v->parts[i].condemned |=
 		    atomic_compare_exchange_strong(&shf_card_head(&v->parts[i].card)->whole, &was,
 		                                   0) || was == 0;
@@ -517,7 +525,8 @@ void shf_view_free(struct shf_view *v)
 	for (size_t i = 0; v->disk_files && i < v->manifest.files_n; i++)
 		if (v->disk_files[i] >= 0)
 			shf_sys_close(in, v->disk_files[i]);
-	/* The lease is given up for forked children, too, and not by them. */
+	/* A lock is shared with forked children. The parent releases it for them, and a child must
+	 * not release the lock of the parent. */
 	if (v->lease >= 0 && shf_sys_pid(in) == v->pid)
 		(void)shf_sys_unlock(in, v->lease);
 	if (v->lease >= 0)

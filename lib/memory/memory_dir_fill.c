@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fills a view: with the cards that are here, with what other nodes know of the step, and with
- * bytes that came from other nodes.
+/* Fills a view with the cards and images of this node, and with small files and bytes that other
+ * nodes have sent.
  *
- * A card is memory that another process wrote, perhaps a broken one. It is decoded into the view's
- * own arena and checked: bytes of an image are only looked at within the memory that is mapped. */
+ * A card is memory that another process wrote, and may be corrupt. It is decoded into the view's
+ * own arena, and its offsets are checked against the size of the mapped image before they are
+ * used. */
 #include "memory_dir_in.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -14,7 +15,7 @@
 #include "match.h"
 #include "tree.h"
 
-/* The list grows by doubling. */
+/* Appends a stretch. ENOMEM. */
 static int add_stretch(struct shf_view *v, const struct shf_stretch *s)
 {
 	if (v->stretches_n == v->stretches_cap) {
@@ -30,8 +31,8 @@ static int add_stretch(struct shf_view *v, const struct shf_stretch *s)
 	return 0;
 }
 
-/* Takes the part over, also if this fails. `whole` is kept as it is now: if it changes later, the
- * memory has been taken for another step (shf_view_moved). */
+/* The present value of `whole` is noted: if it changes later, the memory has been reused for
+ * another step (shf_view_moved). */
 int shf_view_add(struct shf_view *v, const struct shf_part_held *part, struct sheaf_error *err)
 {
 	struct shf_part_held *parts = shf_realloc(v->parts, v->parts_n + 1, sizeof(*parts));
@@ -68,7 +69,7 @@ int shf_view_add(struct shf_view *v, const struct shf_part_held *part, struct sh
 	return 0;
 }
 
-/* By file and place in it. */
+/* Orders stretches by file and offset. */
 static int order_stretches(const void *a, const void *b)
 {
 	const struct shf_stretch *x = a, *y = b;
@@ -78,7 +79,7 @@ static int order_stretches(const void *a, const void *b)
 	return x->lo < y->lo ? -1 : x->lo > y->lo;
 }
 
-/* Adds the folder of a name, once. */
+/* Adds the folder of a file's name, if it has one that is not listed yet. */
 static int add_folder(struct shf_view *v, const char *name)
 {
 	const char *slash = strchr(name, '/');
@@ -95,8 +96,8 @@ static int add_folder(struct shf_view *v, const char *name)
 	return 0;
 }
 
-/* Lists the files that the view shows: tensor files by the manifest, and small files, which are
- * whole in the cards. */
+/* Lists the files that the view shows: the tensor files of the manifest, then the small files,
+ * whose bytes are in a card. */
 static int name_files(struct shf_view *v)
 {
 	const struct shf_manifest *m = &v->manifest;
@@ -123,8 +124,9 @@ static int name_files(struct shf_view *v)
 	return rc;
 }
 
-/* Sorts the stretches by file, and finds which belong to which. They must not overlap and not reach
- * beyond the file. *whole: they are all of every file, one behind the other. */
+/* Sorts the stretches, and notes in each tensor file which of them are its own. ECORRUPT if two of
+ * them overlap, or one ends beyond its file or is of no file. *whole: together they cover every
+ * byte of every tensor file. */
 static int find_stretches(struct shf_view *v, bool *whole)
 {
 	size_t at = 0;
@@ -156,7 +158,7 @@ bool shf_view_knows(const struct shf_view *v)
 	return v->smalls_n > 0;
 }
 
-/* Encodes the small files as a card without an image, so that no second format is needed. */
+/* The message is the body of a card without segments, so that no second format is needed. */
 void shf_view_tell(const struct shf_view *v, struct shf_buf *out)
 {
 	struct shf_card card = { .step = 0, .ranks = 1, .smalls_n = v->smalls_n,
@@ -165,7 +167,7 @@ void shf_view_tell(const struct shf_view *v, struct shf_buf *out)
 	shf_card_encode(out, &card);
 }
 
-/* The bytes are copied, because the view's names point into them as long as it lives. */
+/* The message is copied, because the view's small files point into it. */
 int shf_view_learn(struct shf_view *v, const struct shf_buf *told, struct sheaf_error *err)
 {
 	uint8_t *own = shf_arena_alloc(&v->arena, told->len + 1, 1);
@@ -184,8 +186,7 @@ int shf_view_learn(struct shf_view *v, const struct shf_buf *told, struct sheaf_
 	return 0;
 }
 
-/* The manifest is the first small file, because rank 0 puts it there. whole: all bytes must be on
- * this node. */
+/* The manifest is the first small file: rank 0 puts it there when it makes the card. */
 int shf_view_finish(struct shf_view *v, bool whole, struct sheaf_error *err)
 {
 	const uint8_t *text;
@@ -211,7 +212,7 @@ int shf_view_finish(struct shf_view *v, bool whole, struct sheaf_error *err)
 
 /* ---- between nodes ---- */
 
-/* Stretches that follow each other are joined, so that what is sent between nodes is short. */
+/* Adjacent stretches are joined, so that the lists that nodes send each other are short. */
 int shf_view_each(const struct shf_view *v,
                   int (*item)(void *arg, uint32_t file, uint64_t lo, uint64_t hi), void *arg)
 {
@@ -244,7 +245,7 @@ int shf_view_give(const struct shf_view *v, uint32_t file, uint64_t lo, uint64_t
 	return out->oom ? SHEAF_ENOMEM : 0;
 }
 
-/* Bytes from another node are copied to the view's own memory. */
+/* The copy lies in the view's arena. */
 int shf_view_take(struct shf_view *v, uint32_t file, uint64_t lo, uint64_t hi,
                   const uint8_t *bytes)
 {
@@ -264,8 +265,7 @@ int shf_view_taken(struct shf_view *v)
 	return find_stretches(v, &whole);
 }
 
-/* The same step on disk is opened to read what is in no memory. A lease keeps a prune from deleting
- * it meanwhile, as for a step that is read from disk alone. */
+/* The lease is the same as for a step that is opened on disk. */
 int shf_view_on_disk(struct shf_view *v, int dir, const char *name, struct sheaf_error *err)
 {
 	const struct shf_sys *in = v->in;
@@ -280,14 +280,13 @@ int shf_view_on_disk(struct shf_view *v, int dir, const char *name, struct sheaf
 	v->disk = shf_sys_open(in, dir, name, SHF_O_DIR | SHF_O_NOFOLLOW, 0);
 	if (v->disk < 0)
 		return shf_fail_sys(err, -v->disk, "%s", name);
-	/* As for a step that is read from disk alone: pruning leaves it there while it is open. */
 	v->pid = shf_sys_pid(in);
 	of.dir = v->disk;
 	return shf_lease_take(in, &of, &v->lease) < 0
 	       ? shf_fail_io(err, ENOENT, "%s: has just gone", name) : 0;
 }
 
-/* The list is sorted by file; `first` is an index into it. */
+/* Makes the index hads.first from the list, which is sorted by file. ECORRUPT if it is not. */
 int shf_view_set_hads(struct shf_view *v, const struct shf_had *a, const uint32_t *files,
                       size_t n)
 {

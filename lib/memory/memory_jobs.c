@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What earlier jobs left with the agent, and when it is dropped (T2 to T4 of memory_tier.h). Memory
- * is large, and a job that dies leaves all its images behind. If nobody dropped them, a few
- * restarts would fill the machine; if the wrong ones were dropped, a restart would lose steps. */
+/* Drops memory that earlier jobs left with the agent (T2 to T4 of memory_tier.h). A job that dies
+ * leaves all its images there. If they stayed, a few restarts would fill the machine's memory; if
+ * the wrong ones were dropped, a restart would lose steps. */
 #include "memory_jobs.h"
 #include <string.h>
 #include "aside.h"
@@ -10,23 +10,24 @@
 #include "memory_tier.h"
 #include "run.h"
 
-struct heir {                   /* the one earlier job that T3 keeps; alike on all ranks */
-	bool unknown;                   /* it could not be told: all that have a whole card stay */
+struct heir {                   /* the earlier job whose memory T3 keeps; equal on all ranks */
+	bool unknown;                   /* it is not known; every job with a whole card stays */
 	char job[33];                   /* "": none */
-	uint64_t turn;                  /* the largest of all that earlier jobs left */
+	uint64_t turn;                  /* the largest in the cards of earlier jobs */
 };
 
-/* ---- names of other jobs are dropped ---- */
+/* ---- dropping the memory of other jobs ---- */
 
-/* Which names are dropped. */
+/* The argument of note_other(). */
 struct others {
-	const char *job;                /* the one that lives */
-	const struct heir *heir;        /* NULL: none */
-	const struct shf_buf *whole;    /* struct shf_told of whole cards here; NULL: not asked */
-	struct shf_buf names;           /* of what is dropped, each with its NUL */
+	const char *job;                /* this job */
+	const struct heir *heir;        /* NULL: no other job is kept */
+	const struct shf_buf *whole;    /* struct shf_told of the whole cards on this node; NULL:
+	                                 * not known */
+	struct shf_buf names;           /* names to drop, each with its NUL */
 };
 
-/* Whether some whole card here is of that job. */
+/* Returns whether a whole card on this node is of that job. */
 static bool job_has_card(const struct shf_buf *whole, const char *job)
 {
 	const struct shf_told *t = (const void *)whole->data;
@@ -37,8 +38,8 @@ static bool job_has_card(const struct shf_buf *whole, const char *job)
 	return false;
 }
 
-/* Whether what that job left stays: it is the one that lives, or the heir with a whole card here.
- */
+/* Returns whether memory of that job is kept: of this job, and of the heir if it has a whole card
+ * on this node. */
 static bool stays(const struct others *o, const char *job)
 {
 	if (strcmp(job, o->job) == 0)
@@ -62,7 +63,8 @@ static int note_other(void *arg, const char *name)
 	return 0;
 }
 
-/* Drops what other jobs than this one and the heir have here. False: there may be more. */
+/* Drops what jobs other than this one and the heir have on this node. Returns false if some may be
+ * left. */
 static bool drop_others(struct sheaf_run *run, const struct heir *heir,
                         const struct shf_buf *whole)
 {
@@ -90,13 +92,13 @@ void shf_tier_let_others_go(struct sheaf_run *run)
 struct weighing {
 	struct sheaf_run *run;
 	struct shf_newest disk;
-	struct heir *heir;
+	struct heir *heir;              /* the result */
 };
 
-/* Called for each step in memory, the newest first, until it returns true. The heir is the job of
- * the first step that a load would take. For want of one it is the job of the newest step at all:
- * that step may seem not to follow the disk because this process sees an old state of a network
- * disk, and its missing ranks may be on nodes that this job does not have. */
+/* Called for each step in memory, newest first, until it returns true. The heir is the job of the
+ * first step that a load would take. If there is none, the heir is the job of the newest step: that
+ * step may seem not to follow the disk only because this process sees an old state of a network
+ * file system, and its missing ranks may be on nodes that this job does not have. */
 static int weigh(void *arg, const struct shf_recalled *r)
 {
 	struct weighing *w = arg;
@@ -109,8 +111,8 @@ static int weigh(void *arg, const struct shf_recalled *r)
 	return of_use;
 }
 
-/* The largest turn of all jobs before. The new job gets the next one, so that cards tell which job
- * was the last. */
+/* Returns the largest turn in the cards of earlier jobs. This job gets the next one, so that the
+ * turn in a card shows which of two jobs was later. */
 static uint64_t last_turn(const struct shf_buf *cards)
 {
 	const struct shf_told *t = (const void *)cards->data;
@@ -121,7 +123,7 @@ static uint64_t last_turn(const struct shf_buf *cards)
 	return last;
 }
 
-/* If the heir cannot be told, every job that has a whole card stays. [rank 0] */
+/* Finds the heir, or sets heir->unknown if that fails. [rank 0] */
 static void choose_heir(struct sheaf_run *run, struct shf_buf *cards, struct heir *heir)
 {
 	struct weighing w = { .run = run, .heir = heir };
@@ -132,8 +134,8 @@ static void choose_heir(struct sheaf_run *run, struct shf_buf *cards, struct hei
 	                shf_recall_join(cards, weigh, &w) < 0;
 }
 
-/* If some agent did not answer, the heir is unknown, and everything stays: the cards that would
- * tell which job to keep may be with that agent. [collective] */
+/* If an agent did not answer, the heir is unknown, and jobs with whole cards are kept: the cards
+ * that show which job to keep may be with that agent. */
 int shf_tier_settle(struct sheaf_run *run, struct sheaf_error *err)
 {
 	struct heir heir = { .unknown = true };
@@ -153,7 +155,7 @@ int shf_tier_settle(struct sheaf_run *run, struct sheaf_error *err)
 		rc = shf_bcast(&run->team, 0, &heir, sizeof(heir), err);
 	if (rc == 0)
 		run->tier->turn = heir.turn + 1;
-	/* The rank that asked its agent tells it what to drop. */
+	/* Only one rank of each node, the one that asked the agent, makes it drop memory. */
 	if (rc == 0 && asked)
 		(void)drop_others(run, &heir, &mine);
 	shf_buf_release(&mine);

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A step in the memory of several nodes. Each node sends rank 0 a list of what it has. Rank 0
- * decides who reads which blocks (struct shf_had), and which bytes must be sent to another node for
- * that (struct piece), and broadcasts the decision.
+/* A step in the memory of several nodes. Each node sends rank 0 a list of the bytes that it has.
+ * Rank 0 decides which node reads which blocks (struct shf_had), and which bytes must be sent to
+ * another node for that (struct piece), and broadcasts the decision.
  *
- * A block is read by one rank, which checks it. Most blocks lie wholly on one node. A block that
- * does not is read on the node that has most of it: one of that node's ranks is sent the rest,
- * before any load begins. All blocks of a header count as one block, because a header is read by
- * one rank. */
+ * A block is read and checked by one rank. Most blocks lie wholly on one node. Other blocks are
+ * read on the node that has most of their bytes: one of its ranks receives the rest before the load
+ * begins. All blocks of a header count as one block, because one rank reads the header. */
 #include "memory_map.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -15,35 +14,37 @@
 #include "node_rank.h"
 #include "safetensors.h"
 
-#define AT_ONCE (UINT64_C(64) << 20)    /* bytes that travel in one exchange */
+#define AT_ONCE (UINT64_C(64) << 20)    /* bytes sent in one exchange, all ranks together */
 
 struct span {                   /* bytes [lo, hi) of a tensor file that a node has */
 	uint32_t file;
 	int32_t node;
 	uint64_t lo, hi;
-	uint64_t head;                  /* lo 0: how long the file's header says it is */
+	uint64_t head;                  /* if lo is 0: length of the header, from the file's first
+	                                 * 8 bytes, not verified yet; else 0 */
 };
-struct piece {                  /* to be sent */
+struct piece {                  /* bytes [lo, hi) that one rank sends to another */
 	uint32_t file;
 	int32_t from, to;               /* ranks */
 	uint64_t lo, hi;
 };
-struct map {                    /* [rank 0], then all */
-	struct shf_buf had, files, pieces;      /* struct shf_had, uint32_t, struct piece */
-	uint64_t missing;
+struct map {                    /* the decision, made on rank 0 and broadcast */
+	struct shf_buf had, files, pieces;      /* struct shf_had; the file of each, uint32_t;
+	                                         * struct piece */
+	uint64_t missing;               /* bytes that are on no node, on rank 0 */
 };
 
-/* ---- what there is ---- */
+/* ---- which node has what ---- */
 
-/* For a rank that lists what its node has. */
+/* The argument of tell_span(). */
 struct telling {
 	const struct shf_view *view;
 	struct shf_buf *out;
 	int32_t node;
 };
 
-/* Lists one span. The first 8 bytes of a file say how long its header is, which rank 0 needs and
- * may not have in its own memory. */
+/* Lists one span. Rank 0 needs the length of each header, which is in the first 8 bytes of the file
+ * and may not be in its own memory. */
 static int tell_span(void *arg, uint32_t file, uint64_t lo, uint64_t hi)
 {
 	struct telling *t = arg;
@@ -57,7 +58,7 @@ static int tell_span(void *arg, uint32_t file, uint64_t lo, uint64_t hi)
 	return 0;
 }
 
-/* Brings the lists of all nodes to rank 0; one rank of each node sends. [collective] */
+/* Gathers the lists of all nodes on rank 0; one rank of each node sends. [collective] */
 static int gather_spans(struct sheaf_run *run, const struct shf_view *view, struct shf_buf *all,
                         struct sheaf_error *err)
 {
@@ -72,20 +73,20 @@ static int gather_spans(struct sheaf_run *run, const struct shf_view *view, stru
 	return rc;
 }
 
-/* ---- who reads what [rank 0] ---- */
+/* ---- which node reads what [rank 0] ---- */
 
-/* For rank 0, while it decides. */
+/* The state of rank 0 while it decides. */
 struct mapping {
 	const struct sheaf_run *run;
-	const struct span *spans;       /* by file, lo, then the longest */
-	size_t n, at;                   /* at: none before it reaches as far as is looked at now */
-	uint32_t file;
-	bool disk;
-	uint64_t *weight;               /* owned; by node: bytes of the block that is looked at */
+	const struct span *spans;       /* sorted by span_order() */
+	size_t n, at;                   /* at: spans before it end before the current position */
+	uint32_t file;                  /* the current file */
+	bool disk;                      /* the same step is on disk, so no byte is missing */
+	uint64_t *weight;               /* owned; by node: how many bytes of a block it has */
 	struct map *map;
 };
 
-/* By file and place; of spans that begin at the same place the longest comes first. */
+/* Orders spans by file and offset; of spans that begin at the same offset the longest is first. */
 static int span_order(const void *a, const void *b)
 {
 	const struct span *x = a, *y = b;
@@ -97,8 +98,8 @@ static int span_order(const void *a, const void *b)
 	return x->hi > y->hi ? -1 : x->hi < y->hi;
 }
 
-/* Decides that bytes [lo, hi) of the file are read on that node, by that rank or (-1) by any of the
- * node. */
+/* Decides that bytes [lo, hi) of the file are read on that node, by that rank or (-1) by any rank
+ * of the node. node -1: any rank can read them, from disk. */
 static void add_had(struct mapping *m, uint64_t lo, uint64_t hi, int32_t node, int64_t rank)
 {
 	struct shf_had h = { .lo = lo, .hi = hi, .node = node, .rank = rank };
@@ -107,16 +108,16 @@ static void add_had(struct mapping *m, uint64_t lo, uint64_t hi, int32_t node, i
 	shf_buf_add(&m->map->files, &m->file, sizeof(m->file));
 }
 
-/* A rank of the node, by turns, so that not one rank of a node reads everything. A node that has
- * something has a rank. */
+/* Returns a rank of the node, another one for each turn, so that the ranks of a node share the
+ * work. */
 static int32_t reader_on_node(const struct sheaf_run *run, int32_t node, uint64_t turn)
 {
 	return (int32_t)shf_node_rank(run->place.nodes, (uint32_t)run->team.ranks, node, turn);
 }
 
-/* The first span of the file that reaches beyond byte `at`: the one that has that byte, or else the
- * next one; NULL if there is none. Spans before m->at are never needed again, because files are
- * mapped from front to back. */
+/* Returns the first span of the file that ends after byte `at`: the one that has that byte, or else
+ * the next one; NULL if there is none. Moves m->at forward past earlier spans, which are not needed
+ * again, because files are mapped from front to back. */
 static const struct span *span_at(struct mapping *m, uint64_t at)
 {
 	while (m->at < m->n && (m->spans[m->at].file < m->file ||
@@ -125,8 +126,9 @@ static const struct span *span_at(struct mapping *m, uint64_t at)
 	return m->at < m->n && m->spans[m->at].file == m->file ? &m->spans[m->at] : NULL;
 }
 
-/* Decides about one block, or the blocks of a header, that no node has all of. The first pass over
- * the spans finds the node with most bytes; the second one lists the pieces that it lacks. */
+/* Decides about bytes [lo, hi), one block or the blocks of a header, if no node has all of them.
+ * The first pass over the spans finds the node that has most; the second lists the pieces that it
+ * lacks. */
 static void map_block(struct mapping *m, uint64_t lo, uint64_t hi)
 {
 	int32_t best = -1, to;
@@ -145,7 +147,7 @@ static void map_block(struct mapping *m, uint64_t lo, uint64_t hi)
 		at = end;
 	}
 	m->map->missing += m->disk ? 0 : hi - at;
-	if (!always(best >= 0)) /* who comes here has seen that some node has a byte of it */
+	if (!always(best >= 0)) /* the callers have seen that a node has a byte of it */
 		return;
 	to = reader_on_node(m->run, best, m->file + lo / SHF_BLOCK);
 	add_had(m, lo, hi, best, to);
@@ -162,12 +164,11 @@ static void map_block(struct mapping *m, uint64_t lo, uint64_t hi)
 	}
 }
 
-/* The length of the blocks that a header lies in, or 0 if one node has them all. What the header
- * says of its length is not proved yet, so it is only used within the limits of the format. */
+/* Returns the length of the blocks that the file's header lies in, or 0 if one node has them all.
+ * The header is not verified yet, so its length is only used within the limit of the format. */
 static uint64_t head_of(struct mapping *m, uint64_t bytes)
 {
 	const struct span *s = span_at(m, 0);
-	/* What a header says of itself is not proved yet. */
 	uint64_t n = s && s->lo == 0 && s->head <= SHF_ST_HEADER_MAX ? s->head + 8 : 0;
 
 	n = (n + SHF_BLOCK - 1) / SHF_BLOCK * SHF_BLOCK;
@@ -175,8 +176,9 @@ static uint64_t head_of(struct mapping *m, uint64_t bytes)
 	return n && s->hi < n ? n : 0;
 }
 
-/* Walks through a file: stretches of whole blocks that one node has, stretches that no node has,
- * and single blocks that lie on several nodes. */
+/* Decides about a file of `bytes` bytes, from front to back. At each position there are whole
+ * blocks that one node has, blocks that no node has, or a single block that lies on several
+ * nodes. */
 static void map_file(struct mapping *m, uint64_t bytes)
 {
 	uint64_t at = head_of(m, bytes), end, next;
@@ -186,10 +188,10 @@ static void map_file(struct mapping *m, uint64_t bytes)
 	for (; at < bytes; at = end) {
 		const struct span *s = span_at(m, at);
 
-		/* As many whole blocks as one node has, or none. */
+		/* The end of what one node has from here on, or of a gap that no node has. */
 		next = !s || s->lo > bytes ? bytes : s->lo;
 		end = s && s->lo <= at ? s->hi : next;
-		/* Only whole blocks: a part of one cannot be checked. */
+		/* Only whole blocks, because a part of a block cannot be verified. */
 		if (end < bytes)
 			end = end / SHF_BLOCK * SHF_BLOCK;
 		if (end > at && s && s->lo <= at) {
@@ -237,8 +239,8 @@ static int map_make(const struct sheaf_run *run, const struct shf_manifest *mani
 
 /* ---- pieces ---- */
 
-/* Sends pieces [first, end): those that this rank has go out, those that it is to read come in.
- * Sender and receiver go through the same list, so a message needs no labels. [collective] */
+/* Exchanges pieces [first, end). Sender and receiver go through the same list in the same order, so
+ * a message has the bytes of the pieces only. [collective] */
 static int send_some(struct sheaf_run *run, struct shf_view *view, const struct piece *p,
                      size_t first, size_t end, struct sheaf_error *err)
 {
@@ -283,8 +285,8 @@ static int send_some(struct sheaf_run *run, struct shf_view *view, const struct 
 	return rc;
 }
 
-/* Sends all pieces, 64 MiB at a time, so that the buffers stay bounded. The batches follow from the
- * list, so they are the same on all ranks. [collective] */
+/* Exchanges all pieces, in batches of AT_ONCE bytes to bound the buffers. The batches are computed
+ * from the list, so they are the same on all ranks. [collective] */
 static int send_pieces(struct sheaf_run *run, struct shf_view *view, const struct shf_buf *pieces,
                        struct sheaf_error *err)
 {
@@ -310,9 +312,9 @@ static int send_pieces(struct sheaf_run *run, struct shf_view *view, const struc
 	                                               shf_strerror(rc)) : 0, err);
 }
 
-/* ---- everything ---- */
+/* ---- all steps together ---- */
 
-/* Rank `root` has the small files of the step; rank 0 receives them and broadcasts them.
+/* Sends the small files of the step from rank `root` to rank 0, which broadcasts them.
  * [collective] */
 static int share_view(struct shf_team *team, int root, const struct shf_view *view,
                       struct shf_buf *told, struct sheaf_error *err)
@@ -335,8 +337,8 @@ static int share_knowledge(struct sheaf_run *run, struct shf_view *view, struct 
 {
 	struct shf_team *team = &run->team;
 	struct shf_buf told = SHF_BUF_INIT;
-	/* Whether some rank lacks it; and which is the lowest rank that has it. That number is
-	 * turned round, so that 0 means nobody and a maximum finds the lowest. */
+	/* x[0]: some rank lacks the small files. x[1]: ranks - r for the lowest rank r that has
+	 * them, since a maximum must find the lowest; 0: no rank has them. */
 	uint64_t x[2] = { !shf_view_knows(view),
 		shf_view_knows(view) ? (uint64_t)(team->ranks - team->rank) : 0 };
 	int rc = shf_allreduce(team, x, 2, SHEAF_MAX, err);
@@ -381,8 +383,8 @@ static int map_keep(struct shf_view *view, const struct map *map, struct sheaf_e
 	return rc < 0 ? shf_fail(err, rc, "what nodes have: %s", shf_strerror(rc)) : 0;
 }
 
-/* Whether this rank sees what it may have to read. It may have asked the agent at another time than
- * the rank that listed what its node has, or could not ask. */
+/* Returns whether this rank has in its view all blocks that it may have to read. It may not, if it
+ * asked the agent at another time than the rank that listed what the node has, or could not ask. */
 static bool has_all(const struct sheaf_run *run, const struct shf_view *view, const struct map *map)
 {
 	size_t n = map->had.len / sizeof(struct shf_had);
@@ -404,8 +406,8 @@ static bool has_all(const struct sheaf_run *run, const struct shf_view *view, co
 	return true;
 }
 
-/* Without this check the load would find out in the middle, when memory of the caller has been
- * overwritten. */
+/* Without this check the load would fail in the middle, when memory of the caller has been
+ * overwritten already. */
 static int check_rank_view(const struct sheaf_run *run, const struct shf_view *view,
                            const struct map *map, struct sheaf_error *err)
 {
@@ -413,8 +415,8 @@ static int check_rank_view(const struct sheaf_run *run, const struct shf_view *v
 	       : shf_fail(err, SHEAF_EFORMAT, "a rank does not see what its node has");
 }
 
-/* One node that has everything needs none of this: the view is checked to be complete, and that is
- * all. [collective] */
+/* If all ranks are on one node and the step is not on disk, the view must be complete by itself,
+ * and nothing is exchanged but the small files. */
 int shf_spread(struct sheaf_run *run, struct shf_view *view, const char *on_disk,
                struct sheaf_error *err)
 {

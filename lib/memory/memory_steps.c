@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which steps lie in the memory of agents. An agent knows names and memory; what they mean is in
- * the cards. A step is there if whole cards of all its ranks are, on one node or on several. */
+/* Finds the steps that lie in the memory of agents. An agent keeps memory under names, and does not
+ * know what it holds; the cards say that. A step is in memory if whole cards of all its ranks are,
+ * on one node or on several. */
 #include "memory_steps.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -14,7 +15,7 @@
 
 /* Names of cards that an agent has. */
 struct names {
-	struct shf_buf bytes;           /* each with its end */
+	struct shf_buf bytes;           /* each with its NUL */
 };
 
 /* Collects the names of cards; images are found through them. */
@@ -30,16 +31,16 @@ static int note_card_name(void *arg, const char *name)
 	return n->bytes.oom ? -ENOMEM : 0;
 }
 
-/* A look at the cards of one agent. */
+/* A search through the cards of one agent. */
 struct looking {
 	const struct shf_sys *sys;
-	int keep;
-	const char *run_id;
-	bool guests;
+	int keep;                       /* the connection to the agent */
+	const char *run_id;             /* cards of other runs are ignored */
+	bool guests;                    /* replicas are listed, too */
 	struct shf_buf *out;            /* struct shf_told */
 };
 
-/* Adds what the card says to the list. */
+/* Adds the contents of a card to the list. */
 static void list_card(struct looking *l, const char *job, bool guest, const struct shf_card *card,
                       const struct shf_card_head *h)
 {
@@ -53,8 +54,8 @@ static void list_card(struct looking *l, const char *job, bool guest, const stru
 	shf_buf_add(l->out, &t, sizeof(t));
 }
 
-/* Lists one card, if it is whole and of this run. Cards that are not whole are no error: a job is
- * copying into that image, or died while it did. */
+/* Lists one card, if it is whole and of this run. A card that is not whole is no error: a job is
+ * copying into its image, or died while it did. Negative errno. */
 static int look_at_card(struct looking *l, const char *name)
 {
 	struct shf_shm shm = { NULL, 0, -1 };
@@ -94,8 +95,8 @@ int shf_recall_cards(const struct shf_sys *sys, int keep, const char *run_id, bo
 	return rc;
 }
 
-/* By step, newest first. Of one number, the job that came last comes first. Then by rank, a rank's
- * own card before a replica. */
+/* Orders cards by step, newest first; of equal numbers the latest job first. The cards of one step
+ * are in the order of ranks, a rank's own card before a replica of it. */
 static int newest_first(const void *a, const void *b)
 {
 	const struct shf_told *x = a, *y = b;
@@ -113,10 +114,10 @@ static int newest_first(const void *a, const void *b)
 	return d ? d : x->guest - y->guest;
 }
 
-/* Joins the n cards of one step. A rank's card counts once, wherever it is, and a replica only
- * where there is no other. While a step comes to disk before this one, some ranks know of it
- * already and some do not: then the step may follow either of two states of the disk, base and
- * next. */
+/* Joins the n sorted cards of one step. A rank counts once, however many cards there are of it, and
+ * as a replica only if its own card is not there. While an earlier step is being published, some
+ * cards may be changed already and some not. The step may then follow either of two states of the
+ * disk, base and next. */
 static struct shf_recalled join_cards(const struct shf_told *t, size_t n)
 {
 	struct shf_recalled r = { .step = t->step, .ranks = t->ranks, .base = t->base,
@@ -137,7 +138,8 @@ static struct shf_recalled join_cards(const struct shf_told *t, size_t n)
 	return r;
 }
 
-/* In the order of newest_first; NULL: no memory. */
+/* Returns the cards, *n of them, in the order of newest_first(), for the caller to free; NULL: no
+ * memory. */
 static struct shf_told *sorted(const struct shf_buf *cards, size_t *n)
 {
 	struct shf_told *t;
@@ -151,13 +153,13 @@ static struct shf_told *sorted(const struct shf_buf *cards, size_t *n)
 	return t;
 }
 
+/* Returns whether the card is of that step. */
 static bool is_of(const struct shf_told *t, const char *job, const char *session, int64_t step)
 {
 	return t->step == step && strcmp(t->session, session) == 0 && strcmp(t->job, job) == 0;
 }
 
-/* Lists the ranks of which there is a replica alone: these are then read from the replicas' memory.
- */
+/* The first card of each rank decides: if it is a replica, the rank's own card is not there. */
 int shf_recall_copied(const struct shf_buf *cards, const struct shf_recalled *which,
                       struct shf_buf *ranks)
 {
@@ -175,7 +177,6 @@ int shf_recall_copied(const struct shf_buf *cards, const struct shf_recalled *wh
 	return t && !ranks->oom ? 0 : SHEAF_ENOMEM;
 }
 
-/* Calls item for each step that some card is of, newest first. */
 int shf_recall_join(struct shf_buf *cards, int (*item)(void *arg, const struct shf_recalled *r),
                     void *arg)
 {
@@ -207,16 +208,16 @@ int shf_recall_list(const struct shf_sys *sys, int keep, const char *run_id,
 	return rc;
 }
 
-/* ---- what is in memory goes on from a step that comes to disk ---- */
+/* ---- later steps follow a step that is written to disk ---- */
 
-/* A change of what later steps follow. */
+/* The arguments of shf_recall_go_on(). */
 struct going_on {
 	struct looking *l;              /* for sys and keep */
 	const struct shf_recalled *which;
 	uint64_t was, is;
 };
 
-/* Whether the card's name is of that job. */
+/* Returns whether the card's name is of that job. */
 static bool is_of_job(const char *name, const char *job)
 {
 	char own[33];
@@ -226,10 +227,10 @@ static bool is_of_job(const char *name, const char *job)
 	return always(shf_card_parse(name, own, &rank, &image, &card)) && strcmp(own, job) == 0;
 }
 
-/* A later step of the same job followed a state of the disk that is about to be replaced by
- * `which`. Its card is changed to follow that: next first, then base, so that one of them is right
- * at any moment. The job may live and be changing the same words for another step, hence the
- * exchange. */
+/* Changes the card of a later step of the same job, if it follows the state `was`, to follow `was`
+ * and `is`. `next` is set before `base`, so that one of them is right at any moment. If the job is
+ * still running it may be changing the same words for another step, hence the
+ * compare-and-exchange. */
 static int let_card_follow(const struct going_on *g, const char *name)
 {
 	const struct shf_sys *sys = g->l->sys;
@@ -238,7 +239,7 @@ static int let_card_follow(const struct going_on *g, const char *name)
 	struct shf_card card;
 	int rc;
 
-	if (!is_of_job(name, g->which->job)) /* it may have gone another way from there */
+	if (!is_of_job(name, g->which->job)) /* another job may have gone on from another step */
 		return 0;
 	rc = shf_sys_keep_get(sys, g->l->keep, name, &shm);
 	if (rc < 0)
@@ -249,7 +250,6 @@ static int let_card_follow(const struct going_on *g, const char *name)
 
 		uint64_t next = atomic_load(&h->next);
 
-		/* Its job may live, and be telling it the same of another step. */
 		if ((atomic_load(&h->base) == g->was || next == g->was) &&
 		    atomic_compare_exchange_strong(&h->next, &next, g->is))
 			atomic_store(&h->base, g->was);
@@ -276,6 +276,7 @@ int shf_recall_go_on(const struct shf_sys *sys, int keep, const char *run_id,
 
 /* ---- one step ---- */
 
+/* Returns whether the list, int32_t each, has the rank; NULL is an empty list. */
 static bool has_rank(const struct shf_buf *ranks, int32_t rank)
 {
 	for (size_t at = 0; ranks && at < ranks->len; at += sizeof(rank))
@@ -284,8 +285,8 @@ static bool has_rank(const struct shf_buf *ranks, int32_t rank)
 	return false;
 }
 
-/* Gets the card, and the image if the rank wrote anything. Returns 1 and the part, 0 if the name is
- * of something else, or a negative errno. */
+/* Maps a card and its image, if the card is of the step. Returns 1 and the part, 0 if the card is
+ * of another step or is a replica that is not needed, or a negative errno. */
 static int get_part(const struct shf_sys *sys, int keep, const char *name,
                     const struct shf_recalled *which, const struct shf_buf *copied,
                     struct shf_part_held *part)
@@ -305,7 +306,7 @@ static int get_part(const struct shf_sys *sys, int keep, const char *name,
 		return rc;
 	rc = shf_card_decode(&card, &arena, &part->card);
 	rc = rc == SHEAF_ENOMEM ? -ENOMEM : rc == 0 && strcmp(card.session, which->session) == 0;
-	/* A rank that writes nothing has a card, and no image. */
+	/* A rank that writes no tensor bytes has a card without segments, and no image. */
 	if (rc == 1 && card.segs_n) {
 		shf_card_name(image_name, job, rank, image, false);
 		rc = shf_sys_keep_get(sys, keep, image_name, &part->image);
@@ -317,8 +318,7 @@ static int get_part(const struct shf_sys *sys, int keep, const char *name,
 	return rc;
 }
 
-/* Maps everything of the step that this node has. Names that vanish meanwhile are skipped: what is
- * missing is found by shf_view_finish. */
+/* Names that the agent drops meanwhile are skipped: shf_view_finish() finds what is missing. */
 int shf_recall_parts(const struct shf_sys *sys, int keep, const struct shf_recalled *which,
                      const struct shf_buf *copied, struct shf_view **view,
                      struct sheaf_error *err)
@@ -366,10 +366,11 @@ int shf_recall_view(const struct shf_sys *sys, int keep, const struct shf_recall
 	return rc;
 }
 
-/* ---- is it still of use? ---- */
+/* ---- a step in memory, compared with the disk ---- */
 
-/* The disk must end where the step begins, by number, session and count of rewinds, and the step
- * must not have been set aside itself. */
+/* The newest step on disk must be the one that the step follows, by number, session and number of
+ * rewinds, and its manifest must be readable (known == newest). The step itself must not have been
+ * set aside by a rewind. */
 bool shf_recall_follows(struct shf_store *store, const struct shf_recalled *r,
                         const struct shf_newest *disk)
 {
@@ -379,8 +380,8 @@ bool shf_recall_follows(struct shf_store *store, const struct shf_recalled *r,
 	       !shf_store_is_aside(store, r->step, r->session);
 }
 
-/* The count of rewinds belongs to the answer: without it nobody can tell whether a step that is
- * newer than the disk follows it. */
+/* For a step that is newer than the disk the number of rewinds is needed: without it, it is not
+ * known whether the step follows the newest step on disk. */
 int shf_recall_state(struct shf_store *store, const struct shf_recalled *r,
                      struct shf_newest *disk, struct sheaf_error *err)
 {

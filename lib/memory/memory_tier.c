@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keeping images and their cards (image_card.h: M1-M3) with the agent of the node. */
+/* Opens and closes the memory tier, and changes it after a load or a rewind. */
 #include "memory_tier.h"
 #include <stdio.h>
 #include "agent_link.h"
@@ -9,10 +9,10 @@
 #include "replica_send.h"
 #include "run_env.h"
 
-/* ---- the agent ---- */
+/* ---- opening and closing ---- */
 
-/* Draws the name of this job on rank 0, broadcasts it, and connects. What earlier jobs left with
- * the agents is looked through then (T3), unless the run is opened to read only. [collective] */
+/* Draws a random name for this job on rank 0, broadcasts it, and connects to the agents. They then
+ * drop what earlier jobs left (T3), unless the run is opened to read only. */
 int shf_tier_open(struct sheaf_run *run, struct sheaf_error *err)
 {
 	struct shf_tier *t = run->tier;
@@ -55,11 +55,9 @@ void shf_tier_close(struct sheaf_run *run, bool bye)
 	run->tier->keep = -1;
 }
 
-/* ---- images ---- */
+/* ---- after a load or a rewind ---- */
 
-/* ---- a step ---- */
-
-/* Makes nothing of the steps in memory after `step`. The handle goes on from what is left. */
+/* Clears the cards of the steps after `step`. Older steps are not left behind any more. */
 static void forget_later(struct shf_tier *t, int64_t step)
 {
 	for (int i = 0; i < SHF_IMAGES_MAX; i++) {
@@ -82,9 +80,9 @@ void shf_tier_fell_back(struct sheaf_run *run, int64_t step)
 			shf_tier_is_newest(t, i);
 }
 
-/* Steps in memory that are newer than the one that was loaded are not dropped at once: if this job
- * dies before its first save, a restart may still want them. They go when a save that was begun
- * after this load is there (left). */
+/* Steps in memory that are newer than the one loaded are not dropped at once: if this job dies
+ * before its first save, a restart may load them. They are dropped when a save that began after
+ * this load is in memory (see `left`). */
 void shf_tier_went_back(struct sheaf_run *run, int64_t step)
 {
 	struct shf_tier *t = run->tier;
@@ -100,12 +98,12 @@ void shf_tier_went_back(struct sheaf_run *run, int64_t step)
 void shf_tier_took(struct sheaf_run *run, int64_t beyond)
 {
 	run->tier->beyond = beyond;
-	run->tier->based = false;        /* what memory follows is looked for again */
+	run->tier->based = false;        /* so that the next save finds the base again */
 }
 
-/* If the step was read in memory, it stays, and so does what an earlier job left of it. Otherwise
- * all that other jobs left is dropped, because it belongs to the branch that was rewound. [local]
- */
+/* If the step was loaded from memory, it stays, and so does what an earlier job left of it.
+ * Otherwise all that other jobs left is dropped, because it belongs to the branch that was
+ * rewound. */
 void shf_tier_rewind(struct sheaf_run *run, int64_t step, bool loaded)
 {
 	struct shf_tier *t = run->tier;

@@ -1,30 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The memory tier of a run that is open: this rank's images and their cards, kept by the agent of
- * its node. Where no agent answers, or one is lost, the run does without, and asks again later.
+/* The memory tier of an open run: the agent of each node keeps the images of the node's ranks, and
+ * their cards, so that steps in memory outlive the job. If no agent answers, or it is lost, the run
+ * goes on without it and tries again later.
  *
  * What an agent may hold of a run, in names and in bytes:
  *
  * T1. A process that opened the run SHEAF_READONLY leaves nothing with the agent: it saves nothing,
  *     and the image of a load is not handed over (agent_link.c).
- * T2. Of the job that has the run open the agent holds, for each rank on the node, as many images
- *     as saves may have (shf_tier_images), and a card for each. No image is larger than the largest
- *     save or load of that rank needed. For each rank whose copies are kept here there are
- *     SHF_GUEST_SLOTS images and cards more. An image that grows is dropped before the new one is
- *     made.
- * T3. When a job opens the run (shf_tier_settle), what earlier jobs left is dropped, but for one of
- *     them: the one with the newest step that a load would take. If there is none, it is the one
- *     with the newest step of which any rank's part is here, because the other parts may be on
- *     nodes that this job does not have. A job without a whole card on the node keeps nothing.
- * T4. What earlier jobs left is dropped altogether once a step of this job is in memory or on disk,
- *     and at a rewind, but for one to a step that a resume with SHEAF_FALLBACK read in memory.
+ * T2. Of the job that has the run open, the agent holds for each rank of the node as many images as
+ *     saves may use (shf_tier_images), and a card for each. No image is larger than the largest
+ *     save or load of that rank needed. For each rank whose replicas this node keeps there are
+ *     SHF_GUEST_SLOTS more images and cards. An image that grows is dropped before the new one is
+ *     allocated.
+ * T3. When a job opens the run (shf_tier_settle), the agent drops what earlier jobs left, except
+ *     for one job: the one with the newest step that a load would take. If there is none, it is the
+ *     job with the newest step of which a card is there, because the other parts may be on nodes
+ *     that this job does not have. A job without a whole card on the node keeps nothing there.
+ * T4. The agent drops everything that earlier jobs left once a step of this job is in memory or on
+ *     disk, and at a rewind, unless a resume with SHEAF_FALLBACK rewinds to a step that it read in
+ *     memory.
  *
- * The room lib/memory owns struct shf_tier, the cards (image_card.h), the copies kept for another
+ * So an agent never holds more than the memory of two jobs: the job that runs, or the last one that
+ * died, and one before it. If an agent did not answer when the run was opened, T3 is done at the
+ * next open; T4 is done in any case.
+ *
+ * The room lib/memory owns struct shf_tier, the cards (image_card.h), the replicas kept for another
  * node (replica.h), and the view of a step in memory (memory_dir.h). It sees run, layout and store,
- * and neither a save nor a load: what a save does here is save_memory.c.
- *
- * So an agent never holds more than two jobs may have: the one that lives, or was the last to die,
- * and one before it. If an agent did not answer at an open, T3 waits for the next open, while T4
- * holds. */
+ * and neither a save nor a load; what a save does with the memory tier is in save_memory.c. */
 #ifndef SHF_MEMORY_TIER_H
 #define SHF_MEMORY_TIER_H
 #include <stdint.h>
@@ -36,57 +38,63 @@
 struct sheaf_run;
 struct sheaf_save;
 struct shf_store;
-/* What this handle knows of its images as steps in memory. It belongs to the caller's thread. The
- * thread that sends replicas reads cards, with the lock of guests held. */
+/* The state of the memory tier on this rank. Only the caller's thread changes it. The thread that
+ * sends replicas reads cards, with guests.lock held. */
 struct shf_tier {
-	bool wanted;                    /* opts.agent: the same on all ranks */
-	int keep;                       /* the agent; -1: none now */
-	int steps_told;                 /* it has room for so many steps; 0: it does not say */
-	int steps_max;                  /* the fewest that agents of all ranks said; 0: none did */
-	bool bounded;                   /* they were heard */
-	char job[33];                   /* of this opening of the run, on all ranks */
-	uint64_t turn;                  /* of this job, for its cards (image_card.h) */
+	bool wanted;                    /* opts.agent is set; the same on all ranks */
+	int keep;                       /* connection to the agent; -1: none now */
+	int steps_told;                 /* steps that this rank's agent allows; 0: no limit */
+	int steps_max;                  /* minimum of that over all ranks; 0: no limit */
+	bool bounded;                   /* steps_max is set (shf_tier_bound) */
+	char job[33];                   /* random name of this opening of the run; on all ranks */
+	uint64_t turn;                  /* number of this job, for its cards (image_card.h) */
 	struct shf_shm cards[SHF_PINS]; /* by image; base NULL: none yet */
-	int64_t steps[SHF_PINS];        /* by image: which step its card is of; -1: none */
-	unsigned left[SHF_PINS];        /* by image: the first load (run->loads) of an older step
-	                                 * of the disk since its step was saved: that goes when one
-	                                 * is there that was begun after the load. 0: none */
-	bool on_disk[SHF_PINS];         /* by image: this handle has brought its step to disk */
-	unsigned went_back;             /* the last load of a step of the disk; 0: none */
+	int64_t steps[SHF_PINS];        /* by image: the step that its card is of; -1: none */
+	unsigned left[SHF_PINS];        /* by image: number (lineage.loads) of the first load of an
+	                                 * older step from disk since its step was saved; 0: none.
+	                                 * The card is cleared when a save that began after that
+	                                 * load is in memory */
+	bool on_disk[SHF_PINS];         /* by image: this handle has written its step to disk */
+	unsigned went_back;             /* number of the last load of a step from disk; 0: none */
 	char tried[33];                 /* session of the step that was loaded from memory last */
-	int64_t passed;                 /* the newest whole step in memory that the last look for
-	                                 * the latest passed over; -1 [rank 0] */
-	uint64_t commits;               /* of this job */
-	struct shf_guests guests;       /* copies that this rank keeps of another node's */
-	/* What on disk the next step in memory follows, once `based`; alike on all ranks. */
+	int64_t passed;                 /* the newest complete step in memory that the last search
+	                                 * for the latest passed over; -1: none [rank 0] */
+	uint64_t commits;               /* number of this job's steps in memory so far */
+	struct shf_guests guests;       /* replicas */
+	/* If `based`, the step on disk that the next step in memory follows; equal on all ranks. */
 	bool based;
 	int64_t base_step;              /* -1: an empty run */
 	char base_session[33];
-	uint64_t rewinds;
-	uint64_t doubt;                 /* what is on disk instead, perhaps; 0: nothing */
-	uint64_t coming;                /* the same of what is being published; 0: nothing */
-	int newest;                     /* image of the newest step that is there, on all ranks;
-	                                 * -1: none of this job */
-	int64_t beyond;                 /* this handle loaded an older step from memory, which goes
-	                                 * on to this one; -1 */
-	bool said;                      /* that there is none, or why */
-	bool alone;                     /* what other jobs left here has been let go */
-	int64_t ask_ns;                 /* when the agent is looked for again */
-	int64_t wait_ns;                /* then, if it does not answer, after so long */
+	uint64_t rewinds;               /* of the run, when base_step was found */
+	uint64_t doubt;                 /* shf_card_on of a step whose publish ended in doubt: it,
+	                                 * and not base_step, may be the newest on disk; 0: none */
+	uint64_t coming;                /* shf_card_on of the step that is being published; 0:
+	                                 * none */
+	int newest;                     /* image of the newest step of this job that is in memory on
+	                                 * all ranks; -1: none */
+	int64_t beyond;                 /* this handle loaded an older step from memory than this
+	                                 * one, which is newer and usable; -1: no such step */
+	bool said;                      /* the log says that there is no agent, and why */
+	bool alone;                     /* the agent has dropped all that other jobs left */
+	int64_t ask_ns;                 /* time of the next attempt to reach the agent */
+	int64_t wait_ns;                /* time between that attempt and the one after it */
 };
-/* By run_open, when the run is known. An agent that does not answer is no failure. [collective] */
+/* Call it when a run is opened. It is no failure if an agent does not answer. [collective] */
 int  shf_tier_open(struct sheaf_run *run, struct sheaf_error *err);
-/* bye: this job ends as it should. [local] */
+/* Frees this rank's cards and closes the connection. bye: the job ends in order, and has not
+ * crashed. [local] */
 void shf_tier_close(struct sheaf_run *run, bool bye);
-/* This handle goes on from that step of the disk. [local] */
+/* Call it when this handle has loaded that step from disk. [local] */
 void shf_tier_went_back(struct sheaf_run *run, int64_t step);
-/* The caller has loaded a step that is in memory and not on disk. beyond: a newer step in memory,
- * which makes the next save EINVAL until a rewind; -1: there is none. [local] */
+/* Call it when this handle has loaded a step that is in memory and not on disk. beyond: a newer
+ * step in memory, because of which saves return EINVAL until a rewind; -1: there is none.
+ * [local] */
 void shf_tier_took(struct sheaf_run *run, int64_t beyond);
-/* This handle goes on from that step in memory, since later ones are damaged: they go, and it stays
- * until a newer one is there (M3). No save is in flight. [local] */
+/* Call it when this handle goes on from that step in memory because later ones are damaged. Clears
+ * the cards of later steps; the step stays until a newer one is in memory (M3). No save may be in
+ * flight. [local] */
 void shf_tier_fell_back(struct sheaf_run *run, int64_t step);
-/* Steps after this one are no longer to be found in memory. loaded: this one was read there, and
- * stays until a newer one is there. [local] */
+/* Call it at a rewind to that step. Clears the cards of later steps. loaded: the step was loaded
+ * from memory, and stays until a newer one is in memory. [local] */
 void shf_tier_rewind(struct sheaf_run *run, int64_t step, bool loaded);
 #endif

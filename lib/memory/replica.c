@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which rank keeps whose replica, the memory for them, and what becomes of the cards of replicas
- * when the step that they are of changes.
+/* Replicas that this rank keeps: for which ranks, their memory, and changes to their cards.
  *
  * Each rank sends its image to a rank of the next node. If nodes have different numbers of ranks, a
  * rank may keep the replicas of several ranks or of none. The lock guards the cards and numbers of
@@ -17,16 +16,16 @@
 #include "run.h"
 #include "run_env.h"
 
-#define BEHIND_MS 60000         /* for a rank to appear with a piece */
+#define BEHIND_MS 60000         /* longest wait for another rank in the background */
 
 struct shf_card_head *shf_guest_head(const struct shf_guest *g, int slot)
 {
 	return g->cards[slot].base ? shf_card_head(&g->cards[slot]) : NULL;
 }
 
-/* ---- who keeps whose ---- */
+/* ---- which rank keeps the replicas of which ---- */
 
-/* How many ranks of its node come before that rank. */
+/* Returns how many ranks of its node are below that rank. */
 static int32_t place_in_node(const struct sheaf_run *run, int32_t rank)
 {
 	int32_t n = 0;
@@ -36,7 +35,7 @@ static int32_t place_in_node(const struct sheaf_run *run, int32_t rank)
 	return n;
 }
 
-/* Both sides compute from the same table of nodes who sends to whom, so nothing is exchanged. */
+/* Sender and receiver compute the pairs from the same table of nodes, so nothing is exchanged. */
 int shf_guests_open(struct sheaf_run *run, struct sheaf_error *err)
 {
 	const struct shf_place_info *place = &run->place;
@@ -55,7 +54,8 @@ int shf_guests_open(struct sheaf_run *run, struct sheaf_error *err)
 		shf_group_get(run->opts.copies_group);
 		g->behind = run->team;
 		g->behind.group = run->opts.copies_group;
-		if (g->behind.timeout_ms > BEHIND_MS) /* who gives up lets nobody wait for long */
+		if (g->behind.timeout_ms > BEHIND_MS) /* a rank that gives up must not block the
+		                                       * others for long */
 			g->behind.timeout_ms = BEHIND_MS;
 	}
 	g->to = (int32_t)shf_node_rank(place->nodes, (uint32_t)run->team.ranks, next,
@@ -75,7 +75,7 @@ int shf_guests_open(struct sheaf_run *run, struct sheaf_error *err)
 
 /* ---- memory ---- */
 
-/* Hands the memory of a replica, or that of its card, to the agent of this node. */
+/* Hands the memory of a replica, or of its card, to the agent of this node. Negative errno. */
 static int offer_replica(const struct sheaf_run *run, const struct shf_guest *g, int slot,
                          bool card)
 {
@@ -89,7 +89,7 @@ static int offer_replica(const struct sheaf_run *run, const struct shf_guest *g,
 	return shf_sys_keep_put(sys, run->tier->keep, name, shm);
 }
 
-/* If the agent has no room for what it had before, no further replicas are sent to this rank
+/* If the agent has no room for the replicas that it had before, this rank receives no more
  * (failed). */
 int shf_guests_offer(struct sheaf_run *run)
 {
@@ -102,7 +102,7 @@ int shf_guests_offer(struct sheaf_run *run)
 			if (rc == 0)
 				rc = offer_replica(run, &g->of[i], k, true);
 		}
-	g->failed = g->failed || rc == -ENOSPC; /* nor will it take the next */
+	g->failed = g->failed || rc == -ENOSPC;
 	return g->failed ? 0 : rc;
 }
 
@@ -120,7 +120,7 @@ int shf_guest_need(const struct sheaf_run *run, struct shf_guest *g, int slot, b
 		return 0;
 	if (bytes > SIZE_MAX / 2)
 		return shf_fail(err, SHEAF_ENOMEM, "a copy of %" PRIu64 " bytes", bytes);
-	if (shm->base) {        /* freed first, also at the agent: both at once may not fit */
+	if (shm->base) {
 		shf_card_name(name, run->tier->job, g->rank, SHF_CARD_GUEST + slot, card);
 		if (run->tier->keep >= 0)
 			(void)shf_sys_keep_drop(sys, run->tier->keep, name);
@@ -138,15 +138,15 @@ int shf_guest_need(const struct sheaf_run *run, struct shf_guest *g, int slot, b
 	                             g->rank) : 0;
 }
 
-/* ---- what becomes of them ---- */
+/* ---- changes to the cards of replicas ---- */
 
-/* A place in the walk over all replicas. */
+/* The position of a walk over all replicas. */
 struct each {
 	size_t guest;
 	int slot;
 };
 
-/* Goes through the replicas that are here of the step; there is none of step -1. */
+/* Returns the card of the next replica of the step, or NULL at the end. Step -1 has no replicas. */
 static struct shf_card_head *next_of(const struct shf_guests *g, struct each *e, int64_t step)
 {
 	for (; step >= 0 && e->guest < g->n; e->guest++, e->slot = 0)

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Steps in memory twice (opts.copies 2): each rank sends its image and the card of it to a rank of
- * the next node, where the agent keeps them under the name of the rank that they are of. So a step
- * outlives any one node.
+/* Replicas: steps in memory twice (opts.copies 2). Each rank sends its image and the card of it to
+ * a rank of the next node, whose agent keeps them under the name of the rank that sent them. So a
+ * step survives the loss of any one node. "Copies" means replicas in this room; a guest is a rank
+ * whose replicas this rank keeps.
  *
- * G1. A copy is made after the step is there (image_card.h, M2), and, where no group is given for
- *     that, before its commit returns: what a rank knows to be committed is there twice, or the run
- *     has said that it makes no copies any more.
- * G2. There is room for two copies of each image, and the older one makes place: the newest step
- *     that is there twice stays so until a newer one is (as M3). Behind the training that needs the
- *     images of both: of the step that goes, and of the newest that has gone; with fewer than four
- *     a save that would have to wait takes the latter.
- * G3. A copy goes with the card that it is of: what is given up, or rewound, has none.
- */
+ * G1. A replica is made after its step is in memory (image_card.h, M2). Unless replicas have a
+ *     group of their own (opts.copies_group), it is complete before the commit returns. So a step
+ *     whose commit succeeded is in memory twice, or the log says that no more replicas are made.
+ * G2. There are two slots for the replicas of each guest, and a new replica overwrites the older
+ *     one: the newest step that is in memory twice stays so until a newer one is (like M3). In the
+ *     background this needs two images that no save may overwrite: that of the step being sent, and
+ *     that of the newest step that was sent. If there are fewer than four images, a save that would
+ *     have to wait overwrites the latter.
+ * G3. The card of a replica is cleared when the card of the original is, for example by a
+ * rewind. */
 #ifndef SHF_REPLICA_H
 #define SHF_REPLICA_H
 #include <pthread.h>
@@ -26,52 +28,61 @@ struct sheaf_run;
 struct sheaf_save;
 struct shf_sending;
 enum { SHF_GUEST_SLOTS = 2 };
-struct shf_guest {              /* a rank of the node before, whose copies are here */
+struct shf_guest {              /* a rank of the node before, whose replicas are here */
 	int32_t rank;
 	struct shf_shm cards[SHF_GUEST_SLOTS], images[SHF_GUEST_SLOTS]; /* base NULL: none yet */
-	int64_t steps[SHF_GUEST_SLOTS];         /* -1: nothing */
+	int64_t steps[SHF_GUEST_SLOTS];         /* in each slot; -1: none */
 };
 /* The replicas that this rank keeps for ranks of the node before, and the one that it is sending to
  * the next node. */
 struct shf_guests {
-	bool wanted;                    /* the same on all ranks: there are copies to be made */
-	bool failed;                    /* the agent has not taken what it was offered again */
-	int32_t to;                     /* who keeps this rank's */
-	struct shf_guest *of;           /* owned; ascending */
+	bool wanted;                    /* replicas are made; the same on all ranks */
+	bool failed;                    /* after a reconnect the agent had no room for the replicas
+	                                 * that are here; no more are received */
+	int32_t to;                     /* rank that keeps the replicas of this rank */
+	struct shf_guest *of;           /* owned; the guests, n of them in ascending order */
 	size_t n;
 	pthread_mutex_t lock;           /* guards coming, and cards and steps of guests */
-	int64_t coming;                 /* the step that is being copied; -1: none, or no more */
-	/* What goes behind the training; numbers are alike on all ranks. */
-	struct shf_team behind;         /* its group counted; NULL: inside commits */
-	struct shf_sending *moving;     /* owned; what the thread is at, or has done */
-	struct shf_background task;
-	int image, copied;              /* that it is of; of the newest that has gone; -1 */
+	int64_t coming;                 /* step whose replicas are being received; -1: none, or its
+	                                 * cards were cleared meanwhile */
+	/* The replica that is sent in the background. Image numbers are equal on all ranks. */
+	struct shf_team behind;         /* holds a reference to its group, opts.copies_group. Group
+	                                 * NULL: replicas are sent inside commits */
+	struct shf_sending *moving;     /* owned; the replica being sent, or sent last */
+	struct shf_background task;     /* the thread that sends it */
+	int image, copied;              /* image of `moving`; image of the newest step that was
+	                                 * sent; -1: none */
 };
-/* Who keeps whose. Of one node nobody does. [local] */
+/* Finds which rank keeps the replicas of which. On a single node no replicas are made. [local] */
 int  shf_guests_open(struct sheaf_run *run, struct sheaf_error *err);
-/* All of them once more to the agent, which has been found again. Negative errno: it is lost. */
+/* Hands all replicas that are here to the agent again, after a new connection. Negative errno: the
+ * agent is lost. [local] */
 int  shf_guests_offer(struct sheaf_run *run);
-/* What is done to the card of a step of this rank is done to the copies of that step that are here:
- * they are nothing; the step is on disk; it follows what is, or may be, there. */
+/* Change the cards of the replicas of a step that are here, when this rank's own card of the step
+ * is changed (G3). forget: clears them. written: the step is on disk. follow: the step follows the
+ * state `on` of the disk (shf_card_on); not published: it may follow it, as a publish has begun.
+ * [local] */
 void shf_guests_forget(struct shf_guests *g, int64_t step);
 void shf_guests_written(struct shf_guests *g, int64_t step);
 void shf_guests_follow(struct shf_guests *g, int64_t step, uint64_t on, bool published);
-/* Images that nobody may copy into: bits. older: the one of the newest copy as well. */
+/* Returns a bit for each image that no save may overwrite: the one being sent and, with `older`,
+ * the one of the newest step that was sent (G2). */
 static inline unsigned shf_guests_pins(const struct shf_guests *g, bool older)
 {
 	return (g->image >= 0 ? 1u << g->image : 0) |
 	       (older && g->copied >= 0 ? 1u << g->copied : 0);
 }
-/* Is a step of this job there twice, or will none be? Until then what was before it is of use. */
+/* Returns whether a step of this job is in memory twice, or need not be. Until then the steps of
+ * earlier jobs are still of use. */
 static inline bool shf_guests_have_some(const struct shf_guests *g)
 {
 	return !g->wanted || !g->behind.group || g->copied >= 0;
 }
 
-/* The head of the card in that slot, or NULL. */
+/* Returns the head of the card in that slot, or NULL if there is none. */
 struct shf_card_head *shf_guest_head(const struct shf_guest *g, int slot);
-/* Gives the card or image in that slot at least so many bytes, and hands the memory to the agent.
- * ENOMEM, and what the agent says. [local] */
+/* Makes the card or image in that slot at least `bytes` bytes large, and hands new memory to the
+ * agent. ENOMEM, or the code of the agent's failure. [local] */
 int  shf_guest_need(const struct sheaf_run *run, struct shf_guest *g, int slot, bool card,
                     uint64_t bytes, struct sheaf_error *err);
 #endif

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sends the image of a step to the rank that keeps its replica. First one exchange carries a note
- * and the body of the card: u64 step, u64 bytes of the image, u64 bytes of the body; the body. Then
- * the image goes in pieces of 8 MiB, the same number of exchanges on all ranks. This happens inside
- * the commit, or in the background by a thread that has a group of its own. Until then the image is
- * left alone (shf_guests_pins).
+/* Sends the image of a step to the rank that keeps its replica. First one exchange carries an
+ * announcement: u64 step, u64 bytes of the image, u64 bytes of the card's body, and the body. Then
+ * the image is sent in pieces of 8 MiB, with the same number of exchanges on all ranks. This
+ * happens inside the commit, or in the background by a thread that has a group of its own; no save
+ * may overwrite the image meanwhile (shf_guests_pins).
  *
  * Each rank keeps two slots for each guest. The new replica overwrites the older one (G2), so the
- * newest complete replica stays until the next one is complete. Its card is cleared before the
- * first byte is overwritten (M1), and stamped after the last. */
+ * newest complete replica stays until the next one is complete. The card of the older one is
+ * cleared before its first byte is overwritten (M1), and stamped (made whole) after the last. */
 #include "replica_send.h"
 #include <string.h>
 #include "crc64.h"
@@ -20,28 +20,30 @@
 
 #define PIECE (UINT64_C(8) << 20)       /* bytes of an image in an exchange */
 
-struct coming {                 /* what a guest has said */
-	const uint8_t *body;            /* borrowed */
+struct coming {                 /* a guest's announcement of the replica that it sends */
+	const uint8_t *body;            /* of the card; borrowed from shf_sending.in */
 	uint64_t image_bytes, body_bytes;
-	int slot;
+	int slot;                       /* where the replica is received */
 };
-/* One replica on its way, and what this rank receives meanwhile. The thread's until it is over. */
+/* A replica that this rank sends, and those that it receives at the same time. While the background
+ * thread runs, only that thread uses it. */
 struct shf_sending {
-	struct sheaf_run *run;
-	struct shf_team *team;          /* that it goes over */
+	struct sheaf_run *run;          /* borrowed */
+	struct shf_team *team;          /* over which pieces are sent */
 	int image;
 	int64_t step;
 	struct coming *coming;          /* owned; by guest */
-	struct shf_buf in;              /* what they have said */
-	size_t *out_bytes, *in_bytes;   /* owned; by rank */
-	uint8_t *buf;                   /* owned; pieces of several guests */
-	uint64_t bytes, most, at;       /* of this rank's image, of the largest; next to go */
+	struct shf_buf in;              /* the announcements of the guests */
+	size_t *out_bytes, *in_bytes;   /* owned; by rank: bytes of the current piece */
+	uint8_t *buf;                   /* owned; receives the pieces of several guests */
+	uint64_t bytes, most, at;       /* size of this rank's image, and of the largest of all
+	                                 * ranks; offset of the next piece */
 	struct announced {
-		struct shf_growth growth;       /* of the memory for copies that it keeps */
-		uint64_t bytes;                 /* of its image */
+		struct shf_growth growth;       /* of the memory for replicas that the rank keeps */
+		uint64_t bytes;                 /* of the rank's image */
 	} *all;                         /* owned; by rank */
-	int rc;                         /* what came of it */
-	bool stamped;
+	int rc;                         /* the result so far; err has the message */
+	bool stamped;                   /* the replicas received here are complete */
 	struct sheaf_error err;
 };
 
@@ -58,14 +60,14 @@ static void sending_free(struct shf_sending *s)
 	shf_free(s);
 }
 
-/* Whether replicas are sent in the background. With only two images no image can be left alone for
- * that long. */
+/* Returns whether replicas are sent in the background. That keeps an image from being reused, which
+ * saves with only two images cannot afford. */
 static bool goes_behind(const struct sheaf_run *run, const struct shf_to_copy *c)
 {
 	return run->tier->guests.behind.group && c->images > 2;
 }
 
-/* *out is set even if this fails, to be freed. If the agent has failed before, nothing is sent. */
+/* Allocates the state of a replica. *out is set even if this fails; the caller frees it. */
 static int sending_new(struct shf_sending **out, struct sheaf_run *run,
                        const struct shf_to_copy *c, struct sheaf_error *err)
 {
@@ -91,7 +93,7 @@ static int sending_new(struct shf_sending **out, struct sheaf_run *run,
 	       ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory to send a copy");
 }
 
-/* Reads what the guests have announced, and chooses the slot of each. */
+/* Reads the guests' announcements, and chooses a slot for each replica. */
 static int read_announcements(struct shf_sending *s, struct sheaf_error *err)
 {
 	const struct shf_guests *g = &s->run->tier->guests;
@@ -112,7 +114,7 @@ static int read_announcements(struct shf_sending *s, struct sheaf_error *err)
 	return 0;
 }
 
-/* Adds up how much more memory the replicas take here. Cards are too small to count. */
+/* Computes how much memory this rank will allocate for replicas. Cards are too small to count. */
 static void measure_replicas(const struct shf_sending *s, struct shf_growth *mine)
 {
 	const struct shf_guests *g = &s->run->tier->guests;
@@ -130,8 +132,8 @@ static void measure_replicas(const struct shf_sending *s, struct shf_growth *min
 	shf_growth_look(s->run, bytes, freed, mine);
 }
 
-/* Sends step, image size and card to the rank that keeps our copy, and then exchanges how large all
- * images are and how much memory the copies take. [collective] */
+/* Sends the announcement to the rank that keeps the replica. Then all ranks exchange the sizes of
+ * their images, and how much memory they allocate for replicas. [collective] */
 static int announce_replica(struct shf_sending *s, struct sheaf_error *err)
 {
 	struct sheaf_run *run = s->run;
@@ -165,7 +167,8 @@ static int announce_replica(struct shf_sending *s, struct sheaf_error *err)
 	return rc;
 }
 
-/* Makes room for a copy. The card that was there is cleared before anything is overwritten (M1). */
+/* Makes room for a replica in its slot. The card that was there is cleared before anything is
+ * overwritten (M1). */
 static int make_place(const struct shf_sending *s, struct shf_guest *g, const struct coming *c,
                       struct sheaf_error *err)
 {
@@ -181,7 +184,8 @@ static int make_place(const struct shf_sending *s, struct shf_guest *g, const st
 	                                sizeof(struct shf_card_head) + c->body_bytes, err) : rc;
 }
 
-/* Checks first that all ranks of the node together have memory for it; then allocates. */
+/* Makes room for the replicas of all guests, after a check that there is memory for what all ranks
+ * of the node allocate together. */
 static int make_places(struct shf_sending *s, struct sheaf_error *err)
 {
 	const struct shf_guests *g = &s->run->tier->guests;
@@ -202,14 +206,15 @@ static int make_places(struct shf_sending *s, struct sheaf_error *err)
 	return rc;
 }
 
-/* How many bytes of an image are in the piece at `at`. */
+/* Returns how many bytes of an image of `bytes` bytes are in the piece at offset `at`. */
 static size_t piece_bytes(uint64_t bytes, uint64_t at)
 {
 	return bytes <= at ? 0 : bytes - at < PIECE ? (size_t)(bytes - at) : PIECE;
 }
 
-/* Exchanges bytes [at, at + PIECE) of all images. A single guest's piece is received in its place;
- * those of several are received together and copied. [collective] */
+/* Exchanges bytes [at, at + PIECE) of all images. With one guest, the common case, its piece is
+ * received directly into the replica; those of several guests are received into a buffer and
+ * copied. [collective] */
 static int exchange_pieces(struct shf_sending *s, struct sheaf_error *err)
 {
 	const struct shf_guests *g = &s->run->tier->guests;
@@ -221,7 +226,6 @@ static int exchange_pieces(struct shf_sending *s, struct sheaf_error *err)
 	for (size_t i = 0; i < g->n; i++)
 		s->in_bytes[g->of[i].rank] = piece_bytes(s->coming[i].image_bytes, s->at);
 	if (g->n == 1 && s->in_bytes[g->of[0].rank])
-		/* The common case, one guest: received where it belongs, without a copy. */
 		to = (uint8_t *)g->of[0].images[s->coming[0].slot].base + s->at;
 	rc = shf_alltoallv(s->team, from + (s->out_bytes[g->to] ? s->at : 0), s->out_bytes, to,
 	                   s->in_bytes, err);
@@ -235,10 +239,10 @@ static int exchange_pieces(struct shf_sending *s, struct sheaf_error *err)
 	return rc;
 }
 
-/* The rest of the card is copied from this rank's own card of the same step. Whoever changes that
- * one changes it first, and then, with the lock, the replicas that there are. So with the lock,
- * what is copied here is current. If the step was given up meanwhile (coming), nothing is stamped.
- */
+/* Completes the cards of the replicas. The head is copied from this rank's own card of the same
+ * step. Other code changes that card first, and then, with the lock held, the cards of replicas
+ * (G3). So no change is missed here, with the lock held. If the step was cleared meanwhile
+ * (`coming` is another step), nothing is stamped. */
 static void stamp_replicas(struct shf_sending *s)
 {
 	struct shf_tier *t = s->run->tier;
@@ -267,7 +271,8 @@ static void stamp_replicas(struct shf_sending *s)
 	pthread_mutex_unlock(&all->lock);
 }
 
-/* One turn: one piece. After the last one the cards are stamped. */
+/* A turn of the background thread: sends one piece, and stamps the cards after the last. Returns
+ * false at the end, or after a failure. */
 static bool send_piece(void *work)
 {
 	struct shf_sending *s = work;
@@ -283,7 +288,8 @@ static bool send_piece(void *work)
 	return false;
 }
 
-/* Makes sure that all ranks have memory for what comes, before the first piece. [collective] */
+/* Does all that may fail for lack of memory, on all ranks, before the first piece is sent.
+ * [collective] */
 static int prepare_sending(struct shf_sending **s, struct sheaf_run *run,
                            const struct shf_to_copy *c, struct sheaf_error *err)
 {
@@ -306,7 +312,7 @@ static int send_now(struct sheaf_run *run, const struct shf_to_copy *c, struct s
 	struct shf_sending *s;
 	int rc;
 
-	shf_guests_stop(run, true); /* of a save that had more images */
+	shf_guests_stop(run, true); /* sent for a save that had more images */
 	rc = prepare_sending(&s, run, c, err);
 	if (rc == 0) {
 		while (send_piece(s))
@@ -316,12 +322,12 @@ static int send_now(struct sheaf_run *run, const struct shf_to_copy *c, struct s
 			*err = s->err;
 	}
 	sending_free(s);
-	return rc == 0 ? shf_agree(&run->team, 0, err) : rc; /* everywhere (G1) */
+	return rc == 0 ? shf_agree(&run->team, 0, err) : rc;
 }
 
-/* ---- behind ---- */
+/* ---- in the background ---- */
 
-/* Ends the last one. come: it came to all ranks, and is of use. */
+/* Frees the last replica that was sent. come: it is complete on all ranks. */
 static void settle_sending(struct sheaf_run *run, bool come)
 {
 	struct shf_guests *g = &run->tier->guests;
@@ -334,8 +340,8 @@ static void settle_sending(struct sheaf_run *run, bool come)
 	g->image = -1;
 }
 
-/* Asks whether the last replica is complete on all ranks, and if so starts the next one. If it is
- * not, this step gets no replica; the next one may. [collective] */
+/* Starts to send the replica of this step, if the last one is sent on all ranks. If it is still
+ * being sent, this step gets no replica. [collective] */
 static int send_behind(struct sheaf_run *run, const struct shf_to_copy *c,
                        struct sheaf_error *err)
 {
@@ -344,20 +350,20 @@ static int send_behind(struct sheaf_run *run, const struct shf_to_copy *c,
 	uint64_t x[2] = { !over, !(over && g->moving && g->moving->stamped) };
 	int rc = over && g->moving ? g->moving->rc : 0;
 
-	if (rc < 0)             /* the other group's loss is not this one's */
+	if (rc < 0)             /* EFAILED: the loss of the other group must not end this one */
 		rc = shf_fail(err, SHEAF_EFAILED, "%s", g->moving->err.msg);
 	rc = shf_agree(&run->team, rc, err);
 	if (rc == 0)
 		rc = shf_allreduce(&run->team, x, 2, SHEAF_MAX, err);
 	if (rc < 0 || x[0])
-		return rc;      /* the next one goes when this one has */
+		return rc;      /* the last replica is still being sent */
 	settle_sending(run, !x[1]);
 	rc = prepare_sending(&g->moving, run, c, err);
 	if (rc < 0)
 		return rc;
 	g->image = c->image;
 	if (shf_background_start(&g->task, run->sys, send_piece, g->moving) < 0)
-		shf_background_finish(&g->task); /* the others' threads wait for this rank */
+		shf_background_finish(&g->task); /* threads of other ranks wait for this rank */
 	return 0;
 }
 
@@ -372,8 +378,8 @@ void shf_guests_stop(struct sheaf_run *run, bool finish)
 	settle_sending(run, false);
 }
 
-/* After a failure no replicas are sent any more: all ranks learned of it in the same call, so they
- * agree on that. [collective] */
+/* After a failure no more replicas are sent. All ranks get the failure in the same call, so
+ * `wanted` stays equal on all ranks. */
 int shf_guests_send(struct sheaf_run *run, const struct shf_to_copy *c, struct sheaf_error *err)
 {
 	struct shf_guests *g = &run->tier->guests;
@@ -389,14 +395,14 @@ int shf_guests_send(struct sheaf_run *run, const struct shf_to_copy *c, struct s
 		*err = own;
 		return rc;
 	}
-	g->wanted = false;      /* all ranks have heard of it */
+	g->wanted = false;
 	if (run->team.rank == 0)
 		shf_log(run, 1, "%s: steps in memory are kept once from now on: %s, rank %d",
 		        run->store.path, own.msg, own.rank);
 	return 0;
 }
 
-/* Frees the memory of a replica; the agent keeps its own reference. */
+/* Unmaps a replica; the agent keeps the memory. */
 static void free_replica(const struct sheaf_run *run, struct shf_guest *g, int slot)
 {
 	const struct shf_sys *sys = run->sys;
