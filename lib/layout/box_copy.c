@@ -52,13 +52,13 @@ struct horner {
 	uint64_t stop;          /* position where this block of the file ends */
 	uint64_t all, all_end;  /* sum of all earlier blocks, as at all_end */
 	uint64_t gap;           /* the length of gap that `by` shifts over; 0: no table yet */
-	uint64_t last_gap, same;/* the last gap, and how often in a row it has come again */
+	uint64_t last_gap, same; /* the last gap, and how often in a row it was repeated */
 	struct shf_crc64_by by;
 };
 #define GAPS_WORTH_A_TABLE 16
 
 /* Without blocks to add to, `stop` is beyond every tensor: one chain then runs over the whole
- * box, and only the digest comes of it. With blocks, a stop of 0 makes the first run find its
+ * box, and only the digest is computed. With blocks, a stop of 0 makes the first run find its
  * block. */
 static void horner_init(struct horner *h, const struct shf_lt_tensor *t, struct shf_sums_to *to)
 {
@@ -106,8 +106,8 @@ static void horner_flush(struct horner *h)
 	h->sum = 0;
 }
 
-/* Ends the box: its sum, as at the end of the tensor, joins what other boxes of the tensor have
- * added. */
+/* Ends the box: shifts its sum to the end of the tensor and adds it to the tensor's digest, which
+ * may have the sums of other boxes already. */
 static void horner_end(struct horner *h)
 {
 	if (!h->to)

@@ -31,7 +31,7 @@ struct shf_sums_to {
 	bool unsummed;                  /* only copy; compute no checksums */
 };
 /* Copies a box from memory to file order, and converts items where memory has another type. sums
- * NULL: computes no checksums; so below. */
+ * NULL: no checksums are computed, here and in the functions below. */
 void shf_copy_in(const struct shf_lt_tensor *t, const struct shf_slice *s,
                  const struct shf_box *box, struct shf_place_at to, struct shf_sums_to *sums);
 /* Copies a box from file order to memory. The checksums are of the stored bytes, before they are

@@ -365,6 +365,7 @@ static int deal_stripe(const struct shf_match *m, uint32_t ranks, const struct s
 			rc = SHEAF_EBUG;
 		pieces[i] = (struct shf_piece){ x->rank, (uint32_t)t, x->box };
 	}
+	/* The parts of the description that do not follow from the layout. */
 	st.collect = m->layout->files_n > SHF_FILES_MANY;
 	st.collector = (uint32_t)shf_home_of(m->layout, ranks, file, stripe);
 	st.follow = *collected && is_rest(file, stripe);

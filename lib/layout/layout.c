@@ -42,6 +42,8 @@ struct place_key {
 	bool full;                      /* the tensor has bytes */
 };
 
+/* Orders tensors by file, then offset. Empty tensors come before the tensor that has their
+ * offset. */
 static int by_place_order(const void *a, const void *b)
 {
 	const struct place_key *x = a, *y = b;

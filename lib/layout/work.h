@@ -29,8 +29,9 @@ struct shf_mv {                 /* a move of one of this rank's segments */
 struct shf_serve {              /* a move whose memory side is this rank */
 	uint32_t tensor, rank, round;   /* rank: the file side */
 	bool witness;
-	uint64_t image, seg_lo;         /* byte seg_lo of the file has this offset in its image */
-	uint64_t ctl;                   /* offset of the segment's struct shf_ctl there */
+	uint64_t image, seg_lo;         /* byte seg_lo of the file has the offset `image` in that
+	                                 * rank's image */
+	uint64_t ctl;                   /* offset of the segment's struct shf_ctl in that image */
 	struct shf_box box;
 };
 /* The control of a segment on a save. It lies in the image of the segment's owner, after the data,

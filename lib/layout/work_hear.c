@@ -114,6 +114,7 @@ static void find_kinds(struct cutting *c, const struct shf_work *w, const struct
 		lo = (t->off + lo * t->unit - g->lo) / SHF_BLOCK;
 		hi = (t->off + hi * t->unit - g->lo - 1) / SHF_BLOCK;
 		for (uint64_t b = lo; b <= hi && b < BLOCKS_MAX; b++)
+			/* Other nodes outweigh the own node, which outweighs this rank alone. */
 			if (!near || c->kind[b] == SHF_ROUND_OWN)
 				c->kind[b] = near ? 0 : SHF_ROUND_NET;
 	}
@@ -321,6 +322,7 @@ static void lay_out_load(const struct shf_match *m, struct shf_work *w)
 			fill = 0;
 		}
 		g->round = kind + *rounds - 1;
+		/* Even and odd rounds have a window each. Both kinds use the same windows. */
 		g->image = (*rounds - 1) % 2 * m->window + fill;
 		fill += (bytes + SHF_PAGE - 1) / SHF_PAGE * SHF_PAGE;
 		if (g->image + bytes > w->image_bytes)

@@ -46,7 +46,7 @@ struct shf_card_small {         /* a file of the step that has no tensors */
 };
 /* A card, decoded. */
 struct shf_card {
-	char session[33], run[33];
+	char session[33], run[33];      /* session of the save; id of the run */
 	int64_t step;
 	int32_t rank, ranks;
 	uint64_t image_bytes;
@@ -68,9 +68,9 @@ static inline struct shf_card_head *shf_card_head(const struct shf_shm *shm)
 	return shm->base;
 }
 
-/* Agents keep cards and images under the names <job>.<rank>.<image>.card and <job>.<rank>.<image>
- * .image. Image numbers from SHF_CARD_GUEST on are replicas that another node than the rank's keeps
- * (replica.h). */
+/* Agents keep a card under the name <job>.<rank>.<image>.card, and its image under the same name
+ * with .image at the end. Image numbers from SHF_CARD_GUEST on are replicas that another node than
+ * the rank's keeps (replica.h). */
 #define SHF_CARD_GUEST 64
 void shf_card_name(char out[SHF_KEEP_NAME], const char *job, int rank, int image, bool card);
 /* Splits such a name into its parts; job has 32 characters and a NUL. Returns false for any other

@@ -10,7 +10,7 @@
  * the copy in memory comes before the one on disk. */
 struct shf_candidate {
 	int64_t step;
-	bool memory;
+	bool memory;                    /* the copy in memory, not that on disk */
 };
 #define SHF_FROM_THE_NEWEST ((struct shf_candidate){ INT64_MAX, false })
 /* The position of a search for the latest step. If a candidate cannot be loaded, the search is

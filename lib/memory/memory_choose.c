@@ -36,16 +36,16 @@ struct choice {
 /* The state of the search on rank 0. */
 struct choosing {
 	struct sheaf_run *run;
-	struct shf_newest disk;
-	int64_t n;
+	struct shf_newest disk;         /* the newest steps on disk */
+	int64_t n;                      /* the number that is searched for */
 	struct shf_sought *sought;      /* NULL: step n is searched for, not the latest */
 	struct choice *choice;
 	struct shf_recalled last;       /* a condemned step that is taken if there is no other;
 	                                 * ranks 0: none */
 };
 
-/* Whether the same save lies on disk, too, though it is not the newest there. That may be if it is
- * marked bad and was asked for by its number. */
+/* Returns whether step n is searched for by its number, and the same save lies on disk, marked bad.
+ * Steps that are marked bad do not count in disk.newest and disk.known. */
 static bool has_bad_twin(struct choosing *c, const struct shf_recalled *r)
 {
 	struct shf_arena arena = { 0 };
@@ -161,7 +161,7 @@ static int consider_for_load(void *arg, const struct shf_recalled *r)
 		why = "it does not follow the newest step on disk";
 	else if ((c->sought || !c->disk.exists) &&
 	         shf_store_is_bad(&c->run->store, r->step, r->session))
-		why = "it is marked bad"; /* by its number, too, once it is pruned from the disk */
+		why = "it is marked bad"; /* also for step n, if it is not on disk any more */
 	if (why)
 		pass_over_in_memory(c, r, why);
 	else if (tries_are_spent(c, r))
@@ -199,7 +199,8 @@ static int choose_from_memory(struct sheaf_run *run, int64_t n, struct shf_sough
 	return rc;
 }
 
-/* If an agent fails, the call does not: its steps are left out, and the log has a warning. */
+/* If an agent fails, the call does not: its steps are left out, and the log has a warning.
+ * [collective] */
 int shf_recall_gather(struct sheaf_run *run, struct shf_buf *mine, bool *asked,
                       struct shf_buf *all, struct sheaf_error *err)
 {

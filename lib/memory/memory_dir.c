@@ -329,6 +329,7 @@ static void view_queue_free(void *arg, struct shf_queue *q)
 	shf_free(q);
 }
 
+/* Executes a request on the view at once, and keeps it for view_complete(). */
 static int view_submit(void *arg, struct shf_queue *q, struct shf_io *io)
 {
 	const struct shf_sys *in = below(arg);

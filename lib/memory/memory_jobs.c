@@ -91,7 +91,7 @@ void shf_tier_let_others_go(struct sheaf_run *run)
 /* The search for the heir. */
 struct weighing {
 	struct sheaf_run *run;
-	struct shf_newest disk;
+	struct shf_newest disk;         /* the newest steps on disk */
 	struct heir *heir;              /* the result */
 };
 
@@ -135,7 +135,7 @@ static void choose_heir(struct sheaf_run *run, struct shf_buf *cards, struct hei
 }
 
 /* If an agent did not answer, the heir is unknown, and jobs with whole cards are kept: the cards
- * that show which job to keep may be with that agent. */
+ * that show which job to keep may be with that agent. [collective] */
 int shf_tier_settle(struct sheaf_run *run, struct sheaf_error *err)
 {
 	struct heir heir = { .unknown = true };

@@ -14,7 +14,7 @@
 #include "node_rank.h"
 #include "safetensors.h"
 
-#define AT_ONCE (UINT64_C(64) << 20)    /* bytes sent in one exchange, all ranks together */
+#define AT_ONCE (UINT64_C(64) << 20)    /* bytes sent in an exchange, by all ranks together */
 
 struct span {                   /* bytes [lo, hi) of a tensor file that a node has */
 	uint32_t file;
@@ -151,7 +151,7 @@ static void map_block(struct mapping *m, uint64_t lo, uint64_t hi)
 		return;
 	to = reader_on_node(m->run, best, m->file + lo / SHF_BLOCK);
 	add_had(m, lo, hi, best, to);
-	m->at = first;
+	m->at = first;          /* the second pass goes through the same spans again */
 	for (at = lo; at < hi && (s = span_at(m, at)) && s->lo < hi;) {
 		struct piece p = { .file = m->file, .to = to, .lo = s->lo > at ? s->lo : at,
 			.hi = s->hi < hi ? s->hi : hi };
@@ -285,8 +285,8 @@ static int send_some(struct sheaf_run *run, struct shf_view *view, const struct 
 	return rc;
 }
 
-/* Exchanges all pieces, in batches of AT_ONCE bytes to bound the buffers. The batches are computed
- * from the list, so they are the same on all ranks. [collective] */
+/* Exchanges all pieces, in batches of AT_ONCE bytes (or one larger piece) to bound the buffers. The
+ * batches are computed from the list, so they are the same on all ranks. [collective] */
 static int send_pieces(struct sheaf_run *run, struct shf_view *view, const struct shf_buf *pieces,
                        struct sheaf_error *err)
 {
@@ -416,7 +416,7 @@ static int check_rank_view(const struct sheaf_run *run, const struct shf_view *v
 }
 
 /* If all ranks are on one node and the step is not on disk, the view must be complete by itself,
- * and nothing is exchanged but the small files. */
+ * and nothing is exchanged but the small files. [collective] */
 int shf_spread(struct sheaf_run *run, struct shf_view *view, const char *on_disk,
                struct sheaf_error *err)
 {

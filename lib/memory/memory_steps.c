@@ -369,7 +369,7 @@ int shf_recall_view(const struct shf_sys *sys, int keep, const struct shf_recall
 /* ---- a step in memory, compared with the disk ---- */
 
 /* The newest step on disk must be the one that the step follows, by number, session and number of
- * rewinds, and its manifest must be readable (known == newest). The step itself must not have been
+ * rewinds, and its session must be readable (known == newest). The step itself must not have been
  * set aside by a rewind. */
 bool shf_recall_follows(struct shf_store *store, const struct shf_recalled *r,
                         const struct shf_newest *disk)

@@ -12,7 +12,7 @@
 /* ---- opening and closing ---- */
 
 /* Draws a random name for this job on rank 0, broadcasts it, and connects to the agents. They then
- * drop what earlier jobs left (T3), unless the run is opened to read only. */
+ * drop what earlier jobs left (T3), unless the run is opened to read only. [collective] */
 int shf_tier_open(struct sheaf_run *run, struct sheaf_error *err)
 {
 	struct shf_tier *t = run->tier;
@@ -57,7 +57,7 @@ void shf_tier_close(struct sheaf_run *run, bool bye)
 
 /* ---- after a load or a rewind ---- */
 
-/* Clears the cards of the steps after `step`. Older steps are not left behind any more. */
+/* Clears the cards of the steps after `step`. Older steps are not marked as `left` any more. */
 static void forget_later(struct shf_tier *t, int64_t step)
 {
 	for (int i = 0; i < SHF_IMAGES_MAX; i++) {
@@ -103,7 +103,7 @@ void shf_tier_took(struct sheaf_run *run, int64_t beyond)
 
 /* If the step was loaded from memory, it stays, and so does what an earlier job left of it.
  * Otherwise all that other jobs left is dropped, because it belongs to the branch that was
- * rewound. */
+ * rewound. [local] */
 void shf_tier_rewind(struct sheaf_run *run, int64_t step, bool loaded)
 {
 	struct shf_tier *t = run->tier;

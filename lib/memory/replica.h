@@ -13,7 +13,7 @@
  *     that of the newest step that was sent. If there are fewer than four images, a save that would
  *     have to wait overwrites the latter.
  * G3. The card of a replica is cleared when the card of the original is, for example by a
- * rewind. */
+ *     rewind. */
 #ifndef SHF_REPLICA_H
 #define SHF_REPLICA_H
 #include <pthread.h>
@@ -72,8 +72,8 @@ static inline unsigned shf_guests_pins(const struct shf_guests *g, bool older)
 	return (g->image >= 0 ? 1u << g->image : 0) |
 	       (older && g->copied >= 0 ? 1u << g->copied : 0);
 }
-/* Returns whether a step of this job is in memory twice, or need not be. Until then the steps of
- * earlier jobs are still of use. */
+/* Returns whether a step of this job is in memory twice. Also true if no replicas are made, or if
+ * they are made inside commits. Until then the steps of earlier jobs are still of use. */
 static inline bool shf_guests_have_some(const struct shf_guests *g)
 {
 	return !g->wanted || !g->behind.group || g->copied >= 0;

@@ -157,6 +157,7 @@ static int announce_replica(struct shf_sending *s, struct sheaf_error *err)
 	shf_free(out);
 	if (rc < 0)
 		return rc;
+	/* in_bytes had the lengths of the announcements; now it is for pieces. */
 	memset(s->in_bytes, 0, (size_t)run->team.ranks * sizeof(*s->in_bytes));
 	s->rc = read_announcements(s, &s->err);
 	if (s->rc == 0)
@@ -218,6 +219,7 @@ static size_t piece_bytes(uint64_t bytes, uint64_t at)
 static int exchange_pieces(struct shf_sending *s, struct sheaf_error *err)
 {
 	const struct shf_guests *g = &s->run->tier->guests;
+	/* A rank whose image is empty sends 0 bytes, for which any valid address will do. */
 	const uint8_t *from = s->bytes ? s->run->image.all[s->image].own.base : s->buf;
 	uint8_t *to = s->buf, *p = s->buf;
 	int rc;
@@ -327,7 +329,8 @@ static int send_now(struct sheaf_run *run, const struct shf_to_copy *c, struct s
 
 /* ---- in the background ---- */
 
-/* Frees the last replica that was sent. come: it is complete on all ranks. */
+/* Ends the thread and frees the state of the replica that it has sent. come: the replica is
+ * complete on all ranks. */
 static void settle_sending(struct sheaf_run *run, bool come)
 {
 	struct shf_guests *g = &run->tier->guests;
@@ -379,7 +382,7 @@ void shf_guests_stop(struct sheaf_run *run, bool finish)
 }
 
 /* After a failure no more replicas are sent. All ranks get the failure in the same call, so
- * `wanted` stays equal on all ranks. */
+ * `wanted` stays equal on all ranks. [collective] */
 int shf_guests_send(struct sheaf_run *run, const struct shf_to_copy *c, struct sheaf_error *err)
 {
 	struct shf_guests *g = &run->tier->guests;

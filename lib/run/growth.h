@@ -9,8 +9,8 @@
 #include "sheaf.h"
 #include "sys.h"
 
-/* Returns how much is allocated for `bytes` bytes: a multiple of 4 KiB, or above half a MiB of 2
- * MiB, the size of a large page. */
+/* Returns `bytes` rounded up to whole pages, as it will be allocated: pages of 4 KiB, or large
+ * pages of 2 MiB if it is more than 512 KiB. */
 static inline uint64_t shf_growth_bytes(uint64_t bytes)
 {
 	uint64_t huge = UINT64_C(2) << 20, unit = bytes > huge / 4 ? huge : 4096;

@@ -120,6 +120,7 @@ static int place_round(struct shf_team *team, const struct shf_sys *sys, struct 
 		if (are_candidates(&all[k], me))
 			r.leader = k;
 	rc = meet_leaders(team, sys, &r, &joined, err);
+	/* A rank that is placed keeps its node; else its node is named by its leader's rank. */
 	mine = me->node >= 0 ? me->node : r.leader == team->rank || joined ? r.leader : -1;
 	shf_sys_shm_drop(sys, r.offer);
 	shf_sys_shm_drop(sys, r.connection);
@@ -136,7 +137,8 @@ static int place_round(struct shf_team *team, const struct shf_sys *sys, struct 
 }
 
 /* Turns the leaders' ranks into numbers of nodes, counted from 0 in the order of their lowest
- * ranks, so that all ranks compute the same numbers. */
+ * ranks, so that all ranks compute the same numbers. A leader is the lowest rank of its node, so it
+ * is numbered before the other ranks look up its number. */
 static void number_nodes(struct shf_team *team, const struct hello *all, struct shf_place_info *p)
 {
 	int32_t n = 0;
@@ -152,7 +154,7 @@ static void number_nodes(struct shf_team *team, const struct hello *all, struct 
 }
 
 /* Makes rounds until every rank has a node. Memory is allocated, and agreed on, before the first
- * exchange. */
+ * exchange. [collective] */
 int shf_place_find(struct shf_team *team, const struct shf_sys *sys, struct shf_place_info *place,
                    struct sheaf_error *err)
 {

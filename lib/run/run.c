@@ -129,7 +129,7 @@ static int place_copy(struct shf_place_info *to, const struct shf_place_info *fr
 }
 
 /* The call is entered even if this rank could not make its run (meet_new). After that all ranks
- * fail or none does. */
+ * fail or none does. [collective] */
 int shf_run_open_bare(struct sheaf_run **out, struct sheaf_group *group,
                       const struct sheaf_opts *opts, const struct shf_sys *sys,
                       const struct shf_place_info *place, enum shf_call_kind call,

@@ -62,7 +62,7 @@ bool shf_units_of(struct shf_shape *units, uint32_t *unit, int dtype,
 	if (t->group == 1)
 		return true;
 	int last = items->ndim - 1;
-	if (!always(last >= 0)) /* one item is no whole group */
+	if (!always(last >= 0)) /* shf_dtype_bytes() has refused a scalar: no whole group */
 		return false;
 	if (items->dim[last] % t->group == 0) {
 		units->dim[last] = items->dim[last] / t->group * (t->bits * t->group / 8);
@@ -112,9 +112,9 @@ static bool strides_are_dense(const struct sheaf_slice *in)
 	return true;
 }
 
-/* Row-major strides of the box itself, not of the tensor: dense memory holds the box and
- * nothing else. An empty dimension is passed over, since a stride of 0 would look like many
- * items in one place. */
+/* Sets row-major strides of the box itself, not of the tensor: dense memory holds the box and
+ * nothing else. A dimension of 0 does not count as a factor, because a stride of 0 means that
+ * several items are in one place. */
 static void dense_strides(struct shf_mem *m)
 {
 	int64_t by = 1;
@@ -157,9 +157,10 @@ static int take_memory(struct shf_slice *out, const struct sheaf_slice *in, cons
 	return 0;
 }
 
-/* The same for F4 and F6. Their units are bytes, so start, count, origin and window are divided
- * by the group and multiplied by its bytes; none of them may cut a group. Their memory is
- * dense, as a stride between items of less than a byte means nothing. */
+/* Sets box, strides, origin and window of a slice of F4 or F6. Their units are bytes, so start,
+ * count, origin and window are divided by the group and multiplied by its bytes; none of them may
+ * cut a group. Their memory is dense, as a stride between items of less than a byte means
+ * nothing. */
 static int take_sub_byte(struct shf_slice *out, const struct sheaf_slice *in, const char *who,
                          struct sheaf_error *err)
 {
@@ -167,7 +168,7 @@ static int take_sub_byte(struct shf_slice *out, const struct sheaf_slice *in, co
 	int64_t group = t->group, bytes = t->bits * t->group / 8;
 	struct shf_mem *m = &out->mem;
 	int last = in->ndim - 1;
-	bool rows = in->shape[last] % group == 0; /* units have at least one dimension */
+	bool rows = in->shape[last] % group == 0; /* last >= 0: shf_units_of() refuses a scalar */
 
 	if (!strides_are_dense(in))
 		return shf_fail(err, SHEAF_EINVAL, "%s: %s memory must be dense", who, t->name);
@@ -337,6 +338,7 @@ static bool is_hollow(const struct shf_slice *s)
 	return !s->mem.base && !s->empty;
 }
 
+/* Writes the error for a slice that has items but no memory. Returns EINVAL. */
 static int hollow_fail(const struct shf_slice *s, struct sheaf_error *err)
 {
 	return shf_fail(err, SHEAF_EINVAL, "%s/%.120s: data is NULL, but the slice is not empty",
@@ -410,9 +412,9 @@ int shf_state_add(struct sheaf_state *state, const struct sheaf_slice *slice)
 	return shf_state_stick(state, shf_state_take(state, slice, &err), &err);
 }
 
-/* Checks a stream and copies its texts. The rule says what a load with another number of ranks
- * does (doc/format.md, section 1); a bad rule is refused here and not at
- * the load, when the step that contains it can no longer be changed. */
+/* Checks a stream and copies its strings. The rule says what a load with another number of ranks
+ * does (doc/format.md, section 1). A bad rule is refused here, because at the load it is too late
+ * to change the step that contains it. */
 static int stream_take(struct sheaf_state *state, struct shf_stream *s, const char *stream,
                        const char *rule, struct sheaf_error *err)
 {
