@@ -48,8 +48,8 @@ struct horner {
 	bool past;              /* use non-temporal stores for long runs */
 	uint64_t off, bytes;    /* the tensor's offset in its file, and its size */
 	uint64_t sum;           /* sum of the runs in this block so far, as at `end` */
-	uint64_t end;           /* position: the chain has come this far */
-	uint64_t stop;          /* position where this block of the file ends */
+	uint64_t end;           /* position that the chain has reached */
+	uint64_t stop;          /* position at which this block of the file ends */
 	uint64_t all, all_end;  /* sum of all earlier blocks, as at all_end */
 	uint64_t gap;           /* the length of gap that `by` shifts over; 0: no table yet */
 	uint64_t last_gap, same; /* the last gap, and how often in a row it was repeated */

@@ -187,7 +187,8 @@ int shf_holds_tell(const struct shf_match *m, uint32_t ranks, struct shf_tells *
 	}
 	if (rc == 0)
 		rc = shf_buf_reserve(&out->bytes, bytes);
-	if (rc == 0 && !ascend) /* small tensors lie behind the large ones of their file */
+	if (rc == 0 && !ascend) /* as small tensors lie after large ones in a file, whatever their
+	                         * names */
 		rc = tell_sorted(m, ranks, homes, all, out);
 	for (size_t i = 0; i < holds->n && rc == 0 && ascend; i++)
 		for (uint32_t r = homes[i].first; r <= homes[i].last; r = home_next(l, ranks, r))
@@ -218,10 +219,10 @@ static size_t count_heard(const struct shf_layout *l, struct shf_home *h)
 	return total;
 }
 
-/* A counting sort of boxes by stripe. Counts stand two places behind their stripe. After the
- * prefix sums start[s + 1] is where stripe s begins; filling moves it on to where s ends, which
- * is where s + 1 begins. So in the end start[s] is the first position of stripe s, without a
- * second array. */
+/* A counting sort of boxes by stripe. The number of boxes of stripe s is counted in start[s + 2].
+ * So after the prefix sums start[s + 1] is where stripe s begins. Filling advances it to where s
+ * ends, which is where s + 1 begins. In the end start[s] is the first position of stripe s, and no
+ * second array was needed. */
 int shf_home_sort(const struct shf_layout *l, struct shf_home *h, struct shf_arena *arena)
 {
 	size_t stripes = (size_t)(h->end - h->first), total;

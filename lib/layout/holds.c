@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* This code runs once for every slice of a rank, which may have very many. So slices are sorted as
- * 64-bit words instead of structs, and the box of a slice is borrowed and not copied where that is
- * possible. */
+/* Makes the list of boxes that a rank holds (holds.h). This code runs once for every slice of a
+ * rank, which may have very many. So slices are sorted as 64-bit words instead of structs, and the
+ * box of a slice is borrowed and not copied where that is possible. */
 #include "holds.h"
 #include <string.h>
 #include "err.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Many ranks may hold pieces of a tensor, and each adds a record: u8 kind, u64 key (a hash of the
- * name), u64 bytes. Records are sent to a home rank chosen by the key, so that one rank receives
- * all records of a tensor and can count it once. */
+/* Counts tensors over all ranks (tally.h). Many ranks may hold pieces of a tensor, and each adds a
+ * record: u8 kind, u64 key (a hash of the name), u64 bytes. Records are sent to a home rank chosen
+ * by the key, so that one rank receives all records of a tensor and can count it once. */
 #include "tally.h"
 #include <stdlib.h>
 #include <string.h>
@@ -36,7 +36,8 @@ void shf_tally_add(struct shf_tally *t, enum shf_tally_kind kind, const char *fa
 	shf_buf_u64(b, bytes);
 }
 
-/* Any total order is good that makes records with equal kind and key neighbours. */
+/* Orders records by their bytes. Any order would do in which records with equal kind and key are
+ * neighbours. */
 static int record_order(const void *a, const void *b)
 {
 	return memcmp(a, b, RECORD);

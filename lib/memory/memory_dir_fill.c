@@ -111,7 +111,7 @@ static int name_files(struct shf_view *v)
 	for (size_t i = 0; i < m->files_n; i++) {
 		v->files[v->files_n++] = (struct shf_vfile){ .name = m->files[i].name,
 			.bytes = m->files[i].bytes };
-		if (!always(add_folder(v, m->files[i].name) == 0)) /* a family's, and short */
+		if (!always(add_folder(v, m->files[i].name) == 0)) /* names of families are short */
 			return SHEAF_EBUG;
 	}
 	for (size_t i = 0; i < v->smalls_n && rc == 0; i++) {

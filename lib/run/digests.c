@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Combines digests of parts of tensors over all ranks (digests.h). */
 #include "digests.h"
 
 /* bytes[n] counts the ranks that failed, so the first reduction also agrees on rc. */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Checks that there is memory for what the ranks of a node allocate together (growth.h). */
 #include "growth.h"
 #include "err.h"
 #include "run.h"

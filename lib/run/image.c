@@ -135,8 +135,8 @@ struct sharing {
 	bool shared;                    /* the node has several ranks */
 };
 
-/* Frees the mappings of memory that other ranks of the node have just replaced, and connects to the
- * sockets on which those ranks will hand over the new memory.
+/* Frees the mappings of memory that other ranks of the node are about to replace, and connects to
+ * the sockets on which those ranks will hand over the new memory.
  *
  * ECONNREFUSED means that the backlog of a socket is full, which another user of the machine can
  * cause. It becomes EAGAIN, and shf_image_need tries again with sockets of other names. */
@@ -192,8 +192,8 @@ static int take_all(struct sheaf_run *run, struct sharing *s, struct sheaf_error
 }
 
 /* Exchanges what every rank is about to free and to allocate, and how much its machine has left. No
- * rank frees or allocates anything before this has returned, so if the sum is too large the save
- * fails with nothing changed. */
+ * rank frees or allocates anything before this has returned, so if the sum is too large, the save
+ * fails before any rank has taken memory that another one needs. */
 static int exchange_growth(struct sheaf_run *run, struct sharing *s, struct sheaf_error *err)
 {
 	struct grown mine = { .grew = s->want != 0 };

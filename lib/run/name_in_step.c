@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Opens files of a step by their names in the manifest (name_in_step.h). */
 #include "name_in_step.h"
 #include <stdio.h>
 #include <string.h>

@@ -14,8 +14,9 @@ struct shf_trial {              /* all zero at first, except for turn */
 	int64_t from, ns[2];            /* time when the timed half of a group began; duration of
 	                                 * the two halves, ns[1]: page cache; 0: not known */
 };
-/* Counts the next request and returns whether it is to use direct I/O. After the trial direct I/O
- * is used unless it is more than an eighth slower; until the result is known it is used, too. */
+/* Counts the next request and returns whether it is to use direct I/O. The first `turn` requests
+ * do, the next `turn` do not. The requests after these do until the result is known, and then
+ * unless direct I/O was more than an eighth slower. */
 static inline bool shf_trial_past(struct shf_trial *t)
 {
 	uint64_t i = t->started++;

@@ -29,7 +29,7 @@ struct shf_image {
 struct sheaf_save;
 /* The lifetime of a run, and the process that may use it. */
 struct shf_run_life {
-	int refs;                       /* one of the caller's handle, of each save and each step */
+	int refs;                       /* one for the caller's handle, each save and each step */
 	uint64_t pid;                   /* process that opened the run */
 	uint64_t made;                  /* number of the call that opened it (shf_call_enter) */
 	uint64_t id;                    /* random; a plan notes the id of the run it was made for */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The log and the clocks of an open run, and checks that this process may use it (run_env.h). */
 #include "run_env.h"
 #include <inttypes.h>
 #include <limits.h>

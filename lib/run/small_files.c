@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Writes small files of a step and fsyncs them together (small_files.h). */
 #include "small_files.h"
 #include <errno.h>
 #include <inttypes.h>

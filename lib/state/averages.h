@@ -75,9 +75,9 @@ bool shf_ema_changes(const struct shf_ema *e, const struct shf_fresh *f);
 /* Counts the step in the averages, once all ranks have agreed to save it or to average it. Call
  * shf_averages_settle (save_averages.h) before (E2). [local] */
 void shf_emas_count(struct sheaf_state *state, int64_t step, const struct shf_fresh *fresh);
-/* Returns the slice whose units must be passed over before `slice` can be copied: for averages
- * that the step updates their weights, for any other slice the slice itself. due: from
- * shf_emas_windows, or NULL. [local] */
+/* Returns the slice whose units must be updated first (due, from shf_emas_windows, or NULL) before
+ * the same units of `slice` are copied: for averages that the step updates it is the slice of their
+ * weights, for any other slice it is the slice itself. [local] */
 size_t shf_emas_before(const struct sheaf_state *state, const struct shf_due *due, size_t slice);
 /* Updates all averages of the source due->slice, from unit due->at up to unit `to`, and advances
  * due->at. [any thread, but one at a time] */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Finds slices that share memory (slice_overlaps.h). */
 #include "slice_overlaps.h"
 #include <stdlib.h>
 #include "overlap.h"

@@ -54,7 +54,7 @@ struct shf_reader {
 /* All slices of a rank. The state is freed with its last reference. A plan or a table computed
  * from the slices notes `version` or `places`, and is computed again when that has changed. */
 struct sheaf_state {
-	int refs;                       /* one of the caller's handle, one of each save */
+	int refs;                       /* one for the caller's handle, one for each save */
 	struct shf_arena arena;
 	struct shf_families families;
 	struct shf_slice *slices;       /* owned */
@@ -71,8 +71,8 @@ struct sheaf_state {
 	uint32_t *overlaps;             /* owned; cached result of shf_overlaps_find */
 	uint64_t overlaps_of;           /* `places` when it was computed; 0: not computed yet */
 	struct shf_ema *emas;           /* owned; room for SHF_EMAS_MAX */
-	size_t emas_n, emas_checked;    /* checked: for this many averages all ranks have agreed
-	                                 * that at least one rank has a slice */
+	size_t emas_n, emas_checked;    /* all ranks have agreed that of each of the first
+	                                 * emas_checked averages some rank has a slice */
 	struct shf_reader *readers;     /* borrowed; a save removes its reader when it has copied */
 	void *plan;                     /* the save's plan for this state, made by the engine */
 	void (*plan_free)(void *plan);  /* frees it with the state */
