@@ -145,8 +145,8 @@ static const char *file_name(struct shf_arena *arena, const struct shf_lt_family
 	return shf_arena_strdup(arena, text, strlen(text));
 }
 
-/* Finds the span of each family. Tensors are sorted by family, so a family that appears twice
- * means that they are not, and its span would be wrong. */
+/* Sets the first tensor, the number of tensors and the bytes of each family. EBUG if the tensors
+ * are not sorted by family, as then the tensors of a family are not consecutive. */
 static int split_families(struct shf_layout *l, struct sheaf_error *err)
 {
 	size_t n = 0;

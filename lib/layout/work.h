@@ -52,7 +52,8 @@ struct shf_work {
 	uint32_t rounds, net_rounds;                    /* equal on all ranks; net: of a load */
 	uint64_t ctl_at;                                /* save: offset of the controls in the
 	                                                 * image, after the largest round */
-	uint64_t image_bytes;                           /* this rank's image, all included */
+	uint64_t image_bytes;                           /* of this rank's image, with controls and
+	                                                 * slots */
 	uint64_t slots_at, slot_bytes;                  /* save: offset of the slots after the
 	                                                 * controls, and size of one; unstaged.h */
 	uint32_t slots;                                 /* number of slots */

@@ -72,8 +72,8 @@ struct shf_tier {
 	                                 * none */
 	int newest;                     /* image of the newest step of this job that is in memory on
 	                                 * all ranks; -1: none */
-	int64_t beyond;                 /* this handle loaded an older step from memory than this
-	                                 * one, which is newer and usable; -1: no such step */
+	int64_t beyond;                 /* a usable step in memory that is newer than the one this
+	                                 * handle loaded, so that saves are refused; -1: none */
 	bool said;                      /* the log says that there is no agent, and why */
 	bool alone;                     /* the agent has dropped all that other jobs left */
 	int64_t ask_ns;                 /* time of the next attempt to reach the agent */

@@ -52,7 +52,7 @@ struct shf_fresh {              /* what one step does to one struct shf_ema */
 	 * its loss is low enough. first: the averages are set to a copy of the weights. */
 	bool due, counts, first;
 };
-/* Which units of one source slice, whose averages this step updates, are still to be updated. */
+/* The part of one source slice whose averages are still to be updated for this step. */
 struct shf_due {
 	size_t slice;                   /* the source */
 	int64_t at, hi;                 /* units [at, hi) are still to be updated */
