@@ -30,8 +30,8 @@ struct shf_recalled {
  * returns it. Negative errno if the agent does not answer. [local] */
 int shf_recall_list(const struct shf_sys *sys, int keep, const char *run_id,
                     int (*item)(void *arg, const struct shf_recalled *r), void *arg);
-/* Appends a struct shf_told to *out for each whole card of this agent. guests: also for replicas,
- * which only a caller needs that looks at several agents. Negative errno. [local] */
+/* Appends a struct shf_told to *out for each whole card of this agent. guests: also for replicas;
+ * only a caller that looks at several agents needs them. Negative errno. [local] */
 int shf_recall_cards(const struct shf_sys *sys, int keep, const char *run_id, bool guests,
                      struct shf_buf *out);
 /* Joins cards, of one agent or of several, to steps, and calls item for each as shf_recall_list
