@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One pass over bytes that are in memory: copies what is wanted, sums everything, and checks each
- * block when its last byte has been seen. Bytes are taken a little at a time, so that what is
- * looked at twice is still in the cache the second time.
+ * block when its last byte has been read. The pass works in pieces of 128 KiB, so that bytes which
+ * are read twice, once for the sum and once for the copy, are still in the cache the second time.
  *
- * What one slice wants whole, in long runs, is summed while it is copied. Anything else is summed
- * first, in file order and whatever is wanted of it, and then copied. So each byte counts once,
- * however many boxes overlap in it, and short runs do not cost a sum each. */
+ * If one slice alone wants a box, all of it and in long runs, the box is summed while it is copied.
+ * Any other box is summed first, in file order, and then copied to each slice that wants a part. So
+ * each byte is summed once, however many slices want it, and short runs do not cost a CRC call
+ * each. */
 #include "block_pass.h"
 #include "box_copy.h"
 #include "box_runs.h"
@@ -14,8 +15,9 @@
 #include "step.h"
 #include "step_blocks.h"
 
-#define STEP (UINT64_C(128) << 10)      /* divides a block */
-#define LONG_RUN 512                    /* bytes; from here on a run is summed as it is copied */
+#define STEP (UINT64_C(128) << 10)      /* piece of the pass; divides SHF_BLOCK */
+#define LONG_RUN 512                    /* bytes; a run of this length or more is summed while it is
+	                                 * copied */
 
 bool shf_pass_sums(const struct sheaf_step *step)
 {
@@ -34,15 +36,16 @@ void shf_pass_begin(struct shf_pass *p, uint32_t file, uint64_t at, const struct
 	p->want = 0;
 }
 
-struct some {                   /* bytes [lo, hi) of the tensor, in units, which are at p */
+struct some {                   /* p points at units [lo, hi) of the tensor */
 	const struct shf_lt_tensor *t;
 	const uint8_t *p;
 	uint64_t lo, hi;
-	bool past;                      /* copies go past the caches */
+	bool past;                      /* copies use non-temporal stores */
 };
 
-/* Copies and sums a box that is all of the bytes. false, and nothing done, if its runs are short or
- * scattered, or types differ: then summing and copying apart is faster. */
+/* Copies the whole box into the slice and adds it to *sum in one go. Returns false and does nothing
+ * if the dtypes differ or the runs in memory are short or scattered, because a separate sum and
+ * copy is faster then. */
 static bool copy_and_sum(const struct some *x, const struct shf_slice *s,
                          const struct shf_box *box, uint64_t *sum)
 {
@@ -64,8 +67,7 @@ static bool copy_and_sum(const struct some *x, const struct shf_slice *s,
 	return true;
 }
 
-/* The one who wants some of the box, if there is only one and it wants all of it; otherwise NULL.
- */
+/* Returns the want that covers the whole box, if no other want touches it; otherwise NULL. */
 static const struct shf_want *only(const struct shf_want *wants, size_t n,
                                    const struct shf_box *box)
 {
@@ -82,8 +84,8 @@ static const struct shf_want *only(const struct shf_want *wants, size_t n,
 	return one;
 }
 
-/* Hands one box of consecutive units to the n who may want some of it. Returns the sum, gone on
- * over these bytes. */
+/* Copies a box of consecutive units to each of the n wants that overlap it. Returns `sum` continued
+ * over the bytes of the box. */
 static uint64_t take_box(const struct shf_pass *p, const struct some *x, const struct shf_box *box,
                          const struct shf_want *wants, size_t n, uint64_t sum)
 {
@@ -102,8 +104,8 @@ static uint64_t take_box(const struct shf_pass *p, const struct some *x, const s
 	return sum;
 }
 
-/* How many want some of the tensor. Wants are sorted by file offset, so those before byte `at` are
- * finished and passed for good. */
+/* Returns how many wants the tensor has; they begin at p->want. Wants are sorted by file offset, so
+ * those that end before byte `at` are skipped for good. */
 static size_t wants_of(struct shf_pass *p, uint32_t number, uint64_t at)
 {
 	const struct shf_lt_tensor *t = p->step->layout.tensors;
@@ -117,8 +119,9 @@ static size_t wants_of(struct shf_pass *p, uint32_t number, uint64_t at)
 	return n;
 }
 
-/* Bytes [a, b) of the file, which lie at `bytes` and belong to tensor `number` alone. Their sum
- * goes to the digest of the tensor, shifted to its place, and to the block. */
+/* Takes bytes [a, b) of the file, which all belong to tensor `number`. Adds their CRC to the digest
+ * of the tensor, shifted by the number of bytes that follow in the tensor, and to the sum of the
+ * block. */
 static void take_stretch(struct shf_pass *p, uint32_t number, uint64_t a, uint64_t b,
                          const uint8_t *bytes)
 {
@@ -149,8 +152,8 @@ static void take_stretch(struct shf_pass *p, uint32_t number, uint64_t a, uint64
 	p->block = shf_crc64_shift(p->block, b - a) ^ sum;
 }
 
-/* Goes on to byte hi of the file, not across the end of a block. Between tensors lie the header and
- * padding, which count for the block only. */
+/* Advances to byte hi of the file, which must not be beyond the end of the current block. The
+ * header and the padding between tensors count for the sum of the block only. */
 static void step_to(struct shf_pass *p, uint64_t hi, const uint8_t *bytes)
 {
 	const struct shf_layout *l = &p->step->layout;
@@ -161,7 +164,7 @@ static void step_to(struct shf_pass *p, uint64_t hi, const uint8_t *bytes)
 		const struct shf_lt_tensor *t = NULL;
 		uint64_t stop = hi;
 
-		/* Tensors without bytes, and those that end before this byte, are passed. */
+		/* Skips empty tensors and tensors that end before this byte. */
 		while (p->place < end && !t) {
 			t = &l->tensors[l->by_place[p->place]];
 			if (t->off + t->bytes <= p->at) {
@@ -175,27 +178,29 @@ static void step_to(struct shf_pass *p, uint64_t hi, const uint8_t *bytes)
 			stop = t->off < hi ? t->off : hi;
 		if (t && t->off <= p->at)
 			take_stretch(p, l->by_place[p->place], p->at, stop, bytes);
-		else if (p->sums) /* the header, or nobody's */
+		else if (p->sums) /* the header or padding */
 			p->block = shf_crc64_raw(p->block, bytes, (size_t)(stop - p->at));
 		bytes += stop - p->at;
 		p->at = stop;
 	}
 }
 
-/* A block is checked only after its bytes were copied: copying while the bytes are in the cache is
- * what makes the pass fast. The caller's memory is wrong then, and the load fails. */
+/* A block is checked only after its bytes were copied, because copying while the bytes are in the
+ * cache is what makes the pass fast. If the block is wrong, the caller's memory already has the
+ * wrong bytes, and the load fails. */
 int shf_pass_feed(struct shf_pass *p, const uint8_t *bytes, uint64_t n, struct sheaf_error *err)
 {
 	uint64_t end = p->at + n, file_end = p->step->layout.files[p->file].bytes;
 	int rc = 0;
 
 	while (p->at < end && rc == 0) {
-		/* A step does not cross the end of a block, because STEP divides it. */
+		/* A piece does not cross the end of a block, because STEP divides it. */
 		uint64_t from = p->at, stop = (from / STEP + 1) * STEP, block = from / SHF_BLOCK;
 
 		stop = stop < end ? stop : end;
 		step_to(p, stop, bytes);
 		bytes += stop - from;
+		/* The block is complete only at its end or at the end of the file. */
 		if (stop % SHF_BLOCK != 0 && stop != file_end)
 			continue;
 		if (p->sums)

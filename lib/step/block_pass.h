@@ -1,39 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pass of a load: one look at bytes of a file that are in memory. What is wanted of them is
- * copied to where it belongs, all of them are summed, and each block is compared with its sum. */
+/* The pass that a load makes over bytes of a file once they are in memory. It copies the bytes that
+ * are wanted into the slices, sums all bytes, and compares each block with its sum, while the bytes
+ * are in the CPU cache. */
 #ifndef SHF_BLOCK_PASS_H
 #define SHF_BLOCK_PASS_H
 #include <stdatomic.h>
 #include "step.h"
 
-struct shf_want {               /* a box of a tensor, and the slice that holds all of it */
+struct shf_want {               /* A box of a tensor, and the slice that it is copied into. */
 	uint32_t tensor;
 	const struct shf_slice *slice;  /* borrowed */
 	struct shf_box box;
 };
-/* A pass over bytes of one file at a time. Several passes, each on its own thread, may add to the
- * same digests. */
+/* A pass over the bytes of one file at a time. Several passes, each on its own thread, may add to
+ * the same digests. */
 struct shf_pass {
 	const struct sheaf_step *step;
 	bool sums;                      /* false: only copy */
-	/* By tensor: digest and bytes seen; NULL: not wanted. Other passes may add to the same. */
+	/* By tensor: the digest and the number of bytes summed so far. NULL: the caller needs no
+	 * digests. Atomic, because passes on other threads add to the same arrays. */
 	atomic_uint_fast64_t *got, *got_bytes;
-	const struct shf_want *wants;   /* borrowed; by the tensor's place in the file */
+	const struct shf_want *wants;   /* borrowed; sorted by where the tensor lies in the file */
 	size_t wants_n;
-	bool past;                      /* copies go past the caches */
-	bool quiet;                     /* what is seen is not added to got: another rank's is;
-	                                 * then nothing need be summed */
-	/* ours */
-	uint32_t file, place;
-	size_t want;
-	uint64_t at, block;             /* next byte; raw sum of what was seen of its block */
+	bool past;                      /* copies use non-temporal stores */
+	bool quiet;                     /* does not add to got, because another rank counts these
+	                                 * bytes; they need not be summed then */
+	/* private to block_pass.c */
+	uint32_t file, place;           /* file, and index into by_place of the next tensor */
+	size_t want;                    /* index of the first want that is not finished */
+	uint64_t at, block;             /* next byte of the file; raw CRC of the part of its block
+	                                 * that was read so far */
 };
-/* Of a step whose sums there are to compare with. */
+/* Whether blocks of the step can be checked: it has a valid table of sums, and SHEAF_UNVERIFIED is
+ * not set. */
 bool shf_pass_sums(const struct sheaf_step *step);
-/* What comes next is byte `at` of the file; with sums, the first of a block. */
+/* Begins at byte `at` of the file: shf_pass_feed() takes the bytes from there on. If p->sums is
+ * set, `at` must be the start of a block. */
 void shf_pass_begin(struct shf_pass *p, uint32_t file, uint64_t at, const struct shf_want *wants,
                     size_t wants_n);
-/* The next n bytes; they end where a unit of every tensor ends. ECORRUPT names file, block, offset,
- * tensor; what was wanted of the block has been copied then. */
+/* Takes the next n bytes of the file. They must end at a unit boundary of every tensor. ECORRUPT: a
+ * block has the wrong sum, and the message names file, block, offset and tensor. The wanted bytes
+ * of that block have already been copied by then. */
 int shf_pass_feed(struct shf_pass *p, const uint8_t *bytes, uint64_t n, struct sheaf_error *err);
 #endif

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Builds the catalog of a step: every tensor, where it lies, and its digest. The headers are shared
- * out among the ranks. Each is read and checked by one rank and sent to all, so that a file is
- * opened by one rank for its header, not by every rank of the job. All ranks then parse all
- * headers, and so come to the same catalog.
+ * out among the ranks. Each is read and checked by one rank and sent to all, so that a header is
+ * read once, not by every rank of the job. All ranks then parse all headers, and so build the same
+ * catalog.
  *
  * Wire, per file: u32 file, u32 code, u64 file bytes, u32 sys, u32 header bytes (or bytes of the
- * message when code != 0), then those bytes. */
+ * message when code != 0), then those bytes.
+ */
 #include "catalog.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -19,7 +20,7 @@
 #include "step.h"
 #include "step_blocks.h"
 
-/* Writes the header of file f, or why it could not be read. */
+/* Encodes the header h of file f, or the error e if rc < 0. */
 static void write_header(struct shf_buf *mine, uint32_t f, int rc, uint64_t bytes,
                          const struct shf_buf *h, const struct sheaf_error *e)
 {
@@ -33,7 +34,7 @@ static void write_header(struct shf_buf *mine, uint32_t f, int rc, uint64_t byte
 	shf_buf_add(mine, rc < 0 ? (const void *)e->msg : (const void *)h->data, n);
 }
 
-/* Which of its node's ranks this is. */
+/* Returns the index of this rank among the ranks of its node. */
 static uint32_t index_in_node(const struct sheaf_run *run)
 {
 	uint32_t n = 0;
@@ -43,8 +44,9 @@ static uint32_t index_in_node(const struct sheaf_run *run)
 	return n;
 }
 
-/* Whether this rank reads the header of file f. Files are dealt by number. A step in the memory of
- * several nodes is read by a rank that has the memory. */
+/* Whether this rank reads the header of file f. Files on disk are dealt to ranks by number. If only
+ * one node has the file in memory, a rank of that node reads it; if only one rank has it, that
+ * rank. */
 static bool is_mine(const struct sheaf_run *run, const struct shf_hads *hads, uint32_t f,
                     uint32_t index)
 {
@@ -58,8 +60,9 @@ static bool is_mine(const struct sheaf_run *run, const struct shf_hads *hads, ui
 	return had->node == run->place.node && f % (uint32_t)run->place.node_ranks == index;
 }
 
-/* A failure of one file does not end it: the others may tell more, and all ranks must learn of the
- * same first one. */
+/* Reads the headers dealt to this rank and encodes them into `mine`. A failure of one file does not
+ * stop the loop, because all ranks must report the same error: that of the first bad file by
+ * number, which another rank may read. */
 static void read_mine(struct sheaf_step *step, struct shf_buf *mine)
 {
 	const struct sheaf_run *run = step->run;
@@ -86,8 +89,8 @@ struct parsed {                 /* one file's header */
 	bool here;
 };
 
-/* Parses the headers of all ranks. The first bad file by number decides what is reported, so that
- * it does not depend on who read what. */
+/* Parses the headers of all ranks. If several files are bad, the one with the lowest number is
+ * reported, so that the error does not depend on which rank read what. */
 static int parse_headers(struct sheaf_step *step, const struct shf_buf *all, struct parsed *files,
                          struct shf_arena *arena)
 {
@@ -115,16 +118,15 @@ static int parse_headers(struct sheaf_step *step, const struct shf_buf *all, str
 			                    step->layout.files[f].name, &e);
 			files[f].here = code == 0;
 			if (code < 0 && step->sound && code == SHEAF_EFORMAT)
-				code = SHEAF_ECORRUPT; /* ours, once whole */
+				code = SHEAF_ECORRUPT; /* a saved header was valid */
 		}
-		if (code < 0 && f < bad_file) { /* the first by file, whoever read it */
+		if (code < 0 && f < bad_file) {
 			bad_file = f;
 			rc = code;
 			step->cat_err = e;
 			step->cat_err.code = code;
 		}
-		/* Also of a file that could not be read: a verification looks at it all the same.
-		 */
+		/* Set for a bad file as well, because verify reads such a file all the same. */
 		step->layout.files[f].bytes = bytes == UINT64_MAX ? 0 : bytes;
 		step->layout.files[f].header_bytes = code < 0 ? 0 : files[f].st.header_bytes;
 	}
@@ -141,7 +143,7 @@ static int entry_order(const void *a, const void *b)
 	              ((const struct shf_index_entry *)b)->name);
 }
 
-/* The file that the index puts the tensor into, or NULL. */
+/* Returns the file in which the index has the tensor, or NULL. */
 static const char *file_in(const struct shf_index *sorted, const char *name)
 {
 	struct shf_index_entry key = { name, NULL };
@@ -151,6 +153,7 @@ static const char *file_in(const struct shf_index *sorted, const char *name)
 	return e ? e->file : NULL;
 }
 
+/* Orders by family, then by natural order of the name (layer 2 before layer 10). */
 static int tensor_order(const void *a, const void *b)
 {
 	const struct shf_lt_tensor *x = a, *y = b;
@@ -159,8 +162,8 @@ static int tensor_order(const void *a, const void *b)
 	return d ? d : shf_natural(x->name, y->name);
 }
 
-/* Lists all tensors of all files, sorted by family and name. A name that occurs twice is refused,
- * unless an index chose one of the files. */
+/* Lists all tensors of all files, sorted by family and name. The same name in two files is an
+ * error, unless the index of a foreign directory picks one of the files. */
 static int collect_tensors(struct sheaf_step *step, const struct parsed *files,
                            const struct shf_index *index)
 {
@@ -186,8 +189,7 @@ static int collect_tensors(struct sheaf_step *step, const struct parsed *files,
 				return rc;
 			l->tensors_n++;
 		}
-	/* Files of large tensors alone have them in this order already, which makes sorting cheap.
-	 */
+	/* Files with only large tensors are in this order already, which makes sorting cheap. */
 	shf_records_sort(l->tensors, l->tensors_n, sizeof(*l->tensors), tensor_order);
 	for (size_t i = 1; i < l->tensors_n; i++)
 		if (tensor_order(&l->tensors[i - 1], &l->tensors[i]) == 0)
@@ -199,7 +201,8 @@ static int collect_tensors(struct sheaf_step *step, const struct parsed *files,
 	return 0;
 }
 
-/* Tensors are sorted by family, so each family is a range of them. */
+/* Sets the first tensor, the number of tensors and the bytes of each family. Tensors are sorted by
+ * family, so each family is a range of them. */
 static void span_families(struct shf_layout *l)
 {
 	for (size_t i = 0; i < l->families_n; i++) {
@@ -229,9 +232,9 @@ static int match_foreign_index(struct sheaf_step *step, const struct shf_index *
 	return 0;
 }
 
-/* Compares the headers with the table of sums: both must describe the same tensors in the same
- * places. Blocks prove that bytes are what was written; only this proves that header and table
- * belong together. Takes the digests from the table. */
+/* Checks that headers and table of sums describe the same tensors in the same places, then takes
+ * the digests from the table. The sums of blocks prove only that the bytes are those that were
+ * written; this proves that headers and table belong to the same save. */
 static int match_table(struct sheaf_step *step)
 {
 	struct shf_layout *l = &step->layout;
@@ -257,7 +260,7 @@ static int match_table(struct sheaf_step *step)
 	return 0;
 }
 
-/* A copy of the index, sorted by name, to search in. */
+/* Makes a copy of the index that is sorted by name, for bsearch(). */
 static int index_sorted(const struct shf_index *in, struct shf_index *out, struct shf_arena *arena)
 {
 	*out = *in;
@@ -271,7 +274,7 @@ static int index_sorted(const struct shf_index *in, struct shf_index *out, struc
 	return 0;
 }
 
-/* A tied name is no tensor of its own, and what it is tied to is one. */
+/* Checks the ties in the manifest: a tied name is not itself stored, and its target is. */
 static int check_ties(struct sheaf_step *step)
 {
 	const struct shf_layout *l = &step->layout;
@@ -291,9 +294,9 @@ static int check_ties(struct sheaf_step *step)
 	return 0;
 }
 
-/* What is wrong with the step goes to cat_err; the return value is cat_rc. Sums are compared last,
- * because they are compared with the finished layout. SHEAF_UNVERIFIED passes over a table that
- * cannot be read. */
+/* Builds the layout from the headers of all ranks. Returns cat_rc, with the message in cat_err. The
+ * table of sums is compared last, because that needs the finished layout. Under SHEAF_UNVERIFIED a
+ * table that cannot be read is ignored. */
 static int build_catalog(struct sheaf_step *step, const struct shf_buf *all,
                          const struct shf_index *index)
 {
@@ -326,8 +329,8 @@ static int build_catalog(struct sheaf_step *step, const struct shf_buf *all,
 	return rc;
 }
 
-/* Damage is the same on all ranks, because all parsed the same bytes. A lack of memory is not, so
- * it is agreed on. [collective] */
+/* All ranks parse the same bytes, so they find the same damage and need not agree on it. A lack of
+ * memory may hit one rank alone, so the ranks agree on that. [collective] */
 int shf_catalog_read(struct sheaf_step *step, const struct shf_index *index,
                      struct sheaf_error *err)
 {
@@ -342,7 +345,6 @@ int shf_catalog_read(struct sheaf_step *step, const struct shf_index *index,
 		rc = shf_allgatherv(team, 0, &mine, &all, NULL, err);
 	if (rc == 0) {
 		step->cat_rc = build_catalog(step, &all, index);
-		/* What is wrong with the bytes is the same everywhere; memory is not. */
 		rc = shf_agree(team, step->cat_rc == SHEAF_ENOMEM
 		               ? shf_fail(err, SHEAF_ENOMEM, "%s", step->cat_err.msg) : 0, err);
 	}

@@ -2,8 +2,9 @@
 /* A step that is open for reading.
  *
  * The room lib/step owns struct sheaf_step: its manifest, its sums, its files and where every
- * tensor lies in them; and the pass that checks and copies bytes of its files (block_pass.h). It
- * sees memory, retain and all that those see, and neither a load nor a save. */
+ * tensor lies in them. It also has the pass that checks and copies bytes of the files
+ * (block_pass.h). It may include memory, retain and all that those include, but neither load nor
+ * save. */
 #ifndef SHF_STEP_H
 #define SHF_STEP_H
 #include "latest_search.h"
@@ -15,56 +16,70 @@
 #include "sums.h"
 
 struct shf_view;
-struct shf_peek {               /* of a step that is asleep, see step_lookup.h */
-	int fd;                         /* sheaf.sums; -1 */
-	uint8_t *have;                  /* owned; by page of the table: is it here, checked? */
-	uint32_t file, headers_n;       /* whose header st is; how many were parsed */
+struct shf_peek {               /* state for lookups in a step that is asleep (step_lookup.h) */
+	int fd;                         /* descriptor of sheaf.sums; -1: not open */
+	uint8_t *have;                  /* owned; by page of the table: 1 if the page is read and
+	                                 * checked */
+	uint32_t file, headers_n;       /* file: whose header st holds; headers_n: how many were
+	                                 * parsed so far */
 	struct shf_st st;
-	struct shf_arena arena;         /* of st */
+	struct shf_arena arena;         /* memory of st */
 };
-/* A step that is open: its manifest, its sums, where every tensor lies. The catalog may be broken
- * (cat_rc): then verify can still say what is wrong, and everything else returns cat_rc. */
+/* An open step: its manifest, its sums, and where every tensor lies. If the catalog is broken
+ * (cat_rc < 0), only verify works, to report what is wrong; every other call returns cat_rc. */
 struct sheaf_step {
-	struct sheaf_run *run;          /* counted; bare for steps opened by path */
-	struct shf_view *view;          /* owned; of a step in memory, whose run uses its machine;
-	                                 * or NULL */
-	uint64_t pid;
-	uint64_t made;                  /* number of the call that opened it, see shf_call_enter */
+	struct sheaf_run *run;          /* a reference is held; a bare run (no run directory) for
+	                                 * steps opened by path */
+	struct shf_view *view;          /* owned; shows a step in agents' memory as a directory,
+	                                 * through the sys of `run`; NULL for a step on disk */
+	uint64_t pid;                   /* process that opened it; a forked child does not give up
+	                                 * the lease */
+	uint64_t made;                  /* number of the call that opened it, see shf_call_enter;
+	                                 * identifies the handle on all ranks */
 	int64_t number;                 /* -1: foreign */
 	const char *format;             /* "sheaf", "hf", "safetensors" */
 	char *path;                     /* owned */
 	int dir;                        /* descriptor of the directory */
-	int lease;                      /* of sheaf.json, shared lock; -1 */
-	unsigned rewinds;               /* of the run when it was opened */
-	bool sound;                     /* has a manifest, so also sums */
-	bool renamed;                   /* opened by path under another name than its step's */
+	int lease;                      /* descriptor of sheaf.json with a shared lock; -1: none */
+	unsigned rewinds;               /* run->lineage.rewinds at open; a later rewind may have set
+	                                 * the step aside */
+	bool sound;                     /* the directory has a manifest; false: foreign */
+	bool renamed;                   /* not used */
 	struct shf_arena arena;
 	struct shf_manifest manifest;
 	struct shf_layout layout;
 	uint8_t *sums_bytes;            /* owned */
 	struct shf_sums sums;
-	int sums_rc, cat_rc;
-	bool asleep;                    /* table and headers are not read: shf_step_wake */
+	int sums_rc, cat_rc;            /* 0, or why the table of sums or the catalog cannot be
+	                                 * used */
+	bool asleep;                    /* table and headers are not read yet: shf_step_wake */
 	struct shf_peek peek;
-	uint8_t *peeked;                /* owned; the table as it was peeked at, for its names */
-	bool cat_index;                 /* cat_rc: the index of a foreign directory is at fault */
+	uint8_t *peeked;                /* owned; the table as it was before shf_step_wake: callers
+	                                 * may still hold names that point into it */
+	bool cat_index;                 /* cat_rc is due to the index of a foreign directory */
 	struct sheaf_error sums_err, cat_err;
-	int *fds;                       /* by file; -1: not open yet; -2: gone */
-	int *direct;                    /* the same, past the page cache; 0: cannot be had */
-	uint64_t *file_bytes;           /* as on disk; UINT64_MAX: gone */
-	struct shf_step_file { char *name; uint8_t *bytes; size_t n; } *files; /* attached, read */
+	int *fds;                       /* descriptor by file; -1: not open */
+	int *direct;                    /* descriptor for direct I/O by file; -1: not open; 0:
+	                                 * direct I/O is not used for this file */
+	uint64_t *file_bytes;           /* size by file, as on disk; UINT64_MAX: could not be
+	                                 * read */
+	/* attached files that were read; kept until the step is closed */
+	struct shf_step_file { char *name; uint8_t *bytes; size_t n; } *files;
 	size_t files_n;
-	struct shf_mf_file *plain;      /* attached or, foreign, plain files beside the weights */
+	struct shf_mf_file *plain;      /* manifest's attached files; in a foreign step, small files
+	                                 * beside the weights */
 	size_t plain_n;
-	size_t told_i, told_k;          /* sheaf_step_file_at: file told_i is plain[told_k] */
-	bool latest;                    /* it was opened as the latest one */
-	int64_t *filled_by;             /* borrowed; by slice of the state that is loaded: the
-	                                 * damaged step that has begun to fill it; -1: none.
-	                                 * NULL: nobody asks */
-	struct shf_buf passed;          /* owned; as in struct shf_sought */
+	size_t told_i, told_k;          /* cursor of sheaf_step_file_at: its file number told_i is
+	                                 * plain[told_k] */
+	bool latest;                    /* opened as SHEAF_LATEST, not by its number */
+	int64_t *filled_by;             /* borrowed from a resume; by slice of the state that is
+	                                 * loaded: the damaged step that overwrote it, or -1. NULL:
+	                                 * this load is no part of a resume */
+	struct shf_buf passed;          /* owned; candidates passed over before this one, as in
+	                                 * struct shf_sought */
 };
-/* Is it the step that is at fault, and not the machine? EFORMAT is no damage, though: a newer sheaf
- * wrote the step. */
+/* Whether the code blames the bytes of the step and not the machine. EFORMAT counts as well: a
+ * newer version of the library may have written the step, which is no damage. */
 static inline bool shf_is_of_step(int rc)
 {
 	return rc == SHEAF_ECORRUPT || rc == SHEAF_EFORMAT;

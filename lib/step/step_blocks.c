@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checks bytes of a step against its sums, block by block, and reads the headers of its files. This
- * is the only place that decides whether a block is right and says so if it is not. Loads stop at
- * the first bad block; a verification sums blocks in a pass of its own and reports them all, with
- * the same sentence. */
+ * is the only place that compares a block with the table and words the error. Loads stop at the
+ * first bad block. A verification sums blocks in its own pass and reports all bad ones, with the
+ * same message. */
 #include "step_blocks.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -15,7 +15,8 @@
 #include "step.h"
 #include "step_files.h"
 
-/* Writes the name of the tensor that byte `at` of file f belongs to, or "header". */
+/* Writes the name of the tensor that lies at byte `at` of file f, or "header" if no tensor does or
+ * the catalog is not built yet. */
 static void name_tensor_at(const struct sheaf_step *step, uint32_t f, uint64_t at, char *text,
                            size_t n)
 {
@@ -81,8 +82,8 @@ uint64_t shf_step_record(const struct sheaf_step *step, uint32_t f, uint64_t at)
 	return lo;
 }
 
-/* No more of the table is believed here than of the block, because the table may be what has
- * changed. */
+/* Does not trust the table more than the block, because the table may be what has changed: every
+ * offset of a record is checked before it is used. */
 uint64_t shf_block_suspect(const struct sheaf_step *step, uint32_t f, uint64_t lo,
                            const uint8_t *bytes, uint64_t n, uint64_t *part)
 {
@@ -104,7 +105,8 @@ uint64_t shf_block_suspect(const struct sheaf_step *step, uint32_t f, uint64_t l
 	return UINT64_MAX;
 }
 
-/* Writes the name of record i, if the table still has one. */
+/* Writes the name of record i to `who`, as family/name. Returns false if the record no longer
+ * points to a valid name. */
 static bool name_record(const struct shf_sums *s, uint64_t i, char *who, size_t who_n)
 {
 	struct shf_sums_tensor t = shf_sums_tensor(s, i);
@@ -141,7 +143,8 @@ int shf_blocks_check(const struct sheaf_step *step, uint32_t f, uint64_t lo, con
 			continue;
 		if (first_bad)
 			*first_bad = (int64_t)block;
-		/* The records of a step that is asleep have not been checked. */
+		/* The records of a step that is asleep have not been checked yet, so none is
+		 * used. */
 		bad = step->asleep ? UINT64_MAX
 		                   : shf_block_suspect(step, f, lo + at, bytes + at, len, &part);
 		if (bad == UINT64_MAX || !name_record(&step->sums, bad, who, sizeof(who)))
@@ -166,9 +169,9 @@ static int check_file_size(const struct sheaf_step *step, uint32_t f, uint64_t b
 	                step->path, step->layout.files[f].name, bytes, want);
 }
 
-/* Length of the header, its length field included. It is taken from the sums where they can be
- * compared with, so that a damaged length field is found like all other damage, by its block;
- * otherwise from the file. */
+/* Finds the length of the header, including its length field. If the blocks can be checked
+ * (`proven`), the length is taken from the table, so that a damaged length field in the file is
+ * found by the sum of its block. Otherwise it is read from the file. */
 static int header_bytes(struct sheaf_step *step, uint32_t f, uint64_t bytes, bool proven,
                         uint64_t *n, struct sheaf_error *err)
 {
@@ -189,9 +192,9 @@ static int header_bytes(struct sheaf_step *step, uint32_t f, uint64_t bytes, boo
 	return rc == 0 ? shf_st_header_bytes(n, first, bytes, name, err) : rc;
 }
 
-/* Reads whole blocks where there are sums, even if the header is shorter, because only whole blocks
- * can be checked. A header that does not parse is damage in a step of ours, and an unknown format
- * in a foreign one. */
+/* If there are sums, whole blocks are read even if the header is shorter, because only whole blocks
+ * can be checked. An invalid header is damage in a step of this library, and an unknown format in a
+ * foreign one. */
 int shf_header_read(struct sheaf_step *step, uint32_t f, uint64_t *file_bytes, struct shf_buf *out,
                     struct sheaf_error *err)
 {
@@ -203,7 +206,7 @@ int shf_header_read(struct sheaf_step *step, uint32_t f, uint64_t *file_bytes, s
 	uint64_t n = 0, take;
 	int fd = shf_step_fd(step, f, err), rc = fd;
 
-	if (rc < 0) /* a link is no file of ours */
+	if (rc < 0) /* a saved file is never a link or missing */
 		return step->sound && (err->sys == ENOENT || err->sys == ENOTDIR ||
 		                       err->sys == ELOOP) ? SHEAF_ECORRUPT : rc;
 	rc = shf_sys_fstat(sys, fd, &st);
@@ -216,9 +219,7 @@ int shf_header_read(struct sheaf_step *step, uint32_t f, uint64_t *file_bytes, s
 	rc = check_file_size(step, f, st.bytes, err);
 	if (rc == 0)
 		rc = header_bytes(step, f, st.bytes, proven, &n, err);
-	/* The file had a valid header when it was written, so a header of no known format is
-	 * damage. */
-	if (rc < 0) /* ours, once whole */
+	if (rc < 0) /* a saved file had a valid header */
 		return step->sound && rc == SHEAF_EFORMAT ? SHEAF_ECORRUPT : rc;
 	take = n;
 	if (sums) {
@@ -236,8 +237,8 @@ int shf_header_read(struct sheaf_step *step, uint32_t f, uint64_t *file_bytes, s
 }
 
 /* A tensor with more dimensions than a slice can have is described as a row of bytes. A tensor that
- * does not begin at a multiple of its items is loose: it is read by itself. Placement never makes
- * one, so in a step of ours it is damage. */
+ * is not aligned to its items in the file is marked `loose`: it is read by itself, not dealt in
+ * stripes. A save never places one so, and in a step with a manifest it is damage. */
 int shf_catalog_tensor(struct sheaf_step *step, const struct shf_st_tensor *st, uint32_t f,
                        struct shf_lt_tensor *t)
 {
@@ -258,7 +259,7 @@ int shf_catalog_tensor(struct sheaf_step *step, const struct shf_st_tensor *st, 
 		return shf_fail(&step->cat_err, SHEAF_EFORMAT, "%s/%s: tensor %s: its shape is no "
 		                "number of bytes", step->path, file->name, t->name);
 	t->loose = t->off % t->unit != 0;
-	if (t->loose && step->sound) /* placement never does that */
+	if (t->loose && step->sound)
 		return shf_fail(&step->cat_err, SHEAF_ECORRUPT,
 				"%s/%s: tensor %s at byte %" PRIu64 " is not aligned to its items",
 				step->path, file->name, t->name, t->off);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The files of an open step: descriptors, opened when first wanted. */
+/* The files of an open step: their descriptors, which are opened at first use. */
 #include "step_files.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -16,8 +16,8 @@ int shf_step_follow(const struct sheaf_step *step)
 	return step->run->life.foreign ? 0 : SHF_O_NOFOLLOW;
 }
 
-/* The folder is opened first, without following a link unless the step was opened by its path; then
- * the file in it. If the folder is at fault, its name is left in `where` for the message. */
+/* Opens the family's folder first, then the file in it. Neither may be a symbolic link, unless the
+ * step was opened by its path. */
 int shf_step_file_open(const struct sheaf_step *step, const char *name, int flags, char where[64])
 {
 	const struct shf_sys *sys = step->run->sys;
@@ -35,8 +35,8 @@ int shf_step_file_open(const struct sheaf_step *step, const char *name, int flag
 	return fd;
 }
 
-/* Opens the file when it is first wanted, because a step may have more files than a process may
- * have descriptors, and most readers need few of them. */
+/* Opens each file only at first use, because a step may have more files than a process may have
+ * descriptors, and most readers need few of them. */
 int shf_step_fd(struct sheaf_step *step, uint32_t f, struct sheaf_error *err)
 {
 	char folder[64];
@@ -77,8 +77,8 @@ int shf_step_file_read(struct sheaf_step *step, uint32_t f, void *to, uint64_t n
 	                                                       retries), err);
 }
 
-/* Small files and runs with SHEAF_BUFFERED have none. A refusal is remembered as 0, so that the
- * file system is asked once. */
+/* Small files and runs with SHEAF_BUFFERED use no direct I/O. If the file system refuses O_DIRECT,
+ * 0 is stored, so that it is not tried again. */
 int shf_step_direct(struct sheaf_step *step, uint32_t f)
 {
 	char folder[64];
@@ -105,8 +105,9 @@ void shf_step_direct_close(struct sheaf_step *step, uint32_t end)
 		}
 }
 
-/* Do the files that the manifest names have so many bytes between them? A file that the kernel
- * would not show is no verdict: 1, 0, or a negative errno. */
+/* Checks whether the files that the manifest names have at least `want` bytes together. Returns 1
+ * if so, 0 if not. If a file could not be examined, the result is unknown: returns the negative
+ * errno. */
 static int has_bytes(const struct sheaf_step *step, uint64_t want)
 {
 	const struct shf_sys *sys = step->run->sys;
@@ -130,9 +131,10 @@ static int has_bytes(const struct sheaf_step *step, uint64_t want)
 	return want == 0 ? 1 : unread;
 }
 
-/* A table says how large it is in a few bytes, which may be damaged. Before memory is allocated for
- * it, its head must be a valid one, its counts must be possible for the manifest's files, and those
- * files must be there with a quarter of its length between them. */
+/* The size of a table comes from a few bytes of the manifest, which may be damaged. Before memory
+ * is allocated for a large table, three things must hold: its head is valid, its counts are
+ * possible for the manifest's files, and these files exist and have at least a quarter of its
+ * length together. */
 int shf_step_sums_fit(const struct sheaf_step *step, int fd, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = step->run->sys;
@@ -155,8 +157,8 @@ int shf_step_sums_fit(const struct sheaf_step *step, int fd, struct sheaf_error 
 	if (rc == 0 && !shf_sums_is_likely(&h, &step->manifest))
 		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: lists other blocks than the files have "
 		              "that the manifest names, or more tensors", where);
-	/* A quarter is the least that a valid table can be compared with: of tensors of one item
-	 * each the table is 2.3 times as long as header and data. */
+	/* A valid table can be longer than the files: for tensors of one item each it is 2.3 times
+	 * as long as headers and data. A factor of 4 leaves some margin. */
 	there = rc == 0 ? has_bytes(step, want / 4) : 1;
 	if (there < 0)
 		rc = shf_fail_sys(err, -there, "%s: the files that it lists", where);
@@ -171,6 +173,8 @@ int shf_step_doubt(const struct sheaf_step *step, int rc, struct sheaf_error *er
 	struct sheaf_error own;
 	int moved;
 
+	/* Same branch on all ranks: rc is agreed on, and memory_of is set on all ranks or on
+	 * none. */
 	if (rc != SHEAF_ECORRUPT || !step->run->lineage.memory_of)
 		return rc;
 	moved = shf_agree(&step->run->team,

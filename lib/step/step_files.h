@@ -1,33 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The files of an open step: descriptors, opened when first wanted. */
+/* The files of an open step: their descriptors, which are opened at first use, and reads from
+ * them. */
 #ifndef SHF_STEP_FILES_H
 #define SHF_STEP_FILES_H
 #include "step.h"
 
-/* Before memory is taken for all of a table of sums, open as fd, that says it is large: is it one,
- * of these files, and not much longer than they are? [local] */
+/* Checks a large table of sums, open as fd, before the caller allocates memory for all of it: that
+ * its head is valid, that it describes the files of the manifest, and that it is not much longer
+ * than they are. [local] */
 int shf_step_sums_fit(const struct sheaf_step *step, int fd, struct sheaf_error *err);
-/* Descriptor of file f, opened when first wanted. Negative code. [local] */
+/* Returns the descriptor of file f, opened at first use; it is closed with the step. Negative code.
+ * [local] */
 int shf_step_fd(struct sheaf_step *step, uint32_t f, struct sheaf_error *err);
 /* Reads n bytes at `off` of file f on this thread, through the page cache. EIO, or ECORRUPT if the
  * file ends too early. retries: as in shf_read_now. [local] */
 int shf_step_file_read(struct sheaf_step *step, uint32_t f, void *to, uint64_t n, uint64_t off,
                        uint64_t *retries, struct sheaf_error *err);
-/* What such a read of n bytes returned: 0, or the code and the message of its failure. */
+/* Turns `got`, the result of a read of n bytes at `off` of file f, into 0 or a code with its
+ * message. A short read is ECORRUPT. */
 int shf_step_file_got(const struct sheaf_step *step, uint32_t f, uint64_t off, uint64_t n,
                       int64_t got, struct sheaf_error *err);
-/* SHF_O_NOFOLLOW, or 0 for what was opened by its path: that may be a hub cache, whose files are
- * links. */
+/* Returns the flag to open files of the step with: SHF_O_NOFOLLOW, or 0 if the step was opened by
+ * its path, because files in the Hugging Face hub cache are symbolic links. */
 int shf_step_follow(const struct sheaf_step *step);
-/* Another descriptor of it, past the page cache, or 0: there is none. [local] */
+/* Returns a descriptor of file f for direct I/O, opened at first use, or 0 if there is none.
+ * [local] */
 int shf_step_direct(struct sheaf_step *step, uint32_t f);
-/* Those of the files before `end`, of which nothing is under way. They open again when wanted. */
+/* Closes the descriptors for direct I/O of the files with numbers below `end`. No read of these
+ * files may be in flight. They are opened again at the next use. */
 void shf_step_direct_close(struct sheaf_step *step, uint32_t end);
-/* rc, which is the same on all ranks, after a read. ECORRUPT becomes EAGAIN on all of them if the
- * memory that held the step has been taken for another step on some rank (shf_view_moved): then the
- * bytes were not damaged. [collective] */
+/* Call after a read, with the same rc on all ranks; returns rc or a replacement. ECORRUPT becomes
+ * EAGAIN on all ranks if on some rank the memory that held the step was reused for another step
+ * (shf_view_moved), because then the bytes were not damaged. [collective] */
 int shf_step_doubt(const struct sheaf_step *step, int rc, struct sheaf_error *err);
-/* A descriptor of a file of the step, or a negative errno and, where that is not the file's, the
- * path it is about. */
+/* Opens a file of the step by its name in the manifest. Negative errno; if the family's folder is
+ * at fault and not the file, its name is written to `where`, else `where` is "". */
 int shf_step_file_open(const struct sheaf_step *step, const char *name, int flags, char where[64]);
 #endif

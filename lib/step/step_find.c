@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds out what lies at a path or under a number, on rank 0, and writes it down for all ranks.
+/* Finds out on rank 0 what lies at a path or under a step number, and encodes it for all ranks.
  *
  * Wire: u8 flags, u64 step, u64 ino, texts path, dir, name, manifest, index (each u64 bytes,
- * bytes), u32 files, texts; u32 plain files, each text, u64 bytes. */
+ * bytes), u32 files, texts; u32 plain files, each text, u64 bytes.
+ */
 #include "step_find.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -36,7 +37,7 @@ static void say_text(struct shf_buf *b, const void *s, size_t n)
 	shf_buf_add(b, s, n);
 }
 
-/* Encodes it (see the head of this file). */
+/* Encodes t, in the format at the head of this file. */
 static void write_found(const struct tell *t, struct shf_buf *b)
 {
 	shf_buf_u8(b, t->flags);
@@ -57,8 +58,7 @@ static void write_found(const struct tell *t, struct shf_buf *b)
 	}
 }
 
-/* A copy of the next text, which lives as long as the arena; NULL: no memory, or the bytes end too
- * early. */
+/* Decodes the next text into the arena. NULL: no memory, or the bytes end too early. */
 static char *hear_text(struct shf_cur *c, struct shf_arena *arena)
 {
 	uint64_t n = shf_cur_u64(c);
@@ -67,7 +67,7 @@ static char *hear_text(struct shf_cur *c, struct shf_arena *arena)
 	return p ? shf_arena_strdup(arena, (const char *)p, (size_t)n) : NULL;
 }
 
-/* The lists of files and of plain files. */
+/* Decodes the lists of files and of plain files. */
 static int hear_files(struct shf_cur *c, struct shf_arena *arena, struct shf_found *f)
 {
 	f->files_n = shf_cur_u32(c);
@@ -89,8 +89,8 @@ static int hear_files(struct shf_cur *c, struct shf_arena *arena, struct shf_fou
 	return c->bad ? SHEAF_ENOMEM : 0;
 }
 
-/* manifest borrows the bytes of `told`; all else is copied. The bytes came from rank 0 of this very
- * program, so they are not checked more than is needed to stay inside them. */
+/* f->manifest borrows the bytes of `told`; all else is copied. The bytes come from rank 0 of this
+ * very program, so they are only checked so far that no read leaves them. */
 int shf_found_decode(struct shf_found *f, struct shf_arena *arena, const struct shf_buf *told,
                      struct sheaf_error *err)
 {
@@ -131,7 +131,8 @@ static void tell_release(struct tell *t)
 	shf_buf_release(&t->index);
 }
 
-/* Reads a whole file of at most `max` bytes. A negative errno, or -EFBIG. */
+/* Appends a whole regular file of at most `max` bytes to out. Negative errno: -EFBIG if it is
+ * larger, -EINVAL if it is no regular file. */
 static int slurp(const struct shf_sys *sys, int dir, const char *name, int flags, uint64_t max,
                  struct shf_buf *out)
 {
@@ -167,7 +168,7 @@ const char *shf_path_in(struct shf_buf *out, const char *dir, const char *name)
 	return NULL;
 }
 
-/* 0: the disk does not say. */
+/* Returns the inode of an open directory; 0: not known. */
 static uint64_t ino_of(const struct shf_sys *sys, int fd)
 {
 	struct shf_stat st;
@@ -175,9 +176,8 @@ static uint64_t ino_of(const struct shf_sys *sys, int fd)
 	return fd >= 0 && shf_sys_fstat(sys, fd, &st) >= 0 ? st.ino : 0;
 }
 
-/* Whether the directory that was opened is the one in which the manifest was read. Between the two
- * it may have been replaced by another save of the same number. Inode 0 means that the file system
- * does not say. */
+/* Between the read of the manifest and the open, another save of the same number may have replaced
+ * the directory. Inode 0 means that the file system does not say, which passes. */
 bool shf_found_is_this(const struct shf_found *found, const struct shf_sys *sys, int dir)
 {
 	uint64_t ino = ino_of(sys, dir);
@@ -185,7 +185,8 @@ bool shf_found_is_this(const struct shf_found *found, const struct shf_sys *sys,
 	return found->ino == ino || !found->ino || !ino;
 }
 
-/* Looks for step n on disk. ENOENT: it is not there, or has just gone. */
+/* The directory is opened once and the manifest is read through that descriptor, so a directory
+ * that is replaced meanwhile cannot give a manifest of one and files of another. */
 int shf_found_step(struct sheaf_run *run, int64_t n, struct shf_buf *told, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = run->sys;
@@ -220,8 +221,8 @@ int shf_found_step(struct sheaf_run *run, int64_t n, struct shf_buf *told, struc
 	t.ino = ino_of(sys, dir);
 	rc = dir < 0 ? dir : slurp(sys, dir, "sheaf.json", SHF_O_NOFOLLOW, SHF_MANIFEST_MAX,
 	                           &t.manifest);
-	/* Without a manifest there are three cases: the directory was replaced or removed while we
-	 * looked; it is what is left of a step of ours; or it never was one. */
+	/* Without a manifest there are three cases: the directory was replaced or removed
+	 * meanwhile; it is the remains of a step of this library; or it never was one. */
 	remains = dir >= 0 && rc == -ENOENT && shf_dir_is_remains(sys, dir);
 	gone = dir >= 0 && rc == -ENOENT && shf_dir_has_gone(sys, run->store.dir, name, false,
 	                                                          dir);
@@ -263,8 +264,8 @@ static bool has_ending(const char *s, const char *tail)
 	return n >= m && strcmp(s + n - m, tail) == 0;
 }
 
-/* Whether the name looks like weights of some framework. Everything else in a foreign directory is
- * a plain file beside them: configuration, tokenizer and the like. */
+/* Whether the name looks like weights of some framework. Any other file in a foreign directory is a
+ * plain file beside them: configuration, tokenizer and the like. */
 static bool is_weights(const char *name)
 {
 	static const char *const tails[] = { ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5",
@@ -277,13 +278,14 @@ static bool is_weights(const char *name)
 	return false;
 }
 
-/* Names of a directory. */
+/* The names in a directory, each owned. */
 struct names {
 	char **a;
 	size_t n, cap;
 };
 
-/* Names that could not be opened safely, with a slash in them for example, are left out. */
+/* Callback of shf_sys_list: adds a name to the list. Leaves out names that cannot be opened safely,
+ * for example with a slash in them. */
 static int add_foreign_name(void *arg, const char *name)
 {
 	struct names *l = arg;
@@ -307,6 +309,7 @@ static int text_order(const void *a, const void *b)
 	return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
+/* Appends a copy of the name to a list of n. */
 static int add_to_list(char ***list, size_t *n, const char *name)
 {
 	char **more = shf_realloc(*list, *n + 1, sizeof(*more));
@@ -340,7 +343,7 @@ static int add_plain(const struct shf_sys *sys, int dir, const struct names *l, 
 	return 0;
 }
 
-/* Which index counts: model's, else the only one. */
+/* Picks the index file: model.safetensors.index.json, else the only index there is, else NULL. */
 static const char *foreign_index(const struct names *l)
 {
 	const char *one = NULL;
@@ -357,14 +360,14 @@ static const char *foreign_index(const struct names *l)
 	return n == 1 ? one : NULL;
 }
 
-/* Whether the directory has that name. The list is sorted. */
+/* Whether the directory has that name. The list must be sorted. */
 static bool has(const struct names *l, const char *name)
 {
 	return l->n && bsearch(&name, l->a, l->n, sizeof(*l->a), text_order);
 }
 
-/* Takes the files that the index names, each once. All must be there. Tensors are compared with the
- * index when the headers have been read. */
+/* Lists the files that the index names, each once; all of them must exist. Whether each tensor is
+ * where the index says is checked later, once the headers are read (catalog.c). */
 static int files_of_index(struct tell *t, const char *path, const char *index,
                           const struct names *l, struct sheaf_error *err)
 {
@@ -377,8 +380,8 @@ static int files_of_index(struct tell *t, const char *path, const char *index,
 	snprintf(where, sizeof(where), "%.500s/%s", path, index);
 	rc = shf_index_parse(&ix, &arena, t->index.data, t->index.len, where, err);
 	for (size_t i = 0; i < (rc == 0 ? ix.n : 0); i++) {
-		/* Most tensors of an index are in the same file as the one before: skipping those
-		 * keeps the list short. */
+		/* Most tensors of an index are in the same file as the tensor before: skipping
+		 * those keeps the list short. */
 		if (i && strcmp(ix.entries[i].file, ix.entries[i - 1].file) == 0)
 			continue;
 		if (add_foreign_name(&want, ix.entries[i].file) < 0)
@@ -404,7 +407,7 @@ static int files_of_index(struct tell *t, const char *path, const char *index,
 	return rc;
 }
 
-/* Whether shard j of n is there; its name is left in `want`. */
+/* Whether shard j of n exists. Writes its name to `want` in any case, for the message. */
 static bool has_shard(const struct names *l, const char *name, int head, unsigned j, unsigned n,
                       char want[300])
 {
@@ -412,8 +415,9 @@ static bool has_shard(const struct names *l, const char *name, int head, unsigne
 	return has(l, want);
 }
 
-/* Shard k of n: its neighbours are there, and so by turns all of them; to look for each from each
- * would take for ever where there are many. Else the first that is not there. */
+/* Checks for shard k of n that its two neighbours exist. As the caller does so for every shard, all
+ * n are checked at a cost of n, not n * n. Returns false if a shard is missing; `want` is then the
+ * first missing one. */
 static bool is_whole(const struct names *l, const char *name, int head, unsigned k, unsigned n,
                      char want[300])
 {
@@ -427,7 +431,8 @@ static bool is_whole(const struct names *l, const char *name, int head, unsigned
 	return false;
 }
 
-/* Without an index: model.safetensors, or every shard; a shard that its own name misses is told. */
+/* Lists the files of a directory without an index: model.safetensors alone, or every *.safetensors
+ * file. If a file is named as shard k of n, all n shards must exist. */
 static int files_of_names(struct tell *t, const char *path, const struct names *l,
                           struct sheaf_error *err)
 {
@@ -443,7 +448,7 @@ static int files_of_names(struct tell *t, const char *path, const struct names *
 			continue;
 		if (add_to_list(&t->files, &t->files_n, l->a[i]) < 0)
 			return shf_fail(err, SHEAF_ENOMEM, "no memory for file names");
-		/* The last "-of-" counts: the name of a model may have one, too. */
+		/* The last "-of-" is the one before n: the name of a model may have one, too. */
 		for (const char *p = strstr(l->a[i], "-of-"); p; p = strstr(p + 1, "-of-"))
 			dash = p;
 		if (!dash || dash - l->a[i] < 6 || sscanf(dash - 6, "-%5u-of-%5u.", &k, &n) != 2)
@@ -457,7 +462,7 @@ static int files_of_names(struct tell *t, const char *path, const struct names *
 	return 0;
 }
 
-/* Finds the weights of a directory without a manifest. */
+/* Lists the weights and the plain files of a directory without a manifest. */
 static int look_inside(const struct shf_sys *sys, const char *path, int dir, struct tell *t,
                        struct sheaf_error *err)
 {
@@ -485,7 +490,8 @@ static int look_inside(const struct shf_sys *sys, const char *path, int dir, str
 	return rc;
 }
 
-/* Whether the directory has a table of sums: then it was a step of ours. */
+/* Whether the directory has a table of sums, which means that it once was a step of this
+ * library. */
 static bool has_sums(const struct shf_sys *sys, int dir)
 {
 	struct shf_stat st;
@@ -493,8 +499,9 @@ static bool has_sums(const struct shf_sys *sys, int dir)
 	return shf_sys_stat(sys, dir, "sheaf.sums", true, &st) >= 0;
 }
 
-/* A directory with a table of sums and no manifest was a step, and is damaged. It is opened as a
- * foreign one only if the caller asked for no checks. */
+/* Reads the directory at `path`. A directory with a table of sums and no manifest was a step, and
+ * is damaged. It is opened as a foreign one only if the caller asked for no checks
+ * (SHEAF_UNVERIFIED). */
 static int look_at_dir(const struct shf_sys *sys, const char *path, bool unverified,
                        struct tell *t, struct sheaf_error *err)
 {
@@ -521,7 +528,7 @@ static int look_at_dir(const struct shf_sys *sys, const char *path, bool unverif
 	return rc;
 }
 
-/* A path to a single file is a step of that one file, in its directory. */
+/* If the path is a file, the step consists of that file alone, in its directory. */
 int shf_found_path(struct sheaf_run *run, const char *path, struct shf_buf *told,
                    struct sheaf_error *err)
 {

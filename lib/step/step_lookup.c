@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Always true: a byte of step->sums is looked at after need() said that its page is here and good;
- * a record's ranges are checked before they are followed, because good pages say only that the
- * bytes are those that were written. */
+/* Lookups of single tensors in a step that is asleep.
+ *
+ * Always true: a byte of step->sums is read only after need_table() has returned true for its page.
+ * A record's ranges are checked before they are followed, because a good page only proves that the
+ * bytes are those that were written, not that they make sense. */
 #include "step_lookup.h"
 #include <string.h>
 #include "crc64.h"
@@ -10,7 +12,7 @@
 #include "step_blocks.h"
 #include "step_files.h"
 
-#define HEADERS_MAX 64  /* parsed one by one; who wants more wants them all */
+#define HEADERS_MAX 64  /* parsed one by one; after that the step is woken */
 
 void shf_peek_release(struct sheaf_step *step)
 {
@@ -26,6 +28,8 @@ void shf_peek_release(struct sheaf_step *step)
 	p->st = (struct shf_st){ 0 };
 }
 
+/* Reads bytes [off, off + n) of sheaf.sums to their place in memory; false if they cannot all be
+ * read. */
 static bool read_at(struct sheaf_step *step, uint64_t off, uint64_t n)
 {
 	const struct shf_sys *sys = step->run->sys;
@@ -34,8 +38,8 @@ static bool read_at(struct sheaf_step *step, uint64_t off, uint64_t n)
 			     off) == (int64_t)n;
 }
 
-/* Makes bytes [off, off + n) of the table available: reads the pages that they lie in, and checks
- * each against the page table. Pages that were checked are not read again. */
+/* Makes bytes [off, off + n) of the table available: reads the pages that they lie in and checks
+ * each against the page table. Pages that were checked before are not read again. */
 static bool need_table(struct sheaf_step *step, uint64_t off, uint64_t n)
 {
 	const struct shf_sums_head *h = &step->sums.head;
@@ -56,8 +60,8 @@ static bool need_table(struct sheaf_step *step, uint64_t off, uint64_t n)
 	return true;
 }
 
-/* Reads and checks the head and the page table. The manifest has their sum, so after this every
- * page can be proved by itself. */
+/* Reads the head and the page table, and checks both against the CRC in the manifest. After this
+ * every page can be checked by itself. */
 static bool read_head(struct sheaf_step *step)
 {
 	uint64_t bytes = step->manifest.sums.bytes;
@@ -75,16 +79,16 @@ static bool read_head(struct sheaf_step *step)
 	return crc == step->manifest.sums.crc;
 }
 
-/* Memory for the whole table is allocated, but zeroed pages that nobody writes cost nothing. If
- * anything is odd, the step is simply not put to sleep: the caller reads the table whole and says
- * what is wrong. */
+/* Memory for the whole table is allocated, but only pages that a lookup reads into take physical
+ * memory. On any error the step is not put to sleep: the caller then reads the whole table and
+ * reports what is wrong. */
 bool shf_peek_init(struct sheaf_step *step)
 {
 	const struct shf_sys *sys = step->run->sys;
 	struct shf_peek *p = &step->peek;
 	uint64_t bytes = step->manifest.sums.bytes;
 	struct shf_stat st;
-	struct sheaf_error unsaid; /* by who reads the whole table */
+	struct sheaf_error unsaid; /* the caller reads the whole table and reports the error */
 
 	if (bytes < SHF_SUMS_HEADER)
 		return false;
@@ -105,7 +109,8 @@ bool shf_peek_init(struct sheaf_step *step)
 	return step->asleep;
 }
 
-/* Record i, which slot_at has seen, and its name. */
+/* Copies record i to *t and makes sure that its name is loaded and ends in NUL. slot_at() must have
+ * loaded the record. false: its ranges are wrong, or a page is bad. */
 static bool read_record(struct sheaf_step *step, uint64_t i, struct shf_sums_tensor *t)
 {
 	const struct shf_sums_head *h = &step->sums.head;
@@ -120,8 +125,8 @@ static bool read_record(struct sheaf_step *step, uint64_t i, struct shf_sums_ten
 	return !text[t->name_bytes] && strlen(text) < t->name_bytes;
 }
 
-/* Tensors are found by their keys, through the slots: record i holds in `slot` the number of the
- * i-th tensor by key. */
+/* Finds the i-th tensor in order of keys. *slot: the number of its record, which record i holds in
+ * its field `slot`; *key: its key. false: a page is bad, or the number is out of range. */
 static bool slot_at(struct sheaf_step *step, uint64_t i, uint64_t *slot, uint64_t *key)
 {
 	const struct shf_sums_head *h = &step->sums.head;
@@ -137,8 +142,9 @@ static bool slot_at(struct sheaf_step *step, uint64_t i, uint64_t *slot, uint64_
 	return true;
 }
 
-/* Binary search by key, then along tensors of the same key, of which there is mostly one. false:
- * not found, or some page is not right; the caller cannot tell which, and reads the table whole. */
+/* Finds the record of family/name by binary search for its key, then among the records with the
+ * same key. false: not found, or a page is bad. The caller cannot tell which, and reads the whole
+ * table. */
 static bool find_record(struct sheaf_step *step, const char *family, const char *name,
                         struct shf_sums_tensor *t)
 {
@@ -166,7 +172,7 @@ static bool find_record(struct sheaf_step *step, const char *family, const char 
 	return false;
 }
 
-/* Sums of the blocks of bytes [lo, hi) of a file. */
+/* Loads the sums of the blocks that bytes [lo, hi) of a file lie in. */
 static bool need_blocks(struct sheaf_step *step, const struct shf_sums_file *f, uint64_t lo,
                         uint64_t hi)
 {
@@ -176,8 +182,8 @@ static bool need_blocks(struct sheaf_step *step, const struct shf_sums_file *f, 
 	return need_table(step, step->sums.head.blocks_off + first * 8, (end - first) * 8);
 }
 
-/* Reads and parses the header of file f, and keeps it until another one is wanted. After 64 headers
- * it gives up: a caller that wants so many is better served by the catalog. */
+/* Reads and parses the header of file f, and keeps it until another file's is wanted. Fails after
+ * HEADERS_MAX headers: for so many lookups it is cheaper to wake the step. */
 static bool read_one_header(struct sheaf_step *step, uint32_t f, struct shf_sums_file *sf)
 {
 	const struct shf_sums_head *h = &step->sums.head;
@@ -192,8 +198,8 @@ static bool read_one_header(struct sheaf_step *step, uint32_t f, struct shf_sums
 		return false;
 	*sf = shf_sums_file(&step->sums, f);
 	blocks = sf->bytes / SHF_BLOCK + (sf->bytes % SHF_BLOCK != 0);
-	/* A page that is right only proves that its bytes are those that were written; ranges are
-	 * checked before they are followed. */
+	/* A good page only proves that its bytes are those that were written, so ranges are checked
+	 * before they are followed. */
 	if (sf->bytes != step->manifest.files[f].bytes || sf->header_bytes > sf->bytes ||
 	    sf->first_block > h->blocks_n || blocks > h->blocks_n - sf->first_block)
 		return false;
@@ -216,8 +222,8 @@ static bool read_one_header(struct sheaf_step *step, uint32_t f, struct shf_sums
 	return good;
 }
 
-/* Compares what header and table say of the tensor. They must agree, and the sums of all its blocks
- * must be available. */
+/* Finds the tensor in the header of its file and checks that header and table agree on it. Then
+ * loads the sums of all its blocks. */
 static bool match_record(struct sheaf_step *step, const struct shf_sums_tensor *r,
                          struct shf_lt_tensor *t)
 {

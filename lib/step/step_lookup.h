@@ -1,23 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A step that one process opened is asleep: of its table of sums only the head was read. A tensor
- * is found by binary search in the pages of the table that the search touches, each checked
- * against the page table, and its shape in the header of its one file, checked by blocks. Whatever
- * needs more, or finds anything odd, wakes the step: table and headers are then read and checked
- * whole, as they are at once where several ranks open a step. */
+/* A step that is opened by a single process starts out asleep: only the head of its table of sums
+ * has been read. A lookup finds a tensor by binary search, which reads only the pages of the table
+ * that it needs and checks each against the page table. The shape is read from the header of the
+ * one file that holds the tensor, checked by its blocks. Any call that needs more, and any lookup
+ * that finds an error, wakes the step: the whole table and all headers are then read and checked.
+ * If several ranks open a step, that is done at once. */
 #ifndef SHF_STEP_LOOKUP_H
 #define SHF_STEP_LOOKUP_H
 #include "step.h"
 
-/* Put a step with a manifest to sleep; false where the table does not look as it should: the
- * caller reads it whole. [local] */
+/* Reads the head of the table and puts the step to sleep. Returns false if the table does not look
+ * right: then the caller must read the whole table. [local] */
 bool shf_peek_init(struct sheaf_step *step);
-/* The tensor that is stored as family/name, and its blocks' sums in place; true: *t, whose texts
- * live as long as the step. False: not found so, which proves nothing. [local] */
+/* Looks up the tensor family/name in a step that is asleep, and reads the sums of its blocks.
+ * Returns true and fills in *t, whose strings live as long as the step. Returns false if the lookup
+ * finds nothing or meets an error; the caller then wakes the step to find out which. [local] */
 bool shf_peek(struct sheaf_step *step, const char *family, const char *name,
               struct shf_lt_tensor *t);
-/* Frees what was kept for looking up; the table itself is the step's. */
+/* Frees what lookups need, except the table, which belongs to the step. */
 void shf_peek_release(struct sheaf_step *step);
-/* step_open.c: read what sleeping left unread. 0 for a step that is awake, however broken; a
- * failure sticks as cat_rc. [local: no other rank is there] */
+/* Reads the table and the headers of a step that is asleep. Returns 0 if the step is awake already,
+ * even if it is broken. A failure is kept in cat_rc. Defined in step_open.c. [local: the step has
+ * one rank] */
 int shf_step_wake(struct sheaf_step *step, struct sheaf_error *err);
 #endif

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening a step: of a run by number, or any directory or file by path. Rank 0 alone looks at what
- * it is and sends what it found to all ranks, so that all open the same thing even if the directory
+/* Opening a step: of a run by number, or any directory or file by path. Rank 0 alone finds out what
+ * it is and sends the result to all ranks, so that all open the same thing even if the directory
  * changes meanwhile. Every rank then opens the directory for itself.
  *
- * Nothing here trusts that the directory is still there: a prune by another process may take it
- * away at any moment. A lease (lease.h) keeps it once it is taken. Until then, "has just gone" is
- * EIO with sys ENOENT, on which the caller looks again; ENOENT as a code would tell a program to
- * start afresh. */
+ * Nothing here relies on the directory to stay: a prune by another process may remove it at any
+ * moment. Once a lease is taken (lease.h), the step stays. Until then, a step that vanishes is EIO
+ * with sys ENOENT ("has just gone"), and open_from_disk() tries again. It is not SHEAF_ENOENT,
+ * because a training script takes that code to mean that there is no checkpoint and starts from
+ * scratch. */
 #include "step_open.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -32,11 +33,13 @@
 #include "step_lookup.h"
 
 #define ATTACHED_MAX (UINT64_C(64) << 20)
-#define LOOKS 8                 /* at the list, when the latest step vanishes between two looks */
-#define SEEN_MS 10000           /* to wait for a rank that does not see what rank 0 has found */
+#define LOOKS 8                 /* attempts, if the latest step vanishes after it was found in the
+	                         * list */
+#define SEEN_MS 10000           /* how long to retry while some rank does not see the directory that
+	                         * rank 0 found */
 
-/* Frees the step. In a forked child the lease is the parent's and the view's memory is not mapped,
- * so a child only closes descriptors. */
+/* A forked child closes its descriptors only: the lease belongs to the parent, and the memory of
+ * the view is not mapped in the child. */
 void shf_step_put(struct sheaf_step *step)
 {
 	const struct shf_sys *sys;
@@ -50,7 +53,8 @@ void shf_step_put(struct sheaf_step *step)
 		if (step->fds[f] >= 0)
 			shf_sys_close(sys, step->fds[f]);
 	shf_step_direct_close(step, (uint32_t)step->layout.files_n);
-	/* The lease is given up for forked children, too, and not by them. */
+	/* Only the process that opened the step unlocks: the lock is shared with forked children,
+	 * which must not release it for the parent. */
 	if (step->lease >= 0 && ours)
 		(void)shf_sys_unlock(sys, step->lease);
 	if (step->lease >= 0)
@@ -74,11 +78,11 @@ void shf_step_put(struct sheaf_step *step)
 	shf_arena_release(&step->arena);
 	shf_run_put(step->run);
 	if (ours)
-		shf_view_free(step->view);      /* last: the machine of the run was in it */
+		shf_view_free(step->view);      /* last, because run->sys is part of the view */
 	shf_free(step);
 }
 
-/* A step with nothing in it. It counts as a user of the run. NULL: no memory. */
+/* Allocates an empty step that holds a reference to the run. NULL: no memory. */
 static struct sheaf_step *step_new(struct sheaf_run *run)
 {
 	struct sheaf_step *step = shf_zalloc(1, sizeof(*step));
@@ -96,8 +100,9 @@ static struct sheaf_step *step_new(struct sheaf_run *run)
 	return step;
 }
 
-/* ---- files of the step: families first ---- */
+/* ---- tables of families and files ---- */
 
+/* By family, then natural order of the name, as struct shf_layout wants its ties. */
 static int tied_order(const void *a, const void *b)
 {
 	const struct shf_lt_tied *x = a, *y = b;
@@ -107,8 +112,8 @@ static int tied_order(const void *a, const void *b)
 	return shf_natural(x->name, y->name);
 }
 
-/* Takes families, files and ties from the manifest into the layout. Sizes and tensors come from the
- * headers later. */
+/* Fills the layout with the families, files and ties of the manifest. Sizes and tensors are filled
+ * in later, from the headers. */
 static int files_of_manifest(struct sheaf_step *step, struct sheaf_error *err)
 {
 	const struct shf_manifest *m = &step->manifest;
@@ -117,7 +122,7 @@ static int files_of_manifest(struct sheaf_step *step, struct sheaf_error *err)
 
 	for (size_t i = 0; i < m->families_n; i++)
 		total += m->families[i].files;
-	if (!always(total == m->files_n)) /* whoever decoded it has seen to that */
+	if (!always(total == m->files_n)) /* shf_manifest_decode has checked it */
 		return shf_fail(err, SHEAF_EBUG, "%s/sheaf.json: %" PRIu64 " files, %zu listed",
 				step->path, total, m->files_n);
 	l->families = shf_arena_alloc(&l->arena, m->families_n + 1, sizeof(*l->families));
@@ -154,7 +159,7 @@ static int files_of_manifest(struct sheaf_step *step, struct sheaf_error *err)
 	return 0;
 }
 
-/* A foreign step has one family, "model", with all files in it. */
+/* Fills the layout of a foreign step: one family, "model", with all files in it. */
 static int files_of_found(struct sheaf_step *step, const struct shf_found *found,
                           struct sheaf_error *err)
 {
@@ -175,7 +180,7 @@ static int files_of_found(struct sheaf_step *step, const struct shf_found *found
 	return 0;
 }
 
-/* Descriptors and sizes by file, none of them known yet. */
+/* Allocates the tables of descriptors and sizes by file, with nothing open or known yet. */
 static int make_file_tables(struct sheaf_step *step, struct sheaf_error *err)
 {
 	size_t n = step->layout.files_n;
@@ -198,8 +203,8 @@ static int make_file_tables(struct sheaf_step *step, struct sheaf_error *err)
 
 /* ---- sums: rank 0 reads the table, all check it ---- */
 
-/* A table that is gone is damage, and so is a link in its place: the step was published with a
- * plain file. */
+/* Opens sheaf.sums. A missing table is damage, and so is a symbolic link in its place, because the
+ * step was published with a plain file. [rank 0] */
 static int sums_open_file(struct sheaf_step *step)
 {
 	const struct shf_sys *sys = step->run->sys;
@@ -211,9 +216,9 @@ static int sums_open_file(struct sheaf_step *step)
 	return fd < 0 ? shf_fail_sys(&step->sums_err, -fd, "%s/sheaf.sums", step->path) : fd;
 }
 
-/* Reads the table. Its size is compared with the manifest's before memory is allocated: a damaged
- * table must not make a job ask for terabytes. A failure here is the step's, so it goes to
- * sums_err. [rank 0] */
+/* Reads the whole table. Its size is compared with the manifest's before memory is allocated, so
+ * that a damaged table cannot make a job allocate terabytes. A failure is the step's, so its
+ * message goes to sums_err. [rank 0] */
 static int sums_read(struct sheaf_step *step, struct shf_buf *out)
 {
 	const struct shf_sys *sys = step->run->sys;
@@ -250,7 +255,7 @@ static int sums_read(struct sheaf_step *step, struct shf_buf *out)
 	return rc;
 }
 
-/* Checks that the table is about the files that the manifest names. */
+/* Checks that the table describes the files that the manifest names, with the same sizes. */
 static int sums_files_match(struct sheaf_step *step)
 {
 	const struct shf_manifest *m = &step->manifest;
@@ -269,9 +274,9 @@ static int sums_files_match(struct sheaf_step *step)
 	return 0;
 }
 
-/* Rank 0 reads the table and broadcasts it. Every rank checks it, because each uses its own copy.
- * The return value is about the group; what is wrong with the table goes to sums_rc. [collective]
- */
+/* Rank 0 reads the table and broadcasts it. Every rank checks its own copy, because it will rely on
+ * it. The return value is a failure of the group; a fault of the table goes to sums_rc and
+ * sums_err. [collective] */
 static int sums_open(struct sheaf_step *step, struct sheaf_error *err)
 {
 	struct shf_team *team = &step->run->team;
@@ -283,7 +288,7 @@ static int sums_open(struct sheaf_step *step, struct sheaf_error *err)
 	if (team->rank == 0) {
 		told.rc = sums_read(step, &b);
 		told.sys = step->sums_err.sys;
-		/* The code and the message travel, so that all ranks report the same. */
+		/* Code and message are broadcast, so that all ranks report the same error. */
 		memcpy(told.msg, step->sums_err.msg, sizeof(told.msg));
 	}
 	rc = shf_bcast(team, 0, &told, sizeof(told), err);
@@ -308,21 +313,24 @@ static int sums_open(struct sheaf_step *step, struct sheaf_error *err)
 
 /* ---- a step ---- */
 
-/* If that comes too late it is EIO: the step may be there again, or another one of its number, so
- * the caller looks for it once more. */
+/* Takes a lease on the step, so that no prune deletes it while it is open. EIO: the directory has
+ * gone, or another one has its name. The caller then looks for the step again, because another save
+ * of the same number may be there. */
 static int lease_take(struct sheaf_step *step, const struct shf_found *found,
                       struct sheaf_error *err)
 {
 	struct shf_leased of = { step->dir, found->in_run ? step->run->store.dir : SHF_CWD,
 		found->in_run ? found->name : found->dir, step->run->life.foreign };
 
+	/* A step in memory has no name on disk that could be taken away. */
 	if (step->view)
 		of.name = NULL;
 	return shf_lease_take(step->run->sys, &of, &step->lease) < 0
 	       ? shf_fail_io(err, ENOENT, "%s: has just gone", step->path) : 0;
 }
 
-/* A lost index is no damage: other programs miss it, this library does not read it. */
+/* Warns if an index file is missing. That is no damage: this library does not read index files,
+ * other programs do. [rank 0] */
 static void warn_lost_index(const struct sheaf_step *step)
 {
 	const struct shf_sys *sys = step->run->sys;
@@ -344,8 +352,8 @@ static void warn_lost_index(const struct sheaf_step *step)
 	}
 }
 
-/* Opens a step that has a manifest. A process alone reads only the head of the table at first
- * (step_lookup.c), because it may want no more than one tensor. [collective] */
+/* Opens a step that has a manifest. A single process reads only the head of the table at first
+ * (step_lookup.c), because it may want only one tensor. [collective] */
 static int open_sound(struct sheaf_step *step, const struct shf_found *found,
                       struct sheaf_error *err)
 {
@@ -369,8 +377,8 @@ static int open_sound(struct sheaf_step *step, const struct shf_found *found,
 		step->number = step->manifest.step;
 		if (team->rank == 0)
 			warn_lost_index(step);
-		/* Several ranks mostly want most of the step, so for them the whole table is read
-		 * at once. */
+		/* Several ranks mostly want most of the step, so they read the whole table at
+		 * once. */
 		if (team->ranks == 1 && shf_peek_init(step))
 			return 0;
 		rc = sums_open(step, err);
@@ -378,7 +386,8 @@ static int open_sound(struct sheaf_step *step, const struct shf_found *found,
 	return rc == 0 ? shf_catalog_read(step, NULL, err) : rc;
 }
 
-/* The old bytes of the table are kept: texts that were handed out point into them. */
+/* The old copy of the table is kept in `peeked`, because callers may hold names that point into
+ * it. */
 int shf_step_wake(struct sheaf_step *step, struct sheaf_error *err)
 {
 	struct sheaf_error own;
@@ -393,7 +402,7 @@ int shf_step_wake(struct sheaf_step *step, struct sheaf_error *err)
 	step->sums_bytes = NULL;
 	step->sums = (struct shf_sums){ 0 };
 	rc = sums_open(step, err);
-	if (always(rc == 0)) /* one rank alone: nobody is lost */
+	if (always(rc == 0)) /* a group of one rank cannot fail */
 		rc = shf_catalog_read(step, NULL, err);
 	if (rc < 0) {
 		step->cat_rc = rc;
@@ -415,8 +424,8 @@ static int open_foreign(struct sheaf_step *step, const struct shf_found *found,
 	return rc == 0 ? shf_catalog_read(step, found->has_index ? &found->index : NULL, err) : rc;
 }
 
-/* Opens the directory that rank 0 has found. If this rank does not see it the code is EIO, never
- * ENOENT, on which a program would start afresh. */
+/* Opens the directory that rank 0 found. If this rank does not see it, the code is EIO and never
+ * ENOENT, which a training script takes to mean that there is no checkpoint. */
 static int open_found(struct sheaf_step *step, const struct shf_found *found,
                       struct sheaf_error *err)
 {
@@ -437,8 +446,8 @@ static int open_found(struct sheaf_step *step, const struct shf_found *found,
 	return 0;
 }
 
-/* Opens what rank 0 has found and encoded in `told`. rc: whether rank 0 found it. After each step
- * that may fail on one rank alone the ranks agree, so that all have the step open or none.
+/* Opens what rank 0 found and encoded in `told`. rc: whether rank 0 found it. After each part that
+ * may fail on one rank alone the ranks agree, so that the step is open on all ranks or on none.
  * [collective] */
 static int open_told(struct sheaf_step *step, struct shf_buf *told, int rc,
                      struct sheaf_error *err)
@@ -464,8 +473,8 @@ static int open_told(struct sheaf_step *step, struct shf_buf *told, int rc,
 		rc = open_sound(step, &found, err);
 	else if (rc == 0)
 		rc = open_foreign(step, &found, err);
-	/* A directory that was renamed by hand is refused: its number is what a save goes on from.
-	 */
+	/* A directory that was renamed by hand is refused, because the next save would continue
+	 * from the wrong number. */
 	if (rc == 0 && found.in_run && step->manifest.step != found.step)
 		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest is of step %" PRId64,
 			      step->path, step->manifest.step);
@@ -474,12 +483,13 @@ static int open_told(struct sheaf_step *step, struct shf_buf *told, int rc,
 		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest is of another run (%s; "
 		              "%s/.sheaf/run says %s)", step->path, step->manifest.run,
 		              step->run->store.path, step->run->store.run);
-	/* Each rank read .sheaf/run for itself when it opened to read: agree on what it says. */
+	/* The checks above may differ by rank, because each rank read .sheaf/run for itself when it
+	 * opened the run. */
 	return shf_agree(&step->run->team, rc, err);
 }
 
-/* A step that lies in memory. Its bare run has a machine of its own, the view, which shows the step
- * as a directory. */
+/* The step gets a bare run of its own, whose sys is the view's: it shows the step as a
+ * directory. */
 int shf_step_open_view(struct sheaf_step **out, struct shf_view *view, struct sheaf_group *group,
                        const struct shf_place_info *place, const struct sheaf_opts *opts,
                        const char *run, struct sheaf_error *err)
@@ -509,6 +519,8 @@ int shf_step_open_view(struct sheaf_step **out, struct shf_view *view, struct sh
 	rc = step ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a step");
 	if (rc == 0 && bare->team.rank == 0)
 		rc = shf_found_bytes(path, SHF_VIEW_DIR, text, n, &told, err);
+	/* Agrees before open_told(), because there may be no step on this rank for want of
+	 * memory. */
 	rc = shf_agree(&bare->team, rc, err);
 	if (rc == 0)
 		rc = open_told(step, &told, rc, err);
@@ -526,13 +538,14 @@ int shf_step_open_view(struct sheaf_step **out, struct shf_view *view, struct sh
 
 /* ---- the latest ---- */
 
-/* For the callback of a search. */
+/* argument of report_skipped */
 struct seeking {
 	struct sheaf_run *run;
 	struct shf_sought *sought;
 };
 
-/* A step on disk that the search for the latest one passed over. */
+/* Callback of shf_store_seek, for each step on disk that the search passes over: logs it, and adds
+ * it to sought->passed. */
 static void report_skipped(void *arg, int64_t step, const char *why)
 {
 	struct seeking *k = arg;
@@ -543,7 +556,8 @@ static void report_skipped(void *arg, int64_t step, const char *why)
 	shf_sought_pass(k->sought, name, why);
 }
 
-/* Finds the latest step on disk with a number above `floor`. [rank 0] */
+/* Finds the latest step on disk that is a candidate of `sought` and has a number above `floor`.
+ * [rank 0] */
 static int seek(struct sheaf_run *run, struct shf_sought *sought, int64_t floor, int64_t *step,
                 struct sheaf_error *err)
 {
@@ -554,16 +568,17 @@ static int seek(struct sheaf_run *run, struct shf_sought *sought, int64_t floor,
 	return shf_store_seek(&run->store, &k, step, err);
 }
 
-/* Finds the latest step on disk and reads what the other ranks need to open it. ENOENT means "start
- * afresh", so it is returned only if no step is in memory either. [rank 0] */
+/* Finds the latest step on disk and encodes what the other ranks need to open it. Returns ENOENT
+ * only if there is no step in memory either, because a training script takes ENOENT to mean that it
+ * should start from scratch. [rank 0] */
 static int found_latest(struct sheaf_run *run, struct shf_sought *sought, struct shf_buf *told,
                         struct sheaf_error *err)
 {
 	size_t passed = sought->passed.len;
 	int rc = 0;
 
-	/* A prune or a rewind may take the step away after it was found: then it is looked for
-	 * again. Only the list can tell that there is no step at all. */
+	/* A prune or a rewind may take the step away after it was found; then the search starts
+	 * again. Only an empty list proves that there is no step at all. */
 	for (int looks = 0; looks < LOOKS; looks++) {
 		sought->passed.len = passed;
 		rc = seek(run, sought, -1, &sought->at.step, err);
@@ -583,8 +598,9 @@ static int found_latest(struct sheaf_run *run, struct shf_sought *sought, struct
 	                run->store.path);
 }
 
-/* Opens a step on disk. If some rank does not see what rank 0 has found, all ranks look again for
- * SEEN_MS: the step may have just gone, or a network file system still shows old names. */
+/* Opens a step from disk. If some rank does not see what rank 0 found, all ranks try again for
+ * SEEN_MS: the step may have just been removed, or the rank's network file system may still show an
+ * old state of the directory. [collective] */
 static int open_from_disk(struct sheaf_step **out, struct sheaf_run *run, int64_t n,
                           struct shf_sought *sought, struct sheaf_error *err)
 {
@@ -610,7 +626,7 @@ static int open_from_disk(struct sheaf_step **out, struct sheaf_run *run, int64_
 			return 0;
 		}
 		shf_step_put(step);
-		/* Only "has just gone" is worth another look. */
+		/* Only a step that has just vanished is worth another attempt. */
 		if (rc != SHEAF_EIO || (err->sys != ENOENT && err->sys != ESTALE) || slept >= most)
 			return rc;
 		if (sought)
@@ -621,8 +637,8 @@ static int open_from_disk(struct sheaf_step **out, struct sheaf_run *run, int64_
 	}
 }
 
-/* Opens the step that shf_recall found in memory. Newer steps on disk, all of which were passed
- * over, are written down in `sought`. */
+/* Opens the step that shf_recall found in memory. Steps on disk that are newer, all of which
+ * shf_recall passed over, are added to sought->passed. [collective] */
 static int open_recalled(struct sheaf_step **out, struct sheaf_run *run, struct shf_view *view,
                          const struct shf_base *base, struct shf_sought *sought,
                          struct sheaf_error *err)
@@ -645,7 +661,8 @@ static int open_recalled(struct sheaf_step **out, struct sheaf_run *run, struct 
 	return rc;
 }
 
-/* Opens step n, or if n is SHEAF_LATEST the first candidate of `sought`. [collective] */
+/* Opens step n, or if n is SHEAF_LATEST the next candidate of `sought`. memory_too: also looks in
+ * agents' memory. [collective] */
 static int open_one(struct sheaf_step **out, struct sheaf_run *run, int64_t n, bool memory_too,
                     struct shf_sought *sought, struct sheaf_error *err)
 {
@@ -662,7 +679,7 @@ static int open_one(struct sheaf_step **out, struct sheaf_run *run, int64_t n, b
 		rc = shf_fail(err, SHEAF_EINVAL,
 			      "ranks open different steps: %" PRId64 " and %" PRId64,
 		              (int64_t)m.lo[0], (int64_t)m.hi[0]);
-	shf_pruning_settle(run); /* it may be about to take that very step away */
+	shf_pruning_settle(run); /* a prune in progress could delete the very step */
 	if (rc == 0 && memory_too)
 		rc = shf_recall(run, n, sought, &view, &base, err);
 	if (rc == 0 && view)
@@ -706,7 +723,7 @@ int shf_step_open_disk(struct sheaf_step **out, struct sheaf_run *run, int64_t n
 	return open_one(out, run, n, false, NULL, err);
 }
 
-/* The run of such a step is a bare one, which the step alone uses. */
+/* The step gets a bare run of its own, which has no run directory. */
 int shf_step_open_path(struct sheaf_step **out, const char *path, struct sheaf_group *group,
                        const struct sheaf_opts *opts, const struct shf_sys *sys,
                        struct sheaf_error *err)
@@ -737,7 +754,7 @@ int shf_step_open_path(struct sheaf_step **out, const char *path, struct sheaf_g
 
 /* ---- attached files ---- */
 
-/* The attached file of that name, or NULL. */
+/* Returns the attached file of that name, or NULL. */
 static const struct shf_mf_file *plain_of(const struct sheaf_step *step, const char *file)
 {
 	for (size_t i = 0; i < step->plain_n; i++)
@@ -746,7 +763,7 @@ static const struct shf_mf_file *plain_of(const struct sheaf_step *step, const c
 	return NULL;
 }
 
-/* Reads an attached file whole, and checks it. `to` has room for what the manifest says. */
+/* Reads a whole attached file and checks it. `to` has room for the size in the manifest. */
 static int plain_read(struct sheaf_step *step, const struct shf_mf_file *f, uint8_t *to,
                       struct sheaf_error *err)
 {
@@ -758,8 +775,8 @@ static int plain_read(struct sheaf_step *step, const struct shf_mf_file *f, uint
 	int fd = shf_step_file_open(step, f->name, 0, folder);
 
 	what = folder[0] ? folder : f->name;
-	/* What the manifest names must be there. In a foreign directory it may just have been
-	 * deleted. */
+	/* A file that the manifest names must exist. A file of a foreign directory may just have
+	 * been deleted, which is no damage. */
 	if ((fd == -ENOENT || fd == -ENOTDIR || fd == -ELOOP) && step->sound)
 		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: gone%s", step->path, what,
 		                fd == -ELOOP ? "; what has its name is a link"
@@ -783,8 +800,8 @@ static int plain_read(struct sheaf_step *step, const struct shf_mf_file *f, uint
 	return 0;
 }
 
-/* A file that was read once is kept as long as the step is open, because the caller holds pointers
- * into it. */
+/* A file that was read is kept until the step is closed, because the caller holds pointers into
+ * it. */
 int shf_step_attached(struct sheaf_step *step, const char *file, const void **bytes, size_t *n,
                       struct sheaf_error *err)
 {

@@ -1,24 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opens a step by number, as the newest, from memory or by path, and closes it. The functions are
- * [collective] where they are given a run or a group, else [local]. */
+/* Opens a step by number, as the latest, from memory or by path, and closes it. Functions that are
+ * given a run or a group are [collective], the others [local]. */
 #ifndef SHF_STEP_OPEN_H
 #define SHF_STEP_OPEN_H
 #include "latest_search.h"
 #include "step.h"
 
 struct shf_view;
-/* Opens step n, or SHEAF_LATEST, from memory if it is there, else from disk. [collective] */
+/* Opens step n, or the latest one for SHEAF_LATEST, from agents' memory if it is there, else from
+ * disk. [collective] */
 int shf_step_open(struct sheaf_step **step, struct sheaf_run *run, int64_t n,
                   struct sheaf_error *err);
-/* Opens the step on disk, even if memory has it too, so that the caller can check the disk's. */
+/* Opens step n from disk even if it is in memory as well, for a caller that checks the disk.
+ * [collective] */
 int shf_step_open_disk(struct sheaf_step **step, struct sheaf_run *run, int64_t n,
                        struct sheaf_error *err);
-/* Opens the next candidate of `sought`. What was passed over is in step->passed, or if this fails
- * in sought->passed. [collective] */
+/* Opens the candidate for the latest step that follows sought->after, and sets sought->at. The
+ * names of candidates that were passed over go to step->passed, or if this fails stay in
+ * sought->passed. [collective] */
 int shf_step_open_latest(struct sheaf_step **step, struct sheaf_run *run,
                          struct shf_sought *sought, struct sheaf_error *err);
-/* From memory: the view is the step's from here on, also where it fails. `run`: its path, for
- * sentences. */
+/* Opens the step in memory that `view` shows. Takes over the view, also on failure. run: path of
+ * the run, for messages. [collective] */
 int shf_step_open_view(struct sheaf_step **step, struct shf_view *view, struct sheaf_group *group,
                        const struct shf_place_info *place, const struct sheaf_opts *opts,
                        const char *run, struct sheaf_error *err);
@@ -28,8 +31,8 @@ int shf_step_open_path(struct sheaf_step **step, const char *path, struct sheaf_
                        struct sheaf_error *err);
 /* Closes the step. NULL is fine. [local] */
 void shf_step_put(struct sheaf_step *step);
-/* Reads an attached file, once; the bytes live as long as the step. ENOENT: it has none of that
- * name. [local] */
+/* Returns the bytes of an attached file; reads and checks it on the first call. The bytes live as
+ * long as the step. ENOENT: the step has no attached file of that name. [local] */
 int shf_step_attached(struct sheaf_step *step, const char *file, const void **bytes, size_t *n,
                       struct sheaf_error *err);
 #endif
