@@ -1,64 +1,75 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Verifying a step. verify_step.c leads and proves what needs the group, verify_blocks.c reads
- * every block, verify_files.c looks at headers and small files, verify_find.c keeps what was found.
+/* Verifying a step. verify_step.c drives the verification and does the parts that need the group,
+ * verify_blocks.c reads and checks every block, verify_files.c checks headers and small files,
+ * verify_find.c records and reports findings.
  *
- * The room lib/verify owns struct shf_verify. It sees step and all that a step sees, and neither a
- * load nor a save.
+ * The room lib/verify owns struct shf_verify. It may include lib/step and all that lib/step
+ * includes, but neither load nor save.
  *
- * What is always true: what is found goes to `finding` at once, on the rank that found it, and a
- * rank goes on after it; what cannot be told (a disk that does not answer, no memory) goes to
- * `blind` and only counts where nothing was found. Everything below but what says [collective] is
- * [local].
- */
+ * Always true: a finding (damage of the step) is reported to the caller's `finding` callback at
+ * once, on the rank that found it, and that rank then continues. A failure that proves nothing
+ * about the step (an I/O error, no memory) goes to `blind`, and decides the result only if no rank
+ * has a finding. Everything below is [local] unless it is marked [collective]. */
 #ifndef SHF_VERIFY_H
 #define SHF_VERIFY_H
 #include "step.h"
 #include "read_ring.h"
 
-#define SHF_VERIFY_CHUNK (UINT64_C(4) << 20)    /* bytes of a read; whole blocks */
-#define SHF_VERIFY_CHUNKS 8                     /* under way at a time */
+#define SHF_VERIFY_CHUNK (UINT64_C(4) << 20)    /* bytes per read, a multiple of SHF_BLOCK */
+#define SHF_VERIFY_CHUNKS 8                     /* reads in flight at a time */
+/* size of a file that does not exist or is not usable */
 #define SHF_GONE UINT64_MAX
-/* Where what is looked at goes in the same pass, file after file: the copy of a step. [local], of a
- * step that this process alone has open. The first finding, and the first failure of put, small or
- * keep, ends the pass; what is in the directory besides is not looked at. */
+/* A consumer of the verified bytes, file by file, for copying a step in the pass that verifies it.
+ * [local], for a step that this process alone has open. The first finding, and the first failure of
+ * put, small or keep, stops the reading of blocks and all further calls. Extra files in the
+ * directory are not looked for. */
 struct shf_verify_sink {
-	/* A descriptor of what should be the same file elsewhere, to be looked at instead and not
-	 * put; -1: the step's own. */
+	/* Returns a descriptor of a file elsewhere that should be equal to file f, or -1 if there
+	 * is none. If there is one, it is verified in place of the step's own file, and put() is
+	 * not called for it. */
 	int (*from)(struct shf_verify_sink *sink, uint32_t f);
-	/* It is not the same. Perhaps told more than once. */
+	/* The file that `from` returned is not equal. May be called more than once for a file. */
 	void (*refuse)(struct shf_verify_sink *sink, uint32_t f);
-	/* Bytes of file f, by offset and without gaps, whose sums are right. */
+	/* Receives verified bytes of file f, in order of offset and without gaps. */
 	int (*put)(struct shf_verify_sink *sink, uint32_t f, uint64_t off, const uint8_t *bytes,
 	           uint64_t n, struct sheaf_error *err);
-	/* Bytes of an attached file or an index, the same, at least once, before its sum is known;
-	 * keep: which was right. */
+	/* small: receives bytes of an attached file or an index, in the same order, before the
+	 * file's sum is known; called at least once per file. keep: the sum of the file was
+	 * right. */
 	int (*small)(struct shf_verify_sink *sink, const struct shf_mf_file *m, uint64_t off,
 	             const uint8_t *bytes, uint64_t n, struct sheaf_error *err);
 	int (*keep)(struct shf_verify_sink *sink, const struct shf_mf_file *m,
 	            struct sheaf_error *err);
 };
-/* A verification, on one rank. */
+/* The state of a verification, on one rank. */
 struct shf_verify {
 	struct sheaf_step *step;
 	struct shf_verify_sink *sink;           /* borrowed; NULL: none */
-	bool over;                      /* nothing more is put */
+	bool over;                      /* set when the sink gets no more bytes */
 	const struct sheaf_report *report;      /* the caller's; may be NULL */
-	bool sums;                      /* the table of sums is whole */
-	uint64_t *bytes;                /* owned; by file, as on disk; SHF_GONE: nothing to read */
-	uint64_t *first;                /* owned; by file: its first block; one more: all of them */
-	uint64_t *raw;                  /* owned; by file: raw sum of what was read (no sums) */
-	/* Owned; by tensor of the sums: of its good blocks. got_bytes has a member more. */
+	bool sums;                      /* the table of sums is valid and is used */
+	uint64_t *bytes;                /* owned; size by file, as on disk; SHF_GONE: not to be
+	                                 * read */
+	uint64_t *first;                /* owned; by file: number of its first block, counted over
+	                                 * all files; files_n + 1 entries, the last is the number of
+	                                 * all blocks */
+	uint64_t *raw;                  /* owned; by file: raw CRC of this rank's part, if the table
+	                                 * cannot be used */
+	/* Owned; by record of the table: digest and number of bytes of the good blocks so far.
+	 * got_bytes has one entry more, which shf_digests_add_up needs. */
 	uint64_t *got, *got_bytes;
-	int *direct;                    /* owned; by file: descriptor past the cache; 0: none */
-	uint8_t *chunk[SHF_VERIFY_CHUNKS];      /* owned; NULL: not needed so far */
-	uint64_t chunk_bytes;           /* of each: SHF_VERIFY_CHUNK, or the longest file */
+	int *direct;                    /* owned; by file: descriptor for direct I/O; 0: none */
+	uint8_t *chunk[SHF_VERIFY_CHUNKS];      /* owned; read buffers; NULL: not needed so far */
+	uint64_t chunk_bytes;           /* size of each: what the longest file needs, at most
+	                                 * SHF_VERIFY_CHUNK */
 	uint64_t block_ones;            /* shf_crc64_ones of a whole block */
-	int rc, blind;                  /* of the first finding; of the first thing not told */
+	int rc, blind;                  /* rc: SHEAF_ECORRUPT after a finding; blind: code of the
+	                                 * first failure that is no finding */
 	struct sheaf_error err, blind_err;
 	uint64_t findings, disk_bytes, retries;
-	uint64_t tensors, tensor_bytes; /* whose digest was compared, at this home */
+	uint64_t tensors, tensor_bytes; /* tensors whose digest this rank compared */
 };
-struct shf_verify_at {          /* where a finding is; NULL: does not apply */
+struct shf_verify_at {          /* location of a finding; NULL: does not apply */
 	const char *file, *family, *name;
 	int64_t block, offset;          /* -1: none */
 };

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads every byte of the tensor files once. Blocks are numbered over all files by the sizes that
- * the manifest names, so that the ranks need not agree on what they find, and cut into one share
- * per rank. A share is read in chunks, in order. While one chunk is summed, the others are read.
- * What the page cache did not have is dropped from it after reading, so that a verification does
- * not push out what other processes work with.
+/* Reads every byte of the tensor files once. Blocks are numbered over all files by the sizes in the
+ * manifest, so that the ranks need not agree on what is on disk, and dealt in one contiguous share
+ * per rank. A share is read in chunks, in order: while one chunk is summed, the others are in
+ * flight. Bytes that were not in the page cache before are dropped from it after reading, so that a
+ * verification does not evict other processes' data.
  *
- * Always true: only the bytes of blocks whose sum is right stay in a tensor's digest. A digest is
- * compared only if all of its bytes are there, so one damage is one finding. */
+ * Always true: a tensor's digest includes only bytes of blocks whose sum is right. A digest is
+ * compared only if all bytes of the tensor are included, so one damage gives one finding. */
 #include "verify_blocks.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -21,22 +21,25 @@
 #include "verify_files.h"
 #include "verify_find.h"
 
-struct chunk {                  /* within one file, from the start of a block */
+struct chunk {                  /* bytes of one file, from the start of a block */
 	uint32_t file;
 	uint64_t off, len;
 };
-struct walk {                   /* over this rank's share of all blocks */
+struct walk {                   /* the walk over this rank's share of all blocks */
 	struct shf_verify *v;
 	struct shf_read_ring ring;
-	uint64_t at, end;               /* blocks of all files */
-	uint32_t file;                  /* no later than that of `at` */
-	uint32_t closed;                /* files before it have no descriptor past the cache */
-	bool tried;                     /* to open it past the cache */
+	uint64_t at, end;               /* next block and end of the share, in numbers over all
+	                                 * files */
+	uint32_t file;                  /* file that block `at` lies in, or an earlier one */
+	uint32_t closed;                /* direct descriptors of the files before this one are
+	                                 * closed */
+	bool tried;                     /* direct I/O for `file` was tried */
 };
 
-/* The record whose tensor is damaged, as far as the block alone can tell, or UINT64_MAX for the
- * header. Tensors that lie in the block whole are known by their digests. Then the header is known
- * by what it says; if it is right, the tensor that reaches out of the block is suspected. */
+/* Finds the record of the tensor that is damaged in a block with a wrong sum, or UINT64_MAX if the
+ * header is. A tensor that lies within the block is checked by its digest, then a header that lies
+ * within it by parsing it. If both are right, the tensor that extends beyond the block is
+ * suspected. */
 static uint64_t find_suspect(const struct shf_verify *v, uint32_t f, uint64_t lo, const uint8_t *p,
                              uint64_t n)
 {
@@ -73,13 +76,14 @@ static void find_bad_block(struct shf_verify *v, uint32_t f, uint64_t lo, const 
 	shf_verify_find(v, "checksum", &at, &e);
 }
 
-/* Below it, a run is summed twice while it is in the nearest cache: cheaper than a shift. */
+/* A run shorter than this is summed twice, while it is in the L1 cache, which is cheaper than
+ * shifting its sum. */
 #define SHORT_RUN 128
 
-/* Returns the sum of a block, and adds its bytes to the digests of the tensors that it is part of.
- * Each byte is summed once: the sum of a run of bytes counts for the tensor and, shifted, for the
- * block. way 1 adds. way -1 takes the same bytes out again when the block turned out to be wrong,
- * which works because a sum is taken out by adding it once more (XOR). */
+/* Returns the sum of a block, and adds its bytes to the digests of the tensors in it. Each byte is
+ * summed once: the sum of a run of bytes goes to the tensor and, shifted, to the block. way 1 adds.
+ * way -1 (UINT64_MAX) removes the same bytes again if the block turned out to be wrong; sums are
+ * combined by XOR, so adding one a second time removes it. */
 static uint64_t sum_block(struct shf_verify *v, uint32_t f, uint64_t lo, const uint8_t *p,
                           uint64_t n, uint64_t way)
 {
@@ -113,13 +117,14 @@ static uint64_t sum_block(struct shf_verify *v, uint32_t f, uint64_t lo, const u
 	return raw ^ (n == SHF_BLOCK ? v->block_ones : shf_crc64_ones(n));
 }
 
-/* Whether the read is of the file that the sink has, instead of the step's own. */
+/* Whether the read was of the sink's file, not of the step's own. */
 static bool is_elsewhere(const struct shf_read *r)
 {
 	return r->of != NULL;
 }
 
-/* The sink gets what was looked at, or hears that its own file is not what it should be. */
+/* Passes a chunk to the sink if it was read from the step and is good. If it was read from the
+ * sink's own file and is bad, calls refuse() instead. */
 static void tell_sink(struct shf_verify *v, const struct shf_read *r, uint64_t n, bool good)
 {
 	struct sheaf_error e;
@@ -135,8 +140,8 @@ static void tell_sink(struct shf_verify *v, const struct shf_read *r, uint64_t n
 	v->over |= rc < 0;
 }
 
-/* Compares n bytes that were read, block by block. The digests of the tensors keep the bytes of
- * good blocks alone. */
+/* Checks the sums of the blocks in a chunk, and reports those that are wrong. Without a table of
+ * sums, adds the bytes to the sum of the whole file, which match_raw() compares. */
 static void check_chunk(struct shf_verify *v, const struct shf_read *r, uint64_t bytes)
 {
 	const struct sheaf_step *step = v->step;
@@ -155,7 +160,7 @@ static void check_chunk(struct shf_verify *v, const struct shf_read *r, uint64_t
 
 		if (got == want)
 			continue;
-		/* What this block has added to the digests is taken out again. */
+		/* Removes the bytes of the bad block from the digests. */
 		(void)sum_block(v, r->file, lo, p + at, n, UINT64_MAX);
 		good = false;
 		if (!is_elsewhere(r))
@@ -167,24 +172,24 @@ static void check_chunk(struct shf_verify *v, const struct shf_read *r, uint64_t
 
 /* ---- chunks ---- */
 
-/* How many bytes of file f are read and compared. If the file is too short, these are the whole
- * blocks that are left of it: the short block could only be a second finding for the same damage.
- */
+/* Returns how many bytes of file f are read and checked. If the file is too short, only its
+ * complete blocks are: its length was reported already, and the partial block would be a second
+ * finding for the same damage. */
 static uint64_t limit(const struct shf_verify *v, uint32_t f)
 {
 	uint64_t want = shf_verify_want(v, f);
 
 	if (v->bytes[f] == SHF_GONE)
 		return 0;
-	/* Nothing proves the bytes of a foreign file. If its header says nothing of them either,
-	 * they may be holes without an end. */
+	/* A foreign file has no sums. If its header is not valid either, there is nothing to check,
+	 * and the file may be an endless sparse one. */
 	if (!v->step->sound && v->step->layout.files[f].header_bytes == 0)
 		return 0;
 	return v->bytes[f] >= want ? want : v->bytes[f] / SHF_BLOCK * SHF_BLOCK;
 }
 
-/* Cuts the next chunk from the share. A chunk lies in one file and starts with a block. false: the
- * share is done, or nothing more is to be put in the sink. */
+/* Cuts the next chunk from the share: up to SHF_VERIFY_CHUNK bytes of one file, from the start of a
+ * block. false: the share is done, or the sink gets no more bytes. */
 static bool next_chunk(struct walk *w, struct chunk *c)
 {
 	const struct shf_verify *v = w->v;
@@ -211,8 +216,8 @@ static bool next_chunk(struct walk *w, struct chunk *c)
 	return false;
 }
 
-/* A chunk that could not be read proves nothing about the step: it counts as blind, not as a
- * finding. If a copy is being made, that ends it. */
+/* A chunk that could not be read proves nothing about the step, so it is recorded as blind, not as
+ * a finding. With a sink, it stops the copy. */
 static void not_read(struct shf_verify *v, const struct shf_read *r, int code)
 {
 	struct sheaf_error e;
@@ -228,8 +233,8 @@ static void not_read(struct shf_verify *v, const struct shf_read *r, int code)
 	v->over |= v->sink != NULL;
 }
 
-/* Opens the file a second time, past the page cache, if its chunks are large. A refusal is no
- * finding: the other descriptor will do, and reports its own errors. */
+/* Opens the file a second time for direct I/O, if its chunks are large. If the file system refuses
+ * that, the file is read through the page cache. */
 static void direct_open(struct shf_verify *v, const struct chunk *c)
 {
 	int fd;
@@ -241,9 +246,9 @@ static void direct_open(struct shf_verify *v, const struct chunk *c)
 	v->direct[c->file] = fd > 0 ? fd : 0;
 }
 
-/* Closes the second descriptors of the files before `end`. Chunks come in the order of the files,
- * so nothing of those files is under way. Without this, a step of thousands of files would run out
- * of descriptors. */
+/* Closes the direct descriptors of the files before `end`. Chunks are read in the order of the
+ * files, so no read of those files is in flight. Without this, a step of thousands of files would
+ * run out of descriptors. */
 static void direct_close(struct walk *w, uint32_t end)
 {
 	const struct shf_sys *sys = w->v->step->run->sys;
@@ -253,8 +258,8 @@ static void direct_close(struct walk *w, uint32_t end)
 			shf_sys_close(sys, w->v->direct[w->closed]);
 }
 
-/* Describes the next chunk to the ring. What the page cache has most of is read through it: a disk
- * would only be slower. */
+/* Callback of the ring: fills in the next read. Returns 1, or 0 at the end of the share. A chunk of
+ * which the page cache has at least half is read through it, because the disk would be slower. */
 static int describe_chunk(void *arg, struct shf_read *r, struct sheaf_error *err)
 {
 	struct walk *w = arg;
@@ -290,7 +295,7 @@ static int describe_chunk(void *arg, struct shf_read *r, struct sheaf_error *err
 	return 0;
 }
 
-/* Checks what was read. What came from the disk through the page cache is dropped from it again. */
+/* Callback of the ring: checks a chunk that was read. */
 static int take_chunk(void *arg, struct shf_read *r, int64_t got, struct sheaf_error *err)
 {
 	struct walk *w = arg;
@@ -302,7 +307,8 @@ static int take_chunk(void *arg, struct shf_read *r, int64_t got, struct sheaf_e
 
 	(void)err;
 	direct_close(w, r->file);
-	/* Dropped only if this read brought it in: what was cached before may be in use. */
+	/* Bytes that this read brought into the page cache are dropped from it. Bytes that were
+	 * cached before may be in use. */
 	if (r->timed && !r->req.direct)
 		shf_sys_forget(sys, r->req.fd, r->req.off, r->req.len);
 	if (got < 0) {
@@ -314,7 +320,7 @@ static int take_chunk(void *arg, struct shf_read *r, int64_t got, struct sheaf_e
 		tell_sink(v, r, 0, false);
 		return 0;
 	}
-	if (n < r->req.len) { /* it had them a moment ago */
+	if (n < r->req.len) { /* the file has become shorter during the verification */
 		at.offset = (int64_t)(r->req.off + n);
 		(void)shf_step_file_got(v->step, r->file, r->req.off, r->req.len, got, &e);
 		shf_verify_find(v, "truncated", &at, &e);
@@ -324,6 +330,8 @@ static int take_chunk(void *arg, struct shf_read *r, int64_t got, struct sheaf_e
 	return 0;
 }
 
+/* Reports the progress of this rank to the caller's progress function. blocks: size of its
+ * share. */
 static void tell_progress(const struct shf_verify *v, uint64_t blocks)
 {
 	const struct sheaf_opts *o = &v->step->run->opts;
@@ -334,10 +342,11 @@ static void tell_progress(const struct shf_verify *v, uint64_t blocks)
 		o->progress(o->arg, &stat);
 }
 
-/* As many buffers as there are chunks, or memory for them; one was there from the beginning. */
+/* Allocates a buffer for each chunk that can be in flight, and returns their number. If memory runs
+ * out, fewer will do: chunk[0] was allocated by verify_setup(). */
 static uint64_t make_buffers(const struct walk *walk, struct shf_read *reads)
 {
-	struct walk w = *walk;          /* goes ahead, to count */
+	struct walk w = *walk;          /* a copy, advanced only to count the chunks */
 	struct shf_verify *v = w.v;
 	struct chunk c;
 	uint64_t n = 0;
@@ -352,7 +361,8 @@ static uint64_t make_buffers(const struct walk *walk, struct shf_read *reads)
 	return n;
 }
 
-/* Shares are equal to within a block. The trial of how to read (read_way.h) is the ring's. */
+/* The sizes of the shares differ by at most a block. The ring tries whether direct or buffered
+ * reads are faster (read_way.h). */
 void shf_verify_data(struct shf_verify *v)
 {
 	const struct shf_team *team = &v->step->run->team;

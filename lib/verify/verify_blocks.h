@@ -4,6 +4,6 @@
 #define SHF_VERIFY_BLOCKS_H
 #include "verify.h"
 
-/* This rank's share of all blocks. */
+/* Reads and checks this rank's share of all blocks. */
 void shf_verify_data(struct shf_verify *v);
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Headers, attached files, indexes, and names that do not belong in the directory. Files are shared
- * out by number. Rank 0 alone lists directories, because each rank would list the same names. */
+/* Checks headers, attached files and indexes, and finds names that do not belong in the directory.
+ * Files are dealt to ranks by number. Rank 0 alone lists directories, because each rank would find
+ * the same names. */
 #include "verify_files.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -20,6 +21,7 @@
 
 /* ---- headers ---- */
 
+/* Returns the number of items of a tensor, as the header gives its shape. */
 static uint64_t header_items(const struct shf_st_tensor *t)
 {
 	uint64_t n = 1;
@@ -29,8 +31,8 @@ static uint64_t header_items(const struct shf_st_tensor *t)
 	return n;
 }
 
-/* Compares a header with the sums, tensor by tensor. The counts are compared first, so that no
- * tensor can be missing either. */
+/* Checks that each tensor of the header is in the table with the same place, size and type. The
+ * counts are compared first, so that no tensor of the table can be missing in the header. */
 static int match_header(const struct shf_verify *v, uint32_t f, const struct shf_st *st,
                         struct shf_verify_at *at, struct sheaf_error *err)
 {
@@ -39,7 +41,7 @@ static int match_header(const struct shf_verify *v, uint32_t f, const struct shf
 	struct shf_sums_file sf = shf_sums_file(s, f);
 	const char *family = l->families[l->files[f].family].name;
 
-	/* Other readers of safetensors need this word, and every save writes it. */
+	/* Other readers of safetensors need {"format":"pt"}, and every save writes it. */
 	if (!st->format || strcmp(st->format, "pt"))
 		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: a header without {\"format\":\"pt\"}",
 		                v->step->path, at->file);
@@ -69,7 +71,7 @@ static int match_header(const struct shf_verify *v, uint32_t f, const struct shf
 	return 0;
 }
 
-/* Checks the length field first, because what is parsed depends on it. */
+/* The length field is checked first, because it decides how many bytes are parsed. */
 int shf_verify_header(const struct shf_verify *v, uint32_t f, const uint8_t *bytes, size_t n,
                       struct shf_verify_at *at, struct sheaf_error *err)
 {
@@ -93,9 +95,9 @@ int shf_verify_header(const struct shf_verify *v, uint32_t f, const uint8_t *byt
 	return rc;
 }
 
-/* Returns where the last tensor ends according to the header, from the start of the data; 0 if the
- * header does not say. It reads numbers out of a header that may be no valid one, so it looks for
- * the key data_offsets alone. */
+/* Returns the largest number under a key data_offsets, which is where the last tensor ends, counted
+ * from the start of the data; 0 if there is none. The header may be invalid, so nothing else in it
+ * is used. */
 static uint64_t data_end(const uint8_t *bytes, size_t n)
 {
 	struct shf_json j;
@@ -118,9 +120,9 @@ static uint64_t data_end(const uint8_t *bytes, size_t n)
 	return end;
 }
 
-/* What happened to a file without checksums whose header does not fit its length. If the header
- * would fit another length, the file was cut or has grown ("truncated", "extended"); otherwise the
- * header itself is wrong. */
+/* Classifies the damage of a foreign file whose header is not valid for the length of the file. If
+ * the header would be valid for another length, the file was cut or has grown ("truncated",
+ * "extended"); otherwise the header itself is damaged. */
 static const char *foreign_kind(uint64_t file_bytes, const uint8_t *bytes, size_t n)
 {
 	struct shf_arena arena = { 0 };
@@ -140,8 +142,9 @@ static const char *foreign_kind(uint64_t file_bytes, const uint8_t *bytes, size_
 	return rc < 0 ? "header" : end + n > file_bytes ? "truncated" : "extended";
 }
 
-/* Number of bytes of the header of file f, and of what is read with it. Where there are sums these
- * are whole blocks, so that the header is looked at only if its blocks are right. */
+/* Finds the length of the header of file f, and how many bytes to read for it. If there are sums,
+ * *take is a number of whole blocks, so that the header is parsed only if its blocks are right.
+ * Returns 0 or a negative errno. */
 static int header_extent(struct shf_verify *v, uint32_t f, int fd, uint64_t *header, uint64_t *take)
 {
 	uint64_t bytes = v->bytes[f];
@@ -157,7 +160,7 @@ static int header_extent(struct shf_verify *v, uint32_t f, int fd, uint64_t *hea
 	got = shf_verify_read(v, fd, first, 8, 0);
 	if (got < 0)
 		return (int)got;
-	*header = 8;    /* no more where that much is not there */
+	*header = 8;    /* if the length field is missing or invalid */
 	if (got == 8 && shf_st_header_bytes(header, first, bytes, "", NULL) < 0)
 		*header = 8;
 	*header = *header < bytes ? *header : bytes;
@@ -165,8 +168,8 @@ static int header_extent(struct shf_verify *v, uint32_t f, int fd, uint64_t *hea
 	return 0;
 }
 
-/* Checks one header, if its blocks are right. What is wrong with the blocks, or too short, was
- * found when the data was read; a second finding for the same damage would only confuse. */
+/* Checks one header, if its blocks are right. Wrong blocks and short files were reported when the
+ * data was read; a second finding for the same damage would only confuse. */
 static void check_header(struct shf_verify *v, uint32_t f)
 {
 	const struct sheaf_step *step = v->step;
@@ -192,14 +195,14 @@ static void check_header(struct shf_verify *v, uint32_t f)
 			rc = shf_fail_sys(&e, (int)-got, "%s/%s: reading its header", step->path,
 			                  step->layout.files[f].name);
 		else if ((uint64_t)got < take)
-			goto out; /* whoever reads the blocks says so */
+			goto out; /* reported when the blocks are read */
 	}
 	if (rc < 0) {
 		shf_verify_blind(v, rc, &e);
 		goto out;
 	}
 	if (v->sums && shf_blocks_check(step, f, 0, b.data, take, NULL, &e) < 0)
-		goto out; /* found there */
+		goto out; /* reported by shf_verify_data */
 	rc = shf_verify_header(v, f, b.data, (size_t)header, &at, &e);
 	if (rc == SHEAF_ENOMEM)
 		shf_verify_blind(v, rc, &e);
@@ -211,7 +214,7 @@ out:
 	shf_buf_release(&b);
 }
 
-/* Only files that are there and have the right length: the others were found already. */
+/* Skips files that are missing or have a wrong length: these were reported already. */
 void shf_verify_headers(struct shf_verify *v)
 {
 	const struct shf_team *team = &v->step->run->team;
@@ -225,9 +228,9 @@ void shf_verify_headers(struct shf_verify *v)
 /* ---- indexes ---- */
 
 #define INDEX_TAIL ".safetensors.index.json"
-#define INDEX_MAX (UINT64_C(256) << 20) /* that is kept while it is read */
+#define INDEX_MAX (UINT64_C(256) << 20) /* larger indexes are not parsed, only summed */
 
-/* The family whose index has this name, or NULL if the file is no index. */
+/* Returns the family whose index has this name, or NULL if the file is no index. */
 static const struct shf_lt_family *index_family(const struct shf_verify *v, const char *name)
 {
 	const struct shf_layout *l = &v->step->layout;
@@ -243,8 +246,8 @@ static const struct shf_lt_family *index_family(const struct shf_verify *v, cons
 	return NULL;
 }
 
-/* Checks that the index lists each tensor of the family, in the file where it is, and nothing else.
- * The totals are compared last: they would also be wrong for each of the other reasons. */
+/* Checks that the index lists each tensor of the family in the right file, and no other tensor. The
+ * totals are compared last, because any of the other faults would make them wrong as well. */
 static int match_family_index(const struct shf_verify *v, const struct shf_lt_family *fam,
                               const struct shf_index *ix, struct shf_verify_at *at,
                               struct sheaf_error *err)
@@ -307,14 +310,15 @@ static void check_index(struct shf_verify *v, const struct shf_lt_family *fam, c
 
 /* ---- small files ---- */
 
-/* Whether there is a sink, and nothing went wrong so far. */
+/* Whether there is a sink that still gets bytes: nothing was found and nothing has failed so
+ * far. */
 static bool is_for_the_sink(const struct shf_verify *v)
 {
 	return v->sink && !v->over && !v->findings && !v->blind;
 }
 
-/* A failure of the sink ends the copy and counts as blind, because it says nothing about the step.
- */
+/* Stops the copy if a call of the sink returned a failure. It is recorded as blind, because it
+ * proves nothing about the step. */
 static void sink_says(struct shf_verify *v, int rc, const struct sheaf_error *e)
 {
 	if (rc < 0)
@@ -322,9 +326,9 @@ static void sink_says(struct shf_verify *v, int rc, const struct sheaf_error *e)
 	v->over |= rc < 0;
 }
 
-/* Reads the file chunk by chunk: sums it, puts it in the sink, and keeps it if `text` is given. It
- * stops at the length that the manifest names, so that a file that grows meanwhile cannot keep it
- * busy. */
+/* Reads a small file in chunks: sums it, passes it to the sink, and appends it to `text` if that is
+ * not NULL. Stops at the length in the manifest, so that a file that grows meanwhile does not keep
+ * it reading. */
 static int read_small_file(struct shf_verify *v, int fd, const struct shf_mf_file *m,
                            struct shf_buf *text, uint64_t *crc, struct sheaf_error *err)
 {
@@ -355,8 +359,8 @@ static int read_small_file(struct shf_verify *v, int fd, const struct shf_mf_fil
 	return 0;
 }
 
-/* Checks one attached file, and an index also against the sums. The file goes to the sink while it
- * is read, but gets its name there only at the end (keep), when its sum was right. */
+/* Checks the sum of one attached file, and compares an index with the table of sums. The sink gets
+ * the bytes while the file is read, but keep() only after the sum was right. */
 static void check_small(struct shf_verify *v, const struct shf_mf_file *m)
 {
 	const struct sheaf_step *step = v->step;
@@ -372,8 +376,8 @@ static void check_small(struct shf_verify *v, const struct shf_mf_file *m)
 
 	if (shf_verify_plain(v, dir, base, m->name, step->sound ? m->bytes : UINT64_MAX, &bytes)) {
 		fd = shf_sys_open(sys, dir, base, shf_verify_follow(v), 0);
-		/* Never ENOENT, which would mean that there is no such step: the file has just
-		 * gone. */
+		/* The file has just been deleted. The code must not be ENOENT, which would mean
+		 * that there is no such step. */
 		rc = fd < 0 ? shf_fail_io(&e, -fd, "%s/%s", step->path, m->name)
 		            : read_small_file(v, fd, m, fam ? &text : NULL, &crc, &e);
 		if (fd >= 0)
@@ -402,13 +406,13 @@ void shf_verify_small(struct shf_verify *v)
 		check_small(v, &v->step->plain[i]);
 }
 
-/* ---- what does not belong ---- */
+/* ---- files that do not belong to the step ---- */
 
-/* A list of names, to be sorted and searched. */
+/* A list of names, sorted once it is complete. */
 struct names {
 	const char **a;                 /* owned array */
 	size_t n, cap;
-	bool own;                       /* strings too */
+	bool own;                       /* the strings are owned, too */
 };
 
 static int add_step_name(struct names *l, const char *name)
@@ -426,11 +430,10 @@ static int add_step_name(struct names *l, const char *name)
 	return l->a[l->n] ? (l->n++, 0) : -ENOMEM;
 }
 
-/* Skips ".nfs" names: the client of a network file system makes them for a file that was deleted
- * while a process still had it open, and removes them by itself. */
+/* Callback of shf_sys_list. Skips ".nfs" names: an NFS client makes such a file when a file is
+ * deleted that a process still has open, and removes it by itself. */
 static int add_entry_of_step(void *arg, const char *name)
 {
-	/* A network file system's, for somebody's open descriptor; it goes by itself. */
 	return strncmp(name, ".nfs", 4) == 0 ? 0 : add_step_name(arg, name);
 }
 
@@ -446,7 +449,7 @@ static int order_step_names(const void *a, const void *b)
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Collects every name that may be in the step's directory, folders too, sorted. */
+/* Collects all names that may be in the step's directory, folders included, and sorts them. */
 static int known_names(const struct sheaf_step *step, struct names *known)
 {
 	const struct shf_layout *l = &step->layout;
@@ -465,8 +468,8 @@ static int known_names(const struct sheaf_step *step, struct names *known)
 	return rc;
 }
 
-/* Reports the names of one directory that nobody knows. folder: as in names of files, "" or
- * "optimizer/". */
+/* Reports the names in directory dir that are not in `known`. folder: prefix of these names in the
+ * step, "" or for example "optimizer/". Returns 0 or a negative errno. */
 static int find_extra_in(struct shf_verify *v, int dir, const char *folder,
                          const struct names *known)
 {
@@ -499,7 +502,7 @@ static int find_extra_in(struct shf_verify *v, int dir, const char *folder,
 	return rc < 0 ? rc : 0;
 }
 
-/* A folder that is missing, or no folder, was reported through its files already. */
+/* Missing folders are skipped: their files were reported as missing already. */
 void shf_verify_extra(struct shf_verify *v)
 {
 	const struct sheaf_step *step = v->step;
@@ -520,7 +523,7 @@ void shf_verify_extra(struct shf_verify *v)
 		dir = shf_sys_open(sys, step->dir, l->families[i].dir,
 				   SHF_O_DIR | shf_verify_follow(v), 0);
 		if (dir == -ENOENT || dir == -ENOTDIR || dir == -ELOOP)
-			continue; /* its files are missing, and said to be */
+			continue; /* reported through its files */
 		if (dir < 0) {
 			rc = dir;
 			break;

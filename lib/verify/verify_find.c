@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tells the findings of a verify, and reads files so that what is wrong with them becomes one. */
+/* Records and reports the findings of a verification, and opens and reads files so that a missing
+ * or short file becomes a finding. */
 #include "verify_find.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -8,8 +9,8 @@
 #include "step_files.h"
 #include "verify.h"
 
-/* The first finding decides what the verification returns. With a sink, nothing more is put after
- * it: a copy of a damaged step is of no use. */
+/* The first finding decides what the verification returns. With a sink it also stops the copy,
+ * because a copy of a damaged step is of no use. */
 void shf_verify_find(struct shf_verify *v, const char *what, const struct shf_verify_at *at,
                      const struct sheaf_error *e)
 {
@@ -27,7 +28,7 @@ void shf_verify_find(struct shf_verify *v, const char *what, const struct shf_ve
 		v->report->finding(v->report->arg, &f);
 }
 
-/* Only the first one is kept: later ones mostly have the same cause. */
+/* Only the first failure is kept, because later ones mostly have the same cause. */
 void shf_verify_blind(struct shf_verify *v, int rc, const struct sheaf_error *e)
 {
 	if (v->blind)
@@ -61,8 +62,8 @@ int64_t shf_verify_read(struct shf_verify *v, int fd, void *buf, uint64_t n, uin
 	return got;
 }
 
-/* A name that is gone, or is a link, a folder or of another length, is a finding. An error of the
- * disk is not: it proves nothing about the step. */
+/* A file that is missing, is not a regular file or has another length is a finding. An I/O error is
+ * not, because it proves nothing about the step. */
 bool shf_verify_plain(struct shf_verify *v, int dir, const char *base, const char *name,
                       uint64_t want, uint64_t *bytes)
 {

@@ -1,27 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tells the findings of a verify, and reads files so that what is wrong with them becomes one. */
+/* Records and reports the findings of a verification, and opens and reads files so that a missing
+ * or short file becomes a finding. */
 #ifndef SHF_VERIFY_FIND_H
 #define SHF_VERIFY_FIND_H
 #include "verify.h"
 
-/* Tells a finding; e: its sentence. */
+/* Records and reports a finding. what: its kind, as in struct sheaf_finding; e: its message. */
 void shf_verify_find(struct shf_verify *v, const char *what, const struct shf_verify_at *at,
                      const struct sheaf_error *e);
-/* Something could not be looked at: rc and e say why. It only counts if nothing was found anywhere.
- */
+/* Records a failure rc, with message e, because of which a part of the step could not be checked.
+ * It decides the result only if no rank has a finding. */
 void shf_verify_blind(struct shf_verify *v, int rc, const struct sheaf_error *e);
-/* Bytes the file should have: of the manifest, else what is there, SHF_GONE too. */
+/* Returns the size that file f should have: the manifest's, or for a step without a manifest its
+ * size on disk, which may be SHF_GONE. */
 uint64_t shf_verify_want(const struct shf_verify *v, uint32_t f);
-/* Directory that `name`, relative to the step, is in, and its last part. Close it with
- * shf_verify_leave. A negative errno. */
+/* Opens the directory that the file `name` of the step lies in. *base: the last part of the name.
+ * Returns a descriptor, to be closed with shf_verify_leave, or a negative errno. */
 int shf_verify_enter(const struct shf_verify *v, const char *name, const char **base);
-/* Closes what enter has opened; dir may be an error. */
+/* Closes the directory that shf_verify_enter returned; dir may also be its error. */
 void shf_verify_leave(const struct shf_verify *v, int dir);
-int shf_verify_follow(const struct shf_verify *v);      /* 0 or SHF_O_NOFOLLOW */
-/* Tries again what fails with EIO; counted. Bytes, or a negative errno. */
+int shf_verify_follow(const struct shf_verify *v);      /* flag to open with: 0 or SHF_O_NOFOLLOW */
+/* Reads n bytes at `off`, and retries after EIO; retries are counted in v->retries. Returns the
+ * number of bytes, or a negative errno. */
 int64_t shf_verify_read(struct shf_verify *v, int fd, void *buf, uint64_t n, uint64_t off);
-/* A name that is there, plain and of `want` bytes (UINT64_MAX: any), else finds what it is
- * instead. dir: what enter returned, also when that was an error. */
+/* Whether `base` in directory dir is a regular file of `want` bytes (UINT64_MAX: of any size);
+ * *bytes: its size. If not, records the finding and returns false. dir: what shf_verify_enter
+ * returned, also if that was an error. name: the file's name in the step, for the report. */
 bool shf_verify_plain(struct shf_verify *v, int dir, const char *base, const char *name,
                       uint64_t want, uint64_t *bytes);
 #endif

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Verifying a step: every byte against its checksum, every tensor against its digest, every file
- * against the manifest. Nothing is taken from the catalog but names, because the catalog was built
- * from headers and may be what is broken.
+ * against the manifest. Only names are taken from the catalog, because the catalog was built from
+ * the headers, which may be what is damaged.
  *
- * The chain is manifest -> table of sums -> blocks, digests, headers, indexes. The manifest was
- * checked against its own sum when the step was opened. If the table is damaged, the manifest's
- * sums of whole files still prove the tensor files; they only cannot tell where a file is damaged.
- */
+ * Each link proves the next: manifest -> table of sums -> blocks, digests, headers, indexes. The
+ * manifest was checked against its own sum when the step was opened. If the table is damaged, the
+ * tensor files are checked against the manifest's sums of whole files, which cannot tell where in a
+ * file the damage is. */
 #include "verify_step.h"
 #include <inttypes.h>
 #include <string.h>
@@ -23,13 +23,12 @@
 #include "verify_files.h"
 #include "verify_find.h"
 
-/* ---- what is found ---- */
 
-/* ---- names and files ---- */
+/* ---- sizes of the files ---- */
 
-/* Looks up the sizes of the tensor files, each by one rank, and shares them with all. XOR adds them
- * up because each size was found by one rank alone and is 0 on the others. The numbers of the
- * blocks follow from the manifest, or for a step without one, from these sizes. [collective] */
+/* Finds the sizes of the tensor files, each on one rank, and shares them with all by XOR: a size is
+ * 0 on all ranks but the one that found it. Then numbers the blocks by the sizes in the manifest,
+ * or for a step without one by these sizes. [collective] */
 static int look_at_files(struct shf_verify *v, struct sheaf_error *err)
 {
 	const struct sheaf_step *step = v->step;
@@ -62,8 +61,8 @@ static int look_at_files(struct shf_verify *v, struct sheaf_error *err)
 
 /* ---- the table of sums ---- */
 
-/* Checks that manifest and table are still there, and reports why the table could not be used.
- * [rank 0] */
+/* Checks that manifest and table still exist with the right size, and reports why the table cannot
+ * be used if it cannot. [rank 0] */
 static void look_at_sums(struct shf_verify *v)
 {
 	const struct sheaf_step *step = v->step;
@@ -80,16 +79,15 @@ static void look_at_sums(struct shf_verify *v)
 		shf_verify_blind(v, step->sums_rc, &step->sums_err);
 		return;
 	}
-	/* Whole by itself, but not what the manifest says of the files. */
 	if (step->sums.bytes)
-		/* The table is whole by itself, but not what the manifest says of the files. The
-		 * manifest is named, because the table proved itself. */
+		/* The table is valid by itself but does not match the manifest's files. The finding
+		 * names the manifest, because the table has proved itself. */
 		at.file = "sheaf.json";
 	shf_verify_find(v, step->sums.bytes ? "manifest" : "checksum", &at, &step->sums_err);
 }
 
-/* Compares the manifest's sum of each file with what the sums of its blocks add up to. No file is
- * read for that. A difference means that manifest and table are of different saves. */
+/* Compares the manifest's sum of each file with the combined sums of its blocks from the table; no
+ * file is read. A difference means that manifest and table are of different saves. */
 static void match_files(struct shf_verify *v)
 {
 	const struct sheaf_step *step = v->step;
@@ -123,7 +121,7 @@ static void match_files(struct shf_verify *v)
 	shf_free(by);
 }
 
-/* Compares families and ties in the manifest with the table. [rank 0] */
+/* Checks the families and ties of the manifest against the table. [rank 0] */
 static void match_families(struct shf_verify *v)
 {
 	const struct sheaf_step *step = v->step;
@@ -166,9 +164,9 @@ static void match_families(struct shf_verify *v)
 	}
 }
 
-/* Without a table: compares whole files with the manifest. A file that is not right is marked gone,
- * so that its header is not looked at. Nothing is compared if some rank could not read its share:
- * the sums would be of files with holes, and every file would look damaged. [collective] */
+/* Without a table: compares the sums of whole files with the manifest. A wrong file is marked
+ * SHF_GONE, so that its header is not parsed. If some rank could not read its share, nothing is
+ * compared, because every file with a missing part would look damaged. [collective] */
 static int match_raw(struct shf_verify *v, struct sheaf_error *err)
 {
 	const struct sheaf_step *step = v->step;
@@ -179,14 +177,14 @@ static int match_raw(struct shf_verify *v, struct sheaf_error *err)
 	if (rc == 0)
 		rc = shf_allreduce(team, &blind, 1, SHEAF_MAX, err);
 	if (rc < 0 || blind)
-		return rc; /* a rank could not read its share: the sums are of holes */
+		return rc; /* sums are incomplete */
 	for (size_t f = 0; f < step->layout.files_n; f++) {
 		const struct shf_mf_file *m = &step->manifest.files[f];
 		uint64_t crc = v->raw[f] ^ shf_crc64_ones(m->bytes);
 		struct shf_verify_at at = SHF_AT_FILE(m->name);
 		struct sheaf_error e;
 
-		/* A file of another length has been reported. */
+		/* A file of another length was reported already. */
 		if (v->bytes[f] != m->bytes || crc == m->crc)
 			continue;
 		v->bytes[f] = SHF_GONE;
@@ -202,8 +200,8 @@ static int match_raw(struct shf_verify *v, struct sheaf_error *err)
 
 /* ---- digests of whole tensors ---- */
 
-/* Compares the digest of one tensor, on one rank. If not all of its bytes are there, some block
- * could not be read or was wrong, which has been reported. */
+/* Compares the digest of one tensor. If not all of its bytes were summed, some block could not be
+ * read or was wrong, which has been reported. */
 static void compare_digest(struct shf_verify *v, uint64_t n)
 {
 	const struct shf_sums *s = &v->step->sums;
@@ -214,7 +212,7 @@ static void compare_digest(struct shf_verify *v, uint64_t n)
 
 	if (v->got_bytes[n] != t.bytes)
 		return;
-	/* Counted once, whether right or not. */
+	/* counted whether the digest is right or not */
 	v->tensors++;
 	v->tensor_bytes += t.bytes;
 	if (v->got[n] == t.digest)
@@ -224,8 +222,9 @@ static void compare_digest(struct shf_verify *v, uint64_t n)
 	shf_verify_find(v, "digest", &at, &e);
 }
 
-/* Adds up the parts of each tensor, and compares. Blocks prove bytes; only this proves that the
- * bytes are those of the tensor that the table names. [collective] */
+/* Combines the parts of each tensor's digest over all ranks, and compares the results. The sums of
+ * blocks prove bytes in a file; only the digest proves that they are the bytes of the tensor that
+ * the table names. [collective] */
 static int match_digests(struct shf_verify *v, struct sheaf_error *err)
 {
 	struct shf_team *team = &v->step->run->team;
@@ -238,11 +237,11 @@ static int match_digests(struct shf_verify *v, struct sheaf_error *err)
 	return rc;
 }
 
-/* ---- all of it ---- */
+/* ---- the whole verification ---- */
 
 /* Allocates everything before the first agreement, so that a lack of memory on one rank ends the
- * call on all. Buffers are no larger than the longest file, because small steps are verified often
- * and a page costs more to get than to sum. */
+ * call on all. Buffers are no larger than the longest file, because small steps are verified often,
+ * and a new page costs more to fault in than to sum. */
 static int verify_setup(struct shf_verify *v, struct sheaf_error *err)
 {
 	size_t files = v->step->layout.files_n;
@@ -254,8 +253,8 @@ static int verify_setup(struct shf_verify *v, struct sheaf_error *err)
 	v->got = shf_zalloc(tensors, sizeof(*v->got));
 	v->got_bytes = shf_zalloc(tensors + 1, sizeof(*v->got_bytes));
 	v->direct = shf_zalloc(files, sizeof(*v->direct));
-	/* Small steps are verified often, and a page costs more to get than to sum. */
-	v->chunk_bytes = v->step->sound ? SHF_PAGE : SHF_VERIFY_CHUNK; /* sizes are not known yet */
+	/* The sizes of a foreign step are not known yet. */
+	v->chunk_bytes = v->step->sound ? SHF_PAGE : SHF_VERIFY_CHUNK;
 	for (uint32_t f = 0; f < files && v->step->sound; f++)
 		if (shf_verify_want(v, f) > v->chunk_bytes)
 			v->chunk_bytes = shf_verify_want(v, f);
@@ -281,8 +280,8 @@ static void verify_release(struct shf_verify *v)
 }
 
 /* The order matters: sizes come first, because shares and findings depend on them; headers come
- * after the blocks that they lie in. Returns failures of the group; what is wrong with the step is
- * in v. [collective] */
+ * after the blocks that contain them. Returns failures of the group; findings and other failures
+ * are in v. [collective] */
 static int look_at_everything(struct shf_verify *v, struct sheaf_error *err)
 {
 	const struct sheaf_step *step = v->step;
@@ -304,7 +303,7 @@ static int look_at_everything(struct shf_verify *v, struct sheaf_error *err)
 	}
 	if (rc < 0)
 		return rc;
-	if (step->cat_rc < 0) /* else they were matched when the step was opened */
+	if (step->cat_rc < 0) /* otherwise checked at open */
 		shf_verify_headers(v);
 	shf_verify_small(v);
 	if (zero && step->sound && !v->sink)
@@ -314,8 +313,8 @@ static int look_at_everything(struct shf_verify *v, struct sheaf_error *err)
 
 enum { FINDINGS, BLIND, DISK_BYTES, RETRIES, TENSORS, TENSOR_BYTES, SUMS_N };
 
-/* Adds up the counts of all ranks. If nobody found anything but the step could not be catalogued,
- * the reason for that is the finding. [collective] */
+/* Adds up the counts of all ranks. If no rank found anything although the catalog could not be
+ * built, the error of the catalog becomes the finding. [collective] */
 static int sum_up(struct shf_verify *v, uint64_t x[SUMS_N], struct sheaf_error *err)
 {
 	const struct sheaf_step *step = v->step;
@@ -337,6 +336,7 @@ static int sum_up(struct shf_verify *v, uint64_t x[SUMS_N], struct sheaf_error *
 	return 0;
 }
 
+/* Fills in the caller's report. x: counts over all ranks; ns: duration. */
 static void fill_verify_report(const struct shf_verify *v, const uint64_t x[SUMS_N], int64_t ns,
                                struct sheaf_report *r)
 {
@@ -352,7 +352,8 @@ static void fill_verify_report(const struct shf_verify *v, const uint64_t x[SUMS
 	r->verify_ns = (uint64_t)ns;
 }
 
-/* Reports that a step without checksums looks right, but cannot be proved. */
+/* Reports that a step without checksums is well formed, but that its values cannot be verified.
+ * Returns EFORMAT. */
 static int unverified(struct shf_verify *v, struct sheaf_error *err)
 {
 	struct sheaf_finding f = { .size = sizeof(f), .what = "unverified", .file = "",
@@ -387,8 +388,9 @@ int shf_step_verify(struct sheaf_step *step, struct sheaf_report *report, struct
 	return shf_step_verify_into(step, NULL, report, err);
 }
 
-/* A finding on any rank comes before a failure to read on another: EIO may go away, damage does
- * not. A step that proved whole becomes run->lineage.verified, which is what retention goes by. */
+/* A finding on any rank takes precedence over a failure to read on another, because an I/O error
+ * may go away and damage does not. A step that was found whole becomes run->lineage.verified, by
+ * which retention decides what may be deleted. */
 int shf_step_verify_into(struct sheaf_step *step, struct shf_verify_sink *sink,
                          struct sheaf_report *report, struct sheaf_error *err)
 {
@@ -417,7 +419,8 @@ int shf_step_verify_into(struct sheaf_step *step, struct shf_verify_sink *sink,
 			rc = unverified(&v, err);
 	}
 	rc = shf_step_doubt(step, rc, err);
-	/* A rewind may have set it aside; then it must not take the place of one that is there. */
+	/* A rewind may have set the step aside since it was opened; then it must not replace a
+	 * verified step that still exists. */
 	if (rc == 0 && !run->life.foreign && step->rewinds == run->lineage.rewinds &&
 	    step->number >= run->lineage.verified.step)
 		run->lineage.verified = shf_step_saved(step);
