@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Deletes old steps after a commit, by retention rules, on rank 0. Deleting large files takes long
- * on some file systems. So if the caller only asked how far a commit is, a thread does it, and its
- * log is written at the next call that settles it: the caller's log function is never called from
- * another thread. */
+/* Deletes old steps after a commit, by the retention rules, on rank 0. Deleting large files takes
+ * long on some file systems, so if the caller does not wait for the commit, a thread does it. Its
+ * log is written by the next call that settles the thread, because the caller's log function is
+ * never called from another thread. */
 #include "prune_task.h"
 #include <inttypes.h>
 #include <string.h>
@@ -10,7 +10,8 @@
 #include "run_env.h"
 #include "scrub_run.h"
 
-/* Called for each step, in the thread: what happened is written down for log_pruned. */
+/* Callback of shf_store_prune, in the thread: records a deleted step for log_pruned(). what: 'r' if
+ * the step was removed. */
 static void went(void *arg, int64_t step, char what, const char *why)
 {
 	struct shf_pruning *p = arg;
@@ -21,7 +22,7 @@ static void went(void *arg, int64_t step, char what, const char *why)
 	shf_buf_add(&p->told, why, strlen(why) + 1);
 }
 
-/* All of it is one turn, because it is one call of lib/store. */
+/* The work of the thread: a single turn, because it is a single call of lib/store. */
 static bool prune(void *arg)
 {
 	struct sheaf_run *run = arg;
@@ -38,7 +39,7 @@ void shf_pruning_late(const struct sheaf_run *run)
 		        "prune goes on with it", run->store.path);
 }
 
-/* Logs what was deleted, and why; or that nothing was. */
+/* Logs each deleted step with the reason, or why the prune failed. */
 static void log_pruned(struct sheaf_run *run)
 {
 	struct shf_pruning *p = run->retain.pruning;
@@ -58,8 +59,7 @@ static void log_pruned(struct sheaf_run *run)
 	shf_buf_release(&p->told);
 }
 
-/* Waits for the thread. If it had not begun, the work is done here, so that what was asked for is
- * done in any case. */
+/* If the thread has not begun, the work is done here, so that the prune takes place in any case. */
 void shf_pruning_settle(struct sheaf_run *run)
 {
 	struct shf_pruning *p = run->retain.pruning;
@@ -78,7 +78,7 @@ bool shf_pruning_goes_on(struct sheaf_run *run)
 	return false;
 }
 
-/* If one is still under way nothing is begun: the next commit will do it. */
+/* If no thread can be started, the prune is done here. */
 void shf_pruning_begin(struct sheaf_run *run, const struct shf_prune *rules, bool behind)
 {
 	struct shf_pruning *p = run->retain.pruning;
@@ -102,21 +102,23 @@ struct shf_prune shf_run_rules(const struct sheaf_run *run, const struct shf_sav
 		.keep_best = o->keep_best, .best_largest = o->best_largest != 0,
 		.best_note = o->best_note,
 		.verified = *verified, .keep = run->lineage.loaded, .dry = dry,
-		.grace_s = o->grace_s ? o->grace_s : -1 };      /* taken options: 0 is none */
+		/* in the options of an open run, 0 means no grace period; in struct shf_prune, -1
+		 * does */
+		.grace_s = o->grace_s ? o->grace_s : -1 };
 }
 
-/* The rules go by the newest verified step, and by nothing newer: a step that was not read again
- * since its commit must not cost an older one. [collective] */
+/* Only the newest verified step lets older ones go. A newer step that was not read again since its
+ * commit may be damaged, so it must not cost an older one. [collective] */
 void shf_run_prune_behind(struct sheaf_run *run, bool scrubbing, bool behind)
 {
 	struct shf_prune r;
 	struct sheaf_error err;
 
-	/* Without keep_last nothing is ever deleted by itself. */
+	/* Without keep_last, nothing is deleted automatically. */
 	if (run->opts.keep_last <= 0 || (!scrubbing && shf_behind_look(run, &err) < 0))
 		return;
 	shf_behind_start(run);
-	/* Whoever does not act on the directory need not wait. */
+	/* Only rank 0 works in the directory; the others need not wait for it. */
 	if (run->team.rank != 0 || run->lineage.verified.step < 0)
 		return;
 	r = shf_run_rules(run, &run->lineage.verified, false);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Old steps go after a commit: at once, or behind a caller who just asks, by a thread of rank 0. No
- * publish begins meanwhile, no step is opened, marked or set aside; a stage may be made and thrown
- * away, for its number is no step's that may go. */
+/* Deletes old steps after a commit: at once, or in a background thread of rank 0 if the caller does
+ * not wait for the commit. While the thread runs, no save publishes, and no step is opened, marked
+ * or set aside: these calls first settle it. A save may create or discard a stage meanwhile,
+ * because its number is not that of a step that may be deleted. */
 #ifndef SHF_PRUNE_TASK_H
 #define SHF_PRUNE_TASK_H
 #include "background.h"
@@ -9,32 +10,38 @@
 #include "trash.h"
 
 struct sheaf_run;
-/* The prune that a thread does, or did last. The thread's until it is settled. */
+/* The prune that runs in a thread, or ran last. All members belong to the thread until it is
+ * settled. */
 struct shf_pruning {
 	struct shf_background task;
 	struct shf_prune rules;
-	struct shf_buf told;            /* of the steps that went: number, reason, NUL */
+	struct shf_buf told;            /* for each deleted step: its number (int64_t), then the
+	                                 * reason, a string with its NUL */
 	int rc;
 	struct sheaf_error err;
 };
-/* By these rules. Nothing where the one before still deletes: the next one will do. The log hears
- * what went here, or at the next call of these. [rank 0] */
+/* Deletes steps by these rules, in a thread if `behind`. If the thread of the last prune still runs
+ * and `behind` is set, does nothing, because the next commit will prune. What was deleted is logged
+ * here, or for a thread by the next call of one of these functions. [rank 0] */
 void shf_pruning_begin(struct sheaf_run *run, const struct shf_prune *rules, bool behind);
-/* Logs it if the last prune ran out of time and left files for the next one to delete. [rank 0] */
+/* Logs a warning if the last prune ran out of time and left files for the next one to delete. [rank
+ * 0] */
 void shf_pruning_late(const struct sheaf_run *run);
-/* Does it, behind? [local] */
+/* Whether the thread still runs. If it has ended, settles it. [local] */
 bool shf_pruning_goes_on(struct sheaf_run *run);
-/* What was begun is over. [local] */
+/* Waits for the thread, if there is one, and logs what it deleted. [local] */
 void shf_pruning_settle(struct sheaf_run *run);
-/* The rules of a prune, from the options of the run. verified: the newest step that was read again.
- * [local] */
+/* Returns the rules of a prune, from the options of the run. verified: the newest step that was
+ * read again; only steps older than this may be deleted. [local] */
 struct shf_prune shf_run_rules(const struct sheaf_run *run, const struct shf_saved *verified,
                                bool dry);
-/* What a commit, or the close, lets go: by what has been read again so far; then the next step's
- * turn comes. scrubbing: some node is known to be reading still, so ranks need not ask; equal on
- * all of them. behind: by a thread, for whoever does not wait. [collective] */
+/* The prune after a commit or at close: deletes steps older than the one that was verified last,
+ * then starts to read the next committed step again. scrubbing: the caller knows that some node
+ * still reads, so the ranks need not ask each other; equal on all ranks. behind: delete in a
+ * thread. [collective] */
 void shf_run_prune_behind(struct sheaf_run *run, bool scrubbing, bool behind);
-/* Deletes at once what later commits would let go: steps, as far as a newer one has been read
- * again, and pruned steps whose grace is over. What could not be deleted is logged. [collective] */
+/* Deletes at once what later commits would delete: old steps, as far as a newer one has been read
+ * again, and pruned steps whose grace period is over. A failure to delete is only logged.
+ * [collective] */
 int shf_run_make_room(struct sheaf_run *run, struct sheaf_error *err);
 #endif

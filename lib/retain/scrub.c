@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads a committed step again, turn by turn. Each turn reads at most a block, so the thread that
- * takes the turns can be stopped soon. The phases are: manifest and head of the table; pages of the
- * table; blocks; attached files.
+/* Reads a committed step again, turn by turn. Each turn reads at most a block, so that the thread
+ * that takes the turns can be stopped soon. The phases are: manifest and head of the table; pages
+ * of the table; blocks; attached files.
  *
- * Always true: the first thing that is wrong, or that cannot be told, ends it. What the table says
- * is believed only of pages that the manifest's own sum vouches for. */
+ * Always true: the first damage, and the first failure to read, ends the reading. A page of the
+ * table is used only after it was checked against the page table, and that against the sum in the
+ * manifest. */
 #include "scrub.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -17,13 +18,13 @@
 #include "place.h"
 #include "read_ring.h"
 
-#define ROOM SHF_BLOCK
+#define ROOM SHF_BLOCK          /* size of the read buffer */
 #define PAGES_A_TURN (ROOM / SHF_SUMS_PAGE)
 
 enum { BEGIN, TABLE, DATA, SMALL, OVER };
 
-/* All memory is allocated here, so that no turn can fail for want of it but the first, which learns
- * how large the manifest and the page table are. */
+/* All memory is allocated here, except for the manifest and the page table, whose sizes the first
+ * turn learns. So no later turn can fail for want of memory. */
 int shf_reread_init(struct shf_reread *r, const struct shf_sys *sys, int dir, int64_t step,
                     const char *session, const char *where, struct sheaf_error *err)
 {
@@ -58,17 +59,18 @@ void shf_reread_release(struct shf_reread *r)
 		.bytes = r->bytes, .dir = -1, .sums_fd = -1, .fd = -1, .direct = -1 };
 }
 
-/* ---- how it ends ---- */
+/* ---- the ends of the reading ---- */
 
-/* Ends the reading with the error that is in r->err. */
+/* Ends the reading with the message in r->err, as damage. Returns false, as a last turn does. */
 static bool end_as_damaged(struct shf_reread *r)
 {
 	r->rc = r->err.code = SHEAF_ECORRUPT;
 	return false;
 }
 
-/* Ends the reading with an error of the disk. What is named and not there, or is a link, a folder
- * or longer than it can be, is damage instead. */
+/* Ends the reading with an errno. If a file that the manifest names does not exist, is a link or a
+ * folder, or is larger than possible, the result is damage; any other errno proves nothing about
+ * the step. */
 static bool end_as_unread(struct shf_reread *r, int sys, const char *name)
 {
 	r->rc = shf_fail_sys(&r->err, sys, "%s/%s", r->where, name);
@@ -79,8 +81,8 @@ static bool end_as_unread(struct shf_reread *r, int sys, const char *name)
 
 /* ---- reading ---- */
 
-/* Reads all n bytes, and tries again where the disk reports EIO. If the file ends too early, that
- * is damage. */
+/* Reads all n bytes at `off`, with retries after EIO. A file that ends too early is damage. false:
+ * the reading has ended. */
 static bool read_scrubbed(struct shf_reread *r, int fd, void *to, uint64_t n, uint64_t off,
                           const char *name)
 {
@@ -101,15 +103,16 @@ static int open_in_scrubbed(const struct shf_reread *r, const char *name, int fl
 	return shf_in_step_open(r->sys, r->dir, name, flags | SHF_O_NOFOLLOW);
 }
 
-/* Bytes from `off` on are about to be read through the page cache, which must not answer from
- * memory: what counts is what the disk has. */
+/* Drops bytes [off, bytes) of the file from the page cache before they are read through it, so that
+ * the read returns what is on disk. */
 static void forget_range(const struct shf_reread *r, int fd, uint64_t off, uint64_t bytes)
 {
 	if (off < bytes)
 		shf_sys_forget(r->sys, fd, off, bytes - off);
 }
 
-/* Opens the file and compares its length with the manifest's. */
+/* Opens a file of the manifest into *fd and compares its length with the manifest's. false: the
+ * reading has ended. */
 static bool open_scrubbed(struct shf_reread *r, const struct shf_mf_file *file, int *fd)
 {
 	struct shf_stat st;
@@ -130,7 +133,8 @@ static bool open_scrubbed(struct shf_reread *r, const struct shf_mf_file *file, 
 
 /* ---- manifest and table ---- */
 
-/* The manifest must be of the save that was committed, not of a later one with the same number. */
+/* Reads and decodes sheaf.json. The manifest must be that of the save that was committed, not of a
+ * later save with the same number. */
 static bool read_own_manifest(struct shf_reread *r)
 {
 	struct shf_stat st = { .bytes = 0 };
@@ -174,8 +178,8 @@ static uint64_t blocks_of_file(uint64_t bytes)
 	return bytes / SHF_BLOCK + (bytes % SHF_BLOCK != 0);
 }
 
-/* The table must have records of all that the manifest names. After this, a record that is looked
- * up is always inside its section. */
+/* Checks that the table has records for exactly the files and blocks of the manifest. After this,
+ * the record of any of them lies inside its section. */
 static bool table_fits(struct shf_reread *r, const char *where)
 {
 	uint64_t blocks = 0;
@@ -190,8 +194,8 @@ static bool table_fits(struct shf_reread *r, const char *where)
 	return end_as_damaged(r);
 }
 
-/* Reads the head and the page table, which the manifest has the sum of. With these every other page
- * can be checked when it is needed. */
+/* Reads the head and the page table of sheaf.sums, and checks both against the sum in the manifest.
+ * After this every other page can be checked when it is needed. */
 static bool open_table(struct shf_reread *r)
 {
 	const struct shf_mf_file *sums = &r->manifest.sums;
@@ -214,8 +218,8 @@ static bool open_table(struct shf_reread *r)
 		return end_as_unread(r, ENOMEM, sums->name);
 	if (!read_scrubbed(r, r->sums_fd, r->pages, n, r->head.pages_off, sums->name))
 		return false;
-	/* The manifest's sum of the table is that of its head and its page table; these prove the
-	 * rest. */
+	/* The manifest has a sum of head and page table alone; the page table has the sums of the
+	 * other pages. */
 	crc = shf_crc64_more(shf_crc64(r->buf, SHF_SUMS_HEADER), r->pages, (size_t)n);
 	if (crc == sums->crc)
 		return table_fits(r, where);
@@ -224,7 +228,7 @@ static bool open_table(struct shf_reread *r)
 	return end_as_damaged(r);
 }
 
-/* Reads and checks one page of the table. */
+/* Reads page p of the table into `to` and checks it. */
 static bool table_page(struct shf_reread *r, uint64_t p, uint8_t *to)
 {
 	uint64_t off = p * SHF_SUMS_PAGE, left = r->head.pages_off - off, got, want;
@@ -241,8 +245,9 @@ static bool table_page(struct shf_reread *r, uint64_t p, uint8_t *to)
 	return end_as_damaged(r);
 }
 
-/* Returns a record of the table. Records are 8, 32 or 64 bytes long, so each lies in one page. Each
- * section keeps its last page, because the records of a section are read in order. */
+/* Returns the record at `off` of the table, or NULL if the reading has ended. Records are 8, 32 or
+ * 64 bytes long, so none crosses a page. The last page of each section is kept, because the records
+ * of a section are read in order. */
 static const uint8_t *table_record(struct shf_reread *r, int section, uint64_t off)
 {
 	struct shf_table_page *t = &r->table[section];
@@ -267,8 +272,8 @@ static bool tensor_get(struct shf_reread *r, uint64_t i, struct shf_sums_tensor 
 	return p != NULL;
 }
 
-/* A turn of the second phase: pages that no record of this share will need are read as well, each
- * node its share of them. */
+/* A turn of the phase TABLE. Pages that no record of this share is in are checked as well; the
+ * pages are dealt to the shares round robin. */
 static bool turn_table(struct shf_reread *r)
 {
 	uint64_t n = (r->head.pages_off + SHF_SUMS_PAGE - 1) / SHF_SUMS_PAGE;
@@ -283,7 +288,7 @@ static bool turn_table(struct shf_reread *r)
 
 /* ---- blocks ---- */
 
-/* Which blocks this node reads. */
+/* Sets the range of blocks that this share reads. */
 static void deal_scrub_shares(struct shf_reread *r)
 {
 	uint64_t all = r->head.blocks_n, more = all % r->shares;
@@ -292,7 +297,7 @@ static void deal_scrub_shares(struct shf_reread *r)
 	r->end = r->at + all / r->shares + (r->share < more);
 }
 
-/* The first turn. */
+/* The turn of the phase BEGIN. */
 static bool turn_begin(struct shf_reread *r)
 {
 	if (!read_own_manifest(r) || !open_table(r))
@@ -304,8 +309,8 @@ static bool turn_begin(struct shf_reread *r)
 	return true;
 }
 
-/* Finds the first tensor of the open file that ends behind byte lo, which is where this share
- * begins. `whole`: all of that tensor lies in the share. */
+/* Finds the first tensor of the open file that ends after byte lo, where this share begins in the
+ * file. Sets r->whole if the tensor does not begin before lo. */
 static bool seek_tensor(struct shf_reread *r, uint64_t lo)
 {
 	uint64_t from = r->sums_file.first_tensor, to = from + r->sums_file.tensors_n;
@@ -332,8 +337,9 @@ static bool seek_tensor(struct shf_reread *r, uint64_t lo)
 	return true;
 }
 
-/* Opens the file that the next block lies in, and checks its record of the table. The next file is
- * opened when the one before is done, so one descriptor or two are open at a time. */
+/* Opens the file of the next block, if it is not open yet, and checks its record in the table. The
+ * file before is closed first, so at most two descriptors, buffered and direct, are open at a
+ * time. */
 static bool enter_file(struct shf_reread *r)
 {
 	const struct shf_mf_file *m = &r->manifest.files[r->file];
@@ -366,8 +372,8 @@ static bool enter_file(struct shf_reread *r)
 	return seek_tensor(r, (r->at - r->first) * SHF_BLOCK);
 }
 
-/* Reads n bytes at lo: whole pages past the page cache, if this file can be read so, the rest
- * through it after the page cache has been told to forget them. */
+/* Reads n bytes at lo into r->buf: whole pages with direct I/O, if this file can be read so, and
+ * the rest through the page cache, from which these bytes are dropped first. */
 static bool read_scrubbed_block(struct shf_reread *r, uint64_t lo, uint64_t n)
 {
 	const char *name = r->manifest.files[r->file].name;
@@ -379,14 +385,14 @@ static bool read_scrubbed_block(struct shf_reread *r, uint64_t lo, uint64_t n)
 	if (got == (int64_t)pages) {
 		r->bytes += pages;
 	} else {
-		got = 0; /* the other descriptor has its own answer */
+		got = 0; /* the buffered read below reports errors */
 		forget_range(r, r->fd, lo, lo + n);
 	}
 	return (uint64_t)got == n ||
 	       read_scrubbed(r, r->fd, r->buf + got, n - (uint64_t)got, lo + (uint64_t)got, name);
 }
 
-/* Compares the digest of a tensor that lies in this share whole. */
+/* Compares the digest of a tensor that lies in this share from start to end. */
 static bool tensor_is(struct shf_reread *r, const struct shf_sums_tensor *t)
 {
 	if (r->digest == t->digest)
@@ -397,9 +403,10 @@ static bool tensor_is(struct shf_reread *r, const struct shf_sums_tensor *t)
 	return end_as_damaged(r);
 }
 
-/* Adds the bytes to the digests of the tensors that they are of. A tensor that lies in several
- * shares is added to `cut`: what each share has of it, and in one of them the stored digest as
- * well. The cuts of all shares together give 0 if all such tensors are right. */
+/* Adds the n bytes at lo, in r->buf, to the digests of the tensors that they belong to. A tensor
+ * that lies in several shares goes to `cut`: each share adds the sum of its part, and the share
+ * with the end of the tensor also the stored digest. The XOR of the cuts of all shares is 0 if all
+ * such tensors are right. */
 static bool sum_tensors(struct shf_reread *r, uint64_t lo, uint64_t n)
 {
 	uint64_t last = r->sums_file.first_tensor + r->sums_file.tensors_n, hi = lo + n;
@@ -418,12 +425,11 @@ static bool sum_tensors(struct shf_reread *r, uint64_t lo, uint64_t n)
 			r->digest = shf_crc64_raw(r->digest, r->buf + (from - lo),
 			                          (size_t)(to - from));
 		if (t.off + t.bytes > hi) {
-			if (r->at + 1 == r->end) /* the rest is another share's */
+			if (r->at + 1 == r->end) /* the rest of the tensor is in the next share */
 				r->cut ^= shf_crc64_shift(r->digest, t.off + t.bytes - hi);
 			return true;
 		}
-		/* XOR of what all shares have of it and of the stored digest is 0 if they are
-		 * equal. */
+		/* The parts of all shares and the stored digest cancel out if they are equal. */
 		if (!r->whole)
 			r->cut ^= r->digest ^ t.digest;
 		else if (!tensor_is(r, &t))
@@ -432,7 +438,7 @@ static bool sum_tensors(struct shf_reread *r, uint64_t lo, uint64_t n)
 	return true;
 }
 
-/* A turn of the third phase: one block. */
+/* A turn of the phase DATA: reads and checks one block. */
 static bool turn_data(struct shf_reread *r)
 {
 	const uint8_t *p;
@@ -468,7 +474,7 @@ static bool turn_data(struct shf_reread *r)
 
 /* ---- attached files and indexes ---- */
 
-/* A turn of the last phase: up to a block of an attached file. */
+/* A turn of the phase SMALL: up to a block of an attached file. */
 static bool turn_small(struct shf_reread *r)
 {
 	const struct shf_mf_file *f;
@@ -503,7 +509,7 @@ static bool turn_small(struct shf_reread *r)
 	return true;
 }
 
-/* [any thread, one at a time] */
+/* Called by one thread at a time, which may be any. */
 bool shf_reread_turn(void *reread)
 {
 	struct shf_reread *r = reread;
@@ -524,6 +530,7 @@ bool shf_reread_turn(void *reread)
 
 /* ---- for other readers ---- */
 
+/* Drops one file from the page cache; ignores errors. */
 static void forget_file(const struct shf_sys *sys, int dir, const char *name, uint64_t bytes)
 {
 	int fd = shf_in_step_open(sys, dir, name, SHF_O_NOFOLLOW);
@@ -533,14 +540,14 @@ static void forget_file(const struct shf_sys *sys, int dir, const char *name, ui
 	shf_fd_close(sys, &fd);
 }
 
-/* The manifest is dropped first, so that it is the disk's manifest that names the other files. */
+/* The manifest is dropped first, so that the list of the other files comes from the manifest on
+ * disk. */
 void shf_reread_forget(const struct shf_sys *sys, int dir)
 {
 	struct shf_arena arena = { 0 };
 	struct shf_manifest m;
 	struct sheaf_error err;
 
-	/* The manifest first, so that it is the disk's which names the others. */
 	forget_file(sys, dir, "sheaf.json", SHF_MANIFEST_MAX);
 	if (shf_manifest_read(sys, dir, "", &m, &arena, &err) == 0) {
 		forget_file(sys, dir, m.sums.name, m.sums.bytes);

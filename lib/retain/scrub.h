@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading a committed step again: one node's share of its blocks, of the pages of its table and of
- * its small files, in short turns and bounded memory (2 MiB, the manifest, and of the table the
- * sums of its pages, 1/8192 of it), so that it can go on behind the training. A block is compared
- * with its sum; the digest of a tensor that lies in the share whole with the table's. What of a
- * tensor lies in other shares is summed in `cut`, which over all shares is 0. What cannot be read
- * past the page cache is dropped from it first: what matters is what the disk has.
+/* Reads a committed step again, to check that the disk has what was written: one node's share of
+ * its blocks, of the pages of its table and of its small files. It works in short turns, so that it
+ * can run in the background of the training, with bounded memory: 2 MiB, the manifest, and the page
+ * table of the sums (1/8192 of the table).
  *
- * Knows nothing of runs, groups and callers: the turns are a thread's. */
+ * A block is compared with its sum. A tensor that lies within the share is compared with its
+ * digest. The parts of tensors that lie in several shares are summed in `cut`; the XOR of the cuts
+ * of all shares is 0 if these tensors are right. Files that cannot be read with direct I/O are
+ * dropped from the page cache first, because the bytes on disk are to be checked.
+ *
+ * This file knows nothing of runs, groups and callers: a thread takes the turns. */
 #ifndef SHF_SCRUB_H
 #define SHF_SCRUB_H
 #include <stdbool.h>
@@ -17,53 +20,61 @@
 #include "sys.h"
 
 enum { SHF_TABLE_FILES, SHF_TABLE_TENSORS, SHF_TABLE_BLOCKS, SHF_TABLE_SECTIONS };
-struct shf_table_page {         /* of sheaf.sums, checked */
+struct shf_table_page {         /* a page of sheaf.sums that was read and checked */
 	uint8_t *bytes;                 /* owned */
-	uint64_t page;                  /* which; UINT64_MAX: none yet */
+	uint64_t page;                  /* its number; UINT64_MAX: none yet */
 };
-/* A step that is being read again. It belongs to the thread that takes the turns until there are no
- * more. */
+/* A step that is being read again. It belongs to the thread that takes the turns until the last
+ * turn is over. */
 struct shf_reread {
-	/* what is asked */
+	/* parameters */
 	const struct shf_sys *sys;
-	int dir;                        /* owned descriptor of the step; -1 */
+	int dir;                        /* owned; descriptor of the step's directory; -1: none */
 	int64_t step;
-	char session[33];               /* the step's must be this; "": any */
-	const char *run;                /* borrowed; its run id must be this; NULL, "": any */
-	char where[300];                /* the step, for sentences */
-	uint32_t share, shares;
-	bool buffered;                  /* never past the page cache */
-	/* what came of it, when there are no more turns */
-	int rc;                         /* 0; ECORRUPT: damage, err says where; else unknown */
+	char session[33];               /* the manifest must have this session; "": any */
+	const char *run;                /* borrowed; the manifest must have this run id; NULL or "":
+	                                 * any */
+	char where[300];                /* path of the step, for messages */
+	uint32_t share, shares;         /* reads part number `share` of `shares` */
+	bool buffered;                  /* no direct I/O */
+	/* results, valid after the last turn */
+	int rc;                         /* 0: the share is right; ECORRUPT: damage, described in
+	                                 * err; another code: it could not be read */
 	struct sheaf_error err;
-	uint64_t cut, bytes;            /* bytes: that were read */
-	/* where it is */
-	int phase;
+	uint64_t cut, bytes;            /* cut: see above; bytes: number of bytes read */
+	/* state between two turns */
+	int phase;                      /* BEGIN, TABLE, DATA, SMALL or OVER in scrub.c */
 	struct shf_arena arena;
 	struct shf_manifest manifest;
 	struct shf_sums_head head;
 	int sums_fd;
-	uint8_t *pages;                 /* owned; sums of the table's pages */
+	uint8_t *pages;                 /* owned; page table: the sums of the table's pages */
 	struct shf_table_page table[SHF_TABLE_SECTIONS];
-	uint8_t *room, *buf;            /* owned; a block, aligned */
-	uint64_t page, at, end;         /* next page of the table; next block, and the end */
-	uint32_t file;                  /* the one that is open, or was last */
-	uint64_t first;                 /* its first block of all */
-	int fd, direct;                 /* negative: not open, cannot be had */
-	struct shf_sums_file sums_file;
-	uint64_t tensor, digest;        /* next record to end; raw sum of what was seen of it */
-	bool whole;                     /* all of it was */
-	size_t small;                   /* next attached file */
-	uint64_t small_at, small_crc;
+	uint8_t *room, *buf;            /* owned; room for a block; buf is its aligned start */
+	uint64_t page, at, end;         /* next page of the table; next block of the share and its
+	                                 * end, numbered over all files */
+	uint32_t file;                  /* the file that is open, or was open last */
+	uint64_t first;                 /* number of its first block, over all files */
+	int fd, direct;                 /* buffered and direct descriptor of that file; negative:
+	                                 * not open or not available */
+	struct shf_sums_file sums_file; /* its record in the table */
+	uint64_t tensor, digest;        /* the tensor that is being summed: number of its record,
+	                                 * and the raw sum so far */
+	bool whole;                     /* the tensor lies in this share from its start */
+	size_t small;                   /* the attached file that is read */
+	uint64_t small_at, small_crc;   /* next byte of it; its CRC so far */
 };
-/* dir is taken, also on failure. ENOMEM. */
+/* Prepares to read the step in the open directory dir, which *r owns from now on, also on failure.
+ * Until the caller sets share and shares, the share is the whole step. ENOMEM. */
 int shf_reread_init(struct shf_reread *r, const struct shf_sys *sys, int dir, int64_t step,
                     const char *session, const char *where, struct sheaf_error *err);
-/* A turn. False: it was the last. */
+/* Takes one turn: reads up to a block. Returns false after the last one; r->rc then has the
+ * result. */
 bool shf_reread_turn(void *reread);
-/* Frees everything but the result. A zeroed one with descriptors of -1 may be released. */
+/* Frees everything but the result (rc, err, cut, bytes). *r may be zeroed, with descriptors of
+ * -1. */
 void shf_reread_release(struct shf_reread *r);
-/* What the page cache has of the step in this directory is dropped, as far as it can be, so that
- * whoever reads the step next reads what the disk has. */
+/* Drops the files of the step in this directory from the page cache of this node, as far as the
+ * kernel allows, so that the next reader gets the bytes on disk. */
 void shf_reread_forget(const struct shf_sys *sys, int dir);
 #endif

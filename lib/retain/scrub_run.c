@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads each committed step again in the background, on every node by a thread of its lowest rank.
- * Old steps are deleted only when a newer one was read again and found whole (I9). So a disk that
- * loses or changes bytes after fsync costs one step at most.
+/* Reads committed steps again in the background, in a thread on the lowest rank of each node. Old
+ * steps are deleted only when a newer one was read again and found whole (I9). So a disk that loses
+ * or changes bytes after fsync costs one step at most.
  *
- * Steps are read one at a time. If several are committed meanwhile, the newest is next and those
- * between are never read: for retention they are worth nothing. */
+ * Steps are read one at a time. If several are committed meanwhile, the newest is next and those in
+ * between are never read, because retention only needs the newest. */
 #include "scrub_run.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,8 +13,8 @@
 #include "run.h"
 #include "run_env.h"
 
-/* What a close still waits for, so that a run of small steps is left as its rules say: a share of
- * so many bytes, and no longer than that. */
+/* A close waits for the reading of a share of at most LITTLE bytes, for at most WAIT_MS, so that a
+ * run of small steps ends with as many steps as its keep rules say. */
 #define LITTLE (UINT64_C(32) << 20)
 #define WAIT_MS 3000
 
@@ -39,7 +39,7 @@ int shf_scrub_open(struct sheaf_run *run, int64_t step, const char *session, str
 	return rc;
 }
 
-/* Opens the step and starts the thread. [lowest rank of a node] */
+/* Opens the step and starts the thread that reads this node's share. [lowest rank of a node] */
 static int start_scrub_here(struct sheaf_run *run, const struct shf_saved *saved,
                             struct shf_reread *r, struct sheaf_error *err)
 {
@@ -60,8 +60,8 @@ void shf_behind_next(struct sheaf_run *run, int64_t step, const char *session, u
 	snprintf(b->next.session, sizeof(b->next.session), "%s", session);
 }
 
-/* All ranks remember which step is being read, though only some of them read: the answer is
- * collective. */
+/* All ranks note in `now` which step is being read, although only the lowest rank of each node
+ * reads, because the result is collected from all ranks. */
 void shf_behind_start(struct sheaf_run *run)
 {
 	struct shf_behind *b = run->retain.behind;
@@ -77,7 +77,7 @@ void shf_behind_start(struct sheaf_run *run)
 		return;
 	b->reread = shf_zalloc(1, sizeof(*b->reread));
 	if (!b->reread)
-		return; /* which the look takes for its answer */
+		return; /* scrub_answer() reports ENOMEM then */
 	b->reread->dir = b->reread->sums_fd = b->reread->fd = b->reread->direct = -1;
 	b->reread->sys = run->sys;
 	rc = start_scrub_here(run, &b->now, b->reread, &err);
@@ -121,7 +121,8 @@ bool shf_behind_is_little(const struct sheaf_run *run)
 	return run->retain.behind->bytes / (uint64_t)run->place.nodes_n <= LITTLE;
 }
 
-/* Used at close only, and bounded: a job that ends must not be held up by a slow disk. */
+/* Used only at close and by a prune that the caller asked for. The wait is bounded, so that a slow
+ * disk cannot hold up the end of a job. */
 void shf_behind_wait(struct sheaf_run *run)
 {
 	const struct shf_sys *sys = run->sys;
@@ -132,7 +133,8 @@ void shf_behind_wait(struct sheaf_run *run)
 		shf_sys_sleep_ms(sys, 1);
 }
 
-/* What this rank's thread found, when it is over. */
+/* Returns what this rank's thread found, once it has ended. *cut: see scrub.h. Ranks without a
+ * thread return 0. */
 static int scrub_answer(const struct sheaf_run *run, uint64_t *cut, struct sheaf_error *err)
 {
 	const struct shf_behind *b = run->retain.behind;
@@ -150,8 +152,9 @@ static int scrub_answer(const struct sheaf_run *run, uint64_t *cut, struct sheaf
 	return b->reread->rc;
 }
 
-/* Brings the answers of all nodes together. Damage anywhere comes before what could not be told
- * elsewhere. The cuts must add up to 0 (scrub.c). [collective] */
+/* Combines the results of all nodes. Damage on any node takes precedence over a failure to read on
+ * another. If no node failed, the cuts must XOR to 0 (scrub.h). *why: the message of the result.
+ * [collective] */
 static int gather_scrub_answers(struct sheaf_run *run, struct sheaf_error *why,
                                 struct sheaf_error *err)
 {
@@ -175,9 +178,9 @@ static int gather_scrub_answers(struct sheaf_run *run, struct sheaf_error *why,
 	return rc;
 }
 
-/* Nobody waits here: if some node is still reading, that is the answer. A step that was read again
- * and is whole becomes the run's verified step. Failures other than a lost rank are only logged,
- * because the caller is busy with another step. [collective] */
+/* Does not wait: while some node is still reading, it returns 0 and changes nothing. Once all have
+ * ended and the step is whole, it becomes the run's verified step. Failures other than a lost rank
+ * are only logged, because the caller is working on another step. [collective] */
 int shf_behind_look(struct sheaf_run *run, struct sheaf_error *err)
 {
 	struct shf_behind *b = run->retain.behind;
@@ -188,7 +191,7 @@ int shf_behind_look(struct sheaf_run *run, struct sheaf_error *err)
 
 	if (now.step < 0)
 		return 0;
-	/* Ranks without a thread are never busy; the maximum asks the others. */
+	/* Ranks without a thread are never busy; the maximum tells whether any rank is. */
 	busy = shf_background_runs(&b->task);
 	rc = shf_allreduce(&run->team, &busy, 1, SHEAF_MAX, err);
 	if (rc < 0 || busy)
@@ -205,7 +208,7 @@ int shf_behind_look(struct sheaf_run *run, struct sheaf_error *err)
 		        " damaged so far)", run->store.path, now.step, rc == SHEAF_ECORRUPT
 		        ? " is damaged, read again after its commit"
 		        : " could not be read again", why.msg, b->damaged_n);
-	/* Any other failure is about a step that was committed before, and logged. */
+	/* Any other failure concerns a step that was committed before; it was logged above. */
 	if (rc != SHEAF_ELOST)
 		return 0;
 	if (err && why.msg[0])
