@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A committed step into another run: the verify of the step, which every byte passes anyway, with
- * the run's stage as its sink, and then the commit of every save (publish.c).
+/* Copies a committed step into another run: verifies the step, which reads every byte anyway, with
+ * the stage of the destination run as the sink, then publishes the stage as every save does
+ * (publish.c).
  *
- * What is always true: a file has its name in the stage only when all of it was found right, and
- * its fsync succeeded; until then it is part-<half of our session>. So who takes the stage up reads
- * what has a name and compares it with the sums, needs not write it again, and throws away what
- * has none: bytes that a dead copier wrote and that read well may never have reached the disk, and
- * after a failed fsync never will. Small files, sums and manifest are written each time.
- */
+ * Always true: a file gets its name in the stage only after all of it was found right and its fsync
+ * succeeded. Until then it is named part-<half of our session>. If a copier dies, the next one
+ * takes up its stage: files with a name are read again and compared with the sums, so they need not
+ * be written again, and part files are deleted. A part file cannot be used even if it reads well:
+ * its bytes may be in the page cache only, and after a failed fsync they may never reach the disk.
+ * Small files, sums and manifest are written each time. */
 #include "step_copy.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -23,29 +24,33 @@
 #include "verify.h"
 #include "verify_step.h"
 
-#define PASSES 3
-enum { NO = -1, ASK = -2 };     /* of there */
+#define PASSES 3                /* most passes over the step, see fill_stage */
+enum { NO = -1, ASK = -2 };     /* values of `there` that are no descriptor */
 
-/* A copy under way. It is the sink of the verification that reads the step. */
+/* A copy in progress, and the sink of the verification that reads the step. */
 struct copying {
-	struct shf_verify_sink sink;    /* first */
+	struct shf_verify_sink sink;    /* must be first: callbacks cast it to copying */
 	struct sheaf_step *step;        /* borrowed */
 	struct shf_store dst;
 	struct shf_stage stage;
-	struct shf_buf text;            /* owned; the manifest */
-	int *there;                     /* owned; by file: a descriptor of it in the stage */
-	bool *refused;                  /* owned; by file: what is there is not right */
-	char part[24];                  /* name of what is being written */
-	int fd;                         /* of it; -1 */
+	struct shf_buf text;            /* owned; the step's sheaf.json, copied byte for byte */
+	int *there;                     /* owned; by file: descriptor of a finished file in the
+	                                 * stage; NO: there is none; ASK: not looked for yet */
+	bool *refused;                  /* owned; by file: the finished file in the stage is
+	                                 * wrong */
+	char part[24];                  /* name of the file that is being written */
+	int fd;                         /* its descriptor; -1: none */
 	uint64_t written;
 };
 
+/* Reports the errno `sys` of a call for a name in the stage. */
 static int fail_in_copy(const struct copying *c, int sys, const char *name, struct sheaf_error *err)
 {
 	return shf_fail_io(err, sys, "%s/.sheaf/stage/%s/%s", c->dst.path, c->stage.name, name);
 }
 
-/* The directory of the stage that a file is in, and the rest of its name. Close it with leave. */
+/* Opens the directory of the stage that the file `name` lies in; *base is the rest of the name.
+ * Negative errno. Close the result with leave_stage_folder. */
 static int enter_stage_folder(const struct copying *c, const char *name, const char **base)
 {
 	return shf_in_step_enter(c->dst.sys, c->stage.dir, name, SHF_O_NOFOLLOW, base);
@@ -58,9 +63,9 @@ static void leave_stage_folder(const struct copying *c, int dir)
 
 /* ---- files of the stage ---- */
 
-/* A file gets its name in the stage only when it is complete. Until then it has the name of this
- * copier's part, so that another copier, or this one after a crash, does not take it for complete.
- */
+/* Creates the part file into which `name` is written, and replaces one that was left unfinished. It
+ * gets its name only when it is complete (part_end), so that another copier, or this one after a
+ * crash, does not take it for complete. */
 static int part_begin(struct copying *c, const char *name, uint64_t bytes, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = c->dst.sys;
@@ -69,14 +74,14 @@ static int part_begin(struct copying *c, const char *name, uint64_t bytes, struc
 	if (rc >= 0 || rc == -ENOENT)
 		rc = c->fd = shf_sys_open(sys, c->stage.dir, c->part, SHF_O_WRITE |
 					  SHF_O_CREATE | SHF_O_EXCL | SHF_O_NOFOLLOW, 0666);
-	/* The length is set at once, so that a file system without space says so before the bytes
-	 * are read. */
+	/* Sets the length at once, so that a full file system is found before the bytes are
+	 * read. */
 	if (rc >= 0 && bytes)
 		rc = shf_sys_resize(sys, c->fd, bytes);
 	return rc < 0 ? fail_in_copy(c, -rc, name, err) : 0;
 }
 
-/* Writes at the offset where the bytes were read. */
+/* Writes n bytes of the part at `off`. */
 static int part_put(struct copying *c, const char *name, uint64_t off, const uint8_t *bytes,
                     uint64_t n, struct sheaf_error *err)
 {
@@ -89,7 +94,9 @@ static int part_put(struct copying *c, const char *name, uint64_t off, const uin
 	return 0;
 }
 
-/* It is whole: it gets its name, durable or not, after its bytes are. */
+/* Syncs the complete part file and renames it to its name in the stage. The order matters: the
+ * bytes must be durable before the name exists. The rename itself need not be durable here, because
+ * the publish syncs the folders. */
 static int part_end(struct copying *c, const char *name, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = c->dst.sys;
@@ -97,7 +104,7 @@ static int part_end(struct copying *c, const char *name, struct sheaf_error *err
 	int rc = shf_sys_fsync(sys, c->fd), closed = shf_sys_close(sys, c->fd), dir;
 
 	c->fd = -1;
-	/* A failed sync is final: the part is never given its name. */
+	/* A failed fsync is final: the part never gets its name. */
 	rc = rc < 0 ? rc : closed;
 	if (rc >= 0) {
 		rc = dir = enter_stage_folder(c, name, &base);
@@ -108,6 +115,7 @@ static int part_end(struct copying *c, const char *name, struct sheaf_error *err
 	return rc < 0 ? fail_in_copy(c, -rc, name, err) : 0;
 }
 
+/* Writes a file of the stage from memory. */
 static int write_whole(struct copying *c, const char *name, const uint8_t *bytes, uint64_t n,
                        struct sheaf_error *err)
 {
@@ -118,8 +126,8 @@ static int write_whole(struct copying *c, const char *name, const uint8_t *bytes
 	return rc == 0 ? part_end(c, name, err) : rc;
 }
 
-/* A descriptor of a tensor file that already has its name in the stage, of the right length; NO: it
- * has none. It is verified in place of the source. */
+/* Opens a tensor file that an earlier copier finished: it has its name in the stage and the right
+ * length. Returns a descriptor, or NO. The file is verified in place of the source. */
 static int open_finished(const struct copying *c, const struct shf_mf_file *m)
 {
 	const struct shf_sys *sys = c->dst.sys;
@@ -138,25 +146,26 @@ static int open_finished(const struct copying *c, const struct shf_mf_file *m)
 
 /* ---- the sink ---- */
 
-/* The sink's answer: is there something to look at instead of the step's own file? */
+/* The sink's `from`: returns the finished file in the stage, or NO. */
 static int open_if_finished(struct shf_verify_sink *sink, uint32_t f)
 {
 	struct copying *c = (struct copying *)sink;
 
-	/* Asked once per pass, because the verification asks for each chunk. */
+	/* The answer is kept for the pass, because the verification calls this for each chunk. */
 	if (c->there[f] == ASK)
 		c->there[f] = open_finished(c, &c->step->manifest.files[f]);
 	return c->there[f];
 }
 
-/* What was there is not right. It is deleted after the pass, and written in the next one. */
+/* The sink's `refuse`: notes that the finished file is wrong. It is deleted after the pass, and
+ * written in the next one. */
 static void refuse_stage_file(struct shf_verify_sink *sink, uint32_t f)
 {
 	((struct copying *)sink)->refused[f] = true;
 }
 
-/* Writes bytes of a small file, the first ones into a new part. A sum that turns out wrong leaves a
- * part behind, which is replaced or swept. */
+/* The sink's `small`: writes bytes of a small file; the first ones go into a new part file. If the
+ * file's sum turns out to be wrong, the part file stays without a name and is replaced or swept. */
 static int put_small_in_stage(struct shf_verify_sink *sink, const struct shf_mf_file *m,
                               uint64_t off, const uint8_t *bytes, uint64_t n,
                               struct sheaf_error *err)
@@ -167,15 +176,15 @@ static int put_small_in_stage(struct shf_verify_sink *sink, const struct shf_mf_
 	return rc == 0 && n ? part_put(c, m->name, off, bytes, n, err) : rc;
 }
 
-/* The sum was right: the part gets its name. */
+/* The sink's `keep`: the sum was right, so the part file gets its name. */
 static int keep_small(struct shf_verify_sink *sink, const struct shf_mf_file *m,
                       struct sheaf_error *err)
 {
 	return part_end((struct copying *)sink, m->name, err);
 }
 
-/* Writes bytes of a tensor file that were found right. They come in order, so the last ones
- * complete it. */
+/* The sink's `put`: writes verified bytes of a tensor file. They come in order of offset, so the
+ * last ones complete the file. */
 static int put_in_stage(struct shf_verify_sink *sink, uint32_t f, uint64_t off,
                         const uint8_t *bytes, uint64_t n, struct sheaf_error *err)
 {
@@ -188,7 +197,7 @@ static int put_in_stage(struct shf_verify_sink *sink, uint32_t f, uint64_t off,
 
 /* ---- what an earlier copier left ---- */
 
-/* Whether the manifest names that file. */
+/* Whether the manifest names that file, except for sheaf.json itself. */
 static bool is_named(const struct shf_manifest *m, const char *name)
 {
 	for (size_t i = 0; i < m->files_n; i++)
@@ -200,6 +209,7 @@ static bool is_named(const struct shf_manifest *m, const char *name)
 	return strcmp(m->sums.name, name) == 0;
 }
 
+/* Whether a family of the manifest has its files in this folder. */
 static bool is_folder(const struct shf_manifest *m, const char *name)
 {
 	for (size_t i = 0; i < m->families_n; i++)
@@ -208,8 +218,8 @@ static bool is_folder(const struct shf_manifest *m, const char *name)
 	return false;
 }
 
-/* Removes parts, a manifest that was not published, and whatever else does not belong to the step.
- */
+/* Removes from a folder of the stage what the manifest does not name: part files, a manifest that
+ * was not published, and other files. folder: its name, "" for the stage itself. */
 static int sweep(struct copying *c, int dir, const char *folder, struct sheaf_error *err)
 {
 	const struct shf_manifest *m = &c->step->manifest;
@@ -250,7 +260,7 @@ static int sweep_all(struct copying *c, struct sheaf_error *err)
 
 /* ---- passes ---- */
 
-/* Closes the descriptors between two passes: the next pass asks again what is there. */
+/* Closes all descriptors after a pass, so that the next pass looks for finished files again. */
 static void forget_stage_files(struct copying *c)
 {
 	for (size_t f = 0; f < c->step->manifest.files_n; f++) {
@@ -284,9 +294,9 @@ static int drop_refused(struct copying *c, struct sheaf_error *err)
 	return n;
 }
 
-/* Passes over the step until nothing in the stage is refused, three times at most. The first pass
- * writes what is missing, and verifies what an earlier copier left. What of that was not right is
- * deleted after the pass and written in the next one. */
+/* Fills the stage, in up to PASSES passes over the step. The first pass writes the missing files
+ * and verifies those that an earlier copier finished. The wrong ones among these are deleted after
+ * the pass and written in the next one. The table of sums is written last. */
 static int fill_stage(struct copying *c, struct sheaf_report *report, struct sheaf_error *err)
 {
 	const struct sheaf_step *step = c->step;
@@ -295,7 +305,8 @@ static int fill_stage(struct copying *c, struct sheaf_report *report, struct she
 	for (int i = 0; rc == 0 && bad && i < PASSES; i++) {
 		rc = shf_step_verify_into(c->step, &c->sink, report, err);
 		forget_stage_files(c);
-		/* Also if something else failed: the next copier would only refuse them again. */
+		/* Also after another failure, because the next copier would only find the files
+		 * wrong again. */
 		bad = drop_refused(c, rc == 0 ? err : NULL);
 		rc = rc == 0 && bad < 0 ? bad : rc;
 	}
@@ -306,10 +317,10 @@ static int fill_stage(struct copying *c, struct sheaf_report *report, struct she
 	                             err) : rc;
 }
 
-/* ---- where it goes ---- */
+/* ---- the destination ---- */
 
-/* Whether the run has the same save already: 1; 0: it has no step of that number; EEXIST: it has
- * another one. */
+/* Checks whether the run has the same save already. Returns 1 if so, 0 if it has no step of that
+ * number, EEXIST if it has another save of that number. */
 static int is_there(const struct copying *c, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = c->dst.sys;
@@ -320,7 +331,7 @@ static int is_there(const struct copying *c, struct sheaf_error *err)
 	shf_name_of_step(t, c->step->manifest.step);
 	dir = shf_dir_open(sys, c->dst.dir, t);
 	if (dir < 0)
-		return 0;       /* or somebody's file, which C0 refuses */
+		return 0;       /* or it is a foreign file, which C0 refuses */
 	rc = shf_text_read(sys, dir, "sheaf.json", &text, SHF_MANIFEST_MAX);
 	shf_fd_close(sys, &dir);
 	if (rc == -ENOENT)
@@ -336,8 +347,8 @@ static int is_there(const struct copying *c, struct sheaf_error *err)
 	return rc;
 }
 
-/* If the step is there already, it is verified instead of copied, so that a caller may rely on it
- * either way. */
+/* Verifies the step in the destination run instead of copying it. So if a copy returns 0, the step
+ * there was verified in either case. */
 static int verify_there(const struct copying *c, struct sheaf_report *report,
                         struct sheaf_error *err)
 {
@@ -360,22 +371,23 @@ static int verify_there(const struct copying *c, struct sheaf_report *report,
 	return rc;
 }
 
-/* A step holds what its manifest names and nothing else, so no run is made inside of one. */
+/* Fails if `path` is a step: a run must not be created inside of one, because a step has only the
+ * files that its manifest names. */
 static int is_no_step(const struct shf_sys *sys, const char *path, struct sheaf_error *err)
 {
 	struct shf_stat st;
 	int dir = shf_sys_open(sys, SHF_CWD, path, SHF_O_DIR, 0), rc;
 
 	if (dir < 0)
-		return 0;       /* what is wrong with it is found where it is made */
+		return 0;       /* shf_store_own_as reports the error */
 	rc = shf_sys_stat(sys, dir, "sheaf.json", false, &st);
 	shf_fd_close(sys, &dir);
 	return rc < 0 ? 0 : shf_fail(err, SHEAF_EINVAL, "%s: is a step; a step is copied into a "
 	                             "run", path);
 }
 
-/* Opens the run, or makes it with the run id of the step. A run has steps of its own only: sessions
- * and parents of another run would mean nothing in it. */
+/* Opens the destination run and takes its lock, or creates it with the run id of the step. Steps of
+ * another run are refused, because their sessions and parents would mean nothing in it. */
 static int open_dst(struct copying *c, const char *path, struct sheaf_error *err)
 {
 	const struct shf_manifest *m = &c->step->manifest;
@@ -391,7 +403,8 @@ static int open_dst(struct copying *c, const char *path, struct sheaf_error *err
 		              "%s: a run has steps of its own only", path, c->dst.run, m->step,
 		              m->run);
 	if (rc == 0)
-		/* The name has our session in it, so that two copiers never write to one file. */
+		/* The name contains our session, so that two copiers never write to the same
+		 * file. */
 		snprintf(c->part, sizeof(c->part), "part-%.16s", c->dst.session);
 	return rc;
 }
@@ -404,8 +417,8 @@ static int read_source_manifest(struct copying *c, struct sheaf_error *err)
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/sheaf.json", step->path) : 0;
 }
 
-/* C0 to C9. If the source is damaged the stage is thrown away. After any other failure it waits for
- * the next copier. */
+/* C0 to C9 of the copy. If the source is damaged, the stage is deleted. After any other failure it
+ * is kept for the next copier. */
 static int copy(struct copying *c, struct sheaf_report *report, struct sheaf_error *err)
 {
 	const struct shf_manifest *m = &c->step->manifest;
@@ -427,7 +440,7 @@ static int copy(struct copying *c, struct sheaf_report *report, struct sheaf_err
 		if (rc == 0)
 			rc = shf_stage_publish_as(&c->dst, &c->stage, &c->text, false, err);
 		forget_stage_files(c);
-		/* Nothing of a damaged step can be used by the next try. */
+		/* The next try cannot use anything of a damaged step. */
 		if (rc == SHEAF_ECORRUPT)
 			shf_stage_discard(&c->dst, &c->stage);
 		shf_stage_close(&c->dst, &c->stage);
@@ -438,8 +451,8 @@ static int copy(struct copying *c, struct sheaf_report *report, struct sheaf_err
 	return rc;
 }
 
-/* Checks that the step can be copied: a step of ours, open in one process, whose sums can be read.
- */
+/* Checks that the step can be copied: it was saved by this library, is open in one process, and its
+ * table of sums can be read. */
 static int look_at(struct sheaf_step *step, struct sheaf_report *report, struct sheaf_error *err)
 {
 	int rc;
@@ -452,10 +465,12 @@ static int look_at(struct sheaf_step *step, struct sheaf_report *report, struct 
 		                "be proved (cp -a copies it as it is)", step->path);
 	rc = shf_step_wake(step, err);
 	if (rc == 0 && (step->sums_rc < 0 || step->cat_rc < 0)) {
-		rc = shf_step_verify(step, report, err);        /* it says more, if it can */
-		if (rc == 0 && !always(step->sums_rc == 0))     /* without them it finds fault */
+		/* reports each fault, if it finds any */
+		rc = shf_step_verify(step, report, err);
+		/* a step with a bad table has findings */
+		if (rc == 0 && !always(step->sums_rc == 0))
 			return shf_fail(err, SHEAF_EBUG, "%s: right without its sums", step->path);
-		if (rc == 0) {  /* it could read a header that the opening could not */
+		if (rc == 0) {  /* the verification could read a header that the open could not */
 			rc = step->cat_rc;
 			*err = step->cat_err;
 		}
@@ -463,7 +478,8 @@ static int look_at(struct sheaf_step *step, struct sheaf_report *report, struct 
 	return rc;
 }
 
-/* wanted is asked with the run's lock held, when nobody can change the answer any more. */
+/* `wanted` is called with the lock of the run held, so that its answer stays true until the step is
+ * published. */
 int shf_step_copy_if(struct sheaf_step *step, const char *path,
                      int (*wanted)(void *arg, struct shf_store *dst, struct sheaf_error *err),
                      void *arg, struct sheaf_report *report, struct sheaf_error *err)

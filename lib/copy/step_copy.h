@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Copies a step into another run, as a new checkpoint there. [local]
  *
- * The room lib/copy owns no struct. It sees step and verify: a byte is copied in the pass that
- * proves it. */
+ * The room lib/copy owns no struct. It uses lib/step and lib/verify: each byte is copied in the
+ * pass that verifies it. */
 #ifndef SHF_STEP_COPY_H
 #define SHF_STEP_COPY_H
 #include "step.h"
 
-/* Copies a step into the run at `path`, which is made if there is none. If the same save is there
- * already, it is verified instead. [local] */
+/* Copies a step into the run at `path`, which is created if it does not exist. If the run has the
+ * same save already, that is verified instead. report->held: bytes written. [local] */
 int shf_step_copy(struct sheaf_step *step, const char *path, struct sheaf_report *report,
                   struct sheaf_error *err);
-/* The same if `wanted`, asked when the run there is locked, returns 0. */
+/* The same, but only if `wanted` returns 0; otherwise returns its code. `wanted` (may be NULL) is
+ * called with the lock of the destination run held. */
 int shf_step_copy_if(struct sheaf_step *step, const char *path,
                      int (*wanted)(void *arg, struct shf_store *dst, struct sheaf_error *err),
                      void *arg, struct sheaf_report *report, struct sheaf_error *err);
