@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes what a dead trainer had in memory to disk: the step is opened where it lies, and copied
- * into its run as one run's step is into another. Which step that is, is decided before, and looked
- * at again when the run's lock is held, because a job may have come and gone meanwhile. */
+/* Writes a step that a dead job left in agents' memory to disk: opens it in memory, and copies it
+ * into its run as a step of another run is copied. The step is chosen without the run's lock, and
+ * checked again when the lock is held, because another job may have opened and closed the run
+ * meanwhile. */
 #include <inttypes.h>
 #include <string.h>
 #include "agent_link.h"
@@ -12,28 +13,29 @@
 #include "step_copy.h"
 #include "step_open.h"
 
-/* The search for what to flush. */
+/* The state of a flush, and of its search for the step. */
 struct flushing {
 	struct shf_store *store;
 	const struct shf_sys *sys;
-	int keep;
-	bool due;
-	bool found, apart;              /* which is all here; others have the rest of `part` */
+	int keep;                       /* connection to the agent */
+	bool due;                       /* only a step whose save was to go to disk */
+	bool found, apart;              /* found: `which` is complete here; apart: other nodes have
+	                                 * the rest of `part` */
 	struct shf_recalled which, part;
 	int rc;
 	struct sheaf_error *err;
 };
 
-/* Called for each step in memory, newest first. The newest step that can be written and is complete
- * here is `which`. If a newer one has only a part here, `part` is that, and other nodes are needed.
- */
+/* Callback of shf_recall_list, for each step in memory, newest first. Sets `which` to the newest
+ * step that can be written and is complete here. If a newer one has only a part here, sets `part`
+ * to that; other nodes are needed for it. */
 static int consider_for_flush(void *arg, const struct shf_recalled *r)
 {
 	struct flushing *f = arg;
 	struct shf_newest disk;
 
-	/* Of steps that are here in part only the newest counts: writing an older one first would
-	 * be of no use to anybody. */
+	/* Of the incomplete steps only the newest is considered, because an older one would be out
+	 * of date once it is written. */
 	if (f->found || (f->apart && r->here != r->ranks) || (f->due && !r->due))
 		return 0;
 	f->rc = shf_recall_state(f->store, r, &disk, f->err);
@@ -46,9 +48,9 @@ static int consider_for_flush(void *arg, const struct shf_recalled *r)
 	return f->rc;
 }
 
-/* Called with the lock held. Checks that the step is still what it was. Then later steps of its job
- * in memory are made to follow it, before it appears on disk: a restart that comes between must
- * still find them useful. */
+/* Callback of shf_step_copy_if, with the run's lock held. Checks that the step can still be
+ * written. Then later steps of its job in memory are made to follow it, before it appears on disk:
+ * otherwise a restart in between would pass over them. */
 static int check_still_wanted(void *arg, struct shf_store *dst, struct sheaf_error *err)
 {
 	struct flushing *f = arg;
@@ -69,7 +71,7 @@ static int check_still_wanted(void *arg, struct shf_store *dst, struct sheaf_err
 	return rc < 0 ? rc : 0;
 }
 
-/* Opens the step where it lies, and copies it. The view is the step's from then on. */
+/* Opens the step in memory and copies it into the run. Takes over the view. */
 static int publish_from_memory(struct flushing *f, struct shf_view *view, const char *dir,
                                struct sheaf_report *report, struct sheaf_error *err)
 {
@@ -85,8 +87,8 @@ static int publish_from_memory(struct flushing *f, struct shf_view *view, const 
 	return rc;
 }
 
-/* Other nodes have the rest of a newer step. If they do not come, what has been written before
- * counts all the same. */
+/* Writes the step `part` together with the agents of other nodes. If they do not come, the flush
+ * still succeeds if `which` was written. */
 static int flush_with_others(const struct flushing *f, const char *dir, int wait_ms, int64_t *step,
                              struct sheaf_report *report, struct sheaf_error *err)
 {
@@ -102,7 +104,8 @@ static int flush_with_others(const struct flushing *f, const char *dir, int wait
 	return rc == SHEAF_EAGAIN && f->found ? 0 : rc;
 }
 
-/* The store is opened to look, and closed before the copy, which opens it with the lock. */
+/* The run is opened to choose the step and closed before the copy, which opens it again with the
+ * lock. */
 int shf_recall_flush(const char *dir, const char *agent, bool due, int wait_ms,
                      const struct shf_sys *sys, int64_t *step, struct sheaf_report *report,
                      struct sheaf_error *err)

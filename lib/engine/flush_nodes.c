@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One agent's part in writing a step that lies on several nodes; the protocol is in flush_nodes.h.
- * The agents never talk to each other. All they know of each other is in files of the meeting's
- * directory, and each file is complete or not there, because it is renamed into place.
+ * The agents do not communicate. All that they know of each other is in files of the meeting's
+ * directory, and each of these is complete or does not exist, because it is renamed into place.
  *
- * Every decision is a function of these files and the disk. So agents that look at the same files
- * decide the same, and one that looks too early gets EAGAIN and looks again. */
+ * Every decision depends only on these files and on the run directory. So agents that see the same
+ * files decide the same, and an agent that is too early gets EAGAIN and tries again. */
 #include "flush_nodes.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -19,42 +19,43 @@
 #include "step_copy.h"
 #include "step_open.h"
 
-#define HAVE_MAX (UINT64_C(16) << 20)
-#define RANKS_MAX (1 << 24)
-#define PAUSE_MS 100            /* between looks, a second after ten of them */
-#define WRITE_MS 600000         /* for the others' bytes */
-#define PATIENCE_MS 300000      /* for the one that has rank 0 to publish */
-#define PUT_BYTES (UINT64_C(8) << 20)
+#define HAVE_MAX (UINT64_C(16) << 20)   /* limit for the size of a have file */
+#define RANKS_MAX (1 << 24)     /* limit for numbers of ranks in a have file */
+#define PAUSE_MS 100            /* between two tries; after 100 tries, ten times as long */
+#define WRITE_MS 600000         /* how long after the choice to wait for other agents' bytes */
+#define PATIENCE_MS 300000      /* how long after the choice only the agent of rank 0 publishes */
+#define PUT_BYTES (UINT64_C(8) << 20)   /* bytes per write */
 
-struct table {                  /* one agent's have, as it was read */
+struct table {                  /* one agent's have file, parsed */
 	int32_t node;
-	size_t first, end;              /* its cards, of all that were read */
+	size_t first, end;              /* its cards are members [first, end) of all cards */
 };
-/* This agent's part in one meeting. */
+/* The state of one agent's part. */
 struct meet {
 	const struct shf_meeting *m;
 	struct shf_store store;         /* open for reading */
-	int dir;                        /* of the meeting */
-	int lock;                       /* of this node; -1 */
-	int32_t node;
-	size_t own;                     /* cards of the chosen step that our have lists */
-	struct table *tables;           /* owned; of everybody */
+	int dir;                        /* descriptor of the meeting's directory */
+	int lock;                       /* descriptor of this node's lock file; -1: not open */
+	int32_t node;                   /* this node: the lowest rank of the job that it has a card
+	                                 * of */
+	size_t own;                     /* how many cards of the chosen step our have file lists */
+	struct table *tables;           /* owned; the have files of all agents */
 	size_t tables_n;
-	struct shf_buf cards;           /* struct shf_told of all of them */
-	bool chosen;
-	int64_t chosen_ms;              /* when */
+	struct shf_buf cards;           /* struct shf_told of all cards in them */
+	bool chosen;                    /* a step was chosen: `which` */
+	int64_t chosen_ms;              /* time of that, for the timeouts */
 	struct shf_recalled which;
-	struct shf_newest disk;         /* what it follows */
-	struct shf_view *view;          /* owned; what is here of it */
+	struct shf_newest disk;         /* the newest step on disk when it was chosen */
+	struct shf_view *view;          /* owned; this node's part of the step, mapped */
 };
 
-/* The folder of the meeting, below .sheaf. */
+/* Writes the name of the meeting's directory in .sheaf. */
 static void name_meeting(const struct shf_meeting *m, char out[48])
 {
 	snprintf(out, 48, "%s-%s", m->due ? "due" : "flush", m->job);
 }
 
-/* An error of a file in the meeting's directory. */
+/* Reports the errno of a call for a file in the meeting's directory, as shf_fail_io does. */
 static int fail_in_meeting(const struct meet *t, int sys, const char *name, struct sheaf_error *err)
 {
 	char meeting[48];
@@ -68,9 +69,9 @@ static int64_t now_ms(const struct meet *t)
 	return shf_sys_mono_ns(t->m->sys) / 1000000;
 }
 
-/* ---- who has what ---- */
+/* ---- what each agent has ---- */
 
-/* Card i of a list. Copied, because bytes in a buffer may not be aligned. */
+/* Returns card i of a list. It is copied, because the buffer may not be aligned. */
 static struct shf_told card_at(const struct shf_buf *cards, size_t i)
 {
 	struct shf_told c;
@@ -79,7 +80,7 @@ static struct shf_told card_at(const struct shf_buf *cards, size_t i)
 	return c;
 }
 
-/* A line for each card of the job, and their sum. */
+/* Writes a line for each card of the job, then a checksum line. Sets t->node. */
 static void table_to_text(struct meet *t, const struct shf_buf *cards, struct shf_buf *text)
 {
 	t->node = INT32_MAX;
@@ -96,7 +97,7 @@ static void table_to_text(struct meet *t, const struct shf_buf *cards, struct sh
 	shf_line_sum(text, 0);
 }
 
-/* Parses a line. The file was written by another process, perhaps of another version, so every
+/* Parses a line of a have file. Another process, perhaps of another version, wrote it, so every
  * number is bounded. */
 static bool one_card(const char *line, struct shf_told *c)
 {
@@ -107,7 +108,8 @@ static bool one_card(const char *line, struct shf_told *c)
 	       c->ranks <= RANKS_MAX;
 }
 
-/* false for a file that is not all there: its writer is still busy, or died. */
+/* Parses a have file and adds its cards. false: the file is incomplete or invalid, because its
+ * writer is still busy or has died. */
 static bool table_from_text(const struct meet *t, const struct shf_buf *text, struct shf_buf *cards)
 {
 	const char *start = (const char *)text->data, *end = start + text->len, *p = start, *stop;
@@ -130,8 +132,8 @@ static bool table_from_text(const struct meet *t, const struct shf_buf *text, st
 	return p < end && shf_line_sum_is_right(start, p, end);
 }
 
-/* Writes what this node has, for the other agents to read. If the file says so already it is left
- * alone, since writing it again would only cost time. */
+/* Writes this node's have file for the other agents. If the file exists with the same content, it
+ * is not written again, to save the fsync. */
 static int write_own_table(struct meet *t, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = t->m->sys;
@@ -159,8 +161,8 @@ static int write_own_table(struct meet *t, struct sheaf_error *err)
 	return rc;
 }
 
-/* Adds one agent's table. A table that cannot be parsed counts as not there: its agent has not come
- * yet. */
+/* Reads one agent's have file into t->tables. A file that cannot be parsed is ignored, as if its
+ * agent had not come yet. */
 static int add_table(struct meet *t, const char *name, struct sheaf_error *err)
 {
 	struct table *more = shf_realloc(t->tables, t->tables_n + 1, sizeof(*more));
@@ -180,11 +182,11 @@ static int add_table(struct meet *t, const char *name, struct sheaf_error *err)
 	shf_buf_release(&text);
 	if (t->cards.oom)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
-	/* ENOENT: the step was published meanwhile, and the meeting removed. */
+	/* ENOENT: the step was published meanwhile, and the directory removed. */
 	return rc < 0 && rc != -ENOENT ? fail_in_meeting(t, -rc, name, err) : 0;
 }
 
-/* Reads the tables of all agents. */
+/* Reads the have files of all agents. */
 static int read_all_tables(struct meet *t, struct sheaf_error *err)
 {
 	struct shf_names names;
@@ -201,8 +203,9 @@ static int read_all_tables(struct meet *t, struct sheaf_error *err)
 	return rc;
 }
 
-/* How many ranks the job has, according to the newest card of this node, or of any node if this one
- * has none. Other cards may have been left by an older job with another number of ranks. */
+/* Returns the number of ranks of the job, according to the newest card of this node, or of any node
+ * if this one has none. This node's cards come first, because the have file of another node was
+ * written by another process. */
 static int32_t ranks_of_job(const struct meet *t)
 {
 	int64_t newest = -1;
@@ -214,8 +217,8 @@ static int32_t ranks_of_job(const struct meet *t)
 			struct shf_told c = card_at(&t->cards, i);
 			bool ours = t->tables[k].node == t->node;
 
-			/* A card of this node counts more than any of another one, and of two the
-			 * newer. */
+			/* A card of this node takes precedence over those of other nodes, and then
+			 * the newer one. */
 			if (ours < own || (ours == own && c.step <= newest))
 				continue;
 			own = ours;
@@ -225,8 +228,9 @@ static int32_t ranks_of_job(const struct meet *t)
 	return ranks;
 }
 
-/* Counts the ranks of the job that some card is of. done: only cards of the chosen step, of agents
- * that have written their part. */
+/* Counts in *here the ranks of the job of which some agent has a card. done: count only cards of
+ * the chosen step, of agents k that have written their part (done[k]); NULL: count all. *ranks: how
+ * many there should be. 0 or ENOMEM. */
 static int count_ranks(const struct meet *t, const bool *done, int32_t *here, int32_t *ranks)
 {
 	uint8_t *seen;
@@ -240,7 +244,7 @@ static int count_ranks(const struct meet *t, const bool *done, int32_t *here, in
 		for (size_t i = t->tables[k].first; i < t->tables[k].end; i++) {
 			struct shf_told c = card_at(&t->cards, i);
 
-			/* A rank has a card for each of its steps in memory. */
+			/* A rank has a card for each of its steps in memory; it is counted once. */
 			if (c.rank >= *ranks || seen[c.rank] ||
 			    (done && (!done[k] || strcmp(c.session, t->which.session))))
 				continue;
@@ -251,15 +255,15 @@ static int count_ranks(const struct meet *t, const bool *done, int32_t *here, in
 	return 0;
 }
 
-/* The search for the step that all choose. */
+/* argument of consider_common_step */
 struct choosing {
 	struct meet *t;
 	int rc;
 	struct sheaf_error *err;
 };
 
-/* Called for each step, newest first. The first one that is complete over all nodes and can be
- * written is chosen. */
+/* Callback of shf_recall_join, for each step, newest first. Chooses the first step that is complete
+ * over all nodes and can be written. */
 static int consider_common_step(void *arg, const struct shf_recalled *r)
 {
 	struct choosing *c = arg;
@@ -280,8 +284,9 @@ static int consider_common_step(void *arg, const struct shf_recalled *r)
 	return 1;
 }
 
-/* All agents choose the same step, once all have come: the tables are the same for all, and so is
- * the disk. EAGAIN: some have not come. */
+/* Chooses the step to write, once there are have files for all ranks. All agents choose the same
+ * step, because they read the same files and the same disk. EAGAIN: agents of some ranks have not
+ * come. */
 static int choose_common_step(struct meet *t, struct sheaf_error *err)
 {
 	struct choosing c = { .t = t, .err = err };
@@ -296,8 +301,7 @@ static int choose_common_step(struct meet *t, struct sheaf_error *err)
 	if (rc == 0 && shf_recall_join(&t->cards, consider_common_step, &c) < 0 && c.rc == 0)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
 	t->own = 0;
-	/* How many cards of the step this node said it has, to be compared with what the view
-	 * finds. */
+	/* open_own_part() compares this with the number of cards that it finds. */
 	for (size_t k = 0; rc == 0 && t->chosen && k < t->tables_n; k++)
 		for (size_t i = t->tables[k].first; i < t->tables[k].end; i++)
 			t->own += t->tables[k].node == t->node &&
@@ -305,25 +309,25 @@ static int choose_common_step(struct meet *t, struct sheaf_error *err)
 	return rc < 0 ? rc : c.rc;
 }
 
-/* ---- its own bytes ---- */
+/* ---- this node's bytes ---- */
 
-/* The folder of the step, in the meeting's directory and then in the stage. */
+/* Writes the name of the step's folder in the meeting's directory. */
 static void name_step(const struct meet *t, char out[64])
 {
 	snprintf(out, 64, "%" PRId64 "-%s", t->which.step, t->which.session);
 }
 
-/* The file that says: what this node has of the step is on disk. */
+/* Writes the name of the file whose existence says that a node's part is on disk. */
 static void name_done(const struct meet *t, int32_t node, char out[64])
 {
 	snprintf(out, 64, "done-%d-%" PRId64, node, t->which.step);
 }
 
-/* This node's bytes on their way to the meeting's directory. */
+/* argument of put_stretch: this node's bytes are being written */
 struct putting {
 	struct meet *t;
-	int step;                       /* the folder of the step */
-	int fd;                         /* the file that is being written; -1 */
+	int step;                       /* descriptor of the step's folder */
+	int fd;                         /* descriptor of the file that is being written; -1: none */
 	uint32_t file;
 	int rc;
 	struct sheaf_error *err;
@@ -349,8 +353,9 @@ static int end_file(struct putting *p)
 	return rc < 0 ? fail_in_meeting(p->t, -rc, file_being_written(p)->name, p->err) : 0;
 }
 
-/* Opens the file in the folder of the step, and gives it its final length. Every node does that,
- * because none knows which comes first; the result is the same. */
+/* Opens a file in the step's folder, and sets its final length. Every node does so, because it does
+ * not know which comes first; the result is the same. Syncs the folder, so that the name is
+ * durable. */
 static int begin_file(struct putting *p, uint32_t file)
 {
 	const struct shf_sys *sys = p->t->m->sys;
@@ -378,7 +383,8 @@ static int begin_file(struct putting *p, uint32_t file)
 	return rc < 0 ? fail_in_meeting(p->t, -rc, name, p->err) : 0;
 }
 
-/* Writes one stretch. Nodes write to the same files at different places. */
+/* Callback of shf_view_each: writes one range of bytes that this node has. Nodes write different
+ * ranges of the same files. */
 static int put_stretch(void *arg, uint32_t file, uint64_t lo, uint64_t hi)
 {
 	struct putting *p = arg;
@@ -396,7 +402,7 @@ static int put_stretch(void *arg, uint32_t file, uint64_t lo, uint64_t hi)
 
 		n = hi - at < PUT_BYTES ? hi - at : PUT_BYTES;
 		from = shf_view_at(p->t->view, file, at, &n);
-		/* shf_view_each calls only for bytes that are here. */
+		/* shf_view_each only reports bytes that are mapped here. */
 		put = always(from != NULL)
 		      ? shf_sys_pwrite(sys, p->fd, from, (size_t)n, at) : -EIO;
 		if (put < 0)
@@ -406,8 +412,8 @@ static int put_stretch(void *arg, uint32_t file, uint64_t lo, uint64_t hi)
 	return rc < 0;
 }
 
-/* Writes everything that this node has. Files and folders are synced before the caller says that it
- * is done. */
+/* Writes all bytes that this node has. Files and folders are synced before the caller writes the
+ * done file. */
 static int write_own_part(struct meet *t, const char *folder, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = t->m->sys;
@@ -430,7 +436,8 @@ static int write_own_part(struct meet *t, const char *folder, struct sheaf_error
 	return rc;
 }
 
-/* Later steps of the job in this node's memory follow the chosen step from now on. */
+/* Updates the cards of later steps of the job in this node's memory: they follow the chosen step
+ * from now on. Otherwise a restart would pass over them once the chosen step is on disk. */
 static int let_later_steps_follow(struct meet *t, struct sheaf_error *err)
 {
 	uint64_t rewinds = shf_store_rewinds(&t->store);
@@ -441,8 +448,8 @@ static int let_later_steps_follow(struct meet *t, struct sheaf_error *err)
 	return rc < 0 ? shf_fail_sys(err, -rc, "%s: asking the agent", t->m->dir) : 0;
 }
 
-/* Maps what this node has. If it has less than its table said, the agent dropped something: EAGAIN,
- * and the next try begins with what is there. */
+/* Maps this node's part. If it is less than the have file says, the agent has dropped something
+ * meanwhile: EAGAIN, and the next call starts with a new have file. */
 static int open_own_part(struct meet *t, struct sheaf_error *err)
 {
 	int rc;
@@ -462,8 +469,8 @@ static int open_own_part(struct meet *t, struct sheaf_error *err)
 	return rc;
 }
 
-/* Writes this node's part, if that was not done before. The order is: bytes, sync, a last look
- * whether the memory still was the step's, then the file that says done. */
+/* Writes this node's part, unless its done file exists. The order is: bytes, fsync, check that the
+ * memory was not reused for another step meanwhile, done file. */
 static int write_share(struct meet *t, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = t->m->sys;
@@ -475,7 +482,7 @@ static int write_share(struct meet *t, struct sheaf_error *err)
 	name_done(t, t->node, done);
 	if (shf_sys_stat(sys, t->dir, done, false, &st) >= 0)
 		return 0;
-	if (shf_lock_is_held(&t->store)) /* a job has the run open for writing */
+	if (shf_lock_is_held(&t->store)) /* a training job runs */
 		return shf_fail(err, SHEAF_EAGAIN, "%s: step %" PRId64 " in memory: a job has the "
 		                "run open", t->m->dir, t->which.step);
 	rc = write_own_part(t, folder, err);
@@ -494,7 +501,8 @@ static int write_share(struct meet *t, struct sheaf_error *err)
 
 /* ---- publishing ---- */
 
-/* Whether all agents have written what they have. *first: this node has rank 0. */
+/* Checks whether all agents have written their parts. Returns 0, or EAGAIN if not. *first: this
+ * node has rank 0. */
 static int all_have_written(const struct meet *t, bool *first, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = t->m->sys;
@@ -518,10 +526,10 @@ static int all_have_written(const struct meet *t, bool *first, struct sheaf_erro
 	                  "ranks had is written", t->m->dir, t->which.step, here, ranks);
 }
 
-enum found { NOT, THERE, OVER };        /* OVER: the run has gone another way */
+enum found { NOT, THERE, OVER };        /* OVER: the run has moved on without the step */
 
-/* Whether the chosen step is on disk, or the run has gone another way. An error counts as not
- * there: publishing will meet it again and report it. */
+/* Looks for the chosen step on disk. THERE: it is published. OVER: the run has another step of its
+ * number, or a newer one. An error counts as NOT: publishing will meet it again and report it. */
 static enum found find_on_disk(struct meet *t, struct shf_store *store)
 {
 	struct shf_manifest m;
@@ -541,7 +549,8 @@ static enum found find_on_disk(struct meet *t, struct shf_store *store)
 	return f;
 }
 
-/* Called with the run's lock held: what all have written becomes the stage that a copy takes up. */
+/* Callback of shf_step_copy_if, with the run's lock held: renames the folder that all agents have
+ * written to the stage that the copy takes up. */
 static int adopt_stage(void *arg, struct shf_store *dst, struct sheaf_error *err)
 {
 	struct meet *t = arg;
@@ -559,18 +568,18 @@ static int adopt_stage(void *arg, struct shf_store *dst, struct sheaf_error *err
 	name_step(t, folder);
 	snprintf(stage, sizeof(stage), "copy-%s", folder);
 	rc = shf_sys_rename(sys, t->dir, folder, dst->stage, stage, true);
-	if (rc == -EEXIST) { /* of one who died, or of a copier that knew nothing of this */
+	if (rc == -EEXIST) { /* left by an agent that died, or by a copy of the same step */
 		rc = shf_tree_remove(sys, dst->stage, stage);
 		if (rc >= 0)
 			rc = shf_sys_rename(sys, t->dir, folder, dst->stage, stage, true);
 	}
-	if (rc == -ENOENT) /* it is there already, of one who died then */
+	if (rc == -ENOENT) /* already renamed, by an agent that died afterwards */
 		return 0;
 	return rc < 0 ? fail_in_meeting(t, -rc, folder, err) : 0;
 }
 
-/* Removes everything that was written, because it was found wrong. Nobody's part counts as done any
- * more. */
+/* Removes all parts and done files, because the step was found wrong or could not be published. All
+ * agents write their parts again. */
 static void start_again(const struct meet *t)
 {
 	const struct shf_sys *sys = t->m->sys;
@@ -584,8 +593,8 @@ static void start_again(const struct meet *t)
 	(void)shf_tree_remove(sys, t->dir, name);
 }
 
-/* The copy verifies every byte of the stage before it is published. If another agent was faster,
- * that is success. */
+/* Publishes the step: copies it from the folder that the agents filled, which verifies every byte
+ * first. If another agent was faster, that is success. Releases t->view. */
 static int publish_common_step(struct meet *t, struct sheaf_report *report, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = t->m->sys;
@@ -597,7 +606,7 @@ static int publish_common_step(struct meet *t, struct sheaf_report *report, stru
 
 	name_step(t, folder + 5);
 	if (shf_sys_stat(sys, t->dir, folder + 5, false, &st) < 0)
-		from = t->store.stage;  /* adopted, and not published */
+		from = t->store.stage;  /* renamed by an agent that did not publish it */
 	rc = shf_view_on_disk(t->view, from, from == t->dir ? folder + 5 : folder, err);
 	if (rc == 0)
 		rc = shf_step_open_view(&step, t->view, NULL, NULL, &opts, t->m->dir, err);
@@ -607,7 +616,7 @@ static int publish_common_step(struct meet *t, struct sheaf_report *report, stru
 		rc = shf_step_copy_if(step, t->m->dir, adopt_stage, t, report, err);
 	if (rc == 0)
 		shf_view_is_written(t->view);
-	shf_step_put(step);     /* and the view with it */
+	shf_step_put(step);     /* also frees the view */
 	t->view = NULL;
 	if (rc == 0 || find_on_disk(t, &t->store) == THERE)
 		return 0;
@@ -616,7 +625,8 @@ static int publish_common_step(struct meet *t, struct sheaf_report *report, stru
 		return SHEAF_EAGAIN;
 	}
 	start_again(t);
-	/* A file that was refused is gone, and part of it was nowhere else. */
+	/* The copy deletes a file with wrong bytes. Another node's part of it is nowhere else, so
+	 * the next pass does not find it. */
 	return rc == SHEAF_ENOENT
 	       ? shf_fail(err, SHEAF_EIO, "%s: step %" PRId64 " in memory: what the agents wrote "
 	                  "is not what its sums say; the next try writes it again", t->m->dir,
@@ -625,7 +635,7 @@ static int publish_common_step(struct meet *t, struct sheaf_report *report, stru
 
 /* ---- one try ---- */
 
-/* Whether the disk has gone beyond everything that is here. */
+/* Whether the disk has the newest step of this node, or a newer one. */
 static bool disk_has_gone_on(struct meet *t)
 {
 	struct shf_newest disk;
@@ -635,8 +645,8 @@ static bool disk_has_gone_on(struct meet *t)
 	       (disk.exists || disk.newest >= t->m->step);
 }
 
-/* One try. Each part of it can be repeated: what was done before is found done. *over: nothing is
- * to be written. */
+/* One try. All parts of it can be repeated: what was done before is found done. *over: there is
+ * nothing to write any more. EAGAIN: try again later. */
 static int try_flush(struct meet *t, bool *over, struct sheaf_report *report,
                      struct sheaf_error *err)
 {
@@ -644,8 +654,8 @@ static int try_flush(struct meet *t, bool *over, struct sheaf_report *report,
 	bool first = false;
 	int rc = 0;
 
-	/* As long as no step is chosen, this asks about all that is here; after that, find_on_disk
-	 * asks about the step. */
+	/* Before a step is chosen, the newest step of this node is compared with the disk; after
+	 * that, find_on_disk() looks for the chosen step. */
 	if (!t->chosen && disk_has_gone_on(t)) {
 		*over = true;
 		return 0;
@@ -674,7 +684,8 @@ static int try_flush(struct meet *t, bool *over, struct sheaf_report *report,
 	return rc;
 }
 
-/* One process per node, because two would write the same files at the same time. */
+/* Takes this node's lock, because two processes of a node would write the same files at the same
+ * time. EBUSY: another process has it. */
 static int lock_node(struct meet *t, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = t->m->sys;
@@ -691,7 +702,7 @@ static int lock_node(struct meet *t, struct sheaf_error *err)
 	                                "memory of this node has", t->m->dir) : 0;
 }
 
-/* Makes the meeting's directory, and writes this node's table to it. */
+/* Makes the meeting's directory, writes this node's have file and takes the node's lock. */
 static int meet_open(struct meet *t, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = t->m->sys;
@@ -711,8 +722,8 @@ static int meet_open(struct meet *t, struct sheaf_error *err)
 	return rc == 0 ? lock_node(t, err) : rc;
 }
 
-/* Before a step is chosen the others are waited for as long as the caller wants; after that, ten
- * minutes for their bytes. */
+/* Whether to stop trying. Before a step is chosen, the other agents have wait_ms to come; after
+ * that, WRITE_MS to write their bytes. */
 static bool is_time_up(const struct meet *t, int64_t from_ms)
 {
 	if (!t->m->wait_ms)
@@ -721,8 +732,8 @@ static bool is_time_up(const struct meet *t, int64_t from_ms)
 	                 : now_ms(t) - from_ms >= t->m->wait_ms;
 }
 
-/* Looks every 100 ms at first, later every second. The directory is removed by whoever sees the
- * step on disk first. */
+/* Tries every 100 ms at first, later every second. Each agent that finds the step on disk removes
+ * the meeting's directory. */
 int shf_meet(const struct shf_meeting *m, int64_t *step, struct sheaf_report *report,
              struct sheaf_error *err)
 {
@@ -744,7 +755,7 @@ int shf_meet(const struct shf_meeting *m, int64_t *step, struct sheaf_report *re
 	if (rc == 0 && t.chosen) {
 		*step = over ? -1 : t.which.step;
 		name_meeting(m, name);
-		/* Whoever removes it last finds it gone, which is no failure. */
+		/* If another agent removed it first, that is no failure. */
 		(void)shf_tree_remove(m->sys, t.store.dot, name);
 	}
 	shf_view_free(t.view);

@@ -1,36 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The agents of several nodes write a step that none of them has all of. They meet in the run:
+/* Writes to disk a step that lies in the memory of several nodes, of which no node has all. The
+ * agents do not communicate; they meet in a directory of the run:
  *
- *   .sheaf/flush-<job>/have-<node>     the cards that one of them has now; node: the lowest of the
+ *   .sheaf/flush-<job>/have-<node>     the cards that one agent has now; node: the lowest of the
  *                                      job's ranks that it has cards of
- *                     /<step>-<session>/...     files of the step: each writes its own bytes
- *                     /done-<node>-<step>       what that one has of the step is on disk
- *                     /lock-<node>              held by the one process that does all this there
+ *                     /<step>-<session>/...     files of the step: each agent writes its own bytes
+ *                     /done-<node>-<step>       what that agent has of the step is on disk
+ *                     /lock-<node>              held by the one process of the node that does this
  *
- * (due-<job> where only what was due is written: who wants another step meets elsewhere.)
- * When some have is there of every rank, all who look choose the same step: the newest that is
- * whole. Bytes are fsynced before the done that says so, and a done is written only if all cards
- * of the step are what they were before. When all are done, the one that has rank 0, or after some
- * patience any, makes the folder the stage of a copy (step_copy.c): every byte of it is proved
- * before the step appears, by C0-C10 as ever. Where that fails nothing counts as done any more. */
+ * (The directory is due-<job> if only a step that was to be on disk is written, because agents that
+ * look for any step choose another one.)
+ *
+ * Once there is a have file with a card of every rank, all agents choose the same step: the newest
+ * that is whole. Each agent fsyncs its bytes before it writes its done file, and writes that only
+ * if the cards of the step have not changed meanwhile. When all agents are done, the one that has
+ * rank 0, or any agent once PATIENCE_MS is over, makes the folder the stage of a copy
+ * (step_copy.c). The copy verifies every byte before the step appears, by C0 to C10 as for every
+ * save. If it fails, all done files are removed and the agents write their bytes again. */
 #ifndef SHF_FLUSH_NODES_H
 #define SHF_FLUSH_NODES_H
 #include "memory_steps.h"
 
-/* What an agent wants written, and where. */
+/* The arguments of shf_meet: what to write, and where. */
 struct shf_meeting {
-	const char *dir;                /* the run's */
+	const char *dir;                /* path of the run */
 	const struct shf_sys *sys;
-	int keep;                       /* the agent of this node */
-	bool due;                       /* only a step that was to be on disk */
-	char job[33];                   /* whose memory it is */
-	int64_t step;                   /* the newest here that may be wanted */
-	int wait_ms;                    /* for the others to come; then ten minutes for their bytes
-	                                 * (0: none) */
+	int keep;                       /* connection to the agent of this node */
+	bool due;                       /* only write a step whose save was to go to disk */
+	char job[33];                   /* the job that saved the step */
+	int64_t step;                   /* the newest step of the job in this node's memory */
+	int wait_ms;                    /* how long to wait for the other agents to come; then
+	                                 * WRITE_MS for their bytes. 0: do not wait at all */
 };
-/* *step: what is on disk now that was not, by whomever (report->held: by us); -1: nothing is to be
- * written. EAGAIN: some have not come, or not written what they have: a later try goes on from
- * there. EBUSY: another process of this node does it. [local] */
+/* Writes a step that lies on several nodes. *step: the step that is on disk now and was not before,
+ * whichever agent published it (report->held: bytes written by this process); -1: there is nothing
+ * to write. EAGAIN: some agents have not come, or have not written their bytes; a later call
+ * continues from there. EBUSY: another process of this node is doing this. [local] */
 int shf_meet(const struct shf_meeting *m, int64_t *step, struct sheaf_report *report,
              struct sheaf_error *err);
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans for ranks that do not exist (`sheaf plan`). The states of all ranks are in this process, so
- * what ranks would send each other is put together without a group. One home deals all stripes.
- * What each rank would then write, and read back, comes from the same code that plans a real save
- * and a real load. */
+/* Plans a save and a load for ranks that do not exist (`sheaf plan`). The states of all ranks are
+ * in this process, so the messages that ranks would exchange are built without a group. A single
+ * home, instead of one per rank, deals all stripes. What each rank would then write and read comes
+ * from the same code that plans a real save and load. */
 #include "preview.h"
 #include <string.h>
 #include "box_copy.h"
@@ -16,19 +16,20 @@
 #include "work.h"
 #include "work_hear.h"
 
-struct round {                  /* what travels, by round */
+struct round {                  /* bytes of messages in each round */
 	uint64_t *bytes;                /* owned */
 	size_t n;
 };
-/* All ranks of a plan, in one process. */
+/* A plan of all ranks, in one process. */
 struct preview {
 	struct sheaf_state *const *states;      /* borrowed */
 	uint32_t ranks;
 	struct shf_layout layout;
 	struct shf_home home;
-	struct shf_arena arena;                 /* of home */
+	struct shf_arena arena;                 /* memory of home */
 	struct sheaf_plan_rank *out;            /* owned; by rank */
-	struct shf_buf *told;                   /* owned; what homes say to each rank */
+	struct shf_buf *told;                   /* owned; by rank: the messages that homes would
+	                                         * send to it */
 	struct round *nets;                     /* owned; by rank */
 };
 
@@ -37,7 +38,8 @@ static int nomem(const struct preview *p, struct sheaf_error *err)
 	return shf_fail(err, SHEAF_ENOMEM, "no memory to plan for %u ranks", p->ranks);
 }
 
-/* Adds what one rank holds to the list that its homes would receive. */
+/* Adds the boxes that one rank holds to the list that a home would receive. *cap: allocated length
+ * of the list. */
 static int hear_rank(struct preview *p, uint32_t rank, const char *const *ignore, size_t *cap,
                      struct sheaf_error *err)
 {
@@ -64,7 +66,7 @@ static int hear_rank(struct preview *p, uint32_t rank, const char *const *ignore
 	return rc;
 }
 
-/* Adds what all ranks hold, and sorts it as a home does. */
+/* Adds the boxes of all ranks, and sorts them as a home does. */
 static int hear_all(struct preview *p, const char *const *ignore, struct sheaf_error *err)
 {
 	size_t cap = 0;
@@ -78,7 +80,7 @@ static int hear_all(struct preview *p, const char *const *ignore, struct sheaf_e
 	return rc;
 }
 
-/* Counts bytes that a rank needs buffers for in that round. */
+/* Adds message bytes that a rank needs buffers for in a round. 0 or ENOMEM. */
 static int travels(struct preview *p, uint32_t rank, uint32_t round, uint64_t bytes)
 {
 	struct round *n = &p->nets[rank];
@@ -97,13 +99,14 @@ static int travels(struct preview *p, uint32_t rank, uint32_t round, uint64_t by
 	return 0;
 }
 
-/* Counts one move of a segment that `self` writes: who sends, who receives, and in which round. */
+/* Counts one move of a segment that `self` writes: which rank sends, which receives, and in which
+ * round. */
 static int count_move(struct preview *p, const struct shf_match *m, uint32_t self, uint32_t round,
                       const struct shf_mv *v)
 {
-	/* Ranks of one node copy from each other's images, so nothing is sent. */
+	/* Ranks of one node copy through shared memory, so nothing is sent. */
 	bool near = m->nodes[v->rank] == m->nodes[self];
-	/* A replica says 8 bytes of digest, near or far, by the way of the messages. */
+	/* A replica sends an 8-byte digest as a message, even within a node. */
 	uint64_t bytes = v->witness ? 8
 	               : shf_box_bytes(&p->layout.tensors[v->tensor], &v->box);
 
@@ -120,7 +123,7 @@ static int count_move(struct preview *p, const struct shf_match *m, uint32_t sel
 	return 0;
 }
 
-/* Adds up what one rank writes, and how much staging it needs. */
+/* Counts what one rank writes, and how much staging memory it needs. */
 static int count_writer(struct preview *p, const struct shf_match *m, uint32_t self,
                         const struct shf_work *w)
 {
@@ -142,7 +145,7 @@ static int count_writer(struct preview *p, const struct shf_match *m, uint32_t s
 	return rc;
 }
 
-/* Plans the save of one rank: what it writes, and what of that is staged. */
+/* Plans the save of one rank: the segments that it writes, and which of them are staged. */
 static int hear_writer(struct preview *p, const struct shf_match *m, uint32_t rank,
                        const struct sheaf_opts *opts, struct shf_work *w, struct sheaf_error *err)
 {
@@ -159,7 +162,7 @@ static int hear_writer(struct preview *p, const struct shf_match *m, uint32_t ra
 	return rc < 0 ? rc : count_writer(p, m, rank, w);
 }
 
-/* Deals the stripes, and counts what each rank does with them. */
+/* Deals the stripes, and counts what each rank does with its share. */
 static int count_all(struct preview *p, const struct shf_match *m, const struct sheaf_opts *opts,
                      struct sheaf_error *err)
 {
@@ -181,8 +184,8 @@ static int count_all(struct preview *p, const struct shf_match *m, const struct 
 	return rc;
 }
 
-/* A save is planned first, then a load. The staging of a rank is its image and the buffers of its
- * largest round. */
+/* Plans a save, then a load. The staging memory of a rank is its image and the message buffers of
+ * its largest round. */
 static int plan_all(struct preview *p, const struct sheaf_opts *opts, const int32_t *nodes,
                     struct sheaf_error *err)
 {
@@ -211,6 +214,7 @@ static int plan_all(struct preview *p, const struct sheaf_opts *opts, const int3
 	return rc;
 }
 
+/* Checks that each state can be saved. */
 static int check_states(struct sheaf_state *const *states, int32_t ranks, struct sheaf_error *err)
 {
 	int rc = 0;
@@ -223,7 +227,7 @@ static int check_states(struct sheaf_state *const *states, int32_t ranks, struct
 	return rc;
 }
 
-/* Nothing is exchanged; a failure that is about one rank names it in err->rank. */
+/* There is no communication. If a failure concerns one rank, err->rank names it. */
 int shf_plan_preview(struct sheaf_state *const *states, const int32_t *node, int32_t ranks,
                      const struct sheaf_opts *opts,
                      void (*item)(void *arg, const struct sheaf_plan_rank *rank), void *arg,

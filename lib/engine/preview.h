@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What each rank of a job would write and read, planned by one process that has all states.
- * [local] */
+/* Predicts what each rank of a job would write and read, in one process that has the states of all
+ * ranks. [local] */
 #ifndef SHF_PREVIEW_H
 #define SHF_PREVIEW_H
 #include "state.h"
 
-/* Calls item for each rank with what it would hold, write, send and stage. [local] */
+/* Calls item for each rank, with the bytes that it would hold, write, send and stage. node: node
+ * number by rank, NULL: all on one node. [local] */
 int shf_plan_preview(struct sheaf_state *const *states, const int32_t *node, int32_t ranks,
                      const struct sheaf_opts *opts,
                      void (*item)(void *arg, const struct sheaf_plan_rank *rank), void *arg,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opens a run. The order matters: arguments that must be equal are compared before anything is
- * changed; rank 0 takes the lock and cleans up; then the others open what rank 0 has opened; then
- * all prove that they see one file system. If any rank fails, all close. */
+ * changed; rank 0 takes the lock and cleans up; then the other ranks open the same run; then all
+ * ranks check that they see the same file system. If any rank fails, all close the run. */
 #include "run_open.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -18,14 +18,14 @@
 #include "scrub_run.h"
 #include "tries_settle.h"
 
-/* Rank 0's outcome, run id and session, to all. */
+/* what rank 0 broadcasts after it has opened the run */
 struct opened {
 	char run[33], session[33];
 	uint8_t no_dir_fsync, pad[5];
 };
 
-/* Rank 0 opens the run: with the lock, unless it is opened to read only. What dead jobs left is
- * cleared away, within a quarter of the deadline. */
+/* Opens the run on rank 0: with the lock, unless it is opened read-only. Files that dead jobs left
+ * are deleted, for at most a quarter of the deadline. */
 static int own(struct sheaf_run *run, const char *dir, struct opened *told, struct sheaf_error *err)
 {
 	int wait = shf_opts_wait_ms(&run->opts, SHF_LOCK_WAIT_MS);
@@ -55,14 +55,15 @@ static int own(struct sheaf_run *run, const char *dir, struct opened *told, stru
 	return 0;
 }
 
-/* ENOENT would tell the caller that there is no run, and rank 0 has opened it: a network file
- * system may show old names for a while, and then it is another file system. */
+/* Opens the run on the other ranks. ENOENT becomes EIO, because it would mean that there is no run,
+ * and rank 0 has just opened it: this rank sees another file system, or a network file system that
+ * is far behind. */
 static int join_run(struct sheaf_run *run, const char *dir, const struct opened *told,
                     struct sheaf_error *err)
 {
 	int most = shf_opts_wait_ms(&run->opts, SHF_LOCK_WAIT_MS), rc;
 
-	/* A network file system may show a directory some seconds later to other hosts. */
+	/* A network file system may show a new directory to other hosts some seconds later. */
 	for (int slept = 0, ms = 10;; slept += ms, ms = ms < 500 ? 2 * ms : 1000) {
 		rc = run->opts.flags & SHEAF_READONLY
 		   ? shf_store_open(&run->store, run->sys, dir, err)
@@ -82,7 +83,8 @@ static int join_run(struct sheaf_run *run, const char *dir, const struct opened 
 	return rc;
 }
 
-/* All ranks see what rank 0 wrote: one file system, or EINVAL naming the rank. */
+/* Checks that all ranks see a file that rank 0 writes, and so the same file system. EINVAL names a
+ * rank that does not. [collective] */
 static int prove_one_file_system(struct sheaf_run *run, struct sheaf_error *err)
 {
 	char token[33] = "";
@@ -111,8 +113,8 @@ static int prove_one_file_system(struct sheaf_run *run, struct sheaf_error *err)
 	return rc;
 }
 
-/* opts.copies_group must have the same ranks as the group of the run, and be another group:
- * replicas are sent in the background, beside the calls of the run. */
+/* Checks opts.copies_group: it must have the same ranks as the run's group, and be another group,
+ * because replicas are sent in the background while the run's group is in use. */
 static int copies_check(const struct sheaf_run *run, struct sheaf_error *err)
 {
 	const struct sheaf_group *g = run->opts.copies_group;
@@ -170,8 +172,8 @@ static int same_arguments(struct sheaf_run *run, const char *dir, struct sheaf_e
 	return rc;
 }
 
-/* A job that died right after publishing a step may not have written the step's done file. The next
- * job does. */
+/* Writes the done file of the newest step, if it is missing: a job that died right after the
+ * publish may not have written it. [rank 0] */
 static void announce_newest(struct sheaf_run *run)
 {
 	struct sheaf_error err;
@@ -183,18 +185,18 @@ static void announce_newest(struct sheaf_run *run)
 		        run->store.path, err.msg);
 }
 
-/* Stops what works for the run in the background, before the run is freed. Set as run->end, so that
- * lib/run need not know these rooms. */
+/* Ends the threads and connections of the run before it is freed. Called through run->life.end, so
+ * that lib/run does not depend on these rooms. */
 static void end(struct sheaf_run *run)
 {
 	shf_behind_stop(run);
 	shf_pruning_settle(run);
 	shf_tier_close(run, run->life.clean);
-	/* Last: the tasks that were stopped above use it. */
+	/* last, because the tasks stopped above use it */
 	pthread_mutex_destroy(&run->tier->guests.lock);
 }
 
-/* Allocates what a run with a directory has and a bare one has not. */
+/* Allocates the parts of a run that a bare run (without a directory) does not have. */
 static int parts_new(struct sheaf_run *run, struct sheaf_error *err)
 {
 	run->retain.behind = shf_zalloc(1, sizeof(*run->retain.behind));

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is done to a run as a whole: pruning, rewinding, marking, salvaging, closing. Rank 0 acts on
- * the directory. All ranks agree on the arguments before, and on the outcome after.
+/* Operations on a run as a whole: prune, rewind, mark, salvage, close. Rank 0 works in the
+ * directory. All ranks agree on the arguments before, and on the outcome after.
  *
- * Each of these first settles what threads of this handle do in the directory (settle_background),
- * because two writers in one directory would have to know of each other. */
+ * Each operation first waits for this handle's own threads that work in the directory
+ * (settle_background), so that there is one writer at a time. */
 #include "run_ops.h"
 #include <inttypes.h>
 #include <string.h>
@@ -25,7 +25,7 @@
 #include "step_open.h"
 #include "verify_step.h"
 
-/* EINVAL unless the run is open for writing. */
+/* Returns 0, or EINVAL if the run is not open for writing. what: the operation, for the message. */
 static int writable(const struct sheaf_run *run, const char *what, struct sheaf_error *err)
 {
 	if (run->life.closed || run->opts.flags & SHEAF_READONLY)
@@ -34,14 +34,15 @@ static int writable(const struct sheaf_run *run, const char *what, struct sheaf_
 	return 0;
 }
 
-/* Waits until no thread of this handle works in the directory. */
+/* Waits until no thread of this handle works in the directory: neither a publish nor a prune. */
 static void settle_background(struct sheaf_run *run)
 {
 	shf_publishing_settle(run);
 	shf_pruning_settle(run);
 }
 
-/* Enters the call. EINVAL if ranks call it with different arguments, else as shf_call_enter. */
+/* Enters a collective call with arguments a and b. EINVAL if they differ between ranks, else as
+ * shf_call_enter. [collective] */
 static int enter_run_call(struct sheaf_run *run, enum shf_call_kind call, int64_t a, int64_t b,
                           int rc, struct sheaf_error *err)
 {
@@ -62,7 +63,7 @@ static int enter_run_call(struct sheaf_run *run, enum shf_call_kind call, int64_
 
 /* ---- pruning ---- */
 
-/* For the callback of a prune. */
+/* argument of pruned */
 struct pruning {
 	struct sheaf_run *run;
 	bool dry;
@@ -70,7 +71,7 @@ struct pruning {
 	void *arg;
 };
 
-/* Called for each step that is deleted or kept, with the reason. */
+/* Callback of shf_store_prune, for each step that is deleted or kept, with the reason. */
 static void pruned(void *arg, int64_t step, char what, const char *why)
 {
 	const struct pruning *p = arg;
@@ -82,8 +83,8 @@ static void pruned(void *arg, int64_t step, char what, const char *why)
 		p->item(p->arg, step, what, why);
 }
 
-/* The newest step that may take the place of older ones. Entries are sorted, so the last good one
- * is the newest. [rank 0] */
+/* Finds the newest step that may let older ones go, or step -1. The list is sorted, so the last
+ * good entry is the newest. [rank 0] */
 static int newest_sound(struct sheaf_run *run, struct shf_saved *newest, struct sheaf_error *err)
 {
 	struct shf_list list = { 0 };
@@ -93,7 +94,7 @@ static int newest_sound(struct sheaf_run *run, struct shf_saved *newest, struct 
 	for (size_t i = 0; rc == 0 && i < list.n; i++) {
 		const struct shf_entry *e = &list.entries[i];
 
-		if (!shf_entry_is_good(e)) /* they are in their order */
+		if (!shf_entry_is_good(e)) /* ascending by step */
 			continue;
 		newest->step = e->step;
 		memcpy(newest->session, e->session, sizeof(newest->session));
@@ -102,8 +103,8 @@ static int newest_sound(struct sheaf_run *run, struct shf_saved *newest, struct 
 	return rc;
 }
 
-/* Drops what this node has of the step in its page cache, which may be better than what the disk
- * has. */
+/* Drops the files of the step from this node's page cache, because the cached bytes may be right
+ * where the bytes on disk are not. */
 static void drop_cached(const struct sheaf_run *run, int64_t step)
 {
 	char name[40];
@@ -116,8 +117,8 @@ static void drop_cached(const struct sheaf_run *run, int64_t step)
 	shf_fd_close(run->sys, &dir);
 }
 
-/* Reads every byte of the newest step again, from the disk (I9). A copy in memory proves nothing
- * about the files for whose sake older steps are deleted. [collective] */
+/* Reads every byte of the newest step again from disk (I9). It opens the copy on disk even if the
+ * step is in memory, because the files are to be proved. [collective] */
 static int verify_newest(struct sheaf_run *run, int64_t newest, struct sheaf_error *err)
 {
 	struct sheaf_report report = { .size = sizeof(report) };
@@ -126,7 +127,9 @@ static int verify_newest(struct sheaf_run *run, int64_t newest, struct sheaf_err
 
 	if (run->place.node_first == run->team.rank)
 		drop_cached(run, newest);
-	rc = shf_step_open_disk(&step, run, newest, err); /* no rank reads before all are here */
+	rc = shf_step_open_disk(&step, run, newest, err); /* collective, so every node has dropped
+	                                                   * its cached bytes before any rank
+	                                                   * reads */
 	if (rc == 0)
 		rc = shf_step_verify(step, &report, err);
 	if (rc == 0)
@@ -135,8 +138,8 @@ static int verify_newest(struct sheaf_run *run, int64_t newest, struct sheaf_err
 	return rc;
 }
 
-/* Tells all ranks what rank 0 finds: the step that dominates others, and how many would go if it is
- * sound. [collective] */
+/* Finds the newest good step on rank 0, and how many older ones a prune would delete if it is whole
+ * (*would), and broadcasts both. [collective] */
 static int agree_on_newest(struct sheaf_run *run, struct shf_saved *newest, uint64_t *would,
                            struct sheaf_error *err)
 {
@@ -161,10 +164,10 @@ static int agree_on_newest(struct sheaf_run *run, struct shf_saved *newest, uint
 	return rc;
 }
 
-/* Deletes old steps by the run's rules, now. The newest step is read whole before any older one is
- * deleted for its sake, but only if some would be deleted. If it is being read in the background
- * already, that is waited for; a reading of an older step is stopped, because that step may be
- * among those that go. [collective] */
+/* The newest step is read whole before any older one is deleted, but only if a prune would delete
+ * some. If the newest step is already being read in the background, its end is awaited. The reading
+ * of an older step is stopped, because that step may be among those that are deleted.
+ * [collective] */
 int shf_run_prune(struct sheaf_run *run, bool dry,
                   void (*item)(void *arg, int64_t step, char what, const char *why), void *arg,
                   struct sheaf_error *err)
@@ -186,9 +189,7 @@ int shf_run_prune(struct sheaf_run *run, bool dry,
 		rc = shf_behind_look(run, err);
 	if (rc == 0)
 		rc = agree_on_newest(run, &newest, &would, err);
-	/* Reading all of a step is worth it only where some other one then goes. What is read of it
-	 * already may be nearly all; an older one that is being read behind may be among those that
-	 * go. */
+	/* A step is read again only if some other step is then deleted. */
 	if (rc == 0 && !dry && would && shf_saved_is_same(&run->retain.behind->now, &newest)) {
 		shf_behind_wait(run);
 		rc = shf_behind_look(run, err);
@@ -217,7 +218,8 @@ int shf_run_prune(struct sheaf_run *run, bool dry,
 
 /* ---- going back ---- */
 
-/* Sets newer steps aside. The session of the step becomes the parent of the next save. [rank 0] */
+/* Sets newer steps aside. Returns the session of `step`, which the next save records as its
+ * parent's. [rank 0] */
 static int rewind_here(struct sheaf_run *run, int64_t step, char session[33],
                        struct sheaf_error *err)
 {
@@ -233,8 +235,8 @@ static int rewind_here(struct sheaf_run *run, int64_t step, char session[33],
 	return rc;
 }
 
-/* Everything that the handle remembers of later steps is forgotten: readings of them, their place
- * in memory, what was verified. [collective] */
+/* Sets newer steps aside, and makes the handle forget them: their reading in the background, their
+ * place in memory, and that they were verified. [collective] */
 int shf_run_go_back(struct sheaf_run *run, int64_t step, bool loaded, struct sheaf_error *err)
 {
 	struct sheaf_error own;
@@ -259,7 +261,8 @@ int shf_run_go_back(struct sheaf_run *run, int64_t step, bool loaded, struct she
 		rc = shf_bcast(&run->team, 0, session, sizeof(session), err);
 	if (rc < 0)
 		return rc;
-	/* Saving goes on from here; what lay above is out of reach, and its numbers are free. */
+	/* The next save follows `step`. Later steps are out of reach, and their numbers are
+	 * free. */
 	if (run->retain.behind->now.step > step)
 		shf_behind_stop(run);
 	if (run->retain.behind->next.step > step)
@@ -268,7 +271,7 @@ int shf_run_go_back(struct sheaf_run *run, int64_t step, bool loaded, struct she
 	shf_tier_rewind(run, step, loaded);
 	run->lineage.parent = step;
 	run->lineage.doubtful = -1;
-	/* The session is needed, too: a number may be saved again. */
+	/* The number alone does not identify the parent, because it may be saved again. */
 	memcpy(run->lineage.parent_session, session, sizeof(session));
 	if (run->lineage.loaded > step)
 		run->lineage.loaded = -1;
@@ -286,8 +289,8 @@ int shf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
 
 /* ---- marks ---- */
 
-/* A step that is marked bad must not vouch for older ones, so its reading is stopped and it counts
- * as not verified. [collective] */
+/* A step that is marked bad must not let older ones go, so its reading is stopped and it no longer
+ * counts as verified. [collective] */
 int shf_run_mark(struct sheaf_run *run, int64_t step, char mark, struct sheaf_error *err)
 {
 	struct sheaf_error own;
@@ -310,21 +313,21 @@ int shf_run_mark(struct sheaf_run *run, int64_t step, char mark, struct sheaf_er
 	return rc;
 }
 
-/* ---- a step of the dead ---- */
+/* ---- salvage: a step that a dead job left in its stage ---- */
 
-/* For the callback of a verification of a stage. */
+/* argument of hear_salvage_finding */
 struct salvaging {
 	const struct sheaf_report *report;      /* the caller's; may be NULL */
 	int findings;
 };
 
-/* Counts what is wrong with the stage. A rename cut by a crash can leave the manifest under its
- * temporary name as well. That is no finding, because it is removed before the publish. */
+/* Callback for the findings of the stage's verification: counts and forwards them. sheaf.json.tmp
+ * does not count, because a crash during C6 may leave the manifest under both names, and the
+ * temporary name is removed before the publish. */
 static void hear_salvage_finding(void *arg, const struct sheaf_finding *f)
 {
 	struct salvaging *s = arg;
 
-	/* Half a rename leaves the manifest's old name, which is removed before the publish. */
 	if (strcmp(f->what, "extra") == 0 && strcmp(f->file, "sheaf.json.tmp") == 0)
 		return;
 	s->findings++;
@@ -332,8 +335,8 @@ static void hear_salvage_finding(void *arg, const struct sheaf_finding *f)
 		s->report->finding(s->report->arg, f);
 }
 
-/* Verifies every byte of the stage, and reads its manifest. If the only finding was the one that is
- * allowed, the stage is right. */
+/* Verifies every byte of the stage, and returns its manifest (*text) and run id. If the only
+ * finding was sheaf.json.tmp, the stage counts as right. */
 static int prove_stage(struct shf_store *s, const struct shf_stage *g,
                        const struct sheaf_opts *opts, struct sheaf_report *report,
                        struct shf_buf *text, char run[33], struct sheaf_error *err)
@@ -371,8 +374,7 @@ static int prove_stage(struct shf_store *s, const struct shf_stage *g,
 	return rc;
 }
 
-/* Publishes a complete step that a dead job left in the stage. The stage is locked while it is
- * verified. */
+/* The stage is locked while it is verified, so that no other process salvages or deletes it. */
 int shf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *opts,
                     const struct shf_sys *sys, struct sheaf_report *report,
                     struct sheaf_error *err)
@@ -387,7 +389,7 @@ int shf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *opts
 	if (rc == 0 && (!dir || !dir[0] || step < 0))
 		rc = shf_fail(err, SHEAF_EINVAL, "a salvage needs a run and a step's number");
 	look = o;
-	/* The stage is opened like a step by path, which must not change anything. */
+	/* The stage is opened as a step by path, read-only, so that nothing in it changes. */
 	look.flags = SHEAF_READONLY | (o.flags & SHEAF_BUFFERED);
 	if (rc == 0)
 		rc = shf_salvage_begin(&s, &g, sys, dir, shf_opts_wait_ms(&o, SHF_LOCK_WAIT_MS),
@@ -406,8 +408,9 @@ int shf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *opts
 
 /* ---- closing ---- */
 
-/* If there is little left to read, it is read now, so that a run of small steps is left as its
- * rules say: first what is under way, then the newest. [collective] */
+/* The last prune, at close. Steps are deleted only when a newer one was read again. If little is
+ * left to read, close waits for that: first for the step that is being read, then for the newest.
+ * So a run of small steps ends with as many steps as its keep rules say. [collective] */
 static void last_prune(struct sheaf_run *run)
 {
 	if (run->retain.behind->now.step < 0 && run->retain.behind->next.step < 0)
@@ -421,18 +424,16 @@ static void last_prune(struct sheaf_run *run)
 	}
 }
 
-/* Only the process that opened the run closes it. A forked child just releases its copies of memory
- * and descriptors. */
+/* In a forked child this only frees memory and closes descriptors, because the parent still uses
+ * the run. */
 void shf_run_close(struct sheaf_run *run)
 {
 	if (!run)
 		return;
-	/* Only the process that opened the run closes it. A forked child just releases its copies
-	 * of the memory and the descriptors, below. */
 	if (shf_run_is_ours(run) && !run->life.closed) {
-		/* Nobody is still beginning a save when rank 0 throws the stages away. What the
-		 * others say does not matter: this rank closes in any case. But only where all
-		 * came to it is it a clean close. */
+		/* All ranks meet here, so that no rank is still in a save when rank 0 deletes the
+		 * stages. This rank closes even if others do not come, but the close is clean only
+		 * if all do. */
 		int rc = enter_run_call(run, SHF_CALL_RUN_CLOSE, 0, 0, 0, NULL);
 
 		run->life.clean = rc == 0;

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf_run_resume loads the latest step. With SHEAF_FALLBACK it loads the newest step that is
- * sound.
+/* sheaf_run_resume loads the latest step. With SHEAF_FALLBACK it loads the newest step that is not
+ * damaged.
  *
- *   F1. The next candidate is tried only after ECORRUPT, and after a step on disk only if a second
- *       read, past the page cache, finds damage as well. It is never tried after EIO, ENOMEM or
- *       ELOST: what cannot be read now may be read tomorrow. Nor after EFORMAT: what a newer sheaf
- *       wrote is good, and whoever has that sheaf wants it.
- *   F2. Candidates come in the order of struct shf_candidate: both copies of a step, in memory and
- *       on disk, are tried before any older step.
- *   F3. Newer steps are set aside, as a rewind does it, only after the older one was loaded and all
- *       of it was proved. A reader sets nothing aside. A crash before that leaves the run as it
- *       was.
- *   F4. The report names each that was passed over or set aside, whether anybody logs or not. What
- *       it says of tensors is of the last candidate that was tried.
- *   F5. Nothing of a damaged step stays in the caller's memory: each slice that it has begun to
- *       fill is filled by the candidate that is loaded, or that is refused before a byte of it is
- *       read (filled_by).
+ *   F1. The next candidate is tried only after ECORRUPT, and after a step on disk only if a
+ *       second read, past the page cache, finds damage as well. It is never tried after EIO,
+ *       ENOMEM or ELOST, because a step that cannot be read now may be readable tomorrow. Nor
+ *       after EFORMAT: a step that a newer version wrote is good, and a user who has that
+ *       version wants it.
+ *   F2. Candidates come in the order of struct shf_candidate: both copies of a step, in memory
+ *       and on disk, are tried before any older step.
+ *   F3. Newer steps are set aside, as by a rewind, only after the older one was loaded and all
+ *       of it was verified. A run that is open read-only sets nothing aside. A crash before
+ *       that leaves the run as it was.
+ *   F4. The report names each step that was passed over or set aside, even if there is no log.
+ *       Its items about tensors are those of the last candidate that was tried.
+ *   F5. No bytes of a damaged step stay in the caller's memory: each slice that it has begun to
+ *       fill is filled by the candidate that is loaded. A candidate that has no data for such a
+ *       slice is refused before a byte of it is read (filled_by).
  */
 #include "run_resume.h"
 #include <errno.h>
@@ -38,30 +39,32 @@
 #include "steps.h"
 #include "verify_step.h"
 
-#define DAMAGED_MAX SHF_PINS    /* memory has no more steps than that */
+#define DAMAGED_MAX SHF_PINS    /* agents keep no more steps of a job */
 
-/* A resume under way. */
+/* The state of a resume. */
 struct resume {
 	struct sheaf_run *run;
 	struct sheaf_state *state;
-	uint32_t flags;                 /* of the load */
+	uint32_t flags;                 /* flags of the load, without SHEAF_FALLBACK */
 	struct sheaf_report *report;    /* the caller's */
-	struct shf_sought sought;
+	struct shf_sought sought;       /* where the search for candidates is */
 	struct sheaf_step *step;        /* owned; the candidate that is being tried */
-	struct sheaf_step *damaged[DAMAGED_MAX]; /* owned; damaged steps in memory, open until
+	struct sheaf_step *damaged[DAMAGED_MAX]; /* owned; damaged steps in memory, kept open until
 	                                          * set_aside */
 	size_t damaged_n;
-	struct sheaf_error first;       /* what the latest was refused with */
-	int64_t newest;                 /* the newest that was passed over */
-	uint32_t passed;
-	int64_t *filled_by;             /* owned; as in struct sheaf_step, for all candidates.
-	                                 * NULL: there will be one only */
-	struct shf_buf items;           /* owned; what the load of this candidate has reported:
-	                                 * letters, each with three strings and their NULs */
+	struct sheaf_error first;       /* error of the first candidate that was passed over */
+	int64_t newest;                 /* number of that candidate */
+	uint32_t passed;                /* how many were passed over */
+	int64_t *filled_by;             /* owned; as in struct sheaf_step, shared by all candidates.
+	                                 * NULL: without SHEAF_FALLBACK there is only one
+	                                 * candidate */
+	struct shf_buf items;           /* owned; items that the load of this candidate has
+	                                 * reported: for each a letter and three strings with their
+	                                 * NULs */
 };
 
-/* Keeps an item until it is clear that the candidate is not passed over. An item for which there is
- * no memory is delivered at once. */
+/* The load's item callback: keeps an item until it is known whether the candidate is passed over.
+ * If there is no memory for that, the item is delivered at once. */
 static void hold_item(void *arg, char what, const char *family, const char *name,
                       const char *msg)
 {
@@ -78,7 +81,7 @@ static void hold_item(void *arg, char what, const char *family, const char *name
 	shf_buf_add(&r->items, msg, msg_n);
 }
 
-/* Delivers what the load of the last candidate reported, when it is clear that this one counts. */
+/* Delivers the items of the last candidate to the caller. */
 static void deliver_items(const struct resume *r)
 {
 	for (size_t at = 0; at < r->items.len;) {
@@ -90,8 +93,8 @@ static void deliver_items(const struct resume *r)
 	}
 }
 
-/* Loads the candidate that is open. Its items are held back, because a candidate that fails must
- * not leave its items in the caller's list. [collective] */
+/* Loads the open candidate. Its items are held back, because the items of a candidate that is
+ * passed over must not reach the caller. [collective] */
 static int load_candidate(struct resume *r, struct sheaf_error *err)
 {
 	struct sheaf_report own = *r->report;
@@ -99,7 +102,7 @@ static int load_candidate(struct resume *r, struct sheaf_error *err)
 
 	own.item = r->report->item ? hold_item : NULL;
 	own.arg = r;
-	/* Findings of a candidate that may be passed over are nobody's business. */
+	/* Findings are not reported, because the candidate may be passed over. */
 	own.finding = NULL;
 	r->step->filled_by = r->filled_by;
 	rc = shf_step_load(r->step, r->state, r->flags, &own, err);
@@ -112,8 +115,8 @@ static int load_candidate(struct resume *r, struct sheaf_error *err)
 	return 0;
 }
 
-/* Opens and loads the next candidate. Steps that the search passed over are reported first, so that
- * the report is in the order of the search. [collective] */
+/* Opens and loads the next candidate. Steps that the search itself passed over are reported first,
+ * so that the report has the order of the search. [collective] */
 static int try_next(struct resume *r, struct sheaf_error *err)
 {
 	int rc = shf_step_open_latest(&r->step, r->run, &r->sought, err);
@@ -124,8 +127,9 @@ static int try_next(struct resume *r, struct sheaf_error *err)
 	return rc == 0 ? load_candidate(r, err) : rc;
 }
 
-/* Reads and checks all of the step that was loaded, also tensors that the state does not hold. Of a
- * step in the memory of several nodes only what was loaded is proved, by the load. [collective] */
+/* Verifies all of the step that was loaded, including tensors that the state does not hold. A step
+ * in the memory of several nodes cannot be verified; of it only the loaded parts are proved, by the
+ * load. [collective] */
 static int prove_loaded(struct resume *r, struct sheaf_error *err)
 {
 	struct sheaf_report own = { .size = sizeof(own) };
@@ -136,7 +140,7 @@ static int prove_loaded(struct resume *r, struct sheaf_error *err)
 	return shf_view_hads(view) ? 0 : shf_step_verify(r->step, &own, err);
 }
 
-/* Tells all ranks in *at which candidate could not be loaded. [collective] */
+/* Sets *at on all ranks to the candidate that could not be loaded. [collective] */
 static int agree_on_failed(struct resume *r, struct shf_candidate *at, struct sheaf_error *err)
 {
 	*at = r->sought.at;
@@ -146,12 +150,13 @@ static int agree_on_failed(struct resume *r, struct shf_candidate *at, struct sh
 		*at = (struct shf_candidate){ r->step->number, memory };
 		return 0;
 	}
+	/* The step could not even be opened, so only rank 0 knows its number. */
 	return shf_bcast(&r->run->team, 0, at, sizeof(*at), err);
 }
 
 /* Reads the candidate a second time (F1): from disk past the page cache, from memory by a full
- * verification. A part on another node cannot be read a second time, so there the first answer
- * counts. Returns 0 if it is whole now. [collective] */
+ * verification. Returns 0 if it is whole now. A step in the memory of several nodes cannot be
+ * verified, so the error of the load stands. [collective] */
 static int read_candidate_again(struct resume *r, const struct shf_candidate *at,
                                 const struct sheaf_error *why, struct sheaf_error *err)
 {
@@ -178,7 +183,7 @@ static void report_candidate(const struct resume *r, char what, const struct shf
 	        what == 'A' ? "set aside" : "passed over", why);
 }
 
-/* Returns the error of the latest step: no candidate is left. */
+/* Returns the error of the first candidate, because no candidate is left. */
 static int exhausted(const struct resume *r, struct sheaf_error *err)
 {
 	*err = r->first;
@@ -186,8 +191,8 @@ static int exhausted(const struct resume *r, struct sheaf_error *err)
 }
 
 /* Passes over the candidate that could not be loaded; err says why. Returns 0 if the next one may
- * be tried. A candidate that a second read finds whole is not passed over: memory, bus or network
- * failed, and an older step would hide that. [collective] */
+ * be tried. If a second read finds the candidate whole, it is not passed over: memory, bus or
+ * network failed, and falling back to an older step would hide that. [collective] */
 static int pass_over_candidate(struct resume *r, int rc, struct sheaf_error *err)
 {
 	struct sheaf_error own, again;
@@ -213,7 +218,8 @@ static int pass_over_candidate(struct resume *r, int rc, struct sheaf_error *err
 		r->newest = at.step;
 	}
 	report_candidate(r, 'P', &at, again.msg);
-	/* Kept open: its memory is given up only when an older step was loaded (F3). */
+	/* A damaged step in memory stays open, because its memory is released only after an older
+	 * step was loaded (F3). */
 	if (at.memory && r->step && r->damaged_n < DAMAGED_MAX)
 		r->damaged[r->damaged_n++] = r->step;
 	else
@@ -224,8 +230,8 @@ static int pass_over_candidate(struct resume *r, int rc, struct sheaf_error *err
 	return 0;
 }
 
-/* Loads the latest step, or with `falls` the newest one that can be loaded. A step that is fallen
- * back to must be whole in all its parts: newer steps are about to be set aside for it.
+/* Loads the latest step, or with `falls` the newest one that can be loaded. After a fallback, all
+ * of the loaded step must be verified, because newer steps are about to be set aside.
  * [collective] */
 static int load_one(struct resume *r, bool falls, struct sheaf_error *err)
 {
@@ -244,7 +250,8 @@ static int load_one(struct resume *r, bool falls, struct sheaf_error *err)
 	return rc;
 }
 
-/* Reports each step newer than the one that was loaded that the rewind took away. [rank 0] */
+/* Reports each step that the rewind has set aside: it was in `before` and no longer exists. [rank
+ * 0] */
 static void tell_aside(const struct resume *r, const struct shf_steps *before)
 {
 	struct shf_store *s = &r->run->store;
@@ -259,8 +266,8 @@ static void tell_aside(const struct resume *r, const struct shf_steps *before)
 	}
 }
 
-/* Sets aside the steps on disk that are newer than the one that was loaded, which is on disk or has
- * a copy there. [collective] */
+/* Sets aside the steps on disk that are newer than the loaded one. The loaded step is on disk, even
+ * if it was read from its copy in memory. [collective] */
 static int rewind_to(struct resume *r, struct sheaf_error *err)
 {
 	struct shf_steps before = { NULL, 0 };
@@ -277,7 +284,8 @@ static int rewind_to(struct resume *r, struct sheaf_error *err)
 	return rc;
 }
 
-/* Sets aside what was passed over, or gives up its memory (F3). [collective] */
+/* Sets aside the steps on disk that were passed over, or releases their memory (F3).
+ * [collective] */
 static int set_aside(struct resume *r, struct sheaf_error *err)
 {
 	if (r->passed == 0 || r->run->opts.flags & SHEAF_READONLY)
@@ -294,7 +302,7 @@ static int set_aside(struct resume *r, struct sheaf_error *err)
 	return 0;
 }
 
-/* What only a resume that may fall back minds and needs. [local] */
+/* Checks the arguments of a resume with SHEAF_FALLBACK, and allocates filled_by. [local] */
 static int prepare_resume(struct resume *r, struct sheaf_error *err)
 {
 	const struct sheaf_run *run = r->run;
@@ -315,7 +323,7 @@ static int prepare_resume(struct resume *r, struct sheaf_error *err)
 	return 0;
 }
 
-/* What was set aside is done last, when the older step is in the caller's memory. [collective] */
+/* Newer steps are set aside last, when the older step is in the caller's memory. [collective] */
 int shf_run_resume(struct sheaf_run *run, struct sheaf_state *state, uint32_t flags,
                    struct sheaf_report *report, struct sheaf_error *err)
 {

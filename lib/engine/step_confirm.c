@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads a step on disk once more, past the page cache, to find out whether it is really damaged, as
- * a load said, or whether it was read wrong. The lowest rank of each node reads a share (scrub.h).
- * All ranks meet now and then, so that none waits for the others longer than a quarter of the
+/* Reads a step on disk again, past the page cache, to find out whether it is really damaged, as a
+ * load said, or was read wrong. The lowest rank of each node reads a share (scrub.h). All ranks
+ * synchronize in between, so that no rank waits for the others longer than a quarter of the
  * deadline. */
 #include "step_confirm.h"
 #include <inttypes.h>
@@ -10,8 +10,8 @@
 #include "scrub_run.h"
 #include "step.h"
 
-/* Opens the step for reading this node's share. Never ENOENT, which a program would take for a run
- * without steps. */
+/* Opens the step to read this node's share. ENOENT becomes EIO, because a training script takes
+ * ENOENT to mean that the run has no steps. */
 static int open_share(struct sheaf_run *run, int64_t step, struct shf_reread *r,
                       struct sheaf_error *err)
 {
@@ -23,7 +23,7 @@ static int open_share(struct sheaf_run *run, int64_t step, struct shf_reread *r,
 	                  run->store.path, step);
 }
 
-/* Reads on until the share is read or the others have waited long enough. Returns whether more is
+/* Reads until the share is read, or a quarter of the deadline has passed. Returns whether more is
  * left to read. */
 static bool read_on(const struct sheaf_run *run, struct shf_reread *r)
 {
@@ -36,7 +36,8 @@ static bool read_on(const struct sheaf_run *run, struct shf_reread *r)
 	return more;
 }
 
-/* Returns when all shares are read, or damage was found in one of them. [collective] */
+/* Reads until all shares are read, or damage was found in one of them. r: NULL on ranks that read
+ * none. [collective] */
 static int read_shares(struct sheaf_run *run, struct shf_reread *r, struct sheaf_error *err)
 {
 	uint64_t x[2] = { 1, 0 };
@@ -50,8 +51,8 @@ static int read_shares(struct sheaf_run *run, struct shf_reread *r, struct sheaf
 	return rc;
 }
 
-/* What the ranks found together. Damage on one rank counts more than a failure to read on another.
- * [collective] */
+/* Combines the results of all shares. Damage on one rank takes precedence over a failure to read on
+ * another. [collective] */
 static int verdict(struct sheaf_run *run, const struct shf_reread *r, struct sheaf_error *err)
 {
 	uint64_t bad = r && shf_is_of_step(r->rc), cut = r && r->rc == 0 ? r->cut : 0;
@@ -70,7 +71,7 @@ static int verdict(struct sheaf_run *run, const struct shf_reread *r, struct she
 	return rc;
 }
 
-/* Ranks that read no share take part in the agreements all the same. [collective] */
+/* Ranks that read no share take part in the agreements as well. [collective] */
 int shf_step_confirm(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
 {
 	struct shf_reread here = { .sys = run->sys, .dir = -1, .sums_fd = -1, .fd = -1,
