@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The memory tier: being an agent, asking one, writing what one has. */
+/* The memory tier: runs an agent, queries and stops one, and writes the steps that one keeps to
+ * disk. */
 #include <errno.h>
 #include <stdio.h>
 #include "agent_link.h"
@@ -12,14 +13,15 @@
 #include "run_open.h"
 #include "run_ops.h"
 
-/* For the agents of other nodes: a person has called them all; of a job that died, the last rank
- * may have waited for the others as long as its own deadline. */
+/* How long to wait for the agents of other nodes, in ms. FLUSH_WAIT_MS: a user has started the
+ * flush on all nodes. DUE_WAIT_MS: each agent flushes when its job has died, and the last rank may
+ * have waited for the others as long as the job's own deadline. */
 #define FLUSH_WAIT_MS 60000
 #define DUE_WAIT_MS 900000
 #define AGENT_MIN (offsetof(struct sheaf_agent_opts, agent))
 #define INFO_MIN (offsetof(struct sheaf_agent_info, users) + sizeof(int32_t))
 
-/* Opens the run to ask about. make: creates it if there is none. */
+/* Opens a run read-only, without a group. make: creates it if it does not exist. */
 static int open_run(struct sheaf_run **out, const char *dir, bool make, struct sheaf_error *err)
 {
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY };
@@ -42,11 +44,13 @@ static int open_run(struct sheaf_run **out, const char *dir, bool make, struct s
 	return rc;
 }
 
+/* argument of the callbacks below */
 struct serving {
 	const struct sheaf_agent_opts *opts;
 	const char *socket, *where;
 };
 
+/* The callbacks of struct shf_keeper, each forwarded to the caller's options. */
 static int ready(void *arg)
 {
 	const struct serving *s = arg;
@@ -62,6 +66,7 @@ static void died(void *arg, const char *job)
 		s->opts->died(s->opts->arg, job);
 }
 
+/* A client's message is the number of a step that is on disk now. Any other text is ignored. */
 static void told(void *arg, const char *text)
 {
 	const struct serving *s = arg;
@@ -91,6 +96,7 @@ static bool stop(void *arg)
 	return s->opts->stop && s->opts->stop(s->opts->arg);
 }
 
+/* Removes the socket's directory when the agent has ended. */
 static void left(void *arg)
 {
 	const struct serving *s = arg;
@@ -98,6 +104,8 @@ static void left(void *arg)
 	shf_keep_dir_leave(s->where);
 }
 
+/* Serves as the agent of the run with this identity until it is stopped. -ECANCELED means that the
+ * caller's `ready` refused, which is no error. */
 static int serve(const char *identity, const struct sheaf_agent_opts *o, struct sheaf_error *err)
 {
 	char where[SHF_KEEP_NAME], path[SHF_KEEP_PATH];
@@ -153,6 +161,8 @@ SHEAF_API int sheaf_agent_serve(const char *dir, const struct sheaf_agent_opts *
 	return shf_ended(rc, err);
 }
 
+/* Connects to the agent of a run and sends one request. *m: the answer; *steps (may be NULL): the
+ * agent's limit of steps. */
 static int ask(const char *dir, const char *agent, int op, struct shf_keep_msg *m, int *steps,
                struct sheaf_error *err)
 {
@@ -203,6 +213,7 @@ SHEAF_API int sheaf_agent_stop(const char *dir, const char *agent, struct sheaf_
 	return shf_ended(ask(dir, agent, SHF_KEEP_STOP, &m, NULL, err), err);
 }
 
+/* argument of list_memory_step */
 struct telling {
 	int (*item)(void *arg, const struct sheaf_memory *m);
 	void *arg;
@@ -211,6 +222,7 @@ struct telling {
 	int rc;
 };
 
+/* Callback of shf_recall_list: reports a step to the caller. A non-zero result ends the list. */
 static int list_memory_step(void *arg, const struct shf_recalled *r)
 {
 	struct telling *t = arg;
@@ -221,7 +233,8 @@ static int list_memory_step(void *arg, const struct shf_recalled *r)
 
 	t->rc = shf_recall_state(t->store, r, &disk, t->err);
 	m.lost = t->rc == SHF_MEMORY_LOST;
-	/* A job that dies after the rename has not told the card of its step. */
+	/* A card may still say "due" although its step is on disk, because the job died after the
+	 * rename and before it updated the card. So the disk is asked as well. */
 	m.due = r->due && t->rc == SHF_MEMORY_UNWRITTEN;
 	if (t->rc >= 0)
 		t->rc = t->item(t->arg, &m);

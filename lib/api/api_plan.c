@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans without running anything. */
+/* sheaf_plan: predicts what each rank would write and read, without a group or a run. */
 #include "entry.h"
 #include "err.h"
 #include "export.h"

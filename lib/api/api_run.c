@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs: open, close, what is in them, rewind, marks, pruning. */
+/* Runs: open, close, list, rewind, mark, prune, resume, salvage. */
 #include <limits.h>
 #include "entry.h"
 #include "err.h"
@@ -59,6 +59,7 @@ SHEAF_API int sheaf_run_steps(struct sheaf_run *run, int64_t *steps, size_t n,
 	return shf_ended(rc, err);
 }
 
+/* Returns the word for the state of a directory in sheaf_item. */
 static const char *state_name(const struct shf_entry *e)
 {
 	switch (e->state) {
@@ -103,11 +104,13 @@ SHEAF_API int sheaf_run_list(struct sheaf_run *run,
 	return shf_ended(rc, err);
 }
 
+/* argument of left_out */
 struct telling {
 	int (*item)(void *arg, const struct sheaf_left *left);
 	void *arg;
 };
 
+/* Callback of shf_store_left: reports something that a dead writer left. */
 static int left_out(void *arg, const struct shf_left *l)
 {
 	const struct telling *t = arg;
@@ -189,6 +192,8 @@ SHEAF_API int sheaf_run_resume(struct sheaf_run *run, struct sheaf_state *state,
 		return shf_ended(rc, err);
 	rc = shf_report_in(&in, report, err);
 	if (rc < 0) {
+		/* The other ranks are in the call already: this rank takes part, so that all return
+		 * an error. */
 		rc = shf_call_refuse(&run->team, SHF_CALL_RESUME, run->life.made, rc, err);
 	} else {
 		out = in;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Saves: begin, what is added to them, commit. */
+/* Saves: begin, attach files and notes, progress, commit. */
 #include "entry.h"
 #include "err.h"
 #include "export.h"
@@ -14,6 +14,7 @@
 
 #define STAT_MIN (offsetof(struct sheaf_stat, phase) + sizeof(uint32_t))
 
+/* Returns 0, or SHEAF_EINVAL if save is NULL or its run was opened by another process. */
 static int save_check(const struct sheaf_save *save, struct sheaf_error *err)
 {
 	if (!save)

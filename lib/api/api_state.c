@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* States: what this rank holds. What fails [local] sticks to the state. */
+/* States: what this rank holds. An error of a [local] call is kept in the state, and the next save
+ * or load with it returns that error. */
 #include "averages.h"
 #include "entry.h"
 #include "export.h"

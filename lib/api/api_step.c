@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Steps: open, load, verify, and what is in them. */
+/* Steps: open, load, verify, copy, read a slice, and list their tensors, notes and files. */
 #include <string.h>
 #include "entry.h"
 #include "err.h"
@@ -21,6 +21,7 @@
 #define TENSOR_MIN offsetof(struct sheaf_tensor, family)
 #define EMA_INFO_MIN sizeof(struct sheaf_ema_info)
 
+/* Returns 0, or SHEAF_EINVAL if step is NULL or was opened by another process. */
 static int step_check(const struct sheaf_step *step, struct sheaf_error *err)
 {
 	if (!step)
@@ -79,7 +80,7 @@ SHEAF_API int sheaf_step_info(struct sheaf_step *step, struct sheaf_step_info *i
 		.writer = text_or_none(m->version), .commit = text_or_none(m->commit),
 		.compiler = text_or_none(m->compiler), .files = step->layout.files_n };
 
-	/* A step with a broken or unread catalog still says what its manifest says. */
+	/* If the catalog is broken or not read yet, the counts come from the manifest. */
 	bool read = step->cat_rc == 0 && !step->asleep;
 
 	if (read)
@@ -93,9 +94,9 @@ SHEAF_API int sheaf_step_info(struct sheaf_step *step, struct sheaf_step_info *i
 	return shf_struct_out(info, &out, sizeof(out), INFO_MIN);
 }
 
-/* ---- tensors: stored ones and, between them, names that are tied to one ---- */
+/* ---- tensors: one list of stored tensors and tied names, in the order of family and name ---- */
 
-/* How many stored tensors stand before a tied name. */
+/* Returns how many stored tensors come before a tied name in the list. */
 static size_t stored_before(const struct shf_layout *l, const struct shf_lt_tied *tied)
 {
 	size_t lo = 0, hi = l->tensors_n;
@@ -113,8 +114,8 @@ static size_t stored_before(const struct shf_layout *l, const struct shf_lt_tied
 	return lo;
 }
 
-/* Tied name k is entry k + stored_before(k) of the merged list: how many tied names are in its
- * first i entries. */
+/* Returns how many tied names are among the first i entries of the list. Tied name k is entry k +
+ * stored_before(k), which grows with k, so a binary search finds it. */
 static size_t tied_before(const struct shf_layout *l, size_t i)
 {
 	size_t lo = 0, hi = l->tied_n;
@@ -130,6 +131,8 @@ static size_t tied_before(const struct shf_layout *l, size_t i)
 	return lo;
 }
 
+/* Fills in the caller's struct for tensor t. name: under which it was asked for; tied_to: the name
+ * under which it is stored, or NULL if that is `name`. */
 static int tensor_out(const struct sheaf_step *step, const struct shf_lt_tensor *t,
                       const char *name, const char *tied_to, struct sheaf_tensor *tensor)
 {
@@ -148,6 +151,7 @@ static int tensor_out(const struct sheaf_step *step, const struct shf_lt_tensor 
 	return shf_struct_out(tensor, &out, sizeof(out), TENSOR_MIN);
 }
 
+/* Fills in the caller's struct for tied name k. */
 static int tied_out(const struct sheaf_step *step, size_t k, struct sheaf_tensor *tensor)
 {
 	const struct shf_layout *l = &step->layout;
@@ -185,6 +189,7 @@ SHEAF_API int sheaf_step_find(struct sheaf_step *step, const char *family, const
 
 	if (!step || !name || !tensor)
 		return SHEAF_EINVAL;
+	/* A step that is asleep is woken only if this quick lookup fails. */
 	if (shf_peek(step, family ? family : "model", name, &seen))
 		return tensor_out(step, &seen, seen.name, NULL, tensor);
 	rc = shf_step_wake(step, NULL);
@@ -198,6 +203,7 @@ SHEAF_API int sheaf_step_find(struct sheaf_step *step, const char *family, const
 
 	if (t >= 0)
 		return tensor_out(step, &l->tensors[t], l->tensors[t].name, NULL, tensor);
+	/* The name is not stored: look for it among the tied ones, by binary search. */
 	for (size_t lo = 0, hi = fam < 0 ? 0 : l->tied_n; lo < hi;) {
 		size_t mid = lo + (hi - lo) / 2;
 		const struct shf_lt_tied *tied = &l->tied[mid];
@@ -257,7 +263,7 @@ SHEAF_API int sheaf_step_ema_at(struct sheaf_step *step, size_t i, struct sheaf_
 	x.of = e->of[0] ? e->of : NULL;
 	x.interval = e->interval;
 	x.updates = e->updates;
-	(void)shf_hexfloat_get(&x.coef, e->coef); /* the manifest was checked */
+	(void)shf_hexfloat_get(&x.coef, e->coef); /* shf_manifest_decode has checked it */
 	return shf_struct_out(info, &x, sizeof(x), EMA_INFO_MIN);
 }
 
@@ -266,11 +272,11 @@ SHEAF_API int sheaf_step_file_at(struct sheaf_step *step, size_t i, const char *
 {
 	if (!step)
 		return SHEAF_EINVAL;
-	/* From the last answer on: whoever asks for all of them asks in order. */
+	/* Continue at the last answer, because callers ask for the files in order. */
 	size_t at = i < step->told_i ? 0 : step->told_i;
 
 	for (size_t k = at ? step->told_k : 0; k < step->plain_n; k++) {
-		/* Index files are ours, not attached, though the manifest lists them too. */
+		/* Index files are in the manifest, too, but the caller did not attach them. */
 		if (!shf_attached_is_valid(step->plain[k].name) || at++ < i)
 			continue;
 		step->told_i = i;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* How entry points check their arguments and return errors and structs; see entry.h. */
 #include "entry.h"
 #include <stdint.h>
 #include <string.h>
@@ -25,6 +26,8 @@ int shf_ended(int rc, struct sheaf_error *err)
 	return rc;
 }
 
+/* Reads the size with which a caller's struct begins. false: NULL, less than `least`, or not
+ * set. */
 static bool size_of(const void *s, size_t least, size_t *size)
 {
 	uint32_t n;
@@ -56,6 +59,7 @@ int shf_struct_in(void *to, const void *from, size_t bytes, size_t least)
 
 	if (!size_of(from, least, &size))
 		return SHEAF_EINVAL;
+	/* Members that this version does not know must be 0. */
 	for (size_t i = bytes; i < size; i++)
 		if (((const uint8_t *)from)[i])
 			return SHEAF_EINVAL;
@@ -65,6 +69,7 @@ int shf_struct_in(void *to, const void *from, size_t bytes, size_t least)
 	return 0;
 }
 
+/* Only the callbacks are taken from the caller's report; its counts are outputs. */
 int shf_report_in(struct sheaf_report *own, const struct sheaf_report *theirs,
                   struct sheaf_error *err)
 {
@@ -113,9 +118,11 @@ int shf_refuse_all(struct sheaf_group *group, const struct sheaf_opts *opts,
 
 	if (!group)
 		return rc;
+	/* The options were not checked yet, so timeout_ms is read only if the struct has it. */
 	if (opts && opts->size >= offsetof(struct sheaf_opts, ignore) && opts->timeout_ms > 0)
 		wait = opts->timeout_ms;
 	const struct shf_sys *sys = shf_sys_real();
+	/* There is no run yet, so the team is made here. */
 	struct shf_team team = { group, group->ops.rank, group->ops.ranks, wait,
 	                         sys->host.ops->mono_ns, sys->host.arg };
 

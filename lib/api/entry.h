@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all entry points do with arguments: errors that may be NULL, structs of another size. */
+/* Helpers of all entry points: error structs that may be NULL, and structs whose size differs
+ * because the caller was compiled with another version of sheaf.h. */
 #ifndef SHF_ENTRY_H
 #define SHF_ENTRY_H
 #include <stdbool.h>
@@ -9,28 +10,34 @@
 
 struct sheaf_run;
 
-/* *err, or *own where the caller gave none; cleared. */
+/* Returns err, or own if the caller passed NULL, after clearing it. */
 struct sheaf_error *shf_err_or(struct sheaf_error *err, struct sheaf_error *own);
-/* The last word of a call: rc, with a sentence in *err that is about it. */
+/* Returns rc, and makes sure that *err fits to it: cleared on success, and on failure with a
+ * message for this very code. The last call of every entry point. */
 int shf_ended(int rc, struct sheaf_error *err);
 
-/* A struct that goes out: as much of *from as the caller knows, 0 in what he knows and we do not.
- * Both begin with their size, which the caller set. SHEAF_EINVAL: it is less than `least`, or no
- * size of a struct. */
+/* Copies *from to the caller's struct *to, as much as fits; members that only the caller's version
+ * has become 0. Both begin with their size, which the caller has set. SHEAF_EINVAL: the size is
+ * less than `least`, or is not that of a struct. */
 int shf_struct_out(void *to, const void *from, size_t bytes, size_t least);
-/* One that comes in. Missing members become 0; SHEAF_EINVAL also: a tail that we do not know is
- * not 0. */
+/* Copies the caller's struct *from to *to. Members that the caller's version does not have become
+ * 0. SHEAF_EINVAL also if members that this version does not have are not 0, because they ask for
+ * something that it cannot do. */
 int shf_struct_in(void *to, const void *from, size_t bytes, size_t least);
 
-/* The caller's report as we know it, its counts at 0; and back to him, with what came of it. */
+/* shf_report_in copies the caller's report (may be NULL) to *own, with its counts at 0.
+ * shf_report_out copies the results in *own back to the caller. `in`: as shf_report_in left *own,
+ * because the engine may have replaced the callbacks since. */
 int shf_report_in(struct sheaf_report *own, const struct sheaf_report *theirs,
                   struct sheaf_error *err);
 void shf_report_out(struct sheaf_report *theirs, struct sheaf_report *own,
                     const struct sheaf_report *in);
 
-/* 0, or SHEAF_EINVAL: no run, or that of another process. Then nothing may be communicated. */
+/* Returns 0, or SHEAF_EINVAL if run is NULL or was opened by another process (a forked child must
+ * not use it). On EINVAL the caller must not use the group. */
 int shf_run_check(const struct sheaf_run *run, struct sheaf_error *err);
-/* Where an output pointer is NULL on one rank, all ranks hear of it. [collective] */
+/* Returns EINVAL because an output pointer, for `what`, is NULL on this rank. Takes part in the
+ * call first, so that the other ranks fail as well instead of waiting. [collective] */
 int shf_refuse_all(struct sheaf_group *group, const struct sheaf_opts *opts,
                    enum shf_call_kind call, const char *what, struct sheaf_error *err);
 #endif

@@ -9,7 +9,8 @@
 
 #define OPS_SIZE_MAX 4096       /* larger than any table to come: `size` was not set */
 
-/* Fields this sheaf does not know must be 0: the caller asks for something else otherwise. */
+/* Whether all members that this version does not know are 0. Otherwise the caller asks for
+ * something that this version cannot do. */
 static bool tail_is_zero(const struct sheaf_group_ops *ops)
 {
 	const unsigned char *bytes = (const unsigned char *)ops;
@@ -20,6 +21,7 @@ static bool tail_is_zero(const struct sheaf_group_ops *ops)
 	return true;
 }
 
+/* Checks a caller's table: its size, flags and ranks, and that the required operations are set. */
 static bool ops_are_sound(const struct sheaf_group_ops *ops)
 {
 	if (!ops || ops->size < sizeof(*ops) || ops->size > OPS_SIZE_MAX || !tail_is_zero(ops))
@@ -43,7 +45,8 @@ SHEAF_API int sheaf_group_new(struct sheaf_group **group, const struct sheaf_gro
 	return shf_group_new(group, &own, shf_sys_pid(sys));
 }
 
-/* Runs and steps that still use the group keep it until they are closed. */
+/* Runs and steps that still use the group hold references to it, so it is freed when the last of
+ * them is closed. */
 SHEAF_API void sheaf_group_free(struct sheaf_group *group)
 {
 	const struct shf_sys *sys = shf_sys_real();
@@ -52,6 +55,7 @@ SHEAF_API void sheaf_group_free(struct sheaf_group *group)
 		return;
 	group->dropped = true;
 	if (group->pid != shf_sys_pid(sys))
-		group->ops.free = NULL; /* a forked child's copy: memory and nothing else */
+		group->ops.free = NULL; /* in a forked child, only memory is freed; the caller's
+		                         * free is not called */
 	shf_group_put(group);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The names of codes, item types and of this sheaf. */
+/* Names: of error codes and of item types, and the version. */
 #include "sheaf.h"
 
 #include <stdlib.h>
@@ -14,6 +14,7 @@ SHEAF_API const char *sheaf_strerror(int code)
 	return shf_strerror(code);
 }
 
+/* Parses SHEAF_VERSION_TEXT, "major.minor.patch", into major * 10000 + minor * 100 + patch. */
 SHEAF_API int sheaf_version(void)
 {
 	const char *text = SHEAF_VERSION_TEXT;
