@@ -16,14 +16,15 @@
 #include "step_blocks.h"
 
 #define STEP (UINT64_C(128) << 10)      /* piece of the pass; divides SHF_BLOCK */
-#define LONG_RUN 512                    /* bytes; a run of this length or more is summed while it is
-	                                 * copied */
+#define LONG_RUN 512                    /* bytes; longer runs are summed while they are copied */
 
 bool shf_pass_sums(const struct sheaf_step *step)
 {
 	return step->sound && step->sums_rc == 0 && !(step->run->opts.flags & SHEAF_UNVERIFIED);
 }
 
+/* The first tensor and the first want are looked up once; from there the pass only moves
+ * forward. */
 void shf_pass_begin(struct shf_pass *p, uint32_t file, uint64_t at, const struct shf_want *wants,
                     size_t wants_n)
 {
@@ -131,6 +132,8 @@ static void take_stretch(struct shf_pass *p, uint32_t number, uint64_t a, uint64
 	uint64_t sum = 0, end = t->off + t->bytes, lo, hi;
 	int n = 0;
 
+	/* Copies work on boxes, so bytes that somebody wants are cut into boxes; others are summed
+	 * in one go. */
 	if (wants > 0)
 		n = shf_range_boxes(&t->shape, (a - t->off) / t->unit, (b - t->off) / t->unit,
 		                    range);
@@ -145,6 +148,7 @@ static void take_stretch(struct shf_pass *p, uint32_t number, uint64_t a, uint64
 		sum = take_box(p, &x, &range[i], p->wants + p->want, wants, sum);
 		bytes += (hi - lo) * t->unit;
 	}
+	/* Combined by XOR, so that parts may be added in any order and from any thread. */
 	if (p->got && !p->quiet) {
 		atomic_fetch_xor(&p->got[number], shf_crc64_shift(sum, end - b));
 		atomic_fetch_add(&p->got_bytes[number], b - a);
@@ -172,6 +176,8 @@ static void step_to(struct shf_pass *p, uint64_t hi, const uint8_t *bytes)
 				p->place++;
 			}
 		}
+		/* Stops where the tensor ends, or where the next one begins, so that the bytes up
+		 * to `stop` are of one tensor or of none. */
 		if (t && t->off <= p->at)
 			stop = t->off + t->bytes < hi ? t->off + t->bytes : hi;
 		else if (t)

@@ -107,6 +107,7 @@ static int parse_headers(struct sheaf_step *step, const struct shf_buf *all, str
 		const uint8_t *p = shf_cur_bytes(&c, n);
 		struct sheaf_error e = { 0 };
 
+		/* The bytes come from this program, so a bad record is a bug and not damage. */
 		if (!always(!c.bad && f < step->layout.files_n))
 			return shf_fail(&step->cat_err, SHEAF_EBUG, "headers are torn on the way");
 		step->file_bytes[f] = bytes;
@@ -181,6 +182,8 @@ static int collect_tensors(struct sheaf_step *step, const struct parsed *files,
 			    index ? file_in(index, files[f].st.tensors[i].name) : NULL;
 			int rc;
 
+			/* The index names another file for this tensor: the copy in this file is
+			 * not used. */
 			if (chosen && strcmp(chosen, l->files[f].name))
 				continue;
 			rc = shf_catalog_tensor(step, &files[f].st.tensors[i], f,
@@ -191,6 +194,7 @@ static int collect_tensors(struct sheaf_step *step, const struct parsed *files,
 		}
 	/* Files with only large tensors are in this order already, which makes sorting cheap. */
 	shf_records_sort(l->tensors, l->tensors_n, sizeof(*l->tensors), tensor_order);
+	/* After sorting, equal names are neighbours. */
 	for (size_t i = 1; i < l->tensors_n; i++)
 		if (tensor_order(&l->tensors[i - 1], &l->tensors[i]) == 0)
 			return shf_fail(&step->cat_err,

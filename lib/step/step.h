@@ -63,7 +63,7 @@ struct sheaf_step {
 	                                 * direct I/O is not used for this file */
 	uint64_t *file_bytes;           /* size by file, as on disk; UINT64_MAX: could not be
 	                                 * read */
-	/* attached files that were read; kept until the step is closed */
+	/* Attached files that were read; kept until the step is closed. */
 	struct shf_step_file { char *name; uint8_t *bytes; size_t n; } *files;
 	size_t files_n;
 	struct shf_mf_file *plain;      /* manifest's attached files; in a foreign step, small files

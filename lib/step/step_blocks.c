@@ -97,6 +97,7 @@ uint64_t shf_block_suspect(const struct sheaf_step *step, uint32_t f, uint64_t l
 
 		if (t.off >= lo + n)
 			break;
+		/* Part of the tensor is in another block, so its digest cannot be computed here. */
 		if (t.off < lo || t.bytes > lo + n - t.off)
 			*part = *part == UINT64_MAX ? i : *part;
 		else if (shf_crc64_raw(0, bytes + (t.off - lo), (size_t)t.bytes) != t.digest)
@@ -184,6 +185,8 @@ static int header_bytes(struct sheaf_step *step, uint32_t f, uint64_t bytes, boo
 		if (*n <= 8 + SHF_ST_HEADER_MAX && *n <= bytes)
 			return 0;
 	}
+	/* No sums, or a length in the table that cannot be right: the length field of the file is
+	 * used. */
 	if (bytes < 8)
 		return shf_fail(err, SHEAF_EFORMAT,
 				"%s/%s: %" PRIu64 " bytes are no safetensors file", step->path,

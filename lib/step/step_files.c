@@ -123,6 +123,7 @@ static int has_bytes(const struct sheaf_step *step, uint64_t want)
 			rc = shf_sys_fstat(sys, fd, &st);
 			shf_sys_close(sys, fd);
 		}
+		/* A missing file has no bytes. After any other error its size is unknown. */
 		if (rc >= 0)
 			want -= st.bytes < want ? st.bytes : want;
 		else if (rc != -ENOENT && rc != -ENOTDIR && rc != -ELOOP)
@@ -145,6 +146,7 @@ int shf_step_sums_fit(const struct sheaf_step *step, int fd, struct sheaf_error 
 	int64_t got;
 	int rc, there;
 
+	/* A small table costs little memory even if its size is wrong. */
 	if (want <= SHF_SUMS_SMALL)
 		return 0;
 	snprintf(where, sizeof(where), "%.500s/sheaf.sums", step->path);

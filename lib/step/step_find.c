@@ -31,6 +31,7 @@ struct tell {
 	size_t files_n, plain_n;
 };
 
+/* Appends a text with its length. */
 static void say_text(struct shf_buf *b, const void *s, size_t n)
 {
 	shf_buf_u64(b, n);
@@ -185,8 +186,8 @@ bool shf_found_is_this(const struct shf_found *found, const struct shf_sys *sys,
 	return found->ino == ino || !found->ino || !ino;
 }
 
-/* The directory is opened once and the manifest is read through that descriptor, so a directory
- * that is replaced meanwhile cannot give a manifest of one and files of another. */
+/* The manifest is read through an open descriptor of the directory. The inode of that goes into the
+ * result, so that open_found() can find out whether the directory was replaced since. */
 int shf_found_step(struct sheaf_run *run, int64_t n, struct shf_buf *told, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = run->sys;
@@ -207,6 +208,8 @@ int shf_found_step(struct sheaf_run *run, int64_t n, struct shf_buf *told, struc
 		rc = shf_fail(err, SHEAF_ENOENT, "%s: no step %" PRId64, run->store.path, n);
 		goto out;
 	}
+	/* The run may have been opened before its writer had made .sheaf: its identity is needed
+	 * now. */
 	if (rc >= 0 && (rc = shf_store_see(&run->store, err)) < 0)
 		goto out;
 	if (rc < 0) {
@@ -426,6 +429,7 @@ static bool is_whole(const struct names *l, const char *name, int head, unsigned
 	if (n == 0 || (has_shard(l, name, head, before, n, want) &&
 	               has_shard(l, name, head, after, n, want)))
 		return true;
+	/* Some shard is missing: finds the first one, for the message. */
 	for (unsigned j = 1; j <= n && has_shard(l, name, head, j, n, want); j++)
 		;
 	return false;
@@ -443,6 +447,8 @@ static int files_of_names(struct tell *t, const char *path, const struct names *
 		const char *dash = NULL;
 		char want[300];
 
+		/* model.safetensors is complete by itself; other files beside it are not part of
+		 * it. */
 		if (!has_ending(l->a[i], ".safetensors") ||
 		    (one && strcmp(l->a[i], "model.safetensors")))
 			continue;
@@ -546,6 +552,8 @@ int shf_found_path(struct sheaf_run *run, const char *path, struct shf_buf *told
 		const char *slash = strrchr(path, '/');
 
 		t.flags = SINGLE;
+		/* The part of the path before the last slash, or the root, or the current
+		 * directory. */
 		parent = shf_strdup(slash ? path : ".");
 		if (parent && slash)
 			parent[slash == path ? 1 : slash - path] = '\0';

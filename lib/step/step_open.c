@@ -33,10 +33,8 @@
 #include "step_lookup.h"
 
 #define ATTACHED_MAX (UINT64_C(64) << 20)
-#define LOOKS 8                 /* attempts, if the latest step vanishes after it was found in the
-	                         * list */
-#define SEEN_MS 10000           /* how long to retry while some rank does not see the directory that
-	                         * rank 0 found */
+#define LOOKS 8                 /* attempts, if the latest step vanishes after it was listed */
+#define SEEN_MS 10000           /* how long to retry until all ranks see what rank 0 found */
 
 /* A forked child closes its descriptors only: the lease belongs to the parent, and the memory of
  * the view is not mapped in the child. */
@@ -372,6 +370,8 @@ static int open_sound(struct sheaf_step *step, const struct shf_found *found,
 		rc = make_file_tables(step, err);
 	if (rc == 0)
 		rc = lease_take(step, found, err);
+	/* The lease is taken before the long reads below, so that no prune removes the step under
+	 * them. */
 	rc = shf_agree(team, rc, err);
 	if (rc == 0) {
 		step->number = step->manifest.step;
@@ -538,7 +538,7 @@ int shf_step_open_view(struct sheaf_step **out, struct shf_view *view, struct sh
 
 /* ---- the latest ---- */
 
-/* argument of report_skipped */
+/* The argument of report_skipped. */
 struct seeking {
 	struct sheaf_run *run;
 	struct shf_sought *sought;
@@ -649,6 +649,8 @@ static int open_recalled(struct sheaf_step **out, struct sheaf_run *run, struct 
 
 	if (sought)
 		sought->at = (struct shf_candidate){ shf_view_manifest(view)->step, true };
+	/* The result does not matter: the search is made only for its callback, which records the
+	 * steps that it passes over. */
 	if (sought && run->team.rank == 0)
 		(void)seek(run, sought, sought->at.step, &none, &own);
 	rc = shf_step_open_view(out, view, run->team.group, &run->place, &run->opts,
@@ -701,6 +703,7 @@ int shf_step_open_latest(struct sheaf_step **out, struct sheaf_run *run,
 	if (rc < 0)
 		return rc;
 	(*out)->latest = true;
+	/* The list moves to the step. */
 	(*out)->passed = sought->passed;
 	sought->passed = (struct shf_buf)SHF_BUF_INIT;
 	return 0;
@@ -822,6 +825,7 @@ int shf_step_attached(struct sheaf_step *step, const char *file, const void **by
 	if (f->bytes > ATTACHED_MAX)
 		return shf_fail(err, SHEAF_EINVAL, "%s/%s: %" PRIu64 " bytes, at most 64 MiB",
 		                step->path, file, f->bytes);
+	/* Room for one entry more. If a later call fails, it stays unused. */
 	more = shf_realloc(step->files, step->files_n + 1, sizeof(*more));
 	if (more)
 		step->files = more;
