@@ -140,14 +140,15 @@ static void tell_sink(struct shf_verify *v, const struct shf_read *r, uint64_t n
 	v->over |= rc < 0;
 }
 
-/* Checks the sums of the blocks in a chunk, and reports those that are wrong. Without a table of
- * sums, adds the bytes to the sum of the whole file, which match_raw() compares. */
+/* Checks the sums of the blocks in a chunk, and reports those that are wrong. */
 static void check_chunk(struct shf_verify *v, const struct shf_read *r, uint64_t bytes)
 {
 	const struct sheaf_step *step = v->step;
 	const uint8_t *p = r->buf;
 	bool good = true;
 
+	/* Without a table, adds the bytes to the sum of the whole file, which match_raw() compares,
+	 * shifted by the number of bytes that follow in the file. */
 	if (step->sound && !v->sums)
 		v->raw[r->file] ^= shf_crc64_shift(shf_crc64_raw(0, p, (size_t)bytes),
 		                                   shf_verify_want(v, r->file) - r->req.off -
@@ -197,14 +198,19 @@ static bool next_chunk(struct walk *w, struct chunk *c)
 	while (w->at < w->end && !v->over) {
 		uint64_t off, last, stop;
 
+		/* Moves to the file that block `at` lies in; empty files are skipped. */
 		for (; v->first[w->file + 1] <= w->at; w->tried = false)
 			w->file++;
 		off = (w->at - v->first[w->file]) * SHF_BLOCK;
 		last = limit(v, w->file);
+		/* The rest of this file is missing or is not to be read: goes on with the next
+		 * file. */
 		if (off >= last) {
 			w->at = v->first[w->file + 1];
 			continue;
 		}
+		/* The chunk ends with the share, with the file, or at its full length, whichever
+		 * comes first. */
 		stop = w->at + SHF_VERIFY_CHUNK / SHF_BLOCK;
 		stop = stop < w->end ? stop : w->end;
 		stop = stop < v->first[w->file + 1] ? stop : v->first[w->file + 1];
@@ -284,6 +290,8 @@ static int describe_chunk(void *arg, struct shf_read *r, struct sheaf_error *err
 			direct_open(v, &c);
 		w->tried = true;
 		here = shf_sys_resident(sys, fd, c.off, c.len);
+		/* Only reads from the disk are timed for the trial of direct against buffered
+		 * reads. */
 		r->file = c.file;
 		r->timed = here < 0 || (uint64_t)here < c.len / 2;
 		r->req = (struct shf_io){ .fd = fd, .buf = r->buf, .len = (size_t)c.len,

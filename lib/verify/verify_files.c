@@ -134,6 +134,7 @@ static const char *foreign_kind(uint64_t file_bytes, const uint8_t *bytes, size_
 		return "truncated";
 	if (file_bytes - 8 < shf_get64(bytes))
 		return shf_get64(bytes) <= SHF_ST_HEADER_MAX ? "truncated" : "header";
+	/* The file has the whole header. Its offsets tell how long the file should be. */
 	end = data_end(bytes, n);
 	if (end > UINT64_MAX - n || end + n == file_bytes)
 		return "header";
@@ -203,6 +204,8 @@ static void check_header(struct shf_verify *v, uint32_t f)
 	}
 	if (v->sums && shf_blocks_check(step, f, 0, b.data, take, NULL, &e) < 0)
 		goto out; /* reported by shf_verify_data */
+	/* If there are sums, the blocks are right now, so an invalid header was written like
+	 * that. */
 	rc = shf_verify_header(v, f, b.data, (size_t)header, &at, &e);
 	if (rc == SHEAF_ENOMEM)
 		shf_verify_blind(v, rc, &e);
@@ -340,6 +343,7 @@ static int read_small_file(struct shf_verify *v, int fd, const struct shf_mf_fil
 	if (text)
 		(void)shf_buf_reserve(text, (size_t)m->bytes);
 	do {
+		/* An empty file is read once, too: the sink must get one call for each file. */
 		n = m->bytes - at < v->chunk_bytes ? m->bytes - at : v->chunk_bytes;
 		got = shf_verify_read(v, fd, v->chunk[0], n, at);
 		if (got < 0)
@@ -398,6 +402,7 @@ static void check_small(struct shf_verify *v, const struct shf_mf_file *m)
 	shf_buf_release(&text);
 }
 
+/* Small files are dealt to the ranks round robin. */
 void shf_verify_small(struct shf_verify *v)
 {
 	const struct shf_team *team = &v->step->run->team;
@@ -415,6 +420,7 @@ struct names {
 	bool own;                       /* the strings are owned, too */
 };
 
+/* Appends a name to the list, as a copy if l->own. */
 static int add_step_name(struct names *l, const char *name)
 {
 	if (l->n == l->cap) {

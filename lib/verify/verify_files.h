@@ -11,6 +11,6 @@ int shf_verify_header(const struct shf_verify *v, uint32_t f, const uint8_t *byt
                       struct shf_verify_at *at, struct sheaf_error *err);
 void shf_verify_headers(struct shf_verify *v);  /* headers of the files dealt to this rank */
 void shf_verify_small(struct shf_verify *v);    /* attached files and indexes dealt to this rank */
-/* reports files that the manifest does not name; rank 0 only */
+/* Reports files that the manifest does not name; rank 0 only. */
 void shf_verify_extra(struct shf_verify *v);
 #endif

@@ -92,6 +92,7 @@ bool shf_verify_plain(struct shf_verify *v, int dir, const char *base, const cha
 	*bytes = st.bytes;
 	if (want == UINT64_MAX || st.bytes == want)
 		return true;
+	/* The damage begins where the shorter of the two ends. */
 	at.offset = (int64_t)(st.bytes < want ? st.bytes : want);
 	shf_fail(&e, SHEAF_ECORRUPT, "%s/%s: %" PRIu64 " bytes, the manifest says %" PRIu64,
 	         v->step->path, name, st.bytes, want);

@@ -75,6 +75,7 @@ static void look_at_sums(struct shf_verify *v)
 	if (!shf_verify_plain(v, step->dir, at.file, at.file, step->manifest.sums.bytes, &bytes) ||
 	    v->sums)
 		return;
+	/* The table could not be read or allocated, or is of a newer version: no damage. */
 	if (step->sums_err.sys || step->sums_rc != SHEAF_ECORRUPT) {
 		shf_verify_blind(v, step->sums_rc, &step->sums_err);
 		return;
@@ -104,6 +105,8 @@ static void match_files(struct shf_verify *v)
 		for (uint64_t at = 0; at < m->bytes; at += SHF_BLOCK) {
 			uint64_t n = m->bytes - at < SHF_BLOCK ? m->bytes - at : SHF_BLOCK;
 
+			/* A shift by whole blocks is looked up in a table; only the last block has
+			 * another length. */
 			crc = by && n == SHF_BLOCK ? shf_crc64_by(by, crc)
 			                           : shf_crc64_shift(crc, n);
 			crc ^= shf_sums_block(&step->sums, block++);
@@ -212,7 +215,7 @@ static void compare_digest(struct shf_verify *v, uint64_t n)
 
 	if (v->got_bytes[n] != t.bytes)
 		return;
-	/* counted whether the digest is right or not */
+	/* The tensor counts as compared, whether its digest is right or not. */
 	v->tensors++;
 	v->tensor_bytes += t.bytes;
 	if (v->got[n] == t.digest)
@@ -379,6 +382,7 @@ struct shf_saved shf_step_saved(const struct sheaf_step *step)
 
 int shf_step_verify(struct sheaf_step *step, struct sheaf_report *report, struct sheaf_error *err)
 {
+	/* No rank can read all of such a step, so it is refused, on all ranks. */
 	if (step->view && shf_view_hads(step->view))
 		return shf_call_refuse(&step->run->team, SHF_CALL_VERIFY, step->made,
 		                       shf_fail(err, SHEAF_EINVAL, "%s: lies in the memory of "

@@ -9,8 +9,8 @@
  * which was reported, or the code of what kept it from finding out. [collective] */
 int shf_step_verify(struct sheaf_step *step, struct sheaf_report *report,
                     struct sheaf_error *err);
-/* The same, and passes verified bytes to the sink. With a sink it is [local]; with NULL it is
- * shf_step_verify. */
+/* The same, and passes verified bytes to the sink, unless that is NULL. [local] with a sink, else
+ * [collective] */
 int shf_step_verify_into(struct sheaf_step *step, struct shf_verify_sink *sink,
                          struct sheaf_report *report, struct sheaf_error *err);
 /* Returns number and session of the step, as run->lineage keeps them. [local] */
