@@ -102,8 +102,7 @@ struct shf_prune shf_run_rules(const struct sheaf_run *run, const struct shf_sav
 		.keep_best = o->keep_best, .best_largest = o->best_largest != 0,
 		.best_note = o->best_note,
 		.verified = *verified, .keep = run->lineage.loaded, .dry = dry,
-		/* in the options of an open run, 0 means no grace period; in struct shf_prune, -1
-		 * does */
+		/* In the options of an open run, 0 means no grace period; here -1 does. */
 		.grace_s = o->grace_s ? o->grace_s : -1 };
 }
 

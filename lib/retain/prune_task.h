@@ -10,8 +10,8 @@
 #include "trash.h"
 
 struct sheaf_run;
-/* The prune that runs in a thread, or ran last. All members belong to the thread until it is
- * settled. */
+/* The prune that runs in a thread, or ran last. All members except `task` belong to the thread
+ * until it is settled. */
 struct shf_pruning {
 	struct shf_background task;
 	struct shf_prune rules;
@@ -35,10 +35,10 @@ void shf_pruning_settle(struct sheaf_run *run);
  * read again; only steps older than this may be deleted. [local] */
 struct shf_prune shf_run_rules(const struct sheaf_run *run, const struct shf_saved *verified,
                                bool dry);
-/* The prune after a commit or at close: deletes steps older than the one that was verified last,
- * then starts to read the next committed step again. scrubbing: the caller knows that some node
- * still reads, so the ranks need not ask each other; equal on all ranks. behind: delete in a
- * thread. [collective] */
+/* The prune after a commit or at close. Collects the result of a re-read that has ended, starts to
+ * read the next committed step again, then deletes steps older than the last verified one.
+ * scrubbing: the caller knows that some node still reads, so the ranks need not ask each other;
+ * equal on all ranks. behind: delete in a thread. [collective] */
 void shf_run_prune_behind(struct sheaf_run *run, bool scrubbing, bool behind);
 /* Deletes at once what later commits would delete: old steps, as far as a newer one has been read
  * again, and pruned steps whose grace period is over. A failure to delete is only logged.

@@ -254,6 +254,7 @@ static const uint8_t *table_record(struct shf_reread *r, int section, uint64_t o
 	uint64_t page = off / SHF_SUMS_PAGE;
 
 	if (t->page != page) {
+		/* Marked as empty until the page is read, because the read may fail halfway. */
 		t->page = UINT64_MAX;
 		if (!table_page(r, page, t->bytes))
 			return NULL;
@@ -345,6 +346,7 @@ static bool enter_file(struct shf_reread *r)
 	const struct shf_mf_file *m = &r->manifest.files[r->file];
 	const uint8_t *p;
 
+	/* Moves on to the file that block `at` lies in. */
 	while (r->at - r->first >= blocks_of_file(m->bytes)) {
 		shf_fd_close(r->sys, &r->fd);
 		shf_fd_close(r->sys, &r->direct);
@@ -366,6 +368,8 @@ static bool enter_file(struct shf_reread *r)
 	}
 	if (!open_scrubbed(r, m, &r->fd))
 		return false;
+	/* If direct I/O is refused, r->direct is negative and all bytes are read through the page
+	 * cache. */
 	r->direct = r->buffered || m->bytes < SHF_BLOCK
 	            ? -1 : open_in_scrubbed(r, m->name, SHF_O_DIRECT);
 	forget_range(r, r->fd, r->direct >= 0 ? m->bytes / SHF_ALIGN * SHF_ALIGN : 0, m->bytes);
@@ -485,6 +489,7 @@ static bool turn_small(struct shf_reread *r)
 		return false;
 	}
 	f = &r->manifest.attached[r->small];
+	/* The first turn of this file. */
 	if (r->fd < 0) {
 		if (!open_scrubbed(r, f, &r->fd))
 			return false;

@@ -99,6 +99,7 @@ void shf_behind_stop(struct sheaf_run *run)
 	b->now.step = -1;
 }
 
+/* A step that is marked bad or set aside must not let older ones go. */
 void shf_behind_forget(struct sheaf_run *run, int64_t step)
 {
 	struct shf_behind *b = run->retain.behind;
@@ -169,6 +170,8 @@ static int gather_scrub_answers(struct sheaf_run *run, struct sheaf_error *why,
 	if (told < 0)
 		return told;
 	own = *why;
+	/* If there is damage, ranks with another failure pass 0, so that the agreement returns the
+	 * damage. */
 	rc = shf_agree(&run->team, bad && rc != SHEAF_ECORRUPT ? 0 : rc, &own);
 	if (rc == 0 && cut)
 		rc = shf_fail(&own, SHEAF_ECORRUPT, "%s/checkpoint-%" PRId64 ": a tensor that "
