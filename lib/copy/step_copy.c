@@ -229,6 +229,7 @@ static int sweep(struct copying *c, int dir, const char *folder, struct sheaf_er
 
 	if (rc < 0)
 		return fail_in_copy(c, -rc, folder, err);
+	/* Names in a folder are compared as the manifest has them, with the folder before them. */
 	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; ) {
 		snprintf(full, sizeof(full), "%s%s%s", folder, folder[0] ? "/" : "", p);
 		if (is_named(m, full) || (!folder[0] && is_folder(m, p)))
@@ -361,6 +362,7 @@ static int verify_there(const struct copying *c, struct sheaf_report *report,
 	shf_name_of_step(t, c->step->manifest.step);
 	shf_buf_addf(&path, "%s/%s", c->dst.path, t);
 	shf_buf_u8(&path, 0);
+	/* Flags of the source, such as SHEAF_UNVERIFIED, must not weaken this verification. */
 	opts.flags = SHEAF_READONLY | (opts.flags & SHEAF_BUFFERED);
 	rc = path.oom ? shf_fail(err, SHEAF_ENOMEM, "%s: no memory for a path", c->dst.path)
 	              : shf_step_open_path(&there, (char *)path.data, NULL, &opts, c->dst.sys, err);
@@ -409,6 +411,7 @@ static int open_dst(struct copying *c, const char *path, struct sheaf_error *err
 	return rc;
 }
 
+/* Reads the manifest of the step as text, because the copy must have the same bytes. */
 static int read_source_manifest(struct copying *c, struct sheaf_error *err)
 {
 	const struct sheaf_step *step = c->step;
@@ -465,9 +468,9 @@ static int look_at(struct sheaf_step *step, struct sheaf_report *report, struct 
 		                "be proved (cp -a copies it as it is)", step->path);
 	rc = shf_step_wake(step, err);
 	if (rc == 0 && (step->sums_rc < 0 || step->cat_rc < 0)) {
-		/* reports each fault, if it finds any */
+		/* The verification reports each fault that it finds. */
 		rc = shf_step_verify(step, report, err);
-		/* a step with a bad table has findings */
+		/* It cannot return 0 for a bad table. */
 		if (rc == 0 && !always(step->sums_rc == 0))
 			return shf_fail(err, SHEAF_EBUG, "%s: right without its sums", step->path);
 		if (rc == 0) {  /* the verification could read a header that the open could not */
