@@ -87,6 +87,7 @@ static void table_to_text(struct meet *t, const struct shf_buf *cards, struct sh
 	for (size_t i = 0; i < cards->len / sizeof(struct shf_told); i++) {
 		struct shf_told c = card_at(cards, i);
 
+		/* The agent may also keep steps of other jobs. */
 		if (strcmp(c.job, t->m->job))
 			continue;
 		t->node = c.rank < t->node ? c.rank : t->node;
@@ -255,7 +256,7 @@ static int count_ranks(const struct meet *t, const bool *done, int32_t *here, in
 	return 0;
 }
 
-/* argument of consider_common_step */
+/* The argument of consider_common_step. */
 struct choosing {
 	struct meet *t;
 	int rc;
@@ -323,7 +324,7 @@ static void name_done(const struct meet *t, int32_t node, char out[64])
 	snprintf(out, 64, "done-%d-%" PRId64, node, t->which.step);
 }
 
-/* argument of put_stretch: this node's bytes are being written */
+/* The argument of put_stretch: what writes this node's bytes. */
 struct putting {
 	struct meet *t;
 	int step;                       /* descriptor of the step's folder */
@@ -480,6 +481,7 @@ static int write_share(struct meet *t, struct sheaf_error *err)
 
 	name_step(t, folder);
 	name_done(t, t->node, done);
+	/* An earlier process of this node has written the part. */
 	if (shf_sys_stat(sys, t->dir, done, false, &st) >= 0)
 		return 0;
 	if (shf_lock_is_held(&t->store)) /* a training job runs */
@@ -620,6 +622,8 @@ static int publish_common_step(struct meet *t, struct sheaf_report *report, stru
 	t->view = NULL;
 	if (rc == 0 || find_on_disk(t, &t->store) == THERE)
 		return 0;
+	/* Another process has the run locked, or the run has moved on: the next try finds out
+	 * which. */
 	if (rc == SHEAF_EBUSY) {
 		err->code = SHEAF_EAGAIN;
 		return SHEAF_EAGAIN;
@@ -666,6 +670,7 @@ static int try_flush(struct meet *t, bool *over, struct sheaf_report *report,
 		return rc;
 	f = find_on_disk(t, &t->store);
 	*over = f == OVER;
+	/* Another agent has published the step, so it is no longer due in this node's memory. */
 	if (f == THERE && t->view)
 		shf_view_is_written(t->view);
 	if (f != NOT)
@@ -675,6 +680,8 @@ static int try_flush(struct meet *t, bool *over, struct sheaf_report *report,
 		rc = write_share(t, err);
 	if (rc == 0)
 		rc = all_have_written(t, &first, err);
+	/* The agent with rank 0 publishes, so that mostly one agent reads all bytes. The others
+	 * wait for it, and take over if it does not. */
 	if (rc == 0 && !first && now_ms(t) - t->chosen_ms < (t->m->wait_ms ? PATIENCE_MS : 0))
 		return shf_fail(err, SHEAF_EAGAIN, "%s: step %" PRId64 " in memory: all of it is "
 		                "written, and the agent of rank 0 publishes it", t->m->dir,

@@ -199,6 +199,7 @@ static int plan_all(struct preview *p, const struct sheaf_opts *opts, const int3
 		rc = hear_all(p, opts->ignore, err);
 	if (rc == 0)
 		rc = count_all(p, &m, opts, err);
+	/* A load has no digests of replicas, and its rounds take a stripe each. */
 	m.way = SHF_LOAD;
 	m.witness = false;
 	m.window = m.net_window = SHF_STRIPE;

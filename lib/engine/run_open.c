@@ -18,7 +18,7 @@
 #include "scrub_run.h"
 #include "tries_settle.h"
 
-/* what rank 0 broadcasts after it has opened the run */
+/* What rank 0 broadcasts after it has opened the run. */
 struct opened {
 	char run[33], session[33];
 	uint8_t no_dir_fsync, pad[5];
@@ -41,9 +41,13 @@ static int own(struct sheaf_run *run, const char *dir, struct opened *told, stru
 		        "next job goes on with it", run->store.path);
 	run->life.foreign = false;
 	run->store.attempts_max = run->opts.resume_attempts_max;
+	/* Steps that killed too many jobs while they were loaded are marked bad now, before this
+	 * job looks for the latest step. */
 	rc = run->opts.flags & SHEAF_READONLY ? 0 : shf_tries_settle(&run->store);
 	if (rc < 0)
 		return shf_fail_sys(err, -rc, "%s/.sheaf/tries", run->store.path);
+	/* The path for the caller's function after commits is allocated here, because a commit
+	 * should not fail for want of memory. */
 	run->saves.commit_path_bytes = strlen(run->store.path) + 40;
 	if (run->opts.committed)
 		run->saves.commit_path = shf_alloc(run->saves.commit_path_bytes, 1);
@@ -126,6 +130,7 @@ static int copies_check(const struct sheaf_run *run, struct sheaf_error *err)
 	                ? "the run's own group: copies go behind its calls" : "of other ranks");
 }
 
+/* Strings are compared by their hash; NULL is 0. */
 static uint64_t text_hash(const char *s)
 {
 	return s ? shf_crc64(s, strlen(s)) : 0;
@@ -192,7 +197,7 @@ static void end(struct sheaf_run *run)
 	shf_behind_stop(run);
 	shf_pruning_settle(run);
 	shf_tier_close(run, run->life.clean);
-	/* last, because the tasks stopped above use it */
+	/* Last, because the tasks stopped above use it. */
 	pthread_mutex_destroy(&run->tier->guests.lock);
 }
 
@@ -230,6 +235,7 @@ int shf_run_open(struct sheaf_run **out, const char *dir, struct sheaf_group *gr
 	if (rc < 0)
 		return rc;
 	rc = parts_new(run, err);
+	/* From here on every step ends with an agreement, so that all ranks go on or none. */
 	rc = shf_agree(&run->team, rc < 0 ? rc : dir && dir[0] ? copies_check(run, err)
 	               : shf_fail(err, SHEAF_EINVAL, "no directory was named"), err);
 	if (rc == 0)

@@ -63,7 +63,7 @@ static int enter_run_call(struct sheaf_run *run, enum shf_call_kind call, int64_
 
 /* ---- pruning ---- */
 
-/* argument of pruned */
+/* The argument of pruned. */
 struct pruning {
 	struct sheaf_run *run;
 	bool dry;
@@ -149,6 +149,8 @@ static int agree_on_newest(struct sheaf_run *run, struct shf_saved *newest, uint
 	if (run->team.rank == 0) {
 		rc = newest_sound(run, &told.newest, err);
 		if (rc == 0) {
+			/* A dry prune, as if the newest step were verified, tells whether reading
+			 * it is worth while. */
 			struct shf_prune p = shf_run_rules(run, &told.newest, true);
 
 			rc = shf_store_prune(&run->store, &p, NULL, NULL, err);
@@ -315,7 +317,7 @@ int shf_run_mark(struct sheaf_run *run, int64_t step, char mark, struct sheaf_er
 
 /* ---- salvage: a step that a dead job left in its stage ---- */
 
-/* argument of hear_salvage_finding */
+/* The argument of hear_salvage_finding. */
 struct salvaging {
 	const struct sheaf_report *report;      /* the caller's; may be NULL */
 	int findings;
@@ -357,6 +359,7 @@ static int prove_stage(struct shf_store *s, const struct shf_stage *g,
 		              step->path, step->number);
 	if (rc == 0)
 		rc = shf_step_verify(step, &own, err);
+	/* The verification counted sheaf.json.tmp as a finding; hear_salvage_finding() did not. */
 	if (rc == SHEAF_ECORRUPT && own.findings && heard_of.findings == 0)
 		rc = 0;
 	if (rc == 0) {
@@ -364,6 +367,7 @@ static int prove_stage(struct shf_store *s, const struct shf_stage *g,
 		rc = rc < 0 ? shf_fail_io(err, -rc, "%s/sheaf.json", step->path) : 0;
 		memcpy(run, step->manifest.run, sizeof(step->manifest.run));
 	}
+	/* Returns the counts, but the caller's own callbacks. */
 	if (report) {
 		own.finding = report->finding;
 		own.arg = report->arg;
@@ -415,8 +419,10 @@ static void last_prune(struct sheaf_run *run)
 {
 	if (run->retain.behind->now.step < 0 && run->retain.behind->next.step < 0)
 		return;
+	/* A large step that was not begun yet is not read any more. */
 	if (!shf_behind_is_little(run))
 		run->retain.behind->next.step = -1;
+	/* First for the step that is being read, then for the one that the first call starts. */
 	for (int i = 0; i < 2; i++) {
 		if (shf_behind_is_little(run))
 			shf_behind_wait(run);

@@ -298,6 +298,8 @@ static int set_aside(struct resume *r, struct sheaf_error *err)
 		                 "its memory is given up");
 		shf_view_condemn(r->damaged[i]->view);
 	}
+	/* The loaded step is in memory alone, so nothing on disk is set aside; later steps in
+	 * memory are dropped. */
 	shf_tier_fell_back(r->run, r->step->number);
 	return 0;
 }
@@ -342,6 +344,7 @@ int shf_run_resume(struct sheaf_run *run, struct sheaf_state *state, uint32_t fl
 		rc = shf_fail(err, SHEAF_EINVAL, "ranks resume with different flags");
 	if (rc == 0)
 		rc = load_one(&r, flags & SHEAF_FALLBACK, err);
+	/* After a failure, too: they say what the last candidate lacked. */
 	deliver_items(&r);
 	if (rc == 0)
 		rc = set_aside(&r, err);
