@@ -44,7 +44,7 @@ static int open_run(struct sheaf_run **out, const char *dir, bool make, struct s
 	return rc;
 }
 
-/* argument of the callbacks below */
+/* The argument of the callbacks below. */
 struct serving {
 	const struct sheaf_agent_opts *opts;
 	const char *socket, *where;
@@ -132,6 +132,8 @@ static int serve(const char *identity, const struct sheaf_agent_opts *o, struct 
 	return rc < 0 && rc != -ECANCELED ? shf_fail_sys(err, -rc, "%s", path) : 0;
 }
 
+/* The run is opened only to find its identity, and closed again: the agent must not hold the run
+ * while it serves. */
 SHEAF_API int sheaf_agent_serve(const char *dir, const struct sheaf_agent_opts *opts,
                                 struct sheaf_error *err)
 {
@@ -213,7 +215,7 @@ SHEAF_API int sheaf_agent_stop(const char *dir, const char *agent, struct sheaf_
 	return shf_ended(ask(dir, agent, SHF_KEEP_STOP, &m, NULL, err), err);
 }
 
-/* argument of list_memory_step */
+/* The argument of list_memory_step. */
 struct telling {
 	int (*item)(void *arg, const struct sheaf_memory *m);
 	void *arg;
@@ -260,6 +262,7 @@ SHEAF_API int sheaf_agent_list(const char *dir, const char *agent,
 	if (rc == 0) {
 		t.store = &r->store;
 		rc = shf_recall_list(sys, keep, r->store.run, list_memory_step, &t);
+		/* The callback's own result comes first: it may be the caller's wish to stop. */
 		if (rc < 0 && t.rc == 0)
 			rc = shf_fail_sys(err, -rc, "%s: asking the agent", dir);
 		else
@@ -271,6 +274,7 @@ SHEAF_API int sheaf_agent_list(const char *dir, const char *agent,
 	return shf_ended(rc, err);
 }
 
+/* *step is set on failure, too, to -1 or to a step that was written before the failure. */
 SHEAF_API int sheaf_agent_flush(const char *dir, const char *agent, int due, int64_t *step,
                                 struct sheaf_report *report, struct sheaf_error *err)
 {

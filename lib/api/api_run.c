@@ -32,6 +32,7 @@ SHEAF_API void sheaf_run_close(struct sheaf_run *run)
 		shf_run_close(run);
 }
 
+/* Counts all committed steps, and stores the first n of them, ascending. */
 SHEAF_API int sheaf_run_steps(struct sheaf_run *run, int64_t *steps, size_t n,
                               struct sheaf_error *err)
 {
@@ -55,6 +56,7 @@ SHEAF_API int sheaf_run_steps(struct sheaf_run *run, int64_t *steps, size_t n,
 	}
 	shf_list_release(&list);
 	if (rc == 0)
+		/* The count is the return value, so it must fit an int. */
 		rc = found > INT_MAX ? INT_MAX : (int)found;
 	return shf_ended(rc, err);
 }
@@ -104,7 +106,7 @@ SHEAF_API int sheaf_run_list(struct sheaf_run *run,
 	return shf_ended(rc, err);
 }
 
-/* argument of left_out */
+/* The argument of left_out. */
 struct telling {
 	int (*item)(void *arg, const struct sheaf_left *left);
 	void *arg;

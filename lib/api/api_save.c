@@ -39,6 +39,7 @@ SHEAF_API int sheaf_save_begin(struct sheaf_save **save, struct sheaf_run *run, 
 	return shf_ended(rc, err);
 }
 
+/* Calls without an err argument return the code alone; the message is discarded. */
 SHEAF_API int sheaf_save_attach(struct sheaf_save *save, const char *file, const void *bytes,
                                 size_t n)
 {

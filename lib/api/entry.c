@@ -39,6 +39,7 @@ static bool size_of(const void *s, size_t least, size_t *size)
 	return n >= least && n <= STRUCT_BYTES_MAX;
 }
 
+/* The size member stays as the caller set it. */
 int shf_struct_out(void *to, const void *from, size_t bytes, size_t least)
 {
 	size_t size, skip = sizeof(uint32_t);
@@ -111,6 +112,7 @@ int shf_run_check(const struct sheaf_run *run, struct sheaf_error *err)
 	return 0;
 }
 
+/* Without a group there are no other ranks that would wait for this one. */
 int shf_refuse_all(struct sheaf_group *group, const struct sheaf_opts *opts,
                    enum shf_call_kind call, const char *what, struct sheaf_error *err)
 {
