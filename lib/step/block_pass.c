@@ -132,7 +132,7 @@ static void take_stretch(struct shf_pass *p, uint32_t number, uint64_t a, uint64
 	uint64_t sum = 0, end = t->off + t->bytes, lo, hi;
 	int n = 0;
 
-	/* Copies work on boxes, so bytes that somebody wants are cut into boxes; others are summed
+	/* Copies work on boxes, so bytes that a slice wants are cut into boxes; others are summed
 	 * in one go. */
 	if (wants > 0)
 		n = shf_range_boxes(&t->shape, (a - t->off) / t->unit, (b - t->off) / t->unit,

@@ -44,9 +44,9 @@ static uint32_t index_in_node(const struct sheaf_run *run)
 	return n;
 }
 
-/* Whether this rank reads the header of file f. Files on disk are dealt to ranks by number. If only
- * one node has the file in memory, a rank of that node reads it; if only one rank has it, that
- * rank. */
+/* Whether this rank reads the header of file f. Headers on disk are dealt to ranks by number of the
+ * file. A header in the memory of one node is read by a rank of that node, or if a single rank has
+ * it, by that rank. */
 static bool is_mine(const struct sheaf_run *run, const struct shf_hads *hads, uint32_t f,
                     uint32_t index)
 {

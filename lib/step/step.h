@@ -72,9 +72,9 @@ struct sheaf_step {
 	size_t told_i, told_k;          /* cursor of sheaf_step_file_at: its file number told_i is
 	                                 * plain[told_k] */
 	bool latest;                    /* opened as SHEAF_LATEST, not by its number */
-	int64_t *filled_by;             /* borrowed from a resume; by slice of the state that is
-	                                 * loaded: the damaged step that overwrote it, or -1. NULL:
-	                                 * this load is no part of a resume */
+	int64_t *filled_by;             /* borrowed from a resume with SHEAF_FALLBACK; by slice of
+	                                 * the state: the last step from which a load began to fill
+	                                 * it; -1: none. NULL: no such resume */
 	struct shf_buf passed;          /* owned; candidates passed over before this one, as in
 	                                 * struct shf_sought */
 };

@@ -26,7 +26,7 @@ struct tell {
 	uint64_t ino;
 	const char *path, *dir, *name;
 	struct shf_buf manifest, index;
-	char **files, **plain;          /* owned */
+	char **files, **plain;          /* owned, as are the strings; tensor files, plain files */
 	uint64_t *plain_bytes;
 	size_t files_n, plain_n;
 };
@@ -257,7 +257,7 @@ out:
 	return rc;
 }
 
-/* ---- foreign ---- */
+/* ---- directories without a manifest ---- */
 
 /* Whether s ends in `tail`. */
 static bool has_ending(const char *s, const char *tail)

@@ -309,7 +309,7 @@ static int sums_open(struct sheaf_step *step, struct sheaf_error *err)
 	return rc;
 }
 
-/* ---- a step ---- */
+/* ---- opening a step of either kind ---- */
 
 /* Takes a lease on the step, so that no prune deletes it while it is open. EIO: the directory has
  * gone, or another one has its name. The caller then looks for the step again, because another save
@@ -526,7 +526,7 @@ int shf_step_open_view(struct sheaf_step **out, struct shf_view *view, struct sh
 		rc = open_told(step, &told, rc, err);
 	shf_buf_release(&told);
 	shf_buf_release(&where);
-	shf_run_put(bare); /* the step's from now on */
+	shf_run_put(bare); /* the step holds its own reference */
 	if (!step)
 		shf_view_free(view);
 	if (rc == 0)
@@ -536,7 +536,7 @@ int shf_step_open_view(struct sheaf_step **out, struct shf_view *view, struct sh
 	return rc;
 }
 
-/* ---- the latest ---- */
+/* ---- opening a step of a run, or the latest ---- */
 
 /* The argument of report_skipped. */
 struct seeking {
@@ -747,7 +747,7 @@ int shf_step_open_path(struct sheaf_step **out, const char *path, struct sheaf_g
 		rc = open_told(step, &told, rc, err);
 	}
 	shf_buf_release(&told);
-	shf_run_put(run); /* the step's from now on */
+	shf_run_put(run); /* the step holds its own reference */
 	if (rc == 0)
 		*out = step;
 	else
