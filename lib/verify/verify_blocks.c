@@ -99,7 +99,7 @@ static uint64_t sum_block(struct shf_verify *v, uint32_t f, uint64_t lo, const u
 			break;
 		if (t.bytes == 0)
 			continue;
-		if (t.off > at) { /* the header */
+		if (t.off > at) { /* the header or padding */
 			raw = shf_crc64_raw(raw, p + (at - lo), (size_t)(t.off - at));
 			at = t.off;
 		}
