@@ -45,8 +45,8 @@ int shf_behind_look(struct sheaf_run *run, struct sheaf_error *err);
 bool shf_behind_is_busy(const struct sheaf_run *run);
 /* Whether a node's share is so small that a close waits until it is read. [local] */
 bool shf_behind_is_little(const struct sheaf_run *run);
-/* Waits until this rank's share is read, but no longer than some seconds, and no longer than the
- * deadline of the other ranks allows. [local] */
+/* Waits until this rank's share is read, but no longer than some seconds or half the deadline for
+ * which the other ranks wait. [local] */
 void shf_behind_wait(struct sheaf_run *run);
 /* Stops reading and drops the result. Waits for the turn in progress. [local] */
 void shf_behind_stop(struct sheaf_run *run);
