@@ -223,7 +223,8 @@ static int parts_new(struct sheaf_run *run, struct sheaf_error *err)
 	return 0;
 }
 
-/* [collective] */
+/* On failure of any rank the bare run is put again on all, which closes what was opened.
+ * [collective] */
 int shf_run_open(struct sheaf_run **out, const char *dir, struct sheaf_group *group,
                  const struct sheaf_opts *opts, const struct shf_sys *sys,
                  struct sheaf_error *err)
@@ -235,7 +236,7 @@ int shf_run_open(struct sheaf_run **out, const char *dir, struct sheaf_group *gr
 	if (rc < 0)
 		return rc;
 	rc = parts_new(run, err);
-	/* From here on every step ends with an agreement, so that all ranks go on or none. */
+	/* From here on every part ends with an agreement, so that all ranks go on or none. */
 	rc = shf_agree(&run->team, rc < 0 ? rc : dir && dir[0] ? copies_check(run, err)
 	               : shf_fail(err, SHEAF_EINVAL, "no directory was named"), err);
 	if (rc == 0)

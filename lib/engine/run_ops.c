@@ -218,7 +218,7 @@ int shf_run_prune(struct sheaf_run *run, bool dry,
 	return rc < 0 ? rc : (int)gone;
 }
 
-/* ---- going back ---- */
+/* ---- rewind ---- */
 
 /* Sets newer steps aside. Returns the session of `step`, which the next save records as its
  * parent's. [rank 0] */
