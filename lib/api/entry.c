@@ -7,7 +7,7 @@
 #include "run.h"
 #include "run_env.h"
 
-#define STRUCT_BYTES_MAX 4096   /* larger than any struct to come: `size` was not set */
+#define STRUCT_BYTES_MAX 4096   /* a larger `size` was not set by the caller */
 #define REPORT_MIN offsetof(struct sheaf_report, loaded)
 
 struct sheaf_error *shf_err_or(struct sheaf_error *err, struct sheaf_error *own)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf_group_new and sheaf_group_free: a caller's table of operations becomes a group. */
+/* Groups: makes a group from the caller's table of operations, and frees it. */
 #include <string.h>
 #include "export.h"
 #include "group.h"
@@ -7,7 +7,7 @@
 #include "sheaf.h"
 #include "sys.h"
 
-#define OPS_SIZE_MAX 4096       /* larger than any table to come: `size` was not set */
+#define OPS_SIZE_MAX 4096       /* a larger `size` was not set by the caller */
 
 /* Whether all members that this version does not know are 0. Otherwise the caller asks for
  * something that this version cannot do. */
