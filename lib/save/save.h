@@ -1,18 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A save, from begin to its end. save.c begins it: plan, image, stage. save_rounds.c, or for a lazy
- * save save_copier.c, copies memory into images; save_net.c exchanges what must go to other nodes;
- * save_write.c writes images to files; save_commit.c agrees, sums up and publishes; save_end.c ends
- * the save. save_where.c and save_handle.c serve all of these.
+/* A save, from begin to its end.
  *
- * The room lib/save owns struct sheaf_save and the plan of a save. It sees retain, memory and all
- * that those see, and neither a step nor a load.
+ *   save.c          begins it: plan, image, stage
+ *   save_rounds.c   copies memory into images inside begin
+ *   save_copier.c   copies memory into images in the background (a lazy save)
+ *   save_net.c      exchanges the bytes that must go to other nodes
+ *   save_write.c    writes images to files
+ *   save_commit.c   agrees, combines the checksums and publishes
+ *   save_end.c      ends it, committed or not
  *
- * What is always true: a page of the image is filled by the ranks of its node inside one round, and
- * read by its owner after the segment's counter has come to nothing. Every stored byte is looked at
- * once: where it is copied from memory it counts into `held`, its tensor's digest, and into the sum
- * of its block. The two are added up apart, over tensors and over blocks, and must say the same of
- * every file before anything is published (I4).
- */
+ * save_where.c and save_handle.c serve all of these. The room lib/save owns struct sheaf_save and
+ * struct shf_plan. It may use lib/retain, lib/memory and all that those use, but neither lib/step
+ * nor lib/load.
+ *
+ * Invariants. A page of the image is filled by ranks of its node within one round. Its owner reads
+ * it only after the counter in the segment's control (struct shf_ctl) has reached 0.
+ *
+ * Each stored byte is checksummed as it is copied from memory, by the rank that copies it. The same
+ * pass adds it to the digest of its tensor (copy.held) and to the sum of its block. Digests and
+ * block sums are then combined separately, and must give the same sum for every file before the
+ * step is published (I4). */
 #ifndef SHF_SAVE_H
 #define SHF_SAVE_H
 #include <pthread.h>
@@ -27,46 +34,62 @@
 #include "stage.h"
 #include "store_way.h"
 
-/* save_copier.c: the order of the copy behind. */
-struct shf_turn {               /* a piece of a serve */
-	uint32_t serve, piece;
-	uint64_t image;                 /* where the serve begins, in its rank's image */
-	size_t stream;                  /* of the serve, in what goes to its rank */
+/* The order in which a lazy save copies (save_order.c). A serve is a box of this rank's memory that
+ * belongs to a segment which some rank writes (work.h). It is copied in pieces of at most SHF_PIECE
+ * bytes. */
+struct shf_turn {               /* one piece of one serve */
+	uint32_t serve, piece;          /* index in work.serves; index in the serve */
+	uint64_t image;                 /* offset of the serve in the image of the rank that writes
+	                                 * it */
+	size_t stream;                  /* offset of the serve in the stream to that rank */
 };
-struct shf_turns {              /* of a plan: all that this rank copies, slice by slice */
+struct shf_turns {              /* all pieces that this rank copies under a plan, grouped by
+                                 * slice */
 	struct shf_turn *a;             /* owned */
-	size_t *first;                  /* owned; by slice, and one more */
-	bool *saved;                    /* owned; by slice: something of it is */
-	size_t slices_n, saved_n;
-	uint64_t bytes;                 /* of all pieces, and of the segments in slots */
-	size_t *slotted, *slotted_first; /* owned; segments in no image (unstaged.h), by slice */
+	size_t *first;                  /* owned; slices_n + 1 items: the pieces of slice s are
+	                                 * a[first[s]] up to a[first[s + 1]] */
+	bool *saved;                    /* owned; by slice: the caller must ask at its gate, because
+	                                 * some of it, or of its average, is saved */
+	size_t slices_n, saved_n;       /* of the state; how many of them are `saved` */
+	uint64_t bytes;                 /* total to copy: all pieces, and the segments in slots */
+	size_t *slotted, *slotted_first; /* owned; segments in no image (unstaged.h), grouped by
+	                                  * slice in the same way */
 };
-struct shf_plan {               /* of one state on one run; cached in the state */
+struct shf_plan {               /* who writes what, for one state and one run; the state caches
+                                 * it */
 	int refs;
-	uint64_t run_id;
+	uint64_t run_id;                /* run->life.id of the run that it was made for */
 	uint64_t version;               /* of the state */
 	struct shf_layout layout;
 	struct shf_holds holds;
 	struct shf_work work;
-	uint64_t hash;
-	size_t manifest_bytes;          /* at most, without notes and attached files */
-	int images;                     /* that have room in the staging; at least 1 */
-	bool slotted;                   /* some rank has segments in no image */
-	struct shf_turns turns;         /* once a lazy save wanted them */
-	struct shf_stock stock;         /* rank 0's */
-	bool most_known;
-	uint64_t most;                  /* of its only round: longest stream anywhere, if known */
+	uint64_t hash;                  /* of the whole plan; equal on all ranks */
+	size_t manifest_bytes;          /* upper bound for the manifest, without notes and attached
+	                                 * files */
+	int images;                     /* how many images fit into staging_bytes_max; at least 1;
+	                                 * equal on all ranks */
+	bool slotted;                   /* some rank has segments in no image (unstaged.h); equal on
+	                                 * all ranks */
+	struct shf_turns turns;         /* filled by the first lazy save */
+	struct shf_stock stock;         /* filled on rank 0 only */
+	bool most_known;                /* `most` is valid; equal on all ranks */
+	uint64_t most;                  /* longest stream between any two ranks, for a plan of one
+	                                 * round; 0: nothing travels */
 };
 
-struct shf_net {                /* what travels in one round, both directions */
-	uint8_t *out, *in;              /* owned; streams packed in rank order */
-	size_t *out_bytes, *in_bytes;   /* owned; whole streams */
-	size_t *out_at, *in_at;         /* owned; start of each stream */
-	size_t done;                    /* bytes of every stream that have travelled */
-	uint64_t longest;               /* stream of this rank */
-	size_t most;                    /* longest stream anywhere; equal on all ranks */
+struct shf_net {                /* the bytes of one round that go to and come from other nodes. A
+                                 * stream is what one rank sends to another */
+	uint8_t *out, *in;              /* owned; the streams to, and from, all ranks, packed in
+	                                 * rank order */
+	size_t *out_bytes, *in_bytes;   /* owned; by rank: length of each stream */
+	size_t *out_at, *in_at;         /* owned; by rank: offset of each stream in out, in */
+	size_t done;                    /* how many bytes of every stream have been exchanged */
+	uint64_t longest;               /* longest stream that this rank sends or receives */
+	size_t most;                    /* longest stream between any two ranks; equal on all
+	                                 * ranks */
 	size_t out_total, in_total;
 };
+/* Given by sheaf_save_attach and sheaf_save_note. The strings and bytes are owned copies. */
 struct shf_attached {
 	char *name;
 	uint8_t *bytes;
@@ -76,102 +99,125 @@ struct shf_note {
 	char *key, *value;
 };
 struct shf_block_sum {
-	uint64_t block, part;           /* global number; raw sum, shifted to the block's end */
+	uint64_t block, part;           /* number of the block in the whole step; raw CRC of the
+	                                 * bytes that this rank writes of it, shifted to its end */
 };
-struct shf_syncs {              /* C3: what this rank wrote, being made durable */
+struct shf_syncs {              /* C3: the fsyncs of the files that this rank wrote */
 	struct shf_io_owner io;
-	struct shf_io *ios;             /* owned, by file of the layout; NULL: not begun */
+	struct shf_io *ios;             /* owned; by file of the layout; NULL: not begun */
 	atomic_int_fast64_t from_ns;    /* 0: not begun */
-	atomic_bool over;               /* on all ranks */
+	atomic_bool over;               /* all fsyncs of this rank succeeded, and its files are
+	                                 * closed */
 };
-/* Which save it is, and what it follows. */
+/* Identifies the save, and the step that it follows. */
 struct shf_save_id {
 	int64_t step;
-	char session[33];               /* of this save, from the stage's name: two saves of one
-	                                 * step, with a rewind between, are told apart by it */
-	uint64_t made;                  /* number of the begin, see shf_call_enter */
-	uint32_t flags;
-	unsigned loads;                 /* of the run at its begin */
-	/* The step that this one follows; -1: none. It is what the run went on from when this save
-	 * began, and then the last save that was committed before this one; a load in between does
-	 * not change it. On disk it is known once the stage is made. [rank 0] */
+	char session[33];               /* part of the name of its stage; for memory alone made by
+	                                 * save_memory.c. If a step is saved again after a rewind,
+	                                 * the two saves have different sessions */
+	uint64_t made;                  /* shf_call.number of its begin, which is equal on all
+	                                 * ranks */
+	uint32_t flags;                 /* of sheaf_save_opts */
+	unsigned loads;                 /* run->lineage.loads when the save began */
+	/* The step that this one follows (its parent in the manifest); -1: none. At begin this is
+	 * the step that the run continues from. When an earlier save in flight is committed, that
+	 * save becomes the parent. A load after begin does not change it. A save to disk knows its
+	 * final parent once its stage is made. [rank 0] */
 	int64_t parent;
 	char parent_session[33];
-	int64_t doubtful;               /* the run's when it began: if it is there, the parent */
+	int64_t doubtful;               /* run->lineage.doubtful when the save began: if that step
+	                                 * turns out to be on disk, it is the parent */
 };
-/* From memory to images. */
+/* The copy from memory into images. */
 struct shf_save_copy {
-	uint32_t round;                 /* the last one begun */
-	int image;                      /* whose number it has; -1: none, any more */
-	int card;                       /* the image whose card says that agents have it; -1 */
-	uint64_t hidden;                /* what the card of its image said before begin cleared it;
-	                                 * put back if ranks do not agree to begin */
-	size_t open_seg;                /* of this round: all before it are being written */
-	struct shf_net net;             /* of the last round */
-	uint64_t *held;                 /* owned; by tensor */
-	uint64_t *headers;              /* owned; by file: raw sums, shifted to the header's end */
+	uint32_t round;                 /* the round that was begun last */
+	int image;                      /* index in run->image.all; -1: none yet, or no longer */
+	int card;                       /* the image whose card makes this step readable from the
+	                                 * memory of agents; -1: none */
+	uint64_t hidden;                /* `whole` of the image's card before begin cleared it;
+	                                 * restored if the ranks do not agree to begin */
+	size_t open_seg;                /* writes of all segments of this round before this one are
+	                                 * submitted; guarded by end.looking */
+	struct shf_net net;             /* of the round that was begun last */
+	uint64_t *held;                 /* owned; by tensor: digest of what this rank copied; once
+	                                 * sums are UNITED, of the whole tensor */
+	uint64_t *headers;              /* owned; by file: raw CRC of the header bytes that this
+	                                 * rank wrote, shifted to the header's end */
 	struct shf_block_sum *blocks;   /* owned */
-	size_t blocks_n;
-	struct shf_stores stores;
-	struct shf_lazy *lazy;          /* owned; NULL: begin has copied */
-	struct shf_slots *slots;        /* owned; NULL: no segments of this rank are */
-	struct shf_reader reader;       /* lazy: in the state's list while it copies */
-	bool exchanged;                 /* nothing need travel any more */
-	struct shf_mf_ema emas[SHF_EMAS_MAX];   /* as they were when it began */
+	size_t blocks_n;                /* of segments submitted so far; guarded by end.looking */
+	struct shf_stores stores;       /* measures whether to store past the caches */
+	struct shf_lazy *lazy;          /* owned; NULL: the save is not lazy */
+	struct shf_slots *slots;        /* owned; NULL: every segment of this rank has a place in
+	                                 * the image */
+	struct shf_reader reader;       /* lazy: in state->readers while the copy threads may read
+	                                 * the slices */
+	bool exchanged;                 /* no bytes of this save are left to exchange */
+	struct shf_mf_ema emas[SHF_EMAS_MAX];   /* what the manifest says of the averages; set at
+	                                         * begin */
 	size_t emas_n;
-	struct shf_fresh fresh[SHF_EMAS_MAX];   /* of the state's averages, what it makes */
-	struct shf_due *due;            /* owned; by slice; NULL: no averages are. Where begin
-	                                 * copies, what is left; behind, all, as it began */
+	struct shf_fresh fresh[SHF_EMAS_MAX];   /* by averages of the state: how this step updates
+	                                         * them */
+	struct shf_due *due;            /* owned; by slice: units whose averages are not up to date;
+	                                 * NULL: no averages are updated. A copy inside begin
+	                                 * advances the window as it goes; a lazy save leaves it as
+	                                 * it was at begin */
 };
-/* From images to files. */
+/* The writes from images to files. */
 struct shf_save_disk {
 	struct shf_io_owner io;
 	struct shf_stage stage;
-	int *fds;                       /* owned; by file of the layout; -1 */
-	int *directs;                   /* owned; the same past the page cache; 0 */
-	bool few_fds;                   /* and none of these, as descriptors ran out */
-	struct shf_io *ios;             /* owned; by segment */
-	struct shf_io *sizes;           /* owned; by file of the layout: C0 makes room */
+	int *fds;                       /* owned; by file of the layout: descriptor; -1: not open */
+	int *directs;                   /* owned; by file: a second descriptor with O_DIRECT; 0:
+	                                 * none */
+	bool few_fds;                   /* no O_DIRECT descriptors, because the process ran out of
+	                                 * descriptors */
+	struct shf_io *ios;             /* owned; by segment: its write; op 0: not submitted */
+	struct shf_io *sizes;           /* owned; by file of the layout: C0 sets the file's size */
 	struct shf_syncs syncs;
 };
-/* What its callers attached. */
+/* Attached files and notes, as this rank's caller gave them. */
 struct shf_save_given {
 	struct shf_attached *attached;  /* owned */
 	size_t attached_n;
 	struct shf_note *notes;         /* owned */
 	size_t notes_n, notes_bytes;
-	size_t given_bytes;             /* that notes and attached files take in the manifest */
+	size_t given_bytes;             /* how many bytes all of these take in the manifest */
 };
-/* How it ends. */
+/* Failure and end of the save. */
 struct shf_save_end {
-	bool listed;                    /* it is in the run's list */
-	bool refused;                   /* a commit had too little time left to publish it: the
-	                                 * next one does not ask */
-	int rc;                         /* first local failure; sticks */
-	struct sheaf_error err;
-	atomic_int failed;              /* sheaf_save_fail was called; why was set before it
-	                                 * (release) */
-	char why[400];
-	pthread_mutex_t lock;           /* guards rc, err and why */
-	pthread_mutex_t looking;        /* guards open_seg, blocks and what is not submitted */
+	bool listed;                    /* in the list run->saves */
+	bool refused;                   /* a commit returned EAGAIN because too little time was left
+	                                 * to publish; the next commit does not check that */
+	int rc;                         /* the first failure on this rank; later ones are ignored */
+	struct sheaf_error err;         /* of rc */
+	atomic_int failed;              /* sheaf_save_fail was called. Stored after `why` was set */
+	char why[400];                  /* the reason that the caller gave */
+	pthread_mutex_t lock;           /* guards rc, err, why, and setting SHF_SEALED */
+	pthread_mutex_t looking;        /* held while looking for segments to write: guards
+	                                 * copy.image, copy.open_seg, copy.blocks, setting
+	                                 * SHF_DISK_STAGED, and submitting disk.ios */
 };
-/* How far it is, and how long that took. */
+/* Progress and times, for sheaf_save_stat, the ETA and metrics. Bytes are of this rank; times are
+ * nanoseconds of its monotonic clock. */
 struct shf_save_took {
 	atomic_uint_fast64_t to_write, written, copied, sent, to_send;
-	atomic_int_fast64_t write_from_ns, write_to_ns; /* first submitted; last one that is done */
+	atomic_int_fast64_t write_from_ns, write_to_ns; /* when the first write was submitted, and
+	                                                 * the last finished */
 	atomic_int_fast64_t publish_from_ns;    /* 0: not begun */
-	int64_t copy_from_ns;           /* lazy */
-	atomic_uint phase;
-	int64_t began;                  /* its begin was entered */
-	unsigned images_busy;           /* when it had begun, its own too */
-	uint64_t rounds_ns;             /* of begin: what begin copied itself took */
-	atomic_uint_fast64_t copy_ns, over_ns;  /* after `began`; 0: not yet */
-	struct shf_stall stall;
+	int64_t copy_from_ns;           /* when the copy threads of a lazy save started */
+	atomic_uint phase;              /* of struct sheaf_stat; 2 and 6 are derived there */
+	int64_t began;                  /* when its begin was entered */
+	unsigned images_busy;           /* how many images saves in flight had at its begin,
+	                                 * including its own */
+	uint64_t rounds_ns;             /* how long the copy inside begin took */
+	atomic_uint_fast64_t copy_ns, over_ns;  /* from `began` to the end of the copy, and of the
+	                                         * save; 0: not yet */
+	struct shf_stall stall;         /* where the caller was blocked by this save */
 };
 struct sheaf_save {
-	struct sheaf_run *run;          /* counted */
-	struct sheaf_state *state;      /* counted */
-	struct shf_plan *plan;          /* counted */
+	struct sheaf_run *run;          /* these three: a reference is held */
+	struct sheaf_state *state;
+	struct shf_plan *plan;
 	struct sheaf_save *next;        /* in the run's list */
 	struct shf_save_id id;
 	struct shf_save_state at;
@@ -183,6 +229,7 @@ struct sheaf_save {
 	struct shf_save_took took;
 };
 
+/* Returns the save whose member copy.reader this is. */
 static inline struct sheaf_save *shf_save_of(struct shf_reader *reader)
 {
 	size_t at = offsetof(struct sheaf_save, copy.reader);
@@ -190,6 +237,8 @@ static inline struct sheaf_save *shf_save_of(struct shf_reader *reader)
 	return (struct sheaf_save *)(void *)((char *)reader - at);
 }
 
+/* Begins a save: what sheaf_save_begin does. On success *out is in the list of the run.
+ * [collective] */
 int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
                    struct sheaf_state *state, const struct sheaf_save_opts *opts,
                    struct sheaf_error *err);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a save stands. Five things about it move on, each through the values of one enum, from the
- * first to the last. A value is never taken back, but for STAGED.
+/* How far a save has come. Five aspects of it advance separately, and each has an enum whose values
+ * are passed from the first to the last. No value is ever taken back, except STAGED.
  *
  *   copy     COPYING   -> COPIED -> ASKED
  *   sums     APART     -> UNITED -> GATHERED
@@ -8,61 +8,65 @@
  *   disk     UNSTAGED <-> STAGED -> PUBLISHING -> BEHIND
  *   end      OPEN      -> SEALED -> OVER
  *
- * Ranks move a value after they have agreed on it, so outside a collective call it is equal on all
- * of them. SEALED alone is each rank's own, for a moment: it is taken just before the agreement on
- * whether the save has failed.
+ * A rank advances a value after all ranks have agreed on it, so outside a collective call each
+ * value is equal on all ranks. The exception is SEALED: each rank sets it alone, just before the
+ * ranks agree on whether the save has failed.
  *
- * What each waits for:
+ * What must have happened before each value is set:
  *
- *   ASKED       a plain save: begin. A lazy one: the first commit that finds all slices asked for
- *   COPIED      a lazy save without that: a begin that needs its image, or an exchange
- *   STAGED      begin; or of a lazy save the first collective call for it after begin
- *   TRIED       ASKED, STAGED, all bytes exchanged; GATHERED is brought about for it
- *   GATHERED    TRIED, or else, without memory, all writes synced on all ranks (C3)
- *   SEALED      all writes synced; for memory alone (SHEAF_NO_DISK) nothing but KEPT follows
- *   PUBLISHING  SEALED, GATHERED: nothing but the disk can keep the step from appearing (C4, C5)
- *   BEHIND      PUBLISHING, and a commit has returned before the end of it
- *   OVER        the commit's outcome is known on all ranks; or the caller gave the save up
+ *   ASKED       a plain save: begin. A lazy save: a commit found that the callers of all ranks
+ *               have asked at the gates of all slices
+ *   COPIED      only a lazy save whose copy had to be finished earlier, because a later begin needs
+ *               its image, or for sheaf_save_exchange
+ *   STAGED      C0 in begin, or for a lazy save in the first collective call for it after begin
+ *   TRIED       ASKED, STAGED, and all bytes exchanged. The call that tries also brings GATHERED
+ *   GATHERED    TRIED; or, if the save is not kept in memory, all writes synced on all ranks (C3)
+ *   SEALED      all writes synced. A save to memory alone (SHEAF_NO_DISK) is complete then
+ *   PUBLISHING  SEALED and GATHERED. Now only the disk can keep the step from appearing (C4, C5)
+ *   BEHIND      PUBLISHING, and a commit with timeout 0 has come this far
+ *   OVER        all ranks know the outcome of the commit; or the caller gave the save up
  *
- * A commit that returns EAGAIN leaves all of them as far as they came, and the next one goes on
- * from there. */
+ * A commit that returns EAGAIN leaves every value where it is, and the next commit continues from
+ * there. */
 #ifndef SHF_SAVE_STATE_H
 #define SHF_SAVE_STATE_H
 #include <stdatomic.h>
 
 enum shf_copy_at {
 	SHF_COPYING,
-	SHF_COPIED,                     /* all ranks have copied all of it */
-	SHF_ASKED                       /* and the callers of all have asked for every slice */
+	SHF_COPIED,                     /* all ranks have finished the copy */
+	SHF_ASKED                       /* and on all ranks the caller has asked for every slice */
 };
 enum shf_sums_at {
-	SHF_SUMS_APART,                 /* each rank has the digests of what it copied */
-	SHF_SUMS_UNITED,                /* all ranks have those of whole tensors */
+	SHF_SUMS_APART,                 /* copy.held has digests of what this rank copied */
+	SHF_SUMS_UNITED,                /* on all ranks it has digests of whole tensors */
 	SHF_SUMS_GATHERED               /* rank 0 has all that the manifest needs (save_gather.h) */
 };
 enum shf_memory_at {
 	SHF_MEMORY_NOT_KEPT,            /* some node has no agent */
-	SHF_MEMORY_TO_BE_KEPT,
-	SHF_MEMORY_TRIED,               /* cards were stamped, or that failed on some rank */
-	SHF_MEMORY_KEPT                 /* agents of all nodes have it */
+	SHF_MEMORY_TO_BE_KEPT,          /* every rank has an agent with room for it */
+	SHF_MEMORY_TRIED,               /* ranks have stamped their cards, or some rank could not */
+	SHF_MEMORY_KEPT                 /* all ranks agreed that the step is in memory */
 };
 enum shf_disk_at {
-	SHF_DISK_UNSTAGED,
-	SHF_DISK_STAGED,                /* stage and files are there; or none is wanted */
-	SHF_DISK_PUBLISHING,            /* whoever fails the save now is late */
-	SHF_DISK_BEHIND                 /* and it goes on behind its callers, or did */
+	SHF_DISK_UNSTAGED,              /* no files yet, or C0 has failed */
+	SHF_DISK_STAGED,                /* C0 is done; or the save goes to memory alone */
+	SHF_DISK_PUBLISHING,            /* rank 0 publishes; sheaf_save_fail comes too late */
+	SHF_DISK_BEHIND                 /* rank 0 may publish in the background, between two
+	                                 * commits */
 };
 enum shf_end_at {
-	SHF_OPEN,
+	SHF_OPEN,                       /* sheaf_save_fail can still fail it */
 	SHF_SEALED,                     /* sheaf_save_fail comes too late */
 	SHF_OVER
 };
+/* The state of one save. Only the caller's thread changes it. */
 struct shf_save_state {
 	enum shf_copy_at copy;
 	enum shf_sums_at sums;
 	enum shf_memory_at memory;
-	/* Read by any thread. Whoever writes STAGED, or submits writes because of it, has the
-	 * save's lock `looking`. */
+	/* Any thread may read it. A thread that sets it to STAGED, or that submits writes because
+	 * it is STAGED, holds the lock end.looking. */
 	_Atomic(enum shf_disk_at) disk;
 	_Atomic(enum shf_end_at) end;        /* SEALED is written under end.lock */
 };
