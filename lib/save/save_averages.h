@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Averages that a lazy save still copies: the next step must not change them before. */
+/* Waits until lazy saves have copied the averages of a state, so that the next step does not change
+ * averages that are still to be saved. */
 #ifndef SHF_SAVE_AVERAGES_H
 #define SHF_SAVE_AVERAGES_H
 #include "save.h"
 
-/* Waits until a lazy save has copied its averages; callers ask at no gate for those. EAGAIN at
- * until_ns (in the past: only asks). A save that has failed is not waited for. [local] */
+/* Waits until a lazy save has copied its averages. The caller cannot do this at gates, because only
+ * the library changes averages. Returns EAGAIN at until_ns (in the past: does not wait), and 0 if
+ * the save has failed, because then nothing more is copied. [local] */
 int  shf_emas_copied(struct sheaf_save *save, int64_t until_ns, struct sheaf_error *err);
-/* Call it before a step changes averages (E2). Makes what is left of earlier updates, and waits
- * until saves in flight have copied the averages as they were. [local] */
+/* Must be called before a step changes averages (E2). Finishes the updates that earlier lazy saves
+ * have not made yet, and waits until those saves have copied the averages that `fresh` will change.
+ * [local] */
 void shf_averages_settle(struct sheaf_state *state, const struct shf_fresh *fresh);
 #endif

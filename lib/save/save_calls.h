@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The public calls on a save between begin and commit: sheaf_save_copied, _put, _wait, _exchange.
- * */
+/* The public calls on a save between begin and commit: sheaf_save_copied, _put, _wait,
+ * _exchange. */
 #ifndef SHF_SAVE_CALLS_H
 #define SHF_SAVE_CALLS_H
 #include "save.h"
@@ -8,5 +8,5 @@
 int shf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err);
 int shf_save_copied(struct sheaf_save *save, int slice, int timeout_ms);        /* [any thread] */
 int shf_save_put(struct sheaf_save *save, int slice, const void *data);         /* [any thread] */
-int shf_save_wait(struct sheaf_save *save, int timeout_ms);
+int shf_save_wait(struct sheaf_save *save, int timeout_ms);             /* [any thread] */
 #endif

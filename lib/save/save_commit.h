@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Commits a save: what sheaf_save_commit does. */
+/* The commit of a save. */
 #ifndef SHF_SAVE_COMMIT_H
 #define SHF_SAVE_COMMIT_H
 #include "save.h"
 
+/* What sheaf_save_commit does. [collective] */
 int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err);
 #endif

@@ -1,43 +1,51 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The copy behind: a save that has begun while nothing of it is copied. Threads of the library copy
- * the slices in the order in which they were added, in pieces; whoever asks for a slice copies what
- * nobody has taken of it yet, and waits for what somebody has.
+/* The asynchronous copy of a lazy save, which runs after begin has returned. Threads of the library
+ * copy the slices in the order in which they were added to the state, in pieces. A caller that
+ * needs a slice (at its gate, or in commit) copies the pieces of the slice that no thread has taken
+ * yet, and waits for those that a thread is copying.
  *
- * L1. A piece is copied once, by who took it, and memory of a slice is not read any more when its
- *     `left` has come to nothing.
- * L2. Nothing here waits for another process: what other ranks copy into this one's image is found
- *     whole by whoever looks, and that all have copied is agreed before anything relies on it.
- * L3. Averages that are due are brought up to date with the pieces of their weights, each part by
- *     who took the piece, also when the save has failed: no gate opens before. They are copied
- *     after the last of these, and their slices come after those of their weights, so that who
- *     waits for them waits for pieces that are under way.
- * L4. Segments that lie in no image (unstaged.h) come last, or when somebody asks for a slice of
- *     theirs, who then may wait for the disk.
- * L5. Memory of a slice is not read before it is put, where slices are (SHEAF_LATER).
+ * L1. A piece is copied once, by the thread that took it. The memory of a slice is no longer read
+ * when its counter `left` has reached 0.
+ * L2. Nothing here waits for another process. Other ranks of the node copy into this rank's image;
+ * the control of each segment shows when it is complete. Before anything relies on all ranks having
+ * copied, the ranks agree on it in a collective call.
+ * L3. Averages that are due are updated together with the pieces of their weights, by the thread
+ * that took the piece, even if the save has failed: no gate opens before. The averages are copied
+ * after all pieces of their weights are done. Their slices come after those of the weights in the
+ * order, so a thread that waits for the weights waits for pieces that are already being copied.
+ * L4. Segments that lie in no image (unstaged.h) come last, or when a caller asks for a slice that
+ * has bytes in them. That caller may have to wait for the disk, which empties the slots.
+ * L5. With SHEAF_LATER, the memory of a slice is not read before sheaf_save_put was called for it.
  * L6. The gate of a slice opens when everything has been copied from all slices in the same memory
- *     (slice_overlaps.h). The slice's own pieces are not enough: a box that several slices hold is
- *     copied through the first of them, and the others may have no pieces at all.
- */
+ * (slice_overlaps.h). The slice's own pieces are not enough: a box that several slices hold is
+ * copied through the first of them, and the others may have no pieces at all. */
 #ifndef SHF_SAVE_COPIER_H
 #define SHF_SAVE_COPIER_H
 #include "save.h"
 
-#define SHF_PIECE (UINT64_C(2) << 20)   /* bytes; who asks waits for no more than one,
-                                         * or for a segment of no image */
+#define SHF_PIECE (UINT64_C(2) << 20)   /* bytes. A caller at a gate waits for at most one piece
+                                         * that a thread is copying, or for one segment in a slot */
 
-/* Memory for it. now: all is copied inside begin, and only who asks is remembered. [local] */
+/* Allocates save->copy.lazy. now: begin itself copies everything, and only the calls at gates are
+ * tracked. ENOMEM, EBUG. [local] */
 int shf_lazy_new(struct sheaf_save *save, bool now, struct sheaf_error *err);
-/* What needs no copy, then the threads. The controls are set on all ranks. [collective] */
+/* Makes the streams to other nodes, agrees on the longest of them if the plan does not have it, and
+ * starts the copy threads. Before, all ranks must have set the controls of their segments
+ * (shf_moves_init). [collective] */
 int shf_lazy_begin(struct sheaf_save *save, struct sheaf_error *err);
-/* The threads alone: everything else is at hand, on all ranks. [local] */
+/* Starts the copy threads, when all of that is ready on all ranks. If no thread can be made, the
+ * callers at gates and in commit copy. [local] */
 void shf_lazy_start(struct sheaf_save *save);
-/* All averages that are due with it are up to date. [local] */
+/* Brings all averages that this save updates up to date, and copies their weights on the way.
+ * [local] */
 void shf_lazy_update(struct sheaf_save *save);
-/* Nothing more is copied, averages are up to date, and nothing is under way. [local] */
+/* Ends the copy: joins the threads, brings averages up to date, and waits for pieces that other
+ * callers are copying. [local] */
 void shf_lazy_stop(struct sheaf_save *save);
-/* Takes the save off the list of those that read the state. */
+/* Removes the save from the list state->readers. [local] */
 void shf_lazy_forget(struct sheaf_save *save);
+/* Frees it. ours: false in a forked child, where its locks cannot be destroyed. NULL is allowed. */
 void shf_lazy_free(struct shf_lazy *lazy, bool ours);
-/* Machines without threads do some of it now. [any thread] */
+/* On a machine without threads (the tests), does some of the copying in this call. [any thread] */
 void shf_lazy_tick(struct sheaf_save *save);
 #endif

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How long a save will still take. */
+/* Estimates how long a save will still take. */
 #ifndef SHF_SAVE_ETA_H
 #define SHF_SAVE_ETA_H
 #include "save.h"
 
-/* What sheaf_save_eta_ms returns. [any thread] */
+/* What sheaf_save_eta_ms returns: milliseconds, 0 if the save is committed, -1 if it has failed or
+ * nothing is known. [any thread] */
 int64_t shf_save_eta_ms(struct sheaf_save *save);
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf_save_attach and sheaf_save_note. */
+/* The calls sheaf_save_attach and sheaf_save_note. */
 #ifndef SHF_SAVE_GIVEN_H
 #define SHF_SAVE_GIVEN_H
 #include "save.h"

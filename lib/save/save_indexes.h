@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What rank 0 writes down alike in every save of a plan, made by the first and kept, unless it is
- * much: the table of sums without the sums, and the indexes. */
+/* Data that is the same in every save of a plan, so rank 0 makes it in the first save and keeps it
+ * with the plan: the index files, and the table sheaf.sums before the checksums are filled in. What
+ * is larger than SHF_STOCK_MAX is made anew each time. */
 #ifndef SHF_SAVE_INDEXES_H
 #define SHF_SAVE_INDEXES_H
 #include "mem.h"
 #include "sums.h"
 
-#define SHF_STOCK_MAX (UINT64_C(8) << 20)       /* bytes of one of them that is kept */
+#define SHF_STOCK_MAX (UINT64_C(8) << 20)       /* the largest buffer that is kept, in bytes */
+/* The index.json of one family. */
 struct shf_index_stock {
 	struct shf_buf text;            /* len 0: not made */
-	uint64_t crc;
+	uint64_t crc;                   /* of text */
 };
-struct shf_stock {              /* zeros at first */
+struct shf_stock {              /* kept with a plan; zeroed: nothing is kept */
 	struct shf_buf table;           /* len 0: not made */
 	struct shf_sums_head head;      /* of table */
-	struct shf_index_stock *indexes;        /* owned; by family; NULL: none is made */
+	struct shf_index_stock *indexes;        /* owned; by family; NULL: none was made */
 	size_t indexes_n;
 };
 void shf_stock_release(struct shf_stock *stock);

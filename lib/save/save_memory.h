@@ -1,32 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a save does in the memory tier, where agents keep its images. */
+/* How a save becomes a step in the memory tier: agents keep its images after the trainer has died,
+ * and the cards of the images (image_card.h) say what is in them. */
 #ifndef SHF_SAVE_MEMORY_H
 #define SHF_SAVE_MEMORY_H
 #include "save.h"
 
-/* Stamps the card of the save's image on this rank, after all bytes are in the images of all ranks.
- * *stamped: what came of it here; err is about that, too. Then all ranks call shf_tier_stamped with
- * the code that they have agreed on. [collective] */
+/* Fills in the card of the save's image on this rank. Called after all bytes are in the images of
+ * all ranks. *stamped and *err: the result of this rank's own part. After it all ranks agree on
+ * these results and call shf_tier_stamped with the common code. [collective] */
 int  shf_tier_stamp(struct sheaf_save *save, int *stamped, struct sheaf_error *err);
-/* If all have stamped it, the step is in memory (M2), and its copies are made; if not, no rank has
- * it there. [collective] */
+/* rc 0: all ranks have stamped, so the step is in memory (M2), and its replicas are sent. rc < 0:
+ * clears the card, so the step is in memory on no rank. [collective] */
 int  shf_tier_stamped(struct sheaf_save *save, int rc, struct sheaf_error *err);
-/* Around the publication of a save: what is in memory follows it, perhaps, and then surely. By
- * then rank 0 knows what came of a step that was in doubt before it (doubt: some rank remembers
- * one). [collective], [local] */
+/* Called before a save is published, and after. The card of a later step in memory says which step
+ * on disk it follows: before the publication the published step is noted as possible, afterwards as
+ * certain. If an earlier publication was in doubt, rank 0 knows its outcome by then (doubt: some
+ * rank remembers such a step). [collective], [local] */
 int  shf_tier_publishing(struct sheaf_save *save, bool doubt, struct sheaf_error *err);
 void shf_tier_published(struct sheaf_save *save);
-/* Call it if nobody knows whether the save is on disk. Steps in memory that follow it are found
- * either way. [local] */
+/* Called if it is not known whether the save is on disk. Steps in memory that follow it can be
+ * found in either case. [local] */
 void shf_tier_doubt(struct sheaf_save *save);
-/* Takes a save that ended without being committed out of memory. [local] */
+/* Removes a save that ended without being committed from memory. [local] */
 void shf_tier_unsaved(struct sheaf_save *save);
-/* Is all of the save in the memory of agents now, on every rank? An image may have been reused for
- * another step since, or an agent may be gone. Also false if the group fails. [collective] */
+/* Whether all of the save is in the memory of agents now, on every rank. Its image may have been
+ * reused for another step since it was stamped, or an agent may have died. Also false if the group
+ * fails. [collective] */
 bool shf_tier_has(struct sheaf_save *save);
-/* The same of this rank alone. [local] */
+/* The same for this rank's part alone. [local] */
 bool shf_tier_has_here(const struct sheaf_save *save);
-/* The caller has left a save that is not committed to disk. Keeps it in memory if its commit said
- * that it is there and nobody has failed it; else takes it out. [local] */
+/* The caller has freed a save, or closed its run, without committing it to disk. If a commit has
+ * put it into memory, and sheaf_save_fail was not called, it stays there; else it is removed.
+ * [local] */
 void shf_tier_left(struct sheaf_save *save);
 #endif

@@ -1,19 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The plan of a save: which rank writes what. Made once for a state, and cached in it. */
+/* The plan of a save: which rank writes which bytes. It is made once for a state, and cached in
+ * it. */
 #ifndef SHF_SAVE_PLAN_H
 #define SHF_SAVE_PLAN_H
 #include "save.h"
 
+/* Drops a reference to a struct shf_plan; the last one frees it. The type is that of
+ * state->plan_free. */
 void shf_plan_put(void *plan);
-/* The plan cached in the state, or NULL if the state or the run is another one since. [local] */
+/* Returns the plan cached in the state, or NULL if there is none, the state has changed, or the
+ * plan was made for another run. No reference is taken. [local] */
 struct shf_plan *shf_plan_cached(const struct sheaf_run *run, const struct sheaf_state *state);
-/* A plan for this state: cached, or made. [collective] */
+/* Returns a plan for this state, with a reference: the cached one if all ranks have it, else a new
+ * one. [collective] */
 int shf_plan_get(struct sheaf_run *run, struct sheaf_state *state, struct shf_plan **plan,
                  struct sheaf_error *err);
-/* Half of the staging is image, the rest is for what travels; 0: no bound. */
+/* How many bytes of staging_bytes_max are for images: half of it; the other half is for what goes
+ * to other nodes. 0: no limit. */
 uint64_t shf_window_of(const struct sheaf_opts *opts);
-/* What of a rank need not be staged (SHEAF_IN_PLACE), and how it shares the window. held: borrowed
- * while m is used. [local] */
+/* Sets in *m which boxes of this rank need no staging (SHEAF_IN_PLACE), and how much of the window
+ * slots take from images. `held` is borrowed while m is used. [local] */
 struct shf_held {
 	const struct shf_holds *holds;
 	const struct sheaf_state *state;

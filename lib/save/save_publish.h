@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What rank 0 does when all ranks agree on a step: its own small files of C5, then C6 to C9. At
- * once, or behind a caller who just asks how far it is: then by a task. Who of this handle makes a
- * stage, marks, prunes, or goes by what is newest meanwhile, settles it first. */
+/* The part of a commit that rank 0 does alone, after all ranks have agreed to publish: the small
+ * files of C5, then C6 to C9. Commit waits for it, or, with timeout 0, leaves it to a background
+ * task and returns EAGAIN.
+ *
+ * While the task runs, any other function of this handle on rank 0 that makes a stage, marks,
+ * prunes, or reads the newest step calls shf_publishing_settle first. */
 #ifndef SHF_SAVE_PUBLISH_H
 #define SHF_SAVE_PUBLISH_H
 #include "background.h"
@@ -10,32 +13,39 @@
 
 struct sheaf_run;
 struct shf_publishing {
-	/* equal on all ranks */
-	bool carried;                   /* the bytes of attached files were gathered, too */
-	bool by_zero;                   /* rank 0 writes everybody's attached files */
-	/* rank 0's, from then on until all know what came of it */
+	/* These two are equal on all ranks. */
+	bool carried;                   /* the bytes of attached files were gathered, too, not only
+	                                 * their sizes */
+	bool by_zero;                   /* rank 0 writes the attached files of all ranks */
+	/* The rest is used on rank 0 alone, from the gathering until all ranks know the outcome. */
 	struct shf_arena arena;
 	struct shf_given given;
-	struct shf_buf in;              /* what was gathered, which given points into */
-	struct shf_buf owners;          /* who writes which attached file */
+	struct shf_buf in;              /* the gathered bytes; members of `given` point into it */
+	struct shf_buf owners;          /* encoded list of which rank writes which attached file */
 	struct shf_sums_out sums;
 	struct shf_record record;
-	struct shf_background behind;   /* while it goes on behind a caller */
-	int turn;                       /* what is next */
-	int rc;                         /* so far */
+	struct shf_background behind;   /* the background task */
+	int turn;                       /* the next part of the work (save_publish.c) */
+	int rc;                         /* result so far */
 	struct sheaf_error err;
-	int64_t over_ns;                /* when it was over */
+	int64_t over_ns;                /* when the last part ended */
 };
-/* All has been gathered: what it says is written down. Failures are told by the end. [rank 0] */
+/* Makes the manifest and indexes from what was gathered. A failure is kept, and returned by
+ * shf_publishing_end. [rank 0] */
 void shf_publishing_begin(struct sheaf_save *save);
-/* Does it go on, behind? Not where there are no threads to be had. [rank 0] */
+/* Whether the publication goes on in the background; starts the task if there is none. It also
+ * returns true while a prune runs in the background, after which the task can start. False: it is
+ * over, or no thread can be had. [rank 0] */
 bool shf_publishing_goes_on(struct sheaf_save *save);
-/* What is left of it, now; 0, EINDOUBT, or T never appears. May be asked again. [rank 0] */
+/* Finishes the publication in this call. 0: published. EINDOUBT: perhaps. Any other code: the step
+ * never appears. May be called again, and returns the same. [rank 0] */
 int  shf_publishing_end(struct sheaf_save *save, struct sheaf_error *err);
-/* Before anything else of this handle changes the run directory, or goes by what is there. What
- * came of it stays untold. [local] */
+/* Finishes a publication that is under way. Called before anything else of this handle changes the
+ * run directory or reads which step is newest. The outcome is kept for the commit. [local] */
 void shf_publishing_settle(struct sheaf_run *run);
-/* The save whose publication has begun and is not told, NULL: none. */
+/* Returns the save whose publication has begun and whose outcome the ranks do not know yet, or
+ * NULL. */
 struct sheaf_save *shf_publishing_now(const struct sheaf_run *run);
+/* Frees what the publication holds. [local] */
 void shf_publishing_release(struct shf_publishing *p);
 #endif

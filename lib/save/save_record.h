@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What rank 0 knows of a save when all ranks have said what they know, and writes down: the
- * manifest and the indexes. */
+/* Makes the manifest and the index files, on rank 0, from what was gathered from all ranks. */
 #ifndef SHF_SAVE_RECORD_H
 #define SHF_SAVE_RECORD_H
 #include "manifest.h"
@@ -10,34 +9,39 @@ struct sheaf_run;
 struct sheaf_save;
 struct sheaf_state;
 struct shf_layout;
-struct shf_given {              /* strings in the arena */
-	struct shf_mf_file *files; size_t files_n;      /* by name */
-	struct shf_mf_note *notes; size_t notes_n;      /* by key */
-	const uint8_t **data;                           /* of files, if they were carried */
+struct shf_given {              /* attached files and notes of all ranks; strings are in the
+                                 * arena */
+	struct shf_mf_file *files; size_t files_n;      /* sorted by name */
+	struct shf_mf_note *notes; size_t notes_n;      /* sorted by key */
+	const uint8_t **data;                           /* by file: its bytes, if they were
+	                                                 * gathered */
 };
+/* The checksums of a step. */
 struct shf_sums_out {
-	struct shf_buf table;           /* the whole of sheaf.sums; owned */
+	struct shf_buf table;           /* owned; the contents of sheaf.sums */
 	uint64_t crc;                   /* of its header and page table */
 	uint64_t *file_crc;             /* by file; in the arena */
 };
-struct shf_record {             /* zero it; what is not owned is in the arena or the save's */
-	struct shf_manifest manifest;
-	struct shf_mf_file *index_files;        /* by family */
-	struct shf_buf *indexes;                /* their bytes; owned */
+struct shf_record {             /* zero it first; what is not marked owned is in the arena or
+                                 * belongs to the save */
+	struct shf_manifest manifest;   /* ready to be encoded */
+	struct shf_mf_file *index_files;        /* by family: name, size and CRC */
+	struct shf_buf *indexes;                /* owned; their contents */
 	size_t indexes_n;
 };
-/* [rank 0] */
+/* Fills *r. arena must outlive it. [rank 0] */
 int shf_record_make(struct shf_record *r, const struct sheaf_save *save,
                     const struct shf_given *given, const struct shf_sums_out *sums,
                     struct shf_arena *arena, struct sheaf_error *err);
 void shf_record_release(struct shf_record *r);
-/* The most bytes that the manifest of this plan can have without notes and attached files. EINVAL:
- * that is too long already. [local] */
+/* Computes an upper bound for the size of the manifest under this plan, without notes and attached
+ * files. EINVAL if that is too long already. [local] */
 int shf_record_bound(const struct sheaf_run *run, const struct shf_layout *l,
                      const struct sheaf_state *state, size_t *bytes, struct sheaf_error *err);
-/* Has the manifest room for one more note or attached file? *bytes: what it takes there. EINVAL: it
- * would be too long. [local] */
+/* Checks that the manifest has room for one more note or attached file. *bytes: how many bytes it
+ * takes there. EINVAL if the manifest would become too long. [local] */
 int shf_record_takes(const struct sheaf_save *save, const char *key, const char *value,
                      size_t *bytes, struct sheaf_error *err);
+/* Returns the part of the path after the last slash. */
 const char *shf_base_name(const char *path);
 #endif

@@ -1,31 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rounds of a save: each copies a window of every writer's segments from the slices of this
- * rank into images of its node, and into streams to other nodes. */
+/* The rounds of a save. If the staging memory cannot hold the whole step, it is copied and written
+ * in several rounds. Each round copies a window of every writer's segments from this rank's slices
+ * into images of its node, and into streams to other nodes. */
 #ifndef SHF_SAVE_ROUNDS_H
 #define SHF_SAVE_ROUNDS_H
 #include "box_copy.h"
 #include "save.h"
 #include "save_copier.h"
 
-/* Sets the controls of this rank's segments. Call it before any rank copies. [local] */
+/* Initialises the controls (struct shf_ctl) of this rank's segments. Must be done before any rank
+ * copies. [local] */
 void shf_moves_init(struct sheaf_save *save);
-/* Copies all of the save, round by round, for a begin that is not lazy. rc: what came of this
- * rank's work before it. [collective] */
+/* Copies the whole save inside begin, round by round. rc: the result of this rank's work so far.
+ * [collective] */
 int shf_rounds_run(struct sheaf_save *save, int rc, struct sheaf_error *err);
-struct shf_box_move {               /* a box of a serve, to be copied */
+struct shf_box_move {               /* one copy: a box of a serve, or all of it */
 	const struct shf_serve *serve;
-	const struct shf_slice *slice;  /* that holds it */
+	const struct shf_slice *slice;  /* the slice that has the box */
 	struct shf_box box;
-	size_t stream;                  /* where it goes in what travels to the serve's rank */
-	bool behind;                    /* a piece of it, while the caller does other things */
-	struct shf_due *due;            /* averages that are due with it, or before it; or NULL */
+	size_t stream;                  /* offset of the box in the stream to the serve's rank, if
+	                                 * it goes there */
+	bool behind;                    /* this is a piece copied in the background, not inside
+	                                 * begin */
+	struct shf_due *due;            /* averages to update before their weights or they
+	                                 * themselves are copied; or NULL */
 };
-/* Into the image, or into its stream; *digest: what it adds to its tensor's. What of `due` lies
- * before the box's end in memory is brought up to date piece by piece. [any thread] */
+/* Copies the box into the image, or into its stream if the rank is on another node. *digest: what
+ * the box adds to the digest of its tensor. Averages of m->due are updated on the way, up to the
+ * end of the box in memory. [any thread] */
 int shf_move_copy(struct sheaf_save *save, const struct shf_box_move *m, uint64_t *digest,
                   struct sheaf_error *err);
-/* Begins a round, with empty streams. [local] */
+/* Begins a round, and makes its streams. ENOMEM. [local] */
 int shf_round_open(struct sheaf_save *save, uint32_t round, struct sheaf_error *err);
-/* Header bytes of own segments of the round. [any thread, once] */
+/* Writes the file headers that lie in this rank's segments of the round into the image. Called once
+ * for each round. [any thread] */
 int shf_copy_headers(struct sheaf_save *save, uint32_t round, struct sheaf_error *err);
 #endif

@@ -1,26 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* C0 of a commit: makes the stage of a save and its files, and finds the step that it follows. */
+/* C0 of a commit: makes the stage directory of a save and its files, and finds the step that the
+ * save follows. */
 #ifndef SHF_SAVE_STAGE_H
 #define SHF_SAVE_STAGE_H
 #include "list.h"
 #include "save.h"
 
-/* Makes the stage, and on each rank the files that it writes, unless that is done. A failure sticks
- * to the save on all ranks. [collective] */
+/* Makes the stage on rank 0, and on each rank the files that it will write. Does nothing if that
+ * was done. A failure is recorded in the save on all ranks. [collective] */
 int shf_save_stage(struct sheaf_save *save, struct sheaf_error *err);
-/* The same without its last agreement, for a begin, which agrees once more when it has copied.
- * *joined: what came of this rank's part; err is about that, too. Then all ranks call
- * shf_save_staged with the code that they have agreed on. [collective] */
+/* The same without the final agreement, for begin, which agrees after its copy anyway. *joined and
+ * *err: the result of this rank's own part. After it all ranks agree, and call shf_save_staged with
+ * the common code. [collective] */
 int shf_save_stage_make(struct sheaf_save *save, int *joined, struct sheaf_error *err);
-/* Returns rc. [local] */
+/* Completes it: rc is the code that all ranks agreed on, and is returned. On success the save's
+ * complete segments may be written. [local] */
 int shf_save_staged(struct sheaf_save *save, int rc, const struct sheaf_error *err);
-/* Has a save that is still being begun follow what the run goes on from now: an older one in flight
- * may have changed that since. [local] */
+/* Makes a save that is being begun follow the step that the run continues from now, which an older
+ * save in flight may have changed. [local] */
 void shf_save_follow(struct sheaf_save *save);
-/* That step of this handle is on disk: all later saves follow it, those in flight too. [local] */
+/* Notes that this step of this handle is on disk, so all later saves follow it, including those in
+ * flight. [local] */
 void shf_run_goes_on_from(struct sheaf_run *run, int64_t step, const char session[33]);
-/* EINVAL if the step that it would follow has been set aside: then it would be on no branch.
- * n: what is newest on disk. [rank 0] */
+/* EINVAL if the step that this save would follow was set aside by a rewind: then the new step would
+ * belong to no branch. n: the newest step on disk. [rank 0] */
 int shf_save_check_parent(const struct sheaf_save *save, const struct shf_newest *n,
                           struct sheaf_error *err);
 #endif

@@ -1,23 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The sums of a save: what each rank sends to rank 0, and the table that rank 0 makes of them. */
+/* The checksums of a save: encodes what each rank sends to rank 0, and makes the table sheaf.sums
+ * from it. */
 #ifndef SHF_SAVE_SUMS_H
 #define SHF_SAVE_SUMS_H
 #include "save.h"
 
-/* Appends the sums of headers and blocks that this rank wrote: u64 n, n times u32 file and u64 sum
- * of its header, u64 n, n times u64 block and u64 part of its sum. */
+/* Appends the sums of the headers and blocks that this rank wrote: u64 n, n times u32 file and u64
+ * sum of its header, u64 n, n times u64 block and u64 part of its sum. A block that several ranks
+ * wrote has a part from each. */
 void shf_sums_put(const struct sheaf_save *save, struct shf_buf *b);
-struct shf_sums_in {            /* of all ranks, XORed */
-	uint64_t *headers, *blocks;     /* owned; by file, by block */
-	const uint64_t *digests;        /* the save's, by tensor: of all ranks */
+struct shf_sums_in {            /* the sums of all ranks combined by XOR, on rank 0 */
+	uint64_t *headers, *blocks;     /* owned; by file; by block of the step */
+	const uint64_t *digests;        /* borrowed from the save (copy.held); by tensor */
 };
-/* For rank 0. ENOMEM. free: also when new has failed. */
+/* On rank 0: allocates *in. Must be freed even if it has failed. ENOMEM. */
 int shf_sums_new(struct shf_sums_in *in, const struct sheaf_save *save, struct sheaf_error *err);
 void shf_sums_free(struct shf_sums_in *in);
-/* Adds what one rank has put. EBUG if that does not fit the plan. */
+/* Decodes what shf_sums_put made on one rank, and adds it. EBUG if it does not fit the plan. */
 int shf_sums_take(struct shf_sums_in *in, const struct shf_layout *l, struct shf_cur *c);
-/* Compares the digests of the tensors of each file with the sums of its blocks (I4), and makes the
- * bytes of sheaf.sums. ECORRUPT names the file. */
+/* Compares the digests of the tensors in each file with the sums of its blocks (I4), and makes the
+ * contents of sheaf.sums. ECORRUPT names the file where they differ. ENOMEM. */
 int shf_sums_make(const struct sheaf_save *save, const struct shf_sums_in *in,
                   struct shf_arena *arena, struct shf_sums_out *out, struct sheaf_error *err);
 #endif

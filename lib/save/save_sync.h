@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Waits for what this rank writes of a save, and makes it durable. */
+/* Waits for the writes of this rank, and fsyncs its files (C2, C3). */
 #ifndef SHF_SAVE_SYNC_H
 #define SHF_SAVE_SYNC_H
 #include "save.h"
 
-/* Goes on with C2 and C3 for ms milliseconds at most (0: looks how far they are). True: they are
- * done here, or the save has failed and nothing of it is being written any more; a failure sticks
- * to it. A save to memory alone has only C2. [local] */
+/* Continues C2 and C3 of this rank for at most ms milliseconds (0: only checks). Returns true if
+ * they are done here, or if the save has failed and no write of it is in flight any more. A failure
+ * is recorded in the save. A save to memory alone has no C3. [local] */
 bool shf_save_sync(struct sheaf_save *save, int ms);
 #endif

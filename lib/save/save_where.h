@@ -1,43 +1,50 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where the bytes of a save lie: in which slice, in which image, and in which stream to another
+/* Where the bytes of a save are: in which slice, in which image, and in which stream to another
  * node. */
 #ifndef SHF_SAVE_WHERE_H
 #define SHF_SAVE_WHERE_H
 #include "box_copy.h"
 #include "save.h"
 
+/* This rank's part of the save's image, and in it the control of own segment `seg`. */
 uint8_t *shf_own_image(const struct sheaf_save *save);
 struct shf_ctl *shf_own_ctl(const struct sheaf_save *save, size_t seg);
-/* Sums into the control of own segment `seg`. */
+/* Makes an accumulator that adds block sums to ctl, the control of own segment `seg`. */
 struct shf_sums_to shf_seg_sums(const struct sheaf_save *save, size_t seg, struct shf_ctl *ctl);
-/* Do we share memory with that rank? Asked by both sides of a move, so it goes by nodes. */
+/* Whether that rank is on this node, so that its image can be written directly. The rank on the
+ * other side must get the same answer, so it depends on the nodes alone. */
 bool shf_reaches(const struct sheaf_save *save, uint32_t peer);
-/* How long a move is in the stream to or from that rank; 0: it does not travel. */
+/* How many bytes a move takes in the stream to or from that rank; 0: it is copied directly. A
+ * witness is a replica that is only compared: its digest (8 bytes) is sent. */
 size_t shf_stream_bytes(const struct sheaf_save *save, uint32_t tensor, uint32_t peer,
                         bool witness, const struct shf_box *box);
-/* The slice that holds a box of a tensor: it was cut from one of this rank's holds. */
+/* Returns the slice that has this box of a tensor, or NULL. Boxes of a plan are cut from this
+ * rank's slices, so there is one. */
 const struct shf_slice *shf_slice_of(const struct sheaf_save *save, uint32_t tensor,
                                      const struct shf_box *box);
-/* The number, in the state, of the slice that this move of a segment of this rank comes from. */
+/* Returns the index in the state of the slice that this move of a segment comes from. The rank that
+ * has the slice must be this one. */
 size_t shf_slice_number(const struct sheaf_save *save, const struct shf_mv *v);
-/* A box cut along one dimension into parts of so many bytes, or of one row; the same wherever it
- * is asked. */
+/* How many parts a box has if it is cut along one dimension into parts of at most `bytes` bytes, or
+ * of one row if a row is larger. Ranks compute the same cuts independently: the owner of a segment
+ * counts the parts that others copy. */
 uint32_t shf_cuts_of(const struct shf_lt_tensor *t, const struct shf_box *box, uint64_t bytes);
-/* Bytes of the box before part i, which becomes *part. */
+/* Sets *part to part i of that box, and returns the number of bytes of the box before it. */
 uint64_t shf_cut_at(const struct shf_lt_tensor *t, const struct shf_box *box, uint64_t bytes,
                     uint32_t i, struct shf_box *part);
-/* Does the segment lie in no image? */
+/* Whether the segment has no place in the image, and is copied into a slot (unstaged.h). */
 static inline bool shf_is_slotted(const struct shf_seg *g)
 {
 	return g->round == SHF_ROUND_OWN;
 }
-/* The segments of a plan that lie in no image: its last ones. */
+/* Returns which segments of a plan lie in no image: the last ones. */
 struct shf_span shf_slots_segs(const struct shf_work *w);
-/* Sums into the control of a segment, of any rank, that begins at byte lo of a file. */
+/* The same as shf_seg_sums for a segment of any rank, which begins at byte lo of a file. */
 struct shf_sums_to shf_sums_at(const struct sheaf_save *save, uint32_t file, uint64_t lo,
                                struct shf_ctl *ctl);
-/* Does the segment begin within the header of its file? */
+/* Whether the segment has some of the header of its file. */
 bool shf_has_header(const struct sheaf_save *save, const struct shf_seg *g);
-/* Does some part of the segment come from another node? */
+/* Whether the segment must wait for the exchange: some of its bytes, or the digest of a replica,
+ * come from another rank by a stream. */
 bool shf_waits_for_net(const struct sheaf_save *save, const struct shf_seg *g);
 #endif

@@ -1,23 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes the segments of a save to the disk, each as soon as all its bytes are in the image. */
+/* Writes the segments of a save to disk, each as soon as all its bytes are in the image. */
 #ifndef SHF_SAVE_WRITE_H
 #define SHF_SAVE_WRITE_H
 #include "save.h"
 
-/* Writes a segment that lies in no image (unstaged.h) and is whole. [any thread] */
+/* Submits the write of a segment that was copied into a slot (unstaged.h). [any thread] */
 int shf_write_slotted(struct sheaf_save *save, size_t seg, struct sheaf_error *err);
-/* Writes this rank's segments of the round that are whole by now. [any thread] */
+/* Submits the writes of those of this rank's segments of the round that are complete. Does nothing
+ * before the stage is made. [any thread] */
 int shf_write_whole(struct sheaf_save *save, struct sheaf_error *err);
-/* The same, but looks at no more than `most` segments that are not written. [any thread] */
+/* The same, but checks at most `most` segments, to limit the time it takes. [any thread] */
 int shf_write_some(struct sheaf_save *save, size_t most, struct sheaf_error *err);
-/* Has this rank segments in the round that are not being written yet? [any thread] */
-bool shf_is_partial(struct sheaf_save *save);
-/* The bytes from other nodes are in the image now, so the segments that waited for them are whole.
- * Writes them. [local] */
-int shf_round_arrived(struct sheaf_save *save, uint32_t round, struct sheaf_error *err);
-/* Counts one of the parts that a segment waits for as copied; ctl: the segment's control. [any
+/* Whether the write of some segment of this round on this rank is not submitted yet. [any
  * thread] */
+bool shf_is_partial(struct sheaf_save *save);
+/* Called when the bytes from other nodes are in the image: counts them for the segments that
+ * waited, and writes these. ECORRUPT if a segment is not complete even then. [local] */
+int shf_round_arrived(struct sheaf_save *save, uint32_t round, struct sheaf_error *err);
+/* Counts one part of a segment as copied; ctl: the control of the segment. [any thread] */
 void shf_part_came(struct shf_ctl *ctl);
-/* The `done` of the save's owners of requests (run_io.h). */
+/* Completion callback of the save's requests (`done` in run_io.h): records failures and progress.
+ * Called with the run's io.lock held. */
 void shf_save_io_done(struct shf_io_owner *owner, struct shf_io *io);
 #endif

@@ -1,35 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Segments that lie in no image, because this rank holds every byte of them in slices with
- * SHEAF_IN_PLACE. Each is copied into one of a few slots behind the image, summed like any other
- * segment, and written from there; then the slot is free again. So a state of any size needs only a
- * few slots, and its memory may change as fast as the disk takes it.
+/* Segments that have no place in the image, because this rank has every byte of them in slices with
+ * SHEAF_IN_PLACE. Each is copied into one of a few bounce buffers (slots) behind the image,
+ * checksummed like any other segment, and written from there; then the slot is free again. So a
+ * state of any size needs only a few slots, and its memory is released as fast as the disk accepts
+ * it.
  *
- * A segment is taken whole, by one thread: nobody who has a slot waits for another slot.
- */
+ * One thread copies a whole segment. A thread that has a slot never waits for another slot, so
+ * there is no deadlock. */
 #ifndef SHF_UNSTAGED_H
 #define SHF_UNSTAGED_H
 #include "save.h"
 
-#define SHF_SLOTS_NONE (-1)
-#define SHF_SLOTS_FULL (-2)
+#define SHF_SLOTS_NONE (-1)             /* no segment is left to take */
+#define SHF_SLOTS_FULL (-2)             /* a segment is left, but all slots are in use */
 
-/* Memory for it. ENOMEM. [local] */
+/* Allocates save->copy.slots, if this rank has such segments. ENOMEM. [local] */
 int  shf_slots_new(struct sheaf_save *save, struct sheaf_error *err);
-/* In a forked child not ours: somebody may hold its lock. */
+/* Frees it. ours: false in a forked child, where a thread of the parent may have held the lock. */
 void shf_slots_free(struct shf_slots *slots, bool ours);
-/* The next segment that nobody has taken, or of those the next with bytes of that slice (SIZE_MAX:
- * of any); a slot comes with it. NONE; FULL: there is one, and no slot. [any thread] */
+/* Takes a segment that no thread has taken, and a slot for it. slice: only a segment that has bytes
+ * of this slice; SIZE_MAX: of any. Returns the segment, SHF_SLOTS_NONE or SHF_SLOTS_FULL. [any
+ * thread] */
 int64_t shf_slots_take(struct sheaf_save *save, size_t slice);
-/* Until a slot may be free, no longer than that. False: nothing of it is being written. */
+/* Waits until a write of the save has finished, so that a slot may be free, for timeout_ms at most.
+ * False, at once: no write is in flight. */
 bool shf_slots_wait(struct sheaf_save *save, int timeout_ms);
-/* What one that was copied adds to its tensors' digests; and to sums, by slice, if that is not
- * NULL. The caller guards both. */
+/* Adds the digests of a copied segment to those of its tensors (copy.held) and, if sums is not
+ * NULL, to sums[slice]. The caller serialises calls. */
 void shf_slots_add(struct sheaf_save *save, size_t seg, uint64_t *sums);
-/* Where the segment lies, now. */
+/* Returns the slot that the segment was copied into. */
 uint8_t *shf_slots_at(const struct sheaf_save *save, size_t seg);
-/* Digests of what is copied from segments in no image, by move of the plan. The thread that took a
+/* Digests of the moves of segments in no image; index: move of the plan. The thread that took a
  * segment writes those of its moves. */
 uint64_t *shf_slots_digests(const struct sheaf_save *save);
-/* It is written. [any thread] */
+/* Frees the slot of the segment, whose write has finished. [any thread] */
 void shf_slots_written(struct sheaf_save *save, size_t seg);
 #endif
