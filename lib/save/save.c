@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Beginning a save: agree, plan, stage, copy. And the small calls between begin and commit. */
+/* Begins a save: agrees with the other ranks, plans, makes the stage, and copies or starts the copy
+ * threads.
+ *
+ * There are two ways. Usually a step is saved like the one before, so each rank has the plan and a
+ * free image already (is_ready_to_begin), and one agreement is enough. Otherwise the ranks make a
+ * plan and set up an image together (set_up), which takes more collective operations. */
 #include "save.h"
 #include <inttypes.h>
 #include <string.h>
@@ -27,6 +32,8 @@
 
 #define SAVE_OPTS_MIN (offsetof(struct sheaf_save_opts, flags) + sizeof(uint32_t))
 
+/* Checks *opts and takes its flags and loss. A caller compiled with a newer sheaf.h may pass a
+ * larger struct, but members that this version does not know must be 0. */
 static int known_flags(const struct sheaf_save_opts *opts, uint32_t *flags, double *loss,
                        struct sheaf_error *err)
 {
@@ -53,7 +60,8 @@ static int known_flags(const struct sheaf_save_opts *opts, uint32_t *flags, doub
 	return 0;
 }
 
-/* Of a save that reads its slices when they are brought. */
+/* The checks of may_begin for SHEAF_LATER, where the data of slices may be NULL until they are
+ * put. */
 static int may_begin_later(int64_t step, const struct sheaf_state *state, struct sheaf_error *err)
 {
 	if (state && state->emas_n > 0)
@@ -62,6 +70,8 @@ static int may_begin_later(int64_t step, const struct sheaf_state *state, struct
 	return shf_state_ready(state, false, err);
 }
 
+/* Checks whether this rank may begin a save of that step. Its number must be larger than those of
+ * all saves in flight and of the steps that the run continues from. [local] */
 static int may_begin(struct sheaf_run *run, int64_t step, const struct sheaf_state *state,
                      uint32_t flags, struct sheaf_error *err)
 {
@@ -77,7 +87,9 @@ static int may_begin(struct sheaf_run *run, int64_t step, const struct sheaf_sta
 		if (s->at.end != SHF_OVER && s->id.step > step)
 			return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is older than %" PRId64
 			                ", which is being saved", step, s->id.step);
-		if (s->at.end != SHF_OVER && shf_lazy_unput(s) >= 0 && /* it might be waited for */
+		/* The new save may need the image of this one, and would wait inside begin until
+		 * all slices of this one are put. The caller cannot put them meanwhile. */
+		if (s->at.end != SHF_OVER && shf_lazy_unput(s) >= 0 &&
 		    shf_save_failure(s, NULL) == 0)
 			return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": not all slices of "
 			                "step %" PRId64 " were brought (sheaf_save_put)", step,
@@ -95,6 +107,8 @@ static int may_begin(struct sheaf_run *run, int64_t step, const struct sheaf_sta
 	                           : shf_state_ready(state, true, err);
 }
 
+/* Allocates the tables of the save now, because nothing may fail for lack of memory between the
+ * copy and the publish. shf_save_unreserve frees them. ENOMEM. */
 static int reserve(struct sheaf_save *save, struct sheaf_error *err)
 {
 	const struct shf_work *w = &save->plan->work;
@@ -120,6 +134,9 @@ static int reserve(struct sheaf_save *save, struct sheaf_error *err)
 	return shf_slots_new(save, err);
 }
 
+/* Appends the save to the run's list, in the order of the begins. A save without a stage looks
+ * again at which step it follows, because begin may have made the stage of an older save, which can
+ * change that. */
 static void list_add(struct sheaf_run *run, struct sheaf_save *save)
 {
 	if (save->at.disk == SHF_DISK_UNSTAGED)
@@ -135,6 +152,8 @@ static void list_add(struct sheaf_run *run, struct sheaf_save *save)
 	    atomic_fetch_add(&run->image.busy, save->copy.image >= 0) + (save->copy.image >= 0);
 }
 
+/* Returns a new save without plan and image, or NULL. It holds references to the run and the
+ * state. */
 static struct sheaf_save *save_new(struct sheaf_run *run, int64_t step, struct sheaf_state *state,
                                    uint32_t flags)
 {
@@ -161,7 +180,8 @@ static struct sheaf_save *save_new(struct sheaf_run *run, int64_t step, struct s
 	return save;
 }
 
-/* Lazy, and more than one round: all but the last must be copied and written now. */
+/* Allocates what the save needs besides its image. A lazy save that takes several rounds is copied
+ * inside begin: the rounds share one image, so each must be written before the next is copied. */
 static int prepare(struct sheaf_save *save, struct sheaf_error *err)
 {
 	bool now = save->plan->work.rounds > 1;
@@ -180,6 +200,8 @@ static int prepare(struct sheaf_save *save, struct sheaf_error *err)
 	return shf_lazy_new(save, now, err);
 }
 
+/* Fails a save to memory alone that has no agent: EINVAL if the run was opened without opts.agent,
+ * else EAGAIN, because an agent may answer later. */
 static int no_agent(const struct sheaf_save *save, struct sheaf_error *err)
 {
 	if (!save->run->tier->wanted)
@@ -189,7 +211,8 @@ static int no_agent(const struct sheaf_save *save, struct sheaf_error *err)
 	                save->id.step);
 }
 
-/* An image, and what one save needs besides. */
+/* Takes an image for the save, gives it the size that the plan needs, and allocates the rest.
+ * [collective] */
 static int begin_memory(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
@@ -203,22 +226,26 @@ static int begin_memory(struct sheaf_save *save, struct sheaf_error *err)
 		              ? "all of it there: some slices are SHEAF_IN_PLACE"
 		              : "two images (images_max, staging_bytes_max)");
 	if (rc == 0)
-		shf_tier_reuse(run, save->copy.image); /* before anybody copies into it (M1) */
+		shf_tier_reuse(run, save->copy.image); /* clears its card, before any rank copies
+		                                        * into it (M1) */
 	if (rc == 0)
 		rc = shf_image_need(run, prepare(save, err), save->copy.image,
 		                    save->plan->work.image_bytes, err);
-	if (rc == 0 && save->id.flags & SHEAF_NO_DISK) /* an agent may not want so much */
+	if (rc == 0 && save->id.flags & SHEAF_NO_DISK) /* the agent may have refused memory of this
+	                                                * size */
 		rc = shf_agree(&run->team, run->tier->keep < 0 ? no_agent(save, err) : 0, err);
 	return rc;
 }
 
-/* What ranks that are not ready make together: the plan, an image. [collective] */
+/* The long way of a begin: makes the plan and sets up the image, on all ranks together.
+ * [collective] */
 static int set_up(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
 	int rc = shf_plan_get(run, save->state, &save->plan, err);
 
-	/* It may be meant, for the sake of attached files. If not, a restart would load nothing. */
+	/* A step without tensors is allowed, because the caller may want its attached files alone.
+	 * But if it is a mistake, a restart would load nothing, so it is logged. */
 	if (rc == 0 && save->plan->layout.tensors_n == 0 && run->team.rank == 0)
 		shf_log(run, 1, "%s: step %" PRId64 " will have no tensor: no rank's state has one "
 		        "that opts.ignore leaves", run->store.path, save->id.step);
@@ -226,14 +253,16 @@ static int set_up(struct sheaf_save *save, struct sheaf_error *err)
 		rc = begin_memory(save, err);
 	if (rc == 0)
 		shf_moves_init(save);
-	/* Nobody copies before all have set up their images. Where a stage is made, that is the
-	 * agreement. */
+	/* No rank may copy into the image of another one that has not initialised its controls yet
+	 * (shf_moves_init). A save to disk agrees on that with its stage; a save to memory alone
+	 * has no stage. */
 	if (rc == 0 && save->id.flags & SHEAF_NO_DISK)
 		rc = shf_agree(&run->team, 0, err);
 	return rc;
 }
 
-/* C0, and the copy, of a save that is copied inside begin. [collective] */
+/* C0 and the copy, for a save that is copied inside begin. The result of this rank's part of C0
+ * (joined) goes into the first agreement of the rounds, which saves one. [collective] */
 static int stage_and_copy(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
@@ -254,8 +283,8 @@ static int stage_and_copy(struct sheaf_save *save, struct sheaf_error *err)
 	return 0;
 }
 
-/* Everything after the arguments are known to be good and equal. ready: the plan and the image are
- * there already, on all ranks. */
+/* The rest of begin, once the arguments are known to be valid and equal on all ranks. ready: the
+ * plan and the image are set up on all ranks. [collective] */
 static int begin_agreed(struct sheaf_save *save, bool ready, struct sheaf_error *err)
 {
 	int rc = ready ? 0 : set_up(save, err);
@@ -265,13 +294,14 @@ static int begin_agreed(struct sheaf_save *save, bool ready, struct sheaf_error 
 	if (!shf_lazy_is_behind(save))
 		return stage_and_copy(save, err);
 	if (ready)
-		return 0; /* the commit has the time for a stage */
+		return 0; /* commit makes the stage, so begin needs no more collectives */
 	rc = shf_save_stage(save, err);
 	return rc == 0 ? shf_lazy_begin(save, err) : rc;
 }
 
 /* ---- begun with one agreement ---- */
 
+/* Undoes is_ready_to_begin, so that set_up can start from the beginning. */
 static void unprepare(struct sheaf_save *save)
 {
 	shf_lazy_free(save->copy.lazy, true);
@@ -285,21 +315,23 @@ static void unprepare(struct sheaf_save *save)
 	atomic_store(&save->took.to_send, 0);
 }
 
-/* Can a lazy save be begun with the plan alone? Its longest stream must be known; and what is in
- * place is written before it may change, so its files are made first. */
+/* Whether a lazy save can begin without a stage. The longest stream must be known, because ranks
+ * cannot agree on it later without a collective. Segments in slots (SHEAF_IN_PLACE) are written
+ * during the copy, so their files must exist before it starts. */
 static bool is_ready_behind(const struct shf_plan *plan)
 {
 	return plan->most_known && !plan->slotted;
 }
 
-/* All that a save needs is at hand: a plan, and an image of its size that nobody uses, here. Then
- * that is set up for it. *of: whose image it was. */
+/* Whether this rank has all that the save needs: a cached plan, and an image of its size that is
+ * free here. If so, sets both up for the save. *of: the save that still has the image, or NULL.
+ * [local] */
 static bool is_ready_to_begin(struct sheaf_save *save, struct sheaf_save **of)
 {
 	struct sheaf_run *run = save->run;
 	struct shf_plan *plan = shf_plan_cached(run, save->state);
 	bool lazy = save->id.flags & SHEAF_LAZY;
-	struct sheaf_error unsaid; /* the long way will say it */
+	struct sheaf_error unsaid; /* set_up() reports it, if it fails again */
 
 	if (!plan || (lazy && !is_ready_behind(plan)))
 		return false;
@@ -313,8 +345,8 @@ static bool is_ready_to_begin(struct sheaf_save *save, struct sheaf_save **of)
 	if (shf_image_is_free(run, save->copy.image, *of, plan->work.image_bytes) &&
 	    prepare(save, &unsaid) == 0 &&
 	    (!lazy || shf_round_open(save, 0, &unsaid) == 0)) {
-		/* A peer that has agreed may copy into the image before this rank returns from the
-		 * agreement, so the card is cleared before it (M1). */
+		/* A peer that returns from the agreement first may copy into this rank's image
+		 * before this rank returns. So the card is cleared before the agreement (M1). */
 		save->copy.hidden = shf_tier_hide(run, save->copy.image);
 		if (lazy && save->id.flags & SHEAF_NO_DISK)
 			save->at.disk = SHF_DISK_STAGED;
@@ -325,14 +357,19 @@ static bool is_ready_to_begin(struct sheaf_save *save, struct sheaf_save **of)
 	return false;
 }
 
-/* For memory alone, and some rank has no agent that would keep it. */
+/* Whether this is a save to memory alone, and some rank has no agent that would keep it. */
 static bool is_away(const struct sheaf_save *save)
 {
 	return save->id.flags & SHEAF_NO_DISK && save->at.memory == SHF_MEMORY_NOT_KEPT;
 }
 
-/* The first agreement of a begin, and the only one where all ranks are ready: *ready. rc: what went
- * wrong here before. */
+/* The first agreement of a begin, and the only one if all ranks are ready (*ready). rc: the result
+ * of this rank's checks. [collective]
+ *
+ * Words of the call: 0 step, 1 flags, 2 hash of the plan, 3 image, 4 saves in flight, 5 this rank
+ * is not ready, 6 loss. If words 0 to 6 are equal on all ranks and word 5 is 0, all ranks are
+ * ready. Word 7 says how many images the agent has room for; its minimum is 0 if a rank has no
+ * agent. */
 static int meet_in_begin(struct sheaf_run *run, struct sheaf_save *save, int rc, bool *ready,
                          double loss, struct sheaf_error *err)
 {
@@ -363,7 +400,8 @@ static int meet_in_begin(struct sheaf_run *run, struct sheaf_save *save, int rc,
 		*ready = *ready && !shf_call_differs(&m, i);
 	if (*ready)
 		shf_tier_reuse(run, save->copy.image);
-	else if (here && met != SHEAF_ELOST)    /* after ELOST some rank may be copying into it */
+	else if (here && met != SHEAF_ELOST)    /* after ELOST another rank may be copying into
+	                                         * it */
 		shf_tier_show(run, save->copy.image, save->copy.hidden);
 	if (here && !*ready)
 		unprepare(save);
@@ -380,14 +418,17 @@ static int meet_in_begin(struct sheaf_run *run, struct sheaf_save *save, int rc,
 	return 0;
 }
 
-/* Behind they are the threads', or of who ends the save. */
+/* Finishes the updates of averages that the copy inside begin has not made, also if that has
+ * failed: an update is never left out. In a background copy the copy threads make them, or the end
+ * of the save does. */
 static void finish_averages(struct sheaf_save *save)
 {
 	for (size_t s = 0; save->copy.due && !shf_lazy_is_behind(save) && s < save->state->n; s++)
 		shf_emas_update(save->state, save->copy.fresh, &save->copy.due[s], INT64_MAX);
 }
 
-/* The first agreement was reached: it counts, and is begun if it is to be. */
+/* Continues a begin after the first agreement. From here on the step counts in the averages, even
+ * if the save then fails. [collective] */
 static int begin_met(struct sheaf_save *save, bool ready, struct sheaf_error *err)
 {
 	int rc;
@@ -442,5 +483,3 @@ int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
 	shf_save_free(save);
 	return rc;
 }
-
-/* ---- between begin and commit ---- */

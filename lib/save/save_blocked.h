@@ -42,7 +42,7 @@ void shf_stall_tell(struct sheaf_run *run, struct sheaf_save *save, int64_t step
 /* The same line, but each time is the maximum over all ranks, as far as the group still works. rc:
  * what commit returns. [collective] */
 void shf_stall_tell_all(struct sheaf_save *save, int rc);
-/* Fills *stat with these totals and the number of busy images; the caller adds the rest. [any
- * thread] */
+/* Fills *stat with these totals and the number of busy images; the caller adds the rest.
+ * [any thread] */
 void shf_stall_run(const struct sheaf_run *run, struct sheaf_run_stat *stat);
 #endif

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Committing a save: the steps C2 to C10 that ranks do together. What one rank does in the run
- * directory, and the invariants, stand in lib/store/publish.c.
+/* Commits a save: the part of C2 to C10 that all ranks do together. What rank 0 does alone in the
+ * run directory, and the invariants I1 to I12, are in lib/store/publish.c.
  *
- *   C2  what must still travel; every write of this rank finished (save_sync.h)
- *   C3  each writer fsyncs each file through the descriptor it wrote with, or wrote the edges with
- *       where the rest went past the page cache (save_sync.h)
- *   C4  all ranks have come so far; what was copied from memory is what was put into pages, tensor
- *       by tensor (save_gather.h)
- *   C5  index and sums written by rank 0, attached files by it, too, if they are little, else by
- *       who attached them, and fsynced
- *   C6-C9  rank 0 publishes (save_publish.h), behind a caller who just asks
- *   C10 all learn the outcome
+ *   C2  exchange the bytes that must go to other nodes; finish every write of this rank
+ *       (save_sync.h)
+ *   C3  each writer fsyncs each file through the descriptor it wrote with (where it wrote with
+ *       O_DIRECT: the one that it wrote the unaligned edges with) (save_sync.h)
+ *   C4  agree that all ranks have come so far, and that what was copied from memory is what was
+ *       put into pages, tensor by tensor (save_gather.h)
+ *   C5  rank 0 writes indexes and sums. It writes the attached files, too, if they are small;
+ *       else each is written by a rank that attached it. All are fsynced
+ *   C6 to C9  rank 0 publishes (save_publish.h); in the background if the timeout is 0
+ *   C10  all ranks learn the outcome
  *
- * A failure before C6 on any rank is its code on all, and the step never appears (I7).
+ * If any rank fails before C6, all ranks return its code, and the step never appears (I7).
  *
  * Each operation of the group is expensive at thousands of ranks. So what a rank knows when it
- * enters the call is sent with the operation that begins the call (struct entry).
- */
+ * enters the call is sent with the operation that begins the call (struct entry). */
 #include "save_commit.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -40,20 +40,21 @@
 #include "save_sync.h"
 #include "scrub_run.h"
 
-/* How long a commit may take: as the least patient rank says. */
+/* How long a commit may take: the shortest timeout of all ranks. */
 struct limit {
-	int64_t until_ns;               /* by this rank's clock */
-	bool asks;                      /* it just asks: nothing is waited for, but what is left
-	                                 * when nothing need be waited for is done */
+	int64_t until_ns;               /* by this rank's monotonic clock */
+	bool asks;                      /* that timeout is 0: the call does not wait, but does work
+	                                 * that is possible without waiting */
 };
 
+/* Whether something that takes cost_ns from now would end after until_ns. */
 static bool is_late(const struct sheaf_save *save, int64_t until_ns, int64_t cost_ns)
 {
 	return shf_now(save->run) + cost_ns > until_ns;
 }
 
-/* EAGAIN on all ranks. The next commit of this save is not refused for this reason, so that a
- * caller whose timeouts are always short gets there. */
+/* Returns EAGAIN, on all ranks. The next commit of this save does not check this again, so a caller
+ * whose timeouts are always short still gets the step published. */
 static int too_late(struct sheaf_save *save, struct sheaf_error *err)
 {
 	save->end.refused = true;
@@ -69,15 +70,16 @@ static int still_writing(const struct sheaf_save *save, struct sheaf_error *err)
 
 /* ---- until all of it is durable ---- */
 
-/* A step on its way to the memory tier. */
+/* Result of this rank's stamp of the card, between the stamp and the agreement on it. */
 struct stamping {
-	bool pending;                   /* this rank's card is stamped, or failed to be, and ranks
-	                                 * have not agreed on it */
+	bool pending;                   /* the stamp was tried here, and ranks have not agreed on
+	                                 * the result yet */
 	int rc;
 	struct sheaf_error err;
 };
 
-/* For a save to disk the memory tier is an extra, and no reason to fail. */
+/* Logs that the step is not kept in memory, and returns 0: a save to disk goes on without the
+ * memory tier. A save to memory alone fails, and ELOST always does. */
 static int memory_failed(struct sheaf_save *save, int rc, const struct sheaf_error *own,
                          struct sheaf_error *err)
 {
@@ -91,7 +93,9 @@ static int memory_failed(struct sheaf_save *save, int rc, const struct sheaf_err
 	return rc;
 }
 
-/* All of it is in images: from now on it is in the memory tier, too, if all ranks find so. */
+/* Stamps the card of the image on each rank, if agents are to keep the step, now that all its bytes
+ * are in images. The agreement on the result is made later (in_memory), together with the first
+ * look at the writes. [collective] */
 static int to_memory(struct sheaf_save *save, struct stamping *st, struct sheaf_error *err)
 {
 	int rc;
@@ -107,7 +111,8 @@ static int to_memory(struct sheaf_save *save, struct stamping *st, struct sheaf_
 	return 0;
 }
 
-/* failed: some rank has no stamp. [collective] */
+/* Agrees on the stamps. The step is in the memory tier only if all ranks have stamped. failed: some
+ * rank has not. [collective] */
 static int in_memory(struct sheaf_save *save, struct stamping *st, bool failed,
                      struct sheaf_error *err)
 {
@@ -122,11 +127,13 @@ static int in_memory(struct sheaf_save *save, struct stamping *st, bool failed,
 	return rc < 0 ? memory_failed(save, rc, &st->err, err) : 0;
 }
 
-#define PORTION (UINT64_C(4) << 20)    /* bytes that travel at once, to begin with, */
-#define PORTION_MAX (UINT64_C(1) << 30)
-#define PORTION_NS 100000000           /* and how long that should take at most */
+#define PORTION (UINT64_C(4) << 20)    /* bytes that are exchanged in the first portion */
+#define PORTION_MAX (UINT64_C(1) << 30) /* bytes of the largest portion */
+#define PORTION_NS 100000000           /* how long a portion should take at most, in ns */
 
-/* What must still travel, in portions that leave time to look at the clock. [collective] */
+/* Exchanges what must still go to other nodes, in portions, so that ranks can look at the clock in
+ * between. All ranks use the same portion: it is halved if the last one took too long on any rank,
+ * else doubled. EAGAIN on all if the time is up on any rank. [collective] */
 static int all_sent(struct sheaf_save *save, const struct limit *l, struct sheaf_error *err)
 {
 	uint64_t part = l->asks ? UINT64_C(1) << 20 : PORTION, x[2] = { 0 };
@@ -153,30 +160,34 @@ static int all_sent(struct sheaf_save *save, const struct limit *l, struct sheaf
 	                       save->id.step);
 }
 
-/* C0, where begin had no time for it. late: some rank has too little left for it. */
+/* Makes the stage (C0) if begin did not. late: on some rank too little time is left for that.
+ * [collective] */
 static int is_staged(struct sheaf_save *save, const struct limit *l, bool late,
                      struct sheaf_error *err)
 {
 	if (save->at.disk >= SHF_DISK_STAGED)
 		return 0;
-	/* Where it is kept in memory, too, that is worth it: only then does it get there. */
+	/* A save that agents are to keep is staged even if time is short, because it gets into
+	 * memory only after the stage. */
 	if (late && save->at.memory == SHF_MEMORY_NOT_KEPT && !l->asks && !save->end.refused)
 		return too_late(save, err);
 	return shf_save_stage(save, err);
 }
 
-/* How far a rank is, and summed, in how many ranks that is so. late: the timeout is over; too_late:
- * what is left of it is less than a publication takes. */
+/* How far a rank is; after the all-reduce (sum): on how many ranks each is so. late: the timeout is
+ * over; too_late: less time is left than a publication takes. */
 struct standing {
 	uint64_t writing, late, too_late, failed, unstamped;
-	uint64_t files_n, files_bytes;  /* attached */
+	uint64_t files_n, files_bytes;  /* number and total size of attached files */
 };
 #define STANDING_WORDS (sizeof(struct standing) / sizeof(uint64_t))
 
+/* Continues C2 and C3 of this rank for a time slice, and notes in *s how far it is. */
 static void look_here(struct sheaf_save *save, const struct limit *l, const struct stamping *st,
                       struct standing *s)
 {
-	/* What is in memory counts at once. */
+	/* While the agreement on the stamp is pending, nothing is waited for, because the step is
+	 * in memory only after it. */
 	int ms = st->pending ? 0 : shf_save_slice_ms(save->run, l->until_ns);
 
 	*s = (struct standing){ .files_n = save->given.attached_n };
@@ -189,11 +200,13 @@ static void look_here(struct sheaf_save *save, const struct limit *l, const stru
 		s->files_bytes += save->given.attached[i].n;
 }
 
-#define BY_ZERO_BYTES (UINT64_C(16) << 20) /* of all attached files, that rank 0 may write */
-#define BY_ZERO_FILES 256
+#define BY_ZERO_BYTES (UINT64_C(16) << 20) /* rank 0 writes the attached files of all ranks if they
+                                            * have no more bytes than this, */
+#define BY_ZERO_FILES 256               /* and are no more than this */
 
-/* C2 and C3 on all ranks, and is there time for the rest? No failure is told while some rank still
- * writes: its image would not be free (I10). [collective] */
+/* Waits for C2 and C3 on all ranks, and checks that there is time for the rest. EAGAIN on all if
+ * the timeout is over. A failure is returned only when no rank writes any more, because until then
+ * images are in use (I10). [collective] */
 static int all_durable(struct sheaf_save *save, const struct limit *l, struct stamping *st,
                        struct sheaf_error *err)
 {
@@ -215,10 +228,11 @@ static int all_durable(struct sheaf_save *save, const struct limit *l, struct st
 		return rc;
 	if (u.s.writing)
 		return still_writing(save, err);
-	/* It is where it should be: nobody can fail it any more. */
+	/* A save to memory alone is complete here. After the seal, sheaf_save_fail comes too
+	 * late. */
 	if (save->id.flags & SHEAF_NO_DISK)
 		return shf_agree(team, shf_save_seal(save, err), err);
-	if (u.s.failed) /* on one rank before the look, on others perhaps since */
+	if (u.s.failed) /* some rank had failed at its look, others may have since */
 		rc = shf_agree(team, shf_save_failure(save, err), err);
 	save->publishing.by_zero =
 	    u.s.files_n <= BY_ZERO_FILES && u.s.files_bytes <= BY_ZERO_BYTES;
@@ -227,7 +241,8 @@ static int all_durable(struct sheaf_save *save, const struct limit *l, struct st
 	return rc;
 }
 
-/* EAGAIN on all: call again. */
+/* The part of a commit from C0 to C3. EAGAIN on all ranks: not finished, call again.
+ * [collective] */
 static int stage_send_and_sync(struct sheaf_save *save, const struct limit *l, bool late,
                     struct sheaf_error *err)
 {
@@ -243,7 +258,7 @@ static int stage_send_and_sync(struct sheaf_save *save, const struct limit *l, b
 
 /* ---- C4 to C10 ---- */
 
-/* Those who attached files write them. [collective] */
+/* Broadcasts which rank writes which attached file, and each rank writes its own. [collective] */
 static int write_attached(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct shf_publishing *p = &save->publishing;
@@ -256,8 +271,8 @@ static int write_attached(struct sheaf_save *save, struct sheaf_error *err)
 	return rc == 0 ? shf_agree(team, shf_attach_write(save, &p->owners, err), err) : rc;
 }
 
-/* C4 and C5 as far as all ranks do it. From then on nothing but the disk, or what rank 0 finds in
- * what was gathered, can keep the step from appearing. [collective] */
+/* The part of C4 and C5 that all ranks do. Afterwards only the disk, or what rank 0 finds wrong in
+ * the gathered data, can keep the step from appearing. [collective] */
 static int settle(struct sheaf_save *save, bool doubt, struct sheaf_error *err)
 {
 	struct shf_publishing *p = &save->publishing;
@@ -288,8 +303,10 @@ static int is_publishing(const struct sheaf_save *save, struct sheaf_error *err)
 	                save->id.step);
 }
 
-/* Is it left to go on behind this call? Who has little time waits only for what should be over by
- * then. EAGAIN: it is. [collective] */
+/* Decides whether this call returns while rank 0 goes on publishing in the background; returns
+ * EAGAIN on all ranks if so. A call with timeout 0 does not wait. Another call waits only if the
+ * publication should be over within its timeout, judged by the last ones. Rank 0 decides for all.
+ * [collective] */
 static int goes_on(struct sheaf_save *save, const struct limit *l, struct sheaf_error *err)
 {
 	int64_t due = atomic_load(&save->took.publish_from_ns) +
@@ -302,7 +319,8 @@ static int goes_on(struct sheaf_save *save, const struct limit *l, struct sheaf_
 	return rc < 0 || !on ? rc : is_publishing(save, err);
 }
 
-/* How long it took; of what went on behind only rank 0 knows. */
+/* Records how long the publication took. If it ran in the background, only rank 0 knows when it
+ * ended, so only rank 0 records it. */
 static void publish_took(struct sheaf_save *save)
 {
 	bool behind = save->at.disk == SHF_DISK_BEHIND, zero = save->run->team.rank == 0;
@@ -313,7 +331,8 @@ static void publish_took(struct sheaf_save *save)
 		               to - atomic_load(&save->took.publish_from_ns));
 }
 
-/* C4 to C9, and what came of it on all. *again: it goes on behind. */
+/* C4 to C9, and the agreement on the outcome. *again: rank 0 goes on publishing in the background,
+ * and the caller must call again. [collective] */
 static int publish_together(struct sheaf_save *save, const struct limit *l, bool doubt,
                             bool *again, struct sheaf_error *err)
 {
@@ -321,7 +340,7 @@ static int publish_together(struct sheaf_save *save, const struct limit *l, bool
 	int rc;
 
 	if (save->id.flags & SHEAF_NO_DISK)
-		return 0;       /* it is where it should be */
+		return 0;       /* a step for memory alone is not published */
 	rc = save->at.disk >= SHF_DISK_PUBLISHING ? 0 : settle(save, doubt, err);
 	if (rc == 0 && (l->asks || save->at.disk == SHF_DISK_BEHIND)) {
 		rc = goes_on(save, l, err);
@@ -334,7 +353,7 @@ static int publish_together(struct sheaf_save *save, const struct limit *l, bool
 	return rc;
 }
 
-/* Committed: this one is the parent of the next save, whether that has begun or not. */
+/* The step was committed: makes it the parent of all later saves, including those in flight. */
 static void succeed(struct sheaf_save *save)
 {
 	struct sheaf_run *run = save->run;
@@ -351,7 +370,8 @@ static void succeed(struct sheaf_save *save)
 	        run->team.rank);
 }
 
-/* C10 is over: those outside may know. [rank 0] */
+/* Announces a committed step to other programs: writes the done files of opts.signal_dir, and calls
+ * opts.committed. A failure is only logged. [rank 0] */
 static void announce(const struct sheaf_save *save)
 {
 	struct sheaf_run *run = save->run;
@@ -371,7 +391,8 @@ static void announce(const struct sheaf_save *save)
 
 /* ---- the first operation ---- */
 
-/* Those to disk are committed in their order, those to memory alone in theirs. */
+/* Checks that this save may be committed now. Saves to disk are committed in the order of their
+ * begins; saves to memory alone have an order of their own. */
 static int refuse(const struct sheaf_save *save, struct sheaf_error *err)
 {
 	const struct sheaf_save *first = save->run->saves.first;
@@ -390,23 +411,25 @@ static int refuse(const struct sheaf_save *save, struct sheaf_error *err)
 	return 0;
 }
 
-/* What ranks know when they enter, as the words of a call: the largest of all ranks. */
+/* What a rank knows when it enters a commit. It is sent with the call, and all ranks get the
+ * maximum of each word over all ranks. */
 struct entry {
-	uint64_t failed;                /* some rank's save has */
-	uint64_t unasked;               /* lazy: some slice was not asked for */
-	uint64_t late;                  /* too little time for a stage, by the rank's own timeout */
-	uint64_t busy;                  /* who just asks need not go on: it is being written, */
-	uint64_t publishing;            /* or published */
-	uint64_t not_kept;              /* some rank has not all of it in memory */
-	uint64_t doubt;                 /* a step was in doubt before it */
-	uint64_t scrubbing;             /* some node still reads a committed step again */
+	uint64_t failed;                /* the save has failed on some rank */
+	uint64_t unasked;               /* lazy: on some rank a slice was not asked for or put */
+	uint64_t late;                  /* some rank's own timeout is too short to make a stage */
+	uint64_t busy;                  /* a call with timeout 0 can return at once: some rank
+	                                 * writes, */
+	uint64_t publishing;            /* or rank 0 publishes in the background */
+	uint64_t not_kept;              /* some rank's part of the step is not in memory */
+	uint64_t doubt;                 /* some rank has an earlier step in doubt */
+	uint64_t scrubbing;             /* some node still re-reads a committed step */
 	uint64_t emas;                  /* some rank has averages */
 };
 enum { WAIT_WORD, ENTRY_WORD };
 _Static_assert(ENTRY_WORD + sizeof(struct entry) / sizeof(uint64_t) <= SHF_CALL_ARGS,
                "an entry travels with the call");
 
-/* Nothing is left to do for it but to wait. Equal on all ranks. */
+/* Whether nothing is left to do before C4 except to wait for writes. Equal on all ranks. */
 static bool is_all_submitted(const struct sheaf_save *save)
 {
 	return save->at.disk >= SHF_DISK_STAGED && save->copy.exchanged &&
@@ -414,6 +437,7 @@ static bool is_all_submitted(const struct sheaf_save *save)
 	       save->at.memory != SHF_MEMORY_TO_BE_KEPT;
 }
 
+/* Fills this rank's entry. from_ns: when the call was entered. */
 static struct entry entry_of(struct sheaf_save *save, int wait_ms, int64_t from_ns)
 {
 	int64_t until = from_ns + (int64_t)wait_ms * 1000000;
@@ -435,8 +459,8 @@ static struct entry entry_of(struct sheaf_save *save, int wait_ms, int64_t from_
 	return e;
 }
 
-/* Meets the other ranks in the commit of this save. *wait_ms becomes the shortest of their
- * timeouts, *e what any of them says. [collective] */
+/* Enters the commit with the other ranks. *wait_ms becomes the shortest of all timeouts, *e the
+ * maximum of all entries. [collective] */
 static int meet_in_commit(struct sheaf_save *save, int *wait_ms, struct entry *e, int64_t from_ns,
                           struct sheaf_error *err)
 {
@@ -456,7 +480,9 @@ static int meet_in_commit(struct sheaf_save *save, int *wait_ms, struct entry *e
 	return rc;
 }
 
-/* Of a lazy save all is asked for, and so copied, on all ranks. */
+/* Checks that on all ranks the caller has asked for every slice of a lazy save, so all are copied,
+ * and waits until its averages are copied. EINVAL names a slice that is missing; EAGAIN.
+ * [collective] */
 static int all_asked(struct sheaf_save *save, const struct limit *l, const struct entry *e,
                      struct sheaf_error *err)
 {
@@ -473,11 +499,13 @@ static int all_asked(struct sheaf_save *save, const struct limit *l, const struc
 		return rc;
 	save->at.copy = SHF_ASKED;
 	if (shf_lazy_is_behind(save))
-		(void)shf_lazy_finish(save, -1); /* what nobody can ask for */
+		(void)shf_lazy_finish(save, -1); /* the rest, which has no gate: header pages, and
+		                                  * slices of averages */
 	return 0;
 }
 
-/* It is over, one way or the other. */
+/* Ends the save with its outcome, and after a commit to disk starts what follows: re-reading the
+ * step, pruning, announcing. scrubbing: some node still re-reads an earlier step. */
 static void conclude(struct sheaf_save *save, int rc, bool scrubbing, const struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
@@ -494,10 +522,11 @@ static void conclude(struct sheaf_save *save, int rc, bool scrubbing, const stru
 		if (run->team.rank == 0)
 			announce(save);
 	}
-	shf_stall_tell_all(save, rc); /* last: it may wait for a rank that died since */
+	shf_stall_tell_all(save, rc); /* last, because it may wait for a rank that has died since */
 }
 
-/* Who gives it up now need not fear for it while its nodes live. */
+/* Adds to an EAGAIN that the step is in memory: a caller that must stop now loses it only if nodes
+ * fail. */
 static void say_kept(struct sheaf_error *err)
 {
 	size_t at = err ? strlen(err->msg) : 0;
@@ -506,8 +535,9 @@ static void say_kept(struct sheaf_error *err)
 		snprintf(err->msg + at, sizeof(err->msg) - at, "; it is in memory");
 }
 
-/* Given up: its copies are nothing before any rank's own card is, or a node alone might have all
- * of it. [collective] */
+/* For a save that has failed after it got into memory: all ranks clear the replicas of the step
+ * before any rank clears its own card. Otherwise a node that has cards of some ranks and replicas
+ * of the others could seem to have the whole step. Returns rc, or ELOST. [collective] */
 static int uncopy(struct sheaf_save *save, int rc, struct sheaf_error *err)
 {
 	struct shf_guests *g = &save->run->tier->guests;
@@ -535,7 +565,8 @@ static int failed_for_good(int rc, struct sheaf_error *err)
 	return SHEAF_EFAILED;
 }
 
-/* All that comes before C4. *again: nothing has happened, or it was not enough. */
+/* All that comes before C4. *again: the save is not over, and the caller may call again.
+ * [collective] */
 static int get_ready(struct sheaf_save *save, const struct limit *l, const struct entry *e,
                      bool *again, struct sheaf_error *err)
 {
@@ -543,7 +574,7 @@ static int get_ready(struct sheaf_save *save, const struct limit *l, const struc
 
 	if (rc == 0) {
 		rc = all_asked(save, l, e, err);
-		*again = rc < 0; /* whatever it is */
+		*again = rc < 0; /* the caller can still put and ask for what is missing */
 	}
 	if (rc == 0) {
 		rc = stage_send_and_sync(save, l, e->late, err);
@@ -552,7 +583,8 @@ static int get_ready(struct sheaf_save *save, const struct limit *l, const struc
 	return rc;
 }
 
-/* Everything between the first operation and the end of the save, if it has come to one. */
+/* Everything between the first operation and the end of the save. *again: the save is not over,
+ * because work is left or something must still be done by the caller. [collective] */
 static int go_on(struct sheaf_save *save, const struct limit *l, const struct entry *e,
                  bool *again, struct sheaf_error *err)
 {

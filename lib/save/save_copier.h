@@ -5,20 +5,21 @@
  * yet, and waits for those that a thread is copying.
  *
  * L1. A piece is copied once, by the thread that took it. The memory of a slice is no longer read
- * when its counter `left` has reached 0.
+ *     when its counter `left` has reached 0.
  * L2. Nothing here waits for another process. Other ranks of the node copy into this rank's image;
- * the control of each segment shows when it is complete. Before anything relies on all ranks having
- * copied, the ranks agree on it in a collective call.
+ *     the control of each segment shows when it is complete. Before anything relies on all ranks
+ *     having copied, the ranks agree on it in a collective call.
  * L3. Averages that are due are updated together with the pieces of their weights, by the thread
- * that took the piece, even if the save has failed: no gate opens before. The averages are copied
- * after all pieces of their weights are done. Their slices come after those of the weights in the
- * order, so a thread that waits for the weights waits for pieces that are already being copied.
+ *     that took the piece, even if the save has failed: no gate opens before. The averages are
+ *     copied after all pieces of their weights are done. Their slices come after those of the
+ *     weights in the order, so a thread that waits for an average waits for pieces that are already
+ *     being copied.
  * L4. Segments that lie in no image (unstaged.h) come last, or when a caller asks for a slice that
- * has bytes in them. That caller may have to wait for the disk, which empties the slots.
+ *     has bytes in them. That caller may have to wait for the disk, which empties the slots.
  * L5. With SHEAF_LATER, the memory of a slice is not read before sheaf_save_put was called for it.
  * L6. The gate of a slice opens when everything has been copied from all slices in the same memory
- * (slice_overlaps.h). The slice's own pieces are not enough: a box that several slices hold is
- * copied through the first of them, and the others may have no pieces at all. */
+ *     (slice_overlaps.h). The slice's own pieces are not enough: a box that several slices hold is
+ *     copied through the first of them, and the others may have no pieces at all. */
 #ifndef SHF_SAVE_COPIER_H
 #define SHF_SAVE_COPIER_H
 #include "save.h"

@@ -8,8 +8,8 @@
 
 /* Copies all remaining pieces together with the threads of the save, and waits for the pieces that
  * the threads have taken. If the save has failed, only waits, and returns its code. EAGAIN after
- * timeout_ms (< 0: no limit; 0: does not copy or wait), or if slices are still to be put. [any
- * thread] */
+ * timeout_ms (< 0: no limit; 0: does not copy or wait), or if slices are still to be put.
+ * [any thread] */
 int shf_lazy_finish(struct sheaf_save *save, int timeout_ms);
 /* Makes all ranks finish their copies of the save, whether the callers have asked for the slices or
  * not. A failure of the copy is kept in the save and is not returned here; ELOST is.
@@ -18,8 +18,8 @@ int shf_lazy_rest(struct sheaf_save *save, struct sheaf_error *err);
 /* Submits the writes of all complete segments. Returns whether this rank has segments in the image
  * that are not complete. [any thread] */
 bool shf_lazy_is_partial(struct sheaf_save *save);
-/* What sheaf_save_put does. data NULL: the slice is read where the state says that it lies. [any
- * thread] */
+/* What sheaf_save_put does. data NULL: the slice is read where the state says that it lies.
+ * [any thread] */
 int shf_lazy_put(struct sheaf_save *save, int slice, void *data);
 /* Returns the first slice that was not put yet, or -1. [any thread] */
 int64_t shf_lazy_unput(const struct sheaf_save *save);

@@ -10,8 +10,8 @@
 void shf_save_stick(struct sheaf_save *save, int rc, const struct sheaf_error *err);
 /* Returns the recorded failure, or 0. */
 int  shf_save_rc(struct sheaf_save *save, struct sheaf_error *err);      /* err may be NULL */
-/* Returns EFAILED if sheaf_save_fail was called on this rank, else the recorded failure or 0. [any
- * thread] */
+/* Returns EFAILED if sheaf_save_fail was called on this rank, else the recorded failure or 0.
+ * [any thread] */
 int  shf_save_failure(struct sheaf_save *save, struct sheaf_error *err);
 /* Closes the save to sheaf_save_fail, which returns EINVAL from now on, and returns
  * shf_save_failure. [local] */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a save does in the memory tier: makes the cards of its images, stamps them, and writes into
- * them what on disk the step follows. */
+/* How a save gets into the memory tier: makes the cards of its images, stamps them, and updates in
+ * them which step on disk the step follows. */
 #include "save_memory.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -22,7 +22,9 @@
 #include "save_stage.h"
 #include "work.h"
 
-/* <first half of the job's><its number among the job's>: all ranks know it, nobody else has it. */
+/* Names the session of a save that has no stage to name it: the first 16 characters of the job's
+ * name, then a hash of the job, its number of saves in memory, and the step. All ranks make the
+ * same name, and no other save has it. */
 static void name_session(struct sheaf_save *save)
 {
 	const struct shf_tier *t = save->run->tier;
@@ -35,12 +37,14 @@ static void name_session(struct sheaf_save *save)
 		         shf_crc64(text, (size_t)n));
 }
 
+/* Adds a small file to a card. The bytes are borrowed. */
 static void add_small(struct shf_card *card, const char *name, const void *bytes, size_t n)
 {
 	card->smalls[card->smalls_n++] = (struct shf_card_small){ name, bytes, n };
 }
 
-/* Everything of the step that is no tensor file, as a card without segments. [rank 0] */
+/* Encodes a card without segments that has all small files of the step: manifest, sums, indexes,
+ * attached files. [rank 0] */
 static int smalls_make(const struct sheaf_save *save, const struct shf_given *given,
                        const struct shf_sums_out *sums, struct shf_arena *arena,
                        struct shf_buf *out, struct sheaf_error *err)
@@ -76,7 +80,8 @@ static int smalls_make(const struct sheaf_save *save, const struct shf_given *gi
 	return rc;
 }
 
-/* This rank's share of the step; smalls: an encoded card that has them, or nothing. */
+/* Encodes the body of this rank's card: where its segments lie in its image. smalls: a card made by
+ * smalls_make, whose files are included; empty: none. */
 static int body_make(const struct sheaf_save *save, const struct shf_buf *smalls,
                      struct shf_buf *body, struct sheaf_error *err)
 {
@@ -108,9 +113,10 @@ static int body_make(const struct sheaf_save *save, const struct shf_buf *smalls
 	return rc;
 }
 
-#define CARD_STEP (UINT64_C(64) << 10)
+#define CARD_STEP (UINT64_C(64) << 10)  /* the size of a card is a multiple of this */
 
-/* Room for a body in the card of an image. */
+/* Makes sure that the card of the image has room for a body of that size, with a quarter to spare,
+ * so that it seldom must grow. A card that grows is new memory, and is handed to the agent. */
 static int card_need(struct sheaf_run *run, int image, size_t body, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = run->sys;
@@ -132,6 +138,8 @@ static int card_need(struct sheaf_run *run, int image, size_t body, struct sheaf
 	return 0;
 }
 
+/* Writes this rank's card, and makes it complete by storing `whole` last (M1). Fails if no agent
+ * keeps the image. */
 static int stamp(struct sheaf_save *save, const struct shf_buf *smalls, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
@@ -167,7 +175,7 @@ static int stamp(struct sheaf_save *save, const struct shf_buf *smalls, struct s
 	return rc;
 }
 
-/* Is that the step which is being published? */
+/* Whether that step is being published now. */
 static bool is_coming(const struct sheaf_run *run, int64_t step)
 {
 	const struct sheaf_save *save = shf_publishing_now(run);
@@ -175,8 +183,8 @@ static bool is_coming(const struct sheaf_run *run, int64_t step)
 	return save && save->id.step == step;
 }
 
-/* What on disk it will be found to follow. As for the disk, a step beside a newer one needs a
- * rewind first. [rank 0] */
+/* Finds the step on disk that this step in memory follows, for its card. As for a save to disk, a
+ * step beside a newer one is refused until a rewind. [rank 0] */
 static int find_base(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
@@ -216,21 +224,23 @@ static int find_base(struct sheaf_save *save, struct sheaf_error *err)
 	return 0;
 }
 
-/* What the step of a save is as something to follow. */
+/* Identifies the step of the save in cards of steps that follow it. */
 static uint64_t on_of(const struct sheaf_save *save)
 {
 	return shf_card_on(save->id.step, save->id.session, save->run->tier->rewinds);
 }
 
-struct on_disk {                /* what rank 0 has found */
+struct on_disk {                /* the step on disk that steps in memory follow, as rank 0 found
+                                 * it */
 	int64_t step;
 	char session[33];
 	uint64_t rewinds;
 };
 
-/* From rank 0: what on disk the step follows, to all, because the node of rank 0 may be the one
- * that is lost; and to the lowest rank of each other node the small files of the step. rc: whether
- * rank 0 has them. *in: what came here. [collective] */
+/* Sends from rank 0 to all ranks which step on disk the step follows: the node of rank 0 may be the
+ * one that fails. Sends the small files to the lowest rank of each other node, so that each node
+ * has them. rc: the result of this rank's work so far. *in: what this rank received.
+ * [collective] */
 static int send_from_zero(struct sheaf_save *save, int rc, const struct shf_buf *smalls,
                           struct shf_buf *in, struct sheaf_error *err)
 {
@@ -247,7 +257,7 @@ static int send_from_zero(struct sheaf_save *save, int rc, const struct shf_buf 
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for a step in memory");
 	for (size_t r = 0; rc == 0 && team->rank == 0 && r < ranks; r++) {
 		shf_buf_add(&to[r], &on, sizeof(on));
-		if (r && !sent[place->nodes[r]]) /* rank 0 has them */
+		if (r && !sent[place->nodes[r]]) /* rank 0 has the files itself */
 			shf_buf_add(&to[r], smalls->data, smalls->len);
 		sent[place->nodes[r]] = true;
 	}
@@ -259,9 +269,9 @@ static int send_from_zero(struct sheaf_save *save, int rc, const struct shf_buf 
 	return rc;
 }
 
-/* Takes what the step follows from what came from rank 0, unless this job's last commit has said it
- * already. One that was begun before the last load (before) follows another step than those begun
- * after it. */
+/* Notes which step on disk this one follows, from what rank 0 sent, unless the last commit of this
+ * job has set it already. before: the save was begun before the last load, so it follows another
+ * step than saves begun after that load, which must look again. */
 static int take_base(struct sheaf_save *save, const struct shf_buf *in, bool before,
                      struct sheaf_error *err)
 {
@@ -279,20 +289,21 @@ static int take_base(struct sheaf_save *save, const struct shf_buf *in, bool bef
 	t->rewinds = on.rewinds;
 	memcpy(t->base_session, on.session, sizeof(t->base_session));
 	t->based = !before;
-	t->doubt = 0;           /* it was looked for just now */
+	t->doubt = 0;           /* rank 0 has just looked at what is on disk */
 	t->coming = coming ? on_of(coming) : 0;
 	return 0;
 }
 
-/* Had this handle gone back to before the step of that image when the save began? */
+/* Whether the step in that image was abandoned before the save began, because this handle had
+ * loaded an older step. */
 static bool was_left(const struct shf_tier *t, int image, const struct sheaf_save *save)
 {
 	return t->left[image] && t->left[image] <= save->id.loads;
 }
 
-/* Drops what had been left behind in memory when the save began, which is there now; and a step
- * that is on disk and not older than the save, for it is bad, or the save would have been refused.
- */
+/* Clears the cards of steps that were abandoned in memory before the save began. Also clears a step
+ * that is on disk and not older than the save: it must be damaged, or the save would have been
+ * refused. */
 static void forget_left(struct sheaf_save *save)
 {
 	struct shf_tier *t = save->run->tier;
@@ -304,7 +315,7 @@ static void forget_left(struct sheaf_save *save)
 		t->newest = -1;
 }
 
-/* Stamps this rank's card. smalls: what rank 0 made; in: what it sent here. */
+/* Stamps this rank's card. smalls: the small files on rank 0; in: what rank 0 sent to this rank. */
 static int stamp_with(struct sheaf_save *save, const struct shf_buf *smalls,
                       const struct shf_buf *in, bool before, struct sheaf_error *err)
 {
@@ -350,6 +361,7 @@ int shf_tier_stamp(struct sheaf_save *save, int *stamped, struct sheaf_error *er
 	return rc;
 }
 
+/* Sends the replica of this rank's image to the next node, if replicas are wanted. [collective] */
 static int copy_to_neighbour(struct sheaf_save *save, struct sheaf_error *err)
 {
 	const struct shf_work *w = &save->plan->work;
@@ -365,12 +377,14 @@ int shf_tier_stamped(struct sheaf_save *save, int rc, struct sheaf_error *err)
 	struct shf_tier *t = run->tier;
 
 	if (rc == 0) {
-		/* Only now, for a save that is refused takes nothing out of memory; but before its
-		 * copies are made, which have the numbers of what goes. */
+		/* Not earlier, because a save that is refused must not remove steps from memory.
+		 * Not later, because replicas of abandoned steps with the same numbers would be
+		 * confused with those made here. */
 		forget_left(save);
 		rc = copy_to_neighbour(save, err);
 	}
-	if (rc == SHEAF_ELOST)  /* others may think that it is there: so it may be (M2) */
+	if (rc == SHEAF_ELOST)  /* other ranks may have found the step complete, so this rank keeps
+	                         * its part (M2) */
 		return rc;
 	if (rc < 0) {
 		shf_tier_make_nothing(t, save->copy.image);
@@ -381,7 +395,8 @@ int shf_tier_stamped(struct sheaf_save *save, int rc, struct sheaf_error *err)
 	t->steps[save->copy.image] = save->id.step;
 	t->left[save->copy.image] = save->id.loads < t->went_back ? t->went_back : 0;
 	save->copy.card = save->copy.image;
-	/* One to disk holds its image itself, and may yet be given up. */
+	/* A save to disk keeps its image until it ends, and may still be abandoned. A save to
+	 * memory alone is complete now. */
 	if (save->id.flags & SHEAF_NO_DISK) {
 		shf_tier_is_newest(t, save->copy.image);
 		if (shf_guests_have_some(&t->guests))
@@ -390,6 +405,7 @@ int shf_tier_stamped(struct sheaf_save *save, int rc, struct sheaf_error *err)
 	return 0;
 }
 
+/* Whether the card that this save stamped is still of its step. */
 static bool has_card(const struct sheaf_save *save)
 {
 	return save->copy.card >= 0 && save->run->tier->steps[save->copy.card] == save->id.step;
@@ -423,15 +439,17 @@ void shf_tier_unsaved(struct sheaf_save *save)
 
 void shf_tier_left(struct sheaf_save *save)
 {
-	/* What fails on the way to the disk takes nothing from memory, where the step is whole. */
+	/* A failure on the way to the disk does not remove the step from memory, where it is
+	 * complete. */
 	if (save->at.memory != SHF_MEMORY_KEPT || atomic_load(&save->end.failed))
 		shf_tier_unsaved(save);
 	else if (has_card(save))
 		shf_tier_is_newest(save->run->tier, save->copy.card);
 }
 
-/* All that is in memory and newer than the save, but for what had been left behind when the save
- * began: that follows an older step, and nothing that is saved since. */
+/* Writes into the cards of all later steps in memory that they follow `on`, now (published) or
+ * perhaps. Steps that were abandoned before the save began are left out, because they follow an
+ * older step. */
 static void follow(const struct sheaf_save *save, uint64_t on, bool published)
 {
 	struct shf_tier *t = save->run->tier;
@@ -446,7 +464,8 @@ static void follow(const struct sheaf_save *save, uint64_t on, bool published)
 	}
 }
 
-/* What rank 0 found when it made the stage of this save: the step in doubt before it, or not. */
+/* Ends the doubt about an earlier publication: rank 0 knows since it made the stage of this save
+ * whether that step is on disk, and tells all ranks. [collective] */
 static int end_doubt(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
@@ -487,8 +506,8 @@ void shf_tier_doubt(struct sheaf_save *save)
 	t->coming = 0;
 }
 
-/* Tells the agents where the run is now, because it may have been renamed under the job. Rank 0
- * also tells its agent the step. */
+/* Sends to the agents the directory of the run, because it may have been renamed while the job
+ * runs. Rank 0 also sends the step to its agent. */
 static void tell_agents(struct sheaf_run *run, int64_t step)
 {
 	const struct shf_sys *sys = run->sys;
@@ -524,7 +543,8 @@ void shf_tier_published(struct sheaf_save *save)
 		t->on_disk[save->copy.card] = true;
 		shf_tier_is_newest(t, save->copy.card);
 	}
-	if (t->keep < 0 && !t->alone) { /* there may be room where others' memory is let go */
+	if (t->keep < 0 && !t->alone) { /* the agent may have refused for lack of room; memory of
+	                                 * earlier jobs is freed now */
 		(void)shf_tier_reach_again(run, NULL);
 		shf_tier_let_others_go(run);
 		shf_tier_offer(run);

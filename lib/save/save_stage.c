@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* C0: the stage of a save. What it follows, room on the disk, the folder and its lock, the files
- * that each rank writes. */
+/* C0: makes the stage of a save. Finds the step that the save follows, checks the free space of the
+ * disk, makes the directory and its lock, and opens the files that each rank writes. */
 #include "save_stage.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -20,6 +20,7 @@
 #include "scrub_run.h"
 #include "work.h"
 
+/* Fails with EEXIST, and says in the sentence how the step can be set aside. */
 static int exists(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
 {
 	int64_t older = shf_step_older(&run->store, step);
@@ -33,7 +34,8 @@ static int exists(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
 	                run->store.path, older);
 }
 
-/* The bad step of that number goes aside: what would follow it follows what is left. */
+/* The damaged step with this number will be set aside, so no save may follow it: those that would
+ * follow the newest step that is left. */
 static void forget_parent(struct sheaf_run *run, struct sheaf_save *save, int64_t step)
 {
 	if (run->lineage.parent == step)
@@ -79,7 +81,7 @@ int shf_save_check_parent(const struct sheaf_save *save, const struct shf_newest
 	if (save->id.parent < 0 || there ||
 	    !shf_store_is_aside(store, save->id.parent, save->id.parent_session))
 		return 0;
-	/* It may have been copied back. */
+	/* The step may have been copied back into the run directory since. */
 	there = shf_store_manifest(store, save->id.parent, &m, &arena, &own) == 0 &&
 	        strcmp(m.session, save->id.parent_session) == 0;
 	shf_arena_release(&arena);
@@ -89,9 +91,10 @@ int shf_save_check_parent(const struct sheaf_save *save, const struct shf_newest
 	                store->path);
 }
 
-/* Which step this one follows; saving beside a newer one needs a rewind first. A damaged step
- * counts as being there, but of one whose manifest cannot be read nobody knows the session, so it
- * is nobody's parent. [rank 0] */
+/* Finds the step that this save follows. If a newer step than the save's exists, or one after the
+ * parent, the save is refused until a rewind, because the new step would start a second branch. A
+ * damaged step counts as existing; but if its manifest cannot be read, its session is unknown, so
+ * no step can name it as parent. [rank 0] */
 static int find_parent(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
@@ -107,16 +110,18 @@ static int find_parent(struct sheaf_save *save, struct sheaf_error *err)
 	if (n.newest > step)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is older than %" PRId64
 		                " in %s (rewind to go back)", step, n.newest, run->store.path);
-	if (before && n.newest == before->id.step) /* this one follows it, when that is told */
+	if (before && n.newest == before->id.step) /* the parent is set when that publication is
+	                                            * over */
 		return 0;
 	rc = shf_save_check_parent(save, &n, err);
 	if (rc < 0)
 		return rc;
-	/* If this save takes the number of the bad step that it follows, it follows what is left,
-	 * or older steps would be on no branch for ever. */
+	/* If the save has the number of a damaged step that it would follow, that step is set
+	 * aside. Following it would leave all older steps on no branch. */
 	if (n.exists)
 		forget_parent(run, save, step);
-	/* What this handle published in doubt and finds there is its own last step. */
+	/* This handle published a step with an unknown outcome. If that step is on disk, it is this
+	 * handle's own last step, so the save may follow it. */
 	if (n.newest >= 0 && n.newest == n.known && n.newest == save->id.doubtful) {
 		if (n.newest == run->lineage.doubtful)
 			shf_run_goes_on_from(run, n.known, n.session);
@@ -133,6 +138,8 @@ static int find_parent(struct sheaf_save *save, struct sheaf_error *err)
 	return 0;
 }
 
+/* Checks that the disk has room for the tensor files of the step. A disk that does not say how much
+ * it has passes. EIO with ENOSPC. */
 static int room_check(struct sheaf_save *save, struct sheaf_error *err)
 {
 	const struct shf_layout *l = &save->plan->layout;
@@ -150,7 +157,8 @@ static int room_check(struct sheaf_save *save, struct sheaf_error *err)
 	return SHEAF_EIO;
 }
 
-/* C0 on rank 0. */
+/* The part of C0 that rank 0 does: all checks, then the stage directory with a folder for each
+ * family. */
 static int stage_new(struct sheaf_save *save, struct sheaf_error *err)
 {
 	const struct shf_layout *l = &save->plan->layout;
@@ -172,7 +180,8 @@ static int stage_new(struct sheaf_save *save, struct sheaf_error *err)
 	return rc;
 }
 
-/* Where descriptors are few the page cache will do for all files. */
+/* Opens a file or folder. If the process has run out of descriptors, closes the O_DIRECT
+ * descriptors of all files, which are then written through the page cache, and tries again. */
 static int open_for_save(struct sheaf_save *save, int dir, const char *name, int flags)
 {
 	const struct shf_sys *sys = save->run->sys;
@@ -189,8 +198,9 @@ static int open_for_save(struct sheaf_save *save, int dir, const char *name, int
 	return flags & SHF_O_DIRECT ? rc : shf_sys_open(sys, dir, name, flags, 0666);
 }
 
-/* That takes a millisecond or so. Who copies behind does not wait for it before C2; else the disk
- * is fastest when files have their room before they are written. */
+/* Sets the size of a file, which takes about a millisecond. A background copy does not wait for
+ * that before C2. Inside begin it is done first, because the disk is fastest if a file has its size
+ * before it is written. */
 static int file_size(struct sheaf_save *save, uint32_t f, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = save->run->sys;
@@ -206,6 +216,8 @@ static int file_size(struct sheaf_save *save, uint32_t f, struct sheaf_error *er
 	              : 0;
 }
 
+/* Creates file f in the stage, opens it for writing, if it is large enough also with O_DIRECT, and
+ * sets its size. */
 static int file_open(struct sheaf_save *save, uint32_t f, struct sheaf_error *err)
 {
 	const struct shf_lt_file *file = &save->plan->layout.files[f];
@@ -232,11 +244,12 @@ static int file_open(struct sheaf_save *save, uint32_t f, struct sheaf_error *er
 	if (rc < 0)
 		return shf_stage_fail(err, -rc, "step %" PRId64 ": %s", save->id.step, file->name);
 	save->disk.fds[f] = rc;
-	save->disk.directs[f] = direct > 0 ? direct : 0; /* refused: the page cache will do */
+	save->disk.directs[f] = direct > 0 ? direct : 0; /* 0 if O_DIRECT was refused: then the page
+	                                                  * cache is used */
 	return file_size(save, f, err);
 }
 
-/* Every writer opens, and sizes, the files it writes, all to the same size. */
+/* Opens the files that this rank writes. Every writer of a file sets the same size. */
 static int files_open(struct sheaf_save *save, struct sheaf_error *err)
 {
 	const struct shf_work *w = &save->plan->work;
@@ -248,7 +261,7 @@ static int files_open(struct sheaf_save *save, struct sheaf_error *err)
 	return rc;
 }
 
-/* <step>-<32 hex> */
+/* Takes the session of the save from the name of its stage, <step>-<32 hex>. */
 static void take_session(struct sheaf_save *save, const char *stage)
 {
 	const char *dash = strrchr(stage, '-');
@@ -256,12 +269,14 @@ static void take_session(struct sheaf_save *save, const char *stage)
 	snprintf(save->id.session, sizeof(save->id.session), "%.32s", always(dash) ? dash + 1 : "");
 }
 
-struct made {                   /* what rank 0 sends of the stage that it has made */
+struct made {                   /* what rank 0 tells all ranks about the stage that it has made */
 	char name[sizeof(((struct shf_stage *)0)->name)];
-	bool rebase;                    /* what memory follows is not older, and so it is bad */
+	bool rebase;                    /* the step that later steps in memory follow
+	                                 * (tier->base_step) is not older than this save, so it is a
+	                                 * damaged one that was set aside */
 };
 
-/* Rank 0 makes it, and all get its name. [collective] */
+/* Rank 0 makes the stage, and sends its name to all ranks. [collective] */
 static int make_once(struct sheaf_save *save, struct made *made, struct sheaf_error *err)
 {
 	int rc = save->run->team.rank == 0 ? stage_new(save, err) : 0;
@@ -270,6 +285,7 @@ static int make_once(struct sheaf_save *save, struct made *made, struct sheaf_er
 	return shf_bcast(&save->run->team, rc, made, sizeof(*made), err);
 }
 
+/* Makes the stage; on a full disk once more after a prune. [collective] */
 static int make(struct sheaf_save *save, struct made *made, struct sheaf_error *err)
 {
 	struct shf_tier *tier = save->run->tier;
@@ -277,19 +293,22 @@ static int make(struct sheaf_save *save, struct made *made, struct sheaf_error *
 
 	made->rebase = tier->based && tier->base_step >= save->id.step;
 	rc = make_once(save, made, err);
-	/* Old steps go after a commit that worked. On a full disk none works until they go. */
+	/* Old steps are deleted after a successful commit. On a full disk no commit succeeds until
+	 * some are deleted, so they are deleted here. */
 	if (rc == SHEAF_EIO && err->sys == ENOSPC) {
 		rc = shf_run_make_room(save->run, err);
 		if (rc == 0)
 			rc = make_once(save, made, err);
 	}
-	/* A step may have gone aside although the stage was not made. */
+	/* A damaged step may have been set aside although the stage was not made. So what the steps
+	 * in memory follow must be looked up again. */
 	if (rc < 0 || made->rebase)
 		tier->based = false;
 	return rc;
 }
 
-/* This rank's part: it opens the stage, and the files that it will write. */
+/* This rank's part of C0: opens the stage, and the files that it will write. The lowest rank of
+ * each node also makes the node's alive file there, which shows that the stage is in use. */
 static int join(struct sheaf_save *save, const struct made *made, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
@@ -303,7 +322,8 @@ static int join(struct sheaf_save *save, const struct made *made, struct sheaf_e
 	return rc == 0 ? files_open(save, err) : rc;
 }
 
-/* Whoever writes sees the files from here on. */
+/* Sets whether the save is staged. The lock ensures that a thread that sees STAGED also sees the
+ * descriptors of the files. */
 static void set_staged(struct sheaf_save *save, bool staged)
 {
 	pthread_mutex_lock(&save->end.looking);
@@ -323,7 +343,7 @@ int shf_save_stage_make(struct sheaf_save *save, int *joined, struct sheaf_error
 		shf_save_follow(save);
 	*joined = 0;
 	if (!(save->id.flags & SHEAF_NO_DISK)) {
-		shf_publishing_settle(save->run); /* whose time is none of this one's */
+		shf_publishing_settle(save->run); /* its time must not count as this stage's */
 		from = shf_now(save->run);
 		rc = make(save, &made, err);
 		if (rc == 0)
@@ -344,7 +364,8 @@ int shf_save_staged(struct sheaf_save *save, int rc, const struct sheaf_error *e
 	}
 	if (!(save->id.flags & SHEAF_NO_DISK)) {
 		shf_run_resumed(save->run);
-		shf_behind_forget(save->run, save->id.step); /* a bad one, which was set aside */
+		shf_behind_forget(save->run, save->id.step); /* a damaged step of this number was
+		                                              * set aside */
 	}
 	if (shf_lazy_is_behind(save))
 		(void)shf_lazy_is_partial(save);
@@ -360,7 +381,8 @@ int shf_save_stage(struct sheaf_save *save, struct sheaf_error *err)
 		return 0;
 	err = err ? err : &own;
 	rc = shf_save_stage_make(save, &joined, err);
-	/* Also without a stage nobody copies before all images are set up. */
+	/* This agreement is also made where no file is: no rank copies before all ranks have set up
+	 * their images. */
 	if (rc == 0)
 		rc = shf_agree(&save->run->team, joined, err);
 	return shf_save_staged(save, rc, err);

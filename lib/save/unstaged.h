@@ -19,8 +19,8 @@ int  shf_slots_new(struct sheaf_save *save, struct sheaf_error *err);
 /* Frees it. ours: false in a forked child, where a thread of the parent may have held the lock. */
 void shf_slots_free(struct shf_slots *slots, bool ours);
 /* Takes a segment that no thread has taken, and a slot for it. slice: only a segment that has bytes
- * of this slice; SIZE_MAX: of any. Returns the segment, SHF_SLOTS_NONE or SHF_SLOTS_FULL. [any
- * thread] */
+ * of this slice; SIZE_MAX: of any. Returns the segment, SHF_SLOTS_NONE or SHF_SLOTS_FULL.
+ * [any thread] */
 int64_t shf_slots_take(struct sheaf_save *save, size_t slice);
 /* Waits until a write of the save has finished, so that a slot may be free, for timeout_ms at most.
  * False, at once: no write is in flight. */
