@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf_state_average: averages of a step that is not saved. */
+/* sheaf_state_average: updates the averages of a state in a step that is not saved. */
 #include <inttypes.h>
 #include <string.h>
 #include "averages.h"
@@ -29,8 +29,9 @@ static uint64_t bits_of(double x)
 	return bits;
 }
 
-/* Of the rules, which all ranks must have alike. The updates so far do not count: after ELOST some
- * ranks may have made one more, and the next call for that step brings the others to it. */
+/* Hash of the rules for averages, which must be the same on all ranks. The number of updates so far
+ * is left out: after ELOST some ranks may have made one more, and the next call for that step
+ * brings the others to the same number. */
 static uint64_t hash_of(const struct sheaf_state *state)
 {
 	uint64_t hash = 0;
@@ -47,8 +48,9 @@ static uint64_t hash_of(const struct sheaf_state *state)
 	return hash;
 }
 
-/* Agrees on the call, and on whether all ranks may average. *checked: on all of them these families
- * were checked before. rc: what went wrong here before. */
+/* Enters the call with the other ranks, and checks that step, loss and rules are the same.
+ * *checked: on every rank, all families were checked before. rc: the result of this rank's checks.
+ * [collective] */
 static int meet_in_average(struct sheaf_run *run, const struct sheaf_state *state, int64_t step,
                            double loss, bool *checked, int rc, struct sheaf_error *err)
 {
@@ -77,8 +79,8 @@ static int meet_in_average(struct sheaf_run *run, const struct sheaf_state *stat
 	return 0;
 }
 
-/* EINVAL if a family is averaged of which no rank has a slice. A save checks that when it makes its
- * plan, but there may have been none yet. [collective] */
+/* EINVAL if no rank has a slice of some family that is averaged. A save checks that when it makes
+ * its plan, but there may not have been a save yet. [collective] */
 static int check_families(struct sheaf_run *run, struct sheaf_state *state,
                           struct sheaf_error *err)
 {
@@ -94,6 +96,7 @@ static int check_families(struct sheaf_run *run, struct sheaf_state *state,
 	return rc;
 }
 
+/* Everything but the measuring of time. [collective] */
 static int average(struct sheaf_state *state, struct sheaf_run *run, int64_t step, double loss,
                    struct sheaf_error *err)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attached files and notes. Every rank sends what it was given to rank 0. Rank 0 checks that ranks
- * which give the same name give the same contents, and names the lowest of them as the writer.
+/* Attached files and notes in a commit. Every rank sends what it was given to rank 0. Rank 0 checks
+ * that ranks which give the same name give the same contents, and chooses the lowest of them to
+ * write the file.
  *
- * To rank 0: u32 n, then n times: u8 kind (0 file, 1 note), u16 name bytes, name; of a file u64
- * bytes, u64 crc and, if files are carried, its bytes; of a note u32 value bytes, value. From rank
- * 0: u32 n, then n times u16 name bytes, name, u32 rank.
- */
+ * Message to rank 0: u32 n, then n times: u8 kind (0 file, 1 note), u16 name bytes, name; of a file
+ * u64 bytes, u64 crc and, if files are carried, its bytes; of a note u32 value bytes, value.
+ * Message from rank 0: u32 n, then n times u16 name bytes, name, u32 rank. */
 #include "save_attach.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,11 +16,13 @@
 #include "small_files.h"
 #include "state.h"
 
+/* One attached file or note of one rank, as decoded on rank 0. */
 struct shf_one_given {
-	const char *name, *value;       /* value: notes */
-	const uint8_t *data;            /* of files that are carried */
-	uint64_t bytes, crc;
-	uint32_t rank;
+	const char *name, *value;       /* in the arena; value: of a note */
+	const uint8_t *data;            /* of a file, if files are carried; borrowed from the
+	                                 * message */
+	uint64_t bytes, crc;            /* of the file; bytes: of the value, too */
+	uint32_t rank;                  /* the rank that gave it */
 	bool note;
 };
 
@@ -33,7 +35,8 @@ static void put_note(struct shf_buf *b, const char *key, const char *value)
 	shf_buf_adds(b, value);
 }
 
-/* Slices whose bytes are made on each rank by a rule tell the rule in a note. */
+/* How many notes are made from the state: for each stream of rank bytes (sheaf_state_rank_bytes)
+ * the rule for another number of ranks. */
 static uint32_t rules_n(const struct sheaf_state *state)
 {
 	uint32_t n = 0;
@@ -72,6 +75,8 @@ void shf_attach_put(const struct sheaf_save *save, bool carry, struct shf_buf *b
 	}
 }
 
+/* Copies the next n bytes into the arena as a string. NULL: no memory, or the message is too short
+ * (c->bad). */
 static char *take_text(struct shf_arena *arena, struct shf_cur *c, size_t n)
 {
 	const uint8_t *p = shf_cur_bytes(c, n);
@@ -79,6 +84,7 @@ static char *take_text(struct shf_arena *arena, struct shf_cur *c, size_t n)
 	return always(p) ? shf_arena_strdup(arena, (const char *)p, n) : NULL;
 }
 
+/* Decodes one entry. EBUG, ENOMEM. */
 static int take_one_given(struct shf_one_given *g, bool carry, struct shf_arena *arena,
                     struct shf_cur *c)
 {
@@ -115,6 +121,8 @@ int shf_attach_take(struct shf_attach_in *in, uint32_t rank, bool carry, struct 
 	return rc;
 }
 
+/* Sorts files before notes, then by name, then by rank, so that the entries of one name lie
+ * together with that of the lowest rank first. */
 static int given_order(const void *a, const void *b)
 {
 	const struct shf_one_given *x = a, *y = b;
@@ -125,6 +133,8 @@ static int given_order(const void *a, const void *b)
 	return c ? c : (x->rank > y->rank) - (x->rank < y->rank);
 }
 
+/* Sorts the entries, and keeps one of each name, that of the lowest rank. EINVAL if ranks give
+ * different contents, or if all notes are too long. */
 static int unite_given(struct shf_one_given *g, size_t *n, struct sheaf_error *err)
 {
 	size_t kept = 0, notes = 0;
@@ -153,7 +163,7 @@ static int unite_given(struct shf_one_given *g, size_t *n, struct sheaf_error *e
 	return 0;
 }
 
-/* The lists for the manifest, and who writes which file. */
+/* Makes the lists for the manifest, and encodes in `owners` which rank writes which file. */
 static int name_writers(struct shf_one_given *g, size_t n, struct shf_arena *arena,
                         struct shf_given *out, struct shf_buf *owners, struct sheaf_error *err)
 {
@@ -182,6 +192,7 @@ static int name_writers(struct shf_one_given *g, size_t n, struct shf_arena *are
 	return owners->oom ? shf_fail(err, SHEAF_ENOMEM, "no memory for attached files") : 0;
 }
 
+/* Writes one file that this rank was given into the stage. */
 static int write_one(struct sheaf_save *save, struct shf_smalls *smalls, const char *name,
                      size_t name_n, struct sheaf_error *err)
 {

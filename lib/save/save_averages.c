@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Averages that a lazy save still copies: the next step must not change them before. */
+/* Waits until lazy saves have copied the averages of a state, so that the next step does not change
+ * averages that are still to be saved. */
 #include "save_averages.h"
 #include <math.h>
 #include "averages.h"
@@ -24,7 +25,8 @@ int shf_emas_copied(struct sheaf_save *save, int64_t until_ns, struct sheaf_erro
 	return 0;
 }
 
-/* The averages as they were are up to date, and in the images. */
+/* Waits until all lazy saves have copied the slices of this average. A save that has failed copies
+ * nothing more, so its result is ignored. */
 static void let_copies_end(const struct sheaf_state *state, const struct shf_ema *e)
 {
 	for (struct shf_reader *r = state->readers; r; r = r->next)

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Measures how long callers were blocked, and writes .sheaf/metrics.jsonl. */
 #include "save_blocked.h"
 #include <inttypes.h>
 #include "err.h"
@@ -21,6 +22,8 @@ void shf_stalled(struct sheaf_run *run, struct sheaf_save *save, enum shf_cause 
 		add(&save->took.stall, in, ns);
 }
 
+/* Counts one gate. The maximum is raised by compare-and-swap, because threads pass gates at the
+ * same time. */
 static void gate(struct shf_stall *s, uint64_t ns, bool waited)
 {
 	uint_fast64_t most = atomic_load_explicit(&s->gate_ns_max, memory_order_relaxed);
@@ -29,7 +32,7 @@ static void gate(struct shf_stall *s, uint64_t ns, bool waited)
 	atomic_fetch_add_explicit(&s->gates, 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(&s->gates_waited, waited, memory_order_relaxed);
 	while (ns > most && !atomic_compare_exchange_weak(&s->gate_ns_max, &most, ns))
-		;       /* most is what somebody else made of it */
+		;       /* another thread stored `most`; compare with it */
 }
 
 void shf_stall_gate(struct sheaf_save *save, int64_t from, bool waited)
@@ -86,11 +89,13 @@ void shf_stall_run(const struct sheaf_run *run, struct sheaf_run_stat *stat)
 enum {
 	T_GATE_MAX = SHF_CAUSES, T_COPY, T_OVER, T_GATES, T_WAITED, T_N
 };
-struct told {                   /* of one rank, or the most of all */
-	uint64_t x[T_N];                /* by cause, then as above */
-	int of;                         /* how many ranks it is of */
+struct told {                   /* the numbers of a line: of one rank, or the maximum over all
+                                 * ranks */
+	uint64_t x[T_N];                /* by enum shf_cause, then by the enum above */
+	int of;                         /* how many ranks they are the maximum of */
 };
 
+/* Fills *t with the numbers of this rank. */
 static void told_of(struct told *t, const struct sheaf_save *save)
 {
 	const struct shf_stall *s = &save->took.stall;
@@ -105,13 +110,16 @@ static void told_of(struct told *t, const struct sheaf_save *save)
 	t->of = 1;
 }
 
-/* Milliseconds, without a locale's idea of a decimal point. */
+/* Appends a time in milliseconds. Written as integers, because printf of a double depends on the
+ * locale. */
 static void put_ms(struct shf_buf *b, const char *name, uint64_t ns)
 {
 	shf_buf_addf(b, ",\"%s\":%" PRIu64 ".%03u", name, ns / 1000000,
 	             (unsigned)(ns / 1000 % 1000));
 }
 
+/* Whether this rank may write metrics: it is the writer of the run, which is open in this
+ * process. */
 static bool are_told(const struct sheaf_run *run)
 {
 	return run->opts.flags & SHEAF_METRICS && run->store.writer && !run->life.closed &&
@@ -135,6 +143,7 @@ static void add_line(struct sheaf_run *run, struct shf_buf *b)
 	}
 }
 
+/* Appends the times and counts of *t. */
 static void put_times(struct shf_buf *b, const struct told *t)
 {
 	static const struct { const char *name; int at; } times[] = {
@@ -150,6 +159,7 @@ static void put_times(struct shf_buf *b, const struct told *t)
 		put_ms(b, times[i].name, t->x[times[i].at]);
 }
 
+/* Makes one line of metrics and writes it. save NULL: the begin failed before there was a save. */
 static void write_metrics_line(struct sheaf_run *run, const struct sheaf_save *save, int64_t step,
                                int rc, const struct told *t)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The public calls on a save between begin and commit, but for those that give it attached files
- * and notes (save_given.c). */
+/* The public calls on a save between begin and commit, except those that give it attached files and
+ * notes (save_given.c). */
 #include "save_calls.h"
 #include <inttypes.h>
 #include "err.h"
@@ -44,10 +44,13 @@ int shf_save_put(struct sheaf_save *save, int slice, const void *data)
 		return save->id.flags & SHEAF_LATER ? 0 : SHEAF_EINVAL;
 	if (!data && !s->mem.base)
 		return SHEAF_EINVAL;
-	return shf_lazy_put(save, slice, (void *)(uintptr_t)data); /* only ever read */
+	return shf_lazy_put(save, slice, (void *)(uintptr_t)data); /* not const in struct shf_slice,
+	                                                            * but only read */
 }
 
-/* Of a lazy save: copied first, and what other ranks of the node copy is not waited for. */
+/* Waits until the save is written on this rank, as far as no other node is needed. A lazy save is
+ * copied to its end first. Segments to which other ranks of the node must still copy are not waited
+ * for; then the result is EAGAIN. */
 static int wait_written(struct sheaf_save *save, int timeout_ms)
 {
 	int64_t until = shf_now(save->run) + (int64_t)timeout_ms * 1000000, left;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SHEAF_CHECK. The memory of a slice is summed three times: inside begin (or when it is put), while
- * it is copied, and at its gate. The sums must agree, so a change in between is found whenever it
- * happened. Only the bytes that this rank copies for the step are looked at. */
+ * it is copied, and at its gate. The three sums must be equal, so a change is detected whenever it
+ * happened. Only the bytes that this rank copies for the step are summed. */
 #include "save_check.h"
 #include <inttypes.h>
 #include "box_copy.h"
@@ -14,7 +14,8 @@
 #include "state.h"
 #include "work.h"
 
-/* Adds a box of a slice to the sums. */
+/* Adds a box of a slice to the sums, by copying it into scratch memory, because the copy converts
+ * to the stored type. ENOMEM. */
 static int sum_again(const struct shf_slice *s, const struct shf_lt_tensor *t,
                      const struct shf_box *box, struct shf_sums_to *sums, struct sheaf_error *err)
 {
@@ -28,7 +29,8 @@ static int sum_again(const struct shf_slice *s, const struct shf_lt_tensor *t,
 	return 0;
 }
 
-/* Sums everything that is copied of the slice. s has the memory to read. */
+/* Sums everything of the slice that this rank copies: pieces, then boxes in slots. s: the slice,
+ * with the memory to read. ENOMEM. */
 static int slice_again(const struct sheaf_save *save, size_t slice, const struct shf_slice *s,
                        struct shf_sums_to *sums, struct sheaf_error *err)
 {
@@ -47,6 +49,7 @@ static int slice_again(const struct sheaf_save *save, size_t slice, const struct
 	}
 	for (size_t i = o->slotted_first[slice]; i < o->slotted_first[slice + 1] && rc == 0; i++) {
 		const struct shf_seg *g = &w->segs[o->slotted[i]];
+		/* A segment is listed once for each of its moves; handle it once. */
 		bool seen = i > o->slotted_first[slice] && o->slotted[i] == o->slotted[i - 1];
 
 		for (uint32_t k = 0; k < g->moves_n && !seen && rc == 0; k++) {
@@ -77,13 +80,14 @@ int shf_check_begin(struct shf_lazy *lz, struct sheaf_error *err)
 	int rc = 0;
 
 	for (size_t s = 0; rc == 0 && s < state->n; s++)
-		if (!state->slices[s].owned) /* averages are made later than this */
+		if (!state->slices[s].owned) /* averages are updated only after this, so they have
+		                              * no sum yet */
 			rc = shf_check_put(lz, s, state->slices[s].mem.base, err);
 	return rc;
 }
 
-/* EDIVERGED if the memory of the slice does not have the sum that it had at begin, and the sum of
- * what was copied. ENOMEM. */
+/* EDIVERGED if the sum of the slice's memory is not equal to that of begin (or put) and to that of
+ * the copy. ENOMEM. */
 static int same_as_copied(struct shf_lazy *lz, size_t slice, struct sheaf_error *err)
 {
 	struct sheaf_save *save = lz->save;
@@ -103,8 +107,8 @@ static int same_as_copied(struct shf_lazy *lz, size_t slice, struct sheaf_error 
 	return 0;
 }
 
-/* Lets one caller compare, while the others wait within their timeouts. Returns 0 if the slice has
- * been compared, 1 if this caller must do it, or EAGAIN. */
+/* Makes one caller compare a slice, and the others wait for it within their timeouts. Returns 0 if
+ * the slice was compared, 1 if this caller must do it, or EAGAIN. */
 static int check_take(struct shf_lazy *lz, size_t slice, int timeout_ms)
 {
 	int64_t until = timeout_ms < 0 ? -1

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What of a round must go to other nodes: packed into a stream for each rank while copying, sent in
- * portions, unpacked into the owner's image. Replicas' digests go the same way. */
+/* The bytes of a round that must go to other nodes. The copy packs them into one stream for each
+ * receiving rank. They are exchanged in portions, and unpacked into the receiver's image. Digests
+ * of replicas travel in the same streams. */
 #include "save_net.h"
 #include <string.h>
 #include "box_copy.h"
@@ -22,6 +23,8 @@ void shf_net_release(struct shf_net *net)
 	*net = (struct shf_net){ 0 };
 }
 
+/* Computes the start of each stream, if they lie one after the other. *most becomes the length of
+ * the longest, if that is more. Returns the total length. */
 static size_t net_starts(const size_t *bytes, size_t *at, size_t ranks, uint64_t *most)
 {
 	size_t total = 0;
@@ -69,7 +72,8 @@ int shf_net_prepare(struct sheaf_save *save, uint32_t round, struct sheaf_error 
 	return 0;
 }
 
-/* One portion of at most `part` bytes of every stream. */
+/* Exchanges at most `part` bytes of every stream. All ranks must pass the same `part`: each side
+ * derives from it and the known lengths how many bytes the other one sends. [collective] */
 static int net_portion(struct sheaf_save *save, size_t part, struct sheaf_error *err)
 {
 	struct shf_net *net = &save->copy.net;
@@ -113,7 +117,9 @@ static int net_portion(struct sheaf_save *save, size_t part, struct sheaf_error 
 	return rc;
 }
 
-/* What arrived into the image. */
+/* Handles the streams of one segment, in the order in which the senders packed them; used[r]: how
+ * far stream r was read. witnesses: compares digests of replicas with the bytes in the image; else
+ * copies bytes into the image. EDIVERGED. */
 static int unpack_moves(struct sheaf_save *save, size_t i, size_t *used, bool witnesses,
                         struct sheaf_error *err)
 {
@@ -147,7 +153,8 @@ static int unpack_moves(struct sheaf_save *save, size_t i, size_t *used, bool wi
 	return 0;
 }
 
-/* Bytes first: replicas' digests are compared with whole pages. */
+/* Unpacks all streams of a round, in two passes: first the bytes, because a replica's digest is
+ * compared with the complete bytes in the image. */
 static int unpack_round(struct sheaf_save *save, uint32_t round, struct sheaf_error *err)
 {
 	struct shf_span segs = shf_work_segs(&save->plan->work, round);
@@ -186,10 +193,12 @@ int shf_net_finish(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_err
 		if (rc == 0)
 			rc = shf_round_arrived(save, save->copy.round, err);
 		rc = shf_agree(&save->run->team, rc, err);
-	} else if (rc == 0) { /* what fails here sticks, and is told when ranks agree on it */
+	} else if (rc == 0) { /* a failure is recorded in the save, and the next agreement reports
+	                       * it */
 		(void)shf_round_arrived(save, save->copy.round, NULL);
 	}
-	/* Failed, too: the controls are the next save's by the time this is asked again. */
+	/* The exchange ends after a failure, too: by the time of another call, the image and its
+	 * controls may belong to the next save. */
 	if (rc < 0)
 		shf_save_stick(save, rc, err);
 	shf_net_drop(save);

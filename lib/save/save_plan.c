@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans of saves: who writes what from whose memory, how many images have room, and what is in
- * none. Made once for a state, and kept with it. */
+/* Makes plans of saves: which rank writes which bytes from whose memory, how many images fit into
+ * the staging memory, and which segments lie in no image. A plan is made once for a state, and
+ * cached in it. */
 #include "save_plan.h"
 #include "averages.h"
 #include "err.h"
@@ -32,7 +33,8 @@ uint64_t shf_window_of(const struct sheaf_opts *opts)
 	return opts->staging_bytes_max / 2 / SHF_PAGE * SHF_PAGE;
 }
 
-/* Agrees on rc, and on the smallest window of all ranks. */
+/* Agrees on rc, and on the smallest window of all ranks; 0 (no limit) counts as the largest. The
+ * operation is a maximum, so the complement is sent. [collective] */
 static int agree_on_window(struct sheaf_run *run, int rc, uint64_t *window,
                            struct sheaf_error *err)
 {
@@ -43,8 +45,8 @@ static int agree_on_window(struct sheaf_run *run, int rc, uint64_t *window,
 	return rc;
 }
 
-/* Agrees on how many images the plan has room for in its part of the staging, and on whether any
- * rank has slots. EINVAL if no rank has a slice for some average. [collective] */
+/* Agrees on how many images of this plan fit into their part of the staging memory, and on whether
+ * any rank has slots. EINVAL if no rank has a slice for some average. [collective] */
 static int images_fit(struct sheaf_run *run, const struct sheaf_state *state,
                       struct shf_plan *plan, uint64_t window, struct sheaf_error *err)
 {
@@ -64,7 +66,7 @@ static int images_fit(struct sheaf_run *run, const struct sheaf_state *state,
 	return rc;
 }
 
-/* Of its slices, together. */
+/* Returns the flags that any slice of the state has. */
 static uint32_t flags_of(const struct sheaf_state *state)
 {
 	uint32_t flags = 0;
@@ -74,8 +76,8 @@ static uint32_t flags_of(const struct sheaf_state *state)
 	return flags;
 }
 
-/* The window is for what is staged, and for slots: for them half of it, and no more than they need
- * when they are as large as they can be. */
+/* Divides the window between images and slots: half for slots, but no more than the largest slots
+ * need. */
 static void share_window(struct shf_match *m, uint64_t window)
 {
 	const uint64_t most = SHF_SLOTS * SHF_STRIPE;
@@ -87,7 +89,7 @@ static void share_window(struct shf_match *m, uint64_t window)
 	}
 }
 
-/* Of the slice that holds it. */
+/* Whether the slice that holds this box has SHEAF_IN_PLACE (in_place of struct shf_match). */
 static bool in_place_at(const void *arg, uint32_t tensor, const struct shf_box *box)
 {
 	const struct shf_held *of = arg;
@@ -110,6 +112,8 @@ void shf_plan_spare(struct shf_match *m, const struct shf_held *held, uint64_t w
 		share_window(m, window);
 }
 
+/* Makes a plan: merges the tensors of all ranks, places them in files, and matches holders with
+ * writers. rc: the result of this rank's work so far. [collective] */
 static int plan_make(struct sheaf_run *run, struct sheaf_state *state, struct shf_plan *plan,
                      int rc, struct sheaf_error *err)
 {
@@ -151,7 +155,8 @@ int shf_plan_get(struct sheaf_run *run, struct sheaf_state *state, struct shf_pl
                  struct sheaf_error *err)
 {
 	struct shf_plan *plan = shf_plan_cached(run, state);
-	struct shf_plan none = { 0 };           /* where there is no memory for one */
+	struct shf_plan none = { 0 };           /* used on a rank without memory for a plan, so that
+	                                         * it still takes part in the collective calls */
 	uint64_t x = plan ? plan->hash : 0, same, lo, hi;
 	int rc = shf_same(&run->team, 0, &x, 1, &same, &lo, &hi, err);
 

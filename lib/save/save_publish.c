@@ -8,8 +8,11 @@
 #include "save.h"
 #include "small_files.h"
 
+/* The parts of the work, in order; publishing.turn is the next one. A background task does one part
+ * in each turn, so it can be stopped between two parts. */
 enum { SMALLS, PUBLISH, OVER };
 
+/* Writes an index file into the folder of its family. */
 static int index_write(struct sheaf_save *save, struct shf_smalls *smalls,
                        const struct shf_mf_file *file, const struct shf_buf *text,
                        struct sheaf_error *err)
@@ -33,7 +36,8 @@ static int index_write(struct sheaf_save *save, struct shf_smalls *smalls,
 	return rc;
 }
 
-/* Index files, sums, and what others have attached. */
+/* C5: writes the index files, the sums, and if rank 0 is to write them the attached files, and
+ * fsyncs all of them. */
 static int smalls_write(struct sheaf_save *save, struct sheaf_error *err)
 {
 	const struct shf_publishing *p = &save->publishing;
@@ -53,7 +57,7 @@ static int smalls_write(struct sheaf_save *save, struct sheaf_error *err)
 	return shf_smalls_sync(&smalls, rc, err);
 }
 
-/* One turn of it; false: it is over. */
+/* Does the next part. False: nothing is left, or it has failed. [rank 0] */
 static bool take_turn(void *arg)
 {
 	struct sheaf_save *save = arg;
@@ -89,12 +93,14 @@ bool shf_publishing_goes_on(struct sheaf_save *save)
 		return shf_background_runs(&p->behind);
 	if (p->turn == OVER)
 		return false;
-	if (shf_pruning_goes_on(save->run)) /* one after the other */
+	if (shf_pruning_goes_on(save->run)) /* a prune runs in the background: the task starts after
+	                                     * it */
 		return true;
 	return shf_background_start(&p->behind, save->run->sys, take_turn, save) >= 0;
 }
 
-/* By this thread, whatever the task has not begun with. */
+/* Stops the task, and does the parts that are left on this thread. A prune in the background is
+ * finished first. */
 static void publish_rest(struct sheaf_save *save)
 {
 	struct shf_publishing *p = &save->publishing;

@@ -20,6 +20,7 @@ const char *shf_base_name(const char *path)
 	return slash ? slash + 1 : path;
 }
 
+/* Encodes the index file of a family: which tensor is in which file. */
 static int index_bytes(const struct shf_layout *l, const struct shf_lt_family *fam,
                        struct shf_buf *out, struct sheaf_error *err)
 {
@@ -39,7 +40,8 @@ static int index_bytes(const struct shf_layout *l, const struct shf_lt_family *f
 	return 0;
 }
 
-/* The bytes and their sum, of the plan's stock if it has them. */
+/* Appends the index file of family i to out, and computes its CRC. Both are taken from the plan's
+ * stock if they are there, else made and put into it. */
 static int index_of(struct shf_stock *stock, const struct shf_layout *l, size_t i,
                     struct shf_buf *out, uint64_t *crc, struct sheaf_error *err)
 {
@@ -62,12 +64,13 @@ static int index_of(struct shf_stock *stock, const struct shf_layout *l, size_t 
 	if (rc == 0 && kept && out->len <= SHF_STOCK_MAX) {
 		kept->crc = *crc;
 		shf_buf_add(&kept->text, out->data, out->len);
-		if (kept->text.oom) /* then the next save makes it again */
+		if (kept->text.oom) /* no memory: the next save makes it again */
 			shf_buf_release(&kept->text);
 	}
 	return rc;
 }
 
+/* Returns the path of a family's index file in the step; in the arena; NULL: no memory. */
 static char *index_name(const struct shf_lt_family *fam, struct shf_arena *arena)
 {
 	bool top = strcmp(fam->dir, ".") == 0;
@@ -78,6 +81,8 @@ static char *index_name(const struct shf_lt_family *fam, struct shf_arena *arena
 	return shf_arena_strdup(arena, name, strlen(name));
 }
 
+/* Makes the index file of family i, and its entry for the manifest. indexes_n is incremented first,
+ * so that shf_record_release frees the text after a failure, too. */
 static int index_make(struct shf_record *r, struct shf_plan *plan, size_t i,
                       struct shf_arena *arena, struct sheaf_error *err)
 {
@@ -108,6 +113,8 @@ static const char *note_of(const struct shf_given *given, const char *key)
 	return NULL;
 }
 
+/* Fills the members of the manifest that describe the save itself. Strings are borrowed from the
+ * save and the run. */
 static void fill_head(const struct sheaf_save *save, const struct shf_given *given,
                       struct shf_manifest *m)
 {
@@ -135,7 +142,8 @@ static void fill_head(const struct sheaf_save *save, const struct shf_given *giv
 	m->emas_n = save->copy.emas_n;
 }
 
-/* file_crc NULL: not known yet. */
+/* Fills the lists of families, files and tied names. file_crc NULL: the checksums are not known
+ * yet. */
 static int fill_lists(const struct shf_layout *l, const uint64_t *file_crc, struct shf_arena *arena,
                       struct shf_manifest *m, struct sheaf_error *err)
 {
@@ -189,10 +197,10 @@ int shf_record_make(struct shf_record *r, const struct sheaf_save *save,
 	return rc;
 }
 
-#define NOTE_BYTES 24                   /* of JSON around a note */
-#define EMA_BYTES 400                   /* of JSON for an average, with its numbers */
+#define NOTE_BYTES 24                   /* bytes of JSON around a note */
+#define EMA_BYTES 400                   /* bytes of JSON for an average */
 
-/* Bytes that averages and streams of ranks, which are notes too, add to the manifest. */
+/* How many bytes averages, and the notes for streams of rank bytes, add to the manifest. */
 static size_t state_bytes(const struct sheaf_state *state)
 {
 	size_t n = state->emas_n * EMA_BYTES;
@@ -205,7 +213,7 @@ static size_t state_bytes(const struct sheaf_state *state)
 	return n;
 }
 
-/* Encodes a manifest of the plan alone, with all numbers as long as they can be. */
+/* Encodes a manifest without notes and attached files, with all numbers as long as they can be. */
 int shf_record_bound(const struct sheaf_run *run, const struct shf_layout *l,
                      const struct sheaf_state *state, size_t *bytes, struct sheaf_error *err)
 {
@@ -250,7 +258,7 @@ int shf_record_bound(const struct sheaf_run *run, const struct shf_layout *l,
 	return rc;
 }
 
-/* Bytes of the string as JSON; 0: no memory. */
+/* How many bytes the string has in JSON; 0: no memory. */
 static size_t text_bytes(const char *s)
 {
 	struct shf_buf b = SHF_BUF_INIT;
@@ -265,6 +273,7 @@ static size_t text_bytes(const char *s)
 int shf_record_takes(const struct sheaf_save *save, const char *key, const char *value,
                      size_t *bytes, struct sheaf_error *err)
 {
+	/* These two notes are also members of the manifest's head. */
 	bool twice = strcmp(key, "config.digest") == 0 || strcmp(key, "mesh") == 0;
 	size_t n = text_bytes(value);
 

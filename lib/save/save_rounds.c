@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From memory to images, and from there to files (save_write.c). A round covers one window of every
- * writer's segments: ranks scatter into their node's images and pack what must travel (save_net.c).
- * Each byte is looked at once, by the rank whose memory it comes from: the same look fills the page
- * and counts into its block's sum and its tensor's digest. (Past the caches that look is two, 16
- * KiB apart at most: who changes memory meanwhile, which is not his then, has a step that no load
- * takes.) A segment whose last byte has come is written at once, while others are still copied; who
- * copied last is told by the counter in its control. All rounds but the last are carried through
- * inside begin; the last one is copied there, so that the caller may change his tensors, and what
- * must still travel waits in `net`. */
+/* Copies memory into images, from where save_write.c writes files. A round covers a window of every
+ * writer's segments: each rank copies its boxes into images of its node, and packs those for other
+ * nodes into streams (save_net.c).
+ *
+ * Each byte is checksummed by the rank that copies it from memory: the pass that fills the page
+ * also adds to the sum of its block and to the digest of its tensor. (With stores past the caches
+ * each byte is read twice, the second time within 16 KiB of the first. A caller that changes memory
+ * in between, which it must not, gets a step that every load refuses.)
+ *
+ * A segment is written as soon as its last byte is in the image, while others are still copied. The
+ * counter in the segment's control (struct shf_ctl) shows which rank copied last. All rounds but
+ * the last are completed inside begin. The last round is copied inside begin, so that the caller
+ * may change its tensors; its streams may be exchanged later. */
 #include "save_rounds.h"
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -36,6 +40,10 @@ void shf_moves_init(struct sheaf_save *save)
 	for (size_t i = 0; i < w->segs_n; i++) {
 		const struct shf_seg *g = &w->segs[i];
 		struct shf_ctl *ctl = shf_own_ctl(save, i);
+		/* `left` counts what the segment waits for: one for its header, one for all that
+		 * comes from other nodes, and one for each copy by a rank of this node. A lazy save
+		 * copies each box in pieces of SHF_PIECE; their number is computed on both
+		 * sides. */
 		uint32_t left = shf_has_header(save, g) + shf_waits_for_net(save, g);
 
 		for (uint32_t k = 0; k < g->moves_n; k++) {
@@ -53,8 +61,9 @@ void shf_moves_init(struct sheaf_save *save)
 	}
 }
 
-/* This rank's serves as the files go, so that pages fill from the front on all ranks and early
- * ones can be written early. stream: where the move is in what goes to its rank. */
+/* A serve in the order of copying: by offset in the image of its rank, so that images fill from the
+ * front on all ranks, and their first segments can be written early. stream: offset of the serve in
+ * the stream to its rank. */
 struct turn {
 	uint64_t image;
 	size_t serve, stream;
@@ -69,6 +78,8 @@ static int turn_order(const void *a, const void *b)
 	return x->serve < y->serve ? -1 : x->serve > y->serve;
 }
 
+/* Returns the serves in that order, or NULL. The streams are packed in the order of work.serves, so
+ * their offsets are computed before the sort. */
 static struct turn *take_turns(const struct sheaf_save *save, struct shf_span serves)
 {
 	const struct shf_work *w = &save->plan->work;
@@ -88,9 +99,11 @@ static struct turn *take_turns(const struct sheaf_save *save, struct shf_span se
 	return turns;
 }
 
-#define FUSED (UINT64_C(128) << 10)     /* bytes that stay in a core's cache, with averages */
+#define FUSED (UINT64_C(128) << 10)     /* bytes: so little that the weights are still in the core's
+                                         * cache when they are copied after the update of their
+                                         * averages */
 
-/* In memory, one past the last unit of the box. */
+/* Returns the index in memory of the unit after the last one of the box. */
 static int64_t end_of(const struct shf_mem *m, const struct shf_box *box)
 {
 	int64_t last = m->origin;
@@ -100,8 +113,8 @@ static int64_t end_of(const struct shf_mem *m, const struct shf_box *box)
 	return last + 1;
 }
 
-/* Averages that are due are made of weights just before these are copied, or are copied just after
- * they are made: so little at a time that memory is read once. */
+/* Copies a box. If averages are due, they are updated just before the weights are copied, or copied
+ * just after the update, FUSED bytes at a time, so that memory is read once. */
 static void copy_in(const struct sheaf_save *save, const struct shf_box_move *m,
                     const struct shf_box *box, struct shf_place_at to, struct shf_sums_to *sums)
 {
@@ -125,8 +138,9 @@ static void copy_in(const struct sheaf_save *save, const struct shf_box_move *m,
 	shf_copy_in(t, m->slice, box, to, sums);
 }
 
-/* Into the pages of a rank of this node; the digest of what went by. Behind: past the caches, which
- * the caller works with. */
+/* Copies a box into the image of a rank of this node. Returns the digest of its bytes. A background
+ * copy stores past the caches, because the caller is using them. Copies inside begin are timed, to
+ * find out which way is faster (store_way.h). */
 static uint64_t copy_to_image(struct sheaf_save *save, const struct shf_box_move *m)
 {
 	const struct shf_serve *v = m->serve;
@@ -175,6 +189,7 @@ int shf_move_copy(struct sheaf_save *save, const struct shf_box_move *m, uint64_
 	return 0;
 }
 
+/* Copies one serve inside begin. */
 static int copy_move(struct sheaf_save *save, const struct turn *turn, struct sheaf_error *err)
 {
 	const struct shf_serve *v = &save->plan->work.serves[turn->serve];
@@ -194,10 +209,11 @@ static int copy_move(struct sheaf_save *save, const struct turn *turn, struct sh
 	return rc;
 }
 
-#define LOOK_BYTES (UINT64_C(2) << 20)  /* copied between looks at what is whole */
-#define LOOK_SEGS 64
+#define LOOK_BYTES (UINT64_C(2) << 20)  /* bytes copied before complete segments are looked for */
+#define LOOK_SEGS 64                    /* segments checked each time */
 
-/* This rank's memory into images and streams. */
+/* Copies this rank's boxes of the round into images and streams, and writes segments that are
+ * complete meanwhile. */
 static int copy_round(struct sheaf_save *save, uint32_t round, struct sheaf_error *err)
 {
 	const struct shf_work *w = &save->plan->work;
@@ -270,7 +286,8 @@ int shf_round_open(struct sheaf_save *save, uint32_t round, struct sheaf_error *
 	return shf_net_prepare(save, round, err);
 }
 
-/* rc: whether this rank can copy. */
+/* Copies a round; unless it is the last, also exchanges its streams and waits for its writes, on
+ * all ranks. rc: the result of this rank's work so far. [collective] */
 static int one_round(struct sheaf_save *save, uint32_t round, bool last, int rc,
                      struct sheaf_error *err)
 {
@@ -283,15 +300,17 @@ static int one_round(struct sheaf_save *save, uint32_t round, bool last, int rc,
 	if (rc == 0)
 		rc = copy_round(save, round, err);
 	most = save->copy.net.longest;
-	/* Then the node's images are whole but for the net. */
+	/* After this agreement the images of the node are complete, except for bytes from other
+	 * nodes. */
 	rc = shf_agree_max(&save->run->team, rc, &most, 1, err);
 	if (rc == 0 && last && save->plan->slotted)
 		rc = shf_slots_run(save, err);
 	if (rc < 0)
 		return rc;
 	save->copy.net.most = (size_t)most;
-	save->copy.exchanged = most == 0; /* its image is free once it is written */
-	/* What fails here sticks to the save, and is told when ranks agree on it. */
+	save->copy.exchanged = most == 0; /* nothing to exchange: the image is free once it is
+	                                   * written */
+	/* A failure here is recorded in the save, and the next agreement reports it. */
 	if (save->copy.exchanged) {
 		(void)shf_round_arrived(save, round, NULL);
 	} else {
@@ -305,7 +324,7 @@ static int one_round(struct sheaf_save *save, uint32_t round, bool last, int rc,
 		return 0;
 	while ((rc = shf_net_finish(save, 0, err)) == SHEAF_EAGAIN)
 		;
-	if (rc == 0) /* the next round writes over these images (I10) */
+	if (rc == 0) /* the next round overwrites these images (I10) */
 		rc = shf_save_drain_together(save, err);
 	return rc;
 }

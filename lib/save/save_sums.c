@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Everything that proves a step. Digests of tensors are XORed over all ranks, in one operation and
- * in place, so that no rank holds more than one for each tensor. Sums of headers and blocks go to
- * rank 0, which compares the two for every file (I4) and makes the table of sheaf.sums. */
+/* The checksums of a step. Digests of tensors are combined over all ranks by one all-reduce (XOR)
+ * in place, so each rank holds one digest for each tensor. Sums of headers and blocks go to rank 0,
+ * which compares the two for every file (I4) and makes the table of sheaf.sums. */
 #include "save_sums.h"
 #include <stdlib.h>
 #include <string.h>
@@ -50,11 +50,14 @@ int shf_sums_take(struct shf_sums_in *in, const struct shf_layout *l, struct shf
 
 /* ---- the table, on rank 0 ---- */
 
+/* An entry of the hash index in sheaf.sums, before it is sorted by key: the tensor's key and its
+ * number in the table. */
 struct slot {
 	uint64_t key;
 	uint32_t number;
 };
 
+/* Sorts by key, then by number. */
 static int slot_order(const void *a, const void *b)
 {
 	const struct slot *x = a, *y = b;
@@ -64,7 +67,8 @@ static int slot_order(const void *a, const void *b)
 	return (x->number > y->number) - (x->number < y->number);
 }
 
-/* I4: what the holders' digests and the headers say of a file. Tensors lie one behind the other. */
+/* The sum of a file by I4, from the digests of its tensors and its header. The tensors follow each
+ * other in the file without gaps, so each digest is appended by a shift. */
 static uint64_t sum_by_tensors(const struct shf_layout *l, size_t f, const struct shf_sums_in *in)
 {
 	const struct shf_lt_file *file = &l->files[f];
@@ -78,7 +82,8 @@ static uint64_t sum_by_tensors(const struct shf_layout *l, size_t f, const struc
 	return raw;
 }
 
-/* Raw block sums -> standard ones in place; sums of whole files. */
+/* Turns the raw block sums into standard CRCs, in place, and computes the sums of whole files from
+ * them. ECORRUPT if a file's sum differs from that of its tensors (I4). */
 static int sum_files(const struct sheaf_save *save, const struct shf_sums_in *in,
                      uint64_t *file_crc, struct sheaf_error *err)
 {
@@ -113,8 +118,10 @@ static int sum_files(const struct sheaf_save *save, const struct shf_sums_in *in
 	return rc;
 }
 
-/* ---- the table without the sums, alike in every save of the plan ---- */
+/* ---- the table without the checksums, the same in every save of the plan ---- */
 
+/* Writes the records of all tensors, their names, and the index by key. The digests are written
+ * later. */
 static void put_tensors(const struct shf_layout *l, const struct shf_sums_head *h, uint8_t *table,
                         struct slot *slots)
 {
@@ -145,6 +152,7 @@ static void put_tensors(const struct shf_layout *l, const struct shf_sums_head *
 	}
 }
 
+/* Writes the head and the records of all files. */
 static void put_files(const struct shf_layout *l, const struct shf_sums_head *h, uint8_t *table)
 {
 	uint64_t first = 0;
@@ -160,6 +168,7 @@ static void put_files(const struct shf_layout *l, const struct shf_sums_head *h,
 	}
 }
 
+/* Makes the table without checksums. *h: its layout. ENOMEM. */
 static int table_new(const struct shf_layout *l, struct shf_sums_head *h, struct shf_buf *out)
 {
 	struct slot *slots = shf_alloc(l->tensors_n, sizeof(*slots));
@@ -170,7 +179,8 @@ static int table_new(const struct shf_layout *l, struct shf_sums_head *h, struct
 	for (size_t i = 0; i < l->tensors_n; i++)
 		h->names_bytes += strlen(l->families[l->tensors[i].family].name) +
 		                  strlen(l->tensors[i].name) + 2;
-	if (slots && always(shf_sums_layout(h))) /* of what has room in memory */
+	if (slots && always(shf_sums_layout(h))) /* cannot overflow: its parts are in memory
+	                                          * already */
 		table = shf_buf_extend(out, (size_t)h->bytes);
 	if (table) {
 		put_tensors(l, h, table, slots);
@@ -180,6 +190,8 @@ static int table_new(const struct shf_layout *l, struct shf_sums_head *h, struct
 	return table ? 0 : SHEAF_ENOMEM;
 }
 
+/* Appends the table without checksums to out, from the plan's stock if it is there; else makes it
+ * and keeps a copy. ENOMEM. */
 static int table_of_plan(struct shf_plan *plan, struct shf_sums_head *h, struct shf_buf *out)
 {
 	struct shf_stock *stock = &plan->stock;
@@ -194,14 +206,16 @@ static int table_of_plan(struct shf_plan *plan, struct shf_sums_head *h, struct 
 	if (rc == 0 && h->bytes <= SHF_STOCK_MAX) {
 		shf_buf_add(&stock->table, out->data, out->len);
 		stock->head = *h;
-		if (stock->table.oom) /* then the next save makes one again */
+		if (stock->table.oom) /* no memory: the next save makes it again */
 			shf_buf_release(&stock->table);
 	}
 	return rc;
 }
 
-/* ---- and the sums ---- */
+/* ---- the checksums ---- */
 
+/* Writes digests and block sums into the table, and last the CRC of each page of the table, which
+ * covers these. */
 static void put_sums(const struct shf_layout *l, const struct shf_sums_head *h, uint8_t *table,
                      const struct shf_sums_in *in)
 {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* C2 and C3 on this rank. The writes of a save are waited for, then each file that this rank wrote
- * is fsynced through the descriptor it was written with, and closed. No rank waits for another one
- * here: an fsync covers what was written through its descriptor, and every rank that wrote to a
- * file makes one. */
+/* C2 and C3 on this rank. Waits for the writes of a save, then fsyncs each file that this rank
+ * wrote through the descriptor it was written with, and closes it. No rank waits for another one
+ * here: every rank that wrote to a file makes an fsync of its own, which covers what it wrote. */
 #include "save_sync.h"
 #include <inttypes.h>
 #include "err.h"
@@ -10,6 +9,7 @@
 #include "run_io.h"
 #include "save_handle.h"
 
+/* Submits an fsync for each file that is open. */
 static int fsync_submit(struct sheaf_save *save, struct shf_io *ios, struct sheaf_error *err)
 {
 	int rc = 0;
@@ -26,6 +26,8 @@ static int fsync_submit(struct sheaf_save *save, struct shf_io *ios, struct shea
 	return rc;
 }
 
+/* Closes all files. Returns the first failure of a close of a descriptor that was fsynced; one with
+ * O_DIRECT has reported its errors in its writes. */
 static int close_files(struct sheaf_save *save, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = save->run->sys;
@@ -48,7 +50,7 @@ static int close_files(struct sheaf_save *save, struct sheaf_error *err)
 	return rc;
 }
 
-/* C3 begins. [local] */
+/* Begins C3: allocates and submits the fsyncs. [local] */
 static int sync_begin(struct sheaf_save *save, struct sheaf_error *err)
 {
 	size_t files_n = save->plan->layout.files_n;
@@ -59,7 +61,8 @@ static int sync_begin(struct sheaf_save *save, struct sheaf_error *err)
 	       : shf_fail(err, SHEAF_ENOMEM, "no memory to sync %zu files", files_n);
 }
 
-/* How long it took, whenever it was asked after. */
+/* Records how long the fsyncs took, by when the last one finished, not by when a call noticed
+ * it. */
 static void sync_took(struct sheaf_save *save)
 {
 	int64_t from = atomic_load(&save->disk.syncs.from_ns), to = from;
@@ -70,7 +73,8 @@ static void sync_took(struct sheaf_save *save)
 	shf_lasted_add(&save->run->saves.pace.sync, to - from);
 }
 
-/* All of it is written here; false: not yet. */
+/* Waits for the writes of this rank, for at most ms. Once they are done, records their speed.
+ * False: some are in flight. */
 static bool own_writes_are_done(struct sheaf_save *save, int ms)
 {
 	if (shf_io_drain(save->run, &save->disk.io, ms) == SHEAF_EAGAIN)
@@ -96,7 +100,8 @@ bool shf_save_sync(struct sheaf_save *save, int ms)
 		return true;
 	if (!save->disk.syncs.ios)
 		rc = sync_begin(save, &err);
-	/* It goes on behind a commit whose time is up: the next one waits for the same requests. */
+	/* The fsyncs go on if the time of this commit is up; the next one waits for the same
+	 * requests. */
 	if (rc == 0 && shf_io_drain(save->run, &save->disk.syncs.io,
 	                            shf_ms_left(save->run, until)) == SHEAF_EAGAIN)
 		return false;

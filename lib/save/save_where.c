@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where the bytes of a save lie. The files that copy, send and write them ask here. */
+/* Computes where the bytes of a save are, for the files that copy, send and write them. */
 #include "save_where.h"
 #include "box_copy.h"
 #include "state.h"
@@ -16,7 +16,6 @@ struct shf_ctl *shf_own_ctl(const struct sheaf_save *save, size_t seg)
 	                                  shf_work_ctl(&save->plan->work, seg));
 }
 
-/* Of a segment that begins at byte lo of a file. */
 struct shf_sums_to shf_sums_at(const struct sheaf_save *save, uint32_t file, uint64_t lo,
                                   struct shf_ctl *ctl)
 {
@@ -73,7 +72,8 @@ bool shf_waits_for_net(const struct sheaf_save *save, const struct shf_seg *g)
 	return false;
 }
 
-/* The dimension that is cut, and how many of it are a part; 0: it is one part. */
+/* Sets *dim to the dimension along which a box is cut, the first with more than one row, and
+ * returns how many rows a part has. 0: the box is not cut. */
 static int64_t cut_of(const struct shf_lt_tensor *t, const struct shf_box *box, uint64_t most,
                       int *dim)
 {

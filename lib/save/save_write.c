@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes segments that are whole, and handles their finished requests. The thread that copies the
- * last part of a segment looks for whole segments afterwards, so none is missed. */
+/* Submits the writes of complete segments, and handles finished requests. A thread that has copied
+ * the last part of a segment looks for complete segments afterwards, so each is found. */
 #include "save_write.h"
 #include <stdatomic.h>
 #include "err.h"
@@ -11,12 +11,15 @@
 #include "unstaged.h"
 #include "work.h"
 
-/* One part of the segment is in its page. */
+/* The release makes the copied bytes visible to the thread that reads 0 with acquire in
+ * shf_write_some, and then writes the segment. */
 void shf_part_came(struct shf_ctl *ctl)
 {
 	atomic_fetch_sub_explicit(&ctl->left, 1, memory_order_release);
 }
 
+/* Records the block sums of a complete segment, and submits its write. The caller holds
+ * end.looking. */
 static int write_segment(struct sheaf_save *save, size_t i, struct sheaf_error *err)
 {
 	const struct shf_seg *g = &save->plan->work.segs[i];
@@ -28,7 +31,8 @@ static int write_segment(struct sheaf_save *save, size_t i, struct sheaf_error *
 		save->copy.blocks[save->copy.blocks_n++] = (struct shf_block_sum){
 			file->first_block + b,
 			atomic_load_explicit(&ctl->parts[k], memory_order_relaxed) };
-	if (save->id.flags & SHEAF_NO_DISK) { /* it is where it should be */
+	if (save->id.flags & SHEAF_NO_DISK) { /* memory alone: the image is the destination, nothing
+	                                       * is written */
 		*io = (struct shf_io){ .op = SHF_IO_WRITE };
 		return 0;
 	}
@@ -55,13 +59,14 @@ int shf_write_slotted(struct sheaf_save *save, size_t seg, struct sheaf_error *e
 	return rc;
 }
 
+/* Whether the write of a segment was submitted. The caller holds end.looking. */
 static bool is_submitted(const struct sheaf_save *save, size_t i)
 {
 	return save->disk.ios[i].op != 0;
 }
 
-/* Own segments of the round that are whole by now; `most` of them are looked at. Whoever made one
- * whole looks afterwards, so that none is missed. */
+/* Starts at the first segment that is not submitted. Does nothing without a stage, or if the image
+ * was taken from the save. */
 int shf_write_some(struct sheaf_save *save, size_t most, struct sheaf_error *err)
 {
 	struct shf_span segs = shf_work_segs(&save->plan->work, save->copy.round);
@@ -105,7 +110,8 @@ int shf_round_arrived(struct sheaf_save *save, uint32_t round, struct sheaf_erro
 		if (shf_waits_for_net(save, &save->plan->work.segs[i]))
 			shf_part_came(shf_own_ctl(save, i));
 	rc = shf_write_whole(save, &own);
-	/* Counters lie in the image, which others write too. */
+	/* All segments must be submitted now. If one is not, its counter was changed by somebody
+	 * else: the counters lie in the image, which other processes can write. */
 	pthread_mutex_lock(&save->end.looking);
 	for (size_t i = save->copy.open_seg; i < segs.end && rc == 0; i++)
 		if (!is_submitted(save, i))
@@ -120,6 +126,7 @@ int shf_round_arrived(struct sheaf_save *save, uint32_t round, struct sheaf_erro
 	return rc;
 }
 
+/* Makes the sentence for a request that has failed. */
 static int refused(const struct sheaf_save *save, const struct shf_io *io,
                    const struct shf_lt_file *file, struct sheaf_error *err)
 {
@@ -132,7 +139,6 @@ static int refused(const struct sheaf_save *save, const struct shf_io *io,
 	                      io->op == SHF_IO_FSYNC ? "fsync" : "write");
 }
 
-/* One finished request. */
 void shf_save_io_done(struct shf_io_owner *owner, struct shf_io *io)
 {
 	bool sync = io->op == SHF_IO_FSYNC, wrote = io->op == SHF_IO_WRITE;
@@ -155,7 +161,8 @@ void shf_save_io_done(struct shf_io_owner *owner, struct shf_io *io)
 	if (!wrote)
 		return;
 	if (io->done_ns > atomic_load(&save->took.write_to_ns))
-		atomic_store(&save->took.write_to_ns, io->done_ns); /* one at a time does this */
+		atomic_store(&save->took.write_to_ns, io->done_ns); /* no race: the callback runs
+		                                                     * with io.lock held */
 	atomic_fetch_add_explicit(&save->took.written, io->len, memory_order_relaxed);
 	if (shf_is_slotted(g))
 		shf_slots_written(save, (size_t)(io - save->disk.ios));

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Assigns slots to segments that lie in no image. */
 #include "unstaged.h"
 #include <inttypes.h>
 #include "err.h"
@@ -7,12 +8,16 @@
 #include "work.h"
 
 struct shf_slots {
-	pthread_mutex_t lock;           /* a leaf */
-	size_t first, n;                /* segments of the plan */
-	size_t next;                    /* guarded by lock: all before are taken */
-	uint8_t *taken;                 /* owned; guarded by lock; by segment: 1 + its slot */
-	uint64_t *digests;              /* owned; by move of the plan: of who copies it */
-	uint32_t busy;                  /* guarded by lock: slots, a bit each */
+	pthread_mutex_t lock;           /* no other lock is taken with this one held */
+	size_t first, n;                /* segments [first, first + n) of the plan lie in no
+	                                 * image */
+	size_t next;                    /* guarded by lock: all segments before first + next are
+	                                 * taken */
+	uint8_t *taken;                 /* owned; guarded by lock; by segment: 1 + its slot; 0: not
+	                                 * taken */
+	uint64_t *digests;              /* owned; by move of the plan; written by the thread that
+	                                 * copies it */
+	uint32_t busy;                  /* guarded by lock: slots in use, one bit each */
 };
 
 int shf_slots_new(struct sheaf_save *save, struct sheaf_error *err)
@@ -47,7 +52,7 @@ void shf_slots_free(struct shf_slots *a, bool ours)
 	shf_free(a);
 }
 
-/* The next of any slice. Locked. */
+/* Returns the next segment that is not taken, or SHF_SLOTS_NONE. The caller holds the lock. */
 static int64_t next_untaken(struct shf_slots *a)
 {
 	while (a->next < a->n && a->taken[a->next])
@@ -55,7 +60,8 @@ static int64_t next_untaken(struct shf_slots *a)
 	return a->next < a->n ? (int64_t)(a->first + a->next) : SHF_SLOTS_NONE;
 }
 
-/* With bytes of that slice, or of any. Locked. */
+/* Returns a segment that is not taken and has bytes of that slice (SIZE_MAX: of any), or
+ * SHF_SLOTS_NONE. The caller holds the lock. */
 static int64_t untaken(struct sheaf_save *save, size_t slice)
 {
 	struct shf_slots *a = save->copy.slots;

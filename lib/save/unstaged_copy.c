@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies segments that lie in no image (unstaged.h) into slots and writes them from there. */
+/* Copies segments that have no place in the image (unstaged.h) into slots, and writes them from
+ * there. */
 #include "unstaged_copy.h"
 #include "run_env.h"
 #include "save_handle.h"
@@ -34,6 +35,7 @@ void shf_slots_copy(struct sheaf_save *save, size_t seg)
 	if (!behind)
 		shf_stores_took(&save->copy.stores, bytes, shf_now(save->run) - from);
 	rc = shf_write_slotted(save, seg, &err);
+	/* No write was submitted whose end would free the slot. */
 	if (rc < 0) {
 		shf_save_stick(save, rc, &err);
 		shf_slots_written(save, seg);
@@ -41,7 +43,8 @@ void shf_slots_copy(struct sheaf_save *save, size_t seg)
 	atomic_fetch_add_explicit(&save->took.copied, bytes, memory_order_relaxed);
 }
 
-/* What can be done in that time, while others wait; true: there is more. */
+/* Copies and writes segments for a time slice. True: segments are left to take. False: none is, or
+ * the save has failed. */
 static bool run_some(struct sheaf_save *save)
 {
 	int64_t until = shf_now(save->run) + SHF_SLICE_MS * INT64_C(1000000), seg = SHF_SLOTS_NONE;
