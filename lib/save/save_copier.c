@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The copy behind: its threads, and what they copy. */
+/* The asynchronous copy of a lazy save: its threads, its start and its end. */
 #include "save_copier.h"
 #include <inttypes.h>
 #include <string.h>
@@ -15,10 +15,11 @@
 #include "state.h"
 #include "work.h"
 
-#define NAP_MS 10               /* at most, so that whoever ends the thread need not wait */
+#define NAP_MS 10               /* longest pause of a copy thread, so that shf_lazy_stop() need not
+                                 * wait long */
 
-/* More was copied than opts.copy_rate_max allows since the copy began: how long until it is not;
- * ms. */
+/* Returns for how many ms (NAP_MS at most) to pause so that the average rate since the copy began
+ * falls to opts.copy_rate_max; 0: no pause is needed. */
 static int ahead_ms(const struct shf_lazy *lz)
 {
 	uint64_t rate = lz->save->run->opts.copy_rate_max;
@@ -150,7 +151,7 @@ static int lazy_init(struct shf_lazy *lz, struct sheaf_save *save, bool now)
 		atomic_init(&lz->left[s], shf_pieces_in(lz, s) + shf_slotted_in(lz, s));
 		atomic_fetch_add(&lz->open, shf_pieces_in(lz, s));
 	}
-	if (!now)       /* header pages, and segments of no image */
+	if (!now)       /* header pages count as one, and each segment in a slot as one */
 		atomic_fetch_add(&lz->open, 1 + slotted.end - slotted.first);
 	atomic_init(&lz->unasked, save->plan->turns.saved_n);
 	return overlaps_init(lz, n);
@@ -231,7 +232,8 @@ void shf_lazy_stop(struct sheaf_save *save)
 		shf_sys_task_free(sys, lz->tasks[--lz->tasks_n]);
 	pthread_mutex_unlock(&lz->tasks_lock);
 	shf_lazy_update(save);
-	(void)shf_pieces_settled(lz, SHF_ANY, -1);     /* and whoever copies what he asked for */
+	(void)shf_pieces_settled(lz, SHF_ANY, -1);     /* waits for callers at gates that are
+	                                                * copying */
 	shf_lazy_forget(save);
 }
 
@@ -239,7 +241,8 @@ void shf_lazy_free(struct shf_lazy *lz, bool ours)
 {
 	if (!lz)
 		return;
-	if (ours) { /* in a forked child somebody may wait there, or hold it, for ever */
+	if (ours) { /* in a forked child, a thread of the parent may hold them or wait on them for
+	             * ever */
 		pthread_cond_destroy(&lz->moved);
 		pthread_mutex_destroy(&lz->lock);
 		pthread_mutex_destroy(&lz->tasks_lock);

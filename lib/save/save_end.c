@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a save ends: frees what it holds, closes its stage or deletes it, and tells the run. */
+/* Ends a save: stops its threads and requests, closes or deletes its stage, updates the run, and
+ * frees memory. */
 #include "save_end.h"
 #include "err.h"
 #include "run_env.h"
@@ -34,6 +35,7 @@ void shf_save_unreserve(struct sheaf_save *save, bool ours)
 	save->disk.ios = save->disk.sizes = NULL;
 }
 
+/* Removes the save from the run's list, if it is there. */
 static void list_remove(struct sheaf_run *run, struct sheaf_save *save)
 {
 	struct sheaf_save **at = &run->saves.first, *before = NULL;
@@ -63,20 +65,23 @@ static void files_close(struct sheaf_save *save)
 	}
 }
 
-/* Release what only the process that began the save may touch. */
+/* Stops the save and releases what only the process that began it may touch. The order matters:
+ * threads that copy are stopped first, then no write can be submitted, then the submitted ones are
+ * waited for, and only then are files closed. */
 static void let_go(struct sheaf_save *save)
 {
 	struct sheaf_run *run = save->run;
 
 	shf_lazy_stop(save);
 	if (shf_lazy_is_behind(save) && save->at.copy == SHF_COPYING && save->copy.image >= 0)
-		run->image.all[save->copy.image].dirty = true; /* others may still copy into it */
-	shf_image_give(save); /* from here on nobody submits a write of it */
+		run->image.all[save->copy.image].dirty = true; /* other ranks may still be copying
+		                                                * into it */
+	shf_image_give(save); /* from here on no thread submits a write */
 	(void)shf_save_drain(save, -1);
 	(void)shf_io_drain(run, &save->disk.syncs.io, -1);
 	if (save->at.disk >= SHF_DISK_PUBLISHING && run->team.rank == 0)
-		(void)shf_publishing_end(save, NULL); /* all agreed to it, and it takes no longer
-		                                       * than throwing the stage away */
+		(void)shf_publishing_end(save, NULL); /* all ranks agreed to publish it, and that
+		                                       * takes no longer than deleting the stage */
 	files_close(save);
 	if (save->at.end != SHF_OVER && save->disk.stage.dir >= 0 && run->team.rank == 0)
 		shf_stage_discard(&run->store, &save->disk.stage);
@@ -86,11 +91,12 @@ static void let_go(struct sheaf_save *save)
 
 void shf_save_settle(struct sheaf_save *save, int rc, const struct sheaf_error *err)
 {
-	/* In doubt or lost: perhaps it was published, and then it is not ours to delete. */
+	/* In doubt or lost: the step may be published, so the stage must not be deleted. Setting
+	 * OVER before let_go() prevents that. */
 	if (rc == 0 || rc == SHEAF_EINDOUBT || rc == SHEAF_ELOST)
 		save->at.end = SHF_OVER;
 	if (rc < 0)
-		shf_save_stick(save, rc, err); /* before who waits at a gate is let go */
+		shf_save_stick(save, rc, err); /* recorded before let_go() wakes callers at gates */
 	let_go(save);
 	for (size_t f = 0; f < save->plan->layout.files_n; f++) {
 		save->disk.fds[f] = -1;
@@ -105,7 +111,7 @@ void shf_save_settle(struct sheaf_save *save, int rc, const struct sheaf_error *
 	list_remove(save->run, save);
 }
 
-/* What became of one that was left: nobody else hears of it. */
+/* The code for the metrics of a save that was abandoned. No call returns it. */
 static int left_code(const struct sheaf_save *save)
 {
 	return save->at.disk >= SHF_DISK_PUBLISHING ? SHEAF_EINDOUBT : SHEAF_EFAILED;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How long a save will still take. Copying and writing go on at the same time, so the slower
- * counts; what travels, the syncs and the publish come after each other. What was done is known by
- * when that was, not by when somebody asked. Everything read here is atomic: another thread may be
- * in the save's commit. */
+/* Estimates how long a save will still take. Copying and writing overlap, so the slower of the two
+ * counts. The exchange, the fsyncs and the publish follow one after the other. Speeds are computed
+ * from when requests finished, not from when the estimate was asked for. Everything read here is
+ * atomic, because another thread may be in the save's commit. */
 #include "save_eta.h"
 #include "run_env.h"
 #include "run_io.h"
@@ -11,7 +11,8 @@
 
 #define UNKNOWN (-1.0)
 
-/* Of what a lazy save copies behind; too new to tell: left to the writes, which follow it. */
+/* Time for what a lazy save still has to copy. 0 if nothing was copied yet: then the estimate rests
+ * on the writes, which follow the copy. */
 static double copy_ns(struct sheaf_save *save)
 {
 	uint64_t all = shf_lazy_is_behind(save) ? save->plan->turns.bytes : 0;
@@ -23,9 +24,10 @@ static double copy_ns(struct sheaf_save *save)
 	return (double)(all - done) / (double)done * (double)passed;
 }
 
-/* So many bytes, at the speed of the save before and of this one. The more of this one is written
- * the more it counts: what is under way shows only when it is done. It alone counts when it should
- * be over by now. */
+/* Time for writing so many bytes, at a mean of the speeds of earlier saves and of this one. The
+ * more of this save is written, the more its own speed counts, because a write shows up only when
+ * it has finished. If the save has taken longer than the earlier ones, its own speed alone
+ * counts. */
 static double write_ns(struct sheaf_save *save, uint64_t bytes)
 {
 	uint64_t done = atomic_load(&save->took.written), all = atomic_load(&save->took.to_write);
@@ -39,13 +41,13 @@ static double write_ns(struct sheaf_save *save, uint64_t bytes)
 	if (done == 0 || to <= from)
 		return shf_rate_ns(&save->run->saves.pace.write, bytes);
 	part = (double)done / (double)all;
-	own = (double)(to - from) / part;       /* for all of them, as before */
+	own = (double)(to - from) / part;       /* for all bytes of the save, like `before` */
 	if (before >= 0 && (double)(to - from) <= before)
 		own = part * own + (1 - part) * before;
 	return own * (double)bytes / (double)all;
 }
 
-/* What is left of something that began at from_ns (0: it has not), and took so long before. */
+/* What is left of something that began at from_ns (0: not yet) and takes `all` ns as a whole. */
 static double rest_ns(const struct sheaf_save *save, int64_t from_ns, double all)
 {
 	double rest = from_ns ? all - (double)(shf_now(save->run) - from_ns) : all;
@@ -53,8 +55,8 @@ static double rest_ns(const struct sheaf_save *save, int64_t from_ns, double all
 	return rest > 0 ? rest : 0;
 }
 
-/* C3 and what comes after. Where no step of the run was ever synced that may be all of the writing
- * over again; where none was published that may take as long as its syncs. */
+/* Time for C3 and all that follows. If no step of the run was synced yet, the fsyncs are assumed to
+ * take as long as the writes; if none was published yet, the publish as long as the fsyncs. */
 static double end_ns(struct sheaf_save *save, double writing)
 {
 	const struct shf_pace *pace = &save->run->saves.pace;
@@ -75,6 +77,7 @@ static double end_ns(struct sheaf_save *save, double writing)
 	return rest_ns(save, syncing, sync) + publish;
 }
 
+/* Time for C0, if the stage is still to be made. */
 static double stage_ns(struct sheaf_save *save)
 {
 	bool staged;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The copy behind: who asks whether memory may change, who brings it, who wants all copied. */
+/* The gates of a lazy save: callers that wait until memory may change, that put slices, or that
+ * need the whole copy. */
 #include "save_gates.h"
 #include <inttypes.h>
 #include "err.h"
@@ -12,9 +13,11 @@
 #include "slice_overlaps.h"
 #include "state.h"
 
-#define SLICE_MS 1000           /* who asks looks whether the save still goes on */
+#define SLICE_MS 1000           /* how long a caller waits before it checks whether the save has
+                                 * failed */
 
-/* All of them that have some of the slice, no longer than that. True: something was copied. */
+/* Copies all segments in slots that have bytes of the slice, until until_ns at most (< 0: no
+ * limit). True: something was copied. */
 static bool ask_slotted(struct shf_lazy *lz, size_t slice, int64_t until_ns)
 {
 	const struct sheaf_run *run = lz->save->run;
@@ -37,7 +40,8 @@ static bool ask_slotted(struct shf_lazy *lz, size_t slice, int64_t until_ns)
 	return copied;
 }
 
-/* A save that has failed takes nothing more: what is calm then stays so. */
+/* Stops the copy if the save has failed, so that no piece is taken any more: if no piece is being
+ * copied then, none will be later. Returns the failure or 0. */
 static int stop_failed(struct shf_lazy *lz)
 {
 	int rc = shf_save_failure(lz->save, NULL);
@@ -54,7 +58,9 @@ static bool is_copied(const struct shf_lazy *lz, size_t slice)
 	       : atomic_load_explicit(&lz->left[slice], memory_order_acquire) == 0;
 }
 
-/* Copies and waits, no longer than that. */
+/* Copies what is left of the slice (SHF_ANY: of all), and waits for what other threads are copying,
+ * for timeout_ms at most. 0, EAGAIN, or the failure of the save when nothing is being copied any
+ * more. */
 static int wait_for(struct shf_lazy *lz, size_t slice, int timeout_ms)
 {
 	struct sheaf_save *save = lz->save;
@@ -74,7 +80,8 @@ static int wait_for(struct shf_lazy *lz, size_t slice, int timeout_ms)
 		failed = stop_failed(lz);
 		calm = shf_pieces_settled(lz, slice, until);
 		rc = is_copied(lz, slice) ? 0 : calm && failed < 0 ? failed : SHEAF_EAGAIN;
-	} while (rc == SHEAF_EAGAIN && until < 0 && failed == 0 && /* it has failed since */
+	} while (rc == SHEAF_EAGAIN && until < 0 && failed == 0 && /* until the copy is complete or
+	                                                            * the save fails */
 	         shf_lazy_unput(save) < 0);
 	if (copied)
 		shf_pieces_look(save);
@@ -113,7 +120,7 @@ int shf_lazy_finish(struct sheaf_save *save, int timeout_ms)
 	return wait_for(save->copy.lazy, SHF_ANY, timeout_ms);
 }
 
-/* How much of timeout_ms is left at a time that was counted from it. */
+/* Returns how much of timeout_ms is left if it ends at until_ns; 0 and negative values stay. */
 static int rest_ms(const struct shf_lazy *lz, int timeout_ms, int64_t until_ns)
 {
 	return timeout_ms <= 0 ? timeout_ms : shf_ms_left(lz->save->run, until_ns);

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* C4: what all ranks know of a save comes to rank 0, once: for the card of a step in memory, or
- * else for the manifest on disk. What was gathered for the card is published later. */
+/* C4: what all ranks know of a save is gathered on rank 0, once: for the card of a step in memory,
+ * or else for the manifest on disk. If it was gathered for the card, the commit to disk uses the
+ * same data. */
 #include "save_gather.h"
 #include "err.h"
 #include "save_attach.h"
 #include "save_sums.h"
 
-/* Rank 0 reads what came of each rank, in their order. */
+/* Decodes what each rank sent, in the order of ranks, and makes sums and lists from it. EBUG,
+ * ENOMEM, ECORRUPT (I4), EINVAL if ranks gave different contents. [rank 0] */
 static int read_all_ranks(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct shf_publishing *p = &save->publishing;
@@ -43,7 +45,8 @@ int shf_save_gather(struct sheaf_save *save, int rc, bool carry, struct sheaf_er
 		                     SHEAF_XOR, err);
 	if (lost < 0)
 		return lost;
-	save->at.sums = SHF_SUMS_UNITED; /* in place: a second time would undo it */
+	save->at.sums = SHF_SUMS_UNITED; /* the XOR was done in place, so doing it a second time
+	                                  * would undo it */
 	p->carried = carry;
 	shf_sums_put(save, &mine);
 	shf_attach_put(save, carry, &mine);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attached files and notes of a save. Each is checked in the call that gives it. Whether those of
- * several ranks fit together is checked in the commit (save_attach.c, save_record.c). */
+/* The calls sheaf_save_attach and sheaf_save_note. Each call checks what it is given. Whether the
+ * entries of several ranks fit together is checked in the commit (save_attach.c, save_record.c). */
 #include "save_given.h"
 #include <inttypes.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 #include "save_record.h"
 #include "valid.h"
 
-/* What the line of an attached file in the manifest holds beside its name, at its longest. */
+/* What the line of an attached file in the manifest has besides its name, at its longest. */
 #define FILE_NUMBERS ", bytes: 9223372036854775807, crc: 0123456789abcdef"
 
 /* Ends a call that gives a note or an attached file, and returns rc. EINVAL refuses this one alone,
@@ -30,15 +30,18 @@ static int given(struct sheaf_save *save, int rc, const struct sheaf_error *err)
 	return rc;
 }
 
+/* EINVAL if the save takes no more notes and files. */
 static int takes_more(const struct sheaf_save *save, struct sheaf_error *err)
 {
 	if (save->at.end == SHF_OVER)
 		return shf_fail(err, SHEAF_EINVAL, "the save is over");
-	/* What lies in memory has the notes and files of that moment, and so must the disk. */
+	/* The step in memory has the notes and files that were gathered, and the step on disk must
+	 * have the same. */
 	return save->at.sums < SHF_SUMS_GATHERED ? 0
 	     : shf_fail(err, SHEAF_EINVAL, "a commit has gathered what ranks gave it already");
 }
 
+/* Checks an attached file. *line: how many bytes it takes in the manifest. */
 static int attach_check(const struct sheaf_save *save, const char *file, const void *bytes,
                         size_t n, size_t *line, struct sheaf_error *err)
 {
@@ -62,6 +65,7 @@ static int attach_check(const struct sheaf_save *save, const char *file, const v
 	return shf_record_takes(save, file, FILE_NUMBERS, line, err);
 }
 
+/* Stores copies of the name and the bytes. */
 static int attach(struct sheaf_save *save, const char *file, const void *bytes, size_t n,
                   struct sheaf_error *err)
 {
@@ -74,7 +78,7 @@ static int attach(struct sheaf_save *save, const char *file, const void *bytes, 
 		*a = (struct shf_attached){ shf_strdup(file), shf_alloc(n, 1), n };
 	}
 	if (!a || !a->name || !a->bytes) {
-		/* attached_n does not count it, so nobody meets half an entry. */
+		/* attached_n does not count the entry, so no one reads half of it. */
 		shf_free(a ? a->name : NULL);
 		shf_free(a ? a->bytes : NULL);
 		return shf_fail(err, SHEAF_ENOMEM, "attached file %s: no memory", file);
@@ -98,6 +102,7 @@ int shf_save_attach(struct sheaf_save *save, const char *file, const void *bytes
 	return given(save, rc, &err);
 }
 
+/* Checks a note. *line: how many bytes it takes in the manifest. */
 static int note_check(const struct sheaf_save *save, const char *key, const char *value,
                       size_t *line, struct sheaf_error *err)
 {
@@ -121,6 +126,7 @@ static int note_check(const struct sheaf_save *save, const char *key, const char
 	return shf_record_takes(save, key, value, line, err);
 }
 
+/* Stores copies of the key and the value. */
 static int note(struct sheaf_save *save, const char *key, const char *value,
                 struct sheaf_error *err)
 {

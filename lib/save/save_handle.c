@@ -66,6 +66,7 @@ int shf_save_fail(struct sheaf_save *save, const char *why)
 	bool late;
 
 	pthread_mutex_lock(&save->end.lock);
+	/* A save that has failed anyway takes another failure without an error. */
 	late = save->at.end >= SHF_SEALED && save->end.rc == 0 && !atomic_load(&save->end.failed);
 	if (!atomic_load(&save->end.failed) && save->at.end == SHF_OPEN) {
 		snprintf(save->end.why, sizeof(save->end.why), "%s",
@@ -99,6 +100,7 @@ void shf_save_stat(const struct sheaf_save *save, struct sheaf_stat *stat)
 		.gates_ns = gates_ns, .gate_ns_max = atomic_load(&s->gate_ns_max),
 		.copy_ns = atomic_load(&save->took.copy_ns),
 		.over_ns = atomic_load(&save->took.over_ns) };
+	/* The phases 2 and 6 are derived here: took.phase has only 0, 1 and 3. */
 	if (stat->phase == 1 && stat->written == stat->to_write)
 		stat->phase = 2;
 	if (stat->phase == 2 && save->at.disk >= SHF_DISK_PUBLISHING)
@@ -129,6 +131,9 @@ int shf_save_images(const struct sheaf_save *save)
 {
 	int most = save->run->opts.images_max;
 
+	/* By default two images if one must stay busy while the next save is copied: for a lazy
+	 * save, and with agents, which keep the newest step in one. Never more than the agents and
+	 * the plan allow. */
 	most = most ? most : save->id.flags & SHEAF_LAZY || save->run->tier->wanted ? 2 : 1;
 	most = shf_tier_allows(save->run, most);
 	return most < save->plan->images ? most : save->plan->images;
@@ -172,6 +177,7 @@ int shf_save_together(struct sheaf_save *save, bool (*part)(struct sheaf_save *s
 	return rc;
 }
 
+/* Waits a time slice for the writes of this rank. True: some are in flight. */
 static bool is_writing(struct sheaf_save *save)
 {
 	return shf_io_drain(save->run, &save->disk.io, SHF_SLICE_MS) == SHEAF_EAGAIN;
@@ -181,6 +187,7 @@ int shf_save_drain_together(struct sheaf_save *save, struct sheaf_error *err)
 {
 	int rc = shf_save_together(save, is_writing, err);
 
-	/* Not before: the image of a rank that still writes is not free, whoever failed (I10). */
+	/* The failure is agreed on only now: while some rank writes, its image is in use, no matter
+	 * which rank failed (I10). */
 	return rc == 0 ? shf_agree(&save->run->team, shf_save_rc(save, err), err) : rc;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which save has which image, and which one the next save takes.
+/* Assigns images to saves, and chooses which one the next save takes.
  *
- * Always true: an image is at most one save's, the same on all ranks, until none of that save's
- * bytes travel, and none are written, on any rank (I10). */
+ * Invariant: an image belongs to one save at most, the same one on all ranks, until on no rank any
+ * byte of that save is left to exchange or to write (I10). */
 #include "save_image.h"
 #include <inttypes.h>
 #include "agent_link.h"
@@ -14,13 +14,20 @@
 #include "save_net.h"
 #include "save_stage.h"
 
-/* Where the saves in flight are the same, all ranks choose the same one. *of: whose it still is. */
+/* Chooses the image for a new save: one that is not in use; else one that is not in use but has the
+ * newest replica's step; else that of the oldest save in flight, which is waited for. *of: the save
+ * that still has it, or NULL.
+ *
+ * The choice depends only on the saves in flight, the newest step in memory and the replicas, so
+ * ranks that have these in common choose the same image. */
 int shf_image_choose(const struct sheaf_run *run, int below, struct sheaf_save **of)
 {
 	unsigned stay = 0, older = 0, used;
 
-	/* What memory has newest stays until it has something newer (M3), and what is being copied
-	 * until it has been; what has been copied, unless somebody would have to wait (G2). */
+	/* `stay`: the image of the newest step in memory stays until a newer step is complete (M3),
+	 * and one whose replica is being sent stays until it is sent. `older`: the image of the
+	 * newest replica that was sent is taken only if the save would have to wait otherwise
+	 * (G2). */
 	if (below > 1) {
 		stay = run->tier->newest >= 0 ? 1u << run->tier->newest : 0;
 		stay |= shf_guests_pins(&run->tier->guests, false);
@@ -50,11 +57,12 @@ int shf_image_choose(const struct sheaf_run *run, int below, struct sheaf_save *
 	return other;
 }
 
-/* Something of the save is still to be copied, sent or written by this rank. */
+/* Whether this rank still has something of the save to copy, exchange or write, so that its image
+ * is in use. */
 static bool is_busy(struct sheaf_save *save)
 {
 	if (save->id.flags & SHEAF_NO_DISK)
-		return true;    /* its image is all there is of it */
+		return true;    /* the image is the only copy of the step */
 	if (!save->copy.exchanged && (!shf_lazy_is_behind(save) || save->plan->most ||
 	                         shf_lazy_finish(save, 0) == SHEAF_EAGAIN))
 		return true;
@@ -63,8 +71,9 @@ static bool is_busy(struct sheaf_save *save)
 	return shf_save_drain(save, 0) == SHEAF_EAGAIN;
 }
 
-/* All that ranks have of it is copied, by their callers if need be; or one has failed, and then
- * nobody copies any more. */
+/* Finishes the copy of a lazy save on all ranks, with the calling threads if need be. If a rank has
+ * failed, its failure is recorded on all ranks and no rank copies any more. Returns 0 or ELOST.
+ * [collective] */
 static int finish_copies(struct sheaf_save *save, struct sheaf_error *err)
 {
 	bool behind = shf_lazy_is_behind(save) && save->at.copy == SHF_COPYING;
@@ -77,14 +86,16 @@ static int finish_copies(struct sheaf_save *save, struct sheaf_error *err)
 	rc = shf_agree(&save->run->team, rc, err);
 	if (rc == 0) {
 		save->at.copy = behind ? SHF_COPIED : save->at.copy;
-	} else if (rc != SHEAF_ELOST) { /* all know now: nobody looks at its image any more */
+	} else if (rc != SHEAF_ELOST) { /* all ranks know of the failure now, so none uses the image
+	                                 * any more */
 		shf_save_stick(save, rc, err);
 		shf_net_drop(save);
 	}
 	return rc == SHEAF_ELOST ? rc : 0;
 }
 
-/* Until all of the save is written everywhere. Its failure is its commit's to tell. */
+/* Waits until the save is written on all ranks, so that its image is free. A failure is left to the
+ * commit of that save. Returns 0 or ELOST. [collective] */
 static int finish_owner(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_error own;

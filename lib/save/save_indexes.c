@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Frees what rank 0 keeps with a plan from one save to the next. */
 #include "save_indexes.h"
 
 void shf_stock_release(struct shf_stock *stock)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the copy behind copies, in its order: slice by slice, the pieces of each. */
+/* The order in which a lazy save copies: slice by slice, and in a slice piece by piece. */
 #include "save_order.h"
 #include <stdlib.h>
 #include "err.h"
@@ -35,7 +35,8 @@ static int by_image(const void *a, const void *b)
 	return x->piece < y->piece ? -1 : x->piece > y->piece;
 }
 
-/* Each serve's pieces, to their slice's place, which `at` says and which moves on. */
+/* Puts the pieces of each serve to the place of their slice: at[slice] is the next free index, and
+ * advances. */
 static void turns_fill(struct shf_turns *o, const struct sheaf_save *save, const uint32_t *slices,
                        size_t *at)
 {
@@ -68,7 +69,8 @@ static void turns_sort(struct shf_turns *o, const struct sheaf_save *save)
 	for (size_t i = 0; i < save->plan->holds.n; i++) {
 		size_t slice = save->plan->holds.a[i].slice;
 
-		/* Of averages nobody need ask: who changes them does. */
+		/* The caller need not ask at the gate of averages, because only the library changes
+		 * them. */
 		o->saved[slice] = !state->slices[slice].owned;
 	}
 	for (size_t k = 0; k < state->emas_n; k++)

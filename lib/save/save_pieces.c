@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pieces of a lazy save. A thread takes a piece, copies it and counts it as done; others wait
- * for that. */
+/* The pieces of a lazy save: takes, copies and counts them, and waits for them. */
 #include "save_pieces.h"
 #include <time.h>
 #include "averages.h"
@@ -21,7 +20,6 @@ static size_t turns_of(const struct shf_lazy *lz, size_t slice)
 	return lz->turns ? lz->turns->first[slice + 1] - lz->turns->first[slice] : 0;
 }
 
-/* With or without something to copy. */
 uint32_t shf_pieces_in(const struct shf_lazy *lz, size_t slice)
 {
 	uint32_t n = (uint32_t)turns_of(lz, slice);
@@ -29,7 +27,6 @@ uint32_t shf_pieces_in(const struct shf_lazy *lz, size_t slice)
 	return n > lz->due[slice] ? n : lz->due[slice];
 }
 
-/* Moves of segments of no image. */
 uint32_t shf_slotted_in(const struct shf_lazy *lz, size_t slice)
 {
 	const struct shf_turns *o = lz->turns;
@@ -37,7 +34,9 @@ uint32_t shf_slotted_in(const struct shf_lazy *lz, size_t slice)
 	return o ? (uint32_t)(o->slotted_first[slice + 1] - o->slotted_first[slice]) : 0;
 }
 
-/* Of that slice, or what comes before it. *later: of that the last are under way. Locked. */
+/* Takes the next piece of the slice into *p. A slice of averages comes after its weights: while
+ * pieces of the weights are left, takes one of those instead. *later: the last of them are being
+ * copied by other threads, so try again. False: nothing was taken. The caller holds the lock. */
 static bool pick(struct shf_lazy *lz, size_t slice, struct shf_taken *p, bool *later)
 {
 	size_t before = shf_emas_before(lz->save->state, lz->save->copy.due, slice);
@@ -56,9 +55,9 @@ static bool pick(struct shf_lazy *lz, size_t slice, struct shf_taken *p, bool *l
 	return true;
 }
 
-#define HEADERS (SIZE_MAX - 1)          /* no slice: header pages of own segments; the first */
+#define HEADERS (SIZE_MAX - 1)          /* in place of a slice: the header pages of own segments */
 
-/* The next in the order; the same. */
+/* The same for the next slice in the order that has a piece left; header pages come first. */
 static bool pick_next(struct shf_lazy *lz, struct shf_taken *p, bool *later)
 {
 	size_t n = lz->turns ? lz->turns->slices_n : 0;
@@ -104,7 +103,8 @@ bool shf_piece_take(struct shf_lazy *lz, size_t slice, int64_t until_ns, struct 
 	return taken;
 }
 
-/* One less, now; the lock is held. */
+/* Counts something as finished, and wakes all who wait. The last one ends the copy. The caller
+ * holds the lock. */
 static void finished(struct shf_lazy *lz, bool copied, int64_t now)
 {
 	lz->busy--;
@@ -115,15 +115,16 @@ static void finished(struct shf_lazy *lz, bool copied, int64_t now)
 	pthread_cond_broadcast(&lz->moved);
 }
 
-#define LOOK_BYTES (UINT64_C(4) << 20)  /* copied between looks at what is whole */
+#define LOOK_BYTES (UINT64_C(4) << 20)  /* bytes copied before complete segments are looked for */
 
-/* What a piece adds. */
+/* What a copied piece adds to the digest of its tensor. */
 struct added {
 	const struct shf_serve *serve;  /* NULL: nothing */
 	uint64_t digest, bytes;
 };
 
-/* It is copied, or the save has failed. True: somebody should look at what is whole. */
+/* Counts a piece as finished, whether it was copied or the save has failed. True: enough was copied
+ * that complete segments should be looked for. */
 static bool done(struct shf_lazy *lz, const struct shf_taken *p, const struct added *a)
 {
 	int64_t now = shf_now(lz->save->run);
@@ -199,7 +200,7 @@ static void copy_turn(struct sheaf_save *save, const struct shf_turn *o, size_t 
 	atomic_fetch_add_explicit(&save->took.copied, a->bytes, memory_order_relaxed);
 }
 
-/* Averages that piece i of a slice has with it. */
+/* Returns the units whose averages are updated with piece i of the slice. */
 static struct shf_due due_of(const struct shf_lazy *lz, size_t slice, uint32_t i)
 {
 	struct shf_due due = { 0 };
@@ -231,7 +232,8 @@ void shf_piece_copy(struct shf_lazy *lz, const struct shf_taken *p)
 		shf_pieces_look(save);
 }
 
-/* One of the plan is taken (+1), or done (-1). Locked. */
+/* Counts the moves of a segment in a slot as taken (+1) or done (-1), for their slices. The caller
+ * holds the lock. */
 static void count_slotted(struct shf_lazy *lz, size_t seg, int more)
 {
 	const struct sheaf_save *save = lz->save;
@@ -246,7 +248,8 @@ static void count_slotted(struct shf_lazy *lz, size_t seg, int more)
 	}
 }
 
-/* For one that is written, or copied by somebody else who has a slot. */
+/* Waits until a write has finished or, if none is in flight, until a thread that has a slot has
+ * copied its segment; ms at most. */
 static void await_slot(struct shf_lazy *lz, int ms)
 {
 	if (shf_slots_wait(lz->save, ms))

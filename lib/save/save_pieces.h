@@ -1,82 +1,108 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The copy behind, inside (save_copier.h is what others see of it): pieces that are taken, copied
- * and waited for. save_copier.c has its threads, save_gates.c who asks.
+/* The internals of the asynchronous copy, of which save_copier.h is the interface. A thread takes a
+ * piece, copies it, and counts it as done; others may wait for that. save_copier.c has the copy
+ * threads, save_gates.c the calls of callers at gates.
  *
- * Locks: `tasks_lock`, then the save's `looking`; `lock`, then that of the segments in no image
- * (unstaged.c), which is a leaf. */
+ * Lock order: `tasks_lock` before the save's end.looking; `lock` before the lock in unstaged.c.
+ * While that one is held, no other lock is taken. */
 #ifndef SHF_SAVE_PIECES_H
 #define SHF_SAVE_PIECES_H
 #include "save_copier.h"
 
-#define SHF_ANY SIZE_MAX                /* slice: the next in the order */
-#define SHF_PIECE_ITEMS ((int64_t)(SHF_PIECE / sizeof(float)))  /* averages of a piece */
+#define SHF_ANY SIZE_MAX                /* in place of a slice: the next one in the order */
+#define SHF_PIECE_ITEMS ((int64_t)(SHF_PIECE / sizeof(float)))  /* how many averages are updated
+                                                                 * with one piece */
 
-enum { SHF_UNCHECKED, SHF_CHECKING, SHF_CHECKED };      /* a slice, at its gate */
+enum { SHF_UNCHECKED, SHF_CHECKING, SHF_CHECKED };      /* SHEAF_CHECK: whether a slice was
+                                                         * compared */
 
+/* The copy of one lazy save. All arrays are owned, with an item for each slice of the state unless
+ * noted. */
 struct shf_lazy {
 	struct sheaf_save *save;        /* borrowed */
-	const struct shf_turns *turns;  /* of its plan; NULL: nothing is left to copy */
+	const struct shf_turns *turns;  /* of its plan; NULL: begin has copied everything */
 	pthread_mutex_t lock;
-	pthread_cond_t moved;           /* a piece is done, or nothing more is taken */
-	size_t at;                      /* guarded by lock: all before this slice is taken */
-	uint32_t *taken;                /* guarded by lock; of each slice's pieces */
-	uint32_t *done;                 /* guarded by lock; of those, also what was not copied */
-	uint32_t *due;                  /* by slice: its first pieces have averages with them */
-	uint32_t *slotted;              /* guarded by lock; by slice: moves of such segments that
-	                                 * are taken and not done */
-	size_t busy;                    /* guarded by lock: taken and not done */
-	int askers;                     /* guarded by lock: who wait for a slot, before threads */
-	uint64_t since;                 /* guarded by lock: bytes copied since somebody looked */
-	uint64_t *sums;                 /* guarded by lock; by slice, of what was copied; or NULL */
-	bool *put;                      /* guarded by lock; by slice: may be read; NULL: all may */
-	void **data;                    /* by slice: where it lies, if not where the state says;
-	                                 * written before it is put */
-	size_t unput;                   /* guarded by lock: slices that may not be read yet */
-	uint32_t *overlaps;             /* owned; by slice: the next slice in the same memory, in a
-	                                 * ring (slice_overlaps.h); NULL: no two slices overlap */
-	bool elsewhere;                 /* guarded by lock: some slice was put elsewhere */
-	uint32_t *fresh;                /* owned; guarded by lock: slices that were put; those that
+	pthread_cond_t moved;           /* with lock: a piece was finished, or `stop` was set */
+	size_t at;                      /* guarded by lock: all pieces of slices before this one are
+	                                 * taken */
+	uint32_t *taken;                /* guarded by lock: how many pieces are taken; they are
+	                                 * taken in order */
+	uint32_t *done;                 /* guarded by lock: how many of those are finished,
+	                                 * including pieces that were not copied because the save
+	                                 * had failed */
+	uint32_t *due;                  /* the first `due` pieces of the slice update averages of
+	                                 * it */
+	uint32_t *slotted;              /* guarded by lock: moves of segments in slots (unstaged.h)
+	                                 * that are taken and not done */
+	size_t busy;                    /* guarded by lock: pieces and segments that are taken and
+	                                 * not finished */
+	int askers;                     /* guarded by lock: callers at gates that want a slot; copy
+	                                 * threads let them go first */
+	uint64_t since;                 /* guarded by lock: bytes copied since a thread last looked
+	                                 * for complete segments */
+	uint64_t *sums;                 /* guarded by lock: sum of what was copied (SHEAF_CHECK); or
+	                                 * NULL */
+	bool *put;                      /* guarded by lock: the slice may be read; NULL: all may */
+	void **data;                    /* where the slice lies, NULL: where the state says. Written
+	                                 * before the slice is put */
+	size_t unput;                   /* guarded by lock: how many slices are still to be put */
+	uint32_t *overlaps;             /* the next slice in the same memory, in a ring
+	                                 * (slice_overlaps.h); NULL: no two slices overlap */
+	bool elsewhere;                 /* guarded by lock: some slice was put elsewhere than the
+	                                 * state says */
+	uint32_t *fresh;                /* guarded by lock: list of slices that were put; those that
 	                                 * are read no more may be left out */
-	size_t fresh_n;
-	uint8_t *checks;                /* guarded by lock; by slice: with SHEAF_CHECK, or NULL */
-	uint64_t *begun;                /* with checks: by slice, of its memory when the save began,
-	                                 * or when it was put; written before that slice is read */
-	bool headers;                   /* guarded by lock: header pages are taken */
-	bool stop;                      /* guarded by lock: nothing more is copied */
-	atomic_uint *left;              /* by slice: pieces not copied; released when one is,
-	                                 * acquired by who then changes the slice */
-	atomic_size_t open;             /* pieces of all slices not copied; in the same way */
-	atomic_bool *asked;             /* by slice */
-	atomic_size_t unasked;          /* of those saved; changed by who asks, read by commit */
+	size_t fresh_n;                 /* guarded by lock: length of the list */
+	uint8_t *checks;                /* guarded by lock: SHF_UNCHECKED and so on; NULL: without
+	                                 * SHEAF_CHECK */
+	uint64_t *begun;                /* if `checks` is not NULL: sum of the slice's memory when
+	                                 * the save began or when the slice was put. Written before
+	                                 * the slice is read */
+	bool headers;                   /* guarded by lock: a thread has taken the header pages */
+	bool stop;                      /* guarded by lock: no piece is copied any more; averages
+	                                 * are still updated */
+	atomic_uint *left;              /* pieces and moves in slots not copied yet. Decremented
+	                                 * with release by the thread that copied one; read with
+	                                 * acquire by the caller, which may then change the slice */
+	atomic_size_t open;             /* the pieces of all slices that are not copied yet, plus
+	                                 * one for the header pages and one for each segment in a
+	                                 * slot; used like `left` */
+	atomic_bool *asked;             /* the gate of the slice was asked, and has answered */
+	atomic_size_t unasked;          /* how many slices that are saved were not asked for;
+	                                 * changed at gates, read by commit */
 	pthread_mutex_t tasks_lock;
-	struct shf_task **tasks;        /* guarded by tasks_lock; owned */
+	struct shf_task **tasks;        /* guarded by tasks_lock: the copy threads */
 	int tasks_n;                    /* guarded by tasks_lock */
 };
-struct shf_taken {              /* a piece that nobody else copies */
+struct shf_taken {              /* a piece that this thread has taken */
 	size_t slice;
-	uint32_t i;
-	bool copied;                    /* false: nothing is copied any more */
+	uint32_t i;                     /* number of the piece in the slice */
+	bool copied;                    /* to be copied; false: the save has failed, only averages
+	                                 * are updated */
 };
 
-/* A piece of that slice (SHF_ANY: of the next in the order), if there is one. Waits, no longer than
- * that, where only averages are left whose weights are under way. */
+/* Takes the next piece of that slice (SHF_ANY: of the next slice in the order). False: there is
+ * none to take. If the only pieces left are of averages whose weights are still being copied, waits
+ * until until_ns at most. */
 bool shf_piece_take(struct shf_lazy *lz, size_t slice, int64_t until_ns, struct shf_taken *p);
+/* Copies the piece, or only updates its averages, and counts it as finished. */
 void shf_piece_copy(struct shf_lazy *lz, const struct shf_taken *p);
-/* The next segment in no image that has some of the slice (SHF_ANY: the next), if there is a slot
- * in so many ms; asks: for somebody who wants it, before the threads. 1: it is copied; 0: there is
- * none that nobody has taken; EAGAIN. */
+/* Copies the next segment in no image that has bytes of the slice (SHF_ANY: of any), if a slot
+ * becomes free within ms milliseconds. asks: for a caller at a gate, who goes before the copy
+ * threads. Returns 1: a segment was copied; 0: none is left to take; EAGAIN: no slot was free. */
 int  shf_piece_slotted(struct shf_lazy *lz, size_t slice, bool asks, int ms);
-/* Returns the slice, its data being the memory that this save reads. */
+/* Returns a copy of the slice whose data is the memory that this save reads. */
 struct shf_slice shf_piece_slice(const struct sheaf_save *save, size_t slice);
-/* For something to be done; the lock is held. False: the time is up. */
+/* Waits until a piece is finished. The caller holds `lock`. False: until_ns has passed (< 0: no
+ * limit). */
 bool shf_pieces_moved(struct shf_lazy *lz, int64_t until_ns);
-/* How many pieces the slice has, with those that have averages to update and nothing to copy. */
+/* How many pieces the slice has, including those that only update averages. */
 uint32_t shf_pieces_in(const struct shf_lazy *lz, size_t slice);
 /* How many moves of segments in no image (unstaged.h) come from the slice. */
 uint32_t shf_slotted_in(const struct shf_lazy *lz, size_t slice);
-/* What is whole goes to the disk. */
+/* Submits the writes of complete segments, and handles finished ones. */
 void shf_pieces_look(struct sheaf_save *save);
-/* Until nothing of the slice (SHF_ANY: of any) is under way, nor due to be; false: the time is
- * up. */
+/* Waits until no piece of the slice (SHF_ANY: of any) is being copied and its averages are up to
+ * date. False: until_ns has passed, or averages are still due. */
 bool shf_pieces_settled(struct shf_lazy *lz, size_t slice, int64_t until_ns);
 #endif

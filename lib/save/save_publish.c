@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The publication on rank 0, part by part, in a commit or in a background task. */
 #include "save_publish.h"
 #include <inttypes.h>
 #include <stdio.h>

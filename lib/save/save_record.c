@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Makes the manifest and the index files of a step on rank 0, and bounds the size of the manifest
+ * in advance, so that a step never fails at its publication because the manifest is too long. */
 #include "save_record.h"
 #include <inttypes.h>
 #include <stdio.h>

@@ -50,8 +50,8 @@ int shf_sums_take(struct shf_sums_in *in, const struct shf_layout *l, struct shf
 
 /* ---- the table, on rank 0 ---- */
 
-/* An entry of the hash index in sheaf.sums, before it is sorted by key: the tensor's key and its
- * number in the table. */
+/* An entry of the index by key in sheaf.sums: the key of a tensor (a hash of its name), and the
+ * tensor's number in the table. */
 struct slot {
 	uint64_t key;
 	uint32_t number;
