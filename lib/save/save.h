@@ -59,7 +59,8 @@ struct shf_plan {               /* who writes what, for one state and one run; t
                                  * it */
 	int refs;
 	uint64_t run_id;                /* run->life.id of the run that it was made for */
-	uint64_t version;               /* of the state */
+	uint64_t version;               /* state->version when it was made; a change of the state
+	                                 * makes the plan stale */
 	struct shf_layout layout;
 	struct shf_holds holds;
 	struct shf_work work;
@@ -87,7 +88,7 @@ struct shf_net {                /* the bytes of one round that go to and come fr
 	uint64_t longest;               /* longest stream that this rank sends or receives */
 	size_t most;                    /* longest stream between any two ranks; equal on all
 	                                 * ranks */
-	size_t out_total, in_total;
+	size_t out_total, in_total;     /* bytes of all streams together */
 };
 /* Given by sheaf_save_attach and sheaf_save_note. The strings and bytes are owned copies. */
 struct shf_attached {
@@ -105,7 +106,7 @@ struct shf_block_sum {
 struct shf_syncs {              /* C3: the fsyncs of the files that this rank wrote */
 	struct shf_io_owner io;
 	struct shf_io *ios;             /* owned; by file of the layout; NULL: not begun */
-	atomic_int_fast64_t from_ns;    /* 0: not begun */
+	atomic_int_fast64_t from_ns;    /* when they were submitted; 0: not yet */
 	atomic_bool over;               /* all fsyncs of this rank succeeded, and its files are
 	                                 * closed */
 };
@@ -180,7 +181,7 @@ struct shf_save_given {
 	struct shf_attached *attached;  /* owned */
 	size_t attached_n;
 	struct shf_note *notes;         /* owned */
-	size_t notes_n, notes_bytes;
+	size_t notes_n, notes_bytes;    /* notes_bytes: of all keys and values */
 	size_t given_bytes;             /* how many bytes all of these take in the manifest */
 };
 /* Failure and end of the save. */
@@ -203,7 +204,7 @@ struct shf_save_took {
 	atomic_uint_fast64_t to_write, written, copied, sent, to_send;
 	atomic_int_fast64_t write_from_ns, write_to_ns; /* when the first write was submitted, and
 	                                                 * the last finished */
-	atomic_int_fast64_t publish_from_ns;    /* 0: not begun */
+	atomic_int_fast64_t publish_from_ns;    /* when the publication began; 0: not yet */
 	int64_t copy_from_ns;           /* when the copy threads of a lazy save started */
 	atomic_uint phase;              /* of struct sheaf_stat; 2 and 6 are derived there */
 	int64_t began;                  /* when its begin was entered */

@@ -126,7 +126,7 @@ static bool are_told(const struct sheaf_run *run)
 	       shf_run_is_ours(run);
 }
 
-/* Appends the line to .sheaf/metrics.jsonl. The first failure is logged. [rank 0] */
+/* Appends the line to .sheaf/metrics.jsonl. Only the first failure is logged. [rank 0] */
 static void add_line(struct sheaf_run *run, struct shf_buf *b)
 {
 	struct sheaf_error err;

@@ -62,6 +62,7 @@ static int too_late(struct sheaf_save *save, struct sheaf_error *err)
 	                "it", save->id.step);
 }
 
+/* Fails with EAGAIN because a rank is still writing. */
 static int still_writing(const struct sheaf_save *save, struct sheaf_error *err)
 {
 	return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": some rank is still writing",
@@ -94,8 +95,8 @@ static int memory_failed(struct sheaf_save *save, int rc, const struct sheaf_err
 }
 
 /* Stamps the card of the image on each rank, if agents are to keep the step, now that all its bytes
- * are in images. The agreement on the result is made later (in_memory), together with the first
- * look at the writes. [collective] */
+ * are in images. The ranks agree on the result later (in_memory), together with the first check of
+ * the writes. [collective] */
 static int to_memory(struct sheaf_save *save, struct stamping *st, struct sheaf_error *err)
 {
 	int rc;
@@ -232,7 +233,7 @@ static int all_durable(struct sheaf_save *save, const struct limit *l, struct st
 	 * late. */
 	if (save->id.flags & SHEAF_NO_DISK)
 		return shf_agree(team, shf_save_seal(save, err), err);
-	if (u.s.failed) /* some rank had failed at its look, others may have since */
+	if (u.s.failed) /* some rank had failed when it filled u.s; others may have failed since */
 		rc = shf_agree(team, shf_save_failure(save, err), err);
 	save->publishing.by_zero =
 	    u.s.files_n <= BY_ZERO_FILES && u.s.files_bytes <= BY_ZERO_BYTES;
@@ -423,7 +424,8 @@ struct entry {
 	uint64_t not_kept;              /* some rank's part of the step is not in memory */
 	uint64_t doubt;                 /* some rank has an earlier step in doubt */
 	uint64_t scrubbing;             /* some node still re-reads a committed step */
-	uint64_t emas;                  /* some rank has averages */
+	uint64_t emas;                  /* some rank's state has averages, which must be waited
+	                                 * for */
 };
 enum { WAIT_WORD, ENTRY_WORD };
 _Static_assert(ENTRY_WORD + sizeof(struct entry) / sizeof(uint64_t) <= SHF_CALL_ARGS,
@@ -554,8 +556,8 @@ static int uncopy(struct sheaf_save *save, int rc, struct sheaf_error *err)
 	return SHEAF_ELOST;
 }
 
-/* Turns EINVAL into EFAILED: when notes and attachments of the ranks turn out not to fit together,
- * all tensors are written, and EINVAL would mean that nothing has happened. */
+/* Turns EINVAL into EFAILED. If notes and attached files of the ranks turn out not to fit together,
+ * all tensors are written already, and EINVAL would mean that nothing has happened. */
 static int failed_for_good(int rc, struct sheaf_error *err)
 {
 	if (rc != SHEAF_EINVAL)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a save ends: committed, failed, freed by its caller, or left over when its run is closed. */
+/* The end of a save: committed, failed, freed by its caller, or still open when its run is
+ * closed. */
 #ifndef SHF_SAVE_END_H
 #define SHF_SAVE_END_H
 #include "save.h"

@@ -126,7 +126,7 @@ static int rest_ms(const struct shf_lazy *lz, int timeout_ms, int64_t until_ns)
 	return timeout_ms <= 0 ? timeout_ms : shf_ms_left(lz->save->run, until_ns);
 }
 
-/* Waits until one slice is copied, and with SHEAF_CHECK compared. */
+/* Waits until one slice is copied and, with SHEAF_CHECK, compared. */
 static int one_ready(struct shf_lazy *lz, size_t slice, int timeout_ms, struct sheaf_error *err)
 {
 	int rc = 0;
@@ -138,8 +138,8 @@ static int one_ready(struct shf_lazy *lz, size_t slice, int timeout_ms, struct s
 	return rc == 0 && lz->checks ? shf_check_slice(lz, slice, timeout_ms, err) : rc;
 }
 
-/* Does the save read the slice from the memory that the state knows? Not if the slice is still to
- * be put, or was put elsewhere. */
+/* Whether the save reads the slice from the memory that the state has for it. False if the slice is
+ * still to be put, or was put elsewhere. */
 static bool is_at_home(struct shf_lazy *lz, size_t slice)
 {
 	bool home;
@@ -152,15 +152,17 @@ static bool is_at_home(struct shf_lazy *lz, size_t slice)
 	return home;
 }
 
-/* Is the slice read no more, neither to copy nor to compare it? The lock is held. */
+/* Whether the slice is not read any more, neither to copy nor to compare it. The caller holds the
+ * lock. */
 static bool is_done_with(const struct shf_lazy *lz, size_t slice)
 {
 	return atomic_load_explicit(&lz->left[slice], memory_order_acquire) == 0 &&
 	       (!lz->checks || lz->checks[slice] == SHF_CHECKED);
 }
 
-/* Returns a slice that was put into the memory of this one and is still to be read, or SHF_ANY.
- * Looks only if some slice was put elsewhere than the state says. */
+/* Returns another slice that was put into memory which overlaps this one's and is still to be read,
+ * or SHF_ANY. Searches only if some slice was put elsewhere than the state says; else `overlaps`
+ * has all such slices. */
 static size_t one_beside(struct shf_lazy *lz, size_t slice)
 {
 	size_t beside = SHF_ANY, n = 0;
@@ -183,10 +185,11 @@ static size_t one_beside(struct shf_lazy *lz, size_t slice)
 	return beside;
 }
 
-/* Waits until no slice in the memory of this one is read any more (L6): a tied tensor is copied
- * once, for the first slice that holds it, and a model may share a buffer with its masters.
- * A slice that is put there after the gate has opened is another tensor, and does not count.
- * EAGAIN, else the first failure of any. */
+/* Waits until no slice in the memory of this one is read any more (L6). Several slices may share
+ * memory: a tied tensor is copied once, through the first slice that has it, and a model may share
+ * a buffer with its master weights. A slice that is put into this memory after the gate has opened
+ * does not count, because the caller has put new data there. Returns EAGAIN, else the first failure
+ * of any of them. */
 static int memory_ready(struct shf_lazy *lz, size_t slice, int timeout_ms, struct sheaf_error *err)
 {
 	int64_t until = timeout_ms < 0
@@ -201,7 +204,7 @@ static int memory_ready(struct shf_lazy *lz, size_t slice, int timeout_ms, struc
 	}
 	while (lz->put && rc == 0 && one == 0 && (s = one_beside(lz, slice)) != SHF_ANY)
 		rc = one = one_ready(lz, s, rest_ms(lz, timeout_ms, until), err);
-	/* The save has failed, but other threads may still be copying slices in this memory. */
+	/* The save has failed, but another thread may still be copying a slice in this memory. */
 	if (rc < 0 && lz->put && !shf_pieces_settled(lz, SHF_ANY, until))
 		one = SHEAF_EAGAIN;
 	return one == SHEAF_EAGAIN ? one : rc;
@@ -313,7 +316,8 @@ int shf_lazy_unasked(struct sheaf_save *save, struct sheaf_error *err)
 	                save->state->slices[s].name);
 }
 
-/* Has the gate of the slice returned that the save failed? Then its memory is read no more. */
+/* Whether the gate of the slice has already answered that the save has failed. Then its memory is
+ * read no more. */
 static bool was_let_go(struct sheaf_save *save, size_t slice)
 {
 	return atomic_load(&save->copy.lazy->asked[slice]) && shf_save_failure(save, NULL) < 0;

@@ -16,10 +16,10 @@
 /* What the line of an attached file in the manifest has besides its name, at its longest. */
 #define FILE_NUMBERS ", bytes: 9223372036854775807, crc: 0123456789abcdef"
 
-/* Ends a call that gives a note or an attached file, and returns rc. EINVAL refuses this one alone,
- * and the save goes on. The call has no err, so the sentence goes to the log, unless the save is
- * over, because then the run may be closed. Lack of memory fails the save, whose step would lack
- * what was given. */
+/* Ends a call that gives a note or an attached file, and returns rc. EINVAL refuses this entry
+ * alone, and the save goes on. The call has no err, so the sentence goes to the log; but not if the
+ * save is over, because then the run may be closed. Any other failure (no memory) fails the save,
+ * because its step would lack what was given. */
 static int given(struct sheaf_save *save, int rc, const struct sheaf_error *err)
 {
 	if (rc == SHEAF_EINVAL && save->at.end != SHF_OVER)

@@ -9,7 +9,8 @@
  * general sentence. [any thread] */
 void shf_save_stick(struct sheaf_save *save, int rc, const struct sheaf_error *err);
 /* Returns the recorded failure, or 0. */
-int  shf_save_rc(struct sheaf_save *save, struct sheaf_error *err);      /* err may be NULL */
+int  shf_save_rc(struct sheaf_save *save, struct sheaf_error *err);      /* [any thread]; err may be
+                                                                          * NULL */
 /* Returns EFAILED if sheaf_save_fail was called on this rank, else the recorded failure or 0.
  * [any thread] */
 int  shf_save_failure(struct sheaf_save *save, struct sheaf_error *err);

@@ -81,7 +81,9 @@ static void turns_sort(struct shf_turns *o, const struct sheaf_save *save)
 		o->saved_n += o->saved[s];
 }
 
-/* Lists the segments that lie in no image by slice, each once for each of its moves. ENOMEM. */
+/* Lists the segments that lie in no image, grouped by slice; a segment is listed once for each of
+ * its moves. While filling, first[s + 1] is the next free index of slice s; at the end it is the
+ * start of slice s + 1. ENOMEM. */
 static int turns_slotted(struct shf_turns *o, const struct sheaf_save *save)
 {
 	const struct shf_work *w = &save->plan->work;

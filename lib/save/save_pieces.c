@@ -119,7 +119,7 @@ static void finished(struct shf_lazy *lz, bool copied, int64_t now)
 
 /* What a copied piece adds to the digest of its tensor. */
 struct added {
-	const struct shf_serve *serve;  /* NULL: nothing */
+	const struct shf_serve *serve;  /* NULL: the piece copied nothing */
 	uint64_t digest, bytes;
 };
 

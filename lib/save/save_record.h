@@ -19,8 +19,9 @@ struct shf_given {              /* attached files and notes of all ranks; string
 /* The checksums of a step. */
 struct shf_sums_out {
 	struct shf_buf table;           /* owned; the contents of sheaf.sums */
-	uint64_t crc;                   /* of its header and page table */
-	uint64_t *file_crc;             /* by file; in the arena */
+	uint64_t crc;                   /* CRC of the table's header and page checksums, which the
+	                                 * manifest records */
+	uint64_t *file_crc;             /* in the arena; by file: CRC of the whole file */
 };
 struct shf_record {             /* zero it first; what is not marked owned is in the arena or
                                  * belongs to the save */

@@ -43,7 +43,8 @@ enum shf_sums_at {
 	SHF_SUMS_GATHERED               /* rank 0 has all that the manifest needs (save_gather.h) */
 };
 enum shf_memory_at {
-	SHF_MEMORY_NOT_KEPT,            /* some node has no agent */
+	SHF_MEMORY_NOT_KEPT,            /* some rank has no agent, so the step cannot be kept in
+	                                 * memory */
 	SHF_MEMORY_TO_BE_KEPT,          /* every rank has an agent with room for it */
 	SHF_MEMORY_TRIED,               /* ranks have stamped their cards, or some rank could not */
 	SHF_MEMORY_KEPT                 /* all ranks agreed that the step is in memory */
@@ -68,6 +69,7 @@ struct shf_save_state {
 	/* Any thread may read it. A thread that sets it to STAGED, or that submits writes because
 	 * it is STAGED, holds the lock end.looking. */
 	_Atomic(enum shf_disk_at) disk;
-	_Atomic(enum shf_end_at) end;        /* SEALED is written under end.lock */
+	_Atomic(enum shf_end_at) end;        /* set to SEALED with end.lock held, so that no failure
+	                                      * that sheaf_save_fail has accepted is missed */
 };
 #endif
