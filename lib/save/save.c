@@ -315,9 +315,9 @@ static void unprepare(struct sheaf_save *save)
 	atomic_store(&save->took.to_send, 0);
 }
 
-/* Whether a lazy save can begin without a stage. The longest stream must be known, because ranks
- * cannot agree on it later without a collective. Segments in slots (SHEAF_IN_PLACE) are written
- * during the copy, so their files must exist before it starts. */
+/* Whether a lazy save can begin with one agreement. The longest stream must be known, because
+ * finding it takes another all-reduce. There may be no segments in slots (SHEAF_IN_PLACE), because
+ * these are written during the copy, so their files must exist before it starts. */
 static bool is_ready_behind(const struct shf_plan *plan)
 {
 	return plan->most_known && !plan->slotted;

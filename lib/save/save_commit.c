@@ -201,9 +201,10 @@ static void look_here(struct sheaf_save *save, const struct limit *l, const stru
 		s->files_bytes += save->given.attached[i].n;
 }
 
-#define BY_ZERO_BYTES (UINT64_C(16) << 20) /* rank 0 writes the attached files of all ranks if they
-                                            * have no more bytes than this, */
-#define BY_ZERO_FILES 256               /* and are no more than this */
+/* Rank 0 writes the attached files of all ranks if they are no more than this, in bytes and in
+ * number; else each rank writes its own. */
+#define BY_ZERO_BYTES (UINT64_C(16) << 20)
+#define BY_ZERO_FILES 256
 
 /* Waits for C2 and C3 on all ranks, and checks that there is time for the rest. EAGAIN on all if
  * the timeout is over. A failure is returned only when no rank writes any more, because until then
@@ -418,9 +419,10 @@ struct entry {
 	uint64_t failed;                /* the save has failed on some rank */
 	uint64_t unasked;               /* lazy: on some rank a slice was not asked for or put */
 	uint64_t late;                  /* some rank's own timeout is too short to make a stage */
-	uint64_t busy;                  /* a call with timeout 0 can return at once: some rank
-	                                 * writes, */
-	uint64_t publishing;            /* or rank 0 publishes in the background */
+	uint64_t busy;                  /* the timeout is 0 and some rank still writes, so the call
+	                                 * returns at once */
+	uint64_t publishing;            /* the timeout is 0 and rank 0 still publishes in the
+	                                 * background, so the call returns at once */
 	uint64_t not_kept;              /* some rank's part of the step is not in memory */
 	uint64_t doubt;                 /* some rank has an earlier step in doubt */
 	uint64_t scrubbing;             /* some node still re-reads a committed step */
