@@ -107,8 +107,8 @@ static int may_begin(struct sheaf_run *run, int64_t step, const struct sheaf_sta
 	                           : shf_state_ready(state, true, err);
 }
 
-/* Allocates the tables of the save now, because nothing may fail for lack of memory between the
- * copy and the publish. shf_save_unreserve frees them. ENOMEM. */
+/* Allocates the tables of the save now, so that a lack of memory fails begin, and not the copy.
+ * shf_save_unreserve frees them. ENOMEM. */
 static int reserve(struct sheaf_save *save, struct sheaf_error *err)
 {
 	const struct shf_work *w = &save->plan->work;

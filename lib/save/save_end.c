@@ -66,8 +66,8 @@ static void files_close(struct sheaf_save *save)
 }
 
 /* Stops the save and releases what only the process that began it may touch. The order matters:
- * threads that copy are stopped first, then no write can be submitted, then the submitted ones are
- * waited for, and only then are files closed. */
+ * first the threads that copy are stopped, then no write can be submitted any more, then the
+ * submitted ones are waited for, and only then are files closed. */
 static void let_go(struct sheaf_save *save)
 {
 	struct sheaf_run *run = save->run;

@@ -80,8 +80,9 @@ static int wait_for(struct shf_lazy *lz, size_t slice, int timeout_ms)
 		failed = stop_failed(lz);
 		calm = shf_pieces_settled(lz, slice, until);
 		rc = is_copied(lz, slice) ? 0 : calm && failed < 0 ? failed : SHEAF_EAGAIN;
-	} while (rc == SHEAF_EAGAIN && until < 0 && failed == 0 && /* until the copy is complete or
-	                                                            * the save fails */
+	} while (rc == SHEAF_EAGAIN && until < 0 && failed == 0 && /* pieces were left out, although
+	                                                            * no failure was seen: the save
+	                                                            * has failed since */
 	         shf_lazy_unput(save) < 0);
 	if (copied)
 		shf_pieces_look(save);

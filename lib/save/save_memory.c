@@ -464,8 +464,8 @@ static void follow(const struct sheaf_save *save, uint64_t on, bool published)
 	}
 }
 
-/* Ends the doubt about an earlier publication: rank 0 knows since it made the stage of this save
- * whether that step is on disk, and tells all ranks. [collective] */
+/* Ends the doubt about an earlier publication. Rank 0 found out whether that step is on disk when
+ * it made the stage of this save, and sends the answer to all ranks. [collective] */
 static int end_doubt(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;

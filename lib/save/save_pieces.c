@@ -103,8 +103,8 @@ bool shf_piece_take(struct shf_lazy *lz, size_t slice, int64_t until_ns, struct 
 	return taken;
 }
 
-/* Counts something as finished, and wakes all who wait. The last one ends the copy. The caller
- * holds the lock. */
+/* Counts a piece or segment as finished, and wakes all who wait. With the last one, notes that the
+ * copy is complete. The caller holds the lock. */
 static void finished(struct shf_lazy *lz, bool copied, int64_t now)
 {
 	lz->busy--;

@@ -34,8 +34,8 @@ static int exists(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
 	                run->store.path, older);
 }
 
-/* The damaged step with this number will be set aside, so no save may follow it: those that would
- * follow the newest step that is left. */
+/* The damaged step with this number will be set aside, so no save may follow it. Saves that would
+ * have followed it follow the newest step that is left. */
 static void forget_parent(struct sheaf_run *run, struct sheaf_save *save, int64_t step)
 {
 	if (run->lineage.parent == step)
