@@ -368,8 +368,8 @@ static bool is_away(const struct sheaf_save *save)
  *
  * Words of the call: 0 step, 1 flags, 2 hash of the plan, 3 image, 4 saves in flight, 5 this rank
  * is not ready, 6 loss. If words 0 to 6 are equal on all ranks and word 5 is 0, all ranks are
- * ready. Word 7 says how many images the agent has room for; its minimum is 0 if a rank has no
- * agent. */
+ * ready. Word 7 is 0 if this rank has no agent; else it is larger, the fewer images the agent has
+ * room for. */
 static int meet_in_begin(struct sheaf_run *run, struct sheaf_save *save, int rc, bool *ready,
                          double loss, struct sheaf_error *err)
 {

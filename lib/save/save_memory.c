@@ -378,8 +378,8 @@ int shf_tier_stamped(struct sheaf_save *save, int rc, struct sheaf_error *err)
 
 	if (rc == 0) {
 		/* Not earlier, because a save that is refused must not remove steps from memory.
-		 * Not later, because replicas of abandoned steps with the same numbers would be
-		 * confused with those made here. */
+		 * Not later, because replicas are cleared by step number, and an abandoned step may
+		 * have the same number as this one. */
 		forget_left(save);
 		rc = copy_to_neighbour(save, err);
 	}
