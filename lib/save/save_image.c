@@ -48,7 +48,8 @@ int shf_image_choose(const struct sheaf_run *run, int below, struct sheaf_save *
 			*of = s;
 			return s->copy.image;
 		}
-	/* None but what is on its way to the next node: that comes to its end first. */
+	/* All others must stay, because of the replica that is being sent: take the image that is
+	 * not the newest step's, after the replica was sent. */
 	int other = run->tier->newest == 0 ? 1 : 0;
 
 	for (struct sheaf_save *s = run->saves.first; s; s = s->next)
@@ -153,10 +154,10 @@ struct choice {
 	uint64_t x[CHOICE_WORDS], lo[CHOICE_WORDS], hi[CHOICE_WORDS];
 };
 
-/* Compares on all ranks: the saves in flight, the image chosen, whether the save that has it is
- * still busy, and the newest step in memory. If ranks differ in the last alone, some of them have
- * given up a step that the others still have: it is whole nowhere, so all of them go back to the
- * newest that every rank may have, and choose again. [collective] */
+/* Compares on all ranks the saves in flight, the image chosen, whether the save that has it is
+ * still busy, and the newest step in memory. If the last differs alone, some ranks have given up a
+ * step that others still have. That step is complete nowhere, so all ranks go back to the newest
+ * step that every rank may have, and choose again, once. [collective] */
 static int choose_together(struct sheaf_run *run, int below, struct sheaf_save **of,
                            struct choice *c, struct sheaf_error *err)
 {
@@ -185,7 +186,7 @@ int shf_image_take(struct sheaf_run *run, int below, uint32_t flags, int *image,
 
 	if (rc < 0)
 		return rc;
-	/* A save freed on one rank only cannot be finished by the others. */
+	/* If a save was freed on one rank only, the others cannot finish it without that rank. */
 	if (c.lo[SAVES] != c.hi[SAVES] || c.lo[IMAGE] != c.hi[IMAGE])
 		return shf_fail(err, SHEAF_EINVAL, "ranks have different saves in flight (%" PRIu64
 		                " to %" PRIu64 "): one was freed here and not there",
@@ -203,6 +204,8 @@ int shf_image_take(struct sheaf_run *run, int below, uint32_t flags, int *image,
 	if (of)
 		shf_image_leave(of);
 	*image = (int)c.x[IMAGE];
-	run->image.all[*image].dirty = false; /* who copied into it has come here */
+	run->image.all[*image].dirty = false; /* every rank that may have copied into it for an
+	                                       * earlier save took part in the agreement above, so
+	                                       * no copy is left */
 	return 0;
 }
