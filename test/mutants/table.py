@@ -1441,7 +1441,8 @@ bug("bound_heard_again", "a job gives up images that it has, with what lies in t
     "memory/agent_link.c:shf_tier_bound", "if (t->bounded)", "if (!MUTANT && t->bounded)",
     ALLOWED + "a_job_keeps_the_images_that_it_has")
 bug("chosen_unseen", "the image of a save that is being written goes to another one (I10)",
-    "save/save_image.c:shf_image_choose", "s->copy.image == other", "!MUTANT && s->copy.image == other",
+    "save/save_image.c:shf_image_choose", "s->copy.image == other",
+    "!MUTANT && s->copy.image == other",
     "sim/test_save_image: an_image_is_chosen_that_nobody_needs_or_the_one_needed_least")
 
 # ---- what is measured ----
