@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The three exchanges of matching (match.h). deal_home.c describes the messages of the first two.
- * The third goes from the file side to the memory side, little-endian, one record for each move:
- * u32 tensor | witness << 31, u32 round, u64 image, u64 seg_lo, u64 ctl, box; the members of struct
- * shf_serve. */
+/* Wire, little-endian, behind what deal_home.c says. To a memory side: u32 tensor | witness << 31,
+ * u32 round, u64 image, u64 seg_lo, u64 ctl, box. What homes tell the file side comes behind
+ * records of tally.c, which are told apart by their mark: it is no stripe. */
 #include "match.h"
 #include <stdlib.h>
 #include "crc64.h"
@@ -190,11 +189,14 @@ int shf_match(struct shf_team *team, const struct shf_match *m, int rc, struct s
 	*w = (struct shf_work){ 0 };
 	rc = trade_holds(team, m, rc, &in, in_bytes, err);
 	if (rc == 0) {
+		if (m->tally)
+			shf_tally_pack(m->tally, out);
 		rc = shf_home_deal_heard(team, m, &in, in_bytes, out, err);
 		rc = trade(team, rc, out, &in, in_bytes, err);
 	}
 	if (rc == 0) {
-		rc = said(file_side(team->rank, m, &in, w, out), err);
+		rc = m->tally ? shf_tally_unpack(m->tally, &in, in_bytes) : 0;
+		rc = said(rc == 0 ? file_side(team->rank, m, &in, w, out) : rc, err);
 		rc = trade(team, rc, out, &in, in_bytes, err);
 	}
 	if (rc == 0) {

@@ -15,6 +15,7 @@
 #define SHF_MATCH_H
 #include "group.h"
 #include "holds.h"
+#include "tally.h"
 #include "work.h"
 
 enum shf_way { SHF_SAVE, SHF_LOAD };
@@ -30,17 +31,17 @@ struct shf_match {
 	const struct shf_holds *holds;
 	const int32_t *nodes;           /* nodes[r]: the node of rank r */
 	enum shf_way way;
-	bool witness;                   /* save: ranks that hold a replica digest it, too */
-	uint64_t window;                /* bytes of image that a round may take; 0: one round. On a
-	                                 * load a multiple of blocks; the image has two windows,
-	                                 * which rounds use in turn */
-	uint64_t slots_window;          /* save: bytes that slots (unstaged.h) may take in addition;
-	                                 * 0: no bound */
-	uint64_t net_window;            /* load: bytes of a round that is sent to other nodes */
-	const struct shf_hads *hads;    /* load; NULL: every rank can read every block */
-	bool apart;                     /* load: each rank reads all that it wants itself */
-	/* Save: returns whether the slice that holds this box, on this rank, has SHEAF_IN_PLACE.
-	 * NULL: no slice has it. */
+	bool witness;                   /* also digests of replicas */
+	uint64_t window;                /* bytes of image a round may take; 0: one round. Loading:
+	                                 * whole blocks; rounds take turns in two windows */
+	uint64_t slots_window;          /* saving: that slots may take besides; 0: no bound */
+	uint64_t net_window;            /* loading: of a round whose bytes go to other nodes */
+	const struct shf_hads *hads;    /* loading; NULL: everybody can read everything */
+	bool apart;                     /* loading: everybody reads what he wants himself */
+	struct shf_tally *tally;        /* loading; counted on the way, like shf_tally_meet. NULL:
+	                                 * there is none */
+	/* saving: has the slice that holds this box, which this rank does, SHEAF_IN_PLACE? NULL:
+	 * none has */
 	bool (*in_place)(const void *arg, uint32_t tensor, const struct shf_box *box);
 	const void *in_place_arg;
 };

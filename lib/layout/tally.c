@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counts tensors over all ranks (tally.h). Many ranks may hold pieces of a tensor, and each adds a
- * record: u8 kind, u64 key (a hash of the name), u64 bytes. Records are sent to a home rank chosen
- * by the key, so that one rank receives all records of a tensor and can count it once. */
+/* A tensor may be held by many ranks, and each reports it. Records of 17 bytes, u8 kind, u64
+ * key, u64 bytes, are sent to a home rank by key, so all records of one tensor meet there and
+ * are counted once. In an exchange of others they stand behind a mark and their length, u64 each;
+ * where a message has none, there is no mark. */
 #include "tally.h"
 #include <stdlib.h>
 #include <string.h>
 #include "err.h"
 #include "sums.h"
 
-#define RECORD 17       /* bytes */
+#define RECORD 17
+#define MARK UINT64_MAX         /* nothing that shares an exchange begins so: see match.c */
+#define MARK_BYTES 16
 
 int shf_tally_init(struct shf_tally *t, int ranks)
 {
@@ -44,40 +47,80 @@ static int record_order(const void *a, const void *b)
 }
 
 /* After the sort, records with the same first 9 bytes (kind and key) are of one tensor, and
- * only the first counts. The sums of all homes are then added, with the caller's own words in
- * the same operation, as every operation of the group costs a round trip. */
-int shf_tally_count(struct shf_tally *t, struct shf_team *team, uint64_t *counts, uint64_t *bytes,
-                    uint64_t *more, size_t more_n, struct sheaf_error *err)
+ * only the first counts. */
+static void count_records(struct shf_tally *t, struct shf_buf *in)
+{
+	if (in->len)
+		qsort(in->data, in->len / RECORD, RECORD, record_order);
+	for (size_t at = 0; at + RECORD <= in->len; at += RECORD) {
+		const uint8_t *p = in->data + at;
+
+		if (at && memcmp(p, p - RECORD, 9) == 0)
+			continue;
+		if (!always(p[0] < SHF_T_KINDS))
+			continue;
+		t->counts[p[0]]++;
+		t->bytes[p[0]] += shf_get64(p + 9);
+	}
+}
+
+int shf_tally_meet(struct shf_tally *t, struct shf_team *team, int rc, struct sheaf_error *err)
 {
 	struct shf_buf in = SHF_BUF_INIT;
-	uint64_t sums[2 * SHF_T_KINDS + SHF_TALLY_MORE] = { 0 };
-	int rc = always(more_n <= SHF_TALLY_MORE) ? 0 : SHEAF_EBUG;
 
 	rc = shf_exchange(team, rc, t->out, &in, NULL, err);
-	if (rc == 0 && in.len) {
-		qsort(in.data, in.len / RECORD, RECORD, record_order);
-		for (size_t at = 0; at + RECORD <= in.len; at += RECORD) {
-			const uint8_t *p = in.data + at;
-
-			if (at && memcmp(p, p - RECORD, 9) == 0)
-				continue;
-			if (!always(p[0] < SHF_T_KINDS))
-				continue;
-			sums[p[0]]++;
-			sums[SHF_T_KINDS + p[0]] += shf_get64(p + 9);
-		}
-	}
-	if (rc == 0) {
-		memcpy(sums + 2 * SHF_T_KINDS, more, more_n * sizeof(*more));
-		rc = shf_allreduce(team, sums, 2 * SHF_T_KINDS + more_n, SHEAF_SUM, err);
-	}
-	if (rc == 0) {
-		memcpy(more, sums + 2 * SHF_T_KINDS, more_n * sizeof(*more));
-		memcpy(counts, sums, sizeof(uint64_t) * SHF_T_KINDS);
-		memcpy(bytes, sums + SHF_T_KINDS, sizeof(uint64_t) * SHF_T_KINDS);
-	}
+	if (rc == 0)
+		count_records(t, &in);
 	shf_buf_release(&in);
 	return rc;
+}
+
+void shf_tally_pack(const struct shf_tally *t, struct shf_buf *out)
+{
+	for (int r = 0; r < t->ranks; r++) {
+		const struct shf_buf *b = &t->out[r];
+
+		out[r].oom = out[r].oom || b->oom;
+		if (b->len == 0)
+			continue;
+		shf_buf_u64(&out[r], MARK);
+		shf_buf_u64(&out[r], b->len);
+		shf_buf_add(&out[r], b->data, b->len);
+	}
+}
+
+int shf_tally_unpack(struct shf_tally *t, struct shf_buf *in, size_t *in_bytes)
+{
+	struct shf_buf records = SHF_BUF_INIT;
+	uint8_t *from = in->data, *to = in->data;
+	bool oom;
+
+	for (int r = 0; r < t->ranks && in->len > 0; r++) {
+		size_t len = in_bytes[r], skip = 0;
+
+		if (len >= MARK_BYTES && shf_get64(from) == MARK) {
+			uint64_t n = shf_get64(from + 8);
+
+			if (!always(n <= len - MARK_BYTES && n % RECORD == 0)) {
+				shf_buf_release(&records);
+				return SHEAF_EBUG;
+			}
+			shf_buf_add(&records, from + MARK_BYTES, (size_t)n);
+			skip = MARK_BYTES + (size_t)n;
+		}
+		in_bytes[r] = len - skip;
+		if (in_bytes[r] > 0)
+			memmove(to, from + skip, in_bytes[r]);
+		to += in_bytes[r];
+		from += len;
+	}
+	oom = records.oom;
+	if (to)
+		in->len = (size_t)(to - in->data);
+	if (!oom)
+		count_records(t, &records);
+	shf_buf_release(&records);
+	return oom ? SHEAF_ENOMEM : 0;
 }
 
 /* Returns how many bits hold a count from 0 to the number of ranks. */

@@ -10,23 +10,24 @@ enum shf_tally_kind { SHF_T_LOADED, SHF_T_MISSING, SHF_T_UNEXPECTED, SHF_T_CONVE
 struct shf_tally {
 	struct shf_buf *out;            /* owned; out[r]: records that are sent to rank r */
 	int ranks;
+	uint64_t counts[SHF_T_KINDS], bytes[SHF_T_KINDS];       /* of what this rank is to count */
 };
 /* 0 or ENOMEM. */
 int shf_tally_init(struct shf_tally *t, int ranks);
 void shf_tally_release(struct shf_tally *t);
-/* Notes that this rank has a piece of a tensor of that kind. bytes: size of the whole tensor.
- * [local] */
+/* bytes: of the tensor, summed once. Not after the records have travelled. [local] */
 void shf_tally_add(struct shf_tally *t, enum shf_tally_kind kind, const char *family,
                    const char *name, uint64_t bytes);
-/* Sets counts[k] and bytes[k] to the number and size of all tensors of kind k on all ranks; both
- * have SHF_T_KINDS members. Also sums more_n words of the caller over all ranks, in place, in the
- * same operation; more_n is at most SHF_TALLY_MORE. [collective] */
-#define SHF_TALLY_MORE 32
-int shf_tally_count(struct shf_tally *t, struct shf_team *team, uint64_t *counts, uint64_t *bytes,
-                    uint64_t *more, size_t more_n, struct sheaf_error *err);
-/* Sets the n bits of x, in words of 64, to the OR of all ranks. A group has no OR, so the number of
- * ranks that have each bit is summed; `counts` is scratch memory of shf_or_words words, each with
- * several of these numbers. [collective] */
+/* Brings the records to their homes, which count each tensor once. The sums over all ranks of their
+ * counts and bytes are then what all ranks have together. [collective] */
+int shf_tally_meet(struct shf_tally *t, struct shf_team *team, int rc, struct sheaf_error *err);
+/* The same in an exchange of the caller's: puts the records, before anything else, into the buffers
+ * for their homes; takes them out of what came, of which the rest stays, packed as before; counts
+ * them. 0, ENOMEM, EBUG. [local] */
+void shf_tally_pack(const struct shf_tally *t, struct shf_buf *out);
+int shf_tally_unpack(struct shf_tally *t, struct shf_buf *in, size_t *in_bytes);
+/* n bits, in words of 64, of all ranks, ORed in place. A group has no OR: how many ranks have a bit
+ * is counted, several counts in a word of `counts`, and one sum does for all. [collective] */
 int shf_or(struct shf_team *team, uint64_t *x, size_t n, uint64_t *counts, struct sheaf_error *err);
 /* Returns how many words `counts` must have for n bits. [local] */
 size_t shf_or_words(const struct shf_team *team, size_t n);

@@ -18,6 +18,7 @@
 #include "load_aliased.h"
 #include "load_asked.h"
 #include "load_base.h"
+#include "load_report.h"
 #include "load_run.h"
 #include "memory_dir.h"
 #include "memory_tier.h"
@@ -275,17 +276,6 @@ static int find_unexpected(struct shf_load *ld, struct sheaf_error *err)
 	return ld->flags & SHEAF_STRICT ? shf_agree(team, rc, err) : rc;
 }
 
-/* Counts the slices of each set of averages that are filled from the step. */
-static void emas_filled(const struct shf_load *ld, uint64_t *filled)
-{
-	for (size_t k = 0; k < ld->state->emas_n; k++) {
-		const struct shf_ema *e = &ld->state->emas[k];
-
-		for (size_t i = 0; i < e->n; i++)
-			filled[k] += ld->targets[e->first + i].source == SHF_FROM_STEP;
-	}
-}
-
 /* An average that the step has not goes on from the weights of the next save. Ranks need not agree
  * on it: they hold slices of one tensor, and what the step has of it is the same for all. */
 static void emas_loaded(const struct shf_load *ld, struct sheaf_state *state)
@@ -300,49 +290,20 @@ static void emas_loaded(const struct shf_load *ld, struct sheaf_state *state)
 	}
 }
 
-/* Adds up the counts of all ranks. It is also what tells each rank which averages were filled
- * anywhere, so it runs before emas_loaded, and even if the caller wants no report. [collective] */
-static int fill_load_report(struct shf_load *ld, struct sheaf_error *err)
+/* What a load that reads nothing reports: no plan and no proof carries it. [collective] */
+static int report_dry(struct shf_load *ld, struct sheaf_error *err)
 {
-	uint64_t n[SHF_T_KINDS], bytes[SHF_T_KINDS];
-	const struct shf_view *view = ld->step->view;
-	uint64_t disk = view ? shf_view_disk_bytes(view) - ld->disk_from : ld->disk_bytes;
-	uint64_t x[6 + SHF_EMAS_MAX] = { disk, ld->node_bytes, ld->net_bytes, ld->holds.bytes,
-		ld->retries, ld->disk_bytes > disk ? ld->disk_bytes - disk : 0 };
 	struct shf_team *team = &ld->step->run->team;
-	struct sheaf_report *r = &ld->report;
-	int rc;
+	uint64_t x[SHF_REPORT_WORDS];
+	int rc = shf_tally_meet(&ld->tally, team, 0, err);
 
-	/* Words 6 and on count slices of each set of averages. */
-	emas_filled(ld, x + 6);
-	rc = shf_tally_count(&ld->tally, team, n, bytes, x, 6 + SHF_EMAS_MAX, err);
 	if (rc < 0)
 		return rc;
-	r->loaded = n[SHF_T_LOADED];
-	r->missing = n[SHF_T_MISSING];
-	r->unexpected = n[SHF_T_UNEXPECTED];
-	r->converted = n[SHF_T_CONVERTED];
-	r->derived = n[SHF_T_DERIVED];
-	r->ignored = n[SHF_T_IGNORED];
-	r->mismatched = n[SHF_T_MISMATCHED];
-	r->zeroed = n[SHF_T_ZEROED];
-	r->unverified = n[SHF_T_UNVERIFIED];
-	r->bytes = bytes[SHF_T_LOADED];
-	r->files = ld->step->layout.files_n;
-	r->disk_bytes = x[0];
-	r->memory_bytes = x[5];
-	r->peers = view && shf_view_is_peers(view);
-	r->step = ld->step->number;
-	r->memory = view != NULL;
-	r->node_bytes = x[1];
-	r->net_bytes = x[2];
-	r->held = x[3];
-	r->retries = x[4];
-	r->read_ns = (uint64_t)ld->read_ns;
-	r->verify_ns = (uint64_t)ld->verify_ns;
-	for (size_t k = 0; k < ld->state->emas_n; k++)
-		ld->emas_filled[k] = x[6 + k] > 0;
-	return 0;
+	shf_report_put(ld, x);
+	rc = shf_allreduce(team, x, SHF_REPORT_WORDS, SHEAF_SUM, err);
+	if (rc == 0)
+		shf_report_take(ld, x);
+	return rc;
 }
 
 /* Refuses to keep what a damaged step has begun to fill. Averages that are kept are no danger: they
@@ -603,8 +564,8 @@ int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t f
 	/* Everything that was read is judged here, before anyone acts on it. */
 	rc = shf_step_doubt(step, rc, err);
 	load_failed(step, rc, err);
-	if (rc == 0)
-		rc = fill_load_report(&ld, err);
+	if (rc == 0 && flags & SHEAF_DRY)
+		rc = report_dry(&ld, err);
 	if (rc == 0 && !(flags & SHEAF_DRY)) {
 		emas_loaded(&ld, state);
 		remember(&ld);

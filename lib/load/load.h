@@ -36,7 +36,7 @@ struct shf_load {
 	uint64_t *asked, *asked_counts; /* owned; see load_asked.h */
 	uint64_t room;                  /* of its image, at most; the same on all ranks */
 	/* By tensor: digest and bytes of it that were read here, by whichever thread. got_bytes
-	 * has a member more. */
+	 * has more members, for what is summed with them. */
 	atomic_uint_fast64_t *got, *got_bytes;
 	struct shf_pass pass;
 	struct shf_stores stores;

@@ -10,6 +10,7 @@
 #include "load.h"
 #include "load_asked.h"
 #include "load_base.h"
+#include "load_report.h"
 
 /* The reason that is reported for a tensor whose digest was not compared. */
 static const char *why_unverified(const struct shf_load *ld)
@@ -20,9 +21,9 @@ static const char *why_unverified(const struct shf_load *ld)
 	                               : "read without a look at any sum, as the run was opened";
 }
 
-/* Compares one tensor: every rank does, so that all find the same. A tensor of this rank's share
- * (mine) that could not be compared is reported; one that nobody wanted, and that was not read
- * whole, is no news, because its bytes lay between others. */
+/* Compares one tensor: every rank does, so that all find the same. One that could not be compared
+ * is counted by all, and reported by the rank whose share it is of (mine); one that nobody wanted,
+ * and that was not read whole, is no news, because its bytes lay between others. */
 static int compare_whole_tensor(struct shf_load *ld, uint64_t n, bool mine,
                                 struct sheaf_error *err)
 {
@@ -36,9 +37,10 @@ static int compare_whole_tensor(struct shf_load *ld, uint64_t n, bool mine,
 		return shf_fail(err, SHEAF_ECORRUPT,
 		                "%s: %s/%s has digest %016" PRIx64 ", want %016" PRIx64,
 		                ld->step->path, family, lt->name, digest, lt->digest);
-	if (mine && (!check || bytes != lt->bytes) && shf_asked_wanted(ld, n)) {
-		shf_tally_add(&ld->tally, SHF_T_UNVERIFIED, family, lt->name, 0);
-		shf_report_item(&ld->report, 'V', family, lt->name, why_unverified(ld));
+	if ((!check || bytes != lt->bytes) && shf_asked_wanted(ld, n)) {
+		ld->report.unverified++;
+		if (mine)
+			shf_report_item(&ld->report, 'V', family, lt->name, why_unverified(ld));
 	}
 	return 0;
 }
@@ -50,10 +52,14 @@ int shf_prove(struct shf_load *ld, int rc, struct sheaf_error *err)
 	struct shf_team *team = &ld->step->run->team;
 	size_t n = ld->step->layout.tensors_n;
 	struct shf_share own = shf_digests_share(team, n);
+	uint64_t *bytes = (uint64_t *)(void *)ld->got_bytes;
 
 	/* No thread of this load counts any more. */
-	rc = shf_digests_add_up(team, rc, (uint64_t *)(void *)ld->got,
-	                        (uint64_t *)(void *)ld->got_bytes, n, err);
+	shf_report_put(ld, bytes + n + 1);
+	rc = shf_digests_add_up(team, rc, (uint64_t *)(void *)ld->got, bytes, n, SHF_REPORT_WORDS,
+	                        err);
+	if (rc == 0)
+		shf_report_take(ld, bytes + n + 1);
 	for (uint64_t t = 0; rc == 0 && t < n; t++)
 		rc = compare_whole_tensor(ld, t, t >= own.first && t < own.end, err);
 	return rc;

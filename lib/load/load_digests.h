@@ -4,8 +4,8 @@
 #define SHF_LOAD_DIGESTS_H
 #include "load.h"
 
-/* Compares whole tensors with their digests. ECORRUPT. [collective] */
-/* rc: what came of this rank's work before it. */
+/* Compares whole tensors with their digests, and adds up the report on the way. ECORRUPT. rc: what
+ * came of this rank's work before it. [collective] */
 int shf_prove(struct shf_load *load, int rc, struct sheaf_error *err);
 #define SHF_FOREIGN_MSG "foreign: no sums exist"
 #endif

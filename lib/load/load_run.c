@@ -15,6 +15,7 @@
 #include "load_base.h"
 #include "load_digests.h"
 #include "load_prefault.h"
+#include "load_report.h"
 #include "load_rounds.h"
 #include "load_stream.h"
 #include "match.h"
@@ -29,8 +30,15 @@ static const struct shf_slice *target_slice(const void *arg, uint32_t i)
 	return &((const struct shf_target *)arg)[i].slice;
 }
 
+/* No sums exist of it: foreign files alone have such tensors. */
+static void tally_loose(struct shf_load *ld, const struct shf_lt_tensor *t)
+{
+	shf_tally_add(&ld->tally, SHF_T_UNVERIFIED, shf_load_family(ld, t), t->name, 0);
+}
+
 /* Lists what this rank wants, by tensor, for the plan. Tensors at odd offsets of foreign files
- * cannot be copied in units, so the plan leaves them out (fill_rest). */
+ * cannot be copied in units, so the plan leaves them out (fill_rest); they are counted here,
+ * because the plan takes the tally along. */
 static int hold_all(struct shf_load *ld, struct sheaf_error *err)
 {
 	const struct shf_layout *l = &ld->step->layout;
@@ -43,8 +51,12 @@ static int hold_all(struct shf_load *ld, struct sheaf_error *err)
 	for (size_t i = 0; i < ld->state->n; i++) {
 		const struct shf_target *t = &ld->targets[i];
 
-		if (t->source == SHF_FROM_STEP && !l->tensors[t->tensor].loose)
+		if (t->source != SHF_FROM_STEP)
+			continue;
+		if (!l->tensors[t->tensor].loose)
 			words[n++] = shf_key(t->tensor, (uint32_t)i);
+		else if (!t->slice.empty)
+			tally_loose(ld, &l->tensors[t->tensor]);
 	}
 	rc = shf_holds_make(&ld->holds, words, n, target_slice, ld->targets, err);
 	shf_free(words);
@@ -74,7 +86,6 @@ static int fill_rest(struct shf_load *ld, struct sheaf_error *err)
 
 	for (size_t i = 0; i < ld->state->n && rc == 0; i++) {
 		struct shf_target *t = &ld->targets[i];
-		const char *family;
 
 		if (t->slice.empty)
 			continue;
@@ -84,10 +95,8 @@ static int fill_rest(struct shf_load *ld, struct sheaf_error *err)
 			continue;
 		rc = shf_direct_read(ld->step, &l->tensors[t->tensor], &t->slice, &ld->disk_bytes,
 				     err);
-		family = shf_load_family(ld, &l->tensors[t->tensor]);
-		shf_tally_add(&ld->tally, SHF_T_UNVERIFIED, family, l->tensors[t->tensor].name, 0);
-		shf_report_item(&ld->report, 'V', family, l->tensors[t->tensor].name,
-		                SHF_FOREIGN_MSG);
+		shf_report_item(&ld->report, 'V', shf_load_family(ld, &l->tensors[t->tensor]),
+		                l->tensors[t->tensor].name, SHF_FOREIGN_MSG);
 	}
 	return rc;
 }
@@ -117,7 +126,7 @@ static int make_digest_tables(struct shf_load *ld, struct sheaf_error *err)
 	size_t n = ld->step->layout.tensors_n;
 
 	ld->got = shf_zalloc(n, sizeof(*ld->got));
-	ld->got_bytes = shf_zalloc(n + 1, sizeof(*ld->got_bytes));
+	ld->got_bytes = shf_zalloc(n + 1 + SHF_REPORT_WORDS, sizeof(*ld->got_bytes));
 	ld->pass = (struct shf_pass){ .step = ld->step, .sums = shf_pass_sums(ld->step),
 		.got = ld->got, .got_bytes = ld->got_bytes };
 	return ld->got && ld->got_bytes ? 0
@@ -130,7 +139,7 @@ static int make_plan(struct shf_load *ld, struct shf_flow **flow, struct shf_rou
 {
 	struct sheaf_run *run = ld->step->run;
 	struct shf_match m = { .layout = &ld->step->layout, .holds = &ld->holds,
-		.nodes = run->place.nodes, .way = SHF_LOAD,
+		.nodes = run->place.nodes, .way = SHF_LOAD, .tally = &ld->tally,
 		.hads = ld->step->view ? shf_view_hads(ld->step->view) : NULL };
 	uint64_t bytes = 0;
 	int rc = hold_all(ld, err);

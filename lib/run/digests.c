@@ -4,12 +4,12 @@
 
 /* bytes[n] counts the ranks that failed, so the first reduction also agrees on rc. */
 int shf_digests_add_up(struct shf_team *team, int rc, uint64_t *digests, uint64_t *bytes, size_t n,
-                       struct sheaf_error *err)
+                       size_t more, struct sheaf_error *err)
 {
 	int lost;
 
 	bytes[n] = rc < 0;
-	lost = shf_allreduce(team, bytes, n + 1, SHEAF_SUM, err);
+	lost = shf_allreduce(team, bytes, n + 1 + more, SHEAF_SUM, err);
 	if (lost < 0)
 		return lost;
 	if (bytes[n] > 0)

@@ -213,7 +213,7 @@ TEST(a_plain_save_and_a_load)
 	CHECK(took.plain > 0 && took.plain <= 12);
 	CHECK_RC(hands_run(&p, load, false), 0, &p.err);
 	printf("# a load takes %d\n", took.load);
-	CHECK(took.load > 0 && took.load <= 26);
+	CHECK(took.load > 0 && took.load <= 22);
 	simdisk_free(p.disk);
 }
 
