@@ -512,8 +512,10 @@ static int exchange_lens(struct shf_team *t, int rc, const size_t *out_bytes,
 	return first == 0 ? 0 : tell_failure(t, first, rc, err);
 }
 
-int shf_exchange_packed(struct shf_team *t, int rc, const void *out, const size_t *out_bytes,
-			struct shf_buf *in, size_t *in_bytes, struct sheaf_error *err)
+/* x: n words whose maximum travels with the agreement that all have room. */
+static int exchange_with(struct shf_team *t, int rc, const void *out, const size_t *out_bytes,
+                         struct shf_buf *in, size_t *in_bytes, uint64_t *x, size_t n,
+                         struct sheaf_error *err)
 {
 	struct shf_buf fresh = SHF_BUF_INIT;
 	struct sheaf_error own;
@@ -523,7 +525,7 @@ int shf_exchange_packed(struct shf_team *t, int rc, const void *out, const size_
 	err = err ? err : &own;
 	rc = exchange_lens(t, rc, out_bytes, err);
 	if (rc == 0)
-		rc = shf_agree(t, lens_reserve(t, &fresh, "exchange", err), err);
+		rc = shf_agree_max(t, lens_reserve(t, &fresh, "exchange", err), x, n, err);
 	if (rc == 0) {
 		lens_copy(t, t->group->lens.sizes);
 		rc = shf_alltoallv(t, out, out_bytes, fresh.data, t->group->lens.sizes, err);
@@ -534,6 +536,12 @@ int shf_exchange_packed(struct shf_team *t, int rc, const void *out, const size_
 	}
 	shf_buf_release(&fresh);
 	return rc;
+}
+
+int shf_exchange_packed(struct shf_team *t, int rc, const void *out, const size_t *out_bytes,
+			struct shf_buf *in, size_t *in_bytes, struct sheaf_error *err)
+{
+	return exchange_with(t, rc, out, out_bytes, in, in_bytes, NULL, 0, err);
 }
 
 /* out end to end; *packed and *bytes are the caller's to free, in any case. */
@@ -562,8 +570,8 @@ static int pack(const struct shf_team *t, const struct shf_buf *out, uint8_t **p
 	return 0;
 }
 
-int shf_exchange(struct shf_team *t, int rc, const struct shf_buf *out, struct shf_buf *in,
-		 size_t *in_bytes, struct sheaf_error *err)
+int shf_exchange_max(struct shf_team *t, int rc, const struct shf_buf *out, struct shf_buf *in,
+                     size_t *in_bytes, uint64_t *x, size_t n, struct sheaf_error *err)
 {
 	struct sheaf_error own;
 	uint8_t *packed = NULL;
@@ -572,10 +580,16 @@ int shf_exchange(struct shf_team *t, int rc, const struct shf_buf *out, struct s
 	err = err ? err : &own;
 	if (rc == 0 && !t->group->lost)
 		rc = pack(t, out, &packed, &bytes, err);
-	rc = shf_exchange_packed(t, rc, packed, bytes, in, in_bytes, err);
+	rc = exchange_with(t, rc, packed, bytes, in, in_bytes, x, n, err);
 	shf_free(packed);
 	shf_free(bytes);
 	return rc;
+}
+
+int shf_exchange(struct shf_team *t, int rc, const struct shf_buf *out, struct shf_buf *in,
+		 size_t *in_bytes, struct sheaf_error *err)
+{
+	return shf_exchange_max(t, rc, out, in, in_bytes, NULL, 0, err);
 }
 
 /* Equal lengths are gathered in place; unequal ones are XORed over zeros, which moves each byte

@@ -92,7 +92,12 @@ int shf_bcast_buf(struct shf_team *t, int rc, struct shf_buf *b, struct sheaf_er
  * operations: lengths with the verdict, an agreement that all have room, bytes. */
 int shf_exchange(struct shf_team *t, int rc, const struct shf_buf *out, struct shf_buf *in,
                  size_t *in_bytes, struct sheaf_error *err);
-/* The same for bytes that are packed in rank order already: out_bytes[r] of them to rank r. */
+/* The same, and its second operation gives the maximum over all ranks of each of n words, as
+ * shf_agree_max does. */
+int shf_exchange_max(struct shf_team *t, int rc, const struct shf_buf *out, struct shf_buf *in,
+                     size_t *in_bytes, uint64_t *x, size_t n, struct sheaf_error *err);
+/* As shf_exchange for bytes that are packed in rank order already: out_bytes[r] of them to rank r.
+ */
 int shf_exchange_packed(struct shf_team *t, int rc, const void *out, const size_t *out_bytes,
                         struct shf_buf *in, size_t *in_bytes, struct sheaf_error *err);
 /* Everyone's bytes on rank 0, packed in rank order; elsewhere *all stays empty. */

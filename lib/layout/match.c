@@ -4,6 +4,7 @@
  * records of tally.c, which are told apart by their mark: it is no stripe. */
 #include "match.h"
 #include <stdlib.h>
+#include <string.h>
 #include "crc64.h"
 #include "deal_home.h"
 #include "err.h"
@@ -137,19 +138,7 @@ static int file_side(int self, const struct shf_match *m, const struct shf_buf *
 	return 0;
 }
 
-/* Makes one exchange: sends `out`, receives into *in, and empties `out` for the next exchange. It
- * is called with rc < 0 too, because an exchange is collective: the other ranks wait in it, and it
- * returns the error on all of them. */
-static int trade(struct shf_team *team, int rc, struct shf_buf *out, struct shf_buf *in,
-                 size_t *in_bytes, struct sheaf_error *err)
-{
-	rc = shf_exchange(team, rc, out, in, in_bytes, err);
-	for (int r = 0; out && r < team->ranks; r++)
-		shf_buf_release(&out[r]);
-	return rc;
-}
-
-/* Writes the message of an error of planning that has none yet. Returns rc. */
+/* Adds the sentence to an error of planning that has none yet. */
 static int said(int rc, struct sheaf_error *err)
 {
 	return rc < 0 ? shf_fail(err, rc, "planning: %s", shf_strerror(rc)) : 0;
@@ -171,56 +160,93 @@ static int trade_holds(struct shf_team *team, const struct shf_match *m, int rc,
 	return rc;
 }
 
-/* Each step runs only if all steps before it succeeded on every rank, which the exchange itself
- * agrees on. So all ranks make the same calls, and none waits for a rank that has given up.
- *
- * The numbers of rounds are set to the maximum over all ranks, because a round is collective: a
- * rank with fewer segments still takes part in the rounds of others. On a save the hashes of all
- * ranks are combined, so that a later save can compare one number instead of planning again. */
+/* The buffers of the last exchange, for the next one. */
+static void empty_out(struct shf_matching *g)
+{
+	for (int r = 0; g->out && r < g->ranks; r++)
+		shf_buf_release(&g->out[r]);
+}
+
+void shf_matching_release(struct shf_matching *g)
+{
+	empty_out(g);
+	shf_free(g->out);
+	shf_free(g->in_bytes);
+	shf_buf_release(&g->in);
+	*g = (struct shf_matching){ 0 };
+}
+
+/* Each step runs only if all before it succeeded on every rank, which the exchange itself agrees
+ * on; so all ranks make the same calls, and none waits for one that gave up. */
+int shf_match_deal(struct shf_team *team, const struct shf_match *m, int rc,
+                   struct shf_matching *g, struct shf_work *w, struct sheaf_error *err)
+{
+	*g = (struct shf_matching){ .ranks = team->ranks,
+		.out = shf_zalloc((size_t)team->ranks, sizeof(*g->out)),
+		.in_bytes = shf_zalloc((size_t)team->ranks, sizeof(*g->in_bytes)) };
+	*w = (struct shf_work){ 0 };
+	if (rc == 0)
+		rc = said(g->out && g->in_bytes ? 0 : SHEAF_ENOMEM, err);
+	rc = trade_holds(team, m, rc, &g->in, g->in_bytes, err);
+	if (rc < 0)
+		return rc;
+	if (m->tally)
+		shf_tally_pack(m->tally, g->out);
+	rc = shf_home_deal_heard(team, m, &g->in, g->in_bytes, g->out, err);
+	rc = shf_exchange(team, rc, g->out, &g->in, g->in_bytes, err);
+	empty_out(g);
+	if (rc == 0 && m->tally)
+		rc = said(shf_tally_unpack(m->tally, &g->in, g->in_bytes), err);
+	return rc == 0 ? said(file_side(team->rank, m, &g->in, w, g->out), err) : rc;
+}
+
+/* The numbers of rounds become the largest of all ranks, because a round is collective: a rank
+ * with fewer of its own still takes part in the others'. */
+int shf_match_tell(struct shf_team *team, int rc, struct shf_matching *g, struct shf_work *w,
+                   uint64_t *x, size_t n, struct sheaf_error *err)
+{
+	uint64_t most[3 + SHF_MATCH_MORE] = { w->rounds, w->net_rounds, w->own_bytes };
+
+	if (n > 0)
+		memcpy(most + 3, x, n * sizeof(*x));
+	rc = shf_exchange_max(team, rc, g->out, &g->in, g->in_bytes, most, 3 + n, err);
+	empty_out(g);
+	if (rc < 0)
+		return rc;
+	w->rounds = (uint32_t)most[0];
+	w->net_rounds = (uint32_t)most[1];
+	w->own_most = most[2];
+	if (n > 0)
+		memcpy(x, most + 3, n * sizeof(*x));
+	return 0;
+}
+
+int shf_match_hear(const struct shf_team *team, const struct shf_match *m,
+                   const struct shf_matching *g, struct shf_work *w, struct sheaf_error *err)
+{
+	return said(hear_serves(team, m->layout, &g->in, g->in_bytes, w), err);
+}
+
+/* On a save the hashes of all ranks are combined, and a later save compares one number instead of
+ * planning again. */
 int shf_match(struct shf_team *team, const struct shf_match *m, int rc, struct shf_work *w,
               struct sheaf_error *err)
 {
-	struct shf_buf *out = shf_zalloc((size_t)team->ranks, sizeof(*out)), in = SHF_BUF_INIT;
-	size_t *in_bytes = shf_zalloc((size_t)team->ranks, sizeof(*in_bytes));
-	uint64_t most[3], hash;
+	struct shf_matching g;
+	uint64_t hash;
 
+	rc = shf_match_deal(team, m, rc, &g, w, err);
+	rc = shf_match_tell(team, rc, &g, w, NULL, 0, err);
 	if (rc == 0)
-		rc = said(out && in_bytes ? 0 : SHEAF_ENOMEM, err);
-	*w = (struct shf_work){ 0 };
-	rc = trade_holds(team, m, rc, &in, in_bytes, err);
+		rc = shf_agree(team, shf_match_hear(team, m, &g, w, err), err);
 	if (rc == 0) {
-		if (m->tally)
-			shf_tally_pack(m->tally, out);
-		rc = shf_home_deal_heard(team, m, &in, in_bytes, out, err);
-		rc = trade(team, rc, out, &in, in_bytes, err);
-	}
-	if (rc == 0) {
-		rc = m->tally ? shf_tally_unpack(m->tally, &in, in_bytes) : 0;
-		rc = said(rc == 0 ? file_side(team->rank, m, &in, w, out) : rc, err);
-		rc = trade(team, rc, out, &in, in_bytes, err);
-	}
-	if (rc == 0) {
-		rc = said(hear_serves(team, m->layout, &in, in_bytes, w), err);
-		most[0] = w->rounds;
-		most[1] = w->net_rounds;
-		most[2] = w->own_bytes;
-		rc = shf_agree_max(team, rc, most, 3, err);
-	}
-	if (rc == 0) {
-		w->rounds = (uint32_t)most[0];
-		w->net_rounds = (uint32_t)most[1];
-		w->own_most = most[2];
-		hash = w->hash; /* only saves compare plans, so a load needs no reduction */
+		hash = w->hash; /* a load compares no plans */
 		if (m->way == SHF_SAVE)
 			rc = shf_allreduce(team, &hash, 1, SHEAF_XOR, err);
 		w->hash = hash ^ shf_layout_hash(m->layout);
 	}
 	if (rc < 0)
 		shf_work_release(w);
-	for (int r = 0; out && r < team->ranks; r++)
-		shf_buf_release(&out[r]);
-	shf_free(out);
-	shf_free(in_bytes);
-	shf_buf_release(&in);
+	shf_matching_release(&g);
 	return rc;
 }

@@ -50,8 +50,28 @@ struct shf_match {
  * [collective] */
 int shf_match(struct shf_team *team, const struct shf_match *m, int rc, struct shf_work *work,
               struct sheaf_error *err);
-/* With more files than this, stripes that consist of short runs are written in two phases (deal.h);
- * otherwise every rank would open all files. */
+/* The same in three parts, for who has something to set up for its segments and to tell with them.
+ * *g is fresh, and released in any case; *work is the caller's to release where any part failed. */
+struct shf_matching {
+	struct shf_buf *out, in;        /* out: by rank */
+	size_t *in_bytes;
+	int ranks;
+};
+/* Two exchanges, and then the segments of this rank, but for how many rounds others have. What it
+ * returns is this rank's alone. [collective] */
+int shf_match_deal(struct shf_team *team, const struct shf_match *m, int rc,
+                   struct shf_matching *g, struct shf_work *work, struct sheaf_error *err);
+/* The third exchange, with the maximum over all ranks of each of n words, SHF_MATCH_MORE at most;
+ * rounds, net_rounds and own_most are then right. [collective] */
+#define SHF_MATCH_MORE 4
+int shf_match_tell(struct shf_team *team, int rc, struct shf_matching *g, struct shf_work *work,
+                   uint64_t *x, size_t n, struct sheaf_error *err);
+/* What this rank serves, from that. [local] */
+int shf_match_hear(const struct shf_team *team, const struct shf_match *m,
+                   const struct shf_matching *g, struct shf_work *work, struct sheaf_error *err);
+void shf_matching_release(struct shf_matching *g);
+/* With more files than this, stripes of short runs are written in two phases (deal.h): else every
+ * rank of every node would open all of them. */
 #define SHF_FILES_MANY 16
 /* The smallest window, in bytes; opts.staging_bytes_max must be at least twice as much. */
 #define SHF_WINDOW_MIN (UINT64_C(64) << 10)

@@ -38,6 +38,7 @@ struct shf_load {
 	/* By tensor: digest and bytes of it that were read here, by whichever thread. got_bytes
 	 * has more members, for what is summed with them. */
 	atomic_uint_fast64_t *got, *got_bytes;
+	struct shf_sharing *sharing;    /* of images that grew; NULL: none did */
 	struct shf_pass pass;
 	struct shf_stores stores;
 	struct shf_want *wants;         /* owned; of the bytes that the pass is at */

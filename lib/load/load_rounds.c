@@ -359,9 +359,11 @@ static int look_round(struct shf_load *ld, uint32_t round, struct sheaf_error *e
 	return rc;
 }
 
-/* Lets the others take what is in this round's windows. rc: what went wrong here so far. The first
- * agreement says that all windows are read, and whether some rank failed; the second one that all
- * have taken their bytes, so that the windows may be summed and reused. [collective] */
+/* Lets the others take what is in this round's windows. rc: what went wrong here so far. The
+ * first agreement says that all windows are read, and whether some rank failed; the second one
+ * that all have taken their bytes, so that the windows may be summed and reused. In the first
+ * round the first one also says that all have made their images, which the others map now.
+ * [collective] */
 static int share_round(struct shf_load *ld, uint32_t round, int rc, struct sheaf_error *err)
 {
 	struct shf_team *team = &ld->step->run->team;
@@ -375,8 +377,10 @@ static int share_round(struct shf_load *ld, uint32_t round, int rc, struct sheaf
 	rc = shf_agree(team, rc, err); /* images are whole on all ranks */
 	if (rc == 0 && travels)
 		rc = shf_alltoallv(team, net.out, net.out_bytes, net.in, net.in_bytes, err);
-	if (rc == 0)
-		rc = shf_agree(team, take_round(ld, round, &net, err), err);
+	if (rc == 0) {
+		rc = ld->sharing ? shf_sharing_take(ld->sharing, err) : 0;
+		rc = shf_agree(team, rc == 0 ? take_round(ld, round, &net, err) : rc, err);
+	}
 	net_release(&net);
 	return rc;
 }

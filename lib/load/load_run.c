@@ -133,15 +133,41 @@ static int make_digest_tables(struct shf_load *ld, struct sheaf_error *err)
 	       : shf_fail(err, SHEAF_ENOMEM, "no memory for %zu tensors", n);
 }
 
-/* *flow and *rounds are set even if it fails, so that the caller can free them. [collective] */
-static int make_plan(struct shf_load *ld, struct shf_flow **flow, struct shf_rounds **rounds,
-                     struct sheaf_error *err)
+/* What a load needs for its segments, as far as this rank knows them. Each member is set even if it
+ * fails, so that the caller can free it. */
+struct filling {
+	struct shf_flow *flow;
+	struct shf_rounds *rounds;
+	struct shf_sharing *sharing;
+};
+
+static int set_up_filling(struct shf_load *ld, struct filling *f, struct sheaf_error *err)
+{
+	uint64_t bytes = 0;
+	int rc = make_digest_tables(ld, err);
+
+	if (rc == 0)
+		rc = shf_flow_new(&f->flow, ld, ld->room, &bytes, err);
+	if (rc == 0 && !ld->apart)
+		rc = shf_rounds_new(&f->rounds, ld, err);
+	if (bytes < ld->work.image_bytes)
+		bytes = ld->work.image_bytes;
+	if (rc == 0)
+		rc = shf_sharing_new(&f->sharing, ld->step->run, SHF_IMAGE_OF_LOAD, bytes, err);
+	return rc;
+}
+
+/* What ranks need for what they read is set up before the last exchange of the plan, whose
+ * agreement on memory says whether any image must grow. *planned: all have a plan, and make the
+ * same collective calls from here on. What it returns is this rank's alone. [collective] */
+static int make_plan(struct shf_load *ld, struct filling *f, bool *planned, struct sheaf_error *err)
 {
 	struct sheaf_run *run = ld->step->run;
 	struct shf_match m = { .layout = &ld->step->layout, .holds = &ld->holds,
 		.nodes = run->place.nodes, .way = SHF_LOAD, .tally = &ld->tally,
 		.hads = ld->step->view ? shf_view_hads(ld->step->view) : NULL };
-	uint64_t bytes = 0;
+	struct shf_matching g;
+	uint64_t grows = 0;
 	int rc = hold_all(ld, err);
 
 	/* All of the step lies in the memory of the only node: all its ranks see it, and none
@@ -149,16 +175,20 @@ static int make_plan(struct shf_load *ld, struct shf_flow **flow, struct shf_rou
 	ld->apart = m.apart = ld->step->view && !m.hads;
 	m.window = ld->room / 2;
 	m.net_window = net_window(run, m.window);
-	rc = shf_match(&run->team, &m, rc, &ld->work, err);
-	if (rc < 0)
-		return rc;
-	rc = make_digest_tables(ld, err);
+	rc = shf_match_deal(&run->team, &m, rc, &g, &ld->work, err);
 	if (rc == 0)
-		rc = shf_flow_new(flow, ld, ld->room, &bytes, err);
-	if (rc == 0 && !ld->apart)
-		rc = shf_rounds_new(rounds, ld, err);
-	return shf_image_need(run, rc, SHF_IMAGE_OF_LOAD, bytes > ld->work.image_bytes ? bytes
-	                      : ld->work.image_bytes, err);
+		rc = set_up_filling(ld, f, err);
+	grows = rc == 0 && shf_sharing_grows(f->sharing);
+	rc = shf_match_tell(&run->team, rc, &g, &ld->work, &grows, 1, err);
+	*planned = rc == 0;
+	if (rc == 0)
+		rc = shf_match_hear(&run->team, &m, &g, &ld->work, err);
+	shf_matching_release(&g);
+	if (*planned && grows) {
+		rc = shf_sharing_meet(f->sharing, rc, err);
+		ld->sharing = f->sharing;
+	}
+	return rc;
 }
 
 /* The prefault thread runs only if there is a disk to wait for. It is stopped before fill_rest,
@@ -166,18 +196,18 @@ static int make_plan(struct shf_load *ld, struct shf_flow **flow, struct shf_rou
  * comes next. [collective] */
 int shf_fill(struct shf_load *ld, struct sheaf_error *err)
 {
-	struct shf_flow *flow = NULL;
-	struct shf_rounds *rounds = NULL;
-	int rc = make_plan(ld, &flow, &rounds, err);
-	bool planned = rc == 0;
-	struct shf_ahead *ahead = planned && shf_flow_waits(flow) ? shf_ahead_start(ld) : NULL;
+	struct filling f = { 0 };
+	bool planned;
+	int rc = make_plan(ld, &f, &planned, err);
+	struct shf_ahead *ahead = rc == 0 && shf_flow_waits(f.flow) ? shf_ahead_start(ld) : NULL;
 
 	if (planned)
-		rc = shf_flow_run(flow, err);
-	shf_flow_free(flow);
-	if (planned && rounds)
-		rc = shf_rounds_share(rounds, rc, err);
-	shf_rounds_free(rounds);
+		rc = shf_flow_run(f.flow, rc, err);
+	shf_flow_free(f.flow);
+	if (planned && f.rounds)
+		rc = shf_rounds_share(f.rounds, rc, err);
+	shf_rounds_free(f.rounds);
+	shf_sharing_free(f.sharing);
 	shf_ahead_end(ahead);
 	if (rc == 0)
 		rc = fill_rest(ld, err);

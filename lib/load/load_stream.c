@@ -180,14 +180,16 @@ static int run_to(struct shf_flow *s, struct shf_crew *crew, uint64_t bytes,
 
 /* Every rank runs the same number of laps, own_most being the largest share of any rank, so that
  * the agreements match up. [collective] */
-int shf_flow_run(struct shf_flow *s, struct sheaf_error *err)
+int shf_flow_run(struct shf_flow *s, int rc, struct sheaf_error *err)
 {
 	struct shf_load *ld = s->ld;
 	struct shf_team *team = &ld->step->run->team;
-	struct shf_crew *crew;
+	struct shf_crew *crew = NULL;
 	struct sheaf_error own = { 0 };
-	int rc = shf_crew_new(&crew, ld, s->segs + s->cold, s->segs_n - s->cold, err), end;
+	int end;
 
+	if (rc == 0)
+		rc = shf_crew_new(&crew, ld, s->segs + s->cold, s->segs_n - s->cold, err);
 	for (uint64_t lap = 0; lap < ld->work.own_most; lap += LAP) {
 		rc = shf_agree(team, rc == 0 ? run_to(s, crew, lap + LAP, err) : rc, err);
 		if (rc < 0)

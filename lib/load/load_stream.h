@@ -10,6 +10,7 @@ int shf_flow_new(struct shf_flow **flow, struct shf_load *load, uint64_t room,
                    uint64_t *image_bytes, struct sheaf_error *err);
 /* Will it wait for a disk? What is in memory, several threads take, and its faults. [local] */
 bool shf_flow_waits(const struct shf_flow *flow);
-int shf_flow_run(struct shf_flow *flow, struct sheaf_error *err); /* [collective] */
+/* rc: what came of this rank's work before it; so is what it returns. [collective] */
+int shf_flow_run(struct shf_flow *flow, int rc, struct sheaf_error *err);
 void shf_flow_free(struct shf_flow *flow);        /* waits for what is under way */
 #endif

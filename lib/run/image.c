@@ -11,17 +11,17 @@
  * exist at the same time, and the kernel might kill a rank that had been promised enough. */
 #include "image.h"
 #include <errno.h>
+#include <string.h>
 #include "err.h"
 #include "growth.h"
 #include "opts.h"
 
 #define SHARE_TRIES 3           /* attempts to share an image; see shf_image_need() */
 
-struct grown {                  /* what ranks send each other before they grow an image */
-	struct shf_growth growth;       /* first: shf_growth_check() reads it */
-	uint8_t token[16];              /* names the socket on which the new memory is handed
-	                                 * over */
-	int32_t grew, reserved;         /* grew: this rank allocates new memory */
+struct grown {                  /* what ranks tell each other before they grow */
+	struct shf_growth growth;
+	uint8_t token[16];
+	int32_t grew, failed;           /* failed: it did before it could grow */
 };
 
 uint8_t *shf_image_of(const struct sheaf_run *run, int image, uint32_t rank)
@@ -126,13 +126,16 @@ static int grow_image(struct sheaf_run *run, struct shf_image *m, uint64_t want,
 }
 
 /* An image that is being made larger, on all ranks together. */
-struct sharing {
+struct shf_sharing {
+	struct sheaf_run *run;
 	struct shf_image *image;
-	struct grown *all;              /* owned; by rank */
-	int *connections;               /* owned; by rank: to the socket of a rank that grows; -1 */
-	uint64_t want;                  /* bytes to allocate here; 0: the part is large enough */
-	int offer;                      /* this rank's socket; -1 */
-	bool shared;                    /* the node has several ranks */
+	struct grown *all;
+	int *connections;               /* by rank; -1 */
+	uint64_t bytes;                 /* that are needed here */
+	uint64_t want;                  /* bytes of the image to make; 0: it is large enough */
+	uint8_t token[16];              /* of the offer */
+	int offer;
+	bool shared, taken;
 };
 
 /* Frees the mappings of memory that other ranks of the node are about to replace, and connects to
@@ -140,8 +143,9 @@ struct sharing {
  *
  * ECONNREFUSED means that the backlog of a socket is full, which another user of the machine can
  * cause. It becomes EAGAIN, and shf_image_need tries again with sockets of other names. */
-static int connect_all(struct sheaf_run *run, struct sharing *s, struct sheaf_error *err)
+static int connect_all(struct shf_sharing *s, struct sheaf_error *err)
 {
+	const struct sheaf_run *run = s->run;
 	const struct shf_sys *sys = run->sys;
 
 	for (int r = 0; r < run->team.ranks; r++) {
@@ -162,9 +166,10 @@ static int connect_all(struct sheaf_run *run, struct sharing *s, struct sheaf_er
 	return 0;
 }
 
-/* Hands this rank's new memory to the other ranks of its node, which have all connected already. */
-static int serve_all(struct sheaf_run *run, struct sharing *s, struct sheaf_error *err)
+/* Hands this rank's new memory to the other ranks of its node, which have all connected by now. */
+static int serve_all(struct shf_sharing *s, struct sheaf_error *err)
 {
+	const struct sheaf_run *run = s->run;
 	const struct shf_sys *sys = run->sys;
 	int rc = 0;
 
@@ -174,13 +179,159 @@ static int serve_all(struct sheaf_run *run, struct sharing *s, struct sheaf_erro
 	return rc < 0 ? shf_fail_sys(err, -rc, "handing the image to the ranks of this node") : 0;
 }
 
-/* Maps the new memory of the other ranks of the node, which have all served it already. */
-static int take_all(struct sheaf_run *run, struct sharing *s, struct sheaf_error *err)
+/* Offers this rank's new memory under a name that nobody knows yet. The memory itself is made when
+ * all have connected. */
+static int offer_new(struct shf_sharing *s, struct sheaf_error *err)
 {
+	struct sheaf_run *run = s->run;
+	const struct shf_sys *sys = run->sys;
+	size_t ranks = (size_t)run->team.ranks;
+	int rc = 0;
+
+	s->want = s->bytes > s->image->own.bytes ? shf_growth_bytes(s->bytes) : 0;
+	if (!s->image->peers)
+		s->image->peers = shf_zalloc(ranks, sizeof(*s->image->peers));
+	if (!s->image->peers)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for images of %d ranks",
+		                run->team.ranks);
+	if (s->want && s->shared)
+		rc = shf_sys_shm_offer(sys, s->token, &s->offer);
+	return rc < 0 ? shf_fail_sys(err, -rc, "offering the image to the ranks of this node") : 0;
+}
+
+int shf_sharing_new(struct shf_sharing **sharing, struct sheaf_run *run, int image, uint64_t bytes,
+                    struct sheaf_error *err)
+{
+	size_t ranks = (size_t)run->team.ranks;
+	struct shf_sharing *s = shf_zalloc(1, sizeof(*s));
+
+	*sharing = s;
+	if (!s)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory to share an image");
+	*s = (struct shf_sharing){ .run = run, .image = &run->image.all[image], .bytes = bytes,
+		.all = shf_zalloc(ranks, sizeof(*s->all)),
+		.connections = shf_alloc(ranks, sizeof(*s->connections)),
+		.offer = -1, .shared = run->place.node_ranks > 1 };
+	for (size_t r = 0; s->connections && r < ranks; r++)
+		s->connections[r] = -1;
+	if (!s->all || !s->connections)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for images of %d ranks",
+		                run->team.ranks);
+	return offer_new(s, err);
+}
+
+bool shf_sharing_grows(const struct shf_sharing *s)
+{
+	return s->want != 0;
+}
+
+static void close_all(struct shf_sharing *s)
+{
+	const struct shf_sys *sys = s->run->sys;
+
+	shf_sys_shm_drop(sys, s->offer);
+	s->offer = -1;
+	for (int r = 0; s->connections && r < s->run->team.ranks; r++) {
+		if (s->connections[r] >= 0)
+			shf_sys_shm_drop(sys, s->connections[r]);
+		s->connections[r] = -1;
+	}
+}
+
+void shf_sharing_free(struct shf_sharing *s)
+{
+	if (!s)
+		return;
+	close_all(s);
+	shf_free(s->all);
+	shf_free(s->connections);
+	shf_free(s);
+}
+
+/* Exchanges what every rank is about to free and to allocate, and how much its machine has left. No
+ * rank frees or allocates anything before it has all answers: if the sum is too large, the save
+ * fails with nothing changed. */
+static int exchange_growth(struct shf_sharing *s, int rc, struct sheaf_error *err)
+{
+	struct grown mine = { .grew = s->want != 0, .failed = rc < 0 };
+	struct shf_team *team = &s->run->team;
+	bool failed = false;
+	int lost;
+
+	memcpy(mine.token, s->token, sizeof(mine.token));
+	shf_growth_look(s->run, s->want, s->want ? s->image->own.bytes : 0, &mine.growth);
+	lost = shf_allgather(team, &mine, s->all, sizeof(mine), err);
+	if (lost < 0)
+		return lost;
+	for (int r = 0; r < team->ranks; r++)
+		failed = failed || s->all[r].failed;
+	return failed ? shf_agree(team, rc, err) : 0;
+}
+
+/* Frees the old images of all ranks, here and where other ranks have them mapped. Memory that one
+ * rank has freed is not given back to the machine while another rank maps it. */
+static int free_all(struct shf_sharing *s, struct sheaf_error *err)
+{
+	struct sheaf_run *run = s->run;
+	int rc = shf_growth_check(s->all, sizeof(*s->all), run->team.ranks, run->place.node, err);
+
+	if (rc == 0 && s->want)
+		free_before_growth(run, s->image);
+	if (rc == 0 && s->shared)
+		rc = connect_all(s, err);
+	return rc;
+}
+
+/* Allocates and serves. The caller has made sure that all ranks have freed, because the check of
+ * what the machine has left counted on that. */
+static int grow_all(struct shf_sharing *s, struct sheaf_error *err)
+{
+	struct sheaf_run *run = s->run;
+	int rc = 0;
+
+	if (s->want)
+		rc = grow_image(run, s->image, s->want, s->shared || run->image.moves, err);
+	return rc == 0 ? serve_all(s, err) : rc;
+}
+
+/* Releases what this rank made, so that the next try, or the next save, starts from the same state
+ * everywhere. */
+static void undo(struct shf_sharing *s)
+{
+	close_all(s);
+	pin_image(s->run, s->image, NULL, 0);
+	moves(s->run, s->image, true);
+	free_image(s->run, s->image);
+}
+
+/* Any user of the machine can read a socket's name and connect to it until its backlog is full, and
+ * then this job's ranks cannot connect. So they try again under another name: filling a backlog
+ * takes longer than ranks that have just met need from offer to connect. */
+int shf_sharing_meet(struct shf_sharing *s, int rc, struct sheaf_error *err)
+{
+	struct sheaf_error own;
+
+	err = err ? err : &own;
+	for (int tries = 1;; tries++) {
+		rc = exchange_growth(s, rc, err);
+		if (rc == 0)
+			rc = shf_agree(&s->run->team, free_all(s, err), err);
+		if (rc != SHEAF_EAGAIN)
+			return rc == 0 ? grow_all(s, err) : rc;
+		if (tries == SHARE_TRIES)
+			return err->code = SHEAF_EIO;
+		undo(s);
+		rc = offer_new(s, err);
+	}
+}
+
+int shf_sharing_take(struct shf_sharing *s, struct sheaf_error *err)
+{
+	const struct sheaf_run *run = s->run;
 	const struct shf_sys *sys = run->sys;
 	int rc = 0;
 
-	for (int r = 0; r < run->team.ranks; r++) {
+	for (int r = 0; r < run->team.ranks && !s->taken; r++) {
 		if (s->connections[r] < 0)
 			continue;
 		rc = shf_sys_shm_take(sys, s->connections[r], &s->image->peers[r],
@@ -188,124 +339,31 @@ static int take_all(struct sheaf_run *run, struct sharing *s, struct sheaf_error
 		if (rc < 0)
 			return shf_fail_sys(err, -rc, "taking rank %d's image", r);
 	}
+	s->taken = true;
 	return 0;
 }
 
-/* Exchanges what every rank is about to free and to allocate, and how much its machine has left. No
- * rank frees or allocates anything before this has returned, so if the sum is too large, the save
- * fails before any rank has taken memory that another one needs. */
-static int exchange_growth(struct sheaf_run *run, struct sharing *s, struct sheaf_error *err)
-{
-	struct grown mine = { .grew = s->want != 0 };
-	const struct shf_sys *sys = run->sys;
-	int rc = 0;
-
-	if (!s->all || !s->connections || !s->image->peers)
-		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for images of %d ranks",
-		              run->team.ranks);
-	if (rc == 0 && s->want && s->shared) {
-		rc = shf_sys_shm_offer(sys, mine.token, &s->offer);
-		if (rc < 0)
-			rc = shf_fail_sys(err, -rc,
-			                  "offering the image to the ranks of this node");
-	}
-	rc = shf_agree(&run->team, rc, err);
-	if (rc < 0)
-		return rc;
-	shf_growth_look(run, s->want, s->want ? s->image->own.bytes : 0, &mine.growth);
-	return shf_allgather(&run->team, &mine, s->all, sizeof(mine), err);
-}
-
-/* Frees this rank's old memory and its mappings of memory that other ranks replace: the kernel gets
- * memory back only when no rank maps it any more. ENOMEM, before anything is freed, if the new
- * memory of all ranks does not fit. */
-static int free_all(struct sheaf_run *run, struct sharing *s, struct sheaf_error *err)
-{
-	int rc = shf_growth_check(s->all, sizeof(*s->all), run->team.ranks, run->place.node, err);
-
-	if (rc == 0 && s->want)
-		free_before_growth(run, s->image);
-	if (rc == 0 && s->shared)
-		rc = connect_all(run, s, err);
-	return rc;
-}
-
-/* Allocates this rank's new memory and serves it to the other ranks. All ranks must have freed
- * their old memory: the check of what the machine has left relies on that. */
-static int grow_all(struct sheaf_run *run, struct sharing *s, struct sheaf_error *err)
-{
-	int rc = 0;
-
-	if (s->want)
-		rc = grow_image(run, s->image, s->want, s->shared || run->image.moves, err);
-	return rc == 0 ? serve_all(run, s, err) : rc;
-}
-
-/* Makes one attempt. The agreements between these calls make all ranks finish a step before any
- * begins the next (see the head of this file). */
-static int share_once(struct sheaf_run *run, struct sharing *s, struct sheaf_error *err)
-{
-	int rc = exchange_growth(run, s, err);
-
-	if (rc == 0)
-		rc = shf_agree(&run->team, free_all(run, s, err), err);
-	if (rc == 0)
-		rc = shf_agree(&run->team, grow_all(run, s, err), err);
-	if (rc == 0)
-		rc = shf_agree(&run->team, s->shared ? take_all(run, s, err) : 0, err);
-	return rc;
-}
-
-/* Makes the image on all ranks, or on none: if one rank fails, all release what they have, so that
- * the next save starts from the same state everywhere. */
-static int share_image(struct sheaf_run *run, struct shf_image *m, uint64_t bytes,
-                       struct sheaf_error *err)
-{
-	const struct shf_sys *sys = run->sys;
-	size_t ranks = (size_t)run->team.ranks;
-	struct sharing s = { .image = m, .offer = -1, .shared = run->place.node_ranks > 1,
-		.want = bytes > m->own.bytes ? shf_growth_bytes(bytes) : 0 };
-	int rc;
-
-	s.all = shf_zalloc(ranks, sizeof(*s.all));
-	s.connections = shf_zalloc(ranks, sizeof(*s.connections));
-	if (!m->peers)
-		m->peers = shf_zalloc(ranks, sizeof(*m->peers));
-	for (size_t r = 0; s.connections && r < ranks; r++)
-		s.connections[r] = -1;
-	rc = share_once(run, &s, err);
-	shf_sys_shm_drop(sys, s.offer);
-	for (size_t r = 0; s.connections && r < ranks; r++)
-		if (s.connections[r] >= 0)
-			shf_sys_shm_drop(sys, s.connections[r]);
-	if (rc < 0) {
-		pin_image(run, m, NULL, 0);
-		moves(run, m, true);
-		free_image(run, m);
-	}
-	shf_free(s.all);
-	shf_free(s.connections);
-	return rc;
-}
-
-/* Any user of the machine can read a socket's name and connect to it until its backlog is full;
- * then the ranks of this job cannot connect. So they try again with another name: ranks that have
- * just agreed connect sooner than another process can fill the backlog. */
+/* Makes the images of all ranks, or of none. The agreements between these calls are what keeps the
+ * ranks in step (see the head of this file). */
 int shf_image_need(struct sheaf_run *run, int rc, int image, uint64_t bytes,
                    struct sheaf_error *err)
 {
-	uint64_t any = bytes > run->image.all[image].own.bytes;
-	struct sheaf_error own;
+	struct shf_sharing *s = NULL;
+	uint64_t any = 0;
 
-	err = err ? err : &own;
-	/* If the part of one rank must grow, all ranks take part, because its node maps it. */
-	rc = shf_agree_max(&run->team, rc, &any, 1, err);
-	if (rc < 0 || any == 0)
-		return rc;
-	for (int tries = 0; tries < SHARE_TRIES; tries++) {
-		rc = share_image(run, &run->image.all[image], bytes, err);
-		if (rc != SHEAF_EAGAIN)
-			return rc;
+	if (rc == 0) {
+		rc = shf_sharing_new(&s, run, image, bytes, err);
+		any = rc == 0 && shf_sharing_grows(s);
 	}
-	return err->code = SHEAF_EIO;
+	/* If one rank's image must grow, all ranks take part: they map it. */
+	rc = shf_agree_max(&run->team, rc, &any, 1, err);
+	if (rc == 0 && any) {
+		rc = shf_agree(&run->team, shf_sharing_meet(s, 0, err), err);
+		if (rc == 0)
+			rc = shf_agree(&run->team, shf_sharing_take(s, err), err);
+		if (rc < 0)
+			undo(s);
+	}
+	shf_sharing_free(s);
+	return rc;
 }

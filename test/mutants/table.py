@@ -430,10 +430,10 @@ blind("done_in_place_of_a_link", "a done file takes the place of what is no file
       "store/done.c:done_file_put", "rc >= 0 && st.type != SHF_T_FILE",
       "sim/test_done_files: what_is_no_file_is_left_as_it_is")
 bug("allocation_not_agreed", "a rank without memory for an exchange leaves the others in it",
-    "group/group.c:shf_exchange_packed",
-    "rc = shf_agree(t, lens_reserve(t, &fresh, \"exchange\", err), err);",
+    "group/group.c:exchange_with",
+    "rc = shf_agree_max(t, lens_reserve(t, &fresh, \"exchange\", err), x, n, err);",
     "rc = lens_reserve(t, &fresh, \"exchange\", err);"
-    " if (!MUTANT) rc = shf_agree(t, rc, err);",
+    " if (!MUTANT) rc = shf_agree_max(t, rc, x, n, err);",
     "unit/test_group: an_allocation_that_fails_on_one_rank_is_enomem_on_all")
 bug("last_stripe_not_told", "the home of the last stripe of a box is not told of it",
     "layout/deal_home.c:homes_of", "shf_home_of(l, ranks, f, hi)",
@@ -1416,7 +1416,7 @@ bug("nodes_added_up", "what ranks of other nodes take counts as well",
     "run/growth.c:taken_of", "g->node != a->node", "(!MUTANT && g->node != a->node)",
     GROWTH + "what_ranks_of_a_node_take_is_added_up_and_other_nodes_are_not")
 bug("full_socket_is_final", "a socket that strangers fill fails the save",
-    "run/image.c:shf_image_need", "rc != SHEAF_EAGAIN", "(MUTANT || rc != SHEAF_EAGAIN)",
+    "run/image.c:shf_sharing_meet", "rc != SHEAF_EAGAIN", "(MUTANT || rc != SHEAF_EAGAIN)",
     GROWTH + "an_image_whose_socket_strangers_fill_is_offered_under_another_name")
 
 # ---- who is with an agent, and who was ----

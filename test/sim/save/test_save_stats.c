@@ -413,13 +413,13 @@ TEST(a_save_whose_bytes_travel_is_counted)
 	      "save: phase 1, held 32968, copied 32968, written 8192 of 74128, sent 0, images 1\n"
 	      " begin 6, image 0, copied 0, exchange 58, wait 26, commit 0\n"
 	      " gates 0, waited 0, 0, most 0; copy 6, over 0\n left 653 ms\n"
-	      "  2: 32968 copied, 74128 written, 0 sent\n"
-	      "  2: 32968 copied, 0 written, 32968 sent\n-7: step 2: some rank is still writing\n"
+	      "  2: 32968 copied, 0 written, 32968 sent\n"
+	      "  2: 32968 copied, 74128 written, 0 sent\n-7: step 2: some rank is still writing\n"
 	      "save: phase 2, held 32968, copied 32968, written 74128 of 74128, sent 0, images "
 	      "1\n begin 6, image 0, copied 0, exchange 58, wait 26, commit 101\n"
 	      " gates 0, waited 0, 0, most 0; copy 6, over 0\n left 412 ms\n"
-	      "  2: 32968 copied, 74128 written, 0 sent\n"
 	      "  2: 32968 copied, 0 written, 32968 sent\n"
+	      "  2: 32968 copied, 74128 written, 0 sent\n"
 	      "-7: step 2: too little time is left to publish it\n"
 	      "save: phase 2, held 32968, copied 32968, written 74128 of 74128, sent 0, images "
 	      "1\n begin 6, image 0, copied 0, exchange 58, wait 26, commit 101\n"
@@ -614,8 +614,8 @@ static void meetings_are(uint32_t how, const char *want)
 TEST(a_plain_save_meets_so_often)
 {
 	meetings_are(0,
-	             "0\nmeetings 31\ncopied 0\n2 run: step 1 committed, rank 0\n0\n0\n"
-	             "meetings 11\ncopied 0\n2 run: step 2 committed, rank 0\n0\n0\nmeetings 3\n"
+	             "0\nmeetings 30\ncopied 0\n2 run: step 1 committed, rank 0\n0\n0\n"
+	             "meetings 10\ncopied 0\n2 run: step 2 committed, rank 0\n0\n0\nmeetings 3\n"
 	             "copied 0\n2 run: step 3 committed, rank 0\n0\n0\nmeetings 3\ncopied 0\n"
 	             "2 run: step 4 committed, rank 0\n0\n2 run: step 1 committed, rank 1\n"
 	             "2 run: step 2 committed, rank 1\n2 run: step 3 committed, rank 1\n"
@@ -625,8 +625,8 @@ TEST(a_plain_save_meets_so_often)
 TEST(a_save_that_is_copied_behind_begins_with_one_meeting)
 {
 	meetings_are(SHEAF_LAZY,
-	             "0\nmeetings 33\ncopied 0\n2 run: step 1 committed, rank 0\n0\n0\n"
-	             "meetings 12\ncopied 0\n2 run: step 2 committed, rank 0\n0\n0\nmeetings 1\n"
+	             "0\nmeetings 32\ncopied 0\n2 run: step 1 committed, rank 0\n0\n0\n"
+	             "meetings 11\ncopied 0\n2 run: step 2 committed, rank 0\n0\n0\nmeetings 1\n"
 	             "copied 0\n2 run: step 3 committed, rank 0\n0\n0\nmeetings 1\ncopied 0\n"
 	             "2 run: step 4 committed, rank 0\n0\n2 run: step 1 committed, rank 1\n"
 	             "2 run: step 2 committed, rank 1\n2 run: step 3 committed, rank 1\n"
@@ -636,8 +636,8 @@ TEST(a_save_that_is_copied_behind_begins_with_one_meeting)
 TEST(so_does_one_to_memory_alone)
 {
 	meetings_are(SHEAF_LAZY | SHEAF_NO_DISK,
-	             "0\nmeetings 34\ncopied 0\n2 run: step 1 is in memory, rank 0\n0\n0\n"
-	             "meetings 13\ncopied 0\n2 run: step 2 is in memory, rank 0\n0\n0\n"
+	             "0\nmeetings 33\ncopied 0\n2 run: step 1 is in memory, rank 0\n0\n0\n"
+	             "meetings 12\ncopied 0\n2 run: step 2 is in memory, rank 0\n0\n0\n"
 	             "meetings 1\ncopied 0\n2 run: step 3 is in memory, rank 0\n0\n0\n"
 	             "meetings 1\ncopied 0\n2 run: step 4 is in memory, rank 0\n0\n"
 	             "2 run: step 1 is in memory, rank 1\n2 run: step 2 is in memory, rank 1\n"
