@@ -473,17 +473,26 @@ static uint64_t lens_claim(const struct shf_team *t, int rc)
 	return claim(t, rc);
 }
 
+/* How many bytes the lengths announce; as many as there can be, if they are more. */
+static uint64_t lens_total(const struct shf_team *t)
+{
+	uint64_t total = 0;
+
+	for (int r = 0; r < t->ranks; r++)
+		if (!shf_add64(&total, total, t->group->lens.in[r]))
+			return UINT64_MAX;
+	return total;
+}
+
 /* Room for what the lengths announce. */
 static int lens_reserve(const struct shf_team *t, struct shf_buf *fresh, const char *what,
                         struct sheaf_error *err)
 {
-	const uint64_t *lens = t->group->lens.in;
-	uint64_t total = 0;
+	uint64_t total = lens_total(t);
 
-	for (int r = 0; r < t->ranks; r++)
-		if (!shf_add64(&total, total, lens[r]) || total > SIZE_MAX)
-			return shf_fail(err, SHEAF_ENOMEM, "rank %d: %s: more than memory has",
-					t->rank, what);
+	if (total >= SIZE_MAX)
+		return shf_fail(err, SHEAF_ENOMEM, "rank %d: %s: more than memory has", t->rank,
+		                what);
 	return buf_zeroed(fresh, (size_t)total, what, err);
 }
 
@@ -542,6 +551,44 @@ int shf_exchange_packed(struct shf_team *t, int rc, const void *out, const size_
 			struct shf_buf *in, size_t *in_bytes, struct sheaf_error *err)
 {
 	return exchange_with(t, rc, out, out_bytes, in, in_bytes, NULL, 0, err);
+}
+
+int shf_exchange_known(struct shf_team *t, int rc, const void *out, const size_t *out_bytes,
+                       uint64_t expect, struct shf_buf *in, size_t *in_bytes,
+                       struct sheaf_error *err)
+{
+	struct shf_buf fresh = SHF_BUF_INIT;
+	struct sheaf_error own;
+	uint64_t total = 0;
+
+	if (t->group->lost)
+		return group_refuse(t, "exchange", err);
+	err = err ? err : &own;
+	if (rc == 0 && expect >= SIZE_MAX)
+		rc = shf_fail(err, SHEAF_ENOMEM, "rank %d: exchange: more than memory has",
+		              t->rank);
+	if (rc == 0)
+		rc = buf_zeroed(&fresh, (size_t)expect, "exchange", err);
+	rc = exchange_lens(t, rc, out_bytes, err);
+	if (rc == 0)
+		total = lens_total(t);
+	if (rc == 0 && total > expect) {
+		t->group->lost = true;
+		snprintf(t->group->why, sizeof(t->group->why), "%" PRIu64 " bytes came where %"
+		         PRIu64 " were expected", total, expect);
+		rc = shf_fail(err, SHEAF_EBUG, "rank %d: exchange: %s", t->rank, t->group->why);
+	}
+	if (rc == 0) {
+		lens_copy(t, t->group->lens.sizes);
+		rc = shf_alltoallv(t, out, out_bytes, fresh.data, t->group->lens.sizes, err);
+	}
+	if (rc == 0) {
+		fresh.len = (size_t)total;
+		lens_copy(t, in_bytes);
+		buf_replace(in, &fresh);
+	}
+	shf_buf_release(&fresh);
+	return rc;
 }
 
 /* out end to end; *packed and *bytes are the caller's to free, in any case. */

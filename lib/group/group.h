@@ -100,6 +100,12 @@ int shf_exchange_max(struct shf_team *t, int rc, const struct shf_buf *out, stru
  */
 int shf_exchange_packed(struct shf_team *t, int rc, const void *out, const size_t *out_bytes,
                         struct shf_buf *in, size_t *in_bytes, struct sheaf_error *err);
+/* The same where this rank knows from before that `expect` bytes come to it, and no more. So memory
+ * for them belongs to the work before it, and there is no operation for an agreement on it. If more
+ * come the group is lost, EBUG: somebody lied, and nobody waits for this rank to say so. */
+int shf_exchange_known(struct shf_team *t, int rc, const void *out, const size_t *out_bytes,
+                       uint64_t expect, struct shf_buf *in, size_t *in_bytes,
+                       struct sheaf_error *err);
 /* Everyone's bytes on rank 0, packed in rank order; elsewhere *all stays empty. */
 int shf_to_zero(struct shf_team *t, int rc, const struct shf_buf *mine, struct shf_buf *all,
                 struct sheaf_error *err);

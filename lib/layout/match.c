@@ -149,8 +149,12 @@ static int said(int rc, struct sheaf_error *err)
 static int trade_holds(struct shf_team *team, const struct shf_match *m, int rc,
                        struct shf_buf *in, size_t *in_bytes, struct sheaf_error *err)
 {
-	struct shf_tells tells = { .to = shf_zalloc((size_t)team->ranks, sizeof(*tells.to)) };
+	struct shf_tells tells = { .to = NULL };
 
+	if (m->tells)
+		return shf_exchange_known(team, rc, m->tells->bytes.data, m->tells->to, m->told, in,
+		                          in_bytes, err);
+	tells.to = shf_zalloc((size_t)team->ranks, sizeof(*tells.to));
 	if (rc == 0)
 		rc = said(tells.to ? shf_holds_tell(m, (uint32_t)team->ranks, &tells)
 		                   : SHEAF_ENOMEM, err);

@@ -24,6 +24,11 @@ struct shf_hads {
 	struct shf_had *a;
 	size_t *first;
 };
+/* What a rank tells the homes of its stripes, by home: to[r] bytes of it are for rank r. */
+struct shf_tells {
+	struct shf_buf bytes;
+	size_t *to;                     /* by the caller; zeroed */
+};
 /* The input of matching. Everything is borrowed. layout, nodes, way and the windows must be
  * equal on all ranks; holds are this rank's own. */
 struct shf_match {
@@ -38,6 +43,8 @@ struct shf_match {
 	uint64_t net_window;            /* loading: of a round whose bytes go to other nodes */
 	const struct shf_hads *hads;    /* loading; NULL: everybody can read everything */
 	bool apart;                     /* loading: everybody reads what he wants himself */
+	const struct shf_tells *tells;  /* made before, by shf_holds_tell; NULL: made here */
+	uint64_t told;                  /* with tells: bytes that all ranks tell this one */
 	struct shf_tally *tally;        /* loading; counted on the way, like shf_tally_meet. NULL:
 	                                 * there is none */
 	/* saving: has the slice that holds this box, which this rank does, SHEAF_IN_PLACE? NULL:

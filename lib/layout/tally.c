@@ -138,10 +138,11 @@ size_t shf_or_words(const struct shf_team *team, size_t n)
 	return n / (64 / count_bits(team)) + 1;
 }
 
-/* Each bit becomes a counter of count_bits() bits, which cannot overflow, so no carry reaches the
- * next counter. One sum over all words then counts every bit separately; a count that is not 0
- * means that some rank has the bit. */
-int shf_or(struct shf_team *team, uint64_t *x, size_t n, uint64_t *counts, struct sheaf_error *err)
+/* Each bit becomes a counter of just so many bits that all ranks together cannot overflow it,
+ * so no carry reaches its neighbour. One sum over all words then counts every bit separately,
+ * and a count that is not 0 is a bit that some rank has. */
+int shf_or(struct shf_team *team, uint64_t *x, size_t n, uint64_t *counts, size_t more,
+           struct sheaf_error *err)
 {
 	unsigned bits = count_bits(team);
 	size_t each = 64 / bits;
@@ -150,7 +151,7 @@ int shf_or(struct shf_team *team, uint64_t *x, size_t n, uint64_t *counts, struc
 	memset(counts, 0, shf_or_words(team, n) * sizeof(*counts));
 	for (size_t i = 0; i < n; i++)
 		counts[i / each] |= (x[i / 64] >> (i % 64) & 1) << i % each * bits;
-	rc = shf_allreduce(team, counts, shf_or_words(team, n), SHEAF_SUM, err);
+	rc = shf_allreduce(team, counts, shf_or_words(team, n) + more, SHEAF_SUM, err);
 	for (size_t i = 0; rc == 0 && i < n; i++)
 		if (counts[i / each] >> i % each * bits & ((UINT64_C(1) << bits) - 1))
 			x[i / 64] |= UINT64_C(1) << i % 64;

@@ -26,9 +26,11 @@ int shf_tally_meet(struct shf_tally *t, struct shf_team *team, int rc, struct sh
  * them. 0, ENOMEM, EBUG. [local] */
 void shf_tally_pack(const struct shf_tally *t, struct shf_buf *out);
 int shf_tally_unpack(struct shf_tally *t, struct shf_buf *in, size_t *in_bytes);
-/* n bits, in words of 64, of all ranks, ORed in place. A group has no OR: how many ranks have a bit
- * is counted, several counts in a word of `counts`, and one sum does for all. [collective] */
-int shf_or(struct shf_team *team, uint64_t *x, size_t n, uint64_t *counts, struct sheaf_error *err);
-/* Returns how many words `counts` must have for n bits. [local] */
+/* n bits, in words of 64, of all ranks, ORed in place. A group has no OR: how many ranks have a
+ * bit is counted, several counts in a word of `counts`, and one sum does for all. Behind them
+ * counts has `more` words of the caller's, which are summed, too. [collective] */
+int shf_or(struct shf_team *team, uint64_t *x, size_t n, uint64_t *counts, size_t more,
+           struct sheaf_error *err);
+/* How many words counts must have besides. [local] */
 size_t shf_or_words(const struct shf_team *team, size_t n);
 #endif

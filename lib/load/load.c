@@ -368,7 +368,9 @@ static int prepare_load(struct shf_load *ld, struct sheaf_error *err)
 		rc = shf_asked_new(ld, err);
 	if (rc == 0 && step->filled_by)
 		rc = check_kept(ld, err);
-	return rc == 0 ? shf_load_check_aliased(ld, err) : rc;
+	if (rc == 0)
+		rc = shf_load_check_aliased(ld, err);
+	return rc == 0 && !(ld->flags & SHEAF_DRY) ? shf_fill_prepare(ld, err) : rc;
 }
 
 /* Whether the same save of the step lies in memory and on disk. */
@@ -577,6 +579,8 @@ int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t f
 	}
 	shf_free(ld.targets);
 	shf_asked_free(&ld);
+	shf_buf_release(&ld.tells.bytes);
+	shf_free(ld.tells.to);
 	shf_holds_release(&ld.holds);
 	shf_work_release(&ld.work);
 	if (ld.tally.out)

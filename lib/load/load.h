@@ -30,6 +30,8 @@ struct shf_load {
 	struct sheaf_report report;     /* ours; the caller's gets a copy */
 	struct shf_target *targets;     /* owned; by slice */
 	struct shf_holds holds;
+	struct shf_tells tells;         /* owned; what of it the homes are told */
+	uint64_t told;                  /* bytes that all ranks tell this one as a home */
 	struct shf_work work;
 	bool apart;                     /* all of it lies in memory that all ranks see: no rounds */
 	struct shf_tally tally;

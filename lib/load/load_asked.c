@@ -5,7 +5,9 @@
 #include "tally.h"
 
 /* One set of bits, so that one operation of the group unites all: tensors that are asked for, then
- * tensors that are wanted, then families. */
+ * tensors that are wanted, then families. Behind the counts of these bits stands how many bytes of
+ * the plan each rank is told, so that the exchange that brings them needs no agreement on memory
+ * (shf_exchange_known). */
 static size_t wanted_bit(const struct shf_load *ld, size_t tensor)
 {
 	return ld->step->layout.tensors_n + tensor;
@@ -33,8 +35,10 @@ static bool asked_get(const struct shf_load *ld, size_t i)
 
 int shf_asked_new(struct shf_load *ld, struct sheaf_error *err)
 {
+	const struct shf_team *team = &ld->step->run->team;
+
 	ld->asked = shf_zalloc(asked_bits_n(ld) / 64 + 1, sizeof(*ld->asked));
-	ld->asked_counts = shf_zalloc(shf_or_words(&ld->step->run->team, asked_bits_n(ld)),
+	ld->asked_counts = shf_zalloc(shf_or_words(team, asked_bits_n(ld)) + (size_t)team->ranks,
 	                              sizeof(*ld->asked_counts));
 	return ld->asked && ld->asked_counts
 	       ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory to compare");
@@ -49,7 +53,12 @@ void shf_asked_free(struct shf_load *ld)
 int shf_asked_unite(struct shf_load *ld, struct sheaf_error *err)
 {
 	const struct shf_layout *l = &ld->step->layout;
+	struct shf_team *team = &ld->step->run->team;
+	uint64_t *told = ld->asked_counts + shf_or_words(team, asked_bits_n(ld));
+	int rc;
 
+	for (int r = 0; r < team->ranks && ld->tells.to; r++)
+		told[r] = ld->tells.to[r];
 	for (size_t i = 0; i < ld->state->n; i++) {
 		const struct shf_slice *s = &ld->state->slices[i];
 		const struct shf_target *t = &ld->targets[i];
@@ -66,7 +75,9 @@ int shf_asked_unite(struct shf_load *ld, struct sheaf_error *err)
 		if (!t->slice.empty && !l->tensors[t->tensor].loose)
 			asked_set(ld, wanted_bit(ld, t->tensor));
 	}
-	return shf_or(&ld->step->run->team, ld->asked, asked_bits_n(ld), ld->asked_counts, err);
+	rc = shf_or(team, ld->asked, asked_bits_n(ld), ld->asked_counts, (size_t)team->ranks, err);
+	ld->told = told[team->rank];
+	return rc;
 }
 
 bool shf_asked_has(const struct shf_load *ld, size_t tensor)

@@ -8,6 +8,7 @@
  * tensors that were read whole. */
 #include "load_run.h"
 #include <string.h>
+#include "deal_home.h"
 #include "box_runs.h"
 #include "err.h"
 #include "image.h"
@@ -61,6 +62,19 @@ static int hold_all(struct shf_load *ld, struct sheaf_error *err)
 	rc = shf_holds_make(&ld->holds, words, n, target_slice, ld->targets, err);
 	shf_free(words);
 	return rc;
+}
+
+int shf_fill_prepare(struct shf_load *ld, struct sheaf_error *err)
+{
+	int ranks = ld->step->run->team.ranks;
+	struct shf_match m = { .layout = &ld->step->layout, .holds = &ld->holds };
+	int rc = hold_all(ld, err);
+
+	if (rc < 0)
+		return rc;
+	ld->tells.to = shf_zalloc((size_t)ranks, sizeof(*ld->tells.to));
+	rc = ld->tells.to ? shf_holds_tell(&m, (uint32_t)ranks, &ld->tells) : SHEAF_ENOMEM;
+	return rc < 0 ? shf_fail(err, rc, "planning: %s", shf_strerror(rc)) : 0;
 }
 
 static int zero_box(void *arg, const struct shf_box *box)
@@ -165,17 +179,19 @@ static int make_plan(struct shf_load *ld, struct filling *f, bool *planned, stru
 	struct sheaf_run *run = ld->step->run;
 	struct shf_match m = { .layout = &ld->step->layout, .holds = &ld->holds,
 		.nodes = run->place.nodes, .way = SHF_LOAD, .tally = &ld->tally,
+		.tells = &ld->tells, .told = ld->told,
 		.hads = ld->step->view ? shf_view_hads(ld->step->view) : NULL };
 	struct shf_matching g;
 	uint64_t grows = 0;
-	int rc = hold_all(ld, err);
+	int rc;
 
 	/* All of the step lies in the memory of the only node: all its ranks see it, and none
 	 * stages anything for another. */
 	ld->apart = m.apart = ld->step->view && !m.hads;
 	m.window = ld->room / 2;
 	m.net_window = net_window(run, m.window);
-	rc = shf_match_deal(&run->team, &m, rc, &g, &ld->work, err);
+	rc = shf_match_deal(&run->team, &m, 0, &g, &ld->work, err);
+	shf_buf_release(&ld->tells.bytes);
 	if (rc == 0)
 		rc = set_up_filling(ld, f, err);
 	grows = rc == 0 && shf_sharing_grows(f->sharing);

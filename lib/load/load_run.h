@@ -4,6 +4,8 @@
 #define SHF_LOAD_RUN_H
 #include "load.h"
 
+/* Lists what this rank wants and will tell of it, before ranks meet. ENOMEM. [local] */
+int shf_fill_prepare(struct shf_load *load, struct sheaf_error *err);
 /* Plan, read, check, scatter. [collective] */
 int shf_fill(struct shf_load *load, struct sheaf_error *err);
 /* How much memory for staging a load of this rank may have. [local] */

@@ -265,7 +265,7 @@ static int exchange_growth(struct shf_sharing *s, int rc, struct sheaf_error *er
 		return lost;
 	for (int r = 0; r < team->ranks; r++)
 		failed = failed || s->all[r].failed;
-	return failed ? shf_agree(team, rc, err) : 0;
+	return !failed ? 0 : shf_agree(team, rc, err);
 }
 
 /* Frees the old images of all ranks, here and where other ranks have them mapped. Memory that one

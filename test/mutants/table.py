@@ -435,6 +435,16 @@ bug("allocation_not_agreed", "a rank without memory for an exchange leaves the o
     "rc = lens_reserve(t, &fresh, \"exchange\", err);"
     " if (!MUTANT) rc = shf_agree_max(t, rc, x, n, err);",
     "unit/test_group: an_allocation_that_fails_on_one_rank_is_enomem_on_all")
+bug("goes_on_with_more_than_known", "a rank to which more comes than it knew of goes on",
+    "group/group.c:shf_exchange_known", "t->group->lost = true;", "t->group->lost = !MUTANT;",
+    "unit/test_group_calls: what_is_known_to_come_takes_two_operations_and_more_than_that_loses")
+gullible("failed_but_grows", "a rank that failed before images grow is not heard",
+         "run/image.c:exchange_growth", "!failed",
+         "sim/test_load_limits: without_one_allocation_of_one_rank_all_load_all_or_none_does")
+bug("tally_left_in_the_plan", "what ranks count rides along and is not counted",
+    "layout/tally.c:shf_tally_unpack", "if (!oom)", "if (!oom && !MUTANT)",
+    "unit/test_tally: what_rides_in_an_exchange_of_others_is_counted_and_leaves_theirs_as_it_was",
+    "sim/test_load_report: what_ranks_hold_together_is_counted_once")
 bug("last_stripe_not_told", "the home of the last stripe of a box is not told of it",
     "layout/deal_home.c:homes_of", "shf_home_of(l, ranks, f, hi)",
     "shf_home_of(l, ranks, f, MUTANT ? lo : hi)",

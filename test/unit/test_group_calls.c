@@ -422,6 +422,61 @@ TEST(each_allocation_that_fails_is_told_by_what_it_was_for)
 }
 
 /* ---- a rank that has failed before it sends ---- */
+enum { KNOWN_RANKS = 3 };
+
+/* Rank r tells each rank as many bytes as r + 1, each of them r. */
+static int run_known(void *arg, int rank, struct sheaf_group *group)
+{
+	const int *more = arg;  /* what rank 1 expects besides; INT32_MAX: more than memory has */
+	struct shf_team t = team(group);
+	struct shf_buf in = SHF_BUF_INIT;
+	struct sheaf_error err;
+	uint8_t out[KNOWN_RANKS * KNOWN_RANKS];
+	size_t bytes[KNOWN_RANKS], got[KNOWN_RANKS], at = 0;
+	uint64_t expect = KNOWN_RANKS * (KNOWN_RANKS + 1) / 2;
+	int rc;
+
+	if (rank == 1)
+		expect = *more == INT32_MAX ? UINT64_MAX : expect + (uint64_t)(int64_t)*more;
+	memset(out, rank, sizeof(out));
+	for (int r = 0; r < KNOWN_RANKS; r++)
+		bytes[r] = (size_t)rank + 1;
+	rc = shf_exchange_known(&t, 0, out, bytes, expect, &in, got, &err);
+	for (int r = 0; r < KNOWN_RANKS && rc == 0; r++) {
+		rc = got[r] == (size_t)r + 1 ? 0 : __LINE__;
+		for (size_t i = 0; i < got[r] && rc == 0; i++)
+			rc = in.data[at++] == r ? 0 : __LINE__;
+	}
+	if (rc == 0 && at != in.len)
+		rc = __LINE__;
+	shf_buf_release(&in);
+	if (rc == SHEAF_EBUG && shf_agree(&t, 0, &err) != SHEAF_ELOST)
+		rc = __LINE__;
+	if (rc == SHEAF_EBUG)
+		simgroup_pause(group, 2 * t.timeout_ms);        /* the others' deadline passes */
+	return rc;
+}
+
+/* Memory for what comes is taken before: a rank without it says so with the lengths. */
+TEST(what_is_known_to_come_takes_two_operations_and_more_than_that_loses_the_group)
+{
+	struct simgroup_stat stat = { 0 };
+	struct simgroup_opts o = { .ranks = KNOWN_RANKS, .stat = &stat };
+	int results[KNOWN_RANKS];
+
+	for (int more = 0; more <= 100; more += 100) {
+		CHECK_INT(simgroup_run(&o, run_known, &more, results), 0);
+		for (int r = 0; r < KNOWN_RANKS; r++)
+			CHECK_INT(results[r], 0);
+		CHECK_INT(stat.ops, 2);
+	}
+	CHECK_INT(simgroup_run(&o, run_known, &(int){ INT32_MAX }, results), 0);
+	for (int r = 0; r < KNOWN_RANKS; r++)
+		CHECK_INT(results[r], SHEAF_ENOMEM);
+	CHECK_INT(simgroup_run(&o, run_known, &(int){ -1 }, results), 0);
+	for (int r = 0; r < KNOWN_RANKS; r++)
+		CHECK_INT(results[r], r == 1 ? SHEAF_EBUG : SHEAF_ELOST);
+}
 
 enum { VERDICT_RANKS = 4 };
 struct verdicts {
@@ -447,9 +502,12 @@ static int call_with(struct shf_team *t, int i, int rc, struct sheaf_error *err)
 	                                       NULL, err)
 	        : i == 7 ? shf_to_zero(t, rc, rc ? NULL : &mine, &in, err)
 	        : i == 8 ? shf_allgatherv(t, rc, rc ? NULL : &mine, &in, NULL, err)
+	        : i == 9 ? shf_exchange_max(t, rc, rc ? NULL : out, &in, bytes, x, 2, err)
+	        : i == 10 ? shf_exchange_known(t, rc, rc ? NULL : many, rc ? NULL : bytes, 0, &in,
+	                                       NULL, err)
 	        : shf_same(t, rc, x, 2, &same, NULL, NULL, err);
 
-	if (i == 1 && x[0] != (uint64_t)(got == 0 ? t->ranks - 1 : t->rank))
+	if ((i == 1 || i == 9) && x[0] != (uint64_t)(got == 0 ? t->ranks - 1 : t->rank))
 		got = __LINE__;
 	if (i == 2 && x[0] != (uint64_t)(got == 0 ? 0 : t->rank))
 		got = __LINE__;
@@ -465,7 +523,7 @@ static int run_verdicts(void *arg, int rank, struct sheaf_group *group)
 	struct sheaf_error *err = &v->err[rank];
 	bool bad = rank == v->bad || rank == v->too;
 
-	for (int i = 0; i < 10; i++) {
+	for (int i = 0; i < 12; i++) {
 		char says[40];
 		int first = v->too >= 0 && v->too < v->bad ? v->too : v->bad, rc;
 

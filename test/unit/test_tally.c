@@ -97,13 +97,19 @@ static int unite(void *arg, int rank, struct sheaf_group *group)
 	struct shf_team t = team(group);
 	uint64_t x[WORDS] = { UINT64_C(1) << rank, 0, rank == 0 ? UINT64_C(1) << 63 : 4 };
 	struct sheaf_error err;
-	uint64_t counts[64 * WORDS];
-	int rc = shf_or_words(&t, 64 * WORDS) <= sizeof(counts) / sizeof(*counts)
-	         ? shf_or(&t, x, 64 * WORDS, counts, &err) : SHEAF_EBUG;
+	uint64_t counts[64 * WORDS + 1];
+	size_t words = shf_or_words(&t, 64 * WORDS);
+	int rc = words < sizeof(counts) / sizeof(*counts) ? 0 : SHEAF_EBUG;
 
 	(void)arg;
+	if (rc == 0) {
+		counts[words] = (uint64_t)rank + 1;
+		rc = shf_or(&t, x, 64 * WORDS, counts, 1, &err);
+	}
 	if (rc < 0)
 		return rc;
+	if (counts[words] != (uint64_t)(t.ranks * (t.ranks + 1) / 2))
+		return __LINE__;
 	if (x[0] != (UINT64_C(1) << t.ranks) - 1 || x[1] != 0)
 		return __LINE__;
 	return x[2] == (UINT64_C(1) << 63 | (t.ranks > 1 ? 4 : 0)) ? 0 : __LINE__;

@@ -209,11 +209,11 @@ TEST(a_plain_save_and_a_load)
 
 	CHECK_RC(hands_run(&p, saves, true), 0, &p.err);
 	printf("# a first save takes %d, a later one %d\n", took.first, took.plain);
-	CHECK(took.first > 0 && took.first <= 40);
+	CHECK(took.first > 0 && took.first <= 37);
 	CHECK(took.plain > 0 && took.plain <= 12);
 	CHECK_RC(hands_run(&p, load, false), 0, &p.err);
 	printf("# a load takes %d\n", took.load);
-	CHECK(took.load > 0 && took.load <= 22);
+	CHECK(took.load > 0 && took.load <= 16);
 	simdisk_free(p.disk);
 }
 

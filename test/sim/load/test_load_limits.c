@@ -220,6 +220,63 @@ TEST(without_memory_for_threads_nothing_is_loaded_or_all)
 	simdisk_free(disk);
 }
 
+/* Each of three ranks, two of them on one node, wants parts of the same block. */
+static void rows(struct hand *h)
+{
+	hand_cut(hand_add(h, "model", "w", SHEAF_F32, 2, 64, 300), 0, h->rank, h->ranks);
+}
+
+static int load_hungry_on_one(struct hand *h)
+{
+	char why[300];
+	struct sheaf_step *step = NULL;
+	int rc = shf_step_open(&step, h->run, 7, &h->err);
+
+	if (h->rank == h->play->variant)
+		starve_left = nth;
+	if (rc == 0)
+		rc = shf_step_load(step, h->state, 0, &h->report, &h->err);
+	if (h->rank == h->play->variant)
+		starve_left = 0;
+	shf_step_put(step);
+	return rc == 0 && hand_wrong(h, why, sizeof(why)) ? SHEAF_EBUG : rc;
+}
+
+/* Ranks agree on memory for the parts of a load at different places; whatever is missing where, all
+ * have all of it or all are told. */
+TEST(without_one_allocation_of_one_rank_all_load_all_or_none_does)
+{
+	static const int32_t nodes[] = { 0, 0, 1 };
+	struct simdisk *disk = disk_new();
+	struct play saves = hands_play(disk, 3, rows);
+	long n = 0;
+
+	saves.step = 7;
+	SAVED(saves);
+	for (int rank = 0; rank < 3; rank++)
+		for (nth = 1;; nth++) {
+			struct play p = hands_play(disk, 3, rows);
+
+			p.step = 7;
+			p.opts.flags = SHEAF_READONLY;
+			p.nodes = nodes;
+			p.variant = rank;
+			starved = false;
+			(void)hands_run(&p, load_hungry_on_one, false);
+			if (!starved) {
+				CHECK_RC(p.rc, 0, &p.err);
+				break;
+			}
+			n++;
+			if (p.rc != 0)
+				CHECK_RC(p.rc, SHEAF_ENOMEM, &p.err);
+		}
+	nth = 0;
+	printf("# %ld allocations\n", n);
+	CHECK(n > 100);
+	simdisk_free(disk);
+}
+
 /* ---- what a state asks for ---- */
 
 static void ask(struct hand *h)
