@@ -179,7 +179,7 @@ static int run_to(struct shf_flow *s, struct shf_crew *crew, uint64_t bytes,
 }
 
 /* Every rank runs the same number of laps, own_most being the largest share of any rank, so that
- * the agreements match up. [collective] */
+ * the agreements match up. How the last one went is told in whatever comes next. [collective] */
 int shf_flow_run(struct shf_flow *s, int rc, struct sheaf_error *err)
 {
 	struct shf_load *ld = s->ld;
@@ -191,7 +191,10 @@ int shf_flow_run(struct shf_flow *s, int rc, struct sheaf_error *err)
 	if (rc == 0)
 		rc = shf_crew_new(&crew, ld, s->segs + s->cold, s->segs_n - s->cold, err);
 	for (uint64_t lap = 0; lap < ld->work.own_most; lap += LAP) {
-		rc = shf_agree(team, rc == 0 ? run_to(s, crew, lap + LAP, err) : rc, err);
+		if (rc == 0)
+			rc = run_to(s, crew, lap + LAP, err);
+		if (ld->work.own_most - lap > LAP)
+			rc = shf_agree(team, rc, err);
 		if (rc < 0)
 			break;
 		shf_load_progress(ld);

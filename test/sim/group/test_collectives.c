@@ -72,6 +72,13 @@ static void hold(struct hand *h)
 	hand_add(h, "model", "norm", SHEAF_F32, 1, 64);
 }
 
+/* Rank 0 has all of it: nobody shares a block with it, so there is no round. */
+static void hold_alone(struct hand *h)
+{
+	if (h->rank == 0)
+		hand_add(h, "model", "w", SHEAF_F32, 2, 64, 256);
+}
+
 /* Adds to *n what rank 0 has entered since the last call; all ranks may be anywhere else. */
 static int taken(void)
 {
@@ -189,9 +196,9 @@ static int load(struct hand *h)
 	return rc;
 }
 
-static struct play world(bool agent)
+static struct play world_of(void (*holds)(struct hand *h), bool agent)
 {
-	struct play p = hands_play(disk_new(), RANKS, hold);
+	struct play p = hands_play(disk_new(), RANKS, holds);
 
 	simdisk_set_task_steps(p.disk, 0);
 	p.tamper = counted;
@@ -201,6 +208,22 @@ static struct play world(bool agent)
 		simdisk_set_agents(p.disk, UINT64_C(1) << 30);
 	}
 	return p;
+}
+
+static struct play world(bool agent)
+{
+	return world_of(hold, agent);
+}
+
+TEST(a_load_in_which_nobody_shares_a_block)
+{
+	struct play p = world_of(hold_alone, false);
+
+	CHECK_RC(hands_run(&p, saves, true), 0, &p.err);
+	CHECK_RC(hands_run(&p, load, false), 0, &p.err);
+	printf("# a load without rounds takes %d\n", took.load);
+	CHECK(took.load > 0 && took.load <= 14);
+	simdisk_free(p.disk);
 }
 
 TEST(a_plain_save_and_a_load)
