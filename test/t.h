@@ -107,8 +107,48 @@ static inline int t_takes(int *argc, char **argv, const char *word)
 	return found;
 }
 
+/* What T_PART says of this program: "NAME:WORD,-WORD NAME:WORD" has test_NAME run only the claims
+ * with one of its words in them, and none with a word behind a minus. NULL: nothing. */
+static inline const char *t_part(const char *program)
+{
+	const char *said = getenv("T_PART"), *name = strrchr(program, '/');
+	size_t n;
+
+	name = name ? name + 1 : program;
+	name += strncmp(name, "test_", 5) == 0 ? 5 : 0;
+	n = strlen(name);
+	while (said && *said) {
+		said += strspn(said, " ");
+		if (strncmp(said, name, n) == 0 && said[n] == ':')
+			return said + n + 1;
+		said += strcspn(said, " ");
+	}
+	return NULL;
+}
+
+static inline int t_in_part(const char *part, const char *claim)
+{
+	int only = 0, in = 0;
+
+	while (part && *part && *part != ' ') {
+		size_t n = strcspn(part, ", ");
+		int but = *part == '-', found;
+		char word[128];
+
+		snprintf(word, sizeof(word), "%.*s", (int)n - but, part + but);
+		found = strstr(claim, word) != NULL;
+		if (but && found)
+			return 0;
+		only |= !but;
+		in |= !but && found;
+		part += n + (part[n] == ',');
+	}
+	return in || !only;
+}
+
 int main(int argc, char **argv)
 {
+	const char *part = t_part(argv[0]);
 	size_t n = 0;
 
 	for (size_t i = 0; i < t_n; i++) {
@@ -116,6 +156,7 @@ int main(int argc, char **argv)
 
 		for (int a = 1; a < argc; a++)
 			wanted |= strstr(t_tests[i].name, argv[a]) != NULL;
+		wanted = wanted && t_in_part(part, t_tests[i].name);
 		if (wanted)
 			t_tests[n++] = t_tests[i];
 	}
