@@ -1209,6 +1209,9 @@ bug("text_close_unheard", "an error of the close of a small text is not told",
 blind("close_unheard", "an error of the close of a step's file is not told",
       "save/save_sync.c:close_files", "rc == 0 && closed < 0",
       "sim/test_faults: a_failed_close_of_any_rank_fails_the_save_on_all")
+bug("header_of_0_not_read", "a verify takes 0 for no descriptor",
+    "verify/verify_files.c:check_header", "if (rc >= 0) {", "if (rc >= MUTANT) {",
+    "sim/test_verify_unreadable: descriptor_0")
 bug("verify_is_enoent", "a verify of a step that is being deleted says that there is no step",
     "verify/verify_files.c:check_small", 'fd < 0 ? shf_fail_io(&e, -fd,',
     "fd < 0 ? (MUTANT ? shf_fail_sys : shf_fail_io)(&e, -fd,",

@@ -183,3 +183,41 @@ TEST(a_strange_header_that_cannot_be_read_again_is_no_damage)
 	CHECK_INT(header, 2);
 	simdisk_free(disk);
 }
+
+/* With any one of the descriptors being 0 the same is found, and told in the same words. */
+static void same_with_each_0(struct simdisk *disk, const char *path)
+{
+	struct look plain = { .disk = disk, .ranks = 1, .path = path };
+	bool fired = true;
+	int opens = 0;
+
+	CHECK_RC(verify(&plain), SHEAF_ECORRUPT, &plain.err[0]);
+	CHECK_INT(plain.n, 1);
+	CHECK_STR(plain.found[0].what, "header");
+	for (; fired; opens++) {
+		struct look l = { .disk = disk, .ranks = 1, .path = path };
+
+		simdisk_fault(disk, &(struct simdisk_fault){ .nth = opens + 1,
+			.kind = SIMDISK_OPEN, .how = SIMDISK_ZERO });
+		CHECK_RC(verify(&l), SHEAF_ECORRUPT, &l.err[0]);
+		fired = simdisk_fired(disk) > 0;
+		simdisk_faults_clear(disk);
+		CHECK_INT(l.n, 1);
+		CHECK_STR(l.found[0].what, "header");
+		CHECK_STR(l.found[0].msg, plain.found[0].msg);
+		CHECK_STR(l.err[0].msg, plain.err[0].msg);
+	}
+	CHECK(opens > 3);
+}
+
+TEST(a_wrong_header_is_found_alike_if_its_file_has_descriptor_0)
+{
+	struct simdisk *disk = disk_new();
+
+	mended(disk, EMA, "layers.0.norm", "layers.0.form");
+	same_with_each_0(disk, NULL);
+	CHECK_INT(simdisk_put(disk, "hf/model-00001-of-00001.safetensors",
+	                      "\x10\0\0\0\0\0\0\0{\"a\":{}}        ", 24), 0);
+	same_with_each_0(disk, "hf");
+	simdisk_free(disk);
+}
