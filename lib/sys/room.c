@@ -78,8 +78,9 @@ static void add_group(struct found *f, const struct spelling *s, const char *pat
 	struct stat st;
 	char dir[640];
 
-	/* The word "max", which is no number, means no limit. */
-	if (!number_of(s->root, path, s->max, NULL, &max) || max > UINT64_MAX / 2 ||
+	/* The word "max", which is no number, means no limit. Version 1 of control groups writes
+	 * INT64_MAX, rounded down to whole pages, instead. */
+	if (!number_of(s->root, path, s->max, NULL, &max) || max > UINT64_MAX / 4 ||
 	    !number_of(s->root, path, s->now, NULL, &now))
 		return;
 	number_of(s->root, path, "memory.stat", s->cache, &cache);

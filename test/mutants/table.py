@@ -1440,6 +1440,9 @@ bug("readers_are_users", "a reader that is connected counts as a job that has co
 bug("due_let_be_for_good", "what a dead job left due is let be when the job after it ends well",
     "sys/keeper.c:gone", "(u.bye && !s->mourns)", "(u.bye && (MUTANT || !s->mourns))",
     KEEPER + "what_a_job_left_is_asked_after_again_when_the_job_after_it_ends")
+bug("no_limit_is_a_limit", "a control group of the first version without a limit is given one",
+    "sys/room.c:add_group", "max > UINT64_MAX / 4", "max > UINT64_MAX / (MUTANT ? 2 : 4)",
+    "unit/test_room: a_group_without_a_limit_is_no_room")
 bug("full_until_one_leaves", "an agent without descriptors lets nobody in before somebody leaves",
     "sys/keeper.c:loop", "s->full = false;", "if (!MUTANT) s->full = false;",
     KEEPER + "an_agent_without_descriptors_lets_the_next_one_in_when_there_are_some")
