@@ -93,12 +93,18 @@ class Source:
         self.found = []
         for name, start, end in functions(self.code):
             self.name, self.start, self.end = name, start, end
-            self.guards = [(m.end() - 1, closing(self.code, m.end() - 1)) for m in re.finditer(
+            self.guards = [(m.end() - 1, self.guard_end(m.end() - 1)) for m in re.finditer(
                 r"\b(?:assert|always|_Static_assert)\(", self.code[:end]) if m.start() >= start]
             self.calls()
             self.conditions()
             self.bounds()
             self.errors()
+
+    def guard_end(self, at):
+        """With the answer to what cannot be."""
+        shut = closing(self.code, at)
+        then = re.match(r"\)\s*return\b[^;]*\bSHEAF_EBUG\b[^;]*", self.code[shut + 1:])
+        return shut + 1 + then.end() if then else shut
 
     def add(self, kind, start, end, put, now=None):
         """`now` is what it becomes, for the reader; put otherwise."""
