@@ -19,6 +19,7 @@
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/lsan_interface.h>
 #endif
+#include "procself.h"
 #include "rmtree.h"
 #define T_STDIN_CLOSED
 #include "t.h"
@@ -51,8 +52,9 @@ static void at(void *arg, const char *dir)
 /* A child that ends by _exit is not looked through for leaks. */
 static int served(const struct shf_keeper *k)
 {
-	int rc = shf_keeper_serve(k);
+	int open_before = procself_fds(), rc = shf_keeper_serve(k);
 
+	rc = rc ? rc : procself_fds() - open_before;
 #ifdef __SANITIZE_ADDRESS__
 	rc = rc ? rc : __lsan_do_recoverable_leak_check();
 #endif
@@ -73,6 +75,7 @@ static struct agent agent_as(struct shf_keeper k)
 	a.pid = fork();
 	CHECK(a.pid >= 0);
 	if (a.pid == 0) {
+		close(ends[0]);         /* 0, if the program has no other agent: its own first one is */
 		k.socket = a.socket;
 		k.arg = &ends[1];
 		k.ready = ready;
@@ -220,6 +223,25 @@ TEST(an_agent_without_descriptors_lets_the_next_one_in_when_there_are_some)
 	CHECK_INT(users(looks), 1);
 	close(waits);
 	shf_sys_keep_close(shf_sys_real(), late, true);
+	agent_end(&a, looks);
+}
+
+/* And who asks for one without descriptors hears just that. */
+TEST(who_has_no_descriptor_left_is_told_so)
+{
+	struct agent a = agent_new();
+	int looks = join(&a, ""), next = open("/dev/null", O_RDONLY | O_CLOEXEC), keep = -1, rc;
+	struct rlimit was, none;
+
+	CHECK_INT(getrlimit(RLIMIT_NOFILE, &was), 0);
+	none = was;
+	none.rlim_cur = (rlim_t)next;
+	close(next);
+	CHECK_INT(setrlimit(RLIMIT_NOFILE, &none), 0);
+	rc = shf_sys_keep_open(shf_sys_real(), a.socket, "", "job", &keep, NULL);
+	CHECK_INT(setrlimit(RLIMIT_NOFILE, &was), 0);
+	CHECK_INT(rc, -EMFILE);
+	CHECK_INT(keep, -1);
 	agent_end(&a, looks);
 }
 

@@ -3,6 +3,7 @@
  * the same steps, and to nothing else. */
 #include "replica.h"
 #include <stdlib.h>
+#include "run.h"
 #include "t.h"
 
 enum { GUESTS = 3, BYTES = 4096 };
@@ -153,6 +154,17 @@ TEST(where_there_are_no_guests_nothing_is_done)
 	shf_guests_follow(&w.g, 0, 7, true);
 	THOSE(NONE, NONE, NONE, NONE);
 	end();
+}
+
+/* It is asked for by another rank, and may be any number. */
+TEST(a_copy_that_no_memory_can_hold_is_refused)
+{
+	struct shf_guest g = { .rank = 5 };
+	struct sheaf_run run = { .sys = NULL };
+	struct sheaf_error err;
+
+	CHECK_RC(shf_guest_need(&run, &g, 0, false, UINT64_MAX, &err), SHEAF_ENOMEM, &err);
+	CHECK(!g.images[0].base);
 }
 
 /* Images that a copy is made of, and how many of a step's are enough. */
