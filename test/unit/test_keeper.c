@@ -75,7 +75,7 @@ static struct agent agent_as(struct shf_keeper k)
 	a.pid = fork();
 	CHECK(a.pid >= 0);
 	if (a.pid == 0) {
-		close(ends[0]);         /* 0, if the program has no other agent: its own first one is */
+		close(ends[0]);         /* 0, if there is no other: then its own first one is */
 		k.socket = a.socket;
 		k.arg = &ends[1];
 		k.ready = ready;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How much memory is left, by what the kernel's small files say; here they say what a test likes. */
+/* How much memory is left, by the small files of the kernel; here they say what a test likes. */
 #include "room.h"
 #include <stdlib.h>
 #include <string.h>
@@ -101,7 +101,7 @@ TEST(the_limits_of_a_group_and_of_all_above_it_hold)
 	      { V2 "/job/task/memory.max", "104857600\n" },
 	      { V2 "/job/task/memory.current", "52428800\n" },
 	      { V2 "/job/memory.max", "1048576000\n" }, { V2 "/job/memory.current", "209715200\n" },
-	      { V2 "/job/memory.stat", "anon 7\nactive_inactive_file 9\ninactive_file 104857600\n" });
+	      { V2 "/job/memory.stat", "an_inactive_file 9\ninactive_file 104857600\n" });
 	ROOMS("8192 50 900",
 	      { "/proc/meminfo", MEMINFO },
 	      { "/proc/self/cgroup", "5:devices:/x\n4:cpu,memory:/job/task\n0::/\n" },
