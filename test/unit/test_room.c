@@ -7,7 +7,6 @@
 #include "ident.h"
 #include "t.h"
 
-#define GIB (UINT64_C(1) << 30)
 #define MEMINFO "MemTotal:       9437184 kB\nMemFree:         131072 kB\n" \
 		"MemAvailable:   8388608 kB\nSwapFree:              0 kB\n"      /* 8 GiB */
 #define UNLIMITED_V1 "9223372036854771712\n"    /* how the first version says so */
