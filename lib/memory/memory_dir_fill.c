@@ -271,8 +271,7 @@ int shf_view_on_disk(struct shf_view *v, int dir, const char *name, struct sheaf
 	const struct shf_sys *in = v->in;
 	struct shf_leased of = { .at = dir, .name = name };
 
-	v->disk_files = shf_arena_alloc(&v->arena, v->manifest.files_n + 1,
-	                                sizeof(*v->disk_files));
+	v->disk_files = shf_arena_alloc(&v->arena, v->manifest.files_n, sizeof(*v->disk_files));
 	if (!v->disk_files)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for a step in memory");
 	for (size_t i = 0; i < v->manifest.files_n; i++)
