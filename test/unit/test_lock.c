@@ -114,6 +114,27 @@ TEST(a_dead_owners_lock_is_free_though_a_child_of_its_still_has_it)
 	end(&w);
 }
 
+/* Also of one who has only looked so far, as a salvage does first. */
+TEST(a_dead_visitors_lock_is_free_though_a_child_of_its_still_has_it)
+{
+	const struct shf_sys *sys;
+	struct shf_store dead;
+	struct world w;
+
+	start(&w, 1);
+	world_close(&w);
+	sys = simdisk_process(w.disk, 321, 0);
+	CHECK_RC(shf_own_begin(&dead, sys, RUN, false, 0, &err), 0, &err);
+	CHECK_RC(shf_lock_visit(&dead, &err), 0, &err);
+	simdisk_fork(w.disk, sys, 900);
+	CHECK_RC(own(simdisk_process(w.disk, 322, 0)), SHEAF_EBUSY, &err);
+	simdisk_kill(w.disk, sys);
+	CHECK_RC(own(simdisk_process(w.disk, 323, 0)), 0, &err);
+	shf_store_close(&other);
+	shf_store_close(&dead);
+	stop(&w);
+}
+
 TEST(a_pid_that_was_given_to_another_process_is_no_sign_of_life)
 {
 	struct world w;

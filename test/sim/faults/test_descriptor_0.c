@@ -2,6 +2,7 @@
 /* Whoever closed its stdin gets 0 from the next open, and 0 is a descriptor like others: with any
  * one of what an act opens being 0, it does just what it does without. */
 #include "acts.h"
+#include "run_open.h"
 #include "t.h"
 
 static struct {
@@ -55,12 +56,33 @@ static void each_open_gives_0(int ranks, int (*act)(struct hand *h))
 	simdisk_free(base);
 }
 
+/* Which sets the bad one aside. */
+static int act_save_12_anew(struct hand *h)
+{
+	struct sheaf_opts o = h->play->opts;
+	struct sheaf_save *save = NULL;
+	int rc;
+
+	o.flags = SHEAF_CREATE;
+	o.grace_s = -1;
+	rc = shf_run_open(&h->run, "run", h->group, &o, h->sys, &h->err);
+	if (rc == 0)
+		rc = shf_run_mark(h->run, 12, 'b', &h->err);
+	if (rc == 0)
+		rc = shf_save_begin(&save, h->run, 12, h->state, NULL, &h->err);
+	if (rc == 0)
+		rc = shf_save_commit(save, -1, &h->err);
+	shf_save_free(save);
+	return rc;
+}
+
 #define ACT(name, ranks)                                                                 \
 	TEST(each_descriptor_of_##name##_by_##ranks##_may_be_0)                          \
 	{                                                                                \
 		each_open_gives_0(ranks, act_##name);                                    \
 	}
 ACT(save_again, 1)
+ACT(save_12_anew, 1)
 ACT(load, 1)
 ACT(verify, 1)
 ACT(verify, 2)
