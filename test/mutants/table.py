@@ -1440,9 +1440,13 @@ bug("readers_are_users", "a reader that is connected counts as a job that has co
 bug("due_let_be_for_good", "what a dead job left due is let be when the job after it ends well",
     "sys/keeper.c:gone", "(u.bye && !s->mourns)", "(u.bye && (MUTANT || !s->mourns))",
     KEEPER + "what_a_job_left_is_asked_after_again_when_the_job_after_it_ends")
-bug("visitor_keeps_the_door", "a salvage leaves the door of the lock to the children of its process",
+bug("visitor_keeps_the_door", "a salvage leaves the door of the lock to children of its process",
     "store/lock.c:shf_lock_visit", "shf_lock_close(sys, &s->door);",
     "if (!MUTANT) shf_lock_close(sys, &s->door);", "unit/test_lock: a_dead_visitors_lock")
+bug("failed_stays_in_the_ring", "what has failed is still cut into pieces by the ring",
+    "sys/ring.c:shf_ring_drop", "shf_parts_pop(&r->todo);",
+    "if (!MUTANT) shf_parts_pop(&r->todo);",
+    "unit/test_ring: what_failed_before_all_of_it_was_begun")
 bug("no_limit_is_a_limit", "a control group of the first version without a limit is given one",
     "sys/room.c:add_group", "max > UINT64_MAX / 4", "max > UINT64_MAX / (MUTANT ? 2 : 4)",
     "unit/test_room: a_group_without_a_limit_is_no_room")

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A ring that the kernel lets nobody enter any more, while it still has a request of it: what
- * becomes of that one, and of those that come later. */
+ * becomes of that one, and of those that come later. And what becomes of one that fails. */
 #define T_STDIN_CLOSED
 #include "t.h"
 #include <errno.h>
@@ -172,5 +172,36 @@ TEST(a_ring_that_has_nothing_to_do_sleeps)
 		CHECK_INT(do_other(&s), FILE_BYTES);
 	CHECK(!st.ring || kernel.entered > before);
 	CHECK(kernel.entered - before <= 4 * TIMES);
+	stuck_end(&s);
+}
+
+/* A request fails when three of its eight pieces are under way. Then it is the caller's, who may do
+ * with it what he likes, and the five others are no work any more. */
+TEST(what_failed_before_all_of_it_was_begun_does_not_come_back)
+{
+	struct shf_queue_how how = { .carrier = SHF_CARRY_BEST, .depth = 3,
+		.piece_bytes = 2 * PAGE };
+	struct stuck s = { .q = NULL };
+	struct shf_io *done;
+	int unreadable;
+
+	files_make(&s);
+	unreadable = open("/dev/null", O_WRONLY | O_CLOEXEC); /* not 0, which would be none */
+	CHECK(unreadable > 0);
+	CHECK_INT(shf_real_queue_make(&s.q, 2, &how), 0);
+	s.other = (struct shf_io){ .op = SHF_IO_READ, .fd = s.fd,
+		.direct = s.direct > 0 ? s.direct : 0, .buf = s.mem, .len = FILE_BYTES };
+	for (int i = 0; i < 100; i++) {
+		s.read = (struct shf_io){ .op = SHF_IO_READ, .fd = s.fd, .direct = unreadable,
+			.buf = s.mem, .len = FILE_BYTES };
+		CHECK_INT(shf_sys_submit(real(), s.q, &s.read), 0);
+		CHECK_INT(shf_sys_complete(real(), s.q, &done, -1), 1);
+		CHECK(done == &s.read);
+		CHECK_INT(done->result, -EBADF);
+		memset(&s.read, 0xa5, sizeof(s.read));
+		CHECK_INT(do_other(&s), FILE_BYTES);
+	}
+	CHECK_INT(shf_sys_complete(real(), s.q, &done, 0), 0);
+	close(unreadable);
 	stuck_end(&s);
 }
