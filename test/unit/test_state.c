@@ -4,6 +4,7 @@
 #include "averages.h"
 #include "shard.h"
 #include <stdbool.h>
+#include "memfail.h"
 #include "t.h"
 
 static uint8_t memory[4096];
@@ -519,6 +520,30 @@ TEST(a_failed_add_sticks_and_the_first_one_is_told)
 	CHECK_RC(shf_state_ready(st, true, &err), SHEAF_EINVAL, &err);
 	CHECK(strstr(err.msg, "dtype") != NULL);
 	shf_state_put(st);
+}
+
+/* Room for slices is made at the first and at the 65th. */
+TEST(a_slice_without_memory_is_refused_and_the_state_remembers)
+{
+	struct sheaf_slice in = good();
+
+	for (int before = 0; before <= 64; before += 64)
+		for (long nth = 1, last = 0; !last; nth++) {
+			struct sheaf_state *st = shf_state_new();
+			struct sheaf_error err = { 0 };
+			int rc;
+
+			CHECK(st != NULL);
+			for (int i = 0; i < before; i++)
+				CHECK_INT(shf_state_add(st, &in), i);
+			memfail_at(nth);
+			rc = shf_state_add(st, &in);
+			last = !memfail_end();
+			CHECK(nth > 1 || !last);
+			CHECK_INT(rc, last ? before : SHEAF_ENOMEM);
+			CHECK_RC(shf_state_ready(st, true, &err), last ? 0 : SHEAF_ENOMEM, &err);
+			shf_state_put(st);
+		}
 }
 
 TEST(no_state_is_no_memory)
