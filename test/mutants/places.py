@@ -152,8 +152,8 @@ class Source:
     def swap(self, m, shut, whole, before):
         args = split(self.code, m.end(), shut, ",")
         after = self.code[shut + 1:shut + 8].split()
-        if re.fullmatch(r"(?:str|mem)n?cmp", m.group(1)) and not (
-                re.search(r"(?:\breturn|[=?:])$", before) or after[:1] in (["<"], [">"])):
+        if re.fullmatch(r"(?:str|mem)n?cmp", m.group(1)) and (after[:1] in (["=="], ["!="]) or not (
+                re.search(r"(?:\breturn|[=?:])$", before) or after[:1] in (["<"], [">"]))):
             return                          # either way round they are equal
         for nth, ((a, b), (c, d)) in enumerate(zip(args, args[1:])):
             if nth == 1 and m.group(1) in SYMMETRIC_BEHIND:
