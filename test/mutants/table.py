@@ -1212,6 +1212,9 @@ blind("close_unheard", "an error of the close of a step's file is not told",
 bug("header_of_0_not_read", "a verify takes 0 for no descriptor",
     "verify/verify_files.c:check_header", "if (rc >= 0) {", "if (rc >= MUTANT) {",
     "sim/test_verify_unreadable: descriptor_0")
+bug("copy_of_0_is_the_step", "damage of half a copy is the step's, if its file has descriptor 0",
+    "verify/verify_blocks.c:describe_chunk", "r->of = fd >= 0 ?", "r->of = fd >= MUTANT ?",
+    "sim/test_step_copy: half_a_copy_that_is_damaged")
 bug("verify_is_enoent", "a verify of a step that is being deleted says that there is no step",
     "verify/verify_files.c:check_small", 'fd < 0 ? shf_fail_io(&e, -fd,',
     "fd < 0 ? (MUTANT ? shf_fail_sys : shf_fail_io)(&e, -fd,",

@@ -544,6 +544,33 @@ TEST(what_was_finished_is_checked_not_trusted)
 	simdisk_free(disk);
 }
 
+/* Damage of the copy is no damage of the step, whichever descriptor its file has. */
+TEST(half_a_copy_that_is_damaged_may_have_descriptor_0)
+{
+	struct simdisk *disk = base_new(SIMDISK_EXT4);
+	char path[300], stage[120];
+	bool fired = true;
+
+	killed_at(disk, 4);
+	name_of_stage(disk, stage);
+	snprintf(path, sizeof(path), "%s/model-00001-of-00002.safetensors", stage);
+	CHECK_INT(simdisk_flip(disk, path, 7), 0);
+	for (int nth = 1; fired; nth++) {
+		struct simdisk *d = simdisk_twin(disk);
+		struct copy c;
+
+		simdisk_fault(d, &(struct simdisk_fault){ .nth = nth, .kind = SIMDISK_OPEN,
+			.how = SIMDISK_ZERO });
+		c = copied(d, FROM, "dst");
+		fired = simdisk_fired(d) > 0;
+		simdisk_faults_clear(d);
+		CHECK_RC(c.rc, 0, &c.err);
+		CHECK(is_whole(d, TO, FROM));
+		simdisk_free(d);
+	}
+	simdisk_free(disk);
+}
+
 TEST(half_a_copy_waits_for_a_week)
 {
 	struct simdisk *disk = base_new(SIMDISK_EXT4);
