@@ -2,20 +2,19 @@
 /* Agreement, broadcast and exchange over the caller's three operations.
  *
  * Always true here:
- * G1  An operation of the table is called by all ranks or by none: between two operations no rank
+ * G1  All ranks call an operation of the table, or none does: between two operations no rank
  *     takes a branch that depends on anything but agreed values. Memory is allocated before the
  *     agreement that precedes an operation, never between the two.
  * G2  After one failed operation no other is ever called: the group is lost on this rank, and the
  *     others find out by the deadline of their next operation.
- * G3  What all must have is XORed together over zeros. Nothing is gathered to one rank but by
- *     shf_to_zero, for what few of them have: one of each node.
+ * G3  What all ranks must have is XORed together over zeros. Only shf_to_zero gathers bytes on one
+ *     rank; it is for data that few ranks have, one of each node.
  * G4  A group of one rank calls no operation.
- * G5  Each [collective] call of sheaf.h begins with the same operation, that of shf_call_enter, so
- *     that ranks which are in different calls find it out before they exchange anything else.
+ * G5  Each [collective] call of sheaf.h begins with the same operation, that of shf_call_enter. So
+ *     ranks that are in different calls find it out before they exchange anything else.
  *
- * A caller may pass no err; the sentence of the rank that failed goes to the others all the same,
- * which is what `own` is for.
- */
+ * A caller may pass err NULL. The sentence of the rank that failed must reach the others all the
+ * same, so these functions write it to a struct of their own, `own`, if err is NULL. */
 #include "group.h"
 
 #include <inttypes.h>
@@ -23,8 +22,9 @@
 #include <string.h>
 #include "err.h"
 
-#define SAME_MAX 64             /* members that a bit set of 64 can tell apart */
-#define FAILED UINT64_MAX       /* a length that no buffer has: the rank that sends it has failed */
+#define SAME_MAX 64             /* shf_same answers with one bit a value in a uint64_t */
+#define FAILED UINT64_MAX       /* sent in place of a length by a rank that has failed: no buffer is
+				 * that long */
 
 int shf_group_new(struct sheaf_group **group, const struct sheaf_group_ops *ops, uint64_t pid)
 {
@@ -41,6 +41,7 @@ int shf_group_new(struct sheaf_group **group, const struct sheaf_group_ops *ops,
 	g->lens.sizes = shf_zalloc(ranks, sizeof(*g->lens.sizes));
 	g->lens.eights = shf_zalloc(ranks, sizeof(*g->lens.eights));
 	if (!g->lens.out || !g->lens.in || !g->lens.sizes || !g->lens.eights) {
+		/* Only the caller may free its table after an error. */
 		g->ops.free = NULL;
 		shf_group_put(g);
 		return SHEAF_ENOMEM;
@@ -69,21 +70,24 @@ void shf_group_put(struct sheaf_group *group)
 	shf_free(group);
 }
 
+/* Reads the clock of the team, which a team of one rank need not have. */
 static int64_t now_ns(const struct shf_team *t)
 {
 	return t->mono_ns(t->mono_arg);
 }
 
-/* Did an operation that failed after so many ms time out? The group's clock need not be ours, so
- * one that ended a little before its deadline counts as well. */
+/* Returns whether an operation that failed after `ms` ms had timed out. The implementation of the
+ * group may measure time by another clock than ours, so the last tenth of the time counts as a
+ * timeout too. */
 static bool is_timeout(const struct shf_team *t, int64_t ms)
 {
 	return ms >= t->timeout_ms - t->timeout_ms / 10;
 }
 
-/* The group is lost from here on (G2), because an operation returned `code`. If it timed out nobody
- * knows which rank was missing: err->rank stays -1, and the rank in the sentence is the one that
- * waited. If it failed before that, only its callback knows the reason. */
+/* Marks the group as lost (G2), because operation `what`, begun at from_ns, returned `code`.
+ * Returns SHEAF_ELOST. After a timeout no rank knows which one was missing: err->rank stays -1, and
+ * the rank in the sentence is the one that waited. An operation that failed earlier has a reason
+ * that only its callback knows. */
 static int lose(struct shf_team *t, const char *what, int code, int64_t from_ns,
                 struct sheaf_error *err)
 {
@@ -103,7 +107,8 @@ static int lose(struct shf_team *t, const char *what, int code, int64_t from_ns,
 	return shf_fail(err, SHEAF_ELOST, "rank %d: %s", t->rank, why);
 }
 
-/* Repeats why the group was lost, because callers often drop the error of the lost operation. */
+/* Fails `what` on a group that is lost, with the sentence of the operation that lost it: callers
+ * often drop the error of that one. */
 static int group_refuse(struct shf_team *t, const char *what, struct sheaf_error *err)
 {
 	return shf_fail(err, SHEAF_ELOST, "rank %d: %s: the group was lost in an earlier "
@@ -167,7 +172,8 @@ int shf_alltoallv(struct shf_team *t, const void *out, const size_t *out_bytes, 
 	return code ? lose(t, "alltoallv", code, from, err) : 0;
 }
 
-/* What a rank that failed tells the others, as words for one XOR over zeros. */
+/* The error of the rank that failed, as the others receive it: all ranks XOR these words, and all
+ * but one contribute zeros. */
 struct verdict {
 	uint64_t code, sys, rank;
 	char msg[504];
@@ -177,9 +183,9 @@ _Static_assert(sizeof(struct verdict) % sizeof(uint64_t) == 0, "a verdict is who
 _Static_assert(sizeof(((struct sheaf_error *)0)->msg) <= sizeof(((struct verdict *)0)->msg),
 	       "every sentence fits a verdict");
 
-/* The sentence of err, if it is about rc: a caller that passes no err, or that got rc from a
- * function without a sentence, still tells the others which code it was. A rank that is already
- * named there is who failed first; the rank that reports it only heard of it. */
+/* Fills *v from rc and err. If err is NULL, or its code is another than rc (the caller got rc from
+ * a function that writes no sentence), the verdict gets a sentence that names the code. If err
+ * already names a rank, that one failed first and is kept: this rank only passes its error on. */
 static void verdict_fill(struct verdict *v, const struct shf_team *t, int rc,
 			 const struct sheaf_error *err)
 {
@@ -198,6 +204,8 @@ static void verdict_fill(struct verdict *v, const struct shf_team *t, int rc,
 	memcpy(v->msg, err->msg, strnlen(err->msg, sizeof(err->msg) - 1));
 }
 
+/* Writes a received verdict to *err, which may be NULL, and returns its code. A verdict without a
+ * code, of which no sender can be right, is EBUG. */
 static int verdict_read(const struct verdict *v, const struct shf_team *t, struct sheaf_error *err)
 {
 	if (v->code == 0 || v->code > 1000 || v->rank >= (uint64_t)t->ranks)
@@ -213,15 +221,15 @@ static int verdict_read(const struct verdict *v, const struct shf_team *t, struc
 	return -(int)v->code;
 }
 
-/* What a rank puts into the MAX that finds the lowest rank that failed: the complement of its
- * number, or 0 if it did not fail. */
+/* Returns this rank's word in the MAX that finds the lowest rank that failed: the complement of its
+ * number, or 0 if it has not failed. */
 static uint64_t claim(const struct shf_team *t, int rc)
 {
 	return rc == 0 ? 0 : ~(uint64_t)t->rank;
 }
 
-/* Sends all ranks the code and sentence of the lowest rank that failed. `first` is the largest
- * claim. */
+/* Sends the error of the lowest rank that failed to all ranks, and returns its code on all. `first`
+ * is the largest claim. */
 static int tell_failure(struct shf_team *t, uint64_t first, int rc, struct sheaf_error *err)
 {
 	union {
@@ -239,13 +247,15 @@ static int tell_failure(struct shf_team *t, uint64_t first, int rc, struct sheaf
 	return verdict_read(&u.v, t, err);
 }
 
-/* No code is positive; a caller that has one has lost count of what it agrees on. */
+/* Returns rc, or EBUG if it is positive: codes are 0 or negative, so a positive value is a bug of
+ * the caller, which passed something that is no code. */
 static int code_of(int rc, struct sheaf_error *err)
 {
 	return rc <= 0 ? rc : shf_fail(err, SHEAF_EBUG, "agreement on %d, which is no code", rc);
 }
 
-#define STACK_WORDS 512         /* up to here an operation needs no memory, so no agreement */
+#define STACK_WORDS 512         /* operations of at most this many words use the stack: no malloc to
+				 * agree on */
 
 int shf_agree_max(struct shf_team *t, int rc, uint64_t *x, size_t n, struct sheaf_error *err)
 {
@@ -277,10 +287,14 @@ int shf_agree(struct shf_team *t, int rc, struct sheaf_error *err)
 
 /* ---- the first operation of a call ---- */
 
+/* The first operation of a call is a MAX over CALL_WORDS words of each rank: its claim, the key of
+ * its call, and the complement of the key; then each argument and its complement. The MAX of
+ * complements gives the minimum. */
 #define RANK_BITS 24
 #define HANDLE_BITS 32
 #define CALL_WORDS (1 + 2 * (1 + SHF_CALL_ARGS))
 
+/* Returns the name of the call in a key. A key may come from a newer sheaf on another rank. */
 static const char *call_name(uint64_t key)
 {
 	static const char *const names[] = {
@@ -310,6 +324,8 @@ static uint64_t call_key(const struct shf_team *t, const struct shf_call *call)
 	       ((uint64_t)t->rank & ((1u << RANK_BITS) - 1));
 }
 
+/* Fails because ranks are in different calls, or in one call on different handles. lo and hi are
+ * the smallest and the largest key. */
 static int apart_fail(uint64_t lo, uint64_t hi, struct sheaf_error *err)
 {
 	unsigned a = (unsigned)(lo & ((1u << RANK_BITS) - 1));
@@ -333,6 +349,7 @@ int shf_call_enter(struct shf_team *t, struct shf_call *call, int rc, struct she
 	if (t->group->lost)
 		return group_refuse(t, "the beginning of a call", err);
 	for (size_t i = 0; i < SHF_CALL_ARGS; i++) {
+		/* Arguments that were refused are not sent: the call fails on all ranks then. */
 		w[3 + 2 * i] = rc == 0 ? call->x[i] : 0;
 		w[4 + 2 * i] = rc == 0 ? ~call->x[i] : 0;
 	}
@@ -361,15 +378,17 @@ int shf_call_refuse(struct shf_team *t, enum shf_call_kind kind, uint64_t handle
 	return shf_call_enter(t, &call, rc, err);
 }
 
+/* Returns how many words hold n bytes. */
 static size_t words_for(size_t n)
 {
 	return n / sizeof(uint64_t) + (n % sizeof(uint64_t) != 0);
 }
 
-/* Words of more than an operation can carry beside a verdict. */
+/* Broadcasts n bytes, more than one operation can carry beside a verdict. All ranks first agree
+ * that they have memory; then the words are XORed over the zeros of the others. */
 static int bcast_long(struct shf_team *t, int rc, void *bytes, size_t n, struct sheaf_error *err)
 {
-	size_t words = words_for(n); /* the same on all ranks: n is */
+	size_t words = words_for(n); /* the same on all ranks, as n is */
 	uint64_t *x = shf_zalloc(words, sizeof(*x));
 
 	if (rc == 0 && !x)
@@ -400,13 +419,15 @@ int shf_bcast(struct shf_team *t, int rc, void *bytes, size_t n, struct sheaf_er
 	memset(x, 0, words * sizeof(*x));
 	if (t->rank == 0 && rc == 0 && n > 0)
 		memcpy(x, bytes, n);
-	rc = shf_agree_max(t, rc, x, words, err); /* the others' words are 0 */
+	rc = shf_agree_max(t, rc, x, words, err); /* the words of the other ranks are 0, so the
+						   * maximum is what rank 0 sent */
 	if (rc == 0 && t->rank != 0 && n > 0)
 		memcpy(bytes, x, n);
 	return rc;
 }
 
-/* b, empty so far, becomes n zero bytes, with room for whole words. */
+/* Makes *b, which must be empty, n zero bytes, with room behind them so that the last word is
+ * whole. */
 static int buf_zeroed(struct shf_buf *b, size_t n, const char *what, struct sheaf_error *err)
 {
 	size_t room;
@@ -418,6 +439,7 @@ static int buf_zeroed(struct shf_buf *b, size_t n, const char *what, struct shea
 	return 0;
 }
 
+/* Moves the bytes of fresh to b. fresh is empty afterwards. */
 static void buf_replace(struct shf_buf *b, struct shf_buf *fresh)
 {
 	shf_buf_release(b);
@@ -425,8 +447,8 @@ static void buf_replace(struct shf_buf *b, struct shf_buf *fresh)
 	*fresh = (struct shf_buf)SHF_BUF_INIT;
 }
 
-/* XOR the words of b over all ranks. b came from buf_zeroed, so its memory is aligned and its
- * last word is whole. */
+/* XORs the words of b over all ranks. b came from buf_zeroed, so its memory is aligned and its last
+ * word is whole. */
 static int buf_xor(struct shf_team *t, struct shf_buf *b, struct sheaf_error *err)
 {
 	return shf_allreduce(t, (uint64_t *)(void *)b->data, words_for(b->len), SHEAF_XOR, err);
@@ -444,7 +466,7 @@ int shf_bcast_buf(struct shf_team *t, int rc, struct shf_buf *b, struct sheaf_er
 	rc = shf_bcast(t, rc, &n, sizeof(n), err);
 	if (rc != 0 || t->ranks == 1)
 		return rc;
-	/* The broadcast runs in a copy also on rank 0, whose bytes a failure must not spoil. */
+	/* Rank 0 sends a copy as well: a failed operation must not spoil the caller's bytes. */
 	if (n > SIZE_MAX)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for a broadcast of %llu bytes",
 		              (unsigned long long)n);
@@ -463,8 +485,8 @@ out:
 	return rc;
 }
 
-/* The claim of the lowest rank that sent FAILED instead of a length; 0: none did. rc: whether this
- * one did. */
+/* Returns the claim of the lowest rank that sent FAILED instead of a length; 0: none did. rc: the
+ * result on this rank. */
 static uint64_t lens_claim(const struct shf_team *t, int rc)
 {
 	for (int r = 0; r < t->ranks; r++)
@@ -496,14 +518,14 @@ static int lens_reserve(const struct shf_team *t, struct shf_buf *fresh, const c
 	return buf_zeroed(fresh, (size_t)total, what, err);
 }
 
+/* Copies the received lengths to bytes, which may be NULL. */
 static void lens_copy(const struct shf_team *t, size_t *bytes)
 {
 	for (int r = 0; bytes && r < t->ranks; r++)
 		bytes[r] = (size_t)t->group->lens.in[r];
 }
 
-/* The lengths travel first, and with them the verdict: a rank that has failed sends FAILED to all.
- */
+/* Exchanges the lengths, and with them the verdict: a rank that has failed sends FAILED to all. */
 static int exchange_lens(struct shf_team *t, int rc, const size_t *out_bytes,
                          struct sheaf_error *err)
 {
@@ -698,7 +720,8 @@ int shf_same(struct shf_team *t, int rc, const uint64_t *x, size_t n, uint64_t *
 	uint64_t pairs[2 * SAME_MAX];
 	uint64_t bits = 0;
 
-	/* One maximum gives both ends: the minimum of x is the complement of the maximum of ~x. */
+	/* One MAX gives the minimum too: the minimum of x is the complement of the maximum of
+	 * ~x. */
 	if (!always(n <= SAME_MAX))
 		return shf_fail(err, SHEAF_EBUG, "comparing %zu values, of %d at most", n,
 				SAME_MAX);
@@ -735,6 +758,7 @@ int shf_to_zero(struct shf_team *t, int rc, const struct shf_buf *mine, struct s
 		              t->rank);
 	if (rc == 0)
 		bytes[0] = mine->len;
+	/* If the allocation failed, bytes is NULL and rc is not 0, so bytes is not read. */
 	rc = shf_exchange_packed(t, rc, rc == 0 ? mine->data : NULL, bytes, all, NULL, err);
 	shf_free(bytes);
 	return rc;
