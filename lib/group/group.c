@@ -24,7 +24,7 @@
 
 #define SAME_MAX 64             /* shf_same answers with one bit a value in a uint64_t */
 #define FAILED UINT64_MAX       /* sent in place of a length by a rank that has failed: no buffer is
-				 * that long */
+                                 * that long */
 
 int shf_group_new(struct sheaf_group **group, const struct sheaf_group_ops *ops, uint64_t pid)
 {
@@ -255,7 +255,7 @@ static int code_of(int rc, struct sheaf_error *err)
 }
 
 #define STACK_WORDS 512         /* operations of at most this many words use the stack: no malloc to
-				 * agree on */
+                                 * agree on */
 
 int shf_agree_max(struct shf_team *t, int rc, uint64_t *x, size_t n, struct sheaf_error *err)
 {
@@ -420,7 +420,7 @@ int shf_bcast(struct shf_team *t, int rc, void *bytes, size_t n, struct sheaf_er
 	if (t->rank == 0 && rc == 0 && n > 0)
 		memcpy(x, bytes, n);
 	rc = shf_agree_max(t, rc, x, words, err); /* the words of the other ranks are 0, so the
-						   * maximum is what rank 0 sent */
+	                                           * maximum is what rank 0 sent */
 	if (rc == 0 && t->rank != 0 && n > 0)
 		memcpy(bytes, x, n);
 	return rc;

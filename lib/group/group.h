@@ -19,13 +19,13 @@ struct sheaf_group {
 	struct sheaf_group_ops ops;
 	uint64_t pid;           /* of the process that created the group; 0: the group of one */
 	int refs;               /* references: one until sheaf_group_free, and one for each run or
-				 * step that uses the group */
+	                         * step that uses the group */
 	uint64_t met;           /* number of calls that all ranks have entered so far
-				 * (shf_call_enter) */
+	                         * (shf_call_enter) */
 	struct shf_lens {               /* Owned arrays, one item a rank, allocated with the group.
-					 * So ranks can exchange lengths, and with them the news of
-					 * a failure, when memory is out. */
-		uint64_t *out, *in;	/* lengths sent and received */
+	                                 * So ranks can exchange lengths, and with them the news of
+	                                 * a failure, when memory is out. */
+		uint64_t *out, *in;     /* lengths sent and received */
 		size_t *sizes, *eights; /* eights: 8 in each item */
 	} lens;
 	bool lost;
@@ -45,7 +45,7 @@ struct shf_team {               /* a group as one run or step uses it */
 	int rank, ranks;
 	int timeout_ms;
 	int64_t (*mono_ns)(void *arg);  /* monotonic clock: how long an operation took shows whether
-					 * it timed out or failed. Needed if ranks > 1 */
+	                                 * it timed out or failed. Needed if ranks > 1 */
 	void *mono_arg;
 };
 
@@ -74,10 +74,10 @@ enum shf_call_kind {
 struct shf_call {
 	enum shf_call_kind kind;
 	uint64_t handle;                /* number of the collective call that created the handle; 0:
-					 * the call has none */
+	                                 * the call has none */
 	uint64_t x[SHF_CALL_ARGS];      /* arguments that shf_call_enter compares between ranks */
 	uint64_t number;                /* out: number of this call; a handle that the call creates
-					 * is identified by it */
+	                                 * is identified by it */
 	uint64_t same, lo[SHF_CALL_ARGS], hi[SHF_CALL_ARGS];    /* out: see shf_same */
 };
 /* Returns whether argument i differs between ranks. The call must have been entered. */

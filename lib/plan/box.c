@@ -109,7 +109,8 @@ uint64_t shf_shape_units(const struct shf_shape *s)
 	return units;
 }
 
-/* vol[d]: units of one index of dimension d, so vol[ndim - 1] is 1; the rest is not touched. */
+/* Fills vol[0 .. ndim): vol[d] is how many units one index of dimension d stands for, so vol[ndim -
+ * 1] is 1. */
 static void volumes(const struct shf_shape *s, uint64_t vol[SHEAF_DIMS_MAX])
 {
 	uint64_t units = 1;
@@ -138,9 +139,9 @@ void shf_box_span(const struct shf_shape *s, const struct shf_box *b, uint64_t *
 	*hi = empty ? 0 : first + more + 1;
 }
 
-/* Returns the box of n indices of dimension d that begins at unit `at`: one index of each
- * dimension above d, and whole in those below. at must be a multiple of vol[d], or units before
- * it would be taken along. */
+/* Returns the box of n indices of dimension d that begins at unit `at`: it has one index of each
+ * dimension above d, and all indices of those below. `at` must be a multiple of vol[d], or the box
+ * would contain units before it. */
 static struct shf_box slab(const struct shf_shape *s, const uint64_t *vol, uint64_t at, int d,
                            uint64_t n)
 {
@@ -153,13 +154,13 @@ static struct shf_box slab(const struct shf_shape *s, const uint64_t *vol, uint6
 	return b;
 }
 
-/* Any range of units is a box only if it is aligned to the rows of a dimension, so it is cut
- * where it is not. From lo the loop climbs to coarser and coarser boundaries as long as they
- * lie before hi; then the second loop takes as many whole indices of each dimension as fit,
- * from the coarsest to the finest.
+/* A range of units is a box only if it begins and ends on whole rows of some dimension; any other
+ * range is cut into several boxes. From lo the first loop climbs to coarser and coarser boundaries
+ * as long as they lie before hi; then the second loop takes as many whole indices of each dimension
+ * as fit, from the coarsest to the finest.
  *
- * The climb leaves at most ndim - 1 boxes below the dimension where the ends part, and the
- * descent one there and ndim - 1 below; this is where SHF_RANGE_BOXES_MAX comes from. `up`
+ * The climb makes at most one box for each dimension but the first, and the descent one for each
+ * dimension: 2 * ndim - 1 together, which is SHF_RANGE_BOXES_MAX for the most dimensions. `up`
  * units are whole indices of dimension d, because the steps before have aligned `at` to them. */
 int shf_range_boxes(const struct shf_shape *s, uint64_t lo, uint64_t hi, struct shf_box *out)
 {
@@ -193,19 +194,19 @@ int shf_range_boxes(const struct shf_shape *s, uint64_t lo, uint64_t hi, struct 
 	return n;
 }
 
-/* The walk of a box through a window of a buffer. Dimensions are ordered by falling stride, so
- * that what lies wholly in the window is found in the coarsest steps, and the walk descends
- * only along the two edges of the window. */
+/* A walk over the parts of a box that lie in a window [lo, hi) of a buffer. Dimensions are ordered
+ * by falling stride, so that what lies wholly in the window is found in the largest boxes, and the
+ * walk descends only at the two edges of the window. */
 struct window {
 	const struct shf_mem *m;
 	int order[SHEAF_DIMS_MAX];
-	int64_t rest[SHEAF_DIMS_MAX + 1];       /* reach of order[k] and all after it */
+	int64_t rest[SHEAF_DIMS_MAX + 1];       /* how far order[k] and all after it reach */
 	int (*item)(void *arg, const struct shf_box *);
 	void *arg;
 };
 
-/* The distance from the first to the last index of dimension d in the buffer. With one index
- * the stride says nothing, and callers leave any number there. */
+/* Returns the distance in the buffer from the first to the last index of dimension d. If there is
+ * one index, the stride means nothing and may be any number. */
 static int64_t reach(const struct shf_mem *m, int d)
 {
 	return m->box.count[d] == 1 ? 0 : (m->box.count[d] - 1) * m->stride[d];
@@ -235,9 +236,9 @@ static void window_init(struct window *w)
 		w->rest[k] = w->rest[k + 1] + reach(m, w->order[k]);
 }
 
-/* Returns how many i >= 0 have p + i * step < bound, at most n. It is also the smallest i >= 0
- * with p + i * step >= bound. step is positive. The division rounds up without overflow, since
- * bound > p by then. */
+/* Returns how many i >= 0 have p + i * step < bound, at most n. That is also the smallest i >= 0
+ * with p + i * step >= bound. step is positive. The division rounds up, and cannot overflow because
+ * bound > p. */
 static int64_t steps_below(int64_t p, int64_t step, int64_t bound, int64_t n)
 {
 	int64_t i;
@@ -268,7 +269,8 @@ static int window_walk(struct window *w, int k, int64_t p, struct shf_box *box)
 		return 0;
 	if (p >= m->lo && p + w->rest[k] < m->hi)
 		return w->item(w->arg, box);
-	/* Partly here, so it reaches somewhere, and this stride is the largest: not 0. */
+	/* The box is partly in the window, so it is longer than a unit and its largest stride is
+	 * not 0. */
 	d = w->order[k];
 	step = m->stride[d];
 	rest = w->rest[k + 1];
@@ -297,8 +299,8 @@ static int window_walk(struct window *w, int k, int64_t p, struct shf_box *box)
 	return rc;
 }
 
-/* Is every unit of the box in the window? That is the normal case; nothing has to be sorted or
- * walked then. The box must not be empty. */
+/* Returns whether every unit of the box is in the window. That is the usual case, in which nothing
+ * has to be sorted or walked. The box must not be empty. */
 static bool all_here(const struct shf_mem *m)
 {
 	int64_t far = m->origin;
@@ -308,7 +310,7 @@ static bool all_here(const struct shf_mem *m)
 	return m->origin >= m->lo && far < m->hi;
 }
 
-/* The general case, apart, so that the other pays nothing for it. */
+/* The general case, in a function of its own so that the usual one does not pay for its stack. */
 static int walk_all(const struct shf_mem *m, int (*item)(void *arg, const struct shf_box *),
                     void *arg)
 {

@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs: a box as the fewest loops over units that follow each other in the tensor and lie
- * evenly in memory. Dimensions of one index vanish; a dimension joins the one inside it when
- * it goes on exactly where that ends, in the tensor and in memory. */
+/* Runs: a box as the fewest loops over units that are consecutive in the tensor and evenly spaced
+ * in memory. A dimension of one index needs no loop; a dimension is joined with the one inside it
+ * if a step of it goes exactly where that one ends, in the tensor and in memory. */
 #include "box_runs.h"
 #include <assert.h>
 
-/* Adds a loop around those that are there, or makes the last one longer: if a step of this loop
- * equals the whole length of the one inside it, in the tensor and in memory, the two are one
- * loop. */
+/* Adds a loop around those added before, or makes the last one longer: if a step of the new loop
+ * equals the whole length of the last one, in the tensor and in memory, the two are one loop. */
 static void level_add(struct shf_runs *r, uint64_t n, int64_t at_step, int64_t mem_step)
 {
 	int l = r->levels;
 
-	/* Levels are collected inner first: joining is with the last one added. */
+	/* The last one added is the one just inside, as loops are added from the innermost out. */
 	if (l > 0 && at_step == (int64_t)r->n[l - 1] * r->at_step[l - 1] &&
 	    mem_step == (int64_t)r->n[l - 1] * r->mem_step[l - 1]) {
 		r->n[l - 1] *= n;
@@ -24,7 +23,8 @@ static void level_add(struct shf_runs *r, uint64_t n, int64_t at_step, int64_t m
 	r->levels = l + 1;
 }
 
-/* Loops were collected from the innermost; the walk wants the outermost first. */
+/* Reverses the loops, which were added from the innermost out; the walk needs the outermost
+ * first. */
 static void levels_turn(struct shf_runs *r)
 {
 	for (int a = 0, b = r->levels - 1; a < b; a++, b--) {
@@ -68,11 +68,10 @@ void shf_runs_init(struct shf_runs *r, const struct shf_shape *s, const struct s
 	}
 }
 
-/* Moves past `done` rows of the innermost loop, which may be all that is left of it but no
- * more. A loop that ends is set back to its start and the next one outside moves by one step.
- * Positions are kept by adding and subtracting steps, so nothing is multiplied out anew. When
- * the outermost loop ends, l is 0 and its index 0 again, which is how the end is told from the
- * beginning. */
+/* Moves past `done` rows of the innermost loop; at most as many as are left of it. A loop that ends
+ * is set back to its start, and the next one outside moves by one step. Positions change by adding
+ * and subtracting steps, without multiplying indices anew. When the outermost loop ends, l is 0 and
+ * its index is 0 again, which cannot happen at any other step. */
 static void runs_skip_rows(struct shf_runs *r, uint64_t done)
 {
 	int l = r->levels - 1;

@@ -1,29 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A box as runs of units that follow each other in the tensor and lie evenly in memory. */
+/* A box as runs of units that are consecutive in the tensor and evenly spaced in memory. */
 #ifndef SHF_BOX_RUNS_H
 #define SHF_BOX_RUNS_H
 #include "box.h"
 
-/* Walk a box in the tensor's row-major order as runs of consecutive units of the tensor that
- * are also evenly strided in memory. One run: `units` units, first at tensor unit `at`, in memory
- * at base-relative unit `mem` with `step` units between neighbours (1: memcpy). Adjacent
- * dimensions are merged where tensor and memory both allow, so runs are as long as they can be.
- * box must be inside m->box and here (shf_mem_boxes). */
+/* A walk over a box in row-major order, as runs of units that are consecutive in the tensor and
+ * evenly spaced in memory. A run has `units` units; the first is unit `at` of the tensor and lies
+ * `mem` units after base; neighbours are `step` units apart in memory (1: memcpy will do).
+ * Dimensions are merged where tensor and memory both allow it, so runs are as long as they can be.
+ * The box must lie in m->box and in memory of this rank (shf_mem_boxes). */
 struct shf_runs {
-	int levels;
-	uint64_t n[SHEAF_DIMS_MAX], i[SHEAF_DIMS_MAX];  /* outer loops: sizes and position */
+	int levels;                     /* number of outer loops */
+	uint64_t n[SHEAF_DIMS_MAX], i[SHEAF_DIMS_MAX];  /* of each loop: its length and its
+	                                                 * position */
+	/* How far a turn of each loop moves, in units of the tensor and of memory. */
 	int64_t at_step[SHEAF_DIMS_MAX], mem_step[SHEAF_DIMS_MAX];
-	uint64_t units;
+	uint64_t units;                 /* of the present run: see above */
 	int64_t step;
 	uint64_t at;
 	int64_t mem;
 	bool done;
 };
+/* Starts a walk over `box` of a tensor of shape s. */
 void shf_runs_init(struct shf_runs *r, const struct shf_shape *s, const struct shf_mem *m,
                    const struct shf_box *box);
 bool shf_runs_next(struct shf_runs *r, uint64_t *at, int64_t *mem);     /* false: no more */
-/* As many runs at once as follow each other evenly in both: *rows of them, at_step and mem_step
- * units apart (0 where it is one). */
+/* Returns several runs at once: *rows of them are evenly spaced both in the tensor and in memory,
+ * at_step and mem_step units apart (0 if there is one). */
 struct shf_rows {
 	uint64_t at, rows;
 	int64_t mem, at_step, mem_step;

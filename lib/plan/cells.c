@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cells: a sweep along dimension 0, and for each slab between two changes a sweep of the boxes
- * that cover it along the next dimension, and so on.
+/* Cells: a sweep along dimension 0, which stops wherever a box begins or ends. Between two stops
+ * lies a slab; the boxes that cover it are swept along the next dimension, and so on.
  *
- * Always true: the active boxes of a level are in ascending order and cover the slab of every
- * dimension above; each level has buffers of its own, so one allocation serves the whole walk. */
+ * Always true: the active boxes of a level are in ascending order, and each of them covers the
+ * present slabs of all dimensions above. Each level has buffers of its own, so one allocation
+ * serves the whole walk. */
 #include "cells.h"
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,8 @@ struct start {
 	uint32_t box;
 };
 
-/* The buffers of one dimension. active and next are two lists that change places at each step. */
+/* The buffers of one dimension. active is the list of the boxes that cover the present slab; it
+ * changes places with next at each step. */
 struct level {                          /* borrowed from struct sweep */
 	struct start *starts;
 	int64_t *bounds;
@@ -28,10 +30,11 @@ struct sweep {
 	struct start *starts;           /* owned */
 	int64_t *bounds;                /* owned */
 	uint32_t *ids;                  /* owned */
-	struct shf_box at;              /* the slabs we stand in */
+	struct shf_box at;              /* the present slab of each dimension */
 	struct shf_cell *cells;         /* owned */
 	size_t cells_n, cells_max;
-	/* Cells of the last slab of dimension 0 and of this one, in the order of the sweep. */
+	/* Indices of the cells in the last slab of dimension 0 (open) and in this one (fresh), in
+	 * the order of the sweep. open_i is the next one of the last slab to compare with. */
 	size_t *open, *fresh;           /* owned */
 	size_t open_n, open_i, fresh_n;
 };
@@ -54,7 +57,8 @@ static int compare_bounds(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* How the cross-sections of a and b (all but dimension 0) follow each other in the sweep. */
+/* Compares the cross-sections of a and b (all dimensions but 0) by their starts, in the order of
+ * the sweep. */
 static int compare_sections(const struct shf_box *a, const struct shf_box *b)
 {
 	for (int d = 1; d < a->ndim; d++) {
@@ -73,7 +77,7 @@ static bool same_section(const struct shf_box *a, const struct shf_box *b)
 	return true;
 }
 
-/* An empty set is NULL, which memcmp() must not get. */
+/* memcmp() must not be called with NULL, as which an empty set is stored. */
 static bool cell_has_set(const struct shf_cell *c, const uint32_t *set, size_t n)
 {
 	return c->set_n == n && (n == 0 || memcmp(c->set, set, n * sizeof(*set)) == 0);
@@ -106,13 +110,13 @@ static int cells_grow(struct sweep *w)
 	return 0;
 }
 
-/* Adds the cell at the present position: a longer piece of one from the last slab, or a new
- * one. Slabs of dimension 0 follow each other without a gap, so a cell of the last slab with
- * the same cross-section and the same set is continued by growing along dimension 0. Without
- * this, a cut anywhere along dimension 0 would cut all cells.
+/* Adds the cell at the present position. If the last slab of dimension 0 has a cell of the same
+ * cross-section and the same set, that cell grows along dimension 0; slabs follow each other
+ * without a gap. Otherwise a new cell is made. Without the growing, one cut along dimension 0 would
+ * cut all cells.
  *
- * The cells of the last slab are in the order of the sweep, and so are those of this one; one
- * index moves through the former, so the merge takes linear time. */
+ * The cells of the last slab come in the order of the sweep, and so do those of this one, so open_i
+ * moves forward only and the merge takes linear time. */
 static int cell_emit(struct sweep *w, const uint32_t *set, uint32_t n)
 {
 	struct shf_cell *c;
@@ -142,8 +146,8 @@ static int cell_emit(struct sweep *w, const uint32_t *set, uint32_t n)
 	return 0;
 }
 
-/* What this slab made becomes the last slab for the next one. The two lists change places, and
- * no memory is allocated. */
+/* Ends a slab of dimension 0: its cells become those of the last slab. The two lists change places,
+ * and no memory is allocated. */
 static void slab_end(struct sweep *w)
 {
 	size_t *list = w->open;
@@ -155,6 +159,7 @@ static void slab_end(struct sweep *w)
 	w->fresh_n = 0;
 }
 
+/* The start and the end of a box along dimension d, cut to `inside`. */
 static int64_t clip_start(const struct sweep *w, uint32_t box, int d)
 {
 	int64_t a = w->boxes[box].start[d], b = w->inside->start[d];
@@ -170,9 +175,9 @@ static int64_t clip_end(const struct sweep *w, uint32_t box, int d)
 	return a < b ? a : b;
 }
 
-/* Do all boxes of the set reach from one end of dimension d to the other? Then nothing changes
- * along it, and one slab is enough. Tensors are mostly cut in one dimension or two, so the
- * other levels cost only this test. */
+/* Returns whether all boxes of the set reach from one end of dimension d to the other. The set does
+ * not change along it then, and one slab is enough. Tensors mostly are cut in one dimension or two,
+ * so the other levels cost this test only. */
 static bool all_cross(const struct sweep *w, int d, const uint32_t *set, uint32_t n)
 {
 	int64_t start = w->inside->start[d], end = start + w->inside->count[d];
@@ -184,7 +189,7 @@ static bool all_cross(const struct sweep *w, int d, const uint32_t *set, uint32_
 	return true;
 }
 
-/* Boxes mostly come in the order they are cut in: then there is nothing to sort. */
+/* Boxes mostly come in ascending order, and then there is nothing to sort. */
 static bool starts_ascend(const struct start *a, size_t n)
 {
 	for (size_t i = 1; i < n; i++)
@@ -201,9 +206,9 @@ static bool bounds_ascend(const int64_t *a, size_t n)
 	return true;
 }
 
-/* Finds where the set changes along dimension d, both ends included, and returns how many
- * places there are. Boxes are clipped to `inside`, so all bounds lie in it. The starts of the
- * level are filled as well, in order, for sweep_dim() to add boxes as it moves. */
+/* Finds the places along dimension d where the set changes, both ends of `inside` included, and
+ * returns how many there are. Boxes are cut to `inside`, so no place lies beyond its ends. The
+ * starts of the level are filled and sorted too; sweep_dim() takes boxes from them as it moves. */
 static size_t find_bounds(struct sweep *w, int d, const uint32_t *set, uint32_t n)
 {
 	struct level *l = &w->level[d];
@@ -227,10 +232,9 @@ static size_t find_bounds(struct sweep *w, int d, const uint32_t *set, uint32_t 
 	return bounds_n;
 }
 
-/* Computes the active set of the slab that begins at `at`: the boxes of the last one that go
- * on, and the adds_n that start here. Both lists ascend, so merging them gives an ascending
- * list; a set is then the same bytes whenever it has the same members, and memcmp() can compare
- * sets. */
+/* Computes the active list of the slab that begins at `at`, and returns its length: the boxes of
+ * the last slab that do not end here, and the adds_n that start here. Both lists ascend, so merging
+ * them gives an ascending list. Equal sets are then equal bytes, and memcmp() can compare them. */
 static uint32_t active_next(struct sweep *w, int d, int64_t at, uint32_t active_n,
                             const struct start *adds, uint32_t adds_n)
 {
@@ -252,9 +256,9 @@ static uint32_t active_next(struct sweep *w, int d, int64_t at, uint32_t active_
 }
 
 /* Sweeps dimension d over the boxes of `set`, all of which cover the present slabs of the
- * dimensions above. Between two neighbouring bounds the set is constant, so the next dimension
- * is swept once for each slab. Behind the last dimension the position is a cell. The recursion
- * is as deep as there are dimensions. */
+ * dimensions above. Between two neighbouring bounds the set is constant, so the next dimension is
+ * swept once for each slab. After the last dimension the present slabs are a cell. The recursion is
+ * as deep as there are dimensions. */
 static int sweep_dim(struct sweep *w, int d, const uint32_t *set, uint32_t n)
 {
 	struct level *l = &w->level[d];
@@ -286,9 +290,9 @@ static int sweep_dim(struct sweep *w, int d, const uint32_t *set, uint32_t n)
 	return rc;
 }
 
-/* Allocates the buffers of every level, and lists in ids the boxes that meet `inside`. A level
- * sees no more boxes than there are, and each adds two bounds to the two ends. ids has n
- * entries for that list and two lists of n for each level. */
+/* Allocates the buffers of every level, and lists in ids the boxes that meet `inside`. A level has
+ * at most n boxes, and each adds two bounds to the two ends of `inside`. ids has n entries for that
+ * list and two lists of n for each level. */
 static int sweep_init(struct sweep *w, size_t n, uint32_t *met_n)
 {
 	size_t dims = (size_t)w->inside->ndim, bounds_n;
@@ -316,8 +320,9 @@ static int sweep_init(struct sweep *w, size_t n, uint32_t *met_n)
 	return 0;
 }
 
-/* ---- a comb: boxes cut along one dimension, in order, none over another ---- */
+/* ---- a comb: boxes cut along one dimension, in ascending order, without overlap ---- */
 
+/* Returns whether the boxes have a unit in common. A box with a count below 1 has none. */
 static bool meets(const struct shf_box *inside, const struct shf_box *box)
 {
 	for (int d = 0; d < inside->ndim; d++) {
@@ -328,7 +333,8 @@ static bool meets(const struct shf_box *inside, const struct shf_box *box)
 	return true;
 }
 
-/* Which dimensions the box does not cross, as a set of bits. */
+/* Returns, one bit each, the dimensions in which the box does not reach from end to end of
+ * `inside`. */
 static unsigned uncrossed_dims(const struct shf_box *inside, const struct shf_box *box)
 {
 	unsigned cut = 0;
@@ -341,7 +347,7 @@ static unsigned uncrossed_dims(const struct shf_box *inside, const struct shf_bo
 	return cut;
 }
 
-/* Start and count of a box along dimension d, inside. */
+/* Cuts a box to `inside` along dimension d. */
 static void clip(const struct shf_box *inside, const struct shf_box *box, int d, int64_t *start,
                  int64_t *count)
 {
@@ -351,14 +357,14 @@ static void clip(const struct shf_box *inside, const struct shf_box *box, int d,
 	*count = (end < most ? end : most) - *start;
 }
 
-/* Are the boxes a comb: cut along one dimension alone, in ascending order, none over another?
- * That is how tensors mostly are cut, and its cells are found in one pass without sorting.
- * Returns in *dim the dimension, in *teeth the boxes that meet `inside`, in *gaps the stretches
- * between them.
+/* Returns whether the boxes are a comb: cut along one dimension alone, in ascending order, without
+ * overlap. Tensors mostly are cut like that, and the cells of a comb are found in one pass without
+ * sorting. *dim becomes the dimension, *teeth the number of boxes that meet `inside`, *gaps the
+ * number of stretches that none of them covers.
  *
- * The first box that meets `inside` decides the dimension: the first one that it does not
- * cross. If it crosses all of them, the last is taken, and any second box would overlap it and
- * be refused. */
+ * The first box that meets `inside` decides the dimension: the first one in which it does not reach
+ * from end to end. If there is none, the last dimension is taken; any second box would overlap the
+ * first one then, and the answer is false. */
 static bool comb_find(const struct shf_box *inside, const struct shf_box *boxes, size_t n, int *dim,
                       size_t *teeth, size_t *gaps)
 {
@@ -389,6 +395,7 @@ static bool comb_find(const struct shf_box *inside, const struct shf_box *boxes,
 	return *teeth > 0;
 }
 
+/* Returns the cell [start, end) of dimension d; set is its one box, or NULL for a gap. */
 static struct shf_cell comb_cell(const struct shf_box *inside, int d, int64_t start, int64_t end,
                                  const uint32_t *set)
 {
@@ -399,7 +406,8 @@ static struct shf_cell comb_cell(const struct shf_box *inside, int d, int64_t st
 	return c;
 }
 
-/* Its cells, as the sweep would give them: sets differ from tooth to tooth, so nothing joins. */
+/* Makes the cells of a comb. They are those that the sweep would give: neighbouring teeth have
+ * different sets, so none are merged. */
 static int comb_cells(struct shf_arena *arena, const struct shf_box *inside,
                       const struct shf_box *boxes, int d, size_t teeth, size_t gaps,
                       struct shf_cell **cells, size_t *cells_n)
@@ -438,7 +446,7 @@ int shf_cells(struct shf_arena *arena, const struct shf_box *inside, const struc
 	uint32_t met_n;
 	int d, rc;
 
-	/* How tensors mostly are cut: replicas are one box here (parts.c). */
+	/* Replicas do not keep boxes from being a comb: equal boxes are one box here (parts.c). */
 	if (inside->ndim > 0 && n <= UINT32_MAX / 4 && !shf_box_is_empty(inside) &&
 	    comb_find(inside, boxes, n, &d, &teeth, &gaps))
 		return comb_cells(arena, inside, boxes, d, teeth, gaps, cells, cells_n);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Dealing. Saving: long runs of one set of ranks are found first; what lies between them is
- * mixed; every stretch gets a writer, and then, segment by segment, every part a source. Where
- * these are of too many nodes, all stretches become the collector's.
- * Loading: every block that is asked for gets a reader, and then every piece its moves. */
+/* Dealing. A save finds the long runs first; what lies between them is mixed. Every stretch then
+ * gets a writer, and every part of each segment a source. If the sources are on too many nodes, the
+ * collector gets the whole stripe. A load gives every block that some rank asks for a reader, and
+ * then every piece its moves. */
 #include "deal.h"
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +25,8 @@ struct deal {
 	size_t runs_n, runs_max;
 	struct shf_segment *segments;   /* owned */
 	size_t segments_n, segments_max;
-	size_t fixed_n;                 /* the first so many segments never grow */
+	size_t fixed_n;                 /* segment_add() never makes the first fixed_n segments
+	                                 * longer */
 	struct shf_move *moves;         /* owned */
 	size_t moves_n, moves_max;
 	int flags;
@@ -73,7 +74,7 @@ static int move_add(struct deal *d, const struct shf_move *move)
 	return 0;
 }
 
-/* Copy the result to where the caller keeps it. */
+/* Copies the result to the arena of the caller. */
 static int deal_finish(struct deal *d, struct shf_arena *arena, struct shf_dealt *out)
 {
 	struct shf_segment *s = shf_arena_alloc(arena, d->segments_n, sizeof(*s));
@@ -100,11 +101,11 @@ static int run_add(struct deal *d, const struct run *run)
 	return 0;
 }
 
-/* Adds the runs of a part if they are long, or if there is but one. A stripe holds few long
- * runs. Short ones would be as many as the rows of a matrix, and each would be sorted; their
- * bytes are mixed in any case.
+/* Adds the runs of a part if they are long, or if there is only one. A stripe has few long runs.
+ * The short ones could be as many as the rows of a matrix, and each would have to be sorted,
+ * although it would end up in a mixed stretch in any case.
  *
- * The part is walked as if it were dense memory in the tensor's own order, so runs are
+ * The part is walked as if the tensor lay dense in memory, in its own order, so runs are
  * consecutive bytes of the file. */
 static int part_runs(struct deal *d, const struct shf_part *part)
 {
@@ -140,9 +141,9 @@ static int compare_runs(const void *a, const void *b)
 	return x->lo < y->lo ? -1 : x->lo > y->lo;
 }
 
-/* Shrinks the run to whole pages, because a page has one owner. The end of the stripe counts as
- * the end of a page: where it is none the file ends there. A run that becomes empty has lo >=
- * hi. */
+/* Returns the run without the parts of pages at its ends, because a page has one writer. The end of
+ * the stripe counts as the end of a page: if it is none, the file ends there. A run that has no
+ * whole page gets lo >= hi. */
 static struct run run_trim(const struct run *r, const struct shf_stripe *s)
 {
 	struct run t = { .set = r->set };
@@ -152,9 +153,9 @@ static struct run run_trim(const struct run *r, const struct shf_stripe *s)
 	return t;
 }
 
-/* Leaves in `runs` the long runs, ascending and cut to whole pages. Neighbours that the same
- * ranks hold are joined first, also across tensors, so small tensors of one rank make a long
- * run together. Sets are unique objects, so comparing pointers compares sets. */
+/* Leaves the long runs in `runs`, ascending and cut to whole pages. Neighbouring runs that the same
+ * ranks hold are joined first, also across tensors, so small tensors of one rank make a long run
+ * together. Each set of ranks is one object, so comparing pointers compares sets. */
 static int find_long_runs(struct deal *d)
 {
 	size_t joined = 0, kept = 0;
@@ -200,16 +201,16 @@ static int deal_mixed(struct deal *d, uint64_t lo, uint64_t hi, uint32_t ranks)
 		if (rc < 0)
 			return rc;
 	}
-	if (rank < 0)           /* no tensor has a byte here */
+	if (rank < 0)           /* no tensor has a byte in the stretch */
 		rank = (int64_t)(d->parts.turn % ranks);
 	return segment_add(d, lo, hi, (uint32_t)rank);
 }
 
-/* Assigns every byte of the stripe to a writer, in ascending order: the header, then mixed
- * stretches and long runs in turns. A long run goes to the ranks that hold it by turns, so
- * replicas share the work. The header has no memory side; it goes to the writer of what
- * follows, who opens the file anyway. A stripe without parts, which is header alone or empty,
- * goes to any rank by turns. */
+/* Assigns every byte of the stripe to a writer, in ascending order: first the header, then mixed
+ * stretches and long runs as they alternate. A long run goes to the t-th rank that holds it
+ * (deal.h), so replicas share the work. The header is not in the memory of a rank; it goes to the
+ * writer of what follows, which opens the file anyway. A stripe without parts is header alone, or
+ * empty, and goes to the t-th of all ranks. */
 static int deal_segments(struct deal *d, uint32_t ranks)
 {
 	const struct shf_stripe *s = d->parts.stripe;
@@ -248,9 +249,9 @@ struct source {
 	uint32_t segment;
 };
 
-/* Adds the move of one part of a segment, from the one rank whose memory it is taken from. With
- * witnesses every other holder gets a move as well: it sends nothing, but digests its replica,
- * so that replicas which differ are found. */
+/* Adds the move of one part of a segment, with the rank from whose memory it is taken. With
+ * SHF_DEAL_WITNESS every other holder gets a move too: it sends nothing but digests its replica, so
+ * that replicas which differ are found. */
 static int source_part(void *arg, const struct shf_part *part, const struct shf_box *box)
 {
 	struct source *s = arg;
@@ -272,6 +273,7 @@ static int source_part(void *arg, const struct shf_part *part, const struct shf_
 	return rc;
 }
 
+/* Gives every part of every segment its moves. */
 static int deal_sources(struct deal *d)
 {
 	struct source s = { .d = d };
@@ -290,8 +292,9 @@ static int compare_nodes(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* Counts the nodes from which the stripe takes its bytes. Neighbouring moves mostly are of one
- * node, so most duplicates are dropped before the sort. Witnesses send no bytes. */
+/* Counts the nodes from which the stripe takes its bytes, without those that have witnesses only,
+ * which send no bytes. Neighbouring moves mostly are of one node, so most duplicates are dropped
+ * before the sort. */
 static int count_nodes(const struct deal *d, uint64_t *nodes_n)
 {
 	int32_t *nodes = shf_alloc(d->moves_n, sizeof(*nodes));
@@ -340,9 +343,9 @@ static int deal_collector(struct deal *d)
 	return rc < 0 ? rc : deal_sources(d);
 }
 
-/* Returns the lowest rank that holds unit u of the tensor, or -1. It looks at all pieces and
- * not only at those that meet the stripe, because the neighbour of a gap may lie before it.
- * This serves the sentence about a gap, so its time does not matter. */
+/* Returns the lowest rank that holds unit u of the tensor, or -1. All pieces are searched, not only
+ * those that meet the stripe, because the neighbour of a gap may lie before the stripe. This is
+ * done once, for the sentence about a gap, so it may be slow. */
 static int64_t holder_of(const struct shf_stripe *s, const struct shf_piece *pieces, size_t n,
                          uint32_t tensor, uint64_t u)
 {
@@ -359,8 +362,8 @@ static int64_t holder_of(const struct shf_stripe *s, const struct shf_piece *pie
 	return rank;
 }
 
-/* Finds who holds the units before and after the gap. These two ranks tell a person where two
- * shards should have met. */
+/* Finds the ranks that hold the units before and after the gap. Their numbers show a person where
+ * two shards should have met. */
 static void gap_finish(const struct shf_stripe *s, const struct shf_piece *pieces, size_t n,
                        struct shf_gap *gap)
 {
@@ -374,9 +377,9 @@ static void gap_finish(const struct shf_stripe *s, const struct shf_piece *piece
 		gap->after = holder_of(s, pieces, n, gap->tensor, hi);
 }
 
-/* The order is fixed by what each step needs: long runs come from parts, segments from long
- * runs, sources from segments, and only when the sources are known is it clear from how many
- * nodes the stripe takes its bytes. *gap is written only with SHEAF_ELAYOUT. */
+/* The order of the steps is fixed by what each needs: long runs come from parts, segments from long
+ * runs, sources from segments, and only the sources show from how many nodes the stripe takes its
+ * bytes. *gap is written only with SHEAF_ELAYOUT. */
 int shf_deal_save(struct shf_arena *arena, const struct shf_stripe *stripe,
                   const struct shf_piece *pieces, size_t pieces_n, const int32_t *nodes,
                   uint32_t ranks, int flags, struct shf_dealt *out, struct shf_gap *gap)
@@ -412,7 +415,8 @@ out:
 	return rc;
 }
 
-/* Who can read the block at byte lo; NULL: everybody. */
+/* Returns which ranks can read the block at byte lo; NULL: all ranks. The search finds the last
+ * item that begins at or before lo. */
 static const struct shf_had *had_at(const struct shf_stripe *s, uint64_t lo)
 {
 	size_t first = 0, end = s->had_n;
@@ -428,10 +432,10 @@ static const struct shf_had *had_at(const struct shf_stripe *s, uint64_t lo)
 	return first < end && s->had[first].node >= 0 ? &s->had[first] : NULL;
 }
 
-/* Assigns a reader to each block that some rank wants. Whole blocks are assigned, because the
- * checksum is of a block: a reader of half of it could not verify it. A block whose bytes only
- * one rank can read goes to that rank, whatever the vote says. Blocks are counted from the
- * start of the file, which is where a stripe begins. */
+/* Assigns a reader to each block that some rank asks for. Blocks are assigned whole, because a
+ * checksum is of a whole block: a rank that reads half of it could not verify it. A block that only
+ * one rank can read goes to that rank, whatever the vote says. Blocks are counted from the start of
+ * the file; a stripe begins on a block. */
 static int deal_blocks(struct deal *d)
 {
 	const struct shf_stripe *s = d->parts.stripe;
@@ -488,9 +492,9 @@ static int deal_targets(struct deal *d, uint32_t segment, uint32_t tensor)
 	return rc;
 }
 
-/* Returns, as a bit set, the blocks of the stripe in which a piece has bytes, or over which it
- * reaches: a strided piece may have none in a block between its ends. deal_apart() sees to it
- * that a stripe has fewer than 64 blocks. */
+/* Returns the blocks of the stripe from the first to the last byte of a piece, one bit each. A
+ * strided piece may have no byte in a block between its ends, which gets its bit all the same.
+ * deal_apart() makes sure that a stripe has at most 64 blocks. */
 static uint64_t piece_blocks(const struct shf_stripe *s, const struct shf_deal_tensor *t,
                              const struct shf_box *box)
 {
@@ -506,10 +510,10 @@ static uint64_t piece_blocks(const struct shf_stripe *s, const struct shf_deal_t
 	return blocks;
 }
 
-/* Adds the segments of one rank that reads for itself: runs of blocks that it asked for and
- * that are all counted, or all quiet. The condition on `own` keeps a run from being joined to
- * the last segment of the rank before; fixed_n keeps segment_add() from joining a quiet run to
- * a counted one. */
+/* Adds the segments of one rank that reads for itself. Each is a run of blocks that it asked for,
+ * all of which it verifies itself (its bits in `counted` are set) or all of which another rank
+ * verifies (quiet). The condition on `own` keeps a run from being joined to the last segment of the
+ * rank before; fixed_n keeps segment_add() from joining a quiet run to one that is not. */
 static int deal_own(struct deal *d, uint32_t rank, uint64_t asked, uint64_t counted)
 {
 	const struct shf_stripe *s = d->parts.stripe;
@@ -528,7 +532,7 @@ static int deal_own(struct deal *d, uint32_t rank, uint64_t asked, uint64_t coun
 			d->segments[d->segments_n - 1].hi = hi;
 			continue;
 		}
-		d->fixed_n = d->segments_n;     /* the next is not joined to it */
+		d->fixed_n = d->segments_n;     /* so segment_add() starts a new segment */
 		rc = segment_add(d, lo, hi, rank);
 		if (rc == 0)
 			d->segments[d->segments_n - 1].quiet = quiet;
@@ -536,9 +540,8 @@ static int deal_own(struct deal *d, uint32_t rank, uint64_t asked, uint64_t coun
 	return rc;
 }
 
-/* Chooses, for each block, one of the ranks that asked for it to count and prove it. Four
- * consecutive blocks have the same turn, so that the counted blocks of a rank form longer
- * segments. */
+/* Chooses, for each block, one of the ranks that asked for it to verify it. Four consecutive blocks
+ * have the same turn, so that the blocks which a rank verifies form longer segments. */
 static void blocks_take_turns(const struct shf_stripe *s, uint32_t ranks, const uint64_t *asked,
                               uint64_t *counted)
 {
@@ -558,8 +561,8 @@ static void blocks_take_turns(const struct shf_stripe *s, uint32_t ranks, const 
 	}
 }
 
-/* Every rank reads what it wants by itself; see deal.h. One bit for each block bounds the
- * stripe. */
+/* Deals a load in which every rank reads for itself (`apart` in deal.h). A stripe is at most 64
+ * blocks long, because sets of its blocks are words of 64 bits. */
 static int deal_apart(struct deal *d)
 {
 	const struct shf_parts *p = &d->parts;

@@ -1,67 +1,83 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Dealing: for one stripe of one file, who writes it from whose memory, or who reads it into
- * whose. Pure. The stripe is the unit of planning: a home rank collects the pieces that ranks
- * hold of it, deals, and tells the writers or readers; nothing global is ever needed.
+/* Dealing: decides, for one stripe of one file, which rank writes each byte and from whose memory
+ * it comes (a save), or which rank reads it and into whose memory it goes (a load). Pure. The
+ * stripe is the unit of planning: one rank, the home of the stripe, collects the pieces of it that
+ * ranks hold, deals, and sends writers or readers their part. No rank ever needs the whole plan.
  *
- * Saving: ownership is by page. Where one set of ranks H holds a long run (>= 64 KiB of
- * whole pages), run of stripe s of file f belongs to H[(s + f) mod |H|], H ascending. Everything
- * between such runs is mixed: a mixed stretch goes to the node that holds most of its bytes
- * (of m equals, by lowest rank, the (s + f) mod m-th), there to the (s + f) / m mod n-th of the
- * n ranks that hold some of it; a mixed stretch of a single page to the holder of its first byte
- * (elected). Bytes held by several are taken from the writer if he holds them, else from a
- * holder on his node, else from any; among equals the (s + f) mod n-th. So replicas share the
- * work by bytes, those on other nodes too, nothing travels between nodes but edges and
- * interleaved rows, and every byte has exactly one source. Neighbours of one writer are one
- * segment; the header is a segment of its own.
+ * Choices among equals are made in turn, so that work is spread: the t-th of n candidates is the
+ * one with index t mod n, where t = s + f for stripe s of file f, and candidates ascend by rank.
  *
- * In two phases: where a stripe dealt like that takes its bytes from more than one node for every
- * SHF_NODE_RUN of it, and its caller named a collector, the collector writes all of it. The bytes
- * of the file are the same; more of them travel, and fewer files are opened.
+ * Saving. A page has one writer.
+ *   - A long run is at least 64 KiB of whole pages that the same set of ranks holds. Its writer is
+ *     the t-th rank of the set, so replicas share the work.
+ *   - All between two long runs is a mixed stretch. It goes to the node that holds most of its
+ *     bytes; of m nodes that hold equally much, ordered by their lowest ranks, to the t-th. On that
+ *     node the writer is the (t / m)-th of the ranks that hold some of the stretch.
+ *   - A mixed stretch of a single page goes to a holder of its first byte, the t-th.
+ * Every byte has exactly one source: the writer itself if it holds the byte, else a holder on the
+ * writer's node, else any holder; among equals the t-th. So nothing travels between nodes but the
+ * edges of runs and interleaved rows. Neighbouring stretches of one writer become one segment; the
+ * header of the file is a segment of its own.
  *
- * Loading: blocks (1 MiB of the file) that nobody asks for are not read; every other one is read
- * by exactly one of those who ask: one of the node that asks for most of its bytes, by the turns
- * above, so blocks of a stripe that the same ranks ask for have the same reader. Where not every
- * node has all blocks (a step in memory), one of a node that has it: of those who ask, or, where
- * none of them is there, of all its ranks the (s + f)-th. Then each requester has a move for each
- * of its boxes (equal boxes of one rank count once). Apart, each of those who ask reads for himself
- * (memory that all of them see costs no reading): segments of several ranks overlap then, and every
- * block is in one that is not quiet, whose rank proves it; the others just take their bytes.
- */
+ * Collecting, as in two-phase I/O: if the stripe has several source nodes and less than
+ * SHF_NODE_RUN bytes for each of them, and the caller named a collector, the collector writes all
+ * of the stripe. The bytes of the file are the same; more of them travel, and fewer files are
+ * opened.
+ *
+ * Loading. A block that no rank asks for is not read. Any other block is read by exactly one rank:
+ *   - one of those that ask for it, on the node that asks for most of its bytes, chosen by the
+ *     turns above. So blocks of a stripe that the same ranks ask for have the same reader.
+ *   - where not every node can read all blocks (a step in memory), one on a node that can: of the
+ *     ranks there that ask, or, if none does, the t-th of all ranks of that node.
+ * Each rank then has a move for each box that it asked for (equal boxes of one rank count once).
+ *
+ * Loading `apart`: every rank reads for itself all blocks that it asked for; this is for memory
+ * that all ranks see, where reading costs nothing. Segments of several ranks overlap then. For each
+ * block one of its readers verifies the checksum. In the segments of the others the block is quiet:
+ * they take their bytes without a check. */
 #ifndef SHF_DEAL_H
 #define SHF_DEAL_H
 #include "box.h"
 #include "mem.h"
 #include "place.h"
 
-struct shf_deal_tensor {        /* a tensor that has bytes in the stripe; by ascending offset */
+struct shf_deal_tensor {        /* a tensor with bytes in the stripe; an array of them ascends by
+                                 * offset */
 	uint32_t tensor;                /* caller's number */
 	uint32_t unit;                  /* bytes */
 	uint64_t off;                   /* of its first byte from the start of the file */
 	struct shf_shape shape;         /* in units */
 };
-struct shf_had {                /* blocks in bytes [lo, hi) of a file, and who can read them */
+struct shf_had {                /* says which ranks can read the blocks in bytes [lo, hi) of a
+                                 * file */
 	uint64_t lo, hi;
-	int32_t node;                   /* its ranks; -1: everybody */
-	int64_t rank;                   /* of them only this one; -1: any */
+	int32_t node;                   /* the ranks of this node; -1: all ranks */
+	int64_t rank;                   /* of these only this rank; -1: any of them */
 };
 struct shf_stripe {
-	uint32_t file;                  /* caller's number, only for dealing in turn */
+	uint32_t file;                  /* number that the caller gave it; used for the turns
+	                                 * only */
 	uint64_t index;                 /* number of the stripe in its file */
-	uint64_t lo, hi;                /* bytes of the file: a page-multiple start; hi the end of
-	                                 * the stripe or of the file */
-	uint64_t payload;               /* bytes before this one are header (written by the writer
-	                                 * of the first stretch after them, without moves) */
+	uint64_t lo, hi;                /* bytes of the file. lo is a multiple of a page; hi is the
+	                                 * end of the stripe or of the file */
+	uint64_t payload;               /* bytes of the file before this one are its header. The
+	                                 * writer of what follows writes them too, and no move fills
+	                                 * them */
 	const struct shf_deal_tensor *tensors;  /* borrowed */
 	size_t tensors_n;
-	bool collect;                   /* saving: short runs are written by the rank collector */
+	bool collect;                   /* saving: `collector` writes the stripe if its runs are
+	                                 * short */
 	uint32_t collector;
-	bool follow;                    /* collect it in any case: it is the rest of one that was */
-	const struct shf_had *had;      /* borrowed. Loading: of its file, ascending, with all its
-	                                 * blocks; NULL: everybody can read all of them */
+	bool follow;                    /* collect in any case: the stripe is the short rest of a file
+	                                 * whose stripe before it was collected */
+	const struct shf_had *had;      /* borrowed. Loading: who can read which blocks of the file,
+	                                 * ascending, all blocks covered; NULL: every rank can read
+	                                 * all of them */
 	size_t had_n;
-	bool apart;                     /* loading: everybody for himself */
+	bool apart;                     /* loading: every rank reads for itself */
 };
-struct shf_piece {              /* a box that a rank holds or wants; may reach out of the stripe */
+struct shf_piece {              /* a box that a rank holds or asks for; it may reach beyond the
+                                 * stripe */
 	uint32_t rank;
 	uint32_t tensor;                /* index into stripe.tensors */
 	struct shf_box box;             /* in units, not empty */
@@ -69,34 +85,42 @@ struct shf_piece {              /* a box that a rank holds or wants; may reach o
 struct shf_segment {            /* bytes [lo, hi) of the file, written or read by one rank */
 	uint64_t lo, hi;
 	uint32_t rank;
-	bool quiet;                     /* apart: another rank proves these blocks */
+	bool quiet;                     /* if apart: another rank verifies these blocks */
 };
-struct shf_move {               /* box: wholly inside its segment and inside what rank holds */
+struct shf_move {               /* a box to copy; it lies wholly in its segment and in what the rank
+                                 * holds or asks for */
 	uint32_t segment;               /* index */
-	uint32_t rank;                  /* the memory side; may be the segment's own rank */
+	uint32_t rank;                  /* the rank whose memory the box is in; may be the segment's
+	                                 * own rank */
 	uint32_t tensor;                /* index into stripe.tensors */
-	bool witness;                   /* a replica: digest it, do not send it */
+	bool witness;                   /* a replica: the rank adds it to a digest and sends
+	                                 * nothing */
 	struct shf_box box;
 };
 struct shf_dealt {              /* arrays are in the arena */
-	struct shf_segment *segments;   /* ascending, disjoint (apart: those of each rank; by rank);
-	                                 * saving: cover [lo, hi) */
+	struct shf_segment *segments;   /* ascending and disjoint; if apart, by rank, and so within
+	                                 * each rank. Saving: they cover [lo, hi) */
 	size_t segments_n;
-	struct shf_move *moves;         /* by segment; then a fixed order */
+	struct shf_move *moves;         /* by segment; within it in an order that the pieces alone
+	                                 * decide */
 	size_t moves_n;
-	bool collected;                 /* in two phases */
+	bool collected;                 /* the collector writes the whole stripe */
 };
-struct shf_gap {                /* what nobody holds: the first such box */
+struct shf_gap {                /* the first box that no rank holds */
 	uint32_t tensor;                /* index into stripe.tensors */
 	struct shf_box box;
-	int64_t before, after;          /* ranks that hold the units just before and after; -1 */
+	int64_t before, after;          /* the ranks that hold the unit just before and just after;
+	                                 * -1: none */
 };
-#define SHF_NODE_RUN (UINT64_C(4) << 20)        /* shorter, on average, is short */
-#define SHF_DEAL_WITNESS 1      /* also emit a witness move for every replica */
-/* nodes[r]: node number of rank r; ranks members. pieces in any order; result does not depend
- * on it. 0; SHEAF_ENOMEM; SHEAF_ELAYOUT with *gap filled; SHEAF_EINVAL for what the structs above
- * forbid: tensors that overlap or do not begin on a multiple of their unit (see them as tensors
- * of single bytes), pieces outside their tensor, ranks that are none. */
+#define SHF_NODE_RUN (UINT64_C(4) << 20)        /* runs are short if there are fewer bytes than this
+                                                 * for each node */
+#define SHF_DEAL_WITNESS 1      /* flag: also add a witness move for every replica */
+/* Deal one stripe. nodes[r] is the number of the node of rank r; there are `ranks` of them. The
+ * order of the pieces does not change the result. Both return 0, SHEAF_ENOMEM, or SHEAF_EINVAL if
+ * the input breaks a rule of the structs above: tensors overlap or do not begin on a multiple of
+ * their unit (pass those as tensors of single bytes), a piece lies outside its tensor, a rank is
+ * out of range. shf_deal_save returns SHEAF_ELAYOUT, with *gap filled, if no rank holds some
+ * box. */
 int shf_deal_save(struct shf_arena *arena, const struct shf_stripe *stripe,
                   const struct shf_piece *pieces, size_t pieces_n, const int32_t *nodes,
                   uint32_t ranks, int flags, struct shf_dealt *out, struct shf_gap *gap);

@@ -49,10 +49,10 @@ static int run_compare(const struct run *a, const struct run *b)
 	return a->n == b->n ? 0 : a->n < b->n ? -1 : 1;
 }
 
-/* Returns where two names must be compared from: names mostly begin alike, and equal runs say
- * nothing. The position moves back to the start of a run of digits, because a number is
- * compared as a whole: 12 and 13 part inside it. Zeros in the common part are equal on both
- * sides, so leaving them out changes no count. */
+/* Returns the position from which two names must be compared. Names mostly begin alike, and equal
+ * runs decide nothing. The position moves back to the start of a run of digits, because a number is
+ * compared as a whole: 12 and 13 differ only in their last digit. Leading zeros in the common part
+ * are as many in both names, so their counts need not be added. */
 static size_t same_start(const char *a, const char *b)
 {
 	size_t n = 0;

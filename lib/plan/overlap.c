@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tells whether two boxes share bytes of memory. Each box is walked as ranges of bytes in ascending
- * order, and the two walks are merged. So rows that lie between the rows of another box are told
- * from rows that lie on them. */
+/* Finds out whether two boxes share bytes of memory. Each box is walked as ranges of bytes in
+ * ascending order, and the two walks are merged. So rows that lie between the rows of another box,
+ * as columns of one matrix do, are not mistaken for an overlap. */
 #include "overlap.h"
 
 /* A walk over the ranges of bytes that a box has in memory. Addresses are integers: the two
@@ -11,12 +11,14 @@ struct walk {
 	uint64_t n[SHEAF_DIMS_MAX], i[SHEAF_DIMS_MAX];
 	uint64_t step[SHEAF_DIMS_MAX];          /* in bytes */
 	uint64_t run;                           /* bytes of one range */
-	uint64_t at;                            /* of the next one, before it is cut */
-	uint64_t first, end;                    /* the bytes that are here */
+	uint64_t at;                            /* address of the next range, before it is cut to
+	                                         * [first, end) */
+	uint64_t first, end;                    /* addresses of the bytes that this rank has */
 	bool done;
 };
 
-/* Dimensions of more than one index, the smallest stride first. */
+/* Lists the dimensions with more than one index in order[], the smallest stride first. Returns how
+ * many. */
 static int by_stride(const struct shf_mem *m, int order[SHEAF_DIMS_MAX])
 {
 	int n = 0;
@@ -83,14 +85,15 @@ static void strided_walk_advance(struct walk *w)
 	w->done = true;
 }
 
-/* Returns the next range of which this rank's window has some bytes; false: no range is left. */
+/* Returns the next range that has bytes of this rank, cut to them; false: no range is left. */
 static bool strided_walk_next(struct walk *w, uint64_t *lo, uint64_t *hi)
 {
 	while (!w->done) {
 		*lo = w->at > w->first ? w->at : w->first;
 		*hi = w->at + w->run < w->end ? w->at + w->run : w->end;
 		if (w->at >= w->end)
-			w->done = true; /* they ascend */
+			w->done = true; /* ranges ascend, so all further ones lie beyond the end
+			                 * too */
 		else
 			strided_walk_advance(w);
 		if (*lo < *hi)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parts of a stripe, the sets of ranks that hold them, and the votes on who writes or reads.
+/* Parts of a stripe, the sets of ranks that hold them, and the votes on which rank writes or reads.
  *
- * Pieces are sorted before anything looks at them, and no result depends on where a set lies in
- * the table, so the order in which pieces came cannot show in the plan. */
+ * Pieces are sorted before anything else is done with them, and no result depends on where a set
+ * lies in the hash table. So the order in which pieces came cannot change the plan, and all ranks
+ * that compute it get the same. */
 #include "parts.h"
 #include <stdlib.h>
 #include <string.h>
@@ -28,8 +29,8 @@ static uint64_t tensor_bytes(const struct shf_deal_tensor *t)
 	return shf_shape_units(&t->shape) * t->unit;
 }
 
-/* Bytes that cut a unit would leave a part of it out. stripe_is_sane() has ruled that out:
- * stripes end on multiples of every unit, and so do pages and blocks. */
+/* A range that ends inside a unit would lose a part of it. stripe_is_sane() rules that out: a
+ * stripe ends on a multiple of every unit, and so do pages and blocks. */
 bool shf_parts_units(const struct shf_deal_tensor *t, uint64_t from, uint64_t to, uint64_t *lo,
                      uint64_t *hi)
 {
@@ -93,8 +94,9 @@ static bool piece_is_sane(const struct shf_stripe *s, const struct shf_piece *p,
 	return true;
 }
 
-/* Does the piece meet the stripe, by its span alone? A strided piece may pass this test and
- * have no byte in the stripe. That costs a little time; the cells decide what is there. */
+/* Returns whether the piece meets the stripe, judged by its span: a strided piece may pass this
+ * test and have no byte in the stripe. That costs a little time only, since the cells are computed
+ * from the boxes themselves. */
 static bool meets_stripe(const struct shf_parts *p, const struct shf_piece *piece)
 {
 	const struct shf_deal_tensor *t = &p->stripe->tensors[piece->tensor];
@@ -252,6 +254,7 @@ static size_t slot_of(const struct shf_parts *p, const uint32_t *ranks, uint32_t
 	return i;
 }
 
+/* Doubles the hash table when it is half full, and puts the sets in their new slots. */
 static int set_table_grow(struct shf_parts *p)
 {
 	struct shf_set **old = p->table;
@@ -326,10 +329,11 @@ static uint64_t hash_box(const struct shf_box *b)
 	return h ^ h >> 32;
 }
 
-/* Finds which box each piece has, and stores its index in which[]; boxes are numbered in the
- * order of their first pieces. The table has at least twice as many slots as pieces. The count
- * of box i goes to start[i + 2], two places on, as in a counting sort whose second pass moves
- * the starts by one. */
+/* Finds the box of each piece, and stores its index in which[]; boxes are numbered in the order in
+ * which they first appear. The hash table has at least twice as many slots as pieces. The count of
+ * box i goes to start[i + 2], two places on: after the prefix sums start[i + 1] is where box i
+ * begins, and filling the lists moves it to where box i ends, as distinct_init() does. Returns
+ * false if memory is out. */
 static bool distinct_find(struct distinct *d, const struct shf_box *boxes, size_t n,
                           uint32_t *which)
 {
@@ -439,7 +443,8 @@ static int part_append(struct shf_parts *p, uint32_t tensor, const struct shf_ce
 	return 0;
 }
 
-/* Cells come in the order of the sweep, which is that of their first units. */
+/* Adds the parts of one box of a tensor. Cells come in the order of the sweep, which is that of
+ * their first units, so parts ascend by lo. */
 static int collect_box(struct shf_parts *p, uint32_t tensor, const struct shf_box *inside,
                        const struct distinct *d, struct shf_gap *gap)
 {
@@ -485,7 +490,7 @@ int shf_parts_collect(struct shf_parts *p, struct shf_gap *gap)
 	return rc;
 }
 
-/* The first part that may reach past byte lo: reach only grows. */
+/* Returns the index of the first part that may have bytes after lo: reach never falls. */
 static size_t part_from(const struct shf_parts *p, uint64_t lo)
 {
 	size_t a = 0, b = p->parts_n;
@@ -508,7 +513,7 @@ int shf_parts_each(const struct shf_parts *p, uint64_t lo, uint64_t hi,
                    void *arg)
 {
 	struct shf_box boxes[SHF_RANGE_BOXES_MAX], both;
-	uint32_t of = UINT32_MAX;       /* whose range boxes are */
+	uint32_t of = UINT32_MAX;       /* the tensor that `boxes` was computed for */
 	int boxes_n = 0, rc = 0;
 
 	for (size_t i = part_from(p, lo); i < p->parts_n && p->parts[i].lo < hi; i++) {
@@ -549,8 +554,8 @@ static int compare_shares(const void *a, const void *b)
 	return x->first < y->first ? -1 : x->first > y->first;
 }
 
-/* Sorts shares by node and joins those of one node; returns how many are left. The sort puts
- * the lowest rank of a node first, and the join keeps it. */
+/* Sorts shares by node and adds up those of one node; returns how many are left. The sort puts the
+ * lowest rank of a node first, so the joined share keeps it. */
 static uint32_t shares_join(struct shf_share *s, uint32_t n)
 {
 	uint32_t kept = 0;
@@ -588,8 +593,8 @@ struct vote {
 	size_t n;
 };
 
-/* Counts the bytes of a part for its set. Votes are numbered, and a set whose number is an old
- * one is reset when it is met first, so no vote has to clear all sets. */
+/* Adds the bytes of a part to its set. Votes are numbered, and a set is reset when its number is
+ * not that of the present vote, so no vote has to clear all sets. */
 static int vote_count(void *arg, const struct shf_part *part, const struct shf_box *box)
 {
 	struct vote *v = arg;
@@ -611,9 +616,9 @@ static int compare_firsts(const void *a, const void *b)
 	return x->first < y->first ? -1 : x->first > y->first;
 }
 
-/* Returns the node with most bytes. Equal nodes take turns, in the order of their lowest ranks.
- * *turn is divided by the number of equals, so that the choice inside the node does not repeat
- * the choice among nodes. Spoils s. */
+/* Returns the node with most bytes. Nodes with equally many take turns, in the order of their
+ * lowest ranks. *turn is divided by their number, so that the choice of a rank on the node does not
+ * repeat the choice among nodes. The contents of s are lost. */
 static int32_t node_of(struct shf_share *s, uint32_t n, uint64_t *turn)
 {
 	uint64_t most = 0, pick;
@@ -631,9 +636,9 @@ static int32_t node_of(struct shf_share *s, uint32_t n, uint64_t *turn)
 	return s[pick].node;
 }
 
-/* Returns the turn-th of the different ranks of this node in the sets. If none of them is
- * there, which happens only where the caller named the node, the turn picks one of all its
- * ranks. */
+/* Sets *rank to the turn-th of the ranks of this node in the sets, each counted once. If the node
+ * has no rank in them, which happens only where the caller named the node, it is the turn-th of all
+ * ranks of the node. */
 static int vote_rank(const struct vote *v, int32_t node, uint64_t turn, int64_t *rank)
 {
 	size_t all = 0, n = 0, kept = 0;
@@ -659,7 +664,7 @@ static int vote_rank(const struct vote *v, int32_t node, uint64_t turn, int64_t 
 	*rank = kept ? ranks[turn % kept]
 	             : shf_node_rank(v->p->nodes, v->p->all, node, turn);
 	shf_free(ranks);
-	return *rank < 0 ? SHEAF_EINVAL : 0; /* never nobody, where somebody asks */
+	return *rank < 0 ? SHEAF_EINVAL : 0; /* a block that is asked for must have a reader */
 }
 
 /* Adds up the bytes that each node holds. A set's bytes count in full for each of its nodes,
@@ -708,12 +713,14 @@ int shf_parts_vote(struct shf_parts *p, uint64_t lo, uint64_t hi, int32_t only, 
 	return rc;
 }
 
+/* The argument of first_look(): the set with the lowest byte so far, at byte `at`. */
 struct first {
 	const struct shf_parts *p;
 	const struct shf_set *set;
 	uint64_t at;
 };
 
+/* Keeps the set of this box if it begins before the best one so far. */
 static int first_look(void *arg, const struct shf_part *part, const struct shf_box *box)
 {
 	struct first *f = arg;
@@ -738,9 +745,9 @@ int64_t shf_parts_first(const struct shf_parts *p, uint64_t lo, uint64_t hi)
 	return f.set ? (int64_t)f.set->ranks[p->turn % f.set->n] : -1;
 }
 
-/* Bytes are taken from the nearest holder: the writer itself, then a rank of its node, then
- * any. Equally near ones take turns. The last loop has no bound of its own; it ends because it
- * counted `near` such ranks before. */
+/* Bytes are taken from the nearest holder: the writer itself, then a rank of its node, then any.
+ * Equally near ranks take turns. The last loop needs no bound: `near` ranks were counted before,
+ * and pick is less than that. */
 uint32_t shf_parts_source(const struct shf_parts *p, const struct shf_set *set, uint32_t writer)
 {
 	uint32_t near = 0, pick;

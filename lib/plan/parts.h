@@ -1,73 +1,83 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parts: what the tensors of a stripe are made of. A part is a cell, with the set of ranks that
- * hold or want it and its place in the file. Only lib/plan/deal.c uses this. */
+/* Parts: the pieces into which a stripe is cut. A part is a cell (cells.h) with the set of ranks
+ * that hold it or ask for it, and with its place in the file. Only lib/plan/deal.c uses this. */
 #ifndef SHF_PARTS_H
 #define SHF_PARTS_H
 #include "deal.h"
 
-struct shf_share {              /* of a node in a set */
+struct shf_share {              /* what one node has of the bytes in a vote */
 	int32_t node;
-	uint32_t first;                 /* its lowest rank there */
+	uint32_t first;                 /* the lowest rank of the node in the set */
 	uint64_t bytes;
 };
-struct shf_set {                /* one set of ranks is one object: compare pointers */
+struct shf_set {                /* a set of ranks. There is one object for each set, so comparing
+                                 * pointers compares sets */
 	uint32_t *ranks;                /* ascending */
 	uint32_t n;
-	struct shf_share *shares;       /* one a node, made when first needed */
+	struct shf_share *shares;       /* one for each node; NULL until a vote needs them */
 	uint32_t shares_n;
-	uint64_t bytes, round;          /* of the vote that is being taken */
+	uint64_t bytes, round;          /* bytes of the set in the vote whose number is `round` */
 };
 struct shf_part {
 	struct shf_box box;
 	uint32_t tensor;                /* index into stripe.tensors */
 	struct shf_set *set;
-	uint64_t lo, hi;                /* file bytes from its first to its last */
-	uint64_t reach;                 /* greatest hi of this part and all before it */
+	uint64_t lo, hi;                /* bytes of the file from the first of the part to its
+	                                 * last */
+	uint64_t reach;                 /* the greatest hi of this part and all before it */
 };
 struct shf_parts {
-	struct shf_arena arena;         /* all but the arrays marked owned */
+	struct shf_arena arena;         /* holds all that is not marked owned */
 	const struct shf_stripe *stripe;
 	const int32_t *nodes;
-	uint32_t all;                   /* ranks that there are */
-	uint64_t turn;                  /* s + f */
+	uint32_t all;                   /* number of ranks */
+	uint64_t turn;                  /* index of the stripe + number of its file (t in deal.h) */
 	uint64_t from;                  /* first byte of the stripe that is no header */
-	/* Pieces that meet the stripe, by tensor, then rank, then box; no two are equal. */
+	/* The pieces that meet the stripe, sorted by tensor, then rank, then box, without
+	 * duplicates. */
 	struct shf_box *boxes;          /* owned */
 	uint32_t *ranks;                /* owned */
 	size_t *first;                  /* owned; tensor t has pieces first[t] .. first[t + 1] */
-	struct shf_part *parts;         /* owned; by lo */
+	struct shf_part *parts;         /* owned; ascending by lo */
 	size_t parts_n, parts_max;
-	struct shf_set **table;         /* owned; open addressing, a power of two */
+	struct shf_set **table;         /* owned; hash table of all sets: open addressing, the size
+	                                 * a power of two */
 	size_t table_n, table_max;
-	uint64_t rounds;
+	uint64_t rounds;                /* number of votes so far */
 };
 
-/* list with room for one more than n, or NULL (list is then as it was). */
+/* Returns list with room for one more than n items of `size` bytes, maybe at a new address. NULL:
+ * out of memory, and list is as it was. *max is its capacity in items. */
 void *shf_parts_grow(void *list, size_t *max, size_t n, size_t size);
 
-/* 0, SHEAF_ENOMEM, or SHEAF_EINVAL for what the headers forbid. Release in any case. */
+/* Copies what meets the stripe from pieces. Returns 0, SHEAF_ENOMEM, or SHEAF_EINVAL if the input
+ * breaks a rule of deal.h. The caller must release *p also after an error. stripe and nodes stay
+ * borrowed. */
 int shf_parts_init(struct shf_parts *p, const struct shf_stripe *stripe,
                    const struct shf_piece *pieces, size_t pieces_n, const int32_t *nodes,
                    uint32_t ranks);
 void shf_parts_release(struct shf_parts *p);
-/* Fill parts. With gap: SHEAF_ELAYOUT at the first cell that nobody holds, its tensor and box in
- * *gap; without: such cells are left out. */
+/* Fills p->parts. If gap is not NULL, stops with SHEAF_ELAYOUT at the first cell that no rank
+ * holds, and stores its tensor and box in *gap. Otherwise such cells are left out. */
 int shf_parts_collect(struct shf_parts *p, struct shf_gap *gap);
 
-/* Tensor units [*lo, *hi) of the bytes [from, to) of the file; false: none. */
+/* Converts bytes [from, to) of the file to units [*lo, *hi) of the tensor; false: none of its units
+ * is there. */
 bool shf_parts_units(const struct shf_deal_tensor *t, uint64_t from, uint64_t to, uint64_t *lo,
                      uint64_t *hi);
-/* item for every part of every part within bytes [lo, hi), as boxes, in a fixed order; its
- * non-zero result ends it and is returned. */
+/* Calls item for what every part has within bytes [lo, hi), one call a box, in a fixed order. A
+ * result of item that is not 0 ends the walk and is returned. */
 int shf_parts_each(const struct shf_parts *p, uint64_t lo, uint64_t hi,
                    int (*item)(void *arg, const struct shf_part *part, const struct shf_box *box),
                    void *arg);
-/* Who should write or read bytes [lo, hi): of the node with most of the bytes there, by turns; or
- * of node `only`, if that is not -1, also where none of its ranks has any of them.
- * *rank: -1 where there is nobody. 0, SHEAF_ENOMEM, or SHEAF_EINVAL: that node has no rank. */
+/* Chooses the rank that is to write or read bytes [lo, hi): one on the node with most of these
+ * bytes, in turn. only: if not -1, the rank must be on this node, even if none of its ranks has any
+ * of the bytes. *rank becomes -1 if no rank has any. Returns 0, SHEAF_ENOMEM, or SHEAF_EINVAL: node
+ * `only` has no rank. */
 int shf_parts_vote(struct shf_parts *p, uint64_t lo, uint64_t hi, int32_t only, int64_t *rank);
-/* The elected holder of the first byte at or after lo and before hi; -1: none. */
+/* Returns the holder, in turn, of the first byte at or after lo and before hi that a rank has; -1:
+ * none. */
 int64_t shf_parts_first(const struct shf_parts *p, uint64_t lo, uint64_t hi);
-/* From whose memory rank `writer` takes what the set holds. */
+/* Returns the rank from whose memory `writer` takes what the ranks of the set hold. */
 uint32_t shf_parts_source(const struct shf_parts *p, const struct shf_set *set, uint32_t writer);
 #endif

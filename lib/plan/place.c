@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Placement: two passes, the first finds where files end, the second lays each file out. The
- * sizes and alignments alone decide, never a layout, so that equal states give equal bytes. */
+/* Placement in two passes: the first finds where files end, the second lays each file out. Sizes
+ * and alignments alone decide, never how the ranks hold the tensors, so that equal states give
+ * equal bytes. */
 #include "place.h"
 
 #define CLASSES 5

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "shard.h"
 
-/* Pieces have ceil(count / n) units, as torch.chunk makes them, so the last ones may be short
- * or empty. All results are computed before any is stored, which leaves the slice as it was on
- * an error. */
+/* All results are computed before any is stored, so the slice is as it was on an error. */
 int shf_slice_shard(struct sheaf_slice *slice, int dim, int64_t i, int64_t n)
 {
 	int64_t count, piece, off, start, shift, origin;
@@ -17,7 +15,7 @@ int shf_slice_shard(struct sheaf_slice *slice, int dim, int64_t i, int64_t n)
 	/* i * piece wraps where i is far past the last full piece: such pieces are empty. */
 	off = piece == 0 || i > count / piece ? count : i * piece;
 	origin = slice->origin;
-	/* Dense memory says so by strides of 0: its origin stays. */
+	/* If all strides are 0 (dense memory), shift is 0 and origin stays. */
 	if (__builtin_mul_overflow(off, slice->stride[dim], &shift) ||
 	    __builtin_add_overflow(origin, shift, &origin))
 		return SHEAF_EINVAL;
