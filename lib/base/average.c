@@ -9,10 +9,10 @@
 #include <immintrin.h>
 #endif
 
-/* Every result that is no number becomes this one NaN. Which NaN an operation gives differs
- * from processor to processor, and averages must not. */
+/* Every NaN is replaced by this one. Which NaN an operation gives differs between processors, and
+ * the bits of averages must not. */
 #define NO_NUMBER UINT32_C(0x7fc00000)
-#define BLOCK 4096                      /* items that are widened at a time */
+#define BLOCK 4096                      /* items that are converted to fp32 at a time */
 
 /* Updates one item, as average.h defines it. The product d * w is rounded before the fma, which
  * rounds once more. The vector paths do the same operations in the same order, so all paths
@@ -29,7 +29,7 @@ static inline float one(float e, float w, float c, float d)
 	return next;
 }
 
-/* The portable path, and the reference of the others. */
+/* The portable path. The others must give the same bits. */
 static void each(float *e, const float *w, size_t n, float c, float d)
 {
 	for (size_t i = 0; i < n; i++)
@@ -37,6 +37,7 @@ static void each(float *e, const float *w, size_t n, float c, float d)
 }
 
 #if defined(__x86_64__)
+/* Eight items at once, and what is left one by one. */
 __attribute__((target("avx2,fma"))) static void x8(float *e, const float *w, size_t n, float c,
                                                     float d)
 {
@@ -74,6 +75,7 @@ __attribute__((target("avx512f"))) static void x16(float *e, const float *w, siz
 }
 #endif
 
+/* The vector paths use the fused multiply-add, so AVX2 alone is not enough. */
 shf_average_path *shf_average_way(int i, const char **name, int *here)
 {
 	static const char *const names[] = { "portable", "avx2-fma", "avx512" };
@@ -109,7 +111,8 @@ static shf_average_path *average_best_path(void)
 	return way;
 }
 
-/* Not inlined, so that nothing of it is computed before its caller has set the environment. */
+/* Computes the coefficient in the environment that the caller of this function has set. It is not
+ * inlined, so that the compiler cannot move the division before fesetenv(). */
 __attribute__((noinline)) static double warm(double coef, int64_t warmup, int64_t n)
 {
 	double c = (1 + (double)n) / ((double)warmup + (double)n);
@@ -131,9 +134,9 @@ double shf_average_coef(double coef, int64_t warmup, int64_t n)
 	return c;
 }
 
-/* Averages n items, widening other types to fp32 a block at a time; the block stays in the
- * cache. It is not inlined, for the same reason as warm(). Weights of fp32 that are aligned are
- * read where they lie. */
+/* Averages n items. Aligned fp32 weights are read where they are; others are converted to fp32 a
+ * block at a time, and the block stays in the cache. The function is not inlined, for the same
+ * reason as warm(). */
 __attribute__((noinline)) static void average(float *e, const void *w, int w_dtype, size_t n,
                                               double coef)
 {

@@ -12,11 +12,13 @@
 /* Returns the coefficient of the n-th update after the first: the lesser of coef and
  * (1 + n) / (warmup + n); with warmup 0, coef. */
 double shf_average_coef(double coef, int64_t warmup, int64_t n);
-/* n items; w of any float type of whole bytes, at any alignment, not overlapping e. */
+/* Updates n items of e from the weights w, which may be of any float type of whole bytes, at any
+ * address, and must not overlap e. */
 void shf_average(float *e, const void *w, int w_dtype, size_t n, double coef);
 
-/* The ways there are in this build, for tests and measurements, of fp32 alone; called with the
- * default floating-point environment. NULL behind the last. */
+/* Returns the i-th implementation in this build, for tests and measurements; NULL after the last.
+ * *here: whether this machine can run it. It takes fp32 only and must be called in the default
+ * floating-point environment. */
 typedef void shf_average_path(float *e, const float *w, size_t n, float c, float d);
 shf_average_path *shf_average_way(int i, const char **name, int *here);
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Floats from one type to another, in integers only: a caller that flushes denormals, rounds
- * another way or compiles with fast maths gets the same bytes.
+/* Converts floats from one type to another with integer arithmetic only: the bytes are the same for
+ * a caller that flushes denormals, rounds another way or compiles with fast maths.
  *
  * Every type is a subset of fp64, so each conversion is an exact step to the bits of an fp64 and
  * one rounding from there: to nearest, ties to even. */
@@ -18,26 +18,26 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "items in memory are i
 #define F64_QUIET (UINT64_C(1) << 51)
 #define F64_MAN (F64_QUIET * 2 - 1)
 
-/* IEEE: infinities and NaN at the top exponent. FN: no infinity, NaN where all bits are ones.
- * FNUZ: no infinity and no -0, whose code is the NaN. */
+/* What the top codes of a type mean. IEEE: infinities and NaN at the top exponent. FN: no infinity;
+ * NaN where all bits are ones. FNUZ: no infinity and no -0, whose code is the NaN. */
 enum kind { IEEE, FN, FNUZ };
 /* A float type: bits of exponent and of mantissa, and the bias of the exponent. One description
  * drives widen() and narrow() for all types; both are inlined with a constant shape, so the
  * compiler makes a version for each type. */
 struct shape {
-	int exp, man, bias;             /* bits, bits, of the exponent */
+	int exp, man, bias;             /* bits of exponent and mantissa; bias of the exponent */
 	enum kind kind;
 };
 static const struct shape f32 = { 8, 23, 127, IEEE }, f16 = { 5, 10, 15, IEEE },
 	bf16 = { 8, 7, 127, IEEE }, e5m2 = { 5, 2, 15, IEEE }, e4m3 = { 4, 3, 7, FN },
 	e5m2_fnuz = { 5, 2, 16, FNUZ }, e4m3_fnuz = { 4, 3, 8, FNUZ };
 
-/* Returns the bits of the fp64 with the same value. This is exact. A NaN becomes quiet and
- * keeps its sign and payload.
+/* Returns the bits of the fp64 with the same value. This is exact. A NaN becomes quiet and keeps
+ * its sign and payload.
  *
- * The codes that are no numbers come first, as each kind of type has others. A denormal has no
- * implied 1 and becomes a normal fp64: its highest set bit, number top, becomes the implied
- * one, and the exponent follows from its place. */
+ * Infinities and NaN come first, as each kind of type has other codes for them. A denormal has no
+ * implied 1 and becomes a normal fp64: its highest set bit, number top, becomes the implied one,
+ * and the exponent follows from its place. */
 INLINE uint64_t widen(struct shape s, uint64_t v)
 {
 	const uint64_t sign_bit = UINT64_C(1) << (s.exp + s.man);
@@ -56,28 +56,30 @@ INLINE uint64_t widen(struct shape s, uint64_t v)
 		return sign;
 	if (exp)
 		return sign | (exp + (uint64_t)(1023 - s.bias)) << 52 | man << (52 - s.man);
-	top = 63 - __builtin_clzll(man);        /* a denormal, which an fp64 need not be */
+	top = 63 - __builtin_clzll(man);        /* a denormal of the small type is a normal fp64 */
 	return sign | (uint64_t)(1024 - s.bias - s.man + top) << 52 | (man << (52 - top) & F64_MAN);
 }
 
-/* Rounds v, without its sign, to s.man bits of mantissa and the bias of s; the result may
- * overflow into any exponent. drop is how many of the 52 bits go away: more of them where the
- * result is denormal. Half of the last kept bit decides; at exactly half the even neighbour is
- * taken. */
+/* Rounds v, which has no sign, to s.man bits of mantissa and the bias of s. The exponent of the
+ * result may be too large for the type; narrow() limits it. drop is how many of the 52 bits go
+ * away: more of them if the result is denormal. Half of the last kept bit decides; at exactly half
+ * the even neighbour is taken. */
 INLINE uint64_t round_even(struct shape s, uint64_t v)
 {
 	int exp = (int)(v >> 52) - 1023 + s.bias;
 	int drop = 52 - s.man + (exp < 1 ? 1 - exp : 0);
 	uint64_t man = (v & F64_MAN) | (F64_MAN + 1), kept, rest, half;
 
-	/* Less than half of the smallest denormal. What is denormal in fp64 is far below that. */
+	/* The value is less than half of the smallest denormal. Denormals of fp64 are far below
+	 * that. */
 	if (drop > 53)
 		return 0;
 	kept = man >> drop;
 	rest = man & ((UINT64_C(1) << drop) - 1);
 	half = UINT64_C(1) << (drop - 1);
 	kept += rest > half || (rest == half && kept & 1);
-	/* A carry moves to the exponent by itself, from denormals to the first normal too. */
+	/* A carry out of the mantissa raises the exponent, also from the denormals to the first
+	 * normal. */
 	return exp < 1 ? kept : ((uint64_t)(exp - 1) << s.man) + kept;
 }
 
@@ -106,14 +108,16 @@ INLINE uint64_t narrow(struct shape s, uint64_t v)
 	return out ? sign | out : 0;
 }
 
-/* Powers of two from 2^-127 and a NaN: no sign, no zero, no infinity. */
+/* Returns the bits of the fp64. E8M0 has the powers of two from 2^-127 on and a NaN: no sign, no
+ * zero, no infinity. */
 INLINE uint64_t widen_e8m0(uint64_t v)
 {
 	return v == 0xff ? F64_INF | F64_QUIET : (v + 1023 - 127) << 52;
 }
 
-/* As ml_dtypes rounds: an implied mantissa of 1 is odd, so ties go up; what is positive and too
- * small becomes the smallest, and all between the two smallest the larger of them. */
+/* Rounds as ml_dtypes does. The mantissa of every code is an implied 1, which is odd, so ties go
+ * up. A positive value below the smallest code becomes the smallest, and a value between the two
+ * smallest the larger of them. */
 INLINE uint64_t narrow_e8m0(uint64_t v)
 {
 	const uint64_t smallest = (uint64_t)(1023 - 127) << 52;
@@ -207,7 +211,7 @@ INLINE void narrow_each(uint8_t *dst, struct shape s, const uint64_t *in, size_t
 	}
 }
 
-/* n items of a float type as the bits of fp64. */
+/* Reads n items of a float type as the bits of fp64. The default case is E8M0. */
 static void load(uint64_t *out, int dtype, const uint8_t *src, size_t n)
 {
 	switch (dtype) {
@@ -241,6 +245,7 @@ static void load(uint64_t *out, int dtype, const uint8_t *src, size_t n)
 	}
 }
 
+/* Writes n values, given as the bits of fp64, as items of a float type. */
 static void store(uint8_t *dst, int dtype, const uint64_t *in, size_t n)
 {
 	switch (dtype) {
@@ -274,7 +279,7 @@ static void store(uint8_t *dst, int dtype, const uint64_t *in, size_t n)
 	}
 }
 
-/* A float of whole bytes: what load and store know. */
+/* Returns whether dtype is a float of whole bytes, which load() and store() can handle. */
 static bool is_float(int dtype)
 {
 	const struct shf_dtype *d = shf_dtype(dtype);
@@ -306,6 +311,7 @@ uint8_t shf_f32_to_f8(int dtype, float v)
 	return out;
 }
 
+/* These two pairs matter most for speed; one shift or addition an item is enough for them. */
 static void f32_from_bf16(uint8_t *dst, const uint8_t *src, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
@@ -339,7 +345,7 @@ bool shf_can_convert(int dst_dtype, int src_dtype)
 	return is_float(dst_dtype) && is_float(src_dtype);
 }
 
-/* All pairs go through fp64, 256 items at a time so that the words in between stay in the
+/* All other pairs go through fp64, 256 items at a time so that the values in between stay in the
  * cache. fp64 holds every value of every type, so there is one rounding, whatever the pair. */
 void shf_convert_each(uint8_t *to, int dst_dtype, const uint8_t *from, int src_dtype, size_t n)
 {
@@ -362,7 +368,7 @@ void shf_convert_each(uint8_t *to, int dst_dtype, const uint8_t *from, int src_d
 	}
 }
 
-#define FEW 16  /* up to here the setting up of vectors costs more than they save */
+#define FEW 16  /* for so few items, setting up vectors costs more than it saves */
 
 /* Takes the widest path that runs here. The vector paths go through fp32, which cannot hold
  * fp64; E8M0 rounds by rules of its own. Those pairs take the portable path. */
@@ -405,7 +411,7 @@ int shf_convert(void *dst, int dst_dtype, const void *src, int src_dtype, size_t
 		memcpy(to, from, (size_t)src_bytes);
 		return 0;
 	}
-	/* Both are whole bytes an item here. */
+	/* Two different types are convertible only if both have whole bytes an item. */
 	convert(to, dst_dtype, from, src_dtype, n);
 	return 0;
 }
@@ -438,7 +444,7 @@ bool shf_value(double *out, int dtype, const void *item)
 		*out = integer_value(dtype, item);
 		return true;
 	}
-	/* The real part comes first. */
+	/* The real part of a complex item is its first 32 bits. */
 	load(&wide, d->kind == 'c' ? SHEAF_F32 : dtype, item, 1);
 	memcpy(out, &wide, sizeof(*out));
 	return true;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Floats of at most 32 bits from one type to another, LANES at once: through the bits of an fp32,
- * of which every smaller type is a subset, with one rounding. Bit for bit what convert.c gives, and
- * like it in integers alone; the one instruction on floats makes small integers exact. A template,
- * not compiled alone: ON is the target attribute, CONVERT the function defined here.
+/* Converts floats of at most 32 bits from one type to another, LANES items at once: through the
+ * bits of an fp32, of which every smaller type is a subset, with one rounding. The bytes are those
+ * that convert.c gives. Like it, this uses integers only; the one conversion to float is of small
+ * integers, which is exact. A template, not compiled alone: the including file defines ON, the
+ * target attribute, LANES, and CONVERT, the name of the function.
  *
- * A value below the smallest normal number of the smaller type is treated on the side: widened from
- * its mantissa as an integer, narrowed by a shift that depends on it. */
+ * A value below the smallest normal number of the smaller type is a case of its own: widened from
+ * its mantissa as an integer, narrowed by a shift that depends on the value. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -24,6 +25,7 @@ typedef uint8_t bytes __attribute__((vector_size(LANES)));
 #define INF UINT32_C(0x7f800000)
 #define QUIET UINT32_C(0x400000)
 
+/* As in convert.c. */
 enum kind { IEEE, FN, FNUZ };
 struct shape {
 	int exp, man, bias;
@@ -33,7 +35,7 @@ static const struct shape f16 = { 5, 10, 15, IEEE }, bf16 = { 8, 7, 127, IEEE },
 			  e5m2 = { 5, 2, 15, IEEE }, e4m3 = { 4, 3, 7, FN },
 			  e5m2_fnuz = { 5, 2, 16, FNUZ }, e4m3_fnuz = { 4, 3, 8, FNUZ };
 
-/* Where yes is all ones, a; where it is zero, b. */
+/* Selects lane by lane: a where yes is all ones, b where it is zero. */
 INLINE words either(ints yes, words a, words b)
 {
 	return ((words)yes & a) | (~(words)yes & b);
@@ -87,7 +89,7 @@ INLINE words narrow(struct shape s, words v)
 		out = (v + 0x7fff + (v >> 16 & 1)) >> 16;
 		return either(nan, v >> 16 | 0x40, out);
 	}
-	/* A number is denormal in the smaller type up to the exponent `under`. */
+	/* A number is denormal in the smaller type if its fp32 exponent is at most `under`. */
 	by = under + 1 - exp;
 	by = either(by > 31 - drop, by - by + (31 - drop), by);
 	out = either(exp > under, mag - (under << 23), (mag & (QUIET * 2 - 1)) | QUIET * 2);
@@ -124,7 +126,8 @@ INLINE words narrow(struct shape s, words v)
 		memcpy(dst + i * sizeof(to) / LANES, &to, sizeof(to)); \
 	}
 
-/* n items: whole vectors, no more than a block. */
+/* Reads n items as the bits of fp32. n is a multiple of LANES and at most BLOCK. The default case
+ * is F32. */
 ON static void load_block(uint32_t *out, int dtype, const uint8_t *src, size_t n)
 {
 	switch (dtype) {
@@ -151,6 +154,7 @@ ON static void load_block(uint32_t *out, int dtype, const uint8_t *src, size_t n
 	}
 }
 
+/* Writes n values, given as the bits of fp32, as items of a float type. */
 ON static void store_block(uint8_t *dst, int dtype, const uint32_t *in, size_t n)
 {
 	switch (dtype) {

@@ -2,8 +2,8 @@
 #include "cpulist.h"
 #include <string.h>
 
-/* Reads a decimal number. The loop stops as soon as the value is too large, so it cannot
- * overflow, and the digits that are left make the caller's next test fail. */
+/* Reads a decimal number and moves *p past it. The loop stops as soon as the value is too large, so
+ * it cannot overflow; the test at the end then fails. */
 static bool cpu_number(const char **p, uint32_t *n)
 {
 	const char *from = *p;
@@ -13,8 +13,8 @@ static bool cpu_number(const char **p, uint32_t *n)
 	return *p > from && *n < SHF_CPUS_MAX;
 }
 
-/* The list ends at the first thing that is no comma; it is valid if that is the end of the
- * text. */
+/* The list ends at the first character that should be a comma and is none; it is valid if that is
+ * the NUL. */
 bool shf_cpulist(const char *text, uint64_t bits[SHF_CPUS_WORDS])
 {
 	const char *p = text;

@@ -7,7 +7,7 @@
 
 #define SHF_CPUS_MAX 4096
 #define SHF_CPUS_WORDS (SHF_CPUS_MAX / 64)
-/* Bit n of bits: processor n is in it. False: it is no such list, or of none, or one of its numbers
- * is SHF_CPUS_MAX or more. */
+/* Reads a list: bit n of bits is set if processor n is in it. Returns false if text is no such
+ * list, if it is empty, or if a number in it is SHF_CPUS_MAX or more. */
 bool shf_cpulist(const char *text, uint64_t bits[SHF_CPUS_WORDS]);
 #endif

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CRC-64/NVME: portable, sixteen bytes a turn by table, and the choice of a faster path.
+/* CRC-64/NVME: the portable implementation, sixteen bytes at a time by table, and the choice of a
+ * faster one.
  *
  * A word is a polynomial over GF(2), reflected: bit 63 - i is the coefficient of x^i. The raw CRC
- * of a message is the message times x^64 modulo P, so a run that n bytes follow counts in the whole
- * as its own raw CRC times x^(8n), and parts add by XOR. */
+ * of a message is the message times x^64 modulo P. So a run that is followed by n bytes contributes
+ * its own raw CRC times x^(8n) to that of the whole, and contributions add by XOR. */
 #include "crc64.h"
 
 #include <string.h>
@@ -13,22 +14,23 @@
 #define ONE (UINT64_C(1) << 63)
 #define ALL UINT64_MAX
 
-/* Returns v * x modulo P. Words are reflected, so multiplying by x shifts to the right, and the
- * bit that leaves is x^64, which is P without its highest power. */
+/* Returns v * x modulo P. Words are reflected, so multiplying by x shifts to the right. The bit
+ * that is shifted out stands for x^64, which is congruent to POLY, P without its highest power. */
 static uint64_t times_x(uint64_t v)
 {
 	return v >> 1 ^ (POLY & (0 - (v & 1)));
 }
 
-/* v / x modulo P: what has x^0 is made divisible by P, which has it too. */
+/* Returns v / x modulo P. A v with x^0 is made divisible by x first, by adding P, which has x^0
+ * too. */
 static uint64_t over_x(uint64_t v)
 {
 	return v << 1 ^ ((POLY << 1 | 1) & (0 - (v >> 63)));
 }
 
-/* The ways to compute a sum, from the slowest to the fastest. The choice is made at each call:
- * it reads a word that the C runtime filled in at start, and which says what the processor has
- * and which registers the system saves. */
+/* The implementations, from the slowest to the fastest. The choice is made at each call: it reads a
+ * word that the C runtime filled in at start, which says what the processor has and which registers
+ * the system saves. */
 enum path { BY_TABLE, X16, X16V, X32, X64 };
 
 static inline bool runs_here(enum path p)
@@ -65,6 +67,7 @@ static inline enum path crc64_best_path(void)
 	return runs_here(X16) ? X16 : BY_TABLE;
 }
 
+/* Returns whether the machine has no carry-less multiplication. */
 static inline bool by_table_only(void)
 {
 	return !runs_here(X16);
@@ -93,6 +96,7 @@ static uint64_t times_by_table(uint64_t a, uint64_t b)
 	return product;
 }
 
+/* Returns a * b modulo P. */
 static uint64_t times(uint64_t a, uint64_t b)
 {
 #if defined(__x86_64__)
@@ -116,7 +120,7 @@ static uint64_t zeros(uint64_t n)
 	return product;
 }
 
-/* Here and not by a call, for the speed of the loop below. */
+/* Reads a little-endian word. It is inlined for the speed of the loop below. */
 static inline uint64_t load64(const uint8_t *p)
 {
 	uint64_t v;
@@ -128,9 +132,9 @@ static inline uint64_t load64(const uint8_t *p)
 	return v;
 }
 
-/* Sixteen bytes a turn, each looked up in the table for its distance to the end of the sixteen.
- * The look-ups do not wait for each other; only the XOR with `crc` joins a turn to the one
- * before it. The rest goes byte by byte. */
+/* Sums sixteen bytes at a time, each looked up in the table for its distance to the end of the
+ * sixteen. The look-ups do not wait for each other; only the XOR with `crc` joins one turn of the
+ * loop to the one before it. The rest goes byte by byte. */
 static uint64_t raw_by_table(uint64_t crc, const void *bytes, size_t n)
 {
 	const uint64_t (*t)[256] = crc64_slice;
@@ -151,7 +155,7 @@ static uint64_t raw_by_table(uint64_t crc, const void *bytes, size_t n)
 	return crc;
 }
 
-/* A part at a time, so that what is summed is still near. */
+/* Bytes that are copied and then summed at a time: they are still in the first cache. */
 #define NEAR ((size_t)8 << 10)
 
 static uint64_t copy_by_table(uint64_t crc, void *restrict to, const void *restrict from, size_t n,
@@ -169,8 +173,8 @@ static uint64_t copy_by_table(uint64_t crc, void *restrict to, const void *restr
 	return crc;
 }
 
-/* The interface of a path takes b divided by x, because the instruction gives a product times
- * x. By table there is no such factor, so it is put back. */
+/* A path's `times` takes b divided by x, because the instruction PCLMULQDQ gives a product of
+ * reflected words times x. Multiplication by table does not, so the factor is put back here. */
 static uint64_t over_x_times_by_table(uint64_t a, uint64_t b)
 {
 	return times_by_table(a, times_x(b));
@@ -205,7 +209,8 @@ uint64_t shf_crc64_raw(uint64_t crc, const void *bytes, size_t n)
 	return path(crc64_best_path())->raw(crc, bytes, n);
 }
 
-/* Who is told that the copy is done may be another thread, or a device. */
+/* Orders non-temporal stores before all later ones: the caller may report the copy as done to
+ * another thread or to a device. */
 static inline void fence(bool past_cache)
 {
 #if defined(__x86_64__)
@@ -224,8 +229,8 @@ uint64_t shf_crc64_copy(uint64_t crc, void *restrict to, const void *restrict fr
 	return crc;
 }
 
-/* Only the vector paths have stores past the caches. Their sum is thrown away; where memory is
- * slower than sums, it costs nothing. */
+/* Only the vector paths have non-temporal stores. They also sum; the sum is dropped, and costs
+ * nothing where memory is slower than summing. */
 void shf_copy_past(void *restrict to, const void *restrict from, size_t n)
 {
 	if (crc64_best_path() == BY_TABLE)
@@ -262,12 +267,12 @@ uint64_t shf_crc64(const void *bytes, size_t n)
 
 uint64_t shf_crc64_shift(uint64_t crc, uint64_t n)
 {
-	/* Most sums of a plan are of nothing, and most shifts go nowhere. */
+	/* Most sums of a plan are 0, and most shifts are by 0 bytes. */
 	return crc && n ? times(crc, zeros(n)) : crc;
 }
 
-/* The standard sum of n zero bytes: its start value, shifted over them, inverted at the end.
- * Sums are linear, so this is what the start value and the inversion add to any message of n
+/* Computes the standard CRC of n zero bytes: the start value shifted by n bytes, inverted at the
+ * end. CRCs are linear, so this is what the start value and the inversion add to any message of n
  * bytes. */
 uint64_t shf_crc64_ones(uint64_t n)
 {
@@ -276,13 +281,14 @@ uint64_t shf_crc64_ones(uint64_t n)
 
 uint64_t shf_crc64_join(uint64_t a, uint64_t b, uint64_t b_bytes)
 {
-	/* What init and xorout added to a is exactly what b's own init takes away again. */
+	/* The xorout of a, shifted along with it, is cancelled by the init of b, so both need no
+	 * correction. */
 	return shf_crc64_shift(a, b_bytes) ^ b;
 }
 
-/* With carry-less multiplication the factor alone is enough. Else one table for each byte of
- * the word is made: entries with one bit by repeated times_x(), from the highest coefficient
- * down, and all others as sums of two earlier ones. */
+/* With carry-less multiplication the factor is all that is needed. Otherwise one table for each
+ * byte of the word is filled: entries with one bit by repeated times_x(), from the highest
+ * coefficient down, and all others as sums of two earlier ones. */
 void shf_crc64_by_init(struct shf_crc64_by *by, uint64_t n)
 {
 	uint64_t factor = zeros(n);
@@ -314,14 +320,15 @@ uint64_t shf_crc64_by(const struct shf_crc64_by *by, uint64_t crc)
 	return product;
 }
 
-/* Rows ahead and bytes of each: a short row ends before the hardware has seen that there is one,
- * and a sum leaves a core less room than a copy to run into the next by itself. */
+/* How many rows ahead are prefetched, and how many bytes of each. The hardware's prefetcher does
+ * not recognize short rows in time, and summing, unlike copying, leaves a core little room to run
+ * ahead into the next row by itself. */
 #define ROWS_AHEAD 4
 #define BYTES_AHEAD 512
 #define LINE 64
 
-/* Prefetches are instructions without effect where there is no memory, so they may run beyond
- * the last row. One fence at the end is enough for all rows. */
+/* A prefetch of an address without memory has no effect, so prefetching may go beyond the last row.
+ * One fence at the end is enough for the stores of all rows. */
 uint64_t shf_crc64_rows(uint64_t crc, const struct shf_crc64_rows *r)
 {
 	const struct shf_crc64_path *p = path(crc64_best_path());
@@ -329,7 +336,7 @@ uint64_t shf_crc64_rows(uint64_t crc, const struct shf_crc64_rows *r)
 
 	for (size_t i = 0; i < r->rows; i++) {
 		const uint8_t *from = r->from + (ptrdiff_t)i * r->from_step;
-		/* As a number: beyond the last row there need not be an address to point to. */
+		/* An integer, because C does not allow a pointer beyond the last row. */
 		uintptr_t soon = (uintptr_t)from + (uintptr_t)(ROWS_AHEAD * r->from_step);
 
 		for (size_t k = 0; k < near; k += LINE)

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pass over bytes by carry-less multiplication: sum, or copy and sum. A template, not
- * compiled alone: the file that includes it says by the macros below how wide a vector is and which
- * instructions there are.
+/* The pass over bytes by carry-less multiplication: sum, or copy and sum. A template, not compiled
+ * alone: the including file defines the macros below, which say how wide a vector is and which
+ * instructions to use.
  *
- * A vector holds lanes of 16 bytes. The first word of a lane counts x^64 times what the second does
- * (bytes come highest power first), and d lanes that follow count it x^(128 d) more, so a lane with
- * the words a and b is a * x^(128 d + 64) + b * x^(128 d), modulo P the sum of two products with
- * constants, which leaves 128 bits to add to the lane d further on. This is folding as in
- * V. Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction",
- * Intel 2009. The instruction gives the product of two reflected words times x, so each constant
- * has one power of x less (tools/crctab.c makes them).
+ * A vector holds lanes of 16 bytes. The first word of a lane counts x^64 times as much as the
+ * second (bytes come with the highest power first), and d lanes that follow a lane multiply it by
+ * x^(128 d). So a lane with the words a and b counts as a * x^(128 d + 64) + b * x^(128 d). Modulo
+ * P that is the sum of two products with constants, which has 128 bits and can be added to the lane
+ * d further on. This is folding as in V. Gopal et al., "Fast CRC Computation for Generic
+ * Polynomials Using PCLMULQDQ Instruction", Intel 2009. The instruction gives the product of two
+ * reflected words times x, so each constant has one power of x less (tools/crctab.c makes them).
  *
- * What follows the last whole vectors is not folded from lane to lane but each lane at once to the
- * last one, by a row of constants with one entry a lane: no multiplication waits for another. The
- * sum before a short run goes by one more product behind it, so that of many short runs one after
- * another only the last steps wait for each other.
+ * The lanes after the last whole round of vectors are not folded from one to the next: each is
+ * folded at once to the last lane, by a row of constants with one entry a lane, so no
+ * multiplication waits for another. The sum before a short run enters by one more product after all
+ * others, so that in a sequence of many short runs only these last steps wait for each other.
  *
  *	V               vector of LANES lanes           ON      target attribute
  *	LOAD STORE      at any address                  STREAM_LINE(to, from)  past the caches
@@ -22,8 +22,7 @@
  *	MUL(a, b, i)    of each lane                    SUM(a, b, c)  XOR of three
  *	SPREAD(p)       one lane in memory to all       LAST(v) XOR of all lanes
  *	ZERO            FIRST(w)  the word w, then zeros
- *	ACC             vectors in flight               PATH    the struct defined here
- */
+ *	ACC             vectors in flight               PATH    the struct defined here */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -36,30 +35,31 @@
 #define ROUND (WIDE * ACC)
 _Static_assert(2 * LANES * ACC <= CRC64_FOLDS, "the row of constants reaches over what is left");
 
-/* What is kept for each i must be in registers. */
+/* Loops over accumulators must be unrolled, so that each accumulator is a register. */
 #if defined(__clang__)
 #define EACH(i, n) _Pragma("clang loop unroll(full)") for (size_t i = 0; i < (n); i++)
 #else
 #define EACH(i, n) _Pragma("GCC unroll 16") for (size_t i = 0; i < (n); i++)
 #endif
 
-/* PAST: past the caches, to a destination that starts on a cache line, and ends on one but for
- * pass_long. SENT: already done. */
+/* What a pass does with the bytes besides summing them. LOOK: nothing. COPY: stores them. PAST:
+ * stores them past the caches, to a destination that begins on a cache line and, but for pass_long,
+ * also ends on one. SENT: they are stored already. */
 enum how { LOOK, COPY, PAST, SENT };
 #define LINE 64
-/* Shorter runs are not worth cuts at the lines of the destination. */
+/* Shorter runs are not cut to begin on a cache line of the destination. */
 #define LONG 2048
-/* Bytes that the row of constants reaches over, with a sum before them. */
+/* The most bytes that one row of constants can fold, with the sum before them. */
 #define SHORT ((size_t)16 * (CRC64_FOLDS - 1))
-/* Bytes ahead of the loads: the hardware's prefetch ends with each page. */
+/* How many bytes ahead of the loads to prefetch: the hardware prefetches up to the end of a page
+ * only. */
 #define AHEAD 2048
-/* It goes on in several pages at once: so many are copied side by side, past the caches, and summed
- * from the cache. */
+/* The hardware prefetches in several pages at once, so PAGES pages are copied side by side, past
+ * the caches, and then summed from the cache. */
 #define PAGE 4096
 #define PAGES 4
 
-/* Where the pass stands: both pointers move on with each lane. `to` is not used when it only
- * looks. */
+/* The position of a pass; both pointers move on with each lane. `to` is not used with LOOK. */
 struct pass {
 	const uint8_t *from;
 	uint8_t *to;
@@ -94,6 +94,7 @@ INLINE __m128i next_lane(struct pass *p, enum how how)
 	return v;
 }
 
+/* Loads the next vector and copies it as `how` says. */
 INLINE V next(struct pass *p, enum how how)
 {
 	V v = LOAD(p->from);
@@ -108,16 +109,16 @@ INLINE V next(struct pass *p, enum how how)
 	return v;
 }
 
-/* Whole lines where there are registers of that size, because buffers between core and memory that
- * fill by parts wait for them. */
+/* Stores a round past the caches, in whole cache lines if there are registers of that size: the
+ * write-combining buffers between core and memory wait until a line is complete. */
 INLINE void stream_round(const struct pass *p)
 {
 	EACH(i, ROUND / LINE)
 		STREAM_LINE(p->to + LINE * i, p->from + LINE * i);
 }
 
-/* Moves the lanes of a as far on as the constants k say, and adds b: both words of each lane
- * times their constants, which leaves 128 bits. */
+/* Folds a into b: multiplies both words of each lane of a by their constants, which moves the lane
+ * as far on as k says, and adds b. */
 INLINE V fold(V a, V k, V b)
 {
 	return SUM(MUL(a, k, 0x00), MUL(a, k, 0x11), b);
@@ -129,25 +130,26 @@ INLINE __m128i fold_lane(__m128i a, __m128i k, __m128i b)
 	                                   _mm_clmulepi64_si128(a, k, 0x11)), b);
 }
 
-/* Constants of the first of n lanes that are folded to the last of them. */
+/* Returns the constants for the first of n lanes, all of which are folded to the last one. */
 INLINE const uint64_t *row(size_t n)
 {
 	return crc64_fold[CRC64_FOLDS - n];
 }
 
-/* Words a and b, together a * x^64 + b, modulo P: by the quotient of Barrett, of which one product
- * gives as much as is needed and another gives what that many P are. */
+/* Returns the words a and b of v, together a * x^64 + b, modulo P. This is Barrett reduction: one
+ * product gives the quotient, another one the multiple of P to subtract. */
 INLINE uint64_t remainder_of(__m128i v)
 {
 	const __m128i k = _mm_set_epi64x((long long)CRC64_QUOTIENT, (long long)CRC64_P_OVER_X);
 	__m128i q = _mm_clmulepi64_si128(v, k, 0x10), r = _mm_clmulepi64_si128(q, k, 0x00);
 
-	/* P has x^64 and 1 besides what the product saw: the quotient itself, above and below. */
+	/* The constant leaves out the terms x^64 and 1 of P. The 1 adds the quotient itself to the
+	 * remainder; the x^64 changes only the word that is dropped. */
 	r = _mm_xor_si128(_mm_xor_si128(r, v), _mm_slli_si128(q, 8));
 	return (uint64_t)_mm_extract_epi64(r, 1);
 }
 
-/* a * x^64, modulo P two words. */
+/* Returns a * x^64 as two words, congruent modulo P. */
 INLINE __m128i behind_all(__m128i a)
 {
 	const __m128i k = _mm_set_epi64x(0, (long long)CRC64_X127);
@@ -155,6 +157,7 @@ INLINE __m128i behind_all(__m128i a)
 	return _mm_xor_si128(_mm_clmulepi64_si128(a, k, 0x00), _mm_srli_si128(a, 8));
 }
 
+/* Returns the raw CRC of a message that was folded to the lane a. */
 INLINE uint64_t reduce(__m128i a)
 {
 	return remainder_of(behind_all(a));
@@ -191,8 +194,10 @@ INLINE uint64_t tiny(uint64_t crc, struct pass p, size_t n, enum how how)
 	return reduce(_mm_set_epi64x((long long)((a ^ crc) << 8 * (8 - n)), 0)) ^ crc >> 8 * n;
 }
 
-/* The last n < 16 bytes, with a of all before them: the first n bytes of a fold to a lane made of
- * the rest of a and the bytes. There are 16 bytes to load and store again. */
+/* Adds the last n < 16 bytes; a is the fold of all before them. The last lane is then 16 bytes that
+ * end with the message: the last 16 - n bytes of a and the n new bytes. The first n bytes of a are
+ * folded onto it. The run has 16 bytes or more, so the load and store of its last 16 stay
+ * inside. */
 INLINE __m128i tail(__m128i a, struct pass p, size_t n, enum how how)
 {
 	static const uint8_t shuffle[48] = {
@@ -209,10 +214,10 @@ INLINE __m128i tail(__m128i a, struct pass p, size_t n, enum how how)
 	return fold_lane(_mm_shuffle_epi8(a, up), lane_at(row(2)), last);
 }
 
-/* Sums whole rounds, ACC vectors at once, so that ACC multiplications are in flight and none
- * waits for the result of another. n is at least 2 * ROUND. Returns what the sums are at the
- * last lane of all, of which `left` lanes come after the rounds: a row of constants takes every
- * lane there directly. */
+/* Sums whole rounds, ACC vectors at once, so that ACC multiplications are in flight and none waits
+ * for the result of another. n is at least 2 * ROUND. `left` lanes come after the rounds. Returns
+ * the sum folded to the last lane of all: a row of constants moves every accumulator there
+ * directly. */
 INLINE V rounds(uint64_t crc, struct pass *p, size_t n, size_t left, enum how how)
 {
 	const V k = SPREAD(row(LANES * ACC + 1));
@@ -237,8 +242,9 @@ INLINE V rounds(uint64_t crc, struct pass *p, size_t n, size_t left, enum how ho
 	return sum;
 }
 
-/* The next `left` lanes, the last of a run or of what is but its tail, and sum. No loop of single
- * lanes: a compiler takes it for a memcpy. */
+/* Folds the next `left` lanes, the last whole ones of a run, to the last of them, adds sum, and
+ * returns one lane. The steps are written out: a compiler would turn a loop over single lanes into
+ * a call of memcpy. */
 INLINE __m128i settle(struct pass *p, size_t left, V sum, enum how how)
 {
 	__m128i a;
@@ -258,18 +264,19 @@ INLINE __m128i settle(struct pass *p, size_t left, V sum, enum how how)
 	return a;
 }
 
-/* The end of every pass: the tail that is no whole lane, and the remainder of what is left
- * modulo P. */
+/* Ends a pass: adds the tail that is no whole lane, if there is one, and returns the raw CRC. */
 INLINE uint64_t finish(__m128i a, struct pass p, size_t n, enum how how)
 {
 	return reduce(n % 16 ? tail(a, p, n % 16, how) : a);
 }
 
-/* n <= SHORT. */
+/* Sums a run of at most SHORT bytes. crc, the sum before the run, gets a multiplication of its own,
+ * which does not wait for the others nor they for it. */
 INLINE uint64_t pass_short(uint64_t crc, struct pass p, size_t n, enum how how)
 {
 	__m128i a, before = _mm_set_epi64x(0, (long long)crc);
-	const uint64_t *k = row(n / 16 + 1);    /* of a lane before the first */
+	const uint64_t *k = row(n / 16 + 1);    /* constants of a lane before the first, which crc
+	                                         * would be */
 
 	if (n < 16)
 		return tiny(crc, p, n, how);
@@ -278,13 +285,13 @@ INLINE uint64_t pass_short(uint64_t crc, struct pass p, size_t n, enum how how)
 		a = _mm_xor_si128(a, _mm_clmulepi64_si128(before, lane_at(k + 2), 0x00));
 		return finish(a, p, n, how);
 	}
-	/* As late as it can be: the next run waits for this. */
+	/* The product of crc enters as late as possible, since the run before computes it. */
 	a = _mm_xor_si128(behind_all(a), _mm_clmulepi64_si128(before, lane_at(k), 0x10));
 	return remainder_of(a);
 }
 
-/* Sums a run that is longer than the row of constants. Past the caches the run must end on a
- * line for the rest to be streamed as well; otherwise the rest is stored as usual. */
+/* Sums a run that is longer than SHORT. Past the caches, the bytes after the last whole round are
+ * streamed too if the run ends on a cache line; otherwise they are stored as usual. */
 INLINE uint64_t pass_long(uint64_t crc, struct pass p, size_t n, enum how how)
 {
 	const enum how rest = how == PAST ? COPY : how;
@@ -296,8 +303,8 @@ INLINE uint64_t pass_long(uint64_t crc, struct pass p, size_t n, enum how how)
 	return finish(settle(&p, left, sum, rest), p, n, rest);
 }
 
-/* All pages, a few lines of each by turns, to whole lines of the cache. Then the first lines of
- * those that come next are asked for. */
+/* Copies PAGES pages past the caches, a few lines of each in turn, and prefetches the first lines
+ * of the pages that come next. */
 INLINE void stream_pages(uint8_t *to, const uint8_t *from)
 {
 	for (size_t at = 0; at < PAGE; at += 4 * LINE)
@@ -311,13 +318,14 @@ INLINE void stream_pages(uint8_t *to, const uint8_t *from)
 			             _MM_HINT_T0);
 }
 
-/* Nothing but whole lines of the cache. */
+/* Returns whether the destination consists of whole cache lines. */
 INLINE bool are_lines(const void *to, size_t n)
 {
 	return ((uintptr_t)to | n) % LINE == 0;
 }
 
-/* Apart, so that a short run pays for none of their registers. */
+/* A function of its own, so that a short run does not save and restore the registers of a long
+ * one. */
 ON static __attribute__((noinline)) uint64_t raw_long(uint64_t crc, const uint8_t *bytes, size_t n)
 {
 	return pass_long(crc, (struct pass){ .from = bytes }, n, LOOK);
@@ -369,7 +377,7 @@ ON static uint64_t copy(uint64_t crc, void *restrict to, const void *restrict fr
 	                                      : pass_short(crc, p, n, COPY);
 }
 
-/* a * b modulo P from b over x, because a product comes times x. */
+/* Returns a * b modulo P; b is given divided by x, because the instruction multiplies by x too. */
 ON static uint64_t times(uint64_t a, uint64_t b_over_x)
 {
 	__m128i v = _mm_clmulepi64_si128(_mm_set_epi64x(0, (long long)a),

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pass with PCLMULQDQ: lanes of 16 bytes one by one. */
+/* The pass with PCLMULQDQ on SSE registers: one lane of 16 bytes at a time. */
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-/* crc64_x16v.c gives its own. */
+/* crc64_x16v.c defines these itself and includes this file. */
 #ifndef ON
 #define ON __attribute__((target("sse4.1,pclmul")))
 #define PATH shf_crc64_x16

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pass with PCLMULQDQ where there is AVX-512 but no wide multiplication: a sum of three at
- * once, no copies of registers, lines sent whole. */
+/* The pass with PCLMULQDQ on machines with AVX-512 but without VPCLMULQDQ. Lanes are still 16
+ * bytes, but AVX-512 has an XOR of three operands, needs fewer register copies, and stores whole
+ * cache lines. */
 #if defined(__x86_64__)
 #include <immintrin.h>
 #define ON __attribute__((target("avx512f,avx512vl,pclmul")))

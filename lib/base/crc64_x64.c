@@ -3,7 +3,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-/* A test gives its own MUL, ON and PATH, to run this where the instruction is not. */
+/* A test defines its own MUL, ON and PATH, to run this code on machines without the instruction. */
 #ifndef MUL
 #define MUL(a, b, i) _mm512_clmulepi64_epi128(a, b, i)
 #define ON __attribute__((target("avx512f,avx512vl,pclmul,vpclmulqdq")))

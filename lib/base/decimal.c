@@ -4,17 +4,19 @@
 #include <string.h>
 
 #define EXPONENT_MAX 1000000
-#define TEXT_MAX 4096   /* of zeros, mostly */
+#define TEXT_MAX 4096   /* characters before the e; only a text of many zeros gets there */
 
-/* A digit of the mantissa. Zeros wait until something follows them. */
+/* The state while the digits of a mantissa are read, from the left to the right. */
 struct taking {
 	struct shf_decimal *d;
-	int zeros;                      /* seen behind the last digit that was taken */
+	int zeros;                      /* zeros after the last digit stored; stored when another
+	                                 * digit follows */
+	/* A digit was read; the point was read; more digits than fit were read. */
 	bool any, point, full;
 };
 
-/* Takes a digit of the mantissa. Leading zeros are dropped: behind the point each of them
- * lowers the exponent. Other zeros wait until a digit follows them, so that the last digit is
+/* Adds a digit to the mantissa. Leading zeros are dropped; each of those after the point lowers the
+ * exponent. Other zeros are only counted until another digit follows, so that the last digit is
  * never 0 and equal numbers have equal digits. `at` counts the digits before the point. */
 static void decimal_take(struct taking *t, char c)
 {
@@ -40,7 +42,7 @@ static void decimal_take(struct taking *t, char c)
 	t->zeros = 0;
 }
 
-/* What follows the e, to the end of the text. */
+/* Reads the exponent, which must be all that follows the e, and adds it to *at. */
 static bool exponent(const char *s, int32_t *at)
 {
 	bool minus = *s == '-';
@@ -58,9 +60,8 @@ static bool exponent(const char *s, int32_t *at)
 	return *s == '\0';
 }
 
-/* Reads the mantissa and then the exponent. The limit on the text bounds `at`, which the
- * exponent is added to, far below overflow. Zero has no sign and no exponent, whatever the text
- * says. */
+/* Reads the mantissa and then the exponent. The limit on the text keeps `at`, to which the exponent
+ * is added, far below overflow. Zero gets no sign and no exponent, whatever the text says. */
 bool shf_decimal_read(struct shf_decimal *d, const char *text)
 {
 	struct taking t = { .d = d };

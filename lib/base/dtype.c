@@ -53,6 +53,7 @@ bool shf_dtype_bytes(uint64_t *bytes, int dtype, uint64_t items)
 
 	if (!d || items % d->group)
 		return false;
-	/* Of whole groups, which are whole bytes: the product overflows only when the bytes do. */
+	/* items is a multiple of the group, and a group is whole bytes: the product overflows only
+	 * if the bytes do. */
 	return shf_mul64(bytes, items / d->group, (uint64_t)d->bits * d->group / 8);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sentences. Always true here: a msg is one line of well-formed UTF-8 that ends in a NUL, however
- * hostile the names in it, and errno is as the caller left it. */
+/* Error sentences. Always true here: a msg is one line of well-formed UTF-8 that ends in a NUL,
+ * however hostile the names in it, and errno is as the caller left it. */
 #include "err.h"
 
 #include <errno.h>
@@ -11,8 +11,9 @@
 
 #define MSG_MAX sizeof(((struct sheaf_error *)0)->msg)
 
-/* Bytes of the well-formed, printable UTF-8 character at s (which ends in a NUL); 0 if there is
- * none. A C1 control (U+0080 .. U+009F) moves terminals as an escape does, so it is none. */
+/* Returns how many bytes the well-formed, printable UTF-8 character at s has; 0 if there is none. s
+ * ends in a NUL. A C1 control (U+0080 .. U+009F) is not printable: terminals obey it like an
+ * escape. */
 static size_t char_bytes(const unsigned char *s)
 {
 	unsigned char low = 0x80, high = 0xbf;
@@ -54,7 +55,7 @@ static void clean(char *msg)
 	}
 }
 
-/* The words of an errno, untranslated, into text; never empty. */
+/* Writes the text of an errno, untranslated, to text; never empty. */
 static void errno_text(char text[static 80], int sys)
 {
 #ifdef __GLIBC__
@@ -70,10 +71,10 @@ static void errno_text(char text[static 80], int sys)
 #endif
 }
 
-/* The sentence is made in full before it is shortened, so that its end is still there to keep. */
+/* The sentence is formatted in full before it is shortened, so that its end can be kept. */
 #define WHOLE_MAX 8192  /* two of the longest paths */
 
-/* Returns where the character begins that the byte at `at` belongs to. */
+/* Returns the position where the character that contains byte `at` begins. */
 static size_t char_begin(const char *s, size_t at)
 {
 	while (at && ((unsigned char)s[at] & 0xc0) == 0x80)
@@ -94,7 +95,8 @@ static void shorten(char *to, size_t room, const char *text)
 	}
 	head = char_begin(text, (room - 4) / 2);
 	tail = char_begin(text, n - (room - 4) / 2);
-	if (n - tail > (room - 4) / 2) /* too long by that character: it goes too */
+	if (n - tail > (room - 4) / 2) /* the tail begins with a character that does not fit: drop
+	                                * it */
 		while (((unsigned char)text[++tail] & 0xc0) == 0x80)
 			;
 	memcpy(to, text, head);
@@ -102,17 +104,17 @@ static void shorten(char *to, size_t room, const char *text)
 	memcpy(to + head + 3, text + tail, n - tail + 1);
 }
 
-/* Fills *err. The text of an errno has its room reserved before the sentence is shortened.
- * errno is left as the caller had it. */
+/* Fills *err. Room for the text of the errno is reserved before the sentence is shortened. */
 static void error_fill(struct sheaf_error *err, int code, int sys, const char *fmt, va_list ap)
 {
-	/* Aside first: an argument may well be the msg of the same error, told more fully. */
+	/* Formatted in a buffer first: an argument may be the msg of this same error, which a
+	 * caller extends. */
 	char whole[WHOLE_MAX], msg[MSG_MAX], why[80];
 	int saved = errno;
 	size_t room = sizeof(msg);
 
 	if (sys) {
-		/* A long path must not push out the reason. */
+		/* Reserved first, so that a long path cannot push out the reason. */
 		errno_text(why, sys);
 		room -= strlen(why) + 2;
 	}

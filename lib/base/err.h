@@ -1,32 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Errors are values with a sentence: what, where, why. Whoever first knows writes it. */
+/* Errors are values with a sentence: what failed, where, and why. The function that first knows the
+ * reason writes it; its callers pass the code on. */
 #ifndef SHF_ERR_H
 #define SHF_ERR_H
 #include <stdarg.h>
 #include "sheaf.h"
 
-/* Fill *err (may be NULL) and return code. rank becomes -1, sys 0. No newline, no full stop,
- * no "failed to". Control bytes in the sentence are replaced by '?'. */
+/* Fills *err (may be NULL) and returns code. rank becomes -1, sys 0. fmt has no newline, no full
+ * stop, no "failed to". Control bytes in the sentence are replaced by '?'. */
 int shf_fail(struct sheaf_error *err, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
-/* The same with an errno (positive): its text is appended after ": ". The code is chosen by
- * shf_code_of. */
+/* Does the same for an errno (positive): its text is appended after ": ", and the code is that of
+ * shf_code_of, which is returned. */
 int shf_fail_sys(struct sheaf_error *err, int sys, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
-/* errno (positive) -> sheaf_code: ENOMEM -> ENOMEM, ENOENT and ENOTDIR -> ENOENT, everything
- * else -> EIO. */
+/* Returns the sheaf code of an errno (positive): ENOMEM for ENOMEM, ENOENT for ENOENT and ENOTDIR,
+ * EIO for all others. */
 int shf_code_of(int sys);
 void shf_error_clear(struct sheaf_error *err);
 
-/* Where a wrong answer could reach the disk: stops a debug build, SHEAF_EBUG in a release.
- * Use: if (!always(x)) return shf_fail(err, SHEAF_EBUG, ...); */
+/* For conditions whose failure could put wrong bytes on the disk. A false x stops a debug build; in
+ * a release the value is false. Use: if (!always(x)) return shf_fail(err, SHEAF_EBUG, ...); */
 #ifdef NDEBUG
 #define always(x) (!!(x))
 #else
 #include <assert.h>
 #define always(x) (assert(x), 1)
 #endif
-#define SHF_STRUCT_MAX 4096     /* a caller's `size` above it was never set */
-/* sheaf_strerror, for the library itself. */
+#define SHF_STRUCT_MAX 4096     /* a larger `size` in a struct of the caller was never set:
+                                 * refused */
+/* Does what sheaf_strerror does; for callers inside the library. */
 const char *shf_strerror(int code);
 #endif

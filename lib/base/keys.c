@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From the lowest digit of the key to the highest, each pass keeping the order of the one before.
- * Digits that are the same in all keys cost nothing. */
+/* Radix sort, from the lowest digit of the key to the highest; each pass keeps the order of the one
+ * before. A digit that is the same in all keys needs no pass. */
 #include "keys.h"
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define DIGIT 11                        /* bits: the counts of a pass stay in the first cache */
+#define DIGIT 11                        /* bits of a digit: the counters of a pass fit the first
+                                         * cache */
 #define DIGITS (UINT32_C(1) << DIGIT)
-#define FEW 48                          /* fewer are put in their places one by one */
+#define FEW 48                          /* fewer words are sorted by insertion */
 
-/* Sorts by insertion. It is stable, since words of equal key never pass each other. */
+/* Sorts by insertion. This is stable: a word never moves past one of an equal key. */
 static void insert_each(uint64_t *words, size_t n)
 {
 	for (size_t i = 1; i < n; i++) {
@@ -23,7 +24,7 @@ static void insert_each(uint64_t *words, size_t n)
 	}
 }
 
-/* Sorts by one digit, stably. Counts stand one place behind their digit, so that after the
+/* Sorts by one digit, stably. The count of a digit is stored one place after it, so that after the
  * prefix sums at[d] is where digit d begins. */
 static void radix_pass(const uint64_t *from, uint64_t *to, size_t n, int shift)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory. Always true here: no other file of the library names malloc, calloc, realloc or free, so
- * that a test that wraps them (test/memfail.h) sees every allocation there is. */
+/* Memory. Always true here: no other file of the library calls malloc, calloc, realloc or free, so
+ * a test that replaces them (test/memfail.h) can make every allocation fail. */
 #include "mem.h"
 
 #include <stdarg.h>
@@ -17,7 +17,8 @@
 #endif
 #endif
 
-/* A red zone is bytes that nobody was given, behind each piece of an arena. */
+/* Bytes after each allocation of an arena that belong to no caller: ASan reports an access to
+ * them. */
 #ifdef WITH_ASAN
 #include <sanitizer/asan_interface.h>
 #define RED_ZONE ((size_t)16)
@@ -69,7 +70,7 @@ bool shf_add64(uint64_t *out, uint64_t a, uint64_t b)
 	return true;
 }
 
-/* One byte is allocated for nothing, so NULL always means that memory is out. */
+/* A size of 0 allocates one byte, so NULL always means that memory is out. */
 void *shf_alloc(size_t n, size_t size)
 {
 	size_t bytes;
@@ -126,8 +127,8 @@ void shf_buf_reset(struct shf_buf *b)
 	b->oom = false;
 }
 
-/* A failure is kept in b->oom, and every later append then does nothing. Callers append without
- * checks and ask once at the end. */
+/* A failure sets b->oom, and every later append does nothing. So callers append without checks and
+ * check once at the end. */
 int shf_buf_reserve(struct shf_buf *b, size_t more)
 {
 	size_t want, cap;
@@ -139,7 +140,8 @@ int shf_buf_reserve(struct shf_buf *b, size_t more)
 		goto oom;
 	if (b->data && want <= b->cap)
 		return 0;
-	/* Doubling keeps appends linear; near the top of memory only what is asked for. */
+	/* Doubling keeps appends linear in time. If twice the size overflows, only what is needed
+	 * is allocated. */
 	if (!shf_mul(&cap, b->cap, 2) || cap < want)
 		cap = want;
 	if (cap < 64)
@@ -200,10 +202,10 @@ void shf_buf_addf(struct shf_buf *b, const char *fmt, ...)
 	n = vsnprintf(NULL, 0, fmt, ap);
 	va_end(ap);
 	if (n < 0) {
-		b->oom = true;  /* longer than INT_MAX: as good as no memory */
+		b->oom = true;  /* the text is longer than INT_MAX: treated like a lack of memory */
 		return;
 	}
-	/* One more for the NUL, which is not counted in len. */
+	/* vsnprintf() needs room for a NUL, which len does not count. */
 	if (shf_buf_reserve(b, (size_t)n + 1))
 		return;
 	va_start(ap, fmt);
@@ -241,9 +243,9 @@ void shf_buf_u64(struct shf_buf *b, uint64_t v)
 	shf_buf_add(b, p, sizeof(p));
 }
 
-/* Compares the length with what is left instead of adding it to the pointer, which would be
- * undefined past the end. Once bad, the reader stays bad, so a record is decoded whole and
- * checked once. */
+/* Compares n with the bytes that are left instead of adding it to the pointer, which would be
+ * undefined past the end. Once bad, the reader stays bad, so a record is decoded whole and checked
+ * once. */
 const uint8_t *shf_cur_bytes(struct shf_cur *c, size_t n)
 {
 	static const uint8_t none[1];
@@ -252,7 +254,8 @@ const uint8_t *shf_cur_bytes(struct shf_cur *c, size_t n)
 	if (c->bad)
 		return NULL;
 	if (!p)
-		p = none;       /* no bytes at all: there are none to give, and that is no error */
+		p = none;       /* an empty reader may have p NULL; reading 0 bytes from it
+		                 * succeeds, and NULL would mean that it failed */
 	if (n > (size_t)(c->end - c->p)) {
 		c->bad = true;
 		return NULL;
@@ -290,7 +293,8 @@ uint64_t shf_cur_u64(struct shf_cur *c)
 	return p ? shf_get64(p) : 0;
 }
 
-/* Chunks are zeroed when they are made and pieces are given once, so pieces are zeroed. */
+/* A chunk is zeroed when it is allocated, and no part of it is given out twice, so allocations are
+ * zeroed. */
 struct shf_arena_chunk {
 	struct shf_arena_chunk *next;   /* owned */
 	size_t cap;                     /* bytes of data, a multiple of 16 */
@@ -301,6 +305,8 @@ _Static_assert(_Alignof(max_align_t) >= 16, "malloc aligns what it gives to 16")
 #define CHUNK_MIN ((size_t)4096)
 #define CHUNK_MAX ((size_t)1 << 20)
 
+/* Allocates a chunk of cap bytes. All of it is poisoned for ASan until parts of it are given
+ * out. */
 static struct shf_arena_chunk *chunk_new(size_t cap)
 {
 	struct shf_arena_chunk *chunk;
@@ -316,9 +322,9 @@ static struct shf_arena_chunk *chunk_new(size_t cap)
 	return chunk;
 }
 
-/* Returns a chunk with room for `bytes` more, at *off. Chunks grow up to CHUNK_MAX, so the
- * number of allocations is logarithmic at first. A piece that would waste much of a chunk gets
- * one of its own, which is put behind the newest; the rest of the newest stays in use. */
+/* Returns a chunk with room for `bytes` more, at *off. Each chunk is twice as large as the one
+ * before, up to CHUNK_MAX. An allocation of more than a quarter of the next chunk gets a chunk of
+ * its own, which is inserted after the newest, so that the rest of the newest stays in use. */
 static struct shf_arena_chunk *chunk_for(struct shf_arena *a, size_t bytes, size_t *off)
 {
 	struct shf_arena_chunk *newest = a->chunks, *chunk;
@@ -346,8 +352,8 @@ static struct shf_arena_chunk *chunk_for(struct shf_arena *a, size_t bytes, size
 	return chunk;
 }
 
-/* Pieces are rounded up to 16 bytes, which keeps every piece aligned. With ASan at least 16
- * bytes behind each piece stay poisoned, so a write past its end is reported. */
+/* Sizes are rounded up to 16 bytes, which keeps every allocation aligned. With ASan at least 16
+ * bytes after each stay poisoned, so a write past its end is reported. */
 void *shf_arena_alloc(struct shf_arena *a, size_t n, size_t size)
 {
 	struct shf_arena_chunk *chunk;

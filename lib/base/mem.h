@@ -14,15 +14,16 @@ bool shf_add(size_t *out, size_t a, size_t b);
 bool shf_mul64(uint64_t *out, uint64_t a, uint64_t b);
 bool shf_add64(uint64_t *out, uint64_t a, uint64_t b);
 
-/* NULL when out of memory (or on overflow of n * size); n * size == 0 gives a valid pointer.
- * zalloc zeroes. realloc keeps the old block on failure. free takes NULL. */
+/* Allocation of n items of `size` bytes. NULL: out of memory, or n * size overflows. If n * size is
+ * 0 the result is a valid pointer. zalloc zeroes. realloc keeps the old block on failure. free
+ * takes NULL. */
 void *shf_alloc(size_t n, size_t size);
 void *shf_zalloc(size_t n, size_t size);
 void *shf_realloc(void *p, size_t n, size_t size);
 char *shf_strdup(const char *s);
 void shf_free(void *p);
 
-/* Bytes that grow. Zeroed is valid and empty. A failed append sticks in `oom` and later
+/* A buffer that grows. A zeroed one is valid and empty. A failed append sets `oom`, and later
  * appends do nothing, so one check at the end is enough. */
 struct shf_buf {
 	uint8_t *data;          /* owned */
@@ -31,10 +32,12 @@ struct shf_buf {
 };
 #define SHF_BUF_INIT { NULL, 0, 0, false }
 void shf_buf_release(struct shf_buf *b);
-void shf_buf_reset(struct shf_buf *b);                  /* len = 0, oom = false, keeps memory */
+void shf_buf_reset(struct shf_buf *b);                  /* len = 0, oom = false; keeps its memory */
 int  shf_buf_reserve(struct shf_buf *b, size_t more);   /* 0 or SHEAF_ENOMEM */
-uint8_t *shf_buf_extend(struct shf_buf *b, size_t n);   /* n fresh zeroed bytes, or NULL */
-uint8_t *shf_buf_room(struct shf_buf *b, size_t n);     /* the same, for the caller to fill */
+uint8_t *shf_buf_extend(struct shf_buf *b, size_t n);   /* appends n zero bytes and returns them, or
+                                                         * NULL */
+uint8_t *shf_buf_room(struct shf_buf *b, size_t n);     /* the same, not zeroed: the caller fills
+                                                         * them */
 void shf_buf_add(struct shf_buf *b, const void *bytes, size_t n);
 void shf_buf_adds(struct shf_buf *b, const char *s);
 void shf_buf_addf(struct shf_buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -43,7 +46,7 @@ void shf_buf_u16(struct shf_buf *b, uint16_t v);
 void shf_buf_u32(struct shf_buf *b, uint32_t v);
 void shf_buf_u64(struct shf_buf *b, uint64_t v);
 
-/* A bounded reader over bytes: a get past the end sets bad and returns 0. */
+/* A bounded reader over bytes, little-endian. Reading past the end sets bad and returns 0. */
 struct shf_cur {
 	const uint8_t *p, *end;
 	bool bad;
@@ -54,7 +57,7 @@ uint32_t shf_cur_u32(struct shf_cur *c);
 uint64_t shf_cur_u64(struct shf_cur *c);
 const uint8_t *shf_cur_bytes(struct shf_cur *c, size_t n); /* NULL and bad past the end */
 
-/* Here, because compilers make one load or store of each where they see it. */
+/* In the header, because compilers turn each into one load or store if they can inline it. */
 static inline void shf_put16(uint8_t *p, uint16_t v)
 {
 	p[0] = (uint8_t)v;
@@ -88,13 +91,14 @@ static inline uint64_t shf_get64(const uint8_t *p)
 	return shf_get32(p) | (uint64_t)shf_get32(p + 4) << 32;
 }
 
-/* Work that ends together. Zeroed is valid. Memory is aligned to 16 and zeroed. Red zones
- * under ASan. */
+/* Allocations that are freed together. A zeroed arena is valid. Memory is aligned to 16 and zeroed.
+ * With ASan there are red zones between allocations. */
 struct shf_arena {
 	struct shf_arena_chunk *chunks; /* owned */
-	size_t used;                    /* in the newest chunk */
+	size_t used;                    /* bytes used in the newest chunk */
 };
 void *shf_arena_alloc(struct shf_arena *a, size_t n, size_t size);     /* NULL: out of memory */
-char *shf_arena_strdup(struct shf_arena *a, const char *s, size_t n);  /* n bytes and a NUL */
+char *shf_arena_strdup(struct shf_arena *a, const char *s, size_t n);  /* copies n bytes and adds a
+                                                                        * NUL */
 void shf_arena_release(struct shf_arena *a);
 #endif

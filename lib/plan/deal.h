@@ -68,8 +68,8 @@ struct shf_stripe {
 	bool collect;                   /* saving: `collector` writes the stripe if its runs are
 	                                 * short */
 	uint32_t collector;
-	bool follow;                    /* collect in any case: the stripe is the short rest of a file
-	                                 * whose stripe before it was collected */
+	bool follow;                    /* collect in any case: the stripe is the short rest of
+	                                 * a file whose stripe before it was collected */
 	const struct shf_had *had;      /* borrowed. Loading: who can read which blocks of the file,
 	                                 * ascending, all blocks covered; NULL: every rank can read
 	                                 * all of them */
