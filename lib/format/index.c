@@ -13,9 +13,9 @@
 #include "json.h"
 #include "valid.h"
 
-/* The state of one parse. The JSON reader walks the bytes once, and nothing but names is
- * copied. Entries grow in a buffer of the heap, because their number is unknown until the map
- * ends; only a map that is proved whole moves to the arena. */
+/* The state of one parse. The JSON reader walks the bytes once, and only names are copied. Entries
+ * grow in a buffer on the heap, because their number is unknown until the map ends; they move to
+ * the arena when the whole map was accepted. */
 struct reader {
 	struct shf_json json;
 	struct shf_arena *arena;        /* borrowed */
@@ -31,10 +31,10 @@ static int index_no_memory(struct reader *r)
 	return shf_fail(r->err, SHEAF_ENOMEM, "%s: out of memory for the index", r->where);
 }
 
-/* Fails at the token that was just returned. If the JSON reader itself refused the bytes (kind
- * is SHF_JSON_ERROR), its own sentence is the better one: it names what is wrong with the text,
- * and not only that a value of another kind was expected. A reader that ran out of memory also
- * stops with SHF_JSON_ERROR, and that must not be reported as a damaged file. */
+/* Fails at the token that was just returned. If the JSON reader itself refused the bytes (kind is
+ * SHF_JSON_ERROR), its sentence is used, as it says what is wrong with the text. The JSON reader
+ * stops with SHF_JSON_ERROR too when memory is out, which must not be reported as a damaged
+ * file. */
 static int index_fail(struct reader *r, enum shf_json_kind kind, const char *why)
 {
 	if (kind != SHF_JSON_ERROR)
@@ -45,6 +45,7 @@ static int index_fail(struct reader *r, enum shf_json_kind kind, const char *why
 	return shf_fail(r->err, SHEAF_EFORMAT, "%s: %s", r->where, r->json.why);
 }
 
+/* Returns whether the text of the last token is `want`. */
 static bool index_text_is(const struct reader *r, const char *want)
 {
 	size_t n;
@@ -58,9 +59,9 @@ static int skip(struct reader *r, enum shf_json_kind first)
 	return shf_json_skip(&r->json, first) ? 0 : index_fail(r, SHF_JSON_ERROR, "");
 }
 
-/* Reads "metadata", whose other members are ignored. total_size counts only when it is a whole
- * number: some writers store a float or a string, and no reader needs the value, so such an
- * index stays readable and total_size stays UINT64_MAX. */
+/* Reads "metadata" and keeps total_size, if it is a whole number. Some writers store a float or a
+ * string; no reader needs the value, so such an index stays readable and total_size stays
+ * UINT64_MAX. */
 static int index_read_metadata(struct reader *r)
 {
 	enum shf_json_kind kind;
@@ -85,10 +86,10 @@ static int index_read_metadata(struct reader *r)
 	return kind == SHF_JSON_OBJECT_END ? 0 : index_fail(r, kind, "");
 }
 
-/* Reads one member of weight_map; its key was just returned. The checks come before the copies,
- * so that no name is stored that could leave the directory: a plain name has no slash and is
- * not "." or "..". The NUL test comes first because shf_plain_is_valid() takes a C string and
- * would see only the part before it. */
+/* Reads one member of weight_map, whose key was just returned. The checks come before the copies,
+ * so that no name is stored that could leave the directory: a plain name has no slash and is not
+ * "." or "..". The test for a NUL comes first because shf_plain_is_valid() takes a C string and
+ * would see only the part before the NUL. */
 static int index_read_entry(struct reader *r)
 {
 	struct shf_index_entry e, *last;
@@ -108,7 +109,7 @@ static int index_read_entry(struct reader *r)
 	if (memchr(text, 0, n) || !shf_plain_is_valid(text))
 		return index_fail(r, kind,
 		                  "file in weight_map that is no plain name of this directory");
-	/* Neighbours mostly share their file: keep its name once. */
+	/* Neighbouring tensors mostly are in the same file, whose name is stored once. */
 	last = r->entries.len ? (struct shf_index_entry *)(void *)
 	       (r->entries.data + r->entries.len - sizeof(*last)) : NULL;
 	e.file = last && !strcmp(last->file, text) ? last->file :
@@ -118,8 +119,8 @@ static int index_read_entry(struct reader *r)
 	return e.file && !r->entries.oom ? 0 : index_no_memory(r);
 }
 
-/* Reads weight_map, which must be there once. The JSON reader leaves duplicate keys to its
- * caller, and a second map would silently add to the first. */
+/* Reads weight_map. The JSON reader does not refuse duplicate keys, and a second map would silently
+ * add to the first, so that is checked here. */
 static int read_map(struct reader *r)
 {
 	enum shf_json_kind kind;
@@ -167,9 +168,9 @@ static int read_document(struct reader *r)
 					 r->where);
 }
 
-/* A name may stand in the map once. Sorting pointers to the names takes n log n, where
- * comparing pairs of a hostile index would take n^2. The copy keeps `entries` in the order of
- * the file. */
+/* Refuses a map with a name that is there twice. Sorting pointers to the names takes n log n, where
+ * comparing all pairs in a hostile index would take n^2. The pointers are a copy, so `entries` stay
+ * in the order of the index. */
 static int index_check_unique(struct reader *r, const struct shf_index_entry *entries, size_t n)
 {
 	const char **names = shf_alloc(n, sizeof(*names)), *twice;
@@ -187,8 +188,8 @@ static int index_check_unique(struct reader *r, const struct shf_index_entry *en
 	return rc;
 }
 
-/* *ix is written only on success. What was already copied to the arena stays there until the
- * caller releases the arena, also after an error. */
+/* *ix is written only on success. Names that were copied to the arena stay there until the caller
+ * releases it, also after an error. */
 int shf_index_parse(struct shf_index *ix, struct shf_arena *arena, const uint8_t *bytes, size_t n,
 		    const char *where, struct sheaf_error *err)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* <family>.safetensors.index.json: {"metadata":{"total_size":n},"weight_map":{name:file}},
- * 2-space indent, natural order, LF at the end. */
+/* <family>.safetensors.index.json, which says in which file each tensor of a family is:
+ * {"metadata":{"total_size":n},"weight_map":{name:file}}, 2-space indent, natural order of names,
+ * LF at the end. */
 #ifndef SHF_INDEX_H
 #define SHF_INDEX_H
 #include "mem.h"
@@ -10,15 +11,17 @@ struct shf_index_entry {
 	const char *name, *file;        /* in the arena */
 };
 struct shf_index {
-	struct shf_index_entry *entries;        /* in the order of the file */
+	struct shf_index_entry *entries;        /* in the order in which the index lists them */
 	size_t n;
-	uint64_t total_size;            /* UINT64_MAX: absent */
+	uint64_t total_size;            /* UINT64_MAX: the index has none */
 };
-/* Lenient about unknown members and metadata, strict about the map: strings only, no duplicate
- * names, files plain names of that directory (no slash, not . or ..). */
+/* Parses the n bytes of an index; `where` names it in sentences. Unknown members and metadata are
+ * accepted as they are. weight_map is checked: all values are strings, no name is there twice, and
+ * files are plain names in the directory of the index (no slash, not . or ..). Returns 0,
+ * SHEAF_ENOMEM or SHEAF_EFORMAT. */
 int shf_index_parse(struct shf_index *ix, struct shf_arena *arena, const uint8_t *bytes, size_t n,
                     const char *where, struct sheaf_error *err);
-/* Appends to out. entries in natural order. */
+/* Appends an index to out. entries must be in natural order of names. Returns 0 or SHEAF_ENOMEM. */
 int shf_index_write(struct shf_buf *out, const struct shf_index_entry *entries, size_t n,
                     uint64_t total_size);
 #endif

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The JSON pull reader and the string emitter.
  *
- * Always true here: p never passes end; depth is the number of open brackets and stack[0..depth)
- * says which; every call moves p forward or ends the document, so a caller's loop over tokens
- * takes time linear in the bytes. An error is final: p stays, and every later call repeats it.
- */
+ * Always true here: p never passes end; depth is the number of open brackets, and stack[0..depth)
+ * has them; every call moves p forward or ends the document, so a loop over tokens takes time
+ * linear in the bytes. An error is final: p stays, and every later call returns the error again. */
 #include "json.h"
 #include "valid.h"
 
@@ -37,6 +36,8 @@ void shf_json_release(struct shf_json *j)
 		shf_buf_release(&j->scratch);
 }
 
+/* Fails: writes the sentence, with the offset of `where`, and makes the reader return
+ * SHF_JSON_ERROR from now on. */
 static enum shf_json_kind json_stop(struct shf_json *j, const char *what, const uint8_t *where)
 {
 	snprintf(j->why, sizeof(j->why), "%s at byte %zu", what, (size_t)(where - j->bytes));
@@ -44,6 +45,7 @@ static enum shf_json_kind json_stop(struct shf_json *j, const char *what, const 
 	return SHF_JSON_ERROR;
 }
 
+/* Fails at p. If the bytes have ended there, the sentence says so instead of `what`. */
 static enum shf_json_kind stop_here(struct shf_json *j, const char *what)
 {
 	return json_stop(j, j->p < j->end ? what : "unexpected end", j->p);
@@ -148,10 +150,10 @@ static int32_t hex4(const uint8_t *p, const uint8_t *end)
 
 /* Decodes \uXXXX; p is at the u. JSON writes a character above U+FFFF as two escapes, a high
  * surrogate (d800..dbff) and a low one (dc00..dfff), each of which carries ten bits of the code
- * point minus 0x10000. One without the other has no UTF-8 form, so it is refused.
+ * point minus 0x10000. One without the other has no UTF-8 form and is refused.
  *
- * The second escape is looked at only if all six of its bytes are there, so nothing behind
- * `end` is read. */
+ * The second escape is read only if all six of its bytes are there, so nothing after `end` is
+ * read. */
 static bool read_unicode(struct shf_json *j, const uint8_t *escape)
 {
 	int32_t c = hex4(j->p + 1, j->end), low;
@@ -291,8 +293,8 @@ static enum shf_json_kind json_push(struct shf_json *j, char bracket)
 	return bracket == '{' ? SHF_JSON_OBJECT : SHF_JSON_ARRAY;
 }
 
-/* Closes a bracket. The caller has seen to it that depth is not 0: a state in which an end is
- * accepted exists only inside brackets. */
+/* Closes a bracket. depth is not 0: a state in which a closing bracket is accepted exists only
+ * inside brackets. */
 static enum shf_json_kind pop(struct shf_json *j)
 {
 	bool object = *j->p == '}';
@@ -345,10 +347,10 @@ static void skip_space(struct shf_json *j)
 		j->p++;
 }
 
-/* Passes over the comma or colon before the next token and decides what may follow. Returns
- * false on error. A closing bracket after a value needs no comma: then the state stays
- * WANT_COMMA, and read_token() takes the bracket. After a comma a bracket is not accepted, so
- * trailing commas are errors. */
+/* Skips the comma or colon before the next token and decides what may follow it. Returns false on
+ * error. A closing bracket after a value needs no comma: the state stays WANT_COMMA then, and
+ * read_token() handles the bracket. After a comma a bracket is not accepted, so trailing commas are
+ * errors. */
 static bool read_separator(struct shf_json *j)
 {
 	if (j->state == WANT_COLON) {
@@ -365,9 +367,8 @@ static bool read_separator(struct shf_json *j)
 	return true;
 }
 
-/* The automaton: reads one token by the state and sets the next state. `at` is set after the
- * separator, so that a sentence names the byte of the token itself and not that of the comma
- * before it. */
+/* Reads one token as the state allows and sets the next state. `at` is set after the separator, so
+ * that a sentence names the byte of the token itself and not that of the comma before it. */
 static enum shf_json_kind read_token(struct shf_json *j)
 {
 	bool closes;
@@ -392,10 +393,9 @@ static enum shf_json_kind read_token(struct shf_json *j)
 	return read_scalar(j);
 }
 
-/* Returns the next token. scratch is reset first, which ends the life of the text of the token
- * before. The NUL is added after every token, so shf_json_text() may give a C string out at any
- * time. Running out of memory in scratch becomes an error here, in one place, because the
- * buffer keeps the fact until it is asked. */
+/* scratch is reset first, which ends the life of the text of the token before. A NUL is added after
+ * every token, so shf_json_text() can return a C string at any time. A failed allocation in scratch
+ * becomes an error here, in one place, because the buffer remembers it. */
 enum shf_json_kind shf_json_next(struct shf_json *j)
 {
 	if (j->state == STUCK)
@@ -408,8 +408,8 @@ enum shf_json_kind shf_json_next(struct shf_json *j)
 	return j->kind;
 }
 
-/* scratch always ends in a NUL that is not part of the text, hence the - 1. Before the first
- * token and after a failed allocation there is no text, and callers still get a valid string. */
+/* scratch always ends in a NUL that does not belong to the text, hence the - 1. Before the first
+ * token and after a failed allocation callers get an empty string. */
 const char *shf_json_text(const struct shf_json *j, size_t *n)
 {
 	if (!j->scratch.len || j->scratch.oom) {
@@ -422,8 +422,8 @@ const char *shf_json_text(const struct shf_json *j, size_t *n)
 	return (const char *)j->scratch.data;
 }
 
-/* x * 10 + d fits exactly if x <= (UINT64_MAX - d) / 10. A sign, a point and an exponent are no
- * digits, so they fail the first test: as unsigned differences they are above 9. */
+/* x * 10 + d fits if and only if x <= (UINT64_MAX - d) / 10. A sign, a point and an e are no
+ * digits: as unsigned differences to '0' they are above 9. */
 bool shf_json_u64(const struct shf_json *j, uint64_t *v)
 {
 	uint64_t x = 0;
@@ -452,9 +452,8 @@ bool shf_json_i64(const struct shf_json *j, int64_t *v)
 	return true;
 }
 
-/* Skips the rest of a value. The first token of an object or array has already raised depth by
- * one, so the value is over when depth is back at what it was before it. A loop over tokens
- * does it, without recursion and without a stack of its own. */
+/* The first token of an object or array has already raised depth by one, so the value has ended
+ * when depth is one less than now. A loop over tokens gets there without recursion. */
 bool shf_json_skip(struct shf_json *j, enum shf_json_kind first)
 {
 	int depth = j->depth - 1;

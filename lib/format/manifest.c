@@ -19,7 +19,7 @@ static void put_json_text(struct shf_buf *b, const char *s)
 	shf_json_put(b, s, strlen(s));
 }
 
-/* What stands before item i of a list. */
+/* Writes what separates item i of a list from the one before. */
 static void add_comma(struct shf_buf *b, size_t i)
 {
 	shf_buf_adds(b, i ? ",\n  " : "\n  ");
@@ -85,8 +85,8 @@ static void add_files(struct shf_buf *b, const char *name, const struct shf_mf_f
 	shf_buf_adds(b, "]");
 }
 
-/* The files that belong to a family follow from its count: the first `files` entries of "files"
- * are those of the first family, and so on. */
+/* Writes the families. Which files belong to a family follows from its count: the first `files`
+ * entries of "files" are those of the first family, and so on. */
 static void add_families(struct shf_buf *b, const struct shf_manifest *m)
 {
 	shf_buf_adds(b, ",\n \"families\": [");
@@ -132,8 +132,8 @@ static void add_notes(struct shf_buf *b, const struct shf_manifest *m)
 	shf_buf_adds(b, "}");
 }
 
-/* The member is optional, and the caller leaves it out where there are no averages. coef is a C
- * hex float in a string, which says the double exactly. */
+/* Writes the averages. The member is optional; the caller leaves it out if there are none. coef is
+ * a C hex float in a string, which gives the double exactly. */
 static void add_emas(struct shf_buf *b, const struct shf_manifest *m)
 {
 	shf_buf_adds(b, ",\n \"ema\": [");
@@ -153,13 +153,13 @@ static void add_emas(struct shf_buf *b, const struct shf_manifest *m)
 	shf_buf_adds(b, "]");
 }
 
-/* Checks first and writes after, so nothing that the decoder would refuse reaches the disk.
- * `start` is where this manifest begins in out, which may hold other bytes before it; the sum
- * covers ours alone.
+/* Everything is checked before it is written, so nothing that the decoder would refuse reaches the
+ * disk. `start` is where this manifest begins in out, which may have other bytes before it; the sum
+ * covers the manifest alone.
  *
- * The limit of SHF_MANIFEST_MAX is applied to the finished bytes, because escapes make the size
- * unpredictable. A manifest that is too large is taken back out of `out`, so the caller cannot
- * write it by mistake. */
+ * The limit of SHF_MANIFEST_MAX is checked on the finished bytes, because escapes make the size
+ * unpredictable. A manifest that is too large is removed from out again, so the caller cannot write
+ * it by mistake. */
 int shf_manifest_encode(struct shf_buf *out, const struct shf_manifest *m, struct sheaf_error *err)
 {
 	size_t start = out->len;

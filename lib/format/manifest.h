@@ -1,19 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf.json, the commit record (doc/format.md). < 1 MiB, members in a fixed order, ends
- * exactly in  ,\n "self": "<16 lower-case hex>"}\n  where self is the standard CRC-64/NVME of
- * every byte before that comma. */
+/* sheaf.json, the commit record (doc/format.md). It is smaller than 1 MiB, has its members in a
+ * fixed order, and ends exactly in ,\n "self": "<16 lower-case hex>"}\n where self is the standard
+ * CRC-64/NVME of every byte before that comma. */
 #ifndef SHF_MANIFEST_H
 #define SHF_MANIFEST_H
 #include "mem.h"
 #include "sheaf.h"
 
-/* A manifest is shorter than this. The bound lets a reader take the whole of it into memory
- * before it trusts anything in it. */
+/* A manifest is smaller than this. So a reader can hold all of it in memory before anything in it
+ * was verified. */
 #define SHF_MANIFEST_MAX (UINT64_C(1) << 20)
 struct shf_mf_family { const char *name, *dir; uint64_t files, tensors, bytes; };
-struct shf_mf_file { const char *name; uint64_t bytes, crc; };  /* name with the family's folder */
+struct shf_mf_file { const char *name; uint64_t bytes, crc; };  /* name: with the folder of its
+                                                                 * family */
+/* The tensor `name` of a family has the bytes of the tensor `to`. */
 struct shf_mf_tied { const char *family, *name, *to; };
 struct shf_mf_note { const char *key, *value; };
+/* A moving average: its family `name`, the family that it averages, and how. coef is a C hex
+ * float. */
 struct shf_mf_ema { const char *name, *of; char coef[32]; int64_t interval, updates; };
 struct shf_manifest {           /* strings and arrays borrowed (encode) or in the arena (decode) */
 	int64_t step;
@@ -21,29 +25,32 @@ struct shf_manifest {           /* strings and arrays borrowed (encode) or in th
 	bool has_parent;
 	int64_t parent_step;
 	char parent_session[33];
-	char parent_run[33];            /* "": this run */
+	char parent_run[33];            /* empty: this run */
 	char created[32];               /* 2026-01-31T12:00:00Z */
-	const char *version, *commit, *compiler;        /* writer */
+	const char *version, *commit, *compiler;        /* of the sheaf that wrote it */
 	const char *config;             /* note config.digest, or NULL */
-	bool no_dir_fsync;              /* flags */
+	bool no_dir_fsync;              /* the flag no-dir-fsync: directories were not synced */
 	uint64_t file_bytes_max;
 	int64_t ranks;
 	const char *mesh;               /* note mesh, or NULL */
-	uint64_t plan;                  /* hash of the plan, informative */
+	uint64_t plan;                  /* hash of the plan; for people only */
 	struct shf_mf_family *families; size_t families_n;
 	struct shf_mf_file *files; size_t files_n;      /* tensor files, family by family */
-	struct shf_mf_file *attached; size_t attached_n; /* index files too; by name */
+	struct shf_mf_file *attached; size_t attached_n; /* attached files and index files; by
+	                                                  * name */
 	struct shf_mf_tied *tied; size_t tied_n;
 	struct shf_mf_note *notes; size_t notes_n;      /* by key */
-	struct shf_mf_ema *emas; size_t emas_n;         /* averages; of "": masters, and fp32
-	                                                 * weights that have none */
-	struct shf_mf_file sums;        /* name "sheaf.sums"; crc: of its header and page table */
+	struct shf_mf_ema *emas; size_t emas_n;         /* averages; of "": it averages the masters,
+	                                                 * and those fp32 weights that have none */
+	struct shf_mf_file sums;        /* its name is "sheaf.sums"; crc: of its header and its page
+	                                 * table */
 };
-/* SHEAF_EINVAL when it would not fit; appends to out. */
+/* Appends the manifest to out. Returns 0, SHEAF_ENOMEM, or SHEAF_EINVAL if *m breaks a rule
+ * (mf_check.h) or the text is too large. */
 int shf_manifest_encode(struct shf_buf *out, const struct shf_manifest *m, struct sheaf_error *err);
-/* ECORRUPT: self does not match, or the tail is not exactly as above, or members are missing,
- * doubled or of a wrong kind; EFORMAT: "sheaf" above 1 or an unknown member of "needs". Unknown
- * members are ignored. */
+/* Decodes n bytes; `where` names them in sentences. ECORRUPT: self does not match, the tail is not
+ * exactly as above, or a member is missing, is there twice or has a wrong kind of value. EFORMAT:
+ * "sheaf" is above 1, or "needs" has a member. Unknown members are ignored. */
 int shf_manifest_decode(struct shf_manifest *m, struct shf_arena *arena, const uint8_t *bytes,
                         size_t n, const char *where, struct sheaf_error *err);
 #endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What must be true of a manifest, whoever made it. The encoder asks before it writes and the
- * decoder after it has read, so that neither takes what the other would refuse, and no name in
- * a manifest leads out of its directory.
- */
+/* The rules for a manifest. The encoder checks them before it writes and the decoder after it has
+ * read, so that each accepts what the other does, and no name in a manifest leads out of its
+ * directory. */
 #include "mf_check.h"
 
 #include <inttypes.h>
@@ -21,8 +20,8 @@ struct check {
 	struct sheaf_error *err;
 };
 
-/* Names come from a file that may be hostile, so a sentence shows at most the bytes that
- * shf_name_show() allows. */
+/* Fails with `what` and a name. The name may come from a hostile file, so only the bytes that
+ * shf_name_show() allows are shown. */
 static int fail_at_name(const struct check *c, const char *what, const char *name)
 {
 	return shf_fail(c->err, c->code, "%s: %s \"%.*s\"", c->where, what, shf_name_show(name),
@@ -44,8 +43,8 @@ static bool is_id(const char id[33])
 	return memchr(id, 0, 33) == id + 32 && shf_hex_is_valid(id, 32);
 }
 
-/* Checks the form alone, 2026-01-31T12:00:00Z: month 13 passes. sizeof(form) includes the NUL,
- * so the text must also end where the form ends. */
+/* Checks the form 2026-01-31T12:00:00Z alone: month 13 passes. sizeof(form) includes the NUL, so
+ * the text must also end where the form ends. */
 static bool is_time(const char s[32])
 {
 	static const char form[] = "dddd-dd-ddTdd:dd:ddZ";
@@ -69,8 +68,8 @@ static bool name_ends_in(const char *s, const char *tail)
 	return n >= tail_n && !strcmp(s + n - tail_n, tail);
 }
 
-/* Checks the members that stand alone. Every one of them is checked even if only informative,
- * because the encoder writes some without escapes (manifest.c). */
+/* Checks the members that are not lists, the informative ones too, because the encoder writes some
+ * of them without escapes (manifest.c). */
 static int check_scalars(const struct check *c)
 {
 	const struct shf_manifest *m = c->m;
@@ -93,9 +92,9 @@ static int check_scalars(const struct check *c)
 	return 0;
 }
 
-/* Refuses a list in which a string stands twice. The string of item i is the pointer at items +
- * i * size, so the name or key must be the first member of the item's struct; that is true of
- * families, files, notes and averages. memcpy() reads it because the struct's type is unknown
+/* Refuses a list in which a string is there twice. The string of item i is the pointer at items + i
+ * * size, so the name or key must be the first member of the item's struct; that is true of
+ * families, files, notes and averages. memcpy() reads it because the type of the struct is unknown
  * here. */
 static int check_twice(const struct check *c, const void *items, size_t n, size_t size,
 		       const char *what)
@@ -202,8 +201,8 @@ static int check_attached(const struct check *c)
 	return 0;
 }
 
-/* Orders pointers to ties by family and name. The target does not count, so a name that is tied
- * to two targets compares equal and is found. */
+/* Compares ties by family and name. The target is left out, so a name that is tied to two targets
+ * compares equal and is found. */
 static int by_tied(const void *a, const void *b)
 {
 	const struct shf_mf_tied *x = *(const struct shf_mf_tied *const *)a;
@@ -213,11 +212,11 @@ static int by_tied(const void *a, const void *b)
 	return order ? order : strcmp(x->name, y->name);
 }
 
-/* Refuses names that are tied twice, and chains: what a name is tied to must not be tied
- * itself, so one lookup resolves every tie and no cycle exists. Both are found in one sorted
- * array: equal neighbours are duplicates, and a target is sought with a key that has the target
- * in place of the name. bsearch() hands out pointers to elements, which are pointers
- * themselves, hence the extra level in `key`. */
+/* Refuses names that are tied twice, and chains: the target of a tie must not be tied itself, so
+ * one lookup resolves every tie and there are no cycles. Both are found in one sorted array: equal
+ * neighbours are duplicates, and each target is searched for with a key that has it in place of the
+ * name. bsearch() passes pointers to elements, which are pointers themselves, hence the extra level
+ * in `key`. */
 static int check_tied_order(const struct check *c, const struct shf_mf_tied **tied, size_t n)
 {
 	if (n > 1)
@@ -280,8 +279,8 @@ static int check_emas(const struct check *c)
 	return 0;
 }
 
-/* The total is compared inside the loop, so it grows by one note beyond the limit at most and
- * cannot overflow. */
+/* Checks the notes and their sizes. The total is compared inside the loop, so it exceeds the limit
+ * by one note at most and cannot overflow. */
 static int check_notes(const struct check *c)
 {
 	const struct shf_manifest *m = c->m;
@@ -303,9 +302,9 @@ static int check_notes(const struct check *c)
 	return 0;
 }
 
-/* The checks of single items come before the checks for duplicates, which sort strings and
- * therefore rely on every pointer being a string. The families come before the attached files,
- * because is_index() looks names up among them. */
+/* Single items are checked before duplicates, because the search for duplicates sorts strings and
+ * relies on every pointer being one. Families are checked before attached files, because is_index()
+ * searches them. */
 int shf_manifest_check(const struct shf_manifest *m, int code, const char *where,
 		       struct sheaf_error *err)
 {

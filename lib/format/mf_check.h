@@ -5,11 +5,11 @@
 #include "manifest.h"
 #include "valid.h"
 
-#define SHF_NOTE_MAX  ((size_t)64 << 10)        /* value of one note */
-#define SHF_NOTES_MAX ((size_t)512 << 10)       /* keys and values of all */
+#define SHF_NOTE_MAX  ((size_t)64 << 10)        /* bytes of the value of one note */
+#define SHF_NOTES_MAX ((size_t)512 << 10)       /* bytes of the keys and values of all notes */
 
-/* 0, or code (or SHEAF_ENOMEM) with a sentence. No pointer of m but config and mesh is NULL,
- * arrays of no items excepted. */
+/* Checks *m. Returns 0, SHEAF_ENOMEM, or `code` with a sentence that begins with `where`. Pointers
+ * in *m must not be NULL, except config, mesh, and arrays without items. */
 int shf_manifest_check(const struct shf_manifest *m, int code, const char *where,
 		       struct sheaf_error *err);
 bool shf_hex_is_valid(const char *s, size_t n);         /* lower-case hex digits only */

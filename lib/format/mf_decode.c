@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf.json, read. First the tail and the sum over all that is before it, then whether this
- * reader may read on (version, needs), then the members, then the rules of mf_check.
+/* Decodes sheaf.json: first the tail and the sum over everything before it, then whether this
+ * version can read the rest (sheaf, needs), then the members, then the rules of mf_check.
  *
- * One table a kind of object drives it: a field is a name, a kind and a place in the struct.
- */
+ * Each kind of object has a table of fields: a field has a name, a kind of value and a place in the
+ * struct. */
 #include <inttypes.h>
 #include <stddef.h>
 #include <string.h>
@@ -29,19 +29,19 @@ enum kind {
 	K_FIXED,                        /* char[size]: text that fits with its NUL */
 	K_U64, K_I64,
 	K_HEX,                          /* uint64_t as 16 lower-case hex digits */
-	K_OTHER                         /* read does it */
+	K_OTHER                         /* the function `read` stores the value */
 };
-/* One member of an object. read is set for K_OTHER alone; it gets the record of the object, as
- * the tables below need it. size counts for K_FIXED only and includes the NUL. */
+/* One member of an object. read is set for K_OTHER only. It gets the record, the struct that the
+ * table's offsets refer to. size matters for K_FIXED only and includes the NUL. */
 struct field {
 	const char *name;
 	enum kind kind;
 	bool optional;
 	size_t off, size;
-	/* The value's first token was just returned. */
+	/* Called when the first token of the value, `first`, was just returned. */
 	int (*read)(struct decoder *d, void *record, enum shf_json_kind first);
 };
-/* The most fields in one table. read_members() keeps a flag for each on its stack. */
+/* The most fields in one table: read_members() has a flag for each on its stack. */
 #define FIELDS_MAX 32
 
 static int mf_no_memory(struct decoder *d)
@@ -76,8 +76,9 @@ static bool mf_text_is(const struct decoder *d, const char *want)
 	return n == strlen(want) && !memcmp(text, want, n);
 }
 
-/* Copies the string that was just returned. A NUL inside is legal JSON, but the struct holds C
- * strings: what follows the NUL would vanish unseen, and two different names could become one. */
+/* Copies the string that was just returned to the arena. A NUL inside is legal JSON but is refused:
+ * the struct has C strings, so what follows the NUL would be lost unseen, and two different names
+ * could become one. */
 static int read_text(struct decoder *d, const char *member, const char **out)
 {
 	size_t n;
@@ -125,11 +126,11 @@ static int read_hex(struct decoder *d, const struct field *f, uint64_t *out)
 	return 0;
 }
 
-/* Reads the value of one field into the record. `place` is the member at f->off; the casts go
- * through void * because the offset comes from offsetof() of a member with that very type, so
- * the alignment is right.
+/* Reads the value of one field into the record. `place` is the member at f->off. The casts go
+ * through void *; the alignment is right because the offset comes from offsetof() of a member of
+ * that very type.
  *
- * A null where it is allowed leaves the member as it is, which is NULL: records start zeroed. */
+ * A null where it is allowed leaves the member NULL: records are zeroed at the start. */
 static int read_value(struct decoder *d, const struct field *f, void *record)
 {
 	enum shf_json_kind kind = shf_json_next(&d->json);
@@ -157,11 +158,11 @@ static int read_value(struct decoder *d, const struct field *f, void *record)
 	return read_text(d, f->name, (const char **)(void *)place);
 }
 
-/* Reads the members of an object that was just opened. Each field may stand once, in any order;
+/* Reads the members of an object that was just opened. Each field may occur once, in any order;
  * unknown members are ignored, so that later versions can add some. A duplicate is damage: two
- * readers might take different ones.
+ * readers might use different ones.
  *
- * Fields are sought one after another. The largest table has 25, and a manifest has one root;
+ * Fields are searched for one after another. The largest table has 25, and a manifest has one root;
  * objects in lists have five fields at most. */
 static int read_members(struct decoder *d, void *record, const struct field *fields, size_t n)
 {
@@ -201,9 +202,9 @@ struct list {
 	size_t fields_n;
 };
 
-/* Reads the list into a buffer and copies it to the arena when its length is known. Items are
- * zeroed by shf_buf_extend(), as read_value() relies on. The pointer into the buffer is used up
- * before the next item can move the buffer. */
+/* Reads a list into a buffer and copies it to the arena when its length is known. Items are zeroed
+ * by shf_buf_extend(), as read_value() requires. The pointer into the buffer is not used any more
+ * when the next item may move the buffer. */
 static int read_list(struct decoder *d, const struct list *l, enum shf_json_kind first,
 		     void **items, size_t *items_n)
 {
@@ -346,8 +347,8 @@ static int read_writer(struct decoder *d, void *record, enum shf_json_kind first
 	return read_members(d, record, writer_fields, COUNT(writer_fields));
 }
 
-/* Flags inform and bind nobody, so unknown ones are passed over. Features that a reader must
- * know stand in "needs". */
+/* Flags are informative, so unknown ones are ignored. Features that a reader must know are listed
+ * in "needs". */
 static int read_flags(struct decoder *d, void *record, enum shf_json_kind first)
 {
 	struct shf_manifest *m = record;
@@ -362,8 +363,8 @@ static int read_flags(struct decoder *d, void *record, enum shf_json_kind first)
 	                                                       "holds what is no string");
 }
 
-/* Reads one tie; its opening bracket was just returned. It must hold three strings exactly: a
- * fourth would be a meaning that this reader does not know. */
+/* Reads one tie, whose opening bracket was just returned. It must have exactly three strings: a
+ * fourth would have a meaning that this reader does not know. */
 static int read_tied_one(struct decoder *d, struct shf_mf_tied *t)
 {
 	const char **parts[] = { &t->family, &t->name, &t->to };
@@ -384,8 +385,8 @@ static int read_tied_one(struct decoder *d, struct shf_mf_tied *t)
 	                                                       "holds what is not three strings");
 }
 
-/* Reads the ties, which are arrays and thus nothing for read_list(). The length is set before
- * the allocation of the array, which is zero items long if there are none. */
+/* Reads the ties, which are arrays, so read_list() cannot read them. The length is computed before
+ * the array is allocated; with no ties the array has length 0. */
 static int read_tied(struct decoder *d, void *record, enum shf_json_kind first)
 {
 	struct shf_manifest *m = record;
@@ -464,7 +465,7 @@ static int read_needs(struct decoder *d, void *record, enum shf_json_kind first)
 	                                                       "holds what is no string");
 }
 
-/* The constants of this version: another value would be another format. */
+/* Checks a constant of this version: with another value, the format would be another one. */
 static int read_constant(struct decoder *d, const char *member, uint64_t want)
 {
 	uint64_t got;
@@ -519,8 +520,8 @@ static int read_self(struct decoder *d, void *record, enum shf_json_kind first)
 	return first == SHF_JSON_STRING ? 0 : fail_at_member(d, first, "self", "is no string");
 }
 
-/* AT() takes offset and size from the struct, so K_FIXED fields follow a change of an array's
- * length by themselves. */
+/* AT() takes offset and size from the struct, so a K_FIXED field needs no change when the length of
+ * its array changes. */
 #define OTHER(name, read) { name, K_OTHER, false, 0, 0, read }
 #define AT(name, kind, member) { name, kind, false, offsetof(struct shf_manifest, member), \
 	sizeof(((struct shf_manifest *)0)->member), NULL }
@@ -553,9 +554,9 @@ static const struct field root_fields[] = {
 };
 _Static_assert(COUNT(root_fields) <= FIELDS_MAX, "read_members counts on it");
 
-/* Checks whether this version can read the rest. Version 1 knows no needs, so any string in the
- * list is one that it does not know. kind is the first token of the value. A value of another kind
- * is passed over here and refused as damage by read_needs(). */
+/* Checks "needs". Version 1 knows no needs, so any string in the list is one that it does not know.
+ * kind is the first token of the value. A value of another kind is skipped here and refused as
+ * damage by read_needs(). */
 static int check_needs(struct decoder *d, enum shf_json_kind kind)
 {
 	if (kind != SHF_JSON_ARRAY)
@@ -570,13 +571,13 @@ static int check_needs(struct decoder *d, enum shf_json_kind kind)
 	return fail_at_member(d, kind, "needs", "holds what is no string");
 }
 
-/* Walks the whole document once, for "sheaf" and "needs" alone. The members may stand in any
- * order, and a newer format may give all others new meanings, so nothing else may be judged
- * before these two are found. A step from a newer sheaf must be reported as that (EFORMAT), not
- * as damaged (ECORRUPT): the rules of resuming treat the two differently.
+/* Walks the whole document once, for "sheaf" and "needs" alone. The members may come in any order,
+ * and a newer format may give all others new meanings, so nothing else may be judged before these
+ * two are known. A step from a newer sheaf must be reported as EFORMAT, not as damaged (ECORRUPT),
+ * because a resume treats the two differently.
  *
- * The walk also proves that the document is one object with nothing after it, so the second
- * pass need not look behind its end. */
+ * The walk also verifies that the document is one object with nothing after it, so the second pass
+ * need not check that. */
 static int check_version(struct decoder *d)
 {
 	enum shf_json_kind kind = shf_json_next(&d->json);
@@ -608,9 +609,9 @@ static int check_version(struct decoder *d)
 #define TAIL_END "\"}\n"
 #define TAIL_BYTES (sizeof(TAIL_HEAD) - 1 + 16 + sizeof(TAIL_END) - 1)
 
-/* Verifies the sum that the manifest carries of itself. The tail has a fixed form and length,
- * so it is found from the end without parsing; a manifest that was cut short or appended to
- * fails here. Only bytes that pass reach the JSON reader. */
+/* Verifies the checksum in the manifest's tail. The tail has a fixed form and length, so it is
+ * found from the end without parsing; a manifest that was cut short or appended to fails here. Only
+ * bytes that pass reach the JSON reader. */
 static int check_self(struct decoder *d, const uint8_t *bytes, size_t n)
 {
 	const uint8_t *tail, *digits;
@@ -638,9 +639,9 @@ static int check_self(struct decoder *d, const uint8_t *bytes, size_t n)
 	return 0;
 }
 
-/* The order of the proofs is that of doc/format.md, section 6: the sum, the version, the
- * members, the rules. Each one makes the next one meaningful: without the sum every damage
- * would be reported as some odd member. *m is written on success only. */
+/* The order of the checks is that of doc/format.md, section 6: the sum, the version, the members,
+ * the rules. Each one makes the next one meaningful: without the sum any damage would be reported
+ * as some odd member. *m is written on success only. */
 int shf_manifest_decode(struct shf_manifest *m, struct shf_arena *arena, const uint8_t *bytes,
 			size_t n, const char *where, struct sheaf_error *err)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The safetensors header, read: bytes of a stranger become structs or a sentence.
+/* Parses the safetensors header. The file may come from anywhere and may be hostile.
  *
- * Always true here: memory and time are linear in the header (the sorts add a logarithm);
- * offsets in sentences count from the start of the file, in the data section from the start of
- * the data. What is accepted tiles the data section: no byte of it belongs to no tensor or two.
- */
+ * Always true here: memory and time are linear in the header (the sorts add a logarithm). Offsets
+ * in sentences count from the start of the file, those in the data section from the start of the
+ * data. An accepted header tiles the data section: every byte of it belongs to exactly one
+ * tensor. */
 #include "safetensors.h"
 
 #include <inttypes.h>
@@ -16,20 +16,20 @@
 #include "json.h"
 #include "valid.h"
 
-/* A tensor, and the byte of the file where the header names it. Sentences about two tensors
- * name both places, and by then the JSON reader is far behind them. */
-struct item {                           /* a tensor, and where the header names it */
+/* A tensor, and the byte of the file where the header names it: sentences about two tensors name
+ * both places, when the JSON reader is far past them. */
+struct item {
 	struct shf_st_tensor t;
 	size_t at;
 };
-/* The state of one parse. items and keys live on the heap until the header is proved; texts go
- * to the arena at once. `st` is the caller's local copy, of which the payload's size is already
- * known. */
+/* The state of one parse. items and keys are on the heap until the whole header was accepted; texts
+ * go to the arena at once. `st` is a local copy of the caller's struct, in which payload_bytes is
+ * already set. */
 struct reader {
 	struct shf_json json;
 	struct shf_arena *arena;        /* borrowed */
 	struct shf_buf items;           /* of struct item */
-	struct shf_buf keys;            /* of const char *: those of __metadata__ */
+	struct shf_buf keys;            /* of const char *: the keys of __metadata__ */
 	struct shf_st *st;              /* borrowed */
 	const char *where;
 	struct sheaf_error *err;
@@ -37,8 +37,8 @@ struct reader {
 };
 /* One bit for each field of an entry that was seen, by its index in read_field(). */
 enum { F_DTYPE = 1, F_SHAPE = 2, F_OFFSETS = 4, F_ALL = 7 };
-/* One entry while its fields come in, which they may do in any order. Only when all are there
- * can dtype, shape and offsets be compared. */
+/* One entry while its fields are read, which may come in any order. dtype, shape and offsets can be
+ * compared only when all are there. */
 struct entry {
 	struct item item;
 	unsigned seen;                  /* F_... */
@@ -51,8 +51,8 @@ static int header_no_memory(struct reader *r)
 	return shf_fail(r->err, SHEAF_ENOMEM, "%s: out of memory for its header", r->where);
 }
 
-/* Fails because the document itself is broken. A reader that ran out of memory also stops, and
- * ENOMEM must not look like a bad file: the caller would pass over a good checkpoint. */
+/* Fails because the JSON reader stopped. It also stops when memory is out; that must not look like
+ * a bad file, or the caller would skip a good checkpoint. */
 static int header_json_fail(struct reader *r)
 {
 	if (r->json.scratch.oom)
@@ -72,8 +72,8 @@ static int bad_entry(struct reader *r, const struct entry *e, const char *why)
 			shf_name_show(e->item.t.name), e->item.t.name, why, r->json.at);
 }
 
-/* Fails because another token came than was wanted. It may be an error of the document or a
- * value of the wrong kind; e is NULL outside of an entry. */
+/* Fails because of an unexpected token: an error of the JSON reader or a value of the wrong kind. e
+ * is NULL outside of an entry. */
 static int bad_kind(struct reader *r, const struct entry *e, enum shf_json_kind kind,
 		    const char *why)
 {
@@ -100,10 +100,9 @@ static int read_dtype(struct reader *r, struct entry *e)
 			r->json.at);
 }
 
-/* Stores dimension i. The struct holds SHEAF_DIMS_MAX of them. A shape with more moves to an
- * array in the arena, of SHF_ST_DIMS_MAX at most; beyond that the dimensions are counted and
- * dropped, because NumPy and torch have no more, and the bytes are still readable without a
- * shape. */
+/* Stores dimension i. The struct has room for SHEAF_DIMS_MAX of them. A longer shape moves to an
+ * array of SHF_ST_DIMS_MAX in the arena. Dimensions beyond that are counted and dropped: NumPy and
+ * torch have no more, and the bytes can still be read without a shape. */
 static int add_dim(struct reader *r, struct entry *e, int64_t **dims, int64_t i, int64_t dim)
 {
 	if (i < SHEAF_DIMS_MAX)
@@ -120,9 +119,9 @@ static int add_dim(struct reader *r, struct entry *e, int64_t **dims, int64_t i,
 	return 0;
 }
 
-/* Reads the shape. A zero makes the tensor empty, but the product of the other dimensions must
- * fit 63 bits all the same, whatever their order: code that multiplies a part of them, as a
- * stride does, then cannot overflow.
+/* Reads the shape. A zero makes the tensor empty, but the product of the other dimensions must fit
+ * 63 bits all the same. So code that multiplies some of the dimensions, as for a stride, cannot
+ * overflow.
  *
  * Time stays linear in the header, because each dimension is a token of it. */
 static int read_shape(struct reader *r, struct entry *e)
@@ -206,7 +205,7 @@ static int read_field(struct reader *r, struct entry *e)
 	return i == 1 ? read_shape(r, e) : read_offsets(r, e);
 }
 
-/* The bytes that dtype and shape ask for must be those that the offsets give. Types below 8
+/* Checks that the bytes computed from dtype and shape are those between the offsets. Types below 8
  * bits come in groups that fill whole bytes (dtype.h), and a tensor that ends inside a byte is
  * refused. */
 static int check_tensor_size(struct reader *r, struct entry *e)
@@ -229,8 +228,8 @@ static int check_tensor_size(struct reader *r, struct entry *e)
 	return 0;
 }
 
-/* Reads one entry of the header after its name. All three fields must be there, each once,
- * which read_field() has seen to. */
+/* Reads one entry of the header after its name. Each of the three fields must be there;
+ * read_field() refuses a second one. */
 static int read_tensor_entry(struct reader *r, struct entry *e)
 {
 	enum shf_json_kind kind = shf_json_next(&r->json);
@@ -258,9 +257,9 @@ static int read_tensor_entry(struct reader *r, struct entry *e)
 	return r->items.oom ? header_no_memory(r) : 0;
 }
 
-/* Keeps a key of __metadata__ to find duplicates. A key may hold any text, also a NUL, so C
- * strings cannot hold it as it is. The escaped form that the emitter writes has no NUL and is
- * one to one, so equal keys and equal escaped keys are the same thing. */
+/* Stores a key of __metadata__, to find duplicates later. A key may have any text, even a NUL, so
+ * it is stored in the escaped form, which is a C string. Escaping is one to one: equal escaped keys
+ * are equal keys. */
 static int add_metadata_key(struct reader *r, const char *text, size_t n)
 {
 	struct shf_buf quoted = SHF_BUF_INIT;
@@ -287,9 +286,8 @@ static int check_metadata_keys(struct reader *r)
 			r->where, shf_name_show(twice), twice, r->json.at);
 }
 
-/* Reads __metadata__. Values must be strings, as the format says; of them only "format" is
- * kept. One with a NUL in it is ignored, since it cannot be shown as a C string and names no
- * format we know. */
+/* Reads __metadata__. Values must be strings, as the format says; only that of "format" is kept. A
+ * value with a NUL is ignored, since it is no C string and no format that we know. */
 static int read_header_metadata(struct reader *r)
 {
 	enum shf_json_kind kind;
@@ -377,8 +375,8 @@ static int items_by_name(const void *a, const void *b)
 	return strcmp(((const struct item *)a)->t.name, ((const struct item *)b)->t.name);
 }
 
-/* An empty tensor shares its offset with another one, and the name decides. It may thus come
- * before or after the tensor that begins there; check_tiling() takes both. */
+/* Compares by offset, then by name. An empty tensor shares its offset with another one, and may
+ * come before or after the tensor that begins there; check_tiling() accepts both. */
 static int by_offset(const void *a, const void *b)
 {
 	const struct item *x = a, *y = b;
@@ -405,17 +403,16 @@ static int check_item_names(struct reader *r, const struct item *items, size_t n
 	return 0;
 }
 
-/* Proves that the tensors tile the data section: sorted by offset, each one begins where the
- * one before it ends. So no byte belongs to two tensors or to none, and a file cannot hide
- * bytes from someone who reads it tensor by tensor.
+/* Checks that the tensors tile the data section: sorted by offset, each one begins where the one
+ * before it ends. So every byte belongs to exactly one tensor, and a file cannot hide bytes from a
+ * reader that reads it tensor by tensor.
  *
- * An empty tensor may stand where another one begins or ends. The sort may put it behind a
- * tensor that begins at the same offset; by then pos has moved past that, so this case is let
- * through before the comparison. t->off < pos implies that pos is not 0, hence that `last` is
- * set. */
+ * An empty tensor may lie where another one begins or ends. The sort may place it after a tensor
+ * that begins at the same offset; pos has already moved past that one, so this case is accepted
+ * before the comparison. t->off < pos implies that pos is not 0, so `last` is set. */
 static int check_tiling(struct reader *r, const struct item *items, size_t n)
 {
-	const struct item *last = NULL; /* the newest that is not empty */
+	const struct item *last = NULL; /* the last tensor so far that is not empty */
 	uint64_t pos = 0;
 
 	for (size_t i = 0; i < n; i++) {
@@ -446,8 +443,8 @@ static int check_tiling(struct reader *r, const struct item *items, size_t n)
 	return 0;
 }
 
-/* Sorts and proves what was read, then moves it to the arena. The names are checked first
- * because they need another order; the order by offset is the one that the caller gets. */
+/* Sorts and checks the tensors, then moves them to the arena. Names are checked first because they
+ * need another order; the caller gets the order by offset. */
 static int header_finish(struct reader *r)
 {
 	struct item *items = (struct item *)(void *)r->items.data;
@@ -475,9 +472,9 @@ static int header_finish(struct reader *r)
 	return 0;
 }
 
-/* N is compared with the file's size before any memory is taken for the header: a file of a few
- * bytes that claims 100 MB costs nothing. n < 2 is too short for "{}". The subtraction cannot
- * wrap, because the file has 8 bytes at least. */
+/* N is compared with the size of the file before any memory is allocated for the header: a file of
+ * a few bytes that claims a header of 100 MB costs nothing. n < 2 is too short for "{}". The
+ * subtraction cannot wrap, because the file has at least 8 bytes. */
 int shf_st_header_bytes(uint64_t *header_bytes, const uint8_t first[8], uint64_t file_bytes,
 			const char *where, struct sheaf_error *err)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The safetensors header, written. Its bytes are a function of the tensors alone. */
+/* Writes the safetensors header. Its bytes are a function of the tensors alone, so equal states
+ * give equal files. */
 #include "safetensors.h"
 
 #include <inttypes.h>
@@ -10,10 +11,10 @@
 #include "json.h"
 #include "valid.h"
 
-#define ALIGN 4096                      /* of 8 + N */
+#define ALIGN 4096                      /* 8 + N is a multiple of this */
 
-/* Refuses a name that stands twice. The names are sorted in a copy, since the order of the
- * tensors is that of the file. */
+/* Refuses a name that is there twice. The names are sorted in a copy, since the order of the
+ * tensors must stay that of the file. */
 static int check_tensors_unique(const struct shf_st_tensor *tensors, size_t n,
                                 struct sheaf_error *err)
 {
@@ -32,9 +33,9 @@ static int check_tensors_unique(const struct shf_st_tensor *tensors, size_t n,
 	return rc;
 }
 
-/* Refuses a tensor that our own reader would not take at offset pos: a bad name, a size that
- * does not fit dtype and shape, a gap or an overlap. The rules are those of safetensors.c, so
- * that no bug above this function can publish a file that cannot be loaded. */
+/* Refuses a tensor that our own reader would refuse at offset pos: a bad name, a size that does not
+ * match dtype and shape, a gap or an overlap. The rules are those of safetensors.c, so that no bug
+ * in a caller can publish a file that cannot be loaded. */
 static int check_tensor(const struct shf_st_tensor *t, uint64_t pos, struct sheaf_error *err)
 {
 	uint64_t items = 1, bytes;
@@ -77,7 +78,7 @@ static void add_decimal(struct shf_buf *out, uint64_t v)
 	shf_buf_add(out, text + at, sizeof(text) - at);
 }
 
-/* Writes the comma first: the member before is always there, since __metadata__ opens the
+/* Writes a comma and an entry. There always is a member before: __metadata__ is the first of the
  * object. */
 static void add_tensor_entry(struct shf_buf *out, const struct shf_st_tensor *t)
 {
@@ -98,12 +99,12 @@ static void add_tensor_entry(struct shf_buf *out, const struct shf_st_tensor *t)
 	shf_buf_adds(out, "]}");
 }
 
-/* The length N is not known before the entries are written, so its 8 bytes are left zero and
- * filled in last. Padding makes 8 + N a multiple of 4096: the data section then begins on a
- * page, and so do the tensors that placement puts first.
+/* The length N is not known before the entries are written, so its 8 bytes are filled in last.
+ * Padding makes 8 + N a multiple of 4096: the data section then begins on a page, and so do the
+ * tensors that placement puts first.
  *
- * All tensors are checked before the first byte is written. A header beyond the format's limit
- * of 100 MB is taken back out of `out`; placement begins a new file long before that (place.c). */
+ * All tensors are checked before the first byte is written. A header beyond the format's limit of
+ * 100 MB is removed from out again; placement begins a new file long before that (place.c). */
 int shf_st_write(struct shf_buf *out, const struct shf_st_tensor *tensors, size_t n,
 		 struct sheaf_error *err)
 {

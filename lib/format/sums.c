@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf.sums, the table of sums and digests: put, get, and the proof that a table is whole.
+/* sheaf.sums, the table of sums and digests: writing, reading, and the checks of a whole table.
  *
- * Always true here: a table that shf_sums_open took has every record inside its section, so that
- * the accessors need no checks; the layout follows from the four counts alone.
- */
+ * Always true here: in a table that shf_sums_open accepted, every record lies inside its section,
+ * so the accessors need no checks; the layout follows from the four counts alone. */
 #include "sums.h"
 
 #include <assert.h>
@@ -20,12 +19,12 @@
 #define MAGIC "SHEAFSUM"
 #define VERSION 1
 #define BLOCK_BYTES (UINT64_C(1) << 20)
-/* The header's own sum stands in its last 8 bytes and covers all before it. */
+/* The header ends in its own checksum, which covers all before it. */
 #define HEAD_CRC_AT 120
 
-/* Moves *at past an array of n items and up to the next multiple of 64. Returns false on
- * overflow: the counts may come from a damaged or hostile header, and an offset that wrapped
- * would point into the file again. */
+/* Moves *at past an array of n items and up to the next multiple of 64. Returns false on overflow:
+ * the counts may come from a damaged or hostile header, and an offset that wrapped would point into
+ * the table again. */
 static bool skip_array(uint64_t *at, uint64_t n, uint64_t size)
 {
 	uint64_t bytes, end;
@@ -137,7 +136,7 @@ struct shf_sums_tensor shf_sums_get_tensor(const uint8_t in[SHF_SUMS_TENSOR])
 	};
 }
 
-/* Are all n bytes 0? */
+/* Returns whether all n bytes are 0. */
 static bool is_zero(const uint8_t *p, uint64_t n)
 {
 	while (n && !*p) {
@@ -147,13 +146,13 @@ static bool is_zero(const uint8_t *p, uint64_t n)
 	return !n;
 }
 
-/* Proves the header alone, from its 128 bytes and the file's size. The checksum comes before
- * the version, so damage is not mistaken for a newer format; the version comes before
+/* Checks the header alone, from its 128 bytes and the size of the table. The checksum comes before
+ * the version, so that damage is not mistaken for a newer format; the version comes before
  * everything else, since a newer header may differ there.
  *
- * The offsets are recomputed from the counts and the whole struct compared, which works with
- * memcmp() because all members are uint64_t: the struct has no padding. Numbers of files and
- * tensors are stored in 32 bits elsewhere in the table, hence the two bounds. */
+ * The offsets are recomputed from the counts and the whole structs are compared. memcmp() can do
+ * that because all members are uint64_t, so the struct has no padding. Numbers of files and tensors
+ * are stored in 32 bits elsewhere in the table, hence the two limits. */
 int shf_sums_get_head(struct shf_sums_head *h, const uint8_t *bytes, uint64_t file_bytes,
 		      const char *where, struct sheaf_error *err)
 {
@@ -196,16 +195,15 @@ int shf_sums_get_head(struct shf_sums_head *h, const uint8_t *bytes, uint64_t fi
 	return 0;
 }
 
-/* A bound from below: "":{"dtype":"U8","shape":[],"data_offsets":[0,0]} has 49. */
+/* The least bytes of an entry in a header: "":{"dtype":"U8","shape":[],"data_offsets":[0,0]} has
+ * 49. */
 #define ENTRY_MIN 40
-#define FAMILY_MAX 34                   /* a family and its two NULs */
+#define FAMILY_MAX 34                   /* bytes of a family, with its NUL and that of the name */
 
-/* A table may claim to be large; before memory is taken for it, its counts are compared with
- * what the manifest says. The number of blocks follows from the sizes of the files exactly.
- * Tensors and names are bounded from above: each tensor has an entry in a header, a header is
- * no larger than its file or than the format allows, and an entry takes ENTRY_MIN bytes at
- * least. Names stand in the headers too, where escapes can only lengthen them, so only families
- * and NULs are extra. */
+/* The number of blocks follows exactly from the sizes of the files. Tensors and names are bounded
+ * from above: each tensor has an entry in a header, a header is no larger than its file or than the
+ * format allows, and an entry has at least ENTRY_MIN bytes. Names are in the headers too, where
+ * escapes can only lengthen them, so only families and NULs come on top. */
 bool shf_sums_is_likely(const struct shf_sums_head *h, const struct shf_manifest *m)
 {
 	uint64_t blocks = 0, text = 0;
@@ -221,8 +219,7 @@ bool shf_sums_is_likely(const struct shf_sums_head *h, const struct shf_manifest
 	       h->names_bytes <= text + h->tensors_n * FAMILY_MAX;
 }
 
-/* The accessors below index a table that shf_sums_open() has proved; the caller's index is the
- * only thing left to assert. */
+/* The table was checked by shf_sums_open(), so only the index from the caller is left to assert. */
 struct shf_sums_file shf_sums_file(const struct shf_sums *s, uint64_t i)
 {
 	assert(i < s->head.files_n);
@@ -246,7 +243,7 @@ const char *shf_sums_family(const struct shf_sums *s, const struct shf_sums_tens
 	return (const char *)s->bytes + s->head.names_off + t->name_off;
 }
 
-/* A record names its family; the name proper stands behind the family's NUL. */
+/* The names section has family, NUL, name, NUL for each tensor. */
 const char *shf_sums_name(const struct shf_sums *s, const struct shf_sums_tensor *t)
 {
 	const char *family = shf_sums_family(s, t);
@@ -263,9 +260,8 @@ uint64_t shf_sums_key(const char *family, const char *name)
 	return shf_crc64_more(crc, name, strlen(name));
 }
 
-/* Slot i of the permutation, which is stored in the record of tensor i but has nothing to do
- * with that tensor. slot() and key() read single fields, because the binary search needs no
- * others. */
+/* Returns slot i of the permutation. It is stored in the record of tensor i, but is not about that
+ * tensor. slot() and key() read single fields, because the binary search needs no others. */
 static uint32_t slot(const struct shf_sums *s, uint64_t i)
 {
 	return shf_get32(s->bytes + s->head.tensors_off + i * SHF_SUMS_TENSOR + 52);
@@ -276,8 +272,8 @@ static uint64_t key(const struct shf_sums *s, uint64_t i)
 	return shf_get64(s->bytes + s->head.tensors_off + i * SHF_SUMS_TENSOR + 32);
 }
 
-/* A binary search finds the first slot whose key is not below the one wanted. Keys are sums of
- * 64 bits, and different names may share one, so all slots of equal key are compared by name. */
+/* A binary search finds the first slot whose key is not below the key wanted. Different names may
+ * have the same 64-bit key, so all slots of equal key are compared by name. */
 int64_t shf_sums_find(const struct shf_sums *s, const char *family, const char *name)
 {
 	uint64_t want = shf_sums_key(family, name), lo = 0, hi = s->head.tensors_n;
@@ -299,15 +295,15 @@ int64_t shf_sums_find(const struct shf_sums *s, const char *family, const char *
 	return -1;
 }
 
-struct check {                          /* of one table */
+struct check {                          /* the table that is checked, and where its sentences go */
 	const struct shf_sums *s;
 	const char *where;
 	struct sheaf_error *err;
 };
 
-/* Verifies every 64 KiB page of the table. The manifest's sum covers the header and the list of
- * page sums, and these cover the rest, so the chain of trust begins in the manifest. A reader
- * that wants one tensor could verify only the pages that it reads. */
+/* Verifies every 64 KiB page of the table. The manifest's checksum covers the header and the page
+ * sums, and these cover the rest, so the chain of trust begins in the manifest. A reader that needs
+ * one tensor can verify only the pages that it reads. */
 static int check_pages(const struct check *c, uint64_t crc)
 {
 	const struct shf_sums_head *h = &c->s->head;
@@ -332,9 +328,9 @@ static int check_pages(const struct check *c, uint64_t crc)
 	return 0;
 }
 
-/* The bytes between the sections must be 0. The page sums cover them, so they cannot change by
- * accident; the check keeps them free for a later version and the table's bytes a function of
- * its contents. */
+/* Checks that the bytes between the sections are 0. The page sums cover them, so they cannot change
+ * by accident; the check makes sure that a later version can use them, and that the same contents
+ * give the same bytes. */
 static int check_padding(const struct check *c)
 {
 	const struct shf_sums_head *h = &c->s->head;
@@ -357,8 +353,8 @@ static int bad_tensor(const struct check *c, uint64_t i, const char *why)
 }
 
 /* Checks name and key of tensor i. Names follow each other without gaps in the order of the
- * tensors: *name_off is where this one must lie, and moves past it. name_bytes is compared with
- * what is left before anything is read, and the byte behind the name must be NUL, so strlen()
+ * tensors: *name_off is where this one must begin, and is moved past it. name_bytes is compared
+ * with what is left before anything is read, and the byte after the name must be NUL, so strlen()
  * ends inside the section. name_bytes counts the family, its NUL and the name. */
 static int check_name(const struct check *c, uint64_t i, uint64_t *name_off)
 {
@@ -369,7 +365,7 @@ static int check_name(const struct check *c, uint64_t i, uint64_t *name_off)
 
 	if (t.name_off != *name_off || t.name_bytes >= left || text[t.name_bytes])
 		return bad_tensor(c, i, "its name does not lie where the names say");
-	family_n = strlen(text);        /* ends at the NUL just seen at the latest */
+	family_n = strlen(text);        /* ends at text[t.name_bytes] at the latest */
 	if (family_n >= t.name_bytes || !shf_family_is_valid(text))
 		return bad_tensor(c, i, "its family is no valid one");
 	name = text + family_n + 1;
@@ -381,13 +377,13 @@ static int check_name(const struct check *c, uint64_t i, uint64_t *name_off)
 	return 0;
 }
 
-/* Proves that the tensors of a file tile it behind its header: each one begins where the one
- * before it ends, and the last ends with the file. An empty tensor stands on the start or the
- * end of another; `last` is where the newest tensor that is not empty began, and UINT64_MAX,
- * which no offset equals, before there is one.
+/* Checks that the tensors of a file tile it after its header: each one begins where the one before
+ * it ends, and the last ends with the file. An empty tensor lies at the start or the end of
+ * another. `last` is where the last tensor that is not empty began; UINT64_MAX, which no offset
+ * equals, while there is none.
  *
- * The expected bytes are computed from dtype and items, so a record cannot claim more than its
- * type allows. */
+ * The expected bytes are computed from dtype and items, so a record cannot claim more than its type
+ * allows. */
 static int check_tensors_of(const struct check *c, uint32_t file, const struct shf_sums_file *f)
 {
 	uint64_t pos = f->header_bytes, last = UINT64_MAX, bytes;
@@ -419,9 +415,9 @@ static int check_tensors_of(const struct check *c, uint32_t file, const struct s
 	return 0;
 }
 
-/* Blocks and tensors are numbered through all files without gaps. The comparisons with what is
- * left come before the additions, so nothing wraps and every record that check_tensors_of()
- * reads is inside the table. */
+/* Checks the files. Blocks and tensors are numbered through all files without gaps. The comparisons
+ * with what is left come before the additions, so nothing wraps, and every record that
+ * check_tensors_of() reads is inside the table. */
 static int check_sums_files(const struct check *c)
 {
 	const struct shf_sums_head *h = &c->s->head;
@@ -451,7 +447,7 @@ static int check_sums_files(const struct check *c)
 	return 0;
 }
 
-/* The names must fill their section exactly: bytes between or behind them would belong to no
+/* Checks all names. They must fill their section exactly: other bytes there would belong to no
  * tensor. */
 static int check_sums_names(const struct check *c)
 {
@@ -479,9 +475,9 @@ static int by_pair(const void *a, const void *b)
 	return order ? order : strcmp(x + strlen(x) + 1, y + strlen(y) + 1);
 }
 
-/* Tensors of equal key, in slots [from, to), may be different names whose sums collide, but
- * never one name twice. There are mostly two of them; sorting keeps names that were made to
- * collide from costing n^2. */
+/* Checks the tensors of equal key, in slots [from, to). They may be different names with the same
+ * checksum, but no name may be there twice. There are mostly two of them; they are sorted so that a
+ * hostile table with many names of one key does not cost n^2. */
 static int check_equal_keys(const struct check *c, uint64_t from, uint64_t to)
 {
 	size_t n = (size_t)(to - from);
@@ -507,10 +503,10 @@ static int check_equal_keys(const struct check *c, uint64_t from, uint64_t to)
 	return rc;
 }
 
-/* Proves that the slots are a permutation in the right order. The pairs (key, number) must
- * strictly ascend, so no number stands twice, and every number is below n; n distinct numbers
- * below n are a permutation. Runs of equal keys are handed to check_equal_keys(); the last run
- * ends with the table, outside of the loop. */
+/* Checks that the slots are a permutation in the right order. The pairs (key, number) must strictly
+ * ascend, so no number is there twice, and every number is below n; n distinct numbers below n are
+ * a permutation. Runs of equal keys are passed to check_equal_keys(); the last run ends with the
+ * table, after the loop. */
 static int check_slots(const struct check *c)
 {
 	uint64_t n = c->s->head.tensors_n, run = 0;
@@ -532,9 +528,9 @@ static int check_slots(const struct check *c)
 	return rc == 0 && n - run > 1 ? check_equal_keys(c, run, n) : rc;
 }
 
-/* The order matters. The header bounds every section, the pages prove that the bytes are those
- * that were written, the files bound the tensors, and the names must be valid strings before
- * the slots compare them. *s is written on success only. */
+/* The order matters. The header gives the bounds of every section, the pages prove that the bytes
+ * are those that were written, the files give the bounds of the tensors, and the names must be
+ * valid strings before the slots compare them. *s is written on success only. */
 int shf_sums_open(struct shf_sums *s, const uint8_t *bytes, size_t n, uint64_t crc,
 		  const char *where, struct sheaf_error *err)
 {

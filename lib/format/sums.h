@@ -25,12 +25,12 @@
 #define SHF_SUMS_HEADER 128
 #define SHF_SUMS_FILE 32
 #define SHF_SUMS_TENSOR 64
-#define SHF_SUMS_DIGEST 40      /* of a tensor: where its digest is */
+#define SHF_SUMS_DIGEST 40      /* offset of the digest in the record of a tensor */
 #define SHF_SUMS_PAGE (UINT64_C(64) << 10)
 struct shf_sums_head {
 	uint64_t files_n, tensors_n, blocks_n, names_bytes;
 	uint64_t files_off, tensors_off, blocks_off, names_off, pages_off;
-	uint64_t bytes;                 /* of the file */
+	uint64_t bytes;                 /* of the whole table */
 };
 struct shf_sums_file {
 	uint64_t bytes, first_block, first_tensor;
@@ -38,42 +38,48 @@ struct shf_sums_file {
 };
 struct shf_sums_tensor {
 	uint64_t off, bytes;
-	uint32_t file, name_bytes;      /* name_bytes: of family 00 name, without the last 00 */
+	uint32_t file, name_bytes;      /* name_bytes: length of family 00 name, without the last
+	                                 * 00 */
 	uint64_t name_off, key, digest;
 	uint16_t dtype;
 	uint8_t ndim;
 	uint32_t slot;
 	uint64_t items;
 };
-/* Fill offsets and bytes from the four counts; false on overflow. */
+/* Fills the offsets and bytes from the four counts. Returns false on overflow. */
 bool shf_sums_layout(struct shf_sums_head *h);
 void shf_sums_put_head(uint8_t out[SHF_SUMS_HEADER], const struct shf_sums_head *h);
 void shf_sums_put_file(uint8_t out[SHF_SUMS_FILE], const struct shf_sums_file *f);
 void shf_sums_put_tensor(uint8_t out[SHF_SUMS_TENSOR], const struct shf_sums_tensor *t);
-/* Header of a file of file_bytes bytes: every offset and count checked against it. ECORRUPT. */
+/* Reads the header of a table of file_bytes bytes. Every offset and count is checked against that
+ * size. ECORRUPT, or EFORMAT for a newer version. */
 int shf_sums_get_head(struct shf_sums_head *h, const uint8_t *bytes, uint64_t file_bytes,
                       const char *where, struct sheaf_error *err);
-/* Have files of these sizes so many blocks, and can their headers have so many tensors and names?
- * Asked before memory is taken for a table that says it is large. */
+/* Returns whether the counts in a header can be true of the files in the manifest: the number of
+ * blocks follows from their sizes, and tensors and names must have room in their headers. A reader
+ * of a table above SHF_SUMS_SMALL bytes checks this before it allocates memory for the table. */
 #define SHF_SUMS_SMALL (UINT64_C(16) << 20)
 bool shf_sums_is_likely(const struct shf_sums_head *h, const struct shf_manifest *m);
 struct shf_sums_file shf_sums_get_file(const uint8_t in[SHF_SUMS_FILE]);
 struct shf_sums_tensor shf_sums_get_tensor(const uint8_t in[SHF_SUMS_TENSOR]);
-/* The whole table in memory, checked: page sums, header, every record's ranges, names UTF-8 and
- * NUL-ended, slots a permutation in order, keys right, no tensor twice, files' tensors consecutive
- * and without gaps behind the header, blocks_n equal to the sum over files. EFORMAT: a newer
- * version. bytes stays borrowed. crc: what the manifest says of header and page table. */
+/* A whole table in memory. shf_sums_open() checks all of it: page sums, header, the ranges of every
+ * record, names (UTF-8, NUL-ended), slots (a permutation in order), keys, that no tensor is there
+ * twice, that the tensors of a file are consecutive and without gaps after its header, and that
+ * blocks_n is the sum over the files. crc: what the manifest says of header and page table. Returns
+ * 0, SHEAF_ECORRUPT, SHEAF_EFORMAT (a newer version) or SHEAF_ENOMEM. */
 struct shf_sums {
 	struct shf_sums_head head;
 	const uint8_t *bytes;           /* borrowed */
 };
 int shf_sums_open(struct shf_sums *s, const uint8_t *bytes, size_t n, uint64_t crc,
                   const char *where, struct sheaf_error *err);
+/* Records and sums by number, of a table that was opened; strings are borrowed from it. */
 struct shf_sums_file shf_sums_file(const struct shf_sums *s, uint64_t i);
 struct shf_sums_tensor shf_sums_tensor(const struct shf_sums *s, uint64_t i);
 uint64_t shf_sums_block(const struct shf_sums *s, uint64_t i);
 const char *shf_sums_family(const struct shf_sums *s, const struct shf_sums_tensor *t);
 const char *shf_sums_name(const struct shf_sums *s, const struct shf_sums_tensor *t);
-int64_t shf_sums_find(const struct shf_sums *s, const char *family, const char *name); /* -1 */
-uint64_t shf_sums_key(const char *family, const char *name);
+/* Returns the number of a tensor, or -1. */
+int64_t shf_sums_find(const struct shf_sums *s, const char *family, const char *name);
+uint64_t shf_sums_key(const char *family, const char *name);    /* as stored in the table */
 #endif

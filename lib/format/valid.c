@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which names may stand for a tensor, a family, a file, a note. Everything that becomes part of
- * a path or is shown to a person is checked here, whatever wrote it: a manifest from elsewhere
+/* Which names are valid for a tensor, a family, a file, a note. Everything that becomes part of a
+ * path or is shown to a person is checked here, wherever it comes from: a manifest from elsewhere
  * must not name a file outside of its step, nor send escape sequences to a terminal. */
 #include "valid.h"
 #include "decimal.h"
@@ -10,10 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Does the text hold a Unicode control character: C0 (below 0x20), DEL (0x7f) or C1
- * (U+0080..U+009F)? C1 in UTF-8 is c2 followed by 80..9f, and terminals obey it as they obey
- * ESC. In valid UTF-8 the byte c2 is always the first of a sequence, so the test cannot match
- * inside another character. */
+/* Returns whether the text has a Unicode control character: C0 (below 0x20), DEL (0x7f) or C1
+ * (U+0080..U+009F). C1 in UTF-8 is c2 followed by 80..9f, and terminals obey it as they obey ESC.
+ * In valid UTF-8 the byte c2 is always the first of a sequence, so the test cannot match inside
+ * another character. */
 static bool has_controls(const char *s, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
@@ -57,8 +57,8 @@ bool shf_family_is_valid(const char *s)
 	return true;
 }
 
-/* Has s 1 to `most` bytes, each a small letter, a digit, one of `more`, or, if `upper`, a
- * capital? The loop ends at the NUL, so strchr() is never asked for one, which it would find. */
+/* Returns whether s has 1 to `most` bytes, each a small letter, a digit, one of `more`, or, if
+ * `upper`, a capital. The loop ends before the NUL, which strchr() would find in `more`. */
 static bool is_word(const char *s, size_t most, bool upper, const char *more)
 {
 	size_t n = 0;
@@ -76,7 +76,7 @@ bool shf_attached_is_valid(const char *s)
 {
 	if (!is_word(s, 128, true, "._-") || !strcmp(s, ".") || !strcmp(s, ".."))
 		return false;
-	/* Ours: sheaf.json, sheaf.sums, alive-<node> in the stage, and all weights. */
+	/* Reserved names: sheaf.json, sheaf.sums, alive-<node> in the stage, and all weights. */
 	return strncmp(s, "sheaf.", 6) != 0 && strncmp(s, "alive-", 6) != 0 &&
 	       !strstr(s, ".safetensors");
 }
@@ -91,8 +91,8 @@ bool shf_stream_is_valid(const char *s)
 	return is_word(s, 57, false, "._-");
 }
 
-/* The most lenient rule, for files of other people's steps: any UTF-8 that is one component of
- * a path. 255 bytes are the limit of the common file systems. */
+/* The most lenient rule, for files of steps that other programs wrote: any UTF-8 that is one
+ * component of a path. 255 bytes are the limit of the common file systems. */
 bool shf_plain_is_valid(const char *s)
 {
 	size_t n = s ? strlen(s) : 0;
@@ -107,8 +107,7 @@ static int names_by_text(const void *a, const void *b)
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Sorts the caller's array, so callers pass an array of pointers that they can spare. Equal
- * strings are neighbours after the sort. */
+/* Equal strings are neighbours after the sort. */
 const char *shf_names_twice(const char **names, size_t n)
 {
 	if (n > 1)
@@ -128,6 +127,6 @@ int shf_name_show(const char *s)
 	if (n <= max)
 		return (int)n;
 	while (max && ((uint8_t)s[max] & 0xc0) == 0x80)
-		max--;                  /* not through the middle of a character */
+		max--;                  /* do not cut a character */
 	return (int)max;
 }

@@ -11,11 +11,13 @@ bool shf_family_is_valid(const char *s);                /* [a-z][a-z0-9_]{0,31} 
 bool shf_attached_is_valid(const char *s);              /* [A-Za-z0-9._-]{1,128}, not . .., not
                                                          * sheaf.*, alive-*, *.safetensors* */
 bool shf_note_key_is_valid(const char *s);              /* [A-Za-z0-9._/-]{1,64} */
-bool shf_stream_is_valid(const char *s);                /* of a rank's bytes: [a-z0-9._-]{1,57} */
+bool shf_stream_is_valid(const char *s);                /* name of a stream of opaque bytes of a
+                                                         * rank: [a-z0-9._-]{1,57} */
 bool shf_plain_is_valid(const char *s);                 /* a file name: one component, 1..255, no
                                                          * control bytes, not . or .. */
-/* How many bytes of a long name a sentence shows: whole characters, for %.*s. */
+/* Returns how many bytes of a name to show in a sentence, with %.*s: all of a short one, only whole
+ * characters of a long one. */
 int shf_name_show(const char *s);
-/* Sorts names by their bytes; one that is there twice, or NULL. */
+/* Sorts names by their bytes. Returns one that is there twice, or NULL. */
 const char *shf_names_twice(const char **names, size_t n);
 #endif
