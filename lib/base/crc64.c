@@ -33,6 +33,7 @@ static uint64_t over_x(uint64_t v)
  * the system saves. */
 enum path { BY_TABLE, X16, X16V, X32, X64 };
 
+/* Returns whether this machine can run an implementation. */
 static inline bool runs_here(enum path p)
 {
 #if defined(__x86_64__)
@@ -158,6 +159,8 @@ static uint64_t raw_by_table(uint64_t crc, const void *bytes, size_t n)
 /* Bytes that are copied and then summed at a time: they are still in the first cache. */
 #define NEAR ((size_t)8 << 10)
 
+/* Copies and sums without vectors. There are no stores past the caches here, so past_cache is
+ * ignored. */
 static uint64_t copy_by_table(uint64_t crc, void *restrict to, const void *restrict from, size_t n,
                               bool past_cache)
 {

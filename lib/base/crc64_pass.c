@@ -124,6 +124,7 @@ INLINE V fold(V a, V k, V b)
 	return SUM(MUL(a, k, 0x00), MUL(a, k, 0x11), b);
 }
 
+/* Does what fold() does, for one lane. */
 INLINE __m128i fold_lane(__m128i a, __m128i k, __m128i b)
 {
 	return _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(a, k, 0x00),
@@ -360,6 +361,7 @@ ON static __attribute__((noinline)) uint64_t copy_long(uint64_t crc, uint8_t *to
 	return pass_long(crc, p, n, PAST);
 }
 
+/* The two functions of a path: short and long runs are summed in different ways. */
 ON static uint64_t raw(uint64_t crc, const void *bytes, size_t n)
 {
 	return n > SHORT ? raw_long(crc, bytes, n) :

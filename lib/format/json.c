@@ -271,6 +271,7 @@ static bool read_number(struct shf_json *j)
 	return true;
 }
 
+/* Reads true, false or null: exactly the bytes of `word`. */
 static enum shf_json_kind read_word(struct shf_json *j, const char *word, enum shf_json_kind kind)
 {
 	size_t n = strlen(word);
@@ -330,6 +331,7 @@ static enum shf_json_kind read_scalar(struct shf_json *j)
 	return kind;
 }
 
+/* Reads a key. It has the form of a string, and a colon must follow. */
 static enum shf_json_kind read_key(struct shf_json *j)
 {
 	if (*j->p != '"')

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A bounded JSON reader, for headers, indexes and manifests. It uses no recursion, allocates
- * nothing for the document, and accepts strict RFC 8259 only. Duplicate keys are not refused; the
- * caller sees every key and can.
+ * nothing for the document, and accepts strict RFC 8259 only. It does not refuse duplicate keys;
+ * the caller, which gets every key, must do that.
  *
  * It is a pull reader: each call returns the next token. Strings are returned decoded, as UTF-8 in
  * scratch memory that is valid until the next call. Bad UTF-8, lone surrogates, raw control bytes,
@@ -13,8 +13,7 @@
 #include "valid.h"
 
 enum shf_json_kind {
-	SHF_JSON_ERROR = -1, SHF_JSON_END = 0,  /* END: the document has ended, with nothing after
-	                                         * it */
+	SHF_JSON_ERROR = -1, SHF_JSON_END = 0,  /* END: the document has ended */
 	SHF_JSON_OBJECT, SHF_JSON_OBJECT_END, SHF_JSON_ARRAY, SHF_JSON_ARRAY_END,
 	SHF_JSON_KEY, SHF_JSON_STRING, SHF_JSON_NUMBER, SHF_JSON_TRUE, SHF_JSON_FALSE, SHF_JSON_NULL
 };

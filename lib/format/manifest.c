@@ -74,6 +74,7 @@ static void put_file_member(struct shf_buf *b, const struct shf_mf_file *f)
 	shf_buf_addf(b, ", \"bytes\": %" PRIu64 ", \"crc\": \"%016" PRIx64 "\"}", f->bytes, f->crc);
 }
 
+/* Writes the list "files" or "attached". */
 static void add_files(struct shf_buf *b, const char *name, const struct shf_mf_file *files,
 		      size_t n)
 {
@@ -104,6 +105,7 @@ static void add_families(struct shf_buf *b, const struct shf_manifest *m)
 	shf_buf_adds(b, "]");
 }
 
+/* Writes the ties, each as an array of family, name and the name that it is tied to. */
 static void add_tied(struct shf_buf *b, const struct shf_manifest *m)
 {
 	shf_buf_adds(b, ",\n \"tied\": [");
@@ -120,6 +122,8 @@ static void add_tied(struct shf_buf *b, const struct shf_manifest *m)
 	shf_buf_adds(b, "]");
 }
 
+/* Writes the notes, an object with a member for each. shf_manifest_check() has refused equal
+ * keys. */
 static void add_notes(struct shf_buf *b, const struct shf_manifest *m)
 {
 	shf_buf_adds(b, ",\n \"notes\": {");

@@ -11,8 +11,7 @@
  * was verified. */
 #define SHF_MANIFEST_MAX (UINT64_C(1) << 20)
 struct shf_mf_family { const char *name, *dir; uint64_t files, tensors, bytes; };
-struct shf_mf_file { const char *name; uint64_t bytes, crc; };  /* name: with the folder of its
-                                                                 * family */
+struct shf_mf_file { const char *name; uint64_t bytes, crc; };  /* name: family folder, /, file */
 /* The tensor `name` of a family has the bytes of the tensor `to`. */
 struct shf_mf_tied { const char *family, *name, *to; };
 struct shf_mf_note { const char *key, *value; };
@@ -29,21 +28,19 @@ struct shf_manifest {           /* strings and arrays borrowed (encode) or in th
 	char created[32];               /* 2026-01-31T12:00:00Z */
 	const char *version, *commit, *compiler;        /* of the sheaf that wrote it */
 	const char *config;             /* note config.digest, or NULL */
-	bool no_dir_fsync;              /* the flag no-dir-fsync: directories were not synced */
+	bool no_dir_fsync;              /* flag: the file system could not sync directories */
 	uint64_t file_bytes_max;
 	int64_t ranks;
 	const char *mesh;               /* note mesh, or NULL */
 	uint64_t plan;                  /* hash of the plan; for people only */
 	struct shf_mf_family *families; size_t families_n;
 	struct shf_mf_file *files; size_t files_n;      /* tensor files, family by family */
-	struct shf_mf_file *attached; size_t attached_n; /* attached files and index files; by
-	                                                  * name */
+	struct shf_mf_file *attached; size_t attached_n; /* attached and index files; by name */
 	struct shf_mf_tied *tied; size_t tied_n;
 	struct shf_mf_note *notes; size_t notes_n;      /* by key */
 	struct shf_mf_ema *emas; size_t emas_n;         /* averages; of "": it averages the masters,
 	                                                 * and those fp32 weights that have none */
-	struct shf_mf_file sums;        /* its name is "sheaf.sums"; crc: of its header and its page
-	                                 * table */
+	struct shf_mf_file sums;        /* name "sheaf.sums"; crc: of its header and page table */
 };
 /* Appends the manifest to out. Returns 0, SHEAF_ENOMEM, or SHEAF_EINVAL if *m breaks a rule
  * (mf_check.h) or the text is too large. */

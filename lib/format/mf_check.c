@@ -234,6 +234,8 @@ static int check_tied_order(const struct check *c, const struct shf_mf_tied **ti
 	return 0;
 }
 
+/* Checks the names of all ties, then their order. Pointers are sorted, so the manifest keeps its
+ * order. */
 static int check_tied(const struct check *c)
 {
 	const struct shf_manifest *m = c->m;

@@ -49,6 +49,7 @@ static int mf_no_memory(struct decoder *d)
 	return shf_fail(d->err, SHEAF_ENOMEM, "%s: out of memory", d->where);
 }
 
+/* Fails because the JSON reader stopped: the document is broken, or memory is out. */
 static int mf_json_fail(struct decoder *d)
 {
 	if (d->json.scratch.oom)
@@ -103,6 +104,7 @@ static int read_fixed(struct decoder *d, const struct field *f, char *out)
 	return 0;
 }
 
+/* Reads 16 lower-case hex digits as a number, the highest first. Returns false if they are none. */
 static bool parse_hex(const char *text, uint64_t *v)
 {
 	uint64_t x = 0;
@@ -267,6 +269,8 @@ static const struct field ema_fields[] = {
 };
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
+/* The readers of the members K_OTHER. Each gets the manifest as its record, and the first token of
+ * the value. */
 static int read_families(struct decoder *d, void *record, enum shf_json_kind first)
 {
 	static const struct list l = { "families", sizeof(struct shf_mf_family), family_fields,
@@ -328,6 +332,7 @@ static int read_sums(struct decoder *d, void *record, enum shf_json_kind first)
 	return read_members(d, &m->sums, file_fields, COUNT(file_fields));
 }
 
+/* Reads the parent, which is null for a step that does not go on from another one. */
 static int read_parent(struct decoder *d, void *record, enum shf_json_kind first)
 {
 	struct shf_manifest *m = record;
@@ -500,6 +505,7 @@ static int read_block_size(struct decoder *d, void *record, enum shf_json_kind f
 	return read_constant(d, "block", 1048576);
 }
 
+/* Checks the name of the checksum, which is a constant of this version too. */
 static int read_sum(struct decoder *d, void *record, enum shf_json_kind first)
 {
 	(void)record;

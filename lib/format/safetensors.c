@@ -60,6 +60,7 @@ static int header_json_fail(struct reader *r)
 	return shf_fail(r->err, SHEAF_EFORMAT, "%s: header: %s", r->where, r->json.why);
 }
 
+/* Fail at the last token: in the header as a whole, or in the entry of a tensor. */
 static int bad_header(struct reader *r, const char *why)
 {
 	return shf_fail(r->err, SHEAF_EFORMAT, "%s: header: %s at byte %zu", r->where, why,
@@ -82,6 +83,7 @@ static int bad_kind(struct reader *r, const struct entry *e, enum shf_json_kind 
 	return e ? bad_entry(r, e, why) : bad_header(r, why);
 }
 
+/* Reads the name of a dtype. An unknown one is refused: its size is not known either. */
 static int read_dtype(struct reader *r, struct entry *e)
 {
 	enum shf_json_kind kind = shf_json_next(&r->json);
@@ -274,6 +276,7 @@ static int add_metadata_key(struct reader *r, const char *text, size_t n)
 	return key && !r->keys.oom ? 0 : header_no_memory(r);
 }
 
+/* Refuses equal keys in __metadata__, which just ended. The keys are in their escaped form. */
 static int check_metadata_keys(struct reader *r)
 {
 	size_t n = r->keys.len / sizeof(const char *);

@@ -159,6 +159,7 @@ static uint64_t escaped_bytes(const char *s)
 	return n;
 }
 
+/* Returns how many decimal digits v has, which must not be negative. */
 static uint64_t digits_of(int64_t v)
 {
 	uint64_t n = 1;

@@ -346,6 +346,7 @@ static int check_padding(const struct check *c)
 	return 0;
 }
 
+/* Fails because of record i of the tensors. */
 static int bad_tensor(const struct check *c, uint64_t i, const char *why)
 {
 	return shf_fail(c->err, SHEAF_ECORRUPT, "%s: tensor %" PRIu64 " of the table: %s", c->where,

@@ -38,8 +38,7 @@ struct shf_sums_file {
 };
 struct shf_sums_tensor {
 	uint64_t off, bytes;
-	uint32_t file, name_bytes;      /* name_bytes: length of family 00 name, without the last
-	                                 * 00 */
+	uint32_t file, name_bytes;      /* name_bytes: of family 00 name, without the last 00 */
 	uint64_t name_off, key, digest;
 	uint16_t dtype;
 	uint8_t ndim;
@@ -73,7 +72,8 @@ struct shf_sums {
 };
 int shf_sums_open(struct shf_sums *s, const uint8_t *bytes, size_t n, uint64_t crc,
                   const char *where, struct sheaf_error *err);
-/* Records and sums by number, of a table that was opened; strings are borrowed from it. */
+/* The accessors of a table that was opened: records and block sums by their number. Strings are
+ * borrowed from the table. */
 struct shf_sums_file shf_sums_file(const struct shf_sums *s, uint64_t i);
 struct shf_sums_tensor shf_sums_tensor(const struct shf_sums *s, uint64_t i);
 uint64_t shf_sums_block(const struct shf_sums *s, uint64_t i);

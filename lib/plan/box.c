@@ -212,6 +212,8 @@ static int64_t reach(const struct shf_mem *m, int d)
 	return m->box.count[d] == 1 ? 0 : (m->box.count[d] - 1) * m->stride[d];
 }
 
+/* Returns the stride of dimension d, or 0 if it has one index, so that such a dimension sorts
+ * last. */
 static int64_t step_of(const struct shf_mem *m, int d)
 {
 	return m->box.count[d] == 1 ? 0 : m->stride[d];

@@ -68,6 +68,7 @@ static int compare_sections(const struct shf_box *a, const struct shf_box *b)
 	return 0;
 }
 
+/* Returns whether a and b have the same cross-section: all dimensions but 0 are equal. */
 static bool same_section(const struct shf_box *a, const struct shf_box *b)
 {
 	for (int d = 1; d < a->ndim; d++) {

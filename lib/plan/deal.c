@@ -134,6 +134,7 @@ static int part_runs(struct deal *d, const struct shf_part *part)
 	return rc;
 }
 
+/* By their first bytes. Runs of a stripe do not overlap, so none are equal. */
 static int compare_runs(const void *a, const void *b)
 {
 	const struct run *x = a, *y = b;

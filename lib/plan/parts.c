@@ -318,6 +318,8 @@ static void distinct_release(struct distinct *d)
 	shf_free(d->ranks);
 }
 
+/* Hashes a box. Each number is mixed in by a product and a shift, so boxes that differ in one bound
+ * spread. */
 static uint64_t hash_box(const struct shf_box *b)
 {
 	uint64_t h = 0;
@@ -545,6 +547,7 @@ int shf_parts_each(const struct shf_parts *p, uint64_t lo, uint64_t hi,
 	return 0;
 }
 
+/* By node, then by the lowest rank. */
 static int compare_shares(const void *a, const void *b)
 {
 	const struct shf_share *x = a, *y = b;
@@ -609,6 +612,7 @@ static int vote_count(void *arg, const struct shf_part *part, const struct shf_b
 	return 0;
 }
 
+/* By the lowest rank of the node, which does not depend on how nodes are numbered. */
 static int compare_firsts(const void *a, const void *b)
 {
 	const struct shf_share *x = a, *y = b;
