@@ -11,7 +11,7 @@
  * was verified. */
 #define SHF_MANIFEST_MAX (UINT64_C(1) << 20)
 struct shf_mf_family { const char *name, *dir; uint64_t files, tensors, bytes; };
-struct shf_mf_file { const char *name; uint64_t bytes, crc; };  /* name: family folder, /, file */
+struct shf_mf_file { const char *name; uint64_t bytes, crc; };  /* name: path within the step */
 /* The tensor `name` of a family has the bytes of the tensor `to`. */
 struct shf_mf_tied { const char *family, *name, *to; };
 struct shf_mf_note { const char *key, *value; };

@@ -20,8 +20,7 @@ struct sheaf_group {
 	uint64_t pid;           /* of the process that created the group; 0: the group of one */
 	int refs;               /* references: one until sheaf_group_free, and one for each run or
 	                         * step that uses the group */
-	uint64_t met;           /* number of calls that all ranks have entered so far
-	                         * (shf_call_enter) */
+	uint64_t met;           /* calls entered by all ranks so far (shf_call_enter) */
 	struct shf_lens {               /* Owned arrays, one item a rank, allocated with the group.
 	                                 * So ranks can exchange lengths, and with them the news of
 	                                 * a failure, when memory is out. */

@@ -41,32 +41,28 @@
 #include "mem.h"
 #include "place.h"
 
-struct shf_deal_tensor {        /* a tensor with bytes in the stripe; an array of them ascends by
-                                 * offset */
+struct shf_deal_tensor {        /* a tensor with bytes in the stripe; arrays ascend by off */
 	uint32_t tensor;                /* caller's number */
 	uint32_t unit;                  /* bytes */
 	uint64_t off;                   /* of its first byte from the start of the file */
 	struct shf_shape shape;         /* in units */
 };
-struct shf_had {                /* says which ranks can read the blocks in bytes [lo, hi) of a
-                                 * file */
+struct shf_had {                /* which ranks can read the blocks in [lo, hi) of a file */
 	uint64_t lo, hi;
 	int32_t node;                   /* the ranks of this node; -1: all ranks */
 	int64_t rank;                   /* of these only this rank; -1: any of them */
 };
 struct shf_stripe {
-	uint32_t file;                  /* number that the caller gave it; used for the turns
-	                                 * only */
+	uint32_t file;                  /* number from the caller; used for the turns only */
 	uint64_t index;                 /* number of the stripe in its file */
 	uint64_t lo, hi;                /* bytes of the file. lo is a multiple of a page; hi is the
 	                                 * end of the stripe or of the file */
 	uint64_t payload;               /* bytes of the file before this one are its header. The
-	                                 * writer of what follows writes them too, and no move fills
+	                                 * writer of what follows writes them too; no move fills
 	                                 * them */
 	const struct shf_deal_tensor *tensors;  /* borrowed */
 	size_t tensors_n;
-	bool collect;                   /* saving: `collector` writes the stripe if its runs are
-	                                 * short */
+	bool collect;                   /* saving: `collector` writes a stripe of short runs */
 	uint32_t collector;
 	bool follow;                    /* collect in any case: the stripe is the short rest of
 	                                 * a file whose stripe before it was collected */
@@ -76,8 +72,7 @@ struct shf_stripe {
 	size_t had_n;
 	bool apart;                     /* loading: every rank reads for itself */
 };
-struct shf_piece {              /* a box that a rank holds or asks for; it may reach beyond the
-                                 * stripe */
+struct shf_piece {              /* a box that a rank holds or asks for, perhaps beyond the stripe */
 	uint32_t rank;
 	uint32_t tensor;                /* index into stripe.tensors */
 	struct shf_box box;             /* in units, not empty */
@@ -93,16 +88,14 @@ struct shf_move {               /* a box to copy; it lies wholly in its segment 
 	uint32_t rank;                  /* the rank whose memory the box is in; may be the segment's
 	                                 * own rank */
 	uint32_t tensor;                /* index into stripe.tensors */
-	bool witness;                   /* a replica: the rank adds it to a digest and sends
-	                                 * nothing */
+	bool witness;                   /* a replica: only its digest is computed */
 	struct shf_box box;
 };
 struct shf_dealt {              /* arrays are in the arena */
 	struct shf_segment *segments;   /* ascending and disjoint; if apart, by rank, and so within
 	                                 * each rank. Saving: they cover [lo, hi) */
 	size_t segments_n;
-	struct shf_move *moves;         /* by segment; within it in an order that the pieces alone
-	                                 * decide */
+	struct shf_move *moves;         /* by segment; within one, in a fixed order */
 	size_t moves_n;
 	bool collected;                 /* the collector writes the whole stripe */
 };

@@ -22,7 +22,7 @@ struct shf_part {
 	struct shf_box box;
 	uint32_t tensor;                /* index into stripe.tensors */
 	struct shf_set *set;
-	uint64_t lo, hi;                /* bytes of the file from the first of the part to its
+	uint64_t lo, hi;                /* from the first byte of the part in the file to the
 	                                 * last */
 	uint64_t reach;                 /* the greatest hi of this part and all before it */
 };

@@ -10,14 +10,11 @@
 #define SHF_PAGE   UINT64_C(4096)
 #define SHF_BLOCK  (UINT64_C(1) << 20)
 #define SHF_STRIPE (UINT64_C(16) << 20)
-#define SHF_HEADER_MAX (UINT64_C(32) << 20) /* bytes of the header entries of one file: a bound for
-                                             * placement */
+#define SHF_HEADER_MAX (UINT64_C(32) << 20) /* limit of the entries in one header */
 
-struct shf_place_in {           /* one stored tensor of a family; they come in natural order of
-                                 * names */
+struct shf_place_in {           /* a stored tensor; arrays are in natural order of names */
 	uint64_t bytes;
-	uint64_t header_bytes;          /* upper bound of its entry in the header
-	                                 * (shf_st_entry_bound) */
+	uint64_t header_bytes;          /* bound of its header entry, by shf_st_entry_bound */
 	uint8_t align;                  /* of its dtype: 8, 4, 2, 1 */
 };
 struct shf_place_out {
