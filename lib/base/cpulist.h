@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lists of processors as people and kernels write them: "0-3,8" (cpuset(7), "List format"). */
+/* Lists of processors in the kernel's notation: "0-3,8" (cpuset(7), "List format"). */
 #ifndef SHF_CPULIST_H
 #define SHF_CPULIST_H
 #include <stdbool.h>

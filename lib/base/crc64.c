@@ -107,9 +107,9 @@ static uint64_t times(uint64_t a, uint64_t b)
 	return times_by_table(a, b);
 }
 
-/* Returns x^(8n), by which n zero bytes multiply a raw sum. crc64_zeros[k][b] is the factor for
- * b * 256^k bytes, so there is one product for each byte of n that is not 0. The first one is
- * no product, since it would be by one. */
+/* Returns x^(8n), the factor by which n zero bytes multiply a raw CRC. crc64_zeros[k][b] is the
+ * factor for b * 256^k bytes, so there is one product for each byte of n that is not 0. The first
+ * would be a product by one and is left out. */
 static uint64_t zeros(uint64_t n)
 {
 	uint64_t product = ONE;

@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-uint64_t shf_crc64_raw(uint64_t crc, const void *bytes, size_t n);      /* continue a raw CRC */
+uint64_t shf_crc64_raw(uint64_t crc, const void *bytes, size_t n);      /* continues a raw CRC */
 /* Continues a raw CRC and copies the bytes, with one read of memory. The buffers must not overlap.
  * past_cache: uses non-temporal stores, which do not fill the caches; long copies then read each
  * byte twice, the second time from the cache, within 16 KiB. That is twice as fast on some machines
@@ -26,9 +26,12 @@ uint64_t shf_crc64_copy(uint64_t crc, void *restrict to, const void *restrict fr
 /* Copies like memcpy with non-temporal stores. It sums the bytes and drops the sum, which costs
  * nothing where sums are faster than memory. */
 void shf_copy_past(void *restrict to, const void *restrict from, size_t n);
-uint64_t shf_crc64(const void *bytes, size_t n);                        /* standard, whole */
-uint64_t shf_crc64_more(uint64_t crc, const void *bytes, size_t n);     /* continue standard */
-/* Raw CRC of the run followed by n zero bytes: crc * x^(8n). O(log n). */
+uint64_t shf_crc64(const void *bytes, size_t n);                        /* standard CRC of n
+                                                                         * bytes */
+uint64_t shf_crc64_more(uint64_t crc, const void *bytes, size_t n);     /* continues a standard
+                                                                         * CRC */
+/* Returns the raw CRC of a run followed by n zero bytes, from that of the run: crc * x^(8n). O(log
+ * n). */
 uint64_t shf_crc64_shift(uint64_t crc, uint64_t n);
 /* Returns what init and xorout add (by XOR) to the raw CRC of a message of n bytes. */
 uint64_t shf_crc64_ones(uint64_t n);
@@ -67,7 +70,7 @@ struct shf_crc64_path {
 	uint64_t (*copy)(uint64_t crc, void *restrict to, const void *restrict from, size_t n,
 	                 bool past_cache);      /* without the fence that shf_crc64_copy adds after
 	                                         * non-temporal stores */
-	uint64_t (*times)(uint64_t a, uint64_t over_x); /* a * x * over_x modulo P */
+	uint64_t (*times)(uint64_t a, uint64_t over_x); /* returns a * x * over_x modulo P */
 };
 /* Returns the i-th implementation, the portable one first; NULL after the last. *here: whether this
  * machine can run it; otherwise its functions must not be called. */

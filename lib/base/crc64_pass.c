@@ -164,12 +164,12 @@ INLINE uint64_t reduce(__m128i a)
 	return remainder_of(behind_all(a));
 }
 
-/* Sums fewer than 16 bytes. The message is placed behind as many zeros as make a lane; zeros
- * before a message add nothing to a raw sum. From 8 bytes on two loads of 8 that may overlap
- * read all of it, and the shift takes the overlap out of the first.
+/* Sums fewer than 16 bytes. The message is placed after enough zeros to fill a lane; zeros before a
+ * message add nothing to a raw sum. From 8 bytes on, two loads of 8 that may overlap read all of
+ * it, and the shift removes the overlap from the first.
  *
- * Below 8 bytes the sum before is longer than the message, and the part of it that the message
- * does not reach is added at the end. */
+ * Below 8 bytes the sum before is longer than the message. The part of it that lies past the
+ * message is added at the end. */
 INLINE uint64_t tiny(uint64_t crc, struct pass p, size_t n, enum how how)
 {
 	uint64_t a = 0, b;

@@ -26,5 +26,5 @@
 #define LAST(v) (v)
 #include "crc64_pass.c"
 #else
-typedef int not_on_this_machine; /* ISO C wants a declaration. */
+typedef int not_on_this_machine; /* ISO C forbids an empty file. */
 #endif

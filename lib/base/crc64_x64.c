@@ -26,5 +26,5 @@
 	_mm_xor_si128(_mm256_castsi256_si128(HALVES(v)), _mm256_extracti128_si256(HALVES(v), 1))
 #include "crc64_pass.c"
 #else
-typedef int not_on_this_machine; /* ISO C wants a declaration. */
+typedef int not_on_this_machine; /* ISO C forbids an empty file. */
 #endif

@@ -20,7 +20,7 @@ struct shf_decimal {            /* sign * 0.DIGITS * 10^at; zero has no digits *
 bool shf_decimal_read(struct shf_decimal *d, const char *text);
 /* Returns a value < 0, 0 or > 0, as a is less than, equal to or greater than b. */
 int shf_decimal_cmp(const struct shf_decimal *a, const struct shf_decimal *b);
-/* isdigit without the locale. */
+/* Does what isdigit() does, whatever the locale. */
 static inline bool shf_is_digit(char c)
 {
 	return c >= '0' && c <= '9';

@@ -72,7 +72,7 @@ static void errno_text(char text[static 80], int sys)
 }
 
 /* The sentence is formatted in full before it is shortened, so that its end can be kept. */
-#define WHOLE_MAX 8192  /* two of the longest paths */
+#define WHOLE_MAX 8192  /* bytes: room for two of the longest paths */
 
 /* Returns the position where the character that contains byte `at` begins. */
 static size_t char_begin(const char *s, size_t at)

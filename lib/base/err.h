@@ -10,8 +10,8 @@
  * stop, no "failed to". Control bytes in the sentence are replaced by '?'. */
 int shf_fail(struct sheaf_error *err, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
-/* Does the same for an errno (positive): its text is appended after ": ", and the code is that of
- * shf_code_of, which is returned. */
+/* Does what shf_fail does, for an errno (positive): its text is appended after ": ". Chooses the
+ * code by shf_code_of and returns it. */
 int shf_fail_sys(struct sheaf_error *err, int sys, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 /* Returns the sheaf code of an errno (positive): ENOMEM for ENOMEM, ENOENT for ENOENT and ENOTDIR,

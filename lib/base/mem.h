@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory: sizes that cannot overflow, growing buffers, arenas for work that ends together,
- * little-endian put and get. All allocation of the library goes through shf_alloc, so that
- * tests can make the n-th one fail (test/memfail.h). */
+/* Memory: sizes that cannot overflow, growing buffers, arenas for allocations that are freed
+ * together, little-endian put and get. All allocation of the library goes through shf_alloc and its
+ * relatives, so that tests can make the n-th one fail (test/memfail.h). */
 #ifndef SHF_MEM_H
 #define SHF_MEM_H
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* *out = a * b or a + b; false (and *out untouched) on overflow. */
+/* Set *out to a * b or a + b. Return false, with *out as it was, on overflow. */
 bool shf_mul(size_t *out, size_t a, size_t b);
 bool shf_add(size_t *out, size_t a, size_t b);
 bool shf_mul64(uint64_t *out, uint64_t a, uint64_t b);
@@ -55,7 +55,7 @@ uint8_t  shf_cur_u8(struct shf_cur *c);
 uint16_t shf_cur_u16(struct shf_cur *c);
 uint32_t shf_cur_u32(struct shf_cur *c);
 uint64_t shf_cur_u64(struct shf_cur *c);
-const uint8_t *shf_cur_bytes(struct shf_cur *c, size_t n); /* NULL and bad past the end */
+const uint8_t *shf_cur_bytes(struct shf_cur *c, size_t n); /* NULL, and sets bad, past the end */
 
 /* In the header, because compilers turn each into one load or store if they can inline it. */
 static inline void shf_put16(uint8_t *p, uint16_t v)

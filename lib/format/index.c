@@ -140,8 +140,8 @@ static int read_map(struct reader *r)
 	return kind == SHF_JSON_OBJECT_END ? 0 : index_fail(r, kind, "");
 }
 
-/* Reads the whole document: one object, and nothing after it but white space. Members may stand
- * in any order, so whether the map was there is known only at the end. */
+/* Reads the whole document: one object, and nothing after it but white space. Members may come in
+ * any order, so only the end shows whether the map was there. */
 static int read_document(struct reader *r)
 {
 	enum shf_json_kind kind = shf_json_next(&r->json);

@@ -230,7 +230,7 @@ static bool read_string(struct shf_json *j)
 	return true;
 }
 
-/* Passes over decimal digits and returns how many there were. */
+/* Skips decimal digits and returns how many there were. */
 static size_t digits(struct shf_json *j)
 {
 	const uint8_t *from = j->p;
@@ -308,8 +308,8 @@ static enum shf_json_kind pop(struct shf_json *j)
 	return object ? SHF_JSON_OBJECT_END : SHF_JSON_ARRAY_END;
 }
 
-/* Reads a value that is no object and no array. The state changes only on success: json_stop()
- * has already set STUCK otherwise, and that must stay. */
+/* Reads a value that is no object and no array. The state changes only on success: after a failure
+ * it must stay STUCK, as json_stop() has set it. */
 static enum shf_json_kind read_scalar(struct shf_json *j)
 {
 	enum shf_json_kind kind = SHF_JSON_ERROR;

@@ -27,11 +27,11 @@ struct shf_manifest {           /* strings and arrays borrowed (encode) or in th
 	char parent_run[33];            /* empty: this run */
 	char created[32];               /* 2026-01-31T12:00:00Z */
 	const char *version, *commit, *compiler;        /* of the sheaf that wrote it */
-	const char *config;             /* note config.digest, or NULL */
+	const char *config;             /* the note config.digest, or NULL */
 	bool no_dir_fsync;              /* flag: the file system could not sync directories */
 	uint64_t file_bytes_max;
 	int64_t ranks;
-	const char *mesh;               /* note mesh, or NULL */
+	const char *mesh;               /* the note mesh, or NULL */
 	uint64_t plan;                  /* hash of the plan; for people only */
 	struct shf_mf_family *families; size_t families_n;
 	struct shf_mf_file *files; size_t files_n;      /* tensor files, family by family */

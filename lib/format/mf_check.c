@@ -160,13 +160,13 @@ static const struct shf_mf_family *family_of(const struct shf_manifest *m, const
 	return NULL;
 }
 
-/* Is name <family>.safetensors.index.json, in the folder of that family? The family model lies
- * in the step itself, and every other one in the folder of its name, so a name without a slash
- * can only be the index of model, and one with a slash only that of the family before the
+/* Returns whether name is <family>.safetensors.index.json, in the folder of that family. The family
+ * model lies in the step itself, and every other one in the folder of its name. So a name without a
+ * slash can only be the index of model, and one with a slash only that of the family before the
  * slash.
  *
- * Indexes are listed with the attached files, but shf_attached_is_valid() refuses every name
- * with ".safetensors" in it, so that no caller attaches weights. This is the exception. */
+ * Indexes are listed with the attached files, but shf_attached_is_valid() refuses every name with
+ * ".safetensors" in it, so that no caller attaches weights. This is the exception. */
 static bool is_index(const struct shf_manifest *m, const char *name)
 {
 	static const char tail[] = ".safetensors.index.json";

@@ -57,8 +57,8 @@ static int mf_json_fail(struct decoder *d)
 	return shf_fail(d->err, SHEAF_ECORRUPT, "%s: %s", d->where, d->json.why);
 }
 
-/* Fails at a member. If the token was an error, the JSON reader's sentence wins: it knows why
- * the text is broken. */
+/* Fails at a member. If the token was an error, the JSON reader's sentence is used: it says why the
+ * text is broken. */
 static int fail_at_member(struct decoder *d, enum shf_json_kind kind, const char *member,
                           const char *why)
 {

@@ -389,8 +389,8 @@ static int by_offset(const void *a, const void *b)
 	return strcmp(x->t.name, y->t.name);
 }
 
-/* Finds duplicates among neighbours. qsort() is not stable, so either of two equal names may be
- * first; the sentence names the smaller place first. */
+/* Refuses equal names, which are neighbours after the sort. qsort() is not stable, so either of the
+ * two may be first; the sentence names the smaller place first. */
 static int check_item_names(struct reader *r, const struct item *items, size_t n)
 {
 	for (size_t i = 1; i < n; i++) {

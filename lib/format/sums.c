@@ -251,8 +251,8 @@ const char *shf_sums_name(const struct shf_sums *s, const struct shf_sums_tensor
 	return family + strlen(family) + 1;
 }
 
-/* The key is the sum of family, NUL, name: strlen() + 1 takes the NUL along, so that ("ab",
- * "c") and ("a", "bc") differ. */
+/* The key is the checksum of family, NUL, name: strlen() + 1 includes the NUL, so that ("ab", "c")
+ * and ("a", "bc") differ. */
 uint64_t shf_sums_key(const char *family, const char *name)
 {
 	uint64_t crc = shf_crc64(family, strlen(family) + 1);

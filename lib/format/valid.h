@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which names may stand for a tensor, a family, a file, a note (doc/format.md). */
+/* Which names are valid for a tensor, a family, a file, a note (doc/format.md). */
 #ifndef SHF_VALID_H
 #define SHF_VALID_H
 #include <stdbool.h>

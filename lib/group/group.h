@@ -37,7 +37,7 @@ int shf_group_new(struct sheaf_group **group, const struct sheaf_group_ops *ops,
 /* Creates the group of one rank. Returns 0 or SHEAF_ENOMEM. [local] */
 int shf_group_one(struct sheaf_group **group);
 void shf_group_get(struct sheaf_group *group);  /* [local] takes a reference */
-void shf_group_put(struct sheaf_group *group);  /* [local] */
+void shf_group_put(struct sheaf_group *group);  /* [local] drops one; the last one frees it */
 
 struct shf_team {               /* a group as one run or step uses it */
 	struct sheaf_group *group;      /* holds a reference */
@@ -89,15 +89,16 @@ static inline bool shf_call_differs(const struct shf_call *call, unsigned i)
  * EINVAL before they exchange bytes that do not fit. Otherwise the function agrees on rc like
  * shf_agree, and fills same, lo and hi from the arguments of all ranks. */
 int shf_call_enter(struct shf_team *t, struct shf_call *call, int rc, struct sheaf_error *err);
-/* Enters the call on a rank whose own arguments were refused with rc < 0. The others, which may be
- * in the same call with good arguments, then return rc too instead of waiting for this rank. */
+/* Enters the call on a rank whose own arguments were refused with rc < 0. The other ranks, which
+ * may be in the same call with good arguments, then return rc too instead of waiting until the
+ * deadline. */
 int shf_call_refuse(struct shf_team *t, enum shf_call_kind kind, uint64_t handle, int rc,
                     struct sheaf_error *err);
 /* Copies the n bytes of rank 0 to all ranks; n is the same on all. Up to 4 KiB it takes one
  * operation. */
 int shf_bcast(struct shf_team *t, int rc, void *bytes, size_t n, struct sheaf_error *err);
-/* Does the same for a buffer whose length only rank 0 knows. On the other ranks the content of *b
- * is replaced. */
+/* Does what shf_bcast does, for a buffer whose length only rank 0 knows. On the other ranks the
+ * content of *b is replaced. */
 int shf_bcast_buf(struct shf_team *t, int rc, struct shf_buf *b, struct sheaf_error *err);
 /* Sends out[r] to rank r for every r. *in becomes all that was received, packed in rank order:
  * in_bytes[r] bytes from rank r. in_bytes has t->ranks items or is NULL. If out[r].oom is set on

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Boxes, row-major ranges and windows of memory as boxes. Nothing here allocates. Callers have
- * checked that shapes, boxes and strides fit 63 bits, so sums and products below cannot wrap. */
+/* Boxes, row-major ranges of units as boxes, and the parts of a box that lie in a window of memory.
+ * Nothing here allocates. Callers have checked that shapes, boxes and strides fit 63 bits, so sums
+ * and products below cannot wrap. */
 #include "box.h"
 #include <assert.h>
 #include <stdio.h>
@@ -55,7 +56,7 @@ bool shf_box_intersect(struct shf_box *out, const struct shf_box *a, const struc
 	return true;
 }
 
-/* An empty box is inside every box of as many dimensions, wherever it claims to start. */
+/* An empty box is inside every box with as many dimensions, whatever its start. */
 bool shf_box_contains(const struct shf_box *outer, const struct shf_box *inner)
 {
 	if (outer->ndim != inner->ndim)
@@ -83,7 +84,7 @@ bool shf_box_equal(const struct shf_box *a, const struct shf_box *b)
 
 char *shf_box_print(const struct shf_box *b, char *text, size_t n)
 {
-	/* 8 dimensions of two 20-character numbers and punctuation always fit. */
+	/* Two numbers of 20 characters for each dimension, and punctuation, always fit. */
 	char all[SHEAF_DIMS_MAX * 48 + 3];
 	size_t len = 0;
 

@@ -30,7 +30,8 @@ struct shf_box shf_box_of(const struct shf_shape *s);           /* the whole ten
 bool shf_box_intersect(struct shf_box *out, const struct shf_box *a, const struct shf_box *b);
 bool shf_box_contains(const struct shf_box *outer, const struct shf_box *inner);
 bool shf_box_equal(const struct shf_box *a, const struct shf_box *b);
-/* "[0:4, 8:16]" into text (always NUL-ended, cut to n). Returns text. */
+/* Writes the box as "[0:4, 8:16]" to text, which has n bytes; the result is cut to fit and ends in
+ * a NUL. Returns text. */
 char *shf_box_print(const struct shf_box *b, char *text, size_t n);
 uint64_t shf_shape_units(const struct shf_shape *s);            /* the caller has excluded
                                                                  * overflow */
@@ -49,7 +50,7 @@ struct shf_mem {
 	int64_t stride[SHEAF_DIMS_MAX];         /* >= 0, in units. All 0 does not mean dense here,
 	                                         * as it does in sheaf.h */
 	int64_t origin, lo, hi;
-	uint32_t unit;                          /* bytes */
+	uint32_t unit;                          /* bytes of a unit */
 	uint8_t *base;
 };
 /* Calls item for the parts of m->box that are in [lo, hi) of the buffer, as disjoint boxes in

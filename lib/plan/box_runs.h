@@ -13,7 +13,7 @@ struct shf_runs {
 	int levels;                     /* number of outer loops */
 	uint64_t n[SHEAF_DIMS_MAX], i[SHEAF_DIMS_MAX];  /* of each loop: its length and its
 	                                                 * position */
-	/* How far a turn of each loop moves, in units of the tensor and of memory. */
+	/* How far one step of each loop moves, in units of the tensor and of memory. */
 	int64_t at_step[SHEAF_DIMS_MAX], mem_step[SHEAF_DIMS_MAX];
 	uint64_t units;                 /* of the present run: see above */
 	int64_t step;

@@ -9,7 +9,7 @@
 #include "box_runs.h"
 #include "parts.h"
 
-/* Shorter runs are not worth an owner of their own: each would be a separate small write. */
+/* Bytes. A shorter run gets no writer of its own: each would be a separate small write. */
 #define LONG_RUN (UINT64_C(64) << 10)
 
 struct run {                    /* bytes [lo, hi) of the file, all held by the same ranks */
@@ -185,9 +185,9 @@ static int find_long_runs(struct deal *d)
 	return 0;
 }
 
-/* Assigns bytes [lo, hi) between long runs. A single page goes to the holder of its first byte.
- * A longer stretch goes by vote to the node that holds most of it. Where no tensor has a byte,
- * any rank will do, and the turn picks one. */
+/* Assigns bytes [lo, hi) between long runs to a writer. A single page goes to a holder of its first
+ * byte. A longer stretch goes, by vote, to the node that holds most of it. If no tensor has a byte
+ * there, all ranks take turns. */
 static int deal_mixed(struct deal *d, uint64_t lo, uint64_t hi, uint32_t ranks)
 {
 	int64_t rank;
@@ -318,10 +318,10 @@ static int count_nodes(const struct deal *d, uint64_t *nodes_n)
 	return 0;
 }
 
-/* Assigns the whole stripe to the collector where the first phase makes short runs: on average
- * less than SHF_NODE_RUN for each node that has bytes in it. Otherwise every node would open
- * the file for a few bytes. The segments and moves made before are dropped, apart from the
- * header's segment, which gets the collector too. */
+/* Assigns the whole stripe to the collector if the segments made so far are short: on average less
+ * than SHF_NODE_RUN bytes for each node that has bytes in the stripe. Otherwise every node would
+ * open the file for a few bytes. These segments and their moves are dropped, except the header's
+ * segment, which the collector writes too. */
 static int deal_collector(struct deal *d)
 {
 	const struct shf_stripe *s = d->parts.stripe;
@@ -459,9 +459,9 @@ static int deal_blocks(struct deal *d)
 	return 0;
 }
 
-/* Adds the moves from one segment into the pieces of one tensor. A piece that lies wholly in
- * the segment is one move; others are cut by the segment's range of units. The span test skips
- * most pieces of a large tensor early. */
+/* Adds the moves between one segment and the pieces of one tensor. A piece that lies wholly in the
+ * segment is one move; others are cut by the segment's range of units. The test of spans skips most
+ * pieces of a large tensor early. */
 static int deal_targets(struct deal *d, uint32_t segment, uint32_t tensor)
 {
 	const struct shf_parts *p = &d->parts;

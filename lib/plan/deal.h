@@ -42,7 +42,7 @@
 #include "place.h"
 
 struct shf_deal_tensor {        /* a tensor with bytes in the stripe; arrays ascend by off */
-	uint32_t tensor;                /* caller's number */
+	uint32_t tensor;                /* number from the caller */
 	uint32_t unit;                  /* bytes */
 	uint64_t off;                   /* of its first byte from the start of the file */
 	struct shf_shape shape;         /* in units */

@@ -13,8 +13,8 @@ struct run {
 	bool digits;
 };
 
-/* Takes the next run and moves *s past it. Leading zeros are counted and left out, so that the
- * lengths of two digit runs compare their values before any digit does. */
+/* Returns the next run and moves *s past it. Leading zeros are counted and left out, so that the
+ * lengths of two runs of digits compare their values before any digit does. */
 static struct run run_take(const char **s)
 {
 	struct run r = { .digits = shf_is_digit(**s) };

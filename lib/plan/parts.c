@@ -187,8 +187,8 @@ static int pieces_copy(struct shf_parts *p, const struct shf_piece **sorted, siz
 	return 0;
 }
 
-/* `from` is the first byte that is planned as data: the start of the page in which the header
- * ends, since a page has one owner and such a page also has data. */
+/* `from` is the first byte that is planned as data: the start of the page in which the header ends.
+ * A page has one writer, and the rest of that page is data. */
 int shf_parts_init(struct shf_parts *p, const struct shf_stripe *stripe,
                    const struct shf_piece *pieces, size_t pieces_n, const int32_t *nodes,
                    uint32_t ranks)
@@ -508,7 +508,7 @@ static size_t part_from(const struct shf_parts *p, uint64_t lo)
 	return a;
 }
 
-/* Parts wholly inside the range are given as they are. Others are cut by the boxes of the
+/* A part that lies wholly in the range is passed as it is. Others are cut by the boxes of the
  * range, which are computed once for each tensor, as its parts follow each other. */
 int shf_parts_each(const struct shf_parts *p, uint64_t lo, uint64_t hi,
                    int (*item)(void *arg, const struct shf_part *part, const struct shf_box *box),
@@ -589,7 +589,7 @@ static int set_shares(struct shf_parts *p, struct shf_set *set)
 	return 0;
 }
 
-/* The sets that have bytes in the range of one vote, each once. */
+/* A vote: the sets that have bytes in its range, each once. */
 struct vote {
 	struct shf_parts *p;
 	struct shf_set **sets;          /* owned by shf_parts_vote */
@@ -671,8 +671,9 @@ static int vote_rank(const struct vote *v, int32_t node, uint64_t turn, int64_t 
 	return *rank < 0 ? SHEAF_EINVAL : 0; /* a block that is asked for must have a reader */
 }
 
-/* Adds up the bytes that each node holds. A set's bytes count in full for each of its nodes,
- * since each of them holds all of them. */
+/* Ends a vote: adds up the bytes that each node holds, and chooses the rank. A set's bytes count in
+ * full for each of its nodes, since each of them holds all of them. A node named by `only` needs no
+ * majority. */
 static int vote_take(struct vote *v, int32_t only, int64_t *rank)
 {
 	struct shf_share *shares;

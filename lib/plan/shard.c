@@ -12,7 +12,7 @@ int shf_slice_shard(struct sheaf_slice *slice, int dim, int64_t i, int64_t n)
 	if (count < 0 || i < 0 || i >= n)
 		return SHEAF_EINVAL;
 	piece = count / n + (count % n != 0);
-	/* i * piece wraps where i is far past the last full piece: such pieces are empty. */
+	/* i * piece could overflow if i is far past the last full piece. Such pieces are empty. */
 	off = piece == 0 || i > count / piece ? count : i * piece;
 	origin = slice->origin;
 	/* If all strides are 0 (dense memory), shift is 0 and origin stays. */
