@@ -37,7 +37,7 @@ int shf_group_new(struct sheaf_group **group, const struct sheaf_group_ops *ops,
 /* Creates the group of one rank. Returns 0 or SHEAF_ENOMEM. [local] */
 int shf_group_one(struct sheaf_group **group);
 void shf_group_get(struct sheaf_group *group);  /* [local] takes a reference */
-void shf_group_put(struct sheaf_group *group);  /* [local] drops one; the last one frees it */
+void shf_group_put(struct sheaf_group *group);  /* [local] drops a reference */
 
 struct shf_team {               /* a group as one run or step uses it */
 	struct sheaf_group *group;      /* holds a reference */
