@@ -495,7 +495,7 @@ static uint64_t lens_claim(const struct shf_team *t, int rc)
 	return claim(t, rc);
 }
 
-/* How many bytes the lengths announce; as many as there can be, if they are more. */
+/* The sum of all received lengths; UINT64_MAX if it overflows. */
 static uint64_t lens_total(const struct shf_team *t)
 {
 	uint64_t total = 0;
@@ -506,7 +506,7 @@ static uint64_t lens_total(const struct shf_team *t)
 	return total;
 }
 
-/* Room for what the lengths announce. */
+/* Makes *fresh as long as all received lengths together. */
 static int lens_reserve(const struct shf_team *t, struct shf_buf *fresh, const char *what,
                         struct sheaf_error *err)
 {
@@ -613,7 +613,8 @@ int shf_exchange_known(struct shf_team *t, int rc, const void *out, const size_t
 	return rc;
 }
 
-/* out end to end; *packed and *bytes are the caller's to free, in any case. */
+/* Packs the buffers in rank order into *packed, and their lengths into *bytes. The caller frees
+ * both, also after an error. */
 static int pack(const struct shf_team *t, const struct shf_buf *out, uint8_t **packed,
 		size_t **bytes, struct sheaf_error *err)
 {
@@ -661,8 +662,9 @@ int shf_exchange(struct shf_team *t, int rc, const struct shf_buf *out, struct s
 	return shf_exchange_max(t, rc, out, in, in_bytes, NULL, 0, err);
 }
 
-/* Equal lengths are gathered in place; unequal ones are XORed over zeros, which moves each byte
- * twice but neither pads to the longest nor sends a copy per rank. */
+/* Gathers the bytes of all ranks into fresh, whose length is their sum. Equal lengths take one
+ * all-gather. Unequal ones are XORed over zeros, which moves each byte twice, but neither pads to
+ * the longest nor sends a copy per rank. */
 static int gather_bytes(struct shf_team *t, const struct shf_buf *mine, struct shf_buf *fresh,
                         struct sheaf_error *err)
 {

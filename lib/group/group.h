@@ -106,21 +106,23 @@ int shf_bcast_buf(struct shf_team *t, int rc, struct shf_buf *b, struct sheaf_er
  * agreement that every rank has memory for what it receives, and the bytes. */
 int shf_exchange(struct shf_team *t, int rc, const struct shf_buf *out, struct shf_buf *in,
                  size_t *in_bytes, struct sheaf_error *err);
-/* The same, and its second operation gives the maximum over all ranks of each of n words, as
- * shf_agree_max does. */
+/* Does what shf_exchange does. Its second operation also gives the maximum over all ranks of each of
+ * n words, as shf_agree_max does. */
 int shf_exchange_max(struct shf_team *t, int rc, const struct shf_buf *out, struct shf_buf *in,
                      size_t *in_bytes, uint64_t *x, size_t n, struct sheaf_error *err);
-/* As shf_exchange for bytes that are packed in rank order already: out_bytes[r] of them to rank r.
- */
+/* Does what shf_exchange does, for bytes that are already packed in rank order: the first
+ * out_bytes[0] bytes go to rank 0, the next out_bytes[1] to rank 1, and so on. */
 int shf_exchange_packed(struct shf_team *t, int rc, const void *out, const size_t *out_bytes,
                         struct shf_buf *in, size_t *in_bytes, struct sheaf_error *err);
-/* The same where this rank knows from before that `expect` bytes come to it, and no more. So memory
- * for them belongs to the work before it, and there is no operation for an agreement on it. If more
- * come the group is lost, EBUG: somebody lied, and nobody waits for this rank to say so. */
+/* Does the same in two operations, where this rank knows from before that at most `expect` bytes
+ * come to it: the caller has made room for them, so ranks need not agree on memory. If more come,
+ * another rank has announced a wrong number; then this rank leaves the group with EBUG, and the
+ * others get ELOST at their deadline. */
 int shf_exchange_known(struct shf_team *t, int rc, const void *out, const size_t *out_bytes,
                        uint64_t expect, struct shf_buf *in, size_t *in_bytes,
                        struct sheaf_error *err);
-/* Everyone's bytes on rank 0, packed in rank order; elsewhere *all stays empty. */
+/* Gathers the bytes of all ranks on rank 0, packed in rank order. On the other ranks *all becomes
+ * empty. */
 int shf_to_zero(struct shf_team *t, int rc, const struct shf_buf *mine, struct shf_buf *all,
                 struct sheaf_error *err);
 /* The caller's all-to-all, for sizes that sender and receiver both know already. out and in are
