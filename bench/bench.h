@@ -14,8 +14,9 @@ struct bench_opts {
 	const char *verb_name;
 	const char *run, *state, *like, *preset, *mesh, *expert_mesh, *to, *families, *events;
 	const char *io, *isa, *step_text, *gb_text, *ema_text, *modes, *agent, *signal_dir,
-	    *copy_cpus;
+	    *copy_cpus, *memcpys_text;
 	double gb, ema;                 /* ema < 0: no averages */
+	double step_memcpys;            /* 0: step_ms says how long a step is */
 	int64_t step;                   /* SHEAF_LATEST: load the newest */
 	int64_t steps, every, zero, to_zero, nodes, staging_bytes, file_bytes, io_threads;
 	int64_t timeout_ms, keep_last, rounds, images, copy_threads, copy_rate;

@@ -61,6 +61,7 @@ const char bench_usage[] =
 	"  --metrics              save: lines for `sheaf stats`\n"
 	"of stall, which has --adam, and without a state a preset of --gb (1)\n"
 	"  --step-ms N            how long a step without saves should last (1500)\n"
+	"  --step-memcpys X       the same, by a memcpy of the bytes\n"
 	"  --every K              save at each K-th step (5)\n"
 	"  --memory-every M       save to memory at each M-th (1)\n"
 	"  --agent auto|PATH|none the socket of `sheaf agent`; none: no such modes (its own)\n"
@@ -119,6 +120,7 @@ static const struct opt {
 	{ "copy-cpus", TEXT, AT(copy_cpus), 0, 0, BENCH_SAVE | BENCH_STALL },
 	{ "copy-rate", INT, AT(copy_rate), 1, INT64_MAX, BENCH_SAVE | BENCH_STALL },
 	{ "step-ms", INT, AT(step_ms), 1, 3600000, BENCH_STALL },
+	{ "step-memcpys", TEXT, AT(memcpys_text), 0, 0, BENCH_STALL },
 	{ "warmup", INT, AT(warmup), 0, 1000000, BENCH_STALL },
 	{ "agent", TEXT, AT(agent), 0, 0, ALL },
 	{ "memory-every", INT, AT(memory_every), 1, 1000000000, BENCH_SAVE | BENCH_STALL },
@@ -355,6 +357,19 @@ static int check_gb(struct bench_opts *o, struct sheaf_error *err)
 	return 0;
 }
 
+static int check_memcpys(struct bench_opts *o, struct sheaf_error *err)
+{
+	char *end;
+
+	if (!o->memcpys_text)
+		return 0;
+	o->step_memcpys = strtod(o->memcpys_text, &end);
+	if (*end || !(o->step_memcpys > 0) || !(o->step_memcpys < 1e6))
+		return wl_fail(err, SHEAF_EINVAL, "--step-memcpys: '%.60s' is no number above 0",
+			       o->memcpys_text);
+	return 0;
+}
+
 static int check_ema(struct bench_opts *o, struct sheaf_error *err)
 {
 	char *end;
@@ -441,7 +456,7 @@ int bench_opts_parse(struct bench_opts *o, int argc, char **argv, struct sheaf_e
 {
 	static int (*const checks[])(struct bench_opts *o, struct sheaf_error *err) = {
 		check_state, check_step, check_rounds, check_async, check_memory, check_stall,
-		check_gb, check_ema, check_ways,
+		check_gb, check_memcpys, check_ema, check_ways,
 	};
 	struct bench_opts made = { .help = true };
 	enum bench_verb verb;

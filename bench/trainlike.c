@@ -45,6 +45,7 @@ struct mode {
 	uint64_t *ns[TIMES];            /* owned; of each counted step */
 	size_t n, room;
 	int64_t saves, dropped, committed;      /* of counted steps; committed: while they ran */
+	uint64_t gates, waited;         /* of whole blocks: gates of this rank; that were shut */
 	uint64_t cpu_ns;                /* of them, all threads of this rank */
 };
 
@@ -257,6 +258,13 @@ static int turn_end(struct turn *t, int rc, struct sheaf_error *err)
 		rc = land(t, true, err);
 	while (t->n > 0)
 		sheaf_save_free(t->fly[--t->n]);
+	if (rc == 0 && t->run) {
+		struct sheaf_run_stat stat = { .size = sizeof(stat) };
+
+		sheaf_run_stat(t->run, &stat);
+		t->m->gates += stat.gates;
+		t->m->waited += stat.gates_waited;
+	}
 	if (rc != SHEAF_ELOST)
 		sheaf_run_close(t->run);
 	return rc;
@@ -441,9 +449,13 @@ static int timed(struct stall *s, int64_t units, uint64_t *ns, struct sheaf_erro
 	return rc;
 }
 
-/* As many products as make a step last --step-ms. At least 20 ms of them are timed. */
+/* As many products as make a step last --step-ms, or so many times a memcpy. At least 20 ms of them
+ * are timed. */
 static int find_pace(struct stall *s, struct sheaf_error *err)
 {
+	double memcpys = s->b->o->step_memcpys;
+	int64_t step_ns = memcpys > 0 ? (int64_t)(memcpys * (double)s->memcpy_ns)
+				      : s->b->o->step_ms * 1000000;
 	int64_t short_ns, units = 4;
 	uint64_t ns = 0;
 	int rc = timed(s, 0, &s->rest_ns, err);
@@ -455,7 +467,7 @@ static int find_pace(struct stall *s, struct sheaf_error *err)
 	if (rc < 0)
 		return rc;
 	s->unit_ns = ns / (uint64_t)units + 1;
-	short_ns = s->b->o->step_ms * 1000000 - (int64_t)s->rest_ns;
+	short_ns = step_ns - (int64_t)s->rest_ns;
 	s->units = short_ns > 0 ? short_ns / (int64_t)s->unit_ns : 0;
 	return 0;
 }
@@ -557,6 +569,10 @@ static int tell(struct stall *s, struct mode *m, int64_t round, struct sheaf_err
 			  of[BEGIN].sum, "gates_ms", of[GATES].sum, "commit_ms", of[COMMIT].sum,
 			  "memcpy_ms", ms(s->memcpy_ns), "rest_ms", ms(s->rest_ns), "units",
 			  (json_int_t)s->units, "cpu_ms", ms(m->cpu_ns) / (double)m->n));
+	json_object_update_new(event, json_pack("{s:I,s:I,s:{s:f,s:f,s:f}}", "gates",
+			  (json_int_t)m->gates, "gates_waited", (json_int_t)m->waited, "median_ms",
+			  "begin", of[BEGIN].median, "gates", of[GATES].median, "commit",
+			  of[COMMIT].median));
 	if (round >= 0)
 		json_object_set_new(event, "round", json_integer(round));
 	bench_event(&s->b->events, event);
@@ -567,7 +583,7 @@ static int tell(struct stall *s, struct mode *m, int64_t round, struct sheaf_err
 		  of[BLOCKED].median, of[BLOCKED].p99, of[BLOCKED].sum);
 	m->n = 0;
 	m->saves = m->dropped = m->committed = 0;
-	m->cpu_ns = 0;
+	m->cpu_ns = m->gates = m->waited = 0;
 	return 0;
 }
 

@@ -31,7 +31,7 @@ for how in '1 --every 2' '2 --every 1 --mesh dp=2 --zero 1 --images 3'; do
 		'[x["mode"] for x in o if x["event"] == "stall"] == \
 		["none", "none2", "lazy-memory", "lazy-disk", "copy-memory", "copy-disk"] and \
 		all(keys(x, "every steps dropped bytes step_ms blocked_ms \
-		saves committed memcpy_ms rest_ms units cpu_ms") and \
+		saves committed memcpy_ms rest_ms units cpu_ms median_ms gates gates_waited") and \
 		keys(x["step_ms"], "min median p99 mean") and \
 		keys(x["blocked_ms"], "median p99 sum") \
 		for x in o if x["event"] == "stall")'
@@ -65,6 +65,13 @@ json 'only the modes that were asked for' '[(x["event"], x["mode"]) for x in o] 
 json 'numbered from --step' 'o[2]["step"] == 8'
 t 2 'again' stall 1 --state wide.json --steps 1 --rounds 1 --warmup 0 --modes lazy-disk --step 7
 json 'the step is there' 'o[-1]["event"] == "error" and o[-1]["code"] == "EEXIST"'
+rm -rf run
+t 0 'as long as so many times a memcpy' stall 1 --state wide.json --steps 1 --rounds 1 --warmup 0 \
+	--modes none,lazy-memory --step-memcpys 3.5
+json 'gates are counted' '[x["gates"] > 0 for x in o if x["event"] == "stall"] == [False, True]'
+json 'what a step was blocked by is told' 'all(keys(x["median_ms"], "begin gates commit") \
+	for x in o if x["event"] == "stall")'
+t 2 'of no memcpy' stall 1 --state wide.json --step-memcpys 0
 rm -rf run
 printf 'copy-disk\nnone\ncopy-disk 1\n' >lines
 said='sheaf-bench stall --on-line'
