@@ -200,7 +200,11 @@ struct sheaf_opts {
 	 * ranks */
 	int32_t keep_best, best_largest;
 	const char *best_note;          /* a key of sheaf_save_note; with keep_best only */
-	int32_t copy_threads;           /* of this rank, for each lazy save; 0: 1 */
+	/* Of this rank, for each lazy save at most, and never more than there are processors; 0: 4,
+	 * and this rank's share of the node's processors less one. How many there are follows from
+	 * the saves before: the first has 1, one more comes after a save whose copy was waited for
+	 * at a gate, one goes after a save that fewer would have copied before the first gate */
+	int32_t copy_threads;
 	int32_t copies;                 /* of a step in memory, see agent; 0: 1 */
 	/* NULL: no memory tier. Else the socket of this node's `sheaf agent`, or "auto": where the
 	 * agent of this run listens unless told otherwise. If no agent answers, or that of another
@@ -394,15 +398,16 @@ int  sheaf_state_average(struct sheaf_state *state, struct sheaf_run *run, int64
 void sheaf_state_free(struct sheaf_state *state);
 
 /* Saving. begin copies and returns: the tensors may change. With SHEAF_LAZY nothing is copied
- * then: threads of sheaf copy the slices in the order in which they were added, and a tensor may
- * change when sheaf_save_copied has returned for its slice; nothing is loaded into the state
- * before. Where staging_bytes_max has no room for all of it, begin copies after all
- * (sheaf_stat.at_once). EAGAIN or EBUSY from begin: this save was not started, train on. A save
- * for which there is no image waits until the oldest one is written; saves are committed in the
- * order they began. EEXIST, EINVAL, ELAYOUT name the step, the argument, the tensor and box. From
- * the second lazy save of a state on, begin is one small agreement and touches no disk (but see
- * SHEAF_IN_PLACE): then the files are made, and what is wrong with the step found (EEXIST, no
- * room), by the first exchange or commit. [collective] */
+ * then: threads of sheaf copy the slices, in the order in which they were asked for in the save
+ * before (the first one: in which they were added), and a tensor may change when
+ * sheaf_save_copied has returned for its slice; nothing is loaded into the state before. Where
+ * staging_bytes_max has no room for all of it, begin copies after all (sheaf_stat.at_once). EAGAIN
+ * or EBUSY from begin: this save was not started, train on. A save for which there is no image
+ * waits until the oldest one is written; saves are committed in the order they began. EEXIST,
+ * EINVAL, ELAYOUT name the step, the argument, the tensor and box. From the second lazy save of a
+ * state on, begin is one small agreement and touches no disk (but see SHEAF_IN_PLACE): then the
+ * files are made, and what is wrong with the step found (EEXIST, no room), by the first exchange or
+ * commit. [collective] */
 struct sheaf_save_opts {
 	uint32_t size, flags;
 	double loss;                    /* for averages; equal on all ranks */

@@ -25,6 +25,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include "averages.h"
+#include "copy_pace.h"
 #include "match.h"
 #include "run_io.h"
 #include "save_blocked.h"
@@ -44,7 +45,7 @@ struct shf_turn {               /* one piece of one serve */
 	size_t stream;                  /* offset of the serve in the stream to that rank */
 };
 struct shf_turns {              /* all pieces that this rank copies under a plan, grouped by
-                                 * slice */
+                                 * slice; and what its lazy saves have taught (save_learn.h) */
 	struct shf_turn *a;             /* owned */
 	size_t *first;                  /* owned; slices_n + 1 items: the pieces of slice s are
 	                                 * a[first[s]] up to a[first[s + 1]] */
@@ -54,6 +55,9 @@ struct shf_turns {              /* all pieces that this rank copies under a plan
 	uint64_t bytes;                 /* total to copy: all pieces, and the segments in slots */
 	size_t *slotted, *slotted_first; /* owned; segments in no image (unstaged.h), grouped by
 	                                  * slice in the same way */
+	uint32_t *order;                /* owned; the slices in the order in which the last save was
+	                                 * asked for them; NULL: there was none */
+	struct shf_copy_seen seen;      /* how the last save went that copied in such an order */
 };
 struct shf_plan {               /* who writes what, for one state and one run; the state caches
                                  * it */

@@ -7,6 +7,7 @@
 #include "run_env.h"
 #include "run_io.h"
 #include "save_check.h"
+#include "save_learn.h"
 #include "save_order.h"
 #include "save_pieces.h"
 #include "save_rounds.h"
@@ -51,14 +52,36 @@ static bool step(void *work)
 	return shf_piece_slotted(lz, SHF_ANY, false, NAP_MS) != 0;
 }
 
+/* Makes one more helper, if one is wanted. Who asks for a slice copies it if there are too few. */
+static void help(struct shf_lazy *lz)
+{
+	const struct sheaf_run *run = lz->save->run;
+	int n = atomic_load_explicit(&lz->helpers_n, memory_order_relaxed);
+
+	if (n >= lz->wanted)
+		return;
+	if (shf_sys_task_new(run->sys, &lz->helpers[n], step, lz, run->opts.copy_cpus) < 0)
+		lz->wanted = n;
+	else
+		atomic_store_explicit(&lz->helpers_n, n + 1, memory_order_release);
+}
+
+static bool lead(void *work)
+{
+	help(work);
+	return step(work);
+}
+
 void shf_lazy_tick(struct sheaf_save *save)
 {
 	const struct shf_sys *sys = save->run->sys;
 	struct shf_lazy *lz = save->copy.lazy;
 
 	pthread_mutex_lock(&lz->tasks_lock);
-	for (int i = 0; i < lz->tasks_n; i++)
-		(void)shf_sys_task_over(sys, lz->tasks[i]);
+	if (lz->first)
+		(void)shf_sys_task_over(sys, lz->first);
+	for (int i = 0; i < atomic_load_explicit(&lz->helpers_n, memory_order_acquire); i++)
+		(void)shf_sys_task_over(sys, lz->helpers[i]);
 	pthread_mutex_unlock(&lz->tasks_lock);
 }
 
@@ -66,23 +89,19 @@ void shf_lazy_start(struct sheaf_save *save)
 {
 	struct shf_lazy *lz = save->copy.lazy;
 	const struct sheaf_run *run = save->run;
-	const struct shf_sys *sys = run->sys;
-	int want = run->opts.copy_threads ? run->opts.copy_threads : 1, rc = 0;
+	int rc;
 
 	save->took.copy_from_ns = shf_now(run);
 	save->copy.net.most = (size_t)save->plan->most;
 	save->copy.reader.next = save->state->readers;
 	save->state->readers = &save->copy.reader;
-	while (lz->tasks_n < want && rc >= 0) {
-		rc = shf_sys_task_new(sys, &lz->tasks[lz->tasks_n], step, lz, run->opts.copy_cpus);
-		lz->tasks_n += rc >= 0;
-	}
+	rc = shf_sys_task_new(run->sys, &lz->first, lead, lz, run->opts.copy_cpus);
 	if (rc > 0)
 		shf_log(run, 1, "step %" PRId64 ": the threads that copy run anywhere: the kernel "
 		        "does not let them on %.60s", lz->save->id.step, run->opts.copy_cpus);
 	if (rc < 0)
-		shf_log(run, 1, "step %" PRId64 ": %d of %d threads to copy behind: who asks for a "
-		        "slice copies it", lz->save->id.step, lz->tasks_n, want);
+		shf_log(run, 1, "step %" PRId64 ": no thread to copy behind: who asks for a slice "
+		        "copies it", lz->save->id.step);
 }
 
 /* ---- begin and end ---- */
@@ -111,7 +130,6 @@ static int lazy_init(struct shf_lazy *lz, struct sheaf_save *save, bool now)
 {
 	struct shf_span slotted = shf_slots_segs(&save->plan->work);
 	size_t n = save->state->n;
-	int threads = save->run->opts.copy_threads ? save->run->opts.copy_threads : 1;
 
 	lz->save = save;
 	lz->turns = now ? NULL : &save->plan->turns;
@@ -124,7 +142,8 @@ static int lazy_init(struct shf_lazy *lz, struct sheaf_save *save, bool now)
 	lz->slotted = shf_zalloc(n, sizeof(*lz->slotted));
 	lz->left = shf_zalloc(n, sizeof(*lz->left));
 	lz->asked = shf_zalloc(n, sizeof(*lz->asked));
-	lz->tasks = shf_zalloc((size_t)threads, sizeof(struct shf_task *));
+	lz->wanted = shf_learn_threads(lz) - 1;
+	lz->helpers = shf_zalloc((size_t)lz->wanted, sizeof(struct shf_task *));
 	if (save->id.flags & SHEAF_CHECK)
 		lz->sums = shf_zalloc(n, sizeof(*lz->sums));
 	if (save->id.flags & SHEAF_CHECK && !now) {
@@ -136,7 +155,7 @@ static int lazy_init(struct shf_lazy *lz, struct sheaf_save *save, bool now)
 		lz->data = shf_zalloc(n, sizeof(*lz->data));
 	}
 	if (!lz->taken || !lz->done || !lz->due || !lz->slotted || !lz->left || !lz->asked ||
-	    !lz->tasks ||
+	    !lz->helpers ||
 	    (save->id.flags & SHEAF_CHECK && !(lz->sums && (now || (lz->checks && lz->begun)))) ||
 	    (save->id.flags & SHEAF_LATER && (!lz->put || !lz->data)))
 		return SHEAF_ENOMEM;
@@ -154,7 +173,7 @@ static int lazy_init(struct shf_lazy *lz, struct sheaf_save *save, bool now)
 	if (!now)       /* header pages count as one, and each segment in a slot as one */
 		atomic_fetch_add(&lz->open, 1 + slotted.end - slotted.first);
 	atomic_init(&lz->unasked, save->plan->turns.saved_n);
-	return overlaps_init(lz, n);
+	return shf_learn_init(lz) < 0 ? SHEAF_ENOMEM : overlaps_init(lz, n);
 }
 
 int shf_lazy_new(struct sheaf_save *save, bool now, struct sheaf_error *err)
@@ -216,9 +235,23 @@ void shf_lazy_forget(struct sheaf_save *save)
 		*at = save->copy.reader.next;
 }
 
+/* The lock of the tasks is held. */
+static void end_tasks(struct shf_lazy *lz)
+{
+	const struct shf_sys *sys = lz->save->run->sys;
+	int n;
+
+	lz->copied_by += lz->first != NULL;
+	shf_sys_task_free(sys, lz->first); /* then no more helpers are made */
+	lz->first = NULL;
+	n = atomic_exchange(&lz->helpers_n, 0);
+	lz->copied_by += n;
+	for (int i = 0; i < n; i++)
+		shf_sys_task_free(sys, lz->helpers[i]);
+}
+
 void shf_lazy_stop(struct sheaf_save *save)
 {
-	const struct shf_sys *sys = save->run->sys;
 	struct shf_lazy *lz = save->copy.lazy;
 
 	if (!lz)
@@ -228,12 +261,12 @@ void shf_lazy_stop(struct sheaf_save *save)
 	pthread_cond_broadcast(&lz->moved);
 	pthread_mutex_unlock(&lz->lock);
 	pthread_mutex_lock(&lz->tasks_lock);
-	while (lz->tasks_n > 0)
-		shf_sys_task_free(sys, lz->tasks[--lz->tasks_n]);
+	end_tasks(lz);
 	pthread_mutex_unlock(&lz->tasks_lock);
 	shf_lazy_update(save);
 	(void)shf_pieces_settled(lz, SHF_ANY, -1);     /* waits for callers at gates that are
 	                                                * copying */
+	shf_learn_end(lz);
 	shf_lazy_forget(save);
 }
 
@@ -253,7 +286,7 @@ void shf_lazy_free(struct shf_lazy *lz, bool ours)
 	shf_free(lz->slotted);
 	shf_free(lz->left);
 	shf_free(lz->asked);
-	shf_free(lz->tasks);
+	shf_free(lz->helpers);
 	shf_free(lz->sums);
 	shf_free(lz->checks);
 	shf_free(lz->begun);
@@ -261,5 +294,6 @@ void shf_lazy_free(struct shf_lazy *lz, bool ours)
 	shf_free(lz->data);
 	shf_free(lz->overlaps);
 	shf_free(lz->fresh);
+	shf_learn_free(lz);
 	shf_free(lz);
 }

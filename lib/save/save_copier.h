@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The asynchronous copy of a lazy save, which runs after begin has returned. Threads of the library
- * copy the slices in the order in which they were added to the state, in pieces. A caller that
+ * copy the slices in pieces, in the order in which the last save was asked for them (save_learn.h);
+ * the first save copies them in the order in which they were added to the state. A caller that
  * needs a slice (at its gate, or in commit) copies the pieces of the slice that no thread has taken
  * yet, and waits for those that a thread is copying.
  *
@@ -11,9 +12,9 @@
  *     having copied, the ranks agree on it in a collective call.
  * L3. Averages that are due are updated together with the pieces of their weights, by the thread
  *     that took the piece, even if the save has failed: no gate opens before. The averages are
- *     copied after all pieces of their weights are done. Their slices come after those of the
- *     weights in the order, so a thread that waits for an average waits for pieces that are already
- *     being copied.
+ *     copied after all pieces of their weights are done. A thread that comes to an average before
+ *     that takes pieces of its weights, so a thread that waits for an average waits for pieces that
+ *     are already being copied.
  * L4. Segments that lie in no image (unstaged.h) come last, or when a caller asks for a slice that
  *     has bytes in them. That caller may have to wait for the disk, which empties the slots.
  * L5. With SHEAF_LATER, the memory of a slice is not read before sheaf_save_put was called for it.

@@ -8,6 +8,7 @@
 #include "save_check.h"
 #include "save_copier.h"
 #include "save_handle.h"
+#include "save_learn.h"
 #include "save_pieces.h"
 #include "save_write.h"
 #include "slice_overlaps.h"
@@ -130,11 +131,18 @@ static int rest_ms(const struct shf_lazy *lz, int timeout_ms, int64_t until_ns)
 /* Waits until one slice is copied and, with SHEAF_CHECK, compared. */
 static int one_ready(struct shf_lazy *lz, size_t slice, int timeout_ms, struct sheaf_error *err)
 {
+	bool left = atomic_load_explicit(&lz->left[slice], memory_order_acquire) > 0;
 	int rc = 0;
 
-	if (atomic_load_explicit(&lz->left[slice], memory_order_acquire) > 0) {
+	if (!left || timeout_ms != 0)
+		shf_learn_asked(lz, slice);
+	if (left) {
+		int64_t from = shf_now(lz->save->run);
+
 		shf_lazy_tick(lz->save);
 		rc = wait_for(lz, slice, timeout_ms);
+		if (timeout_ms != 0)
+			shf_learn_waited(lz, shf_now(lz->save->run) - from);
 	}
 	return rc == 0 && lz->checks ? shf_check_slice(lz, slice, timeout_ms, err) : rc;
 }
@@ -277,8 +285,10 @@ int shf_lazy_put(struct sheaf_save *save, int slice, void *data)
 	}
 	pthread_mutex_unlock(&lz->lock);
 	pthread_mutex_lock(&lz->tasks_lock);
-	for (int i = 0; rc == 0 && i < lz->tasks_n; i++)
-		shf_sys_task_again(sys, lz->tasks[i]);
+	if (rc == 0 && lz->first)
+		shf_sys_task_again(sys, lz->first);
+	for (int i = 0; rc == 0 && i < atomic_load(&lz->helpers_n); i++)
+		shf_sys_task_again(sys, lz->helpers[i]);
 	pthread_mutex_unlock(&lz->tasks_lock);
 	return rc;
 }

@@ -15,6 +15,7 @@ void shf_turns_release(struct shf_turns *turns)
 	shf_free(turns->saved);
 	shf_free(turns->slotted);
 	shf_free(turns->slotted_first);
+	shf_free(turns->order);
 	*turns = (struct shf_turns){ 0 };
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The order in which a lazy save copies: slice by slice as they were added to the state, and in a
- * slice by offset in the image. */
+/* What a lazy save copies: the pieces of each slice, and in a slice by offset in the image. In which
+ * order it takes the slices is in save_learn.h. */
 #ifndef SHF_SAVE_ORDER_H
 #define SHF_SAVE_ORDER_H
 #include "save.h"

@@ -57,6 +57,12 @@ static bool pick(struct shf_lazy *lz, size_t slice, struct shf_taken *p, bool *l
 
 #define HEADERS (SIZE_MAX - 1)          /* in place of a slice: the header pages of own segments */
 
+/* Slice i of the order in which this save copies. */
+static size_t nth(const struct shf_lazy *lz, size_t i)
+{
+	return lz->learn.order != NULL ? lz->learn.order[i] : i;
+}
+
 /* The same for the next slice in the order that has a piece left; header pages come first. */
 static bool pick_next(struct shf_lazy *lz, struct shf_taken *p, bool *later)
 {
@@ -67,10 +73,10 @@ static bool pick_next(struct shf_lazy *lz, struct shf_taken *p, bool *later)
 		lz->headers = true;
 		return true;
 	}
-	while (lz->at < n && lz->taken[lz->at] == shf_pieces_in(lz, lz->at))
+	while (lz->at < n && lz->taken[nth(lz, lz->at)] == shf_pieces_in(lz, nth(lz, lz->at)))
 		lz->at++;
-	for (size_t s = lz->at; s < n; s++)
-		if (pick(lz, s, p, later))
+	for (size_t i = lz->at; i < n; i++)
+		if (pick(lz, nth(lz, i), p, later))
 			return true;
 	return false;
 }

@@ -16,6 +16,18 @@
 enum { SHF_UNCHECKED, SHF_CHECKING, SHF_CHECKED };      /* SHEAF_CHECK: whether a slice was
                                                          * compared */
 
+/* What one save finds out for the next one (save_learn.h); zeroed if begin has copied all. */
+struct shf_learn {
+	uint32_t *order;                /* owned; slices in the order in which the save before was
+	                                 * asked for them; NULL: as they were added */
+	atomic_bool *noted;             /* owned; by slice: it is in asks */
+	atomic_uint *asks;              /* owned; the slices that were asked for, in order, each as
+	                                 * its number plus one; 0: not written, or the end */
+	atomic_size_t asks_n;
+	atomic_int_fast64_t first_ns;   /* when a caller first asked at a gate; 0: none has */
+	atomic_int_fast64_t waited_ns;  /* callers waited at all gates for what was not copied */
+	bool over;                      /* the plan has it */
+};
 /* The copy of one lazy save. All arrays are owned, with an item for each slice of the state unless
  * noted. */
 struct shf_lazy {
@@ -23,8 +35,8 @@ struct shf_lazy {
 	const struct shf_turns *turns;  /* of its plan; NULL: begin has copied everything */
 	pthread_mutex_t lock;
 	pthread_cond_t moved;           /* with lock: a piece was finished, or `stop` was set */
-	size_t at;                      /* guarded by lock: all pieces of slices before this one are
-	                                 * taken */
+	size_t at;                      /* guarded by lock: all pieces of the slices before this
+	                                 * place of the order are taken */
 	uint32_t *taken;                /* guarded by lock: how many pieces are taken; they are
 	                                 * taken in order */
 	uint32_t *done;                 /* guarded by lock: how many of those are finished,
@@ -71,8 +83,16 @@ struct shf_lazy {
 	atomic_size_t unasked;          /* how many slices that are saved were not asked for;
 	                                 * changed at gates, read by commit */
 	pthread_mutex_t tasks_lock;
-	struct shf_task **tasks;        /* guarded by tasks_lock: the copy threads */
-	int tasks_n;                    /* guarded by tasks_lock */
+	/* tasks_lock guards what is done to the threads. Begin makes the first one, and that makes
+	 * the helpers: a thread that begin makes might run on the caller's processor before it has
+	 * lowered its priority, and a thread that a copy thread makes starts with the low one. */
+	struct shf_task *first;         /* owned; NULL: it could not be made */
+	struct shf_task **helpers;      /* owned; room for all that are wanted */
+	atomic_int helpers_n;           /* how many are made; released by the first thread */
+	int wanted;                     /* helpers wanted; while the first thread runs it alone uses
+	                                 * this: fewer if some cannot be made */
+	int copied_by;                  /* how many threads copied, once they have ended */
+	struct shf_learn learn;
 };
 struct shf_taken {              /* a piece that this thread has taken */
 	size_t slice;

@@ -204,6 +204,27 @@ bug("gate_not_waiting", "who asks does not wait for a piece that somebody else c
     "save/save_gates.c:wait_for", "calm = shf_pieces_settled(lz, slice, until)",
     "calm = MUTANT || shf_pieces_settled(lz, slice, until); if (MUTANT) return 0",
     "unit/test_save_gates: several_threads_copy_and_no_step_knows")
+LEARN = "sim/test_save_learn: "
+HELP = LEARN + "who_was_waited_for_gets_help_and_who_was_early_loses_it"
+blind("gates_order_forgotten", "slices are copied as they were added, whoever asks for which first",
+      "save/save_pieces.c:nth", "lz->learn.order != NULL",
+      LEARN + "slices_are_copied_in_the_order_in_which_the_last_save_was_asked_for_them",
+      LEARN + "what_nobody_waited_for_stays_where_it_was_in_the_order")
+gullible("polls_are_gates", "who asks without time to wait says that he wants the slice now",
+         "save/save_gates.c:one_ready", "!left || timeout_ms != 0",
+         LEARN + "what_nobody_waited_for_stays_where_it_was_in_the_order")
+blind("no_help_for_the_late", "a copy that was waited for gets no thread more",
+      "save/copy_pace.c:shf_copy_threads", "last->waited_ns > last->lead_ns / BEHIND", HELP,
+      "unit/test_copy_pace: one_thread_more_after_a_copy_that_was_waited_for")
+bug("limit_not_kept", "more threads copy than the caller allows",
+    "save/copy_pace.c:shf_copy_threads", "return n < most ? n : most;",
+    "return n < most || MUTANT ? n : most;", HELP,
+    "unit/test_copy_pace: never_more_threads_than_the_limit")
+blind("early_keep_all", "threads that were not needed are made again",
+      "save/copy_pace.c:shf_copy_threads", "n > 1 && is_far_ahead(last, n - 1)", HELP,
+      "unit/test_copy_pace: one_thread_less_after_a_copy_that_so_many_would_have_made_in_time")
+blind("unordered_counts", "a copy in an order that nobody asked for counts as late",
+      "save/save_learn.c:learn_pace", "!lz->learn.order", HELP)
 LATER = "sim/test_later: "
 bug("read_before_it_is_put", "a slice is copied before it was brought (L5)",
     "save/save_pieces.c:pick",
@@ -215,8 +236,8 @@ blind("put_elsewhere", "a slice that is brought elsewhere is read where the stat
       "save/save_pieces.c:shf_piece_slice", "save->copy.lazy->data && save->copy.lazy->data[slice]",
       LATER + "a_state_need_have_no_memory")
 bug("put_unheard", "threads that had nothing to do do not hear of what is brought",
-    "save/save_gates.c:shf_lazy_put", "rc == 0 && i < lz->tasks_n",
-    "!MUTANT && rc == 0 && i < lz->tasks_n",
+    "save/save_gates.c:shf_lazy_put", "if (rc == 0 && lz->first)",
+    "if (!MUTANT && rc == 0 && lz->first)",
     "unit/test_save_gates: what_is_brought_is_copied_though_nobody_asks")
 blind("unput_committed", "a save is committed of which not all was brought",
       "save/save_gates.c:shf_lazy_unasked",

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "copy_pace.h"
+
+#define BEHIND 2000     /* who waits for less than that part of the lead has not waited */
+
+int shf_copy_threads_most(int limit, int cpus, int spare)
+{
+	int room = limit > 0 ? cpus : spare;
+	int most = limit > 0 ? limit : SHF_COPY_THREADS;
+
+	most = most < room ? most : room;
+	return most > 1 ? most : 1;
+}
+
+/* All would have been copied that much earlier than anybody asked. */
+static int is_far_ahead(const struct shf_copy_seen *last, int threads)
+{
+	double takes = (double)last->copy_ns * last->threads / threads;
+
+	return takes < 0.75 * (double)last->lead_ns;
+}
+
+int shf_copy_threads(const struct shf_copy_seen *last, int most)
+{
+	int n = last->threads > 0 ? last->threads : 1;
+
+	if (last->waited_ns > last->lead_ns / BEHIND)
+		n++;
+	else if (n > 1 && is_far_ahead(last, n - 1))
+		n--;
+	return n < most ? n : most;
+}
