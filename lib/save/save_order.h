@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a lazy save copies: the pieces of each slice, and in a slice by offset in the image. In which
+/* What a lazy save copies: the pieces of each slice, in a slice by offset in the image. In which
  * order it takes the slices is in save_learn.h. */
 #ifndef SHF_SAVE_ORDER_H
 #define SHF_SAVE_ORDER_H
