@@ -106,8 +106,8 @@ int shf_bcast_buf(struct shf_team *t, int rc, struct shf_buf *b, struct sheaf_er
  * agreement that every rank has memory for what it receives, and the bytes. */
 int shf_exchange(struct shf_team *t, int rc, const struct shf_buf *out, struct shf_buf *in,
                  size_t *in_bytes, struct sheaf_error *err);
-/* Does what shf_exchange does. Its second operation also gives the maximum over all ranks of each of
- * n words, as shf_agree_max does. */
+/* Does what shf_exchange does. Its second operation also gives the maximum over all ranks of each
+ * of n words, as shf_agree_max does. */
 int shf_exchange_max(struct shf_team *t, int rc, const struct shf_buf *out, struct shf_buf *in,
                      size_t *in_bytes, uint64_t *x, size_t n, struct sheaf_error *err);
 /* Does what shf_exchange does, for bytes that are already packed in rank order: the first
