@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Decides what each slice of a state is filled from. Whatever cannot be filled is found here, on
- * every rank, before a byte of the caller's memory is touched. The rest of a load is led by
- * load_run.c.
+/* Decides what each slice of a state is filled from. If the load has to be refused, every rank
+ * finds that out here, before any byte of the caller's memory is changed. load_run.c leads the rest
+ * of a load.
  *
- * A load also changes what the run goes on from (remember), and is counted while it is under way
- * (count_try): a step that several jobs loaded and none came further from is probably what they
- * failed of, and a search for the latest step passes over it. */
+ * A load also sets the step that the next save follows (remember). And it is counted as a try
+ * before it reads anything (count_try): if several jobs have loaded a step and none of them has
+ * saved a later one, the step probably crashed them, and the search for the latest step passes over
+ * it. */
 #include "load.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -33,9 +34,10 @@
 #include "work.h"
 
 /* Decides under which name the bytes of a rank's stream (RNG state and the like) are stored in this
- * step. As long as the number of ranks is the same, it is the stream's own name. Otherwise the rule
- * that was saved with the stream counts: "strict" refuses, "drop" keeps what the caller has,
- * "modulo" takes the stream of rank mod the number that saved. */
+ * step, and writes it to `name`. If the number of ranks is the same as at the save, it is the
+ * stream's own name. Otherwise the rule that was saved with the stream decides: "strict": ELAYOUT;
+ * "drop": *source becomes SHF_KEEP; "modulo": the stream of rank r % n, n being the number of ranks
+ * that saved. */
 static int stream_source(const struct shf_load *ld, const struct shf_slice *s, char name[96],
                          enum shf_source *source, struct sheaf_error *err)
 {
@@ -44,9 +46,10 @@ static int stream_source(const struct shf_load *ld, const struct shf_slice *s, c
 	int64_t fam = shf_layout_family(l, "ranks");
 	const char *rule = "strict";
 	char key[80], msg[200];
-	uint32_t saved = 0;     /* ranks that saved; not each of them need have the stream */
+	uint32_t saved = 0;     /* number of ranks that saved the step */
 	size_t n = strlen(s->stream.stream);
 
+	/* Counts the tensors <stream>/<rank> of the stream. */
 	for (uint32_t i = 0; fam >= 0 && i < l->families[fam].tensors_n; i++) {
 		const char *at = l->tensors[l->families[fam].first_tensor + i].name;
 
@@ -54,7 +57,8 @@ static int stream_source(const struct shf_load *ld, const struct shf_slice *s, c
 			 !strchr(at + n + 1, '/');
 	}
 	snprintf(name, 96, "%s", s->name);
-	/* Not every rank need have the stream, so the manifest knows better how many saved. */
+	/* A rank may have saved without this stream, so the count may be too small; the number in
+	 * the manifest is right. */
 	if (saved && m->ranks > 0 && m->ranks <= INT32_MAX)
 		saved = (uint32_t)m->ranks;
 	if (saved == 0 || (uint32_t)s->stream.ranks == saved)
@@ -63,8 +67,8 @@ static int stream_source(const struct shf_load *ld, const struct shf_slice *s, c
 	for (size_t i = 0; i < m->notes_n; i++)
 		if (strcmp(m->notes[i].key, key) == 0)
 			rule = m->notes[i].value;
-	/* A rule that this version does not know is as strict as "strict": guessing would give
-	 * ranks equal random numbers. */
+	/* An unknown rule, of a newer version, is treated as "strict": a wrong guess might give
+	 * several ranks the same random numbers. */
 	if (strcmp(rule, "drop") && strcmp(rule, "modulo"))
 		return shf_fail(err, SHEAF_ELAYOUT,
 				"stream %s: saved by %u ranks, loaded by %d, and its "
@@ -80,6 +84,7 @@ static int stream_source(const struct shf_load *ld, const struct shf_slice *s, c
 	return 0;
 }
 
+/* Returns whether the slice and the stored tensor have the same shape, in items. */
 static bool same_items(const struct shf_slice *s, const struct shf_lt_tensor *t)
 {
 	return !t->wide && s->items.ndim == t->items.ndim &&
@@ -94,18 +99,19 @@ static void report_slice(struct shf_load *ld, enum shf_tally_kind kind, char wha
 	shf_report_item(&ld->report, what, s->family, s->name, msg);
 }
 
-/* Whether a weight can be made from its master without losing anything. Types smaller than 16 bits
- * may have a scale stored beside them, so rounding gives other bits. A weight as wide as its master
- * may have had another master. */
+/* Returns whether rounding this master gives exactly the weight that was trained. Not for types
+ * below 16 bits: their weights may have a scale stored beside them. Not for a weight as wide as its
+ * master: it may have had another master. */
 static bool is_rounded_master(const struct shf_slice *s, const struct shf_lt_tensor *master)
 {
 	return (s->dtype == SHEAF_BF16 || s->dtype == SHEAF_F16) && s->data_dtype == s->dtype &&
 	       master->dtype == SHEAF_F32;
 }
 
-/* Fills a slice that is not stored from a tensor that is, if the caller allows it (SHEAF_DERIVE):
- * masters by casting the model, the model by rounding its masters. A weight that is tied to another
- * one has no tensor of its own, but the other one may have a master. */
+/* Finds another stored tensor for a slice whose own is not stored, if the caller allows it
+ * (SHEAF_DERIVE): a master weight is cast from the weight of the model, a weight is rounded from
+ * its master. Returns false if there is none; else *t is filled in. A tied weight has no tensor of
+ * its own, but the weight it is tied to may have a master. */
 static bool derive(struct shf_load *ld, const struct shf_slice *s, struct shf_target *t)
 {
 	const struct shf_layout *l = &ld->step->layout;
@@ -117,8 +123,8 @@ static bool derive(struct shf_load *ld, const struct shf_slice *s, struct shf_ta
 
 	if (!(ld->flags & SHEAF_DERIVE) || (!down && strcmp(s->family, "master_weights")))
 		return false;
-	/* Masters come from the model; but if the weight is tied, its master may be stored under
-	 * the name that it is tied to, which has more bits. */
+	/* A master is cast from the model. But if its weight is tied, the step may have a master
+	 * under the name that the weight is tied to, and that one is exact. */
 	if (!down && (tied = shf_layout_tied_to(l, from, s->stored)))
 		i = shf_layout_find(l, from = s->family, tied);
 	if (i >= 0)
@@ -133,19 +139,19 @@ static bool derive(struct shf_load *ld, const struct shf_slice *s, struct shf_ta
 	return true;
 }
 
-/* Whether the slice is an average of an optional weight that the step does not have either. The
- * weight was decided on before, because averages come after their weights in a state. */
+/* Returns whether the slice is an average of an optional weight that the step does not have either.
+ * The source of the weight is decided by now, because averages come after their weights in a
+ * state. */
 static bool is_of_absent(const struct shf_load *ld, const struct shf_slice *s)
 {
 	uint32_t source = shf_ema_source(ld->state, (size_t)(s - ld->state->slices));
 
 	return ld->state->slices[source].flags & SHEAF_OPTIONAL &&
-	       ld->targets[source].source == SHF_KEEP; /* it came before its averages */
+	       ld->targets[source].source == SHF_KEEP;
 }
 
-/* Decides for a slice whose tensor is not stored: derived, zeroed, kept, or the load fails. If the
- * step has averages at all, all of them are wanted, apart from those of weights that it does not
- * have. */
+/* Decides for a slice whose tensor is not stored: it is derived, zeroed, kept, or the load fails
+ * with ELAYOUT. */
 static int decide_absent(struct shf_load *ld, const struct shf_slice *s, struct shf_target *t,
                          struct sheaf_error *err)
 {
@@ -160,7 +166,8 @@ static int decide_absent(struct shf_load *ld, const struct shf_slice *s, struct 
 	}
 	t->source = SHF_KEEP;
 	report_slice(ld, SHF_T_MISSING, 'M', s, "not in this step");
-	/* Averages that the step has are wanted whole, but for those of weights that it has not. */
+	/* If the step has averages of a set at all, it must have all of them, except those of
+	 * optional weights that it does not have. */
 	if (ld->flags & SHEAF_LENIENT ||
 	    (s->owned ? shf_layout_family(l, s->family) < 0 || is_of_absent(ld, s)
 	              : (s->flags & SHEAF_OPTIONAL) != 0))
@@ -169,9 +176,9 @@ static int decide_absent(struct shf_load *ld, const struct shf_slice *s, struct 
 			s->stored);
 }
 
-/* The order of the questions matters. What the caller excluded is not looked up at all. Streams may
- * change their name before they are looked up. Only then shape and type of what is stored are
- * compared. */
+/* Decides what one slice is filled from, and fills in *t. The order matters: what the caller
+ * excluded is not looked up at all; a stream may be stored under another name, so that is found
+ * before the lookup; shape and type are compared last, with the tensor that was found. */
 static int decide_source(struct shf_load *ld, const struct shf_slice *s, struct shf_target *t,
                          struct sheaf_error *err)
 {
@@ -214,8 +221,8 @@ static int decide_source(struct shf_load *ld, const struct shf_slice *s, struct 
 	return 0;
 }
 
-/* Decides for all slices, also after a failure, so that one message can name up to a dozen absent
- * tensors. A user who has to add a pattern for each would otherwise need a run for each. */
+/* Decides for all slices. It goes on after a failure, so that one message can name up to a dozen
+ * missing tensors; otherwise a user would have to start the job again for each of them. */
 static int decide_all(struct shf_load *ld, struct sheaf_error *err)
 {
 	struct sheaf_error first = { 0 }, own;
@@ -230,7 +237,7 @@ static int decide_all(struct shf_load *ld, struct sheaf_error *err)
 		if (r < 0 && rc == 0) {
 			first = own;
 			rc = r;
-		/* The first failure is told in full, the others by their names. */
+		/* The message has the first failure in full, and the names of the others. */
 		} else if (r == SHEAF_ELAYOUT && absent++ < 11 && at < sizeof(more)) {
 			at += (size_t)snprintf(more + at, sizeof(more) - at, ", %s/%s", s->family,
 					       s->name);
@@ -244,9 +251,9 @@ static int decide_all(struct shf_load *ld, struct sheaf_error *err)
 	return rc;
 }
 
-/* Finds tensors of families that the state has, which no rank asked for. Each is reported by one
- * rank. With SHEAF_STRICT ranks agree on what they found: each goes by its own opts.ignore.
- * [collective] */
+/* Finds tensors that no rank asked for, in families of which some rank has slices. One rank reports
+ * each. With SHEAF_STRICT that is ELAYOUT, and the ranks agree on it, because their opts.ignore may
+ * differ. [collective] */
 static int find_unexpected(struct shf_load *ld, struct sheaf_error *err)
 {
 	const struct shf_layout *l = &ld->step->layout;
@@ -276,8 +283,9 @@ static int find_unexpected(struct shf_load *ld, struct sheaf_error *err)
 	return ld->flags & SHEAF_STRICT ? shf_agree(team, rc, err) : rc;
 }
 
-/* An average that the step has not goes on from the weights of the next save. Ranks need not agree
- * on it: they hold slices of one tensor, and what the step has of it is the same for all. */
+/* Sets the averages of the state after a load. If the step had only some slices of an average, the
+ * others start again from the weights at the next save. That needs no agreement: ranks hold slices
+ * of the same tensors, and which tensors the step has is the same for all. */
 static void emas_loaded(const struct shf_load *ld, struct sheaf_state *state)
 {
 	shf_emas_loaded(state, &ld->step->manifest, ld->emas_filled);
@@ -290,7 +298,8 @@ static void emas_loaded(const struct shf_load *ld, struct sheaf_state *state)
 	}
 }
 
-/* What a load that reads nothing reports: no plan and no proof carries it. [collective] */
+/* Makes the report of a load with SHEAF_DRY. In other loads its words travel with the plan and with
+ * the digests; a dry load has neither. [collective] */
 static int report_dry(struct shf_load *ld, struct sheaf_error *err)
 {
 	struct shf_team *team = &ld->step->run->team;
@@ -306,8 +315,9 @@ static int report_dry(struct shf_load *ld, struct sheaf_error *err)
 	return rc;
 }
 
-/* Refuses to keep what a damaged step has begun to fill. Averages that are kept are no danger: they
- * begin anew, and what their memory holds is not read. [local] */
+/* Refuses to keep slices that a damaged step has begun to fill (SHEAF_FALLBACK, note_filled):
+ * ELAYOUT. Averages are exempt: those that are kept start again from the weights, so what their
+ * memory holds does not matter. [local] */
 static int check_kept(const struct shf_load *ld, struct sheaf_error *err)
 {
 	for (size_t i = 0; i < ld->state->n; i++) {
@@ -324,8 +334,8 @@ static int check_kept(const struct shf_load *ld, struct sheaf_error *err)
 	return 0;
 }
 
-/* Remembers which slices this step is about to overwrite. If the step turns out to be damaged and
- * an older one is tried next, those slices must not be kept (check_kept). */
+/* Notes which slices this step is about to overwrite. If it turns out to be damaged and an older
+ * step is tried next, these slices must not be kept (check_kept). */
 static void note_filled(const struct shf_load *ld)
 {
 	for (size_t i = 0; i < ld->state->n; i++)
@@ -333,9 +343,8 @@ static void note_filled(const struct shf_load *ld)
 			ld->step->filled_by[i] = ld->step->number;
 }
 
-/* Checks the arguments and decides for all slices, on this rank alone. The caller's memory must not
- * be read any more by a save in progress: a lazy save copies from it until each slice has been
- * copied. */
+/* Does all of a load that can fail on one rank alone before the ranks communicate: checks the
+ * arguments, decides for all slices, allocates, and lists what this rank wants. [local] */
 static int prepare_load(struct shf_load *ld, struct sheaf_error *err)
 {
 	const struct sheaf_step *step = ld->step;
@@ -354,8 +363,8 @@ static int prepare_load(struct shf_load *ld, struct sheaf_error *err)
 			*err = step->cat_err;
 		return step->cat_rc;
 	}
-	/* Lazy saves still read the caller's memory; loading over it would mix two steps in the
-	 * file. */
+	/* A lazy save copies from the caller's memory in the background. Loading over what it has
+	 * not copied would mix two steps in its files. */
 	for (struct shf_reader *r = state->readers; r; r = r->next)
 		if (r->reads(r, SHF_EVERY_SLICE))
 			return shf_fail(err, SHEAF_EINVAL, "a load into memory that step %" PRId64
@@ -373,7 +382,7 @@ static int prepare_load(struct shf_load *ld, struct sheaf_error *err)
 	return rc == 0 && !(ld->flags & SHEAF_DRY) ? shf_fill_prepare(ld, err) : rc;
 }
 
-/* Whether the same save of the step lies in memory and on disk. */
+/* Returns whether the step was loaded from memory and is on disk, too, written by the same save. */
 static bool has_twin(const struct sheaf_step *step)
 {
 	const struct shf_base *base = &step->run->lineage.base;
@@ -382,10 +391,10 @@ static bool has_twin(const struct sheaf_step *step)
 	       strcmp(base->session, step->manifest.session) == 0;
 }
 
-/* After a load from memory: where saving goes on from. If the step is on disk as well, newer steps
- * in memory are given up. Otherwise the new parent is the newest step that the disk had when this
- * one was opened, and a caller that loaded an older step than the newest one must rewind before
- * saving. */
+/* Sets the parent of the next save after a load from memory. If the step is on disk as well, the
+ * run has gone back to it, and newer steps in memory count no more. Otherwise the parent is the
+ * newest step that the disk had when this one was opened; if memory has a newer step than the one
+ * loaded, the caller must rewind before it saves. */
 static void remember_in_memory(const struct sheaf_step *step)
 {
 	const struct shf_base *base = &step->run->lineage.base;
@@ -394,8 +403,9 @@ static void remember_in_memory(const struct sheaf_step *step)
 	bool brought = run->lineage.parent == step->number &&
 	               strcmp(run->lineage.parent_session, step->manifest.session) == 0;
 
-	/* Saving goes on where the disk ended when the step was opened, unless this handle has
-	 * brought the step itself to disk since. No prune takes what it goes on from. */
+	/* The parent is what the disk ended with when the step was opened. But if this handle has
+	 * written the step itself to disk since (brought), that is the parent. A prune never
+	 * deletes the parent. */
 	if (!brought) {
 		run->lineage.parent = base->step;
 		memcpy(run->lineage.parent_session, base->session, sizeof(base->session));
@@ -408,8 +418,8 @@ static void remember_in_memory(const struct sheaf_step *step)
 		                                                                 : base->beyond);
 }
 
-/* After a load: the run goes on from this step. Saves that were begun before see from `loads` that
- * their parent may have changed. */
+/* Sets the parent of the next save after a load: this step. Saves in flight that began earlier see
+ * from `loads` that their parent may be another one than that of later saves. */
 static void remember(struct shf_load *ld)
 {
 	struct sheaf_run *run = ld->step->run;
@@ -428,8 +438,8 @@ static void remember(struct shf_load *ld)
 	       sizeof(run->lineage.parent_session));
 }
 
-/* Whether this handle has not loaded the step before. Filling several states from one step is one
- * try. */
+/* Returns whether this is the first load of the step by this handle, and notes it. If a caller
+ * fills several states from one step, that is one try. */
 static bool is_first_try(const struct sheaf_step *step)
 {
 	char *tried = step->run->lineage.memory_of->tier->tried;
@@ -439,23 +449,27 @@ static bool is_first_try(const struct sheaf_step *step)
 	return first;
 }
 
-/* That this session tries the step is on disk before any byte of it is read: rank 0 writes it
- * before it takes part in the plan, and no rank reads before there is one. */
+/* Counts that this session tries to load the step. The count is on disk before any rank reads a
+ * byte: rank 0 writes it before it takes part in the plan, and no rank reads before it has a
+ * plan. */
 static void count_try(const struct sheaf_step *step)
 {
 	struct sheaf_run *run = shf_run_that_saves(step->run);
 	struct sheaf_error own;
 	int n;
 
-	/* Nobody would forget the try after a close, which has forgotten those before it. */
+	/* A close deletes the tries of its session, so one that is counted after it would stay for
+	 * ever. */
 	if (run->life.foreign || run->life.closed || run->opts.flags & SHEAF_READONLY)
 		return;
 	run->lineage.unsure = true;
-	/* A try of a step in memory is counted in its cards, by one rank of each node. */
+	/* If the step is in memory, its cards count it as well. One rank of each node writes
+	 * that. */
 	if (step->run != run && is_first_try(step) && run->place.node_first == run->team.rank)
 		shf_view_count_try(step->view, step->run->lineage.base.tries + 1);
 	if (run->team.rank == 0) {
-		shf_pruning_settle(run); /* it does not know yet what is being loaded */
+		shf_pruning_settle(run); /* a prune in the background uses the store, and does not
+		                          * know yet which step is being loaded */
 		n = shf_tries_add(&run->store, step->number, step->manifest.session, &own);
 		if (n < 0)
 			shf_log(run, 1, "%s: a load of step %" PRId64 " is not counted: %s",
@@ -467,14 +481,15 @@ static void count_try(const struct sheaf_step *step)
 	}
 }
 
-/* Gives up the memory of a damaged step if the same save is on disk, which is then read next. */
+/* Clears the cards of a step that is damaged in memory if the same save is on disk, so that the
+ * next load reads the disk. */
 static void give_up_load(const struct sheaf_step *step)
 {
 	if (has_twin(step) && !(step->run->opts.flags & SHEAF_READONLY))
 		shf_view_condemn(step->view);
 }
 
-/* Appends to err what a person can do about the damage. [collective] */
+/* Appends to the message what the user can do about the damage; rank 0 looks it up. [collective] */
 static void add_remedy(const struct sheaf_step *step, struct sheaf_error *err)
 {
 	struct sheaf_run *run = shf_run_that_saves(step->run);
@@ -493,9 +508,9 @@ static void add_remedy(const struct sheaf_step *step, struct sheaf_error *err)
 	snprintf(err->msg + at, sizeof(err->msg) - at, "%s", text);
 }
 
-/* After a load that ended with rc: if the step is damaged in memory and whole on disk, its memory
- * is given up, so that the next load reads the disk. If it was the latest step, the message says
- * what a person can do. [collective] */
+/* Ends a load with rc < 0; does nothing if rc is 0. If the step is damaged in memory and is on
+ * disk, too, its memory is given up. If it was opened as the latest step, the message gets the
+ * remedy. [collective] */
 static void load_failed(const struct sheaf_step *step, int rc, struct sheaf_error *err)
 {
 	if (rc == SHEAF_ECORRUPT)
@@ -504,10 +519,11 @@ static void load_failed(const struct sheaf_step *step, int rc, struct sheaf_erro
 		add_remedy(step, err);
 }
 
-/* The first operation of a load. It compares flags and averages of the ranks, and finds the least
- * room that any of them has for staging. [collective] */
+/* Enters the collective call with rc, the result of prepare_load. Compares flags and averages of
+ * the ranks, and sets ld->room to the least staging memory that any rank may use. [collective] */
 static int meet_in_load(struct shf_load *ld, int rc, struct sheaf_error *err)
 {
+	/* Index of each argument in m.x; the marks of averages follow from MARKS on. */
 	enum { FLAGS, CHECKED, ROOM, MARKS };
 	struct shf_call m = { .kind = SHF_CALL_LOAD, .handle = ld->step->made };
 
@@ -521,7 +537,7 @@ static int meet_in_load(struct shf_load *ld, int rc, struct sheaf_error *err)
 	rc = shf_call_enter(&ld->step->run->team, &m, rc, err);
 	if (rc == 0 && m.lo[FLAGS] != m.hi[FLAGS])
 		rc = shf_fail(err, SHEAF_EINVAL, "ranks load with different flags");
-	/* What they find by comparing sums would differ, too. */
+	/* One rank would check sums that another one does not, and their results could differ. */
 	if (rc == 0 && m.lo[CHECKED] != m.hi[CHECKED])
 		rc = shf_fail(err, SHEAF_EINVAL, "%s: some ranks opened it with SHEAF_UNVERIFIED, "
 		              "others without", ld->step->path);
@@ -531,10 +547,10 @@ static int meet_in_load(struct shf_load *ld, int rc, struct sheaf_error *err)
 	return rc;
 }
 
-/* The order: everything that may be refused comes before count_try, and count_try before the first
- * byte is read, because a step that crashes the job must have been counted by then. shf_step_doubt
- * comes right after the reading: if the memory that held the step has been taken for another one,
- * what looked like damage was none. */
+/* The order matters. Everything that may refuse the load comes before count_try. count_try comes
+ * before the first byte is read: if the step crashes the job, it must have been counted.
+ * shf_step_doubt comes right after the reading: if the memory that held the step was reused for
+ * another step, what looked like damage is EAGAIN. */
 int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t flags,
                   struct sheaf_report *report, struct sheaf_error *err)
 {
@@ -563,7 +579,7 @@ int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t f
 		note_filled(&ld);
 	if (rc == 0 && !(flags & SHEAF_DRY))
 		rc = shf_fill(&ld, err);
-	/* Everything that was read is judged here, before anyone acts on it. */
+	/* Nothing may act on rc before it is known whether the damage is real. */
 	rc = shf_step_doubt(step, rc, err);
 	load_failed(step, rc, err);
 	if (rc == 0 && flags & SHEAF_DRY)

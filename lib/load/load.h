@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Filling a state from a step. load.c decides for every slice what it is filled from, before a byte
- * is touched; load_run.c leads the rest: load_stream.c reads what this rank alone wants, with
- * load_workers.c for what lies in memory already and load_prefault.c for memory that is new,
- * load_rounds.c what several do, load_digests.c compares whole tensors.
+/* Fills a state from a step. load.c decides for every slice what it is filled from, before any byte
+ * is changed. load_run.c leads the rest:
+ * - load_stream.c reads what only this rank wants. Of that, load_workers.c handles what is in
+ *   memory already. load_prefault.c touches memory that is new.
+ * - load_rounds.c reads what several ranks want, once, and shares it.
+ * - load_digests.c compares whole tensors with their digests.
  *
- * The room lib/load owns struct shf_load. It sees step, retain, memory and all that those see, and
- * never a save. */
+ * The room lib/load owns struct shf_load. It may include step, retain, memory and all that those
+ * include, but never save. */
 #ifndef SHF_LOAD_H
 #define SHF_LOAD_H
 #include "averages.h"
@@ -16,42 +18,55 @@
 #include "store_way.h"
 #include "tally.h"
 
+/* What a slice is filled from: the step, or zeros (SHEAF_ZERO). SHF_KEEP: it is not filled, and
+ * keeps what the caller has in it. */
 enum shf_source { SHF_FROM_STEP, SHF_FROM_ZERO, SHF_KEEP };
 struct shf_target {             /* one slice of the state */
-	struct shf_slice slice;         /* its memory, in the stored tensor's units and type */
-	uint32_t tensor;
+	struct shf_slice slice;         /* its memory, in units and type of the stored tensor */
+	uint32_t tensor;                /* number in the layout; only if filled from the step */
 	enum shf_source source;
 };
-/* A load, on one rank. A worker thread has a copy, with a pass, lists and counters of its own. */
+/* A load, on one rank. Each worker thread has a copy of it, with a pass, lists and counters of its
+ * own (load_workers.c). */
 struct shf_load {
 	struct sheaf_step *step;
 	const struct sheaf_state *state;
 	uint32_t flags;
-	struct sheaf_report report;     /* ours; the caller's gets a copy */
-	struct shf_target *targets;     /* owned; by slice */
-	struct shf_holds holds;
-	struct shf_tells tells;         /* owned; what of it the homes are told */
-	uint64_t told;                  /* bytes that all ranks tell this one as a home */
-	struct shf_work work;
-	bool apart;                     /* all of it lies in memory that all ranks see: no rounds */
-	struct shf_tally tally;
+	struct sheaf_report report;     /* copied to the caller's at the end */
+	struct shf_target *targets;     /* owned; by slice of the state */
+	struct shf_holds holds;         /* the boxes that this rank wants by the plan */
+	struct shf_tells tells;         /* owned; this rank's messages to the home ranks of the plan
+	                                 * (match.h), made from `holds` */
+	uint64_t told;                  /* size of the messages of all ranks to this one as a
+	                                 * home */
+	struct shf_work work;           /* this rank's part of the plan */
+	bool apart;                     /* all ranks can read all of the step in the memory of this
+	                                 * node: each reads for itself, and there are no rounds */
+	struct shf_tally tally;         /* counts tensors for the report */
 	uint64_t *asked, *asked_counts; /* owned; see load_asked.h */
-	uint64_t room;                  /* of its image, at most; the same on all ranks */
-	/* By tensor: digest and bytes of it that were read here, by whichever thread. got_bytes
-	 * has more members, for what is summed with them. */
+	uint64_t room;                  /* bytes that its image may have; equal on all ranks */
+	/* By tensor: the sum and the number of its bytes that this rank has read, in all threads.
+	 * got_bytes has more members behind, which are summed over the ranks with these
+	 * (shf_prove). Owned. */
 	atomic_uint_fast64_t *got, *got_bytes;
-	struct shf_sharing *sharing;    /* of images that grew; NULL: none did */
-	struct shf_pass pass;
-	struct shf_stores stores;
-	struct shf_want *wants;         /* owned; of the bytes that the pass is at */
+	struct shf_sharing *sharing;    /* borrowed; maps the images that other ranks of the node
+	                                 * have made larger; NULL: no image had to grow */
+	struct shf_pass pass;           /* over the bytes that were read */
+	struct shf_stores stores;       /* decides how the pass copies */
+	struct shf_want *wants;         /* owned; boxes in the bytes of the present pass */
 	size_t wants_cap;
+	/* disk_bytes: read from files of the step, or from memory that holds them. node_bytes:
+	 * copied from images of other ranks of the node. net_bytes: sent to other nodes. retries:
+	 * of reads that had failed. */
 	uint64_t disk_bytes, node_bytes, net_bytes, retries;
-	uint64_t disk_from;             /* what a view had read from the disk before */
-	bool emas_filled[SHF_EMAS_MAX]; /* from the step, some of it, on some rank */
-	int64_t read_ns, verify_ns;     /* waiting for reads; looking at what was read */
+	uint64_t disk_from;             /* bytes that the view had read from disk before this load
+	                                 * began */
+	bool emas_filled[SHF_EMAS_MAX]; /* some rank has filled a slice of these averages */
+	int64_t read_ns, verify_ns;     /* ns spent waiting for reads; copying and checking */
 };
-#define SHF_LOAD_PIECE (UINT64_C(4) << 20)      /* bytes of a read; whole blocks */
-/* Fills the state. [collective] */
+#define SHF_LOAD_PIECE (UINT64_C(4) << 20)      /* bytes of a read; a multiple of the block */
+/* Fills the state from the step, as sheaf_step_load in sheaf.h. The numbers in *report, which may
+ * be NULL, are set on success only. [collective] */
 int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t flags,
                   struct sheaf_report *report, struct sheaf_error *err);
 #endif

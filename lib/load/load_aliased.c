@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Refuses a load that would fill the same memory from tensors of different types, before a byte is
- * touched. Example: fp32 weights that a state has both as BF16 model and as F32 master weights. The
- * order in which slices are filled is not defined, so the masters might end up rounded to BF16
- * without notice. Slices of one type may share memory, because they hold the same bytes. */
+/* Refuses a load that would fill the same memory from tensors of different types. Example: a state
+ * has the same fp32 memory both as BF16 model and as F32 master weights. Slices are filled in no
+ * fixed order, so the masters might end up rounded to BF16, and nobody would notice. Slices of one
+ * type may share memory, because all get the same bytes. */
 #include "load_aliased.h"
 #include <stdlib.h>
 #include "dtype.h"
@@ -11,12 +11,15 @@
 #include "overlap.h"
 #include "state.h"
 
-struct filled {                 /* lies within bytes [lo, hi) of memory, with gaps perhaps */
+struct filled {                 /* a slice that is filled from the step; it lies in bytes [lo, hi)
+                                 * of memory, perhaps with gaps */
 	uint64_t lo, hi;
 	uint32_t slice;
-	bool cast;                      /* stored in another type than in memory */
+	bool cast;                      /* its stored type is not the type in memory */
 };
 
+/* Orders by address, and by number of the slice if that is equal, so that the result is always the
+ * same. */
 static int order_by_memory(const void *a, const void *b)
 {
 	const struct filled *x = a, *y = b;
@@ -25,13 +28,14 @@ static int order_by_memory(const void *a, const void *b)
 	                      : (x->slice > y->slice) - (x->slice < y->slice);
 }
 
-/* Whether the stored type is another one than the type in memory. */
+/* Returns whether the slice is converted: its stored type is not the type in memory. */
 static bool is_cast(const struct shf_target *t)
 {
 	return t->source == SHF_FROM_STEP && t->slice.dtype != t->slice.data_dtype;
 }
 
-/* Mostly no slice is cast, and then nothing needs to be compared. */
+/* Returns whether any slice is converted. Usually none is, and then nothing needs to be
+ * compared. */
 static bool any_is_cast(const struct shf_load *ld)
 {
 	size_t i = 0;
@@ -41,7 +45,7 @@ static bool any_is_cast(const struct shf_load *ld)
 	return i < ld->state->n;
 }
 
-/* Lists the slices that are filled from the step. */
+/* Lists the slices that are filled from the step and have memory. Returns their number. */
 static size_t list_filled(const struct shf_load *ld, struct filled *out)
 {
 	size_t n = 0;
@@ -57,8 +61,8 @@ static size_t list_filled(const struct shf_load *ld, struct filled *out)
 	return n;
 }
 
-/* Whether two slices overlap in memory and differ in their stored types, one of them being
- * converted. Equal types are no conflict: both slices receive the same bytes. */
+/* Returns whether the two slices conflict: they overlap in memory, have different stored types, and
+ * at least one is converted. With equal types both get the same bytes. */
 static bool is_conflict(const struct shf_load *ld, const struct filled *x, const struct filled *y)
 {
 	const struct shf_slice *a = &ld->targets[x->slice].slice, *b = &ld->targets[y->slice].slice;

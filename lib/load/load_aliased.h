@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two slices of a state that share memory. [local] */
+/* Checks slices of a state that share memory. */
 #ifndef SHF_LOAD_ALIASED_H
 #define SHF_LOAD_ALIASED_H
 #include "load.h"
 
-/* Refuses to fill one memory from tensors of different types: ELAYOUT, naming the two slices.
- * [local] */
+/* ELAYOUT if the load would fill the same memory from tensors of different types; the message names
+ * the two slices. ENOMEM. [local] */
 int shf_load_check_aliased(const struct shf_load *load, struct sheaf_error *err);
 #endif

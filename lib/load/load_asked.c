@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* What all ranks of a load ask for is one set of bits, so that one operation of the group unites
+ * it: a bit for each tensor that is asked for, then one for each tensor of which bytes are wanted,
+ * then one for each family. shf_or sums a counter for each bit. Behind these counters, in the same
+ * operation, the ranks sum how many bytes of the plan's first exchange each rank will receive. So
+ * each can allocate them beforehand, and the exchange needs no agreement on memory
+ * (shf_exchange_known). */
 #include "load_asked.h"
 #include "err.h"
 #include "layout.h"
 #include "tally.h"
 
-/* One set of bits, so that one operation of the group unites all: tensors that are asked for, then
- * tensors that are wanted, then families. Behind the counts of these bits stands how many bytes of
- * the plan each rank is told, so that the exchange that brings them needs no agreement on memory
- * (shf_exchange_known). */
 static size_t wanted_bit(const struct shf_load *ld, size_t tensor)
 {
 	return ld->step->layout.tensors_n + tensor;
@@ -57,6 +59,7 @@ int shf_asked_unite(struct shf_load *ld, struct sheaf_error *err)
 	uint64_t *told = ld->asked_counts + shf_or_words(team, asked_bits_n(ld));
 	int rc;
 
+	/* In a dry load there is no plan and tells.to is NULL: the words stay 0. */
 	for (int r = 0; r < team->ranks && ld->tells.to; r++)
 		told[r] = ld->tells.to[r];
 	for (size_t i = 0; i < ld->state->n; i++) {

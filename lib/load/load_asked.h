@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What any rank of a load asks for, known on all ranks. */
+/* Which tensors and families the ranks of a load ask for. Every rank knows it of all ranks. */
 #ifndef SHF_LOAD_ASKED_H
 #define SHF_LOAD_ASKED_H
 #include "load.h"
 
-/* Memory for it, before ranks meet. ENOMEM; to be freed also then. [local] */
+/* Allocates the memory that shf_asked_unite needs, so that the operation itself cannot run out of
+ * it. ENOMEM. Call shf_asked_free in any case. [local] */
 int shf_asked_new(struct shf_load *load, struct sheaf_error *err);
 void shf_asked_free(struct shf_load *load);
-/* Brings together what the targets of all ranks ask for, and how much they tell each home.
- * [collective] */
+/* Unites what the targets of all ranks ask for, and sets load->told, the size of the plan's
+ * messages to this rank, by summing load->tells.to over all ranks. [collective] */
 int shf_asked_unite(struct shf_load *load, struct sheaf_error *err);
-/* For after that. Has some rank a slice that names the tensor, or is filled from it? Does some rank
- * want bytes of it in the plan? Has some rank a slice of the family? [local] */
+/* Answers after shf_asked_unite, equal on all ranks. has: some rank has a slice of that name, or
+ * fills one from that tensor. wanted: some rank wants bytes of the tensor in the plan. family: some
+ * rank has a slice of the family. [local] */
 bool shf_asked_has(const struct shf_load *load, size_t tensor);
 bool shf_asked_wanted(const struct shf_load *load, size_t tensor);
 bool shf_asked_family(const struct shf_load *load, size_t family);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What several files of a load need: the pass over bytes that were read, the image, the report. */
+/* Functions that several files of a load use (load_base.h). */
 #include "load_base.h"
 #include <string.h>
 #include "dtype.h"
@@ -9,14 +9,13 @@
 #include "state.h"
 #include "work.h"
 
-/* Name of the family that the tensor belongs to. */
 const char *shf_load_family(const struct shf_load *ld, const struct shf_lt_tensor *t)
 {
 	return ld->step->layout.families[t->family].name;
 }
 
-/* The list grows by doubling and is kept for the whole load, because it is filled anew for every
- * piece that is read. */
+/* Appends a box to ld->wants, as number n. The array is filled anew for every piece that is read,
+ * so it is kept for the whole load; it grows by doubling. */
 static int want_add(struct shf_load *ld, size_t n, const struct shf_want *want,
                     struct sheaf_error *err)
 {
@@ -33,8 +32,8 @@ static int want_add(struct shf_load *ld, size_t n, const struct shf_want *want,
 	return 0;
 }
 
-/* Lists the boxes that this rank wants of these bytes: all boxes of all tensors in them, in the
- * order of the file. The pass walks through both lists side by side. */
+/* Lists all boxes that this rank wants of all tensors in these bytes, in the order of the file,
+ * because the pass walks through the file and the list side by side. */
 int shf_load_begin(struct shf_load *ld, const struct shf_seg *g, uint64_t lo, uint64_t bytes,
                    struct sheaf_error *err)
 {
@@ -58,7 +57,8 @@ int shf_load_begin(struct shf_load *ld, const struct shf_seg *g, uint64_t lo, ui
 			rc = want_add(ld, n++, &want, err);
 		}
 	}
-	/* Memory that another rank has, too, is proved by one of them. */
+	/* A block in memory may be read by several ranks; only one of them has to prove it, and add
+	 * it to the digest. */
 	ld->pass.quiet = g->collected;
 	ld->pass.sums = !g->collected && shf_pass_sums(ld->step);
 	if (rc == 0)
@@ -66,8 +66,8 @@ int shf_load_begin(struct shf_load *ld, const struct shf_seg *g, uint64_t lo, ui
 	return rc;
 }
 
-/* Runs the pass over bytes that are in memory now. Copies past the caches are tried on the first
- * pieces and measured here, because which way is faster depends on the machine. */
+/* Whether non-temporal stores are faster depends on the machine, so the first pieces are copied
+ * both ways and timed here (store_way.h). */
 int shf_load_look(struct shf_load *ld, const uint8_t *p, uint64_t n, struct sheaf_error *err)
 {
 	int64_t from = shf_now(ld->step->run), ns;
@@ -110,8 +110,8 @@ void shf_report_item(const struct sheaf_report *report, char what, const char *f
 		report->item(report->arg, what, family, name, msg);
 }
 
-/* Compares the slice with what is stored: number of dimensions, shape, type. The result has the
- * stored type and units, because all copying is done in the units of the stored tensor. */
+/* The result has the stored type and units, because all copying is done in units of the stored
+ * tensor. */
 int shf_slice_adapt(struct shf_slice *out, const struct shf_slice *in,
                     const struct shf_lt_tensor *t, const char *family, bool convert,
                     struct sheaf_error *err)
@@ -134,7 +134,7 @@ int shf_slice_adapt(struct shf_slice *out, const struct shf_slice *in,
 		return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: %s is stored, %s was asked for (allow "
 		                "conversion)", family, t->name, shf_dtype(t->dtype)->name,
 		                shf_dtype(in->dtype)->name);
-	/* The memory may have the stored type already, although the slice is declared as another
+	/* The memory may have the stored type already, although the slice is declared with another
 	 * one. */
 	if (in->data_dtype != t->dtype && !shf_can_convert(in->data_dtype, t->dtype))
 		return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: %s is stored, no conversion to %s",
@@ -146,8 +146,8 @@ int shf_slice_adapt(struct shf_slice *out, const struct shf_slice *in,
 	return 0;
 }
 
-/* The order is: the name itself, what the step says that this name is tied to, and what the state
- * says that it is tied to. Two jobs may tie the same weights the other way round. */
+/* The third name, the slice's own, is for two jobs that tie the same weights the other way round:
+ * here the slice is tied to another one, in the step the other one is tied to it. */
 int64_t shf_find_stored(const struct shf_layout *l, const char *family, const char *name,
                         const struct shf_slice *s)
 {
@@ -156,12 +156,12 @@ int64_t shf_find_stored(const struct shf_layout *l, const char *family, const ch
 
 	if (i < 0 && (tied = shf_layout_tied_to(l, family, name)))
 		i = shf_layout_find(l, family, tied);
-	if (i < 0 && strcmp(s->name, s->stored)) /* tied here, of its own in the step */
+	if (i < 0 && strcmp(s->name, s->stored)) /* the slice is tied in the state */
 		i = shf_layout_find(l, family, s->name);
 	return i;
 }
 
-/* The buffer holds two strings per step, name and reason. */
+/* For each step the buffer has two strings, its name and the reason, each with its NUL. */
 void shf_sought_tell(const struct shf_buf *passed, const struct sheaf_report *report)
 {
 	const char *p = (const char *)passed->data, *end = p + passed->len;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compares whole tensors with their digests. Each rank has summed what it read, whoever wanted it;
- * these sums are added up over all ranks. If they cover all bytes of a tensor, the result is its
- * digest. Tensors that were read only in part are reported as unverified; their blocks were checked
- * all the same. */
+/* Compares whole tensors with their digests. Each rank has summed the bytes that it read, whichever
+ * rank wanted them. The sums are combined over all ranks. If they cover all bytes of a tensor, the
+ * result must be its digest. A tensor of which only a part was read is reported as unverified,
+ * though the blocks that were read have been checked. */
 #include "load_digests.h"
 #include <inttypes.h>
 #include "digests.h"
@@ -12,7 +12,7 @@
 #include "load_base.h"
 #include "load_report.h"
 
-/* The reason that is reported for a tensor whose digest was not compared. */
+/* Returns the reason to report for a tensor whose digest was not compared. */
 static const char *why_unverified(const struct shf_load *ld)
 {
 	if (!ld->step->sound)
@@ -21,9 +21,10 @@ static const char *why_unverified(const struct shf_load *ld)
 	                               : "read without a look at any sum, as the run was opened";
 }
 
-/* Compares one tensor: every rank does, so that all find the same. One that could not be compared
- * is counted by all, and reported by the rank whose share it is of (mine); one that nobody wanted,
- * and that was not read whole, is no news, because its bytes lay between others. */
+/* Compares one tensor. Every rank compares all of them, so that all get the same result. A tensor
+ * that could not be compared is counted by every rank, and reported by the one whose share it is in
+ * (mine). A tensor that no rank wanted may have been read in part because it shares a block with
+ * others; it is not reported. */
 static int compare_whole_tensor(struct shf_load *ld, uint64_t n, bool mine,
                                 struct sheaf_error *err)
 {
@@ -54,7 +55,8 @@ int shf_prove(struct shf_load *ld, int rc, struct sheaf_error *err)
 	struct shf_share own = shf_digests_share(team, n);
 	uint64_t *bytes = (uint64_t *)(void *)ld->got_bytes;
 
-	/* No thread of this load counts any more. */
+	/* All threads of the load have been stopped, so the atomic sums are final, and may be used
+	 * as plain words from here on. */
 	shf_report_put(ld, bytes + n + 1);
 	rc = shf_digests_add_up(team, rc, (uint64_t *)(void *)ld->got, bytes, n, SHF_REPORT_WORDS,
 	                        err);

@@ -4,8 +4,10 @@
 #define SHF_LOAD_DIGESTS_H
 #include "load.h"
 
-/* Compares whole tensors with their digests, and adds up the report on the way. ECORRUPT. rc: what
- * came of this rank's work before it. [collective] */
+/* Adds up over all ranks what was read of each tensor, compares the tensors that were read whole
+ * with their digests, and makes the report. rc: 0, or a failure of this rank before the call, which
+ * is then returned on all ranks. ECORRUPT, the same on all ranks. [collective] */
 int shf_prove(struct shf_load *load, int rc, struct sheaf_error *err);
+/* Why a tensor of a foreign step is reported as unverified. */
 #define SHF_FOREIGN_MSG "foreign: no sums exist"
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that nobody has written yet costs a load as much time as the disk does: the kernel has to
- * find and zero each page. One thread takes these page faults in advance, many pages at a time, in
- * the order in which the files are read. What it has not reached in time is faulted in by the copy,
- * as always. It writes no byte, so it needs no lock. */
+/* Filling memory that was never written costs as much time as reading the disk: the kernel has to
+ * find and zero each page. A thread takes these page faults ahead of the copies, many pages at a
+ * time, in the order in which the files are read. The copies take the faults of pages that the
+ * thread has not reached yet. The thread changes no byte, so it needs no lock. */
 #include "load_prefault.h"
 #include <stdlib.h>
 #include "background.h"
@@ -10,28 +10,31 @@
 #include "load_base.h"
 #include "state.h"
 
-#define STRETCH (UINT64_C(4) << 20)     /* of a step of the thread: it ends soon when it is told */
-#define SLICE_MIN (UINT64_C(1) << 20)   /* a smaller one is not looked at */
-#define ALL_MIN (UINT64_C(64) << 20)    /* below it a thread costs as much as it spares */
+#define STRETCH (UINT64_C(4) << 20)     /* bytes touched in one turn; a load waits for the end of a
+                                         * turn when it ends */
+#define SLICE_MIN (UINT64_C(1) << 20)   /* bytes; smaller slices are left to the copies */
+#define ALL_MIN (UINT64_C(64) << 20)    /* bytes of all; below, a thread costs as much time as it
+                                         * saves */
 
-struct stretch {                /* of the caller's memory */
+struct stretch {                /* memory of one slice */
 	uint8_t *base;
 	uint64_t bytes;
 	uint32_t file;
-	uint64_t off;                   /* where its tensor begins */
+	uint64_t off;                   /* file and offset of its tensor */
 };
-/* The thread's work: pieces of memory, in the order of the files. Only the thread uses it until it
- * is stopped. */
+/* What the thread touches, in the order of the files. Only the thread uses it until it is
+ * stopped. */
 struct shf_ahead {
 	const struct shf_sys *sys;
 	struct shf_background task;
 	struct stretch *a;              /* owned */
-	size_t n, next;
-	uint64_t at;                    /* bytes of the next one that are done */
+	size_t n, next;                 /* a[next] is being touched */
+	uint64_t at;                    /* bytes of a[next] that were touched */
 };
 
-/* Whether the slice's memory has no gaps. Memory with gaps is not touched, because the gaps are not
- * ours to allocate. *out: the part of it that this rank's slice covers. */
+/* Returns whether the slice's memory has no gaps; then *out is that memory. Memory with gaps is not
+ * touched: the pages in the gaps may be no business of the load, and touching would allocate
+ * them. */
 static bool slice_is_dense(const struct shf_slice *s, struct stretch *out)
 {
 	const struct shf_mem *m = &s->mem;
@@ -51,7 +54,8 @@ static bool slice_is_dense(const struct shf_slice *s, struct stretch *out)
 	return true;
 }
 
-/* One turn: the next 4 MiB. A turn is short because the end of a load waits for it. */
+/* Makes one turn (background.h): touches the next STRETCH bytes. A turn is short because the end of
+ * a load waits for it. */
 static bool touch_stretch(void *work)
 {
 	struct shf_ahead *w = work;
@@ -67,7 +71,7 @@ static bool touch_stretch(void *work)
 	return w->next < w->n;
 }
 
-/* By file and offset, which is the order in which the load reads. */
+/* Orders by file and offset, as the load reads them. */
 static int order_by_file(const void *pa, const void *pb)
 {
 	const struct stretch *a = pa, *b = pb;
@@ -77,9 +81,9 @@ static int order_by_file(const void *pa, const void *pb)
 	return a->off < b->off ? -1 : a->off > b->off;
 }
 
-/* Lists the slices that are filled from the step and whose memory is new. One page in the middle is
- * looked at: a slice that was touched there was probably touched everywhere. Returns the bytes of
- * all of them. */
+/* Lists the slices that are filled from the step and whose memory is new. Only one page, in the
+ * middle, is looked at: if it was never touched, the others probably were not either. Returns how
+ * many bytes they have in all. */
 static uint64_t find_new_memory(struct shf_ahead *w, const struct shf_load *ld)
 {
 	const struct shf_layout *l = &ld->step->layout;
@@ -90,7 +94,7 @@ static uint64_t find_new_memory(struct shf_ahead *w, const struct shf_load *ld)
 		const struct shf_target *t = &ld->targets[i];
 		struct stretch *to = &w->a[w->n];
 
-		/* touched() asks the kernel; it does not fault the page in. */
+		/* asks the kernel whether the page exists, without faulting it in */
 		if (t->source != SHF_FROM_STEP || s->empty || !slice_is_dense(s, to) ||
 		    to->bytes < SLICE_MIN ||
 		    shf_sys_touched(w->sys, to->base + to->bytes / 2))
@@ -103,7 +107,7 @@ static uint64_t find_new_memory(struct shf_ahead *w, const struct shf_load *ld)
 	return bytes;
 }
 
-/* Small loads get no thread; it would cost as much as it saves. */
+/* Returns NULL if there is too little new memory, or no thread can be created. */
 static struct shf_ahead *ahead_new(const struct shf_load *ld)
 {
 	struct shf_ahead *w = shf_zalloc(1, sizeof(*w));
@@ -122,8 +126,7 @@ static struct shf_ahead *ahead_new(const struct shf_load *ld)
 	return NULL;
 }
 
-/* Only where a rank has more than one processor: otherwise the thread would take time from the
- * copy. */
+/* A rank with one processor gets no thread, which would take its time from the copies. */
 struct shf_ahead *shf_ahead_start(const struct shf_load *ld)
 {
 	return shf_load_threads(ld->step->run) > 1 ? ahead_new(ld) : NULL;

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A thread that touches the memory of a load before bytes come, where it is new. */
+/* A thread that touches new memory of the caller ahead of the copies of a load, so that these do
+ * not wait for page faults. */
 #ifndef SHF_LOAD_PREFAULT_H
 #define SHF_LOAD_PREFAULT_H
 #include "load.h"
 
-/* Starts a thread that makes the pages of the caller's memory before they are
- * filled. NULL: they are there already, or no thread can be had. [local] */
+/* Starts the thread. Returns NULL if it is not worth one (too few bytes of new memory, or one
+ * processor), or none can be created; the load works without it. [local] */
 struct shf_ahead;
 struct shf_ahead *shf_ahead_start(const struct shf_load *load);
-/* Stops the thread and waits for it. NULL is fine. */
+/* Stops the thread, waits for it and frees it. NULL is fine. [local] */
 void shf_ahead_end(struct shf_ahead *ahead);
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Says what to read for a load, and checks what came: all of it, or which file failed where. */
+/* Reads of a load (load_read.h). A read that fails or ends too early gets a message with the file
+ * and the offset. */
 #include "load_read.h"
 #include "err.h"
 #include "load.h"

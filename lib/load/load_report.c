@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Words: counts by kind, bytes by kind, then OTHER, and at the end a word for each set of averages:
- * how many slices of it are filled from the step. */
+/* The words of a report: number of tensors by kind, bytes by kind, then single sums from OTHER on,
+ * and at the end a word for each set of averages: how many slices of it were filled from the
+ * step. */
 #include "load_report.h"
 #include <string.h>
 #include "memory_dir.h"
@@ -13,6 +14,8 @@ _Static_assert(EMAS + SHF_EMAS_MAX == SHF_REPORT_WORDS, "each word has a name");
 void shf_report_put(const struct shf_load *ld, uint64_t x[SHF_REPORT_WORDS])
 {
 	const struct shf_view *view = ld->step->view;
+	/* A load counts what it reads from a view like what it reads from files (disk_bytes). The
+	 * view knows how much of that came from disk; the rest came from memory. */
 	uint64_t disk = view ? shf_view_disk_bytes(view) - ld->disk_from : ld->disk_bytes;
 
 	memcpy(x + COUNTS, ld->tally.counts, sizeof(ld->tally.counts));

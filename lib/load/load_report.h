@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a load tells its caller of all ranks: numbers that each rank has a part of. Whoever sums
- * words over all ranks takes these along. */
+/* The report of a load has sums over all ranks. Each rank writes its part into SHF_REPORT_WORDS
+ * words, the caller sums these over all ranks, along with others if it can, and each rank reads the
+ * report from the sums. */
 #ifndef SHF_LOAD_REPORT_H
 #define SHF_LOAD_REPORT_H
 #include "load.h"
 
 #define SHF_REPORT_WORDS (2 * SHF_T_KINDS + 6 + SHF_EMAS_MAX)
-/* This rank's part, once the tally has met and nothing is read any more. [local] */
+/* Writes this rank's part. Call it when this rank has read everything and the tally has been
+ * exchanged (shf_tally_meet, or the plan). [local] */
 void shf_report_put(const struct shf_load *load, uint64_t x[SHF_REPORT_WORDS]);
-/* The report from the sums over all ranks; also which averages were filled on any of them. [local]
- */
+/* Sets load->report from the sums over all ranks, and load->emas_filled. [local] */
 void shf_report_take(struct shf_load *load, const uint64_t x[SHF_REPORT_WORDS]);
 #endif

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Segments that several ranks want: one reads, and the others are sent their parts in rounds.
- * [collective] */
+/* Reads the segments that several ranks want: one rank reads each, and the others get their parts
+ * from it, in rounds. */
 #ifndef SHF_LOAD_ROUNDS_H
 #define SHF_LOAD_ROUNDS_H
 #include "load.h"
 
-/* Reads and shares what several ranks want. [collective] */
 struct shf_rounds;
-/* Memory for all rounds; *rounds: also when it fails. [local] */
+/* Allocates what all rounds need, from the plan. ENOMEM; *rounds is set in any case, for
+ * shf_rounds_free. [local] */
 int shf_rounds_new(struct shf_rounds **rounds, struct shf_load *load, struct sheaf_error *err);
-/* Reads and shares all of them. rc: what came of this rank's work before it; so is what it returns,
- * which ranks agree on next. */
+/* Makes all rounds. rc: 0, or a failure of this rank before the call. The rounds agree on failures,
+ * but one that comes after the last agreement is returned on this rank alone: the next operation of
+ * the caller must agree on the result. ECORRUPT, EIO. [collective] */
 int shf_rounds_share(struct shf_rounds *rounds, int rc, struct sheaf_error *err);
+/* Waits for reads in flight. NULL is fine. [local] */
 void shf_rounds_free(struct shf_rounds *rounds);
 #endif

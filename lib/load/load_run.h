@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Carries out what load.c has planned: reads, checks, and copies into the state. */
+/* Carries out what load.c has decided: plans who reads what, reads, checks, and copies into the
+ * state. */
 #ifndef SHF_LOAD_RUN_H
 #define SHF_LOAD_RUN_H
 #include "load.h"
 
-/* Lists what this rank wants and will tell of it, before ranks meet. ENOMEM. [local] */
+/* Lists the boxes that this rank wants, and makes its messages to the home ranks of the plan. Runs
+ * before the ranks communicate. ENOMEM. [local] */
 int shf_fill_prepare(struct shf_load *load, struct sheaf_error *err);
-/* Plan, read, check, scatter. [collective] */
+/* Makes the plan and fills the state by it. Needs shf_fill_prepare and shf_asked_unite. The result
+ * is the same on all ranks, unless the group is lost. [collective] */
 int shf_fill(struct shf_load *load, struct sheaf_error *err);
-/* How much memory for staging a load of this rank may have. [local] */
+/* Returns how many bytes of staging memory a load on this rank may have. [local] */
 uint64_t shf_load_room(const struct sheaf_run *run);
 #endif

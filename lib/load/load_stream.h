@@ -1,16 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Segments that this rank alone wants: reads many at a time, checks and copies what has come. */
+/* Reads the segments that only this rank wants: keeps many reads in flight, and checks and copies
+ * what has arrived. */
 #ifndef SHF_LOAD_STREAM_H
 #define SHF_LOAD_STREAM_H
 #include "load.h"
 
-/* image_bytes: what it asks for of the image. [local] */
+/* Divides this rank's segments into those to read and those in memory, and allocates. room: bytes
+ * that the buffers may have. *image_bytes: size of the image that they need, from its start.
+ * ENOMEM. [local] */
 struct shf_flow;
 int shf_flow_new(struct shf_flow **flow, struct shf_load *load, uint64_t room,
                    uint64_t *image_bytes, struct sheaf_error *err);
-/* Will it wait for a disk? What is in memory, several threads take, and its faults. [local] */
+/* Returns whether this rank will wait for a disk, be it in its own reads or in rounds. If not,
+ * worker threads copy everything from memory and take its page faults, and a prefault thread does
+ * not help. [local] */
 bool shf_flow_waits(const struct shf_flow *flow);
-/* rc: what came of this rank's work before it; so is what it returns. [collective] */
+/* Reads, checks and copies all of it. rc: 0, or a failure of this rank before the call. The result
+ * may differ between ranks: the next operation of the caller must agree on it. ECORRUPT, EIO,
+ * ENOMEM. [collective] */
 int shf_flow_run(struct shf_flow *flow, int rc, struct sheaf_error *err);
-void shf_flow_free(struct shf_flow *flow);        /* waits for what is under way */
+void shf_flow_free(struct shf_flow *flow);        /* waits for reads in flight. NULL is fine */
 #endif

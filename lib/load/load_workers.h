@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads that copy and check what lies in memory already. */
+/* Worker threads that copy and check the segments that are in memory already: in an agent, or in
+ * the page cache. */
 #ifndef SHF_LOAD_WORKERS_H
 #define SHF_LOAD_WORKERS_H
 #include "load.h"
 
-/* segs: numbers of segments of the plan; borrowed. [local] */
+/* Starts the threads. segs: the n segments that they are to take, as indices into load->work.segs;
+ * borrowed. The caller's thread is worker 0. ENOMEM; *crew is set in any case, for shf_crew_end.
+ * [local] */
 struct shf_crew;
 int shf_crew_new(struct shf_crew **crew, const struct shf_load *load, const size_t *segs, size_t n,
-                 struct sheaf_error *err); /* *crew: also when it fails */
-/* One segment, on this thread; false: there is none, or one has failed. */
+                 struct sheaf_error *err);
+/* Takes one segment on this thread. Returns false if none is left, or one has failed. */
 bool shf_crew_take(struct shf_crew *crew);
-uint64_t shf_crew_done(const struct shf_crew *crew); /* bytes */
-/* Of all threads the failure of the first segment; then none is at work any more. */
+uint64_t shf_crew_done(const struct shf_crew *crew); /* bytes of the segments that were taken */
+/* Returns 0, or the failure of the first segment that failed, after all threads have been stopped.
+ * Does not wait if nothing has failed. */
 int shf_crew_check(struct shf_crew *crew, struct sheaf_error *err);
 /* Stops the threads, adds their counters to the load, and frees everything. Returns the failure of
  * the first segment that failed, or 0. */

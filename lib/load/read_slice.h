@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One slice, read by this process alone. [local] */
+/* Reads one slice of a step in one process, without a plan and without other ranks. */
 #ifndef SHF_READ_SLICE_H
 #define SHF_READ_SLICE_H
 #include "layout.h"
 #include "state.h"
 #include "step.h"
 
-/* Fills one slice from the step. One process calls it, without the others. [local] */
+/* Fills one slice from the step, as sheaf_step_read in sheaf.h. ELAYOUT, ECORRUPT, EIO; EAGAIN if
+ * the memory that held the step was reused meanwhile. [local] */
 int shf_step_read(struct sheaf_step *step, const struct sheaf_slice *slice,
                   struct sheaf_error *err);
-/* The same for a slice that is adapted to the stored tensor already. */
+/* Reads slice s, which has been adapted to the stored tensor t (shf_slice_adapt). Adds to
+ * *disk_bytes what was read. [local] */
 int shf_direct_read(struct sheaf_step *step, const struct shf_lt_tensor *t,
                     const struct shf_slice *s, uint64_t *disk_bytes, struct sheaf_error *err);
 #endif
