@@ -81,9 +81,9 @@ static int order_by_file(const void *pa, const void *pb)
 	return a->off < b->off ? -1 : a->off > b->off;
 }
 
-/* Lists the slices that are filled from the step and whose memory is new. Only one page, in the
- * middle, is looked at: if it was never touched, the others probably were not either. Returns how
- * many bytes they have in all. */
+/* Lists the slices that are filled from the step and whose memory is new. Only the page in the
+ * middle of a slice is tested: if it was never touched, the others probably were not either.
+ * Returns how many bytes the slices have in all. */
 static uint64_t find_new_memory(struct shf_ahead *w, const struct shf_load *ld)
 {
 	const struct shf_layout *l = &ld->step->layout;
@@ -94,7 +94,8 @@ static uint64_t find_new_memory(struct shf_ahead *w, const struct shf_load *ld)
 		const struct shf_target *t = &ld->targets[i];
 		struct stretch *to = &w->a[w->n];
 
-		/* asks the kernel whether the page exists, without faulting it in */
+		/* shf_sys_touched asks the kernel whether the page exists, and does not fault it
+		 * in. */
 		if (t->source != SHF_FROM_STEP || s->empty || !slice_is_dense(s, to) ||
 		    to->bytes < SLICE_MIN ||
 		    shf_sys_touched(w->sys, to->base + to->bytes / 2))

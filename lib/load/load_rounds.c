@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What several ranks want is read once and shared, in rounds. A round covers one window of every
- * reader's segments. Two windows take turns, so that one is read while the ranks take their bytes
- * from the other.
+/* What several ranks want is read once and shared, in rounds. In a round each reader reads some of
+ * its segments into one window of its image. The image has two windows, which rounds use in turn:
+ * while the ranks take their bytes from one window, the other one is read.
  *
- * A rank reads its window into its image, which the ranks of its node have mapped and copy from.
- * Ranks of other nodes get their boxes in messages.
+ * The ranks of a reader's node have its image mapped and copy their bytes from it. Ranks of other
+ * nodes get theirs in messages.
  *
- * Proof: a reader sums its window, and copies what it wants itself, only after every other rank has
- * taken its bytes from the window. So a byte that changes in an image, before the others looked at
- * it or while they did, makes the sum wrong, and the load fails on all ranks. A message to another
- * node carries its own proof, from the pass that copied the bytes into the message. */
+ * How damage is found: a reader sums its window, and copies what it wants itself, only after every
+ * other rank has taken its bytes from the window. So if a byte in an image changes before or while
+ * another rank copies it, the sum is wrong, and the load fails on all ranks. A message to another
+ * node has a proof of its own: the sum of the bytes, computed in the pass that copied them into the
+ * message. */
 #include "load_rounds.h"
 #include "box_copy.h"
 #include "crc64.h"
@@ -27,13 +28,15 @@
 
 /* ---- reading ---- */
 
-/* The reads of one round. */
+/* The reads of one round. There is one struct for each window of the image. */
 struct window {
-	struct shf_read *reads;         /* owned; as many as any round needs, they must not move */
+	struct shf_read *reads;         /* owned; as many as the largest round needs. They must not
+	                                 * move, because the queue keeps pointers to them */
 	size_t n;
 };
 
-/* What lies in the page cache for the most part is read through it. */
+/* Returns whether more than half of the segment is in the page cache. It is then read through the
+ * cache, otherwise with direct I/O. */
 static bool is_mostly_cached(const struct shf_load *ld, const struct shf_seg *g, int fd)
 {
 	const struct shf_sys *sys = ld->step->run->sys;
@@ -42,7 +45,8 @@ static bool is_mostly_cached(const struct shf_load *ld, const struct shf_seg *g,
 	       (int64_t)((g->hi - g->lo) / 2);
 }
 
-/* Starts to read every segment of the round, in pieces. */
+/* Starts to read all segments of the round into the image, in pieces. If it fails, the reads that
+ * were started stay in flight, for shf_rounds_free. */
 static int window_start(struct shf_load *ld, struct window *h, uint32_t round,
                         struct sheaf_error *err)
 {
@@ -72,7 +76,7 @@ static int window_start(struct shf_load *ld, struct window *h, uint32_t round,
 	return rc;
 }
 
-/* Waits for all of it. Returns 0, or the failure of the first read that failed. */
+/* Waits for all reads of the window. Returns 0, or the failure of the first read that failed. */
 static int window_finish(struct shf_load *ld, struct window *h, struct sheaf_error *err)
 {
 	struct sheaf_run *run = ld->step->run;
@@ -92,8 +96,8 @@ static int window_finish(struct shf_load *ld, struct window *h, struct sheaf_err
 	return rc;
 }
 
-/* Closes the second descriptors of files that no later round reads. Segments of later rounds lie in
- * later files. */
+/* Closes the descriptors for direct I/O of files that no later round reads. next: the next round;
+ * its segments and those of later rounds lie in its first file or behind it. */
 static void close_before(struct shf_load *ld, uint32_t next)
 {
 	struct shf_span segs = shf_work_segs(&ld->work, next);
@@ -103,13 +107,13 @@ static void close_before(struct shf_load *ld, uint32_t next)
 	                      segs.first < segs.end ? ld->work.segs[segs.first].file : end);
 }
 
+/* All rounds of a load on one rank. */
 struct shf_rounds {
 	struct shf_load *load;
 	struct window windows[2];
 };
 
-/* Allocates for the largest round, once, because the queue keeps pointers to reads that are under
- * way. */
+/* Allocates the reads of the largest round, for each window. */
 int shf_rounds_new(struct shf_rounds **rounds, struct shf_load *ld, struct sheaf_error *err)
 {
 	const struct shf_work *w = &ld->work;
@@ -120,20 +124,20 @@ int shf_rounds_new(struct shf_rounds **rounds, struct shf_load *ld, struct sheaf
 	if (!r)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory to read in rounds");
 	r->load = ld;
+	/* Segments are sorted by round; n counts the reads of one round so far. */
 	for (size_t i = 0; i < w->segs_n && w->segs[i].round != SHF_ROUND_OWN; i++) {
 		n = i > 0 && w->segs[i].round == w->segs[i - 1].round ? n : 0;
 		n += (size_t)((w->segs[i].hi - w->segs[i].lo - 1) / SHF_LOAD_PIECE) + 1;
 		most = n > most ? n : most;
 	}
 	for (int k = 0; k < 2; k++)
-		/* Zeroed: a read that was never started has nothing pending, so it may be waited
-		 * for. */
+		/* Zeroed, because a read that was never started must count as finished. */
 		r->windows[k].reads = shf_zalloc(most, sizeof(*r->windows[k].reads));
 	return r->windows[0].reads && r->windows[1].reads ? 0
 	       : shf_fail(err, SHEAF_ENOMEM, "no memory for %zu reads", most);
 }
 
-/* Waits for reads that a failure has left under way: they write into the image. */
+/* A failure may have left reads in flight, which write into the image. */
 void shf_rounds_free(struct shf_rounds *r)
 {
 	for (int k = 0; r && k < 2; k++) {
@@ -144,11 +148,12 @@ void shf_rounds_free(struct shf_rounds *r)
 	shf_free(r);
 }
 
-/* ---- what travels to another node, per move: 8 bytes of proof, then the box ---- */
+/* ---- messages to other nodes: for each move 8 bytes of proof, then the box ---- */
 
-/* What a message proves is its digest and whose it is. The digest alone would also be right for the
- * bytes of another tensor at the same place, for those of another step, and for zeros anywhere. So
- * tensor, stored digest and box are summed as well. */
+/* Computes the proof of a box: a sum of its bytes and of what they are. The digest alone is not
+ * enough: it would also be right for a box of another tensor at the same place, for bytes of
+ * another step, and, if zeros were sent, for zeros anywhere. So the number of the tensor, its
+ * stored digest, and the box are summed as well. */
 static uint64_t proof_of_box(uint64_t digest, uint32_t tensor, const struct shf_lt_tensor *t,
                              const struct shf_box *box)
 {
@@ -166,8 +171,8 @@ static uint64_t proof_of_box(uint64_t digest, uint32_t tensor, const struct shf_
 
 /* What one round sends to other nodes and receives from them. */
 struct net {
-	uint8_t *out, *in;
-	size_t *out_bytes, *in_bytes;   /* by rank */
+	uint8_t *out, *in;              /* owned; messages packed in rank order */
+	size_t *out_bytes, *in_bytes;   /* owned; by rank */
 };
 
 static void net_release(struct net *n)
@@ -178,7 +183,7 @@ static void net_release(struct net *n)
 	shf_free(n->in_bytes);
 }
 
-/* Whether this rank has the image of that rank mapped. */
+/* Returns whether this rank has the image of that rank mapped, because both are on one node. */
 static bool shares_memory(const struct shf_load *ld, uint32_t rank)
 {
 	const struct shf_place_info *p = &ld->step->run->place;
@@ -195,8 +200,8 @@ static size_t total_bytes(const size_t *bytes, int ranks)
 	return n;
 }
 
-/* What a box takes in a message: 8 bytes of proof and the box. 0 on the same node, where nothing is
- * sent. */
+/* Returns how many bytes a box takes in a message. 0 if the peer is on the same node, where nothing
+ * is sent. */
 static size_t message_bytes(const struct shf_load *ld, uint32_t peer, uint32_t tensor,
                             const struct shf_box *box)
 {
@@ -204,7 +209,8 @@ static size_t message_bytes(const struct shf_load *ld, uint32_t peer, uint32_t t
 	       ? 0 : 8 + (size_t)shf_box_bytes(&ld->step->layout.tensors[tensor], box);
 }
 
-/* Both sides compute the sizes from the plan, so no lengths are exchanged. */
+/* Computes the sizes of all messages of a round and allocates them. Sender and receiver both
+ * compute them from the plan, so no sizes are exchanged. ENOMEM. */
 static int net_size(struct shf_load *ld, uint32_t round, struct net *net, struct sheaf_error *err)
 {
 	const struct shf_work *w = &ld->work;
@@ -233,7 +239,8 @@ static int net_size(struct shf_load *ld, uint32_t round, struct net *net, struct
 	return 0;
 }
 
-/* Packs the boxes for other nodes in the order of the plan, which the receivers follow, too. */
+/* Packs the boxes for other nodes in the order of the plan. Receivers take them in the same order
+ * (take_round), so messages need no headers. */
 static int net_pack(struct shf_load *ld, uint32_t round, struct net *net, struct sheaf_error *err)
 {
 	const struct shf_work *w = &ld->work;
@@ -243,6 +250,7 @@ static int net_pack(struct shf_load *ld, uint32_t round, struct net *net, struct
 
 	if (!at)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory to pack");
+	/* at[r]: where the next box for rank r goes. */
 	for (int r = 0; r < ranks; r++)
 		at[r + 1] = at[r] + net->out_bytes[r];
 	for (size_t i = segs.first; i < segs.end; i++)
@@ -269,7 +277,7 @@ static int net_pack(struct shf_load *ld, uint32_t round, struct net *net, struct
 
 /* ---- taking from images and messages ---- */
 
-/* The bytes are not those that the reader put into the message. */
+/* Fails with ECORRUPT: the bytes are not those that the reader put into the message. */
 static int fail_as_tampered(const struct shf_load *ld, const struct shf_lt_tensor *t,
                             const struct shf_box *box, struct sheaf_error *err)
 {
@@ -280,8 +288,9 @@ static int fail_as_tampered(const struct shf_load *ld, const struct shf_lt_tenso
 	                shf_box_print(box, text, sizeof(text)));
 }
 
-/* One box, into every slice of this rank that holds all of it. told: its message's proof; NULL: it
- * came in none. */
+/* Copies one box into every slice of this rank that contains it. told: the proof in its message,
+ * which the copy is compared with; NULL: the box comes from an image of this node, whose reader
+ * checks it (look_round). ECORRUPT, EBUG. */
 static int scatter_box(struct shf_load *ld, const struct shf_serve *v, struct shf_place_at from,
                        const uint64_t *told, struct sheaf_error *err)
 {
@@ -310,7 +319,7 @@ static int scatter_box(struct shf_load *ld, const struct shf_serve *v, struct sh
 	return 0;
 }
 
-/* Takes this rank's boxes from the images of its node and from messages. */
+/* Takes the boxes that this rank wants from the images of its node and from messages. */
 static int take_round(struct shf_load *ld, uint32_t round, const struct net *net,
                       struct sheaf_error *err)
 {
@@ -320,7 +329,8 @@ static int take_round(struct shf_load *ld, uint32_t round, const struct net *net
 	size_t at = 0;
 	int rc = 0;
 
-	/* Serves are by rank, as the streams are packed: one cursor goes over both. */
+	/* Serves of a round are sorted by the rank of the reader, and messages arrive in rank
+	 * order. So one cursor, `at`, goes through all messages. */
 	for (size_t i = serves.first; i < serves.end && rc == 0; i++) {
 		const struct shf_serve *v = &w->serves[i];
 		const struct shf_lt_tensor *t = &ld->step->layout.tensors[v->tensor];
@@ -342,7 +352,9 @@ static int take_round(struct shf_load *ld, uint32_t round, const struct net *net
 	return rc;
 }
 
-/* Own segments of the round: summed, and what this rank wants of them. Nobody else looks now. */
+/* Makes the pass over the segments that this rank has read in the round: sums them, checks their
+ * blocks, and copies what this rank wants. All other ranks have taken their bytes by now
+ * (share_round). */
 static int look_round(struct shf_load *ld, uint32_t round, struct sheaf_error *err)
 {
 	struct shf_span segs = shf_work_segs(&ld->work, round);
@@ -359,11 +371,13 @@ static int look_round(struct shf_load *ld, uint32_t round, struct sheaf_error *e
 	return rc;
 }
 
-/* Lets the others take what is in this round's windows. rc: what went wrong here so far. The
- * first agreement says that all windows are read, and whether some rank failed; the second one
- * that all have taken their bytes, so that the windows may be summed and reused. In the first
- * round the first one also says that all have made their images, which the others map now.
- * [collective] */
+/* Lets all ranks take their bytes from the windows of this round. rc: 0, or a failure of this rank
+ * before. The result is the same on all ranks.
+ *
+ * The first agreement says that all windows are read, or that a rank has failed. In the first round
+ * it also says that all ranks have made their images, so that the others can map them now. The
+ * second one says that all ranks have taken their bytes, so that each reader may sum its window and
+ * read into it again. [collective] */
 static int share_round(struct shf_load *ld, uint32_t round, int rc, struct sheaf_error *err)
 {
 	struct shf_team *team = &ld->step->run->team;
@@ -374,7 +388,7 @@ static int share_round(struct shf_load *ld, uint32_t round, int rc, struct sheaf
 		rc = net_size(ld, round, &net, err);
 	if (rc == 0 && travels)
 		rc = net_pack(ld, round, &net, err);
-	rc = shf_agree(team, rc, err); /* images are whole on all ranks */
+	rc = shf_agree(team, rc, err); /* all windows are read */
 	if (rc == 0 && travels)
 		rc = shf_alltoallv(team, net.out, net.out_bytes, net.in, net.in_bytes, err);
 	if (rc == 0) {
@@ -385,11 +399,13 @@ static int share_round(struct shf_load *ld, uint32_t round, int rc, struct sheaf
 	return rc;
 }
 
-/* Runs n rounds. The next window is started before the present one is waited for, which keeps the
- * disk busy while the ranks exchange. look_round comes after share_round (see the head of this
- * file); the planted bug summed_before_taken shows what breaks otherwise.
- * rc: what came of this rank's work before it. What the last look finds is this rank's alone.
- * [collective] */
+/* Runs n rounds, from number `first`. The reads of the next round are started before this rank
+ * waits for those of the present one, so the disk is busy while the ranks exchange bytes.
+ * look_round must come after share_round (see the head of this file; the planted bug
+ * summed_before_taken shows what breaks otherwise).
+ *
+ * rc: 0, or a failure of this rank before. A failure in share_round is returned on all ranks, one
+ * in the last look_round only on this rank. [collective] */
 static int run_kind(struct shf_load *ld, struct window h[2], uint32_t first, uint32_t n, int rc,
                     struct sheaf_error *err)
 {
@@ -397,8 +413,8 @@ static int run_kind(struct shf_load *ld, struct window h[2], uint32_t first, uin
 		rc = window_start(ld, &h[0], first, err);
 
 	for (uint32_t k = 0; k < n; k++) {
-		/* If this rank has failed it still takes part in the agreement of this round, where
-		 * the others learn of it. */
+		/* A rank that has failed must still take part in the agreement of this round, where
+		 * the other ranks learn of it. */
 		if (rc == 0 && k + 1 < n)
 			rc = window_start(ld, &h[(k + 1) % 2], first + k + 1, err);
 		if (rc == 0)
@@ -419,6 +435,7 @@ int shf_rounds_share(struct shf_rounds *r, int rc, struct sheaf_error *err)
 	const struct shf_work *w = &r->load->work;
 
 	rc = run_kind(r->load, r->windows, 0, w->rounds, rc, err);
-	/* A failure in the last of the first kind is told in the first of the second. */
+	/* First the rounds inside nodes, then those between nodes. If the last round of the first
+	 * kind has failed on this rank alone, the first round of the second kind agrees on it. */
 	return run_kind(r->load, r->windows, SHF_ROUND_NET, w->net_rounds, rc, err);
 }

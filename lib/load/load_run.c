@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Leads the reading of a load. The plan says who reads which blocks. What one rank alone wants is
- * streamed (load_stream.c), the rest is read in rounds that ranks share (load_rounds.c). Slices
- * that no plan covers are filled after that, and at the end whole tensors are compared with their
- * digests.
+/* Leads a load once it is decided what each slice is filled from (load.c). Makes the plan, which
+ * says who reads which blocks. What only one rank wants is streamed (load_stream.c), the rest is
+ * read in rounds (load_rounds.c). Then the slices that the plan does not cover are filled. At the
+ * end whole tensors are compared with their digests (load_digests.c).
  *
- * Every byte that is read is summed once: blocks prove it where it is read, and digests prove
- * tensors that were read whole. */
+ * Every byte that is read is summed once, and the sum is used twice: to check the block where it is
+ * read, and, combined over all ranks, to check the tensor. */
 #include "load_run.h"
 #include <string.h>
 #include "deal_home.h"
@@ -24,22 +24,25 @@
 #include "read_slice.h"
 #include "state.h"
 
-#define ROOM (UINT64_C(40) << 20)       /* of the image at most, for whatever is under way */
+#define ROOM (UINT64_C(40) << 20)       /* bytes; the largest image of a load, which holds what is
+                                         * being read or shared at the moment */
 
+/* Callback of shf_holds_make. */
 static const struct shf_slice *target_slice(const void *arg, uint32_t i)
 {
 	return &((const struct shf_target *)arg)[i].slice;
 }
 
-/* No sums exist of it: foreign files alone have such tensors. */
+/* Counts a loose tensor as unverified: only foreign files have such tensors, and there are no sums
+ * of them. */
 static void tally_loose(struct shf_load *ld, const struct shf_lt_tensor *t)
 {
 	shf_tally_add(&ld->tally, SHF_T_UNVERIFIED, shf_load_family(ld, t), t->name, 0);
 }
 
-/* Lists what this rank wants, by tensor, for the plan. Tensors at odd offsets of foreign files
- * cannot be copied in units, so the plan leaves them out (fill_rest); they are counted here,
- * because the plan takes the tally along. */
+/* Lists the boxes that this rank wants, by tensor, in ld->holds. Loose tensors, which foreign files
+ * have at odd offsets, cannot be copied in units, so the plan leaves them out (fill_rest). They are
+ * counted here, because the plan's exchange takes the tally along. ENOMEM. */
 static int hold_all(struct shf_load *ld, struct sheaf_error *err)
 {
 	const struct shf_layout *l = &ld->step->layout;
@@ -77,6 +80,7 @@ int shf_fill_prepare(struct shf_load *ld, struct sheaf_error *err)
 	return rc < 0 ? shf_fail(err, rc, "planning: %s", shf_strerror(rc)) : 0;
 }
 
+/* Fills one box of a slice with zeros; callback of shf_mem_boxes. */
 static int zero_box(void *arg, const struct shf_box *box)
 {
 	const struct shf_slice *s = arg;
@@ -92,7 +96,8 @@ static int zero_box(void *arg, const struct shf_box *box)
 	return 0;
 }
 
-/* Fills the slices that no plan covers: zeros, and tensors at odd offsets of foreign files. */
+/* Fills the slices that the plan does not cover: with zeros, or from loose tensors, which this rank
+ * reads itself. */
 static int fill_rest(struct shf_load *ld, struct sheaf_error *err)
 {
 	const struct shf_layout *l = &ld->step->layout;
@@ -115,8 +120,8 @@ static int fill_rest(struct shf_load *ld, struct sheaf_error *err)
 	return rc;
 }
 
-/* What staging_bytes_max leaves beside the images of saves, 40 MiB at most, and at least
- * two blocks. */
+/* It is what staging_bytes_max leaves beside the images of saves, but at most ROOM, and at least
+ * two blocks: rounds need two windows of whole blocks. */
 uint64_t shf_load_room(const struct sheaf_run *run)
 {
 	const struct sheaf_run *saves = run->lineage.memory_of ? run->lineage.memory_of : run;
@@ -127,14 +132,15 @@ uint64_t shf_load_room(const struct sheaf_run *run)
 	return w < 2 * SHF_BLOCK ? 2 * SHF_BLOCK : w / (2 * SHF_BLOCK) * (2 * SHF_BLOCK);
 }
 
-/* Rounds whose bytes travel use smaller windows, because a rank may receive from all nodes at once.
- */
+/* Returns the window of rounds between nodes. It is smaller, because a rank may receive the windows
+ * of ranks of all nodes at once. */
 static uint64_t net_window(const struct sheaf_run *run, uint64_t window)
 {
 	window /= (uint64_t)run->place.nodes_n;
 	return window < SHF_BLOCK ? SHF_BLOCK : window / SHF_BLOCK * SHF_BLOCK;
 }
 
+/* Allocates the sums by tensor (got, got_bytes) and sets up the pass. ENOMEM. */
 static int make_digest_tables(struct shf_load *ld, struct sheaf_error *err)
 {
 	size_t n = ld->step->layout.tensors_n;
@@ -147,14 +153,16 @@ static int make_digest_tables(struct shf_load *ld, struct sheaf_error *err)
 	       : shf_fail(err, SHEAF_ENOMEM, "no memory for %zu tensors", n);
 }
 
-/* What a load needs for its segments, as far as this rank knows them. Each member is set even if it
- * fails, so that the caller can free it. */
+/* What a rank needs to read its segments and share them. Owned; a member that was made is set even
+ * if making the others fails, so that the caller can free it. */
 struct filling {
 	struct shf_flow *flow;
 	struct shf_rounds *rounds;
 	struct shf_sharing *sharing;
 };
 
+/* Makes *f for the segments of this rank. Streaming and rounds use the image one after the other,
+ * so it must be as large as the larger of the two needs it. ENOMEM. */
 static int set_up_filling(struct shf_load *ld, struct filling *f, struct sheaf_error *err)
 {
 	uint64_t bytes = 0;
@@ -171,9 +179,11 @@ static int set_up_filling(struct shf_load *ld, struct filling *f, struct sheaf_e
 	return rc;
 }
 
-/* What ranks need for what they read is set up before the last exchange of the plan, whose
- * agreement on memory says whether any image must grow. *planned: all have a plan, and make the
- * same collective calls from here on. What it returns is this rank's alone. [collective] */
+/* Makes the plan. What this rank needs for its segments is set up before the plan's last exchange,
+ * so that two agreements can travel with that exchange: whether all have memory, and whether any
+ * image must grow. *planned: all ranks have a plan, and make the same collective calls from here
+ * on. Until then the result is the same on all ranks; with *planned set, it may be a failure of
+ * this rank alone. [collective] */
 static int make_plan(struct shf_load *ld, struct filling *f, bool *planned, struct sheaf_error *err)
 {
 	struct sheaf_run *run = ld->step->run;
@@ -185,8 +195,8 @@ static int make_plan(struct shf_load *ld, struct filling *f, bool *planned, stru
 	uint64_t grows = 0;
 	int rc;
 
-	/* All of the step lies in the memory of the only node: all its ranks see it, and none
-	 * stages anything for another. */
+	/* This node has all of the step in memory, and no other node takes part. So every rank can
+	 * read all of it, and none stages bytes for another. */
 	ld->apart = m.apart = ld->step->view && !m.hads;
 	m.window = ld->room / 2;
 	m.net_window = net_window(run, m.window);
@@ -207,9 +217,10 @@ static int make_plan(struct shf_load *ld, struct filling *f, bool *planned, stru
 	return rc;
 }
 
-/* The prefault thread runs only if there is a disk to wait for. It is stopped before fill_rest,
- * which is short. What fails on one rank is told by the next operation of the group, of whatever
- * comes next. [collective] */
+/* The prefault thread is started only if this rank waits for a disk. It is stopped before
+ * fill_rest, which is short. If something fails on one rank alone, the next operation of the group
+ * tells the others: each of these calls takes rc. At the latest, that operation is in shf_prove.
+ * [collective] */
 int shf_fill(struct shf_load *ld, struct sheaf_error *err)
 {
 	struct filling f = { 0 };
@@ -229,8 +240,8 @@ int shf_fill(struct shf_load *ld, struct sheaf_error *err)
 		rc = fill_rest(ld, err);
 	if (planned)
 		rc = shf_prove(ld, rc, err);
-	/* One rank proves blocks that another one uses, earlier or later, so the memory must have
-	 * been the step's until now. */
+	/* If the step is in memory, one rank checks blocks that another one copies, and not at the
+	 * same moment. So the memory must not have been reused for another step up to here. */
 	if (rc == 0 && ld->step->view)
 		rc = shf_agree(&ld->step->run->team,
 		               shf_view_moved(ld->step->view, ld->step->path, err), err);

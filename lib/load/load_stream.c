@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What this rank alone wants goes through a ring of buffers: while one piece is checked and copied,
- * the others are read. What is in memory already is taken by the workers meanwhile, and by this
- * thread when nothing is left to be read.
+/* Segments that only this rank wants are read through a ring of buffers: while one piece is checked
+ * and copied, others are read. Segments that are in memory already are taken by worker threads
+ * meanwhile, and by this thread when it has nothing left to read.
  *
- * Always true: pieces are taken in the order of the files. So with its last piece, what a file was
- * opened for past the page cache is over. All ranks agree after each lap, so that none waits longer
- * for another than a lap takes, and each of them learns of a failure. */
+ * Pieces are read and taken in the order of the files. So when a piece of a file has been taken,
+ * the descriptors for direct I/O of all files before it can be closed.
+ *
+ * The ranks agree after every lap of 256 MiB, so that a failure on one rank ends the load on all
+ * within a lap, and no rank waits longer than that for another. There is no agreement after the
+ * last lap: the caller's next operation makes it. */
 #include "load_stream.h"
 #include "err.h"
 #include "load.h"
@@ -16,34 +19,35 @@
 #include "step_files.h"
 #include "work.h"
 
-#define BUFFERS_MAX 12
-#define LAP (UINT64_C(256) << 20)
+#define BUFFERS_MAX 12                  /* buffers of the ring */
+#define LAP (UINT64_C(256) << 20)       /* bytes that a rank checks between two agreements */
 
-/* What is streamed, and how far it is. */
+/* The segments that are streamed, and how far the streaming is. */
 struct shf_flow {
 	struct shf_load *ld;
 	struct shf_read_ring ring;
 	struct shf_read reads[BUFFERS_MAX];
-	uint64_t piece;                 /* bytes of a buffer */
-	size_t *segs;                   /* owned; of the plan: what is to be read, then the rest */
-	size_t segs_n, cold, next;      /* next: the next to be read */
-	uint64_t at;                    /* its next byte */
-	uint64_t done;                  /* bytes checked */
+	uint64_t piece;                 /* bytes of a buffer, and of a read at most */
+	size_t *segs;                   /* owned; indices into work.segs: first those to read,
+	                                 * `cold` of them, then those in memory */
+	size_t segs_n, cold, next;      /* segs[next] is the next to read */
+	uint64_t at;                    /* offset of its next byte; 0: none was read yet */
+	uint64_t done;                  /* bytes read and checked, without those of the workers */
 };
 
-/* Whether all of the segment is in the page cache. */
+/* Returns whether all of the segment is in the page cache. */
 static bool is_all_cached(const struct shf_load *ld, const struct shf_seg *g)
 {
 	const struct shf_sys *sys = ld->step->run->sys;
-	struct sheaf_error unsaid; /* a file that cannot be opened is told by who reads it */
+	struct sheaf_error unsaid; /* not reported: reading the file fails the same way */
 	int fd = shf_step_fd(ld->step, g->file, &unsaid);
 
 	return fd >= 0 && shf_sys_resident(sys, fd, g->lo, g->hi - g->lo) ==
 	       (int64_t)(g->hi - g->lo);
 }
 
-/* Divides the segments: those to be read from disk first, in their order, then those that are in
- * memory. The second half was filled from its end, so it is turned round. */
+/* Sorts the segments into s->segs: those to be read from disk from the front, those in memory from
+ * the end. */
 static void sort_out(struct shf_flow *s, struct shf_span own)
 {
 	const struct shf_load *ld = s->ld;
@@ -54,7 +58,7 @@ static void sort_out(struct shf_flow *s, struct shf_span own)
 
 		s->segs[is_held ? s->segs_n - ++held : s->cold++] = i;
 	}
-	/* Turns the second half round. */
+	/* The second part was filled from its end; it is reversed, into the order of the files. */
 	for (size_t lo = s->cold, hi = s->segs_n; lo + 1 < hi; lo++) {
 		size_t other = s->segs[--hi];
 
@@ -63,7 +67,8 @@ static void sort_out(struct shf_flow *s, struct shf_span own)
 	}
 }
 
-/* Describes the next piece to the ring. */
+/* Sets *r to the read of the next piece; callback of the ring. Returns 1, 0 if all was started, or
+ * a code. */
 static int describe_piece(void *arg, struct shf_read *r, struct sheaf_error *err)
 {
 	struct shf_flow *s = arg;
@@ -90,7 +95,7 @@ static int describe_piece(void *arg, struct shf_read *r, struct sheaf_error *err
 	return 1;
 }
 
-/* Checks what was read, and copies what this rank wants of it. */
+/* Checks a piece that was read, and copies what this rank wants of it; callback of the ring. */
 static int take_piece(void *arg, struct shf_read *r, int64_t got, struct sheaf_error *err)
 {
 	struct shf_flow *s = arg;
@@ -105,8 +110,9 @@ static int take_piece(void *arg, struct shf_read *r, int64_t got, struct sheaf_e
 	return rc;
 }
 
-/* How many buffers: as many as fit in `room`, 12 at most, but no more than there are pieces. A
- * small load gets small buffers, because memory that is touched for the first time costs time. */
+/* The ring has as many buffers as fit in `room`, 12 at most, and no more than there are pieces. A
+ * load with little data gets small buffers, because memory that is touched for the first time costs
+ * time. */
 int shf_flow_new(struct shf_flow **flow, struct shf_load *ld, uint64_t room,
                    uint64_t *image_bytes, struct sheaf_error *err)
 {
@@ -131,26 +137,29 @@ int shf_flow_new(struct shf_flow **flow, struct shf_load *ld, uint64_t room,
 		pieces += (g->hi - g->lo + SHF_LOAD_PIECE - 1) / SHF_LOAD_PIECE;
 		longest = g->hi - g->lo > longest ? g->hi - g->lo : longest;
 	}
-	/* A load of little data stages little. */
+	/* No buffer is larger than the longest segment, in whole pages. */
 	longest = (longest + SHF_PAGE - 1) / SHF_PAGE * SHF_PAGE;
 	/* At least two buffers, so that one can be read while the other is checked. */
 	s->piece = room / 2 < SHF_LOAD_PIECE ? room / 2 : SHF_LOAD_PIECE;
 	s->piece = longest < s->piece ? longest : s->piece;
 	s->ring.n = room / s->piece < BUFFERS_MAX ? room / s->piece : BUFFERS_MAX;
-	/* Pieces shorter than that are more, but then the ring is short too. */
+	/* `pieces` was counted for the full size of a piece. If pieces are smaller, there are more
+	 * of them, and the ring is only shorter than it could be. */
 	s->ring.n = s->ring.n < pieces ? s->ring.n : pieces;
+	/* One group of the trial (read_way.h) is twice what is in flight. */
 	s->ring.trial.turn = 2 * s->ring.n;
 	*image_bytes = s->ring.n * s->piece;
 	*flow = s;
 	return 0;
 }
 
+/* A rank without segments of its own waits for what others read in rounds. */
 bool shf_flow_waits(const struct shf_flow *s)
 {
 	return s->cold > 0 || (s->segs_n == 0 && !s->ld->apart);
 }
 
-/* Reads that are under way write into the image, so they are waited for. */
+/* Reads in flight write into the image, so it waits for them. */
 void shf_flow_free(struct shf_flow *s)
 {
 	if (!s)
@@ -161,16 +170,15 @@ void shf_flow_free(struct shf_flow *s)
 	shf_free(s);
 }
 
-/* Until so many bytes are checked, or all. This thread helps the workers only when no read is left:
- * a read that has come should not wait for it. */
+/* Works until at least `bytes` bytes are checked, or nothing is left to do on this thread. This
+ * thread takes segments in memory only while no read is in flight; otherwise a read that has
+ * finished would wait for it. Returns 0, or the failure of a read or of a worker. */
 static int run_to(struct shf_flow *s, struct shf_crew *crew, uint64_t bytes,
                   struct sheaf_error *err)
 {
 	int rc = 1;
 
 	while (rc >= 0 && s->done + shf_crew_done(crew) < bytes) {
-		/* A read that is under way goes first: this thread works on cached segments only
-		 * when there is none. */
 		rc = shf_read_ring_turn(&s->ring, err);
 		if (rc == 0 && !shf_crew_take(crew))
 			break;
@@ -178,8 +186,9 @@ static int run_to(struct shf_flow *s, struct shf_crew *crew, uint64_t bytes,
 	return rc >= 0 ? shf_crew_check(crew, err) : rc;
 }
 
-/* Every rank runs the same number of laps, own_most being the largest share of any rank, so that
- * the agreements match up. How the last one went is told in whatever comes next. [collective] */
+/* Every rank runs the same number of laps, so that the agreements match: own_most is the largest
+ * share of any rank. After the last lap there is no agreement, because nothing would be saved by
+ * it; what follows in the load takes the result along. [collective] */
 int shf_flow_run(struct shf_flow *s, int rc, struct sheaf_error *err)
 {
 	struct shf_load *ld = s->ld;

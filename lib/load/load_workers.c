@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What lies in memory already, a step that an agent keeps or files in the page cache, is copied and
- * checked by several threads. There is no disk to wait for, and one core copies and sums less than
- * memory can deliver. Each worker takes segment after segment. The caller's thread works too,
- * between what else it does.
+/* Segments that are in memory already, in an agent or in the page cache, are copied and checked by
+ * several worker threads: there is no disk to wait for, and one core copies and sums less than the
+ * memory can deliver. Each worker takes one segment after the other. The caller's thread is one of
+ * them, in between its other work.
  *
- * Workers share nothing but the number of the next segment, so they need no lock: each has a pass,
- * counters and an error of its own. Digests are added atomically. */
+ * Workers share only the number of the next segment and two more atomic members, so they need no
+ * lock. Each has a pass, counters and an error of its own; sums by tensor are added atomically. */
 #include "load_workers.h"
 #include "background.h"
 #include "err.h"
@@ -16,31 +16,37 @@
 #include "step.h"
 #include "work.h"
 
-#define MAP_CHUNK (UINT64_C(2) << 20)        /* of memory that is mapped at once */
-#define CACHE_CHUNK (UINT64_C(256) << 10)       /* looked at at once: stays in the core's cache */
+#define MAP_CHUNK (UINT64_C(2) << 20)        /* bytes of memory whose pages are mapped by one
+                                              * call */
+#define CACHE_CHUNK (UINT64_C(256) << 10)       /* bytes checked at once; they fit into the core's
+                                                 * cache */
 
-/* One worker. It belongs to its thread until that is stopped. */
+/* One worker. Only its thread uses it until that is stopped. */
 struct worker {
 	struct shf_crew *crew;
-	struct shf_load ld;             /* the load's, with a pass of its own */
-	struct shf_background task;     /* of all but the first, which is the caller's thread */
-	uint8_t *buf;                   /* owned; a piece of a file; NULL: all lies in a view */
+	struct shf_load ld;             /* a copy of the load, with a pass of its own */
+	struct shf_background task;     /* its thread; not used in workers[0], which is the caller's
+	                                 * thread */
+	uint8_t *buf;                   /* owned; CACHE_CHUNK bytes of a file; NULL: all of the step
+	                                 * is in memory of a view */
 	struct sheaf_error err;
-	size_t bad;                     /* the segment of err; SIZE_MAX: none */
+	size_t bad;                     /* index in segs of the segment that failed with err;
+	                                 * SIZE_MAX: none */
 };
-/* All workers of a load. What they share is atomic. */
+/* All workers of a load. They share the atomic members. */
 struct shf_crew {
 	struct worker *workers;             /* owned */
-	int n;
-	const size_t *segs;             /* borrowed; of the plan */
+	int n;                          /* workers; workers[0] is the caller's thread */
+	const size_t *segs;             /* borrowed; `end` indices into work.segs */
 	size_t end;
-	atomic_size_t next;
-	atomic_uint_fast64_t done;      /* bytes */
-	atomic_bool failed;
+	atomic_size_t next;             /* the next index in segs to take */
+	atomic_uint_fast64_t done;      /* bytes of the segments that were taken */
+	atomic_bool failed;             /* a worker has failed; the others then stop */
 };
 
-/* Checks n bytes of a segment, a piece at a time that stays in the core's cache: in place where the
- * memory is mapped (held), otherwise from a copy of what the page cache has. */
+/* Copies and checks n bytes of a segment from offset `at`, in pieces that fit into the core's
+ * cache. held: their address in memory of a view; NULL: they are read from the file, which is in
+ * the page cache, into h->buf. */
 static int check_chunk_of(struct worker *h, const struct shf_seg *g, uint64_t at, uint64_t n,
                           const uint8_t *held)
 {
@@ -56,8 +62,9 @@ static int check_chunk_of(struct worker *h, const struct shf_seg *g, uint64_t at
 	return rc;
 }
 
-/* Takes the next bytes of a segment, n of them at most. Pages of memory that this process has not
- * looked at yet are mapped many at a time, which is cheaper than a fault for each. */
+/* Copies and checks the next bytes of a segment. *n: at most so many; on return the number that was
+ * taken, which is less if memory of the view ends. Pages of a view that this process has not used
+ * yet are mapped many at a time, which is cheaper than a fault for each. */
 static int take_mapped(struct worker *h, const struct shf_seg *g, uint64_t at, uint64_t *n)
 {
 	struct shf_load *ld = &h->ld;
@@ -74,8 +81,9 @@ static int take_mapped(struct worker *h, const struct shf_seg *g, uint64_t at, u
 	return check_chunk_of(h, g, at, *n, held);
 }
 
-/* Takes the next segment. false: there is none left, or a worker has failed. Of several failures,
- * that of the lowest segment is reported (shf_crew_check). */
+/* Takes the next segment. Returns false if none is left, or a worker has failed, this one included.
+ * Segments are handed out in order, so of several failures that of the lowest segment can be
+ * reported (shf_crew_check). */
 static bool take_segment(struct worker *h)
 {
 	struct shf_crew *c = h->crew;
@@ -99,12 +107,12 @@ static bool take_segment(struct worker *h)
 	return false;
 }
 
+/* Makes one turn of a thread (background.h): takes one segment. */
 static bool worker_turn(void *work)
 {
 	return take_segment(work);
 }
 
-/* Worker 0 is the caller's thread. */
 bool shf_crew_take(struct shf_crew *c)
 {
 	return take_segment(&c->workers[0]);
@@ -115,7 +123,7 @@ uint64_t shf_crew_done(const struct shf_crew *c)
 	return atomic_load(&c->done);
 }
 
-/* A worker gets a copy of the load with lists and counters of its own. */
+/* Adds a worker, which has a copy of the load with lists and counters of its own. ENOMEM. */
 static int worker_new(struct shf_crew *c, const struct shf_load *ld)
 {
 	struct worker *h = &c->workers[c->n++];
@@ -125,13 +133,14 @@ static int worker_new(struct shf_crew *c, const struct shf_load *ld)
 	h->ld.wants_cap = 0;
 	h->ld.disk_bytes = h->ld.retries = 0;
 	h->ld.verify_ns = h->ld.read_ns = 0;
+	/* If all of the step is in memory of a view, nothing has to be read into a buffer. */
 	if (ld->apart)
 		return 0;
 	h->buf = shf_alloc(CACHE_CHUNK, 1);
 	return h->buf ? 0 : SHEAF_ENOMEM;
 }
 
-/* What the worker has done counts for the load. */
+/* Adds the worker's counters to the load's, and frees its memory. */
 static void worker_end(struct worker *h, struct shf_load *ld)
 {
 	ld->disk_bytes += h->ld.disk_bytes;
@@ -142,14 +151,14 @@ static void worker_end(struct worker *h, struct shf_load *ld)
 	shf_free(h->buf);
 }
 
-/* Waits until only the caller's thread is left. */
+/* Stops all threads, and waits for them. Their workers may be read after that. */
 static void stop_workers(struct shf_crew *c)
 {
 	for (int i = 1; i < c->n; i++)
 		shf_background_stop(&c->workers[i].task);
 }
 
-/* The threads are stopped before their errors are read. */
+/* The threads are stopped first, because until then each may still write its error. */
 int shf_crew_check(struct shf_crew *c, struct sheaf_error *err)
 {
 	const struct worker *first = NULL;
@@ -165,21 +174,20 @@ int shf_crew_check(struct shf_crew *c, struct sheaf_error *err)
 	return first->err.code;
 }
 
-/* How many threads: one for each processor of this rank, and no more than there are segments. A
- * step in the memory of several nodes is taken by one thread, because what no memory has is read
- * from disk through the view. */
+/* Returns the number of workers: one for each processor of this rank, and no more than there are
+ * segments. */
 static int threads_for(const struct sheaf_step *step, size_t segs)
 {
 	int want = shf_load_threads(step->run);
 
-	/* Of such a step some bytes come from other nodes or from a disk. */
+	/* If the step is in the memory of several nodes, some bytes are on none of them and are
+	 * read from disk through the view, which only one thread may do at a time. */
 	if (step->view && shf_view_hads(step->view))
-		return 1;       /* what is nowhere in memory comes from a disk, through the view */
+		return 1;
 	want = (size_t)want < segs ? want : (int)segs;
 	return want > 0 ? want : 1;
 }
 
-/* If a thread cannot be had, the others take its segments. */
 int shf_crew_new(struct shf_crew **crew, const struct shf_load *ld, const size_t *segs, size_t n,
                  struct sheaf_error *err)
 {
@@ -197,14 +205,14 @@ int shf_crew_new(struct shf_crew **crew, const struct shf_load *ld, const size_t
 		rc = worker_new(c, ld);
 	if (rc < 0)
 		return shf_fail(err, rc, "no memory for %d threads", want);
-	/* Where a thread cannot be had, the others take what it would have taken. */
+	/* If a thread cannot be created, the other workers take the segments. */
 	for (int i = 1; i < c->n; i++)
 		(void)shf_background_start(&c->workers[i].task, ld->step->run->sys, worker_turn,
 		                           &c->workers[i]);
 	return 0;
 }
 
-/* What workers counted is added to the load after the last of them has stopped. */
+/* Counters are read after all threads have been stopped. */
 int shf_crew_end(struct shf_crew *c, struct shf_load *ld, struct sheaf_error *err)
 {
 	int rc = 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One slice by this process alone: no plan, no group. Of a step of ours the blocks that the slice
- * touches are read whole and checked; of a foreign file just the bytes that are wanted. */
+/* Reads one slice in one process, without a plan and without a group. If the step has sums, whole
+ * blocks are read and checked: those that the slice has bytes in. From a foreign file, which has
+ * none, only the bytes that are wanted are read. */
 #include "read_slice.h"
 #include <inttypes.h>
 #include "box_copy.h"
@@ -13,15 +14,15 @@
 #include "step_files.h"
 #include "step_lookup.h"
 
-#define CHUNK (UINT64_C(4) << 20)       /* a multiple of the block */
+#define CHUNK (UINT64_C(4) << 20)       /* bytes of a read at most; a multiple of the block */
 
 /* One slice that is being read from one tensor. */
 struct direct {
 	struct sheaf_step *step;
 	const struct shf_lt_tensor *t;
-	const struct shf_slice *s;
-	uint8_t *buf;                   /* a chunk and 8 bytes */
-	uint64_t disk_bytes;
+	const struct shf_slice *s;      /* in units and type of t */
+	uint8_t *buf;                   /* owned; CHUNK + 8 bytes, or less for a short tensor */
+	uint64_t disk_bytes;            /* bytes read so far */
 	struct sheaf_error *err;
 };
 
@@ -35,7 +36,8 @@ static int read_chunk(struct direct *d, uint64_t off, uint64_t n)
 	return rc;
 }
 
-/* Units [lo, hi) of the tensor, and what of box lies in them. at: byte of the file at d->buf. */
+/* Copies the part of box that lies in units [lo, hi) of the tensor from d->buf, which has the bytes
+ * of the file from offset `at` on, into the slice. */
 static void copy_units(struct direct *d, const struct shf_box *box, uint64_t lo, uint64_t hi,
                        uint64_t at)
 {
@@ -52,7 +54,7 @@ static void copy_units(struct direct *d, const struct shf_box *box, uint64_t lo,
 			shf_copy_out(d->t, d->s, &part, from, NULL);
 }
 
-/* Whether units [lo, hi) of the tensor have anything of the box. */
+/* Returns whether the box has anything in units [lo, hi) of the tensor. */
 static bool touches(const struct direct *d, const struct shf_box *box, uint64_t lo, uint64_t hi)
 {
 	struct shf_box range[SHF_RANGE_BOXES_MAX], part;
@@ -64,23 +66,26 @@ static bool touches(const struct direct *d, const struct shf_box *box, uint64_t 
 	return false;
 }
 
-/* Units of the tensor in bytes [a, b) of the file. */
+/* Computes which units [*lo, *hi) of the tensor lie in bytes [a, b) of the file. */
 static void units_in(const struct shf_lt_tensor *t, uint64_t a, uint64_t b, uint64_t *lo,
                      uint64_t *hi)
 {
 	uint64_t units = t->bytes / t->unit;
 
 	*lo = a > t->off ? (a - t->off) / t->unit : 0;
-	*hi = always(b > t->off) ? (b - t->off) / t->unit : 0; /* its first block ends in it */
+	*hi = always(b > t->off) ? (b - t->off) / t->unit : 0; /* the first block that is read has
+	                                                        * bytes of it */
 	*hi = *hi < units ? *hi : units;
 }
 
-/* Whole blocks, as many as fit the chunk, skipping those the box does not touch. */
+/* Reads the part of box in units [lo, hi), which are its first and last, in whole blocks, and
+ * checks them. Blocks without bytes of the box are skipped; up to CHUNK bytes of consecutive blocks
+ * are one read. ECORRUPT. */
 static int read_checked(struct direct *d, const struct shf_box *box, uint64_t lo, uint64_t hi)
 {
 	const struct shf_lt_tensor *t = d->t;
 	uint64_t end = d->step->layout.files[t->file].bytes;
-	/* Sums are of whole blocks, so reading begins and ends with one. */
+	/* A sum is of a whole block, so reading begins at a block. */
 	uint64_t a = (t->off + lo * t->unit) / SHF_BLOCK * SHF_BLOCK, stop = t->off + hi * t->unit;
 	bool check = !(d->step->run->opts.flags & SHEAF_UNVERIFIED);
 	int rc = 0;
@@ -88,7 +93,7 @@ static int read_checked(struct direct *d, const struct shf_box *box, uint64_t lo
 	while (a < stop && rc == 0) {
 		uint64_t b = a, u, v;
 
-		/* As many blocks in a row as have something of the box. */
+		/* Extends [a, b) by consecutive blocks that have bytes of the box. */
 		while (b < stop && b - a < CHUNK) {
 			units_in(t, b, b + SHF_BLOCK, &u, &v);
 			if (!touches(d, box, u, v))
@@ -113,7 +118,7 @@ static int read_checked(struct direct *d, const struct shf_box *box, uint64_t lo
 	return rc;
 }
 
-/* Without checksums nothing needs to be read in whole blocks. */
+/* The same for a file without sums: reads units, not blocks, and checks nothing. */
 static int read_plain(struct direct *d, const struct shf_box *box, uint64_t lo, uint64_t hi)
 {
 	const struct shf_lt_tensor *t = d->t;
@@ -132,7 +137,7 @@ static int read_plain(struct direct *d, const struct shf_box *box, uint64_t lo, 
 	return rc;
 }
 
-/* A slice may be several boxes. Each is read by itself. */
+/* Reads one box of the slice; callback of shf_mem_boxes. */
 static int read_box(void *arg, const struct shf_box *box)
 {
 	struct direct *d = arg;
@@ -142,7 +147,6 @@ static int read_box(void *arg, const struct shf_box *box)
 	return d->step->sound ? read_checked(d, box, lo, hi) : read_plain(d, box, lo, hi);
 }
 
-/* Reads one slice on this thread, without a plan and without other ranks. */
 int shf_direct_read(struct sheaf_step *step, const struct shf_lt_tensor *t,
                     const struct shf_slice *s, uint64_t *disk_bytes, struct sheaf_error *err)
 {
@@ -153,7 +157,8 @@ int shf_direct_read(struct sheaf_step *step, const struct shf_lt_tensor *t,
 		return 0;
 	if (!always(t->bytes > 0))
 		return shf_fail(err, SHEAF_EBUG, "%s: a slice of nothing", t->name);
-	/* No more than can be used: pages touched for the first time cost more than the copy. */
+	/* The buffer is no larger than needed: the first touch of a page costs more than the
+	 * copy. */
 	d.buf = shf_alloc((t->bytes < CHUNK - 2 * SHF_BLOCK ? t->bytes + 2 * SHF_BLOCK : CHUNK) + 8,
 	                  1);
 	if (!d.buf)
@@ -164,14 +169,15 @@ int shf_direct_read(struct sheaf_step *step, const struct shf_lt_tensor *t,
 	return rc;
 }
 
-/* Is the tensor one of more dimensions than a slice can have, asked for as U8 of one dimension? */
+/* Returns whether the slice asks for all bytes of a tensor that has too many dimensions: as U8, in
+ * one dimension. Such a tensor can only be read like that. */
 static bool is_bytes_of(const struct shf_slice *in, const struct shf_lt_tensor *t)
 {
 	return t->wide && in->dtype == SHEAF_U8 && in->data_dtype == SHEAF_U8 &&
 	       in->items.ndim == 1 && (uint64_t)in->items.dim[0] == t->bytes;
 }
 
-/* The slice from tensor t. */
+/* Reads the slice from tensor t, with conversion. */
 static int read_from(struct sheaf_step *step, const struct shf_lt_tensor *t,
                      const struct shf_slice *in, struct sheaf_error *err)
 {
@@ -181,14 +187,15 @@ static int read_from(struct sheaf_step *step, const struct shf_lt_tensor *t,
 	int rc;
 
 	if (is_bytes_of(in, t)) {
-		raw.dtype = SHEAF_U8; /* shape and unit of a wide one are those of its bytes */
+		raw.dtype = SHEAF_U8; /* the layout has it in bytes already: its shape and its
+		                       * unit */
 		raw.wide = 0;
 	}
 	rc = shf_slice_adapt(&s, in, &raw, in->family, true, err);
 	return rc == 0 ? shf_direct_read(step, &raw, &s, &bytes, err) : rc;
 }
 
-/* Reads a slice by the catalog, when the whole table has been read. */
+/* Reads a slice of a step that is awake, by its catalog. in: not used if the catalog is broken. */
 static int read_awake(struct sheaf_step *step, const struct shf_slice *in, struct sheaf_error *err)
 {
 	const struct shf_layout *l = &step->layout;
@@ -206,9 +213,9 @@ static int read_awake(struct sheaf_step *step, const struct shf_slice *in, struc
 	return read_from(step, &l->tensors[i], in, err);
 }
 
-/* First tries to find the tensor without reading the whole table (step_lookup.c). If that fails,
- * for whatever reason, the step is read whole, and that attempt decides: it can say what is
- * damaged. */
+/* Looks for the tensor without reading the whole table of sums, if the step is asleep
+ * (step_lookup.h). If that finds nothing or meets damage, the step is woken, and the result of
+ * reading by the catalog counts, because its message names what is damaged. */
 static int read_slice(struct sheaf_step *step, const struct sheaf_slice *slice,
                       struct sheaf_error *err)
 {
@@ -223,7 +230,8 @@ static int read_slice(struct sheaf_step *step, const struct sheaf_slice *slice,
 	rc = shf_slice_take(&in, slice, &arena, err);
 	if (rc == 0 && shf_peek(step, in.family, in.stored, &t)) {
 		rc = read_from(step, &t, &in, err);
-		done = rc != SHEAF_ECORRUPT; /* the catalog knows whose damage it is */
+		done = rc != SHEAF_ECORRUPT; /* the catalog has a message that names the damaged
+		                              * part */
 	}
 	if (!done && (rc == 0 || rc == SHEAF_ECORRUPT)) {
 		rc = shf_step_wake(step, err);
@@ -234,8 +242,8 @@ static int read_slice(struct sheaf_step *step, const struct sheaf_slice *slice,
 	return rc;
 }
 
-/* If the memory that held the step has been taken for another one meanwhile, the bytes were not
- * damaged: EAGAIN. */
+/* If the memory that held the step was reused for another one meanwhile, bytes that look damaged
+ * are not: EAGAIN. */
 int shf_step_read(struct sheaf_step *step, const struct sheaf_slice *slice,
                   struct sheaf_error *err)
 {
