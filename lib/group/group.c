@@ -543,7 +543,8 @@ static int exchange_lens(struct shf_team *t, int rc, const size_t *out_bytes,
 	return first == 0 ? 0 : tell_failure(t, first, rc, err);
 }
 
-/* x: n words whose maximum travels with the agreement that all have room. */
+/* Makes an exchange. x: n words that are set to their maximum over all ranks by the agreement that
+ * all have memory. */
 static int exchange_with(struct shf_team *t, int rc, const void *out, const size_t *out_bytes,
                          struct shf_buf *in, size_t *in_bytes, uint64_t *x, size_t n,
                          struct sheaf_error *err)

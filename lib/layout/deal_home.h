@@ -51,7 +51,8 @@ struct shf_home {
 uint64_t shf_home_first(const struct shf_layout *l, uint32_t ranks, uint64_t rank);
 uint64_t shf_home_of(const struct shf_layout *l, uint32_t ranks, const struct shf_lt_file *file,
                      uint64_t stripe);
-/* Of m, layout and holds count. 0 or ENOMEM. */
+/* Writes for each box of m->holds a message to every home whose stripes it may meet. Reads only
+ * layout and holds of *m. ENOMEM. */
 int shf_holds_tell(const struct shf_match *m, uint32_t ranks, struct shf_tells *out);
 /* Sorts the boxes in h->heard by stripe: sets start and which, in the arena. ENOMEM. */
 int shf_home_sort(const struct shf_layout *l, struct shf_home *h, struct shf_arena *arena);

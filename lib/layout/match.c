@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Wire, little-endian, behind what deal_home.c says. To a memory side: u32 tensor | witness << 31,
- * u32 round, u64 image, u64 seg_lo, u64 ctl, box. What homes tell the file side comes behind
- * records of tally.c, which are told apart by their mark: it is no stripe. */
+/* The three exchanges of matching (match.h). deal_home.c describes the messages of the first two.
+ * On a load a message of the second may begin with records of tally.c; these begin with a mark that
+ * is no number of a stripe.
+ *
+ * The third goes from the file side to the memory side, little-endian, one record for each move:
+ * u32 tensor | witness << 31, u32 round, u64 image, u64 seg_lo, u64 ctl, box; the members of struct
+ * shf_serve. */
 #include "match.h"
 #include <stdlib.h>
 #include <string.h>
@@ -41,6 +45,7 @@ static void tell_memory(const struct shf_match *m, uint32_t self, const struct s
 	}
 }
 
+/* A serve while the serves are being sorted. */
 struct serve_key {
 	struct shf_serve s;
 	size_t at;                      /* in the order of arrival */
@@ -138,14 +143,16 @@ static int file_side(int self, const struct shf_match *m, const struct shf_buf *
 	return 0;
 }
 
-/* Adds the sentence to an error of planning that has none yet. */
+/* Writes the message of an error of planning that has none yet. Returns rc. */
 static int said(int rc, struct sheaf_error *err)
 {
 	return rc < 0 ? shf_fail(err, rc, "planning: %s", shf_strerror(rc)) : 0;
 }
 
 /* Makes the first exchange: sends this rank's boxes to the homes. The messages are sorted by
- * receiver already, so they are sent from one buffer, without a buffer for each rank. */
+ * receiver already, so they are sent from one buffer, without a buffer for each rank. If the caller
+ * has made them before (m->tells), the size of what will arrive is known, too, and the exchange
+ * needs one operation less. */
 static int trade_holds(struct shf_team *team, const struct shf_match *m, int rc,
                        struct shf_buf *in, size_t *in_bytes, struct sheaf_error *err)
 {
@@ -164,7 +171,7 @@ static int trade_holds(struct shf_team *team, const struct shf_match *m, int rc,
 	return rc;
 }
 
-/* The buffers of the last exchange, for the next one. */
+/* Empties the buffers that were sent in the last exchange, for the next one. */
 static void empty_out(struct shf_matching *g)
 {
 	for (int r = 0; g->out && r < g->ranks; r++)
@@ -180,8 +187,8 @@ void shf_matching_release(struct shf_matching *g)
 	*g = (struct shf_matching){ 0 };
 }
 
-/* Each step runs only if all before it succeeded on every rank, which the exchange itself agrees
- * on; so all ranks make the same calls, and none waits for one that gave up. */
+/* Each step runs only if all steps before it succeeded on every rank, which the exchange itself
+ * agrees on. So all ranks make the same calls, and none waits for a rank that has given up. */
 int shf_match_deal(struct shf_team *team, const struct shf_match *m, int rc,
                    struct shf_matching *g, struct shf_work *w, struct sheaf_error *err)
 {
@@ -204,8 +211,8 @@ int shf_match_deal(struct shf_team *team, const struct shf_match *m, int rc,
 	return rc == 0 ? said(file_side(team->rank, m, &g->in, w, g->out), err) : rc;
 }
 
-/* The numbers of rounds become the largest of all ranks, because a round is collective: a rank
- * with fewer of its own still takes part in the others'. */
+/* The numbers of rounds are set to the maximum over all ranks, because a round is collective: a
+ * rank with fewer segments still takes part in the rounds of others. */
 int shf_match_tell(struct shf_team *team, int rc, struct shf_matching *g, struct shf_work *w,
                    uint64_t *x, size_t n, struct sheaf_error *err)
 {
@@ -231,8 +238,8 @@ int shf_match_hear(const struct shf_team *team, const struct shf_match *m,
 	return said(hear_serves(team, m->layout, &g->in, g->in_bytes, w), err);
 }
 
-/* On a save the hashes of all ranks are combined, and a later save compares one number instead of
- * planning again. */
+/* On a save the hashes of all ranks are combined, so that a later save can compare one number
+ * instead of planning again. */
 int shf_match(struct shf_team *team, const struct shf_match *m, int rc, struct shf_work *w,
               struct sheaf_error *err)
 {
@@ -244,7 +251,7 @@ int shf_match(struct shf_team *team, const struct shf_match *m, int rc, struct s
 	if (rc == 0)
 		rc = shf_agree(team, shf_match_hear(team, m, &g, w, err), err);
 	if (rc == 0) {
-		hash = w->hash; /* a load compares no plans */
+		hash = w->hash; /* only saves compare plans, so a load needs no reduction */
 		if (m->way == SHF_SAVE)
 			rc = shf_allreduce(team, &hash, 1, SHEAF_XOR, err);
 		w->hash = hash ^ shf_layout_hash(m->layout);

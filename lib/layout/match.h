@@ -24,10 +24,11 @@ struct shf_hads {
 	struct shf_had *a;
 	size_t *first;
 };
-/* What a rank tells the homes of its stripes, by home: to[r] bytes of it are for rank r. */
+/* The messages of one rank to the homes, in the order of the homes: its boxes (deal_home.c). */
 struct shf_tells {
 	struct shf_buf bytes;
-	size_t *to;                     /* by the caller; zeroed */
+	size_t *to;                     /* owned; to[r] of the bytes are for rank r. The caller
+	                                 * provides it, filled with 0 */
 };
 /* The input of matching. Everything is borrowed. layout, nodes, way and the windows must be
  * equal on all ranks; holds are this rank's own. */
@@ -36,19 +37,24 @@ struct shf_match {
 	const struct shf_holds *holds;
 	const int32_t *nodes;           /* nodes[r]: the node of rank r */
 	enum shf_way way;
-	bool witness;                   /* also digests of replicas */
-	uint64_t window;                /* bytes of image a round may take; 0: one round. Loading:
-	                                 * whole blocks; rounds take turns in two windows */
-	uint64_t slots_window;          /* saving: that slots may take besides; 0: no bound */
-	uint64_t net_window;            /* loading: of a round whose bytes go to other nodes */
-	const struct shf_hads *hads;    /* loading; NULL: everybody can read everything */
-	bool apart;                     /* loading: everybody reads what he wants himself */
-	const struct shf_tells *tells;  /* made before, by shf_holds_tell; NULL: made here */
-	uint64_t told;                  /* with tells: bytes that all ranks tell this one */
-	struct shf_tally *tally;        /* loading; counted on the way, like shf_tally_meet. NULL:
-	                                 * there is none */
-	/* saving: has the slice that holds this box, which this rank does, SHEAF_IN_PLACE? NULL:
-	 * none has */
+	bool witness;                   /* save: ranks that hold a replica digest it, too */
+	uint64_t window;                /* bytes of image that a round may take; 0: one round. On a
+	                                 * load a multiple of blocks; the image has two windows,
+	                                 * which rounds use in turn */
+	uint64_t slots_window;          /* save: bytes that slots (unstaged.h) may take in addition;
+	                                 * 0: no bound */
+	uint64_t net_window;            /* load: bytes of a round that is sent to other nodes */
+	const struct shf_hads *hads;    /* load; NULL: every rank can read every block */
+	bool apart;                     /* load: each rank reads all that it wants itself */
+	const struct shf_tells *tells;  /* messages of this rank to the homes, made with
+	                                 * shf_holds_tell; NULL: matching makes them */
+	uint64_t told;                  /* if tells is set: size of the messages of all ranks to
+	                                 * this one */
+	struct shf_tally *tally;        /* load: its records travel with the second exchange, which
+	                                 * counts them as shf_tally_meet does; NULL: there is
+	                                 * none */
+	/* Save: returns whether the slice that holds this box, on this rank, has SHEAF_IN_PLACE.
+	 * NULL: no slice has it. */
 	bool (*in_place)(const void *arg, uint32_t tensor, const struct shf_box *box);
 	const void *in_place_arg;
 };
@@ -57,28 +63,32 @@ struct shf_match {
  * [collective] */
 int shf_match(struct shf_team *team, const struct shf_match *m, int rc, struct shf_work *work,
               struct sheaf_error *err);
-/* The same in three parts, for who has something to set up for its segments and to tell with them.
- * *g is fresh, and released in any case; *work is the caller's to release where any part failed. */
+/* The same in three parts, for a caller that sets something up for its segments before the third
+ * exchange, and has words to agree on in it. Call shf_matching_release in any case. If a part
+ * fails, the caller must also release *work. */
 struct shf_matching {
-	struct shf_buf *out, in;        /* out: by rank */
-	size_t *in_bytes;
+	struct shf_buf *out, in;        /* owned; out[r]: what is sent to rank r next; in: what the
+	                                 * last exchange brought */
+	size_t *in_bytes;               /* owned; in_bytes[r] of `in` are from rank r */
 	int ranks;
 };
-/* Two exchanges, and then the segments of this rank, but for how many rounds others have. What it
- * returns is this rank's alone. [collective] */
+/* Makes the first two exchanges, then the segments of this rank in *work, without the numbers of
+ * rounds of other ranks. rc: as in shf_match. The result may be a failure of this rank alone;
+ * shf_match_tell must get it as its rc. *g need not be initialized. [collective] */
 int shf_match_deal(struct shf_team *team, const struct shf_match *m, int rc,
                    struct shf_matching *g, struct shf_work *work, struct sheaf_error *err);
-/* The third exchange, with the maximum over all ranks of each of n words, SHF_MATCH_MORE at most;
- * rounds, net_rounds and own_most are then right. [collective] */
+/* Makes the third exchange, and sets rounds, net_rounds and own_most in *work. In the same
+ * operations x[i] becomes the maximum over all ranks, for n words, SHF_MATCH_MORE at most. rc: 0,
+ * or a failure of this rank before the call, which is then returned on all ranks. [collective] */
 #define SHF_MATCH_MORE 4
 int shf_match_tell(struct shf_team *team, int rc, struct shf_matching *g, struct shf_work *work,
                    uint64_t *x, size_t n, struct sheaf_error *err);
-/* What this rank serves, from that. [local] */
+/* Decodes what this rank received in the third exchange: its serves. ENOMEM, EBUG. [local] */
 int shf_match_hear(const struct shf_team *team, const struct shf_match *m,
                    const struct shf_matching *g, struct shf_work *work, struct sheaf_error *err);
 void shf_matching_release(struct shf_matching *g);
-/* With more files than this, stripes of short runs are written in two phases (deal.h): else every
- * rank of every node would open all of them. */
+/* With more files than this, stripes that consist of short runs are written in two phases (deal.h);
+ * otherwise every rank would open all files. */
 #define SHF_FILES_MANY 16
 /* The smallest window, in bytes; opts.staging_bytes_max must be at least twice as much. */
 #define SHF_WINDOW_MIN (UINT64_C(64) << 10)

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A tensor may be held by many ranks, and each reports it. Records of 17 bytes, u8 kind, u64
- * key, u64 bytes, are sent to a home rank by key, so all records of one tensor meet there and
- * are counted once. In an exchange of others they stand behind a mark and their length, u64 each;
- * where a message has none, there is no mark. */
+/* Counts tensors over all ranks (tally.h). Many ranks may hold pieces of a tensor, and each adds a
+ * record: u8 kind, u64 key (a hash of the name), u64 bytes. Records are sent to a home rank chosen
+ * by the key, so that one rank receives all records of a tensor and can count it once.
+ *
+ * In an exchange of another caller (shf_tally_pack) the records of a message come first: u64 MARK,
+ * u64 their length in bytes, records. A message without records has no mark. */
 #include "tally.h"
 #include <stdlib.h>
 #include <string.h>
 #include "err.h"
 #include "sums.h"
 
-#define RECORD 17
-#define MARK UINT64_MAX         /* nothing that shares an exchange begins so: see match.c */
-#define MARK_BYTES 16
+#define RECORD 17                       /* bytes */
+#define MARK UINT64_MAX         /* no other message of that exchange begins with it (match.c) */
+#define MARK_BYTES 16                   /* bytes of MARK and length */
 
 int shf_tally_init(struct shf_tally *t, int ranks)
 {
@@ -46,8 +48,8 @@ static int record_order(const void *a, const void *b)
 	return memcmp(a, b, RECORD);
 }
 
-/* After the sort, records with the same first 9 bytes (kind and key) are of one tensor, and
- * only the first counts. */
+/* Counts each tensor once. After the sort, records with the same first 9 bytes (kind and key) are
+ * of one tensor, and only the first one counts. */
 static void count_records(struct shf_tally *t, struct shf_buf *in)
 {
 	if (in->len)
@@ -98,6 +100,8 @@ int shf_tally_unpack(struct shf_tally *t, struct shf_buf *in, size_t *in_bytes)
 	for (int r = 0; r < t->ranks && in->len > 0; r++) {
 		size_t len = in_bytes[r], skip = 0;
 
+		/* What follows the records is moved down, to the end of the messages kept so
+		 * far. */
 		if (len >= MARK_BYTES && shf_get64(from) == MARK) {
 			uint64_t n = shf_get64(from + 8);
 
@@ -138,9 +142,9 @@ size_t shf_or_words(const struct shf_team *team, size_t n)
 	return n / (64 / count_bits(team)) + 1;
 }
 
-/* Each bit becomes a counter of just so many bits that all ranks together cannot overflow it,
- * so no carry reaches its neighbour. One sum over all words then counts every bit separately,
- * and a count that is not 0 is a bit that some rank has. */
+/* Each bit becomes a counter of count_bits() bits, which cannot overflow, so no carry reaches the
+ * next counter. One sum over all words then counts every bit separately; a count that is not 0
+ * means that some rank has the bit. */
 int shf_or(struct shf_team *team, uint64_t *x, size_t n, uint64_t *counts, size_t more,
            struct sheaf_error *err)
 {

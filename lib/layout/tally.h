@@ -9,28 +9,35 @@ enum shf_tally_kind { SHF_T_LOADED, SHF_T_MISSING, SHF_T_UNEXPECTED, SHF_T_CONVE
 	SHF_T_IGNORED, SHF_T_MISMATCHED, SHF_T_ZEROED, SHF_T_UNVERIFIED, SHF_T_KINDS };
 struct shf_tally {
 	struct shf_buf *out;            /* owned; out[r]: records that are sent to rank r */
-	int ranks;
-	uint64_t counts[SHF_T_KINDS], bytes[SHF_T_KINDS];       /* of what this rank is to count */
+	int ranks;                      /* of the group */
+	uint64_t counts[SHF_T_KINDS], bytes[SHF_T_KINDS];       /* number and size of the tensors
+	                                                         * that this rank counts as a home,
+	                                                         * by kind; set by shf_tally_meet
+	                                                         * and shf_tally_unpack */
 };
-/* 0 or ENOMEM. */
+/* Makes an empty tally. ENOMEM; call shf_tally_release in any case. */
 int shf_tally_init(struct shf_tally *t, int ranks);
 void shf_tally_release(struct shf_tally *t);
-/* bytes: of the tensor, summed once. Not after the records have travelled. [local] */
+/* Notes that this rank has a piece of a tensor of that kind. bytes: size of the whole tensor. Not
+ * after the records were sent. [local] */
 void shf_tally_add(struct shf_tally *t, enum shf_tally_kind kind, const char *family,
                    const char *name, uint64_t bytes);
-/* Brings the records to their homes, which count each tensor once. The sums over all ranks of their
- * counts and bytes are then what all ranks have together. [collective] */
+/* Sends the records to their home ranks, which count each tensor once, in counts and bytes. The
+ * caller gets the result of the load by summing these over all ranks. rc: 0, or a failure of this
+ * rank before the call, which is then returned on all ranks. [collective] */
 int shf_tally_meet(struct shf_tally *t, struct shf_team *team, int rc, struct sheaf_error *err);
-/* The same in an exchange of the caller's: puts the records, before anything else, into the buffers
- * for their homes; takes them out of what came, of which the rest stays, packed as before; counts
- * them. 0, ENOMEM, EBUG. [local] */
+/* The same with an exchange that the caller makes anyway. pack: appends the records to out[r], the
+ * message to rank r, which must be empty. unpack: removes the records from the messages that
+ * arrived, in_bytes[r] bytes from rank r, and counts them; what is left stays packed in rank order.
+ * ENOMEM, EBUG. [local] */
 void shf_tally_pack(const struct shf_tally *t, struct shf_buf *out);
 int shf_tally_unpack(struct shf_tally *t, struct shf_buf *in, size_t *in_bytes);
-/* n bits, in words of 64, of all ranks, ORed in place. A group has no OR: how many ranks have a
- * bit is counted, several counts in a word of `counts`, and one sum does for all. Behind them
- * counts has `more` words of the caller's, which are summed, too. [collective] */
+/* Sets the n bits of x, in words of 64, to the OR of all ranks. A group has no OR, so the number of
+ * ranks that have each bit is summed; counts has shf_or_words words for these numbers, each with
+ * several of them, and behind them `more` words of the caller, which are summed over all ranks in
+ * the same operation. [collective] */
 int shf_or(struct shf_team *team, uint64_t *x, size_t n, uint64_t *counts, size_t more,
            struct sheaf_error *err);
-/* How many words counts must have besides. [local] */
+/* Returns how many words `counts` needs for n bits, without those of the caller. [local] */
 size_t shf_or_words(const struct shf_team *team, size_t n);
 #endif

@@ -5,14 +5,14 @@
 #define SHF_DIGESTS_H
 #include "group.h"
 
-/* Adds up what ranks have seen of n tensors, in place, on all of them: digests, shifted to their
- * places, by XOR, and bytes by sum. bytes has n + 1 members and `more`, which are summed as well;
- * member n is used here. rc: what came of this rank's work before it; where a rank failed all are
- * spoilt. Two operations of the group and no memory. [collective] */
+/* Combines the digests and byte counts of n tensors over all ranks, in place: digests[i] by XOR,
+ * shifted to the end of the tensor, and bytes[i] by sum. bytes has n + 1 + more members: the one
+ * after the counts is used internally, and the last `more`, which belong to the caller, are summed
+ * as well. rc: 0, or a failure of this rank before the call; then all ranks return a code, and the
+ * arrays are not usable. Makes two operations of the group and allocates nothing. [collective] */
 int shf_digests_add_up(struct shf_team *team, int rc, uint64_t *digests, uint64_t *bytes, size_t n,
                        size_t more, struct sheaf_error *err);
-/* Of n tensors this rank's share is [first, end): what only one rank need do about a tensor. */
-struct shf_share {
+struct shf_share {              /* tensors [first, end) */
 	uint64_t first, end;
 };
 /* Returns this rank's share of n tensors, for work that one rank does for each tensor. The shares

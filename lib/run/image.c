@@ -16,12 +16,13 @@
 #include "growth.h"
 #include "opts.h"
 
-#define SHARE_TRIES 3           /* attempts to share an image; see shf_image_need() */
+#define SHARE_TRIES 3           /* attempts to share an image; see shf_sharing_meet() */
 
-struct grown {                  /* what ranks tell each other before they grow */
-	struct shf_growth growth;
+struct grown {                  /* what ranks send each other before they grow an image */
+	struct shf_growth growth;       /* first: shf_growth_check() reads it */
 	uint8_t token[16];
-	int32_t grew, failed;           /* failed: it did before it could grow */
+	int32_t grew, failed;           /* grew: this rank allocates new memory; failed: it has
+	                                 * failed before, and allocates none */
 };
 
 uint8_t *shf_image_of(const struct sheaf_run *run, int image, uint32_t rank)
@@ -129,20 +130,20 @@ static int grow_image(struct sheaf_run *run, struct shf_image *m, uint64_t want,
 struct shf_sharing {
 	struct sheaf_run *run;
 	struct shf_image *image;
-	struct grown *all;
-	int *connections;               /* by rank; -1 */
-	uint64_t bytes;                 /* that are needed here */
-	uint64_t want;                  /* bytes of the image to make; 0: it is large enough */
-	uint8_t token[16];              /* of the offer */
-	int offer;
-	bool shared, taken;
+	struct grown *all;              /* owned; by rank */
+	int *connections;               /* owned; by rank: to the socket of a rank that grows; -1 */
+	uint64_t bytes;                 /* that the caller needs of this rank's part */
+	uint64_t want;                  /* bytes to allocate here; 0: the part is large enough */
+	uint8_t token[16];              /* names this rank's socket */
+	int offer;                      /* this rank's socket; -1 */
+	bool shared, taken;             /* the node has several ranks; shf_sharing_take is done */
 };
 
 /* Frees the mappings of memory that other ranks of the node are about to replace, and connects to
  * the sockets on which those ranks will hand over the new memory.
  *
  * ECONNREFUSED means that the backlog of a socket is full, which another user of the machine can
- * cause. It becomes EAGAIN, and shf_image_need tries again with sockets of other names. */
+ * cause. It becomes EAGAIN, and shf_sharing_meet tries again with sockets of other names. */
 static int connect_all(struct shf_sharing *s, struct sheaf_error *err)
 {
 	const struct sheaf_run *run = s->run;
@@ -166,7 +167,7 @@ static int connect_all(struct shf_sharing *s, struct sheaf_error *err)
 	return 0;
 }
 
-/* Hands this rank's new memory to the other ranks of its node, which have all connected by now. */
+/* Hands this rank's new memory to the other ranks of its node, which have all connected already. */
 static int serve_all(struct shf_sharing *s, struct sheaf_error *err)
 {
 	const struct sheaf_run *run = s->run;
@@ -179,8 +180,9 @@ static int serve_all(struct shf_sharing *s, struct sheaf_error *err)
 	return rc < 0 ? shf_fail_sys(err, -rc, "handing the image to the ranks of this node") : 0;
 }
 
-/* Offers this rank's new memory under a name that nobody knows yet. The memory itself is made when
- * all have connected. */
+/* Decides whether this rank's part must grow. If it must, opens the socket on which the new memory
+ * will be handed over, under a new name. The memory itself is allocated when all ranks of the node
+ * have connected. */
 static int offer_new(struct shf_sharing *s, struct sheaf_error *err)
 {
 	struct sheaf_run *run = s->run;
@@ -225,6 +227,7 @@ bool shf_sharing_grows(const struct shf_sharing *s)
 	return s->want != 0;
 }
 
+/* Closes this rank's socket and its connections to those of others. */
 static void close_all(struct shf_sharing *s)
 {
 	const struct shf_sys *sys = s->run->sys;
@@ -249,8 +252,9 @@ void shf_sharing_free(struct shf_sharing *s)
 }
 
 /* Exchanges what every rank is about to free and to allocate, and how much its machine has left. No
- * rank frees or allocates anything before it has all answers: if the sum is too large, the save
- * fails with nothing changed. */
+ * rank frees or allocates anything before this has returned, so if the sum is too large, the call
+ * fails before any rank has taken memory that another one needs. Returns the same on all ranks: a
+ * failure of one (rc) is sent along, and then agreed on. */
 static int exchange_growth(struct shf_sharing *s, int rc, struct sheaf_error *err)
 {
 	struct grown mine = { .grew = s->want != 0, .failed = rc < 0 };
@@ -268,8 +272,9 @@ static int exchange_growth(struct shf_sharing *s, int rc, struct sheaf_error *er
 	return !failed ? 0 : shf_agree(team, rc, err);
 }
 
-/* Frees the old images of all ranks, here and where other ranks have them mapped. Memory that one
- * rank has freed is not given back to the machine while another rank maps it. */
+/* Frees this rank's old memory and its mappings of memory that other ranks replace: the kernel gets
+ * memory back only when no rank maps it any more. ENOMEM, before any rank of this node has freed
+ * something, if the new memory of the node's ranks does not fit. */
 static int free_all(struct shf_sharing *s, struct sheaf_error *err)
 {
 	struct sheaf_run *run = s->run;
@@ -282,8 +287,8 @@ static int free_all(struct shf_sharing *s, struct sheaf_error *err)
 	return rc;
 }
 
-/* Allocates and serves. The caller has made sure that all ranks have freed, because the check of
- * what the machine has left counted on that. */
+/* Allocates this rank's new memory and serves it to the other ranks. All ranks must have freed
+ * their old memory: the check of what the machine has left relies on that. */
 static int grow_all(struct shf_sharing *s, struct sheaf_error *err)
 {
 	struct sheaf_run *run = s->run;
@@ -294,8 +299,8 @@ static int grow_all(struct shf_sharing *s, struct sheaf_error *err)
 	return rc == 0 ? serve_all(s, err) : rc;
 }
 
-/* Releases what this rank made, so that the next try, or the next save, starts from the same state
- * everywhere. */
+/* Closes the sockets and frees the image on this rank, so that the next attempt, or the next save,
+ * starts from the same state on all ranks. */
 static void undo(struct shf_sharing *s)
 {
 	close_all(s);
@@ -304,9 +309,12 @@ static void undo(struct shf_sharing *s)
 	free_image(s->run, s->image);
 }
 
-/* Any user of the machine can read a socket's name and connect to it until its backlog is full, and
- * then this job's ranks cannot connect. So they try again under another name: filling a backlog
- * takes longer than ranks that have just met need from offer to connect. */
+/* Any user of the machine can read a socket's name and connect to it until its backlog is full;
+ * then the ranks of this job cannot connect. So they try again with another name: ranks that have
+ * just agreed connect sooner than another process can fill the backlog.
+ *
+ * The agreements make all ranks finish a step before any begins the next (see the head of this
+ * file). */
 int shf_sharing_meet(struct shf_sharing *s, int rc, struct sheaf_error *err)
 {
 	struct sheaf_error own;
@@ -343,8 +351,8 @@ int shf_sharing_take(struct shf_sharing *s, struct sheaf_error *err)
 	return 0;
 }
 
-/* Makes the images of all ranks, or of none. The agreements between these calls are what keeps the
- * ranks in step (see the head of this file). */
+/* Makes the image on all ranks, or on none: if one rank fails, all release what they have, so that
+ * the next save starts from the same state everywhere. */
 int shf_image_need(struct sheaf_run *run, int rc, int image, uint64_t bytes,
                    struct sheaf_error *err)
 {
@@ -355,7 +363,7 @@ int shf_image_need(struct sheaf_run *run, int rc, int image, uint64_t bytes,
 		rc = shf_sharing_new(&s, run, image, bytes, err);
 		any = rc == 0 && shf_sharing_grows(s);
 	}
-	/* If one rank's image must grow, all ranks take part: they map it. */
+	/* If the part of one rank must grow, all ranks take part, because its node maps it. */
 	rc = shf_agree_max(&run->team, rc, &any, 1, err);
 	if (rc == 0 && any) {
 		rc = shf_agree(&run->team, shf_sharing_meet(s, 0, err), err);

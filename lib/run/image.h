@@ -9,19 +9,23 @@
  * or a failure of this rank before the call, which is then returned on all ranks. [collective] */
 int shf_image_need(struct sheaf_run *run, int rc, int image, uint64_t bytes,
                    struct sheaf_error *err);
-/* The same in parts, for who has other agreements to make anyway. Memory for all of it, before the
- * ranks know whether the image of any of them must grow; *s: to be freed also if it fails. [local]
- */
+/* The same in parts, for a caller that has other agreements to make anyway. Allocates what the
+ * others need, and opens the socket through which this rank will hand over its new memory, before
+ * the ranks know whether any part must grow. *s is set also if it fails, for shf_sharing_free.
+ * [local] */
 struct shf_sharing;
 int shf_sharing_new(struct shf_sharing **s, struct sheaf_run *run, int image, uint64_t bytes,
                     struct sheaf_error *err);
-bool shf_sharing_grows(const struct shf_sharing *s);    /* this rank's. [local] */
-/* If any grows, all meet, and make what is to grow. rc: what came of this rank's work before it. So
- * is what it returns, which ranks agree on before any of them takes. Where a rank fails all release
- * the image. [collective] */
+bool shf_sharing_grows(const struct shf_sharing *s);    /* this rank's part must grow. [local] */
+/* Allocates the parts that must grow. All ranks call it if any part must grow. rc: 0, or a failure
+ * of this rank before the call, which is then returned on all ranks. The result may be a failure of
+ * this rank alone; the ranks must agree on it before any calls shf_sharing_take. If that agreement
+ * fails, each rank must release the image. [collective] */
 int shf_sharing_meet(struct shf_sharing *s, int rc, struct sheaf_error *err);
-/* Maps what the others of the node have made; only once. [local] */
+/* Maps the new memory of the other ranks of the node. Does nothing when it is called again after a
+ * success. [local] */
 int shf_sharing_take(struct shf_sharing *s, struct sheaf_error *err);
+/* Closes the sockets and frees *s, not the image. NULL is fine. [local] */
 void shf_sharing_free(struct shf_sharing *s);
 /* Frees all images of the run. [local] */
 void shf_images_release(struct sheaf_run *run);
