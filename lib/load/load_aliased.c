@@ -71,6 +71,7 @@ static bool is_conflict(const struct shf_load *ld, const struct filled *x, const
 	       shf_mem_overlap(&a->mem, a->mem_unit, &b->mem, b->mem_unit);
 }
 
+/* Writes the message for two slices that conflict. Returns ELAYOUT. */
 static int conflict_fail(const struct shf_load *ld, const struct filled *x,
                          const struct filled *y, struct sheaf_error *err)
 {

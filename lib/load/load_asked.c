@@ -10,6 +10,7 @@
 #include "layout.h"
 #include "tally.h"
 
+/* The bit of a tensor that is asked for has the number of the tensor. These are the others. */
 static size_t wanted_bit(const struct shf_load *ld, size_t tensor)
 {
 	return ld->step->layout.tensors_n + tensor;

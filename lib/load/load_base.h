@@ -18,8 +18,8 @@ uint8_t *shf_load_image(const struct shf_load *load);
 void shf_load_progress(const struct shf_load *load);
 /* Returns the name of the family of a tensor. */
 const char *shf_load_family(const struct shf_load *load, const struct shf_lt_tensor *t);
-/* Returns how many threads this rank may compute with: its share of the processors of the machine,
- * and opts.io_threads at most. 0: there are fewer processors than ranks. */
+/* Returns how many threads this rank may compute with: the processors that it may use divided by
+ * the ranks of its node, and opts.io_threads at most. 0: there are more ranks than processors. */
 int shf_load_threads(const struct sheaf_run *run);
 /* Returns the number of the family's tensor that has the bytes of the slice, or -1. It is looked
  * for as `name`, as the name that the step ties `name` to, and as the slice's own name. */

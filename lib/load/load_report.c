@@ -48,7 +48,8 @@ void shf_report_take(struct shf_load *ld, const uint64_t x[SHF_REPORT_WORDS])
 	r->ignored = x[COUNTS + SHF_T_IGNORED];
 	r->mismatched = x[COUNTS + SHF_T_MISMATCHED];
 	r->zeroed = x[COUNTS + SHF_T_ZEROED];
-	r->unverified = x[COUNTS + SHF_T_UNVERIFIED];
+	r->unverified = x[COUNTS + SHF_T_UNVERIFIED];   /* only loose tensors; shf_prove() adds
+	                                                 * others */
 	r->bytes = x[BYTES + SHF_T_LOADED];
 	r->files = ld->step->layout.files_n;
 	r->disk_bytes = x[DISK];

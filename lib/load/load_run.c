@@ -132,8 +132,8 @@ uint64_t shf_load_room(const struct sheaf_run *run)
 	return w < 2 * SHF_BLOCK ? 2 * SHF_BLOCK : w / (2 * SHF_BLOCK) * (2 * SHF_BLOCK);
 }
 
-/* Returns the window of rounds between nodes. It is smaller, because a rank may receive the windows
- * of ranks of all nodes at once. */
+/* Returns the window of rounds between nodes. It is smaller, because a rank may receive bytes from
+ * readers on all nodes at once. */
 static uint64_t net_window(const struct sheaf_run *run, uint64_t window)
 {
 	window /= (uint64_t)run->place.nodes_n;
@@ -153,16 +153,16 @@ static int make_digest_tables(struct shf_load *ld, struct sheaf_error *err)
 	       : shf_fail(err, SHEAF_ENOMEM, "no memory for %zu tensors", n);
 }
 
-/* What a rank needs to read its segments and share them. Owned; a member that was made is set even
- * if making the others fails, so that the caller can free it. */
+/* What a rank needs to read its segments and to share them. Owned. A member that was made stays set
+ * if a later one fails, so that the caller can free it. */
 struct filling {
 	struct shf_flow *flow;
 	struct shf_rounds *rounds;
 	struct shf_sharing *sharing;
 };
 
-/* Makes *f for the segments of this rank. Streaming and rounds use the image one after the other,
- * so it must be as large as the larger of the two needs it. ENOMEM. */
+/* Makes *f for the segments of this rank. The image serves streaming first and rounds after that,
+ * so its size is the larger of what the two need. ENOMEM. */
 static int set_up_filling(struct shf_load *ld, struct filling *f, struct sheaf_error *err)
 {
 	uint64_t bytes = 0;

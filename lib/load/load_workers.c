@@ -16,10 +16,8 @@
 #include "step.h"
 #include "work.h"
 
-#define MAP_CHUNK (UINT64_C(2) << 20)        /* bytes of memory whose pages are mapped by one
-                                              * call */
-#define CACHE_CHUNK (UINT64_C(256) << 10)       /* bytes checked at once; they fit into the core's
-                                                 * cache */
+#define MAP_CHUNK (UINT64_C(2) << 20)           /* bytes whose pages are mapped by one call */
+#define CACHE_CHUNK (UINT64_C(256) << 10)       /* bytes checked at once; they fit a core's cache */
 
 /* One worker. Only its thread uses it until that is stopped. */
 struct worker {
@@ -35,8 +33,8 @@ struct worker {
 };
 /* All workers of a load. They share the atomic members. */
 struct shf_crew {
-	struct worker *workers;             /* owned */
-	int n;                          /* workers; workers[0] is the caller's thread */
+	struct worker *workers;         /* owned; n of them */
+	int n;                          /* workers[0] is that of the caller's thread */
 	const size_t *segs;             /* borrowed; `end` indices into work.segs */
 	size_t end;
 	atomic_size_t next;             /* the next index in segs to take */
@@ -113,6 +111,7 @@ static bool worker_turn(void *work)
 	return take_segment(work);
 }
 
+/* Call it only on the thread that made the crew: workers[0] is not locked. */
 bool shf_crew_take(struct shf_crew *c)
 {
 	return take_segment(&c->workers[0]);
