@@ -11,9 +11,10 @@
 #include "err.h"
 #include "sums.h"
 
-#define RECORD 17                       /* bytes */
-#define MARK UINT64_MAX         /* no other message of that exchange begins with it (match.c) */
-#define MARK_BYTES 16                   /* bytes of MARK and length */
+#define RECORD 17               /* bytes */
+#define MARK UINT64_MAX         /* a message of match.c begins with a stripe, and none has this
+                                 * number */
+#define MARK_BYTES 16           /* bytes of MARK and length */
 
 int shf_tally_init(struct shf_tally *t, int ranks)
 {

@@ -10,10 +10,9 @@ enum shf_tally_kind { SHF_T_LOADED, SHF_T_MISSING, SHF_T_UNEXPECTED, SHF_T_CONVE
 struct shf_tally {
 	struct shf_buf *out;            /* owned; out[r]: records that are sent to rank r */
 	int ranks;                      /* of the group */
-	uint64_t counts[SHF_T_KINDS], bytes[SHF_T_KINDS];       /* number and size of the tensors
-	                                                         * that this rank counts as a home,
-	                                                         * by kind; set by shf_tally_meet
-	                                                         * and shf_tally_unpack */
+	/* By kind: number and size of the tensors that this rank counts as their home. Set by
+	 * shf_tally_meet or shf_tally_unpack. */
+	uint64_t counts[SHF_T_KINDS], bytes[SHF_T_KINDS];
 };
 /* Makes an empty tally. ENOMEM; call shf_tally_release in any case. */
 int shf_tally_init(struct shf_tally *t, int ranks);
