@@ -234,12 +234,15 @@ int shf_fill(struct shf_load *ld, struct sheaf_error *err)
 	if (planned && f.rounds)
 		rc = shf_rounds_share(f.rounds, rc, err);
 	shf_rounds_free(f.rounds);
-	shf_sharing_free(f.sharing);
 	shf_ahead_end(ahead);
 	if (rc == 0)
 		rc = fill_rest(ld, err);
 	if (planned)
 		rc = shf_prove(ld, rc, err);
+	/* Not before the operation in shf_prove, which without rounds is the first one after the
+	 * images grew. A rank that closed its connections earlier could do so before the rank at
+	 * the other end has handed over its memory, and that would fail. */
+	shf_sharing_free(f.sharing);
 	/* If the step is in memory, one rank checks blocks that another one copies, and not at the
 	 * same moment. So the memory must not have been reused for another step up to here. */
 	if (rc == 0 && ld->step->view)
