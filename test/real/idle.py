@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 
 import ground
@@ -35,7 +36,10 @@ def calls_of(g, pid, seconds):
     time.sleep(seconds)
     end = time.time()
     tracer.send_signal(signal.SIGINT)
-    tracer.wait(10)
+    try:
+        tracer.wait(30)
+    finally:
+        tracer.kill()
     tracer.stderr.close()
     with open(log, encoding="utf-8", errors="replace") as f:
         lines = [line.split(None, 2) for line in f]
@@ -54,9 +58,13 @@ def work(g):
     run = os.path.join(g.room("idle"), "run")
     if call(["strace", "-V"])[0]:
         raise ground.Skip("no strace")
-    with subprocess.Popen(["sh", "-c", "while :; do sleep 0.1; done"]) as restless:
-        g.claim(calls_of(g, restless.pid, 1), "one that does not sleep is seen")
-        restless.kill()
+    # It starts no processes: strace that attaches in the middle of a vfork may never come back.
+    with subprocess.Popen([sys.executable, "-c",
+                           "import time\nwhile True:\n    time.sleep(0.1)"]) as restless:
+        try:
+            g.claim(calls_of(g, restless.pid, 1), "one that does not sleep is seen")
+        finally:
+            restless.kill()             # else leaving this block would wait for it for ever
     rc, said = call([sheaf, "agent", run, "--detach"])
     g.claim(rc == 0, "an agent", said)
     with Trainer(g, run, "agent") as t:
