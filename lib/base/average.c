@@ -29,7 +29,7 @@ static inline float one(float e, float w, float c, float d)
 	return next;
 }
 
-/* The portable path. The others must give the same bits. */
+/* The portable path: updates the items one by one. The other paths must give the same bits. */
 static void each(float *e, const float *w, size_t n, float c, float d)
 {
 	for (size_t i = 0; i < n; i++)
@@ -37,7 +37,7 @@ static void each(float *e, const float *w, size_t n, float c, float d)
 }
 
 #if defined(__x86_64__)
-/* Eight items at once, and what is left one by one. */
+/* Updates eight items at a time, and the rest one by one. */
 __attribute__((target("avx2,fma"))) static void x8(float *e, const float *w, size_t n, float c,
                                                     float d)
 {
@@ -56,8 +56,8 @@ __attribute__((target("avx2,fma"))) static void x8(float *e, const float *w, siz
 		e[i] = one(e[i], w[i], c, d);
 }
 
-/* The last vector is masked: lanes beyond the end are neither read nor written, so no scalar
- * loop is needed. */
+/* Updates sixteen items at a time. The last vector is masked: lanes beyond the end are neither read
+ * nor written, so no scalar loop is needed. */
 __attribute__((target("avx512f"))) static void x16(float *e, const float *w, size_t n, float c,
                                                     float d)
 {

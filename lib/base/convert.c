@@ -61,9 +61,10 @@ INLINE uint64_t widen(struct shape s, uint64_t v)
 }
 
 /* Rounds v, which has no sign, to s.man bits of mantissa and the bias of s. The exponent of the
- * result may be too large for the type; narrow() limits it. drop is how many of the 52 bits go
- * away: more of them if the result is denormal. Half of the last kept bit decides; at exactly half
- * the even neighbour is taken. */
+ * result may be too large for the type; narrow() limits it. drop is how many of the lowest bits are
+ * dropped: 52 - s.man, and more if the result is denormal. If the dropped bits are more than half
+ * of the last kept bit, the result is rounded up; if they are exactly half of it, the even
+ * neighbour is taken. */
 INLINE uint64_t round_even(struct shape s, uint64_t v)
 {
 	int exp = (int)(v >> 52) - 1023 + s.bias;
@@ -83,12 +84,12 @@ INLINE uint64_t round_even(struct shape s, uint64_t v)
 	return exp < 1 ? kept : ((uint64_t)(exp - 1) << s.man) + kept;
 }
 
-/* Returns the code of the smaller type that is nearest to v. Overflow gives the largest code of
- * each kind: infinity for IEEE, NaN for FN, and NaN for FNUZ, which is the code of -0 there. A
- * FNUZ result of 0 loses its sign for the same reason.
+/* Returns the code of the smaller type that is nearest to v. Overflow gives infinity for IEEE, and
+ * NaN for FN and FNUZ. The NaN of FNUZ has the code that -0 would have, so a FNUZ result of 0 loses
+ * its sign.
  *
- * A NaN keeps the upper bits of its payload and is made quiet, so that none becomes an infinity
- * by losing its low bits. */
+ * A NaN keeps the upper bits of its payload and is made quiet, so that it does not become an
+ * infinity when its low bits are dropped. */
 INLINE uint64_t narrow(struct shape s, uint64_t v)
 {
 	const uint64_t sign_bit = UINT64_C(1) << (s.exp + s.man);
@@ -108,16 +109,16 @@ INLINE uint64_t narrow(struct shape s, uint64_t v)
 	return out ? sign | out : 0;
 }
 
-/* Returns the bits of the fp64. E8M0 has the powers of two from 2^-127 on and a NaN: no sign, no
- * zero, no infinity. */
+/* Returns the bits of the fp64 with the value of an E8M0 code. E8M0 has the powers of two from
+ * 2^-127 on and a NaN: no sign, no zero, no infinity. */
 INLINE uint64_t widen_e8m0(uint64_t v)
 {
 	return v == 0xff ? F64_INF | F64_QUIET : (v + 1023 - 127) << 52;
 }
 
-/* Rounds as ml_dtypes does. The mantissa of every code is an implied 1, which is odd, so ties go
- * up. A positive value below the smallest code becomes the smallest, and a value between the two
- * smallest the larger of them. */
+/* Returns the E8M0 code for the bits of an fp64, rounded as ml_dtypes does. The mantissa of every
+ * code is an implied 1, which is odd, so ties go up. A positive value below the smallest code
+ * becomes the smallest, and a value between the two smallest codes becomes the larger of them. */
 INLINE uint64_t narrow_e8m0(uint64_t v)
 {
 	const uint64_t smallest = (uint64_t)(1023 - 127) << 52;
@@ -159,10 +160,10 @@ INLINE uint32_t bf16_up(uint16_t v)
 	return (bits & 0x7fffffff) > 0x7f800000 ? bits | 0x400000 : bits;
 }
 
-/* Rounds to nearest even: adding 0x7fff carries into the upper half if the lower one is above
- * half, and the lowest kept bit makes it carry at exactly half if that bit is odd. A carry out
- * of the mantissa raises the exponent, up to infinity. A NaN would overflow by the addition, so
- * it is cut off and made quiet. */
+/* Rounds to nearest even: adding 0x7fff carries into the upper 16 bits if the lower 16 are more
+ * than 0x8000; at exactly 0x8000 it carries if the lowest kept bit, which is added too, is 1. A
+ * carry out of the mantissa raises the exponent, up to infinity. The addition could turn a NaN into
+ * infinity or zero, so a NaN is truncated instead, and made quiet. */
 INLINE uint16_t bf16_down(uint32_t bits)
 {
 	uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
@@ -336,8 +337,8 @@ static void bf16_from_f32(uint8_t *dst, const uint8_t *src, size_t n)
 	}
 }
 
-/* Equal types are always convertible, as their bytes are copied; else both must be floats of
- * whole bytes. */
+/* Equal types are always convertible, because their bytes are copied. Different types are
+ * convertible if both are floats of whole bytes. */
 bool shf_can_convert(int dst_dtype, int src_dtype)
 {
 	if (dst_dtype == src_dtype)

@@ -25,7 +25,7 @@ typedef uint8_t bytes __attribute__((vector_size(LANES)));
 #define INF UINT32_C(0x7f800000)
 #define QUIET UINT32_C(0x400000)
 
-/* As in convert.c. */
+/* The types have the meaning that convert.c gives them. */
 enum kind { IEEE, FN, FNUZ };
 struct shape {
 	int exp, man, bias;
@@ -71,12 +71,13 @@ INLINE words widen(struct shape s, words v)
 }
 
 /* Rounds LANES values at once, to nearest even. by counts the bits to drop: `drop` for a normal
- * result, and one more for each power of two that the value lies below the smallest normal one.
- * It is limited so that no shift reaches 32, which C leaves undefined; with that many bits
- * dropped the result is 0 in any case.
+ * result, and one more for each power of two that the value lies below the smallest normal one. It
+ * is limited so that no shift reaches 32, which C leaves undefined; with that many bits dropped the
+ * result is 0 in any case.
  *
- * Adding half of the last kept bit less one, plus that bit itself, carries exactly if the rest
- * is above half, or is half and the kept bit is odd. */
+ * Half of the last kept bit, minus one, is added, and one more if the last kept bit is 1. The sum
+ * carries into the kept bits exactly if the dropped bits are more than half of the last kept bit,
+ * or are exactly half of it and the last kept bit is 1. */
 INLINE words narrow(struct shape s, words v)
 {
 	const uint32_t sign_bit = UINT32_C(1) << (s.exp + s.man), inf = sign_bit - (1u << s.man);

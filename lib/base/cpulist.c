@@ -13,8 +13,8 @@ static bool cpu_number(const char **p, uint32_t *n)
 	return *p > from && *n < SHF_CPUS_MAX;
 }
 
-/* The list ends at the first character that should be a comma and is none; it is valid if that is
- * the NUL. */
+/* Reading stops where a comma is expected and another character is found. The list is valid if that
+ * character is the NUL. */
 bool shf_cpulist(const char *text, uint64_t bits[SHF_CPUS_WORDS])
 {
 	const char *p = text;

@@ -21,8 +21,8 @@ static uint64_t times_x(uint64_t v)
 	return v >> 1 ^ (POLY & (0 - (v & 1)));
 }
 
-/* Returns v / x modulo P. A v with x^0 is made divisible by x first, by adding P, which has x^0
- * too. */
+/* Returns v / x modulo P. If v has the term x^0, P, which has that term too, is added first, so
+ * that the sum is divisible by x. */
 static uint64_t over_x(uint64_t v)
 {
 	return v << 1 ^ ((POLY << 1 | 1) & (0 - (v >> 63)));
@@ -74,13 +74,14 @@ static inline bool by_table_only(void)
 	return !runs_here(X16);
 }
 
-/* Returns a * b modulo P, eight coefficients of a at a time, the highest powers of x first, as
- * in Horner's rule: the product so far is multiplied by x^8, by the table of the CRC itself,
- * and the multiple of b for the next eight is added. by[0] has the multiples of b by the four
- * higher powers, by[1] by the four lower.
+/* Returns a * b modulo P, eight coefficients of a at a time, the highest powers of x first, as in
+ * Horner's rule: the product so far is multiplied by x^8, by the table of the CRC itself, and the
+ * multiple of b for the next eight is added. by[0] has the multiples of b by the four higher
+ * powers, by[1] by the four lower.
  *
- * Multiples with one coefficient come first; any other is the sum of its lowest bit's and the
- * rest's. */
+ * The multiples of b by a single power are computed first, at indices that are powers of two. Any
+ * other multiple is the sum of two earlier ones: that at the lowest bit of its index and that at
+ * the other bits. */
 static uint64_t times_by_table(uint64_t a, uint64_t b)
 {
 	uint64_t by[2][16] = { { 0 }, { 0 } }, product = 0;
@@ -232,8 +233,8 @@ uint64_t shf_crc64_copy(uint64_t crc, void *restrict to, const void *restrict fr
 	return crc;
 }
 
-/* Only the vector paths have non-temporal stores. They also sum; the sum is dropped, and costs
- * nothing where memory is slower than summing. */
+/* Only the vector paths have non-temporal stores. They also sum the bytes; the sum is ignored, and
+ * costs nothing where memory is slower than summing. */
 void shf_copy_past(void *restrict to, const void *restrict from, size_t n)
 {
 	if (crc64_best_path() == BY_TABLE)
@@ -284,7 +285,7 @@ uint64_t shf_crc64_ones(uint64_t n)
 
 uint64_t shf_crc64_join(uint64_t a, uint64_t b, uint64_t b_bytes)
 {
-	/* The xorout of a, shifted along with it, is cancelled by the init of b, so both need no
+	/* The xorout of a, shifted along with it, is cancelled by the init of b, so neither needs a
 	 * correction. */
 	return shf_crc64_shift(a, b_bytes) ^ b;
 }

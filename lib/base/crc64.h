@@ -23,15 +23,16 @@ uint64_t shf_crc64_raw(uint64_t crc, const void *bytes, size_t n);      /* conti
  * one (run/store_way.h). */
 uint64_t shf_crc64_copy(uint64_t crc, void *restrict to, const void *restrict from, size_t n,
                         bool past_cache);
-/* Copies like memcpy with non-temporal stores. It sums the bytes and drops the sum, which costs
- * nothing where sums are faster than memory. */
+/* Copies like memcpy, with non-temporal stores if the implementation for this machine has them. It
+ * then sums the bytes too and ignores the sum, which costs nothing where summing is faster than
+ * memory. */
 void shf_copy_past(void *restrict to, const void *restrict from, size_t n);
 uint64_t shf_crc64(const void *bytes, size_t n);                        /* standard CRC of n
                                                                          * bytes */
 uint64_t shf_crc64_more(uint64_t crc, const void *bytes, size_t n);     /* continues a standard
                                                                          * CRC */
-/* Returns the raw CRC of a run followed by n zero bytes, from that of the run: crc * x^(8n). O(log
- * n). */
+/* Returns crc * x^(8n): if crc is the raw CRC of a run, this is the raw CRC of the run followed by
+ * n zero bytes. Takes time O(log n). */
 uint64_t shf_crc64_shift(uint64_t crc, uint64_t n);
 /* Returns what init and xorout add (by XOR) to the raw CRC of a message of n bytes. */
 uint64_t shf_crc64_ones(uint64_t n);
@@ -49,8 +50,8 @@ void shf_crc64_by_init(struct shf_crc64_by *by, uint64_t n);
 uint64_t shf_crc64_by(const struct shf_crc64_by *by, uint64_t crc);
 
 /* Some columns of a matrix, to be summed and copied. The raw CRC continues through row, gap, row,
- * ..., row, where each gap counts as zeros, as many as `gap` was prepared for. Rows have n bytes
- * and lie to_step and from_step bytes apart; if `to` is NULL they are only summed. Source and
+ * ..., row, where each gap counts as zero bytes, as many as `gap` was prepared for. Rows have n
+ * bytes and lie to_step and from_step bytes apart; if `to` is NULL they are only summed. Source and
  * destination must not overlap. Rows are prefetched before they are summed, beyond the last one
  * too, which touches no memory. */
 struct shf_crc64_rows {

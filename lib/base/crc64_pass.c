@@ -137,8 +137,8 @@ INLINE const uint64_t *row(size_t n)
 	return crc64_fold[CRC64_FOLDS - n];
 }
 
-/* Returns the words a and b of v, together a * x^64 + b, modulo P. This is Barrett reduction: one
- * product gives the quotient, another one the multiple of P to subtract. */
+/* Returns a * x^64 + b modulo P, where a and b are the two words of v. This is Barrett reduction:
+ * one product gives the quotient, another one the multiple of P to subtract. */
 INLINE uint64_t remainder_of(__m128i v)
 {
 	const __m128i k = _mm_set_epi64x((long long)CRC64_QUOTIENT, (long long)CRC64_P_OVER_X);
@@ -150,7 +150,7 @@ INLINE uint64_t remainder_of(__m128i v)
 	return (uint64_t)_mm_extract_epi64(r, 1);
 }
 
-/* Returns a * x^64 as two words, congruent modulo P. */
+/* Returns two words that are congruent to a * x^64 modulo P. */
 INLINE __m128i behind_all(__m128i a)
 {
 	const __m128i k = _mm_set_epi64x(0, (long long)CRC64_X127);
@@ -168,8 +168,8 @@ INLINE uint64_t reduce(__m128i a)
  * message add nothing to a raw sum. From 8 bytes on, two loads of 8 that may overlap read all of
  * it, and the shift removes the overlap from the first.
  *
- * Below 8 bytes the sum before is longer than the message. The part of it that lies past the
- * message is added at the end. */
+ * A message of less than 8 bytes is shorter than crc, the sum before it. The part of crc that lies
+ * past the message is added at the end. */
 INLINE uint64_t tiny(uint64_t crc, struct pass p, size_t n, enum how how)
 {
 	uint64_t a = 0, b;
@@ -276,8 +276,8 @@ INLINE uint64_t finish(__m128i a, struct pass p, size_t n, enum how how)
 INLINE uint64_t pass_short(uint64_t crc, struct pass p, size_t n, enum how how)
 {
 	__m128i a, before = _mm_set_epi64x(0, (long long)crc);
-	const uint64_t *k = row(n / 16 + 1);    /* constants of a lane before the first, which crc
-	                                         * would be */
+	const uint64_t *k = row(n / 16 + 1);    /* constants of the lane before the first, as which
+						 * crc counts */
 
 	if (n < 16)
 		return tiny(crc, p, n, how);
@@ -286,7 +286,8 @@ INLINE uint64_t pass_short(uint64_t crc, struct pass p, size_t n, enum how how)
 		a = _mm_xor_si128(a, _mm_clmulepi64_si128(before, lane_at(k + 2), 0x00));
 		return finish(a, p, n, how);
 	}
-	/* The product of crc enters as late as possible, since the run before computes it. */
+	/* The product of crc is added as late as possible, because the run before has to compute
+	 * crc first. */
 	a = _mm_xor_si128(behind_all(a), _mm_clmulepi64_si128(before, lane_at(k), 0x10));
 	return remainder_of(a);
 }
@@ -325,8 +326,8 @@ INLINE bool are_lines(const void *to, size_t n)
 	return ((uintptr_t)to | n) % LINE == 0;
 }
 
-/* A function of its own, so that a short run does not save and restore the registers of a long
- * one. */
+/* Sums a long run. It is not inlined, so that a short run does not pay for saving the registers
+ * that only a long run uses. */
 ON static __attribute__((noinline)) uint64_t raw_long(uint64_t crc, const uint8_t *bytes, size_t n)
 {
 	return pass_long(crc, (struct pass){ .from = bytes }, n, LOOK);

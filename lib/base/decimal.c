@@ -4,7 +4,8 @@
 #include <string.h>
 
 #define EXPONENT_MAX 1000000
-#define TEXT_MAX 4096   /* characters before the e; only a text of many zeros gets there */
+#define TEXT_MAX 4096   /* most characters before the e; only a text with very many zeros has
+			 * more */
 
 /* The state while the digits of a mantissa are read, from the left to the right. */
 struct taking {

@@ -18,7 +18,8 @@ struct shf_dtype {
 /* Returns the row of a type; NULL if dtype is not an enum sheaf_dtype. */
 const struct shf_dtype *shf_dtype(int dtype);
 int shf_dtype_from(const char *name, size_t n);         /* by its name; 0: unknown. Case matters */
-/* Computes the bytes of `items` items; false if they are no whole number or overflow. */
+/* Sets *bytes to the size of `items` items. Returns false if that is no whole number of bytes, or
+ * overflows. */
 bool shf_dtype_bytes(uint64_t *bytes, int dtype, uint64_t items);
 
 /* Conversions of one item. They round to nearest even. NaN stays NaN (quiet). Overflow gives

@@ -27,9 +27,9 @@ void shf_hexfloat_put(char text[SHF_HEXFLOAT], double v)
 		         (unsigned long long)digits, exp - 1);
 }
 
-/* Reads the number and writes it again: only the text that put would write is accepted, so equal
- * numbers have equal texts in all manifests. The comparison also refuses what the loose parsing
- * accepts, as spaces before the exponent. */
+/* Reads the number and writes it again: only the text that shf_hexfloat_put() would write is
+ * accepted, so equal numbers have equal texts in all manifests. The comparison also refuses what
+ * the loose parsing accepts, such as spaces before the exponent. */
 bool shf_hexfloat_get(double *v, const char *text)
 {
 	const char *p = text + (text[0] == '-');

@@ -201,7 +201,8 @@ int shf_range_boxes(const struct shf_shape *s, uint64_t lo, uint64_t hi, struct 
 struct window {
 	const struct shf_mem *m;
 	int order[SHEAF_DIMS_MAX];
-	int64_t rest[SHEAF_DIMS_MAX + 1];       /* how far order[k] and all after it reach */
+	int64_t rest[SHEAF_DIMS_MAX + 1];       /* how far the dimensions from order[k] on reach
+						 * together */
 	int (*item)(void *arg, const struct shf_box *);
 	void *arg;
 };
@@ -256,10 +257,11 @@ static int64_t steps_below(int64_t p, int64_t step, int64_t bound, int64_t n)
  * dimensions order[0 .. k) and is whole in the others; p is where its first unit lies in the
  * buffer. Strides are not negative, so all of it lies in [p, p + rest[k]].
  *
- * Along the dimension of the largest stride four numbers divide the indices: those from here_lo
- * to here_hi reach into the window at all, those from whole_lo to whole_hi lie wholly in it.
- * The whole ones form one box. The others, at the edges, are walked one by one in the next
- * dimension. If none is whole, the two bounds are set to a value that the loop never reaches.
+ * Along the dimension of the largest stride four numbers divide the indices: those from here_lo to
+ * here_hi reach into the window at all, those from whole_lo to whole_hi lie wholly in it. The whole
+ * ones form one box. The others, at the edges, are walked one by one in the next dimension. If no
+ * index lies wholly in the window, whole_lo and whole_hi are set to a value that the loop never
+ * reaches.
  *
  * box is changed in place and restored on return, so the recursion copies nothing. */
 static int window_walk(struct window *w, int k, int64_t p, struct shf_box *box)

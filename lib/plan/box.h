@@ -54,8 +54,8 @@ struct shf_mem {
 	uint8_t *base;
 };
 /* Calls item for the parts of m->box that are in [lo, hi) of the buffer, as disjoint boxes in
- * coordinates of the tensor, in any order. If all of it is there, item gets m->box itself. A result
- * of item that is not 0 ends the walk and is returned. Any strides are allowed. */
+ * coordinates of the tensor, in any order. If all of m->box is there, item gets m->box itself. A
+ * result of item that is not 0 ends the walk and is returned. Any strides are allowed. */
 int shf_mem_boxes(const struct shf_mem *m, int (*item)(void *arg, const struct shf_box *),
                   void *arg);
 #endif

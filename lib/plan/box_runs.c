@@ -11,7 +11,8 @@ static void level_add(struct shf_runs *r, uint64_t n, int64_t at_step, int64_t m
 {
 	int l = r->levels;
 
-	/* The last one added is the one just inside, as loops are added from the innermost out. */
+	/* The last loop added lies just inside the new one, because loops are added from the
+	 * innermost out. */
 	if (l > 0 && at_step == (int64_t)r->n[l - 1] * r->at_step[l - 1] &&
 	    mem_step == (int64_t)r->n[l - 1] * r->mem_step[l - 1]) {
 		r->n[l - 1] *= n;
@@ -40,8 +41,8 @@ static void levels_turn(struct shf_runs *r)
 	}
 }
 
-/* The innermost loop whose step in the tensor is 1 becomes the run itself. If there is none, as
- * when the box has one index of the last dimension, runs are single units. */
+/* The innermost loop whose step in the tensor is 1 becomes the run itself. If there is no such
+ * loop, as when the box has one index of the last dimension, runs are single units. */
 void shf_runs_init(struct shf_runs *r, const struct shf_shape *s, const struct shf_mem *m,
                    const struct shf_box *box)
 {
@@ -68,10 +69,10 @@ void shf_runs_init(struct shf_runs *r, const struct shf_shape *s, const struct s
 	}
 }
 
-/* Moves past `done` rows of the innermost loop; at most as many as are left of it. A loop that ends
- * is set back to its start, and the next one outside moves by one step. Positions change by adding
- * and subtracting steps, without multiplying indices anew. When the outermost loop ends, l is 0 and
- * its index is 0 again, which cannot happen at any other step. */
+/* Moves past `done` rows of the innermost loop; the caller makes sure that it has as many left. A
+ * loop that ends is set back to its start, and the next one outside moves by one step. Positions
+ * change by adding and subtracting steps, without multiplying indices anew. When the outermost loop
+ * ends, l is 0 and its index is 0 again, which cannot happen at any other step. */
 static void runs_skip_rows(struct shf_runs *r, uint64_t done)
 {
 	int l = r->levels - 1;

@@ -15,7 +15,8 @@ struct shf_runs {
 	                                                 * position */
 	/* How far one step of each loop moves, in units of the tensor and of memory. */
 	int64_t at_step[SHEAF_DIMS_MAX], mem_step[SHEAF_DIMS_MAX];
-	uint64_t units;                 /* of the present run: see above */
+	uint64_t units;                 /* units, step, at and mem describe the present run, as
+					 * above */
 	int64_t step;
 	uint64_t at;
 	int64_t mem;
@@ -25,8 +26,9 @@ struct shf_runs {
 void shf_runs_init(struct shf_runs *r, const struct shf_shape *s, const struct shf_mem *m,
                    const struct shf_box *box);
 bool shf_runs_next(struct shf_runs *r, uint64_t *at, int64_t *mem);     /* false: no more */
-/* Returns several runs at once: *rows of them are evenly spaced both in the tensor and in memory,
- * at_step and mem_step units apart (0 if there is one). */
+/* Several runs that shf_runs_rows() gives at once: `rows` runs, the first at `at` and `mem`. They
+ * are evenly spaced, at_step units apart in the tensor and mem_step units in memory (both 0 if
+ * there is one run). */
 struct shf_rows {
 	uint64_t at, rows;
 	int64_t mem, at_step, mem_step;

@@ -34,13 +34,14 @@ struct sweep {
 	struct shf_cell *cells;         /* owned */
 	size_t cells_n, cells_max;
 	/* Indices of the cells in the last slab of dimension 0 (open) and in this one (fresh), in
-	 * the order of the sweep. open_i is the next one of the last slab to compare with. */
+	 * the order of the sweep. open_i is the position in `open` of the next cell to compare
+	 * with. */
 	size_t *open, *fresh;           /* owned */
 	size_t open_n, open_i, fresh_n;
 };
 
-/* By position, then by box: boxes that begin at the same place are added to the active set in
- * ascending order. */
+/* Compares starts by position, then by box: boxes that begin at the same place are added to the
+ * active set in ascending order. */
 static int compare_starts(const void *a, const void *b)
 {
 	const struct start *x = a, *y = b;
@@ -78,7 +79,8 @@ static bool same_section(const struct shf_box *a, const struct shf_box *b)
 	return true;
 }
 
-/* memcmp() must not be called with NULL, as which an empty set is stored. */
+/* Returns whether the cell has this set. An empty set is stored as NULL, which must not be passed
+ * to memcmp(). */
 static bool cell_has_set(const struct shf_cell *c, const uint32_t *set, size_t n)
 {
 	return c->set_n == n && (n == 0 || memcmp(c->set, set, n * sizeof(*set)) == 0);
@@ -160,7 +162,7 @@ static void slab_end(struct sweep *w)
 	w->fresh_n = 0;
 }
 
-/* The start and the end of a box along dimension d, cut to `inside`. */
+/* Return the start and the end of a box along dimension d, cut to `inside`. */
 static int64_t clip_start(const struct sweep *w, uint32_t box, int d)
 {
 	int64_t a = w->boxes[box].start[d], b = w->inside->start[d];
@@ -190,7 +192,7 @@ static bool all_cross(const struct sweep *w, int d, const uint32_t *set, uint32_
 	return true;
 }
 
-/* Boxes mostly come in ascending order, and then there is nothing to sort. */
+/* Returns whether the starts ascend already, as they mostly do; then nothing has to be sorted. */
 static bool starts_ascend(const struct start *a, size_t n)
 {
 	for (size_t i = 1; i < n; i++)
@@ -364,8 +366,8 @@ static void clip(const struct shf_box *inside, const struct shf_box *box, int d,
  * number of stretches that none of them covers.
  *
  * The first box that meets `inside` decides the dimension: the first one in which it does not reach
- * from end to end. If there is none, the last dimension is taken; any second box would overlap the
- * first one then, and the answer is false. */
+ * from end to end. If the box reaches from end to end in all of them, the last dimension is taken;
+ * any second box then overlaps the first one, and the answer is false. */
 static bool comb_find(const struct shf_box *inside, const struct shf_box *boxes, size_t n, int *dim,
                       size_t *teeth, size_t *gaps)
 {

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Dealing. A save finds the long runs first; what lies between them is mixed. Every stretch then
  * gets a writer, and every part of each segment a source. If the sources are on too many nodes, the
- * collector gets the whole stripe. A load gives every block that some rank asks for a reader, and
- * then every piece its moves. */
+ * collector gets the whole stripe. In a load every block that some rank asks for gets a reader, and
+ * then every piece gets its moves. */
 #include "deal.h"
 #include <stdlib.h>
 #include <string.h>
 #include "box_runs.h"
 #include "parts.h"
 
-/* Bytes. A shorter run gets no writer of its own: each would be a separate small write. */
+/* In bytes. A shorter run gets no writer of its own, because that would be one more small write. */
 #define LONG_RUN (UINT64_C(64) << 10)
 
 struct run {                    /* bytes [lo, hi) of the file, all held by the same ranks */
@@ -134,7 +134,7 @@ static int part_runs(struct deal *d, const struct shf_part *part)
 	return rc;
 }
 
-/* By their first bytes. Runs of a stripe do not overlap, so none are equal. */
+/* Compares runs by their first bytes. Runs of a stripe do not overlap, so no two compare equal. */
 static int compare_runs(const void *a, const void *b)
 {
 	const struct run *x = a, *y = b;
@@ -142,9 +142,9 @@ static int compare_runs(const void *a, const void *b)
 	return x->lo < y->lo ? -1 : x->lo > y->lo;
 }
 
-/* Returns the run without the parts of pages at its ends, because a page has one writer. The end of
- * the stripe counts as the end of a page: if it is none, the file ends there. A run that has no
- * whole page gets lo >= hi. */
+/* Returns the run cut to whole pages, because a page has one writer. A run that reaches the end of
+ * the stripe keeps its end: if that lies inside a page, the file ends there. A run without a whole
+ * page gets lo >= hi. */
 static struct run run_trim(const struct run *r, const struct shf_stripe *s)
 {
 	struct run t = { .set = r->set };
@@ -318,10 +318,11 @@ static int count_nodes(const struct deal *d, uint64_t *nodes_n)
 	return 0;
 }
 
-/* Assigns the whole stripe to the collector if the segments made so far are short: on average less
- * than SHF_NODE_RUN bytes for each node that has bytes in the stripe. Otherwise every node would
- * open the file for a few bytes. These segments and their moves are dropped, except the header's
- * segment, which the collector writes too. */
+/* Assigns the whole stripe to the collector, if the caller named one (`collect`) and the stripe
+ * takes its bytes from several nodes, on average less than SHF_NODE_RUN bytes from each, which
+ * would all open the file for a few bytes. With `follow` the number of nodes and bytes does not
+ * matter. The segments made so far and their moves are dropped, except the header's segment, which
+ * the collector writes too. */
 static int deal_collector(struct deal *d)
 {
 	const struct shf_stripe *s = d->parts.stripe;
@@ -344,9 +345,9 @@ static int deal_collector(struct deal *d)
 	return rc < 0 ? rc : deal_sources(d);
 }
 
-/* Returns the lowest rank that holds unit u of the tensor, or -1. All pieces are searched, not only
- * those that meet the stripe, because the neighbour of a gap may lie before the stripe. This is
- * done once, for the sentence about a gap, so it may be slow. */
+/* Returns the lowest rank that holds unit u of the tensor, or -1 if no rank holds it. All pieces
+ * are searched, not only those that meet the stripe, because the neighbour of a gap may lie before
+ * the stripe. This is done once, for the sentence about a gap, so it may be slow. */
 static int64_t holder_of(const struct shf_stripe *s, const struct shf_piece *pieces, size_t n,
                          uint32_t tensor, uint64_t u)
 {
@@ -378,7 +379,7 @@ static void gap_finish(const struct shf_stripe *s, const struct shf_piece *piece
 		gap->after = holder_of(s, pieces, n, gap->tensor, hi);
 }
 
-/* The order of the steps is fixed by what each needs: long runs come from parts, segments from long
+/* The order of the calls is fixed by what each needs: long runs come from parts, segments from long
  * runs, sources from segments, and only the sources show from how many nodes the stripe takes its
  * bytes. *gap is written only with SHEAF_ELAYOUT. */
 int shf_deal_save(struct shf_arena *arena, const struct shf_stripe *stripe,

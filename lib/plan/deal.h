@@ -49,26 +49,29 @@ struct shf_deal_tensor {        /* a tensor with bytes in the stripe; arrays asc
 };
 struct shf_had {                /* which ranks can read the blocks in [lo, hi) of a file */
 	uint64_t lo, hi;
-	int32_t node;                   /* the ranks of this node; -1: all ranks */
-	int64_t rank;                   /* of these only this rank; -1: any of them */
+	int32_t node;                   /* the ranks of this node can; -1: all ranks can */
+	int64_t rank;                   /* only this one of these ranks can; -1: all of them can */
 };
 struct shf_stripe {
 	uint32_t file;                  /* number from the caller; used for the turns only */
 	uint64_t index;                 /* number of the stripe in its file */
 	uint64_t lo, hi;                /* bytes of the file. lo is a multiple of a page; hi is the
 	                                 * end of the stripe or of the file */
-	uint64_t payload;               /* bytes of the file before this one are its header. The
-	                                 * writer of what follows writes them too; no move fills
-	                                 * them */
+	uint64_t payload;               /* position of the first byte of the file that is not
+					 * header. The writer of what follows the header writes the
+					 * header too; no move fills it */
 	const struct shf_deal_tensor *tensors;  /* borrowed */
 	size_t tensors_n;
-	bool collect;                   /* saving: `collector` writes a stripe of short runs */
+	bool collect;                   /* saving: `collector` may be given the whole stripe: it is
+					 * if the stripe has bytes of several nodes, and few of each
+					 * (see Collecting) */
 	uint32_t collector;
-	bool follow;                    /* collect in any case: the stripe is the short rest of
-	                                 * a file whose stripe before it was collected */
-	const struct shf_had *had;      /* borrowed. Loading: who can read which blocks of the file,
-	                                 * ascending, all blocks covered; NULL: every rank can read
-	                                 * all of them */
+	bool follow;                    /* with `collect`: the collector writes the stripe in any
+					 * case. It is the short rest of a file, and the stripe
+					 * before it was collected */
+	const struct shf_had *had;      /* borrowed. Loading: which ranks can read which blocks of
+					 * the file; the items ascend and cover all blocks. NULL:
+					 * every rank can read all blocks */
 	size_t had_n;
 	bool apart;                     /* loading: every rank reads for itself */
 };
@@ -92,21 +95,23 @@ struct shf_move {               /* a box to copy; it lies wholly in its segment 
 	struct shf_box box;
 };
 struct shf_dealt {              /* arrays are in the arena */
-	struct shf_segment *segments;   /* ascending and disjoint; if apart, by rank, and so within
-	                                 * each rank. Saving: they cover [lo, hi) */
+	struct shf_segment *segments;   /* ascending and disjoint; if `apart`, in the order of
+					 * ranks, and those of one rank ascend and are disjoint.
+					 * Saving: they cover [lo, hi) */
 	size_t segments_n;
-	struct shf_move *moves;         /* by segment; within one, in a fixed order */
+	struct shf_move *moves;         /* in the order of segments; within a segment in a fixed
+					 * order */
 	size_t moves_n;
 	bool collected;                 /* the collector writes the whole stripe */
 };
 struct shf_gap {                /* the first box that no rank holds */
 	uint32_t tensor;                /* index into stripe.tensors */
 	struct shf_box box;
-	int64_t before, after;          /* the ranks that hold the unit just before and just after;
-	                                 * -1: none */
+	int64_t before, after;          /* the ranks that hold the unit just before the box and the
+					 * one just after it; -1: no rank does */
 };
-#define SHF_NODE_RUN (UINT64_C(4) << 20)        /* runs are short if there are fewer bytes than this
-                                                 * for each node */
+#define SHF_NODE_RUN (UINT64_C(4) << 20)        /* a stripe is collected only if its nodes have, on
+						 * average, fewer bytes of it than this */
 #define SHF_DEAL_WITNESS 1      /* flag: also add a witness move for every replica */
 /* Deal one stripe. nodes[r] is the number of the node of rank r; there are `ranks` of them. The
  * order of the pieces does not change the result. Both return 0, SHEAF_ENOMEM, or SHEAF_EINVAL if

@@ -4,8 +4,8 @@
 #define SHF_OVERLAP_H
 #include "box.h"
 
-/* Sets [*lo, *hi) to the addresses from the first byte of the box that this rank has to its last;
- * false: it has none. unit: bytes of a unit in memory. */
+/* Sets [*lo, *hi) to the addresses from the first to the last byte of the box that this rank has.
+ * Returns false if it has no byte of the box. unit: bytes of a unit in memory. */
 bool shf_mem_span(const struct shf_mem *m, uint32_t unit, uint64_t *lo, uint64_t *hi);
 /* Returns whether the boxes share a byte of memory. Takes time in proportion to their rows in
  * memory. A box whose own rows overlap each other counts as all bytes between its first and its

@@ -108,8 +108,8 @@ static bool meets_stripe(const struct shf_parts *p, const struct shf_piece *piec
 	return first < hi && last > lo;
 }
 
-/* By tensor, then rank, then box. Pieces that compare equal are duplicates, and one of them is
- * dropped. */
+/* Compares pieces by tensor, then rank, then box. Pieces that compare equal are duplicates, and one
+ * of them is dropped. */
 static int compare_pieces(const void *a, const void *b)
 {
 	const struct shf_piece *x = *(const struct shf_piece *const *)a;
@@ -307,8 +307,8 @@ static struct shf_set *set_of(struct shf_parts *p, const uint32_t *ranks, uint32
 struct distinct {
 	struct shf_box *boxes;          /* owned */
 	size_t n;
-	uint32_t *start, *ranks;        /* owned; box i is of ranks[start[i]] .. start[i + 1],
-	                                 * ascending */
+	uint32_t *start, *ranks;        /* owned; the ranks that have box i are ranks[start[i]] up
+					 * to but not including ranks[start[i + 1]], ascending */
 };
 
 static void distinct_release(struct distinct *d)
@@ -547,7 +547,7 @@ int shf_parts_each(const struct shf_parts *p, uint64_t lo, uint64_t hi,
 	return 0;
 }
 
-/* By node, then by the lowest rank. */
+/* Compares shares by node, then by the lowest rank. */
 static int compare_shares(const void *a, const void *b)
 {
 	const struct shf_share *x = a, *y = b;
@@ -612,7 +612,8 @@ static int vote_count(void *arg, const struct shf_part *part, const struct shf_b
 	return 0;
 }
 
-/* By the lowest rank of the node, which does not depend on how nodes are numbered. */
+/* Compares shares by the lowest rank of the node, which does not depend on how nodes are
+ * numbered. */
 static int compare_firsts(const void *a, const void *b)
 {
 	const struct shf_share *x = a, *y = b;

@@ -22,8 +22,8 @@ struct shf_part {
 	struct shf_box box;
 	uint32_t tensor;                /* index into stripe.tensors */
 	struct shf_set *set;
-	uint64_t lo, hi;                /* from the first byte of the part in the file to the
-	                                 * last */
+	uint64_t lo, hi;                /* bytes [lo, hi) of the file reach from the first byte of
+					 * the part to its last */
 	uint64_t reach;                 /* the greatest hi of this part and all before it */
 };
 struct shf_parts {
@@ -50,9 +50,9 @@ struct shf_parts {
  * out of memory, and list is as it was. *max is its capacity in items. */
 void *shf_parts_grow(void *list, size_t *max, size_t n, size_t size);
 
-/* Copies what meets the stripe from pieces. Returns 0, SHEAF_ENOMEM, or SHEAF_EINVAL if the input
- * breaks a rule of deal.h. The caller must release *p also after an error. stripe and nodes stay
- * borrowed. */
+/* Fills *p for the stripe; of the pieces, those that meet the stripe are copied. Returns 0,
+ * SHEAF_ENOMEM, or SHEAF_EINVAL if the input breaks a rule of deal.h. The caller must release *p
+ * also after an error. stripe and nodes stay borrowed. */
 int shf_parts_init(struct shf_parts *p, const struct shf_stripe *stripe,
                    const struct shf_piece *pieces, size_t pieces_n, const int32_t *nodes,
                    uint32_t ranks);
@@ -61,8 +61,8 @@ void shf_parts_release(struct shf_parts *p);
  * holds, and stores its tensor and box in *gap. Otherwise such cells are left out. */
 int shf_parts_collect(struct shf_parts *p, struct shf_gap *gap);
 
-/* Converts bytes [from, to) of the file to units [*lo, *hi) of the tensor; false: none of its units
- * is there. */
+/* Converts bytes [from, to) of the file to units [*lo, *hi) of the tensor; Returns false if the
+ * tensor has no unit there. */
 bool shf_parts_units(const struct shf_deal_tensor *t, uint64_t from, uint64_t to, uint64_t *lo,
                      uint64_t *hi);
 /* Calls item for what every part has within bytes [lo, hi), one call a box, in a fixed order. A
@@ -75,8 +75,8 @@ int shf_parts_each(const struct shf_parts *p, uint64_t lo, uint64_t hi,
  * of the bytes. *rank becomes -1 if no rank has any. Returns 0, SHEAF_ENOMEM, or SHEAF_EINVAL: node
  * `only` has no rank. */
 int shf_parts_vote(struct shf_parts *p, uint64_t lo, uint64_t hi, int32_t only, int64_t *rank);
-/* Returns the holder, in turn, of the first byte at or after lo and before hi that a rank has; -1:
- * none. */
+/* Finds the first byte in [lo, hi) that some rank has, and returns one of its holders, which take
+ * turns; -1: no rank has a byte in [lo, hi). */
 int64_t shf_parts_first(const struct shf_parts *p, uint64_t lo, uint64_t hi);
 /* Returns the rank from whose memory `writer` takes what the ranks of the set hold. */
 uint32_t shf_parts_source(const struct shf_parts *p, const struct shf_set *set, uint32_t writer);
