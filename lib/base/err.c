@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Error sentences. Always true here: a msg is one line of well-formed UTF-8 that ends in a NUL,
- * however hostile the names in it, and errno is as the caller left it. */
+/* Error sentences. Invariants: a msg is one line of well-formed UTF-8 that ends in a NUL, however
+ * hostile the names in it, and errno is as the caller left it. */
 #include "err.h"
 
 #include <errno.h>

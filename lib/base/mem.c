@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory. Always true here: no other file of the library calls malloc, calloc, realloc or free, so
- * a test that replaces them (test/memfail.h) can make every allocation fail. */
+/* Memory. Invariant: no other file of the library calls malloc, calloc, realloc or free, so a test
+ * that replaces them (test/memfail.h) can make every allocation fail. */
 #include "mem.h"
 
 #include <stdarg.h>

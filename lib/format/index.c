@@ -141,7 +141,7 @@ static int read_map(struct reader *r)
 }
 
 /* Reads the whole document: one object, and nothing after it but white space. Members may come in
- * any order, so only the end shows whether the map was there. */
+ * any order, so only at the end is it known whether there was a map. */
 static int read_document(struct reader *r)
 {
 	enum shf_json_kind kind = shf_json_next(&r->json);
@@ -168,7 +168,7 @@ static int read_document(struct reader *r)
 					 r->where);
 }
 
-/* Refuses a map with a name that is there twice. Sorting pointers to the names takes n log n, where
+/* Refuses a map in which a name occurs twice. Sorting pointers to the names takes n log n, where
  * comparing all pairs in a hostile index would take n^2. The pointers are a copy, so `entries` stay
  * in the order of the index. */
 static int index_check_unique(struct reader *r, const struct shf_index_entry *entries, size_t n)

@@ -13,10 +13,10 @@ struct shf_index_entry {
 struct shf_index {
 	struct shf_index_entry *entries;        /* in the order in which the index lists them */
 	size_t n;
-	uint64_t total_size;            /* UINT64_MAX: the index has none */
+	uint64_t total_size;            /* UINT64_MAX: the index does not say */
 };
 /* Parses the n bytes of an index; `where` names it in sentences. Unknown members and metadata are
- * accepted as they are. weight_map is checked: all values are strings, no name is there twice, and
+ * accepted as they are. weight_map is checked: all values are strings, no name occurs twice, and
  * files are plain names in the directory of the index (no slash, not . or ..). Returns 0,
  * SHEAF_ENOMEM or SHEAF_EFORMAT. */
 int shf_index_parse(struct shf_index *ix, struct shf_arena *arena, const uint8_t *bytes, size_t n,

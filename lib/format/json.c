@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The JSON pull reader and the string emitter.
  *
- * Always true here: p never passes end; depth is the number of open brackets, and stack[0..depth)
- * has them; every call moves p forward or ends the document, so a loop over tokens takes time
- * linear in the bytes. An error is final: p stays, and every later call returns the error again. */
+ * Invariants: p never passes end; depth is the number of open brackets, and stack[0..depth) has
+ * them; every call moves p forward or ends the document, so a loop over tokens takes time linear in
+ * the bytes. An error is final: p stays, and every later call returns the error again. */
 #include "json.h"
 #include "valid.h"
 
@@ -102,8 +102,8 @@ bool shf_utf8_is_valid(const void *s, size_t n)
 	return true;
 }
 
-/* Appends one code point as UTF-8. Only escapes come here, and surrogates have been joined or
- * refused before, so every value is a valid scalar. */
+/* Appends one code point as UTF-8. It is called for escapes only, after surrogates have been joined
+ * or refused, so every value is a valid scalar. */
 static void add_code_point(struct shf_buf *b, uint32_t c)
 {
 	if (c < 0x80) {
@@ -123,9 +123,8 @@ static void add_code_point(struct shf_buf *b, uint32_t c)
 	}
 }
 
-/* Returns the value of the four hex digits at p, or -1 if there are fewer than four bytes or
- * one of them is no digit. Both cases are allowed here: JSON escapes may be written in upper
- * case. */
+/* Returns the value of the four hex digits at p, or -1 if there are fewer than four bytes or one of
+ * them is no hex digit. Upper and lower case are allowed, as in all JSON escapes. */
 static int32_t hex4(const uint8_t *p, const uint8_t *end)
 {
 	int32_t v = 0;
@@ -195,9 +194,9 @@ static bool read_escape(struct shf_json *j)
 	return true;
 }
 
-/* Decodes a string into scratch; p is at the opening quote. Text without escapes is copied run
- * by run: the inner loop passes over plain ASCII, and only bytes that need a decision leave it.
- * Names of tensors are almost all of that kind, and a header may hold 100 MB of them. */
+/* Decodes a string into scratch; p is at the opening quote. Text without escapes is copied run by
+ * run: the inner loop passes over plain ASCII, and only bytes that need a decision leave it. Almost
+ * all names of tensors are plain ASCII, and a header may hold 100 MB of them. */
 static bool read_string(struct shf_json *j)
 {
 	j->p++;

@@ -45,7 +45,7 @@ const char *shf_json_text(const struct shf_json *j, size_t *n);
  * is out of range. */
 bool shf_json_u64(const struct shf_json *j, uint64_t *v);
 bool shf_json_i64(const struct shf_json *j, int64_t *v);
-/* Skips the rest of the value whose first token was just returned. False: error. */
+/* Skips the rest of the value whose first token was just returned. Returns false on an error. */
 bool shf_json_skip(struct shf_json *j, enum shf_json_kind first);
 
 /* Appends a string with minimal escapes: quote, backslash, \b \f \n \r \t, and \u00XX for other

@@ -38,15 +38,16 @@ struct shf_manifest {           /* strings and arrays borrowed (encode) or in th
 	struct shf_mf_file *attached; size_t attached_n; /* attached and index files; by name */
 	struct shf_mf_tied *tied; size_t tied_n;
 	struct shf_mf_note *notes; size_t notes_n;      /* by key */
-	struct shf_mf_ema *emas; size_t emas_n;         /* averages; of "": it averages the masters,
-	                                                 * and those fp32 weights that have none */
+	struct shf_mf_ema *emas; size_t emas_n;         /* averages. If the member `of` is "", it is
+							 * the average of the masters, and of those
+							 * fp32 weights that have no master */
 	struct shf_mf_file sums;        /* name "sheaf.sums"; crc: of its header and page table */
 };
 /* Appends the manifest to out. Returns 0, SHEAF_ENOMEM, or SHEAF_EINVAL if *m breaks a rule
  * (mf_check.h) or the text is too large. */
 int shf_manifest_encode(struct shf_buf *out, const struct shf_manifest *m, struct sheaf_error *err);
 /* Decodes n bytes; `where` names them in sentences. ECORRUPT: self does not match, the tail is not
- * exactly as above, or a member is missing, is there twice or has a wrong kind of value. EFORMAT:
+ * exactly as above, or a member is missing, occurs twice or has a wrong kind of value. EFORMAT:
  * "sheaf" is above 1, or "needs" has a member. Unknown members are ignored. */
 int shf_manifest_decode(struct shf_manifest *m, struct shf_arena *arena, const uint8_t *bytes,
                         size_t n, const char *where, struct sheaf_error *err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The rules for a manifest. The encoder checks them before it writes and the decoder after it has
- * read, so that each accepts what the other does, and no name in a manifest leads out of its
- * directory. */
+ * read, so that each accepts only what the other accepts, and no name in a manifest leads out of
+ * its directory. */
 #include "mf_check.h"
 
 #include <inttypes.h>
@@ -36,8 +36,8 @@ bool shf_hex_is_valid(const char *s, size_t n)
 	return true;
 }
 
-/* The array has 33 bytes, and the NUL must be the last of them: an id that is shorter, or that
- * is not terminated, is refused before any string function sees it. */
+/* Returns whether id is 32 lower-case hex digits and a NUL. An id that is shorter, or that is not
+ * terminated, is refused before any string function sees it. */
 static bool is_id(const char id[33])
 {
 	return memchr(id, 0, 33) == id + 32 && shf_hex_is_valid(id, 32);
@@ -92,10 +92,9 @@ static int check_scalars(const struct check *c)
 	return 0;
 }
 
-/* Refuses a list in which a string is there twice. The string of item i is the pointer at items + i
- * * size, so the name or key must be the first member of the item's struct; that is true of
- * families, files, notes and averages. memcpy() reads it because the type of the struct is unknown
- * here. */
+/* Refuses a list in which a string occurs twice. The string of item i is the pointer at items + i *
+ * size, so the name or key must be the first member of the item's struct; that is true of families,
+ * files, notes and averages. memcpy() reads it because the type of the struct is unknown here. */
 static int check_twice(const struct check *c, const void *items, size_t n, size_t size,
 		       const char *what)
 {
@@ -183,9 +182,9 @@ static bool is_index(const struct shf_manifest *m, const char *name)
 	return n == dir_n && !memcmp(base, name, n) && !(n == 5 && !memcmp(base, "model", n));
 }
 
-/* Checks the attached files. A file named as the folder of a family could not be created beside
- * the folder, so it is refused here and not when the save meets EEXIST. The folder of model is
- * the step itself, so that name is free. */
+/* Checks the attached files. A file named as the folder of a family could not be created beside the
+ * folder, so it is refused here and not when the save meets EEXIST. The folder of model is the step
+ * itself, so an attached file may have that name. */
 static int check_attached(const struct check *c)
 {
 	const struct shf_manifest *m = c->m;

@@ -104,7 +104,8 @@ static int read_fixed(struct decoder *d, const struct field *f, char *out)
 	return 0;
 }
 
-/* Reads 16 lower-case hex digits as a number, the highest first. Returns false if they are none. */
+/* Reads 16 lower-case hex digits as a number, the highest first. Returns false for any other
+ * text. */
 static bool parse_hex(const char *text, uint64_t *v)
 {
 	uint64_t x = 0;
@@ -456,8 +457,8 @@ static int read_notes(struct decoder *d, void *record, enum shf_json_kind first)
 	return rc;
 }
 
-/* check_needs() has already refused every string in the list, so the list is empty here, and
- * anything else in it is damage. */
+/* Accepts only an empty list. check_needs() has already refused a list with a string, so whatever
+ * is in the list here is damage. */
 static int read_needs(struct decoder *d, void *record, enum shf_json_kind first)
 {
 	enum shf_json_kind kind;

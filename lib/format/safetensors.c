@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Parses the safetensors header. The file may come from anywhere and may be hostile.
  *
- * Always true here: memory and time are linear in the header (the sorts add a logarithm). Offsets
- * in sentences count from the start of the file, those in the data section from the start of the
- * data. An accepted header tiles the data section: every byte of it belongs to exactly one
- * tensor. */
+ * Invariants: memory and time are linear in the header (the sorts add a logarithm). Offsets in
+ * sentences count from the start of the file, those in the data section from the start of the data.
+ * An accepted header tiles the data section: every byte of it belongs to exactly one tensor. */
 #include "safetensors.h"
 
 #include <inttypes.h>
@@ -38,7 +37,7 @@ struct reader {
 /* One bit for each field of an entry that was seen, by its index in read_field(). */
 enum { F_DTYPE = 1, F_SHAPE = 2, F_OFFSETS = 4, F_ALL = 7 };
 /* One entry while its fields are read, which may come in any order. dtype, shape and offsets can be
- * compared only when all are there. */
+ * compared only when all three were read. */
 struct entry {
 	struct item item;
 	unsigned seen;                  /* F_... */

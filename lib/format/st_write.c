@@ -13,8 +13,8 @@
 
 #define ALIGN 4096                      /* 8 + N is a multiple of this */
 
-/* Refuses a name that is there twice. The names are sorted in a copy, since the order of the
- * tensors must stay that of the file. */
+/* Refuses a name that occurs twice. The names are sorted in a copy, because the tensors must stay
+ * in the order of the file. */
 static int check_tensors_unique(const struct shf_st_tensor *tensors, size_t n,
                                 struct sheaf_error *err)
 {
@@ -78,8 +78,8 @@ static void add_decimal(struct shf_buf *out, uint64_t v)
 	shf_buf_add(out, text + at, sizeof(text) - at);
 }
 
-/* Writes a comma and an entry. There always is a member before: __metadata__ is the first of the
- * object. */
+/* Writes a comma and an entry. There always is a member before the entry, because __metadata__ is
+ * the first member of the object. */
 static void add_tensor_entry(struct shf_buf *out, const struct shf_st_tensor *t)
 {
 	shf_buf_adds(out, ",");

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sheaf.sums, the table of sums and digests: writing, reading, and the checks of a whole table.
  *
- * Always true here: in a table that shf_sums_open accepted, every record lies inside its section,
- * so the accessors need no checks; the layout follows from the four counts alone. */
+ * Invariants: in a table that shf_sums_open accepted, every record lies inside its section, so the
+ * accessors need no checks; the layout follows from the four counts alone. */
 #include "sums.h"
 
 #include <assert.h>
@@ -381,7 +381,7 @@ static int check_name(const struct check *c, uint64_t i, uint64_t *name_off)
 /* Checks that the tensors of a file tile it after its header: each one begins where the one before
  * it ends, and the last ends with the file. An empty tensor lies at the start or the end of
  * another. `last` is where the last tensor that is not empty began; UINT64_MAX, which no offset
- * equals, while there is none.
+ * equals, as long as all tensors so far were empty.
  *
  * The expected bytes are computed from dtype and items, so a record cannot claim more than its type
  * allows. */
@@ -477,8 +477,8 @@ static int by_pair(const void *a, const void *b)
 }
 
 /* Checks the tensors of equal key, in slots [from, to). They may be different names with the same
- * checksum, but no name may be there twice. There are mostly two of them; they are sorted so that a
- * hostile table with many names of one key does not cost n^2. */
+ * checksum, but no name may occur twice. Mostly there are two such tensors; they are sorted so that
+ * a hostile table with many names of one key does not cost n^2. */
 static int check_equal_keys(const struct check *c, uint64_t from, uint64_t to)
 {
 	size_t n = (size_t)(to - from);
@@ -505,8 +505,8 @@ static int check_equal_keys(const struct check *c, uint64_t from, uint64_t to)
 }
 
 /* Checks that the slots are a permutation in the right order. The pairs (key, number) must strictly
- * ascend, so no number is there twice, and every number is below n; n distinct numbers below n are
- * a permutation. Runs of equal keys are passed to check_equal_keys(); the last run ends with the
+ * ascend, so no number occurs twice, and every number is below n; n distinct numbers below n are a
+ * permutation. Runs of equal keys are passed to check_equal_keys(); the last run ends with the
  * table, after the loop. */
 static int check_slots(const struct check *c)
 {

@@ -62,10 +62,10 @@ bool shf_sums_is_likely(const struct shf_sums_head *h, const struct shf_manifest
 struct shf_sums_file shf_sums_get_file(const uint8_t in[SHF_SUMS_FILE]);
 struct shf_sums_tensor shf_sums_get_tensor(const uint8_t in[SHF_SUMS_TENSOR]);
 /* A whole table in memory. shf_sums_open() checks all of it: page sums, header, the ranges of every
- * record, names (UTF-8, NUL-ended), slots (a permutation in order), keys, that no tensor is there
+ * record, names (UTF-8, NUL-ended), slots (a permutation in order), keys, that no tensor occurs
  * twice, that the tensors of a file are consecutive and without gaps after its header, and that
- * blocks_n is the sum over the files. crc: what the manifest says of header and page table. Returns
- * 0, SHEAF_ECORRUPT, SHEAF_EFORMAT (a newer version) or SHEAF_ENOMEM. */
+ * blocks_n is the sum over the files. crc: the checksum of header and page table that the manifest
+ * has. Returns 0, SHEAF_ECORRUPT, SHEAF_EFORMAT (a newer version) or SHEAF_ENOMEM. */
 struct shf_sums {
 	struct shf_sums_head head;
 	const uint8_t *bytes;           /* borrowed */
@@ -79,7 +79,7 @@ struct shf_sums_tensor shf_sums_tensor(const struct shf_sums *s, uint64_t i);
 uint64_t shf_sums_block(const struct shf_sums *s, uint64_t i);
 const char *shf_sums_family(const struct shf_sums *s, const struct shf_sums_tensor *t);
 const char *shf_sums_name(const struct shf_sums *s, const struct shf_sums_tensor *t);
-/* Returns the number of a tensor, or -1. */
+/* Returns the number of a tensor, or -1 if the table does not have it. */
 int64_t shf_sums_find(const struct shf_sums *s, const char *family, const char *name);
 uint64_t shf_sums_key(const char *family, const char *name);    /* as stored in the table */
 #endif

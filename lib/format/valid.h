@@ -18,6 +18,6 @@ bool shf_plain_is_valid(const char *s);                 /* a file name: one comp
 /* Returns how many bytes of a name to show in a sentence, with %.*s: all of a short one, only whole
  * characters of a long one. */
 int shf_name_show(const char *s);
-/* Sorts names by their bytes. Returns one that is there twice, or NULL. */
+/* Sorts names by their bytes. Returns a name that occurs twice, or NULL if all are different. */
 const char *shf_names_twice(const char **names, size_t n);
 #endif

@@ -26,8 +26,8 @@ struct shf_runs {
 void shf_runs_init(struct shf_runs *r, const struct shf_shape *s, const struct shf_mem *m,
                    const struct shf_box *box);
 bool shf_runs_next(struct shf_runs *r, uint64_t *at, int64_t *mem);     /* false: no more */
-/* Several runs that shf_runs_rows() gives at once: `rows` runs, the first at `at` and `mem`. They
- * are evenly spaced, at_step units apart in the tensor and mem_step units in memory (both 0 if
+/* Several runs, which shf_runs_rows() returns at once: `rows` runs, the first at `at` and `mem`.
+ * They are evenly spaced, at_step units apart in the tensor and mem_step units in memory (both 0 if
  * there is one run). */
 struct shf_rows {
 	uint64_t at, rows;

@@ -2,7 +2,7 @@
 /* Cells: a sweep along dimension 0, which stops wherever a box begins or ends. Between two stops
  * lies a slab; the boxes that cover it are swept along the next dimension, and so on.
  *
- * Always true: the active boxes of a level are in ascending order, and each of them covers the
+ * Invariants: the active boxes of a level are in ascending order, and each of them covers the
  * present slabs of all dimensions above. Each level has buffers of its own, so one allocation
  * serves the whole walk. */
 #include "cells.h"

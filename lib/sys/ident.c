@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Time, random numbers and process identity of the real machine. A process counts as dead only on
- * proof. The proof requires the same boot and the same pid namespace as ours, and one of these: the
- * pid does not exist; it is a zombie; its start time, by the same clock, is another one. Whatever
- * cannot be read proves nothing. */
+ * proof. The proof requires the same boot and the same pid namespace as ours, and one of these: no
+ * process has the pid; the process is a zombie; the process that has the pid has another start
+ * time, by the same clock. Whatever cannot be read proves nothing. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -119,7 +119,7 @@ static const char *stat_field(const char *stat, int n)
 }
 
 /* Reads the state of a process. A process whose first thread is a zombie may still have other
- * threads that write, so it is over only if there are none. */
+ * threads that write, so it is over only if no other thread is left. */
 static struct process process_of(uint64_t pid)
 {
 	const char *state, *threads, *start;
@@ -138,8 +138,8 @@ static struct process process_of(uint64_t pid)
 	return made;
 }
 
-/* Is /proc that of our pid namespace? A container may see the one of its host, whose numbers mean
- * other processes. */
+/* Returns whether /proc shows our pid namespace. A container may see the /proc of its host, where
+ * the same numbers mean other processes. */
 static bool proc_is_ours(void)
 {
 	char buf[24];
@@ -189,8 +189,8 @@ static bool real_owner_is_dead(void *arg, const struct shf_owner *owner)
 		return false;
 	if (strncmp(owner->boot, self.boot, sizeof(self.boot)) || owner->pid_ns != self.pid_ns)
 		return false;
-	/* kill() with 0, or with a number that pid_t cannot hold, would ask about something
-	 * else. */
+	/* kill() with 0, or with a number that pid_t cannot hold, would ask about other
+	 * processes. */
 	if (!owner->pid || owner->pid > INT_MAX)
 		return false;
 	if (kill((pid_t)owner->pid, 0) && errno == ESRCH)

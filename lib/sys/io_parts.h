@@ -3,10 +3,10 @@
  * threads (pool.c) or io_uring (ring.c), cuts parts into pieces; and each piece comes back once.
  * The lock of the queue guards everything that is not said to belong to one thread.
  *
- * Q1. A part is in at most one list. A part with pieces out of which more is to be cut is the head
- *     of its list.
- * Q2. A part has come back when it is cut up completely and no piece is out. From then on only the
- *     queue touches it.
+ * Q1. A part is in at most one list. A part from which pieces have been cut and more are to be cut
+ *     is the head of its list.
+ * Q2. A part has come back when all of it has been cut and all its pieces have come back. From then
+ *     on only the queue touches it.
  * Q3. Neither submitting nor carrying allocates memory. */
 #ifndef SHF_IO_PARTS_H
 #define SHF_IO_PARTS_H
@@ -23,7 +23,8 @@ struct shf_parts {
 struct shf_piece {
 	struct shf_part *part;
 	bool direct;                    /* whether it uses io->direct */
-	uint8_t *buf;                   /* in the request's buffer; NULL: no bytes move */
+	uint8_t *buf;                   /* in the request's buffer; NULL: the request moves no
+					 * bytes */
 	uint64_t at;                    /* offset in the file */
 	size_t len;
 };

@@ -120,8 +120,8 @@ void shf_keep_dir_leave(const char *socket)
 	(void)rmdir(path);
 }
 
-/* The agent must be a process of this user, because it gets the memory of the job. A full backlog
- * counts as no agent. */
+/* The agent must be a process of this user, because it gets the memory of the job. If the agent's
+ * queue of connections is full, the result is the same as without an agent. */
 static int real_keep_open(void *arg, const char *where, const char *run, const char *job,
                           int *keep, int *steps)
 {

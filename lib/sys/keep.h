@@ -41,8 +41,8 @@ int shf_keep_path(const char *socket, char out[SHF_KEEP_PATH]);
 /* Makes the directory of an auto/<run> socket, which no other user may enter, or checks the
  * existing one. Returns 0 or a negative errno; -EPERM: it is not ours, or open to others. */
 int shf_keep_dir(const char *socket);
-/* Removes that directory if it is empty. The log of the agent lies beside the socket and is named
- * after it, with this ending; an empty log is removed first. */
+/* Removes the log of the agent if it is empty, and then, for an auto/<run> socket, the directory if
+ * it is empty. The log lies beside the socket and has the name of the socket with this ending. */
 #define SHF_KEEP_LOG ".log"
 void shf_keep_dir_leave(const char *socket);
 /* Sends STATUS or STOP over a connection and waits for the answer in *m; after STOP, also until the

@@ -58,7 +58,7 @@ union room {                    /* room for one descriptor beside a message */
 	struct cmsghdr align;
 };
 
-/* Sends the message and the descriptor in one packet, so that a receiver gets both or none. */
+/* Sends the message and the descriptor in one packet, so that a receiver gets both or neither. */
 int shf_pass(int fd, const void *message, size_t n, int memfd, int64_t until)
 {
 	struct iovec v = { (void *)(uintptr_t)message, n };
@@ -128,7 +128,7 @@ int shf_passed(int fd, void *message, size_t n, int *memfd)
 	return (size_t)got == n && !(m.msg_flags & MSG_TRUNC) ? 0 : -EPROTO;
 }
 
-/* Never 0 for a valid size: an image of 0 bytes then has an address like any other. */
+/* The result is never 0 for a valid size, so an image of 0 bytes has an address like any other. */
 size_t shf_mapped_bytes(size_t bytes)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);

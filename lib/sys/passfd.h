@@ -7,11 +7,12 @@
 #include <stdbool.h>
 #include "sys_shm.h"
 
-int shf_unix_new(void);                 /* a descriptor, or a negative errno */
-/* Is the process at the other end of the socket one of this user? Memory is passed to no other
- * user's process, and taken from none. */
+int shf_unix_new(void);                 /* makes a socket; returns its descriptor or a negative
+					 * errno */
+/* Returns whether the process at the other end of the socket is one of this user. Memory is neither
+ * passed to processes of other users nor taken from them. */
 bool shf_peer_is_us(int fd);
-/* The time that is timeout_ms from now, in ns of the monotonic clock. */
+/* Returns the time that is timeout_ms from now, in ns of the monotonic clock. */
 int64_t shf_until_ns(int timeout_ms);
 /* Waits until fd is ready for events (POLLIN, POLLOUT) or hung up. -ETIMEDOUT at `until`. */
 int shf_wait_for(int fd, short events, int64_t until);
@@ -22,7 +23,7 @@ int shf_pass(int fd, const void *message, size_t n, int memfd, int64_t until);
  * with it, even with a bad message, or -1; the caller closes it. -EAGAIN: no message yet;
  * -ECONNRESET: the peer has closed; -EPROTO: the message is of another length. */
 int shf_passed(int fd, void *message, size_t n, int *memfd);
-/* The size rounded up to whole pages, at least one page; 0: too large. */
+/* Returns the size rounded up to whole pages, at least one page; 0: the size is too large. */
 size_t shf_mapped_bytes(size_t bytes);
 /* Checks that memfd is sealed against shrinking and has at least `bytes` bytes, so that reading it
  * cannot end in SIGBUS. -EPROTO if not. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads that read, write and sync. Always true here: the threads take no signals and never
- * allocate, and a thread is started only if there are more pieces to carry than idle threads. */
+/* Threads that read, write and sync. Invariants: the threads take no signals and never allocate; a
+ * thread is started only if there are more pieces to carry than idle threads. */
 #include <errno.h>
 #include <signal.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 #include "posix.h"
 #include "thread.h"
 
-#define EAGAIN_MAX 8            /* calls of one piece that return EAGAIN */
+#define EAGAIN_MAX 8            /* how often calls for one piece may return EAGAIN */
 
 /* Moves as much as direct I/O can, and returns the count or a negative errno. It stops at an
  * unaligned count; the queue repeats the rest through the page cache. */
@@ -53,8 +53,8 @@ static int64_t carry(const struct shf_piece *p)
 	return shf_real_pwrite(NULL, io->fd, p->buf, p->len, p->at);
 }
 
-/* Cuts one piece and moves it; the lock is dropped during the system calls. False if there is no
- * piece. */
+/* Cuts one piece and moves it; the lock is dropped during the system calls. Returns false if there
+ * is no piece to cut. */
 static bool pool_move_piece(struct shf_pool *pool)
 {
 	struct shf_works *w = pool->works;
@@ -62,8 +62,8 @@ static bool pool_move_piece(struct shf_pool *pool)
 	int64_t result;
 
 	if (!shf_parts_cut(&pool->todo, w->piece_bytes, &p)) {
-		/* The count is too high after an error, which drops pieces; now it is right
-		 * again. */
+		/* todo_n is too high after an error, because the dropped pieces were counted. No
+		 * piece is left now, so it is set right. */
 		pool->todo_n = 0;
 		return false;
 	}

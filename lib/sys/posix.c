@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of the real machine. Always true here:
+/* Files of the real machine. Invariants:
  * - Every descriptor is close-on-exec.
  * - Nothing waits for a peer: a FIFO where a file should be does not hang the process.
  * - An interrupted call is repeated, except fsync.
@@ -42,10 +42,11 @@ static int open_flags(int flags)
 }
 
 /* Three oddities are handled here:
- *   - Descriptor 0 is moved, because a request without a direct descriptor has 0 there (shf_io).
+ *   - A direct descriptor must not be 0, because 0 in shf_io.direct means that the request has no
+ *     direct descriptor. So 0 is moved to another number.
  *   - O_NONBLOCK is removed from direct descriptors: io_uring would return EAGAIN for a busy disk.
- *   - For a symlink where a directory is wanted, the kernel says ENOTDIR; callers get ELOOP, to
- *     tell the two apart. */
+ *   - With SHF_O_DIR and SHF_O_NOFOLLOW the kernel returns ENOTDIR for a symlink, too. Callers get
+ *     ELOOP for it, so that they can tell it from a file that is no directory. */
 int shf_real_open(void *arg, int dir, const char *name, int flags, unsigned mode)
 {
 	struct stat st;

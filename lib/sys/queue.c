@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The queue of the real machine. It splits a request into the part that can bypass the page cache
  * and the edges that cannot, gives each part to a carrier (io_parts.h), and joins the results.
- * Always true here: a request is with the carriers until all of its `left` parts have come back,
- * and in the list `done` from then until complete returns it; `under_way` counts both. */
+ * Invariants: a request is with the carriers until all of its `left` parts have come back, and in
+ * the list `done` from then until complete returns it; `under_way` counts both. */
 #include "queue.h"
 #include "ident.h"
 #include "pool.h"
@@ -26,10 +26,10 @@ struct shf_queue {
 	struct shf_io *done, **done_end; /* finished requests, oldest first; borrowed from the
 	                                  * submitter */
 	size_t under_way;               /* requests submitted and not yet returned by complete */
-	size_t carried;                 /* those of them that are not in done */
+	size_t carried;                 /* requests under way that are not in done */
 	struct shf_queue_stat stat;
 	struct shf_pool pool;
-	struct shf_ring *ring;          /* owned; NULL: none */
+	struct shf_ring *ring;          /* owned; NULL: threads carry all requests */
 	bool buffered;                  /* never use direct I/O */
 	pid_t pid;                      /* the process that made the queue; a forked child has none
 	                                 * of its threads */
@@ -43,8 +43,8 @@ bool shf_direct_is_refused(int64_t result)
 	       result == -ENOMEM;
 }
 
-/* All parts of the request are back: sets its result and puts it in done, for the next call of
- * complete. The lock is held. */
+/* Finishes a request of which all parts are back: sets its result and puts it in done, for the next
+ * call of complete. The lock is held. */
 static void request_finish(struct shf_queue *q, struct shf_io *io)
 {
 	io->result = io->error ? io->error : (int64_t)(io->reached - io->off);
@@ -92,9 +92,9 @@ static void redo(struct shf_part *part, uint64_t at, uint64_t end)
 	part->redo_end = end > part->redo_end ? end : part->redo_end;
 }
 
-/* A direct piece has come back. What a short transfer left is repeated through the page cache,
- * because direct I/O cannot tell whether it stopped at the end of the file. If the kernel refuses
- * direct I/O, all that is left of the part goes through the page cache. */
+/* Handles a direct piece that has come back. What a short transfer left is repeated through the
+ * page cache, because direct I/O cannot tell whether it stopped at the end of the file. If the
+ * kernel refuses direct I/O, all that is left of the part goes through the page cache. */
 static void back_direct(struct shf_queue *q, const struct shf_piece *p, int64_t result)
 {
 	struct shf_part *part = p->part;
@@ -114,8 +114,8 @@ static void back_direct(struct shf_queue *q, const struct shf_piece *p, int64_t 
 	}
 }
 
-/* A piece that went through the page cache has come back. A short read is the end of the file; the
- * request ends at the lowest such place of all its pieces. */
+/* Handles a piece that went through the page cache and has come back. A short read shows the end of
+ * the file; the request ends at the lowest such place of all its pieces. */
 static void back_buffered(struct shf_queue *q, const struct shf_piece *p, int64_t result)
 {
 	struct shf_io *io = p->part->io;
@@ -130,9 +130,9 @@ static void back_buffered(struct shf_queue *q, const struct shf_piece *p, int64_
 	}
 }
 
-/* A carrier has finished a piece. When the last piece of a part is back, the part is either
- * repeated through the page cache or done; when the last part is done, so is the request. The lock
- * is held (io_parts.h). */
+/* Called by a carrier that has finished a piece. When the last piece of a part is back, the part is
+ * either repeated through the page cache or done; when the last part is done, so is the request.
+ * The lock is held (io_parts.h). */
 static void back(struct shf_works *w, const struct shf_piece *p, int64_t result)
 {
 	struct shf_queue *q = (struct shf_queue *)w;
@@ -158,13 +158,13 @@ static void back(struct shf_works *w, const struct shf_piece *p, int64_t result)
 		request_finish(q, io);
 }
 
-/* The ring cannot carry this part, so the threads do. */
+/* Gives the threads a part that the ring cannot carry. */
 static void pass_on(struct shf_works *w, struct shf_part *part)
 {
 	shf_pool_push(&((struct shf_queue *)w)->pool, part);
 }
 
-/* Does the range fit the kernel's signed 64-bit offsets? */
+/* Returns whether the range fits the kernel's signed 64-bit offsets. */
 static bool request_range_fits(const struct shf_io *io)
 {
 	return io->len <= INT64_MAX && io->off <= (uint64_t)INT64_MAX - io->len;
@@ -241,7 +241,8 @@ static int real_submit(void *arg, struct shf_queue *q, struct shf_io *io)
 	return -rc;
 }
 
-/* The end of a wait, by the monotonic clock, which the condition variable uses. */
+/* Returns the time at which a wait ends, by the monotonic clock, which the condition variable
+ * uses. */
 static struct timespec deadline(int timeout_ms)
 {
 	int64_t at = shf_real_mono_ns(NULL) + (int64_t)timeout_ms * 1000000;

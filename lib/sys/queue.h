@@ -15,9 +15,9 @@ struct shf_queue_how {
 	int depth;                      /* most pieces in the ring at a time */
 	size_t piece_bytes;             /* largest piece; a multiple of SHF_ALIGN */
 };
-/* queue_new with a choice. Returns 0 or a negative errno. */
+/* Does what queue_new does, in the way that *how says. Returns 0 or a negative errno. */
 int shf_real_queue_make(struct shf_queue **queue, int threads, const struct shf_queue_how *how);
-/* Does this result mean that the kernel refuses direct I/O for the file? Otherwise it is an error
- * of the disk. */
+/* Returns whether this result of a transfer means that the kernel refuses direct I/O for the file.
+ * Any other error is one of the disk. */
 bool shf_direct_is_refused(int64_t result);
 #endif

@@ -26,7 +26,8 @@ struct cachestat {
 	uint64_t cached, dirty, writeback, evicted, recently_evicted; /* pages */
 };
 
-/* The call cachestat counts pages without touching them. Since Linux 6.5. */
+/* Counts the cached bytes by the system call cachestat, which does not touch the pages. Since Linux
+ * 6.5. */
 static int64_t by_cachestat(int fd, uint64_t off, uint64_t n, uint64_t page)
 {
 	struct cachestat_range r = { off, n };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Direct I/O by io_uring. One thread submits entries, sleeps in the kernel until something
  * completes, and handles the completions. No other thread touches the ring, so completions
- * interrupt no thread of the caller's and the ring needs no lock. Always true here:
+ * interrupt no thread of the caller's and the ring needs no lock. Invariants:
  * - A busy slot has at most one entry in the kernel.
  * - While the thread sleeps, a poll of the eventfd `wake` is armed.
  * - While `asleep` is set, the thread notices new parts only after a completion or a write to
@@ -17,10 +17,10 @@
 #include "ring.h"
 #include "thread.h"
 
-#define EAGAIN_MAX 8                    /* results EAGAIN of one piece */
+#define EAGAIN_MAX 8                    /* how often the result for one piece may be EAGAIN */
 #define FORBIDDEN_MAX 2000              /* refused attempts to enter the ring, 1 ms apart */
 #define PIN_BYTES ((size_t)1 << 30)     /* the kernel takes no larger entry */
-#define PIN_MAX 64                      /* entries of the table for one range */
+#define PIN_MAX 64                      /* entries of the kernel's table for one range of memory */
 
 /* A piece that the ring carries. Partial results are continued in the same slot. */
 struct slot {
@@ -37,7 +37,8 @@ struct stretch {
 	uint8_t *base;
 	size_t bytes;
 };
-struct pin {                    /* range i of pinned memory: entries i * PIN_MAX and on */
+struct pin {                    /* pinned memory range i, which has PIN_MAX entries of the kernel's
+				 * table, from i * PIN_MAX on */
 	struct stretch want, have;      /* what the caller asked for; what the kernel's table has */
 	bool failed;                    /* the kernel refused `want` */
 	bool moving;                    /* `have` is being changed, without the lock */
@@ -58,8 +59,8 @@ struct shf_ring {
 	                                 * `thread` */
 	pthread_t thread;
 	int wake;                       /* an eventfd; wake_up writes to it */
-	bool made, wake_armed, entered; /* uring exists; an entry polls wake; it was entered with
-	                                 * success */
+	bool made, wake_armed, entered; /* uring exists; an entry that polls `wake` is armed; uring
+					 * was entered with success */
 	bool table;                     /* a table for pinned memory is registered in the kernel */
 	unsigned depth, busy_n, entry_n; /* slots; those in use; entries ever made */
 	int forbidden;                  /* failures to enter the ring in a row */
@@ -248,8 +249,9 @@ static int table_set(struct shf_ring *r, int i, const struct stretch *of)
 	return rc == PIN_MAX ? 0 : -EINVAL;
 }
 
-/* Must the kernel's table change for this range? A range that the kernel refused is not tried again
- * until the caller changes it. But an old range is removed in any case. */
+/* Returns whether the kernel's table must change for this range. A range that the kernel refused is
+ * not tried again until the caller changes it. But the range that was there before is removed in
+ * any case. */
 static bool pin_is_due(const struct pin *p)
 {
 	if (p->want.base == p->have.base && p->want.bytes == p->have.bytes)
@@ -257,7 +259,7 @@ static bool pin_is_due(const struct pin *p)
 	return p->have.bytes || !p->failed;
 }
 
-/* The first range for which the table must change, or NULL. */
+/* Returns the first range for which the table must change, or NULL if there is no such range. */
 static struct pin *pin_due(struct shf_ring *r)
 {
 	for (int i = 0; i < SHF_PINS; i++)
@@ -289,15 +291,16 @@ static void ring_pin(struct shf_ring *r, struct pin *p)
 	pthread_cond_broadcast(&r->pinned);
 }
 
-/* Has the kernel taken this slot's entry? Entries that it has not taken are the last ones made, so
- * an entry is taken if at least as many entries as are still ready to be submitted were made after
- * it. */
+/* Returns whether the kernel has taken this slot's entry. The entries that it has not taken are the
+ * last ones made. So it has taken this one if at least as many were made afterwards as still wait
+ * to be submitted. */
 static bool kernel_has(const struct shf_ring *r, const struct slot *s)
 {
 	return s->piece.part && r->made && r->entry_n - s->nth >= io_uring_sq_ready(&r->uring);
 }
 
-/* Has the kernel the entry of any slot, that is, may it still move bytes of a request? */
+/* Returns whether the kernel has the entry of any slot, and so may still move bytes of a
+ * request. */
 static bool kernel_has_any(const struct shf_ring *r)
 {
 	for (unsigned i = 0; i < r->depth; i++)
@@ -306,10 +309,10 @@ static bool kernel_has_any(const struct shf_ring *r)
 	return false;
 }
 
-/* Called if there is no io_uring here, or entering it is forbidden. Pieces that the kernel never
- * got go to the threads (-EOPNOTSUPP makes the queue repeat them). Of those that it got, the
- * outcome will never be known, so they fail with EIO: repeating a write while the kernel may still
- * perform the old one would be unsafe. The lock is held. */
+/* Gives the ring up, because there is no io_uring here or entering it is forbidden. Pieces that the
+ * kernel never got go to the threads (-EOPNOTSUPP makes the queue repeat them). The outcome of
+ * pieces that it got will never be known, so they fail with EIO: repeating a write while the kernel
+ * may still perform the old one would be unsafe. The lock is held. */
 static void ring_give_up(struct shf_ring *r)
 {
 	struct shf_part *part;
@@ -424,7 +427,7 @@ static void wake_up(struct shf_ring *r)
 	(void)!write(r->wake, &one, sizeof(one));
 }
 
-/* The first call starts the thread. If that fails, the ring is refused for good. */
+/* The first call starts the thread. If it cannot be started, this call and all later ones fail. */
 int shf_ring_push(struct shf_ring *r, struct shf_part *part)
 {
 	if (!r->up && !r->refused)
@@ -446,16 +449,16 @@ bool shf_ring_is_up(const struct shf_ring *r)
 	return r->up && !r->refused;
 }
 
-/* Waits for the thread only if a range is ended. A new range may enter the table later, since
- * requests work without it. But when the end of a range returns, the caller may unmap the memory,
- * and other memory mapped at the same address must not be taken for it. */
+/* Waits for the thread only if the range is unpinned. A new range may enter the kernel's table
+ * later, since requests work without it. But after an unpinning the caller may unmap the memory,
+ * and other memory that is then mapped at the same address must not be taken for it. */
 void shf_ring_pin(struct shf_ring *r, int i, void *base, size_t bytes)
 {
 	struct pin *p = &r->pins[i];
 
 	if (r->pin_never)
 		return;
-	/* Memory beyond that is not pinned; requests for it work all the same. */
+	/* Memory beyond this limit is not pinned; requests for it work all the same. */
 	if (bytes > PIN_MAX * PIN_BYTES)
 		bytes = PIN_MAX * PIN_BYTES;
 	p->want = (struct stretch){ bytes ? base : NULL, bytes };

@@ -7,21 +7,22 @@
 #include "io_parts.h"
 
 struct shf_ring;
-struct shf_ring *shf_ring_new(struct shf_works *works, int depth); /* NULL: no io_uring here */
+struct shf_ring *shf_ring_new(struct shf_works *works, int depth); /* NULL: built without io_uring,
+								    * or out of memory */
 /* Ends the thread when all parts are carried. ours: false in a forked child, which has no such
  * thread. */
 void shf_ring_free(struct shf_ring *ring, bool ours);
 
 /* The functions below are called with the lock of the queue held. */
 
-/* Gives a part to the ring. A negative errno: the ring takes neither this part nor any later
- * one. */
+/* Gives a part to the ring. Returns 0, or a negative errno if the ring takes neither this part nor
+ * any later one. */
 int shf_ring_push(struct shf_ring *ring, struct shf_part *part);
-/* Takes the head out of the list of parts, after an error of it (Q1). */
+/* Takes the head out of the ring's list of parts, because one of its pieces has failed (Q1). */
 void shf_ring_drop(struct shf_ring *ring);
-/* Has the ring a thread, and was it not given up? */
+/* Returns whether the ring has a thread and was not given up. */
 bool shf_ring_is_up(const struct shf_ring *ring);
-/* Pins range i (sys_queue.h), or ends it if base is NULL. An end waits until the kernel has
- * released the memory, and drops the lock meanwhile. */
+/* Asks the ring's thread to pin memory range i (sys_queue.h), or to unpin it if base is NULL.
+ * Unpinning waits until the kernel has released the memory, and drops the lock meanwhile. */
 void shf_ring_pin(struct shf_ring *ring, int i, void *base, size_t bytes);
 #endif

@@ -5,7 +5,7 @@
 #define SHF_ROOM_H
 #include "sys_shm.h"
 
-/* The bytes that the tightest limit leaves; UINT64_MAX: no limit is known. */
+/* Returns how many bytes the tightest limit leaves; UINT64_MAX: no limit is known. */
 uint64_t shf_real_memory_left(void);
 int shf_real_rooms(void *arg, struct shf_room rooms[SHF_ROOMS]);
 #endif

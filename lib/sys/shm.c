@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that ranks of one node share: a memfd, passed over an abstract Unix socket, so that it has
- * no name in a file system and the kernel frees it when all processes are gone. Always true here:
- * memory is allocated before it is handed out (a full machine is an error, not SIGBUS), sealed
- * against shrinking, not inherited by forked children, and every wait has a deadline. */
+ * no name in a file system and the kernel frees it when all processes are gone. Invariants: memory
+ * is allocated before it is handed out (a full machine is an error, not SIGBUS), sealed against
+ * shrinking, not inherited by forked children, and every wait has a deadline. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -31,8 +31,8 @@ struct hello {                  /* the message that the descriptor comes with */
 	uint64_t magic, bytes;
 };
 
-/* Does the kernel give shared memory large pages to processes that advise it, and to no others? If
- * it gives them to everybody, fallocate gets them without advice. */
+/* Returns whether the kernel gives large pages for shared memory to processes that advise it, and
+ * to no others. If it gives them to everybody, fallocate gets them without advice. */
 static bool takes_advice(void)
 {
 	char text[128] = "";

@@ -42,9 +42,10 @@ struct shf_file_ops {
 	int (*list)(void *arg, int fd, int (*item)(void *arg, const char *name), void *item_arg);
 	/* Copies the target of a symlink into buf, NUL-terminated; -ERANGE if it does not fit. */
 	int (*readlink)(void *arg, int dir, const char *name, char *buf, size_t n);
-	/* Open-file-description lock on the whole file. Never waits: -EAGAIN if it is held.
-	 * A forked child shares the lock, and closing a descriptor gives it up only when that is
-	 * the last one. unlock gives it up at once, for all processes that share it. */
+	/* Takes an open-file-description lock on the whole file. Never waits: -EAGAIN if another
+	 * process holds the lock. A forked child shares the lock, and closing a descriptor gives it
+	 * up only when that is the last one. unlock gives it up at once, for all processes that
+	 * share it. */
 	int (*lock)(void *arg, int fd, bool exclusive);
 	int (*unlock)(void *arg, int fd);
 	/* Roughly how many bytes of [off, off + n) of the file are in the page cache (in whole
@@ -75,7 +76,7 @@ struct shf_disk_ops {
 	int (*free_bytes)(void *arg, int fd, uint64_t *bytes);
 	/* A number for the mounted file system that the file is on. It survives a remount if the
 	 * file system is on a block device or has an identity of its own (btrfs, tmpfs, ZFS,
-	 * Lustre); the number of NFS and FUSE may change. */
+	 * Lustre); on NFS and FUSE it may change. */
 	int (*fs_id)(void *arg, int fd, uint64_t *id);
 };
 #endif

@@ -25,28 +25,30 @@ struct shf_part {                       /* internal: one contiguous part of a re
 	struct shf_part *next;          /* in the list of its carrier */
 	struct shf_io *io;
 	uint64_t at, end;               /* range of the file that is not yet started */
-	uint64_t redo_at, redo_end;     /* range to repeat through the page cache; or empty */
+	uint64_t redo_at, redo_end;     /* range to repeat through the page cache, or an empty
+					 * range */
 	uint32_t out;                   /* pieces that are started and not finished */
 	bool direct;                    /* uses the descriptor io->direct */
 };
 struct shf_io {
 	int op, fd;
-	int direct;                     /* the same file, opened with SHF_O_DIRECT, or 0. The
-	                                 * aligned part of the request uses it; the rest, and all
-	                                 * if the kernel refuses, uses fd */
+	int direct;                     /* descriptor of the same file, opened with SHF_O_DIRECT; 0:
+					 * no such descriptor. The aligned part of the request uses
+					 * it; the rest, and all if the kernel refuses, uses fd */
 	void *buf;
 	size_t len;
 	uint64_t off;
 	int64_t result;                 /* set on completion: bytes (reads may be short at the end
 	                                 * of the file only), or a negative errno */
 	int64_t done_ns;                /* set on completion: its time, by mono_ns */
-	void *user;                     /* yours */
+	void *user;                     /* for the submitter; the queue does not use it */
 	struct shf_io *next;            /* from here on internal to the queue until the request is
 	                                 * completed */
 	struct shf_part part[3];        /* aligned middle and two edges (queue.c) */
 	uint64_t reached;               /* offset in the file at which the moved bytes end */
 	uint32_t left;                  /* parts that have not come back */
-	int error;                      /* negative errno of a piece that failed; 0 */
+	int error;                      /* negative errno of a piece that failed; 0: no piece has
+					 * failed */
 };
 /* What a queue has moved so far, and how. */
 struct shf_queue_stat {
@@ -66,8 +68,9 @@ struct shf_queue_ops {
 	 * none finished within timeout_ms (< 0: no limit). */
 	int (*complete)(void *arg, struct shf_queue *queue, struct shf_io **io, int timeout_ms);
 	/* Hint: requests will use this memory many times, so the kernel should pin its pages once
-	 * instead of for each request. Range i replaces the former range i; base NULL ends it. The
-	 * memory must stay mapped until then, and no request may use it during either call. */
+	 * instead of for each request. Range i replaces the former range i; base NULL unpins range
+	 * i. The memory must stay mapped until it is unpinned, and no request may use it during the
+	 * call that pins or unpins it. */
 	void (*queue_pin)(void *arg, struct shf_queue *queue, int i, void *base, size_t bytes);
 	void (*queue_stat)(void *arg, struct shf_queue *queue, struct shf_queue_stat *stat);
 };

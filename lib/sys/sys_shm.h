@@ -26,14 +26,15 @@ struct shf_shm_ops {
 	 * them too, but for this process only: if several processes allocate at the same moment,
 	 * they may exceed a limit together, and then the kernel kills one of them. */
 	int (*rooms)(void *arg, struct shf_room rooms[SHF_ROOMS]);
-	/* Is the page with this byte of memory present? True if unknown. */
+	/* Returns whether the page with this byte of memory is present; true if unknown. */
 	bool (*touched)(void *arg, const void *at);
 	/* Hint: faults the pages in, for reading or writing. Changes no byte, even if another
 	 * thread writes to them meanwhile. */
 	void (*touch)(void *arg, const void *at, uint64_t n, bool write);
 
-	/* Page-aligned zeroed memory, all of it reserved (-ENOSPC or -ENOMEM now instead of SIGBUS
-	 * later), not inherited by forked children. shared: another process may map it. */
+	/* Allocates page-aligned zeroed memory, all of it reserved (-ENOSPC or -ENOMEM now instead
+	 * of SIGBUS later), not inherited by forked children. shared: another process may map
+	 * it. */
 	int (*shm_new)(void *arg, struct shf_shm *shm, size_t bytes, bool shared);
 	void (*shm_free)(void *arg, struct shf_shm *shm);
 	/* Pass shm to other ranks of the node. They know it by a token of 16 random bytes.

@@ -177,7 +177,7 @@ static void real_task_again(void *arg, struct shf_task *task)
 		return;
 	if (task->joinable)
 		pthread_join(task->thread, NULL);
-	if (task_start(task) < 0) { /* the next one tries again */
+	if (task_start(task) < 0) { /* the next call tries again */
 		task->ended = true;
 		atomic_store(&task->over, true);
 	}
