@@ -277,7 +277,7 @@ INLINE uint64_t pass_short(uint64_t crc, struct pass p, size_t n, enum how how)
 {
 	__m128i a, before = _mm_set_epi64x(0, (long long)crc);
 	const uint64_t *k = row(n / 16 + 1);    /* constants of the lane before the first, as which
-						 * crc counts */
+	                                         * crc counts */
 
 	if (n < 16)
 		return tiny(crc, p, n, how);

@@ -5,7 +5,7 @@
 
 #define EXPONENT_MAX 1000000
 #define TEXT_MAX 4096   /* most characters before the e; only a text with very many zeros has
-			 * more */
+                         * more */
 
 /* The state while the digits of a mantissa are read, from the left to the right. */
 struct taking {

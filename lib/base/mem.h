@@ -34,10 +34,11 @@ struct shf_buf {
 void shf_buf_release(struct shf_buf *b);
 void shf_buf_reset(struct shf_buf *b);                  /* len = 0, oom = false; keeps its memory */
 int  shf_buf_reserve(struct shf_buf *b, size_t more);   /* 0 or SHEAF_ENOMEM */
-uint8_t *shf_buf_extend(struct shf_buf *b, size_t n);   /* appends n zero bytes and returns them;
-							 * NULL: out of memory */
+uint8_t *shf_buf_extend(struct shf_buf *b, size_t n);   /* appends n zero bytes and returns them, or
+                                                         * NULL if memory is out */
 uint8_t *shf_buf_room(struct shf_buf *b, size_t n);     /* appends n bytes that the caller fills,
-							 * and returns them; NULL: out of memory */
+                                                         * and returns them, or NULL if memory is
+                                                         * out */
 void shf_buf_add(struct shf_buf *b, const void *bytes, size_t n);
 void shf_buf_adds(struct shf_buf *b, const char *s);
 void shf_buf_addf(struct shf_buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -56,7 +57,7 @@ uint16_t shf_cur_u16(struct shf_cur *c);
 uint32_t shf_cur_u32(struct shf_cur *c);
 uint64_t shf_cur_u64(struct shf_cur *c);
 const uint8_t *shf_cur_bytes(struct shf_cur *c, size_t n); /* sets bad and returns NULL if fewer
-							    * than n bytes are left */
+                                                            * than n bytes are left */
 
 /* In the header, because compilers turn each into one load or store if they can inline it. */
 static inline void shf_put16(uint8_t *p, uint16_t v)

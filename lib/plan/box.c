@@ -202,7 +202,7 @@ struct window {
 	const struct shf_mem *m;
 	int order[SHEAF_DIMS_MAX];
 	int64_t rest[SHEAF_DIMS_MAX + 1];       /* how far the dimensions from order[k] on reach
-						 * together */
+	                                         * together */
 	int (*item)(void *arg, const struct shf_box *);
 	void *arg;
 };

@@ -16,7 +16,7 @@ struct shf_runs {
 	/* How far one step of each loop moves, in units of the tensor and of memory. */
 	int64_t at_step[SHEAF_DIMS_MAX], mem_step[SHEAF_DIMS_MAX];
 	uint64_t units;                 /* units, step, at and mem describe the present run, as
-					 * above */
+	                                 * above */
 	int64_t step;
 	uint64_t at;
 	int64_t mem;

@@ -58,20 +58,20 @@ struct shf_stripe {
 	uint64_t lo, hi;                /* bytes of the file. lo is a multiple of a page; hi is the
 	                                 * end of the stripe or of the file */
 	uint64_t payload;               /* position of the first byte of the file that is not
-					 * header. The writer of what follows the header writes the
-					 * header too; no move fills it */
+	                                 * header. The writer of what follows the header writes the
+	                                 * header too; no move fills it */
 	const struct shf_deal_tensor *tensors;  /* borrowed */
 	size_t tensors_n;
 	bool collect;                   /* saving: `collector` may be given the whole stripe: it is
-					 * if the stripe has bytes of several nodes, and few of each
-					 * (see Collecting) */
+	                                 * if the stripe has bytes of several nodes, and few of each
+	                                 * (see Collecting) */
 	uint32_t collector;
 	bool follow;                    /* with `collect`: the collector writes the stripe in any
-					 * case. It is the short rest of a file, and the stripe
-					 * before it was collected */
+	                                 * case. It is the short rest of a file, and the stripe
+	                                 * before it was collected */
 	const struct shf_had *had;      /* borrowed. Loading: which ranks can read which blocks of
-					 * the file; the items ascend and cover all blocks. NULL:
-					 * every rank can read all blocks */
+	                                 * the file; the items ascend and cover all blocks. NULL:
+	                                 * every rank can read all blocks */
 	size_t had_n;
 	bool apart;                     /* loading: every rank reads for itself */
 };
@@ -96,11 +96,11 @@ struct shf_move {               /* a box to copy; it lies wholly in its segment 
 };
 struct shf_dealt {              /* arrays are in the arena */
 	struct shf_segment *segments;   /* ascending and disjoint; if `apart`, in the order of
-					 * ranks, and those of one rank ascend and are disjoint.
-					 * Saving: they cover [lo, hi) */
+	                                 * ranks, and those of one rank ascend and are disjoint.
+	                                 * Saving: they cover [lo, hi) */
 	size_t segments_n;
 	struct shf_move *moves;         /* in the order of segments; within a segment in a fixed
-					 * order */
+	                                 * order */
 	size_t moves_n;
 	bool collected;                 /* the collector writes the whole stripe */
 };
@@ -108,10 +108,10 @@ struct shf_gap {                /* the first box that no rank holds */
 	uint32_t tensor;                /* index into stripe.tensors */
 	struct shf_box box;
 	int64_t before, after;          /* the ranks that hold the unit just before the box and the
-					 * one just after it; -1: no rank does */
+	                                 * one just after it; -1: no rank does */
 };
 #define SHF_NODE_RUN (UINT64_C(4) << 20)        /* a stripe is collected only if its nodes have, on
-						 * average, fewer bytes of it than this */
+                                                 * average, fewer bytes of it than this */
 #define SHF_DEAL_WITNESS 1      /* flag: also add a witness move for every replica */
 /* Deal one stripe. nodes[r] is the number of the node of rank r; there are `ranks` of them. The
  * order of the pieces does not change the result. Both return 0, SHEAF_ENOMEM, or SHEAF_EINVAL if

@@ -308,7 +308,7 @@ struct distinct {
 	struct shf_box *boxes;          /* owned */
 	size_t n;
 	uint32_t *start, *ranks;        /* owned; the ranks that have box i are ranks[start[i]] up
-					 * to but not including ranks[start[i + 1]], ascending */
+	                                 * to but not including ranks[start[i + 1]], ascending */
 };
 
 static void distinct_release(struct distinct *d)

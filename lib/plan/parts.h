@@ -23,7 +23,7 @@ struct shf_part {
 	uint32_t tensor;                /* index into stripe.tensors */
 	struct shf_set *set;
 	uint64_t lo, hi;                /* bytes [lo, hi) of the file reach from the first byte of
-					 * the part to its last */
+	                                 * the part to its last */
 	uint64_t reach;                 /* the greatest hi of this part and all before it */
 };
 struct shf_parts {

@@ -24,7 +24,7 @@ struct shf_piece {
 	struct shf_part *part;
 	bool direct;                    /* whether it uses io->direct */
 	uint8_t *buf;                   /* in the request's buffer; NULL: the request moves no
-					 * bytes */
+	                                 * bytes */
 	uint64_t at;                    /* offset in the file */
 	size_t len;
 };

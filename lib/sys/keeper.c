@@ -35,7 +35,7 @@ struct kept {
 /* A connected process. */
 struct user {
 	int fd, pidfd;                  /* pidfd: readable when the process exits; -1: the kernel
-					 * gave no pidfd */
+	                                 * gave no pidfd */
 	bool bye;                       /* has sent BYE */
 	char job[SHF_KEEP_NAME];        /* "" for a mere reader, and before HELLO */
 };

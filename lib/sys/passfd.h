@@ -8,7 +8,7 @@
 #include "sys_shm.h"
 
 int shf_unix_new(void);                 /* makes a socket; returns its descriptor or a negative
-					 * errno */
+                                         * errno */
 /* Returns whether the process at the other end of the socket is one of this user. Memory is neither
  * passed to processes of other users nor taken from them. */
 bool shf_peer_is_us(int fd);

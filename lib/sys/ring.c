@@ -38,7 +38,7 @@ struct stretch {
 	size_t bytes;
 };
 struct pin {                    /* pinned memory range i, which has PIN_MAX entries of the kernel's
-				 * table, from i * PIN_MAX on */
+                                 * table, from i * PIN_MAX on */
 	struct stretch want, have;      /* what the caller asked for; what the kernel's table has */
 	bool failed;                    /* the kernel refused `want` */
 	bool moving;                    /* `have` is being changed, without the lock */
@@ -60,7 +60,7 @@ struct shf_ring {
 	pthread_t thread;
 	int wake;                       /* an eventfd; wake_up writes to it */
 	bool made, wake_armed, entered; /* uring exists; an entry that polls `wake` is armed; uring
-					 * was entered with success */
+	                                 * was entered with success */
 	bool table;                     /* a table for pinned memory is registered in the kernel */
 	unsigned depth, busy_n, entry_n; /* slots; those in use; entries ever made */
 	int forbidden;                  /* failures to enter the ring in a row */

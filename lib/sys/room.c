@@ -13,8 +13,8 @@
 /* The file names of one version of control groups. */
 struct spelling {
 	const char *root, *max, *now, *cache; /* mount point; names of the files with the limit and
-					       * with the usage; key, in memory.stat, of the page
-					       * cache that was not used lately */
+	                                       * with the usage; key, in memory.stat, of the page
+	                                       * cache that was not used lately */
 };
 static const struct spelling v1 = { "/sys/fs/cgroup/memory", "memory.limit_in_bytes",
                                     "memory.usage_in_bytes", "total_inactive_file " };

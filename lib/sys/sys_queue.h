@@ -26,15 +26,15 @@ struct shf_part {                       /* internal: one contiguous part of a re
 	struct shf_io *io;
 	uint64_t at, end;               /* range of the file that is not yet started */
 	uint64_t redo_at, redo_end;     /* range to repeat through the page cache, or an empty
-					 * range */
+	                                 * range */
 	uint32_t out;                   /* pieces that are started and not finished */
 	bool direct;                    /* uses the descriptor io->direct */
 };
 struct shf_io {
 	int op, fd;
 	int direct;                     /* descriptor of the same file, opened with SHF_O_DIRECT; 0:
-					 * no such descriptor. The aligned part of the request uses
-					 * it; the rest, and all if the kernel refuses, uses fd */
+	                                 * no such descriptor. The aligned part of the request uses
+	                                 * it; the rest, and all if the kernel refuses, uses fd */
 	void *buf;
 	size_t len;
 	uint64_t off;
@@ -48,7 +48,7 @@ struct shf_io {
 	uint64_t reached;               /* offset in the file at which the moved bytes end */
 	uint32_t left;                  /* parts that have not come back */
 	int error;                      /* negative errno of a piece that failed; 0: no piece has
-					 * failed */
+	                                 * failed */
 };
 /* What a queue has moved so far, and how. */
 struct shf_queue_stat {
