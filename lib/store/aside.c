@@ -24,8 +24,8 @@
 #define ID_UNREADABLE "----------------"        /* step_id of a manifest that is too long or no
                                                  * file */
 
-/* Looks again whether a name is gone, because a network file system may have answered from an old
- * cache. Returns -ENOENT if it is gone, -EAGAIN if it exists now, or another errno. */
+/* Checks once more whether a name is gone, because a network file system may have answered from an
+ * old cache. Returns -ENOENT if it is gone, -EAGAIN if it exists now, or another errno. */
 static int still_gone(const struct shf_sys *sys, int dir, const char *name)
 {
 	struct shf_stat st;
@@ -35,8 +35,8 @@ static int still_gone(const struct shf_sys *sys, int dir, const char *name)
 }
 
 /* Identifies a step by the checksum of its manifest. Returns 1; 0 if the step is gone or foreign;
- * -errno if the manifest cannot be read now. That is an error rather than 0, because a step that is
- * skipped here would stay after the rewind. */
+ * -errno if the manifest cannot be read now. The last case is an error and not 0, because a step
+ * that is skipped here would stay after the rewind. */
 static int step_id(struct shf_store *s, int64_t step, char id[17])
 {
 	const struct shf_sys *sys = s->sys;
@@ -66,9 +66,9 @@ static int step_id(struct shf_store *s, int64_t step, char id[17])
 	return rc == 0 ? 1 : rc == -ENOENT ? 0 : rc;
 }
 
-/* Tries the name with the session first, then names with fresh digits: the same step may have been
- * set aside before. After an error it looks whether the move was made all the same: a network file
- * system may perform a rename and report an error. */
+/* Tries the name with the session first, then names with fresh digits, because the same step may
+ * have been set aside before. After an error it checks whether the step has moved all the same: a
+ * network file system may perform a rename and report an error. */
 int shf_step_move(struct shf_store *s, int64_t step, int to, const char *session,
                   struct sheaf_error *err)
 {
@@ -112,7 +112,7 @@ static int move_aside(struct shf_store *s, int aside, int64_t step, struct sheaf
 	if (dir < 0)
 		return shf_fail_io(err, -dir, "%s", where);
 	rc = shf_manifest_read(s->sys, dir, where, &m, &arena, err);
-	if (rc == SHEAF_ENOENT)         /* this code would mean that there is no such step */
+	if (rc == SHEAF_ENOENT)         /* ENOENT would mean that there is no such step */
 		rc = shf_fail_io(err, ENOENT, "%s/sheaf.json", where);
 	(void)shf_mark_of(s, step, marked, NULL);
 	if (rc == 0 || rc == SHEAF_ECORRUPT || rc == SHEAF_EFORMAT)
@@ -178,8 +178,8 @@ static int apply(struct shf_store *s, const char *p, const char *end, struct she
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/rewind", s->path) : 0;
 }
 
-/* Reads the journal and carries it out. must: it was written by this call, so its absence is an
- * error. */
+/* Reads the journal and carries it out. must: the caller has just written the journal, so its
+ * absence is an error. */
 static int rewind_carry_out(struct shf_store *s, bool must, struct sheaf_error *err)
 {
 	struct shf_buf text = SHF_BUF_INIT;
@@ -228,8 +228,9 @@ int shf_rewind_is_over(const struct shf_store *s, struct sheaf_error *err)
 	                s->path);
 }
 
-/* Would the next job find a journal? Then it would finish this rewind, and whatever is saved or
- * pruned until then would build on steps that are to be set aside. True if unsure. */
+/* Returns whether the next job would find a journal. It would then finish this rewind, and whatever
+ * is saved or pruned until then would build on steps that are to be set aside. Returns true if that
+ * is unknown. */
 static bool journal_stands(struct shf_store *s)
 {
 	struct shf_stat st;
@@ -237,8 +238,8 @@ static bool journal_stands(struct shf_store *s)
 	return shf_sys_stat(s->sys, s->dot, "rewind", false, &st) != -ENOENT;
 }
 
-/* Writes the journal: which steps are later than `to`. *moves_n: how many. Nothing is written if
- * there are none. */
+/* Writes the journal, which lists the steps that are later than `to`, and sets *moves_n to their
+ * number. Nothing is written if there are no such steps. */
 static int write_journal(struct shf_store *s, int64_t to, const struct shf_steps *steps,
                          size_t *moves_n, struct sheaf_error *err)
 {
@@ -322,7 +323,7 @@ int shf_store_rewind(struct shf_store *s, int64_t step, struct sheaf_error *err)
 		                s->path);
 	rc = shf_lock_check(s, err);
 	if (rc == 0)
-		rc = shf_rewind_finish(s, err);         /* one that failed before */
+		rc = shf_rewind_finish(s, err);         /* finishes a rewind that failed before */
 	if (rc == 0)
 		/* The manifest is read only to refuse a target that cannot be loaded: with a
 		 * mistyped number, all later steps would be set aside for nothing. */

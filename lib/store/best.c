@@ -8,13 +8,13 @@
 
 #include <stdlib.h>
 
-/* A step that has such a note. */
+/* A step with a note that can be compared. */
 struct candidate {
 	struct shf_entry *entry;        /* borrowed from the list */
 	bool largest;                   /* the largest note is the best */
 };
 
-/* For qsort: the best step first, of equal ones the newer. */
+/* Compares candidates for qsort: the best step comes first, and of equally good ones the newer. */
 static int better(const void *pa, const void *pb)
 {
 	const struct candidate *a = pa, *b = pb;

@@ -23,7 +23,8 @@ struct kin {                    /* a line: `step` descends from `of` */
 	char session[33], of_session[33];
 };
 
-/* Returns the entry of that save in the run directory, or NULL. */
+/* Returns the entry of the save `session` of the step in the run directory, or NULL if it is not in
+ * the list. */
 static struct shf_entry *list_find_saved(const struct shf_list *list, int64_t step,
                                          const char *session)
 {
@@ -36,8 +37,8 @@ static struct shf_entry *list_find_saved(const struct shf_list *list, int64_t st
 	return NULL;
 }
 
-/* The parent, if it is in the list. A parent's number is smaller, so following parents always
- * ends. */
+/* Returns the parent, or NULL if it is not in the list. A parent's number is smaller, so following
+ * parents always ends. */
 static struct shf_entry *parent_of(const struct shf_list *list, const struct shf_entry *e)
 {
 	if (e->parent < 0 || e->parent >= e->step)
@@ -45,7 +46,7 @@ static struct shf_entry *parent_of(const struct shf_list *list, const struct shf
 	return list_find_saved(list, e->parent, e->parent_session);
 }
 
-/* Reads one line. False at the end, or at a line that is not well formed. */
+/* Reads one line. Returns false at the end, or at a line that is not well formed. */
 static bool next_kin(const char **p, const char *end, struct kin *k)
 {
 	char line[128], *gap;
@@ -60,9 +61,8 @@ static bool next_kin(const char **p, const char *end, struct kin *k)
 	       shf_step_split(gap + 1, &k->of, k->of_session) && k->of < k->step;
 }
 
-/* Returns the first line of a text whose checksum is right, and sets *end past the last; NULL if
- * there is none. A torn text counts as empty: then some steps stay longer than they would have
- * to. */
+/* Checks the text, returns its first line, and sets *end to the end of its last line; NULL: the
+ * text is empty or torn. With a torn text, some steps stay longer than they would have to. */
 static const char *lines(const struct shf_buf *text, const char **end)
 {
 	const char *start = (const char *)text->data, *p = start, *first;
@@ -108,7 +108,8 @@ int shf_descent_read(struct shf_store *s, struct shf_list *list, struct shf_buf 
 	return 0;
 }
 
-/* The next ancestor that is not going to be deleted; NULL if none is known. */
+/* Returns the next ancestor that is not going to be deleted, or NULL if no such ancestor is
+ * known. */
 static const struct shf_entry *staying(const struct shf_list *list, const struct shf_entry *e)
 {
 	do

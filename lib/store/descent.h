@@ -11,8 +11,8 @@
 int shf_descent_read(struct shf_store *s, struct shf_list *list, struct shf_buf *text,
                      struct sheaf_error *err);
 /* Writes .sheaf/descent, before the entries with `goes` are deleted, so that their children still
- * have an ancestor afterwards. before: the content that was read; it becomes what is written
- * now. */
+ * have an ancestor afterwards. before: the content of the file that shf_descent_read has read; it
+ * becomes the new content. */
 int shf_descent_write(struct shf_store *s, const struct shf_list *list,
                       struct shf_buf *before, struct sheaf_error *err);
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Done files. They tell other programs, such as one that uploads finished steps, that a family of a
- * step, or the whole step, is there.
+ * step, or the whole step, is complete.
  *
  * D1. They are written after the publish is durable, from the manifest in the published step, so
  *     none ever names a step that is not there.
@@ -20,7 +20,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define WHOLE "whole-step"      /* no family can have this name */
+#define WHOLE "whole-step"      /* in place of a family's name; no family can have it */
 #define TEXT_MAX (UINT64_C(4) << 20)
 
 /* What all functions that write done files need. */
@@ -64,7 +64,8 @@ static void done_add_file(struct shf_buf *b, const char *name, uint64_t bytes, b
 	shf_buf_addf(b, ", \"bytes\": %" PRIu64 "}", bytes);
 }
 
-/* Finds the index of a family, which is among the attached files; NULL: the step has none. */
+/* Finds the index of a family among the attached files; NULL: the step has no index of this
+ * family. */
 static const struct shf_mf_file *family_index(const struct shf_manifest *m,
                                               const struct shf_mf_family *f)
 {
@@ -96,7 +97,7 @@ static void family_text(struct shf_buf *b, const struct telling *t, const struct
 	shf_buf_adds(b, "]}\n");
 }
 
-/* Makes the done file of the whole step. It lists all its files, the manifest first. */
+/* Makes the done file of the whole step. It lists all files of the step, the manifest first. */
 static void whole_text(struct shf_buf *b, const struct telling *t)
 {
 	const struct shf_manifest *m = t->m;
@@ -116,7 +117,7 @@ static void whole_text(struct shf_buf *b, const struct telling *t)
 	shf_buf_adds(b, "]}\n");
 }
 
-/* Does the file have this content already? */
+/* Returns whether the file has this content already. */
 static bool says(const struct shf_sys *sys, int dir, const char *name, const struct shf_buf *text)
 {
 	struct shf_buf there = SHF_BUF_INIT;
@@ -127,8 +128,9 @@ static bool says(const struct shf_sys *sys, int dir, const char *name, const str
 	return same;
 }
 
-/* Writes one done file, unless it has its content already: a program that watches the folder would
- * otherwise see it change. Something else than a file under that name is left alone (D3). */
+/* Writes one done file, unless the file has that content already: a program that watches the folder
+ * would otherwise see it change. If the name belongs to something else than a regular file, it is
+ * left alone (D3). */
 static int done_file_put(const struct telling *t, const char *kind, const struct shf_buf *text)
 {
 	const struct shf_sys *sys = t->s->sys;
@@ -162,7 +164,7 @@ static int sync_dir(const struct telling *t, int dir)
 	return shf_fail_io(t->err, -rc, "%s: sync of the directory", t->where);
 }
 
-/* Writes the files of the families, syncs them, and then writes that of the whole step (D2). */
+/* Writes the files of the families, syncs them, and then writes the file of the whole step (D2). */
 static int done_files_write(const struct telling *t)
 {
 	const struct shf_manifest *m = t->m;
@@ -217,7 +219,7 @@ static int done_folder_open(struct telling *t)
 }
 
 /* Reads the manifest from the published step rather than taking the caller's, so that a done file
- * never names what is not there (D1). Another save of the same number is refused. */
+ * never names what does not exist (D1). Another save of the same number is refused. */
 int shf_done_put(struct shf_store *s, const char *where, int64_t step, const char *session,
                  struct sheaf_error *err)
 {

@@ -9,7 +9,7 @@
 #include "tree.h"
 #include <errno.h>
 
-#define LISTS 8                 /* how often the steps are listed before it gives up */
+#define LISTS 8                 /* how often the steps are listed before the question is given up */
 
 int shf_judge_list(struct shf_store *s,
                    int (*judge)(struct shf_store *s, const struct shf_steps *steps, void *arg,

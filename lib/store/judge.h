@@ -13,7 +13,7 @@ int shf_judge_list(struct shf_store *s,
                    int (*judge)(struct shf_store *s, const struct shf_steps *steps, void *arg,
                                 struct sheaf_error *err),
                    void *arg, struct sheaf_error *err);
-/* The newest step older than this that a job could load: committed, with all its files, and not
- * marked bad; or -1. */
+/* Returns the newest step older than `step` that a job could load: committed, with all its files,
+ * and not marked bad. -1: there is no such step. */
 int64_t shf_step_older(struct shf_store *s, int64_t step);
 #endif

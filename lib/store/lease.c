@@ -17,8 +17,8 @@ int shf_lease_take(const struct shf_sys *sys, const struct shf_leased *step, int
 		rc = shf_sys_lock(sys, *lease, false);
 	else
 		*lease = -1;
-	/* A lock that fails for another reason than a prune is no error: the grace still protects
-	 * us. */
+	/* If the lock fails for another reason than a prune, that is no error: the grace of a prune
+	 * still protects the reader. */
 	if (!step->name)
 		return 0;
 	if (rc == -EAGAIN ||

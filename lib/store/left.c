@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lists what a person may want to know about a run before the next job opens it: who holds the
  * lock, which steps are damaged, what dead jobs left, what was set aside or pruned. Nothing is
- * changed. But locks are tried, shared and for a moment, because nothing else proves that a writer
- * is alive. */
+ * changed. But shared locks are taken for a moment, because nothing else proves that a writer is
+ * alive. */
 
 #include "left.h"
 #include "lock.h"
@@ -16,9 +16,8 @@
 #include <string.h>
 
 struct looking {
-	struct shf_store s;             /* a copy of the reader's store, with the last holder of the
-	                                 * lock, and whether it is gone, as recovery would find
-	                                 * it */
+	struct shf_store s;             /* a copy of the reader's store; prev and prev_gone are what
+	                                 * recovery would find */
 	bool held;                      /* a living process holds the lock now */
 	int (*item)(void *arg, const struct shf_left *left);
 	void *arg;

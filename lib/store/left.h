@@ -4,9 +4,10 @@
 #define SHF_LEFT_H
 #include "store.h"
 
-struct shf_left {               /* as struct sheaf_left; the strings live during the call */
+struct shf_left {               /* members as in struct sheaf_left; the strings are valid during the
+                                 * call of item only */
 	const char *what, *action, *why;
-	int64_t step;                   /* -1: none */
+	int64_t step;                   /* -1: the entry is about no step */
 	uint64_t bytes;
 	int lives;
 	bool whole;

@@ -15,7 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Is the checkpoint skipped by a search for the latest, and set aside by a save of its number? */
+/* Returns whether a search for the latest step skips this one, and a save of its number sets it
+ * aside. */
 static bool entry_is_condemned(struct shf_store *s, const struct shf_entry *e)
 {
 	return e->mark == 'b' || shf_tries_condemn(s, e->step, e->session);
@@ -49,7 +50,7 @@ static int judge_newest(struct shf_store *s, const struct shf_steps *steps, void
 	int rc;
 
 	*n = (struct shf_newest){ .exists = false, .newest = -1, .known = -1 };
-	/* Is there a checkpoint with the number itself, and is it bad? */
+	/* Find out whether a checkpoint has the number itself, and whether it is bad. */
 	for (size_t i = 0; i < steps->n && !n->exists; i++)
 		if (steps->all[i] == q->step) {
 			rc = shf_look_briefly(s, q->step, &e, err);
@@ -59,7 +60,7 @@ static int judge_newest(struct shf_store *s, const struct shf_steps *steps, void
 			e.mark = shf_mark_read(s, q->step, NULL);
 			n->is_bad = n->exists && entry_is_condemned(s, &e);
 		}
-	/* The newest ones below the limit. The list is descending. */
+	/* Then find the newest steps below the limit. The list is descending. */
 	for (size_t i = 0; i < steps->n && n->known < 0; i++) {
 		int64_t step = steps->all[i];
 		char mark = step < q->below ? shf_mark_read(s, step, NULL) : 'b';
@@ -70,7 +71,7 @@ static int judge_newest(struct shf_store *s, const struct shf_steps *steps, void
 		if (rc < 0 || rc == SHF_HAS_GONE)
 			return rc;
 		/* Recovery has marked condemned steps bad (tries_settle.c), but not those that a
-		 * person marked keep. So the tries are read only for those. */
+		 * person marked keep. So the tries are read only for steps marked keep. */
 		if (rc != 1 || (mark == 'k' && shf_tries_condemn(s, e.step, e.session)))
 			continue;
 		n->newest = n->newest < 0 ? e.step : n->newest;
@@ -125,8 +126,8 @@ struct listing {
 	struct shf_list *list;
 };
 
-/* Looks at every step of the list. If one has gone meanwhile, the list is old and the caller lists
- * again (judge.h). */
+/* Looks at every step of the list. If a step was removed meanwhile, the list is old and the caller
+ * lists the steps again (judge.h). */
 static int list_steps(struct shf_store *s, const struct shf_steps *steps, void *arg,
                       struct sheaf_error *err)
 {
@@ -190,7 +191,7 @@ out:
 	return rc;
 }
 
-/* The order of a list: by step, then state, then path. */
+/* Compares entries by step, then state, then path. */
 static int in_order(const void *pa, const void *pb)
 {
 	const struct shf_entry *a = pa, *b = pb;
@@ -248,8 +249,9 @@ void shf_store_remedy(struct shf_store *s, int64_t step, char out[SHF_REMEDY])
 		         "new run)");
 }
 
-/* Makes the error for the latest step if it cannot be loaded. Newer steps, if any, were skipped and
- * are reported. An older step is not taken instead: that would silently discard the work since. */
+/* Makes the error for the latest step if it cannot be loaded. If there are newer steps, they were
+ * skipped and are reported. An older step is not taken instead, because the work since that step
+ * would silently be lost. */
 static int latest_is_bad(struct shf_store *s, int64_t step, const struct sheaf_error *why,
                          struct sheaf_error *err)
 {
@@ -286,7 +288,7 @@ static void seek_note_passed(struct seeking *q, int64_t step, const char *why)
 	shf_buf_add(&q->passed, why, strlen(why) + 1);
 }
 
-/* Reports the skipped steps, each of them once, although the steps may have been judged several
+/* Reports the skipped steps, each of them once, although a step may have been judged several
  * times. */
 static void tell_passed(const struct seeking *q)
 {
@@ -327,9 +329,9 @@ static int latest_one(struct shf_store *s, struct shf_entry *e, struct seeking *
 	return e->state == SHF_COMMITTED ? 0 : latest_is_bad(s, e->step, &why, err);
 }
 
-/* Does the search skip the step, and why? Returns 0: no; 1: yes; 2: yes, and it is a checkpoint;
- * SHF_HAS_GONE; or a code, if this process lacks memory or descriptors, or if an I/O error hides
- * the mark, which might say bad. */
+/* Decides whether the search skips the step, and writes the reason to why. Returns 0: not skipped;
+ * 1: skipped; 2: skipped, and it is a checkpoint; SHF_HAS_GONE; or a code, if this process lacks
+ * memory or descriptors, or if an I/O error hides the mark, which might say bad. */
 static int is_passed(struct shf_store *s, struct shf_entry *e, char why[80],
                      struct sheaf_error *err)
 {
@@ -361,9 +363,9 @@ static int only_bad(const struct shf_store *s, int64_t newest, struct sheaf_erro
 	                s->path, (long long)newest, s->path, (long long)newest);
 }
 
-/* Was this directory a checkpoint? A step is published with its manifest in it, so sheaf.sums
- * without sheaf.json means that the manifest was removed. Returns 1, 0, SHF_HAS_GONE, or a code if
- * the disk gives an error. */
+/* Returns whether this directory was a checkpoint once. A step is published with its manifest in
+ * it, so sheaf.sums without sheaf.json means that the manifest was removed. The result is 1, 0,
+ * SHF_HAS_GONE, or a code if the disk gives an error. */
 static int had_manifest(struct shf_store *s, int64_t step, struct sheaf_error *err)
 {
 	struct shf_stat st;
@@ -459,7 +461,7 @@ int shf_store_seek(struct shf_store *s, const struct shf_seek *k, int64_t *step,
 	return rc;
 }
 
-/* Where log_passed_step reports to. */
+/* The argument of log_passed_step: where it reports to. */
 struct saying {
 	struct shf_store *s;
 	void (*log)(void *arg, int level, const char *line);

@@ -8,15 +8,15 @@ struct shf_list {
 	struct shf_entry *entries;      /* owned; by step, then state, then path */
 	size_t n;
 };
-/* Is the step committed, and is it known not to be marked bad? */
+/* Returns whether the step is committed and known not to be marked bad. */
 bool shf_entry_is_good(const struct shf_entry *e);
-/* Lists all steps, what is set aside, and stages. Reads every manifest. A step is damaged if its
+/* Lists all steps, steps set aside, and stages. Reads every manifest. A step is damaged if its
  * manifest fails its own sum, is that of another step, or names files that are missing or of
- * another size. A directory without a manifest is foreign. If a step is removed meanwhile, all are
- * listed again; if that happens each time, it is EIO with sys ENOENT. */
+ * another size. A directory without a manifest is foreign. If a step is removed meanwhile, all
+ * steps are listed again; if that happens each time, the result is EIO with sys ENOENT. */
 int shf_store_list(struct shf_store *s, struct shf_list *list, struct sheaf_error *err);
 /* Like shf_store_list, but also looks in each step for the note with the key `note`, and reads it
- * as a number (noted, number and value of the entry). NULL: for no note. */
+ * as a number (noted, number and value of the entry). note NULL: no note is looked for. */
 int shf_list_noted(struct shf_store *s, const char *note, struct shf_list *list,
                    struct sheaf_error *err);
 void shf_list_release(struct shf_list *list);
@@ -25,10 +25,12 @@ void shf_list_release(struct shf_list *list);
  * damaged steps do. */
 struct shf_newest {
 	bool exists;                    /* a checkpoint has the number `step` */
-	bool is_bad;                    /* it is bad, so a save of its number sets it aside */
-	int64_t newest;                 /* the newest step that is not bad; -1: none */
-	int64_t known;                  /* the newest of these whose session can be read; -1:
-	                                 * none */
+	bool is_bad;                    /* that checkpoint is bad, so a save of its number sets it
+	                                 * aside */
+	int64_t newest;                 /* the newest step that is not bad; -1: there is no such
+	                                 * step */
+	int64_t known;                  /* the newest of the steps that are not bad whose session
+	                                 * can be read; -1: there is no such step */
 	char session[33];               /* session of `known` */
 };
 int shf_store_newest(struct shf_store *s, int64_t step, struct shf_newest *out,
@@ -52,15 +54,15 @@ struct shf_seek {
  *             that they were listed */
 int shf_store_seek(struct shf_store *s, const struct shf_seek *k, int64_t *step,
                    struct sheaf_error *err);
-/* Writes advice for the end of an error message: what to do if that step, the latest, is
+/* Writes advice for the end of an error message to out: what to do if `step`, the latest, is
  * damaged. */
 #define SHF_REMEDY 180
 void shf_store_remedy(struct shf_store *s, int64_t step, char out[SHF_REMEDY]);
-/* Like shf_store_seek, but among all steps. Each skipped step is a line for log. */
+/* Does what shf_store_seek does, among all steps. log gets a line for each skipped step. */
 int shf_store_latest(struct shf_store *s, int64_t *step,
                      void (*log)(void *arg, int level, const char *line), void *log_arg,
                      struct sheaf_error *err);
-/* Is the step a checkpoint that is marked bad, or condemned by its tries? Returns 1, 0, or a code
- * if this process lacks memory or descriptors. */
+/* Returns 1 if the step is a checkpoint that is marked bad or condemned by its tries, 0 if not, or
+ * a code if this process lacks memory or descriptors. */
 int shf_step_is_condemned(struct shf_store *s, int64_t step);
 #endif

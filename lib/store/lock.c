@@ -49,8 +49,8 @@ void shf_owner_put(struct shf_buf *out, const struct shf_owner *owner, const cha
 	shf_line_sum(out, start);
 }
 
-/* Reads the text at *at and moves *at past it. False if there is no complete text with a right
- * sum. */
+/* Reads the text at *at and moves *at past it. Returns false if no complete text with a right sum
+ * begins there. */
 static bool owner_next(const char **at, const char *end, struct shf_owner *owner, char session[33])
 {
 	const char *start = *at, *p = start;
@@ -107,7 +107,7 @@ int shf_lock_holder(struct shf_store *s, struct shf_owner *owner, char session[3
 	return rc == -EFBIG ? 0 : rc;
 }
 
-/* Is the process that the lock file names proven dead? */
+/* Returns whether the process that the lock file names is proven dead. */
 static bool holder_is_dead(struct shf_store *s)
 {
 	struct shf_owner owner;
@@ -117,7 +117,7 @@ static bool holder_is_dead(struct shf_store *s)
 	       shf_sys_owner_is_dead(s->sys, &owner);
 }
 
-/* A shared lock is tried: it is refused only while another process has the exclusive one. */
+/* Tries a shared lock, which is refused only while another process has the exclusive one. */
 bool shf_lock_is_held(struct shf_store *s)
 {
 	const struct shf_sys *sys = s->sys;
@@ -204,7 +204,7 @@ static int replace(struct shf_store *s)
 	return rc < 0 ? rc : 0;
 }
 
-/* Locks the door, without waiting. -EAGAIN: another process has it. */
+/* Locks .sheaf/door (D1), without waiting. -EAGAIN: another process has locked it. */
 static int door_open(struct shf_store *s)
 {
 	const struct shf_sys *sys = s->sys;
@@ -234,7 +234,8 @@ static int try_door(struct shf_store *s)
 	return rc;
 }
 
-/* Is this process the owner? A second open in one process gets an error message of its own. */
+/* Returns whether the owner is this process, because a second open in one process gets an error
+ * message of its own. */
 static bool is_self(const struct shf_store *s, const struct shf_owner *o)
 {
 	struct shf_owner self;
@@ -306,8 +307,8 @@ int shf_lock_read(struct shf_store *s, struct shf_owner *owner, char session[33]
 }
 
 /* Writes our text over the former one, in the very file that is locked: a new file would not carry
- * the lock. It is synced so that other clients of a network file system, which read it for C7, see
- * it. From then on the door may be opened. */
+ * the lock. Syncs the file, so that other clients of a network file system, which read it for C7,
+ * see our text. Then unlocks .sheaf/door (D1), also after a failure. */
 int shf_lock_write(struct shf_store *s, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = s->sys;
@@ -319,7 +320,8 @@ int shf_lock_write(struct shf_store *s, struct sheaf_error *err)
 
 	if (rc < 0)
 		goto out;
-	/* By this another process sees whether we locked through the same mount (kernel_let_go). */
+	/* The device shows another process whether we locked the file through the same mount
+	 * (kernel_let_go). */
 	self.dev = st.dev;
 	shf_owner_put(&text, &self, s->session);
 	if (text.oom) {
@@ -337,8 +339,9 @@ out:
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/lock", s->path) : 0;
 }
 
-/* Adds our text and leaves the former one as it is: until every byte of the stage is checked, that
- * text may be the only proof that its writer is dead. */
+/* Adds our text and leaves the former one as it is: until every byte of the stage is checked, the
+ * former text may be the only proof that the stage's writer is dead. Then unlocks .sheaf/door (D1),
+ * also after a failure. */
 int shf_lock_visit(struct shf_store *s, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = s->sys;

@@ -5,14 +5,14 @@
 #include "mem.h"
 #include "store.h"
 
-/* Does a living job hold the run's lock, as far as locks can show it? A lock that only a forked
- * child of a dead job still has does not count. */
+/* Returns whether a living job holds the run's lock, as far as locks can show it. A lock that only
+ * a forked child of a dead job still has does not count. */
 bool shf_lock_is_held(struct shf_store *s);
-/* Takes the lock and the door, within wait_ms (EBUSY). shf_lock_write or shf_lock_visit then gives
- * up the door. */
+/* Locks .sheaf/lock, and .sheaf/door before it (D1), within wait_ms (EBUSY if that is too short).
+ * shf_lock_write or shf_lock_visit then unlocks the door. */
 int shf_lock_take(struct shf_store *s, int wait_ms, struct sheaf_error *err);
-/* Reads the first text of the lock file, that of the last owner of the run. session is "" if there
- * is none, which is no error. Returns 0 or -errno. */
+/* Reads the first text of the lock file, that of the last owner of the run. session is "" if the
+ * file has no text, which is no error. Returns 0 or -errno. */
 int shf_lock_read(struct shf_store *s, struct shf_owner *owner, char session[33]);
 /* Writes our text over that of the last owner, which the caller has read into s->prev before. */
 int shf_lock_write(struct shf_store *s, struct sheaf_error *err);
@@ -23,14 +23,14 @@ int shf_lock_visit(struct shf_store *s, struct sheaf_error *err);
 int shf_lock_holder(struct shf_store *s, struct shf_owner *owner, char session[33]);
 /* C7. Returns 0 if the lock file still names our session, else ELOST. */
 int shf_lock_check(struct shf_store *s, struct sheaf_error *err);
-/* Does the negative errno mean that the file system has no locks? Callers then go on without,
- * because safety never rests on locks. */
+/* Returns whether the negative errno means that the file system has no locks. Callers then go on
+ * without a lock, because safety never rests on locks. */
 bool shf_lock_is_absent(int rc);
 /* Closes a file that this process may have locked. The lock is given up for forked children,
  * too. */
 void shf_lock_close(const struct shf_sys *sys, int *fd);
 
-/* Writes and reads the text in a lock file or an alive file that names its writer. */
+/* Append to out, and read, the text in a lock file or an alive file that names its writer. */
 void shf_owner_put(struct shf_buf *out, const struct shf_owner *owner, const char *session);
 bool shf_owner_get(const uint8_t *bytes, size_t n, struct shf_owner *owner, char session[33]);
 #endif

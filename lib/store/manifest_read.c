@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads the manifest of a step, and checks that it is that of the run and of the number. */
+/* Reads the manifest of a step, and checks that it belongs to this run and has the step's
+ * number. */
 #include "manifest_read.h"
 #include "err.h"
 #include "tree.h"
@@ -58,7 +59,7 @@ int shf_store_manifest(struct shf_store *s, int64_t step, struct shf_manifest *m
 	shf_fd_close(s->sys, &fd);
 	if (rc == 0)
 		rc = shf_manifest_is_of(s, m, step, where, err);
-	else if (rc == SHEAF_ENOENT)    /* this code would mean that there is no such step */
+	else if (rc == SHEAF_ENOENT)    /* ENOENT would mean that there is no such step */
 		rc = shf_fail(err, SHEAF_EFORMAT, "%s: no manifest, so it is not a step of ours",
 		              where);
 	return rc;

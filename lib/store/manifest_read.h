@@ -9,7 +9,8 @@
  * damaged, or that of another step or run. */
 int shf_store_manifest(struct shf_store *s, int64_t step, struct shf_manifest *m,
                        struct shf_arena *arena, struct sheaf_error *err);
-/* Reads the manifest in the directory dir. where: its path for messages. ENOENT: it has none. */
+/* Reads the manifest in the directory dir. where: the path of dir for messages. ENOENT: dir has no
+ * manifest. */
 int shf_manifest_read(const struct shf_sys *sys, int dir, const char *where,
                       struct shf_manifest *m, struct shf_arena *arena, struct sheaf_error *err);
 /* Checks that the manifest is of that step and of this run. If not, ECORRUPT: the step was copied

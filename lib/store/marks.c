@@ -71,7 +71,7 @@ out:
 	             : 0;
 }
 
-/* A step is set aside under its session, so the name alone shows it. */
+/* A step that is set aside has its session in its name, so it is enough to look for the name. */
 bool shf_store_is_aside(struct shf_store *s, int64_t step, const char *session)
 {
 	int aside = s->dot < 0 ? -ENOENT : shf_dir_open(s->sys, s->dot, "aside"), rc;
@@ -84,9 +84,9 @@ bool shf_store_is_aside(struct shf_store *s, int64_t step, const char *session)
 	return rc >= 0;
 }
 
-/* Does the mark concern this save? A mark without a session was made when the manifest could not be
- * read. Then the step on disk decides; if that cannot be read either, the mark counts, to be on the
- * safe side. */
+/* A mark with a session concerns only the save of that session. A mark without a session was made
+ * when the manifest could not be read. Then the session of the step on disk decides; if that cannot
+ * be read either, the mark counts, to be on the safe side. */
 bool shf_store_is_bad(struct shf_store *s, int64_t step, const char *session)
 {
 	struct shf_arena arena = { NULL, 0 };

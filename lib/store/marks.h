@@ -6,8 +6,8 @@
 
 /* Marks a step. mark: 'k' (keep), 'b' (bad), or 0, which removes the mark and the tries. */
 int shf_store_mark(struct shf_store *s, int64_t step, char mark, struct sheaf_error *err);
-/* Is this save marked bad on disk? Then its copy in memory is bad as well. */
+/* Returns whether this save is marked bad on disk. Then its copy in memory is bad as well. */
 bool shf_store_is_bad(struct shf_store *s, int64_t step, const char *session);
-/* Was this save set aside, by a rewind or because its number was saved again? */
+/* Returns whether this save was set aside, by a rewind or because its number was saved again. */
 bool shf_store_is_aside(struct shf_store *s, int64_t step, const char *session);
 #endif

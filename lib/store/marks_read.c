@@ -19,7 +19,7 @@ static int open_marks(struct shf_store *s)
 }
 
 /* Reads the text of a mark: "k" or "b"; then, unless the manifest could not be read, a space and
- * the session of the save. Anything else is '?'. */
+ * the session of the save. For any other text the result is '?'. */
 static char mark_of_text(const struct shf_buf *text, char session[33])
 {
 	const char *p = (const char *)text->data;

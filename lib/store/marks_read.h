@@ -4,13 +4,15 @@
 #define SHF_MARKS_READ_H
 #include "store.h"
 
-/* Returns 'k', 'b', 0: none, or '?': unknown. why (unless NULL) becomes the errno that the disk
- * gave for '?', or 0. */
+/* Returns the mark: 'k' (keep), 'b' (bad), 0 (not marked), or '?' (cannot be read). If *why is not
+ * 0 after '?', it is the negative errno that the disk gave; otherwise the text is no mark. why may
+ * be NULL. */
 char shf_mark_read(struct shf_store *s, int64_t step, int *why);
-/* Like shf_mark_read, and reads the session of the save that was marked; "": unknown. */
+/* Like shf_mark_read, and sets session to that of the save that was marked; "": the session is
+ * unknown. */
 char shf_mark_of(struct shf_store *s, int64_t step, char session[33], int *why);
-/* Removes the mark of a step, durably. 0, also if there is none, or -errno. */
+/* Removes the mark of a step, durably. Returns 0, also if the step has no mark, or -errno. */
 int shf_mark_clear(struct shf_store *s, int64_t step);
-/* Writes the name of a step's file in .sheaf/marks. */
+/* Sets out to the name that a step's file has in .sheaf/marks. */
 void shf_mark_name(char out[24], int64_t step);
 #endif

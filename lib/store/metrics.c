@@ -2,7 +2,7 @@
 /* .sheaf/metrics.jsonl: a line for each finished save, for people who want to see where time went.
  * Nothing relies on the file, so it is appended to without fsync. A power cut may leave half a
  * line; the next line then begins on a line of its own. A full file is renamed to metrics.1.jsonl
- * and replaces the one before. */
+ * and replaces an older file of that name. */
 #include "metrics.h"
 #include "err.h"
 #include "tree.h"
@@ -31,7 +31,7 @@ static int open_end(struct shf_store *s, uint64_t *end)
 	return fd;
 }
 
-/* Is the file empty, or does it end with a complete line? */
+/* Returns whether the file is empty or ends with a complete line. */
 static bool ends_whole(const struct shf_sys *sys, int fd, uint64_t end)
 {
 	char last = 0;
