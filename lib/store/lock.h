@@ -12,7 +12,7 @@ bool shf_lock_is_held(struct shf_store *s);
  * shf_lock_write or shf_lock_visit then unlocks the door. */
 int shf_lock_take(struct shf_store *s, int wait_ms, struct sheaf_error *err);
 /* Reads the first text of the lock file, that of the last owner of the run. session is "" if the
- * file has no text, which is no error. Returns 0 or -errno. */
+ * file has no complete text, which is no error. Returns 0 or -errno. */
 int shf_lock_read(struct shf_store *s, struct shf_owner *owner, char session[33]);
 /* Writes our text over that of the last owner, which the caller has read into s->prev before. */
 int shf_lock_write(struct shf_store *s, struct sheaf_error *err);

@@ -5,8 +5,8 @@
 #include "store.h"
 
 /* Returns the mark: 'k' (keep), 'b' (bad), 0 (not marked), or '?' (cannot be read). If *why is not
- * 0 after '?', it is the negative errno that the disk gave; otherwise the text is no mark. why may
- * be NULL. */
+ * 0 after '?', it is the negative errno of the attempt to read the mark; otherwise the text is no
+ * mark. why may be NULL. */
 char shf_mark_read(struct shf_store *s, int64_t step, int *why);
 /* Like shf_mark_read, and sets session to that of the save that was marked; "": the session is
  * unknown. */

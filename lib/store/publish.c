@@ -72,17 +72,17 @@ struct check {
 	const struct shf_manifest *m;
 	struct wants wants;
 	struct sheaf_error *err;
-	uint64_t there;         /* bytes of the sheaf.json that S already has; 0: C6 is to write
-	                         * it */
+	uint64_t there;         /* bytes of the sheaf.json that S already has; 0: S has no
+	                         * sheaf.json, and C6 is to write it */
 };
 
-/* The order of struct want for qsort and bsearch. */
+/* Compares two struct want by name, for qsort and bsearch. */
 static int wants_by_name(const void *a, const void *b)
 {
 	return strcmp(((const struct want *)a)->name, ((const struct want *)b)->name);
 }
 
-/* Reports the errno of a call for a name in S. */
+/* Makes the error for a call that failed for a name in S. */
 static int fail_in_stage(const struct check *c, int sys, const char *what)
 {
 	return shf_stage_fail(c->err, sys, "%s/.sheaf/stage/%s/%s", c->s->path, c->g->name, what);
@@ -168,8 +168,8 @@ static int check_folder(struct check *c, const char *folder)
 	return rc;
 }
 
-/* Checks the entries of S itself and removes the alive files. They have to go before the publish,
- * because nothing may change below checkpoint-* (I1). */
+/* Checks the entries of S itself and removes the alive files. The alive files have to go before the
+ * publish, because nothing may change below checkpoint-* (I1). */
 static int check_top(struct check *c)
 {
 	const struct shf_sys *sys = c->s->sys;
@@ -274,8 +274,9 @@ static int write_manifest(struct check *c, const struct shf_buf *text)
 	return rc < 0 ? fail_in_stage(c, -rc, ".") : 0;
 }
 
-/* Is T the step whose manifest is text? Returns 1, 0, or a negative errno if that cannot be seen.
- * The manifest names the session that wrote it, so equal bytes mean that T is this step. */
+/* Returns 1 if T is the step whose manifest is `text`, 0 if not, or a negative errno if that cannot
+ * be seen. The manifest names the session that wrote it, so equal bytes mean that T is this
+ * step. */
 static int target_is_ours(struct shf_store *s, const char *t, const struct shf_buf *text)
 {
 	struct shf_buf there = SHF_BUF_INIT;
@@ -348,7 +349,8 @@ static int sync_parents(struct shf_store *s, int64_t step, struct sheaf_error *e
 	return SHEAF_EINDOUBT;
 }
 
-/* May this stage be published? Returns 0 or EINVAL. Its name is empty once a rename was tried. */
+/* Returns 0 if this stage may be published, else EINVAL. The name of a stage is empty once a rename
+ * of it was tried. */
 static int is_open(const struct check *c)
 {
 	if (c->s->writer && c->g->dir >= 0 && c->g->name[0] && c->m->step == c->g->step)
@@ -357,7 +359,7 @@ static int is_open(const struct check *c)
 	                c->s->path, (long long)c->m->step);
 }
 
-/* C6 to C9. text: the bytes of the manifest. C6 is skipped if S has them already. */
+/* C6 to C9. text: the bytes of the manifest. C6 is skipped if S has its manifest already. */
 static int publish_with_manifest(struct check *c, const struct shf_buf *text)
 {
 	int rc = c->there ? 0 : write_manifest(c, text);

@@ -22,9 +22,9 @@
 
 #define OWNER_TEXT_MAX 512
 
-/* The time by the clock that stamps files: on a network file system that is the server's clock,
- * which may differ from ours. The writer reads it from the time stamp of the lock file, whose text
- * it has just written. A reader has written nothing and must use this host's clock. */
+/* Returns the time by the clock that stamps files: on a network file system that is the server's
+ * clock, which may differ from ours. The writer reads it from the time stamp of the lock file,
+ * whose text it has just written. A reader has written nothing and must use this host's clock. */
 static int64_t now_there(struct shf_store *s)
 {
 	struct shf_stat st;
@@ -34,8 +34,8 @@ static int64_t now_there(struct shf_store *s)
 	return shf_sys_wall_s(s->sys);
 }
 
-/* Is the file older than age_s? A file with a time in the future is not: its clock is wrong, so its
- * age is unknown. */
+/* Returns whether the file is older than age_s. A file with a time in the future does not count as
+ * old: its clock was wrong, so its age is unknown. */
 static bool is_old(struct shf_store *s, const struct shf_stat *st, int64_t age_s)
 {
 	int64_t now = now_there(s);
@@ -43,11 +43,11 @@ static bool is_old(struct shf_store *s, const struct shf_stat *st, int64_t age_s
 	return st->mtime_s < now && now - st->mtime_s > age_s;
 }
 
-/* Did the owner lock this file through our kernel, and has the lock been released? A process of
- * another PID namespace cannot be looked up by its pid. But if it locked the file through this
- * kernel and this mount, then its lock and ours are in the same table. We hold the lock now, so the
- * process is gone. This proof is valid only if locks exclude on this mount at all, which is tested
- * by a second descriptor of our own: it must not get the lock. */
+/* Returns whether the owner locked this file through our kernel, and the lock has been released. A
+ * process of another PID namespace cannot be looked up by its pid. But if it locked the file
+ * through this kernel and this mount, then its lock and ours are in the same table. We hold the
+ * lock now, so the process is gone. This proof is valid only if locks exclude on this mount at all,
+ * which is tested by a second descriptor of our own: this one must not get the lock. */
 static bool kernel_let_go(struct shf_store *s, int dir, const char *name,
                           const struct shf_stat *st, const struct shf_owner *owner)
 {
@@ -66,7 +66,7 @@ static bool kernel_let_go(struct shf_store *s, int dir, const char *name,
 	return excludes;
 }
 
-/* If the lock file named no owner, no process can be proven gone. */
+/* Returns false if the lock file named no owner, because then no process can be proven gone. */
 bool shf_prev_is_gone(struct shf_store *s, int fd)
 {
 	const struct shf_sys *sys = s->sys;
@@ -124,10 +124,10 @@ out:
 	return proof;
 }
 
-/* Decides about a stage whose alive files prove nothing: they are not made yet, or lost, or already
- * removed by C5. The session of a stage begins with the first 16 digits of its writer's session. So
- * the stage is alive if the writer is this process, and dead if the writer is the previous holder
- * of the lock, who is known to be gone. Otherwise only its age counts. */
+/* Returns whether a stage is dead whose alive files prove nothing: they are not made yet, or lost,
+ * or already removed by C5. The session of a stage begins with the first 16 digits of its writer's
+ * session. So the stage is alive if the writer is this process, and dead if the writer is the
+ * previous holder of the lock, who is known to be gone. Otherwise only its age counts. */
 static bool bare_is_dead(struct shf_store *s, int dir, const char *session)
 {
 	struct shf_stat st;
@@ -139,8 +139,8 @@ static bool bare_is_dead(struct shf_store *s, int dir, const char *session)
 	return shf_sys_fstat(s->sys, dir, &st) >= 0 && is_old(s, &st, SHF_DAY_S);
 }
 
-/* One living writer is enough to keep the stage. If a file is silent, or there is none, the session
- * of the stage and its age decide. */
+/* One living writer is enough to keep the stage. If an alive file is silent, or the stage has no
+ * alive file, its session and its age decide. */
 bool shf_stage_is_dead(struct shf_store *s, int dir, const struct shf_names *names,
                        const char *session, bool look)
 {
@@ -197,8 +197,8 @@ bool shf_copy_is_old(struct shf_store *s, int dir)
 	return shf_sys_fstat(s->sys, dir, &st) >= 0 && is_old(s, &st, SHF_COPY_S);
 }
 
-/* Deletes an incomplete copy if it is old. It is no failed save, and is kept for some days for the
- * next copy of the step. */
+/* Deletes an incomplete copy if it is old. A copy is no failed save: it is kept for some days
+ * (SHF_COPY_S), because the next copy of the step goes on with it. */
 static void clean_copy(struct shf_store *s, const char *name, int64_t step, const char *session,
                        struct shf_clear *c)
 {
@@ -236,23 +236,24 @@ static int clean_stages(struct shf_store *s, struct shf_clear *c)
 	return rc;
 }
 
-/* Is the file a token of a job that died while it opened the run, or a text that was being
- * written? */
+/* Returns whether the file is a token of a job that died while it opened the run, or a text that
+ * was being written. */
 static bool is_litter(const char *name)
 {
 	return (strncmp(name, "proof-", 6) == 0 && shf_id_is_valid(name + 6, 32)) ||
 	       (strncmp(name, "tmp-", 4) == 0 && shf_id_is_valid(name + 4, 32));
 }
 
-/* Is it the directory in which agents of several nodes agree to write a step? They remove it at the
- * end; if one died, it stays. */
+/* Returns whether this is a directory in which agents of several nodes agree to write a step. They
+ * remove it at the end; if an agent died, it stays. */
 static bool is_meeting(const char *name)
 {
 	return (strncmp(name, "flush-", 6) == 0 && shf_id_is_valid(name + 6, 32)) ||
 	       (strncmp(name, "due-", 4) == 0 && shf_id_is_valid(name + 4, 32));
 }
 
-/* Deletes such a directory if it was abandoned for as long as an incomplete copy may be. */
+/* Deletes a directory of agents (is_meeting) that was abandoned for as long as an incomplete copy
+ * is kept. */
 static void clean_meeting(struct shf_store *s, const char *name, struct shf_clear *c)
 {
 	int dir = shf_dir_open(s->sys, s->dot, name);
@@ -263,7 +264,7 @@ static void clean_meeting(struct shf_store *s, const char *name, struct shf_clea
 		(void)shf_clear_tree(c, s->dot, name);
 }
 
-/* Removes small files from .sheaf when they are a day old. Younger ones may belong to a living
+/* Removes small files from .sheaf when they are a day old. Younger files may belong to a living
  * reader or writer. */
 static int clean_litter(struct shf_store *s, struct shf_clear *c)
 {

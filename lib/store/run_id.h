@@ -6,9 +6,9 @@
 
 #define SHF_RUN_TEXT_MAX 128    /* bytes of .sheaf/run */
 /* Reads the id of the run from .sheaf/run into s->run. A missing or empty file leaves it "".
- * EFORMAT: a newer version made the file; ECORRUPT: it is no id. */
+ * EFORMAT: a newer version made the file; ECORRUPT: the text is no id. */
 int shf_run_id_read(struct shf_store *s, struct sheaf_error *err);
-/* A reader may open the run before the writing job has made .sheaf. This looks again for .sheaf and
- * for the identity in it, until both are there. Every listing calls it. */
+/* A reader may open the run before the writing job has made .sheaf. This function looks again for
+ * .sheaf and for the identity in it, until both exist. Every listing calls it. */
 int shf_store_see(struct shf_store *s, struct sheaf_error *err);
 #endif

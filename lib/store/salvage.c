@@ -19,10 +19,11 @@
 #include <errno.h>
 #include <string.h>
 
-/* What was found of the stages of that step: the first complete one, and counts. */
+/* What was found of the stages of the step: the first complete stage, and counts. */
 struct staged {
 	char whole[64], session[33];
-	int whole_n, part_n;            /* complete stages; those without a manifest */
+	int whole_n, part_n;            /* number of complete stages; number of stages without a
+	                                 * manifest */
 };
 
 static int fail_stage(const struct shf_store *s, int rc, struct sheaf_error *err)
@@ -49,7 +50,7 @@ static int count(struct shf_store *s, int dir, const char *name, const char *ses
 	return 0;
 }
 
-/* Looks at one stage of that step. Any stage whose writer may be alive ends the search with EBUSY:
+/* Looks at one stage of the step. Any stage whose writer may be alive ends the search with EBUSY:
  * that writer may be about to publish the same step. */
 static int staged_look_at(struct shf_store *s, const char *name, const char *session,
                           struct staged *found, struct sheaf_error *err)
@@ -74,7 +75,7 @@ static int staged_look_at(struct shf_store *s, const char *name, const char *ses
 	                           "(what gives no sign for a day counts as dead)", s->path, name);
 }
 
-/* Looks at all stages of that step. If several are complete, a person has to choose: they are
+/* Looks at all stages of the step. If several are complete, a person has to choose: they are
  * different saves, and nothing shows from which one the job went on. */
 static int staged_find(struct shf_store *s, int64_t step, struct staged *found,
                        struct sheaf_error *err)
@@ -124,9 +125,9 @@ static int check_free(struct shf_store *s, int64_t step, struct sheaf_error *err
 	return rc ? 0 : shf_fail(err, SHEAF_EEXIST, "%s/%s: exists", s->path, t);
 }
 
-/* The first half of our session becomes that of the dead writer's. Once our text is in the lock
- * file, the stage then counts as ours: it is protected while we live, and the next job's recovery
- * recognises it if we die (bare_is_dead). */
+/* The first half of our session is replaced by the first half of the dead writer's session. Once
+ * our text is in the lock file, the stage then counts as ours: it is protected while we live, and
+ * the next job's recovery recognises it if we die (bare_is_dead). */
 int shf_salvage_begin(struct shf_store *s, struct shf_stage *g, const struct shf_sys *sys,
                       const char *path, int wait_ms, int64_t step, struct sheaf_error *err)
 {
@@ -158,8 +159,9 @@ int shf_salvage_begin(struct shf_store *s, struct shf_stage *g, const struct shf
 	return 0;
 }
 
-/* Checks that no other job has taken the lock since: its last text must be ours. Only the second
- * half of the session can be compared, because the first is the dead writer's by now. ELOST. */
+/* Checks that no other job has taken the lock since shf_lock_visit: the last text in its file must
+ * be ours. Only the second half of our session can be compared, because the first half is the dead
+ * writer's by now. Returns 0 or ELOST. */
 static int check_visit(struct shf_store *s, struct sheaf_error *err)
 {
 	struct shf_owner owner;

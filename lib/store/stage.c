@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The stage of a save: .sheaf/stage/<step>-<session of this save>/. The session begins with half of
- * the writer's, by which the next job knows whose stage it was. Its other half is drawn for each
- * save, so that no save ever finds files of another one (I5).
+/* The stage of a save: .sheaf/stage/<step>-<session of this save>/. The session begins with the
+ * first half of the writer's session, by which the next job knows whose stage it was. The second
+ * half is drawn for each save, so that no save ever finds files of another one (I5).
  *
  * The stage of a copy: .sheaf/stage/copy-<step>-<session of the step>/. Every job that copies this
  * step uses the same name, so that the next copy continues one that was interrupted, and recovery
@@ -32,7 +32,8 @@ static void stage_init(struct shf_store *s, struct shf_stage *g, int64_t step)
 	memcpy(g->session, s->session, sizeof(g->session));
 }
 
-/* Is it the name of a family? Folders have no other names, so no name can lead out of the stage. */
+/* Returns whether it is the name of a family. Folders have no other names, so no name can lead out
+ * of the stage. */
 static bool folder_is_valid(const char *name)
 {
 	for (const char *p = name; *p; p++)
@@ -56,7 +57,8 @@ int shf_stage_fail(struct sheaf_error *err, int sys, const char *fmt, ...)
 	                   ".sheaf/stage: another job, or a hand", what);
 }
 
-/* Makes the folders of the families. One that exists, as in the stage of a copy, is no error. */
+/* Makes the folders of the families. A folder that exists already, as in the stage of a copy, is no
+ * error. */
 static int make_folders(struct shf_store *s, struct shf_stage *g, const char *const *folders,
                         struct sheaf_error *err)
 {
@@ -103,8 +105,8 @@ static int set_remains_aside(struct shf_store *s, int64_t step, const char *t,
 	return rc;
 }
 
-/* Sets the step aside if it is marked bad or condemned: a job that resumed from an older one has
- * come to its number again. Removes its tries; the caller removes its mark. */
+/* Sets the step aside if it is marked bad or condemned: a job that resumed from an older step has
+ * come to the same number again. Removes the tries of the step; the caller removes its mark. */
 static int set_bad_aside(struct shf_store *s, int64_t step, struct sheaf_error *err)
 {
 	int rc = shf_step_is_condemned(s, step);
@@ -118,8 +120,8 @@ static int set_bad_aside(struct shf_store *s, int64_t step, struct sheaf_error *
 	return rc;
 }
 
-/* Makes sure that T does not exist. If it does, it may only be one of the two cases that are set
- * aside: remains, or a bad step. Anything else is EEXIST (I6). */
+/* Makes sure that T does not exist. If T is remains, or a bad step, it is set aside; anything else
+ * is EEXIST (I6). */
 static int check_target(struct shf_store *s, int64_t step, struct sheaf_error *err)
 {
 	struct shf_stat st;
@@ -181,7 +183,7 @@ int shf_stage_new(struct shf_store *s, struct shf_stage *g, int64_t step,
 	rc = shf_sys_mkdir(sys, s->stage, g->name, 0777);
 	if (rc < 0) {
 		rc = shf_fail_io(err, -rc, "%s/.sheaf/stage/%s", s->path, g->name);
-		g->name[0] = '\0';      /* if it exists, it is not ours */
+		g->name[0] = '\0';      /* if a stage has this name, it is not ours */
 		return rc;
 	}
 	g->dir = shf_dir_open(sys, s->stage, g->name);
@@ -241,7 +243,8 @@ int shf_stage_join(struct shf_store *s, struct shf_stage *g, int64_t step, const
 }
 
 /* Locks an alive file. Another process that tests whether we are alive may hold the lock for a
- * moment, so the lock is tried for up to half a second. No locks on the file system: 0. */
+ * moment, so the lock is tried for up to half a second. Returns 0 also if the file system has no
+ * locks. */
 static int lock_alive(const struct shf_sys *sys, int fd)
 {
 	int rc = -EAGAIN;
@@ -276,7 +279,8 @@ int shf_stage_alive(struct shf_store *s, struct shf_stage *g, int node, struct s
 		rc = shf_sys_fstat(sys, fd, &st);
 	if (rc < 0)
 		goto out;
-	/* By this recovery sees whether we locked through the same mount (kernel_let_go). */
+	/* The device shows recovery whether we locked the file through the same mount
+	 * (kernel_let_go). */
 	self.dev = st.dev;
 	shf_owner_put(&text, &self, s->session);
 	put = text.oom ? -ENOMEM : shf_sys_pwrite(sys, fd, text.data, text.len, 0);

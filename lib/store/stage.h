@@ -7,10 +7,11 @@
 struct shf_stage {
 	int dir;                        /* descriptor of S */
 	int alive;                      /* descriptor of S/alive-<node>, locked; -1: this rank has
-	                                 * none */
+	                                 * made no such file */
 	int64_t step;
 	char name[64];                  /* <step>-<session of this save>, or copy-<step>-<session of
-	                                 * the step>; "": none, or a rename of S was tried */
+	                                 * the step>; "": there is no stage, or a rename of it was
+	                                 * tried */
 	char session[33];               /* of the run's writer */
 };
 /* The part of C0 before the stage: makes sure that T does not exist, else EEXIST. But the remains
@@ -22,14 +23,15 @@ int shf_stage_room(struct shf_store *s, int64_t step, struct sheaf_error *err);
 int shf_stage_new(struct shf_store *s, struct shf_stage *g, int64_t step,
                   const char *const *folders, struct sheaf_error *err);
 /* C0 of a copy: like shf_stage_new, but an existing S is used again. If the stage is closed and not
- * discarded, it is kept for the next copy, for SHF_COPY_S. session: that of the copied step. */
+ * discarded, it is kept for the next copy, for SHF_COPY_S. session: the session of the copied
+ * step. */
 int shf_stage_copy(struct shf_store *s, struct shf_stage *g, int64_t step, const char *session,
                    const char *const *folders, struct sheaf_error *err);
 /* C0 on the other ranks: opens S by the name that rank 0 has sent. */
 int shf_stage_join(struct shf_store *s, struct shf_stage *g, int64_t step, const char *name,
                    struct sheaf_error *err);
 /* Marks S as alive on behalf of the node, by a lock on S/alive-<node>. One rank of each node calls
- * it. */
+ * this. */
 int shf_stage_alive(struct shf_store *s, struct shf_stage *g, int node, struct sheaf_error *err);
 /* After a failed save: deletes as much of S as it can within clear_ms, then closes. Never fails. */
 void shf_stage_discard(struct shf_store *s, struct shf_stage *g);

@@ -62,7 +62,7 @@ static int check_step_file(struct files *f, const struct shf_mf_file *file)
 	return 1;
 }
 
-/* Checks the sizes of all files that the manifest names. Returns as check_step_file. */
+/* Checks the sizes of all files that the manifest names. Returns what check_step_file returns. */
 static int check_step_files(struct files *f, const struct shf_manifest *m)
 {
 	int rc = check_step_file(f, &m->sums);
@@ -110,7 +110,7 @@ static void entry_fill(struct shf_entry *e, const struct shf_manifest *m)
 	}
 }
 
-/* A callback of list: notes that there is an entry, and ends the listing. */
+/* A callback of shf_sys_list: stores that there is an entry, and ends the listing. */
 static int not_empty(void *arg, const char *name)
 {
 	(void)name;
@@ -118,8 +118,8 @@ static int not_empty(void *arg, const char *name)
 	return 1;
 }
 
-/* A step is published with its manifest, so a directory without one but with sums has lost it by
- * hand. An empty directory is what a removal of the files leaves. */
+/* A step is published with its manifest, so if a directory has sheaf.sums but no manifest, somebody
+ * has removed the manifest by hand. An empty directory is what a removal of the files leaves. */
 bool shf_dir_is_remains(const struct shf_sys *sys, int dir)
 {
 	struct shf_stat st;
@@ -139,8 +139,8 @@ bool shf_is_unread(const struct sheaf_error *why)
 }
 
 /* files: also compare the sizes of all files; otherwise a step with a good manifest counts as
- * committed. While a directory is being deleted, it lacks files. So if the verdict is bad, it looks
- * again whether the directory still has its name, and returns 1 ("gone") if not. */
+ * committed. While a directory is being deleted, it lacks files. So if the verdict is bad, the
+ * function checks whether the directory still has its name, and returns 1 ("gone") if not. */
 static int look_at_name(struct shf_store *s, int dir, const char *name, bool files,
                         struct shf_entry *e, struct sheaf_error *err)
 {

@@ -9,6 +9,6 @@ struct shf_steps {
 	size_t n;
 };
 /* Lists the numbers of all checkpoint-<n>, without looking into them. Returns 0 or -errno. The
- * caller frees all. */
+ * caller frees steps->all. */
 int shf_steps_read(struct shf_store *s, struct shf_steps *steps);
 #endif

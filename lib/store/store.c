@@ -146,8 +146,8 @@ out:
 	return rc;
 }
 
-/* The inode is that of the directory .sheaf. That of a file in it would not do: a copy by hard
- * links (cp -al) shares the inodes of files. */
+/* The inode is that of the directory .sheaf. The inode of a file in it would not do, because a copy
+ * by hard links (cp -al) shares the inodes of files. */
 int shf_store_identity(const struct shf_store *s, char out[SHF_IDENTITY], struct sheaf_error *err)
 {
 	struct shf_stat st = { .type = 0 };
@@ -232,8 +232,8 @@ static int run_id_make(struct shf_store *s, const char *run, struct sheaf_error 
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/run", s->path) : 0;
 }
 
-/* Is there a step in the directory? Then it is a run, even if its .sheaf is missing. Returns 1, 0
- * or a negative errno. */
+/* Returns 1 if a step is in the directory, 0 if not, or a negative errno. A directory with a step
+ * is a run, even if .sheaf is missing. */
 static int has_steps(struct shf_store *s)
 {
 	struct shf_names names;
@@ -358,7 +358,7 @@ out:
 	return rc;
 }
 
-/* The text comes first: the door stays locked until it is written (D1). */
+/* The text of the lock comes first, because .sheaf/door stays locked until it is written (D1). */
 int shf_own_end(struct shf_store *s, const char *run, struct sheaf_error *err)
 {
 	int rc = shf_lock_write(s, err);

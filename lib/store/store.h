@@ -47,13 +47,17 @@ struct shf_store {
 	bool late;                      /* recovery or the last prune ran out of that time */
 	atomic_bool no_dir_fsync;       /* the file system cannot sync directories (recorded in the
 	                                 * manifest) */
-	char run[33], session[33];      /* hex digits; session "": not of the writing job */
+	char run[33], session[33];      /* hex digits: the id of the run, and the session of the
+	                                 * writing job; session "": this process is not of that
+	                                 * job */
 	struct shf_owner self;          /* this process */
-	struct shf_owner prev;          /* the former holder of the lock, by the text in its file */
-	char prev_session[33];          /* "": unknown */
-	bool prev_gone;                 /* prev is proven dead, or our kernel has released its
-	                                 * lock */
-	struct shf_tried tried[SHF_TRIED_MAX];  /* further ones are not counted */
+	struct shf_owner prev;          /* the former holder of the lock, as the text in the lock's
+	                                 * file names it */
+	char prev_session[33];          /* "": prev is unknown */
+	bool prev_gone;                 /* prev is proven gone: it is dead, or our kernel has
+	                                 * released its lock */
+	struct shf_tried tried[SHF_TRIED_MAX];  /* steps that are loaded when this is full are not
+	                                         * counted */
 	int tried_n;                    /* entries of tried */
 	int attempts_max;               /* this many failed resumes condemn a step (tries.c); 0: no
 	                                 * number does. Set by the caller after opening */
@@ -76,7 +80,7 @@ int shf_store_own_as(struct shf_store *s, const struct shf_sys *sys, const char 
 int shf_own_begin(struct shf_store *s, const struct shf_sys *sys, const char *path, bool create,
                   int wait_ms, struct sheaf_error *err);
 int shf_own_end(struct shf_store *s, const char *run, struct sheaf_error *err);
-/* Another rank of the writing job: opens what rank 0 made, with its run id and session. */
+/* Opens the run on another rank of the writing job, with the run id and session of rank 0. */
 int shf_store_join(struct shf_store *s, const struct shf_sys *sys, const char *path,
                    const char *run, const char *session, struct sheaf_error *err);
 /* Gives up the lock and closes. Also works on a store whose open failed. */
@@ -89,8 +93,8 @@ void shf_store_leave(struct shf_store *s);
 #define SHF_IDENTITY 72
 int shf_store_identity(const struct shf_store *s, char out[SHF_IDENTITY],
                        struct sheaf_error *err);
-/* Do all ranks see the same file system? Rank 0 writes a token under .sheaf, the others look for it
- * (EINVAL: it is not there), and rank 0 removes it. */
+/* Find out whether all ranks see the same file system: rank 0 writes a token under .sheaf, the
+ * other ranks look for it (EINVAL: it is missing or another one), and rank 0 removes it. */
 int shf_store_proof_write(struct shf_store *s, const char token[33], struct sheaf_error *err);
 int shf_store_proof_read(struct shf_store *s, const char token[33], struct sheaf_error *err);
 void shf_store_proof_remove(struct shf_store *s, const char token[33]);

@@ -110,7 +110,7 @@ int shf_trash_empty(struct shf_store *s, int grace_s, struct shf_clear *c,
 	return rc;
 }
 
-/* Returns the entry of the step in the run directory, or NULL. */
+/* Returns the entry of the step in the run directory, or NULL if the list has no such entry. */
 static struct shf_entry *list_find_step(struct shf_list *list, int64_t step)
 {
 	for (size_t i = 0; i < list->n; i++)
@@ -119,8 +119,8 @@ static struct shf_entry *list_find_step(struct shf_list *list, int64_t step)
 	return NULL;
 }
 
-/* Returns the entry of the step that was verified. NULL: there is none, it is gone, or another save
- * has its number by now. */
+/* Returns the entry of the step that was verified. NULL: no step was verified, or the step is gone,
+ * or another save has its number by now. */
 static const struct shf_entry *find_saved(struct shf_list *list, const struct shf_saved *saved)
 {
 	const struct shf_entry *e = saved->step >= 0 ? list_find_step(list, saved->step) : NULL;
@@ -148,7 +148,7 @@ static void find_branch(struct shf_list *list, const struct shf_entry *from)
 struct judge {
 	struct shf_store *s;
 	const struct shf_prune *p;
-	const struct shf_entry *verified;       /* NULL: none */
+	const struct shf_entry *verified;       /* NULL: no step is verified */
 	char text[200];
 };
 
@@ -177,8 +177,8 @@ static const char *why_goes(struct judge *j, const struct shf_entry *e)
 	return j->text;
 }
 
-/* The retention policy, in order of precedence. Returns the reason for the user why a step stays;
- * NULL if nothing keeps it. */
+/* The retention policy, in order of precedence. Returns the reason why a step stays, in words for
+ * the user; NULL: nothing keeps the step. */
 static const char *why_stays(struct judge *j, const struct shf_entry *e)
 {
 	const struct shf_entry *verified = j->verified;
@@ -212,7 +212,7 @@ static const char *why_stays(struct judge *j, const struct shf_entry *e)
 
 /* Moves one step to the trash while holding an exclusive lock on its manifest. Readers of ours hold
  * a shared lock (lease.h) as long as the step is open, so a step in use is not moved. Returns 1 if
- * it was moved; 0 if it stays, and *why says why. */
+ * the step was moved, 0 if it stays (*why says why), or a code. */
 static int remove_step(struct shf_store *s, int trash, const struct shf_entry *e,
                        const char **why, struct sheaf_error *err)
 {
@@ -241,8 +241,8 @@ static int remove_step(struct shf_store *s, int trash, const struct shf_entry *e
 }
 
 /* Decides for each step, from the newest to the oldest, because keep_last counts the good steps
- * that are newer. Returns how many are to be removed. A verified step that was marked bad since
- * then proves nothing. */
+ * that are newer. Returns how many are to be removed. If the verified step is not good any more
+ * (shf_entry_is_good), no step counts as verified. */
 static int choose_what_goes(struct judge *j, struct shf_list *list)
 {
 	int64_t newer_n = 0;

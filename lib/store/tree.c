@@ -48,8 +48,8 @@ void shf_names_release(struct shf_names *names)
 	shf_buf_release(&names->text);
 }
 
-/* Reads a decimal number without sign or leading zero that ends at `end`. False: it is no such
- * number, or larger than SHF_STEP_MAX. */
+/* Reads a decimal number without sign or leading zero that ends at `end`. Returns false if the text
+ * is no such number, or the number is larger than SHF_STEP_MAX. */
 static bool step_get(const char *s, const char *end, int64_t *step)
 {
 	int64_t v = 0;
@@ -305,11 +305,12 @@ int shf_text_write(struct shf_store *s, int dir, const char *name, const void *b
 struct removing {
 	const struct shf_sys *sys;
 	int64_t until;                  /* by mono_ns; 0: no limit */
-	bool begun;                     /* a name was removed: only then may the time be up */
+	bool begun;                     /* a name was removed; before that the time limit does not
+	                                 * apply */
 };
 
-/* Removes one name, unless the time is up: -EAGAIN. The first name is removed in any case, so that
- * repeated calls with little time make progress. */
+/* Removes one name, or returns -EAGAIN if the time is up. The first name is removed in any case, so
+ * that repeated calls with little time make progress. */
 static int remove_name(struct removing *r, int dir, const char *name, bool is_dir)
 {
 	const struct shf_sys *sys = r->sys;
@@ -374,7 +375,7 @@ void shf_clear_begin(struct shf_clear *c, struct shf_store *s)
 		c->until = shf_sys_mono_ns(s->sys) + s->clear_ms * INT64_C(1000000);
 }
 
-/* c->begun is kept over all calls: only the very first name is removed whatever the time. */
+/* c->begun is kept over all calls: only the very first name is removed even if the time is up. */
 bool shf_clear_tree(struct shf_clear *c, int dir, const char *name)
 {
 	struct removing r = { .sys = c->s->sys, .until = c->until, .begun = c->begun };
@@ -385,8 +386,8 @@ bool shf_clear_tree(struct shf_clear *c, int dir, const char *name)
 	return !c->late;
 }
 
-/* If the time runs out, the rest is renamed into the trash. Its sheaf.json is removed before that:
- * a folder in the trash without one may be deleted without any grace. */
+/* If the time runs out, the rest is renamed into the trash, after its sheaf.json is removed: a
+ * folder in the trash that has no sheaf.json may be deleted without any grace. */
 void shf_clear_stage(struct shf_clear *c, const char *name, int64_t step, const char *session)
 {
 	const struct shf_sys *sys = c->s->sys;
@@ -418,7 +419,7 @@ bool shf_tree_is_step(struct shf_store *s, int dir, const char *name, int64_t st
 	       a.ino == b.ino && a.dev == b.dev;
 }
 
-/* Compares the inode of the name with that of the descriptor. */
+/* Compares the inode that has the name with the inode that is open as fd. */
 bool shf_dir_has_gone(const struct shf_sys *sys, int dir, const char *name, bool follow, int fd)
 {
 	struct shf_stat a, b;

@@ -29,7 +29,7 @@ int shf_tries_open(struct shf_store *s)
 	return s->dot < 0 ? -ENOENT : shf_dir_open(s->sys, s->dot, "tries");
 }
 
-/* Writes the name of the step's file in .sheaf/tries. */
+/* Sets out to the name that the step's file has in .sheaf/tries. */
 static void tries_file_name(char out[64], int64_t step, const char *session)
 {
 	snprintf(out, 64, "%lld-%.32s", (long long)step, session);
@@ -64,7 +64,7 @@ int shf_tries_read(struct shf_store *s, int64_t step, const char *session)
 	return n >= 0 ? n : -1;
 }
 
-/* Has this session counted the step already? */
+/* Returns whether this session has counted the step already. */
 static bool step_is_counted(const struct shf_store *s, int64_t step, const char *session)
 {
 	for (int i = 0; i < s->tried_n; i++)
@@ -74,8 +74,8 @@ static bool step_is_counted(const struct shf_store *s, int64_t step, const char 
 }
 
 /* The newest try may still be under way: a job that loaded the step and has not saved yet has not
- * failed. A writer knows whether it counted that try itself. A reader assumes that the job which
- * holds the lock did. */
+ * failed. A writer knows whether it counted that try itself. A reader assumes that, if a job holds
+ * the lock, that job counted it. */
 bool shf_tries_spent(struct shf_store *s, int64_t step, const char *session)
 {
 	int max = s->attempts_max, n = max ? shf_tries_read(s, step, session) : 0;
@@ -92,7 +92,7 @@ bool shf_tries_condemn(struct shf_store *s, int64_t step, const char *session)
 }
 
 /* The step is remembered as counted before the file is written: if the write fails after its
- * rename, the count is there all the same, and must be removed again when this session makes
+ * rename, the count is in the file all the same, and must be removed again when this session makes
  * progress. */
 int shf_tries_add(struct shf_store *s, int64_t step, const char *session,
                   struct sheaf_error *err)
@@ -129,8 +129,8 @@ int shf_name_remove(struct shf_store *s, int dir, const char *name)
 	return rc == -ENOENT ? 0 : rc < 0 ? rc : 1;
 }
 
-/* Goes on after an error, so that as few counts as possible are left: each would count against a
- * step that was loaded well. */
+/* Goes on after an error, so that as few counts as possible are left: each that is left counts
+ * against a step from which this session made progress. */
 int shf_tries_forget(struct shf_store *s, struct sheaf_error *err)
 {
 	int dir, rc = 0, gone = 0, n = s->tried_n;

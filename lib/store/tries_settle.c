@@ -12,7 +12,8 @@
 #include <errno.h>
 #include <string.h>
 
-/* Calls item for each count in .sheaf/tries, until a result is not 0. Returns -ENOMEM or 0. */
+/* Calls item for each count in .sheaf/tries, until a result of item is not 0. Returns 0 or
+ * -ENOMEM. */
 static int each_count(struct shf_store *s,
                       int (*item)(struct shf_store *s, int dir, const char *name, int64_t step,
                                   const char *session, int64_t newest), int64_t newest)
@@ -33,8 +34,8 @@ static int each_count(struct shf_store *s,
 	return rc == -ENOMEM ? rc : 0;
 }
 
-/* Removes the count of a step that is not on disk, if a newer step is on disk: then the step is in
- * no memory either (tries.c). */
+/* Removes the count of a step that is not on disk, if a newer step is on disk: then no agent has
+ * the step in memory either (tries.c). */
 static int clean_one(struct shf_store *s, int dir, const char *name, int64_t step,
                      const char *session, int64_t newest)
 {
