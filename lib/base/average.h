@@ -17,8 +17,8 @@ double shf_average_coef(double coef, int64_t warmup, int64_t n);
 void shf_average(float *e, const void *w, int w_dtype, size_t n, double coef);
 
 /* Returns the i-th implementation in this build, for tests and measurements; NULL after the last.
- * *here: whether this machine can run it. It takes fp32 only and must be called in the default
- * floating-point environment. */
+ * *here: whether this machine can run it. An implementation takes fp32 only and must be called in
+ * the default floating-point environment. */
 typedef void shf_average_path(float *e, const float *w, size_t n, float c, float d);
 shf_average_path *shf_average_way(int i, const char **name, int *here);
 #endif

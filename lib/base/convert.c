@@ -312,7 +312,8 @@ uint8_t shf_f32_to_f8(int dtype, float v)
 	return out;
 }
 
-/* These two pairs matter most for speed; one shift or addition an item is enough for them. */
+/* Converts bf16 to fp32. This pair of types matters most for speed, in both directions; one shift
+ * or addition an item is enough. */
 static void f32_from_bf16(uint8_t *dst, const uint8_t *src, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {

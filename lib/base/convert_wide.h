@@ -11,6 +11,7 @@
 void shf_convert_x8(uint8_t *dst, int dst_dtype, const uint8_t *src, int src_dtype, size_t n);
 void shf_convert_x16(uint8_t *dst, int dst_dtype, const uint8_t *src, int src_dtype, size_t n);
 #endif
-/* Portable, for any two float types of whole bytes. The others must give the same bytes. */
+/* The portable implementation, for any two float types of whole bytes. The vector implementations
+ * must give the same bytes. */
 void shf_convert_each(uint8_t *dst, int dst_dtype, const uint8_t *src, int src_dtype, size_t n);
 #endif

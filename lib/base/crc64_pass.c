@@ -265,7 +265,8 @@ INLINE __m128i settle(struct pass *p, size_t left, V sum, enum how how)
 	return a;
 }
 
-/* Ends a pass: adds the tail that is no whole lane, if there is one, and returns the raw CRC. */
+/* Ends a pass: adds the bytes after the last whole lane, if there are any, and returns the raw
+ * CRC. */
 INLINE uint64_t finish(__m128i a, struct pass p, size_t n, enum how how)
 {
 	return reduce(n % 16 ? tail(a, p, n % 16, how) : a);

@@ -11,9 +11,9 @@
 
 #define MSG_MAX sizeof(((struct sheaf_error *)0)->msg)
 
-/* Returns how many bytes the well-formed, printable UTF-8 character at s has; 0 if there is none. s
- * ends in a NUL. A C1 control (U+0080 .. U+009F) is not printable: terminals obey it like an
- * escape. */
+/* Returns how many bytes the well-formed, printable UTF-8 character at s has; 0 if no such
+ * character begins there. s ends in a NUL. A C1 control (U+0080 .. U+009F) is not printable:
+ * terminals obey it like an escape. */
 static size_t char_bytes(const unsigned char *s)
 {
 	unsigned char low = 0x80, high = 0xbf;

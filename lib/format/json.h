@@ -35,8 +35,8 @@ struct shf_json {
 };
 void shf_json_init(struct shf_json *j, const void *bytes, size_t n);
 void shf_json_release(struct shf_json *j);
-/* Returns the next token, SHF_JSON_END after the whole document, or SHF_JSON_ERROR. After either of
- * the last two, later calls return the same. */
+/* Returns the next token, SHF_JSON_END after the whole document, or SHF_JSON_ERROR. After
+ * SHF_JSON_END or SHF_JSON_ERROR, later calls return it again. */
 enum shf_json_kind shf_json_next(struct shf_json *j);
 /* Returns the text of the last key, string or number, valid until the next token, and sets *n (n
  * may be NULL) to its length. Strings may contain NUL. */

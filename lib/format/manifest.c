@@ -136,8 +136,8 @@ static void add_notes(struct shf_buf *b, const struct shf_manifest *m)
 	shf_buf_adds(b, "}");
 }
 
-/* Writes the averages. The member is optional; the caller leaves it out if there are none. coef is
- * a C hex float in a string, which gives the double exactly. */
+/* Writes the averages. The member is optional: the caller leaves it out if the step has no
+ * averages. coef is a C hex float in a string, which gives the double exactly. */
 static void add_emas(struct shf_buf *b, const struct shf_manifest *m)
 {
 	shf_buf_adds(b, ",\n \"ema\": [");

@@ -353,7 +353,7 @@ static int read_writer(struct decoder *d, void *record, enum shf_json_kind first
 	return read_members(d, record, writer_fields, COUNT(writer_fields));
 }
 
-/* Flags are informative, so unknown ones are ignored. Features that a reader must know are listed
+/* Flags are informative, so unknown flags are ignored. Features that a reader must know are listed
  * in "needs". */
 static int read_flags(struct decoder *d, void *record, enum shf_json_kind first)
 {

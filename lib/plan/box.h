@@ -33,8 +33,8 @@ bool shf_box_equal(const struct shf_box *a, const struct shf_box *b);
 /* Writes the box as "[0:4, 8:16]" to text, which has n bytes; the result is cut to fit and ends in
  * a NUL. Returns text. */
 char *shf_box_print(const struct shf_box *b, char *text, size_t n);
-uint64_t shf_shape_units(const struct shf_shape *s);            /* the caller has excluded
-                                                                 * overflow */
+uint64_t shf_shape_units(const struct shf_shape *s);            /* number of units; the caller has
+                                                                 * excluded overflow */
 /* Sets [*lo, *hi) to the row-major units of the tensor from the first of the box to its last; an
  * empty box: [0, 0). */
 void shf_box_span(const struct shf_shape *s, const struct shf_box *b, uint64_t *lo, uint64_t *hi);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs: a box as the fewest loops over units that are consecutive in the tensor and evenly spaced
- * in memory. A dimension of one index needs no loop; a dimension is joined with the one inside it
- * if a step of it goes exactly where that one ends, in the tensor and in memory. */
+ * in memory. A dimension of one index needs no loop; a dimension is joined with the next inner one
+ * if one step of the outer dimension is exactly as long as all of the inner one, in the tensor and
+ * in memory. */
 #include "box_runs.h"
 #include <assert.h>
 

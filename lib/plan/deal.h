@@ -15,13 +15,13 @@
  *     node the writer is the (t / m)-th of the ranks that hold some of the stretch.
  *   - A mixed stretch of a single page goes to a holder of its first byte, the t-th.
  * Every byte has exactly one source: the writer itself if it holds the byte, else a holder on the
- * writer's node, else any holder; among equals the t-th. So nothing travels between nodes but the
+ * writer's node, else any holder; among equals the t-th. So nothing is sent between nodes but the
  * edges of runs and interleaved rows. Neighbouring stretches of one writer become one segment; the
  * header of the file is a segment of its own.
  *
  * Collecting, as in two-phase I/O: if the stripe has several source nodes and less than
  * SHF_NODE_RUN bytes for each of them, and the caller named a collector, the collector writes all
- * of the stripe. The bytes of the file are the same; more of them travel, and fewer files are
+ * of the stripe. The bytes of the file are the same; more of them are sent, and fewer files are
  * opened.
  *
  * Loading. A block that no rank asks for is not read. Any other block is read by exactly one rank:

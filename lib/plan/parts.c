@@ -3,7 +3,7 @@
  *
  * Pieces are sorted before anything else is done with them, and no result depends on where a set
  * lies in the hash table. So the order in which pieces came cannot change the plan, and all ranks
- * that compute it get the same. */
+ * that compute the plan get the same one. */
 #include "parts.h"
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  * step, or the whole step, is complete.
  *
  * D1. They are written after the publish is durable, from the manifest in the published step, so
- *     none ever names a step that is not there.
+ *     no done file ever names a step that does not exist.
  * D2. Each appears by a rename, complete. The file of the whole step is written only when those of
  *     all its families are durable.
  * D3. Only a regular file is ever replaced, and only if its content differs. */

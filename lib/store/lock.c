@@ -10,9 +10,9 @@
  * closes. If the owner was killed, its text names a process that is proven dead, and the next job
  * replaces the locked file by a new one.
  *
- *   D1  A process that wants the lock first locks .sheaf/door, and keeps it until it has written
- *       its text. So nobody sees the lock of a living process with the text of a dead one, and no
- *       two jobs replace the file at once.
+ *   D1  A process that wants the lock first locks .sheaf/door, and keeps it locked until it has
+ *       written its text. So nobody sees the lock of a living process with the text of a dead
+ *       one, and no two jobs replace the file at once.
  *   D2  A process that holds the lock for long without owning the run (a salvage) adds its own text
  *       behind that of the last owner. The last text in the file names the holder.
  *
@@ -20,7 +20,7 @@
  * once. So if a job is killed while it holds the door, a child that another of its threads forked
  * at that moment keeps all others out until it exits.
  *
- * On a file system without locks neither has an effect, and C7 alone keeps two jobs apart. */
+ * On a file system without locks neither lock has an effect, and C7 alone keeps two jobs apart. */
 #include "lock.h"
 #include "err.h"
 #include "tree.h"
@@ -218,8 +218,8 @@ static int door_open(struct shf_store *s)
 	return rc < 0 && !shf_lock_is_absent(rc) ? rc : 0;
 }
 
-/* Tries once to get both the door and the lock. On success the door stays locked until the text is
- * written (D1). */
+/* Tries once to lock both .sheaf/door and .sheaf/lock. On success the door stays locked until the
+ * text is written (D1). */
 static int try_door(struct shf_store *s)
 {
 	int rc = door_open(s);

@@ -19,7 +19,7 @@ int shf_lock_write(struct shf_store *s, struct sheaf_error *err);
 /* Adds our text behind that of s->prev, to hold the lock without owning the run yet (D2). */
 int shf_lock_visit(struct shf_store *s, struct sheaf_error *err);
 /* Reads who holds the lock, by the last text of its file (D2). session is "" if that text is torn
- * or there is none, which is no error. Returns 0 or -errno. */
+ * or the file has no text, which is no error. Returns 0 or -errno. */
 int shf_lock_holder(struct shf_store *s, struct shf_owner *owner, char session[33]);
 /* C7. Returns 0 if the lock file still names our session, else ELOST. */
 int shf_lock_check(struct shf_store *s, struct sheaf_error *err);

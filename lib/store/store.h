@@ -44,7 +44,8 @@ struct shf_store {
 	bool rewinding;                 /* a rewind failed and its journal is still there */
 	int clear_ms;                   /* how long a call may delete old files while other ranks
 	                                 * wait for it; 0: no limit */
-	bool late;                      /* recovery or the last prune ran out of that time */
+	bool late;                      /* recovery or the last prune did not finish within
+	                                 * clear_ms */
 	atomic_bool no_dir_fsync;       /* the file system cannot sync directories (recorded in the
 	                                 * manifest) */
 	char run[33], session[33];      /* hex digits: the id of the run, and the session of the
@@ -74,9 +75,9 @@ int shf_store_own(struct shf_store *s, const struct shf_sys *sys, const char *pa
 int shf_store_own_as(struct shf_store *s, const struct shf_sys *sys, const char *path, bool create,
                      int wait_ms, int clear_ms, const char *run, struct sheaf_error *err);
 /* The two halves of shf_store_own, between which the caller may look at what the last owner left.
- * After begin, this process holds the lock and the door, and s->prev is read. end writes the text
- * of the lock and makes durable the names by which steps are reached. run: the id for a run without
- * one; NULL draws one. */
+ * After shf_own_begin, this process has .sheaf/lock and .sheaf/door locked, and s->prev is read.
+ * shf_own_end writes the text of the lock, unlocks the door, and makes durable the names by which
+ * steps are reached. run: the id for a run without one; NULL draws one. */
 int shf_own_begin(struct shf_store *s, const struct shf_sys *sys, const char *path, bool create,
                   int wait_ms, struct sheaf_error *err);
 int shf_own_end(struct shf_store *s, const char *run, struct sheaf_error *err);

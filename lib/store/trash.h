@@ -6,7 +6,7 @@
 #include "tree.h"
 
 struct shf_saved {              /* one save of a step; the number may be saved again later */
-	int64_t step;                   /* -1: none */
+	int64_t step;                   /* -1: no step */
 	char session[33];               /* "": any save of this number */
 };
 bool shf_saved_is_same(const struct shf_saved *a, const struct shf_saved *b);

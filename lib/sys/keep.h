@@ -2,10 +2,10 @@
 /* The protocol between an agent and its clients, and the client's side.
  *
  * A request and an answer are a struct shf_keep_msg each. A descriptor of sealed memory comes with
- * PUT and with the answer to GET, one of the run directory with AT. Each request has one answer,
- * except LIST, which has one for each name (rc 1) and then a last one (rc 0), and BYE, which has
- * none. Both sides are processes of one user on one machine, so numbers are in the byte order of
- * the host. */
+ * PUT and with the answer to GET, a descriptor of the run directory with AT. Each request has one
+ * answer, except LIST, which has one for each name (rc 1) and then a last one (rc 0), and BYE,
+ * which has no answer. Both sides are processes of one user on one machine, so numbers are in the
+ * byte order of the host. */
 #ifndef SHF_KEEP_H
 #define SHF_KEEP_H
 #include "sys_keep.h"

@@ -53,7 +53,7 @@ struct shf_ring {
 	bool pin_never;                 /* the kernel cannot change its table while requests are
 	                                 * under way */
 	bool up, refused, asleep, stop; /* the thread was started; no more parts are taken; the
-	                                 * thread sleeps in the kernel; it is to end */
+	                                 * thread sleeps in the kernel; the thread is to end */
 
 	struct io_uring uring;          /* from here on used by the thread alone, but for `wake` and
 	                                 * `thread` */

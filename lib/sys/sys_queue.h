@@ -16,7 +16,7 @@ enum {
 	                                 * off is not used */
 	SHF_IO_RESIZE,                  /* to len bytes; concurrent writes are kept */
 };
-/* Does the operation transfer bytes between memory and the file? */
+/* Returns whether the operation transfers bytes between memory and the file. */
 static inline bool shf_io_moves(int op)
 {
 	return op == SHF_IO_READ || op == SHF_IO_WRITE;
