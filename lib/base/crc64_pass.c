@@ -16,13 +16,17 @@
  * multiplication waits for another. The sum before a short run enters by one more product after all
  * others, so that in a sequence of many short runs only these last steps wait for each other.
  *
- *	V               vector of LANES lanes           ON      target attribute
- *	LOAD STORE      at any address                  STREAM_LINE(to, from)  past the caches
- *	STREAM_ONE(to, v)  a part of a line past the caches
- *	MUL(a, b, i)    of each lane                    SUM(a, b, c)  XOR of three
- *	SPREAD(p)       one lane in memory to all       LAST(v) XOR of all lanes
- *	ZERO            FIRST(w)  the word w, then zeros
- *	ACC             vectors in flight               PATH    the struct defined here */
+ *	V, LANES                type of a vector; how many lanes it has
+ *	ON, PATH                target attribute of functions; name of the struct defined here
+ *	LOAD(p), STORE(p, v)    load and store a vector, at any address
+ *	STREAM_ONE(to, v)       stores a vector past the caches
+ *	STREAM_LINE(to, from)   copies a cache line past the caches
+ *	MUL(a, b, i)            carry-less product, in each lane, of the two words that i selects
+ *	SUM(a, b, c)            XOR of three vectors
+ *	SPREAD(p)               vector with the lane at p in all its lanes
+ *	FIRST(w), ZERO          vector of the word w and then zeros; vector of zeros
+ *	LAST(v)                 XOR of all lanes of v
+ *	ACC                     number of vectors that are folded side by side */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -15,8 +15,8 @@ struct start {
 	uint32_t box;
 };
 
-/* The buffers of one dimension. active is the list of the boxes that cover the present slab; it
- * changes places with next at each step. */
+/* The buffers of one dimension. `active` lists the boxes that cover the present slab. `next` gets
+ * the list for the slab after it; then the two change places. */
 struct level {                          /* borrowed from struct sweep */
 	struct start *starts;
 	int64_t *bounds;

@@ -112,7 +112,8 @@ static int move_aside(struct shf_store *s, int aside, int64_t step, struct sheaf
 	if (dir < 0)
 		return shf_fail_io(err, -dir, "%s", where);
 	rc = shf_manifest_read(s->sys, dir, where, &m, &arena, err);
-	if (rc == SHEAF_ENOENT)         /* ENOENT would mean that there is no such step */
+	if (rc == SHEAF_ENOENT)         /* returned as it is, it would mean that the step does not
+	                                 * exist */
 		rc = shf_fail_io(err, ENOENT, "%s/sheaf.json", where);
 	(void)shf_mark_of(s, step, marked, NULL);
 	if (rc == 0 || rc == SHEAF_ECORRUPT || rc == SHEAF_EFORMAT)

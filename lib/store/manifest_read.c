@@ -59,7 +59,8 @@ int shf_store_manifest(struct shf_store *s, int64_t step, struct shf_manifest *m
 	shf_fd_close(s->sys, &fd);
 	if (rc == 0)
 		rc = shf_manifest_is_of(s, m, step, where, err);
-	else if (rc == SHEAF_ENOENT)    /* ENOENT would mean that there is no such step */
+	else if (rc == SHEAF_ENOENT)    /* returned as it is, it would mean that the step does not
+	                                 * exist */
 		rc = shf_fail(err, SHEAF_EFORMAT, "%s: no manifest, so it is not a step of ours",
 		              where);
 	return rc;
