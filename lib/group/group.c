@@ -7,8 +7,10 @@
  *     agreement that precedes an operation, never between the two.
  * G2  After one failed operation no other is ever called: the group is lost on this rank, and the
  *     others find out by the deadline of their next operation.
- * G3  What all ranks must have is XORed together over zeros. Only shf_to_zero gathers bytes on one
- *     rank; it is for data that few ranks have, one of each node.
+ * G3  Data that all ranks must get is combined by XOR, or by MAX if it is short: each rank
+ *     contributes its own bytes, and zeros where the bytes of others go. Pieces of equal length are
+ *     gathered by an all-gather instead. Only shf_to_zero gathers bytes on one rank; it is for data
+ *     that few ranks have, such as one rank of each node.
  * G4  A group of one rank calls no operation.
  * G5  Each [collective] call of sheaf.h begins with the same operation, that of shf_call_enter. So
  *     ranks that are in different calls find it out before they exchange anything else.
@@ -22,7 +24,7 @@
 #include <string.h>
 #include "err.h"
 
-#define SAME_MAX 64             /* shf_same answers with one bit a value in a uint64_t */
+#define SAME_MAX 64             /* shf_same returns one bit for each value, in a uint64_t */
 #define FAILED UINT64_MAX       /* sent in place of a length by a rank that has failed: no buffer is
                                  * that long */
 
@@ -77,17 +79,17 @@ static int64_t now_ns(const struct shf_team *t)
 }
 
 /* Returns whether an operation that failed after `ms` ms had timed out. The implementation of the
- * group may measure time by another clock than ours, so the last tenth of the time counts as a
- * timeout too. */
+ * group may measure time by another clock than ours, so a failure in the last tenth of the deadline
+ * counts as a timeout too. */
 static bool is_timeout(const struct shf_team *t, int64_t ms)
 {
 	return ms >= t->timeout_ms - t->timeout_ms / 10;
 }
 
 /* Marks the group as lost (G2), because operation `what`, begun at from_ns, returned `code`.
- * Returns SHEAF_ELOST. After a timeout no rank knows which one was missing: err->rank stays -1, and
- * the rank in the sentence is the one that waited. An operation that failed earlier has a reason
- * that only its callback knows. */
+ * Returns SHEAF_ELOST. After a timeout no rank knows which rank was missing: err->rank stays -1,
+ * and the rank in the sentence is the one that waited. Why an operation failed before its deadline,
+ * only its callback knows. */
 static int lose(struct shf_team *t, const char *what, int code, int64_t from_ns,
                 struct sheaf_error *err)
 {
@@ -107,8 +109,8 @@ static int lose(struct shf_team *t, const char *what, int code, int64_t from_ns,
 	return shf_fail(err, SHEAF_ELOST, "rank %d: %s", t->rank, why);
 }
 
-/* Fails `what` on a group that is lost, with the sentence of the operation that lost it: callers
- * often drop the error of that one. */
+/* Fails operation `what`, because the group is lost. The message repeats the sentence of the
+ * operation that failed first, because callers often drop the error that had it. */
 static int group_refuse(struct shf_team *t, const char *what, struct sheaf_error *err)
 {
 	return shf_fail(err, SHEAF_ELOST, "rank %d: %s: the group was lost in an earlier "
@@ -204,8 +206,8 @@ static void verdict_fill(struct verdict *v, const struct shf_team *t, int rc,
 	memcpy(v->msg, err->msg, strnlen(err->msg, sizeof(err->msg) - 1));
 }
 
-/* Writes a received verdict to *err, which may be NULL, and returns its code. A verdict without a
- * code, of which no sender can be right, is EBUG. */
+/* Writes a received verdict to *err, which may be NULL, and returns its code. No sender writes a
+ * verdict without a valid code and rank, so such a verdict is EBUG. */
 static int verdict_read(const struct verdict *v, const struct shf_team *t, struct sheaf_error *err)
 {
 	if (v->code == 0 || v->code > 1000 || v->rank >= (uint64_t)t->ranks)
@@ -229,7 +231,7 @@ static uint64_t claim(const struct shf_team *t, int rc)
 }
 
 /* Sends the error of the lowest rank that failed to all ranks, and returns its code on all. `first`
- * is the largest claim. */
+ * is the largest claim of all ranks (see claim). */
 static int tell_failure(struct shf_team *t, uint64_t first, int rc, struct sheaf_error *err)
 {
 	union {
@@ -254,8 +256,8 @@ static int code_of(int rc, struct sheaf_error *err)
 	return rc <= 0 ? rc : shf_fail(err, SHEAF_EBUG, "agreement on %d, which is no code", rc);
 }
 
-#define STACK_WORDS 512         /* operations of at most this many words use the stack: no malloc to
-                                 * agree on */
+#define STACK_WORDS 512         /* operations of at most this many words use the stack, so there is
+                                 * no allocation on whose success the ranks must agree */
 
 int shf_agree_max(struct shf_team *t, int rc, uint64_t *x, size_t n, struct sheaf_error *err)
 {
@@ -294,7 +296,8 @@ int shf_agree(struct shf_team *t, int rc, struct sheaf_error *err)
 #define HANDLE_BITS 32
 #define CALL_WORDS (1 + 2 * (1 + SHF_CALL_ARGS))
 
-/* Returns the name of the call in a key. A key may come from a newer sheaf on another rank. */
+/* Returns the name of the call in a key. The key may come from a newer sheaf on another rank, and
+ * be of a call that has no name here. */
 static const char *call_name(uint64_t key)
 {
 	static const char *const names[] = {
@@ -315,8 +318,8 @@ static const char *call_name(uint64_t key)
 	return call < sizeof(names) / sizeof(names[0]) ? names[call] : "no call of this sheaf";
 }
 
-/* Call, handle and rank in one number, the call in its highest bits. So if ranks are in different
- * calls, the largest and the smallest key name two of these calls and a rank in each. */
+/* Returns call, handle and rank in one number, the call in its highest bits. So if ranks are in
+ * different calls, the largest and the smallest key name two of these calls, and a rank in each. */
 static uint64_t call_key(const struct shf_team *t, const struct shf_call *call)
 {
 	return (uint64_t)call->kind << (HANDLE_BITS + RANK_BITS) |
@@ -385,7 +388,7 @@ static size_t words_for(size_t n)
 }
 
 /* Broadcasts n bytes, more than one operation can carry beside a verdict. All ranks first agree
- * that they have memory; then the words are XORed over the zeros of the others. */
+ * that they have memory; then the words of rank 0 are XORed with zeros from all other ranks. */
 static int bcast_long(struct shf_team *t, int rc, void *bytes, size_t n, struct sheaf_error *err)
 {
 	size_t words = words_for(n); /* the same on all ranks, as n is */
@@ -466,7 +469,7 @@ int shf_bcast_buf(struct shf_team *t, int rc, struct shf_buf *b, struct sheaf_er
 	rc = shf_bcast(t, rc, &n, sizeof(n), err);
 	if (rc != 0 || t->ranks == 1)
 		return rc;
-	/* Rank 0 sends a copy as well: a failed operation must not spoil the caller's bytes. */
+	/* Rank 0, too, works on a copy: a failed operation must not spoil the caller's bytes. */
 	if (n > SIZE_MAX)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for a broadcast of %llu bytes",
 		              (unsigned long long)n);
@@ -485,8 +488,8 @@ out:
 	return rc;
 }
 
-/* Returns the claim of the lowest rank that sent FAILED instead of a length; 0: none did. rc: the
- * result on this rank. */
+/* Returns the claim of the lowest rank that sent FAILED instead of a length, or 0 if no rank did.
+ * rc: the result on this rank. */
 static uint64_t lens_claim(const struct shf_team *t, int rc)
 {
 	for (int r = 0; r < t->ranks; r++)
@@ -543,8 +546,8 @@ static int exchange_lens(struct shf_team *t, int rc, const size_t *out_bytes,
 	return first == 0 ? 0 : tell_failure(t, first, rc, err);
 }
 
-/* Makes an exchange. x: n words that are set to their maximum over all ranks by the agreement that
- * all have memory. */
+/* Does what shf_exchange_packed does. The agreement that all ranks have memory also sets each of
+ * the n words x to its maximum over all ranks. */
 static int exchange_with(struct shf_team *t, int rc, const void *out, const size_t *out_bytes,
                          struct shf_buf *in, size_t *in_bytes, uint64_t *x, size_t n,
                          struct sheaf_error *err)
@@ -664,8 +667,8 @@ int shf_exchange(struct shf_team *t, int rc, const struct shf_buf *out, struct s
 }
 
 /* Gathers the bytes of all ranks into fresh, whose length is their sum. Equal lengths take one
- * all-gather. Unequal ones are XORed over zeros, which moves each byte twice, but neither pads to
- * the longest nor sends a copy per rank. */
+ * all-gather. Bytes of unequal lengths are combined by XOR with zeros from the other ranks: this
+ * moves each byte twice, but neither pads all to the longest length nor sends each rank a copy. */
 static int gather_bytes(struct shf_team *t, const struct shf_buf *mine, struct shf_buf *fresh,
                         struct sheaf_error *err)
 {

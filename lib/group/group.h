@@ -4,11 +4,11 @@
  * Every function here is [collective] unless it says otherwise and returns a sheaf code. After the
  * first failed operation the group is lost: every later call returns SHEAF_ELOST at once.
  *
- * Many functions take an argument rc. It is how a step that can fail on one rank alone is made
- * safe: the caller does the work, keeps its result in rc, and makes no other collective call before
- * this one. The function sends rc together with its first operation, as shf_agree does, and returns
- * the same code on all ranks, so all ranks take the same branch. Where rc is not 0 the other
- * arguments need not be valid. */
+ * Many functions take an argument rc. It makes a step safe that can fail on one rank alone: the
+ * caller does the work, keeps its result in rc, and makes no other collective call before this one.
+ * The function sends rc together with its first operation, as shf_agree does, and returns the same
+ * code on all ranks, so all ranks take the same branch. Where rc is not 0 the other arguments need
+ * not be valid. */
 #ifndef SHF_GROUP_H
 #define SHF_GROUP_H
 #include <stdbool.h>
@@ -17,7 +17,7 @@
 
 struct sheaf_group {
 	struct sheaf_group_ops ops;
-	uint64_t pid;           /* of the process that created the group; 0: the group of one */
+	uint64_t pid;           /* process that created the group; 0 in the group of one rank */
 	int refs;               /* references: one until sheaf_group_free, and one for each run or
 	                         * step that uses the group */
 	uint64_t met;           /* calls entered by all ranks so far (shf_call_enter) */
@@ -31,7 +31,7 @@ struct sheaf_group {
 	char why[200];          /* if lost: the sentence that says which operation failed and how */
 	bool dropped;           /* sheaf_group_free was called */
 };
-/* Creates a group with a copy of *ops. pid is stored in the member above. Returns 0 or
+/* Creates a group with a copy of *ops. pid becomes the member of that name. Returns 0 or
  * SHEAF_ENOMEM; on an error ops->free is not called. [local] */
 int shf_group_new(struct sheaf_group **group, const struct sheaf_group_ops *ops, uint64_t pid);
 /* Creates the group of one rank. Returns 0 or SHEAF_ENOMEM. [local] */
@@ -48,9 +48,9 @@ struct shf_team {               /* a group as one run or step uses it */
 	void *mono_arg;
 };
 
-/* These two run the caller's operations of the same names (struct sheaf_group_ops), with the
- * deadline of the team. They do not agree on an error first. bytes and n must be the same on all
- * ranks. */
+/* shf_allgather and shf_allreduce run the caller's operations of the same names (struct
+ * sheaf_group_ops), with the deadline of the team. They do not agree on an error first. bytes and n
+ * must be the same on all ranks. */
 int shf_allgather(struct shf_team *t, const void *mine, void *all, size_t bytes,
                   struct sheaf_error *err);
 int shf_allreduce(struct shf_team *t, uint64_t *x, size_t n, int op, struct sheaf_error *err);
@@ -72,14 +72,14 @@ enum shf_call_kind {
 #define SHF_CALL_ARGS 12
 struct shf_call {
 	enum shf_call_kind kind;
-	uint64_t handle;                /* number of the collective call that created the handle; 0:
-	                                 * the call has none */
+	uint64_t handle;                /* number of the collective call that created the call's
+	                                 * handle; 0: the call has no handle */
 	uint64_t x[SHF_CALL_ARGS];      /* arguments that shf_call_enter compares between ranks */
 	uint64_t number;                /* out: number of this call; a handle that the call creates
 	                                 * is identified by it */
 	uint64_t same, lo[SHF_CALL_ARGS], hi[SHF_CALL_ARGS];    /* out: see shf_same */
 };
-/* Returns whether argument i differs between ranks. The call must have been entered. */
+/* Returns whether argument i differs between ranks, as shf_call_enter found. */
 static inline bool shf_call_differs(const struct shf_call *call, unsigned i)
 {
 	return call->lo[i] != call->hi[i];
@@ -114,10 +114,11 @@ int shf_exchange_max(struct shf_team *t, int rc, const struct shf_buf *out, stru
  * out_bytes[0] bytes go to rank 0, the next out_bytes[1] to rank 1, and so on. */
 int shf_exchange_packed(struct shf_team *t, int rc, const void *out, const size_t *out_bytes,
                         struct shf_buf *in, size_t *in_bytes, struct sheaf_error *err);
-/* Does the same in two operations, where this rank knows from before that at most `expect` bytes
- * come to it: the caller has made room for them, so ranks need not agree on memory. If more come,
- * another rank has announced a wrong number; then this rank leaves the group with EBUG, and the
- * others get ELOST at their deadline. */
+/* Does what shf_exchange_packed does, in two operations. This rank must know before the call that
+ * at most `expect` bytes will come to it: memory for them is allocated before the lengths are
+ * exchanged, so the ranks need no agreement on memory. If more come, another rank has announced a
+ * wrong number; then this rank leaves the group with EBUG, and the others get ELOST at their
+ * deadline. */
 int shf_exchange_known(struct shf_team *t, int rc, const void *out, const size_t *out_bytes,
                        uint64_t expect, struct shf_buf *in, size_t *in_bytes,
                        struct sheaf_error *err);
@@ -130,7 +131,7 @@ int shf_to_zero(struct shf_team *t, int rc, const struct shf_buf *mine, struct s
 int shf_alltoallv(struct shf_team *t, const void *out, const size_t *out_bytes, void *in,
                   const size_t *in_bytes, struct sheaf_error *err);
 /* Gathers the buffers of all ranks on every rank, packed in rank order. Their lengths may differ;
- * all_bytes, if not NULL, gets the length of each rank's. */
+ * all_bytes[r], unless all_bytes is NULL, becomes the length of rank r's buffer. */
 int shf_allgatherv(struct shf_team *t, int rc, const struct shf_buf *mine, struct shf_buf *all,
                    size_t *all_bytes, struct sheaf_error *err);
 /* Compares x[0..n) over all ranks, n at most 64. Bit i of *same is set if x[i] is the same on all.

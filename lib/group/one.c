@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The group of one rank, which a NULL group in sheaf.h stands for. group.c never calls the
- * operations of a group with one rank, but the table is complete, so that code which calls them
- * without that knowledge works. */
+ * operations of a group with one rank, but the table is complete, so that other code may call
+ * them. */
 #include "group.h"
 
 #include <string.h>
 
-/* With one rank an operation copies the caller's bytes to itself. The buffers may be the same,
- * hence memmove(). */
+/* With one rank, an all-gather copies the rank's own bytes. `mine` and `all` may be the same
+ * buffer, hence memmove(). */
 static int one_allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms)
 {
 	(void)arg;

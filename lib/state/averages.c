@@ -94,8 +94,8 @@ static int add_one(struct sheaf_state *state, struct shf_ema *e, uint32_t source
 	return 0;
 }
 
-/* Adds slices for all sources. The loop itself adds slices, so it stops at n, their number
- * before. Sources are added in ascending order, because shf_emas_update() searches them by halves.
+/* Adds slices for all sources. The loop itself adds slices, so it stops at n, their number before.
+ * Sources are added in ascending order, because shf_emas_update() finds them by binary search.
  * Averages and streams are not averaged. */
 static int add_all(struct sheaf_state *state, struct shf_ema *e, struct sheaf_error *err)
 {
@@ -191,8 +191,9 @@ int shf_state_ema(struct sheaf_state *state, const char *family, const struct sh
 	return shf_state_stick(state, average_take(state, family, ema, &err), &err);
 }
 
-/* Mark 0: this rank has no averages k; 1: it has averages k, but no slice of their family; 2: it
- * has some slices. The maximum over all ranks is 1 only if no rank has a slice. */
+/* marks[k] is 0 if this rank has no averages k; 1 if it has them, but no slice to average in them;
+ * 2 if it has such a slice. So the maximum over all ranks is 1 only if no rank has a slice to
+ * average. */
 void shf_emas_mark(const struct sheaf_state *state, uint64_t marks[SHF_EMAS_MAX])
 {
 	for (size_t k = 0; k < SHF_EMAS_MAX; k++)
@@ -216,7 +217,7 @@ int shf_emas_check(const struct sheaf_state *state, const uint64_t marks[SHF_EMA
 /* ---- their memory ---- */
 
 /* Allocates the averages of those sources that have memory, and leaves those that are allocated
- * already. Slices that can only be planned with get none. */
+ * already. Slices without memory, which serve only for planning, get no averages. */
 int shf_emas_ready(struct sheaf_state *state, struct sheaf_error *err)
 {
 	for (size_t k = 0; state && state->rc == 0 && k < state->emas_n; k++)
@@ -238,9 +239,9 @@ int shf_emas_ready(struct sheaf_state *state, struct sheaf_error *err)
 
 /* ---- updates ---- */
 
-/* Returns whether these averages already include this step. A state that is saved to two runs is
- * the same step in both, and counts once. A step that was loaded from one run is not the step of
- * the same number that is trained later for another run. */
+/* Returns whether these averages already include this step. If a state is saved to two runs, it is
+ * the same step in both, and is averaged once. A step that was loaded from one run is not the step
+ * of the same number that is trained later for another run. */
 static bool is_again(const struct shf_ema *e, const char *run, int64_t step)
 {
 	return e->last == step && (!e->last_of[0] || strcmp(e->last_of, run) == 0);

@@ -6,9 +6,9 @@
  * exactly the weights that it contains. An update is made even if no image is free, and is not
  * undone if the save fails.
  *
- * E1. Each step updates an item once: after the saves before have copied the old value, and before
- *     this save copies the new value or opens the gate of the weights it is made from, since the
- *     caller may change these afterwards.
+ * E1. Each step updates an item once: after earlier saves have copied its old value, and before
+ *     this save copies its new value or opens the gate of the weights that it is computed from,
+ *     since the caller may change these once the gate is open.
  * E2. Two saves never update averages of one state at the same time: sheaf_save_begin and
  *     sheaf_state_average first finish the updates that earlier saves have left. */
 #ifndef SHF_AVERAGES_H
@@ -20,27 +20,29 @@
 struct sheaf_run;
 struct sheaf_save;
 struct shf_ema {
-	const char *name, *of;          /* their family, and the family averaged, NULL: as in
-	                                 * sheaf_state_ema; in the state's arena */
-	double coef, loss_max;          /* as in struct sheaf_ema; so are the next two */
+	const char *name, *of;          /* name: family of the averages; of: family that they
+	                                 * average, NULL: the slices that sheaf_state_ema chooses.
+	                                 * Both in the state's arena */
+	double coef, loss_max;          /* as in struct sheaf_ema, like interval and warmup below */
 	int64_t interval, warmup;
 	size_t first, n;                /* slices [first, first + n) of the state hold the
 	                                 * averages */
-	uint32_t *source;               /* owned; n: the slice that each averages; ascending */
-	bool *anew;                     /* owned; n: a load did not fill this slice, so it is a copy
-	                                 * of its weights until a step counts */
+	uint32_t *source;               /* owned; source[i]: the slice that is averaged in slice
+	                                 * first + i; ascending */
+	bool *anew;                     /* owned; anew[i]: a load did not fill slice first + i, so
+	                                 * it stays a copy of its weights until a step counts */
 	int64_t updates, last;          /* number of steps that counted so far; last step that
 	                                 * changed the averages, -1: none */
 	char last_of[33];               /* run id of step `last` if it was loaded; "": this process
 	                                 * made it, and may save it to any run */
 	bool begun;                     /* the memory holds averages, except slices in anew */
 };
-/* As sheaf_state_ema in sheaf.h. [local] */
+/* Does what sheaf.h says of sheaf_state_ema. [local] */
 int  shf_state_ema(struct sheaf_state *state, const char *family, const struct sheaf_ema *ema);
 /* A rank may have no slice of a family that is averaged, because other ranks hold those layers or
  * experts. A family that no rank has is a mistake. So each rank marks the families it has, the
- * caller reduces the marks by MAX over all ranks, and the check returns EINVAL on all of them.
- * [local] */
+ * caller reduces the marks by MAX over all ranks, and shf_emas_check then returns EINVAL on all
+ * ranks. [local] */
 void shf_emas_mark(const struct sheaf_state *state, uint64_t marks[SHF_EMAS_MAX]);
 int  shf_emas_check(const struct sheaf_state *state, const uint64_t marks[SHF_EMAS_MAX],
                     struct sheaf_error *err);
@@ -54,10 +56,11 @@ struct shf_fresh {              /* what one step does to one struct shf_ema */
 };
 /* The part of one source slice whose averages are still to be updated for this step. */
 struct shf_due {
-	size_t slice;                   /* the source */
+	size_t slice;                   /* the source slice: the weights */
 	int64_t at, hi;                 /* units [at, hi) are still to be updated */
-	uint8_t made, first;            /* bit k for emas[k] of the state. made: this step updates
-	                                 * it; first: it is set to a copy of the weights */
+	uint8_t made, first;            /* bit k stands for emas[k] of the state. made: this step
+	                                 * updates these averages; first: it sets them to a copy of
+	                                 * the weights */
 };
 _Static_assert(SHF_EMAS_MAX <= 8, "a bit for each");
 /* Computes into fresh[k] what a save of this step, with this loss, to that run does to emas[k] of
@@ -65,15 +68,15 @@ _Static_assert(SHF_EMAS_MAX <= 8, "a bit for each");
  * ranks. [local] */
 void shf_emas_due(const struct sheaf_state *state, const char *run, int64_t step, double loss,
                   struct shf_fresh *fresh);
-/* Lists the units to update: (*out)[s] for each slice s of the state, `made` 0 where slice s is
- * not averaged. *out is NULL if the step changes no averages. The caller frees it. ENOMEM.
- * [local] */
+/* Lists the units to update: (*out)[s] describes those of the averages of slice s. Its `made` is 0
+ * if the step updates no averages of slice s. *out is NULL if the step changes no averages. The
+ * caller frees it. ENOMEM. [local] */
 int  shf_emas_windows(const struct sheaf_state *state, const struct shf_fresh *fresh,
                       struct shf_due **out, struct sheaf_error *err);
 /* Returns whether the step changes the memory of these averages. [local] */
 bool shf_ema_changes(const struct shf_ema *e, const struct shf_fresh *f);
-/* Counts the step in the averages, once all ranks have agreed to save it or to average it. Call
- * shf_averages_settle (save_averages.h) before (E2). [local] */
+/* Counts the step in the averages. Call it when all ranks have agreed to save the step or to
+ * average it. Call shf_averages_settle (save_averages.h) before (E2). [local] */
 void shf_emas_count(struct sheaf_state *state, int64_t step, const struct shf_fresh *fresh);
 /* Returns the slice whose units must be updated first (due, from shf_emas_windows, or NULL) before
  * the same units of `slice` are copied: for averages that the step updates it is the slice of their
@@ -83,12 +86,12 @@ size_t shf_emas_before(const struct sheaf_state *state, const struct shf_due *du
  * due->at. [any thread, but one at a time] */
 void shf_emas_update(const struct sheaf_state *state, const struct shf_fresh *fresh,
                      struct shf_due *due, int64_t to);
-/* As sheaf_state_average in sheaf.h. [collective] */
+/* Does what sheaf.h says of sheaf_state_average. [collective] */
 int  shf_state_average(struct sheaf_state *state, struct sheaf_run *run, int64_t step, double loss,
                        struct sheaf_error *err);
 /* Returns the slice that is averaged in `slice`, which must be a slice of averages. */
 uint32_t shf_ema_source(const struct sheaf_state *state, size_t slice);
-/* Call it after a load has filled the state from a step with that manifest. filled[k]: some rank
+/* Call it after a load has filled the state from a step with manifest m. filled[k]: some rank
  * loaded a slice of emas[k]. Averages that were not filled start again from the weights. Where some
  * slices were filled, the caller sets `anew` of the others. [local] */
 void shf_emas_loaded(struct sheaf_state *state, const struct shf_manifest *m,

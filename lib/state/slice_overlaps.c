@@ -5,7 +5,8 @@
 #include "overlap.h"
 #include "state.h"
 
-struct range {                  /* addresses [lo, hi) of a slice; empty: it has no memory */
+struct range {                  /* addresses [lo, hi) of a slice; empty if it has no memory that
+                                 * others can share */
 	uint64_t lo, hi;
 	uint32_t slice;
 };
@@ -56,9 +57,9 @@ static size_t sort_ranges(const struct sheaf_state *state, struct range *ranges)
 }
 
 /* Walks n ranges sorted by where they begin. A range that begins before an earlier one ends is
- * inserted into that one's ring in `next`. `end` is the greatest end so far, since an earlier
- * range may reach over several later ones. A slice is inserted after `first`, the first slice of
- * the ring, so the ring is closed at any time. Returns whether any two ranges overlap. */
+ * inserted, in `next`, into the ring of that earlier range. `end` is the greatest end so far, since
+ * an earlier range may reach over several later ones. A slice is inserted after `first`, the first
+ * slice of the ring, so the ring is closed at any time. Returns whether any two ranges overlap. */
 static bool link_ranges(const struct range *ranges, size_t n, uint32_t *next)
 {
 	uint64_t end = 0;

@@ -9,7 +9,7 @@
 /* Returns whether two slices share memory. [local] */
 bool shf_slices_overlap(const struct shf_slice *a, const struct shf_slice *b);
 /* Finds which slices overlap, directly or through others, and links each set of them in a ring:
- * (*next)[s] is the slice after s in its ring; a slice that overlaps with none is its own next.
+ * (*next)[s] is the slice after s in its ring; a slice that overlaps with no other is its own next.
  * *next is NULL if no two slices overlap. The state owns the array; it is valid until a slice is
  * added or moved. Averages, whose memory the state allocates, overlap with nothing. ENOMEM.
  * [local] */

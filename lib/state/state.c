@@ -25,9 +25,9 @@ char *shf_shape_print(const struct shf_shape *s, char *text, size_t n)
 	return text;
 }
 
-/* Counts items; false: too many. A zero dimension makes the count 0, before the others are
- * multiplied: their product may overflow without harm then. The bound leaves room for the largest
- * unit of 8 bytes in 63 bits. */
+/* Counts the items. Returns false if there are too many, or a dimension is negative. If a dimension
+ * is 0 the count is 0, and the others are not multiplied, because their product might overflow. The
+ * bound keeps the size in bytes within 63 bits for items of up to 8 bytes. */
 static bool count_items(const struct shf_shape *s, uint64_t *items)
 {
 	bool zero = false;
@@ -499,8 +499,8 @@ static bool is_too_early(struct sheaf_state *state, size_t slice)
 	return early;
 }
 
-/* Writes the error for the first slice that must be moved again. unmoved_n > 0, so there is
- * one. Returns EINVAL. */
+/* Writes the error for the first slice that must be moved again. The caller has found unmoved_n >
+ * 0, so such a slice exists. Returns EINVAL. */
 static int unmoved_fail(const struct sheaf_state *state, struct sheaf_error *err)
 {
 	for (size_t i = 0; always(i < state->n); i++) {

@@ -11,7 +11,7 @@
 #include "err.h"
 #include "mem.h"
 
-/* A stream of opaque bytes of one rank (sheaf_state_rank_bytes): this slice is the bytes of rank
+/* A stream of opaque bytes (sheaf_state_rank_bytes): the slice has the bytes of one rank, number
  * `rank` of `ranks`. `stream` is NULL in all other slices. */
 struct shf_stream {
 	const char *stream, *rule;      /* in the state's arena; rule: strict, drop or modulo */
@@ -27,7 +27,8 @@ struct shf_slice {              /* members that planning reads come first: see h
 	uint32_t flags;                 /* SHEAF_FLAT and so on */
 	uint32_t mem_unit;              /* bytes of a unit in memory; mem.unit: on disk */
 	bool empty;                     /* the slice has no items */
-	bool owned;                     /* the state allocates its memory: averages */
+	bool owned;                     /* the slice holds averages, and the state owns its
+	                                 * memory */
 	bool unmoved;                   /* the last sheaf_state_move was refused, as a lazy save
 	                                 * still read the memory; the caller must repeat it */
 	struct shf_mem mem;             /* base points to unit mem.lo; NULL: no memory yet */
@@ -46,15 +47,16 @@ struct shf_families {
 /* All that a state and a load know of a lazy save: it still reads the memory of some slices. */
 struct shf_reader {
 	struct shf_reader *next;        /* in the state's list */
-	int64_t step;                   /* that the save writes; for error messages */
-	/* Returns whether the save will still read the memory of that slice; with
-	 * SHF_EVERY_SLICE, of any slice. [any thread] */
+	int64_t step;                   /* step that the save writes; for error messages */
+	/* Returns whether the save will still read the memory of that slice. SHF_EVERY_SLICE asks
+	 * whether it will read any slice. [any thread] */
 	bool (*reads)(struct shf_reader *reader, size_t slice);
 };
 /* All slices of a rank. The state is freed with its last reference. A plan or a table computed
  * from the slices notes `version` or `places`, and is computed again when that has changed. */
 struct sheaf_state {
-	int refs;                       /* one for the caller's handle, one for each save */
+	int refs;                       /* references: one for the caller's handle, one for each
+	                                 * save */
 	struct shf_arena arena;
 	struct shf_families families;
 	struct shf_slice *slices;       /* owned */
@@ -64,15 +66,16 @@ struct sheaf_state {
 	bool fixed;                     /* a save has begun: slices can no longer be added */
 	int rc;                         /* first failure of a [local] call; the next collective
 	                                 * call returns it on all ranks */
-	struct sheaf_error err;         /* of rc */
+	struct sheaf_error err;         /* the error that belongs to rc */
 	uint64_t version;               /* counts adds; a plan is valid for one version */
 	size_t unmoved_n;               /* slices with `unmoved` set */
 	uint64_t places;                /* counts adds and moves */
 	uint32_t *overlaps;             /* owned; cached result of shf_overlaps_find */
 	uint64_t overlaps_of;           /* `places` when it was computed; 0: not computed yet */
 	struct shf_ema *emas;           /* owned; room for SHF_EMAS_MAX */
-	size_t emas_n, emas_checked;    /* all ranks have agreed that of each of the first
-	                                 * emas_checked averages some rank has a slice */
+	size_t emas_n, emas_checked;    /* emas_n: number of emas; emas_checked: for this many, from
+	                                 * the first on, all ranks have agreed that some rank has a
+	                                 * slice to average */
 	struct shf_reader *readers;     /* borrowed; a save removes its reader when it has copied */
 	void *plan;                     /* the save's plan for this state, made by the engine */
 	void (*plan_free)(void *plan);  /* frees it with the state */
@@ -91,18 +94,20 @@ bool shf_units_of(struct shf_shape *units, uint32_t *unit, int dtype,
 char *shf_shape_print(const struct shf_shape *s, char *text, size_t n);
 
 struct sheaf_state *shf_state_new(void);
-/* Adds a slice and returns its number, or a code, which sticks to the state. [local] */
+/* Adds a slice and returns its number, or the code of an error, which sticks to the state
+ * (shf_state_stick). [local] */
 int  shf_state_add(struct sheaf_state *state, const struct sheaf_slice *slice);
-/* The same, but a failure does not stick; the caller may call shf_state_stick. [local] */
+/* Does what shf_state_add does, but an error does not stick; the caller may call shf_state_stick.
+ * [local] */
 int  shf_state_take(struct sheaf_state *state, const struct sheaf_slice *slice,
                     struct sheaf_error *err);
 /* Keeps the first failure of a [local] call in the state: the next collective call returns it on
  * all ranks. Returns rc. */
 int  shf_state_stick(struct sheaf_state *state, int rc, const struct sheaf_error *err);
-/* As sheaf_state_rank_bytes in sheaf.h. [local] */
+/* Does what sheaf.h says of sheaf_state_rank_bytes. [local] */
 int  shf_state_stream(struct sheaf_state *state, const char *stream, const char *rule,
                       int32_t rank, int32_t ranks, void *data, size_t bytes);
-/* As sheaf_state_move in sheaf.h. [local] */
+/* Does what sheaf.h says of sheaf_state_move. [local] */
 int  shf_state_move(struct sheaf_state *state, int slice, void *data);
 /* Checks that a save or load of the state may begin. Returns the code that sticks to the state, or
  * EINVAL if a slice must be moved again or, with `memory` set, has items but no memory. [local] */
