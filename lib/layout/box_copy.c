@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Copies boxes between memory and file order, and computes the sums of what it copies.
  *
- * A box is walked as runs in the tensor's order, and each run is read once: copied and summed
- * in the same pass, because a second pass over the memory would double the cost. The raw CRC is
- * linear (doc/format.md, section 8), so the sum of a box is computed by Horner's rule: as far
- * as this box is concerned, zeros lie between two of its runs, so the sum so far is shifted by
- * the gap and the next run continues it. Where a block of the file ends, the sum is added to
- * the block's and to the tensor's, and starts at 0 again. Ranks that hold other boxes of the
- * block add theirs by XOR, in any order.
+ * A box is walked as runs in the tensor's order, and each run is read once: copied and summed in
+ * the same pass, because a second pass over the memory would double the cost. The raw CRC is linear
+ * (doc/format.md, section 8), so the sum of a box is computed by Horner's rule: as far as this box
+ * is concerned, zeros lie between two of its runs, so the sum so far is shifted by the gap and the
+ * next run continues it. Where a block of the file ends, the sum is added to the sum of the block
+ * and to that of the tensor, and starts at 0 again. Ranks that hold other boxes of the block add
+ * their sums by XOR, in any order.
  *
  * Shifting by a gap takes time in the logarithm of its length, so equal gaps share a
  * precomputed factor as soon as there are enough of them to pay for it. */
@@ -57,8 +57,8 @@ struct horner {
 };
 #define GAPS_WORTH_A_TABLE 16
 
-/* Without blocks to add to, `stop` is beyond every tensor: one chain then runs over the whole
- * box, and only the digest is computed. With blocks, a stop of 0 makes the first run find its
+/* Without blocks to add to, `stop` is beyond every tensor: one chain then runs over the whole box,
+ * and only the digest is computed. If there are blocks, `stop` is 0, so the first run looks for its
  * block. */
 static void horner_init(struct horner *h, const struct shf_lt_tensor *t, struct shf_sums_to *to)
 {
@@ -89,10 +89,10 @@ static void block_sum_add(struct shf_sums_to *to, uint64_t block, uint64_t sum)
 	atomic_fetch_xor_explicit(&to->parts[block - to->first_block], sum, memory_order_relaxed);
 }
 
-/* Ends a chain: the block is over, or the box. A block's sum counts as at the end of the block,
- * so it is shifted by the bytes that follow the last run there. The tensor's sum is carried on
- * as at `all_end` and shifted to the end of the tensor once, in horner_end(). A sum of 0 adds
- * nothing, and before the first run there is no block that it could be of. */
+/* Ends a chain, because the block or the box ends. A block's sum counts as at the end of the block,
+ * so it is shifted by the bytes that follow the last run there. The tensor's sum is carried on as
+ * at `all_end` and shifted to the end of the tensor once, in horner_end(). A sum of 0 adds nothing,
+ * and before the first run there is no block to which it could belong. */
 static void horner_flush(struct horner *h)
 {
 	if (h->sum && h->to->parts) {
@@ -120,8 +120,8 @@ static void horner_end(struct horner *h)
  * bytes may be added before the next call, which is where the block ends.
  *
  * A new block starts at 0, and 0 shifted is 0, so only a gap inside a block costs anything. The
- * factor for a gap is computed when the same gap has come GAPS_WORTH_A_TABLE times in a row, and
- * is kept until another gap has. */
+ * factor for a gap is computed when the same gap has come GAPS_WORTH_A_TABLE times in a row, and is
+ * kept until another gap has come as often. */
 static size_t horner_at(struct horner *h, uint64_t at, size_t n)
 {
 	uint64_t gap = at - h->end;
@@ -253,7 +253,7 @@ struct walk {
 	struct shf_runs runs;
 	struct shf_rows rows;           /* the current group */
 	uint8_t *packed;                /* where the next row goes if the place is packed */
-	struct shf_place_at place;      /* data NULL: only sums are wanted, file order is nowhere */
+	struct shf_place_at place;      /* data NULL: only sums are wanted, no bytes are stored */
 };
 
 static void row_walk_init(struct walk *w, const struct shf_lt_tensor *t, const struct shf_mem *m,
@@ -608,8 +608,9 @@ bool shf_copy_check(const struct shf_lt_tensor *t, const struct shf_slice *s,
 	return true;
 }
 
-/* Copies from file order to packed bytes, or back. The box is seen as a slice of memory that is
- * laid out like the file, so the walk gives runs that are dense on both sides. */
+/* Copies from file order to packed bytes, or with pack false from packed bytes to file order. The
+ * box is treated as a slice of memory that is laid out like the file, so the walk gives runs that
+ * are dense on both sides. */
 static void between(const struct shf_lt_tensor *t, const struct shf_box *box,
                     struct shf_place_at place, uint8_t *packed, bool pack,
                     struct shf_sums_to *sums)

@@ -24,8 +24,10 @@ struct shf_place_at shf_place_in(uint8_t *image, uint64_t image_at, uint64_t seg
 struct shf_sums_to {
 	uint64_t digest;                /* sum of the tensor's bytes copied so far */
 	_Atomic uint64_t *parts;        /* sums by block of the file; NULL: not wanted. Borrowed;
-	                                 * other threads and ranks of the node add to the same */
-	uint64_t first_block;           /* number in the file of the block that parts[0] is of */
+	                                 * other threads and ranks of the node add to the same
+	                                 * sums */
+	uint64_t first_block;           /* number, within the file, of the block whose sum is
+	                                 * parts[0] */
 	uint64_t file_bytes;            /* size of the file, where its last block ends */
 	bool past;                      /* use non-temporal stores for long runs */
 	bool unsummed;                  /* only copy; compute no checksums */

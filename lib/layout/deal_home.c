@@ -111,8 +111,8 @@ static size_t tell_bytes(const struct shf_hold *h)
 	return sizeof(uint32_t) + shf_wire_box(h->box);
 }
 
-/* Appends one record for a home. The caller has reserved the room for all of them, so this
- * cannot fail. */
+/* Appends one record for a home. The caller has reserved room for all records, so this cannot
+ * fail. */
 static void hold_put(struct shf_tells *out, uint32_t home, const struct shf_hold *h)
 {
 	uint8_t *p = out->bytes.data + out->bytes.len;
@@ -123,9 +123,9 @@ static void hold_put(struct shf_tells *out, uint32_t home, const struct shf_hold
 	out->to[home] += tell_bytes(h);
 }
 
-/* Writes the records in the order of their homes, where holds do not come in that order: (home,
- * hold) pairs are sorted as 64-bit words. The sort is stable, so the holds of one home keep
- * their order. all is the number of records. */
+/* Writes the records in the order of their homes, for holds that do not come in that order: (home,
+ * hold) pairs are sorted as 64-bit words. The sort is stable, so the holds of one home keep their
+ * order. all is the number of records. */
 static int tell_sorted(const struct shf_match *m, uint32_t ranks, const struct homes *homes,
                        size_t all, struct shf_tells *out)
 {
@@ -279,7 +279,7 @@ static int home_hear(const struct shf_team *team, const struct shf_layout *l, st
 	return shf_home_sort(l, h, arena);
 }
 
-/* Writes one move. The dealer numbers tensors inside the stripe; the wire has their numbers in
+/* Writes one move. The dealer numbers tensors inside the stripe; the message has their numbers in
  * the layout. */
 static void tell_move(struct shf_buf *b, const struct shf_move *v, const uint32_t *numbers)
 {
@@ -319,7 +319,7 @@ static void tell_files(uint64_t stripe, const uint32_t *numbers, const struct sh
 }
 
 /* Returns the index of a tensor in the stripe's list. The list ascends by offset, and no two
- * tensors in it share one, because empty tensors are left out. The caller checks that the
+ * tensors in it share an offset, because empty tensors are left out. The caller checks that the
  * tensor found is the one sought. */
 static size_t in_stripe(const struct shf_layout *l, const struct shf_stripe *st, uint32_t tensor)
 {
@@ -337,8 +337,9 @@ static size_t in_stripe(const struct shf_layout *l, const struct shf_stripe *st,
 }
 
 /* Deals one stripe of this home and writes the result to the buffers of the file-side ranks. On
- * entry *collected says whether the stripe before was collected; if so a rest is collected too, so
- * that one rank writes both. On return it says whether this stripe is.
+ * entry *collected says whether the stripe before this one is collected; if so, and this one is a
+ * rest (is_rest), it is collected too, so that one rank writes both. On return *collected says
+ * whether this stripe is collected.
  *
  * All temporary memory lies in an arena that is freed after the stripe, so that planning needs the
  * memory of one stripe, however many a home has. */

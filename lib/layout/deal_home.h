@@ -6,8 +6,8 @@
 #define SHF_DEAL_HOME_H
 #include "match.h"
 
-/* Flags in the top bit of a 32-bit number in a message: of a tensor number (WITNESS), and of a
- * number of moves (COLLECTED). */
+/* Flags in the top bit of 32-bit fields of a message: WITNESS in a tensor number, COLLECTED in a
+ * count of moves. They carry the members `witness` and `collected` of work.h. */
 #define SHF_WIRE_WITNESS (UINT32_C(1) << 31)
 #define SHF_WIRE_COLLECTED (UINT32_C(1) << 31)
 /* Returns how many bytes a box has in a message. */
@@ -28,7 +28,7 @@ static inline void shf_put_box(uint8_t *p, const struct shf_box *box)
 void shf_get_box(struct shf_cur *c, const struct shf_layout *l, uint32_t tensor,
                  struct shf_box *box);
 
-struct shf_heard {              /* a message to a home: this rank holds, or wants, a box */
+struct shf_heard {              /* a message to a home: `rank` holds, or wants, `box` of `tensor` */
 	uint32_t rank, tensor;
 	struct shf_box box;
 	uint32_t lo, hi;                /* set by shf_home_sort: the box meets stripes [lo, hi) of
@@ -38,16 +38,17 @@ struct shf_heard {              /* a message to a home: this rank holds, or want
  * and its index is in `which` once for each stripe that it meets. */
 struct shf_home {
 	uint64_t first, end;            /* stripes [first, end) */
-	struct shf_heard *heard;        /* n of them; the caller sets and frees it */
+	struct shf_heard *heard;        /* n messages; the caller sets and frees the array */
 	size_t n;
-	size_t *start;                  /* which[start[s]] .. [start[s + 1]] are of stripe first +
-	                                 * s; end - first + 1 members; in the arena */
+	size_t *start;                  /* the boxes that meet stripe first + s are which[start[s]]
+	                                 * to which[start[s + 1] - 1]; end - first + 1 members are
+	                                 * used; in the arena */
 	size_t *which;                  /* indices into heard, in the arena */
 };
 /* Returns the first stripe of a home rank, and the home rank of a stripe. Homes get equal,
  * consecutive shares of all stripes. The end of a file that is shorter than SHF_NODE_RUN (deal.h)
- * has the home of the stripe before it. A home also writes its stripes that consist of short runs;
- * consecutive shares let each rank open few files for that. */
+ * has the home of the stripe before it. A home may have to write a stripe of short runs alone
+ * (collector, deal.h); consecutive shares let each rank open few files for that. */
 uint64_t shf_home_first(const struct shf_layout *l, uint32_t ranks, uint64_t rank);
 uint64_t shf_home_of(const struct shf_layout *l, uint32_t ranks, const struct shf_lt_file *file,
                      uint64_t stripe);

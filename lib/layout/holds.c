@@ -64,8 +64,8 @@ static void slice_ahead(const struct shf_slice *s)
 		__builtin_prefetch(p + at);
 }
 
-/* Sorts the words by tensor and lists the boxes of their slices. The sort is stable, so the
- * slices of one tensor keep their order. */
+/* Sorts the words, each a tensor and a slice (shf_key), by tensor, and lists the boxes of the
+ * slices in that order. The sort is stable, so the slices of one tensor keep their order. */
 int shf_holds_make(struct shf_holds *h, uint64_t *words, size_t n,
                    const struct shf_slice *(*slice)(const void *arg, uint32_t i), const void *arg,
                    struct sheaf_error *err)

@@ -16,16 +16,16 @@ struct shf_holds {
 	size_t n, cap;
 	struct shf_arena boxes;         /* boxes of slices of which memory has only a window
 	                                 * (SHEAF_FLAT): such a slice may be several boxes */
-	uint64_t bytes;                 /* on disk, of all boxes */
+	uint64_t bytes;                 /* bytes of all boxes on disk */
 };
 /* Lists the boxes of n slices in *h, which must be zeroed. words[i] is shf_key(tensor, slice); the
- * words of one tensor have ascending slices. `words` must have room for 2 * n and is overwritten.
- * slice(arg, i) returns slice i. ENOMEM. Call shf_holds_release in any case. */
+ * words of one tensor come in ascending order of slices. `words` must have room for 2 * n and is
+ * overwritten. slice(arg, i) returns slice i. ENOMEM. Call shf_holds_release in any case. */
 int shf_holds_make(struct shf_holds *h, uint64_t *words, size_t n,
                    const struct shf_slice *(*slice)(const void *arg, uint32_t i), const void *arg,
                    struct sheaf_error *err);
-/* Lists the boxes of all slices of a state that no pattern in `ignore` matches. The layout must
- * have their tensors, else EBUG. ENOMEM. */
+/* Lists the boxes of all slices of a state, without slices that a pattern in `ignore` matches. The
+ * layout must have the tensors of the slices, else EBUG. ENOMEM. */
 int shf_holds_state(struct shf_holds *h, const struct shf_layout *l,
                     const struct sheaf_state *state, const char *const *ignore,
                     struct sheaf_error *err);

@@ -20,7 +20,7 @@ void shf_layout_release(struct shf_layout *l)
 	*l = (struct shf_layout){ 0 };
 }
 
-/* model comes first, whatever the names of the others: its files lie in the step itself. */
+/* "model" comes first, whatever the names of the others: its files lie in the step's own folder. */
 int shf_family_order(const char *a, const char *b)
 {
 	bool model_a = strcmp(a, "model") == 0, model_b = strcmp(b, "model") == 0;
@@ -290,7 +290,8 @@ int64_t shf_layout_family(const struct shf_layout *l, const char *family)
 	return -1;
 }
 
-/* A binary search among tensors [lo, hi), which are of one family. Returns the number, or -1. */
+/* Searches tensors [lo, hi), which are of one family, by halves. Returns the number of the tensor,
+ * or -1 if there is no such tensor. */
 static int64_t find_between(const struct shf_layout *l, size_t lo, size_t hi, const char *name)
 {
 	while (lo < hi) {

@@ -19,7 +19,7 @@ struct shf_lt_family {
 	                                 * family of a step without manifest */
 	uint32_t first_file, files_n;
 	uint32_t first_tensor, tensors_n;
-	uint64_t bytes;                 /* of all its tensors */
+	uint64_t bytes;                 /* bytes of all its tensors */
 };
 /* A tensor file. Its tensors are by_place[first_tensor] to by_place[first_tensor + tensors_n - 1].
  * Stripes and blocks are numbered through all files of the step. */
@@ -37,8 +37,9 @@ struct shf_lt_tensor {          /* members that planning reads come first */
 	uint32_t unit;                  /* bytes of a unit (box.h) */
 	uint64_t off, bytes;            /* off: from the start of the file */
 	struct shf_shape shape, items;  /* the same shape in units, and in items */
-	uint64_t digest;                /* on a load, if the step has sums */
-	/* The rest is 0 but in a foreign step (one that has no manifest). */
+	uint64_t digest;                /* digest of the tensor's bytes; set on a load if the step
+	                                 * has sums */
+	/* The members below are 0 except in a foreign step (one that has no manifest). */
 	int32_t wide;                   /* number of dimensions if above SHEAF_DIMS_MAX; such a
 	                                 * tensor is read as bytes only */
 	const int64_t *dims;            /* its dimensions, as in safetensors.h */
@@ -51,13 +52,13 @@ struct shf_lt_tied {            /* a second name of a tensor */
 };
 struct shf_layout {
 	struct shf_arena arena;         /* everything below lives here */
-	struct shf_lt_family *families; size_t families_n;      /* by shf_family_order */
-	struct shf_lt_file *files; size_t files_n;              /* by family */
+	struct shf_lt_family *families; size_t families_n;      /* sorted by shf_family_order */
+	struct shf_lt_file *files; size_t files_n;              /* sorted by family */
 	struct shf_lt_tensor *tensors;
 	size_t tensors_n;               /* sorted by family, then natural order of names */
 	uint32_t *by_place;             /* tensor numbers sorted by file, then offset */
-	struct shf_lt_tied *tied; size_t tied_n;        /* by family, then natural order */
-	uint64_t stripes_n, blocks_n;   /* of all files */
+	struct shf_lt_tied *tied; size_t tied_n;        /* sorted by family, then natural order */
+	uint64_t stripes_n, blocks_n;   /* numbers of stripes and blocks of all files */
 };
 void shf_layout_release(struct shf_layout *l);
 
@@ -71,13 +72,13 @@ int shf_layout_number(struct shf_layout *l, struct sheaf_error *err);
 /* Appends the safetensors header of a file to *out, padded. */
 int shf_layout_header(const struct shf_layout *l, uint32_t file, struct shf_buf *out,
                       struct sheaf_error *err);
-/* Returns the number of a tensor, or -1. */
+/* Returns the number of a tensor, or -1 if the layout does not have it. */
 int64_t shf_layout_find(const struct shf_layout *l, const char *family, const char *name);
-/* The same in family number `family`, for a caller who expects the tensor near number `near`: the
- * search takes the logarithm of the distance. */
+/* Does what shf_layout_find does, in family number `family`, for a caller who expects the tensor
+ * near number `near`: the time of the search is the logarithm of the distance. */
 int64_t shf_layout_find_near(const struct shf_layout *l, uint32_t family, uint32_t near,
                              const char *name);
-/* Returns the number of a family, or -1. */
+/* Returns the number of a family, or -1 if the layout does not have it. */
 int64_t shf_layout_family(const struct shf_layout *l, const char *family);
 /* Returns the name of the tensor that `name` is tied to, or NULL if it is not tied. */
 const char *shf_layout_tied_to(const struct shf_layout *l, const char *family, const char *name);

@@ -48,7 +48,7 @@ static void tell_memory(const struct shf_match *m, uint32_t self, const struct s
 /* A serve while the serves are being sorted. */
 struct serve_key {
 	struct shf_serve s;
-	size_t at;                      /* in the order of arrival */
+	size_t at;                      /* its position in the order of arrival */
 };
 
 /* Orders by round, then by the rank of the file side, then as they arrived: qsort() is not
@@ -115,9 +115,10 @@ static int hear_serves(const struct shf_team *team, const struct shf_layout *l,
 	return rc;
 }
 
-/* Builds the segments of this rank, sends their moves to the memory side, and hashes the plan.
- * The hash covers the messages from the homes, which decide all of the plan but one thing: which
- * segments are written without staging depends on local flags, so their numbers are hashed too. */
+/* Builds the segments of this rank, sends their moves to the memory side, and hashes the plan. The
+ * hash covers the messages from the homes, which decide all of the plan but one thing: which
+ * segments are written without staging. That depends on local flags, so the numbers of these
+ * segments are hashed too. */
 static int file_side(int self, const struct shf_match *m, const struct shf_buf *in,
                      struct shf_work *w, struct shf_buf *out)
 {
@@ -151,8 +152,8 @@ static int said(int rc, struct sheaf_error *err)
 
 /* Makes the first exchange: sends this rank's boxes to the homes. The messages are sorted by
  * receiver already, so they are sent from one buffer, without a buffer for each rank. If the caller
- * has made them before (m->tells), the size of what will arrive is known, too, and the exchange
- * needs one operation less. */
+ * has made the messages before (m->tells), it also knows the size of what will arrive (m->told),
+ * and the exchange needs one operation less. */
 static int trade_holds(struct shf_team *team, const struct shf_match *m, int rc,
                        struct shf_buf *in, size_t *in_bytes, struct sheaf_error *err)
 {

@@ -24,7 +24,8 @@ struct shf_hads {
 	struct shf_had *a;
 	size_t *first;
 };
-/* The messages of one rank to the homes, in the order of the homes: its boxes (deal_home.c). */
+/* The messages of one rank to the homes, in the order of the homes. They contain the boxes that it
+ * holds or wants (deal_home.c). */
 struct shf_tells {
 	struct shf_buf bytes;
 	size_t *to;                     /* owned; to[r] of the bytes are for rank r. The caller
@@ -37,7 +38,8 @@ struct shf_match {
 	const struct shf_holds *holds;
 	const int32_t *nodes;           /* nodes[r]: the node of rank r */
 	enum shf_way way;
-	bool witness;                   /* save: ranks that hold a replica digest it, too */
+	bool witness;                   /* save: ranks that hold a replica of a box compute its
+	                                 * digest, too */
 	uint64_t window;                /* bytes of image that a round may take; 0: one round. On a
 	                                 * load a multiple of blocks; the image has two windows,
 	                                 * which rounds use in turn */
@@ -50,9 +52,9 @@ struct shf_match {
 	                                 * shf_holds_tell; NULL: matching makes them */
 	uint64_t told;                  /* if tells is set: size of the messages of all ranks to
 	                                 * this one */
-	struct shf_tally *tally;        /* load: its records travel with the second exchange, which
-	                                 * counts them as shf_tally_meet does; NULL: there is
-	                                 * none */
+	struct shf_tally *tally;        /* load: counts tensors by outcome. Its records are sent
+	                                 * with the messages of the second exchange, and counted on
+	                                 * arrival; NULL: nothing is counted */
 	/* Save: returns whether the slice that holds this box, on this rank, has SHEAF_IN_PLACE.
 	 * NULL: no slice has it. */
 	bool (*in_place)(const void *arg, uint32_t tensor, const struct shf_box *box);
@@ -63,18 +65,19 @@ struct shf_match {
  * [collective] */
 int shf_match(struct shf_team *team, const struct shf_match *m, int rc, struct shf_work *work,
               struct sheaf_error *err);
-/* The same in three parts, for a caller that sets something up for its segments before the third
- * exchange, and has words to agree on in it. Call shf_matching_release in any case. If a part
- * fails, the caller must also release *work. */
+/* Matching in three parts (shf_match_deal, shf_match_tell, shf_match_hear), for a caller that sets
+ * something up for its segments before the third exchange, or needs the maximum of some words over
+ * all ranks from it. Call shf_matching_release in any case. If a part fails, the caller must also
+ * release *work. */
 struct shf_matching {
 	struct shf_buf *out, in;        /* owned; out[r]: what is sent to rank r next; in: what the
 	                                 * last exchange brought */
 	size_t *in_bytes;               /* owned; in_bytes[r] of `in` are from rank r */
 	int ranks;
 };
-/* Makes the first two exchanges, then the segments of this rank in *work, without the numbers of
- * rounds of other ranks. rc: as in shf_match. The result may be a failure of this rank alone;
- * shf_match_tell must get it as its rc. *g need not be initialized. [collective] */
+/* Makes the first two exchanges, then the segments of this rank in *work, whose numbers of rounds
+ * do not count other ranks yet. rc: as in shf_match. The result may be a failure of this rank
+ * alone; shf_match_tell must get it as its rc. *g need not be initialized. [collective] */
 int shf_match_deal(struct shf_team *team, const struct shf_match *m, int rc,
                    struct shf_matching *g, struct shf_work *work, struct sheaf_error *err);
 /* Makes the third exchange, and sets rounds, net_rounds and own_most in *work. In the same
@@ -87,7 +90,7 @@ int shf_match_tell(struct shf_team *team, int rc, struct shf_matching *g, struct
 int shf_match_hear(const struct shf_team *team, const struct shf_match *m,
                    const struct shf_matching *g, struct shf_work *work, struct sheaf_error *err);
 void shf_matching_release(struct shf_matching *g);
-/* With more files than this, stripes that consist of short runs are written in two phases (deal.h);
+/* If there are more files than this, stripes of short runs are written in two phases (deal.h);
  * otherwise every rank would open all files. */
 #define SHF_FILES_MANY 16
 /* The smallest window, in bytes; opts.staging_bytes_max must be at least twice as much. */

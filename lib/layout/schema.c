@@ -20,8 +20,8 @@
  * a state, or in an arena. */
 struct desc {
 	uint8_t kind, dtype, ndim;      /* kind: TENSOR or TIE */
-	uint32_t rank;                  /* that described it; for messages */
-	const char *family, *name, *to; /* to: of a tie, the name of its tensor */
+	uint32_t rank;                  /* rank that sent the description; for messages */
+	const char *family, *name, *to; /* to: name of the tensor that a tie is to */
 	int64_t shape[SHEAF_DIMS_MAX];
 };
 enum { TENSOR, TIE };
@@ -405,7 +405,7 @@ static bool desc_table_grow(struct table *t)
 	return true;
 }
 
-/* Adds a description unless an equal one is there. 0 or ENOMEM. */
+/* Adds a description unless the table has an equal one. 0 or ENOMEM. */
 static int table_add(struct table *t, const struct desc *d)
 {
 	if (t->n == t->cap && !desc_table_grow(t))

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The schema of a save: one description of every tensor that any rank holds, the same on all ranks.
  * Each rank sends the descriptions of its slices to home ranks, chosen by the tensor's name. A home
- * merges and checks them, and sends one for each tensor to all ranks. So no rank ever receives
- * ranks x tensors descriptions. */
+ * merges and checks them, and sends one description of each tensor to all ranks. So no rank ever
+ * receives ranks x tensors descriptions. */
 #ifndef SHF_SCHEMA_H
 #define SHF_SCHEMA_H
 #include "group.h"
@@ -18,8 +18,8 @@ bool shf_ignored(const char *const *ignore, const char *family, const char *name
 int shf_schema_merge(struct shf_team *team, const struct sheaf_state *state,
                      const char *const *ignore, int rc, struct shf_layout *l,
                      struct sheaf_error *err);
-/* The same for a job that does not exist: states[r] is the state of rank r. The layout borrows
- * strings from the states. [local] */
+/* Does what shf_schema_merge does, for a job that does not exist: states[r] is the state of rank r.
+ * The layout borrows strings from the states. [local] */
 int shf_schema_preview(struct sheaf_state *const *states, int ranks, const char *const *ignore,
                        struct shf_layout *l, struct sheaf_error *err);
 #endif

@@ -3,9 +3,9 @@
 #include "work.h"
 #include <string.h>
 
-/* Finds the records of a round among n records of `size` bytes that are sorted by round;
- * `round` is that member of the first record. The beginning is found by halves, the end by
- * walking, since the caller will visit the records anyway. */
+/* Finds the records of a round among n records of `size` bytes that are sorted by round; `round`
+ * points to the member of that name in the first record. The beginning is found by halves, the end
+ * by walking, since the caller will visit the records anyway. */
 static struct shf_span span_of(const uint32_t *round, size_t size, size_t n, uint32_t want)
 {
 	const uint8_t *first = (const uint8_t *)round;

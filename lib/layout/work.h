@@ -22,13 +22,15 @@ struct shf_seg {                /* bytes [lo, hi) of a file that this rank write
 	bool collected;                 /* save: written in two phases; load: quiet (deal.h) */
 };
 struct shf_mv {                 /* a move of one of this rank's segments */
-	uint32_t tensor, rank, seg;     /* rank: the memory side; seg: index into segs */
-	bool witness;                   /* the rank has a replica: it digests it, sends nothing */
+	uint32_t tensor, rank, seg;     /* rank: in whose memory the box is (the memory side,
+	                                 * match.h); seg: index into segs */
+	bool witness;                   /* the rank has a replica of the bytes: it computes their
+	                                 * digest and sends no bytes */
 	struct shf_box box;
 };
 struct shf_serve {              /* a move whose memory side is this rank */
-	uint32_t tensor, rank, round;   /* rank: the file side */
-	bool witness;
+	uint32_t tensor, rank, round;   /* rank: whose segment it is (the file side, match.h) */
+	bool witness;                   /* as in struct shf_mv */
 	uint64_t image, seg_lo;         /* byte seg_lo of the file has the offset `image` in that
 	                                 * rank's image */
 	uint64_t ctl;                   /* offset of the segment's struct shf_ctl in that image */
@@ -44,23 +46,29 @@ struct shf_ctl {
 };
 struct shf_work {
 	struct shf_arena arena;                         /* has the arrays */
-	struct shf_seg *segs; size_t segs_n;            /* by round, file, offset */
+	struct shf_seg *segs; size_t segs_n;            /* sorted by round, file, offset */
 	struct shf_mv *moves; size_t moves_n;           /* those of a segment are consecutive */
-	struct shf_serve *serves; size_t serves_n;      /* by round, then file-side rank, then its
-	                                                 * order. On a load without those of this
-	                                                 * rank's own segments */
-	uint32_t rounds, net_rounds;                    /* equal on all ranks; net: of a load */
+	struct shf_serve *serves; size_t serves_n;      /* sorted by round, then `rank`, then in the
+	                                                 * order in which that rank sent them. Moves
+	                                                 * between this rank's own memory and its
+	                                                 * own segments are left out on a load, and
+	                                                 * on a save if the segment is in no
+	                                                 * round */
+	uint32_t rounds, net_rounds;                    /* numbers of rounds, equal on all ranks;
+	                                                 * net_rounds: those of a load from
+	                                                 * SHF_ROUND_NET on */
 	uint64_t ctl_at;                                /* save: offset of the controls in the
 	                                                 * image, after the largest round */
-	uint64_t image_bytes;                           /* of this rank's image, with controls and
-	                                                 * slots */
+	uint64_t image_bytes;                           /* size of this rank's image, with controls
+	                                                 * and slots */
 	uint64_t slots_at, slot_bytes;                  /* save: offset of the slots after the
 	                                                 * controls, and size of one; unstaged.h */
 	uint32_t slots;                                 /* number of slots */
 	uint64_t own_bytes, own_most;                   /* load: bytes of segments in no round, and
 	                                                 * the maximum of that over all ranks */
-	uint64_t bytes;                                 /* of all segments */
-	uint64_t hash;                                  /* save: of the whole plan, on all ranks */
+	uint64_t bytes;                                 /* bytes of all segments */
+	uint64_t hash;                                  /* save: hash of the whole plan, equal on
+	                                                 * all ranks */
 };
 
 void shf_work_release(struct shf_work *w);
@@ -69,7 +77,7 @@ uint64_t shf_work_ctl(const struct shf_work *w, size_t i);
 struct shf_span {               /* indices [first, end) */
 	size_t first, end;
 };
-/* Return which of the segments, or of the serves, belong to a round. */
+/* These return which segments, or which serves, belong to a round. */
 struct shf_span shf_work_segs(const struct shf_work *w, uint32_t round);
 struct shf_span shf_work_serves(const struct shf_work *w, uint32_t round);
 #endif

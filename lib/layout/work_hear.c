@@ -60,9 +60,9 @@ static int hear_segments(const struct shf_layout *l, const struct shf_buf *in,
 	return 0;
 }
 
-/* Computes the part of a move that lies in bytes [lo, hi) of its file, as boxes, and returns how
- * many there are. A move wholly inside or outside is decided by its span alone. Otherwise the range
- * of bytes is turned into boxes, and the move is intersected with each. */
+/* Computes the part of a move that lies in bytes [lo, hi) of its file, as boxes, and returns the
+ * number of boxes. A move wholly inside or outside is decided by its span alone. Otherwise the
+ * range of bytes is turned into boxes, and the move is intersected with each. */
 static size_t cut_move(const struct shf_layout *l, const struct shf_mv *mv, uint64_t lo,
 		       uint64_t hi, struct shf_box out[SHF_RANGE_BOXES_MAX])
 {
@@ -149,8 +149,8 @@ static uint64_t cut_part(const struct cutting *c, const struct shf_seg *g, uint6
 }
 
 /* Cuts segments, and their moves with them, into parts that fit into a window and have one kind.
- * Sets the numbers of both. With g and v NULL it only counts; the caller then allocates and runs
- * the same code again, so the count cannot differ from what is stored. */
+ * Sets the numbers of segments and moves. With g and v NULL it only counts; the caller then
+ * allocates arrays and runs the same code again, so the count cannot differ from what is stored. */
 static void cut_into(struct cutting *c, const struct shf_work *w, struct shf_seg *g,
                      struct shf_mv *v, size_t *segs_n, size_t *moves_n)
 {
