@@ -75,8 +75,8 @@ struct shf_matching {
 	size_t *in_bytes;               /* owned; in_bytes[r] of `in` are from rank r */
 	int ranks;
 };
-/* Makes the first two exchanges, then the segments of this rank in *work, whose numbers of rounds
- * do not count other ranks yet. rc: as in shf_match. The result may be a failure of this rank
+/* Makes the first two exchanges, then the segments of this rank in *work. The numbers of rounds
+ * there do not count other ranks yet. rc: as in shf_match. The result may be a failure of this rank
  * alone; shf_match_tell must get it as its rc. *g need not be initialized. [collective] */
 int shf_match_deal(struct shf_team *team, const struct shf_match *m, int rc,
                    struct shf_matching *g, struct shf_work *work, struct sheaf_error *err);

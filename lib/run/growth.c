@@ -22,7 +22,7 @@ struct adding {
 	int ranks, node;
 };
 
-/* Returns what a rank has sent. */
+/* Returns the struct that a rank has sent. */
 static const struct shf_growth *growth_of(const struct adding *a, int rank)
 {
 	const void *at = a->all + (size_t)rank * a->stride;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checks that the memory which the ranks of a node are about to allocate at the same time is there.
- * Each rank reads how much memory the machine and its control group have left, and the ranks
- * exchange that in an allgather that the caller makes anyway. If their allocations together do not
- * fit, every rank returns ENOMEM. Otherwise the kernel might have to kill a process. */
+/* Checks that there is enough memory for what the ranks of a node are about to allocate at the same
+ * time. Each rank reads how much memory the machine and its control group have left, and the ranks
+ * exchange these numbers in an allgather that the caller makes anyway. If their allocations
+ * together do not fit, every rank returns ENOMEM. Otherwise the kernel might have to kill a
+ * process. */
 #ifndef SHF_GROWTH_H
 #define SHF_GROWTH_H
 #include <stddef.h>

@@ -21,8 +21,9 @@
 struct grown {                  /* what ranks send each other before they grow an image */
 	struct shf_growth growth;       /* first: shf_growth_check() reads it */
 	uint8_t token[16];
-	int32_t grew, failed;           /* grew: this rank allocates new memory; failed: it has
-	                                 * failed before, and allocates none */
+	int32_t grew, failed;           /* grew: this rank will allocate new memory; failed: this
+	                                 * rank has failed before the exchange, so no rank
+	                                 * allocates */
 };
 
 uint8_t *shf_image_of(const struct sheaf_run *run, int image, uint32_t rank)
@@ -131,12 +132,14 @@ struct shf_sharing {
 	struct sheaf_run *run;
 	struct shf_image *image;
 	struct grown *all;              /* owned; by rank */
-	int *connections;               /* owned; by rank: to the socket of a rank that grows; -1 */
-	uint64_t bytes;                 /* that the caller needs of this rank's part */
+	int *connections;               /* owned; by rank: connection to the rank's socket, if its
+	                                 * part grows; -1: none */
+	uint64_t bytes;                 /* size that the caller needs this rank's part to have */
 	uint64_t want;                  /* bytes to allocate here; 0: the part is large enough */
 	uint8_t token[16];              /* names this rank's socket */
-	int offer;                      /* this rank's socket; -1 */
-	bool shared, taken;             /* the node has several ranks; shf_sharing_take is done */
+	int offer;                      /* this rank's socket; -1: none */
+	bool shared, taken;             /* shared: the node has several ranks; taken:
+	                                 * shf_sharing_take has succeeded */
 };
 
 /* Frees the mappings of memory that other ranks of the node are about to replace, and connects to

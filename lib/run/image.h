@@ -5,18 +5,19 @@
 #include "run.h"
 
 /* Makes this rank's part of image number `image` at least `bytes` bytes large, and maps the parts
- * of the other ranks of the node. No save or load may be using the image but the caller's. rc: 0,
+ * of the other ranks of the node. No save or load but the caller's may be using the image. rc: 0,
  * or a failure of this rank before the call, which is then returned on all ranks. [collective] */
 int shf_image_need(struct sheaf_run *run, int rc, int image, uint64_t bytes,
                    struct sheaf_error *err);
-/* The same in parts, for a caller that has other agreements to make anyway. Allocates what the
- * others need, and opens the socket through which this rank will hand over its new memory, before
- * the ranks know whether any part must grow. *s is set also if it fails, for shf_sharing_free.
- * [local] */
+/* shf_sharing_new to shf_sharing_free do in parts what shf_image_need does, for a caller that has
+ * other agreements to make anyway. shf_sharing_new allocates what the other functions need, and
+ * opens the socket through which this rank will hand over its new memory, before the ranks know
+ * whether any part must grow. *s is set also if it fails, for shf_sharing_free. [local] */
 struct shf_sharing;
 int shf_sharing_new(struct shf_sharing **s, struct sheaf_run *run, int image, uint64_t bytes,
                     struct sheaf_error *err);
-bool shf_sharing_grows(const struct shf_sharing *s);    /* this rank's part must grow. [local] */
+bool shf_sharing_grows(const struct shf_sharing *s);    /* Returns whether this rank's part must
+                                                         * grow. [local] */
 /* Allocates the parts that must grow. All ranks call it if any part must grow. rc: 0, or a failure
  * of this rank before the call, which is then returned on all ranks. The result may be a failure of
  * this rank alone; the ranks must agree on it before any calls shf_sharing_take. If that agreement

@@ -7,7 +7,8 @@
 
 /* Opens the directory that contains the file `name` of the step at dir: returns dir itself, or the
  * descriptor of a folder in it. *base is the name without the folder. flags: SHF_O_NOFOLLOW, or 0.
- * Negative errno. Call shf_in_step_leave afterwards. [local] */
+ * Returns a negative errno if the folder cannot be opened. Call shf_in_step_leave afterwards.
+ * [local] */
 int shf_in_step_enter(const struct shf_sys *sys, int dir, const char *name, int flags,
                       const char **base);
 /* Closes what shf_in_step_enter returned (in), unless it is dir itself or an error. [local] */

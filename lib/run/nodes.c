@@ -105,8 +105,8 @@ static int meet_leaders(struct shf_team *team, const struct shf_sys *sys, struct
 	return rc;
 }
 
-/* Places the candidates of each set that share memory with their leader. *more: some rank is not
- * placed yet. */
+/* Places the candidates of each set that share memory with their leader. Sets *more to whether some
+ * rank is not placed yet. */
 static int place_round(struct shf_team *team, const struct shf_sys *sys, struct hello *all,
                        int32_t *next, bool *more, struct sheaf_error *err)
 {

@@ -16,6 +16,7 @@ struct shf_place_info {         /* where this rank is */
  * [collective] */
 int shf_place_find(struct shf_team *team, const struct shf_sys *sys, struct shf_place_info *place,
                    struct sheaf_error *err);
-/* Frees what shf_place_find allocated, and zeroes *place. A zeroed one may be released. */
+/* Frees what shf_place_find allocated, and zeroes *place. Does nothing if *place is zeroed
+ * already. */
 void shf_place_release(struct shf_place_info *place);
 #endif

@@ -11,7 +11,8 @@
 
 #define OPTS_MIN offsetof(struct sheaf_opts, ignore)
 
-/* Copies the key of the note that keep_best goes by; without keep_best it is not used. */
+/* Copies the key of the note by which keep_best chooses steps. Without keep_best the key is not
+ * used. */
 static int note_copy(struct sheaf_opts *out, const char *note, struct sheaf_error *err)
 {
 	out->best_note = out->keep_best ? shf_strdup(note) : NULL;

@@ -20,7 +20,7 @@ struct shf_read {               /* one read in the background */
 	struct shf_io_owner io;
 	struct shf_io req;
 	int rc;                         /* negative errno if the last submission failed */
-	/* The rest is for the caller. */
+	/* The caller sets the members below. */
 	uint8_t *buf;                   /* the buffer of this place in a ring */
 	uint32_t file;                  /* number of the file in the step */
 	const void *of;                 /* what the bytes belong to */
@@ -41,18 +41,21 @@ struct shf_read_ring {
 	struct sheaf_run *run;          /* borrowed */
 	struct shf_read *reads;         /* borrowed; n of them */
 	uint64_t n, head, tail;
-	struct shf_trial trial;         /* `next` calls shf_trial_past, the ring shf_trial_done */
-	uint64_t retries;               /* of all reads */
-	int64_t wait_ns;                /* spent waiting for reads */
-	/* Describes the next read in r->req. Returns 1, 0 if nothing is left to read, or a code. */
+	struct shf_trial trial;         /* `next` must call shf_trial_past; the ring calls
+	                                 * shf_trial_done */
+	uint64_t retries;               /* number of retries of all reads */
+	int64_t wait_ns;                /* time spent waiting for reads */
+	/* Describes the next read in r->req. Returns 1, or 0 if nothing is left to read, or the
+	 * code of an error. */
 	int (*next)(void *arg, struct shf_read *r, struct sheaf_error *err);
-	/* Receives a finished read; got: the number of bytes, or a negative errno. Returns 0 or a
-	 * code. */
+	/* Receives a finished read; got: the number of bytes, or a negative errno. Returns 0 or the
+	 * code of an error. */
 	int (*took)(void *arg, struct shf_read *r, int64_t got, struct sheaf_error *err);
 	void *arg;
 };
 /* Starts reads in all buffers that are free, then waits for the oldest one and hands it to `took`.
- * Returns 1, 0 if nothing is left to be read, or the code of a callback. [local] */
+ * Returns 1 if there was such a read, 0 if nothing is left to be read, or the code of a callback.
+ * [local] */
 int shf_read_ring_turn(struct shf_read_ring *ring, struct sheaf_error *err);
 /* Waits for the reads in flight, and ignores their results. [local] */
 void shf_read_ring_drop(struct shf_read_ring *ring);

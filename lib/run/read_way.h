@@ -10,9 +10,10 @@
 
 struct shf_trial {              /* all zero at first, except for turn */
 	uint64_t turn;                  /* requests in each group: twice as many as are in flight */
-	uint64_t started, done;         /* number of requests */
-	int64_t from, ns[2];            /* time when the timed half of a group began; duration of
-	                                 * the two halves, ns[1]: page cache; 0: not known */
+	uint64_t started, done;         /* numbers of requests started and finished */
+	int64_t from, ns[2];            /* from: time when the timed half of a group began; ns: how
+	                                 * long the two timed halves took, ns[0] with direct I/O,
+	                                 * ns[1] through the page cache; 0: not known */
 };
 /* Counts the next request and returns whether it is to use direct I/O. The first `turn` requests
  * do, the next `turn` do not. The requests after these do until the result is known, and then

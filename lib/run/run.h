@@ -29,11 +29,13 @@ struct shf_image {
 struct sheaf_save;
 /* The lifetime of a run, and the process that may use it. */
 struct shf_run_life {
-	int refs;                       /* one for the caller's handle, each save and each step */
+	int refs;                       /* references: one for the caller's handle, one for each
+	                                 * save and each step */
 	uint64_t pid;                   /* process that opened the run */
-	uint64_t made;                  /* number of the call that opened it (shf_call_enter) */
+	uint64_t made;                  /* number of the call that opened the run
+	                                 * (shf_call_enter) */
 	uint64_t id;                    /* random; a plan notes the id of the run it was made for */
-	bool foreign;                   /* it has no run directory (sheaf_step_open_path) */
+	bool foreign;                   /* the run has no run directory (sheaf_step_open_path) */
 	bool closed;                    /* the caller has closed it; saves may still use it */
 	bool clean;                     /* all ranks took part in the close */
 	/* Ends the threads that work for the run, before its memory and descriptors are freed. Set
@@ -45,7 +47,7 @@ struct shf_run_images {
 	struct shf_image all[SHF_IMAGE_OF_LOAD + 1];
 	atomic_uint busy;               /* number of images that saves in flight use */
 	/* Called when an image has got new memory, and with `goes` before its memory is freed. Set
-	 * if the run wants an agent, which keeps the images too; else NULL. */
+	 * if the run wants an agent, which keeps the memory of images too; else NULL. */
 	void (*moves)(struct sheaf_run *run, int image, bool goes);
 };
 /* The run's queue of requests to the disk; see run_io.h. */
@@ -60,7 +62,8 @@ struct shf_run_io {
 };
 /* The saves of a run: those in flight, and how long earlier ones took. */
 struct shf_run_saves {
-	struct sheaf_save *first, *last;        /* in flight, in the order of their begin */
+	struct sheaf_save *first, *last;        /* saves in flight, in the order in which they
+	                                         * began */
 	int in_flight;
 	struct shf_pace pace;
 	struct shf_stalls *stalls;      /* owned; where callers were blocked, and how long */
@@ -84,7 +87,8 @@ struct shf_lineage {
 		int64_t beyond;         /* if the step in memory was opened by its number: the
 		                         * newest usable step in memory that is newer than it and
 		                         * than all steps on disk; -1: none */
-		int64_t newest;         /* newest step of this job in memory at that time; -1 */
+		int64_t newest;         /* newest step of this job in memory at that time; -1:
+		                         * none */
 	} base;
 	bool unsure;                    /* a load was counted as a try (.sheaf/tries), and this
 	                                 * session has not come further than the loaded step yet */
@@ -122,8 +126,8 @@ struct sheaf_run {
 
 /* Opens a run without a directory: group, system layer and nodes only. For steps opened by path,
  * and as the first part of opening a run. place: the nodes of the ranks, which are copied, or NULL
- * to find them; finding them twice may give different results. call: the public call that this is
- * the beginning of. [collective] */
+ * to find them; finding them twice may give different results. call: the public call that begins
+ * with this one. [collective] */
 int shf_run_open_bare(struct sheaf_run **run, struct sheaf_group *group,
                       const struct sheaf_opts *opts, const struct shf_sys *sys,
                       const struct shf_place_info *place, enum shf_call_kind call,

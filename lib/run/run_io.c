@@ -2,8 +2,8 @@
 /* The queue of a run is shared by several owners: saves, loads, verifications. Only one thread at a
  * time waits for the queue. When a request finishes, that thread calls `done` of the request's
  * owner, whichever it is, and wakes the others, which check whether they can return. So no thread
- * waits for the queue while it holds the lock, and none can take the completion for which another
- * thread sleeps in the kernel.
+ * waits for the queue while it holds the lock, and no thread can take the completion for which
+ * another thread sleeps in the kernel.
  *
  * io.lock guards io.taken, io.submits and the calls of `done`. `pending` is atomic because it is
  * also read without the lock. */

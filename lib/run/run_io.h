@@ -22,8 +22,8 @@ int shf_io_submit(struct sheaf_run *run, struct shf_io_owner *owner, struct shf_
  * the queue could not create a thread; the message says so, because the disk is not at fault. */
 int shf_submit_fail(struct sheaf_error *err, int rc, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
-/* Waits until none of the owner's requests is in flight. Returns 0, or EAGAIN after timeout_ms,
- * which is 0 not to wait, or negative to wait without a limit. [any thread] */
+/* Waits until none of the owner's requests is in flight. Returns 0, or EAGAIN when timeout_ms have
+ * passed. timeout_ms 0: does not wait; negative: waits without a limit. [any thread] */
 int shf_io_drain(struct sheaf_run *run, struct shf_io_owner *owner, int timeout_ms);
 /* Waits until a request of any owner has finished, at most timeout_ms, and returns true. Returns
  * false at once if this owner has no request in flight. [any thread] */

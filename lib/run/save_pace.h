@@ -16,10 +16,10 @@ struct shf_rate {               /* `bytes` took `ns`; zeroed: not known */
 /* The speed of each part of a save. Used to estimate when a save ends, and to decide whether there
  * is time to begin a part. */
 struct shf_pace {
-	struct shf_rate write, send;    /* to disk; to other nodes */
-	struct shf_lasted stage;        /* C0 */
-	struct shf_lasted sync;         /* C3 */
-	struct shf_lasted publish;      /* C4 to C10 */
+	struct shf_rate write, send;    /* write: to disk; send: to other nodes */
+	struct shf_lasted stage;        /* making the stage (C0) */
+	struct shf_lasted sync;         /* the fsyncs of the files (C3) */
+	struct shf_lasted publish;      /* publishing (C4 to C10) */
 };
 /* Adds a duration. It is stored as at least 1 ns, because 0 means not known. */
 static inline void shf_lasted_add(struct shf_lasted *l, int64_t ns)

@@ -12,7 +12,7 @@ struct shf_small {
 	int fd;
 	char name[128];                 /* for error messages */
 	size_t bytes;
-	struct shf_io io;               /* its fsync */
+	struct shf_io io;               /* the request for its fsync */
 };
 /* The small files of one step that one rank is writing. The caller sets run and step, and zeroes
  * the rest. */
