@@ -4,7 +4,7 @@
  * connection is lost, the run goes on without one and asks again later, after twice as long each
  * time.
  *
- * Nothing here waits for other ranks. Whether a step is in memory on all of them is agreed on in
+ * Nothing here waits for other ranks. The agreement that a step is in memory on all ranks is in
  * save_memory.c. */
 #include "agent_link.h"
 #include <errno.h>
@@ -203,7 +203,8 @@ bool shf_tier_is_up(struct sheaf_run *run)
 	return t->keep >= 0;
 }
 
-/* The ranks take a maximum, so less room must be a larger number. */
+/* The ranks take the maximum of these numbers, so a rank with less room must return a larger
+ * one. */
 uint64_t shf_tier_room(struct sheaf_run *run)
 {
 	if (!shf_tier_is_up(run))

@@ -19,7 +19,7 @@ void shf_tier_where(char where[SHF_KEEP_NAME], const char *agent, const char *id
 /* Connects to the agent for the first time, or again after it was lost. Returns a negative code if
  * no agent answers. [local] */
 int shf_tier_reach_again(struct sheaf_run *run, struct sheaf_error *err);
-/* Hands all images and cards to an agent that was just connected to. [local] */
+/* Hands all images and cards to an agent to which this rank has just connected. [local] */
 void shf_tier_offer(struct sheaf_run *run);
 /* Closes the connection after the agent has failed, and logs the positive errno sys and `doing`,
  * what was attempted. The run goes on without an agent. [local] */
@@ -43,9 +43,9 @@ int  shf_tier_allows(const struct sheaf_run *run, int images);
  * without an agent, else the larger the fewer images the agent allows. Connects as shf_tier_is_up
  * does. [local] */
 uint64_t shf_tier_room(struct sheaf_run *run);
-/* Sets the bound on the number of images from `most`, the maximum of shf_tier_room over all ranks.
- * Only the first call has an effect: a lower bound later could exclude an image that is in use or
- * has the newest step. Call it on all ranks. [local] */
+/* Sets the bound on the number of images (shf_tier_images) from `most`, the maximum of
+ * shf_tier_room over all ranks. Only the first call has an effect: a lower bound later could
+ * exclude an image that is in use or has the newest step. Call it on all ranks. [local] */
 void shf_tier_bound(struct sheaf_run *run, uint64_t most);
 /* Returns how many images saves may use; their numbers are below that. Other images are for loads,
  * and are not handed to the agent. [local] */
@@ -63,8 +63,8 @@ void shf_tier_newest_until(struct sheaf_run *run, int64_t step);
 /* Returns the number of the newest step that this job has in memory; -1: it has none. [local] */
 int64_t shf_tier_newest(const struct sheaf_run *run);
 /* Returns whether the steps in memory allow a save of that number: it must be above the newest of
- * them. If that step is on disk too, a save to disk is allowed here, and C0 decides. The same on
- * all ranks. [local] */
+ * them. If that step is on disk too, a save to disk is allowed here, and the making of its stage
+ * (C0) decides. The same on all ranks. [local] */
 bool shf_tier_is_later(const struct sheaf_run *run, int64_t step, bool to_disk);
 /* The callback run->image.moves: hands new memory of an image to the agent or, with `goes`, makes
  * the agent drop memory that is about to be freed. [local] */

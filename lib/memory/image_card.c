@@ -133,8 +133,8 @@ int shf_card_body(struct shf_card *card, struct shf_arena *arena, const uint8_t 
 	return rc;
 }
 
-/* The job writes `whole` after the body, and this reads it before the body (acquire), so a body
- * whose CRC matches is complete. */
+/* The job writes `whole` after the body, and this function reads `whole` before the body (acquire),
+ * so a body whose CRC matches is complete. */
 int shf_card_decode(struct shf_card *card, struct shf_arena *arena, const struct shf_shm *shm)
 {
 	const struct shf_card_head *h = shm->base;

@@ -28,8 +28,9 @@ struct shf_card_head {          /* the beginning of a card's memory; the body fo
 	_Atomic uint64_t base, next;
 	_Atomic uint64_t due;           /* not 0: the step is to be written to disk, but is not
 	                                 * yet */
-	_Atomic uint64_t tries;         /* how often the step was loaded */
-	_Atomic uint64_t turn;          /* number of its job; above those of all jobs before it */
+	_Atomic uint64_t tries;         /* how often the step was loaded from memory */
+	_Atomic uint64_t turn;          /* number of the job that made the card; higher than the
+	                                 * numbers of all earlier jobs */
 };
 /* Returns a number for the state of the disk in which `step` is the newest step and the run was
  * rewound `rewinds` times. step -1: a run without steps. */
@@ -51,8 +52,9 @@ struct shf_card {
 	int32_t rank, ranks;
 	uint64_t image_bytes;
 	struct shf_card_seg *segs; size_t segs_n;
-	struct shf_card_small *smalls; size_t smalls_n; /* manifest first. One card of each node
-	                                                 * has them, the others have none */
+	struct shf_card_small *smalls; size_t smalls_n; /* the manifest first. One card of each node
+	                                                 * has the small files; in other cards
+	                                                 * smalls_n is 0 */
 };
 /* Appends the body of a card. */
 void shf_card_encode(struct shf_buf *out, const struct shf_card *card);

@@ -10,17 +10,17 @@
  * the copy in memory comes before the one on disk. */
 struct shf_candidate {
 	int64_t step;
-	bool memory;                    /* the copy in memory, not that on disk */
+	bool memory;                    /* true: the copy in memory; false: the copy on disk */
 };
 #define SHF_FROM_THE_NEWEST ((struct shf_candidate){ INT64_MAX, false })
 /* The position of a search for the latest step. If a candidate cannot be loaded, the search is
  * continued after it. */
 struct shf_sought {
 	struct shf_candidate after;     /* in: the search begins with the candidate after this */
-	struct shf_candidate at;        /* out: the candidate, even if it cannot be opened; step -1:
-	                                 * none is left. [rank 0] */
-	struct shf_buf passed;          /* owned; for each candidate that was passed over its name
-	                                 * and the reason, two strings with their NULs [rank 0] */
+	struct shf_candidate at;        /* out: the candidate that was found, even if it cannot be
+	                                 * opened; step -1: no candidate is left. [rank 0] */
+	struct shf_buf passed;          /* owned; for each candidate that was passed over: its name
+	                                 * and the reason, two strings with their NULs. [rank 0] */
 };
 /* Returns the number below which candidates on disk are searched. */
 static inline int64_t shf_sought_below(const struct shf_sought *s)

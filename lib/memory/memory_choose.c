@@ -40,8 +40,8 @@ struct choosing {
 	int64_t n;                      /* the number that is searched for */
 	struct shf_sought *sought;      /* NULL: step n is searched for, not the latest */
 	struct choice *choice;
-	struct shf_recalled last;       /* a condemned step that is taken if there is no other;
-	                                 * ranks 0: none */
+	struct shf_recalled last;       /* a condemned step that is taken if no other step is; ranks
+	                                 * 0: no such step */
 };
 
 /* Returns whether step n is searched for by its number, and the same save lies on disk, marked bad.
@@ -108,9 +108,9 @@ static void pass_over_in_memory(struct choosing *c, const struct shf_recalled *r
 		c->run->tier->passed = r->step;
 }
 
-/* Handles a condemned step. If there is no older step on disk, it is kept in c->last, because the
- * job may have nothing else to go on from. A step that was in c->last before is newer, and is
- * passed over now. */
+/* Handles a condemned step. If there is no older step on disk, the condemned step is kept in
+ * c->last, because the job may have nothing else to go on from. If another step was in c->last, it
+ * is newer, and is passed over now. */
 static void condemn(struct choosing *c, const struct shf_recalled *r)
 {
 	bool last = shf_step_older(&c->run->store, r->step) < 0;
@@ -148,11 +148,11 @@ static int consider_for_load(void *arg, const struct shf_recalled *r)
 		c->choice->beyond = r->step;
 	if (c->sought ? !is_asked_for(c->sought, r, same) : r->step != c->n)
 		return 0;
-	/* The disk has a newer step, which is the latest even if it cannot be read. */
+	/* If the disk has a newer step, that one is the latest, even if it cannot be read. */
 	if (c->sought && r->step <= c->disk.newest && (!same || c->disk.known != c->disk.newest))
 		return 0;
-	/* Its mark cannot be read, so it may be bad. The same step is a candidate on disk, and the
-	 * search there reports the mark. */
+	/* If the step's mark cannot be read, the step may be bad. The same step is a candidate on
+	 * disk, and the search there reports the mark. */
 	if (c->sought && same && shf_mark_read(&c->run->store, r->step, NULL) == '?')
 		return 0;
 	if (r->here != r->ranks && !same)
@@ -173,7 +173,7 @@ static int consider_for_load(void *arg, const struct shf_recalled *r)
 
 /* Chooses a step from the cards of all agents. Without the number of rewinds it is not known
  * whether a step in memory was rewound, so that is an error. A condemned step is taken if there is
- * no other. *copied: the ranks of it of which only replicas are there. [rank 0] */
+ * no other. *copied: the ranks of the chosen step of which only replicas were found. [rank 0] */
 static int choose_from_memory(struct sheaf_run *run, int64_t n, struct shf_sought *sought,
                               struct shf_buf *cards, struct choice *choice, struct shf_buf *copied,
                               struct sheaf_error *err)
@@ -188,7 +188,8 @@ static int choose_from_memory(struct sheaf_run *run, int64_t n, struct shf_sough
 	run->tier->passed = -1;
 	if (rc == 0 && shf_recall_join(cards, consider_for_load, &c) < 0)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
-	/* A better step than the condemned one was found, or else the condemned one is taken. */
+	/* If a better step than the condemned one was found, the condemned one is passed over; else
+	 * it is taken. */
 	if (rc == 0 && choice->memory && c.last.ranks)
 		pass_over_in_memory(&c, &c.last, CONDEMNED);
 	else if (rc == 0 && c.last.ranks)

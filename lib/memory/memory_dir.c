@@ -3,9 +3,10 @@
  * loading, verifying and copying need not know where a step lies.
  *
  * Descriptors are VIEW + a number: 0 is the directory of the step, then come its folders, then its
- * files. They have no state, so nothing is opened and nothing closed. A read is a copy from
- * mapped memory, made when it is submitted. Bytes that are in no memory are read from the same step
- * on disk, also in the submit. Calls with any other descriptor go to the system layer below. */
+ * files. A descriptor has no state, so nothing has to be opened or closed. A read is a copy from
+ * mapped memory, made when it is submitted. Bytes that no node has in memory are read from the same
+ * step on disk, also in the submit. Calls with any other descriptor go to the system layer
+ * below. */
 #include "memory_dir_in.h"
 #include <errno.h>
 #include <pthread.h>
@@ -227,8 +228,8 @@ const uint8_t *shf_view_at(const struct shf_view *v, uint32_t f, uint64_t off, u
 	return s->at + (off - s->lo);
 }
 
-/* Reads from disk bytes of a tensor file that are in no memory: at most n, and only up to the next
- * stretch. Returns the number of bytes, or a negative errno. */
+/* Reads bytes of a tensor file from disk that no node has in memory: at most n, and only up to the
+ * next stretch. Returns the number of bytes, or a negative errno. */
 static int64_t from_disk(struct shf_view *v, const struct shf_vfile *f, uint8_t *to, size_t n,
                          uint64_t off)
 {
@@ -300,7 +301,8 @@ static int64_t view_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
 struct shf_queue {
 	struct shf_queue *in;           /* owned; of the system layer below */
 	pthread_mutex_t lock;
-	struct shf_io *done;            /* guarded by lock; a stack */
+	struct shf_io *done;            /* guarded by lock; a stack of finished requests on the
+	                                 * view */
 };
 
 static int view_queue_new(void *arg, struct shf_queue **queue, int threads)
@@ -345,7 +347,8 @@ static int view_submit(void *arg, struct shf_queue *q, struct shf_io *io)
 	return 0;
 }
 
-/* Returns a finished request on the view if there is one; otherwise waits for the queue below. */
+/* Returns a finished request on the view, if any; otherwise waits for the queue of the system layer
+ * below. */
 static int view_complete(void *arg, struct shf_queue *q, struct shf_io **io, int timeout_ms)
 {
 	const struct shf_sys *in = below(arg);

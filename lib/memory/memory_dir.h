@@ -12,7 +12,7 @@
 #define SHF_VIEW_DIR "memory:"
 struct shf_view;
 struct shf_part_held {          /* a card and its image, mapped */
-	struct shf_shm card, image;     /* no image if the rank wrote no tensor bytes */
+	struct shf_shm card, image;     /* image.base NULL: the rank wrote no tensor bytes */
 	uint64_t whole;                 /* head.whole of the card when it was added */
 	bool condemned;                 /* shf_view_condemn has cleared the card */
 };
@@ -29,15 +29,16 @@ void shf_view_tell(const struct shf_view *v, struct shf_buf *out);
 /* Adds the small files that another node has sent (shf_view_tell). ECORRUPT, ENOMEM. [local] */
 int shf_view_learn(struct shf_view *v, const struct shf_buf *told, struct sheaf_error *err);
 /* Call it when all cards are added. Reads the manifest and lists the files. ECORRUPT if the cards
- * are not of one step. EFORMAT if the manifest is not here or, with `whole`, if bytes of a tensor
- * file are in none of the images. [local] */
+ * are not of one step. EFORMAT if the view has no manifest or, with `whole`, if the images do not
+ * have all bytes of the tensor files. [local] */
 int shf_view_finish(struct shf_view *v, bool whole, struct sheaf_error *err);
 
 /* Calls item for each range of a tensor file that is in this node's memory, in ascending order;
  * adjacent ranges are joined. If item returns a non-zero value, this stops and returns it. */
 int shf_view_each(const struct shf_view *v,
                   int (*item)(void *arg, uint32_t file, uint64_t lo, uint64_t hi), void *arg);
-/* Appends bytes [lo, hi) of a tensor file to *out. ECORRUPT if they are not here; ENOMEM. */
+/* Appends bytes [lo, hi) of a tensor file to *out. ECORRUPT if this node does not have all of them;
+ * ENOMEM. */
 int shf_view_give(const struct shf_view *v, uint32_t file, uint64_t lo, uint64_t hi,
                   struct shf_buf *out);
 /* Adds bytes [lo, hi) of a tensor file that another node has sent; they are copied. ENOMEM. */
@@ -45,8 +46,8 @@ int shf_view_take(struct shf_view *v, uint32_t file, uint64_t lo, uint64_t hi,
                   const uint8_t *bytes);
 /* Call it after the last shf_view_take. ECORRUPT if ranges overlap. */
 int shf_view_taken(struct shf_view *v);
-/* Opens the same step on disk, the directory `name` in dir; bytes that are in no memory are read
- * from there. A lease keeps a prune from deleting it until the view is freed. */
+/* Opens the same step on disk, the directory `name` in dir; bytes that no node has in memory are
+ * read from it. A lease keeps a prune from deleting it until the view is freed. */
 int shf_view_on_disk(struct shf_view *v, int dir, const char *name, struct sheaf_error *err);
 /* Returns whether the same step was opened on disk, too. */
 bool shf_view_has_disk(const struct shf_view *v);
@@ -60,7 +61,7 @@ uint64_t shf_view_disk_bytes(const struct shf_view *v);
  * file of a[i]. Both are copied. ECORRUPT, ENOMEM. */
 int shf_view_set_hads(struct shf_view *v, const struct shf_had *a, const uint32_t *files,
                       size_t n);
-/* Returns which node can read which blocks; NULL: this node has everything. */
+/* Returns which node can read which blocks; NULL: this node has all blocks. */
 const struct shf_hads *shf_view_hads(const struct shf_view *v);
 /* Returns the system layer that shows the step as SHF_VIEW_DIR. It lives as long as the view. */
 const struct shf_sys *shf_view_sys(const struct shf_view *v);
@@ -71,17 +72,17 @@ const uint8_t *shf_view_at(const struct shf_view *v, uint32_t f, uint64_t off, u
 const struct shf_manifest *shf_view_manifest(const struct shf_view *v);
 /* Returns the bytes of sheaf.json. */
 void shf_view_text(const struct shf_view *v, const uint8_t **bytes, size_t *n);
-/* Writes into all cards that are here how often the step was loaded. tries: the new number, this
- * load included; a larger number in a card stays. */
+/* Writes into all cards of the view how often the step was loaded. tries: the new number, this load
+ * included; a larger number in a card stays. */
 void shf_view_count_try(struct shf_view *v, uint64_t tries);
-/* Notes in all cards that are here that the step is on disk, and need not be flushed. */
+/* Notes in all cards of the view that the step is on disk and need not be flushed. */
 void shf_view_is_written(struct shf_view *v);
-/* Clears all cards that are here, because the step is damaged: no search finds it again. */
+/* Clears all cards of the view, because the step is damaged: no search finds it again. */
 void shf_view_condemn(struct shf_view *v);
-/* Returns the number of cards of the step that are here. */
+/* Returns the number of cards of the step that the view has. */
 size_t shf_view_parts(const struct shf_view *v);
-/* Returns whether all cards are as they were when they were added. If not, the job that owns the
- * memory has reused it for another step. */
+/* Returns whether all cards of the view are as they were when they were added. If not, the job that
+ * owns the memory has reused it for another step. */
 bool shf_view_is_still(const struct shf_view *v);
 /* Returns EAGAIN if the memory was reused for another step since the view was made: the trainer is
  * running, and checksums that differ are no damage. Else, and if v is NULL (a step on disk), 0. */

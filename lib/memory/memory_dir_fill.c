@@ -124,9 +124,9 @@ static int name_files(struct shf_view *v)
 	return rc;
 }
 
-/* Sorts the stretches, and notes in each tensor file which of them are its own. ECORRUPT if two of
- * them overlap, or one ends beyond its file or is of no file. *whole: together they cover every
- * byte of every tensor file. */
+/* Sorts the stretches, and notes for each tensor file which stretches belong to it. ECORRUPT if two
+ * of them overlap, or one ends beyond its file or is of no file. Sets *whole to whether the
+ * stretches cover every byte of every tensor file. */
 static int find_stretches(struct shf_view *v, bool *whole)
 {
 	size_t at = 0;
@@ -186,7 +186,7 @@ int shf_view_learn(struct shf_view *v, const struct shf_buf *told, struct sheaf_
 	return 0;
 }
 
-/* The manifest is the first small file: rank 0 puts it there when it makes the card. */
+/* The manifest is the first small file, because rank 0 lists it first when it makes the card. */
 int shf_view_finish(struct shf_view *v, bool whole, struct sheaf_error *err)
 {
 	const uint8_t *text;
@@ -285,7 +285,8 @@ int shf_view_on_disk(struct shf_view *v, int dir, const char *name, struct sheaf
 	       ? shf_fail_io(err, ENOENT, "%s: has just gone", name) : 0;
 }
 
-/* Makes the index hads.first from the list, which is sorted by file. ECORRUPT if it is not. */
+/* Makes the index hads.first from the list, which is sorted by file. ECORRUPT if the list is not
+ * sorted. */
 int shf_view_set_hads(struct shf_view *v, const struct shf_had *a, const uint32_t *files,
                       size_t n)
 {

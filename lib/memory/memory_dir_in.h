@@ -12,7 +12,7 @@ struct shf_stretch {                /* bytes [lo, hi) of a tensor file, in memor
 };
 /* A file that the view shows. */
 struct shf_vfile {
-	const char *name;               /* with its folder */
+	const char *name;               /* its name in the step, with the folder */
 	uint64_t bytes;
 	size_t first, end;              /* of a tensor file: its stretches [first, end) */
 	const uint8_t *whole;           /* of a small file: its bytes; else NULL */
@@ -34,10 +34,12 @@ struct shf_view {
 	char (*folders)[64];            /* in the arena */
 	size_t folders_n;
 	int disk;                       /* directory of the same step on disk; -1: not opened */
-	int lease;                      /* shared lock of its sheaf.json; -1 */
+	int lease;                      /* descriptor with a shared lock of that step's sheaf.json;
+	                                 * -1: none */
 	uint64_t pid;                   /* process that took the lease */
-	int *disk_files;                /* in the arena; by tensor file: its descriptor, or -1 */
-	uint64_t disk_bytes;            /* read from disk so far */
+	int *disk_files;                /* in the arena; by tensor file: descriptor of the file on
+	                                 * disk; -1: not opened */
+	uint64_t disk_bytes;            /* number of bytes read from disk so far */
 	struct shf_hads hads;           /* in the arena; which node can read which blocks */
 	bool guests;                    /* some parts may be replicas */
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Drops memory that earlier jobs left with the agent (T2 to T4 of memory_tier.h). A job that dies
- * leaves all its images there. If they stayed, a few restarts would fill the machine's memory; if
- * the wrong ones were dropped, a restart would lose steps. */
+ * leaves all its images with the agent. If they stayed, a few restarts would fill the machine's
+ * memory; if the wrong ones were dropped, a restart would lose steps. */
 #include "memory_jobs.h"
 #include <string.h>
 #include "aside.h"
@@ -11,9 +11,10 @@
 #include "run.h"
 
 struct heir {                   /* the earlier job whose memory T3 keeps; equal on all ranks */
-	bool unknown;                   /* it is not known; every job with a whole card stays */
-	char job[33];                   /* "": none */
-	uint64_t turn;                  /* the largest in the cards of earlier jobs */
+	bool unknown;                   /* it is not known which job that is; then every job with a
+	                                 * whole card keeps its memory */
+	char job[33];                   /* "": no job */
+	uint64_t turn;                  /* the largest `turn` in the cards of earlier jobs */
 };
 
 /* ---- dropping the memory of other jobs ---- */
@@ -24,10 +25,11 @@ struct others {
 	const struct heir *heir;        /* NULL: no other job is kept */
 	const struct shf_buf *whole;    /* struct shf_told of the whole cards on this node; NULL:
 	                                 * not known */
-	struct shf_buf names;           /* names to drop, each with its NUL */
+	struct shf_buf names;           /* the agent's names of the cards and images to drop, each
+	                                 * with its NUL */
 };
 
-/* Returns whether a whole card on this node is of that job. */
+/* Returns whether a whole card on this node belongs to that job. */
 static bool job_has_card(const struct shf_buf *whole, const char *job)
 {
 	const struct shf_told *t = (const void *)whole->data;
@@ -38,8 +40,8 @@ static bool job_has_card(const struct shf_buf *whole, const char *job)
 	return false;
 }
 
-/* Returns whether memory of that job is kept: of this job, and of the heir if it has a whole card
- * on this node. */
+/* Returns whether the memory of `job` is kept. This job keeps its memory. Another job keeps it if
+ * it has a whole card on this node and is the heir, or if the heir is unknown. */
 static bool stays(const struct others *o, const char *job)
 {
 	if (strcmp(job, o->job) == 0)
@@ -63,8 +65,8 @@ static int note_other(void *arg, const char *name)
 	return 0;
 }
 
-/* Drops what jobs other than this one and the heir have on this node. Returns false if some may be
- * left. */
+/* Drops the memory that jobs other than this one and the heir have on this node. Returns false if
+ * some of it may be left. */
 static bool drop_others(struct sheaf_run *run, const struct heir *heir,
                         const struct shf_buf *whole)
 {

@@ -20,8 +20,8 @@ struct span {                   /* bytes [lo, hi) of a tensor file that a node h
 	uint32_t file;
 	int32_t node;
 	uint64_t lo, hi;
-	uint64_t head;                  /* if lo is 0: length of the header, from the file's first
-	                                 * 8 bytes, not verified yet; else 0 */
+	uint64_t head;                  /* if lo is 0: length of the file's header, as its first 8
+	                                 * bytes say, not verified yet; else 0 */
 };
 struct piece {                  /* bytes [lo, hi) that one rank sends to another */
 	uint32_t file;
@@ -29,9 +29,9 @@ struct piece {                  /* bytes [lo, hi) that one rank sends to another
 	uint64_t lo, hi;
 };
 struct map {                    /* the decision, made on rank 0 and broadcast */
-	struct shf_buf had, files, pieces;      /* struct shf_had; the file of each, uint32_t;
-	                                         * struct piece */
-	uint64_t missing;               /* bytes that are on no node, on rank 0 */
+	struct shf_buf had, files, pieces;      /* had: struct shf_had; files: the file of each of
+	                                         * these, uint32_t; pieces: struct piece */
+	uint64_t missing;               /* number of bytes that no node has; only on rank 0 */
 };
 
 /* ---- which node has what ---- */
@@ -44,7 +44,7 @@ struct telling {
 };
 
 /* Lists one span. Rank 0 needs the length of each header, which is in the first 8 bytes of the file
- * and may not be in its own memory. */
+ * and which its own node may not have. */
 static int tell_span(void *arg, uint32_t file, uint64_t lo, uint64_t hi)
 {
 	struct telling *t = arg;
@@ -79,7 +79,8 @@ static int gather_spans(struct sheaf_run *run, const struct shf_view *view, stru
 struct mapping {
 	const struct sheaf_run *run;
 	const struct span *spans;       /* sorted by span_order() */
-	size_t n, at;                   /* at: spans before it end before the current position */
+	size_t n, at;                   /* n: number of spans; at: all spans before this one end
+	                                 * before the current position */
 	uint32_t file;                  /* the current file */
 	bool disk;                      /* the same step is on disk, so no byte is missing */
 	uint64_t *weight;               /* owned; by node: how many bytes of a block it has */
@@ -108,8 +109,8 @@ static void add_had(struct mapping *m, uint64_t lo, uint64_t hi, int32_t node, i
 	shf_buf_add(&m->map->files, &m->file, sizeof(m->file));
 }
 
-/* Returns a rank of the node, another one for each turn, so that the ranks of a node share the
- * work. */
+/* Returns a rank of the node, and a different one for the next turn, so that the ranks of a node
+ * share the work. */
 static int32_t reader_on_node(const struct sheaf_run *run, int32_t node, uint64_t turn)
 {
 	return (int32_t)shf_node_rank(run->place.nodes, (uint32_t)run->team.ranks, node, turn);
@@ -127,8 +128,8 @@ static const struct span *span_at(struct mapping *m, uint64_t at)
 }
 
 /* Decides about bytes [lo, hi), one block or the blocks of a header, if no node has all of them.
- * The first pass over the spans finds the node that has most; the second lists the pieces that it
- * lacks. */
+ * The first pass over the spans finds the node that has most of these bytes; the second lists the
+ * pieces that this node lacks. */
 static void map_block(struct mapping *m, uint64_t lo, uint64_t hi)
 {
 	int32_t best = -1, to;
@@ -164,8 +165,9 @@ static void map_block(struct mapping *m, uint64_t lo, uint64_t hi)
 	}
 }
 
-/* Returns the length of the blocks that the file's header lies in, or 0 if one node has them all.
- * The header is not verified yet, so its length is only used within the limit of the format. */
+/* Returns the length of the blocks in which the file's header lies, or 0 if one node has them all
+ * or the length is not known. The header is not verified yet, so its length is only used within the
+ * limit of the format. */
 static uint64_t head_of(struct mapping *m, uint64_t bytes)
 {
 	const struct span *s = span_at(m, 0);

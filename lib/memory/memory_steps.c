@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds the steps that lie in the memory of agents. An agent keeps memory under names, and does not
- * know what it holds; the cards say that. A step is in memory if whole cards of all its ranks are,
- * on one node or on several. */
+ * know what it holds; the cards say that. A step is in memory if there are whole cards of all its
+ * ranks, on one node or on several. */
 #include "memory_steps.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -115,7 +115,7 @@ static int newest_first(const void *a, const void *b)
 }
 
 /* Joins the n sorted cards of one step. A rank counts once, however many cards there are of it, and
- * as a replica only if its own card is not there. While an earlier step is being published, some
+ * as a replica only if its own card was not found. While an earlier step is being published, some
  * cards may be changed already and some not. The step may then follow either of two states of the
  * disk, base and next. */
 static struct shf_recalled join_cards(const struct shf_told *t, size_t n)
@@ -153,13 +153,13 @@ static struct shf_told *sorted(const struct shf_buf *cards, size_t *n)
 	return t;
 }
 
-/* Returns whether the card is of that step. */
+/* Returns whether the card belongs to that step. */
 static bool is_of(const struct shf_told *t, const char *job, const char *session, int64_t step)
 {
 	return t->step == step && strcmp(t->session, session) == 0 && strcmp(t->job, job) == 0;
 }
 
-/* The first card of each rank decides: if it is a replica, the rank's own card is not there. */
+/* The first card of each rank decides: if it is a replica, the rank's own card was not found. */
 int shf_recall_copied(const struct shf_buf *cards, const struct shf_recalled *which,
                       struct shf_buf *ranks)
 {
@@ -212,12 +212,12 @@ int shf_recall_list(const struct shf_sys *sys, int keep, const char *run_id,
 
 /* The arguments of shf_recall_go_on(). */
 struct going_on {
-	struct looking *l;              /* for sys and keep */
+	struct looking *l;              /* only its members sys and keep are used */
 	const struct shf_recalled *which;
 	uint64_t was, is;
 };
 
-/* Returns whether the card's name is of that job. */
+/* Returns whether the card with this name belongs to that job. */
 static bool is_of_job(const char *name, const char *job)
 {
 	char own[33];
@@ -227,10 +227,10 @@ static bool is_of_job(const char *name, const char *job)
 	return always(shf_card_parse(name, own, &rank, &image, &card)) && strcmp(own, job) == 0;
 }
 
-/* Changes the card of a later step of the same job, if it follows the state `was`, to follow `was`
- * and `is`. `next` is set before `base`, so that one of them is right at any moment. If the job is
- * still running it may be changing the same words for another step, hence the
- * compare-and-exchange. */
+/* Changes the card of a later step of the same job, if that step follows the state `was` of the
+ * disk: it then follows both `was` and `is`. `next` is set before `base`, so that one of the two is
+ * right at any moment. If the job is still running it may be changing the same words for another
+ * step, hence the compare-and-exchange. */
 static int let_card_follow(const struct going_on *g, const char *name)
 {
 	const struct shf_sys *sys = g->l->sys;
@@ -276,7 +276,7 @@ int shf_recall_go_on(const struct shf_sys *sys, int keep, const char *run_id,
 
 /* ---- one step ---- */
 
-/* Returns whether the list, int32_t each, has the rank; NULL is an empty list. */
+/* Returns whether the rank is in the list of int32_t. NULL is an empty list. */
 static bool has_rank(const struct shf_buf *ranks, int32_t rank)
 {
 	for (size_t at = 0; ranks && at < ranks->len; at += sizeof(rank))

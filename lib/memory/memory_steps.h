@@ -21,8 +21,9 @@ struct shf_told {
 struct shf_recalled {
 	char job[33], session[33];
 	int64_t step;
-	int32_t ranks, here;            /* ranks that saved it; those that have a whole card */
-	int32_t copied;                 /* of these, ranks of which there are only replicas */
+	int32_t ranks, here;            /* ranks: number of ranks that saved it; here: number of
+	                                 * those of which a whole card was found */
+	int32_t copied;                 /* number of these of which only replicas were found */
 	uint64_t base, next, due, tries, turn, bytes;
 };
 /* Calls item for every step of which this agent has a whole card: newest first, and of equal
@@ -39,8 +40,8 @@ int shf_recall_cards(const struct shf_sys *sys, int keep, const char *run_id, bo
 int shf_recall_join(struct shf_buf *cards, int (*item)(void *arg, const struct shf_recalled *r),
                     void *arg);
 /* Gathers the cards of all agents on rank 0, in *all. The first rank of each node asks its agent
- * and keeps the answer in *mine. *asked: this rank has asked, and the agent has answered.
- * [collective] */
+ * and keeps the answer in *mine. Sets *asked to whether this rank has asked and the agent has
+ * answered. [collective] */
 int shf_recall_gather(struct sheaf_run *run, struct shf_buf *mine, bool *asked,
                       struct shf_buf *all, struct sheaf_error *err);
 /* Appends to *ranks, as int32_t and in ascending order, the ranks of the step of which there are
@@ -52,8 +53,8 @@ int shf_recall_copied(const struct shf_buf *cards, const struct shf_recalled *wh
 int shf_recall_parts(const struct shf_sys *sys, int keep, const struct shf_recalled *which,
                      const struct shf_buf *copied, struct shf_view **view,
                      struct sheaf_error *err);
-/* Makes and finishes a view of a step. EFORMAT if not all of it is on this node; ECORRUPT, ENOMEM.
- * [local] */
+/* Makes and finishes a view of a step. EFORMAT if this node does not have all of it; ECORRUPT,
+ * ENOMEM. [local] */
 int shf_recall_view(const struct shf_sys *sys, int keep, const struct shf_recalled *which,
                     struct shf_view **view, struct sheaf_error *err);
 /* Call it before `which` is written to disk. Later steps in memory of the same job that follow the
@@ -70,8 +71,9 @@ bool shf_recall_follows(struct shf_store *store, const struct shf_recalled *r,
 enum shf_memory_state {
 	SHF_MEMORY_UNWRITTEN,           /* newer than all steps on disk, and follows the newest: it
 	                                 * can be written */
-	SHF_MEMORY_ON_DISK,             /* the disk has a step of its number */
-	SHF_MEMORY_OVERTAKEN,           /* the disk has a newer step, and none of its number */
+	SHF_MEMORY_ON_DISK,             /* the disk has a step of the same number */
+	SHF_MEMORY_OVERTAKEN,           /* the disk has a newer step, and no step of the same
+	                                 * number */
 	SHF_MEMORY_LOST,                /* newer than all steps on disk, but does not follow them:
 	                                 * the run was rewound */
 };
@@ -80,9 +82,9 @@ enum shf_memory_state {
 int shf_recall_state(struct shf_store *store, const struct shf_recalled *r,
                      struct shf_newest *disk, struct sheaf_error *err);
 /* Writes the newest complete step in memory that is not on disk to disk, and publishes it. due:
- * only steps that were to be written to disk count. If other nodes have parts of the step, their
- * agents must call this at the same time; wait_ms: how long to wait for them (flush_nodes.h).
- * *step: its number, -1: there is none. [local] */
+ * only steps count that were meant to be written to disk. If other nodes have parts of the step,
+ * their agents must call this at the same time; wait_ms: how long to wait for them (flush_nodes.h).
+ * *step: the number of the step that was written; -1: there was no such step. [local] */
 int shf_recall_flush(const char *dir, const char *agent, bool due, int wait_ms,
                      const struct shf_sys *sys, int64_t *step, struct sheaf_report *report,
                      struct sheaf_error *err);

@@ -57,7 +57,7 @@ void shf_tier_close(struct sheaf_run *run, bool bye)
 
 /* ---- after a load or a rewind ---- */
 
-/* Clears the cards of the steps after `step`. Older steps are not marked as `left` any more. */
+/* Clears the cards of the steps after `step`, and takes back the marks in `left` of all others. */
 static void forget_later(struct shf_tier *t, int64_t step)
 {
 	for (int i = 0; i < SHF_IMAGES_MAX; i++) {
@@ -101,9 +101,9 @@ void shf_tier_took(struct sheaf_run *run, int64_t beyond)
 	run->tier->based = false;        /* so that the next save finds the base again */
 }
 
-/* If the step was loaded from memory, it stays, and so does what an earlier job left of it.
- * Otherwise all that other jobs left is dropped, because it belongs to the branch that was
- * rewound. [local] */
+/* If the step was loaded from memory, it stays, and so does the memory that earlier jobs left.
+ * Otherwise all that other jobs left is dropped, because it belongs to the branch that was rewound.
+ * [local] */
 void shf_tier_rewind(struct sheaf_run *run, int64_t step, bool loaded)
 {
 	struct shf_tier *t = run->tier;

@@ -14,8 +14,9 @@
  *     allocated.
  * T3. When a job opens the run (shf_tier_settle), the agent drops what earlier jobs left, except
  *     for one job: the one with the newest step that a load would take. If there is none, it is the
- *     job with the newest step of which a card is there, because the other parts may be on nodes
- *     that this job does not have. A job without a whole card on the node keeps nothing there.
+ *     job with the newest step of which a whole card was found, because the other cards may be on
+ *     nodes that this job does not have. A job without a whole card on the node keeps nothing
+ *     there.
  * T4. The agent drops everything that earlier jobs left once a step of this job is in memory or on
  *     disk, and at a rewind, unless a resume with SHEAF_FALLBACK rewinds to a step that it read in
  *     memory.
@@ -44,12 +45,13 @@ struct shf_tier {
 	bool wanted;                    /* opts.agent is set; the same on all ranks */
 	int keep;                       /* connection to the agent; -1: none now */
 	int steps_told;                 /* steps that this rank's agent allows; 0: no limit */
-	int steps_max;                  /* minimum of that over all ranks; 0: no limit */
+	int steps_max;                  /* minimum of these limits over all ranks; 0: no limit */
 	bool bounded;                   /* steps_max is set (shf_tier_bound) */
-	char job[33];                   /* random name of this opening of the run; on all ranks */
+	char job[33];                   /* random name of this opening of the run; the same on all
+	                                 * ranks */
 	uint64_t turn;                  /* number of this job, for its cards (image_card.h) */
-	struct shf_shm cards[SHF_PINS]; /* by image; base NULL: none yet */
-	int64_t steps[SHF_PINS];        /* by image: the step that its card is of; -1: none */
+	struct shf_shm cards[SHF_PINS]; /* by image; base NULL: the image has no card yet */
+	int64_t steps[SHF_PINS];        /* by image: the step that its card describes; -1: none */
 	unsigned left[SHF_PINS];        /* by image: number (lineage.loads) of the first load of an
 	                                 * older step from disk since its step was saved; 0: none.
 	                                 * The card is cleared when a save that began after that
@@ -65,9 +67,10 @@ struct shf_tier {
 	bool based;
 	int64_t base_step;              /* -1: an empty run */
 	char base_session[33];
-	uint64_t rewinds;               /* of the run, when base_step was found */
-	uint64_t doubt;                 /* shf_card_on of a step whose publish ended in doubt: it,
-	                                 * and not base_step, may be the newest on disk; 0: none */
+	uint64_t rewinds;               /* number of rewinds of the run when base_step was found */
+	uint64_t doubt;                 /* shf_card_on of a step whose publish ended in doubt: that
+	                                 * step, and not base_step, may be the newest on disk; 0:
+	                                 * none */
 	uint64_t coming;                /* shf_card_on of the step that is being published; 0:
 	                                 * none */
 	int newest;                     /* image of the newest step of this job that is in memory on
@@ -81,8 +84,8 @@ struct shf_tier {
 };
 /* Call it when a run is opened. It is no failure if an agent does not answer. [collective] */
 int  shf_tier_open(struct sheaf_run *run, struct sheaf_error *err);
-/* Frees this rank's cards and closes the connection. bye: the job ends in order, and has not
- * crashed. [local] */
+/* Frees this rank's cards and closes the connection. bye: tells the agent that the job ends in
+ * order and has not crashed. [local] */
 void shf_tier_close(struct sheaf_run *run, bool bye);
 /* Call it when this handle has loaded that step from disk. [local] */
 void shf_tier_went_back(struct sheaf_run *run, int64_t step);

@@ -3,8 +3,8 @@
  *
  * Each rank sends its image to a rank of the next node. If nodes have different numbers of ranks, a
  * rank may keep the replicas of several ranks or of none. The lock guards the cards and numbers of
- * steps, because a thread in the background stamps new replicas while the caller's thread changes
- * old ones. */
+ * steps, because a thread in the background completes the cards of new replicas while the caller's
+ * thread changes those of older ones. */
 #include "replica.h"
 #include <errno.h>
 #include <inttypes.h>

@@ -21,15 +21,15 @@
 #define PIECE (UINT64_C(8) << 20)       /* bytes of an image in an exchange */
 
 struct coming {                 /* a guest's announcement of the replica that it sends */
-	const uint8_t *body;            /* of the card; borrowed from shf_sending.in */
+	const uint8_t *body;            /* body of the card; borrowed from shf_sending.in */
 	uint64_t image_bytes, body_bytes;
-	int slot;                       /* where the replica is received */
+	int slot;                       /* slot in which the replica is received */
 };
 /* A replica that this rank sends, and those that it receives at the same time. While the background
  * thread runs, only that thread uses it. */
 struct shf_sending {
 	struct sheaf_run *run;          /* borrowed */
-	struct shf_team *team;          /* over which pieces are sent */
+	struct shf_team *team;          /* team over which pieces are sent */
 	int image;
 	int64_t step;
 	struct coming *coming;          /* owned; by guest */
@@ -39,8 +39,9 @@ struct shf_sending {
 	uint64_t bytes, most, at;       /* size of this rank's image, and of the largest of all
 	                                 * ranks; offset of the next piece */
 	struct announced {
-		struct shf_growth growth;       /* of the memory for replicas that the rank keeps */
-		uint64_t bytes;                 /* of the rank's image */
+		struct shf_growth growth;       /* what the rank allocates for the replicas that it
+		                                 * keeps */
+		uint64_t bytes;                 /* size of the rank's image */
 	} *all;                         /* owned; by rank */
 	int rc;                         /* the result so far; err has the message */
 	bool stamped;                   /* the replicas received here are complete */
@@ -60,8 +61,8 @@ static void sending_free(struct shf_sending *s)
 	shf_free(s);
 }
 
-/* Returns whether replicas are sent in the background. That keeps an image from being reused, which
- * saves with only two images cannot afford. */
+/* Returns whether replicas are sent in the background. While an image is being sent no save can
+ * reuse it, which saves with only two images cannot afford. */
 static bool goes_behind(const struct sheaf_run *run, const struct shf_to_copy *c)
 {
 	return run->tier->guests.behind.group && c->images > 2;
@@ -243,8 +244,8 @@ static int exchange_pieces(struct shf_sending *s, struct sheaf_error *err)
 
 /* Completes the cards of the replicas. The head is copied from this rank's own card of the same
  * step. Other code changes that card first, and then, with the lock held, the cards of replicas
- * (G3). So no change is missed here, with the lock held. If the step was cleared meanwhile
- * (`coming` is another step), nothing is stamped. */
+ * (G3). So no change is missed here, because this function holds the lock. If the step was cleared
+ * meanwhile (`coming` is another step), nothing is stamped. */
 static void stamp_replicas(struct shf_sending *s)
 {
 	struct shf_tier *t = s->run->tier;
@@ -314,7 +315,8 @@ static int send_now(struct sheaf_run *run, const struct shf_to_copy *c, struct s
 	struct shf_sending *s;
 	int rc;
 
-	shf_guests_stop(run, true); /* sent for a save that had more images */
+	shf_guests_stop(run, true); /* ends a replica that is still being sent for a save that had
+	                             * more images */
 	rc = prepare_sending(&s, run, c, err);
 	if (rc == 0) {
 		while (send_piece(s))
@@ -329,7 +331,7 @@ static int send_now(struct sheaf_run *run, const struct shf_to_copy *c, struct s
 
 /* ---- in the background ---- */
 
-/* Ends the thread and frees the state of the replica that it has sent. come: the replica is
+/* Ends the thread and frees the state of the replica that it has sent. come: that replica is
  * complete on all ranks. */
 static void settle_sending(struct sheaf_run *run, bool come)
 {
