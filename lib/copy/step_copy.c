@@ -5,10 +5,10 @@
  *
  * Always true: a file gets its name in the stage only after all of it was found right and its fsync
  * succeeded. Until then it is named part-<half of our session>. If a copier dies, the next one
- * takes up its stage: files with a name are read again and compared with the sums, so they need not
- * be written again, and part files are deleted. A part file cannot be used even if it reads well:
- * its bytes may be in the page cache only, and after a failed fsync they may never reach the disk.
- * Small files, sums and manifest are written each time. */
+ * takes up its stage: tensor files that have their names are read again and compared with the sums
+ * instead of being written again, and part files are deleted. A part file cannot be used even if it
+ * reads well: its bytes may be in the page cache only, and after a failed fsync they may never
+ * reach the disk. Small files, sums and manifest are written each time. */
 #include "step_copy.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -24,7 +24,7 @@
 #include "verify.h"
 #include "verify_step.h"
 
-#define PASSES 3                /* most passes over the step, see fill_stage */
+#define PASSES 3                /* maximum number of passes over the step, see fill_stage */
 enum { NO = -1, ASK = -2 };     /* values of `there` that are no descriptor */
 
 /* A copy in progress, and the sink of the verification that reads the step. */
@@ -34,12 +34,13 @@ struct copying {
 	struct shf_store dst;
 	struct shf_stage stage;
 	struct shf_buf text;            /* owned; the step's sheaf.json, copied byte for byte */
-	int *there;                     /* owned; by file: descriptor of a finished file in the
-	                                 * stage; NO: there is none; ASK: not looked for yet */
-	bool *refused;                  /* owned; by file: the finished file in the stage is
+	int *there;                     /* owned; by file: descriptor of the finished file in the
+	                                 * stage; NO: the stage has no such file; ASK: not looked
+	                                 * for yet */
+	bool *refused;                  /* owned; by file: the finished file in the stage was found
 	                                 * wrong */
 	char part[24];                  /* name of the file that is being written */
-	int fd;                         /* its descriptor; -1: none */
+	int fd;                         /* descriptor of that file; -1: no file is being written */
 	uint64_t written;
 };
 
@@ -49,8 +50,8 @@ static int fail_in_copy(const struct copying *c, int sys, const char *name, stru
 	return shf_fail_io(err, sys, "%s/.sheaf/stage/%s/%s", c->dst.path, c->stage.name, name);
 }
 
-/* Opens the directory of the stage that the file `name` lies in; *base is the rest of the name.
- * Negative errno. Close the result with leave_stage_folder. */
+/* Opens the directory of the stage in which the file `name` lies; *base is the rest of the name.
+ * Returns a descriptor or a negative errno. Close the result with leave_stage_folder. */
 static int enter_stage_folder(const struct copying *c, const char *name, const char **base)
 {
 	return shf_in_step_enter(c->dst.sys, c->stage.dir, name, SHF_O_NOFOLLOW, base);
@@ -63,9 +64,9 @@ static void leave_stage_folder(const struct copying *c, int dir)
 
 /* ---- files of the stage ---- */
 
-/* Creates the part file into which `name` is written, and replaces one that was left unfinished. It
- * gets its name only when it is complete (part_end), so that another copier, or this one after a
- * crash, does not take it for complete. */
+/* Creates the part file into which `name` is written, and replaces one that was left unfinished.
+ * The part file gets its name only when it is complete (part_end), so that no copier, after a crash
+ * of this one, takes an unfinished file for complete. */
 static int part_begin(struct copying *c, const char *name, uint64_t bytes, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = c->dst.sys;
@@ -81,7 +82,7 @@ static int part_begin(struct copying *c, const char *name, uint64_t bytes, struc
 	return rc < 0 ? fail_in_copy(c, -rc, name, err) : 0;
 }
 
-/* Writes n bytes of the part at `off`. */
+/* Writes n bytes to the part file, at `off`. name: the file's name in the step, for errors. */
 static int part_put(struct copying *c, const char *name, uint64_t off, const uint8_t *bytes,
                     uint64_t n, struct sheaf_error *err)
 {
@@ -126,8 +127,9 @@ static int write_whole(struct copying *c, const char *name, const uint8_t *bytes
 	return rc == 0 ? part_end(c, name, err) : rc;
 }
 
-/* Opens a tensor file that an earlier copier finished: it has its name in the stage and the right
- * length. Returns a descriptor, or NO. The file is verified in place of the source. */
+/* Opens a tensor file that an earlier copier finished, which has its name in the stage and the
+ * right length. Returns a descriptor, or NO if the stage has no such file. The verification reads
+ * the finished file instead of the source. */
 static int open_finished(const struct copying *c, const struct shf_mf_file *m)
 {
 	const struct shf_sys *sys = c->dst.sys;
@@ -146,7 +148,7 @@ static int open_finished(const struct copying *c, const struct shf_mf_file *m)
 
 /* ---- the sink ---- */
 
-/* The sink's `from`: returns the finished file in the stage, or NO. */
+/* The sink's `from`: returns the descriptor of the finished file in the stage, or NO. */
 static int open_if_finished(struct shf_verify_sink *sink, uint32_t f)
 {
 	struct copying *c = (struct copying *)sink;
@@ -157,8 +159,8 @@ static int open_if_finished(struct shf_verify_sink *sink, uint32_t f)
 	return c->there[f];
 }
 
-/* The sink's `refuse`: notes that the finished file is wrong. It is deleted after the pass, and
- * written in the next one. */
+/* The sink's `refuse`: notes that the finished file is wrong. The file is deleted after the pass,
+ * and written in the next pass. */
 static void refuse_stage_file(struct shf_verify_sink *sink, uint32_t f)
 {
 	((struct copying *)sink)->refused[f] = true;
@@ -183,8 +185,8 @@ static int keep_small(struct shf_verify_sink *sink, const struct shf_mf_file *m,
 	return part_end((struct copying *)sink, m->name, err);
 }
 
-/* The sink's `put`: writes verified bytes of a tensor file. They come in order of offset, so the
- * last ones complete the file. */
+/* The sink's `put`: writes verified bytes of a tensor file. The bytes come in order of offset, so
+ * the last ones complete the file. */
 static int put_in_stage(struct shf_verify_sink *sink, uint32_t f, uint64_t off,
                         const uint8_t *bytes, uint64_t n, struct sheaf_error *err)
 {
@@ -197,7 +199,7 @@ static int put_in_stage(struct shf_verify_sink *sink, uint32_t f, uint64_t off,
 
 /* ---- what an earlier copier left ---- */
 
-/* Whether the manifest names that file, except for sheaf.json itself. */
+/* Returns whether the manifest names that file. It does not name sheaf.json itself. */
 static bool is_named(const struct shf_manifest *m, const char *name)
 {
 	for (size_t i = 0; i < m->files_n; i++)
@@ -209,7 +211,7 @@ static bool is_named(const struct shf_manifest *m, const char *name)
 	return strcmp(m->sums.name, name) == 0;
 }
 
-/* Whether a family of the manifest has its files in this folder. */
+/* Returns whether a family of the manifest has its files in this folder. */
 static bool is_folder(const struct shf_manifest *m, const char *name)
 {
 	for (size_t i = 0; i < m->families_n; i++)
@@ -218,8 +220,8 @@ static bool is_folder(const struct shf_manifest *m, const char *name)
 	return false;
 }
 
-/* Removes from a folder of the stage what the manifest does not name: part files, a manifest that
- * was not published, and other files. folder: its name, "" for the stage itself. */
+/* Removes from a folder of the stage all that the manifest does not name: part files, a manifest
+ * that was not published, and other files. folder: its name, "" for the stage itself. */
 static int sweep(struct copying *c, int dir, const char *folder, struct sheaf_error *err)
 {
 	const struct shf_manifest *m = &c->step->manifest;
@@ -229,7 +231,8 @@ static int sweep(struct copying *c, int dir, const char *folder, struct sheaf_er
 
 	if (rc < 0)
 		return fail_in_copy(c, -rc, folder, err);
-	/* Names in a folder are compared as the manifest has them, with the folder before them. */
+	/* The manifest has the names of files with their folder, so the folder is put before the
+	 * name. */
 	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; ) {
 		snprintf(full, sizeof(full), "%s%s%s", folder, folder[0] ? "/" : "", p);
 		if (is_named(m, full) || (!folder[0] && is_folder(m, p)))
@@ -296,8 +299,8 @@ static int drop_refused(struct copying *c, struct sheaf_error *err)
 }
 
 /* Fills the stage, in up to PASSES passes over the step. The first pass writes the missing files
- * and verifies those that an earlier copier finished. The wrong ones among these are deleted after
- * the pass and written in the next one. The table of sums is written last. */
+ * and verifies those that an earlier copier finished. Those of them that are wrong are deleted
+ * after the pass and written in the next one. The table of sums is written last. */
 static int fill_stage(struct copying *c, struct sheaf_report *report, struct sheaf_error *err)
 {
 	const struct sheaf_step *step = c->step;
@@ -320,8 +323,8 @@ static int fill_stage(struct copying *c, struct sheaf_report *report, struct she
 
 /* ---- the destination ---- */
 
-/* Checks whether the run has the same save already. Returns 1 if so, 0 if it has no step of that
- * number, EEXIST if it has another save of that number. */
+/* Checks whether the run has the same save already. Returns 1 if so, 0 if the run has no step of
+ * that number, EEXIST if it has another save of that number, or the code of another failure. */
 static int is_there(const struct copying *c, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = c->dst.sys;
@@ -332,7 +335,8 @@ static int is_there(const struct copying *c, struct sheaf_error *err)
 	shf_name_of_step(t, c->step->manifest.step);
 	dir = shf_dir_open(sys, c->dst.dir, t);
 	if (dir < 0)
-		return 0;       /* or it is a foreign file, which C0 refuses */
+		return 0;       /* or the name is that of another file, which shf_stage_copy (C0)
+		                 * refuses */
 	rc = shf_text_read(sys, dir, "sheaf.json", &text, SHF_MANIFEST_MAX);
 	shf_fd_close(sys, &dir);
 	if (rc == -ENOENT)
@@ -373,7 +377,7 @@ static int verify_there(const struct copying *c, struct sheaf_report *report,
 	return rc;
 }
 
-/* Fails if `path` is a step: a run must not be created inside of one, because a step has only the
+/* Fails if `path` is a step: a run must not be created inside a step, because a step has only the
  * files that its manifest names. */
 static int is_no_step(const struct shf_sys *sys, const char *path, struct sheaf_error *err)
 {
@@ -420,8 +424,8 @@ static int read_source_manifest(struct copying *c, struct sheaf_error *err)
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/sheaf.json", step->path) : 0;
 }
 
-/* C0 to C9 of the copy. If the source is damaged, the stage is deleted. After any other failure it
- * is kept for the next copier. */
+/* Does C0 to C9 of the copy. If the source is damaged, the stage is deleted. After any other
+ * failure the stage is kept for the next copier. */
 static int copy(struct copying *c, struct sheaf_report *report, struct sheaf_error *err)
 {
 	const struct shf_manifest *m = &c->step->manifest;
@@ -443,7 +447,7 @@ static int copy(struct copying *c, struct sheaf_report *report, struct sheaf_err
 		if (rc == 0)
 			rc = shf_stage_publish_as(&c->dst, &c->stage, &c->text, false, err);
 		forget_stage_files(c);
-		/* The next try cannot use anything of a damaged step. */
+		/* A later copy cannot use anything of a damaged step. */
 		if (rc == SHEAF_ECORRUPT)
 			shf_stage_discard(&c->dst, &c->stage);
 		shf_stage_close(&c->dst, &c->stage);
@@ -470,7 +474,7 @@ static int look_at(struct sheaf_step *step, struct sheaf_report *report, struct 
 	if (rc == 0 && (step->sums_rc < 0 || step->cat_rc < 0)) {
 		/* The verification reports each fault that it finds. */
 		rc = shf_step_verify(step, report, err);
-		/* It cannot return 0 for a bad table. */
+		/* The verification cannot return 0 for a bad table. */
 		if (rc == 0 && !always(step->sums_rc == 0))
 			return shf_fail(err, SHEAF_EBUG, "%s: right without its sums", step->path);
 		if (rc == 0) {  /* the verification could read a header that the open could not */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Deletes old steps after a commit, by the retention rules, on rank 0. Deleting large files takes
- * long on some file systems, so if the caller does not wait for the commit, a thread does it. Its
- * log is written by the next call that settles the thread, because the caller's log function is
- * never called from another thread. */
+ * long on some file systems, so if the caller does not wait for the commit, a thread does it. What
+ * it deleted is logged by the next call that settles the thread, because the caller's log function
+ * is never called from another thread. */
 #include "prune_task.h"
 #include <inttypes.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "scrub_run.h"
 
 /* Callback of shf_store_prune, in the thread: records a deleted step for log_pruned(). what: 'r' if
- * the step was removed. */
+ * the step was removed; other values are ignored. */
 static void went(void *arg, int64_t step, char what, const char *why)
 {
 	struct shf_pruning *p = arg;
@@ -59,7 +59,8 @@ static void log_pruned(struct sheaf_run *run)
 	shf_buf_release(&p->told);
 }
 
-/* If the thread has not begun, the work is done here, so that the prune takes place in any case. */
+/* If the thread has not begun its turn, the prune is done here, so that it takes place in any
+ * case. */
 void shf_pruning_settle(struct sheaf_run *run)
 {
 	struct shf_pruning *p = run->retain.pruning;
@@ -106,8 +107,8 @@ struct shf_prune shf_run_rules(const struct sheaf_run *run, const struct shf_sav
 		.grace_s = o->grace_s ? o->grace_s : -1 };
 }
 
-/* Only the newest verified step lets older ones go. A newer step that was not read again since its
- * commit may be damaged, so it must not cost an older one. [collective] */
+/* Only steps older than the newest verified step may be deleted. A step that was not read again
+ * since its commit may be damaged, so no older step is deleted on account of it. [collective] */
 void shf_run_prune_behind(struct sheaf_run *run, bool scrubbing, bool behind)
 {
 	struct shf_prune r;

@@ -20,25 +20,28 @@ struct shf_pruning {
 	int rc;
 	struct sheaf_error err;
 };
-/* Deletes steps by these rules, in a thread if `behind`. If the thread of the last prune still runs
- * and `behind` is set, does nothing, because the next commit will prune. What was deleted is logged
- * here, or for a thread by the next call of one of these functions. [rank 0] */
+/* Deletes steps by these rules, in a thread if `behind`. If `behind` is set and the thread of the
+ * last prune still runs, does nothing, because the next commit will prune. The deleted steps are
+ * logged here or, if a thread deletes them, by the next call that finds the thread ended. [rank
+ * 0] */
 void shf_pruning_begin(struct sheaf_run *run, const struct shf_prune *rules, bool behind);
 /* Logs a warning if the last prune ran out of time and left files for the next one to delete. [rank
  * 0] */
 void shf_pruning_late(const struct sheaf_run *run);
-/* Whether the thread still runs. If it has ended, settles it. [local] */
+/* Returns whether the thread still runs. If it has ended, settles it (shf_pruning_settle).
+ * [local] */
 bool shf_pruning_goes_on(struct sheaf_run *run);
 /* Waits for the thread, if there is one, and logs what it deleted. [local] */
 void shf_pruning_settle(struct sheaf_run *run);
 /* Returns the rules of a prune, from the options of the run. verified: the newest step that was
- * read again; only steps older than this may be deleted. [local] */
+ * read again and found whole; only steps older than it may be deleted. dry: as in struct shf_prune.
+ * [local] */
 struct shf_prune shf_run_rules(const struct sheaf_run *run, const struct shf_saved *verified,
                                bool dry);
-/* The prune after a commit or at close. Collects the result of a re-read that has ended, starts to
- * read the next committed step again, then deletes steps older than the last verified one.
- * scrubbing: the caller knows that some node still reads, so the ranks need not ask each other;
- * equal on all ranks. behind: delete in a thread. [collective] */
+/* The prune after a commit or at close. Collects the result of reading a step again, if that has
+ * ended; starts to read the next committed step again; then deletes steps older than the last
+ * verified one. scrubbing: the caller knows that some node still reads a step again, so the ranks
+ * need not ask each other; equal on all ranks. behind: delete in a thread. [collective] */
 void shf_run_prune_behind(struct sheaf_run *run, bool scrubbing, bool behind);
 /* Deletes at once what later commits would delete: old steps, as far as a newer one has been read
  * again, and pruned steps whose grace period is over. A failure to delete is only logged.

@@ -4,8 +4,8 @@
  * of the table; blocks; attached files.
  *
  * Always true: the first damage, and the first failure to read, ends the reading. A page of the
- * table is used only after it was checked against the page table, and that against the sum in the
- * manifest. */
+ * table is used only after it was checked against the page table, and the page table is used only
+ * after it was checked against the sum in the manifest. */
 #include "scrub.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -24,7 +24,7 @@
 enum { BEGIN, TABLE, DATA, SMALL, OVER };
 
 /* All memory is allocated here, except for the manifest and the page table, whose sizes the first
- * turn learns. So no later turn can fail for want of memory. */
+ * turn learns. So turns after the first cannot fail for lack of memory. */
 int shf_reread_init(struct shf_reread *r, const struct shf_sys *sys, int dir, int64_t step,
                     const char *session, const char *where, struct sheaf_error *err)
 {
@@ -81,8 +81,8 @@ static bool end_as_unread(struct shf_reread *r, int sys, const char *name)
 
 /* ---- reading ---- */
 
-/* Reads all n bytes at `off`, with retries after EIO. A file that ends too early is damage. false:
- * the reading has ended. */
+/* Reads all n bytes at `off`, with retries after EIO. A file that ends too early is damage. Returns
+ * false if the reading has ended. */
 static bool read_scrubbed(struct shf_reread *r, int fd, void *to, uint64_t n, uint64_t off,
                           const char *name)
 {
@@ -111,8 +111,8 @@ static void forget_range(const struct shf_reread *r, int fd, uint64_t off, uint6
 		shf_sys_forget(r->sys, fd, off, bytes - off);
 }
 
-/* Opens a file of the manifest into *fd and compares its length with the manifest's. false: the
- * reading has ended. */
+/* Opens a file of the manifest, sets *fd, and compares the length of the file with the one in the
+ * manifest. Returns false if the reading has ended. */
 static bool open_scrubbed(struct shf_reread *r, const struct shf_mf_file *file, int *fd)
 {
 	struct shf_stat st;
@@ -178,8 +178,8 @@ static uint64_t blocks_of_file(uint64_t bytes)
 	return bytes / SHF_BLOCK + (bytes % SHF_BLOCK != 0);
 }
 
-/* Checks that the table has records for exactly the files and blocks of the manifest. After this,
- * the record of any of them lies inside its section. */
+/* Checks that the table has records for exactly the files and blocks of the manifest. After this
+ * check, the record of each file and block lies inside the table. */
 static bool table_fits(struct shf_reread *r, const char *where)
 {
 	uint64_t blocks = 0;
@@ -195,7 +195,7 @@ static bool table_fits(struct shf_reread *r, const char *where)
 }
 
 /* Reads the head and the page table of sheaf.sums, and checks both against the sum in the manifest.
- * After this every other page can be checked when it is needed. */
+ * Then every other page can be checked when it is needed. */
 static bool open_table(struct shf_reread *r)
 {
 	const struct shf_mf_file *sums = &r->manifest.sums;
@@ -273,8 +273,8 @@ static bool tensor_get(struct shf_reread *r, uint64_t i, struct shf_sums_tensor 
 	return p != NULL;
 }
 
-/* A turn of the phase TABLE. Pages that no record of this share is in are checked as well; the
- * pages are dealt to the shares round robin. */
+/* A turn of the phase TABLE. All pages of the table are checked, also those whose records no share
+ * reads; they are dealt to the shares round robin. */
 static bool turn_table(struct shf_reread *r)
 {
 	uint64_t n = (r->head.pages_off + SHF_SUMS_PAGE - 1) / SHF_SUMS_PAGE;
@@ -289,7 +289,7 @@ static bool turn_table(struct shf_reread *r)
 
 /* ---- blocks ---- */
 
-/* Sets the range of blocks that this share reads. */
+/* Sets r->at and r->end to the range of blocks of this share. */
 static void deal_scrub_shares(struct shf_reread *r)
 {
 	uint64_t all = r->head.blocks_n, more = all % r->shares;
@@ -346,7 +346,7 @@ static bool enter_file(struct shf_reread *r)
 	const struct shf_mf_file *m = &r->manifest.files[r->file];
 	const uint8_t *p;
 
-	/* Moves on to the file that block `at` lies in. */
+	/* Moves on to the file in which block `at` lies. */
 	while (r->at - r->first >= blocks_of_file(m->bytes)) {
 		shf_fd_close(r->sys, &r->fd);
 		shf_fd_close(r->sys, &r->direct);
@@ -377,7 +377,8 @@ static bool enter_file(struct shf_reread *r)
 }
 
 /* Reads n bytes at lo into r->buf: whole pages with direct I/O, if this file can be read so, and
- * the rest through the page cache, from which these bytes are dropped first. */
+ * the rest through the page cache. Bytes are dropped from the page cache before they are read
+ * through it. */
 static bool read_scrubbed_block(struct shf_reread *r, uint64_t lo, uint64_t n)
 {
 	const char *name = r->manifest.files[r->file].name;
@@ -433,7 +434,8 @@ static bool sum_tensors(struct shf_reread *r, uint64_t lo, uint64_t n)
 				r->cut ^= shf_crc64_shift(r->digest, t.off + t.bytes - hi);
 			return true;
 		}
-		/* The parts of all shares and the stored digest cancel out if they are equal. */
+		/* If the tensor is right, the parts in all shares and the stored digest cancel
+		 * out. */
 		if (!r->whole)
 			r->cut ^= r->digest ^ t.digest;
 		else if (!tensor_is(r, &t))
@@ -514,7 +516,7 @@ static bool turn_small(struct shf_reread *r)
 	return true;
 }
 
-/* Called by one thread at a time, which may be any. */
+/* One thread at a time may call this; it need not be the same thread each time. */
 bool shf_reread_turn(void *reread)
 {
 	struct shf_reread *r = reread;

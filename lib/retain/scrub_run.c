@@ -99,7 +99,7 @@ void shf_behind_stop(struct sheaf_run *run)
 	b->now.step = -1;
 }
 
-/* A step that is marked bad or set aside must not let older ones go. */
+/* No older step may be deleted on account of a step that is marked bad or set aside. */
 void shf_behind_forget(struct sheaf_run *run, int64_t step)
 {
 	struct shf_behind *b = run->retain.behind;
@@ -122,8 +122,8 @@ bool shf_behind_is_little(const struct sheaf_run *run)
 	return run->retain.behind->bytes / (uint64_t)run->place.nodes_n <= LITTLE;
 }
 
-/* Used only at close and by a prune that the caller asked for. The wait is bounded, so that a slow
- * disk cannot hold up the end of a job. */
+/* Called only at close, and by a prune for which the program has asked. The wait is bounded, so
+ * that a slow disk cannot hold up the end of a job. */
 void shf_behind_wait(struct sheaf_run *run)
 {
 	const struct shf_sys *sys = run->sys;
@@ -134,8 +134,8 @@ void shf_behind_wait(struct sheaf_run *run)
 		shf_sys_sleep_ms(sys, 1);
 }
 
-/* Returns what this rank's thread found, once it has ended. *cut: see scrub.h. Ranks without a
- * thread return 0. */
+/* Returns the result of this rank's thread, which must have ended. *cut: see scrub.h. Ranks without
+ * a thread return 0. */
 static int scrub_answer(const struct sheaf_run *run, uint64_t *cut, struct sheaf_error *err)
 {
 	const struct shf_behind *b = run->retain.behind;
@@ -181,9 +181,9 @@ static int gather_scrub_answers(struct sheaf_run *run, struct sheaf_error *why,
 	return rc;
 }
 
-/* Does not wait: while some node is still reading, it returns 0 and changes nothing. Once all have
- * ended and the step is whole, it becomes the run's verified step. Failures other than a lost rank
- * are only logged, because the caller is working on another step. [collective] */
+/* Does not wait: while some node is still reading, it returns 0 and changes nothing. Once all nodes
+ * have ended and the step is whole, the step becomes the run's verified step. Failures other than a
+ * lost rank are only logged, because the caller is working on another step. [collective] */
 int shf_behind_look(struct sheaf_run *run, struct sheaf_error *err)
 {
 	struct shf_behind *b = run->retain.behind;

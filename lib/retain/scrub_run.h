@@ -3,7 +3,7 @@
  * the lowest rank of each node. The threads never use the group; their results are collected when
  * all ranks call shf_behind_look.
  *
- * The room lib/retain owns this and the thread that deletes old steps (prune_task.h). It may
+ * The room lib/retain owns these threads and the one that deletes old steps (prune_task.h). It may
  * include lib/run and lib/store. */
 #ifndef SHF_SCRUB_RUN_H
 #define SHF_SCRUB_RUN_H
@@ -15,38 +15,39 @@ struct sheaf_run;
 /* Which step is being read again, and which is next. */
 struct shf_behind {
 	/* the same on all ranks */
-	struct shf_saved now;           /* the step that is being read again; step -1:
-	                                 * none */
-	struct shf_saved next;          /* the newest committed step whose reading has not begun;
-	                                 * step -1: none */
+	struct shf_saved now;           /* the step that is being read again; now.step -1: no step
+	                                 * is */
+	struct shf_saved next;          /* the newest committed step that is still to be read again;
+	                                 * next.step -1: no such step */
 	uint64_t bytes;                 /* size of the tensor files of the step that was committed
 	                                 * last */
 	uint64_t damaged_n;             /* number of steps found damaged so far */
 	/* of this rank */
 	struct shf_background task;     /* the thread; not running on ranks that are not the lowest
 	                                 * of their node, or if it could not be started */
-	struct shf_reread *reread;      /* owned; belongs to the thread until it has ended */
+	struct shf_reread *reread;      /* owned; belongs to the thread until that has ended */
 };
 /* Opens a step on disk to read this node's share of it again. session: as in struct shf_reread.
  * [local] */
 int shf_scrub_open(struct sheaf_run *run, int64_t step, const char *session, struct shf_reread *r,
                    struct sheaf_error *err);
-/* Notes a step that was just committed as the one to read next. bytes: of its tensor files.
+/* Notes a step that was just committed as the one to read next. bytes: size of its tensor files.
  * [local], with the same arguments on all ranks */
 void shf_behind_next(struct sheaf_run *run, int64_t step, const char *session, uint64_t bytes);
-/* Starts to read the noted step, if no other is being read. A failure is reported by the next
- * shf_behind_look. [local], on all ranks alike */
+/* Starts to read the step that shf_behind_next has noted, unless a step is being read already or
+ * the noted one is verified. A failure is logged by the next shf_behind_look. [local], on all ranks
+ * alike */
 void shf_behind_start(struct sheaf_run *run);
 /* Finds out, without waiting, whether all nodes have finished reading. If so and the step is whole,
- * it becomes run->lineage.verified, even if the last one had a larger number. Damage is logged.
- * [collective] */
+ * it becomes run->lineage.verified, even if the step verified before it has a larger number. Damage
+ * is logged. [collective] */
 int shf_behind_look(struct sheaf_run *run, struct sheaf_error *err);
-/* Whether this rank's thread still reads. [local] */
+/* Returns whether this rank's thread still reads. [local] */
 bool shf_behind_is_busy(const struct sheaf_run *run);
-/* Whether a node's share is so small that a close waits until it is read. [local] */
+/* Returns whether a node's share is so small that a close waits until it is read. [local] */
 bool shf_behind_is_little(const struct sheaf_run *run);
-/* Waits until this rank's share is read, but no longer than some seconds or half the deadline for
- * which the other ranks wait. [local] */
+/* Waits until this rank's thread has read its share, but for at most some seconds and at most half
+ * the group's timeout. [local] */
 void shf_behind_wait(struct sheaf_run *run);
 /* Stops reading and drops the result. Waits for the turn in progress. [local] */
 void shf_behind_stop(struct sheaf_run *run);
