@@ -299,7 +299,7 @@ static int drop_refused(struct copying *c, struct sheaf_error *err)
 }
 
 /* Fills the stage, in up to PASSES passes over the step. The first pass writes the missing files
- * and verifies those that an earlier copier finished. Those of them that are wrong are deleted
+ * and verifies the files that an earlier copier finished. Wrong files among the latter are deleted
  * after the pass and written in the next one. The table of sums is written last. */
 static int fill_stage(struct copying *c, struct sheaf_report *report, struct sheaf_error *err)
 {

@@ -2,7 +2,7 @@
 /* Agreement, broadcast and exchange over the caller's three operations.
  *
  * Always true here:
- * G1  All ranks call an operation of the table, or none does: between two operations no rank
+ * G1  All ranks call an operation of the table, or no rank does: between two operations no rank
  *     takes a branch that depends on anything but agreed values. Memory is allocated before the
  *     agreement that precedes an operation, never between the two.
  * G2  After one failed operation no other is ever called: the group is lost on this rank, and the

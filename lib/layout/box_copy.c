@@ -497,8 +497,8 @@ static void rows_in(struct horner *h, const struct walk *w, const struct shf_sli
 		       w->runs.units);
 }
 
-/* The inverse of rows_in(), by the same three ways. Tiles are summed before they are
- * transposed, as the sum is in file order. */
+/* The inverse of rows_in(): copies rows from file order to memory, in one of the same three ways.
+ * Tiles are summed before they are transposed, as the sum is in file order. */
 static void rows_out(struct horner *h, const struct walk *w, const struct shf_slice *s,
                      uint8_t *from, ptrdiff_t from_step)
 {

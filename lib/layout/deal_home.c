@@ -60,9 +60,9 @@ uint64_t shf_home_of(const struct shf_layout *l, uint32_t ranks, const struct sh
 	return (stripe - is_rest(file, stripe)) * ranks / l->stripes_n;
 }
 
-/* Computes the stripes [*lo, *hi] in which a box may have bytes: from its first byte to its
- * last. This includes stripes between them in which it has none; then a message is sent in
- * vain, and the dealer ignores a box that does not meet the stripe. */
+/* Computes the stripes [*lo, *hi] in which a box may have bytes: from its first byte to its last.
+ * In some stripes between the two the box may have no bytes; then a message is sent in vain, and
+ * the dealer ignores a box that does not meet the stripe. */
 static void box_stripes(const struct shf_layout *l, const struct shf_lt_tensor *t,
                         const struct shf_box *box, uint64_t *lo, uint64_t *hi)
 {
@@ -77,10 +77,10 @@ struct homes {                  /* home ranks that a hold is sent to: first to l
 	uint32_t first, last;
 };
 
-/* Returns the next rank after r that is the home of a stripe, or `ranks`. With more ranks than
- * stripes most ranks have none, and a loop over all of them would cost every hold the number of
- * ranks. shf_home_first(r + 1) is then the first stripe after those of r, and its home is the rank
- * sought. */
+/* Returns the next rank after r that is the home of a stripe, or `ranks`. If there are many more
+ * ranks than stripes, most ranks have no stripe, and a loop over all ranks would take too long for
+ * every hold. shf_home_first(r + 1) is then the first stripe after those of r, and its home is the
+ * rank sought. */
 static uint32_t home_next(const struct shf_layout *l, uint32_t ranks, uint32_t r)
 {
 	uint64_t first;
@@ -92,8 +92,8 @@ static uint32_t home_next(const struct shf_layout *l, uint32_t ranks, uint32_t r
 	                            : ranks;
 }
 
-/* Stripes are assigned to homes in ascending order, so the homes of a box are a range, of which
- * home_next() passes over those without stripes. */
+/* Stripes are assigned to homes in ascending order, so the homes of a box are a range of ranks.
+ * home_next() passes over ranks in it that have no stripe. */
 static struct homes homes_of(const struct shf_layout *l, uint32_t ranks, const struct shf_hold *h)
 {
 	const struct shf_lt_tensor *t = &l->tensors[h->tensor];
@@ -111,7 +111,7 @@ static size_t tell_bytes(const struct shf_hold *h)
 	return sizeof(uint32_t) + shf_wire_box(h->box);
 }
 
-/* Appends one record for a home. The caller has reserved room for all records, so this cannot
+/* Appends one record for a home. The caller has reserved room for all records, so the append cannot
  * fail. */
 static void hold_put(struct shf_tells *out, uint32_t home, const struct shf_hold *h)
 {
@@ -187,8 +187,8 @@ int shf_holds_tell(const struct shf_match *m, uint32_t ranks, struct shf_tells *
 	}
 	if (rc == 0)
 		rc = shf_buf_reserve(&out->bytes, bytes);
-	if (rc == 0 && !ascend) /* as small tensors lie after large ones in a file, whatever their
-	                         * names */
+	if (rc == 0 && !ascend) /* not ascending, for example because small tensors lie after large
+	                         * ones in a file, whatever their names */
 		rc = tell_sorted(m, ranks, homes, all, out);
 	for (size_t i = 0; i < holds->n && rc == 0 && ascend; i++)
 		for (uint32_t r = homes[i].first; r <= homes[i].last; r = home_next(l, ranks, r))

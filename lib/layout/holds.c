@@ -15,8 +15,8 @@ void shf_holds_release(struct shf_holds *h)
 	*h = (struct shf_holds){ 0 };
 }
 
-/* The argument of add_box(): the slice whose boxes are being listed, its number, and that of its
- * tensor. */
+/* The argument of add_box(): the slice whose boxes are being listed, its number (slice_i), and the
+ * number of its tensor. */
 struct adding {
 	struct shf_holds *holds;
 	const struct shf_slice *slice;

@@ -30,6 +30,6 @@ int shf_holds_state(struct shf_holds *h, const struct shf_layout *l,
                     const struct sheaf_state *state, const char *const *ignore,
                     struct sheaf_error *err);
 void shf_holds_release(struct shf_holds *h);
-/* Returns the index of the first hold of the tensor, or h->n if there is none. */
+/* Returns the index of the first hold of the tensor, or h->n if the tensor has no hold. */
 size_t shf_holds_first(const struct shf_holds *h, uint32_t tensor);
 #endif

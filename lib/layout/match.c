@@ -18,8 +18,8 @@
 #define SERVE_HEAD 32                   /* bytes of a record before its box */
 
 /* Writes, for each memory-side rank, the places of its moves in this rank's image. A rank sends
- * itself no record of what it reads for itself, nor of what it writes without staging: it has those
- * moves already. */
+ * itself no record of moves that it reads for itself, nor of moves that it writes without staging:
+ * it has these moves already. */
 static void tell_memory(const struct shf_match *m, uint32_t self, const struct shf_work *w,
                         struct shf_buf *out)
 {
@@ -144,7 +144,8 @@ static int file_side(int self, const struct shf_match *m, const struct shf_buf *
 	return 0;
 }
 
-/* Writes the message of an error of planning that has none yet. Returns rc. */
+/* If rc < 0, writes the message of the failure to *err, for failures of planning that have no
+ * message yet. Returns rc. */
 static int said(int rc, struct sheaf_error *err)
 {
 	return rc < 0 ? shf_fail(err, rc, "planning: %s", shf_strerror(rc)) : 0;
@@ -189,7 +190,7 @@ void shf_matching_release(struct shf_matching *g)
 }
 
 /* Each step runs only if all steps before it succeeded on every rank, which the exchange itself
- * agrees on. So all ranks make the same calls, and none waits for a rank that has given up. */
+ * agrees on. So all ranks make the same calls, and no rank waits for one that has given up. */
 int shf_match_deal(struct shf_team *team, const struct shf_match *m, int rc,
                    struct shf_matching *g, struct shf_work *w, struct sheaf_error *err)
 {

@@ -251,8 +251,9 @@ static int descs_read(const struct shf_buf *in, struct shf_arena *arena, struct 
 	return rc < 0 ? shf_fail(err, rc, "descriptions of tensors: %s", shf_strerror(rc)) : 0;
 }
 
-/* Fills the layout from unique descriptions in order. A family begins where its name differs from
- * that of the description before. Each array has room for n members, which is more than needed. */
+/* Fills the layout from unique descriptions in order. A family begins where the name of the family
+ * differs from the one in the description before. Each array has room for n members, which is more
+ * than needed. */
 static int fill_tensors(struct shf_layout *l, struct desc *d, size_t n, struct sheaf_error *err)
 {
 	size_t t = 0, k = 0;
@@ -354,7 +355,7 @@ int shf_schema_merge(struct shf_team *team, const struct sheaf_state *state,
 	return rc;
 }
 
-/* ---- the same without a group: one table has the descriptions of all ranks ---- */
+/* ---- a schema without a group: one table has the descriptions of all ranks ---- */
 
 /* A hash table of the distinct descriptions, with open addressing. It has twice as many slots as
  * descriptions, so it is at most half full and every probe ends. */

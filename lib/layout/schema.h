@@ -9,8 +9,8 @@
 #include "layout.h"
 #include "state.h"
 
-/* Returns whether one of the fnmatch patterns in `ignore` (ended by NULL, or NULL for none) matches
- * "family/name". [local] */
+/* Returns whether one of the fnmatch patterns in `ignore` (an array that ends with NULL, or NULL:
+ * no patterns) matches "family/name". [local] */
 bool shf_ignored(const char *const *ignore, const char *family, const char *name);
 /* Fills tensors, families and ties of *l from all ranks' states, except for file and off of the
  * tensors. rc and err: 0, or a failure of this rank before the call, which is then returned on all

@@ -12,8 +12,8 @@
 #include "sums.h"
 
 #define RECORD 17               /* bytes */
-#define MARK UINT64_MAX         /* a message of match.c begins with a stripe, and none has this
-                                 * number */
+#define MARK UINT64_MAX         /* other messages of match.c begin with the number of a stripe, and
+                                 * no stripe has this one */
 #define MARK_BYTES 16           /* bytes of MARK and length */
 
 int shf_tally_init(struct shf_tally *t, int ranks)

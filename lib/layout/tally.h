@@ -9,7 +9,7 @@ enum shf_tally_kind { SHF_T_LOADED, SHF_T_MISSING, SHF_T_UNEXPECTED, SHF_T_CONVE
 	SHF_T_IGNORED, SHF_T_MISMATCHED, SHF_T_ZEROED, SHF_T_UNVERIFIED, SHF_T_KINDS };
 struct shf_tally {
 	struct shf_buf *out;            /* owned; out[r]: records that are sent to rank r */
-	int ranks;                      /* of the group */
+	int ranks;                      /* number of ranks of the group */
 	/* By kind: number and size of the tensors that this rank counts as their home. Set by
 	 * shf_tally_meet or shf_tally_unpack. */
 	uint64_t counts[SHF_T_KINDS], bytes[SHF_T_KINDS];
@@ -37,6 +37,7 @@ int shf_tally_unpack(struct shf_tally *t, struct shf_buf *in, size_t *in_bytes);
  * over all ranks. [collective] */
 int shf_or(struct shf_team *team, uint64_t *x, size_t n, uint64_t *counts, size_t more,
            struct sheaf_error *err);
-/* Returns how many words `counts` needs for n bits, without those of the caller. [local] */
+/* Returns how many words `counts` needs for n bits, without the `more` words of the caller.
+ * [local] */
 size_t shf_or_words(const struct shf_team *team, size_t n);
 #endif

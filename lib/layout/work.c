@@ -42,7 +42,7 @@ struct shf_span shf_work_serves(const struct shf_work *w, uint32_t round)
 }
 
 /* Controls lie after the data of the largest round, one for each segment of all rounds, so a round
- * does not overwrite those of another. */
+ * does not overwrite the controls of another. */
 uint64_t shf_work_ctl(const struct shf_work *w, size_t i)
 {
 	return w->ctl_at + i * sizeof(struct shf_ctl);

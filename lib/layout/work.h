@@ -47,7 +47,7 @@ struct shf_ctl {
 struct shf_work {
 	struct shf_arena arena;                         /* has the arrays */
 	struct shf_seg *segs; size_t segs_n;            /* sorted by round, file, offset */
-	struct shf_mv *moves; size_t moves_n;           /* those of a segment are consecutive */
+	struct shf_mv *moves; size_t moves_n;           /* the moves of a segment are consecutive */
 	struct shf_serve *serves; size_t serves_n;      /* sorted by round, then `rank`, then in the
 	                                                 * order in which that rank sent them. Moves
 	                                                 * between this rank's own memory and its
@@ -55,8 +55,8 @@ struct shf_work {
 	                                                 * on a save if the segment is in no
 	                                                 * round */
 	uint32_t rounds, net_rounds;                    /* numbers of rounds, equal on all ranks;
-	                                                 * net_rounds: those of a load from
-	                                                 * SHF_ROUND_NET on */
+	                                                 * net_rounds: rounds of a load that are
+	                                                 * numbered from SHF_ROUND_NET on */
 	uint64_t ctl_at;                                /* save: offset of the controls in the
 	                                                 * image, after the largest round */
 	uint64_t image_bytes;                           /* size of this rank's image, with controls
@@ -64,8 +64,9 @@ struct shf_work {
 	uint64_t slots_at, slot_bytes;                  /* save: offset of the slots after the
 	                                                 * controls, and size of one; unstaged.h */
 	uint32_t slots;                                 /* number of slots */
-	uint64_t own_bytes, own_most;                   /* load: bytes of segments in no round, and
-	                                                 * the maximum of that over all ranks */
+	uint64_t own_bytes, own_most;                   /* load: own_bytes: bytes of this rank's
+	                                                 * segments that are in no round; own_most:
+	                                                 * its maximum over all ranks */
 	uint64_t bytes;                                 /* bytes of all segments */
 	uint64_t hash;                                  /* save: hash of the whole plan, equal on
 	                                                 * all ranks */

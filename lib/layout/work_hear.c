@@ -190,8 +190,8 @@ static void cut_into(struct cutting *c, const struct shf_work *w, struct shf_seg
 }
 
 /* Cuts segments that are larger than the window or have blocks of several kinds. On a save nothing
- * is to be done if the number of segments does not change. On a load the kinds must be stored in
- * any case. */
+ * is left to do if cutting does not change the number of segments. On a load the kinds must be
+ * stored in any case. */
 static int cut_segments(const struct shf_match *m, uint32_t self, struct shf_work *w)
 {
 	struct cutting c = { .m = m, .self = self };
@@ -260,7 +260,7 @@ static void add_slots(struct shf_work *w, size_t segs, uint64_t window)
 
 /* Assigns rounds and places in the image on a save. Consecutive segments share a round as long as
  * they fit into the window, and each begins on a page. Segments for slots are in no round and come
- * last. If there are none, the rounds may also use the window of the slots. */
+ * last. If there are no such segments, the rounds may also use the window of the slots. */
 static void lay_out_save(const struct shf_match *m, struct shf_work *w)
 {
 	struct shf_span own = shf_work_segs(w, SHF_ROUND_OWN);

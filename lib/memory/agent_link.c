@@ -151,7 +151,7 @@ int shf_tier_images(const struct sheaf_run *run)
 	                                                 : run->tier->wanted ? 2 : 1);
 }
 
-/* Hands the image to the agent if it is one of those for saves. */
+/* Hands the image to the agent if it is an image for saves. */
 static void offer_image(struct sheaf_run *run, int image)
 {
 	if (run->tier->wanted && image < shf_tier_images(run))

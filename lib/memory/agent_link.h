@@ -24,7 +24,8 @@ void shf_tier_offer(struct sheaf_run *run);
 /* Closes the connection after the agent has failed, and logs the positive errno sys and `doing`,
  * what was attempted. The run goes on without an agent. [local] */
 void shf_tier_lost(struct sheaf_run *run, int sys, const char *doing);
-/* Hands the memory of an image, or that of its card, to the agent. [local] */
+/* Hands the memory of an image to the agent or, with `card`, the memory of the image's card.
+ * [local] */
 void shf_tier_put(struct sheaf_run *run, int image, bool card);
 /* Returns the head of the card of an image, or NULL if the image has no card. [local] */
 struct shf_card_head *shf_tier_head(const struct shf_tier *t, int image);

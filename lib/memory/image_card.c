@@ -5,8 +5,8 @@
  * bytes, u64 n segs: u32 file, u64 lo, hi, image; u32 m smalls: u16 name bytes, name, u64 bytes;
  * then the bytes of all small files, one after the other.
  *
- * The body is decoded as carefully as a file: counts are compared with the bytes that are there
- * before anything is allocated, and ranges with the size of the image. */
+ * The body is decoded as carefully as a file: counts are compared with the number of bytes that
+ * follow before anything is allocated, and ranges with the size of the image. */
 #include "image_card.h"
 #include <stdio.h>
 #include <stdlib.h>

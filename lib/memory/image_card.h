@@ -5,7 +5,7 @@
  *
  * M1. A card is whole (`whole` is not 0) only while its image has all bytes of its step. It is
  *     cleared before any rank copies into the image, and made whole when all ranks have agreed that
- *     the bytes and their checksums are there.
+ *     they have the bytes and their checksums.
  * M2. A step is in memory if the cards of all ranks that saved it are whole. Its checksums then
  *     prove that it is intact, or show that it is not. It counts even if no rank has returned from
  *     its commit.

@@ -29,7 +29,8 @@ struct choice {
 	bool on_disk;                   /* parts that no memory has are read from the same step on
 	                                 * disk */
 	struct shf_recalled which;
-	int64_t base_step;              /* step on disk that it follows, or itself; -1: none */
+	int64_t base_step;              /* step on disk that the chosen step follows, or the chosen
+	                                 * step itself; -1: none */
 	char base_session[33];
 	int64_t beyond;                 /* see struct shf_base (run.h) */
 };
@@ -222,7 +223,7 @@ int shf_recall_gather(struct sheaf_run *run, struct shf_buf *mine, bool *asked,
 	return shf_to_zero(&run->team, 0, mine, all, err);
 }
 
-/* Opens a view of the parts of the step that this node has, which may be none. */
+/* Opens a view of the parts of the step that this node has. It may have no parts. */
 static int open_own_parts(struct sheaf_run *run, const struct choice *choice,
                           const struct shf_buf *copied, struct shf_view **view,
                           struct sheaf_error *err)
@@ -234,7 +235,7 @@ static int open_own_parts(struct sheaf_run *run, const struct choice *choice,
 	return *view ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a step in memory");
 }
 
-/* Opens the view on all ranks, or on none: then *view is NULL, and the caller goes on with the
+/* Opens the view on all ranks, or on no rank: then *view is NULL, and the caller goes on with the
  * disk. Returns an error only for the loss of a rank. [collective] */
 static int open_all(struct sheaf_run *run, const struct choice *choice,
                     const struct shf_buf *copied, struct shf_sought *sought,

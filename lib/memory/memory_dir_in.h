@@ -14,8 +14,8 @@ struct shf_stretch {                /* bytes [lo, hi) of a tensor file, in memor
 struct shf_vfile {
 	const char *name;               /* its name in the step, with the folder */
 	uint64_t bytes;
-	size_t first, end;              /* of a tensor file: its stretches [first, end) */
-	const uint8_t *whole;           /* of a small file: its bytes; else NULL */
+	size_t first, end;              /* in a tensor file: its stretches are [first, end) */
+	const uint8_t *whole;           /* in a small file: its bytes; NULL in a tensor file */
 };
 /* A view: the memory that it was made of, the files that it shows, and where their bytes lie. */
 struct shf_view {

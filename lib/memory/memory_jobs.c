@@ -98,9 +98,10 @@ struct weighing {
 };
 
 /* Called for each step in memory, newest first, until it returns true. The heir is the job of the
- * first step that a load would take. If there is none, the heir is the job of the newest step: that
- * step may seem not to follow the disk only because this process sees an old state of a network
- * file system, and its missing ranks may be on nodes that this job does not have. */
+ * first step that a load would take. If a load would take no step, the heir is the job of the
+ * newest step in memory: that step may seem not to follow the disk only because this process sees
+ * an old state of a network file system, and its missing ranks may be on nodes that this job does
+ * not have. */
 static int weigh(void *arg, const struct shf_recalled *r)
 {
 	struct weighing *w = arg;

@@ -117,8 +117,8 @@ static int32_t reader_on_node(const struct sheaf_run *run, int32_t node, uint64_
 }
 
 /* Returns the first span of the file that ends after byte `at`: the one that has that byte, or else
- * the next one; NULL if there is none. Moves m->at forward past earlier spans, which are not needed
- * again, because files are mapped from front to back. */
+ * the next one. Returns NULL if the file has no such span. Moves m->at forward past earlier spans,
+ * which are not needed again, because files are mapped from front to back. */
 static const struct span *span_at(struct mapping *m, uint64_t at)
 {
 	while (m->at < m->n && (m->spans[m->at].file < m->file ||

@@ -55,7 +55,7 @@ static void list_card(struct looking *l, const char *job, bool guest, const stru
 }
 
 /* Lists one card, if it is whole and of this run. A card that is not whole is no error: a job is
- * copying into its image, or died while it did. Negative errno. */
+ * copying into its image, or died while it did. Returns 0 or a negative errno. */
 static int look_at_card(struct looking *l, const char *name)
 {
 	struct shf_shm shm = { NULL, 0, -1 };

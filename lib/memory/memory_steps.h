@@ -28,11 +28,11 @@ struct shf_recalled {
 };
 /* Calls item for every step of which this agent has a whole card: newest first, and of equal
  * numbers the step of the latest job first. If item returns a non-zero value, this stops and
- * returns it. Negative errno if the agent does not answer. [local] */
+ * returns it. Returns a negative errno if the agent does not answer. [local] */
 int shf_recall_list(const struct shf_sys *sys, int keep, const char *run_id,
                     int (*item)(void *arg, const struct shf_recalled *r), void *arg);
 /* Appends a struct shf_told to *out for each whole card of this agent. guests: also for replicas;
- * only a caller that looks at several agents needs them. Negative errno. [local] */
+ * only a caller that looks at several agents needs them. Returns 0 or a negative errno. [local] */
 int shf_recall_cards(const struct shf_sys *sys, int keep, const char *run_id, bool guests,
                      struct shf_buf *out);
 /* Joins cards, of one agent or of several, to steps, and calls item for each as shf_recall_list
@@ -60,7 +60,7 @@ int shf_recall_view(const struct shf_sys *sys, int keep, const struct shf_recall
 /* Call it before `which` is written to disk. Later steps in memory of the same job that follow the
  * state `was` of the disk are changed to follow also the state `is`, in which `which` is the newest
  * step (both from shf_card_on). Steps of other jobs may be another branch, and are not changed.
- * Negative errno. [local] */
+ * Returns 0 or a negative errno. [local] */
 int shf_recall_go_on(const struct shf_sys *sys, int keep, const char *run_id,
                      const struct shf_recalled *which, uint64_t was, uint64_t is);
 /* Returns whether the step in memory follows the newest step on disk, which also means that the run

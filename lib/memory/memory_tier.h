@@ -43,7 +43,7 @@ struct shf_store;
  * sends replicas reads cards, with guests.lock held. */
 struct shf_tier {
 	bool wanted;                    /* opts.agent is set; the same on all ranks */
-	int keep;                       /* connection to the agent; -1: none now */
+	int keep;                       /* connection to the agent; -1: not connected now */
 	int steps_told;                 /* steps that this rank's agent allows; 0: no limit */
 	int steps_max;                  /* minimum of these limits over all ranks; 0: no limit */
 	bool bounded;                   /* steps_max is set (shf_tier_bound) */
@@ -60,7 +60,8 @@ struct shf_tier {
 	unsigned went_back;             /* number of the last load of a step from disk; 0: none */
 	char tried[33];                 /* session of the step that was loaded from memory last */
 	int64_t passed;                 /* the newest complete step in memory that the last search
-	                                 * for the latest passed over; -1: none [rank 0] */
+	                                 * for the latest passed over; -1: it passed over no such
+	                                 * step. [rank 0] */
 	uint64_t commits;               /* number of this job's steps in memory so far */
 	struct shf_guests guests;       /* replicas */
 	/* If `based`, the step on disk that the next step in memory follows; equal on all ranks. */

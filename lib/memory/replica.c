@@ -2,9 +2,9 @@
 /* Replicas that this rank keeps: for which ranks, their memory, and changes to their cards.
  *
  * Each rank sends its image to a rank of the next node. If nodes have different numbers of ranks, a
- * rank may keep the replicas of several ranks or of none. The lock guards the cards and numbers of
- * steps, because a thread in the background completes the cards of new replicas while the caller's
- * thread changes those of older ones. */
+ * rank may keep the replicas of several ranks or of no rank. The lock guards the cards and numbers
+ * of steps, because a thread in the background completes the cards of new replicas while the
+ * caller's thread changes those of older ones. */
 #include "replica.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -75,7 +75,8 @@ int shf_guests_open(struct sheaf_run *run, struct sheaf_error *err)
 
 /* ---- memory ---- */
 
-/* Hands the memory of a replica, or of its card, to the agent of this node. Negative errno. */
+/* Hands the memory of a replica, or of its card, to the agent of this node. Returns 0 or a negative
+ * errno. */
 static int offer_replica(const struct sheaf_run *run, const struct shf_guest *g, int slot,
                          bool card)
 {

@@ -56,8 +56,8 @@ struct shf_guests {
 };
 /* Finds which rank keeps the replicas of which. On a single node no replicas are made. [local] */
 int  shf_guests_open(struct sheaf_run *run, struct sheaf_error *err);
-/* Hands all replicas that this rank keeps to the agent again, after a new connection. Negative
- * errno: the agent is lost. [local] */
+/* Hands all replicas that this rank keeps to the agent again, after a new connection. Returns 0, or
+ * a negative errno if the agent is lost. [local] */
 int  shf_guests_offer(struct sheaf_run *run);
 /* These change the cards of the replicas of a step that this rank keeps, when its own card of the
  * step is changed (G3). forget clears them. written notes that the step is on disk. follow notes,
@@ -81,7 +81,7 @@ static inline bool shf_guests_have_some(const struct shf_guests *g)
 	return !g->wanted || !g->behind.group || g->copied >= 0;
 }
 
-/* Returns the head of the card in that slot, or NULL if there is none. */
+/* Returns the head of the card in that slot, or NULL if the slot has no card. */
 struct shf_card_head *shf_guest_head(const struct shf_guest *g, int slot);
 /* Makes the card or image in that slot at least `bytes` bytes large, and hands new memory to the
  * agent. ENOMEM, or the code of the agent's failure. [local] */

@@ -25,8 +25,8 @@ struct coming {                 /* a guest's announcement of the replica that it
 	uint64_t image_bytes, body_bytes;
 	int slot;                       /* slot in which the replica is received */
 };
-/* A replica that this rank sends, and those that it receives at the same time. While the background
- * thread runs, only that thread uses it. */
+/* A replica that this rank sends, and the replicas that it receives at the same time. While the
+ * background thread runs, only that thread uses it. */
 struct shf_sending {
 	struct sheaf_run *run;          /* borrowed */
 	struct shf_team *team;          /* team over which pieces are sent */
@@ -215,7 +215,7 @@ static size_t piece_bytes(uint64_t bytes, uint64_t at)
 }
 
 /* Exchanges bytes [at, at + PIECE) of all images. With one guest, the common case, its piece is
- * received directly into the replica; those of several guests are received into a buffer and
+ * received directly into the replica; the pieces of several guests are received into a buffer and
  * copied. [collective] */
 static int exchange_pieces(struct shf_sending *s, struct sheaf_error *err)
 {

@@ -2,7 +2,7 @@
 /* Deletes old steps after a commit: at once, or in a background thread of rank 0 if the caller does
  * not wait for the commit. While the thread runs, no save publishes, and no step is opened, marked
  * or set aside: these calls first settle it. A save may create or discard a stage meanwhile,
- * because its number is not that of a step that may be deleted. */
+ * because the number of a new step is never that of a step that may be deleted. */
 #ifndef SHF_PRUNE_TASK_H
 #define SHF_PRUNE_TASK_H
 #include "background.h"

@@ -246,8 +246,8 @@ static bool table_page(struct shf_reread *r, uint64_t p, uint8_t *to)
 }
 
 /* Returns the record at `off` of the table, or NULL if the reading has ended. Records are 8, 32 or
- * 64 bytes long, so none crosses a page. The last page of each section is kept, because the records
- * of a section are read in order. */
+ * 64 bytes long, so no record crosses a page. The last page of each section is kept, because the
+ * records of a section are read in order. */
 static const uint8_t *table_record(struct shf_reread *r, int section, uint64_t off)
 {
 	struct shf_table_page *t = &r->table[section];
@@ -273,8 +273,8 @@ static bool tensor_get(struct shf_reread *r, uint64_t i, struct shf_sums_tensor 
 	return p != NULL;
 }
 
-/* A turn of the phase TABLE. All pages of the table are checked, also those whose records no share
- * reads; they are dealt to the shares round robin. */
+/* A turn of the phase TABLE. Checks some pages of the table. The pages are dealt to the shares
+ * round robin, so that every page is checked, whether its records are used or not. */
 static bool turn_table(struct shf_reread *r)
 {
 	uint64_t n = (r->head.pages_off + SHF_SUMS_PAGE - 1) / SHF_SUMS_PAGE;

@@ -14,7 +14,7 @@
 struct sheaf_run;
 /* Which step is being read again, and which is next. */
 struct shf_behind {
-	/* the same on all ranks */
+	/* these members are the same on all ranks */
 	struct shf_saved now;           /* the step that is being read again; now.step -1: no step
 	                                 * is */
 	struct shf_saved next;          /* the newest committed step that is still to be read again;
@@ -22,7 +22,7 @@ struct shf_behind {
 	uint64_t bytes;                 /* size of the tensor files of the step that was committed
 	                                 * last */
 	uint64_t damaged_n;             /* number of steps found damaged so far */
-	/* of this rank */
+	/* the members below belong to this rank alone */
 	struct shf_background task;     /* the thread; not running on ranks that are not the lowest
 	                                 * of their node, or if it could not be started */
 	struct shf_reread *reread;      /* owned; belongs to the thread until that has ended */

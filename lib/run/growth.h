@@ -22,9 +22,10 @@ static inline uint64_t shf_growth_bytes(uint64_t bytes)
 struct sheaf_run;
 struct shf_growth {             /* what a rank sends to the others */
 	int32_t node, rooms_n;
-	uint64_t bytes, freed;          /* it will allocate `bytes`, after freeing `freed` bytes */
+	uint64_t bytes, freed;          /* the rank will allocate `bytes` bytes, after freeing
+	                                 * `freed` bytes */
 	struct shf_room rooms[SHF_ROOMS];       /* memory limits that apply to the rank, rooms_n of
-	                                         * them; none if bytes is 0 */
+	                                         * them; rooms_n is 0 if bytes is 0 */
 };
 /* Fills *mine with what this rank sends to the others. [local] */
 void shf_growth_look(const struct sheaf_run *run, uint64_t bytes, uint64_t freed,

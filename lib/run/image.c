@@ -230,7 +230,7 @@ bool shf_sharing_grows(const struct shf_sharing *s)
 	return s->want != 0;
 }
 
-/* Closes this rank's socket and its connections to those of others. */
+/* Closes this rank's socket, and its connections to the sockets of other ranks. */
 static void close_all(struct shf_sharing *s)
 {
 	const struct shf_sys *sys = s->run->sys;
@@ -354,8 +354,8 @@ int shf_sharing_take(struct shf_sharing *s, struct sheaf_error *err)
 	return 0;
 }
 
-/* Makes the image on all ranks, or on none: if one rank fails, all release what they have, so that
- * the next save starts from the same state everywhere. */
+/* Makes the image on all ranks, or on no rank: if one rank fails, all release what they have, so
+ * that the next save starts from the same state everywhere. */
 int shf_image_need(struct sheaf_run *run, int rc, int image, uint64_t bytes,
                    struct sheaf_error *err)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds out which ranks share memory. Host names do not answer that: two containers on one host may
- * have different names and share memory, or the same name and not share it. So the ranks try it.
- * The lowest rank of a set of candidates, their leader, offers memory with a random token in it;
- * the others connect, map the memory and look for the token.
+/* Finds out which ranks share memory. Host names do not tell: two containers on one host may have
+ * different names and share memory, or the same name and not share memory. So the ranks try to
+ * share memory. The lowest rank of a set of candidates, their leader, offers memory with a random
+ * token in it; the others connect, map the memory and look for the token.
  *
  * Candidates are ranks with the same boot id and the same hint from the caller. A rank that does
  * not see the token of its leader becomes a candidate in the next round, in a set without that
@@ -39,7 +39,7 @@ static bool are_candidates(const struct hello *a, const struct hello *b)
 }
 
 /* Offers memory that holds this leader's token; a rank that reads the token there shares memory
- * with the leader. Negative errno. */
+ * with the leader. Returns 0 or a negative errno. */
 static int offer_token(const struct shf_sys *sys, struct round *r)
 {
 	int rc = shf_sys_shm_new(sys, &r->shm, 4096, true);

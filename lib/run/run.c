@@ -128,8 +128,8 @@ static int place_copy(struct shf_place_info *to, const struct shf_place_info *fr
 	return 0;
 }
 
-/* The call is entered even if this rank could not make its run (meet_new). After that all ranks
- * fail or none does. [collective] */
+/* The call is entered even if this rank could not make its run (meet_new). From then on, either all
+ * ranks fail or no rank does. [collective] */
 int shf_run_open_bare(struct sheaf_run **out, struct sheaf_group *group,
                       const struct sheaf_opts *opts, const struct shf_sys *sys,
                       const struct shf_place_info *place, enum shf_call_kind call,

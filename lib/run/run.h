@@ -60,7 +60,7 @@ struct shf_run_io {
 	                                 * returned from waiting for the queue */
 	bool taken;                     /* a thread waits for the queue; others wait for `turn` */
 };
-/* The saves of a run: those in flight, and how long earlier ones took. */
+/* The saves of a run: the saves in flight, and how long earlier ones took. */
 struct shf_run_saves {
 	struct sheaf_save *first, *last;        /* saves in flight, in the order in which they
 	                                         * began */
@@ -80,8 +80,9 @@ struct shf_lineage {
 	/* A step in the memory of agents is opened as a run of its own. In such a run: the run of
 	 * which it is a step, with a reference held; else NULL. */
 	struct sheaf_run *memory_of;
-	struct shf_base {               /* of a step in memory: the step on disk that it follows */
-		int64_t step;           /* -1: none */
+	struct shf_base {               /* in the run of a step in memory: the step on disk which
+	                                 * that step follows */
+		int64_t step;           /* number of the step on disk; -1: none */
 		char session[33];
 		uint64_t tries;         /* how often the step in memory was loaded before */
 		int64_t beyond;         /* if the step in memory was opened by its number: the
@@ -120,8 +121,8 @@ struct sheaf_run {
 	struct shf_run_saves saves;
 	struct shf_lineage lineage;
 	struct shf_run_retain retain;
-	struct shf_tier *tier;          /* owned; steps in the memory of agents; NULL in a run
-	                                 * without a directory */
+	struct shf_tier *tier;          /* owned; the memory tier: steps in the memory of agents;
+	                                 * NULL in a run without a directory */
 };
 
 /* Opens a run without a directory: group, system layer and nodes only. For steps opened by path,

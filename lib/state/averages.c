@@ -216,8 +216,8 @@ int shf_emas_check(const struct sheaf_state *state, const uint64_t marks[SHF_EMA
 
 /* ---- their memory ---- */
 
-/* Allocates the averages of those sources that have memory, and leaves those that are allocated
- * already. Slices without memory, which serve only for planning, get no averages. */
+/* Allocates the averages whose source slices have memory, and leaves averages alone that are
+ * allocated already. Slices without memory, which serve only for planning, get no averages. */
 int shf_emas_ready(struct sheaf_state *state, struct sheaf_error *err)
 {
 	for (size_t k = 0; state && state->rc == 0 && k < state->emas_n; k++)
@@ -300,7 +300,7 @@ bool shf_ema_changes(const struct shf_ema *e, const struct shf_fresh *f)
 }
 
 /* The table has an entry for each slice and is allocated only if some averages change, so that
- * steps that change none cost nothing. */
+ * steps that change no averages cost nothing. */
 int shf_emas_windows(const struct sheaf_state *state, const struct shf_fresh *fresh,
                      struct shf_due **out, struct sheaf_error *err)
 {
@@ -321,7 +321,8 @@ int shf_emas_windows(const struct sheaf_state *state, const struct shf_fresh *fr
 }
 
 /* last_of is cleared because `last` is now a step of this process, not a loaded one. `anew` is
- * cleared only by a step that counts: until then those averages are copies of their weights. */
+ * cleared only by a step that counts: until then the averages of these slices are copies of their
+ * weights. */
 void shf_emas_count(struct sheaf_state *state, int64_t step, const struct shf_fresh *fresh)
 {
 	for (size_t k = 0; k < state->emas_n; k++) {
@@ -415,8 +416,8 @@ void shf_emas_update(const struct sheaf_state *state, const struct shf_fresh *fr
 
 /* Sets the counters to those of the loaded step. With last and last_of set, saving that step again
  * to the same run updates nothing; otherwise it would be averaged with itself. Averages that were
- * filled but that the manifest does not name, as those of another tool, count as updated once, so
- * that the next step does not replace them by the weights. */
+ * filled but that the manifest does not name, for example because another tool wrote them, count as
+ * updated once, so that the next step does not replace them by the weights. */
 void shf_emas_loaded(struct sheaf_state *state, const struct shf_manifest *m,
                      const bool filled[SHF_EMAS_MAX])
 {

@@ -31,25 +31,25 @@ struct shf_ema {
 	                                 * first + i; ascending */
 	bool *anew;                     /* owned; anew[i]: a load did not fill slice first + i, so
 	                                 * it stays a copy of its weights until a step counts */
-	int64_t updates, last;          /* number of steps that counted so far; last step that
-	                                 * changed the averages, -1: none */
+	int64_t updates, last;          /* updates: number of steps that counted so far; last: last
+	                                 * step that changed the averages, -1: no step did */
 	char last_of[33];               /* run id of step `last` if it was loaded; "": this process
 	                                 * made it, and may save it to any run */
 	bool begun;                     /* the memory holds averages, except slices in anew */
 };
 /* Does what sheaf.h says of sheaf_state_ema. [local] */
 int  shf_state_ema(struct sheaf_state *state, const char *family, const struct sheaf_ema *ema);
-/* A rank may have no slice of a family that is averaged, because other ranks hold those layers or
- * experts. A family that no rank has is a mistake. So each rank marks the families it has, the
- * caller reduces the marks by MAX over all ranks, and shf_emas_check then returns EINVAL on all
- * ranks. [local] */
+/* A rank may have no slice of a family that is averaged, because other ranks hold the layers or
+ * experts of that family. A family that no rank has is a mistake. So each rank marks the families
+ * it has, the caller reduces the marks by MAX over all ranks, and shf_emas_check then returns
+ * EINVAL on all ranks. [local] */
 void shf_emas_mark(const struct sheaf_state *state, uint64_t marks[SHF_EMAS_MAX]);
 int  shf_emas_check(const struct sheaf_state *state, const uint64_t marks[SHF_EMAS_MAX],
                     struct sheaf_error *err);
 /* Allocates memory for all averages whose weights have memory. ENOMEM. [local] */
 int  shf_emas_ready(struct sheaf_state *state, struct sheaf_error *err);
 struct shf_fresh {              /* what one step does to one struct shf_ema */
-	double coef;                    /* of this update, with warmup applied */
+	double coef;                    /* coefficient of this update, with warmup applied */
 	/* due: the step changes the averages. counts: the step is a multiple of the interval and
 	 * its loss is low enough. first: the averages are set to a copy of the weights. */
 	bool due, counts, first;
@@ -68,9 +68,9 @@ _Static_assert(SHF_EMAS_MAX <= 8, "a bit for each");
  * ranks. [local] */
 void shf_emas_due(const struct sheaf_state *state, const char *run, int64_t step, double loss,
                   struct shf_fresh *fresh);
-/* Lists the units to update: (*out)[s] describes those of the averages of slice s. Its `made` is 0
- * if the step updates no averages of slice s. *out is NULL if the step changes no averages. The
- * caller frees it. ENOMEM. [local] */
+/* Lists the units to update: (*out)[s] describes the units of the averages of slice s. Its `made`
+ * is 0 if the step updates no averages of slice s. *out is NULL if the step changes no averages.
+ * The caller frees it. ENOMEM. [local] */
 int  shf_emas_windows(const struct sheaf_state *state, const struct shf_fresh *fresh,
                       struct shf_due **out, struct sheaf_error *err);
 /* Returns whether the step changes the memory of these averages. [local] */

@@ -158,9 +158,9 @@ static int take_memory(struct shf_slice *out, const struct sheaf_slice *in, cons
 }
 
 /* Sets box, strides, origin and window of a slice of F4 or F6. Their units are bytes, so start,
- * count, origin and window are divided by the group and multiplied by its bytes; none of them may
- * cut a group. Their memory is dense, as a stride between items of less than a byte means
- * nothing. */
+ * count, origin and window are divided by the group and multiplied by its bytes; none of these
+ * numbers may cut a group. Their memory is dense, as a stride between items of less than a byte
+ * means nothing. */
 static int take_sub_byte(struct shf_slice *out, const struct sheaf_slice *in, const char *who,
                          struct sheaf_error *err)
 {
@@ -555,7 +555,7 @@ int shf_state_ready(const struct sheaf_state *state, bool memory, struct sheaf_e
 	return shf_fail(err, SHEAF_EBUG, "no slice of %zu is without memory", state->n);
 }
 
-/* Frees the memory of averages, which the state owns, unlike that of all other slices. */
+/* Frees the memory of averages. The caller owns the memory of all other slices. */
 static void averages_release(struct sheaf_state *state)
 {
 	for (size_t k = 0; k < state->emas_n; k++) {
