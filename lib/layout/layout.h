@@ -26,16 +26,17 @@ struct shf_lt_family {
 struct shf_lt_file {
 	const char *name;               /* relative to the step, with the family's folder */
 	uint32_t family;
-	uint32_t first_tensor, tensors_n;       /* in by_place */
-	uint64_t header_bytes, bytes;   /* bytes: of the whole file */
+	uint32_t first_tensor, tensors_n;       /* indices into by_place: the first, and how many */
+	uint64_t header_bytes, bytes;   /* header_bytes: size of the header; bytes: size of the
+	                                 * whole file */
 	uint64_t first_stripe, first_block;
 };
 struct shf_lt_tensor {          /* members that planning reads come first */
 	const char *name;
-	uint32_t family, file;          /* their numbers in the layout */
+	uint32_t family, file;          /* numbers of its family and its file in the layout */
 	int32_t dtype;
 	uint32_t unit;                  /* bytes of a unit (box.h) */
-	uint64_t off, bytes;            /* off: from the start of the file */
+	uint64_t off, bytes;            /* off: counted from the start of the file */
 	struct shf_shape shape, items;  /* the same shape in units, and in items */
 	uint64_t digest;                /* digest of the tensor's bytes; set on a load if the step
 	                                 * has sums */

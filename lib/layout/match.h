@@ -19,7 +19,7 @@
 #include "work.h"
 
 enum shf_way { SHF_SAVE, SHF_LOAD };
-/* Which ranks can read which blocks: a[first[f]] up to a[first[f + 1]] for file f. */
+/* Which ranks can read which blocks: entries a[first[f]] to a[first[f + 1] - 1] are of file f. */
 struct shf_hads {
 	struct shf_had *a;
 	size_t *first;
@@ -40,12 +40,13 @@ struct shf_match {
 	enum shf_way way;
 	bool witness;                   /* save: ranks that hold a replica of a box compute its
 	                                 * digest, too */
-	uint64_t window;                /* bytes of image that a round may take; 0: one round. On a
-	                                 * load a multiple of blocks; the image has two windows,
-	                                 * which rounds use in turn */
+	uint64_t window;                /* bytes of image that a round may take; 0: there is only
+	                                 * one round. On a load a multiple of blocks; the image has
+	                                 * two windows, which rounds use in turn */
 	uint64_t slots_window;          /* save: bytes that slots (unstaged.h) may take in addition;
 	                                 * 0: no bound */
-	uint64_t net_window;            /* load: bytes of a round that is sent to other nodes */
+	uint64_t net_window;            /* load: bytes of image that a round may take whose bytes
+	                                 * are sent to other nodes */
 	const struct shf_hads *hads;    /* load; NULL: every rank can read every block */
 	bool apart;                     /* load: each rank reads all that it wants itself */
 	const struct shf_tells *tells;  /* messages of this rank to the homes, made with

@@ -13,12 +13,13 @@
  * wants it, and on a save its writer holds all of it in SHEAF_IN_PLACE slices (unstaged.h). */
 #define SHF_ROUND_NET (UINT32_C(1) << 30)
 #define SHF_ROUND_OWN UINT32_MAX
-#define SHF_SLOTS 3       /* unstaged.h: one is filled while two are written */
+#define SHF_SLOTS 3       /* maximum number of slots (unstaged.h): one is filled while two are
+                           * written */
 struct shf_seg {                /* bytes [lo, hi) of a file that this rank writes or reads */
 	uint32_t file, round;
 	uint64_t lo, hi;
 	uint64_t image;                 /* offset of byte lo in this rank's image */
-	uint32_t first_move, moves_n;   /* in `moves` */
+	uint32_t first_move, moves_n;   /* its moves: index of the first in `moves`, and how many */
 	bool collected;                 /* save: written in two phases; load: quiet (deal.h) */
 };
 struct shf_mv {                 /* a move of one of this rank's segments */
@@ -61,8 +62,9 @@ struct shf_work {
 	                                                 * image, after the largest round */
 	uint64_t image_bytes;                           /* size of this rank's image, with controls
 	                                                 * and slots */
-	uint64_t slots_at, slot_bytes;                  /* save: offset of the slots after the
-	                                                 * controls, and size of one; unstaged.h */
+	uint64_t slots_at, slot_bytes;                  /* save (unstaged.h): offset of the slots,
+	                                                 * which lie after the controls; size of one
+	                                                 * slot */
 	uint32_t slots;                                 /* number of slots */
 	uint64_t own_bytes, own_most;                   /* load: own_bytes: bytes of this rank's
 	                                                 * segments that are in no round; own_most:

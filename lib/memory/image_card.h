@@ -23,11 +23,11 @@ struct shf_card_head {          /* the beginning of a card's memory; the body fo
 	_Atomic uint64_t whole;         /* CRC of the body with bit 0 set, so never 0 in a whole
 	                                 * card; 0: the card is cleared */
 	/* States of the disk that this step may follow, each a shf_card_on. If the disk is in
-	 * neither of them, the run was rewound. `next` differs from `base` while another step is
-	 * being published. */
+	 * neither of these states, the run was rewound. `next` differs from `base` while another
+	 * step is being published. */
 	_Atomic uint64_t base, next;
-	_Atomic uint64_t due;           /* not 0: the step is to be written to disk, but is not
-	                                 * yet */
+	_Atomic uint64_t due;           /* not 0: the step is to be written to disk, and is not on
+	                                 * disk yet */
 	_Atomic uint64_t tries;         /* how often the step was loaded from memory */
 	_Atomic uint64_t turn;          /* number of the job that made the card; higher than the
 	                                 * numbers of all earlier jobs */

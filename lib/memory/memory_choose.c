@@ -26,8 +26,8 @@
 /* What rank 0 has chosen; broadcast as it is. */
 struct choice {
 	bool memory;                    /* a step in memory is chosen */
-	bool on_disk;                   /* parts that no memory has are read from the same step on
-	                                 * disk */
+	bool on_disk;                   /* parts that no node has in memory are read from the same
+	                                 * step on disk */
 	struct shf_recalled which;
 	int64_t base_step;              /* step on disk that the chosen step follows, or the chosen
 	                                 * step itself; -1: none */
@@ -162,7 +162,8 @@ static int consider_for_load(void *arg, const struct shf_recalled *r)
 		why = "it does not follow the newest step on disk";
 	else if ((c->sought || !c->disk.exists) &&
 	         shf_store_is_bad(&c->run->store, r->step, r->session))
-		why = "it is marked bad"; /* also for step n, if it is not on disk any more */
+		why = "it is marked bad"; /* step n is passed over for this, too, if it is not on
+		                           * disk any more */
 	if (why)
 		pass_over_in_memory(c, r, why);
 	else if (tries_are_spent(c, r))
@@ -173,8 +174,8 @@ static int consider_for_load(void *arg, const struct shf_recalled *r)
 }
 
 /* Chooses a step from the cards of all agents. Without the number of rewinds it is not known
- * whether a step in memory was rewound, so that is an error. A condemned step is taken if there is
- * no other. *copied: the ranks of the chosen step of which only replicas were found. [rank 0] */
+ * whether a step in memory was rewound, so that is an error. A condemned step is taken if no other
+ * step is. *copied: the ranks of the chosen step of which only replicas were found. [rank 0] */
 static int choose_from_memory(struct sheaf_run *run, int64_t n, struct shf_sought *sought,
                               struct shf_buf *cards, struct choice *choice, struct shf_buf *copied,
                               struct sheaf_error *err)
@@ -223,7 +224,7 @@ int shf_recall_gather(struct sheaf_run *run, struct shf_buf *mine, bool *asked,
 	return shf_to_zero(&run->team, 0, mine, all, err);
 }
 
-/* Opens a view of the parts of the step that this node has. It may have no parts. */
+/* Opens a view of the parts of the step that this node has. The node may have no parts. */
 static int open_own_parts(struct sheaf_run *run, const struct choice *choice,
                           const struct shf_buf *copied, struct shf_view **view,
                           struct sheaf_error *err)

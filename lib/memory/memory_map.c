@@ -385,8 +385,9 @@ static int map_keep(struct shf_view *view, const struct map *map, struct sheaf_e
 	return rc < 0 ? shf_fail(err, rc, "what nodes have: %s", shf_strerror(rc)) : 0;
 }
 
-/* Returns whether this rank has in its view all blocks that it may have to read. It may not, if it
- * asked the agent at another time than the rank that listed what the node has, or could not ask. */
+/* Returns whether this rank has in its view all blocks that it may have to read. It may lack some
+ * if it asked the agent at another time than the rank that listed what the node has, or if it could
+ * not ask the agent. */
 static bool has_all(const struct sheaf_run *run, const struct shf_view *view, const struct map *map)
 {
 	size_t n = map->had.len / sizeof(struct shf_had);

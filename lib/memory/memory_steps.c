@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds the steps that lie in the memory of agents. An agent keeps memory under names, and does not
- * know what it holds; the cards say that. A step is in memory if there are whole cards of all its
- * ranks, on one node or on several. */
+ * know what that memory contains; the cards tell. A step is in memory if there are whole cards of
+ * all its ranks, on one node or on several. */
 #include "memory_steps.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -37,7 +37,7 @@ struct looking {
 	int keep;                       /* the connection to the agent */
 	const char *run_id;             /* cards of other runs are ignored */
 	bool guests;                    /* replicas are listed, too */
-	struct shf_buf *out;            /* struct shf_told */
+	struct shf_buf *out;            /* receives a struct shf_told for each card */
 };
 
 /* Adds the contents of a card to the list. */
@@ -65,7 +65,7 @@ static int look_at_card(struct looking *l, const char *name)
 	int rank, image, rc = shf_sys_keep_get(l->sys, l->keep, name, &shm);
 	bool is_card;
 
-	if (rc == -ENOENT) /* it has just been dropped */
+	if (rc == -ENOENT) /* the agent has just dropped the card */
 		return 0;
 	if (rc < 0)
 		return rc;

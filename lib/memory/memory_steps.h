@@ -17,7 +17,8 @@ struct shf_told {
 	                                 * rank's */
 	uint64_t base, next, due, tries, turn, bytes;
 };
-/* A step in memory, joined from its cards. bytes: of all images. */
+/* A step in memory, joined from its cards. base to turn are as in struct shf_card_head, joined from
+ * all cards; bytes: size of the images of all its ranks. */
 struct shf_recalled {
 	char job[33], session[33];
 	int64_t step;

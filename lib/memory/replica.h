@@ -54,7 +54,8 @@ struct shf_guests {
 	int image, copied;              /* image: the image of `moving`; copied: the image of the
 	                                 * newest step that was sent; -1: none */
 };
-/* Finds which rank keeps the replicas of which. On a single node no replicas are made. [local] */
+/* Finds out which rank keeps the replicas of which other rank. On a single node no replicas are
+ * made. [local] */
 int  shf_guests_open(struct sheaf_run *run, struct sheaf_error *err);
 /* Hands all replicas that this rank keeps to the agent again, after a new connection. Returns 0, or
  * a negative errno if the agent is lost. [local] */

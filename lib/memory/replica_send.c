@@ -7,7 +7,8 @@
  *
  * Each rank keeps two slots for each guest. The new replica overwrites the older one (G2), so the
  * newest complete replica stays until the next one is complete. The card of the older one is
- * cleared before its first byte is overwritten (M1), and stamped (made whole) after the last. */
+ * cleared before its first byte is overwritten (M1), and stamped (made whole) after the last byte
+ * has arrived. */
 #include "replica_send.h"
 #include <string.h>
 #include "crc64.h"
@@ -107,7 +108,8 @@ static int read_announcements(struct shf_sending *s, struct sheaf_error *err)
 		k->image_bytes = shf_cur_u64(&c);
 		k->body_bytes = shf_cur_u64(&c);
 		k->body = shf_cur_bytes(&c, (size_t)k->body_bytes);
-		k->slot = g->of[i].steps[1] < g->of[i].steps[0]; /* the older one goes (G2) */
+		k->slot = g->of[i].steps[1] < g->of[i].steps[0]; /* the slot with the older replica
+		                                                  * is overwritten (G2) */
 		if (!k->body || step != (uint64_t)s->step)
 			return shf_fail(err, SHEAF_EBUG, "rank %d sends a copy of something else",
 			                g->of[i].rank);
@@ -244,7 +246,7 @@ static int exchange_pieces(struct shf_sending *s, struct sheaf_error *err)
 
 /* Completes the cards of the replicas. The head is copied from this rank's own card of the same
  * step. Other code changes that card first, and then, with the lock held, the cards of replicas
- * (G3). So no change is missed here, because this function holds the lock. If the step was cleared
+ * (G3). This function holds the lock, so it misses no such change. If the step was cleared
  * meanwhile (`coming` is another step), nothing is stamped. */
 static void stamp_replicas(struct shf_sending *s)
 {

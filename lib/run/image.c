@@ -255,9 +255,9 @@ void shf_sharing_free(struct shf_sharing *s)
 }
 
 /* Exchanges what every rank is about to free and to allocate, and how much its machine has left. No
- * rank frees or allocates anything before this has returned, so if the sum is too large, the call
- * fails before any rank has taken memory that another one needs. Returns the same on all ranks: a
- * failure of one (rc) is sent along, and then agreed on. */
+ * rank frees or allocates anything before this function has returned, so if the sum is too large,
+ * the call fails before any rank has taken memory that another one needs. Returns the same on all
+ * ranks: a failure of one (rc) is sent along, and then agreed on. */
 static int exchange_growth(struct shf_sharing *s, int rc, struct sheaf_error *err)
 {
 	struct grown mine = { .grew = s->want != 0, .failed = rc < 0 };
@@ -276,8 +276,8 @@ static int exchange_growth(struct shf_sharing *s, int rc, struct sheaf_error *er
 }
 
 /* Frees this rank's old memory and its mappings of memory that other ranks replace: the kernel gets
- * memory back only when no rank maps it any more. ENOMEM, before any rank of this node has freed
- * something, if the new memory of the node's ranks does not fit. */
+ * memory back only when no rank maps it any more. If the new memory of the node's ranks does not
+ * fit, returns ENOMEM before any rank of this node has freed something. */
 static int free_all(struct shf_sharing *s, struct sheaf_error *err)
 {
 	struct sheaf_run *run = s->run;
@@ -366,7 +366,8 @@ int shf_image_need(struct sheaf_run *run, int rc, int image, uint64_t bytes,
 		rc = shf_sharing_new(&s, run, image, bytes, err);
 		any = rc == 0 && shf_sharing_grows(s);
 	}
-	/* If the part of one rank must grow, all ranks take part, because its node maps it. */
+	/* If the part of any rank must grow, all ranks go through the exchanges: these are
+	 * collective. */
 	rc = shf_agree_max(&run->team, rc, &any, 1, err);
 	if (rc == 0 && any) {
 		rc = shf_agree(&run->team, shf_sharing_meet(s, 0, err), err);

@@ -14,8 +14,8 @@
 
 struct hello {                  /* what each rank sends to all others */
 	uint64_t machine;               /* hash of the boot id */
-	int32_t hint, node;             /* the caller's hint (ops.node of the group); the leader of
-	                                 * the rank's node, -1: not placed yet */
+	int32_t hint, node;             /* hint: the caller's (ops.node of the group); node: the
+	                                 * leader of the rank's node, -1: not placed yet */
 };
 /* One round, as this rank sees it. leader: the lowest rank of its set of candidates, -1 if this
  * rank is placed already. A leader offers the memory shm on the socket `offer`; the token names the
@@ -52,8 +52,9 @@ static int offer_token(const struct shf_sys *sys, struct round *r)
 	return rc;
 }
 
-/* Maps the memory that the leader serves and returns whether the leader's token is in it. It may
- * not be: any process of the machine can create a socket of that name and serve other memory. */
+/* Maps the memory that the leader serves and returns whether the leader's token is in it. The token
+ * may be missing, because any process of the machine can create a socket of that name and serve
+ * other memory. */
 static bool take_offer(const struct shf_sys *sys, struct round *r, const uint8_t token[16],
                        int timeout)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds out whether a disk is read faster with direct I/O or through the page cache. The first
- * requests of a long read are a trial: `turn` of them use direct I/O, as many the page cache. In
- * each group the first half is not timed, because requests of the group before are still in
- * flight. */
+ * requests of a long read are a trial: `turn` of them use direct I/O, then as many use the page
+ * cache. In each group the first half is not timed, because requests of the group before are still
+ * in flight. */
 #ifndef SHF_READ_WAY_H
 #define SHF_READ_WAY_H
 #include <stdbool.h>

@@ -17,8 +17,8 @@ void shf_run_get(struct sheaf_run *run)
 
 /* A forked child has copies of the run's memory and descriptors, but neither its threads nor its
  * images, and a lock may be held by a thread that the child does not have. So a child frees plain
- * memory and closes descriptors, and leaves the rest alone. Ending a thread there would wait for
- * ever. */
+ * memory and closes descriptors, and leaves the rest alone. To end a thread in the child would mean
+ * to wait for ever. */
 void shf_run_put(struct sheaf_run *run)
 {
 	if (!run || --run->life.refs > 0)

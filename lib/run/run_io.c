@@ -32,7 +32,7 @@ int shf_io_submit(struct sheaf_run *run, struct shf_io_owner *owner, struct shf_
 {
 	io->user = owner;
 	atomic_fetch_add(&owner->pending, 1);
-	/* Not under the lock, so that threads that take completions need not wait for the
+	/* The lock is not held here, so that threads that take completions need not wait for the
 	 * submit. */
 	int rc = shf_sys_submit(run->sys, run->io.queue, io);
 	pthread_mutex_lock(&run->io.lock);

@@ -64,8 +64,8 @@ struct shf_due {
 };
 _Static_assert(SHF_EMAS_MAX <= 8, "a bit for each");
 /* Computes into fresh[k] what a save of this step, with this loss, to that run does to emas[k] of
- * the state; sheaf_state_average does the same. Changes nothing yet. Arguments are equal on all
- * ranks. [local] */
+ * the state; sheaf_state_average does the same. Changes nothing yet. The arguments must be equal on
+ * all ranks. [local] */
 void shf_emas_due(const struct sheaf_state *state, const char *run, int64_t step, double loss,
                   struct shf_fresh *fresh);
 /* Lists the units to update: (*out)[s] describes the units of the averages of slice s. Its `made`
@@ -76,7 +76,7 @@ int  shf_emas_windows(const struct sheaf_state *state, const struct shf_fresh *f
 /* Returns whether the step changes the memory of these averages. [local] */
 bool shf_ema_changes(const struct shf_ema *e, const struct shf_fresh *f);
 /* Counts the step in the averages. Call it when all ranks have agreed to save the step or to
- * average it. Call shf_averages_settle (save_averages.h) before (E2). [local] */
+ * average it. Call shf_averages_settle (save_averages.h) before this (E2). [local] */
 void shf_emas_count(struct sheaf_state *state, int64_t step, const struct shf_fresh *fresh);
 /* Returns the slice whose units must be updated first (due, from shf_emas_windows, or NULL) before
  * the same units of `slice` are copied: for averages that the step updates it is the slice of their
