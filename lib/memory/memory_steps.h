@@ -18,7 +18,7 @@ struct shf_told {
 	uint64_t base, next, due, tries, turn, bytes;
 };
 /* A step in memory, joined from its cards. base to turn are as in struct shf_card_head, joined from
- * all cards; bytes: size of the images of all its ranks. */
+ * all cards; bytes: size of the images of the ranks that `here` counts. */
 struct shf_recalled {
 	char job[33], session[33];
 	int64_t step;
