@@ -229,7 +229,8 @@ const uint8_t *shf_view_at(const struct shf_view *v, uint32_t f, uint64_t off, u
 }
 
 /* Reads bytes of a tensor file from disk that no node has in memory: at most n, and only up to the
- * next stretch. Returns the number of bytes, or a negative errno. */
+ * next stretch. Only one thread at a time may call this. Returns the number of bytes, or a negative
+ * errno. */
 static int64_t from_disk(struct shf_view *v, const struct shf_vfile *f, uint8_t *to, size_t n,
                          uint64_t off)
 {
