@@ -96,7 +96,7 @@ static int check_families(struct sheaf_run *run, struct sheaf_state *state,
 	return rc;
 }
 
-/* Everything but the measuring of time. [collective] */
+/* Does all that shf_state_average does, except measuring the time. [collective] */
 static int average(struct sheaf_state *state, struct sheaf_run *run, int64_t step, double loss,
                    struct sheaf_error *err)
 {

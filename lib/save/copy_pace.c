@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "copy_pace.h"
 
-#define BEHIND 2000     /* who waits for less than that part of the lead has not waited */
+#define BEHIND 2000     /* a total wait of at most 1 / BEHIND of the lead counts as no wait */
 
 int shf_copy_threads_most(int limit, int cpus, int spare)
 {
@@ -12,7 +12,8 @@ int shf_copy_threads_most(int limit, int cpus, int spare)
 	return most > 1 ? most : 1;
 }
 
-/* All would have been copied that much earlier than anybody asked. */
+/* Returns whether this many threads would have copied everything in less than three quarters of the
+ * time until a caller first asked. */
 static int is_far_ahead(const struct shf_copy_seen *last, int threads)
 {
 	double takes = (double)last->copy_ns * last->threads / threads;

@@ -1,22 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How many threads copy the next lazy save, from how far ahead of the gates the last one was. Pure:
- * each rank decides for itself, and nothing that ranks do together follows from it. */
+/* Decides how many threads copy the next lazy save, from how far ahead of the callers at gates the
+ * copy of the last one was. Pure. Each rank decides for itself: nothing that ranks do together
+ * depends on it. */
 #ifndef SHF_COPY_PACE_H
 #define SHF_COPY_PACE_H
 #include <stdint.h>
 
-#define SHF_COPY_THREADS 4              /* at most, unless the caller says otherwise */
+#define SHF_COPY_THREADS 4              /* most copy threads, unless opts.copy_threads says
+	                                 * otherwise */
 
-struct shf_copy_seen {          /* of a save's copy, all of which was made; zeroed: none was */
-	int threads;                    /* that copied it, besides who asked at gates */
-	int64_t copy_ns;                /* it took so long */
-	int64_t lead_ns;                /* it had begun so long before anybody asked at a gate */
-	int64_t waited_ns;              /* who asked waited so long, at all gates together */
+struct shf_copy_seen {          /* how the last complete copy of a save went; zeroed: there was none
+	                         * yet */
+	int threads;                    /* copy threads, without callers at gates */
+	int64_t copy_ns;                /* how long the copy took */
+	int64_t lead_ns;                /* from its start until a caller first asked at a gate */
+	int64_t waited_ns;              /* how long callers waited, at all gates together */
 };
-/* At most so many threads copy, at least 1. limit: opts.copy_threads; cpus: processors that they
- * may run on; spare: of these, what the caller's own threads seem to leave. */
+/* Returns the largest number of copy threads that a save may have, at least 1. limit:
+ * opts.copy_threads; 0: SHF_COPY_THREADS, if `spare` allows as many. cpus: processors that the
+ * threads may run on; spare: how many of these the caller's own threads seem to leave. */
 int shf_copy_threads_most(int limit, int cpus, int spare);
-/* One more than the last save had, if somebody waited for it; one less, if that many would have
- * been ready before anybody asked, with a quarter of the time to spare; 1 to most. */
+/* Returns how many threads copy the next save, 1 to `most`: one more than the last save had if
+ * callers had to wait for the copy; one less if that many would have copied everything in three
+ * quarters of the time before a caller first asked; else as many as the last save had. */
 int shf_copy_threads(const struct shf_copy_seen *last, int most);
 #endif

@@ -134,9 +134,9 @@ static int reserve(struct sheaf_save *save, struct sheaf_error *err)
 	return shf_slots_new(save, err);
 }
 
-/* Appends the save to the run's list, in the order of the begins. A save without a stage looks
- * again at which step it follows, because begin may have made the stage of an older save, which can
- * change that. */
+/* Appends the save to the run's list, in the order of the begins. If the save has no stage yet, the
+ * step that it follows is looked up again, because begin may have made the stage of an older save,
+ * and that can change what this save follows. */
 static void list_add(struct sheaf_run *run, struct sheaf_save *save)
 {
 	if (save->at.disk == SHF_DISK_UNSTAGED)
@@ -301,7 +301,7 @@ static int begin_agreed(struct sheaf_save *save, bool ready, struct sheaf_error 
 
 /* ---- begun with one agreement ---- */
 
-/* Undoes is_ready_to_begin, so that set_up can start from the beginning. */
+/* Undoes what is_ready_to_begin has set up, so that set_up can start from the beginning. */
 static void unprepare(struct sheaf_save *save)
 {
 	shf_lazy_free(save->copy.lazy, true);
@@ -316,8 +316,8 @@ static void unprepare(struct sheaf_save *save)
 }
 
 /* Whether a lazy save can begin with one agreement. The longest stream must be known, because
- * finding it takes another all-reduce. There may be no segments in slots (SHEAF_IN_PLACE), because
- * these are written during the copy, so their files must exist before it starts. */
+ * finding it takes another all-reduce. No segment may lie in a slot (SHEAF_IN_PLACE), because slots
+ * are written during the copy, so their files must exist before the copy starts. */
 static bool is_ready_behind(const struct shf_plan *plan)
 {
 	return plan->most_known && !plan->slotted;
@@ -366,10 +366,10 @@ static bool is_away(const struct sheaf_save *save)
 /* The first agreement of a begin, and the only one if all ranks are ready (*ready). rc: the result
  * of this rank's checks. [collective]
  *
- * Words of the call: 0 step, 1 flags, 2 hash of the plan, 3 image, 4 saves in flight, 5 this rank
- * is not ready, 6 loss. If words 0 to 6 are equal on all ranks and word 5 is 0, all ranks are
- * ready. Word 7 is 0 if this rank has no agent; else it is larger, the fewer images the agent has
- * room for. */
+ * The words of the call: 0 step, 1 flags, 2 loss, 3 hash of the plan, 4 image, 5 saves in flight, 6
+ * this rank is not ready. If words 0 to 5 are equal on all ranks and word 6 is 0, all ranks are
+ * ready. Word 7 is 0 if this rank has no agent; else it is the larger, the fewer images the agent
+ * has room for. */
 static int meet_in_begin(struct sheaf_run *run, struct sheaf_save *save, int rc, bool *ready,
                          double loss, struct sheaf_error *err)
 {
@@ -400,8 +400,8 @@ static int meet_in_begin(struct sheaf_run *run, struct sheaf_save *save, int rc,
 		*ready = *ready && !shf_call_differs(&m, i);
 	if (*ready)
 		shf_tier_reuse(run, save->copy.image);
-	else if (here && met != SHEAF_ELOST)    /* after ELOST another rank may be copying into
-	                                         * it */
+	else if (here && met != SHEAF_ELOST)    /* after ELOST another rank may be copying into the
+	                                         * image */
 		shf_tier_show(run, save->copy.image, save->copy.hidden);
 	if (here && !*ready)
 		unprepare(save);

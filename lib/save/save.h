@@ -44,8 +44,9 @@ struct shf_turn {               /* one piece of one serve */
 	                                 * it */
 	size_t stream;                  /* offset of the serve in the stream to that rank */
 };
-struct shf_turns {              /* all pieces that this rank copies under a plan, grouped by
-                                 * slice; and what its lazy saves have taught (save_learn.h) */
+struct shf_turns {              /* all pieces that this rank copies under a plan, grouped by slice;
+	                         * and what its lazy saves have learned for the next one
+	                         * (save_learn.h) */
 	struct shf_turn *a;             /* owned */
 	size_t *first;                  /* owned; slices_n + 1 items: the pieces of slice s are
 	                                 * a[first[s]] up to a[first[s + 1]] */
@@ -54,10 +55,10 @@ struct shf_turns {              /* all pieces that this rank copies under a plan
 	size_t slices_n, saved_n;       /* of the state; how many of them are `saved` */
 	uint64_t bytes;                 /* total to copy: all pieces, and the segments in slots */
 	size_t *slotted, *slotted_first; /* owned; segments in no image (unstaged.h), grouped by
-	                                  * slice in the same way */
+	                                  * slice as `a` is by `first` */
 	uint32_t *order;                /* owned; the slices in the order in which the last save was
-	                                 * asked for them; NULL: there was none */
-	struct shf_copy_seen seen;      /* how the last save went that copied in such an order */
+	                                 * asked for them; NULL: no order was learned yet */
+	struct shf_copy_seen seen;      /* how the last copy in a learned order went */
 };
 struct shf_plan {               /* who writes what, for one state and one run; the state caches
                                  * it */
@@ -79,7 +80,7 @@ struct shf_plan {               /* who writes what, for one state and one run; t
 	struct shf_stock stock;         /* filled on rank 0 only */
 	bool most_known;                /* `most` is valid; equal on all ranks */
 	uint64_t most;                  /* longest stream between any two ranks, for a plan of one
-	                                 * round; 0: nothing travels */
+	                                 * round; 0: no bytes are sent to other nodes */
 };
 
 struct shf_net {                /* the bytes of one round that go to and come from other nodes. A
@@ -87,7 +88,8 @@ struct shf_net {                /* the bytes of one round that go to and come fr
 	uint8_t *out, *in;              /* owned; the streams to, and from, all ranks, packed in
 	                                 * rank order */
 	size_t *out_bytes, *in_bytes;   /* owned; by rank: length of each stream */
-	size_t *out_at, *in_at;         /* owned; by rank: offset of each stream in out, in */
+	size_t *out_at, *in_at;         /* owned; by rank: offset of each stream in `out` and in
+	                                 * `in` */
 	size_t done;                    /* how many bytes of every stream have been exchanged */
 	uint64_t longest;               /* longest stream that this rank sends or receives */
 	size_t most;                    /* longest stream between any two ranks; equal on all
@@ -104,8 +106,9 @@ struct shf_note {
 	char *key, *value;
 };
 struct shf_block_sum {
-	uint64_t block, part;           /* number of the block in the whole step; raw CRC of the
-	                                 * bytes that this rank writes of it, shifted to its end */
+	uint64_t block, part;           /* block: its number in the whole step; part: raw CRC of the
+	                                 * bytes that this rank writes of it, shifted to the block's
+	                                 * end */
 };
 struct shf_syncs {              /* C3: the fsyncs of the files that this rank wrote */
 	struct shf_io_owner io;
@@ -117,9 +120,9 @@ struct shf_syncs {              /* C3: the fsyncs of the files that this rank wr
 /* Identifies the save, and the step that it follows. */
 struct shf_save_id {
 	int64_t step;
-	char session[33];               /* part of the name of its stage; for memory alone made by
-	                                 * save_memory.c. If a step is saved again after a rewind,
-	                                 * the two saves have different sessions */
+	char session[33];               /* part of the name of its stage; a save to memory alone
+	                                 * gets it from save_memory.c. If a step is saved again
+	                                 * after a rewind, the two saves have different sessions */
 	uint64_t made;                  /* shf_call.number of its begin, which is equal on all
 	                                 * ranks */
 	uint32_t flags;                 /* of sheaf_save_opts */
@@ -149,8 +152,9 @@ struct shf_save_copy {
 	uint64_t *headers;              /* owned; by file: raw CRC of the header bytes that this
 	                                 * rank wrote, shifted to the header's end */
 	struct shf_block_sum *blocks;   /* owned */
-	size_t blocks_n;                /* of segments submitted so far; guarded by end.looking */
-	struct shf_stores stores;       /* measures whether to store past the caches */
+	size_t blocks_n;                /* items in `blocks`: those of the segments submitted so
+	                                 * far; guarded by end.looking */
+	struct shf_stores stores;       /* measures whether stores past the caches are faster */
 	struct shf_lazy *lazy;          /* owned; NULL: the save is not lazy */
 	struct shf_slots *slots;        /* owned; NULL: every segment of this rank has a place in
 	                                 * the image */
@@ -177,7 +181,8 @@ struct shf_save_disk {
 	bool few_fds;                   /* no O_DIRECT descriptors, because the process ran out of
 	                                 * descriptors */
 	struct shf_io *ios;             /* owned; by segment: its write; op 0: not submitted */
-	struct shf_io *sizes;           /* owned; by file of the layout: C0 sets the file's size */
+	struct shf_io *sizes;           /* owned; by file of the layout: the request with which C0
+	                                 * sets the file's size */
 	struct shf_syncs syncs;
 };
 /* Attached files and notes, as this rank's caller gave them. */
@@ -191,16 +196,18 @@ struct shf_save_given {
 /* Failure and end of the save. */
 struct shf_save_end {
 	bool listed;                    /* in the list run->saves */
-	bool refused;                   /* a commit returned EAGAIN because too little time was left
-	                                 * to publish; the next commit does not check that */
+	bool refused;                   /* a commit returned EAGAIN because too little time was
+	                                 * left; later commits do not check the time */
 	int rc;                         /* the first failure on this rank; later ones are ignored */
 	struct sheaf_error err;         /* of rc */
 	atomic_int failed;              /* sheaf_save_fail was called. Stored after `why` was set */
 	char why[400];                  /* the reason that the caller gave */
-	pthread_mutex_t lock;           /* guards rc, err, why, and setting SHF_SEALED */
-	pthread_mutex_t looking;        /* held while looking for segments to write: guards
-	                                 * copy.image, copy.open_seg, copy.blocks, setting
-	                                 * SHF_DISK_STAGED, and submitting disk.ios */
+	pthread_mutex_t lock;           /* guards rc, err and why; held while at.end is set to
+	                                 * SHF_SEALED */
+	pthread_mutex_t looking;        /* held while looking for segments to write. Guards
+	                                 * copy.image, copy.open_seg and copy.blocks; held while
+	                                 * at.disk is set to SHF_DISK_STAGED and while disk.ios are
+	                                 * submitted */
 };
 /* Progress and times, for sheaf_save_stat, the ETA and metrics. Bytes are of this rank; times are
  * nanoseconds of its monotonic clock. */

@@ -21,7 +21,8 @@ struct shf_one_given {
 	const char *name, *value;       /* in the arena; value: of a note */
 	const uint8_t *data;            /* of a file, if files are carried; borrowed from the
 	                                 * message */
-	uint64_t bytes, crc;            /* of the file; bytes: of the value, too */
+	uint64_t bytes, crc;            /* size and CRC of the file; of a note, bytes is the length
+	                                 * of the value */
 	uint32_t rank;                  /* the rank that gave it */
 	bool note;
 };

@@ -14,8 +14,8 @@ struct shf_attach_in {          /* the entries of all ranks, on rank 0; zero it 
 	struct shf_one_given *a;        /* owned */
 	size_t n;
 };
-/* On rank 0: decodes what shf_attach_put made on that rank, and adds it. Names and values are
- * copied to the arena; bytes of files stay in the buffer that c reads, which must outlive *in.
+/* On rank 0: decodes what shf_attach_put made on that rank, and adds it to *in. Names and values
+ * are copied to the arena; bytes of files stay in the buffer that c reads, which must outlive *in.
  * ENOMEM, or EBUG if it cannot be decoded. */
 int shf_attach_take(struct shf_attach_in *in, uint32_t rank, bool carry, struct shf_arena *arena,
                     struct shf_cur *c);

@@ -8,16 +8,20 @@
 #include <stdbool.h>
 #include "sheaf.h"
 
-/* In sheaf_save_begin (all of it); there, waiting for a free image; at gates (sheaf_save_copied);
- * in sheaf_save_exchange, sheaf_save_wait, sheaf_save_commit. */
+/* Where a caller was blocked. BEGIN: in sheaf_save_begin. IMAGE: the part of that in which begin
+ * waited for a free image. GATES: in sheaf_save_copied. EXCHANGE, WAIT, COMMIT: in
+ * sheaf_save_exchange, sheaf_save_wait, sheaf_save_commit. SHF_CAUSES is the number of causes. */
 enum shf_cause {
 	SHF_IN_BEGIN, SHF_IN_IMAGE, SHF_IN_GATES, SHF_IN_EXCHANGE, SHF_IN_WAIT, SHF_IN_COMMIT,
 	SHF_CAUSES
 };
 struct shf_stall {
 	atomic_uint_fast64_t ns[SHF_CAUSES]; /* time blocked, by cause */
-	atomic_uint_fast64_t gates, gates_waited, gate_ns_max;  /* gates passed; those that had to
-	                                                         * wait; the longest */
+	atomic_uint_fast64_t gates, gates_waited, gate_ns_max;  /* gates: how often callers came to
+	                                                         * a gate; gates_waited: how often
+	                                                         * they had to wait there;
+	                                                         * gate_ns_max: the longest time at
+	                                                         * one gate */
 };
 struct shf_stalls {             /* totals of a run: how saves ended, and bytes committed */
 	struct shf_stall all;
@@ -26,8 +30,8 @@ struct shf_stalls {             /* totals of a run: how saves ended, and bytes c
 /* Adds the time since `from` (shf_now) to that cause, for the run and for the save. save NULL: for
  * the run alone. [any thread] */
 void shf_stalled(struct sheaf_run *run, struct sheaf_save *save, enum shf_cause in, int64_t from);
-/* Counts a gate that a caller passed, and the time since `from`. waited: its slice was not yet
- * copied when the caller arrived. [any thread] */
+/* Counts a caller's call at a gate, and the time since `from`. waited: the slice was not copied yet
+ * when the caller came. [any thread] */
 void shf_stall_gate(struct sheaf_save *save, int64_t from, bool waited);
 /* Counts a begin that returned rc: EAGAIN and EBUSY as dropped, other failures as failed.
  * [local] */
@@ -39,10 +43,10 @@ void shf_stall_over(struct sheaf_save *save, int64_t bytes);
  * where this rank was blocked by it. save NULL: the begin failed before there was a save. rc: 0,
  * the code of the save, or what begin returned. [local] */
 void shf_stall_tell(struct sheaf_run *run, struct sheaf_save *save, int64_t step, int rc);
-/* The same line, but each time is the maximum over all ranks, as far as the group still works. rc:
- * what commit returns. [collective] */
+/* Appends the line of shf_stall_tell, but each time and count in it is the maximum over all ranks
+ * if the group still works. rc: what commit returns. [collective] */
 void shf_stall_tell_all(struct sheaf_save *save, int rc);
-/* Fills *stat with these totals and the number of busy images; the caller adds the rest.
+/* Fills *stat with the totals of the run and the number of busy images; the caller adds the rest.
  * [any thread] */
 void shf_stall_run(const struct sheaf_run *run, struct sheaf_run_stat *stat);
 #endif

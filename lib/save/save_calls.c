@@ -50,7 +50,7 @@ int shf_save_put(struct sheaf_save *save, int slice, const void *data)
 
 /* Waits until the save is written on this rank, as far as no other node is needed. A lazy save is
  * copied to its end first. Segments to which other ranks of the node must still copy are not waited
- * for; then the result is EAGAIN. */
+ * for; if there are any, the result is EAGAIN. */
 static int wait_written(struct sheaf_save *save, int timeout_ms)
 {
 	int64_t until = shf_now(save->run) + (int64_t)timeout_ms * 1000000, left;

@@ -86,8 +86,8 @@ int shf_check_begin(struct shf_lazy *lz, struct sheaf_error *err)
 	return rc;
 }
 
-/* EDIVERGED if the sum of the slice's memory is not equal to that of begin (or put) and to that of
- * the copy. ENOMEM. */
+/* Sums the memory of a slice again, and compares the sum with the sum of the copy and, unless the
+ * slice is an average, with the sum from begin or put. EDIVERGED if they are not equal. ENOMEM. */
 static int same_as_copied(struct shf_lazy *lz, size_t slice, struct sheaf_error *err)
 {
 	struct sheaf_save *save = lz->save;

@@ -40,11 +40,11 @@
 #include "save_sync.h"
 #include "scrub_run.h"
 
-/* How long a commit may take: the shortest timeout of all ranks. */
+/* How long a commit may take: the shortest timeout of all ranks decides. */
 struct limit {
 	int64_t until_ns;               /* by this rank's monotonic clock */
-	bool asks;                      /* that timeout is 0: the call does not wait, but does work
-	                                 * that is possible without waiting */
+	bool asks;                      /* the shortest timeout is 0: the call does not wait, but
+	                                 * does work that is possible without waiting */
 };
 
 /* Whether something that takes cost_ns from now would end after until_ns. */
@@ -53,8 +53,9 @@ static bool is_late(const struct sheaf_save *save, int64_t until_ns, int64_t cos
 	return shf_now(save->run) + cost_ns > until_ns;
 }
 
-/* Returns EAGAIN, on all ranks. The next commit of this save does not check this again, so a caller
- * whose timeouts are always short still gets the step published. */
+/* Fails with EAGAIN, on all ranks alike, because too little time is left to make the stage or to
+ * publish. Later commits of this save do not refuse for that reason, so a caller whose timeouts are
+ * always short still gets the step published. */
 static int too_late(struct sheaf_save *save, struct sheaf_error *err)
 {
 	save->end.refused = true;
@@ -134,7 +135,7 @@ static int in_memory(struct sheaf_save *save, struct stamping *st, bool failed,
 
 /* Exchanges what must still go to other nodes, in portions, so that ranks can look at the clock in
  * between. All ranks use the same portion: it is halved if the last one took too long on any rank,
- * else doubled. EAGAIN on all if the time is up on any rank. [collective] */
+ * else doubled. EAGAIN on all ranks if the time is up on any rank. [collective] */
 static int all_sent(struct sheaf_save *save, const struct limit *l, struct sheaf_error *err)
 {
 	uint64_t part = l->asks ? UINT64_C(1) << 20 : PORTION, x[2] = { 0 };
@@ -161,8 +162,8 @@ static int all_sent(struct sheaf_save *save, const struct limit *l, struct sheaf
 	                       save->id.step);
 }
 
-/* Makes the stage (C0) if begin did not. late: on some rank too little time is left for that.
- * [collective] */
+/* Makes the stage (C0) if begin did not. late: on some rank too little time is left to make a
+ * stage. [collective] */
 static int is_staged(struct sheaf_save *save, const struct limit *l, bool late,
                      struct sheaf_error *err)
 {
@@ -201,14 +202,14 @@ static void look_here(struct sheaf_save *save, const struct limit *l, const stru
 		s->files_bytes += save->given.attached[i].n;
 }
 
-/* Rank 0 writes the attached files of all ranks if they are no more than this, in bytes and in
- * number; else each rank writes its own. */
+/* Rank 0 writes the attached files of all ranks if their total size and their number are at most
+ * this; else each file is written by a rank that attached it. */
 #define BY_ZERO_BYTES (UINT64_C(16) << 20)
 #define BY_ZERO_FILES 256
 
-/* Waits for C2 and C3 on all ranks, and checks that there is time for the rest. EAGAIN on all if
- * the timeout is over. A failure is returned only when no rank writes any more, because until then
- * images are in use (I10). [collective] */
+/* Waits for C2 and C3 on all ranks, and checks that there is time for the rest. EAGAIN on all ranks
+ * if the timeout is over. A failure is returned only when no rank writes any more, because until
+ * then images are in use (I10). [collective] */
 static int all_durable(struct sheaf_save *save, const struct limit *l, struct stamping *st,
                        struct sheaf_error *err)
 {
@@ -306,9 +307,9 @@ static int is_publishing(const struct sheaf_save *save, struct sheaf_error *err)
 }
 
 /* Decides whether this call returns while rank 0 goes on publishing in the background; returns
- * EAGAIN on all ranks if so. A call with timeout 0 does not wait. Another call waits only if the
- * publication should be over within its timeout, judged by the last ones. Rank 0 decides for all.
- * [collective] */
+ * EAGAIN on all ranks if so. A call with timeout 0 does not wait. Any other call waits only if the
+ * publication should end within its timeout, judging by how long earlier publications took. Rank 0
+ * decides for all. [collective] */
 static int goes_on(struct sheaf_save *save, const struct limit *l, struct sheaf_error *err)
 {
 	int64_t due = atomic_load(&save->took.publish_from_ns) +
@@ -529,8 +530,8 @@ static void conclude(struct sheaf_save *save, int rc, bool scrubbing, const stru
 	shf_stall_tell_all(save, rc); /* last, because it may wait for a rank that has died since */
 }
 
-/* Adds to an EAGAIN that the step is in memory: a caller that must stop now loses it only if nodes
- * fail. */
+/* Adds to the sentence of an EAGAIN that the step is in memory: a caller that must stop now loses
+ * the step only if nodes fail. */
 static void say_kept(struct sheaf_error *err)
 {
 	size_t at = err ? strlen(err->msg) : 0;

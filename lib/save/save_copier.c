@@ -52,7 +52,8 @@ static bool step(void *work)
 	return shf_piece_slotted(lz, SHF_ANY, false, NAP_MS) != 0;
 }
 
-/* Makes one more helper, if one is wanted. Who asks for a slice copies it if there are too few. */
+/* Starts one more helper thread, if one is still wanted. If it cannot be started, no more are
+ * tried: callers at gates copy what the threads have not. */
 static void help(struct shf_lazy *lz)
 {
 	const struct sheaf_run *run = lz->save->run;
@@ -106,8 +107,8 @@ void shf_lazy_start(struct sheaf_save *save)
 
 /* ---- begin and end ---- */
 
-/* Finds the slices that lie in the same memory, as the state knows it. A slice that is put
- * elsewhere is compared later, at the gates (one_beside). */
+/* Notes which slices lie in the same memory, by the addresses that the state has. A slice that is
+ * put at another address is compared later, at the gates (one_beside). */
 static int overlaps_init(struct shf_lazy *lz, size_t n)
 {
 	const uint32_t *next;
@@ -235,14 +236,15 @@ void shf_lazy_forget(struct sheaf_save *save)
 		*at = save->copy.reader.next;
 }
 
-/* The lock of the tasks is held. */
+/* Ends the copy threads, and adds their number to copied_by. The caller holds tasks_lock. */
 static void end_tasks(struct shf_lazy *lz)
 {
 	const struct shf_sys *sys = lz->save->run->sys;
 	int n;
 
 	lz->copied_by += lz->first != NULL;
-	shf_sys_task_free(sys, lz->first); /* then no more helpers are made */
+	shf_sys_task_free(sys, lz->first); /* after this no helper is made, because only this thread
+	                                    * makes them */
 	lz->first = NULL;
 	n = atomic_exchange(&lz->helpers_n, 0);
 	lz->copied_by += n;

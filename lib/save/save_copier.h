@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The asynchronous copy of a lazy save, which runs after begin has returned. Threads of the library
- * copy the slices in pieces, in the order in which the last save was asked for them (save_learn.h);
- * the first save copies them in the order in which they were added to the state. A caller that
- * needs a slice (at its gate, or in commit) copies the pieces of the slice that no thread has taken
- * yet, and waits for those that a thread is copying.
+ * copy the slices in pieces, in the order in which callers asked for them in the last save
+ * (save_learn.h); the first save of a plan copies them in the order in which they were added to the
+ * state. A caller that needs a slice (at its gate, or in commit) copies the pieces of the slice
+ * that no thread has taken yet, and waits for those that a thread is copying.
  *
  * L1. A piece is copied once, by the thread that took it. The memory of a slice is no longer read
  *     when its counter `left` has reached 0.
@@ -31,12 +31,12 @@
 /* Allocates save->copy.lazy. now: begin itself copies everything, and only the calls at gates are
  * tracked. ENOMEM, EBUG. [local] */
 int shf_lazy_new(struct sheaf_save *save, bool now, struct sheaf_error *err);
-/* Makes the streams to other nodes, agrees on the longest of them if the plan does not have it, and
- * starts the copy threads. Before, all ranks must have set the controls of their segments
- * (shf_moves_init). [collective] */
+/* Makes the streams to other nodes, agrees on the length of the longest if the plan does not have
+ * it yet, and starts the copy threads. All ranks must have set the controls of their segments
+ * before (shf_moves_init). [collective] */
 int shf_lazy_begin(struct sheaf_save *save, struct sheaf_error *err);
-/* Starts the copy threads, when all of that is ready on all ranks. If no thread can be made, the
- * callers at gates and in commit copy. [local] */
+/* Starts the copy threads, once streams and controls are ready on all ranks. If no thread can be
+ * made, the callers at gates and in commit copy. [local] */
 void shf_lazy_start(struct sheaf_save *save);
 /* Brings all averages that this save updates up to date, and copies their weights on the way.
  * [local] */
@@ -46,7 +46,8 @@ void shf_lazy_update(struct sheaf_save *save);
 void shf_lazy_stop(struct sheaf_save *save);
 /* Removes the save from the list state->readers. [local] */
 void shf_lazy_forget(struct sheaf_save *save);
-/* Frees it. ours: false in a forked child, where its locks cannot be destroyed. NULL is allowed. */
+/* Frees *lazy. ours: false in a forked child, where its locks cannot be destroyed. NULL is
+ * allowed. */
 void shf_lazy_free(struct shf_lazy *lazy, bool ours);
 /* On a machine without threads (the tests), does some of the copying in this call. [any thread] */
 void shf_lazy_tick(struct sheaf_save *save);

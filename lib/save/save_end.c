@@ -35,7 +35,7 @@ void shf_save_unreserve(struct sheaf_save *save, bool ours)
 	save->disk.ios = save->disk.sizes = NULL;
 }
 
-/* Removes the save from the run's list, if it is there. */
+/* Removes the save from the run's list, if it is in the list. */
 static void list_remove(struct sheaf_run *run, struct sheaf_save *save)
 {
 	struct sheaf_save **at = &run->saves.first, *before = NULL;
@@ -80,8 +80,9 @@ static void let_go(struct sheaf_save *save)
 	(void)shf_save_drain(save, -1);
 	(void)shf_io_drain(run, &save->disk.syncs.io, -1);
 	if (save->at.disk >= SHF_DISK_PUBLISHING && run->team.rank == 0)
-		(void)shf_publishing_end(save, NULL); /* all ranks agreed to publish it, and that
-		                                       * takes no longer than deleting the stage */
+		(void)shf_publishing_end(save, NULL); /* finished, not dropped: all ranks agreed to
+		                                       * publish, and to finish takes no longer than
+		                                       * to delete the stage */
 	files_close(save);
 	if (save->at.end != SHF_OVER && save->disk.stage.dir >= 0 && run->team.rank == 0)
 		shf_stage_discard(&run->store, &save->disk.stage);
@@ -91,8 +92,8 @@ static void let_go(struct sheaf_save *save)
 
 void shf_save_settle(struct sheaf_save *save, int rc, const struct sheaf_error *err)
 {
-	/* In doubt or lost: the step may be published, so the stage must not be deleted. Setting
-	 * OVER before let_go() prevents that. */
+	/* In doubt or lost: the step may be published, so the stage must not be deleted. let_go()
+	 * does not delete it if OVER is set. */
 	if (rc == 0 || rc == SHEAF_EINDOUBT || rc == SHEAF_ELOST)
 		save->at.end = SHF_OVER;
 	if (rc < 0)

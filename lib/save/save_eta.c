@@ -47,7 +47,8 @@ static double write_ns(struct sheaf_save *save, uint64_t bytes)
 	return own * (double)bytes / (double)all;
 }
 
-/* What is left of something that began at from_ns (0: not yet) and takes `all` ns as a whole. */
+/* Returns how many ns are left of an operation that takes `all` ns as a whole and began at from_ns
+ * (0: it has not begun yet). */
 static double rest_ns(const struct sheaf_save *save, int64_t from_ns, double all)
 {
 	double rest = from_ns ? all - (double)(shf_now(save->run) - from_ns) : all;

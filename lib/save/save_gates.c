@@ -17,8 +17,8 @@
 #define SLICE_MS 1000           /* how long a caller waits before it checks whether the save has
                                  * failed */
 
-/* Copies all segments in slots that have bytes of the slice, until until_ns at most (< 0: no
- * limit). True: something was copied. */
+/* Copies all segments that have bytes of the slice and lie in no image (unstaged.h), until until_ns
+ * at most (< 0: no limit). Returns whether something was copied. */
 static bool ask_slotted(struct shf_lazy *lz, size_t slice, int64_t until_ns)
 {
 	const struct sheaf_run *run = lz->save->run;
@@ -41,8 +41,8 @@ static bool ask_slotted(struct shf_lazy *lz, size_t slice, int64_t until_ns)
 	return copied;
 }
 
-/* Stops the copy if the save has failed, so that no piece is taken any more: if no piece is being
- * copied then, none will be later. Returns the failure or 0. */
+/* If the save has failed, stops the copy, so that no piece is taken to be copied any more. Once no
+ * piece is being copied then, none will be. Returns the failure or 0. */
 static int stop_failed(struct shf_lazy *lz)
 {
 	int rc = shf_save_failure(lz->save, NULL);
@@ -82,8 +82,9 @@ static int wait_for(struct shf_lazy *lz, size_t slice, int timeout_ms)
 		calm = shf_pieces_settled(lz, slice, until);
 		rc = is_copied(lz, slice) ? 0 : calm && failed < 0 ? failed : SHEAF_EAGAIN;
 	} while (rc == SHEAF_EAGAIN && until < 0 && failed == 0 && /* pieces were left out, although
-	                                                            * no failure was seen: the save
-	                                                            * has failed since */
+	                                                            * stop_failed saw no failure:
+	                                                            * the save has failed since
+	                                                            * then */
 	         shf_lazy_unput(save) < 0);
 	if (copied)
 		shf_pieces_look(save);
@@ -169,9 +170,9 @@ static bool is_done_with(const struct shf_lazy *lz, size_t slice)
 	       (!lz->checks || lz->checks[slice] == SHF_CHECKED);
 }
 
-/* Returns another slice that was put into memory which overlaps this one's and is still to be read,
- * or SHF_ANY. Searches only if some slice was put elsewhere than the state says; else `overlaps`
- * has all such slices. */
+/* Returns another slice that was put, is still to be read, and whose memory overlaps that of this
+ * slice; SHF_ANY: there is no such slice. Searches only if some slice was put elsewhere than the
+ * state says; else `overlaps` has all such slices. */
 static size_t one_beside(struct shf_lazy *lz, size_t slice)
 {
 	size_t beside = SHF_ANY, n = 0;
@@ -197,8 +198,8 @@ static size_t one_beside(struct shf_lazy *lz, size_t slice)
 /* Waits until no slice in the memory of this one is read any more (L6). Several slices may share
  * memory: a tied tensor is copied once, through the first slice that has it, and a model may share
  * a buffer with its master weights. A slice that is put into this memory after the gate has opened
- * does not count, because the caller has put new data there. Returns EAGAIN, else the first failure
- * of any of them. */
+ * does not count, because the caller has put new data there. Returns EAGAIN if some slice may still
+ * be read after timeout_ms, else the first failure of any of them, or 0. */
 static int memory_ready(struct shf_lazy *lz, size_t slice, int timeout_ms, struct sheaf_error *err)
 {
 	int64_t until = timeout_ms < 0
@@ -327,8 +328,8 @@ int shf_lazy_unasked(struct sheaf_save *save, struct sheaf_error *err)
 	                save->state->slices[s].name);
 }
 
-/* Whether the gate of the slice has already answered that the save has failed. Then its memory is
- * read no more. */
+/* Whether the save has failed and the gate of the slice has answered. Then the save no longer reads
+ * the memory of the slice. */
 static bool was_let_go(struct sheaf_save *save, size_t slice)
 {
 	return atomic_load(&save->copy.lazy->asked[slice]) && shf_save_failure(save, NULL) < 0;

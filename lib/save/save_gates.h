@@ -7,9 +7,9 @@
 #include "save_copier.h"
 
 /* Copies all remaining pieces together with the threads of the save, and waits for the pieces that
- * the threads have taken. If the save has failed, only waits, and returns its code. EAGAIN after
- * timeout_ms (< 0: no limit; 0: does not copy or wait), or if slices are still to be put.
- * [any thread] */
+ * the threads have taken. If the save has failed, only waits, and returns the code of its failure.
+ * EAGAIN after timeout_ms (< 0: no limit; 0: does not copy or wait), or if slices are still to be
+ * put. [any thread] */
 int shf_lazy_finish(struct sheaf_save *save, int timeout_ms);
 /* Makes all ranks finish their copies of the save, whether the callers have asked for the slices or
  * not. A failure of the copy is kept in the save and is not returned here; ELOST is.
@@ -21,17 +21,17 @@ bool shf_lazy_is_partial(struct sheaf_save *save);
 /* What sheaf_save_put does. data NULL: the slice is read where the state says that it lies.
  * [any thread] */
 int shf_lazy_put(struct sheaf_save *save, int slice, void *data);
-/* Returns the first slice that was not put yet, or -1. [any thread] */
+/* Returns the first slice that must still be put; -1: there is none. [any thread] */
 int64_t shf_lazy_unput(const struct sheaf_save *save);
 /* What sheaf_save_copied does, for one slice or SHEAF_ALL_SLICES. [any thread] */
 int shf_lazy_copied(struct sheaf_save *save, int slice, int timeout_ms, struct sheaf_error *err);
-/* EINVAL, with the slice in the sentence, if a slice was not put, or if the caller has not asked at
- * the gate of a slice that is saved. [local] */
+/* Checks that all slices were put, and that the caller has asked at the gates of all slices that
+ * are saved. EINVAL names the first slice that is missing. [local] */
 int shf_lazy_unasked(struct sheaf_save *save, struct sheaf_error *err);
 /* Whether the save will still read the memory of the slice, for this slice or for another one that
  * overlaps it. [any thread] */
 bool shf_lazy_reads(struct sheaf_save *save, size_t slice);
-bool shf_lazy_reads_some(struct sheaf_save *save);      /* the same for any slice */
+bool shf_lazy_reads_some(struct sheaf_save *save);      /* whether it will still read any slice */
 /* The function `reads` of the save's struct shf_reader. */
 bool shf_gates_read(struct shf_reader *reader, size_t slice);
 /* EINVAL if this process was forked while its parent had a lazy save of the state in flight: the

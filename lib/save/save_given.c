@@ -13,7 +13,7 @@
 #include "save_record.h"
 #include "valid.h"
 
-/* What the line of an attached file in the manifest has besides its name, at its longest. */
+/* The longest text that the line of an attached file in the manifest can have besides the name. */
 #define FILE_NUMBERS ", bytes: 9223372036854775807, crc: 0123456789abcdef"
 
 /* Ends a call that gives a note or an attached file, and returns rc. EINVAL refuses this entry

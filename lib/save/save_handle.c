@@ -66,7 +66,7 @@ int shf_save_fail(struct sheaf_save *save, const char *why)
 	bool late;
 
 	pthread_mutex_lock(&save->end.lock);
-	/* A save that has failed anyway takes another failure without an error. */
+	/* If the save has failed already, another failure is accepted without an error. */
 	late = save->at.end >= SHF_SEALED && save->end.rc == 0 && !atomic_load(&save->end.failed);
 	if (!atomic_load(&save->end.failed) && save->at.end == SHF_OPEN) {
 		snprintf(save->end.why, sizeof(save->end.why), "%s",
@@ -177,7 +177,7 @@ int shf_save_together(struct sheaf_save *save, bool (*part)(struct sheaf_save *s
 	return rc;
 }
 
-/* Waits a time slice for the writes of this rank. True: some are in flight. */
+/* Waits a time slice for the writes of this rank. True: some are still in flight. */
 static bool is_writing(struct sheaf_save *save)
 {
 	return shf_io_drain(save->run, &save->disk.io, SHF_SLICE_MS) == SHEAF_EAGAIN;

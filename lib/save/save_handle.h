@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all files of lib/save use of a save: its first failure, its progress, its size, and waiting
- * for its requests to the disk. */
+/* Functions on a save that all files of lib/save use: its first failure, its progress, its size,
+ * and waiting for its requests to the disk. */
 #ifndef SHF_SAVE_HANDLE_H
 #define SHF_SAVE_HANDLE_H
 #include "save.h"
@@ -26,7 +26,7 @@ uint64_t shf_save_bytes(const struct sheaf_save *save);
 /* How many images this save may choose from; equal on all ranks. [local] */
 int  shf_save_images(const struct sheaf_save *save);
 /* Whether the step can be kept in memory: all of it lies in one image, and there is a second image,
- * so the step before can stay in memory meanwhile. [local] */
+ * so the step before can stay in memory until this one is complete. [local] */
 bool shf_save_fits_memory(const struct sheaf_save *save);
 /* Waits until all submitted writes of the save have finished. Returns EAGAIN after timeout_ms (< 0:
  * no limit), else the failure of the save or 0. [any thread] */

@@ -48,8 +48,9 @@ int shf_image_choose(const struct sheaf_run *run, int below, struct sheaf_save *
 			*of = s;
 			return s->copy.image;
 		}
-	/* All others must stay, because of the replica that is being sent: take the image that is
-	 * not the newest step's, after the replica was sent. */
+	/* Every image must stay, because it has the newest step or its replica is being sent.
+	 * Choose the first that does not have the newest step; it is free once its replica was
+	 * sent. */
 	int other = run->tier->newest == 0 ? 1 : 0;
 
 	for (struct sheaf_save *s = run->saves.first; s; s = s->next)
@@ -95,8 +96,8 @@ static int finish_copies(struct sheaf_save *save, struct sheaf_error *err)
 	return rc == SHEAF_ELOST ? rc : 0;
 }
 
-/* Waits until the save is written on all ranks, so that its image is free. A failure is left to the
- * commit of that save. Returns 0 or ELOST. [collective] */
+/* Waits until the save is written on all ranks, so that its image is free. A failure is recorded in
+ * the save, and its commit reports it. Returns 0 or ELOST. [collective] */
 static int finish_owner(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_error own;
@@ -148,16 +149,18 @@ uint64_t shf_saves_hash(const struct sheaf_run *run)
 	return n << 56 | (steps & (UINT64_MAX >> 8));
 }
 
-/* What ranks compare when they choose an image, with the least and the largest of each. */
+/* What ranks compare when they choose an image: x of this rank; lo and hi: the smallest and the
+ * largest of all ranks. */
 enum { SAVES, IMAGE, BUSY, NEWEST, CHOICE_WORDS };
 struct choice {
 	uint64_t x[CHOICE_WORDS], lo[CHOICE_WORDS], hi[CHOICE_WORDS];
 };
 
 /* Compares on all ranks the saves in flight, the image chosen, whether the save that has it is
- * still busy, and the newest step in memory. If the last differs alone, some ranks have given up a
- * step that others still have. That step is complete nowhere, so all ranks go back to the newest
- * step that every rank may have, and choose again, once. [collective] */
+ * still busy, and the newest step in memory. If the saves are equal and the newest steps are not,
+ * some ranks have given up a step that others still have. Such a step is no longer complete, so all
+ * ranks go back to the newest step that every rank may have, and choose again, once.
+ * [collective] */
 static int choose_together(struct sheaf_run *run, int below, struct sheaf_save **of,
                            struct choice *c, struct sheaf_error *err)
 {

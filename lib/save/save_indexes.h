@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Data that is the same in every save of a plan, so rank 0 makes it in the first save and keeps it
  * with the plan: the index files, and the table sheaf.sums before the checksums are filled in. What
- * is larger than SHF_STOCK_MAX is made anew each time. */
+ * is larger than SHF_STOCK_MAX is not kept, but made anew in each save. */
 #ifndef SHF_SAVE_INDEXES_H
 #define SHF_SAVE_INDEXES_H
 #include "mem.h"

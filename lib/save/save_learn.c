@@ -39,7 +39,9 @@ void shf_learn_waited(struct shf_lazy *lz, int64_t ns)
 	atomic_fetch_add_explicit(&lz->learn.waited_ns, ns, memory_order_relaxed);
 }
 
-/* Slices that were asked for, in that order, then the others as they were. False: no memory. */
+/* Fills `order`: first the slices that callers asked for, as they asked for them, then the others
+ * in the order in which this save copied. False: another thread has noted a slice and not listed it
+ * yet, so the order is incomplete. */
 static bool order_make(const struct shf_lazy *lz, size_t n, uint32_t *order)
 {
 	const struct shf_learn *l = &lz->learn;
@@ -74,7 +76,9 @@ static void learn_order(struct shf_lazy *lz)
 	}
 }
 
-/* Before the order was known who asked had to wait, however many had copied. */
+/* Stores in the plan how the copy went. Does nothing if the copy did not follow a learned order,
+ * because then callers had to wait no matter how many threads copied; nor if it is incomplete, or
+ * no thread took part. */
 static void learn_pace(const struct shf_lazy *lz, int64_t first_ns)
 {
 	struct sheaf_save *save = lz->save;
@@ -100,8 +104,9 @@ void shf_learn_end(struct shf_lazy *lz)
 	learn_order(lz);
 }
 
-/* At most; a rank that shares its processors with others of its node leaves them theirs, and one of
- * its own to whoever trains. */
+/* Returns the largest number of copy threads. A rank leaves the other ranks of its node their share
+ * of the processors, and one of its own share to the caller's threads. The processors of
+ * opts.copy_cpus are all for the copy. */
 static int threads_most(const struct sheaf_run *run)
 {
 	int cpus = shf_sys_cpus(run->sys), spare = cpus / run->place.node_ranks - 1;

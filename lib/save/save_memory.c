@@ -224,7 +224,8 @@ static int find_base(struct sheaf_save *save, struct sheaf_error *err)
 	return 0;
 }
 
-/* Identifies the step of the save in cards of steps that follow it. */
+/* Returns the state of the disk (shf_card_on) in which this save's step is the newest. Cards of
+ * later steps record by it that they follow this step. */
 static uint64_t on_of(const struct sheaf_save *save)
 {
 	return shf_card_on(save->id.step, save->id.session, save->run->tier->rewinds);
@@ -269,9 +270,9 @@ static int send_from_zero(struct sheaf_save *save, int rc, const struct shf_buf 
 	return rc;
 }
 
-/* Notes which step on disk this one follows, from what rank 0 sent, unless the last commit of this
- * job has set it already. before: the save was begun before the last load, so it follows another
- * step than saves begun after that load, which must look again. */
+/* Notes which step on disk this one follows, from what rank 0 sent, unless a commit or an earlier
+ * save of this job has set it already. before: this save was begun before the last load. Saves
+ * begun after that load follow another step, so they must look it up again. */
 static int take_base(struct sheaf_save *save, const struct shf_buf *in, bool before,
                      struct sheaf_error *err)
 {
@@ -377,9 +378,9 @@ int shf_tier_stamped(struct sheaf_save *save, int rc, struct sheaf_error *err)
 	struct shf_tier *t = run->tier;
 
 	if (rc == 0) {
-		/* Not earlier, because a save that is refused must not remove steps from memory.
-		 * Not later, because replicas are cleared by step number, and an abandoned step may
-		 * have the same number as this one. */
+		/* Cards are cleared here and not earlier, because a save that is refused must not
+		 * remove steps from memory; and not later, because replicas are cleared by step
+		 * number, and an abandoned step may have the same number as this one. */
 		forget_left(save);
 		rc = copy_to_neighbour(save, err);
 	}
@@ -405,7 +406,7 @@ int shf_tier_stamped(struct sheaf_save *save, int rc, struct sheaf_error *err)
 	return 0;
 }
 
-/* Whether the card that this save stamped is still of its step. */
+/* Whether the card that this save stamped still belongs to its step. */
 static bool has_card(const struct sheaf_save *save)
 {
 	return save->copy.card >= 0 && save->run->tier->steps[save->copy.card] == save->id.step;
@@ -447,9 +448,9 @@ void shf_tier_left(struct sheaf_save *save)
 		shf_tier_is_newest(save->run->tier, save->copy.card);
 }
 
-/* Writes into the cards of all later steps in memory that they follow `on`, now (published) or
- * perhaps. Steps that were abandoned before the save began are left out, because they follow an
- * older step. */
+/* Writes into the cards of all later steps in memory that the state of the disk which they follow
+ * is `on`: certainly if the step is published, else possibly. Steps that were abandoned before the
+ * save began are left out, because they follow an older step. */
 static void follow(const struct sheaf_save *save, uint64_t on, bool published)
 {
 	struct shf_tier *t = save->run->tier;

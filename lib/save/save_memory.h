@@ -14,20 +14,20 @@ int  shf_tier_stamp(struct sheaf_save *save, int *stamped, struct sheaf_error *e
 int  shf_tier_stamped(struct sheaf_save *save, int rc, struct sheaf_error *err);
 /* Called before a save is published, and after. The card of a later step in memory says which step
  * on disk it follows: before the publication the published step is noted as possible, afterwards as
- * certain. If an earlier publication was in doubt, rank 0 knows its outcome by then (doubt: some
- * rank remembers such a step). [collective], [local] */
+ * certain. If an earlier publication was in doubt (doubt: some rank remembers such a step), rank 0
+ * knows its outcome by now and sends it to all ranks. [collective], [local] */
 int  shf_tier_publishing(struct sheaf_save *save, bool doubt, struct sheaf_error *err);
 void shf_tier_published(struct sheaf_save *save);
-/* Called if it is not known whether the save is on disk. Steps in memory that follow it can be
- * found in either case. [local] */
+/* Notes that it is not known whether the step of this save is on disk. Steps in memory that follow
+ * it can be found in either case. [local] */
 void shf_tier_doubt(struct sheaf_save *save);
-/* Removes a save that ended without being committed from memory. [local] */
+/* Removes the step of a save that ended without being committed from memory. [local] */
 void shf_tier_unsaved(struct sheaf_save *save);
 /* Whether all of the save is in the memory of agents now, on every rank. Its image may have been
  * reused for another step since it was stamped, or an agent may have died. Also false if the group
  * fails. [collective] */
 bool shf_tier_has(struct sheaf_save *save);
-/* The same for this rank's part alone. [local] */
+/* Whether this rank's part of the save is in the memory of its agent now. [local] */
 bool shf_tier_has_here(const struct sheaf_save *save);
 /* The caller has freed a save, or closed its run, without committing it to disk. If a commit has
  * put it into memory, and sheaf_save_fail was not called, it stays there; else it is removed.

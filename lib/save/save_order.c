@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The order in which a lazy save copies: slice by slice, and in a slice piece by piece. */
+/* Lists what a lazy save copies: for each slice its pieces, and its segments in slots. */
 #include "save_order.h"
 #include <stdlib.h>
 #include "err.h"
@@ -36,8 +36,8 @@ static int by_image(const void *a, const void *b)
 	return x->piece < y->piece ? -1 : x->piece > y->piece;
 }
 
-/* Puts the pieces of each serve to the place of their slice: at[slice] is the next free index, and
- * advances. */
+/* Puts the pieces of each serve into the list, at the place of their slice: at[slice] is the next
+ * free index, and advances. */
 static void turns_fill(struct shf_turns *o, const struct sheaf_save *save, const uint32_t *slices,
                        size_t *at)
 {

@@ -57,13 +57,14 @@ static bool pick(struct shf_lazy *lz, size_t slice, struct shf_taken *p, bool *l
 
 #define HEADERS (SIZE_MAX - 1)          /* in place of a slice: the header pages of own segments */
 
-/* Slice i of the order in which this save copies. */
+/* Returns slice i of the order in which this save copies. */
 static size_t nth(const struct shf_lazy *lz, size_t i)
 {
 	return lz->learn.order != NULL ? lz->learn.order[i] : i;
 }
 
-/* The same for the next slice in the order that has a piece left; header pages come first. */
+/* Takes into *p the header pages if no thread has, else the next piece of the first slice in the
+ * order that has one to take. *later and the result are as in pick. */
 static bool pick_next(struct shf_lazy *lz, struct shf_taken *p, bool *later)
 {
 	size_t n = lz->turns ? lz->turns->slices_n : 0;
@@ -121,7 +122,8 @@ static void finished(struct shf_lazy *lz, bool copied, int64_t now)
 	pthread_cond_broadcast(&lz->moved);
 }
 
-#define LOOK_BYTES (UINT64_C(4) << 20)  /* bytes copied before complete segments are looked for */
+#define LOOK_BYTES (UINT64_C(4) << 20)  /* bytes to copy between two searches for complete
+	                                 * segments */
 
 /* What a copied piece adds to the digest of its tensor. */
 struct added {
@@ -129,8 +131,8 @@ struct added {
 	uint64_t digest, bytes;
 };
 
-/* Counts a piece as finished, whether it was copied or the save has failed. True: enough was copied
- * that complete segments should be looked for. */
+/* Counts a piece as finished; it was copied, unless the save has failed. True: so much was copied
+ * since the last search that complete segments should be looked for. */
 static bool done(struct shf_lazy *lz, const struct shf_taken *p, const struct added *a)
 {
 	int64_t now = shf_now(lz->save->run);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The internals of the asynchronous copy, of which save_copier.h is the interface. A thread takes a
- * piece, copies it, and counts it as done; others may wait for that. save_copier.c has the copy
- * threads, save_gates.c the calls of callers at gates.
+ * piece, copies it, and counts it as done; other threads may wait until it is done. save_copier.c
+ * has the copy threads, save_gates.c the calls of callers at gates.
  *
  * Lock order: `tasks_lock` before the save's end.looking; `lock` before the lock in unstaged.c.
- * While that one is held, no other lock is taken. */
+ * While the lock in unstaged.c is held, no other lock is taken. */
 #ifndef SHF_SAVE_PIECES_H
 #define SHF_SAVE_PIECES_H
 #include "save_copier.h"
@@ -18,15 +18,18 @@ enum { SHF_UNCHECKED, SHF_CHECKING, SHF_CHECKED };      /* SHEAF_CHECK: whether 
 
 /* What one save finds out for the next one (save_learn.h); zeroed if begin has copied all. */
 struct shf_learn {
-	uint32_t *order;                /* owned; slices in the order in which the save before was
-	                                 * asked for them; NULL: as they were added */
-	atomic_bool *noted;             /* owned; by slice: it is in asks */
-	atomic_uint *asks;              /* owned; the slices that were asked for, in order, each as
-	                                 * its number plus one; 0: not written, or the end */
+	uint32_t *order;                /* owned; the slices in the order in which callers asked for
+	                                 * them in the save before; NULL: in the order in which they
+	                                 * were added */
+	atomic_bool *noted;             /* owned; by slice: it is in `asks`, or is being added */
+	atomic_uint *asks;              /* owned; the slices that callers asked for, in that order,
+	                                 * each as its number plus one; 0: not written yet, or
+	                                 * behind the last one */
 	atomic_size_t asks_n;
-	atomic_int_fast64_t first_ns;   /* when a caller first asked at a gate; 0: none has */
-	atomic_int_fast64_t waited_ns;  /* callers waited at all gates for what was not copied */
-	bool over;                      /* the plan has it */
+	atomic_int_fast64_t first_ns;   /* when a caller first asked at a gate; 0: no caller has
+	                                 * asked */
+	atomic_int_fast64_t waited_ns;  /* how long callers waited at gates, all of them together */
+	bool over;                      /* the plan has what was learned */
 };
 /* The copy of one lazy save. All arrays are owned, with an item for each slice of the state unless
  * noted. */
@@ -39,11 +42,11 @@ struct shf_lazy {
 	                                 * place of the order are taken */
 	uint32_t *taken;                /* guarded by lock: how many pieces are taken; they are
 	                                 * taken in order */
-	uint32_t *done;                 /* guarded by lock: how many of those are finished,
-	                                 * including pieces that were not copied because the save
-	                                 * had failed */
-	uint32_t *due;                  /* the first `due` pieces of the slice update averages of
-	                                 * it */
+	uint32_t *done;                 /* guarded by lock: how many of the taken pieces are
+	                                 * finished, including pieces that were not copied because
+	                                 * the save had failed */
+	uint32_t *due;                  /* the first `due` pieces of the slice update its
+	                                 * averages */
 	uint32_t *slotted;              /* guarded by lock: moves of segments in slots (unstaged.h)
 	                                 * that are taken and not done */
 	size_t busy;                    /* guarded by lock: pieces and segments that are taken and
@@ -52,11 +55,12 @@ struct shf_lazy {
 	                                 * threads let them go first */
 	uint64_t since;                 /* guarded by lock: bytes copied since a thread last looked
 	                                 * for complete segments */
-	uint64_t *sums;                 /* guarded by lock: sum of what was copied (SHEAF_CHECK); or
-	                                 * NULL */
-	bool *put;                      /* guarded by lock: the slice may be read; NULL: all may */
-	void **data;                    /* where the slice lies, NULL: where the state says. Written
-	                                 * before the slice is put */
+	uint64_t *sums;                 /* guarded by lock: sum of what was copied; NULL: without
+	                                 * SHEAF_CHECK */
+	bool *put;                      /* guarded by lock: the slice was put and may be read; NULL:
+	                                 * all slices may be read */
+	void **data;                    /* the memory that the slice was put in; NULL: it lies where
+	                                 * the state says. Written before the slice is put */
 	size_t unput;                   /* guarded by lock: how many slices are still to be put */
 	uint32_t *overlaps;             /* the next slice in the same memory, in a ring
 	                                 * (slice_overlaps.h); NULL: no two slices overlap */
@@ -83,33 +87,36 @@ struct shf_lazy {
 	atomic_size_t unasked;          /* how many slices that are saved were not asked for;
 	                                 * changed at gates, read by commit */
 	pthread_mutex_t tasks_lock;
-	/* tasks_lock guards what is done to the threads. Begin makes the first one, and that makes
-	 * the helpers: a thread that begin makes might run on the caller's processor before it has
-	 * lowered its priority, and a thread that a copy thread makes starts with the low one. */
-	struct shf_task *first;         /* owned; NULL: it could not be made */
-	struct shf_task **helpers;      /* owned; room for all that are wanted */
-	atomic_int helpers_n;           /* how many are made; released by the first thread */
-	int wanted;                     /* helpers wanted; while the first thread runs it alone uses
-	                                 * this: fewer if some cannot be made */
+	/* tasks_lock is held while the copy threads are woken or ended. Begin makes only the first
+	 * thread, and the first thread makes the helpers. A thread starts with the priority of its
+	 * maker, so one that begin makes may run on the caller's processor before it has lowered
+	 * its priority. */
+	struct shf_task *first;         /* owned; NULL: it could not be made, or has ended */
+	struct shf_task **helpers;      /* owned; room for `wanted` items */
+	atomic_int helpers_n;           /* how many were made; stored with release by the first
+	                                 * thread */
+	int wanted;                     /* how many helpers to make; lowered if one cannot be made.
+	                                 * While the first thread runs, it alone uses this */
 	int copied_by;                  /* how many threads copied, once they have ended */
 	struct shf_learn learn;
 };
 struct shf_taken {              /* a piece that this thread has taken */
 	size_t slice;
 	uint32_t i;                     /* number of the piece in the slice */
-	bool copied;                    /* to be copied; false: the save has failed, only averages
-	                                 * are updated */
+	bool copied;                    /* it is to be copied; false: the save has failed, so only
+	                                 * averages are updated */
 };
 
-/* Takes the next piece of that slice (SHF_ANY: of the next slice in the order). False: there is
- * none to take. If the only pieces left are of averages whose weights are still being copied, waits
- * until until_ns at most. */
+/* Takes the next piece of that slice (SHF_ANY: of the next slice in the order). False: there is no
+ * piece to take. If the only pieces left are of averages whose weights are still being copied,
+ * waits until until_ns at most. */
 bool shf_piece_take(struct shf_lazy *lz, size_t slice, int64_t until_ns, struct shf_taken *p);
 /* Copies the piece, or only updates its averages, and counts it as finished. */
 void shf_piece_copy(struct shf_lazy *lz, const struct shf_taken *p);
 /* Copies the next segment in no image that has bytes of the slice (SHF_ANY: of any), if a slot
- * becomes free within ms milliseconds. asks: for a caller at a gate, who goes before the copy
- * threads. Returns 1: a segment was copied; 0: none is left to take; EAGAIN: no slot was free. */
+ * becomes free within ms milliseconds. asks: the call is made for a caller at a gate, which gets a
+ * slot before the copy threads. Returns 1: a segment was copied; 0: none is left to take; EAGAIN:
+ * no slot was free. */
 int  shf_piece_slotted(struct shf_lazy *lz, size_t slice, bool asks, int ms);
 /* Returns a copy of the slice whose data is the memory that this save reads. */
 struct shf_slice shf_piece_slice(const struct sheaf_save *save, size_t slice);

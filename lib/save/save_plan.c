@@ -45,8 +45,9 @@ static int agree_on_window(struct sheaf_run *run, int rc, uint64_t *window,
 	return rc;
 }
 
-/* Agrees on how many images of this plan fit into their part of the staging memory, and on whether
- * any rank has slots. EINVAL if no rank has a slice for some average. [collective] */
+/* Agrees on how many images of this plan fit into the window, the part of the staging memory that
+ * is for images, and on whether any rank has slots. EINVAL if no rank has a slice for some average.
+ * [collective] */
 static int images_fit(struct sheaf_run *run, const struct sheaf_state *state,
                       struct shf_plan *plan, uint64_t window, struct sheaf_error *err)
 {
@@ -76,8 +77,8 @@ static uint32_t flags_of(const struct sheaf_state *state)
 	return flags;
 }
 
-/* Divides the window between images and slots: half for slots, but no more than the largest slots
- * need. */
+/* Divides the window between images and slots: half of it is for slots, but no more than SHF_SLOTS
+ * slots of the largest size need. */
 static void share_window(struct shf_match *m, uint64_t window)
 {
 	const uint64_t most = SHF_SLOTS * SHF_STRIPE;

@@ -58,7 +58,7 @@ static int smalls_write(struct sheaf_save *save, struct sheaf_error *err)
 	return shf_smalls_sync(&smalls, rc, err);
 }
 
-/* Does the next part. False: nothing is left, or it has failed. [rank 0] */
+/* Does the next part. False: no part is left, or one has failed. [rank 0] */
 static bool take_turn(void *arg)
 {
 	struct sheaf_save *save = arg;

@@ -25,7 +25,7 @@ struct shf_publishing {
 	struct shf_sums_out sums;
 	struct shf_record record;
 	struct shf_background behind;   /* the background task */
-	int turn;                       /* the next part of the work (save_publish.c) */
+	int turn;                       /* which part of the work comes next (save_publish.c) */
 	int rc;                         /* result so far */
 	struct sheaf_error err;
 	int64_t over_ns;                /* when the last part ended */
@@ -34,11 +34,11 @@ struct shf_publishing {
  * shf_publishing_end. [rank 0] */
 void shf_publishing_begin(struct sheaf_save *save);
 /* Whether the publication goes on in the background; starts the task if there is none. It also
- * returns true while a prune runs in the background, after which the task can start. False: it is
- * over, or no thread can be had. [rank 0] */
+ * returns true while a prune runs in the background, after which the task can start. False: the
+ * publication is over, or no thread can be had. [rank 0] */
 bool shf_publishing_goes_on(struct sheaf_save *save);
-/* Finishes the publication in this call. 0: published. EINDOUBT: perhaps. Any other code: the step
- * never appears. May be called again, and returns the same. [rank 0] */
+/* Finishes the publication in this call. 0: published. EINDOUBT: the step may be published or not.
+ * Any other code: the step never appears. A further call returns the same code. [rank 0] */
 int  shf_publishing_end(struct sheaf_save *save, struct sheaf_error *err);
 /* Finishes a publication that is under way. Called before anything else of this handle changes the
  * run directory or reads which step is newest. The outcome is kept for the commit. [local] */

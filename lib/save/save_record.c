@@ -43,7 +43,7 @@ static int index_bytes(const struct shf_layout *l, const struct shf_lt_family *f
 }
 
 /* Appends the index file of family i to out, and computes its CRC. Both are taken from the plan's
- * stock if they are there, else made and put into it. */
+ * stock if it has them, else made and put into the stock. */
 static int index_of(struct shf_stock *stock, const struct shf_layout *l, size_t i,
                     struct shf_buf *out, uint64_t *crc, struct sheaf_error *err)
 {
@@ -72,7 +72,8 @@ static int index_of(struct shf_stock *stock, const struct shf_layout *l, size_t 
 	return rc;
 }
 
-/* Returns the path of a family's index file in the step; in the arena; NULL: no memory. */
+/* Returns the path of a family's index file in the step, allocated in the arena; NULL: no
+ * memory. */
 static char *index_name(const struct shf_lt_family *fam, struct shf_arena *arena)
 {
 	bool top = strcmp(fam->dir, ".") == 0;

@@ -36,7 +36,7 @@ int shf_record_make(struct shf_record *r, const struct sheaf_save *save,
                     struct shf_arena *arena, struct sheaf_error *err);
 void shf_record_release(struct shf_record *r);
 /* Computes an upper bound for the size of the manifest under this plan, without notes and attached
- * files. EINVAL if that is too long already. [local] */
+ * files. EINVAL if even this is more than a manifest may have. [local] */
 int shf_record_bound(const struct sheaf_run *run, const struct shf_layout *l,
                      const struct sheaf_state *state, size_t *bytes, struct sheaf_error *err);
 /* Checks that the manifest has room for one more note or attached file. *bytes: how many bytes it

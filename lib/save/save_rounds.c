@@ -42,8 +42,8 @@ void shf_moves_init(struct sheaf_save *save)
 		struct shf_ctl *ctl = shf_own_ctl(save, i);
 		/* `left` counts what the segment waits for: one for its header, one for all that
 		 * comes from other nodes, and one for each copy by a rank of this node. A lazy save
-		 * copies each box in pieces of SHF_PIECE; their number is computed on both
-		 * sides. */
+		 * copies each box in pieces of SHF_PIECE; the rank that copies and the owner of the
+		 * segment compute the same number of pieces. */
 		uint32_t left = shf_has_header(save, g) + shf_waits_for_net(save, g);
 
 		for (uint32_t k = 0; k < g->moves_n; k++) {
@@ -78,8 +78,8 @@ static int turn_order(const void *a, const void *b)
 	return x->serve < y->serve ? -1 : x->serve > y->serve;
 }
 
-/* Returns the serves in that order, or NULL. The streams are packed in the order of work.serves, so
- * their offsets are computed before the sort. */
+/* Returns the serves in the order of copying (struct turn); NULL: no memory. In the streams they
+ * are packed in the order of work.serves, so their offsets are computed before the sort. */
 static struct turn *take_turns(const struct sheaf_save *save, struct shf_span serves)
 {
 	const struct shf_work *w = &save->plan->work;
@@ -99,9 +99,9 @@ static struct turn *take_turns(const struct sheaf_save *save, struct shf_span se
 	return turns;
 }
 
-#define FUSED (UINT64_C(128) << 10)     /* bytes: so little that the weights are still in the core's
-                                         * cache when they are copied after the update of their
-                                         * averages */
+#define FUSED (UINT64_C(128) << 10)     /* bytes; small enough that weights are still in the core's
+	                                 * cache when they are copied after the update of their
+	                                 * averages */
 
 /* Returns the index in memory of the unit after the last one of the box. */
 static int64_t end_of(const struct shf_mem *m, const struct shf_box *box)
@@ -113,8 +113,8 @@ static int64_t end_of(const struct shf_mem *m, const struct shf_box *box)
 	return last + 1;
 }
 
-/* Copies a box. If averages are due, they are updated just before the weights are copied, or copied
- * just after the update, FUSED bytes at a time, so that memory is read once. */
+/* Copies a box of weights or of averages. If averages are due, updates them FUSED bytes at a time,
+ * and copies each part right after its update, so that memory is read once. */
 static void copy_in(const struct sheaf_save *save, const struct shf_box_move *m,
                     const struct shf_box *box, struct shf_place_at to, struct shf_sums_to *sums)
 {
@@ -209,8 +209,9 @@ static int copy_move(struct sheaf_save *save, const struct turn *turn, struct sh
 	return rc;
 }
 
-#define LOOK_BYTES (UINT64_C(2) << 20)  /* bytes copied before complete segments are looked for */
-#define LOOK_SEGS 64                    /* segments checked each time */
+#define LOOK_BYTES (UINT64_C(2) << 20)  /* bytes to copy between two searches for complete
+	                                 * segments */
+#define LOOK_SEGS 64                    /* segments that a search checks at most */
 
 /* Copies this rank's boxes of the round into images and streams, and writes segments that are
  * complete meanwhile. */

@@ -14,7 +14,7 @@ void shf_moves_init(struct sheaf_save *save);
 /* Copies the whole save inside begin, round by round. rc: the result of this rank's work so far.
  * [collective] */
 int shf_rounds_run(struct sheaf_save *save, int rc, struct sheaf_error *err);
-struct shf_box_move {               /* one copy: a box of a serve, or all of it */
+struct shf_box_move {               /* one copy: the box of a serve, or a part of that box */
 	const struct shf_serve *serve;
 	const struct shf_slice *slice;  /* the slice that has the box */
 	struct shf_box box;
@@ -22,12 +22,14 @@ struct shf_box_move {               /* one copy: a box of a serve, or all of it 
 	                                 * it goes there */
 	bool behind;                    /* this is a piece copied in the background, not inside
 	                                 * begin */
-	struct shf_due *due;            /* averages to update before their weights or they
-	                                 * themselves are copied; or NULL */
+	struct shf_due *due;            /* averages to update before the box is copied, which has
+	                                 * their weights or the averages themselves; NULL: no
+	                                 * averages are due */
 };
-/* Copies the box into the image, or into its stream if the rank is on another node. *digest: what
- * the box adds to the digest of its tensor. Averages of m->due are updated on the way, up to the
- * end of the box in memory. [any thread] */
+/* Copies the box into the image of the serve's rank or, if that rank is on another node, into the
+ * stream to it. *digest: what the box adds to the digest of its tensor. A witness (work.h) is not
+ * copied: its digest goes into the stream, and *digest stays as it is. Averages of m->due are
+ * updated on the way, up to the end of the box in memory. [any thread] */
 int shf_move_copy(struct sheaf_save *save, const struct shf_box_move *m, uint64_t *digest,
                   struct sheaf_error *err);
 /* Begins a round, and makes its streams. ENOMEM. [local] */

@@ -198,9 +198,9 @@ static int open_for_save(struct sheaf_save *save, int dir, const char *name, int
 	return flags & SHF_O_DIRECT ? rc : shf_sys_open(sys, dir, name, flags, 0666);
 }
 
-/* Sets the size of a file, which takes about a millisecond. A background copy does not wait for
- * that before C2. Inside begin it is done first, because the disk is fastest if a file has its size
- * before it is written. */
+/* Sets the size of a file, which takes about a millisecond. In a lazy save the request runs in the
+ * background, and only C2 waits for it. In a copy inside begin the size is set at once, because the
+ * disk is fastest if a file has its size before it is written. */
 static int file_size(struct sheaf_save *save, uint32_t f, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = save->run->sys;
@@ -364,8 +364,8 @@ int shf_save_staged(struct sheaf_save *save, int rc, const struct sheaf_error *e
 	}
 	if (!(save->id.flags & SHEAF_NO_DISK)) {
 		shf_run_resumed(save->run);
-		shf_behind_forget(save->run, save->id.step); /* a damaged step of this number was
-		                                              * set aside */
+		shf_behind_forget(save->run, save->id.step); /* a damaged step of this number may
+		                                              * have been set aside */
 	}
 	if (shf_lazy_is_behind(save))
 		(void)shf_lazy_is_partial(save);
@@ -381,8 +381,8 @@ int shf_save_stage(struct sheaf_save *save, struct sheaf_error *err)
 		return 0;
 	err = err ? err : &own;
 	rc = shf_save_stage_make(save, &joined, err);
-	/* This agreement is also made where no file is: no rank copies before all ranks have set up
-	 * their images. */
+	/* This agreement is also made for a save to memory alone, which has no files: no rank may
+	 * copy before all ranks have set up their images. */
 	if (rc == 0)
 		rc = shf_agree(&save->run->team, joined, err);
 	return shf_save_staged(save, rc, err);

@@ -6,15 +6,15 @@
 #include "list.h"
 #include "save.h"
 
-/* Makes the stage on rank 0, and on each rank the files that it will write. Does nothing if that
- * was done. A failure is recorded in the save on all ranks. [collective] */
+/* Makes the stage on rank 0, and on each rank the files that it will write. Does nothing if the
+ * save has its stage already. A failure is recorded in the save on all ranks. [collective] */
 int shf_save_stage(struct sheaf_save *save, struct sheaf_error *err);
-/* The same without the final agreement, for begin, which agrees after its copy anyway. *joined and
- * *err: the result of this rank's own part. After it all ranks agree, and call shf_save_staged with
- * the common code. [collective] */
+/* Makes the stage like shf_save_stage, but without the final agreement, for begin, which agrees
+ * after its copy anyway. *joined and *err: the result of this rank's own part. After it all ranks
+ * agree on these results, and call shf_save_staged with the common code. [collective] */
 int shf_save_stage_make(struct sheaf_save *save, int *joined, struct sheaf_error *err);
-/* Completes it: rc is the code that all ranks agreed on, and is returned. On success the save's
- * complete segments may be written. [local] */
+/* Completes shf_save_stage_make. rc: the code that all ranks agreed on; it is returned. On success
+ * the save's complete segments may be written. [local] */
 int shf_save_staged(struct sheaf_save *save, int rc, const struct sheaf_error *err);
 /* Makes a save that is being begun follow the step that the run continues from now, which an older
  * save in flight may have changed. [local] */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The checksums of a step. Digests of tensors are combined over all ranks by one all-reduce (XOR)
  * in place, so each rank holds one digest for each tensor. Sums of headers and blocks go to rank 0,
- * which compares the two for every file (I4) and makes the table of sheaf.sums. */
+ * which compares digests and block sums for every file (I4) and makes the table of sheaf.sums. */
 #include "save_sums.h"
 #include <stdlib.h>
 #include <string.h>
@@ -190,8 +190,8 @@ static int table_new(const struct shf_layout *l, struct shf_sums_head *h, struct
 	return table ? 0 : SHEAF_ENOMEM;
 }
 
-/* Appends the table without checksums to out, from the plan's stock if it is there; else makes it
- * and keeps a copy. ENOMEM. */
+/* Appends the table without checksums to out, from the plan's stock if that has it; else makes it,
+ * and keeps a copy in the stock unless it is too large. ENOMEM. */
 static int table_of_plan(struct shf_plan *plan, struct shf_sums_head *h, struct shf_buf *out)
 {
 	struct shf_stock *stock = &plan->stock;

@@ -13,10 +13,11 @@ struct shf_sums_in {            /* the sums of all ranks combined by XOR, on ran
 	uint64_t *headers, *blocks;     /* owned; by file; by block of the step */
 	const uint64_t *digests;        /* borrowed from the save (copy.held); by tensor */
 };
-/* On rank 0: allocates *in. Must be freed even if it has failed. ENOMEM. */
+/* On rank 0: allocates *in. shf_sums_free must be called even after a failure. ENOMEM. */
 int shf_sums_new(struct shf_sums_in *in, const struct sheaf_save *save, struct sheaf_error *err);
 void shf_sums_free(struct shf_sums_in *in);
-/* Decodes what shf_sums_put made on one rank, and adds it. EBUG if it does not fit the plan. */
+/* Decodes what shf_sums_put made on one rank, and adds it to *in. EBUG if it does not fit the
+ * plan. */
 int shf_sums_take(struct shf_sums_in *in, const struct shf_layout *l, struct shf_cur *c);
 /* Compares the digests of the tensors in each file with the sums of its blocks (I4), and makes the
  * contents of sheaf.sums. ECORRUPT names the file where they differ. ENOMEM. */

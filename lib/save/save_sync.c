@@ -74,7 +74,7 @@ static void sync_took(struct sheaf_save *save)
 }
 
 /* Waits for the writes of this rank, for at most ms. Once they are done, records their speed.
- * False: some are in flight. */
+ * False: some are still in flight. */
 static bool own_writes_are_done(struct sheaf_save *save, int ms)
 {
 	if (shf_io_drain(save->run, &save->disk.io, ms) == SHEAF_EAGAIN)
@@ -100,8 +100,8 @@ bool shf_save_sync(struct sheaf_save *save, int ms)
 		return true;
 	if (!save->disk.syncs.ios)
 		rc = sync_begin(save, &err);
-	/* The fsyncs go on if the time of this commit is up; the next one waits for the same
-	 * requests. */
+	/* If the time of this commit is up, the fsyncs go on, and the next commit waits for
+	 * them. */
 	if (rc == 0 && shf_io_drain(save->run, &save->disk.syncs.io,
 	                            shf_ms_left(save->run, until)) == SHEAF_EAGAIN)
 		return false;

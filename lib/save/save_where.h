@@ -6,20 +6,21 @@
 #include "box_copy.h"
 #include "save.h"
 
-/* This rank's part of the save's image, and in it the control of own segment `seg`. */
+/* Return this rank's part of the save's image, and in it the control of this rank's segment
+ * `seg`. */
 uint8_t *shf_own_image(const struct sheaf_save *save);
 struct shf_ctl *shf_own_ctl(const struct sheaf_save *save, size_t seg);
-/* Makes an accumulator that adds block sums to ctl, the control of own segment `seg`. */
+/* Makes an accumulator that adds block sums to ctl, the control of this rank's segment `seg`. */
 struct shf_sums_to shf_seg_sums(const struct sheaf_save *save, size_t seg, struct shf_ctl *ctl);
-/* Whether that rank is on this node, so that its image can be written directly. The rank on the
- * other side must get the same answer, so it depends on the nodes alone. */
+/* Whether that rank is on this node, so that its image can be written directly. Both ranks of a
+ * pair must get the same answer, so it depends on the nodes alone. */
 bool shf_reaches(const struct sheaf_save *save, uint32_t peer);
 /* How many bytes a move takes in the stream to or from that rank; 0: it is copied directly. A
  * witness is a replica that is only compared: its digest (8 bytes) is sent. */
 size_t shf_stream_bytes(const struct sheaf_save *save, uint32_t tensor, uint32_t peer,
                         bool witness, const struct shf_box *box);
-/* Returns the slice that has this box of a tensor, or NULL. Boxes of a plan are cut from this
- * rank's slices, so there is one. */
+/* Returns the slice that has this box of a tensor, or NULL if no slice has it. A box of the plan
+ * always has one, because it was cut from this rank's slices. */
 const struct shf_slice *shf_slice_of(const struct sheaf_save *save, uint32_t tensor,
                                      const struct shf_box *box);
 /* Returns the index in the state of the slice that this move of a segment comes from. The rank that
@@ -29,7 +30,8 @@ size_t shf_slice_number(const struct sheaf_save *save, const struct shf_mv *v);
  * of one row if a row is larger. Ranks compute the same cuts independently: the owner of a segment
  * counts the parts that others copy. */
 uint32_t shf_cuts_of(const struct shf_lt_tensor *t, const struct shf_box *box, uint64_t bytes);
-/* Sets *part to part i of that box, and returns the number of bytes of the box before it. */
+/* Sets *part to part i of a box that is cut as in shf_cuts_of, and returns how many bytes of the
+ * box lie before the part. */
 uint64_t shf_cut_at(const struct shf_lt_tensor *t, const struct shf_box *box, uint64_t bytes,
                     uint32_t i, struct shf_box *part);
 /* Whether the segment has no place in the image, and is copied into a slot (unstaged.h). */
@@ -39,7 +41,8 @@ static inline bool shf_is_slotted(const struct shf_seg *g)
 }
 /* Returns which segments of a plan lie in no image: the last ones. */
 struct shf_span shf_slots_segs(const struct shf_work *w);
-/* The same as shf_seg_sums for a segment of any rank, which begins at byte lo of a file. */
+/* Makes an accumulator like shf_seg_sums, but for a segment of any rank: it begins at byte lo of
+ * the file, and ctl is its control. */
 struct shf_sums_to shf_sums_at(const struct sheaf_save *save, uint32_t file, uint64_t lo,
                                struct shf_ctl *ctl);
 /* Whether the segment has some of the header of its file. */

@@ -65,8 +65,8 @@ static bool is_submitted(const struct sheaf_save *save, size_t i)
 	return save->disk.ios[i].op != 0;
 }
 
-/* Starts at the first segment that is not submitted. Does nothing without a stage, or if the image
- * was taken from the save. */
+/* Starts at the first segment that is not submitted. Does nothing without a stage, or if the save
+ * has given up its image. */
 int shf_write_some(struct sheaf_save *save, size_t most, struct sheaf_error *err)
 {
 	struct shf_span segs = shf_work_segs(&save->plan->work, save->copy.round);

@@ -9,13 +9,15 @@ int shf_write_slotted(struct sheaf_save *save, size_t seg, struct sheaf_error *e
 /* Submits the writes of those of this rank's segments of the round that are complete. Does nothing
  * before the stage is made. [any thread] */
 int shf_write_whole(struct sheaf_save *save, struct sheaf_error *err);
-/* The same, but checks at most `most` segments, to limit the time it takes. [any thread] */
+/* Does the same as shf_write_whole, but checks at most `most` segments, to limit the time it takes.
+ * [any thread] */
 int shf_write_some(struct sheaf_save *save, size_t most, struct sheaf_error *err);
 /* Whether the write of some segment of this round on this rank is not submitted yet. [any
  * thread] */
 bool shf_is_partial(struct sheaf_save *save);
-/* Called when the bytes from other nodes are in the image: counts them for the segments that
- * waited, and writes these. ECORRUPT if a segment is not complete even then. [local] */
+/* Called when the bytes from other nodes are in the image: counts them in the controls of the
+ * segments that waited for them, and writes these segments. ECORRUPT if a segment is not complete
+ * even then. [local] */
 int shf_round_arrived(struct sheaf_save *save, uint32_t round, struct sheaf_error *err);
 /* Counts one part of a segment as copied; ctl: the control of the segment. [any thread] */
 void shf_part_came(struct shf_ctl *ctl);

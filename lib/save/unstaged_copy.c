@@ -35,7 +35,7 @@ void shf_slots_copy(struct sheaf_save *save, size_t seg)
 	if (!behind)
 		shf_stores_took(&save->copy.stores, bytes, shf_now(save->run) - from);
 	rc = shf_write_slotted(save, seg, &err);
-	/* No write was submitted whose end would free the slot. */
+	/* The slot is freed here, because no write was submitted whose end would free it. */
 	if (rc < 0) {
 		shf_save_stick(save, rc, &err);
 		shf_slots_written(save, seg);
@@ -43,8 +43,8 @@ void shf_slots_copy(struct sheaf_save *save, size_t seg)
 	atomic_fetch_add_explicit(&save->took.copied, bytes, memory_order_relaxed);
 }
 
-/* Copies and writes segments for a time slice. True: segments are left to take. False: none is, or
- * the save has failed. */
+/* Copies and writes segments for a time slice. True: segments are left to take. False: no segment
+ * is left, or the save has failed. */
 static bool run_some(struct sheaf_save *save)
 {
 	int64_t until = shf_now(save->run) + SHF_SLICE_MS * INT64_C(1000000), seg = SHF_SLOTS_NONE;

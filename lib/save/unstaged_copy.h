@@ -8,6 +8,7 @@
 /* Copies a segment that was taken into its slot, and submits the write. When it returns, the save
  * no longer reads the memory of the segment. A failure is recorded in the save. [any thread] */
 void shf_slots_copy(struct sheaf_save *save, size_t seg);
-/* Copies all such segments inside begin, on the calling threads. [collective] */
+/* Copies all segments that have no place in the image inside begin, on the calling threads.
+ * [collective] */
 int  shf_slots_run(struct sheaf_save *save, struct sheaf_error *err);
 #endif
