@@ -110,8 +110,8 @@ static bool is_rounded_master(const struct shf_slice *s, const struct shf_lt_ten
 
 /* Finds another stored tensor for a slice whose own is not stored, if the caller allows it
  * (SHEAF_DERIVE): a master weight is cast from the weight of the model, a weight is rounded from
- * its master. Returns false if there is none; else *t is filled in. A tied weight has no tensor of
- * its own, but the weight it is tied to may have a master. */
+ * its master. Returns false if no such tensor is stored; else fills in *t. A tied weight has no
+ * tensor of its own, but the weight it is tied to may have a master. */
 static bool derive(struct shf_load *ld, const struct shf_slice *s, struct shf_target *t)
 {
 	const struct shf_layout *l = &ld->step->layout;
@@ -298,8 +298,8 @@ static void emas_loaded(const struct shf_load *ld, struct sheaf_state *state)
 	}
 }
 
-/* Makes the report of a load with SHEAF_DRY. In other loads its words travel with the plan and with
- * the digests; a dry load has neither. [collective] */
+/* Makes the report of a load with SHEAF_DRY. In other loads the numbers of the report are sent
+ * together with the plan and with the digests; a dry load has neither. [collective] */
 static int report_dry(struct shf_load *ld, struct sheaf_error *err)
 {
 	struct shf_team *team = &ld->step->run->team;
@@ -449,8 +449,8 @@ static bool is_first_try(const struct sheaf_step *step)
 	return first;
 }
 
-/* Counts that this session tries to load the step. The count is on disk before any rank reads a
- * byte: rank 0 writes it before it takes part in the plan, and no rank reads before it has a
+/* Counts one more try of this session to load the step. The count is on disk before any rank reads
+ * a byte: rank 0 writes it before it takes part in the plan, and no rank reads before it has a
  * plan. */
 static void count_try(const struct sheaf_step *step)
 {
@@ -481,8 +481,8 @@ static void count_try(const struct sheaf_step *step)
 	}
 }
 
-/* Clears the cards of a step that is damaged in memory if the same save is on disk, so that the
- * next load reads the disk. */
+/* Clears the cards of a step that is damaged in memory if the step of the same save is on disk, so
+ * that the next load reads the disk. */
 static void give_up_load(const struct sheaf_step *step)
 {
 	if (has_twin(step) && !(step->run->opts.flags & SHEAF_READONLY))
@@ -509,7 +509,7 @@ static void add_remedy(const struct sheaf_step *step, struct sheaf_error *err)
 }
 
 /* Ends a load with rc < 0; does nothing if rc is 0. If the step is damaged in memory and is on
- * disk, too, its memory is given up. If it was opened as the latest step, the message gets the
+ * disk, too, its cards are cleared. If the step was opened as the latest one, the message gets the
  * remedy. [collective] */
 static void load_failed(const struct sheaf_step *step, int rc, struct sheaf_error *err)
 {
@@ -550,7 +550,7 @@ static int meet_in_load(struct shf_load *ld, int rc, struct sheaf_error *err)
 /* The order matters. Everything that may refuse the load comes before count_try. count_try comes
  * before the first byte is read: if the step crashes the job, it must have been counted.
  * shf_step_doubt comes right after the reading: if the memory that held the step was reused for
- * another step, what looked like damage is EAGAIN. */
+ * another step, what looked like damage is reported as EAGAIN. */
 int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t flags,
                   struct sheaf_report *report, struct sheaf_error *err)
 {

@@ -22,7 +22,8 @@
  * keeps what the caller has in it. */
 enum shf_source { SHF_FROM_STEP, SHF_FROM_ZERO, SHF_KEEP };
 struct shf_target {             /* one slice of the state */
-	struct shf_slice slice;         /* its memory, in units and type of the stored tensor */
+	struct shf_slice slice;         /* the slice of the state, in units and type of the stored
+	                                 * tensor */
 	uint32_t tensor;                /* number in the layout; only if filled from the step */
 	enum shf_source source;
 };
@@ -44,10 +45,11 @@ struct shf_load {
 	                                 * node: each reads for itself, and there are no rounds */
 	struct shf_tally tally;         /* counts tensors for the report */
 	uint64_t *asked, *asked_counts; /* owned; see load_asked.h */
-	uint64_t room;                  /* bytes that its image may have; equal on all ranks */
+	uint64_t room;                  /* bytes that the load's image on each rank may have; equal
+	                                 * on all ranks */
 	/* By tensor: the sum and the number of its bytes that this rank has read, in all threads.
-	 * got_bytes has more members behind, which are summed over the ranks with these
-	 * (shf_prove). Owned. */
+	 * Behind them got_bytes has the words of the report, which are summed over the ranks in the
+	 * same operation (shf_prove). Owned. */
 	atomic_uint_fast64_t *got, *got_bytes;
 	struct shf_sharing *sharing;    /* borrowed; maps the images that other ranks of the node
 	                                 * have made larger; NULL: no image had to grow */
@@ -57,7 +59,7 @@ struct shf_load {
 	size_t wants_cap;
 	/* disk_bytes: read from files of the step, or from memory that holds them. node_bytes:
 	 * copied from images of other ranks of the node. net_bytes: sent to other nodes. retries:
-	 * of reads that had failed. */
+	 * how often a read that had failed was repeated. */
 	uint64_t disk_bytes, node_bytes, net_bytes, retries;
 	uint64_t disk_from;             /* bytes that the view had read from disk before this load
 	                                 * began */

@@ -10,7 +10,8 @@
 #include "layout.h"
 #include "tally.h"
 
-/* The bit of a tensor that is asked for has the number of the tensor. These are the others. */
+/* Numbers of the bits. The bit of a tensor that is asked for has the number of the tensor; the
+ * functions below return the numbers of the other bits. */
 static size_t wanted_bit(const struct shf_load *ld, size_t tensor)
 {
 	return ld->step->layout.tensors_n + tensor;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which tensors and families the ranks of a load ask for. Every rank knows it of all ranks. */
+/* Which tensors and families the ranks of a load ask for. Every rank learns this of all ranks. */
 #ifndef SHF_LOAD_ASKED_H
 #define SHF_LOAD_ASKED_H
 #include "load.h"
@@ -11,9 +11,9 @@ void shf_asked_free(struct shf_load *load);
 /* Unites what the targets of all ranks ask for, and sets load->told, the size of the plan's
  * messages to this rank, by summing load->tells.to over all ranks. [collective] */
 int shf_asked_unite(struct shf_load *load, struct sheaf_error *err);
-/* Answers after shf_asked_unite, equal on all ranks. has: some rank has a slice of that name, or
- * fills one from that tensor. wanted: some rank wants bytes of the tensor in the plan. family: some
- * rank has a slice of the family. [local] */
+/* Answer questions about all ranks, after shf_asked_unite; equal on all ranks. has: some rank has a
+ * slice of that name, or fills one from that tensor. wanted: some rank wants bytes of the tensor in
+ * the plan. family: some rank has a slice of the family. [local] */
 bool shf_asked_has(const struct shf_load *load, size_t tensor);
 bool shf_asked_wanted(const struct shf_load *load, size_t tensor);
 bool shf_asked_family(const struct shf_load *load, size_t family);

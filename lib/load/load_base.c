@@ -66,8 +66,8 @@ int shf_load_begin(struct shf_load *ld, const struct shf_seg *g, uint64_t lo, ui
 	return rc;
 }
 
-/* Whether non-temporal stores are faster depends on the machine, so the first pieces are copied
- * both ways and timed here (store_way.h). */
+/* Whether non-temporal stores are faster depends on the machine. So the first pieces are copied in
+ * both ways, and timed here (store_way.h). */
 int shf_load_look(struct shf_load *ld, const uint8_t *p, uint64_t n, struct sheaf_error *err)
 {
 	int64_t from = shf_now(ld->step->run), ns;
@@ -146,8 +146,8 @@ int shf_slice_adapt(struct shf_slice *out, const struct shf_slice *in,
 	return 0;
 }
 
-/* The third name, the slice's own, is for two jobs that tie the same weights the other way round:
- * here the slice is tied to another one, in the step the other one is tied to it. */
+/* The slice's own name is looked up last. It is needed if two jobs tie the same weights the other
+ * way round: here the slice is tied to another one, in the step the other one is tied to it. */
 int64_t shf_find_stored(const struct shf_layout *l, const char *family, const char *name,
                         const struct shf_slice *s)
 {

@@ -21,8 +21,9 @@ const char *shf_load_family(const struct shf_load *load, const struct shf_lt_ten
 /* Returns how many threads this rank may compute with: the processors that it may use divided by
  * the ranks of its node, and opts.io_threads at most. 0: there are more ranks than processors. */
 int shf_load_threads(const struct sheaf_run *run);
-/* Returns the number of the family's tensor that has the bytes of the slice, or -1. It is looked
- * for as `name`, as the name that the step ties `name` to, and as the slice's own name. */
+/* Returns the number of the family's tensor that has the bytes of the slice, or -1 if no tensor has
+ * them. Looks for `name`, for the name that the step ties `name` to, and for the slice's own
+ * name. */
 int64_t shf_find_stored(const struct shf_layout *l, const char *family, const char *name,
                         const struct shf_slice *s);
 /* Sets *out to the slice with type and units of the stored tensor t. ELAYOUT if the shapes differ,
@@ -31,7 +32,7 @@ int64_t shf_find_stored(const struct shf_layout *l, const char *family, const ch
 int shf_slice_adapt(struct shf_slice *out, const struct shf_slice *in,
                     const struct shf_lt_tensor *t, const char *family, bool convert,
                     struct sheaf_error *err);
-/* Calls the caller's item callback, if there is one, with `what`, the letter for what happened to
+/* Calls the caller's callback report->item, if there is one. what: the letter for what happened to
  * the tensor. */
 void shf_report_item(const struct sheaf_report *report, char what, const char *family,
                      const char *name, const char *msg);

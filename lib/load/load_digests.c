@@ -22,9 +22,9 @@ static const char *why_unverified(const struct shf_load *ld)
 }
 
 /* Compares one tensor. Every rank compares all of them, so that all get the same result. A tensor
- * that could not be compared is counted by every rank, and reported by the one whose share it is in
- * (mine). A tensor that no rank wanted may have been read in part because it shares a block with
- * others; it is not reported. */
+ * that could not be compared is counted by every rank, and reported by the rank in whose share of
+ * the tensors it is (mine). A tensor that no rank wanted may have been read in part because it
+ * shares a block with others; it is not reported. */
 static int compare_whole_tensor(struct shf_load *ld, uint64_t n, bool mine,
                                 struct sheaf_error *err)
 {

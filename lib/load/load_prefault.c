@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Filling memory that was never written costs as much time as reading the disk: the kernel has to
- * find and zero each page. A thread takes these page faults ahead of the copies, many pages at a
- * time, in the order in which the files are read. The copies take the faults of pages that the
- * thread has not reached yet. The thread changes no byte, so it needs no lock. */
+ * find and zero each page. A thread touches the memory, and so takes these page faults, ahead of
+ * the copies, many pages at a time, in the order in which the files are read. The copies take the
+ * faults of pages that the thread has not reached yet. The thread changes no byte, so it needs no
+ * lock. */
 #include "load_prefault.h"
 #include <stdlib.h>
 #include "background.h"
@@ -12,9 +13,10 @@
 
 #define STRETCH (UINT64_C(4) << 20)     /* bytes touched in one turn; a load waits for the end of a
                                          * turn when it ends */
-#define SLICE_MIN (UINT64_C(1) << 20)   /* bytes; smaller slices are left to the copies */
-#define ALL_MIN (UINT64_C(64) << 20)    /* bytes of all; below, a thread costs as much time as it
-                                         * saves */
+#define SLICE_MIN (UINT64_C(1) << 20)   /* bytes; the page faults of smaller slices are left to the
+	                                 * copies */
+#define ALL_MIN (UINT64_C(64) << 20)    /* bytes of new memory in total; with less, a thread costs
+	                                 * as much time as it saves */
 
 struct stretch {                /* memory of one slice */
 	uint8_t *base;
@@ -32,8 +34,8 @@ struct shf_ahead {
 	uint64_t at;                    /* bytes of a[next] that were touched */
 };
 
-/* Returns whether the slice's memory has no gaps; then *out is that memory. Memory with gaps is not
- * touched: the pages in the gaps may be no business of the load, and touching would allocate
+/* Returns whether the slice's memory has no gaps; if so, sets *out to that memory. Memory with gaps
+ * is not touched: the pages in the gaps may be no business of the load, and touching would allocate
  * them. */
 static bool slice_is_dense(const struct shf_slice *s, struct stretch *out)
 {

@@ -5,8 +5,8 @@
 #define SHF_LOAD_PREFAULT_H
 #include "load.h"
 
-/* Starts the thread. Returns NULL if it is not worth one (too few bytes of new memory, or one
- * processor), or none can be created; the load works without it. [local] */
+/* Starts the thread. Returns NULL if a thread would not help (too few bytes of new memory, or one
+ * processor) or cannot be created; the load works without it. [local] */
 struct shf_ahead;
 struct shf_ahead *shf_ahead_start(const struct shf_load *load);
 /* Stops the thread, waits for it and frees it. NULL is fine. [local] */

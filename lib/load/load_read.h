@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads of a load from the files of its step, with the error messages of these. */
+/* Reads of a load from the files of its step, with their error messages. */
 #ifndef SHF_LOAD_READ_H
 #define SHF_LOAD_READ_H
 #include "load.h"
@@ -14,8 +14,8 @@ int shf_load_read_set(struct shf_load *load, struct shf_read *r, uint32_t file, 
  * early. [local] */
 int shf_load_read_check(struct shf_load *load, const struct shf_read *r, int64_t got,
                         struct sheaf_error *err);
-/* Reads n bytes at `lo` of a file into `to` on this thread, through the page cache, and counts
- * them. EIO, ECORRUPT. [local] */
+/* Reads n bytes at `lo` of a file into `to` on this thread, through the page cache, and adds n to
+ * load->disk_bytes. EIO, ECORRUPT. [local] */
 int shf_load_read_now(struct shf_load *load, uint32_t file, uint64_t lo, uint64_t n, uint8_t *to,
                       struct sheaf_error *err);
 #endif

@@ -35,8 +35,8 @@ struct window {
 	size_t n;
 };
 
-/* Returns whether more than half of the segment is in the page cache. It is then read through the
- * cache, otherwise with direct I/O. */
+/* Returns whether more than half of the segment is in the page cache. If so, the segment is read
+ * through the cache, otherwise with direct I/O. */
 static bool is_mostly_cached(const struct shf_load *ld, const struct shf_seg *g, int fd)
 {
 	const struct shf_sys *sys = ld->step->run->sys;
@@ -96,8 +96,9 @@ static int window_finish(struct shf_load *ld, struct window *h, struct sheaf_err
 	return rc;
 }
 
-/* Closes the descriptors for direct I/O of files that no later round reads. next: the next round;
- * its segments and those of later rounds lie in its first file or behind it. */
+/* Closes the direct I/O descriptors of all files that no later round reads. next: the number of the
+ * next round. Segments are in the order of the files, so later rounds read no file before the first
+ * one of that round. */
 static void close_before(struct shf_load *ld, uint32_t next)
 {
 	struct shf_span segs = shf_work_segs(&ld->work, next);
@@ -137,7 +138,7 @@ int shf_rounds_new(struct shf_rounds **rounds, struct shf_load *ld, struct sheaf
 	       : shf_fail(err, SHEAF_ENOMEM, "no memory for %zu reads", most);
 }
 
-/* A failure may have left reads in flight, which write into the image. */
+/* A failure may have left reads in flight, which write into the image, so this waits for them. */
 void shf_rounds_free(struct shf_rounds *r)
 {
 	for (int k = 0; r && k < 2; k++) {
@@ -172,7 +173,7 @@ static uint64_t proof_of_box(uint64_t digest, uint32_t tensor, const struct shf_
 /* What one round sends to other nodes and receives from them. */
 struct net {
 	uint8_t *out, *in;              /* owned; messages packed in rank order */
-	size_t *out_bytes, *in_bytes;   /* owned; by rank */
+	size_t *out_bytes, *in_bytes;   /* owned; by rank: size of the message to it, and from it */
 };
 
 static void net_release(struct net *n)
@@ -376,8 +377,8 @@ static int look_round(struct shf_load *ld, uint32_t round, struct sheaf_error *e
  *
  * The first agreement says that all windows are read, or that a rank has failed. In the first round
  * it also says that all ranks have made their images, so that the others can map them now. The
- * second one says that all ranks have taken their bytes, so that each reader may sum its window and
- * read into it again. [collective] */
+ * second agreement says that all ranks have taken their bytes, so that each reader may sum its
+ * window and read into it again. [collective] */
 static int share_round(struct shf_load *ld, uint32_t round, int rc, struct sheaf_error *err)
 {
 	struct shf_team *team = &ld->step->run->team;

@@ -9,10 +9,10 @@ struct shf_rounds;
 /* Allocates what all rounds need, from the plan. ENOMEM; *rounds is set in any case, for
  * shf_rounds_free. [local] */
 int shf_rounds_new(struct shf_rounds **rounds, struct shf_load *load, struct sheaf_error *err);
-/* Makes all rounds. rc: 0, or a failure of this rank before the call. The rounds agree on failures,
- * but one that comes after the last agreement is returned on this rank alone: the next operation of
- * the caller must agree on the result. ECORRUPT, EIO. [collective] */
+/* Makes all rounds. rc: 0, or a failure of this rank before the call. The ranks agree on failures
+ * in each round, but a failure after the last agreement is returned on this rank alone: the next
+ * operation of the caller must agree on the result. ECORRUPT, EIO. [collective] */
 int shf_rounds_share(struct shf_rounds *rounds, int rc, struct sheaf_error *err);
-/* Waits for reads in flight. NULL is fine. [local] */
+/* Waits for reads in flight, and frees *rounds. NULL is allowed. [local] */
 void shf_rounds_free(struct shf_rounds *rounds);
 #endif

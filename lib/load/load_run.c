@@ -120,8 +120,8 @@ static int fill_rest(struct shf_load *ld, struct sheaf_error *err)
 	return rc;
 }
 
-/* It is what staging_bytes_max leaves beside the images of saves, but at most ROOM, and at least
- * two blocks: rounds need two windows of whole blocks. */
+/* The room is what staging_bytes_max leaves beside the images of saves, but at most ROOM, and at
+ * least two blocks: rounds need two windows of whole blocks. */
 uint64_t shf_load_room(const struct sheaf_run *run)
 {
 	const struct sheaf_run *saves = run->lineage.memory_of ? run->lineage.memory_of : run;
@@ -132,8 +132,8 @@ uint64_t shf_load_room(const struct sheaf_run *run)
 	return w < 2 * SHF_BLOCK ? 2 * SHF_BLOCK : w / (2 * SHF_BLOCK) * (2 * SHF_BLOCK);
 }
 
-/* Returns the window of rounds between nodes. It is smaller, because a rank may receive bytes from
- * readers on all nodes at once. */
+/* Returns the window of rounds between nodes. It is smaller than `window`, because a rank may
+ * receive bytes from readers on all nodes at once. */
 static uint64_t net_window(const struct sheaf_run *run, uint64_t window)
 {
 	window /= (uint64_t)run->place.nodes_n;
@@ -153,8 +153,8 @@ static int make_digest_tables(struct shf_load *ld, struct sheaf_error *err)
 	       : shf_fail(err, SHEAF_ENOMEM, "no memory for %zu tensors", n);
 }
 
-/* What a rank needs to read its segments and to share them. Owned. A member that was made stays set
- * if a later one fails, so that the caller can free it. */
+/* What a rank needs to read its segments and to share them. Owned. If making one member fails, the
+ * members made before stay set, so that the caller can free them. */
 struct filling {
 	struct shf_flow *flow;
 	struct shf_rounds *rounds;
@@ -219,7 +219,7 @@ static int make_plan(struct shf_load *ld, struct filling *f, bool *planned, stru
 
 /* The prefault thread is started only if this rank waits for a disk. It is stopped before
  * fill_rest, which is short. If something fails on one rank alone, the next operation of the group
- * tells the others: each of these calls takes rc. At the latest, that operation is in shf_prove.
+ * tells the others: each of these calls takes rc. The last such operation is in shf_prove.
  * [collective] */
 int shf_fill(struct shf_load *ld, struct sheaf_error *err)
 {

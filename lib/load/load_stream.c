@@ -28,10 +28,12 @@ struct shf_flow {
 	struct shf_read_ring ring;
 	struct shf_read reads[BUFFERS_MAX];
 	uint64_t piece;                 /* bytes of a buffer, and of a read at most */
-	size_t *segs;                   /* owned; indices into work.segs: first those to read,
-	                                 * `cold` of them, then those in memory */
-	size_t segs_n, cold, next;      /* segs[next] is the next to read */
-	uint64_t at;                    /* offset of its next byte; 0: none was read yet */
+	size_t *segs;                   /* owned; indices into work.segs: first `cold` segments to
+	                                 * read from disk, then those that are in memory */
+	size_t segs_n, cold, next;      /* numbers of all segments and of those to read; segs[next]
+	                                 * is the next to read */
+	uint64_t at;                    /* offset of the next byte of segs[next]; 0: none of it was
+	                                 * read yet */
 	uint64_t done;                  /* bytes read and checked, without those of the workers */
 };
 
@@ -67,8 +69,8 @@ static void sort_out(struct shf_flow *s, struct shf_span own)
 	}
 }
 
-/* Sets *r to the read of the next piece; callback of the ring. Returns 1, 0 if all was started, or
- * a code. */
+/* Sets *r to the read of the next piece; callback of the ring. Returns 1; 0 if all pieces were
+ * started; or a negative code. */
 static int describe_piece(void *arg, struct shf_read *r, struct sheaf_error *err)
 {
 	struct shf_flow *s = arg;
@@ -146,7 +148,8 @@ int shf_flow_new(struct shf_flow **flow, struct shf_load *ld, uint64_t room,
 	/* `pieces` was counted for the full size of a piece. If pieces are smaller, there are more
 	 * of them, and the ring is only shorter than it could be. */
 	s->ring.n = s->ring.n < pieces ? s->ring.n : pieces;
-	/* One group of the trial (read_way.h) is twice what is in flight. */
+	/* In the trial (read_way.h) a way of reading is used for twice as many reads as are in
+	 * flight before the other way has its turn. */
 	s->ring.trial.turn = 2 * s->ring.n;
 	*image_bytes = s->ring.n * s->piece;
 	*flow = s;
@@ -159,7 +162,7 @@ bool shf_flow_waits(const struct shf_flow *s)
 	return s->cold > 0 || (s->segs_n == 0 && !s->ld->apart);
 }
 
-/* Reads in flight write into the image, so it waits for them. */
+/* Waits for reads in flight, because they write into the image. */
 void shf_flow_free(struct shf_flow *s)
 {
 	if (!s)
@@ -187,8 +190,8 @@ static int run_to(struct shf_flow *s, struct shf_crew *crew, uint64_t bytes,
 }
 
 /* Every rank runs the same number of laps, so that the agreements match: own_most is the largest
- * share of any rank. After the last lap there is no agreement, because nothing would be saved by
- * it; what follows in the load takes the result along. [collective] */
+ * share of any rank. After the last lap there is no agreement, because the next operation of the
+ * load agrees on the result anyway. [collective] */
 int shf_flow_run(struct shf_flow *s, int rc, struct sheaf_error *err)
 {
 	struct shf_load *ld = s->ld;

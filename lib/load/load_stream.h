@@ -15,9 +15,9 @@ int shf_flow_new(struct shf_flow **flow, struct shf_load *load, uint64_t room,
  * worker threads copy everything from memory and take its page faults, and a prefault thread does
  * not help. [local] */
 bool shf_flow_waits(const struct shf_flow *flow);
-/* Reads, checks and copies all of it. rc: 0, or a failure of this rank before the call. The result
- * may differ between ranks: the next operation of the caller must agree on it. ECORRUPT, EIO,
- * ENOMEM. [collective] */
+/* Reads, checks and copies all segments that only this rank wants. rc: 0, or a failure of this rank
+ * before the call. The result may differ between ranks: the next operation of the caller must agree
+ * on it. ECORRUPT, EIO, ENOMEM. [collective] */
 int shf_flow_run(struct shf_flow *flow, int rc, struct sheaf_error *err);
-void shf_flow_free(struct shf_flow *flow);        /* waits for reads in flight. NULL is fine */
+void shf_flow_free(struct shf_flow *flow);        /* waits for reads in flight. NULL is allowed */
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Segments that are in memory already, in an agent or in the page cache, are copied and checked by
- * several worker threads: there is no disk to wait for, and one core copies and sums less than the
- * memory can deliver. Each worker takes one segment after the other. The caller's thread is one of
- * them, in between its other work.
+ * several worker threads: there is no disk to wait for, and one core cannot copy and sum as fast as
+ * the memory delivers. Each worker takes one segment after the other. The caller's thread is a
+ * worker, too, when it has no other work.
  *
  * Workers share only the number of the next segment and two more atomic members, so they need no
  * lock. Each has a pass, counters and an error of its own; sums by tensor are added atomically. */
@@ -29,12 +29,13 @@ struct worker {
 	                                 * is in memory of a view */
 	struct sheaf_error err;
 	size_t bad;                     /* index in segs of the segment that failed with err;
-	                                 * SIZE_MAX: none */
+	                                 * SIZE_MAX: none has failed */
 };
 /* All workers of a load. They share the atomic members. */
 struct shf_crew {
 	struct worker *workers;         /* owned; n of them */
-	int n;                          /* workers[0] is that of the caller's thread */
+	int n;                          /* number of workers; workers[0] belongs to the caller's
+	                                 * thread */
 	const size_t *segs;             /* borrowed; `end` indices into work.segs */
 	size_t end;
 	atomic_size_t next;             /* the next index in segs to take */
@@ -60,9 +61,9 @@ static int check_chunk_of(struct worker *h, const struct shf_seg *g, uint64_t at
 	return rc;
 }
 
-/* Copies and checks the next bytes of a segment. *n: at most so many; on return the number that was
- * taken, which is less if memory of the view ends. Pages of a view that this process has not used
- * yet are mapped many at a time, which is cheaper than a fault for each. */
+/* Copies and checks the next bytes of a segment. *n: how many bytes to take at most; on return how
+ * many were taken: fewer if the memory of the view ends before. Pages of a view that this process
+ * has not used yet are mapped many at a time, which is cheaper than a fault for each. */
 static int take_mapped(struct worker *h, const struct shf_seg *g, uint64_t at, uint64_t *n)
 {
 	struct shf_load *ld = &h->ld;
@@ -79,9 +80,9 @@ static int take_mapped(struct worker *h, const struct shf_seg *g, uint64_t at, u
 	return check_chunk_of(h, g, at, *n, held);
 }
 
-/* Takes the next segment. Returns false if none is left, or a worker has failed, this one included.
- * Segments are handed out in order, so of several failures that of the lowest segment can be
- * reported (shf_crew_check). */
+/* Takes the next segment. Returns false if no segment is left or a worker has failed, this one
+ * included. Segments are handed out in order, so of several failures that of the lowest segment can
+ * be reported (shf_crew_check). */
 static bool take_segment(struct worker *h)
 {
 	struct shf_crew *c = h->crew;
@@ -111,7 +112,7 @@ static bool worker_turn(void *work)
 	return take_segment(work);
 }
 
-/* Call it only on the thread that made the crew: workers[0] is not locked. */
+/* Must be called on the thread that made the crew, because workers[0] is not locked. */
 bool shf_crew_take(struct shf_crew *c)
 {
 	return take_segment(&c->workers[0]);

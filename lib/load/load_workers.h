@@ -6,12 +6,12 @@
 #include "load.h"
 
 /* Starts the threads. segs: the n segments that they are to take, as indices into load->work.segs;
- * borrowed. The caller's thread is worker 0. ENOMEM; *crew is set in any case, for shf_crew_end.
+ * borrowed. The caller's thread is worker 0. ENOMEM. *crew is set in any case, for shf_crew_end.
  * [local] */
 struct shf_crew;
 int shf_crew_new(struct shf_crew **crew, const struct shf_load *load, const size_t *segs, size_t n,
                  struct sheaf_error *err);
-/* Takes one segment on this thread. Returns false if none is left, or one has failed. */
+/* Takes one segment on this thread. Returns false if no segment is left or a worker has failed. */
 bool shf_crew_take(struct shf_crew *crew);
 uint64_t shf_crew_done(const struct shf_crew *crew); /* bytes of the segments that were taken */
 /* Returns 0, or the failure of the first segment that failed, after all threads have been stopped.

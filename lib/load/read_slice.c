@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads one slice in one process, without a plan and without a group. If the step has sums, whole
- * blocks are read and checked: those that the slice has bytes in. From a foreign file, which has
- * none, only the bytes that are wanted are read. */
+/* Reads one slice in one process, without a plan and without a group. If the step has sums, the
+ * blocks that the slice has bytes in are read whole and checked. From a foreign file, which has no
+ * sums, only the bytes that are wanted are read. */
 #include "read_slice.h"
 #include <inttypes.h>
 #include "box_copy.h"
@@ -73,14 +73,14 @@ static void units_in(const struct shf_lt_tensor *t, uint64_t a, uint64_t b, uint
 	uint64_t units = t->bytes / t->unit;
 
 	*lo = a > t->off ? (a - t->off) / t->unit : 0;
-	*hi = always(b > t->off) ? (b - t->off) / t->unit : 0; /* the first block that is read has
-	                                                        * bytes of it */
+	*hi = always(b > t->off) ? (b - t->off) / t->unit : 0; /* every block that is read has bytes
+	                                                        * of the tensor */
 	*hi = *hi < units ? *hi : units;
 }
 
-/* Reads the part of box in units [lo, hi), which are its first and last, in whole blocks, and
- * checks them. Blocks without bytes of the box are skipped; up to CHUNK bytes of consecutive blocks
- * are one read. ECORRUPT. */
+/* Reads the box, of which unit lo is the first and hi - 1 the last, in whole blocks, and checks
+ * these. Blocks without bytes of the box are skipped; up to CHUNK bytes of consecutive blocks are
+ * one read. ECORRUPT. */
 static int read_checked(struct direct *d, const struct shf_box *box, uint64_t lo, uint64_t hi)
 {
 	const struct shf_lt_tensor *t = d->t;
@@ -118,7 +118,8 @@ static int read_checked(struct direct *d, const struct shf_box *box, uint64_t lo
 	return rc;
 }
 
-/* The same for a file without sums: reads units, not blocks, and checks nothing. */
+/* Reads the box as read_checked does, but from a file without sums: in whole units instead of
+ * blocks, and without a check. */
 static int read_plain(struct direct *d, const struct shf_box *box, uint64_t lo, uint64_t hi)
 {
 	const struct shf_lt_tensor *t = d->t;
@@ -187,15 +188,16 @@ static int read_from(struct sheaf_step *step, const struct shf_lt_tensor *t,
 	int rc;
 
 	if (is_bytes_of(in, t)) {
-		raw.dtype = SHEAF_U8; /* the layout has it in bytes already: its shape and its
-		                       * unit */
+		raw.dtype = SHEAF_U8; /* shape and unit need no change: the layout has them in bytes
+		                       * already */
 		raw.wide = 0;
 	}
 	rc = shf_slice_adapt(&s, in, &raw, in->family, true, err);
 	return rc == 0 ? shf_direct_read(step, &raw, &s, &bytes, err) : rc;
 }
 
-/* Reads a slice of a step that is awake, by its catalog. in: not used if the catalog is broken. */
+/* Reads a slice of a step that is awake, by its catalog. in: the slice; it is not used if the
+ * catalog is broken. */
 static int read_awake(struct sheaf_step *step, const struct shf_slice *in, struct sheaf_error *err)
 {
 	const struct shf_layout *l = &step->layout;
@@ -214,7 +216,7 @@ static int read_awake(struct sheaf_step *step, const struct shf_slice *in, struc
 }
 
 /* Looks for the tensor without reading the whole table of sums, if the step is asleep
- * (step_lookup.h). If that finds nothing or meets damage, the step is woken, and the result of
+ * (step_lookup.h). If this finds nothing or meets damage, the step is woken, and the result of
  * reading by the catalog counts, because its message names what is damaged. */
 static int read_slice(struct sheaf_step *step, const struct sheaf_slice *slice,
                       struct sheaf_error *err)
@@ -242,8 +244,8 @@ static int read_slice(struct sheaf_step *step, const struct sheaf_slice *slice,
 	return rc;
 }
 
-/* If the memory that held the step was reused for another one meanwhile, bytes that look damaged
- * are not: EAGAIN. */
+/* If the memory that held the step was reused for another step meanwhile, bytes that look damaged
+ * are bytes of that step: EAGAIN. */
 int shf_step_read(struct sheaf_step *step, const struct sheaf_slice *slice,
                   struct sheaf_error *err)
 {
