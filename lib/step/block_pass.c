@@ -37,7 +37,7 @@ void shf_pass_begin(struct shf_pass *p, uint32_t file, uint64_t at, const struct
 	p->want = 0;
 }
 
-struct some {                   /* p points at units [lo, hi) of the tensor */
+struct some {                   /* units [lo, hi) of a tensor, whose bytes are at p */
 	const struct shf_lt_tensor *t;
 	const uint8_t *p;
 	uint64_t lo, hi;
@@ -68,7 +68,8 @@ static bool copy_and_sum(const struct some *x, const struct shf_slice *s,
 	return true;
 }
 
-/* Returns the want that covers the whole box, if no other want touches it; otherwise NULL. */
+/* Returns the want that covers the whole box, or NULL if there is no such want or another one
+ * overlaps the box, too. */
 static const struct shf_want *only(const struct shf_want *wants, size_t n,
                                    const struct shf_box *box)
 {
@@ -105,8 +106,8 @@ static uint64_t take_box(const struct shf_pass *p, const struct some *x, const s
 	return sum;
 }
 
-/* Returns how many wants the tensor has; they begin at p->want. Wants are sorted by file offset, so
- * those that end before byte `at` are skipped for good. */
+/* Returns how many wants are of tensor `number`. They begin at p->want. Wants are sorted by file
+ * offset, so wants of tensors that end before byte `at` are skipped for good. */
 static size_t wants_of(struct shf_pass *p, uint32_t number, uint64_t at)
 {
 	const struct shf_lt_tensor *t = p->step->layout.tensors;
@@ -148,7 +149,7 @@ static void take_stretch(struct shf_pass *p, uint32_t number, uint64_t a, uint64
 		sum = take_box(p, &x, &range[i], p->wants + p->want, wants, sum);
 		bytes += (hi - lo) * t->unit;
 	}
-	/* Combined by XOR, so that parts may be added in any order and from any thread. */
+	/* Sums are combined by XOR, so that parts may be added in any order and from any thread. */
 	if (p->got && !p->quiet) {
 		atomic_fetch_xor(&p->got[number], shf_crc64_shift(sum, end - b));
 		atomic_fetch_add(&p->got_bytes[number], b - a);
@@ -177,7 +178,7 @@ static void step_to(struct shf_pass *p, uint64_t hi, const uint8_t *bytes)
 			}
 		}
 		/* Stops where the tensor ends, or where the next one begins, so that the bytes up
-		 * to `stop` are of one tensor or of none. */
+		 * to `stop` belong to one tensor, or to no tensor. */
 		if (t && t->off <= p->at)
 			stop = t->off + t->bytes < hi ? t->off + t->bytes : hi;
 		else if (t)

@@ -23,8 +23,8 @@ struct shf_pass {
 	const struct shf_want *wants;   /* borrowed; sorted by where the tensor lies in the file */
 	size_t wants_n;
 	bool past;                      /* copies use non-temporal stores */
-	bool quiet;                     /* does not add to got, because another rank counts these
-	                                 * bytes; they need not be summed then */
+	bool quiet;                     /* adds nothing to `got`, because another rank counts these
+	                                 * bytes; `sums` may be false then */
 	/* private to block_pass.c */
 	uint32_t file, place;           /* file, and index into by_place of the next tensor */
 	size_t want;                    /* index of the first want that is not finished */

@@ -7,9 +7,9 @@
 #include "index.h"
 
 /* The caller has filled step->layout.files with name and family, and families with name and dir.
- * This fills in tensors, sizes and offsets. index: the parsed index of a foreign directory, or
- * NULL. A fault of the step itself goes to step->cat_rc and cat_err; the return value is a failure
- * of the group or of memory. [collective] */
+ * This function fills in tensors, sizes and offsets. index: the parsed index of a foreign
+ * directory, or NULL. A fault of the step itself goes to step->cat_rc and cat_err; the return value
+ * is a failure of the group or of memory. [collective] */
 int shf_catalog_read(struct sheaf_step *step, const struct shf_index *index,
                      struct sheaf_error *err);
 #endif

@@ -20,8 +20,8 @@ struct shf_peek {               /* state for lookups in a step that is asleep (s
 	int fd;                         /* descriptor of sheaf.sums; -1: not open */
 	uint8_t *have;                  /* owned; by page of the table: 1 if the page is read and
 	                                 * checked */
-	uint32_t file, headers_n;       /* file: whose header st holds; headers_n: how many were
-	                                 * parsed so far */
+	uint32_t file, headers_n;       /* file: the file whose header is in st; headers_n: how many
+	                                 * headers were parsed so far */
 	struct shf_st st;
 	struct shf_arena arena;         /* memory of st */
 };
@@ -74,9 +74,9 @@ struct sheaf_step {
 	bool latest;                    /* opened as SHEAF_LATEST, not by its number */
 	int64_t *filled_by;             /* borrowed from a resume with SHEAF_FALLBACK; by slice of
 	                                 * the state: the last step from which a load began to fill
-	                                 * it; -1: none. NULL: no such resume */
-	struct shf_buf passed;          /* owned; candidates passed over before this one, as in
-	                                 * struct shf_sought */
+	                                 * the slice; -1: no load did. NULL: no such resume */
+	struct shf_buf passed;          /* owned; the candidates that the search for the latest step
+	                                 * passed over before this one, as in struct shf_sought */
 };
 /* Whether the code blames the bytes of the step and not the machine. EFORMAT counts as well: a
  * newer version of the library may have written the step, which is no damage. */

@@ -82,7 +82,7 @@ uint64_t shf_step_record(const struct sheaf_step *step, uint32_t f, uint64_t at)
 	return lo;
 }
 
-/* Does not trust the table more than the block, because the table may be what has changed: every
+/* The table is trusted no more than the block, because it may be the table that has changed: every
  * offset of a record is checked before it is used. */
 uint64_t shf_block_suspect(const struct sheaf_step *step, uint32_t f, uint64_t lo,
                            const uint8_t *bytes, uint64_t n, uint64_t *part)

@@ -6,11 +6,11 @@
 #include "step.h"
 
 /* Checks a large table of sums, open as fd, before the caller allocates memory for all of it: that
- * its head is valid, that it describes the files of the manifest, and that it is not much longer
- * than they are. [local] */
+ * its head is valid, that the table describes the files of the manifest, and that it is not much
+ * longer than these files are together. [local] */
 int shf_step_sums_fit(const struct sheaf_step *step, int fd, struct sheaf_error *err);
-/* Returns the descriptor of file f, opened at first use; it is closed with the step. Negative code.
- * [local] */
+/* Returns the descriptor of file f, or a negative code. The file is opened at first use, and closed
+ * with the step. [local] */
 int shf_step_fd(struct sheaf_step *step, uint32_t f, struct sheaf_error *err);
 /* Reads n bytes at `off` of file f on this thread, through the page cache. EIO, or ECORRUPT if the
  * file ends too early. retries: as in shf_read_now. [local] */
@@ -23,17 +23,18 @@ int shf_step_file_got(const struct sheaf_step *step, uint32_t f, uint64_t off, u
 /* Returns the flag to open files of the step with: SHF_O_NOFOLLOW, or 0 if the step was opened by
  * its path, because files in the Hugging Face hub cache are symbolic links. */
 int shf_step_follow(const struct sheaf_step *step);
-/* Returns a descriptor of file f for direct I/O, opened at first use, or 0 if there is none.
- * [local] */
+/* Returns a descriptor of file f for direct I/O, opened at first use; 0: direct I/O is not used for
+ * this file. [local] */
 int shf_step_direct(struct sheaf_step *step, uint32_t f);
 /* Closes the descriptors for direct I/O of the files with numbers below `end`. No read of these
- * files may be in flight. They are opened again at the next use. */
+ * files may be in flight. The descriptors are opened again at the next use. */
 void shf_step_direct_close(struct sheaf_step *step, uint32_t end);
-/* Call after a read, with the same rc on all ranks; returns rc or a replacement. ECORRUPT becomes
+/* Call it after a read, with the same rc on all ranks. Returns rc, except that ECORRUPT becomes
  * EAGAIN on all ranks if on some rank the memory that held the step was reused for another step
  * (shf_view_moved), because then the bytes were not damaged. [collective] */
 int shf_step_doubt(const struct sheaf_step *step, int rc, struct sheaf_error *err);
-/* Opens a file of the step by its name in the manifest. Negative errno; if the family's folder is
- * at fault and not the file, its name is written to `where`, else `where` is "". */
+/* Opens a file of the step by its name in the manifest. Returns the descriptor or a negative errno.
+ * If the family's folder is at fault and not the file, `where` gets the name of the folder, else
+ * "". */
 int shf_step_file_open(const struct sheaf_step *step, const char *name, int flags, char where[64]);
 #endif

@@ -26,7 +26,8 @@ struct tell {
 	uint64_t ino;
 	const char *path, *dir, *name;
 	struct shf_buf manifest, index;
-	char **files, **plain;          /* owned, as are the strings; tensor files, plain files */
+	char **files, **plain;          /* owned, and so are the strings; names of tensor files, and
+	                                 * of plain files */
 	uint64_t *plain_bytes;
 	size_t files_n, plain_n;
 };
@@ -91,7 +92,7 @@ static int hear_files(struct shf_cur *c, struct shf_arena *arena, struct shf_fou
 }
 
 /* f->manifest borrows the bytes of `told`; all else is copied. The bytes come from rank 0 of this
- * very program, so they are only checked so far that no read leaves them. */
+ * very program, so the only check is that no read goes beyond them. */
 int shf_found_decode(struct shf_found *f, struct shf_arena *arena, const struct shf_buf *told,
                      struct sheaf_error *err)
 {
@@ -132,8 +133,8 @@ static void tell_release(struct tell *t)
 	shf_buf_release(&t->index);
 }
 
-/* Appends a whole regular file of at most `max` bytes to out. Negative errno: -EFBIG if it is
- * larger, -EINVAL if it is no regular file. */
+/* Reads a whole regular file of at most `max` bytes into out, which must be empty. Returns 0 or a
+ * negative errno: -EFBIG if the file is larger, -EINVAL if it is no regular file. */
 static int slurp(const struct shf_sys *sys, int dir, const char *name, int flags, uint64_t max,
                  struct shf_buf *out)
 {
@@ -186,8 +187,8 @@ bool shf_found_is_this(const struct shf_found *found, const struct shf_sys *sys,
 	return found->ino == ino || !found->ino || !ino;
 }
 
-/* The manifest is read through an open descriptor of the directory. The inode of that goes into the
- * result, so that open_found() can find out whether the directory was replaced since. */
+/* The manifest is read through an open descriptor of the directory. The inode of the directory goes
+ * into the result, so that open_found() can find out whether the directory was replaced since. */
 int shf_found_step(struct sheaf_run *run, int64_t n, struct shf_buf *told, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = run->sys;
@@ -208,8 +209,8 @@ int shf_found_step(struct sheaf_run *run, int64_t n, struct shf_buf *told, struc
 		rc = shf_fail(err, SHEAF_ENOENT, "%s: no step %" PRId64, run->store.path, n);
 		goto out;
 	}
-	/* The run may have been opened before its writer had made .sheaf: its identity is needed
-	 * now. */
+	/* The run may have been opened before its writer had made .sheaf: the run's identity is
+	 * needed now. */
 	if (rc >= 0 && (rc = shf_store_see(&run->store, err)) < 0)
 		goto out;
 	if (rc < 0) {
@@ -363,7 +364,7 @@ static const char *foreign_index(const struct names *l)
 	return n == 1 ? one : NULL;
 }
 
-/* Whether the directory has that name. The list must be sorted. */
+/* Whether the directory has a file with that name. The list must be sorted. */
 static bool has(const struct names *l, const char *name)
 {
 	return l->n && bsearch(&name, l->a, l->n, sizeof(*l->a), text_order);
@@ -384,7 +385,7 @@ static int files_of_index(struct tell *t, const char *path, const char *index,
 	rc = shf_index_parse(&ix, &arena, t->index.data, t->index.len, where, err);
 	for (size_t i = 0; i < (rc == 0 ? ix.n : 0); i++) {
 		/* Most tensors of an index are in the same file as the tensor before: skipping
-		 * those keeps the list short. */
+		 * repeated names keeps the list short. */
 		if (i && strcmp(ix.entries[i].file, ix.entries[i - 1].file) == 0)
 			continue;
 		if (add_foreign_name(&want, ix.entries[i].file) < 0)
@@ -420,7 +421,7 @@ static bool has_shard(const struct names *l, const char *name, int head, unsigne
 
 /* Checks for shard k of n that its two neighbours exist. As the caller does so for every shard, all
  * n are checked at a cost of n, not n * n. Returns false if a shard is missing; `want` is then the
- * first missing one. */
+ * name of the first missing one. */
 static bool is_whole(const struct names *l, const char *name, int head, unsigned k, unsigned n,
                      char want[300])
 {

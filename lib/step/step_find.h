@@ -14,8 +14,9 @@ struct shf_found {
 	int64_t step;                   /* its number if in_run; else -1 */
 	uint64_t ino;                   /* inode of the directory in which rank 0 read; 0: not
 	                                 * known */
-	const char *path, *dir, *name;  /* path: for messages; dir: to open; name: of the directory
-	                                 * in the run, if in_run */
+	const char *path, *dir, *name;  /* path: of the step, for messages; dir: the directory to
+	                                 * open; name: the name of the directory in the run, if
+	                                 * in_run */
 	struct shf_buf manifest;        /* raw bytes of sheaf.json */
 	const char **files; size_t files_n;
 	struct shf_mf_file *plain; size_t plain_n;
@@ -31,8 +32,8 @@ int shf_found_step(struct sheaf_run *run, int64_t n, struct shf_buf *told, struc
 /* Finds out what is at a path. [rank 0] */
 int shf_found_path(struct sheaf_run *run, const char *path, struct shf_buf *told,
                    struct sheaf_error *err);
-/* The same for a step whose manifest the caller has already. dir: where every rank opens the step.
- * [rank 0] */
+/* Does the same for a step in memory, whose manifest the caller has already. dir: where every rank
+ * opens the step. [rank 0] */
 int shf_found_bytes(const char *path, const char *dir, const uint8_t *manifest, size_t n,
                     struct shf_buf *told, struct sheaf_error *err);
 /* Decodes the result of one of the functions above. [local] */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lookups of single tensors in a step that is asleep.
  *
- * Always true: a byte of step->sums is read only after need_table() has returned true for its page.
+ * Invariants: a byte of step->sums is read only after need_table() has returned true for its page.
  * A record's ranges are checked before they are followed, because a good page only proves that the
  * bytes are those that were written, not that they make sense. */
 #include "step_lookup.h"
@@ -12,7 +12,8 @@
 #include "step_blocks.h"
 #include "step_files.h"
 
-#define HEADERS_MAX 64  /* parsed one by one; after that the step is woken */
+#define HEADERS_MAX 64  /* headers that are parsed one by one; a lookup that needs one more wakes
+	                 * the step */
 
 void shf_peek_release(struct sheaf_step *step)
 {
@@ -110,7 +111,7 @@ bool shf_peek_init(struct sheaf_step *step)
 }
 
 /* Copies record i to *t and makes sure that its name is loaded and ends in NUL. slot_at() must have
- * loaded the record. false: its ranges are wrong, or a page is bad. */
+ * loaded the record. false: the record's ranges are wrong, or a page is bad. */
 static bool read_record(struct sheaf_step *step, uint64_t i, struct shf_sums_tensor *t)
 {
 	const struct shf_sums_head *h = &step->sums.head;

@@ -4,7 +4,7 @@
  * that it needs and checks each against the page table. The shape is read from the header of the
  * one file that holds the tensor, checked by its blocks. Any call that needs more, and any lookup
  * that finds an error, wakes the step: the whole table and all headers are then read and checked.
- * If several ranks open a step, that is done at once. */
+ * If several ranks open a step, they read and check everything at once. */
 #ifndef SHF_STEP_LOOKUP_H
 #define SHF_STEP_LOOKUP_H
 #include "step.h"

@@ -3,7 +3,7 @@
  * it is and sends the result to all ranks, so that all open the same thing even if the directory
  * changes meanwhile. Every rank then opens the directory for itself.
  *
- * Nothing here relies on the directory to stay: a prune by another process may remove it at any
+ * Nothing here assumes that the directory stays: a prune by another process may remove it at any
  * moment. Once a lease is taken (lease.h), the step stays. Until then, a step that vanishes is EIO
  * with sys ENOENT ("has just gone"), and open_from_disk() tries again. It is not SHEAF_ENOENT,
  * because a training script takes that code to mean that there is no checkpoint and starts from
@@ -33,7 +33,8 @@
 #include "step_lookup.h"
 
 #define ATTACHED_MAX (UINT64_C(64) << 20)
-#define LOOKS 8                 /* attempts, if the latest step vanishes after it was listed */
+#define LOOKS 8                 /* how often the latest step is looked for if it vanishes after it
+	                         * was listed */
 #define SEEN_MS 10000           /* how long to retry until all ranks see what rank 0 found */
 
 /* A forked child closes its descriptors only: the lease belongs to the parent, and the memory of
@@ -215,8 +216,8 @@ static int sums_open_file(struct sheaf_step *step)
 }
 
 /* Reads the whole table. Its size is compared with the manifest's before memory is allocated, so
- * that a damaged table cannot make a job allocate terabytes. A failure is the step's, so its
- * message goes to sums_err. [rank 0] */
+ * that a damaged table cannot make a job allocate terabytes. A failure counts as a fault of the
+ * step, so its message goes to sums_err. [rank 0] */
 static int sums_read(struct sheaf_step *step, struct shf_buf *out)
 {
 	const struct shf_sys *sys = step->run->sys;
@@ -377,8 +378,8 @@ static int open_sound(struct sheaf_step *step, const struct shf_found *found,
 		step->number = step->manifest.step;
 		if (team->rank == 0)
 			warn_lost_index(step);
-		/* Several ranks mostly want most of the step, so they read the whole table at
-		 * once. */
+		/* A load by several ranks usually wants most of the step, so they read the whole
+		 * table at once. */
 		if (team->ranks == 1 && shf_peek_init(step))
 			return 0;
 		rc = sums_open(step, err);
@@ -446,9 +447,9 @@ static int open_found(struct sheaf_step *step, const struct shf_found *found,
 	return 0;
 }
 
-/* Opens what rank 0 found and encoded in `told`. rc: whether rank 0 found it. After each part that
- * may fail on one rank alone the ranks agree, so that the step is open on all ranks or on none.
- * [collective] */
+/* Opens what rank 0 found and encoded in `told`. rc: on rank 0 the result of its search, on other
+ * ranks 0. After each part that may fail on one rank alone the ranks agree, so that the step is
+ * open on all ranks or on none. [collective] */
 static int open_told(struct sheaf_step *step, struct shf_buf *told, int rc,
                      struct sheaf_error *err)
 {
@@ -703,7 +704,7 @@ int shf_step_open_latest(struct sheaf_step **out, struct sheaf_run *run,
 	if (rc < 0)
 		return rc;
 	(*out)->latest = true;
-	/* The list moves to the step. */
+	/* From now on the list of passed candidates belongs to the step. */
 	(*out)->passed = sought->passed;
 	sought->passed = (struct shf_buf)SHF_BUF_INIT;
 	return 0;
@@ -757,7 +758,7 @@ int shf_step_open_path(struct sheaf_step **out, const char *path, struct sheaf_g
 
 /* ---- attached files ---- */
 
-/* Returns the attached file of that name, or NULL. */
+/* Returns the entry of the attached file with that name, or NULL. */
 static const struct shf_mf_file *plain_of(const struct sheaf_step *step, const char *file)
 {
 	for (size_t i = 0; i < step->plain_n; i++)

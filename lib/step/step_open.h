@@ -7,17 +7,17 @@
 #include "step.h"
 
 struct shf_view;
-/* Opens step n, or the latest one for SHEAF_LATEST, from agents' memory if it is there, else from
- * disk. [collective] */
+/* Opens step n, or the latest one for SHEAF_LATEST, from agents' memory if the step is there, else
+ * from disk. [collective] */
 int shf_step_open(struct sheaf_step **step, struct sheaf_run *run, int64_t n,
                   struct sheaf_error *err);
 /* Opens step n from disk even if it is in memory as well, for a caller that checks the disk.
  * [collective] */
 int shf_step_open_disk(struct sheaf_step **step, struct sheaf_run *run, int64_t n,
                        struct sheaf_error *err);
-/* Opens the candidate for the latest step that follows sought->after, and sets sought->at. The
- * names of candidates that were passed over go to step->passed, or if this fails stay in
- * sought->passed. [collective] */
+/* Opens the candidate for the latest step that follows sought->after, and sets sought->at.
+ * Candidates that were passed over are listed in step->passed, or in sought->passed if the call
+ * fails. [collective] */
 int shf_step_open_latest(struct sheaf_step **step, struct sheaf_run *run,
                          struct shf_sought *sought, struct sheaf_error *err);
 /* Opens the step in memory that `view` shows. Takes over the view, also on failure. run: path of
