@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The memory tier: runs an agent, queries and stops one, and writes the steps that one keeps to
- * disk. */
+/* Agents of the memory tier: runs, queries and stops an agent, and writes the steps that it keeps
+ * to disk. */
 #include <errno.h>
 #include <stdio.h>
 #include "agent_link.h"
@@ -21,7 +21,7 @@
 #define AGENT_MIN (offsetof(struct sheaf_agent_opts, agent))
 #define INFO_MIN (offsetof(struct sheaf_agent_info, users) + sizeof(int32_t))
 
-/* Opens a run read-only, without a group. make: creates it if it does not exist. */
+/* Opens a run read-only, without a group. make: creates the run if it does not exist. */
 static int open_run(struct sheaf_run **out, const char *dir, bool make, struct sheaf_error *err)
 {
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY };
@@ -262,7 +262,8 @@ SHEAF_API int sheaf_agent_list(const char *dir, const char *agent,
 	if (rc == 0) {
 		t.store = &r->store;
 		rc = shf_recall_list(sys, keep, r->store.run, list_memory_step, &t);
-		/* The callback's own result comes first: it may be the caller's wish to stop. */
+		/* The result of the callback takes precedence: it may be the caller's wish to
+		 * stop. */
 		if (rc < 0 && t.rc == 0)
 			rc = shf_fail_sys(err, -rc, "%s: asking the agent", dir);
 		else

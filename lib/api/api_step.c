@@ -131,8 +131,8 @@ static size_t tied_before(const struct shf_layout *l, size_t i)
 	return lo;
 }
 
-/* Fills in the caller's struct for tensor t. name: under which it was asked for; tied_to: the name
- * under which it is stored, or NULL if that is `name`. */
+/* Fills in the caller's struct for tensor t. name: the name under which it was asked for; tied_to:
+ * the name under which it is stored, or NULL if that is `name`. */
 static int tensor_out(const struct sheaf_step *step, const struct shf_lt_tensor *t,
                       const char *name, const char *tied_to, struct sheaf_tensor *tensor)
 {
@@ -205,7 +205,7 @@ SHEAF_API int sheaf_step_find(struct sheaf_step *step, const char *family, const
 
 	if (t >= 0)
 		return tensor_out(step, &l->tensors[t], l->tensors[t].name, NULL, tensor);
-	/* The name is not stored: look for it among the tied ones, by binary search. */
+	/* The name is not stored: looks for it among the tied names, by binary search. */
 	for (size_t lo = 0, hi = fam < 0 ? 0 : l->tied_n; lo < hi;) {
 		size_t mid = lo + (hi - lo) / 2;
 		const struct shf_lt_tied *tied = &l->tied[mid];
@@ -274,7 +274,7 @@ SHEAF_API int sheaf_step_file_at(struct sheaf_step *step, size_t i, const char *
 {
 	if (!step)
 		return SHEAF_EINVAL;
-	/* Continue at the last answer, because callers ask for the files in order. */
+	/* The search continues at the last answer, because callers ask for the files in order. */
 	size_t at = i < step->told_i ? 0 : step->told_i;
 
 	for (size_t k = at ? step->told_k : 0; k < step->plain_n; k++) {

@@ -26,8 +26,8 @@ int shf_ended(int rc, struct sheaf_error *err)
 	return rc;
 }
 
-/* Reads the size with which a caller's struct begins. false: NULL, less than `least`, or not
- * set. */
+/* Reads the size with which a caller's struct begins. false: s is NULL, or the size is less than
+ * `least` or was not set. */
 static bool size_of(const void *s, size_t least, size_t *size)
 {
 	uint32_t n;

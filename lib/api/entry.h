@@ -12,20 +12,20 @@ struct sheaf_run;
 
 /* Returns err, or own if the caller passed NULL, after clearing it. */
 struct sheaf_error *shf_err_or(struct sheaf_error *err, struct sheaf_error *own);
-/* Returns rc, and makes sure that *err fits to it: cleared on success, and on failure with a
- * message for this very code. The last call of every entry point. */
+/* Returns rc, and makes sure that *err fits rc: cleared on success, and on failure with a message
+ * for this very code. The last call of every entry point. */
 int shf_ended(int rc, struct sheaf_error *err);
 
 /* Copies *from to the caller's struct *to, as much as fits; members that only the caller's version
- * has become 0. Both begin with their size, which the caller has set. SHEAF_EINVAL: the size is
- * less than `least`, or is not that of a struct. */
+ * has become 0. Both structs begin with their size; the caller has set that of *to, and it stays.
+ * SHEAF_EINVAL: the size is less than `least`, or is not that of a struct. */
 int shf_struct_out(void *to, const void *from, size_t bytes, size_t least);
 /* Copies the caller's struct *from to *to. Members that the caller's version does not have become
  * 0. SHEAF_EINVAL also if members that this version does not have are not 0, because they ask for
  * something that it cannot do. */
 int shf_struct_in(void *to, const void *from, size_t bytes, size_t least);
 
-/* shf_report_in copies the caller's report (may be NULL) to *own, with its counts at 0.
+/* shf_report_in sets *own to the callbacks of the caller's report (may be NULL), with all counts 0.
  * shf_report_out copies the results in *own back to the caller. `in`: as shf_report_in left *own,
  * because the engine may have replaced the callbacks since. */
 int shf_report_in(struct sheaf_report *own, const struct sheaf_report *theirs,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names: of error codes and of item types, and the version. */
+/* Texts for error codes, names of item types, and the version. */
 #include "sheaf.h"
 
 #include <stdlib.h>

@@ -18,17 +18,18 @@ struct flushing {
 	struct shf_store *store;
 	const struct shf_sys *sys;
 	int keep;                       /* connection to the agent */
-	bool due;                       /* only a step whose save was to go to disk */
-	bool found, apart;              /* found: `which` is complete here; apart: other nodes have
-	                                 * the rest of `part` */
+	bool due;                       /* write only a step whose save was to go to disk */
+	bool found, apart;              /* found: `which` is set, a step that is complete here;
+	                                 * apart: `part` is set, a step whose rest other nodes
+	                                 * have */
 	struct shf_recalled which, part;
 	int rc;
 	struct sheaf_error *err;
 };
 
 /* Callback of shf_recall_list, for each step in memory, newest first. Sets `which` to the newest
- * step that can be written and is complete here. If a newer one has only a part here, sets `part`
- * to that; other nodes are needed for it. */
+ * step that can be written and is complete here. If a newer step is here only in part, sets `part`
+ * to that step; to write it, other nodes are needed. */
 static int consider_for_flush(void *arg, const struct shf_recalled *r)
 {
 	struct flushing *f = arg;
@@ -87,8 +88,8 @@ static int publish_from_memory(struct flushing *f, struct shf_view *view, const 
 	return rc;
 }
 
-/* Writes the step `part` together with the agents of other nodes. If they do not come, the flush
- * still succeeds if `which` was written. */
+/* Writes the step `part` together with the agents of other nodes. If those agents do not come, the
+ * flush still succeeds if `which` was written. */
 static int flush_with_others(const struct flushing *f, const char *dir, int wait_ms, int64_t *step,
                              struct sheaf_report *report, struct sheaf_error *err)
 {

@@ -21,14 +21,15 @@
 
 #define HAVE_MAX (UINT64_C(16) << 20)   /* limit for the size of a have file */
 #define RANKS_MAX (1 << 24)     /* limit for numbers of ranks in a have file */
-#define PAUSE_MS 100            /* between two tries; after 100 tries, ten times as long */
+#define PAUSE_MS 100            /* pause between two tries; after 100 tries, ten times as long */
 #define WRITE_MS 600000         /* how long after the choice to wait for other agents' bytes */
 #define PATIENCE_MS 300000      /* how long after the choice only the agent of rank 0 publishes */
 #define PUT_BYTES (UINT64_C(8) << 20)   /* bytes per write */
 
 struct table {                  /* one agent's have file, parsed */
 	int32_t node;
-	size_t first, end;              /* its cards are members [first, end) of all cards */
+	size_t first, end;              /* its cards are items [first, end) of the list
+	                                 * meet.cards */
 };
 /* The state of one agent's part. */
 struct meet {
@@ -41,15 +42,15 @@ struct meet {
 	size_t own;                     /* how many cards of the chosen step our have file lists */
 	struct table *tables;           /* owned; the have files of all agents */
 	size_t tables_n;
-	struct shf_buf cards;           /* struct shf_told of all cards in them */
+	struct shf_buf cards;           /* struct shf_told of every card in the have files */
 	bool chosen;                    /* a step was chosen: `which` */
-	int64_t chosen_ms;              /* time of that, for the timeouts */
+	int64_t chosen_ms;              /* when the step was chosen, for the timeouts */
 	struct shf_recalled which;
-	struct shf_newest disk;         /* the newest step on disk when it was chosen */
+	struct shf_newest disk;         /* the newest step on disk when `which` was chosen */
 	struct shf_view *view;          /* owned; this node's part of the step, mapped */
 };
 
-/* Writes the name of the meeting's directory in .sheaf. */
+/* Sets out to the name that the meeting's directory has in .sheaf. */
 static void name_meeting(const struct shf_meeting *m, char out[48])
 {
 	snprintf(out, 48, "%s-%s", m->due ? "due" : "flush", m->job);
@@ -109,8 +110,7 @@ static bool one_card(const char *line, struct shf_told *c)
 	       c->ranks <= RANKS_MAX;
 }
 
-/* Parses a have file and adds its cards. false: the file is incomplete or invalid, because its
- * writer is still busy or has died. */
+/* Parses a have file and adds its cards. false: the file is incomplete or invalid. */
 static bool table_from_text(const struct meet *t, const struct shf_buf *text, struct shf_buf *cards)
 {
 	const char *start = (const char *)text->data, *end = start + text->len, *p = start, *stop;
@@ -229,9 +229,9 @@ static int32_t ranks_of_job(const struct meet *t)
 	return ranks;
 }
 
-/* Counts in *here the ranks of the job of which some agent has a card. done: count only cards of
- * the chosen step, of agents k that have written their part (done[k]); NULL: count all. *ranks: how
- * many there should be. 0 or ENOMEM. */
+/* Sets *here to the number of ranks of the job of which some agent has a card, and *ranks to how
+ * many ranks there should be. done NULL: all cards count. Else only cards of the chosen step count,
+ * and only those of agents that have written their part (done[k] for tables[k]). 0 or ENOMEM. */
 static int count_ranks(const struct meet *t, const bool *done, int32_t *here, int32_t *ranks)
 {
 	uint8_t *seen;
@@ -302,7 +302,7 @@ static int choose_common_step(struct meet *t, struct sheaf_error *err)
 	if (rc == 0 && shf_recall_join(&t->cards, consider_common_step, &c) < 0 && c.rc == 0)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
 	t->own = 0;
-	/* open_own_part() compares this with the number of cards that it finds. */
+	/* open_own_part() compares t->own with the number of cards that it finds. */
 	for (size_t k = 0; rc == 0 && t->chosen && k < t->tables_n; k++)
 		for (size_t i = t->tables[k].first; i < t->tables[k].end; i++)
 			t->own += t->tables[k].node == t->node &&
@@ -312,13 +312,13 @@ static int choose_common_step(struct meet *t, struct sheaf_error *err)
 
 /* ---- this node's bytes ---- */
 
-/* Writes the name of the step's folder in the meeting's directory. */
+/* Sets out to the name that the step's folder has in the meeting's directory. */
 static void name_step(const struct meet *t, char out[64])
 {
 	snprintf(out, 64, "%" PRId64 "-%s", t->which.step, t->which.session);
 }
 
-/* Writes the name of the file whose existence says that a node's part is on disk. */
+/* Sets out to the name of the file whose existence says that a node's part is on disk. */
 static void name_done(const struct meet *t, int32_t node, char out[64])
 {
 	snprintf(out, 64, "done-%d-%" PRId64, node, t->which.step);
@@ -437,8 +437,9 @@ static int write_own_part(struct meet *t, const char *folder, struct sheaf_error
 	return rc;
 }
 
-/* Updates the cards of later steps of the job in this node's memory: they follow the chosen step
- * from now on. Otherwise a restart would pass over them once the chosen step is on disk. */
+/* Updates the cards of later steps of the job in this node's memory: it notes in them that they
+ * follow the chosen step. Otherwise a restart would pass over them once the chosen step is on
+ * disk. */
 static int let_later_steps_follow(struct meet *t, struct sheaf_error *err)
 {
 	uint64_t rewinds = shf_store_rewinds(&t->store);
@@ -449,7 +450,7 @@ static int let_later_steps_follow(struct meet *t, struct sheaf_error *err)
 	return rc < 0 ? shf_fail_sys(err, -rc, "%s: asking the agent", t->m->dir) : 0;
 }
 
-/* Maps this node's part. If it is less than the have file says, the agent has dropped something
+/* Maps this node's part. If it is less than the have file says, the agent has given up some of it
  * meanwhile: EAGAIN, and the next call starts with a new have file. */
 static int open_own_part(struct meet *t, struct sheaf_error *err)
 {
@@ -503,8 +504,8 @@ static int write_share(struct meet *t, struct sheaf_error *err)
 
 /* ---- publishing ---- */
 
-/* Checks whether all agents have written their parts. Returns 0, or EAGAIN if not. *first: this
- * node has rank 0. */
+/* Checks whether all agents have written their parts. Returns 0, or EAGAIN if some have not.
+ * *first: whether this node has rank 0. */
 static int all_have_written(const struct meet *t, bool *first, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = t->m->sys;
@@ -528,10 +529,11 @@ static int all_have_written(const struct meet *t, bool *first, struct sheaf_erro
 	                  "ranks had is written", t->m->dir, t->which.step, here, ranks);
 }
 
-enum found { NOT, THERE, OVER };        /* OVER: the run has moved on without the step */
+enum found { NOT, THERE, OVER };        /* see find_on_disk */
 
-/* Looks for the chosen step on disk. THERE: it is published. OVER: the run has another step of its
- * number, or a newer one. An error counts as NOT: publishing will meet it again and report it. */
+/* Looks for the chosen step on disk. NOT: it is not on disk. THERE: it is published. OVER: the run
+ * has another step of its number, or a newer one. An error counts as NOT: publishing will meet it
+ * again and report it. */
 static enum found find_on_disk(struct meet *t, struct shf_store *store)
 {
 	struct shf_manifest m;
@@ -629,8 +631,8 @@ static int publish_common_step(struct meet *t, struct sheaf_report *report, stru
 		return SHEAF_EAGAIN;
 	}
 	start_again(t);
-	/* The copy deletes a file with wrong bytes. Another node's part of it is nowhere else, so
-	 * the next pass does not find it. */
+	/* ENOENT: the copy deletes a file with wrong bytes. What other nodes wrote into the file is
+	 * nowhere else, so the next pass of the copy does not find it. */
 	return rc == SHEAF_ENOENT
 	       ? shf_fail(err, SHEAF_EIO, "%s: step %" PRId64 " in memory: what the agents wrote "
 	                  "is not what its sums say; the next try writes it again", t->m->dir,
@@ -649,8 +651,8 @@ static bool disk_has_gone_on(struct meet *t)
 	       (disk.exists || disk.newest >= t->m->step);
 }
 
-/* One try. All parts of it can be repeated: what was done before is found done. *over: there is
- * nothing to write any more. EAGAIN: try again later. */
+/* Makes one try. All parts of it can be repeated: what an earlier try has done is not done again.
+ * *over: there is nothing left to write. EAGAIN: try again later. */
 static int try_flush(struct meet *t, bool *over, struct sheaf_report *report,
                      struct sheaf_error *err)
 {
@@ -680,8 +682,8 @@ static int try_flush(struct meet *t, bool *over, struct sheaf_report *report,
 		rc = write_share(t, err);
 	if (rc == 0)
 		rc = all_have_written(t, &first, err);
-	/* The agent with rank 0 publishes, so that mostly one agent reads all bytes. The others
-	 * wait for it, and take over if it does not. */
+	/* The agent with rank 0 publishes, so that usually only one agent reads all bytes. The
+	 * others wait for it, and take over if it does not. */
 	if (rc == 0 && !first && now_ms(t) - t->chosen_ms < (t->m->wait_ms ? PATIENCE_MS : 0))
 		return shf_fail(err, SHEAF_EAGAIN, "%s: step %" PRId64 " in memory: all of it is "
 		                "written, and the agent of rank 0 publishes it", t->m->dir,

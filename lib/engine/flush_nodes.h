@@ -6,10 +6,10 @@
  *                                      job's ranks that it has cards of
  *                     /<step>-<session>/...     files of the step: each agent writes its own bytes
  *                     /done-<node>-<step>       what that agent has of the step is on disk
- *                     /lock-<node>              held by the one process of the node that does this
+ *                     /lock-<node>              held by the one process of the node that takes part
  *
  * (The directory is due-<job> if only a step that was to be on disk is written, because agents that
- * look for any step choose another one.)
+ * look for any step may choose another one.)
  *
  * Once there is a have file with a card of every rank, all agents choose the same step: the newest
  * that is whole. Each agent fsyncs its bytes before it writes its done file, and writes that only
@@ -26,16 +26,17 @@ struct shf_meeting {
 	const char *dir;                /* path of the run */
 	const struct shf_sys *sys;
 	int keep;                       /* connection to the agent of this node */
-	bool due;                       /* only write a step whose save was to go to disk */
+	bool due;                       /* write only a step whose save was to go to disk */
 	char job[33];                   /* the job that saved the step */
 	int64_t step;                   /* the newest step of the job in this node's memory */
-	int wait_ms;                    /* how long to wait for the other agents to come; then
-	                                 * WRITE_MS for their bytes. 0: do not wait at all */
+	int wait_ms;                    /* how long to wait for the other agents to come; after
+	                                 * that, WRITE_MS is the time for their bytes. 0: do not
+	                                 * wait at all */
 };
 /* Writes a step that lies on several nodes. *step: the step that is on disk now and was not before,
  * whichever agent published it (report->held: bytes written by this process); -1: there is nothing
  * to write. EAGAIN: some agents have not come, or have not written their bytes; a later call
- * continues from there. EBUSY: another process of this node is doing this. [local] */
+ * continues from there. EBUSY: another process of this node is writing its part. [local] */
 int shf_meet(const struct shf_meeting *m, int64_t *step, struct sheaf_report *report,
              struct sheaf_error *err);
 #endif

@@ -16,7 +16,7 @@
 #include "work.h"
 #include "work_hear.h"
 
-struct round {                  /* bytes of messages in each round */
+struct round {                  /* message bytes of a rank, by round */
 	uint64_t *bytes;                /* owned */
 	size_t n;
 };

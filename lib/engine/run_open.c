@@ -46,7 +46,7 @@ static int own(struct sheaf_run *run, const char *dir, struct opened *told, stru
 	rc = run->opts.flags & SHEAF_READONLY ? 0 : shf_tries_settle(&run->store);
 	if (rc < 0)
 		return shf_fail_sys(err, -rc, "%s/.sheaf/tries", run->store.path);
-	/* The path for the caller's function after commits is allocated here, because a commit
+	/* The memory for the path that opts.committed gets is allocated here, because a commit
 	 * should not fail for want of memory. */
 	run->saves.commit_path_bytes = strlen(run->store.path) + 40;
 	if (run->opts.committed)
@@ -130,7 +130,7 @@ static int copies_check(const struct sheaf_run *run, struct sheaf_error *err)
 	                ? "the run's own group: copies go behind its calls" : "of other ranks");
 }
 
-/* Strings are compared by their hash; NULL is 0. */
+/* Returns the hash by which strings are compared; 0 for NULL. */
 static uint64_t text_hash(const char *s)
 {
 	return s ? shf_crc64(s, strlen(s)) : 0;
@@ -144,7 +144,8 @@ static int same_arguments(struct sheaf_run *run, const char *dir, struct sheaf_e
 	const struct {
 		uint64_t x;
 		const char *differs;            /* the end of the sentence */
-		bool numbers;                   /* and the least and the largest of all ranks */
+		bool numbers;                   /* the sentence also has the smallest and the
+		                                 * largest value */
 	} a[] = {
 		{ o->copies == 2, "with copies 2 and without", false },
 		{ o->copies_group != NULL, "with a copies_group and without", false },
@@ -191,13 +192,13 @@ static void announce_newest(struct sheaf_run *run)
 }
 
 /* Ends the threads and connections of the run before it is freed. Called through run->life.end, so
- * that lib/run does not depend on these rooms. */
+ * that lib/run does not depend on the rooms whose functions are called here. */
 static void end(struct sheaf_run *run)
 {
 	shf_behind_stop(run);
 	shf_pruning_settle(run);
 	shf_tier_close(run, run->life.clean);
-	/* Last, because the tasks stopped above use it. */
+	/* Last, because the tasks stopped above use the lock. */
 	pthread_mutex_destroy(&run->tier->guests.lock);
 }
 
@@ -223,8 +224,7 @@ static int parts_new(struct sheaf_run *run, struct sheaf_error *err)
 	return 0;
 }
 
-/* On failure of any rank the bare run is put again on all, which closes what was opened.
- * [collective] */
+/* If any rank fails, all ranks release the run, which closes what was opened. [collective] */
 int shf_run_open(struct sheaf_run **out, const char *dir, struct sheaf_group *group,
                  const struct sheaf_opts *opts, const struct shf_sys *sys,
                  struct sheaf_error *err)
@@ -236,7 +236,8 @@ int shf_run_open(struct sheaf_run **out, const char *dir, struct sheaf_group *gr
 	if (rc < 0)
 		return rc;
 	rc = parts_new(run, err);
-	/* From here on every part ends with an agreement, so that all ranks go on or none. */
+	/* From here on every part ends with an agreement, so that either all ranks go on or none
+	 * does. */
 	rc = shf_agree(&run->team, rc < 0 ? rc : dir && dir[0] ? copies_check(run, err)
 	               : shf_fail(err, SHEAF_EINVAL, "no directory was named"), err);
 	if (rc == 0)

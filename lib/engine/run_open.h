@@ -4,7 +4,8 @@
 #define SHF_RUN_OPEN_H
 #include "run.h"
 
-/* sheaf_run_open on a given system interface, which tests replace by a simulator. [collective] */
+/* Does what sheaf_run_open does, on a given system interface, which tests replace by a simulator.
+ * [collective] */
 int shf_run_open(struct sheaf_run **run, const char *dir, struct sheaf_group *group,
                  const struct sheaf_opts *opts, const struct shf_sys *sys,
                  struct sheaf_error *err);

@@ -41,8 +41,8 @@ static void settle_background(struct sheaf_run *run)
 	shf_pruning_settle(run);
 }
 
-/* Enters a collective call with arguments a and b. EINVAL if they differ between ranks, else as
- * shf_call_enter. [collective] */
+/* Enters a collective call with arguments a and b. EINVAL if they differ between ranks; otherwise
+ * returns what shf_call_enter does. [collective] */
 static int enter_run_call(struct sheaf_run *run, enum shf_call_kind call, int64_t a, int64_t b,
                           int rc, struct sheaf_error *err)
 {
@@ -83,8 +83,8 @@ static void pruned(void *arg, int64_t step, char what, const char *why)
 		p->item(p->arg, step, what, why);
 }
 
-/* Finds the newest step that may let older ones go, or step -1. The list is sorted, so the last
- * good entry is the newest. [rank 0] */
+/* Finds the newest good step: older steps may be deleted once it is verified. newest->step is -1 if
+ * there is no good step. The list is sorted, so its last good entry is the newest. [rank 0] */
 static int newest_sound(struct sheaf_run *run, struct shf_saved *newest, struct sheaf_error *err)
 {
 	struct shf_list list = { 0 };
@@ -103,8 +103,8 @@ static int newest_sound(struct sheaf_run *run, struct shf_saved *newest, struct 
 	return rc;
 }
 
-/* Drops the files of the step from this node's page cache, because the cached bytes may be right
- * where the bytes on disk are not. */
+/* Removes the files of the step from this node's page cache, because cached bytes may be right
+ * where the bytes on disk are wrong. */
 static void drop_cached(const struct sheaf_run *run, int64_t step)
 {
 	char name[40];
@@ -220,8 +220,8 @@ int shf_run_prune(struct sheaf_run *run, bool dry,
 
 /* ---- rewind ---- */
 
-/* Sets newer steps aside. Returns the session of `step`, which the next save records as its
- * parent's. [rank 0] */
+/* Sets newer steps aside. Sets session to that of `step`, which the next save records as the
+ * session of its parent. [rank 0] */
 static int rewind_here(struct sheaf_run *run, int64_t step, char session[33],
                        struct sheaf_error *err)
 {
@@ -273,7 +273,8 @@ int shf_run_go_back(struct sheaf_run *run, int64_t step, bool loaded, struct she
 	shf_tier_rewind(run, step, loaded);
 	run->lineage.parent = step;
 	run->lineage.doubtful = -1;
-	/* The number alone does not identify the parent, because it may be saved again. */
+	/* The number alone does not identify the parent, because a step may be saved again under
+	 * the same number. */
 	memcpy(run->lineage.parent_session, session, sizeof(session));
 	if (run->lineage.loaded > step)
 		run->lineage.loaded = -1;
@@ -291,8 +292,8 @@ int shf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
 
 /* ---- marks ---- */
 
-/* A step that is marked bad must not let older ones go, so its reading is stopped and it no longer
- * counts as verified. [collective] */
+/* If a step is marked bad, no older step may be deleted on account of it. So its reading is
+ * stopped, and it no longer counts as verified. [collective] */
 int shf_run_mark(struct sheaf_run *run, int64_t step, char mark, struct sheaf_error *err)
 {
 	struct sheaf_error own;
@@ -367,7 +368,7 @@ static int prove_stage(struct shf_store *s, const struct shf_stage *g,
 		rc = rc < 0 ? shf_fail_io(err, -rc, "%s/sheaf.json", step->path) : 0;
 		memcpy(run, step->manifest.run, sizeof(step->manifest.run));
 	}
-	/* Returns the counts, but the caller's own callbacks. */
+	/* The caller gets the counts, and keeps its own callbacks. */
 	if (report) {
 		own.finding = report->finding;
 		own.arg = report->arg;
@@ -412,9 +413,9 @@ int shf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *opts
 
 /* ---- closing ---- */
 
-/* The last prune, at close. Steps are deleted only when a newer one was read again. If little is
- * left to read, close waits for that: first for the step that is being read, then for the newest.
- * So a run of small steps ends with as many steps as its keep rules say. [collective] */
+/* The last prune, at close. Steps are deleted only after a newer one was read again. If little is
+ * left to read, close waits for the reading: first of the step that is being read, then of the
+ * newest. So a run of small steps ends with as many steps as its keep rules say. [collective] */
 static void last_prune(struct sheaf_run *run)
 {
 	if (run->retain.behind->now.step < 0 && run->retain.behind->next.step < 0)
@@ -422,7 +423,8 @@ static void last_prune(struct sheaf_run *run)
 	/* A large step that was not begun yet is not read any more. */
 	if (!shf_behind_is_little(run))
 		run->retain.behind->next.step = -1;
-	/* First for the step that is being read, then for the one that the first call starts. */
+	/* The first pass waits for the step that is being read, the second for the step whose
+	 * reading the first one has started. */
 	for (int i = 0; i < 2; i++) {
 		if (shf_behind_is_little(run))
 			shf_behind_wait(run);

@@ -8,16 +8,16 @@
 #include "run.h"
 #include "sys.h"
 
-/* Deletes old steps by the retention rules of the run. dry: only reports which ones would be
- * deleted. Calls item (may be NULL) for each step with the reason. Returns how many, or a code.
- * [collective] */
+/* Deletes old steps by the retention rules of the run. dry: only reports which steps would be
+ * deleted. Calls item (may be NULL) for each step with the reason. Returns how many steps are
+ * deleted, or with dry would be, or a negative code. [collective] */
 int shf_run_prune(struct sheaf_run *run, bool dry,
                   void (*item)(void *arg, int64_t step, char what, const char *why), void *arg,
                   struct sheaf_error *err);
 /* Sets aside all steps newer than `step`. The next save follows `step`. [collective] */
 int shf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err);
-/* The same. loaded: the step was just loaded from memory, so its copy in memory is kept, because
- * the copy on disk has not been read. [collective] */
+/* Does the same as shf_run_rewind. loaded: the step was just loaded from memory, so its copy in
+ * memory is kept, because the copy on disk has not been read. [collective] */
 int shf_run_go_back(struct sheaf_run *run, int64_t step, bool loaded, struct sheaf_error *err);
 /* Marks a step: 'k' keep, no prune deletes it; 'b' bad, a search for the latest step skips it; 0
  * removes the mark. [collective] */

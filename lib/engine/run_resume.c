@@ -53,8 +53,8 @@ struct resume {
 	                                          * set_aside */
 	size_t damaged_n;
 	struct sheaf_error first;       /* error of the first candidate that was passed over */
-	int64_t newest;                 /* number of that candidate */
-	uint32_t passed;                /* how many were passed over */
+	int64_t newest;                 /* number of the first candidate that was passed over */
+	uint32_t passed;                /* how many candidates were passed over */
 	int64_t *filled_by;             /* owned; as in struct sheaf_step, shared by all candidates.
 	                                 * NULL: without SHEAF_FALLBACK there is only one
 	                                 * candidate */
@@ -273,7 +273,7 @@ static int rewind_to(struct resume *r, struct sheaf_error *err)
 	struct shf_steps before = { NULL, 0 };
 	int rc;
 
-	if (r->newest == r->step->number)       /* only its copy in memory was passed over */
+	if (r->newest == r->step->number)       /* only the step's copy in memory was passed over */
 		return 0;
 	if (r->run->team.rank == 0)
 		(void)shf_steps_read(&r->run->store, &before);
@@ -284,8 +284,8 @@ static int rewind_to(struct resume *r, struct sheaf_error *err)
 	return rc;
 }
 
-/* Sets aside the steps on disk that were passed over, or releases their memory (F3).
- * [collective] */
+/* Sets the newer steps on disk aside; or, if the loaded step is in memory alone, gives up the
+ * memory of the damaged steps (F3). [collective] */
 static int set_aside(struct resume *r, struct sheaf_error *err)
 {
 	if (r->passed == 0 || r->run->opts.flags & SHEAF_READONLY)
@@ -299,7 +299,7 @@ static int set_aside(struct resume *r, struct sheaf_error *err)
 		shf_view_condemn(r->damaged[i]->view);
 	}
 	/* The loaded step is in memory alone, so nothing on disk is set aside; later steps in
-	 * memory are dropped. */
+	 * memory are given up. */
 	shf_tier_fell_back(r->run, r->step->number);
 	return 0;
 }
@@ -344,7 +344,7 @@ int shf_run_resume(struct sheaf_run *run, struct sheaf_state *state, uint32_t fl
 		rc = shf_fail(err, SHEAF_EINVAL, "ranks resume with different flags");
 	if (rc == 0)
 		rc = load_one(&r, flags & SHEAF_FALLBACK, err);
-	/* After a failure, too: they say what the last candidate lacked. */
+	/* Items are delivered after a failure, too: they say what the last candidate lacked. */
 	deliver_items(&r);
 	if (rc == 0)
 		rc = set_aside(&r, err);

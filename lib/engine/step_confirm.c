@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads a step on disk again, past the page cache, to find out whether it is really damaged, as a
  * load said, or was read wrong. The lowest rank of each node reads a share (scrub.h). All ranks
- * synchronize in between, so that no rank waits for the others longer than a quarter of the
- * deadline. */
+ * meet in between, so that no rank waits for the others longer than a quarter of the deadline. */
 #include "step_confirm.h"
 #include <inttypes.h>
 #include "err.h"
@@ -37,7 +36,7 @@ static bool read_on(const struct sheaf_run *run, struct shf_reread *r)
 }
 
 /* Reads until all shares are read, or damage was found in one of them. r: NULL on ranks that read
- * none. [collective] */
+ * no share. [collective] */
 static int read_shares(struct sheaf_run *run, struct shf_reread *r, struct sheaf_error *err)
 {
 	uint64_t x[2] = { 1, 0 };

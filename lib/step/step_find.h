@@ -11,7 +11,7 @@
  * the encoded bytes. */
 struct shf_found {
 	bool sound, single, in_run, has_index;
-	int64_t step;                   /* its number if in_run; else -1 */
+	int64_t step;                   /* number of the step, if in_run */
 	uint64_t ino;                   /* inode of the directory in which rank 0 read; 0: not
 	                                 * known */
 	const char *path, *dir, *name;  /* path: of the step, for messages; dir: the directory to

@@ -6,10 +6,10 @@
  * The room lib/verify owns struct shf_verify. It may include lib/step and all that lib/step
  * includes, but neither load nor save.
  *
- * Always true: a finding (damage of the step) is reported to the caller's `finding` callback at
- * once, on the rank that found it, and that rank then continues. A failure that proves nothing
- * about the step (an I/O error, no memory) goes to `blind`, and decides the result only if no rank
- * has a finding. Everything below is [local] unless it is marked [collective]. */
+ * Invariant: a finding (damage of the step) is reported to the caller's `finding` callback at once,
+ * on the rank that found it, and that rank then continues. A failure that proves nothing about the
+ * step (an I/O error, no memory) goes to `blind`, and decides the result only if no rank has a
+ * finding. Everything below is [local] unless it is marked [collective]. */
 #ifndef SHF_VERIFY_H
 #define SHF_VERIFY_H
 #include "step.h"
@@ -17,7 +17,7 @@
 
 #define SHF_VERIFY_CHUNK (UINT64_C(4) << 20)    /* bytes per read, a multiple of SHF_BLOCK */
 #define SHF_VERIFY_CHUNKS 8                     /* reads in flight at a time */
-/* size of a file that does not exist or is not usable */
+/* in place of the size of a file that does not exist or cannot be used */
 #define SHF_GONE UINT64_MAX
 /* A consumer of the verified bytes, file by file, for copying a step in the pass that verifies it.
  * [local], for a step that this process alone has open. The first finding, and the first failure of
@@ -28,7 +28,8 @@ struct shf_verify_sink {
 	 * is none. If there is one, it is verified in place of the step's own file, and put() is
 	 * not called for it. */
 	int (*from)(struct shf_verify_sink *sink, uint32_t f);
-	/* The file that `from` returned is not equal. May be called more than once for a file. */
+	/* Called if the file that `from` returned is not equal to file f; perhaps more than once
+	 * for a file. */
 	void (*refuse)(struct shf_verify_sink *sink, uint32_t f);
 	/* Receives verified bytes of file f, in order of offset and without gaps. */
 	int (*put)(struct shf_verify_sink *sink, uint32_t f, uint64_t off, const uint8_t *bytes,
@@ -44,8 +45,8 @@ struct shf_verify_sink {
 /* The state of a verification, on one rank. */
 struct shf_verify {
 	struct sheaf_step *step;
-	struct shf_verify_sink *sink;           /* borrowed; NULL: none */
-	bool over;                      /* set when the sink gets no more bytes */
+	struct shf_verify_sink *sink;           /* borrowed; NULL: nothing is copied */
+	bool over;                      /* set once the sink is to get no more bytes */
 	const struct sheaf_report *report;      /* the caller's; may be NULL */
 	bool sums;                      /* the table of sums is valid and is used */
 	uint64_t *bytes;                /* owned; size by file, as on disk; SHF_GONE: not to be
@@ -58,20 +59,21 @@ struct shf_verify {
 	/* Owned; by record of the table: digest and number of bytes of the good blocks so far.
 	 * got_bytes has one entry more, which shf_digests_add_up needs. */
 	uint64_t *got, *got_bytes;
-	int *direct;                    /* owned; by file: descriptor for direct I/O; 0: none */
+	int *direct;                    /* owned; by file: descriptor for direct I/O; 0: not open */
 	uint8_t *chunk[SHF_VERIFY_CHUNKS];      /* owned; read buffers; NULL: not needed so far */
 	uint64_t chunk_bytes;           /* size of each: what the longest file needs, at most
 	                                 * SHF_VERIFY_CHUNK */
 	uint64_t block_ones;            /* shf_crc64_ones of a whole block */
 	int rc, blind;                  /* rc: SHEAF_ECORRUPT after a finding; blind: code of the
-	                                 * first failure that is no finding */
+	                                 * first failure that is no finding; 0: there was none */
 	struct sheaf_error err, blind_err;
 	uint64_t findings, disk_bytes, retries;
 	uint64_t tensors, tensor_bytes; /* tensors whose digest this rank compared */
 };
-struct shf_verify_at {          /* location of a finding; NULL: does not apply */
+struct shf_verify_at {          /* location of a finding. file, family, name: NULL if they do not
+	                         * apply */
 	const char *file, *family, *name;
-	int64_t block, offset;          /* -1: none */
+	int64_t block, offset;          /* -1: does not apply */
 };
 #define SHF_AT_FILE(f) (struct shf_verify_at){ (f), NULL, NULL, -1, -1 }
 #endif

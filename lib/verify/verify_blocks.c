@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads every byte of the tensor files once. Blocks are numbered over all files by the sizes in the
- * manifest, so that the ranks need not agree on what is on disk, and dealt in one contiguous share
- * per rank. A share is read in chunks, in order: while one chunk is summed, the others are in
+ * manifest, so that the ranks need not agree on what is on disk. They are dealt in one contiguous
+ * share per rank. A share is read in chunks, in order: while one chunk is summed, the others are in
  * flight. Bytes that were not in the page cache before are dropped from it after reading, so that a
  * verification does not evict other processes' data.
  *
- * Always true: a tensor's digest includes only bytes of blocks whose sum is right. A digest is
+ * Invariant: a tensor's digest includes only bytes of blocks whose sum is right. A digest is
  * compared only if all bytes of the tensor are included, so one damage gives one finding. */
 #include "verify_blocks.h"
 #include <inttypes.h>
@@ -37,8 +37,8 @@ struct walk {                   /* the walk over this rank's share of all blocks
 };
 
 /* Finds the record of the tensor that is damaged in a block with a wrong sum, or UINT64_MAX if the
- * header is. A tensor that lies within the block is checked by its digest, then a header that lies
- * within it by parsing it. If both are right, the tensor that extends beyond the block is
+ * header is damaged. A tensor that lies within the block is checked by its digest, then a header
+ * that lies within it by parsing it. If both are right, the tensor that extends beyond the block is
  * suspected. */
 static uint64_t find_suspect(const struct shf_verify *v, uint32_t f, uint64_t lo, const uint8_t *p,
                              uint64_t n)
@@ -265,7 +265,8 @@ static void direct_close(struct walk *w, uint32_t end)
 }
 
 /* Callback of the ring: fills in the next read. Returns 1, or 0 at the end of the share. A chunk of
- * which the page cache has at least half is read through it, because the disk would be slower. */
+ * which the page cache has at least half is read through the cache, because the disk would be
+ * slower. */
 static int describe_chunk(void *arg, struct shf_read *r, struct sheaf_error *err)
 {
 	struct walk *w = arg;

@@ -96,8 +96,8 @@ int shf_verify_header(const struct shf_verify *v, uint32_t f, const uint8_t *byt
 }
 
 /* Returns the largest number under a key data_offsets, which is where the last tensor ends, counted
- * from the start of the data; 0 if there is none. The header may be invalid, so nothing else in it
- * is used. */
+ * from the start of the data; 0 if there is no such number. The header may be invalid, so nothing
+ * else in it is used. */
 static uint64_t data_end(const uint8_t *bytes, size_t n)
 {
 	struct shf_json j;
@@ -313,15 +313,14 @@ static void check_index(struct shf_verify *v, const struct shf_lt_family *fam, c
 
 /* ---- small files ---- */
 
-/* Whether there is a sink that still gets bytes: nothing was found and nothing has failed so
- * far. */
+/* Whether there is a sink and it still gets bytes: there is no finding and no failure so far. */
 static bool is_for_the_sink(const struct shf_verify *v)
 {
 	return v->sink && !v->over && !v->findings && !v->blind;
 }
 
-/* Stops the copy if a call of the sink returned a failure. It is recorded as blind, because it
- * proves nothing about the step. */
+/* Stops the copy if a call of the sink returned a failure. The failure is recorded as blind,
+ * because it proves nothing about the step. */
 static void sink_says(struct shf_verify *v, int rc, const struct sheaf_error *e)
 {
 	if (rc < 0)
@@ -330,8 +329,8 @@ static void sink_says(struct shf_verify *v, int rc, const struct sheaf_error *e)
 }
 
 /* Reads a small file in chunks: sums it, passes it to the sink, and appends it to `text` if that is
- * not NULL. Stops at the length in the manifest, so that a file that grows meanwhile does not keep
- * it reading. */
+ * not NULL. Stops at the length in the manifest, so that a file that grows meanwhile is not read
+ * for ever. */
 static int read_small_file(struct shf_verify *v, int fd, const struct shf_mf_file *m,
                            struct shf_buf *text, uint64_t *crc, struct sheaf_error *err)
 {
@@ -364,7 +363,7 @@ static int read_small_file(struct shf_verify *v, int fd, const struct shf_mf_fil
 }
 
 /* Checks the sum of one attached file, and compares an index with the table of sums. The sink gets
- * the bytes while the file is read, but keep() only after the sum was right. */
+ * the bytes while the file is read, but keep() is called only if the sum was right. */
 static void check_small(struct shf_verify *v, const struct shf_mf_file *m)
 {
 	const struct sheaf_step *step = v->step;
@@ -380,8 +379,8 @@ static void check_small(struct shf_verify *v, const struct shf_mf_file *m)
 
 	if (shf_verify_plain(v, dir, base, m->name, step->sound ? m->bytes : UINT64_MAX, &bytes)) {
 		fd = shf_sys_open(sys, dir, base, shf_verify_follow(v), 0);
-		/* The file has just been deleted. The code must not be ENOENT, which would mean
-		 * that there is no such step. */
+		/* The file may have just been deleted. The code must not be ENOENT, which would
+		 * mean that there is no such step. */
 		rc = fd < 0 ? shf_fail_io(&e, -fd, "%s/%s", step->path, m->name)
 		            : read_small_file(v, fd, m, fam ? &text : NULL, &crc, &e);
 		if (fd >= 0)

@@ -28,7 +28,7 @@
 
 /* Finds the sizes of the tensor files, each on one rank, and shares them with all by XOR: a size is
  * 0 on all ranks but the one that found it. Then numbers the blocks by the sizes in the manifest,
- * or for a step without one by these sizes. [collective] */
+ * or, for a step without a manifest, by the sizes found. [collective] */
 static int look_at_files(struct shf_verify *v, struct sheaf_error *err)
 {
 	const struct sheaf_step *step = v->step;
@@ -61,8 +61,8 @@ static int look_at_files(struct shf_verify *v, struct sheaf_error *err)
 
 /* ---- the table of sums ---- */
 
-/* Checks that manifest and table still exist with the right size, and reports why the table cannot
- * be used if it cannot. [rank 0] */
+/* Checks that the manifest still exists, and the table with the right size. If the table cannot be
+ * used, reports why. [rank 0] */
 static void look_at_sums(struct shf_verify *v)
 {
 	const struct sheaf_step *step = v->step;
@@ -382,7 +382,8 @@ struct shf_saved shf_step_saved(const struct sheaf_step *step)
 
 int shf_step_verify(struct sheaf_step *step, struct sheaf_report *report, struct sheaf_error *err)
 {
-	/* No rank can read all of such a step, so it is refused, on all ranks. */
+	/* No rank can read all of a step that lies in the memory of several nodes, so all ranks
+	 * refuse it. */
 	if (step->view && shf_view_hads(step->view))
 		return shf_call_refuse(&step->run->team, SHF_CALL_VERIFY, step->made,
 		                       shf_fail(err, SHEAF_EINVAL, "%s: lies in the memory of "
@@ -423,8 +424,8 @@ int shf_step_verify_into(struct sheaf_step *step, struct shf_verify_sink *sink,
 			rc = unverified(&v, err);
 	}
 	rc = shf_step_doubt(step, rc, err);
-	/* A rewind may have set the step aside since it was opened; then it must not replace a
-	 * verified step that still exists. */
+	/* A rewind may have set the step aside since it was opened; then this step must not replace
+	 * a verified one that still exists. */
 	if (rc == 0 && !run->life.foreign && step->rewinds == run->lineage.rewinds &&
 	    step->number >= run->lineage.verified.step)
 		run->lineage.verified = shf_step_saved(step);

@@ -5,12 +5,13 @@
 #define SHF_VERIFY_STEP_H
 #include "verify.h"
 
-/* Verifies all of an open step. Returns 0 if it is right, ECORRUPT if there were findings, each of
- * which was reported, or the code of what kept it from finding out. [collective] */
+/* Verifies all of an open step. Returns 0 if it is right; ECORRUPT if there were findings, each of
+ * which was reported; EFORMAT if the step has no checksums; any other code if something kept it
+ * from finding out. [collective] */
 int shf_step_verify(struct sheaf_step *step, struct sheaf_report *report,
                     struct sheaf_error *err);
-/* The same, and passes verified bytes to the sink, unless that is NULL. [local] with a sink, else
- * [collective] */
+/* Verifies all of an open step, and passes verified bytes to the sink, unless that is NULL. The
+ * result is that of shf_step_verify. [local] with a sink, else [collective] */
 int shf_step_verify_into(struct sheaf_step *step, struct shf_verify_sink *sink,
                          struct sheaf_report *report, struct sheaf_error *err);
 /* Returns number and session of the step, as run->lineage keeps them. [local] */
