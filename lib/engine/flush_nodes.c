@@ -205,7 +205,7 @@ static int read_all_tables(struct meet *t, struct sheaf_error *err)
 }
 
 /* Returns the number of ranks of the job, according to the newest card of this node, or of any node
- * if this one has none. This node's cards come first, because the have file of another node was
+ * if this node has no card. This node's cards come first, because the have file of another node was
  * written by another process. */
 static int32_t ranks_of_job(const struct meet *t)
 {

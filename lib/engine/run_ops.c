@@ -127,7 +127,7 @@ static int verify_newest(struct sheaf_run *run, int64_t newest, struct sheaf_err
 
 	if (run->place.node_first == run->team.rank)
 		drop_cached(run, newest);
-	rc = shf_step_open_disk(&step, run, newest, err); /* collective, so every node has dropped
+	rc = shf_step_open_disk(&step, run, newest, err); /* collective, so every node has removed
 	                                                   * its cached bytes before any rank
 	                                                   * reads */
 	if (rc == 0)

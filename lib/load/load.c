@@ -419,7 +419,7 @@ static void remember_in_memory(const struct sheaf_step *step)
 }
 
 /* Sets the parent of the next save after a load: this step. Saves in flight that began earlier see
- * from `loads` that their parent may be another one than that of later saves. */
+ * from `loads` that their parent may differ from the parent of later saves. */
 static void remember(struct shf_load *ld)
 {
 	struct sheaf_run *run = ld->step->run;

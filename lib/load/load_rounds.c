@@ -405,8 +405,8 @@ static int share_round(struct shf_load *ld, uint32_t round, int rc, struct sheaf
  * look_round must come after share_round (see the head of this file; the planted bug
  * summed_before_taken shows what breaks otherwise).
  *
- * rc: 0, or a failure of this rank before. A failure in share_round is returned on all ranks, one
- * in the last look_round only on this rank. [collective] */
+ * rc: 0, or a failure of this rank before. A failure in share_round is returned on all ranks, a
+ * failure in the last look_round on this rank only. [collective] */
 static int run_kind(struct shf_load *ld, struct window h[2], uint32_t first, uint32_t n, int rc,
                     struct sheaf_error *err)
 {

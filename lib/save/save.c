@@ -87,8 +87,8 @@ static int may_begin(struct sheaf_run *run, int64_t step, const struct sheaf_sta
 		if (s->at.end != SHF_OVER && s->id.step > step)
 			return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is older than %" PRId64
 			                ", which is being saved", step, s->id.step);
-		/* The new save may need the image of this one, and would wait inside begin until
-		 * all slices of this one are put. The caller cannot put them meanwhile. */
+		/* The new save may need the image of save s, and would wait inside begin until all
+		 * slices of s are put. The caller cannot put them meanwhile. */
 		if (s->at.end != SHF_OVER && shf_lazy_unput(s) >= 0 &&
 		    shf_save_failure(s, NULL) == 0)
 			return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": not all slices of "
@@ -262,7 +262,8 @@ static int set_up(struct sheaf_save *save, struct sheaf_error *err)
 }
 
 /* C0 and the copy, for a save that is copied inside begin. The result of this rank's part of C0
- * (joined) goes into the first agreement of the rounds, which saves one. [collective] */
+ * (joined) goes into the first agreement of the rounds, which saves an agreement of its own.
+ * [collective] */
 static int stage_and_copy(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;

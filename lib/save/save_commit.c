@@ -6,10 +6,10 @@
  *       (save_sync.h)
  *   C3  each writer fsyncs each file through the descriptor it wrote with (where it wrote with
  *       O_DIRECT: the one that it wrote the unaligned edges with) (save_sync.h)
- *   C4  agree that all ranks have come so far, and that what was copied from memory is what was
+ *   C4  agree that all ranks have come this far, and that what was copied from memory is what was
  *       put into pages, tensor by tensor (save_gather.h)
- *   C5  rank 0 writes indexes and sums. It writes the attached files, too, if they are small;
- *       else each is written by a rank that attached it. All are fsynced
+ *   C5  rank 0 writes indexes and sums. It writes the attached files, too, if they are small; else
+ *       each is written by a rank that attached it. All are fsynced
  *   C6 to C9  rank 0 publishes (save_publish.h); in the background if the timeout is 0
  *   C10  all ranks learn the outcome
  *
@@ -176,8 +176,9 @@ static int is_staged(struct sheaf_save *save, const struct limit *l, bool late,
 	return shf_save_stage(save, err);
 }
 
-/* How far a rank is; after the all-reduce (sum): on how many ranks each is so. late: the timeout is
- * over; too_late: less time is left than a publication takes. */
+/* How far this rank is: each of the first five words is 1 if it is so, else 0. After the all-reduce
+ * (sum) it is the number of ranks on which it is so. late: the timeout is over; too_late: less time
+ * is left than a publication takes. */
 struct standing {
 	uint64_t writing, late, too_late, failed, unstamped;
 	uint64_t files_n, files_bytes;  /* number and total size of attached files */

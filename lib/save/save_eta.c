@@ -11,8 +11,8 @@
 
 #define UNKNOWN (-1.0)
 
-/* Time for what a lazy save still has to copy. 0 if nothing was copied yet: then the estimate rests
- * on the writes, which follow the copy. */
+/* Returns the ns for what a lazy save still has to copy. 0 if nothing was copied yet: then the
+ * estimate rests on the writes, which follow the copy. */
 static double copy_ns(struct sheaf_save *save)
 {
 	uint64_t all = shf_lazy_is_behind(save) ? save->plan->turns.bytes : 0;
@@ -24,10 +24,10 @@ static double copy_ns(struct sheaf_save *save)
 	return (double)(all - done) / (double)done * (double)passed;
 }
 
-/* Time for writing so many bytes, at a mean of the speeds of earlier saves and of this one. The
- * more of this save is written, the more its own speed counts, because a write shows up only when
- * it has finished. If the save has taken longer than the earlier ones, its own speed alone
- * counts. */
+/* Returns the ns for writing this many bytes, at a mean of the speeds of earlier saves and of this
+ * one. The more of this save is written, the more its own speed counts, because a write shows up
+ * only when it has finished. If the save has taken longer than the earlier ones, its own speed
+ * alone counts. */
 static double write_ns(struct sheaf_save *save, uint64_t bytes)
 {
 	uint64_t done = atomic_load(&save->took.written), all = atomic_load(&save->took.to_write);
@@ -56,8 +56,9 @@ static double rest_ns(const struct sheaf_save *save, int64_t from_ns, double all
 	return rest > 0 ? rest : 0;
 }
 
-/* Time for C3 and all that follows. If no step of the run was synced yet, the fsyncs are assumed to
- * take as long as the writes; if none was published yet, the publish as long as the fsyncs. */
+/* Returns the ns for C3 and all that follows. If no step of the run was synced yet, the fsyncs are
+ * assumed to take as long as the writes; if none was published yet, the publish as long as the
+ * fsyncs. */
 static double end_ns(struct sheaf_save *save, double writing)
 {
 	const struct shf_pace *pace = &save->run->saves.pace;
@@ -78,7 +79,7 @@ static double end_ns(struct sheaf_save *save, double writing)
 	return rest_ns(save, syncing, sync) + publish;
 }
 
-/* Time for C0, if the stage is still to be made. */
+/* Returns the ns for C0, or 0 if the stage is made already. */
 static double stage_ns(struct sheaf_save *save)
 {
 	bool staged;

@@ -131,9 +131,9 @@ int shf_save_images(const struct sheaf_save *save)
 {
 	int most = save->run->opts.images_max;
 
-	/* By default two images if one must stay busy while the next save is copied: for a lazy
-	 * save, and with agents, which keep the newest step in one. Never more than the agents and
-	 * the plan allow. */
+	/* The default is two images if one must stay busy while the next save is copied: for a lazy
+	 * save, and with agents, which keep the newest step in an image. The result is never more
+	 * than the agents and the plan allow. */
 	most = most ? most : save->id.flags & SHEAF_LAZY || save->run->tier->wanted ? 2 : 1;
 	most = shf_tier_allows(save->run, most);
 	return most < save->plan->images ? most : save->plan->images;

@@ -19,7 +19,8 @@ int  shf_learn_init(struct shf_lazy *lz);
 void shf_learn_asked(struct shf_lazy *lz, size_t slice);
 /* Adds ns to the time that callers waited for the copy at gates. [any thread] */
 void shf_learn_waited(struct shf_lazy *lz, int64_t ns);
-/* The save is over: the plan keeps what it taught. Twice is once. [local] */
+/* Stores in the plan what was learned from this save: the order in which slices were asked for, and
+ * the times of its copy. Call it when the copy has ended; a second call does nothing. [local] */
 void shf_learn_end(struct shf_lazy *lz);
 /* Returns how many threads are to copy this save. [local] */
 int  shf_learn_threads(const struct shf_lazy *lz);

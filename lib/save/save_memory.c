@@ -270,9 +270,9 @@ static int send_from_zero(struct sheaf_save *save, int rc, const struct shf_buf 
 	return rc;
 }
 
-/* Notes which step on disk this one follows, from what rank 0 sent, unless a commit or an earlier
- * save of this job has set it already. before: this save was begun before the last load. Saves
- * begun after that load follow another step, so they must look it up again. */
+/* Notes which step on disk this one follows, from what rank 0 sent, unless an earlier save has
+ * noted it already. before: this save was begun before the last load. Saves begun after that load
+ * follow another step, so they must look it up again. */
 static int take_base(struct sheaf_save *save, const struct shf_buf *in, bool before,
                      struct sheaf_error *err)
 {

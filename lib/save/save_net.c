@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The bytes of a round that must go to other nodes. The copy packs them into one stream for each
  * receiving rank. They are exchanged in portions, and unpacked into the receiver's image. Digests
- * of replicas travel in the same streams. */
+ * of replicas are sent in the same streams. */
 #include "save_net.h"
 #include <string.h>
 #include "box_copy.h"

@@ -23,8 +23,8 @@ struct shf_learn {
 	                                 * were added */
 	atomic_bool *noted;             /* owned; by slice: it is in `asks`, or is being added */
 	atomic_uint *asks;              /* owned; the slices that callers asked for, in that order,
-	                                 * each as its number plus one; 0: not written yet, or
-	                                 * behind the last one */
+	                                 * each as its number plus one; 0: not written yet, or after
+	                                 * the last one */
 	atomic_size_t asks_n;
 	atomic_int_fast64_t first_ns;   /* when a caller first asked at a gate; 0: no caller has
 	                                 * asked */

@@ -5,8 +5,8 @@
 #define SHF_SAVE_PLAN_H
 #include "save.h"
 
-/* Drops a reference to a struct shf_plan; the last one frees it. The type is that of
- * state->plan_free. */
+/* Releases a reference to a struct shf_plan; releasing the last one frees it. Used as
+ * state->plan_free, which gives the type of its argument. */
 void shf_plan_put(void *plan);
 /* Returns the plan cached in the state, or NULL if there is none, the state has changed, or the
  * plan was made for another run. No reference is taken. [local] */

@@ -198,9 +198,9 @@ static int open_for_save(struct sheaf_save *save, int dir, const char *name, int
 	return flags & SHF_O_DIRECT ? rc : shf_sys_open(sys, dir, name, flags, 0666);
 }
 
-/* Sets the size of a file, which takes about a millisecond. In a lazy save the request runs in the
- * background, and only C2 waits for it. In a copy inside begin the size is set at once, because the
- * disk is fastest if a file has its size before it is written. */
+/* Sets the size of a file, which takes about a millisecond. For a background copy it is submitted
+ * as a request, and only C2 waits for it. For a copy inside begin the size is set at once, because
+ * the disk is fastest if a file has its size before it is written. */
 static int file_size(struct sheaf_save *save, uint32_t f, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = save->run->sys;

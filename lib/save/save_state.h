@@ -35,7 +35,8 @@
 enum shf_copy_at {
 	SHF_COPYING,
 	SHF_COPIED,                     /* all ranks have finished the copy */
-	SHF_ASKED                       /* and on all ranks the caller has asked for every slice */
+	SHF_ASKED                       /* moreover, on all ranks the caller has asked for every
+	                                 * slice */
 };
 enum shf_sums_at {
 	SHF_SUMS_APART,                 /* copy.held has digests of what this rank copied */

@@ -67,8 +67,8 @@ static int slot_order(const void *a, const void *b)
 	return (x->number > y->number) - (x->number < y->number);
 }
 
-/* The sum of a file by I4, from the digests of its tensors and its header. The tensors follow each
- * other in the file without gaps, so each digest is appended by a shift. */
+/* Computes the sum of a file that I4 compares, from the digests of its tensors and its header. The
+ * tensors follow each other in the file without gaps, so each digest is appended by a shift. */
 static uint64_t sum_by_tensors(const struct shf_layout *l, size_t f, const struct shf_sums_in *in)
 {
 	const struct shf_lt_file *file = &l->files[f];

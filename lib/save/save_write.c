@@ -110,8 +110,8 @@ int shf_round_arrived(struct sheaf_save *save, uint32_t round, struct sheaf_erro
 		if (shf_waits_for_net(save, &save->plan->work.segs[i]))
 			shf_part_came(shf_own_ctl(save, i));
 	rc = shf_write_whole(save, &own);
-	/* All segments must be submitted now. If one is not, its counter was changed by somebody
-	 * else: the counters lie in the image, which other processes can write. */
+	/* All segments must be submitted now. If one is not, something else has changed its
+	 * counter: the counters lie in the image, which other processes can write. */
 	pthread_mutex_lock(&save->end.looking);
 	for (size_t i = save->copy.open_seg; i < segs.end && rc == 0; i++)
 		if (!is_submitted(save, i))

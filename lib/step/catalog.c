@@ -127,7 +127,8 @@ static int parse_headers(struct sheaf_step *step, const struct shf_buf *all, str
 			step->cat_err = e;
 			step->cat_err.code = code;
 		}
-		/* Set for a bad file as well, because verify reads such a file all the same. */
+		/* The sizes are set for a bad file as well, because a verification reads such a
+		 * file, too. */
 		step->layout.files[f].bytes = bytes == UINT64_MAX ? 0 : bytes;
 		step->layout.files[f].header_bytes = code < 0 ? 0 : files[f].st.header_bytes;
 	}

@@ -10,7 +10,8 @@
 /* What rank 0 found. Lives in the arena given to shf_found_decode, except `manifest`, which borrows
  * the encoded bytes. */
 struct shf_found {
-	bool sound, single, in_run, has_index;
+	bool sound, single, in_run, has_index;  /* it has a manifest; it is a single file; it is a
+	                                         * step of the run; `index` is filled in */
 	int64_t step;                   /* number of the step, if in_run */
 	uint64_t ino;                   /* inode of the directory in which rank 0 read; 0: not
 	                                 * known */
@@ -32,8 +33,8 @@ int shf_found_step(struct sheaf_run *run, int64_t n, struct shf_buf *told, struc
 /* Finds out what is at a path. [rank 0] */
 int shf_found_path(struct sheaf_run *run, const char *path, struct shf_buf *told,
                    struct sheaf_error *err);
-/* Does the same for a step in memory, whose manifest the caller has already. dir: where every rank
- * opens the step. [rank 0] */
+/* Encodes what shf_found_path would find, for a step in memory whose manifest the caller has
+ * already. dir: where every rank opens the step. [rank 0] */
 int shf_found_bytes(const char *path, const char *dir, const uint8_t *manifest, size_t n,
                     struct shf_buf *told, struct sheaf_error *err);
 /* Decodes the result of one of the functions above. [local] */

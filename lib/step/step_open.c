@@ -101,7 +101,7 @@ static struct sheaf_step *step_new(struct sheaf_run *run)
 
 /* ---- tables of families and files ---- */
 
-/* By family, then natural order of the name, as struct shf_layout wants its ties. */
+/* Orders by family, then by natural order of the name, as struct shf_layout wants its ties. */
 static int tied_order(const void *a, const void *b)
 {
 	const struct shf_lt_tied *x = a, *y = b;

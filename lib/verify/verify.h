@@ -68,7 +68,8 @@ struct shf_verify {
 	                                 * first failure that is no finding; 0: there was none */
 	struct sheaf_error err, blind_err;
 	uint64_t findings, disk_bytes, retries;
-	uint64_t tensors, tensor_bytes; /* tensors whose digest this rank compared */
+	uint64_t tensors, tensor_bytes; /* number and bytes of the tensors whose digest this rank
+	                                 * compared */
 };
 struct shf_verify_at {          /* location of a finding. file, family, name: NULL if they do not
 	                         * apply */

@@ -28,7 +28,7 @@ void shf_verify_find(struct shf_verify *v, const char *what, const struct shf_ve
 		v->report->finding(v->report->arg, &f);
 }
 
-/* Only the first failure is kept, because later ones mostly have the same cause. */
+/* Only the first failure is kept, because later ones usually have the same cause. */
 void shf_verify_blind(struct shf_verify *v, int rc, const struct sheaf_error *e)
 {
 	if (v->blind)
