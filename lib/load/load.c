@@ -99,9 +99,9 @@ static void report_slice(struct shf_load *ld, enum shf_tally_kind kind, char wha
 	shf_report_item(&ld->report, what, s->family, s->name, msg);
 }
 
-/* Returns whether rounding this master gives exactly the weight that was trained. Not for types
- * below 16 bits: their weights may have a scale stored beside them. Not for a weight as wide as its
- * master: it may have had another master. */
+/* Returns whether rounding this master gives exactly the weight that was trained. False for types
+ * below 16 bits, because their weights may have a scale stored beside them; and for a weight as
+ * wide as its master, because it may have had another master. */
 static bool is_rounded_master(const struct shf_slice *s, const struct shf_lt_tensor *master)
 {
 	return (s->dtype == SHEAF_BF16 || s->dtype == SHEAF_F16) && s->data_dtype == s->dtype &&
@@ -284,8 +284,8 @@ static int find_unexpected(struct shf_load *ld, struct sheaf_error *err)
 }
 
 /* Sets the averages of the state after a load. If the step had only some slices of an average, the
- * others start again from the weights at the next save. That needs no agreement: ranks hold slices
- * of the same tensors, and which tensors the step has is the same for all. */
+ * others start again from the weights at the next save. The ranks need not agree on this: ranks
+ * hold slices of the same tensors, and which tensors the step has is the same for all. */
 static void emas_loaded(const struct shf_load *ld, struct sheaf_state *state)
 {
 	shf_emas_loaded(state, &ld->step->manifest, ld->emas_filled);
@@ -404,8 +404,8 @@ static void remember_in_memory(const struct sheaf_step *step)
 	               strcmp(run->lineage.parent_session, step->manifest.session) == 0;
 
 	/* The parent is what the disk ended with when the step was opened. But if this handle has
-	 * written the step itself to disk since (brought), that is the parent. A prune never
-	 * deletes the parent. */
+	 * written the step itself to disk since (brought), the parent is the step itself. A prune
+	 * never deletes the parent. */
 	if (!brought) {
 		run->lineage.parent = base->step;
 		memcpy(run->lineage.parent_session, base->session, sizeof(base->session));

@@ -4,7 +4,7 @@
 #define SHF_LOAD_ALIASED_H
 #include "load.h"
 
-/* ELAYOUT if the load would fill the same memory from tensors of different types; the message names
- * the two slices. ENOMEM. [local] */
+/* Checks that the load does not fill the same memory from tensors of different types. ELAYOUT names
+ * two slices for which it would. ENOMEM. [local] */
 int shf_load_check_aliased(const struct shf_load *load, struct sheaf_error *err);
 #endif

@@ -79,8 +79,8 @@ static int meet_in_average(struct sheaf_run *run, const struct sheaf_state *stat
 	return 0;
 }
 
-/* EINVAL if no rank has a slice of some family that is averaged. A save checks that when it makes
- * its plan, but there may not have been a save yet. [collective] */
+/* Checks that some rank has a slice of each family that is averaged; else EINVAL. A save checks
+ * this when it makes its plan, but there may have been no save yet. [collective] */
 static int check_families(struct sheaf_run *run, struct sheaf_state *state,
                           struct sheaf_error *err)
 {

@@ -9,8 +9,8 @@
 #define SHF_COPY_THREADS 4              /* most copy threads, unless opts.copy_threads says
 	                                 * otherwise */
 
-struct shf_copy_seen {          /* how the last complete copy of a save went; zeroed: there was none
-	                         * yet */
+struct shf_copy_seen {          /* how the last complete copy in a learned order went; zeroed: there
+	                         * was none yet */
 	int threads;                    /* copy threads, without callers at gates */
 	int64_t copy_ns;                /* how long the copy took */
 	int64_t lead_ns;                /* from its start until a caller first asked at a gate */

@@ -32,8 +32,8 @@
 
 #define SAVE_OPTS_MIN (offsetof(struct sheaf_save_opts, flags) + sizeof(uint32_t))
 
-/* Checks *opts and takes its flags and loss. A caller compiled with a newer sheaf.h may pass a
- * larger struct, but members that this version does not know must be 0. */
+/* Checks *opts, and sets *flags and *loss from it. A caller compiled with a newer sheaf.h may pass
+ * a larger struct, but members that this version does not know must be 0. */
 static int known_flags(const struct sheaf_save_opts *opts, uint32_t *flags, double *loss,
                        struct sheaf_error *err)
 {
@@ -60,8 +60,8 @@ static int known_flags(const struct sheaf_save_opts *opts, uint32_t *flags, doub
 	return 0;
 }
 
-/* The checks of may_begin for SHEAF_LATER, where the data of slices may be NULL until they are
- * put. */
+/* Makes the checks of may_begin that concern the state, for SHEAF_LATER, where the data of slices
+ * may be NULL until they are put. */
 static int may_begin_later(int64_t step, const struct sheaf_state *state, struct sheaf_error *err)
 {
 	if (state && state->emas_n > 0)
@@ -152,8 +152,8 @@ static void list_add(struct sheaf_run *run, struct sheaf_save *save)
 	    atomic_fetch_add(&run->image.busy, save->copy.image >= 0) + (save->copy.image >= 0);
 }
 
-/* Returns a new save without plan and image, or NULL. It holds references to the run and the
- * state. */
+/* Returns a new save without plan and image, or NULL: no memory. The save holds references to the
+ * run and the state. */
 static struct sheaf_save *save_new(struct sheaf_run *run, int64_t step, struct sheaf_state *state,
                                    uint32_t flags)
 {
@@ -253,16 +253,16 @@ static int set_up(struct sheaf_save *save, struct sheaf_error *err)
 		rc = begin_memory(save, err);
 	if (rc == 0)
 		shf_moves_init(save);
-	/* No rank may copy into the image of another one that has not initialised its controls yet
-	 * (shf_moves_init). A save to disk agrees on that with its stage; a save to memory alone
-	 * has no stage. */
+	/* No rank may copy into the image of another rank that has not initialised its controls yet
+	 * (shf_moves_init). A save to disk agrees on this when it makes its stage; a save to memory
+	 * alone has no stage. */
 	if (rc == 0 && save->id.flags & SHEAF_NO_DISK)
 		rc = shf_agree(&run->team, 0, err);
 	return rc;
 }
 
-/* C0 and the copy, for a save that is copied inside begin. The result of this rank's part of C0
- * (joined) goes into the first agreement of the rounds, which saves an agreement of its own.
+/* Does C0 and the copy, for a save that is copied inside begin. The result of this rank's part of
+ * C0 (joined) goes into the first agreement of the rounds, which saves an agreement of its own.
  * [collective] */
 static int stage_and_copy(struct sheaf_save *save, struct sheaf_error *err)
 {
@@ -284,8 +284,8 @@ static int stage_and_copy(struct sheaf_save *save, struct sheaf_error *err)
 	return 0;
 }
 
-/* The rest of begin, once the arguments are known to be valid and equal on all ranks. ready: the
- * plan and the image are set up on all ranks. [collective] */
+/* Does the rest of begin, once the arguments are known to be valid and equal on all ranks. ready:
+ * the plan and the image are set up on all ranks. [collective] */
 static int begin_agreed(struct sheaf_save *save, bool ready, struct sheaf_error *err)
 {
 	int rc = ready ? 0 : set_up(save, err);
@@ -332,7 +332,8 @@ static bool is_ready_to_begin(struct sheaf_save *save, struct sheaf_save **of)
 	struct sheaf_run *run = save->run;
 	struct shf_plan *plan = shf_plan_cached(run, save->state);
 	bool lazy = save->id.flags & SHEAF_LAZY;
-	struct sheaf_error unsaid; /* set_up() reports it, if it fails again */
+	struct sheaf_error unsaid; /* not reported here: set_up() reports the failure if it happens
+	                            * again */
 
 	if (!plan || (lazy && !is_ready_behind(plan)))
 		return false;
@@ -419,9 +420,9 @@ static int meet_in_begin(struct sheaf_run *run, struct sheaf_save *save, int rc,
 	return 0;
 }
 
-/* Finishes the updates of averages that the copy inside begin has not made, also if that has
- * failed: an update is never left out. In a background copy the copy threads make them, or the end
- * of the save does. */
+/* Finishes the updates of averages that the copy inside begin has not made, even if that copy has
+ * failed: an update is never left out. For a background copy, the copy threads or the end of the
+ * save make the updates. */
 static void finish_averages(struct sheaf_save *save)
 {
 	for (size_t s = 0; save->copy.due && !shf_lazy_is_behind(save) && s < save->state->n; s++)

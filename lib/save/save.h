@@ -52,12 +52,12 @@ struct shf_turns {              /* all pieces that this rank copies under a plan
 	                                 * a[first[s]] up to a[first[s + 1]] */
 	bool *saved;                    /* owned; by slice: the caller must ask at its gate, because
 	                                 * some of it, or of its average, is saved */
-	size_t slices_n, saved_n;       /* of the state; how many of them are `saved` */
+	size_t slices_n, saved_n;       /* slices of the state; how many of these are `saved` */
 	uint64_t bytes;                 /* total to copy: all pieces, and the segments in slots */
 	size_t *slotted, *slotted_first; /* owned; segments in no image (unstaged.h), grouped by
 	                                  * slice as `a` is by `first` */
-	uint32_t *order;                /* owned; the slices in the order in which the last save was
-	                                 * asked for them; NULL: no order was learned yet */
+	uint32_t *order;                /* owned; the slices in the order in which callers asked for
+	                                 * them in the last save; NULL: no order was learned yet */
 	struct shf_copy_seen seen;      /* how the last copy in a learned order went */
 };
 struct shf_plan {               /* who writes what, for one state and one run; the state caches
@@ -70,8 +70,8 @@ struct shf_plan {               /* who writes what, for one state and one run; t
 	struct shf_holds holds;
 	struct shf_work work;
 	uint64_t hash;                  /* of the whole plan; equal on all ranks */
-	size_t manifest_bytes;          /* upper bound for the manifest, without notes and attached
-	                                 * files */
+	size_t manifest_bytes;          /* upper bound for the size of the manifest, without notes
+	                                 * and attached files */
 	int images;                     /* how many images fit into staging_bytes_max; at least 1;
 	                                 * equal on all ranks */
 	bool slotted;                   /* some rank has segments in no image (unstaged.h); equal on
@@ -151,7 +151,7 @@ struct shf_save_copy {
 	                                 * sums are UNITED, of the whole tensor */
 	uint64_t *headers;              /* owned; by file: raw CRC of the header bytes that this
 	                                 * rank wrote, shifted to the header's end */
-	struct shf_block_sum *blocks;   /* owned */
+	struct shf_block_sum *blocks;   /* owned; sums of the blocks of submitted segments */
 	size_t blocks_n;                /* items in `blocks`: those of the segments submitted so
 	                                 * far; guarded by end.looking */
 	struct shf_stores stores;       /* measures whether stores past the caches are faster */
@@ -217,17 +217,18 @@ struct shf_save_took {
 	                                                 * the last finished */
 	atomic_int_fast64_t publish_from_ns;    /* when the publication began; 0: not yet */
 	int64_t copy_from_ns;           /* when the copy threads of a lazy save started */
-	atomic_uint phase;              /* of struct sheaf_stat; 2 and 6 are derived there */
+	atomic_uint phase;              /* for sheaf_stat.phase; the phases 2 and 6 are derived in
+	                                 * shf_save_stat */
 	int64_t began;                  /* when its begin was entered */
-	unsigned images_busy;           /* how many images saves in flight had at its begin,
-	                                 * including its own */
+	unsigned images_busy;           /* how many images the saves in flight had when this one
+	                                 * began, its own included */
 	uint64_t rounds_ns;             /* how long the copy inside begin took */
 	atomic_uint_fast64_t copy_ns, over_ns;  /* from `began` to the end of the copy, and of the
 	                                         * save; 0: not yet */
 	struct shf_stall stall;         /* where the caller was blocked by this save */
 };
 struct sheaf_save {
-	struct sheaf_run *run;          /* these three: a reference is held */
+	struct sheaf_run *run;          /* of these three members a reference is held */
 	struct sheaf_state *state;
 	struct shf_plan *plan;
 	struct sheaf_save *next;        /* in the run's list */

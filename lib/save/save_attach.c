@@ -122,8 +122,8 @@ int shf_attach_take(struct shf_attach_in *in, uint32_t rank, bool carry, struct 
 	return rc;
 }
 
-/* Sorts files before notes, then by name, then by rank, so that the entries of one name lie
- * together with that of the lowest rank first. */
+/* Sorts files before notes, then by name, then by rank, so that entries with the same name are
+ * neighbours, and the lowest rank comes first. */
 static int given_order(const void *a, const void *b)
 {
 	const struct shf_one_given *x = a, *y = b;
@@ -134,8 +134,8 @@ static int given_order(const void *a, const void *b)
 	return c ? c : (x->rank > y->rank) - (x->rank < y->rank);
 }
 
-/* Sorts the entries, and keeps one of each name, that of the lowest rank. EINVAL if ranks give
- * different contents, or if all notes are too long. */
+/* Sorts the entries, and of those with the same name keeps the entry of the lowest rank. EINVAL if
+ * ranks give different contents under one name, or if all notes together are too long. */
 static int unite_given(struct shf_one_given *g, size_t *n, struct sheaf_error *err)
 {
 	size_t kept = 0, notes = 0;

@@ -32,7 +32,8 @@ static void gate(struct shf_stall *s, uint64_t ns, bool waited)
 	atomic_fetch_add_explicit(&s->gates, 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(&s->gates_waited, waited, memory_order_relaxed);
 	while (ns > most && !atomic_compare_exchange_weak(&s->gate_ns_max, &most, ns))
-		;       /* another thread stored `most`; compare with it */
+		;       /* another thread has raised the maximum, to what `most` is now: compares
+		         * again */
 }
 
 void shf_stall_gate(struct sheaf_save *save, int64_t from, bool waited)
@@ -110,8 +111,8 @@ static void told_of(struct told *t, const struct sheaf_save *save)
 	t->of = 1;
 }
 
-/* Appends a time in milliseconds. Written as integers, because printf of a double depends on the
- * locale. */
+/* Appends a time in milliseconds. It is written as integers, because printf of a double depends on
+ * the locale. */
 static void put_ms(struct shf_buf *b, const char *name, uint64_t ns)
 {
 	shf_buf_addf(b, ",\"%s\":%" PRIu64 ".%03u", name, ns / 1000000,

@@ -108,7 +108,8 @@ static int same_as_copied(struct shf_lazy *lz, size_t slice, struct sheaf_error 
 }
 
 /* Makes one caller compare a slice, and the others wait for it within their timeouts. Returns 0 if
- * the slice was compared, 1 if this caller must do it, or EAGAIN. */
+ * the slice was compared, 1 if this caller must compare it, or EAGAIN if another caller has not
+ * finished in time. */
 static int check_take(struct shf_lazy *lz, size_t slice, int timeout_ms)
 {
 	int64_t until = timeout_ms < 0 ? -1

@@ -80,8 +80,9 @@ struct stamping {
 	struct sheaf_error err;
 };
 
-/* Logs that the step is not kept in memory, and returns 0: a save to disk goes on without the
- * memory tier. A save to memory alone fails, and ELOST always does. */
+/* Returns what a failure rc to keep the step in memory means for the commit. A save to disk goes on
+ * without the memory tier: logs that, and returns 0. For a save to memory alone, and for ELOST,
+ * returns rc. */
 static int memory_failed(struct sheaf_save *save, int rc, const struct sheaf_error *own,
                          struct sheaf_error *err)
 {
@@ -245,7 +246,7 @@ static int all_durable(struct sheaf_save *save, const struct limit *l, struct st
 	return rc;
 }
 
-/* The part of a commit from C0 to C3. EAGAIN on all ranks: not finished, call again.
+/* Does the part of a commit from C0 to C3. EAGAIN on all ranks: not finished, call again.
  * [collective] */
 static int stage_send_and_sync(struct sheaf_save *save, const struct limit *l, bool late,
                     struct sheaf_error *err)
@@ -275,8 +276,8 @@ static int write_attached(struct sheaf_save *save, struct sheaf_error *err)
 	return rc == 0 ? shf_agree(team, shf_attach_write(save, &p->owners, err), err) : rc;
 }
 
-/* The part of C4 and C5 that all ranks do. Afterwards only the disk, or what rank 0 finds wrong in
- * the gathered data, can keep the step from appearing. [collective] */
+/* Does the part of C4 and C5 that all ranks do. Afterwards only the disk, or what rank 0 finds
+ * wrong in the gathered data, can keep the step from appearing. [collective] */
 static int settle(struct sheaf_save *save, bool doubt, struct sheaf_error *err)
 {
 	struct shf_publishing *p = &save->publishing;
@@ -335,7 +336,7 @@ static void publish_took(struct sheaf_save *save)
 		               to - atomic_load(&save->took.publish_from_ns));
 }
 
-/* C4 to C9, and the agreement on the outcome. *again: rank 0 goes on publishing in the background,
+/* Does C4 to C9, and agrees on the outcome. *again: rank 0 goes on publishing in the background,
  * and the caller must call again. [collective] */
 static int publish_together(struct sheaf_save *save, const struct limit *l, bool doubt,
                             bool *again, struct sheaf_error *err)
@@ -541,9 +542,10 @@ static void say_kept(struct sheaf_error *err)
 		snprintf(err->msg + at, sizeof(err->msg) - at, "; it is in memory");
 }
 
-/* For a save that has failed after it got into memory: all ranks clear the replicas of the step
- * before any rank clears its own card. Otherwise a node that has cards of some ranks and replicas
- * of the others could seem to have the whole step. Returns rc, or ELOST. [collective] */
+/* Clears the step of a save that has failed after it got into memory: all ranks clear the replicas
+ * of the step before any rank clears its own card. Otherwise a node that has cards of some ranks
+ * and replicas of the others could seem to have the whole step. Returns rc, or ELOST.
+ * [collective] */
 static int uncopy(struct sheaf_save *save, int rc, struct sheaf_error *err)
 {
 	struct shf_guests *g = &save->run->tier->guests;
@@ -571,7 +573,7 @@ static int failed_for_good(int rc, struct sheaf_error *err)
 	return SHEAF_EFAILED;
 }
 
-/* All that comes before C4. *again: the save is not over, and the caller may call again.
+/* Does all that comes before C4. *again: the save is not over, and the caller may call again.
  * [collective] */
 static int get_ready(struct sheaf_save *save, const struct limit *l, const struct entry *e,
                      bool *again, struct sheaf_error *err)
@@ -589,8 +591,8 @@ static int get_ready(struct sheaf_save *save, const struct limit *l, const struc
 	return rc;
 }
 
-/* Everything between the first operation and the end of the save. *again: the save is not over,
- * because work is left or something must still be done by the caller. [collective] */
+/* Does everything between the first operation and the end of the save. *again: the save is not
+ * over, because work is left or something must still be done by the caller. [collective] */
 static int go_on(struct sheaf_save *save, const struct limit *l, const struct entry *e,
                  bool *again, struct sheaf_error *err)
 {

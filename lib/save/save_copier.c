@@ -276,8 +276,8 @@ void shf_lazy_free(struct shf_lazy *lz, bool ours)
 {
 	if (!lz)
 		return;
-	if (ours) { /* in a forked child, a thread of the parent may hold them or wait on them for
-	             * ever */
+	if (ours) { /* in a forked child the locks may be held for ever, by threads that only the
+	             * parent has */
 		pthread_cond_destroy(&lz->moved);
 		pthread_mutex_destroy(&lz->lock);
 		pthread_mutex_destroy(&lz->tasks_lock);

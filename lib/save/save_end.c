@@ -112,7 +112,7 @@ void shf_save_settle(struct sheaf_save *save, int rc, const struct sheaf_error *
 	list_remove(save->run, save);
 }
 
-/* The code for the metrics of a save that was abandoned. No call returns it. */
+/* Returns the code that the metrics have for an abandoned save. No call returns this code. */
 static int left_code(const struct sheaf_save *save)
 {
 	return save->at.disk >= SHF_DISK_PUBLISHING ? SHEAF_EINDOUBT : SHEAF_EFAILED;

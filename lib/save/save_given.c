@@ -30,7 +30,7 @@ static int given(struct sheaf_save *save, int rc, const struct sheaf_error *err)
 	return rc;
 }
 
-/* EINVAL if the save takes no more notes and files. */
+/* Checks that the save still takes notes and files. EINVAL if not. */
 static int takes_more(const struct sheaf_save *save, struct sheaf_error *err)
 {
 	if (save->at.end == SHF_OVER)

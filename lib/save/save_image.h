@@ -21,8 +21,8 @@ bool shf_image_is_free(struct sheaf_run *run, int image, struct sheaf_save *of, 
 /* Makes the save give up its image (shf_image_give) and frees its streams, after all ranks have
  * found that it is written. [local] */
 void shf_image_leave(struct sheaf_save *of);
-/* Hash of the steps of the saves in flight, to compare between ranks. The top byte is their
- * number. */
+/* Returns a hash of the steps of the saves in flight, to compare between ranks. The top byte is the
+ * number of these saves. */
 uint64_t shf_saves_hash(const struct sheaf_run *run);
 /* Makes the save give up its image, if it has one, so that no thread submits a write from it any
  * more. Waits for a thread that is submitting now. */

@@ -39,9 +39,9 @@ void shf_learn_waited(struct shf_lazy *lz, int64_t ns)
 	atomic_fetch_add_explicit(&lz->learn.waited_ns, ns, memory_order_relaxed);
 }
 
-/* Fills `order`: first the slices that callers asked for, as they asked for them, then the others
- * in the order in which this save copied. False: another thread has noted a slice and not listed it
- * yet, so the order is incomplete. */
+/* Fills `order`: first the slices that callers asked for, in the order in which they asked, then
+ * the others in the order in which this save copied. False: another thread has noted a slice and
+ * not listed it yet, so the order is incomplete. */
 static bool order_make(const struct shf_lazy *lz, size_t n, uint32_t *order)
 {
 	const struct shf_learn *l = &lz->learn;

@@ -9,8 +9,9 @@
  * all ranks. *stamped and *err: the result of this rank's own part. After it all ranks agree on
  * these results and call shf_tier_stamped with the common code. [collective] */
 int  shf_tier_stamp(struct sheaf_save *save, int *stamped, struct sheaf_error *err);
-/* rc 0: all ranks have stamped, so the step is in memory (M2), and its replicas are sent. rc < 0:
- * clears the card, so the step is in memory on no rank. [collective] */
+/* Completes shf_tier_stamp with the common code rc. rc 0: all ranks have stamped, so the step is in
+ * memory (M2), and its replicas are sent. rc < 0: clears the card, so the step is in memory on no
+ * rank. [collective] */
 int  shf_tier_stamped(struct sheaf_save *save, int rc, struct sheaf_error *err);
 /* Called before a save is published, and after. The card of a later step in memory says which step
  * on disk it follows: before the publication the published step is noted as possible, afterwards as
@@ -29,8 +30,8 @@ void shf_tier_unsaved(struct sheaf_save *save);
 bool shf_tier_has(struct sheaf_save *save);
 /* Whether this rank's part of the save is in the memory of its agent now. [local] */
 bool shf_tier_has_here(const struct sheaf_save *save);
-/* The caller has freed a save, or closed its run, without committing it to disk. If a commit has
- * put it into memory, and sheaf_save_fail was not called, it stays there; else it is removed.
- * [local] */
+/* Called when the caller has freed a save, or closed its run, without committing it to disk. If a
+ * commit has put the step into memory, and sheaf_save_fail was not called, the step stays there;
+ * else it is removed. [local] */
 void shf_tier_left(struct sheaf_save *save);
 #endif

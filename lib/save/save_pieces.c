@@ -35,8 +35,9 @@ uint32_t shf_slotted_in(const struct shf_lazy *lz, size_t slice)
 }
 
 /* Takes the next piece of the slice into *p. A slice of averages comes after its weights: while
- * pieces of the weights are left, takes one of those instead. *later: the last of them are being
- * copied by other threads, so try again. False: nothing was taken. The caller holds the lock. */
+ * pieces of the weights are left, takes one of those instead. *later: all pieces of the weights are
+ * taken, but other threads are still copying some, so try again. False: nothing was taken. The
+ * caller holds the lock. */
 static bool pick(struct shf_lazy *lz, size_t slice, struct shf_taken *p, bool *later)
 {
 	size_t before = shf_emas_before(lz->save->state, lz->save->copy.due, slice);

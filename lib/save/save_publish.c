@@ -37,8 +37,8 @@ static int index_write(struct sheaf_save *save, struct shf_smalls *smalls,
 	return rc;
 }
 
-/* C5: writes the index files, the sums, and if rank 0 is to write them the attached files, and
- * fsyncs all of them. */
+/* C5: writes the index files, the sums and, if rank 0 is to write them, the attached files. Fsyncs
+ * all of them. */
 static int smalls_write(struct sheaf_save *save, struct sheaf_error *err)
 {
 	const struct shf_publishing *p = &save->publishing;
@@ -100,7 +100,7 @@ bool shf_publishing_goes_on(struct sheaf_save *save)
 	return shf_background_start(&p->behind, save->run->sys, take_turn, save) >= 0;
 }
 
-/* Stops the task, and does the parts that are left on this thread. A prune in the background is
+/* Stops the task, and does the remaining parts on this thread. A prune in the background is
  * finished first. */
 static void publish_rest(struct sheaf_save *save)
 {

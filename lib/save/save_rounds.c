@@ -10,8 +10,8 @@
  *
  * A segment is written as soon as its last byte is in the image, while others are still copied. The
  * counter in the segment's control (struct shf_ctl) shows which rank copied last. All rounds but
- * the last are completed inside begin. The last round is copied inside begin, so that the caller
- * may change its tensors; its streams may be exchanged later. */
+ * the last are completed inside begin. The last round is copied inside begin, too, so that the
+ * caller may change its tensors; but its streams may be exchanged later. */
 #include "save_rounds.h"
 #include <stdatomic.h>
 #include <stdlib.h>

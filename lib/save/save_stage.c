@@ -34,8 +34,8 @@ static int exists(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
 	                run->store.path, older);
 }
 
-/* The damaged step with this number will be set aside, so no save may follow it. Saves that would
- * have followed it follow the newest step that is left. */
+/* Makes sure that no save follows the step with this number, because it is damaged and will be set
+ * aside. Saves that would have followed it follow the newest step that is left. */
 static void forget_parent(struct sheaf_run *run, struct sheaf_save *save, int64_t step)
 {
 	if (run->lineage.parent == step)
@@ -138,8 +138,8 @@ static int find_parent(struct sheaf_save *save, struct sheaf_error *err)
 	return 0;
 }
 
-/* Checks that the disk has room for the tensor files of the step. A disk that does not say how much
- * it has passes. EIO with ENOSPC. */
+/* Checks that the disk has room for the tensor files of the step. If the disk does not say how much
+ * room it has, the check passes. EIO, with ENOSPC in err->sys. */
 static int room_check(struct sheaf_save *save, struct sheaf_error *err)
 {
 	const struct shf_layout *l = &save->plan->layout;
@@ -216,8 +216,8 @@ static int file_size(struct sheaf_save *save, uint32_t f, struct sheaf_error *er
 	              : 0;
 }
 
-/* Creates file f in the stage, opens it for writing, if it is large enough also with O_DIRECT, and
- * sets its size. */
+/* Creates file f in the stage, opens it for writing (a large file a second time, with O_DIRECT),
+ * and sets its size. */
 static int file_open(struct sheaf_save *save, uint32_t f, struct sheaf_error *err)
 {
 	const struct shf_lt_file *file = &save->plan->layout.files[f];
@@ -343,7 +343,8 @@ int shf_save_stage_make(struct sheaf_save *save, int *joined, struct sheaf_error
 		shf_save_follow(save);
 	*joined = 0;
 	if (!(save->id.flags & SHEAF_NO_DISK)) {
-		shf_publishing_settle(save->run); /* its time must not count as this stage's */
+		shf_publishing_settle(save->run); /* the time of a publication must not count as
+		                                   * this stage's */
 		from = shf_now(save->run);
 		rc = make(save, &made, err);
 		if (rc == 0)

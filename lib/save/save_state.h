@@ -67,8 +67,8 @@ struct shf_save_state {
 	enum shf_copy_at copy;
 	enum shf_sums_at sums;
 	enum shf_memory_at memory;
-	/* Any thread may read it. A thread that sets it to STAGED, or that submits writes because
-	 * it is STAGED, holds the lock end.looking. */
+	/* Any thread may read `disk`. A thread that sets it to STAGED, or that submits writes
+	 * because it is STAGED, holds the lock end.looking. */
 	_Atomic(enum shf_disk_at) disk;
 	_Atomic(enum shf_end_at) end;        /* set to SEALED with end.lock held, so that no failure
 	                                      * that sheaf_save_fail has accepted is missed */
