@@ -162,8 +162,8 @@ static int tied_out(const struct sheaf_step *step, size_t k, struct sheaf_tensor
 	             : tensor_out(step, &l->tensors[t], tied->name, tied->to, tensor);
 }
 
-/* k tied names come before entry i of the list. Entry i is tied name k if that has i - k stored
- * tensors before it, else it is stored tensor i - k. */
+/* Let k be the number of tied names before entry i of the list. Entry i is tied name k if that has
+ * i - k stored tensors before it, else it is stored tensor i - k. */
 SHEAF_API int sheaf_step_tensor(struct sheaf_step *step, size_t i, struct sheaf_tensor *tensor)
 {
 	int rc = step && tensor ? shf_step_wake(step, NULL) : SHEAF_EINVAL;

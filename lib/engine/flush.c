@@ -50,8 +50,8 @@ static int consider_for_flush(void *arg, const struct shf_recalled *r)
 }
 
 /* Callback of shf_step_copy_if, with the run's lock held. Checks that the step can still be
- * written. Then later steps of its job in memory are made to follow it, before it appears on disk:
- * otherwise a restart in between would pass over them. */
+ * written. Then makes later steps of the same job in memory follow it, before it appears on disk:
+ * otherwise a restart in between would pass over those steps. */
 static int check_still_wanted(void *arg, struct shf_store *dst, struct sheaf_error *err)
 {
 	struct flushing *f = arg;

@@ -228,7 +228,7 @@ static int check_states(struct sheaf_state *const *states, int32_t ranks, struct
 	return rc;
 }
 
-/* There is no communication. If a failure concerns one rank, err->rank names it. */
+/* Communicates with nobody. If a failure concerns one rank, err->rank names it. */
 int shf_plan_preview(struct sheaf_state *const *states, const int32_t *node, int32_t ranks,
                      const struct sheaf_opts *opts,
                      void (*item)(void *arg, const struct sheaf_plan_rank *rank), void *arg,

@@ -413,9 +413,10 @@ int shf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *opts
 
 /* ---- closing ---- */
 
-/* The last prune, at close. Steps are deleted only after a newer one was read again. If little is
- * left to read, close waits for the reading: first of the step that is being read, then of the
- * newest. So a run of small steps ends with as many steps as its keep rules say. [collective] */
+/* Makes the last prune, at close. Steps are deleted only after a newer one was read again. If
+ * little is left to read, close waits for the reading: first of the step that is being read, then
+ * of the newest. So a run of small steps ends with as many steps as its keep rules say.
+ * [collective] */
 static void last_prune(struct sheaf_run *run)
 {
 	if (run->retain.behind->now.step < 0 && run->retain.behind->next.step < 0)

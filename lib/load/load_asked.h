@@ -11,9 +11,9 @@ void shf_asked_free(struct shf_load *load);
 /* Unites what the targets of all ranks ask for, and sets load->told, the size of the plan's
  * messages to this rank, by summing load->tells.to over all ranks. [collective] */
 int shf_asked_unite(struct shf_load *load, struct sheaf_error *err);
-/* Answer questions about all ranks, after shf_asked_unite; equal on all ranks. has: some rank has a
- * slice of that name, or fills one from that tensor. wanted: some rank wants bytes of the tensor in
- * the plan. family: some rank has a slice of the family. [local] */
+/* Valid after shf_asked_unite; the answers are equal on all ranks. has: some rank has a slice of
+ * that name, or fills one from that tensor. wanted: some rank wants bytes of the tensor in the
+ * plan. family: some rank has a slice of the family. [local] */
 bool shf_asked_has(const struct shf_load *load, size_t tensor);
 bool shf_asked_wanted(const struct shf_load *load, size_t tensor);
 bool shf_asked_family(const struct shf_load *load, size_t family);

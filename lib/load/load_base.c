@@ -161,7 +161,7 @@ int64_t shf_find_stored(const struct shf_layout *l, const char *family, const ch
 	return i;
 }
 
-/* For each step the buffer has two strings, its name and the reason, each with its NUL. */
+/* For each step `passed` has two strings, the step's name and the reason, each with its NUL. */
 void shf_sought_tell(const struct shf_buf *passed, const struct sheaf_report *report)
 {
 	const char *p = (const char *)passed->data, *end = p + passed->len;

@@ -24,8 +24,8 @@ struct stretch {                /* memory of one slice */
 	uint32_t file;
 	uint64_t off;                   /* file and offset of its tensor */
 };
-/* What the thread touches, in the order of the files. Only the thread uses it until it is
- * stopped. */
+/* What the thread touches, in the order of the files. Until the thread is stopped, only the thread
+ * uses this struct. */
 struct shf_ahead {
 	const struct shf_sys *sys;
 	struct shf_background task;

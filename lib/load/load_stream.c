@@ -22,7 +22,7 @@
 #define BUFFERS_MAX 12                  /* buffers of the ring */
 #define LAP (UINT64_C(256) << 20)       /* bytes that a rank checks between two agreements */
 
-/* The segments that are streamed, and how far the streaming is. */
+/* The segments that this rank streams, and how far it has come. */
 struct shf_flow {
 	struct shf_load *ld;
 	struct shf_read_ring ring;
@@ -156,7 +156,7 @@ int shf_flow_new(struct shf_flow **flow, struct shf_load *ld, uint64_t room,
 	return 0;
 }
 
-/* A rank without segments of its own waits for what others read in rounds. */
+/* A rank without segments of its own waits for the disk, too: for what others read in rounds. */
 bool shf_flow_waits(const struct shf_flow *s)
 {
 	return s->cold > 0 || (s->segs_n == 0 && !s->ld->apart);

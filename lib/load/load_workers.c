@@ -19,7 +19,7 @@
 #define MAP_CHUNK (UINT64_C(2) << 20)           /* bytes whose pages are mapped by one call */
 #define CACHE_CHUNK (UINT64_C(256) << 10)       /* bytes checked at once; they fit a core's cache */
 
-/* One worker. Only its thread uses it until that is stopped. */
+/* One worker. Until its thread is stopped, only that thread uses this struct. */
 struct worker {
 	struct shf_crew *crew;
 	struct shf_load ld;             /* a copy of the load, with a pass of its own */

@@ -29,9 +29,9 @@ static uint64_t bits_of(double x)
 	return bits;
 }
 
-/* Hash of the rules for averages, which must be the same on all ranks. The number of updates so far
- * is left out: after ELOST some ranks may have made one more, and the next call for that step
- * brings the others to the same number. */
+/* Returns a hash of the rules for averages, which must be the same on all ranks. The number of
+ * updates so far is left out: after ELOST some ranks may have made one more, and the next call for
+ * that step brings the others to the same number. */
 static uint64_t hash_of(const struct sheaf_state *state)
 {
 	uint64_t hash = 0;

@@ -237,8 +237,7 @@ static int begin_memory(struct sheaf_save *save, struct sheaf_error *err)
 	return rc;
 }
 
-/* The long way of a begin: makes the plan and sets up the image, on all ranks together.
- * [collective] */
+/* Begins the long way: makes the plan and sets up the image, on all ranks together. [collective] */
 static int set_up(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
@@ -365,8 +364,8 @@ static bool is_away(const struct sheaf_save *save)
 	return save->id.flags & SHEAF_NO_DISK && save->at.memory == SHF_MEMORY_NOT_KEPT;
 }
 
-/* The first agreement of a begin, and the only one if all ranks are ready (*ready). rc: the result
- * of this rank's checks. [collective]
+/* Makes the first agreement of a begin, which is the only one if all ranks are ready (*ready). rc:
+ * the result of this rank's checks. [collective]
  *
  * The words of the call: 0 step, 1 flags, 2 loss, 3 hash of the plan, 4 image, 5 saves in flight, 6
  * this rank is not ready. If words 0 to 5 are equal on all ranks and word 6 is 0, all ranks are

@@ -96,7 +96,8 @@ struct shf_net {                /* the bytes of one round that go to and come fr
 	                                 * ranks */
 	size_t out_total, in_total;     /* bytes of all streams together */
 };
-/* Given by sheaf_save_attach and sheaf_save_note. The strings and bytes are owned copies. */
+/* What a caller gave by sheaf_save_attach and by sheaf_save_note. The strings and bytes are owned
+ * copies. */
 struct shf_attached {
 	char *name;
 	uint8_t *bytes;

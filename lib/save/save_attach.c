@@ -36,8 +36,8 @@ static void put_note(struct shf_buf *b, const char *key, const char *value)
 	shf_buf_adds(b, value);
 }
 
-/* How many notes are made from the state: for each stream of rank bytes (sheaf_state_rank_bytes)
- * the rule for another number of ranks. */
+/* Returns how many notes are made from the state: for each stream of rank bytes
+ * (sheaf_state_rank_bytes) one with the rule for another number of ranks. */
 static uint32_t rules_n(const struct sheaf_state *state)
 {
 	uint32_t n = 0;

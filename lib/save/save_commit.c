@@ -358,7 +358,8 @@ static int publish_together(struct sheaf_save *save, const struct limit *l, bool
 	return rc;
 }
 
-/* The step was committed: makes it the parent of all later saves, including those in flight. */
+/* Called when the step was committed: makes it the parent of all later saves, including those in
+ * flight. */
 static void succeed(struct sheaf_save *save)
 {
 	struct sheaf_run *run = save->run;

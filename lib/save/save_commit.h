@@ -4,6 +4,6 @@
 #define SHF_SAVE_COMMIT_H
 #include "save.h"
 
-/* What sheaf_save_commit does. [collective] */
+/* Does what sheaf_save_commit does. [collective] */
 int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err);
 #endif

@@ -4,7 +4,7 @@
 #define SHF_SAVE_ETA_H
 #include "save.h"
 
-/* What sheaf_save_eta_ms returns: milliseconds, 0 if the save is committed, -1 if it has failed or
- * nothing is known. [any thread] */
+/* Returns what sheaf_save_eta_ms returns: milliseconds; 0 if the save is committed; -1 if it has
+ * failed or nothing is known. [any thread] */
 int64_t shf_save_eta_ms(struct sheaf_save *save);
 #endif

@@ -18,12 +18,12 @@ int shf_lazy_rest(struct sheaf_save *save, struct sheaf_error *err);
 /* Submits the writes of all complete segments. Returns whether this rank has segments in the image
  * that are not complete. [any thread] */
 bool shf_lazy_is_partial(struct sheaf_save *save);
-/* What sheaf_save_put does. data NULL: the slice is read where the state says that it lies.
+/* Does what sheaf_save_put does. data NULL: the slice is read where the state says that it lies.
  * [any thread] */
 int shf_lazy_put(struct sheaf_save *save, int slice, void *data);
 /* Returns the first slice that must still be put; -1: there is none. [any thread] */
 int64_t shf_lazy_unput(const struct sheaf_save *save);
-/* What sheaf_save_copied does, for one slice or SHEAF_ALL_SLICES. [any thread] */
+/* Does what sheaf_save_copied does, for one slice or SHEAF_ALL_SLICES. [any thread] */
 int shf_lazy_copied(struct sheaf_save *save, int slice, int timeout_ms, struct sheaf_error *err);
 /* Checks that all slices were put, and that the caller has asked at the gates of all slices that
  * are saved. EINVAL names the first slice that is missing. [local] */
@@ -34,8 +34,8 @@ bool shf_lazy_reads(struct sheaf_save *save, size_t slice);
 bool shf_lazy_reads_some(struct sheaf_save *save);      /* whether it will still read any slice */
 /* The function `reads` of the save's struct shf_reader. */
 bool shf_gates_read(struct shf_reader *reader, size_t slice);
-/* EINVAL if this process was forked while its parent had a lazy save of the state in flight: the
- * copy threads of that save exist only in the parent. [local] */
+/* Checks that this process was not forked while its parent had a lazy save of the state in flight:
+ * the copy threads of such a save exist only in the parent. EINVAL if it was. [local] */
 int shf_lazy_check_forked(const struct sheaf_state *state, struct sheaf_error *err);
 /* Asks, without waiting, whether all ranks have finished the copy of this lazy save. EAGAIN on all
  * ranks if one has not; 0 at once for a save that is not lazy. [collective] */

@@ -17,13 +17,13 @@ int  shf_save_failure(struct sheaf_save *save, struct sheaf_error *err);
 /* Closes the save to sheaf_save_fail, which returns EINVAL from now on, and returns
  * shf_save_failure. [local] */
 int  shf_save_seal(struct sheaf_save *save, struct sheaf_error *err);
-/* What sheaf_save_fail does. EINVAL: the save is sealed or over. [any thread] */
+/* Does what sheaf_save_fail does. EINVAL: the save is sealed or over. [any thread] */
 int shf_save_fail(struct sheaf_save *save, const char *why);
 void shf_save_progress(const struct sheaf_save *save);  /* calls opts.progress */
 void shf_save_stat(const struct sheaf_save *save, struct sheaf_stat *stat);     /* [any thread] */
-/* Total size of the tensor files of the step, over all ranks. */
+/* Returns the total size of the tensor files of the step, over all ranks. */
 uint64_t shf_save_bytes(const struct sheaf_save *save);
-/* How many images this save may choose from; equal on all ranks. [local] */
+/* Returns how many images this save may choose from; equal on all ranks. [local] */
 int  shf_save_images(const struct sheaf_save *save);
 /* Whether the step can be kept in memory: all of it lies in one image, and there is a second image,
  * so the step before can stay in memory until this one is complete. [local] */
@@ -35,7 +35,7 @@ int shf_save_drain(struct sheaf_save *save, int timeout_ms);
  * shorter than the timeout of a group operation, so that a rank with a slow disk is not taken for
  * dead. */
 #define SHF_SLICE_MS 250
-/* SHF_SLICE_MS, or the ms left until until_ns if that is less; 0: until_ns has passed. */
+/* Returns SHF_SLICE_MS, or the ms left until until_ns if that is less; 0: until_ns has passed. */
 int  shf_save_slice_ms(const struct sheaf_run *run, int64_t until_ns);
 /* Calls `part` on all ranks again and again, until it returns false on all of them, which means
  * that nothing is left to do. One call of it may take SHF_SLICE_MS at most. Failures of `part` are

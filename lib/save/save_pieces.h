@@ -123,9 +123,9 @@ struct shf_slice shf_piece_slice(const struct sheaf_save *save, size_t slice);
 /* Waits until a piece is finished. The caller holds `lock`. False: until_ns has passed (< 0: no
  * limit). */
 bool shf_pieces_moved(struct shf_lazy *lz, int64_t until_ns);
-/* How many pieces the slice has, including those that only update averages. */
+/* Returns how many pieces the slice has, including those that only update averages. */
 uint32_t shf_pieces_in(const struct shf_lazy *lz, size_t slice);
-/* How many moves of segments in no image (unstaged.h) have their bytes in the slice. */
+/* Returns how many moves of segments in no image (unstaged.h) have their bytes in the slice. */
 uint32_t shf_slotted_in(const struct shf_lazy *lz, size_t slice);
 /* Submits the writes of complete segments, and handles finished ones. */
 void shf_pieces_look(struct sheaf_save *save);

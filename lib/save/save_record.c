@@ -203,7 +203,7 @@ int shf_record_make(struct shf_record *r, const struct sheaf_save *save,
 #define NOTE_BYTES 24                   /* bytes of JSON around a note */
 #define EMA_BYTES 400                   /* bytes of JSON for an average */
 
-/* How many bytes averages, and the notes for streams of rank bytes, add to the manifest. */
+/* Returns how many bytes averages, and the notes for streams of rank bytes, add to the manifest. */
 static size_t state_bytes(const struct sheaf_state *state)
 {
 	size_t n = state->emas_n * EMA_BYTES;
@@ -261,7 +261,7 @@ int shf_record_bound(const struct sheaf_run *run, const struct shf_layout *l,
 	return rc;
 }
 
-/* How many bytes the string has in JSON; 0: no memory. */
+/* Returns how many bytes the string has in JSON; 0: no memory. */
 static size_t text_bytes(const char *s)
 {
 	struct shf_buf b = SHF_BUF_INIT;

@@ -157,8 +157,7 @@ static int room_check(struct sheaf_save *save, struct sheaf_error *err)
 	return SHEAF_EIO;
 }
 
-/* The part of C0 that rank 0 does: all checks, then the stage directory with a folder for each
- * family. */
+/* Does rank 0's part of C0: all checks, then the stage directory with a folder for each family. */
 static int stage_new(struct sheaf_save *save, struct sheaf_error *err)
 {
 	const struct shf_layout *l = &save->plan->layout;
@@ -276,7 +275,7 @@ struct made {                   /* what rank 0 tells all ranks about the stage t
 	                                 * damaged one that was set aside */
 };
 
-/* Rank 0 makes the stage, and sends its name to all ranks. [collective] */
+/* Makes the stage on rank 0, and sends its name to all ranks. [collective] */
 static int make_once(struct sheaf_save *save, struct made *made, struct sheaf_error *err)
 {
 	int rc = save->run->team.rank == 0 ? stage_new(save, err) : 0;
@@ -307,8 +306,9 @@ static int make(struct sheaf_save *save, struct made *made, struct sheaf_error *
 	return rc;
 }
 
-/* This rank's part of C0: opens the stage, and the files that it will write. The lowest rank of
- * each node also makes the node's alive file there, which shows that the stage is in use. */
+/* Does this rank's part of C0: opens the stage, and the files that this rank will write. The lowest
+ * rank of each node also makes the node's alive file there, which shows that the stage is in
+ * use. */
 static int join(struct sheaf_save *save, const struct made *made, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;

@@ -15,8 +15,8 @@ struct shf_sums_to shf_seg_sums(const struct sheaf_save *save, size_t seg, struc
 /* Whether that rank is on this node, so that its image can be written directly. Both ranks of a
  * pair must get the same answer, so it depends on the nodes alone. */
 bool shf_reaches(const struct sheaf_save *save, uint32_t peer);
-/* How many bytes a move takes in the stream to or from that rank; 0: it is copied directly. A
- * witness is a replica that is only compared: its digest (8 bytes) is sent. */
+/* Returns how many bytes a move takes in the stream to or from that rank; 0: it is copied directly.
+ * A witness is a replica that is only compared: its digest (8 bytes) is sent. */
 size_t shf_stream_bytes(const struct sheaf_save *save, uint32_t tensor, uint32_t peer,
                         bool witness, const struct shf_box *box);
 /* Returns the slice that has this box of a tensor, or NULL if no slice has it. A box of the plan
@@ -26,9 +26,9 @@ const struct shf_slice *shf_slice_of(const struct sheaf_save *save, uint32_t ten
 /* Returns the index in the state of the slice that this move of a segment comes from. The rank that
  * has the slice must be this one. */
 size_t shf_slice_number(const struct sheaf_save *save, const struct shf_mv *v);
-/* How many parts a box has if it is cut along one dimension into parts of at most `bytes` bytes, or
- * of one row if a row is larger. Ranks compute the same cuts independently: the owner of a segment
- * counts the parts that others copy. */
+/* Returns how many parts a box has if it is cut along one dimension into parts of at most `bytes`
+ * bytes, or of one row if a row is larger. Ranks compute the same cuts independently: the owner of
+ * a segment counts the parts that others copy. */
 uint32_t shf_cuts_of(const struct shf_lt_tensor *t, const struct shf_box *box, uint64_t bytes);
 /* Sets *part to part i of a box that is cut as in shf_cuts_of, and returns how many bytes of the
  * box lie before the part. */

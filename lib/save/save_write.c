@@ -11,8 +11,8 @@
 #include "unstaged.h"
 #include "work.h"
 
-/* The release makes the copied bytes visible to the thread that reads 0 with acquire in
- * shf_write_some, and then writes the segment. */
+/* The decrement is a release: it makes the copied bytes visible to the thread that reads 0 with
+ * acquire in shf_write_some and then writes the segment. */
 void shf_part_came(struct shf_ctl *ctl)
 {
 	atomic_fetch_sub_explicit(&ctl->left, 1, memory_order_release);

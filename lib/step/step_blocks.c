@@ -62,8 +62,8 @@ int shf_block_check(const struct sheaf_step *step, uint32_t f, uint64_t block, u
 	return shf_block_fail(step, f, block, got, want, who, err);
 }
 
-/* Binary search. Records beyond the end of the table are never looked at, whatever the file's
- * record says. */
+/* Finds the record by binary search. Records beyond the end of the table are never looked at,
+ * whatever the file's record says. */
 uint64_t shf_step_record(const struct sheaf_step *step, uint32_t f, uint64_t at)
 {
 	struct shf_sums_file sf = shf_sums_file(&step->sums, f);

@@ -179,7 +179,8 @@ static uint64_t ino_of(const struct shf_sys *sys, int fd)
 }
 
 /* Between the read of the manifest and the open, another save of the same number may have replaced
- * the directory. Inode 0 means that the file system does not say, which passes. */
+ * the directory. If an inode is 0, the file system does not tell it, and the directory is
+ * accepted. */
 bool shf_found_is_this(const struct shf_found *found, const struct shf_sys *sys, int dir)
 {
 	uint64_t ino = ino_of(sys, dir);

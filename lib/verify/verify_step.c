@@ -167,9 +167,10 @@ static void match_families(struct shf_verify *v)
 	}
 }
 
-/* Without a table: compares the sums of whole files with the manifest. A wrong file is marked
- * SHF_GONE, so that its header is not parsed. If some rank could not read its share, nothing is
- * compared, because every file with a missing part would look damaged. [collective] */
+/* Used if there is no valid table: compares the sums of whole files with those in the manifest. A
+ * wrong file is marked SHF_GONE, so that its header is not parsed. If some rank could not read its
+ * share, nothing is compared, because every file with a missing part would look damaged.
+ * [collective] */
 static int match_raw(struct shf_verify *v, struct sheaf_error *err)
 {
 	const struct sheaf_step *step = v->step;
