@@ -37,8 +37,8 @@ struct meet {
 	struct shf_store store;         /* open for reading */
 	int dir;                        /* descriptor of the meeting's directory */
 	int lock;                       /* descriptor of this node's lock file; -1: not open */
-	int32_t node;                   /* this node: the lowest rank of the job that it has a card
-	                                 * of */
+	int32_t node;                   /* number of this node: the lowest rank of the job of which
+	                                 * it has a card */
 	size_t own;                     /* how many cards of the chosen step our have file lists */
 	struct table *tables;           /* owned; the have files of all agents */
 	size_t tables_n;
@@ -485,7 +485,7 @@ static int write_share(struct meet *t, struct sheaf_error *err)
 	/* An earlier process of this node has written the part. */
 	if (shf_sys_stat(sys, t->dir, done, false, &st) >= 0)
 		return 0;
-	if (shf_lock_is_held(&t->store)) /* a training job runs */
+	if (shf_lock_is_held(&t->store)) /* a training job has the run open */
 		return shf_fail(err, SHEAF_EAGAIN, "%s: step %" PRId64 " in memory: a job has the "
 		                "run open", t->m->dir, t->which.step);
 	rc = write_own_part(t, folder, err);

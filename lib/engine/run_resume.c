@@ -46,7 +46,7 @@ struct resume {
 	struct sheaf_run *run;
 	struct sheaf_state *state;
 	uint32_t flags;                 /* flags of the load, without SHEAF_FALLBACK */
-	struct sheaf_report *report;    /* the caller's */
+	struct sheaf_report *report;    /* the caller's report */
 	struct shf_sought sought;       /* where the search for candidates is */
 	struct sheaf_step *step;        /* owned; the candidate that is being tried */
 	struct sheaf_step *damaged[DAMAGED_MAX]; /* owned; damaged steps in memory, kept open until

@@ -463,8 +463,8 @@ static void count_try(const struct sheaf_step *step)
 	if (run->life.foreign || run->life.closed || run->opts.flags & SHEAF_READONLY)
 		return;
 	run->lineage.unsure = true;
-	/* If the step is in memory, its cards count it as well. One rank of each node writes
-	 * that. */
+	/* If the step is in memory, its cards count the try as well. One rank of each node writes
+	 * that count. */
 	if (step->run != run && is_first_try(step) && run->place.node_first == run->team.rank)
 		shf_view_count_try(step->view, step->run->lineage.base.tries + 1);
 	if (run->team.rank == 0) {

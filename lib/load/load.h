@@ -33,7 +33,7 @@ struct shf_load {
 	struct sheaf_step *step;
 	const struct sheaf_state *state;
 	uint32_t flags;
-	struct sheaf_report report;     /* copied to the caller's at the end */
+	struct sheaf_report report;     /* copied to the caller's report at the end */
 	struct shf_target *targets;     /* owned; by slice of the state */
 	struct shf_holds holds;         /* the boxes that this rank wants by the plan */
 	struct shf_tells tells;         /* owned; this rank's messages to the home ranks of the plan
@@ -64,7 +64,8 @@ struct shf_load {
 	uint64_t disk_from;             /* bytes that the view had read from disk before this load
 	                                 * began */
 	bool emas_filled[SHF_EMAS_MAX]; /* some rank has filled a slice of these averages */
-	int64_t read_ns, verify_ns;     /* ns spent waiting for reads; copying and checking */
+	int64_t read_ns, verify_ns;     /* ns spent waiting for reads; ns spent copying and
+	                                 * checking */
 };
 #define SHF_LOAD_PIECE (UINT64_C(4) << 20)      /* bytes of a read; a multiple of the block */
 /* Fills the state from the step, as sheaf_step_load in sheaf.h. The numbers in *report, which may

@@ -22,7 +22,7 @@ struct stretch {                /* memory of one slice */
 	uint8_t *base;
 	uint64_t bytes;
 	uint32_t file;
-	uint64_t off;                   /* file and offset of its tensor */
+	uint64_t off;                   /* file and offset of the slice's tensor */
 };
 /* What the thread touches, in the order of the files. Until the thread is stopped, only the thread
  * uses this struct. */
@@ -30,7 +30,7 @@ struct shf_ahead {
 	const struct shf_sys *sys;
 	struct shf_background task;
 	struct stretch *a;              /* owned */
-	size_t n, next;                 /* a[next] is being touched */
+	size_t n, next;                 /* number of items in a; a[next] is being touched */
 	uint64_t at;                    /* bytes of a[next] that were touched */
 };
 

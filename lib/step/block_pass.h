@@ -16,7 +16,8 @@ struct shf_want {               /* A box of a tensor, and the slice that it is c
  * the same digests. */
 struct shf_pass {
 	const struct sheaf_step *step;
-	bool sums;                      /* false: only copy */
+	bool sums;                      /* the pass sums and checks the bytes; false: it only
+	                                 * copies */
 	/* By tensor: the digest and the number of bytes summed so far. NULL: the caller needs no
 	 * digests. Atomic, because passes on other threads add to the same arrays. */
 	atomic_uint_fast64_t *got, *got_bytes;

@@ -119,7 +119,7 @@ static int parse_headers(struct sheaf_step *step, const struct shf_buf *all, str
 			                    step->layout.files[f].name, &e);
 			files[f].here = code == 0;
 			if (code < 0 && step->sound && code == SHEAF_EFORMAT)
-				code = SHEAF_ECORRUPT; /* a saved header was valid */
+				code = SHEAF_ECORRUPT; /* a save writes only valid headers */
 		}
 		if (code < 0 && f < bad_file) {
 			bad_file = f;

@@ -36,7 +36,7 @@ struct sheaf_step {
 	                                 * the lease */
 	uint64_t made;                  /* number of the call that opened it, see shf_call_enter;
 	                                 * identifies the handle on all ranks */
-	int64_t number;                 /* -1: foreign */
+	int64_t number;                 /* number of the step; -1: foreign */
 	const char *format;             /* "sheaf", "hf", "safetensors" */
 	char *path;                     /* owned */
 	int dir;                        /* descriptor of the directory */

@@ -209,7 +209,7 @@ int shf_header_read(struct sheaf_step *step, uint32_t f, uint64_t *file_bytes, s
 	uint64_t n = 0, take;
 	int fd = shf_step_fd(step, f, err), rc = fd;
 
-	if (rc < 0) /* a saved file is never a link or missing */
+	if (rc < 0) /* in a saved step no file is missing or a link */
 		return step->sound && (err->sys == ENOENT || err->sys == ENOTDIR ||
 		                       err->sys == ELOOP) ? SHEAF_ECORRUPT : rc;
 	rc = shf_sys_fstat(sys, fd, &st);
@@ -222,7 +222,7 @@ int shf_header_read(struct sheaf_step *step, uint32_t f, uint64_t *file_bytes, s
 	rc = check_file_size(step, f, st.bytes, err);
 	if (rc == 0)
 		rc = header_bytes(step, f, st.bytes, proven, &n, err);
-	if (rc < 0) /* a saved file had a valid header */
+	if (rc < 0) /* in a saved step every file has a valid header */
 		return step->sound && rc == SHEAF_EFORMAT ? SHEAF_ECORRUPT : rc;
 	take = n;
 	if (sums) {

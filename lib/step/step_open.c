@@ -826,7 +826,7 @@ int shf_step_attached(struct sheaf_step *step, const char *file, const void **by
 	if (f->bytes > ATTACHED_MAX)
 		return shf_fail(err, SHEAF_EINVAL, "%s/%s: %" PRIu64 " bytes, at most 64 MiB",
 		                step->path, file, f->bytes);
-	/* Room for one entry more. If a later call fails, it stays unused. */
+	/* Makes room for one more entry, which stays unused if a later call fails. */
 	more = shf_realloc(step->files, step->files_n + 1, sizeof(*more));
 	if (more)
 		step->files = more;

@@ -34,9 +34,9 @@ struct shf_verify_sink {
 	/* Receives verified bytes of file f, in order of offset and without gaps. */
 	int (*put)(struct shf_verify_sink *sink, uint32_t f, uint64_t off, const uint8_t *bytes,
 	           uint64_t n, struct sheaf_error *err);
-	/* small: receives bytes of an attached file or an index, in the same order, before the
-	 * file's sum is known; called at least once per file. keep: the sum of the file was
-	 * right. */
+	/* small: receives bytes of an attached file or an index, in order of offset, before the
+	 * file's sum is known; called at least once for each file. keep: called if the sum of the
+	 * file was right. */
 	int (*small)(struct shf_verify_sink *sink, const struct shf_mf_file *m, uint64_t off,
 	             const uint8_t *bytes, uint64_t n, struct sheaf_error *err);
 	int (*keep)(struct shf_verify_sink *sink, const struct shf_mf_file *m,
@@ -61,7 +61,7 @@ struct shf_verify {
 	uint64_t *got, *got_bytes;
 	int *direct;                    /* owned; by file: descriptor for direct I/O; 0: not open */
 	uint8_t *chunk[SHF_VERIFY_CHUNKS];      /* owned; read buffers; NULL: not needed so far */
-	uint64_t chunk_bytes;           /* size of each: what the longest file needs, at most
+	uint64_t chunk_bytes;           /* size of each buffer: what the longest file needs, at most
 	                                 * SHF_VERIFY_CHUNK */
 	uint64_t block_ones;            /* shf_crc64_ones of a whole block */
 	int rc, blind;                  /* rc: SHEAF_ECORRUPT after a finding; blind: code of the

@@ -196,7 +196,7 @@ static void check_header(struct shf_verify *v, uint32_t f)
 			rc = shf_fail_sys(&e, (int)-got, "%s/%s: reading its header", step->path,
 			                  step->layout.files[f].name);
 		else if ((uint64_t)got < take)
-			goto out; /* reported when the blocks are read */
+			goto out; /* reported when the blocks were read */
 	}
 	if (rc < 0) {
 		shf_verify_blind(v, rc, &e);
@@ -528,7 +528,7 @@ void shf_verify_extra(struct shf_verify *v)
 		dir = shf_sys_open(sys, step->dir, l->families[i].dir,
 				   SHF_O_DIR | shf_verify_follow(v), 0);
 		if (dir == -ENOENT || dir == -ENOTDIR || dir == -ELOOP)
-			continue; /* reported through its files */
+			continue; /* its files were reported as missing */
 		if (dir < 0) {
 			rc = dir;
 			break;

@@ -307,7 +307,7 @@ static int look_at_everything(struct shf_verify *v, struct sheaf_error *err)
 	}
 	if (rc < 0)
 		return rc;
-	if (step->cat_rc < 0) /* otherwise checked at open */
+	if (step->cat_rc < 0) /* else the headers were checked when the step was opened */
 		shf_verify_headers(v);
 	shf_verify_small(v);
 	if (zero && step->sound && !v->sink)
