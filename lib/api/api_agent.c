@@ -7,6 +7,7 @@
 #include "entry.h"
 #include "err.h"
 #include "export.h"
+#include "flush.h"
 #include "keep.h"
 #include "keeper.h"
 #include "memory_steps.h"

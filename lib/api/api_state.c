@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* States: what this rank holds. An error of a [local] call is kept in the state, and the next save
  * or load with it returns that error. */
+#include "average_step.h"
 #include "averages.h"
 #include "entry.h"
 #include "export.h"

@@ -15,6 +15,7 @@
 #include "err.h"
 #include "lock.h"
 #include "manifest_read.h"
+#include "memory_dir_fill.h"
 #include "step.h"
 #include "step_copy.h"
 #include "step_open.h"

@@ -28,6 +28,7 @@
 #include "step.h"
 #include "step_files.h"
 #include "step_lookup.h"
+#include "step_open.h"
 #include "tries.h"
 #include "work.h"
 

@@ -12,6 +12,7 @@
 #include "step_blocks.h"
 #include "step_files.h"
 #include "step_lookup.h"
+#include "step_open.h"
 
 #define CHUNK (UINT64_C(4) << 20)       /* a multiple of the block */
 

@@ -18,7 +18,6 @@
 
 #define SHF_EMAS_MAX 8
 struct sheaf_run;
-struct sheaf_save;
 struct shf_ema {
 	const char *name, *of;          /* their family, and the family averaged, NULL: as in
 	                                 * sheaf_state_ema; in the state's arena */
@@ -83,9 +82,6 @@ size_t shf_emas_before(const struct sheaf_state *state, const struct shf_due *du
  * due->at. [any thread, but one at a time] */
 void shf_emas_update(const struct sheaf_state *state, const struct shf_fresh *fresh,
                      struct shf_due *due, int64_t to);
-/* As sheaf_state_average in sheaf.h. [collective] */
-int  shf_state_average(struct sheaf_state *state, struct sheaf_run *run, int64_t step, double loss,
-                       struct sheaf_error *err);
 /* Returns the slice that is averaged in `slice`, which must be a slice of averages. */
 uint32_t shf_ema_source(const struct sheaf_state *state, size_t slice);
 /* Call it after a load has filled the state from a step with that manifest. filled[k]: some rank

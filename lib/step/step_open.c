@@ -19,6 +19,7 @@
 #include "err.h"
 #include "latest_search.h"
 #include "lease.h"
+#include "memory_choose.h"
 #include "memory_steps.h"
 #include "memory_tier.h"
 #include "natural.h"

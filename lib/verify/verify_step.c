@@ -18,6 +18,7 @@
 #include "step.h"
 #include "step_files.h"
 #include "step_lookup.h"
+#include "step_open.h"
 #include "verify.h"
 #include "verify_blocks.h"
 #include "verify_files.h"

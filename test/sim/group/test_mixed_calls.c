@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks are in different calls, or in the same call on different handles: each gets an error that
  * names both calls, nothing has happened, and the ranks can go on together. */
+#include "average_step.h"
 #include "seen.h"
 #include "run_open.h"
 #include "save_commit.h"

@@ -3,6 +3,7 @@
  * or what was committed since, and never a step that has been set aside. */
 #include <stdlib.h>
 #include <string.h>
+#include "flush.h"
 #include "step.h"
 #include "err.h"
 #include "save_publish.h"

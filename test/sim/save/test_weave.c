@@ -28,6 +28,7 @@
 #include "run_ops.h"
 
 #define main t_main
+#include "average_step.h"
 #include "simover.h"
 #include "t.h"
 #undef main

@@ -10,6 +10,7 @@
 #include "step_lookup.h"
 #include "save.h"
 #include "starve.h"
+#include "step_open.h"
 #include "sums.h"
 #include "t.h"
 #include "save_commit.h"
