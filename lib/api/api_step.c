@@ -11,6 +11,7 @@
 #include "read_slice.h"
 #include "state.h"
 #include "step.h"
+#include "step_attached.h"
 #include "step_copy.h"
 #include "step_lookup.h"
 #include "step_open.h"

@@ -35,8 +35,4 @@ int shf_step_open_path(struct sheaf_step **step, const char *path, struct sheaf_
 int shf_step_wake(struct sheaf_step *step, struct sheaf_error *err);
 /* Closes the step. NULL is fine. [local] */
 void shf_step_put(struct sheaf_step *step);
-/* Returns the bytes of an attached file; reads and checks it on the first call. The bytes live as
- * long as the step. ENOENT: the step has no attached file of that name. [local] */
-int shf_step_attached(struct sheaf_step *step, const char *file, const void **bytes, size_t *n,
-                      struct sheaf_error *err);
 #endif

@@ -7,6 +7,7 @@
 #include "averages.h"
 #include "err.h"
 #include "starve.h"
+#include "step_attached.h"
 #include "t.h"
 #include "run_open.h"
 #include "save_commit.h"

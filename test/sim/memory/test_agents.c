@@ -8,6 +8,7 @@
 #include "save_publish.h"
 #include "save.h"
 #include "starve.h"
+#include "step_attached.h"
 #include "t.h"
 #include "run_open.h"
 #include "save_commit.h"

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include "crc64.h"
 #include "err.h"
+#include "step_attached.h"
 #include "t.h"
 #include "run_open.h"
 #include "save_given.h"

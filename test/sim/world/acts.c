@@ -12,6 +12,7 @@
 #include "save_given.h"
 #include "state.h"
 #include "step.h"
+#include "step_attached.h"
 #include "step_open.h"
 #include "read_slice.h"
 #include "verify_step.h"

@@ -12,6 +12,7 @@
 #include "save_given.h"
 #include "save_handle.h"
 #include "state.h"
+#include "step_attached.h"
 #include "step_open.h"
 #include "verify_step.h"
 #include "run_ops.h"
