@@ -9,6 +9,7 @@
 #include "run_open.h"
 #include "run_ops.h"
 #include "run_resume.h"
+#include "run_salvage.h"
 #include "save_blocked.h"
 #include "state.h"
 

@@ -4,6 +4,7 @@
 #include "acts.h"
 #include <limits.h>
 #include <stdlib.h>
+#include "run_salvage.h"
 #include "step_attached.h"
 #include "t.h"
 #include "run_open.h"

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include "averages.h"
 #include "err.h"
+#include "run_salvage.h"
 #include "starve.h"
 #include "step_attached.h"
 #include "t.h"

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "err.h"
+#include "run_salvage.h"
 #include "simcore.h"
 #include "run_open.h"
 #include "save_commit.h"
