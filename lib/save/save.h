@@ -28,7 +28,7 @@
 #include "match.h"
 #include "run_io.h"
 #include "save_blocked.h"
-#include "save_indexes.h"
+#include "save_record.h"
 #include "save_publish.h"
 #include "save_state.h"
 #include "stage.h"
