@@ -487,6 +487,26 @@ static int open_told(struct sheaf_step *step, struct shf_buf *told, int rc,
 	return shf_agree(&step->run->team, rc, err);
 }
 
+/* Opens what rank 0 has found on a bare run, and gives up the caller's references to the run and to
+ * *told; the step holds its own. rc: whether this rank has a step, and rank 0 has found it.
+ * [collective] */
+static int open_bare(struct sheaf_step **out, struct sheaf_step *step, struct sheaf_run *bare,
+                     struct shf_buf *told, int rc, struct sheaf_error *err)
+{
+	/* Agrees before open_told(), because there may be no step on this rank for want of
+	 * memory. */
+	rc = shf_agree(&bare->team, rc, err);
+	if (rc == 0)
+		rc = open_told(step, told, rc, err);
+	shf_buf_release(told);
+	shf_run_put(bare);
+	if (rc == 0)
+		*out = step;
+	else
+		shf_step_put(step);
+	return rc;
+}
+
 /* The step gets a bare run of its own, whose sys is the view's: it shows the step as a
  * directory. */
 int shf_step_open_view(struct sheaf_step **out, struct shf_view *view, struct sheaf_group *group,
@@ -518,20 +538,10 @@ int shf_step_open_view(struct sheaf_step **out, struct shf_view *view, struct sh
 	rc = step ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a step");
 	if (rc == 0 && bare->team.rank == 0)
 		rc = shf_found_bytes(path, SHF_VIEW_DIR, text, n, &told, err);
-	/* Agrees before open_told(), because there may be no step on this rank for want of
-	 * memory. */
-	rc = shf_agree(&bare->team, rc, err);
-	if (rc == 0)
-		rc = open_told(step, &told, rc, err);
-	shf_buf_release(&told);
+	rc = open_bare(out, step, bare, &told, rc, err);
 	shf_buf_release(&where);
-	shf_run_put(bare); /* the step holds its own reference */
 	if (!step)
 		shf_view_free(view);
-	if (rc == 0)
-		*out = step;
-	else
-		shf_step_put(step);
 	return rc;
 }
 
@@ -740,16 +750,7 @@ int shf_step_open_path(struct sheaf_step **out, const char *path, struct sheaf_g
 	step = step_new(run);
 	rc = step && path && path[0] ? 0 : step ? shf_fail(err, SHEAF_EINVAL, "no path was given")
 	                                        : shf_fail(err, SHEAF_ENOMEM, "no memory");
-	rc = shf_agree(&run->team, rc, err);
-	if (rc == 0) {
-		rc = run->team.rank == 0 ? shf_found_path(run, path, &told, err) : 0;
-		rc = open_told(step, &told, rc, err);
-	}
-	shf_buf_release(&told);
-	shf_run_put(run); /* the step holds its own reference */
-	if (rc == 0)
-		*out = step;
-	else
-		shf_step_put(step);
-	return rc;
+	if (rc == 0 && run->team.rank == 0)
+		rc = shf_found_path(run, path, &told, err);
+	return open_bare(out, step, run, &told, rc, err);
 }
