@@ -4,6 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 #include "err.h"
+#include "opts.h"
 #include "run.h"
 #include "run_env.h"
 
@@ -116,7 +117,7 @@ int shf_run_check(const struct sheaf_run *run, struct sheaf_error *err)
 int shf_refuse_all(struct sheaf_group *group, const struct sheaf_opts *opts,
                    enum shf_call_kind call, const char *what, struct sheaf_error *err)
 {
-	int rc = shf_fail(err, SHEAF_EINVAL, "nowhere to put the %s", what), wait = 600000;
+	int rc = shf_fail(err, SHEAF_EINVAL, "nowhere to put the %s", what), wait = SHF_TIMEOUT_MS;
 
 	if (!group)
 		return rc;

@@ -164,7 +164,7 @@ int shf_opts_take(struct sheaf_opts *out, const struct sheaf_opts *in, struct sh
 		return rc;
 	o.file_bytes_max = o.file_bytes_max ? o.file_bytes_max : UINT64_C(5000000000);
 	o.io_threads = o.io_threads ? o.io_threads : 4;
-	o.timeout_ms = o.timeout_ms ? o.timeout_ms : 600000;
+	o.timeout_ms = o.timeout_ms ? o.timeout_ms : SHF_TIMEOUT_MS;
 	if (o.copies_group && !o.images_max)
 		o.images_max = 4;
 	o.grace_s = o.grace_s == 0 ? 600 : o.grace_s < 0 ? 0 : o.grace_s;
