@@ -317,7 +317,7 @@ SHEAF_API int sheaf_step_file(struct sheaf_step *step, const char *file, const v
 SHEAF_API int sheaf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t flags,
                               struct sheaf_report *report, struct sheaf_error *err)
 {
-	struct sheaf_report in, out;
+	struct shf_reporting heard;
 	struct sheaf_error own;
 	int rc;
 
@@ -325,13 +325,12 @@ SHEAF_API int sheaf_step_load(struct sheaf_step *step, struct sheaf_state *state
 	rc = step_check(step, err);
 	if (rc < 0)
 		return shf_ended(rc, err);
-	rc = shf_report_in(&in, report, err);
+	rc = shf_report_begin(&heard, report, err);
 	if (rc < 0) {
 		rc = shf_call_refuse(&step->run->team, SHF_CALL_LOAD, step->made, rc, err);
 	} else {
-		out = in;
-		rc = shf_step_load(step, state, flags, &out, err);
-		shf_report_out(report, &out, &in);
+		rc = shf_step_load(step, state, flags, &heard.own, err);
+		shf_report_end(&heard, report);
 	}
 	return shf_ended(rc, err);
 }
@@ -339,7 +338,7 @@ SHEAF_API int sheaf_step_load(struct sheaf_step *step, struct sheaf_state *state
 SHEAF_API int sheaf_step_verify(struct sheaf_step *step, struct sheaf_report *report,
                                 struct sheaf_error *err)
 {
-	struct sheaf_report in, out;
+	struct shf_reporting heard;
 	struct sheaf_error own;
 	int rc;
 
@@ -347,13 +346,12 @@ SHEAF_API int sheaf_step_verify(struct sheaf_step *step, struct sheaf_report *re
 	rc = step_check(step, err);
 	if (rc < 0)
 		return shf_ended(rc, err);
-	rc = shf_report_in(&in, report, err);
+	rc = shf_report_begin(&heard, report, err);
 	if (rc < 0) {
 		rc = shf_call_refuse(&step->run->team, SHF_CALL_VERIFY, step->made, rc, err);
 	} else {
-		out = in;
-		rc = shf_step_verify(step, &out, err);
-		shf_report_out(report, &out, &in);
+		rc = shf_step_verify(step, &heard.own, err);
+		shf_report_end(&heard, report);
 	}
 	return shf_ended(rc, err);
 }
@@ -361,18 +359,17 @@ SHEAF_API int sheaf_step_verify(struct sheaf_step *step, struct sheaf_report *re
 SHEAF_API int sheaf_step_copy(struct sheaf_step *step, const char *dir, struct sheaf_report *report,
                               struct sheaf_error *err)
 {
-	struct sheaf_report in, out;
+	struct shf_reporting heard;
 	struct sheaf_error own;
 	int rc;
 
 	err = shf_err_or(err, &own);
 	rc = step_check(step, err);
 	if (rc == 0)
-		rc = shf_report_in(&in, report, err);
+		rc = shf_report_begin(&heard, report, err);
 	if (rc == 0) {
-		out = in;
-		rc = shf_step_copy(step, dir, &out, err);
-		shf_report_out(report, &out, &in);
+		rc = shf_step_copy(step, dir, &heard.own, err);
+		shf_report_end(&heard, report);
 	}
 	return shf_ended(rc, err);
 }

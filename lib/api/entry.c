@@ -72,12 +72,13 @@ int shf_struct_in(void *to, const void *from, size_t bytes, size_t least)
 }
 
 /* Only the callbacks are taken from the caller's report; its counts are outputs. */
-int shf_report_in(struct sheaf_report *own, const struct sheaf_report *theirs,
-                  struct sheaf_error *err)
+int shf_report_begin(struct shf_reporting *r, const struct sheaf_report *theirs,
+                     struct sheaf_error *err)
 {
 	struct sheaf_report in = { 0 };
 
-	*own = (struct sheaf_report){ .size = sizeof(*own) };
+	r->own = (struct sheaf_report){ .size = sizeof(r->own) };
+	r->was = r->own;
 	if (!theirs)
 		return 0;
 	if (shf_struct_in(&in, theirs, sizeof(in), REPORT_MIN) < 0)
@@ -87,21 +88,21 @@ int shf_report_in(struct sheaf_report *own, const struct sheaf_report *theirs,
 	if (in.flags)
 		return shf_fail(err, SHEAF_EINVAL, "report.flags 0x%x are none of this sheaf's",
 		                (unsigned)in.flags);
-	own->item = in.item;
-	own->finding = in.finding;
-	own->arg = in.arg;
+	r->own.item = in.item;
+	r->own.finding = in.finding;
+	r->own.arg = in.arg;
+	r->was = r->own;
 	return 0;
 }
 
-void shf_report_out(struct sheaf_report *theirs, struct sheaf_report *own,
-                    const struct sheaf_report *in)
+void shf_report_end(struct shf_reporting *r, struct sheaf_report *theirs)
 {
-	own->flags = 0;
-	own->item = in->item;
-	own->finding = in->finding;
-	own->arg = in->arg;
+	r->own.flags = 0;
+	r->own.item = r->was.item;
+	r->own.finding = r->was.finding;
+	r->own.arg = r->was.arg;
 	if (theirs)
-		(void)shf_struct_out(theirs, own, sizeof(*own), REPORT_MIN);
+		(void)shf_struct_out(theirs, &r->own, sizeof(r->own), REPORT_MIN);
 }
 
 int shf_run_check(const struct sheaf_run *run, struct sheaf_error *err)

@@ -25,13 +25,14 @@ int shf_struct_out(void *to, const void *from, size_t bytes, size_t least);
  * something that it cannot do. */
 int shf_struct_in(void *to, const void *from, size_t bytes, size_t least);
 
-/* shf_report_in copies the caller's report (may be NULL) to *own, with its counts at 0.
- * shf_report_out copies the results in *own back to the caller. `in`: as shf_report_in left *own,
- * because the engine may have replaced the callbacks since. */
-int shf_report_in(struct sheaf_report *own, const struct sheaf_report *theirs,
-                  struct sheaf_error *err);
-void shf_report_out(struct sheaf_report *theirs, struct sheaf_report *own,
-                    const struct sheaf_report *in);
+/* A caller's report while a call runs. was: as it came, because the engine may replace the
+ * callbacks in `own`. */
+struct shf_reporting { struct sheaf_report own, was; };
+/* shf_report_begin copies the caller's report (may be NULL), with its counts at 0. shf_report_end
+ * copies the results in r->own back to the caller. */
+int shf_report_begin(struct shf_reporting *r, const struct sheaf_report *theirs,
+                     struct sheaf_error *err);
+void shf_report_end(struct shf_reporting *r, struct sheaf_report *theirs);
 
 /* Returns 0, or SHEAF_EINVAL if run is NULL or was opened by another process (a forked child must
  * not use it). On EINVAL the caller must not use the group. */
