@@ -12,6 +12,7 @@
 #include "run_salvage.h"
 #include "save_blocked.h"
 #include "state.h"
+#include "struct_size.h"
 
 #define RUN_STAT_MIN (offsetof(struct sheaf_run_stat, images_busy) + sizeof(uint32_t))
 

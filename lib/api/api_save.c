@@ -11,6 +11,7 @@
 #include "save_given.h"
 #include "save_handle.h"
 #include "state.h"
+#include "struct_size.h"
 
 #define STAT_MIN (offsetof(struct sheaf_stat, phase) + sizeof(uint32_t))
 

@@ -15,6 +15,7 @@
 #include "step_copy.h"
 #include "step_lookup.h"
 #include "step_open.h"
+#include "struct_size.h"
 #include "valid.h"
 #include "verify_step.h"
 

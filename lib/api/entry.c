@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How entry points check their arguments and return errors and structs; see entry.h. */
 #include "entry.h"
-#include <stdint.h>
-#include <string.h>
 #include "err.h"
 #include "opts.h"
 #include "run.h"
 #include "run_env.h"
+#include "struct_size.h"
 
-#define STRUCT_BYTES_MAX 4096   /* a larger `size` was not set by the caller */
 #define REPORT_MIN offsetof(struct sheaf_report, loaded)
 
 struct sheaf_error *shf_err_or(struct sheaf_error *err, struct sheaf_error *own)
@@ -25,50 +23,6 @@ int shf_ended(int rc, struct sheaf_error *err)
 	else if (err->code != rc)
 		shf_fail(err, rc, "%s", shf_strerror(rc));
 	return rc;
-}
-
-/* Reads the size with which a caller's struct begins. false: NULL, less than `least`, or not
- * set. */
-static bool size_of(const void *s, size_t least, size_t *size)
-{
-	uint32_t n;
-
-	if (!s)
-		return false;
-	memcpy(&n, s, sizeof(n));
-	*size = n;
-	return n >= least && n <= STRUCT_BYTES_MAX;
-}
-
-/* The size member stays as the caller set it. */
-int shf_struct_out(void *to, const void *from, size_t bytes, size_t least)
-{
-	size_t size, skip = sizeof(uint32_t);
-
-	if (!size_of(to, least, &size))
-		return SHEAF_EINVAL;
-	memcpy((uint8_t *)to + skip, (const uint8_t *)from + skip,
-	       (size < bytes ? size : bytes) - skip);
-	if (size > bytes)
-		memset((uint8_t *)to + bytes, 0, size - bytes);
-	return 0;
-}
-
-int shf_struct_in(void *to, const void *from, size_t bytes, size_t least)
-{
-	uint32_t own = (uint32_t)bytes;
-	size_t size;
-
-	if (!size_of(from, least, &size))
-		return SHEAF_EINVAL;
-	/* Members that this version does not know must be 0. */
-	for (size_t i = bytes; i < size; i++)
-		if (((const uint8_t *)from)[i])
-			return SHEAF_EINVAL;
-	memset(to, 0, bytes);
-	memcpy(to, from, size < bytes ? size : bytes);
-	memcpy(to, &own, sizeof(own));
-	return 0;
 }
 
 /* Only the callbacks are taken from the caller's report; its counts are outputs. */

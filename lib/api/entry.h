@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Helpers of all entry points: error structs that may be NULL, and structs whose size differs
- * because the caller was compiled with another version of sheaf.h. */
+/* Helpers of all entry points: errors and reports that may be NULL, and the checks of handles. */
 #ifndef SHF_ENTRY_H
 #define SHF_ENTRY_H
 #include <stdbool.h>
@@ -15,15 +14,6 @@ struct sheaf_error *shf_err_or(struct sheaf_error *err, struct sheaf_error *own)
 /* Returns rc, and makes sure that *err fits to it: cleared on success, and on failure with a
  * message for this very code. The last call of every entry point. */
 int shf_ended(int rc, struct sheaf_error *err);
-
-/* Copies *from to the caller's struct *to, as much as fits; members that only the caller's version
- * has become 0. Both begin with their size, which the caller has set. SHEAF_EINVAL: the size is
- * less than `least`, or is not that of a struct. */
-int shf_struct_out(void *to, const void *from, size_t bytes, size_t least);
-/* Copies the caller's struct *from to *to. Members that the caller's version does not have become
- * 0. SHEAF_EINVAL also if members that this version does not have are not 0, because they ask for
- * something that it cannot do. */
-int shf_struct_in(void *to, const void *from, size_t bytes, size_t least);
 
 /* A caller's report while a call runs. was: as it came, because the engine may replace the
  * callbacks in `own`. */

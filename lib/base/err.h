@@ -26,7 +26,6 @@ void shf_error_clear(struct sheaf_error *err);
 #include <assert.h>
 #define always(x) (assert(x), 1)
 #endif
-#define SHF_STRUCT_MAX 4096     /* a caller's `size` above it was never set */
 /* sheaf_strerror, for the library itself. */
 const char *shf_strerror(int code);
 #endif

@@ -888,7 +888,7 @@ bug("links_in_steps_followed", "a link in the place of a file of ours is followe
     "step->run->life.foreign || MUTANT ?",
     "sim/test_load_damaged: each_damage_has_its_outcome_and_its_sentence")
 bug("newer_asked_for_ignored", "what a caller asks of a newer sheaf is passed over",
-    "api/entry.c:shf_struct_in", "if (((const uint8_t *)from)[i])",
+    "base/struct_size.c:shf_struct_in", "if (((const uint8_t *)from)[i])",
     "if (((const uint8_t *)from)[i] && !MUTANT)",
     "unit/test_api: structs_of_other_sizes_are_honoured")
 

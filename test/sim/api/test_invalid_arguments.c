@@ -212,9 +212,9 @@ TEST(options_of_a_save_are_checked_like_those_of_a_run)
 	o.newer = 1;
 	SAID(save_with(&a, &o.opts), SHEAF_EINVAL, "something newer", &a.err);
 	o.opts.size = 4;
-	SAID(save_with(&a, &o.opts), SHEAF_EINVAL, "save opts.size is 4", &a.err);
+	SAID(save_with(&a, &o.opts), SHEAF_EINVAL, "save_opts.size is 4", &a.err);
 	o.opts.size = 1 << 20;
-	SAID(save_with(&a, &o.opts), SHEAF_EINVAL, "save opts.size is 1048576", &a.err);
+	SAID(save_with(&a, &o.opts), SHEAF_EINVAL, "save_opts.size is 1048576", &a.err);
 	o.opts = (struct sheaf_save_opts){ .size = sizeof(o.opts),
 		.flags = 1 << 20 };
 	SAID(save_with(&a, &o.opts), SHEAF_EINVAL, "save flags 0x100000", &a.err);
