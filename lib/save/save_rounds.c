@@ -209,7 +209,7 @@ static int copy_move(struct sheaf_save *save, const struct turn *turn, struct sh
 	return rc;
 }
 
-#define LOOK_BYTES (UINT64_C(2) << 20)  /* bytes copied before complete segments are looked for */
+#define LOOK_BYTES_IN_BEGIN (UINT64_C(2) << 20)  /* copied before whole segments are looked for */
 #define LOOK_SEGS 64                    /* segments checked each time */
 
 /* Copies this rank's boxes of the round into images and streams, and writes segments that are
@@ -230,7 +230,7 @@ static int copy_round(struct sheaf_save *save, uint32_t round, struct sheaf_erro
 		atomic_fetch_add_explicit(&save->took.copied, v->witness ? 0 : bytes,
 		                          memory_order_relaxed);
 		since += bytes;
-		if (rc == 0 && since >= LOOK_BYTES) {
+		if (rc == 0 && since >= LOOK_BYTES_IN_BEGIN) {
 			since = 0;
 			rc = shf_write_some(save, LOOK_SEGS, err);
 			(void)shf_io_drain(save->run, &save->disk.io, 0);
