@@ -10,51 +10,57 @@
 
 #define BLOCKS_MAX (SHF_STRIPE / SHF_BLOCK)
 
-/* Decodes the segments and moves that the homes sent. An array in an arena cannot grow, so the
- * first pass only counts, and the second fills arrays of that length. */
+/* Decodes a segment; its moves follow. */
+static bool read_segment(struct shf_cur *c, const struct shf_layout *l, struct shf_seg *g)
+{
+	g->file = shf_layout_stripe_file(l, shf_cur_u64(c));
+	g->lo = shf_cur_u64(c);
+	g->hi = shf_cur_u64(c);
+	g->moves_n = shf_cur_u32(c);
+	g->collected = g->moves_n & SHF_WIRE_COLLECTED;
+	g->moves_n &= ~SHF_WIRE_COLLECTED;
+	return always(!c->bad);
+}
+
+static bool read_move(struct shf_cur *c, const struct shf_layout *l, struct shf_mv *v)
+{
+	v->rank = shf_cur_u32(c);
+	v->tensor = shf_cur_u32(c);
+	v->witness = v->tensor & SHF_WIRE_WITNESS;
+	v->tensor &= ~SHF_WIRE_WITNESS;
+	shf_get_box(c, l, v->tensor, &v->box);
+	return always(!c->bad);
+}
+
+/* Decodes the segments and moves that the homes sent. They are read twice, because an array in an
+ * arena cannot grow: first to count them. */
 static int hear_segments(const struct shf_layout *l, const struct shf_buf *in,
                          struct shf_work *w)
 {
-	struct shf_cur c = { in->data, in->data + in->len, false };
+	struct shf_cur count = { in->data, in->data + in->len, false }, c = count;
+	struct shf_seg g = { 0 };
+	struct shf_mv v = { 0 };
 	size_t segs = 0, moves = 0;
 
-	for (int pass = 0; pass < 2; pass++) {
-		c = (struct shf_cur){ in->data, in->data + in->len, false };
-		if (pass == 1) {
-			w->segs = shf_arena_alloc(&w->arena, segs + 1, sizeof(*w->segs));
-			w->moves = shf_arena_alloc(&w->arena, moves + 1, sizeof(*w->moves));
-			if (!w->segs || !w->moves)
-				return SHEAF_ENOMEM;
-		}
-		while (c.p < c.end) {
-			struct shf_seg g = { .first_move = (uint32_t)w->moves_n };
-			uint64_t stripe = shf_cur_u64(&c);
-
-			g.lo = shf_cur_u64(&c);
-			g.hi = shf_cur_u64(&c);
-			g.moves_n = shf_cur_u32(&c);
-			g.collected = g.moves_n & SHF_WIRE_COLLECTED;
-			g.moves_n &= ~SHF_WIRE_COLLECTED;
-			if (!always(!c.bad))
+	for (; count.p < count.end; segs++) {
+		if (!read_segment(&count, l, &g))
+			return SHEAF_EBUG;
+		for (uint32_t k = 0; k < g.moves_n; k++, moves++)
+			if (!read_move(&count, l, &v))
 				return SHEAF_EBUG;
-			g.file = shf_layout_stripe_file(l, stripe);
-			for (uint32_t k = 0; k < g.moves_n; k++) {
-				struct shf_mv v = { .rank = shf_cur_u32(&c),
-				                    .seg = (uint32_t)w->segs_n };
-
-				v.tensor = shf_cur_u32(&c);
-				v.witness = v.tensor & SHF_WIRE_WITNESS;
-				v.tensor &= ~SHF_WIRE_WITNESS;
-				shf_get_box(&c, l, v.tensor, &v.box);
-				if (!always(!c.bad))
-					return SHEAF_EBUG;
-				if (pass == 1)
-					w->moves[w->moves_n++] = v;
-			}
-			segs += pass == 0;
-			moves += pass == 0 ? g.moves_n : 0;
-			if (pass == 1)
-				w->segs[w->segs_n++] = g;
+	}
+	w->segs = shf_arena_alloc(&w->arena, segs + 1, sizeof(*w->segs));
+	w->moves = shf_arena_alloc(&w->arena, moves + 1, sizeof(*w->moves));
+	if (!w->segs || !w->moves)
+		return SHEAF_ENOMEM;
+	for (; w->segs_n < segs; w->segs_n++) {
+		g = (struct shf_seg){ .first_move = (uint32_t)w->moves_n };
+		(void)read_segment(&c, l, &g);
+		w->segs[w->segs_n] = g;
+		for (uint32_t k = 0; k < g.moves_n; k++) {
+			v = (struct shf_mv){ .seg = (uint32_t)w->segs_n };
+			(void)read_move(&c, l, &v);
+			w->moves[w->moves_n++] = v;
 		}
 	}
 	return 0;
