@@ -270,7 +270,15 @@ TEST(of_a_dead_job_all_is_listed_and_what_becomes_of_it)
 	struct world w;
 
 	start_leavings(&w);
+	/* Names like those of a stage that are no folders, or that may not be read, as recovery. */
+	put(&w, RUN "/.sheaf/stage/8-" ID, "x");
+	CHECK_INT(simdisk_symlink(w.disk, "../aside", RUN "/.sheaf/stage/9-" ID), 0);
+	put(&w, RUN "/.sheaf/stage/10-" ID "/x", "x");
+	simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = 1, .error = EACCES, .always = true,
+		.kind = SIMDISK_OPEN, .name = "10-" });
 	hear_all(&w);
+	simdisk_faults_clear(w.disk);
+	gone(&w, RUN "/.sheaf/stage/10-" ID);
 	is_heard(want);
 	/* Seven days and a second later half a copy is old, and the grace long over. */
 	simdisk_advance(w.disk, SHF_COPY_S + 1);
