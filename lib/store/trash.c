@@ -84,6 +84,7 @@ int shf_trash_empty(struct shf_store *s, int grace_s, struct shf_clear *c,
                     struct sheaf_error *err)
 {
 	struct shf_names names = { SHF_BUF_INIT };
+	const char *what = ": sync before deleting";
 	char session[33];
 	int64_t step;
 	bool any = false;
@@ -93,6 +94,8 @@ int shf_trash_empty(struct shf_store *s, int grace_s, struct shf_clear *c,
 	if (trash < 0)
 		return shf_fail_io(err, -trash, "%s/.sheaf/trash", s->path);
 	rc = shf_names_read(s->sys, trash, &names);
+	if (rc < 0)
+		what = "";
 	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; )
 		any |= shf_step_split(p, &step, session);
 	if (rc == 0 && any) {
@@ -101,7 +104,7 @@ int shf_trash_empty(struct shf_store *s, int grace_s, struct shf_clear *c,
 			rc = shf_dir_sync(s, s->dir);
 	}
 	if (rc < 0)
-		rc = shf_fail_io(err, -rc, "%s/.sheaf/trash: sync before deleting", s->path);
+		rc = shf_fail_io(err, -rc, "%s/.sheaf/trash%s", s->path, what);
 	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; )
 		empty_one(s, trash, p, grace_s, c);
 	shf_names_release(&names);

@@ -168,6 +168,29 @@ TEST(a_prune_of_nothing_verified_or_of_a_bad_step_takes_nothing)
 	}
 }
 
+TEST(a_prune_that_cannot_list_its_trash_says_no_sync)
+{
+	struct shf_prune p = { .keep_last = 1, .keep = -1, .verified = { .step = 3 } };
+	int refused = 0;
+	struct world w;
+
+	start(&w, 3);
+	for (int nth = 1; ; nth++) {
+		simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = nth, .error = EIO,
+			.kind = SIMDISK_LIST });
+		int rc = shf_store_prune(&w.store[0], &p, NULL, NULL, &w.err);
+		bool met = simdisk_fired(w.disk) > 0;
+
+		simdisk_faults_clear(w.disk);
+		if (!met)
+			break;
+		refused += rc < 0 && strstr(w.err.msg, ".sheaf/trash: Input/output") != NULL;
+		CHECK(rc >= 0 || !strstr(w.err.msg, "sync before"));
+	}
+	CHECK(refused > 0);
+	stop(&w);
+}
+
 /* ---- what is left ---- */
 
 static int hear_left(void *arg, const struct shf_left *l)
