@@ -53,13 +53,13 @@ static bool is_late(const struct sheaf_save *save, int64_t until_ns, int64_t cos
 	return shf_now(save->run) + cost_ns > until_ns;
 }
 
-/* Returns EAGAIN, on all ranks. The next commit of this save does not check this again, so a caller
- * whose timeouts are always short still gets the step published. */
-static int too_late(struct sheaf_save *save, struct sheaf_error *err)
+/* Returns EAGAIN, on all ranks. do_it: what lacks the time. The next commit of this save does not
+ * check this again, so a caller whose timeouts are always short still gets the step published. */
+static int too_late(struct sheaf_save *save, const char *do_it, struct sheaf_error *err)
 {
 	save->end.refused = true;
-	return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": too little time is left to publish "
-	                "it", save->id.step);
+	return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": too little time is left to %s",
+	                save->id.step, do_it);
 }
 
 /* Fails with EAGAIN because a rank is still writing. */
@@ -171,7 +171,7 @@ static int is_staged(struct sheaf_save *save, const struct limit *l, bool late,
 	/* A save that agents are to keep is staged even if time is short, because it gets into
 	 * memory only after the stage. */
 	if (late && save->at.memory == SHF_MEMORY_NOT_KEPT && !l->asks && !save->end.refused)
-		return too_late(save, err);
+		return too_late(save, "begin its stage", err);
 	return shf_save_stage(save, err);
 }
 
@@ -239,7 +239,7 @@ static int all_durable(struct sheaf_save *save, const struct limit *l, struct st
 	save->publishing.by_zero =
 	    u.s.files_n <= BY_ZERO_FILES && u.s.files_bytes <= BY_ZERO_BYTES;
 	if (rc == 0 && u.s.too_late && !l->asks && !save->end.refused)
-		rc = too_late(save, err);
+		rc = too_late(save, "publish it", err);
 	return rc;
 }
 
