@@ -81,7 +81,7 @@ static int add_one(struct sheaf_state *state, struct shf_ema *e, uint32_t source
 
 	if (!shf_can_convert(SHEAF_F32, s->data_dtype))
 		return shf_fail(err, SHEAF_EINVAL, "averages %s: %s/%.120s is %s", e->name,
-		                s->family, s->name, shf_dtype(s->dtype)->name);
+		                s->family, s->name, shf_dtype(s->data_dtype)->name);
 	memcpy(in.shape, s->items.dim, sizeof(in.shape));
 	memcpy(in.start, s->mem.box.start, sizeof(in.start));
 	memcpy(in.count, s->mem.box.count, sizeof(in.count));
