@@ -5,7 +5,7 @@
 #include "averages.h"
 #include "entry.h"
 #include "export.h"
-#include "shard.h"
+#include "slice_chunk.h"
 #include "state.h"
 
 SHEAF_API int sheaf_slice_shard(struct sheaf_slice *slice, int dim, int64_t i, int64_t n)

@@ -9,7 +9,7 @@
 #include "deal_home.h"
 #include "err.h"
 #include "work.h"
-#include "work_hear.h"
+#include "work_file_side.h"
 
 #define SERVE_HEAD 32                   /* bytes of a record before its box */
 

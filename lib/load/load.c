@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Decides what each slice of a state is filled from. Whatever cannot be filled is found here, on
  * every rank, before a byte of the caller's memory is touched. The rest of a load is led by
- * load_run.c.
+ * load_fill.c.
  *
  * A load also changes what the run goes on from (remember), and is counted while it is under way
  * (count_try): a step that several jobs loaded and none came further from is probably what they
@@ -17,8 +17,8 @@
 #include "list.h"
 #include "load_aliased.h"
 #include "load_asked.h"
-#include "load_base.h"
-#include "load_run.h"
+#include "load_common.h"
+#include "load_fill.h"
 #include "memory_dir.h"
 #include "memory_tier.h"
 #include "prune_task.h"

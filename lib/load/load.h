@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Filling a state from a step. load.c decides for every slice what it is filled from, before a byte
- * is touched; load_run.c leads the rest: load_stream.c reads what this rank alone wants, with
+ * is touched; load_fill.c leads the rest: load_stream.c reads what this rank alone wants, with
  * load_workers.c for what lies in memory already and load_prefault.c for memory that is new,
  * load_rounds.c what several do, load_digests.c compares whole tensors.
  *
@@ -14,7 +14,7 @@
 #include "match.h"
 #include "run_io.h"
 #include "store_way.h"
-#include "tally.h"
+#include "count_tensors.h"
 
 enum shf_source { SHF_FROM_STEP, SHF_FROM_ZERO, SHF_KEEP };
 struct shf_target {             /* one slice of the state */

@@ -8,7 +8,7 @@
 #include "dtype.h"
 #include "err.h"
 #include "load.h"
-#include "overlap.h"
+#include "memory_overlap.h"
 #include "state.h"
 
 struct filled {                 /* lies within bytes [lo, hi) of memory, with gaps perhaps */

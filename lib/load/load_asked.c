@@ -2,7 +2,7 @@
 #include "load_asked.h"
 #include "err.h"
 #include "layout.h"
-#include "tally.h"
+#include "count_tensors.h"
 
 /* One set of bits, so that one operation of the group unites all: tensors that are asked for, then
  * tensors that are wanted, then families. */

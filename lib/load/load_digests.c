@@ -9,7 +9,7 @@
 #include "err.h"
 #include "load.h"
 #include "load_asked.h"
-#include "load_base.h"
+#include "load_common.h"
 
 /* The reason that is reported for a tensor whose digest was not compared. */
 static const char *why_unverified(const struct shf_load *ld)

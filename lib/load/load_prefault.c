@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include "background.h"
 #include "load.h"
-#include "load_base.h"
+#include "load_common.h"
 #include "state.h"
 
 #define STRETCH (UINT64_C(4) << 20)     /* of a step of the thread: it ends soon when it is told */

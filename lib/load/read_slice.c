@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include "box_copy.h"
 #include "err.h"
-#include "load_base.h"
+#include "load_common.h"
 #include "memory_dir.h"
 #include "state.h"
 #include "step.h"

@@ -11,7 +11,7 @@
 #include "agent_link.h"
 #include "aside.h"
 #include "err.h"
-#include "judge.h"
+#include "fresh_list.h"
 #include "latest_search.h"
 #include "manifest_read.h"
 #include "marks.h"

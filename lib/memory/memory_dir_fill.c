@@ -14,7 +14,7 @@
 #include "err.h"
 #include "lease.h"
 #include "match.h"
-#include "tree.h"
+#include "run_files.h"
 
 /* Appends a stretch. ENOMEM. */
 static int add_stretch(struct shf_view *v, const struct shf_stretch *s)

@@ -19,7 +19,7 @@
 #include "save_copier.h"
 #include "save_end.h"
 #include "save_gates.h"
-#include "save_handle.h"
+#include "save_status.h"
 #include "save_image.h"
 #include "save_net.h"
 #include "save_plan.h"

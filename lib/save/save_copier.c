@@ -6,7 +6,7 @@
 #include "err.h"
 #include "run_env.h"
 #include "run_io.h"
-#include "save_check.h"
+#include "save_memory_check.h"
 #include "save_order.h"
 #include "save_pieces.h"
 #include "save_rounds.h"

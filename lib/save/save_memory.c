@@ -18,7 +18,7 @@
 #include "replica_send.h"
 #include "save.h"
 #include "save_gather.h"
-#include "save_handle.h"
+#include "save_status.h"
 #include "save_record.h"
 #include "save_stage.h"
 #include "work.h"

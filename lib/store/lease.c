@@ -5,7 +5,7 @@
  * still has its name then. */
 #include "lease.h"
 #include <errno.h>
-#include "tree.h"
+#include "run_files.h"
 
 int shf_lease_take(const struct shf_sys *sys, const struct shf_leased *step, int *lease)
 {

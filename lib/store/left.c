@@ -9,8 +9,8 @@
 #include "recover.h"
 #include "step_look.h"
 #include "steps.h"
-#include "trash.h"
-#include "tree.h"
+#include "prune_steps.h"
+#include "run_files.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

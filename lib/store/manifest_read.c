@@ -2,7 +2,7 @@
 /* Reads the manifest of a step, and checks that it is that of the run and of the number. */
 #include "manifest_read.h"
 #include "err.h"
-#include "tree.h"
+#include "run_files.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

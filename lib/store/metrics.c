@@ -5,7 +5,7 @@
  * and replaces the one before. */
 #include "metrics.h"
 #include "err.h"
-#include "tree.h"
+#include "run_files.h"
 
 #include <errno.h>
 #include <string.h>

@@ -10,7 +10,7 @@
 #include "manifest_read.h"
 #include "recover.h"
 #include "run_id.h"
-#include "tree.h"
+#include "run_files.h"
 #include "valid.h"
 
 #include <errno.h>

@@ -22,7 +22,7 @@
 #include "verify.h"
 #include "verify_blocks.h"
 #include "verify_files.h"
-#include "verify_find.h"
+#include "verify_findings.h"
 
 
 /* ---- sizes of the files ---- */

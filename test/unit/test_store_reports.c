@@ -4,15 +4,15 @@
 #include <errno.h>
 #include <stdlib.h>
 #include "aside.h"
-#include "done.h"
+#include "done_files.h"
 #include "err.h"
-#include "judge.h"
+#include "fresh_list.h"
 #include "manifest.h"
 #include "left.h"
 #include "lived.h"
 #include "lock.h"
 #include "salvage.h"
-#include "trash.h"
+#include "prune_steps.h"
 #include "tries.h"
 #include "valid.h"
 

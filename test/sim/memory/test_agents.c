@@ -13,7 +13,7 @@
 #include "run_open.h"
 #include "save_commit.h"
 #include "save_end.h"
-#include "save_given.h"
+#include "save_attach.h"
 #include "state.h"
 #include "agent_link.h"
 #include "step_open.h"

@@ -5,7 +5,7 @@
 #include "memory_steps.h"
 #include "restarts.h"
 #include "memory_tier.h"
-#include "save_handle.h"
+#include "save_status.h"
 #include "verify_step.h"
 #include "t.h"
 #include "run_open.h"

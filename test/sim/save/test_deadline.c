@@ -11,7 +11,7 @@
 #include "save_eta.h"
 #include "save_calls.h"
 #include "save_end.h"
-#include "save_handle.h"
+#include "save_status.h"
 
 enum { MIB = 1 << 20, HELD = 64, MS = 1000000, TOLERANCE = 5 * MS };
 

@@ -15,7 +15,7 @@
 #include "t.h"
 #include "save_commit.h"
 #include "save_end.h"
-#include "save_given.h"
+#include "save_attach.h"
 #include "state.h"
 #include "step_blocks.h"
 #include "deal_home.h"

@@ -9,7 +9,7 @@
 #include "step_attached.h"
 #include "t.h"
 #include "run_open.h"
-#include "save_given.h"
+#include "save_attach.h"
 #include "step.h"
 #include "step_open.h"
 #include "read_slice.h"

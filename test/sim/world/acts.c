@@ -10,7 +10,7 @@
 #include "save_commit.h"
 #include "save_calls.h"
 #include "save_end.h"
-#include "save_given.h"
+#include "save_attach.h"
 #include "state.h"
 #include "step.h"
 #include "step_attached.h"
@@ -18,7 +18,7 @@
 #include "read_slice.h"
 #include "verify_step.h"
 #include "step_copy.h"
-#include "preview.h"
+#include "plan_job.h"
 #include "run_ops.h"
 #include "load.h"
 
