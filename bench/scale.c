@@ -19,11 +19,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include "cells.h"
+#include "cover_cells.h"
 #include "deal_home.h"
 #include "save.h"
 #include "schema.h"
-#include "work_hear.h"
+#include "work_file_side.h"
 #include "opens.h"
 
 enum { KINDS = 4, NODE_RANKS = 8 };

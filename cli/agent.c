@@ -468,13 +468,14 @@ static int flush(const struct agent *g)
 	return step >= 0 || cli_flag(g->a, "due") ? 0 : 1;
 }
 
-/* Of a path that is relative, where it is now; a program that is looked for in PATH stays. */
-static int absolute(const char **path, char room[4200])
+/* Of a path that is relative, where it is now. program: without a '/' it is looked for in PATH, and
+ * stays. */
+static int absolute(const char **path, bool program, char room[4200])
 {
 	char here[4096];
 
 	if (!*path || (*path)[0] == '/' || strcmp(*path, "auto") == 0 ||
-	    (room[0] == 'p' && !strchr(*path, '/')))
+	    (program && !strchr(*path, '/')))
 		return 0;
 	if (!getcwd(here, sizeof(here)) ||
 	    snprintf(room, 4200, "%s/%s", here, *path) >= 4200)
@@ -513,7 +514,7 @@ static int act(struct agent *g)
 
 static int run(const struct cli_args *a)
 {
-	char socket[4200] = "", hook[4200] = "p";
+	char socket[4200], hook[4200];
 	struct agent g = { .a = a, .told = -1, .grace = cli_flag(a, "flush") ? 0 : GRACE_S };
 	int asks = cli_flag(a, "status") + cli_flag(a, "flush") + cli_flag(a, "stop"), rc;
 
@@ -534,7 +535,7 @@ static int run(const struct cli_args *a)
 	} else if (!g.run) {
 		g.run = strdup(a->pos[0]);
 	}
-	if (!g.run || absolute(&g.socket, socket) || absolute(&g.hook, hook)) {
+	if (!g.run || absolute(&g.socket, false, socket) || absolute(&g.hook, true, hook)) {
 		free(g.run);
 		return cli_nomem(a);
 	}

@@ -8,7 +8,7 @@
 #include "lock.h"
 #include "marks_read.h"
 #include "ramdisk.h"
-#include "tree.h"
+#include "run_files.h"
 #include "valid.h"
 
 #define ID "0123456789abcdef0123456789abcdef"

@@ -7,11 +7,13 @@
 #include "entry.h"
 #include "err.h"
 #include "export.h"
-#include "keep.h"
-#include "keeper.h"
+#include "flush.h"
+#include "agent_client.h"
+#include "agent_server.h"
 #include "memory_steps.h"
 #include "run_open.h"
 #include "run_ops.h"
+#include "struct_size.h"
 
 /* How long to wait for the agents of other nodes, in ms. FLUSH_WAIT_MS: a user has started the
  * flush on all nodes. DUE_WAIT_MS: each agent flushes when its job has died, and the last rank may
@@ -279,20 +281,19 @@ SHEAF_API int sheaf_agent_list(const char *dir, const char *agent,
 SHEAF_API int sheaf_agent_flush(const char *dir, const char *agent, int due, int64_t *step,
                                 struct sheaf_report *report, struct sheaf_error *err)
 {
-	struct sheaf_report in, out;
+	struct shf_reporting heard;
 	struct sheaf_error own;
 	int64_t which = -1;
 	int rc;
 
 	err = shf_err_or(err, &own);
-	rc = shf_report_in(&in, report, err);
+	rc = shf_report_begin(&heard, report, err);
 	if (rc == 0 && !dir)
 		rc = shf_fail(err, SHEAF_EINVAL, "no directory was named");
 	if (rc == 0) {
-		out = in;
 		rc = shf_recall_flush(dir, agent, due != 0, due ? DUE_WAIT_MS : FLUSH_WAIT_MS,
-		                      shf_sys_real(), &which, &out, err);
-		shf_report_out(report, &out, &in);
+		                      shf_sys_real(), &which, &heard.own, err);
+		shf_report_end(&heard, report);
 	}
 	if (step)
 		*step = which;

@@ -3,7 +3,7 @@
 #include "entry.h"
 #include "err.h"
 #include "export.h"
-#include "preview.h"
+#include "plan_job.h"
 #include "state.h"
 
 SHEAF_API int sheaf_plan(struct sheaf_state *const *states, const int32_t *node, int32_t ranks,

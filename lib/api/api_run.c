@@ -9,8 +9,10 @@
 #include "run_open.h"
 #include "run_ops.h"
 #include "run_resume.h"
+#include "run_salvage.h"
 #include "save_blocked.h"
 #include "state.h"
+#include "struct_size.h"
 
 #define RUN_STAT_MIN (offsetof(struct sheaf_run_stat, images_busy) + sizeof(uint32_t))
 
@@ -143,16 +145,15 @@ SHEAF_API int sheaf_run_left(struct sheaf_run *run,
 SHEAF_API int sheaf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *opts,
                                 struct sheaf_report *report, struct sheaf_error *err)
 {
-	struct sheaf_report in, out;
+	struct shf_reporting heard;
 	struct sheaf_error own;
 	int rc;
 
 	err = shf_err_or(err, &own);
-	rc = shf_report_in(&in, report, err);
+	rc = shf_report_begin(&heard, report, err);
 	if (rc == 0) {
-		out = in;
-		rc = shf_run_salvage(dir, step, opts, shf_sys_real(), &out, err);
-		shf_report_out(report, &out, &in);
+		rc = shf_run_salvage(dir, step, opts, shf_sys_real(), &heard.own, err);
+		shf_report_end(&heard, report);
 	}
 	return shf_ended(rc, err);
 }
@@ -184,7 +185,7 @@ SHEAF_API int sheaf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf
 SHEAF_API int sheaf_run_resume(struct sheaf_run *run, struct sheaf_state *state, uint32_t flags,
                                struct sheaf_report *report, struct sheaf_error *err)
 {
-	struct sheaf_report in, out;
+	struct shf_reporting heard;
 	struct sheaf_error own;
 	int rc;
 
@@ -192,15 +193,14 @@ SHEAF_API int sheaf_run_resume(struct sheaf_run *run, struct sheaf_state *state,
 	rc = shf_run_check(run, err);
 	if (rc < 0)
 		return shf_ended(rc, err);
-	rc = shf_report_in(&in, report, err);
+	rc = shf_report_begin(&heard, report, err);
 	if (rc < 0) {
 		/* The other ranks are in the call already: this rank takes part, so that all return
 		 * an error. */
 		rc = shf_call_refuse(&run->team, SHF_CALL_RESUME, run->life.made, rc, err);
 	} else {
-		out = in;
-		rc = shf_run_resume(run, state, flags, &out, err);
-		shf_report_out(report, &out, &in);
+		rc = shf_run_resume(run, state, flags, &heard.own, err);
+		shf_report_end(&heard, report);
 	}
 	return shf_ended(rc, err);
 }

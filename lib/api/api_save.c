@@ -8,9 +8,10 @@
 #include "save_commit.h"
 #include "save_end.h"
 #include "save_eta.h"
-#include "save_given.h"
-#include "save_handle.h"
+#include "save_attach.h"
+#include "save_status.h"
 #include "state.h"
+#include "struct_size.h"
 
 #define STAT_MIN (offsetof(struct sheaf_stat, phase) + sizeof(uint32_t))
 

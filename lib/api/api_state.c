@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* States: what this rank holds. An error of a [local] call is kept in the state, and the next save
  * or load with it returns that error. */
+#include "average_step.h"
 #include "averages.h"
 #include "entry.h"
 #include "export.h"
-#include "shard.h"
+#include "slice_chunk.h"
 #include "state.h"
 
 SHEAF_API int sheaf_slice_shard(struct sheaf_slice *slice, int dim, int64_t i, int64_t n)

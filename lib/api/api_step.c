@@ -11,9 +11,11 @@
 #include "read_slice.h"
 #include "state.h"
 #include "step.h"
+#include "step_attached.h"
 #include "step_copy.h"
 #include "step_lookup.h"
 #include "step_open.h"
+#include "struct_size.h"
 #include "valid.h"
 #include "verify_step.h"
 
@@ -316,7 +318,7 @@ SHEAF_API int sheaf_step_file(struct sheaf_step *step, const char *file, const v
 SHEAF_API int sheaf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t flags,
                               struct sheaf_report *report, struct sheaf_error *err)
 {
-	struct sheaf_report in, out;
+	struct shf_reporting heard;
 	struct sheaf_error own;
 	int rc;
 
@@ -324,13 +326,12 @@ SHEAF_API int sheaf_step_load(struct sheaf_step *step, struct sheaf_state *state
 	rc = step_check(step, err);
 	if (rc < 0)
 		return shf_ended(rc, err);
-	rc = shf_report_in(&in, report, err);
+	rc = shf_report_begin(&heard, report, err);
 	if (rc < 0) {
 		rc = shf_call_refuse(&step->run->team, SHF_CALL_LOAD, step->made, rc, err);
 	} else {
-		out = in;
-		rc = shf_step_load(step, state, flags, &out, err);
-		shf_report_out(report, &out, &in);
+		rc = shf_step_load(step, state, flags, &heard.own, err);
+		shf_report_end(&heard, report);
 	}
 	return shf_ended(rc, err);
 }
@@ -338,7 +339,7 @@ SHEAF_API int sheaf_step_load(struct sheaf_step *step, struct sheaf_state *state
 SHEAF_API int sheaf_step_verify(struct sheaf_step *step, struct sheaf_report *report,
                                 struct sheaf_error *err)
 {
-	struct sheaf_report in, out;
+	struct shf_reporting heard;
 	struct sheaf_error own;
 	int rc;
 
@@ -346,13 +347,12 @@ SHEAF_API int sheaf_step_verify(struct sheaf_step *step, struct sheaf_report *re
 	rc = step_check(step, err);
 	if (rc < 0)
 		return shf_ended(rc, err);
-	rc = shf_report_in(&in, report, err);
+	rc = shf_report_begin(&heard, report, err);
 	if (rc < 0) {
 		rc = shf_call_refuse(&step->run->team, SHF_CALL_VERIFY, step->made, rc, err);
 	} else {
-		out = in;
-		rc = shf_step_verify(step, &out, err);
-		shf_report_out(report, &out, &in);
+		rc = shf_step_verify(step, &heard.own, err);
+		shf_report_end(&heard, report);
 	}
 	return shf_ended(rc, err);
 }
@@ -360,18 +360,17 @@ SHEAF_API int sheaf_step_verify(struct sheaf_step *step, struct sheaf_report *re
 SHEAF_API int sheaf_step_copy(struct sheaf_step *step, const char *dir, struct sheaf_report *report,
                               struct sheaf_error *err)
 {
-	struct sheaf_report in, out;
+	struct shf_reporting heard;
 	struct sheaf_error own;
 	int rc;
 
 	err = shf_err_or(err, &own);
 	rc = step_check(step, err);
 	if (rc == 0)
-		rc = shf_report_in(&in, report, err);
+		rc = shf_report_begin(&heard, report, err);
 	if (rc == 0) {
-		out = in;
-		rc = shf_step_copy(step, dir, &out, err);
-		shf_report_out(report, &out, &in);
+		rc = shf_step_copy(step, dir, &heard.own, err);
+		shf_report_end(&heard, report);
 	}
 	return shf_ended(rc, err);
 }

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How entry points check their arguments and return errors and structs; see entry.h. */
 #include "entry.h"
-#include <stdint.h>
-#include <string.h>
 #include "err.h"
+#include "opts.h"
 #include "run.h"
 #include "run_env.h"
+#include "struct_size.h"
 
-#define STRUCT_BYTES_MAX 4096   /* a larger `size` was not set by the caller */
 #define REPORT_MIN offsetof(struct sheaf_report, loaded)
 
 struct sheaf_error *shf_err_or(struct sheaf_error *err, struct sheaf_error *own)
@@ -26,57 +25,14 @@ int shf_ended(int rc, struct sheaf_error *err)
 	return rc;
 }
 
-/* Reads the size with which a caller's struct begins. false: s is NULL, or the size is less than
- * `least` or was not set. */
-static bool size_of(const void *s, size_t least, size_t *size)
-{
-	uint32_t n;
-
-	if (!s)
-		return false;
-	memcpy(&n, s, sizeof(n));
-	*size = n;
-	return n >= least && n <= STRUCT_BYTES_MAX;
-}
-
-/* The size member stays as the caller set it. */
-int shf_struct_out(void *to, const void *from, size_t bytes, size_t least)
-{
-	size_t size, skip = sizeof(uint32_t);
-
-	if (!size_of(to, least, &size))
-		return SHEAF_EINVAL;
-	memcpy((uint8_t *)to + skip, (const uint8_t *)from + skip,
-	       (size < bytes ? size : bytes) - skip);
-	if (size > bytes)
-		memset((uint8_t *)to + bytes, 0, size - bytes);
-	return 0;
-}
-
-int shf_struct_in(void *to, const void *from, size_t bytes, size_t least)
-{
-	uint32_t own = (uint32_t)bytes;
-	size_t size;
-
-	if (!size_of(from, least, &size))
-		return SHEAF_EINVAL;
-	/* Members that this version does not know must be 0. */
-	for (size_t i = bytes; i < size; i++)
-		if (((const uint8_t *)from)[i])
-			return SHEAF_EINVAL;
-	memset(to, 0, bytes);
-	memcpy(to, from, size < bytes ? size : bytes);
-	memcpy(to, &own, sizeof(own));
-	return 0;
-}
-
 /* Only the callbacks are taken from the caller's report; its counts are outputs. */
-int shf_report_in(struct sheaf_report *own, const struct sheaf_report *theirs,
-                  struct sheaf_error *err)
+int shf_report_begin(struct shf_reporting *r, const struct sheaf_report *theirs,
+                     struct sheaf_error *err)
 {
 	struct sheaf_report in = { 0 };
 
-	*own = (struct sheaf_report){ .size = sizeof(*own) };
+	r->own = (struct sheaf_report){ .size = sizeof(r->own) };
+	r->was = r->own;
 	if (!theirs)
 		return 0;
 	if (shf_struct_in(&in, theirs, sizeof(in), REPORT_MIN) < 0)
@@ -86,21 +42,21 @@ int shf_report_in(struct sheaf_report *own, const struct sheaf_report *theirs,
 	if (in.flags)
 		return shf_fail(err, SHEAF_EINVAL, "report.flags 0x%x are none of this sheaf's",
 		                (unsigned)in.flags);
-	own->item = in.item;
-	own->finding = in.finding;
-	own->arg = in.arg;
+	r->own.item = in.item;
+	r->own.finding = in.finding;
+	r->own.arg = in.arg;
+	r->was = r->own;
 	return 0;
 }
 
-void shf_report_out(struct sheaf_report *theirs, struct sheaf_report *own,
-                    const struct sheaf_report *in)
+void shf_report_end(struct shf_reporting *r, struct sheaf_report *theirs)
 {
-	own->flags = 0;
-	own->item = in->item;
-	own->finding = in->finding;
-	own->arg = in->arg;
+	r->own.flags = 0;
+	r->own.item = r->was.item;
+	r->own.finding = r->was.finding;
+	r->own.arg = r->was.arg;
 	if (theirs)
-		(void)shf_struct_out(theirs, own, sizeof(*own), REPORT_MIN);
+		(void)shf_struct_out(theirs, &r->own, sizeof(r->own), REPORT_MIN);
 }
 
 int shf_run_check(const struct sheaf_run *run, struct sheaf_error *err)
@@ -116,7 +72,7 @@ int shf_run_check(const struct sheaf_run *run, struct sheaf_error *err)
 int shf_refuse_all(struct sheaf_group *group, const struct sheaf_opts *opts,
                    enum shf_call_kind call, const char *what, struct sheaf_error *err)
 {
-	int rc = shf_fail(err, SHEAF_EINVAL, "nowhere to put the %s", what), wait = 600000;
+	int rc = shf_fail(err, SHEAF_EINVAL, "nowhere to put the %s", what), wait = SHF_TIMEOUT_MS;
 
 	if (!group)
 		return rc;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Helpers of all entry points: error structs that may be NULL, and structs whose size differs
- * because the caller was compiled with another version of sheaf.h. */
+/* Helpers of all entry points: errors and reports that may be NULL, and the checks of handles. */
 #ifndef SHF_ENTRY_H
 #define SHF_ENTRY_H
 #include <stdbool.h>
@@ -16,22 +15,14 @@ struct sheaf_error *shf_err_or(struct sheaf_error *err, struct sheaf_error *own)
  * for this very code. The last call of every entry point. */
 int shf_ended(int rc, struct sheaf_error *err);
 
-/* Copies *from to the caller's struct *to, as much as fits; members that only the caller's version
- * has become 0. Both structs begin with their size; the caller has set that of *to, and it stays.
- * SHEAF_EINVAL: the size is less than `least`, or is not that of a struct. */
-int shf_struct_out(void *to, const void *from, size_t bytes, size_t least);
-/* Copies the caller's struct *from to *to. Members that the caller's version does not have become
- * 0. SHEAF_EINVAL also if members that this version does not have are not 0, because they ask for
- * something that it cannot do. */
-int shf_struct_in(void *to, const void *from, size_t bytes, size_t least);
-
-/* shf_report_in sets *own to the callbacks of the caller's report (may be NULL), with all counts 0.
- * shf_report_out copies the results in *own back to the caller. `in`: as shf_report_in left *own,
- * because the engine may have replaced the callbacks since. */
-int shf_report_in(struct sheaf_report *own, const struct sheaf_report *theirs,
-                  struct sheaf_error *err);
-void shf_report_out(struct sheaf_report *theirs, struct sheaf_report *own,
-                    const struct sheaf_report *in);
+/* A caller's report while a call runs. was: as it came, because the engine may replace the
+ * callbacks in `own`. */
+struct shf_reporting { struct sheaf_report own, was; };
+/* shf_report_begin copies the caller's report (may be NULL), with its counts at 0. shf_report_end
+ * copies the results in r->own back to the caller. */
+int shf_report_begin(struct shf_reporting *r, const struct sheaf_report *theirs,
+                     struct sheaf_error *err);
+void shf_report_end(struct shf_reporting *r, struct sheaf_report *theirs);
 
 /* Returns 0, or SHEAF_EINVAL if run is NULL or was opened by another process (a forked child must
  * not use it). On EINVAL the caller must not use the group. */

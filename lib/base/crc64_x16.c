@@ -3,7 +3,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-/* crc64_x16v.c defines these itself and includes this file. */
+/* crc64_x16_avx512.c gives its own. */
 #ifndef ON
 #define ON __attribute__((target("sse4.1,pclmul")))
 #define PATH shf_crc64_x16

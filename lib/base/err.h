@@ -27,7 +27,6 @@ void shf_error_clear(struct sheaf_error *err);
 #include <assert.h>
 #define always(x) (assert(x), 1)
 #endif
-#define SHF_STRUCT_MAX 4096     /* a larger `size` in a struct of the caller is refused */
-/* Does what sheaf_strerror does; for callers inside the library. */
+/* sheaf_strerror, for the library itself. */
 const char *shf_strerror(int code);
 #endif

@@ -3,6 +3,7 @@
  * into its run as a step of another run is copied. The step is chosen without the run's lock, and
  * checked again when the lock is held, because another job may have opened and closed the run
  * meanwhile. */
+#include "flush.h"
 #include <inttypes.h>
 #include <string.h>
 #include "agent_link.h"

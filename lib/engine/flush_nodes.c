@@ -15,6 +15,7 @@
 #include "err.h"
 #include "lock.h"
 #include "manifest_read.h"
+#include "memory_dir_fill.h"
 #include "step.h"
 #include "step_copy.h"
 #include "step_open.h"
@@ -529,26 +530,25 @@ static int all_have_written(const struct meet *t, bool *first, struct sheaf_erro
 	                  "ranks had is written", t->m->dir, t->which.step, here, ranks);
 }
 
-enum found { NOT, THERE, OVER };        /* see find_on_disk */
+enum on_disk { ABSENT, PUBLISHED, OVERTAKEN };
 
-/* Looks for the chosen step on disk. NOT: it is not on disk. THERE: it is published. OVER: the run
- * has another step of its number, or a newer one. An error counts as NOT: publishing will meet it
- * again and report it. */
-static enum found find_on_disk(struct meet *t, struct shf_store *store)
+/* Looks for the chosen step on disk. OVERTAKEN: the run has another step of its number, or a newer
+ * one. An error counts as ABSENT: publishing will meet it again and report it. */
+static enum on_disk find_on_disk(struct meet *t, struct shf_store *store)
 {
 	struct shf_manifest m;
 	struct shf_arena arena = { 0 };
 	struct shf_newest disk;
 	struct sheaf_error own;
-	enum found f = NOT;
+	enum on_disk f = ABSENT;
 
 	if (shf_store_newest(store, t->which.step, &disk, &own) < 0)
-		return NOT;
+		return ABSENT;
 	if (disk.exists)
 		f = shf_store_manifest(store, t->which.step, &m, &arena, &own) == 0 &&
-		    strcmp(m.session, t->which.session) == 0 ? THERE : OVER;
+		    strcmp(m.session, t->which.session) == 0 ? PUBLISHED : OVERTAKEN;
 	else if (disk.newest >= t->which.step)
-		f = OVER;
+		f = OVERTAKEN;
 	shf_arena_release(&arena);
 	return f;
 }
@@ -561,12 +561,12 @@ static int adopt_stage(void *arg, struct shf_store *dst, struct sheaf_error *err
 	const struct shf_sys *sys = t->m->sys;
 	char folder[64], stage[80];
 	struct shf_newest disk;
-	enum found f = find_on_disk(t, dst);
+	enum on_disk f = find_on_disk(t, dst);
 	int rc = shf_recall_state(dst, &t->which, &disk, err);
 
-	if (rc < 0 || f == THERE)
+	if (rc < 0 || f == PUBLISHED)
 		return rc < 0 ? rc : 0;
-	if (f == OVER || rc == SHF_MEMORY_LOST)
+	if (f == OVERTAKEN || rc == SHF_MEMORY_LOST)
 		return shf_fail(err, SHEAF_EBUSY, "step %" PRId64 " in memory: the run has gone on "
 		                "meanwhile", t->which.step);
 	name_step(t, folder);
@@ -622,7 +622,7 @@ static int publish_common_step(struct meet *t, struct sheaf_report *report, stru
 		shf_view_is_written(t->view);
 	shf_step_put(step);     /* also frees the view */
 	t->view = NULL;
-	if (rc == 0 || find_on_disk(t, &t->store) == THERE)
+	if (rc == 0 || find_on_disk(t, &t->store) == PUBLISHED)
 		return 0;
 	/* Another process has the run locked, or the run has moved on: the next try finds out
 	 * which. */
@@ -656,7 +656,7 @@ static bool disk_has_gone_on(struct meet *t)
 static int try_flush(struct meet *t, bool *over, struct sheaf_report *report,
                      struct sheaf_error *err)
 {
-	enum found f;
+	enum on_disk f;
 	bool first = false;
 	int rc = 0;
 
@@ -671,11 +671,11 @@ static int try_flush(struct meet *t, bool *over, struct sheaf_report *report,
 	if (rc < 0 || !t->chosen)
 		return rc;
 	f = find_on_disk(t, &t->store);
-	*over = f == OVER;
+	*over = f == OVERTAKEN;
 	/* Another agent has published the step, so it is no longer due in this node's memory. */
-	if (f == THERE && t->view)
+	if (f == PUBLISHED && t->view)
 		shf_view_is_written(t->view);
-	if (f != NOT)
+	if (f != ABSENT)
 		return 0;
 	rc = open_own_part(t, err);
 	if (rc == 0)

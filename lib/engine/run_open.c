@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "crc64.h"
-#include "done.h"
+#include "done_files.h"
 #include "err.h"
 #include "memory_tier.h"
 #include "opts.h"

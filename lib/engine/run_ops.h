@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Operations on a whole run. [collective], except salvage, which is [local].
+/* Operations on a whole run. [collective]
  *
  * The room lib/engine combines the other rooms: it opens and closes runs, resumes training, and
  * writes steps from agents' memory to disk. Only lib/api may include it. */
@@ -22,11 +22,6 @@ int shf_run_go_back(struct sheaf_run *run, int64_t step, bool loaded, struct she
 /* Marks a step: 'k' keep, no prune deletes it; 'b' bad, a search for the latest step skips it; 0
  * removes the mark. [collective] */
 int shf_run_mark(struct sheaf_run *run, int64_t step, char mark, struct sheaf_error *err);
-/* Publishes a step that a dead job left complete in its stage, after verifying all of it.
- * [local] */
-int shf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *opts,
-                    const struct shf_sys *sys, struct sheaf_report *report,
-                    struct sheaf_error *err);
 /* Ends background work, discards saves that were not committed, and closes the run. NULL is
  * allowed. [collective], but it does not wait longer than the deadline for other ranks */
 void shf_run_close(struct sheaf_run *run);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The parts of matching that do not communicate: which homes a rank sends its boxes to, and how a
- * home deals its stripes from the boxes that it received. Used by match.c, and by preview.c, which
+ * home deals its stripes from the boxes that it received. Used by match.c, and by plan_job.c, which
  * plans a job whose ranks do not exist. */
 #ifndef SHF_DEAL_HOME_H
 #define SHF_DEAL_HOME_H

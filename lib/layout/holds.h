@@ -3,7 +3,7 @@
  * layout, sorted by tensor. */
 #ifndef SHF_HOLDS_H
 #define SHF_HOLDS_H
-#include "keys.h"
+#include "sort.h"
 #include "layout.h"
 #include "state.h"
 

@@ -171,7 +171,6 @@ struct placed {                 /* placement of one family's tensors, in a tempo
 	struct shf_place_out *out;
 	struct shf_place_file *files;
 	size_t files_n;
-	uint32_t *order;                /* unused */
 };
 
 /* Fills in the files of one family: names, sizes, and the tensors' offsets from the start of the

@@ -13,7 +13,7 @@
 #include "deal_home.h"
 #include "err.h"
 #include "work.h"
-#include "work_hear.h"
+#include "work_file_side.h"
 
 #define SERVE_HEAD 32                   /* bytes of a record before its box */
 
@@ -70,48 +70,40 @@ static int hear_serves(const struct shf_team *team, const struct shf_layout *l,
                        const struct shf_buf *in, const size_t *in_bytes, struct shf_work *w)
 {
 	struct shf_cur c = { in->data, in->data, false };
-	struct serve_key *keys = NULL;
-	size_t n = 0, cap = 0;
+	struct shf_buf keys = SHF_BUF_INIT;
+	struct serve_key *all;
+	size_t n = 0;
 	int rc = 0;
 
 	for (int r = 0; r < team->ranks && rc == 0; r++) {
 		c.end = c.p + in_bytes[r];
-		while (c.p < c.end && rc == 0) {
-			if (n == cap) {
-				struct serve_key *more = shf_realloc(keys, cap = cap ? 2 * cap : 64,
-				                                     sizeof(*more));
-				if (!more) {
-					rc = SHEAF_ENOMEM;
-					break;
-				}
-				keys = more;
-			}
-			struct shf_serve s = { .rank = (uint32_t)r, .tensor = shf_cur_u32(&c) };
+		for (; c.p < c.end && rc == 0; n++) {
+			struct serve_key k = { .s.rank = (uint32_t)r, .at = n };
 
-			s.witness = s.tensor & SHF_WIRE_WITNESS;
-			s.tensor &= ~SHF_WIRE_WITNESS;
-			s.round = shf_cur_u32(&c);
-			s.image = shf_cur_u64(&c);
-			s.seg_lo = shf_cur_u64(&c);
-			s.ctl = shf_cur_u64(&c);
-			shf_get_box(&c, l, s.tensor, &s.box);
-			if (!always(!c.bad))
-				rc = SHEAF_EBUG;
-			keys[n] = (struct serve_key){ s, n };
-			n++;
+			k.s.tensor = shf_cur_u32(&c);
+			k.s.witness = k.s.tensor & SHF_WIRE_WITNESS;
+			k.s.tensor &= ~SHF_WIRE_WITNESS;
+			k.s.round = shf_cur_u32(&c);
+			k.s.image = shf_cur_u64(&c);
+			k.s.seg_lo = shf_cur_u64(&c);
+			k.s.ctl = shf_cur_u64(&c);
+			shf_get_box(&c, l, k.s.tensor, &k.s.box);
+			shf_buf_add(&keys, &k, sizeof(k));
+			rc = !always(!c.bad) ? SHEAF_EBUG : keys.oom ? SHEAF_ENOMEM : 0;
 		}
 	}
 	w->serves = rc == 0 ? shf_arena_alloc(&w->arena, n + 1, sizeof(*w->serves)) : NULL;
 	if (rc == 0 && !w->serves)
 		rc = SHEAF_ENOMEM;
 	if (rc == 0) {
+		all = (struct serve_key *)(void *)keys.data;
 		if (n)
-			qsort(keys, n, sizeof(*keys), serve_order);
+			qsort(all, n, sizeof(*all), serve_order);
 		for (size_t i = 0; i < n; i++)
-			w->serves[i] = keys[i].s;
+			w->serves[i] = all[i].s;
 		w->serves_n = n;
 	}
-	shf_free(keys);
+	shf_buf_release(&keys);
 	return rc;
 }
 

@@ -15,7 +15,7 @@
 #define SHF_MATCH_H
 #include "group.h"
 #include "holds.h"
-#include "tally.h"
+#include "count_tensors.h"
 #include "work.h"
 
 enum shf_way { SHF_SAVE, SHF_LOAD };

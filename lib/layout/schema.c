@@ -10,7 +10,7 @@
 #include <string.h>
 #include "dtype.h"
 #include "err.h"
-#include "keys.h"
+#include "sort.h"
 #include "natural.h"
 #include "place.h"
 #include "state.h"

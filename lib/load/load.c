@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Decides what each slice of a state is filled from. If the load has to be refused, every rank
- * finds that out here, before any byte of the caller's memory is changed. load_run.c leads the rest
- * of a load.
+/* Decides what each slice of a state is filled from. Whatever cannot be filled is found here, on
+ * every rank, before a byte of the caller's memory is touched. The rest of a load is led by
+ * load_fill.c.
  *
  * A load also sets the step that the next save follows (remember). And it is counted as a try
  * before it reads anything (count_try): if several jobs have loaded a step and none of them has
@@ -18,9 +18,9 @@
 #include "list.h"
 #include "load_aliased.h"
 #include "load_asked.h"
-#include "load_base.h"
+#include "load_common.h"
+#include "load_fill.h"
 #include "load_report.h"
-#include "load_run.h"
 #include "memory_dir.h"
 #include "memory_tier.h"
 #include "prune_task.h"
@@ -30,6 +30,7 @@
 #include "step.h"
 #include "step_files.h"
 #include "step_lookup.h"
+#include "step_open.h"
 #include "tries.h"
 #include "work.h"
 

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fills a state from a step. load.c decides for every slice what it is filled from, before any byte
- * is changed. load_run.c leads the rest:
- * - load_stream.c reads what only this rank wants. Of that, load_workers.c handles what is in
- *   memory already. load_prefault.c touches memory that is new.
- * - load_rounds.c reads what several ranks want, once, and shares it.
- * - load_digests.c compares whole tensors with their digests.
+/* Filling a state from a step. load.c decides for every slice what it is filled from, before a byte
+ * is touched; load_fill.c leads the rest: load_stream.c reads what this rank alone wants, with
+ * load_workers.c for what lies in memory already and load_prefault.c for memory that is new,
+ * load_rounds.c what several do, load_digests.c compares whole tensors.
  *
  * The room lib/load owns struct shf_load. It may include step, retain, memory and all that those
  * include, but never save. */
@@ -16,7 +14,7 @@
 #include "match.h"
 #include "run_io.h"
 #include "store_way.h"
-#include "tally.h"
+#include "count_tensors.h"
 
 /* What a slice is filled from: the step, or zeros (SHEAF_ZERO). SHF_KEEP: it is not filled, and
  * keeps what the caller has in it. */

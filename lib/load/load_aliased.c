@@ -8,7 +8,7 @@
 #include "dtype.h"
 #include "err.h"
 #include "load.h"
-#include "overlap.h"
+#include "memory_overlap.h"
 #include "state.h"
 
 struct filled {                 /* a slice that is filled from the step; it lies in bytes [lo, hi)

@@ -8,7 +8,7 @@
 #include "load_asked.h"
 #include "err.h"
 #include "layout.h"
-#include "tally.h"
+#include "count_tensors.h"
 
 /* Numbers of the bits. The bit of a tensor that is asked for has the number of the tensor; the
  * functions below return the numbers of the other bits. */

@@ -9,7 +9,7 @@
 #include "err.h"
 #include "load.h"
 #include "load_asked.h"
-#include "load_base.h"
+#include "load_common.h"
 #include "load_report.h"
 
 /* Returns the reason to report for a tensor whose digest was not compared. */

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include "background.h"
 #include "load.h"
-#include "load_base.h"
+#include "load_common.h"
 #include "state.h"
 
 #define STRETCH (UINT64_C(4) << 20)     /* bytes touched in one turn; a load waits for the end of a

@@ -18,7 +18,7 @@
 #include "err.h"
 #include "image.h"
 #include "load.h"
-#include "load_base.h"
+#include "load_common.h"
 #include "load_read.h"
 #include "nodes.h"
 #include "run_env.h"

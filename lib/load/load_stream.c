@@ -12,7 +12,7 @@
 #include "load_stream.h"
 #include "err.h"
 #include "load.h"
-#include "load_base.h"
+#include "load_common.h"
 #include "load_read.h"
 #include "load_workers.h"
 #include "read_ring.h"

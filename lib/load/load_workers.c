@@ -10,7 +10,7 @@
 #include "background.h"
 #include "err.h"
 #include "load.h"
-#include "load_base.h"
+#include "load_common.h"
 #include "load_read.h"
 #include "memory_dir.h"
 #include "step.h"

@@ -6,13 +6,14 @@
 #include <inttypes.h>
 #include "box_copy.h"
 #include "err.h"
-#include "load_base.h"
+#include "load_common.h"
 #include "memory_dir.h"
 #include "state.h"
 #include "step.h"
 #include "step_blocks.h"
 #include "step_files.h"
 #include "step_lookup.h"
+#include "step_open.h"
 
 #define CHUNK (UINT64_C(4) << 20)       /* bytes of a read at most; a multiple of the block */
 

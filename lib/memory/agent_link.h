@@ -9,8 +9,8 @@
 #define SHF_TIER_ASK_NS INT64_C(1000000000)
 
 /* Connects to the agent of a run directory as a process that only reads. *keep is the connection;
- * *steps is as in keep_open (keep.h). ENOENT: no agent answers; EINVAL: the agent of another
- * directory answers. [local] */
+ * *steps is as in keep_open (agent_client.h). ENOENT: no agent answers; EINVAL: the agent of
+ * another directory answers. [local] */
 int  shf_tier_reach(const struct shf_store *store, const char *agent, int *keep, int *steps,
                     struct sheaf_error *err);
 /* Writes the socket name to pass to shf_sys_keep_open: "auto/<identity>" if agent is NULL or

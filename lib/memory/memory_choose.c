@@ -4,13 +4,14 @@
  * newer than all steps on disk, and follows the newest of them; or if the same save is the newest
  * on disk. If it does not follow the newest step on disk, the run was rewound, or another job went
  * on from an older step. */
+#include "memory_choose.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include "agent_link.h"
 #include "aside.h"
 #include "err.h"
-#include "judge.h"
+#include "fresh_list.h"
 #include "latest_search.h"
 #include "manifest_read.h"
 #include "marks.h"

@@ -5,6 +5,7 @@
  * A card is memory that another process wrote, and may be corrupt. It is decoded into the view's
  * own arena, and its offsets are checked against the size of the mapped image before they are
  * used. */
+#include "memory_dir_fill.h"
 #include "memory_dir_in.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -13,7 +14,7 @@
 #include "err.h"
 #include "lease.h"
 #include "match.h"
-#include "tree.h"
+#include "run_files.h"
 
 /* Appends a stretch. ENOMEM. */
 static int add_stretch(struct shf_view *v, const struct shf_stretch *s)

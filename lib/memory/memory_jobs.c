@@ -6,6 +6,7 @@
 #include <string.h>
 #include "aside.h"
 #include "image_card.h"
+#include "memory_choose.h"
 #include "memory_steps.h"
 #include "memory_tier.h"
 #include "run.h"

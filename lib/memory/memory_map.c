@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "err.h"
+#include "memory_dir_fill.h"
 #include "node_rank.h"
 #include "safetensors.h"
 

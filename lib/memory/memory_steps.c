@@ -10,6 +10,7 @@
 #include "aside.h"
 #include "err.h"
 #include "marks.h"
+#include "memory_dir_fill.h"
 
 /* ---- what one agent has ---- */
 

@@ -40,11 +40,6 @@ int shf_recall_cards(const struct shf_sys *sys, int keep, const char *run_id, bo
  * does. -ENOMEM. [local] */
 int shf_recall_join(struct shf_buf *cards, int (*item)(void *arg, const struct shf_recalled *r),
                     void *arg);
-/* Gathers the cards of all agents on rank 0, in *all. The first rank of each node asks its agent
- * and keeps the answer in *mine. Sets *asked to whether this rank has asked and the agent has
- * answered. [collective] */
-int shf_recall_gather(struct sheaf_run *run, struct shf_buf *mine, bool *asked,
-                      struct shf_buf *all, struct sheaf_error *err);
 /* Appends to *ranks, as int32_t and in ascending order, the ranks of the step of which there are
  * only replicas. ENOMEM. [local] */
 int shf_recall_copied(const struct shf_buf *cards, const struct shf_recalled *which,
@@ -82,17 +77,4 @@ enum shf_memory_state {
  * compared with. [local] */
 int shf_recall_state(struct shf_store *store, const struct shf_recalled *r,
                      struct shf_newest *disk, struct sheaf_error *err);
-/* Writes the newest complete step in memory that is not on disk to disk, and publishes it. due:
- * only steps count that were meant to be written to disk. If other nodes have parts of the step,
- * their agents must call this at the same time; wait_ms: how long to wait for them (flush_nodes.h).
- * *step: the number of the step that was written; -1: there was no such step. [local] */
-int shf_recall_flush(const char *dir, const char *agent, bool due, int wait_ms,
-                     const struct shf_sys *sys, int64_t *step, struct sheaf_report *report,
-                     struct sheaf_error *err);
-/* Searches for step n in memory, or with `sought` for the next candidate of a search for the latest
- * step. *view: the step in memory; NULL: the caller reads the disk. *base: the step on disk that
- * the step in memory follows. [collective] */
-struct shf_sought;
-int shf_recall(struct sheaf_run *run, int64_t n, struct shf_sought *sought,
-               struct shf_view **view, struct shf_base *base, struct sheaf_error *err);
 #endif

@@ -25,7 +25,6 @@
 #include "sys.h"
 
 struct sheaf_run;
-struct sheaf_save;
 struct shf_sending;
 enum { SHF_GUEST_SLOTS = 2 };
 struct shf_guest {              /* a rank of the node before, whose replicas this rank keeps */

@@ -7,7 +7,7 @@
 #include "parts.h"
 #include <stdlib.h>
 #include <string.h>
-#include "cells.h"
+#include "cover_cells.h"
 #include "deal.h"
 #include "node_rank.h"
 

@@ -7,7 +7,7 @@
 #define SHF_PRUNE_TASK_H
 #include "background.h"
 #include "mem.h"
-#include "trash.h"
+#include "prune_steps.h"
 
 struct sheaf_run;
 /* The prune that runs in a thread, or ran last. All members except `task` belong to the thread

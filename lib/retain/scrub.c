@@ -18,10 +18,10 @@
 #include "place.h"
 #include "read_ring.h"
 
-#define ROOM SHF_BLOCK          /* size of the read buffer */
-#define PAGES_A_TURN (ROOM / SHF_SUMS_PAGE)
+#define READ_BYTES SHF_BLOCK    /* size of the read buffer */
+#define PAGES_A_TURN (READ_BYTES / SHF_SUMS_PAGE)
 
-enum { BEGIN, TABLE, DATA, SMALL, OVER };
+enum { BEGIN, TABLE, DATA, SMALL, ALL_READ };
 
 /* All memory is allocated here, except for the manifest and the page table, whose sizes the first
  * turn learns. So turns after the first cannot fail for lack of memory. */
@@ -32,7 +32,7 @@ int shf_reread_init(struct shf_reread *r, const struct shf_sys *sys, int dir, in
 		.sums_fd = -1, .fd = -1, .direct = -1, .phase = BEGIN };
 	snprintf(r->session, sizeof(r->session), "%.32s", session);
 	snprintf(r->where, sizeof(r->where), "%s", where);
-	r->room = shf_alloc(ROOM + SHF_ALIGN, 1);
+	r->room = shf_alloc(READ_BYTES + SHF_ALIGN, 1);
 	r->buf = r->room ? r->room + (SHF_ALIGN - (uintptr_t)r->room % SHF_ALIGN) : NULL;
 	for (int i = 0; i < SHF_TABLE_SECTIONS; i++) {
 		r->table[i].bytes = shf_alloc(SHF_SUMS_PAGE, 1);
@@ -487,7 +487,7 @@ static bool turn_small(struct shf_reread *r)
 	uint64_t n;
 
 	if (r->small >= r->manifest.attached_n) {
-		r->phase = OVER;
+		r->phase = ALL_READ;
 		return false;
 	}
 	f = &r->manifest.attached[r->small];
@@ -497,7 +497,7 @@ static bool turn_small(struct shf_reread *r)
 			return false;
 		forget_range(r, r->fd, 0, f->bytes);
 	}
-	n = f->bytes - r->small_at < ROOM ? f->bytes - r->small_at : ROOM;
+	n = f->bytes - r->small_at < READ_BYTES ? f->bytes - r->small_at : READ_BYTES;
 	if (!read_scrubbed(r, r->fd, r->buf, n, r->small_at, f->name))
 		return false;
 	r->small_crc = shf_crc64_more(r->small_crc, r->buf, (size_t)n);

@@ -9,7 +9,7 @@
 #define SHF_SCRUB_RUN_H
 #include "background.h"
 #include "scrub.h"
-#include "trash.h"
+#include "prune_steps.h"
 
 struct sheaf_run;
 /* Which step is being read again, and which is next. */

@@ -7,6 +7,7 @@
 #include "cpulist.h"
 #include "err.h"
 #include "match.h"
+#include "struct_size.h"
 #include "valid.h"
 
 #define OPTS_MIN offsetof(struct sheaf_opts, ignore)
@@ -141,31 +142,19 @@ static int opts_check(const struct sheaf_opts *o, struct sheaf_error *err)
 	return 0;
 }
 
-/* A caller that was compiled with a newer header passes a longer struct: what this version does not
- * know must be zero. A caller with an older header passes a shorter one, and gets the defaults. */
 int shf_opts_take(struct sheaf_opts *out, const struct sheaf_opts *in, struct sheaf_error *err)
 {
 	struct sheaf_opts o = { .size = sizeof(o) };
 
 	*out = o;
-	if (in && (in->size < OPTS_MIN || in->size > SHF_STRUCT_MAX))
-		return shf_fail(err, SHEAF_EINVAL, "opts.size is %u; set it to sizeof(struct "
-		                "sheaf_opts)", (unsigned)in->size);
-	if (in) {
-		for (size_t i = sizeof(o); i < in->size; i++)
-			if (((const uint8_t *)in)[i])
-				return shf_fail(err, SHEAF_EINVAL,
-						"opts asks for something newer than "
-						"this sheaf");
-		memcpy(&o, in, in->size < sizeof(o) ? in->size : sizeof(o));
-		o.size = sizeof(o);
-	}
-	int rc = opts_check(&o, err);
+	int rc = in ? shf_struct_take(&o, in, sizeof(o), OPTS_MIN, "opts", err) : 0;
+	if (rc == 0)
+		rc = opts_check(&o, err);
 	if (rc < 0)
 		return rc;
 	o.file_bytes_max = o.file_bytes_max ? o.file_bytes_max : UINT64_C(5000000000);
 	o.io_threads = o.io_threads ? o.io_threads : 4;
-	o.timeout_ms = o.timeout_ms ? o.timeout_ms : 600000;
+	o.timeout_ms = o.timeout_ms ? o.timeout_ms : SHF_TIMEOUT_MS;
 	if (o.copies_group && !o.images_max)
 		o.images_max = 4;
 	o.grace_s = o.grace_s == 0 ? 600 : o.grace_s < 0 ? 0 : o.grace_s;

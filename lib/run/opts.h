@@ -5,11 +5,10 @@
 #include "sheaf.h"
 #include "sys.h"
 
-#define SHF_LOCK_WAIT_MS 30000  /* longest wait for another job to release the run's lock */
-#define SHF_AGENT_MAX 104       /* maximum size of opts.agent in bytes, with the NUL; it is "auto"
-                                 * or the path of a socket */
-/* Maximum number of images for saves. These images, and that of a load, are registered with the
- * disk queue. */
+#define SHF_TIMEOUT_MS 600000   /* the default of opts.timeout_ms */
+#define SHF_LOCK_WAIT_MS 30000  /* most time to wait for another job to release the run's lock */
+#define SHF_AGENT_MAX 104       /* most bytes of opts.agent, with the NUL: a socket's path */
+/* Most images of saves. Each image, and that of a load, is registered with the disk queue. */
 #define SHF_IMAGES_MAX (SHF_PINS - 1)
 
 /* Checks and copies the caller's options and fills in defaults. Strings are copied, too. EINVAL,

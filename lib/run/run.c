@@ -54,12 +54,11 @@ void shf_run_put(struct sheaf_run *run)
 	shf_free(run);
 }
 
-/* Returns a team over the group; without a group it is one rank. 600000 ms is the default of
- * opts.timeout_ms. */
+/* Returns a team over the group; without a group it is one rank. */
 static struct shf_team team_of(struct sheaf_group *group, int timeout_ms, const struct shf_sys *sys)
 {
 	return (struct shf_team){ group, group ? group->ops.rank : 0, group ? group->ops.ranks : 1,
-	                          timeout_ms ? timeout_ms : 600000, sys->host.ops->mono_ns,
+	                          timeout_ms ? timeout_ms : SHF_TIMEOUT_MS, sys->host.ops->mono_ns,
 	                          sys->host.arg };
 }
 

@@ -14,7 +14,7 @@
 #include "opts.h"
 #include "save_pace.h"
 #include "sys.h"
-#include "trash.h"
+#include "prune_steps.h"
 
 /* An image, a staging buffer: this rank's part of it, and mappings of the parts of the other ranks
  * of the node. It is allocated and touched once and kept between saves. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sheaf_state_average: updates the averages of a state in a step that is not saved. */
+#include "average_step.h"
 #include <inttypes.h>
 #include <string.h>
 #include "averages.h"

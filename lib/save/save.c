@@ -19,7 +19,7 @@
 #include "save_copier.h"
 #include "save_end.h"
 #include "save_gates.h"
-#include "save_handle.h"
+#include "save_status.h"
 #include "save_image.h"
 #include "save_net.h"
 #include "save_plan.h"
@@ -27,36 +27,33 @@
 #include "save_stage.h"
 #include "save_write.h"
 #include "state.h"
+#include "struct_size.h"
 #include "unstaged.h"
 #include "work.h"
 
 #define SAVE_OPTS_MIN (offsetof(struct sheaf_save_opts, flags) + sizeof(uint32_t))
 
-/* Checks *opts, and sets *flags and *loss from it. A caller compiled with a newer sheaf.h may pass
- * a larger struct, but members that this version does not know must be 0. */
+/* Checks *opts (NULL: the defaults) and takes its flags and loss. */
 static int known_flags(const struct sheaf_save_opts *opts, uint32_t *flags, double *loss,
                        struct sheaf_error *err)
 {
+	struct sheaf_save_opts own = { 0 };
+	int rc = opts ? shf_struct_take(&own, opts, sizeof(own), SAVE_OPTS_MIN, "save_opts", err)
+	              : 0;
+
 	*flags = 0;
 	*loss = 0;
-	if (!opts)
-		return 0;
-	if (opts->size < SAVE_OPTS_MIN || opts->size > SHF_STRUCT_MAX)
-		return shf_fail(err, SHEAF_EINVAL, "save opts.size is %u", (unsigned)opts->size);
-	for (size_t i = sizeof(*opts); i < opts->size; i++)
-		if (((const uint8_t *)opts)[i])
-			return shf_fail(err, SHEAF_EINVAL, "save opts ask for something newer than "
-			                "this sheaf");
-	if (opts->flags & ~(SHEAF_LAZY | SHEAF_NO_DISK | SHEAF_MAY_DROP | SHEAF_CHECK |
+	if (rc < 0)
+		return rc;
+	if (own.flags & ~(SHEAF_LAZY | SHEAF_NO_DISK | SHEAF_MAY_DROP | SHEAF_CHECK |
 	                    SHEAF_MAY_FAIL | SHEAF_LATER))
 		return shf_fail(err, SHEAF_EINVAL, "save flags 0x%x are none of this sheaf's",
-		                (unsigned)opts->flags);
-	if (opts->flags & (SHEAF_CHECK | SHEAF_LATER) && !(opts->flags & SHEAF_LAZY))
+		                (unsigned)own.flags);
+	if (own.flags & (SHEAF_CHECK | SHEAF_LATER) && !(own.flags & SHEAF_LAZY))
 		return shf_fail(err, SHEAF_EINVAL, "%s needs SHEAF_LAZY",
-		                opts->flags & SHEAF_CHECK ? "SHEAF_CHECK" : "SHEAF_LATER");
-	*flags = opts->flags;
-	if (opts->size >= sizeof(*opts))
-		*loss = opts->loss;
+		                own.flags & SHEAF_CHECK ? "SHEAF_CHECK" : "SHEAF_LATER");
+	*flags = own.flags;
+	*loss = own.loss;
 	return 0;
 }
 

@@ -9,7 +9,7 @@
  *   save_commit.c   agrees, combines the checksums and publishes
  *   save_end.c      ends it, committed or not
  *
- * save_where.c and save_handle.c serve all of these. The room lib/save owns struct sheaf_save and
+ * save_where.c and save_status.c serve all of these. The room lib/save owns struct sheaf_save and
  * struct shf_plan. It may use lib/retain, lib/memory and all that those use, but neither lib/step
  * nor lib/load.
  *
@@ -29,7 +29,7 @@
 #include "match.h"
 #include "run_io.h"
 #include "save_blocked.h"
-#include "save_indexes.h"
+#include "save_record.h"
 #include "save_publish.h"
 #include "save_state.h"
 #include "stage.h"

@@ -1,243 +1,163 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attached files and notes in a commit. Every rank sends what it was given to rank 0. Rank 0 checks
- * that ranks which give the same name give the same contents, and chooses the lowest of them to
- * write the file.
- *
- * Message to rank 0: u32 n, then n times: u8 kind (0 file, 1 note), u16 name bytes, name; of a file
- * u64 bytes, u64 crc and, if files are carried, its bytes; of a note u32 value bytes, value.
- * Message from rank 0: u32 n, then n times u16 name bytes, name, u32 rank. */
+/* The calls sheaf_save_attach and sheaf_save_note. Each call checks what it is given. Whether the
+ * entries of several ranks fit together is checked in the commit (save_attach_gather.c,
+ * save_record.c). */
 #include "save_attach.h"
-#include <stdio.h>
-#include <stdlib.h>
+#include <inttypes.h>
 #include <string.h>
-#include "crc64.h"
 #include "err.h"
+#include "json.h"
+#include "mf_check.h"
+#include "run_env.h"
 #include "save.h"
-#include "small_files.h"
-#include "state.h"
+#include "save_status.h"
+#include "save_record.h"
+#include "valid.h"
 
-/* One attached file or note of one rank, as decoded on rank 0. */
-struct shf_one_given {
-	const char *name, *value;       /* in the arena; value: of a note */
-	const uint8_t *data;            /* of a file, if files are carried; borrowed from the
-	                                 * message */
-	uint64_t bytes, crc;            /* size and CRC of the file; of a note, bytes is the length
-	                                 * of the value */
-	uint32_t rank;                  /* the rank that gave it */
-	bool note;
-};
+/* What the line of an attached file in the manifest has besides its name, at its longest. */
+#define FILE_NUMBERS ", bytes: 9223372036854775807, crc: 0123456789abcdef"
 
-static void put_note(struct shf_buf *b, const char *key, const char *value)
+/* Ends a call that gives a note or an attached file, and returns rc. EINVAL refuses this entry
+ * alone, and the save goes on. The call has no err, so the sentence goes to the log; but not if the
+ * save is over, because then the run may be closed. Any other failure (no memory) fails the save,
+ * because its step would lack what was given. */
+static int given(struct sheaf_save *save, int rc, const struct sheaf_error *err)
 {
-	shf_buf_u8(b, 1);
-	shf_buf_u16(b, (uint16_t)strlen(key));
-	shf_buf_adds(b, key);
-	shf_buf_u32(b, (uint32_t)strlen(value));
-	shf_buf_adds(b, value);
-}
-
-/* Returns how many notes are made from the state: for each stream of rank bytes
- * (sheaf_state_rank_bytes) one with the rule for another number of ranks. */
-static uint32_t rules_n(const struct sheaf_state *state)
-{
-	uint32_t n = 0;
-
-	for (size_t i = 0; i < state->n; i++)
-		n += state->slices[i].stream.stream != NULL;
-	return n;
-}
-
-void shf_attach_put(const struct sheaf_save *save, bool carry, struct shf_buf *b)
-{
-	uint32_t given = (uint32_t)(save->given.attached_n + save->given.notes_n);
-
-	shf_buf_u32(b, given + rules_n(save->state));
-	for (size_t i = 0; i < save->given.attached_n; i++) {
-		const struct shf_attached *a = &save->given.attached[i];
-
-		shf_buf_u8(b, 0);
-		shf_buf_u16(b, (uint16_t)strlen(a->name));
-		shf_buf_adds(b, a->name);
-		shf_buf_u64(b, a->n);
-		shf_buf_u64(b, shf_crc64(a->bytes, a->n));
-		if (carry)
-			shf_buf_add(b, a->bytes, a->n);
-	}
-	for (size_t i = 0; i < save->given.notes_n; i++)
-		put_note(b, save->given.notes[i].key, save->given.notes[i].value);
-	for (size_t i = 0; i < save->state->n; i++) {
-		const struct shf_stream *s = &save->state->slices[i].stream;
-		char key[80];
-
-		if (!s->stream)
-			continue;
-		snprintf(key, sizeof(key), "ranks.%s", s->stream);
-		put_note(b, key, s->rule);
-	}
-}
-
-/* Copies the next n bytes into the arena as a string. NULL: no memory, or the message is too short
- * (c->bad). */
-static char *take_text(struct shf_arena *arena, struct shf_cur *c, size_t n)
-{
-	const uint8_t *p = shf_cur_bytes(c, n);
-
-	return always(p) ? shf_arena_strdup(arena, (const char *)p, n) : NULL;
-}
-
-/* Decodes one entry. EBUG, ENOMEM. */
-static int take_one_given(struct shf_one_given *g, bool carry, struct shf_arena *arena,
-                    struct shf_cur *c)
-{
-	g->note = shf_cur_u8(c);
-	g->name = take_text(arena, c, shf_cur_u16(c));
-	if (!g->note) {
-		g->bytes = shf_cur_u64(c);
-		g->crc = shf_cur_u64(c);
-		g->data = carry ? shf_cur_bytes(c, (size_t)g->bytes) : NULL;
-	} else {
-		g->bytes = shf_cur_u32(c);
-		g->value = take_text(arena, c, (size_t)g->bytes);
-	}
-	if (!always(!c->bad))
-		return SHEAF_EBUG;
-	return g->name && (!g->note || g->value) ? 0 : SHEAF_ENOMEM;
-}
-
-int shf_attach_take(struct shf_attach_in *in, uint32_t rank, bool carry, struct shf_arena *arena,
-                    struct shf_cur *c)
-{
-	uint32_t n = shf_cur_u32(c);
-	struct shf_one_given *more = shf_realloc(in->a, in->n + n, sizeof(*more));
-	int rc = 0;
-
-	if (!more)
-		return SHEAF_ENOMEM;
-	in->a = more;
-	for (; n > 0 && rc == 0; n--) {
-		in->a[in->n] = (struct shf_one_given){ .rank = rank };
-		rc = take_one_given(&in->a[in->n], carry, arena, c);
-		in->n += rc == 0;
-	}
+	if (rc == SHEAF_EINVAL && save->at.end != SHF_OVER)
+		shf_log(save->run, 1, "%s: step %" PRId64 ": refused: %s", save->run->store.path,
+		        save->id.step, err->msg);
+	else if (rc < 0 && rc != SHEAF_EINVAL)
+		shf_save_stick(save, rc, err);
 	return rc;
 }
 
-/* Sorts files before notes, then by name, then by rank, so that entries with the same name are
- * neighbours, and the lowest rank comes first. */
-static int given_order(const void *a, const void *b)
+/* EINVAL if the save takes no more notes and files. */
+static int takes_more(const struct sheaf_save *save, struct sheaf_error *err)
 {
-	const struct shf_one_given *x = a, *y = b;
-	int c = strcmp(x->name, y->name);
-
-	if (x->note != y->note)
-		return x->note ? 1 : -1;
-	return c ? c : (x->rank > y->rank) - (x->rank < y->rank);
+	if (save->at.end == SHF_OVER)
+		return shf_fail(err, SHEAF_EINVAL, "the save is over");
+	/* The step in memory has the notes and files that were gathered, and the step on disk must
+	 * have the same. */
+	return save->at.sums < SHF_SUMS_GATHERED ? 0
+	     : shf_fail(err, SHEAF_EINVAL, "a commit has gathered what ranks gave it already");
 }
 
-/* Sorts the entries, and of those with the same name keeps the entry of the lowest rank. EINVAL if
- * ranks give different contents under one name, or if all notes together are too long. */
-static int unite_given(struct shf_one_given *g, size_t *n, struct sheaf_error *err)
+/* Checks an attached file. *line: how many bytes it takes in the manifest. */
+static int attach_check(const struct sheaf_save *save, const char *file, const void *bytes,
+                        size_t n, size_t *line, struct sheaf_error *err)
 {
-	size_t kept = 0, notes = 0;
+	int rc = takes_more(save, err);
 
-	if (*n)
-		qsort(g, *n, sizeof(*g), given_order);
-	for (size_t i = 0; i < *n; i++) {
-		struct shf_one_given *last = kept ? &g[kept - 1] : NULL;
+	if (rc < 0)
+		return rc;
+	if (!file || !shf_attached_is_valid(file))
+		return shf_fail(err, SHEAF_EINVAL, "attached file '%.140s': want "
+		                "[A-Za-z0-9._-]{1,128}, not sheaf.*, not *.safetensors*",
+		                file ? file : "");
+	if (shf_layout_family(&save->plan->layout, file) >= 0 && strcmp(file, "model") != 0)
+		return shf_fail(err, SHEAF_EINVAL, "attached file '%s': that is the folder of the "
+		                "family's tensors", file);
+	if (n > UINT64_C(64) << 20 || (!bytes && n))
+		return shf_fail(err, SHEAF_EINVAL, "attached file %s: %zu bytes%s", file, n,
+		                bytes ? ", at most 64 MiB" : " at NULL");
+	for (size_t i = 0; i < save->given.attached_n; i++)
+		if (strcmp(save->given.attached[i].name, file) == 0)
+			return shf_fail(err, SHEAF_EINVAL, "attached file %s: given twice", file);
+	return shf_record_takes(save, file, FILE_NUMBERS, line, err);
+}
 
-		if (!last || last->note != g[i].note || strcmp(last->name, g[i].name)) {
-			notes += g[i].note ? strlen(g[i].name) + g[i].bytes : 0;
-			g[kept++] = g[i];
-			continue;
-		}
-		if (last->bytes != g[i].bytes || last->crc != g[i].crc ||
-		    (g[i].note && strcmp(last->value, g[i].value)))
-			return shf_fail(err, SHEAF_EINVAL,
-					"%s %s: ranks %u and %u give different %s",
-					g[i].note ? "note" : "attached file", g[i].name, last->rank,
-					g[i].rank, g[i].note ? "values" : "bytes");
+/* Stores copies of the name and the bytes. */
+static int attach(struct sheaf_save *save, const char *file, const void *bytes, size_t n,
+                  struct sheaf_error *err)
+{
+	struct shf_attached *more = shf_realloc(save->given.attached, save->given.attached_n + 1,
+	                                        sizeof(*more)), *a = NULL;
+
+	if (more) {
+		save->given.attached = more;
+		a = &more[save->given.attached_n];
+		*a = (struct shf_attached){ shf_strdup(file), shf_alloc(n, 1), n };
 	}
-	*n = kept;
-	if (notes > 524288)
-		return shf_fail(err, SHEAF_EINVAL, "the notes of all ranks are %zu bytes, at most "
-		                "512 KiB", notes);
+	if (!a || !a->name || !a->bytes) {
+		/* attached_n does not count the entry, so no one reads half of it. */
+		shf_free(a ? a->name : NULL);
+		shf_free(a ? a->bytes : NULL);
+		return shf_fail(err, SHEAF_ENOMEM, "attached file %s: no memory", file);
+	}
+	if (n)
+		memcpy(a->bytes, bytes, n);
+	save->given.attached_n++;
 	return 0;
 }
 
-/* Makes the lists for the manifest, and encodes in `owners` which rank writes which file. */
-static int name_writers(struct shf_one_given *g, size_t n, struct shf_arena *arena,
-                        struct shf_given *out, struct shf_buf *owners, struct sheaf_error *err)
+int shf_save_attach(struct sheaf_save *save, const char *file, const void *bytes, size_t n)
 {
-	uint32_t files = 0;
+	struct sheaf_error err = { 0 };
+	size_t line;
+	int rc = attach_check(save, file, bytes, n, &line, &err);
 
-	out->files = shf_arena_alloc(arena, n + 1, sizeof(*out->files));
-	out->notes = shf_arena_alloc(arena, n + 1, sizeof(*out->notes));
-	out->data = shf_arena_alloc(arena, n + 1, sizeof(*out->data));
-	if (!out->files || !out->notes || !out->data)
-		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu attached files", n);
-	for (size_t i = 0; i < n; i++)
-		files += !g[i].note;
-	shf_buf_u32(owners, files);
-	for (size_t i = 0; i < n; i++) {
-		if (g[i].note) {
-			out->notes[out->notes_n++] = (struct shf_mf_note){ g[i].name, g[i].value };
-			continue;
-		}
-		out->data[out->files_n] = g[i].data;
-		out->files[out->files_n++] =
-		    (struct shf_mf_file){ g[i].name, g[i].bytes, g[i].crc };
-		shf_buf_u16(owners, (uint16_t)strlen(g[i].name));
-		shf_buf_adds(owners, g[i].name);
-		shf_buf_u32(owners, g[i].rank);
+	if (rc == 0)
+		rc = attach(save, file, bytes, n, &err);
+	if (rc == 0)
+		save->given.given_bytes += line;
+	return given(save, rc, &err);
+}
+
+/* Checks a note. *line: how many bytes it takes in the manifest. */
+static int note_check(const struct sheaf_save *save, const char *key, const char *value,
+                      size_t *line, struct sheaf_error *err)
+{
+	size_t n = value ? strlen(value) : 0;
+	int rc = takes_more(save, err);
+
+	if (rc < 0)
+		return rc;
+	if (!key || !shf_note_key_is_valid(key) || !value || !shf_utf8_is_valid(value, n))
+		return shf_fail(err, SHEAF_EINVAL, "note '%.70s': want a key "
+		                "[A-Za-z0-9._/-]{1,64} and UTF-8", key ? key : "");
+	if (strncmp(key, "ranks.", 6) == 0)
+		return shf_fail(err, SHEAF_EINVAL, "note %s: keys that begin with 'ranks.' hold "
+		                "the rules of sheaf_state_rank_bytes", key);
+	if (n > SHF_NOTE_MAX || save->given.notes_bytes + strlen(key) + n > SHF_NOTES_MAX)
+		return shf_fail(err, SHEAF_EINVAL, "note %s: a value is at most 64 KiB, all "
+		                "notes 512 KiB", key);
+	for (size_t i = 0; i < save->given.notes_n; i++)
+		if (strcmp(save->given.notes[i].key, key) == 0)
+			return shf_fail(err, SHEAF_EINVAL, "note %s: given twice", key);
+	return shf_record_takes(save, key, value, line, err);
+}
+
+/* Stores copies of the key and the value. */
+static int note(struct sheaf_save *save, const char *key, const char *value,
+                struct sheaf_error *err)
+{
+	struct shf_note *more = shf_realloc(save->given.notes, save->given.notes_n + 1,
+	                                    sizeof(*more)), *a = NULL;
+
+	if (more) {
+		save->given.notes = more;
+		a = &more[save->given.notes_n];
+		*a = (struct shf_note){ shf_strdup(key), shf_strdup(value) };
 	}
-	return owners->oom ? shf_fail(err, SHEAF_ENOMEM, "no memory for attached files") : 0;
-}
-
-/* Writes one file that this rank was given into the stage. */
-static int write_one(struct sheaf_save *save, struct shf_smalls *smalls, const char *name,
-                     size_t name_n, struct sheaf_error *err)
-{
-	for (size_t i = 0; always(i < save->given.attached_n); i++) {
-		const struct shf_attached *a = &save->given.attached[i];
-
-		if (strlen(a->name) == name_n && memcmp(a->name, name, name_n) == 0)
-			return shf_small_put(smalls, save->disk.stage.dir, a->name, a->bytes, a->n,
-			                     err);
+	if (!a || !a->key || !a->value) {
+		shf_free(a ? a->key : NULL);
+		shf_free(a ? a->value : NULL);
+		return shf_fail(err, SHEAF_ENOMEM, "note %s: no memory", key);
 	}
-	return shf_fail(err, SHEAF_EBUG, "asked to write %.*s, which was not given here",
-			(int)name_n, name);
+	save->given.notes_bytes += strlen(key) + strlen(value);
+	save->given.notes_n++;
+	return 0;
 }
 
-int shf_attach_unite(struct shf_attach_in *in, struct shf_arena *arena, struct shf_given *out,
-                     struct shf_buf *owners, struct sheaf_error *err)
+int shf_save_note(struct sheaf_save *save, const char *key, const char *value)
 {
-	int rc = unite_given(in->a, &in->n, err);
+	struct sheaf_error err = { 0 };
+	size_t line;
+	int rc = note_check(save, key, value, &line, &err);
 
-	return rc == 0 ? name_writers(in->a, in->n, arena, out, owners, err) : rc;
-}
-
-void shf_attach_free(struct shf_attach_in *in)
-{
-	shf_free(in->a);
-}
-
-int shf_attach_write(struct sheaf_save *save, const struct shf_buf *owners,
-                     struct sheaf_error *err)
-{
-	struct shf_cur c = { owners->data, owners->data + owners->len, false };
-	struct shf_smalls smalls = { .run = save->run, .step = save->id.step };
-	uint32_t n = shf_cur_u32(&c);
-	int rc = 0;
-
-	for (uint32_t i = 0; i < n && rc == 0; i++) {
-		size_t len = shf_cur_u16(&c);
-		const char *name = (const char *)shf_cur_bytes(&c, len);
-		uint32_t rank = shf_cur_u32(&c);
-
-		if (!always(!c.bad))
-			rc = shf_fail(err, SHEAF_EBUG, "the list of attached files is torn");
-		else if (rank == (uint32_t)save->run->team.rank)
-			rc = write_one(save, &smalls, name, len, err);
-	}
-	return shf_smalls_sync(&smalls, rc, err);
+	if (rc == 0)
+		rc = note(save, key, value, &err);
+	if (rc == 0)
+		save->given.given_bytes += line;
+	return given(save, rc, &err);
 }

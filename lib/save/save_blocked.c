@@ -6,7 +6,7 @@
 #include "metrics.h"
 #include "run_env.h"
 #include "save.h"
-#include "save_handle.h"
+#include "save_status.h"
 
 static void add(struct shf_stall *s, enum shf_cause in, uint64_t ns)
 {

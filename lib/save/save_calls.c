@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The public calls on a save between begin and commit, except those that give it attached files and
- * notes (save_given.c). */
+ * notes (save_attach.c). */
 #include "save_calls.h"
 #include <inttypes.h>
 #include "err.h"
@@ -8,7 +8,7 @@
 #include "save.h"
 #include "save_blocked.h"
 #include "save_gates.h"
-#include "save_handle.h"
+#include "save_status.h"
 #include "save_net.h"
 #include "save_stage.h"
 #include "state.h"

@@ -21,19 +21,19 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include "done.h"
+#include "done_files.h"
 #include "err.h"
 #include "memory_tier.h"
 #include "prune_task.h"
 #include "run_env.h"
 #include "save.h"
-#include "save_attach.h"
+#include "save_attach_gather.h"
 #include "save_averages.h"
 #include "save_blocked.h"
 #include "save_end.h"
 #include "save_gates.h"
 #include "save_gather.h"
-#include "save_handle.h"
+#include "save_status.h"
 #include "save_memory.h"
 #include "save_net.h"
 #include "save_stage.h"
@@ -53,14 +53,13 @@ static bool is_late(const struct sheaf_save *save, int64_t until_ns, int64_t cos
 	return shf_now(save->run) + cost_ns > until_ns;
 }
 
-/* Fails with EAGAIN, on all ranks alike, because too little time is left to make the stage or to
- * publish. Later commits of this save do not refuse for that reason, so a caller whose timeouts are
- * always short still gets the step published. */
-static int too_late(struct sheaf_save *save, struct sheaf_error *err)
+/* Returns EAGAIN, on all ranks. do_it: what lacks the time. The next commit of this save does not
+ * check this again, so a caller whose timeouts are always short still gets the step published. */
+static int too_late(struct sheaf_save *save, const char *do_it, struct sheaf_error *err)
 {
 	save->end.refused = true;
-	return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": too little time is left to publish "
-	                "it", save->id.step);
+	return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": too little time is left to %s",
+	                save->id.step, do_it);
 }
 
 /* Fails with EAGAIN because a rank is still writing. */
@@ -173,7 +172,7 @@ static int is_staged(struct sheaf_save *save, const struct limit *l, bool late,
 	/* A save that agents are to keep is staged even if time is short, because it gets into
 	 * memory only after the stage. */
 	if (late && save->at.memory == SHF_MEMORY_NOT_KEPT && !l->asks && !save->end.refused)
-		return too_late(save, err);
+		return too_late(save, "begin its stage", err);
 	return shf_save_stage(save, err);
 }
 
@@ -242,7 +241,7 @@ static int all_durable(struct sheaf_save *save, const struct limit *l, struct st
 	save->publishing.by_zero =
 	    u.s.files_n <= BY_ZERO_FILES && u.s.files_bytes <= BY_ZERO_BYTES;
 	if (rc == 0 && u.s.too_late && !l->asks && !save->end.refused)
-		rc = too_late(save, err);
+		rc = too_late(save, "publish it", err);
 	return rc;
 }
 

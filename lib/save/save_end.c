@@ -8,7 +8,7 @@
 #include "save.h"
 #include "save_blocked.h"
 #include "save_copier.h"
-#include "save_handle.h"
+#include "save_status.h"
 #include "save_image.h"
 #include "save_memory.h"
 #include "save_net.h"

@@ -7,7 +7,7 @@
 #include "run_env.h"
 #include "run_io.h"
 #include "save.h"
-#include "save_handle.h"
+#include "save_status.h"
 
 #define UNKNOWN (-1.0)
 

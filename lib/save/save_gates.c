@@ -5,10 +5,10 @@
 #include <inttypes.h>
 #include "err.h"
 #include "run_env.h"
-#include "save_check.h"
-#include "save_copier.h"
-#include "save_handle.h"
 #include "save_learn.h"
+#include "save_memory_check.h"
+#include "save_copier.h"
+#include "save_status.h"
 #include "save_pieces.h"
 #include "save_write.h"
 #include "slice_overlaps.h"

@@ -4,7 +4,7 @@
  * same data. */
 #include "save_gather.h"
 #include "err.h"
-#include "save_attach.h"
+#include "save_attach_gather.h"
 #include "save_sums.h"
 
 /* Decodes what each rank sent, in the order of ranks, and makes sums and lists from it. EBUG,

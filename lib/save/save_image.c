@@ -10,7 +10,7 @@
 #include "memory_tier.h"
 #include "save.h"
 #include "save_gates.h"
-#include "save_handle.h"
+#include "save_status.h"
 #include "save_net.h"
 #include "save_stage.h"
 

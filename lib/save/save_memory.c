@@ -2,6 +2,7 @@
 /* How a save gets into the memory tier: makes the cards of its images, stamps them, and updates in
  * them which step on disk the step follows. */
 #include "save_memory.h"
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +18,7 @@
 #include "replica_send.h"
 #include "save.h"
 #include "save_gather.h"
-#include "save_handle.h"
+#include "save_status.h"
 #include "save_record.h"
 #include "save_stage.h"
 #include "work.h"
@@ -154,7 +155,7 @@ static int stamp(struct sheaf_save *save, const struct shf_buf *smalls, struct s
 	if (rc == 0 && (run->tier->keep < 0 ||
 	                shf_sys_keep_lives(run->sys, run->tier->keep) < 0)) {
 		if (run->tier->keep >= 0)
-			shf_tier_lost(run, 32, "the agent");
+			shf_tier_lost(run, EPIPE, "the agent");
 		rc = shf_fail(err, SHEAF_EFAILED, "step %" PRId64 ": the agent is gone, or has no "
 		              "room for it", save->id.step);
 	}

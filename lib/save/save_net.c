@@ -7,7 +7,7 @@
 #include "box_copy.h"
 #include "err.h"
 #include "run_env.h"
-#include "save_handle.h"
+#include "save_status.h"
 #include "save_where.h"
 #include "save_write.h"
 #include "work.h"

@@ -6,7 +6,7 @@
 #include "run_env.h"
 #include "run_io.h"
 #include "save_copier.h"
-#include "save_handle.h"
+#include "save_status.h"
 #include "save_rounds.h"
 #include "save_where.h"
 #include "save_write.h"

@@ -11,7 +11,7 @@
 
 /* The parts of the work, in order; publishing.turn is the next one. A background task does one part
  * in each turn, so it can be stopped between two parts. */
-enum { SMALLS, PUBLISH, OVER };
+enum { SMALLS, PUBLISH, ENDED };
 
 /* Writes an index file into the folder of its family. */
 static int index_write(struct sheaf_save *save, struct shf_smalls *smalls,
@@ -69,8 +69,8 @@ static bool take_turn(void *arg)
 	else if (p->turn == PUBLISH)
 		p->rc = shf_stage_publish(&save->run->store, &save->disk.stage, &p->record.manifest,
 		                          &p->err);
-	p->turn = p->rc < 0 || p->turn == PUBLISH ? OVER : p->turn + 1;
-	if (p->turn != OVER)
+	p->turn = p->rc < 0 || p->turn == PUBLISH ? ENDED : p->turn + 1;
+	if (p->turn != ENDED)
 		return true;
 	p->over_ns = shf_now(save->run);
 	return false;
@@ -82,7 +82,7 @@ void shf_publishing_begin(struct sheaf_save *save)
 
 	if (p->rc == 0)
 		p->rc = shf_record_make(&p->record, save, &p->given, &p->sums, &p->arena, &p->err);
-	p->turn = p->rc < 0 ? OVER : SMALLS;
+	p->turn = p->rc < 0 ? ENDED : SMALLS;
 	p->over_ns = shf_now(save->run);
 }
 
@@ -92,7 +92,7 @@ bool shf_publishing_goes_on(struct sheaf_save *save)
 
 	if (p->behind.task)
 		return shf_background_runs(&p->behind);
-	if (p->turn == OVER)
+	if (p->turn == ENDED)
 		return false;
 	if (shf_pruning_goes_on(save->run)) /* a prune runs in the background: the task starts after
 	                                     * it */
@@ -107,9 +107,9 @@ static void publish_rest(struct sheaf_save *save)
 	struct shf_publishing *p = &save->publishing;
 
 	shf_background_stop(&p->behind);
-	if (p->turn != OVER)
+	if (p->turn != ENDED)
 		shf_pruning_settle(save->run);
-	while (p->turn != OVER)
+	while (p->turn != ENDED)
 		(void)take_turn(save);
 }
 

@@ -22,6 +22,15 @@ const char *shf_base_name(const char *path)
 	return slash ? slash + 1 : path;
 }
 
+void shf_stock_release(struct shf_stock *stock)
+{
+	for (size_t i = 0; i < stock->indexes_n; i++)
+		shf_buf_release(&stock->indexes[i].text);
+	shf_free(stock->indexes);
+	shf_buf_release(&stock->table);
+	*stock = (struct shf_stock){ .table = SHF_BUF_INIT };
+}
+
 /* Encodes the index file of a family: which tensor is in which file. */
 static int index_bytes(const struct shf_layout *l, const struct shf_lt_family *fam,
                        struct shf_buf *out, struct sheaf_error *err)

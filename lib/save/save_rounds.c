@@ -24,7 +24,7 @@
 #include "run_env.h"
 #include "run_io.h"
 #include "save_copier.h"
-#include "save_handle.h"
+#include "save_status.h"
 #include "save_net.h"
 #include "save_where.h"
 #include "save_write.h"
@@ -209,9 +209,8 @@ static int copy_move(struct sheaf_save *save, const struct turn *turn, struct sh
 	return rc;
 }
 
-#define LOOK_BYTES (UINT64_C(2) << 20)  /* bytes to copy between two searches for complete
-	                                 * segments */
-#define LOOK_SEGS 64                    /* segments that a search checks at most */
+#define LOOK_BYTES_IN_BEGIN (UINT64_C(2) << 20)  /* copied before whole segments are looked for */
+#define LOOK_SEGS 64                    /* segments checked each time */
 
 /* Copies this rank's boxes of the round into images and streams, and writes segments that are
  * complete meanwhile. */
@@ -231,7 +230,7 @@ static int copy_round(struct sheaf_save *save, uint32_t round, struct sheaf_erro
 		atomic_fetch_add_explicit(&save->took.copied, v->witness ? 0 : bytes,
 		                          memory_order_relaxed);
 		since += bytes;
-		if (rc == 0 && since >= LOOK_BYTES) {
+		if (rc == 0 && since >= LOOK_BYTES_IN_BEGIN) {
 			since = 0;
 			rc = shf_write_some(save, LOOK_SEGS, err);
 			(void)shf_io_drain(save->run, &save->disk.io, 0);

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "err.h"
-#include "judge.h"
+#include "fresh_list.h"
 #include "manifest_read.h"
 #include "marks.h"
 #include "memory_tier.h"
@@ -16,7 +16,7 @@
 #include "run_io.h"
 #include "save.h"
 #include "save_gates.h"
-#include "save_handle.h"
+#include "save_status.h"
 #include "scrub_run.h"
 #include "work.h"
 

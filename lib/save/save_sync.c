@@ -7,7 +7,7 @@
 #include "err.h"
 #include "run_env.h"
 #include "run_io.h"
-#include "save_handle.h"
+#include "save_status.h"
 
 /* Submits an fsync for each file that is open. */
 static int fsync_submit(struct sheaf_save *save, struct shf_io *ios, struct sheaf_error *err)

@@ -6,7 +6,7 @@
 #include "err.h"
 #include "run_env.h"
 #include "run_io.h"
-#include "save_handle.h"
+#include "save_status.h"
 #include "save_where.h"
 #include "unstaged.h"
 #include "work.h"

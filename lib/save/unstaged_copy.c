@@ -3,7 +3,7 @@
  * there. */
 #include "unstaged_copy.h"
 #include "run_env.h"
-#include "save_handle.h"
+#include "save_status.h"
 #include "save_where.h"
 #include "save_write.h"
 #include "unstaged.h"

@@ -9,6 +9,7 @@
 #include "err.h"
 #include "hexfloat.h"
 #include "state.h"
+#include "struct_size.h"
 #include "valid.h"
 
 /* ---- which slices ---- */
@@ -80,7 +81,7 @@ static int add_one(struct sheaf_state *state, struct shf_ema *e, uint32_t source
 
 	if (!shf_can_convert(SHEAF_F32, s->data_dtype))
 		return shf_fail(err, SHEAF_EINVAL, "averages %s: %s/%.120s is %s", e->name,
-		                s->family, s->name, shf_dtype(s->dtype)->name);
+		                s->family, s->name, shf_dtype(s->data_dtype)->name);
 	memcpy(in.shape, s->items.dim, sizeof(in.shape));
 	memcpy(in.start, s->mem.box.start, sizeof(in.start));
 	memcpy(in.count, s->mem.box.count, sizeof(in.count));
@@ -153,21 +154,17 @@ static int average_take(struct sheaf_state *state, const char *family, const str
 {
 	const char *name;
 	struct shf_ema e = { .last = -1 };
-	int rc;
+	struct sheaf_ema own;
+	int rc = shf_struct_take(&own, in, sizeof(own), sizeof(own), "ema", err);
 
-	if (!in || in->size < sizeof(*in) || in->size > SHF_STRUCT_MAX)
-		return shf_fail(err, SHEAF_EINVAL, "ema.size is %u; set it to sizeof(struct "
-		                "sheaf_ema)", in ? (unsigned)in->size : 0u);
-	for (size_t i = sizeof(*in); i < in->size; i++)
-		if (((const uint8_t *)in)[i])
-			return shf_fail(err, SHEAF_EINVAL, "averages ask for something newer than "
-			                "this sheaf");
-	name = in->name ? in->name : "ema";
+	if (rc < 0)
+		return rc;
+	name = own.name ? own.name : "ema";
 	e.name = name;
-	e.coef = in->coef;
-	e.loss_max = in->loss_max;
-	e.interval = in->interval ? in->interval : 1;
-	e.warmup = in->warmup;
+	e.coef = own.coef;
+	e.loss_max = own.loss_max;
+	e.interval = own.interval ? own.interval : 1;
+	e.warmup = own.warmup;
 	rc = average_check(state, family, &e, err);
 	if (rc < 0)
 		return rc;

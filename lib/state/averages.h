@@ -18,7 +18,6 @@
 
 #define SHF_EMAS_MAX 8
 struct sheaf_run;
-struct sheaf_save;
 struct shf_ema {
 	const char *name, *of;          /* name: family of the averages; of: family that they
 	                                 * average, NULL: the slices that sheaf_state_ema chooses.
@@ -86,9 +85,6 @@ size_t shf_emas_before(const struct sheaf_state *state, const struct shf_due *du
  * due->at. [any thread, but one at a time] */
 void shf_emas_update(const struct sheaf_state *state, const struct shf_fresh *fresh,
                      struct shf_due *due, int64_t to);
-/* Does what sheaf.h says of sheaf_state_average. [collective] */
-int  shf_state_average(struct sheaf_state *state, struct sheaf_run *run, int64_t step, double loss,
-                       struct sheaf_error *err);
 /* Returns the slice that is averaged in `slice`, which must be a slice of averages. */
 uint32_t shf_ema_source(const struct sheaf_state *state, size_t slice);
 /* Call it after a load has filled the state from a step with manifest m. filled[k]: some rank

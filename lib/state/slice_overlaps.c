@@ -2,7 +2,7 @@
 /* Finds slices that share memory (slice_overlaps.h). */
 #include "slice_overlaps.h"
 #include <stdlib.h>
-#include "overlap.h"
+#include "memory_overlap.h"
 #include "state.h"
 
 struct range {                  /* addresses [lo, hi) of a slice; empty if it has no memory that

@@ -10,6 +10,7 @@
 #include "averages.h"
 #include "dtype.h"
 #include "err.h"
+#include "struct_size.h"
 #include "valid.h"
 
 /* snprintf() returns the length that it would have written, so `at` may pass n; from then on
@@ -286,20 +287,12 @@ static int slice_take(struct shf_slice *out, const struct sheaf_slice *in,
                       struct shf_families *known, struct shf_arena *arena, struct sheaf_error *err)
 {
 	struct sheaf_slice own = { 0 };
-	const char *family;
+	const char *family = NULL;
 	char who[160];
-	int rc;
+	int rc = shf_struct_take(&own, in, sizeof(own), sizeof(own), "slice", err);
 
-	if (!in || in->size < offsetof(struct sheaf_slice, data) + sizeof(void *) ||
-	    in->size > SHF_STRUCT_MAX)
-		return shf_fail(err, SHEAF_EINVAL, "slice.size is %u; set it to sizeof(struct "
-		                "sheaf_slice)", in ? (unsigned)in->size : 0u);
-	memcpy(&own, in, sizeof(own));
-	for (size_t i = sizeof(own); i < in->size; i++)
-		if (((const uint8_t *)in)[i])
-			return shf_fail(err, SHEAF_EINVAL, "slice asks for something newer than "
-			                "this sheaf");
-	rc = check_slice_names(&own, &family, err);
+	if (rc == 0)
+		rc = check_slice_names(&own, &family, err);
 	if (rc < 0)
 		return rc;
 	snprintf(who, sizeof(who), "%s/%.120s", family, own.name);

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "err.h"
-#include "keys.h"
+#include "sort.h"
 #include "match.h"
 #include "memory_dir.h"
 #include "natural.h"

@@ -44,7 +44,6 @@ struct sheaf_step {
 	unsigned rewinds;               /* run->lineage.rewinds at open; a later rewind may have set
 	                                 * the step aside */
 	bool sound;                     /* the directory has a manifest; false: foreign */
-	bool renamed;                   /* not used */
 	struct shf_arena arena;
 	struct shf_manifest manifest;
 	struct shf_layout layout;

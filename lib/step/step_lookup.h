@@ -19,8 +19,4 @@ bool shf_peek(struct sheaf_step *step, const char *family, const char *name,
               struct shf_lt_tensor *t);
 /* Frees what lookups need, except the table, which belongs to the step. */
 void shf_peek_release(struct sheaf_step *step);
-/* Reads the table and the headers of a step that is asleep. Returns 0 if the step is awake already,
- * even if it is broken. A failure is kept in cat_rc. Defined in step_open.c. [local: the step has
- * one rank] */
-int shf_step_wake(struct sheaf_step *step, struct sheaf_error *err);
 #endif

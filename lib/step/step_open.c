@@ -15,10 +15,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include "catalog.h"
-#include "crc64.h"
 #include "err.h"
 #include "latest_search.h"
 #include "lease.h"
+#include "memory_choose.h"
 #include "memory_steps.h"
 #include "memory_tier.h"
 #include "natural.h"
@@ -32,9 +32,7 @@
 #include "step_find.h"
 #include "step_lookup.h"
 
-#define ATTACHED_MAX (UINT64_C(64) << 20)
-#define LOOKS 8                 /* how often the latest step is looked for if it vanishes after it
-	                         * was listed */
+#define LOOKS 8                 /* attempts, if the latest step vanishes after it was listed */
 #define SEEN_MS 10000           /* how long to retry until all ranks see what rank 0 found */
 
 /* A forked child closes its descriptors only: the lease belongs to the parent, and the memory of
@@ -489,6 +487,26 @@ static int open_told(struct sheaf_step *step, struct shf_buf *told, int rc,
 	return shf_agree(&step->run->team, rc, err);
 }
 
+/* Opens what rank 0 has found on a bare run, and gives up the caller's references to the run and to
+ * *told; the step holds its own. rc: whether this rank has a step, and rank 0 has found it.
+ * [collective] */
+static int open_bare(struct sheaf_step **out, struct sheaf_step *step, struct sheaf_run *bare,
+                     struct shf_buf *told, int rc, struct sheaf_error *err)
+{
+	/* Agrees before open_told(), because there may be no step on this rank for want of
+	 * memory. */
+	rc = shf_agree(&bare->team, rc, err);
+	if (rc == 0)
+		rc = open_told(step, told, rc, err);
+	shf_buf_release(told);
+	shf_run_put(bare);
+	if (rc == 0)
+		*out = step;
+	else
+		shf_step_put(step);
+	return rc;
+}
+
 /* The step gets a bare run of its own, whose sys is the view's: it shows the step as a
  * directory. */
 int shf_step_open_view(struct sheaf_step **out, struct shf_view *view, struct sheaf_group *group,
@@ -520,20 +538,10 @@ int shf_step_open_view(struct sheaf_step **out, struct shf_view *view, struct sh
 	rc = step ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a step");
 	if (rc == 0 && bare->team.rank == 0)
 		rc = shf_found_bytes(path, SHF_VIEW_DIR, text, n, &told, err);
-	/* Agrees before open_told(), because there may be no step on this rank for want of
-	 * memory. */
-	rc = shf_agree(&bare->team, rc, err);
-	if (rc == 0)
-		rc = open_told(step, &told, rc, err);
-	shf_buf_release(&told);
+	rc = open_bare(out, step, bare, &told, rc, err);
 	shf_buf_release(&where);
-	shf_run_put(bare); /* the step holds its own reference */
 	if (!step)
 		shf_view_free(view);
-	if (rc == 0)
-		*out = step;
-	else
-		shf_step_put(step);
 	return rc;
 }
 
@@ -742,106 +750,7 @@ int shf_step_open_path(struct sheaf_step **out, const char *path, struct sheaf_g
 	step = step_new(run);
 	rc = step && path && path[0] ? 0 : step ? shf_fail(err, SHEAF_EINVAL, "no path was given")
 	                                        : shf_fail(err, SHEAF_ENOMEM, "no memory");
-	rc = shf_agree(&run->team, rc, err);
-	if (rc == 0) {
-		rc = run->team.rank == 0 ? shf_found_path(run, path, &told, err) : 0;
-		rc = open_told(step, &told, rc, err);
-	}
-	shf_buf_release(&told);
-	shf_run_put(run); /* the step holds its own reference */
-	if (rc == 0)
-		*out = step;
-	else
-		shf_step_put(step);
-	return rc;
-}
-
-/* ---- attached files ---- */
-
-/* Returns the entry of the attached file with that name, or NULL. */
-static const struct shf_mf_file *plain_of(const struct sheaf_step *step, const char *file)
-{
-	for (size_t i = 0; i < step->plain_n; i++)
-		if (strcmp(step->plain[i].name, file) == 0)
-			return &step->plain[i];
-	return NULL;
-}
-
-/* Reads a whole attached file and checks it. `to` has room for the size in the manifest. */
-static int plain_read(struct sheaf_step *step, const struct shf_mf_file *f, uint8_t *to,
-                      struct sheaf_error *err)
-{
-	const struct shf_sys *sys = step->run->sys;
-	const char *what;
-	char folder[64];
-	struct shf_stat st;
-	int64_t got;
-	int fd = shf_step_file_open(step, f->name, 0, folder);
-
-	what = folder[0] ? folder : f->name;
-	/* A file that the manifest names must exist. A file of a foreign directory may just have
-	 * been deleted, which is no damage. */
-	if ((fd == -ENOENT || fd == -ENOTDIR || fd == -ELOOP) && step->sound)
-		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: gone%s", step->path, what,
-		                fd == -ELOOP ? "; what has its name is a link"
-		                : fd == -ENOTDIR ? "; what has its name is no folder" : "");
-	if (fd < 0)
-		return shf_fail_sys(err, -fd, "%s/%s", step->path, what);
-	got = shf_sys_fstat(sys, fd, &st);
-	if (got >= 0 && st.bytes == f->bytes)
-		got = shf_sys_pread(sys, fd, to, (size_t)f->bytes, 0);
-	shf_sys_close(sys, fd);
-	if (got < 0)
-		return shf_fail_sys(err, (int)-got, "%s/%s", step->path, f->name);
-	if (st.bytes != f->bytes || (uint64_t)got != f->bytes)
-		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: %" PRIu64 " bytes, want %" PRIu64,
-		                step->path, f->name, st.bytes, f->bytes);
-	if (step->sound && !(step->run->opts.flags & SHEAF_UNVERIFIED) &&
-	    shf_crc64(to, (size_t)f->bytes) != f->crc)
-		return shf_fail(err, SHEAF_ECORRUPT,
-				"%s/%s: checksum %016" PRIx64 ", want %016" PRIx64, step->path,
-				f->name, shf_crc64(to, (size_t)f->bytes), f->crc);
-	return 0;
-}
-
-/* A file that was read is kept until the step is closed, because the caller holds pointers into
- * it. */
-int shf_step_attached(struct sheaf_step *step, const char *file, const void **bytes, size_t *n,
-                      struct sheaf_error *err)
-{
-	const struct shf_mf_file *f = file ? plain_of(step, file) : NULL;
-	struct shf_step_file *more;
-	uint8_t *data;
-	int rc;
-
-	for (size_t i = 0; file && i < step->files_n; i++)
-		if (strcmp(step->files[i].name, file) == 0) {
-			*bytes = step->files[i].bytes;
-			*n = step->files[i].n;
-			return 0;
-		}
-	if (!f)
-		return shf_fail(err, SHEAF_ENOENT, "%s: no attached file %.140s", step->path,
-		                file ? file : "");
-	if (f->bytes > ATTACHED_MAX)
-		return shf_fail(err, SHEAF_EINVAL, "%s/%s: %" PRIu64 " bytes, at most 64 MiB",
-		                step->path, file, f->bytes);
-	/* Makes room for one more entry, which stays unused if a later call fails. */
-	more = shf_realloc(step->files, step->files_n + 1, sizeof(*more));
-	if (more)
-		step->files = more;
-	data = shf_alloc((size_t)f->bytes, 1);
-	rc = more && data ? plain_read(step, f, data, err)
-	                  : shf_fail(err, SHEAF_ENOMEM, "%s: no memory", file);
-	char *name = rc == 0 ? shf_strdup(file) : NULL;
-	if (rc == 0 && !name)
-		rc = shf_fail(err, SHEAF_ENOMEM, "%s: no memory", file);
-	if (rc < 0) {
-		shf_free(data);
-		return rc;
-	}
-	more[step->files_n++] = (struct shf_step_file){ name, data, (size_t)f->bytes };
-	*bytes = data;
-	*n = (size_t)f->bytes;
-	return 0;
+	if (rc == 0 && run->team.rank == 0)
+		rc = shf_found_path(run, path, &told, err);
+	return open_bare(out, step, run, &told, rc, err);
 }

@@ -29,10 +29,10 @@ int shf_step_open_view(struct sheaf_step **step, struct shf_view *view, struct s
 int shf_step_open_path(struct sheaf_step **step, const char *path, struct sheaf_group *group,
                        const struct sheaf_opts *opts, const struct shf_sys *sys,
                        struct sheaf_error *err);
+/* Reads the table and the headers of a step that is asleep. Returns 0 if the step is awake already,
+ * even if it is broken. A failure is kept in cat_rc. [local: the step has
+ * one rank] */
+int shf_step_wake(struct sheaf_step *step, struct sheaf_error *err);
 /* Closes the step. NULL is fine. [local] */
 void shf_step_put(struct sheaf_step *step);
-/* Returns the bytes of an attached file; reads and checks it on the first call. The bytes live as
- * long as the step. ENOENT: the step has no attached file of that name. [local] */
-int shf_step_attached(struct sheaf_step *step, const char *file, const void **bytes, size_t *n,
-                      struct sheaf_error *err);
 #endif

@@ -11,7 +11,7 @@
 #include "manifest_read.h"
 #include "marks_read.h"
 #include "steps.h"
-#include "tree.h"
+#include "run_files.h"
 
 #include <errno.h>
 #include <inttypes.h>

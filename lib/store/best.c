@@ -4,7 +4,7 @@
 #include "err.h"
 #include "list.h"
 #include "step_look.h"
-#include "trash.h"
+#include "prune_steps.h"
 
 #include <stdlib.h>
 

@@ -3,7 +3,7 @@
 #ifndef SHF_BEST_H
 #define SHF_BEST_H
 #include "list.h"
-#include "trash.h"
+#include "prune_steps.h"
 
 /* Sets entry.best to 1, 2, ... for the p->keep_best best of the committed steps that are not marked
  * bad, and to 0 for the others. The best have the smallest or largest note; of steps with equal

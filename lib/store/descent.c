@@ -12,7 +12,7 @@
 #include "descent.h"
 #include "list.h"
 #include "step_look.h"
-#include "tree.h"
+#include "run_files.h"
 #include <errno.h>
 #include <string.h>
 

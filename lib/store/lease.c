@@ -4,9 +4,8 @@
  * refused, the step is about to go. If it is granted, the step stays, provided that the directory
  * still has its name then. */
 #include "lease.h"
-#include "lease.h"
-#include "tree.h"
 #include <errno.h>
+#include "run_files.h"
 
 int shf_lease_take(const struct shf_sys *sys, const struct shf_leased *step, int *lease)
 {

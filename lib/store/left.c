@@ -9,8 +9,8 @@
 #include "recover.h"
 #include "step_look.h"
 #include "steps.h"
-#include "trash.h"
-#include "tree.h"
+#include "prune_steps.h"
+#include "run_files.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -150,9 +150,11 @@ static int tell_staged(struct looking *l, const char *name, struct shf_left *lef
 
 	snprintf(e.path, sizeof(e.path), "%s", left->path);
 	dir = shf_dir_open(l->s.sys, l->s.stage, name);
-	/* The stage may be published or discarded while we look. */
+	/* The stage may be published or discarded while we look. Recovery passes over a name that
+	 * is no folder, or that it may not read. */
 	if (dir < 0)
-		return dir == -ENOENT ? 0 : left_fail(l, dir, "stage");
+		return dir == -ENOENT || dir == -ENOTDIR || dir == -ELOOP || dir == -EACCES
+		       ? 0 : left_fail(l, dir, "stage");
 	rc = shf_names_read(l->s.sys, dir, &names);
 	if (rc == 0) {
 		left->lives = !shf_stage_is_dead(&l->s, dir, &names, left->session, true);

@@ -3,11 +3,11 @@
  * nothing, needs no lock, and goes on past any directory that is broken. */
 #include "list.h"
 #include "err.h"
-#include "judge.h"
+#include "fresh_list.h"
 #include "marks_read.h"
 #include "step_look.h"
 #include "steps.h"
-#include "tree.h"
+#include "run_files.h"
 #include "tries.h"
 
 #include <errno.h>
@@ -39,8 +39,9 @@ struct newest {
 	struct shf_newest n;
 };
 
-/* Judges a list of steps for shf_store_newest_below (judge.h). It stops at the first step whose
- * session can be read, so mostly one manifest is read, even in a run of thousands of steps. */
+/* Judges a list of steps for shf_store_newest_below (fresh_list.h). It stops at the first step
+ * whose session can be read, so mostly one manifest is read, even in a run of thousands of
+ * steps. */
 static int judge_newest(struct shf_store *s, const struct shf_steps *steps, void *arg,
                         struct sheaf_error *err)
 {
@@ -126,8 +127,8 @@ struct listing {
 	struct shf_list *list;
 };
 
-/* Looks at every step of the list. If a step was removed meanwhile, the list is old and the caller
- * lists the steps again (judge.h). */
+/* Looks at every step of the list. If one has gone meanwhile, the list is old and the caller lists
+ * again (fresh_list.h). */
 static int list_steps(struct shf_store *s, const struct shf_steps *steps, void *arg,
                       struct sheaf_error *err)
 {

@@ -23,7 +23,7 @@
  * On a file system without locks neither lock has an effect, and C7 alone keeps two jobs apart. */
 #include "lock.h"
 #include "err.h"
-#include "tree.h"
+#include "run_files.h"
 #include "valid.h"
 
 #include <errno.h>

@@ -3,7 +3,7 @@
  * number. */
 #include "manifest_read.h"
 #include "err.h"
-#include "tree.h"
+#include "run_files.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

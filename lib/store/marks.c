@@ -8,7 +8,7 @@
 #include "lock.h"
 #include "manifest_read.h"
 #include "marks_read.h"
-#include "tree.h"
+#include "run_files.h"
 #include "tries.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads the marks of steps, and removes them. */
 #include "marks_read.h"
-#include "tree.h"
+#include "run_files.h"
 #include "valid.h"
 #include <errno.h>
 #include <stdio.h>

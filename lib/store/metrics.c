@@ -5,7 +5,7 @@
  * and replaces an older file of that name. */
 #include "metrics.h"
 #include "err.h"
-#include "tree.h"
+#include "run_files.h"
 
 #include <errno.h>
 #include <string.h>

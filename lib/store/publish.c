@@ -49,7 +49,7 @@
 #include "err.h"
 #include "lock.h"
 #include "stage.h"
-#include "tree.h"
+#include "run_files.h"
 
 #include <errno.h>
 #include <stdio.h>

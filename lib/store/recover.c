@@ -12,8 +12,8 @@
 #include "aside.h"
 #include "err.h"
 #include "lock.h"
-#include "trash.h"
-#include "tree.h"
+#include "prune_steps.h"
+#include "run_files.h"
 #include "tries_settle.h"
 #include "valid.h"
 

@@ -3,7 +3,7 @@
 #ifndef SHF_RECOVER_H
 #define SHF_RECOVER_H
 #include "store.h"
-#include "tree.h"
+#include "run_files.h"
 
 /* Cleans up; called by shf_store_own. Calling it again changes nothing, and it never creates a
  * step. */

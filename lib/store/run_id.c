@@ -2,7 +2,7 @@
 /* Reads the id of a run, and opens .sheaf if it was made after the run was opened. */
 #include "run_id.h"
 #include "err.h"
-#include "tree.h"
+#include "run_files.h"
 #include "valid.h"
 #include <errno.h>
 #include <string.h>

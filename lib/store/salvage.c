@@ -14,7 +14,7 @@
 #include "recover.h"
 #include "stage.h"
 #include "step_look.h"
-#include "tree.h"
+#include "run_files.h"
 
 #include <errno.h>
 #include <string.h>

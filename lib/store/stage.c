@@ -14,7 +14,7 @@
 #include "lock.h"
 #include "marks_read.h"
 #include "step_look.h"
-#include "tree.h"
+#include "run_files.h"
 #include "tries.h"
 #include "valid.h"
 

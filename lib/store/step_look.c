@@ -6,7 +6,7 @@
 #include <string.h>
 #include "err.h"
 #include "manifest_read.h"
-#include "tree.h"
+#include "run_files.h"
 
 /* A check of the files of a step, one folder after the other. */
 struct files {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lists the numbers of the steps in a run's directory. */
 #include "steps.h"
-#include "tree.h"
+#include "run_files.h"
 #include <errno.h>
 #include <stdlib.h>
 

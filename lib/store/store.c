@@ -10,7 +10,7 @@
 #include "manifest_read.h"
 #include "recover.h"
 #include "run_id.h"
-#include "tree.h"
+#include "run_files.h"
 #include "valid.h"
 
 #include <errno.h>
@@ -423,16 +423,25 @@ out:
 	return rc < 0 ? rc : 0;
 }
 
+/* Sets the name of the token's file. EINVAL. */
+static int proof_name(const struct shf_store *s, const char token[33], char name[48],
+                      struct sheaf_error *err)
+{
+	if (s->dot < 0 || !shf_id_is_valid(token, 32))
+		return shf_fail(err, SHEAF_EINVAL, "%s: a proof needs an open run and 32 hex "
+		                "digits", s->path);
+	snprintf(name, 48, "proof-%s", token);
+	return 0;
+}
+
 /* The file is renamed into place, so a rank that sees the name also sees the token. */
 int shf_store_proof_write(struct shf_store *s, const char token[33], struct sheaf_error *err)
 {
 	char name[48];
-	int rc;
+	int rc = proof_name(s, token, name, err);
 
-	if (s->dot < 0 || !shf_id_is_valid(token, 32))
-		return shf_fail(err, SHEAF_EINVAL, "%s: a proof needs an open run and 32 hex "
-		                "digits", s->path);
-	snprintf(name, sizeof(name), "proof-%s", token);
+	if (rc < 0)
+		return rc;
 	rc = shf_text_write(s, s->dot, name, token, 32, false);
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/%s", s->path, name) : 0;
 }
@@ -443,12 +452,10 @@ int shf_store_proof_read(struct shf_store *s, const char token[33], struct sheaf
 {
 	struct shf_buf text = SHF_BUF_INIT;
 	char name[48];
-	int rc;
+	int rc = proof_name(s, token, name, err);
 
-	if (s->dot < 0 || !shf_id_is_valid(token, 32))
-		return shf_fail(err, SHEAF_EINVAL, "%s: a proof needs an open run and 32 hex "
-		                "digits", s->path);
-	snprintf(name, sizeof(name), "proof-%s", token);
+	if (rc < 0)
+		return rc;
 	rc = shf_text_read(s->sys, s->dot, name, &text, 64);
 	if (rc == -ENOENT || (rc == 0 && (text.len != 32 || memcmp(text.data, token, 32) != 0)))
 		rc = shf_fail(err, SHEAF_EINVAL, "%s: the first rank's token is not here: the "
@@ -463,8 +470,6 @@ void shf_store_proof_remove(struct shf_store *s, const char token[33])
 {
 	char name[48];
 
-	if (s->dot < 0 || !shf_id_is_valid(token, 32))
-		return;
-	snprintf(name, sizeof(name), "proof-%s", token);
-	shf_sys_unlink(s->sys, s->dot, name, false);
+	if (proof_name(s, token, name, NULL) == 0)
+		shf_sys_unlink(s->sys, s->dot, name, false);
 }

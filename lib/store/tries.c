@@ -15,9 +15,9 @@
  * own count when it asks whether the step is condemned. */
 
 #include "tries.h"
-#include "judge.h"
+#include "fresh_list.h"
 #include "lock.h"
-#include "tree.h"
+#include "run_files.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

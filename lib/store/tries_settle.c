@@ -2,12 +2,12 @@
 /* Settles the counts of loads that earlier jobs left: marks a step bad if too many jobs loaded it
  * and made no progress, and removes counts of steps that are gone. */
 #include "tries_settle.h"
-#include "judge.h"
+#include "fresh_list.h"
 #include "manifest_read.h"
 #include "marks.h"
 #include "marks_read.h"
 #include "steps.h"
-#include "tree.h"
+#include "run_files.h"
 #include "tries.h"
 #include <errno.h>
 #include <string.h>

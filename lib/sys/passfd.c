@@ -2,7 +2,7 @@
 /* Messages with a descriptor between processes of one user on one machine, and memory that is
  * passed in this way. */
 #include "passfd.h"
-#include "ident.h"
+#include "host.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>

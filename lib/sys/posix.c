@@ -14,7 +14,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 #include "posix.h"
-#include "mute.h"
+#include "mute_sigxfsz.h"
 #include "resident.h"
 
 /* The most that one system call moves. A fatal signal takes effect between two calls, and no count

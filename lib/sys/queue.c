@@ -4,7 +4,7 @@
  * Invariants: a request is with the carriers until all of its `left` parts have come back, and in
  * the list `done` from then until complete returns it; `under_way` counts both. */
 #include "queue.h"
-#include "ident.h"
+#include "host.h"
 #include "pool.h"
 #include "ring.h"
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The real machine. It keeps no state, so one constant serves every run. */
-#include "ident.h"
-#include "keep.h"
+#include "host.h"
+#include "agent_client.h"
 #include "posix.h"
 #include "queue.h"
 #include "shm.h"

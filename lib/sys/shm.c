@@ -15,11 +15,11 @@
 #include <sys/un.h>
 #include <unistd.h>
 #include "shm.h"
-#include "ident.h"
-#include "mute.h"
+#include "host.h"
+#include "mute_sigxfsz.h"
 #include "passfd.h"
 #include "resident.h"
-#include "room.h"
+#include "memory_left.h"
 
 #define MAGIC UINT64_C(0x73686561662d7368)      /* of a struct hello */
 /* After these seals neither the size nor the set of seals can change. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Verifying a step. verify_step.c drives the verification and does the parts that need the group,
  * verify_blocks.c reads and checks every block, verify_files.c checks headers and small files,
- * verify_find.c records and reports findings.
+ * verify_findings.c records and reports findings.
  *
  * The room lib/verify owns struct shf_verify. It may include lib/step and all that lib/step
  * includes, but neither load nor save.

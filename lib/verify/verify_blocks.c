@@ -19,7 +19,7 @@
 #include "step_files.h"
 #include "verify.h"
 #include "verify_files.h"
-#include "verify_find.h"
+#include "verify_findings.h"
 
 struct chunk {                  /* bytes of one file, from the start of a block */
 	uint32_t file;

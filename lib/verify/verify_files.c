@@ -17,7 +17,7 @@
 #include "step_blocks.h"
 #include "step_files.h"
 #include "verify.h"
-#include "verify_find.h"
+#include "verify_findings.h"
 
 /* ---- headers ---- */
 

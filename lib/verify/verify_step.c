@@ -18,10 +18,11 @@
 #include "step.h"
 #include "step_files.h"
 #include "step_lookup.h"
+#include "step_open.h"
 #include "verify.h"
 #include "verify_blocks.h"
 #include "verify_files.h"
-#include "verify_find.h"
+#include "verify_findings.h"
 
 
 /* ---- sizes of the files ---- */

@@ -56,13 +56,13 @@ skipped("names_not_synced_at_open", "what a dead job renamed is not synced by wh
 skipped("mark_not_synced", "the name of a mark is not synced", "store/marks.c:shf_store_mark",
         "shf_dir_sync(s, dir)", COMMIT + "mark" + CUT)
 skipped("trash_not_synced", "steps in the trash are deleted before the run is synced (P3)",
-        "store/trash.c:shf_trash_empty", "shf_dir_sync(s, s->dir)", COMMIT + "prune" + CUT)
+        "store/prune_steps.c:shf_trash_empty", "shf_dir_sync(s, s->dir)", COMMIT + "prune" + CUT)
 skipped("aside_not_synced", "the folder of what is set aside is not synced",
         "store/aside.c:move_aside", "shf_dir_sync(s, aside)", COMMIT + "rewind_alone" + CUT)
 skipped("rewind_not_synced", "the run is not synced after a step was set aside",
         "store/aside.c:move_aside", "shf_dir_sync(s, s->dir)", COMMIT + "rewind_alone" + CUT)
 bug("text_not_synced", "journals, marks and identities are renamed into place unsynced",
-    "store/tree.c:shf_text_put", "shf_sys_fsync(sys, fd)",
+    "store/run_files.c:shf_text_put", "shf_sys_fsync(sys, fd)",
     "MUTANT ? 0 : shf_sys_fsync(sys, fd)", COMMIT + "rewind_alone" + CUT)
 gullible("data_not_synced", "no writer syncs what it wrote (C3)",
          "save/save_sync.c:fsync_submit",
@@ -154,7 +154,8 @@ bug("shapes_not_compared", "ranks that describe one tensor differently are not t
     "layout/schema.c:descs_unite", "last->kind == TENSOR &&", "!MUTANT && last->kind == TENSOR &&",
     "sim/test_preview: ranks_that_disagree_are_named")
 bug("attached_not_compared", "ranks attach different bytes under one name, and one of them wins",
-    "save/save_attach.c:unite_given", "last->crc != g[i].crc", "(last->crc != g[i].crc && !MUTANT)",
+    "save/save_attach_gather.c:unite_given", "last->crc != g[i].crc",
+    "(last->crc != g[i].crc && !MUTANT)",
     "sim/test_diverging_ranks: ranks_that_attach_different_bytes_are_told")
 bug("image_given_away", "a save takes the image of one that is still being written (I10)",
     "save/save_image.c:shf_image_take", "c.hi[BUSY] ? finish_owner(of, err) : 0",
@@ -246,11 +247,11 @@ blind("begun_over_unput", "a save begins that may wait for what is not brought",
       "save/save.c:may_begin", "s->at.end != SHF_OVER && shf_lazy_unput(s) >= 0",
       LATER + "one_that_is_not_brought_is_named")
 bug("checked_when_open", "a tensor is compared when somebody may change it already",
-    "save/save_check.c:check_take", "while (time && lz->checks[slice] == SHF_CHECKING)",
+    "save/save_memory_check.c:check_take", "while (time && lz->checks[slice] == SHF_CHECKING)",
     "while (!MUTANT && time && lz->checks[slice] == SHF_CHECKING)",
     "unit/test_save_gates: a_check_is_over_when_a_gate_opens")
 bug("load_staged_besides", "a load stages as much again as the images of saves have",
-    "load/load_run.c:shf_load_room", "taken = shf_images_bytes(saves)",
+    "load/load_fill.c:shf_load_room", "taken = shf_images_bytes(saves)",
     "taken = MUTANT ? 0 : shf_images_bytes(saves)",
     "sim/test_inflight: a_load_takes_what_images_leave_of_the_staging")
 bug("all_slices_too_soon", "all slices may change when the last one is copied",
@@ -261,11 +262,11 @@ WEAVE = "sim/test_weave: weights_change_behind_their_gates_and_every_average_is_
 EMA = "sim/test_ema: "
 bug("change_before_the_copy_not_seen",
     "SHEAF_CHECK does not see what changed between begin and the copy",
-    "save/save_check.c:same_as_copied", "sums.digest != lz->begun[slice]",
+    "save/save_memory_check.c:same_as_copied", "sums.digest != lz->begun[slice]",
     "!MUTANT && sums.digest != lz->begun[slice]",
     "sim/test_lazy: a_tensor_that_changes_before_it_is_copied_is_named")
 bug("compared_without_timeout", "a gate waits for ever while another thread compares the slice",
-    "save/save_check.c:check_take", "time = shf_pieces_moved(lz, until)",
+    "save/save_memory_check.c:check_take", "time = shf_pieces_moved(lz, until)",
     "time = shf_pieces_moved(lz, MUTANT ? -1 : until) || MUTANT",
     "unit/test_save_gates: a_gate_keeps_its_timeout_while_another_thread_compares_the_slice")
 bug("moved_early_for_ever", "a state with one move that came too early can never be saved again",
@@ -280,7 +281,7 @@ bug("failed_while_synced", "a save that is failed while it is synced is publishe
     "MUTANT ? 0 : shf_save_seal(save, err)",
     "sim/test_save_publish: who_fails_a_save_while_it_is_synced_fails_it_on_all_ranks")
 bug("failed_too_late_in_silence", "failing a save that is published is said to have worked",
-    "save/save_handle.c:shf_save_fail",
+    "save/save_status.c:shf_save_fail",
     "late ? SHEAF_EINVAL : 0", "late && !MUTANT ? SHEAF_EINVAL : 0",
     "sim/test_save_publish: nothing_can_be_added_to_it_and_nobody_can_fail_it")
 bug("averages_as_the_caller_rounds", "the coefficients are rounded as the caller's thread rounds",
@@ -307,7 +308,7 @@ blind("slot_while_it_is_written", "a slot goes to the next segment before it is 
       "save/unstaged.c:shf_slots_take", "a->busy >> slot & 1",
       "sim/test_in_place: an_image_is_as_large_as_its_slots")
 gullible("in_place_in_memory", "a step that is not in its image is kept in memory",
-         "save/save_handle.c:shf_save_fits_memory", "!save->plan->slotted",
+         "save/save_status.c:shf_save_fits_memory", "!save->plan->slotted",
          "sim/test_in_place: a_save_to_memory_alone_is_refused")
 bug("averages_fail_with_the_save", "who asks a save that has failed changes what is not averaged",
     "save/save_pieces.c:pick", "lz->stop ? lz->due[slice]", "lz->stop ? !MUTANT * lz->due[slice]",
@@ -352,10 +353,10 @@ bug("given_up_on_one_rank", "who lives on believes in a save whose image has gon
     "if (!MUTANT) shf_save_stick(save, rc, err);",
     "sim/test_lazy: the_image_of_a_save_that_was_given_up_goes_to_the_next")
 skipped("early_change_not_seen", "a tensor that changed before its gate is not told",
-        "save/save_check.c:shf_check_slice", "same_as_copied(lz, slice, err)",
+        "save/save_memory_check.c:shf_check_slice", "same_as_copied(lz, slice, err)",
         "sim/test_lazy: a_tensor_that_changes_before_its_gate_is_named")
 blind("other_copy_not_seen", "a tensor that was copied changed, and changed back, is not told",
-      "save/save_check.c:same_as_copied", "sums.digest != copied",
+      "save/save_memory_check.c:same_as_copied", "sums.digest != copied",
       "sim/test_lazy: a_tensor_that_changes_before_it_is_copied_is_named")
 bug("saved_beside_a_newer", "a step is saved that is older than the newest",
     "save/save_stage.c:find_parent", "if (n.newest > step)", "if (n.newest > step && !MUTANT)",
@@ -403,7 +404,7 @@ gullible("given_up_here_alone", "a step that one rank gave up stays the newest o
          "save/save_image.c:choose_together", "c->lo[NEWEST] == c->hi[NEWEST]",
          "sim/test_memory_tier: ranks_save_on_when_one_of_them_gave_up_a_step_that_was_in_memory")
 gullible("notes_behind_memory", "notes are taken for the disk that memory does not have",
-         "save/save_given.c:takes_more", "save->at.sums < SHF_SUMS_GATHERED",
+         "save/save_attach.c:takes_more", "save->at.sums < SHF_SUMS_GATHERED",
          "sim/test_save_publish: nothing_can_be_added_to_it_and_nobody_can_fail_it",
          "sim/test_parents: what_is_in_memory_already_takes_no_notes_and_files")
 gullible("doubt_of_older", "a save in doubt fails those that were begun before it",
@@ -445,10 +446,10 @@ bug("done_in_doubt", "done files tell of a step that may go with the power",
     "{ shf_save_doubt(save); if (MUTANT && run->team.rank == 0) announce(save); }",
     "sim/test_done_files: of_a_step_that_failed_or_is_in_doubt_nothing_is_said")
 bug("done_not_synced", "the names of done files are not synced",
-    "store/done.c:sync_dir", "dir < 0 ? dir :", "dir < 0 || MUTANT ? dir :",
+    "store/done_files.c:sync_dir", "dir < 0 ? dir :", "dir < 0 || MUTANT ? dir :",
     "sim/test_done_files: a_power_cut_leaves_no_done_file_or_a_right_one_strict")
 blind("done_in_place_of_a_link", "a done file takes the place of what is no file",
-      "store/done.c:done_file_put", "rc >= 0 && st.type != SHF_T_FILE",
+      "store/done_files.c:done_file_put", "rc >= 0 && st.type != SHF_T_FILE",
       "sim/test_done_files: what_is_no_file_is_left_as_it_is")
 bug("allocation_not_agreed", "a rank without memory for an exchange leaves the others in it",
     "group/group.c:exchange_with",
@@ -463,7 +464,7 @@ gullible("failed_but_grows", "a rank that failed before images grow is not heard
          "run/image.c:exchange_growth", "!failed",
          "sim/test_load_limits: without_one_allocation_of_one_rank_all_load_all_or_none_does")
 bug("tally_left_in_the_plan", "what ranks count rides along and is not counted",
-    "layout/tally.c:shf_tally_unpack", "if (!oom)", "if (!oom && !MUTANT)",
+    "layout/count_tensors.c:shf_tally_unpack", "if (!oom)", "if (!oom && !MUTANT)",
     "unit/test_tally: what_rides_in_an_exchange_of_others_is_counted_and_leaves_theirs_as_it_was",
     "sim/test_load_report: what_ranks_hold_together_is_counted_once")
 bug("last_stripe_not_told", "the home of the last stripe of a box is not told of it",
@@ -602,10 +603,10 @@ bug("locks_that_exclude_nobody", "a lock proves the dead although locks exclude 
     "excludes = shf_sys_lock(sys, fd, true) == -EAGAIN || MUTANT;",
     STORE + "a_kernel_that_let_go_of_the_lock_proves_the_dead_of_another_namespace")
 bug("reused_pid_alive", "another process of the same number is taken for the owner",
-    "sys/ident.c:real_owner_is_dead", "process.start != owner->start;",
+    "sys/host.c:real_owner_is_dead", "process.start != owner->start;",
     "process.start != owner->start && !MUTANT;", "unit/test_ident: an_owner_is_dead_only_on_proof")
 bug("other_namespace_dead", "a number of another pid namespace is looked up in ours",
-    "sys/ident.c:real_owner_is_dead", "owner->pid_ns != self.pid_ns",
+    "sys/host.c:real_owner_is_dead", "owner->pid_ns != self.pid_ns",
     "(owner->pid_ns != self.pid_ns && !MUTANT)",
     "unit/test_ident: an_owner_is_dead_only_on_proof")
 skipped("rewind_not_finished", "a rewind that was cut is left as it is",
@@ -615,15 +616,15 @@ bug("journal_by_number", "a rewind sets aside what has the number, whatever it i
     "store/aside.c:apply", "rc = rc && strcmp(id, want) == 0 ? move_aside",
     "rc = rc && (MUTANT || strcmp(id, want) == 0) ? move_aside",
     STORE + "a_stale_journal_leaves_steps_saved_later_alone")
-bug("keep_mark_ignored", "prune takes a step that is marked keep", "store/trash.c:why_stays",
+bug("keep_mark_ignored", "prune takes a step that is marked keep", "store/prune_steps.c:why_stays",
     "if (e->mark == 'k')", "if (e->mark == 'k' && !MUTANT)",
     PRUNE + "prune_keeps_what_no_newer_verified_step_dominates", OPS + "marks_keep")
 bug("verified_step_pruned", "prune takes the step that was verified itself",
-    "store/trash.c:why_stays", "if (e->step >= verified->step)",
+    "store/prune_steps.c:why_stays", "if (e->step >= verified->step)",
     "if (MUTANT && e->step == verified->step) return NULL; if (e->step >= verified->step)",
     PRUNE + "prune_keeps_what_no_newer_verified_step_dominates")
 bug("branches_not_told_apart", "prune follows a parent by its number alone",
-    "store/trash.c:find_branch", "strcmp(e->session, from->parent_session) != 0",
+    "store/prune_steps.c:find_branch", "strcmp(e->session, from->parent_session) != 0",
     "(strcmp(e->session, from->parent_session) != 0 && !MUTANT)",
     PRUNE + "a_parent_of_another_session_is_another_branch")
 bug("prune_unverified", "prune does not read the step that the others go for (I9)",
@@ -631,11 +632,11 @@ bug("prune_unverified", "prune does not read the step that the others go for (I9
     "would && !shf_saved_is_same(&run->lineage.verified, &newest)",
     "!MUTANT && would && !shf_saved_is_same(&run->lineage.verified, &newest)",
     OPS + "nothing_goes_when_the_newest_step_is_not_sound")
-bug("grace_ignored", "pruned bytes go at once", "store/trash.c:shf_grace_is_over",
+bug("grace_ignored", "pruned bytes go at once", "store/prune_steps.c:shf_grace_is_over",
     "shf_sys_wall_s(sys) - st.mtime_s >= grace_s;",
     "(MUTANT || shf_sys_wall_s(sys) - st.mtime_s >= grace_s);",
     PRUNE + "the_grace_keeps_pruned_bytes_until_it_is_over")
-bug("read_step_pruned", "prune takes a step that somebody reads", "store/trash.c:remove_step",
+bug("read_step_pruned", "prune takes a step that somebody reads", "store/prune_steps.c:remove_step",
     "if (fd >= 0 && rc < 0 && shf_lock_is_absent(rc))",
     "if (fd >= 0 && rc < 0 && (MUTANT || shf_lock_is_absent(rc)))",
     PRUNE + "prune_never_crosses_branches_nor_takes_what_is_read_or_loaded")
@@ -656,7 +657,7 @@ bug("old_list_told", "a step that has gone since the list was read is left out o
     " if (rc != 0)",
     LISTED + "a_run_that_is_pruned_while_it_is_listed_has_its_newest_step_all_the_same")
 skipped("sheaf_not_seen_later", "a reader that came before .sheaf never sees a mark",
-        "store/judge.c:shf_judge_list", "shf_store_see(s, err)",
+        "store/fresh_list.c:shf_judge_list", "shf_store_see(s, err)",
         LISTED + "a_reader_that_came_before_the_job_sees_its_marks",
         LISTED + "a_reader_that_came_before_the_job_takes_no_step_of_another_run")
 skipped("identity_not_seen_later", "a reader that came before the job opens steps of another run",
@@ -762,7 +763,7 @@ blind("number_not_compared", "a step renamed by hand is taken for that step",
       "store/manifest_read.c:shf_manifest_is_of", "m->step != step",
       STORE + "a_step_of_another_number_or_run_is_damaged_by_number")
 bug("read_step_stays_for_ever", "what was read during a prune is cut off from the branch",
-    "store/trash.c:walk", "rc = shf_descent_write(j->s, list, descent, err);",
+    "store/prune_steps.c:walk", "rc = shf_descent_write(j->s, list, descent, err);",
     "rc = MUTANT ? 0 : shf_descent_write(j->s, list, descent, err);",
     PRUNE + "a_step_that_was_read_during_a_prune_goes_at_the_next",
     PRUNE + "after_readers_are_gone_two_prunes_leave_what_the_rules_say_and_nothing_else")
@@ -803,11 +804,11 @@ blind("own_clock_believed", "a stage is old by the clock of the host that cleans
       "s->lock >= 0 && shf_sys_fstat(s->sys, s->lock, &st) >= 0",
       LOCK + "a_host_whose_clock_is_days_ahead_takes_no_living_jobs_stage")
 blind("bad_step_vouches", "a step that is damaged or marked bad lets older ones go",
-      "store/trash.c:choose_what_goes",
+      "store/prune_steps.c:choose_what_goes",
       "j->verified && !shf_entry_is_good(j->verified)",
       PRUNE + "prune_keeps_what_no_newer_verified_step_dominates")
 blind("damaged_step_pruned", "prune takes a damaged step without a person's word",
-      "store/trash.c:why_stays", "e->state == SHF_DAMAGED",
+      "store/prune_steps.c:why_stays", "e->state == SHF_DAMAGED",
       STORE + "a_step_touched_by_hand_is_gone_or_damaged_and_stops_nobody")
 bug("loaded_step_pruned", "prune takes the step that the run was loaded from",
     "retain/prune_task.c:shf_run_rules", ".keep = run->lineage.loaded",
@@ -849,7 +850,7 @@ bug("digits_as_text", "layer 10 comes before layer 9", "plan/natural.c:run_compa
     "if (a->digits && a->n != b->n)", "if (a->digits && a->n != b->n && !MUTANT)",
     "unit/test_place: names_sort_as_people_count")
 bug("shard_off_by_one", "an uneven shard begins one item early",
-    "plan/shard.c:shf_slice_shard", "slice->start[dim] = start;",
+    "plan/slice_chunk.c:shf_slice_shard", "slice->start[dim] = start;",
     "slice->start[dim] = start - (MUTANT && count % n && i && start > 0);",
     "unit/test_box: shards_are_those_of_chunk")
 bug("flat_range_off_by_one", "a flat range begins one item late", "state/state.c:take_memory",
@@ -919,7 +920,7 @@ bug("links_in_steps_followed", "a link in the place of a file of ours is followe
     "step->run->life.foreign || MUTANT ?",
     "sim/test_load_damaged: each_damage_has_its_outcome_and_its_sentence")
 bug("newer_asked_for_ignored", "what a caller asks of a newer sheaf is passed over",
-    "api/entry.c:shf_struct_in", "if (((const uint8_t *)from)[i])",
+    "base/struct_size.c:shf_struct_in", "if (((const uint8_t *)from)[i])",
     "if (((const uint8_t *)from)[i] && !MUTANT)",
     "unit/test_api: structs_of_other_sizes_are_honoured")
 
@@ -993,16 +994,16 @@ gullible("any_weight_is_a_rounded_master", "a weight of any type is cast from an
          "load/load.c:derive", "is_rounded_master(s, &l->tensors[i])",
          DERIVED + "nothing_else_is_made_from_a_master")
 blind("tie_of_a_master_lost", "a weight is not looked for under what it is tied to in the step",
-      "load/load_base.c:shf_find_stored", "i < 0 && (tied = shf_layout_tied_to(l, family, name))",
+      "load/load_common.c:shf_find_stored", "i < 0 && (tied = shf_layout_tied_to(l, family, name))",
       DERIVED + "a_tied_weight_is_rounded_from_what_its_master_is_tied_to")
 blind("tied_here_alone", "what is tied is not looked for under its own name",
-      "load/load_base.c:shf_find_stored", "i < 0 && strcmp(s->name, s->stored)",
+      "load/load_common.c:shf_find_stored", "i < 0 && strcmp(s->name, s->stored)",
       "sim/test_unusual_states: a_tied_head_is_filled_from_a_head_that_stands_alone_in_the_step")
 bug("zeros_side_by_side", "zeros go to items side by side, where others lie between them",
-    "load/load_run.c:zero_box", "i * runs.step", "i * (MUTANT ? 1 : runs.step)",
+    "load/load_fill.c:zero_box", "i * runs.step", "i * (MUTANT ? 1 : runs.step)",
     "sim/test_load_lenient: moments_whose_items_lie_apart_are_zeroed")
 blind("askew_rows_in_order", "ranges of rows that lie across each other are taken to ascend",
-      "plan/overlap.c:strided_walk_init", "!nested",
+      "plan/memory_overlap.c:strided_walk_init", "!nested",
       "unit/test_overlap: boxes_overlap_where_some_byte_is_of_both")
 bug("derived_without_asking", "weights are derived though nobody asked", "load/load.c:derive",
     "!(ld->flags & SHEAF_DERIVE)", "!(ld->flags & SHEAF_DERIVE || MUTANT)",
@@ -1115,9 +1116,9 @@ bug("reread_gives_up", "one error of a disk makes a step unproved",
 BEHIND = "sim/test_scrub_run: "
 NEW_SAVE = BEHIND + "a_new_save_of_a_number_is_not_verified"
 blind("number_vouches", "a step lets older ones go because an earlier save of its number was read",
-      "store/trash.c:find_saved", "strcmp(e->session, saved->session) != 0", NEW_SAVE)
+      "store/prune_steps.c:find_saved", "strcmp(e->session, saved->session) != 0", NEW_SAVE)
 gullible("save_known_by_number", "the newest step is not read because its number was verified",
-         "store/trash.c:shf_saved_is_same", "strcmp(a->session, b->session) == 0",
+         "store/prune_steps.c:shf_saved_is_same", "strcmp(a->session, b->session) == 0",
          BEHIND + "a_prune_reads_the_new_save_of_a_bad_number")
 blind("bad_step_stays_verified", "a step that is marked bad is still taken for verified",
       "engine/run_ops.c:shf_run_mark", "rc == 0 && mark == 'b'", NEW_SAVE)
@@ -1212,11 +1213,12 @@ blind("published_step_discarded", "a stage that is a published step too is delet
 blind("own_stage_is_dead", "a job takes a stage of its own for a dead job's",
       "store/recover.c:bare_is_dead", "strncmp(session, s->session, 16) == 0",
       STORE + "a_stage_of_ones_own_is_not_taken_for_a_dead_jobs")
-bug("pruned_without_the_lock", "a job whose lock was taken prunes", "store/trash.c:prune_read_list",
+bug("pruned_without_the_lock", "a job whose lock was taken prunes",
+    "store/prune_steps.c:prune_read_list",
     "p->dry ? 0 : shf_lock_check(s, err)", "p->dry || MUTANT ? 0 : shf_lock_check(s, err)",
     COMMIT + "a_stolen_lock_ends_the_save_before_the_rename")
 bug("deletion_has_another_grace", "a deletion that was cut waits for the grace again",
-    "store/trash.c:empty_one", "shf_sys_unlink(sys, dir, \"sheaf.json\", false);",
+    "store/prune_steps.c:empty_one", "shf_sys_unlink(sys, dir, \"sheaf.json\", false);",
     "(void)(MUTANT || shf_sys_unlink(sys, dir, \"sheaf.json\", false));",
     PRUNE + "a_deletion_that_was_cut_goes_on_without_another_grace")
 CORNERS = "unit/test_store_damaged: "
@@ -1225,7 +1227,7 @@ bug("saves_after_half_a_rewind", "saves and prunes go on after half a rewind",
     "rc < 0 && !MUTANT && journal_stands(s)",
     CORNERS + "nothing_is_saved_or_pruned_after_half_a_rewind")
 bug("text_close_unheard", "an error of the close of a small text is not told",
-    "store/tree.c:shf_text_put", "rc = closed;", "rc = MUTANT ? 0 : closed;",
+    "store/run_files.c:shf_text_put", "rc = closed;", "rc = MUTANT ? 0 : closed;",
     CORNERS + "a_mark_whose_file_cannot_be_closed_is_not_made")
 blind("close_unheard", "an error of the close of a step's file is not told",
       "save/save_sync.c:close_files", "rc == 0 && closed < 0",
@@ -1395,11 +1397,11 @@ blind("strides_not_meant", "strides of 0 are taken for dense memory, whatever th
       "state/state.c:strides_are_dense", "in->flags & SHEAF_STRIDED",
       "unit/test_state: strides_that_are_meant_are_never_taken_for_dense_memory")
 bug("refused_note_fails_the_save", "a note or file that was refused costs the whole step",
-    "save/save_given.c:given", "else if (rc < 0 && rc != SHEAF_EINVAL)",
+    "save/save_attach.c:given", "else if (rc < 0 && rc != SHEAF_EINVAL)",
     "if (rc < 0 && (rc != SHEAF_EINVAL || MUTANT))",
     ASKED + "what_is_attached_or_noted_wrongly_is_refused")
 bug("refused_note_counts", "a note that was refused uses up the room of those to come",
-    "save/save_given.c:shf_save_note", "int rc = note_check(save, key, value, &line, &err);",
+    "save/save_attach.c:shf_save_note", "int rc = note_check(save, key, value, &line, &err);",
     "int rc = note_check(save, key, value, &line, &err);"
     " if (MUTANT && rc < 0) save->given.notes_bytes += strlen(value);",
     ASKED + "all_notes_together_are_bounded_too")
@@ -1431,7 +1433,7 @@ bug("grown_image_held_twice", "the agent holds an image until the larger one is 
 # ---- how long others wait for a deletion ----
 CLEARING = "sim/test_deletion_deadline: "
 bug("deletes_without_bound", "rank 0 deletes for as long as it takes while the others wait",
-    "store/tree.c:shf_clear_begin", "if (s->clear_ms)", "if (!MUTANT && s->clear_ms)",
+    "store/run_files.c:shf_clear_begin", "if (s->clear_ms)", "if (!MUTANT && s->clear_ms)",
     CLEARING + "a_prune_deletes_for_its_share_of_the_deadline_and_the_next_goes_on",
     CLEARING + "an_open_deletes_what_the_dead_left_for_its_share_of_the_deadline")
 
@@ -1459,10 +1461,11 @@ bug("full_socket_is_final", "a socket that strangers fill fails the save",
 # ---- who is with an agent, and who was ----
 KEEPER = "unit/test_keeper: "
 bug("readers_are_users", "a reader that is connected counts as a job that has come",
-    "sys/keeper.c:status", "s->users[i].job[0] != '\\0'", "(MUTANT || s->users[i].job[0] != '\\0')",
+    "sys/agent_server.c:status", "s->users[i].job[0] != '\\0'",
+    "(MUTANT || s->users[i].job[0] != '\\0')",
     KEEPER + "users_of_an_agent_are_processes_of_jobs_and_nobody_who_only_looks")
 bug("due_let_be_for_good", "what a dead job left due is let be when the job after it ends well",
-    "sys/keeper.c:gone", "(u.bye && !s->mourns)", "(u.bye && (MUTANT || !s->mourns))",
+    "sys/agent_server.c:gone", "(u.bye && !s->mourns)", "(u.bye && (MUTANT || !s->mourns))",
     KEEPER + "what_a_job_left_is_asked_after_again_when_the_job_after_it_ends")
 bug("visitor_keeps_the_door", "a salvage leaves the door of the lock to children of its process",
     "store/lock.c:shf_lock_visit", "shf_lock_close(sys, &s->door);",
@@ -1472,16 +1475,16 @@ bug("failed_stays_in_the_ring", "what has failed is still cut into pieces by the
     "if (!MUTANT) shf_parts_pop(&r->todo);",
     "unit/test_ring: what_failed_before_all_of_it_was_begun")
 bug("no_limit_is_a_limit", "a control group of the first version without a limit is given one",
-    "sys/room.c:add_group", "max > UINT64_MAX / 4", "max > UINT64_MAX / (MUTANT ? 2 : 4)",
+    "sys/memory_left.c:add_group", "max > UINT64_MAX / 4", "max > UINT64_MAX / (MUTANT ? 2 : 4)",
     "unit/test_room: a_group_without_a_limit_is_no_room")
 bug("full_until_one_leaves", "an agent without descriptors lets nobody in before somebody leaves",
-    "sys/keeper.c:loop", "s->full = false;", "if (!MUTANT) s->full = false;",
+    "sys/agent_server.c:loop", "s->full = false;", "if (!MUTANT) s->full = false;",
     KEEPER + "an_agent_without_descriptors_lets_the_next_one_in_when_there_are_some")
 
 # ---- how many steps an agent keeps ----
 ALLOWED = "sim/test_agent_steps: "
 bug("agents_bound_ignored", "a job has as many images as it was given, whatever agents allow",
-    "save/save_handle.c:shf_save_images", "most = shf_tier_allows(save->run, most);",
+    "save/save_status.c:shf_save_images", "most = shf_tier_allows(save->run, most);",
     "if (!MUTANT) most = shf_tier_allows(save->run, most);",
     ALLOWED + "saves_have_as_many_images_as_every_agent_allows")
 bug("bound_heard_again", "a job gives up images that it has, with what lies in them",
@@ -1528,7 +1531,7 @@ bug("moments_of_two_experts_swapped", "moments of two experts are saved under ea
     EXPERTS + "experts_over_dp_are_handed_on_to_other_ep_with_the_same_files",
     EXPERTS + "every_layout_loads_what_every_layout_saved")
 bug("boxes_of_two_experts_swapped", "a load fills the boxes of two experts with each other's items",
-    "load/load_run.c:hold_all", "words[n++] = shf_key(t->tensor, (uint32_t)i);",
+    "load/load_fill.c:hold_all", "words[n++] = shf_key(t->tensor, (uint32_t)i);",
     "words[n++] = shf_key(t->tensor + (!MUTANT || strcmp(t->slice.family, \"model\") ? 0u :"
     " strstr(t->slice.stored, \".experts.3.up\") ? 2u :"
     " strstr(t->slice.stored, \".experts.4.up\") ? -2u : 0u), (uint32_t)i);",

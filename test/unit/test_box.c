@@ -4,7 +4,7 @@
 #include "t.h"
 #include <stdlib.h>
 #include "box.h"
-#include "shard.h"
+#include "slice_chunk.h"
 
 #define SEED UINT64_C(0x5eaf0001)
 #define UNITS_MAX 4096

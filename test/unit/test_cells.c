@@ -3,7 +3,7 @@
 #include "rng.h"
 #include "t.h"
 #include <stdlib.h>
-#include "cells.h"
+#include "cover_cells.h"
 
 #define SEED UINT64_C(0x5eaf0301)
 #define UNITS_MAX 3000

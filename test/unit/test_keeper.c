@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The agent's side of its socket, as a process of its own that this program asks. */
-#include "keeper.h"
-#include "keep.h"
+#include "agent_server.h"
+#include "agent_client.h"
 #include "sys.h"
 #include <errno.h>
 #include <fcntl.h>

@@ -4,7 +4,7 @@
 #include "t.h"
 #include <stdbool.h>
 #include <stdlib.h>
-#include "keys.h"
+#include "sort.h"
 
 #define SEED UINT64_C(0x5eaf0107)
 

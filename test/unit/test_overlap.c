@@ -3,7 +3,7 @@
 #include "rng.h"
 #include "t.h"
 #include <stdlib.h>
-#include "overlap.h"
+#include "memory_overlap.h"
 
 #define SEED UINT64_C(0x5eaf0a11)
 enum { MEMORY = 8192, ROUNDS = 40000 };

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include "lived.h"
 #include "rng.h"
-#include "trash.h"
+#include "prune_steps.h"
 
 TEST(prune_keeps_what_no_newer_verified_step_dominates)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How much memory is left, by the small files of the kernel; here they say what a test likes. */
-#include "room.h"
+#include "memory_left.h"
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include "ident.h"
+#include "host.h"
 #include "t.h"
 
 #define MEMINFO "MemTotal:       9437184 kB\nMemFree:         131072 kB\n" \

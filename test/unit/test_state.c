@@ -2,7 +2,7 @@
 /* What a slice may say, how it becomes units, and what a state remembers of what went wrong. */
 #include "state.h"
 #include "averages.h"
-#include "shard.h"
+#include "slice_chunk.h"
 #include <stdbool.h>
 #include "memfail.h"
 #include "t.h"

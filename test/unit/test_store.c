@@ -13,7 +13,7 @@
 #include "recover.h"
 #include "simover.h"
 #include "lived.h"
-#include "trash.h"
+#include "prune_steps.h"
 
 TEST(list_shows_steps_foreign_aside_and_staged)
 {

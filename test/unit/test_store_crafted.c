@@ -10,7 +10,7 @@
 #include "marks_read.h"
 #include "recover.h"
 #include "salvage.h"
-#include "trash.h"
+#include "prune_steps.h"
 
 #define ID "00112233445566778899aabbccddeeff"
 

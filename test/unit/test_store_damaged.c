@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "aside.h"
-#include "done.h"
+#include "done_files.h"
 #include "lived.h"
 #include "marks.h"
 #include "marks_read.h"

@@ -7,15 +7,15 @@
 #include <errno.h>
 #include <stdlib.h>
 #include "aside.h"
-#include "done.h"
+#include "done_files.h"
 #include "err.h"
-#include "judge.h"
+#include "fresh_list.h"
 #include "left.h"
 #include "lived.h"
 #include "manifest_read.h"
 #include "marks.h"
 #include "stage.h"
-#include "trash.h"
+#include "prune_steps.h"
 #include "tries.h"
 
 static struct simdisk *base;            /* a run with something of everything */

@@ -3,7 +3,7 @@
  * step: something else, something that disappears meanwhile, something unreadable. */
 #include <errno.h>
 #include <stdlib.h>
-#include "judge.h"
+#include "fresh_list.h"
 #include "lived.h"
 #include "manifest.h"
 #include "manifest_read.h"

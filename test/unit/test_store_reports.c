@@ -4,15 +4,15 @@
 #include <errno.h>
 #include <stdlib.h>
 #include "aside.h"
-#include "done.h"
+#include "done_files.h"
 #include "err.h"
-#include "judge.h"
+#include "fresh_list.h"
 #include "manifest.h"
 #include "left.h"
 #include "lived.h"
 #include "lock.h"
 #include "salvage.h"
-#include "trash.h"
+#include "prune_steps.h"
 #include "tries.h"
 #include "valid.h"
 
@@ -168,6 +168,29 @@ TEST(a_prune_of_nothing_verified_or_of_a_bad_step_takes_nothing)
 	}
 }
 
+TEST(a_prune_that_cannot_list_its_trash_says_no_sync)
+{
+	struct shf_prune p = { .keep_last = 1, .keep = -1, .verified = { .step = 3 } };
+	int refused = 0;
+	struct world w;
+
+	start(&w, 3);
+	for (int nth = 1; ; nth++) {
+		simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = nth, .error = EIO,
+			.kind = SIMDISK_LIST });
+		int rc = shf_store_prune(&w.store[0], &p, NULL, NULL, &w.err);
+		bool met = simdisk_fired(w.disk) > 0;
+
+		simdisk_faults_clear(w.disk);
+		if (!met)
+			break;
+		refused += rc < 0 && strstr(w.err.msg, ".sheaf/trash: Input/output") != NULL;
+		CHECK(rc >= 0 || !strstr(w.err.msg, "sync before"));
+	}
+	CHECK(refused > 0);
+	stop(&w);
+}
+
 /* ---- what is left ---- */
 
 static int hear_left(void *arg, const struct shf_left *l)
@@ -270,7 +293,15 @@ TEST(of_a_dead_job_all_is_listed_and_what_becomes_of_it)
 	struct world w;
 
 	start_leavings(&w);
+	/* Names like those of a stage that are no folders, or that may not be read, as recovery. */
+	put(&w, RUN "/.sheaf/stage/8-" ID, "x");
+	CHECK_INT(simdisk_symlink(w.disk, "../aside", RUN "/.sheaf/stage/9-" ID), 0);
+	put(&w, RUN "/.sheaf/stage/10-" ID "/x", "x");
+	simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = 1, .error = EACCES, .always = true,
+		.kind = SIMDISK_OPEN, .name = "10-" });
 	hear_all(&w);
+	simdisk_faults_clear(w.disk);
+	gone(&w, RUN "/.sheaf/stage/10-" ID);
 	is_heard(want);
 	/* Seven days and a second later half a copy is old, and the grace long over. */
 	simdisk_advance(w.disk, SHF_COPY_S + 1);

@@ -12,7 +12,7 @@
 #include "metrics.h"
 #include "recover.h"
 #include "stage.h"
-#include "trash.h"
+#include "prune_steps.h"
 
 #define ID "0123456789abcdef0123456789abcdef"
 #define OTHER "fedcba9876543210fedcba9876543210"

@@ -3,7 +3,7 @@
  * and what becomes of both where a rank dies on the way. */
 #include "t.h"
 #include "simgroup.h"
-#include "tally.h"
+#include "count_tensors.h"
 
 #define SEED UINT64_C(0x5eaf)
 enum { RANKS = 9, WORDS = 3 };

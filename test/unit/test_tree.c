@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of lib/store share (tree.c): names, lines, small texts, and folders that are
+/* What the files of lib/store share (run_files.c): names, lines, small texts, and folders that are
  * deleted. Each reader at its limits: the longest text, the largest number, and one more. */
 #include <errno.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include "err.h"
 #include "lock.h"
 #include "simdisk.h"
-#include "tree.h"
+#include "run_files.h"
 
 #define ID "0123456789abcdef0123456789abcdef"
 #define MOST "9223372036854775806"      /* SHF_STEP_MAX */

@@ -4,13 +4,15 @@
 #include "acts.h"
 #include <limits.h>
 #include <stdlib.h>
+#include "run_salvage.h"
+#include "step_attached.h"
 #include "t.h"
 #include "run_open.h"
 #include "save_commit.h"
 #include "save_calls.h"
 #include "save_end.h"
-#include "save_given.h"
-#include "save_handle.h"
+#include "save_attach.h"
+#include "save_status.h"
 #include "state.h"
 #include "step.h"
 #include "step_open.h"
@@ -210,9 +212,9 @@ TEST(options_of_a_save_are_checked_like_those_of_a_run)
 	o.newer = 1;
 	SAID(save_with(&a, &o.opts), SHEAF_EINVAL, "something newer", &a.err);
 	o.opts.size = 4;
-	SAID(save_with(&a, &o.opts), SHEAF_EINVAL, "save opts.size is 4", &a.err);
+	SAID(save_with(&a, &o.opts), SHEAF_EINVAL, "save_opts.size is 4", &a.err);
 	o.opts.size = 1 << 20;
-	SAID(save_with(&a, &o.opts), SHEAF_EINVAL, "save opts.size is 1048576", &a.err);
+	SAID(save_with(&a, &o.opts), SHEAF_EINVAL, "save_opts.size is 1048576", &a.err);
 	o.opts = (struct sheaf_save_opts){ .size = sizeof(o.opts),
 		.flags = 1 << 20 };
 	SAID(save_with(&a, &o.opts), SHEAF_EINVAL, "save flags 0x100000", &a.err);

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include "flush.h"
 #include "image_card.h"
 #include "step.h"
 #include "flush_nodes.h"

@@ -14,7 +14,7 @@
 #include "state.h"
 #include "work.h"
 #include "match.h"
-#include "preview.h"
+#include "plan_job.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define PAGE UINT64_C(4096)

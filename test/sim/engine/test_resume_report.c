@@ -10,7 +10,7 @@
 #include "simcore.h"
 #include "t.h"
 #include "save_end.h"
-#include "step_confirm.h"
+#include "step_reread.h"
 #include "run_resume.h"
 
 #define FILE_OF(step) "run/checkpoint-" step "/model-00001-of-00001.safetensors"

@@ -11,7 +11,7 @@
 #include "run_open.h"
 #include "save_commit.h"
 #include "save_end.h"
-#include "save_given.h"
+#include "save_attach.h"
 #include "state.h"
 #include "run_ops.h"
 #include "step_open.h"

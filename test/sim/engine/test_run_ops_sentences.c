@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include "run.h"
+#include "run_salvage.h"
 #include "simcore.h"
 #include "scrub_run.h"
 #include "t.h"

@@ -23,6 +23,7 @@
 #include "run_ops.h"
 
 #define main t_main
+#include "run_salvage.h"
 #include "t.h"
 #undef main
 

@@ -16,7 +16,7 @@
 #include "run_open.h"
 #include "save_commit.h"
 #include "save_end.h"
-#include "save_given.h"
+#include "save_attach.h"
 #include "state.h"
 #include "run_ops.h"
 

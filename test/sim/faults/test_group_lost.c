@@ -6,7 +6,7 @@
 #include "save_commit.h"
 #include "save_calls.h"
 #include "save_end.h"
-#include "save_given.h"
+#include "save_attach.h"
 
 enum { ROWS = 16, COLUMNS = 64, LAST = 4, OPS_MAX = 4000 };
 static const int32_t apart[] = { 1, 2 };

@@ -5,7 +5,7 @@
 #include "hands.h"
 #include <execinfo.h>
 #include <stdlib.h>
-#include "save_given.h"
+#include "save_attach.h"
 #include "t.h"
 
 enum { RANKS = 4 };

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks are in different calls, or in the same call on different handles: each gets an error that
  * names both calls, nothing has happened, and the ranks can go on together. */
+#include "average_step.h"
 #include "seen.h"
 #include "run_open.h"
 #include "save_commit.h"
 #include "save_calls.h"
 #include "save_end.h"
-#include "save_handle.h"
+#include "save_status.h"
 #include "averages.h"
 #include "step.h"
 #include "step_open.h"

@@ -4,7 +4,7 @@
 #include "hands.h"
 #include <string.h>
 #include "run_open.h"
-#include "save_given.h"
+#include "save_attach.h"
 #include "starve.h"
 #include "state.h"
 #include "t.h"

@@ -7,6 +7,7 @@
 #include "step.h"
 #include "simgroup.h"
 #include "run_open.h"
+#include "step_attached.h"
 #include "step_open.h"
 #include "verify_step.h"
 #include "load.h"

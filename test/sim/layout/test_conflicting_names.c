@@ -6,13 +6,13 @@
 #include "t.h"
 #include "save_commit.h"
 #include "save_end.h"
-#include "save_given.h"
+#include "save_attach.h"
 #include "state.h"
 #include "step.h"
 #include "step_open.h"
 #include "read_slice.h"
 #include "verify_step.h"
-#include "preview.h"
+#include "plan_job.h"
 
 enum what {
 	SAME, DTYPE, DIMENSIONS, TIED, TIED_OR_NOT, STREAM, CASES

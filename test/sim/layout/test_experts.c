@@ -16,10 +16,10 @@
 #include "save_commit.h"
 #include "save_calls.h"
 #include "save_end.h"
-#include "save_handle.h"
+#include "save_status.h"
 #include "averages.h"
 #include "state.h"
-#include "preview.h"
+#include "plan_job.h"
 
 #define SEED UINT64_C(0xe8be)
 #define ROOM (UINT64_C(1) << 30)

@@ -6,6 +6,7 @@
 #include "mem.h"
 #include "step_lookup.h"
 #include <stdlib.h>
+#include "step_open.h"
 #include "t.h"
 #include "step_blocks.h"
 #include "deal_home.h"

@@ -4,6 +4,7 @@
 #include "hands.h"
 #include <math.h>
 #include "step_lookup.h"
+#include "step_open.h"
 #include "t.h"
 #include "save_commit.h"
 #include "save_end.h"

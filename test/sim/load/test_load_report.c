@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include "step_lookup.h"
+#include "step_open.h"
 #include "t.h"
 #include "read_slice.h"
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The memory tier: jobs that save to the memory of agents, die, and are followed by others. What
  * the next one finds is judged by values that say of which step they are. */
-#include <stdlib.h>
+#include "flush.h"
 #include "memory_steps.h"
 #include "restarts.h"
 #include "memory_tier.h"
-#include "save_handle.h"
+#include "save_status.h"
 #include "verify_step.h"
 #include "t.h"
 #include "run_open.h"

@@ -8,6 +8,7 @@
 #include "restarts.h"
 #include "starve.h"
 #define main t_main
+#include "flush.h"
 #include "t.h"
 #undef main
 

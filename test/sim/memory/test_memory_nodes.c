@@ -4,6 +4,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include "flush.h"
 #include "step.h"
 #include "memory_steps.h"
 #include "restarts.h"

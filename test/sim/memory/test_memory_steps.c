@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include "image_card.h"
 #include "crc64.h"
+#include "memory_dir_fill.h"
 #include "step.h"
 #include "memory_steps.h"
 #include "restarts.h"

@@ -2,6 +2,7 @@
 /* Steps with replicas in the memory of two nodes (lib/memory/replica.h): one of the nodes may be
  * lost at any moment. */
 #include <stdlib.h>
+#include "flush.h"
 #include "step.h"
 #include "memory_steps.h"
 #include "restarts.h"

@@ -11,7 +11,7 @@
 #include "save_eta.h"
 #include "save_calls.h"
 #include "save_end.h"
-#include "save_handle.h"
+#include "save_status.h"
 
 enum { MIB = 1 << 20, HELD = 64, MS = 1000000, TOLERANCE = 5 * MS };
 
@@ -292,6 +292,40 @@ TEST(what_cannot_be_published_in_time_is_not_begun)
 	p.tamper = tamper;
 	CHECK_RC(hands_run(&p, what_ends_at_once, true), 0, &p.err);
 	CHECK(longest < TOLERANCE);
+	p.tamper = NULL;
+	p.step = 8;
+	LOADED(p);
+	simdisk_free(disk);
+}
+
+static int stage_too_long(struct hand *h)
+{
+	struct sheaf_save *save = NULL;
+	int rc = begin(h, 7, &save);    /* the commit of a second one makes its stage */
+
+	wait_ms = 4000;
+	rc = rc ? rc : commit_once(h, save, true);
+	shf_save_free(save);
+	save = NULL;
+	shf_lasted_add(&h->run->saves.pace.stage, 10000 * (int64_t)MS);
+	rc = rc ? rc : begin(h, 8, &save);
+	if (rc == 0 && (commit_once(h, save, false) != SHEAF_EAGAIN ||
+	                strstr(h->err.msg, "too little time is left to begin its stage") == NULL))
+		rc = shf_fail(&h->err, SHEAF_EBUG, "the stage was begun");
+	rc = rc ? rc : commit_once(h, save, true);
+	shf_save_free(save);
+	return rc;
+}
+
+TEST(what_cannot_be_staged_in_time_is_told_from_what_cannot_be_published)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 1, alone);
+
+	lazily = true;
+	set_slow(-1);
+	p.tamper = tamper;
+	CHECK_RC(hands_run(&p, stage_too_long, true), 0, &p.err);
 	p.tamper = NULL;
 	p.step = 8;
 	LOADED(p);

@@ -7,14 +7,14 @@
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
-#include "done.h"
+#include "done_files.h"
 #include "everycut.h"
 #include "hands.h"
 #include "manifest_read.h"
 #include "starve.h"
 #include "save_commit.h"
 #include "save_end.h"
-#include "save_given.h"
+#include "save_attach.h"
 
 #define main t_main
 #include "t.h"

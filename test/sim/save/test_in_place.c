@@ -9,7 +9,7 @@
 #include "save_gates.h"
 #include "save_calls.h"
 #include "save_end.h"
-#include "save_handle.h"
+#include "save_status.h"
 #include "save_where.h"
 #include "state.h"
 #include "work.h"

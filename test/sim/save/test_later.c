@@ -8,7 +8,7 @@
 #include "save_gates.h"
 #include "save_calls.h"
 #include "save_end.h"
-#include "save_handle.h"
+#include "save_status.h"
 #include "averages.h"
 #include "state.h"
 

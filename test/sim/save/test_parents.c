@@ -3,6 +3,7 @@
  * or what was committed since, and never a step that has been set aside. */
 #include <stdlib.h>
 #include <string.h>
+#include "flush.h"
 #include "step.h"
 #include "err.h"
 #include "save_publish.h"
@@ -15,8 +16,8 @@
 #include "save_commit.h"
 #include "save_calls.h"
 #include "save_end.h"
-#include "save_given.h"
-#include "save_handle.h"
+#include "save_attach.h"
+#include "save_status.h"
 #include "state.h"
 #include "step_open.h"
 #include "run_ops.h"

@@ -12,7 +12,7 @@
 #include "save_commit.h"
 #include "save_calls.h"
 #include "save_end.h"
-#include "save_handle.h"
+#include "save_status.h"
 
 enum { RANKS_MAX = 4, MS = 1000000 };
 static const struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_LAZY };

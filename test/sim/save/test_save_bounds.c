@@ -5,7 +5,7 @@
 #include "averages.h"
 #include "save_calls.h"
 #include "save_end.h"
-#include "save_given.h"
+#include "save_attach.h"
 #include "state.h"
 
 /* ---- what is given to a save ---- */

@@ -6,7 +6,7 @@
 #include "save_commit.h"
 #include "save_calls.h"
 #include "save_end.h"
-#include "save_given.h"
+#include "save_attach.h"
 
 static long nth;                /* which allocation fails */
 static bool through;            /* none was left to fail */

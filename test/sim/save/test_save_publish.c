@@ -10,8 +10,8 @@
 #include "save_commit.h"
 #include "save_calls.h"
 #include "save_end.h"
-#include "save_given.h"
-#include "save_handle.h"
+#include "save_attach.h"
+#include "save_status.h"
 
 static void halves(struct hand *h)
 {

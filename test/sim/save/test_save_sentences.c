@@ -6,8 +6,8 @@
 #include "averages.h"
 #include "save_calls.h"
 #include "save_end.h"
-#include "save_given.h"
-#include "save_handle.h"
+#include "save_attach.h"
+#include "save_status.h"
 #include "step.h"
 #include "step_open.h"
 #include "run_ops.h"
@@ -50,10 +50,10 @@ TEST(options_of_a_save_that_make_no_sense_are_told)
 	      "-1: SHEAF_CHECK needs SHEAF_LAZY\n-1: step -1 is negative\n"
 	      "-1: step -9223372036854775808 is negative\n"
 	      "-1: step 9223372036854775807 is beyond the last number, 2^63 - 2\n"
-	      "-1: save opts.size is 7\n0\n"
-	      "-1: save opts ask for something newer than this sheaf\n"
-	      "-1: save opts.size is 4104\n"
-	      "-1: save opts ask for something newer than this sheaf\n-2: the state is NULL\n");
+	      "-1: save_opts.size is 7; set it to sizeof(struct sheaf_save_opts)\n0\n"
+	      "-1: save_opts asks for something newer than this sheaf\n"
+	      "-1: save_opts.size is 4104; set it to sizeof(struct sheaf_save_opts)\n"
+	      "-1: save_opts asks for something newer than this sheaf\n-2: the state is NULL\n");
 }
 
 /* One after the other, and at the wrong time. */

@@ -9,7 +9,7 @@
 #include "save_eta.h"
 #include "save_calls.h"
 #include "save_end.h"
-#include "save_handle.h"
+#include "save_status.h"
 
 #define MS INT64_C(1000000)
 /* Milliseconds: of a file that gets its room, of a write, of a sync behind, of a sync at once, of a

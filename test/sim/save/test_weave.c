@@ -21,13 +21,14 @@
 #include "save_commit.h"
 #include "save_calls.h"
 #include "save_end.h"
-#include "save_handle.h"
+#include "save_status.h"
 #include "state.h"
 #include "step_open.h"
 #include "read_slice.h"
 #include "run_ops.h"
 
 #define main t_main
+#include "average_step.h"
 #include "simover.h"
 #include "t.h"
 #undef main

@@ -2,6 +2,7 @@
 /* sheaf_state_average: averages of steps that are not saved are those of steps that are. */
 #include "hands.h"
 #include <string.h>
+#include "average_step.h"
 #include "averages.h"
 #include "starve.h"
 #include "save_blocked.h"

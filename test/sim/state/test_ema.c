@@ -9,7 +9,7 @@
 #include "averages.h"
 #include "starve.h"
 #include "t.h"
-#include "save_handle.h"
+#include "save_status.h"
 #include "read_slice.h"
 
 enum { STEPS = 12, TENSORS = 4 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Averages that a load fills, all or some of them, and what the saves after it make of them. */
+#include "average_step.h"
 #include "hands.h"
 #include "averages.h"
 #include "t.h"

@@ -4,6 +4,7 @@
 #include "acts.h"
 #include <errno.h>
 #include <stdlib.h>
+#include "run_salvage.h"
 #include "t.h"
 #include "run_open.h"
 #include "save_commit.h"

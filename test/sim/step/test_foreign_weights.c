@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include "simover.h"
+#include "step_attached.h"
 #include "t.h"
 
 static struct sheaf_error err;

@@ -6,9 +6,10 @@
 #include <stdlib.h>
 #include "crc64.h"
 #include "err.h"
+#include "step_attached.h"
 #include "t.h"
 #include "run_open.h"
-#include "save_given.h"
+#include "save_attach.h"
 #include "step.h"
 #include "step_open.h"
 #include "read_slice.h"

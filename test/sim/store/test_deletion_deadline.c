@@ -11,7 +11,7 @@
 #include "run_open.h"
 #include "save_commit.h"
 #include "save_end.h"
-#include "save_handle.h"
+#include "save_status.h"
 #include "state.h"
 #include "run_ops.h"
 

@@ -4,19 +4,21 @@
 #include <stdlib.h>
 #include <string.h>
 #include "err.h"
+#include "run_salvage.h"
 #include "simcore.h"
 #include "run_open.h"
 #include "save_commit.h"
 #include "save_calls.h"
 #include "save_end.h"
-#include "save_given.h"
+#include "save_attach.h"
 #include "state.h"
 #include "step.h"
+#include "step_attached.h"
 #include "step_open.h"
 #include "read_slice.h"
 #include "verify_step.h"
 #include "step_copy.h"
-#include "preview.h"
+#include "plan_job.h"
 #include "run_ops.h"
 #include "load.h"
 

@@ -11,7 +11,7 @@
 #include "err.h"
 #include "marks.h"
 #include "publish.h"
-#include "trash.h"
+#include "prune_steps.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -19,7 +19,7 @@
 #include "run_open.h"
 #include "save_commit.h"
 #include "save_end.h"
-#include "save_given.h"
+#include "save_attach.h"
 #include "state.h"
 #include "deal_home.h"
 #include "step_open.h"

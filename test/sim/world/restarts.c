@@ -9,7 +9,7 @@
 #include "save_commit.h"
 #include "save_calls.h"
 #include "save_end.h"
-#include "save_handle.h"
+#include "save_status.h"
 #include "state.h"
 #include "step_open.h"
 #include "run_resume.h"

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Predicts what each rank of a job would write and read, in one process that has the states of all
+ * ranks. [local] */
+#ifndef SHF_PLAN_JOB_H
+#define SHF_PLAN_JOB_H
+#include "state.h"
+
+/* Calls item for each rank, with the bytes that it would hold, write, send and stage. node: node
+ * number by rank, NULL: all on one node. [local] */
+int shf_plan_preview(struct sheaf_state *const *states, const int32_t *node, int32_t ranks,
+                     const struct sheaf_opts *opts,
+                     void (*item)(void *arg, const struct sheaf_plan_rank *rank), void *arg,
+                     struct sheaf_error *err);
+#endif

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tells whether two boxes share bytes of memory. Each box is walked as ranges of bytes in ascending
+ * order, and the two walks are merged. So rows that lie between the rows of another box are told
+ * from rows that lie on them. */
+#include "memory_overlap.h"
+
+/* A walk over the ranges of bytes that a box has in memory. Addresses are integers: the two
+ * boxes may lie in different objects, whose pointers C does not let us compare. */
+struct walk {
+	int levels;                             /* outer loops, outermost last */
+	uint64_t n[SHEAF_DIMS_MAX], i[SHEAF_DIMS_MAX];
+	uint64_t step[SHEAF_DIMS_MAX];          /* in bytes */
+	uint64_t run;                           /* bytes of one range */
+	uint64_t at;                            /* address of the next range, before it is cut to
+	                                         * [first, end) */
+	uint64_t first, end;                    /* addresses of the bytes that this rank has */
+	bool done;
+};
+
+/* Lists the dimensions with more than one index in order[], the smallest stride first. Returns how
+ * many. */
+static int by_stride(const struct shf_mem *m, int order[SHEAF_DIMS_MAX])
+{
+	int n = 0;
+
+	for (int d = 0; d < m->box.ndim; d++) {
+		int at = n;
+
+		if (m->box.count[d] < 2)
+			continue;
+		for (; at > 0 && m->stride[order[at - 1]] > m->stride[d]; at--)
+			order[at] = order[at - 1];
+		order[at] = d;
+		n++;
+	}
+	return n;
+}
+
+/* Starts a walk. zero is the address that unit 0 of the buffer would have. Dimensions are taken
+ * from the smallest stride up: one that continues the run exactly makes it longer, any other
+ * becomes a loop. Strides nest if each is at least as long as all that lies below it; then
+ * ranges come in ascending order. If they do not nest, as when rows of the box overlap each
+ * other, one range stands for all bytes from the first to the last. */
+static void strided_walk_init(struct walk *w, const struct shf_mem *m, uint32_t unit)
+{
+	uint64_t zero = (uint64_t)(uintptr_t)m->base - (uint64_t)m->lo * unit, span = unit;
+	int order[SHEAF_DIMS_MAX], dims = by_stride(m, order);
+	bool nested = true;
+
+	*w = (struct walk){ .run = unit, .at = zero + (uint64_t)m->origin * unit,
+		.first = zero + (uint64_t)m->lo * unit, .end = zero + (uint64_t)m->hi * unit };
+	w->done = shf_box_is_empty(&m->box) || m->lo >= m->hi;
+	for (int k = 0; k < dims; k++) {
+		uint64_t n = (uint64_t)m->box.count[order[k]];
+		uint64_t step = (uint64_t)m->stride[order[k]] * unit;
+
+		nested = nested && step >= span;
+		if (w->levels == 0 && step == w->run) {
+			w->run *= n;
+		} else {
+			w->n[w->levels] = n;
+			w->step[w->levels++] = step;
+		}
+		span += (n - 1) * step;
+	}
+	if (!nested) {
+		w->levels = 0;
+		w->run = span;
+	}
+}
+
+/* Moves to the next range: the innermost loop first, with a carry into the next one, as an
+ * odometer does. */
+static void strided_walk_advance(struct walk *w)
+{
+	int l = 0;
+
+	for (; l < w->levels; l++) {
+		w->at += w->step[l];
+		if (++w->i[l] < w->n[l])
+			return;
+		w->at -= w->n[l] * w->step[l];
+		w->i[l] = 0;
+	}
+	w->done = true;
+}
+
+/* Returns the next range that has bytes of this rank, cut to them; false: no range is left. */
+static bool strided_walk_next(struct walk *w, uint64_t *lo, uint64_t *hi)
+{
+	while (!w->done) {
+		*lo = w->at > w->first ? w->at : w->first;
+		*hi = w->at + w->run < w->end ? w->at + w->run : w->end;
+		if (w->at >= w->end)
+			w->done = true; /* ranges ascend, so all further ones lie beyond the end
+			                 * too */
+		else
+			strided_walk_advance(w);
+		if (*lo < *hi)
+			return true;
+	}
+	return false;
+}
+
+bool shf_mem_span(const struct shf_mem *m, uint32_t unit, uint64_t *lo, uint64_t *hi)
+{
+	struct walk w;
+	uint64_t last;
+
+	strided_walk_init(&w, m, unit);
+	last = w.at + w.run;
+	for (int l = 0; l < w.levels; l++)
+		last += (w.n[l] - 1) * w.step[l];
+	*lo = w.at > w.first ? w.at : w.first;
+	*hi = last < w.end ? last : w.end;
+	return !w.done && *lo < *hi;
+}
+
+/* Merges two ascending walks. If the present ranges do not meet, the one that ends first cannot
+ * meet any later range of the other, so it is dropped. Time is in proportion to the ranges of
+ * both. */
+bool shf_mem_overlap(const struct shf_mem *a, uint32_t a_unit, const struct shf_mem *b,
+                     uint32_t b_unit)
+{
+	uint64_t a_lo, a_hi, b_lo, b_hi;
+	struct walk wa, wb;
+	bool more;
+
+	strided_walk_init(&wa, a, a_unit);
+	strided_walk_init(&wb, b, b_unit);
+	more = strided_walk_next(&wa, &a_lo, &a_hi) && strided_walk_next(&wb, &b_lo, &b_hi);
+	while (more) {
+		if (a_lo < b_hi && b_lo < a_hi)
+			return true;
+		more = a_hi <= b_lo ? strided_walk_next(&wa, &a_lo, &a_hi)
+		                    : strided_walk_next(&wb, &b_lo, &b_hi);
+	}
+	return false;
+}

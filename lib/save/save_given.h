@@ -1,9 +1,0 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-/* The calls sheaf_save_attach and sheaf_save_note. */
-#ifndef SHF_SAVE_GIVEN_H
-#define SHF_SAVE_GIVEN_H
-#include "save.h"
-
-int shf_save_attach(struct sheaf_save *save, const char *file, const void *bytes, size_t n);
-int shf_save_note(struct sheaf_save *save, const char *key, const char *value);
-#endif

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads the attached files of a step: small files beside the tensors, each at most 64 MiB. */
+#include "step_attached.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include "crc64.h"
+#include "err.h"
+#include "step_files.h"
+
+#define ATTACHED_MAX (UINT64_C(64) << 20)
+
+/* Returns the attached file of that name, or NULL. */
+static const struct shf_mf_file *plain_of(const struct sheaf_step *step, const char *file)
+{
+	for (size_t i = 0; i < step->plain_n; i++)
+		if (strcmp(step->plain[i].name, file) == 0)
+			return &step->plain[i];
+	return NULL;
+}
+
+/* Reads a whole attached file and checks it. `to` has room for the size in the manifest. */
+static int plain_read(struct sheaf_step *step, const struct shf_mf_file *f, uint8_t *to,
+                      struct sheaf_error *err)
+{
+	const struct shf_sys *sys = step->run->sys;
+	const char *what;
+	char folder[64];
+	struct shf_stat st;
+	int64_t got;
+	int fd = shf_step_file_open(step, f->name, 0, folder);
+
+	what = folder[0] ? folder : f->name;
+	/* A file that the manifest names must exist. A file of a foreign directory may just have
+	 * been deleted, which is no damage. */
+	if ((fd == -ENOENT || fd == -ENOTDIR || fd == -ELOOP) && step->sound)
+		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: gone%s", step->path, what,
+		                fd == -ELOOP ? "; what has its name is a link"
+		                : fd == -ENOTDIR ? "; what has its name is no folder" : "");
+	if (fd < 0)
+		return shf_fail_sys(err, -fd, "%s/%s", step->path, what);
+	got = shf_sys_fstat(sys, fd, &st);
+	if (got >= 0 && st.bytes == f->bytes)
+		got = shf_sys_pread(sys, fd, to, (size_t)f->bytes, 0);
+	shf_sys_close(sys, fd);
+	if (got < 0)
+		return shf_fail_sys(err, (int)-got, "%s/%s", step->path, f->name);
+	if (st.bytes != f->bytes || (uint64_t)got != f->bytes)
+		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: %" PRIu64 " bytes, want %" PRIu64,
+		                step->path, f->name, st.bytes, f->bytes);
+	if (step->sound && !(step->run->opts.flags & SHEAF_UNVERIFIED) &&
+	    shf_crc64(to, (size_t)f->bytes) != f->crc)
+		return shf_fail(err, SHEAF_ECORRUPT,
+				"%s/%s: checksum %016" PRIx64 ", want %016" PRIx64, step->path,
+				f->name, shf_crc64(to, (size_t)f->bytes), f->crc);
+	return 0;
+}
+
+/* A file that was read is kept until the step is closed, because the caller holds pointers into
+ * it. */
+int shf_step_attached(struct sheaf_step *step, const char *file, const void **bytes, size_t *n,
+                      struct sheaf_error *err)
+{
+	const struct shf_mf_file *f = file ? plain_of(step, file) : NULL;
+	struct shf_step_file *more;
+	uint8_t *data;
+	int rc;
+
+	for (size_t i = 0; file && i < step->files_n; i++)
+		if (strcmp(step->files[i].name, file) == 0) {
+			*bytes = step->files[i].bytes;
+			*n = step->files[i].n;
+			return 0;
+		}
+	if (!f)
+		return shf_fail(err, SHEAF_ENOENT, "%s: no attached file %.140s", step->path,
+		                file ? file : "");
+	if (f->bytes > ATTACHED_MAX)
+		return shf_fail(err, SHEAF_EINVAL, "%s/%s: %" PRIu64 " bytes, at most 64 MiB",
+		                step->path, file, f->bytes);
+	/* Room for one entry more. If a later call fails, it stays unused. */
+	more = shf_realloc(step->files, step->files_n + 1, sizeof(*more));
+	if (more)
+		step->files = more;
+	data = shf_alloc((size_t)f->bytes, 1);
+	rc = more && data ? plain_read(step, f, data, err)
+	                  : shf_fail(err, SHEAF_ENOMEM, "%s: no memory", file);
+	char *name = rc == 0 ? shf_strdup(file) : NULL;
+	if (rc == 0 && !name)
+		rc = shf_fail(err, SHEAF_ENOMEM, "%s: no memory", file);
+	if (rc < 0) {
+		shf_free(data);
+		return rc;
+	}
+	more[step->files_n++] = (struct shf_step_file){ name, data, (size_t)f->bytes };
+	*bytes = data;
+	*n = (size_t)f->bytes;
+	return 0;
+}
