@@ -97,7 +97,9 @@ static int memory_failed(struct sheaf_save *save, int rc, const struct sheaf_err
 
 /* Stamps the card of the image on each rank, if agents are to keep the step, now that all its bytes
  * are in images. The ranks agree on the result later (in_memory), together with the first check of
- * the writes. [collective] */
+ * the writes. A save to memory alone is sealed here: once the ranks have agreed, it takes the place
+ * of the step before it, so a failure that was accepted must be part of what they agree on.
+ * [collective] */
 static int to_memory(struct sheaf_save *save, struct stamping *st, struct sheaf_error *err)
 {
 	int rc;
@@ -108,6 +110,8 @@ static int to_memory(struct sheaf_save *save, struct stamping *st, struct sheaf_
 	save->at.memory = SHF_MEMORY_TRIED;
 	rc = shf_tier_stamp(save, &st->rc, &st->err);
 	st->pending = rc == 0;
+	if (rc == 0 && st->rc == 0 && save->id.flags & SHEAF_NO_DISK)
+		st->rc = shf_save_seal(save, &st->err);
 	if (rc < 0)
 		return memory_failed(save, shf_tier_stamped(save, rc, &st->err), &st->err, err);
 	return 0;
@@ -232,10 +236,9 @@ static int all_durable(struct sheaf_save *save, const struct limit *l, struct st
 		return rc;
 	if (u.s.writing)
 		return still_writing(save, err);
-	/* A save to memory alone is complete here. After the seal, sheaf_save_fail comes too
-	 * late. */
-	if (save->id.flags & SHEAF_NO_DISK)
-		return shf_agree(team, shf_save_seal(save, err), err);
+	if (save->id.flags & SHEAF_NO_DISK) /* complete, and sealed since it was stamped */
+		return save->at.memory == SHF_MEMORY_KEPT
+		       ? 0 : shf_agree(team, shf_save_seal(save, err), err);
 	if (u.s.failed) /* some rank had failed when it filled u.s; others may have failed since */
 		rc = shf_agree(team, shf_save_failure(save, err), err);
 	save->publishing.by_zero =

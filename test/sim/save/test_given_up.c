@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A save that one rank gives up (sheaf_save_fail) while its commit runs: it fails on all ranks, or
+ * it was too late for that; and what else is in memory stays there. */
+#include <stdlib.h>
+#include "hands.h"
+#include "memory_tier.h"
+#include "agent_link.h"
+#include "save_handle.h"
+#include "state.h"
+#include "t.h"
+
+static const int32_t apart[2] = { 1, 2 };
+
+static void halves(struct hand *h)
+{
+	hand_cut(hand_add(h, "model", "w", SHEAF_F32, 2, 64, 32), 0, h->rank, h->ranks);
+	hand_add(h, "optimizer", "m", SHEAF_F32, 1, 100);
+}
+
+/* Which operation of rank 1's group gives its save up: the n-th, before or after it. */
+static struct {
+	struct sheaf_group_ops real;
+	void *one;                      /* the group of rank 1 */
+	struct sheaf_save *save;        /* of rank 1; NULL: not in that commit */
+	int nth, seen, failed;          /* failed: what sheaf_save_fail returned; 1: not called */
+	bool after;
+	int rc[2];                      /* of the commits */
+	int64_t newest;                 /* in memory, as rank 0 knows it then */
+	char words[300];
+} at;
+
+static void look(const void *group)
+{
+	if (group == at.one && at.save && ++at.seen == at.nth)
+		at.failed = shf_save_fail(at.save, "the loss is no number");
+}
+
+static int reduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms)
+{
+	int rc;
+
+	if (!at.after)
+		look(arg);
+	rc = at.real.allreduce(arg, x, n, op, timeout_ms);
+	if (at.after)
+		look(arg);
+	return rc;
+}
+
+static int alltoallv(void *arg, const void *out, const size_t *out_bytes, void *in,
+                     const size_t *in_bytes, int timeout_ms)
+{
+	int rc;
+
+	if (!at.after)
+		look(arg);
+	rc = at.real.alltoallv(arg, out, out_bytes, in, in_bytes, timeout_ms);
+	if (at.after)
+		look(arg);
+	return rc;
+}
+
+static void tamper(struct hand *h)
+{
+	at.real = h->group->ops;
+	if (h->rank == 1)
+		at.one = h->group->ops.arg;
+	h->group->ops.allreduce = reduce;
+	h->group->ops.alltoallv = alltoallv;
+}
+
+static int begin(struct hand *h, int64_t step, uint32_t flags, struct sheaf_save **save)
+{
+	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = flags };
+	int rc = shf_save_begin(save, h->run, step, h->state, &opts, &h->err);
+
+	for (int k = 0; k < h->n && rc == 0 && flags & SHEAF_LAZY; k++)
+		rc = shf_save_copied(*save, k, -1);
+	return rc;
+}
+
+/* Commits it, and rank 1 gives it up in the operation of `at`. */
+static void commit_given_up(struct hand *h, struct sheaf_save *save)
+{
+	if (h->rank == 1)
+		at.save = save;
+	at.rc[h->rank] = shf_save_commit(save, -1, &h->err);
+	if (h->rank == 1)
+		at.save = NULL;
+	else
+		snprintf(at.words, sizeof(at.words), "%.290s", h->err.msg);
+}
+
+/* Whether it was given up in time is the same for its caller and for the commits of all ranks. */
+static void is_one_verdict(void)
+{
+	CHECK_INT(at.rc[0], at.rc[1]);
+	CHECK_INT(at.rc[0], at.failed == 0 ? SHEAF_EFAILED : 0);
+	CHECK(at.failed == 0 || at.failed == 1 || at.failed == SHEAF_EINVAL);
+	CHECK(at.failed != 0 || strstr(at.words, "the loss is no number"));
+}
+
+/* ---- to memory alone ---- */
+
+static uint32_t how;
+
+static int to_memory(struct hand *h)
+{
+	struct sheaf_save *save = NULL;
+	int rc = begin(h, 1, how, &save);
+
+	rc = rc ? rc : shf_save_commit(save, -1, &h->err);
+	shf_save_free(save);
+	save = NULL;
+	rc = rc ? rc : begin(h, 2, how, &save);
+	if (rc == 0)
+		commit_given_up(h, save);
+	shf_save_free(save);
+	if (h->rank == 0)
+		at.newest = shf_tier_newest(h->run);
+	return rc;
+}
+
+static int64_t latest;
+
+static int find_latest(struct hand *h)
+{
+	struct sheaf_step *step = NULL;
+	int rc = shf_step_open(&step, h->run, SHEAF_LATEST, &h->err);
+
+	latest = rc == 0 ? step->number : rc;
+	shf_step_put(step);
+	return rc;
+}
+
+/* In the n-th operation of its commit; false: there are fewer. */
+static bool is_given_up_to_memory(int nth, bool after, int copies)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 2, halves);
+	int64_t want;
+
+	memset(&at, 0, sizeof(at));
+	at.nth = nth;
+	at.after = after;
+	at.failed = 1;
+	p.nodes = apart;
+	simdisk_set_agents(disk, UINT64_C(1) << 30);
+	p.opts.agent = "auto";
+	p.opts.images_max = 2;
+	p.opts.copies = copies;
+	p.tamper = tamper;
+	CHECK_RC(hands_run(&p, to_memory, true), 0, &p.err);
+	is_one_verdict();
+	want = at.failed == 0 ? 1 : 2;
+	CHECK_INT(at.newest, want);
+	p.tamper = NULL;
+	CHECK_RC(hands_run(&p, find_latest, false), 0, &p.err);
+	CHECK_INT(latest, want);
+	simdisk_free(disk);
+	return at.failed != 1;
+}
+
+TEST(a_save_to_memory_that_is_given_up_leaves_the_step_before_it_there)
+{
+	int n = 0;
+
+	for (int k = 0; k < 8; k++) {
+		how = SHEAF_NO_DISK | (k & 4 ? SHEAF_LAZY : 0);
+		for (int nth = 1; is_given_up_to_memory(nth, k & 1, 1 + (k >> 1 & 1)); nth++)
+			n++;
+	}
+	CHECK(n > 8);
+}
