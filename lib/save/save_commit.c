@@ -490,9 +490,18 @@ static int meet_in_commit(struct sheaf_save *save, int *wait_ms, struct entry *e
 	return rc;
 }
 
+/* Waits until the averages of this rank are copied. EAGAIN; or the failure of the save, because
+ * what was not copied by then is copied no more. */
+static int averages_copied(struct sheaf_save *save, int64_t until_ns, struct sheaf_error *err)
+{
+	int rc = shf_emas_copied(save, until_ns, err);
+
+	return rc == 0 ? shf_save_failure(save, err) : rc;
+}
+
 /* Checks that on all ranks the caller has asked for every slice of a lazy save, so all are copied,
- * and waits until its averages are copied. EINVAL names a slice that is missing; EAGAIN.
- * [collective] */
+ * and waits until its averages are copied. EINVAL names a slice that is missing; EAGAIN; or the
+ * failure of the save. [collective] */
 static int all_asked(struct sheaf_save *save, const struct limit *l, const struct entry *e,
                      struct sheaf_error *err)
 {
@@ -504,7 +513,7 @@ static int all_asked(struct sheaf_save *save, const struct limit *l, const struc
 	if (e->unasked)
 		rc = shf_agree(team, shf_lazy_unasked(save, err), err);
 	if (rc == 0 && e->emas)
-		rc = shf_agree(team, shf_emas_copied(save, l->until_ns, err), err);
+		rc = shf_agree(team, averages_copied(save, l->until_ns, err), err);
 	if (rc < 0)
 		return rc;
 	save->at.copy = SHF_ASKED;
@@ -585,7 +594,8 @@ static int get_ready(struct sheaf_save *save, const struct limit *l, const struc
 
 	if (rc == 0) {
 		rc = all_asked(save, l, e, err);
-		*again = rc < 0; /* the caller can still put and ask for what is missing */
+		*again = rc == SHEAF_EINVAL || /* the caller can still put and ask for it */
+		         rc == SHEAF_EAGAIN;
 	}
 	if (rc == 0) {
 		rc = stage_send_and_sync(save, l, e->late, err);

@@ -1643,3 +1643,7 @@ GIVEN_UP = "sim/test_given_up: "
 skipped("memory_not_sealed", "a save that was failed takes the place of the step before in memory",
         "save/save_commit.c:to_memory", "shf_save_seal(save, &st->err)",
         GIVEN_UP + "a_save_to_memory_that_is_given_up_leaves_the_step_before_it_there")
+bug("failed_among_averages", "a save that is failed while averages are copied is taken for damaged",
+    "save/save_commit.c:averages_copied", "shf_save_failure(save, err)",
+    "(MUTANT ? 0 : shf_save_failure(save, err))",
+    GIVEN_UP + "a_save_that_is_given_up_while_averages_are_copied_fails_for_that_reason")

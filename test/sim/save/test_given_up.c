@@ -11,19 +11,21 @@
 
 static const int32_t apart[2] = { 1, 2 };
 
+/* All of w is so small that it gets into the image of one rank. */
 static void halves(struct hand *h)
 {
-	hand_cut(hand_add(h, "model", "w", SHEAF_F32, 2, 64, 32), 0, h->rank, h->ranks);
+	hand_cut(hand_add(h, "model", "w", SHEAF_F32, 2, 24, 16), 0, h->rank, h->ranks);
 	hand_add(h, "optimizer", "m", SHEAF_F32, 1, 100);
 }
 
-/* Which operation of rank 1's group gives its save up: the n-th, before or after it. */
+/* Which operation of one rank's group gives its save up: the n-th, before or after it. */
 static struct {
 	struct sheaf_group_ops real;
-	void *one;                      /* the group of rank 1 */
-	struct sheaf_save *save;        /* of rank 1; NULL: not in that commit */
+	void *one;                      /* the group of that rank */
+	struct sheaf_save *save;        /* of that rank; NULL: not in that commit */
 	int nth, seen, failed;          /* failed: what sheaf_save_fail returned; 1: not called */
 	bool after;
+	int rank;
 	int rc[2];                      /* of the commits */
 	int64_t newest;                 /* in memory, as rank 0 knows it then */
 	char words[300];
@@ -63,7 +65,7 @@ static int alltoallv(void *arg, const void *out, const size_t *out_bytes, void *
 static void tamper(struct hand *h)
 {
 	at.real = h->group->ops;
-	if (h->rank == 1)
+	if (h->rank == at.rank)
 		at.one = h->group->ops.arg;
 	h->group->ops.allreduce = reduce;
 	h->group->ops.alltoallv = alltoallv;
@@ -79,15 +81,15 @@ static int begin(struct hand *h, int64_t step, uint32_t flags, struct sheaf_save
 	return rc;
 }
 
-/* Commits it, and rank 1 gives it up in the operation of `at`. */
+/* Commits it, and one rank gives it up in the operation of `at`. */
 static void commit_given_up(struct hand *h, struct sheaf_save *save)
 {
-	if (h->rank == 1)
+	if (h->rank == at.rank)
 		at.save = save;
 	at.rc[h->rank] = shf_save_commit(save, -1, &h->err);
-	if (h->rank == 1)
+	if (h->rank == at.rank)
 		at.save = NULL;
-	else
+	if (h->rank == 0)
 		snprintf(at.words, sizeof(at.words), "%.290s", h->err.msg);
 }
 
@@ -98,6 +100,50 @@ static void is_one_verdict(void)
 	CHECK_INT(at.rc[0], at.failed == 0 ? SHEAF_EFAILED : 0);
 	CHECK(at.failed == 0 || at.failed == 1 || at.failed == SHEAF_EINVAL);
 	CHECK(at.failed != 0 || strstr(at.words, "the loss is no number"));
+}
+
+/* ---- while its averages are copied ---- */
+
+static int with_averages(struct hand *h)
+{
+	static const struct sheaf_ema ema = { .size = sizeof(ema), .coef = 0.5 };
+	struct sheaf_save *save = NULL;
+	int rc = shf_state_ema(h->state, NULL, &ema);
+
+	rc = rc ? rc : begin(h, 1, SHEAF_LAZY, &save);
+	if (rc == 0)
+		commit_given_up(h, save);
+	shf_save_free(save);
+	return rc;
+}
+
+TEST(a_save_that_is_given_up_while_averages_are_copied_fails_for_that_reason)
+{
+	bool more = true;
+	int n = 0;
+
+	for (int nth = 1; more; nth++) {
+		more = false;
+		for (int k = 0; k < 4; k++) {
+			struct simdisk *disk = disk_new();
+			struct play p = hands_play(disk, 2, halves);
+
+			memset(&at, 0, sizeof(at));
+			at.nth = nth;
+			at.after = k & 1;
+			at.rank = k >> 1;
+			at.failed = 1;
+			p.tamper = tamper;
+			simdisk_set_task_steps(disk, 0);
+			CHECK_RC(hands_run(&p, with_averages, true), 0, &p.err);
+			is_one_verdict();
+			CHECK(simdisk_exists(disk, "run/checkpoint-1") == (at.failed != 0));
+			more |= at.failed != 1;
+			n += at.failed == 0;
+			simdisk_free(disk);
+		}
+	}
+	CHECK(n > 4);
 }
 
 /* ---- to memory alone ---- */
@@ -134,7 +180,7 @@ static int find_latest(struct hand *h)
 }
 
 /* In the n-th operation of its commit; false: there are fewer. */
-static bool is_given_up_to_memory(int nth, bool after, int copies)
+static bool is_given_up_to_memory(int nth, int rank, bool after, int copies)
 {
 	struct simdisk *disk = disk_new();
 	struct play p = hands_play(disk, 2, halves);
@@ -143,6 +189,7 @@ static bool is_given_up_to_memory(int nth, bool after, int copies)
 	memset(&at, 0, sizeof(at));
 	at.nth = nth;
 	at.after = after;
+	at.rank = rank;
 	at.failed = 1;
 	p.nodes = apart;
 	simdisk_set_agents(disk, UINT64_C(1) << 30);
@@ -165,9 +212,10 @@ TEST(a_save_to_memory_that_is_given_up_leaves_the_step_before_it_there)
 {
 	int n = 0;
 
-	for (int k = 0; k < 8; k++) {
-		how = SHEAF_NO_DISK | (k & 4 ? SHEAF_LAZY : 0);
-		for (int nth = 1; is_given_up_to_memory(nth, k & 1, 1 + (k >> 1 & 1)); nth++)
+	for (int k = 0; k < 16; k++) {
+		how = SHEAF_NO_DISK | (k & 8 ? SHEAF_LAZY : 0);
+		for (int nth = 1; is_given_up_to_memory(nth, k >> 1 & 1, k & 1, 1 + (k >> 2 & 1));
+		     nth++)
 			n++;
 	}
 	CHECK(n > 8);
