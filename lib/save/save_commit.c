@@ -612,7 +612,7 @@ static int go_on(struct sheaf_save *save, const struct limit *l, const struct en
 	int rc = 0;
 
 	*again = true;
-	if (l->asks && e->busy)
+	if (l->asks && e->busy && !e->failed)
 		return still_writing(save, err);
 	if (l->asks && e->publishing)
 		return is_publishing(save, err);

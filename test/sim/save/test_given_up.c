@@ -3,9 +3,11 @@
  * it was too late for that; and what else is in memory stays there. */
 #include <stdlib.h>
 #include "hands.h"
-#include "memory_tier.h"
 #include "agent_link.h"
+#include "err.h"
+#include "memory_tier.h"
 #include "save_handle.h"
+#include "simover.h"
 #include "state.h"
 #include "t.h"
 
@@ -144,6 +146,54 @@ TEST(a_save_that_is_given_up_while_averages_are_copied_fails_for_that_reason)
 		}
 	}
 	CHECK(n > 4);
+}
+
+/* ---- while another rank writes ---- */
+
+static void *held;              /* the disk of rank 0: no write is seen to end, except by callers
+                                 * that wait for it without a limit */
+
+static int complete(void *arg, struct shf_queue *queue, struct shf_io **io, int timeout_ms)
+{
+	if (arg == held && timeout_ms >= 0)
+		return 0;
+	return simover_real()->queue.complete(arg, queue, io, timeout_ms);
+}
+
+static void hold_writes(struct hand *h)
+{
+	simover(&h->used)->queue.complete = complete;
+	if (h->rank == 0)
+		held = h->used.file.arg;
+}
+
+static int ask_of_failed(struct hand *h)
+{
+	struct sheaf_save *save = NULL;
+	int rc = begin(h, 1, 0, &save);
+
+	if (rc < 0)
+		return rc;
+	rc = shf_save_commit(save, 0, &h->err);
+	if (rc != SHEAF_EAGAIN || !strstr(h->err.msg, "still writing"))
+		return rc ? rc : shf_fail(&h->err, SHEAF_EBUG, "nobody wrote");
+	rc = h->rank ? shf_save_fail(save, "the loss is no number") : 0;
+	rc = rc ? rc : shf_save_commit(save, 0, &h->err);
+	shf_save_free(save);
+	return rc;
+}
+
+TEST(who_asks_after_a_save_that_is_given_up_hears_of_it_while_others_write)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 2, halves);
+
+	p.tamper = hold_writes;
+	CHECK_RC(hands_run(&p, ask_of_failed, true), SHEAF_EFAILED, &p.err);
+	CHECK(strstr(p.err.msg, "the loss is no number") != NULL);
+	CHECK(!simdisk_exists(disk, "run/checkpoint-1"));
+	held = NULL;
+	simdisk_free(disk);
 }
 
 /* ---- to memory alone ---- */
