@@ -129,6 +129,7 @@ void shf_save_abandon(struct sheaf_run *run)
 		shf_free(s->disk.fds);
 		s->disk.fds = NULL;
 		s->at.end = SHF_OVER;
+		atomic_store(&s->took.phase, 3);
 		shf_stall_over(s, -1);
 		shf_stall_tell(run, s, s->id.step, left_code(s));
 	}

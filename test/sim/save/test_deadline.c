@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include "simover.h"
 #include "t.h"
+#include "err.h"
 #include "save_commit.h"
 #include "save_eta.h"
 #include "save_calls.h"
@@ -690,4 +691,33 @@ TEST(what_was_given_up_is_in_the_memory_of_the_agent)
 			CHECK_RC(hands_run(&p, resume_newest, false), 0, &p.err);
 			simdisk_free(disk);
 		}
+}
+
+/* ---- a run that is closed ---- */
+
+static int close_under_it(struct hand *h)
+{
+	struct sheaf_save *save = NULL;
+	struct sheaf_stat stat;
+	int rc = begin(h, 7, &save);
+
+	if (rc < 0)
+		return rc;
+	shf_run_close(h->run);
+	h->run = NULL;
+	shf_save_stat(save, &stat);
+	shf_save_free(save);
+	return stat.phase == 3 ? 0 : shf_fail(&h->err, SHEAF_EBUG, "phase %u", stat.phase);
+}
+
+TEST(a_save_whose_run_was_closed_is_over)
+{
+	for (int lazy = 0; lazy < 2; lazy++) {
+		struct simdisk *disk = disk_new();
+		struct play p = hands_play(disk, 1, alone);
+
+		lazily = lazy;
+		CHECK_RC(hands_run(&p, close_under_it, true), 0, &p.err);
+		simdisk_free(disk);
+	}
 }
