@@ -173,9 +173,10 @@ static int is_staged(struct sheaf_save *save, const struct limit *l, bool late,
 {
 	if (save->at.disk >= SHF_DISK_STAGED)
 		return 0;
-	/* A save that agents are to keep is staged even if time is short, because it gets into
-	 * memory only after the stage. */
-	if (late && save->at.memory == SHF_MEMORY_NOT_KEPT && !l->asks && !save->end.refused)
+	/* A save that agents can keep is staged even if time is short, because it gets into memory
+	 * only after the stage. */
+	if (late && (save->at.memory == SHF_MEMORY_NOT_KEPT || !shf_save_fits_memory(save)) &&
+	    !l->asks && !save->end.refused)
 		return too_late(save, "begin its stage", err);
 	return shf_save_stage(save, err);
 }

@@ -693,6 +693,51 @@ TEST(what_was_given_up_is_in_the_memory_of_the_agent)
 		}
 }
 
+/* ---- one image, which the agent cannot keep ---- */
+
+static int commit_in_short_time(struct hand *h)
+{
+	struct sheaf_save *save = NULL;
+	int rc = 0;
+
+	for (int64_t n = 7; n < 9 && rc == 0; n++) {
+		rc = begin(h, n, &save);
+		wait_ms = -1;
+		rc = rc ? rc : commit_once(h, save, true);
+		shf_save_free(save);
+		save = NULL;
+	}
+	rc = rc ? rc : begin(h, 9, &save);
+	if (rc < 0)
+		return rc;
+	wait_ms = 5;
+	rc = commit_once(h, save, false);
+	shf_save_free(save);
+	return rc == SHEAF_EAGAIN && strstr(h->err.msg, "too little time")
+	       ? 0 : shf_fail(&h->err, SHEAF_EBUG, "it returned %d", rc);
+}
+
+TEST(a_stage_is_not_begun_too_late_for_an_agent_that_cannot_keep_the_step)
+{
+	for (int agent = 0; agent < 2; agent++) {
+		struct simdisk *disk = disk_new();
+		struct play p = hands_play(disk, 1, alone);
+
+		lazily = true;
+		longest = 0;
+		set_slow(-1);
+		simdisk_set_takes(disk, SIMDISK_MKDIR, 400);
+		if (agent)
+			simdisk_set_agents(disk, UINT64_C(1) << 30);
+		p.opts.agent = agent ? "auto" : NULL;
+		p.opts.images_max = 1;
+		p.tamper = tamper;
+		CHECK_RC(hands_run(&p, commit_in_short_time, true), 0, &p.err);
+		CHECK_INT(longest, 0);
+		simdisk_free(disk);
+	}
+}
+
 /* ---- a run that is closed ---- */
 
 static int close_under_it(struct hand *h)
