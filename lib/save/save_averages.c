@@ -7,12 +7,18 @@
 #include "run_env.h"
 #include "save_copier.h"
 #include "save_gates.h"
+#include "save_handle.h"
 #include "state.h"
 
+/* Without a copy thread nothing is copied between two calls, so each call may take a time slice,
+ * also one that does not wait: else who only asks would never come to the end. */
 int shf_emas_copied(struct sheaf_save *save, int64_t until_ns, struct sheaf_error *err)
 {
 	const struct sheaf_state *state = save->state;
+	int64_t slice_end = shf_now(save->run) + SHF_SLICE_MS * INT64_C(1000000);
 
+	if (state->emas_n && until_ns < slice_end && !shf_lazy_has_thread(save))
+		until_ns = slice_end;
 	for (size_t k = 0; k < state->emas_n; k++)
 		for (size_t i = 0; i < state->emas[k].n; i++) {
 			int slice = (int)(state->emas[k].first + i);

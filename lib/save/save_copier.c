@@ -105,6 +105,17 @@ void shf_lazy_start(struct sheaf_save *save)
 		        "copies it", lz->save->id.step);
 }
 
+bool shf_lazy_has_thread(struct sheaf_save *save)
+{
+	struct shf_lazy *lz = save->copy.lazy;
+	bool has;
+
+	pthread_mutex_lock(&lz->tasks_lock);
+	has = lz->first != NULL;
+	pthread_mutex_unlock(&lz->tasks_lock);
+	return has;
+}
+
 /* ---- begin and end ---- */
 
 /* Notes which slices lie in the same memory, by the addresses that the state has. A slice that is

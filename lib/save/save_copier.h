@@ -38,6 +38,9 @@ int shf_lazy_begin(struct sheaf_save *save, struct sheaf_error *err);
 /* Starts the copy threads, once streams and controls are ready on all ranks. If no thread can be
  * made, the callers at gates and in commit copy. [local] */
 void shf_lazy_start(struct sheaf_save *save);
+/* Whether a thread copies in the background. False: it could not be made, so only callers copy.
+ * [any thread] */
+bool shf_lazy_has_thread(struct sheaf_save *save);
 /* Brings all averages that this save updates up to date, and copies their weights on the way.
  * [local] */
 void shf_lazy_update(struct sheaf_save *save);

@@ -375,6 +375,8 @@ int shf_lazy_together(struct sheaf_save *save, struct sheaf_error *err)
 	if (save->at.copy >= SHF_COPIED)
 		return 0;
 	shf_lazy_tick(save);
+	if (shf_lazy_is_behind(save) && !shf_lazy_has_thread(save))
+		(void)shf_lazy_finish(save, SHF_SLICE_MS);
 	open = atomic_load_explicit(&save->copy.lazy->open, memory_order_acquire) > 0;
 	rc = shf_allreduce(&save->run->team, &open, 1, SHEAF_MAX, err);
 	if (rc == 0 && open)

@@ -37,7 +37,8 @@ bool shf_gates_read(struct shf_reader *reader, size_t slice);
 /* Checks that this process was not forked while its parent had a lazy save of the state in flight:
  * the copy threads of such a save exist only in the parent. EINVAL if it was. [local] */
 int shf_lazy_check_forked(const struct sheaf_state *state, struct sheaf_error *err);
-/* Asks, without waiting, whether all ranks have finished the copy of this lazy save. EAGAIN on all
- * ranks if one has not; 0 at once for a save that is not lazy. [collective] */
+/* Asks, without waiting, whether all ranks have finished the copy of this lazy save. A rank without
+ * a copy thread copies here, for SHF_SLICE_MS at most. EAGAIN on all ranks if one has not finished;
+ * 0 at once for a save that is not lazy. [collective] */
 int shf_lazy_together(struct sheaf_save *save, struct sheaf_error *err);
 #endif

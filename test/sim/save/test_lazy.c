@@ -645,6 +645,37 @@ TEST(without_a_thread_who_asks_copies)
 	simdisk_free(disk);
 }
 
+/* 0: asks with commits, 1: with exchanges. */
+static int ask_alone(struct hand *h)
+{
+	static const struct sheaf_ema ema = { .size = sizeof(ema), .coef = 0.5 };
+	struct sheaf_save *save = NULL;
+	int rc = shf_state_ema(h->state, NULL, &ema);
+
+	rc = rc ? rc : shf_save_begin(&save, h->run, 3, h->state, &lazy, &h->err);
+	for (int k = 0; k < h->n && rc == 0; k++)
+		rc = shf_save_copied(save, k, -1);
+	for (int i = 0; i < 100 && (i == 0 || rc == SHEAF_EAGAIN); i++)
+		rc = h->play->variant ? shf_save_exchange(save, 0, &h->err)
+		                      : shf_save_commit(save, 0, &h->err);
+	shf_save_free(save);
+	return rc;
+}
+
+TEST(without_a_thread_who_only_asks_comes_to_the_end)
+{
+	for (int i = 0; i < 2; i++) {
+		struct simdisk *disk = disk_new();
+		struct play p = hands_play(disk, 3, mixture);
+
+		p.variant = i;
+		p.tamper = without_tasks;
+		CHECK_RC(hands_run(&p, ask_alone, true), 0, &p.err);
+		CHECK(simdisk_exists(disk, "run/checkpoint-3") == (i == 0));
+		simdisk_free(disk);
+	}
+}
+
 static int all_at_once(struct hand *h)
 {
 	struct sheaf_stat stat;
