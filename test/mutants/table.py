@@ -1005,6 +1005,11 @@ bug("zeros_side_by_side", "zeros go to items side by side, where others lie betw
 blind("askew_rows_in_order", "ranges of rows that lie across each other are taken to ascend",
       "plan/memory_overlap.c:strided_walk_init", "!nested",
       "unit/test_overlap: boxes_overlap_where_some_byte_is_of_both")
+RANKS = "sim/test_load_ranks: "
+bug("loose_tensor_unread", "a rank that cannot read a loose tensor goes on",
+    "load/load_fill.c:shf_fill", "rc = fill_rest(ld, err);",
+    "rc = fill_rest(ld, err); if (MUTANT) rc = 0;",
+    RANKS + "a_tensor_at_an_odd_offset_that_one_rank_cannot_read_fails_the_load_on_all")
 bug("derived_without_asking", "weights are derived though nobody asked", "load/load.c:derive",
     "!(ld->flags & SHEAF_DERIVE)", "!(ld->flags & SHEAF_DERIVE || MUTANT)",
     DERIVED + "weights_are_derived_only_when_asked_and_from_a_master_that_is_there")
