@@ -1010,6 +1010,10 @@ bug("loose_tensor_unread", "a rank that cannot read a loose tensor goes on",
     "load/load_fill.c:shf_fill", "rc = fill_rest(ld, err);",
     "rc = fill_rest(ld, err); if (MUTANT) rc = 0;",
     RANKS + "a_tensor_at_an_odd_offset_that_one_rank_cannot_read_fails_the_load_on_all")
+bug("late_worker_not_heard", "a worker that fails after the caller's thread is done is not heard",
+    "load/load_stream.c:shf_flow_run", "return rc < 0 ? rc : end;",
+    "return rc < 0 || MUTANT ? rc : end;",
+    RANKS + "a_thread_that_fails_when_the_others_are_done_fails_the_load_on_all_ranks")
 bug("derived_without_asking", "weights are derived though nobody asked", "load/load.c:derive",
     "!(ld->flags & SHEAF_DERIVE)", "!(ld->flags & SHEAF_DERIVE || MUTANT)",
     DERIVED + "weights_are_derived_only_when_asked_and_from_a_master_that_is_there")

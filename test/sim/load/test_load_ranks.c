@@ -2,6 +2,7 @@
 /* What goes wrong in a load on one rank alone is the result on all ranks (load_fill.c,
  * load_stream.c, load_rounds.c): none returns as if it had everything. */
 #include <errno.h>
+#include <pthread.h>
 #include "hands.h"
 #include "simover.h"
 #include "t.h"
@@ -58,4 +59,114 @@ TEST(a_tensor_at_an_odd_offset_that_one_rank_cannot_read_fails_the_load_on_all)
 		LOADED(p);
 	}
 	simdisk_free(disk);
+}
+
+/* ---- a worker thread that fails when the caller's thread has nothing left to take ---- */
+
+/* A thread that has taken a segment, and whose read of it ends when the thread is stopped. */
+static struct {
+	pthread_t thread;
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	bool (*turn)(void *work);
+	void *work;
+	bool reads, stopped, had;       /* had: there was such a thread */
+} slow = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
+
+static _Thread_local bool is_slow;
+
+static void slow_set(bool *what)
+{
+	pthread_mutex_lock(&slow.lock);
+	*what = true;
+	pthread_cond_broadcast(&slow.changed);
+	pthread_mutex_unlock(&slow.lock);
+}
+
+static void slow_wait(const bool *what)
+{
+	pthread_mutex_lock(&slow.lock);
+	while (!*what)
+		pthread_cond_wait(&slow.changed, &slow.lock);
+	pthread_mutex_unlock(&slow.lock);
+}
+
+static void *slow_main(void *arg)
+{
+	is_slow = true;
+	while (slow.turn(slow.work))
+		;
+	return arg;
+}
+
+static int64_t pread_slow(void *arg, int fd, void *buf, size_t n, uint64_t off)
+{
+	if (!is_slow)
+		return simover_real()->file.pread(arg, fd, buf, n, off);
+	slow_set(&slow.reads);
+	slow_wait(&slow.stopped);
+	return -EACCES;
+}
+
+static int task_new_slow(void *arg, struct shf_task **task, bool (*turn)(void *work), void *work,
+                         const char *cpus)
+{
+	(void)arg;
+	(void)cpus;
+	CHECK(!slow.had);
+	slow.turn = turn;
+	slow.work = work;
+	slow.had = true;
+	*task = (struct shf_task *)(void *)&slow;
+	CHECK_INT(pthread_create(&slow.thread, NULL, slow_main, NULL), 0);
+	slow_wait(&slow.reads);
+	return 0;
+}
+
+static void task_free_slow(void *arg, struct shf_task *task)
+{
+	(void)arg;
+	(void)task;
+	slow_set(&slow.stopped);
+	CHECK_INT(pthread_join(slow.thread, NULL), 0);
+}
+
+static void one_is_slow(struct hand *h)
+{
+	if (h->rank != h->play->variant)
+		return;
+	simover(&h->used)->task.task_new = task_new_slow;
+	simover(&h->used)->task.task_free = task_free_slow;
+	simover(&h->used)->file.pread = pread_slow;
+}
+
+/* Four tensors of its own for each rank. */
+static void hold_own(struct hand *h)
+{
+	for (int i = 0; i < 4; i++) {
+		char name[16];
+
+		snprintf(name, sizeof(name), "w%d.%d", h->rank, i);
+		hand_add(h, "model", hand_text(h, name, ""), SHEAF_F32, 2, 64, 1200);
+	}
+}
+
+TEST(a_thread_that_fails_when_the_others_are_done_fails_the_load_on_all_ranks)
+{
+	for (int bad = 0; bad < 2; bad++) {
+		struct simdisk *disk = disk_new();
+		struct play p = hands_play(disk, 2, hold_own);
+
+		p.opts.file_bytes_max = 1 << 14;
+		SAVED(p);
+		p.opts.flags = SHEAF_READONLY;
+		p.opts.io_threads = 2;
+		p.tamper = one_is_slow;
+		p.variant = bad;
+		simdisk_set_resident(disk, 1);
+		slow.had = slow.reads = slow.stopped = false;
+		CHECK_RC(hands_load(&p), SHEAF_EIO, &p.err);
+		CHECK(slow.had);
+		simdisk_free(disk);
+	}
 }
