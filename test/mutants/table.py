@@ -1014,6 +1014,16 @@ bug("late_worker_not_heard", "a worker that fails after the caller's thread is d
     "load/load_stream.c:shf_flow_run", "return rc < 0 ? rc : end;",
     "return rc < 0 || MUTANT ? rc : end;",
     RANKS + "a_thread_that_fails_when_the_others_are_done_fails_the_load_on_all_ranks")
+bug("moved_memory_believed", "what was read of memory that is another step's by now is believed",
+    "load/load_fill.c:shf_fill", "rc == 0 && ld->step->view)",
+    "rc == 0 && ld->step->view && !MUTANT)",
+    RANKS + "memory_that_is_taken_for_another_step_during_a_load_is_told_to_all_ranks")
+bug("moved_memory_kept_to_itself", "a rank whose memory is another step's by now fails alone",
+    "load/load_fill.c:shf_fill",
+    "shf_agree(&ld->step->run->team, shf_view_moved(ld->step->view, ld->step->path, err), err);",
+    "shf_view_moved(ld->step->view, ld->step->path, err);"
+    " if (!MUTANT) rc = shf_agree(&ld->step->run->team, rc, err);",
+    RANKS + "memory_that_is_taken_for_another_step_during_a_load_is_told_to_all_ranks")
 bug("derived_without_asking", "weights are derived though nobody asked", "load/load.c:derive",
     "!(ld->flags & SHEAF_DERIVE)", "!(ld->flags & SHEAF_DERIVE || MUTANT)",
     DERIVED + "weights_are_derived_only_when_asked_and_from_a_master_that_is_there")

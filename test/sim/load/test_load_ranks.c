@@ -3,7 +3,10 @@
  * load_stream.c, load_rounds.c): none returns as if it had everything. */
 #include <errno.h>
 #include <pthread.h>
+#include "err.h"
 #include "hands.h"
+#include "image_card.h"
+#include "memory_dir_in.h"
 #include "simover.h"
 #include "t.h"
 
@@ -168,5 +171,63 @@ TEST(a_thread_that_fails_when_the_others_are_done_fails_the_load_on_all_ranks)
 		CHECK_RC(hands_load(&p), SHEAF_EIO, &p.err);
 		CHECK(slow.had);
 		simdisk_free(disk);
+	}
+}
+
+/* ---- a step in memory that is taken for another one while it is loaded ---- */
+
+static struct sheaf_step *moving;       /* of the rank whose cards change; NULL: not yet, or done */
+
+static void touch_and_move(void *arg, const void *at, uint64_t n, bool write)
+{
+	simover_real()->shm.touch(arg, at, n, write);
+	if (write || !moving)
+		return;
+	for (size_t i = 0; i < moving->view->parts_n; i++)
+		atomic_fetch_xor(&shf_card_head(&moving->view->parts[i].card)->whole, 2);
+	moving = NULL;
+}
+
+static void moves_on_last(struct hand *h)
+{
+	if (h->play->variant && h->rank == h->ranks - 1)
+		simover(&h->used)->shm.touch = touch_and_move;
+}
+
+static int load_from_memory(struct hand *h)
+{
+	struct sheaf_step *step = NULL;
+	char why[300];
+	int rc = shf_step_open(&step, h->run, 7, &h->err);
+
+	if (rc == 0 && !step->view)
+		rc = shf_fail(&h->err, SHEAF_EBUG, "the step is not in memory");
+	if (rc == 0 && h->play->variant && h->rank == h->ranks - 1)
+		moving = step;
+	if (rc == 0)
+		rc = shf_step_load(step, h->state, 0, &h->report, &h->err);
+	shf_step_put(step);
+	return rc == 0 && hand_wrong(h, why, sizeof(why)) ? SHEAF_EBUG : rc;
+}
+
+/* Once with both ranks on one node, and once with a node for each, of which only one sees it. */
+TEST(memory_that_is_taken_for_another_step_during_a_load_is_told_to_all_ranks)
+{
+	static const int32_t apart[] = { 0, 1 };
+
+	for (int i = 0; i < 4; i++) {
+		struct simdisk *disk = disk_new();
+		struct play p = hands_play(disk, 2, hold_own);
+
+		simdisk_set_agents(disk, UINT64_C(1) << 30);
+		p.opts.agent = "auto";
+		p.nodes = i % 2 ? apart : NULL;
+		SAVED(p);
+		p.variant = i / 2;
+		p.tamper = moves_on_last;
+		CHECK_RC(hands_run(&p, load_from_memory, false), p.variant ? SHEAF_EAGAIN : 0,
+		         &p.err);
+		CHECK(!moving);
+		simdisk_abandon(disk);
 	}
 }
