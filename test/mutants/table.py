@@ -1024,6 +1024,10 @@ bug("moved_memory_kept_to_itself", "a rank whose memory is another step's by now
     "shf_view_moved(ld->step->view, ld->step->path, err);"
     " if (!MUTANT) rc = shf_agree(&ld->step->run->team, rc, err);",
     RANKS + "memory_that_is_taken_for_another_step_during_a_load_is_told_to_all_ranks")
+bug("image_not_taken", "a rank that cannot map an image copies from it",
+    "load/load_rounds.c:share_round", "ld->sharing ? shf_sharing_take(ld->sharing, err) : 0;",
+    "ld->sharing ? shf_sharing_take(ld->sharing, err) : 0; if (MUTANT) rc = 0;",
+    RANKS + "an_image_that_one_rank_cannot_take_fails_a_load_on_all_and_the_next_one_succeeds")
 bug("derived_without_asking", "weights are derived though nobody asked", "load/load.c:derive",
     "!(ld->flags & SHEAF_DERIVE)", "!(ld->flags & SHEAF_DERIVE || MUTANT)",
     DERIVED + "weights_are_derived_only_when_asked_and_from_a_master_that_is_there")

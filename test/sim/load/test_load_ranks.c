@@ -231,3 +231,49 @@ TEST(memory_that_is_taken_for_another_step_during_a_load_is_told_to_all_ranks)
 		simdisk_abandon(disk);
 	}
 }
+
+/* ---- images that ranks of a node read for each other ---- */
+
+/* All ranks want all of it, so it is read in rounds: by rank 0. */
+static void hold_all(struct hand *h)
+{
+	hand_add(h, "model", "w", SHEAF_F32, 2, 64, 16384);
+}
+
+static int load_twice(struct hand *h)
+{
+	struct sheaf_step *step = NULL;
+	struct sheaf_error err;
+	char why[300];
+	int bad = h->play->variant, first, rc = shf_step_open(&step, h->run, 7, &h->err);
+
+	if (rc < 0)
+		return rc;
+	if (h->rank == bad)
+		simdisk_fault(h->play->disk, &(struct simdisk_fault){ .nth = 1, .error = EIO,
+			.kind = SIMDISK_SHM_TAKE, .process = h->sys });
+	first = shf_step_load(step, h->state, 0, NULL, &err);
+	rc = shf_step_load(step, h->state, 0, NULL, &h->err);
+	shf_step_put(step);
+	if (rc == 0 && first != SHEAF_EIO)
+		rc = shf_fail(&h->err, SHEAF_EBUG, "the first load gave %d", first);
+	return rc == 0 && hand_wrong(h, why, sizeof(why)) ? SHEAF_EBUG : rc;
+}
+
+TEST(an_image_that_one_rank_cannot_take_fails_a_load_on_all_and_the_next_one_succeeds)
+{
+	struct simdisk *disk = disk_new();
+	struct play saves = hands_play(disk, 3, hold_all);
+
+	SAVED(saves);
+	for (int bad = 1; bad < 3; bad++) {
+		struct play p = hands_play(disk, 3, hold_all);
+
+		p.opts.flags = SHEAF_READONLY;
+		p.variant = bad;
+		CHECK_RC(hands_run(&p, load_twice, false), 0, &p.err);
+		CHECK_INT(simdisk_fired(disk), 1);
+		simdisk_faults_clear(disk);
+	}
+	simdisk_free(disk);
+}
