@@ -1028,6 +1028,10 @@ bug("image_not_taken", "a rank that cannot map an image copies from it",
     "load/load_rounds.c:share_round", "ld->sharing ? shf_sharing_take(ld->sharing, err) : 0;",
     "ld->sharing ? shf_sharing_take(ld->sharing, err) : 0; if (MUTANT) rc = 0;",
     RANKS + "an_image_that_one_rank_cannot_take_fails_a_load_on_all_and_the_next_one_succeeds")
+bug("room_of_its_own", "a rank stages in a load what it may itself, not what all may",
+    "load/load.c:meet_in_load", "ld->room = m.lo[ROOM];",
+    "ld->room = MUTANT ? shf_load_room(ld->step->run) : m.lo[ROOM];",
+    RANKS + "no_rank_stages_more_in_a_load_than_the_rank_that_may_stage_least")
 bug("derived_without_asking", "weights are derived though nobody asked", "load/load.c:derive",
     "!(ld->flags & SHEAF_DERIVE)", "!(ld->flags & SHEAF_DERIVE || MUTANT)",
     DERIVED + "weights_are_derived_only_when_asked_and_from_a_master_that_is_there")

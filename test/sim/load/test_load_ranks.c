@@ -277,3 +277,50 @@ TEST(an_image_that_one_rank_cannot_take_fails_a_load_on_all_and_the_next_one_suc
 	}
 	simdisk_free(disk);
 }
+
+/* ---- ranks that may stage differently much ---- */
+
+#define LEAST ((size_t)2 << 20)
+static size_t largest;          /* bytes of the largest memory that a rank has made */
+
+static int shm_new_seen(void *arg, struct shf_shm *shm, size_t bytes, bool shared)
+{
+	largest = bytes > largest ? bytes : largest;
+	return simover_real()->shm.shm_new(arg, shm, bytes, shared);
+}
+
+static void sees_images(struct hand *h)
+{
+	simover(&h->used)->shm.shm_new = shm_new_seen;
+}
+
+static int load_with_own_room(struct hand *h)
+{
+	struct sheaf_opts opts = h->play->opts;
+	struct sheaf_step *step = NULL;
+	char why[300];
+	int rc;
+
+	opts.staging_bytes_max = h->rank == h->play->variant ? LEAST : 0;
+	rc = shf_step_open_path(&step, h->play->path, h->group, &opts, h->sys, &h->err);
+	if (rc == 0)
+		rc = shf_step_load(step, h->state, 0, &h->report, &h->err);
+	shf_step_put(step);
+	return rc == 0 && hand_wrong(h, why, sizeof(why)) ? SHEAF_EBUG : rc;
+}
+
+TEST(no_rank_stages_more_in_a_load_than_the_rank_that_may_stage_least)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 2, hold_all);
+
+	SAVED(p);
+	p.path = "run/checkpoint-7";
+	p.tamper = sees_images;
+	for (p.variant = 0; p.variant < 3; p.variant++) {       /* 2: none is bounded */
+		largest = 0;
+		CHECK_RC(hands_run(&p, load_with_own_room, false), 0, &p.err);
+		CHECK(largest > 0 && (largest <= LEAST) == (p.variant < 2));
+	}
+	simdisk_free(disk);
+}
