@@ -7,7 +7,7 @@
 #include "run_env.h"
 #include "save_copier.h"
 #include "save_gates.h"
-#include "save_handle.h"
+#include "save_status.h"
 #include "state.h"
 
 /* Without a copy thread nothing is copied between two calls, so each call may take a time slice,

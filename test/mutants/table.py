@@ -1005,6 +1005,33 @@ bug("zeros_side_by_side", "zeros go to items side by side, where others lie betw
 blind("askew_rows_in_order", "ranges of rows that lie across each other are taken to ascend",
       "plan/memory_overlap.c:strided_walk_init", "!nested",
       "unit/test_overlap: boxes_overlap_where_some_byte_is_of_both")
+RANKS = "sim/test_load_ranks: "
+bug("loose_tensor_unread", "a rank that cannot read a loose tensor goes on",
+    "load/load_fill.c:shf_fill", "rc = fill_rest(ld, err);",
+    "rc = fill_rest(ld, err); if (MUTANT) rc = 0;",
+    RANKS + "a_tensor_at_an_odd_offset_that_one_rank_cannot_read_fails_the_load_on_all")
+bug("late_worker_not_heard", "a worker that fails after the caller's thread is done is not heard",
+    "load/load_stream.c:shf_flow_run", "return rc < 0 ? rc : end;",
+    "return rc < 0 || MUTANT ? rc : end;",
+    RANKS + "a_thread_that_fails_when_the_others_are_done_fails_the_load_on_all_ranks")
+bug("moved_memory_believed", "what was read of memory that is another step's by now is believed",
+    "load/load_fill.c:shf_fill", "rc == 0 && ld->step->view)",
+    "rc == 0 && ld->step->view && !MUTANT)",
+    RANKS + "memory_that_is_taken_for_another_step_during_a_load_is_told_to_all_ranks")
+bug("moved_memory_kept_to_itself", "a rank whose memory is another step's by now fails alone",
+    "load/load_fill.c:shf_fill",
+    "shf_agree(&ld->step->run->team, shf_view_moved(ld->step->view, ld->step->path, err), err);",
+    "shf_view_moved(ld->step->view, ld->step->path, err);"
+    " if (!MUTANT) rc = shf_agree(&ld->step->run->team, rc, err);",
+    RANKS + "memory_that_is_taken_for_another_step_during_a_load_is_told_to_all_ranks")
+bug("image_not_taken", "a rank that cannot map an image copies from it",
+    "load/load_rounds.c:share_round", "ld->sharing ? shf_sharing_take(ld->sharing, err) : 0;",
+    "ld->sharing ? shf_sharing_take(ld->sharing, err) : 0; if (MUTANT) rc = 0;",
+    RANKS + "an_image_that_one_rank_cannot_take_fails_a_load_on_all_and_the_next_one_succeeds")
+bug("room_of_its_own", "a rank stages in a load what it may itself, not what all may",
+    "load/load.c:meet_in_load", "ld->room = m.lo[ROOM];",
+    "ld->room = MUTANT ? shf_load_room(ld->step->run) : m.lo[ROOM];",
+    RANKS + "no_rank_stages_more_in_a_load_than_the_rank_that_may_stage_least")
 bug("derived_without_asking", "weights are derived though nobody asked", "load/load.c:derive",
     "!(ld->flags & SHEAF_DERIVE)", "!(ld->flags & SHEAF_DERIVE || MUTANT)",
     DERIVED + "weights_are_derived_only_when_asked_and_from_a_master_that_is_there")

@@ -6,7 +6,7 @@
 #include "agent_link.h"
 #include "err.h"
 #include "memory_tier.h"
-#include "save_handle.h"
+#include "save_status.h"
 #include "simover.h"
 #include "state.h"
 #include "t.h"
