@@ -6,10 +6,12 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "t.h"
 #include "step.h"
+#include "sums.h"
 
 struct place {
 	char dir[64];
@@ -238,6 +240,35 @@ TEST(what_is_asked_of_a_step_out_of_order_is_told_as_well)
 	CHECK(t.ndim == 1 && t.shape[0] == 4 && t.shape[1] == 0 && t.dtype == SHEAF_F32);
 	CHECK_INT(sheaf_step_find(step, "ranks", "layers.2.w", &t), SHEAF_ELAYOUT);
 	sheaf_step_close(step);
+	place_release(&p);
+}
+
+/* The table is not what it was: a name cannot be looked up by itself, so all of it is read. */
+TEST(a_name_that_is_looked_for_in_a_damaged_table_is_not_said_to_be_missing)
+{
+	struct sheaf_tensor t = { .size = sizeof(t) };
+	struct sheaf_step *step = NULL;
+	struct sheaf_error err;
+	char path[100];
+	struct place p;
+	FILE *f;
+
+	place_init(&p);
+	fill(&p);
+	save(&p, 3);
+	snprintf(path, sizeof(path), "%s/checkpoint-3/sheaf.sums", p.dir);
+	CHECK_INT(chmod(path, 0600), 0);
+	f = fopen(path, "r+");
+	CHECK(f && fseek(f, SHF_SUMS_HEADER + 70, SEEK_SET) == 0);
+	int c = fgetc(f);
+
+	CHECK(fseek(f, -1, SEEK_CUR) == 0 && fputc(c ^ 1, f) == (c ^ 1) && fclose(f) == 0);
+	for (int i = 0; i < 2; i++) {
+		CHECK_RC(sheaf_step_open(&step, p.run, 3, &err), 0, &err);
+		CHECK_INT(sheaf_step_find(step, NULL, i ? "layers.2.w" : "alias", &t),
+		          SHEAF_ECORRUPT);
+		sheaf_step_close(step);
+	}
 	place_release(&p);
 }
 

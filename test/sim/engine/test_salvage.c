@@ -551,7 +551,8 @@ TEST(the_dead_of_another_namespace_are_listed_as_recovery_finds_them)
 	}
 }
 
-static struct sheaf_error left_fails(struct simdisk *disk, int nth, const char *name, int error)
+static struct sheaf_error left_fails(struct simdisk *disk, enum simdisk_kind kind, int nth,
+                                     const char *name, int error)
 {
 	const struct shf_sys *sys = process(disk);
 	struct sheaf_error err;
@@ -561,7 +562,7 @@ static struct sheaf_error left_fails(struct simdisk *disk, int nth, const char *
 
 	CHECK_RC(shf_store_open(&s, sys, "run", &err), 0, &err);
 	simdisk_fault(disk, &(struct simdisk_fault){ .nth = nth, .error = error, .name = name,
-	                                             .kind = SIMDISK_OPEN });
+	                                             .kind = kind });
 	rc = shf_store_left(&s, hear, &h, &err);
 	CHECK_INT(simdisk_fired(disk), 1);
 	simdisk_faults_clear(disk);
@@ -584,13 +585,16 @@ TEST(a_list_of_what_is_left_says_why_it_ended_and_passes_over_what_went)
 	CHECK_INT(simdisk_put(disk, path, "x", 1), 0);
 	/* Manifests are opened in the order of the list: of step 1, the stage, what is aside. */
 	for (int nth = 2; nth <= 3; nth++) {
-		err = left_fails(disk, nth, "sheaf.json", EMFILE);
+		err = left_fails(disk, SIMDISK_OPEN, nth, "sheaf.json", EMFILE);
 		CHECK_RC(err.code, SHEAF_EIO, &err);
 		CHECK_INT(err.sys, EMFILE);
 		CHECK(strstr(err.msg, nth == 2 ? ".sheaf/stage/2-" : ".sheaf/aside/4-") != NULL);
 	}
+	err = left_fails(disk, SIMDISK_LIST, 1, "2-", EMFILE);
+	CHECK_RC(err.code, SHEAF_EIO, &err);
+	CHECK_INT(err.sys, EMFILE);
 	/* Between being listed and being looked at. */
-	err = left_fails(disk, 2, "2-", ENOENT);
+	err = left_fails(disk, SIMDISK_OPEN, 2, "2-", ENOENT);
 	CHECK_STR(err.msg, "lock -1 none 0 0;aside 4 decide 0 -1;");
 	simdisk_free(disk);
 }

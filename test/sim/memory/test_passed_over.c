@@ -46,16 +46,49 @@ TEST(a_newest_step_whose_manifest_is_damaged_is_not_passed_over_for_memory)
 	simdisk_free(d);
 }
 
-/* Opens the run in a process that has no agent, as the command does. */
-static struct sheaf_run *opened(struct simdisk *d, const struct shf_sys **sys)
+static struct sheaf_run *opened_with(struct simdisk *d, const struct shf_sys **sys,
+                                     const char *agent)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .io_threads = 1 };
+	struct sheaf_opts opts = { .size = sizeof(opts), .io_threads = 1, .agent = agent };
 	struct sheaf_run *run = NULL;
 	struct sheaf_error err;
 
 	*sys = simdisk_process(d, 70000, 0);
 	CHECK_RC(shf_run_open(&run, "run", NULL, &opts, *sys, &err), 0, &err);
 	return run;
+}
+
+/* Opens the run in a process that has no agent, as the command does. */
+static struct sheaf_run *opened(struct simdisk *d, const struct shf_sys **sys)
+{
+	return opened_with(d, sys, NULL);
+}
+
+/* Step 3 is on disk, 4 and 5 are in memory. The agent tells which cards there are, then each. */
+TEST(what_an_agent_tells_only_half_of_is_passed_over)
+{
+	struct simdisk *d = re_world(7);
+	struct re_job j = re_on(d, 1, (struct re_plan){ .last = 5, .disk_every = 3, .images = 2 });
+
+	PLAYED(j, 0);
+	for (int nth = 0; nth <= 3; nth++) {
+		struct sheaf_step *step = NULL;
+		const struct shf_sys *sys;
+		struct sheaf_run *run = opened_with(d, &sys, "auto");
+		struct sheaf_error err;
+
+		if (nth)
+			simdisk_fault(d, &(struct simdisk_fault){ .nth = nth, .error = EPIPE,
+			                                          .kind = SIMDISK_KEEP });
+		CHECK_RC(shf_step_open(&step, run, SHEAF_LATEST, &err), 0, &err);
+		CHECK_INT(step->number, nth ? 3 : 5);
+		CHECK_INT(simdisk_fired(d), nth > 0);
+		simdisk_faults_clear(d);
+		shf_step_put(step);
+		shf_run_close(run);
+		simdisk_kill(d, sys);
+	}
+	simdisk_free(d);
 }
 
 TEST(a_step_that_was_rewound_on_disk_is_in_no_memory_either)

@@ -46,7 +46,7 @@ static void hear(void *arg, int level, const char *line)
 	struct mine *m = arg;
 
 	(void)level;
-	m->once += strstr(line, "kept once") != NULL;
+	m->once += strstr(line, "run: steps in memory are kept once from now on: ") == line;
 	m->left += strstr(line, "is in memory no more") != NULL;
 }
 
