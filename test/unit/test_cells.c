@@ -124,7 +124,8 @@ TEST(cells_are_where_the_set_is_one)
 	}
 }
 
-/* Boxes that follow each other along one dimension, some with gaps between, some outside. */
+/* Boxes that follow each other along one dimension, some with gaps between, some outside, some
+ * empty. */
 static size_t random_comb(uint64_t *s, const struct shf_box *all, struct shf_box *boxes)
 {
 	int d = (int)rng_below(s, all->ndim);
@@ -135,7 +136,7 @@ static size_t random_comb(uint64_t *s, const struct shf_box *all, struct shf_box
 
 		boxes[n] = *all;
 		boxes[n].start[d] = at;
-		boxes[n].count[d] = count;
+		boxes[n].count[d] = rng_below(s, 8) ? count : 0;
 		at += count + (rng_below(s, 3) == 0 ? rng_below(s, 3) : 0);
 	}
 	return n;

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Requests of several threads that share a run's queue (lib/run/run_io.h), and the files that they
  * are for. */
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "t.h"
+#include "metrics.h"
 #include "run.h"
 #include "run_io.h"
 #include "sys_tables.h"
@@ -96,15 +99,36 @@ TEST(a_wait_for_ever_waits_for_a_request_that_another_thread_is_handing_over)
 TEST(what_goes_past_the_page_cache_waits_for_a_busy_disk)
 {
 	char name[] = "test_run_io.XXXXXX";
-	int own = mkstemp(name), fd;
+	int own = mkstemp(name), fd[2];
 
 	CHECK(own >= 0);
-	fd = shf_sys_open(shf_sys_real(), SHF_CWD, name, SHF_O_WRITE | SHF_O_DIRECT, 0);
+	for (int i = 0; i < 2; i++)
+		fd[i] = shf_sys_open(shf_sys_real(), SHF_CWD, name, SHF_O_WRITE | SHF_O_DIRECT, 0);
 	CHECK_INT(unlink(name), 0);
 	close(own);
-	if (fd < 0)
+	if (fd[0] < 0)
 		skip(); /* this file system has no such way */
-	CHECK(fcntl(fd, F_GETFL) & O_DIRECT);
-	CHECK_INT(fcntl(fd, F_GETFL) & O_NONBLOCK, 0);
-	CHECK_INT(shf_sys_close(shf_sys_real(), fd), 0);
+	for (int i = 0; i < 2; i++) {
+		CHECK(fcntl(fd[i], F_GETFL) & O_DIRECT);
+		CHECK_INT(fcntl(fd[i], F_GETFL) & O_NONBLOCK, 0);
+		CHECK_INT(shf_sys_close(shf_sys_real(), fd[i]), 0);
+	}
+}
+
+TEST(metrics_are_written_into_no_pipe)
+{
+	char dir[] = "test_run_io.XXXXXX", text[60];
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE };
+	struct sheaf_run *run = NULL;
+	struct sheaf_error err;
+
+	CHECK(mkdtemp(dir) != NULL);
+	CHECK_RC(sheaf_run_open(&run, dir, NULL, &opts, &err), 0, &err);
+	snprintf(text, sizeof(text), "%s/.sheaf/metrics.jsonl", dir);
+	CHECK_INT(mkfifo(text, 0600), 0);
+	CHECK_RC(shf_metrics_add(&run->store, "{}", &err), SHEAF_EIO, &err);
+	CHECK_INT(err.sys, EINVAL);
+	sheaf_run_close(run);
+	snprintf(text, sizeof(text), "rm -rf %s", dir);
+	CHECK_INT(system(text), 0);
 }

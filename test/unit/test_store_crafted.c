@@ -63,6 +63,8 @@ TEST(numbers_sessions_and_tokens_have_one_spelling)
 	s = &w.store[0];
 	refused(shf_stage_new(s, &g, -1, NULL, &w.err), "step -1", &w.err);
 	refused(shf_stage_copy(s, &g, -1, ID, NULL, &w.err), "step -1", &w.err);
+	CHECK_RC(shf_stage_copy(s, &g, 0, ID, NULL, &w.err), 0, &w.err);
+	shf_stage_discard(s, &g);
 	refused(shf_stage_new(s, &g, 5, folders, &w.err), "a folder 'a/b'", &w.err);
 	refused(shf_stage_new(s, &g, 5, nameless, &w.err), "a folder ''", &w.err);
 	for (size_t i = 0; i < sizeof(spelt) / sizeof(spelt[0]); i++)

@@ -546,6 +546,22 @@ TEST(what_lacks_descriptors_is_told_with_and_without_a_sentence)
 }
 
 /* What a step is condemned for: there must be one to fall back to. */
+TEST(what_is_sought_between_two_numbers_is_neither_of_them)
+{
+	struct world w;
+	int64_t step;
+
+	start(&w, 3);
+	for (int64_t floor = 0; floor <= 2; floor++) {
+		struct shf_seek k = { .below = 3, .floor = floor };
+
+		CHECK_RC(shf_store_seek(&w.store[0], &k, &step, &w.err),
+		         floor < 2 ? 0 : SHEAF_ENOENT, &w.err);
+		CHECK_INT(step, floor < 2 ? 2 : -1);
+	}
+	stop(&w);
+}
+
 TEST(only_a_good_older_step_is_one_to_fall_back_to)
 {
 	struct world w;

@@ -315,6 +315,7 @@ TEST(a_stage_that_rots_pass_after_pass_is_given_up)
 	CHECK_INT(simdisk_flip(disk, in_stage(disk, FIRST), 8 * 4200), 0);
 	c = copy_by(disk, sys);
 	CHECK_RC(c.rc, SHEAF_EIO, &c.err);
+	CHECK(strstr(c.err.msg, "dst/.sheaf/stage/copy-2-") == c.err.msg);
 	CHECK(strstr(c.err.msg, "does not read as it was") != NULL);
 	CHECK_INT(rot.gone, 2);
 	CHECK(!simdisk_exists(disk, TO));

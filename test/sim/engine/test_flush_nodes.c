@@ -202,10 +202,11 @@ static int note_card(void *arg, const char *name)
 	return 0;
 }
 
-/* That part of it is nothing any more: its memory is another step's. */
+/* That part of it is nothing any more: its memory is another step's. Step -1: it is, after all. */
 static void forget(struct simdisk *d, int node, int64_t step, int rank)
 {
 	const struct shf_sys *sys = simdisk_process(d, next_pid(), node);
+	static uint64_t was;
 	struct cards cards = { 0 };
 	int keep, n = 0;
 
@@ -217,9 +218,10 @@ static void forget(struct simdisk *d, int node, int64_t step, int rank)
 		struct shf_card card;
 
 		CHECK_INT(shf_sys_keep_get(sys, keep, cards.names[i], &shm), 0);
-		if (shf_card_decode(&card, &arena, &shm) == 0 && card.step == step &&
-		    card.rank == rank) {
-			atomic_store(&shf_card_head(&shm)->whole, 0);
+		int rc = shf_card_decode(&card, &arena, &shm);
+
+		if (step < 0 ? rc < 0 : rc == 0 && card.step == step && card.rank == rank) {
+			was = atomic_exchange(&shf_card_head(&shm)->whole, step < 0 ? was : 0);
 			n++;
 		}
 		shf_arena_release(&arena);
@@ -565,6 +567,21 @@ TEST(agents_write_the_newest_that_all_of_them_have)
 
 	forget(d, 1, 5, 2);
 	goes_on(d, 4);
+	simdisk_free(d);
+}
+
+static void remember(struct simdisk *d) { forget(d, 1, -1, 2); }
+
+TEST(what_lies_behind_the_step_that_agents_write_follows_it)
+{
+	struct simdisk *d = left_at(5);
+	struct re_job k = job_on(d, (struct re_plan){ .stop = true });
+
+	forget(d, 1, 5, 2);
+	come_both(d, 1);
+	WROTE(flush_with(d, 1, 0, 1, 0, remember), 4);
+	PLAYED(k, 0);
+	CHECK_INT(k.loaded, 5);
 	simdisk_free(d);
 }
 

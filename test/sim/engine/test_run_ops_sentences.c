@@ -7,6 +7,7 @@
 #include "run.h"
 #include "run_salvage.h"
 #include "simcore.h"
+#include "prune_task.h"
 #include "scrub_run.h"
 #include "t.h"
 #include "save_end.h"
@@ -247,6 +248,56 @@ static int forgets(struct hand *h)
 	CHECK_INT(run->retain.behind->now.step, at > 2 ? -1 : at);
 	run->retain.behind->now.step = -1;
 	return 0;
+}
+
+/* One prune behind is not waited for by the next, and one that is waited for follows it. */
+static int prunes_twice(struct hand *h)
+{
+	struct sheaf_run *run = h->run;
+	struct shf_saved newest = { .step = 4 };
+	struct shf_prune rules = shf_run_rules(run, &newest, false);
+
+	shf_pruning_begin(run, &rules, true);
+	shf_pruning_begin(run, &rules, true);
+	if (!shf_pruning_goes_on(run) || !has(h->play->disk, 1))
+		return SHEAF_EBUG;
+	shf_pruning_begin(run, &rules, false);
+	return shf_pruning_goes_on(run) || has(h->play->disk, 1) || !has(h->play->disk, 4)
+	       ? SHEAF_EBUG : 0;
+}
+
+TEST(a_prune_behind_is_not_waited_for_but_by_one_that_is_asked_for)
+{
+	struct simdisk *disk = four(1);
+	struct play p = hands_play(disk, 1, row);
+
+	simdisk_set_task_steps(disk, 0);
+	p.opts.keep_last = 1;
+	CHECK_RC(hands_run(&p, prunes_twice, true), 0, &p.err);
+	simdisk_free(disk);
+}
+
+static int weighs(struct hand *h)
+{
+	struct sheaf_run *run = h->run;
+	uint64_t was = run->retain.behind->bytes;
+	bool all, more;
+
+	run->retain.behind->bytes = UINT64_C(32) << 20;
+	all = shf_behind_is_little(run);
+	run->retain.behind->bytes++;
+	more = shf_behind_is_little(run);
+	run->retain.behind->bytes = was;
+	return all && !more ? 0 : SHEAF_EBUG;
+}
+
+TEST(a_close_waits_until_32_MiB_are_read_again_and_no_longer)
+{
+	struct simdisk *disk = four(1);
+	struct play p = hands_play(disk, 1, row);
+
+	CHECK_RC(hands_run(&p, weighs, true), 0, &p.err);
+	simdisk_free(disk);
 }
 
 TEST(a_rewind_forgets_what_is_newer_and_nothing_else)

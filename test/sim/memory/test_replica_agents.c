@@ -6,6 +6,7 @@
 #include "step.h"
 #include "restarts.h"
 #include "save.h"
+#include "memory_tier.h"
 #include "starve.h"
 #include "t.h"
 #include "run_open.h"
@@ -328,6 +329,25 @@ TEST(with_two_images_copies_are_made_inside_commits)
 	simdisk_faults_clear(h.disk);
 	CHECK_INT(h.once, 0);
 	CHECK_INT(found_without(h.disk, 1), 3);
+	simdisk_free(h.disk);
+}
+
+/* The copy of a step is under way when its save is over. */
+static int saves_one(struct mine *m)
+{
+	int rc = save(m, 1);
+
+	return rc == 0 && !shf_background_runs(&m->run->tier->guests.task) ? SHEAF_EBUG : rc;
+}
+
+TEST(with_three_images_copies_are_made_behind)
+{
+	struct host h = { .disk = re_world(8), .act = saves_one, .behind = true, .images = 4 };
+
+	simdisk_set_task_steps(h.disk, 0);
+	PLAYS(h);
+	CHECK_INT(h.once, 0);
+	CHECK_INT(found_without(h.disk, 1), 1);
 	simdisk_free(h.disk);
 }
 

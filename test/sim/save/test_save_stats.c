@@ -208,8 +208,12 @@ static int count(struct hand *h)
 	if (h->rank == 0) {
 		tell_run(h->run);
 		tell_metrics(h->play->disk);
+		return 0;
 	}
-	return 0;
+	/* How long a step was published behind rank 0 alone knows. */
+	return flags & SHEAF_NO_DISK ||
+	       (shf_lasted_ns(&h->run->saves.pace.publish) > 0) == (patience != 0)
+	       ? 0 : SHEAF_EBUG;
 }
 
 static struct play counted(int ranks, uint32_t how, int ms)

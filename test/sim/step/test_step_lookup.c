@@ -141,6 +141,19 @@ TEST(a_bad_page_of_the_table_hides_tensors_and_shows_none_wrong)
 	simdisk_free(disk);
 }
 
+/* The records of 2,600 files fill more than a page: of the last ones the first is not read. */
+TEST(a_bad_page_before_the_one_that_is_wanted_hides_nothing)
+{
+	struct simdisk *disk = many(MANY, BYTES);
+	int found;
+
+	memset(&peeked, 0, sizeof(peeked));
+	CHECK_INT(simdisk_flip(disk, SUMS, 8 * (SHF_SUMS_HEADER + 70)), 0);
+	CHECK_INT(peek(disk, MANY, &found), 0);
+	CHECK(found > 60);
+	simdisk_free(disk);
+}
+
 TEST(who_wants_tensors_of_many_files_one_by_one_gets_them_all_at_once)
 {
 	struct simdisk *disk = many(300, 12);
