@@ -486,7 +486,8 @@ int  sheaf_save_stat(struct sheaf_save *save, struct sheaf_stat *stat);         
 int64_t sheaf_save_eta_ms(struct sheaf_save *save);
 /* Gives the save up, because what was saved is no good. 0: the next exchange or commit returns
  * EFAILED on all ranks, also one that another thread is in now, and the step is not in memory
- * either. This rank must still call sheaf_save_commit, where the others wait and learn of it.
+ * either. This rank must still call sheaf_save_commit, where the others wait and learn of it: if
+ * all ranks free the save instead, a replica on another node may keep a step that was in memory.
  * EINVAL: it is too late, because the step is committed or all ranks have agreed to publish it;
  * nothing happened. [any thread] */
 int  sheaf_save_fail(struct sheaf_save *save, const char *why);
