@@ -290,7 +290,10 @@ int64_t shf_tier_newest(const struct sheaf_run *run)
 	return t->newest < 0 ? -1 : t->steps[t->newest];
 }
 
-/* After a load of an older step, a newer one in memory (t->left is set) does not count. */
+/* True also if an older step was loaded since the newest one in memory was saved (t->left). If this
+ * handle has published that step, or may have, a save to disk may have its number or a smaller one:
+ * the step may be marked bad by now, or missing after a publish in doubt. C0 finds out whether the
+ * number is free on disk. */
 bool shf_tier_is_later(const struct sheaf_run *run, int64_t step, bool to_disk)
 {
 	const struct shf_tier *t = run->tier;

@@ -55,7 +55,8 @@ struct shf_tier {
 	                                 * older step from disk since its step was saved; 0: none.
 	                                 * The card is cleared when a save that began after that
 	                                 * load is in memory */
-	bool on_disk[SHF_PINS];         /* by image: this handle has written its step to disk */
+	bool on_disk[SHF_PINS];         /* by image: this handle has published its step, or may have
+	                                 * (EINDOUBT) */
 	unsigned went_back;             /* number of the last load of a step from disk; 0: none */
 	char tried[33];                 /* session of the step that was loaded from memory last */
 	int64_t passed;                 /* the newest complete step in memory that the last search

@@ -506,6 +506,12 @@ void shf_tier_doubt(struct sheaf_save *save)
 
 	t->doubt = on_of(save);
 	t->coming = 0;
+	/* Its copy in memory may be all there is of the step, so later saves take other images
+	 * first. */
+	if (save->at.memory == SHF_MEMORY_KEPT && has_card(save)) {
+		t->on_disk[save->copy.card] = true;
+		shf_tier_is_newest(t, save->copy.card);
+	}
 }
 
 /* Sends to the agents the directory of the run, because it may have been renamed while the job

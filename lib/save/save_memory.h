@@ -20,7 +20,7 @@ int  shf_tier_stamped(struct sheaf_save *save, int rc, struct sheaf_error *err);
 int  shf_tier_publishing(struct sheaf_save *save, bool doubt, struct sheaf_error *err);
 void shf_tier_published(struct sheaf_save *save);
 /* Notes that it is not known whether the step of this save is on disk. Steps in memory that follow
- * it can be found in either case. [local] */
+ * it can be found in either case. If the step is in memory, it is the newest there. [local] */
 void shf_tier_doubt(struct sheaf_save *save);
 /* Removes the step of a save that ended without being committed from memory. [local] */
 void shf_tier_unsaved(struct sheaf_save *save);

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which image a save takes (lib/save/save_image.c): a free one, one that a save still uses, one
  * that holds the newest step in memory or is being copied; and what a save must not wait for. */
+#include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include "step.h"
 #include "restarts.h"
 #include "save.h"
@@ -14,6 +16,8 @@
 #include "save_calls.h"
 #include "save_end.h"
 #include "state.h"
+#include "simover.h"
+#include "agent_link.h"
 #include "run_ops.h"
 
 /* ---- which one is chosen, of what is said here to be in use ---- */
@@ -130,6 +134,89 @@ TEST(a_step_in_memory_alone_that_is_not_committed_keeps_its_image)
 	CHECK_RC(shf_save_commit(third, -1, &a.err), 0, &a.err);
 	shf_save_free(third);
 	end(&a);
+}
+
+static bool breaks, renamed;    /* the sync after the step was renamed fails; it was renamed */
+
+static int rename_seen(void *arg, int from_dir, const char *from, int to_dir, const char *to,
+                       bool noreplace)
+{
+	renamed |= breaks && strncmp(to, "checkpoint-", 11) == 0;
+	return simover_real()->disk.rename(arg, from_dir, from, to_dir, to, noreplace);
+}
+
+static int fsync_fails(void *arg, int fd)
+{
+	return renamed ? -EIO : simover_real()->disk.fsync(arg, fd);
+}
+
+/* Step 2 is in memory, and nobody knows whether it is on disk: the sync after its rename failed,
+ * or it was freed (`freed`) while it was published. */
+static void save_2_in_doubt(struct alone *a, bool freed)
+{
+	struct sheaf_save *save = NULL;
+
+	CHECK_RC(save_begin(a, &save, 1, SHEAF_NO_DISK), 0, &a->err);
+	CHECK_RC(shf_save_commit(save, -1, &a->err), 0, &a->err);
+	shf_save_free(save);
+	CHECK_RC(save_begin(a, &save, 2, 0), 0, &a->err);
+	if (freed) {
+		CHECK_RC(shf_save_commit(save, 0, &a->err), SHEAF_EAGAIN, &a->err);
+	} else {
+		simover(a->sys)->disk.rename = rename_seen;
+		simover(a->sys)->disk.fsync = fsync_fails;
+		breaks = true;
+		CHECK_RC(shf_save_commit(save, -1, &a->err), SHEAF_EINDOUBT, &a->err);
+		breaks = renamed = false;
+	}
+	CHECK_INT(save->at.memory, SHF_MEMORY_KEPT);
+	shf_save_free(save);
+}
+
+TEST(a_step_in_doubt_is_the_newest_in_memory)
+{
+	for (int freed = 0; freed < 2; freed++) {
+		struct sheaf_save *save = NULL;
+		struct alone a;
+
+		begin(&a);
+		save_2_in_doubt(&a, freed);
+		CHECK_INT(shf_tier_newest(a.run), 2);
+		CHECK_RC(save_begin(&a, &save, 1, 0), SHEAF_EINVAL, &a.err);
+		CHECK_RC(save_begin(&a, &save, 2, SHEAF_NO_DISK), SHEAF_EINVAL, &a.err);
+		CHECK_RC(save_begin(&a, &save, 3, SHEAF_NO_DISK), 0, &a.err);
+		CHECK_INT(shf_tier_newest(a.run), 2); /* the image of step 1 was taken */
+		CHECK_RC(shf_save_commit(save, -1, &a.err), 0, &a.err);
+		shf_save_free(save);
+		CHECK_INT(shf_tier_newest(a.run), 3);
+		end(&a);
+	}
+}
+
+/* Whoever sees that the step in doubt is not there, may save its number again; else it is refused
+ * as any number that is on disk. */
+TEST(a_step_in_doubt_can_be_saved_again_unless_it_is_there)
+{
+	for (int gone = 0; gone < 2; gone++) {
+		struct sheaf_save *save = NULL;
+		struct alone a;
+
+		begin(&a);
+		save_2_in_doubt(&a, false);
+		CHECK(simdisk_exists(a.disk, "run/checkpoint-2"));
+		if (gone)
+			CHECK_INT(simdisk_remove(a.disk, "run/checkpoint-2"), 0);
+		CHECK_RC(save_begin(&a, &save, 2, 0), gone ? 0 : SHEAF_EEXIST, &a.err);
+		if (gone)
+			CHECK_RC(shf_save_commit(save, -1, &a.err), 0, &a.err);
+		shf_save_free(save);
+		CHECK_INT(shf_tier_newest(a.run), 2);
+		CHECK_RC(save_begin(&a, &save, 3, 0), 0, &a.err);
+		CHECK_RC(shf_save_commit(save, -1, &a.err), 0, &a.err);
+		shf_save_free(save);
+		CHECK_INT(shf_tier_newest(a.run), 3);
+		end(&a);
+	}
 }
 
 TEST(an_image_that_no_machine_has_is_refused_and_the_next_one_is_made)
