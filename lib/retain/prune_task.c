@@ -9,6 +9,7 @@
 #include "run.h"
 #include "run_env.h"
 #include "scrub_run.h"
+#include "tries.h"
 
 /* Callback of shf_store_prune, in the thread: records a deleted step for log_pruned(). what: 'r' if
  * the step was removed; other values are ignored. */
@@ -77,6 +78,24 @@ bool shf_pruning_goes_on(struct sheaf_run *run)
 		return true;
 	shf_pruning_settle(run);
 	return false;
+}
+
+/* Rank 0 counted the try, so rank 0 takes it back. A prune in the background reads what this
+ * session has counted, so it is finished first. If the disk fails, the count stays. A count that is
+ * too high may make a later search for the latest step pass over a good one, but never load a bad
+ * one. */
+void shf_run_resumed(struct sheaf_run *run)
+{
+	bool unsure = run->lineage.unsure;
+	struct sheaf_error err;
+
+	run->lineage.unsure = false;
+	if (!unsure || run->team.rank != 0)
+		return;
+	shf_pruning_settle(run);
+	if (shf_tries_forget(&run->store, &err) < 0)
+		shf_log(run, 1, "%s: a load stays counted though it went well: %s",
+		        run->store.path, err.msg);
 }
 
 /* If no thread can be started, the prune is done here. */

@@ -33,6 +33,9 @@ void shf_pruning_late(const struct sheaf_run *run);
 bool shf_pruning_goes_on(struct sheaf_run *run);
 /* Waits for the thread, if there is one, and logs what it deleted. [local] */
 void shf_pruning_settle(struct sheaf_run *run);
+/* Call it on all ranks when this session has come further than the step that it loaded (R5). The
+ * load counted a try of that step (.sheaf/tries), which is taken back here. [local] */
+void shf_run_resumed(struct sheaf_run *run);
 /* Returns the rules of a prune, from the options of the run. verified: the newest step that was
  * read again and found whole; only steps older than it may be deleted. dry: as in struct shf_prune.
  * [local] */

@@ -8,7 +8,6 @@
 #include <time.h>
 #include "err.h"
 #include "run.h"
-#include "tries.h"
 
 /* A line that is too long is cut; the log has no continuation lines. */
 void shf_log(const struct sheaf_run *run, int level, const char *fmt, ...)
@@ -36,19 +35,6 @@ void shf_run_time(const struct sheaf_run *run, char out[32])
 
 	gmtime_r(&now, &tm);
 	strftime(out, 32, "%Y-%m-%dT%H:%M:%SZ", &tm);
-}
-
-/* Rank 0 counted the try, so rank 0 takes it back. If the disk fails, the count stays. A count that
- * is too high may make a later search for the latest step pass over a good one, but never load a
- * bad one. */
-void shf_run_resumed(struct sheaf_run *run)
-{
-	struct sheaf_error err;
-
-	if (run->lineage.unsure && run->team.rank == 0 && shf_tries_forget(&run->store, &err) < 0)
-		shf_log(run, 1, "%s: a load stays counted though it went well: %s",
-		        run->store.path, err.msg);
-	run->lineage.unsure = false;
 }
 
 bool shf_run_is_ours(const struct sheaf_run *run)

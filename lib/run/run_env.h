@@ -18,7 +18,4 @@ int64_t shf_now(const struct sheaf_run *run);   /* monotonic clock, ns */
 void shf_run_time(const struct sheaf_run *run, char out[32]);
 /* Returns the milliseconds until until_ns, rounded up; 0 if that time has passed. */
 int shf_ms_left(const struct sheaf_run *run, int64_t until_ns);
-/* Call it on all ranks when this session has come further than the step that it loaded (R5). The
- * load counted a try of that step (.sheaf/tries), which is taken back here. [local] */
-void shf_run_resumed(struct sheaf_run *run);
 #endif

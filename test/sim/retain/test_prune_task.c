@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Deleting old steps in a thread, beside what the caller does meanwhile (lib/retain/prune_task.c).
+ */
+#include "prune_task.h"
+#include "err.h"
+#include "save.h"
+#include "simdisk.h"
+#include "restarts.h"
+#include <stdlib.h>
+#include <string.h>
+#include "scrub_run.h"
+#include "simover.h"
+#include "t.h"
+#include "run_open.h"
+#include "save_commit.h"
+#include "save_end.h"
+#include "state.h"
+#include "run_ops.h"
+#include "step_open.h"
+#include "load.h"
+
+static struct sheaf_run *seen;  /* the run whose calls are looked at */
+static char try[64];            /* the file in .sheaf/tries */
+static int removed, beside;     /* how often it was removed; how often while a prune went on */
+
+static int unlink_seen(void *arg, int dir, const char *name, bool is_dir)
+{
+	removed += strcmp(name, try) == 0;
+	beside += strcmp(name, try) == 0 && seen->retain.pruning->task.task;
+	return simover_real()->disk.unlink(arg, dir, name, is_dir);
+}
+
+struct alone {
+	struct simdisk *disk;
+	const struct shf_sys *sys;
+	struct sheaf_run *run;
+	struct sheaf_state *state;
+	struct re_mine mine;
+	struct sheaf_error err;
+};
+
+static struct sheaf_save *begin(struct alone *a, int64_t step)
+{
+	struct sheaf_save_opts opts = { .size = sizeof(opts) };
+	struct sheaf_save *save = NULL;
+
+	re_paint(&a->mine, step);
+	CHECK_RC(shf_save_begin(&save, a->run, step, a->state, &opts, &a->err), 0, &a->err);
+	return save;
+}
+
+static void commit(struct alone *a, struct sheaf_save *save, int timeout_ms)
+{
+	int rc;
+
+	while ((rc = shf_save_commit(save, timeout_ms, &a->err)) == SHEAF_EAGAIN)
+		;
+	CHECK_RC(rc, 0, &a->err);
+	shf_save_free(save);
+}
+
+static void wait_until_verified(struct alone *a, int64_t step)
+{
+	for (int i = 0; i < 10000 && a->run->lineage.verified.step < step; i++) {
+		CHECK_RC(shf_behind_look(a->run, &a->err), 0, &a->err);
+		shf_behind_start(a->run);
+	}
+	CHECK_INT(a->run->lineage.verified.step, step);
+}
+
+/* A prune decides by the counts of tries which older steps are of use. They are taken back when a
+ * save that was begun after the load has its stage. */
+TEST(tries_are_not_taken_back_while_a_thread_prunes_by_them)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE, .keep_last = 1,
+		.resume_attempts_max = 3 };
+	struct alone a = { .disk = re_world(3) };
+	struct sheaf_step *step = NULL;
+	struct sheaf_save *save;
+
+	a.sys = simdisk_process(a.disk, 90, 0);
+	a.state = re_state(&a.mine, 0, 1);
+	simover(a.sys)->disk.unlink = unlink_seen;
+	CHECK_RC(shf_run_open(&a.run, "run", NULL, &opts, a.sys, &a.err), 0, &a.err);
+	seen = a.run;
+	for (int64_t k = 1; k <= 3; k++)
+		commit(&a, begin(&a, k), -1);
+	save = begin(&a, 4);
+	CHECK_RC(shf_step_open(&step, a.run, SHEAF_LATEST, &a.err), 0, &a.err);
+	snprintf(try, sizeof(try), "3-%.32s", step->manifest.session);
+	CHECK_RC(shf_step_load(step, a.state, SHEAF_STRICT, NULL, &a.err), 0, &a.err);
+	shf_step_put(step);
+	CHECK_INT(a.run->store.tried_n, 1);
+	wait_until_verified(&a, 3);
+	commit(&a, save, 0);
+	CHECK(a.run->retain.pruning->task.task != NULL);
+	CHECK_INT(removed, 0);
+	commit(&a, begin(&a, 5), -1);
+	CHECK_INT(removed, 1);
+	CHECK_INT(beside, 0);
+	CHECK(!simdisk_exists(a.disk, "run/checkpoint-1"));
+	CHECK(!simdisk_exists(a.disk, "run/checkpoint-2"));
+	shf_run_close(a.run);
+	shf_state_put(a.state);
+	re_free(&a.mine);
+	simdisk_kill(a.disk, a.sys);
+	simdisk_free(a.disk);
+}
