@@ -314,7 +314,8 @@ static void undo(struct shf_sharing *s)
 
 /* Any user of the machine can read a socket's name and connect to it until its backlog is full;
  * then the ranks of this job cannot connect. So they try again with another name: ranks that have
- * just agreed connect sooner than another process can fill the backlog.
+ * just agreed connect sooner than another process can fill the backlog. Only
+ * that is tried again: a caller's EAGAIN is returned as it is.
  *
  * The agreements make all ranks finish a step before any begins the next (see the head of this
  * file). */
@@ -325,8 +326,9 @@ int shf_sharing_meet(struct shf_sharing *s, int rc, struct sheaf_error *err)
 	err = err ? err : &own;
 	for (int tries = 1;; tries++) {
 		rc = exchange_growth(s, rc, err);
-		if (rc == 0)
-			rc = shf_agree(&s->run->team, free_all(s, err), err);
+		if (rc < 0)
+			return rc;
+		rc = shf_agree(&s->run->team, free_all(s, err), err);
 		if (rc != SHEAF_EAGAIN)
 			return rc == 0 ? grow_all(s, err) : rc;
 		if (tries == SHARE_TRIES)
