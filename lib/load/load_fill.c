@@ -209,6 +209,9 @@ static int make_plan(struct shf_load *ld, struct filling *f, bool *planned, stru
 	*planned = rc == 0;
 	if (rc == 0)
 		rc = shf_match_hear(&run->team, &m, &g, &ld->work, err);
+	/* With a smaller maximum, shf_flow_run would end before this rank has read its segments. */
+	if (rc == 0 && !always(ld->work.own_most >= ld->work.own_bytes))
+		rc = shf_fail(err, SHEAF_EBUG, "a rank reads more alone than any rank does");
 	shf_matching_release(&g);
 	if (*planned && grows) {
 		rc = shf_sharing_meet(f->sharing, rc, err);
