@@ -89,8 +89,9 @@ static int publish_from_memory(struct flushing *f, struct shf_view *view, const 
 	return rc;
 }
 
-/* Writes the step `part` together with the agents of other nodes. If those agents do not come, the
- * flush still succeeds if `which` was written. */
+/* Writes a step of which this node has only a part (f->part names its job), together with the
+ * agents of other nodes. If those do not join within wait_ms, the flush still succeeds if f->which,
+ * a step that is complete here, was written before. */
 static int flush_with_others(const struct flushing *f, const char *dir, int wait_ms, int64_t *step,
                              struct sheaf_report *report, struct sheaf_error *err)
 {

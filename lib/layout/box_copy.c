@@ -171,7 +171,7 @@ static void horner_copy(struct horner *h, uint64_t at, uint8_t *to, const uint8_
 	}
 }
 
-/* From this many rows with equal gaps on, precomputing a factor for the gap pays. */
+/* With at least this many rows with equal gaps, it pays to precompute a factor for the gap. */
 #define ROWS_WORTH_A_FACTOR 8
 
 /* Copies and sums rows of n bytes each. Byte `at` of the tensor begins the first one, and

@@ -40,8 +40,10 @@ struct shf_serve {              /* a move whose memory side is this rank */
 /* The control of a segment on a save. It lies in the image of the segment's owner, after the data,
  * so that all ranks of the node can update it. */
 struct shf_ctl {
-	_Atomic uint32_t left;          /* moves that are still to be copied, and whatever else the
-	                                 * owner waits for */
+	_Atomic uint32_t left;          /* what the segment still waits for: one for its header, one
+	                                 * for all bytes from other nodes, and one for each move by
+	                                 * a rank of this node (in a lazy save, for each piece of
+	                                 * it). At 0 it may be written */
 	uint32_t unused;
 	_Atomic uint64_t parts[SHF_STRIPE / SHF_BLOCK]; /* raw sums of the bytes of each block */
 };

@@ -87,8 +87,10 @@ static bool tries_are_spent(struct choosing *c, const struct shf_recalled *r)
 	return c->sought && shf_tries_spent(&c->run->store, r->step, r->session);
 }
 
-/* Returns whether the step is among the candidates that are left. If the last candidate was on
- * disk, only steps that are on disk too (same) are left. */
+/* Returns whether the search still has to try this step in memory: it comes after s->after, the
+ * candidate that was tried before. If that one was on disk, the step counts only if the same save
+ * is on disk too (`same`), because a step in memory alone must be newer than all steps on disk. If
+ * none was tried yet, after.step is INT64_MAX. */
 static bool is_asked_for(const struct shf_sought *s, const struct shf_recalled *r, bool same)
 {
 	return r->step < s->after.step && (same || s->after.memory || s->after.step == INT64_MAX);

@@ -25,7 +25,7 @@ struct shf_card_head *shf_guest_head(const struct shf_guest *g, int slot)
 
 /* ---- which rank keeps the replicas of which ---- */
 
-/* Returns how many ranks of its node are below that rank. */
+/* Returns how many ranks of the node of `rank` are below `rank`. */
 static int32_t place_in_node(const struct sheaf_run *run, int32_t rank)
 {
 	int32_t n = 0;

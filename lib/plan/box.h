@@ -50,7 +50,8 @@ struct shf_mem {
 	int64_t stride[SHEAF_DIMS_MAX];         /* >= 0, in units. All 0 does not mean dense here,
 	                                         * as it does in sheaf.h */
 	int64_t origin, lo, hi;
-	uint32_t unit;                          /* bytes of a unit */
+	uint32_t unit;                          /* bytes of a unit: of an item, or 1 if items are
+	                                         * smaller than a byte */
 	uint8_t *base;
 };
 /* Calls item for the parts of m->box that are in [lo, hi) of the buffer, as disjoint boxes in

@@ -61,7 +61,7 @@ void shf_parts_release(struct shf_parts *p);
  * holds, and stores its tensor and box in *gap. Otherwise such cells are left out. */
 int shf_parts_collect(struct shf_parts *p, struct shf_gap *gap);
 
-/* Converts bytes [from, to) of the file to units [*lo, *hi) of the tensor; Returns false if the
+/* Converts bytes [from, to) of the file to units [*lo, *hi) of the tensor. Returns false if the
  * tensor has no unit there. */
 bool shf_parts_units(const struct shf_deal_tensor *t, uint64_t from, uint64_t to, uint64_t *lo,
                      uint64_t *hi);

@@ -4,10 +4,10 @@
  * touching memory for the first time costs far more than copying into it. Another image is made
  * only when all others are in use.
  *
- * Growing is collective and happens in steps that all ranks of the run finish together: every rank
+ * Growing is collective and happens in phases that all ranks of the run finish together: every rank
  * announces what it will free and allocate, the sum is compared with what the machine has left, all
  * old memory is freed, all new memory is allocated, and then the ranks of a node map each other's.
- * No step begins before the one before it has ended everywhere. Otherwise old and new memory would
+ * No phase begins before the one before it has ended everywhere. Otherwise old and new memory would
  * exist at the same time, and the kernel might kill a rank that had been promised enough. */
 #include "image.h"
 #include <errno.h>
@@ -314,11 +314,12 @@ static void undo(struct shf_sharing *s)
 
 /* Any user of the machine can read a socket's name and connect to it until its backlog is full;
  * then the ranks of this job cannot connect. So they try again with another name: ranks that have
- * just agreed connect sooner than another process can fill the backlog. Only
- * that is tried again: a caller's EAGAIN is returned as it is.
+ * just agreed connect sooner than another process can fill the backlog. Only this
+ * failure, EAGAIN from connect_all(), is tried again, SHARE_TRIES times in all; an EAGAIN that the
+ * caller passes in rc is returned at once.
  *
- * The agreements make all ranks finish a step before any begins the next (see the head of this
- * file). */
+ * The agreements make all ranks finish a phase of growing before any begins the next (see the head
+ * of this file). */
 int shf_sharing_meet(struct shf_sharing *s, int rc, struct sheaf_error *err)
 {
 	struct sheaf_error own;

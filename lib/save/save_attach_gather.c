@@ -21,7 +21,8 @@ struct shf_one_given {
 	const char *name, *value;       /* in the arena; value: of a note */
 	const uint8_t *data;            /* of a file, if files are carried; borrowed from the
 	                                 * message */
-	uint64_t bytes, crc;            /* of the file; bytes: of the value, too */
+	uint64_t bytes, crc;            /* bytes: length of the file, or of a note's value; crc: of
+	                                 * the file, 0 for a note */
 	uint32_t rank;                  /* the rank that gave it */
 	bool note;
 };

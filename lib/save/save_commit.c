@@ -491,8 +491,8 @@ static int meet_in_commit(struct sheaf_save *save, int *wait_ms, struct entry *e
 	return rc;
 }
 
-/* Waits until the averages of this rank are copied. EAGAIN; or the failure of the save, because
- * what was not copied by then is copied no more. */
+/* Waits until the averages of this rank are copied. EAGAIN: they were not by until_ns. If the save
+ * has failed, returns its failure: a failed save copies nothing more, and the wait ends early. */
 static int averages_copied(struct sheaf_save *save, int64_t until_ns, struct sheaf_error *err)
 {
 	int rc = shf_emas_copied(save, until_ns, err);
@@ -501,8 +501,9 @@ static int averages_copied(struct sheaf_save *save, int64_t until_ns, struct she
 }
 
 /* Checks that on all ranks the caller has asked for every slice of a lazy save, so all are copied,
- * and waits until its averages are copied. EINVAL names a slice that is missing; EAGAIN; or the
- * failure of the save. [collective] */
+ * and waits until its averages are copied. EINVAL names a slice that was not asked for. EAGAIN: not
+ * all averages are copied when the time is over. If the save has failed, returns its failure.
+ * [collective] */
 static int all_asked(struct sheaf_save *save, const struct limit *l, const struct entry *e,
                      struct sheaf_error *err)
 {

@@ -64,8 +64,8 @@ static size_t nth(const struct shf_lazy *lz, size_t i)
 	return lz->learn.order != NULL ? lz->learn.order[i] : i;
 }
 
-/* Takes into *p the header pages if no thread has, else the next piece of the first slice in the
- * order that has one to take. *later and the result are as in pick. */
+/* Takes the header pages if no thread has, else the next piece of the first slice in the order that
+ * has one to take, and describes it in *p. *later and the result are as in pick(). */
 static bool pick_next(struct shf_lazy *lz, struct shf_taken *p, bool *later)
 {
 	size_t n = lz->turns ? lz->turns->slices_n : 0;

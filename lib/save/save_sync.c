@@ -26,8 +26,8 @@ static int fsync_submit(struct sheaf_save *save, struct shf_io *ios, struct shea
 	return rc;
 }
 
-/* Closes all files. Returns the first failure of a close of a descriptor that was fsynced; one with
- * O_DIRECT has reported its errors in its writes. */
+/* Closes all files. Returns the first failure of a close of a descriptor that was fsynced. A
+ * descriptor with O_DIRECT has reported its errors in its writes. */
 static int close_files(struct sheaf_save *save, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = save->run->sys;

@@ -97,8 +97,9 @@ int shf_step_move(struct shf_store *s, int64_t step, int to, const char *session
 }
 
 /* Moves one step and makes that durable before the next one is moved. The caller moves the newest
- * first, so at any moment the run is a shorter run without a hole. A damaged step is moved under
- * the session that its mark names, or under fresh digits. */
+ * first, so at any moment the run is a shorter run without a hole. The new name is
+ * <step>-<session>. If the manifest cannot be read, the session is taken from the step's mark, or,
+ * if it has none, replaced by 32 random digits. */
 static int move_aside(struct shf_store *s, int aside, int64_t step, struct sheaf_error *err)
 {
 	struct shf_arena arena = { NULL, 0 };

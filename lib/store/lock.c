@@ -339,9 +339,9 @@ out:
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/lock", s->path) : 0;
 }
 
-/* Adds our text and leaves the former one as it is: until every byte of the stage is checked, the
- * former text may be the only proof that the stage's writer is dead. Then unlocks .sheaf/door (D1),
- * also after a failure. */
+/* For a salvage. Adds our text behind that of the last owner, which stays (D2): until the salvage
+ * has checked every byte of the last owner's stage, that text may be the only proof that the owner
+ * is dead. Before it returns, also after a failure, unlocks .sheaf/door (D1). */
 int shf_lock_visit(struct shf_store *s, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = s->sys;

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Recovery cleans up after dead jobs, under the lock. In this order, it
  * - deletes their stages,
- * - deletes from the trash what is over its grace,
+ * - deletes from the trash what has been there longer than the grace period,
  * - finishes a rewind that was interrupted,
- * - removes the tries of steps that are gone, and small files that were left behind.
+ * - removes the counts of failed resumes (.sheaf/tries) of steps that are gone, and small files
+ *   that were left behind.
  * It never creates a step (I11): a save that was reported to have failed must stay failed, so even
  * a complete stage is deleted (I7). A person who wants such a step has to salvage it first
- * (salvage.c). It is no error if something cannot be deleted, or not within clear_ms, while other
- * ranks wait: the next job tries again. */
+ * (salvage.c). Other ranks may wait for it, so it deletes for clear_ms at most. It is no error
+ * if something is not deleted in that time, or cannot be: the next job tries again. */
 #include "recover.h"
 #include "aside.h"
 #include "err.h"

@@ -38,7 +38,7 @@ struct shf_works {
 	 * does. */
 	void (*back)(struct shf_works *w, const struct shf_piece *piece, int64_t result);
 	/* The carrier calls this for a part that it cannot move, and another carrier gets the part.
-	 * The lock is held and may be dropped, as for back. */
+	 * The lock is held and may be dropped, as for `back`. */
 	void (*pass_on)(struct shf_works *w, struct shf_part *part);
 };
 

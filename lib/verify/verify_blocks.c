@@ -28,8 +28,8 @@ struct chunk {                  /* bytes of one file, from the start of a block 
 struct walk {                   /* the walk over this rank's share of all blocks */
 	struct shf_verify *v;
 	struct shf_read_ring ring;
-	uint64_t at, end;               /* next block and end of the share, in numbers over all
-	                                 * files */
+	uint64_t at, end;               /* next block and end of the share; blocks are counted
+	                                 * over all files */
 	uint32_t file;                  /* file that block `at` lies in, or an earlier one */
 	uint32_t closed;                /* direct descriptors of the files before this one are
 	                                 * closed */
