@@ -245,7 +245,7 @@ static bool is_put(struct shf_lazy *lz, size_t slice)
 
 int shf_lazy_copied(struct sheaf_save *save, int slice, int timeout_ms, struct sheaf_error *err)
 {
-	int64_t until = shf_now(save->run) + (int64_t)timeout_ms * 1000000;
+	int64_t until;
 	int rc = 0, one = 0;
 
 	if (slice != SHEAF_ALL_SLICES)
@@ -253,6 +253,7 @@ int shf_lazy_copied(struct sheaf_save *save, int slice, int timeout_ms, struct s
 		       ? slice_copied(save, (size_t)slice, timeout_ms, err) : SHEAF_EINVAL;
 	if (shf_lazy_unput(save) >= 0)
 		return SHEAF_EINVAL;
+	until = shf_now(save->run) + (int64_t)timeout_ms * 1000000;
 	for (size_t s = 0; one != SHEAF_EAGAIN && s < save->state->n; s++) {
 		one = slice_copied(save, s, rest_ms(save->copy.lazy, timeout_ms, until), err);
 		rc = rc < 0 ? rc : one;
