@@ -694,7 +694,8 @@ static int try_flush(struct meet *t, bool *over, struct sheaf_report *report,
 }
 
 /* Takes this node's lock, because two processes of a node would write the same files at the same
- * time. EBUSY: another process has it. */
+ * time. On a file system without locks it goes on without one: the copy that publishes the step
+ * verifies every byte. EBUSY: another process has the lock. */
 static int lock_node(struct meet *t, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = t->m->sys;
@@ -707,8 +708,10 @@ static int lock_node(struct meet *t, struct sheaf_error *err)
 	if (t->lock < 0)
 		return fail_in_meeting(t, -t->lock, name, err);
 	rc = shf_sys_lock(sys, t->lock, true);
-	return rc == -EAGAIN ? shf_fail(err, SHEAF_EBUSY, "%s: another process writes what the "
-	                                "memory of this node has", t->m->dir) : 0;
+	if (rc == -EAGAIN)
+		return shf_fail(err, SHEAF_EBUSY, "%s: another process writes what the memory of "
+		                "this node has", t->m->dir);
+	return rc < 0 && !shf_lock_is_absent(rc) ? fail_in_meeting(t, -rc, name, err) : 0;
 }
 
 /* Makes the meeting's directory, writes this node's have file and takes the node's lock. */

@@ -533,6 +533,8 @@ TEST(of_a_node_one_process_writes)
 	twin = locked(d, 0, strcat(path, "/lock-0"));
 	CAME(flush(d, 0), SHEAF_EBUSY, "another process writes what the memory of this node has");
 	simdisk_kill(d, twin);
+	simdisk_fault(d, &(struct simdisk_fault){ .nth = 1, .error = ENOLCK, .always = true,
+		.kind = SIMDISK_LOCK });        /* where there are no locks, all go on without */
 	goes_on(d, 4);
 	simdisk_free(d);
 }
@@ -843,7 +845,7 @@ static const char wanted[] =
 	"2 open: @/have-N\n" REWINDS "1 open: @/4-S\n"
 	"1 open: @/model-00001-of-00001.safetensors\n1 open: @/optimizer\n"
 	"1 open: @/optimizer/optimizer-00001-of-00001.safetensors\n1 open: @/done-0-4\n"
-	"1 resize: @/model-00001-of-00001.safetensors\n"
+	"1 lock: @/lock-0\n1 resize: @/model-00001-of-00001.safetensors\n"
 	"1 resize: @/optimizer/optimizer-00001-of-00001.safetensors\n1 pwrite: @/have-N\n"
 	"2 pwrite: @/model-00001-of-00001.safetensors\n"
 	"2 pwrite: @/optimizer/optimizer-00001-of-00001.safetensors\n1 pwrite: @/done-0-4\n"
@@ -861,9 +863,9 @@ TEST(each_call_that_fails_is_told_with_the_name_of_its_file)
 		enum simdisk_kind kind;
 		const char *name;
 	} calls[] = { { SIMDISK_MKDIR, "mkdir" }, { SIMDISK_OPEN, "open" },
-		{ SIMDISK_RESIZE, "resize" }, { SIMDISK_PWRITE, "pwrite" },
-		{ SIMDISK_FSYNC, "fsync" }, { SIMDISK_CLOSE, "close" },
-		{ SIMDISK_RENAME, "rename" }, { SIMDISK_LIST, "list" },
+		{ SIMDISK_LOCK, "lock" }, { SIMDISK_RESIZE, "resize" },
+		{ SIMDISK_PWRITE, "pwrite" }, { SIMDISK_FSYNC, "fsync" },
+		{ SIMDISK_CLOSE, "close" }, { SIMDISK_RENAME, "rename" }, { SIMDISK_LIST, "list" },
 		{ SIMDISK_KEEP, "agent" } };
 	struct said s = { .text = SHF_BUF_INIT };
 
