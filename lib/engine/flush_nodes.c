@@ -751,7 +751,7 @@ int shf_meet(const struct shf_meeting *m, int64_t *step, struct sheaf_report *re
 {
 	struct meet t = { .m = m, .dir = -1, .lock = -1, .cards = SHF_BUF_INIT,
 		.store = { .dir = -1, .dot = -1, .stage = -1, .lock = -1 } };
-	int64_t from_ms = shf_sys_mono_ns(m->sys) / 1000000;
+	int64_t from_ms = now_ms(&t);
 	bool over = false;
 	char name[48];
 	int rc = meet_open(&t, err);

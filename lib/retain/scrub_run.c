@@ -127,8 +127,7 @@ bool shf_behind_is_little(const struct sheaf_run *run)
 void shf_behind_wait(struct sheaf_run *run)
 {
 	const struct shf_sys *sys = run->sys;
-	int64_t wait = shf_opts_wait_ms(&run->opts, WAIT_MS);
-	int64_t until = shf_now(run) + wait * 1000000;
+	int64_t until = shf_now(run) + shf_ms_ns(shf_opts_wait_ms(&run->opts, WAIT_MS));
 
 	while (shf_background_runs(&run->retain.behind->task) && shf_now(run) < until)
 		shf_sys_sleep_ms(sys, 1);

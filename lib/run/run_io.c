@@ -109,7 +109,7 @@ static int take_one(struct sheaf_run *run, int timeout_ms)
  * request. With a timeout of 0 requests that have finished are still taken. */
 int shf_io_drain(struct sheaf_run *run, struct shf_io_owner *owner, int timeout_ms)
 {
-	int64_t until = shf_now(run) + (int64_t)timeout_ms * 1000000;
+	int64_t until = shf_now(run) + shf_ms_ns(timeout_ms);
 	int rc = 1;
 
 	pthread_mutex_lock(&run->io.lock);

@@ -15,7 +15,7 @@
 int shf_emas_copied(struct sheaf_save *save, int64_t until_ns, struct sheaf_error *err)
 {
 	const struct sheaf_state *state = save->state;
-	int64_t slice_end = shf_now(save->run) + SHF_SLICE_MS * INT64_C(1000000);
+	int64_t slice_end = shf_now(save->run) + shf_ms_ns(SHF_SLICE_MS);
 
 	if (state->emas_n && until_ns < slice_end && !shf_lazy_has_thread(save))
 		until_ns = slice_end;

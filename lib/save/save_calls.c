@@ -53,7 +53,7 @@ int shf_save_put(struct sheaf_save *save, int slice, const void *data)
  * for; if there are any, the result is EAGAIN. */
 static int wait_written(struct sheaf_save *save, int timeout_ms)
 {
-	int64_t until = shf_now(save->run) + (int64_t)timeout_ms * 1000000, left;
+	int64_t until = shf_now(save->run) + shf_ms_ns(timeout_ms), left;
 	int rc = shf_lazy_is_behind(save) ? shf_lazy_finish(save, timeout_ms) : 0;
 	bool partial = rc == 0 && shf_lazy_is_behind(save) && !save->plan->most &&
 	               shf_lazy_is_partial(save);

@@ -451,7 +451,7 @@ static bool is_all_submitted(const struct sheaf_save *save)
 /* Fills this rank's entry. from_ns: when the call was entered. */
 static struct entry entry_of(struct sheaf_save *save, int wait_ms, int64_t from_ns)
 {
-	int64_t until = from_ns + (int64_t)wait_ms * 1000000;
+	int64_t until = from_ns + shf_ms_ns(wait_ms);
 	bool asks = wait_ms == 0;
 	const struct shf_tier *t = save->run->tier;
 	struct entry e = { .not_kept = !shf_tier_has_here(save),
@@ -638,7 +638,7 @@ int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error 
 
 	if (rc < 0)
 		return rc;
-	limit = (struct limit){ from + (int64_t)wait * 1000000, wait == 0 };
+	limit = (struct limit){ from + shf_ms_ns(wait), wait == 0 };
 	waiting = limit.asks && (entry.busy || entry.publishing);
 	rc = go_on(save, &limit, &entry, &again, err);
 	shf_stalled(run, save, SHF_IN_COMMIT, from);

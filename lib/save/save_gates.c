@@ -65,7 +65,7 @@ static bool is_copied(const struct shf_lazy *lz, size_t slice)
 static int wait_for(struct shf_lazy *lz, size_t slice, int timeout_ms)
 {
 	struct sheaf_save *save = lz->save;
-	int64_t until = timeout_ms < 0 ? -1 : shf_now(save->run) + (int64_t)timeout_ms * 1000000;
+	int64_t until = timeout_ms < 0 ? -1 : shf_now(save->run) + shf_ms_ns(timeout_ms);
 	bool copied = false, calm;
 	struct shf_taken p;
 	int rc, failed;
@@ -202,8 +202,7 @@ static size_t one_beside(struct shf_lazy *lz, size_t slice)
  * be read after timeout_ms, else the first failure of any of them, or 0. */
 static int memory_ready(struct shf_lazy *lz, size_t slice, int timeout_ms, struct sheaf_error *err)
 {
-	int64_t until = timeout_ms < 0
-	                ? -1 : shf_now(lz->save->run) + (int64_t)timeout_ms * 1000000;
+	int64_t until = timeout_ms < 0 ? -1 : shf_now(lz->save->run) + shf_ms_ns(timeout_ms);
 	int rc = one_ready(lz, slice, timeout_ms, err), one = rc;
 	size_t s = slice;
 
@@ -253,7 +252,7 @@ int shf_lazy_copied(struct sheaf_save *save, int slice, int timeout_ms, struct s
 		       ? slice_copied(save, (size_t)slice, timeout_ms, err) : SHEAF_EINVAL;
 	if (shf_lazy_unput(save) >= 0)
 		return SHEAF_EINVAL;
-	until = shf_now(save->run) + (int64_t)timeout_ms * 1000000;
+	until = shf_now(save->run) + shf_ms_ns(timeout_ms);
 	for (size_t s = 0; one != SHEAF_EAGAIN && s < save->state->n; s++) {
 		one = slice_copied(save, s, rest_ms(save->copy.lazy, timeout_ms, until), err);
 		rc = rc < 0 ? rc : one;

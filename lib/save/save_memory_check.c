@@ -112,8 +112,7 @@ static int same_as_copied(struct shf_lazy *lz, size_t slice, struct sheaf_error 
  * finished in time. */
 static int check_take(struct shf_lazy *lz, size_t slice, int timeout_ms)
 {
-	int64_t until = timeout_ms < 0 ? -1
-	                               : shf_now(lz->save->run) + timeout_ms * INT64_C(1000000);
+	int64_t until = timeout_ms < 0 ? -1 : shf_now(lz->save->run) + shf_ms_ns(timeout_ms);
 	bool time = timeout_ms != 0;
 	int rc;
 

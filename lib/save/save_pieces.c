@@ -265,7 +265,7 @@ static void await_slot(struct shf_lazy *lz, int ms)
 		return;
 	pthread_mutex_lock(&lz->lock);
 	if (lz->busy > 0)
-		(void)shf_pieces_moved(lz, shf_now(lz->save->run) + ms * INT64_C(1000000));
+		(void)shf_pieces_moved(lz, shf_now(lz->save->run) + shf_ms_ns(ms));
 	pthread_mutex_unlock(&lz->lock);
 }
 

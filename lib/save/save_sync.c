@@ -88,7 +88,7 @@ static bool own_writes_are_done(struct sheaf_save *save, int ms)
 
 bool shf_save_sync(struct sheaf_save *save, int ms)
 {
-	int64_t until = shf_now(save->run) + (int64_t)ms * 1000000;
+	int64_t until = shf_now(save->run) + shf_ms_ns(ms);
 	struct sheaf_error err;
 	int rc = 0;
 

@@ -372,7 +372,7 @@ void shf_clear_begin(struct shf_clear *c, struct shf_store *s)
 {
 	*c = (struct shf_clear){ .s = s };
 	if (s->clear_ms)
-		c->until = shf_sys_mono_ns(s->sys) + s->clear_ms * INT64_C(1000000);
+		c->until = shf_sys_mono_ns(s->sys) + shf_ms_ns(s->clear_ms);
 }
 
 /* c->begun is kept over all calls: only the very first name is removed even if the time is up. */

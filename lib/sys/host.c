@@ -66,7 +66,7 @@ static void real_sleep_ms(void *arg, int ms)
 
 	if (ms <= 0)
 		return;
-	until = shf_real_mono_ns(arg) + (int64_t)ms * 1000000;
+	until = shf_real_mono_ns(arg) + shf_ms_ns(ms);
 	t.tv_sec = (time_t)(until / 1000000000);
 	t.tv_nsec = (long)(until % 1000000000);
 	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR)

@@ -30,7 +30,7 @@ bool shf_peer_is_us(int fd)
 
 int64_t shf_until_ns(int timeout_ms)
 {
-	return shf_real_mono_ns(NULL) + (int64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000;
+	return shf_real_mono_ns(NULL) + shf_ms_ns(timeout_ms > 0 ? timeout_ms : 0);
 }
 
 /* Waits in a loop, because poll may be interrupted and counts only milliseconds. A hangup counts as

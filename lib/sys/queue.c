@@ -245,7 +245,7 @@ static int real_submit(void *arg, struct shf_queue *q, struct shf_io *io)
  * uses. */
 static struct timespec deadline(int timeout_ms)
 {
-	int64_t at = shf_real_mono_ns(NULL) + (int64_t)timeout_ms * 1000000;
+	int64_t at = shf_real_mono_ns(NULL) + shf_ms_ns(timeout_ms);
 
 	return (struct timespec){ .tv_sec = (time_t)(at / 1000000000),
 	                          .tv_nsec = (long)(at % 1000000000) };

@@ -15,6 +15,12 @@ struct shf_owner {
 	uint64_t dev;                   /* device of the file that records this; 0: not recorded */
 };
 
+/* Clocks count nanoseconds, and options and timeouts milliseconds. */
+static inline int64_t shf_ms_ns(int64_t ms)
+{
+	return ms * 1000000;
+}
+
 struct shf_host_ops {
 	/* Fills buf with n random bytes from the kernel. 0 or a negative errno. */
 	int (*random)(void *arg, void *buf, size_t n);
