@@ -8,7 +8,7 @@
 #include "nodes.h"
 #include "opts.h"
 #include "run_env.h"
-#include "run_io.h"
+#include "thread.h"
 
 void shf_run_get(struct sheaf_run *run)
 {
@@ -84,7 +84,7 @@ static int run_new(struct sheaf_run **out, struct sheaf_group *group,
 	for (int i = 0; i <= SHF_IMAGE_OF_LOAD; i++)
 		run->image.all[i].own.fd = -1;
 	pthread_mutex_init(&run->io.lock, NULL);
-	shf_io_turn_init(&run->io.turn);
+	(void)shf_cond_init(&run->io.turn);
 	run->life.foreign = true;
 	rc = shf_sys_random(sys, &run->life.id, sizeof(run->life.id));
 	rc = rc < 0 ? shf_fail_sys(err, -rc, "drawing a number")

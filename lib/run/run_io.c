@@ -15,16 +15,6 @@
 #include "run.h"
 #include "run_env.h"
 
-void shf_io_turn_init(pthread_cond_t *turn)
-{
-	pthread_condattr_t attr;
-
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(turn, &attr);
-	pthread_condattr_destroy(&attr);
-}
-
 /* `pending` is incremented before the request is submitted, because another thread may take the
  * finished request before the submit returns. io.submits lets a thread that just found the queue
  * empty see that a request was added since. */

@@ -12,9 +12,6 @@ struct shf_io_owner {           /* first member of each struct that submits requ
 	void (*done)(struct shf_io_owner *owner, struct shf_io *io);
 	atomic_uint pending;            /* requests submitted and not finished */
 };
-/* Initialises a condition variable that uses the monotonic clock, because the wall clock may be set
- * while a thread waits. */
-void shf_io_turn_init(pthread_cond_t *turn);
 /* Submits a request; owner->done, if not NULL, is called when it has finished. Returns a negative
  * errno if it could not be submitted; then done is not called. [any thread] */
 int shf_io_submit(struct sheaf_run *run, struct shf_io_owner *owner, struct shf_io *io);

@@ -169,7 +169,7 @@ static struct sheaf_save *save_new(struct sheaf_run *run, int64_t step, struct s
 	save->disk.stage.dir = save->disk.stage.alive = -1;
 	save->copy.image = save->copy.card = -1;
 	pthread_mutex_init(&save->end.lock, NULL);
-	pthread_mutex_init(&save->end.looking, NULL);
+	pthread_mutex_init(&save->end.write_lock, NULL);
 	if (state) {
 		save->state = state;
 		state->refs++;

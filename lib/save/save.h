@@ -146,7 +146,7 @@ struct shf_save_copy {
 	uint64_t hidden;                /* `whole` of the image's card before begin cleared it;
 	                                 * restored if the ranks do not agree to begin */
 	size_t open_seg;                /* writes of all segments of this round before this one are
-	                                 * submitted; guarded by end.looking */
+	                                 * submitted; guarded by end.write_lock */
 	struct shf_net net;             /* of the round that was begun last */
 	uint64_t *held;                 /* owned; by tensor: digest of what this rank copied; once
 	                                 * sums are UNITED, of the whole tensor */
@@ -154,7 +154,7 @@ struct shf_save_copy {
 	                                 * rank wrote, shifted to the header's end */
 	struct shf_block_sum *blocks;   /* owned; sums of the blocks of submitted segments */
 	size_t blocks_n;                /* items in `blocks`: those of the segments submitted so
-	                                 * far; guarded by end.looking */
+	                                 * far; guarded by end.write_lock */
 	struct shf_stores stores;       /* measures whether stores past the caches are faster */
 	struct shf_lazy *lazy;          /* owned; NULL: the save is not lazy */
 	struct shf_slots *slots;        /* owned; NULL: every segment of this rank has a place in
@@ -205,7 +205,7 @@ struct shf_save_end {
 	char why[400];                  /* the reason that the caller gave */
 	pthread_mutex_t lock;           /* guards rc, err and why; held while at.end is set to
 	                                 * SHF_SEALED */
-	pthread_mutex_t looking;        /* held while looking for segments to write. Guards
+	pthread_mutex_t write_lock;     /* held while looking for segments to write. Guards
 	                                 * copy.image, copy.open_seg and copy.blocks; held while
 	                                 * at.disk is set to SHF_DISK_STAGED and while disk.ios are
 	                                 * submitted */

@@ -5,7 +5,6 @@
 #include <string.h>
 #include "err.h"
 #include "run_env.h"
-#include "run_io.h"
 #include "save_learn.h"
 #include "save_memory_check.h"
 #include "save_order.h"
@@ -14,6 +13,7 @@
 #include "save_where.h"
 #include "slice_overlaps.h"
 #include "state.h"
+#include "thread.h"
 #include "work.h"
 
 #define NAP_MS 10               /* longest pause of a copy thread, so that shf_lazy_stop() need not
@@ -147,7 +147,7 @@ static int lazy_init(struct shf_lazy *lz, struct sheaf_save *save, bool now)
 	lz->turns = now ? NULL : &save->plan->turns;
 	pthread_mutex_init(&lz->lock, NULL);
 	pthread_mutex_init(&lz->tasks_lock, NULL);
-	shf_io_turn_init(&lz->moved);
+	(void)shf_cond_init(&lz->piece_done);
 	lz->taken = shf_zalloc(n, sizeof(*lz->taken));
 	lz->done = shf_zalloc(n, sizeof(*lz->done));
 	lz->due = shf_zalloc(n, sizeof(*lz->due));
@@ -271,7 +271,7 @@ void shf_lazy_stop(struct sheaf_save *save)
 		return;
 	pthread_mutex_lock(&lz->lock);
 	lz->stop = true;
-	pthread_cond_broadcast(&lz->moved);
+	pthread_cond_broadcast(&lz->piece_done);
 	pthread_mutex_unlock(&lz->lock);
 	pthread_mutex_lock(&lz->tasks_lock);
 	end_tasks(lz);
@@ -289,7 +289,7 @@ void shf_lazy_free(struct shf_lazy *lz, bool ours)
 		return;
 	if (ours) { /* in a forked child the locks may be held for ever, by threads that only the
 	             * parent has */
-		pthread_cond_destroy(&lz->moved);
+		pthread_cond_destroy(&lz->piece_done);
 		pthread_mutex_destroy(&lz->lock);
 		pthread_mutex_destroy(&lz->tasks_lock);
 	}

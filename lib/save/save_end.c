@@ -176,7 +176,7 @@ void shf_save_free(struct sheaf_save *save)
 	shf_state_put(save->state);
 	shf_run_put(save->run);
 	pthread_mutex_destroy(&save->end.lock);
-	pthread_mutex_destroy(&save->end.looking);
+	pthread_mutex_destroy(&save->end.write_lock);
 	shf_free(save);
 }
 

@@ -84,9 +84,9 @@ static double stage_ns(struct sheaf_save *save)
 {
 	bool staged;
 
-	pthread_mutex_lock(&save->end.looking);
+	pthread_mutex_lock(&save->end.write_lock);
 	staged = save->at.disk >= SHF_DISK_STAGED;
-	pthread_mutex_unlock(&save->end.looking);
+	pthread_mutex_unlock(&save->end.write_lock);
 	return staged ? 0 : (double)shf_lasted_ns(&save->run->saves.pace.stage);
 }
 

@@ -120,11 +120,11 @@ static int finish_owner(struct sheaf_save *save, struct sheaf_error *err)
 
 void shf_image_give(struct sheaf_save *save)
 {
-	pthread_mutex_lock(&save->end.looking);
+	pthread_mutex_lock(&save->end.write_lock);
 	if (save->copy.image >= 0 && save->end.listed)
 		atomic_fetch_sub(&save->run->image.busy, 1);
 	save->copy.image = -1;
-	pthread_mutex_unlock(&save->end.looking);
+	pthread_mutex_unlock(&save->end.write_lock);
 }
 
 bool shf_image_is_free(struct sheaf_run *run, int image, struct sheaf_save *of, uint64_t bytes)

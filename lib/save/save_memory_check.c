@@ -118,7 +118,7 @@ static int check_take(struct shf_lazy *lz, size_t slice, int timeout_ms)
 
 	pthread_mutex_lock(&lz->lock);
 	while (time && lz->checks[slice] == SHF_CHECKING)
-		time = shf_pieces_moved(lz, until);
+		time = shf_pieces_wait(lz, until);
 	rc = lz->checks[slice] == SHF_CHECKING ? SHEAF_EAGAIN : lz->checks[slice] == SHF_UNCHECKED;
 	if (rc == 1)
 		lz->checks[slice] = SHF_CHECKING;
@@ -137,7 +137,7 @@ int shf_check_slice(struct shf_lazy *lz, size_t slice, int timeout_ms, struct sh
 		shf_save_stick(lz->save, rc, err);
 	pthread_mutex_lock(&lz->lock);
 	lz->checks[slice] = SHF_CHECKED;
-	pthread_cond_broadcast(&lz->moved);
+	pthread_cond_broadcast(&lz->piece_done);
 	pthread_mutex_unlock(&lz->lock);
 	return rc;
 }

@@ -83,13 +83,13 @@ static bool pick_next(struct shf_lazy *lz, struct shf_taken *p, bool *later)
 	return false;
 }
 
-bool shf_pieces_moved(struct shf_lazy *lz, int64_t until_ns)
+bool shf_pieces_wait(struct shf_lazy *lz, int64_t until_ns)
 {
 	struct timespec until = { .tv_sec = until_ns / 1000000000,
 		.tv_nsec = until_ns % 1000000000 };
 
-	return (until_ns < 0 ? pthread_cond_wait(&lz->moved, &lz->lock)
-	                     : pthread_cond_timedwait(&lz->moved, &lz->lock, &until)) == 0;
+	return (until_ns < 0 ? pthread_cond_wait(&lz->piece_done, &lz->lock)
+	                     : pthread_cond_timedwait(&lz->piece_done, &lz->lock, &until)) == 0;
 }
 
 bool shf_piece_take(struct shf_lazy *lz, size_t slice, int64_t until_ns, struct shf_taken *p)
@@ -105,7 +105,7 @@ bool shf_piece_take(struct shf_lazy *lz, size_t slice, int64_t until_ns, struct 
 		taken = slice == SHF_ANY ? pick_next(lz, p, &later) : pick(lz, slice, p, &later);
 		lz->busy += taken;
 		if (!taken && later)
-			later = shf_pieces_moved(lz, until_ns);
+			later = shf_pieces_wait(lz, until_ns);
 		pthread_mutex_unlock(&lz->lock);
 	} while (!taken && later);
 	return taken;
@@ -120,7 +120,7 @@ static void finished(struct shf_lazy *lz, bool copied, int64_t now)
 		atomic_store(&lz->save->took.copy_ns, (uint64_t)(now - lz->save->took.began));
 		atomic_store(&lz->save->took.phase, 1);
 	}
-	pthread_cond_broadcast(&lz->moved);
+	pthread_cond_broadcast(&lz->piece_done);
 }
 
 #define LOOK_BYTES (UINT64_C(4) << 20)  /* bytes to copy between two searches for complete
@@ -265,7 +265,7 @@ static void await_slot(struct shf_lazy *lz, int ms)
 		return;
 	pthread_mutex_lock(&lz->lock);
 	if (lz->busy > 0)
-		(void)shf_pieces_moved(lz, shf_now(lz->save->run) + shf_ms_ns(ms));
+		(void)shf_pieces_wait(lz, shf_now(lz->save->run) + shf_ms_ns(ms));
 	pthread_mutex_unlock(&lz->lock);
 }
 
@@ -309,7 +309,7 @@ bool shf_pieces_settled(struct shf_lazy *lz, size_t slice, int64_t until_ns)
 		       : lz->taken[slice] == lz->done[slice] && !lz->slotted[slice];
 		if (calm)
 			break;
-		waits = shf_pieces_moved(lz, until_ns);
+		waits = shf_pieces_wait(lz, until_ns);
 	}
 	calm = calm && (slice == SHF_ANY || lz->done[slice] >= lz->due[slice]);
 	pthread_mutex_unlock(&lz->lock);

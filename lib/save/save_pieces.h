@@ -3,7 +3,7 @@
  * piece, copies it, and counts it as done; other threads may wait until it is done. save_copier.c
  * has the copy threads, save_gates.c the calls of callers at gates.
  *
- * Lock order: `tasks_lock` before the save's end.looking; `lock` before the lock in unstaged.c.
+ * Lock order: `tasks_lock` before the save's end.write_lock; `lock` before the lock in unstaged.c.
  * While the lock in unstaged.c is held, no other lock is taken. */
 #ifndef SHF_SAVE_PIECES_H
 #define SHF_SAVE_PIECES_H
@@ -37,7 +37,7 @@ struct shf_lazy {
 	struct sheaf_save *save;        /* borrowed */
 	const struct shf_turns *turns;  /* of its plan; NULL: begin has copied everything */
 	pthread_mutex_t lock;
-	pthread_cond_t moved;           /* with lock: a piece was finished, or `stop` was set */
+	pthread_cond_t piece_done;      /* with lock: a piece was finished, or `stop` was set */
 	size_t at;                      /* guarded by lock: all pieces of the slices before this
 	                                 * place of the order are taken */
 	uint32_t *taken;                /* guarded by lock: how many pieces are taken; they are
@@ -122,7 +122,7 @@ int  shf_piece_slotted(struct shf_lazy *lz, size_t slice, bool asks, int ms);
 struct shf_slice shf_piece_slice(const struct sheaf_save *save, size_t slice);
 /* Waits until a piece is finished. The caller holds `lock`. False: until_ns has passed (< 0: no
  * limit). */
-bool shf_pieces_moved(struct shf_lazy *lz, int64_t until_ns);
+bool shf_pieces_wait(struct shf_lazy *lz, int64_t until_ns);
 /* Returns how many pieces the slice has, including those that only update averages. */
 uint32_t shf_pieces_in(const struct shf_lazy *lz, size_t slice);
 /* Returns how many moves of segments in no image (unstaged.h) have their bytes in the slice. */

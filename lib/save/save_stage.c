@@ -326,9 +326,9 @@ static int join(struct sheaf_save *save, const struct made *made, struct sheaf_e
  * descriptors of the files. */
 static void set_staged(struct sheaf_save *save, bool staged)
 {
-	pthread_mutex_lock(&save->end.looking);
+	pthread_mutex_lock(&save->end.write_lock);
 	save->at.disk = staged ? SHF_DISK_STAGED : SHF_DISK_UNSTAGED;
-	pthread_mutex_unlock(&save->end.looking);
+	pthread_mutex_unlock(&save->end.write_lock);
 }
 
 int shf_save_stage_make(struct sheaf_save *save, int *joined, struct sheaf_error *err)

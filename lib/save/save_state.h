@@ -69,7 +69,7 @@ struct shf_save_state {
 	enum shf_sums_at sums;
 	enum shf_memory_at memory;
 	/* Any thread may read `disk`. A thread that sets it to STAGED, or that submits writes
-	 * because it is STAGED, holds the lock end.looking. */
+	 * because it is STAGED, holds the lock end.write_lock. */
 	_Atomic(enum shf_disk_at) disk;
 	_Atomic(enum shf_end_at) end;        /* set to SEALED with end.lock held, so that no failure
 	                                      * that sheaf_save_fail has accepted is missed */

@@ -19,7 +19,7 @@ void shf_part_came(struct shf_ctl *ctl)
 }
 
 /* Records the block sums of a complete segment, and submits its write. The caller holds
- * end.looking. */
+ * end.write_lock. */
 static int write_segment(struct sheaf_save *save, size_t i, struct sheaf_error *err)
 {
 	const struct shf_seg *g = &save->plan->work.segs[i];
@@ -53,13 +53,13 @@ int shf_write_slotted(struct sheaf_save *save, size_t seg, struct sheaf_error *e
 {
 	int rc;
 
-	pthread_mutex_lock(&save->end.looking);
+	pthread_mutex_lock(&save->end.write_lock);
 	rc = write_segment(save, seg, err);
-	pthread_mutex_unlock(&save->end.looking);
+	pthread_mutex_unlock(&save->end.write_lock);
 	return rc;
 }
 
-/* Whether the write of a segment was submitted. The caller holds end.looking. */
+/* Whether the write of a segment was submitted. The caller holds end.write_lock. */
 static bool is_submitted(const struct sheaf_save *save, size_t i)
 {
 	return save->disk.ios[i].op != 0;
@@ -72,7 +72,7 @@ int shf_write_some(struct sheaf_save *save, size_t most, struct sheaf_error *err
 	struct shf_span segs = shf_work_segs(&save->plan->work, save->copy.round);
 	int rc = shf_save_rc(save, err);
 
-	pthread_mutex_lock(&save->end.looking);
+	pthread_mutex_lock(&save->end.write_lock);
 	while (save->copy.open_seg < segs.end && is_submitted(save, save->copy.open_seg))
 		save->copy.open_seg++;
 	most = save->at.disk >= SHF_DISK_STAGED && save->copy.image >= 0 ? most : 0;
@@ -80,7 +80,7 @@ int shf_write_some(struct sheaf_save *save, size_t most, struct sheaf_error *err
 		if (!is_submitted(save, i) &&
 		    atomic_load_explicit(&shf_own_ctl(save, i)->left, memory_order_acquire) == 0)
 			rc = write_segment(save, i, err);
-	pthread_mutex_unlock(&save->end.looking);
+	pthread_mutex_unlock(&save->end.write_lock);
 	return rc;
 }
 
@@ -93,10 +93,10 @@ bool shf_is_partial(struct sheaf_save *save)
 {
 	size_t end = shf_work_segs(&save->plan->work, save->copy.round).end, i;
 
-	pthread_mutex_lock(&save->end.looking);
+	pthread_mutex_lock(&save->end.write_lock);
 	for (i = save->copy.open_seg; i < end && is_submitted(save, i); i++)
 		;
-	pthread_mutex_unlock(&save->end.looking);
+	pthread_mutex_unlock(&save->end.write_lock);
 	return i < end;
 }
 
@@ -112,13 +112,13 @@ int shf_round_arrived(struct sheaf_save *save, uint32_t round, struct sheaf_erro
 	rc = shf_write_whole(save, &own);
 	/* All segments must be submitted now. If one is not, something else has changed its
 	 * counter: the counters lie in the image, which other processes can write. */
-	pthread_mutex_lock(&save->end.looking);
+	pthread_mutex_lock(&save->end.write_lock);
 	for (size_t i = save->copy.open_seg; i < segs.end && rc == 0; i++)
 		if (!is_submitted(save, i))
 			rc = shf_fail(&own, SHEAF_ECORRUPT, "step %lld: a segment of %s is not "
 			              "whole: the image has changed", (long long)save->id.step,
 			              save->plan->layout.files[save->plan->work.segs[i].file].name);
-	pthread_mutex_unlock(&save->end.looking);
+	pthread_mutex_unlock(&save->end.write_lock);
 	if (rc < 0)
 		shf_save_stick(save, rc, &own);
 	if (rc < 0 && err)

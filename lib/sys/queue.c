@@ -7,6 +7,7 @@
 #include "host.h"
 #include "pool.h"
 #include "ring.h"
+#include "thread.h"
 #include <errno.h>
 #include <string.h>
 #include <time.h>
@@ -311,25 +312,15 @@ static void real_queue_stat(void *arg, struct shf_queue *q, struct shf_queue_sta
 	pthread_mutex_unlock(&q->works.lock);
 }
 
-/* The condition variable uses the monotonic clock, so that a wait does not change with the time of
- * day. */
 static int sync_init(struct shf_queue *q)
 {
-	pthread_condattr_t attr;
-	int rc = pthread_condattr_init(&attr);
+	int rc = pthread_mutex_init(&q->works.lock, NULL);
 
 	if (rc)
 		return -rc;
-	rc = pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	if (!rc)
-		rc = pthread_mutex_init(&q->works.lock, NULL);
-	if (rc)
-		goto out;
-	rc = pthread_cond_init(&q->finished, &attr);
+	rc = shf_cond_init(&q->finished);
 	if (rc)
 		pthread_mutex_destroy(&q->works.lock);
-out:
-	pthread_condattr_destroy(&attr);
 	return -rc;
 }
 

@@ -266,8 +266,8 @@ bug("change_before_the_copy_not_seen",
     "!MUTANT && sums.digest != lz->begun[slice]",
     "sim/test_lazy: a_tensor_that_changes_before_it_is_copied_is_named")
 bug("compared_without_timeout", "a gate waits for ever while another thread compares the slice",
-    "save/save_memory_check.c:check_take", "time = shf_pieces_moved(lz, until)",
-    "time = shf_pieces_moved(lz, MUTANT ? -1 : until) || MUTANT",
+    "save/save_memory_check.c:check_take", "time = shf_pieces_wait(lz, until)",
+    "time = shf_pieces_wait(lz, MUTANT ? -1 : until) || MUTANT",
     "unit/test_save_gates: a_gate_keeps_its_timeout_while_another_thread_compares_the_slice")
 bug("moved_early_for_ever", "a state with one move that came too early can never be saved again",
     "state/state.c:is_too_early", "state->unmoved_n - s->unmoved + early",

@@ -618,7 +618,7 @@ static void set_check(struct shf_lazy *lz, uint8_t to)
 {
 	pthread_mutex_lock(&lz->lock);
 	lz->checks[0] = to;
-	pthread_cond_broadcast(&lz->moved);
+	pthread_cond_broadcast(&lz->piece_done);
 	pthread_mutex_unlock(&lz->lock);
 }
 
