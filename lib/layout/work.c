@@ -1,44 +1,47 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds the segments and serves of a round in a rank's work. */
 #include "work.h"
-#include <string.h>
 
-/* Finds the records of a round among n records of `size` bytes that are sorted by round; `round`
- * points to the member of that name in the first record. The beginning is found by halves, the end
- * by walking, since the caller will visit the records anyway. */
-static struct shf_span span_of(const uint32_t *round, size_t size, size_t n, uint32_t want)
+/* Returns the index of the first segment whose round is not below `round`. That is 64 bits wide,
+ * because SHF_ROUND_OWN + 1 does not fit 32. */
+static size_t first_seg(const struct shf_work *w, uint64_t round)
 {
-	const uint8_t *first = (const uint8_t *)round;
-	struct shf_span s = { 0, n };
-	uint32_t at;
+	size_t lo = 0, hi = w->segs_n;
 
-	while (s.first < s.end) {
-		size_t mid = s.first + (s.end - s.first) / 2;
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
 
-		memcpy(&at, first + mid * size, sizeof(at));
-		if (at < want)
-			s.first = mid + 1;
+		if (w->segs[mid].round < round)
+			lo = mid + 1;
 		else
-			s.end = mid;
+			hi = mid;
 	}
-	for (; s.end < n; s.end++) {
-		memcpy(&at, first + s.end * size, sizeof(at));
-		if (at != want)
-			break;
+	return lo;
+}
+
+static size_t first_serve(const struct shf_work *w, uint64_t round)
+{
+	size_t lo = 0, hi = w->serves_n;
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (w->serves[mid].round < round)
+			lo = mid + 1;
+		else
+			hi = mid;
 	}
-	return s;
+	return lo;
 }
 
 struct shf_span shf_work_segs(const struct shf_work *w, uint32_t round)
 {
-	return w->segs_n ? span_of(&w->segs->round, sizeof(*w->segs), w->segs_n, round)
-	                 : (struct shf_span){ 0, 0 };
+	return (struct shf_span){ first_seg(w, round), first_seg(w, (uint64_t)round + 1) };
 }
 
 struct shf_span shf_work_serves(const struct shf_work *w, uint32_t round)
 {
-	return w->serves_n ? span_of(&w->serves->round, sizeof(*w->serves), w->serves_n, round)
-	                   : (struct shf_span){ 0, 0 };
+	return (struct shf_span){ first_serve(w, round), first_serve(w, (uint64_t)round + 1) };
 }
 
 /* Controls lie after the data of the largest round, one for each segment of all rounds, so a round
