@@ -13,6 +13,7 @@
 #include <string.h>
 #include "aside.h"
 #include "err.h"
+#include "have_table.h"
 #include "lock.h"
 #include "manifest_read.h"
 #include "memory_dir_fill.h"
@@ -21,7 +22,6 @@
 #include "step_open.h"
 
 #define HAVE_MAX (UINT64_C(16) << 20)   /* limit for the size of a have file */
-#define RANKS_MAX (1 << 24)     /* limit for numbers of ranks in a have file */
 #define PAUSE_MS 100            /* pause between two tries; after 100 tries, ten times as long */
 #define WRITE_MS 600000         /* how long after the choice to wait for other agents' bytes */
 #define PATIENCE_MS 300000      /* how long after the choice only the agent of rank 0 publishes */
@@ -82,58 +82,6 @@ static struct shf_told card_at(const struct shf_buf *cards, size_t i)
 	return c;
 }
 
-/* Writes a line for each card of the job, then a checksum line. Sets t->node. */
-static void table_to_text(struct meet *t, const struct shf_buf *cards, struct shf_buf *text)
-{
-	t->node = INT32_MAX;
-	for (size_t i = 0; i < cards->len / sizeof(struct shf_told); i++) {
-		struct shf_told c = card_at(cards, i);
-
-		/* The agent may also keep steps of other jobs. */
-		if (strcmp(c.job, t->m->job))
-			continue;
-		t->node = c.rank < t->node ? c.rank : t->node;
-		shf_buf_addf(text, "%s %" PRId64 " %d %d %" PRIx64 " %" PRIx64 " %" PRIu64 " %"
-		             PRIu64 " %" PRIu64 "\n", c.session, c.step, c.rank, c.ranks, c.base,
-		             c.next, c.due, c.tries, c.bytes);
-	}
-	shf_line_sum(text, 0);
-}
-
-/* Parses a line of a have file. Another process, perhaps of another version, wrote it, so every
- * number is bounded. */
-static bool one_card(const char *line, struct shf_told *c)
-{
-	return sscanf(line, "%32[0-9a-f] %19" SCNd64 " %9d %9d %16" SCNx64 " %16" SCNx64
-	              " %20" SCNu64 " %20" SCNu64 " %20" SCNu64, c->session, &c->step, &c->rank,
-	              &c->ranks, &c->base, &c->next, &c->due, &c->tries, &c->bytes) == 9 &&
-	       strlen(c->session) == 32 && c->step >= 0 && c->rank >= 0 && c->rank < c->ranks &&
-	       c->ranks <= RANKS_MAX;
-}
-
-/* Parses a have file and adds its cards. false: the file is incomplete or invalid. */
-static bool table_from_text(const struct meet *t, const struct shf_buf *text, struct shf_buf *cards)
-{
-	const char *start = (const char *)text->data, *end = start + text->len, *p = start, *stop;
-
-	while (p < end && strncmp(p, "sum ", 4) != 0) {
-		struct shf_told c = { .step = -1 };
-		char line[400];
-
-		stop = memchr(p, '\n', (size_t)(end - p));
-		if (!stop || (size_t)(stop - p) >= sizeof(line))
-			return false;
-		memcpy(line, p, (size_t)(stop - p));
-		line[stop - p] = '\0';
-		if (!one_card(line, &c))
-			return false;
-		memcpy(c.job, t->m->job, sizeof(c.job));
-		shf_buf_add(cards, &c, sizeof(c));
-		p = stop + 1;
-	}
-	return p < end && shf_line_sum_is_right(start, p, end);
-}
-
 /* Writes this node's have file for the other agents. If the file exists with the same content, it
  * is not written again, to save the fsync. */
 static int write_own_table(struct meet *t, struct sheaf_error *err)
@@ -146,7 +94,7 @@ static int write_own_table(struct meet *t, struct sheaf_error *err)
 	if (rc < 0)
 		rc = shf_fail_sys(err, -rc, "%s: asking the agent", t->m->dir);
 	if (rc == 0)
-		table_to_text(t, &cards, &text);
+		t->node = shf_have_put(&text, &cards, t->m->job);
 	if (text.oom)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
 	snprintf(name, sizeof(name), "have-%d", t->node);
@@ -169,18 +117,16 @@ static int add_table(struct meet *t, const char *name, struct sheaf_error *err)
 {
 	struct table *more = shf_realloc(t->tables, t->tables_n + 1, sizeof(*more));
 	struct shf_buf text = SHF_BUF_INIT;
-	size_t was = t->cards.len;
+	size_t first = t->cards.len / sizeof(struct shf_told);
 	int rc;
 
 	if (!more)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
 	t->tables = more;
 	rc = shf_text_read(t->m->sys, t->dir, name, &text, HAVE_MAX);
-	if (rc >= 0 && table_from_text(t, &text, &t->cards))
-		more[t->tables_n++] = (struct table){ atoi(name + 5),
-			was / sizeof(struct shf_told), t->cards.len / sizeof(struct shf_told) };
-	else
-		t->cards.len = was;
+	if (rc >= 0 && shf_have_get(&t->cards, t->m->job, text.data, text.len))
+		more[t->tables_n++] = (struct table){ atoi(name + 5), first,
+			t->cards.len / sizeof(struct shf_told) };
 	shf_buf_release(&text);
 	if (t->cards.oom)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
