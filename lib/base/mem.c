@@ -121,6 +121,13 @@ void shf_buf_release(struct shf_buf *b)
 	*b = (struct shf_buf)SHF_BUF_INIT;
 }
 
+void shf_bufs_free(struct shf_buf *bufs, int n)
+{
+	for (int i = 0; bufs && i < n; i++)
+		shf_buf_release(&bufs[i]);
+	shf_free(bufs);
+}
+
 void shf_buf_reset(struct shf_buf *b)
 {
 	b->len = 0;

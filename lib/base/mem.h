@@ -32,6 +32,8 @@ struct shf_buf {
 };
 #define SHF_BUF_INIT { NULL, 0, 0, false }
 void shf_buf_release(struct shf_buf *b);
+void shf_bufs_free(struct shf_buf *bufs, int n);        /* releases n buffers and frees their array,
+                                                         * which may be NULL */
 void shf_buf_reset(struct shf_buf *b);                  /* len = 0, oom = false; keeps its memory */
 int  shf_buf_reserve(struct shf_buf *b, size_t more);   /* 0 or SHEAF_ENOMEM */
 uint8_t *shf_buf_extend(struct shf_buf *b, size_t n);   /* appends n zero bytes and returns them, or

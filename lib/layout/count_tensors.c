@@ -22,9 +22,7 @@ int shf_tally_init(struct shf_tally *t, int ranks)
 
 void shf_tally_release(struct shf_tally *t)
 {
-	for (int r = 0; t->out && r < t->ranks; r++)
-		shf_buf_release(&t->out[r]);
-	shf_free(t->out);
+	shf_bufs_free(t->out, t->ranks);
 	t->out = NULL;
 }
 

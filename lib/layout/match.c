@@ -174,8 +174,7 @@ static void empty_out(struct shf_matching *g)
 
 void shf_matching_release(struct shf_matching *g)
 {
-	empty_out(g);
-	shf_free(g->out);
+	shf_bufs_free(g->out, g->ranks);
 	shf_free(g->in_bytes);
 	shf_buf_release(&g->in);
 	*g = (struct shf_matching){ 0 };

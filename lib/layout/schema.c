@@ -347,9 +347,7 @@ int shf_schema_merge(struct shf_team *team, const struct sheaf_state *state,
 	rc = shf_exchange(team, rc, out, &in, in_bytes, err);
 	if (rc == 0)
 		rc = home_descs_share(team, &in, l, err);
-	for (int r = 0; out && r < team->ranks; r++)
-		shf_buf_release(&out[r]);
-	shf_free(out);
+	shf_bufs_free(out, team->ranks);
 	shf_free(in_bytes);
 	shf_buf_release(&in);
 	return rc;

@@ -279,9 +279,7 @@ static int send_some(struct sheaf_run *run, struct shf_view *view, const struct 
 			         shf_strerror(rc));
 		rc = shf_agree(team, rc, err);
 	}
-	for (int r = 0; out && r < team->ranks; r++)
-		shf_buf_release(&out[r]);
-	shf_free(out);
+	shf_bufs_free(out, team->ranks);
 	shf_free(bytes);
 	shf_free(at);
 	shf_buf_release(&in);

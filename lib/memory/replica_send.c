@@ -155,9 +155,7 @@ static int announce_replica(struct shf_sending *s, struct sheaf_error *err)
 		shf_buf_add(to, h + 1, (size_t)h->body_bytes);
 		rc = shf_exchange(&run->team, 0, out, &s->in, s->in_bytes, err);
 	}
-	for (int r = 0; out && r < run->team.ranks; r++)
-		shf_buf_release(&out[r]);
-	shf_free(out);
+	shf_bufs_free(out, run->team.ranks);
 	if (rc < 0)
 		return rc;
 	/* in_bytes had the lengths of the announcements; now it is for pieces. */

@@ -264,9 +264,7 @@ static int send_from_zero(struct sheaf_save *save, int rc, const struct shf_buf 
 		sent[place->nodes[r]] = true;
 	}
 	rc = shf_exchange(team, rc, to, in, NULL, err);
-	for (size_t r = 0; to && r < ranks; r++)
-		shf_buf_release(&to[r]);
-	shf_free(to);
+	shf_bufs_free(to, team->ranks);
 	shf_free(sent);
 	return rc;
 }
