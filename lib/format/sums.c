@@ -295,6 +295,20 @@ int64_t shf_sums_find(const struct shf_sums *s, const char *family, const char *
 	return -1;
 }
 
+uint64_t shf_sums_crc(const struct shf_sums_head *h, const uint8_t header[SHF_SUMS_HEADER],
+                      const uint8_t *pages)
+{
+	return shf_crc64_more(shf_crc64(header, SHF_SUMS_HEADER), pages,
+	                      (size_t)(h->bytes - h->pages_off));
+}
+
+uint64_t shf_sums_page_bytes(const struct shf_sums_head *h, uint64_t page)
+{
+	uint64_t left = h->pages_off - page * SHF_SUMS_PAGE;
+
+	return left < SHF_SUMS_PAGE ? left : SHF_SUMS_PAGE;
+}
+
 struct check {                          /* the table that is checked, and where its sentences go */
 	const struct shf_sums *s;
 	const char *where;
@@ -308,17 +322,15 @@ static int check_pages(const struct check *c, uint64_t crc)
 {
 	const struct shf_sums_head *h = &c->s->head;
 	const uint8_t *bytes = c->s->bytes;
-	uint64_t got = shf_crc64(bytes, SHF_SUMS_HEADER), n;
+	uint64_t got = shf_sums_crc(h, bytes, bytes + h->pages_off);
 
-	got = shf_crc64_more(got, bytes + h->pages_off, (size_t)(h->bytes - h->pages_off));
 	if (got != crc)
 		return shf_fail(c->err, SHEAF_ECORRUPT, "%s: checksum of header and page table %016"
 				PRIx64 ", the manifest says %016" PRIx64, c->where, got, crc);
 	for (uint64_t at = 0; at < h->pages_off; at += SHF_SUMS_PAGE) {
 		uint64_t want = shf_get64(bytes + h->pages_off + at / SHF_SUMS_PAGE * 8);
 
-		n = h->pages_off - at < SHF_SUMS_PAGE ? h->pages_off - at : SHF_SUMS_PAGE;
-		got = shf_crc64(bytes + at, (size_t)n);
+		got = shf_crc64(bytes + at, (size_t)shf_sums_page_bytes(h, at / SHF_SUMS_PAGE));
 		if (got != want)
 			return shf_fail(c->err, SHEAF_ECORRUPT,
 					"%s: checksum of the 64 KiB at byte %"

@@ -59,6 +59,12 @@ int shf_sums_get_head(struct shf_sums_head *h, const uint8_t *bytes, uint64_t fi
  * of a table above SHF_SUMS_SMALL bytes checks this before it allocates memory for the table. */
 #define SHF_SUMS_SMALL (UINT64_C(16) << 20)
 bool shf_sums_is_likely(const struct shf_sums_head *h, const struct shf_manifest *m);
+/* Returns the checksum of header and page table, which the manifest has. pages: the page table,
+ * from pages_off to the end of the table. */
+uint64_t shf_sums_crc(const struct shf_sums_head *h, const uint8_t header[SHF_SUMS_HEADER],
+                      const uint8_t *pages);
+/* Returns how many bytes the page has: SHF_SUMS_PAGE, or less if it is the last one. */
+uint64_t shf_sums_page_bytes(const struct shf_sums_head *h, uint64_t page);
 struct shf_sums_file shf_sums_get_file(const uint8_t in[SHF_SUMS_FILE]);
 struct shf_sums_tensor shf_sums_get_tensor(const uint8_t in[SHF_SUMS_TENSOR]);
 /* A whole table in memory. shf_sums_open() checks all of it: page sums, header, the ranges of every

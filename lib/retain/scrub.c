@@ -220,7 +220,7 @@ static bool open_table(struct shf_reread *r)
 		return false;
 	/* The manifest has a sum of head and page table alone; the page table has the sums of the
 	 * other pages. */
-	crc = shf_crc64_more(shf_crc64(r->buf, SHF_SUMS_HEADER), r->pages, (size_t)n);
+	crc = shf_sums_crc(&r->head, r->buf, r->pages);
 	if (crc == sums->crc)
 		return table_fits(r, where);
 	shf_fail(&r->err, SHEAF_ECORRUPT, "%s: header and page table have checksum %016" PRIx64
@@ -231,8 +231,7 @@ static bool open_table(struct shf_reread *r)
 /* Reads page p of the table into `to` and checks it. */
 static bool table_page(struct shf_reread *r, uint64_t p, uint8_t *to)
 {
-	uint64_t off = p * SHF_SUMS_PAGE, left = r->head.pages_off - off, got, want;
-	uint64_t n = left < SHF_SUMS_PAGE ? left : SHF_SUMS_PAGE;
+	uint64_t off = p * SHF_SUMS_PAGE, n = shf_sums_page_bytes(&r->head, p), got, want;
 
 	if (!read_scrubbed(r, r->sums_fd, to, n, off, "sheaf.sums"))
 		return false;

@@ -227,7 +227,7 @@ static void put_sums(const struct shf_layout *l, const struct shf_sums_head *h, 
 	for (uint64_t b = 0; b < l->blocks_n; b++)
 		shf_put64(table + h->blocks_off + 8 * b, in->blocks[b]);
 	for (; at < h->pages_off; at += SHF_SUMS_PAGE, p += 8) {
-		uint64_t n = h->pages_off - at < SHF_SUMS_PAGE ? h->pages_off - at : SHF_SUMS_PAGE;
+		uint64_t n = shf_sums_page_bytes(h, at / SHF_SUMS_PAGE);
 
 		shf_put64(table + p, shf_crc64(table + at, (size_t)n));
 	}
@@ -246,8 +246,7 @@ int shf_sums_make(const struct sheaf_save *save, const struct shf_sums_in *in,
 		                l->tensors_n);
 	rc = sum_files(save, in, out->file_crc, err);
 	put_sums(l, &h, out->table.data, in);
-	out->crc = shf_crc64_more(shf_crc64(out->table.data, SHF_SUMS_HEADER),
-	                          out->table.data + h.pages_off, (size_t)(h.bytes - h.pages_off));
+	out->crc = shf_sums_crc(&h, out->table.data, out->table.data + h.pages_off);
 	return rc;
 }
 

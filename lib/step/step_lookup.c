@@ -47,8 +47,7 @@ static bool need_table(struct sheaf_step *step, uint64_t off, uint64_t n)
 	uint64_t end = off + n;
 
 	for (uint64_t page = off / SHF_SUMS_PAGE; page * SHF_SUMS_PAGE < end; page++) {
-		uint64_t at = page * SHF_SUMS_PAGE, left = h->pages_off - at;
-		uint64_t len = left < SHF_SUMS_PAGE ? left : SHF_SUMS_PAGE;
+		uint64_t at = page * SHF_SUMS_PAGE, len = shf_sums_page_bytes(h, page);
 
 		if (step->peek.have[page])
 			continue;
@@ -68,16 +67,13 @@ static bool read_head(struct sheaf_step *step)
 	uint64_t bytes = step->manifest.sums.bytes;
 	struct shf_sums_head *h = &step->sums.head;
 	struct sheaf_error e;
-	uint64_t crc;
 
-	if (!read_at(step, 0, SHF_SUMS_HEADER) ||
-	    shf_sums_get_head(h, step->sums_bytes, bytes, "", &e) < 0 ||
-	    h->files_n != step->manifest.files_n ||
-	    !read_at(step, h->pages_off, bytes - h->pages_off))
-		return false;
-	crc = shf_crc64(step->sums_bytes, SHF_SUMS_HEADER);
-	crc = shf_crc64_more(crc, step->sums_bytes + h->pages_off, (size_t)(bytes - h->pages_off));
-	return crc == step->manifest.sums.crc;
+	return read_at(step, 0, SHF_SUMS_HEADER) &&
+	       shf_sums_get_head(h, step->sums_bytes, bytes, "", &e) == 0 &&
+	       h->files_n == step->manifest.files_n &&
+	       read_at(step, h->pages_off, bytes - h->pages_off) &&
+	       shf_sums_crc(h, step->sums_bytes, step->sums_bytes + h->pages_off) ==
+	               step->manifest.sums.crc;
 }
 
 /* Memory for the whole table is allocated, but only pages that a lookup reads into take physical
