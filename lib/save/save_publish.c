@@ -2,7 +2,7 @@
 /* The publication on rank 0, part by part, in a commit or in a background task. */
 #include "save_publish.h"
 #include <inttypes.h>
-#include <stdio.h>
+#include "name_in_step.h"
 #include "prune_task.h"
 #include "publish.h"
 #include "run_env.h"
@@ -19,21 +19,15 @@ static int index_write(struct sheaf_save *save, struct shf_smalls *smalls,
                        struct sheaf_error *err)
 {
 	const struct shf_sys *sys = save->run->sys;
-	const char *base = shf_base_name(file->name);
-	int dir = save->disk.stage.dir, rc = 0;
-	char folder[64];
+	int top = save->disk.stage.dir, dir, rc;
+	const char *base;
 
-	if (base != file->name) {
-		snprintf(folder, sizeof(folder), "%.*s", (int)(base - file->name - 1), file->name);
-		dir = shf_sys_open(sys, save->disk.stage.dir, folder, SHF_O_DIR | SHF_O_NOFOLLOW,
-		                   0);
-		if (dir < 0)
-			return shf_stage_fail(err, -dir, "step %" PRId64 ": %s", save->id.step,
-			                      folder);
-	}
+	dir = shf_in_step_enter(sys, top, file->name, SHF_O_NOFOLLOW, &base);
+	if (dir < 0)
+		return shf_stage_fail(err, -dir, "step %" PRId64 ": %.*s", save->id.step,
+		                      (int)(base - file->name - 1), file->name);
 	rc = shf_small_put(smalls, dir, base, text->data, text->len, err);
-	if (base != file->name)
-		shf_sys_close(sys, dir);
+	shf_in_step_leave(sys, top, dir);
 	return rc;
 }
 

@@ -15,7 +15,8 @@
 #include "state.h"
 #include "version.h"
 
-const char *shf_base_name(const char *path)
+/* Returns the part of the path after the last slash. */
+static const char *base_name(const char *path)
 {
 	const char *slash = strrchr(path, '/');
 
@@ -42,7 +43,7 @@ static int index_bytes(const struct shf_layout *l, const struct shf_lt_family *f
 	for (uint32_t i = 0; i < fam->tensors_n; i++) {
 		const struct shf_lt_tensor *t = &l->tensors[fam->first_tensor + i];
 
-		e[i] = (struct shf_index_entry){ t->name, shf_base_name(l->files[t->file].name) };
+		e[i] = (struct shf_index_entry){ t->name, base_name(l->files[t->file].name) };
 	}
 	int rc = shf_index_write(out, e, fam->tensors_n, fam->bytes);
 	shf_free(e);

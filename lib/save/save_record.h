@@ -61,6 +61,4 @@ int shf_record_bound(const struct sheaf_run *run, const struct shf_layout *l,
  * takes there. EINVAL if the manifest would become too long. [local] */
 int shf_record_takes(const struct sheaf_save *save, const char *key, const char *value,
                      size_t *bytes, struct sheaf_error *err);
-/* Returns the part of the path after the last slash. */
-const char *shf_base_name(const char *path);
 #endif
