@@ -286,6 +286,9 @@ static int settle(struct sheaf_save *save, bool doubt, struct sheaf_error *err)
 	struct shf_publishing *p = &save->publishing;
 	int rc = shf_save_seal(save, err);
 
+	if (rc == 0 && !always(save->at.copy == SHF_ASKED && save->at.disk == SHF_DISK_STAGED))
+		rc = shf_fail(err, SHEAF_EBUG, "step %" PRId64 ": it is not whole in its stage",
+		              save->id.step);
 	atomic_store(&save->took.publish_from_ns, shf_now(save->run));
 	if (save->at.sums == SHF_SUMS_GATHERED) {
 		shf_save_gather_again(save);
