@@ -24,7 +24,7 @@
 #include "read_slice.h"
 #include "state.h"
 
-#define ROOM (UINT64_C(40) << 20)       /* bytes; the largest image of a load, which holds what is
+#define ROOM_MAX (UINT64_C(40) << 20)   /* bytes; the largest image of a load, which holds what is
                                          * being read or shared at the moment */
 
 /* Callback of shf_holds_make. */
@@ -120,15 +120,15 @@ static int fill_rest(struct shf_load *ld, struct sheaf_error *err)
 	return rc;
 }
 
-/* The room is what staging_bytes_max leaves beside the images of saves, but at most ROOM, and at
- * least two blocks: rounds need two windows of whole blocks. */
+/* The room is what staging_bytes_max leaves beside the images of saves, but at most ROOM_MAX, and
+ * at least two blocks: rounds need two windows of whole blocks. */
 uint64_t shf_load_room(const struct sheaf_run *run)
 {
 	const struct sheaf_run *saves = run->lineage.memory_of ? run->lineage.memory_of : run;
 	uint64_t w = run->opts.staging_bytes_max, taken = shf_images_bytes(saves);
 
-	w = w == 0 ? ROOM : w > taken ? w - taken : 0;
-	w = w > ROOM ? ROOM : w;
+	w = w == 0 ? ROOM_MAX : w > taken ? w - taken : 0;
+	w = w > ROOM_MAX ? ROOM_MAX : w;
 	return w < 2 * SHF_BLOCK ? 2 * SHF_BLOCK : w / (2 * SHF_BLOCK) * (2 * SHF_BLOCK);
 }
 

@@ -10,7 +10,7 @@
 #include "parts.h"
 
 /* In bytes. A shorter run gets no writer of its own, because that would be one more small write. */
-#define LONG_RUN (UINT64_C(64) << 10)
+#define WRITER_RUN (UINT64_C(64) << 10)
 
 struct run {                    /* bytes [lo, hi) of the file, all held by the same ranks */
 	uint64_t lo, hi;
@@ -124,7 +124,7 @@ static int part_runs(struct deal *d, const struct shf_part *part)
 	shf_runs_init(&r, &t->shape, &dense, &part->box);
 	for (int l = 0; l < r.levels; l++)
 		runs_n *= r.n[l];
-	if (runs_n > 1 && r.units * t->unit < LONG_RUN)
+	if (runs_n > 1 && r.units * t->unit < WRITER_RUN)
 		return 0;
 	while (rc == 0 && shf_runs_next(&r, &at, &mem)) {
 		run.lo = t->off + at * t->unit;
@@ -178,7 +178,7 @@ static int find_long_runs(struct deal *d)
 	for (size_t i = 0; i <= joined; i++) {
 		struct run r = run_trim(&d->runs[i], d->parts.stripe);
 
-		if (r.lo < r.hi && r.hi - r.lo >= LONG_RUN)
+		if (r.lo < r.hi && r.hi - r.lo >= WRITER_RUN)
 			d->runs[kept++] = r;
 	}
 	d->runs_n = kept;

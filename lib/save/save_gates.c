@@ -14,7 +14,7 @@
 #include "slice_overlaps.h"
 #include "state.h"
 
-#define SLICE_MS 1000           /* how long a caller waits before it checks whether the save has
+#define ASK_MS 1000             /* how long a caller waits before it checks whether the save has
                                  * failed */
 
 /* Copies all segments that have bytes of the slice and lie in no image (unstaged.h), until until_ns
@@ -31,8 +31,8 @@ static bool ask_slotted(struct shf_lazy *lz, size_t slice, int64_t until_ns)
 	lz->askers++;
 	pthread_mutex_unlock(&lz->lock);
 	while (rc != 0 && (until_ns < 0 || shf_now(run) < until_ns)) {
-		rc = shf_piece_slotted(lz, slice, true, until_ns < 0 ? SLICE_MS
-		                                 : shf_ms_left(run, until_ns));
+		rc = shf_piece_slotted(lz, slice, true,
+		                       until_ns < 0 ? ASK_MS : shf_ms_left(run, until_ns));
 		copied |= rc == 1;
 	}
 	pthread_mutex_lock(&lz->lock);

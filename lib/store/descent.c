@@ -16,7 +16,7 @@
 #include <errno.h>
 #include <string.h>
 
-#define TEXT_MAX ((size_t)16 << 20)
+#define DESCENT_MAX ((size_t)16 << 20)
 
 struct kin {                    /* a line: `step` descends from `of` */
 	int64_t step, of;
@@ -87,7 +87,8 @@ int shf_descent_read(struct shf_store *s, struct shf_list *list, struct shf_buf 
 {
 	const char *p, *end;
 	struct kin k;
-	int rc = s->dot < 0 ? -ENOENT : shf_text_read(s->sys, s->dot, "descent", text, TEXT_MAX);
+	int rc = s->dot < 0 ? -ENOENT
+	                    : shf_text_read(s->sys, s->dot, "descent", text, DESCENT_MAX);
 
 	if (rc == -ENOENT || rc == -EFBIG || rc == -ELOOP || rc == -EISDIR)
 		return 0;

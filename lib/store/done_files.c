@@ -21,7 +21,7 @@
 #include <string.h>
 
 #define WHOLE "whole-step"      /* in place of a family's name; no family can have it */
-#define TEXT_MAX (UINT64_C(4) << 20)
+#define DONE_MAX (UINT64_C(4) << 20)
 
 /* What all functions that write done files need. */
 struct telling {
@@ -121,7 +121,7 @@ static void whole_text(struct shf_buf *b, const struct telling *t)
 static bool says(const struct shf_sys *sys, int dir, const char *name, const struct shf_buf *text)
 {
 	struct shf_buf there = SHF_BUF_INIT;
-	bool same = shf_text_read(sys, dir, name, &there, TEXT_MAX) == 0 &&
+	bool same = shf_text_read(sys, dir, name, &there, DONE_MAX) == 0 &&
 	            there.len == text->len && memcmp(there.data, text->data, text->len) == 0;
 
 	shf_buf_release(&there);

@@ -29,7 +29,7 @@
 #include <errno.h>
 #include <string.h>
 
-#define TEXT_MAX 1024
+#define LOCK_MAX 1024
 
 /* The text ends with a checksum of itself. A file that is overwritten in place, and read at the
  * same time by another client, would otherwise be taken for a mixture of two owners. */
@@ -91,7 +91,7 @@ bool shf_owner_get(const uint8_t *bytes, size_t n, struct shf_owner *owner, char
 int shf_lock_holder(struct shf_store *s, struct shf_owner *owner, char session[33])
 {
 	struct shf_buf text = SHF_BUF_INIT;
-	int rc = shf_text_read(s->sys, s->dot, "lock", &text, TEXT_MAX);
+	int rc = shf_text_read(s->sys, s->dot, "lock", &text, LOCK_MAX);
 	bool said = rc == 0 && text.len > 0;
 
 	if (said) {
@@ -180,7 +180,7 @@ static int replace(struct shf_store *s)
 	const struct shf_sys *sys = s->sys;
 	struct shf_buf text = SHF_BUF_INIT;
 	int64_t put;
-	int fd, rc = shf_text_read(sys, s->dot, "lock", &text, TEXT_MAX);
+	int fd, rc = shf_text_read(sys, s->dot, "lock", &text, LOCK_MAX);
 
 	if (rc < 0) {
 		shf_buf_release(&text);
@@ -299,7 +299,7 @@ int shf_lock_read(struct shf_store *s, struct shf_owner *owner, char session[33]
 	int rc;
 
 	session[0] = '\0';
-	rc = shf_text_read(s->sys, s->dot, "lock", &text, TEXT_MAX);
+	rc = shf_text_read(s->sys, s->dot, "lock", &text, LOCK_MAX);
 	if (rc < 0 || !shf_owner_get(text.data, text.len, owner, session))
 		session[0] = '\0';
 	shf_buf_release(&text);
@@ -374,7 +374,7 @@ int shf_lock_check(struct shf_store *s, struct sheaf_error *err)
 	char session[33] = "";
 	int rc;
 
-	rc = shf_text_read(s->sys, s->dot, "lock", &text, TEXT_MAX);
+	rc = shf_text_read(s->sys, s->dot, "lock", &text, LOCK_MAX);
 	if (rc < 0 && rc != -ENOENT && rc != -EFBIG) {
 		rc = shf_fail_io(err, -rc, "%s/.sheaf/lock", s->path);
 		goto out;
