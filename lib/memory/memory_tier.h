@@ -37,7 +37,6 @@
 #include "sys.h"
 
 struct sheaf_run;
-struct shf_store;
 /* The state of the memory tier on this rank. Only the caller's thread changes it. The thread that
  * sends replicas reads cards, with guests.lock held. */
 struct shf_tier {

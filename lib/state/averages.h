@@ -17,7 +17,6 @@
 #include "state.h"
 
 #define SHF_EMAS_MAX 8
-struct sheaf_run;
 struct shf_ema {
 	const char *name, *of;          /* name: family of the averages; of: family that they
 	                                 * average, NULL: the slices that sheaf_state_ema chooses.
