@@ -7,13 +7,10 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -73,40 +70,10 @@ static void real_sleep_ms(void *arg, int ms)
 		;
 }
 
-/* The pid of this process, on a page that the kernel clears in a forked child (MADV_WIPEONFORK); 0:
- * not known yet in this process. NULL: there is no such page. */
-static atomic_uint_fast64_t *pid_page;
-static pthread_once_t pid_page_once = PTHREAD_ONCE_INIT;
-
-static void pid_page_make(void)
-{
-	size_t n = (size_t)sysconf(_SC_PAGESIZE);
-	void *page = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	if (page == MAP_FAILED)
-		return;
-	if (madvise(page, n, MADV_WIPEONFORK) == 0)
-		pid_page = page;
-	else
-		munmap(page, n);
-}
-
-/* A training loop comes here at the gate of every tensor, and getpid() is a system call each time
- * (200 ns on a virtual machine), so the pid is remembered. */
 static uint64_t real_pid(void *arg)
 {
-	uint64_t pid;
-
 	(void)arg;
-	pthread_once(&pid_page_once, pid_page_make);
-	if (!pid_page)
-		return (uint64_t)getpid();
-	pid = atomic_load_explicit(pid_page, memory_order_relaxed);
-	if (pid == 0) {
-		pid = (uint64_t)getpid();
-		atomic_store_explicit(pid_page, pid, memory_order_relaxed);
-	}
-	return pid;
+	return (uint64_t)getpid();
 }
 
 /* Reads in a loop, since one read of a file in /proc may return only part of it. */

@@ -270,35 +270,6 @@ TEST(a_limit_of_file_size_is_an_answer_and_no_signal)
 	}
 }
 
-/* In a child, whether it is known here by its own pid, first and later. */
-static int is_known_by_its_pid(void)
-{
-	uint64_t pid = (uint64_t)getpid();
-
-	return shf_sys_pid(real()) == pid && shf_sys_pid(real()) == pid;
-}
-
-TEST(a_forked_child_is_not_taken_for_its_parent)
-{
-	int status = -1;
-	pid_t child, grandchild;
-
-	CHECK(is_known_by_its_pid());
-	child = fork();
-	CHECK(child >= 0);
-	if (child == 0) {
-		int right = is_known_by_its_pid(), below = -1;
-
-		grandchild = fork();
-		if (grandchild == 0)
-			_exit(is_known_by_its_pid() ? 0 : 1);
-		_exit(right && waitpid(grandchild, &below, 0) == grandchild && below == 0 ? 0 : 1);
-	}
-	CHECK_INT(waitpid(child, &status, 0), child);
-	CHECK_INT(status, 0);
-	CHECK(is_known_by_its_pid());
-}
-
 TEST(list_gives_each_name_once_and_stops_when_told)
 {
 	struct place p = place_new();
