@@ -24,6 +24,7 @@
 #include "run_env.h"
 #include "state.h"
 #include "step_files.h"
+#include "streams.h"
 #include "work.h"
 
 /* ---- reading ---- */
@@ -149,7 +150,7 @@ void shf_rounds_free(struct shf_rounds *r)
 	shf_free(r);
 }
 
-/* ---- messages to other nodes: for each move 8 bytes of proof, then the box ---- */
+/* ---- messages to other nodes (streams.h): for each move 8 bytes of proof, then the box ---- */
 
 /* Computes the proof of a box: a sum of its bytes and of what they are. The digest alone is not
  * enough: it would also be right for a box of another tensor at the same place, for bytes of
@@ -170,35 +171,12 @@ static uint64_t proof_of_box(uint64_t digest, uint32_t tensor, const struct shf_
 	return digest ^ shf_crc64(label, n);
 }
 
-/* What one round sends to other nodes and receives from them. */
-struct net {
-	uint8_t *out, *in;              /* owned; messages packed in rank order */
-	size_t *out_bytes, *in_bytes;   /* owned; by rank: size of the message to it, and from it */
-};
-
-static void net_release(struct net *n)
-{
-	shf_free(n->out);
-	shf_free(n->in);
-	shf_free(n->out_bytes);
-	shf_free(n->in_bytes);
-}
-
 /* Returns whether this rank has the image of that rank mapped, because both are on one node. */
 static bool shares_memory(const struct shf_load *ld, uint32_t rank)
 {
 	const struct shf_place_info *p = &ld->step->run->place;
 
 	return p->nodes[rank] == p->node;
-}
-
-static size_t total_bytes(const size_t *bytes, int ranks)
-{
-	size_t n = 0;
-
-	for (int r = 0; r < ranks; r++)
-		n += bytes[r];
-	return n;
 }
 
 /* Returns how many bytes a box takes in a message. 0 if the peer is on the same node, where nothing
@@ -212,15 +190,14 @@ static size_t message_bytes(const struct shf_load *ld, uint32_t peer, uint32_t t
 
 /* Computes the sizes of all messages of a round and allocates them. Sender and receiver both
  * compute them from the plan, so no sizes are exchanged. ENOMEM. */
-static int net_size(struct shf_load *ld, uint32_t round, struct net *net, struct sheaf_error *err)
+static int net_size(struct shf_load *ld, uint32_t round, struct shf_streams *net,
+                    struct sheaf_error *err)
 {
 	const struct shf_work *w = &ld->work;
 	int ranks = ld->step->run->team.ranks;
 	struct shf_span segs = shf_work_segs(w, round), serves = shf_work_serves(w, round);
 
-	net->out_bytes = shf_zalloc((size_t)ranks, sizeof(size_t));
-	net->in_bytes = shf_zalloc((size_t)ranks, sizeof(size_t));
-	if (!net->out_bytes || !net->in_bytes)
+	if (shf_streams_init(net, ranks) < 0)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for %d ranks", ranks);
 	for (size_t i = segs.first; i < segs.end; i++)
 		for (uint32_t k = 0; k < w->segs[i].moves_n; k++) {
@@ -233,32 +210,24 @@ static int net_size(struct shf_load *ld, uint32_t round, struct net *net, struct
 
 		net->in_bytes[v->rank] += message_bytes(ld, v->rank, v->tensor, &v->box);
 	}
-	net->out = shf_alloc(total_bytes(net->out_bytes, ranks), 1);
-	net->in = shf_alloc(total_bytes(net->in_bytes, ranks), 1);
-	if (!net->out || !net->in)
-		return shf_fail(err, SHEAF_ENOMEM, "no memory for bytes that travel");
-	return 0;
+	return shf_streams_reserve(net) == 0
+	       ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for bytes that travel");
 }
 
 /* Packs the boxes for other nodes in the order of the plan. Receivers take them in the same order
- * (take_round), so messages need no headers. */
-static int net_pack(struct shf_load *ld, uint32_t round, struct net *net, struct sheaf_error *err)
+ * (take_round), so messages need no headers. net->out_at[r] is where the next box for rank r goes,
+ * so afterwards it is the end of the message to that rank. */
+static void net_pack(struct shf_load *ld, uint32_t round, struct shf_streams *net)
 {
 	const struct shf_work *w = &ld->work;
-	int ranks = ld->step->run->team.ranks;
-	size_t *at = shf_zalloc((size_t)ranks + 1, sizeof(*at));
 	struct shf_span segs = shf_work_segs(w, round);
 
-	if (!at)
-		return shf_fail(err, SHEAF_ENOMEM, "no memory to pack");
-	/* at[r]: where the next box for rank r goes. */
-	for (int r = 0; r < ranks; r++)
-		at[r + 1] = at[r] + net->out_bytes[r];
 	for (size_t i = segs.first; i < segs.end; i++)
 		for (uint32_t k = 0; k < w->segs[i].moves_n; k++) {
 			const struct shf_seg *g = &w->segs[i];
 			const struct shf_mv *v = &w->moves[g->first_move + k];
 			const struct shf_lt_tensor *t = &ld->step->layout.tensors[v->tensor];
+			uint8_t *to = net->out + net->out_at[v->rank];
 			struct shf_sums_to sums = { 0 };
 
 			if (shares_memory(ld, v->rank))
@@ -266,14 +235,11 @@ static int net_pack(struct shf_load *ld, uint32_t round, struct net *net, struct
 			shf_copy_pack(t, &v->box,
 			              shf_place_in(shf_load_image(ld), g->image, g->lo,
 			                           t),
-			              net->out + at[v->rank] + 8, &sums);
-			shf_put64(net->out + at[v->rank],
-			          proof_of_box(sums.digest, v->tensor, t, &v->box));
-			at[v->rank] += message_bytes(ld, v->rank, v->tensor, &v->box);
+			              to + 8, &sums);
+			shf_put64(to, proof_of_box(sums.digest, v->tensor, t, &v->box));
+			net->out_at[v->rank] += message_bytes(ld, v->rank, v->tensor, &v->box);
 			ld->net_bytes += message_bytes(ld, v->rank, v->tensor, &v->box);
 		}
-	shf_free(at);
-	return 0;
 }
 
 /* ---- taking from images and messages ---- */
@@ -321,7 +287,7 @@ static int scatter_box(struct shf_load *ld, const struct shf_serve *v, struct sh
 }
 
 /* Takes the boxes that this rank wants from the images of its node and from messages. */
-static int take_round(struct shf_load *ld, uint32_t round, const struct net *net,
+static int take_round(struct shf_load *ld, uint32_t round, const struct shf_streams *net,
                       struct sheaf_error *err)
 {
 	const struct shf_work *w = &ld->work;
@@ -383,12 +349,12 @@ static int share_round(struct shf_load *ld, uint32_t round, int rc, struct sheaf
 {
 	struct shf_team *team = &ld->step->run->team;
 	bool travels = round >= SHF_ROUND_NET;
-	struct net net = { 0 };
+	struct shf_streams net = { 0 };
 
 	if (rc == 0 && travels)
 		rc = net_size(ld, round, &net, err);
 	if (rc == 0 && travels)
-		rc = net_pack(ld, round, &net, err);
+		net_pack(ld, round, &net);
 	rc = shf_agree(team, rc, err); /* all windows are read */
 	if (rc == 0 && travels)
 		rc = shf_alltoallv(team, net.out, net.out_bytes, net.in, net.in_bytes, err);
@@ -396,7 +362,7 @@ static int share_round(struct shf_load *ld, uint32_t round, int rc, struct sheaf
 		rc = ld->sharing ? shf_sharing_take(ld->sharing, err) : 0;
 		rc = shf_agree(team, rc == 0 ? take_round(ld, round, &net, err) : rc, err);
 	}
-	net_release(&net);
+	shf_streams_release(&net);
 	return rc;
 }
 

@@ -302,7 +302,7 @@ static int begin_agreed(struct sheaf_save *save, bool ready, struct sheaf_error 
 static void unprepare(struct sheaf_save *save)
 {
 	shf_lazy_free(save->copy.lazy, true);
-	shf_net_release(&save->copy.net);
+	shf_streams_release(&save->copy.streams);
 	shf_save_unreserve(save, true);
 	shf_plan_put(save->plan);
 	save->copy.lazy = NULL;

@@ -34,6 +34,7 @@
 #include "save_state.h"
 #include "stage.h"
 #include "store_way.h"
+#include "streams.h"
 
 /* The order in which a lazy save copies (save_order.c). A serve is a box of this rank's memory that
  * belongs to a segment which some rank writes (work.h). It is copied in pieces of at most SHF_PIECE
@@ -83,19 +84,6 @@ struct shf_plan {               /* who writes what, for one state and one run; t
 	                                 * round; 0: no bytes are sent to other nodes */
 };
 
-struct shf_net {                /* the bytes of one round that go to and come from other nodes. A
-                                 * stream is what one rank sends to another */
-	uint8_t *out, *in;              /* owned; the streams to, and from, all ranks, packed in
-	                                 * rank order */
-	size_t *out_bytes, *in_bytes;   /* owned; by rank: length of each stream */
-	size_t *out_at, *in_at;         /* owned; by rank: offset of each stream in `out` and in
-	                                 * `in` */
-	size_t done;                    /* how many bytes of every stream have been exchanged */
-	uint64_t longest;               /* longest stream that this rank sends or receives */
-	size_t most;                    /* longest stream between any two ranks; equal on all
-	                                 * ranks */
-	size_t out_total, in_total;     /* bytes of all streams together */
-};
 /* What a caller gave by sheaf_save_attach and by sheaf_save_note. The strings and bytes are owned
  * copies. */
 struct shf_attached {
@@ -147,7 +135,11 @@ struct shf_save_copy {
 	                                 * restored if the ranks do not agree to begin */
 	size_t open_seg;                /* writes of all segments of this round before this one are
 	                                 * submitted; guarded by end.write_lock */
-	struct shf_net net;             /* of the round that was begun last */
+	struct shf_streams streams;     /* the bytes of the round that was begun last that go to and
+	                                 * come from other nodes */
+	size_t streams_done;            /* how many bytes of every stream have been exchanged */
+	size_t streams_most;            /* longest stream between any two ranks; equal on all
+	                                 * ranks */
 	uint64_t *held;                 /* owned; by tensor: digest of what this rank copied; once
 	                                 * sums are UNITED, of the whole tensor */
 	uint64_t *headers;              /* owned; by file: raw CRC of the header bytes that this

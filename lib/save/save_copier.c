@@ -93,7 +93,7 @@ void shf_lazy_start(struct sheaf_save *save)
 	int rc;
 
 	save->took.copy_from_ns = shf_now(run);
-	save->copy.net.most = (size_t)save->plan->most;
+	save->copy.streams_most = (size_t)save->plan->most;
 	save->copy.reader.next = save->state->readers;
 	save->state->readers = &save->copy.reader;
 	rc = shf_sys_task_new(run->sys, &lz->first, lead, lz, run->opts.copy_cpus);
@@ -215,8 +215,8 @@ int shf_lazy_begin(struct sheaf_save *save, struct sheaf_error *err)
 	int rc = shf_agree(team, shf_round_open(save, 0, err), err);
 
 	if (rc == 0 && !save->plan->most_known) {
-		rc = shf_allreduce(team, &save->copy.net.longest, 1, SHEAF_MAX, err);
-		save->plan->most = save->copy.net.longest;
+		rc = shf_allreduce(team, &save->copy.streams.longest, 1, SHEAF_MAX, err);
+		save->plan->most = save->copy.streams.longest;
 		save->plan->most_known = rc == 0;
 	}
 	if (rc == 0)

@@ -169,7 +169,7 @@ void shf_save_free(struct sheaf_save *save)
 	shf_free(save->given.notes);
 	shf_free(save->copy.due);
 	shf_save_unreserve(save, ours);
-	shf_net_release(&save->copy.net);
+	shf_streams_release(&save->copy.streams);
 	shf_publishing_release(&save->publishing);
 	shf_lazy_free(save->copy.lazy, ours);
 	shf_plan_put(save->plan);

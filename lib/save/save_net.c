@@ -12,63 +12,33 @@
 #include "save_write.h"
 #include "work.h"
 
-void shf_net_release(struct shf_net *net)
-{
-	shf_free(net->out);
-	shf_free(net->in);
-	shf_free(net->out_bytes);
-	shf_free(net->in_bytes);
-	shf_free(net->out_at);
-	shf_free(net->in_at);
-	*net = (struct shf_net){ 0 };
-}
-
-/* Computes the start of each stream, if they lie one after the other. *most becomes the length of
- * the longest, if that is more. Returns the total length. */
-static size_t net_starts(const size_t *bytes, size_t *at, size_t ranks, uint64_t *most)
-{
-	size_t total = 0;
-
-	for (size_t r = 0; r < ranks; r++) {
-		at[r] = total;
-		total += bytes[r];
-		*most = bytes[r] > *most ? bytes[r] : *most;
-	}
-	return total;
-}
-
 int shf_net_prepare(struct sheaf_save *save, uint32_t round, struct sheaf_error *err)
 {
 	const struct shf_work *w = &save->plan->work;
-	struct shf_net *net = &save->copy.net;
-	size_t ranks = (size_t)save->run->team.ranks;
+	struct shf_streams *s = &save->copy.streams;
 	struct shf_span serves = shf_work_serves(w, round), segs = shf_work_segs(w, round);
 
-	shf_net_release(net);
-	net->out_bytes = shf_zalloc(ranks, sizeof(size_t));
-	net->in_bytes = shf_zalloc(ranks, sizeof(size_t));
-	net->out_at = shf_zalloc(ranks, sizeof(size_t));
-	net->in_at = shf_zalloc(ranks, sizeof(size_t));
-	if (!net->out_bytes || !net->in_bytes || !net->out_at || !net->in_at)
-		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu ranks", ranks);
-	for (size_t i = serves.first; i < serves.end; i++)
-		net->out_bytes[w->serves[i].rank] += shf_stream_bytes(save, w->serves[i].tensor,
-			w->serves[i].rank, w->serves[i].witness, &w->serves[i].box);
+	shf_streams_release(s);
+	save->copy.streams_done = save->copy.streams_most = 0;
+	if (shf_streams_init(s, save->run->team.ranks) < 0)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for %d ranks", save->run->team.ranks);
+	for (size_t i = serves.first; i < serves.end; i++) {
+		const struct shf_serve *v = &w->serves[i];
+
+		s->out_bytes[v->rank] +=
+		    shf_stream_bytes(save, v->tensor, v->rank, v->witness, &v->box);
+	}
 	for (size_t i = segs.first; i < segs.end; i++)
 		for (uint32_t k = 0; k < w->segs[i].moves_n; k++) {
 			const struct shf_mv *v = &w->moves[w->segs[i].first_move + k];
 
-			net->in_bytes[v->rank] +=
+			s->in_bytes[v->rank] +=
 			    shf_stream_bytes(save, v->tensor, v->rank, v->witness, &v->box);
 		}
-	net->out_total = net_starts(net->out_bytes, net->out_at, ranks, &net->longest);
-	atomic_fetch_add(&save->took.to_send, net->out_total);
-	net->in_total = net_starts(net->in_bytes, net->in_at, ranks, &net->longest);
-	net->out = shf_alloc(net->out_total, 1);
-	net->in = shf_alloc(net->in_total, 1);
-	if (!net->out || !net->in)
+	if (shf_streams_reserve(s) < 0)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu bytes that travel",
-		                net->out_total + net->in_total);
+		                s->out_total + s->in_total);
+	atomic_fetch_add(&save->took.to_send, s->out_total);
 	return 0;
 }
 
@@ -76,44 +46,44 @@ int shf_net_prepare(struct sheaf_save *save, uint32_t round, struct sheaf_error 
  * derives from it and the known lengths how many bytes the other one sends. [collective] */
 static int net_portion(struct sheaf_save *save, size_t part, struct sheaf_error *err)
 {
-	struct shf_net *net = &save->copy.net;
-	size_t ranks = (size_t)save->run->team.ranks, out_n = 0, in_n = 0;
-	size_t *out_bytes = shf_zalloc(ranks, sizeof(size_t)), *in_bytes = shf_zalloc(ranks,
-	                                                                        sizeof(size_t));
-	uint8_t *out = NULL, *in = NULL;
+	const struct shf_streams *all = &save->copy.streams;
+	struct shf_streams some;
+	size_t done = save->copy.streams_done, most = save->copy.streams_most;
 	int64_t from;
-	int rc = out_bytes && in_bytes ? 0 : SHEAF_ENOMEM;
+	int rc = shf_streams_init(&some, save->run->team.ranks);
 
-	for (size_t r = 0; r < ranks && rc == 0; r++) {
-		size_t o = net->out_bytes[r] > net->done ? net->out_bytes[r] - net->done : 0;
-		size_t i = net->in_bytes[r] > net->done ? net->in_bytes[r] - net->done : 0;
+	for (size_t r = 0; r < some.ranks; r++) {
+		size_t o = all->out_bytes[r] > done ? all->out_bytes[r] - done : 0;
+		size_t i = all->in_bytes[r] > done ? all->in_bytes[r] - done : 0;
 
-		out_n += out_bytes[r] = o < part ? o : part;
-		in_n += in_bytes[r] = i < part ? i : part;
+		some.out_bytes[r] = o < part ? o : part;
+		some.in_bytes[r] = i < part ? i : part;
 	}
-	if (rc == 0 && (!(out = shf_alloc(out_n, 1)) || !(in = shf_alloc(in_n, 1))))
-		rc = SHEAF_ENOMEM;
-	for (size_t r = 0, at = 0; r < ranks && rc == 0; at += out_bytes[r], r++)
-		if (out_bytes[r])
-			memcpy(out + at, net->out + net->out_at[r] + net->done, out_bytes[r]);
+	if (rc == 0)
+		rc = shf_streams_reserve(&some);
+	for (size_t r = 0; r < some.ranks && rc == 0; r++)
+		if (some.out_bytes[r])
+			memcpy(some.out + some.out_at[r], all->out + all->out_at[r] + done,
+			       some.out_bytes[r]);
 	if (rc < 0)
-		shf_fail(err, rc, "no memory for a portion of %zu bytes", out_n + in_n);
+		shf_fail(err, rc, "no memory for a portion of %zu bytes",
+		         some.out_total + some.in_total);
 	rc = shf_agree(&save->run->team, rc, err);
 	from = shf_now(save->run);
 	if (rc == 0)
-		rc = shf_alltoallv(&save->run->team, out, out_bytes, in, in_bytes, err);
-	for (size_t r = 0, at = 0; r < ranks && rc == 0; at += in_bytes[r], r++)
-		if (in_bytes[r])
-			memcpy(net->in + net->in_at[r] + net->done, in + at, in_bytes[r]);
+		rc = shf_alltoallv(&save->run->team, some.out, some.out_bytes, some.in,
+		                   some.in_bytes, err);
+	for (size_t r = 0; r < some.ranks && rc == 0; r++)
+		if (some.in_bytes[r])
+			memcpy(all->in + all->in_at[r] + done, some.in + some.in_at[r],
+			       some.in_bytes[r]);
 	if (rc == 0) {
-		net->done = net->most - net->done > part ? net->done + part : net->most;
-		atomic_fetch_add_explicit(&save->took.sent, out_n, memory_order_relaxed);
-		shf_rate_set(&save->run->saves.pace.send, out_n, shf_now(save->run) - from);
+		save->copy.streams_done = most - done > part ? done + part : most;
+		atomic_fetch_add_explicit(&save->took.sent, some.out_total, memory_order_relaxed);
+		shf_rate_set(&save->run->saves.pace.send, some.out_total,
+		             shf_now(save->run) - from);
 	}
-	shf_free(out);
-	shf_free(in);
-	shf_free(out_bytes);
-	shf_free(in_bytes);
+	shf_streams_release(&some);
 	return rc;
 }
 
@@ -125,13 +95,13 @@ static int unpack_moves(struct sheaf_save *save, size_t i, size_t *used, bool wi
 {
 	const struct shf_work *w = &save->plan->work;
 	const struct shf_seg *g = &w->segs[i];
-	struct shf_net *net = &save->copy.net;
+	const struct shf_streams *s = &save->copy.streams;
 
 	for (uint32_t k = 0; k < g->moves_n; k++) {
 		const struct shf_mv *v = &w->moves[g->first_move + k];
 		const struct shf_lt_tensor *t = &save->plan->layout.tensors[v->tensor];
 		struct shf_place_at at = shf_place_in(shf_own_image(save), g->image, g->lo, t);
-		const uint8_t *from = net->in + net->in_at[v->rank] + used[v->rank];
+		const uint8_t *from = s->in + s->in_at[v->rank] + used[v->rank];
 		struct shf_sums_to sums = { 0 };
 		char box[160];
 
@@ -173,7 +143,7 @@ static int unpack_round(struct sheaf_save *save, uint32_t round, struct sheaf_er
 void shf_net_drop(struct sheaf_save *save)
 {
 	save->copy.exchanged = true;
-	shf_net_release(&save->copy.net);
+	shf_streams_release(&save->copy.streams);
 }
 
 int shf_net_finish(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err)
@@ -184,11 +154,11 @@ int shf_net_finish(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_err
 
 	if (save->copy.exchanged)
 		return 0;
-	if (save->copy.net.done < save->copy.net.most)
+	if (save->copy.streams_done < save->copy.streams_most)
 		rc = net_portion(save, part < 4096 ? 4096 : part, err);
-	if (rc == 0 && save->copy.net.done < save->copy.net.most)
+	if (rc == 0 && save->copy.streams_done < save->copy.streams_most)
 		return SHEAF_EAGAIN;
-	if (rc == 0 && save->copy.net.most) {
+	if (rc == 0 && save->copy.streams_most) {
 		rc = unpack_round(save, save->copy.round, err);
 		if (rc == 0)
 			rc = shf_round_arrived(save, save->copy.round, err);

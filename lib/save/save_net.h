@@ -8,8 +8,6 @@
  * else copies what has arrived into the image and writes the segments that waited for it.
  * [collective] */
 int shf_net_finish(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err);
-/* Frees the streams, and zeroes *net. */
-void shf_net_release(struct shf_net *net);
 /* Ends the exchange and frees the streams, because everything was exchanged or the save has failed.
  * [local] */
 void shf_net_drop(struct sheaf_save *save);

@@ -165,6 +165,7 @@ int shf_move_copy(struct sheaf_save *save, const struct shf_box_move *m, uint64_
 {
 	const struct shf_serve *v = m->serve;
 	const struct shf_lt_tensor *t = &save->plan->layout.tensors[v->tensor];
+	const struct shf_streams *streams = &save->copy.streams;
 	struct shf_place_at to = { .packed = true };
 	struct shf_sums_to sums = { 0 };
 
@@ -175,15 +176,14 @@ int shf_move_copy(struct sheaf_save *save, const struct shf_box_move *m, uint64_
 		if (!shf_copy_check(t, m->slice, &m->box, &sums.digest))
 			return shf_fail(err, SHEAF_EINVAL, "%s: replicas of another type in memory "
 			                "cannot be compared", t->name);
-		shf_put64(save->copy.net.out + save->copy.net.out_at[v->rank] + m->stream,
-		          sums.digest);
+		shf_put64(streams->out + streams->out_at[v->rank] + m->stream, sums.digest);
 		return 0;
 	}
 	if (shf_reaches(save, v->rank)) {
 		*digest = copy_to_image(save, m);
 		return 0;
 	}
-	to.data = save->copy.net.out + save->copy.net.out_at[v->rank] + m->stream;
+	to.data = streams->out + streams->out_at[v->rank] + m->stream;
 	copy_in(save, m, &m->box, to, &sums);
 	*digest = sums.digest;
 	return 0;
@@ -299,7 +299,7 @@ static int one_round(struct sheaf_save *save, uint32_t round, bool last, int rc,
 		rc = shf_copy_headers(save, round, err);
 	if (rc == 0)
 		rc = copy_round(save, round, err);
-	most = save->copy.net.longest;
+	most = save->copy.streams.longest;
 	/* After this agreement the images of the node are complete, except for bytes from other
 	 * nodes. */
 	rc = shf_agree_max(&save->run->team, rc, &most, 1, err);
@@ -307,7 +307,7 @@ static int one_round(struct sheaf_save *save, uint32_t round, bool last, int rc,
 		rc = shf_slots_run(save, err);
 	if (rc < 0)
 		return rc;
-	save->copy.net.most = (size_t)most;
+	save->copy.streams_most = (size_t)most;
 	save->copy.exchanged = most == 0; /* nothing to exchange: the image is free once it is
 	                                   * written */
 	/* A failure here is recorded in the save, and the next agreement reports it. */
