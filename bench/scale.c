@@ -140,7 +140,7 @@ static int hold_and_tell(struct job *j, int64_t rank, struct held *out)
 {
 	struct sheaf_state *state = hold(j, rank, false);
 	struct shf_match m = { .layout = &j->layout, .nodes = j->nodes };
-	struct shf_tells tells = { .to = shf_zalloc(j->ranks, sizeof(*tells.to)) };
+	struct shf_home_messages tells = { .to = shf_zalloc(j->ranks, sizeof(*tells.to)) };
 	struct shf_holds holds = { 0 };
 	double from = now(), found;
 	int rc = tells.to && state ? shf_holds_state(&holds, &j->layout, state, NULL, &j->err)
@@ -149,7 +149,7 @@ static int hold_and_tell(struct job *j, int64_t rank, struct held *out)
 	found = now();
 	m.holds = &holds;
 	if (rc == 0)
-		rc = shf_holds_tell(&m, j->ranks, &tells);
+		rc = shf_holds_pack(&m, j->ranks, &tells);
 	*out = (struct held){ found - from, now() - found, (double)holds.n, tells.bytes.len };
 	shf_buf_release(&tells.bytes);
 	shf_free(tells.to);
@@ -193,14 +193,14 @@ static int heard_add(struct shf_home *h, size_t *cap, uint32_t rank, uint32_t te
 {
 	if (h->n == *cap) {
 		size_t want = *cap ? 2 * *cap : 4096;
-		struct shf_heard *more = shf_realloc(h->heard, want, sizeof(*more));
+		struct shf_home_box *more = shf_realloc(h->heard, want, sizeof(*more));
 
 		if (!more)
 			return SHEAF_ENOMEM;
 		h->heard = more;
 		*cap = want;
 	}
-	h->heard[h->n++] = (struct shf_heard){ .rank = rank, .tensor = tensor, .box = *box };
+	h->heard[h->n++] = (struct shf_home_box){ .rank = rank, .tensor = tensor, .box = *box };
 	return 0;
 }
 
@@ -320,7 +320,7 @@ static int measure_homes(struct job *j, double *home_ms)
 			if (out[r].len == 0)
 				continue;
 			from = now();
-			rc = rc < 0 ? rc : shf_work_hear(&m, r, &out[r], &w);
+			rc = rc < 0 ? rc : shf_work_decode(&m, r, &out[r], &w);
 			worked += now() - from;
 			shf_work_release(&w);
 			shf_buf_release(&out[r]);
@@ -424,7 +424,7 @@ static int count_home(struct job *j, const struct shf_match *m, uint32_t writer,
                       const struct shf_buf *told, struct moved *moved)
 {
 	struct shf_work w = { 0 };
-	int rc = shf_work_hear(m, writer, told, &w);
+	int rc = shf_work_decode(m, writer, told, &w);
 
 	for (size_t i = 0; i < w.segs_n && rc == 0; i++) {
 		const struct shf_seg *g = &w.segs[i];
@@ -433,7 +433,7 @@ static int count_home(struct job *j, const struct shf_match *m, uint32_t writer,
 		to->files += i == 0 || g->file != w.segs[i - 1].file;
 		to->writes += g->hi - g->lo;
 		for (uint32_t k = 0; k < g->moves_n; k++) {
-			const struct shf_mv *v = &w.moves[g->first_move + k];
+			const struct shf_seg_move *v = &w.moves[g->first_move + k];
 			uint64_t bytes = shf_box_units(&v->box) * j->layout.tensors[v->tensor].unit;
 
 			if (j->nodes[v->rank] == j->nodes[writer])

@@ -10,7 +10,7 @@ static void check_card(const uint8_t *data, size_t size)
 	struct shf_buf out = SHF_BUF_INIT;
 	struct shf_card c;
 
-	if (shf_card_body(&c, &arena, data, size) == 0) {
+	if (shf_card_decode_body(&c, &arena, data, size) == 0) {
 		MUST(c.step >= 0 && c.rank >= 0 && c.rank < c.ranks);
 		for (size_t i = 0; i < c.segs_n; i++)
 			MUST(c.segs[i].lo < c.segs[i].hi && c.segs[i].image <= c.image_bytes &&

@@ -7,15 +7,15 @@
 
 #define JOB "0123456789abcdef0123456789abcdef"
 
-static struct shf_told card_at(const struct shf_buf *cards, size_t i)
+static struct shf_card_info card_at(const struct shf_buf *cards, size_t i)
 {
-	struct shf_told c;
+	struct shf_card_info c;
 
 	memcpy(&c, cards->data + i * sizeof(c), sizeof(c));
 	return c;
 }
 
-static void check_same(const struct shf_told *a, const struct shf_told *b)
+static void check_same(const struct shf_card_info *a, const struct shf_card_info *b)
 {
 	MUST(!strcmp(a->job, b->job) && !strcmp(a->session, b->session));
 	MUST(a->step == b->step && a->rank == b->rank && a->ranks == b->ranks);
@@ -34,11 +34,11 @@ static void check_text(const uint8_t *bytes, size_t n)
 	if (n)
 		memcpy(alone, bytes, n);
 	if (shf_have_get(&cards, JOB, alone, n)) {
-		size_t of = cards.len / sizeof(struct shf_told);
+		size_t of = cards.len / sizeof(struct shf_card_info);
 
-		MUST(!cards.oom && cards.len % sizeof(struct shf_told) == 0);
+		MUST(!cards.oom && cards.len % sizeof(struct shf_card_info) == 0);
 		for (size_t i = 0; i < of; i++) {
-			struct shf_told c = card_at(&cards, i);
+			struct shf_card_info c = card_at(&cards, i);
 
 			MUST(shf_id_is_valid(c.session, 32) && !strcmp(c.job, JOB));
 			MUST(c.step >= 0 && c.rank >= 0 && c.rank < c.ranks && !c.guest);
@@ -47,7 +47,7 @@ static void check_text(const uint8_t *bytes, size_t n)
 		MUST(shf_have_put(&text, &cards, JOB) == lowest && !text.oom);
 		MUST(shf_have_get(&again, JOB, text.data, text.len) && again.len == cards.len);
 		for (size_t i = 0; i < of; i++) {
-			struct shf_told a = card_at(&cards, i), b = card_at(&again, i);
+			struct shf_card_info a = card_at(&cards, i), b = card_at(&again, i);
 
 			check_same(&a, &b);
 		}

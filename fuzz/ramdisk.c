@@ -476,7 +476,7 @@ static void op_shm_free(void *arg, struct shf_shm *shm)
 	*shm = (struct shf_shm){ .fd = -1 };
 }
 
-static int op_rooms(void *arg, struct shf_room rooms[SHF_ROOMS])
+static int op_rooms(void *arg, struct shf_memory_limit rooms[SHF_MEMORY_LIMITS])
 {
 	(void)arg, (void)rooms;
 	return 0;

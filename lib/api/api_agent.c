@@ -52,7 +52,7 @@ struct serving {
 	const char *socket, *where;
 };
 
-/* The callbacks of struct shf_keeper, each forwarded to the caller's options. */
+/* The callbacks of struct shf_agent_server, each forwarded to the caller's options. */
 static int ready(void *arg)
 {
 	const struct serving *s = arg;
@@ -112,7 +112,7 @@ static int serve(const char *identity, const struct sheaf_agent_opts *o, struct 
 {
 	char where[SHF_KEEP_NAME], path[SHF_KEEP_PATH];
 	struct serving s = { o, path, where };
-	struct shf_keeper k = { .socket = path, .run = identity, .bytes_max = o->memory_max,
+	struct shf_agent_server k = { .socket = path, .run = identity, .bytes_max = o->memory_max,
 		.arg = &s,
 		.steps_max = o->steps_max, .about = o->about,
 		.idle_ms = o->idle_s ? o->idle_s > INT32_MAX / 1000 ? INT32_MAX : o->idle_s * 1000
@@ -121,12 +121,12 @@ static int serve(const char *identity, const struct sheaf_agent_opts *o, struct 
 		.stop = stop, .left = left };
 	int rc;
 
-	shf_tier_where(where, o->agent, identity);
+	shf_agent_socket_name(where, o->agent, identity);
 	rc = shf_keep_path(where, path);
 	if (rc == 0)
 		rc = shf_keep_dir(where);
 	if (rc == 0)
-		rc = shf_keeper_serve(&k);
+		rc = shf_agent_server_run(&k);
 	if (rc == -EBUSY)
 		return shf_fail(err, SHEAF_EBUSY, "%s: another agent serves there", path);
 	if (rc == -EPERM)
@@ -174,7 +174,7 @@ static int ask(const char *dir, const char *agent, int op, struct shf_keep_msg *
 	int keep = -1, rc = open_run(&r, dir, false, err);
 
 	if (rc == 0) {
-		rc = shf_tier_reach(&r->store, agent, &keep, steps, err);
+		rc = shf_agent_connect(&r->store, agent, &keep, steps, err);
 		shf_run_close(r);
 	}
 	if (rc < 0)
@@ -226,8 +226,9 @@ struct telling {
 	int rc;
 };
 
-/* Callback of shf_recall_list: reports a step to the caller. A non-zero result ends the list. */
-static int list_memory_step(void *arg, const struct shf_recalled *r)
+/* Callback of shf_memory_steps_list: reports a step to the caller. A non-zero result ends the
+ * list. */
+static int list_memory_step(void *arg, const struct shf_memory_step *r)
 {
 	struct telling *t = arg;
 	struct sheaf_memory m = { .size = sizeof(m), .step = r->step,
@@ -235,7 +236,7 @@ static int list_memory_step(void *arg, const struct shf_recalled *r)
 		.tries = (int32_t)r->tries };
 	struct shf_newest disk;
 
-	t->rc = shf_recall_state(t->store, r, &disk, t->err);
+	t->rc = shf_memory_step_state(t->store, r, &disk, t->err);
 	m.lost = t->rc == SHF_MEMORY_LOST;
 	/* A card may still say "due" although its step is on disk, because the job died after the
 	 * rename and before it updated the card. So the disk is asked as well. */
@@ -260,10 +261,10 @@ SHEAF_API int sheaf_agent_list(const char *dir, const char *agent,
 	rc = item && dir ? shf_run_open(&r, dir, NULL, &opts, sys, err)
 	                 : shf_fail(err, SHEAF_EINVAL, "no directory was named, or nobody hears");
 	if (rc == 0)
-		rc = shf_tier_reach(&r->store, agent, &keep, NULL, err);
+		rc = shf_agent_connect(&r->store, agent, &keep, NULL, err);
 	if (rc == 0) {
 		t.store = &r->store;
-		rc = shf_recall_list(sys, keep, r->store.run, list_memory_step, &t);
+		rc = shf_memory_steps_list(sys, keep, r->store.run, list_memory_step, &t);
 		/* The result of the callback takes precedence: it may be the caller's wish to
 		 * stop. */
 		if (rc < 0 && t.rc == 0)
@@ -291,7 +292,7 @@ SHEAF_API int sheaf_agent_flush(const char *dir, const char *agent, int due, int
 	if (rc == 0 && !dir)
 		rc = shf_fail(err, SHEAF_EINVAL, "no directory was named");
 	if (rc == 0) {
-		rc = shf_recall_flush(dir, agent, due != 0, due ? DUE_WAIT_MS : FLUSH_WAIT_MS,
+		rc = shf_flush_newest(dir, agent, due != 0, due ? DUE_WAIT_MS : FLUSH_WAIT_MS,
 		                      shf_sys_real(), &which, &heard.own, err);
 		shf_report_end(&heard, report);
 	}

@@ -22,6 +22,6 @@ SHEAF_API int sheaf_plan(struct sheaf_state *const *states, const int32_t *node,
 		if (!states[r])
 			rc = shf_fail(err, SHEAF_ENOMEM, "rank %d: the state is NULL", (int)r);
 	if (rc == 0)
-		rc = shf_plan_preview(states, node, ranks, opts, item, arg, err);
+		rc = shf_plan_job(states, node, ranks, opts, item, arg, err);
 	return shf_ended(rc, err);
 }

@@ -166,7 +166,7 @@ SHEAF_API int sheaf_run_stat(struct sheaf_run *run, struct sheaf_run_stat *stat)
 
 	if (rc < 0)
 		return rc;
-	shf_stall_run(run, &s);
+	shf_save_blocked_stat(run, &s);
 	return shf_struct_out(stat, &s, sizeof(s), RUN_STAT_MIN);
 }
 

@@ -194,7 +194,7 @@ SHEAF_API int sheaf_step_find(struct sheaf_step *step, const char *family, const
 	if (!step || !name || !tensor)
 		return SHEAF_EINVAL;
 	/* A step that is asleep is woken only if this quick lookup fails. */
-	if (shf_peek(step, family ? family : "model", name, &seen))
+	if (shf_step_lookup(step, family ? family : "model", name, &seen))
 		return tensor_out(step, &seen, seen.name, NULL, tensor);
 	rc = shf_step_wake(step, NULL);
 	if (rc == 0)

@@ -235,7 +235,7 @@ uint64_t shf_crc64_copy(uint64_t crc, void *restrict to, const void *restrict fr
 
 /* Only the vector paths have non-temporal stores. They also sum the bytes; the sum is ignored, and
  * costs nothing where memory is slower than summing. */
-void shf_copy_past(void *restrict to, const void *restrict from, size_t n)
+void shf_memcpy_nt(void *restrict to, const void *restrict from, size_t n)
 {
 	if (crc64_best_path() == BY_TABLE)
 		memcpy(to, from, n);

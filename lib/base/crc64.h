@@ -26,7 +26,7 @@ uint64_t shf_crc64_copy(uint64_t crc, void *restrict to, const void *restrict fr
 /* Copies like memcpy, with non-temporal stores if the implementation for this machine has them. It
  * then sums the bytes too and ignores the sum, which costs nothing where summing is faster than
  * memory. */
-void shf_copy_past(void *restrict to, const void *restrict from, size_t n);
+void shf_memcpy_nt(void *restrict to, const void *restrict from, size_t n);
 uint64_t shf_crc64(const void *bytes, size_t n);                        /* standard CRC of n
                                                                          * bytes */
 uint64_t shf_crc64_more(uint64_t crc, const void *bytes, size_t n);     /* continues a standard

@@ -23,15 +23,15 @@ struct flushing {
 	bool found, apart;              /* found: `which` is set, a step that is complete here;
 	                                 * apart: `part` is set, a step whose rest other nodes
 	                                 * have */
-	struct shf_recalled which, part;
+	struct shf_memory_step which, part;
 	int rc;
 	struct sheaf_error *err;
 };
 
-/* Callback of shf_recall_list, for each step in memory, newest first. Sets `which` to the newest
- * step that can be written and is complete here. If a newer step is here only in part, sets `part`
- * to that step; to write it, other nodes are needed. */
-static int consider_for_flush(void *arg, const struct shf_recalled *r)
+/* Callback of shf_memory_steps_list, for each step in memory, newest first. Sets `which` to the
+ * newest step that can be written and is complete here. If a newer step is here only in part, sets
+ * `part` to that step; to write it, other nodes are needed. */
+static int consider_for_flush(void *arg, const struct shf_memory_step *r)
 {
 	struct flushing *f = arg;
 	struct shf_newest disk;
@@ -40,7 +40,7 @@ static int consider_for_flush(void *arg, const struct shf_recalled *r)
 	 * of date once it is written. */
 	if (f->found || (f->apart && r->here != r->ranks) || (f->due && !r->due))
 		return 0;
-	f->rc = shf_recall_state(f->store, r, &disk, f->err);
+	f->rc = shf_memory_step_state(f->store, r, &disk, f->err);
 	if (f->rc == SHF_MEMORY_UNWRITTEN) {
 		f->found = r->here == r->ranks;
 		f->apart = f->apart || !f->found;
@@ -58,15 +58,17 @@ static int check_still_wanted(void *arg, struct shf_store *dst, struct sheaf_err
 	struct flushing *f = arg;
 	struct shf_newest disk;
 	uint64_t rewinds = shf_store_rewinds(dst);
-	int rc = shf_recall_state(dst, &f->which, &disk, err);
+	int rc = shf_memory_step_state(dst, &f->which, &disk, err);
 
 	if (rc == SHF_MEMORY_LOST || rc == SHF_MEMORY_OVERTAKEN)
 		rc = shf_fail(err, SHEAF_EBUSY, "step %" PRId64 " in memory: the run has gone on "
 		              "meanwhile", f->which.step);
 	if (rc >= 0 && !disk.exists) {
-		int told = shf_recall_go_on(f->sys, f->keep, dst->run, &f->which,
-		                            shf_card_on(disk.known, disk.session, rewinds),
-		                            shf_card_on(f->which.step, f->which.session, rewinds));
+		int told = shf_memory_steps_rebase(f->sys, f->keep, dst->run, &f->which,
+		                                   shf_card_disk_state(disk.known, disk.session,
+		                                                       rewinds),
+		                                   shf_card_disk_state(f->which.step,
+		                                                       f->which.session, rewinds));
 
 		rc = told < 0 ? shf_fail_sys(err, -told, "asking the agent") : 0;
 	}
@@ -84,7 +86,7 @@ static int publish_from_memory(struct flushing *f, struct shf_view *view, const 
 	if (rc == 0)
 		rc = shf_step_copy_if(step, dir, check_still_wanted, f, report, err);
 	if (rc == 0)
-		shf_view_is_written(view);
+		shf_view_set_written(view);
 	shf_step_put(step);
 	return rc;
 }
@@ -95,13 +97,13 @@ static int publish_from_memory(struct flushing *f, struct shf_view *view, const 
 static int flush_with_others(const struct flushing *f, const char *dir, int wait_ms, int64_t *step,
                              struct sheaf_report *report, struct sheaf_error *err)
 {
-	struct shf_meeting m = { .dir = dir, .sys = f->sys, .keep = f->keep, .due = f->due,
+	struct shf_flush_request m = { .dir = dir, .sys = f->sys, .keep = f->keep, .due = f->due,
 		.step = f->part.step, .wait_ms = wait_ms };
 	int64_t newer;
 	int rc;
 
 	memcpy(m.job, f->part.job, sizeof(m.job));
-	rc = shf_meet(&m, &newer, report, err);
+	rc = shf_flush_nodes(&m, &newer, report, err);
 	if (rc == 0 && newer >= 0)
 		*step = newer;
 	return rc == SHEAF_EAGAIN && f->found ? 0 : rc;
@@ -109,7 +111,7 @@ static int flush_with_others(const struct flushing *f, const char *dir, int wait
 
 /* The run is opened to choose the step and closed before the copy, which opens it again with the
  * lock. */
-int shf_recall_flush(const char *dir, const char *agent, bool due, int wait_ms,
+int shf_flush_newest(const char *dir, const char *agent, bool due, int wait_ms,
                      const struct shf_sys *sys, int64_t *step, struct sheaf_report *report,
                      struct sheaf_error *err)
 {
@@ -121,16 +123,16 @@ int shf_recall_flush(const char *dir, const char *agent, bool due, int wait_ms,
 	*step = -1;
 	if (rc < 0)
 		return rc;
-	rc = shf_tier_reach(&store, agent, &f.keep, NULL, err);
+	rc = shf_agent_connect(&store, agent, &f.keep, NULL, err);
 	if (rc == 0) {
-		int asked = shf_recall_list(sys, f.keep, store.run, consider_for_flush, &f);
+		int asked = shf_memory_steps_list(sys, f.keep, store.run, consider_for_flush, &f);
 
 		rc = f.rc;
 		if (rc == 0 && asked < 0)
 			rc = shf_fail_sys(err, -asked, "%s: asking the agent", dir);
 	}
 	if (rc == 0 && f.found)
-		rc = shf_recall_view(sys, f.keep, &f.which, &view, err);
+		rc = shf_memory_step_open(sys, f.keep, &f.which, &view, err);
 	shf_store_close(&store);
 	if (rc == 0 && f.found)
 		rc = publish_from_memory(&f, view, dir, report, err);

@@ -34,7 +34,7 @@ struct table {                  /* one agent's have file, parsed */
 };
 /* The state of one agent's part. */
 struct meet {
-	const struct shf_meeting *m;
+	const struct shf_flush_request *m;
 	struct shf_store store;         /* open for reading */
 	int dir;                        /* descriptor of the meeting's directory */
 	int lock;                       /* descriptor of this node's lock file; -1: not open */
@@ -43,26 +43,26 @@ struct meet {
 	size_t own;                     /* how many cards of the chosen step our have file lists */
 	struct table *tables;           /* owned; the have files of all agents */
 	size_t tables_n;
-	struct shf_buf cards;           /* struct shf_told of every card in the have files */
+	struct shf_buf cards;           /* struct shf_card_info of every card in the have files */
 	bool chosen;                    /* a step was chosen: `which` */
 	int64_t chosen_ms;              /* when the step was chosen, for the timeouts */
-	struct shf_recalled which;
+	struct shf_memory_step which;
 	struct shf_newest disk;         /* the newest step on disk when `which` was chosen */
 	struct shf_view *view;          /* owned; this node's part of the step, mapped */
 };
 
 /* Sets out to the name that the meeting's directory has in .sheaf. */
-static void name_meeting(const struct shf_meeting *m, char out[48])
+static void name_flush_folder(const struct shf_flush_request *m, char out[48])
 {
 	snprintf(out, 48, "%s-%s", m->due ? "due" : "flush", m->job);
 }
 
 /* Reports the errno of a call for a file in the meeting's directory, as shf_fail_io does. */
-static int fail_in_meeting(const struct meet *t, int sys, const char *name, struct sheaf_error *err)
+static int fail_in_flush(const struct meet *t, int sys, const char *name, struct sheaf_error *err)
 {
 	char meeting[48];
 
-	name_meeting(t->m, meeting);
+	name_flush_folder(t->m, meeting);
 	return shf_fail_io(err, sys, "%s/.sheaf/%s/%s", t->m->dir, meeting, name);
 }
 
@@ -74,9 +74,9 @@ static int64_t now_ms(const struct meet *t)
 /* ---- what each agent has ---- */
 
 /* Returns card i of a list. It is copied, because the buffer may not be aligned. */
-static struct shf_told card_at(const struct shf_buf *cards, size_t i)
+static struct shf_card_info card_at(const struct shf_buf *cards, size_t i)
 {
-	struct shf_told c;
+	struct shf_card_info c;
 
 	memcpy(&c, cards->data + i * sizeof(c), sizeof(c));
 	return c;
@@ -89,7 +89,7 @@ static int write_own_table(struct meet *t, struct sheaf_error *err)
 	const struct shf_sys *sys = t->m->sys;
 	struct shf_buf cards = SHF_BUF_INIT, text = SHF_BUF_INIT, was = SHF_BUF_INIT;
 	char name[64];
-	int rc = shf_recall_cards(sys, t->m->keep, t->store.run, false, &cards);
+	int rc = shf_memory_steps_read_cards(sys, t->m->keep, t->store.run, false, &cards);
 
 	if (rc < 0)
 		rc = shf_fail_sys(err, -rc, "%s: asking the agent", t->m->dir);
@@ -103,7 +103,7 @@ static int write_own_table(struct meet *t, struct sheaf_error *err)
 		rc = shf_text_put(sys, t->dir, t->dir, name, text.data, text.len, false);
 		if (rc >= 0)
 			rc = shf_dir_sync(&t->store, t->dir);
-		rc = rc < 0 ? fail_in_meeting(t, -rc, name, err) : 0;
+		rc = rc < 0 ? fail_in_flush(t, -rc, name, err) : 0;
 	}
 	shf_buf_release(&cards);
 	shf_buf_release(&text);
@@ -117,7 +117,7 @@ static int add_table(struct meet *t, const char *name, struct sheaf_error *err)
 {
 	struct table *more = shf_realloc(t->tables, t->tables_n + 1, sizeof(*more));
 	struct shf_buf text = SHF_BUF_INIT;
-	size_t first = t->cards.len / sizeof(struct shf_told);
+	size_t first = t->cards.len / sizeof(struct shf_card_info);
 	int rc;
 
 	if (!more)
@@ -126,12 +126,12 @@ static int add_table(struct meet *t, const char *name, struct sheaf_error *err)
 	rc = shf_text_read(t->m->sys, t->dir, name, &text, HAVE_MAX);
 	if (rc >= 0 && shf_have_get(&t->cards, t->m->job, text.data, text.len))
 		more[t->tables_n++] = (struct table){ atoi(name + 5), first,
-			t->cards.len / sizeof(struct shf_told) };
+			t->cards.len / sizeof(struct shf_card_info) };
 	shf_buf_release(&text);
 	if (t->cards.oom)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
 	/* ENOENT: the step was published meanwhile, and the directory removed. */
-	return rc < 0 && rc != -ENOENT ? fail_in_meeting(t, -rc, name, err) : 0;
+	return rc < 0 && rc != -ENOENT ? fail_in_flush(t, -rc, name, err) : 0;
 }
 
 /* Reads the have files of all agents. */
@@ -141,7 +141,7 @@ static int read_all_tables(struct meet *t, struct sheaf_error *err)
 	int rc = shf_names_read(t->m->sys, t->dir, &names);
 
 	if (rc < 0)
-		return fail_in_meeting(t, -rc, "", err);
+		return fail_in_flush(t, -rc, "", err);
 	t->tables_n = 0;
 	shf_buf_reset(&t->cards);
 	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL;)
@@ -162,7 +162,7 @@ static int32_t ranks_of_job(const struct meet *t)
 
 	for (size_t k = 0; k < t->tables_n; k++)
 		for (size_t i = t->tables[k].first; i < t->tables[k].end; i++) {
-			struct shf_told c = card_at(&t->cards, i);
+			struct shf_card_info c = card_at(&t->cards, i);
 			bool ours = t->tables[k].node == t->node;
 
 			/* A card of this node takes precedence over those of other nodes, and then
@@ -190,7 +190,7 @@ static int count_ranks(const struct meet *t, const bool *done, int32_t *here, in
 		return SHEAF_ENOMEM;
 	for (size_t k = 0; k < t->tables_n; k++)
 		for (size_t i = t->tables[k].first; i < t->tables[k].end; i++) {
-			struct shf_told c = card_at(&t->cards, i);
+			struct shf_card_info c = card_at(&t->cards, i);
 
 			/* A rank has a card for each of its steps in memory; it is counted once. */
 			if (c.rank >= *ranks || seen[c.rank] ||
@@ -210,9 +210,9 @@ struct choosing {
 	struct sheaf_error *err;
 };
 
-/* Callback of shf_recall_join, for each step, newest first. Chooses the first step that is complete
- * over all nodes and can be written. */
-static int consider_common_step(void *arg, const struct shf_recalled *r)
+/* Callback of shf_memory_steps_join, for each step, newest first. Chooses the first step that is
+ * complete over all nodes and can be written. */
+static int consider_common_step(void *arg, const struct shf_memory_step *r)
 {
 	struct choosing *c = arg;
 	struct meet *t = c->t;
@@ -221,7 +221,7 @@ static int consider_common_step(void *arg, const struct shf_recalled *r)
 
 	if (r->here != r->ranks || (t->m->due && !r->due))
 		return 0;
-	rc = shf_recall_state(&t->store, r, &disk, c->err);
+	rc = shf_memory_step_state(&t->store, r, &disk, c->err);
 	c->rc = rc < 0 ? rc : 0;
 	if (rc != SHF_MEMORY_UNWRITTEN)
 		return c->rc;
@@ -246,7 +246,7 @@ static int choose_common_step(struct meet *t, struct sheaf_error *err)
 	if (rc == 0 && here < ranks)
 		rc = shf_fail(err, SHEAF_EAGAIN, "%s: a step in memory lies on several nodes, and "
 		              "the agents of %d of its %d ranks have come", t->m->dir, here, ranks);
-	if (rc == 0 && shf_recall_join(&t->cards, consider_common_step, &c) < 0 && c.rc == 0)
+	if (rc == 0 && shf_memory_steps_join(&t->cards, consider_common_step, &c) < 0 && c.rc == 0)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
 	t->own = 0;
 	/* open_own_part() compares t->own with the number of cards that it finds. */
@@ -298,7 +298,7 @@ static int end_file(struct putting *p)
 	closed = shf_sys_close(sys, p->fd);
 	p->fd = -1;
 	rc = rc < 0 ? rc : closed;
-	return rc < 0 ? fail_in_meeting(p->t, -rc, file_being_written(p)->name, p->err) : 0;
+	return rc < 0 ? fail_in_flush(p->t, -rc, file_being_written(p)->name, p->err) : 0;
 }
 
 /* Opens a file in the step's folder, and sets its final length. Every node does so, because it does
@@ -318,7 +318,7 @@ static int begin_file(struct putting *p, uint32_t file)
 		snprintf(folder, sizeof(folder), "%.*s", (int)(slash - name), name);
 		rc = dir = shf_dir_make(sys, p->step, folder);
 		if (rc < 0)
-			return fail_in_meeting(p->t, -rc, folder, p->err);
+			return fail_in_flush(p->t, -rc, folder, p->err);
 	}
 	rc = p->fd = shf_sys_open(sys, dir, slash ? slash + 1 : name,
 				  SHF_O_WRITE | SHF_O_CREATE | SHF_O_NOFOLLOW, 0666);
@@ -328,11 +328,11 @@ static int begin_file(struct putting *p, uint32_t file)
 		rc = shf_dir_sync(&p->t->store, dir);
 	if (slash)
 		shf_fd_close(sys, &dir);
-	return rc < 0 ? fail_in_meeting(p->t, -rc, name, p->err) : 0;
+	return rc < 0 ? fail_in_flush(p->t, -rc, name, p->err) : 0;
 }
 
-/* Callback of shf_view_each: writes one range of bytes that this node has. Nodes write different
- * ranges of the same files. */
+/* Callback of shf_view_each_range: writes one range of bytes that this node has. Nodes write
+ * different ranges of the same files. */
 static int put_stretch(void *arg, uint32_t file, uint64_t lo, uint64_t hi)
 {
 	struct putting *p = arg;
@@ -350,11 +350,11 @@ static int put_stretch(void *arg, uint32_t file, uint64_t lo, uint64_t hi)
 
 		n = hi - at < PUT_BYTES ? hi - at : PUT_BYTES;
 		from = shf_view_at(p->t->view, file, at, &n);
-		/* shf_view_each only reports bytes that are mapped here. */
+		/* shf_view_each_range only reports bytes that are mapped here. */
 		put = always(from != NULL)
 		      ? shf_sys_pwrite(sys, p->fd, from, (size_t)n, at) : -EIO;
 		if (put < 0)
-			rc = fail_in_meeting(p->t, (int)-put, file_being_written(p)->name, p->err);
+			rc = fail_in_flush(p->t, (int)-put, file_being_written(p)->name, p->err);
 	}
 	p->rc = rc;
 	return rc < 0;
@@ -370,15 +370,15 @@ static int write_own_part(struct meet *t, const char *folder, struct sheaf_error
 
 	p.step = shf_dir_make(sys, t->dir, folder);
 	if (p.step < 0)
-		return fail_in_meeting(t, -p.step, folder, err);
-	(void)shf_view_each(t->view, put_stretch, &p);
+		return fail_in_flush(t, -p.step, folder, err);
+	(void)shf_view_each_range(t->view, put_stretch, &p);
 	rc = p.rc == 0 ? end_file(&p) : p.rc;
 	shf_fd_close(sys, &p.fd);
 	if (rc == 0) {
 		rc = shf_dir_sync(&t->store, p.step);
 		if (rc >= 0)
 			rc = shf_dir_sync(&t->store, t->dir);
-		rc = rc < 0 ? fail_in_meeting(t, -rc, folder, err) : 0;
+		rc = rc < 0 ? fail_in_flush(t, -rc, folder, err) : 0;
 	}
 	shf_fd_close(sys, &p.step);
 	return rc;
@@ -390,9 +390,11 @@ static int write_own_part(struct meet *t, const char *folder, struct sheaf_error
 static int let_later_steps_follow(struct meet *t, struct sheaf_error *err)
 {
 	uint64_t rewinds = shf_store_rewinds(&t->store);
-	int rc = shf_recall_go_on(t->m->sys, t->m->keep, t->store.run, &t->which,
-	                          shf_card_on(t->disk.known, t->disk.session, rewinds),
-	                          shf_card_on(t->which.step, t->which.session, rewinds));
+	int rc = shf_memory_steps_rebase(t->m->sys, t->m->keep, t->store.run, &t->which,
+	                                 shf_card_disk_state(t->disk.known, t->disk.session,
+	                                                     rewinds),
+	                                 shf_card_disk_state(t->which.step, t->which.session,
+	                                                     rewinds));
 
 	return rc < 0 ? shf_fail_sys(err, -rc, "%s: asking the agent", t->m->dir) : 0;
 }
@@ -405,7 +407,7 @@ static int open_own_part(struct meet *t, struct sheaf_error *err)
 
 	if (t->view)
 		return 0;
-	rc = shf_recall_parts(t->m->sys, t->m->keep, &t->which, NULL, &t->view, err);
+	rc = shf_memory_step_open_parts(t->m->sys, t->m->keep, &t->which, NULL, &t->view, err);
 	if (rc == 0)
 		rc = shf_view_finish(t->view, false, err);
 	if (rc == 0 && shf_view_parts(t->view) != t->own)
@@ -436,7 +438,7 @@ static int write_share(struct meet *t, struct sheaf_error *err)
 		return shf_fail(err, SHEAF_EAGAIN, "%s: step %" PRId64 " in memory: a job has the "
 		                "run open", t->m->dir, t->which.step);
 	rc = write_own_part(t, folder, err);
-	if (rc == 0 && !shf_view_is_still(t->view))
+	if (rc == 0 && !shf_view_is_unchanged(t->view))
 		rc = shf_fail(err, SHEAF_EAGAIN, "%s: step %" PRId64 " in memory: its memory was "
 		              "another step's meanwhile", t->m->dir, t->which.step);
 	if (rc == 0)
@@ -446,7 +448,7 @@ static int write_share(struct meet *t, struct sheaf_error *err)
 	rc = shf_text_put(sys, t->dir, t->dir, done, "done\n", 5, false);
 	if (rc >= 0)
 		rc = shf_dir_sync(&t->store, t->dir);
-	return rc < 0 ? fail_in_meeting(t, -rc, done, err) : 0;
+	return rc < 0 ? fail_in_flush(t, -rc, done, err) : 0;
 }
 
 /* ---- publishing ---- */
@@ -508,7 +510,7 @@ static int adopt_stage(void *arg, struct shf_store *dst, struct sheaf_error *err
 	char folder[64], stage[80];
 	struct shf_newest disk;
 	enum on_disk f = find_on_disk(t, dst);
-	int rc = shf_recall_state(dst, &t->which, &disk, err);
+	int rc = shf_memory_step_state(dst, &t->which, &disk, err);
 
 	if (rc < 0 || f == PUBLISHED)
 		return rc < 0 ? rc : 0;
@@ -525,7 +527,7 @@ static int adopt_stage(void *arg, struct shf_store *dst, struct sheaf_error *err
 	}
 	if (rc == -ENOENT) /* already renamed, by an agent that died afterwards */
 		return 0;
-	return rc < 0 ? fail_in_meeting(t, -rc, folder, err) : 0;
+	return rc < 0 ? fail_in_flush(t, -rc, folder, err) : 0;
 }
 
 /* Removes all parts and done files, because the step was found wrong or could not be published. All
@@ -557,7 +559,7 @@ static int publish_common_step(struct meet *t, struct sheaf_report *report, stru
 	name_step(t, folder + 5);
 	if (shf_sys_stat(sys, t->dir, folder + 5, false, &st) < 0)
 		from = t->store.stage;  /* renamed by an agent that did not publish it */
-	rc = shf_view_on_disk(t->view, from, from == t->dir ? folder + 5 : folder, err);
+	rc = shf_view_open_disk(t->view, from, from == t->dir ? folder + 5 : folder, err);
 	if (rc == 0)
 		rc = shf_step_open_view(&step, t->view, NULL, NULL, &opts, t->m->dir, err);
 	else
@@ -565,7 +567,7 @@ static int publish_common_step(struct meet *t, struct sheaf_report *report, stru
 	if (rc == 0)
 		rc = shf_step_copy_if(step, t->m->dir, adopt_stage, t, report, err);
 	if (rc == 0)
-		shf_view_is_written(t->view);
+		shf_view_set_written(t->view);
 	shf_step_put(step);     /* also frees the view */
 	t->view = NULL;
 	if (rc == 0 || find_on_disk(t, &t->store) == PUBLISHED)
@@ -620,7 +622,7 @@ static int try_flush(struct meet *t, bool *over, struct sheaf_report *report,
 	*over = f == OVERTAKEN;
 	/* Another agent has published the step, so it is no longer due in this node's memory. */
 	if (f == PUBLISHED && t->view)
-		shf_view_is_written(t->view);
+		shf_view_set_written(t->view);
 	if (f != ABSENT)
 		return 0;
 	rc = open_own_part(t, err);
@@ -652,16 +654,16 @@ static int lock_node(struct meet *t, struct sheaf_error *err)
 	t->lock = shf_sys_open(sys, t->dir, name,
 			       SHF_O_WRITE | SHF_O_CREATE | SHF_O_NOFOLLOW, 0666);
 	if (t->lock < 0)
-		return fail_in_meeting(t, -t->lock, name, err);
+		return fail_in_flush(t, -t->lock, name, err);
 	rc = shf_sys_lock(sys, t->lock, true);
 	if (rc == -EAGAIN)
 		return shf_fail(err, SHEAF_EBUSY, "%s: another process writes what the memory of "
 		                "this node has", t->m->dir);
-	return rc < 0 && !shf_lock_is_absent(rc) ? fail_in_meeting(t, -rc, name, err) : 0;
+	return rc < 0 && !shf_lock_is_absent(rc) ? fail_in_flush(t, -rc, name, err) : 0;
 }
 
 /* Makes the meeting's directory, writes this node's have file and takes the node's lock. */
-static int meet_open(struct meet *t, struct sheaf_error *err)
+static int flush_nodes_open(struct meet *t, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = t->m->sys;
 	char name[48];
@@ -669,13 +671,13 @@ static int meet_open(struct meet *t, struct sheaf_error *err)
 
 	if (rc < 0)
 		return rc;
-	name_meeting(t->m, name);
+	name_flush_folder(t->m, name);
 	t->dir = shf_dir_make(sys, t->store.dot, name);
 	if (t->dir < 0)
-		return fail_in_meeting(t, -t->dir, "", err);
+		return fail_in_flush(t, -t->dir, "", err);
 	rc = shf_dir_sync(&t->store, t->store.dot);
 	if (rc < 0)
-		return fail_in_meeting(t, -rc, "", err);
+		return fail_in_flush(t, -rc, "", err);
 	rc = write_own_table(t, err);
 	return rc == 0 ? lock_node(t, err) : rc;
 }
@@ -692,15 +694,15 @@ static bool is_time_up(const struct meet *t, int64_t from_ms)
 
 /* Tries every 100 ms at first, later every second. Each agent that finds the step on disk removes
  * the meeting's directory. */
-int shf_meet(const struct shf_meeting *m, int64_t *step, struct sheaf_report *report,
-             struct sheaf_error *err)
+int shf_flush_nodes(const struct shf_flush_request *m, int64_t *step, struct sheaf_report *report,
+                    struct sheaf_error *err)
 {
 	struct meet t = { .m = m, .dir = -1, .lock = -1, .cards = SHF_BUF_INIT,
 		.store = { .dir = -1, .dot = -1, .stage = -1, .lock = -1 } };
 	int64_t from_ms = now_ms(&t);
 	bool over = false;
 	char name[48];
-	int rc = meet_open(&t, err);
+	int rc = flush_nodes_open(&t, err);
 
 	*step = -1;
 	for (int i = 0; rc == 0; i++) {
@@ -712,7 +714,7 @@ int shf_meet(const struct shf_meeting *m, int64_t *step, struct sheaf_report *re
 	}
 	if (rc == 0 && t.chosen) {
 		*step = over ? -1 : t.which.step;
-		name_meeting(m, name);
+		name_flush_folder(m, name);
 		/* If another agent removed it first, that is no failure. */
 		(void)shf_tree_remove(m->sys, t.store.dot, name);
 	}

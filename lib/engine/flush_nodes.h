@@ -21,8 +21,8 @@
 #define SHF_FLUSH_NODES_H
 #include "memory_steps.h"
 
-/* The arguments of shf_meet: what to write, and where. */
-struct shf_meeting {
+/* The arguments of shf_flush_nodes: what to write, and where. */
+struct shf_flush_request {
 	const char *dir;                /* path of the run */
 	const struct shf_sys *sys;
 	int keep;                       /* connection to the agent of this node */
@@ -37,6 +37,6 @@ struct shf_meeting {
  * whichever agent published it (report->held: bytes written by this process); -1: there is nothing
  * to write. EAGAIN: some agents have not come, or have not written their bytes; a later call
  * continues from there. EBUSY: another process of this node is writing its part. [local] */
-int shf_meet(const struct shf_meeting *m, int64_t *step, struct sheaf_report *report,
-             struct sheaf_error *err);
+int shf_flush_nodes(const struct shf_flush_request *m, int64_t *step, struct sheaf_report *report,
+                    struct sheaf_error *err);
 #endif

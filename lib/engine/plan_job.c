@@ -40,8 +40,8 @@ static int nomem(const struct preview *p, struct sheaf_error *err)
 
 /* Adds the boxes that one rank holds to the list that a home would receive. *cap: allocated length
  * of the list. */
-static int hear_rank(struct preview *p, uint32_t rank, const char *const *ignore, size_t *cap,
-                     struct sheaf_error *err)
+static int add_boxes_of_rank(struct preview *p, uint32_t rank, const char *const *ignore,
+                             size_t *cap, struct sheaf_error *err)
 {
 	struct shf_home *h = &p->home;
 	struct shf_holds holds = { 0 };
@@ -49,7 +49,7 @@ static int hear_rank(struct preview *p, uint32_t rank, const char *const *ignore
 
 	if (rc == 0 && holds.n > *cap - h->n) {
 		size_t want = holds.n > *cap ? *cap + holds.n : 2 * *cap;
-		struct shf_heard *more = shf_realloc(h->heard, want, sizeof(*more));
+		struct shf_home_box *more = shf_realloc(h->heard, want, sizeof(*more));
 
 		if (more) {
 			h->heard = more;
@@ -59,7 +59,7 @@ static int hear_rank(struct preview *p, uint32_t rank, const char *const *ignore
 		}
 	}
 	for (size_t i = 0; rc == 0 && i < holds.n; i++)
-		h->heard[h->n++] = (struct shf_heard){ .rank = rank,
+		h->heard[h->n++] = (struct shf_home_box){ .rank = rank,
 			.tensor = holds.a[i].tensor, .box = *holds.a[i].box };
 	p->out[rank].holds = holds.bytes;
 	shf_holds_release(&holds);
@@ -74,7 +74,7 @@ static int hear_all(struct preview *p, const char *const *ignore, struct sheaf_e
 
 	p->home.end = p->layout.stripes_n;
 	for (uint32_t r = 0; r < p->ranks && rc == 0; r++)
-		rc = hear_rank(p, r, ignore, &cap, err);
+		rc = add_boxes_of_rank(p, r, ignore, &cap, err);
 	if (rc == 0 && shf_home_sort(&p->layout, &p->home, &p->arena) < 0)
 		rc = nomem(p, err);
 	return rc;
@@ -102,7 +102,7 @@ static int travels(struct preview *p, uint32_t rank, uint32_t round, uint64_t by
 /* Counts one move of a segment that `self` writes: which rank sends, which receives, and in which
  * round. */
 static int count_move(struct preview *p, const struct shf_match *m, uint32_t self, uint32_t round,
-                      const struct shf_mv *v)
+                      const struct shf_seg_move *v)
 {
 	/* Ranks of one node copy through shared memory, so nothing is sent. */
 	bool near = m->nodes[v->rank] == m->nodes[self];
@@ -146,18 +146,18 @@ static int count_writer(struct preview *p, const struct shf_match *m, uint32_t s
 }
 
 /* Plans the save of one rank: the segments that it writes, and which of them are staged. */
-static int hear_writer(struct preview *p, const struct shf_match *m, uint32_t rank,
+static int plan_writer(struct preview *p, const struct shf_match *m, uint32_t rank,
                        const struct sheaf_opts *opts, struct shf_work *w, struct sheaf_error *err)
 {
 	struct shf_holds holds = { 0 };
-	const struct shf_held held = { &holds, p->states[rank] };
+	const struct shf_plan_slices held = { &holds, p->states[rank] };
 	struct shf_match own = *m;
 	int rc;
 
-	shf_plan_spare(&own, &held, m->window);
+	shf_plan_set_unstaged(&own, &held, m->window);
 	rc = own.in_place ? shf_holds_state(&holds, &p->layout, held.state, opts->ignore, err) : 0;
 	if (rc == 0)
-		rc = shf_work_hear(&own, rank, &p->told[rank], w);
+		rc = shf_work_decode(&own, rank, &p->told[rank], w);
 	shf_holds_release(&holds);
 	return rc < 0 ? rc : count_writer(p, m, rank, w);
 }
@@ -172,8 +172,8 @@ static int count_all(struct preview *p, const struct shf_match *m, const struct 
 		struct shf_work w = { 0 };
 
 		rc = p->told[r].oom ? SHEAF_ENOMEM
-		     : m->way == SHF_SAVE ? hear_writer(p, m, r, opts, &w, err)
-		                          : shf_work_hear(m, r, &p->told[r], &w);
+		     : m->way == SHF_SAVE ? plan_writer(p, m, r, opts, &w, err)
+		                          : shf_work_decode(m, r, &p->told[r], &w);
 		if (rc == 0 && m->way == SHF_LOAD)
 			p->out[r].reads = w.bytes;
 		if (rc < 0)
@@ -190,7 +190,7 @@ static int plan_all(struct preview *p, const struct sheaf_opts *opts, const int3
                     struct sheaf_error *err)
 {
 	struct shf_match m = { .layout = &p->layout, .nodes = nodes, .way = SHF_SAVE,
-		.witness = opts->flags & SHEAF_REPLICAS, .window = shf_window_of(opts) };
+		.witness = opts->flags & SHEAF_REPLICAS, .window = shf_plan_window(opts) };
 	int rc = shf_schema_preview(p->states, (int)p->ranks, opts->ignore, &p->layout, err);
 
 	if (rc == 0)
@@ -229,10 +229,10 @@ static int check_states(struct sheaf_state *const *states, int32_t ranks, struct
 }
 
 /* Communicates with nobody. If a failure concerns one rank, err->rank names it. */
-int shf_plan_preview(struct sheaf_state *const *states, const int32_t *node, int32_t ranks,
-                     const struct sheaf_opts *opts,
-                     void (*item)(void *arg, const struct sheaf_plan_rank *rank), void *arg,
-                     struct sheaf_error *err)
+int shf_plan_job(struct sheaf_state *const *states, const int32_t *node, int32_t ranks,
+                 const struct sheaf_opts *opts,
+                 void (*item)(void *arg, const struct sheaf_plan_rank *rank), void *arg,
+                 struct sheaf_error *err)
 {
 	struct preview p = { .states = states, .ranks = (uint32_t)ranks };
 	int32_t *nodes = shf_zalloc((size_t)ranks, sizeof(*nodes));

@@ -195,9 +195,9 @@ static void announce_newest(struct sheaf_run *run)
  * that lib/run does not depend on the rooms whose functions are called here. */
 static void end(struct sheaf_run *run)
 {
-	shf_behind_stop(run);
-	shf_pruning_settle(run);
-	shf_tier_close(run, run->life.clean);
+	shf_scrub_run_stop(run);
+	shf_prune_task_finish(run);
+	shf_memory_tier_close(run, run->life.clean);
 	/* Last, because the tasks stopped above use the lock. */
 	pthread_mutex_destroy(&run->tier->guests.lock);
 }
@@ -253,7 +253,7 @@ int shf_run_open(struct sheaf_run **out, const char *dir, struct sheaf_group *gr
 	if (rc == 0)
 		rc = prove_one_file_system(run, err);
 	if (rc == 0)
-		rc = shf_tier_open(run, err);
+		rc = shf_memory_tier_open(run, err);
 	if (rc < 0) {
 		shf_run_put(run);
 		return rc;

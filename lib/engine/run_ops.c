@@ -36,8 +36,8 @@ static int writable(const struct sheaf_run *run, const char *what, struct sheaf_
 /* Waits until no thread of this handle works in the directory: neither a publish nor a prune. */
 static void settle_background(struct sheaf_run *run)
 {
-	shf_publishing_settle(run);
-	shf_pruning_settle(run);
+	shf_save_publish_finish(run);
+	shf_prune_task_finish(run);
 }
 
 /* Enters a collective call with arguments a and b. EINVAL if they differ between ranks; otherwise
@@ -112,7 +112,7 @@ static void drop_cached(const struct sheaf_run *run, int64_t step)
 	shf_name_of_step(name, step);
 	dir = shf_dir_open(run->sys, run->store.dir, name);
 	if (dir >= 0)
-		shf_reread_forget(run->sys, dir);
+		shf_scrub_drop_cache(run->sys, dir);
 	shf_fd_close(run->sys, &dir);
 }
 
@@ -150,7 +150,7 @@ static int agree_on_newest(struct sheaf_run *run, struct shf_saved *newest, uint
 		if (rc == 0) {
 			/* A dry prune, as if the newest step were verified, tells whether reading
 			 * it is worth while. */
-			struct shf_prune p = shf_run_rules(run, &told.newest, true);
+			struct shf_prune p = shf_run_prune_rules(run, &told.newest, true);
 
 			rc = shf_store_prune(&run->store, &p, NULL, NULL, err);
 			told.would = rc < 0 ? 0 : (uint64_t)rc;
@@ -187,27 +187,27 @@ int shf_run_prune(struct sheaf_run *run, bool dry,
 	rc = enter_run_call(run, SHF_CALL_PRUNE, dry, (int64_t)run->opts.keep_last << 32 |
 	                    run->opts.keep_every, rc, err);
 	if (rc == 0)
-		rc = shf_behind_look(run, err);
+		rc = shf_scrub_run_poll(run, err);
 	if (rc == 0)
 		rc = agree_on_newest(run, &newest, &would, err);
 	/* A step is read again only if some other step is then deleted. */
 	if (rc == 0 && !dry && would && shf_saved_is_same(&run->retain.behind->now, &newest)) {
-		shf_behind_wait(run);
-		rc = shf_behind_look(run, err);
+		shf_scrub_run_wait(run);
+		rc = shf_scrub_run_poll(run, err);
 	}
 	if (rc == 0 && !dry && would && !shf_saved_is_same(&run->lineage.verified, &newest)) {
-		shf_behind_stop(run);
+		shf_scrub_run_stop(run);
 		rc = verify_newest(run, newest.step, err);
 	}
 	if (rc < 0)
 		return rc;
 	if (run->team.rank == 0) {
 		const struct shf_saved *verified = dry ? &newest : &run->lineage.verified;
-		struct shf_prune r = shf_run_rules(run, verified, dry);
+		struct shf_prune r = shf_run_prune_rules(run, verified, dry);
 
 		rc = shf_store_prune(&run->store, &r, pruned, &p, err);
 		if (rc >= 0 && !dry)
-			shf_pruning_late(run);
+			shf_prune_task_warn_late(run);
 		gone = rc;
 		rc = rc < 0 ? rc : 0;
 	}
@@ -238,7 +238,7 @@ static int rewind_here(struct sheaf_run *run, int64_t step, char session[33],
 
 /* Sets newer steps aside, and makes the handle forget them: their reading in the background, their
  * place in memory, and that they were verified. [collective] */
-int shf_run_go_back(struct sheaf_run *run, int64_t step, bool loaded, struct sheaf_error *err)
+int shf_run_rewind_loaded(struct sheaf_run *run, int64_t step, bool loaded, struct sheaf_error *err)
 {
 	struct sheaf_error own;
 	char session[33] = "";
@@ -265,11 +265,11 @@ int shf_run_go_back(struct sheaf_run *run, int64_t step, bool loaded, struct she
 	/* The next save follows `step`. Later steps are out of reach, and their numbers are
 	 * free. */
 	if (run->retain.behind->now.step > step)
-		shf_behind_stop(run);
+		shf_scrub_run_stop(run);
 	if (run->retain.behind->next.step > step)
 		run->retain.behind->next.step = -1;
 	run->lineage.rewinds++;
-	shf_tier_rewind(run, step, loaded);
+	shf_memory_tier_rewind(run, step, loaded);
 	run->lineage.parent = step;
 	run->lineage.doubtful = -1;
 	/* The number alone does not identify the parent, because a step may be saved again under
@@ -286,7 +286,7 @@ int shf_run_go_back(struct sheaf_run *run, int64_t step, bool loaded, struct she
 
 int shf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
 {
-	return shf_run_go_back(run, step, false, err);
+	return shf_run_rewind_loaded(run, step, false, err);
 }
 
 /* ---- marks ---- */
@@ -311,7 +311,7 @@ int shf_run_mark(struct sheaf_run *run, int64_t step, char mark, struct sheaf_er
 	rc = run->team.rank == 0 ? shf_store_mark(&run->store, step, mark, err) : 0;
 	rc = shf_agree(&run->team, rc, err);
 	if (rc == 0 && mark == 'b')
-		shf_behind_forget(run, step);
+		shf_scrub_run_forget(run, step);
 	return rc;
 }
 
@@ -326,14 +326,14 @@ static void last_prune(struct sheaf_run *run)
 	if (run->retain.behind->now.step < 0 && run->retain.behind->next.step < 0)
 		return;
 	/* A large step that was not begun yet is not read any more. */
-	if (!shf_behind_is_little(run))
+	if (!shf_scrub_run_is_small(run))
 		run->retain.behind->next.step = -1;
 	/* The first pass waits for the step that is being read, the second for the step whose
 	 * reading the first one has started. */
 	for (int i = 0; i < 2; i++) {
-		if (shf_behind_is_little(run))
-			shf_behind_wait(run);
-		shf_run_prune_behind(run, false, false);
+		if (shf_scrub_run_is_small(run))
+			shf_scrub_run_wait(run);
+		shf_run_prune_auto(run, false, false);
 	}
 }
 
@@ -355,9 +355,9 @@ void shf_run_close(struct sheaf_run *run)
 			shf_run_resumed(run);
 		if (rc == 0)
 			last_prune(run);
-		shf_behind_stop(run);
+		shf_scrub_run_stop(run);
 		shf_save_abandon(run);
-		shf_guests_stop(run, run->life.clean);
+		shf_replicas_stop(run, run->life.clean);
 	}
 	run->life.closed = true;
 	shf_run_put(run);

@@ -18,7 +18,8 @@ int shf_run_prune(struct sheaf_run *run, bool dry,
 int shf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err);
 /* Does the same as shf_run_rewind. loaded: the step was just loaded from memory, so its copy in
  * memory is kept, because the copy on disk has not been read. [collective] */
-int shf_run_go_back(struct sheaf_run *run, int64_t step, bool loaded, struct sheaf_error *err);
+int shf_run_rewind_loaded(struct sheaf_run *run, int64_t step, bool loaded,
+                          struct sheaf_error *err);
 /* Marks a step: 'k' keep, no prune deletes it; 'b' bad, a search for the latest step skips it; 0
  * removes the mark. [collective] */
 int shf_run_mark(struct sheaf_run *run, int64_t step, char mark, struct sheaf_error *err);

@@ -47,7 +47,7 @@ struct resume {
 	struct sheaf_state *state;
 	uint32_t flags;                 /* flags of the load, without SHEAF_FALLBACK */
 	struct sheaf_report *report;    /* the caller's report */
-	struct shf_sought sought;       /* where the search for candidates is */
+	struct shf_latest_search sought;       /* where the search for candidates is */
 	struct sheaf_step *step;        /* owned; the candidate that is being tried */
 	struct sheaf_step *damaged[DAMAGED_MAX]; /* owned; damaged steps in memory, kept open until
 	                                          * set_aside */
@@ -72,7 +72,7 @@ static void hold_item(void *arg, char what, const char *family, const char *name
 	size_t family_n = strlen(family) + 1, name_n = strlen(name) + 1, msg_n = strlen(msg) + 1;
 
 	if (shf_buf_reserve(&r->items, 1 + family_n + name_n + msg_n) < 0) {
-		shf_report_item(r->report, what, family, name, msg);
+		shf_load_report_item(r->report, what, family, name, msg);
 		return;
 	}
 	shf_buf_u8(&r->items, (uint8_t)what);
@@ -88,7 +88,7 @@ static void deliver_items(const struct resume *r)
 		const char *what = (const char *)r->items.data + at, *family = what + 1;
 		const char *name = family + strlen(family) + 1, *msg = name + strlen(name) + 1;
 
-		shf_report_item(r->report, *what, family, name, msg);
+		shf_load_report_item(r->report, *what, family, name, msg);
 		at += (size_t)(msg + strlen(msg) + 1 - what);
 	}
 }
@@ -122,7 +122,7 @@ static int try_next(struct resume *r, struct sheaf_error *err)
 	int rc = shf_step_open_latest(&r->step, r->run, &r->sought, err);
 	struct shf_buf *passed = rc == 0 ? &r->step->passed : &r->sought.passed;
 
-	shf_sought_tell(passed, r->report);
+	shf_load_report_passed(passed, r->report);
 	shf_buf_reset(passed);
 	return rc == 0 ? load_candidate(r, err) : rc;
 }
@@ -136,8 +136,8 @@ static int prove_loaded(struct resume *r, struct sheaf_error *err)
 	const struct shf_view *view = r->step->view;
 
 	if (!view)
-		return shf_step_confirm(r->run, r->step->number, err);
-	return shf_view_hads(view) ? 0 : shf_step_verify(r->step, &own, err);
+		return shf_step_reread(r->run, r->step->number, err);
+	return shf_view_access(view) ? 0 : shf_step_verify(r->step, &own, err);
 }
 
 /* Sets *at on all ranks to the candidate that could not be loaded. [collective] */
@@ -161,8 +161,8 @@ static int read_candidate_again(struct resume *r, const struct shf_candidate *at
                                 const struct sheaf_error *why, struct sheaf_error *err)
 {
 	if (!at->memory)
-		return shf_step_confirm(r->run, at->step, err);
-	if (r->step && !shf_view_hads(r->step->view))
+		return shf_step_reread(r->run, at->step, err);
+	if (r->step && !shf_view_access(r->step->view))
 		return prove_loaded(r, err);
 	*err = *why;
 	return why->code;
@@ -178,7 +178,7 @@ static void report_candidate(const struct resume *r, char what, const struct shf
 		return;
 	snprintf(name, sizeof(name), "%scheckpoint-%" PRId64, at->memory ? "memory of " : "",
 	         at->step);
-	shf_report_item(r->report, what, "", name, why);
+	shf_load_report_item(r->report, what, "", name, why);
 	shf_log(r->run, 1, "%s: %s is %s: %s", r->run->store.path, name,
 	        what == 'A' ? "set aside" : "passed over", why);
 }
@@ -252,7 +252,7 @@ static int load_one(struct resume *r, bool falls, struct sheaf_error *err)
 
 /* Reports each step that the rewind has set aside: it was in `before` and no longer exists. [rank
  * 0] */
-static void tell_aside(const struct resume *r, const struct shf_steps *before)
+static void report_set_aside(const struct resume *r, const struct shf_steps *before)
 {
 	struct shf_store *s = &r->run->store;
 	struct shf_stat st;
@@ -277,9 +277,9 @@ static int rewind_to(struct resume *r, struct sheaf_error *err)
 		return 0;
 	if (r->run->team.rank == 0)
 		(void)shf_steps_read(&r->run->store, &before);
-	rc = shf_run_go_back(r->run, r->step->number, r->step->run->lineage.memory_of, err);
+	rc = shf_run_rewind_loaded(r->run, r->step->number, r->step->run->lineage.memory_of, err);
 	if (rc == 0 && r->run->team.rank == 0)
-		tell_aside(r, &before);
+		report_set_aside(r, &before);
 	shf_free(before.all);
 	return rc;
 }
@@ -296,11 +296,11 @@ static int set_aside(struct resume *r, struct sheaf_error *err)
 	for (size_t i = 0; i < r->damaged_n; i++) {
 		report_candidate(r, 'A', &(struct shf_candidate){ r->damaged[i]->number, true },
 		                 "its memory is given up");
-		shf_view_condemn(r->damaged[i]->view);
+		shf_view_clear_cards(r->damaged[i]->view);
 	}
 	/* The loaded step is in memory alone, so nothing on disk is set aside; later steps in
 	 * memory are given up. */
-	shf_tier_fell_back(r->run, r->step->number);
+	shf_memory_tier_fallback(r->run, r->step->number);
 	return 0;
 }
 

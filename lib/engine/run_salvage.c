@@ -10,7 +10,7 @@
 #include "step_open.h"
 #include "verify_step.h"
 
-/* The argument of hear_salvage_finding. */
+/* The argument of note_salvage_finding. */
 struct salvaging {
 	const struct sheaf_report *report;      /* the caller's; may be NULL */
 	int findings;
@@ -19,7 +19,7 @@ struct salvaging {
 /* Callback for the findings of the stage's verification: counts and forwards them. sheaf.json.tmp
  * does not count, because a crash during C6 may leave the manifest under both names, and the
  * temporary name is removed before the publish. */
-static void hear_salvage_finding(void *arg, const struct sheaf_finding *f)
+static void note_salvage_finding(void *arg, const struct sheaf_finding *f)
 {
 	struct salvaging *s = arg;
 
@@ -37,7 +37,7 @@ static int prove_stage(struct shf_store *s, const struct shf_stage *g,
                        struct shf_buf *text, char run[33], struct sheaf_error *err)
 {
 	struct salvaging heard_of = { report, 0 };
-	struct sheaf_report own = { .size = sizeof(own), .finding = hear_salvage_finding,
+	struct sheaf_report own = { .size = sizeof(own), .finding = note_salvage_finding,
 		.arg = &heard_of };
 	struct shf_buf path = SHF_BUF_INIT;
 	struct sheaf_step *step = NULL;
@@ -52,7 +52,7 @@ static int prove_stage(struct shf_store *s, const struct shf_stage *g,
 		              step->path, step->number);
 	if (rc == 0)
 		rc = shf_step_verify(step, &own, err);
-	/* The verification counted sheaf.json.tmp as a finding; hear_salvage_finding() did not. */
+	/* The verification counted sheaf.json.tmp as a finding; note_salvage_finding() did not. */
 	if (rc == SHEAF_ECORRUPT && own.findings && heard_of.findings == 0)
 		rc = 0;
 	if (rc == 0) {

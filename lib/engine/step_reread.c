@@ -12,7 +12,7 @@
 
 /* Opens the step to read this node's share. ENOENT becomes EIO, because a training script takes
  * ENOENT to mean that the run has no steps. */
-static int open_share(struct sheaf_run *run, int64_t step, struct shf_reread *r,
+static int open_share(struct sheaf_run *run, int64_t step, struct shf_scrub *r,
                       struct sheaf_error *err)
 {
 	int rc = shf_scrub_open(run, step, "", r, err);
@@ -25,20 +25,20 @@ static int open_share(struct sheaf_run *run, int64_t step, struct shf_reread *r,
 
 /* Reads until the share is read, or a quarter of the deadline has passed. Returns whether more is
  * left to read. */
-static bool read_on(const struct sheaf_run *run, struct shf_reread *r)
+static bool read_on(const struct sheaf_run *run, struct shf_scrub *r)
 {
 	/* A quarter of the deadline, in nanoseconds. */
 	int64_t until = shf_now(run) + (int64_t)run->opts.timeout_ms * 250000;
 	bool more = true;
 
 	while (more && shf_now(run) < until)
-		more = shf_reread_turn(r);
+		more = shf_scrub_turn(r);
 	return more;
 }
 
 /* Reads until all shares are read, or damage was found in one of them. r: NULL on ranks that read
  * no share. [collective] */
-static int read_shares(struct sheaf_run *run, struct shf_reread *r, struct sheaf_error *err)
+static int read_shares(struct sheaf_run *run, struct shf_scrub *r, struct sheaf_error *err)
 {
 	uint64_t x[2] = { 1, 0 };
 	int rc = 0;
@@ -53,7 +53,7 @@ static int read_shares(struct sheaf_run *run, struct shf_reread *r, struct sheaf
 
 /* Combines the results of all shares. Damage on one rank takes precedence over a failure to read on
  * another. [collective] */
-static int verdict(struct sheaf_run *run, const struct shf_reread *r, struct sheaf_error *err)
+static int verdict(struct sheaf_run *run, const struct shf_scrub *r, struct sheaf_error *err)
 {
 	uint64_t bad = r && shf_is_of_step(r->rc), cut = r && r->rc == 0 ? r->cut : 0;
 	int own = r ? r->rc : 0, rc = shf_allreduce(&run->team, &bad, 1, SHEAF_MAX, err);
@@ -72,11 +72,11 @@ static int verdict(struct sheaf_run *run, const struct shf_reread *r, struct she
 }
 
 /* Ranks that read no share take part in the agreements as well. [collective] */
-int shf_step_confirm(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
+int shf_step_reread(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
 {
-	struct shf_reread here = { .sys = run->sys, .dir = -1, .sums_fd = -1, .fd = -1,
+	struct shf_scrub here = { .sys = run->sys, .dir = -1, .sums_fd = -1, .fd = -1,
 	                           .direct = -1 };
-	struct shf_reread *r = run->place.node_first == run->team.rank ? &here : NULL;
+	struct shf_scrub *r = run->place.node_first == run->team.rank ? &here : NULL;
 	int rc = shf_agree(&run->team, r ? open_share(run, step, r, err) : 0, err);
 
 	if (rc == 0)
@@ -84,6 +84,6 @@ int shf_step_confirm(struct sheaf_run *run, int64_t step, struct sheaf_error *er
 	if (rc == 0)
 		rc = verdict(run, r, err);
 	if (r)
-		shf_reread_release(r);
+		shf_scrub_release(r);
 	return rc;
 }

@@ -8,5 +8,5 @@
 /* Reads all of a step on disk again, past the page cache. Returns 0 if it is whole; ECORRUPT if it
  * is damaged, with the place in err; EFORMAT if a newer version wrote it; any other code if it
  * could not be read. [collective] */
-int shf_step_confirm(struct sheaf_run *run, int64_t step, struct sheaf_error *err);
+int shf_step_reread(struct sheaf_run *run, int64_t step, struct sheaf_error *err);
 #endif

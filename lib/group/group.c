@@ -9,7 +9,7 @@
  *     others find out by the deadline of their next operation.
  * G3  Data that all ranks must get is combined by XOR, or by MAX if it is short: each rank
  *     contributes its own bytes, and zeros where the bytes of others go. Pieces of equal length are
- *     gathered by an all-gather instead. Only shf_to_zero gathers bytes on one rank; it is for data
+ *     gathered by an all-gather instead. Only shf_gatherv gathers bytes on one rank; it is for data
  *     that few ranks have, such as one rank of each node.
  * G4  A group of one rank calls no operation.
  * G5  Each [collective] call of sheaf.h begins with the same operation, that of shf_call_enter. So
@@ -232,7 +232,7 @@ static uint64_t claim(const struct shf_team *t, int rc)
 
 /* Sends the error of the lowest rank that failed to all ranks, and returns its code on all. `first`
  * is the largest claim of all ranks (see claim). */
-static int tell_failure(struct shf_team *t, uint64_t first, int rc, struct sheaf_error *err)
+static int send_failure(struct shf_team *t, uint64_t first, int rc, struct sheaf_error *err)
 {
 	union {
 		struct verdict v;
@@ -276,7 +276,7 @@ int shf_agree_max(struct shf_team *t, int rc, uint64_t *x, size_t n, struct shea
 	if (lost != 0)
 		return lost;
 	if (words[0] != 0)
-		return tell_failure(t, words[0], rc, err);
+		return send_failure(t, words[0], rc, err);
 	if (n > 0)
 		memcpy(x, words + 1, n * sizeof(*x));
 	return 0;
@@ -329,7 +329,7 @@ static uint64_t call_key(const struct shf_team *t, const struct shf_call *call)
 
 /* Fails because ranks are in different calls, or in one call on different handles. lo and hi are
  * the smallest and the largest key. */
-static int apart_fail(uint64_t lo, uint64_t hi, struct sheaf_error *err)
+static int calls_differ_fail(uint64_t lo, uint64_t hi, struct sheaf_error *err)
 {
 	unsigned a = (unsigned)(lo & ((1u << RANK_BITS) - 1));
 	unsigned b = (unsigned)(hi & ((1u << RANK_BITS) - 1));
@@ -360,9 +360,9 @@ int shf_call_enter(struct shf_team *t, struct shf_call *call, int rc, struct she
 	if (lost != 0)
 		return lost;
 	if (w[1] >> RANK_BITS != ~w[2] >> RANK_BITS)
-		return apart_fail(~w[2], w[1], err);
+		return calls_differ_fail(~w[2], w[1], err);
 	if (w[0] != 0)
-		return tell_failure(t, w[0], rc, err);
+		return send_failure(t, w[0], rc, err);
 	call->same = 0;
 	for (size_t i = 0; i < SHF_CALL_ARGS; i++) {
 		call->hi[i] = w[3 + 2 * i];
@@ -543,7 +543,7 @@ static int exchange_lens(struct shf_team *t, int rc, const size_t *out_bytes,
 	if (lost != 0)
 		return lost;
 	first = lens_claim(t, rc);
-	return first == 0 ? 0 : tell_failure(t, first, rc, err);
+	return first == 0 ? 0 : send_failure(t, first, rc, err);
 }
 
 /* Does what shf_exchange_packed does. The agreement that all ranks have memory also sets each of
@@ -708,7 +708,7 @@ int shf_allgatherv(struct shf_team *t, int rc, const struct shf_buf *mine, struc
 		return lost;
 	first = lens_claim(t, rc);
 	if (first != 0)
-		return tell_failure(t, first, rc, err);
+		return send_failure(t, first, rc, err);
 	rc = shf_agree(t, lens_reserve(t, &fresh, "allgather", err), err);
 	if (rc == 0)
 		rc = gather_bytes(t, mine, &fresh, err);
@@ -752,7 +752,7 @@ int shf_same(struct shf_team *t, int rc, const uint64_t *x, size_t n, uint64_t *
 	return 0;
 }
 
-int shf_to_zero(struct shf_team *t, int rc, const struct shf_buf *mine, struct shf_buf *all,
+int shf_gatherv(struct shf_team *t, int rc, const struct shf_buf *mine, struct shf_buf *all,
                 struct sheaf_error *err)
 {
 	size_t *bytes = shf_zalloc((size_t)t->ranks, sizeof(*bytes));

@@ -124,7 +124,7 @@ int shf_exchange_known(struct shf_team *t, int rc, const void *out, const size_t
                        struct sheaf_error *err);
 /* Gathers the bytes of all ranks on rank 0, packed in rank order. On the other ranks *all becomes
  * empty. */
-int shf_to_zero(struct shf_team *t, int rc, const struct shf_buf *mine, struct shf_buf *all,
+int shf_gatherv(struct shf_team *t, int rc, const struct shf_buf *mine, struct shf_buf *all,
                 struct sheaf_error *err);
 /* The caller's all-to-all, for sizes that sender and receiver both know already. out and in are
  * packed in rank order. Like shf_allgather it does not agree on an error first. */

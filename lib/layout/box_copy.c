@@ -44,7 +44,7 @@ struct shf_place_at shf_place_in(uint8_t *image, uint64_t image_at, uint64_t seg
  * tensor's order. A sum is "as at" a position if it is shifted as if the bytes up to there that are
  * not of this box were zeros. */
 struct horner {
-	struct shf_sums_to *to; /* NULL: no checksums are wanted */
+	struct shf_box_copy_sums *to; /* NULL: no checksums are wanted */
 	bool past;              /* use non-temporal stores for long runs */
 	uint64_t off, bytes;    /* the tensor's offset in its file, and its size */
 	uint64_t sum;           /* sum of the runs in this block so far, as at `end` */
@@ -60,7 +60,8 @@ struct horner {
 /* Without blocks to add to, `stop` is beyond every tensor: one chain then runs over the whole box,
  * and only the digest is computed. If there are blocks, `stop` is 0, so the first run looks for its
  * block. */
-static void horner_init(struct horner *h, const struct shf_lt_tensor *t, struct shf_sums_to *to)
+static void horner_init(struct horner *h, const struct shf_lt_tensor *t,
+                        struct shf_box_copy_sums *to)
 {
 	h->past = to && to->past;
 	to = to && to->unsummed ? NULL : to;
@@ -77,14 +78,14 @@ static uint64_t least(uint64_t a, uint64_t b)
 }
 
 /* Returns the byte of the file where the block that contains byte `at` ends. */
-static uint64_t block_end(const struct shf_sums_to *to, uint64_t at)
+static uint64_t block_end(const struct shf_box_copy_sums *to, uint64_t at)
 {
 	return least((at / SHF_BLOCK + 1) * SHF_BLOCK, to->file_bytes);
 }
 
 /* Adds to the sum of a block of the file. Threads and ranks of a node add to the same word,
  * each the sum of its own bytes. XOR needs no order among them, so relaxed is enough here. */
-static void block_sum_add(struct shf_sums_to *to, uint64_t block, uint64_t sum)
+static void block_sum_add(struct shf_box_copy_sums *to, uint64_t block, uint64_t sum)
 {
 	atomic_fetch_xor_explicit(&to->parts[block - to->first_block], sum, memory_order_relaxed);
 }
@@ -152,7 +153,7 @@ static size_t horner_at(struct horner *h, uint64_t at, size_t n)
 static void horner_copy(struct horner *h, uint64_t at, uint8_t *to, const uint8_t *from, size_t n)
 {
 	if (!h->to && to && h->past && n >= LONG_ROW)
-		shf_copy_past(to, from, n);
+		shf_memcpy_nt(to, from, n);
 	else if (!h->to && to)
 		memcpy(to, from, n);
 	while (h->to && n > 0) {
@@ -218,7 +219,8 @@ static void horner_rows(struct horner *h, uint64_t at, uint64_t at_step,
 
 /* Each stretch inside a block is shifted to the block's end, like any other contribution to the
  * block's sum. */
-void shf_sums_add(struct shf_sums_to *sums, uint64_t at, const void *bytes, uint64_t n)
+void shf_box_copy_sums_add(struct shf_box_copy_sums *sums, uint64_t at, const void *bytes,
+                           uint64_t n)
 {
 	const uint8_t *p = bytes;
 
@@ -531,8 +533,9 @@ static void rows_out(struct horner *h, const struct walk *w, const struct shf_sl
 
 /* Every copy has this form: the walk gives rows and their place in file order, rows_in() or
  * rows_out() copies and sums them, and horner_end() adds the last block and the digest. */
-void shf_copy_in(const struct shf_lt_tensor *t, const struct shf_slice *s,
-                 const struct shf_box *box, struct shf_place_at to, struct shf_sums_to *sums)
+void shf_box_copy_in(const struct shf_lt_tensor *t, const struct shf_slice *s,
+                     const struct shf_box *box, struct shf_place_at to,
+                             struct shf_box_copy_sums *sums)
 {
 	struct horner h;
 	struct walk w;
@@ -546,8 +549,9 @@ void shf_copy_in(const struct shf_lt_tensor *t, const struct shf_slice *s,
 	horner_end(&h);
 }
 
-void shf_copy_out(const struct shf_lt_tensor *t, const struct shf_slice *s,
-                  const struct shf_box *box, struct shf_place_at from, struct shf_sums_to *sums)
+void shf_box_copy_out(const struct shf_lt_tensor *t, const struct shf_slice *s,
+                      const struct shf_box *box, struct shf_place_at from,
+                              struct shf_box_copy_sums *sums)
 {
 	struct horner h;
 	struct walk w;
@@ -576,10 +580,10 @@ static void sum_scattered_run(struct horner *h, const struct shf_slice *s, uint3
 
 /* Computes from memory the digest that the loaded bytes had in the file, so that an error of
  * the copy itself is found. */
-bool shf_copy_check(const struct shf_lt_tensor *t, const struct shf_slice *s,
-                    const struct shf_box *box, uint64_t *digest)
+bool shf_box_copy_check(const struct shf_lt_tensor *t, const struct shf_slice *s,
+                        const struct shf_box *box, uint64_t *digest)
 {
-	struct shf_sums_to sums = { 0 };
+	struct shf_box_copy_sums sums = { 0 };
 	const struct shf_rows *r;
 	struct horner h;
 	struct walk w;
@@ -613,7 +617,7 @@ bool shf_copy_check(const struct shf_lt_tensor *t, const struct shf_slice *s,
  * are dense on both sides. */
 static void between(const struct shf_lt_tensor *t, const struct shf_box *box,
                     struct shf_place_at place, uint8_t *packed, bool pack,
-                    struct shf_sums_to *sums)
+                    struct shf_box_copy_sums *sums)
 {
 	struct shf_mem m = file_mem(t);
 	struct horner h;
@@ -637,14 +641,15 @@ static void between(const struct shf_lt_tensor *t, const struct shf_box *box,
 	horner_end(&h);
 }
 
-void shf_copy_pack(const struct shf_lt_tensor *t, const struct shf_box *box,
-                   struct shf_place_at from, uint8_t *to, struct shf_sums_to *sums)
+void shf_box_copy_pack(const struct shf_lt_tensor *t, const struct shf_box *box,
+                       struct shf_place_at from, uint8_t *to, struct shf_box_copy_sums *sums)
 {
 	between(t, box, from, to, true, sums);
 }
 
-void shf_copy_unpack(const struct shf_lt_tensor *t, const struct shf_box *box, const uint8_t *from,
-                     struct shf_place_at to, struct shf_sums_to *sums)
+void shf_box_copy_unpack(const struct shf_lt_tensor *t, const struct shf_box *box,
+                         const uint8_t *from,
+                         struct shf_place_at to, struct shf_box_copy_sums *sums)
 {
 	/* between() only reads from `packed`, as pack is false, so the cast is safe. */
 	between(t, box, to, (uint8_t *)(uintptr_t)from, false, sums);

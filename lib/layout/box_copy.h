@@ -21,7 +21,7 @@ struct shf_place_at shf_place_in(uint8_t *image, uint64_t image_at, uint64_t seg
                                  const struct shf_lt_tensor *t);
 /* Where a copy adds its checksums. They are raw CRCs (initial value 0) of the stored bytes, each
  * shifted to the end of the tensor or block, so that parts can be added by XOR in any order. */
-struct shf_sums_to {
+struct shf_box_copy_sums {
 	uint64_t digest;                /* sum of the tensor's bytes copied so far */
 	_Atomic uint64_t *parts;        /* sums by block of the file; NULL: not wanted. Borrowed;
 	                                 * other threads and ranks of the node add to the same
@@ -34,25 +34,28 @@ struct shf_sums_to {
 };
 /* Copies a box from memory to file order, and converts items where memory has another type. sums
  * NULL: no checksums are computed, here and in the functions below. */
-void shf_copy_in(const struct shf_lt_tensor *t, const struct shf_slice *s,
-                 const struct shf_box *box, struct shf_place_at to, struct shf_sums_to *sums);
+void shf_box_copy_in(const struct shf_lt_tensor *t, const struct shf_slice *s,
+                     const struct shf_box *box, struct shf_place_at to,
+                             struct shf_box_copy_sums *sums);
 /* Copies a box from file order to memory. The checksums are of the stored bytes, before they are
  * converted. */
-void shf_copy_out(const struct shf_lt_tensor *t, const struct shf_slice *s,
-                  const struct shf_box *box, struct shf_place_at from, struct shf_sums_to *sums);
+void shf_box_copy_out(const struct shf_lt_tensor *t, const struct shf_slice *s,
+                      const struct shf_box *box, struct shf_place_at from,
+                              struct shf_box_copy_sums *sums);
 /* Adds n bytes at p, which are bytes `at` to `at` + n of the file, to sums->parts. Used for the
  * header and for tensors that are copied by other code. */
-void shf_sums_add(struct shf_sums_to *sums, uint64_t at, const void *p, uint64_t n);
+void shf_box_copy_sums_add(struct shf_box_copy_sums *sums, uint64_t at, const void *p, uint64_t n);
 /* XORs into *digest the digest of the box as memory holds it. Returns false, and does nothing, if
  * memory has another type than the file: the stored bytes cannot be recovered then. */
-bool shf_copy_check(const struct shf_lt_tensor *t, const struct shf_slice *s,
-                    const struct shf_box *box, uint64_t *digest);
+bool shf_box_copy_check(const struct shf_lt_tensor *t, const struct shf_slice *s,
+                        const struct shf_box *box, uint64_t *digest);
 /* Copies a box from file order to packed bytes; `to` NULL: only computes the checksums. */
-void shf_copy_pack(const struct shf_lt_tensor *t, const struct shf_box *box,
-                   struct shf_place_at from, uint8_t *to, struct shf_sums_to *sums);
+void shf_box_copy_pack(const struct shf_lt_tensor *t, const struct shf_box *box,
+                       struct shf_place_at from, uint8_t *to, struct shf_box_copy_sums *sums);
 /* Copies a box from packed bytes to file order. */
-void shf_copy_unpack(const struct shf_lt_tensor *t, const struct shf_box *box, const uint8_t *from,
-                     struct shf_place_at to, struct shf_sums_to *sums);
+void shf_box_copy_unpack(const struct shf_lt_tensor *t, const struct shf_box *box,
+                         const uint8_t *from,
+                         struct shf_place_at to, struct shf_box_copy_sums *sums);
 /* Returns how many bytes the box has on disk. */
 uint64_t shf_box_bytes(const struct shf_lt_tensor *t, const struct shf_box *box);
 #endif

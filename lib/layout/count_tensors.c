@@ -13,21 +13,21 @@
                                  * no stripe has this one */
 #define MARK_BYTES 16           /* bytes of MARK and length */
 
-int shf_tally_init(struct shf_tally *t, int ranks)
+int shf_tensor_counts_init(struct shf_tensor_counts *t, int ranks)
 {
 	t->ranks = ranks;
 	t->out = shf_zalloc((size_t)ranks, sizeof(*t->out));
 	return t->out ? 0 : SHEAF_ENOMEM;
 }
 
-void shf_tally_release(struct shf_tally *t)
+void shf_tensor_counts_release(struct shf_tensor_counts *t)
 {
 	shf_bufs_free(t->out, t->ranks);
 	t->out = NULL;
 }
 
-void shf_tally_add(struct shf_tally *t, enum shf_tally_kind kind, const char *family,
-                   const char *name, uint64_t bytes)
+void shf_tensor_counts_add(struct shf_tensor_counts *t, enum shf_tensor_count_kind kind,
+                           const char *family, const char *name, uint64_t bytes)
 {
 	uint64_t key = shf_sums_key(family, name);
 	struct shf_buf *b = &t->out[key % (uint64_t)t->ranks];
@@ -46,7 +46,7 @@ static int record_order(const void *a, const void *b)
 
 /* Counts each tensor once. After the sort, records with the same first 9 bytes (kind and key) are
  * of one tensor, and only the first one counts. */
-static void count_records(struct shf_tally *t, struct shf_buf *in)
+static void count_records(struct shf_tensor_counts *t, struct shf_buf *in)
 {
 	if (in->len)
 		qsort(in->data, in->len / RECORD, RECORD, record_order);
@@ -55,14 +55,15 @@ static void count_records(struct shf_tally *t, struct shf_buf *in)
 
 		if (at && memcmp(p, p - RECORD, 9) == 0)
 			continue;
-		if (!always(p[0] < SHF_T_KINDS))
+		if (!always(p[0] < SHF_COUNT_KINDS))
 			continue;
 		t->counts[p[0]]++;
 		t->bytes[p[0]] += shf_get64(p + 9);
 	}
 }
 
-int shf_tally_meet(struct shf_tally *t, struct shf_team *team, int rc, struct sheaf_error *err)
+int shf_tensor_counts_exchange(struct shf_tensor_counts *t, struct shf_team *team, int rc,
+                               struct sheaf_error *err)
 {
 	struct shf_buf in = SHF_BUF_INIT;
 
@@ -73,7 +74,7 @@ int shf_tally_meet(struct shf_tally *t, struct shf_team *team, int rc, struct sh
 	return rc;
 }
 
-void shf_tally_pack(const struct shf_tally *t, struct shf_buf *out)
+void shf_tensor_counts_pack(const struct shf_tensor_counts *t, struct shf_buf *out)
 {
 	for (int r = 0; r < t->ranks; r++) {
 		const struct shf_buf *b = &t->out[r];
@@ -87,7 +88,7 @@ void shf_tally_pack(const struct shf_tally *t, struct shf_buf *out)
 	}
 }
 
-int shf_tally_unpack(struct shf_tally *t, struct shf_buf *in, size_t *in_bytes)
+int shf_tensor_counts_unpack(struct shf_tensor_counts *t, struct shf_buf *in, size_t *in_bytes)
 {
 	struct shf_buf records = SHF_BUF_INIT;
 	uint8_t *from = in->data, *to = in->data;
@@ -133,7 +134,7 @@ static unsigned count_bits(const struct shf_team *team)
 	return bits;
 }
 
-size_t shf_or_words(const struct shf_team *team, size_t n)
+size_t shf_allreduce_or_words(const struct shf_team *team, size_t n)
 {
 	return n / (64 / count_bits(team)) + 1;
 }
@@ -141,17 +142,17 @@ size_t shf_or_words(const struct shf_team *team, size_t n)
 /* Each bit becomes a counter of count_bits() bits, which cannot overflow, so no carry reaches the
  * next counter. One sum over all words then counts every bit separately; a count that is not 0
  * means that some rank has the bit. */
-int shf_or(struct shf_team *team, uint64_t *x, size_t n, uint64_t *counts, size_t more,
-           struct sheaf_error *err)
+int shf_allreduce_or(struct shf_team *team, uint64_t *x, size_t n, uint64_t *counts, size_t more,
+                     struct sheaf_error *err)
 {
 	unsigned bits = count_bits(team);
 	size_t each = 64 / bits;
 	int rc;
 
-	memset(counts, 0, shf_or_words(team, n) * sizeof(*counts));
+	memset(counts, 0, shf_allreduce_or_words(team, n) * sizeof(*counts));
 	for (size_t i = 0; i < n; i++)
 		counts[i / each] |= (x[i / 64] >> (i % 64) & 1) << i % each * bits;
-	rc = shf_allreduce(team, counts, shf_or_words(team, n) + more, SHEAF_SUM, err);
+	rc = shf_allreduce(team, counts, shf_allreduce_or_words(team, n) + more, SHEAF_SUM, err);
 	for (size_t i = 0; rc == 0 && i < n; i++)
 		if (counts[i / each] >> i % each * bits & ((UINT64_C(1) << bits) - 1))
 			x[i / 64] |= UINT64_C(1) << i % 64;

@@ -10,8 +10,8 @@
 #include "err.h"
 #include "match.h"
 
-void shf_get_box(struct shf_cur *c, const struct shf_layout *l, uint32_t tensor,
-                 struct shf_box *box)
+void shf_wire_box_get(struct shf_cur *c, const struct shf_layout *l, uint32_t tensor,
+                      struct shf_box *box)
 {
 	const uint8_t *p;
 
@@ -21,7 +21,7 @@ void shf_get_box(struct shf_cur *c, const struct shf_layout *l, uint32_t tensor,
 		return;
 	}
 	box->ndim = l->tensors[tensor].shape.ndim;
-	p = shf_cur_bytes(c, shf_wire_box(box));
+	p = shf_cur_bytes(c, shf_wire_box_bytes(box));
 	for (int d = 0; p && d < box->ndim; d++, p += 2 * sizeof(uint64_t)) {
 		box->start[d] = (int64_t)shf_get64(p);
 		box->count[d] = (int64_t)shf_get64(p + sizeof(uint64_t));
@@ -106,28 +106,28 @@ static struct homes homes_of(const struct shf_layout *l, uint32_t ranks, const s
 }
 
 /* Returns how many bytes the message about a hold has. */
-static size_t tell_bytes(const struct shf_hold *h)
+static size_t message_bytes_of(const struct shf_hold *h)
 {
-	return sizeof(uint32_t) + shf_wire_box(h->box);
+	return sizeof(uint32_t) + shf_wire_box_bytes(h->box);
 }
 
 /* Appends one record for a home. The caller has reserved room for all records, so the append cannot
  * fail. */
-static void hold_put(struct shf_tells *out, uint32_t home, const struct shf_hold *h)
+static void hold_put(struct shf_home_messages *out, uint32_t home, const struct shf_hold *h)
 {
 	uint8_t *p = out->bytes.data + out->bytes.len;
 
 	shf_put32(p, h->tensor);
-	shf_put_box(p + sizeof(uint32_t), h->box);
-	out->bytes.len += tell_bytes(h);
-	out->to[home] += tell_bytes(h);
+	shf_wire_box_put(p + sizeof(uint32_t), h->box);
+	out->bytes.len += message_bytes_of(h);
+	out->to[home] += message_bytes_of(h);
 }
 
 /* Writes the records in the order of their homes, for holds that do not come in that order: (home,
  * hold) pairs are sorted as 64-bit words. The sort is stable, so the holds of one home keep their
  * order. all is the number of records. */
-static int tell_sorted(const struct shf_match *m, uint32_t ranks, const struct homes *homes,
-                       size_t all, struct shf_tells *out)
+static int pack_sorted(const struct shf_match *m, uint32_t ranks, const struct homes *homes,
+                       size_t all, struct shf_home_messages *out)
 {
 	const struct shf_holds *holds = m->holds;
 	uint64_t *words = shf_alloc(all, 2 * sizeof(*words));
@@ -163,8 +163,8 @@ static void prefetch_hold(const struct shf_layout *l, const struct shf_hold *h)
 
 /* The first loop counts, so one allocation serves all records. shf_exchange_packed() needs them
  * in the order of the receivers. Holds come by tensor, and tensors mostly in the order of the
- * file, so the records are mostly in order as they come; if not, tell_sorted() sorts them. */
-int shf_holds_tell(const struct shf_match *m, uint32_t ranks, struct shf_tells *out)
+ * file, so the records are mostly in order as they come; if not, pack_sorted() sorts them. */
+int shf_holds_pack(const struct shf_match *m, uint32_t ranks, struct shf_home_messages *out)
 {
 	const struct shf_layout *l = m->layout;
 	const struct shf_holds *holds = m->holds;
@@ -183,13 +183,13 @@ int shf_holds_tell(const struct shf_match *m, uint32_t ranks, struct shf_tells *
 		for (uint32_t r = homes[i].first; r <= homes[i].last; r = home_next(l, ranks, r))
 			n++;
 		all += n;
-		bytes += n * tell_bytes(&holds->a[i]);
+		bytes += n * message_bytes_of(&holds->a[i]);
 	}
 	if (rc == 0)
 		rc = shf_buf_reserve(&out->bytes, bytes);
 	if (rc == 0 && !ascend) /* not ascending, for example because small tensors lie after large
 	                         * ones in a file, whatever their names */
-		rc = tell_sorted(m, ranks, homes, all, out);
+		rc = pack_sorted(m, ranks, homes, all, out);
 	for (size_t i = 0; i < holds->n && rc == 0 && ascend; i++)
 		for (uint32_t r = homes[i].first; r <= homes[i].last; r = home_next(l, ranks, r))
 			hold_put(out, r, &holds->a[i]);
@@ -199,13 +199,13 @@ int shf_holds_tell(const struct shf_match *m, uint32_t ranks, struct shf_tells *
 
 /* Counts the boxes of each stripe of this home, and leaves in each box the range of stripes
  * that it meets. The count of stripe s goes to start[s + 2]; see shf_home_sort(). */
-static size_t count_heard(const struct shf_layout *l, struct shf_home *h)
+static size_t count_boxes(const struct shf_layout *l, struct shf_home *h)
 {
 	size_t total = 0;
 	uint64_t lo, hi;
 
 	for (size_t i = 0; i < h->n; i++) {
-		struct shf_heard *x = &h->heard[i];
+		struct shf_home_box *x = &h->heard[i];
 
 		box_stripes(l, &l->tensors[x->tensor], &x->box, &lo, &hi);
 		lo = lo < h->first ? h->first : lo;
@@ -232,7 +232,7 @@ int shf_home_sort(const struct shf_layout *l, struct shf_home *h, struct shf_are
 	h->start = shf_arena_alloc(arena, stripes + 2, sizeof(*h->start));
 	if (!h->start)
 		return SHEAF_ENOMEM;
-	total = count_heard(l, h);
+	total = count_boxes(l, h);
 	for (size_t s = 2; s < stripes + 2; s++)
 		h->start[s] += h->start[s - 1];
 	h->which = shf_arena_alloc(arena, total + 1, sizeof(*h->which));
@@ -247,8 +247,8 @@ int shf_home_sort(const struct shf_layout *l, struct shf_home *h, struct shf_are
 /* Decodes the boxes that all ranks sent to this home, in_bytes[r] bytes from rank r, in the order
  * of ranks, and sorts them by stripe. The caller frees h->heard. The messages come from our own
  * code, so a record that does not decode is a bug (EBUG) and not damage. */
-static int home_hear(const struct shf_team *team, const struct shf_layout *l, struct shf_home *h,
-                     const struct shf_buf *in, const size_t *in_bytes, struct shf_arena *arena)
+static int home_decode(const struct shf_team *team, const struct shf_layout *l, struct shf_home *h,
+                       const struct shf_buf *in, const size_t *in_bytes, struct shf_arena *arena)
 {
 	struct shf_cur c = { in->data, in->data, false };
 	size_t cap = 0;
@@ -258,10 +258,10 @@ static int home_hear(const struct shf_team *team, const struct shf_layout *l, st
 	for (int r = 0; r < team->ranks; r++) {
 		c.end = c.p + in_bytes[r];
 		while (c.p < c.end) {
-			struct shf_heard x = { .rank = (uint32_t)r };
+			struct shf_home_box x = { .rank = (uint32_t)r };
 
 			if (h->n == cap) {
-				struct shf_heard *more;
+				struct shf_home_box *more;
 
 				cap = cap ? 2 * cap : 64;
 				more = shf_realloc(h->heard, cap, sizeof(*more));
@@ -270,7 +270,7 @@ static int home_hear(const struct shf_team *team, const struct shf_layout *l, st
 				h->heard = more;
 			}
 			x.tensor = shf_cur_u32(&c);
-			shf_get_box(&c, l, x.tensor, &x.box);
+			shf_wire_box_get(&c, l, x.tensor, &x.box);
 			if (!always(!c.bad))
 				return SHEAF_EBUG;
 			h->heard[h->n++] = x;
@@ -281,23 +281,23 @@ static int home_hear(const struct shf_team *team, const struct shf_layout *l, st
 
 /* Writes one move. The dealer numbers tensors inside the stripe; the message has their numbers in
  * the layout. */
-static void tell_move(struct shf_buf *b, const struct shf_move *v, const uint32_t *numbers)
+static void pack_move(struct shf_buf *b, const struct shf_move *v, const uint32_t *numbers)
 {
-	uint8_t *p = shf_buf_room(b, 2 * sizeof(uint32_t) + shf_wire_box(&v->box));
+	uint8_t *p = shf_buf_room(b, 2 * sizeof(uint32_t) + shf_wire_box_bytes(&v->box));
 
 	if (!p) /* the buffer notes it, and shf_exchange() returns ENOMEM */
 		return;
 	shf_put32(p, v->rank);
 	shf_put32(p + 4, numbers[v->tensor] | (v->witness ? SHF_WIRE_WITNESS : 0));
-	shf_put_box(p + 8, &v->box);
+	shf_wire_box_put(p + 8, &v->box);
 }
 
 /* Writes the segments of one dealt stripe, each into the buffer of the rank that writes or
  * reads it. Moves are sorted by segment, so one pass is enough. The collected flag shares a
  * word with the number of moves; on a load it means that another rank verifies the segment's
  * blocks (quiet, deal.h). */
-static void tell_files(uint64_t stripe, const uint32_t *numbers, const struct shf_dealt *dealt,
-                       struct shf_buf *out)
+static void pack_segments(uint64_t stripe, const uint32_t *numbers, const struct shf_dealt *dealt,
+                          struct shf_buf *out)
 {
 	size_t m = 0;
 
@@ -314,7 +314,7 @@ static void tell_files(uint64_t stripe, const uint32_t *numbers, const struct sh
 		shf_buf_u32(b, (uint32_t)(m - first) |
 		               (dealt->collected || g->quiet ? SHF_WIRE_COLLECTED : 0));
 		for (size_t k = first; k < m; k++)
-			tell_move(b, &dealt->moves[k], numbers);
+			pack_move(b, &dealt->moves[k], numbers);
 	}
 }
 
@@ -360,7 +360,7 @@ static int deal_stripe(const struct shf_match *m, uint32_t ranks, const struct s
 	if (rc == 0 && !pieces)
 		rc = SHEAF_ENOMEM;
 	for (size_t i = 0; i < n && rc == 0; i++) {
-		const struct shf_heard *x = &h->heard[h->which[first + i]];
+		const struct shf_home_box *x = &h->heard[h->which[first + i]];
 		size_t t = in_stripe(m->layout, &st, x->tensor);
 
 		if (!always(t < st.tensors_n && numbers[t] == x->tensor))
@@ -388,7 +388,7 @@ static int deal_stripe(const struct shf_match *m, uint32_t ranks, const struct s
 	else if (rc < 0)
 		shf_fail(err, rc, "dealing stripe %" PRIu64 ": %s", stripe, shf_strerror(rc));
 	if (rc == 0)
-		tell_files(stripe, numbers, &dealt, out);
+		pack_segments(stripe, numbers, &dealt, out);
 	*collected = dealt.collected;
 	shf_arena_release(&arena);
 	return rc;
@@ -410,13 +410,13 @@ int shf_home_deal(const struct shf_match *m, uint32_t ranks, const struct shf_ho
 	return rc;
 }
 
-int shf_home_deal_heard(const struct shf_team *team, const struct shf_match *m,
-                        const struct shf_buf *in, const size_t *in_bytes, struct shf_buf *out,
-                        struct sheaf_error *err)
+int shf_home_deal_messages(const struct shf_team *team, const struct shf_match *m,
+                           const struct shf_buf *in, const size_t *in_bytes, struct shf_buf *out,
+                           struct sheaf_error *err)
 {
 	struct shf_arena arena = { 0 };
 	struct shf_home h = { 0 };
-	int rc = home_hear(team, m->layout, &h, in, in_bytes, &arena);
+	int rc = home_decode(team, m->layout, &h, in, in_bytes, &arena);
 
 	if (rc < 0)
 		shf_fail(err, rc, "planning: %s", shf_strerror(rc));

@@ -11,13 +11,13 @@
 #define SHF_WIRE_WITNESS (UINT32_C(1) << 31)
 #define SHF_WIRE_COLLECTED (UINT32_C(1) << 31)
 /* Returns how many bytes a box has in a message. */
-static inline size_t shf_wire_box(const struct shf_box *box)
+static inline size_t shf_wire_box_bytes(const struct shf_box *box)
 {
 	return 2 * sizeof(uint64_t) * (size_t)box->ndim;
 }
 
-/* Writes a box to p, which has room for shf_wire_box bytes. */
-static inline void shf_put_box(uint8_t *p, const struct shf_box *box)
+/* Writes a box to p, which has room for shf_wire_box_bytes bytes. */
+static inline void shf_wire_box_put(uint8_t *p, const struct shf_box *box)
 {
 	for (int d = 0; d < box->ndim; d++, p += 2 * sizeof(uint64_t)) {
 		shf_put64(p, (uint64_t)box->start[d]);
@@ -25,10 +25,11 @@ static inline void shf_put_box(uint8_t *p, const struct shf_box *box)
 	}
 }
 /* Reads a box of that tensor. Sets c->bad if the layout has no such tensor or the bytes end. */
-void shf_get_box(struct shf_cur *c, const struct shf_layout *l, uint32_t tensor,
-                 struct shf_box *box);
+void shf_wire_box_get(struct shf_cur *c, const struct shf_layout *l, uint32_t tensor,
+                      struct shf_box *box);
 
-struct shf_heard {              /* a message to a home: `rank` holds, or wants, `box` of `tensor` */
+struct shf_home_box {              /* a message to a home: `rank` holds, or wants, `box` of
+                                    * `tensor` */
 	uint32_t rank, tensor;
 	struct shf_box box;
 	uint32_t lo, hi;                /* set by shf_home_sort: the box meets stripes [lo, hi) of
@@ -38,7 +39,7 @@ struct shf_heard {              /* a message to a home: `rank` holds, or wants, 
  * and its index is in `which` once for each stripe that it meets. */
 struct shf_home {
 	uint64_t first, end;            /* stripes [first, end) */
-	struct shf_heard *heard;        /* n messages; the caller sets and frees the array */
+	struct shf_home_box *heard;        /* n messages; the caller sets and frees the array */
 	size_t n;
 	size_t *start;                  /* the boxes that meet stripe first + s are which[start[s]]
 	                                 * to which[start[s + 1] - 1]; end - first + 1 members are
@@ -54,7 +55,7 @@ uint64_t shf_home_of(const struct shf_layout *l, uint32_t ranks, const struct sh
                      uint64_t stripe);
 /* Writes for each box of m->holds a message to every home whose stripes it may meet. Reads only
  * layout and holds of *m. ENOMEM. */
-int shf_holds_tell(const struct shf_match *m, uint32_t ranks, struct shf_tells *out);
+int shf_holds_pack(const struct shf_match *m, uint32_t ranks, struct shf_home_messages *out);
 /* Sorts the boxes in h->heard by stripe: sets start and which, in the arena. ENOMEM. */
 int shf_home_sort(const struct shf_layout *l, struct shf_home *h, struct shf_arena *arena);
 /* Deals the stripes of a home, after shf_home_sort. Appends to out[r] the segments that rank r
@@ -63,7 +64,7 @@ int shf_home_deal(const struct shf_match *m, uint32_t ranks, const struct shf_ho
                   struct shf_buf *out, struct sheaf_error *err);
 /* Decodes the messages that this rank received as a home, in_bytes[r] bytes from rank r, and deals
  * its stripes as shf_home_deal does. [local] */
-int shf_home_deal_heard(const struct shf_team *team, const struct shf_match *m,
-                        const struct shf_buf *in, const size_t *in_bytes, struct shf_buf *out,
-                        struct sheaf_error *err);
+int shf_home_deal_messages(const struct shf_team *team, const struct shf_match *m,
+                           const struct shf_buf *in, const size_t *in_bytes, struct shf_buf *out,
+                           struct sheaf_error *err);
 #endif

@@ -20,19 +20,19 @@
 /* Writes, for each memory-side rank, the places of its moves in this rank's image. A rank sends
  * itself no record of moves that it reads for itself, nor of moves that it writes without staging:
  * it has these moves already. */
-static void tell_memory(const struct shf_match *m, uint32_t self, const struct shf_work *w,
-                        struct shf_buf *out)
+static void pack_memory_side(const struct shf_match *m, uint32_t self, const struct shf_work *w,
+                             struct shf_buf *out)
 {
 	for (size_t i = 0; i < w->segs_n; i++) {
 		const struct shf_seg *g = &w->segs[i];
 
 		for (uint32_t k = 0; k < g->moves_n; k++) {
-			const struct shf_mv *v = &w->moves[g->first_move + k];
+			const struct shf_seg_move *v = &w->moves[g->first_move + k];
 			uint8_t *p;
 
 			if (v->rank == self && (m->way == SHF_LOAD || g->round == SHF_ROUND_OWN))
 				continue;
-			p = shf_buf_room(&out[v->rank], SERVE_HEAD + shf_wire_box(&v->box));
+			p = shf_buf_room(&out[v->rank], SERVE_HEAD + shf_wire_box_bytes(&v->box));
 			if (!p) /* the buffer notes it; the exchange returns ENOMEM */
 				continue;
 			shf_put32(p, v->tensor | (v->witness ? SHF_WIRE_WITNESS : 0));
@@ -40,7 +40,7 @@ static void tell_memory(const struct shf_match *m, uint32_t self, const struct s
 			shf_put64(p + 8, g->image);
 			shf_put64(p + 16, g->lo);
 			shf_put64(p + 24, shf_work_ctl(w, i));
-			shf_put_box(p + SERVE_HEAD, &v->box);
+			shf_wire_box_put(p + SERVE_HEAD, &v->box);
 		}
 	}
 }
@@ -66,8 +66,8 @@ static int serve_order(const void *a, const void *b)
 
 /* Decodes the moves that this rank serves, from all file-side ranks, and sorts them by round. Their
  * number is not known before, so they are collected on the heap and copied to the arena. */
-static int hear_serves(const struct shf_team *team, const struct shf_layout *l,
-                       const struct shf_buf *in, const size_t *in_bytes, struct shf_work *w)
+static int decode_serves(const struct shf_team *team, const struct shf_layout *l,
+                         const struct shf_buf *in, const size_t *in_bytes, struct shf_work *w)
 {
 	struct shf_cur c = { in->data, in->data, false };
 	struct shf_buf keys = SHF_BUF_INIT;
@@ -87,7 +87,7 @@ static int hear_serves(const struct shf_team *team, const struct shf_layout *l,
 			k.s.image = shf_cur_u64(&c);
 			k.s.seg_lo = shf_cur_u64(&c);
 			k.s.ctl = shf_cur_u64(&c);
-			shf_get_box(&c, l, k.s.tensor, &k.s.box);
+			shf_wire_box_get(&c, l, k.s.tensor, &k.s.box);
 			shf_buf_add(&keys, &k, sizeof(k));
 			rc = !always(!c.bad) ? SHEAF_EBUG : keys.oom ? SHEAF_ENOMEM : 0;
 		}
@@ -115,11 +115,11 @@ static int file_side(int self, const struct shf_match *m, const struct shf_buf *
                      struct shf_work *w, struct shf_buf *out)
 {
 	uint8_t rank[4];
-	int rc = shf_work_hear(m, (uint32_t)self, in, w);
+	int rc = shf_work_decode(m, (uint32_t)self, in, w);
 
 	if (rc < 0)
 		return rc;
-	tell_memory(m, (uint32_t)self, w, out);
+	pack_memory_side(m, (uint32_t)self, w, out);
 	shf_put32(rank, (uint32_t)self);
 	w->hash = shf_crc64_more(shf_crc64(rank, sizeof(rank)), in->data, in->len);
 	for (size_t i = 0; m->way == SHF_SAVE && i < w->segs_n; i++)
@@ -150,14 +150,14 @@ static int said(int rc, struct sheaf_error *err)
 static int trade_holds(struct shf_team *team, const struct shf_match *m, int rc,
                        struct shf_buf *in, size_t *in_bytes, struct sheaf_error *err)
 {
-	struct shf_tells tells = { .to = NULL };
+	struct shf_home_messages tells = { .to = NULL };
 
 	if (m->tells)
 		return shf_exchange_known(team, rc, m->tells->bytes.data, m->tells->to, m->told, in,
 		                          in_bytes, err);
 	tells.to = shf_zalloc((size_t)team->ranks, sizeof(*tells.to));
 	if (rc == 0)
-		rc = said(tells.to ? shf_holds_tell(m, (uint32_t)team->ranks, &tells)
+		rc = said(tells.to ? shf_holds_pack(m, (uint32_t)team->ranks, &tells)
 		                   : SHEAF_ENOMEM, err);
 	rc = shf_exchange_packed(team, rc, tells.bytes.data, tells.to, in, in_bytes, err);
 	shf_buf_release(&tells.bytes);
@@ -195,18 +195,18 @@ int shf_match_deal(struct shf_team *team, const struct shf_match *m, int rc,
 	if (rc < 0)
 		return rc;
 	if (m->tally)
-		shf_tally_pack(m->tally, g->out);
-	rc = shf_home_deal_heard(team, m, &g->in, g->in_bytes, g->out, err);
+		shf_tensor_counts_pack(m->tally, g->out);
+	rc = shf_home_deal_messages(team, m, &g->in, g->in_bytes, g->out, err);
 	rc = shf_exchange(team, rc, g->out, &g->in, g->in_bytes, err);
 	empty_out(g);
 	if (rc == 0 && m->tally)
-		rc = said(shf_tally_unpack(m->tally, &g->in, g->in_bytes), err);
+		rc = said(shf_tensor_counts_unpack(m->tally, &g->in, g->in_bytes), err);
 	return rc == 0 ? said(file_side(team->rank, m, &g->in, w, g->out), err) : rc;
 }
 
 /* The numbers of rounds are set to the maximum over all ranks, because a round is collective: a
  * rank with fewer segments still takes part in the rounds of others. */
-int shf_match_tell(struct shf_team *team, int rc, struct shf_matching *g, struct shf_work *w,
+int shf_match_send(struct shf_team *team, int rc, struct shf_matching *g, struct shf_work *w,
                    uint64_t *x, size_t n, struct sheaf_error *err)
 {
 	uint64_t most[3 + SHF_MATCH_MORE] = { w->rounds, w->net_rounds, w->own_bytes };
@@ -225,10 +225,10 @@ int shf_match_tell(struct shf_team *team, int rc, struct shf_matching *g, struct
 	return 0;
 }
 
-int shf_match_hear(const struct shf_team *team, const struct shf_match *m,
-                   const struct shf_matching *g, struct shf_work *w, struct sheaf_error *err)
+int shf_match_receive(const struct shf_team *team, const struct shf_match *m,
+                      const struct shf_matching *g, struct shf_work *w, struct sheaf_error *err)
 {
-	return said(hear_serves(team, m->layout, &g->in, g->in_bytes, w), err);
+	return said(decode_serves(team, m->layout, &g->in, g->in_bytes, w), err);
 }
 
 /* On a save the hashes of all ranks are combined, so that a later save can compare one number
@@ -240,9 +240,9 @@ int shf_match(struct shf_team *team, const struct shf_match *m, int rc, struct s
 	uint64_t hash;
 
 	rc = shf_match_deal(team, m, rc, &g, w, err);
-	rc = shf_match_tell(team, rc, &g, w, NULL, 0, err);
+	rc = shf_match_send(team, rc, &g, w, NULL, 0, err);
 	if (rc == 0)
-		rc = shf_agree(team, shf_match_hear(team, m, &g, w, err), err);
+		rc = shf_agree(team, shf_match_receive(team, m, &g, w, err), err);
 	if (rc == 0) {
 		hash = w->hash; /* only saves compare plans, so a load needs no reduction */
 		if (m->way == SHF_SAVE)

@@ -20,13 +20,13 @@
 
 enum shf_way { SHF_SAVE, SHF_LOAD };
 /* Which ranks can read which blocks: entries a[first[f]] to a[first[f + 1] - 1] are of file f. */
-struct shf_hads {
-	struct shf_had *a;
+struct shf_block_access_map {
+	struct shf_block_access *a;
 	size_t *first;
 };
 /* The messages of one rank to the homes, in the order of the homes. They contain the boxes that it
  * holds or wants (deal_home.c). */
-struct shf_tells {
+struct shf_home_messages {
 	struct shf_buf bytes;
 	size_t *to;                     /* owned; to[r] of the bytes are for rank r. The caller
 	                                 * provides it, filled with 0 */
@@ -47,15 +47,15 @@ struct shf_match {
 	                                 * 0: no bound */
 	uint64_t net_window;            /* load: bytes of image that a round may take whose bytes
 	                                 * are sent to other nodes */
-	const struct shf_hads *hads;    /* load; NULL: every rank can read every block */
+	const struct shf_block_access_map *hads; /* load; NULL: every rank can read every block */
 	bool apart;                     /* load: each rank reads all that it wants itself */
-	const struct shf_tells *tells;  /* messages of this rank to the homes, made with
-	                                 * shf_holds_tell; NULL: matching makes them */
+	const struct shf_home_messages *tells;  /* messages of this rank to the homes, made with
+	                                 * shf_holds_pack; NULL: matching makes them */
 	uint64_t told;                  /* if tells is set: size of the messages of all ranks to
 	                                 * this one */
-	struct shf_tally *tally;        /* load: counts tensors by outcome. Its records are sent
-	                                 * with the messages of the second exchange, and counted on
-	                                 * arrival; NULL: nothing is counted */
+	struct shf_tensor_counts *tally; /* load: counts tensors by outcome. Its records are sent
+	                                  * with the messages of the second exchange, and counted on
+	                                  * arrival; NULL: nothing is counted */
 	/* Save: returns whether the slice that holds this box, on this rank, has SHEAF_IN_PLACE.
 	 * NULL: no slice has it. */
 	bool (*in_place)(const void *arg, uint32_t tensor, const struct shf_box *box);
@@ -66,10 +66,10 @@ struct shf_match {
  * [collective] */
 int shf_match(struct shf_team *team, const struct shf_match *m, int rc, struct shf_work *work,
               struct sheaf_error *err);
-/* Matching in three parts (shf_match_deal, shf_match_tell, shf_match_hear), for a caller that sets
- * something up for its segments before the third exchange, or needs the maximum of some words over
- * all ranks from it. Call shf_matching_release in any case. If a part fails, the caller must also
- * release *work. */
+/* Matching in three parts (shf_match_deal, shf_match_send, shf_match_receive), for a caller that
+ * sets something up for its segments before the third exchange, or needs the maximum of some words
+ * over all ranks from it. Call shf_matching_release in any case. If a part fails, the caller must
+ * also release *work. */
 struct shf_matching {
 	struct shf_buf *out, in;        /* owned; out[r]: what is sent to rank r next; in: what the
 	                                 * last exchange brought */
@@ -78,18 +78,18 @@ struct shf_matching {
 };
 /* Makes the first two exchanges, then the segments of this rank in *work. The numbers of rounds
  * there do not count other ranks yet. rc: as in shf_match. The result may be a failure of this rank
- * alone; shf_match_tell must get it as its rc. *g need not be initialized. [collective] */
+ * alone; shf_match_send must get it as its rc. *g need not be initialized. [collective] */
 int shf_match_deal(struct shf_team *team, const struct shf_match *m, int rc,
                    struct shf_matching *g, struct shf_work *work, struct sheaf_error *err);
 /* Makes the third exchange, and sets rounds, net_rounds and own_most in *work. In the same
  * operations x[i] becomes the maximum over all ranks, for n words, SHF_MATCH_MORE at most. rc: 0,
  * or a failure of this rank before the call, which is then returned on all ranks. [collective] */
 #define SHF_MATCH_MORE 4
-int shf_match_tell(struct shf_team *team, int rc, struct shf_matching *g, struct shf_work *work,
+int shf_match_send(struct shf_team *team, int rc, struct shf_matching *g, struct shf_work *work,
                    uint64_t *x, size_t n, struct sheaf_error *err);
 /* Decodes what this rank received in the third exchange: its serves. ENOMEM, EBUG. [local] */
-int shf_match_hear(const struct shf_team *team, const struct shf_match *m,
-                   const struct shf_matching *g, struct shf_work *work, struct sheaf_error *err);
+int shf_match_receive(const struct shf_team *team, const struct shf_match *m,
+                      const struct shf_matching *g, struct shf_work *work, struct sheaf_error *err);
 void shf_matching_release(struct shf_matching *g);
 /* If there are more files than this, stripes of short runs are written in two phases (deal.h);
  * otherwise every rank would open all files. */

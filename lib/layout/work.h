@@ -13,8 +13,8 @@
  * wants it, and on a save its writer holds all of it in SHEAF_IN_PLACE slices (unstaged.h). */
 #define SHF_ROUND_NET (UINT32_C(1) << 30)
 #define SHF_ROUND_OWN UINT32_MAX
-#define SHF_SLOTS 3       /* maximum number of slots (unstaged.h): one is filled while two are
-                           * written */
+#define SHF_UNSTAGED_SLOTS 3       /* maximum number of slots (unstaged.h): one is filled while two
+                                    * are written */
 struct shf_seg {                /* bytes [lo, hi) of a file that this rank writes or reads */
 	uint32_t file, round;
 	uint64_t lo, hi;
@@ -22,7 +22,7 @@ struct shf_seg {                /* bytes [lo, hi) of a file that this rank write
 	uint32_t first_move, moves_n;   /* its moves: index of the first in `moves`, and how many */
 	bool collected;                 /* save: written in two phases; load: quiet (deal.h) */
 };
-struct shf_mv {                 /* a move of one of this rank's segments */
+struct shf_seg_move {                 /* a move of one of this rank's segments */
 	uint32_t tensor, rank, seg;     /* rank: in whose memory the box is (the memory side,
 	                                 * match.h); seg: index into segs */
 	bool witness;                   /* the rank has a replica of the bytes: it computes their
@@ -31,7 +31,7 @@ struct shf_mv {                 /* a move of one of this rank's segments */
 };
 struct shf_serve {              /* a move whose memory side is this rank */
 	uint32_t tensor, rank, round;   /* rank: whose segment it is (the file side, match.h) */
-	bool witness;                   /* as in struct shf_mv */
+	bool witness;                   /* as in struct shf_seg_move */
 	uint64_t image, seg_lo;         /* byte seg_lo of the file has the offset `image` in that
 	                                 * rank's image */
 	uint64_t ctl;                   /* offset of the segment's struct shf_ctl in that image */
@@ -50,7 +50,7 @@ struct shf_ctl {
 struct shf_work {
 	struct shf_arena arena;                         /* has the arrays */
 	struct shf_seg *segs; size_t segs_n;            /* sorted by round, file, offset */
-	struct shf_mv *moves; size_t moves_n;           /* the moves of a segment are consecutive */
+	struct shf_seg_move *moves; size_t moves_n; /* the moves of a segment are consecutive */
 	struct shf_serve *serves; size_t serves_n;      /* sorted by round, then `rank`, then in the
 	                                                 * order in which that rank sent them. Moves
 	                                                 * between this rank's own memory and its

@@ -22,24 +22,24 @@ static bool read_segment(struct shf_cur *c, const struct shf_layout *l, struct s
 	return always(!c->bad);
 }
 
-static bool read_move(struct shf_cur *c, const struct shf_layout *l, struct shf_mv *v)
+static bool read_move(struct shf_cur *c, const struct shf_layout *l, struct shf_seg_move *v)
 {
 	v->rank = shf_cur_u32(c);
 	v->tensor = shf_cur_u32(c);
 	v->witness = v->tensor & SHF_WIRE_WITNESS;
 	v->tensor &= ~SHF_WIRE_WITNESS;
-	shf_get_box(c, l, v->tensor, &v->box);
+	shf_wire_box_get(c, l, v->tensor, &v->box);
 	return always(!c->bad);
 }
 
 /* Decodes the segments and moves that the homes sent. They are read twice, because an array in an
  * arena cannot grow: first to count them. */
-static int hear_segments(const struct shf_layout *l, const struct shf_buf *in,
-                         struct shf_work *w)
+static int decode_segments(const struct shf_layout *l, const struct shf_buf *in,
+                           struct shf_work *w)
 {
 	struct shf_cur count = { in->data, in->data + in->len, false }, c = count;
 	struct shf_seg g = { 0 };
-	struct shf_mv v = { 0 };
+	struct shf_seg_move v = { 0 };
 	size_t segs = 0, moves = 0;
 
 	for (; count.p < count.end; segs++) {
@@ -58,7 +58,7 @@ static int hear_segments(const struct shf_layout *l, const struct shf_buf *in,
 		(void)read_segment(&c, l, &g);
 		w->segs[w->segs_n] = g;
 		for (uint32_t k = 0; k < g.moves_n; k++) {
-			v = (struct shf_mv){ .seg = (uint32_t)w->segs_n };
+			v = (struct shf_seg_move){ .seg = (uint32_t)w->segs_n };
 			(void)read_move(&c, l, &v);
 			w->moves[w->moves_n++] = v;
 		}
@@ -69,7 +69,7 @@ static int hear_segments(const struct shf_layout *l, const struct shf_buf *in,
 /* Computes the part of a move that lies in bytes [lo, hi) of its file, as boxes, and returns the
  * number of boxes. A move wholly inside or outside is decided by its span alone. Otherwise the
  * range of bytes is turned into boxes, and the move is intersected with each. */
-static size_t cut_move(const struct shf_layout *l, const struct shf_mv *mv, uint64_t lo,
+static size_t cut_move(const struct shf_layout *l, const struct shf_seg_move *mv, uint64_t lo,
 		       uint64_t hi, struct shf_box out[SHF_RANGE_BOXES_MAX])
 {
 	const struct shf_lt_tensor *t = &l->tensors[mv->tensor];
@@ -109,7 +109,7 @@ static void find_kinds(struct cutting *c, const struct shf_work *w, const struct
 	for (size_t b = 0; b < BLOCKS_MAX; b++)
 		c->kind[b] = SHF_ROUND_OWN;
 	for (uint32_t k = 0; k < g->moves_n; k++) {
-		const struct shf_mv *v = &w->moves[g->first_move + k];
+		const struct shf_seg_move *v = &w->moves[g->first_move + k];
 		const struct shf_lt_tensor *t = &c->m->layout->tensors[v->tensor];
 		bool near = c->m->nodes[v->rank] == c->m->nodes[c->self];
 		uint64_t lo, hi;
@@ -158,7 +158,7 @@ static uint64_t cut_part(const struct cutting *c, const struct shf_seg *g, uint6
  * Sets the numbers of segments and moves. With g and v NULL it only counts; the caller then
  * allocates arrays and runs the same code again, so the count cannot differ from what is stored. */
 static void cut_into(struct cutting *c, const struct shf_work *w, struct shf_seg *g,
-                     struct shf_mv *v, size_t *segs_n, size_t *moves_n)
+                     struct shf_seg_move *v, size_t *segs_n, size_t *moves_n)
 {
 	size_t gn = 0, vn = 0;
 
@@ -173,7 +173,7 @@ static void cut_into(struct cutting *c, const struct shf_work *w, struct shf_seg
 			part.lo = lo;
 			part.hi = lo + n;
 			for (uint32_t k = 0; k < part.moves_n; k++) {
-				const struct shf_mv *mv = &w->moves[part.first_move + k];
+				const struct shf_seg_move *mv = &w->moves[part.first_move + k];
 				struct shf_box boxes[SHF_RANGE_BOXES_MAX];
 				size_t cut =
 				    cut_move(c->m->layout, mv, part.lo, part.hi, boxes);
@@ -207,7 +207,7 @@ static int cut_segments(const struct shf_match *m, uint32_t self, struct shf_wor
 	if (m->way == SHF_SAVE && segs == w->segs_n)
 		return 0;
 	struct shf_seg *g = shf_arena_alloc(&w->arena, segs + 1, sizeof(*g));
-	struct shf_mv *v = shf_arena_alloc(&w->arena, moves + 1, sizeof(*v));
+	struct shf_seg_move *v = shf_arena_alloc(&w->arena, moves + 1, sizeof(*v));
 
 	if (!g || !v)
 		return SHEAF_ENOMEM;
@@ -240,7 +240,7 @@ static bool is_slotted(const struct shf_match *m, uint32_t self, const struct sh
 	if (!m->in_place || g->moves_n == 0 || g->lo < m->layout->files[g->file].header_bytes)
 		return false;
 	for (uint32_t k = 0; k < g->moves_n; k++) {
-		const struct shf_mv *v = &w->moves[g->first_move + k];
+		const struct shf_seg_move *v = &w->moves[g->first_move + k];
 
 		if (v->witness || v->rank != self ||
 		    !m->in_place(m->in_place_arg, v->tensor, &v->box))
@@ -250,14 +250,15 @@ static bool is_slotted(const struct shf_match *m, uint32_t self, const struct sh
 }
 
 /* Adds slots after the controls for `segs` segments that are in no image. There are at most
- * SHF_SLOTS slots, fewer if there are fewer segments or the window is too small, but at least one,
- * even if it is larger than the window: without a slot those segments could not be written. */
+ * SHF_UNSTAGED_SLOTS slots, fewer if there are fewer segments or the window is too small, but at
+ * least one, even if it is larger than the window: without a slot those segments could not be
+ * written. */
 static void add_slots(struct shf_work *w, size_t segs, uint64_t window)
 {
 	w->image_bytes = shf_work_ctl(w, w->segs_n);
 	if (segs == 0)
 		return;
-	w->slots = segs < SHF_SLOTS ? (uint32_t)segs : SHF_SLOTS;
+	w->slots = segs < SHF_UNSTAGED_SLOTS ? (uint32_t)segs : SHF_UNSTAGED_SLOTS;
 	while (window && w->slots > 1 && w->slots * w->slot_bytes > window)
 		w->slots--;
 	w->slots_at = (w->image_bytes + SHF_PAGE - 1) / SHF_PAGE * SHF_PAGE;
@@ -339,10 +340,10 @@ static void lay_out_load(const struct shf_match *m, struct shf_work *w)
 /* Segments are cut before they are sorted, because on a load cutting decides the kind. On a save
  * the kind is decided after cutting, since a part of a segment may qualify for a slot (is_slotted)
  * where the whole segment does not. */
-int shf_work_hear(const struct shf_match *m, uint32_t self, const struct shf_buf *in,
-                  struct shf_work *w)
+int shf_work_decode(const struct shf_match *m, uint32_t self, const struct shf_buf *in,
+                    struct shf_work *w)
 {
-	int rc = hear_segments(m->layout, in, w);
+	int rc = decode_segments(m->layout, in, w);
 
 	if (m->way == SHF_LOAD && !always(m->window / SHF_BLOCK && m->net_window / SHF_BLOCK))
 		return SHEAF_EBUG;

@@ -7,6 +7,6 @@
 
 /* Fills segments, moves, rounds and image of rank `self` in *w from `in`, the messages of the homes
  * to it. Does not fill serves and hash. ENOMEM, EBUG. [local] */
-int shf_work_hear(const struct shf_match *m, uint32_t self, const struct shf_buf *in,
-                  struct shf_work *w);
+int shf_work_decode(const struct shf_match *m, uint32_t self, const struct shf_buf *in,
+                    struct shf_work *w);
 #endif

@@ -81,7 +81,7 @@ static int stream_source(const struct shf_load *ld, const struct shf_slice *s, c
 		snprintf(name, 96, "%s/%u", s->stream.stream, (uint32_t)s->stream.rank % saved);
 	snprintf(msg, sizeof(msg), "saved by %u ranks, loaded by %d: %s", saved, s->stream.ranks,
 		 rule);
-	shf_report_item(&ld->report, 'R', "ranks", s->name, msg);
+	shf_load_report_item(&ld->report, 'R', "ranks", s->name, msg);
 	return 0;
 }
 
@@ -93,11 +93,11 @@ static bool same_items(const struct shf_slice *s, const struct shf_lt_tensor *t)
 }
 
 /* Counts the slice under `kind`, and reports it to the caller's callback as `what`. */
-static void report_slice(struct shf_load *ld, enum shf_tally_kind kind, char what,
+static void report_slice(struct shf_load *ld, enum shf_tensor_count_kind kind, char what,
                          const struct shf_slice *s, const char *msg)
 {
-	shf_tally_add(&ld->tally, kind, s->family, s->name, 0);
-	shf_report_item(&ld->report, what, s->family, s->name, msg);
+	shf_tensor_counts_add(&ld->tally, kind, s->family, s->name, 0);
+	shf_load_report_item(&ld->report, what, s->family, s->name, msg);
 }
 
 /* Returns whether rounding this master gives exactly the weight that was trained. False for types
@@ -131,12 +131,12 @@ static bool derive(struct shf_load *ld, const struct shf_slice *s, struct shf_ta
 	if (i >= 0)
 		how = "the master of what its weight is tied to";
 	else
-		i = shf_find_stored(l, from = down ? from : "model", s->stored, s);
+		i = shf_load_find_stored(l, from = down ? from : "model", s->stored, s);
 	if (i < 0 || (down && !is_rounded_master(s, &l->tensors[i])) ||
-	    shf_slice_adapt(&t->slice, s, &l->tensors[i], from, true, &own) < 0)
+	    shf_load_slice_adapt(&t->slice, s, &l->tensors[i], from, true, &own) < 0)
 		return false;
 	t->tensor = (uint32_t)i;
-	report_slice(ld, SHF_T_DERIVED, 'D', s, how);
+	report_slice(ld, SHF_COUNT_DERIVED, 'D', s, how);
 	return true;
 }
 
@@ -162,11 +162,11 @@ static int decide_absent(struct shf_load *ld, const struct shf_slice *s, struct 
 		return 0;
 	if (ld->flags & SHEAF_ZERO && strcmp(s->family, "optimizer") == 0) {
 		t->source = SHF_FROM_ZERO;
-		report_slice(ld, SHF_T_ZEROED, 'Z', s, "filled with zeros");
+		report_slice(ld, SHF_COUNT_ZEROED, 'Z', s, "filled with zeros");
 		return 0;
 	}
 	t->source = SHF_KEEP;
-	report_slice(ld, SHF_T_MISSING, 'M', s, "not in this step");
+	report_slice(ld, SHF_COUNT_MISSING, 'M', s, "not in this step");
 	/* If the step has averages of a set at all, it must have all of them, except those of
 	 * optional weights that it does not have. */
 	if (ld->flags & SHEAF_LENIENT ||
@@ -193,7 +193,7 @@ static int decide_source(struct shf_load *ld, const struct shf_slice *s, struct 
 	if (s->flags & SHEAF_SAVE_ONLY ||
 	    shf_ignored(ld->step->run->opts.ignore, s->family, s->name)) {
 		t->source = SHF_KEEP;
-		report_slice(ld, SHF_T_IGNORED, 'I', s, s->flags & SHEAF_SAVE_ONLY
+		report_slice(ld, SHF_COUNT_IGNORED, 'I', s, s->flags & SHEAF_SAVE_ONLY
 		             ? "SHEAF_SAVE_ONLY" : "ignored by pattern");
 		return 0;
 	}
@@ -203,22 +203,22 @@ static int decide_source(struct shf_load *ld, const struct shf_slice *s, struct 
 	}
 	if (rc < 0 || t->source == SHF_KEEP)
 		return rc;
-	i = shf_find_stored(l, s->family, name, s);
+	i = shf_load_find_stored(l, s->family, name, s);
 	if (i < 0)
 		return decide_absent(ld, s, t, err);
 	t->tensor = (uint32_t)i;
 	if (ld->flags & SHEAF_LENIENT && !same_items(s, &l->tensors[i])) {
 		t->source = SHF_KEEP;
-		report_slice(ld, SHF_T_MISMATCHED, 'X', s, "another shape is stored");
+		report_slice(ld, SHF_COUNT_MISMATCHED, 'X', s, "another shape is stored");
 		return 0;
 	}
-	rc = shf_slice_adapt(&t->slice, s, &l->tensors[i], s->family, ld->flags & SHEAF_CONVERT,
-			     err);
+	rc = shf_load_slice_adapt(&t->slice, s, &l->tensors[i], s->family,
+	                          ld->flags & SHEAF_CONVERT, err);
 	if (rc < 0)
 		return rc;
-	shf_tally_add(&ld->tally, SHF_T_LOADED, s->family, name, l->tensors[i].bytes);
+	shf_tensor_counts_add(&ld->tally, SHF_COUNT_LOADED, s->family, name, l->tensors[i].bytes);
 	if (t->slice.dtype != s->dtype)
-		report_slice(ld, SHF_T_CONVERTED, 'C', s, "another type is stored");
+		report_slice(ld, SHF_COUNT_CONVERTED, 'C', s, "another type is stored");
 	return 0;
 }
 
@@ -259,7 +259,7 @@ static int find_unexpected(struct shf_load *ld, struct sheaf_error *err)
 {
 	const struct shf_layout *l = &ld->step->layout;
 	struct shf_team *team = &ld->step->run->team;
-	int rc = shf_asked_unite(ld, err);
+	int rc = shf_load_asked_unite(ld, err);
 
 	if (rc < 0)
 		return rc;
@@ -267,14 +267,14 @@ static int find_unexpected(struct shf_load *ld, struct sheaf_error *err)
 		const struct shf_lt_tensor *t = &l->tensors[i];
 		const char *family = l->families[t->family].name;
 
-		if (shf_asked_has(ld, i) || !shf_asked_family(ld, t->family) ||
+		if (shf_load_asked_has(ld, i) || !shf_load_asked_family(ld, t->family) ||
 		    strcmp(family, "ranks") == 0 ||
 		    shf_ignored(ld->step->run->opts.ignore, family, t->name))
 			continue;
 		if (i % (size_t)team->ranks == (size_t)team->rank) {
-			shf_tally_add(&ld->tally, SHF_T_UNEXPECTED, family, t->name, 0);
-			shf_report_item(&ld->report, 'U', family, t->name,
-			                "in the step, not in the state");
+			shf_tensor_counts_add(&ld->tally, SHF_COUNT_UNEXPECTED, family, t->name, 0);
+			shf_load_report_item(&ld->report, 'U', family, t->name,
+			                     "in the step, not in the state");
 		}
 		if (ld->flags & SHEAF_STRICT)
 			rc = shf_fail(err, SHEAF_ELAYOUT,
@@ -304,15 +304,15 @@ static void emas_loaded(const struct shf_load *ld, struct sheaf_state *state)
 static int report_dry(struct shf_load *ld, struct sheaf_error *err)
 {
 	struct shf_team *team = &ld->step->run->team;
-	uint64_t x[SHF_REPORT_WORDS];
-	int rc = shf_tally_meet(&ld->tally, team, 0, err);
+	uint64_t x[SHF_LOAD_REPORT_WORDS];
+	int rc = shf_tensor_counts_exchange(&ld->tally, team, 0, err);
 
 	if (rc < 0)
 		return rc;
-	shf_report_put(ld, x);
-	rc = shf_allreduce(team, x, SHF_REPORT_WORDS, SHEAF_SUM, err);
+	shf_load_report_put(ld, x);
+	rc = shf_allreduce(team, x, SHF_LOAD_REPORT_WORDS, SHEAF_SUM, err);
 	if (rc == 0)
-		shf_report_take(ld, x);
+		shf_load_report_take(ld, x);
 	return rc;
 }
 
@@ -371,16 +371,16 @@ static int prepare_load(struct shf_load *ld, struct sheaf_error *err)
 			return shf_fail(err, SHEAF_EINVAL, "a load into memory that step %" PRId64
 			                " has not copied", r->step);
 	ld->targets = shf_zalloc(state->n, sizeof(*ld->targets));
-	if (!ld->targets || shf_tally_init(&ld->tally, step->run->team.ranks) < 0)
+	if (!ld->targets || shf_tensor_counts_init(&ld->tally, step->run->team.ranks) < 0)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu slices", state->n);
 	rc = decide_all(ld, err);
 	if (rc == 0)
-		rc = shf_asked_new(ld, err);
+		rc = shf_load_asked_new(ld, err);
 	if (rc == 0 && step->filled_by)
 		rc = check_kept(ld, err);
 	if (rc == 0)
 		rc = shf_load_check_aliased(ld, err);
-	return rc == 0 && !(ld->flags & SHEAF_DRY) ? shf_fill_prepare(ld, err) : rc;
+	return rc == 0 && !(ld->flags & SHEAF_DRY) ? shf_load_fill_prepare(ld, err) : rc;
 }
 
 /* Returns whether the step was loaded from memory and is on disk, too, written by the same save. */
@@ -400,7 +400,7 @@ static void remember_in_memory(const struct sheaf_step *step)
 {
 	const struct shf_base *base = &step->run->lineage.base;
 	struct sheaf_run *run = step->run->lineage.memory_of;
-	int64_t newest = shf_tier_newest(run);
+	int64_t newest = shf_memory_tier_newest(run);
 	bool brought = run->lineage.parent == step->number &&
 	               strcmp(run->lineage.parent_session, step->manifest.session) == 0;
 
@@ -413,10 +413,10 @@ static void remember_in_memory(const struct sheaf_step *step)
 	}
 	run->lineage.loaded = run->lineage.parent;
 	if (brought || has_twin(step))
-		shf_tier_went_back(run, step->number);
+		shf_memory_tier_disk_loaded(run, step->number);
 	else
-		shf_tier_took(run, newest > step->number && newest > base->newest ? newest
-		                                                                 : base->beyond);
+		shf_memory_tier_step_loaded(run, newest > step->number && newest > base->newest
+		                            ? newest : base->beyond);
 }
 
 /* Sets the parent of the next save after a load: this step. Saves in flight that began earlier see
@@ -432,7 +432,7 @@ static void remember(struct shf_load *ld)
 		remember_in_memory(ld->step);
 	if (run->life.foreign)
 		return;
-	shf_tier_went_back(run, ld->step->number);
+	shf_memory_tier_disk_loaded(run, ld->step->number);
 	run->lineage.loaded = run->lineage.parent = ld->step->number;
 	run->lineage.doubtful = -1;
 	memcpy(run->lineage.parent_session, ld->step->manifest.session,
@@ -469,8 +469,8 @@ static void count_try(const struct sheaf_step *step)
 	if (step->run != run && is_first_try(step) && run->place.node_first == run->team.rank)
 		shf_view_count_try(step->view, step->run->lineage.base.tries + 1);
 	if (run->team.rank == 0) {
-		shf_pruning_settle(run); /* a prune in the background uses the store, and does not
-		                          * know yet which step is being loaded */
+		shf_prune_task_finish(run); /* a prune in the background uses the store, and does
+		                             * not know yet which step is being loaded */
 		n = shf_tries_add(&run->store, step->number, step->manifest.session, &own);
 		if (n < 0)
 			shf_log(run, 1, "%s: a load of step %" PRId64 " is not counted: %s",
@@ -487,7 +487,7 @@ static void count_try(const struct sheaf_step *step)
 static void give_up_load(const struct sheaf_step *step)
 {
 	if (has_twin(step) && !(step->run->opts.flags & SHEAF_READONLY))
-		shf_view_condemn(step->view);
+		shf_view_clear_cards(step->view);
 }
 
 /* Appends to the message what the user can do about the damage; rank 0 looks it up. [collective] */
@@ -522,7 +522,7 @@ static void load_failed(const struct sheaf_step *step, int rc, struct sheaf_erro
 
 /* Enters the collective call with rc, the result of prepare_load. Compares flags and averages of
  * the ranks, and sets ld->room to the least staging memory that any rank may use. [collective] */
-static int meet_in_load(struct shf_load *ld, int rc, struct sheaf_error *err)
+static int enter_load_call(struct shf_load *ld, int rc, struct sheaf_error *err)
 {
 	/* Index of each argument in m.x; the marks of averages follow from MARKS on. */
 	enum { FLAGS, CHECKED, ROOM, MARKS };
@@ -531,7 +531,7 @@ static int meet_in_load(struct shf_load *ld, int rc, struct sheaf_error *err)
 	_Static_assert(MARKS + SHF_EMAS_MAX <= SHF_CALL_ARGS, "marks travel with the call");
 	if (rc == 0) {
 		m.x[FLAGS] = ld->flags;
-		m.x[CHECKED] = shf_pass_sums(ld->step);
+		m.x[CHECKED] = shf_block_pass_sums(ld->step);
 		m.x[ROOM] = shf_load_room(ld->step->run);
 		shf_emas_mark(ld->state, &m.x[MARKS]);
 	}
@@ -550,8 +550,8 @@ static int meet_in_load(struct shf_load *ld, int rc, struct sheaf_error *err)
 
 /* The order matters. Everything that may refuse the load comes before count_try. count_try comes
  * before the first byte is read: if the step crashes the job, it must have been counted.
- * shf_step_doubt comes right after the reading: if the memory that held the step was reused for
- * another step, what looked like damage is reported as EAGAIN. */
+ * shf_step_exclude_reuse comes right after the reading: if the memory that held the step was reused
+ * for another step, what looked like damage is reported as EAGAIN. */
 int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t flags,
                   struct sheaf_report *report, struct sheaf_error *err)
 {
@@ -566,11 +566,11 @@ int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t f
 		ld.report.finding = report->finding;
 		ld.report.arg = report->arg;
 	}
-	shf_sought_tell(&step->passed, &ld.report);
+	shf_load_report_passed(&step->passed, &ld.report);
 	rc = shf_step_wake(step, err);
 	if (rc == 0 && !(flags & SHEAF_DRY))
 		rc = shf_emas_ready(state, err);
-	rc = meet_in_load(&ld, rc == 0 ? prepare_load(&ld, err) : rc, err);
+	rc = enter_load_call(&ld, rc == 0 ? prepare_load(&ld, err) : rc, err);
 	if (rc == 0)
 		rc = find_unexpected(&ld, err);
 	ld.report.plan_ns = (uint64_t)(shf_now(step->run) - from);
@@ -579,9 +579,9 @@ int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t f
 	if (rc == 0 && step->filled_by)
 		note_filled(&ld);
 	if (rc == 0 && !(flags & SHEAF_DRY))
-		rc = shf_fill(&ld, err);
+		rc = shf_load_fill(&ld, err);
 	/* Nothing may act on rc before it is known whether the damage is real. */
-	rc = shf_step_doubt(step, rc, err);
+	rc = shf_step_exclude_reuse(step, rc, err);
 	load_failed(step, rc, err);
 	if (rc == 0 && flags & SHEAF_DRY)
 		rc = report_dry(&ld, err);
@@ -595,12 +595,12 @@ int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t f
 		*report = ld.report;
 	}
 	shf_free(ld.targets);
-	shf_asked_free(&ld);
+	shf_load_asked_free(&ld);
 	shf_buf_release(&ld.tells.bytes);
 	shf_free(ld.tells.to);
 	shf_holds_release(&ld.holds);
 	shf_work_release(&ld.work);
 	if (ld.tally.out)
-		shf_tally_release(&ld.tally);
+		shf_tensor_counts_release(&ld.tally);
 	return rc;
 }

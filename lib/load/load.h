@@ -34,25 +34,25 @@ struct shf_load {
 	struct sheaf_report report;     /* copied to the caller's report at the end */
 	struct shf_target *targets;     /* owned; by slice of the state */
 	struct shf_holds holds;         /* the boxes that this rank wants by the plan */
-	struct shf_tells tells;         /* owned; this rank's messages to the home ranks of the plan
+	struct shf_home_messages tells; /* owned; this rank's messages to the home ranks of the plan
 	                                 * (match.h), made from `holds` */
 	uint64_t told;                  /* size of the messages of all ranks to this one as a
 	                                 * home */
 	struct shf_work work;           /* this rank's part of the plan */
 	bool apart;                     /* all ranks can read all of the step in the memory of this
 	                                 * node: each reads for itself, and there are no rounds */
-	struct shf_tally tally;         /* counts tensors for the report */
+	struct shf_tensor_counts tally;         /* counts tensors for the report */
 	uint64_t *asked, *asked_counts; /* owned; see load_asked.h */
 	uint64_t room;                  /* bytes that the load's image on each rank may have; equal
 	                                 * on all ranks */
 	/* By tensor: the sum and the number of its bytes that this rank has read, in all threads.
 	 * Behind them got_bytes has the words of the report, which are summed over the ranks in the
-	 * same operation (shf_prove). Owned. */
+	 * same operation (shf_load_digests_check). Owned. */
 	atomic_uint_fast64_t *got, *got_bytes;
-	struct shf_sharing *sharing;    /* borrowed; maps the images that other ranks of the node
-	                                 * have made larger; NULL: no image had to grow */
+	struct shf_image_sharing *sharing; /* borrowed; maps the images that other ranks of the node
+	                                    * have made larger; NULL: no image had to grow */
 	struct shf_pass pass;           /* over the bytes that were read */
-	struct shf_stores stores;       /* decides how the pass copies */
+	struct shf_nt_stores stores;       /* decides how the pass copies */
 	struct shf_want *wants;         /* owned; boxes in the bytes of the present pass */
 	size_t wants_cap;
 	/* disk_bytes: read from files of the step, or from memory that holds them. node_bytes:

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What all ranks of a load ask for is one set of bits, so that one operation of the group unites
  * it: a bit for each tensor that is asked for, then one for each tensor of which bytes are wanted,
- * then one for each family. shf_or sums a counter for each bit. Behind these counters, in the same
- * operation, the ranks sum how many bytes of the plan's first exchange each rank will receive. So
- * each can allocate them beforehand, and the exchange needs no agreement on memory
+ * then one for each family. shf_allreduce_or sums a counter for each bit. Behind these counters, in
+ * the same operation, the ranks sum how many bytes of the plan's first exchange each rank will
+ * receive. So each can allocate them beforehand, and the exchange needs no agreement on memory
  * (shf_exchange_known). */
 #include "load_asked.h"
 #include "err.h"
@@ -37,28 +37,28 @@ static bool asked_get(const struct shf_load *ld, size_t i)
 	return ld->asked[i / 64] >> (i % 64) & 1;
 }
 
-int shf_asked_new(struct shf_load *ld, struct sheaf_error *err)
+int shf_load_asked_new(struct shf_load *ld, struct sheaf_error *err)
 {
 	const struct shf_team *team = &ld->step->run->team;
 
 	ld->asked = shf_zalloc(asked_bits_n(ld) / 64 + 1, sizeof(*ld->asked));
-	ld->asked_counts = shf_zalloc(shf_or_words(team, asked_bits_n(ld)) + (size_t)team->ranks,
-	                              sizeof(*ld->asked_counts));
+	ld->asked_counts = shf_zalloc(shf_allreduce_or_words(team, asked_bits_n(ld)) +
+	                              (size_t)team->ranks, sizeof(*ld->asked_counts));
 	return ld->asked && ld->asked_counts
 	       ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory to compare");
 }
 
-void shf_asked_free(struct shf_load *ld)
+void shf_load_asked_free(struct shf_load *ld)
 {
 	shf_free(ld->asked);
 	shf_free(ld->asked_counts);
 }
 
-int shf_asked_unite(struct shf_load *ld, struct sheaf_error *err)
+int shf_load_asked_unite(struct shf_load *ld, struct sheaf_error *err)
 {
 	const struct shf_layout *l = &ld->step->layout;
 	struct shf_team *team = &ld->step->run->team;
-	uint64_t *told = ld->asked_counts + shf_or_words(team, asked_bits_n(ld));
+	uint64_t *told = ld->asked_counts + shf_allreduce_or_words(team, asked_bits_n(ld));
 	int rc;
 
 	/* In a dry load there is no plan and tells.to is NULL: the words stay 0. */
@@ -80,22 +80,23 @@ int shf_asked_unite(struct shf_load *ld, struct sheaf_error *err)
 		if (!t->slice.empty && !l->tensors[t->tensor].loose)
 			asked_set(ld, wanted_bit(ld, t->tensor));
 	}
-	rc = shf_or(team, ld->asked, asked_bits_n(ld), ld->asked_counts, (size_t)team->ranks, err);
+	rc = shf_allreduce_or(team, ld->asked, asked_bits_n(ld), ld->asked_counts,
+	                      (size_t)team->ranks, err);
 	ld->told = told[team->rank];
 	return rc;
 }
 
-bool shf_asked_has(const struct shf_load *ld, size_t tensor)
+bool shf_load_asked_has(const struct shf_load *ld, size_t tensor)
 {
 	return asked_get(ld, tensor);
 }
 
-bool shf_asked_wanted(const struct shf_load *ld, size_t tensor)
+bool shf_load_asked_wanted(const struct shf_load *ld, size_t tensor)
 {
 	return asked_get(ld, wanted_bit(ld, tensor));
 }
 
-bool shf_asked_family(const struct shf_load *ld, size_t family)
+bool shf_load_asked_family(const struct shf_load *ld, size_t family)
 {
 	return asked_get(ld, family_bit(ld, family));
 }

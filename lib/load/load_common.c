@@ -34,8 +34,8 @@ static int want_add(struct shf_load *ld, size_t n, const struct shf_want *want,
 
 /* Lists all boxes that this rank wants of all tensors in these bytes, in the order of the file,
  * because the pass walks through the file and the list side by side. */
-int shf_load_begin(struct shf_load *ld, const struct shf_seg *g, uint64_t lo, uint64_t bytes,
-                   struct sheaf_error *err)
+int shf_load_pass_begin(struct shf_load *ld, const struct shf_seg *g, uint64_t lo, uint64_t bytes,
+                        struct sheaf_error *err)
 {
 	const struct shf_layout *l = &ld->step->layout;
 	const struct shf_lt_file *file = &l->files[g->file];
@@ -60,23 +60,23 @@ int shf_load_begin(struct shf_load *ld, const struct shf_seg *g, uint64_t lo, ui
 	/* A block in memory may be read by several ranks; only one of them has to prove it, and add
 	 * it to the digest. */
 	ld->pass.quiet = g->collected;
-	ld->pass.sums = !g->collected && shf_pass_sums(ld->step);
+	ld->pass.sums = !g->collected && shf_block_pass_sums(ld->step);
 	if (rc == 0)
-		shf_pass_begin(&ld->pass, g->file, lo, ld->wants, n);
+		shf_block_pass_begin(&ld->pass, g->file, lo, ld->wants, n);
 	return rc;
 }
 
 /* Whether non-temporal stores are faster depends on the machine. So the first pieces are copied in
  * both ways, and timed here (store_way.h). */
-int shf_load_look(struct shf_load *ld, const uint8_t *p, uint64_t n, struct sheaf_error *err)
+int shf_load_pass_feed(struct shf_load *ld, const uint8_t *p, uint64_t n, struct sheaf_error *err)
 {
 	int64_t from = shf_now(ld->step->run), ns;
 	int rc;
 
-	ld->pass.past = shf_stores_past(&ld->stores);
-	rc = shf_pass_feed(&ld->pass, p, n, err);
+	ld->pass.past = shf_nt_stores_next(&ld->stores);
+	rc = shf_block_pass_feed(&ld->pass, p, n, err);
 	ns = shf_now(ld->step->run) - from;
-	shf_stores_took(&ld->stores, n, ns);
+	shf_nt_stores_took(&ld->stores, n, ns);
 	ld->verify_ns += ns;
 	return rc;
 }
@@ -103,8 +103,8 @@ int shf_load_threads(const struct sheaf_run *run)
 	return run->opts.io_threads < each ? run->opts.io_threads : each;
 }
 
-void shf_report_item(const struct sheaf_report *report, char what, const char *family,
-                     const char *name, const char *msg)
+void shf_load_report_item(const struct sheaf_report *report, char what, const char *family,
+                          const char *name, const char *msg)
 {
 	if (report->item)
 		report->item(report->arg, what, family, name, msg);
@@ -112,9 +112,9 @@ void shf_report_item(const struct sheaf_report *report, char what, const char *f
 
 /* The result has the stored type and units, because all copying is done in units of the stored
  * tensor. */
-int shf_slice_adapt(struct shf_slice *out, const struct shf_slice *in,
-                    const struct shf_lt_tensor *t, const char *family, bool convert,
-                    struct sheaf_error *err)
+int shf_load_slice_adapt(struct shf_slice *out, const struct shf_slice *in,
+                         const struct shf_lt_tensor *t, const char *family, bool convert,
+                         struct sheaf_error *err)
 {
 	char want[200], have[200];
 
@@ -148,8 +148,8 @@ int shf_slice_adapt(struct shf_slice *out, const struct shf_slice *in,
 
 /* The slice's own name is looked up last. It is needed if two jobs tie the same weights the other
  * way round: here the slice is tied to another one, in the step the other one is tied to it. */
-int64_t shf_find_stored(const struct shf_layout *l, const char *family, const char *name,
-                        const struct shf_slice *s)
+int64_t shf_load_find_stored(const struct shf_layout *l, const char *family, const char *name,
+                             const struct shf_slice *s)
 {
 	int64_t i = shf_layout_find(l, family, name);
 	const char *tied;
@@ -162,12 +162,12 @@ int64_t shf_find_stored(const struct shf_layout *l, const char *family, const ch
 }
 
 /* For each step `passed` has two strings, the step's name and the reason, each with its NUL. */
-void shf_sought_tell(const struct shf_buf *passed, const struct sheaf_report *report)
+void shf_load_report_passed(const struct shf_buf *passed, const struct sheaf_report *report)
 {
 	const char *p = (const char *)passed->data, *end = p + passed->len;
 
 	for (const char *why; !passed->oom && p < end; p = why + strlen(why) + 1) {
 		why = p + strlen(p) + 1;
-		shf_report_item(report, 'P', "", p, why);
+		shf_load_report_item(report, 'P', "", p, why);
 	}
 }

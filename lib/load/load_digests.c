@@ -17,7 +17,7 @@ static const char *why_unverified(const struct shf_load *ld)
 {
 	if (!ld->step->sound)
 		return SHF_FOREIGN_MSG;
-	return shf_pass_sums(ld->step) ? "read in part: its blocks were checked"
+	return shf_block_pass_sums(ld->step) ? "read in part: its blocks were checked"
 	                               : "read without a look at any sum, as the run was opened";
 }
 
@@ -32,23 +32,24 @@ static int compare_whole_tensor(struct shf_load *ld, uint64_t n, bool mine,
 	const char *family = shf_load_family(ld, lt);
 	uint64_t digest = atomic_load_explicit(&ld->got[n], memory_order_relaxed);
 	uint64_t bytes = atomic_load_explicit(&ld->got_bytes[n], memory_order_relaxed);
-	bool check = shf_pass_sums(ld->step);
+	bool check = shf_block_pass_sums(ld->step);
 
 	if (check && bytes == lt->bytes && digest != lt->digest)
 		return shf_fail(err, SHEAF_ECORRUPT,
 		                "%s: %s/%s has digest %016" PRIx64 ", want %016" PRIx64,
 		                ld->step->path, family, lt->name, digest, lt->digest);
-	if ((!check || bytes != lt->bytes) && shf_asked_wanted(ld, n)) {
+	if ((!check || bytes != lt->bytes) && shf_load_asked_wanted(ld, n)) {
 		ld->report.unverified++;
 		if (mine)
-			shf_report_item(&ld->report, 'V', family, lt->name, why_unverified(ld));
+			shf_load_report_item(&ld->report, 'V', family, lt->name,
+			                     why_unverified(ld));
 	}
 	return 0;
 }
 
 _Static_assert(sizeof(atomic_uint_fast64_t) == sizeof(uint64_t), "sums are added up in place");
 
-int shf_prove(struct shf_load *ld, int rc, struct sheaf_error *err)
+int shf_load_digests_check(struct shf_load *ld, int rc, struct sheaf_error *err)
 {
 	struct shf_team *team = &ld->step->run->team;
 	size_t n = ld->step->layout.tensors_n;
@@ -57,11 +58,11 @@ int shf_prove(struct shf_load *ld, int rc, struct sheaf_error *err)
 
 	/* All threads of the load have been stopped, so the atomic sums are final, and may be used
 	 * as plain words from here on. */
-	shf_report_put(ld, bytes + n + 1);
-	rc = shf_digests_add_up(team, rc, (uint64_t *)(void *)ld->got, bytes, n, SHF_REPORT_WORDS,
-	                        err);
+	shf_load_report_put(ld, bytes + n + 1);
+	rc = shf_digests_add_up(team, rc, (uint64_t *)(void *)ld->got, bytes, n,
+	                        SHF_LOAD_REPORT_WORDS, err);
 	if (rc == 0)
-		shf_report_take(ld, bytes + n + 1);
+		shf_load_report_take(ld, bytes + n + 1);
 	for (uint64_t t = 0; rc == 0 && t < n; t++)
 		rc = compare_whole_tensor(ld, t, t >= own.first && t < own.end, err);
 	return rc;

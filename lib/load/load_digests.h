@@ -7,7 +7,7 @@
 /* Adds up over all ranks what was read of each tensor, compares the tensors that were read whole
  * with their digests, and makes the report. rc: 0, or a failure of this rank before the call, which
  * is then returned on all ranks. ECORRUPT, the same on all ranks. [collective] */
-int shf_prove(struct shf_load *load, int rc, struct sheaf_error *err);
+int shf_load_digests_check(struct shf_load *load, int rc, struct sheaf_error *err);
 /* The reason with which a tensor of a foreign step is reported as unverified. */
 #define SHF_FOREIGN_MSG "foreign: no sums exist"
 #endif

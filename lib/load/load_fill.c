@@ -37,7 +37,7 @@ static const struct shf_slice *target_slice(const void *arg, uint32_t i)
  * of them. */
 static void tally_loose(struct shf_load *ld, const struct shf_lt_tensor *t)
 {
-	shf_tally_add(&ld->tally, SHF_T_UNVERIFIED, shf_load_family(ld, t), t->name, 0);
+	shf_tensor_counts_add(&ld->tally, SHF_COUNT_UNVERIFIED, shf_load_family(ld, t), t->name, 0);
 }
 
 /* Lists the boxes that this rank wants, by tensor, in ld->holds. Loose tensors, which foreign files
@@ -67,7 +67,7 @@ static int hold_all(struct shf_load *ld, struct sheaf_error *err)
 	return rc;
 }
 
-int shf_fill_prepare(struct shf_load *ld, struct sheaf_error *err)
+int shf_load_fill_prepare(struct shf_load *ld, struct sheaf_error *err)
 {
 	int ranks = ld->step->run->team.ranks;
 	struct shf_match m = { .layout = &ld->step->layout, .holds = &ld->holds };
@@ -76,7 +76,7 @@ int shf_fill_prepare(struct shf_load *ld, struct sheaf_error *err)
 	if (rc < 0)
 		return rc;
 	ld->tells.to = shf_zalloc((size_t)ranks, sizeof(*ld->tells.to));
-	rc = ld->tells.to ? shf_holds_tell(&m, (uint32_t)ranks, &ld->tells) : SHEAF_ENOMEM;
+	rc = ld->tells.to ? shf_holds_pack(&m, (uint32_t)ranks, &ld->tells) : SHEAF_ENOMEM;
 	return rc < 0 ? shf_fail(err, rc, "planning: %s", shf_strerror(rc)) : 0;
 }
 
@@ -112,10 +112,10 @@ static int fill_rest(struct shf_load *ld, struct sheaf_error *err)
 			(void)shf_mem_boxes(&t->slice.mem, zero_box, &t->slice);
 		if (t->source != SHF_FROM_STEP || !l->tensors[t->tensor].loose)
 			continue;
-		rc = shf_direct_read(ld->step, &l->tensors[t->tensor], &t->slice, &ld->disk_bytes,
-				     err);
-		shf_report_item(&ld->report, 'V', shf_load_family(ld, &l->tensors[t->tensor]),
-		                l->tensors[t->tensor].name, SHF_FOREIGN_MSG);
+		rc = shf_read_slice(ld->step, &l->tensors[t->tensor], &t->slice, &ld->disk_bytes,
+				    err);
+		shf_load_report_item(&ld->report, 'V', shf_load_family(ld, &l->tensors[t->tensor]),
+		                     l->tensors[t->tensor].name, SHF_FOREIGN_MSG);
 	}
 	return rc;
 }
@@ -146,8 +146,8 @@ static int make_digest_tables(struct shf_load *ld, struct sheaf_error *err)
 	size_t n = ld->step->layout.tensors_n;
 
 	ld->got = shf_zalloc(n, sizeof(*ld->got));
-	ld->got_bytes = shf_zalloc(n + 1 + SHF_REPORT_WORDS, sizeof(*ld->got_bytes));
-	ld->pass = (struct shf_pass){ .step = ld->step, .sums = shf_pass_sums(ld->step),
+	ld->got_bytes = shf_zalloc(n + 1 + SHF_LOAD_REPORT_WORDS, sizeof(*ld->got_bytes));
+	ld->pass = (struct shf_pass){ .step = ld->step, .sums = shf_block_pass_sums(ld->step),
 		.got = ld->got, .got_bytes = ld->got_bytes };
 	return ld->got && ld->got_bytes ? 0
 	       : shf_fail(err, SHEAF_ENOMEM, "no memory for %zu tensors", n);
@@ -156,9 +156,9 @@ static int make_digest_tables(struct shf_load *ld, struct sheaf_error *err)
 /* What a rank needs to read its segments and to share them. Owned. If making one member fails, the
  * members made before stay set, so that the caller can free them. */
 struct filling {
-	struct shf_flow *flow;
-	struct shf_rounds *rounds;
-	struct shf_sharing *sharing;
+	struct shf_load_stream *flow;
+	struct shf_load_rounds *rounds;
+	struct shf_image_sharing *sharing;
 };
 
 /* Makes *f for the segments of this rank. The image serves streaming first and rounds after that,
@@ -169,13 +169,14 @@ static int set_up_filling(struct shf_load *ld, struct filling *f, struct sheaf_e
 	int rc = make_digest_tables(ld, err);
 
 	if (rc == 0)
-		rc = shf_flow_new(&f->flow, ld, ld->room, &bytes, err);
+		rc = shf_load_stream_new(&f->flow, ld, ld->room, &bytes, err);
 	if (rc == 0 && !ld->apart)
-		rc = shf_rounds_new(&f->rounds, ld, err);
+		rc = shf_load_rounds_new(&f->rounds, ld, err);
 	if (bytes < ld->work.image_bytes)
 		bytes = ld->work.image_bytes;
 	if (rc == 0)
-		rc = shf_sharing_new(&f->sharing, ld->step->run, SHF_IMAGE_OF_LOAD, bytes, err);
+		rc = shf_image_sharing_new(&f->sharing, ld->step->run, SHF_IMAGE_OF_LOAD, bytes,
+		                           err);
 	return rc;
 }
 
@@ -190,7 +191,7 @@ static int make_plan(struct shf_load *ld, struct filling *f, bool *planned, stru
 	struct shf_match m = { .layout = &ld->step->layout, .holds = &ld->holds,
 		.nodes = run->place.nodes, .way = SHF_LOAD, .tally = &ld->tally,
 		.tells = &ld->tells, .told = ld->told,
-		.hads = ld->step->view ? shf_view_hads(ld->step->view) : NULL };
+		.hads = ld->step->view ? shf_view_access(ld->step->view) : NULL };
 	struct shf_matching g;
 	uint64_t grows = 0;
 	int rc;
@@ -204,17 +205,18 @@ static int make_plan(struct shf_load *ld, struct filling *f, bool *planned, stru
 	shf_buf_release(&ld->tells.bytes);
 	if (rc == 0)
 		rc = set_up_filling(ld, f, err);
-	grows = rc == 0 && shf_sharing_grows(f->sharing);
-	rc = shf_match_tell(&run->team, rc, &g, &ld->work, &grows, 1, err);
+	grows = rc == 0 && shf_image_sharing_grows(f->sharing);
+	rc = shf_match_send(&run->team, rc, &g, &ld->work, &grows, 1, err);
 	*planned = rc == 0;
 	if (rc == 0)
-		rc = shf_match_hear(&run->team, &m, &g, &ld->work, err);
-	/* With a smaller maximum, shf_flow_run would end before this rank has read its segments. */
+		rc = shf_match_receive(&run->team, &m, &g, &ld->work, err);
+	/* With a smaller maximum, shf_load_stream_run would end before this rank has read its
+	 * segments. */
 	if (rc == 0 && !always(ld->work.own_most >= ld->work.own_bytes))
 		rc = shf_fail(err, SHEAF_EBUG, "a rank reads more alone than any rank does");
 	shf_matching_release(&g);
 	if (*planned && grows) {
-		rc = shf_sharing_meet(f->sharing, rc, err);
+		rc = shf_image_sharing_allocate(f->sharing, rc, err);
 		ld->sharing = f->sharing;
 	}
 	return rc;
@@ -222,35 +224,36 @@ static int make_plan(struct shf_load *ld, struct filling *f, bool *planned, stru
 
 /* The prefault thread is started only if this rank waits for a disk. It is stopped before
  * fill_rest, which is short. If something fails on one rank alone, the next operation of the group
- * tells the others: each of these calls takes rc. The last such operation is in shf_prove.
- * [collective] */
-int shf_fill(struct shf_load *ld, struct sheaf_error *err)
+ * tells the others: each of these calls takes rc. The last such operation is in
+ * shf_load_digests_check. [collective] */
+int shf_load_fill(struct shf_load *ld, struct sheaf_error *err)
 {
 	struct filling f = { 0 };
 	bool planned;
 	int rc = make_plan(ld, &f, &planned, err);
-	struct shf_ahead *ahead = rc == 0 && shf_flow_waits(f.flow) ? shf_ahead_start(ld) : NULL;
+	struct shf_load_prefault *ahead = rc == 0 && shf_load_stream_waits(f.flow)
+	                                  ? shf_load_prefault_start(ld) : NULL;
 
 	if (planned)
-		rc = shf_flow_run(f.flow, rc, err);
-	shf_flow_free(f.flow);
+		rc = shf_load_stream_run(f.flow, rc, err);
+	shf_load_stream_free(f.flow);
 	if (planned && f.rounds)
-		rc = shf_rounds_share(f.rounds, rc, err);
-	shf_rounds_free(f.rounds);
-	shf_ahead_end(ahead);
+		rc = shf_load_rounds_run(f.rounds, rc, err);
+	shf_load_rounds_free(f.rounds);
+	shf_load_prefault_end(ahead);
 	if (rc == 0)
 		rc = fill_rest(ld, err);
 	if (planned)
-		rc = shf_prove(ld, rc, err);
-	/* Not before the operation in shf_prove, which without rounds is the first one after the
-	 * images grew. A rank that closed its connections earlier could do so before the rank at
-	 * the other end has handed over its memory, and that would fail. */
-	shf_sharing_free(f.sharing);
+		rc = shf_load_digests_check(ld, rc, err);
+	/* Not before the operation in shf_load_digests_check, which without rounds is the first one
+	 * after the images grew. A rank that closed its connections earlier could do so before the
+	 * rank at the other end has handed over its memory, and that would fail. */
+	shf_image_sharing_free(f.sharing);
 	/* If the step is in memory, one rank checks blocks that another one copies, and not at the
 	 * same moment. So the memory must not have been reused for another step up to here. */
 	if (rc == 0 && ld->step->view)
 		rc = shf_agree(&ld->step->run->team,
-		               shf_view_moved(ld->step->view, ld->step->path, err), err);
+		               shf_view_check_unchanged(ld->step->view, ld->step->path, err), err);
 	shf_image_release(ld->step->run, SHF_IMAGE_OF_LOAD);
 	shf_free(ld->wants);
 	shf_free(ld->got);

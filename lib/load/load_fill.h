@@ -6,10 +6,10 @@
 
 /* Lists the boxes that this rank wants, and makes its messages to the home ranks of the plan. Runs
  * before the ranks communicate. ENOMEM. [local] */
-int shf_fill_prepare(struct shf_load *load, struct sheaf_error *err);
-/* Makes the plan and fills the state by it. Needs shf_fill_prepare and shf_asked_unite. The result
- * is the same on all ranks, unless the group is lost. [collective] */
-int shf_fill(struct shf_load *load, struct sheaf_error *err);
+int shf_load_fill_prepare(struct shf_load *load, struct sheaf_error *err);
+/* Makes the plan and fills the state by it. Needs shf_load_fill_prepare and shf_load_asked_unite.
+ * The result is the same on all ranks, unless the group is lost. [collective] */
+int shf_load_fill(struct shf_load *load, struct sheaf_error *err);
 /* Returns how many bytes of staging memory a load on this rank may have. [local] */
 uint64_t shf_load_room(const struct sheaf_run *run);
 #endif

@@ -26,7 +26,7 @@ struct stretch {                /* memory of one slice */
 };
 /* What the thread touches, in the order of the files. Until the thread is stopped, only the thread
  * uses this struct. */
-struct shf_ahead {
+struct shf_load_prefault {
 	const struct shf_sys *sys;
 	struct shf_background task;
 	struct stretch *a;              /* owned */
@@ -60,7 +60,7 @@ static bool slice_is_dense(const struct shf_slice *s, struct stretch *out)
  * a load waits for it. */
 static bool touch_stretch(void *work)
 {
-	struct shf_ahead *w = work;
+	struct shf_load_prefault *w = work;
 	struct stretch *s = &w->a[w->next];
 	uint64_t n = s->bytes - w->at < STRETCH ? s->bytes - w->at : STRETCH;
 
@@ -86,7 +86,7 @@ static int order_by_file(const void *pa, const void *pb)
 /* Lists the slices that are filled from the step and whose memory is new. Only the page in the
  * middle of a slice is tested: if it was never touched, the others probably were not either.
  * Returns how many bytes the slices have in all. */
-static uint64_t find_new_memory(struct shf_ahead *w, const struct shf_load *ld)
+static uint64_t find_new_memory(struct shf_load_prefault *w, const struct shf_load *ld)
 {
 	const struct shf_layout *l = &ld->step->layout;
 	uint64_t bytes = 0;
@@ -111,9 +111,9 @@ static uint64_t find_new_memory(struct shf_ahead *w, const struct shf_load *ld)
 }
 
 /* Returns NULL if there is too little new memory, or no thread can be created. */
-static struct shf_ahead *ahead_new(const struct shf_load *ld)
+static struct shf_load_prefault *load_prefault_new(const struct shf_load *ld)
 {
-	struct shf_ahead *w = shf_zalloc(1, sizeof(*w));
+	struct shf_load_prefault *w = shf_zalloc(1, sizeof(*w));
 
 	if (!w)
 		return NULL;
@@ -130,12 +130,12 @@ static struct shf_ahead *ahead_new(const struct shf_load *ld)
 }
 
 /* A rank with one processor gets no thread, which would take its time from the copies. */
-struct shf_ahead *shf_ahead_start(const struct shf_load *ld)
+struct shf_load_prefault *shf_load_prefault_start(const struct shf_load *ld)
 {
-	return shf_load_threads(ld->step->run) > 1 ? ahead_new(ld) : NULL;
+	return shf_load_threads(ld->step->run) > 1 ? load_prefault_new(ld) : NULL;
 }
 
-void shf_ahead_end(struct shf_ahead *w)
+void shf_load_prefault_end(struct shf_load_prefault *w)
 {
 	if (!w)
 		return;

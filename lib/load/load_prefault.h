@@ -7,8 +7,8 @@
 
 /* Starts the thread. Returns NULL if a thread would not help (too few bytes of new memory, or one
  * processor) or cannot be created; the load works without it. [local] */
-struct shf_ahead;
-struct shf_ahead *shf_ahead_start(const struct shf_load *load);
+struct shf_load_prefault;
+struct shf_load_prefault *shf_load_prefault_start(const struct shf_load *load);
 /* Stops the thread, waits for it and frees it. NULL is fine. [local] */
-void shf_ahead_end(struct shf_ahead *ahead);
+void shf_load_prefault_end(struct shf_load_prefault *ahead);
 #endif

@@ -7,11 +7,11 @@
 #include "memory_dir.h"
 #include "state.h"
 
-enum { COUNTS, BYTES = SHF_T_KINDS, OTHER = 2 * SHF_T_KINDS };
+enum { COUNTS, BYTES = SHF_COUNT_KINDS, OTHER = 2 * SHF_COUNT_KINDS };
 enum { DISK = OTHER, NODE, NET, HELD, RETRIES, MEMORY, EMAS };
-_Static_assert(EMAS + SHF_EMAS_MAX == SHF_REPORT_WORDS, "each word has a name");
+_Static_assert(EMAS + SHF_EMAS_MAX == SHF_LOAD_REPORT_WORDS, "each word has a name");
 
-void shf_report_put(const struct shf_load *ld, uint64_t x[SHF_REPORT_WORDS])
+void shf_load_report_put(const struct shf_load *ld, uint64_t x[SHF_LOAD_REPORT_WORDS])
 {
 	const struct shf_view *view = ld->step->view;
 	/* A load counts what it reads from a view like what it reads from files (disk_bytes). The
@@ -35,26 +35,26 @@ void shf_report_put(const struct shf_load *ld, uint64_t x[SHF_REPORT_WORDS])
 	}
 }
 
-void shf_report_take(struct shf_load *ld, const uint64_t x[SHF_REPORT_WORDS])
+void shf_load_report_take(struct shf_load *ld, const uint64_t x[SHF_LOAD_REPORT_WORDS])
 {
 	const struct shf_view *view = ld->step->view;
 	struct sheaf_report *r = &ld->report;
 
-	r->loaded = x[COUNTS + SHF_T_LOADED];
-	r->missing = x[COUNTS + SHF_T_MISSING];
-	r->unexpected = x[COUNTS + SHF_T_UNEXPECTED];
-	r->converted = x[COUNTS + SHF_T_CONVERTED];
-	r->derived = x[COUNTS + SHF_T_DERIVED];
-	r->ignored = x[COUNTS + SHF_T_IGNORED];
-	r->mismatched = x[COUNTS + SHF_T_MISMATCHED];
-	r->zeroed = x[COUNTS + SHF_T_ZEROED];
-	r->unverified = x[COUNTS + SHF_T_UNVERIFIED];   /* only loose tensors; shf_prove() adds
-	                                                 * others */
-	r->bytes = x[BYTES + SHF_T_LOADED];
+	r->loaded = x[COUNTS + SHF_COUNT_LOADED];
+	r->missing = x[COUNTS + SHF_COUNT_MISSING];
+	r->unexpected = x[COUNTS + SHF_COUNT_UNEXPECTED];
+	r->converted = x[COUNTS + SHF_COUNT_CONVERTED];
+	r->derived = x[COUNTS + SHF_COUNT_DERIVED];
+	r->ignored = x[COUNTS + SHF_COUNT_IGNORED];
+	r->mismatched = x[COUNTS + SHF_COUNT_MISMATCHED];
+	r->zeroed = x[COUNTS + SHF_COUNT_ZEROED];
+	r->unverified = x[COUNTS + SHF_COUNT_UNVERIFIED]; /* only loose tensors;
+	                                                   * shf_load_digests_check() adds others */
+	r->bytes = x[BYTES + SHF_COUNT_LOADED];
 	r->files = ld->step->layout.files_n;
 	r->disk_bytes = x[DISK];
 	r->memory_bytes = x[MEMORY];
-	r->peers = view && shf_view_is_peers(view);
+	r->peers = view && shf_view_has_replicas(view);
 	r->step = ld->step->number;
 	r->memory = view != NULL;
 	r->node_bytes = x[NODE];

@@ -47,7 +47,7 @@ static bool is_mostly_cached(const struct shf_load *ld, const struct shf_seg *g,
 }
 
 /* Starts to read all segments of the round into the image, in pieces. If it fails, the reads that
- * were started stay in flight, for shf_rounds_free. */
+ * were started stay in flight, for shf_load_rounds_free. */
 static int window_start(struct shf_load *ld, struct window *h, uint32_t round,
                         struct sheaf_error *err)
 {
@@ -110,16 +110,17 @@ static void close_before(struct shf_load *ld, uint32_t next)
 }
 
 /* All rounds of a load on one rank. */
-struct shf_rounds {
+struct shf_load_rounds {
 	struct shf_load *load;
 	struct window windows[2];
 };
 
 /* Allocates the reads of the largest round, for each window. */
-int shf_rounds_new(struct shf_rounds **rounds, struct shf_load *ld, struct sheaf_error *err)
+int shf_load_rounds_new(struct shf_load_rounds **rounds, struct shf_load *ld,
+                        struct sheaf_error *err)
 {
 	const struct shf_work *w = &ld->work;
-	struct shf_rounds *r = shf_zalloc(1, sizeof(*r));
+	struct shf_load_rounds *r = shf_zalloc(1, sizeof(*r));
 	size_t most = 0, n = 0;
 
 	*rounds = r;
@@ -140,7 +141,7 @@ int shf_rounds_new(struct shf_rounds **rounds, struct shf_load *ld, struct sheaf
 }
 
 /* A failure may have left reads in flight, which write into the image, so this waits for them. */
-void shf_rounds_free(struct shf_rounds *r)
+void shf_load_rounds_free(struct shf_load_rounds *r)
 {
 	for (int k = 0; r && k < 2; k++) {
 		for (size_t i = 0; i < r->windows[k].n; i++)
@@ -174,7 +175,7 @@ static uint64_t proof_of_box(uint64_t digest, uint32_t tensor, const struct shf_
 /* Returns whether this rank has the image of that rank mapped, because both are on one node. */
 static bool shares_memory(const struct shf_load *ld, uint32_t rank)
 {
-	const struct shf_place_info *p = &ld->step->run->place;
+	const struct shf_nodes *p = &ld->step->run->place;
 
 	return p->nodes[rank] == p->node;
 }
@@ -201,7 +202,7 @@ static int net_size(struct shf_load *ld, uint32_t round, struct shf_streams *net
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for %d ranks", ranks);
 	for (size_t i = segs.first; i < segs.end; i++)
 		for (uint32_t k = 0; k < w->segs[i].moves_n; k++) {
-			const struct shf_mv *v = &w->moves[w->segs[i].first_move + k];
+			const struct shf_seg_move *v = &w->moves[w->segs[i].first_move + k];
 
 			net->out_bytes[v->rank] += message_bytes(ld, v->rank, v->tensor, &v->box);
 		}
@@ -225,17 +226,17 @@ static void net_pack(struct shf_load *ld, uint32_t round, struct shf_streams *ne
 	for (size_t i = segs.first; i < segs.end; i++)
 		for (uint32_t k = 0; k < w->segs[i].moves_n; k++) {
 			const struct shf_seg *g = &w->segs[i];
-			const struct shf_mv *v = &w->moves[g->first_move + k];
+			const struct shf_seg_move *v = &w->moves[g->first_move + k];
 			const struct shf_lt_tensor *t = &ld->step->layout.tensors[v->tensor];
 			uint8_t *to = net->out + net->out_at[v->rank];
-			struct shf_sums_to sums = { 0 };
+			struct shf_box_copy_sums sums = { 0 };
 
 			if (shares_memory(ld, v->rank))
 				continue;
-			shf_copy_pack(t, &v->box,
-			              shf_place_in(shf_load_image(ld), g->image, g->lo,
-			                           t),
-			              to + 8, &sums);
+			shf_box_copy_pack(t, &v->box,
+			                  shf_place_in(shf_load_image(ld), g->image, g->lo,
+			                               t),
+			                  to + 8, &sums);
 			shf_put64(to, proof_of_box(sums.digest, v->tensor, t, &v->box));
 			net->out_at[v->rank] += message_bytes(ld, v->rank, v->tensor, &v->box);
 			ld->net_bytes += message_bytes(ld, v->rank, v->tensor, &v->box);
@@ -268,16 +269,16 @@ static int scatter_box(struct shf_load *ld, const struct shf_serve *v, struct sh
 	for (size_t i = shf_holds_first(h, v->tensor); i < h->n && h->a[i].tensor == v->tensor;
 	     i++) {
 		const struct shf_slice *s = &ld->targets[h->a[i].slice].slice;
-		struct shf_sums_to taken = { 0 };
+		struct shf_box_copy_sums taken = { 0 };
 
 		if (!shf_box_contains(h->a[i].box, &v->box))
 			continue;
 		found = true;
 		if (!told) {
-			shf_copy_out(t, s, &v->box, from, NULL);
+			shf_box_copy_out(t, s, &v->box, from, NULL);
 			continue;
 		}
-		shf_copy_out(t, s, &v->box, from, &taken);
+		shf_box_copy_out(t, s, &v->box, from, &taken);
 		if (proof_of_box(taken.digest, v->tensor, t, &v->box) != *told)
 			return fail_as_tampered(ld, t, &v->box, err);
 	}
@@ -331,9 +332,9 @@ static int look_round(struct shf_load *ld, uint32_t round, struct sheaf_error *e
 		const struct shf_seg *g = &ld->work.segs[i];
 		const uint8_t *image = shf_load_image(ld);
 
-		rc = shf_load_begin(ld, g, g->lo, g->hi - g->lo, err);
+		rc = shf_load_pass_begin(ld, g, g->lo, g->hi - g->lo, err);
 		if (rc == 0)
-			rc = shf_load_look(ld, image + g->image, g->hi - g->lo, err);
+			rc = shf_load_pass_feed(ld, image + g->image, g->hi - g->lo, err);
 	}
 	return rc;
 }
@@ -359,7 +360,7 @@ static int share_round(struct shf_load *ld, uint32_t round, int rc, struct sheaf
 	if (rc == 0 && travels)
 		rc = shf_alltoallv(team, net.out, net.out_bytes, net.in, net.in_bytes, err);
 	if (rc == 0) {
-		rc = ld->sharing ? shf_sharing_take(ld->sharing, err) : 0;
+		rc = ld->sharing ? shf_image_sharing_map(ld->sharing, err) : 0;
 		rc = shf_agree(team, rc == 0 ? take_round(ld, round, &net, err) : rc, err);
 	}
 	shf_streams_release(&net);
@@ -397,7 +398,7 @@ static int run_kind(struct shf_load *ld, struct window h[2], uint32_t first, uin
 	return rc;
 }
 
-int shf_rounds_share(struct shf_rounds *r, int rc, struct sheaf_error *err)
+int shf_load_rounds_run(struct shf_load_rounds *r, int rc, struct sheaf_error *err)
 {
 	const struct shf_work *w = &r->load->work;
 

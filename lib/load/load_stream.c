@@ -23,7 +23,7 @@
 #define LAP (UINT64_C(256) << 20)       /* bytes that a rank checks between two agreements */
 
 /* The segments that this rank streams, and how far it has come. */
-struct shf_flow {
+struct shf_load_stream {
 	struct shf_load *ld;
 	struct shf_read_ring ring;
 	struct shf_read reads[BUFFERS_MAX];
@@ -50,7 +50,7 @@ static bool is_all_cached(const struct shf_load *ld, const struct shf_seg *g)
 
 /* Sorts the segments into s->segs: those to be read from disk from the front, those in memory from
  * the end. */
-static void sort_out(struct shf_flow *s, struct shf_span own)
+static void sort_out(struct shf_load_stream *s, struct shf_span own)
 {
 	const struct shf_load *ld = s->ld;
 	size_t held = 0;
@@ -73,7 +73,7 @@ static void sort_out(struct shf_flow *s, struct shf_span own)
  * started; or a negative code. */
 static int describe_piece(void *arg, struct shf_read *r, struct sheaf_error *err)
 {
-	struct shf_flow *s = arg;
+	struct shf_load_stream *s = arg;
 	const struct shf_seg *g;
 	uint64_t lo, n;
 	int rc;
@@ -86,7 +86,8 @@ static int describe_piece(void *arg, struct shf_read *r, struct sheaf_error *err
 	r->buf = shf_load_image(s->ld) + (size_t)(r - s->reads) * s->piece;
 	r->of = g;
 	r->timed = true;
-	rc = shf_load_read_set(s->ld, r, g->file, lo, n, shf_trial_past(&s->ring.trial), err);
+	rc = shf_load_read_set(s->ld, r, g->file, lo, n, shf_read_trial_direct(&s->ring.trial),
+	                       err);
 	if (rc < 0)
 		return rc;
 	s->at = lo + n;
@@ -100,14 +101,14 @@ static int describe_piece(void *arg, struct shf_read *r, struct sheaf_error *err
 /* Checks a piece that was read, and copies what this rank wants of it; callback of the ring. */
 static int take_piece(void *arg, struct shf_read *r, int64_t got, struct sheaf_error *err)
 {
-	struct shf_flow *s = arg;
+	struct shf_load_stream *s = arg;
 	int rc = shf_load_read_check(s->ld, r, got, err);
 
 	shf_step_direct_close(s->ld->step, r->file);
 	if (rc == 0)
-		rc = shf_load_begin(s->ld, r->of, r->req.off, r->req.len, err);
+		rc = shf_load_pass_begin(s->ld, r->of, r->req.off, r->req.len, err);
 	if (rc == 0)
-		rc = shf_load_look(s->ld, r->buf, r->req.len, err);
+		rc = shf_load_pass_feed(s->ld, r->buf, r->req.len, err);
 	s->done += r->req.len;
 	return rc;
 }
@@ -115,11 +116,11 @@ static int take_piece(void *arg, struct shf_read *r, int64_t got, struct sheaf_e
 /* The ring has as many buffers as fit in `room`, 12 at most, and no more than there are pieces. A
  * load with little data gets small buffers, because memory that is touched for the first time costs
  * time. */
-int shf_flow_new(struct shf_flow **flow, struct shf_load *ld, uint64_t room,
-                   uint64_t *image_bytes, struct sheaf_error *err)
+int shf_load_stream_new(struct shf_load_stream **flow, struct shf_load *ld, uint64_t room,
+                          uint64_t *image_bytes, struct sheaf_error *err)
 {
 	struct shf_span own = shf_work_segs(&ld->work, SHF_ROUND_OWN);
-	struct shf_flow *s = shf_zalloc(1, sizeof(*s));
+	struct shf_load_stream *s = shf_zalloc(1, sizeof(*s));
 	uint64_t pieces = 0, longest = SHF_PAGE;
 
 	if (s)
@@ -157,13 +158,13 @@ int shf_flow_new(struct shf_flow **flow, struct shf_load *ld, uint64_t room,
 }
 
 /* A rank without segments of its own waits for the disk, too: for what others read in rounds. */
-bool shf_flow_waits(const struct shf_flow *s)
+bool shf_load_stream_waits(const struct shf_load_stream *s)
 {
 	return s->cold > 0 || (s->segs_n == 0 && !s->ld->apart);
 }
 
 /* Waits for reads in flight, because they write into the image. */
-void shf_flow_free(struct shf_flow *s)
+void shf_load_stream_free(struct shf_load_stream *s)
 {
 	if (!s)
 		return;
@@ -176,32 +177,32 @@ void shf_flow_free(struct shf_flow *s)
 /* Works until at least `bytes` bytes are checked, or nothing is left to do on this thread. This
  * thread takes segments in memory only while no read is in flight; otherwise a read that has
  * finished would wait for it. Returns 0, or the failure of a read or of a worker. */
-static int run_to(struct shf_flow *s, struct shf_crew *crew, uint64_t bytes,
+static int run_to(struct shf_load_stream *s, struct shf_load_workers *crew, uint64_t bytes,
                   struct sheaf_error *err)
 {
 	int rc = 1;
 
-	while (rc >= 0 && s->done + shf_crew_done(crew) < bytes) {
+	while (rc >= 0 && s->done + shf_load_workers_done(crew) < bytes) {
 		rc = shf_read_ring_turn(&s->ring, err);
-		if (rc == 0 && !shf_crew_take(crew))
+		if (rc == 0 && !shf_load_workers_take(crew))
 			break;
 	}
-	return rc >= 0 ? shf_crew_check(crew, err) : rc;
+	return rc >= 0 ? shf_load_workers_check(crew, err) : rc;
 }
 
 /* Every rank runs the same number of laps, so that the agreements match: own_most is the largest
  * share of any rank. After the last lap there is no agreement, because the next operation of the
  * load agrees on the result anyway. [collective] */
-int shf_flow_run(struct shf_flow *s, int rc, struct sheaf_error *err)
+int shf_load_stream_run(struct shf_load_stream *s, int rc, struct sheaf_error *err)
 {
 	struct shf_load *ld = s->ld;
 	struct shf_team *team = &ld->step->run->team;
-	struct shf_crew *crew = NULL;
+	struct shf_load_workers *crew = NULL;
 	struct sheaf_error own = { 0 };
 	int end;
 
 	if (rc == 0)
-		rc = shf_crew_new(&crew, ld, s->segs + s->cold, s->segs_n - s->cold, err);
+		rc = shf_load_workers_new(&crew, ld, s->segs + s->cold, s->segs_n - s->cold, err);
 	for (uint64_t lap = 0; lap < ld->work.own_most; lap += LAP) {
 		if (rc == 0)
 			rc = run_to(s, crew, lap + LAP, err);
@@ -213,7 +214,7 @@ int shf_flow_run(struct shf_flow *s, int rc, struct sheaf_error *err)
 	}
 	ld->retries += s->ring.retries;
 	ld->read_ns += s->ring.wait_ns;
-	end = shf_crew_end(crew, ld, &own);
+	end = shf_load_workers_end(crew, ld, &own);
 	if (rc == 0 && end < 0 && err)
 		*err = own;
 	return rc < 0 ? rc : end;

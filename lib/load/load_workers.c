@@ -21,7 +21,7 @@
 
 /* One worker. Until its thread is stopped, only that thread uses this struct. */
 struct worker {
-	struct shf_crew *crew;
+	struct shf_load_workers *crew;
 	struct shf_load ld;             /* a copy of the load, with a pass of its own */
 	struct shf_background task;     /* its thread; not used in workers[0], which is the caller's
 	                                 * thread */
@@ -32,7 +32,7 @@ struct worker {
 	                                 * SIZE_MAX: none has failed */
 };
 /* All workers of a load. They share the atomic members. */
-struct shf_crew {
+struct shf_load_workers {
 	struct worker *workers;         /* owned; n of them */
 	int n;                          /* number of workers; workers[0] belongs to the caller's
 	                                 * thread */
@@ -56,7 +56,7 @@ static int check_chunk_of(struct worker *h, const struct shf_seg *g, uint64_t at
 		if (!held)
 			rc = shf_load_read_now(&h->ld, g->file, at + k, m, h->buf, &h->err);
 		if (rc == 0)
-			rc = shf_load_look(&h->ld, held ? held + k : h->buf, m, &h->err);
+			rc = shf_load_pass_feed(&h->ld, held ? held + k : h->buf, m, &h->err);
 	}
 	return rc;
 }
@@ -82,10 +82,10 @@ static int take_mapped(struct worker *h, const struct shf_seg *g, uint64_t at, u
 
 /* Takes the next segment. Returns false if no segment is left or a worker has failed, this one
  * included. Segments are handed out in order, so of several failures that of the lowest segment can
- * be reported (shf_crew_check). */
+ * be reported (shf_load_workers_check). */
 static bool take_segment(struct worker *h)
 {
-	struct shf_crew *c = h->crew;
+	struct shf_load_workers *c = h->crew;
 	size_t i = atomic_fetch_add(&c->next, 1);
 	const struct shf_seg *g;
 	int rc;
@@ -93,7 +93,7 @@ static bool take_segment(struct worker *h)
 	if (i >= c->end || atomic_load(&c->failed))
 		return false;
 	g = &h->ld.work.segs[c->segs[i]];
-	rc = shf_load_begin(&h->ld, g, g->lo, g->hi - g->lo, &h->err);
+	rc = shf_load_pass_begin(&h->ld, g, g->lo, g->hi - g->lo, &h->err);
 	for (uint64_t at = g->lo, n; at < g->hi && rc == 0; at += n) {
 		n = g->hi - at < MAP_CHUNK ? g->hi - at : MAP_CHUNK;
 		rc = take_mapped(h, g, at, &n);
@@ -113,18 +113,18 @@ static bool worker_turn(void *work)
 }
 
 /* Must be called on the thread that made the crew, because workers[0] is not locked. */
-bool shf_crew_take(struct shf_crew *c)
+bool shf_load_workers_take(struct shf_load_workers *c)
 {
 	return take_segment(&c->workers[0]);
 }
 
-uint64_t shf_crew_done(const struct shf_crew *c)
+uint64_t shf_load_workers_done(const struct shf_load_workers *c)
 {
 	return atomic_load(&c->done);
 }
 
 /* Adds a worker, which has a copy of the load with lists and counters of its own. ENOMEM. */
-static int worker_new(struct shf_crew *c, const struct shf_load *ld)
+static int worker_new(struct shf_load_workers *c, const struct shf_load *ld)
 {
 	struct worker *h = &c->workers[c->n++];
 
@@ -152,14 +152,14 @@ static void worker_end(struct worker *h, struct shf_load *ld)
 }
 
 /* Stops all threads, and waits for them. Their workers may be read after that. */
-static void stop_workers(struct shf_crew *c)
+static void stop_workers(struct shf_load_workers *c)
 {
 	for (int i = 1; i < c->n; i++)
 		shf_background_stop(&c->workers[i].task);
 }
 
 /* The threads are stopped first, because until then each may still write its error. */
-int shf_crew_check(struct shf_crew *c, struct sheaf_error *err)
+int shf_load_workers_check(struct shf_load_workers *c, struct sheaf_error *err)
 {
 	const struct worker *first = NULL;
 
@@ -182,17 +182,17 @@ static int threads_for(const struct sheaf_step *step, size_t segs)
 
 	/* If the step is in the memory of several nodes, some bytes are on none of them and are
 	 * read from disk through the view, which only one thread may do at a time. */
-	if (step->view && shf_view_hads(step->view))
+	if (step->view && shf_view_access(step->view))
 		return 1;
 	want = (size_t)want < segs ? want : (int)segs;
 	return want > 0 ? want : 1;
 }
 
-int shf_crew_new(struct shf_crew **crew, const struct shf_load *ld, const size_t *segs, size_t n,
-                 struct sheaf_error *err)
+int shf_load_workers_new(struct shf_load_workers **crew, const struct shf_load *ld,
+                         const size_t *segs, size_t n, struct sheaf_error *err)
 {
 	int want = threads_for(ld->step, n), rc = 0;
-	struct shf_crew *c = shf_zalloc(1, sizeof(*c));
+	struct shf_load_workers *c = shf_zalloc(1, sizeof(*c));
 
 	*crew = c;
 	if (c)
@@ -213,7 +213,7 @@ int shf_crew_new(struct shf_crew **crew, const struct shf_load *ld, const size_t
 }
 
 /* Counters are read after all threads have been stopped. */
-int shf_crew_end(struct shf_crew *c, struct shf_load *ld, struct sheaf_error *err)
+int shf_load_workers_end(struct shf_load_workers *c, struct shf_load *ld, struct sheaf_error *err)
 {
 	int rc = 0;
 
@@ -222,7 +222,7 @@ int shf_crew_end(struct shf_crew *c, struct shf_load *ld, struct sheaf_error *er
 	if (c->n > 0)
 		stop_workers(c);
 	if (c->n > 0)
-		rc = shf_crew_check(c, err);
+		rc = shf_load_workers_check(c, err);
 	for (int k = 0; k < c->n; k++)
 		worker_end(&c->workers[k], ld);
 	shf_free(c->workers);

@@ -52,7 +52,7 @@ static void copy_units(struct direct *d, const struct shf_box *box, uint64_t lo,
 		from.data += d->t->off - at;
 	for (int i = 0; i < n; i++)
 		if (shf_box_intersect(&part, box, &range[i]))
-			shf_copy_out(d->t, d->s, &part, from, NULL);
+			shf_box_copy_out(d->t, d->s, &part, from, NULL);
 }
 
 /* Returns whether the box has anything in units [lo, hi) of the tensor. */
@@ -149,8 +149,8 @@ static int read_box(void *arg, const struct shf_box *box)
 	return d->step->sound ? read_checked(d, box, lo, hi) : read_plain(d, box, lo, hi);
 }
 
-int shf_direct_read(struct sheaf_step *step, const struct shf_lt_tensor *t,
-                    const struct shf_slice *s, uint64_t *disk_bytes, struct sheaf_error *err)
+int shf_read_slice(struct sheaf_step *step, const struct shf_lt_tensor *t,
+                   const struct shf_slice *s, uint64_t *disk_bytes, struct sheaf_error *err)
 {
 	struct direct d = { .step = step, .t = t, .s = s, .err = err };
 	int rc;
@@ -193,8 +193,8 @@ static int read_from(struct sheaf_step *step, const struct shf_lt_tensor *t,
 		                       * already */
 		raw.wide = 0;
 	}
-	rc = shf_slice_adapt(&s, in, &raw, in->family, true, err);
-	return rc == 0 ? shf_direct_read(step, &raw, &s, &bytes, err) : rc;
+	rc = shf_load_slice_adapt(&s, in, &raw, in->family, true, err);
+	return rc == 0 ? shf_read_slice(step, &raw, &s, &bytes, err) : rc;
 }
 
 /* Reads a slice of a step that is awake, by its catalog. in: the slice; it is not used if the
@@ -209,7 +209,7 @@ static int read_awake(struct sheaf_step *step, const struct shf_slice *in, struc
 			*err = step->cat_err;
 		return step->cat_rc;
 	}
-	i = shf_find_stored(l, in->family, in->stored, in);
+	i = shf_load_find_stored(l, in->family, in->stored, in);
 	if (i < 0)
 		return shf_fail(err, SHEAF_ELAYOUT, "%s: no tensor %s/%s", step->path, in->family,
 		                in->stored);
@@ -231,7 +231,7 @@ static int read_slice(struct sheaf_step *step, const struct sheaf_slice *slice,
 	if (!step->asleep && step->cat_rc < 0)
 		return read_awake(step, NULL, err);
 	rc = shf_slice_take(&in, slice, &arena, err);
-	if (rc == 0 && shf_peek(step, in.family, in.stored, &t)) {
+	if (rc == 0 && shf_step_lookup(step, in.family, in.stored, &t)) {
 		rc = read_from(step, &t, &in, err);
 		done = rc != SHEAF_ECORRUPT; /* the catalog has a message that names the damaged
 		                              * part */
@@ -253,11 +253,11 @@ int shf_step_read(struct sheaf_step *step, const struct sheaf_slice *slice,
 	const struct shf_view *view = step->view;
 	int rc;
 
-	if (view && shf_view_hads(view))
+	if (view && shf_view_access(view))
 		return shf_fail(err, SHEAF_EINVAL, "%s: lies in the memory of several nodes: load "
 		                "it", step->path);
 	rc = read_slice(step, slice, err);
-	if (rc == SHEAF_ECORRUPT && shf_view_moved(view, step->path, err) < 0)
+	if (rc == SHEAF_ECORRUPT && shf_view_check_unchanged(view, step->path, err) < 0)
 		rc = SHEAF_EAGAIN;
 	return rc;
 }

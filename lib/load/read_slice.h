@@ -10,8 +10,8 @@
  * the memory that held the step was reused meanwhile. [local] */
 int shf_step_read(struct sheaf_step *step, const struct sheaf_slice *slice,
                   struct sheaf_error *err);
-/* Reads slice s, which has been adapted to the stored tensor t (shf_slice_adapt). Adds the number
- * of bytes read to *disk_bytes. [local] */
-int shf_direct_read(struct sheaf_step *step, const struct shf_lt_tensor *t,
-                    const struct shf_slice *s, uint64_t *disk_bytes, struct sheaf_error *err);
+/* Reads slice s, which has been adapted to the stored tensor t (shf_load_slice_adapt). Adds the
+ * number of bytes read to *disk_bytes. [local] */
+int shf_read_slice(struct sheaf_step *step, const struct shf_lt_tensor *t,
+                   const struct shf_slice *s, uint64_t *disk_bytes, struct sheaf_error *err);
 #endif

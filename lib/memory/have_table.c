@@ -11,8 +11,8 @@ int32_t shf_have_put(struct shf_buf *text, const struct shf_buf *cards, const ch
 {
 	int32_t lowest = INT32_MAX;
 
-	for (size_t at = 0; at < cards->len; at += sizeof(struct shf_told)) {
-		struct shf_told c;
+	for (size_t at = 0; at < cards->len; at += sizeof(struct shf_card_info)) {
+		struct shf_card_info c;
 
 		memcpy(&c, cards->data + at, sizeof(c));
 		/* The agent may also keep steps of other jobs. */
@@ -29,7 +29,7 @@ int32_t shf_have_put(struct shf_buf *text, const struct shf_buf *cards, const ch
 
 /* Parses one line. Another process, perhaps of another version, wrote it, so every number is
  * bounded. */
-static bool have_line(const char *line, struct shf_told *c)
+static bool have_line(const char *line, struct shf_card_info *c)
 {
 	return sscanf(line, "%32[0-9a-f] %19" SCNd64 " %9d %9d %16" SCNx64 " %16" SCNx64
 	              " %20" SCNu64 " %20" SCNu64 " %20" SCNu64, c->session, &c->step, &c->rank,
@@ -44,7 +44,7 @@ bool shf_have_get(struct shf_buf *cards, const char *job, const uint8_t *text, s
 	size_t was = cards->len;
 
 	while (p < end) {
-		struct shf_told c = { .step = -1 };
+		struct shf_card_info c = { .step = -1 };
 		const char *at = p;
 		char line[400];
 

@@ -5,8 +5,8 @@
 #define SHF_HAVE_TABLE_H
 #include "memory_steps.h"
 
-/* Appends the text for those of the cards (struct shf_told) that belong to the job. Returns the
- * lowest rank of them; INT32_MAX: none belongs to it. */
+/* Appends the text for those of the cards (struct shf_card_info) that belong to the job. Returns
+ * the lowest rank of them; INT32_MAX: none belongs to it. */
 int32_t shf_have_put(struct shf_buf *text, const struct shf_buf *cards, const char *job);
 /* Parses the text and appends its cards, as cards of the job. False: the text is incomplete or
  * invalid, and nothing is appended. The caller checks cards->oom. */

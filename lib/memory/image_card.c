@@ -16,7 +16,7 @@
 
 /* The number is a hash, so that one comparison shows whether the disk is still in the state that a
  * step in memory follows. */
-uint64_t shf_card_on(int64_t step, const char *session, uint64_t rewinds)
+uint64_t shf_card_disk_state(int64_t step, const char *session, uint64_t rewinds)
 {
 	char text[96];
 	int n = snprintf(text, sizeof(text), "%lld:%.33s:%llu", (long long)step,
@@ -112,7 +112,8 @@ static int get_smalls(struct shf_card *card, struct shf_arena *arena, struct shf
 	return 0;
 }
 
-int shf_card_body(struct shf_card *card, struct shf_arena *arena, const uint8_t *body, size_t n)
+int shf_card_decode_body(struct shf_card *card, struct shf_arena *arena, const uint8_t *body,
+                         size_t n)
 {
 	struct shf_cur c = { body, body + n, false };
 	int rc;
@@ -149,7 +150,7 @@ int shf_card_decode(struct shf_card *card, struct shf_arena *arena, const struct
 	if (!whole || h->body_bytes > shm->bytes - sizeof(*h) ||
 	    (shf_crc64(body, (size_t)h->body_bytes) | 1) != whole)
 		return SHEAF_ECORRUPT;
-	return shf_card_body(card, arena, body, (size_t)h->body_bytes);
+	return shf_card_decode_body(card, arena, body, (size_t)h->body_bytes);
 }
 
 void shf_card_name(char out[SHF_KEEP_NAME], const char *job, int rank, int image, bool card)

@@ -22,8 +22,8 @@ struct shf_card_head {          /* the beginning of a card's memory; the body fo
 	uint64_t magic, body_bytes;
 	_Atomic uint64_t whole;         /* CRC of the body with bit 0 set, so never 0 in a whole
 	                                 * card; 0: the card is cleared */
-	/* States of the disk that this step may follow, each a shf_card_on. If the disk is in
-	 * neither of these states, the run was rewound. `next` differs from `base` while another
+	/* States of the disk that this step may follow, each a shf_card_disk_state. If the disk is
+	 * in neither of these states, the run was rewound. `next` differs from `base` while another
 	 * step is being published. */
 	_Atomic uint64_t base, next;
 	_Atomic uint64_t due;           /* not 0: the step is to be written to disk, and is not on
@@ -34,13 +34,13 @@ struct shf_card_head {          /* the beginning of a card's memory; the body fo
 };
 /* Returns a number for the state of the disk in which `step` is the newest step and the run was
  * rewound `rewinds` times. step -1: a run without steps. */
-uint64_t shf_card_on(int64_t step, const char *session, uint64_t rewinds);
+uint64_t shf_card_disk_state(int64_t step, const char *session, uint64_t rewinds);
 
 struct shf_card_seg {           /* bytes [lo, hi) of a tensor file, and their offset in the image */
 	uint32_t file;
 	uint64_t lo, hi, image;
 };
-struct shf_card_small {         /* a file of the step that has no tensors */
+struct shf_card_small_file {         /* a file of the step that has no tensors */
 	const char *name;
 	const uint8_t *bytes;
 	uint64_t n;
@@ -52,17 +52,18 @@ struct shf_card {
 	int32_t rank, ranks;
 	uint64_t image_bytes;
 	struct shf_card_seg *segs; size_t segs_n;
-	struct shf_card_small *smalls; size_t smalls_n; /* the manifest first. One card of each node
-	                                                 * has the small files; in other cards
-	                                                 * smalls_n is 0 */
+	struct shf_card_small_file *smalls; size_t smalls_n; /* the manifest first. One card of each
+	                                                      * node has the small files; in other
+	                                                      * cards smalls_n is 0 */
 };
 /* Appends the body of a card. */
 void shf_card_encode(struct shf_buf *out, const struct shf_card *card);
 /* Decodes a body that shf_card_encode has made. Strings and bytes of *card point into the body and
  * the arena. ECORRUPT, ENOMEM. */
-int shf_card_body(struct shf_card *card, struct shf_arena *arena, const uint8_t *body, size_t n);
-/* Decodes a card in shared memory, as shf_card_body does. ECORRUPT if it is no card, or not whole;
- * ENOMEM. */
+int shf_card_decode_body(struct shf_card *card, struct shf_arena *arena, const uint8_t *body,
+                         size_t n);
+/* Decodes a card in shared memory, as shf_card_decode_body does. ECORRUPT if it is no card, or not
+ * whole; ENOMEM. */
 int shf_card_decode(struct shf_card *card, struct shf_arena *arena, const struct shf_shm *shm);
 /* Returns the head of a card in shared memory. */
 static inline struct shf_card_head *shf_card_head(const struct shf_shm *shm)
@@ -71,9 +72,9 @@ static inline struct shf_card_head *shf_card_head(const struct shf_shm *shm)
 }
 
 /* Agents keep a card under the name <job>.<rank>.<image>.card, and its image under the same name
- * with .image at the end. Image numbers from SHF_CARD_GUEST on are replicas that another node than
- * the rank's keeps (replica.h). */
-#define SHF_CARD_GUEST 64
+ * with .image at the end. Image numbers from SHF_CARD_REPLICA on are replicas that another node
+ * than the rank's keeps (replica.h). */
+#define SHF_CARD_REPLICA 64
 void shf_card_name(char out[SHF_KEEP_NAME], const char *job, int rank, int image, bool card);
 /* Splits such a name into its parts; job has 32 characters and a NUL. Returns false for any other
  * name. */

@@ -3,7 +3,7 @@
 #include "latest_search.h"
 #include <string.h>
 
-void shf_sought_pass(struct shf_sought *s, const char *name, const char *why)
+void shf_latest_search_pass(struct shf_latest_search *s, const char *name, const char *why)
 {
 	shf_buf_add(&s->passed, name, strlen(name) + 1);
 	shf_buf_add(&s->passed, why, strlen(why) + 1);

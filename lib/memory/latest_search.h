@@ -15,7 +15,7 @@ struct shf_candidate {
 #define SHF_FROM_THE_NEWEST ((struct shf_candidate){ INT64_MAX, false })
 /* The position of a search for the latest step. If a candidate cannot be loaded, the search is
  * continued after it. */
-struct shf_sought {
+struct shf_latest_search {
 	struct shf_candidate after;     /* in: the search begins with the candidate after this */
 	struct shf_candidate at;        /* out: the candidate that was found, even if it cannot be
 	                                 * opened; step -1: no candidate is left. [rank 0] */
@@ -23,10 +23,10 @@ struct shf_sought {
 	                                 * and the reason, two strings with their NULs. [rank 0] */
 };
 /* Returns the number below which candidates on disk are searched. */
-static inline int64_t shf_sought_below(const struct shf_sought *s)
+static inline int64_t shf_latest_search_below(const struct shf_latest_search *s)
 {
 	return s->after.memory ? s->after.step + 1 : s->after.step;
 }
 /* Adds to s->passed a step that was passed over, and the reason. */
-void shf_sought_pass(struct shf_sought *s, const char *name, const char *why);
+void shf_latest_search_pass(struct shf_latest_search *s, const char *name, const char *why);
 #endif

@@ -29,7 +29,7 @@ struct choice {
 	bool memory;                    /* a step in memory is chosen */
 	bool on_disk;                   /* parts that no node has in memory are read from the same
 	                                 * step on disk */
-	struct shf_recalled which;
+	struct shf_memory_step which;
 	int64_t base_step;              /* step on disk that the chosen step follows, or the chosen
 	                                 * step itself; -1: none */
 	char base_session[33];
@@ -40,15 +40,15 @@ struct choosing {
 	struct sheaf_run *run;
 	struct shf_newest disk;         /* the newest steps on disk */
 	int64_t n;                      /* the number that is searched for */
-	struct shf_sought *sought;      /* NULL: step n is searched for, not the latest */
+	struct shf_latest_search *sought;      /* NULL: step n is searched for, not the latest */
 	struct choice *choice;
-	struct shf_recalled last;       /* a condemned step that is taken if no other step is; ranks
+	struct shf_memory_step last;    /* a condemned step that is taken if no other step is; ranks
 	                                 * 0: no such step */
 };
 
 /* Returns whether step n is searched for by its number, and the same save lies on disk, marked bad.
  * Steps that are marked bad do not count in disk.newest and disk.known. */
-static bool has_bad_twin(struct choosing *c, const struct shf_recalled *r)
+static bool has_bad_twin(struct choosing *c, const struct shf_memory_step *r)
 {
 	struct shf_arena arena = { 0 };
 	struct shf_manifest m;
@@ -65,7 +65,7 @@ static bool has_bad_twin(struct choosing *c, const struct shf_recalled *r)
 
 /* Sets the choice to this step. If parts of some ranks are missing and the same save is on disk,
  * they are read from disk. */
-static void choose_step(struct choosing *c, const struct shf_recalled *r)
+static void choose_step(struct choosing *c, const struct shf_memory_step *r)
 {
 	bool same = r->step == c->disk.known && strcmp(r->session, c->disk.session) == 0;
 
@@ -82,7 +82,7 @@ static void choose_step(struct choosing *c, const struct shf_recalled *r)
 
 /* Returns whether the step was tried too often (condemned). This counts only in a search for the
  * latest step. */
-static bool tries_are_spent(struct choosing *c, const struct shf_recalled *r)
+static bool tries_are_spent(struct choosing *c, const struct shf_memory_step *r)
 {
 	return c->sought && shf_tries_spent(&c->run->store, r->step, r->session);
 }
@@ -91,14 +91,16 @@ static bool tries_are_spent(struct choosing *c, const struct shf_recalled *r)
  * candidate that was tried before. If that one was on disk, the step counts only if the same save
  * is on disk too (`same`), because a step in memory alone must be newer than all steps on disk. If
  * none was tried yet, after.step is INT64_MAX. */
-static bool is_asked_for(const struct shf_sought *s, const struct shf_recalled *r, bool same)
+static bool is_asked_for(const struct shf_latest_search *s, const struct shf_memory_step *r,
+                         bool same)
 {
 	return r->step < s->after.step && (same || s->after.memory || s->after.step == INT64_MAX);
 }
 
 /* Logs why the step is not taken. In a search for the latest step the reason is also added to the
  * caller's report. */
-static void pass_over_in_memory(struct choosing *c, const struct shf_recalled *r, const char *why)
+static void pass_over_in_memory(struct choosing *c, const struct shf_memory_step *r,
+                                const char *why)
 {
 	char name[60];
 
@@ -107,7 +109,7 @@ static void pass_over_in_memory(struct choosing *c, const struct shf_recalled *r
 	if (!c->sought)
 		return;
 	snprintf(name, sizeof(name), "memory of checkpoint-%" PRId64, r->step);
-	shf_sought_pass(c->sought, name, why);
+	shf_latest_search_pass(c->sought, name, why);
 	if (r->here == r->ranks && c->run->tier->passed < r->step)
 		c->run->tier->passed = r->step;
 }
@@ -115,7 +117,7 @@ static void pass_over_in_memory(struct choosing *c, const struct shf_recalled *r
 /* Handles a condemned step. If there is no older step on disk, the condemned step is kept in
  * c->last, because the job may have nothing else to go on from. If another step was in c->last, it
  * is newer, and is passed over now. */
-static void condemn(struct choosing *c, const struct shf_recalled *r)
+static void condemn(struct choosing *c, const struct shf_memory_step *r)
 {
 	bool last = shf_step_older(&c->run->store, r->step) < 0;
 
@@ -129,12 +131,12 @@ static void condemn(struct choosing *c, const struct shf_recalled *r)
 
 /* Returns whether step n was asked for by its number, and this step is a newer one that a search
  * for the latest step would take from memory. */
-static bool is_beyond(const struct choosing *c, const struct shf_recalled *r)
+static bool is_beyond(const struct choosing *c, const struct shf_memory_step *r)
 {
 	struct shf_store *store = &c->run->store;
 
 	return !c->sought && r->step > c->n && r->step > c->disk.newest && r->here == r->ranks &&
-	       shf_recall_follows(store, r, &c->disk) &&
+	       shf_memory_step_follows(store, r, &c->disk) &&
 	       !shf_store_is_bad(store, r->step, r->session) &&
 	       !shf_tries_spent(store, r->step, r->session);
 }
@@ -142,7 +144,7 @@ static bool is_beyond(const struct choosing *c, const struct shf_recalled *r)
 /* Called for each step in memory, newest first, until one is chosen (returns true). The checks are
  * in the order of what is most useful to a person who reads the log: that a step is incomplete
  * before that it is marked bad. */
-static int consider_for_load(void *arg, const struct shf_recalled *r)
+static int consider_for_load(void *arg, const struct shf_memory_step *r)
 {
 	struct choosing *c = arg;
 	bool same = r->step == c->disk.known && strcmp(r->session, c->disk.session) == 0;
@@ -161,7 +163,7 @@ static int consider_for_load(void *arg, const struct shf_recalled *r)
 		return 0;
 	if (r->here != r->ranks && !same)
 		why = "not all of it is there";
-	else if (!same && !shf_recall_follows(&c->run->store, r, &c->disk))
+	else if (!same && !shf_memory_step_follows(&c->run->store, r, &c->disk))
 		why = "it does not follow the newest step on disk";
 	else if ((c->sought || !c->disk.exists) &&
 	         shf_store_is_bad(&c->run->store, r->step, r->session))
@@ -179,19 +181,19 @@ static int consider_for_load(void *arg, const struct shf_recalled *r)
 /* Chooses a step from the cards of all agents. Without the number of rewinds it is not known
  * whether a step in memory was rewound, so that is an error. A condemned step is taken if no other
  * step is. *copied: the ranks of the chosen step of which only replicas were found. [rank 0] */
-static int choose_from_memory(struct sheaf_run *run, int64_t n, struct shf_sought *sought,
+static int choose_from_memory(struct sheaf_run *run, int64_t n, struct shf_latest_search *sought,
                               struct shf_buf *cards, struct choice *choice, struct shf_buf *copied,
                               struct sheaf_error *err)
 {
 	struct choosing c = { .run = run, .n = n, .sought = sought, .choice = choice };
-	int64_t below = sought ? shf_sought_below(sought) : INT64_MAX;
+	int64_t below = sought ? shf_latest_search_below(sought) : INT64_MAX;
 	int rc = shf_store_newest_below(&run->store, below, sought ? 0 : n, &c.disk, err);
 
 	if (rc == 0 && shf_store_rewinds(&run->store) == UINT64_MAX)
 		rc = shf_fail(err, SHEAF_EIO, "%s/.sheaf/rewinds cannot be read: was what is in "
 		              "memory rewound?", run->store.path);
 	run->tier->passed = -1;
-	if (rc == 0 && shf_recall_join(cards, consider_for_load, &c) < 0)
+	if (rc == 0 && shf_memory_steps_join(cards, consider_for_load, &c) < 0)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
 	/* If a better step than the condemned one was found, the condemned one is passed over; else
 	 * it is taken. */
@@ -200,21 +202,22 @@ static int choose_from_memory(struct sheaf_run *run, int64_t n, struct shf_sough
 	else if (rc == 0 && c.last.ranks)
 		choose_step(&c, &c.last);
 	if (rc == 0 && choice->which.copied &&
-	    shf_recall_copied(cards, &choice->which, copied) < 0)
+	    shf_memory_step_replicas(cards, &choice->which, copied) < 0)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
 	return rc;
 }
 
 /* If an agent fails, the call does not: its steps are left out, and the log has a warning.
  * [collective] */
-int shf_recall_gather(struct sheaf_run *run, struct shf_buf *mine, bool *asked,
-                      struct shf_buf *all, struct sheaf_error *err)
+int shf_memory_choose_gather(struct sheaf_run *run, struct shf_buf *mine, bool *asked,
+                             struct shf_buf *all, struct sheaf_error *err)
 {
 	int rc = 0;
 
-	*asked = shf_tier_is_up(run) && run->place.node_first == run->team.rank;
+	*asked = shf_agent_is_up(run) && run->place.node_first == run->team.rank;
 	if (*asked)
-		rc = shf_recall_cards(run->sys, run->tier->keep, run->store.run, true, mine);
+		rc = shf_memory_steps_read_cards(run->sys, run->tier->keep, run->store.run, true,
+		                                 mine);
 	if (rc < 0) {
 		struct sheaf_error why;
 
@@ -224,7 +227,7 @@ int shf_recall_gather(struct sheaf_run *run, struct shf_buf *mine, bool *asked,
 		shf_buf_reset(mine);
 		*asked = false;
 	}
-	return shf_to_zero(&run->team, 0, mine, all, err);
+	return shf_gatherv(&run->team, 0, mine, all, err);
 }
 
 /* Opens a view of the parts of the step that this node has. The node may have no parts. */
@@ -233,8 +236,8 @@ static int open_own_parts(struct sheaf_run *run, const struct choice *choice,
                           struct sheaf_error *err)
 {
 	if (run->tier->keep >= 0)
-		return shf_recall_parts(run->sys, run->tier->keep, &choice->which, copied, view,
-		                        err);
+		return shf_memory_step_open_parts(run->sys, run->tier->keep, &choice->which, copied,
+		                                  view, err);
 	*view = shf_view_new(run->sys);
 	return *view ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a step in memory");
 }
@@ -242,7 +245,7 @@ static int open_own_parts(struct sheaf_run *run, const struct choice *choice,
 /* Opens the view on all ranks, or on no rank: then *view is NULL, and the caller goes on with the
  * disk. Returns an error only for the loss of a rank. [collective] */
 static int open_all(struct sheaf_run *run, const struct choice *choice,
-                    const struct shf_buf *copied, struct shf_sought *sought,
+                    const struct shf_buf *copied, struct shf_latest_search *sought,
                     struct shf_view **view, struct sheaf_error *err)
 {
 	struct sheaf_error own = { .rank = -1 };
@@ -251,8 +254,9 @@ static int open_all(struct sheaf_run *run, const struct choice *choice,
 
 	snprintf(name, sizeof(name), "memory of checkpoint-%" PRId64, choice->which.step);
 	if (rc == 0)
-		rc = shf_spread(run, *view, choice->on_disk ? name + strlen("memory of ") : NULL,
-		                &own);
+		rc = shf_memory_map_finish(run, *view,
+		                           choice->on_disk ? name + strlen("memory of ") : NULL,
+		                           &own);
 	if (rc == 0)
 		return 0;
 	shf_view_free(*view);
@@ -265,14 +269,14 @@ static int open_all(struct sheaf_run *run, const struct choice *choice,
 	shf_log(run, 1, "%s: step %" PRId64 " is not taken from memory: %s, rank %d",
 	        run->store.path, choice->which.step, own.msg, own.rank);
 	if (sought && run->team.rank == 0)
-		shf_sought_pass(sought, name, own.msg);
+		shf_latest_search_pass(sought, name, own.msg);
 	return 0;
 }
 
 /* The choice is broadcast with the list of replicas that it needs. After that all ranks open their
  * part of the same step. [collective] */
-int shf_recall(struct sheaf_run *run, int64_t n, struct shf_sought *sought,
-               struct shf_view **view, struct shf_base *base, struct sheaf_error *err)
+int shf_memory_choose(struct sheaf_run *run, int64_t n, struct shf_latest_search *sought,
+                      struct shf_view **view, struct shf_base *base, struct sheaf_error *err)
 {
 	struct choice choice = { .beyond = -1 };
 	struct shf_buf mine = SHF_BUF_INIT, cards = SHF_BUF_INIT, copied = SHF_BUF_INIT;
@@ -282,7 +286,7 @@ int shf_recall(struct sheaf_run *run, int64_t n, struct shf_sought *sought,
 	*view = NULL;
 	if (!run->tier->wanted)
 		return 0;
-	rc = shf_recall_gather(run, &mine, &asked, &cards, err);
+	rc = shf_memory_choose_gather(run, &mine, &asked, &cards, err);
 	shf_buf_release(&mine);
 	if (rc == 0)
 		rc = shf_agree(&run->team, run->team.rank == 0
@@ -300,7 +304,7 @@ int shf_recall(struct sheaf_run *run, int64_t n, struct shf_sought *sought,
 		base->step = choice.base_step;
 		base->tries = choice.which.tries;
 		base->beyond = choice.beyond;
-		base->newest = shf_tier_newest(run);
+		base->newest = shf_memory_tier_newest(run);
 		memcpy(base->session, choice.base_session, sizeof(base->session));
 	}
 	return rc;

@@ -25,7 +25,7 @@ static bool is_view_fd(int fd)
 }
 
 /* Returns the file that a descriptor stands for, or NULL. */
-static const struct shf_vfile *view_file_of(const struct shf_view *v, int fd)
+static const struct shf_view_file *view_file_of(const struct shf_view *v, int fd)
 {
 	size_t i = (size_t)(fd - VIEW);
 
@@ -116,7 +116,7 @@ static int view_close(void *arg, int fd)
 /* Fills *st for a descriptor of the view. Its number serves as the inode. */
 static int tell_stat(const struct shf_view *v, int fd, struct shf_stat *st)
 {
-	const struct shf_vfile *f = view_file_of(v, fd);
+	const struct shf_view_file *f = view_file_of(v, fd);
 
 	*st = (struct shf_stat){ .type = f ? SHF_T_FILE : SHF_T_DIR, .bytes = f ? f->bytes : 0,
 		.ino = (uint64_t)(fd - VIEW) };
@@ -201,7 +201,8 @@ static void view_forget(void *arg, int fd, uint64_t off, uint64_t n)
 
 /* Returns the stretch that contains byte `off` of the file, or NULL. A binary search: the stretches
  * of a file are sorted and do not overlap. */
-static const struct shf_stretch *stretch_at(const struct shf_view *v, const struct shf_vfile *f,
+static const struct shf_view_range *stretch_at(const struct shf_view *v,
+                                               const struct shf_view_file *f,
                                         uint64_t off)
 {
 	size_t lo = f->first, hi = f->end;
@@ -220,7 +221,7 @@ static const struct shf_stretch *stretch_at(const struct shf_view *v, const stru
 
 const uint8_t *shf_view_at(const struct shf_view *v, uint32_t f, uint64_t off, uint64_t *n)
 {
-	const struct shf_stretch *s = f < v->files_n ? stretch_at(v, &v->files[f], off) : NULL;
+	const struct shf_view_range *s = f < v->files_n ? stretch_at(v, &v->files[f], off) : NULL;
 
 	if (!s)
 		return NULL;
@@ -231,7 +232,7 @@ const uint8_t *shf_view_at(const struct shf_view *v, uint32_t f, uint64_t off, u
 /* Reads bytes of a tensor file from disk that no node has in memory: at most n, and only up to the
  * next stretch. Only one thread at a time may call this. Returns the number of bytes, or a negative
  * errno. */
-static int64_t from_disk(struct shf_view *v, const struct shf_vfile *f, uint8_t *to, size_t n,
+static int64_t from_disk(struct shf_view *v, const struct shf_view_file *f, uint8_t *to, size_t n,
                          uint64_t off)
 {
 	const struct shf_sys *in = v->in;
@@ -263,7 +264,7 @@ static int64_t view_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
 {
 	const struct shf_sys *in = below(arg);
 	struct shf_view *v = view_of(arg);
-	const struct shf_vfile *f = view_file_of(v, fd);
+	const struct shf_view_file *f = view_file_of(v, fd);
 	uint8_t *to = buf;
 
 	if (!is_view_fd(fd))
@@ -278,7 +279,7 @@ static int64_t view_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
 		return (int64_t)n;
 	}
 	for (size_t done = 0, some; done < n; done += some) {
-		const struct shf_stretch *s = stretch_at(v, f, off + done);
+		const struct shf_view_range *s = stretch_at(v, f, off + done);
 
 		if (!s) {
 			int64_t got = from_disk(v, f, to + done, n - done, off + done);
@@ -418,12 +419,12 @@ struct shf_view *shf_view_new(const struct shf_sys *in)
 	return v;
 }
 
-void shf_view_has_guests(struct shf_view *v)
+void shf_view_set_replicas(struct shf_view *v)
 {
 	v->guests = true;
 }
 
-bool shf_view_is_peers(const struct shf_view *v)
+bool shf_view_has_replicas(const struct shf_view *v)
 {
 	return v->guests;
 }
@@ -438,7 +439,7 @@ uint64_t shf_view_disk_bytes(const struct shf_view *v)
 	return v->disk_bytes;
 }
 
-const struct shf_hads *shf_view_hads(const struct shf_view *v)
+const struct shf_block_access_map *shf_view_access(const struct shf_view *v)
 {
 	return v->hads.first ? &v->hads : NULL;
 }
@@ -453,7 +454,7 @@ const struct shf_manifest *shf_view_manifest(const struct shf_view *v)
 	return &v->manifest;
 }
 
-void shf_view_text(const struct shf_view *v, const uint8_t **bytes, size_t *n)
+void shf_view_manifest_bytes(const struct shf_view *v, const uint8_t **bytes, size_t *n)
 {
 	*bytes = v->smalls[0].bytes;
 	*n = (size_t)v->smalls[0].n;
@@ -469,7 +470,7 @@ void shf_view_count_try(struct shf_view *v, uint64_t tries)
 	}
 }
 
-void shf_view_is_written(struct shf_view *v)
+void shf_view_set_written(struct shf_view *v)
 {
 	for (size_t i = 0; i < v->parts_n; i++)
 		atomic_store(&shf_card_head(&v->parts[i].card)->due, 0);
@@ -481,12 +482,12 @@ size_t shf_view_parts(const struct shf_view *v)
 }
 
 /* Returns whether the card is as it was when it was added. */
-static bool is_still(const struct shf_part_held *p)
+static bool is_still(const struct shf_view_part *p)
 {
 	return atomic_load(&shf_card_head(&p->card)->whole) == p->whole;
 }
 
-bool shf_view_is_still(const struct shf_view *v)
+bool shf_view_is_unchanged(const struct shf_view *v)
 {
 	for (size_t i = 0; i < v->parts_n; i++)
 		if (!is_still(&v->parts[i]))
@@ -494,7 +495,7 @@ bool shf_view_is_still(const struct shf_view *v)
 	return true;
 }
 
-int shf_view_moved(const struct shf_view *v, const char *path, struct sheaf_error *err)
+int shf_view_check_unchanged(const struct shf_view *v, const char *path, struct sheaf_error *err)
 {
 	size_t i = 0;
 
@@ -507,7 +508,7 @@ int shf_view_moved(const struct shf_view *v, const char *path, struct sheaf_erro
 	                "of it was read: open the latest again", path);
 }
 
-void shf_view_condemn(struct shf_view *v)
+void shf_view_clear_cards(struct shf_view *v)
 {
 	for (size_t i = 0; i < v->parts_n; i++) {
 		/* The exchange leaves a card alone that is another step's by now. */

@@ -17,11 +17,11 @@
 #include "run_files.h"
 
 /* Appends a stretch. ENOMEM. */
-static int add_stretch(struct shf_view *v, const struct shf_stretch *s)
+static int add_stretch(struct shf_view *v, const struct shf_view_range *s)
 {
 	if (v->stretches_n == v->stretches_cap) {
 		size_t cap = v->stretches_cap ? 2 * v->stretches_cap : 64;
-		struct shf_stretch *more = shf_realloc(v->stretches, cap, sizeof(*more));
+		struct shf_view_range *more = shf_realloc(v->stretches, cap, sizeof(*more));
 
 		if (!more)
 			return SHEAF_ENOMEM;
@@ -33,15 +33,15 @@ static int add_stretch(struct shf_view *v, const struct shf_stretch *s)
 }
 
 /* The present value of `whole` is noted: if it changes later, the memory has been reused for
- * another step (shf_view_moved). */
-int shf_view_add(struct shf_view *v, const struct shf_part_held *part, struct sheaf_error *err)
+ * another step (shf_view_check_unchanged). */
+int shf_view_add(struct shf_view *v, const struct shf_view_part *part, struct sheaf_error *err)
 {
-	struct shf_part_held *parts = shf_realloc(v->parts, v->parts_n + 1, sizeof(*parts));
+	struct shf_view_part *parts = shf_realloc(v->parts, v->parts_n + 1, sizeof(*parts));
 	struct shf_card card;
 	int rc;
 
 	if (!parts) {
-		struct shf_part_held p = *part;
+		struct shf_view_part p = *part;
 
 		shf_sys_shm_free(v->in, &p.card);
 		if (p.image.base)
@@ -55,7 +55,7 @@ int shf_view_add(struct shf_view *v, const struct shf_part_held *part, struct sh
 	if (rc == 0 && card.segs_n && card.image_bytes > part->image.bytes)
 		rc = SHEAF_ECORRUPT;
 	for (size_t i = 0; rc == 0 && i < card.segs_n; i++) {
-		struct shf_stretch g = { card.segs[i].file, card.segs[i].lo, card.segs[i].hi,
+		struct shf_view_range g = { card.segs[i].file, card.segs[i].lo, card.segs[i].hi,
 			(const uint8_t *)part->image.base + card.segs[i].image };
 
 		rc = add_stretch(v, &g);
@@ -73,7 +73,7 @@ int shf_view_add(struct shf_view *v, const struct shf_part_held *part, struct sh
 /* Orders stretches by file and offset. */
 static int order_stretches(const void *a, const void *b)
 {
-	const struct shf_stretch *x = a, *y = b;
+	const struct shf_view_range *x = a, *y = b;
 
 	if (x->file != y->file)
 		return x->file < y->file ? -1 : 1;
@@ -110,15 +110,15 @@ static int name_files(struct shf_view *v)
 	if (!v->files || !v->folders)
 		return SHEAF_ENOMEM;
 	for (size_t i = 0; i < m->files_n; i++) {
-		v->files[v->files_n++] = (struct shf_vfile){ .name = m->files[i].name,
+		v->files[v->files_n++] = (struct shf_view_file){ .name = m->files[i].name,
 			.bytes = m->files[i].bytes };
 		if (!always(add_folder(v, m->files[i].name) == 0)) /* names of families are short */
 			return SHEAF_EBUG;
 	}
 	for (size_t i = 0; i < v->smalls_n && rc == 0; i++) {
-		const struct shf_card_small *s = &v->smalls[i];
+		const struct shf_card_small_file *s = &v->smalls[i];
 
-		v->files[v->files_n++] = (struct shf_vfile){ .name = s->name, .bytes = s->n,
+		v->files[v->files_n++] = (struct shf_view_file){ .name = s->name, .bytes = s->n,
 			.whole = s->bytes };
 		rc = add_folder(v, s->name);
 	}
@@ -136,7 +136,7 @@ static int find_stretches(struct shf_view *v, bool *whole)
 	if (v->stretches_n)
 		qsort(v->stretches, v->stretches_n, sizeof(*v->stretches), order_stretches);
 	for (size_t i = 0; i < v->manifest.files_n; i++) {
-		struct shf_vfile *f = &v->files[i];
+		struct shf_view_file *f = &v->files[i];
 		uint64_t to = 0;
 
 		f->first = at;
@@ -154,22 +154,23 @@ static int find_stretches(struct shf_view *v, bool *whole)
 	return at == v->stretches_n ? 0 : SHEAF_ECORRUPT;
 }
 
-bool shf_view_knows(const struct shf_view *v)
+bool shf_view_has_small_files(const struct shf_view *v)
 {
 	return v->smalls_n > 0;
 }
 
 /* The message is the body of a card without segments, so that no second format is needed. */
-void shf_view_tell(const struct shf_view *v, struct shf_buf *out)
+void shf_view_pack_small_files(const struct shf_view *v, struct shf_buf *out)
 {
 	struct shf_card card = { .step = 0, .ranks = 1, .smalls_n = v->smalls_n,
-		.smalls = (struct shf_card_small *)(uintptr_t)v->smalls };
+		.smalls = (struct shf_card_small_file *)(uintptr_t)v->smalls };
 
 	shf_card_encode(out, &card);
 }
 
 /* The message is copied, because the view's small files point into it. */
-int shf_view_learn(struct shf_view *v, const struct shf_buf *told, struct sheaf_error *err)
+int shf_view_unpack_small_files(struct shf_view *v, const struct shf_buf *told,
+                                struct sheaf_error *err)
 {
 	uint8_t *own = shf_arena_alloc(&v->arena, told->len + 1, 1);
 	struct shf_card card;
@@ -177,7 +178,7 @@ int shf_view_learn(struct shf_view *v, const struct shf_buf *told, struct sheaf_
 
 	if (rc == 0) {
 		memcpy(own, told->data, told->len);
-		rc = shf_card_body(&card, &v->arena, own, told->len);
+		rc = shf_card_decode_body(&card, &v->arena, own, told->len);
 	}
 	if (rc < 0)
 		return shf_fail(err, rc, "a step in memory: what another node knows of it: %s",
@@ -197,7 +198,7 @@ int shf_view_finish(struct shf_view *v, bool whole, struct sheaf_error *err)
 
 	if (!v->smalls_n || strcmp(v->smalls[0].name, "sheaf.json"))
 		return shf_fail(err, SHEAF_EFORMAT, "a step in memory: its manifest is not here");
-	shf_view_text(v, &text, &n);
+	shf_view_manifest_bytes(v, &text, &n);
 	rc = shf_manifest_decode(&v->manifest, &v->arena, text, n, "sheaf.json in memory", err);
 	if (rc < 0)
 		return rc;
@@ -214,13 +215,13 @@ int shf_view_finish(struct shf_view *v, bool whole, struct sheaf_error *err)
 /* ---- between nodes ---- */
 
 /* Adjacent stretches are joined, so that the lists that nodes send each other are short. */
-int shf_view_each(const struct shf_view *v,
-                  int (*item)(void *arg, uint32_t file, uint64_t lo, uint64_t hi), void *arg)
+int shf_view_each_range(const struct shf_view *v,
+                        int (*item)(void *arg, uint32_t file, uint64_t lo, uint64_t hi), void *arg)
 {
 	int rc = 0;
 
 	for (size_t i = 0; i < v->stretches_n && rc == 0;) {
-		const struct shf_stretch *s = &v->stretches[i];
+		const struct shf_view_range *s = &v->stretches[i];
 		uint64_t hi = s->hi;
 
 		for (i++; i < v->stretches_n && v->stretches[i].file == s->file &&
@@ -231,8 +232,8 @@ int shf_view_each(const struct shf_view *v,
 	return rc;
 }
 
-int shf_view_give(const struct shf_view *v, uint32_t file, uint64_t lo, uint64_t hi,
-                  struct shf_buf *out)
+int shf_view_get_bytes(const struct shf_view *v, uint32_t file, uint64_t lo, uint64_t hi,
+                       struct shf_buf *out)
 {
 	for (uint64_t at = lo, n; at < hi; at += n) {
 		const uint8_t *p;
@@ -247,11 +248,11 @@ int shf_view_give(const struct shf_view *v, uint32_t file, uint64_t lo, uint64_t
 }
 
 /* The copy lies in the view's arena. */
-int shf_view_take(struct shf_view *v, uint32_t file, uint64_t lo, uint64_t hi,
-                  const uint8_t *bytes)
+int shf_view_add_bytes(struct shf_view *v, uint32_t file, uint64_t lo, uint64_t hi,
+                       const uint8_t *bytes)
 {
 	uint8_t *own = shf_arena_alloc(&v->arena, (size_t)(hi - lo), 1);
-	struct shf_stretch s = { file, lo, hi, own };
+	struct shf_view_range s = { file, lo, hi, own };
 
 	if (!own)
 		return SHEAF_ENOMEM;
@@ -259,7 +260,7 @@ int shf_view_take(struct shf_view *v, uint32_t file, uint64_t lo, uint64_t hi,
 	return add_stretch(v, &s);
 }
 
-int shf_view_taken(struct shf_view *v)
+int shf_view_finish_bytes(struct shf_view *v)
 {
 	bool whole;
 
@@ -267,7 +268,7 @@ int shf_view_taken(struct shf_view *v)
 }
 
 /* The lease is the same as for a step that is opened on disk. */
-int shf_view_on_disk(struct shf_view *v, int dir, const char *name, struct sheaf_error *err)
+int shf_view_open_disk(struct shf_view *v, int dir, const char *name, struct sheaf_error *err)
 {
 	const struct shf_sys *in = v->in;
 	struct shf_leased of = { .at = dir, .name = name };
@@ -288,10 +289,10 @@ int shf_view_on_disk(struct shf_view *v, int dir, const char *name, struct sheaf
 
 /* Makes the index hads.first from the list, which is sorted by file. ECORRUPT if the list is not
  * sorted. */
-int shf_view_set_hads(struct shf_view *v, const struct shf_had *a, const uint32_t *files,
-                      size_t n)
+int shf_view_set_access(struct shf_view *v, const struct shf_block_access *a, const uint32_t *files,
+                        size_t n)
 {
-	struct shf_hads h = {
+	struct shf_block_access_map h = {
 		.a = shf_arena_alloc(&v->arena, n + 1, sizeof(*h.a)),
 		.first = shf_arena_alloc(&v->arena, v->manifest.files_n + 2, sizeof(*h.first)) };
 	size_t at = 0;

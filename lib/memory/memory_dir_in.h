@@ -5,13 +5,13 @@
 #define SHF_MEMORY_DIR_IN_H
 #include "memory_dir.h"
 
-struct shf_stretch {                /* bytes [lo, hi) of a tensor file, in memory at `at` */
+struct shf_view_range {                /* bytes [lo, hi) of a tensor file, in memory at `at` */
 	uint32_t file;
 	uint64_t lo, hi;
 	const uint8_t *at;
 };
 /* A file that the view shows. */
-struct shf_vfile {
+struct shf_view_file {
 	const char *name;               /* its name in the step, with the folder */
 	uint64_t bytes;
 	size_t first, end;              /* in a tensor file: its stretches are [first, end) */
@@ -22,14 +22,14 @@ struct shf_view {
 	struct shf_sys sys;             /* as `in`, except for the operations on files and queues */
 	const struct shf_sys *in;       /* borrowed; the system layer below */
 	struct shf_arena arena;
-	struct shf_part_held *parts;    /* owned */
+	struct shf_view_part *parts;    /* owned */
 	size_t parts_n;
-	struct shf_stretch *stretches;      /* owned; sorted by file and place when finished */
+	struct shf_view_range *stretches;      /* owned; sorted by file and place when finished */
 	size_t stretches_n, stretches_cap;
-	const struct shf_card_small *smalls;    /* in the arena */
+	const struct shf_card_small_file *smalls;    /* in the arena */
 	size_t smalls_n;
 	struct shf_manifest manifest;
-	struct shf_vfile *files;            /* in the arena */
+	struct shf_view_file *files;            /* in the arena */
 	size_t files_n;
 	char (*folders)[64];            /* in the arena */
 	size_t folders_n;
@@ -40,7 +40,7 @@ struct shf_view {
 	int *disk_files;                /* in the arena; by tensor file: descriptor of the file on
 	                                 * disk; -1: not opened */
 	uint64_t disk_bytes;            /* number of bytes read from disk so far */
-	struct shf_hads hads;           /* in the arena; which node can read which blocks */
+	struct shf_block_access_map hads; /* in the arena; which node can read which blocks */
 	bool guests;                    /* some parts may be replicas */
 };
 #endif

@@ -24,8 +24,8 @@ struct heir {                   /* the earlier job whose memory T3 keeps; equal 
 struct others {
 	const char *job;                /* this job */
 	const struct heir *heir;        /* NULL: no other job is kept */
-	const struct shf_buf *whole;    /* struct shf_told of the whole cards on this node; NULL:
-	                                 * not known */
+	const struct shf_buf *whole;    /* struct shf_card_info of the whole cards on this node;
+	                                 * NULL: not known */
 	struct shf_buf names;           /* the agent's names of the cards and images to drop, each
 	                                 * with its NUL */
 };
@@ -33,7 +33,7 @@ struct others {
 /* Returns whether a whole card on this node belongs to that job. */
 static bool job_has_card(const struct shf_buf *whole, const char *job)
 {
-	const struct shf_told *t = (const void *)whole->data;
+	const struct shf_card_info *t = (const void *)whole->data;
 
 	for (size_t i = 0; i < whole->len / sizeof(*t); i++)
 		if (strcmp(t[i].job, job) == 0)
@@ -83,7 +83,7 @@ static bool drop_others(struct sheaf_run *run, const struct heir *heir,
 	return all;
 }
 
-void shf_tier_let_others_go(struct sheaf_run *run)
+void shf_memory_jobs_drop_others(struct sheaf_run *run)
 {
 	if (!run->tier->alone && run->tier->keep >= 0 && run->place.node_first == run->team.rank)
 		run->tier->alone = drop_others(run, NULL, NULL);
@@ -103,12 +103,12 @@ struct weighing {
  * newest step in memory: that step may seem not to follow the disk only because this process sees
  * an old state of a network file system, and its missing ranks may be on nodes that this job does
  * not have. */
-static int weigh(void *arg, const struct shf_recalled *r)
+static int weigh(void *arg, const struct shf_memory_step *r)
 {
 	struct weighing *w = arg;
 	bool same = r->step == w->disk.known && strcmp(r->session, w->disk.session) == 0;
 	bool of_use = same || (r->here == r->ranks &&
-	                       shf_recall_follows(&w->run->store, r, &w->disk));
+	                       shf_memory_step_follows(&w->run->store, r, &w->disk));
 
 	if (!w->heir->job[0] || of_use)
 		memcpy(w->heir->job, r->job, sizeof(w->heir->job));
@@ -119,7 +119,7 @@ static int weigh(void *arg, const struct shf_recalled *r)
  * turn in a card shows which of two jobs was later. */
 static uint64_t last_turn(const struct shf_buf *cards)
 {
-	const struct shf_told *t = (const void *)cards->data;
+	const struct shf_card_info *t = (const void *)cards->data;
 	uint64_t last = 0;
 
 	for (size_t i = 0; i < cards->len / sizeof(*t); i++)
@@ -128,25 +128,25 @@ static uint64_t last_turn(const struct shf_buf *cards)
 }
 
 /* Finds the heir, or sets heir->unknown if that fails. [rank 0] */
-static void choose_heir(struct sheaf_run *run, struct shf_buf *cards, struct heir *heir)
+static void choose_job_to_keep(struct sheaf_run *run, struct shf_buf *cards, struct heir *heir)
 {
 	struct weighing w = { .run = run, .heir = heir };
 	struct sheaf_error why;
 
 	heir->unknown = shf_store_newest(&run->store, 0, &w.disk, &why) < 0 ||
 	                shf_store_rewinds(&run->store) == UINT64_MAX ||
-	                shf_recall_join(cards, weigh, &w) < 0;
+	                shf_memory_steps_join(cards, weigh, &w) < 0;
 }
 
 /* If an agent did not answer, the heir is unknown, and jobs with whole cards are kept: the cards
  * that show which job to keep may be with that agent. [collective] */
-int shf_tier_settle(struct sheaf_run *run, struct sheaf_error *err)
+int shf_memory_jobs_drop_old(struct sheaf_run *run, struct sheaf_error *err)
 {
 	struct heir heir = { .unknown = true };
 	struct shf_buf mine = SHF_BUF_INIT, cards = SHF_BUF_INIT;
 	bool asked = false;
 	uint64_t silent = 0;
-	int rc = shf_recall_gather(run, &mine, &asked, &cards, err);
+	int rc = shf_memory_choose_gather(run, &mine, &asked, &cards, err);
 
 	silent = run->place.node_first == run->team.rank && !asked;
 	if (rc == 0)
@@ -154,7 +154,7 @@ int shf_tier_settle(struct sheaf_run *run, struct sheaf_error *err)
 	if (run->team.rank == 0)
 		heir.turn = last_turn(&cards);
 	if (rc == 0 && run->team.rank == 0 && !silent)
-		choose_heir(run, &cards, &heir);
+		choose_job_to_keep(run, &cards, &heir);
 	if (rc == 0)
 		rc = shf_bcast(&run->team, 0, &heir, sizeof(heir), err);
 	if (rc == 0)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A step in the memory of several nodes. Each node sends rank 0 a list of the bytes that it has.
- * Rank 0 decides which node reads which blocks (struct shf_had), and which bytes must be sent to
- * another node for that (struct piece), and broadcasts the decision.
+ * Rank 0 decides which node reads which blocks (struct shf_block_access), and which bytes must be
+ * sent to another node for that (struct piece), and broadcasts the decision.
  *
  * A block is read and checked by one rank. Most blocks lie wholly on one node. Other blocks are
  * read on the node that has most of their bytes: one of its ranks receives the rest before the load
@@ -30,14 +30,14 @@ struct piece {                  /* bytes [lo, hi) that one rank sends to another
 	uint64_t lo, hi;
 };
 struct map {                    /* the decision, made on rank 0 and broadcast */
-	struct shf_buf had, files, pieces;      /* had: struct shf_had; files: the file of each of
-	                                         * these, uint32_t; pieces: struct piece */
+	struct shf_buf had, files, pieces; /* had: struct shf_block_access; files: the file of each
+	                                         * of these, uint32_t; pieces: struct piece */
 	uint64_t missing;               /* number of bytes that no node has; only on rank 0 */
 };
 
 /* ---- which node has what ---- */
 
-/* The argument of tell_span(). */
+/* The argument of list_span(). */
 struct telling {
 	const struct shf_view *view;
 	struct shf_buf *out;
@@ -46,7 +46,7 @@ struct telling {
 
 /* Lists one span. Rank 0 needs the length of each header, which is in the first 8 bytes of the file
  * and which its own node may not have. */
-static int tell_span(void *arg, uint32_t file, uint64_t lo, uint64_t hi)
+static int list_span(void *arg, uint32_t file, uint64_t lo, uint64_t hi)
 {
 	struct telling *t = arg;
 	struct span s = { .file = file, .node = t->node, .lo = lo, .hi = hi };
@@ -68,8 +68,8 @@ static int gather_spans(struct sheaf_run *run, const struct shf_view *view, stru
 	int rc;
 
 	if (run->place.node_first == run->team.rank)
-		(void)shf_view_each(view, tell_span, &t);
-	rc = shf_to_zero(&run->team, 0, &mine, all, err);
+		(void)shf_view_each_range(view, list_span, &t);
+	rc = shf_gatherv(&run->team, 0, &mine, all, err);
 	shf_buf_release(&mine);
 	return rc;
 }
@@ -102,9 +102,10 @@ static int span_order(const void *a, const void *b)
 
 /* Decides that bytes [lo, hi) of the file are read on that node, by that rank or (-1) by any rank
  * of the node. node -1: any rank can read them, from disk. */
-static void add_had(struct mapping *m, uint64_t lo, uint64_t hi, int32_t node, int64_t rank)
+static void add_block_access(struct mapping *m, uint64_t lo, uint64_t hi, int32_t node,
+                             int64_t rank)
 {
-	struct shf_had h = { .lo = lo, .hi = hi, .node = node, .rank = rank };
+	struct shf_block_access h = { .lo = lo, .hi = hi, .node = node, .rank = rank };
 
 	shf_buf_add(&m->map->had, &h, sizeof(h));
 	shf_buf_add(&m->map->files, &m->file, sizeof(m->file));
@@ -152,7 +153,7 @@ static void map_block(struct mapping *m, uint64_t lo, uint64_t hi)
 	if (!always(best >= 0)) /* the callers have seen that a node has a byte of it */
 		return;
 	to = reader_on_node(m->run, best, m->file + lo / SHF_BLOCK);
-	add_had(m, lo, hi, best, to);
+	add_block_access(m, lo, hi, best, to);
 	m->at = first;          /* the second pass goes through the same spans again */
 	for (at = lo; at < hi && (s = span_at(m, at)) && s->lo < hi;) {
 		struct piece p = { .file = m->file, .to = to, .lo = s->lo > at ? s->lo : at,
@@ -198,12 +199,12 @@ static void map_file(struct mapping *m, uint64_t bytes)
 		if (end < bytes)
 			end = end / SHF_BLOCK * SHF_BLOCK;
 		if (end > at && s && s->lo <= at) {
-			add_had(m, at, end, s->node, -1);
+			add_block_access(m, at, end, s->node, -1);
 			continue;
 		}
 		if (end > at) {
 			m->map->missing += m->disk ? 0 : end - at;
-			add_had(m, at, end, -1, -1);
+			add_block_access(m, at, end, -1, -1);
 			continue;
 		}
 		end = at + SHF_BLOCK < bytes ? at + SHF_BLOCK : bytes;
@@ -255,7 +256,7 @@ static int send_some(struct sheaf_run *run, struct shf_view *view, const struct 
 
 	for (size_t i = first; i < end && rc == 0; i++)
 		if (p[i].from == team->rank)
-			rc = shf_view_give(view, p[i].file, p[i].lo, p[i].hi, &out[p[i].to]);
+			rc = shf_view_get_bytes(view, p[i].file, p[i].lo, p[i].hi, &out[p[i].to]);
 	if (rc < 0)
 		shf_fail(err, rc, "what another node lacks of a block: %s", shf_strerror(rc));
 	rc = shf_agree(team, rc, err);
@@ -270,8 +271,8 @@ static int send_some(struct sheaf_run *run, struct shf_view *view, const struct 
 			if (p[i].to != team->rank)
 				continue;
 			rc = at[p[i].from] + n > in.len ? SHEAF_ECORRUPT
-			   : shf_view_take(view, p[i].file, p[i].lo, p[i].hi,
-			                   in.data + at[p[i].from]);
+			   : shf_view_add_bytes(view, p[i].file, p[i].lo, p[i].hi,
+			                        in.data + at[p[i].from]);
 			at[p[i].from] += n;
 		}
 		if (rc < 0)
@@ -308,7 +309,7 @@ static int send_pieces(struct sheaf_run *run, struct shf_view *view, const struc
 	shf_free(p);
 	if (rc < 0 || n == 0)
 		return rc;
-	rc = shf_view_taken(view);
+	rc = shf_view_finish_bytes(view);
 	return shf_agree(&run->team, rc < 0 ? shf_fail(err, rc, "blocks of several nodes: %s",
 	                                               shf_strerror(rc)) : 0, err);
 }
@@ -324,8 +325,8 @@ static int share_view(struct shf_team *team, int root, const struct shf_view *vi
 	int rc;
 
 	if (team->rank == root)
-		shf_view_tell(view, &mine);
-	rc = shf_to_zero(team, 0, &mine, told, err);
+		shf_view_pack_small_files(view, &mine);
+	rc = shf_gatherv(team, 0, &mine, told, err);
 	if (rc == 0)
 		rc = shf_bcast_buf(team, 0, told, err);
 	shf_buf_release(&mine);
@@ -340,8 +341,8 @@ static int share_knowledge(struct sheaf_run *run, struct shf_view *view, struct 
 	struct shf_buf told = SHF_BUF_INIT;
 	/* x[0]: some rank lacks the small files. x[1]: ranks - r for the lowest rank r that has
 	 * them, since a maximum must find the lowest; 0: no rank has them. */
-	uint64_t x[2] = { !shf_view_knows(view),
-		shf_view_knows(view) ? (uint64_t)(team->ranks - team->rank) : 0 };
+	uint64_t x[2] = { !shf_view_has_small_files(view),
+		shf_view_has_small_files(view) ? (uint64_t)(team->ranks - team->rank) : 0 };
 	int rc = shf_allreduce(team, x, 2, SHEAF_MAX, err);
 
 	if (rc < 0 || !x[0])
@@ -350,8 +351,8 @@ static int share_knowledge(struct sheaf_run *run, struct shf_view *view, struct 
 		return shf_fail(err, SHEAF_EFORMAT, "its manifest is on no node");
 	rc = share_view(team, team->ranks - (int)x[1], view, &told, err);
 	if (rc == 0)
-		rc = shf_agree(team, shf_view_knows(view) ? 0 : shf_view_learn(view, &told, err),
-		               err);
+		rc = shf_agree(team, shf_view_has_small_files(view)
+		               ? 0 : shf_view_unpack_small_files(view, &told, err), err);
 	shf_buf_release(&told);
 	return rc;
 }
@@ -369,15 +370,15 @@ static int map_share(struct sheaf_run *run, struct map *map, struct sheaf_error 
 /* Keeps the decision in the view. */
 static int map_keep(struct shf_view *view, const struct map *map, struct sheaf_error *err)
 {
-	size_t n = map->had.len / sizeof(struct shf_had);
-	struct shf_had *had = shf_alloc(n, sizeof(*had));
+	size_t n = map->had.len / sizeof(struct shf_block_access);
+	struct shf_block_access *had = shf_alloc(n, sizeof(*had));
 	uint32_t *files = shf_alloc(n, sizeof(*files));
 	int rc = had && files && n == map->files.len / sizeof(*files) ? 0 : SHEAF_ENOMEM;
 
 	if (rc == 0 && n) {
 		memcpy(had, map->had.data, n * sizeof(*had));
 		memcpy(files, map->files.data, n * sizeof(*files));
-		rc = shf_view_set_hads(view, had, files, n);
+		rc = shf_view_set_access(view, had, files, n);
 	}
 	shf_free(had);
 	shf_free(files);
@@ -389,10 +390,10 @@ static int map_keep(struct shf_view *view, const struct map *map, struct sheaf_e
  * not ask the agent. */
 static bool has_all(const struct sheaf_run *run, const struct shf_view *view, const struct map *map)
 {
-	size_t n = map->had.len / sizeof(struct shf_had);
+	size_t n = map->had.len / sizeof(struct shf_block_access);
 
 	for (size_t i = 0; i < n; i++) {
-		struct shf_had h;
+		struct shf_block_access h;
 		uint32_t file;
 
 		memcpy(&h, map->had.data + i * sizeof(h), sizeof(h));
@@ -419,8 +420,8 @@ static int check_rank_view(const struct sheaf_run *run, const struct shf_view *v
 
 /* If all ranks are on one node and the step is not on disk, the view must be complete by itself,
  * and nothing is exchanged but the small files. [collective] */
-int shf_spread(struct sheaf_run *run, struct shf_view *view, const char *on_disk,
-               struct sheaf_error *err)
+int shf_memory_map_finish(struct sheaf_run *run, struct shf_view *view, const char *on_disk,
+                          struct sheaf_error *err)
 {
 	struct shf_team *team = &run->team;
 	bool alone = run->place.nodes_n == 1 && !on_disk;
@@ -433,7 +434,7 @@ int shf_spread(struct sheaf_run *run, struct shf_view *view, const char *on_disk
 	if (rc < 0 || alone)
 		return rc;
 	if (on_disk)
-		rc = shf_view_on_disk(view, run->store.dir, on_disk, err);
+		rc = shf_view_open_disk(view, run->store.dir, on_disk, err);
 	rc = shf_agree(team, rc, err);
 	if (rc == 0)
 		rc = gather_spans(run, view, &told, err);

@@ -10,6 +10,6 @@
  * shf_view_finish. on_disk: name of the same step in the run's directory, from which bytes are read
  * that no node has; NULL: it is not on disk, and EFORMAT if bytes are missing. All ranks return the
  * same. [collective] */
-int shf_spread(struct sheaf_run *run, struct shf_view *view, const char *on_disk,
-               struct sheaf_error *err);
+int shf_memory_map_finish(struct sheaf_run *run, struct shf_view *view, const char *on_disk,
+                          struct sheaf_error *err);
 #endif

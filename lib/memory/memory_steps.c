@@ -38,14 +38,14 @@ struct looking {
 	int keep;                       /* the connection to the agent */
 	const char *run_id;             /* cards of other runs are ignored */
 	bool guests;                    /* replicas are listed, too */
-	struct shf_buf *out;            /* receives a struct shf_told for each card */
+	struct shf_buf *out;            /* receives a struct shf_card_info for each card */
 };
 
 /* Adds the contents of a card to the list. */
 static void list_card(struct looking *l, const char *job, bool guest, const struct shf_card *card,
                       const struct shf_card_head *h)
 {
-	struct shf_told t = { .step = card->step, .rank = card->rank, .ranks = card->ranks,
+	struct shf_card_info t = { .step = card->step, .rank = card->rank, .ranks = card->ranks,
 		.base = atomic_load(&h->base), .next = atomic_load(&h->next),
 		.due = atomic_load(&h->due), .tries = atomic_load(&h->tries),
 		.turn = atomic_load(&h->turn), .bytes = card->image_bytes, .guest = guest };
@@ -71,18 +71,18 @@ static int look_at_card(struct looking *l, const char *name)
 	if (rc < 0)
 		return rc;
 	if (always(shf_card_parse(name, job, &rank, &image, &is_card)) &&
-	    (l->guests || image < SHF_CARD_GUEST)) {
+	    (l->guests || image < SHF_CARD_REPLICA)) {
 		rc = shf_card_decode(&card, &arena, &shm);
 		if (rc == 0 && strcmp(card.run, l->run_id) == 0 && card.rank == rank)
-			list_card(l, job, image >= SHF_CARD_GUEST, &card, shf_card_head(&shm));
+			list_card(l, job, image >= SHF_CARD_REPLICA, &card, shf_card_head(&shm));
 	}
 	shf_arena_release(&arena);
 	shf_sys_shm_free(l->sys, &shm);
 	return rc == SHEAF_ENOMEM || l->out->oom ? -ENOMEM : 0;
 }
 
-int shf_recall_cards(const struct shf_sys *sys, int keep, const char *run_id, bool guests,
-                     struct shf_buf *out)
+int shf_memory_steps_read_cards(const struct shf_sys *sys, int keep, const char *run_id,
+                                bool guests, struct shf_buf *out)
 {
 	struct looking l = { .sys = sys, .keep = keep, .run_id = run_id, .guests = guests,
 		.out = out };
@@ -100,7 +100,7 @@ int shf_recall_cards(const struct shf_sys *sys, int keep, const char *run_id, bo
  * are in the order of ranks, a rank's own card before a replica of it. */
 static int newest_first(const void *a, const void *b)
 {
-	const struct shf_told *x = a, *y = b;
+	const struct shf_card_info *x = a, *y = b;
 	int d;
 
 	if (x->step != y->step)
@@ -119,9 +119,9 @@ static int newest_first(const void *a, const void *b)
  * as a replica only if its own card was not found. While an earlier step is being published, some
  * cards may be changed already and some not. The step may then follow either of two states of the
  * disk, base and next. */
-static struct shf_recalled join_cards(const struct shf_told *t, size_t n)
+static struct shf_memory_step join_cards(const struct shf_card_info *t, size_t n)
 {
-	struct shf_recalled r = { .step = t->step, .ranks = t->ranks, .base = t->base,
+	struct shf_memory_step r = { .step = t->step, .ranks = t->ranks, .base = t->base,
 		.next = t->next, .turn = t->turn };
 
 	memcpy(r.job, t->job, sizeof(r.job));
@@ -141,9 +141,9 @@ static struct shf_recalled join_cards(const struct shf_told *t, size_t n)
 
 /* Returns the cards, *n of them, in the order of newest_first(), for the caller to free; NULL: no
  * memory. */
-static struct shf_told *sorted(const struct shf_buf *cards, size_t *n)
+static struct shf_card_info *sorted(const struct shf_buf *cards, size_t *n)
 {
-	struct shf_told *t;
+	struct shf_card_info *t;
 
 	*n = cards->len / sizeof(*t);
 	t = shf_alloc(*n, sizeof(*t));
@@ -155,17 +155,17 @@ static struct shf_told *sorted(const struct shf_buf *cards, size_t *n)
 }
 
 /* Returns whether the card belongs to that step. */
-static bool is_of(const struct shf_told *t, const char *job, const char *session, int64_t step)
+static bool is_of(const struct shf_card_info *t, const char *job, const char *session, int64_t step)
 {
 	return t->step == step && strcmp(t->session, session) == 0 && strcmp(t->job, job) == 0;
 }
 
 /* The first card of each rank decides: if it is a replica, the rank's own card was not found. */
-int shf_recall_copied(const struct shf_buf *cards, const struct shf_recalled *which,
-                      struct shf_buf *ranks)
+int shf_memory_step_replicas(const struct shf_buf *cards, const struct shf_memory_step *which,
+                             struct shf_buf *ranks)
 {
 	size_t n;
-	struct shf_told *t = sorted(cards, &n);
+	struct shf_card_info *t = sorted(cards, &n);
 
 	for (size_t i = 0; t && i < n; i++) {
 		if (!is_of(&t[i], which->job, which->session, which->step) || !t[i].guest ||
@@ -178,15 +178,16 @@ int shf_recall_copied(const struct shf_buf *cards, const struct shf_recalled *wh
 	return t && !ranks->oom ? 0 : SHEAF_ENOMEM;
 }
 
-int shf_recall_join(struct shf_buf *cards, int (*item)(void *arg, const struct shf_recalled *r),
-                    void *arg)
+int shf_memory_steps_join(struct shf_buf *cards, int (*item)(void *arg,
+                                                             const struct shf_memory_step *r),
+                          void *arg)
 {
 	size_t n, end;
-	struct shf_told *t = sorted(cards, &n);
+	struct shf_card_info *t = sorted(cards, &n);
 	int rc = t ? 0 : -ENOMEM;
 
 	for (size_t i = 0; i < n && rc == 0; i = end) {
-		struct shf_recalled r;
+		struct shf_memory_step r;
 
 		for (end = i + 1; end < n && is_of(&t[end], t[i].job, t[i].session, t[i].step);)
 			end++;
@@ -197,24 +198,24 @@ int shf_recall_join(struct shf_buf *cards, int (*item)(void *arg, const struct s
 	return rc;
 }
 
-int shf_recall_list(const struct shf_sys *sys, int keep, const char *run_id,
-                    int (*item)(void *arg, const struct shf_recalled *r), void *arg)
+int shf_memory_steps_list(const struct shf_sys *sys, int keep, const char *run_id,
+                          int (*item)(void *arg, const struct shf_memory_step *r), void *arg)
 {
 	struct shf_buf cards = SHF_BUF_INIT;
-	int rc = shf_recall_cards(sys, keep, run_id, false, &cards);
+	int rc = shf_memory_steps_read_cards(sys, keep, run_id, false, &cards);
 
 	if (rc == 0)
-		rc = shf_recall_join(&cards, item, arg);
+		rc = shf_memory_steps_join(&cards, item, arg);
 	shf_buf_release(&cards);
 	return rc;
 }
 
 /* ---- later steps follow a step that is written to disk ---- */
 
-/* The arguments of shf_recall_go_on(). */
+/* The arguments of shf_memory_steps_rebase(). */
 struct going_on {
 	struct looking *l;              /* only its members sys and keep are used */
-	const struct shf_recalled *which;
+	const struct shf_memory_step *which;
 	uint64_t was, is;
 };
 
@@ -260,8 +261,8 @@ static int let_card_follow(const struct going_on *g, const char *name)
 	return rc == SHEAF_ENOMEM ? -ENOMEM : 0;
 }
 
-int shf_recall_go_on(const struct shf_sys *sys, int keep, const char *run_id,
-                     const struct shf_recalled *which, uint64_t was, uint64_t is)
+int shf_memory_steps_rebase(const struct shf_sys *sys, int keep, const char *run_id,
+                            const struct shf_memory_step *which, uint64_t was, uint64_t is)
 {
 	struct looking l = { .sys = sys, .keep = keep, .run_id = run_id };
 	struct going_on g = { &l, which, was, is };
@@ -289,8 +290,8 @@ static bool has_rank(const struct shf_buf *ranks, int32_t rank)
 /* Maps a card and its image, if the card is of the step. Returns 1 and the part, 0 if the card is
  * of another step or is a replica that is not needed, or a negative errno. */
 static int get_part(const struct shf_sys *sys, int keep, const char *name,
-                    const struct shf_recalled *which, const struct shf_buf *copied,
-                    struct shf_part_held *part)
+                    const struct shf_memory_step *which, const struct shf_buf *copied,
+                    struct shf_view_part *part)
 {
 	struct shf_arena arena = { 0 };
 	struct shf_card card;
@@ -300,7 +301,7 @@ static int get_part(const struct shf_sys *sys, int keep, const char *name,
 
 	if (!always(shf_card_parse(name, job, &rank, &image, &is_card)) ||
 	    strcmp(job, which->job) ||
-	    (image >= SHF_CARD_GUEST && !has_rank(copied, rank)))
+	    (image >= SHF_CARD_REPLICA && !has_rank(copied, rank)))
 		return 0;
 	rc = shf_sys_keep_get(sys, keep, name, &part->card);
 	if (rc < 0)
@@ -320,9 +321,10 @@ static int get_part(const struct shf_sys *sys, int keep, const char *name,
 }
 
 /* Names that the agent drops meanwhile are skipped: shf_view_finish() finds what is missing. */
-int shf_recall_parts(const struct shf_sys *sys, int keep, const struct shf_recalled *which,
-                     const struct shf_buf *copied, struct shf_view **view,
-                     struct sheaf_error *err)
+int shf_memory_step_open_parts(const struct shf_sys *sys, int keep,
+                               const struct shf_memory_step *which,
+                               const struct shf_buf *copied, struct shf_view **view,
+                               struct sheaf_error *err)
 {
 	struct names names = { SHF_BUF_INIT };
 	struct shf_view *v = shf_view_new(sys);
@@ -332,7 +334,7 @@ int shf_recall_parts(const struct shf_sys *sys, int keep, const struct shf_recal
 	for (size_t at = 0; rc == 0 && got >= 0 && at < names.bytes.len;
 	     at += strlen((char *)names.bytes.data + at) + 1) {
 		const char *name = (char *)names.bytes.data + at;
-		struct shf_part_held part = { .card = { NULL, 0, -1 },
+		struct shf_view_part part = { .card = { NULL, 0, -1 },
 			.image = { NULL, 0, -1 } };
 
 		got = get_part(sys, keep, name, which, copied, &part);
@@ -345,7 +347,7 @@ int shf_recall_parts(const struct shf_sys *sys, int keep, const struct shf_recal
 		                  which->step);
 	shf_buf_release(&names.bytes);
 	if (rc == 0 && copied && copied->len)
-		shf_view_has_guests(v);
+		shf_view_set_replicas(v);
 	if (rc == 0)
 		*view = v;
 	else
@@ -353,10 +355,10 @@ int shf_recall_parts(const struct shf_sys *sys, int keep, const struct shf_recal
 	return rc;
 }
 
-int shf_recall_view(const struct shf_sys *sys, int keep, const struct shf_recalled *which,
-                    struct shf_view **view, struct sheaf_error *err)
+int shf_memory_step_open(const struct shf_sys *sys, int keep, const struct shf_memory_step *which,
+                         struct shf_view **view, struct sheaf_error *err)
 {
-	int rc = shf_recall_parts(sys, keep, which, NULL, view, err);
+	int rc = shf_memory_step_open_parts(sys, keep, which, NULL, view, err);
 
 	if (rc == 0)
 		rc = shf_view_finish(*view, true, err);
@@ -372,10 +374,10 @@ int shf_recall_view(const struct shf_sys *sys, int keep, const struct shf_recall
 /* The newest step on disk must be the one that the step follows, by number, session and number of
  * rewinds, and its session must be readable (known == newest). The step itself must not have been
  * set aside by a rewind. */
-bool shf_recall_follows(struct shf_store *store, const struct shf_recalled *r,
-                        const struct shf_newest *disk)
+bool shf_memory_step_follows(struct shf_store *store, const struct shf_memory_step *r,
+                             const struct shf_newest *disk)
 {
-	uint64_t on = shf_card_on(disk->known, disk->session, shf_store_rewinds(store));
+	uint64_t on = shf_card_disk_state(disk->known, disk->session, shf_store_rewinds(store));
 
 	return disk->known == disk->newest && (r->base == on || r->next == on) &&
 	       !shf_store_is_aside(store, r->step, r->session);
@@ -383,8 +385,8 @@ bool shf_recall_follows(struct shf_store *store, const struct shf_recalled *r,
 
 /* For a step that is newer than the disk the number of rewinds is needed: without it, it is not
  * known whether the step follows the newest step on disk. */
-int shf_recall_state(struct shf_store *store, const struct shf_recalled *r,
-                     struct shf_newest *disk, struct sheaf_error *err)
+int shf_memory_step_state(struct shf_store *store, const struct shf_memory_step *r,
+                          struct shf_newest *disk, struct sheaf_error *err)
 {
 	int rc = shf_store_newest(store, r->step, disk, err);
 	bool newer = rc == 0 && r->step > disk->newest;
@@ -394,7 +396,7 @@ int shf_recall_state(struct shf_store *store, const struct shf_recalled *r,
 		              "memory rewound?", store->path);
 	if (rc < 0)
 		return rc;
-	if (newer && !shf_recall_follows(store, r, disk))
+	if (newer && !shf_memory_step_follows(store, r, disk))
 		return SHF_MEMORY_LOST;
 	if (disk->exists)
 		return SHF_MEMORY_ON_DISK;

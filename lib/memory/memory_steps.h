@@ -9,7 +9,7 @@
 
 /* The contents of one whole card; ranks send each other arrays of this struct. base to turn are as
  * in the card's head (image_card.h); bytes: size of the image. */
-struct shf_told {
+struct shf_card_info {
 	char job[33], session[33];
 	int64_t step;
 	int32_t rank, ranks;
@@ -19,7 +19,7 @@ struct shf_told {
 };
 /* A step in memory, joined from its cards. base to turn are as in struct shf_card_head, joined from
  * all cards; bytes: size of the images of the ranks that `here` counts. */
-struct shf_recalled {
+struct shf_memory_step {
 	char job[33], session[33];
 	int64_t step;
 	int32_t ranks, here;            /* ranks: number of ranks that saved it; here: number of
@@ -30,39 +30,42 @@ struct shf_recalled {
 /* Calls item for every step of which this agent has a whole card: newest first, and of equal
  * numbers the step of the latest job first. If item returns a non-zero value, this stops and
  * returns it. Returns a negative errno if the agent does not answer. [local] */
-int shf_recall_list(const struct shf_sys *sys, int keep, const char *run_id,
-                    int (*item)(void *arg, const struct shf_recalled *r), void *arg);
-/* Appends a struct shf_told to *out for each whole card of this agent. guests: also for replicas;
- * only a caller that looks at several agents needs them. Returns 0 or a negative errno. [local] */
-int shf_recall_cards(const struct shf_sys *sys, int keep, const char *run_id, bool guests,
-                     struct shf_buf *out);
-/* Joins cards, of one agent or of several, to steps, and calls item for each as shf_recall_list
- * does. -ENOMEM. [local] */
-int shf_recall_join(struct shf_buf *cards, int (*item)(void *arg, const struct shf_recalled *r),
-                    void *arg);
+int shf_memory_steps_list(const struct shf_sys *sys, int keep, const char *run_id,
+                          int (*item)(void *arg, const struct shf_memory_step *r), void *arg);
+/* Appends a struct shf_card_info to *out for each whole card of this agent. guests: also for
+ * replicas; only a caller that looks at several agents needs them. Returns 0 or a negative errno.
+ * [local] */
+int shf_memory_steps_read_cards(const struct shf_sys *sys, int keep, const char *run_id,
+                                bool guests, struct shf_buf *out);
+/* Joins cards, of one agent or of several, to steps, and calls item for each as
+ * shf_memory_steps_list does. -ENOMEM. [local] */
+int shf_memory_steps_join(struct shf_buf *cards, int (*item)(void *arg,
+                                                             const struct shf_memory_step *r),
+                          void *arg);
 /* Appends to *ranks, as int32_t and in ascending order, the ranks of the step of which there are
  * only replicas. ENOMEM. [local] */
-int shf_recall_copied(const struct shf_buf *cards, const struct shf_recalled *which,
-                      struct shf_buf *ranks);
+int shf_memory_step_replicas(const struct shf_buf *cards, const struct shf_memory_step *which,
+                             struct shf_buf *ranks);
 /* Makes a view of the parts of one step that this node has; the caller calls shf_view_finish.
  * copied: ranks of which replicas are used; NULL: none. ECORRUPT, ENOMEM. [local] */
-int shf_recall_parts(const struct shf_sys *sys, int keep, const struct shf_recalled *which,
-                     const struct shf_buf *copied, struct shf_view **view,
-                     struct sheaf_error *err);
+int shf_memory_step_open_parts(const struct shf_sys *sys, int keep,
+                               const struct shf_memory_step *which,
+                               const struct shf_buf *copied, struct shf_view **view,
+                               struct sheaf_error *err);
 /* Makes and finishes a view of a step. EFORMAT if this node does not have all of it; ECORRUPT,
  * ENOMEM. [local] */
-int shf_recall_view(const struct shf_sys *sys, int keep, const struct shf_recalled *which,
-                    struct shf_view **view, struct sheaf_error *err);
+int shf_memory_step_open(const struct shf_sys *sys, int keep, const struct shf_memory_step *which,
+                         struct shf_view **view, struct sheaf_error *err);
 /* Call it before `which` is written to disk. Later steps in memory of the same job that follow the
  * state `was` of the disk are changed to follow also the state `is`, in which `which` is the newest
- * step (both from shf_card_on). Steps of other jobs may be another branch, and are not changed.
- * Returns 0 or a negative errno. [local] */
-int shf_recall_go_on(const struct shf_sys *sys, int keep, const char *run_id,
-                     const struct shf_recalled *which, uint64_t was, uint64_t is);
+ * step (both from shf_card_disk_state). Steps of other jobs may be another branch, and are not
+ * changed. Returns 0 or a negative errno. [local] */
+int shf_memory_steps_rebase(const struct shf_sys *sys, int keep, const char *run_id,
+                            const struct shf_memory_step *which, uint64_t was, uint64_t is);
 /* Returns whether the step in memory follows the newest step on disk, which also means that the run
  * was not rewound since. [local] */
-bool shf_recall_follows(struct shf_store *store, const struct shf_recalled *r,
-                        const struct shf_newest *disk);
+bool shf_memory_step_follows(struct shf_store *store, const struct shf_memory_step *r,
+                             const struct shf_newest *disk);
 /* A step in memory compared with the steps on disk. */
 enum shf_memory_state {
 	SHF_MEMORY_UNWRITTEN,           /* newer than all steps on disk, and follows the newest: it
@@ -75,6 +78,6 @@ enum shf_memory_state {
 };
 /* Returns the enum shf_memory_state of a step, or a code. *disk: the state of the disk that it was
  * compared with. [local] */
-int shf_recall_state(struct shf_store *store, const struct shf_recalled *r,
-                     struct shf_newest *disk, struct sheaf_error *err);
+int shf_memory_step_state(struct shf_store *store, const struct shf_memory_step *r,
+                          struct shf_newest *disk, struct sheaf_error *err);
 #endif

@@ -18,7 +18,7 @@
 
 #define BEHIND_MS 60000         /* longest wait for another rank in the background */
 
-struct shf_card_head *shf_guest_head(const struct shf_guest *g, int slot)
+struct shf_card_head *shf_replica_head(const struct shf_replica_owner *g, int slot)
 {
 	return g->cards[slot].base ? shf_card_head(&g->cards[slot]) : NULL;
 }
@@ -36,10 +36,10 @@ static int32_t place_in_node(const struct sheaf_run *run, int32_t rank)
 }
 
 /* Sender and receiver compute the pairs from the same table of nodes, so nothing is exchanged. */
-int shf_guests_open(struct sheaf_run *run, struct sheaf_error *err)
+int shf_replicas_open(struct sheaf_run *run, struct sheaf_error *err)
 {
-	const struct shf_place_info *place = &run->place;
-	struct shf_guests *g = &run->tier->guests;
+	const struct shf_nodes *place = &run->place;
+	struct shf_replicas *g = &run->tier->guests;
 	int32_t here = place_in_node(run, run->team.rank), turn = 0;
 	int32_t next = (place->node + 1) % place->nodes_n;
 	int32_t before = (place->node + place->nodes_n - 1) % place->nodes_n;
@@ -66,7 +66,7 @@ int shf_guests_open(struct sheaf_run *run, struct sheaf_error *err)
 	for (int32_t r = 0; r < run->team.ranks; r++) {
 		if (place->nodes[r] != before || turn++ % place->node_ranks != here)
 			continue;
-		g->of[g->n++] = (struct shf_guest){ .rank = r, .steps = { -1, -1 },
+		g->of[g->n++] = (struct shf_replica_owner){ .rank = r, .steps = { -1, -1 },
 			.cards = { { .fd = -1 }, { .fd = -1 } },
 			.images = { { .fd = -1 }, { .fd = -1 } } };
 	}
@@ -77,7 +77,7 @@ int shf_guests_open(struct sheaf_run *run, struct sheaf_error *err)
 
 /* Hands the memory of a replica, or of its card, to the agent of this node. Returns 0 or a negative
  * errno. */
-static int offer_replica(const struct sheaf_run *run, const struct shf_guest *g, int slot,
+static int offer_replica(const struct sheaf_run *run, const struct shf_replica_owner *g, int slot,
                          bool card)
 {
 	const struct shf_sys *sys = run->sys;
@@ -86,19 +86,19 @@ static int offer_replica(const struct sheaf_run *run, const struct shf_guest *g,
 
 	if (run->tier->keep < 0 || !shm->base)
 		return 0;
-	shf_card_name(name, run->tier->job, g->rank, SHF_CARD_GUEST + slot, card);
+	shf_card_name(name, run->tier->job, g->rank, SHF_CARD_REPLICA + slot, card);
 	return shf_sys_keep_put(sys, run->tier->keep, name, shm);
 }
 
 /* If the agent has no room for the replicas that it had before, this rank receives no more
  * (failed). */
-int shf_guests_offer(struct sheaf_run *run)
+int shf_replicas_put_all(struct sheaf_run *run)
 {
-	struct shf_guests *g = &run->tier->guests;
+	struct shf_replicas *g = &run->tier->guests;
 	int rc = 0;
 
 	for (size_t i = 0; i < g->n && rc == 0; i++)
-		for (int k = 0; k < SHF_GUEST_SLOTS && rc == 0; k++) {
+		for (int k = 0; k < SHF_REPLICA_SLOTS && rc == 0; k++) {
 			rc = offer_replica(run, &g->of[i], k, false);
 			if (rc == 0)
 				rc = offer_replica(run, &g->of[i], k, true);
@@ -109,8 +109,8 @@ int shf_guests_offer(struct sheaf_run *run)
 
 /* Memory that is too small is freed before the new one is allocated, also at the agent: there may
  * not be room for both. */
-int shf_guest_need(const struct sheaf_run *run, struct shf_guest *g, int slot, bool card,
-                   uint64_t bytes, struct sheaf_error *err)
+int shf_replica_reserve(const struct sheaf_run *run, struct shf_replica_owner *g, int slot,
+                        bool card, uint64_t bytes, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = run->sys;
 	struct shf_shm *shm = card ? &g->cards[slot] : &g->images[slot];
@@ -122,7 +122,7 @@ int shf_guest_need(const struct sheaf_run *run, struct shf_guest *g, int slot, b
 	if (bytes > SIZE_MAX / 2)
 		return shf_fail(err, SHEAF_ENOMEM, "a copy of %" PRIu64 " bytes", bytes);
 	if (shm->base) {
-		shf_card_name(name, run->tier->job, g->rank, SHF_CARD_GUEST + slot, card);
+		shf_card_name(name, run->tier->job, g->rank, SHF_CARD_REPLICA + slot, card);
 		if (run->tier->keep >= 0)
 			(void)shf_sys_keep_drop(sys, run->tier->keep, name);
 		shf_sys_shm_free(sys, shm);
@@ -148,19 +148,19 @@ struct each {
 };
 
 /* Returns the card of the next replica of the step, or NULL at the end. Step -1 has no replicas. */
-static struct shf_card_head *next_of(const struct shf_guests *g, struct each *e, int64_t step)
+static struct shf_card_head *next_of(const struct shf_replicas *g, struct each *e, int64_t step)
 {
 	for (; step >= 0 && e->guest < g->n; e->guest++, e->slot = 0)
-		while (e->slot < SHF_GUEST_SLOTS) {
-			const struct shf_guest *of = &g->of[e->guest];
+		while (e->slot < SHF_REPLICA_SLOTS) {
+			const struct shf_replica_owner *of = &g->of[e->guest];
 
 			if (of->steps[e->slot++] == step)
-				return shf_guest_head(of, e->slot - 1);
+				return shf_replica_head(of, e->slot - 1);
 		}
 	return NULL;
 }
 
-void shf_guests_forget(struct shf_guests *g, int64_t step)
+void shf_replicas_clear(struct shf_replicas *g, int64_t step)
 {
 	struct each e = { 0 };
 	struct shf_card_head *h;
@@ -175,7 +175,7 @@ void shf_guests_forget(struct shf_guests *g, int64_t step)
 	pthread_mutex_unlock(&g->lock);
 }
 
-void shf_guests_written(struct shf_guests *g, int64_t step)
+void shf_replicas_written(struct shf_replicas *g, int64_t step)
 {
 	struct each e = { 0 };
 	struct shf_card_head *h;
@@ -186,7 +186,7 @@ void shf_guests_written(struct shf_guests *g, int64_t step)
 	pthread_mutex_unlock(&g->lock);
 }
 
-void shf_guests_follow(struct shf_guests *g, int64_t step, uint64_t on, bool published)
+void shf_replicas_follow(struct shf_replicas *g, int64_t step, uint64_t on, bool published)
 {
 	struct each e = { 0 };
 	struct shf_card_head *h;

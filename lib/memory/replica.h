@@ -25,22 +25,23 @@
 #include "sys.h"
 
 struct sheaf_run;
-struct shf_sending;
-enum { SHF_GUEST_SLOTS = 2 };
-struct shf_guest {              /* a rank of the node before, whose replicas this rank keeps */
+struct shf_replica_transfer;
+enum { SHF_REPLICA_SLOTS = 2 };
+struct shf_replica_owner {              /* a rank of the node before, whose replicas this rank
+                                         * keeps */
 	int32_t rank;
-	struct shf_shm cards[SHF_GUEST_SLOTS], images[SHF_GUEST_SLOTS]; /* base NULL: no memory in
-	                                                                 * that slot yet */
-	int64_t steps[SHF_GUEST_SLOTS];         /* the step in each slot; -1: none */
+	/* base NULL: no memory in that slot yet */
+	struct shf_shm cards[SHF_REPLICA_SLOTS], images[SHF_REPLICA_SLOTS];
+	int64_t steps[SHF_REPLICA_SLOTS];         /* the step in each slot; -1: none */
 };
 /* The replicas that this rank keeps for ranks of the node before, and the one that it is sending to
  * the next node. */
-struct shf_guests {
+struct shf_replicas {
 	bool wanted;                    /* replicas are made; the same on all ranks */
 	bool failed;                    /* after a reconnect the agent had no room for the replicas
 	                                 * that this rank keeps; no more are received */
 	int32_t to;                     /* rank that keeps the replicas of this rank */
-	struct shf_guest *of;           /* owned; the guests, n of them in ascending order */
+	struct shf_replica_owner *of;   /* owned; the guests, n of them in ascending order */
 	size_t n;
 	pthread_mutex_t lock;           /* guards coming, and cards and steps of guests */
 	int64_t coming;                 /* step whose replicas are being received; -1: no step, or
@@ -48,27 +49,27 @@ struct shf_guests {
 	/* The replica that is sent in the background. Image numbers are equal on all ranks. */
 	struct shf_team behind;         /* holds a reference to its group, opts.copies_group. Group
 	                                 * NULL: replicas are sent inside commits */
-	struct shf_sending *moving;     /* owned; the replica being sent, or sent last */
+	struct shf_replica_transfer *moving;     /* owned; the replica being sent, or sent last */
 	struct shf_background task;     /* the thread that sends it */
 	int image, copied;              /* image: the image of `moving`; copied: the image of the
 	                                 * newest step that was sent; -1: none */
 };
 /* Finds out which rank keeps the replicas of which other rank. On a single node no replicas are
  * made. [local] */
-int  shf_guests_open(struct sheaf_run *run, struct sheaf_error *err);
+int  shf_replicas_open(struct sheaf_run *run, struct sheaf_error *err);
 /* Hands all replicas that this rank keeps to the agent again, after a new connection. Returns 0, or
  * a negative errno if the agent is lost. [local] */
-int  shf_guests_offer(struct sheaf_run *run);
+int  shf_replicas_put_all(struct sheaf_run *run);
 /* These change the cards of the replicas of a step that this rank keeps, when its own card of the
  * step is changed (G3). forget clears them. written notes that the step is on disk. follow notes,
- * with `published`, that the step follows the state `on` of the disk (shf_card_on); else that it
- * may follow that state, because a publish has begun. [local] */
-void shf_guests_forget(struct shf_guests *g, int64_t step);
-void shf_guests_written(struct shf_guests *g, int64_t step);
-void shf_guests_follow(struct shf_guests *g, int64_t step, uint64_t on, bool published);
+ * with `published`, that the step follows the state `on` of the disk (shf_card_disk_state); else
+ * that it may follow that state, because a publish has begun. [local] */
+void shf_replicas_clear(struct shf_replicas *g, int64_t step);
+void shf_replicas_written(struct shf_replicas *g, int64_t step);
+void shf_replicas_follow(struct shf_replicas *g, int64_t step, uint64_t on, bool published);
 /* Returns a bit for each image that no save may overwrite: the image that is being sent and, with
  * `older`, the image of the newest step that was sent (G2). */
-static inline unsigned shf_guests_pins(const struct shf_guests *g, bool older)
+static inline unsigned shf_replicas_pins(const struct shf_replicas *g, bool older)
 {
 	return (g->image >= 0 ? 1u << g->image : 0) |
 	       (older && g->copied >= 0 ? 1u << g->copied : 0);
@@ -76,15 +77,15 @@ static inline unsigned shf_guests_pins(const struct shf_guests *g, bool older)
 /* Returns whether a step of this job is in memory twice. Also true if no replicas are made, or if
  * they are made inside commits. As long as it is false, the steps of earlier jobs are still of
  * use. */
-static inline bool shf_guests_have_some(const struct shf_guests *g)
+static inline bool shf_replicas_have_some(const struct shf_replicas *g)
 {
 	return !g->wanted || !g->behind.group || g->copied >= 0;
 }
 
 /* Returns the head of the card in that slot, or NULL if the slot has no card. */
-struct shf_card_head *shf_guest_head(const struct shf_guest *g, int slot);
+struct shf_card_head *shf_replica_head(const struct shf_replica_owner *g, int slot);
 /* Makes the card or image in that slot at least `bytes` bytes large, and hands new memory to the
  * agent. ENOMEM, or the code of the agent's failure. [local] */
-int  shf_guest_need(const struct sheaf_run *run, struct shf_guest *g, int slot, bool card,
-                    uint64_t bytes, struct sheaf_error *err);
+int  shf_replica_reserve(const struct sheaf_run *run, struct shf_replica_owner *g, int slot,
+                         bool card, uint64_t bytes, struct sheaf_error *err);
 #endif

@@ -3,7 +3,7 @@
  * announcement: u64 step, u64 bytes of the image, u64 bytes of the card's body, and the body. Then
  * the image is sent in pieces of 8 MiB, with the same number of exchanges on all ranks. This
  * happens inside the commit, or in the background by a thread that has a group of its own; no save
- * may overwrite the image meanwhile (shf_guests_pins).
+ * may overwrite the image meanwhile (shf_replicas_pins).
  *
  * Each rank keeps two slots for each guest. The new replica overwrites the older one (G2), so the
  * newest complete replica stays until the next one is complete. The card of the older one is
@@ -22,13 +22,14 @@
 #define PIECE (UINT64_C(8) << 20)       /* bytes of an image in an exchange */
 
 struct coming {                 /* a guest's announcement of the replica that it sends */
-	const uint8_t *body;            /* body of the card; borrowed from shf_sending.in */
+	const uint8_t *body;            /* body of the card; borrowed from
+	                                 * shf_replica_transfer.in */
 	uint64_t image_bytes, body_bytes;
 	int slot;                       /* slot in which the replica is received */
 };
 /* A replica that this rank sends, and the replicas that it receives at the same time. While the
  * background thread runs, only that thread uses it. */
-struct shf_sending {
+struct shf_replica_transfer {
 	struct sheaf_run *run;          /* borrowed */
 	struct shf_team *team;          /* team over which pieces are sent */
 	int image;
@@ -49,7 +50,7 @@ struct shf_sending {
 	struct sheaf_error err;
 };
 
-static void sending_free(struct shf_sending *s)
+static void sending_free(struct shf_replica_transfer *s)
 {
 	if (!s)
 		return;
@@ -64,18 +65,18 @@ static void sending_free(struct shf_sending *s)
 
 /* Returns whether replicas are sent in the background. While an image is being sent no save can
  * reuse it, which saves with only two images cannot afford. */
-static bool goes_behind(const struct sheaf_run *run, const struct shf_to_copy *c)
+static bool goes_behind(const struct sheaf_run *run, const struct shf_replica_step *c)
 {
 	return run->tier->guests.behind.group && c->images > 2;
 }
 
 /* Allocates the state of a replica. *out is set even if this fails; the caller frees it. */
-static int sending_new(struct shf_sending **out, struct sheaf_run *run,
-                       const struct shf_to_copy *c, struct sheaf_error *err)
+static int sending_new(struct shf_replica_transfer **out, struct sheaf_run *run,
+                       const struct shf_replica_step *c, struct sheaf_error *err)
 {
-	struct shf_guests *g = &run->tier->guests;
+	struct shf_replicas *g = &run->tier->guests;
 	size_t ranks = (size_t)run->team.ranks;
-	struct shf_sending *s = shf_zalloc(1, sizeof(*s));
+	struct shf_replica_transfer *s = shf_zalloc(1, sizeof(*s));
 
 	*out = s;
 	if (g->failed)
@@ -83,7 +84,7 @@ static int sending_new(struct shf_sending **out, struct sheaf_run *run,
 		                "offered once more");
 	if (!s)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory to send a copy");
-	*s = (struct shf_sending){ .run = run, .image = c->image, .step = c->step,
+	*s = (struct shf_replica_transfer){ .run = run, .image = c->image, .step = c->step,
 		.team = goes_behind(run, c) ? &g->behind : &run->team, .in = SHF_BUF_INIT,
 		.coming = shf_zalloc(g->n + 1, sizeof(*s->coming)),
 		.all = shf_zalloc(ranks, sizeof(*s->all)),
@@ -96,9 +97,9 @@ static int sending_new(struct shf_sending **out, struct sheaf_run *run,
 }
 
 /* Reads the guests' announcements, and chooses a slot for each replica. */
-static int read_announcements(struct shf_sending *s, struct sheaf_error *err)
+static int read_announcements(struct shf_replica_transfer *s, struct sheaf_error *err)
 {
-	const struct shf_guests *g = &s->run->tier->guests;
+	const struct shf_replicas *g = &s->run->tier->guests;
 	struct shf_cur c = { s->in.data, s->in.data + s->in.len, false };
 
 	for (size_t i = 0; i < g->n; i++) {
@@ -118,9 +119,9 @@ static int read_announcements(struct shf_sending *s, struct sheaf_error *err)
 }
 
 /* Computes how much memory this rank will allocate for replicas. Cards are too small to count. */
-static void measure_replicas(const struct shf_sending *s, struct shf_growth *mine)
+static void measure_replicas(const struct shf_replica_transfer *s, struct shf_growth *mine)
 {
-	const struct shf_guests *g = &s->run->tier->guests;
+	const struct shf_replicas *g = &s->run->tier->guests;
 	uint64_t bytes = 0, freed = 0;
 
 	for (size_t i = 0; i < g->n; i++) {
@@ -137,7 +138,7 @@ static void measure_replicas(const struct shf_sending *s, struct shf_growth *min
 
 /* Sends the announcement to the rank that keeps the replica. Then all ranks exchange the sizes of
  * their images, and how much memory they allocate for replicas. [collective] */
-static int announce_replica(struct shf_sending *s, struct sheaf_error *err)
+static int announce_replica(struct shf_replica_transfer *s, struct sheaf_error *err)
 {
 	struct sheaf_run *run = s->run;
 	const struct shf_card_head *h = shf_card_head(&run->tier->cards[s->image]);
@@ -171,26 +172,27 @@ static int announce_replica(struct shf_sending *s, struct sheaf_error *err)
 
 /* Makes room for a replica in its slot. The card that was there is cleared before anything is
  * overwritten (M1). */
-static int make_place(const struct shf_sending *s, struct shf_guest *g, const struct coming *c,
-                      struct sheaf_error *err)
+static int make_place(const struct shf_replica_transfer *s, struct shf_replica_owner *g,
+                      const struct coming *c, struct sheaf_error *err)
 {
-	struct shf_card_head *h = shf_guest_head(g, c->slot);
+	struct shf_card_head *h = shf_replica_head(g, c->slot);
 	int rc = 0;
 
 	if (h)
 		atomic_store(&h->whole, 0);
 	g->steps[c->slot] = -1;
 	if (c->image_bytes)
-		rc = shf_guest_need(s->run, g, c->slot, false, c->image_bytes, err);
-	return rc == 0 ? shf_guest_need(s->run, g, c->slot, true,
-	                                sizeof(struct shf_card_head) + c->body_bytes, err) : rc;
+		rc = shf_replica_reserve(s->run, g, c->slot, false, c->image_bytes, err);
+	return rc == 0 ? shf_replica_reserve(s->run, g, c->slot, true,
+	                                     sizeof(struct shf_card_head) + c->body_bytes,
+	                                             err) : rc;
 }
 
 /* Makes room for the replicas of all guests, after a check that there is memory for what all ranks
  * of the node allocate together. */
-static int make_places(struct shf_sending *s, struct sheaf_error *err)
+static int make_places(struct shf_replica_transfer *s, struct sheaf_error *err)
 {
-	const struct shf_guests *g = &s->run->tier->guests;
+	const struct shf_replicas *g = &s->run->tier->guests;
 	int rc = s->rc;
 
 	if (rc < 0)
@@ -217,9 +219,9 @@ static size_t piece_bytes(uint64_t bytes, uint64_t at)
 /* Exchanges bytes [at, at + PIECE) of all images. With one guest, the common case, its piece is
  * received directly into the replica; the pieces of several guests are received into a buffer and
  * copied. [collective] */
-static int exchange_pieces(struct shf_sending *s, struct sheaf_error *err)
+static int exchange_pieces(struct shf_replica_transfer *s, struct sheaf_error *err)
 {
-	const struct shf_guests *g = &s->run->tier->guests;
+	const struct shf_replicas *g = &s->run->tier->guests;
 	/* A rank whose image is empty sends 0 bytes, for which any valid address will do. */
 	const uint8_t *from = s->bytes ? s->run->image.all[s->image].own.base : s->buf;
 	uint8_t *to = s->buf, *p = s->buf;
@@ -246,17 +248,17 @@ static int exchange_pieces(struct shf_sending *s, struct sheaf_error *err)
  * step. Other code changes that card first, and then, with the lock held, the cards of replicas
  * (G3). This function holds the lock, so it misses no such change. If the step was cleared
  * meanwhile (`coming` is another step), nothing is stamped. */
-static void stamp_replicas(struct shf_sending *s)
+static void stamp_replicas(struct shf_replica_transfer *s)
 {
-	struct shf_tier *t = s->run->tier;
-	struct shf_guests *all = &t->guests;
+	struct shf_memory_tier *t = s->run->tier;
+	struct shf_replicas *all = &t->guests;
 
 	pthread_mutex_lock(&all->lock);
 	for (size_t i = 0; i < all->n && all->coming == s->step; i++) {
 		struct shf_card_head *own = shf_card_head(&t->cards[s->image]);
-		struct shf_guest *g = &all->of[i];
+		struct shf_replica_owner *g = &all->of[i];
 		const struct coming *c = &s->coming[i];
-		struct shf_card_head *h = shf_guest_head(g, c->slot);
+		struct shf_card_head *h = shf_replica_head(g, c->slot);
 
 		memcpy(h + 1, c->body, (size_t)c->body_bytes);
 		h->body_bytes = c->body_bytes;
@@ -278,7 +280,7 @@ static void stamp_replicas(struct shf_sending *s)
  * false at the end, or after a failure. */
 static bool send_piece(void *work)
 {
-	struct shf_sending *s = work;
+	struct shf_replica_transfer *s = work;
 
 	if (s->at < s->most) {
 		s->rc = exchange_pieces(s, &s->err);
@@ -293,8 +295,8 @@ static bool send_piece(void *work)
 
 /* Does all that may fail for lack of memory, on all ranks, before the first piece is sent.
  * [collective] */
-static int prepare_sending(struct shf_sending **s, struct sheaf_run *run,
-                           const struct shf_to_copy *c, struct sheaf_error *err)
+static int prepare_sending(struct shf_replica_transfer **s, struct sheaf_run *run,
+                           const struct shf_replica_step *c, struct sheaf_error *err)
 {
 	struct shf_team *team = &run->team;
 	int rc = shf_agree(team, sending_new(s, run, c, err), err);
@@ -310,12 +312,13 @@ static int prepare_sending(struct shf_sending **s, struct sheaf_run *run,
 
 /* Sends inside the commit. The last agreement is G1: a commit returns only when the replica is
  * complete everywhere. [collective] */
-static int send_now(struct sheaf_run *run, const struct shf_to_copy *c, struct sheaf_error *err)
+static int send_now(struct sheaf_run *run, const struct shf_replica_step *c,
+                    struct sheaf_error *err)
 {
-	struct shf_sending *s;
+	struct shf_replica_transfer *s;
 	int rc;
 
-	shf_guests_stop(run, true); /* ends a replica that is still being sent for a save that had
+	shf_replicas_stop(run, true); /* ends a replica that is still being sent for a save that had
 	                             * more images */
 	rc = prepare_sending(&s, run, c, err);
 	if (rc == 0) {
@@ -335,7 +338,7 @@ static int send_now(struct sheaf_run *run, const struct shf_to_copy *c, struct s
  * complete on all ranks. */
 static void settle_sending(struct sheaf_run *run, bool come)
 {
-	struct shf_guests *g = &run->tier->guests;
+	struct shf_replicas *g = &run->tier->guests;
 
 	shf_background_stop(&g->task);
 	if (come)
@@ -347,10 +350,10 @@ static void settle_sending(struct sheaf_run *run, bool come)
 
 /* Starts to send the replica of this step, if the last one is sent on all ranks. If it is still
  * being sent, this step gets no replica. [collective] */
-static int send_behind(struct sheaf_run *run, const struct shf_to_copy *c,
+static int send_behind(struct sheaf_run *run, const struct shf_replica_step *c,
                        struct sheaf_error *err)
 {
-	struct shf_guests *g = &run->tier->guests;
+	struct shf_replicas *g = &run->tier->guests;
 	bool over = !shf_background_runs(&g->task);
 	uint64_t x[2] = { !over, !(over && g->moving && g->moving->stamped) };
 	int rc = over && g->moving ? g->moving->rc : 0;
@@ -372,9 +375,9 @@ static int send_behind(struct sheaf_run *run, const struct shf_to_copy *c,
 	return 0;
 }
 
-void shf_guests_stop(struct sheaf_run *run, bool finish)
+void shf_replicas_stop(struct sheaf_run *run, bool finish)
 {
-	struct shf_guests *g = &run->tier->guests;
+	struct shf_replicas *g = &run->tier->guests;
 
 	if (!g->moving)
 		return;
@@ -385,9 +388,10 @@ void shf_guests_stop(struct sheaf_run *run, bool finish)
 
 /* After a failure no more replicas are sent. All ranks get the failure in the same call, so
  * `wanted` stays equal on all ranks. [collective] */
-int shf_guests_send(struct sheaf_run *run, const struct shf_to_copy *c, struct sheaf_error *err)
+int shf_replicas_send(struct sheaf_run *run, const struct shf_replica_step *c,
+                      struct sheaf_error *err)
 {
-	struct shf_guests *g = &run->tier->guests;
+	struct shf_replicas *g = &run->tier->guests;
 	struct sheaf_error own = { .rank = -1 };
 	int rc;
 
@@ -408,7 +412,7 @@ int shf_guests_send(struct sheaf_run *run, const struct shf_to_copy *c, struct s
 }
 
 /* Unmaps a replica; the agent keeps the memory. */
-static void free_replica(const struct sheaf_run *run, struct shf_guest *g, int slot)
+static void free_replica(const struct sheaf_run *run, struct shf_replica_owner *g, int slot)
 {
 	const struct shf_sys *sys = run->sys;
 
@@ -421,13 +425,13 @@ static void free_replica(const struct sheaf_run *run, struct shf_guest *g, int s
 }
 
 /* A replica that is being sent is given up. What agents keep stays with them. */
-void shf_guests_close(struct sheaf_run *run)
+void shf_replicas_close(struct sheaf_run *run)
 {
-	struct shf_guests *g = &run->tier->guests;
+	struct shf_replicas *g = &run->tier->guests;
 
-	shf_guests_stop(run, false);
+	shf_replicas_stop(run, false);
 	for (size_t i = 0; i < g->n; i++)
-		for (int k = 0; k < SHF_GUEST_SLOTS; k++)
+		for (int k = 0; k < SHF_REPLICA_SLOTS; k++)
 			free_replica(run, &g->of[i], k);
 	shf_free(g->of);
 	g->of = NULL;

@@ -4,7 +4,7 @@
 #define SHF_REPLICA_SEND_H
 #include "replica.h"
 
-struct shf_to_copy {            /* a step in memory: its cards are whole on all ranks */
+struct shf_replica_step {            /* a step in memory: its cards are whole on all ranks */
 	int64_t step;
 	int image;                      /* image that has the step */
 	int images;                     /* number of images that saves may use */
@@ -12,10 +12,11 @@ struct shf_to_copy {            /* a step in memory: its cards are whole on all 
 };
 /* Sends the image and its card to the rank that keeps the replica. If that fails, the failure is
  * logged and no more replicas are made; only ELOST is returned. [collective] */
-int shf_guests_send(struct sheaf_run *run, const struct shf_to_copy *c, struct sheaf_error *err);
+int shf_replicas_send(struct sheaf_run *run, const struct shf_replica_step *c,
+                      struct sheaf_error *err);
 /* Ends the replica that is being sent in the background. finish: all of it is sent first, for which
  * all ranks must call this; not finish: it is given up. */
-void shf_guests_stop(struct sheaf_run *run, bool finish);
+void shf_replicas_stop(struct sheaf_run *run, bool finish);
 /* Frees this process's mappings of the replicas; the agent keeps the memory. [local] */
-void shf_guests_close(struct sheaf_run *run);
+void shf_replicas_close(struct sheaf_run *run);
 #endif

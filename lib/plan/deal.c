@@ -419,7 +419,7 @@ out:
 
 /* Returns which ranks can read the block at byte lo; NULL: all ranks. The search finds the last
  * item that begins at or before lo. */
-static const struct shf_had *had_at(const struct shf_stripe *s, uint64_t lo)
+static const struct shf_block_access *block_access_at(const struct shf_stripe *s, uint64_t lo)
 {
 	size_t first = 0, end = s->had_n;
 
@@ -441,7 +441,7 @@ static const struct shf_had *had_at(const struct shf_stripe *s, uint64_t lo)
 static int deal_blocks(struct deal *d)
 {
 	const struct shf_stripe *s = d->parts.stripe;
-	const struct shf_had *had;
+	const struct shf_block_access *had;
 	uint64_t hi;
 	int64_t rank;
 	int rc;
@@ -449,7 +449,7 @@ static int deal_blocks(struct deal *d)
 	for (uint64_t lo = s->lo; lo < s->hi; lo = hi) {
 		hi = s->hi - lo < SHF_BLOCK - lo % SHF_BLOCK ? s->hi :
 		     lo + SHF_BLOCK - lo % SHF_BLOCK;
-		had = had_at(s, lo);
+		had = block_access_at(s, lo);
 		rc = shf_parts_vote(&d->parts, lo, hi, had ? had->node : -1, &rank);
 		if (rc == 0 && rank >= 0)
 			rc = segment_add(d, lo, hi, (uint32_t)(had && had->rank >= 0

@@ -47,7 +47,7 @@ struct shf_deal_tensor {        /* a tensor with bytes in the stripe; arrays asc
 	uint64_t off;                   /* of its first byte from the start of the file */
 	struct shf_shape shape;         /* in units */
 };
-struct shf_had {                /* which ranks can read the blocks in [lo, hi) of a file */
+struct shf_block_access {                /* which ranks can read the blocks in [lo, hi) of a file */
 	uint64_t lo, hi;
 	int32_t node;                   /* the ranks of this node can; -1: all ranks can */
 	int64_t rank;                   /* only this one of these ranks can; -1: all of them can */
@@ -69,9 +69,9 @@ struct shf_stripe {
 	bool follow;                    /* with `collect`: the collector writes the stripe in any
 	                                 * case. It is the short rest of a file, and the stripe
 	                                 * before it was collected */
-	const struct shf_had *had;      /* borrowed. Loading: which ranks can read which blocks of
-	                                 * the file; the items ascend and cover all blocks. NULL:
-	                                 * every rank can read all blocks */
+	const struct shf_block_access *had; /* borrowed. Loading: which ranks can read which blocks
+	                                     * of the file; the items ascend and cover all blocks.
+	                                     * NULL: every rank can read all blocks */
 	size_t had_n;
 	bool apart;                     /* loading: every rank reads for itself */
 };

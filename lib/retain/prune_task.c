@@ -15,7 +15,7 @@
  * the step was removed; other values are ignored. */
 static void went(void *arg, int64_t step, char what, const char *why)
 {
-	struct shf_pruning *p = arg;
+	struct shf_prune_task *p = arg;
 
 	if (what != 'r')
 		return;
@@ -27,13 +27,13 @@ static void went(void *arg, int64_t step, char what, const char *why)
 static bool prune(void *arg)
 {
 	struct sheaf_run *run = arg;
-	struct shf_pruning *p = run->retain.pruning;
+	struct shf_prune_task *p = run->retain.pruning;
 
 	p->rc = shf_store_prune(&run->store, &p->rules, went, p, &p->err);
 	return false;
 }
 
-void shf_pruning_late(const struct sheaf_run *run)
+void shf_prune_task_warn_late(const struct sheaf_run *run)
 {
 	if (run->store.late)
 		shf_log(run, 1, "%s: not all that was pruned could be deleted in time: the next "
@@ -43,7 +43,7 @@ void shf_pruning_late(const struct sheaf_run *run)
 /* Logs each deleted step with the reason, or why the prune failed. */
 static void log_pruned(struct sheaf_run *run)
 {
-	struct shf_pruning *p = run->retain.pruning;
+	struct shf_prune_task *p = run->retain.pruning;
 	int64_t step;
 
 	for (size_t at = 0; at < p->told.len && !p->told.oom; ) {
@@ -54,7 +54,7 @@ static void log_pruned(struct sheaf_run *run)
 		at += sizeof(step) + strlen(why) + 1;
 	}
 	if (p->rc >= 0)
-		shf_pruning_late(run);
+		shf_prune_task_warn_late(run);
 	if (p->rc < 0)
 		shf_log(run, 1, "%s: nothing pruned: %s", run->store.path, p->err.msg);
 	shf_buf_release(&p->told);
@@ -62,9 +62,9 @@ static void log_pruned(struct sheaf_run *run)
 
 /* If the thread has not begun its turn, the prune is done here, so that it takes place in any
  * case. */
-void shf_pruning_settle(struct sheaf_run *run)
+void shf_prune_task_finish(struct sheaf_run *run)
 {
-	struct shf_pruning *p = run->retain.pruning;
+	struct shf_prune_task *p = run->retain.pruning;
 
 	if (!p->task.task)
 		return;
@@ -72,11 +72,11 @@ void shf_pruning_settle(struct sheaf_run *run)
 	log_pruned(run);
 }
 
-bool shf_pruning_goes_on(struct sheaf_run *run)
+bool shf_prune_task_runs(struct sheaf_run *run)
 {
 	if (shf_background_runs(&run->retain.pruning->task))
 		return true;
-	shf_pruning_settle(run);
+	shf_prune_task_finish(run);
 	return false;
 }
 
@@ -92,20 +92,20 @@ void shf_run_resumed(struct sheaf_run *run)
 	run->lineage.unsure = false;
 	if (!unsure || run->team.rank != 0)
 		return;
-	shf_pruning_settle(run);
+	shf_prune_task_finish(run);
 	if (shf_tries_forget(&run->store, &err) < 0)
 		shf_log(run, 1, "%s: a load stays counted though it went well: %s",
 		        run->store.path, err.msg);
 }
 
 /* If no thread can be started, the prune is done here. */
-void shf_pruning_begin(struct sheaf_run *run, const struct shf_prune *rules, bool behind)
+void shf_prune_task_begin(struct sheaf_run *run, const struct shf_prune *rules, bool behind)
 {
-	struct shf_pruning *p = run->retain.pruning;
+	struct shf_prune_task *p = run->retain.pruning;
 
-	if (behind && shf_pruning_goes_on(run))
+	if (behind && shf_prune_task_runs(run))
 		return;
-	shf_pruning_settle(run);
+	shf_prune_task_finish(run);
 	p->rules = *rules;
 	if (behind && shf_background_start(&p->task, run->sys, prune, run) >= 0)
 		return;
@@ -113,7 +113,7 @@ void shf_pruning_begin(struct sheaf_run *run, const struct shf_prune *rules, boo
 	log_pruned(run);
 }
 
-struct shf_prune shf_run_rules(const struct sheaf_run *run, const struct shf_saved *verified,
+struct shf_prune shf_run_prune_rules(const struct sheaf_run *run, const struct shf_saved *verified,
                               bool dry)
 {
 	const struct sheaf_opts *o = &run->opts;
@@ -128,33 +128,33 @@ struct shf_prune shf_run_rules(const struct sheaf_run *run, const struct shf_sav
 
 /* Only steps older than the newest verified step may be deleted. A step that was not read again
  * since its commit may be damaged, so no older step is deleted on account of it. [collective] */
-void shf_run_prune_behind(struct sheaf_run *run, bool scrubbing, bool behind)
+void shf_run_prune_auto(struct sheaf_run *run, bool scrubbing, bool behind)
 {
 	struct shf_prune r;
 	struct sheaf_error err;
 
 	/* Without keep_last, nothing is deleted automatically. */
-	if (run->opts.keep_last <= 0 || (!scrubbing && shf_behind_look(run, &err) < 0))
+	if (run->opts.keep_last <= 0 || (!scrubbing && shf_scrub_run_poll(run, &err) < 0))
 		return;
-	shf_behind_start(run);
+	shf_scrub_run_start(run);
 	/* Only rank 0 works in the directory; the others need not wait for it. */
 	if (run->team.rank != 0 || run->lineage.verified.step < 0)
 		return;
-	r = shf_run_rules(run, &run->lineage.verified, false);
-	shf_pruning_begin(run, &r, behind);
+	r = shf_run_prune_rules(run, &run->lineage.verified, false);
+	shf_prune_task_begin(run, &r, behind);
 }
 
-int shf_run_make_room(struct sheaf_run *run, struct sheaf_error *err)
+int shf_run_prune_now(struct sheaf_run *run, struct sheaf_error *err)
 {
 	struct shf_prune r;
-	int rc = shf_behind_look(run, err);
+	int rc = shf_scrub_run_poll(run, err);
 
 	if (rc < 0)
 		return rc;
-	shf_behind_start(run);
+	shf_scrub_run_start(run);
 	if (run->team.rank == 0) {
-		r = shf_run_rules(run, &run->lineage.verified, false);
-		shf_pruning_begin(run, &r, false);
+		r = shf_run_prune_rules(run, &run->lineage.verified, false);
+		shf_prune_task_begin(run, &r, false);
 	}
 	return 0;
 }

@@ -25,10 +25,10 @@ enum { BEGIN, TABLE, DATA, SMALL, ALL_READ };
 
 /* All memory is allocated here, except for the manifest and the page table, whose sizes the first
  * turn learns. So turns after the first cannot fail for lack of memory. */
-int shf_reread_init(struct shf_reread *r, const struct shf_sys *sys, int dir, int64_t step,
-                    const char *session, const char *where, struct sheaf_error *err)
+int shf_scrub_init(struct shf_scrub *r, const struct shf_sys *sys, int dir, int64_t step,
+                   const char *session, const char *where, struct sheaf_error *err)
 {
-	*r = (struct shf_reread){ .sys = sys, .dir = dir, .step = step, .shares = 1,
+	*r = (struct shf_scrub){ .sys = sys, .dir = dir, .step = step, .shares = 1,
 		.sums_fd = -1, .fd = -1, .direct = -1, .phase = BEGIN };
 	snprintf(r->session, sizeof(r->session), "%.32s", session);
 	snprintf(r->where, sizeof(r->where), "%s", where);
@@ -40,11 +40,11 @@ int shf_reread_init(struct shf_reread *r, const struct shf_sys *sys, int dir, in
 	}
 	if (r->room && r->table[0].bytes && r->table[1].bytes && r->table[2].bytes)
 		return 0;
-	shf_reread_release(r);
+	shf_scrub_release(r);
 	return shf_fail(err, SHEAF_ENOMEM, "no memory to read step %" PRId64 " again", step);
 }
 
-void shf_reread_release(struct shf_reread *r)
+void shf_scrub_release(struct shf_scrub *r)
 {
 	shf_fd_close(r->sys, &r->fd);
 	shf_fd_close(r->sys, &r->direct);
@@ -55,14 +55,14 @@ void shf_reread_release(struct shf_reread *r)
 	for (int i = 0; i < SHF_TABLE_SECTIONS; i++)
 		shf_free(r->table[i].bytes);
 	shf_arena_release(&r->arena);
-	*r = (struct shf_reread){ .sys = r->sys, .rc = r->rc, .err = r->err, .cut = r->cut,
+	*r = (struct shf_scrub){ .sys = r->sys, .rc = r->rc, .err = r->err, .cut = r->cut,
 		.bytes = r->bytes, .dir = -1, .sums_fd = -1, .fd = -1, .direct = -1 };
 }
 
 /* ---- the ends of the reading ---- */
 
 /* Ends the reading with the message in r->err, as damage. Returns false, as a last turn does. */
-static bool end_as_damaged(struct shf_reread *r)
+static bool end_as_damaged(struct shf_scrub *r)
 {
 	r->rc = r->err.code = SHEAF_ECORRUPT;
 	return false;
@@ -71,7 +71,7 @@ static bool end_as_damaged(struct shf_reread *r)
 /* Ends the reading with an errno. If a file that the manifest names does not exist, is a link or a
  * folder, or is larger than possible, the result is damage; any other errno proves nothing about
  * the step. */
-static bool end_as_unread(struct shf_reread *r, int sys, const char *name)
+static bool end_as_unread(struct shf_scrub *r, int sys, const char *name)
 {
 	r->rc = shf_fail_sys(&r->err, sys, "%s/%s", r->where, name);
 	if (r->rc == SHEAF_ENOENT || sys == ELOOP || sys == EISDIR || sys == EFBIG)
@@ -83,7 +83,7 @@ static bool end_as_unread(struct shf_reread *r, int sys, const char *name)
 
 /* Reads all n bytes at `off`, with retries after EIO. A file that ends too early is damage. Returns
  * false if the reading has ended. */
-static bool read_scrubbed(struct shf_reread *r, int fd, void *to, uint64_t n, uint64_t off,
+static bool read_scrubbed(struct shf_scrub *r, int fd, void *to, uint64_t n, uint64_t off,
                           const char *name)
 {
 	int64_t got = shf_read_now(r->sys, fd, to, n, off, NULL);
@@ -98,14 +98,14 @@ static bool read_scrubbed(struct shf_reread *r, int fd, void *to, uint64_t n, ui
 	return end_as_damaged(r);
 }
 
-static int open_in_scrubbed(const struct shf_reread *r, const char *name, int flags)
+static int open_in_scrubbed(const struct shf_scrub *r, const char *name, int flags)
 {
 	return shf_in_step_open(r->sys, r->dir, name, flags | SHF_O_NOFOLLOW);
 }
 
 /* Drops bytes [off, bytes) of the file from the page cache before they are read through it, so that
  * the read returns what is on disk. */
-static void forget_range(const struct shf_reread *r, int fd, uint64_t off, uint64_t bytes)
+static void forget_range(const struct shf_scrub *r, int fd, uint64_t off, uint64_t bytes)
 {
 	if (off < bytes)
 		shf_sys_forget(r->sys, fd, off, bytes - off);
@@ -113,7 +113,7 @@ static void forget_range(const struct shf_reread *r, int fd, uint64_t off, uint6
 
 /* Opens a file of the manifest, sets *fd, and compares the length of the file with the one in the
  * manifest. Returns false if the reading has ended. */
-static bool open_scrubbed(struct shf_reread *r, const struct shf_mf_file *file, int *fd)
+static bool open_scrubbed(struct shf_scrub *r, const struct shf_mf_file *file, int *fd)
 {
 	struct shf_stat st;
 	int rc;
@@ -135,7 +135,7 @@ static bool open_scrubbed(struct shf_reread *r, const struct shf_mf_file *file, 
 
 /* Reads and decodes sheaf.json. The manifest must be that of the save that was committed, not of a
  * later save with the same number. */
-static bool read_own_manifest(struct shf_reread *r)
+static bool read_own_manifest(struct shf_scrub *r)
 {
 	struct shf_stat st = { .bytes = 0 };
 	char where[320];
@@ -180,7 +180,7 @@ static uint64_t blocks_of_file(uint64_t bytes)
 
 /* Checks that the table has records for exactly the files and blocks of the manifest. After this
  * check, the record of each file and block lies inside the table. */
-static bool table_fits(struct shf_reread *r, const char *where)
+static bool table_fits(struct shf_scrub *r, const char *where)
 {
 	uint64_t blocks = 0;
 
@@ -196,7 +196,7 @@ static bool table_fits(struct shf_reread *r, const char *where)
 
 /* Reads the head and the page table of sheaf.sums, and checks both against the sum in the manifest.
  * Then every other page can be checked when it is needed. */
-static bool open_table(struct shf_reread *r)
+static bool open_table(struct shf_scrub *r)
 {
 	const struct shf_mf_file *sums = &r->manifest.sums;
 	uint64_t n, crc;
@@ -229,7 +229,7 @@ static bool open_table(struct shf_reread *r)
 }
 
 /* Reads page p of the table into `to` and checks it. */
-static bool table_page(struct shf_reread *r, uint64_t p, uint8_t *to)
+static bool table_page(struct shf_scrub *r, uint64_t p, uint8_t *to)
 {
 	uint64_t off = p * SHF_SUMS_PAGE, n = shf_sums_page_bytes(&r->head, p), got, want;
 
@@ -247,9 +247,9 @@ static bool table_page(struct shf_reread *r, uint64_t p, uint8_t *to)
 /* Returns the record at `off` of the table, or NULL if the reading has ended. Records are 8, 32 or
  * 64 bytes long, so no record crosses a page. The last page of each section is kept, because the
  * records of a section are read in order. */
-static const uint8_t *table_record(struct shf_reread *r, int section, uint64_t off)
+static const uint8_t *table_record(struct shf_scrub *r, int section, uint64_t off)
 {
-	struct shf_table_page *t = &r->table[section];
+	struct shf_scrub_page *t = &r->table[section];
 	uint64_t page = off / SHF_SUMS_PAGE;
 
 	if (t->page != page) {
@@ -262,7 +262,7 @@ static const uint8_t *table_record(struct shf_reread *r, int section, uint64_t o
 	return t->bytes + off % SHF_SUMS_PAGE;
 }
 
-static bool tensor_get(struct shf_reread *r, uint64_t i, struct shf_sums_tensor *t)
+static bool tensor_get(struct shf_scrub *r, uint64_t i, struct shf_sums_tensor *t)
 {
 	const uint8_t *p = table_record(r, SHF_TABLE_TENSORS,
 	                                r->head.tensors_off + i * SHF_SUMS_TENSOR);
@@ -274,7 +274,7 @@ static bool tensor_get(struct shf_reread *r, uint64_t i, struct shf_sums_tensor 
 
 /* A turn of the phase TABLE. Checks some pages of the table. The pages are dealt to the shares
  * round robin, so that every page is checked, whether its records are used or not. */
-static bool turn_table(struct shf_reread *r)
+static bool turn_table(struct shf_scrub *r)
 {
 	uint64_t n = (r->head.pages_off + SHF_SUMS_PAGE - 1) / SHF_SUMS_PAGE;
 
@@ -289,7 +289,7 @@ static bool turn_table(struct shf_reread *r)
 /* ---- blocks ---- */
 
 /* Sets r->at and r->end to the range of blocks of this share. */
-static void deal_scrub_shares(struct shf_reread *r)
+static void deal_scrub_shares(struct shf_scrub *r)
 {
 	uint64_t all = r->head.blocks_n, more = all % r->shares;
 
@@ -298,7 +298,7 @@ static void deal_scrub_shares(struct shf_reread *r)
 }
 
 /* The turn of the phase BEGIN. */
-static bool turn_begin(struct shf_reread *r)
+static bool turn_begin(struct shf_scrub *r)
 {
 	if (!read_own_manifest(r) || !open_table(r))
 		return false;
@@ -311,7 +311,7 @@ static bool turn_begin(struct shf_reread *r)
 
 /* Finds the first tensor of the open file that ends after byte lo, where this share begins in the
  * file. Sets r->whole if the tensor does not begin before lo. */
-static bool seek_tensor(struct shf_reread *r, uint64_t lo)
+static bool seek_tensor(struct shf_scrub *r, uint64_t lo)
 {
 	uint64_t from = r->sums_file.first_tensor, to = from + r->sums_file.tensors_n;
 	struct shf_sums_tensor t;
@@ -340,7 +340,7 @@ static bool seek_tensor(struct shf_reread *r, uint64_t lo)
 /* Opens the file of the next block, if it is not open yet, and checks its record in the table. The
  * file before is closed first, so at most two descriptors, buffered and direct, are open at a
  * time. */
-static bool enter_file(struct shf_reread *r)
+static bool enter_file(struct shf_scrub *r)
 {
 	const struct shf_mf_file *m = &r->manifest.files[r->file];
 	const uint8_t *p;
@@ -378,7 +378,7 @@ static bool enter_file(struct shf_reread *r)
 /* Reads n bytes at lo into r->buf: whole pages with direct I/O, if this file can be read so, and
  * the rest through the page cache. Bytes are dropped from the page cache before they are read
  * through it. */
-static bool read_scrubbed_block(struct shf_reread *r, uint64_t lo, uint64_t n)
+static bool read_scrubbed_block(struct shf_scrub *r, uint64_t lo, uint64_t n)
 {
 	const char *name = r->manifest.files[r->file].name;
 	uint64_t pages = n / SHF_ALIGN * SHF_ALIGN;
@@ -397,7 +397,7 @@ static bool read_scrubbed_block(struct shf_reread *r, uint64_t lo, uint64_t n)
 }
 
 /* Compares the digest of a tensor that lies in this share from start to end. */
-static bool tensor_is(struct shf_reread *r, const struct shf_sums_tensor *t)
+static bool tensor_is(struct shf_scrub *r, const struct shf_sums_tensor *t)
 {
 	if (r->digest == t->digest)
 		return true;
@@ -411,7 +411,7 @@ static bool tensor_is(struct shf_reread *r, const struct shf_sums_tensor *t)
  * that lies in several shares goes to `cut`: each share adds the sum of its part, and the share
  * with the end of the tensor also the stored digest. The XOR of the cuts of all shares is 0 if all
  * such tensors are right. */
-static bool sum_tensors(struct shf_reread *r, uint64_t lo, uint64_t n)
+static bool sum_tensors(struct shf_scrub *r, uint64_t lo, uint64_t n)
 {
 	uint64_t last = r->sums_file.first_tensor + r->sums_file.tensors_n, hi = lo + n;
 	struct shf_sums_tensor t;
@@ -444,7 +444,7 @@ static bool sum_tensors(struct shf_reread *r, uint64_t lo, uint64_t n)
 }
 
 /* A turn of the phase DATA: reads and checks one block. */
-static bool turn_data(struct shf_reread *r)
+static bool turn_data(struct shf_scrub *r)
 {
 	const uint8_t *p;
 	uint64_t lo, left, n, got, want;
@@ -480,7 +480,7 @@ static bool turn_data(struct shf_reread *r)
 /* ---- attached files and indexes ---- */
 
 /* A turn of the phase SMALL: up to a block of an attached file. */
-static bool turn_small(struct shf_reread *r)
+static bool turn_small(struct shf_scrub *r)
 {
 	const struct shf_mf_file *f;
 	uint64_t n;
@@ -516,9 +516,9 @@ static bool turn_small(struct shf_reread *r)
 }
 
 /* One thread at a time may call this; it need not be the same thread each time. */
-bool shf_reread_turn(void *reread)
+bool shf_scrub_turn(void *reread)
 {
-	struct shf_reread *r = reread;
+	struct shf_scrub *r = reread;
 
 	switch (r->phase) {
 	case BEGIN:
@@ -548,7 +548,7 @@ static void forget_file(const struct shf_sys *sys, int dir, const char *name, ui
 
 /* The manifest is dropped first, so that the list of the other files comes from the manifest on
  * disk. */
-void shf_reread_forget(const struct shf_sys *sys, int dir)
+void shf_scrub_drop_cache(const struct shf_sys *sys, int dir)
 {
 	struct shf_arena arena = { 0 };
 	struct shf_manifest m;

@@ -21,13 +21,13 @@
 #include "sys.h"
 
 enum { SHF_TABLE_FILES, SHF_TABLE_TENSORS, SHF_TABLE_BLOCKS, SHF_TABLE_SECTIONS };
-struct shf_table_page {         /* a page of sheaf.sums that was read and checked */
+struct shf_scrub_page {         /* a page of sheaf.sums that was read and checked */
 	uint8_t *bytes;                 /* owned */
 	uint64_t page;                  /* number of the page; UINT64_MAX: no page was read yet */
 };
 /* A step that is being read again. It belongs to the thread that takes the turns until the last
  * turn is over. */
-struct shf_reread {
+struct shf_scrub {
 	/* parameters */
 	const struct shf_sys *sys;
 	int dir;                        /* owned; descriptor of the step's directory; -1: none */
@@ -53,7 +53,7 @@ struct shf_reread {
 	int sums_fd;
 	uint8_t *pages;                 /* owned; the page table of sheaf.sums: the sums of its
 	                                 * other pages */
-	struct shf_table_page table[SHF_TABLE_SECTIONS];
+	struct shf_scrub_page table[SHF_TABLE_SECTIONS];
 	uint8_t *room, *buf;            /* owned; room for a block; buf is its aligned start */
 	uint64_t page, at, end;         /* page: next page of the table; [at, end): the blocks of
 	                                 * the share that are still to be read, numbered over all
@@ -73,15 +73,15 @@ struct shf_reread {
 };
 /* Prepares to read the step in the open directory dir, which *r owns from now on, also on failure.
  * Until the caller sets share and shares, the share is the whole step. ENOMEM. */
-int shf_reread_init(struct shf_reread *r, const struct shf_sys *sys, int dir, int64_t step,
-                    const char *session, const char *where, struct sheaf_error *err);
+int shf_scrub_init(struct shf_scrub *r, const struct shf_sys *sys, int dir, int64_t step,
+                   const char *session, const char *where, struct sheaf_error *err);
 /* Takes one turn: reads up to a block. Returns false after the last one; r->rc then has the
  * result. */
-bool shf_reread_turn(void *reread);
+bool shf_scrub_turn(void *reread);
 /* Frees everything but the result (rc, err, cut, bytes). *r need not have been initialized, if it
  * is zeroed and its descriptors are -1. */
-void shf_reread_release(struct shf_reread *r);
+void shf_scrub_release(struct shf_scrub *r);
 /* Drops the files of the step in this directory from the page cache of this node, as far as the
  * kernel allows, so that the next reader gets the bytes on disk. */
-void shf_reread_forget(const struct shf_sys *sys, int dir);
+void shf_scrub_drop_cache(const struct shf_sys *sys, int dir);
 #endif

@@ -18,7 +18,7 @@
 #define LITTLE (UINT64_C(32) << 20)
 #define WAIT_MS 3000
 
-int shf_scrub_open(struct sheaf_run *run, int64_t step, const char *session, struct shf_reread *r,
+int shf_scrub_open(struct sheaf_run *run, int64_t step, const char *session, struct shf_scrub *r,
                    struct sheaf_error *err)
 {
 	const struct shf_sys *sys = run->sys;
@@ -30,7 +30,7 @@ int shf_scrub_open(struct sheaf_run *run, int64_t step, const char *session, str
 	dir = shf_dir_open(sys, run->store.dir, name);
 	if (dir < 0)
 		return shf_fail_sys(err, -dir, "%s", where);
-	rc = shf_reread_init(r, sys, dir, step, session, where, err);
+	rc = shf_scrub_init(r, sys, dir, step, session, where, err);
 	if (rc == 0) {
 		r->share = (uint32_t)run->place.node;
 		r->shares = (uint32_t)run->place.nodes_n;
@@ -41,19 +41,19 @@ int shf_scrub_open(struct sheaf_run *run, int64_t step, const char *session, str
 
 /* Opens the step and starts the thread that reads this node's share. [lowest rank of a node] */
 static int start_scrub_here(struct sheaf_run *run, const struct shf_saved *saved,
-                            struct shf_reread *r, struct sheaf_error *err)
+                            struct shf_scrub *r, struct sheaf_error *err)
 {
 	int rc = shf_scrub_open(run, saved->step, saved->session, r, err);
 
 	if (rc < 0)
 		return rc;
-	rc = shf_background_start(&run->retain.behind->task, run->sys, shf_reread_turn, r);
+	rc = shf_background_start(&run->retain.behind->task, run->sys, shf_scrub_turn, r);
 	return rc == 0 ? 0 : shf_fail_sys(err, -rc, "%s: starting to read it again", r->where);
 }
 
-void shf_behind_next(struct sheaf_run *run, int64_t step, const char *session, uint64_t bytes)
+void shf_scrub_run_next(struct sheaf_run *run, int64_t step, const char *session, uint64_t bytes)
 {
-	struct shf_behind *b = run->retain.behind;
+	struct shf_scrub_run *b = run->retain.behind;
 
 	b->next.step = step;
 	b->bytes = bytes;
@@ -62,9 +62,9 @@ void shf_behind_next(struct sheaf_run *run, int64_t step, const char *session, u
 
 /* All ranks note in `now` which step is being read, although only the lowest rank of each node
  * reads, because the result is collected from all ranks. */
-void shf_behind_start(struct sheaf_run *run)
+void shf_scrub_run_start(struct sheaf_run *run)
 {
-	struct shf_behind *b = run->retain.behind;
+	struct shf_scrub_run *b = run->retain.behind;
 	struct sheaf_error err;
 	int rc;
 
@@ -87,44 +87,44 @@ void shf_behind_start(struct sheaf_run *run)
 	}
 }
 
-void shf_behind_stop(struct sheaf_run *run)
+void shf_scrub_run_stop(struct sheaf_run *run)
 {
-	struct shf_behind *b = run->retain.behind;
+	struct shf_scrub_run *b = run->retain.behind;
 
 	shf_background_stop(&b->task);
 	if (b->reread)
-		shf_reread_release(b->reread);
+		shf_scrub_release(b->reread);
 	shf_free(b->reread);
 	b->reread = NULL;
 	b->now.step = -1;
 }
 
 /* No older step may be deleted on account of a step that is marked bad or set aside. */
-void shf_behind_forget(struct sheaf_run *run, int64_t step)
+void shf_scrub_run_forget(struct sheaf_run *run, int64_t step)
 {
-	struct shf_behind *b = run->retain.behind;
+	struct shf_scrub_run *b = run->retain.behind;
 
 	if (b->now.step == step)
-		shf_behind_stop(run);
+		shf_scrub_run_stop(run);
 	if (b->next.step == step)
 		b->next.step = -1;
 	if (run->lineage.verified.step == step)
 		run->lineage.verified.step = -1;
 }
 
-bool shf_behind_is_busy(const struct sheaf_run *run)
+bool shf_scrub_run_is_busy(const struct sheaf_run *run)
 {
 	return run->retain.behind->now.step >= 0 && shf_background_runs(&run->retain.behind->task);
 }
 
-bool shf_behind_is_little(const struct sheaf_run *run)
+bool shf_scrub_run_is_small(const struct sheaf_run *run)
 {
 	return run->retain.behind->bytes / (uint64_t)run->place.nodes_n <= LITTLE;
 }
 
 /* Called only at close, and by a prune for which the program has asked. The wait is bounded, so
  * that a slow disk cannot hold up the end of a job. */
-void shf_behind_wait(struct sheaf_run *run)
+void shf_scrub_run_wait(struct sheaf_run *run)
 {
 	const struct shf_sys *sys = run->sys;
 	int64_t until = shf_now(run) + shf_ms_ns(shf_opts_wait_ms(&run->opts, WAIT_MS));
@@ -137,7 +137,7 @@ void shf_behind_wait(struct sheaf_run *run)
  * a thread return 0. */
 static int scrub_answer(const struct sheaf_run *run, uint64_t *cut, struct sheaf_error *err)
 {
-	const struct shf_behind *b = run->retain.behind;
+	const struct shf_scrub_run *b = run->retain.behind;
 
 	*cut = 0;
 	if (run->place.node_first != run->team.rank)
@@ -183,9 +183,9 @@ static int gather_scrub_answers(struct sheaf_run *run, struct sheaf_error *why,
 /* Does not wait: while some node is still reading, it returns 0 and changes nothing. Once all nodes
  * have ended and the step is whole, the step becomes the run's verified step. Failures other than a
  * lost rank are only logged, because the caller is working on another step. [collective] */
-int shf_behind_look(struct sheaf_run *run, struct sheaf_error *err)
+int shf_scrub_run_poll(struct sheaf_run *run, struct sheaf_error *err)
 {
-	struct shf_behind *b = run->retain.behind;
+	struct shf_scrub_run *b = run->retain.behind;
 	struct shf_saved now = b->now;
 	struct sheaf_error why;
 	uint64_t busy;
@@ -200,7 +200,7 @@ int shf_behind_look(struct sheaf_run *run, struct sheaf_error *err)
 		return rc;
 	shf_error_clear(&why);
 	rc = gather_scrub_answers(run, &why, err);
-	shf_behind_stop(run);
+	shf_scrub_run_stop(run);
 	if (rc == 0)
 		run->lineage.verified = now;
 	if (rc == SHEAF_ECORRUPT)

@@ -12,7 +12,7 @@ void shf_growth_look(const struct sheaf_run *run, uint64_t bytes, uint64_t freed
 
 	*mine = (struct shf_growth){ .node = run->place.node, .bytes = bytes, .freed = freed };
 	if (bytes)
-		mine->rooms_n = shf_sys_rooms(sys, mine->rooms);
+		mine->rooms_n = shf_sys_memory_limits(sys, mine->rooms);
 }
 
 /* The array that shf_growth_check() was given, and the node it checks. */
@@ -43,7 +43,7 @@ static uint64_t taken_of(const struct adding *a, uint64_t of, uint64_t *left)
 
 		if (g->node != a->node)
 			continue;
-		for (int i = 0; i < g->rooms_n && i < SHF_ROOMS; i++) {
+		for (int i = 0; i < g->rooms_n && i < SHF_MEMORY_LIMITS; i++) {
 			if (g->rooms[i].of != of)
 				continue;
 			taken = taken + g->bytes < taken ? UINT64_MAX : taken + g->bytes;
@@ -55,7 +55,7 @@ static uint64_t taken_of(const struct adding *a, uint64_t of, uint64_t *left)
 }
 
 /* Checks each limit separately. A limit is the machine's memory or that of a control group; ranks
- * under the same limit send the same number for it (shf_room.of). */
+ * under the same limit send the same number for it (shf_memory_limit.of). */
 int shf_growth_check(const void *all, size_t stride, int ranks, int node,
                      struct sheaf_error *err)
 {
@@ -64,7 +64,7 @@ int shf_growth_check(const void *all, size_t stride, int ranks, int node,
 	for (int r = 0; r < ranks; r++) {
 		const struct shf_growth *g = growth_of(&a, r);
 
-		for (int i = 0; g->node == node && i < g->rooms_n && i < SHF_ROOMS; i++) {
+		for (int i = 0; g->node == node && i < g->rooms_n && i < SHF_MEMORY_LIMITS; i++) {
 			uint64_t left = UINT64_MAX, taken = taken_of(&a, g->rooms[i].of, &left);
 
 			if (taken > left)

@@ -24,8 +24,9 @@ struct shf_growth {             /* what a rank sends to the others */
 	int32_t node, rooms_n;
 	uint64_t bytes, freed;          /* the rank will allocate `bytes` bytes, after freeing
 	                                 * `freed` bytes */
-	struct shf_room rooms[SHF_ROOMS];       /* memory limits that apply to the rank, rooms_n of
-	                                         * them; rooms_n is 0 if bytes is 0 */
+	struct shf_memory_limit rooms[SHF_MEMORY_LIMITS]; /* memory limits that apply to the rank,
+	                                                   * rooms_n of them; rooms_n is 0 if bytes
+	                                                   * is 0 */
 };
 /* Fills *mine with what this rank sends to the others. [local] */
 void shf_growth_look(const struct sheaf_run *run, uint64_t bytes, uint64_t freed,

@@ -16,7 +16,7 @@
 #include "growth.h"
 #include "opts.h"
 
-#define SHARE_TRIES 3           /* attempts to share an image; see shf_sharing_meet() */
+#define SHARE_TRIES 3           /* attempts to share an image; see shf_image_sharing_allocate() */
 
 struct grown {                  /* what ranks send each other before they grow an image */
 	struct shf_growth growth;       /* first: shf_growth_check() reads it */
@@ -128,7 +128,7 @@ static int grow_image(struct sheaf_run *run, struct shf_image *m, uint64_t want,
 }
 
 /* An image that is being made larger, on all ranks together. */
-struct shf_sharing {
+struct shf_image_sharing {
 	struct sheaf_run *run;
 	struct shf_image *image;
 	struct grown *all;              /* owned; by rank */
@@ -139,15 +139,16 @@ struct shf_sharing {
 	uint8_t token[16];              /* names this rank's socket */
 	int offer;                      /* this rank's socket; -1: none */
 	bool shared, taken;             /* shared: the node has several ranks; taken:
-	                                 * shf_sharing_take has succeeded */
+	                                 * shf_image_sharing_map has succeeded */
 };
 
 /* Frees the mappings of memory that other ranks of the node are about to replace, and connects to
  * the sockets on which those ranks will hand over the new memory.
  *
  * ECONNREFUSED means that the backlog of a socket is full, which another user of the machine can
- * cause. It becomes EAGAIN, and shf_sharing_meet tries again with sockets of other names. */
-static int connect_all(struct shf_sharing *s, struct sheaf_error *err)
+ * cause. It becomes EAGAIN, and shf_image_sharing_allocate tries again with sockets of other
+ * names. */
+static int connect_all(struct shf_image_sharing *s, struct sheaf_error *err)
 {
 	const struct sheaf_run *run = s->run;
 	const struct shf_sys *sys = run->sys;
@@ -171,7 +172,7 @@ static int connect_all(struct shf_sharing *s, struct sheaf_error *err)
 }
 
 /* Hands this rank's new memory to the other ranks of its node, which have all connected already. */
-static int serve_all(struct shf_sharing *s, struct sheaf_error *err)
+static int serve_all(struct shf_image_sharing *s, struct sheaf_error *err)
 {
 	const struct sheaf_run *run = s->run;
 	const struct shf_sys *sys = run->sys;
@@ -186,7 +187,7 @@ static int serve_all(struct shf_sharing *s, struct sheaf_error *err)
 /* Decides whether this rank's part must grow. If it must, opens the socket on which the new memory
  * will be handed over, under a new name. The memory itself is allocated when all ranks of the node
  * have connected. */
-static int offer_new(struct shf_sharing *s, struct sheaf_error *err)
+static int offer_new(struct shf_image_sharing *s, struct sheaf_error *err)
 {
 	struct sheaf_run *run = s->run;
 	const struct shf_sys *sys = run->sys;
@@ -204,17 +205,17 @@ static int offer_new(struct shf_sharing *s, struct sheaf_error *err)
 	return rc < 0 ? shf_fail_sys(err, -rc, "offering the image to the ranks of this node") : 0;
 }
 
-int shf_sharing_new(struct shf_sharing **sharing, struct sheaf_run *run, int image, uint64_t bytes,
-                    struct sheaf_error *err)
+int shf_image_sharing_new(struct shf_image_sharing **sharing, struct sheaf_run *run, int image,
+                          uint64_t bytes, struct sheaf_error *err)
 {
 	size_t ranks = (size_t)run->team.ranks;
-	struct shf_sharing *s = shf_zalloc(1, sizeof(*s));
+	struct shf_image_sharing *s = shf_zalloc(1, sizeof(*s));
 
 	*sharing = s;
 	if (!s)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory to share an image");
-	*s = (struct shf_sharing){ .run = run, .image = &run->image.all[image], .bytes = bytes,
-		.all = shf_zalloc(ranks, sizeof(*s->all)),
+	*s = (struct shf_image_sharing){ .run = run, .image = &run->image.all[image],
+	        .bytes = bytes, .all = shf_zalloc(ranks, sizeof(*s->all)),
 		.connections = shf_alloc(ranks, sizeof(*s->connections)),
 		.offer = -1, .shared = run->place.node_ranks > 1 };
 	for (size_t r = 0; s->connections && r < ranks; r++)
@@ -225,13 +226,13 @@ int shf_sharing_new(struct shf_sharing **sharing, struct sheaf_run *run, int ima
 	return offer_new(s, err);
 }
 
-bool shf_sharing_grows(const struct shf_sharing *s)
+bool shf_image_sharing_grows(const struct shf_image_sharing *s)
 {
 	return s->want != 0;
 }
 
 /* Closes this rank's socket, and its connections to the sockets of other ranks. */
-static void close_all(struct shf_sharing *s)
+static void close_all(struct shf_image_sharing *s)
 {
 	const struct shf_sys *sys = s->run->sys;
 
@@ -244,7 +245,7 @@ static void close_all(struct shf_sharing *s)
 	}
 }
 
-void shf_sharing_free(struct shf_sharing *s)
+void shf_image_sharing_free(struct shf_image_sharing *s)
 {
 	if (!s)
 		return;
@@ -258,7 +259,7 @@ void shf_sharing_free(struct shf_sharing *s)
  * rank frees or allocates anything before this function has returned, so if the sum is too large,
  * the call fails before any rank has taken memory that another one needs. Returns the same on all
  * ranks: a failure of one (rc) is sent along, and then agreed on. */
-static int exchange_growth(struct shf_sharing *s, int rc, struct sheaf_error *err)
+static int exchange_growth(struct shf_image_sharing *s, int rc, struct sheaf_error *err)
 {
 	struct grown mine = { .grew = s->want != 0, .failed = rc < 0 };
 	struct shf_team *team = &s->run->team;
@@ -278,7 +279,7 @@ static int exchange_growth(struct shf_sharing *s, int rc, struct sheaf_error *er
 /* Frees this rank's old memory and its mappings of memory that other ranks replace: the kernel gets
  * memory back only when no rank maps it any more. If the new memory of the node's ranks does not
  * fit, returns ENOMEM before any rank of this node has freed something. */
-static int free_all(struct shf_sharing *s, struct sheaf_error *err)
+static int free_all(struct shf_image_sharing *s, struct sheaf_error *err)
 {
 	struct sheaf_run *run = s->run;
 	int rc = shf_growth_check(s->all, sizeof(*s->all), run->team.ranks, run->place.node, err);
@@ -292,7 +293,7 @@ static int free_all(struct shf_sharing *s, struct sheaf_error *err)
 
 /* Allocates this rank's new memory and serves it to the other ranks. All ranks must have freed
  * their old memory: the check of what the machine has left relies on that. */
-static int grow_all(struct shf_sharing *s, struct sheaf_error *err)
+static int grow_all(struct shf_image_sharing *s, struct sheaf_error *err)
 {
 	struct sheaf_run *run = s->run;
 	int rc = 0;
@@ -304,7 +305,7 @@ static int grow_all(struct shf_sharing *s, struct sheaf_error *err)
 
 /* Closes the sockets and frees the image on this rank, so that the next attempt, or the next save,
  * starts from the same state on all ranks. */
-static void undo(struct shf_sharing *s)
+static void undo(struct shf_image_sharing *s)
 {
 	close_all(s);
 	pin_image(s->run, s->image, NULL, 0);
@@ -320,7 +321,7 @@ static void undo(struct shf_sharing *s)
  *
  * The agreements make all ranks finish a phase of growing before any begins the next (see the head
  * of this file). */
-int shf_sharing_meet(struct shf_sharing *s, int rc, struct sheaf_error *err)
+int shf_image_sharing_allocate(struct shf_image_sharing *s, int rc, struct sheaf_error *err)
 {
 	struct sheaf_error own;
 
@@ -339,7 +340,7 @@ int shf_sharing_meet(struct shf_sharing *s, int rc, struct sheaf_error *err)
 	}
 }
 
-int shf_sharing_take(struct shf_sharing *s, struct sheaf_error *err)
+int shf_image_sharing_map(struct shf_image_sharing *s, struct sheaf_error *err)
 {
 	const struct sheaf_run *run = s->run;
 	const struct shf_sys *sys = run->sys;
@@ -359,26 +360,26 @@ int shf_sharing_take(struct shf_sharing *s, struct sheaf_error *err)
 
 /* Makes the image on all ranks, or on no rank: if one rank fails, all release what they have, so
  * that the next save starts from the same state everywhere. */
-int shf_image_need(struct sheaf_run *run, int rc, int image, uint64_t bytes,
-                   struct sheaf_error *err)
+int shf_image_reserve(struct sheaf_run *run, int rc, int image, uint64_t bytes,
+                      struct sheaf_error *err)
 {
-	struct shf_sharing *s = NULL;
+	struct shf_image_sharing *s = NULL;
 	uint64_t any = 0;
 
 	if (rc == 0) {
-		rc = shf_sharing_new(&s, run, image, bytes, err);
-		any = rc == 0 && shf_sharing_grows(s);
+		rc = shf_image_sharing_new(&s, run, image, bytes, err);
+		any = rc == 0 && shf_image_sharing_grows(s);
 	}
 	/* If the part of any rank must grow, all ranks go through the exchanges: these are
 	 * collective. */
 	rc = shf_agree_max(&run->team, rc, &any, 1, err);
 	if (rc == 0 && any) {
-		rc = shf_agree(&run->team, shf_sharing_meet(s, 0, err), err);
+		rc = shf_agree(&run->team, shf_image_sharing_allocate(s, 0, err), err);
 		if (rc == 0)
-			rc = shf_agree(&run->team, shf_sharing_take(s, err), err);
+			rc = shf_agree(&run->team, shf_image_sharing_map(s, err), err);
 		if (rc < 0)
 			undo(s);
 	}
-	shf_sharing_free(s);
+	shf_image_sharing_free(s);
 	return rc;
 }

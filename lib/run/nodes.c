@@ -26,10 +26,10 @@ struct round {
 	int offer, connection, leader;
 };
 
-void shf_place_release(struct shf_place_info *p)
+void shf_nodes_release(struct shf_nodes *p)
 {
 	shf_free(p->nodes);
-	*p = (struct shf_place_info){ 0 };
+	*p = (struct shf_nodes){ 0 };
 }
 
 /* Returns whether two ranks are both not placed yet and may be on the same node. */
@@ -74,8 +74,8 @@ static bool take_offer(const struct shf_sys *sys, struct round *r, const uint8_t
  * All ranks agree after each of these, because serving and mapping wait for the other side. A
  * leader serves as many ranks as have announced a connection to it, and a rank maps only after
  * every leader has served. */
-static int meet_leaders(struct shf_team *team, const struct shf_sys *sys, struct round *r,
-                        bool *joined, struct sheaf_error *err)
+static int share_with_leaders(struct shf_team *team, const struct shf_sys *sys, struct round *r,
+                              bool *joined, struct sheaf_error *err)
 {
 	uint8_t *tokens = shf_zalloc((size_t)team->ranks, 16);
 	int32_t *reached = shf_zalloc((size_t)team->ranks, sizeof(*reached)), mine = -1;
@@ -120,7 +120,7 @@ static int place_round(struct shf_team *team, const struct shf_sys *sys, struct 
 	for (int k = 0; k < team->ranks && r.leader < 0; k++)
 		if (are_candidates(&all[k], me))
 			r.leader = k;
-	rc = meet_leaders(team, sys, &r, &joined, err);
+	rc = share_with_leaders(team, sys, &r, &joined, err);
 	/* A rank that is placed keeps its node; else its node is named by its leader's rank. */
 	mine = me->node >= 0 ? me->node : r.leader == team->rank || joined ? r.leader : -1;
 	shf_sys_shm_drop(sys, r.offer);
@@ -140,7 +140,7 @@ static int place_round(struct shf_team *team, const struct shf_sys *sys, struct 
 /* Turns the leaders' ranks into numbers of nodes, counted from 0 in the order of their lowest
  * ranks, so that all ranks compute the same numbers. A leader is the lowest rank of its node, so it
  * is numbered before the other ranks look up its number. */
-static void number_nodes(struct shf_team *team, const struct hello *all, struct shf_place_info *p)
+static void number_nodes(struct shf_team *team, const struct hello *all, struct shf_nodes *p)
 {
 	int32_t n = 0;
 
@@ -156,7 +156,7 @@ static void number_nodes(struct shf_team *team, const struct hello *all, struct 
 
 /* Makes rounds until every rank has a node. Memory is allocated, and agreed on, before the first
  * exchange. [collective] */
-int shf_place_find(struct shf_team *team, const struct shf_sys *sys, struct shf_place_info *place,
+int shf_nodes_find(struct shf_team *team, const struct shf_sys *sys, struct shf_nodes *place,
                    struct sheaf_error *err)
 {
 	size_t ranks = (size_t)team->ranks;
@@ -182,7 +182,7 @@ int shf_place_find(struct shf_team *team, const struct shf_sys *sys, struct shf_
 	if (rc == 0)
 		number_nodes(team, all, place);
 	else
-		shf_place_release(place);
+		shf_nodes_release(place);
 	shf_free(all);
 	shf_free(next);
 	return rc;

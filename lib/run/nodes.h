@@ -6,7 +6,7 @@
 #include "group.h"
 #include "sys.h"
 
-struct shf_place_info {         /* where this rank is */
+struct shf_nodes {         /* where this rank is */
 	int32_t *nodes;                 /* owned; nodes[r]: the node of rank r, counted from 0 */
 	int32_t nodes_n;                /* number of nodes */
 	int32_t node, node_ranks;       /* this rank's node, and how many ranks it has */
@@ -14,9 +14,9 @@ struct shf_place_info {         /* where this rank is */
 };
 /* Fills *place. Ranks are on one node if they could all map memory of that node's lowest rank.
  * [collective] */
-int shf_place_find(struct shf_team *team, const struct shf_sys *sys, struct shf_place_info *place,
+int shf_nodes_find(struct shf_team *team, const struct shf_sys *sys, struct shf_nodes *place,
                    struct sheaf_error *err);
-/* Frees what shf_place_find allocated, and zeroes *place. Does nothing if *place is zeroed
+/* Frees what shf_nodes_find allocated, and zeroes *place. Does nothing if *place is zeroed
  * already. */
-void shf_place_release(struct shf_place_info *place);
+void shf_nodes_release(struct shf_nodes *place);
 #endif

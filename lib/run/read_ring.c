@@ -73,7 +73,7 @@ int shf_read_ring_turn(struct shf_read_ring *g, struct sheaf_error *err)
 	got = shf_read_wait(g->run, r, &g->retries);
 	g->wait_ns += shf_now(g->run) - from;
 	if (r->timed)
-		shf_trial_done(&g->trial, shf_now(g->run));
+		shf_read_trial_done(&g->trial, shf_now(g->run));
 	rc = g->took(g->arg, r, got, err);
 	return rc < 0 ? rc : 1;
 }

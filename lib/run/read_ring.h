@@ -41,8 +41,8 @@ struct shf_read_ring {
 	struct sheaf_run *run;          /* borrowed */
 	struct shf_read *reads;         /* borrowed; n of them */
 	uint64_t n, head, tail;
-	struct shf_trial trial;         /* `next` must call shf_trial_past; the ring calls
-	                                 * shf_trial_done */
+	struct shf_read_trial trial;    /* `next` must call shf_read_trial_direct; the ring calls
+	                                 * shf_read_trial_done */
 	uint64_t retries;               /* number of retries of all reads */
 	int64_t wait_ns;                /* time spent waiting for reads */
 	/* Describes the next read in r->req. Returns 1, or 0 if nothing is left to read, or the

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct shf_trial {              /* all zero at first, except for turn */
+struct shf_read_trial {              /* all zero at first, except for turn */
 	uint64_t turn;                  /* requests in each group: twice as many as are in flight */
 	uint64_t started, done;         /* numbers of requests started and finished */
 	int64_t from, ns[2];            /* from: time when the timed half of a group began; ns: how
@@ -18,7 +18,7 @@ struct shf_trial {              /* all zero at first, except for turn */
 /* Counts the next request and returns whether it is to use direct I/O. The first `turn` requests
  * do, the next `turn` do not. The requests after these do until the result is known, and then
  * unless direct I/O was more than an eighth slower. */
-static inline bool shf_trial_past(struct shf_trial *t)
+static inline bool shf_read_trial_direct(struct shf_read_trial *t)
 {
 	uint64_t i = t->started++;
 
@@ -28,7 +28,7 @@ static inline bool shf_trial_past(struct shf_trial *t)
 }
 
 /* Call it when a request has finished, in the order in which requests were started. now: ns. */
-static inline void shf_trial_done(struct shf_trial *t, int64_t now)
+static inline void shf_read_trial_done(struct shf_read_trial *t, int64_t now)
 {
 	t->done++;
 	if (t->done % t->turn == t->turn / 2)

@@ -47,7 +47,7 @@ void shf_run_put(struct sheaf_run *run)
 	shf_free(run->saves.stalls);
 	shf_free(run->saves.commit_path);
 	shf_run_put(run->lineage.memory_of);
-	shf_place_release(&run->place);
+	shf_nodes_release(&run->place);
 	shf_opts_release(&run->opts);
 	if (run->team.group)
 		shf_group_put(run->team.group);
@@ -100,8 +100,9 @@ static int run_new(struct sheaf_run **out, struct sheaf_group *group,
 
 /* Enters the collective call with rc, the result of run_new(). A rank that could not allocate a run
  * enters it, too; otherwise the other ranks would wait for it until their timeout. */
-static int meet_new(struct sheaf_run *run, struct sheaf_group *group, const struct shf_sys *sys,
-                    enum shf_call_kind call, int rc, struct sheaf_error *err)
+static int enter_open_call(struct sheaf_run *run, struct sheaf_group *group,
+                           const struct shf_sys *sys,
+                           enum shf_call_kind call, int rc, struct sheaf_error *err)
 {
 	struct shf_team bare = team_of(group, 0, sys);
 	struct shf_call m = { .kind = call };
@@ -114,7 +115,7 @@ static int meet_new(struct sheaf_run *run, struct sheaf_group *group, const stru
 }
 
 /* Copies the nodes that another run of the same group has found. */
-static int place_copy(struct shf_place_info *to, const struct shf_place_info *from, int ranks,
+static int nodes_copy(struct shf_nodes *to, const struct shf_nodes *from, int ranks,
                       struct sheaf_error *err)
 {
 	int32_t *nodes = shf_alloc((size_t)ranks, sizeof(*nodes));
@@ -127,11 +128,11 @@ static int place_copy(struct shf_place_info *to, const struct shf_place_info *fr
 	return 0;
 }
 
-/* The call is entered even if this rank could not make its run (meet_new). From then on, either all
- * ranks fail or no rank does. [collective] */
+/* The call is entered even if this rank could not make its run (enter_open_call). From then on,
+ * either all ranks fail or no rank does. [collective] */
 int shf_run_open_bare(struct sheaf_run **out, struct sheaf_group *group,
                       const struct sheaf_opts *opts, const struct shf_sys *sys,
-                      const struct shf_place_info *place, enum shf_call_kind call,
+                      const struct shf_nodes *place, enum shf_call_kind call,
                       struct sheaf_error *err)
 {
 	struct sheaf_run *run = NULL;
@@ -144,10 +145,10 @@ int shf_run_open_bare(struct sheaf_run **out, struct sheaf_group *group,
 			    shf_fail_sys(err, -rc, "starting %d I/O threads", run->opts.io_threads);
 	}
 	if (rc == 0 && place)
-		rc = place_copy(&run->place, place, run->team.ranks, err);
-	rc = meet_new(run, group, sys, call, rc, err);
+		rc = nodes_copy(&run->place, place, run->team.ranks, err);
+	rc = enter_open_call(run, group, sys, call, rc, err);
 	if (rc == 0 && !place)
-		rc = shf_place_find(&run->team, sys, &run->place, err);
+		rc = shf_nodes_find(&run->team, sys, &run->place, err);
 	if (rc == 0)
 		*out = run;
 	else

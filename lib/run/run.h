@@ -65,8 +65,8 @@ struct shf_run_saves {
 	struct sheaf_save *first, *last;        /* saves in flight, in the order in which they
 	                                         * began */
 	int in_flight;
-	struct shf_pace pace;
-	struct shf_stalls *stalls;      /* owned; where callers were blocked, and how long */
+	struct shf_save_pace pace;
+	struct shf_run_blocked *stalls;      /* owned; where callers were blocked, and how long */
 	bool metrics_said;              /* the log has the warning that metrics cannot be written */
 	char *commit_path;              /* owned; buffer for the path of a step, which is passed to
 	                                 * opts.committed; NULL without that function */
@@ -104,8 +104,8 @@ struct shf_lineage {
 };
 /* Owned. Made by run_open.c; NULL in a run without a directory. */
 struct shf_run_retain {
-	struct shf_behind *behind;      /* steps that are being read again in the background */
-	struct shf_pruning *pruning;    /* deletion of old steps; used on rank 0 */
+	struct shf_scrub_run *behind;      /* steps that are being read again in the background */
+	struct shf_prune_task *pruning;    /* deletion of old steps; used on rank 0 */
 };
 /* An open run. Only the caller's thread uses it, except for atomic members, members guarded by a
  * lock, and the store while a background thread prunes or publishes. */
@@ -114,14 +114,14 @@ struct sheaf_run {
 	struct shf_team team;
 	struct shf_store store;
 	struct sheaf_opts opts;         /* from shf_opts_take; owns its strings */
-	struct shf_place_info place;
+	struct shf_nodes place;
 	struct shf_run_life life;
 	struct shf_run_images image;
 	struct shf_run_io io;
 	struct shf_run_saves saves;
 	struct shf_lineage lineage;
 	struct shf_run_retain retain;
-	struct shf_tier *tier;          /* owned; the memory tier: steps in the memory of agents;
+	struct shf_memory_tier *tier;   /* owned; the memory tier: steps in the memory of agents;
 	                                 * NULL in a run without a directory */
 };
 
@@ -131,7 +131,7 @@ struct sheaf_run {
  * with this one. [collective] */
 int shf_run_open_bare(struct sheaf_run **run, struct sheaf_group *group,
                       const struct sheaf_opts *opts, const struct shf_sys *sys,
-                      const struct shf_place_info *place, enum shf_call_kind call,
+                      const struct shf_nodes *place, enum shf_call_kind call,
                       struct sheaf_error *err);
 /* Take and drop a reference. The run is freed with the last one. Only the caller's thread may call
  * these. [local] */

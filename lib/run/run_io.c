@@ -118,7 +118,7 @@ int shf_io_drain(struct sheaf_run *run, struct shf_io_owner *owner, int timeout_
 
 /* `pending` is checked first, so that a thread never waits for a queue that has no request of its
  * owner. */
-bool shf_io_some(struct sheaf_run *run, struct shf_io_owner *owner, int timeout_ms)
+bool shf_io_wait_one(struct sheaf_run *run, struct shf_io_owner *owner, int timeout_ms)
 {
 	bool pending;
 

@@ -24,5 +24,5 @@ int shf_submit_fail(struct sheaf_error *err, int rc, const char *fmt, ...)
 int shf_io_drain(struct sheaf_run *run, struct shf_io_owner *owner, int timeout_ms);
 /* Waits until a request of any owner has finished, at most timeout_ms, and returns true. Returns
  * false at once if this owner has no request in flight. [any thread] */
-bool shf_io_some(struct sheaf_run *run, struct shf_io_owner *owner, int timeout_ms);
+bool shf_io_wait_one(struct sheaf_run *run, struct shf_io_owner *owner, int timeout_ms);
 #endif

@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-struct shf_lasted {             /* last two durations of a part; zeroed: not known */
+struct shf_durations {             /* last two durations of a part; zeroed: not known */
 	atomic_int_fast64_t last_ns, before_ns;
 };
 struct shf_rate {               /* `bytes` took `ns`; zeroed: not known */
@@ -15,21 +15,21 @@ struct shf_rate {               /* `bytes` took `ns`; zeroed: not known */
 };
 /* The speed of each part of a save. Used to estimate when a save ends, and to decide whether there
  * is time to begin a part. */
-struct shf_pace {
+struct shf_save_pace {
 	struct shf_rate write, send;    /* write: to disk; send: to other nodes */
-	struct shf_lasted stage;        /* making the stage (C0) */
-	struct shf_lasted sync;         /* the fsyncs of the files (C3) */
-	struct shf_lasted publish;      /* publishing (C4 to C10) */
+	struct shf_durations stage;        /* making the stage (C0) */
+	struct shf_durations sync;         /* the fsyncs of the files (C3) */
+	struct shf_durations publish;      /* publishing (C4 to C10) */
 };
 /* Adds a duration. It is stored as at least 1 ns, because 0 means not known. */
-static inline void shf_lasted_add(struct shf_lasted *l, int64_t ns)
+static inline void shf_durations_add(struct shf_durations *l, int64_t ns)
 {
 	atomic_store(&l->before_ns, atomic_load(&l->last_ns));
 	atomic_store(&l->last_ns, ns > 0 ? ns : 1);
 }
 
 /* Returns the longer of the last two durations; 0: not known. */
-static inline int64_t shf_lasted_ns(const struct shf_lasted *l)
+static inline int64_t shf_durations_ns(const struct shf_durations *l)
 {
 	int64_t last = atomic_load(&l->last_ns), before = atomic_load(&l->before_ns);
 

@@ -9,7 +9,7 @@
 
 /* Writes the error for a file and returns its code. ENOENT means that another process has removed
  * the stage. */
-static int fail(const struct shf_smalls *smalls, const struct shf_small *f, int64_t rc,
+static int fail(const struct shf_small_files *smalls, const struct shf_small_file *f, int64_t rc,
                 struct sheaf_error *err)
 {
 	if (rc == -ENOENT)
@@ -19,21 +19,21 @@ static int fail(const struct shf_smalls *smalls, const struct shf_small *f, int6
 }
 
 /* A full table is fsynced first, which makes room for the new file. */
-int shf_small_put(struct shf_smalls *smalls, int dir, const char *name, const void *bytes,
-                  size_t n, struct sheaf_error *err)
+int shf_small_files_put(struct shf_small_files *smalls, int dir, const char *name,
+                        const void *bytes, size_t n, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = smalls->run->sys;
-	struct shf_small *f;
+	struct shf_small_file *f;
 	int64_t put = 0;
 
-	if (smalls->n == SHF_SMALLS_MAX) {
-		int rc = shf_smalls_sync(smalls, 0, err);
+	if (smalls->n == SHF_SMALL_FILES_MAX) {
+		int rc = shf_small_files_sync(smalls, 0, err);
 
 		if (rc < 0)
 			return rc;
 	}
 	f = &smalls->files[smalls->n];
-	*f = (struct shf_small){ .bytes = n };
+	*f = (struct shf_small_file){ .bytes = n };
 	snprintf(f->name, sizeof(f->name), "%.127s", name);
 	f->fd = shf_sys_open(sys, dir, name,
 			     SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL | SHF_O_NOFOLLOW, 0666);
@@ -47,12 +47,12 @@ int shf_small_put(struct shf_smalls *smalls, int dir, const char *name, const vo
 
 /* All fsyncs are submitted before the first is waited for, so that a file system with a journal
  * commits once for all of them. */
-int shf_smalls_sync(struct shf_smalls *smalls, int rc, struct sheaf_error *err)
+int shf_small_files_sync(struct shf_small_files *smalls, int rc, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = smalls->run->sys;
 
 	for (int i = 0; i < smalls->n && rc == 0; i++) {
-		struct shf_small *f = &smalls->files[i];
+		struct shf_small_file *f = &smalls->files[i];
 		int put;
 
 		f->io = (struct shf_io){ .op = SHF_IO_FSYNC, .fd = f->fd };
@@ -61,7 +61,7 @@ int shf_smalls_sync(struct shf_smalls *smalls, int rc, struct sheaf_error *err)
 	}
 	(void)shf_io_drain(smalls->run, &smalls->owner, -1); /* the queue uses f->io until then */
 	for (int i = 0; i < smalls->n; i++) {
-		struct shf_small *f = &smalls->files[i];
+		struct shf_small_file *f = &smalls->files[i];
 		int closed;
 
 		if (rc == 0 && f->io.result < 0)

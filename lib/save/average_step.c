@@ -52,8 +52,8 @@ static uint64_t hash_of(const struct sheaf_state *state)
 /* Enters the call with the other ranks, and checks that step, loss and rules are the same.
  * *checked: on every rank, all families were checked before. rc: the result of this rank's checks.
  * [collective] */
-static int meet_in_average(struct sheaf_run *run, const struct sheaf_state *state, int64_t step,
-                           double loss, bool *checked, int rc, struct sheaf_error *err)
+static int enter_average_call(struct sheaf_run *run, const struct sheaf_state *state, int64_t step,
+                              double loss, bool *checked, int rc, struct sheaf_error *err)
 {
 	enum { STEP, LOSS, RULES, UNCHECKED };
 	struct shf_call m = { .kind = SHF_CALL_AVERAGE, .handle = run->life.made };
@@ -101,26 +101,26 @@ static int check_families(struct sheaf_run *run, struct sheaf_state *state,
 static int average(struct sheaf_state *state, struct sheaf_run *run, int64_t step, double loss,
                    struct sheaf_error *err)
 {
-	struct shf_fresh fresh[SHF_EMAS_MAX];
-	struct shf_due *due = NULL;
+	struct shf_ema_update fresh[SHF_EMAS_MAX];
+	struct shf_ema_window *due = NULL;
 	bool checked = false;
 	int rc = shf_run_may_train(run, step, err);
 
 	if (rc == 0)
-		rc = shf_lazy_check_forked(state, err);
+		rc = shf_save_gates_check_forked(state, err);
 	if (rc == 0)
 		rc = shf_emas_ready(state, err);
 	if (rc == 0)
 		rc = shf_state_ready(state, state && state->emas_n > 0, err);
 	if (rc == 0) {
-		shf_emas_due(state, run->store.run, step, loss, fresh);
+		shf_emas_decide(state, run->store.run, step, loss, fresh);
 		rc = shf_emas_windows(state, fresh, &due, err);
 	}
-	rc = meet_in_average(run, state, step, loss, &checked, rc, err);
+	rc = enter_average_call(run, state, step, loss, &checked, rc, err);
 	if (rc == 0 && !checked)
 		rc = check_families(run, state, err);
 	if (rc == 0) {
-		shf_averages_settle(state, fresh);
+		shf_save_averages_finish(state, fresh);
 		shf_emas_count(state, step, fresh);
 		for (size_t s = 0; due && s < state->n; s++)
 			shf_emas_update(state, fresh, &due[s], INT64_MAX);
@@ -135,6 +135,6 @@ int shf_state_average(struct sheaf_state *state, struct sheaf_run *run, int64_t 
 	int64_t from = shf_now(run);
 	int rc = average(state, run, step, loss, err);
 
-	shf_stalled(run, NULL, SHF_IN_BEGIN, from);
+	shf_save_blocked_add(run, NULL, SHF_IN_BEGIN, from);
 	return rc;
 }

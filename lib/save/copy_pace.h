@@ -9,7 +9,7 @@
 #define SHF_COPY_THREADS 4              /* most copy threads, unless opts.copy_threads says
 	                                 * otherwise */
 
-struct shf_copy_seen {          /* how the last complete copy in a learned order went; zeroed: there
+struct shf_copy_pace {          /* how the last complete copy in a learned order went; zeroed: there
 	                         * was none yet */
 	int threads;                    /* copy threads, without callers at gates */
 	int64_t copy_ns;                /* how long the copy took */
@@ -19,9 +19,9 @@ struct shf_copy_seen {          /* how the last complete copy in a learned order
 /* Returns the largest number of copy threads that a save may have, at least 1. limit:
  * opts.copy_threads; 0: SHF_COPY_THREADS, if `spare` allows as many. cpus: processors that the
  * threads may run on; spare: how many of these the caller's own threads seem to leave. */
-int shf_copy_threads_most(int limit, int cpus, int spare);
+int shf_copy_pace_threads_most(int limit, int cpus, int spare);
 /* Returns how many threads copy the next save, 1 to `most`: one more than the last save had if
  * callers had to wait for the copy; one less if that many would have copied everything in three
  * quarters of the time before a caller first asked; else as many as the last save had. */
-int shf_copy_threads(const struct shf_copy_seen *last, int most);
+int shf_copy_pace_threads(const struct shf_copy_pace *last, int most);
 #endif

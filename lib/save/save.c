@@ -75,7 +75,7 @@ static int may_begin(struct sheaf_run *run, int64_t step, const struct sheaf_sta
 	int rc = shf_run_may_train(run, step, err);
 
 	if (rc == 0)
-		rc = shf_lazy_check_forked(state, err);
+		rc = shf_save_gates_check_forked(state, err);
 	if (rc < 0)
 		return rc;
 	for (struct sheaf_save *s = run->saves.first; s; s = s->next) {
@@ -86,7 +86,7 @@ static int may_begin(struct sheaf_run *run, int64_t step, const struct sheaf_sta
 			                ", which is being saved", step, s->id.step);
 		/* The new save may need the image of save s, and would wait inside begin until all
 		 * slices of s are put. The caller cannot put them meanwhile. */
-		if (s->at.end != SHF_OVER && shf_lazy_unput(s) >= 0 &&
+		if (s->at.end != SHF_OVER && shf_save_gates_unput(s) >= 0 &&
 		    shf_save_failure(s, NULL) == 0)
 			return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": not all slices of "
 			                "step %" PRId64 " were brought (sheaf_save_put)", step,
@@ -96,7 +96,7 @@ static int may_begin(struct sheaf_run *run, int64_t step, const struct sheaf_sta
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": an older step was loaded, "
 		                "but memory goes on to %" PRId64 " (rewind to go back)", step,
 		                run->tier->beyond);
-	if (!shf_tier_is_later(run, step, !(flags & SHEAF_NO_DISK)))
+	if (!shf_memory_tier_is_later(run, step, !(flags & SHEAF_NO_DISK)))
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is not newer than %" PRId64
 		                " in memory (rewind to go back)", step,
 		                run->tier->steps[run->tier->newest]);
@@ -128,7 +128,7 @@ static int reserve(struct sheaf_save *save, struct sheaf_error *err)
 		return shf_fail(err, SHEAF_ENOMEM, "step %" PRId64 ": no memory for %zu segments",
 		                save->id.step, w->segs_n);
 	atomic_store(&save->took.to_write, save->id.flags & SHEAF_NO_DISK ? 0 : w->bytes);
-	return shf_slots_new(save, err);
+	return shf_unstaged_new(save, err);
 }
 
 /* Appends the save to the run's list, in the order of the begins. If the save has no stage yet, the
@@ -162,7 +162,8 @@ static struct sheaf_save *save_new(struct sheaf_run *run, int64_t step, struct s
 	save->run = run;
 	shf_run_get(run);
 	save->id.step = step;
-	save->copy.reader = (struct shf_reader){ .step = step, .reads = shf_gates_read };
+	save->copy.reader = (struct shf_reader){ .step = step,
+	        .reads = shf_save_gates_reader_reads };
 	shf_save_follow(save);
 	save->id.loads = run->lineage.loads;
 	save->id.flags = flags;
@@ -194,7 +195,7 @@ static int prepare(struct sheaf_save *save, struct sheaf_error *err)
 	if (now)
 		shf_log(save->run, 1, "step %" PRId64 ": copied inside begin: the staging holds a "
 		        "part of it only", save->id.step);
-	return shf_lazy_new(save, now, err);
+	return shf_save_copier_new(save, now, err);
 }
 
 /* Fails a save to memory alone that has no agent: EINVAL if the run was opened without opts.agent,
@@ -214,20 +215,21 @@ static int begin_memory(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
 	int64_t from = shf_now(run);
-	int rc = shf_image_take(run, shf_save_images(save), save->id.flags, &save->copy.image, err);
+	int rc = shf_save_image_take(run, shf_save_images(save), save->id.flags, &save->copy.image,
+	                             err);
 
-	shf_stalled(run, save, SHF_IN_IMAGE, from);
+	shf_save_blocked_add(run, save, SHF_IN_IMAGE, from);
 	if (rc == 0 && save->id.flags & SHEAF_NO_DISK && !shf_save_fits_memory(save))
 		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": memory alone needs %s",
 		              save->id.step, save->plan->slotted
 		              ? "all of it there: some slices are SHEAF_IN_PLACE"
 		              : "two images (images_max, staging_bytes_max)");
 	if (rc == 0)
-		shf_tier_reuse(run, save->copy.image); /* clears its card, before any rank copies
-		                                        * into it (M1) */
+		shf_memory_tier_card_reuse(run, save->copy.image); /* clears its card, before any
+		                                                    * rank copies into it (M1) */
 	if (rc == 0)
-		rc = shf_image_need(run, prepare(save, err), save->copy.image,
-		                    save->plan->work.image_bytes, err);
+		rc = shf_image_reserve(run, prepare(save, err), save->copy.image,
+		                       save->plan->work.image_bytes, err);
 	if (rc == 0 && save->id.flags & SHEAF_NO_DISK) /* the agent may have refused memory of this
 	                                                * size */
 		rc = shf_agree(&run->team, run->tier->keep < 0 ? no_agent(save, err) : 0, err);
@@ -248,10 +250,10 @@ static int set_up(struct sheaf_save *save, struct sheaf_error *err)
 	if (rc == 0)
 		rc = begin_memory(save, err);
 	if (rc == 0)
-		shf_moves_init(save);
+		shf_save_rounds_init(save);
 	/* No rank may copy into the image of another rank that has not initialised its controls yet
-	 * (shf_moves_init). A save to disk agrees on this when it makes its stage; a save to memory
-	 * alone has no stage. */
+	 * (shf_save_rounds_init). A save to disk agrees on this when it makes its stage; a save to
+	 * memory alone has no stage. */
 	if (rc == 0 && save->id.flags & SHEAF_NO_DISK)
 		rc = shf_agree(&run->team, 0, err);
 	return rc;
@@ -268,7 +270,7 @@ static int stage_and_copy(struct sheaf_save *save, struct sheaf_error *err)
 
 	from = shf_now(run);
 	if (rc == 0)
-		rc = shf_rounds_run(save, joined, err);
+		rc = shf_save_rounds_run(save, joined, err);
 	rc = shf_save_staged(save, rc, err);
 	if (rc < 0)
 		return rc;
@@ -288,12 +290,12 @@ static int begin_agreed(struct sheaf_save *save, bool ready, struct sheaf_error 
 
 	if (rc < 0)
 		return rc;
-	if (!shf_lazy_is_behind(save))
+	if (!shf_save_is_async(save))
 		return stage_and_copy(save, err);
 	if (ready)
 		return 0; /* commit makes the stage, so begin needs no more collectives */
 	rc = shf_save_stage(save, err);
-	return rc == 0 ? shf_lazy_begin(save, err) : rc;
+	return rc == 0 ? shf_save_copier_begin(save, err) : rc;
 }
 
 /* ---- begun with one agreement ---- */
@@ -301,7 +303,7 @@ static int begin_agreed(struct sheaf_save *save, bool ready, struct sheaf_error 
 /* Undoes what is_ready_to_begin has set up, so that set_up can start from the beginning. */
 static void unprepare(struct sheaf_save *save)
 {
-	shf_lazy_free(save->copy.lazy, true);
+	shf_save_copier_free(save->copy.lazy, true);
 	shf_streams_release(&save->copy.streams);
 	shf_save_unreserve(save, true);
 	shf_plan_put(save->plan);
@@ -339,16 +341,16 @@ static bool is_ready_to_begin(struct sheaf_save *save, struct sheaf_save **of)
 		unprepare(save);
 		return false;
 	}
-	save->copy.image = shf_image_choose(run, shf_save_images(save), of);
-	if (shf_image_is_free(run, save->copy.image, *of, plan->work.image_bytes) &&
+	save->copy.image = shf_save_image_choose(run, shf_save_images(save), of);
+	if (shf_save_image_is_free(run, save->copy.image, *of, plan->work.image_bytes) &&
 	    prepare(save, &unsaid) == 0 &&
-	    (!lazy || shf_round_open(save, 0, &unsaid) == 0)) {
+	    (!lazy || shf_save_rounds_open(save, 0, &unsaid) == 0)) {
 		/* A peer that returns from the agreement first may copy into this rank's image
 		 * before this rank returns. So the card is cleared before the agreement (M1). */
-		save->copy.hidden = shf_tier_hide(run, save->copy.image);
+		save->copy.hidden = shf_memory_tier_card_hide(run, save->copy.image);
 		if (lazy && save->id.flags & SHEAF_NO_DISK)
 			save->at.disk = SHF_DISK_STAGED;
-		shf_moves_init(save);
+		shf_save_rounds_init(save);
 		return true;
 	}
 	unprepare(save);
@@ -368,8 +370,8 @@ static bool is_away(const struct sheaf_save *save)
  * this rank is not ready. If words 0 to 5 are equal on all ranks and word 6 is 0, all ranks are
  * ready. Word 7 is 0 if this rank has no agent; else it is the larger, the fewer images the agent
  * has room for. */
-static int meet_in_begin(struct sheaf_run *run, struct sheaf_save *save, int rc, bool *ready,
-                         double loss, struct sheaf_error *err)
+static int enter_begin_call(struct sheaf_run *run, struct sheaf_save *save, int rc, bool *ready,
+                            double loss, struct sheaf_error *err)
 {
 	enum { STEP, FLAGS, LOSS, PLAN, IMAGE, SAVES, NOT_READY, ROOM };
 	struct sheaf_save *of = NULL;
@@ -385,26 +387,26 @@ static int meet_in_begin(struct sheaf_run *run, struct sheaf_save *save, int rc,
 		m.x[IMAGE] = (uint64_t)(here ? save->copy.image : -1);
 		m.x[SAVES] = shf_saves_hash(run);
 		m.x[NOT_READY] = !here;
-		m.x[ROOM] = shf_tier_room(run);
+		m.x[ROOM] = shf_agent_limit(run);
 	}
 	met = shf_call_enter(&run->team, &m, rc, err);
 	if (met == 0) {
 		save->id.made = m.number;
 		save->at.memory = m.lo[ROOM] ? SHF_MEMORY_TO_BE_KEPT : SHF_MEMORY_NOT_KEPT;
-		shf_tier_bound(run, m.hi[ROOM]);
+		shf_agent_set_limit(run, m.hi[ROOM]);
 	}
 	*ready = met == 0 && m.hi[NOT_READY] == 0 && !is_away(save);
 	for (unsigned i = STEP; i <= SAVES; i++)
 		*ready = *ready && !shf_call_differs(&m, i);
 	if (*ready)
-		shf_tier_reuse(run, save->copy.image);
+		shf_memory_tier_card_reuse(run, save->copy.image);
 	else if (here && met != SHEAF_ELOST)    /* after ELOST another rank may be copying into the
 	                                         * image */
-		shf_tier_show(run, save->copy.image, save->copy.hidden);
+		shf_memory_tier_card_show(run, save->copy.image, save->copy.hidden);
 	if (here && !*ready)
 		unprepare(save);
 	if (*ready && of)
-		shf_image_leave(of);
+		shf_save_image_leave(of);
 	if (met < 0)
 		return met;
 	if (shf_call_differs(&m, STEP))
@@ -421,19 +423,19 @@ static int meet_in_begin(struct sheaf_run *run, struct sheaf_save *save, int rc,
  * save make the updates. */
 static void finish_averages(struct sheaf_save *save)
 {
-	for (size_t s = 0; save->copy.due && !shf_lazy_is_behind(save) && s < save->state->n; s++)
+	for (size_t s = 0; save->copy.due && !shf_save_is_async(save) && s < save->state->n; s++)
 		shf_emas_update(save->state, save->copy.fresh, &save->copy.due[s], INT64_MAX);
 }
 
 /* Continues a begin after the first agreement. From here on the step counts in the averages, even
  * if the save then fails. [collective] */
-static int begin_met(struct sheaf_save *save, bool ready, struct sheaf_error *err)
+static int begin_after_agreement(struct sheaf_save *save, bool ready, struct sheaf_error *err)
 {
 	int rc;
 
-	shf_averages_settle(save->state, save->copy.fresh);
+	shf_save_averages_finish(save->state, save->copy.fresh);
 	shf_emas_count(save->state, save->id.step, save->copy.fresh);
-	shf_emas_tell(save->state, save->copy.emas);
+	shf_emas_describe(save->state, save->copy.emas);
 	save->copy.emas_n = save->state->emas_n;
 	rc = is_away(save) ? no_agent(save, err) : begin_agreed(save, ready, err);
 	finish_averages(save);
@@ -458,20 +460,20 @@ int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
 	if (rc == 0 && !(save = save_new(run, step, state, flags)))
 		rc = shf_fail(err, SHEAF_ENOMEM, "step %" PRId64 ": no memory", step);
 	if (rc == 0) {
-		shf_emas_due(state, run->store.run, step, loss, save->copy.fresh);
+		shf_emas_decide(state, run->store.run, step, loss, save->copy.fresh);
 		rc = shf_emas_windows(state, save->copy.fresh, &save->copy.due, err);
 	}
-	rc = meet_in_begin(run, save, rc, &ready, loss, err);
+	rc = enter_begin_call(run, save, rc, &ready, loss, err);
 	if (save)
 		save->took.began = from;
 	if (rc == 0)
-		rc = begin_met(save, ready, err);
-	if (rc == 0 && ready && shf_lazy_is_behind(save))
-		shf_lazy_start(save);
-	shf_stalled(run, save, SHF_IN_BEGIN, from);
-	shf_stall_begun(run, rc);
+		rc = begin_after_agreement(save, ready, err);
+	if (rc == 0 && ready && shf_save_is_async(save))
+		shf_save_copier_start(save);
+	shf_save_blocked_add(run, save, SHF_IN_BEGIN, from);
+	shf_save_blocked_begun(run, rc);
 	if (rc < 0)
-		shf_stall_tell(run, save, step, rc);
+		shf_save_blocked_write(run, save, step, rc);
 	if (rc == 0) {
 		state->fixed = true;
 		list_add(run, save);

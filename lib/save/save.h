@@ -37,18 +37,18 @@
 #include "streams.h"
 
 /* The order in which a lazy save copies (save_order.c). A serve is a box of this rank's memory that
- * belongs to a segment which some rank writes (work.h). It is copied in pieces of at most SHF_PIECE
- * bytes. */
-struct shf_turn {               /* one piece of one serve */
+ * belongs to a segment which some rank writes (work.h). It is copied in pieces of at most
+ * SHF_PIECE_BYTES bytes. */
+struct shf_save_order_piece {               /* one piece of one serve */
 	uint32_t serve, piece;          /* index in work.serves; index in the serve */
 	uint64_t image;                 /* offset of the serve in the image of the rank that writes
 	                                 * it */
 	size_t stream;                  /* offset of the serve in the stream to that rank */
 };
-struct shf_turns {              /* all pieces that this rank copies under a plan, grouped by slice;
-	                         * and what its lazy saves have learned for the next one
-	                         * (save_learn.h) */
-	struct shf_turn *a;             /* owned */
+struct shf_save_order {              /* all pieces that this rank copies under a plan, grouped by
+                                      * slice; and what its lazy saves have learned for the next one
+                                      * (save_learn.h) */
+	struct shf_save_order_piece *a;             /* owned */
 	size_t *first;                  /* owned; slices_n + 1 items: the pieces of slice s are
 	                                 * a[first[s]] up to a[first[s + 1]] */
 	bool *saved;                    /* owned; by slice: the caller must ask at its gate, because
@@ -59,7 +59,7 @@ struct shf_turns {              /* all pieces that this rank copies under a plan
 	                                  * slice as `a` is by `first` */
 	uint32_t *order;                /* owned; the slices in the order in which callers asked for
 	                                 * them in the last save; NULL: no order was learned yet */
-	struct shf_copy_seen seen;      /* how the last copy in a learned order went */
+	struct shf_copy_pace seen;      /* how the last copy in a learned order went */
 };
 struct shf_plan {               /* who writes what, for one state and one run; the state caches
                                  * it */
@@ -77,8 +77,8 @@ struct shf_plan {               /* who writes what, for one state and one run; t
 	                                 * equal on all ranks */
 	bool slotted;                   /* some rank has segments in no image (unstaged.h); equal on
 	                                 * all ranks */
-	struct shf_turns turns;         /* filled by the first lazy save */
-	struct shf_stock stock;         /* filled on rank 0 only */
+	struct shf_save_order turns;         /* filled by the first lazy save */
+	struct shf_record_cache stock;         /* filled on rank 0 only */
 	bool most_known;                /* `most` is valid; equal on all ranks */
 	uint64_t most;                  /* longest stream between any two ranks, for a plan of one
 	                                 * round; 0: no bytes are sent to other nodes */
@@ -147,9 +147,9 @@ struct shf_save_copy {
 	struct shf_block_sum *blocks;   /* owned; sums of the blocks of submitted segments */
 	size_t blocks_n;                /* items in `blocks`: those of the segments submitted so
 	                                 * far; guarded by end.write_lock */
-	struct shf_stores stores;       /* measures whether stores past the caches are faster */
-	struct shf_lazy *lazy;          /* owned; NULL: the save is not lazy */
-	struct shf_slots *slots;        /* owned; NULL: every segment of this rank has a place in
+	struct shf_nt_stores stores;       /* measures whether stores past the caches are faster */
+	struct shf_save_copier *lazy;          /* owned; NULL: the save is not lazy */
+	struct shf_unstaged *slots;        /* owned; NULL: every segment of this rank has a place in
 	                                 * the image */
 	struct shf_reader reader;       /* lazy: in state->readers while the copy threads may read
 	                                 * the slices */
@@ -157,9 +157,9 @@ struct shf_save_copy {
 	struct shf_mf_ema emas[SHF_EMAS_MAX];   /* what the manifest says of the averages; set at
 	                                         * begin */
 	size_t emas_n;
-	struct shf_fresh fresh[SHF_EMAS_MAX];   /* by averages of the state: how this step updates
-	                                         * them */
-	struct shf_due *due;            /* owned; by slice: units whose averages are not up to date;
+	struct shf_ema_update fresh[SHF_EMAS_MAX]; /* by averages of the state: how this step
+	                                            * updates them */
+	struct shf_ema_window *due;     /* owned; by slice: units whose averages are not up to date;
 	                                 * NULL: no averages are updated. A copy inside begin
 	                                 * advances the window as it goes; a lazy save leaves it as
 	                                 * it was at begin */
@@ -218,7 +218,7 @@ struct shf_save_took {
 	uint64_t rounds_ns;             /* how long the copy inside begin took */
 	atomic_uint_fast64_t copy_ns, over_ns;  /* from `began` to the end of the copy, and of the
 	                                         * save; 0: not yet */
-	struct shf_stall stall;         /* where the caller was blocked by this save */
+	struct shf_save_blocked stall;         /* where the caller was blocked by this save */
 };
 struct sheaf_save {
 	struct sheaf_run *run;          /* of these three members a reference is held */
@@ -230,7 +230,7 @@ struct sheaf_save {
 	struct shf_save_copy copy;
 	struct shf_save_disk disk;
 	struct shf_save_given given;
-	struct shf_publishing publishing;
+	struct shf_save_publish publishing;
 	struct shf_save_end end;
 	struct shf_save_took took;
 };

@@ -63,7 +63,7 @@ static int attach_check(const struct sheaf_save *save, const char *file, const v
 	for (size_t i = 0; i < save->given.attached_n; i++)
 		if (strcmp(save->given.attached[i].name, file) == 0)
 			return shf_fail(err, SHEAF_EINVAL, "attached file %s: given twice", file);
-	return shf_record_takes(save, file, FILE_NUMBERS, line, err);
+	return shf_save_record_takes(save, file, FILE_NUMBERS, line, err);
 }
 
 /* Stores copies of the name and the bytes. */
@@ -124,7 +124,7 @@ static int note_check(const struct sheaf_save *save, const char *key, const char
 	for (size_t i = 0; i < save->given.notes_n; i++)
 		if (strcmp(save->given.notes[i].key, key) == 0)
 			return shf_fail(err, SHEAF_EINVAL, "note %s: given twice", key);
-	return shf_record_takes(save, key, value, line, err);
+	return shf_save_record_takes(save, key, value, line, err);
 }
 
 /* Stores copies of the key and the value. */

@@ -17,7 +17,7 @@
 #include "state.h"
 
 /* One attached file or note of one rank, as decoded on rank 0. */
-struct shf_one_given {
+struct shf_save_attach_entry {
 	const char *name, *value;       /* in the arena; value: of a note */
 	const uint8_t *data;            /* of a file, if files are carried; borrowed from the
 	                                 * message */
@@ -47,7 +47,7 @@ static uint32_t rules_n(const struct sheaf_state *state)
 	return n;
 }
 
-void shf_attach_put(const struct sheaf_save *save, bool carry, struct shf_buf *b)
+void shf_save_attach_put(const struct sheaf_save *save, bool carry, struct shf_buf *b)
 {
 	uint32_t given = (uint32_t)(save->given.attached_n + save->given.notes_n);
 
@@ -86,7 +86,7 @@ static char *take_text(struct shf_arena *arena, struct shf_cur *c, size_t n)
 }
 
 /* Decodes one entry. EBUG, ENOMEM. */
-static int take_one_given(struct shf_one_given *g, bool carry, struct shf_arena *arena,
+static int take_one_given(struct shf_save_attach_entry *g, bool carry, struct shf_arena *arena,
                     struct shf_cur *c)
 {
 	g->note = shf_cur_u8(c);
@@ -104,18 +104,18 @@ static int take_one_given(struct shf_one_given *g, bool carry, struct shf_arena 
 	return g->name && (!g->note || g->value) ? 0 : SHEAF_ENOMEM;
 }
 
-int shf_attach_take(struct shf_attach_in *in, uint32_t rank, bool carry, struct shf_arena *arena,
-                    struct shf_cur *c)
+int shf_save_attach_take(struct shf_save_attach_in *in, uint32_t rank, bool carry,
+                         struct shf_arena *arena, struct shf_cur *c)
 {
 	uint32_t n = shf_cur_u32(c);
-	struct shf_one_given *more = shf_realloc(in->a, in->n + n, sizeof(*more));
+	struct shf_save_attach_entry *more = shf_realloc(in->a, in->n + n, sizeof(*more));
 	int rc = 0;
 
 	if (!more)
 		return SHEAF_ENOMEM;
 	in->a = more;
 	for (; n > 0 && rc == 0; n--) {
-		in->a[in->n] = (struct shf_one_given){ .rank = rank };
+		in->a[in->n] = (struct shf_save_attach_entry){ .rank = rank };
 		rc = take_one_given(&in->a[in->n], carry, arena, c);
 		in->n += rc == 0;
 	}
@@ -126,7 +126,7 @@ int shf_attach_take(struct shf_attach_in *in, uint32_t rank, bool carry, struct 
  * together with that of the lowest rank first. */
 static int given_order(const void *a, const void *b)
 {
-	const struct shf_one_given *x = a, *y = b;
+	const struct shf_save_attach_entry *x = a, *y = b;
 	int c = strcmp(x->name, y->name);
 
 	if (x->note != y->note)
@@ -136,14 +136,14 @@ static int given_order(const void *a, const void *b)
 
 /* Sorts the entries, and keeps one of each name, that of the lowest rank. EINVAL if ranks give
  * different contents, or if all notes are too long. */
-static int unite_given(struct shf_one_given *g, size_t *n, struct sheaf_error *err)
+static int unite_given(struct shf_save_attach_entry *g, size_t *n, struct sheaf_error *err)
 {
 	size_t kept = 0, notes = 0;
 
 	if (*n)
 		qsort(g, *n, sizeof(*g), given_order);
 	for (size_t i = 0; i < *n; i++) {
-		struct shf_one_given *last = kept ? &g[kept - 1] : NULL;
+		struct shf_save_attach_entry *last = kept ? &g[kept - 1] : NULL;
 
 		if (!last || last->note != g[i].note || strcmp(last->name, g[i].name)) {
 			notes += g[i].note ? strlen(g[i].name) + g[i].bytes : 0;
@@ -165,7 +165,7 @@ static int unite_given(struct shf_one_given *g, size_t *n, struct sheaf_error *e
 }
 
 /* Makes the lists for the manifest, and encodes in `owners` which rank writes which file. */
-static int name_writers(struct shf_one_given *g, size_t n, struct shf_arena *arena,
+static int name_writers(struct shf_save_attach_entry *g, size_t n, struct shf_arena *arena,
                         struct shf_given *out, struct shf_buf *owners, struct sheaf_error *err)
 {
 	uint32_t files = 0;
@@ -194,38 +194,38 @@ static int name_writers(struct shf_one_given *g, size_t n, struct shf_arena *are
 }
 
 /* Writes one file that this rank was given into the stage. */
-static int write_one(struct sheaf_save *save, struct shf_smalls *smalls, const char *name,
+static int write_one(struct sheaf_save *save, struct shf_small_files *smalls, const char *name,
                      size_t name_n, struct sheaf_error *err)
 {
 	for (size_t i = 0; always(i < save->given.attached_n); i++) {
 		const struct shf_attached *a = &save->given.attached[i];
 
 		if (strlen(a->name) == name_n && memcmp(a->name, name, name_n) == 0)
-			return shf_small_put(smalls, save->disk.stage.dir, a->name, a->bytes, a->n,
-			                     err);
+			return shf_small_files_put(smalls, save->disk.stage.dir, a->name, a->bytes,
+			                           a->n, err);
 	}
 	return shf_fail(err, SHEAF_EBUG, "asked to write %.*s, which was not given here",
 			(int)name_n, name);
 }
 
-int shf_attach_unite(struct shf_attach_in *in, struct shf_arena *arena, struct shf_given *out,
-                     struct shf_buf *owners, struct sheaf_error *err)
+int shf_save_attach_unite(struct shf_save_attach_in *in, struct shf_arena *arena,
+                          struct shf_given *out, struct shf_buf *owners, struct sheaf_error *err)
 {
 	int rc = unite_given(in->a, &in->n, err);
 
 	return rc == 0 ? name_writers(in->a, in->n, arena, out, owners, err) : rc;
 }
 
-void shf_attach_free(struct shf_attach_in *in)
+void shf_save_attach_free(struct shf_save_attach_in *in)
 {
 	shf_free(in->a);
 }
 
-int shf_attach_write(struct sheaf_save *save, const struct shf_buf *owners,
-                     struct sheaf_error *err)
+int shf_save_attach_write(struct sheaf_save *save, const struct shf_buf *owners,
+                          struct sheaf_error *err)
 {
 	struct shf_cur c = { owners->data, owners->data + owners->len, false };
-	struct shf_smalls smalls = { .run = save->run, .step = save->id.step };
+	struct shf_small_files smalls = { .run = save->run, .step = save->id.step };
 	uint32_t n = shf_cur_u32(&c);
 	int rc = 0;
 
@@ -239,5 +239,5 @@ int shf_attach_write(struct sheaf_save *save, const struct shf_buf *owners,
 		else if (rank == (uint32_t)save->run->team.rank)
 			rc = write_one(save, &smalls, name, len, err);
 	}
-	return shf_smalls_sync(&smalls, rc, err);
+	return shf_small_files_sync(&smalls, rc, err);
 }

@@ -12,19 +12,19 @@
 
 /* Without a copy thread nothing is copied between two calls, so each call may take a time slice,
  * also one that does not wait: else who only asks would never come to the end. */
-int shf_emas_copied(struct sheaf_save *save, int64_t until_ns, struct sheaf_error *err)
+int shf_save_averages_wait(struct sheaf_save *save, int64_t until_ns, struct sheaf_error *err)
 {
 	const struct sheaf_state *state = save->state;
-	int64_t slice_end = shf_now(save->run) + shf_ms_ns(SHF_SLICE_MS);
+	int64_t slice_end = shf_now(save->run) + shf_ms_ns(SHF_SAVE_POLL_MS);
 
-	if (state->emas_n && until_ns < slice_end && !shf_lazy_has_thread(save))
+	if (state->emas_n && until_ns < slice_end && !shf_save_copier_has_thread(save))
 		until_ns = slice_end;
 	for (size_t k = 0; k < state->emas_n; k++)
 		for (size_t i = 0; i < state->emas[k].n; i++) {
 			int slice = (int)(state->emas[k].first + i);
 
-			if (shf_lazy_copied(save, slice, shf_ms_left(save->run, until_ns), NULL) ==
-			    SHEAF_EAGAIN)
+			if (shf_save_gates_copied(save, slice, shf_ms_left(save->run, until_ns),
+			                          NULL) == SHEAF_EAGAIN)
 				return shf_fail(err, SHEAF_EAGAIN, "step %lld: averages are still "
 				                "copied", (long long)save->id.step);
 		}
@@ -37,13 +37,13 @@ static void let_copies_end(const struct sheaf_state *state, const struct shf_ema
 {
 	for (struct shf_reader *r = state->readers; r; r = r->next)
 		for (size_t i = 0; i < e->n; i++)
-			(void)shf_lazy_copied(shf_save_of(r), (int)(e->first + i), -1, NULL);
+			(void)shf_save_gates_copied(shf_save_of(r), (int)(e->first + i), -1, NULL);
 }
 
-void shf_averages_settle(struct sheaf_state *state, const struct shf_fresh *fresh)
+void shf_save_averages_finish(struct sheaf_state *state, const struct shf_ema_update *fresh)
 {
 	for (struct shf_reader *r = state->readers; r; r = r->next)
-		shf_lazy_update(shf_save_of(r));
+		shf_save_copier_update(shf_save_of(r));
 	for (size_t k = 0; k < state->emas_n; k++)
 		if (shf_ema_changes(&state->emas[k], &fresh[k]))
 			let_copies_end(state, &state->emas[k]);

@@ -8,9 +8,9 @@
 /* Waits until a lazy save has copied its averages. The caller cannot do this at gates, because only
  * the library changes averages. Returns EAGAIN at until_ns (in the past: does not wait), and 0 if
  * the save has failed, because then nothing more is copied. [local] */
-int  shf_emas_copied(struct sheaf_save *save, int64_t until_ns, struct sheaf_error *err);
+int  shf_save_averages_wait(struct sheaf_save *save, int64_t until_ns, struct sheaf_error *err);
 /* Must be called before a step changes averages (E2). Finishes the updates that earlier lazy saves
  * have not made yet, and waits until those saves have copied the averages that `fresh` will change.
  * [local] */
-void shf_averages_settle(struct sheaf_state *state, const struct shf_fresh *fresh);
+void shf_save_averages_finish(struct sheaf_state *state, const struct shf_ema_update *fresh);
 #endif

@@ -8,12 +8,13 @@
 #include "save.h"
 #include "save_status.h"
 
-static void add(struct shf_stall *s, enum shf_cause in, uint64_t ns)
+static void add(struct shf_save_blocked *s, enum shf_cause in, uint64_t ns)
 {
 	atomic_fetch_add_explicit(&s->ns[in], ns, memory_order_relaxed);
 }
 
-void shf_stalled(struct sheaf_run *run, struct sheaf_save *save, enum shf_cause in, int64_t from)
+void shf_save_blocked_add(struct sheaf_run *run, struct sheaf_save *save, enum shf_cause in,
+                          int64_t from)
 {
 	uint64_t ns = (uint64_t)(shf_now(run) - from);
 
@@ -24,7 +25,7 @@ void shf_stalled(struct sheaf_run *run, struct sheaf_save *save, enum shf_cause 
 
 /* Counts one gate. The maximum is raised by compare-and-swap, because threads pass gates at the
  * same time. */
-static void gate(struct shf_stall *s, uint64_t ns, bool waited)
+static void gate(struct shf_save_blocked *s, uint64_t ns, bool waited)
 {
 	uint_fast64_t most = atomic_load_explicit(&s->gate_ns_max, memory_order_relaxed);
 
@@ -36,7 +37,7 @@ static void gate(struct shf_stall *s, uint64_t ns, bool waited)
 		         * again */
 }
 
-void shf_stall_gate(struct sheaf_save *save, int64_t from, bool waited)
+void shf_save_blocked_gate(struct sheaf_save *save, int64_t from, bool waited)
 {
 	uint64_t ns = (uint64_t)(shf_now(save->run) - from);
 
@@ -44,9 +45,9 @@ void shf_stall_gate(struct sheaf_save *save, int64_t from, bool waited)
 	gate(&save->run->saves.stalls->all, ns, waited);
 }
 
-void shf_stall_begun(struct sheaf_run *run, int rc)
+void shf_save_blocked_begun(struct sheaf_run *run, int rc)
 {
-	struct shf_stalls *s = run->saves.stalls;
+	struct shf_run_blocked *s = run->saves.stalls;
 
 	atomic_fetch_add(&s->begun, 1);
 	if (rc == SHEAF_EAGAIN || rc == SHEAF_EBUSY)
@@ -55,9 +56,9 @@ void shf_stall_begun(struct sheaf_run *run, int rc)
 		atomic_fetch_add(&s->failed, 1);
 }
 
-void shf_stall_over(struct sheaf_save *save, int64_t bytes)
+void shf_save_blocked_end(struct sheaf_save *save, int64_t bytes)
 {
-	struct shf_stalls *s = save->run->saves.stalls;
+	struct shf_run_blocked *s = save->run->saves.stalls;
 
 	atomic_store(&save->took.over_ns, (uint64_t)(shf_now(save->run) - save->took.began));
 	atomic_fetch_add(bytes < 0 ? &s->failed : &s->committed, 1);
@@ -65,10 +66,10 @@ void shf_stall_over(struct sheaf_save *save, int64_t bytes)
 		atomic_fetch_add(&s->bytes, (uint64_t)bytes);
 }
 
-void shf_stall_run(const struct sheaf_run *run, struct sheaf_run_stat *stat)
+void shf_save_blocked_stat(const struct sheaf_run *run, struct sheaf_run_stat *stat)
 {
-	const struct shf_stalls *s = run->saves.stalls;
-	const struct shf_stall *all = &s->all;
+	const struct shf_run_blocked *s = run->saves.stalls;
+	const struct shf_save_blocked *all = &s->all;
 
 	*stat = (struct sheaf_run_stat){ .size = sizeof(*stat),
 		.images_busy = atomic_load(&run->image.busy), .begun = atomic_load(&s->begun),
@@ -99,7 +100,7 @@ struct told {                   /* the numbers of a line: of one rank, or the ma
 /* Fills *t with the numbers of this rank. */
 static void told_of(struct told *t, const struct sheaf_save *save)
 {
-	const struct shf_stall *s = &save->took.stall;
+	const struct shf_save_blocked *s = &save->took.stall;
 
 	for (int i = 0; i < SHF_CAUSES; i++)
 		t->x[i] = atomic_load(&s->ns[i]);
@@ -121,7 +122,7 @@ static void put_ms(struct shf_buf *b, const char *name, uint64_t ns)
 
 /* Whether this rank may write metrics: it is the writer of the run, which is open in this
  * process. */
-static bool are_told(const struct sheaf_run *run)
+static bool may_write_metrics(const struct sheaf_run *run)
 {
 	return run->opts.flags & SHEAF_METRICS && run->store.writer && !run->life.closed &&
 	       shf_run_is_ours(run);
@@ -133,7 +134,7 @@ static void add_line(struct sheaf_run *run, struct shf_buf *b)
 	struct sheaf_error err;
 	int rc;
 
-	if (!are_told(run))
+	if (!may_write_metrics(run))
 		return;
 	shf_buf_u8(b, '\0');
 	rc = b->oom ? shf_fail(&err, SHEAF_ENOMEM, "no memory for a line of metrics")
@@ -185,18 +186,18 @@ static void write_metrics_line(struct sheaf_run *run, const struct sheaf_save *s
 	shf_buf_release(&b);
 }
 
-void shf_stall_tell(struct sheaf_run *run, struct sheaf_save *save, int64_t step, int rc)
+void shf_save_blocked_write(struct sheaf_run *run, struct sheaf_save *save, int64_t step, int rc)
 {
 	struct told t = { .of = 1 };
 
-	if (!are_told(run))
+	if (!may_write_metrics(run))
 		return;
 	if (save)
 		told_of(&t, save);
 	write_metrics_line(run, save, step, rc, &t);
 }
 
-void shf_stall_tell_all(struct sheaf_save *save, int rc)
+void shf_save_blocked_write_all(struct sheaf_save *save, int rc)
 {
 	struct sheaf_run *run = save->run;
 	struct told t;
@@ -208,6 +209,6 @@ void shf_stall_tell_all(struct sheaf_save *save, int rc)
 		t.of = run->team.ranks;
 	else
 		told_of(&t, save);
-	if (are_told(run))
+	if (may_write_metrics(run))
 		write_metrics_line(run, save, save->id.step, rc, &t);
 }

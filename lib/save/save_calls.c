@@ -25,10 +25,10 @@ int shf_save_copied(struct sheaf_save *save, int slice, int timeout_ms)
 	if (!save->copy.lazy)
 		return 0;
 	waited = timeout_ms != 0 && (slice == SHEAF_ALL_SLICES
-	                            ? shf_lazy_reads_some(save)
-	                            : shf_lazy_reads(save, (size_t)slice));
-	rc = shf_lazy_copied(save, slice, timeout_ms, &own);
-	shf_stall_gate(save, from, waited);
+	                            ? shf_save_gates_reads_some(save)
+	                            : shf_save_gates_reads(save, (size_t)slice));
+	rc = shf_save_gates_copied(save, slice, timeout_ms, &own);
+	shf_save_blocked_gate(save, from, waited);
 	return rc;
 }
 
@@ -44,8 +44,8 @@ int shf_save_put(struct sheaf_save *save, int slice, const void *data)
 		return save->id.flags & SHEAF_LATER ? 0 : SHEAF_EINVAL;
 	if (!data && !s->mem.base)
 		return SHEAF_EINVAL;
-	return shf_lazy_put(save, slice, (void *)(uintptr_t)data); /* not const in struct shf_slice,
-	                                                            * but only read */
+	/* not const in struct shf_slice, but only read */
+	return shf_save_gates_put(save, slice, (void *)(uintptr_t)data);
 }
 
 /* Waits until the save is written on this rank, as far as no other node is needed. A lazy save is
@@ -54,9 +54,9 @@ int shf_save_put(struct sheaf_save *save, int slice, const void *data)
 static int wait_written(struct sheaf_save *save, int timeout_ms)
 {
 	int64_t until = shf_now(save->run) + shf_ms_ns(timeout_ms), left;
-	int rc = shf_lazy_is_behind(save) ? shf_lazy_finish(save, timeout_ms) : 0;
-	bool partial = rc == 0 && shf_lazy_is_behind(save) && !save->plan->most &&
-	               shf_lazy_is_partial(save);
+	int rc = shf_save_is_async(save) ? shf_save_gates_finish(save, timeout_ms) : 0;
+	bool partial = rc == 0 && shf_save_is_async(save) && !save->plan->most &&
+	               shf_save_gates_is_partial(save);
 
 	if (rc < 0)
 		return rc;
@@ -71,7 +71,7 @@ int shf_save_wait(struct sheaf_save *save, int timeout_ms)
 	int rc = save->at.end == SHF_OVER ? shf_save_rc(save, NULL)
 	                                  : wait_written(save, timeout_ms);
 
-	shf_stalled(save->run, save, SHF_IN_WAIT, from);
+	shf_save_blocked_add(save->run, save, SHF_IN_WAIT, from);
 	return rc;
 }
 
@@ -91,11 +91,11 @@ int shf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_
 	if (rc == 0)
 		rc = shf_save_stage(save, err);
 	if (rc == 0)
-		rc = shf_lazy_together(save, err);
+		rc = shf_save_gates_poll_all(save, err);
 	if (rc == 0)
-		rc = shf_net_finish(save, bytes_max, err);
+		rc = shf_save_net_finish(save, bytes_max, err);
 	if (rc == 0)
 		rc = shf_agree(&save->run->team, shf_save_rc(save, err), err);
-	shf_stalled(save->run, save, SHF_IN_EXCHANGE, from);
+	shf_save_blocked_add(save->run, save, SHF_IN_EXCHANGE, from);
 	return rc;
 }

@@ -108,12 +108,13 @@ static int to_memory(struct sheaf_save *save, struct stamping *st, struct sheaf_
 	    !shf_save_fits_memory(save))
 		return 0;
 	save->at.memory = SHF_MEMORY_TRIED;
-	rc = shf_tier_stamp(save, &st->rc, &st->err);
+	rc = shf_save_memory_stamp(save, &st->rc, &st->err);
 	st->pending = rc == 0;
 	if (rc == 0 && st->rc == 0 && save->id.flags & SHEAF_NO_DISK)
 		st->rc = shf_save_seal(save, &st->err);
 	if (rc < 0)
-		return memory_failed(save, shf_tier_stamped(save, rc, &st->err), &st->err, err);
+		return memory_failed(save, shf_save_memory_stamp_end(save, rc, &st->err), &st->err,
+		                     err);
 	return 0;
 }
 
@@ -125,7 +126,7 @@ static int in_memory(struct sheaf_save *save, struct stamping *st, bool failed,
 	int rc = failed ? shf_agree(&save->run->team, st->rc, &st->err) : 0;
 
 	st->pending = false;
-	rc = shf_tier_stamped(save, rc, &st->err);
+	rc = shf_save_memory_stamp_end(save, rc, &st->err);
 	if (rc == 0)
 		save->at.memory = SHF_MEMORY_KEPT;
 	if (rc == 0)
@@ -148,7 +149,7 @@ static int all_sent(struct sheaf_save *save, const struct limit *l, struct sheaf
 	while (rc == 0) {
 		int64_t from = shf_now(save->run);
 
-		rc = shf_net_finish(save, part, err);
+		rc = shf_save_net_finish(save, part, err);
 		if (rc != SHEAF_EAGAIN)
 			return rc;
 		if (l->asks)
@@ -196,13 +197,13 @@ static void look_here(struct sheaf_save *save, const struct limit *l, const stru
 {
 	/* While the agreement on the stamp is pending, nothing is waited for, because the step is
 	 * in memory only after it. */
-	int ms = st->pending ? 0 : shf_save_slice_ms(save->run, l->until_ns);
+	int ms = st->pending ? 0 : shf_save_poll_ms(save->run, l->until_ns);
 
 	*s = (struct standing){ .files_n = save->given.attached_n };
 	s->unstamped = st->pending && st->rc < 0;
 	s->writing = !shf_save_sync(save, ms);
-	s->late = shf_save_slice_ms(save->run, l->until_ns) == 0;
-	s->too_late = is_late(save, l->until_ns, shf_lasted_ns(&save->run->saves.pace.publish));
+	s->late = shf_save_poll_ms(save->run, l->until_ns) == 0;
+	s->too_late = is_late(save, l->until_ns, shf_durations_ns(&save->run->saves.pace.publish));
 	s->failed = shf_save_failure(save, NULL) < 0;
 	for (size_t i = 0; i < save->given.attached_n; i++)
 		s->files_bytes += save->given.attached[i].n;
@@ -269,21 +270,21 @@ static int stage_send_and_sync(struct sheaf_save *save, const struct limit *l, b
 /* Broadcasts which rank writes which attached file, and each rank writes its own. [collective] */
 static int write_attached(struct sheaf_save *save, struct sheaf_error *err)
 {
-	struct shf_publishing *p = &save->publishing;
+	struct shf_save_publish *p = &save->publishing;
 	struct shf_team *team = &save->run->team;
 	int rc = p->rc;
 
 	if (rc < 0 && err)
 		*err = p->err;
 	rc = shf_bcast_buf(team, rc, &p->owners, err);
-	return rc == 0 ? shf_agree(team, shf_attach_write(save, &p->owners, err), err) : rc;
+	return rc == 0 ? shf_agree(team, shf_save_attach_write(save, &p->owners, err), err) : rc;
 }
 
 /* Does the part of C4 and C5 that all ranks do. Afterwards only the disk, or what rank 0 finds
  * wrong in the gathered data, can keep the step from appearing. [collective] */
 static int settle(struct sheaf_save *save, bool doubt, struct sheaf_error *err)
 {
-	struct shf_publishing *p = &save->publishing;
+	struct shf_save_publish *p = &save->publishing;
 	int rc = shf_save_seal(save, err);
 
 	if (rc == 0 && !always(save->at.copy == SHF_ASKED && save->at.disk == SHF_DISK_STAGED))
@@ -299,12 +300,12 @@ static int settle(struct sheaf_save *save, bool doubt, struct sheaf_error *err)
 	if (rc == 0 && !p->by_zero)
 		rc = write_attached(save, err);
 	if (rc == 0)
-		rc = shf_tier_publishing(save, doubt, err);
+		rc = shf_save_memory_publishing(save, doubt, err);
 	if (rc < 0)
 		return rc;
 	save->at.disk = SHF_DISK_PUBLISHING;
 	if (save->run->team.rank == 0)
-		shf_publishing_begin(save);
+		shf_save_publish_begin(save);
 	return 0;
 }
 
@@ -321,9 +322,9 @@ static int is_publishing(const struct sheaf_save *save, struct sheaf_error *err)
 static int goes_on(struct sheaf_save *save, const struct limit *l, struct sheaf_error *err)
 {
 	int64_t due = atomic_load(&save->took.publish_from_ns) +
-	              shf_lasted_ns(&save->run->saves.pace.publish);
+	              shf_durations_ns(&save->run->saves.pace.publish);
 	uint64_t on = save->run->team.rank == 0 && (l->asks || due > l->until_ns) &&
-	              shf_publishing_goes_on(save);
+	              shf_save_publish_runs(save);
 	int rc = shf_bcast(&save->run->team, 0, &on, sizeof(on), err);
 
 	save->at.disk = SHF_DISK_BEHIND;
@@ -338,8 +339,8 @@ static void publish_took(struct sheaf_save *save)
 	int64_t to = behind && zero ? save->publishing.over_ns : shf_now(save->run);
 
 	if (!behind || zero)
-		shf_lasted_add(&save->run->saves.pace.publish,
-		               to - atomic_load(&save->took.publish_from_ns));
+		shf_durations_add(&save->run->saves.pace.publish,
+		                  to - atomic_load(&save->took.publish_from_ns));
 }
 
 /* Does C4 to C9, and agrees on the outcome. *again: rank 0 goes on publishing in the background,
@@ -359,7 +360,7 @@ static int publish_together(struct sheaf_save *save, const struct limit *l, bool
 	}
 	if (rc < 0)
 		return rc;
-	rc = shf_agree(team, team->rank == 0 ? shf_publishing_end(save, err) : 0, err);
+	rc = shf_agree(team, team->rank == 0 ? shf_save_publish_end(save, err) : 0, err);
 	publish_took(save);
 	return rc;
 }
@@ -375,8 +376,8 @@ static void succeed(struct sheaf_save *save)
 		        save->id.step, run->team.rank);
 		return;
 	}
-	shf_tier_published(save);
-	shf_run_goes_on_from(run, save->id.step, save->id.session);
+	shf_save_memory_published(save);
+	shf_run_set_parent(run, save->id.step, save->id.session);
 	run->lineage.loaded = run->lineage.doubtful = -1;
 	shf_log(run, 2, "%s: step %" PRId64 " committed, rank %d", run->store.path, save->id.step,
 	        run->team.rank);
@@ -456,27 +457,27 @@ static struct entry entry_of(struct sheaf_save *save, int wait_ms, int64_t from_
 {
 	int64_t until = from_ns + shf_ms_ns(wait_ms);
 	bool asks = wait_ms == 0;
-	const struct shf_tier *t = save->run->tier;
-	struct entry e = { .not_kept = !shf_tier_has_here(save),
+	const struct shf_memory_tier *t = save->run->tier;
+	struct entry e = { .not_kept = !shf_save_memory_is_here(save),
 		.doubt = t->wanted && t->doubt != 0,
-		.scrubbing = shf_behind_is_busy(save->run), .emas = save->state->emas_n > 0 };
+		.scrubbing = shf_scrub_run_is_busy(save->run), .emas = save->state->emas_n > 0 };
 
 	if (save->at.disk >= SHF_DISK_PUBLISHING) {
-		e.publishing = asks && save->run->team.rank == 0 && shf_publishing_goes_on(save);
+		e.publishing = asks && save->run->team.rank == 0 && shf_save_publish_runs(save);
 		return e;
 	}
 	e.failed = shf_save_failure(save, NULL) < 0;
-	e.unasked = save->at.copy < SHF_ASKED && shf_lazy_unasked(save, NULL) < 0;
+	e.unasked = save->at.copy < SHF_ASKED && shf_save_gates_check_asked(save, NULL) < 0;
 	e.late = save->at.disk == SHF_DISK_UNSTAGED &&
-	         is_late(save, until, shf_lasted_ns(&save->run->saves.pace.stage));
+	         is_late(save, until, shf_durations_ns(&save->run->saves.pace.stage));
 	e.busy = asks && !e.failed && is_all_submitted(save) && !shf_save_sync(save, 0);
 	return e;
 }
 
 /* Enters the commit with the other ranks. *wait_ms becomes the shortest of all timeouts, *e the
  * maximum of all entries. [collective] */
-static int meet_in_commit(struct sheaf_save *save, int *wait_ms, struct entry *e, int64_t from_ns,
-                          struct sheaf_error *err)
+static int enter_commit_call(struct sheaf_save *save, int *wait_ms, struct entry *e,
+                             int64_t from_ns, struct sheaf_error *err)
 {
 	struct shf_call m = { .kind = SHF_CALL_COMMIT, .handle = save->id.made };
 	int rc = refuse(save, err);
@@ -498,7 +499,7 @@ static int meet_in_commit(struct sheaf_save *save, int *wait_ms, struct entry *e
  * has failed, returns its failure: a failed save copies nothing more, and the wait ends early. */
 static int averages_copied(struct sheaf_save *save, int64_t until_ns, struct sheaf_error *err)
 {
-	int rc = shf_emas_copied(save, until_ns, err);
+	int rc = shf_save_averages_wait(save, until_ns, err);
 
 	return rc == 0 ? shf_save_failure(save, err) : rc;
 }
@@ -516,15 +517,15 @@ static int all_asked(struct sheaf_save *save, const struct limit *l, const struc
 	if (save->at.copy == SHF_ASKED)
 		return 0;
 	if (e->unasked)
-		rc = shf_agree(team, shf_lazy_unasked(save, err), err);
+		rc = shf_agree(team, shf_save_gates_check_asked(save, err), err);
 	if (rc == 0 && e->emas)
 		rc = shf_agree(team, averages_copied(save, l->until_ns, err), err);
 	if (rc < 0)
 		return rc;
 	save->at.copy = SHF_ASKED;
-	if (shf_lazy_is_behind(save))
-		(void)shf_lazy_finish(save, -1); /* the rest, which has no gate: header pages, and
-		                                  * slices of averages */
+	if (shf_save_is_async(save))
+		(void)shf_save_gates_finish(save, -1); /* the rest, which has no gate: header pages,
+		                                        * and slices of averages */
 	return 0;
 }
 
@@ -541,12 +542,14 @@ static void conclude(struct sheaf_save *save, int rc, bool scrubbing, const stru
 		succeed(save);
 	if (rc == 0 && !(save->id.flags & SHEAF_NO_DISK)) {
 		if (run->opts.keep_last)
-			shf_behind_next(run, save->id.step, save->id.session, shf_save_bytes(save));
-		shf_run_prune_behind(run, scrubbing, save->at.disk == SHF_DISK_BEHIND);
+			shf_scrub_run_next(run, save->id.step, save->id.session,
+			                   shf_save_bytes(save));
+		shf_run_prune_auto(run, scrubbing, save->at.disk == SHF_DISK_BEHIND);
 		if (run->team.rank == 0)
 			announce(save);
 	}
-	shf_stall_tell_all(save, rc); /* last, because it may wait for a rank that has died since */
+	shf_save_blocked_write_all(save, rc); /* last, because it may wait for a rank that has died
+	                                       * since */
 }
 
 /* Adds to the sentence of an EAGAIN that the step is in memory: a caller that must stop now loses
@@ -563,15 +566,15 @@ static void say_kept(struct sheaf_error *err)
  * of the step before any rank clears its own card. Otherwise a node that has cards of some ranks
  * and replicas of the others could seem to have the whole step. Returns rc, or ELOST.
  * [collective] */
-static int uncopy(struct sheaf_save *save, int rc, struct sheaf_error *err)
+static int clear_failed_step(struct sheaf_save *save, int rc, struct sheaf_error *err)
 {
-	struct shf_guests *g = &save->run->tier->guests;
+	struct shf_replicas *g = &save->run->tier->guests;
 	struct sheaf_error own;
 
 	if (rc == 0 || rc == SHEAF_EINDOUBT || rc == SHEAF_ELOST ||
 	    save->at.memory != SHF_MEMORY_KEPT || g->to < 0)
 		return rc;
-	shf_guests_forget(g, save->id.step);
+	shf_replicas_clear(g, save->id.step);
 	if (shf_agree(&save->run->team, 0, &own) == 0)
 		return rc;
 	if (err)
@@ -626,7 +629,7 @@ static int go_on(struct sheaf_save *save, const struct limit *l, const struct en
 		rc = get_ready(save, l, e, again, err);
 	if (rc == 0)
 		rc = publish_together(save, l, e->doubt, again, err);
-	return *again ? rc : uncopy(save, failed_for_good(rc, err), err);
+	return *again ? rc : clear_failed_step(save, failed_for_good(rc, err), err);
 }
 
 int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err)
@@ -637,18 +640,18 @@ int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error 
 	struct entry entry;
 	struct limit limit;
 	bool again, waiting;
-	int rc = meet_in_commit(save, &wait, &entry, from, err);
+	int rc = enter_commit_call(save, &wait, &entry, from, err);
 
 	if (rc < 0)
 		return rc;
 	limit = (struct limit){ from + shf_ms_ns(wait), wait == 0 };
 	waiting = limit.asks && (entry.busy || entry.publishing);
 	rc = go_on(save, &limit, &entry, &again, err);
-	shf_stalled(run, save, SHF_IN_COMMIT, from);
+	shf_save_blocked_add(run, save, SHF_IN_COMMIT, from);
 	if (!again)
 		conclude(save, rc, entry.scrubbing, err);
 	else if (rc == SHEAF_EAGAIN && save->at.memory != SHF_MEMORY_NOT_KEPT &&
-	         (waiting ? !entry.not_kept : shf_tier_has(save)))
+	         (waiting ? !entry.not_kept : shf_save_memory_is_whole(save)))
 		say_kept(err);
 	return rc;
 }

@@ -16,12 +16,12 @@
 #include "thread.h"
 #include "work.h"
 
-#define NAP_MS 10               /* longest pause of a copy thread, so that shf_lazy_stop() need not
-                                 * wait long */
+#define NAP_MS 10               /* longest pause of a copy thread, so that shf_save_copier_stop()
+                                 * need not wait long */
 
 /* Returns for how many ms (NAP_MS at most) to pause so that the average rate since the copy began
  * falls to opts.copy_rate_max; 0: no pause is needed. */
-static int ahead_ms(const struct shf_lazy *lz)
+static int ahead_ms(const struct shf_save_copier *lz)
 {
 	uint64_t rate = lz->save->run->opts.copy_rate_max;
 	double s;
@@ -35,26 +35,26 @@ static int ahead_ms(const struct shf_lazy *lz)
 
 static bool step(void *work)
 {
-	struct shf_lazy *lz = work;
+	struct shf_save_copier *lz = work;
 	const struct shf_sys *sys = lz->save->run->sys;
 	int ms = atomic_load(&lz->open) ? ahead_ms(lz) : 0;
-	struct shf_taken p;
+	struct shf_save_piece p;
 
 	if (ms) {
 		shf_sys_sleep_ms(sys, ms);
 		return true;
 	}
-	if (shf_piece_take(lz, SHF_ANY, -1, &p)) {
-		shf_piece_copy(lz, &p);
+	if (shf_save_piece_take(lz, SHF_ANY_SLICE, -1, &p)) {
+		shf_save_piece_copy(lz, &p);
 		return true;
 	}
-	shf_pieces_look(lz->save);
-	return shf_piece_slotted(lz, SHF_ANY, false, NAP_MS) != 0;
+	shf_save_pieces_write(lz->save);
+	return shf_save_piece_unstaged(lz, SHF_ANY_SLICE, false, NAP_MS) != 0;
 }
 
 /* Starts one more helper thread, if one is still wanted. If it cannot be started, no more are
  * tried: callers at gates copy what the threads have not. */
-static void help(struct shf_lazy *lz)
+static void help(struct shf_save_copier *lz)
 {
 	const struct sheaf_run *run = lz->save->run;
 	int n = atomic_load_explicit(&lz->helpers_n, memory_order_relaxed);
@@ -73,10 +73,10 @@ static bool lead(void *work)
 	return step(work);
 }
 
-void shf_lazy_tick(struct sheaf_save *save)
+void shf_save_copier_tick(struct sheaf_save *save)
 {
 	const struct shf_sys *sys = save->run->sys;
-	struct shf_lazy *lz = save->copy.lazy;
+	struct shf_save_copier *lz = save->copy.lazy;
 
 	pthread_mutex_lock(&lz->tasks_lock);
 	if (lz->first)
@@ -86,9 +86,9 @@ void shf_lazy_tick(struct sheaf_save *save)
 	pthread_mutex_unlock(&lz->tasks_lock);
 }
 
-void shf_lazy_start(struct sheaf_save *save)
+void shf_save_copier_start(struct sheaf_save *save)
 {
-	struct shf_lazy *lz = save->copy.lazy;
+	struct shf_save_copier *lz = save->copy.lazy;
 	const struct sheaf_run *run = save->run;
 	int rc;
 
@@ -105,9 +105,9 @@ void shf_lazy_start(struct sheaf_save *save)
 		        "copies it", lz->save->id.step);
 }
 
-bool shf_lazy_has_thread(struct sheaf_save *save)
+bool shf_save_copier_has_thread(struct sheaf_save *save)
 {
-	struct shf_lazy *lz = save->copy.lazy;
+	struct shf_save_copier *lz = save->copy.lazy;
 	bool has;
 
 	pthread_mutex_lock(&lz->tasks_lock);
@@ -120,7 +120,7 @@ bool shf_lazy_has_thread(struct sheaf_save *save)
 
 /* Notes which slices lie in the same memory, by the addresses that the state has. A slice that is
  * put at another address is compared later, at the gates (one_beside). */
-static int overlaps_init(struct shf_lazy *lz, size_t n)
+static int overlaps_init(struct shf_save_copier *lz, size_t n)
 {
 	const uint32_t *next;
 	int rc = shf_overlaps_find(lz->save->state, &next);
@@ -138,9 +138,9 @@ static int overlaps_init(struct shf_lazy *lz, size_t n)
 	return 0;
 }
 
-static int lazy_init(struct shf_lazy *lz, struct sheaf_save *save, bool now)
+static int save_copier_init(struct shf_save_copier *lz, struct sheaf_save *save, bool now)
 {
-	struct shf_span slotted = shf_slots_segs(&save->plan->work);
+	struct shf_span slotted = shf_unstaged_segs(&save->plan->work);
 	size_t n = save->state->n;
 
 	lz->save = save;
@@ -154,7 +154,7 @@ static int lazy_init(struct shf_lazy *lz, struct sheaf_save *save, bool now)
 	lz->slotted = shf_zalloc(n, sizeof(*lz->slotted));
 	lz->left = shf_zalloc(n, sizeof(*lz->left));
 	lz->asked = shf_zalloc(n, sizeof(*lz->asked));
-	lz->wanted = shf_learn_threads(lz) - 1;
+	lz->wanted = shf_save_learn_threads(lz) - 1;
 	lz->helpers = shf_zalloc((size_t)lz->wanted, sizeof(struct shf_task *));
 	if (save->id.flags & SHEAF_CHECK)
 		lz->sums = shf_zalloc(n, sizeof(*lz->sums));
@@ -179,40 +179,41 @@ static int lazy_init(struct shf_lazy *lz, struct sheaf_save *save, bool now)
 		if (!now && save->copy.due)
 			lz->due[s] = (uint32_t)((save->copy.due[s].hi - save->copy.due[s].at - 1 +
 			                         SHF_PIECE_ITEMS) / SHF_PIECE_ITEMS);
-		atomic_init(&lz->left[s], shf_pieces_in(lz, s) + shf_slotted_in(lz, s));
-		atomic_fetch_add(&lz->open, shf_pieces_in(lz, s));
+		atomic_init(&lz->left[s], shf_save_pieces_count(lz, s) +
+		            shf_save_pieces_unstaged(lz, s));
+		atomic_fetch_add(&lz->open, shf_save_pieces_count(lz, s));
 	}
 	if (!now)       /* header pages count as one, and each segment in a slot as one */
 		atomic_fetch_add(&lz->open, 1 + slotted.end - slotted.first);
 	atomic_init(&lz->unasked, save->plan->turns.saved_n);
-	return shf_learn_init(lz) < 0 ? SHEAF_ENOMEM : overlaps_init(lz, n);
+	return shf_save_learn_init(lz) < 0 ? SHEAF_ENOMEM : overlaps_init(lz, n);
 }
 
-int shf_lazy_new(struct sheaf_save *save, bool now, struct sheaf_error *err)
+int shf_save_copier_new(struct sheaf_save *save, bool now, struct sheaf_error *err)
 {
-	int rc = save->plan->turns.first ? 0 : shf_turns_make(&save->plan->turns, save, err);
-	struct shf_lazy *lz;
+	int rc = save->plan->turns.first ? 0 : shf_save_order_make(&save->plan->turns, save, err);
+	struct shf_save_copier *lz;
 
 	if (rc < 0)
 		return rc;
 	save->copy.lazy = shf_zalloc(1, sizeof(*save->copy.lazy));
 	lz = save->copy.lazy;
-	if (lz && lazy_init(lz, save, now) == 0)
-		rc = lz->checks && !lz->put ? shf_check_begin(lz, err) : 0;
+	if (lz && save_copier_init(lz, save, now) == 0)
+		rc = lz->checks && !lz->put ? shf_save_memory_check_begin(lz, err) : 0;
 	else
 		rc = shf_fail(err, SHEAF_ENOMEM, "step %" PRId64 ": no memory to copy %zu slices "
 		              "behind", save->id.step, save->state->n);
 	if (rc == 0)
 		return 0;
-	shf_lazy_free(save->copy.lazy, true);
+	shf_save_copier_free(save->copy.lazy, true);
 	save->copy.lazy = NULL;
 	return rc;
 }
 
-int shf_lazy_begin(struct sheaf_save *save, struct sheaf_error *err)
+int shf_save_copier_begin(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct shf_team *team = &save->run->team;
-	int rc = shf_agree(team, shf_round_open(save, 0, err), err);
+	int rc = shf_agree(team, shf_save_rounds_open(save, 0, err), err);
 
 	if (rc == 0 && !save->plan->most_known) {
 		rc = shf_allreduce(team, &save->copy.streams.longest, 1, SHEAF_MAX, err);
@@ -220,24 +221,24 @@ int shf_lazy_begin(struct sheaf_save *save, struct sheaf_error *err)
 		save->plan->most_known = rc == 0;
 	}
 	if (rc == 0)
-		shf_lazy_start(save);
+		shf_save_copier_start(save);
 	return rc;
 }
 
-void shf_lazy_update(struct sheaf_save *save)
+void shf_save_copier_update(struct sheaf_save *save)
 {
-	struct shf_lazy *lz = save->copy.lazy;
-	struct shf_taken p;
+	struct shf_save_copier *lz = save->copy.lazy;
+	struct shf_save_piece p;
 
 	for (size_t s = 0; lz->turns && s < lz->turns->slices_n; s++)
 		if (lz->due[s] && atomic_load_explicit(&lz->left[s], memory_order_acquire) > 0) {
-			while (shf_piece_take(lz, s, -1, &p))
-				shf_piece_copy(lz, &p);
-			(void)shf_pieces_settled(lz, s, -1);
+			while (shf_save_piece_take(lz, s, -1, &p))
+				shf_save_piece_copy(lz, &p);
+			(void)shf_save_pieces_wait_slice(lz, s, -1);
 		}
 }
 
-void shf_lazy_forget(struct sheaf_save *save)
+void shf_save_copier_forget(struct sheaf_save *save)
 {
 	struct shf_reader **at = save->state ? &save->state->readers : NULL;
 
@@ -248,7 +249,7 @@ void shf_lazy_forget(struct sheaf_save *save)
 }
 
 /* Ends the copy threads, and adds their number to copied_by. The caller holds tasks_lock. */
-static void end_tasks(struct shf_lazy *lz)
+static void end_tasks(struct shf_save_copier *lz)
 {
 	const struct shf_sys *sys = lz->save->run->sys;
 	int n;
@@ -263,9 +264,9 @@ static void end_tasks(struct shf_lazy *lz)
 		shf_sys_task_free(sys, lz->helpers[i]);
 }
 
-void shf_lazy_stop(struct sheaf_save *save)
+void shf_save_copier_stop(struct sheaf_save *save)
 {
-	struct shf_lazy *lz = save->copy.lazy;
+	struct shf_save_copier *lz = save->copy.lazy;
 
 	if (!lz)
 		return;
@@ -276,14 +277,14 @@ void shf_lazy_stop(struct sheaf_save *save)
 	pthread_mutex_lock(&lz->tasks_lock);
 	end_tasks(lz);
 	pthread_mutex_unlock(&lz->tasks_lock);
-	shf_lazy_update(save);
-	(void)shf_pieces_settled(lz, SHF_ANY, -1);     /* waits for callers at gates that are
-	                                                * copying */
-	shf_learn_end(lz);
-	shf_lazy_forget(save);
+	shf_save_copier_update(save);
+	(void)shf_save_pieces_wait_slice(lz, SHF_ANY_SLICE, -1); /* waits for callers at gates that
+	                                                          * are copying */
+	shf_save_learn_end(lz);
+	shf_save_copier_forget(save);
 }
 
-void shf_lazy_free(struct shf_lazy *lz, bool ours)
+void shf_save_copier_free(struct shf_save_copier *lz, bool ours)
 {
 	if (!lz)
 		return;
@@ -307,6 +308,6 @@ void shf_lazy_free(struct shf_lazy *lz, bool ours)
 	shf_free(lz->data);
 	shf_free(lz->overlaps);
 	shf_free(lz->fresh);
-	shf_learn_free(lz);
+	shf_save_learn_free(lz);
 	shf_free(lz);
 }

@@ -25,33 +25,34 @@
 #define SHF_SAVE_COPIER_H
 #include "save.h"
 
-#define SHF_PIECE (UINT64_C(2) << 20)   /* bytes. A caller at a gate waits for at most one piece
-                                         * that a thread is copying, or for one segment in a slot */
+#define SHF_PIECE_BYTES (UINT64_C(2) << 20) /* bytes. A caller at a gate waits for at most one piece
+                                             * that a thread is copying, or for one segment in a
+                                             * slot */
 
 /* Allocates save->copy.lazy. now: begin itself copies everything, and only the calls at gates are
  * tracked. ENOMEM, EBUG. [local] */
-int shf_lazy_new(struct sheaf_save *save, bool now, struct sheaf_error *err);
+int shf_save_copier_new(struct sheaf_save *save, bool now, struct sheaf_error *err);
 /* Makes the streams to other nodes, agrees on the length of the longest if the plan does not have
  * it yet, and starts the copy threads. All ranks must have set the controls of their segments
- * before (shf_moves_init). [collective] */
-int shf_lazy_begin(struct sheaf_save *save, struct sheaf_error *err);
+ * before (shf_save_rounds_init). [collective] */
+int shf_save_copier_begin(struct sheaf_save *save, struct sheaf_error *err);
 /* Starts the copy threads, once streams and controls are ready on all ranks. If no thread can be
  * made, the callers at gates and in commit copy. [local] */
-void shf_lazy_start(struct sheaf_save *save);
+void shf_save_copier_start(struct sheaf_save *save);
 /* Whether a thread copies in the background. False: it could not be made, so only callers copy.
  * [any thread] */
-bool shf_lazy_has_thread(struct sheaf_save *save);
+bool shf_save_copier_has_thread(struct sheaf_save *save);
 /* Brings all averages that this save updates up to date, and copies their weights on the way.
  * [local] */
-void shf_lazy_update(struct sheaf_save *save);
+void shf_save_copier_update(struct sheaf_save *save);
 /* Ends the copy: joins the threads, brings averages up to date, and waits for pieces that other
  * callers are copying. [local] */
-void shf_lazy_stop(struct sheaf_save *save);
+void shf_save_copier_stop(struct sheaf_save *save);
 /* Removes the save from the list state->readers. [local] */
-void shf_lazy_forget(struct sheaf_save *save);
+void shf_save_copier_forget(struct sheaf_save *save);
 /* Frees *lazy. ours: false in a forked child, where its locks cannot be destroyed. NULL is
  * allowed. */
-void shf_lazy_free(struct shf_lazy *lazy, bool ours);
+void shf_save_copier_free(struct shf_save_copier *lazy, bool ours);
 /* On a machine without threads (the tests), does some of the copying in this call. [any thread] */
-void shf_lazy_tick(struct sheaf_save *save);
+void shf_save_copier_tick(struct sheaf_save *save);
 #endif

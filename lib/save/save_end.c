@@ -26,7 +26,7 @@ void shf_save_unreserve(struct sheaf_save *save, bool ours)
 	shf_free(save->disk.ios);
 	shf_free(save->disk.sizes);
 	shf_free(save->disk.syncs.ios);
-	shf_slots_free(save->copy.slots, ours);
+	shf_unstaged_free(save->copy.slots, ours);
 	save->copy.slots = NULL;
 	save->disk.syncs.ios = NULL;
 	save->disk.fds = save->disk.directs = NULL;
@@ -72,17 +72,17 @@ static void let_go(struct sheaf_save *save)
 {
 	struct sheaf_run *run = save->run;
 
-	shf_lazy_stop(save);
-	if (shf_lazy_is_behind(save) && save->at.copy == SHF_COPYING && save->copy.image >= 0)
+	shf_save_copier_stop(save);
+	if (shf_save_is_async(save) && save->at.copy == SHF_COPYING && save->copy.image >= 0)
 		run->image.all[save->copy.image].dirty = true; /* other ranks may still be copying
 		                                                * into it */
-	shf_image_give(save); /* from here on no thread submits a write */
+	shf_save_image_give_up(save); /* from here on no thread submits a write */
 	(void)shf_save_drain(save, -1);
 	(void)shf_io_drain(run, &save->disk.syncs.io, -1);
 	if (save->at.disk >= SHF_DISK_PUBLISHING && run->team.rank == 0)
-		(void)shf_publishing_end(save, NULL); /* finished, not dropped: all ranks agreed to
-		                                       * publish, and to finish takes no longer than
-		                                       * to delete the stage */
+		(void)shf_save_publish_end(save, NULL); /* finished, not dropped: all ranks agreed
+		                                         * to publish, and to finish takes no longer
+		                                         * than to delete the stage */
 	files_close(save);
 	if (save->at.end != SHF_OVER && save->disk.stage.dir >= 0 && run->team.rank == 0)
 		shf_stage_discard(&run->store, &save->disk.stage);
@@ -104,10 +104,10 @@ void shf_save_settle(struct sheaf_save *save, int rc, const struct sheaf_error *
 		save->disk.directs[f] = 0;
 	}
 	save->at.end = SHF_OVER;
-	shf_publishing_release(&save->publishing);
+	shf_save_publish_release(&save->publishing);
 	if (rc < 0 && rc != SHEAF_EINDOUBT && rc != SHEAF_ELOST)
-		shf_tier_unsaved(save);
-	shf_stall_over(save, rc == 0 ? (int64_t)shf_save_bytes(save) : -1);
+		shf_save_memory_remove(save);
+	shf_save_blocked_end(save, rc == 0 ? (int64_t)shf_save_bytes(save) : -1);
 	atomic_store(&save->took.phase, 3);
 	list_remove(save->run, save);
 }
@@ -123,15 +123,15 @@ void shf_save_abandon(struct sheaf_run *run)
 	for (struct sheaf_save *s = run->saves.first; s; s = s->next) {
 		struct sheaf_error err;
 
-		shf_tier_left(s);
+		shf_save_memory_abandon(s);
 		shf_save_stick(s, shf_fail(&err, SHEAF_EFAILED, "the run was closed"), &err);
 		let_go(s);
 		shf_free(s->disk.fds);
 		s->disk.fds = NULL;
 		s->at.end = SHF_OVER;
 		atomic_store(&s->took.phase, 3);
-		shf_stall_over(s, -1);
-		shf_stall_tell(run, s, s->id.step, left_code(s));
+		shf_save_blocked_end(s, -1);
+		shf_save_blocked_write(run, s, s->id.step, left_code(s));
 	}
 }
 
@@ -146,14 +146,14 @@ void shf_save_free(struct sheaf_save *save)
 	} else {
 		files_close(save);
 		shf_stage_leave(&save->run->store, &save->disk.stage);
-		shf_lazy_forget(save);
+		shf_save_copier_forget(save);
 	}
 	if (ours && save->end.listed && save->at.end != SHF_OVER) {
-		shf_tier_left(save);
+		shf_save_memory_abandon(save);
 		if (save->at.disk >= SHF_DISK_PUBLISHING)
 			shf_save_doubt(save);
-		shf_stall_over(save, -1);
-		shf_stall_tell(save->run, save, save->id.step, left_code(save));
+		shf_save_blocked_end(save, -1);
+		shf_save_blocked_write(save->run, save, save->id.step, left_code(save));
 	}
 	if (save->end.listed)
 		list_remove(save->run, save);
@@ -170,8 +170,8 @@ void shf_save_free(struct sheaf_save *save)
 	shf_free(save->copy.due);
 	shf_save_unreserve(save, ours);
 	shf_streams_release(&save->copy.streams);
-	shf_publishing_release(&save->publishing);
-	shf_lazy_free(save->copy.lazy, ours);
+	shf_save_publish_release(&save->publishing);
+	shf_save_copier_free(save->copy.lazy, ours);
 	shf_plan_put(save->plan);
 	shf_state_put(save->state);
 	shf_run_put(save->run);
@@ -182,7 +182,7 @@ void shf_save_free(struct sheaf_save *save)
 
 void shf_save_doubt(struct sheaf_save *save)
 {
-	shf_tier_doubt(save);
+	shf_save_memory_doubt(save);
 	save->run->lineage.doubtful = save->id.step;
 	for (struct sheaf_save *s = save->run->saves.first; s; s = s->next)
 		if (s->id.step > save->id.step)

@@ -15,7 +15,7 @@
  * estimate rests on the writes, which follow the copy. */
 static double copy_ns(struct sheaf_save *save)
 {
-	uint64_t all = shf_lazy_is_behind(save) ? save->plan->turns.bytes : 0;
+	uint64_t all = shf_save_is_async(save) ? save->plan->turns.bytes : 0;
 	uint64_t done = atomic_load(&save->took.copied);
 	int64_t passed = shf_now(save->run) - save->took.copy_from_ns;
 
@@ -61,11 +61,11 @@ static double rest_ns(const struct sheaf_save *save, int64_t from_ns, double all
  * fsyncs. */
 static double end_ns(struct sheaf_save *save, double writing)
 {
-	const struct shf_pace *pace = &save->run->saves.pace;
+	const struct shf_save_pace *pace = &save->run->saves.pace;
 	int64_t syncing = atomic_load(&save->disk.syncs.from_ns);
 	int64_t publishing = atomic_load(&save->took.publish_from_ns);
-	double sync = (double)shf_lasted_ns(&pace->sync);
-	double publish = (double)shf_lasted_ns(&pace->publish);
+	double sync = (double)shf_durations_ns(&pace->sync);
+	double publish = (double)shf_durations_ns(&pace->publish);
 
 	sync = sync > 0 ? sync : writing;
 	publish = publish > 0 ? publish : sync;
@@ -87,7 +87,7 @@ static double stage_ns(struct sheaf_save *save)
 	pthread_mutex_lock(&save->end.write_lock);
 	staged = save->at.disk >= SHF_DISK_STAGED;
 	pthread_mutex_unlock(&save->end.write_lock);
-	return staged ? 0 : (double)shf_lasted_ns(&save->run->saves.pace.stage);
+	return staged ? 0 : (double)shf_durations_ns(&save->run->saves.pace.stage);
 }
 
 int64_t shf_save_eta_ms(struct sheaf_save *save)

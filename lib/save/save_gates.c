@@ -19,7 +19,7 @@
 
 /* Copies all segments that have bytes of the slice and lie in no image (unstaged.h), until until_ns
  * at most (< 0: no limit). Returns whether something was copied. */
-static bool ask_slotted(struct shf_lazy *lz, size_t slice, int64_t until_ns)
+static bool ask_slotted(struct shf_save_copier *lz, size_t slice, int64_t until_ns)
 {
 	const struct sheaf_run *run = lz->save->run;
 	bool copied = false;
@@ -31,8 +31,8 @@ static bool ask_slotted(struct shf_lazy *lz, size_t slice, int64_t until_ns)
 	lz->askers++;
 	pthread_mutex_unlock(&lz->lock);
 	while (rc != 0 && (until_ns < 0 || shf_now(run) < until_ns)) {
-		rc = shf_piece_slotted(lz, slice, true,
-		                       until_ns < 0 ? ASK_MS : shf_ms_left(run, until_ns));
+		rc = shf_save_piece_unstaged(lz, slice, true,
+		                             until_ns < 0 ? ASK_MS : shf_ms_left(run, until_ns));
 		copied |= rc == 1;
 	}
 	pthread_mutex_lock(&lz->lock);
@@ -43,7 +43,7 @@ static bool ask_slotted(struct shf_lazy *lz, size_t slice, int64_t until_ns)
 
 /* If the save has failed, stops the copy, so that no piece is taken to be copied any more. Once no
  * piece is being copied then, none will be. Returns the failure or 0. */
-static int stop_failed(struct shf_lazy *lz)
+static int stop_failed(struct shf_save_copier *lz)
 {
 	int rc = shf_save_failure(lz->save, NULL);
 
@@ -53,55 +53,55 @@ static int stop_failed(struct shf_lazy *lz)
 	return rc;
 }
 
-static bool is_copied(const struct shf_lazy *lz, size_t slice)
+static bool is_copied(const struct shf_save_copier *lz, size_t slice)
 {
-	return slice == SHF_ANY ? atomic_load_explicit(&lz->open, memory_order_acquire) == 0
+	return slice == SHF_ANY_SLICE ? atomic_load_explicit(&lz->open, memory_order_acquire) == 0
 	       : atomic_load_explicit(&lz->left[slice], memory_order_acquire) == 0;
 }
 
-/* Copies what is left of the slice (SHF_ANY: of all), and waits for what other threads are copying,
- * for timeout_ms at most. 0, EAGAIN, or the failure of the save when nothing is being copied any
- * more. */
-static int wait_for(struct shf_lazy *lz, size_t slice, int timeout_ms)
+/* Copies what is left of the slice (SHF_ANY_SLICE: of all), and waits for what other threads are
+ * copying, for timeout_ms at most. 0, EAGAIN, or the failure of the save when nothing is being
+ * copied any more. */
+static int wait_for(struct shf_save_copier *lz, size_t slice, int timeout_ms)
 {
 	struct sheaf_save *save = lz->save;
 	int64_t until = timeout_ms < 0 ? -1 : shf_now(save->run) + shf_ms_ns(timeout_ms);
 	bool copied = false, calm;
-	struct shf_taken p;
+	struct shf_save_piece p;
 	int rc, failed;
 
 	do {
 		while (timeout_ms != 0 && (until < 0 || shf_now(save->run) < until) &&
-		       shf_piece_take(lz, slice, until, &p)) {
-			shf_piece_copy(lz, &p);
+		       shf_save_piece_take(lz, slice, until, &p)) {
+			shf_save_piece_copy(lz, &p);
 			copied = true;
 		}
 		if (timeout_ms != 0)
 			copied |= ask_slotted(lz, slice, until);
 		failed = stop_failed(lz);
-		calm = shf_pieces_settled(lz, slice, until);
+		calm = shf_save_pieces_wait_slice(lz, slice, until);
 		rc = is_copied(lz, slice) ? 0 : calm && failed < 0 ? failed : SHEAF_EAGAIN;
 	} while (rc == SHEAF_EAGAIN && until < 0 && failed == 0 && /* pieces were left out, although
 	                                                            * stop_failed saw no failure:
 	                                                            * the save has failed since
 	                                                            * then */
-	         shf_lazy_unput(save) < 0);
+	         shf_save_gates_unput(save) < 0);
 	if (copied)
-		shf_pieces_look(save);
+		shf_save_pieces_write(save);
 	return rc;
 }
 
 static bool is_copying(struct sheaf_save *save)
 {
-	return shf_lazy_finish(save, SHF_SLICE_MS) == SHEAF_EAGAIN;
+	return shf_save_gates_finish(save, SHF_SAVE_POLL_MS) == SHEAF_EAGAIN;
 }
 
-int shf_lazy_rest(struct sheaf_save *save, struct sheaf_error *err)
+int shf_save_gates_finish_all(struct sheaf_save *save, struct sheaf_error *err)
 {
 	return shf_save_together(save, is_copying, err);
 }
 
-int shf_lazy_check_forked(const struct sheaf_state *state, struct sheaf_error *err)
+int shf_save_gates_check_forked(const struct sheaf_state *state, struct sheaf_error *err)
 {
 	for (struct shf_reader *r = state ? state->readers : NULL; r; r = r->next)
 		if (!shf_run_is_ours(shf_save_of(r)->run))
@@ -111,46 +111,47 @@ int shf_lazy_check_forked(const struct sheaf_state *state, struct sheaf_error *e
 	return 0;
 }
 
-bool shf_lazy_is_partial(struct sheaf_save *save)
+bool shf_save_gates_is_partial(struct sheaf_save *save)
 {
-	shf_pieces_look(save);
-	return shf_is_partial(save);
+	shf_save_pieces_write(save);
+	return shf_save_write_is_partial(save);
 }
 
-int shf_lazy_finish(struct sheaf_save *save, int timeout_ms)
+int shf_save_gates_finish(struct sheaf_save *save, int timeout_ms)
 {
-	shf_lazy_tick(save);
-	return wait_for(save->copy.lazy, SHF_ANY, timeout_ms);
+	shf_save_copier_tick(save);
+	return wait_for(save->copy.lazy, SHF_ANY_SLICE, timeout_ms);
 }
 
 /* Returns how much of timeout_ms is left if it ends at until_ns; 0 and negative values stay. */
-static int rest_ms(const struct shf_lazy *lz, int timeout_ms, int64_t until_ns)
+static int rest_ms(const struct shf_save_copier *lz, int timeout_ms, int64_t until_ns)
 {
 	return timeout_ms <= 0 ? timeout_ms : shf_ms_left(lz->save->run, until_ns);
 }
 
 /* Waits until one slice is copied and, with SHEAF_CHECK, compared. */
-static int one_ready(struct shf_lazy *lz, size_t slice, int timeout_ms, struct sheaf_error *err)
+static int one_ready(struct shf_save_copier *lz, size_t slice, int timeout_ms,
+                     struct sheaf_error *err)
 {
 	bool left = atomic_load_explicit(&lz->left[slice], memory_order_acquire) > 0;
 	int rc = 0;
 
 	if (!left || timeout_ms != 0)
-		shf_learn_asked(lz, slice);
+		shf_save_learn_asked(lz, slice);
 	if (left) {
 		int64_t from = shf_now(lz->save->run);
 
-		shf_lazy_tick(lz->save);
+		shf_save_copier_tick(lz->save);
 		rc = wait_for(lz, slice, timeout_ms);
 		if (timeout_ms != 0)
-			shf_learn_waited(lz, shf_now(lz->save->run) - from);
+			shf_save_learn_waited(lz, shf_now(lz->save->run) - from);
 	}
-	return rc == 0 && lz->checks ? shf_check_slice(lz, slice, timeout_ms, err) : rc;
+	return rc == 0 && lz->checks ? shf_save_memory_check_slice(lz, slice, timeout_ms, err) : rc;
 }
 
 /* Whether the save reads the slice from the memory that the state has for it. False if the slice is
  * still to be put, or was put elsewhere. */
-static bool is_at_home(struct shf_lazy *lz, size_t slice)
+static bool is_in_state_memory(struct shf_save_copier *lz, size_t slice)
 {
 	bool home;
 
@@ -164,30 +165,30 @@ static bool is_at_home(struct shf_lazy *lz, size_t slice)
 
 /* Whether the slice is not read any more, neither to copy nor to compare it. The caller holds the
  * lock. */
-static bool is_done_with(const struct shf_lazy *lz, size_t slice)
+static bool is_done_with(const struct shf_save_copier *lz, size_t slice)
 {
 	return atomic_load_explicit(&lz->left[slice], memory_order_acquire) == 0 &&
 	       (!lz->checks || lz->checks[slice] == SHF_CHECKED);
 }
 
 /* Returns another slice that was put, is still to be read, and whose memory overlaps that of this
- * slice; SHF_ANY: there is no such slice. Searches only if some slice was put elsewhere than the
- * state says; else `overlaps` has all such slices. */
-static size_t one_beside(struct shf_lazy *lz, size_t slice)
+ * slice; SHF_ANY_SLICE: there is no such slice. Searches only if some slice was put elsewhere than
+ * the state says; else `overlaps` has all such slices. */
+static size_t one_beside(struct shf_save_copier *lz, size_t slice)
 {
-	size_t beside = SHF_ANY, n = 0;
+	size_t beside = SHF_ANY_SLICE, n = 0;
 	struct shf_slice s;
 
 	pthread_mutex_lock(&lz->lock);
-	s = shf_piece_slice(lz->save, slice);
+	s = shf_save_piece_slice(lz->save, slice);
 	for (size_t i = 0; lz->elsewhere && i < lz->fresh_n; i++) {
 		uint32_t k = lz->fresh[i];
-		struct shf_slice other = shf_piece_slice(lz->save, k);
+		struct shf_slice other = shf_save_piece_slice(lz->save, k);
 
 		if (is_done_with(lz, k))
 			continue;
 		lz->fresh[n++] = k;
-		if (k != slice && beside == SHF_ANY && shf_slices_overlap(&s, &other))
+		if (k != slice && beside == SHF_ANY_SLICE && shf_slices_overlap(&s, &other))
 			beside = k;
 	}
 	lz->fresh_n = lz->elsewhere ? n : lz->fresh_n;
@@ -200,28 +201,29 @@ static size_t one_beside(struct shf_lazy *lz, size_t slice)
  * a buffer with its master weights. A slice that is put into this memory after the gate has opened
  * does not count, because the caller has put new data there. Returns EAGAIN if some slice may still
  * be read after timeout_ms, else the first failure of any of them, or 0. */
-static int memory_ready(struct shf_lazy *lz, size_t slice, int timeout_ms, struct sheaf_error *err)
+static int memory_ready(struct shf_save_copier *lz, size_t slice, int timeout_ms,
+                        struct sheaf_error *err)
 {
 	int64_t until = timeout_ms < 0 ? -1 : shf_now(lz->save->run) + shf_ms_ns(timeout_ms);
 	int rc = one_ready(lz, slice, timeout_ms, err), one = rc;
 	size_t s = slice;
 
 	while (lz->overlaps && one != SHEAF_EAGAIN && (s = lz->overlaps[s]) != slice) {
-		if (is_at_home(lz, s))
+		if (is_in_state_memory(lz, s))
 			one = one_ready(lz, s, rest_ms(lz, timeout_ms, until), err);
 		rc = rc < 0 ? rc : one;
 	}
-	while (lz->put && rc == 0 && one == 0 && (s = one_beside(lz, slice)) != SHF_ANY)
+	while (lz->put && rc == 0 && one == 0 && (s = one_beside(lz, slice)) != SHF_ANY_SLICE)
 		rc = one = one_ready(lz, s, rest_ms(lz, timeout_ms, until), err);
 	/* The save has failed, but another thread may still be copying a slice in this memory. */
-	if (rc < 0 && lz->put && !shf_pieces_settled(lz, SHF_ANY, until))
+	if (rc < 0 && lz->put && !shf_save_pieces_wait_slice(lz, SHF_ANY_SLICE, until))
 		one = SHEAF_EAGAIN;
 	return one == SHEAF_EAGAIN ? one : rc;
 }
 
 static int slice_copied(struct sheaf_save *save, size_t s, int timeout_ms, struct sheaf_error *err)
 {
-	struct shf_lazy *lz = save->copy.lazy;
+	struct shf_save_copier *lz = save->copy.lazy;
 	int rc = memory_ready(lz, s, timeout_ms, err);
 
 	if (rc != SHEAF_EAGAIN && !atomic_exchange(&lz->asked[s], true) &&
@@ -230,7 +232,7 @@ static int slice_copied(struct sheaf_save *save, size_t s, int timeout_ms, struc
 	return rc;
 }
 
-static bool is_put(struct shf_lazy *lz, size_t slice)
+static bool is_put(struct shf_save_copier *lz, size_t slice)
 {
 	bool put;
 
@@ -242,7 +244,8 @@ static bool is_put(struct shf_lazy *lz, size_t slice)
 	return put;
 }
 
-int shf_lazy_copied(struct sheaf_save *save, int slice, int timeout_ms, struct sheaf_error *err)
+int shf_save_gates_copied(struct sheaf_save *save, int slice, int timeout_ms,
+                          struct sheaf_error *err)
 {
 	int64_t until;
 	int rc = 0, one = 0;
@@ -250,7 +253,7 @@ int shf_lazy_copied(struct sheaf_save *save, int slice, int timeout_ms, struct s
 	if (slice != SHEAF_ALL_SLICES)
 		return is_put(save->copy.lazy, (size_t)slice)
 		       ? slice_copied(save, (size_t)slice, timeout_ms, err) : SHEAF_EINVAL;
-	if (shf_lazy_unput(save) >= 0)
+	if (shf_save_gates_unput(save) >= 0)
 		return SHEAF_EINVAL;
 	until = shf_now(save->run) + shf_ms_ns(timeout_ms);
 	for (size_t s = 0; one != SHEAF_EAGAIN && s < save->state->n; s++) {
@@ -260,16 +263,17 @@ int shf_lazy_copied(struct sheaf_save *save, int slice, int timeout_ms, struct s
 	return one == SHEAF_EAGAIN ? one : rc;
 }
 
-int shf_lazy_put(struct sheaf_save *save, int slice, void *data)
+int shf_save_gates_put(struct sheaf_save *save, int slice, void *data)
 {
 	const struct shf_sys *sys = save->run->sys;
-	struct shf_lazy *lz = save->copy.lazy;
+	struct shf_save_copier *lz = save->copy.lazy;
 	struct sheaf_error err;
 	int rc;
 
 	if (lz->put && lz->checks && !is_put(lz, (size_t)slice)) {
-		rc = shf_check_put(lz, (size_t)slice,
-		                   data ? data : save->state->slices[slice].mem.base, &err);
+		rc = shf_save_memory_check_put(lz, (size_t)slice,
+		                               data ? data : save->state->slices[slice].mem.base,
+		                                       &err);
 		if (rc < 0) {
 			shf_save_stick(save, rc, &err);
 			return rc;
@@ -294,9 +298,9 @@ int shf_lazy_put(struct sheaf_save *save, int slice, void *data)
 	return rc;
 }
 
-int64_t shf_lazy_unput(const struct sheaf_save *save)
+int64_t shf_save_gates_unput(const struct sheaf_save *save)
 {
-	struct shf_lazy *lz = save->copy.lazy;
+	struct shf_save_copier *lz = save->copy.lazy;
 	size_t s = 0, n;
 
 	if (!lz || !lz->put)
@@ -309,10 +313,10 @@ int64_t shf_lazy_unput(const struct sheaf_save *save)
 	return n > 0 ? (int64_t)s : -1;
 }
 
-int shf_lazy_unasked(struct sheaf_save *save, struct sheaf_error *err)
+int shf_save_gates_check_asked(struct sheaf_save *save, struct sheaf_error *err)
 {
-	const struct shf_turns *o = &save->plan->turns;
-	int64_t unput = shf_lazy_unput(save);
+	const struct shf_save_order *o = &save->plan->turns;
+	int64_t unput = shf_save_gates_unput(save);
 	size_t s = 0;
 
 	if (unput >= 0)
@@ -335,12 +339,12 @@ static bool was_let_go(struct sheaf_save *save, size_t slice)
 	return atomic_load(&save->copy.lazy->asked[slice]) && shf_save_failure(save, NULL) < 0;
 }
 
-static bool is_left(const struct shf_lazy *lz, size_t slice)
+static bool is_left(const struct shf_save_copier *lz, size_t slice)
 {
 	return atomic_load_explicit(&lz->left[slice], memory_order_acquire) > 0;
 }
 
-bool shf_lazy_reads_some(struct sheaf_save *save)
+bool shf_save_gates_reads_some(struct sheaf_save *save)
 {
 	bool reads = false;
 
@@ -349,34 +353,35 @@ bool shf_lazy_reads_some(struct sheaf_save *save)
 	return reads;
 }
 
-bool shf_lazy_reads(struct sheaf_save *save, size_t slice)
+bool shf_save_gates_reads(struct sheaf_save *save, size_t slice)
 {
-	struct shf_lazy *lz = save->copy.lazy;
+	struct shf_save_copier *lz = save->copy.lazy;
 	bool reads = lz && is_left(lz, slice);
 	size_t s = slice;
 
 	while (lz && lz->overlaps && !reads && (s = lz->overlaps[s]) != slice)
-		reads = is_left(lz, s) && is_at_home(lz, s);
+		reads = is_left(lz, s) && is_in_state_memory(lz, s);
 	return reads && !was_let_go(save, slice);
 }
 
-bool shf_gates_read(struct shf_reader *reader, size_t slice)
+bool shf_save_gates_reader_reads(struct shf_reader *reader, size_t slice)
 {
 	struct sheaf_save *save = shf_save_of(reader);
 
-	return slice == SHF_EVERY_SLICE ? shf_lazy_reads_some(save) : shf_lazy_reads(save, slice);
+	return slice == SHF_EVERY_SLICE ? shf_save_gates_reads_some(save)
+	                                : shf_save_gates_reads(save, slice);
 }
 
-int shf_lazy_together(struct sheaf_save *save, struct sheaf_error *err)
+int shf_save_gates_poll_all(struct sheaf_save *save, struct sheaf_error *err)
 {
 	uint64_t open;
 	int rc;
 
 	if (save->at.copy >= SHF_COPIED)
 		return 0;
-	shf_lazy_tick(save);
-	if (shf_lazy_is_behind(save) && !shf_lazy_has_thread(save))
-		(void)shf_lazy_finish(save, SHF_SLICE_MS);
+	shf_save_copier_tick(save);
+	if (shf_save_is_async(save) && !shf_save_copier_has_thread(save))
+		(void)shf_save_gates_finish(save, SHF_SAVE_POLL_MS);
 	open = atomic_load_explicit(&save->copy.lazy->open, memory_order_acquire) > 0;
 	rc = shf_allreduce(&save->run->team, &open, 1, SHEAF_MAX, err);
 	if (rc == 0 && open)

@@ -10,35 +10,36 @@
  * the threads have taken. If the save has failed, only waits, and returns the code of its failure.
  * EAGAIN after timeout_ms (< 0: no limit; 0: does not copy or wait), or if slices are still to be
  * put. [any thread] */
-int shf_lazy_finish(struct sheaf_save *save, int timeout_ms);
+int shf_save_gates_finish(struct sheaf_save *save, int timeout_ms);
 /* Makes all ranks finish their copies of the save, whether the callers have asked for the slices or
  * not. A failure of the copy is kept in the save and is not returned here; ELOST is.
  * [collective] */
-int shf_lazy_rest(struct sheaf_save *save, struct sheaf_error *err);
+int shf_save_gates_finish_all(struct sheaf_save *save, struct sheaf_error *err);
 /* Submits the writes of all complete segments. Returns whether this rank has segments in the image
  * that are not complete. [any thread] */
-bool shf_lazy_is_partial(struct sheaf_save *save);
+bool shf_save_gates_is_partial(struct sheaf_save *save);
 /* Does what sheaf_save_put does. data NULL: the slice is read where the state says that it lies.
  * [any thread] */
-int shf_lazy_put(struct sheaf_save *save, int slice, void *data);
+int shf_save_gates_put(struct sheaf_save *save, int slice, void *data);
 /* Returns the first slice that must still be put; -1: there is none. [any thread] */
-int64_t shf_lazy_unput(const struct sheaf_save *save);
+int64_t shf_save_gates_unput(const struct sheaf_save *save);
 /* Does what sheaf_save_copied does, for one slice or SHEAF_ALL_SLICES. [any thread] */
-int shf_lazy_copied(struct sheaf_save *save, int slice, int timeout_ms, struct sheaf_error *err);
+int shf_save_gates_copied(struct sheaf_save *save, int slice, int timeout_ms,
+                          struct sheaf_error *err);
 /* Checks that all slices were put, and that the caller has asked at the gates of all slices that
  * are saved. EINVAL names the first slice that is missing. [local] */
-int shf_lazy_unasked(struct sheaf_save *save, struct sheaf_error *err);
+int shf_save_gates_check_asked(struct sheaf_save *save, struct sheaf_error *err);
 /* Whether the save will still read the memory of the slice, for this slice or for another one that
  * overlaps it. [any thread] */
-bool shf_lazy_reads(struct sheaf_save *save, size_t slice);
-bool shf_lazy_reads_some(struct sheaf_save *save);      /* whether it will still read any slice */
+bool shf_save_gates_reads(struct sheaf_save *save, size_t slice);
+bool shf_save_gates_reads_some(struct sheaf_save *save); /* whether it will still read any slice */
 /* The function `reads` of the save's struct shf_reader. */
-bool shf_gates_read(struct shf_reader *reader, size_t slice);
+bool shf_save_gates_reader_reads(struct shf_reader *reader, size_t slice);
 /* Checks that this process was not forked while its parent had a lazy save of the state in flight:
  * the copy threads of such a save exist only in the parent. EINVAL if it was. [local] */
-int shf_lazy_check_forked(const struct sheaf_state *state, struct sheaf_error *err);
+int shf_save_gates_check_forked(const struct sheaf_state *state, struct sheaf_error *err);
 /* Asks, without waiting, whether all ranks have finished the copy of this lazy save. A rank without
- * a copy thread copies here, for SHF_SLICE_MS at most. EAGAIN on all ranks if one has not finished;
- * 0 at once for a save that is not lazy. [collective] */
-int shf_lazy_together(struct sheaf_save *save, struct sheaf_error *err);
+ * a copy thread copies here, for SHF_SAVE_POLL_MS at most. EAGAIN on all ranks if one has not
+ * finished; 0 at once for a save that is not lazy. [collective] */
+int shf_save_gates_poll_all(struct sheaf_save *save, struct sheaf_error *err);
 #endif

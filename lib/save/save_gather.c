@@ -11,31 +11,31 @@
  * ENOMEM, ECORRUPT (I4), EINVAL if ranks gave different contents. [rank 0] */
 static int read_all_ranks(struct sheaf_save *save, struct sheaf_error *err)
 {
-	struct shf_publishing *p = &save->publishing;
+	struct shf_save_publish *p = &save->publishing;
 	struct shf_cur c = { p->in.data, p->in.data + p->in.len, false };
-	struct shf_attach_in given = { 0 };
-	struct shf_sums_in sums;
-	int rc = shf_sums_new(&sums, save, err);
+	struct shf_save_attach_in given = { 0 };
+	struct shf_save_sums_in sums;
+	int rc = shf_save_sums_new(&sums, save, err);
 
 	for (uint32_t r = 0; rc == 0 && r < (uint32_t)save->run->team.ranks; r++) {
-		rc = shf_sums_take(&sums, &save->plan->layout, &c);
+		rc = shf_save_sums_take(&sums, &save->plan->layout, &c);
 		if (rc == 0)
-			rc = shf_attach_take(&given, r, p->carried, &p->arena, &c);
+			rc = shf_save_attach_take(&given, r, p->carried, &p->arena, &c);
 		if (rc < 0)
 			shf_fail(err, rc, "what rank %u sent of a save: %s", r, shf_strerror(rc));
 	}
 	if (rc == 0)
-		rc = shf_sums_make(save, &sums, &p->arena, &p->sums, err);
+		rc = shf_save_sums_make(save, &sums, &p->arena, &p->sums, err);
 	if (rc == 0)
-		rc = shf_attach_unite(&given, &p->arena, &p->given, &p->owners, err);
-	shf_sums_free(&sums);
-	shf_attach_free(&given);
+		rc = shf_save_attach_unite(&given, &p->arena, &p->given, &p->owners, err);
+	shf_save_sums_free(&sums);
+	shf_save_attach_free(&given);
 	return rc;
 }
 
 int shf_save_gather(struct sheaf_save *save, int rc, bool carry, struct sheaf_error *err)
 {
-	struct shf_publishing *p = &save->publishing;
+	struct shf_save_publish *p = &save->publishing;
 	struct shf_team *team = &save->run->team;
 	struct shf_buf mine = SHF_BUF_INIT;
 	int lost = 0;
@@ -48,9 +48,9 @@ int shf_save_gather(struct sheaf_save *save, int rc, bool carry, struct sheaf_er
 	save->at.sums = SHF_SUMS_UNITED; /* the XOR was done in place, so doing it a second time
 	                                  * would undo it */
 	p->carried = carry;
-	shf_sums_put(save, &mine);
-	shf_attach_put(save, carry, &mine);
-	rc = shf_to_zero(team, rc, &mine, &p->in, err);
+	shf_save_sums_put(save, &mine);
+	shf_save_attach_put(save, carry, &mine);
+	rc = shf_gatherv(team, rc, &mine, &p->in, err);
 	shf_buf_release(&mine);
 	if (rc < 0)
 		return rc;
@@ -62,7 +62,7 @@ int shf_save_gather(struct sheaf_save *save, int rc, bool carry, struct sheaf_er
 
 void shf_save_gather_again(struct sheaf_save *save)
 {
-	struct shf_publishing *p = &save->publishing;
+	struct shf_save_publish *p = &save->publishing;
 
 	if (save->run->team.rank || p->rc != SHEAF_ENOMEM)
 		return;

@@ -20,7 +20,7 @@
  *
  * The choice depends only on the saves in flight, the newest step in memory and the replicas, so
  * ranks that have these in common choose the same image. */
-int shf_image_choose(const struct sheaf_run *run, int below, struct sheaf_save **of)
+int shf_save_image_choose(const struct sheaf_run *run, int below, struct sheaf_save **of)
 {
 	unsigned stay = 0, older = 0, used;
 
@@ -30,8 +30,8 @@ int shf_image_choose(const struct sheaf_run *run, int below, struct sheaf_save *
 	 * (G2). */
 	if (below > 1) {
 		stay = run->tier->newest >= 0 ? 1u << run->tier->newest : 0;
-		stay |= shf_guests_pins(&run->tier->guests, false);
-		older = shf_guests_pins(&run->tier->guests, true);
+		stay |= shf_replicas_pins(&run->tier->guests, false);
+		older = shf_replicas_pins(&run->tier->guests, true);
 	}
 	*of = NULL;
 	used = stay;
@@ -65,10 +65,11 @@ static bool is_busy(struct sheaf_save *save)
 {
 	if (save->id.flags & SHEAF_NO_DISK)
 		return true;    /* the image is the only copy of the step */
-	if (!save->copy.exchanged && (!shf_lazy_is_behind(save) || save->plan->most ||
-	                         shf_lazy_finish(save, 0) == SHEAF_EAGAIN))
+	if (!save->copy.exchanged && (!shf_save_is_async(save) || save->plan->most ||
+	                         shf_save_gates_finish(save, 0) == SHEAF_EAGAIN))
 		return true;
-	if (!save->copy.exchanged && shf_save_rc(save, NULL) == 0 && shf_lazy_is_partial(save))
+	if (!save->copy.exchanged && shf_save_rc(save, NULL) == 0 &&
+	    shf_save_gates_is_partial(save))
 		return true;
 	return shf_save_drain(save, 0) == SHEAF_EAGAIN;
 }
@@ -78,11 +79,11 @@ static bool is_busy(struct sheaf_save *save)
  * [collective] */
 static int finish_copies(struct sheaf_save *save, struct sheaf_error *err)
 {
-	bool behind = shf_lazy_is_behind(save) && save->at.copy == SHF_COPYING;
-	int rc = behind && save->plan->slotted ? shf_lazy_rest(save, err) : 0;
+	bool behind = shf_save_is_async(save) && save->at.copy == SHF_COPYING;
+	int rc = behind && save->plan->slotted ? shf_save_gates_finish_all(save, err) : 0;
 
 	if (rc == 0 && behind)
-		rc = shf_lazy_finish(save, -1);
+		rc = shf_save_gates_finish(save, -1);
 	if (rc < 0)
 		(void)shf_save_failure(save, err);
 	rc = shf_agree(&save->run->team, rc, err);
@@ -91,7 +92,7 @@ static int finish_copies(struct sheaf_save *save, struct sheaf_error *err)
 	} else if (rc != SHEAF_ELOST) { /* all ranks know of the failure now, so none uses the image
 	                                 * any more */
 		shf_save_stick(save, rc, err);
-		shf_net_drop(save);
+		shf_save_net_drop(save);
 	}
 	return rc == SHEAF_ELOST ? rc : 0;
 }
@@ -101,13 +102,13 @@ static int finish_copies(struct sheaf_save *save, struct sheaf_error *err)
 static int finish_owner(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_error own;
-	int rc = shf_lazy_is_behind(save) ? finish_copies(save, &own) : 0;
+	int rc = shf_save_is_async(save) ? finish_copies(save, &own) : 0;
 
 	if (rc == 0 && !save->copy.exchanged && shf_save_stage(save, &own) < 0) {
 		rc = own.code == SHEAF_ELOST ? SHEAF_ELOST : 0;
-		shf_net_drop(save);
+		shf_save_net_drop(save);
 	}
-	while (rc == 0 && (rc = shf_net_finish(save, 0, &own)) == SHEAF_EAGAIN)
+	while (rc == 0 && (rc = shf_save_net_finish(save, 0, &own)) == SHEAF_EAGAIN)
 		rc = 0;
 	if (rc != SHEAF_ELOST)
 		rc = shf_save_drain_together(save, &own);
@@ -118,7 +119,7 @@ static int finish_owner(struct sheaf_save *save, struct sheaf_error *err)
 	return rc;
 }
 
-void shf_image_give(struct sheaf_save *save)
+void shf_save_image_give_up(struct sheaf_save *save)
 {
 	pthread_mutex_lock(&save->end.write_lock);
 	if (save->copy.image >= 0 && save->end.listed)
@@ -127,17 +128,17 @@ void shf_image_give(struct sheaf_save *save)
 	pthread_mutex_unlock(&save->end.write_lock);
 }
 
-bool shf_image_is_free(struct sheaf_run *run, int image, struct sheaf_save *of, uint64_t bytes)
+bool shf_save_image_is_free(struct sheaf_run *run, int image, struct sheaf_save *of, uint64_t bytes)
 {
 	const struct shf_image *m = &run->image.all[image];
 
 	return !m->dirty && m->own.bytes >= bytes && !(of && is_busy(of));
 }
 
-void shf_image_leave(struct sheaf_save *of)
+void shf_save_image_leave(struct sheaf_save *of)
 {
-	shf_net_drop(of);
-	shf_image_give(of);
+	shf_save_net_drop(of);
+	shf_save_image_give_up(of);
 }
 
 uint64_t shf_saves_hash(const struct sheaf_run *run)
@@ -169,19 +170,19 @@ static int choose_together(struct sheaf_run *run, int below, struct sheaf_save *
 		int rc;
 
 		c->x[SAVES] = shf_saves_hash(run);
-		c->x[IMAGE] = (uint64_t)shf_image_choose(run, below, of);
+		c->x[IMAGE] = (uint64_t)shf_save_image_choose(run, below, of);
 		c->x[BUSY] = *of ? is_busy(*of) : 0;
-		c->x[NEWEST] = (uint64_t)(shf_tier_newest(run) + 1);
+		c->x[NEWEST] = (uint64_t)(shf_memory_tier_newest(run) + 1);
 		rc = shf_same(&run->team, 0, c->x, CHOICE_WORDS, &same, c->lo, c->hi, err);
 		if (rc < 0 || c->lo[SAVES] != c->hi[SAVES] || c->lo[NEWEST] == c->hi[NEWEST] ||
 		    tries)
 			return rc;
-		shf_tier_newest_until(run, (int64_t)c->lo[NEWEST] - 1);
+		shf_memory_tier_newest_until(run, (int64_t)c->lo[NEWEST] - 1);
 	}
 }
 
-int shf_image_take(struct sheaf_run *run, int below, uint32_t flags, int *image,
-                   struct sheaf_error *err)
+int shf_save_image_take(struct sheaf_run *run, int below, uint32_t flags, int *image,
+                        struct sheaf_error *err)
 {
 	struct sheaf_save *of;
 	struct choice c;
@@ -205,7 +206,7 @@ int shf_image_take(struct sheaf_run *run, int below, uint32_t flags, int *image,
 	if (rc < 0)
 		return rc;
 	if (of)
-		shf_image_leave(of);
+		shf_save_image_leave(of);
 	*image = (int)c.x[IMAGE];
 	run->image.all[*image].dirty = false; /* every rank that may have copied into it for an
 	                                       * earlier save took part in the agreement above, so

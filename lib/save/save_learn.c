@@ -6,9 +6,9 @@
 #include "run_env.h"
 #include "state.h"
 
-int shf_learn_init(struct shf_lazy *lz)
+int shf_save_learn_init(struct shf_save_copier *lz)
 {
-	struct shf_learn *l = &lz->learn;
+	struct shf_save_learn *l = &lz->learn;
 	size_t n = lz->save->state->n;
 
 	if (!lz->turns)
@@ -20,9 +20,9 @@ int shf_learn_init(struct shf_lazy *lz)
 	return l->noted && l->asks && (l->order || !lz->turns->order) ? 0 : SHEAF_ENOMEM;
 }
 
-void shf_learn_asked(struct shf_lazy *lz, size_t slice)
+void shf_save_learn_asked(struct shf_save_copier *lz, size_t slice)
 {
-	struct shf_learn *l = &lz->learn;
+	struct shf_save_learn *l = &lz->learn;
 	int64_t none = 0;
 
 	if (!l->noted || atomic_load_explicit(&l->noted[slice], memory_order_relaxed) ||
@@ -34,7 +34,7 @@ void shf_learn_asked(struct shf_lazy *lz, size_t slice)
 		atomic_compare_exchange_strong(&l->first_ns, &none, shf_now(lz->save->run));
 }
 
-void shf_learn_waited(struct shf_lazy *lz, int64_t ns)
+void shf_save_learn_waited(struct shf_save_copier *lz, int64_t ns)
 {
 	atomic_fetch_add_explicit(&lz->learn.waited_ns, ns, memory_order_relaxed);
 }
@@ -42,9 +42,9 @@ void shf_learn_waited(struct shf_lazy *lz, int64_t ns)
 /* Fills `order`: first the slices that callers asked for, in the order in which they asked, then
  * the others in the order in which this save copied. False: another thread has noted a slice and
  * not listed it yet, so the order is incomplete. */
-static bool order_make(const struct shf_lazy *lz, size_t n, uint32_t *order)
+static bool order_make(const struct shf_save_copier *lz, size_t n, uint32_t *order)
 {
-	const struct shf_learn *l = &lz->learn;
+	const struct shf_save_learn *l = &lz->learn;
 	size_t k = 0;
 
 	for (size_t i = 0; i < n; i++) {
@@ -62,9 +62,9 @@ static bool order_make(const struct shf_lazy *lz, size_t n, uint32_t *order)
 	return k == n;
 }
 
-static void learn_order(struct shf_lazy *lz)
+static void learn_order(struct shf_save_copier *lz)
 {
-	struct shf_turns *turns = &lz->save->plan->turns;
+	struct shf_save_order *turns = &lz->save->plan->turns;
 	size_t n = lz->save->state->n;
 	uint32_t *order = shf_alloc(n, sizeof(*order));
 
@@ -79,7 +79,7 @@ static void learn_order(struct shf_lazy *lz)
 /* Stores in the plan how the copy went. Does nothing if the copy did not follow a learned order,
  * because then callers had to wait no matter how many threads copied; nor if it is incomplete, or
  * no thread took part. */
-static void learn_pace(const struct shf_lazy *lz, int64_t first_ns)
+static void learn_pace(const struct shf_save_copier *lz, int64_t first_ns)
 {
 	struct sheaf_save *save = lz->save;
 	int64_t before = save->took.copy_from_ns - save->took.began;
@@ -87,13 +87,13 @@ static void learn_pace(const struct shf_lazy *lz, int64_t first_ns)
 
 	if (!lz->learn.order || copied == 0 || lz->copied_by == 0)
 		return;
-	save->plan->turns.seen = (struct shf_copy_seen){ .threads = lz->copied_by,
+	save->plan->turns.seen = (struct shf_copy_pace){ .threads = lz->copied_by,
 		.copy_ns = (int64_t)copied - before,
 		.lead_ns = first_ns - save->took.copy_from_ns,
 		.waited_ns = atomic_load(&lz->learn.waited_ns) };
 }
 
-void shf_learn_end(struct shf_lazy *lz)
+void shf_save_learn_end(struct shf_save_copier *lz)
 {
 	int64_t first_ns = atomic_load(&lz->learn.first_ns);
 
@@ -118,15 +118,15 @@ static int threads_most(const struct sheaf_run *run)
 			cpus += __builtin_popcountll(bits[i]);
 		spare = cpus;
 	}
-	return shf_copy_threads_most(run->opts.copy_threads, cpus, spare);
+	return shf_copy_pace_threads_most(run->opts.copy_threads, cpus, spare);
 }
 
-int shf_learn_threads(const struct shf_lazy *lz)
+int shf_save_learn_threads(const struct shf_save_copier *lz)
 {
-	return shf_copy_threads(&lz->save->plan->turns.seen, threads_most(lz->save->run));
+	return shf_copy_pace_threads(&lz->save->plan->turns.seen, threads_most(lz->save->run));
 }
 
-void shf_learn_free(struct shf_lazy *lz)
+void shf_save_learn_free(struct shf_save_copier *lz)
 {
 	shf_free(lz->learn.noted);
 	shf_free(lz->learn.asks);

@@ -13,16 +13,16 @@
 
 /* Allocates memory to learn from this save, and copies the order that was learned before.
  * ENOMEM. */
-int  shf_learn_init(struct shf_lazy *lz);
+int  shf_save_learn_init(struct shf_save_copier *lz);
 /* Notes that a caller wants the slice: it has asked at the gate of this slice, or of another one in
  * the same memory. [any thread] */
-void shf_learn_asked(struct shf_lazy *lz, size_t slice);
+void shf_save_learn_asked(struct shf_save_copier *lz, size_t slice);
 /* Adds ns to the time that callers waited for the copy at gates. [any thread] */
-void shf_learn_waited(struct shf_lazy *lz, int64_t ns);
+void shf_save_learn_waited(struct shf_save_copier *lz, int64_t ns);
 /* Stores in the plan what was learned from this save: the order in which slices were asked for, and
  * the times of its copy. Call it when the copy has ended; a second call does nothing. [local] */
-void shf_learn_end(struct shf_lazy *lz);
+void shf_save_learn_end(struct shf_save_copier *lz);
 /* Returns how many threads are to copy this save. [local] */
-int  shf_learn_threads(const struct shf_lazy *lz);
-void shf_learn_free(struct shf_lazy *lz);
+int  shf_save_learn_threads(const struct shf_save_copier *lz);
+void shf_save_learn_free(struct shf_save_copier *lz);
 #endif

@@ -28,7 +28,7 @@
  * same name, and no other save has it. */
 static void name_session(struct sheaf_save *save)
 {
-	const struct shf_tier *t = save->run->tier;
+	const struct shf_memory_tier *t = save->run->tier;
 	char text[80];
 	int n = snprintf(text, sizeof(text), "%s:%" PRIu64 ":%" PRId64, t->job, t->commits,
 	                 save->id.step);
@@ -41,19 +41,19 @@ static void name_session(struct sheaf_save *save)
 /* Adds a small file to a card. The bytes are borrowed. */
 static void add_small(struct shf_card *card, const char *name, const void *bytes, size_t n)
 {
-	card->smalls[card->smalls_n++] = (struct shf_card_small){ name, bytes, n };
+	card->smalls[card->smalls_n++] = (struct shf_card_small_file){ name, bytes, n };
 }
 
 /* Encodes a card without segments that has all small files of the step: manifest, sums, indexes,
  * attached files. [rank 0] */
 static int smalls_make(const struct sheaf_save *save, const struct shf_given *given,
-                       const struct shf_sums_out *sums, struct shf_arena *arena,
+                       const struct shf_save_sums_out *sums, struct shf_arena *arena,
                        struct shf_buf *out, struct sheaf_error *err)
 {
-	struct shf_record r = { 0 };
+	struct shf_save_record r = { 0 };
 	struct shf_buf text = SHF_BUF_INIT;
 	struct shf_card card = { .step = save->id.step, .ranks = 1 };
-	int rc = shf_record_make(&r, save, given, sums, arena, err);
+	int rc = shf_save_record_make(&r, save, given, sums, arena, err);
 
 	if (rc == 0)
 		rc = shf_manifest_encode(&text, &r.manifest, err);
@@ -76,7 +76,7 @@ static int smalls_make(const struct sheaf_save *save, const struct shf_given *gi
 		if (out->oom)
 			rc = shf_fail(err, SHEAF_ENOMEM, "no memory for the manifest");
 	}
-	shf_record_release(&r);
+	shf_save_record_release(&r);
 	shf_buf_release(&text);
 	return rc;
 }
@@ -92,7 +92,7 @@ static int body_make(const struct sheaf_save *save, const struct shf_buf *smalls
 	int rc = 0;
 
 	if (smalls->len)
-		rc = shf_card_body(&card, &arena, smalls->data, smalls->len);
+		rc = shf_card_decode_body(&card, &arena, smalls->data, smalls->len);
 	card.segs = shf_arena_alloc(&arena, w->segs_n + 1, sizeof(*card.segs));
 	if (rc < 0 || !card.segs) {
 		shf_arena_release(&arena);
@@ -135,7 +135,7 @@ static int card_need(struct sheaf_run *run, int image, size_t body, struct sheaf
 	if (rc < 0)
 		return shf_fail_sys(err, -rc, "the card of an image");
 	shf_card_head(card)->magic = SHF_CARD_MAGIC;
-	shf_tier_put(run, image, true);
+	shf_agent_put(run, image, true);
 	return 0;
 }
 
@@ -146,8 +146,8 @@ static int stamp(struct sheaf_save *save, const struct shf_buf *smalls, struct s
 	struct sheaf_run *run = save->run;
 	struct shf_buf body = SHF_BUF_INIT;
 	struct shf_card_head *h;
-	uint64_t on = shf_card_on(run->tier->base_step, run->tier->base_session,
-	                          run->tier->rewinds);
+	uint64_t on = shf_card_disk_state(run->tier->base_step, run->tier->base_session,
+	                                  run->tier->rewinds);
 	int rc = body_make(save, smalls, &body, err);
 
 	if (rc == 0)
@@ -155,12 +155,12 @@ static int stamp(struct sheaf_save *save, const struct shf_buf *smalls, struct s
 	if (rc == 0 && (run->tier->keep < 0 ||
 	                shf_sys_keep_lives(run->sys, run->tier->keep) < 0)) {
 		if (run->tier->keep >= 0)
-			shf_tier_lost(run, EPIPE, "the agent");
+			shf_agent_lost(run, EPIPE, "the agent");
 		rc = shf_fail(err, SHEAF_EFAILED, "step %" PRId64 ": the agent is gone, or has no "
 		              "room for it", save->id.step);
 	}
 	if (rc == 0) {
-		h = shf_tier_head(run->tier, save->copy.image);
+		h = shf_memory_tier_card_head(run->tier, save->copy.image);
 		memcpy(h + 1, body.data, body.len);
 		h->body_bytes = body.len;
 		atomic_store(&h->base, on);
@@ -179,7 +179,7 @@ static int stamp(struct sheaf_save *save, const struct shf_buf *smalls, struct s
 /* Whether that step is being published now. */
 static bool is_coming(const struct sheaf_run *run, int64_t step)
 {
-	const struct sheaf_save *save = shf_publishing_now(run);
+	const struct sheaf_save *save = shf_save_publish_current(run);
 
 	return save && save->id.step == step;
 }
@@ -189,7 +189,7 @@ static bool is_coming(const struct sheaf_run *run, int64_t step)
 static int find_base(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
-	struct shf_tier *t = run->tier;
+	struct shf_memory_tier *t = run->tier;
 	struct shf_newest n;
 	int rc;
 
@@ -202,7 +202,7 @@ static int find_base(struct sheaf_save *save, struct sheaf_error *err)
 	}
 	if (t->based)
 		return 0;
-	shf_publishing_settle(run);
+	shf_save_publish_finish(run);
 	rc = shf_store_newest(&run->store, save->id.step, &n, err);
 	if (rc == 0)
 		rc = shf_save_check_parent(save, &n, err);
@@ -225,11 +225,11 @@ static int find_base(struct sheaf_save *save, struct sheaf_error *err)
 	return 0;
 }
 
-/* Returns the state of the disk (shf_card_on) in which this save's step is the newest. Cards of
- * later steps record by it that they follow this step. */
+/* Returns the state of the disk (shf_card_disk_state) in which this save's step is the newest.
+ * Cards of later steps record by it that they follow this step. */
 static uint64_t on_of(const struct sheaf_save *save)
 {
-	return shf_card_on(save->id.step, save->id.session, save->run->tier->rewinds);
+	return shf_card_disk_state(save->id.step, save->id.session, save->run->tier->rewinds);
 }
 
 struct on_disk {                /* the step on disk that steps in memory follow, as rank 0 found
@@ -247,8 +247,8 @@ static int send_from_zero(struct sheaf_save *save, int rc, const struct shf_buf 
                           struct shf_buf *in, struct sheaf_error *err)
 {
 	struct shf_team *team = &save->run->team;
-	const struct shf_place_info *place = &save->run->place;
-	const struct shf_tier *t = save->run->tier;
+	const struct shf_nodes *place = &save->run->place;
+	const struct shf_memory_tier *t = save->run->tier;
 	struct on_disk on = { .step = t->base_step, .rewinds = t->rewinds };
 	size_t ranks = (size_t)team->ranks;
 	struct shf_buf *to = shf_zalloc(ranks, sizeof(*to));
@@ -275,8 +275,8 @@ static int send_from_zero(struct sheaf_save *save, int rc, const struct shf_buf 
 static int take_base(struct sheaf_save *save, const struct shf_buf *in, bool before,
                      struct sheaf_error *err)
 {
-	struct shf_tier *t = save->run->tier;
-	const struct sheaf_save *coming = shf_publishing_now(save->run);
+	struct shf_memory_tier *t = save->run->tier;
+	const struct sheaf_save *coming = shf_save_publish_current(save->run);
 	struct on_disk on;
 
 	if (!always(in->len >= sizeof(on)))
@@ -296,7 +296,7 @@ static int take_base(struct sheaf_save *save, const struct shf_buf *in, bool bef
 
 /* Whether the step in that image was abandoned before the save began, because this handle had
  * loaded an older step. */
-static bool was_left(const struct shf_tier *t, int image, const struct sheaf_save *save)
+static bool was_left(const struct shf_memory_tier *t, int image, const struct sheaf_save *save)
 {
 	return t->left[image] && t->left[image] <= save->id.loads;
 }
@@ -306,11 +306,11 @@ static bool was_left(const struct shf_tier *t, int image, const struct sheaf_sav
  * refused. */
 static void forget_left(struct sheaf_save *save)
 {
-	struct shf_tier *t = save->run->tier;
+	struct shf_memory_tier *t = save->run->tier;
 
 	for (int i = 0; i < SHF_IMAGES_MAX; i++)
 		if (was_left(t, i, save) || (t->on_disk[i] && t->steps[i] >= save->id.step))
-			shf_tier_make_nothing(t, i);
+			shf_memory_tier_card_clear(t, i);
 	if (t->newest >= 0 && t->steps[t->newest] < 0)
 		t->newest = -1;
 }
@@ -329,10 +329,10 @@ static int stamp_with(struct sheaf_save *save, const struct shf_buf *smalls,
 	return rc == 0 ? stamp(save, &mine, err) : rc;
 }
 
-int shf_tier_stamp(struct sheaf_save *save, int *stamped, struct sheaf_error *err)
+int shf_save_memory_stamp(struct sheaf_save *save, int *stamped, struct sheaf_error *err)
 {
 	struct shf_team *team = &save->run->team;
-	struct shf_publishing *p = &save->publishing;
+	struct shf_save_publish *p = &save->publishing;
 	struct shf_buf smalls = SHF_BUF_INIT, in = SHF_BUF_INIT;
 	bool before = save->id.loads != save->run->lineage.loads;
 	int rc;
@@ -365,16 +365,16 @@ int shf_tier_stamp(struct sheaf_save *save, int *stamped, struct sheaf_error *er
 static int copy_to_neighbour(struct sheaf_save *save, struct sheaf_error *err)
 {
 	const struct shf_work *w = &save->plan->work;
-	struct shf_to_copy c = { save->id.step, save->copy.image, shf_save_images(save),
+	struct shf_replica_step c = { save->id.step, save->copy.image, shf_save_images(save),
 		w->segs_n ? w->image_bytes : 0 };
 
-	return shf_guests_send(save->run, &c, err);
+	return shf_replicas_send(save->run, &c, err);
 }
 
-int shf_tier_stamped(struct sheaf_save *save, int rc, struct sheaf_error *err)
+int shf_save_memory_stamp_end(struct sheaf_save *save, int rc, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
-	struct shf_tier *t = run->tier;
+	struct shf_memory_tier *t = run->tier;
 
 	if (rc == 0) {
 		/* Cards are cleared here and not earlier, because a save that is refused must not
@@ -387,7 +387,7 @@ int shf_tier_stamped(struct sheaf_save *save, int rc, struct sheaf_error *err)
 	                         * its part (M2) */
 		return rc;
 	if (rc < 0) {
-		shf_tier_make_nothing(t, save->copy.image);
+		shf_memory_tier_card_clear(t, save->copy.image);
 		return rc;
 	}
 	t->commits++;
@@ -398,9 +398,9 @@ int shf_tier_stamped(struct sheaf_save *save, int rc, struct sheaf_error *err)
 	/* A save to disk keeps its image until it ends, and may still be abandoned. A save to
 	 * memory alone is complete now. */
 	if (save->id.flags & SHEAF_NO_DISK) {
-		shf_tier_is_newest(t, save->copy.image);
-		if (shf_guests_have_some(&t->guests))
-			shf_tier_let_others_go(run);
+		shf_memory_tier_set_newest(t, save->copy.image);
+		if (shf_replicas_have_some(&t->guests))
+			shf_memory_jobs_drop_others(run);
 	}
 	return 0;
 }
@@ -411,40 +411,40 @@ static bool has_card(const struct sheaf_save *save)
 	return save->copy.card >= 0 && save->run->tier->steps[save->copy.card] == save->id.step;
 }
 
-bool shf_tier_has_here(const struct sheaf_save *save)
+bool shf_save_memory_is_here(const struct sheaf_save *save)
 {
 	const struct sheaf_run *run = save->run;
-	const struct shf_tier *t = run->tier;
+	const struct shf_memory_tier *t = run->tier;
 
 	return save->at.memory == SHF_MEMORY_KEPT && has_card(save) && t->keep >= 0 &&
 	       shf_sys_keep_lives(run->sys, t->keep) >= 0;
 }
 
-bool shf_tier_has(struct sheaf_save *save)
+bool shf_save_memory_is_whole(struct sheaf_save *save)
 {
-	uint64_t gone = !shf_tier_has_here(save);
+	uint64_t gone = !shf_save_memory_is_here(save);
 	struct sheaf_error err;
 
 	return shf_allreduce(&save->run->team, &gone, 1, SHEAF_MAX, &err) == 0 && !gone;
 }
 
-void shf_tier_unsaved(struct sheaf_save *save)
+void shf_save_memory_remove(struct sheaf_save *save)
 {
 	if (has_card(save))
-		shf_tier_make_nothing(save->run->tier, save->copy.card);
+		shf_memory_tier_card_clear(save->run->tier, save->copy.card);
 	save->copy.card = -1;
 	if (save->at.disk >= SHF_DISK_PUBLISHING)
 		save->run->tier->coming = 0;
 }
 
-void shf_tier_left(struct sheaf_save *save)
+void shf_save_memory_abandon(struct sheaf_save *save)
 {
 	/* A failure on the way to the disk does not remove the step from memory, where it is
 	 * complete. */
 	if (save->at.memory != SHF_MEMORY_KEPT || atomic_load(&save->end.failed))
-		shf_tier_unsaved(save);
+		shf_save_memory_remove(save);
 	else if (has_card(save))
-		shf_tier_is_newest(save->run->tier, save->copy.card);
+		shf_memory_tier_set_newest(save->run->tier, save->copy.card);
 }
 
 /* Writes into the cards of all later steps in memory that the state of the disk which they follow
@@ -452,15 +452,16 @@ void shf_tier_left(struct sheaf_save *save)
  * save began are left out, because they follow an older step. */
 static void follow(const struct sheaf_save *save, uint64_t on, bool published)
 {
-	struct shf_tier *t = save->run->tier;
+	struct shf_memory_tier *t = save->run->tier;
 
 	for (int i = 0; i < SHF_IMAGES_MAX; i++) {
-		struct shf_card_head *h = t->steps[i] > save->id.step ? shf_tier_head(t, i) : NULL;
+		struct shf_card_head *h = t->steps[i] > save->id.step
+		                          ? shf_memory_tier_card_head(t, i) : NULL;
 
 		if (!h || was_left(t, i, save))
 			continue;
 		atomic_store(published ? &h->base : &h->next, on);
-		shf_guests_follow(&t->guests, t->steps[i], on, published);
+		shf_replicas_follow(&t->guests, t->steps[i], on, published);
 	}
 }
 
@@ -469,7 +470,7 @@ static void follow(const struct sheaf_save *save, uint64_t on, bool published)
 static int end_doubt(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
-	struct shf_tier *t = run->tier;
+	struct shf_memory_tier *t = run->tier;
 	struct on_disk on = { .step = save->id.parent };
 	int rc;
 
@@ -480,15 +481,15 @@ static int end_doubt(struct sheaf_save *save, struct sheaf_error *err)
 	if (on.step >= 0) {
 		t->base_step = on.step;
 		memcpy(t->base_session, on.session, sizeof(t->base_session));
-		follow(save, shf_card_on(on.step, on.session, t->rewinds), true);
+		follow(save, shf_card_disk_state(on.step, on.session, t->rewinds), true);
 	}
 	t->doubt = 0;
 	return 0;
 }
 
-int shf_tier_publishing(struct sheaf_save *save, bool doubt, struct sheaf_error *err)
+int shf_save_memory_publishing(struct sheaf_save *save, bool doubt, struct sheaf_error *err)
 {
-	struct shf_tier *t = save->run->tier;
+	struct shf_memory_tier *t = save->run->tier;
 	int rc = doubt ? end_doubt(save, err) : 0;
 
 	if (rc < 0)
@@ -498,9 +499,9 @@ int shf_tier_publishing(struct sheaf_save *save, bool doubt, struct sheaf_error 
 	return 0;
 }
 
-void shf_tier_doubt(struct sheaf_save *save)
+void shf_save_memory_doubt(struct sheaf_save *save)
 {
-	struct shf_tier *t = save->run->tier;
+	struct shf_memory_tier *t = save->run->tier;
 
 	t->doubt = on_of(save);
 	t->coming = 0;
@@ -508,16 +509,16 @@ void shf_tier_doubt(struct sheaf_save *save)
 	 * first. */
 	if (save->at.memory == SHF_MEMORY_KEPT && has_card(save)) {
 		t->on_disk[save->copy.card] = true;
-		shf_tier_is_newest(t, save->copy.card);
+		shf_memory_tier_set_newest(t, save->copy.card);
 	}
 }
 
 /* Sends to the agents the directory of the run, because it may have been renamed while the job
  * runs. Rank 0 also sends the step to its agent. */
-static void tell_agents(struct sheaf_run *run, int64_t step)
+static void send_path_to_agents(struct sheaf_run *run, int64_t step)
 {
 	const struct shf_sys *sys = run->sys;
-	struct shf_tier *t = run->tier;
+	struct shf_memory_tier *t = run->tier;
 	char text[32];
 	int rc = 0;
 
@@ -525,15 +526,15 @@ static void tell_agents(struct sheaf_run *run, int64_t step)
 		rc = shf_sys_keep_at(sys, t->keep, run->store.dir);
 	snprintf(text, sizeof(text), "%" PRId64, step);
 	if (rc >= 0 && t->keep >= 0 && run->team.rank == 0)
-		rc = shf_sys_keep_tell(sys, t->keep, text);
+		rc = shf_sys_keep_message(sys, t->keep, text);
 	if (rc < 0)
-		shf_tier_lost(run, -rc, "telling the agent");
+		shf_agent_lost(run, -rc, "telling the agent");
 }
 
-void shf_tier_published(struct sheaf_save *save)
+void shf_save_memory_published(struct sheaf_save *save)
 {
 	struct sheaf_run *run = save->run;
-	struct shf_tier *t = run->tier;
+	struct shf_memory_tier *t = run->tier;
 	uint64_t on = on_of(save);
 
 	if (!t->wanted)
@@ -544,17 +545,17 @@ void shf_tier_published(struct sheaf_save *save)
 	forget_left(save);
 	follow(save, on, true);
 	if (has_card(save)) {
-		atomic_store(&shf_tier_head(t, save->copy.card)->due, 0);
-		shf_guests_written(&t->guests, save->id.step);
+		atomic_store(&shf_memory_tier_card_head(t, save->copy.card)->due, 0);
+		shf_replicas_written(&t->guests, save->id.step);
 		t->on_disk[save->copy.card] = true;
-		shf_tier_is_newest(t, save->copy.card);
+		shf_memory_tier_set_newest(t, save->copy.card);
 	}
 	if (t->keep < 0 && !t->alone) { /* the agent may have refused for lack of room; memory of
 	                                 * earlier jobs is freed now */
-		(void)shf_tier_reach_again(run, NULL);
-		shf_tier_let_others_go(run);
-		shf_tier_offer(run);
+		(void)shf_agent_reconnect(run, NULL);
+		shf_memory_jobs_drop_others(run);
+		shf_agent_put_all(run);
 	}
-	shf_tier_let_others_go(run);
-	tell_agents(run, save->id.step);
+	shf_memory_jobs_drop_others(run);
+	send_path_to_agents(run, save->id.step);
 }

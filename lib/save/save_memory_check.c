@@ -17,14 +17,15 @@
 /* Adds a box of a slice to the sums, by copying it into scratch memory, because the copy converts
  * to the stored type. ENOMEM. */
 static int sum_again(const struct shf_slice *s, const struct shf_lt_tensor *t,
-                     const struct shf_box *box, struct shf_sums_to *sums, struct sheaf_error *err)
+                     const struct shf_box *box, struct shf_box_copy_sums *sums,
+                             struct sheaf_error *err)
 {
 	uint8_t *scratch = shf_alloc((size_t)shf_box_bytes(t, box), 1);
 
 	if (!scratch)
 		return shf_fail(err, SHEAF_ENOMEM, "%s/%s: no memory to look again", s->family,
 		                s->name);
-	shf_copy_in(t, s, box, (struct shf_place_at){ .data = scratch, .packed = true }, sums);
+	shf_box_copy_in(t, s, box, (struct shf_place_at){ .data = scratch, .packed = true }, sums);
 	shf_free(scratch);
 	return 0;
 }
@@ -32,10 +33,10 @@ static int sum_again(const struct shf_slice *s, const struct shf_lt_tensor *t,
 /* Sums everything of the slice that this rank copies: pieces, then boxes in slots. s: the slice,
  * with the memory to read. ENOMEM. */
 static int slice_again(const struct sheaf_save *save, size_t slice, const struct shf_slice *s,
-                       struct shf_sums_to *sums, struct sheaf_error *err)
+                       struct shf_box_copy_sums *sums, struct sheaf_error *err)
 {
 	const struct shf_work *w = &save->plan->work;
-	const struct shf_turns *o = &save->plan->turns;
+	const struct shf_save_order *o = &save->plan->turns;
 	const struct shf_lt_tensor *tensors = save->plan->layout.tensors;
 	struct shf_box box;
 	int rc = 0;
@@ -43,7 +44,8 @@ static int slice_again(const struct sheaf_save *save, size_t slice, const struct
 	for (size_t i = o->first[slice]; i < o->first[slice + 1] && rc == 0; i++) {
 		const struct shf_serve *v = &w->serves[o->a[i].serve];
 
-		(void)shf_cut_at(&tensors[v->tensor], &v->box, SHF_PIECE, o->a[i].piece, &box);
+		(void)shf_save_cut_at(&tensors[v->tensor], &v->box, SHF_PIECE_BYTES, o->a[i].piece,
+		                      &box);
 		if (!v->witness)
 			rc = sum_again(s, &tensors[v->tensor], &box, sums, err);
 	}
@@ -53,19 +55,20 @@ static int slice_again(const struct sheaf_save *save, size_t slice, const struct
 		bool seen = i > o->slotted_first[slice] && o->slotted[i] == o->slotted[i - 1];
 
 		for (uint32_t k = 0; k < g->moves_n && !seen && rc == 0; k++) {
-			const struct shf_mv *v = &w->moves[g->first_move + k];
+			const struct shf_seg_move *v = &w->moves[g->first_move + k];
 
-			if (shf_slice_number(save, v) == slice)
+			if (shf_save_slice_number(save, v) == slice)
 				rc = sum_again(s, &tensors[v->tensor], &v->box, sums, err);
 		}
 	}
 	return rc;
 }
 
-int shf_check_put(struct shf_lazy *lz, size_t slice, uint8_t *base, struct sheaf_error *err)
+int shf_save_memory_check_put(struct shf_save_copier *lz, size_t slice, uint8_t *base,
+                              struct sheaf_error *err)
 {
 	struct shf_slice s = lz->save->state->slices[slice];
-	struct shf_sums_to sums = { 0 };
+	struct shf_box_copy_sums sums = { 0 };
 	int rc;
 
 	s.mem.base = base;
@@ -74,7 +77,7 @@ int shf_check_put(struct shf_lazy *lz, size_t slice, uint8_t *base, struct sheaf
 	return rc;
 }
 
-int shf_check_begin(struct shf_lazy *lz, struct sheaf_error *err)
+int shf_save_memory_check_begin(struct shf_save_copier *lz, struct sheaf_error *err)
 {
 	const struct sheaf_state *state = lz->save->state;
 	int rc = 0;
@@ -82,17 +85,17 @@ int shf_check_begin(struct shf_lazy *lz, struct sheaf_error *err)
 	for (size_t s = 0; rc == 0 && s < state->n; s++)
 		if (!state->slices[s].owned) /* averages are updated only after this, so they have
 		                              * no sum yet */
-			rc = shf_check_put(lz, s, state->slices[s].mem.base, err);
+			rc = shf_save_memory_check_put(lz, s, state->slices[s].mem.base, err);
 	return rc;
 }
 
 /* Sums the memory of a slice again, and compares the sum with the sum of the copy and, unless the
  * slice is an average, with the sum from begin or put. EDIVERGED if they are not equal. ENOMEM. */
-static int same_as_copied(struct shf_lazy *lz, size_t slice, struct sheaf_error *err)
+static int same_as_copied(struct shf_save_copier *lz, size_t slice, struct sheaf_error *err)
 {
 	struct sheaf_save *save = lz->save;
-	const struct shf_slice s = shf_piece_slice(save, slice);
-	struct shf_sums_to sums = { 0 };
+	const struct shf_slice s = shf_save_piece_slice(save, slice);
+	struct shf_box_copy_sums sums = { 0 };
 	uint64_t copied;
 	int rc = slice_again(save, slice, &s, &sums, err);
 
@@ -110,7 +113,7 @@ static int same_as_copied(struct shf_lazy *lz, size_t slice, struct sheaf_error 
 /* Makes one caller compare a slice, and the others wait for it within their timeouts. Returns 0 if
  * the slice was compared, 1 if this caller must compare it, or EAGAIN if another caller has not
  * finished in time. */
-static int check_take(struct shf_lazy *lz, size_t slice, int timeout_ms)
+static int check_take(struct shf_save_copier *lz, size_t slice, int timeout_ms)
 {
 	int64_t until = timeout_ms < 0 ? -1 : shf_now(lz->save->run) + shf_ms_ns(timeout_ms);
 	bool time = timeout_ms != 0;
@@ -126,7 +129,8 @@ static int check_take(struct shf_lazy *lz, size_t slice, int timeout_ms)
 	return rc;
 }
 
-int shf_check_slice(struct shf_lazy *lz, size_t slice, int timeout_ms, struct sheaf_error *err)
+int shf_save_memory_check_slice(struct shf_save_copier *lz, size_t slice, int timeout_ms,
+                                struct sheaf_error *err)
 {
 	int rc = check_take(lz, slice, timeout_ms);
 

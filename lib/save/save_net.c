@@ -12,7 +12,7 @@
 #include "save_write.h"
 #include "work.h"
 
-int shf_net_prepare(struct sheaf_save *save, uint32_t round, struct sheaf_error *err)
+int shf_save_net_prepare(struct sheaf_save *save, uint32_t round, struct sheaf_error *err)
 {
 	const struct shf_work *w = &save->plan->work;
 	struct shf_streams *s = &save->copy.streams;
@@ -26,14 +26,14 @@ int shf_net_prepare(struct sheaf_save *save, uint32_t round, struct sheaf_error 
 		const struct shf_serve *v = &w->serves[i];
 
 		s->out_bytes[v->rank] +=
-		    shf_stream_bytes(save, v->tensor, v->rank, v->witness, &v->box);
+		    shf_save_stream_bytes(save, v->tensor, v->rank, v->witness, &v->box);
 	}
 	for (size_t i = segs.first; i < segs.end; i++)
 		for (uint32_t k = 0; k < w->segs[i].moves_n; k++) {
-			const struct shf_mv *v = &w->moves[w->segs[i].first_move + k];
+			const struct shf_seg_move *v = &w->moves[w->segs[i].first_move + k];
 
 			s->in_bytes[v->rank] +=
-			    shf_stream_bytes(save, v->tensor, v->rank, v->witness, &v->box);
+			    shf_save_stream_bytes(save, v->tensor, v->rank, v->witness, &v->box);
 		}
 	if (shf_streams_reserve(s) < 0)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu bytes that travel",
@@ -98,21 +98,22 @@ static int unpack_moves(struct sheaf_save *save, size_t i, size_t *used, bool wi
 	const struct shf_streams *s = &save->copy.streams;
 
 	for (uint32_t k = 0; k < g->moves_n; k++) {
-		const struct shf_mv *v = &w->moves[g->first_move + k];
+		const struct shf_seg_move *v = &w->moves[g->first_move + k];
 		const struct shf_lt_tensor *t = &save->plan->layout.tensors[v->tensor];
-		struct shf_place_at at = shf_place_in(shf_own_image(save), g->image, g->lo, t);
+		struct shf_place_at at = shf_place_in(shf_save_own_image(save), g->image, g->lo, t);
 		const uint8_t *from = s->in + s->in_at[v->rank] + used[v->rank];
-		struct shf_sums_to sums = { 0 };
+		struct shf_box_copy_sums sums = { 0 };
 		char box[160];
 
-		used[v->rank] += shf_stream_bytes(save, v->tensor, v->rank, v->witness, &v->box);
-		if (!witnesses && !v->witness && !shf_reaches(save, v->rank)) {
-			sums = shf_seg_sums(save, i, shf_own_ctl(save, i));
-			shf_copy_unpack(t, &v->box, from, at, &sums);
+		used[v->rank] += shf_save_stream_bytes(save, v->tensor, v->rank, v->witness,
+		                                       &v->box);
+		if (!witnesses && !v->witness && !shf_save_reaches(save, v->rank)) {
+			sums = shf_save_seg_sums(save, i, shf_save_own_ctl(save, i));
+			shf_box_copy_unpack(t, &v->box, from, at, &sums);
 		}
 		if (!witnesses || !v->witness)
 			continue;
-		shf_copy_pack(t, &v->box, at, NULL, &sums);
+		shf_box_copy_pack(t, &v->box, at, NULL, &sums);
 		if (sums.digest != shf_get64(from))
 			return shf_fail(err, SHEAF_EDIVERGED,
 					"%s: rank %u's replica of %s differs from what rank %d "
@@ -140,13 +141,13 @@ static int unpack_round(struct sheaf_save *save, uint32_t round, struct sheaf_er
 	return rc;
 }
 
-void shf_net_drop(struct sheaf_save *save)
+void shf_save_net_drop(struct sheaf_save *save)
 {
 	save->copy.exchanged = true;
 	shf_streams_release(&save->copy.streams);
 }
 
-int shf_net_finish(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err)
+int shf_save_net_finish(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err)
 {
 	uint64_t peers = save->run->team.ranks > 1 ? (uint64_t)save->run->team.ranks - 1 : 1;
 	size_t part = bytes_max ? (size_t)(bytes_max / peers) : SIZE_MAX;
@@ -161,16 +162,16 @@ int shf_net_finish(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_err
 	if (rc == 0 && save->copy.streams_most) {
 		rc = unpack_round(save, save->copy.round, err);
 		if (rc == 0)
-			rc = shf_round_arrived(save, save->copy.round, err);
+			rc = shf_save_write_arrived(save, save->copy.round, err);
 		rc = shf_agree(&save->run->team, rc, err);
 	} else if (rc == 0) { /* a failure is recorded in the save, and the next agreement reports
 	                       * it */
-		(void)shf_round_arrived(save, save->copy.round, NULL);
+		(void)shf_save_write_arrived(save, save->copy.round, NULL);
 	}
 	/* The exchange ends after a failure, too: by the time of another call, the image and its
 	 * controls may belong to the next save. */
 	if (rc < 0)
 		shf_save_stick(save, rc, err);
-	shf_net_drop(save);
+	shf_save_net_drop(save);
 	return rc;
 }

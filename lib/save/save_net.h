@@ -7,11 +7,11 @@
 /* Exchanges at most about bytes_max bytes of what is left (0: all). Returns EAGAIN if more is left;
  * else copies what has arrived into the image and writes the segments that waited for it.
  * [collective] */
-int shf_net_finish(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err);
+int shf_save_net_finish(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err);
 /* Ends the exchange and frees the streams, because everything was exchanged or the save has failed.
  * [local] */
-void shf_net_drop(struct sheaf_save *save);
+void shf_save_net_drop(struct sheaf_save *save);
 
 /* Computes the lengths of the streams of a round, and allocates them. ENOMEM. [local] */
-int shf_net_prepare(struct sheaf_save *save, uint32_t round, struct sheaf_error *err);
+int shf_save_net_prepare(struct sheaf_save *save, uint32_t round, struct sheaf_error *err);
 #endif

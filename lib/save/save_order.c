@@ -8,7 +8,7 @@
 #include "state.h"
 #include "work.h"
 
-void shf_turns_release(struct shf_turns *turns)
+void shf_save_order_release(struct shf_save_order *turns)
 {
 	shf_free(turns->a);
 	shf_free(turns->first);
@@ -16,18 +16,19 @@ void shf_turns_release(struct shf_turns *turns)
 	shf_free(turns->slotted);
 	shf_free(turns->slotted_first);
 	shf_free(turns->order);
-	*turns = (struct shf_turns){ 0 };
+	*turns = (struct shf_save_order){ 0 };
 }
 
 static uint32_t pieces_of(const struct shf_plan *plan, const struct shf_serve *v)
 {
 	return v->witness ? 1
-	                  : shf_cuts_of(&plan->layout.tensors[v->tensor], &v->box, SHF_PIECE);
+	                  : shf_save_cuts_of(&plan->layout.tensors[v->tensor], &v->box,
+	                                     SHF_PIECE_BYTES);
 }
 
 static int by_image(const void *a, const void *b)
 {
-	const struct shf_turn *x = a, *y = b;
+	const struct shf_save_order_piece *x = a, *y = b;
 
 	if (x->image != y->image)
 		return x->image < y->image ? -1 : 1;
@@ -38,8 +39,8 @@ static int by_image(const void *a, const void *b)
 
 /* Puts the pieces of each serve into the list, at the place of their slice: at[slice] is the next
  * free index, and advances. */
-static void turns_fill(struct shf_turns *o, const struct sheaf_save *save, const uint32_t *slices,
-                       size_t *at)
+static void turns_fill(struct shf_save_order *o, const struct sheaf_save *save,
+                       const uint32_t *slices, size_t *at)
 {
 	const struct shf_work *w = &save->plan->work;
 	size_t stream = 0, rank = SIZE_MAX;
@@ -54,12 +55,12 @@ static void turns_fill(struct shf_turns *o, const struct sheaf_save *save, const
 		rank = v->rank;
 		for (uint32_t k = 0; k < n; k++)
 			o->a[at[slices[i]]++] =
-			    (struct shf_turn){ (uint32_t)i, k, v->image, stream };
-		stream += shf_stream_bytes(save, v->tensor, v->rank, v->witness, &v->box);
+			    (struct shf_save_order_piece){ (uint32_t)i, k, v->image, stream };
+		stream += shf_save_stream_bytes(save, v->tensor, v->rank, v->witness, &v->box);
 	}
 }
 
-static void turns_sort(struct shf_turns *o, const struct sheaf_save *save)
+static void turns_sort(struct shf_save_order *o, const struct sheaf_save *save)
 {
 	const struct sheaf_state *state = save->state;
 
@@ -85,10 +86,10 @@ static void turns_sort(struct shf_turns *o, const struct sheaf_save *save)
 /* Lists the segments that lie in no image, grouped by slice; a segment is listed once for each of
  * its moves. While filling, first[s + 1] is the next free index of slice s; at the end it is the
  * start of slice s + 1. ENOMEM. */
-static int turns_slotted(struct shf_turns *o, const struct sheaf_save *save)
+static int turns_slotted(struct shf_save_order *o, const struct sheaf_save *save)
 {
 	const struct shf_work *w = &save->plan->work;
-	struct shf_span segs = shf_slots_segs(w);
+	struct shf_span segs = shf_unstaged_segs(w);
 	size_t n = save->state->n, total = 0, *first;
 
 	o->slotted_first = first = shf_zalloc(n + 2, sizeof(*first));
@@ -99,23 +100,24 @@ static int turns_slotted(struct shf_turns *o, const struct sheaf_save *save)
 		return SHEAF_ENOMEM;
 	for (size_t i = segs.first; i < segs.end; i++)
 		for (uint32_t k = 0; k < w->segs[i].moves_n; k++) {
-			const struct shf_mv *v = &w->moves[w->segs[i].first_move + k];
+			const struct shf_seg_move *v = &w->moves[w->segs[i].first_move + k];
 
-			first[shf_slice_number(save, v) + 2]++;
+			first[shf_save_slice_number(save, v) + 2]++;
 			o->bytes += shf_box_bytes(&save->plan->layout.tensors[v->tensor], &v->box);
 		}
 	for (size_t s = 0; s < n; s++)
 		first[s + 2] += first[s + 1];
 	for (size_t i = segs.first; i < segs.end; i++)
 		for (uint32_t k = 0; k < w->segs[i].moves_n; k++) {
-			const struct shf_mv *v = &w->moves[w->segs[i].first_move + k];
+			const struct shf_seg_move *v = &w->moves[w->segs[i].first_move + k];
 
-			o->slotted[first[shf_slice_number(save, v) + 1]++] = i;
+			o->slotted[first[shf_save_slice_number(save, v) + 1]++] = i;
 		}
 	return 0;
 }
 
-int shf_turns_make(struct shf_turns *o, const struct sheaf_save *save, struct sheaf_error *err)
+int shf_save_order_make(struct shf_save_order *o, const struct sheaf_save *save,
+                        struct sheaf_error *err)
 {
 	const struct shf_work *w = &save->plan->work;
 	size_t n = save->state->n, total = 0;
@@ -130,7 +132,7 @@ int shf_turns_make(struct shf_turns *o, const struct sheaf_save *save, struct sh
 		rc = SHEAF_ENOMEM;
 	for (size_t i = 0; rc == 0 && i < w->serves_n; i++) {
 		const struct shf_slice *s =
-		    shf_slice_of(save, w->serves[i].tensor, &w->serves[i].box);
+		    shf_save_slice_of(save, w->serves[i].tensor, &w->serves[i].box);
 
 		if (!always(s != NULL)) {
 			rc = SHEAF_EBUG;
@@ -152,7 +154,7 @@ int shf_turns_make(struct shf_turns *o, const struct sheaf_save *save, struct sh
 		turns_fill(o, save, slices, at);
 		turns_sort(o, save);
 	} else {
-		shf_turns_release(o);
+		shf_save_order_release(o);
 		shf_fail(err, rc, "no order for %zu slices", n);
 	}
 	shf_free(slices);

@@ -7,8 +7,8 @@
 
 /* Lists all pieces that this rank copies under the save's plan, grouped by slice, and the segments
  * in slots of each slice. ENOMEM, EBUG. [local] */
-int  shf_turns_make(struct shf_turns *turns, const struct sheaf_save *save,
-                    struct sheaf_error *err);
+int  shf_save_order_make(struct shf_save_order *turns, const struct sheaf_save *save,
+                         struct sheaf_error *err);
 /* Frees the lists, and zeroes *turns. */
-void shf_turns_release(struct shf_turns *turns);
+void shf_save_order_release(struct shf_save_order *turns);
 #endif

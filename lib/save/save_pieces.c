@@ -15,21 +15,21 @@
 #include "unstaged_copy.h"
 #include "work.h"
 
-static size_t turns_of(const struct shf_lazy *lz, size_t slice)
+static size_t turns_of(const struct shf_save_copier *lz, size_t slice)
 {
 	return lz->turns ? lz->turns->first[slice + 1] - lz->turns->first[slice] : 0;
 }
 
-uint32_t shf_pieces_in(const struct shf_lazy *lz, size_t slice)
+uint32_t shf_save_pieces_count(const struct shf_save_copier *lz, size_t slice)
 {
 	uint32_t n = (uint32_t)turns_of(lz, slice);
 
 	return n > lz->due[slice] ? n : lz->due[slice];
 }
 
-uint32_t shf_slotted_in(const struct shf_lazy *lz, size_t slice)
+uint32_t shf_save_pieces_unstaged(const struct shf_save_copier *lz, size_t slice)
 {
-	const struct shf_turns *o = lz->turns;
+	const struct shf_save_order *o = lz->turns;
 
 	return o ? (uint32_t)(o->slotted_first[slice + 1] - o->slotted_first[slice]) : 0;
 }
@@ -38,44 +38,45 @@ uint32_t shf_slotted_in(const struct shf_lazy *lz, size_t slice)
  * pieces of the weights are left, takes one of those instead. *later: all pieces of the weights are
  * taken, but other threads are still copying some, so try again. False: nothing was taken. The
  * caller holds the lock. */
-static bool pick(struct shf_lazy *lz, size_t slice, struct shf_taken *p, bool *later)
+static bool pick(struct shf_save_copier *lz, size_t slice, struct shf_save_piece *p, bool *later)
 {
 	size_t before = shf_emas_before(lz->save->state, lz->save->copy.due, slice);
 
-	if (lz->taken[slice] >= (lz->stop ? lz->due[slice] : shf_pieces_in(lz, slice)) ||
+	if (lz->taken[slice] >= (lz->stop ? lz->due[slice] : shf_save_pieces_count(lz, slice)) ||
 	    (lz->put && !lz->put[slice]))
 		return false;
-	if (before != slice && lz->done[before] < shf_pieces_in(lz, before)) {
-		if (lz->taken[before] == shf_pieces_in(lz, before)) {
+	if (before != slice && lz->done[before] < shf_save_pieces_count(lz, before)) {
+		if (lz->taken[before] == shf_save_pieces_count(lz, before)) {
 			*later = true;
 			return false;
 		}
 		slice = before;
 	}
-	*p = (struct shf_taken){ slice, lz->taken[slice]++, !lz->stop };
+	*p = (struct shf_save_piece){ slice, lz->taken[slice]++, !lz->stop };
 	return true;
 }
 
 #define HEADERS (SIZE_MAX - 1)          /* in place of a slice: the header pages of own segments */
 
 /* Returns slice i of the order in which this save copies. */
-static size_t nth(const struct shf_lazy *lz, size_t i)
+static size_t nth(const struct shf_save_copier *lz, size_t i)
 {
 	return lz->learn.order != NULL ? lz->learn.order[i] : i;
 }
 
 /* Takes the header pages if no thread has, else the next piece of the first slice in the order that
  * has one to take, and describes it in *p. *later and the result are as in pick(). */
-static bool pick_next(struct shf_lazy *lz, struct shf_taken *p, bool *later)
+static bool pick_next(struct shf_save_copier *lz, struct shf_save_piece *p, bool *later)
 {
 	size_t n = lz->turns ? lz->turns->slices_n : 0;
 
 	if (lz->turns && !lz->headers && !lz->stop) {
-		*p = (struct shf_taken){ .slice = HEADERS };
+		*p = (struct shf_save_piece){ .slice = HEADERS };
 		lz->headers = true;
 		return true;
 	}
-	while (lz->at < n && lz->taken[nth(lz, lz->at)] == shf_pieces_in(lz, nth(lz, lz->at)))
+	while (lz->at < n &&
+	       lz->taken[nth(lz, lz->at)] == shf_save_pieces_count(lz, nth(lz, lz->at)))
 		lz->at++;
 	for (size_t i = lz->at; i < n; i++)
 		if (pick(lz, nth(lz, i), p, later))
@@ -83,7 +84,7 @@ static bool pick_next(struct shf_lazy *lz, struct shf_taken *p, bool *later)
 	return false;
 }
 
-bool shf_pieces_wait(struct shf_lazy *lz, int64_t until_ns)
+bool shf_pieces_wait(struct shf_save_copier *lz, int64_t until_ns)
 {
 	struct timespec until = { .tv_sec = until_ns / 1000000000,
 		.tv_nsec = until_ns % 1000000000 };
@@ -92,7 +93,8 @@ bool shf_pieces_wait(struct shf_lazy *lz, int64_t until_ns)
 	                     : pthread_cond_timedwait(&lz->piece_done, &lz->lock, &until)) == 0;
 }
 
-bool shf_piece_take(struct shf_lazy *lz, size_t slice, int64_t until_ns, struct shf_taken *p)
+bool shf_save_piece_take(struct shf_save_copier *lz, size_t slice, int64_t until_ns,
+                         struct shf_save_piece *p)
 {
 	bool later, taken;
 
@@ -102,7 +104,8 @@ bool shf_piece_take(struct shf_lazy *lz, size_t slice, int64_t until_ns, struct 
 		later = false;
 		pthread_mutex_lock(&lz->lock);
 		lz->stop |= failed;
-		taken = slice == SHF_ANY ? pick_next(lz, p, &later) : pick(lz, slice, p, &later);
+		taken = slice == SHF_ANY_SLICE ? pick_next(lz, p, &later) : pick(lz, slice, p,
+		                                                                 &later);
 		lz->busy += taken;
 		if (!taken && later)
 			later = shf_pieces_wait(lz, until_ns);
@@ -113,7 +116,7 @@ bool shf_piece_take(struct shf_lazy *lz, size_t slice, int64_t until_ns, struct 
 
 /* Counts a piece or segment as finished, and wakes all who wait. With the last one, notes that the
  * copy is complete. The caller holds the lock. */
-static void finished(struct shf_lazy *lz, bool copied, int64_t now)
+static void finished(struct shf_save_copier *lz, bool copied, int64_t now)
 {
 	lz->busy--;
 	if (copied && atomic_fetch_sub_explicit(&lz->open, 1, memory_order_acq_rel) == 1) {
@@ -134,7 +137,7 @@ struct added {
 
 /* Counts a piece as finished; it was copied, unless the save has failed. True: so much was copied
  * since the last search that complete segments should be looked for. */
-static bool done(struct shf_lazy *lz, const struct shf_taken *p, const struct added *a)
+static bool done(struct shf_save_copier *lz, const struct shf_save_piece *p, const struct added *a)
 {
 	int64_t now = shf_now(lz->save->run);
 	bool look;
@@ -156,20 +159,20 @@ static bool done(struct shf_lazy *lz, const struct shf_taken *p, const struct ad
 	return look;
 }
 
-void shf_pieces_look(struct sheaf_save *save)
+void shf_save_pieces_write(struct sheaf_save *save)
 {
 	struct sheaf_error err;
-	int rc = shf_write_whole(save, &err);
+	int rc = shf_save_write_complete(save, &err);
 
 	if (rc < 0)
 		shf_save_stick(save, rc, &err);
 	(void)shf_io_drain(save->run, &save->disk.io, 0);
 }
 
-static void copy_headers(struct shf_lazy *lz)
+static void copy_headers(struct shf_save_copier *lz)
 {
 	struct sheaf_error err;
-	int rc = shf_copy_headers(lz->save, 0, &err);
+	int rc = shf_save_rounds_headers(lz->save, 0, &err);
 	int64_t now = shf_now(lz->save->run);
 
 	if (rc < 0)
@@ -179,7 +182,7 @@ static void copy_headers(struct shf_lazy *lz)
 	pthread_mutex_unlock(&lz->lock);
 }
 
-struct shf_slice shf_piece_slice(const struct sheaf_save *save, size_t slice)
+struct shf_slice shf_save_piece_slice(const struct sheaf_save *save, size_t slice)
 {
 	struct shf_slice s = save->state->slices[slice];
 
@@ -188,31 +191,31 @@ struct shf_slice shf_piece_slice(const struct sheaf_save *save, size_t slice)
 	return s;
 }
 
-static void copy_turn(struct sheaf_save *save, const struct shf_turn *o, size_t slice,
-                      struct shf_due *due, struct added *a)
+static void copy_turn(struct sheaf_save *save, const struct shf_save_order_piece *o, size_t slice,
+                      struct shf_ema_window *due, struct added *a)
 {
 	const struct shf_serve *v = &save->plan->work.serves[o->serve];
 	const struct shf_lt_tensor *t = &save->plan->layout.tensors[v->tensor];
-	const struct shf_slice s = shf_piece_slice(save, slice);
+	const struct shf_slice s = shf_save_piece_slice(save, slice);
 	struct shf_box_move m = { .serve = v, .slice = &s, .stream = o->stream, .box = v->box,
 		.behind = true, .due = due };
 	struct sheaf_error err;
 	int rc;
 
 	if (!v->witness)
-		m.stream += (size_t)shf_cut_at(t, &v->box, SHF_PIECE, o->piece, &m.box);
+		m.stream += (size_t)shf_save_cut_at(t, &v->box, SHF_PIECE_BYTES, o->piece, &m.box);
 	a->serve = v;
 	a->bytes = v->witness ? 0 : shf_box_bytes(t, &m.box);
-	rc = shf_move_copy(save, &m, &a->digest, &err);
+	rc = shf_save_rounds_copy_box(save, &m, &a->digest, &err);
 	if (rc < 0)
 		shf_save_stick(save, rc, &err);
 	atomic_fetch_add_explicit(&save->took.copied, a->bytes, memory_order_relaxed);
 }
 
 /* Returns the units whose averages are updated with piece i of the slice. */
-static struct shf_due due_of(const struct shf_lazy *lz, size_t slice, uint32_t i)
+static struct shf_ema_window due_of(const struct shf_save_copier *lz, size_t slice, uint32_t i)
 {
-	struct shf_due due = { 0 };
+	struct shf_ema_window due = { 0 };
 
 	if (i >= lz->due[slice])
 		return due;
@@ -222,11 +225,11 @@ static struct shf_due due_of(const struct shf_lazy *lz, size_t slice, uint32_t i
 	return due;
 }
 
-void shf_piece_copy(struct shf_lazy *lz, const struct shf_taken *p)
+void shf_save_piece_copy(struct shf_save_copier *lz, const struct shf_save_piece *p)
 {
 	struct sheaf_save *save = lz->save;
 	struct added a = { 0 };
-	struct shf_due due;
+	struct shf_ema_window due;
 
 	if (p->slice == HEADERS) {
 		copy_headers(lz);
@@ -238,18 +241,18 @@ void shf_piece_copy(struct shf_lazy *lz, const struct shf_taken *p)
 		          &a);
 	shf_emas_update(save->state, save->copy.fresh, &due, INT64_MAX);
 	if (done(lz, p, &a))
-		shf_pieces_look(save);
+		shf_save_pieces_write(save);
 }
 
 /* Counts the moves of a segment in a slot as taken (+1) or done (-1), for their slices. The caller
  * holds the lock. */
-static void count_slotted(struct shf_lazy *lz, size_t seg, int more)
+static void count_slotted(struct shf_save_copier *lz, size_t seg, int more)
 {
 	const struct sheaf_save *save = lz->save;
 	const struct shf_seg *g = &save->plan->work.segs[seg];
 
 	for (uint32_t k = 0; k < g->moves_n; k++) {
-		size_t s = shf_slice_number(save, &save->plan->work.moves[g->first_move + k]);
+		size_t s = shf_save_slice_number(save, &save->plan->work.moves[g->first_move + k]);
 
 		lz->slotted[s] += (uint32_t)more;
 		if (more < 0)
@@ -259,9 +262,9 @@ static void count_slotted(struct shf_lazy *lz, size_t seg, int more)
 
 /* Waits until a write has finished or, if none is in flight, until a thread that has a slot has
  * copied its segment; ms at most. */
-static void await_slot(struct shf_lazy *lz, int ms)
+static void await_slot(struct shf_save_copier *lz, int ms)
 {
-	if (shf_slots_wait(lz->save, ms))
+	if (shf_unstaged_wait(lz->save, ms))
 		return;
 	pthread_mutex_lock(&lz->lock);
 	if (lz->busy > 0)
@@ -269,49 +272,49 @@ static void await_slot(struct shf_lazy *lz, int ms)
 	pthread_mutex_unlock(&lz->lock);
 }
 
-int shf_piece_slotted(struct shf_lazy *lz, size_t slice, bool asks, int ms)
+int shf_save_piece_unstaged(struct shf_save_copier *lz, size_t slice, bool asks, int ms)
 {
 	struct sheaf_save *save = lz->save;
 	bool failed = shf_save_failure(save, NULL) < 0;
-	int64_t seg = SHF_SLOTS_NONE, now;
+	int64_t seg = SHF_UNSTAGED_NONE, now;
 
 	pthread_mutex_lock(&lz->lock);
 	lz->stop |= failed;
 	if (!lz->stop && lz->turns)
-		seg = lz->askers > 0 && !asks ? SHF_SLOTS_FULL : shf_slots_take(save, slice);
+		seg = lz->askers > 0 && !asks ? SHF_UNSTAGED_FULL : shf_unstaged_take(save, slice);
 	if (seg >= 0) {
 		lz->busy++;
 		count_slotted(lz, (size_t)seg, 1);
 	}
 	pthread_mutex_unlock(&lz->lock);
-	if (seg == SHF_SLOTS_FULL)
+	if (seg == SHF_UNSTAGED_FULL)
 		await_slot(lz, ms);
 	if (seg < 0)
-		return seg == SHF_SLOTS_NONE ? 0 : SHEAF_EAGAIN;
-	shf_slots_copy(save, (size_t)seg);
+		return seg == SHF_UNSTAGED_NONE ? 0 : SHEAF_EAGAIN;
+	shf_unstaged_copy(save, (size_t)seg);
 	now = shf_now(save->run);
 	pthread_mutex_lock(&lz->lock);
-	shf_slots_add(save, (size_t)seg, lz->sums);
+	shf_unstaged_add(save, (size_t)seg, lz->sums);
 	count_slotted(lz, (size_t)seg, -1);
 	finished(lz, true, now);
 	pthread_mutex_unlock(&lz->lock);
 	return 1;
 }
 
-bool shf_pieces_settled(struct shf_lazy *lz, size_t slice, int64_t until_ns)
+bool shf_save_pieces_wait_slice(struct shf_save_copier *lz, size_t slice, int64_t until_ns)
 {
 	bool waits = true, calm = false;
 
 	pthread_mutex_lock(&lz->lock);
 	while (waits) {
-		calm = slice == SHF_ANY
+		calm = slice == SHF_ANY_SLICE
 		       ? lz->busy == 0
 		       : lz->taken[slice] == lz->done[slice] && !lz->slotted[slice];
 		if (calm)
 			break;
 		waits = shf_pieces_wait(lz, until_ns);
 	}
-	calm = calm && (slice == SHF_ANY || lz->done[slice] >= lz->due[slice]);
+	calm = calm && (slice == SHF_ANY_SLICE || lz->done[slice] >= lz->due[slice]);
 	pthread_mutex_unlock(&lz->lock);
 	return calm;
 }

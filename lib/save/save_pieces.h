@@ -9,15 +9,15 @@
 #define SHF_SAVE_PIECES_H
 #include "save_copier.h"
 
-#define SHF_ANY SIZE_MAX                /* in place of a slice: the next one in the order */
-#define SHF_PIECE_ITEMS ((int64_t)(SHF_PIECE / sizeof(float)))  /* how many averages are updated
-                                                                 * with one piece */
+#define SHF_ANY_SLICE SIZE_MAX                /* in place of a slice: the next one in the order */
+#define SHF_PIECE_ITEMS ((int64_t)(SHF_PIECE_BYTES / sizeof(float))) /* how many averages are
+                                                                      * updated with one piece */
 
 enum { SHF_UNCHECKED, SHF_CHECKING, SHF_CHECKED };      /* SHEAF_CHECK: whether a slice was
                                                          * compared */
 
 /* What one save finds out for the next one (save_learn.h); zeroed if begin has copied all. */
-struct shf_learn {
+struct shf_save_learn {
 	uint32_t *order;                /* owned; the slices in the order in which callers asked for
 	                                 * them in the save before; NULL: in the order in which they
 	                                 * were added */
@@ -33,9 +33,9 @@ struct shf_learn {
 };
 /* The copy of one lazy save. All arrays are owned, with an item for each slice of the state unless
  * noted. */
-struct shf_lazy {
+struct shf_save_copier {
 	struct sheaf_save *save;        /* borrowed */
-	const struct shf_turns *turns;  /* of its plan; NULL: begin has copied everything */
+	const struct shf_save_order *turns;  /* of its plan; NULL: begin has copied everything */
 	pthread_mutex_t lock;
 	pthread_cond_t piece_done;      /* with lock: a piece was finished, or `stop` was set */
 	size_t at;                      /* guarded by lock: all pieces of the slices before this
@@ -98,38 +98,39 @@ struct shf_lazy {
 	int wanted;                     /* how many helpers to make; lowered if one cannot be made.
 	                                 * While the first thread runs, it alone uses this */
 	int copied_by;                  /* how many threads copied, once they have ended */
-	struct shf_learn learn;
+	struct shf_save_learn learn;
 };
-struct shf_taken {              /* a piece that this thread has taken */
+struct shf_save_piece {              /* a piece that this thread has taken */
 	size_t slice;
 	uint32_t i;                     /* number of the piece in the slice */
 	bool copied;                    /* it is to be copied; false: the save has failed, so only
 	                                 * averages are updated */
 };
 
-/* Takes the next piece of that slice (SHF_ANY: of the next slice in the order). False: there is no
- * piece to take. If the only pieces left are of averages whose weights are still being copied,
- * waits until until_ns at most. */
-bool shf_piece_take(struct shf_lazy *lz, size_t slice, int64_t until_ns, struct shf_taken *p);
+/* Takes the next piece of that slice (SHF_ANY_SLICE: of the next slice in the order). False: there
+ * is no piece to take. If the only pieces left are of averages whose weights are still being
+ * copied, waits until until_ns at most. */
+bool shf_save_piece_take(struct shf_save_copier *lz, size_t slice, int64_t until_ns,
+                         struct shf_save_piece *p);
 /* Copies the piece, or only updates its averages, and counts it as finished. */
-void shf_piece_copy(struct shf_lazy *lz, const struct shf_taken *p);
-/* Copies the next segment in no image that has bytes of the slice (SHF_ANY: of any), if a slot
- * becomes free within ms milliseconds. asks: the call is made for a caller at a gate, which gets a
- * slot before the copy threads. Returns 1: a segment was copied; 0: none is left to take; EAGAIN:
- * no slot was free. */
-int  shf_piece_slotted(struct shf_lazy *lz, size_t slice, bool asks, int ms);
+void shf_save_piece_copy(struct shf_save_copier *lz, const struct shf_save_piece *p);
+/* Copies the next segment in no image that has bytes of the slice (SHF_ANY_SLICE: of any), if a
+ * slot becomes free within ms milliseconds. asks: the call is made for a caller at a gate, which
+ * gets a slot before the copy threads. Returns 1: a segment was copied; 0: none is left to take;
+ * EAGAIN: no slot was free. */
+int  shf_save_piece_unstaged(struct shf_save_copier *lz, size_t slice, bool asks, int ms);
 /* Returns a copy of the slice whose data is the memory that this save reads. */
-struct shf_slice shf_piece_slice(const struct sheaf_save *save, size_t slice);
+struct shf_slice shf_save_piece_slice(const struct sheaf_save *save, size_t slice);
 /* Waits until a piece is finished. The caller holds `lock`. False: until_ns has passed (< 0: no
  * limit). */
-bool shf_pieces_wait(struct shf_lazy *lz, int64_t until_ns);
+bool shf_pieces_wait(struct shf_save_copier *lz, int64_t until_ns);
 /* Returns how many pieces the slice has, including those that only update averages. */
-uint32_t shf_pieces_in(const struct shf_lazy *lz, size_t slice);
+uint32_t shf_save_pieces_count(const struct shf_save_copier *lz, size_t slice);
 /* Returns how many moves of segments in no image (unstaged.h) have their bytes in the slice. */
-uint32_t shf_slotted_in(const struct shf_lazy *lz, size_t slice);
+uint32_t shf_save_pieces_unstaged(const struct shf_save_copier *lz, size_t slice);
 /* Submits the writes of complete segments, and handles finished ones. */
-void shf_pieces_look(struct sheaf_save *save);
-/* Waits until no piece of the slice (SHF_ANY: of any) is being copied and its averages are up to
- * date. False: until_ns has passed, or averages are still due. */
-bool shf_pieces_settled(struct shf_lazy *lz, size_t slice, int64_t until_ns);
+void shf_save_pieces_write(struct sheaf_save *save);
+/* Waits until no piece of the slice (SHF_ANY_SLICE: of any) is being copied and its averages are up
+ * to date. False: until_ns has passed, or averages are still due. */
+bool shf_save_pieces_wait_slice(struct shf_save_copier *lz, size_t slice, int64_t until_ns);
 #endif

@@ -20,15 +20,15 @@ void shf_plan_put(void *p)
 
 	if (!plan || --plan->refs > 0)
 		return;
-	shf_stock_release(&plan->stock);
-	shf_turns_release(&plan->turns);
+	shf_record_cache_release(&plan->stock);
+	shf_save_order_release(&plan->turns);
 	shf_work_release(&plan->work);
 	shf_holds_release(&plan->holds);
 	shf_layout_release(&plan->layout);
 	shf_free(plan);
 }
 
-uint64_t shf_window_of(const struct sheaf_opts *opts)
+uint64_t shf_plan_window(const struct sheaf_opts *opts)
 {
 	return opts->staging_bytes_max / 2 / SHF_PAGE * SHF_PAGE;
 }
@@ -38,7 +38,7 @@ uint64_t shf_window_of(const struct sheaf_opts *opts)
 static int agree_on_window(struct sheaf_run *run, int rc, uint64_t *window,
                            struct sheaf_error *err)
 {
-	uint64_t w = shf_window_of(&run->opts), inv = w ? ~w : 0;
+	uint64_t w = shf_plan_window(&run->opts), inv = w ? ~w : 0;
 
 	rc = shf_agree_max(&run->team, rc, &inv, 1, err);
 	*window = ~inv == UINT64_MAX ? 0 : ~inv;
@@ -77,11 +77,11 @@ static uint32_t flags_of(const struct sheaf_state *state)
 	return flags;
 }
 
-/* Divides the window between images and slots: half of it is for slots, but no more than SHF_SLOTS
- * slots of the largest size need. */
+/* Divides the window between images and slots: half of it is for slots, but no more than
+ * SHF_UNSTAGED_SLOTS slots of the largest size need. */
 static void share_window(struct shf_match *m, uint64_t window)
 {
-	const uint64_t most = SHF_SLOTS * SHF_STRIPE;
+	const uint64_t most = SHF_UNSTAGED_SLOTS * SHF_STRIPE;
 
 	m->window = m->slots_window = window / 2 / SHF_PAGE * SHF_PAGE;
 	if (m->slots_window > most) {
@@ -93,7 +93,7 @@ static void share_window(struct shf_match *m, uint64_t window)
 /* Whether the slice that holds this box has SHEAF_IN_PLACE (in_place of struct shf_match). */
 static bool in_place_at(const void *arg, uint32_t tensor, const struct shf_box *box)
 {
-	const struct shf_held *of = arg;
+	const struct shf_plan_slices *of = arg;
 	const struct shf_hold *h = of->holds->a;
 
 	for (size_t i = shf_holds_first(of->holds, tensor);
@@ -103,7 +103,7 @@ static bool in_place_at(const void *arg, uint32_t tensor, const struct shf_box *
 	return false;
 }
 
-void shf_plan_spare(struct shf_match *m, const struct shf_held *held, uint64_t window)
+void shf_plan_set_unstaged(struct shf_match *m, const struct shf_plan_slices *held, uint64_t window)
 {
 	m->window = window;
 	m->in_place = flags_of(held->state) & SHEAF_IN_PLACE ? in_place_at : NULL;
@@ -121,7 +121,7 @@ static int plan_make(struct sheaf_run *run, struct sheaf_state *state, struct sh
 	struct shf_match m = { .layout = &plan->layout, .holds = &plan->holds,
 		.nodes = run->place.nodes, .way = SHF_SAVE,
 		.witness = run->opts.flags & SHEAF_REPLICAS };
-	const struct shf_held held = { &plan->holds, state };
+	const struct shf_plan_slices held = { &plan->holds, state };
 	uint64_t window = 0;
 
 	rc = shf_schema_merge(&run->team, state, run->opts.ignore, rc, &plan->layout, err);
@@ -131,11 +131,11 @@ static int plan_make(struct sheaf_run *run, struct sheaf_state *state, struct sh
 			rc = shf_holds_state(&plan->holds, &plan->layout, state, run->opts.ignore,
 			                     err);
 		if (rc == 0)
-			rc = shf_record_bound(run, &plan->layout, state, &plan->manifest_bytes,
-			                      err);
+			rc = shf_save_record_bound(run, &plan->layout, state, &plan->manifest_bytes,
+			                           err);
 		rc = agree_on_window(run, rc, &window, err);
 	}
-	shf_plan_spare(&m, &held, window);
+	shf_plan_set_unstaged(&m, &held, window);
 	if (rc == 0)
 		rc = shf_match(&run->team, &m, 0, &plan->work, err);
 	if (rc == 0)

@@ -14,7 +14,7 @@
 enum { SMALLS, PUBLISH, ENDED };
 
 /* Writes an index file into the folder of its family. */
-static int index_write(struct sheaf_save *save, struct shf_smalls *smalls,
+static int index_write(struct sheaf_save *save, struct shf_small_files *smalls,
                        const struct shf_mf_file *file, const struct shf_buf *text,
                        struct sheaf_error *err)
 {
@@ -26,7 +26,7 @@ static int index_write(struct sheaf_save *save, struct shf_smalls *smalls,
 	if (dir < 0)
 		return shf_stage_fail(err, -dir, "step %" PRId64 ": %.*s", save->id.step,
 		                      (int)(base - file->name - 1), file->name);
-	rc = shf_small_put(smalls, dir, base, text->data, text->len, err);
+	rc = shf_small_files_put(smalls, dir, base, text->data, text->len, err);
 	shf_in_step_leave(sys, top, dir);
 	return rc;
 }
@@ -35,28 +35,28 @@ static int index_write(struct sheaf_save *save, struct shf_smalls *smalls,
  * all of them. */
 static int smalls_write(struct sheaf_save *save, struct sheaf_error *err)
 {
-	const struct shf_publishing *p = &save->publishing;
-	struct shf_smalls smalls = { .run = save->run, .step = save->id.step };
+	const struct shf_save_publish *p = &save->publishing;
+	struct shf_small_files smalls = { .run = save->run, .step = save->id.step };
 	size_t files_n = p->by_zero ? p->given.files_n : 0;
 	int rc = 0;
 
 	for (size_t i = 0; rc == 0 && i < files_n; i++)
-		rc = shf_small_put(&smalls, save->disk.stage.dir, p->given.files[i].name,
-		                   p->given.data[i], (size_t)p->given.files[i].bytes, err);
+		rc = shf_small_files_put(&smalls, save->disk.stage.dir, p->given.files[i].name,
+		                         p->given.data[i], (size_t)p->given.files[i].bytes, err);
 	for (size_t i = 0; rc == 0 && i < p->record.indexes_n; i++)
 		rc = index_write(save, &smalls, &p->record.index_files[i], &p->record.indexes[i],
 		                 err);
 	if (rc == 0)
-		rc = shf_small_put(&smalls, save->disk.stage.dir, "sheaf.sums", p->sums.table.data,
-		                   p->sums.table.len, err);
-	return shf_smalls_sync(&smalls, rc, err);
+		rc = shf_small_files_put(&smalls, save->disk.stage.dir, "sheaf.sums",
+		                         p->sums.table.data, p->sums.table.len, err);
+	return shf_small_files_sync(&smalls, rc, err);
 }
 
 /* Does the next part. False: no part is left, or one has failed. [rank 0] */
 static bool take_turn(void *arg)
 {
 	struct sheaf_save *save = arg;
-	struct shf_publishing *p = &save->publishing;
+	struct shf_save_publish *p = &save->publishing;
 
 	if (p->turn == SMALLS)
 		p->rc = smalls_write(save, &p->err);
@@ -70,25 +70,26 @@ static bool take_turn(void *arg)
 	return false;
 }
 
-void shf_publishing_begin(struct sheaf_save *save)
+void shf_save_publish_begin(struct sheaf_save *save)
 {
-	struct shf_publishing *p = &save->publishing;
+	struct shf_save_publish *p = &save->publishing;
 
 	if (p->rc == 0)
-		p->rc = shf_record_make(&p->record, save, &p->given, &p->sums, &p->arena, &p->err);
+		p->rc = shf_save_record_make(&p->record, save, &p->given, &p->sums, &p->arena,
+		                             &p->err);
 	p->turn = p->rc < 0 ? ENDED : SMALLS;
 	p->over_ns = shf_now(save->run);
 }
 
-bool shf_publishing_goes_on(struct sheaf_save *save)
+bool shf_save_publish_runs(struct sheaf_save *save)
 {
-	struct shf_publishing *p = &save->publishing;
+	struct shf_save_publish *p = &save->publishing;
 
 	if (p->behind.task)
 		return shf_background_runs(&p->behind);
 	if (p->turn == ENDED)
 		return false;
-	if (shf_pruning_goes_on(save->run)) /* a prune runs in the background: the task starts after
+	if (shf_prune_task_runs(save->run)) /* a prune runs in the background: the task starts after
 	                                     * it */
 		return true;
 	return shf_background_start(&p->behind, save->run->sys, take_turn, save) >= 0;
@@ -98,18 +99,18 @@ bool shf_publishing_goes_on(struct sheaf_save *save)
  * finished first. */
 static void publish_rest(struct sheaf_save *save)
 {
-	struct shf_publishing *p = &save->publishing;
+	struct shf_save_publish *p = &save->publishing;
 
 	shf_background_stop(&p->behind);
 	if (p->turn != ENDED)
-		shf_pruning_settle(save->run);
+		shf_prune_task_finish(save->run);
 	while (p->turn != ENDED)
 		(void)take_turn(save);
 }
 
-int shf_publishing_end(struct sheaf_save *save, struct sheaf_error *err)
+int shf_save_publish_end(struct sheaf_save *save, struct sheaf_error *err)
 {
-	struct shf_publishing *p = &save->publishing;
+	struct shf_save_publish *p = &save->publishing;
 
 	publish_rest(save);
 	if (p->rc < 0 && err)
@@ -117,7 +118,7 @@ int shf_publishing_end(struct sheaf_save *save, struct sheaf_error *err)
 	return p->rc;
 }
 
-struct sheaf_save *shf_publishing_now(const struct sheaf_run *run)
+struct sheaf_save *shf_save_publish_current(const struct sheaf_run *run)
 {
 	for (struct sheaf_save *s = run->saves.first; s; s = s->next)
 		if (s->at.disk >= SHF_DISK_PUBLISHING && s->at.end != SHF_OVER)
@@ -125,21 +126,21 @@ struct sheaf_save *shf_publishing_now(const struct sheaf_run *run)
 	return NULL;
 }
 
-void shf_publishing_settle(struct sheaf_run *run)
+void shf_save_publish_finish(struct sheaf_run *run)
 {
-	struct sheaf_save *save = run->team.rank == 0 ? shf_publishing_now(run) : NULL;
+	struct sheaf_save *save = run->team.rank == 0 ? shf_save_publish_current(run) : NULL;
 
 	if (save)
 		publish_rest(save);
 }
 
-void shf_publishing_release(struct shf_publishing *p)
+void shf_save_publish_release(struct shf_save_publish *p)
 {
-	shf_record_release(&p->record);
+	shf_save_record_release(&p->record);
 	shf_buf_release(&p->sums.table);
 	shf_buf_release(&p->in);
 	shf_buf_release(&p->owners);
 	shf_arena_release(&p->arena);
-	p->record = (struct shf_record){ 0 };
+	p->record = (struct shf_save_record){ 0 };
 	p->given = (struct shf_given){ 0 };
 }

@@ -23,13 +23,13 @@ static const char *base_name(const char *path)
 	return slash ? slash + 1 : path;
 }
 
-void shf_stock_release(struct shf_stock *stock)
+void shf_record_cache_release(struct shf_record_cache *stock)
 {
 	for (size_t i = 0; i < stock->indexes_n; i++)
 		shf_buf_release(&stock->indexes[i].text);
 	shf_free(stock->indexes);
 	shf_buf_release(&stock->table);
-	*stock = (struct shf_stock){ .table = SHF_BUF_INIT };
+	*stock = (struct shf_record_cache){ .table = SHF_BUF_INIT };
 }
 
 /* Encodes the index file of a family: which tensor is in which file. */
@@ -54,10 +54,10 @@ static int index_bytes(const struct shf_layout *l, const struct shf_lt_family *f
 
 /* Appends the index file of family i to out, and computes its CRC. Both are taken from the plan's
  * stock if it has them, else made and put into the stock. */
-static int index_of(struct shf_stock *stock, const struct shf_layout *l, size_t i,
+static int index_of(struct shf_record_cache *stock, const struct shf_layout *l, size_t i,
                     struct shf_buf *out, uint64_t *crc, struct sheaf_error *err)
 {
-	struct shf_index_stock *kept;
+	struct shf_index_cache *kept;
 	int rc;
 
 	if (!stock->indexes) {
@@ -73,7 +73,7 @@ static int index_of(struct shf_stock *stock, const struct shf_layout *l, size_t 
 	}
 	rc = index_bytes(l, &l->families[i], out, err);
 	*crc = rc == 0 ? shf_crc64(out->data, out->len) : 0;
-	if (rc == 0 && kept && out->len <= SHF_STOCK_MAX) {
+	if (rc == 0 && kept && out->len <= SHF_RECORD_CACHE_MAX) {
 		kept->crc = *crc;
 		shf_buf_add(&kept->text, out->data, out->len);
 		if (kept->text.oom) /* no memory: the next save makes it again */
@@ -95,8 +95,8 @@ static char *index_name(const struct shf_lt_family *fam, struct shf_arena *arena
 }
 
 /* Makes the index file of family i, and its entry for the manifest. indexes_n is incremented first,
- * so that shf_record_release frees the text after a failure, too. */
-static int index_make(struct shf_record *r, struct shf_plan *plan, size_t i,
+ * so that shf_save_record_release frees the text after a failure, too. */
+static int index_make(struct shf_save_record *r, struct shf_plan *plan, size_t i,
                       struct shf_arena *arena, struct sheaf_error *err)
 {
 	const struct shf_lt_family *fam = &plan->layout.families[i];
@@ -183,9 +183,9 @@ static int fill_lists(const struct shf_layout *l, const uint64_t *file_crc, stru
 	return 0;
 }
 
-int shf_record_make(struct shf_record *r, const struct sheaf_save *save,
-                    const struct shf_given *given, const struct shf_sums_out *sums,
-                    struct shf_arena *arena, struct sheaf_error *err)
+int shf_save_record_make(struct shf_save_record *r, const struct sheaf_save *save,
+                         const struct shf_given *given, const struct shf_save_sums_out *sums,
+                         struct shf_arena *arena, struct sheaf_error *err)
 {
 	const struct shf_layout *l = &save->plan->layout;
 	struct shf_manifest *m = &r->manifest;
@@ -227,8 +227,8 @@ static size_t state_bytes(const struct sheaf_state *state)
 }
 
 /* Encodes a manifest without notes and attached files, with all numbers as long as they can be. */
-int shf_record_bound(const struct sheaf_run *run, const struct shf_layout *l,
-                     const struct sheaf_state *state, size_t *bytes, struct sheaf_error *err)
+int shf_save_record_bound(const struct sheaf_run *run, const struct shf_layout *l,
+                          const struct sheaf_state *state, size_t *bytes, struct sheaf_error *err)
 {
 	static const char id[33] = "00000000000000000000000000000000";
 	struct shf_manifest m = { .step = INT64_MAX, .has_parent = true, .parent_step = INT64_MAX,
@@ -283,8 +283,8 @@ static size_t text_bytes(const char *s)
 	return n;
 }
 
-int shf_record_takes(const struct sheaf_save *save, const char *key, const char *value,
-                     size_t *bytes, struct sheaf_error *err)
+int shf_save_record_takes(const struct sheaf_save *save, const char *key, const char *value,
+                          size_t *bytes, struct sheaf_error *err)
 {
 	/* These two notes are also members of the manifest's head. */
 	bool twice = strcmp(key, "config.digest") == 0 || strcmp(key, "mesh") == 0;
@@ -301,7 +301,7 @@ int shf_record_takes(const struct sheaf_save *save, const char *key, const char 
 	                SHF_MANIFEST_MAX);
 }
 
-void shf_record_release(struct shf_record *r)
+void shf_save_record_release(struct shf_save_record *r)
 {
 	for (size_t i = 0; i < r->indexes_n; i++)
 		shf_buf_release(&r->indexes[i]);

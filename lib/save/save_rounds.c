@@ -32,28 +32,28 @@
 #include "unstaged_copy.h"
 #include "work.h"
 
-void shf_moves_init(struct sheaf_save *save)
+void shf_save_rounds_init(struct sheaf_save *save)
 {
 	const struct shf_work *w = &save->plan->work;
 	const struct shf_layout *l = &save->plan->layout;
 
 	for (size_t i = 0; i < w->segs_n; i++) {
 		const struct shf_seg *g = &w->segs[i];
-		struct shf_ctl *ctl = shf_own_ctl(save, i);
+		struct shf_ctl *ctl = shf_save_own_ctl(save, i);
 		/* `left` counts what the segment waits for: one for its header, one for all that
 		 * comes from other nodes, and one for each copy by a rank of this node. A lazy save
-		 * copies each box in pieces of SHF_PIECE; the rank that copies and the owner of the
-		 * segment compute the same number of pieces. */
-		uint32_t left = shf_has_header(save, g) + shf_waits_for_net(save, g);
+		 * copies each box in pieces of SHF_PIECE_BYTES; the rank that copies and the owner
+		 * of the segment compute the same number of pieces. */
+		uint32_t left = shf_save_has_header(save, g) + shf_save_waits_for_net(save, g);
 
 		for (uint32_t k = 0; k < g->moves_n; k++) {
-			const struct shf_mv *v = &w->moves[g->first_move + k];
+			const struct shf_seg_move *v = &w->moves[g->first_move + k];
 
 			const struct shf_lt_tensor *t = &l->tensors[v->tensor];
 
-			if (!v->witness && shf_reaches(save, v->rank))
-				left += shf_lazy_is_behind(save)
-				            ? shf_cuts_of(t, &v->box, SHF_PIECE)
+			if (!v->witness && shf_save_reaches(save, v->rank))
+				left += shf_save_is_async(save)
+				            ? shf_save_cuts_of(t, &v->box, SHF_PIECE_BYTES)
 				            : 1;
 		}
 		memset(ctl, 0, sizeof(*ctl));
@@ -92,7 +92,7 @@ static struct turn *take_turns(const struct sheaf_save *save, struct shf_span se
 		used = v->rank == rank ? used : 0;
 		rank = v->rank;
 		turns[i - serves.first] = (struct turn){ v->image, i, used };
-		used += shf_stream_bytes(save, v->tensor, v->rank, v->witness, &v->box);
+		used += shf_save_stream_bytes(save, v->tensor, v->rank, v->witness, &v->box);
 	}
 	if (turns && serves.end > serves.first)
 		qsort(turns, serves.end - serves.first, sizeof(*turns), turn_order);
@@ -116,16 +116,17 @@ static int64_t end_of(const struct shf_mem *m, const struct shf_box *box)
 /* Copies a box of weights or of averages. If averages are due, updates them FUSED bytes at a time,
  * and copies each part right after its update, so that memory is read once. */
 static void copy_in(const struct sheaf_save *save, const struct shf_box_move *m,
-                    const struct shf_box *box, struct shf_place_at to, struct shf_sums_to *sums)
+                    const struct shf_box *box, struct shf_place_at to,
+                            struct shf_box_copy_sums *sums)
 {
 	const struct shf_lt_tensor *t = &save->plan->layout.tensors[m->serve->tensor];
 	bool due = m->due && m->due->at < m->due->hi;
-	uint32_t n = due ? shf_cuts_of(t, box, FUSED) : 1;
+	uint32_t n = due ? shf_save_cuts_of(t, box, FUSED) : 1;
 
 	for (uint32_t i = 0; n > 1 && i < n; i++) {
 		struct shf_place_at at = to;
 		struct shf_box part;
-		uint64_t before = shf_cut_at(t, box, FUSED, i, &part);
+		uint64_t before = shf_save_cut_at(t, box, FUSED, i, &part);
 
 		if (to.packed)
 			at.data += before;
@@ -135,7 +136,7 @@ static void copy_in(const struct sheaf_save *save, const struct shf_box_move *m,
 		return;
 	if (due)
 		shf_emas_update(save->state, save->copy.fresh, m->due, end_of(&m->slice->mem, box));
-	shf_copy_in(t, m->slice, box, to, sums);
+	shf_box_copy_in(t, m->slice, box, to, sums);
 }
 
 /* Copies a box into the image of a rank of this node. Returns the digest of its bytes. A background
@@ -147,39 +148,39 @@ static uint64_t copy_to_image(struct sheaf_save *save, const struct shf_box_move
 	const struct shf_lt_tensor *t = &save->plan->layout.tensors[v->tensor];
 	uint8_t *image = shf_image_of(save->run, save->copy.image, v->rank);
 	struct shf_ctl *ctl = (struct shf_ctl *)(void *)(image + v->ctl);
-	struct shf_sums_to sums = shf_sums_at(save, t->file, v->seg_lo, ctl);
+	struct shf_box_copy_sums sums = shf_save_sums_at(save, t->file, v->seg_lo, ctl);
 	bool timed = !m->behind && !(m->due && m->due->at < m->due->hi);
 	int64_t from = shf_now(save->run);
 
-	sums.past = m->behind || shf_stores_past(&save->copy.stores);
+	sums.past = m->behind || shf_nt_stores_next(&save->copy.stores);
 	copy_in(save, m, &m->box, shf_place_in(image, v->image, v->seg_lo, t), &sums);
 	if (timed)
-		shf_stores_took(&save->copy.stores, shf_box_bytes(t, &m->box),
-		                shf_now(save->run) - from);
-	shf_part_came(ctl);
+		shf_nt_stores_took(&save->copy.stores, shf_box_bytes(t, &m->box),
+		                   shf_now(save->run) - from);
+	shf_ctl_count_part(ctl);
 	return sums.digest;
 }
 
-int shf_move_copy(struct sheaf_save *save, const struct shf_box_move *m, uint64_t *digest,
-                  struct sheaf_error *err)
+int shf_save_rounds_copy_box(struct sheaf_save *save, const struct shf_box_move *m,
+                             uint64_t *digest, struct sheaf_error *err)
 {
 	const struct shf_serve *v = m->serve;
 	const struct shf_lt_tensor *t = &save->plan->layout.tensors[v->tensor];
 	const struct shf_streams *streams = &save->copy.streams;
 	struct shf_place_at to = { .packed = true };
-	struct shf_sums_to sums = { 0 };
+	struct shf_box_copy_sums sums = { 0 };
 
 	if (v->witness) {
 		if (m->due)
 			shf_emas_update(save->state, save->copy.fresh, m->due,
 			                end_of(&m->slice->mem, &m->box));
-		if (!shf_copy_check(t, m->slice, &m->box, &sums.digest))
+		if (!shf_box_copy_check(t, m->slice, &m->box, &sums.digest))
 			return shf_fail(err, SHEAF_EINVAL, "%s: replicas of another type in memory "
 			                "cannot be compared", t->name);
 		shf_put64(streams->out + streams->out_at[v->rank] + m->stream, sums.digest);
 		return 0;
 	}
-	if (shf_reaches(save, v->rank)) {
+	if (shf_save_reaches(save, v->rank)) {
 		*digest = copy_to_image(save, m);
 		return 0;
 	}
@@ -193,7 +194,7 @@ int shf_move_copy(struct sheaf_save *save, const struct shf_box_move *m, uint64_
 static int copy_move(struct sheaf_save *save, const struct turn *turn, struct sheaf_error *err)
 {
 	const struct shf_serve *v = &save->plan->work.serves[turn->serve];
-	struct shf_box_move m = { .serve = v, .slice = shf_slice_of(save, v->tensor, &v->box),
+	struct shf_box_move m = { .serve = v, .slice = shf_save_slice_of(save, v->tensor, &v->box),
 		.box = v->box, .stream = turn->stream };
 	uint64_t digest = 0;
 	int rc;
@@ -204,7 +205,7 @@ static int copy_move(struct sheaf_save *save, const struct turn *turn, struct sh
 	if (save->copy.due)
 		m.due = &save->copy.due[shf_emas_before(save->state, save->copy.due,
 		                                   (size_t)(m.slice - save->state->slices))];
-	rc = shf_move_copy(save, &m, &digest, err);
+	rc = shf_save_rounds_copy_box(save, &m, &digest, err);
 	save->copy.held[v->tensor] ^= digest;
 	return rc;
 }
@@ -232,7 +233,7 @@ static int copy_round(struct sheaf_save *save, uint32_t round, struct sheaf_erro
 		since += bytes;
 		if (rc == 0 && since >= LOOK_BYTES_IN_BEGIN) {
 			since = 0;
-			rc = shf_write_some(save, LOOK_SEGS, err);
+			rc = shf_save_write_some(save, LOOK_SEGS, err);
 			(void)shf_io_drain(save->run, &save->disk.io, 0);
 		}
 	}
@@ -240,7 +241,7 @@ static int copy_round(struct sheaf_save *save, uint32_t round, struct sheaf_erro
 	return rc;
 }
 
-int shf_copy_headers(struct sheaf_save *save, uint32_t round, struct sheaf_error *err)
+int shf_save_rounds_headers(struct sheaf_save *save, uint32_t round, struct sheaf_error *err)
 {
 	const struct shf_work *w = &save->plan->work;
 	const struct shf_layout *l = &save->plan->layout;
@@ -252,9 +253,10 @@ int shf_copy_headers(struct sheaf_save *save, uint32_t round, struct sheaf_error
 	for (size_t i = segs.first; i < segs.end && rc == 0; i++) {
 		const struct shf_seg *g = &w->segs[i];
 		uint64_t end = l->files[g->file].header_bytes;
-		struct shf_sums_to sums = shf_seg_sums(save, i, shf_own_ctl(save, i));
+		struct shf_box_copy_sums sums = shf_save_seg_sums(save, i,
+		                                                  shf_save_own_ctl(save, i));
 
-		if (!shf_has_header(save, g))
+		if (!shf_save_has_header(save, g))
 			continue;
 		if (have != g->file) {
 			shf_buf_reset(&header);
@@ -267,23 +269,24 @@ int shf_copy_headers(struct sheaf_save *save, uint32_t round, struct sheaf_error
 		if (rc < 0)
 			break;
 		end = g->hi < end ? g->hi : end;
-		memcpy(shf_own_image(save) + g->image, header.data + g->lo, (size_t)(end - g->lo));
-		shf_sums_add(&sums, g->lo, header.data + g->lo, end - g->lo);
+		memcpy(shf_save_own_image(save) + g->image, header.data + g->lo,
+		       (size_t)(end - g->lo));
+		shf_box_copy_sums_add(&sums, g->lo, header.data + g->lo, end - g->lo);
 		save->copy.headers[g->file] ^=
 		    shf_crc64_shift(shf_crc64_raw(0, header.data + g->lo, (size_t)(end - g->lo)),
 		                    header.len - end);
-		shf_part_came(shf_own_ctl(save, i));
+		shf_ctl_count_part(shf_save_own_ctl(save, i));
 	}
 	shf_buf_release(&header);
 	return rc;
 }
 
-int shf_round_open(struct sheaf_save *save, uint32_t round, struct sheaf_error *err)
+int shf_save_rounds_open(struct sheaf_save *save, uint32_t round, struct sheaf_error *err)
 {
 	save->copy.round = round;
 	save->copy.exchanged = false;
 	save->copy.open_seg = shf_work_segs(&save->plan->work, round).first;
-	return shf_net_prepare(save, round, err);
+	return shf_save_net_prepare(save, round, err);
 }
 
 /* Copies a round; unless it is the last, also exchanges its streams and waits for its writes, on
@@ -294,9 +297,9 @@ static int one_round(struct sheaf_save *save, uint32_t round, bool last, int rc,
 	uint64_t most;
 
 	if (rc == 0)
-		rc = shf_round_open(save, round, err);
+		rc = shf_save_rounds_open(save, round, err);
 	if (rc == 0)
-		rc = shf_copy_headers(save, round, err);
+		rc = shf_save_rounds_headers(save, round, err);
 	if (rc == 0)
 		rc = copy_round(save, round, err);
 	most = save->copy.streams.longest;
@@ -304,7 +307,7 @@ static int one_round(struct sheaf_save *save, uint32_t round, bool last, int rc,
 	 * nodes. */
 	rc = shf_agree_max(&save->run->team, rc, &most, 1, err);
 	if (rc == 0 && last && save->plan->slotted)
-		rc = shf_slots_run(save, err);
+		rc = shf_unstaged_run(save, err);
 	if (rc < 0)
 		return rc;
 	save->copy.streams_most = (size_t)most;
@@ -312,24 +315,24 @@ static int one_round(struct sheaf_save *save, uint32_t round, bool last, int rc,
 	                                   * written */
 	/* A failure here is recorded in the save, and the next agreement reports it. */
 	if (save->copy.exchanged) {
-		(void)shf_round_arrived(save, round, NULL);
+		(void)shf_save_write_arrived(save, round, NULL);
 	} else {
 		struct sheaf_error own;
 
-		rc = shf_write_whole(save, &own);
+		rc = shf_save_write_complete(save, &own);
 		if (rc < 0)
 			shf_save_stick(save, rc, &own);
 	}
 	if (last)
 		return 0;
-	while ((rc = shf_net_finish(save, 0, err)) == SHEAF_EAGAIN)
+	while ((rc = shf_save_net_finish(save, 0, err)) == SHEAF_EAGAIN)
 		;
 	if (rc == 0) /* the next round overwrites these images (I10) */
 		rc = shf_save_drain_together(save, err);
 	return rc;
 }
 
-int shf_rounds_run(struct sheaf_save *save, int rc, struct sheaf_error *err)
+int shf_save_rounds_run(struct sheaf_save *save, int rc, struct sheaf_error *err)
 {
 	uint32_t n = save->plan->work.rounds;
 

@@ -55,7 +55,7 @@ void shf_save_follow(struct sheaf_save *save)
 	save->id.doubtful = save->run->lineage.doubtful;
 }
 
-void shf_run_goes_on_from(struct sheaf_run *run, int64_t step, const char session[33])
+void shf_run_set_parent(struct sheaf_run *run, int64_t step, const char session[33])
 {
 	run->lineage.parent = step;
 	memcpy(run->lineage.parent_session, session, sizeof(run->lineage.parent_session));
@@ -98,7 +98,7 @@ int shf_save_check_parent(const struct sheaf_save *save, const struct shf_newest
 static int find_parent(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
-	const struct sheaf_save *before = shf_publishing_now(run);
+	const struct sheaf_save *before = shf_save_publish_current(run);
 	int64_t step = save->id.step;
 	struct shf_newest n;
 	int rc = shf_store_newest(&run->store, step, &n, err);
@@ -124,7 +124,7 @@ static int find_parent(struct sheaf_save *save, struct sheaf_error *err)
 	 * handle's own last step, so the save may follow it. */
 	if (n.newest >= 0 && n.newest == n.known && n.newest == save->id.doubtful) {
 		if (n.newest == run->lineage.doubtful)
-			shf_run_goes_on_from(run, n.known, n.session);
+			shf_run_set_parent(run, n.known, n.session);
 		save->id.parent = -1;
 	}
 	if (save->id.parent >= 0 && n.newest > save->id.parent)
@@ -208,7 +208,7 @@ static int file_size(struct sheaf_save *save, uint32_t f, struct sheaf_error *er
 
 	*io = (struct shf_io){ .op = SHF_IO_RESIZE, .fd = save->disk.fds[f], .off = f,
 		.len = (size_t)save->plan->layout.files[f].bytes };
-	rc = shf_lazy_is_behind(save) ? shf_io_submit(save->run, &save->disk.io, io)
+	rc = shf_save_is_async(save) ? shf_io_submit(save->run, &save->disk.io, io)
 	                              : shf_sys_resize(sys, io->fd, io->len);
 	return rc < 0 ? shf_submit_fail(err, rc, "step %" PRId64 ": %s: making room for %zu bytes",
 	                                save->id.step, save->plan->layout.files[f].name, io->len)
@@ -287,7 +287,7 @@ static int make_once(struct sheaf_save *save, struct made *made, struct sheaf_er
 /* Makes the stage; on a full disk once more after a prune. [collective] */
 static int make(struct sheaf_save *save, struct made *made, struct sheaf_error *err)
 {
-	struct shf_tier *tier = save->run->tier;
+	struct shf_memory_tier *tier = save->run->tier;
 	int rc;
 
 	made->rebase = tier->based && tier->base_step >= save->id.step;
@@ -295,7 +295,7 @@ static int make(struct sheaf_save *save, struct made *made, struct sheaf_error *
 	/* Old steps are deleted after a successful commit. On a full disk no commit succeeds until
 	 * some are deleted, so they are deleted here. */
 	if (rc == SHEAF_EIO && err->sys == ENOSPC) {
-		rc = shf_run_make_room(save->run, err);
+		rc = shf_run_prune_now(save->run, err);
 		if (rc == 0)
 			rc = make_once(save, made, err);
 	}
@@ -343,14 +343,14 @@ int shf_save_stage_make(struct sheaf_save *save, int *joined, struct sheaf_error
 		shf_save_follow(save);
 	*joined = 0;
 	if (!(save->id.flags & SHEAF_NO_DISK)) {
-		shf_publishing_settle(save->run); /* the time of a publication must not count as
+		shf_save_publish_finish(save->run); /* the time of a publication must not count as
 		                                   * this stage's */
 		from = shf_now(save->run);
 		rc = make(save, &made, err);
 		if (rc == 0)
 			*joined = join(save, &made, err);
 		if (rc == 0 && *joined == 0)
-			shf_lasted_add(&save->run->saves.pace.stage, shf_now(save->run) - from);
+			shf_durations_add(&save->run->saves.pace.stage, shf_now(save->run) - from);
 	}
 	set_staged(save, rc == 0 && *joined == 0);
 	return rc;
@@ -365,11 +365,11 @@ int shf_save_staged(struct sheaf_save *save, int rc, const struct sheaf_error *e
 	}
 	if (!(save->id.flags & SHEAF_NO_DISK)) {
 		shf_run_resumed(save->run);
-		shf_behind_forget(save->run, save->id.step); /* a damaged step of this number may
+		shf_scrub_run_forget(save->run, save->id.step); /* a damaged step of this number may
 		                                              * have been set aside */
 	}
-	if (shf_lazy_is_behind(save))
-		(void)shf_lazy_is_partial(save);
+	if (shf_save_is_async(save))
+		(void)shf_save_gates_is_partial(save);
 	return 0;
 }
 

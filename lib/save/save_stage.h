@@ -21,7 +21,7 @@ int shf_save_staged(struct sheaf_save *save, int rc, const struct sheaf_error *e
 void shf_save_follow(struct sheaf_save *save);
 /* Notes that this step of this handle is on disk, so all later saves follow it, including those in
  * flight. [local] */
-void shf_run_goes_on_from(struct sheaf_run *run, int64_t step, const char session[33]);
+void shf_run_set_parent(struct sheaf_run *run, int64_t step, const char session[33]);
 /* Checks that the step which this save would follow was not set aside by a rewind, because then the
  * new step would belong to no branch. EINVAL if it was. n: the newest step on disk. [rank 0] */
 int shf_save_check_parent(const struct sheaf_save *save, const struct shf_newest *n,

@@ -33,45 +33,45 @@
 #define SHF_SAVE_STATE_H
 #include <stdatomic.h>
 
-enum shf_copy_at {
+enum shf_save_copy_at {
 	SHF_COPYING,
 	SHF_COPIED,                     /* all ranks have finished the copy */
 	SHF_ASKED                       /* moreover, on all ranks the caller has asked for every
 	                                 * slice */
 };
-enum shf_sums_at {
+enum shf_save_sums_at {
 	SHF_SUMS_APART,                 /* copy.held has digests of what this rank copied */
 	SHF_SUMS_UNITED,                /* on all ranks it has digests of whole tensors */
 	SHF_SUMS_GATHERED               /* rank 0 has all that the manifest needs (save_gather.h) */
 };
-enum shf_memory_at {
+enum shf_save_memory_at {
 	SHF_MEMORY_NOT_KEPT,            /* some rank has no agent, so the step cannot be kept in
 	                                 * memory */
 	SHF_MEMORY_TO_BE_KEPT,          /* every rank has an agent with room for it */
 	SHF_MEMORY_TRIED,               /* ranks have stamped their cards, or some rank could not */
 	SHF_MEMORY_KEPT                 /* all ranks agreed that the step is in memory */
 };
-enum shf_disk_at {
+enum shf_save_disk_at {
 	SHF_DISK_UNSTAGED,              /* no files yet, or C0 has failed */
 	SHF_DISK_STAGED,                /* C0 is done; or the save goes to memory alone */
 	SHF_DISK_PUBLISHING,            /* rank 0 publishes; sheaf_save_fail comes too late */
 	SHF_DISK_BEHIND                 /* rank 0 may publish in the background, between two
 	                                 * commits */
 };
-enum shf_end_at {
+enum shf_save_end_at {
 	SHF_OPEN,                       /* sheaf_save_fail can still fail it */
 	SHF_SEALED,                     /* sheaf_save_fail comes too late */
 	SHF_OVER
 };
 /* The state of one save. Only the caller's thread changes it. */
 struct shf_save_state {
-	enum shf_copy_at copy;
-	enum shf_sums_at sums;
-	enum shf_memory_at memory;
+	enum shf_save_copy_at copy;
+	enum shf_save_sums_at sums;
+	enum shf_save_memory_at memory;
 	/* Any thread may read `disk`. A thread that sets it to STAGED, or that submits writes
 	 * because it is STAGED, holds the lock end.write_lock. */
-	_Atomic(enum shf_disk_at) disk;
-	_Atomic(enum shf_end_at) end;        /* set to SEALED with end.lock held, so that no failure
+	_Atomic(enum shf_save_disk_at) disk;
+	_Atomic(enum shf_save_end_at) end; /* set to SEALED with end.lock held, so that no failure
 	                                      * that sheaf_save_fail has accepted is missed */
 };
 #endif

@@ -79,7 +79,7 @@ int shf_save_fail(struct sheaf_save *save, const char *why)
 
 void shf_save_stat(const struct sheaf_save *save, struct sheaf_stat *stat)
 {
-	const struct shf_stall *s = &save->took.stall;
+	const struct shf_save_blocked *s = &save->took.stall;
 	uint64_t gates_ns = atomic_load(&s->ns[SHF_IN_GATES]);
 
 	*stat = (struct sheaf_stat){ .size = sizeof(*stat), .phase = atomic_load(&save->took.phase),
@@ -95,7 +95,7 @@ void shf_save_stat(const struct sheaf_save *save, struct sheaf_stat *stat)
 		.commit_ns = atomic_load(&s->ns[SHF_IN_COMMIT]),
 		.image_ns = atomic_load(&s->ns[SHF_IN_IMAGE]),
 		.images_busy = atomic_load(&save->run->image.busy),
-		.at_once = save->copy.lazy && !shf_lazy_is_behind(save),
+		.at_once = save->copy.lazy && !shf_save_is_async(save),
 		.gates = atomic_load(&s->gates), .gates_waited = atomic_load(&s->gates_waited),
 		.gates_ns = gates_ns, .gate_ns_max = atomic_load(&s->gate_ns_max),
 		.copy_ns = atomic_load(&save->took.copy_ns),
@@ -135,7 +135,7 @@ int shf_save_images(const struct sheaf_save *save)
 	 * save, and with agents, which keep the newest step in an image. The result is never more
 	 * than the agents and the plan allow. */
 	most = most ? most : save->id.flags & SHEAF_LAZY || save->run->tier->wanted ? 2 : 1;
-	most = shf_tier_allows(save->run, most);
+	most = shf_agent_images_allowed(save->run, most);
 	return most < save->plan->images ? most : save->plan->images;
 }
 
@@ -144,7 +144,7 @@ bool shf_save_fits_memory(const struct sheaf_save *save)
 	return shf_save_images(save) > 1 && save->plan->work.rounds <= 1 && !save->plan->slotted;
 }
 
-bool shf_lazy_is_behind(const struct sheaf_save *save)
+bool shf_save_is_async(const struct sheaf_save *save)
 {
 	return save->copy.lazy && save->copy.lazy->turns;
 }
@@ -156,11 +156,11 @@ int shf_save_drain(struct sheaf_save *save, int timeout_ms)
 	return rc < 0 ? rc : shf_save_rc(save, NULL);
 }
 
-int shf_save_slice_ms(const struct sheaf_run *run, int64_t until_ns)
+int shf_save_poll_ms(const struct sheaf_run *run, int64_t until_ns)
 {
 	int left = shf_ms_left(run, until_ns);
 
-	return left < SHF_SLICE_MS ? left : SHF_SLICE_MS;
+	return left < SHF_SAVE_POLL_MS ? left : SHF_SAVE_POLL_MS;
 }
 
 int shf_save_together(struct sheaf_save *save, bool (*part)(struct sheaf_save *save),
@@ -180,7 +180,7 @@ int shf_save_together(struct sheaf_save *save, bool (*part)(struct sheaf_save *s
 /* Waits a time slice for the writes of this rank. True: some are still in flight. */
 static bool is_writing(struct sheaf_save *save)
 {
-	return shf_io_drain(save->run, &save->disk.io, SHF_SLICE_MS) == SHEAF_EAGAIN;
+	return shf_io_drain(save->run, &save->disk.io, SHF_SAVE_POLL_MS) == SHEAF_EAGAIN;
 }
 
 int shf_save_drain_together(struct sheaf_save *save, struct sheaf_error *err)

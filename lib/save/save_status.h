@@ -34,12 +34,13 @@ int shf_save_drain(struct sheaf_save *save, int timeout_ms);
 /* For how many ms a rank works or waits before the ranks exchange their progress. This is much
  * shorter than the timeout of a group operation, so that a rank with a slow disk is not taken for
  * dead. */
-#define SHF_SLICE_MS 250
-/* Returns SHF_SLICE_MS, or the ms left until until_ns if that is less; 0: until_ns has passed. */
-int  shf_save_slice_ms(const struct sheaf_run *run, int64_t until_ns);
+#define SHF_SAVE_POLL_MS 250
+/* Returns SHF_SAVE_POLL_MS, or the ms left until until_ns if that is less; 0: until_ns has
+ * passed. */
+int  shf_save_poll_ms(const struct sheaf_run *run, int64_t until_ns);
 /* Calls `part` on all ranks again and again, until it returns false on all of them, which means
- * that nothing is left to do. One call of it may take SHF_SLICE_MS at most. Failures of `part` are
- * not returned here. [collective] */
+ * that nothing is left to do. One call of it may take SHF_SAVE_POLL_MS at most. Failures of `part`
+ * are not returned here. [collective] */
 int shf_save_together(struct sheaf_save *save, bool (*part)(struct sheaf_save *save),
                       struct sheaf_error *err);
 /* Waits until no rank has a write of the save in flight; only then returns 0, or the first failure
@@ -47,5 +48,5 @@ int shf_save_together(struct sheaf_save *save, bool (*part)(struct sheaf_save *s
 int shf_save_drain_together(struct sheaf_save *save, struct sheaf_error *err);
 /* Whether the save is copied in the background, after begin has returned. False: begin copies
  * everything. */
-bool shf_lazy_is_behind(const struct sheaf_save *save);
+bool shf_save_is_async(const struct sheaf_save *save);
 #endif

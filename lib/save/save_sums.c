@@ -10,7 +10,7 @@
 #include "save.h"
 #include "sums.h"
 
-void shf_sums_put(const struct sheaf_save *save, struct shf_buf *b)
+void shf_save_sums_put(const struct sheaf_save *save, struct shf_buf *b)
 {
 	uint64_t headers = 0;
 
@@ -29,7 +29,7 @@ void shf_sums_put(const struct sheaf_save *save, struct shf_buf *b)
 	}
 }
 
-int shf_sums_take(struct shf_sums_in *in, const struct shf_layout *l, struct shf_cur *c)
+int shf_save_sums_take(struct shf_save_sums_in *in, const struct shf_layout *l, struct shf_cur *c)
 {
 	for (uint64_t n = shf_cur_u64(c); n > 0; n--) {
 		uint32_t f = shf_cur_u32(c);
@@ -69,7 +69,8 @@ static int slot_order(const void *a, const void *b)
 
 /* Computes the sum of a file that I4 compares, from the digests of its tensors and its header. The
  * tensors follow each other in the file without gaps, so each digest is appended by a shift. */
-static uint64_t sum_by_tensors(const struct shf_layout *l, size_t f, const struct shf_sums_in *in)
+static uint64_t sum_by_tensors(const struct shf_layout *l, size_t f,
+                               const struct shf_save_sums_in *in)
 {
 	const struct shf_lt_file *file = &l->files[f];
 	uint64_t raw = in->headers[f];
@@ -84,7 +85,7 @@ static uint64_t sum_by_tensors(const struct shf_layout *l, size_t f, const struc
 
 /* Turns the raw block sums into standard CRCs, in place, and computes the sums of whole files from
  * them. ECORRUPT if a file's sum differs from that of its tensors (I4). */
-static int sum_files(const struct sheaf_save *save, const struct shf_sums_in *in,
+static int sum_files(const struct sheaf_save *save, const struct shf_save_sums_in *in,
                      uint64_t *file_crc, struct sheaf_error *err)
 {
 	const struct shf_layout *l = &save->plan->layout;
@@ -194,7 +195,7 @@ static int table_new(const struct shf_layout *l, struct shf_sums_head *h, struct
  * and keeps a copy in the stock unless it is too large. ENOMEM. */
 static int table_of_plan(struct shf_plan *plan, struct shf_sums_head *h, struct shf_buf *out)
 {
-	struct shf_stock *stock = &plan->stock;
+	struct shf_record_cache *stock = &plan->stock;
 	int rc;
 
 	if (stock->table.len) {
@@ -203,7 +204,7 @@ static int table_of_plan(struct shf_plan *plan, struct shf_sums_head *h, struct 
 		return out->oom ? SHEAF_ENOMEM : 0;
 	}
 	rc = table_new(&plan->layout, h, out);
-	if (rc == 0 && h->bytes <= SHF_STOCK_MAX) {
+	if (rc == 0 && h->bytes <= SHF_RECORD_CACHE_MAX) {
 		shf_buf_add(&stock->table, out->data, out->len);
 		stock->head = *h;
 		if (stock->table.oom) /* no memory: the next save makes it again */
@@ -217,7 +218,7 @@ static int table_of_plan(struct shf_plan *plan, struct shf_sums_head *h, struct 
 /* Writes digests and block sums into the table, and last the CRC of each page of the table, which
  * covers these. */
 static void put_sums(const struct shf_layout *l, const struct shf_sums_head *h, uint8_t *table,
-                     const struct shf_sums_in *in)
+                     const struct shf_save_sums_in *in)
 {
 	uint64_t at = 0, p = h->pages_off;
 
@@ -233,8 +234,9 @@ static void put_sums(const struct shf_layout *l, const struct shf_sums_head *h, 
 	}
 }
 
-int shf_sums_make(const struct sheaf_save *save, const struct shf_sums_in *in,
-                  struct shf_arena *arena, struct shf_sums_out *out, struct sheaf_error *err)
+int shf_save_sums_make(const struct sheaf_save *save, const struct shf_save_sums_in *in,
+                       struct shf_arena *arena, struct shf_save_sums_out *out,
+                               struct sheaf_error *err)
 {
 	const struct shf_layout *l = &save->plan->layout;
 	struct shf_sums_head h;
@@ -250,7 +252,8 @@ int shf_sums_make(const struct sheaf_save *save, const struct shf_sums_in *in,
 	return rc;
 }
 
-int shf_sums_new(struct shf_sums_in *in, const struct sheaf_save *save, struct sheaf_error *err)
+int shf_save_sums_new(struct shf_save_sums_in *in, const struct sheaf_save *save,
+                      struct sheaf_error *err)
 {
 	const struct shf_layout *l = &save->plan->layout;
 
@@ -260,7 +263,7 @@ int shf_sums_new(struct shf_sums_in *in, const struct sheaf_save *save, struct s
 	return in->headers && in->blocks ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for sums");
 }
 
-void shf_sums_free(struct shf_sums_in *in)
+void shf_save_sums_free(struct shf_save_sums_in *in)
 {
 	shf_free(in->headers);
 	shf_free(in->blocks);

@@ -70,7 +70,7 @@ static void sync_took(struct sheaf_save *save)
 	for (size_t f = 0; f < save->plan->layout.files_n; f++)
 		if (save->disk.syncs.ios[f].done_ns > to)
 			to = save->disk.syncs.ios[f].done_ns;
-	shf_lasted_add(&save->run->saves.pace.sync, to - from);
+	shf_durations_add(&save->run->saves.pace.sync, to - from);
 }
 
 /* Waits for the writes of this rank, for at most ms. Once they are done, records their speed.

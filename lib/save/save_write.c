@@ -12,8 +12,8 @@
 #include "work.h"
 
 /* The decrement is a release: it makes the copied bytes visible to the thread that reads 0 with
- * acquire in shf_write_some and then writes the segment. */
-void shf_part_came(struct shf_ctl *ctl)
+ * acquire in shf_save_write_some and then writes the segment. */
+void shf_ctl_count_part(struct shf_ctl *ctl)
 {
 	atomic_fetch_sub_explicit(&ctl->left, 1, memory_order_release);
 }
@@ -24,7 +24,7 @@ static int write_segment(struct sheaf_save *save, size_t i, struct sheaf_error *
 {
 	const struct shf_seg *g = &save->plan->work.segs[i];
 	const struct shf_lt_file *file = &save->plan->layout.files[g->file];
-	struct shf_ctl *ctl = shf_own_ctl(save, i);
+	struct shf_ctl *ctl = shf_save_own_ctl(save, i);
 	struct shf_io *io = &save->disk.ios[i];
 
 	for (uint64_t b = g->lo / SHF_BLOCK, k = 0; b * SHF_BLOCK < g->hi; b++, k++)
@@ -38,7 +38,8 @@ static int write_segment(struct sheaf_save *save, size_t i, struct sheaf_error *
 	}
 	*io = (struct shf_io){ .op = SHF_IO_WRITE, .fd = save->disk.fds[g->file],
 		.direct = save->disk.directs[g->file],
-		.buf = shf_is_slotted(g) ? shf_slots_at(save, i) : shf_own_image(save) + g->image,
+		.buf = shf_seg_is_unstaged(g) ? shf_unstaged_slot(save, i)
+		                              : shf_save_own_image(save) + g->image,
 		.len = (size_t)(g->hi - g->lo), .off = g->lo };
 	if (atomic_load(&save->took.write_from_ns) == 0)
 		atomic_store(&save->took.write_from_ns, shf_now(save->run));
@@ -49,7 +50,7 @@ static int write_segment(struct sheaf_save *save, size_t i, struct sheaf_error *
 	return 0;
 }
 
-int shf_write_slotted(struct sheaf_save *save, size_t seg, struct sheaf_error *err)
+int shf_save_write_unstaged(struct sheaf_save *save, size_t seg, struct sheaf_error *err)
 {
 	int rc;
 
@@ -67,7 +68,7 @@ static bool is_submitted(const struct sheaf_save *save, size_t i)
 
 /* Starts at the first segment that is not submitted. Does nothing without a stage, or if the save
  * has given up its image. */
-int shf_write_some(struct sheaf_save *save, size_t most, struct sheaf_error *err)
+int shf_save_write_some(struct sheaf_save *save, size_t most, struct sheaf_error *err)
 {
 	struct shf_span segs = shf_work_segs(&save->plan->work, save->copy.round);
 	int rc = shf_save_rc(save, err);
@@ -78,18 +79,19 @@ int shf_write_some(struct sheaf_save *save, size_t most, struct sheaf_error *err
 	most = save->at.disk >= SHF_DISK_STAGED && save->copy.image >= 0 ? most : 0;
 	for (size_t i = save->copy.open_seg; i < segs.end && most > 0 && rc == 0; i++, most--)
 		if (!is_submitted(save, i) &&
-		    atomic_load_explicit(&shf_own_ctl(save, i)->left, memory_order_acquire) == 0)
+		    atomic_load_explicit(&shf_save_own_ctl(save, i)->left,
+		                         memory_order_acquire) == 0)
 			rc = write_segment(save, i, err);
 	pthread_mutex_unlock(&save->end.write_lock);
 	return rc;
 }
 
-int shf_write_whole(struct sheaf_save *save, struct sheaf_error *err)
+int shf_save_write_complete(struct sheaf_save *save, struct sheaf_error *err)
 {
-	return shf_write_some(save, SIZE_MAX, err);
+	return shf_save_write_some(save, SIZE_MAX, err);
 }
 
-bool shf_is_partial(struct sheaf_save *save)
+bool shf_save_write_is_partial(struct sheaf_save *save)
 {
 	size_t end = shf_work_segs(&save->plan->work, save->copy.round).end, i;
 
@@ -100,16 +102,16 @@ bool shf_is_partial(struct sheaf_save *save)
 	return i < end;
 }
 
-int shf_round_arrived(struct sheaf_save *save, uint32_t round, struct sheaf_error *err)
+int shf_save_write_arrived(struct sheaf_save *save, uint32_t round, struct sheaf_error *err)
 {
 	struct shf_span segs = shf_work_segs(&save->plan->work, round);
 	struct sheaf_error own;
 	int rc;
 
 	for (size_t i = segs.first; i < segs.end; i++)
-		if (shf_waits_for_net(save, &save->plan->work.segs[i]))
-			shf_part_came(shf_own_ctl(save, i));
-	rc = shf_write_whole(save, &own);
+		if (shf_save_waits_for_net(save, &save->plan->work.segs[i]))
+			shf_ctl_count_part(shf_save_own_ctl(save, i));
+	rc = shf_save_write_complete(save, &own);
 	/* All segments must be submitted now. If one is not, something else has changed its
 	 * counter: the counters lie in the image, which other processes can write. */
 	pthread_mutex_lock(&save->end.write_lock);
@@ -164,6 +166,6 @@ void shf_save_io_done(struct shf_io_owner *owner, struct shf_io *io)
 		atomic_store(&save->took.write_to_ns, io->done_ns); /* no race: the callback runs
 		                                                     * with io.lock held */
 	atomic_fetch_add_explicit(&save->took.written, io->len, memory_order_relaxed);
-	if (shf_is_slotted(g))
-		shf_slots_written(save, (size_t)(io - save->disk.ios));
+	if (shf_seg_is_unstaged(g))
+		shf_unstaged_written(save, (size_t)(io - save->disk.ios));
 }

@@ -247,12 +247,13 @@ static bool is_again(const struct shf_ema *e, const char *run, int64_t step)
 /* f.first: the averages have no history, so they are set to the weights. This happens before the
  * first update, both when the memory holds nothing yet and when a step counts. The step is due if
  * it changes the memory and the averages do not include it already. */
-void shf_emas_due(const struct sheaf_state *state, const char *run, int64_t step, double loss,
-                  struct shf_fresh *fresh)
+void shf_emas_decide(const struct sheaf_state *state, const char *run, int64_t step, double loss,
+                     struct shf_ema_update *fresh)
 {
 	for (size_t k = 0; k < state->emas_n; k++) {
 		const struct shf_ema *e = &state->emas[k];
-		struct shf_fresh f = { .coef = shf_average_coef(e->coef, e->warmup, e->updates) };
+		struct shf_ema_update f = { .coef = shf_average_coef(e->coef, e->warmup,
+		                                                     e->updates) };
 
 		f.counts = step % e->interval == 0 && (e->loss_max == 0 || loss < e->loss_max);
 		f.first = e->updates == 0 && (!e->begun || f.counts);
@@ -265,11 +266,11 @@ void shf_emas_due(const struct sheaf_state *state, const char *run, int64_t step
  * the same window, so they share an entry of due, with a bit for each of them. A slice that a load
  * did not fill is set to its weights at every step until a step counts. */
 static void windows_add(const struct sheaf_state *state, size_t k, size_t i,
-                        const struct shf_fresh *f, struct shf_due *due)
+                        const struct shf_ema_update *f, struct shf_ema_window *due)
 {
 	const struct shf_ema *e = &state->emas[k];
 	const struct shf_slice *a = &state->slices[e->first + i];
-	struct shf_due *d = &due[e->source[i]];
+	struct shf_ema_window *d = &due[e->source[i]];
 
 	if (a->empty || (!f->due && !e->anew[i]))
 		return;
@@ -291,17 +292,17 @@ static bool some_anew(const struct shf_ema *e)
 	return i < e->n;
 }
 
-bool shf_ema_changes(const struct shf_ema *e, const struct shf_fresh *f)
+bool shf_ema_changes(const struct shf_ema *e, const struct shf_ema_update *f)
 {
 	return f->due || some_anew(e);
 }
 
 /* The table has an entry for each slice and is allocated only if some averages change, so that
  * steps that change no averages cost nothing. */
-int shf_emas_windows(const struct sheaf_state *state, const struct shf_fresh *fresh,
-                     struct shf_due **out, struct sheaf_error *err)
+int shf_emas_windows(const struct sheaf_state *state, const struct shf_ema_update *fresh,
+                     struct shf_ema_window **out, struct sheaf_error *err)
 {
-	struct shf_due *due = NULL;
+	struct shf_ema_window *due = NULL;
 
 	for (size_t k = 0; k < state->emas_n; k++) {
 		const struct shf_ema *e = &state->emas[k];
@@ -320,7 +321,7 @@ int shf_emas_windows(const struct sheaf_state *state, const struct shf_fresh *fr
 /* last_of is cleared because `last` is now a step of this process, not a loaded one. `anew` is
  * cleared only by a step that counts: until then the averages of these slices are copies of their
  * weights. */
-void shf_emas_count(struct sheaf_state *state, int64_t step, const struct shf_fresh *fresh)
+void shf_emas_count(struct sheaf_state *state, int64_t step, const struct shf_ema_update *fresh)
 {
 	for (size_t k = 0; k < state->emas_n; k++) {
 		struct shf_ema *e = &state->emas[k];
@@ -349,7 +350,8 @@ uint32_t shf_ema_source(const struct sheaf_state *state, size_t slice)
 
 /* Averages must be updated before they are copied, and the update is made in the pass over their
  * weights. So this returns the weights for averages that the step updates. */
-size_t shf_emas_before(const struct sheaf_state *state, const struct shf_due *due, size_t slice)
+size_t shf_emas_before(const struct sheaf_state *state, const struct shf_ema_window *due,
+                       size_t slice)
 {
 	for (size_t k = 0; due && k < state->emas_n; k++) {
 		const struct shf_ema *e = &state->emas[k];
@@ -388,8 +390,8 @@ static void update(const struct shf_slice *a, const struct shf_slice *s, bool fi
 
 /* Each unit is updated exactly once (E1), because the next call begins at due->at. A source may be
  * part of several averages; its index in each is found by binary search. */
-void shf_emas_update(const struct sheaf_state *state, const struct shf_fresh *fresh,
-                     struct shf_due *due, int64_t to)
+void shf_emas_update(const struct sheaf_state *state, const struct shf_ema_update *fresh,
+                     struct shf_ema_window *due, int64_t to)
 {
 	const uint32_t slice = (uint32_t)due->slice;
 
@@ -434,7 +436,7 @@ void shf_emas_loaded(struct sheaf_state *state, const struct shf_manifest *m,
 	}
 }
 
-void shf_emas_tell(const struct sheaf_state *state, struct shf_mf_ema *told)
+void shf_emas_describe(const struct sheaf_state *state, struct shf_mf_ema *told)
 {
 	for (size_t k = 0; k < state->emas_n; k++) {
 		const struct shf_ema *e = &state->emas[k];

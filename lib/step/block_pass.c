@@ -18,15 +18,15 @@
 #define STEP (UINT64_C(128) << 10)      /* piece of the pass; divides SHF_BLOCK */
 #define LONG_RUN 512                    /* bytes; longer runs are summed while they are copied */
 
-bool shf_pass_sums(const struct sheaf_step *step)
+bool shf_block_pass_sums(const struct sheaf_step *step)
 {
 	return step->sound && step->sums_rc == 0 && !(step->run->opts.flags & SHEAF_UNVERIFIED);
 }
 
 /* The first tensor and the first want are looked up once; from there the pass only moves
  * forward. */
-void shf_pass_begin(struct shf_pass *p, uint32_t file, uint64_t at, const struct shf_want *wants,
-                    size_t wants_n)
+void shf_block_pass_begin(struct shf_pass *p, uint32_t file, uint64_t at,
+                          const struct shf_want *wants, size_t wants_n)
 {
 	p->file = file;
 	p->place = shf_layout_at(&p->step->layout, file, at);
@@ -93,7 +93,7 @@ static uint64_t take_box(const struct shf_pass *p, const struct some *x, const s
 {
 	struct shf_place_at from = { .data = (uint8_t *)(uintptr_t)x->p, .at = (int64_t)x->lo };
 	const struct shf_want *one = p->sums ? only(wants, n, box) : NULL;
-	struct shf_sums_to none = { .past = x->past, .unsummed = true };
+	struct shf_box_copy_sums none = { .past = x->past, .unsummed = true };
 	struct shf_box part;
 
 	if (one && copy_and_sum(x, one->slice, box, &sum))
@@ -102,7 +102,7 @@ static uint64_t take_box(const struct shf_pass *p, const struct some *x, const s
 		sum = shf_crc64_raw(sum, x->p, (size_t)((x->hi - x->lo) * x->t->unit));
 	for (size_t i = 0; i < n; i++)
 		if (shf_box_intersect(&part, &wants[i].box, box))
-			shf_copy_out(x->t, wants[i].slice, &part, from, &none);
+			shf_box_copy_out(x->t, wants[i].slice, &part, from, &none);
 	return sum;
 }
 
@@ -195,7 +195,8 @@ static void step_to(struct shf_pass *p, uint64_t hi, const uint8_t *bytes)
 /* A block is checked only after its bytes were copied, because copying while the bytes are in the
  * cache is what makes the pass fast. If the block is wrong, the caller's memory already has the
  * wrong bytes, and the load fails. */
-int shf_pass_feed(struct shf_pass *p, const uint8_t *bytes, uint64_t n, struct sheaf_error *err)
+int shf_block_pass_feed(struct shf_pass *p, const uint8_t *bytes, uint64_t n,
+                        struct sheaf_error *err)
 {
 	uint64_t end = p->at + n, file_end = p->step->layout.files[p->file].bytes;
 	int rc = 0;

@@ -34,14 +34,15 @@ struct shf_pass {
 };
 /* Whether blocks of the step can be checked: it has a valid table of sums, and SHEAF_UNVERIFIED is
  * not set. */
-bool shf_pass_sums(const struct sheaf_step *step);
-/* Begins at byte `at` of the file: shf_pass_feed() takes the bytes from there on. If p->sums is
- * set, `at` must be the start of a block. */
-void shf_pass_begin(struct shf_pass *p, uint32_t file, uint64_t at, const struct shf_want *wants,
-                    size_t wants_n);
+bool shf_block_pass_sums(const struct sheaf_step *step);
+/* Begins at byte `at` of the file: shf_block_pass_feed() takes the bytes from there on. If p->sums
+ * is set, `at` must be the start of a block. */
+void shf_block_pass_begin(struct shf_pass *p, uint32_t file, uint64_t at,
+                          const struct shf_want *wants, size_t wants_n);
 /* Takes the next n bytes of the file. If they end inside a tensor, then between two of its units
  * (plan/box.h). ECORRUPT: a
  * block has the wrong sum, and the message names file, block, offset and tensor. The wanted bytes
  * of that block have already been copied by then. */
-int shf_pass_feed(struct shf_pass *p, const uint8_t *bytes, uint64_t n, struct sheaf_error *err);
+int shf_block_pass_feed(struct shf_pass *p, const uint8_t *bytes, uint64_t n,
+                        struct sheaf_error *err);
 #endif

@@ -47,10 +47,10 @@ static uint32_t index_in_node(const struct sheaf_run *run)
 /* Whether this rank reads the header of file f. Headers on disk are dealt to ranks by number of the
  * file. A header in the memory of one node is read by a rank of that node, or if a single rank has
  * it, by that rank. */
-static bool is_mine(const struct sheaf_run *run, const struct shf_hads *hads, uint32_t f,
-                    uint32_t index)
+static bool is_mine(const struct sheaf_run *run, const struct shf_block_access_map *hads,
+                    uint32_t f, uint32_t index)
 {
-	const struct shf_had *had = hads && hads->first[f] < hads->first[f + 1]
+	const struct shf_block_access *had = hads && hads->first[f] < hads->first[f + 1]
 	                          ? &hads->a[hads->first[f]] : NULL;
 
 	if (!had || had->node < 0)
@@ -66,7 +66,7 @@ static bool is_mine(const struct sheaf_run *run, const struct shf_hads *hads, ui
 static void read_mine(struct sheaf_step *step, struct shf_buf *mine)
 {
 	const struct sheaf_run *run = step->run;
-	const struct shf_hads *hads = step->view ? shf_view_hads(step->view) : NULL;
+	const struct shf_block_access_map *hads = step->view ? shf_view_access(step->view) : NULL;
 	uint32_t index = index_in_node(run);
 	struct shf_buf header = SHF_BUF_INIT;
 

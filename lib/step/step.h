@@ -16,7 +16,8 @@
 #include "sums.h"
 
 struct shf_view;
-struct shf_peek {               /* state for lookups in a step that is asleep (step_lookup.h) */
+struct shf_step_lookup {               /* state for lookups in a step that is asleep
+                                        * (step_lookup.h) */
 	int fd;                         /* descriptor of sheaf.sums; -1: not open */
 	uint8_t *have;                  /* owned; by page of the table: 1 if the page is read and
 	                                 * checked */
@@ -52,7 +53,7 @@ struct sheaf_step {
 	int sums_rc, cat_rc;            /* 0, or why the table of sums or the catalog cannot be
 	                                 * used */
 	bool asleep;                    /* table and headers are not read yet: shf_step_wake */
-	struct shf_peek peek;
+	struct shf_step_lookup peek;
 	uint8_t *peeked;                /* owned; the table as it was before shf_step_wake: callers
 	                                 * may still hold names that point into it */
 	bool cat_index;                 /* cat_rc is due to the index of a foreign directory */
@@ -75,7 +76,8 @@ struct sheaf_step {
 	                                 * the state: the last step from which a load began to fill
 	                                 * the slice; -1: no load did. NULL: no such resume */
 	struct shf_buf passed;          /* owned; the candidates that the search for the latest step
-	                                 * passed over before this one, as in struct shf_sought */
+	                                 * passed over before this one, as in struct
+	                                 * shf_latest_search */
 };
 /* Whether the code blames the bytes of the step and not the machine. EFORMAT counts as well: a
  * newer version of the library may have written the step, which is no damage. */

@@ -170,7 +170,7 @@ int shf_step_sums_fit(const struct sheaf_step *step, int fd, struct sheaf_error 
 	return rc;
 }
 
-int shf_step_doubt(const struct sheaf_step *step, int rc, struct sheaf_error *err)
+int shf_step_exclude_reuse(const struct sheaf_step *step, int rc, struct sheaf_error *err)
 {
 	struct sheaf_error own;
 	int moved;
@@ -180,7 +180,7 @@ int shf_step_doubt(const struct sheaf_step *step, int rc, struct sheaf_error *er
 	if (rc != SHEAF_ECORRUPT || !step->run->lineage.memory_of)
 		return rc;
 	moved = shf_agree(&step->run->team,
-	                  shf_view_moved(step->view, step->path, &own), &own);
+	                  shf_view_check_unchanged(step->view, step->path, &own), &own);
 	if (moved < 0 && err)
 		*err = own;
 	return moved < 0 ? moved : rc;

@@ -31,8 +31,8 @@ int shf_step_direct(struct sheaf_step *step, uint32_t f);
 void shf_step_direct_close(struct sheaf_step *step, uint32_t end);
 /* Call it after a read, with the same rc on all ranks. Returns rc, except that ECORRUPT becomes
  * EAGAIN on all ranks if on some rank the memory that held the step was reused for another step
- * (shf_view_moved), because then the bytes were not damaged. [collective] */
-int shf_step_doubt(const struct sheaf_step *step, int rc, struct sheaf_error *err);
+ * (shf_view_check_unchanged), because then the bytes were not damaged. [collective] */
+int shf_step_exclude_reuse(const struct sheaf_step *step, int rc, struct sheaf_error *err);
 /* Opens a file of the step by its name in the manifest. Returns the descriptor or a negative errno.
  * If the family's folder is at fault and not the file, `where` gets the name of the folder, else
  * "". */

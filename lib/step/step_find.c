@@ -33,7 +33,7 @@ struct tell {
 };
 
 /* Appends a text with its length. */
-static void say_text(struct shf_buf *b, const void *s, size_t n)
+static void put_found_text(struct shf_buf *b, const void *s, size_t n)
 {
 	shf_buf_u64(b, n);
 	shf_buf_add(b, s, n);
@@ -45,23 +45,23 @@ static void write_found(const struct tell *t, struct shf_buf *b)
 	shf_buf_u8(b, t->flags);
 	shf_buf_u64(b, (uint64_t)t->step);
 	shf_buf_u64(b, t->ino);
-	say_text(b, t->path, strlen(t->path));
-	say_text(b, t->dir ? t->dir : "", t->dir ? strlen(t->dir) : 0);
-	say_text(b, t->name ? t->name : "", t->name ? strlen(t->name) : 0);
-	say_text(b, t->manifest.data, t->manifest.len);
-	say_text(b, t->index.data, t->index.len);
+	put_found_text(b, t->path, strlen(t->path));
+	put_found_text(b, t->dir ? t->dir : "", t->dir ? strlen(t->dir) : 0);
+	put_found_text(b, t->name ? t->name : "", t->name ? strlen(t->name) : 0);
+	put_found_text(b, t->manifest.data, t->manifest.len);
+	put_found_text(b, t->index.data, t->index.len);
 	shf_buf_u32(b, (uint32_t)t->files_n);
 	for (size_t i = 0; i < t->files_n; i++)
-		say_text(b, t->files[i], strlen(t->files[i]));
+		put_found_text(b, t->files[i], strlen(t->files[i]));
 	shf_buf_u32(b, (uint32_t)t->plain_n);
 	for (size_t i = 0; i < t->plain_n; i++) {
-		say_text(b, t->plain[i], strlen(t->plain[i]));
+		put_found_text(b, t->plain[i], strlen(t->plain[i]));
 		shf_buf_u64(b, t->plain_bytes[i]);
 	}
 }
 
 /* Decodes the next text into the arena. NULL: no memory, or the bytes end too early. */
-static char *hear_text(struct shf_cur *c, struct shf_arena *arena)
+static char *get_found_text(struct shf_cur *c, struct shf_arena *arena)
 {
 	uint64_t n = shf_cur_u64(c);
 	const uint8_t *p = shf_cur_bytes(c, (size_t)n);
@@ -70,21 +70,21 @@ static char *hear_text(struct shf_cur *c, struct shf_arena *arena)
 }
 
 /* Decodes the lists of files and of plain files. */
-static int hear_files(struct shf_cur *c, struct shf_arena *arena, struct shf_found *f)
+static int get_found_files(struct shf_cur *c, struct shf_arena *arena, struct shf_step_found *f)
 {
 	f->files_n = shf_cur_u32(c);
 	f->files = shf_arena_alloc(arena, f->files_n + 1, sizeof(*f->files));
 	if (!f->files)
 		return SHEAF_ENOMEM;
 	for (size_t i = 0; i < f->files_n; i++)
-		if (!(f->files[i] = hear_text(c, arena)))
+		if (!(f->files[i] = get_found_text(c, arena)))
 			return SHEAF_ENOMEM;
 	f->plain_n = shf_cur_u32(c);
 	f->plain = shf_arena_alloc(arena, f->plain_n + 1, sizeof(*f->plain));
 	if (!f->plain)
 		return SHEAF_ENOMEM;
 	for (size_t i = 0; i < f->plain_n; i++) {
-		if (!(f->plain[i].name = hear_text(c, arena)))
+		if (!(f->plain[i].name = get_found_text(c, arena)))
 			return SHEAF_ENOMEM;
 		f->plain[i].bytes = shf_cur_u64(c);
 	}
@@ -93,8 +93,8 @@ static int hear_files(struct shf_cur *c, struct shf_arena *arena, struct shf_fou
 
 /* f->manifest borrows the bytes of `told`; all else is copied. The bytes come from rank 0 of this
  * very program, so the only check is that no read goes beyond them. */
-int shf_found_decode(struct shf_found *f, struct shf_arena *arena, const struct shf_buf *told,
-                     struct sheaf_error *err)
+int shf_step_find_decode(struct shf_step_found *f, struct shf_arena *arena,
+                         const struct shf_buf *told, struct sheaf_error *err)
 {
 	struct shf_cur c = { told->data, told->data + told->len, false };
 	uint8_t flags = shf_cur_u8(&c);
@@ -102,25 +102,25 @@ int shf_found_decode(struct shf_found *f, struct shf_arena *arena, const struct 
 	uint64_t n;
 	int rc;
 
-	*f = (struct shf_found){ .sound = flags & SOUND, .single = flags & SINGLE,
+	*f = (struct shf_step_found){ .sound = flags & SOUND, .single = flags & SINGLE,
 		.in_run = flags & IN_RUN, .has_index = flags & INDEX };
 	f->step = (int64_t)shf_cur_u64(&c);
 	f->ino = shf_cur_u64(&c);
-	f->path = hear_text(&c, arena);
-	f->dir = hear_text(&c, arena);
-	f->name = hear_text(&c, arena);
+	f->path = get_found_text(&c, arena);
+	f->dir = get_found_text(&c, arena);
+	f->name = get_found_text(&c, arena);
 	n = shf_cur_u64(&c);
 	f->manifest.data = (uint8_t *)(uintptr_t)shf_cur_bytes(&c, (size_t)n);
 	f->manifest.len = (size_t)n;
 	n = shf_cur_u64(&c);
 	index = shf_cur_bytes(&c, (size_t)n);
-	rc = hear_files(&c, arena, f);
+	rc = get_found_files(&c, arena, f);
 	if (rc < 0 || !f->path || !f->dir || !f->name)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for what was found");
 	return f->has_index ? shf_index_parse(&f->index, arena, index, (size_t)n, f->path, err) : 0;
 }
 
-static void tell_release(struct tell *t)
+static void found_release(struct tell *t)
 {
 	for (size_t i = 0; i < t->files_n; i++)
 		shf_free(t->files[i]);
@@ -160,7 +160,7 @@ static int slurp(const struct shf_sys *sys, int dir, const char *name, int flags
 	return rc;
 }
 
-const char *shf_path_in(struct shf_buf *out, const char *dir, const char *name)
+const char *shf_path_join(struct shf_buf *out, const char *dir, const char *name)
 {
 	shf_buf_addf(out, "%s/%s", dir, name);
 	shf_buf_u8(out, 0);
@@ -181,7 +181,7 @@ static uint64_t ino_of(const struct shf_sys *sys, int fd)
 /* Between the read of the manifest and the open, another save of the same number may have replaced
  * the directory. If an inode is 0, the file system does not tell it, and the directory is
  * accepted. */
-bool shf_found_is_this(const struct shf_found *found, const struct shf_sys *sys, int dir)
+bool shf_step_find_is_same(const struct shf_step_found *found, const struct shf_sys *sys, int dir)
 {
 	uint64_t ino = ino_of(sys, dir);
 
@@ -190,7 +190,8 @@ bool shf_found_is_this(const struct shf_found *found, const struct shf_sys *sys,
 
 /* The manifest is read through an open descriptor of the directory. The inode of the directory goes
  * into the result, so that open_found() can find out whether the directory was replaced since. */
-int shf_found_step(struct sheaf_run *run, int64_t n, struct shf_buf *told, struct sheaf_error *err)
+int shf_step_find_number(struct sheaf_run *run, int64_t n, struct shf_buf *told,
+                         struct sheaf_error *err)
 {
 	const struct shf_sys *sys = run->sys;
 	struct tell t = { .flags = SOUND | IN_RUN };
@@ -202,7 +203,7 @@ int shf_found_step(struct sheaf_run *run, int64_t n, struct shf_buf *told, struc
 	int rc, dir = -1;
 
 	snprintf(name, sizeof(name), "checkpoint-%" PRId64, n);
-	path = shf_path_in(&where, run->store.path, name);
+	path = shf_path_join(&where, run->store.path, name);
 	if (!path)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for a path");
 	rc = shf_sys_stat(sys, run->store.dir, name, false, &st);
@@ -212,7 +213,7 @@ int shf_found_step(struct sheaf_run *run, int64_t n, struct shf_buf *told, struc
 	}
 	/* The run may have been opened before its writer had made .sheaf: the run's identity is
 	 * needed now. */
-	if (rc >= 0 && (rc = shf_store_see(&run->store, err)) < 0)
+	if (rc >= 0 && (rc = shf_store_refresh(&run->store, err)) < 0)
 		goto out;
 	if (rc < 0) {
 		rc = shf_fail_sys(err, -rc, "%s", path);
@@ -254,7 +255,7 @@ int shf_found_step(struct sheaf_run *run, int64_t n, struct shf_buf *told, struc
 		rc = told->oom ? shf_fail(err, SHEAF_ENOMEM, "no memory for a manifest") : 0;
 	}
 out:
-	tell_release(&t);
+	found_release(&t);
 	shf_buf_release(&where);
 	return rc;
 }
@@ -537,8 +538,8 @@ static int look_at_dir(const struct shf_sys *sys, const char *path, bool unverif
 }
 
 /* If the path is a file, the step consists of that file alone, in its directory. */
-int shf_found_path(struct sheaf_run *run, const char *path, struct shf_buf *told,
-                   struct sheaf_error *err)
+int shf_step_find_path(struct sheaf_run *run, const char *path, struct shf_buf *told,
+                       struct sheaf_error *err)
 {
 	const struct shf_sys *sys = run->sys;
 	struct tell t = { .step = -1, .path = path, .dir = path };
@@ -569,13 +570,13 @@ int shf_found_path(struct sheaf_run *run, const char *path, struct shf_buf *told
 		write_found(&t, told);
 		rc = told->oom ? shf_fail(err, SHEAF_ENOMEM, "no memory for a path") : 0;
 	}
-	tell_release(&t);
+	found_release(&t);
 	shf_free(parent);
 	return rc;
 }
 
-int shf_found_bytes(const char *path, const char *dir, const uint8_t *manifest, size_t n,
-                    struct shf_buf *told, struct sheaf_error *err)
+int shf_step_find_memory(const char *path, const char *dir, const uint8_t *manifest, size_t n,
+                         struct shf_buf *told, struct sheaf_error *err)
 {
 	struct tell t = { .flags = SOUND, .path = path, .dir = dir };
 

@@ -7,9 +7,9 @@
 #include "manifest.h"
 #include "run.h"
 
-/* What rank 0 found. Lives in the arena given to shf_found_decode, except `manifest`, which borrows
- * the encoded bytes. */
-struct shf_found {
+/* What rank 0 found. Lives in the arena given to shf_step_find_decode, except `manifest`, which
+ * borrows the encoded bytes. */
+struct shf_step_found {
 	bool sound, single, in_run, has_index;  /* it has a manifest; it is a single file; it is a
 	                                         * step of the run; `index` is filled in */
 	int64_t step;                   /* number of the step, if in_run */
@@ -23,24 +23,25 @@ struct shf_found {
 	struct shf_mf_file *plain; size_t plain_n;
 	struct shf_index index;
 };
-/* The functions marked [rank 0] append their result to `told`; shf_found_decode reads it on every
- * rank. */
+/* The functions marked [rank 0] append their result to `told`; shf_step_find_decode reads it on
+ * every rank. */
 /* Writes "dir/name" to out, of any length, and returns the string; NULL: no memory. */
-const char *shf_path_in(struct shf_buf *out, const char *dir, const char *name);
+const char *shf_path_join(struct shf_buf *out, const char *dir, const char *name);
 /* Looks for step n of the run on disk. ENOENT: there is no such step, or it was removed meanwhile.
  * [rank 0] */
-int shf_found_step(struct sheaf_run *run, int64_t n, struct shf_buf *told, struct sheaf_error *err);
+int shf_step_find_number(struct sheaf_run *run, int64_t n, struct shf_buf *told,
+                         struct sheaf_error *err);
 /* Finds out what is at a path. [rank 0] */
-int shf_found_path(struct sheaf_run *run, const char *path, struct shf_buf *told,
-                   struct sheaf_error *err);
-/* Encodes what shf_found_path would find, for a step in memory whose manifest the caller has
+int shf_step_find_path(struct sheaf_run *run, const char *path, struct shf_buf *told,
+                       struct sheaf_error *err);
+/* Encodes what shf_step_find_path would find, for a step in memory whose manifest the caller has
  * already. dir: where every rank opens the step. [rank 0] */
-int shf_found_bytes(const char *path, const char *dir, const uint8_t *manifest, size_t n,
-                    struct shf_buf *told, struct sheaf_error *err);
+int shf_step_find_memory(const char *path, const char *dir, const uint8_t *manifest, size_t n,
+                         struct shf_buf *told, struct sheaf_error *err);
 /* Decodes the result of one of the functions above. [local] */
-int shf_found_decode(struct shf_found *found, struct shf_arena *arena, const struct shf_buf *told,
-                     struct sheaf_error *err);
+int shf_step_find_decode(struct shf_step_found *found, struct shf_arena *arena,
+                         const struct shf_buf *told, struct sheaf_error *err);
 /* Whether the open directory `dir` is the one that rank 0 has read; another one may have its name
  * by now. [rank 0, because other machines may see other inode numbers] */
-bool shf_found_is_this(const struct shf_found *found, const struct shf_sys *sys, int dir);
+bool shf_step_find_is_same(const struct shf_step_found *found, const struct shf_sys *sys, int dir);
 #endif

@@ -15,9 +15,9 @@
 #define HEADERS_MAX 64  /* headers that are parsed one by one; a lookup that needs one more wakes
 	                 * the step */
 
-void shf_peek_release(struct sheaf_step *step)
+void shf_step_lookup_release(struct sheaf_step *step)
 {
-	struct shf_peek *p = &step->peek;
+	struct shf_step_lookup *p = &step->peek;
 	const struct shf_sys *sys = step->run->sys;
 
 	if (p->fd >= 0)
@@ -79,10 +79,10 @@ static bool read_head(struct sheaf_step *step)
 /* Memory for the whole table is allocated, but only pages that a lookup reads into take physical
  * memory. On any error the step is not put to sleep: the caller then reads the whole table and
  * reports what is wrong. */
-bool shf_peek_init(struct sheaf_step *step)
+bool shf_step_lookup_init(struct sheaf_step *step)
 {
 	const struct shf_sys *sys = step->run->sys;
-	struct shf_peek *p = &step->peek;
+	struct shf_step_lookup *p = &step->peek;
 	uint64_t bytes = step->manifest.sums.bytes;
 	struct shf_stat st;
 	struct sheaf_error unsaid; /* the caller reads the whole table and reports the error */
@@ -101,7 +101,7 @@ bool shf_peek_init(struct sheaf_step *step)
 		shf_free(step->sums_bytes);
 		step->sums_bytes = NULL;
 		step->sums = (struct shf_sums){ 0 };
-		shf_peek_release(step);
+		shf_step_lookup_release(step);
 	}
 	return step->asleep;
 }
@@ -185,7 +185,7 @@ static bool read_one_header(struct sheaf_step *step, uint32_t f, struct shf_sums
 {
 	const struct shf_sums_head *h = &step->sums.head;
 	struct shf_lt_file *file = &step->layout.files[f];
-	struct shf_peek *p = &step->peek;
+	struct shf_step_lookup *p = &step->peek;
 	struct shf_buf bytes = SHF_BUF_INIT;
 	struct sheaf_error e = { 0 };
 	uint64_t size, blocks;
@@ -246,8 +246,8 @@ static bool match_record(struct sheaf_step *step, const struct shf_sums_tensor *
 	return false;
 }
 
-bool shf_peek(struct sheaf_step *step, const char *family, const char *name,
-              struct shf_lt_tensor *t)
+bool shf_step_lookup(struct sheaf_step *step, const char *family, const char *name,
+                     struct shf_lt_tensor *t)
 {
 	struct shf_sums_tensor r;
 

@@ -58,7 +58,7 @@ void shf_step_put(struct sheaf_step *step)
 		shf_sys_close(sys, step->lease);
 	if (step->dir >= 0)
 		shf_sys_close(sys, step->dir);
-	shf_peek_release(step);
+	shf_step_lookup_release(step);
 	for (size_t i = 0; i < step->files_n; i++) {
 		shf_free(step->files[i].name);
 		shf_free(step->files[i].bytes);
@@ -157,7 +157,7 @@ static int files_of_manifest(struct sheaf_step *step, struct sheaf_error *err)
 }
 
 /* Fills the layout of a foreign step: one family, "model", with all files in it. */
-static int files_of_found(struct sheaf_step *step, const struct shf_found *found,
+static int files_of_found(struct sheaf_step *step, const struct shf_step_found *found,
                           struct sheaf_error *err)
 {
 	struct shf_layout *l = &step->layout;
@@ -313,7 +313,7 @@ static int sums_open(struct sheaf_step *step, struct sheaf_error *err)
 /* Takes a lease on the step, so that no prune deletes it while it is open. EIO: the directory has
  * gone, or another one has its name. The caller then looks for the step again, because another save
  * of the same number may be there. */
-static int lease_take(struct sheaf_step *step, const struct shf_found *found,
+static int lease_take(struct sheaf_step *step, const struct shf_step_found *found,
                       struct sheaf_error *err)
 {
 	struct shf_leased of = { step->dir, found->in_run ? step->run->store.dir : SHF_CWD,
@@ -351,7 +351,7 @@ static void warn_lost_index(const struct sheaf_step *step)
 
 /* Opens a step that has a manifest. A single process reads only the head of the table at first
  * (step_lookup.c), because it may want only one tensor. [collective] */
-static int open_sound(struct sheaf_step *step, const struct shf_found *found,
+static int open_sound(struct sheaf_step *step, const struct shf_step_found *found,
                       struct sheaf_error *err)
 {
 	const struct shf_buf *raw = &found->manifest;
@@ -378,7 +378,7 @@ static int open_sound(struct sheaf_step *step, const struct shf_found *found,
 			warn_lost_index(step);
 		/* A load by several ranks usually wants most of the step, so they read the whole
 		 * table at once. */
-		if (team->ranks == 1 && shf_peek_init(step))
+		if (team->ranks == 1 && shf_step_lookup_init(step))
 			return 0;
 		rc = sums_open(step, err);
 	}
@@ -395,7 +395,7 @@ int shf_step_wake(struct sheaf_step *step, struct sheaf_error *err)
 	if (!step->asleep)
 		return 0;
 	err = err ? err : &own;
-	shf_peek_release(step);
+	shf_step_lookup_release(step);
 	step->asleep = false;
 	step->peeked = step->sums_bytes;
 	step->sums_bytes = NULL;
@@ -411,7 +411,7 @@ int shf_step_wake(struct sheaf_step *step, struct sheaf_error *err)
 }
 
 /* Opens a step without a manifest, by its headers and its index. [collective] */
-static int open_foreign(struct sheaf_step *step, const struct shf_found *found,
+static int open_foreign(struct sheaf_step *step, const struct shf_step_found *found,
                         struct sheaf_error *err)
 {
 	int rc = files_of_found(step, found, err);
@@ -425,7 +425,7 @@ static int open_foreign(struct sheaf_step *step, const struct shf_found *found,
 
 /* Opens the directory that rank 0 found. If this rank does not see it, the code is EIO and never
  * ENOENT, which a training script takes to mean that there is no checkpoint. */
-static int open_found(struct sheaf_step *step, const struct shf_found *found,
+static int open_found(struct sheaf_step *step, const struct shf_step_found *found,
                       struct sheaf_error *err)
 {
 	const struct shf_sys *sys = step->run->sys;
@@ -440,7 +440,7 @@ static int open_found(struct sheaf_step *step, const struct shf_found *found,
 		                   step->path);
 	if (dir < 0)
 		return shf_fail_io(err, -dir, "%s", step->path);
-	if (step->run->team.rank == 0 && !shf_found_is_this(found, sys, dir))
+	if (step->run->team.rank == 0 && !shf_step_find_is_same(found, sys, dir))
 		return shf_fail_io(err, ENOENT, "%s: has just gone", step->path);
 	return 0;
 }
@@ -448,17 +448,17 @@ static int open_found(struct sheaf_step *step, const struct shf_found *found,
 /* Opens what rank 0 found and encoded in `told`. rc: on rank 0 the result of its search, on other
  * ranks 0. After each part that may fail on one rank alone the ranks agree, so that the step is
  * open on all ranks or on none. [collective] */
-static int open_told(struct sheaf_step *step, struct shf_buf *told, int rc,
-                     struct sheaf_error *err)
+static int open_encoded(struct sheaf_step *step, struct shf_buf *told, int rc,
+                        struct sheaf_error *err)
 {
 	struct shf_team *team = &step->run->team;
-	struct shf_found found = { 0 };
+	struct shf_step_found found = { 0 };
 
 	rc = shf_agree(team, rc, err);
 	if (rc == 0)
 		rc = shf_bcast_buf(team, 0, told, err);
 	if (rc == 0) {
-		rc = shf_found_decode(&found, &step->arena, told, err);
+		rc = shf_step_find_decode(&found, &step->arena, told, err);
 		if (rc == 0) {
 			step->path = shf_strdup(found.path);
 			if (!step->path)
@@ -493,11 +493,11 @@ static int open_told(struct sheaf_step *step, struct shf_buf *told, int rc,
 static int open_bare(struct sheaf_step **out, struct sheaf_step *step, struct sheaf_run *bare,
                      struct shf_buf *told, int rc, struct sheaf_error *err)
 {
-	/* Agrees before open_told(), because there may be no step on this rank for want of
+	/* Agrees before open_encoded(), because there may be no step on this rank for want of
 	 * memory. */
 	rc = shf_agree(&bare->team, rc, err);
 	if (rc == 0)
-		rc = open_told(step, told, rc, err);
+		rc = open_encoded(step, told, rc, err);
 	shf_buf_release(told);
 	shf_run_put(bare);
 	if (rc == 0)
@@ -510,7 +510,7 @@ static int open_bare(struct sheaf_step **out, struct sheaf_step *step, struct sh
 /* The step gets a bare run of its own, whose sys is the view's: it shows the step as a
  * directory. */
 int shf_step_open_view(struct sheaf_step **out, struct shf_view *view, struct sheaf_group *group,
-                       const struct shf_place_info *place, const struct sheaf_opts *opts,
+                       const struct shf_nodes *place, const struct sheaf_opts *opts,
                        const char *run, struct sheaf_error *err)
 {
 	struct sheaf_run *bare = NULL;
@@ -528,16 +528,16 @@ int shf_step_open_view(struct sheaf_step **out, struct shf_view *view, struct sh
 		shf_view_free(view);
 		return rc;
 	}
-	shf_view_text(view, &text, &n);
+	shf_view_manifest_bytes(view, &text, &n);
 	snprintf(name, sizeof(name), "checkpoint-%" PRId64, shf_view_manifest(view)->step);
 	shf_buf_adds(&where, "memory of ");
-	path = shf_path_in(&where, run, name);
+	path = shf_path_join(&where, run, name);
 	step = path ? step_new(bare) : NULL;
 	if (step)
 		step->view = view;
 	rc = step ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a step");
 	if (rc == 0 && bare->team.rank == 0)
-		rc = shf_found_bytes(path, SHF_VIEW_DIR, text, n, &told, err);
+		rc = shf_step_find_memory(path, SHF_VIEW_DIR, text, n, &told, err);
 	rc = open_bare(out, step, bare, &told, rc, err);
 	shf_buf_release(&where);
 	if (!step)
@@ -550,7 +550,7 @@ int shf_step_open_view(struct sheaf_step **out, struct shf_view *view, struct sh
 /* The argument of report_skipped. */
 struct seeking {
 	struct sheaf_run *run;
-	struct shf_sought *sought;
+	struct shf_latest_search *sought;
 };
 
 /* Callback of shf_store_seek, for each step on disk that the search passes over: logs it, and adds
@@ -562,16 +562,16 @@ static void report_skipped(void *arg, int64_t step, const char *why)
 
 	shf_name_of_step(name, step);
 	shf_log(k->run, 1, "%s/%s: skipped: %s", k->run->store.path, name, why);
-	shf_sought_pass(k->sought, name, why);
+	shf_latest_search_pass(k->sought, name, why);
 }
 
 /* Finds the latest step on disk that is a candidate of `sought` and has a number above `floor`.
  * [rank 0] */
-static int seek(struct sheaf_run *run, struct shf_sought *sought, int64_t floor, int64_t *step,
-                struct sheaf_error *err)
+static int seek(struct sheaf_run *run, struct shf_latest_search *sought, int64_t floor,
+                int64_t *step, struct sheaf_error *err)
 {
 	struct seeking to = { run, sought };
-	struct shf_seek k = { .below = shf_sought_below(sought), .floor = floor,
+	struct shf_seek k = { .below = shf_latest_search_below(sought), .floor = floor,
 		.passed = report_skipped, .arg = &to };
 
 	return shf_store_seek(&run->store, &k, step, err);
@@ -580,8 +580,8 @@ static int seek(struct sheaf_run *run, struct shf_sought *sought, int64_t floor,
 /* Finds the latest step on disk and encodes what the other ranks need to open it. Returns ENOENT
  * only if there is no step in memory either, because a training script takes ENOENT to mean that it
  * should start from scratch. [rank 0] */
-static int found_latest(struct sheaf_run *run, struct shf_sought *sought, struct shf_buf *told,
-                        struct sheaf_error *err)
+static int find_latest_on_disk(struct sheaf_run *run, struct shf_latest_search *sought,
+                               struct shf_buf *told, struct sheaf_error *err)
 {
 	size_t passed = sought->passed.len;
 	int rc = 0;
@@ -593,7 +593,7 @@ static int found_latest(struct sheaf_run *run, struct shf_sought *sought, struct
 		rc = seek(run, sought, -1, &sought->at.step, err);
 		if (rc < 0)
 			break;
-		rc = shf_found_step(run, sought->at.step, told, err);
+		rc = shf_step_find_number(run, sought->at.step, told, err);
 		if (rc != SHEAF_ENOENT)
 			return rc;
 		rc = shf_fail_io(err, ENOENT, "%s: step %" PRId64 ", the latest, is listed and is "
@@ -611,7 +611,7 @@ static int found_latest(struct sheaf_run *run, struct shf_sought *sought, struct
  * SEEN_MS: the step may have just been removed, or the rank's network file system may still show an
  * old state of the directory. [collective] */
 static int open_from_disk(struct sheaf_step **out, struct sheaf_run *run, int64_t n,
-                          struct shf_sought *sought, struct sheaf_error *err)
+                          struct shf_latest_search *sought, struct sheaf_error *err)
 {
 	int most = shf_opts_wait_ms(&run->opts, SEEN_MS), slept = 0, ms = 10, rc;
 	size_t passed = sought ? sought->passed.len : 0;
@@ -625,9 +625,10 @@ static int open_from_disk(struct sheaf_step **out, struct sheaf_run *run, int64_
 		rc = step ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a step");
 		rc = shf_agree(&run->team, rc, err);
 		if (rc == 0) {
-			rc = run->team.rank ? 0 : sought ? found_latest(run, sought, &told, err)
-			                                 : shf_found_step(run, n, &told, err);
-			rc = open_told(step, &told, rc, err);
+			rc = run->team.rank ? 0 : sought ? find_latest_on_disk(run, sought, &told,
+			                                                       err)
+			                                 : shf_step_find_number(run, n, &told, err);
+			rc = open_encoded(step, &told, rc, err);
 		}
 		shf_buf_release(&told);
 		if (rc == 0) {
@@ -646,11 +647,11 @@ static int open_from_disk(struct sheaf_step **out, struct sheaf_run *run, int64_
 	}
 }
 
-/* Opens the step that shf_recall found in memory. Steps on disk that are newer, all of which
- * shf_recall passed over, are added to sought->passed. [collective] */
-static int open_recalled(struct sheaf_step **out, struct sheaf_run *run, struct shf_view *view,
-                         const struct shf_base *base, struct shf_sought *sought,
-                         struct sheaf_error *err)
+/* Opens the step that shf_memory_choose found in memory. Steps on disk that are newer, all of which
+ * shf_memory_choose passed over, are added to sought->passed. [collective] */
+static int open_from_memory(struct sheaf_step **out, struct sheaf_run *run, struct shf_view *view,
+                            const struct shf_base *base, struct shf_latest_search *sought,
+                            struct sheaf_error *err)
 {
 	struct sheaf_error own;
 	int64_t none;
@@ -675,7 +676,7 @@ static int open_recalled(struct sheaf_step **out, struct sheaf_run *run, struct 
 /* Opens step n, or if n is SHEAF_LATEST the next candidate of `sought`. memory_too: also looks in
  * agents' memory. [collective] */
 static int open_one(struct sheaf_step **out, struct sheaf_run *run, int64_t n, bool memory_too,
-                    struct shf_sought *sought, struct sheaf_error *err)
+                    struct shf_latest_search *sought, struct sheaf_error *err)
 {
 	struct shf_view *view = NULL;
 	struct shf_base base;
@@ -690,11 +691,11 @@ static int open_one(struct sheaf_step **out, struct sheaf_run *run, int64_t n, b
 		rc = shf_fail(err, SHEAF_EINVAL,
 			      "ranks open different steps: %" PRId64 " and %" PRId64,
 		              (int64_t)m.lo[0], (int64_t)m.hi[0]);
-	shf_pruning_settle(run); /* a prune in progress could delete the very step */
+	shf_prune_task_finish(run); /* a prune in progress could delete the very step */
 	if (rc == 0 && memory_too)
-		rc = shf_recall(run, n, sought, &view, &base, err);
+		rc = shf_memory_choose(run, n, sought, &view, &base, err);
 	if (rc == 0 && view)
-		return open_recalled(out, run, view, &base, sought, err);
+		return open_from_memory(out, run, view, &base, sought, err);
 	if (rc == 0)
 		rc = open_from_disk(out, run, n, sought, err);
 	if (rc == 0)
@@ -703,7 +704,7 @@ static int open_one(struct sheaf_step **out, struct sheaf_run *run, int64_t n, b
 }
 
 int shf_step_open_latest(struct sheaf_step **out, struct sheaf_run *run,
-                         struct shf_sought *sought, struct sheaf_error *err)
+                         struct shf_latest_search *sought, struct sheaf_error *err)
 {
 	int rc;
 
@@ -721,7 +722,7 @@ int shf_step_open_latest(struct sheaf_step **out, struct sheaf_run *run,
 int shf_step_open(struct sheaf_step **out, struct sheaf_run *run, int64_t n,
                   struct sheaf_error *err)
 {
-	struct shf_sought sought = { .after = SHF_FROM_THE_NEWEST, .passed = SHF_BUF_INIT };
+	struct shf_latest_search sought = { .after = SHF_FROM_THE_NEWEST, .passed = SHF_BUF_INIT };
 	int rc = n == SHEAF_LATEST ? shf_step_open_latest(out, run, &sought, err)
 	                           : open_one(out, run, n, true, NULL, err);
 
@@ -751,6 +752,6 @@ int shf_step_open_path(struct sheaf_step **out, const char *path, struct sheaf_g
 	rc = step && path && path[0] ? 0 : step ? shf_fail(err, SHEAF_EINVAL, "no path was given")
 	                                        : shf_fail(err, SHEAF_ENOMEM, "no memory");
 	if (rc == 0 && run->team.rank == 0)
-		rc = shf_found_path(run, path, &told, err);
+		rc = shf_step_find_path(run, path, &told, err);
 	return open_bare(out, step, run, &told, rc, err);
 }

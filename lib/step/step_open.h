@@ -19,11 +19,11 @@ int shf_step_open_disk(struct sheaf_step **step, struct sheaf_run *run, int64_t 
  * Candidates that were passed over are listed in step->passed, or in sought->passed if the call
  * fails. [collective] */
 int shf_step_open_latest(struct sheaf_step **step, struct sheaf_run *run,
-                         struct shf_sought *sought, struct sheaf_error *err);
+                         struct shf_latest_search *sought, struct sheaf_error *err);
 /* Opens the step in memory that `view` shows. Takes over the view, also on failure. run: path of
  * the run, for messages. [collective] */
 int shf_step_open_view(struct sheaf_step **step, struct shf_view *view, struct sheaf_group *group,
-                       const struct shf_place_info *place, const struct sheaf_opts *opts,
+                       const struct shf_nodes *place, const struct sheaf_opts *opts,
                        const char *run, struct sheaf_error *err);
 /* Opens a directory or a file by its path. [collective] */
 int shf_step_open_path(struct sheaf_step **step, const char *path, struct sheaf_group *group,

@@ -11,9 +11,9 @@
 
 #define LISTS 8                 /* how often the steps are listed before the question is given up */
 
-int shf_judge_list(struct shf_store *s,
-                   int (*judge)(struct shf_store *s, const struct shf_steps *steps, void *arg,
-                                struct sheaf_error *err), void *arg, struct sheaf_error *err)
+int shf_fresh_list_judge(struct shf_store *s,
+                         int (*judge)(struct shf_store *s, const struct shf_steps *steps, void *arg,
+                                      struct sheaf_error *err), void *arg, struct sheaf_error *err)
 {
 	for (int lists = 0; lists < LISTS; lists++) {
 		struct shf_steps steps;
@@ -22,11 +22,11 @@ int shf_judge_list(struct shf_store *s,
 		/* .sheaf is looked for after the steps are listed. A job makes it before its first
 		 * step, so no listed step is judged without .sheaf, where its mark would be. */
 		rc = rc < 0 ? shf_fail_io(err, -rc, "%s: its list of steps", s->path)
-		            : shf_store_see(s, err);
+		            : shf_store_refresh(s, err);
 		if (rc == 0)
 			rc = judge(s, &steps, arg, err);
 		shf_free(steps.all);
-		if (rc != SHF_HAS_GONE)
+		if (rc != SHF_STEP_GONE)
 			return rc;
 	}
 	return shf_fail_io(err, ENOENT, "%s: of its steps one had gone each time they were listed",
@@ -50,10 +50,10 @@ static int judge_older(struct shf_store *s, const struct shf_steps *steps, void 
 	for (size_t i = 0; i < steps->n && o->found < 0; i++) {
 		char mark;
 		int rc = steps->all[i] < o->than
-		         ? shf_look_at(s, steps->all[i], true, &e, NULL) : 0;
+		         ? shf_step_look_at(s, steps->all[i], true, &e, NULL) : 0;
 
-		if (rc == SHF_HAS_GONE)
-			return SHF_HAS_GONE;
+		if (rc == SHF_STEP_GONE)
+			return SHF_STEP_GONE;
 		if (rc != 1 || e.state != SHF_COMMITTED)
 			continue;
 		mark = shf_mark_read(s, e.step, NULL);
@@ -66,6 +66,6 @@ int64_t shf_step_older(struct shf_store *s, int64_t step)
 {
 	struct older o = { .than = step, .found = -1 };
 
-	(void)shf_judge_list(s, judge_older, &o, NULL);
+	(void)shf_fresh_list_judge(s, judge_older, &o, NULL);
 	return o.found;
 }

@@ -45,7 +45,7 @@ static int left_fail(const struct looking *l, int rc, const char *what)
 /* Reports the lock, and finds out what recovery would know of its last holder. This comes first,
  * because whether stages are dead depends on it. A shared lock is tried only for a moment, and the
  * file is never changed. */
-static int tell_lock(struct looking *l)
+static int report_lock(struct looking *l)
 {
 	struct shf_left left = { .step = -1, .path = ".sheaf/lock", .lives = 1 };
 	const struct shf_sys *sys = l->s.sys;
@@ -97,7 +97,7 @@ static void left_of(struct shf_left *left, const struct shf_entry *e)
 }
 
 /* Reports damaged steps, oldest first. */
-static int tell_damaged(struct looking *l)
+static int report_damaged(struct looking *l)
 {
 	static const char remains[] = "no manifest: what a removal by hand left; the next save of "
 	                              "that number sets it aside";
@@ -141,7 +141,7 @@ static int left_look_at(struct looking *l, int dir, const char *name, struct shf
 }
 
 /* Reports a stage of a save, and whether its writer may be alive. */
-static int tell_staged(struct looking *l, const char *name, struct shf_left *left)
+static int report_staged(struct looking *l, const char *name, struct shf_left *left)
 {
 	struct shf_entry e = { .step = left->step };
 	struct shf_names names;
@@ -181,10 +181,10 @@ static int tell_staged(struct looking *l, const char *name, struct shf_left *lef
 }
 
 /* Reports an incomplete copy. */
-static int tell_copy(struct looking *l, const char *name, struct shf_left *left)
+static int report_copy(struct looking *l, const char *name, struct shf_left *left)
 {
 	int dir = shf_dir_open(l->s.sys, l->s.stage, name);
-	bool old = dir >= 0 && shf_copy_is_old(&l->s, dir);
+	bool old = dir >= 0 && shf_stage_copy_is_old(&l->s, dir);
 
 	shf_fd_close(l->s.sys, &dir);
 	if (old)
@@ -196,8 +196,8 @@ static int tell_copy(struct looking *l, const char *name, struct shf_left *left)
 /* ---- folders of .sheaf ---- */
 
 /* Reports a step in aside or trash. */
-static int tell_away(struct looking *l, int dir, const char *name, struct shf_left *left,
-                     bool aside)
+static int report_away(struct looking *l, int dir, const char *name, struct shf_left *left,
+                       bool aside)
 {
 	struct shf_entry e = { .step = left->step };
 	bool over;
@@ -223,7 +223,7 @@ static int tell_away(struct looking *l, int dir, const char *name, struct shf_le
 
 /* Reports what is in one folder of .sheaf. A name that is the same directory as a step of the run
  * is left out: an interrupted rename can leave both names. */
-static int tell_folder(struct looking *l, const char *folder)
+static int report_folder(struct looking *l, const char *folder)
 {
 	bool stage = strcmp(folder, "stage") == 0, aside = strcmp(folder, "aside") == 0;
 	struct shf_names names;
@@ -245,8 +245,8 @@ static int tell_folder(struct looking *l, const char *folder)
 		snprintf(left.path, sizeof(left.path), ".sheaf/%s/%.60s", folder, p);
 		if (shf_tree_is_step(&l->s, dir, p, left.step))
 			continue;
-		rc = copy ? tell_copy(l, p, &left) : stage ? tell_staged(l, p, &left)
-		   : tell_away(l, dir, p, &left, aside);
+		rc = copy ? report_copy(l, p, &left) : stage ? report_staged(l, p, &left)
+		   : report_away(l, dir, p, &left, aside);
 	}
 	shf_names_release(&names);
 	shf_fd_close(l->s.sys, &dir);
@@ -254,7 +254,7 @@ static int tell_folder(struct looking *l, const char *folder)
 }
 
 /* Reports the journal of an interrupted rewind. */
-static int tell_rewind(struct looking *l)
+static int report_rewind(struct looking *l)
 {
 	struct shf_left left = { .step = -1, .path = ".sheaf/rewind", .lives = -1 };
 	struct shf_stat st;
@@ -265,8 +265,8 @@ static int tell_rewind(struct looking *l)
 	return left_report(l, &left, "rewind", "finish", "a rewind that was cut");
 }
 
-/* Works on a copy of the store, because tell_lock writes what it learns of the last holder into it,
- * and the reader's own store must stay as it is. */
+/* Works on a copy of the store, because report_lock writes what it learns of the last holder into
+ * it, and the reader's own store must stay as it is. */
 int shf_store_left(struct shf_store *s, int (*item)(void *arg, const struct shf_left *left),
                    void *arg, struct sheaf_error *err)
 {
@@ -275,16 +275,16 @@ int shf_store_left(struct shf_store *s, int (*item)(void *arg, const struct shf_
 
 	if (rc < 0)
 		return shf_fail_io(err, -rc, "%s: who we are", s->path);
-	rc = s->dot < 0 ? 0 : tell_lock(&l);
+	rc = s->dot < 0 ? 0 : report_lock(&l);
 	if (rc == 0)
-		rc = tell_damaged(&l);
+		rc = report_damaged(&l);
 	if (s->dot < 0)
 		return rc;
 	if (rc == 0 && s->stage >= 0)
-		rc = tell_folder(&l, "stage");
+		rc = report_folder(&l, "stage");
 	if (rc == 0)
-		rc = tell_folder(&l, "aside");
+		rc = report_folder(&l, "aside");
 	if (rc == 0)
-		rc = tell_folder(&l, "trash");
-	return rc == 0 ? tell_rewind(&l) : rc;
+		rc = report_folder(&l, "trash");
+	return rc == 0 ? report_rewind(&l) : rc;
 }

@@ -25,10 +25,10 @@ static bool entry_is_condemned(struct shf_store *s, const struct shf_entry *e)
 int shf_step_is_condemned(struct shf_store *s, int64_t step)
 {
 	struct shf_entry e;
-	int rc = shf_look_briefly(s, step, &e, NULL);
+	int rc = shf_step_look_briefly(s, step, &e, NULL);
 
 	if (rc != 1)
-		return rc == SHF_HAS_GONE ? 0 : rc;
+		return rc == SHF_STEP_GONE ? 0 : rc;
 	e.mark = shf_mark_read(s, step, NULL);
 	return entry_is_condemned(s, &e);
 }
@@ -54,8 +54,8 @@ static int judge_newest(struct shf_store *s, const struct shf_steps *steps, void
 	/* Find out whether a checkpoint has the number itself, and whether it is bad. */
 	for (size_t i = 0; i < steps->n && !n->exists; i++)
 		if (steps->all[i] == q->step) {
-			rc = shf_look_briefly(s, q->step, &e, err);
-			if (rc < 0 || rc == SHF_HAS_GONE)
+			rc = shf_step_look_briefly(s, q->step, &e, err);
+			if (rc < 0 || rc == SHF_STEP_GONE)
 				return rc;
 			n->exists = rc == 1;
 			e.mark = shf_mark_read(s, q->step, NULL);
@@ -68,8 +68,8 @@ static int judge_newest(struct shf_store *s, const struct shf_steps *steps, void
 
 		if (mark == 'b')
 			continue;
-		rc = shf_look_briefly(s, step, &e, err);
-		if (rc < 0 || rc == SHF_HAS_GONE)
+		rc = shf_step_look_briefly(s, step, &e, err);
+		if (rc < 0 || rc == SHF_STEP_GONE)
 			return rc;
 		/* Recovery has marked condemned steps bad (tries_settle.c), but not those that a
 		 * person marked keep. So the tries are read only for steps marked keep. */
@@ -88,7 +88,7 @@ int shf_store_newest_below(struct shf_store *s, int64_t below, int64_t step,
                            struct shf_newest *out, struct sheaf_error *err)
 {
 	struct newest q = { .below = below, .step = step };
-	int rc = shf_judge_list(s, judge_newest, &q, err);
+	int rc = shf_fresh_list_judge(s, judge_newest, &q, err);
 
 	if (rc == 0)
 		*out = q.n;
@@ -146,7 +146,7 @@ static int list_steps(struct shf_store *s, const struct shf_steps *steps, void *
 		memcpy(e.path, name, sizeof(name));
 		rc = shf_step_look(s, s->dir, name, &e, err);
 		if (rc != 0)
-			return rc < 0 ? rc : SHF_HAS_GONE;
+			return rc < 0 ? rc : SHF_STEP_GONE;
 		e.mark = shf_mark_read(s, e.step, NULL);
 		e.tries = shf_tries_read(s, e.step, e.session);
 		rc = list_append_entry(l->list, &e);
@@ -212,7 +212,7 @@ int shf_list_noted(struct shf_store *s, const char *note, struct shf_list *list,
 
 	list->entries = NULL;
 	list->n = 0;
-	rc = shf_judge_list(s, list_steps, &l, err);
+	rc = shf_fresh_list_judge(s, list_steps, &l, err);
 	if (rc == 0)
 		rc = list_folder(s, "aside", SHF_ASIDE, list, err);
 	if (rc == 0)
@@ -259,7 +259,7 @@ static int latest_is_bad(struct shf_store *s, int64_t step, const struct sheaf_e
 	char remedy[SHF_REMEDY];
 	int rc;
 
-	if (shf_is_unread(why)) {
+	if (shf_step_is_unread(why)) {
 		rc = shf_fail(err, SHEAF_EIO, "step %lld, the latest, cannot be read: %.400s",
 		              (long long)step, why->msg);
 		if (err)
@@ -291,7 +291,7 @@ static void seek_note_passed(struct seeking *q, int64_t step, const char *why)
 
 /* Reports the skipped steps, each of them once, although a step may have been judged several
  * times. */
-static void tell_passed(const struct seeking *q)
+static void report_passed(const struct seeking *q)
 {
 	const char *p = (const char *)q->passed.data, *end = p + q->passed.len;
 
@@ -304,7 +304,7 @@ static void tell_passed(const struct seeking *q)
 }
 
 /* Looks at the newest step that is not skipped. Returns 0 if it can be loaded; ENOENT if it is no
- * checkpoint, and an older one may be the latest; SHF_HAS_GONE; else the reason why no step can be
+ * checkpoint, and an older one may be the latest; SHF_STEP_GONE; else the reason why no step can be
  * loaded. */
 static int latest_one(struct shf_store *s, struct shf_entry *e, struct seeking *q,
                       struct sheaf_error *err)
@@ -318,7 +318,7 @@ static int latest_one(struct shf_store *s, struct shf_entry *e, struct seeking *
 		return rc;
 	}
 	if (rc == 1)
-		return SHF_HAS_GONE;
+		return SHF_STEP_GONE;
 	if (e->state == SHF_FOREIGN || e->remains) {
 		seek_note_passed(q, e->step, "has no manifest, so it is no checkpoint");
 		return SHEAF_ENOENT;
@@ -331,7 +331,7 @@ static int latest_one(struct shf_store *s, struct shf_entry *e, struct seeking *
 }
 
 /* Decides whether the search skips the step, and writes the reason to why. Returns 0: not skipped;
- * 1: skipped; 2: skipped, and it is a checkpoint; SHF_HAS_GONE; or a code, if this process lacks
+ * 1: skipped; 2: skipped, and it is a checkpoint; SHF_STEP_GONE; or a code, if this process lacks
  * memory or descriptors, or if an I/O error hides the mark, which might say bad. */
 static int is_passed(struct shf_store *s, struct shf_entry *e, char why[80],
                      struct sheaf_error *err)
@@ -343,8 +343,8 @@ static int is_passed(struct shf_store *s, struct shf_entry *e, char why[80],
 	if (e->mark == '?' && sys)
 		return shf_fail_io(err, -sys, "%s/.sheaf/marks/%lld", s->path,
 		                   (long long)e->step);
-	rc = shf_look_briefly(s, e->step, &brief, err);
-	if (rc < 0 || rc == SHF_HAS_GONE)
+	rc = shf_step_look_briefly(s, e->step, &brief, err);
+	if (rc < 0 || rc == SHF_STEP_GONE)
 		return rc;
 	snprintf(why, 80, "marked bad");
 	if (rc == 1 && shf_tries_condemn(s, e->step, brief.session)) {
@@ -366,7 +366,7 @@ static int only_bad(const struct shf_store *s, int64_t newest, struct sheaf_erro
 
 /* Returns whether this directory was a checkpoint once. A step is published with its manifest in
  * it, so sheaf.sums without sheaf.json means that the manifest was removed. The result is 1, 0,
- * SHF_HAS_GONE, or a code if the disk gives an error. */
+ * SHF_STEP_GONE, or a code if the disk gives an error. */
 static int had_manifest(struct shf_store *s, int64_t step, struct sheaf_error *err)
 {
 	struct shf_stat st;
@@ -376,7 +376,7 @@ static int had_manifest(struct shf_store *s, int64_t step, struct sheaf_error *e
 	shf_name_of_step(t, step);
 	rc = fd = shf_dir_open(s->sys, s->dir, t);
 	if (fd == -ENOENT)
-		return SHF_HAS_GONE;
+		return SHF_STEP_GONE;
 	if (fd >= 0)
 		rc = shf_sys_stat(s->sys, fd, "sheaf.sums", false, &st);
 	shf_fd_close(s->sys, &fd);
@@ -386,7 +386,7 @@ static int had_manifest(struct shf_store *s, int64_t step, struct sheaf_error *e
 }
 
 /* Makes the error if no checkpoint is left: ENOENT, or ECORRUPT if some directories were
- * checkpoints once. It may also return SHF_HAS_GONE. */
+ * checkpoints once. It may also return SHF_STEP_GONE. */
 static int none_left(struct shf_store *s, const struct shf_steps *steps, const struct shf_seek *k,
                      struct sheaf_error *err)
 {
@@ -397,7 +397,7 @@ static int none_left(struct shf_store *s, const struct shf_steps *steps, const s
 		int64_t step = steps->all[i];
 		int rc = step > k->floor && step < k->below ? had_manifest(s, step, err) : 0;
 
-		if (rc < 0 || rc == SHF_HAS_GONE)
+		if (rc < 0 || rc == SHF_STEP_GONE)
 			return rc;
 		n += rc;
 		newest = rc && newest < 0 ? step : newest;
@@ -432,7 +432,7 @@ static int judge_latest(struct shf_store *s, const struct shf_steps *steps, void
 		passed = is_passed(s, &e, why, err);
 		if (passed == 0)
 			rc = latest_one(s, &e, q, err);
-		else if (passed < 0 || passed == SHF_HAS_GONE)
+		else if (passed < 0 || passed == SHF_STEP_GONE)
 			rc = passed;
 		else
 			seek_note_passed(q, e.step, why);
@@ -452,9 +452,9 @@ int shf_store_seek(struct shf_store *s, const struct shf_seek *k, int64_t *step,
                    struct sheaf_error *err)
 {
 	struct seeking q = { .k = k, .step = -1, .passed = SHF_BUF_INIT };
-	int rc = shf_judge_list(s, judge_latest, &q, err);
+	int rc = shf_fresh_list_judge(s, judge_latest, &q, err);
 
-	tell_passed(&q);
+	report_passed(&q);
 	if (rc == 0 && q.passed.oom)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for what was passed over");
 	*step = q.step;

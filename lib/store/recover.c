@@ -191,7 +191,7 @@ static int clean_stage(struct shf_store *s, const char *name, int64_t step, cons
 	return 0;
 }
 
-bool shf_copy_is_old(struct shf_store *s, int dir)
+bool shf_stage_copy_is_old(struct shf_store *s, int dir)
 {
 	struct shf_stat st;
 
@@ -204,7 +204,7 @@ static void clean_copy(struct shf_store *s, const char *name, int64_t step, cons
                        struct shf_clear *c)
 {
 	int dir = shf_dir_open(s->sys, s->stage, name);
-	bool old = dir >= 0 && shf_copy_is_old(s, dir);
+	bool old = dir >= 0 && shf_stage_copy_is_old(s, dir);
 
 	shf_fd_close(s->sys, &dir);
 	if (old)
@@ -247,18 +247,18 @@ static bool is_litter(const char *name)
 
 /* Returns whether this is a directory in which agents of several nodes agree to write a step. They
  * remove it at the end; if an agent died, it stays. */
-static bool is_meeting(const char *name)
+static bool is_flush_folder(const char *name)
 {
 	return (strncmp(name, "flush-", 6) == 0 && shf_id_is_valid(name + 6, 32)) ||
 	       (strncmp(name, "due-", 4) == 0 && shf_id_is_valid(name + 4, 32));
 }
 
-/* Deletes a directory of agents (is_meeting) that was abandoned for as long as an incomplete copy
- * is kept. */
-static void clean_meeting(struct shf_store *s, const char *name, struct shf_clear *c)
+/* Deletes a directory of agents (is_flush_folder) that was abandoned for as long as an incomplete
+ * copy is kept. */
+static void clean_flush_folder(struct shf_store *s, const char *name, struct shf_clear *c)
 {
 	int dir = shf_dir_open(s->sys, s->dot, name);
-	bool old = dir >= 0 && shf_copy_is_old(s, dir);
+	bool old = dir >= 0 && shf_stage_copy_is_old(s, dir);
 
 	shf_fd_close(s->sys, &dir);
 	if (old)
@@ -277,8 +277,8 @@ static int clean_litter(struct shf_store *s, struct shf_clear *c)
 	if (rc < 0)
 		return rc;
 	for (const char *p = NULL; (p = shf_names_next(&names, p)) != NULL; )
-		if (is_meeting(p))
-			clean_meeting(s, p, c);
+		if (is_flush_folder(p))
+			clean_flush_folder(s, p, c);
 		else if (is_litter(p) && shf_sys_stat(sys, s->dot, p, false, &st) >= 0 &&
 		    st.type == SHF_T_FILE && is_old(s, &st, SHF_DAY_S))
 			shf_sys_unlink(sys, s->dot, p, false);

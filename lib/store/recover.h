@@ -20,5 +20,5 @@ bool shf_prev_is_gone(struct shf_store *s, int fd);
 bool shf_stage_is_dead(struct shf_store *s, int dir, const struct shf_names *names,
                        const char *session, bool look);
 /* Returns whether this copy was abandoned for longer than SHF_COPY_S. */
-bool shf_copy_is_old(struct shf_store *s, int dir);
+bool shf_stage_copy_is_old(struct shf_store *s, int dir);
 #endif

@@ -37,7 +37,7 @@ int shf_run_id_read(struct shf_store *s, struct sheaf_error *err)
 	return rc;
 }
 
-int shf_store_see(struct shf_store *s, struct sheaf_error *err)
+int shf_store_refresh(struct shf_store *s, struct sheaf_error *err)
 {
 	int rc;
 

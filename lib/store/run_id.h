@@ -10,5 +10,5 @@
 int shf_run_id_read(struct shf_store *s, struct sheaf_error *err);
 /* A reader may open the run before the writing job has made .sheaf. This function looks again for
  * .sheaf and for the identity in it, until both exist. Every listing calls it. */
-int shf_store_see(struct shf_store *s, struct sheaf_error *err);
+int shf_store_refresh(struct shf_store *s, struct sheaf_error *err);
 #endif

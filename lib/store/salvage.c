@@ -132,7 +132,7 @@ int shf_salvage_begin(struct shf_store *s, struct shf_stage *g, const struct shf
                       const char *path, int wait_ms, int64_t step, struct sheaf_error *err)
 {
 	struct staged found = { .whole_n = 0 };
-	int rc = shf_own_begin(s, sys, path, false, wait_ms, err);
+	int rc = shf_store_own_begin(s, sys, path, false, wait_ms, err);
 
 	/* The stage must be safe to close, whatever fails below. */
 	memset(g, 0, sizeof(*g));
@@ -189,7 +189,7 @@ int shf_salvage_finish(struct shf_store *s, struct shf_stage *g, const struct sh
 	int rc = check_visit(s, err);
 
 	if (rc == 0)
-		rc = shf_own_end(s, run, err);
+		rc = shf_store_own_end(s, run, err);
 	if (rc == 0 && strcmp(s->run, run) != 0)
 		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/.sheaf/stage/%s: its manifest says run %s, "
 		              "this is run %s", s->path, g->name, run, s->run);

@@ -132,7 +132,7 @@ bool shf_dir_is_remains(const struct shf_sys *sys, int dir)
 	return shf_sys_list(sys, dir, not_empty, &full) == 0 && !full;
 }
 
-bool shf_is_unread(const struct sheaf_error *why)
+bool shf_step_is_unread(const struct sheaf_error *why)
 {
 	return why->code == SHEAF_EIO && why->sys != ELOOP && why->sys != EISDIR &&
 	       why->sys != EINVAL && why->sys != ENAMETOOLONG;
@@ -165,7 +165,7 @@ static int look_at_name(struct shf_store *s, int dir, const char *name, bool fil
 	}
 	if (fd < 0) {
 		rc = shf_fail_sys(&why, -fd, "%s", where);
-		e->unread = shf_is_unread(&why);
+		e->unread = shf_step_is_unread(&why);
 		if (err)
 			*err = why;
 		return shf_is_own_lack(fd) ? rc : 0;
@@ -188,7 +188,7 @@ static int look_at_name(struct shf_store *s, int dir, const char *name, bool fil
 		if (e->remains)
 			shf_fail(&why, SHEAF_ECORRUPT, "%s: its manifest is gone", where);
 	}
-	e->unread = e->state == SHF_DAMAGED && shf_is_unread(&why);
+	e->unread = e->state == SHF_DAMAGED && shf_step_is_unread(&why);
 	gone = e->state != SHF_COMMITTED && shf_dir_has_gone(s->sys, dir, name, false, fd);
 	shf_arena_release(&arena);
 	shf_fd_close(s->sys, &fd);
@@ -205,8 +205,8 @@ int shf_step_look(struct shf_store *s, int dir, const char *name, struct shf_ent
 	return look_at_name(s, dir, name, true, e, err);
 }
 
-int shf_look_at(struct shf_store *s, int64_t step, bool files, struct shf_entry *e,
-                struct sheaf_error *err)
+int shf_step_look_at(struct shf_store *s, int64_t step, bool files, struct shf_entry *e,
+                     struct sheaf_error *err)
 {
 	int rc;
 
@@ -215,12 +215,12 @@ int shf_look_at(struct shf_store *s, int64_t step, bool files, struct shf_entry 
 	shf_name_of_step(e->path, step);
 	rc = look_at_name(s, s->dir, e->path, files, e, err);
 	if (rc == 1)
-		return SHF_HAS_GONE;
+		return SHF_STEP_GONE;
 	return rc < 0 ? rc : e->state != SHF_FOREIGN && !e->remains;
 }
 
-int shf_look_briefly(struct shf_store *s, int64_t step, struct shf_entry *e,
-                     struct sheaf_error *err)
+int shf_step_look_briefly(struct shf_store *s, int64_t step, struct shf_entry *e,
+                          struct sheaf_error *err)
 {
-	return shf_look_at(s, step, false, e, err);
+	return shf_step_look_at(s, step, false, e, err);
 }

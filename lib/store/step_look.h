@@ -41,18 +41,18 @@ struct shf_entry {
  * exists; a code only if this process lacks memory or descriptors. */
 int shf_step_look(struct shf_store *s, int dir, const char *name, struct shf_entry *e,
                   struct sheaf_error *err);
-#define SHF_HAS_GONE 3        /* the step was removed after the list was read */
+#define SHF_STEP_GONE 3        /* the step was removed after the list was read */
 /* Looks at a step of the run. Returns 1 if it is a checkpoint, even a damaged one; 0 if it is
- * foreign or remains; SHF_HAS_GONE; or a code, as shf_step_look does. files: also check that all
+ * foreign or remains; SHF_STEP_GONE; or a code, as shf_step_look does. files: also check that all
  * its files exist with their sizes. */
-int shf_look_at(struct shf_store *s, int64_t step, bool files, struct shf_entry *e,
-                struct sheaf_error *err);
-/* Like shf_look_at, by the manifest alone. */
-int shf_look_briefly(struct shf_store *s, int64_t step, struct shf_entry *e,
+int shf_step_look_at(struct shf_store *s, int64_t step, bool files, struct shf_entry *e,
                      struct sheaf_error *err);
+/* Like shf_step_look_at, by the manifest alone. */
+int shf_step_look_briefly(struct shf_store *s, int64_t step, struct shf_entry *e,
+                          struct sheaf_error *err);
 /* Returns whether the directory has no sheaf.json, and either has sheaf.sums or is empty. */
 bool shf_dir_is_remains(const struct shf_sys *sys, int dir);
 /* Returns whether the error says nothing about the step, such as an I/O error or a lack of
  * permission. ELOOP, EISDIR and ENAMETOOLONG do say something: the step is damaged. */
-bool shf_is_unread(const struct sheaf_error *why);
+bool shf_step_is_unread(const struct sheaf_error *why);
 #endif

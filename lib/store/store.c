@@ -134,7 +134,7 @@ int shf_store_open(struct shf_store *s, const struct shf_sys *sys, const char *p
 		goto out;
 	}
 	s->dir = rc;
-	rc = shf_store_see(s, err);
+	rc = shf_store_refresh(s, err);
 	if (rc < 0 || s->dot < 0)
 		goto out;       /* a directory of steps is enough for a reader */
 	rc = shf_dir_open(sys, s->dot, "stage");
@@ -312,10 +312,10 @@ static int sync_names(struct shf_store *s, struct sheaf_error *err)
 }
 
 /* Opens .sheaf before it locks, since the lock is a file in it. The text of the last owner is read
- * while the door is locked (D1). Whether that owner is gone is decided now, before shf_own_end
- * overwrites its text. */
-int shf_own_begin(struct shf_store *s, const struct shf_sys *sys, const char *path, bool create,
-                  int wait_ms, struct sheaf_error *err)
+ * while the door is locked (D1). Whether that owner is gone is decided now, before
+ * shf_store_own_end overwrites its text. */
+int shf_store_own_begin(struct shf_store *s, const struct shf_sys *sys, const char *path,
+                        bool create, int wait_ms, struct sheaf_error *err)
 {
 	int rc;
 
@@ -359,7 +359,7 @@ out:
 }
 
 /* The text of the lock comes first, because .sheaf/door stays locked until it is written (D1). */
-int shf_own_end(struct shf_store *s, const char *run, struct sheaf_error *err)
+int shf_store_own_end(struct shf_store *s, const char *run, struct sheaf_error *err)
 {
 	int rc = shf_lock_write(s, err);
 
@@ -373,12 +373,12 @@ int shf_own_end(struct shf_store *s, const char *run, struct sheaf_error *err)
 int shf_store_own_as(struct shf_store *s, const struct shf_sys *sys, const char *path, bool create,
                      int wait_ms, int clear_ms, const char *run, struct sheaf_error *err)
 {
-	int rc = shf_own_begin(s, sys, path, create, wait_ms, err);
+	int rc = shf_store_own_begin(s, sys, path, create, wait_ms, err);
 
 	if (rc < 0)
 		return rc;
 	s->clear_ms = clear_ms;
-	rc = shf_own_end(s, run, err);
+	rc = shf_store_own_end(s, run, err);
 	if (rc == 0)
 		rc = shf_store_recover(s, err);
 	if (rc < 0)

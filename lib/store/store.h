@@ -75,12 +75,12 @@ int shf_store_own(struct shf_store *s, const struct shf_sys *sys, const char *pa
 int shf_store_own_as(struct shf_store *s, const struct shf_sys *sys, const char *path, bool create,
                      int wait_ms, int clear_ms, const char *run, struct sheaf_error *err);
 /* The two halves of shf_store_own, between which the caller may look at what the last owner left.
- * After shf_own_begin, this process has .sheaf/lock and .sheaf/door locked, and s->prev is read.
- * shf_own_end writes the text of the lock, unlocks the door, and makes durable the names by which
- * steps are reached. run: the id for a run without one; NULL draws one. */
-int shf_own_begin(struct shf_store *s, const struct shf_sys *sys, const char *path, bool create,
-                  int wait_ms, struct sheaf_error *err);
-int shf_own_end(struct shf_store *s, const char *run, struct sheaf_error *err);
+ * After shf_store_own_begin, this process has .sheaf/lock and .sheaf/door locked, and s->prev is
+ * read. shf_store_own_end writes the text of the lock, unlocks the door, and makes durable the
+ * names by which steps are reached. run: the id for a run without one; NULL draws one. */
+int shf_store_own_begin(struct shf_store *s, const struct shf_sys *sys, const char *path,
+                        bool create, int wait_ms, struct sheaf_error *err);
+int shf_store_own_end(struct shf_store *s, const char *run, struct sheaf_error *err);
 /* Opens the run on another rank of the writing job, with the run id and session of rank 0. */
 int shf_store_join(struct shf_store *s, const struct shf_sys *sys, const char *path,
                    const char *run, const char *session, struct sheaf_error *err);

@@ -32,9 +32,9 @@ static int keep_receive(int keep, struct shf_keep_msg *m, int *memfd, int64_t un
 	int rc;
 
 	do {
-		rc = shf_wait_for(keep, POLLIN, until);
+		rc = shf_passfd_wait(keep, POLLIN, until);
 		if (!rc)
-			rc = shf_passed(keep, m, sizeof(*m), memfd);
+			rc = shf_passfd_receive(keep, m, sizeof(*m), memfd);
 	} while (rc == -EAGAIN);
 	if (rc)
 		return rc;
@@ -52,8 +52,8 @@ static int keep_receive(int keep, struct shf_keep_msg *m, int *memfd, int64_t un
  * request. */
 static int keep_request(int keep, struct shf_keep_msg *m, int memfd, int *got)
 {
-	int64_t until = shf_until_ns(m->op == SHF_KEEP_HELLO ? SHF_KEEP_HELLO_MS
-	                                                     : SHF_KEEP_WAIT_MS);
+	int64_t until = shf_passfd_until_ns(m->op == SHF_KEEP_HELLO ? SHF_KEEP_HELLO_MS
+	                                                            : SHF_KEEP_WAIT_MS);
 	int rc = shf_pass(keep, m, sizeof(*m), memfd, until), came = -1;
 
 	if (!rc)
@@ -136,7 +136,7 @@ static int real_keep_open(void *arg, const char *where, const char *run, const c
 	if (rc)
 		return rc;
 	memcpy(a.sun_path, path, strlen(path) + 1);
-	fd = shf_unix_new();
+	fd = shf_passfd_socket();
 	if (fd < 0)
 		return fd;
 	do
@@ -145,7 +145,7 @@ static int real_keep_open(void *arg, const char *where, const char *run, const c
 	if (rc)
 		rc = errno == EAGAIN ? -ECONNREFUSED : -errno;
 	else
-		rc = shf_peer_is_us(fd) ? keep_request(fd, &m, -1, NULL) : -EACCES;
+		rc = shf_passfd_peer_is_us(fd) ? keep_request(fd, &m, -1, NULL) : -EACCES;
 	if (rc) {
 		close(fd);
 		return rc;
@@ -178,9 +178,9 @@ static int real_keep_get(void *arg, int keep, const char *name, struct shf_shm *
 	rc = keep_request(keep, &m, -1, &fd);
 	if (rc)
 		return rc;
-	rc = fd < 0 ? -EPROTO : shf_memory_check(fd, m.bytes);
+	rc = fd < 0 ? -EPROTO : shf_memfd_check(fd, m.bytes);
 	if (!rc)
-		rc = shf_memory_map(shm, fd, (size_t)m.bytes);
+		rc = shf_memfd_map(shm, fd, (size_t)m.bytes);
 	if (rc && fd >= 0)
 		close(fd);
 	return rc;
@@ -194,9 +194,9 @@ static int real_keep_drop(void *arg, int keep, const char *name)
 	return keep_request(keep, &m, -1, NULL);
 }
 
-static int real_keep_tell(void *arg, int keep, const char *text)
+static int real_keep_message(void *arg, int keep, const char *text)
 {
-	struct shf_keep_msg m = message(SHF_KEEP_TELL, text);
+	struct shf_keep_msg m = message(SHF_KEEP_MESSAGE, text);
 
 	(void)arg;
 	return keep_request(keep, &m, -1, NULL);
@@ -216,7 +216,7 @@ static int real_keep_list(void *arg, int keep, int (*item)(void *arg, const char
                           void *item_arg)
 {
 	struct shf_keep_msg m = message(SHF_KEEP_LIST, "");
-	int64_t until = shf_until_ns(SHF_KEEP_WAIT_MS);
+	int64_t until = shf_passfd_until_ns(SHF_KEEP_WAIT_MS);
 	int rc = shf_pass(keep, &m, sizeof(m), -1, until), told = 0;
 
 	(void)arg;
@@ -258,7 +258,7 @@ static void real_keep_close(void *arg, int keep, bool bye)
 	if (keep < 0)
 		return;
 	if (bye)
-		(void)shf_pass(keep, &m, sizeof(m), -1, shf_until_ns(0));
+		(void)shf_pass(keep, &m, sizeof(m), -1, shf_passfd_until_ns(0));
 	close(keep);
 }
 
@@ -271,7 +271,7 @@ int shf_keep_ask(int keep, int op, struct shf_keep_msg *m)
 	*m = message(op, "");
 	rc = keep_request(keep, m, -1, NULL);
 	if (rc == 0 && op == SHF_KEEP_STOP)
-		rc = shf_wait_for(keep, POLLIN, shf_until_ns(LEAVE_MS));
+		rc = shf_passfd_wait(keep, POLLIN, shf_passfd_until_ns(LEAVE_MS));
 	return rc;
 }
 
@@ -280,7 +280,7 @@ const struct shf_keep_ops shf_real_keep = {
 	.keep_put = real_keep_put,
 	.keep_get = real_keep_get,
 	.keep_drop = real_keep_drop,
-	.keep_tell = real_keep_tell,
+	.keep_message = real_keep_message,
 	.keep_at = real_keep_at,
 	.keep_list = real_keep_list,
 	.keep_lives = real_keep_lives,

@@ -17,7 +17,7 @@ extern const struct shf_keep_ops shf_real_keep;
 #define SHF_KEEP_WAIT_MS 5000   /* limit for an answer; a stopped agent counts as lost */
 #define SHF_KEEP_HELLO_MS 1000  /* limit for the first answer */
 enum { SHF_KEEP_HELLO = 1, SHF_KEEP_PUT, SHF_KEEP_GET, SHF_KEEP_DROP, SHF_KEEP_LIST,
-       SHF_KEEP_STATUS, SHF_KEEP_STOP, SHF_KEEP_BYE, SHF_KEEP_TELL, SHF_KEEP_AT };
+       SHF_KEEP_STATUS, SHF_KEEP_STOP, SHF_KEEP_BYE, SHF_KEEP_MESSAGE, SHF_KEEP_AT };
 struct shf_keep_msg {
 	uint64_t magic;
 	uint32_t version, op;

@@ -41,7 +41,7 @@ struct user {
 };
 /* The state of the server. */
 struct serving {
-	const struct shf_keeper *k;
+	const struct shf_agent_server *k;
 	int listen, lock;               /* descriptors of the socket and of its lock file */
 	struct kept *kept;
 	size_t kept_n, kept_cap;
@@ -81,7 +81,7 @@ static int kept_store(struct serving *s, const struct shf_keep_msg *m, int memfd
 {
 	struct kept *old = kept_find(s, m->name);
 	uint64_t others = s->bytes - (old ? old->bytes : 0);
-	int rc = memfd < 0 || !m->name[0] ? -EINVAL : shf_memory_check(memfd, m->bytes);
+	int rc = memfd < 0 || !m->name[0] ? -EINVAL : shf_memfd_check(memfd, m->bytes);
 
 	if (rc == 0 && s->k->bytes_max && (m->bytes > s->k->bytes_max ||
 	                                   others > s->k->bytes_max - m->bytes))
@@ -115,7 +115,7 @@ static int keeper_answer(int fd, struct shf_keep_msg *m, int rc, int memfd)
 	m->magic = SHF_KEEP_MAGIC;
 	m->version = SHF_KEEP_VERSION;
 	m->rc = rc;
-	return shf_pass(fd, m, sizeof(*m), memfd, shf_until_ns(ANSWER_MS));
+	return shf_pass(fd, m, sizeof(*m), memfd, shf_passfd_until_ns(ANSWER_MS));
 }
 
 /* Answers LIST: one message for each name, then the last one (agent_client.h). */
@@ -211,7 +211,7 @@ static int keeper_handle(struct serving *s, struct user *u, struct shf_keep_msg 
 	case SHF_KEEP_STOP:
 		s->over = true;
 		return keeper_answer(u->fd, m, 0, -1);
-	case SHF_KEEP_TELL:
+	case SHF_KEEP_MESSAGE:
 		if (s->k->told)
 			s->k->told(s->k->arg, m->name);
 		return keeper_answer(u->fd, m, 0, -1);
@@ -235,7 +235,7 @@ static int keeper_handle(struct serving *s, struct user *u, struct shf_keep_msg 
 static int keeper_receive(struct serving *s, struct user *u)
 {
 	struct shf_keep_msg m;
-	int memfd = -1, rc = shf_passed(u->fd, &m, sizeof(m), &memfd);
+	int memfd = -1, rc = shf_passfd_receive(u->fd, &m, sizeof(m), &memfd);
 
 	if (rc == -EAGAIN)
 		return 0;
@@ -318,7 +318,7 @@ static void keeper_accept(struct serving *s)
 	s->full = fd < 0 && errno != EINTR && errno != EAGAIN && errno != ECONNABORTED;
 	if (fd < 0)
 		return;
-	if (!shf_peer_is_us(fd) || s->users_n == USERS_MAX ||
+	if (!shf_passfd_peer_is_us(fd) || s->users_n == USERS_MAX ||
 	    (s->users_n == s->users_cap && !users_grow(s))) {
 		close(fd);
 		return;
@@ -418,14 +418,14 @@ static int open_socket(struct serving *s)
 		return rc;
 	if (!lstat(a.sun_path, &st) && !S_ISSOCK(st.st_mode))
 		return -EEXIST;
-	s->listen = shf_unix_new();
+	s->listen = shf_passfd_socket();
 	if (s->listen < 0)
 		return s->listen;
 	if (!connect(s->listen, (const struct sockaddr *)&a, sizeof(a)))
 		return -EBUSY;
 	close(s->listen);
 	(void)unlink(a.sun_path);
-	s->listen = shf_unix_new();
+	s->listen = shf_passfd_socket();
 	if (s->listen < 0)
 		return s->listen;
 	was = umask(0177);
@@ -440,7 +440,7 @@ static int open_socket(struct serving *s)
  * when all memory is released and before connections end: clients learn of the end only then.
  * Connections are shut down, not only closed, because forked children of the agent may have copies
  * of them. */
-int shf_keeper_serve(const struct shf_keeper *k)
+int shf_agent_server_run(const struct shf_agent_server *k)
 {
 	struct serving s = { .k = k, .listen = -1, .lock = -1 };
 	int rc = users_grow(&s) ? open_socket(&s) : -ENOMEM;

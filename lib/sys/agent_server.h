@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct shf_keeper {
+struct shf_agent_server {
 	const char *socket;             /* path of the socket that it serves */
 	const char *run;                /* identity of the run directory whose memory it keeps;
 	                                 * processes of another one are refused */
@@ -33,5 +33,5 @@ struct shf_keeper {
 /* Serves until a client sends STOP, no client was connected for idle_ms, or k->stop returns true.
  * The caller has blocked the signals that k->stop answers to. Returns 0 or a negative errno;
  * -EBUSY: another agent serves this socket. */
-int shf_keeper_serve(const struct shf_keeper *k);
+int shf_agent_server_run(const struct shf_agent_server *k);
 #endif

@@ -30,16 +30,16 @@ struct shf_piece {
 };
 
 /* What a carrier sees of its queue: the lock and the two functions that it reports to. */
-struct shf_works {
+struct shf_queue_shared {
 	pthread_mutex_t lock;
 	size_t piece_bytes;             /* the largest piece */
 	/* The carrier calls this when it has finished a piece. result: the number of bytes moved,
 	 * or a negative errno. The lock is held; the call may drop it for a while, as shf_pool_push
 	 * does. */
-	void (*back)(struct shf_works *w, const struct shf_piece *piece, int64_t result);
+	void (*back)(struct shf_queue_shared *w, const struct shf_piece *piece, int64_t result);
 	/* The carrier calls this for a part that it cannot move, and another carrier gets the part.
 	 * The lock is held and may be dropped, as for `back`. */
-	void (*pass_on)(struct shf_works *w, struct shf_part *part);
+	void (*pass_on)(struct shf_queue_shared *w, struct shf_part *part);
 };
 
 /* Appends a part to the list. */

@@ -46,12 +46,12 @@ static bool number_of(const char *dir, const char *path, const char *file, const
 
 /* The limits found so far. */
 struct found {
-	struct shf_room *rooms;
+	struct shf_memory_limit *rooms;
 	int n;
 };
 
-/* Adds a limit. If there are more than SHF_ROOMS, the widest one is dropped: it is the least likely
- * to be reached. */
+/* Adds a limit. If there are more than SHF_MEMORY_LIMITS, the widest one is dropped: it is the
+ * least likely to be reached. */
 static void add_room(struct found *f, uint64_t of, uint64_t left)
 {
 	int widest = 0;
@@ -59,15 +59,15 @@ static void add_room(struct found *f, uint64_t of, uint64_t left)
 	for (int i = 0; i < f->n; i++)  /* the paths "/" and "" name one group */
 		if (f->rooms[i].of == of)
 			return;
-	if (f->n < SHF_ROOMS) {
-		f->rooms[f->n++] = (struct shf_room){ of, left };
+	if (f->n < SHF_MEMORY_LIMITS) {
+		f->rooms[f->n++] = (struct shf_memory_limit){ of, left };
 		return;
 	}
 	for (int i = 1; i < f->n; i++)
 		if (f->rooms[i].left > f->rooms[widest].left)
 			widest = i;
 	if (left < f->rooms[widest].left)
-		f->rooms[widest] = (struct shf_room){ of, left };
+		f->rooms[widest] = (struct shf_memory_limit){ of, left };
 }
 
 /* Adds the limit of one group, if it has one. Its page cache that was not used lately counts as
@@ -107,7 +107,7 @@ static void add_groups(struct found *f, const struct spelling *s, char *path)
 
 /* Limits come from the machine (number 0), and from both versions of control groups, which may be
  * mounted side by side. */
-int shf_real_rooms(void *arg, struct shf_room rooms[SHF_ROOMS])
+int shf_real_memory_limits(void *arg, struct shf_memory_limit rooms[SHF_MEMORY_LIMITS])
 {
 	char groups[4096], *line, *save = NULL;
 	struct found f = { rooms, 0 };
@@ -135,10 +135,10 @@ int shf_real_rooms(void *arg, struct shf_room rooms[SHF_ROOMS])
 
 uint64_t shf_real_memory_left(void)
 {
-	struct shf_room rooms[SHF_ROOMS];
+	struct shf_memory_limit rooms[SHF_MEMORY_LIMITS];
 	uint64_t least = UINT64_MAX;
 
-	for (int i = shf_real_rooms(NULL, rooms); i-- > 0;)
+	for (int i = shf_real_memory_limits(NULL, rooms); i-- > 0;)
 		least = rooms[i].left < least ? rooms[i].left : least;
 	return least;
 }

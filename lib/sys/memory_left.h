@@ -7,5 +7,5 @@
 
 /* Returns how many bytes the tightest limit leaves; UINT64_MAX: no limit is known. */
 uint64_t shf_real_memory_left(void);
-int shf_real_rooms(void *arg, struct shf_room rooms[SHF_ROOMS]);
+int shf_real_memory_limits(void *arg, struct shf_memory_limit rooms[SHF_MEMORY_LIMITS]);
 #endif

@@ -3,7 +3,7 @@
  * carry all requests. */
 #include "ring.h"
 
-struct shf_ring *shf_ring_new(struct shf_works *works, int depth)
+struct shf_ring *shf_ring_new(struct shf_queue_shared *works, int depth)
 {
 	(void)works;
 	(void)depth;

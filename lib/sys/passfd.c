@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-int shf_unix_new(void)
+int shf_passfd_socket(void)
 {
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
@@ -20,7 +20,7 @@ int shf_unix_new(void)
 }
 
 /* The kernel fills in the credentials, so a peer cannot forge them. */
-bool shf_peer_is_us(int fd)
+bool shf_passfd_peer_is_us(int fd)
 {
 	struct ucred cred;
 	socklen_t n = sizeof(cred);
@@ -28,14 +28,14 @@ bool shf_peer_is_us(int fd)
 	return !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &n) && cred.uid == geteuid();
 }
 
-int64_t shf_until_ns(int timeout_ms)
+int64_t shf_passfd_until_ns(int timeout_ms)
 {
 	return shf_real_mono_ns(NULL) + shf_ms_ns(timeout_ms > 0 ? timeout_ms : 0);
 }
 
 /* Waits in a loop, because poll may be interrupted and counts only milliseconds. A hangup counts as
  * ready: the next call on fd then reports it. */
-int shf_wait_for(int fd, short events, int64_t until)
+int shf_passfd_wait(int fd, short events, int64_t until)
 {
 	for (;;) {
 		struct pollfd p = { .fd = fd, .events = events };
@@ -85,7 +85,7 @@ int shf_pass(int fd, const void *message, size_t n, int memfd, int64_t until)
 			continue;
 		if (errno != EAGAIN && errno != ENOBUFS)
 			return -errno;
-		rc = shf_wait_for(fd, POLLOUT, until);
+		rc = shf_passfd_wait(fd, POLLOUT, until);
 		if (rc)
 			return rc;
 	}
@@ -94,7 +94,7 @@ int shf_pass(int fd, const void *message, size_t n, int memfd, int64_t until)
 /* Receives one packet. The buffer may have room for more descriptors than one, because of its
  * alignment. If several came, all are closed, so that a peer cannot fill our table of
  * descriptors. */
-int shf_passed(int fd, void *message, size_t n, int *memfd)
+int shf_passfd_receive(int fd, void *message, size_t n, int *memfd)
 {
 	struct iovec v = { message, n };
 	union room c;
@@ -129,7 +129,7 @@ int shf_passed(int fd, void *message, size_t n, int *memfd)
 }
 
 /* The result is never 0 for a valid size, so an image of 0 bytes has an address like any other. */
-size_t shf_mapped_bytes(size_t bytes)
+size_t shf_memfd_bytes(size_t bytes)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);
 
@@ -140,11 +140,11 @@ size_t shf_mapped_bytes(size_t bytes)
 	return (bytes + page - 1) / page * page;
 }
 
-int shf_memory_check(int memfd, uint64_t bytes)
+int shf_memfd_check(int memfd, uint64_t bytes)
 {
 	struct stat st;
 	int seals = fcntl(memfd, F_GET_SEALS);
-	size_t n = bytes > SIZE_MAX ? 0 : shf_mapped_bytes((size_t)bytes);
+	size_t n = bytes > SIZE_MAX ? 0 : shf_memfd_bytes((size_t)bytes);
 
 	/* Without this seal the sender could truncate the memory after the check. */
 	if (seals < 0 || !(seals & F_SEAL_SHRINK))
@@ -157,9 +157,9 @@ int shf_memory_check(int memfd, uint64_t bytes)
 /* Forked children do not get the mapping (MADV_DONTFORK): otherwise each page that the parent
  * writes afterwards would be copied, which doubles the memory. Anonymous memory is allocated here
  * if the kernel can (5.14), else at the first touch. A memfd is allocated already. */
-int shf_memory_map(struct shf_shm *shm, int fd, size_t bytes)
+int shf_memfd_map(struct shf_shm *shm, int fd, size_t bytes)
 {
-	size_t n = shf_mapped_bytes(bytes);
+	size_t n = shf_memfd_bytes(bytes);
 	int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
 	void *base = mmap(NULL, n, PROT_READ | PROT_WRITE, flags, fd, 0);
 	int rc = 0;

@@ -37,7 +37,8 @@ static int64_t move_direct(const struct shf_io *io, const struct shf_piece *p)
 	return (int64_t)done;
 }
 
-/* Makes the system calls of one piece, without the lock. Returns the result for shf_works.back. */
+/* Makes the system calls of one piece, without the lock. Returns the result for
+ * shf_queue_shared.back. */
 static int64_t carry(const struct shf_piece *p)
 {
 	const struct shf_io *io = p->part->io;
@@ -57,7 +58,7 @@ static int64_t carry(const struct shf_piece *p)
  * is no piece to cut. */
 static bool pool_move_piece(struct shf_pool *pool)
 {
-	struct shf_works *w = pool->works;
+	struct shf_queue_shared *w = pool->works;
 	struct shf_piece p;
 	int64_t result;
 
@@ -134,7 +135,7 @@ void shf_pool_push(struct shf_pool *pool, struct shf_part *part)
 		;
 }
 
-int shf_pool_init(struct shf_pool *pool, struct shf_works *works, int threads)
+int shf_pool_init(struct shf_pool *pool, struct shf_queue_shared *works, int threads)
 {
 	int rc;
 

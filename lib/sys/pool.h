@@ -7,7 +7,7 @@
 #include "io_parts.h"
 
 struct shf_pool {
-	struct shf_works *works;        /* borrowed */
+	struct shf_queue_shared *works;        /* borrowed */
 	pthread_cond_t work;            /* todo got a part, or stop was set */
 	struct shf_parts todo;          /* parts from which pieces are to be cut */
 	size_t todo_n;                  /* pieces in todo, roughly */
@@ -17,7 +17,7 @@ struct shf_pool {
 	bool stop;
 };
 /* Returns 0 or a negative errno. */
-int shf_pool_init(struct shf_pool *pool, struct shf_works *works, int threads);
+int shf_pool_init(struct shf_pool *pool, struct shf_queue_shared *works, int threads);
 /* Joins the threads. ours: false in a forked child, where they do not exist. */
 void shf_pool_release(struct shf_pool *pool, bool ours);
 /* Makes sure that the pool has a thread. Returns 0 or a positive errno. */

@@ -21,7 +21,7 @@
 #define PIECE_BYTES_MAX ((size_t)1 << 30)       /* the ring has lengths of 32 bits */
 
 struct shf_queue {
-	struct shf_works works;         /* first: a pointer to it is one to the queue. Its lock
+	struct shf_queue_shared works;  /* first: a pointer to it is one to the queue. Its lock
 	                                 * guards what follows */
 	pthread_cond_t finished;        /* a request was added to done, or none is under way */
 	struct shf_io *done, **done_end; /* finished requests, oldest first; borrowed from the
@@ -134,7 +134,7 @@ static void back_buffered(struct shf_queue *q, const struct shf_piece *p, int64_
 /* Called by a carrier that has finished a piece. When the last piece of a part is back, the part is
  * either repeated through the page cache or done; when the last part is done, so is the request.
  * The lock is held (io_parts.h). */
-static void back(struct shf_works *w, const struct shf_piece *p, int64_t result)
+static void back(struct shf_queue_shared *w, const struct shf_piece *p, int64_t result)
 {
 	struct shf_queue *q = (struct shf_queue *)w;
 	struct shf_part *part = p->part;
@@ -160,7 +160,7 @@ static void back(struct shf_works *w, const struct shf_piece *p, int64_t result)
 }
 
 /* Gives the threads a part that the ring cannot carry. */
-static void pass_on(struct shf_works *w, struct shf_part *part)
+static void pass_on(struct shf_queue_shared *w, struct shf_part *part)
 {
 	shf_pool_push(&((struct shf_queue *)w)->pool, part);
 }

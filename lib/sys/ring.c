@@ -45,7 +45,7 @@ struct pin {                    /* pinned memory range i, which has PIN_MAX entr
 };
 
 struct shf_ring {
-	struct shf_works *works;        /* borrowed; its lock guards the members down to the blank
+	struct shf_queue_shared *works; /* borrowed; its lock guards the members down to the blank
 	                                 * line */
 	struct shf_parts todo;
 	pthread_cond_t pinned;          /* `have` of a pin has changed, or the ring was given up */
@@ -471,7 +471,7 @@ void shf_ring_pin(struct shf_ring *r, int i, void *base, size_t bytes)
 }
 
 /* Allocates all slots now, because carrying allocates no memory (Q3). */
-struct shf_ring *shf_ring_new(struct shf_works *works, int depth)
+struct shf_ring *shf_ring_new(struct shf_queue_shared *works, int depth)
 {
 	struct shf_ring *r = shf_zalloc(1, sizeof(*r));
 

@@ -7,8 +7,8 @@
 #include "io_parts.h"
 
 struct shf_ring;
-struct shf_ring *shf_ring_new(struct shf_works *works, int depth); /* NULL: built without io_uring,
-                                                                    * or out of memory */
+/* NULL: built without io_uring, or out of memory */
+struct shf_ring *shf_ring_new(struct shf_queue_shared *works, int depth);
 /* Ends the thread when all parts are carried. ours: false in a forked child, which has no such
  * thread. */
 void shf_ring_free(struct shf_ring *ring, bool ours);

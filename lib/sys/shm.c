@@ -91,7 +91,7 @@ static int memfd_reserved(size_t n)
  * afterwards. */
 static int real_shm_new(void *arg, struct shf_shm *shm, size_t bytes, bool shared)
 {
-	size_t n = shf_mapped_bytes(bytes);
+	size_t n = shf_memfd_bytes(bytes);
 	struct shf_mute mute;
 	int fd = -1, rc;
 
@@ -104,7 +104,7 @@ static int real_shm_new(void *arg, struct shf_shm *shm, size_t bytes, bool share
 		if (fd < 0)
 			return fd;
 	}
-	rc = shf_memory_map(shm, fd, bytes);
+	rc = shf_memfd_map(shm, fd, bytes);
 	if (rc && fd >= 0)
 		close(fd);
 	return rc;
@@ -116,7 +116,7 @@ static void real_shm_free(void *arg, struct shf_shm *shm)
 	(void)arg;
 	if (!shm->base)
 		return;
-	munmap(shm->base, shf_mapped_bytes(shm->bytes));
+	munmap(shm->base, shf_memfd_bytes(shm->bytes));
 	if (shm->fd >= 0)
 		close(shm->fd);
 	*shm = (struct shf_shm){ NULL, 0, -1 };
@@ -146,7 +146,7 @@ static int real_shm_offer(void *arg, uint8_t token[16], int *handle)
 	rc = shf_real_random(arg, token, 16);
 	if (rc)
 		return rc;
-	fd = shf_unix_new();
+	fd = shf_passfd_socket();
 	if (fd < 0)
 		return fd;
 	n = address_of(token, &a);
@@ -165,7 +165,7 @@ static int real_shm_connect(void *arg, const uint8_t token[16], int *handle)
 {
 	struct sockaddr_un a;
 	socklen_t n = address_of(token, &a);
-	int fd = shf_unix_new(), rc;
+	int fd = shf_passfd_socket(), rc;
 
 	(void)arg;
 	if (fd < 0)
@@ -175,7 +175,7 @@ static int real_shm_connect(void *arg, const uint8_t token[16], int *handle)
 	while (rc && errno == EINTR);
 	if (rc)
 		rc = errno == EAGAIN ? -ECONNREFUSED : -errno;
-	else if (!shf_peer_is_us(fd))
+	else if (!shf_passfd_peer_is_us(fd))
 		rc = -ECONNREFUSED;
 	if (rc) {
 		close(fd);
@@ -189,7 +189,7 @@ static int real_shm_connect(void *arg, const uint8_t token[16], int *handle)
  * others still get their memory, and the error is returned at the end. */
 static int real_shm_serve(void *arg, int offer, const struct shf_shm *shm, int n, int timeout_ms)
 {
-	int64_t until = shf_until_ns(timeout_ms);
+	int64_t until = shf_passfd_until_ns(timeout_ms);
 	struct hello h = { MAGIC, shm->bytes };
 	int rc, worst = 0;
 
@@ -200,7 +200,7 @@ static int real_shm_serve(void *arg, int offer, const struct shf_shm *shm, int n
 	while (n > 0) {
 		int fd;
 
-		rc = shf_wait_for(offer, POLLIN, until);
+		rc = shf_passfd_wait(offer, POLLIN, until);
 		if (rc)
 			return rc;
 		fd = accept4(offer, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -208,7 +208,7 @@ static int real_shm_serve(void *arg, int offer, const struct shf_shm *shm, int n
 			continue;
 		if (fd < 0)
 			return -errno;
-		if (shf_peer_is_us(fd)) {
+		if (shf_passfd_peer_is_us(fd)) {
 			rc = shf_pass(fd, &h, sizeof(h), shm->fd, until);
 			worst = worst ? worst : rc;
 			n--;
@@ -221,23 +221,23 @@ static int real_shm_serve(void *arg, int offer, const struct shf_shm *shm, int n
 /* Waits for the descriptor, checks that the memory is sealed and large enough, and maps it. */
 static int real_shm_take(void *arg, int connection, struct shf_shm *shm, int timeout_ms)
 {
-	int64_t until = shf_until_ns(timeout_ms);
+	int64_t until = shf_passfd_until_ns(timeout_ms);
 	struct hello h = { 0, 0 };
 	int memfd = -1, rc;
 
 	(void)arg;
 	do {
-		rc = shf_wait_for(connection, POLLIN, until);
+		rc = shf_passfd_wait(connection, POLLIN, until);
 		if (rc)
 			return rc;
-		rc = shf_passed(connection, &h, sizeof(h), &memfd);
+		rc = shf_passfd_receive(connection, &h, sizeof(h), &memfd);
 	} while (rc == -EAGAIN);
 	if (!rc && (h.magic != MAGIC || memfd < 0))
 		rc = -EPROTO;
 	if (!rc)
-		rc = shf_memory_check(memfd, h.bytes);
+		rc = shf_memfd_check(memfd, h.bytes);
 	if (!rc)
-		rc = shf_memory_map(shm, memfd, (size_t)h.bytes);
+		rc = shf_memfd_map(shm, memfd, (size_t)h.bytes);
 	if (rc && memfd >= 0)
 		close(memfd);
 	return rc;
@@ -251,7 +251,7 @@ static void real_shm_drop(void *arg, int handle)
 }
 
 const struct shf_shm_ops shf_real_shm = {
-	.rooms = shf_real_rooms,
+	.rooms = shf_real_memory_limits,
 	.touched = shf_real_touched,
 	.touch = shf_real_touch,
 	.shm_new = real_shm_new,

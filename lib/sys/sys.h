@@ -227,7 +227,8 @@ static inline void shf_sys_task_free(const struct shf_sys *sys, struct shf_task 
 	sys->task.ops->task_free(sys->task.arg, task);
 }
 
-static inline int shf_sys_rooms(const struct shf_sys *sys, struct shf_room rooms[SHF_ROOMS])
+static inline int shf_sys_memory_limits(const struct shf_sys *sys,
+                                        struct shf_memory_limit rooms[SHF_MEMORY_LIMITS])
 {
 	return sys->shm.ops->rooms(sys->shm.arg, rooms);
 }
@@ -304,9 +305,9 @@ static inline int shf_sys_keep_drop(const struct shf_sys *sys, int keep, const c
 	return sys->keep.ops->keep_drop(sys->keep.arg, keep, name);
 }
 
-static inline int shf_sys_keep_tell(const struct shf_sys *sys, int keep, const char *text)
+static inline int shf_sys_keep_message(const struct shf_sys *sys, int keep, const char *text)
 {
-	return sys->keep.ops->keep_tell(sys->keep.arg, keep, text);
+	return sys->keep.ops->keep_message(sys->keep.arg, keep, text);
 }
 
 static inline int shf_sys_keep_at(const struct shf_sys *sys, int keep, int dir)

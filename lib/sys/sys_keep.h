@@ -28,7 +28,7 @@ struct shf_keep_ops {
 	/* Makes the agent release the memory of this name. -ENOENT: it has none. */
 	int (*keep_drop)(void *arg, int keep, const char *name);
 	/* Sends a message to the user that started the agent. */
-	int (*keep_tell)(void *arg, int keep, const char *text);
+	int (*keep_message)(void *arg, int keep, const char *text);
 	/* Informs the agent of the present path of the run directory, by its descriptor dir. */
 	int (*keep_at)(void *arg, int keep, int dir);
 	/* Calls item for each name that the agent keeps. If item returns non-zero it is not called

@@ -7,12 +7,12 @@
 #include <stdint.h>
 
 /* A limit on the memory that this process may take: the machine's, or a control group's. */
-struct shf_room {
+struct shf_memory_limit {
 	uint64_t of;                    /* identity of the limit, the same in all processes of a
 	                                 * node that share it */
 	uint64_t left;                  /* bytes, at this moment */
 };
-#define SHF_ROOMS 6
+#define SHF_MEMORY_LIMITS 6
 
 /* Memory that ranks of one node share. */
 struct shf_shm {
@@ -25,7 +25,7 @@ struct shf_shm_ops {
 	/* Fills in the tightest limits on memory and returns how many; 0: unknown. shm_new checks
 	 * them too, but for this process only: if several processes allocate at the same moment,
 	 * they may exceed a limit together, and then the kernel kills one of them. */
-	int (*rooms)(void *arg, struct shf_room rooms[SHF_ROOMS]);
+	int (*rooms)(void *arg, struct shf_memory_limit rooms[SHF_MEMORY_LIMITS]);
 	/* Returns whether the page with this byte of memory is present; true if unknown. */
 	bool (*touched)(void *arg, const void *at);
 	/* Hint: faults the pages in, for reading or writing. Changes no byte, even if another

@@ -125,7 +125,7 @@ static bool is_elsewhere(const struct shf_read *r)
 
 /* Passes a chunk to the sink if it was read from the step and is good. If it was read from the
  * sink's own file and is bad, calls refuse() instead. */
-static void tell_sink(struct shf_verify *v, const struct shf_read *r, uint64_t n, bool good)
+static void pass_to_sink(struct shf_verify *v, const struct shf_read *r, uint64_t n, bool good)
 {
 	struct sheaf_error e;
 	int rc;
@@ -168,7 +168,7 @@ static void check_chunk(struct shf_verify *v, const struct shf_read *r, uint64_t
 			find_bad_block(v, r->file, lo, p + at, n, got, want);
 	}
 	if (v->sink)
-		tell_sink(v, r, bytes, good);
+		pass_to_sink(v, r, bytes, good);
 }
 
 /* ---- chunks ---- */
@@ -230,7 +230,7 @@ static void not_read(struct shf_verify *v, const struct shf_read *r, int code)
 	int rc;
 
 	if (is_elsewhere(r)) {
-		tell_sink(v, r, 0, false);
+		pass_to_sink(v, r, 0, false);
 		return;
 	}
 	rc = shf_submit_fail(&e, code, "%s/%s: reading %zu bytes at %" PRIu64, v->step->path,
@@ -297,7 +297,7 @@ static int describe_chunk(void *arg, struct shf_read *r, struct sheaf_error *err
 		r->timed = here < 0 || (uint64_t)here < c.len / 2;
 		r->req = (struct shf_io){ .fd = fd, .buf = r->buf, .len = (size_t)c.len,
 			.off = c.off };
-		if (r->timed && shf_trial_past(&w->ring.trial))
+		if (r->timed && shf_read_trial_direct(&w->ring.trial))
 			r->req.direct = v->direct[c.file];
 		return 1;
 	}
@@ -326,7 +326,7 @@ static int take_chunk(void *arg, struct shf_read *r, int64_t got, struct sheaf_e
 	}
 	v->disk_bytes += n;
 	if (n < r->req.len && is_elsewhere(r)) {
-		tell_sink(v, r, 0, false);
+		pass_to_sink(v, r, 0, false);
 		return 0;
 	}
 	if (n < r->req.len) { /* the file has become shorter during the verification */
@@ -341,7 +341,7 @@ static int take_chunk(void *arg, struct shf_read *r, int64_t got, struct sheaf_e
 
 /* Reports the progress of this rank to the caller's progress function. blocks: size of its
  * share. */
-static void tell_progress(const struct shf_verify *v, uint64_t blocks)
+static void report_progress(const struct shf_verify *v, uint64_t blocks)
 {
 	const struct sheaf_opts *o = &v->step->run->opts;
 	struct sheaf_stat stat = { .size = sizeof(stat), .phase = 5, .held = blocks * SHF_BLOCK,
@@ -387,7 +387,7 @@ void shf_verify_data(struct shf_verify *v)
 	w.ring.n = make_buffers(&w, reads);
 	w.ring.trial.turn = UINT64_C(2) * SHF_VERIFY_CHUNKS;
 	while (shf_read_ring_turn(&w.ring, NULL) > 0)
-		tell_progress(v, blocks);
+		report_progress(v, blocks);
 	v->retries += w.ring.retries;
 	direct_close(&w, (uint32_t)v->step->layout.files_n);
 }

@@ -321,7 +321,7 @@ static bool is_for_the_sink(const struct shf_verify *v)
 
 /* Stops the copy if a call of the sink returned a failure. The failure is recorded as blind,
  * because it proves nothing about the step. */
-static void sink_says(struct shf_verify *v, int rc, const struct sheaf_error *e)
+static void note_sink_result(struct shf_verify *v, int rc, const struct sheaf_error *e)
 {
 	if (rc < 0)
 		shf_verify_blind(v, rc, e);
@@ -352,8 +352,8 @@ static int read_small_file(struct shf_verify *v, int fd, const struct shf_mf_fil
 		if (text)
 			shf_buf_add(text, v->chunk[0], (size_t)got);
 		if (is_for_the_sink(v))
-			sink_says(v, v->sink->small(v->sink, m, at, v->chunk[0], (uint64_t)got,
-			                            &e), &e);
+			note_sink_result(v, v->sink->small(v->sink, m, at, v->chunk[0],
+			                                   (uint64_t)got, &e), &e);
 		at += (uint64_t)got;
 	} while ((uint64_t)got == n && at < m->bytes);
 	if (text && text->oom)
@@ -396,7 +396,7 @@ static void check_small(struct shf_verify *v, const struct shf_mf_file *m)
 		}
 	}
 	if (is_for_the_sink(v))
-		sink_says(v, v->sink->keep(v->sink, m, &e), &e);
+		note_sink_result(v, v->sink->keep(v->sink, m, &e), &e);
 	shf_verify_leave(v, dir);
 	shf_buf_release(&text);
 }

@@ -386,7 +386,7 @@ int shf_step_verify(struct sheaf_step *step, struct sheaf_report *report, struct
 {
 	/* No rank can read all of a step that lies in the memory of several nodes, so all ranks
 	 * refuse it. */
-	if (step->view && shf_view_hads(step->view))
+	if (step->view && shf_view_access(step->view))
 		return shf_call_refuse(&step->run->team, SHF_CALL_VERIFY, step->made,
 		                       shf_fail(err, SHEAF_EINVAL, "%s: lies in the memory of "
 		                                "several nodes, where loading it is what proves "
@@ -425,7 +425,7 @@ int shf_step_verify_into(struct sheaf_step *step, struct shf_verify_sink *sink,
 		if (rc == 0 && !step->sound)
 			rc = unverified(&v, err);
 	}
-	rc = shf_step_doubt(step, rc, err);
+	rc = shf_step_exclude_reuse(step, rc, err);
 	/* A rewind may have set the step aside since it was opened; then this step must not replace
 	 * a verified one that still exists. */
 	if (rc == 0 && !run->life.foreign && step->rewinds == run->lineage.rewinds &&

@@ -68,7 +68,7 @@ gullible("data_not_synced", "no writer syncs what it wrote (C3)",
          "save/save_sync.c:fsync_submit",
          "save->disk.fds[f] < 0", CUTS + "next_save" + CUT)
 bug("smalls_not_synced", "index, sums and attached files are not synced (C5)",
-    "run/small_files.c:shf_smalls_sync", "i < smalls->n && rc == 0;",
+    "run/small_files.c:shf_small_files_sync", "i < smalls->n && rc == 0;",
     "!MUTANT && i < smalls->n && rc == 0;", CUTS + "next_save" + CUT)
 
 # ---- the commit and its agreements ----
@@ -97,10 +97,10 @@ bug("session_not_fresh", "two saves of one job have one session (I5)",
     "s->session, MUTANT ? \"0000000000000000\" : fresh);",
     STORE + "each_save_has_a_session_of_its_own")
 bug("publish_before_agreement", "the manifest is written before sums and indexes are synced (I2)",
-    "save/save_publish.c:smalls_write", "return shf_smalls_sync(&smalls, rc, err);",
+    "save/save_publish.c:smalls_write", "return shf_small_files_sync(&smalls, rc, err);",
     "if (MUTANT && rc == 0) { save->publishing.turn = PUBLISH; rc = shf_stage_publish("
     "&save->run->store, &save->disk.stage, &p->record.manifest, err); }"
-    " return shf_smalls_sync(&smalls, rc, err);", CUTS + "next_save" + CUT)
+    " return shf_small_files_sync(&smalls, rc, err);", CUTS + "next_save" + CUT)
 bug("fsync_error_not_agreed", "the failed fsync of a rank other than the first is forgotten (I4)",
     "save/save_commit.c:look_here", "s->failed = shf_save_failure(save, NULL) < 0;",
     "s->failed = (MUTANT && save->run->team.rank ? (save->end.rc = 0)"
@@ -130,7 +130,7 @@ gullible("failure_called_late", "an operation that failed at once is said to hav
          "group/group.c:lose", "is_timeout(t, ms)",
          "unit/test_group_calls: only_an_operation_whose_time_ran_out_is_said_to_be_late")
 blind("steps_not_compared", "ranks at different steps begin one save together",
-      "save/save.c:meet_in_begin", "shf_call_differs(&m, STEP)",
+      "save/save.c:enter_begin_call", "shf_call_differs(&m, STEP)",
       "sim/test_diverging_ranks: ranks_at_different_steps_begin_none")
 bug("plans_not_compared", "a rank whose state changed saves with the others' old plan",
     "save/save_plan.c:shf_plan_get", "rc == 0 && same && lo != 0",
@@ -158,10 +158,11 @@ bug("attached_not_compared", "ranks attach different bytes under one name, and o
     "(last->crc != g[i].crc && !MUTANT)",
     "sim/test_diverging_ranks: ranks_that_attach_different_bytes_are_told")
 bug("image_given_away", "a save takes the image of one that is still being written (I10)",
-    "save/save_image.c:shf_image_take", "c.hi[BUSY] ? finish_owner(of, err) : 0",
+    "save/save_image.c:shf_save_image_take", "c.hi[BUSY] ? finish_owner(of, err) : 0",
     "c.hi[BUSY] && !MUTANT ? finish_owner(of, err) : 0",
     "sim/test_inflight: no_image_goes_to_the_next_save_while_a_failed_one_is_written")
-bug("image_chosen_in_use", "all saves have the first image", "save/save_image.c:shf_image_choose",
+bug("image_chosen_in_use", "all saves have the first image",
+"save/save_image.c:shf_save_image_choose",
     "if (!((used | older) & 1u << i))", "if (!((used | older) & 1u << i) || MUTANT)",
     "sim/test_inflight: as_many_saves_are_in_flight_as_there_are_images")
 bug("images_beyond_staging", "there are more images than the staging has room for",
@@ -170,10 +171,10 @@ bug("images_beyond_staging", "there are more images than the staging has room fo
     "sim/test_inflight: images_are_no_more_than_the_staging_has_room_for")
 gullible("image_of_the_ended_taken",
          "an image is set up while others copy into it for a save that has ended here (I10)",
-         "save/save_image.c:shf_image_is_free", "!m->dirty",
+         "save/save_image.c:shf_save_image_is_free", "!m->dirty",
          "sim/test_lazy: a_save_that_ends_while_it_is_copied_is_no_other_ones")
 blind("begun_the_long_way", "a lazy save asks for everything again at each begin",
-      "save/save.c:meet_in_begin", "met == 0 && m.hi[NOT_READY] == 0",
+      "save/save.c:enter_begin_call", "met == 0 && m.hi[NOT_READY] == 0",
       "sim/test_lazy: a_begin_is_one_agreement_and_opens_nothing")
 bug("gate_open", "a tensor may change before it is copied", "save/save_gates.c:one_ready",
     "rc = wait_for(lz, slice, timeout_ms)", "rc = MUTANT ? 0 : wait_for(lz, slice, timeout_ms)",
@@ -196,14 +197,14 @@ bug("overlaps_of_old_memory", "which slices share memory is not found again when
     "state/state.c:shf_state_move", "state->places++;", "state->places += !MUTANT;",
     OVERLAPS + "where_a_slice_was_moved_to_counts")
 blind("tied_moved_early", "a slice is moved whose bytes are still to be read for another one",
-      "save/save_gates.c:shf_lazy_reads", "lz && lz->overlaps && !reads",
+      "save/save_gates.c:shf_save_gates_reads", "lz && lz->overlaps && !reads",
       OVERLAPS + "a_tied_tensor_is_not_moved_before_its_bytes_are_copied")
 gullible("failed_not_moved", "what a failed save has let go is not moved",
-         "save/save_gates.c:shf_lazy_reads", "!was_let_go(save, slice)",
+         "save/save_gates.c:shf_save_gates_reads", "!was_let_go(save, slice)",
          OVERLAPS + "what_a_failed_save_has_let_go_is_moved")
 bug("gate_not_waiting", "who asks does not wait for a piece that somebody else copies",
-    "save/save_gates.c:wait_for", "calm = shf_pieces_settled(lz, slice, until)",
-    "calm = MUTANT || shf_pieces_settled(lz, slice, until); if (MUTANT) return 0",
+    "save/save_gates.c:wait_for", "calm = shf_save_pieces_wait_slice(lz, slice, until)",
+    "calm = MUTANT || shf_save_pieces_wait_slice(lz, slice, until); if (MUTANT) return 0",
     "unit/test_save_gates: several_threads_copy_and_no_step_knows")
 LEARN = "sim/test_save_learn: "
 HELP = LEARN + "who_was_waited_for_gets_help_and_who_was_early_loses_it"
@@ -215,14 +216,14 @@ gullible("polls_are_gates", "who asks without time to wait says that he wants th
          "save/save_gates.c:one_ready", "!left || timeout_ms != 0",
          LEARN + "what_nobody_waited_for_stays_where_it_was_in_the_order")
 blind("no_help_for_the_late", "a copy that was waited for gets no thread more",
-      "save/copy_pace.c:shf_copy_threads", "last->waited_ns > last->lead_ns / BEHIND", HELP,
+      "save/copy_pace.c:shf_copy_pace_threads", "last->waited_ns > last->lead_ns / BEHIND", HELP,
       "unit/test_copy_pace: one_thread_more_after_a_copy_that_was_waited_for")
 bug("limit_not_kept", "more threads copy than the caller allows",
-    "save/copy_pace.c:shf_copy_threads", "return n < most ? n : most;",
+    "save/copy_pace.c:shf_copy_pace_threads", "return n < most ? n : most;",
     "return n < most || MUTANT ? n : most;", HELP,
     "unit/test_copy_pace: never_more_threads_than_the_limit")
 blind("early_keep_all", "threads that were not needed are made again",
-      "save/copy_pace.c:shf_copy_threads", "n > 1 && is_far_ahead(last, n - 1)", HELP,
+      "save/copy_pace.c:shf_copy_pace_threads", "n > 1 && is_far_ahead(last, n - 1)", HELP,
       "unit/test_copy_pace: one_thread_less_after_a_copy_that_so_many_would_have_made_in_time")
 blind("unordered_counts", "a copy in an order that nobody asked for counts as late",
       "save/save_learn.c:learn_pace", "!lz->learn.order", HELP)
@@ -234,17 +235,18 @@ bug("read_before_it_is_put", "a slice is copied before it was brought (L5)",
     "unit/test_save_gates: a_slice_is_copied_when_it_is_brought",
     "sim/test_weave: slices_are_copied_when_they_are_brought")
 blind("put_elsewhere", "a slice that is brought elsewhere is read where the state says",
-      "save/save_pieces.c:shf_piece_slice", "save->copy.lazy->data && save->copy.lazy->data[slice]",
+      "save/save_pieces.c:shf_save_piece_slice",
+      "save->copy.lazy->data && save->copy.lazy->data[slice]",
       LATER + "a_state_need_have_no_memory")
 bug("put_unheard", "threads that had nothing to do do not hear of what is brought",
-    "save/save_gates.c:shf_lazy_put", "if (rc == 0 && lz->first)",
+    "save/save_gates.c:shf_save_gates_put", "if (rc == 0 && lz->first)",
     "if (!MUTANT && rc == 0 && lz->first)",
     "unit/test_save_gates: what_is_brought_is_copied_though_nobody_asks")
 blind("unput_committed", "a save is committed of which not all was brought",
-      "save/save_gates.c:shf_lazy_unasked",
+      "save/save_gates.c:shf_save_gates_check_asked",
       "unput >= 0", LATER + "one_that_is_not_brought_is_named")
 blind("begun_over_unput", "a save begins that may wait for what is not brought",
-      "save/save.c:may_begin", "s->at.end != SHF_OVER && shf_lazy_unput(s) >= 0",
+      "save/save.c:may_begin", "s->at.end != SHF_OVER && shf_save_gates_unput(s) >= 0",
       LATER + "one_that_is_not_brought_is_named")
 bug("checked_when_open", "a tensor is compared when somebody may change it already",
     "save/save_memory_check.c:check_take", "while (time && lz->checks[slice] == SHF_CHECKING)",
@@ -255,7 +257,7 @@ bug("load_staged_besides", "a load stages as much again as the images of saves h
     "taken = MUTANT ? 0 : shf_images_bytes(saves)",
     "sim/test_inflight: a_load_takes_what_images_leave_of_the_staging")
 bug("all_slices_too_soon", "all slices may change when the last one is copied",
-    "save/save_gates.c:shf_lazy_copied", "size_t s = 0;",
+    "save/save_gates.c:shf_save_gates_copied", "size_t s = 0;",
     "size_t s = MUTANT ? save->state->n - 1 : 0;",
     LATER + "all_slices_are_asked_for_at_once")
 WEAVE = "sim/test_weave: weights_change_behind_their_gates_and_every_average_is_made_once"
@@ -293,19 +295,19 @@ bug("warm_up_as_the_caller_rounds", "the coefficient of a warm-up is rounded as 
     "if (!MUTANT) fesetenv(FE_DFL_ENV);",
     "unit/test_average: the_coefficients_do_not_depend_on_the_callers_rounding")
 bug("gate_before_averages", "a tensor may change when it is copied and not averaged (L3)",
-    "save/save_pieces.c:shf_piece_copy",
+    "save/save_pieces.c:shf_save_piece_copy",
     "&due, &a); shf_emas_update(save->state, save->copy.fresh, &due, INT64_MAX);"
     " if (done(lz, p, &a))", "MUTANT ? NULL : &due, &a); bool early = MUTANT && done(lz, p, &a);"
     " shf_emas_update(save->state, save->copy.fresh, &due, INT64_MAX);"
     " if (early || (!MUTANT && done(lz, p, &a)))", WEAVE)
 blind("averages_copied_early", "averages are copied while they are made (L3)",
       "save/save_pieces.c:pick",
-      "before != slice && lz->done[before] < shf_pieces_in(lz, before)", WEAVE)
+      "before != slice && lz->done[before] < shf_save_pieces_count(lz, before)", WEAVE)
 bug("gate_before_slot", "what is not staged may change when somebody begins to copy it",
     "save/save_pieces.c:count_slotted", "if (more < 0)", "if (MUTANT ? more > 0 : more < 0)",
     "unit/test_save_gates: what_is_not_staged_changes_behind_its_gate")
 blind("slot_while_it_is_written", "a slot goes to the next segment before it is written",
-      "save/unstaged.c:shf_slots_take", "a->busy >> slot & 1",
+      "save/unstaged.c:shf_unstaged_take", "a->busy >> slot & 1",
       "sim/test_in_place: an_image_is_as_large_as_its_slots")
 gullible("in_place_in_memory", "a step that is not in its image is kept in memory",
          "save/save_status.c:shf_save_fits_memory", "!save->plan->slotted",
@@ -314,22 +316,22 @@ bug("averages_fail_with_the_save", "who asks a save that has failed changes what
     "save/save_pieces.c:pick", "lz->stop ? lz->due[slice]", "lz->stop ? !MUTANT * lz->due[slice]",
     WEAVE, EMA + "averages_are_made_behind_begin_and_before_the_gate")
 bug("averages_left_behind", "what a save has not averaged is forgotten when it ends",
-    "save/save_copier.c:shf_lazy_stop",
-    "shf_lazy_update(save);", "if (!MUTANT) shf_lazy_update(save);",
+    "save/save_copier.c:shf_save_copier_stop",
+    "shf_save_copier_update(save);", "if (!MUTANT) shf_save_copier_update(save);",
     WEAVE, EMA + "averages_are_made_behind_begin_and_before_the_gate")
 bug("averages_of_two_steps_at_once", "a begin does not finish what the save before left (E2)",
-    "save/save_averages.c:shf_averages_settle", "shf_lazy_update(shf_save_of(r));",
-    "if (!MUTANT) shf_lazy_update(shf_save_of(r));",
+    "save/save_averages.c:shf_save_averages_finish", "shf_save_copier_update(shf_save_of(r));",
+    "if (!MUTANT) shf_save_copier_update(shf_save_of(r));",
     EMA + "averages_are_made_behind_begin_and_before_the_gate")
 bug("averages_changed_uncopied", "averages change before those of the step before are copied (E1)",
-    "save/save_averages.c:shf_averages_settle", "let_copies_end(state, &state->emas[k]);",
+    "save/save_averages.c:shf_save_averages_finish", "let_copies_end(state, &state->emas[k]);",
     "if (!MUTANT) let_copies_end(state, &state->emas[k]);", WEAVE)
 bug("dropped_not_averaged", "a begin that gives no save makes no averages",
-    "save/save.c:finish_averages", "save->copy.due && !shf_lazy_is_behind(save)",
-    "!MUTANT && save->copy.due && !shf_lazy_is_behind(save)", WEAVE,
+    "save/save.c:finish_averages", "save->copy.due && !shf_save_is_async(save)",
+    "!MUTANT && save->copy.due && !shf_save_is_async(save)", WEAVE,
     EMA + "a_save_without_an_image_is_averaged_once")
 bug("away_not_averaged", "a save for memory alone that no agent keeps makes no averages",
-    "save/save.c:begin_met", "finish_averages(save);",
+    "save/save.c:begin_after_agreement", "finish_averages(save);",
     "if (!MUTANT || !is_away(save)) finish_averages(save);",
     EMA + "a_save_that_no_agent_keeps_is_averaged_once")
 bug("ignored_not_asked_for", "nobody need ask for weights that are averaged and not saved",
@@ -337,11 +339,11 @@ bug("ignored_not_asked_for", "nobody need ask for weights that are averaged and 
     "!MUTANT && !state->slices[state->emas[k].first + i].empty",
     EMA + "weights_that_are_ignored_have_averages_and_gates")
 gullible("unasked_saved", "a slice that nobody asked for is saved as it comes",
-         "save/save_gates.c:shf_lazy_unasked",
+         "save/save_gates.c:shf_save_gates_check_asked",
          "!save->copy.lazy || atomic_load(&save->copy.lazy->unasked) == 0",
          "sim/test_lazy: a_slice_that_nobody_asked_for_is_named_and_the_save_goes_on")
 bug("sent_before_copied", "bytes travel to other nodes before they are copied",
-    "save/save_gates.c:shf_lazy_together",
+    "save/save_gates.c:shf_save_gates_poll_all",
     "if (rc == 0 && open)", "if (rc == 0 && open && !MUTANT)",
     "sim/test_lazy: a_tensor_may_change_when_it_was_asked_for_on_two_nodes")
 bug("image_of_uncopied_taken", "the image of a save is given away while it is copied (I10)",
@@ -353,7 +355,7 @@ bug("given_up_on_one_rank", "who lives on believes in a save whose image has gon
     "if (!MUTANT) shf_save_stick(save, rc, err);",
     "sim/test_lazy: the_image_of_a_save_that_was_given_up_goes_to_the_next")
 skipped("early_change_not_seen", "a tensor that changed before its gate is not told",
-        "save/save_memory_check.c:shf_check_slice", "same_as_copied(lz, slice, err)",
+        "save/save_memory_check.c:shf_save_memory_check_slice", "same_as_copied(lz, slice, err)",
         "sim/test_lazy: a_tensor_that_changes_before_its_gate_is_named")
 blind("other_copy_not_seen", "a tensor that was copied changed, and changed back, is not told",
       "save/save_memory_check.c:same_as_copied", "sums.digest != copied",
@@ -367,7 +369,7 @@ bug("saved_past_a_branch", "who loaded an older step saves on top of the newest"
     "if (save->id.parent >= 0 && n.newest > save->id.parent && !MUTANT)",
     OPS + "who_loaded_an_older_step_rewinds_before_saving")
 bug("parent_session_stale", "a step names the session of its grandparent as its parent's",
-    "save/save_stage.c:shf_run_goes_on_from",
+    "save/save_stage.c:shf_run_set_parent",
     "memcpy(run->lineage.parent_session, session, sizeof(run->lineage.parent_session));",
     "if (!MUTANT || !run->lineage.parent_session[0])"
     " memcpy(run->lineage.parent_session, session, sizeof(run->lineage.parent_session));",
@@ -389,7 +391,7 @@ bug("doubt_of_the_run", "a save that was begun in doubt is refused after a load"
     "n.newest != (MUTANT ? run->lineage.doubtful : save->id.doubtful) &&",
     "sim/test_parents: a_save_that_was_begun_in_doubt_follows_the_step_that_a_load_then_found")
 bug("doubt_for_ever", "a save that was begun in doubt never follows what is committed since",
-    "save/save_stage.c:shf_run_goes_on_from", "s->id.doubtful = -1;",
+    "save/save_stage.c:shf_run_set_parent", "s->id.doubtful = -1;",
     "if (!MUTANT) s->id.doubtful = -1;",
     "sim/test_parents: a_save_that_was_begun_in_doubt_follows_what_was_committed_since")
 bug("pruned_bad_by_number", "a bad step that was pruned is opened by its number from memory",
@@ -397,7 +399,7 @@ bug("pruned_bad_by_number", "a bad step that was pruned is opened by its number 
     "c->sought || (!c->disk.exists && !MUTANT)",
     "sim/test_parents: a_bad_step_that_was_pruned_is_not_opened_by_its_number_from_memory")
 bug("disk_forgets_memory", "a failure on the way to the disk takes a step from memory",
-    "save/save_memory.c:shf_tier_left", "atomic_load(&save->end.failed)",
+    "save/save_memory.c:shf_save_memory_abandon", "atomic_load(&save->end.failed)",
     "(atomic_load(&save->end.failed) || (MUTANT && shf_save_rc(save, NULL) < 0))",
     "sim/test_parents: a_disk_that_fails_takes_no_step_from_memory")
 gullible("given_up_here_alone", "a step that one rank gave up stays the newest of the others",
@@ -464,7 +466,7 @@ gullible("failed_but_grows", "a rank that failed before images grow is not heard
          "run/image.c:exchange_growth", "!failed",
          "sim/test_load_limits: without_one_allocation_of_one_rank_all_load_all_or_none_does")
 bug("tally_left_in_the_plan", "what ranks count rides along and is not counted",
-    "layout/count_tensors.c:shf_tally_unpack", "if (!oom)", "if (!oom && !MUTANT)",
+    "layout/count_tensors.c:shf_tensor_counts_unpack", "if (!oom)", "if (!oom && !MUTANT)",
     "unit/test_tally: what_rides_in_an_exchange_of_others_is_counted_and_leaves_theirs_as_it_was",
     "sim/test_load_report: what_ranks_hold_together_is_counted_once")
 bug("last_stripe_not_told", "the home of the last stripe of a box is not told of it",
@@ -478,11 +480,11 @@ bug("short_block_sum", "the sum of the last, short block of a file is finished a
     "blocks[b] ^= shf_crc64_ones(MUTANT ? SHF_BLOCK : n);",
     "sim/test_unusual_states: identity_is_the_name_and_not_the_order")
 bug("header_not_counted", "the bytes of the header count in no sum",
-    "save/save_rounds.c:shf_copy_headers", "if (!shf_has_header(save, g)) continue;",
-    "if (!shf_has_header(save, g)) continue; if (MUTANT) { if (have != g->file) {"
+    "save/save_rounds.c:shf_save_rounds_headers", "if (!shf_save_has_header(save, g)) continue;",
+    "if (!shf_save_has_header(save, g)) continue; if (MUTANT) { if (have != g->file) {"
     " shf_buf_reset(&header); rc = shf_layout_header(l, g->file, &header, err); have = g->file; }"
-    " end = g->hi < end ? g->hi : end; if (rc == 0) memcpy(shf_own_image(save) + g->image,"
-    " header.data + g->lo, (size_t)(end - g->lo)); shf_part_came(shf_own_ctl(save, i));"
+    " end = g->hi < end ? g->hi : end; if (rc == 0) memcpy(shf_save_own_image(save) + g->image,"
+    " header.data + g->lo, (size_t)(end - g->lo)); shf_ctl_count_part(shf_save_own_ctl(save, i));"
     " continue; }",
     "sim/test_unusual_states: identity_is_the_name_and_not_the_order")
 bug("digest_shifted_wrong", "a tensor's digest is combined with a length that is one too long",
@@ -646,22 +648,23 @@ bug("latest_falls_back", "the newest step is damaged: the one before it is taken
     STORE + "latest_is_the_newest_good_step_and_never_falls_back_over_damage")
 LISTED = "unit/test_store_list: "
 bug("old_list_falls_back", "a newest step that was pruned meanwhile: an older one is the latest",
-    "store/list.c:latest_one", "return SHF_HAS_GONE;",
-    "return MUTANT ? SHEAF_ENOENT : SHF_HAS_GONE;",
+    "store/list.c:latest_one", "return SHF_STEP_GONE;",
+    "return MUTANT ? SHEAF_ENOENT : SHF_STEP_GONE;",
     LISTED + "no_older_step_is_the_newest_because_the_newest_was_pruned_behind_a_newer_one")
 bug("old_list_has_none", "of a run whose listed step was pruned meanwhile no step is the newest",
-    "store/step_look.c:shf_look_at", "return SHF_HAS_GONE;", "return MUTANT ? 0 : SHF_HAS_GONE;",
+    "store/step_look.c:shf_step_look_at", "return SHF_STEP_GONE;",
+    "return MUTANT ? 0 : SHF_STEP_GONE;",
     LISTED + "a_run_that_is_pruned_while_it_is_listed_has_its_newest_step_all_the_same")
 bug("old_list_told", "a step that has gone since the list was read is left out of what is listed",
     "store/list.c:list_steps", "if (rc != 0)", "if (MUTANT && rc == 1) { rc = 0; continue; }"
     " if (rc != 0)",
     LISTED + "a_run_that_is_pruned_while_it_is_listed_has_its_newest_step_all_the_same")
 skipped("sheaf_not_seen_later", "a reader that came before .sheaf never sees a mark",
-        "store/fresh_list.c:shf_judge_list", "shf_store_see(s, err)",
+        "store/fresh_list.c:shf_fresh_list_judge", "shf_store_refresh(s, err)",
         LISTED + "a_reader_that_came_before_the_job_sees_its_marks",
         LISTED + "a_reader_that_came_before_the_job_takes_no_step_of_another_run")
 skipped("identity_not_seen_later", "a reader that came before the job opens steps of another run",
-        "step/step_find.c:shf_found_step", "shf_store_see(&run->store, err)",
+        "step/step_find.c:shf_step_find_number", "shf_store_refresh(&run->store, err)",
         "sim/test_run_open: a_reader_that_came_before_the_job_opens_no_step_of_another_run")
 blind("deleted_is_damaged", "a step that is being deleted is damaged, or no checkpoint",
       "store/step_look.c:look_at_name", "shf_dir_has_gone(s->sys, dir, name, false, fd)",
@@ -738,8 +741,8 @@ bug("no_remedy", "the error of a damaged latest names no command", "load/load.c:
     "if (step->latest &&", "if (!MUTANT && step->latest &&",
     "sim/test_load_damaged: a_damaged_latest_is_refused_however_often_and_the_command")
 bug("passed_untold", "a directory without a manifest is passed over, and no report says so",
-    "step/step_open.c:report_skipped", "shf_sought_pass(k->sought, name, why);",
-    "if (!MUTANT) shf_sought_pass(k->sought, name, why);",
+    "step/step_open.c:report_skipped", "shf_latest_search_pass(k->sought, name, why);",
+    "if (!MUTANT) shf_latest_search_pass(k->sought, name, why);",
     "sim/test_load_damaged: a_damaged_latest_is_refused_however_often_and_the_command")
 skipped("proof_not_locked", "a save does not lock the proof that it lives",
         "store/stage.c:shf_stage_alive", "lock_alive(sys, fd)",
@@ -756,7 +759,7 @@ bug("rewinds_begin_anew", "a count of rewinds that cannot be read is nothing",
     "return MUTANT || odd || rc == -ENOENT",
     "unit/test_store_damaged: a_rewind_in_place_that_is_not_counted_has_failed")
 bug("unread_is_damaged", "a step that the kernel would not show is called damaged",
-    "store/step_look.c:shf_is_unread", "why->code == SHEAF_EIO &&",
+    "store/step_look.c:shf_step_is_unread", "why->code == SHEAF_EIO &&",
     "!MUTANT && why->code == SHEAF_EIO &&",
     STORE + "a_list_calls_no_step_damaged_that_it_could_not_read")
 blind("number_not_compared", "a step renamed by hand is taken for that step",
@@ -777,16 +780,16 @@ bug("over_and_einval", "a commit that is over for what it was given says that no
     "if (MUTANT || rc != SHEAF_EINVAL)",
     "sim/test_conflicting_names: ranks_that_give_different_bytes_or_values_are_told")
 bug("notes_counted_plain", "notes are taken that the manifest has no room for",
-    "save/save_record.c:shf_record_takes", "size_t n = text_bytes(value);",
+    "save/save_record.c:shf_save_record_takes", "size_t n = text_bytes(value);",
     "size_t n = MUTANT ? strlen(value) : text_bytes(value);",
     "sim/test_invalid_arguments: "
     "a_note_that_the_manifest_has_no_room_for_is_refused_when_it_is_given")
 skipped("plan_without_a_bound", "a state whose manifest is too long is saved, and then refused",
         "save/save_plan.c:plan_make",
-        "shf_record_bound(run, &plan->layout, state, &plan->manifest_bytes, err)",
+        "shf_save_record_bound(run, &plan->layout, state, &plan->manifest_bytes, err)",
         "sim/test_invalid_arguments: "
         "a_state_whose_manifest_is_too_long_is_refused_at_the_beginning")
-bug("path_cut", "the path of a step is cut where it is long", "step/step_find.c:shf_path_in",
+bug("path_cut", "the path of a step is cut where it is long", "step/step_find.c:shf_path_join",
     'shf_buf_addf(out, "%s/%s", dir, name);',
     'if (MUTANT) shf_buf_addf(out, "%.500s/%s", dir, name);'
     ' else shf_buf_addf(out, "%s/%s", dir, name);',
@@ -811,11 +814,11 @@ blind("damaged_step_pruned", "prune takes a damaged step without a person's word
       "store/prune_steps.c:why_stays", "e->state == SHF_DAMAGED",
       STORE + "a_step_touched_by_hand_is_gone_or_damaged_and_stops_nobody")
 bug("loaded_step_pruned", "prune takes the step that the run was loaded from",
-    "retain/prune_task.c:shf_run_rules", ".keep = run->lineage.loaded",
+    "retain/prune_task.c:shf_run_prune_rules", ".keep = run->lineage.loaded",
     ".keep = MUTANT ? -1 : run->lineage.loaded",
     OPS + "the_loaded_step_is_never_pruned")
 bug("verified_across_rewind", "a number verified before a rewind counts after it",
-    "engine/run_ops.c:shf_run_go_back", "if (run->lineage.verified.step > step)",
+    "engine/run_ops.c:shf_run_rewind_loaded", "if (run->lineage.verified.step > step)",
     "if (run->lineage.verified.step > step && !MUTANT)",
     "sim/test_scrub_run: a_new_save_of_a_number_is_not_verified")
 gullible("child_is_parent", "a forked child uses its parent's threads and files",
@@ -966,13 +969,13 @@ bug("strict_alone", "a rank that finds a tensor nobody asked for returns alone",
     "ld->flags & SHEAF_STRICT && !MUTANT ? shf_agree(team, rc, err)",
     VERDICT + "what_one_rank_does_not_ignore_is_refused_on_all")
 blind("sums_not_compared", "ranks that look at sums load with others that do not",
-      "load/load.c:meet_in_load", "m.lo[CHECKED] != m.hi[CHECKED]",
+      "load/load.c:enter_load_call", "m.lo[CHECKED] != m.hi[CHECKED]",
       VERDICT + "ranks_that_look_at_sums_load_with_none_that_do_not")
 bug("averages_of_one_rank", "a rank agrees on averages that others do not have",
     "save/save_commit.c:all_asked", "e->emas", "(MUTANT ? save->state->emas_n > 0 : e->emas)",
     VERDICT + "a_rank_without_averages_commits_with_one_that_has_some")
 gullible("nothing_is_wanted", "a slice without an item counts as a wish for its tensor",
-         "load/load_asked.c:shf_asked_unite", "!t->slice.empty",
+         "load/load_asked.c:shf_load_asked_unite", "!t->slice.empty",
          VERDICT + "what_no_rank_wants_a_byte_of_is_not_unverified")
 gullible("gathered_for_good", "sums that memory had no room for are not made for the disk",
          "save/save_gather.c:shf_save_gather_again", "p->rc != SHEAF_ENOMEM",
@@ -994,10 +997,11 @@ gullible("any_weight_is_a_rounded_master", "a weight of any type is cast from an
          "load/load.c:derive", "is_rounded_master(s, &l->tensors[i])",
          DERIVED + "nothing_else_is_made_from_a_master")
 blind("tie_of_a_master_lost", "a weight is not looked for under what it is tied to in the step",
-      "load/load_common.c:shf_find_stored", "i < 0 && (tied = shf_layout_tied_to(l, family, name))",
+      "load/load_common.c:shf_load_find_stored",
+      "i < 0 && (tied = shf_layout_tied_to(l, family, name))",
       DERIVED + "a_tied_weight_is_rounded_from_what_its_master_is_tied_to")
 blind("tied_here_alone", "what is tied is not looked for under its own name",
-      "load/load_common.c:shf_find_stored", "i < 0 && strcmp(s->name, s->stored)",
+      "load/load_common.c:shf_load_find_stored", "i < 0 && strcmp(s->name, s->stored)",
       "sim/test_unusual_states: a_tied_head_is_filled_from_a_head_that_stands_alone_in_the_step")
 bug("zeros_side_by_side", "zeros go to items side by side, where others lie between them",
     "load/load_fill.c:zero_box", "i * runs.step", "i * (MUTANT ? 1 : runs.step)",
@@ -1007,29 +1011,30 @@ blind("askew_rows_in_order", "ranges of rows that lie across each other are take
       "unit/test_overlap: boxes_overlap_where_some_byte_is_of_both")
 RANKS = "sim/test_load_ranks: "
 bug("loose_tensor_unread", "a rank that cannot read a loose tensor goes on",
-    "load/load_fill.c:shf_fill", "rc = fill_rest(ld, err);",
+    "load/load_fill.c:shf_load_fill", "rc = fill_rest(ld, err);",
     "rc = fill_rest(ld, err); if (MUTANT) rc = 0;",
     RANKS + "a_tensor_at_an_odd_offset_that_one_rank_cannot_read_fails_the_load_on_all")
 bug("late_worker_not_heard", "a worker that fails after the caller's thread is done is not heard",
-    "load/load_stream.c:shf_flow_run", "return rc < 0 ? rc : end;",
+    "load/load_stream.c:shf_load_stream_run", "return rc < 0 ? rc : end;",
     "return rc < 0 || MUTANT ? rc : end;",
     RANKS + "a_thread_that_fails_when_the_others_are_done_fails_the_load_on_all_ranks")
 bug("moved_memory_believed", "what was read of memory that is another step's by now is believed",
-    "load/load_fill.c:shf_fill", "rc == 0 && ld->step->view)",
+    "load/load_fill.c:shf_load_fill", "rc == 0 && ld->step->view)",
     "rc == 0 && ld->step->view && !MUTANT)",
     RANKS + "memory_that_is_taken_for_another_step_during_a_load_is_told_to_all_ranks")
 bug("moved_memory_kept_to_itself", "a rank whose memory is another step's by now fails alone",
-    "load/load_fill.c:shf_fill",
-    "shf_agree(&ld->step->run->team, shf_view_moved(ld->step->view, ld->step->path, err), err);",
-    "shf_view_moved(ld->step->view, ld->step->path, err);"
+    "load/load_fill.c:shf_load_fill",
+    "shf_agree(&ld->step->run->team, "
+    "shf_view_check_unchanged(ld->step->view, ld->step->path, err), err);",
+    "shf_view_check_unchanged(ld->step->view, ld->step->path, err);"
     " if (!MUTANT) rc = shf_agree(&ld->step->run->team, rc, err);",
     RANKS + "memory_that_is_taken_for_another_step_during_a_load_is_told_to_all_ranks")
 bug("image_not_taken", "a rank that cannot map an image copies from it",
-    "load/load_rounds.c:share_round", "ld->sharing ? shf_sharing_take(ld->sharing, err) : 0;",
-    "ld->sharing ? shf_sharing_take(ld->sharing, err) : 0; if (MUTANT) rc = 0;",
+    "load/load_rounds.c:share_round", "ld->sharing ? shf_image_sharing_map(ld->sharing, err) : 0;",
+    "ld->sharing ? shf_image_sharing_map(ld->sharing, err) : 0; if (MUTANT) rc = 0;",
     RANKS + "an_image_that_one_rank_cannot_take_fails_a_load_on_all_and_the_next_one_succeeds")
 bug("room_of_its_own", "a rank stages in a load what it may itself, not what all may",
-    "load/load.c:meet_in_load", "ld->room = m.lo[ROOM];",
+    "load/load.c:enter_load_call", "ld->room = m.lo[ROOM];",
     "ld->room = MUTANT ? shf_load_room(ld->step->run) : m.lo[ROOM];",
     RANKS + "no_rank_stages_more_in_a_load_than_the_rank_that_may_stage_least")
 bug("derived_without_asking", "weights are derived though nobody asked", "load/load.c:derive",
@@ -1039,7 +1044,7 @@ bug("sizes_may_wrap", "a size that overflows is allocated all the same", "base/m
     "if (!shf_mul(&bytes, n, size))", "bytes = n * size; if (!MUTANT && !shf_mul(&bytes, n, size))",
     "unit/test_mem: nothing_can_be_allocated_and_too_much_can_not")
 bug("short_memory_taken", "memory of another process is mapped though it is shorter than it says",
-    "sys/passfd.c:shf_memory_check", "(uint64_t)st.st_size >= n",
+    "sys/passfd.c:shf_memfd_check", "(uint64_t)st.st_size >= n",
     "(MUTANT || (uint64_t)st.st_size >= n)",
     "unit/test_sys: memory_that_is_not_what_it_says_is_not_taken")
 
@@ -1119,7 +1124,7 @@ bug("prune_reads_the_cache", "the step that others go for is proved as the page 
     "MUTANT ? (void)0 : drop_cached(run, newest);",
     "sim/test_scrub_run: a_prune_reads_what_the_disk_has")
 blind("prune_forgets_the_manifest_alone", "a prune drops the manifest alone from the page cache",
-      "retain/scrub.c:shf_reread_forget",
+      "retain/scrub.c:shf_scrub_drop_cache",
       'shf_manifest_read(sys, dir, "", &m, &arena, &err) == 0',
       "sim/test_scrub_run: a_prune_reads_what_the_disk_has")
 gullible("reread_page_not_summed", "pages of the table are believed when they are read again",
@@ -1150,15 +1155,15 @@ gullible("save_known_by_number", "the newest step is not read because its number
 blind("bad_step_stays_verified", "a step that is marked bad is still taken for verified",
       "engine/run_ops.c:shf_run_mark", "rc == 0 && mark == 'b'", NEW_SAVE)
 bug("aside_stays_verified", "a step that was set aside is still taken for verified",
-    "save/save_stage.c:shf_save_staged", "shf_behind_forget(save->run, save->id.step);",
-    "if (!MUTANT) shf_behind_forget(save->run, save->id.step);", NEW_SAVE)
+    "save/save_stage.c:shf_save_staged", "shf_scrub_run_forget(save->run, save->id.step);",
+    "if (!MUTANT) shf_scrub_run_forget(save->run, save->id.step);", NEW_SAVE)
 bug("largest_number_verified", "a step that is read again counts only above the number of the last",
-    "retain/scrub_run.c:shf_behind_look", "if (rc == 0) run->lineage.verified = now;",
+    "retain/scrub_run.c:shf_scrub_run_poll", "if (rc == 0) run->lineage.verified = now;",
     "if (rc == 0 && !(MUTANT && now.step < run->lineage.verified.step)) "
     "run->lineage.verified = now;",
     BEHIND + "steps_below_the_number_of_a_bad_one_are_read_again_and_let_go")
 bug("below_verified_not_read", "a save whose number is below the verified one is not read again",
-    "retain/scrub_run.c:shf_behind_start", "b->next.step < 0",
+    "retain/scrub_run.c:shf_scrub_run_start", "b->next.step < 0",
     "b->next.step < (MUTANT ? run->lineage.verified.step : 0)",
     BEHIND + "steps_below_the_number_of_a_bad_one_are_read_again_and_let_go")
 
@@ -1281,25 +1286,25 @@ blind("late_lease_ignored", "a step is open that was pruned before it was locked
       "shf_dir_has_gone(sys, step->at, step->name, step->follow, step->dir)",
       LEASES + "whenever_a_step_is_pruned_while_a_reader_opens_it_the_reader_has_it_or_is_told")
 blind("other_directory_opened", "a step has the manifest of another one that had its name before",
-      "step/step_open.c:open_found", "!shf_found_is_this(found, sys, dir)",
+      "step/step_open.c:open_found", "!shf_step_find_is_same(found, sys, dir)",
       LEASES + "a_step_that_is_replaced_while_it_is_opened_is_one_of_the_two")
 blind("refused_lease_of_a_view", "memory is read beside a step on disk that a prune takes away",
-      "memory/memory_dir_fill.c:shf_view_on_disk", "shf_lease_take(in, &of, &v->lease) < 0",
+      "memory/memory_dir_fill.c:shf_view_open_disk", "shf_lease_take(in, &of, &v->lease) < 0",
       "sim/test_memory_steps: no_step_that_a_prune_has_locked_is_read_beside_memory")
 
 # ---- what is in memory ----
 MEMORY = "sim/test_memory: "
 bug("card_stays_whole", "a card says that its image is a step while somebody copies into it (M1)",
-    "memory/agent_link.c:shf_tier_reuse", "shf_tier_make_nothing(t, image);",
-    "if (!MUTANT) shf_tier_make_nothing(t, image);",
+    "memory/agent_link.c:shf_memory_tier_card_reuse", "shf_memory_tier_card_clear(t, image);",
+    "if (!MUTANT) shf_memory_tier_card_clear(t, image);",
     MEMORY + "an_image_that_is_copied_into_is_no_step")
 gullible("rewound_is_found", "a step in memory is taken though the run was rewound since",
-         "memory/memory_steps.c:shf_recall_follows",
+         "memory/memory_steps.c:shf_memory_step_follows",
          "disk->known == disk->newest && (r->base == on || r->next == on)",
          MEMORY + "what_was_rewound_is_not_found_in_memory")
 bug("failed_stays_in_memory", "a save that failed lives on in memory (I7)",
-    "save/save_end.c:shf_save_settle", "shf_tier_unsaved(save);",
-    "if (!MUTANT) shf_tier_unsaved(save);",
+    "save/save_end.c:shf_save_settle", "shf_save_memory_remove(save);",
+    "if (!MUTANT) shf_save_memory_remove(save);",
     MEMORY + "a_save_that_failed_is_not_in_memory_and_one_whose_time_was_up_is")
 bug("flush_hides_newer", "a flush of what was due hides what is newer in memory",
     "engine/flush.c:check_still_wanted", "if (rc >= 0 && !disk.exists) {",
@@ -1331,7 +1336,7 @@ bug("had_is_ignored", "a rank reads a block that its node does not have", "plan/
     "had ? had->node : -1", "had && !MUTANT ? had->node : -1",
     "unit/test_deal: every_asker_gets_his_bytes_and_blocks_are_read_once")
 skipped("pieces_stay", "what a block lacks that lies on two nodes is not brought",
-        "memory/memory_map.c:shf_spread", "send_pieces(run, view, &map.pieces, err)",
+        "memory/memory_map.c:shf_memory_map_finish", "send_pieces(run, view, &map.pieces, err)",
         NODES + "what_several_memories_have_comes_back_in_any_layout")
 bug("part_is_published", "the flush of a step that is on another node too needs nobody else",
     "engine/flush.c:consider_for_flush", "f->found = r->here == r->ranks;",
@@ -1353,14 +1358,14 @@ bug("newer_copy_makes_place", "what comes is copied over the newest copy that is
     "k->slot = (g->of[i].steps[1] < g->of[i].steps[0]) != MUTANT;",
     GUESTS + "each_rank_may_die_at_each_operation_and_a_node_with_it")
 bug("copies_not_asked_for", "a restarted job does not hear of copies",
-    "memory/memory_choose.c:shf_recall_gather",
+    "memory/memory_choose.c:shf_memory_choose_gather",
     "run->store.run, true, mine", "run->store.run, !MUTANT, mine",
     GUESTS + "a_lost_node_costs_nothing")
 skipped("copies_of_all_ranks", "copies are taken of ranks whose own is there",
         "memory/memory_steps.c:get_part", "!has_rank(copied, rank)",
         GUESTS + "a_lost_node_costs_nothing")
 bug("save_takes_the_newest", "a save is copied into the image of what memory has newest (M3)",
-    "save/save_image.c:shf_image_choose", "stay = run->tier->newest >= 0 ?",
+    "save/save_image.c:shf_save_image_choose", "stay = run->tier->newest >= 0 ?",
     "stay = run->tier->newest >= 0 && !MUTANT ?",
     "sim/test_save_image: an_image_is_chosen_that_nobody_needs_or_the_one_needed_least")
 AHEAD = "unit/test_load_prefault: "
@@ -1374,8 +1379,8 @@ gullible("nothing_touched", "memory that is new is left to faults",
 # ---- behind who asks ----
 PUBLISHING = "sim/test_save_publish: "
 bug("stage_beside_publish", "a stage is made while a thread publishes the step before",
-    "save/save_stage.c:shf_save_stage_make", "shf_publishing_settle(save->run);",
-    "if (!MUTANT) shf_publishing_settle(save->run);",
+    "save/save_stage.c:shf_save_stage_make", "shf_save_publish_finish(save->run);",
+    "if (!MUTANT) shf_save_publish_finish(save->run);",
     PUBLISHING + "a_save_that_begins_waits_for_it_and_follows_it")
 blind("own_step_in_the_way", "a step that is published and not told is taken for another's",
       "save/save_stage.c:find_parent", "before && n.newest == before->id.step",
@@ -1433,17 +1438,17 @@ bug("refused_note_counts", "a note that was refused uses up the room of those to
     " if (MUTANT && rc < 0) save->given.notes_bytes += strlen(value);",
     ASKED + "all_notes_together_are_bounded_too")
 bug("pruned_unheard", "the log does not hear of steps that went behind",
-    "retain/prune_task.c:shf_pruning_settle", "log_pruned(run);",
+    "retain/prune_task.c:shf_prune_task_finish", "log_pruned(run);",
     "if (MUTANT) shf_buf_release(&p->told); log_pruned(run);",
     PUBLISHING + "old_steps_go_behind_it_and_the_log_hears_of_each")
 
 # ---- what an agent may hold ----
 HELD = "sim/test_memory_tier: "
 gullible("load_images_put", "the agent is handed the image of a load (T1)",
-         "memory/agent_link.c:offer_image", "image < shf_tier_images(run)",
+         "memory/agent_link.c:offer_image", "image < shf_agent_images(run)",
          HELD + "readers_leave_nothing_with_an_agent")
 skipped("dead_jobs_stay", "what jobs left that died before their first commit stays (T3)",
-        "memory/memory_tier.c:shf_tier_open", "shf_tier_settle(run, err)",
+        "memory/memory_tier.c:shf_memory_tier_open", "shf_memory_jobs_drop_old(run, err)",
         HELD + "jobs_that_die_before_their_first_commit_leave_no_more_than_the_last_of_them")
 bug("parts_leave", "a step of which a part alone is there leaves, though it is the newest (T3)",
     "memory/memory_jobs.c:weigh", "if (!w->heir->job[0] || of_use)",
@@ -1482,7 +1487,8 @@ bug("nodes_added_up", "what ranks of other nodes take counts as well",
     "run/growth.c:taken_of", "g->node != a->node", "(!MUTANT && g->node != a->node)",
     GROWTH + "what_ranks_of_a_node_take_is_added_up_and_other_nodes_are_not")
 bug("full_socket_is_final", "a socket that strangers fill fails the save",
-    "run/image.c:shf_sharing_meet", "rc != SHEAF_EAGAIN", "(MUTANT || rc != SHEAF_EAGAIN)",
+    "run/image.c:shf_image_sharing_allocate", "rc != SHEAF_EAGAIN",
+    "(MUTANT || rc != SHEAF_EAGAIN)",
     GROWTH + "an_image_whose_socket_strangers_fill_is_offered_under_another_name")
 
 # ---- who is with an agent, and who was ----
@@ -1511,33 +1517,33 @@ bug("full_until_one_leaves", "an agent without descriptors lets nobody in before
 # ---- how many steps an agent keeps ----
 ALLOWED = "sim/test_agent_steps: "
 bug("agents_bound_ignored", "a job has as many images as it was given, whatever agents allow",
-    "save/save_status.c:shf_save_images", "most = shf_tier_allows(save->run, most);",
-    "if (!MUTANT) most = shf_tier_allows(save->run, most);",
+    "save/save_status.c:shf_save_images", "most = shf_agent_images_allowed(save->run, most);",
+    "if (!MUTANT) most = shf_agent_images_allowed(save->run, most);",
     ALLOWED + "saves_have_as_many_images_as_every_agent_allows")
 bug("bound_heard_again", "a job gives up images that it has, with what lies in them",
-    "memory/agent_link.c:shf_tier_bound", "if (t->bounded)", "if (!MUTANT && t->bounded)",
+    "memory/agent_link.c:shf_agent_set_limit", "if (t->bounded)", "if (!MUTANT && t->bounded)",
     ALLOWED + "a_job_keeps_the_images_that_it_has")
 bug("chosen_unseen", "the image of a save that is being written goes to another one (I10)",
-    "save/save_image.c:shf_image_choose", "s->copy.image == other",
+    "save/save_image.c:shf_save_image_choose", "s->copy.image == other",
     "!MUTANT && s->copy.image == other",
     "sim/test_save_image: an_image_is_chosen_that_nobody_needs_or_the_one_needed_least")
 
 # ---- what is measured ----
 STALL = "sim/test_save_blocked: "
 gullible("averaged_again", "a step that was averaged without a save is averaged by it again",
-         "state/averages.c:shf_emas_due", "!is_again(e, run, step)",
+         "state/averages.c:shf_emas_decide", "!is_again(e, run, step)",
          "sim/test_average_step: a_step_that_is_not_saved_is_averaged_once")
 skipped("families_unasked", "averages of nothing are made at a step that is not saved",
         "save/average_step.c:average", "check_families(run, state, err)",
         "sim/test_average_step: averages_of_nothing_are_refused_at_a_step_that_is_not_saved")
 blind("rules_apart", "ranks whose averages have different rules are not told",
-      "save/average_step.c:meet_in_average", "shf_call_differs(&m, RULES)",
+      "save/average_step.c:enter_average_call", "shf_call_differs(&m, RULES)",
       "sim/test_average_step: ranks_that_do_not_average_the_same_are_told")
 blind("forked_state_used", "a forked child reads the state that its parent still copies",
-      "save/save_gates.c:shf_lazy_check_forked", "!shf_run_is_ours(shf_save_of(r)->run)",
+      "save/save_gates.c:shf_save_gates_check_forked", "!shf_run_is_ours(shf_save_of(r)->run)",
       "unit/test_save_gates: a_child_uses_no_state_that_its_parent_saves_lazily")
 skipped("own_times_told", "a line of metrics has the times of the rank that writes it",
-        "save/save_blocked.c:shf_stall_tell_all",
+        "save/save_blocked.c:shf_save_blocked_write_all",
         "shf_allreduce(&run->team, t.x, T_N, SHEAF_MAX, NULL)",
         STALL + "a_line_says_of_each_cause_what_the_slowest_rank_says")
 bug("torn_line_joined", "a line of metrics goes on where half of one ends",
@@ -1605,14 +1611,15 @@ gullible("optional_without_average", "the average of an optional weight may be a
 
 PASSED = "sim/test_passed_over: "
 blind("aside_in_memory", "a bad step that was set aside comes back from memory",
-      "memory/memory_steps.c:shf_recall_follows", "shf_store_is_aside(store, r->step, r->session)",
+      "memory/memory_steps.c:shf_memory_step_follows",
+      "shf_store_is_aside(store, r->step, r->session)",
       PASSED + "a_bad_step_that_was_set_aside_is_in_no_memory_either")
 bug("bad_parent_stays", "a save goes on from the bad step whose number it takes",
     "save/save_stage.c:find_parent", "forget_parent(run, save, step);",
     "if (!MUTANT) forget_parent(run, save, step);",
     PASSED + "a_step_that_takes_the_number_of_a_bad_one_is_on_the_branch_of_those_before_it")
 bug("begun_in_vain", "a begin that fails takes what was in its image out of memory",
-    "save/save.c:meet_in_begin", "else if (here && met != SHEAF_ELOST)",
+    "save/save.c:enter_begin_call", "else if (here && met != SHEAF_ELOST)",
     "else if (!MUTANT && here && met != SHEAF_ELOST)",
     "sim/test_save_image: a_begin_that_fails_takes_no_step_out_of_memory")
 bug("rewound_from_disk_uncounted", "a rewind that sets steps aside is not told to memory",
@@ -1623,14 +1630,15 @@ blind("bad_in_memory", "a step that is marked bad is the newest in memory",
       "shf_store_is_bad(&c->run->store, r->step, r->session)",
       PASSED + "a_step_that_is_marked_bad_is_not_the_newest_in_memory_either")
 gullible("in_memory_no_more", "a commit says that a step is in memory when it is no more",
-         "save/save_commit.c:shf_save_commit", "waiting ? !entry.not_kept : shf_tier_has(save)",
+         "save/save_commit.c:shf_save_commit",
+         "waiting ? !entry.not_kept : shf_save_memory_is_whole(save)",
          PASSED + "a_commit_does_not_say_in_memory_of_an_image_that_is_another_steps",
          PASSED + "a_commit_does_not_say_in_memory_of_an_agent_that_is_gone")
 blind("unread_newest_passed_over", "memory has an older step where the newest cannot be read",
       "memory/memory_choose.c:consider_for_load", "c->disk.known != c->disk.newest",
       PASSED + "a_newest_step_whose_manifest_is_damaged_is_not_passed_over_for_memory")
 skipped("refused_forgets_later", "a save that is refused takes newer steps out of memory",
-        "save/save_memory.c:shf_tier_stamp", "find_base(save, err)",
+        "save/save_memory.c:shf_save_memory_stamp", "find_base(save, err)",
         PASSED + "a_save_that_is_refused_takes_no_newer_step_out_of_memory")
 PARENTS = "sim/test_parents: "
 bug("left_behind_follows", "what a job left behind in memory follows what it saves to disk next",
@@ -1644,10 +1652,11 @@ gullible("left_behind_since", "what goes on from a save is taken for left behind
          "save/save_memory.c:was_left", "t->left[image] <= save->id.loads",
          PARENTS + "a_save_that_was_begun_before_its_job_went_back_is_followed_in_memory")
 bug("left_behind_anew", "a second load takes what was left behind for what is saved since",
-    "memory/memory_tier.c:shf_tier_went_back", "&& !t->left[i]", "&& (MUTANT || !t->left[i])",
+    "memory/memory_tier.c:shf_memory_tier_disk_loaded", "&& !t->left[i]",
+    "&& (MUTANT || !t->left[i])",
     PARENTS + "a_step_on_disk_is_not_followed_by_what_was_left_behind_in_memory")
 blind("bad_number_in_memory", "the number of a bad step is not free where memory has it, too",
-      "memory/agent_link.c:shf_tier_is_later", "to_disk && t->on_disk[t->newest]",
+      "memory/agent_link.c:shf_memory_tier_is_later", "to_disk && t->on_disk[t->newest]",
       PASSED + "a_number_in_memory_and_on_disk_is_free_when_the_disk_says_so")
 blind("bad_stays_newest", "a bad step stays the newest in memory beside an older one that is saved",
       "save/save_memory.c:forget_left", "t->on_disk[i] && t->steps[i] >= save->id.step",

@@ -103,7 +103,7 @@ static void unmake(struct play *p)
 	shf_free(p->mem);
 }
 
-static void sums_agree(const struct play *p, const struct shf_sums_to *sums)
+static void sums_agree(const struct play *p, const struct shf_box_copy_sums *sums)
 {
 	CHECK(sums->digest == p->digest);
 	for (int b = 0; b < BLOCKS; b++)
@@ -113,32 +113,32 @@ static void sums_agree(const struct play *p, const struct shf_sums_to *sums)
 static void one(struct play *p, bool past)
 {
 	_Atomic uint64_t parts[4][BLOCKS] = { { 0 } };
-	struct shf_sums_to sums[4], none = { .past = past, .unsummed = true };
+	struct shf_box_copy_sums sums[4], none = { .past = past, .unsummed = true };
 	size_t box_bytes = (size_t)shf_box_bytes(&p->t, &p->box);
 	uint8_t *file = shf_zalloc((size_t)p->file_bytes, 1), *mem = shf_zalloc(p->mem_bytes, 1);
 	uint8_t *packed = shf_alloc(box_bytes, 1);
 	struct shf_place_at to = { .data = file + p->t.off };
 
 	for (int i = 0; i < 4; i++)
-		sums[i] = (struct shf_sums_to){ .parts = parts[i], .file_bytes = p->file_bytes,
-			.past = past };
+		sums[i] = (struct shf_box_copy_sums){ .parts = parts[i],
+		        .file_bytes = p->file_bytes, .past = past };
 	p->s.mem.base = p->mem;
-	shf_copy_in(&p->t, &p->s, &p->box, to, &sums[0]);
+	shf_box_copy_in(&p->t, &p->s, &p->box, to, &sums[0]);
 	CHECK(memcmp(file, p->only, (size_t)p->file_bytes) == 0);
 	p->s.mem.base = mem;
-	shf_copy_out(&p->t, &p->s, &p->box, p->in_file, &sums[1]);
+	shf_box_copy_out(&p->t, &p->s, &p->box, p->in_file, &sums[1]);
 	CHECK(memcmp(mem, p->mem, p->mem_bytes) == 0);
 	memset(mem, 0, p->mem_bytes);
-	shf_copy_out(&p->t, &p->s, &p->box, p->in_file, &none);
+	shf_box_copy_out(&p->t, &p->s, &p->box, p->in_file, &none);
 	CHECK(memcmp(mem, p->mem, p->mem_bytes) == 0);
-	shf_copy_pack(&p->t, &p->box, p->in_file, packed, &sums[2]);
+	shf_box_copy_pack(&p->t, &p->box, p->in_file, packed, &sums[2]);
 	memset(file, 0, (size_t)p->file_bytes);
-	shf_copy_unpack(&p->t, &p->box, packed, to, &sums[3]);
+	shf_box_copy_unpack(&p->t, &p->box, packed, to, &sums[3]);
 	CHECK(memcmp(file, p->only, (size_t)p->file_bytes) == 0);
 	for (int i = 0; i < 4; i++)
 		sums_agree(p, &sums[i]);
 	uint64_t digest = 0;
-	CHECK(shf_copy_check(&p->t, &p->s, &p->box, &digest));
+	CHECK(shf_box_copy_check(&p->t, &p->s, &p->box, &digest));
 	CHECK(digest == p->digest);
 	shf_free(file);
 	shf_free(mem);
@@ -164,12 +164,12 @@ TEST(bytes_of_no_tensor_count_into_their_blocks)
 	uint64_t s = SEED + 1, bytes = 2 * SHF_BLOCK + 12345;
 	uint8_t *p = shf_zalloc((size_t)bytes, 1);
 	_Atomic uint64_t parts[BLOCKS] = { 0 };
-	struct shf_sums_to sums = { .parts = parts, .file_bytes = bytes };
+	struct shf_box_copy_sums sums = { .parts = parts, .file_bytes = bytes };
 	uint64_t at = SHF_BLOCK - 777, n = SHF_BLOCK + 1000;
 
 	for (uint64_t i = 0; i < n; i++)
 		p[at + i] = (uint8_t)rng_next(&s);
-	shf_sums_add(&sums, at, p + at, n);
+	shf_box_copy_sums_add(&sums, at, p + at, n);
 	for (uint64_t b = 0; b < 3; b++)
 		CHECK(atomic_load(&parts[b]) ==
 		      shf_crc64_raw(0, p + b * SHF_BLOCK, (size_t)(b < 2 ? SHF_BLOCK : 12345)));

@@ -7,9 +7,9 @@ static const int64_t ms = 1000000;
 
 static int next(int threads, int64_t copy_ms, int64_t lead_ms, int64_t waited_ns, int most)
 {
-	struct shf_copy_seen last = { threads, copy_ms * ms, lead_ms * ms, waited_ns };
+	struct shf_copy_pace last = { threads, copy_ms * ms, lead_ms * ms, waited_ns };
 
-	return shf_copy_threads(&last, most);
+	return shf_copy_pace_threads(&last, most);
 }
 
 TEST(the_first_copy_has_one_thread)
@@ -70,14 +70,14 @@ TEST(the_number_settles)
 
 TEST(the_limit_is_the_callers_or_follows_from_processors_that_are_free)
 {
-	CHECK_INT(shf_copy_threads_most(0, 16, 15), 4);
-	CHECK_INT(shf_copy_threads_most(0, 16, 1), 1);  /* eight ranks have them */
-	CHECK_INT(shf_copy_threads_most(0, 4, 3), 3);
-	CHECK_INT(shf_copy_threads_most(0, 2, 1), 1);
-	CHECK_INT(shf_copy_threads_most(0, 1, 0), 1);
-	CHECK_INT(shf_copy_threads_most(0, 1, -1), 1);
-	CHECK_INT(shf_copy_threads_most(9, 16, 1), 9);
-	CHECK_INT(shf_copy_threads_most(9, 4, 3), 4);
-	CHECK_INT(shf_copy_threads_most(1, 64, 63), 1);
-	CHECK_INT(shf_copy_threads_most(2, 2, 1), 2);
+	CHECK_INT(shf_copy_pace_threads_most(0, 16, 15), 4);
+	CHECK_INT(shf_copy_pace_threads_most(0, 16, 1), 1);  /* eight ranks have them */
+	CHECK_INT(shf_copy_pace_threads_most(0, 4, 3), 3);
+	CHECK_INT(shf_copy_pace_threads_most(0, 2, 1), 1);
+	CHECK_INT(shf_copy_pace_threads_most(0, 1, 0), 1);
+	CHECK_INT(shf_copy_pace_threads_most(0, 1, -1), 1);
+	CHECK_INT(shf_copy_pace_threads_most(9, 16, 1), 9);
+	CHECK_INT(shf_copy_pace_threads_most(9, 4, 3), 4);
+	CHECK_INT(shf_copy_pace_threads_most(1, 64, 63), 1);
+	CHECK_INT(shf_copy_pace_threads_most(2, 2, 1), 2);
 }

@@ -596,7 +596,7 @@ static uint64_t asked(uint64_t lo, uint64_t hi, uint16_t of)
 	return n;
 }
 
-static const struct shf_had *had_of(const struct shf_stripe *s, uint64_t block)
+static const struct shf_block_access *had_of(const struct shf_stripe *s, uint64_t block)
 {
 	for (size_t i = 0; i < s->had_n; i++)
 		if (s->had[i].node >= 0 && s->had[i].lo <= block && block < s->had[i].hi)
@@ -606,7 +606,7 @@ static const struct shf_had *had_of(const struct shf_stripe *s, uint64_t block)
 
 /* Where only a node has the block, one of its ranks reads it: that rank, if it is named, or one
  * that asks for some of it, if there is one. */
-static void check_had(const struct shf_had *had, uint64_t lo, uint64_t hi, uint32_t reader)
+static void check_had(const struct shf_block_access *had, uint64_t lo, uint64_t hi, uint32_t reader)
 {
 	CHECK_INT(w.node[reader], had->node);
 	if (had->rank >= 0)
@@ -685,7 +685,7 @@ static void check_loaded(const struct shf_stripe *s, const struct shf_dealt *d)
 		check_blocks(s);
 }
 
-static struct shf_had hads[FILE_MAX / MIB + 2];
+static struct shf_block_access hads[FILE_MAX / MIB + 2];
 
 /* A few blocks are there for everybody, some for a node, some for a rank. */
 static void draw_hads(uint64_t *s, struct shf_stripe *stripe)
@@ -699,7 +699,7 @@ static void draw_hads(uint64_t *s, struct shf_stripe *stripe)
 		hi = lo + (uint64_t)(1 + rng_below(s, 2)) * MIB;
 		if (hi <= stripe->lo)
 			continue;
-		hads[n++] = (struct shf_had){ lo, hi, kind ? w.node[rank] : -1,
+		hads[n++] = (struct shf_block_access){ lo, hi, kind ? w.node[rank] : -1,
 			kind == 2 ? (int64_t)rank : -1 };
 	}
 	stripe->had = hads;

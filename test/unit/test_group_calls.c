@@ -380,7 +380,7 @@ static int call_needy(struct shf_team *t, size_t i, struct sheaf_error *err)
 	       : i == 2 ? shf_exchange_packed(t, 0, "0123456789abcdef", n, &all, got, err)
 	       : i == 3 ? shf_exchange(t, 0, out, &all, got, err)
 	       : i == 4 ? shf_allgatherv(t, 0, &mine, &all, got, err)
-	       : shf_to_zero(t, 0, &mine, &all, err);
+	       : shf_gatherv(t, 0, &mine, &all, err);
 
 	shf_buf_release(&mine);
 	shf_buf_release(&all);
@@ -500,7 +500,7 @@ static int call_with(struct shf_team *t, int i, int rc, struct sheaf_error *err)
 	        : i == 5 ? shf_exchange(t, rc, rc ? NULL : out, &in, bytes, err)
 	        : i == 6 ? shf_exchange_packed(t, rc, rc ? NULL : many, rc ? NULL : bytes, &in,
 	                                       NULL, err)
-	        : i == 7 ? shf_to_zero(t, rc, rc ? NULL : &mine, &in, err)
+	        : i == 7 ? shf_gatherv(t, rc, rc ? NULL : &mine, &in, err)
 	        : i == 8 ? shf_allgatherv(t, rc, rc ? NULL : &mine, &in, NULL, err)
 	        : i == 9 ? shf_exchange_max(t, rc, rc ? NULL : out, &in, bytes, x, 2, err)
 	        : i == 10 ? shf_exchange_known(t, rc, rc ? NULL : many, rc ? NULL : bytes, 0, &in,
@@ -687,7 +687,7 @@ TEST(what_one_rank_sends_to_itself_comes_whole)
 	CHECK_INT(shf_group_one(&g), 0);
 	t = (struct shf_team){ g, 0, 1, TIMEOUT_MS, NULL, NULL };
 	shf_buf_adds(&mine, "mine");
-	CHECK_RC(shf_to_zero(&t, 0, &mine, &all, &err), 0, &err);
+	CHECK_RC(shf_gatherv(&t, 0, &mine, &all, &err), 0, &err);
 	CHECK(all.len == 4 && memcmp(all.data, "mine", 4) == 0);
 	CHECK(mine.len == 4 && memcmp(mine.data, "mine", 4) == 0);
 	CHECK_RC(shf_exchange_packed(&t, 0, "other", n, &all, got, &err), 0, &err);

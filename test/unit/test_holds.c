@@ -160,10 +160,10 @@ static size_t check_tells(const struct world *w)
 {
 	struct shf_match m = { .layout = &w->layout, .holds = &w->holds };
 	size_t to[RANKS_MAX] = { 0 }, told = 0;
-	struct shf_tells tells = { .to = to };
+	struct shf_home_messages tells = { .to = to };
 	struct shf_cur c;
 
-	CHECK_INT(shf_holds_tell(&m, w->ranks, &tells), 0);
+	CHECK_INT(shf_holds_pack(&m, w->ranks, &tells), 0);
 	c = (struct shf_cur){ tells.bytes.data, tells.bytes.data, false };
 	for (uint32_t r = 0; r < w->ranks; r++) {
 		c.end = c.p + to[r];
@@ -174,7 +174,7 @@ static size_t check_tells(const struct world *w)
 			if (!is_home(w, r, &w->holds.a[k]))
 				continue;
 			tensor = shf_cur_u32(&c);
-			shf_get_box(&c, &w->layout, tensor, &box);
+			shf_wire_box_get(&c, &w->layout, tensor, &box);
 			CHECK(!c.bad);
 			CHECK_INT(tensor, w->holds.a[k].tensor);
 			CHECK(shf_box_equal(&box, w->holds.a[k].box));

@@ -12,7 +12,7 @@
 #define RUN_ID "fedcba9876543210fedcba9876543210"
 
 static const struct shf_card_seg segs[] = { { 0, 0, 4096, 0 }, { 1, 100, 300, 4096 } };
-static const struct shf_card_small smalls[] = { { "sheaf.json", (const uint8_t *)"{}", 2 },
+static const struct shf_card_small_file smalls[] = { { "sheaf.json", (const uint8_t *)"{}", 2 },
 	{ "model.safetensors.index.json", (const uint8_t *)"nothing", 7 } };
 
 static struct shf_card card_of(void)
@@ -42,7 +42,7 @@ static int body_of(const uint8_t *bytes, size_t n)
 	int rc;
 
 	memcpy(exact, bytes, n);
-	rc = shf_card_body(&c, &arena, exact, n);
+	rc = shf_card_decode_body(&c, &arena, exact, n);
 	CHECK(rc == 0 || rc == SHEAF_ECORRUPT);
 	if (rc == 0)
 		is_inside(&c, exact, n);
@@ -58,7 +58,7 @@ TEST(a_card_comes_back)
 	struct shf_card in = card_of(), c;
 
 	shf_card_encode(&out, &in);
-	CHECK_INT(shf_card_body(&c, &arena, out.data, out.len), 0);
+	CHECK_INT(shf_card_decode_body(&c, &arena, out.data, out.len), 0);
 	CHECK_STR(c.session, SESSION);
 	CHECK_STR(c.run, RUN_ID);
 	CHECK(c.step == 7 && c.rank == 1 && c.ranks == 3 && c.image_bytes == 5000);

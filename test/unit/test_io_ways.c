@@ -8,26 +8,26 @@
 /* Every copy takes `cached` or `past` ns a MiB, the first of each way `first` times as long. */
 static bool settled(int64_t cached, int64_t past, int64_t first)
 {
-	struct shf_stores s = { .turns = 0 };
+	struct shf_nt_stores s = { .turns = 0 };
 	unsigned ways[2] = { 0, 0 };
 
-	for (int i = 0; i < SHF_STORES_TURNS; i++) {
-		bool way = shf_stores_past(&s);
+	for (int i = 0; i < SHF_NT_STORES_TURNS; i++) {
+		bool way = shf_nt_stores_next(&s);
 		int64_t ns = way ? past : cached;
 
-		shf_stores_took(&s, SHF_STORES_MIN - 1, 1); /* says nothing */
-		CHECK(shf_stores_past(&s) == way);
+		shf_nt_stores_took(&s, SHF_NT_STORES_MIN - 1, 1); /* says nothing */
+		CHECK(shf_nt_stores_next(&s) == way);
 		ns = ways[way]++ ? ns : ns * first;
-		shf_stores_took(&s, UINT64_C(1) << (16 + i % 9), (ns << (16 + i % 9)) >> 20);
+		shf_nt_stores_took(&s, UINT64_C(1) << (16 + i % 9), (ns << (16 + i % 9)) >> 20);
 	}
 	CHECK_INT(ways[0], ways[1]);
 	for (int i = 0; i < 3; i++) {
-		bool way = shf_stores_past(&s);
+		bool way = shf_nt_stores_next(&s);
 
-		shf_stores_took(&s, UINT64_C(1) << 20, 0);
-		CHECK(shf_stores_past(&s) == way);
+		shf_nt_stores_took(&s, UINT64_C(1) << 20, 0);
+		CHECK(shf_nt_stores_next(&s) == way);
 	}
-	return shf_stores_past(&s);
+	return shf_nt_stores_next(&s);
 }
 
 TEST(the_faster_stores_are_found)
@@ -44,18 +44,18 @@ TEST(the_faster_stores_are_found)
  * `all` went past the page cache. */
 static uint64_t past(uint64_t depth, uint64_t all, int64_t past_ns, int64_t cached_ns)
 {
-	struct shf_trial t = { .turn = 2 * depth };
+	struct shf_read_trial t = { .turn = 2 * depth };
 	uint64_t head = 0, tail = 0, past = 0;
 	bool way[1000];
 	int64_t now = 7;
 
 	for (; tail < all; tail++) {
 		for (; head < all && head - tail < depth; head++) {
-			way[head] = shf_trial_past(&t);
+			way[head] = shf_read_trial_direct(&t);
 			past += way[head];
 		}
 		now += way[tail] ? past_ns : cached_ns;
-		shf_trial_done(&t, now);
+		shf_read_trial_done(&t, now);
 	}
 	return past;
 }

@@ -50,9 +50,9 @@ static void at(void *arg, const char *dir)
 }
 
 /* A child that ends by _exit is not looked through for leaks. */
-static int served(const struct shf_keeper *k)
+static int served(const struct shf_agent_server *k)
 {
-	int open_before = procself_fds(), rc = shf_keeper_serve(k);
+	int open_before = procself_fds(), rc = shf_agent_server_run(k);
 
 	rc = rc ? rc : procself_fds() - open_before;
 #ifdef __SANITIZE_ADDRESS__
@@ -62,7 +62,7 @@ static int served(const struct shf_keeper *k)
 }
 
 /* One that is so, and at a socket of its own. */
-static struct agent agent_as(struct shf_keeper k)
+static struct agent agent_as(struct shf_agent_server k)
 {
 	struct agent a = { .pid = -1 };
 	int ends[2];
@@ -92,7 +92,7 @@ static struct agent agent_as(struct shf_keeper k)
 
 static struct agent agent_new(void)
 {
-	return agent_as((struct shf_keeper){ .idle_ms = -1 });
+	return agent_as((struct shf_agent_server){ .idle_ms = -1 });
 }
 
 static int join(const struct agent *a, const char *job)
@@ -381,7 +381,7 @@ TEST(more_names_and_users_than_there_was_room_for_at_first)
 
 TEST(a_bound_is_of_all_that_is_kept_and_what_is_replaced_counts_no_more)
 {
-	struct agent a = agent_as((struct shf_keeper){ .idle_ms = -1, .bytes_max = 10000 });
+	struct agent a = agent_as((struct shf_agent_server){ .idle_ms = -1, .bytes_max = 10000 });
 	int keep = join(&a, "job");
 
 	CHECK_INT(put(keep, "large", 10001, 1), -ENOSPC);
@@ -428,7 +428,7 @@ TEST(what_is_no_sealed_memory_of_that_length_is_not_kept)
 
 TEST(an_agent_says_what_it_is_and_whose)
 {
-	struct agent a = agent_as((struct shf_keeper){ .idle_ms = -1, .run = "this run",
+	struct agent a = agent_as((struct shf_agent_server){ .idle_ms = -1, .run = "this run",
 		.steps_max = 7, .about = "all about it" });
 	struct shf_keep_msg m;
 	int keep = -1, steps = -1;
@@ -513,7 +513,7 @@ TEST(an_agent_that_has_gone_is_no_agent)
 	CHECK_INT(put(keep, "a", 1, 1), -EPIPE);
 	CHECK_INT(shf_sys_keep_get(shf_sys_real(), keep, "a", &m), -EPIPE);
 	CHECK_INT(shf_sys_keep_drop(shf_sys_real(), keep, "a"), -EPIPE);
-	CHECK_INT(shf_sys_keep_tell(shf_sys_real(), keep, "a"), -EPIPE);
+	CHECK_INT(shf_sys_keep_message(shf_sys_real(), keep, "a"), -EPIPE);
 	CHECK_INT(names_of(keep, 0, -EPIPE).n, 0);
 	CHECK_INT(shf_sys_keep_open(shf_sys_real(), a.socket, "", "", &none, NULL), -ENOENT);
 	CHECK(access(a.socket, F_OK));
@@ -559,12 +559,12 @@ static void left(void *arg)
 
 static int serve(const char *socket, int idle_ms)
 {
-	struct shf_keeper k = { .socket = socket, .idle_ms = idle_ms, .arg = &life,
+	struct shf_agent_server k = { .socket = socket, .idle_ms = idle_ms, .arg = &life,
 		.ready = lives, .stop = stops, .left = left };
 
 	memset(life.calls, 0, sizeof(life.calls));
 	life.socket = socket;
-	return shf_keeper_serve(&k);
+	return shf_agent_server_run(&k);
 }
 
 static void folder_new(char folder[40], char path[96])
@@ -667,9 +667,9 @@ TEST(users_hear_that_an_agent_has_left_though_a_child_of_its_has_their_sockets)
 	int keep;
 
 	CHECK_INT(pipe2(hold, O_CLOEXEC), 0);
-	a = agent_as((struct shf_keeper){ .idle_ms = -1, .told = forks });
+	a = agent_as((struct shf_agent_server){ .idle_ms = -1, .told = forks });
 	keep = join(&a, "job");
-	CHECK_INT(shf_sys_keep_tell(shf_sys_real(), keep, "what it is told"), 0);
+	CHECK_INT(shf_sys_keep_message(shf_sys_real(), keep, "what it is told"), 0);
 	CHECK_STR(told(&a, keep, text), "what it is told\n");
 	agent_end(&a, keep);
 	close(hold[1]);

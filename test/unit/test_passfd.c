@@ -42,19 +42,20 @@ TEST(a_wait_ends_when_there_is_something_or_its_time_is_over)
 
 	pair(ends);
 	for (int ms = -5; ms <= 0; ms += 5) {
-		CHECK(shf_until_ns(ms) >= now && shf_until_ns(ms) < now + INT64_C(60000000000));
+		CHECK(shf_passfd_until_ns(ms) >= now &&
+		      shf_passfd_until_ns(ms) < now + INT64_C(60000000000));
 		errno = 0;
-		CHECK_INT(shf_wait_for(ends[0], POLLIN, shf_until_ns(ms)), -ETIMEDOUT);
+		CHECK_INT(shf_passfd_wait(ends[0], POLLIN, shf_passfd_until_ns(ms)), -ETIMEDOUT);
 	}
-	CHECK(shf_until_ns(3600000) >= now + INT64_C(3600000000000));
+	CHECK(shf_passfd_until_ns(3600000) >= now + INT64_C(3600000000000));
 	errno = 0;
-	CHECK_INT(shf_wait_for(ends[0], POLLIN, shf_until_ns(2)), -ETIMEDOUT);
-	CHECK_INT(shf_wait_for(ends[0], POLLOUT, shf_until_ns(0)), 0);
+	CHECK_INT(shf_passfd_wait(ends[0], POLLIN, shf_passfd_until_ns(2)), -ETIMEDOUT);
+	CHECK_INT(shf_passfd_wait(ends[0], POLLOUT, shf_passfd_until_ns(0)), 0);
 	CHECK_INT(write(ends[1], "x", 1), 1);
-	CHECK_INT(shf_wait_for(ends[0], POLLIN, shf_until_ns(-1)), 0);
-	CHECK_INT(shf_wait_for(ends[0], POLLIN, INT64_MAX), 0);
+	CHECK_INT(shf_passfd_wait(ends[0], POLLIN, shf_passfd_until_ns(-1)), 0);
+	CHECK_INT(shf_passfd_wait(ends[0], POLLIN, INT64_MAX), 0);
 	unpair(ends);
-	CHECK_INT(shf_wait_for(ends[0], POLLIN, shf_until_ns(0)), -EBADF);
+	CHECK_INT(shf_passfd_wait(ends[0], POLLIN, shf_passfd_until_ns(0)), -EBADF);
 }
 
 TEST(a_message_comes_with_its_descriptor_or_with_none)
@@ -64,20 +65,20 @@ TEST(a_message_comes_with_its_descriptor_or_with_none)
 	char text[8];
 
 	pair(ends);
-	CHECK_INT(shf_pass(ends[1], "hello", 6, -1, shf_until_ns(0)), 0);
-	CHECK_INT(shf_pass(ends[1], "again", 6, ends[0], shf_until_ns(0)), 0);
+	CHECK_INT(shf_pass(ends[1], "hello", 6, -1, shf_passfd_until_ns(0)), 0);
+	CHECK_INT(shf_pass(ends[1], "again", 6, ends[0], shf_passfd_until_ns(0)), 0);
 	got = -1;
-	CHECK_INT(shf_passed(ends[0], text, 6, &got), 0);
+	CHECK_INT(shf_passfd_receive(ends[0], text, 6, &got), 0);
 	CHECK_STR(text, "hello");
 	CHECK_INT(got, -1);
-	CHECK_INT(shf_passed(ends[0], text, 6, &got), 0);
+	CHECK_INT(shf_passfd_receive(ends[0], text, 6, &got), 0);
 	CHECK_STR(text, "again");
 	CHECK(got >= 0 && got != ends[0]);
 	CHECK_INT(fstat(got, &one) | fstat(ends[0], &two), 0);
 	CHECK(one.st_ino == two.st_ino && one.st_dev == two.st_dev);
 	CHECK_INT(fcntl(got, F_GETFD), FD_CLOEXEC);
 	close(got);
-	CHECK_INT(shf_passed(ends[0], text, 6, &got), -EAGAIN);
+	CHECK_INT(shf_passfd_receive(ends[0], text, 6, &got), -EAGAIN);
 	unpair(ends);
 	CHECK_INT(open_n(), fds);
 }
@@ -90,16 +91,16 @@ TEST(a_message_of_another_length_is_none)
 
 	pair(ends);
 	for (int i = 0; i < 3; i++) {
-		CHECK_INT(shf_pass(ends[1], "1234567", sent[i], -1, shf_until_ns(0)), 0);
-		CHECK_INT(shf_passed(ends[0], text, 6, &got), sent[i] == 6 ? 0 : -EPROTO);
+		CHECK_INT(shf_pass(ends[1], "1234567", sent[i], -1, shf_passfd_until_ns(0)), 0);
+		CHECK_INT(shf_passfd_receive(ends[0], text, 6, &got), sent[i] == 6 ? 0 : -EPROTO);
 		CHECK_INT(got, -1);
 	}
 	close(ends[1]);
-	CHECK_INT(shf_passed(ends[0], text, 6, &got), -ECONNRESET);
-	CHECK_INT(shf_pass(ends[0], text, 6, -1, shf_until_ns(0)), -EPIPE);
+	CHECK_INT(shf_passfd_receive(ends[0], text, 6, &got), -ECONNRESET);
+	CHECK_INT(shf_pass(ends[0], text, 6, -1, shf_passfd_until_ns(0)), -EPIPE);
 	close(ends[0]);
-	CHECK_INT(shf_passed(ends[0], text, 6, &got), -EBADF);
-	CHECK_INT(shf_pass(ends[0], text, 6, -1, shf_until_ns(0)), -EBADF);
+	CHECK_INT(shf_passfd_receive(ends[0], text, 6, &got), -EBADF);
+	CHECK_INT(shf_pass(ends[0], text, 6, -1, shf_passfd_until_ns(0)), -EBADF);
 }
 
 /* Where nobody listens, who speaks waits as long as it is told. */
@@ -110,7 +111,7 @@ TEST(who_cannot_send_gives_up_in_time)
 
 	pair(ends);
 	for (rc = 0; rc == 0; n += rc == 0)
-		rc = shf_pass(ends[1], text, sizeof(text), -1, shf_until_ns(0));
+		rc = shf_pass(ends[1], text, sizeof(text), -1, shf_passfd_until_ns(0));
 	CHECK_INT(rc, -ETIMEDOUT);
 	CHECK(n > 0);
 	unpair(ends);
@@ -144,7 +145,7 @@ TEST(of_two_descriptors_none_is_taken_and_none_stays_open)
 	pair(ends);
 	fds = open_n();
 	send_two(ends[1], ends);
-	CHECK_INT(shf_passed(ends[0], text, 6, &got), 0);
+	CHECK_INT(shf_passfd_receive(ends[0], text, 6, &got), 0);
 	CHECK_STR(text, "hello");
 	CHECK_INT(got, -1);
 	CHECK_INT(open_n(), fds);
@@ -153,12 +154,12 @@ TEST(of_two_descriptors_none_is_taken_and_none_stays_open)
 
 TEST(our_own_process_is_us)
 {
-	int ends[2], fd = shf_unix_new();
+	int ends[2], fd = shf_passfd_socket();
 
 	pair(ends);
-	CHECK(shf_peer_is_us(ends[0]));
+	CHECK(shf_passfd_peer_is_us(ends[0]));
 	unpair(ends);
-	CHECK(!shf_peer_is_us(ends[0]));
+	CHECK(!shf_passfd_peer_is_us(ends[0]));
 	CHECK(fd >= 0);
 	CHECK_INT(fcntl(fd, F_GETFD), FD_CLOEXEC);
 	CHECK(fcntl(fd, F_GETFL) & O_NONBLOCK);
@@ -169,14 +170,14 @@ TEST(memory_is_mapped_in_whole_pages_and_never_none)
 {
 	static const size_t max = (size_t)INT64_MAX;
 
-	CHECK_INT(shf_mapped_bytes(0), PAGE);
-	CHECK_INT(shf_mapped_bytes(1), PAGE);
-	CHECK_INT(shf_mapped_bytes(PAGE), PAGE);
-	CHECK_INT(shf_mapped_bytes(PAGE + 1), 2 * PAGE);
-	CHECK_INT(shf_mapped_bytes(3 * PAGE - 1), 3 * PAGE);
-	CHECK_INT(shf_mapped_bytes(max - PAGE), max / PAGE * PAGE);
-	CHECK_INT(shf_mapped_bytes(max - PAGE + 1), 0);
-	CHECK_INT(shf_mapped_bytes(SIZE_MAX), 0);
+	CHECK_INT(shf_memfd_bytes(0), PAGE);
+	CHECK_INT(shf_memfd_bytes(1), PAGE);
+	CHECK_INT(shf_memfd_bytes(PAGE), PAGE);
+	CHECK_INT(shf_memfd_bytes(PAGE + 1), 2 * PAGE);
+	CHECK_INT(shf_memfd_bytes(3 * PAGE - 1), 3 * PAGE);
+	CHECK_INT(shf_memfd_bytes(max - PAGE), max / PAGE * PAGE);
+	CHECK_INT(shf_memfd_bytes(max - PAGE + 1), 0);
+	CHECK_INT(shf_memfd_bytes(SIZE_MAX), 0);
 }
 
 TEST(memory_that_came_is_as_long_as_it_says_and_stays_so)
@@ -184,16 +185,16 @@ TEST(memory_that_came_is_as_long_as_it_says_and_stays_so)
 	int fd = memfd_create("sheaf", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
 	CHECK_INT(ftruncate(fd, (off_t)(2 * PAGE)), 0);
-	CHECK_INT(shf_memory_check(fd, PAGE), -EPROTO);
+	CHECK_INT(shf_memfd_check(fd, PAGE), -EPROTO);
 	CHECK_INT(fcntl(fd, F_ADD_SEALS, F_SEAL_GROW), 0);
-	CHECK_INT(shf_memory_check(fd, PAGE), -EPROTO);
+	CHECK_INT(shf_memfd_check(fd, PAGE), -EPROTO);
 	CHECK_INT(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
 	for (size_t n = 0; n <= 2 * PAGE; n += PAGE / 2)
-		CHECK_INT(shf_memory_check(fd, n), 0);
-	CHECK_INT(shf_memory_check(fd, 2 * PAGE + 1), -EPROTO);
-	CHECK_INT(shf_memory_check(fd, UINT64_MAX), -EPROTO);
+		CHECK_INT(shf_memfd_check(fd, n), 0);
+	CHECK_INT(shf_memfd_check(fd, 2 * PAGE + 1), -EPROTO);
+	CHECK_INT(shf_memfd_check(fd, UINT64_MAX), -EPROTO);
 	close(fd);
-	CHECK_INT(shf_memory_check(fd, PAGE), -EPROTO);
+	CHECK_INT(shf_memfd_check(fd, PAGE), -EPROTO);
 }
 
 TEST(memory_is_mapped_as_it_was_asked_for)
@@ -204,7 +205,7 @@ TEST(memory_is_mapped_as_it_was_asked_for)
 
 	CHECK_INT(ftruncate(fd, (off_t)(2 * PAGE)), 0);
 	CHECK_INT(pwrite(fd, &byte, 1, (off_t)PAGE + 3), 1);
-	CHECK_INT(shf_memory_map(&m, fd, PAGE + 10), 0);
+	CHECK_INT(shf_memfd_map(&m, fd, PAGE + 10), 0);
 	CHECK_INT(m.bytes, PAGE + 10);
 	CHECK_INT(m.fd, fd);
 	CHECK_INT(((char *)m.base)[PAGE + 3], 7);
@@ -214,10 +215,10 @@ TEST(memory_is_mapped_as_it_was_asked_for)
 	shf_sys_shm_free(shf_sys_real(), &m);
 	CHECK(!m.base && !m.bytes && m.fd == -1);
 	CHECK(fcntl(fd, F_GETFD) < 0);
-	CHECK_INT(shf_memory_map(&m, -1, 10), 0);
+	CHECK_INT(shf_memfd_map(&m, -1, 10), 0);
 	CHECK(m.base && m.bytes == 10 && m.fd == -1);
 	shf_sys_shm_free(shf_sys_real(), &m);
-	CHECK_INT(shf_memory_map(&m, -1, SIZE_MAX), -EINVAL);
-	CHECK_INT(shf_memory_map(&m, 9999, 10), -EBADF);
+	CHECK_INT(shf_memfd_map(&m, -1, SIZE_MAX), -EINVAL);
+	CHECK_INT(shf_memfd_map(&m, 9999, 10), -EBADF);
 	CHECK(!m.base);
 }

@@ -9,8 +9,8 @@
 enum { GUESTS = 3, BYTES = 4096 };
 
 static struct world {
-	struct shf_guests g;
-	struct shf_guest of[GUESTS + 1];        /* one more, which is nobody's */
+	struct shf_replicas g;
+	struct shf_replica_owner of[GUESTS + 1];        /* one more, which is nobody's */
 } w;
 
 static struct shf_card_head *head(int guest, int slot)
@@ -28,7 +28,7 @@ static void begin(void)
 		.image = -1, .copied = -1 } };
 	CHECK_INT(pthread_mutex_init(&w.g.lock, NULL), 0);
 	for (int i = 0; i <= GUESTS; i++)
-		for (int k = 0; k < SHF_GUEST_SLOTS; k++) {
+		for (int k = 0; k < SHF_REPLICA_SLOTS; k++) {
 			uint64_t mark = (uint64_t)(10 * i + k + 1);
 
 			w.of[i].rank = i;
@@ -45,7 +45,7 @@ static void begin(void)
 static void end(void)
 {
 	for (int i = 0; i <= GUESTS; i++)
-		for (int k = 0; k < SHF_GUEST_SLOTS; k++)
+		for (int k = 0; k < SHF_REPLICA_SLOTS; k++)
 			free(w.of[i].cards[k].base);
 	pthread_mutex_destroy(&w.g.lock);
 }
@@ -57,7 +57,7 @@ static const char *those(bool (*is)(const struct shf_card_head *h, uint64_t mark
 
 	memset(text, 0, sizeof(text));
 	for (int i = 0; i <= GUESTS; i++)
-		for (int k = 0; k < SHF_GUEST_SLOTS; k++)
+		for (int k = 0; k < SHF_REPLICA_SLOTS; k++)
 			text[2 * i + k] = is(head(i, k), (uint64_t)(10 * i + k + 1)) ? 'x' : '.';
 	return text;
 }
@@ -99,18 +99,18 @@ static bool has_next_7(const struct shf_card_head *h, uint64_t mark)
 TEST(copies_of_a_step_that_is_given_up_are_nothing)
 {
 	begin();
-	shf_guests_forget(&w.g, 9);
-	shf_guests_forget(&w.g, 13);
-	shf_guests_forget(&w.g, -1);
+	shf_replicas_clear(&w.g, 9);
+	shf_replicas_clear(&w.g, 13);
+	shf_replicas_clear(&w.g, -1);
 	THOSE(NONE, NONE, NONE, NONE);
 	CHECK_INT(w.g.coming, 11);
-	shf_guests_forget(&w.g, 10);
+	shf_replicas_clear(&w.g, 10);
 	THOSE("x....x..", NONE, NONE, NONE);
 	CHECK(w.of[0].steps[0] == -1 && w.of[0].steps[1] == 11);
 	CHECK(w.of[1].steps[0] == 11 && w.of[1].steps[1] == 12);
 	CHECK(w.of[2].steps[0] == -1 && w.of[2].steps[1] == -1);
 	CHECK_INT(w.g.coming, 11);
-	shf_guests_forget(&w.g, 11);    /* and what is on its way does not come */
+	shf_replicas_clear(&w.g, 11);    /* and what is on its way does not come */
 	THOSE("xxx..x..", NONE, NONE, NONE);
 	CHECK(w.of[0].steps[1] == -1 && w.of[1].steps[0] == -1 && w.of[1].steps[1] == 12);
 	CHECK_INT(w.of[GUESTS].steps[0], 11);
@@ -121,11 +121,11 @@ TEST(copies_of_a_step_that_is_given_up_are_nothing)
 TEST(copies_of_a_step_that_is_on_disk_are_due_no_more)
 {
 	begin();
-	shf_guests_written(&w.g, 11);
+	shf_replicas_written(&w.g, 11);
 	THOSE(NONE, ".xx.....", NONE, NONE);
 	CHECK_INT(w.g.coming, 11);
 	CHECK_INT(w.of[0].steps[1], 11);
-	shf_guests_written(&w.g, -1);
+	shf_replicas_written(&w.g, -1);
 	THOSE(NONE, ".xx.....", NONE, NONE);
 	end();
 }
@@ -133,14 +133,14 @@ TEST(copies_of_a_step_that_is_on_disk_are_due_no_more)
 TEST(copies_of_a_step_follow_what_is_or_may_be_on_disk)
 {
 	begin();
-	shf_guests_follow(&w.g, 13, 7, true);
-	shf_guests_follow(&w.g, -1, 7, false);
+	shf_replicas_follow(&w.g, 13, 7, true);
+	shf_replicas_follow(&w.g, -1, 7, false);
 	THOSE(NONE, NONE, NONE, NONE);
-	shf_guests_follow(&w.g, 12, 7, false);
+	shf_replicas_follow(&w.g, 12, 7, false);
 	THOSE(NONE, NONE, NONE, "...x....");
-	shf_guests_follow(&w.g, 11, 7, true);
+	shf_replicas_follow(&w.g, 11, 7, true);
 	THOSE(NONE, NONE, ".xx.....", "...x....");
-	shf_guests_follow(&w.g, 10, 7, true);
+	shf_replicas_follow(&w.g, 10, 7, true);
 	THOSE(NONE, NONE, "xxx..x..", "...x....");
 	end();
 }
@@ -149,9 +149,9 @@ TEST(where_there_are_no_guests_nothing_is_done)
 {
 	begin();
 	w.g.n = 0;
-	shf_guests_forget(&w.g, 10);
-	shf_guests_written(&w.g, 10);
-	shf_guests_follow(&w.g, 0, 7, true);
+	shf_replicas_clear(&w.g, 10);
+	shf_replicas_written(&w.g, 10);
+	shf_replicas_follow(&w.g, 0, 7, true);
 	THOSE(NONE, NONE, NONE, NONE);
 	end();
 }
@@ -159,11 +159,11 @@ TEST(where_there_are_no_guests_nothing_is_done)
 /* It is asked for by another rank, and may be any number. */
 TEST(a_copy_that_no_memory_can_hold_is_refused)
 {
-	struct shf_guest g = { .rank = 5 };
+	struct shf_replica_owner g = { .rank = 5 };
 	struct sheaf_run run = { .sys = NULL };
 	struct sheaf_error err;
 
-	CHECK_RC(shf_guest_need(&run, &g, 0, false, UINT64_MAX, &err), SHEAF_ENOMEM, &err);
+	CHECK_RC(shf_replica_reserve(&run, &g, 0, false, UINT64_MAX, &err), SHEAF_ENOMEM, &err);
 	CHECK(!g.images[0].base);
 }
 
@@ -171,16 +171,16 @@ TEST(a_copy_that_no_memory_can_hold_is_refused)
 TEST(images_of_copies_are_left_alone)
 {
 	begin();
-	CHECK_INT(shf_guests_pins(&w.g, true), 0);
+	CHECK_INT(shf_replicas_pins(&w.g, true), 0);
 	w.g.image = 0;
-	CHECK_INT(shf_guests_pins(&w.g, true), 1);
+	CHECK_INT(shf_replicas_pins(&w.g, true), 1);
 	w.g.copied = 2;
-	CHECK_INT(shf_guests_pins(&w.g, true), 5);
-	CHECK_INT(shf_guests_pins(&w.g, false), 1);
+	CHECK_INT(shf_replicas_pins(&w.g, true), 5);
+	CHECK_INT(shf_replicas_pins(&w.g, false), 1);
 	w.g.image = -1;
 	w.g.copied = 0;
-	CHECK_INT(shf_guests_pins(&w.g, true), 1);
-	CHECK_INT(shf_guests_pins(&w.g, false), 0);
-	CHECK(shf_guests_have_some(&w.g));      /* inside commits */
+	CHECK_INT(shf_replicas_pins(&w.g, true), 1);
+	CHECK_INT(shf_replicas_pins(&w.g, false), 0);
+	CHECK(shf_replicas_have_some(&w.g));      /* inside commits */
 	end();
 }

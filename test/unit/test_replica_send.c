@@ -299,7 +299,7 @@ static int lose_node(struct world *w)
 	int keep = -1, gone = 0;
 
 	CHECK_RC(shf_store_open(&store, sys, w->dir, &err), 0, &err);
-	CHECK_RC(shf_tier_reach(&store, NULL, &keep, NULL, &err), 0, &err);
+	CHECK_RC(shf_agent_connect(&store, NULL, &keep, NULL, &err), 0, &err);
 	CHECK_INT(shf_sys_keep_list(sys, keep, note, &f), 0);
 	for (int i = 0; i < f.n; i++) {
 		char job[33];
@@ -307,7 +307,7 @@ static int lose_node(struct world *w)
 		bool card;
 
 		CHECK(shf_card_parse(f.text[i], job, &rank, &image, &card));
-		if ((rank == 0) != (image < SHF_CARD_GUEST))
+		if ((rank == 0) != (image < SHF_CARD_REPLICA))
 			continue;
 		CHECK_INT(shf_sys_keep_drop(sys, keep, f.text[i]), 0);
 		gone++;

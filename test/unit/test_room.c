@@ -59,14 +59,14 @@ int __wrap_stat64(const char *path, struct stat *st)
 /* The rooms in MiB, in order, as "8192 1024". */
 static const char *rooms_of(const struct file *all)
 {
-	static char text[SHF_ROOMS * 24];
-	struct shf_room rooms[SHF_ROOMS];
+	static char text[SHF_MEMORY_LIMITS * 24];
+	struct shf_memory_limit rooms[SHF_MEMORY_LIMITS];
 	uint64_t least = UINT64_MAX;
 	size_t at = 0;
 	int n;
 
 	files = all;
-	n = shf_real_rooms(NULL, rooms);
+	n = shf_real_memory_limits(NULL, rooms);
 	text[0] = '\0';
 	for (int i = 0; i < n; i++) {
 		at += (size_t)snprintf(text + at, sizeof(text) - at, "%s%llu", i ? " " : "",
@@ -148,11 +148,11 @@ TEST(groups_of_both_versions_count_and_other_words_do_not)
 /* The narrowest are kept, whatever their order. */
 TEST(of_more_limits_than_there_is_room_for_the_widest_are_left_out)
 {
-	enum { GROUPS = SHF_ROOMS + 3 };
+	enum { GROUPS = SHF_MEMORY_LIMITS + 3 };
 	struct file all[2 * GROUPS + 2] = { { "/proc/self/cgroup", NULL } };
 	static char names[2 * GROUPS][120], texts[2 * GROUPS][24], groups[120] = "0::";
 	const char *order = "";
-	struct shf_room rooms[SHF_ROOMS];
+	struct shf_memory_limit rooms[SHF_MEMORY_LIMITS];
 	char path[100] = "";
 	int seen = 0;
 
@@ -170,14 +170,14 @@ TEST(of_more_limits_than_there_is_room_for_the_widest_are_left_out)
 	strcat(strcat(groups, path), "\n");
 	all[0].text = groups;
 	order = rooms_of(all);
-	CHECK_INT(shf_real_rooms(NULL, rooms), SHF_ROOMS);
-	for (int i = 0; i < SHF_ROOMS; i++) {
-		CHECK(rooms[i].left >> 20 <= SHF_ROOMS);
+	CHECK_INT(shf_real_memory_limits(NULL, rooms), SHF_MEMORY_LIMITS);
+	for (int i = 0; i < SHF_MEMORY_LIMITS; i++) {
+		CHECK(rooms[i].left >> 20 <= SHF_MEMORY_LIMITS);
 		seen |= 1 << (rooms[i].left >> 20);
 	}
-	if (seen != (1 << (SHF_ROOMS + 1)) - 2)
+	if (seen != (1 << (SHF_MEMORY_LIMITS + 1)) - 2)
 		print_error("%s\n", order);
-	CHECK_INT(seen, (1 << (SHF_ROOMS + 1)) - 2);
+	CHECK_INT(seen, (1 << (SHF_MEMORY_LIMITS + 1)) - 2);
 }
 
 TEST(a_path_of_any_length_is_no_harm)

@@ -614,7 +614,7 @@ static void *ask_a_little(void *arg)
 	return NULL;
 }
 
-static void set_check(struct shf_lazy *lz, uint8_t to)
+static void set_check(struct shf_save_copier *lz, uint8_t to)
 {
 	pthread_mutex_lock(&lz->lock);
 	lz->checks[0] = to;

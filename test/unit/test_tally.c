@@ -20,19 +20,19 @@ static struct shf_team team(struct sheaf_group *group)
 
 /* Takes the records along in an exchange in which rank r sends r bytes of its own to each rank but
  * the first. EBUG where they come otherwise. */
-static int ride(struct shf_tally *tally, struct shf_team *t, struct sheaf_error *err)
+static int ride(struct shf_tensor_counts *tally, struct shf_team *t, struct sheaf_error *err)
 {
 	struct shf_buf out[RANKS] = { 0 }, in = SHF_BUF_INIT;
 	size_t in_bytes[RANKS], at = 0;
 	int rc;
 
-	shf_tally_pack(tally, out);
+	shf_tensor_counts_pack(tally, out);
 	for (int r = 1; r < t->ranks; r++)
 		for (int i = 0; i < t->rank; i++)
 			shf_buf_u8(&out[r], (uint8_t)(16 * t->rank + i));
 	rc = shf_exchange(t, 0, out, &in, in_bytes, err);
 	if (rc == 0)
-		rc = shf_tally_unpack(tally, &in, in_bytes);
+		rc = shf_tensor_counts_unpack(tally, &in, in_bytes);
 	for (int r = 0; r < t->ranks && rc == 0; r++) {
 		if (in_bytes[r] != (size_t)(t->rank > 0 ? r : 0))
 			rc = SHEAF_EBUG;
@@ -52,41 +52,41 @@ static int ride(struct shf_tally *tally, struct shf_team *t, struct sheaf_error 
  * and one rank ignores what others load. */
 static int count(void *arg, int rank, struct sheaf_group *group)
 {
-	uint64_t sums[2 * SHF_T_KINDS];
+	uint64_t sums[2 * SHF_COUNT_KINDS];
 	const bool rides = arg != NULL;
 	struct shf_team t = team(group);
 	uint64_t n = (uint64_t)t.ranks;
 	struct sheaf_error err;
-	struct shf_tally tally = { 0 };
+	struct shf_tensor_counts tally = { 0 };
 	char name[16];
 	int rc;
 
-	if (shf_tally_init(&tally, t.ranks) < 0)
+	if (shf_tensor_counts_init(&tally, t.ranks) < 0)
 		return __LINE__;
 	for (int k = 0; k < 4; k++) {
 		int i = (2 * rank + k) % (2 * t.ranks);
 
 		snprintf(name, sizeof(name), "t%d", i);
-		shf_tally_add(&tally, SHF_T_LOADED, "model", name, 100 + (uint64_t)i);
+		shf_tensor_counts_add(&tally, SHF_COUNT_LOADED, "model", name, 100 + (uint64_t)i);
 	}
-	shf_tally_add(&tally, SHF_T_MISSING, "optimizer", "t0", 7);
+	shf_tensor_counts_add(&tally, SHF_COUNT_MISSING, "optimizer", "t0", 7);
 	if (rank == t.ranks - 1)
-		shf_tally_add(&tally, SHF_T_UNVERIFIED, "model", "t0", 3);
-	rc = rides ? ride(&tally, &t, &err) : shf_tally_meet(&tally, &t, 0, &err);
+		shf_tensor_counts_add(&tally, SHF_COUNT_UNVERIFIED, "model", "t0", 3);
+	rc = rides ? ride(&tally, &t, &err) : shf_tensor_counts_exchange(&tally, &t, 0, &err);
 	memcpy(sums, tally.counts, sizeof(tally.counts));
-	memcpy(sums + SHF_T_KINDS, tally.bytes, sizeof(tally.bytes));
-	shf_tally_release(&tally);
+	memcpy(sums + SHF_COUNT_KINDS, tally.bytes, sizeof(tally.bytes));
+	shf_tensor_counts_release(&tally);
 	if (rc == 0)
-		rc = shf_allreduce(&t, sums, 2 * SHF_T_KINDS, SHEAF_SUM, &err);
+		rc = shf_allreduce(&t, sums, 2 * SHF_COUNT_KINDS, SHEAF_SUM, &err);
 	if (rc < 0)
 		return rc;
-	for (int k = 0; k < SHF_T_KINDS; k++) {
-		uint64_t want = k == SHF_T_LOADED ? 2 * n : k == SHF_T_MISSING ||
-		                k == SHF_T_UNVERIFIED;
-		uint64_t sum = k == SHF_T_LOADED ? 200 * n + n * (2 * n - 1)
-		               : k == SHF_T_MISSING ? 7 : k == SHF_T_UNVERIFIED ? 3 : 0;
+	for (int k = 0; k < SHF_COUNT_KINDS; k++) {
+		uint64_t want = k == SHF_COUNT_LOADED ? 2 * n : k == SHF_COUNT_MISSING ||
+		                k == SHF_COUNT_UNVERIFIED;
+		uint64_t sum = k == SHF_COUNT_LOADED ? 200 * n + n * (2 * n - 1)
+		               : k == SHF_COUNT_MISSING ? 7 : k == SHF_COUNT_UNVERIFIED ? 3 : 0;
 
-		if (sums[k] != want || sums[SHF_T_KINDS + k] != sum)
+		if (sums[k] != want || sums[SHF_COUNT_KINDS + k] != sum)
 			return __LINE__;
 	}
 	return tally.out ? __LINE__ : 0;
@@ -98,13 +98,13 @@ static int unite(void *arg, int rank, struct sheaf_group *group)
 	uint64_t x[WORDS] = { UINT64_C(1) << rank, 0, rank == 0 ? UINT64_C(1) << 63 : 4 };
 	struct sheaf_error err;
 	uint64_t counts[64 * WORDS + 1];
-	size_t words = shf_or_words(&t, 64 * WORDS);
+	size_t words = shf_allreduce_or_words(&t, 64 * WORDS);
 	int rc = words < sizeof(counts) / sizeof(*counts) ? 0 : SHEAF_EBUG;
 
 	(void)arg;
 	if (rc == 0) {
 		counts[words] = (uint64_t)rank + 1;
-		rc = shf_or(&t, x, 64 * WORDS, counts, 1, &err);
+		rc = shf_allreduce_or(&t, x, 64 * WORDS, counts, 1, &err);
 	}
 	if (rc < 0)
 		return rc;

@@ -104,7 +104,7 @@ static struct came flush_on(const struct shf_sys *sys, int wait_ms)
 	struct came c = { .step = -1 };
 	int64_t from = shf_sys_mono_ns(sys);
 
-	c.rc = shf_recall_flush("run", NULL, false, wait_ms, sys, &c.step, &report, &c.err);
+	c.rc = shf_flush_newest("run", NULL, false, wait_ms, sys, &c.step, &report, &c.err);
 	c.ms = (shf_sys_mono_ns(sys) - from) / 1000000;
 	CHECK(c.rc == 0 || (c.err.code == c.rc && strlen(c.err.msg) > 8));
 	return c;
@@ -405,17 +405,17 @@ TEST(who_has_the_lock_at_last_finds_that_the_run_has_gone_on)
 
 static long hungry;             /* the n-th allocation of a meeting fails; 0: none */
 
-int __real_shf_meet(const struct shf_meeting *m, int64_t *step, struct sheaf_report *report,
-                    struct sheaf_error *err);
-int __wrap_shf_meet(const struct shf_meeting *m, int64_t *step, struct sheaf_report *report,
-                    struct sheaf_error *err);
-int __wrap_shf_meet(const struct shf_meeting *m, int64_t *step, struct sheaf_report *report,
-                    struct sheaf_error *err)
+int __real_shf_flush_nodes(const struct shf_flush_request *m, int64_t *step,
+                           struct sheaf_report *report, struct sheaf_error *err);
+int __wrap_shf_flush_nodes(const struct shf_flush_request *m, int64_t *step,
+                           struct sheaf_report *report, struct sheaf_error *err);
+int __wrap_shf_flush_nodes(const struct shf_flush_request *m, int64_t *step,
+                           struct sheaf_report *report, struct sheaf_error *err)
 {
 	int rc;
 
 	starve_left = hungry;
-	rc = __real_shf_meet(m, step, report, err);
+	rc = __real_shf_flush_nodes(m, step, report, err);
 	starve_left = 0;
 	return rc;
 }

@@ -38,7 +38,7 @@ static int preview(struct sheaf_state **states, const int32_t *node, int ranks,
                    const struct sheaf_opts *opts, struct seen *seen, struct sheaf_error *err)
 {
 	*seen = (struct seen){ .n = 0 };
-	return shf_plan_preview(states, node, ranks, opts, see, seen, err);
+	return shf_plan_job(states, node, ranks, opts, see, seen, err);
 }
 
 static void release(struct sheaf_state **states, int ranks)

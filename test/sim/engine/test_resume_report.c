@@ -276,7 +276,7 @@ static int confirms(struct hand *h)
 		simdisk_fault(h->play->disk, &(struct simdisk_fault){ .nth = 1, .error = EACCES,
 			.always = true, .kind = SIMDISK_PREAD, .name = "model-",
 			.process = &((struct simproc *)h->sys->host.arg)->sys });
-	return shf_step_confirm(h->run, h->play->step, &h->err);
+	return shf_step_reread(h->run, h->play->step, &h->err);
 }
 
 TEST(damage_on_one_node_counts_more_than_what_another_cannot_read)

@@ -255,14 +255,14 @@ static int prunes_twice(struct hand *h)
 {
 	struct sheaf_run *run = h->run;
 	struct shf_saved newest = { .step = 4 };
-	struct shf_prune rules = shf_run_rules(run, &newest, false);
+	struct shf_prune rules = shf_run_prune_rules(run, &newest, false);
 
-	shf_pruning_begin(run, &rules, true);
-	shf_pruning_begin(run, &rules, true);
-	if (!shf_pruning_goes_on(run) || !has(h->play->disk, 1))
+	shf_prune_task_begin(run, &rules, true);
+	shf_prune_task_begin(run, &rules, true);
+	if (!shf_prune_task_runs(run) || !has(h->play->disk, 1))
 		return SHEAF_EBUG;
-	shf_pruning_begin(run, &rules, false);
-	return shf_pruning_goes_on(run) || has(h->play->disk, 1) || !has(h->play->disk, 4)
+	shf_prune_task_begin(run, &rules, false);
+	return shf_prune_task_runs(run) || has(h->play->disk, 1) || !has(h->play->disk, 4)
 	       ? SHEAF_EBUG : 0;
 }
 
@@ -284,9 +284,9 @@ static int weighs(struct hand *h)
 	bool all, more;
 
 	run->retain.behind->bytes = UINT64_C(32) << 20;
-	all = shf_behind_is_little(run);
+	all = shf_scrub_run_is_small(run);
 	run->retain.behind->bytes++;
-	more = shf_behind_is_little(run);
+	more = shf_scrub_run_is_small(run);
 	run->retain.behind->bytes = was;
 	return all && !more ? 0 : SHEAF_EBUG;
 }

@@ -331,7 +331,7 @@ TEST(a_plan_goes_without_any_of_its_allocations)
 
 		starved = false;
 		starve_left = ++nth;
-		rc = shf_plan_preview(states, node, PLANNED, &opts, count, &n, &err);
+		rc = shf_plan_job(states, node, PLANNED, &opts, count, &n, &err);
 		starve_left = 0;
 		CHECK_RC(rc, starved ? SHEAF_ENOMEM : 0, &err);
 		CHECK_INT(n, starved ? 0 : PLANNED);

@@ -140,7 +140,7 @@ static int lazy_one(struct hand *h, int64_t step)
 	if (h->rank == 0)
 		took.lazy_begin = taken();
 	for (size_t i = 0; rc == 0 && i < h->state->n; i++)
-		rc = shf_lazy_copied(save, (int)i, -1, &h->err);
+		rc = shf_save_gates_copied(save, (int)i, -1, &h->err);
 	say(h, "lazy commit");
 	if (rc == 0)
 		rc = shf_save_commit(save, -1, &h->err);

@@ -651,7 +651,7 @@ TEST(small_windows_are_planned_in_the_memory_they_need)
 
 	p.opts.staging_bytes_max = 128 << 10;
 	CHECK_RC(run_all(&p, save_many_rows), 0, &p.err);
-	CHECK(arena_most >= ROWS * sizeof(struct shf_mv)); /* the moves were among them */
+	CHECK(arena_most >= ROWS * sizeof(struct shf_seg_move)); /* the moves were among them */
 	if (arena_most > 8 << 20)
 		print_error("%zu bytes at once\n", arena_most);
 	CHECK(arena_most <= 8 << 20);

@@ -122,7 +122,7 @@ static int save_averages_of_one(struct hand *h)
 	if (rc == 0)
 		rc = shf_save_begin(&save, h->run, 1, h->state, &o, &h->err);
 	if (rc == 0)
-		rc = shf_lazy_copied(save, SHEAF_ALL_SLICES, -1, &h->err);
+		rc = shf_save_gates_copied(save, SHEAF_ALL_SLICES, -1, &h->err);
 	if (rc == 0)
 		rc = shf_save_commit(save, -1, &h->err);
 	rc = after(h, rc);

@@ -116,11 +116,11 @@ TEST(their_plan_says_the_same)
 		struct sheaf_error err = { 0 };
 		int n = 0;
 
-		SAID(shf_plan_preview(states, NULL, 2, NULL, count, &n, &err), outcome[k].code,
+		SAID(shf_plan_job(states, NULL, 2, NULL, count, &n, &err), outcome[k].code,
 		     outcome[k].said, &err);
 		CHECK_INT(n, k == SAME ? 2 : 0);
 		n = 0;
-		CHECK_INT(shf_plan_preview(states, NULL, 2, NULL, count, &n, NULL),
+		CHECK_INT(shf_plan_job(states, NULL, 2, NULL, count, &n, NULL),
 		          outcome[k].code);
 		for (int r = 0; r < 2; r++)
 			shf_state_put(states[r]);
@@ -133,7 +133,7 @@ TEST(a_plan_of_a_state_that_failed_needs_no_sentence)
 	int n = 0;
 
 	CHECK_INT(shf_state_move(held, 99, NULL), SHEAF_EINVAL);
-	CHECK_INT(shf_plan_preview(&held, NULL, 1, NULL, count, &n, NULL), SHEAF_EINVAL);
+	CHECK_INT(shf_plan_job(&held, NULL, 1, NULL, count, &n, NULL), SHEAF_EINVAL);
 	CHECK_INT(n, 0);
 	shf_state_put(held);
 }

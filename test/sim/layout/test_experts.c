@@ -475,7 +475,7 @@ TEST(a_plan_writes_each_byte_once_in_every_layout)
 			holds[r] = experts_hold(l, r, EXPERT_ALL);
 			states[r] = state_of(holds[r], false);
 		}
-		CHECK_RC(shf_plan_preview(states, NULL, experts_ranks(l), NULL, sum_up, sums, &err),
+		CHECK_RC(shf_plan_job(states, NULL, experts_ranks(l), NULL, sum_up, sums, &err),
 		         0, &err);
 		CHECK_INT(sums[0], tensor_files(d, STEPS));
 		CHECK(sums[1] >= experts_bytes(EXPERT_ALL) && sums[1] <= sums[0]);

@@ -349,7 +349,7 @@ void sim_agents_bind(struct sys_tables *ops)
 	ops->keep.keep_put = op_keep_put;
 	ops->keep.keep_get = op_keep_get;
 	ops->keep.keep_drop = op_keep_drop;
-	ops->keep.keep_tell = op_keep_tell;
+	ops->keep.keep_message = op_keep_tell;
 	ops->keep.keep_at = op_keep_at;
 	ops->keep.keep_list = op_keep_list;
 	ops->keep.keep_lives = op_keep_lives;

@@ -406,7 +406,7 @@ static uint64_t memory_used(const struct simdisk *d, int node, int owner)
 	return used;
 }
 
-static int op_rooms(void *arg, struct shf_room rooms[SHF_ROOMS])
+static int op_rooms(void *arg, struct shf_memory_limit rooms[SHF_MEMORY_LIMITS])
 {
 	struct simproc *p = sim_proc(arg);
 	struct simdisk *d = p->disk;
@@ -417,7 +417,7 @@ static int op_rooms(void *arg, struct shf_room rooms[SHF_ROOMS])
 	n = d->memory[p->node] > 0;
 	used = memory_used(d, p->node, -1);
 	if (n)
-		rooms[0] = (struct shf_room){ 1, d->memory[p->node] > used
+		rooms[0] = (struct shf_memory_limit){ 1, d->memory[p->node] > used
 		                                 ? d->memory[p->node] - used : 0 };
 	pthread_mutex_unlock(&d->lock);
 	return n;

@@ -183,10 +183,11 @@ TEST(an_agent_that_is_not_there_or_another_runs_is_told_apart)
 	for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
 		simdisk_fault(o.disk, &(struct simdisk_fault){ .nth = 1, .error = ways[i].error,
 		                                               .kind = SIMDISK_KEEP });
-		CHECK_INT(shf_tier_reach(&o.run->store, NULL, &keep, NULL, &o.err), ways[i].code);
+		CHECK_INT(shf_agent_connect(&o.run->store, NULL, &keep, NULL, &o.err),
+		          ways[i].code);
 		CHECK_STR(o.err.msg, ways[i].says);
 	}
-	CHECK_INT(shf_tier_reach(&o.run->store, NULL, &keep, NULL, &o.err), 0);
+	CHECK_INT(shf_agent_connect(&o.run->store, NULL, &keep, NULL, &o.err), 0);
 	end(&o);
 }
 
@@ -519,7 +520,7 @@ TEST(an_agent_that_comes_while_a_step_is_published_has_what_follows_it)
 	two = begun(&o, 2, 0);
 	for (int i = 0; i < 3; i++)
 		CHECK_RC(shf_save_commit(two, 0, &o.err), SHEAF_EAGAIN, &o.err);
-	CHECK(shf_publishing_now(o.run) == two);
+	CHECK(shf_save_publish_current(o.run) == two);
 	simdisk_set_agents(disk, UINT64_C(1) << 30);
 	simdisk_advance(disk, 99);
 	CHECK_RC(saved(&o, 3, SHEAF_NO_DISK), 0, &o.err);

@@ -171,7 +171,7 @@ static bool flush(struct simdisk *d)
 	struct sheaf_report report = { .size = sizeof(report) };
 	struct sheaf_error err = { 0 };
 	int64_t step = -1;
-	int rc = shf_recall_flush("run", NULL, false, 0, sys, &step, &report, &err);
+	int rc = shf_flush_newest("run", NULL, false, 0, sys, &step, &report, &err);
 
 	if (rc == SHEAF_ENOENT) /* there is no run yet */
 		return false;
@@ -431,7 +431,7 @@ static int64_t flushed_due(struct simdisk *d)
 	struct sheaf_error err = { 0 };
 	int64_t step = -1;
 
-	CHECK_RC(shf_recall_flush("run", NULL, true, 0, sys, &step, &report, &err), 0, &err);
+	CHECK_RC(shf_flush_newest("run", NULL, true, 0, sys, &step, &report, &err), 0, &err);
 	simdisk_kill(d, sys);
 	return step;
 }
@@ -481,7 +481,7 @@ static void one_published_behind(struct one *o)
 	one_save(o, 3, 3, 0, NULL, -1);
 	one_asked(o, 4, &o->flies);
 	if (renamed)
-		shf_publishing_settle(o->run);
+		shf_save_publish_finish(o->run);
 	for (int64_t k = 5; k <= 6; k++)
 		one_save(o, k, k, SHEAF_NO_DISK, NULL, -1);
 	simdisk_kill(o->j->disk, o->j->sys[o->rank]);
@@ -547,7 +547,7 @@ static void one_after_doubt(struct one *o)
 	one_save(o, 5, 5, SHEAF_NO_DISK, NULL, -1);
 	one_asked(o, 6, &o->flies);
 	if (renamed)
-		shf_publishing_settle(o->run);
+		shf_save_publish_finish(o->run);
 	one_save(o, 7, 7, SHEAF_NO_DISK, NULL, -1);
 	simdisk_kill(o->j->disk, o->j->sys[o->rank]);
 }
@@ -651,7 +651,7 @@ TEST(a_save_that_failed_is_not_in_memory_and_one_whose_time_was_up_is)
 	simdisk_free(d);
 }
 
-static int count_step(void *arg, const struct shf_recalled *r)
+static int count_step(void *arg, const struct shf_memory_step *r)
 {
 	*(int *)arg += r->here == r->ranks;
 	return 0;
@@ -662,15 +662,15 @@ static bool planned_anew;        /* ranks do not find all that a begin needs at 
 static void one_begun(struct one *o)
 {
 	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_NO_DISK };
-	struct shf_tier *t = o->run->tier;
+	const struct sheaf_run *r = o->run;
 	int before = 0, after = 0;
 
 	for (int64_t k = 1; k <= 4; k++)
 		one_save(o, k, k, SHEAF_NO_DISK, NULL, -1);
-	CHECK_INT(shf_recall_list(o->run->sys, t->keep, o->run->store.run, count_step, &before), 0);
+	shf_memory_steps_list(r->sys, r->tier->keep, r->store.run, count_step, &before);
 	o->state->version += planned_anew;
 	CHECK_INT(shf_save_begin(&o->flies, o->run, 5, o->state, &opts, &o->err), 0);
-	CHECK_INT(shf_recall_list(o->run->sys, t->keep, o->run->store.run, count_step, &after), 0);
+	shf_memory_steps_list(r->sys, r->tier->keep, r->store.run, count_step, &after);
 	CHECK_INT(after, before - 1);
 }
 

@@ -13,16 +13,16 @@ struct world {
 	struct simdisk *disk;
 	const struct shf_sys *sys;      /* of who looks */
 	struct shf_store store;
-	struct shf_recalled newest;
+	struct shf_memory_step newest;
 	struct shf_view *view;
 	const struct shf_sys *seen;     /* the machine with the step in it */
 	int dir;
 	struct sheaf_error err;
 };
 
-static int take_first(void *arg, const struct shf_recalled *r)
+static int take_first(void *arg, const struct shf_memory_step *r)
 {
-	*(struct shf_recalled *)arg = *r;
+	*(struct shf_memory_step *)arg = *r;
 	return 1;
 }
 
@@ -38,9 +38,9 @@ static void begin(struct world *w)
 	w->sys = simdisk_process(w->disk, 70000, 0);
 	CHECK_RC(shf_store_open(&w->store, w->sys, "run", &w->err), 0, &w->err);
 	CHECK_INT(shf_sys_keep_open(w->sys, "auto/x", "", "", &keep, NULL), 0);
-	CHECK_INT(shf_recall_list(w->sys, keep, w->store.run, take_first, &w->newest), 1);
+	CHECK_INT(shf_memory_steps_list(w->sys, keep, w->store.run, take_first, &w->newest), 1);
 	CHECK_INT(w->newest.step, 2);
-	CHECK_RC(shf_recall_view(w->sys, keep, &w->newest, &w->view, &w->err), 0, &w->err);
+	CHECK_RC(shf_memory_step_open(w->sys, keep, &w->newest, &w->view, &w->err), 0, &w->err);
 	w->seen = shf_view_sys(w->view);
 	w->dir = shf_sys_open(w->seen, SHF_CWD, SHF_VIEW_DIR, SHF_O_DIR, 0);
 	CHECK(w->dir >= 0);
@@ -140,7 +140,7 @@ TEST(it_is_read_and_never_written)
 		CHECK_INT(open_at(&w, w.dir, "sheaf.json", flags[i]), -EROFS);
 	CHECK_INT(open_at(&w, w.dir, "sheaf.json", SHF_O_DIRECT), -EINVAL);
 	file = open_at(&w, w.dir, "sheaf.json", 0);
-	shf_view_text(w.view, &text, &n);
+	shf_view_manifest_bytes(w.view, &text, &n);
 	CHECK(n > 100 && n < sizeof(bytes));
 	CHECK_INT(shf_sys_pread(w.seen, file, bytes, sizeof(bytes), 0), n);
 	CHECK(memcmp(bytes, text, n) == 0);
@@ -200,9 +200,9 @@ TEST(it_is_still_there_or_says_so)
 	struct world w;
 
 	begin(&w);
-	CHECK(shf_view_is_still(w.view));
+	CHECK(shf_view_is_unchanged(w.view));
 	CHECK_INT(shf_view_parts(w.view), 3);
-	shf_view_condemn(w.view);
-	CHECK(!shf_view_is_still(w.view));
+	shf_view_clear_cards(w.view);
+	CHECK(!shf_view_is_unchanged(w.view));
 	end(&w);
 }

@@ -153,7 +153,7 @@ static bool flush_hungry(struct simdisk *d, int nodes)
 
 		starved = false;
 		starve_left = i < nodes ? nth : 0;
-		rc = shf_recall_flush("run", NULL, false, 0, sys, &step, &report, &err);
+		rc = shf_flush_newest("run", NULL, false, 0, sys, &step, &report, &err);
 		starve_left = 0;
 		hit = hit || starved;
 		if (is_bad(rc))

@@ -109,12 +109,12 @@ static struct shf_buf text_of(const struct world *w, int32_t node)
 static struct shf_view *view_of(const struct world *w, const struct shf_sys *sys, int32_t node)
 {
 	struct shf_view *v = shf_view_new(sys);
-	struct shf_card_small *small = shf_arena_alloc(&v->arena, 1, sizeof(*small));
+	struct shf_card_small_file *small = shf_arena_alloc(&v->arena, 1, sizeof(*small));
 	struct shf_buf text = text_of(w, node);
 	uint8_t *bytes = shf_arena_alloc(&v->arena, text.len, 1);
 
 	memcpy(bytes, text.data, text.len);
-	*small = (struct shf_card_small){ "sheaf.json", bytes, text.len };
+	*small = (struct shf_card_small_file){ "sheaf.json", bytes, text.len };
 	shf_buf_release(&text);
 	v->smalls = small;
 	v->smalls_n = !w->unknown && (node == 0 || w->other);
@@ -122,7 +122,7 @@ static struct shf_view *view_of(const struct world *w, const struct shf_sys *sys
 	v->stretches_cap = CUTS;
 	for (int i = 0; i < w->parts_n; i++)
 		if (w->parts[i].node == node)
-			v->stretches[v->stretches_n++] = (struct shf_stretch){ w->parts[i].file,
+			v->stretches[v->stretches_n++] = (struct shf_view_range){ w->parts[i].file,
 				w->parts[i].lo, w->parts[i].hi,
 				w->content[w->parts[i].file] + w->parts[i].lo };
 	return v;
@@ -131,11 +131,11 @@ static struct shf_view *view_of(const struct world *w, const struct shf_sys *sys
 /* Is what this rank may have to read here, and right? How many can is counted. */
 static void look(struct world *w, const struct shf_view *v, int32_t node, int rank)
 {
-	const struct shf_hads *hads = shf_view_hads(v);
+	const struct shf_block_access_map *hads = shf_view_access(v);
 
 	for (uint32_t f = 0; hads && f < FILES; f++)
 		for (size_t i = hads->first[f]; i < hads->first[f + 1]; i++) {
-			const struct shf_had *h = &hads->a[i];
+			const struct shf_block_access *h = &hads->a[i];
 
 			for (uint64_t at = h->lo; rank == 0 && at < h->hi; at += 4096)
 				w->read[f][at / 4096]++;
@@ -173,7 +173,7 @@ static int act(void *arg, int rank, struct sheaf_group *group)
 	memcpy(nodes, two_nodes, sizeof(nodes));
 	run.store.dir = SHF_CWD;
 	starve_left = rank == w->hungry ? w->nth : 0;
-	rc = shf_spread(&run, v, w->on_disk, &err);
+	rc = shf_memory_map_finish(&run, v, w->on_disk, &err);
 	starve_left = 0;
 	if (rc < 0)
 		snprintf(w->why, sizeof(w->why), "%.290s", err.msg);
@@ -386,14 +386,14 @@ TEST(bytes_that_come_where_they_are_already_are_refused)
 
 static bool mute;               /* who gives a piece gives nothing */
 
-int __real_shf_view_give(const struct shf_view *v, uint32_t file, uint64_t lo, uint64_t hi,
-                         struct shf_buf *out);
-int __wrap_shf_view_give(const struct shf_view *v, uint32_t file, uint64_t lo, uint64_t hi,
-                         struct shf_buf *out);
-int __wrap_shf_view_give(const struct shf_view *v, uint32_t file, uint64_t lo, uint64_t hi,
-                         struct shf_buf *out)
+int __real_shf_view_get_bytes(const struct shf_view *v, uint32_t file, uint64_t lo, uint64_t hi,
+                              struct shf_buf *out);
+int __wrap_shf_view_get_bytes(const struct shf_view *v, uint32_t file, uint64_t lo, uint64_t hi,
+                              struct shf_buf *out);
+int __wrap_shf_view_get_bytes(const struct shf_view *v, uint32_t file, uint64_t lo, uint64_t hi,
+                              struct shf_buf *out)
 {
-	return mute ? 0 : __real_shf_view_give(v, file, lo, hi, out);
+	return mute ? 0 : __real_shf_view_get_bytes(v, file, lo, hi, out);
 }
 
 TEST(a_piece_that_comes_short_is_refused)

@@ -249,7 +249,7 @@ static int flush(struct simdisk *d, int node, bool due, int64_t *step, struct sh
 	static uint64_t pid = 30000;
 	const struct shf_sys *sys = simdisk_process(d, pid++, node);
 	struct sheaf_report report = { .size = sizeof(report) };
-	int rc = shf_recall_flush("run", NULL, due, 0, sys, step, &report, err);
+	int rc = shf_flush_newest("run", NULL, due, 0, sys, step, &report, err);
 
 	CHECK_INT(simdisk_open_n(sys), 0);
 	simdisk_kill(d, sys);
@@ -333,7 +333,7 @@ struct sought {
 	bool whole;
 };
 
-static int seek(void *arg, const struct shf_recalled *r)
+static int seek(void *arg, const struct shf_memory_step *r)
 {
 	struct sought *s = arg;
 
@@ -352,7 +352,7 @@ static bool is_whole(struct simdisk *d, int node, int64_t step)
 
 	if (shf_store_open(&store, sys, "run", &err) == 0) {
 		CHECK_INT(shf_sys_keep_open(sys, "auto/x", "", "", &keep, NULL), 0);
-		CHECK_INT(shf_recall_list(sys, keep, store.run, seek, &s), 0);
+		CHECK_INT(shf_memory_steps_list(sys, keep, store.run, seek, &s), 0);
 		shf_store_close(&store);
 	}
 	simdisk_kill(d, sys);

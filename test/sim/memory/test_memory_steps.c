@@ -83,11 +83,11 @@ static void put(struct world *w, const char *job, int image, const struct shf_ca
 }
 
 struct told {
-	struct shf_recalled a[8];
+	struct shf_memory_step a[8];
 	int n;
 };
 
-static int tell(void *arg, const struct shf_recalled *r)
+static int tell(void *arg, const struct shf_memory_step *r)
 {
 	struct told *t = arg;
 
@@ -99,7 +99,7 @@ static struct told told(struct world *w, int want)
 {
 	struct told t = { .n = 0 };
 
-	CHECK_INT(shf_recall_list(w->sys, w->keep, RUN, tell, &t), want);
+	CHECK_INT(shf_memory_steps_list(w->sys, w->keep, RUN, tell, &t), want);
 	return t;
 }
 
@@ -119,7 +119,7 @@ TEST(what_is_no_card_of_this_run_is_passed_over)
 	put_as(&w, JOB_A ".0.3.card", &alien, 1, 1);
 	put_as(&w, JOB_A ".0.2.card", &elsewhere, 1, 1); /* it says that it is rank 1's */
 	put(&w, JOB_A, 1, &good, 1, 1);
-	put(&w, JOB_A, SHF_CARD_GUEST, &elsewhere, 1, 1);       /* another node's */
+	put(&w, JOB_A, SHF_CARD_REPLICA, &elsewhere, 1, 1);       /* another node's */
 	t = told(&w, 0);
 	CHECK_INT(t.n, 1);
 	CHECK_INT(t.a[0].step, 5);
@@ -182,13 +182,13 @@ static void fail_keep(struct world *w, int nth, int error)
 	                                                .kind = SIMDISK_KEEP });
 }
 
-static const struct shf_recalled four = { .job = JOB_A, .step = 4 };
+static const struct shf_memory_step four = { .job = JOB_A, .step = 4 };
 
 TEST(a_card_that_goes_while_all_are_looked_at_is_no_failure)
 {
 	struct world w;
 	struct shf_card a = card_of(5, 0, 1, SESSION_A), b = card_of(6, 0, 1, SESSION_B);
-	struct shf_recalled which = { .job = JOB_A, .session = SESSION_A, .step = 5 };
+	struct shf_memory_step r = { .job = JOB_A, .session = SESSION_A, .step = 5 };
 	struct shf_view *v = NULL;
 
 	begin(&w);
@@ -198,9 +198,9 @@ TEST(a_card_that_goes_while_all_are_looked_at_is_no_failure)
 		fail_keep(&w, nth, ENOENT);
 		CHECK_INT(told(&w, 0).n, 1);
 		fail_keep(&w, nth, ENOENT);
-		CHECK_INT(shf_recall_go_on(w.sys, w.keep, RUN, &four, 1, 2), 0);
+		CHECK_INT(shf_memory_steps_rebase(w.sys, w.keep, RUN, &four, 1, 2), 0);
 		fail_keep(&w, nth, ENOENT);
-		CHECK_RC(shf_recall_parts(w.sys, w.keep, &which, NULL, &v, &w.err), 0, &w.err);
+		CHECK_INT(shf_memory_step_open_parts(w.sys, w.keep, &r, NULL, &v, &w.err), 0);
 		CHECK_INT(shf_view_parts(v), nth == 3);
 		shf_view_free(v);
 	}
@@ -208,9 +208,9 @@ TEST(a_card_that_goes_while_all_are_looked_at_is_no_failure)
 		fail_keep(&w, nth, EPIPE);
 		CHECK_INT(told(&w, -EPIPE).n, 0);
 		fail_keep(&w, nth, EPIPE);
-		CHECK_INT(shf_recall_go_on(w.sys, w.keep, RUN, &four, 1, 2), -EPIPE);
+		CHECK_INT(shf_memory_steps_rebase(w.sys, w.keep, RUN, &four, 1, 2), -EPIPE);
 		fail_keep(&w, nth, EPIPE);
-		CHECK_INT(shf_recall_parts(w.sys, w.keep, &which, NULL, &v, &w.err), SHEAF_EIO);
+		CHECK(shf_memory_step_open_parts(w.sys, w.keep, &r, NULL, &v, &w.err) == SHEAF_EIO);
 		CHECK(strstr(w.err.msg, "asking the agent") != NULL);
 	}
 	simdisk_faults_clear(w.disk);
@@ -238,7 +238,7 @@ TEST(what_lies_behind_a_step_that_comes_to_disk_follows_it)
 		if (cases[i].alien)
 			memcpy(c.run, OTHER_RUN, sizeof(c.run));
 		put(&w, cases[i].other_job ? JOB_B : JOB_A, 0, &c, cases[i].base, cases[i].next);
-		CHECK_INT(shf_recall_go_on(w.sys, w.keep, RUN, &four, 1, 2), 0);
+		CHECK_INT(shf_memory_steps_rebase(w.sys, w.keep, RUN, &four, 1, 2), 0);
 		CHECK_INT(shf_sys_keep_get(w.sys, w.keep, cases[i].other_job
 					   ? JOB_B ".0.0.card" : JOB_A ".0.0.card", &shm), 0);
 		CHECK_INT(atomic_load(&shf_card_head(&shm)->base), cases[i].then_base);
@@ -250,8 +250,8 @@ TEST(what_lies_behind_a_step_that_comes_to_disk_follows_it)
 
 TEST(of_ranks_that_have_copies_alone_each_is_told_once)
 {
-	struct shf_recalled which = { .job = JOB_A, .session = SESSION_A, .step = 5 };
-	struct shf_told t[] = {
+	struct shf_memory_step which = { .job = JOB_A, .session = SESSION_A, .step = 5 };
+	struct shf_card_info t[] = {
 		{ .job = JOB_A, .session = SESSION_A, .step = 5, .rank = 0, .guest = 1 },
 		{ .job = JOB_A, .session = SESSION_A, .step = 5, .rank = 1, .guest = 1 },
 		{ .job = JOB_A, .session = SESSION_A, .step = 5, .rank = 1 },
@@ -264,14 +264,14 @@ TEST(of_ranks_that_have_copies_alone_each_is_told_once)
 	struct shf_buf ranks = SHF_BUF_INIT;
 	int32_t want[] = { 0, 2 };
 
-	CHECK_INT(shf_recall_copied(&cards, &which, &ranks), 0);
+	CHECK_INT(shf_memory_step_replicas(&cards, &which, &ranks), 0);
 	CHECK_INT(ranks.len, sizeof(want));
 	CHECK(memcmp(ranks.data, want, sizeof(want)) == 0);
 	shf_buf_release(&ranks);
 	for (starve_left = 1; starve_left <= 3; starve_left++) {
 		long nth = starve_left;
 
-		CHECK_INT(shf_recall_copied(&cards, &which, &ranks), SHEAF_ENOMEM);
+		CHECK_INT(shf_memory_step_replicas(&cards, &which, &ranks), SHEAF_ENOMEM);
 		starve_left = nth;
 		shf_buf_release(&ranks);
 	}
@@ -283,12 +283,12 @@ TEST(of_ranks_that_have_copies_alone_each_is_told_once)
 struct step {
 	struct world w;
 	struct shf_store store;
-	struct shf_recalled newest;
+	struct shf_memory_step newest;
 };
 
-static int take_first(void *arg, const struct shf_recalled *r)
+static int take_first(void *arg, const struct shf_memory_step *r)
 {
-	*(struct shf_recalled *)arg = *r;
+	*(struct shf_memory_step *)arg = *r;
 	return 1;
 }
 
@@ -301,7 +301,8 @@ static void begin_step(struct step *s)
 	j = re_on(s->w.disk, 2, (struct re_plan){ .last = 1 });
 	PLAYED(j, 0);
 	CHECK_RC(shf_store_open(&s->store, s->w.sys, "run", &s->w.err), 0, &s->w.err);
-	CHECK_INT(shf_recall_list(s->w.sys, s->w.keep, s->store.run, take_first, &s->newest), 1);
+	CHECK_INT(shf_memory_steps_list(s->w.sys, s->w.keep, s->store.run, take_first, &s->newest),
+	          1);
 	CHECK_INT(s->newest.step, 1);
 }
 
@@ -313,30 +314,30 @@ static void end_step(struct step *s)
 
 static int view_of(struct step *s, struct shf_view **v)
 {
-	return shf_recall_view(s->w.sys, s->w.keep, &s->newest, v, &s->w.err);
+	return shf_memory_step_open(s->w.sys, s->w.keep, &s->newest, v, &s->w.err);
 }
 
 /* All of it, in all the ways: it is told as it is or there is no memory. */
 static int ask_all(struct step *s, long nth)
 {
-	struct shf_recalled r = { .step = -1 }, old = s->newest;
+	struct shf_memory_step r = { .step = -1 }, old = s->newest;
 	struct shf_buf cards = SHF_BUF_INIT, ranks = SHF_BUF_INIT;
 	struct shf_view *v = NULL;
 	int rc, hit = 0;
 
 	starved = false;
 	starve_left = nth;
-	rc = shf_recall_list(s->w.sys, s->w.keep, s->store.run, take_first, &r);
+	rc = shf_memory_steps_list(s->w.sys, s->w.keep, s->store.run, take_first, &r);
 	starve_left = 0;
 	CHECK_INT(rc, starved ? -ENOMEM : 1);
 	CHECK(starved || memcmp(&r, &s->newest, sizeof(r)) == 0);
 	hit += starved;
 	starved = false;
 	starve_left = nth;
-	rc = shf_recall_cards(s->w.sys, s->w.keep, s->store.run, true, &cards);
+	rc = shf_memory_steps_read_cards(s->w.sys, s->w.keep, s->store.run, true, &cards);
 	starve_left = 0;
 	CHECK_INT(rc, starved ? -ENOMEM : 0);
-	CHECK(starved || cards.len == 2 * sizeof(struct shf_told));
+	CHECK(starved || cards.len == 2 * sizeof(struct shf_card_info));
 	hit += starved;
 	starved = false;
 	starve_left = nth;
@@ -349,7 +350,7 @@ static int ask_all(struct step *s, long nth)
 	old.step = 0;
 	starved = false;
 	starve_left = nth;
-	rc = shf_recall_go_on(s->w.sys, s->w.keep, s->store.run, &old, 5, 6);
+	rc = shf_memory_steps_rebase(s->w.sys, s->w.keep, s->store.run, &old, 5, 6);
 	starve_left = 0;
 	CHECK_INT(rc, starved ? -ENOMEM : 0);
 	hit += starved;
@@ -381,7 +382,7 @@ static void no_memory_to_add(struct step *s)
 	struct shf_view *v = shf_view_new(sys);
 
 	for (long nth = 1; nth <= 2; nth++) { /* with an image, and without */
-		struct shf_part_held part = { .card = { NULL, 0, -1 },
+		struct shf_view_part part = { .card = { NULL, 0, -1 },
 			.image = { NULL, 0, -1 } };
 
 		CHECK_INT(shf_sys_shm_new(sys, &part.card, 4096, true), 0);
@@ -425,7 +426,7 @@ struct edit {
 	const char *what;
 	int rank;
 	void (*change)(struct shf_card *c, struct shf_card_seg segs[SEGS],
-	               struct shf_card_small smalls[SMALLS]);
+	               struct shf_card_small_file smalls[SMALLS]);
 	int rc;
 	const char *says;
 };
@@ -433,7 +434,7 @@ struct edit {
 static void change_card(struct step *s, const struct edit *e)
 {
 	struct shf_card_seg segs[SEGS] = { { 0 } };
-	struct shf_card_small smalls[SMALLS] = { { 0 } };
+	struct shf_card_small_file smalls[SMALLS] = { { 0 } };
 	struct shf_shm shm = { NULL, 0, -1 };
 	struct shf_arena arena = { 0 };
 	char name[SHF_KEEP_NAME];
@@ -453,10 +454,10 @@ static void change_card(struct step *s, const struct edit *e)
 
 #define CHANGE(name)                                                                     \
 	static void name(struct shf_card *c, struct shf_card_seg segs[SEGS],             \
-	                 struct shf_card_small smalls[SMALLS])
-static void add_small(struct shf_card *c, struct shf_card_small *smalls, const char *name)
+	                 struct shf_card_small_file smalls[SMALLS])
+static void add_small(struct shf_card *c, struct shf_card_small_file *smalls, const char *name)
 {
-	smalls[c->smalls_n++] = (struct shf_card_small){ name, (const uint8_t *)"x", 1 };
+	smalls[c->smalls_n++] = (struct shf_card_small_file){ name, (const uint8_t *)"x", 1 };
 }
 
 CHANGE(no_change)
@@ -532,12 +533,13 @@ CHANGE(folders_that_begin_alike)
 	add_small(c, smalls, "optimizers/x");
 	add_small(c, smalls, "opt/x");
 	add_small(c, smalls, "opt/y");
-	smalls[c->smalls_n++] = (struct shf_card_small){ "opt/nothing", (const uint8_t *)"", 0 };
+	add_small(c, smalls, "opt/nothing");
+	smalls[c->smalls_n - 1].n = 0;
 }
 
 CHANGE(no_manifest_first)
 {
-	struct shf_card_small first = smalls[0];
+	struct shf_card_small_file first = smalls[0];
 
 	(void)c, (void)segs;
 	smalls[0] = smalls[1];
@@ -661,8 +663,8 @@ static struct shf_view *half_of(struct step *s)
 	shf_arena_release(&arena);
 	shf_sys_shm_free(s->w.sys, &shm);
 	CHECK_INT(shf_sys_keep_drop(s->w.sys, s->w.keep, name), 0);
-	CHECK_RC(shf_recall_parts(s->w.sys, s->w.keep, &s->newest, NULL, &v, &s->w.err), 0,
-	         &s->w.err);
+	CHECK_RC(shf_memory_step_open_parts(s->w.sys, s->w.keep, &s->newest, NULL, &v, &s->w.err),
+	         0, &s->w.err);
 	CHECK_RC(shf_view_finish(v, false, &s->w.err), 0, &s->w.err);
 	return v;
 }
@@ -704,14 +706,14 @@ TEST(what_a_node_does_not_have_it_cannot_give)
 	begin_step(&s);
 	v = half_of(&s);
 	at = hole_of(v, &f);
-	CHECK_INT(shf_view_each(v, first_piece, &p), 1);
-	CHECK_INT(shf_view_give(v, p.file, p.lo, p.hi, &out), 0);
+	CHECK_INT(shf_view_each_range(v, first_piece, &p), 1);
+	CHECK_INT(shf_view_get_bytes(v, p.file, p.lo, p.hi, &out), 0);
 	CHECK_INT(out.len, p.hi - p.lo);
-	CHECK_INT(shf_view_give(v, f, at, at + 8, &out), SHEAF_ECORRUPT);
+	CHECK_INT(shf_view_get_bytes(v, f, at, at + 8, &out), SHEAF_ECORRUPT);
 	CHECK(shf_view_at(v, 1000, 0, &n) == NULL);
 	shf_buf_release(&out);
 	starve_left = 1;
-	CHECK_INT(shf_view_give(v, p.file, p.lo, p.hi, &out), SHEAF_ENOMEM);
+	CHECK_INT(shf_view_get_bytes(v, p.file, p.lo, p.hi, &out), SHEAF_ENOMEM);
 	starve_left = 0;
 	shf_buf_release(&out);
 	shf_view_free(v);
@@ -722,7 +724,7 @@ TEST(what_a_node_does_not_have_it_cannot_give)
 TEST(what_comes_from_other_nodes_is_taken_or_there_is_no_memory)
 {
 	static const uint8_t some[8] = { 1 };
-	static const struct shf_had hads[2] = { { .rank = 0 }, { .rank = 0 } };
+	static const struct shf_block_access hads[2] = { { .rank = 0 }, { .rank = 0 } };
 	struct shf_buf told = SHF_BUF_INIT;
 	struct step s;
 	struct shf_view *v, *w;
@@ -732,40 +734,40 @@ TEST(what_comes_from_other_nodes_is_taken_or_there_is_no_memory)
 
 	begin_step(&s);
 	v = half_of(&s);
-	shf_view_tell(v, &told);
+	shf_view_pack_small_files(v, &told);
 	at = hole_of(v, &f);
 	starved = true;
 	for (long nth = 1; starved; nth++) {
 		w = shf_view_new(s.w.sys);
 		starved = false;
 		starve_left = nth;
-		rc = shf_view_learn(w, &told, &s.w.err);
+		rc = shf_view_unpack_small_files(w, &told, &s.w.err);
 		starve_left = 0;
 		CHECK_INT(rc, starved ? SHEAF_ENOMEM : 0);
 		CHECK(!starved || strstr(s.w.err.msg, "what another node knows") != NULL);
-		CHECK(shf_view_knows(w) == !starved);
+		CHECK(shf_view_has_small_files(w) == !starved);
 		shf_view_free(w);
 	}
 	told.data[0] ^= 1;
 	told.len--;
 	w = shf_view_new(s.w.sys);
-	CHECK_INT(shf_view_learn(w, &told, &s.w.err), SHEAF_ECORRUPT);
+	CHECK_INT(shf_view_unpack_small_files(w, &told, &s.w.err), SHEAF_ECORRUPT);
 	shf_view_free(w);
 	starve_left = 1;
-	CHECK_INT(shf_view_take(v, f, at, at + 8, some), SHEAF_ENOMEM);
+	CHECK_INT(shf_view_add_bytes(v, f, at, at + 8, some), SHEAF_ENOMEM);
 	starve_left = 0;
-	CHECK_INT(shf_view_take(v, f, at, at + 8, some), 0);
-	CHECK_INT(shf_view_taken(v), 0);
+	CHECK_INT(shf_view_add_bytes(v, f, at, at + 8, some), 0);
+	CHECK_INT(shf_view_finish_bytes(v), 0);
 	CHECK(memcmp(shf_view_at(v, f, at, &n), some, 8) == 0 && n == 8);
 	for (long nth = 1; nth <= 2; nth++) {
 		starve_left = nth;
-		CHECK_INT(shf_view_set_hads(v, hads, (uint32_t[]){ 0, 1 }, 2), SHEAF_ENOMEM);
+		CHECK_INT(shf_view_set_access(v, hads, (uint32_t[]){ 0, 1 }, 2), SHEAF_ENOMEM);
 	}
 	starve_left = 0;
-	CHECK_INT(shf_view_set_hads(v, hads, (uint32_t[]){ 0, 1000 }, 2), SHEAF_ECORRUPT);
-	CHECK(shf_view_hads(v) == NULL);
-	CHECK_INT(shf_view_set_hads(v, hads, (uint32_t[]){ 0, 1 }, 2), 0);
-	CHECK(shf_view_hads(v) != NULL);
+	CHECK_INT(shf_view_set_access(v, hads, (uint32_t[]){ 0, 1000 }, 2), SHEAF_ECORRUPT);
+	CHECK(shf_view_access(v) == NULL);
+	CHECK_INT(shf_view_set_access(v, hads, (uint32_t[]){ 0, 1 }, 2), 0);
+	CHECK(shf_view_access(v) != NULL);
 	shf_buf_release(&told);
 	shf_view_free(v);
 	end_step(&s);
@@ -799,7 +801,7 @@ TEST(the_rest_of_a_step_on_disk_is_leased_while_its_part_in_memory_is_open)
 	fd = shf_sys_open(sys, SHF_CWD, "run/checkpoint-1/sheaf.json", SHF_O_WRITE, 0);
 	CHECK(fd >= 0);
 	v = half_of(&s);
-	CHECK_RC(shf_view_on_disk(v, s.store.dir, "checkpoint-1", &s.w.err), 0, &s.w.err);
+	CHECK_RC(shf_view_open_disk(v, s.store.dir, "checkpoint-1", &s.w.err), 0, &s.w.err);
 	CHECK_INT(shf_sys_lock(sys, fd, true), -EAGAIN); /* as a prune asks */
 	child = simdisk_fork(s.w.disk, sys, 4001);
 	shf_view_free(v);
@@ -822,7 +824,7 @@ TEST(no_step_that_a_prune_has_locked_is_read_beside_memory)
 	fd = shf_sys_open(sys, SHF_CWD, "run/checkpoint-1/sheaf.json", SHF_O_WRITE, 0);
 	CHECK_INT(shf_sys_lock(sys, fd, true), 0);
 	v = half_of(&s);
-	CHECK_RC(shf_view_on_disk(v, s.store.dir, "checkpoint-1", &s.w.err), SHEAF_EIO, &s.w.err);
+	CHECK_RC(shf_view_open_disk(v, s.store.dir, "checkpoint-1", &s.w.err), SHEAF_EIO, &s.w.err);
 	CHECK(strstr(s.w.err.msg, "checkpoint-1: has just gone"));
 	shf_view_free(v);
 	CHECK_INT(shf_sys_close(sys, fd), 0);
@@ -845,7 +847,7 @@ TEST(a_file_that_is_missing_below_a_step_in_memory_is_not_ENOENT)
 	v = half_of(&s);
 	sys = shf_view_sys(v);
 	at = hole_of(v, &f);
-	CHECK_RC(shf_view_on_disk(v, s.store.dir, "checkpoint-1", &s.w.err), 0, &s.w.err);
+	CHECK_RC(shf_view_open_disk(v, s.store.dir, "checkpoint-1", &s.w.err), 0, &s.w.err);
 	dir = shf_sys_open(sys, SHF_CWD, SHF_VIEW_DIR, SHF_O_DIR, 0);
 	fd = open_named(sys, dir, shf_view_manifest(v)->files[f].name);
 	CHECK_INT(shf_sys_pread(sys, fd, byte, 4, at), -EIO);
@@ -881,10 +883,10 @@ TEST(bytes_that_are_neither_in_memory_nor_on_disk_are_an_error)
 	snprintf(path, sizeof(path), "run/checkpoint-1/%s", name);
 	CHECK_INT(simdisk_put(s.w.disk, path, "short", 5), 0);
 	starve_left = 1;
-	CHECK_INT(shf_view_on_disk(v, s.store.dir, "checkpoint-1", &s.w.err), SHEAF_ENOMEM);
+	CHECK_INT(shf_view_open_disk(v, s.store.dir, "checkpoint-1", &s.w.err), SHEAF_ENOMEM);
 	starve_left = 0;
-	CHECK_INT(shf_view_on_disk(v, s.store.dir, "checkpoint-7", &s.w.err), SHEAF_ENOENT);
-	CHECK_RC(shf_view_on_disk(v, s.store.dir, "checkpoint-1", &s.w.err), 0, &s.w.err);
+	CHECK_INT(shf_view_open_disk(v, s.store.dir, "checkpoint-7", &s.w.err), SHEAF_ENOENT);
+	CHECK_RC(shf_view_open_disk(v, s.store.dir, "checkpoint-1", &s.w.err), 0, &s.w.err);
 	CHECK_INT(shf_sys_pread(sys, fd, byte, 4, at), -EIO);
 	CHECK_INT(shf_view_disk_bytes(v), 0);
 	starve_left = 1;

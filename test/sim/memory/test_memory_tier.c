@@ -243,9 +243,9 @@ TEST(an_image_that_grows_is_let_go_by_the_agent_first)
 #define FIRST "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 #define SECOND "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
 
-static int note_first(void *arg, const struct shf_recalled *r)
+static int note_first(void *arg, const struct shf_memory_step *r)
 {
-	*(struct shf_recalled *)arg = *r;
+	*(struct shf_memory_step *)arg = *r;
 	return 1;
 }
 
@@ -253,15 +253,15 @@ static int note_first(void *arg, const struct shf_recalled *r)
 TEST(of_two_jobs_that_left_one_number_the_last_is_taken)
 {
 	for (int last = 0; last < 2; last++) {
-		struct shf_told t[] = {
+		struct shf_card_info t[] = {
 			{ .job = FIRST, .session = "1111", .step = 1, .ranks = 1,
 			  .turn = last ? 1 : 2 },
 			{ .job = SECOND, .session = "2222", .step = 1, .ranks = 1,
 			  .turn = last ? 2 : 1 } };
 		struct shf_buf cards = { (uint8_t *)t, sizeof(t), sizeof(t), false };
-		struct shf_recalled first;
+		struct shf_memory_step first;
 
-		CHECK_INT(shf_recall_join(&cards, note_first, &first), 1);
+		CHECK_INT(shf_memory_steps_join(&cards, note_first, &first), 1);
 		CHECK_STR(first.job, last ? SECOND : FIRST);
 		CHECK_INT(first.turn, 2);
 	}

@@ -347,7 +347,7 @@ static int flush(struct simdisk *d, int node, int64_t *step, struct sheaf_error 
 	static uint64_t pid = 30000;
 	const struct shf_sys *sys = simdisk_process(d, pid++, node);
 	struct sheaf_report report = { .size = sizeof(report) };
-	int rc = shf_recall_flush("run", NULL, false, 0, sys, step, &report, err);
+	int rc = shf_flush_newest("run", NULL, false, 0, sys, step, &report, err);
 
 	simdisk_kill(d, sys);
 	return rc;
@@ -366,7 +366,7 @@ static void ask_all(struct simdisk *d, struct shf_buf *told)
 
 		CHECK_RC(shf_store_open(&store, sys, "run", &err), 0, &err);
 		CHECK_INT(shf_sys_keep_open(sys, "auto/x", "", "", &keep, NULL), 0);
-		CHECK_INT(shf_recall_cards(sys, keep, store.run, true, told), 0);
+		CHECK_INT(shf_memory_steps_read_cards(sys, keep, store.run, true, told), 0);
 		shf_sys_keep_close(sys, keep, true);
 		shf_store_close(&store);
 		simdisk_kill(d, sys);
@@ -377,12 +377,12 @@ static void ask_all(struct simdisk *d, struct shf_buf *told)
 static int copies_equal(struct simdisk *d, int *due)
 {
 	struct shf_buf told = SHF_BUF_INIT;
-	struct shf_told *t;
+	struct shf_card_info *t;
 	size_t n;
 	int copies = 0;
 
 	ask_all(d, &told);
-	t = (struct shf_told *)(void *)told.data;
+	t = (struct shf_card_info *)(void *)told.data;
 	n = told.len / sizeof(*t);
 	for (size_t i = 0; i < n; i++) {
 		int own = 0;

@@ -62,8 +62,8 @@ static void commit(struct alone *a, struct sheaf_save *save, int timeout_ms)
 static void wait_until_verified(struct alone *a, int64_t step)
 {
 	for (int i = 0; i < 10000 && a->run->lineage.verified.step < step; i++) {
-		CHECK_RC(shf_behind_look(a->run, &a->err), 0, &a->err);
-		shf_behind_start(a->run);
+		CHECK_RC(shf_scrub_run_poll(a->run, &a->err), 0, &a->err);
+		shf_scrub_run_start(a->run);
 	}
 	CHECK_INT(a->run->lineage.verified.step, step);
 }

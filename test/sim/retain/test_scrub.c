@@ -174,28 +174,28 @@ struct asked {
 };
 
 /* All turns of it; no descriptor is left open. */
-static struct shf_reread reread(struct made *m, struct asked a)
+static struct shf_scrub reread(struct made *m, struct asked a)
 {
 	static uint64_t pid = 100;
 	const struct shf_sys *sys = simdisk_process(m->disk, pid++, 0);
 	struct sheaf_error err = { 0 };
-	struct shf_reread r;
+	struct shf_scrub r;
 	int dir = shf_sys_open(sys, SHF_CWD, "step", SHF_O_DIR, 0), rc;
 
 	CHECK(dir >= 0);
 	starved = false;
 	starve_left = a.starve;
-	rc = shf_reread_init(&r, sys, dir, a.step ? a.step : 1, a.session ? a.session : ID,
-	                     "step", &err);
+	rc = shf_scrub_init(&r, sys, dir, a.step ? a.step : 1, a.session ? a.session : ID,
+	                    "step", &err);
 	if (rc == 0) {
 		r.share = a.share;
 		r.shares = a.shares ? a.shares : 1;
 		r.buffered = a.buffered;
 		r.run = a.run;
-		while (shf_reread_turn(&r))
+		while (shf_scrub_turn(&r))
 			;
-		CHECK(r.rc < 0 || !shf_reread_turn(&r)); /* over is over */
-		shf_reread_release(&r);
+		CHECK(r.rc < 0 || !shf_scrub_turn(&r)); /* over is over */
+		shf_scrub_release(&r);
 	} else {
 		r.rc = rc;
 		r.err = err;
@@ -260,7 +260,7 @@ TEST(whole_pages_are_read_past_the_page_cache_and_the_rest_is_forgotten_there)
 	for (int way = 0; way < 3; way++) {
 		const struct shf_sys *sys = simdisk_process(m->disk, 90 + (uint64_t)way, 0);
 		struct sheaf_error err = { 0 };
-		struct shf_reread r;
+		struct shf_scrub r;
 		int dir = shf_sys_open(sys, SHF_CWD, "step", SHF_O_DIR, 0);
 
 		memset(&past, 0, sizeof(past));
@@ -268,12 +268,12 @@ TEST(whole_pages_are_read_past_the_page_cache_and_the_rest_is_forgotten_there)
 		simover(sys)->file.open = open_and_note;
 		simover(sys)->file.forget = forget_and_note;
 		simover(sys)->file.pread = pread_and_note;
-		CHECK_RC(shf_reread_init(&r, sys, dir, 1, ID, "step", &err), 0, &err);
+		CHECK_RC(shf_scrub_init(&r, sys, dir, 1, ID, "step", &err), 0, &err);
 		r.buffered = way == 1;
-		while (shf_reread_turn(&r))
+		while (shf_scrub_turn(&r))
 			;
 		CHECK_RC(r.rc, 0, &r.err);
-		shf_reread_release(&r);
+		shf_scrub_release(&r);
 		/* The third file is shorter than a block. */
 		CHECK_INT(past.bytes, way ? 0 : m->bytes[0] + m->bytes[1]);
 		CHECK_INT(past.cached, 0);
@@ -292,7 +292,7 @@ TEST(tensors_may_end_where_a_block_does)
 		uint64_t cut = 0;
 
 		for (uint32_t i = 0; i < shares; i++) {
-			struct shf_reread r = reread(m, (struct asked){ .share = i,
+			struct shf_scrub r = reread(m, (struct asked){ .share = i,
 				.shares = shares });
 
 			CHECK_RC(r.rc, 0, &r.err);
@@ -309,7 +309,7 @@ TEST(tensors_may_end_where_a_block_does)
 TEST(a_last_block_may_be_shorter_than_a_page)
 {
 	struct made *m = plain();
-	struct shf_reread r;
+	struct shf_scrub r;
 
 	m->bytes[0] += 1000;
 	m->ends[0][1] = m->bytes[0];
@@ -330,7 +330,7 @@ TEST(a_last_block_may_be_shorter_than_a_page)
 TEST(a_file_may_have_no_tensors)
 {
 	struct made *m = plain();
-	struct shf_reread r;
+	struct shf_scrub r;
 
 	m->tensors_n[1] = 0;
 	make(m);
@@ -346,7 +346,7 @@ TEST(a_file_may_have_no_tensors)
 TEST(a_table_may_be_longer_than_a_turn)
 {
 	struct made *m = plain();
-	struct shf_reread r;
+	struct shf_scrub r;
 
 	m->names_bytes = 40 * SHF_SUMS_PAGE;
 	make(m);
@@ -364,7 +364,7 @@ TEST(a_table_may_be_longer_than_a_turn)
 TEST(an_attached_file_may_be_longer_than_a_turn)
 {
 	struct made *m = plain();
-	struct shf_reread r;
+	struct shf_scrub r;
 
 	m->small_bytes = SHF_BLOCK * 5 / 2;
 	make(m);
@@ -380,7 +380,7 @@ TEST(an_attached_file_may_be_longer_than_a_turn)
 TEST(what_is_not_the_step_that_was_committed_is_damage)
 {
 	struct made *m = plain();
-	struct shf_reread r;
+	struct shf_scrub r;
 
 	make(m);
 	seal(m);
@@ -397,7 +397,7 @@ TEST(a_file_of_another_length_is_damage)
 
 	for (int i = 0; i < 2; i++) {
 		struct made *m = plain();
-		struct shf_reread r;
+		struct shf_scrub r;
 
 		make(m);
 		seal(m);
@@ -416,7 +416,7 @@ TEST(a_folder_in_the_place_of_a_file_is_damage)
 
 	for (int i = 0; i < 4; i++) {
 		struct made *m = plain();
-		struct shf_reread r;
+		struct shf_scrub r;
 		char path[100];
 
 		make(m);
@@ -433,7 +433,7 @@ TEST(a_folder_in_the_place_of_a_file_is_damage)
 TEST(a_table_without_a_header_is_damage)
 {
 	struct made *m = plain();
-	struct shf_reread r;
+	struct shf_scrub r;
 
 	make(m);
 	m->sums = (struct shf_mf_file){ "sheaf.sums", SHF_SUMS_HEADER - 1, 5 };
@@ -448,7 +448,7 @@ TEST(a_table_without_a_header_is_damage)
 static void lie(void (*edit)(struct made *m), const char *words)
 {
 	struct made *m = plain();
-	struct shf_reread r;
+	struct shf_scrub r;
 
 	make(m);
 	edit(m);
@@ -514,7 +514,7 @@ TEST(what_a_table_says_wrongly_is_damage)
 
 /* ---- what is said, in full ---- */
 
-static void __attribute__((format(printf, 2, 3))) says_all(const struct shf_reread *r,
+static void __attribute__((format(printf, 2, 3))) says_all(const struct shf_scrub *r,
                                                            const char *fmt, ...)
 {
 	char want[500];
@@ -546,7 +546,7 @@ TEST(bytes_that_changed_are_told_with_both_sums)
 	struct made *m = plain();
 	uint64_t bit = 8 * (SHF_BLOCK + 5) + 3, head;
 	char path[100];
-	struct shf_reread r;
+	struct shf_scrub r;
 
 	make(m);
 	seal(m);
@@ -585,7 +585,7 @@ TEST(lengths_digests_and_names_are_told_with_what_they_should_be)
 {
 	struct made *m = plain();
 	uint64_t digest;
-	struct shf_reread r;
+	struct shf_scrub r;
 
 	make(m);
 	digest = shf_get64(tensor_record(m, 4) + SHF_SUMS_DIGEST);
@@ -661,23 +661,23 @@ TEST(a_read_is_tried_four_times_and_a_short_one_is_damage)
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		const struct shf_sys *sys = simdisk_process(m->disk, 700 + i, 0);
 		struct sheaf_error err = { 0 };
-		struct shf_reread r;
+		struct shf_scrub r;
 		char want[200];
 
 		simover(sys)->file.pread = pread_oddly;
 		odd_off = 0;
 		odd_result = rows[i].result;
 		fails = rows[i].fails;
-		CHECK_RC(shf_reread_init(&r, sys, shf_sys_open(sys, SHF_CWD, "step",
-		                         SHF_O_DIR, 0), 1, ID, "step", &err), 0, &err);
-		while (shf_reread_turn(&r))
+		CHECK_RC(shf_scrub_init(&r, sys, shf_sys_open(sys, SHF_CWD, "step",
+		                        SHF_O_DIR, 0), 1, ID, "step", &err), 0, &err);
+		while (shf_scrub_turn(&r))
 			;
 		CHECK_INT(r.rc, rows[i].code);
 		CHECK_INT(fails, 0);
 		snprintf(want, sizeof(want), "step/%s%s", names[2], rows[i].words);
 		if (r.rc)
 			CHECK_STR(r.err.msg, want);
-		shf_reread_release(&r);
+		shf_scrub_release(&r);
 		CHECK_INT(simdisk_open_n(sys), 0);
 		simdisk_kill(m->disk, sys);
 	}
@@ -693,7 +693,7 @@ TEST(a_manifest_may_have_one_mebibyte)
 	make(m);
 	seal(m);
 	for (int i = 0; i < 2; i++) {
-		struct shf_reread r;
+		struct shf_scrub r;
 
 		put(m, "sheaf.json", text, sizes[i]);
 		r = reread(m, (struct asked){ .shares = 1 });
@@ -709,7 +709,7 @@ TEST(a_manifest_may_have_one_mebibyte)
 TEST(without_memory_nothing_is_said_of_the_step)
 {
 	struct made *m = plain();
-	struct shf_reread r;
+	struct shf_scrub r;
 	long nth = 1;
 
 	make(m);
@@ -754,7 +754,7 @@ TEST(each_read_may_fail_where_the_table_has_many_pages)
 		for (int nth = 1, hit = 1; hit; nth++) {
 			struct simdisk_fault fault = { .nth = nth, .error = EACCES,
 				.kind = SIMDISK_PREAD };
-			struct shf_reread r;
+			struct shf_scrub r;
 
 			simdisk_fault(m->disk, &fault);
 			r = reread(m, (struct asked){ .share = share, .shares = 5,

@@ -756,27 +756,27 @@ TEST(a_prune_reads_what_the_disk_has)
 
 /* ---- shares ---- */
 
-static struct shf_reread reread_of(struct world *w, uint32_t share, uint32_t shares,
-                                   const struct simdisk_fault *fault)
+static struct shf_scrub reread_of(struct world *w, uint32_t share, uint32_t shares,
+                                  const struct simdisk_fault *fault)
 {
 	const struct shf_sys *sys = simdisk_process(w->disk, 9000 + share, 0);
 	struct shf_arena arena = { 0 };
 	struct shf_manifest m;
 	struct sheaf_error err;
-	struct shf_reread r;
+	struct shf_scrub r;
 	int dir = shf_sys_open(sys, SHF_CWD, "run/checkpoint-1", SHF_O_DIR, 0);
 
 	CHECK(dir >= 0);
 	CHECK_RC(shf_manifest_read(sys, dir, "run/checkpoint-1", &m, &arena, &err), 0, &err);
-	CHECK_RC(shf_reread_init(&r, sys, dir, 1, m.session, "run/checkpoint-1", &err), 0, &err);
+	CHECK_RC(shf_scrub_init(&r, sys, dir, 1, m.session, "run/checkpoint-1", &err), 0, &err);
 	r.share = share;
 	r.shares = shares;
 	if (fault)
 		simdisk_fault(w->disk, fault);
-	while (shf_reread_turn(&r))
+	while (shf_scrub_turn(&r))
 		;
 	shf_arena_release(&arena);
-	shf_reread_release(&r);
+	shf_scrub_release(&r);
 	CHECK_INT(simdisk_open_n(sys), 0);
 	simdisk_kill(w->disk, sys);
 	return r;
@@ -795,7 +795,7 @@ TEST(each_call_of_a_reading_may_fail)
 		for (int nth = 1, more = 1; more; nth++) {
 			struct simdisk_fault fault = { .nth = nth, .error = errors[e / 2],
 				.always = e % 2 };
-			struct shf_reread r = reread_of(&w, 0, 1, &fault);
+			struct shf_scrub r = reread_of(&w, 0, 1, &fault);
 
 			more = simdisk_fired(w.disk);
 			simdisk_faults_clear(w.disk);
@@ -827,7 +827,7 @@ TEST(shares_cut_tensors_anywhere_and_add_up)
 			uint64_t sum = 0;
 
 			for (uint32_t share = 0; share < shares; share++) {
-				struct shf_reread r = reread_of(&w, share, shares, NULL);
+				struct shf_scrub r = reread_of(&w, share, shares, NULL);
 
 				CHECK_RC(r.rc, 0, &r.err);
 				tensors_cut += r.cut != 0;

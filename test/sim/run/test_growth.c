@@ -53,7 +53,7 @@ TEST(only_ranks_under_a_bound_count_against_it)
 
 	CHECK_INT(check(all, 2, 0), 0);
 	for (int r = 0; r < 2; r++)
-		all[r].rooms[all[r].rooms_n++] = (struct shf_room){ 1, 120 * MIB };
+		all[r].rooms[all[r].rooms_n++] = (struct shf_memory_limit){ 1, 120 * MIB };
 	CHECK_INT(check(all, 2, 0), 0);
 	all[1].rooms[1].left--;
 	CHECK_INT(check(all, 2, 0), SHEAF_ENOMEM);
@@ -65,10 +65,10 @@ TEST(only_ranks_under_a_bound_count_against_it)
 TEST(the_machine_says_what_is_left)
 {
 	const struct shf_sys *sys = shf_sys_real();
-	struct shf_room rooms[SHF_ROOMS];
-	int n = shf_sys_rooms(sys, rooms);
+	struct shf_memory_limit rooms[SHF_MEMORY_LIMITS];
+	int n = shf_sys_memory_limits(sys, rooms);
 
-	CHECK(n >= 1 && n <= SHF_ROOMS);
+	CHECK(n >= 1 && n <= SHF_MEMORY_LIMITS);
 	for (int i = 0; i < n; i++)
 		for (int k = 0; k < i; k++)
 			CHECK(rooms[i].of != rooms[k].of);
@@ -131,18 +131,18 @@ static int grows_by_half(void *arg, int rank, struct sheaf_group *group)
 	const struct shf_sys *sys = g->sys[rank];
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE, .images_max = 2,
 		.agent = g->agent ? "auto" : NULL, .io_threads = 1 };
-	struct shf_room rooms[SHF_ROOMS];
+	struct shf_memory_limit rooms[SHF_MEMORY_LIMITS];
 	struct sheaf_error err = { 0 };
 	struct sheaf_run *run = NULL;
 	int rc = shf_run_open(&run, "run", group, &opts, sys, &err);
 
 	if (rc == 0)
-		rc = shf_image_need(run, 0, 0, 4 * MIB, &err);
+		rc = shf_image_reserve(run, 0, 0, 4 * MIB, &err);
 	simdisk_set_memory(g->disk, 0, 1024 * MIB);
-	if (rc == 0 && shf_sys_rooms(sys, rooms) == 1) {
+	if (rc == 0 && shf_sys_memory_limits(sys, rooms) == 1) {
 		g->used = 1024 * MIB - rooms[0].left;
 		simdisk_set_memory(g->disk, 0, g->used + 2 * 2 * MIB - g->lacks);
-		rc = shf_image_need(run, 0, 0, 6 * MIB, &err);
+		rc = shf_image_reserve(run, 0, 0, 6 * MIB, &err);
 	}
 	shf_run_close(run);
 	return rc;

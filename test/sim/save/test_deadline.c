@@ -308,7 +308,7 @@ static int stage_too_long(struct hand *h)
 	rc = rc ? rc : commit_once(h, save, true);
 	shf_save_free(save);
 	save = NULL;
-	shf_lasted_add(&h->run->saves.pace.stage, 10000 * (int64_t)MS);
+	shf_durations_add(&h->run->saves.pace.stage, 10000 * (int64_t)MS);
 	rc = rc ? rc : begin(h, 8, &save);
 	if (rc == 0 && (commit_once(h, save, false) != SHEAF_EAGAIN ||
 	                strstr(h->err.msg, "too little time is left to begin its stage") == NULL))

@@ -213,7 +213,7 @@ static int to_memory(struct hand *h)
 		commit_given_up(h, save);
 	shf_save_free(save);
 	if (h->rank == 0)
-		at.newest = shf_tier_newest(h->run);
+		at.newest = shf_memory_tier_newest(h->run);
 	return rc;
 }
 

@@ -132,16 +132,17 @@ static int image_is_small(struct hand *h)
 
 	if (rc == 0) {
 		w = &save->plan->work;
-		slotted = shf_slots_segs(w);
+		slotted = shf_unstaged_segs(w);
 		/* All but the model's. */
-		if (slotted.end - slotted.first <= SHF_SLOTS || w->segs_n - slotted.end != 0)
+		if (slotted.end - slotted.first <= SHF_UNSTAGED_SLOTS ||
+		    w->segs_n - slotted.end != 0)
 			rc = shf_fail(&h->err, SHEAF_EBUG, "%zu segments in slots of %zu",
 			              slotted.end - slotted.first, w->segs_n);
 		for (size_t i = 0; i < slotted.first; i++) /* headers alone are */
 			if (w->segs[i].moves_n > 0 &&
 			    strstr(save->plan->layout.files[w->segs[i].file].name, "optim"))
 				rc = shf_fail(&h->err, SHEAF_EBUG, "a segment is staged");
-		if (w->slots != SHF_SLOTS || w->slots_at > MIB ||
+		if (w->slots != SHF_UNSTAGED_SLOTS || w->slots_at > MIB ||
 		    w->slot_bytes > 2 * MIB)
 			rc = shf_fail(&h->err, SHEAF_EBUG, "%u slots, an image of %llu", w->slots,
 			              (unsigned long long)w->image_bytes);
@@ -177,7 +178,7 @@ static int changed_early(struct hand *h)
 		rc = shf_save_begin(&save, h->run, 2, h->state, &checked, &h->err);
 	for (int i = h->n - 1; i > 4 && rc == 0; i--)
 		rc = shf_save_copied(save, i, -1);
-	if (rc == 0 && shf_lazy_finish(save, -1) == 0)
+	if (rc == 0 && shf_save_gates_finish(save, -1) == 0)
 		hand_spoil(h, 4);
 	rc = rc ? rc : shf_save_copied(save, 4, -1);
 	shf_save_free(save);
@@ -205,7 +206,7 @@ static int unasked(struct hand *h)
 		rc = SHEAF_EBUG;
 	if (rc == 0 && !strstr(h->err.msg, "master_weights/rows"))
 		rc = SHEAF_EBUG;
-	if (rc == 0 && !shf_lazy_reads_some(save) && h->rank == 1)
+	if (rc == 0 && !shf_save_gates_reads_some(save) && h->rank == 1)
 		rc = shf_save_copied(save, h->n - 1, 0);
 	rc = rc ? rc : shf_save_copied(save, h->n - 1, -1);
 	rc = rc ? rc : shf_save_commit(save, -1, &h->err);

@@ -411,7 +411,7 @@ static int spoil_early(struct hand *h)
 	rc = shf_save_begin(&save, h->run, 1, h->state, &checked, &h->err);
 	for (int i = 0; rc == 0 && i < h->n; i++)
 		rc = bring(h, save, i, k.bytes[i], NULL);
-	if (rc == 0 && shf_lazy_finish(save, -1) == 0)
+	if (rc == 0 && shf_save_gates_finish(save, -1) == 0)
 		hand_spoil(h, 3);
 	if (rc == 0 && h->play->variant)
 		rc = shf_save_copied(save, SHEAF_ALL_SLICES, -1);

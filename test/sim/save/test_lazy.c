@@ -729,7 +729,7 @@ static int one_too_many(struct hand *h)
 		rc = fail_here(h, "not dropped");
 	if (rc == 0)
 		rc = shf_save_begin(&s[2], h->run, 16, h->state, &lazy, &h->err);
-	if (rc == 0 && (shf_lazy_reads_some(s[0]) || !shf_lazy_reads_some(s[1])))
+	if (rc == 0 && (shf_save_gates_reads_some(s[0]) || !shf_save_gates_reads_some(s[1])))
 		rc = fail_here(h, "the oldest was not copied, or more than that");
 	if (rc == 0) {
 		shf_save_stat(s[2], &stat);

@@ -314,7 +314,7 @@ static struct sheaf_save *begun_in_doubt(struct one *o, int64_t doubtful, int64_
 	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = flags };
 	struct sheaf_save *save = begun(o, doubtful), *next = NULL;
 
-	while (!shf_publishing_now(o->run))
+	while (!shf_save_publish_current(o->run))
 		CHECK_RC(shf_save_commit(save, 0, &o->err), SHEAF_EAGAIN, &o->err);
 	shf_save_free(save); /* and nobody has been told what came of it */
 	CHECK_RC(shf_save_begin(&next, o->run, step, o->state, &opts, &o->err), 0, &o->err);
@@ -438,7 +438,7 @@ TEST(a_step_on_disk_is_not_followed_by_what_was_left_behind_in_memory)
 		if (i == 1)
 			loads(&o, opened(&o, 10));
 		if (i == 2)
-			while (!shf_publishing_now(o.run))
+			while (!shf_save_publish_current(o.run))
 				CHECK_RC(shf_save_commit(save, 0, &o.err), SHEAF_EAGAIN, &o.err);
 		commits(&o, save);
 		latest_is(&o, 11, false);
@@ -454,7 +454,7 @@ TEST(what_was_left_behind_in_memory_follows_no_step_that_is_being_published)
 
 	goes_back(&o);
 	save = begun_in_place(&o, 11);
-	while (!shf_publishing_now(o.run))
+	while (!shf_save_publish_current(o.run))
 		CHECK_RC(shf_save_commit(save, 0, &o.err), SHEAF_EAGAIN, &o.err);
 	shf_save_free(save); /* which leaves it there */
 	latest_is(&o, 11, false);
@@ -518,7 +518,7 @@ static int64_t flushed_due(struct one *o)
 	const struct shf_sys *sys = simdisk_process(o->disk, 73000, 0);
 	int64_t step = -1;
 
-	CHECK_RC(shf_recall_flush("run", "auto", true, 0, sys, &step, NULL, &o->err), 0, &o->err);
+	CHECK_RC(shf_flush_newest("run", "auto", true, 0, sys, &step, NULL, &o->err), 0, &o->err);
 	simdisk_kill(o->disk, sys);
 	return step;
 }
@@ -604,7 +604,7 @@ TEST(a_save_in_doubt_fails_none_that_was_begun_before_it)
 	commits(&o, begun(&o, 5));
 	CHECK_RC(shf_save_begin(&nine, o.run, 9, o.state, &memory, &o.err), 0, &o.err);
 	ten = begun(&o, 10);
-	while (!shf_publishing_now(o.run))
+	while (!shf_save_publish_current(o.run))
 		CHECK_RC(shf_save_commit(ten, 0, &o.err), SHEAF_EAGAIN, &o.err);
 	shf_save_free(ten);
 	commits(&o, nine);

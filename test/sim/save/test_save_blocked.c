@@ -96,7 +96,7 @@ static int all_ends(struct hand *h)
 		rc = save_one(h, 2, &b);
 	if (rc < 0)
 		return rc;
-	shf_stall_run(h->run, &sum);
+	shf_save_blocked_stat(h->run, &sum);
 	if (sum.begun != 2 || sum.committed != 2 || sum.begin_ns != a.begin_ns + b.begin_ns ||
 	    sum.gates_ns != a.gates_ns + b.gates_ns || sum.wait_ns != a.wait_ns + b.wait_ns ||
 	    sum.exchange_ns != a.exchange_ns + b.exchange_ns ||
@@ -122,7 +122,7 @@ static int all_ends(struct hand *h)
 	shf_save_free(s[1]);
 	if (rc == 0)
 		rc = shf_save_begin(&s[2], h->run, 5, h->state, &lazy, &h->err);
-	shf_stall_run(h->run, &sum);
+	shf_save_blocked_stat(h->run, &sum);
 	if (rc == 0 && (sum.begun != 7 || sum.committed != 2 || sum.dropped != 1 ||
 	                sum.failed != 3 || sum.bytes != bytes || sum.images_busy != 1))
 		rc = fail_here(h, "what became of seven begins is counted wrong");
@@ -130,7 +130,7 @@ static int all_ends(struct hand *h)
 	shf_run_close(h->run);
 	shf_save_free(s[0]);
 	shf_save_free(s[2]);
-	shf_stall_run(h->run, &sum);
+	shf_save_blocked_stat(h->run, &sum);
 	if (rc == 0 && (sum.failed != 4 || sum.begun != 7))
 		rc = fail_here(h, "the one that the close found is not counted, or twice");
 	shf_run_put(h->run);

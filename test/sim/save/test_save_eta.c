@@ -74,12 +74,12 @@ static void committed(struct clocked *c, struct sheaf_save *save)
  * and published for 2 s. */
 static void quarter_written(struct clocked *c, struct sheaf_save *save)
 {
-	struct shf_pace *pace = &c->run->saves.pace;
+	struct shf_save_pace *pace = &c->run->saves.pace;
 
-	*pace = (struct shf_pace){ .write = { 0 } };
+	*pace = (struct shf_save_pace){ .write = { 0 } };
 	shf_rate_set(&pace->write, 400, 4000 * MS);
-	shf_lasted_add(&pace->sync, 1000 * MS);
-	shf_lasted_add(&pace->publish, 2000 * MS);
+	shf_durations_add(&pace->sync, 1000 * MS);
+	shf_durations_add(&pace->publish, 2000 * MS);
 	atomic_store(&save->took.to_write, 400);
 	atomic_store(&save->took.written, 100);
 	atomic_store(&save->took.write_from_ns, 0);
@@ -122,7 +122,7 @@ TEST(what_nobody_knows_is_not_told)
 	CHECK(shf_save_eta_ms(save) > INT64_C(1000000000000));
 	atomic_store(&save->took.to_write, 1000000);
 	CHECK_INT(shf_save_eta_ms(save), -1);
-	c.run->saves.pace = (struct shf_pace){ .write = { 0 } };
+	c.run->saves.pace = (struct shf_save_pace){ .write = { 0 } };
 	CHECK_INT(shf_save_eta_ms(save), -1);
 	CHECK_INT(shf_save_fail(save, "no more"), 0);
 	CHECK_INT(shf_save_eta_ms(save), -1);
@@ -145,7 +145,7 @@ TEST(a_copy_that_goes_on_behind_is_waited_for)
 	committed(&c, save);
 	save = begun(&c, 2, SHEAF_LAZY);
 	quarter_written(&c, save);
-	shf_lasted_add(&c.run->saves.pace.stage, 1);
+	shf_durations_add(&c.run->saves.pace.stage, 1);
 	CHECK_INT(atomic_load(&save->took.copied), 0);
 	CHECK_INT(shf_save_eta_ms(save), 3000 + 1000 + 2000 + 1);
 	atomic_store(&save->took.copied, 12); /* a quarter, in 5 s */

@@ -30,7 +30,7 @@ struct uses {
 
 static void is_chosen(const struct uses *u)
 {
-	struct shf_tier tier = { .newest = u->newest };
+	struct shf_memory_tier tier = { .newest = u->newest };
 	struct sheaf_run *run = calloc(1, sizeof(*run));
 	struct sheaf_save *saves = calloc(3, sizeof(*saves)), *of = saves;
 	int n = 0;
@@ -43,7 +43,7 @@ static void is_chosen(const struct uses *u)
 		saves[n].next = n < 2 && u->saves[n + 1] > -2 ? &saves[n + 1] : NULL;
 	}
 	run->saves.first = n ? saves : NULL;
-	CHECK_INT(shf_image_choose(run, u->below, &of), u->want);
+	CHECK_INT(shf_save_image_choose(run, u->below, &of), u->want);
 	CHECK(of == (u->of < 0 ? NULL : &saves[u->of]));
 	free(saves);
 	free(run);
@@ -181,14 +181,14 @@ TEST(a_step_in_doubt_is_the_newest_in_memory)
 
 		begin(&a);
 		save_2_in_doubt(&a, freed);
-		CHECK_INT(shf_tier_newest(a.run), 2);
+		CHECK_INT(shf_memory_tier_newest(a.run), 2);
 		CHECK_RC(save_begin(&a, &save, 1, 0), SHEAF_EINVAL, &a.err);
 		CHECK_RC(save_begin(&a, &save, 2, SHEAF_NO_DISK), SHEAF_EINVAL, &a.err);
 		CHECK_RC(save_begin(&a, &save, 3, SHEAF_NO_DISK), 0, &a.err);
-		CHECK_INT(shf_tier_newest(a.run), 2); /* the image of step 1 was taken */
+		CHECK_INT(shf_memory_tier_newest(a.run), 2); /* the image of step 1 was taken */
 		CHECK_RC(shf_save_commit(save, -1, &a.err), 0, &a.err);
 		shf_save_free(save);
-		CHECK_INT(shf_tier_newest(a.run), 3);
+		CHECK_INT(shf_memory_tier_newest(a.run), 3);
 		end(&a);
 	}
 }
@@ -210,11 +210,11 @@ TEST(a_step_in_doubt_can_be_saved_again_unless_it_is_there)
 		if (gone)
 			CHECK_RC(shf_save_commit(save, -1, &a.err), 0, &a.err);
 		shf_save_free(save);
-		CHECK_INT(shf_tier_newest(a.run), 2);
+		CHECK_INT(shf_memory_tier_newest(a.run), 2);
 		CHECK_RC(save_begin(&a, &save, 3, 0), 0, &a.err);
 		CHECK_RC(shf_save_commit(save, -1, &a.err), 0, &a.err);
 		shf_save_free(save);
-		CHECK_INT(shf_tier_newest(a.run), 3);
+		CHECK_INT(shf_memory_tier_newest(a.run), 3);
 		end(&a);
 	}
 }
@@ -225,7 +225,7 @@ TEST(an_image_that_no_machine_has_is_refused_and_the_next_one_is_made)
 	struct alone a;
 
 	begin(&a);
-	CHECK_RC(shf_image_need(a.run, 0, 0, UINT64_C(1) << 63, &a.err), SHEAF_ENOMEM, &a.err);
+	CHECK_RC(shf_image_reserve(a.run, 0, 0, UINT64_C(1) << 63, &a.err), SHEAF_ENOMEM, &a.err);
 	CHECK(strstr(a.err.msg, "an image of 9223372036854775808 bytes") != NULL);
 	CHECK(shf_image_of(a.run, 0, 0) == NULL);
 	CHECK(shf_image_of(a.run, 0, 1) == NULL);

@@ -51,7 +51,7 @@ static void copies(struct hand *h, struct sheaf_save *save)
 
 	simdisk_set_task_steps(h->play->disk, 1);
 	for (int k = 0; k < N + 1; k++) {
-		shf_lazy_tick(save);
+		shf_save_copier_tick(save);
 		for (int i = 0; i < N; i++)
 			if (!was[i] && atomic_load(&save->copy.lazy->left[i]) == 0) {
 				was[i] = true;
@@ -145,7 +145,7 @@ static int late_then_early(struct hand *h)
 			return SHEAF_EBUG;
 		simdisk_set_task_steps(h->play->disk, early ? 100 : 1);
 		for (int k = 0; k < 4; k++) /* each makes a helper */
-			shf_lazy_tick(save);
+			shf_save_copier_tick(save);
 		simdisk_set_task_steps(h->play->disk, 0);
 		snprintf(threads, sizeof(threads), "%d ", save->copy.lazy->wanted + 1);
 		tell(threads);

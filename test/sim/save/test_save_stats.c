@@ -113,7 +113,7 @@ static void tell_stat(const char *who, const struct sheaf_stat *s)
 	     ms(s->over_ns));
 }
 
-static void tell_lasted(const char *what, const struct shf_lasted *l)
+static void tell_lasted(const char *what, const struct shf_durations *l)
 {
 	tell(" %s %g, %g", what, ms((uint64_t)atomic_load(&l->last_ns)),
 	     ms((uint64_t)atomic_load(&l->before_ns)));
@@ -121,7 +121,7 @@ static void tell_lasted(const char *what, const struct shf_lasted *l)
 
 static void tell_pace(struct sheaf_run *run)
 {
-	struct shf_pace *p = &run->saves.pace;
+	struct shf_save_pace *p = &run->saves.pace;
 
 	tell("pace: write %d in %g, send %d in %g,", (int)atomic_load(&p->write.bytes),
 	     ms(atomic_load(&p->write.ns)), (int)atomic_load(&p->send.bytes),
@@ -136,7 +136,7 @@ static void tell_run(struct sheaf_run *run)
 {
 	struct sheaf_run_stat s;
 
-	shf_stall_run(run, &s);
+	shf_save_blocked_stat(run, &s);
 	tell("run: begun %d, committed %d, dropped %d, failed %d, bytes %d, images %d\n",
 	     (int)s.begun, (int)s.committed, (int)s.dropped, (int)s.failed, (int)s.bytes,
 	     (int)s.images_busy);
@@ -212,7 +212,7 @@ static int count(struct hand *h)
 	}
 	/* How long a step was published behind rank 0 alone knows. */
 	return flags & SHEAF_NO_DISK ||
-	       (shf_lasted_ns(&h->run->saves.pace.publish) > 0) == (patience != 0)
+	       (shf_durations_ns(&h->run->saves.pace.publish) > 0) == (patience != 0)
 	       ? 0 : SHEAF_EBUG;
 }
 

@@ -87,12 +87,12 @@ static uint64_t in_averages, in_copies, between, gates, given_up, freed, followe
 
 void __real_shf_average(float *e, const void *w, int w_dtype, size_t n, double coef);
 void __wrap_shf_average(float *e, const void *w, int w_dtype, size_t n, double coef);
-void __real_shf_copy_in(const struct shf_lt_tensor *t, const struct shf_slice *s,
-                        const struct shf_box *box, struct shf_place_at to,
-                        struct shf_sums_to *sums);
-void __wrap_shf_copy_in(const struct shf_lt_tensor *t, const struct shf_slice *s,
-                        const struct shf_box *box, struct shf_place_at to,
-                        struct shf_sums_to *sums);
+void __real_shf_box_copy_in(const struct shf_lt_tensor *t, const struct shf_slice *s,
+                            const struct shf_box *box, struct shf_place_at to,
+                            struct shf_box_copy_sums *sums);
+void __wrap_shf_box_copy_in(const struct shf_lt_tensor *t, const struct shf_slice *s,
+                            const struct shf_box *box, struct shf_place_at to,
+                            struct shf_box_copy_sums *sums);
 
 /* In two halves, between which anything may happen. */
 void __wrap_shf_average(float *e, const void *w, int w_dtype, size_t n, double coef)
@@ -109,13 +109,13 @@ void __wrap_shf_average(float *e, const void *w, int w_dtype, size_t n, double c
 	averaging--;
 }
 
-void __wrap_shf_copy_in(const struct shf_lt_tensor *t, const struct shf_slice *s,
-                        const struct shf_box *box, struct shf_place_at to,
-                        struct shf_sums_to *sums)
+void __wrap_shf_box_copy_in(const struct shf_lt_tensor *t, const struct shf_slice *s,
+                            const struct shf_box *box, struct shf_place_at to,
+                            struct shf_box_copy_sums *sums)
 {
 	copying++;
 	weave_point();
-	__real_shf_copy_in(t, s, box, to, sums);
+	__real_shf_box_copy_in(t, s, box, to, sums);
 	weave_point();
 	copying--;
 }

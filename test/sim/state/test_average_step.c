@@ -40,7 +40,7 @@ static int save(struct hand *h, int64_t step, double loss)
 	int rc = shf_save_begin(&save, h->run, step, h->state, &opts, &h->err);
 
 	if (rc == 0 && how == LAZILY_APART)
-		rc = shf_lazy_copied(save, 0, -1, &h->err);
+		rc = shf_save_gates_copied(save, 0, -1, &h->err);
 	if (rc == 0)
 		rc = shf_save_commit(save, -1, &h->err);
 	shf_save_free(save);
@@ -196,7 +196,7 @@ static int average_then_add(struct hand *h)
 	if (rc < 0)
 		return rc;
 	n = shf_state_add(h->state, &s);
-	shf_stall_run(h->run, &stat);
+	shf_save_blocked_stat(h->run, &stat);
 	if (n < 0 || stat.begin_ns == 0 || stat.begun != 0)
 		return shf_fail(&h->err, SHEAF_EBUG, "slice %d, %d ns in begin, %d begun", n,
 		                (int)stat.begin_ns, (int)stat.begun);

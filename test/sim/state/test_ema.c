@@ -156,7 +156,7 @@ static int gates(struct hand *h, struct sheaf_save *save)
 	int rc = 0;
 
 	for (int k = 0; k < h->n && rc == 0 && now.flags & SHEAF_LAZY; k++)
-		rc = shf_lazy_copied(save, k, -1, &h->err);
+		rc = shf_save_gates_copied(save, k, -1, &h->err);
 	return rc;
 }
 

@@ -223,7 +223,7 @@ static int saved(struct hand *h, int64_t n)
 	}
 	rc = shf_save_begin(&save, h->run, n, h->state, &opts, &h->err);
 	for (int k = 0; k < h->n && rc == 0 && now.save & SHEAF_LAZY; k++)
-		rc = shf_lazy_copied(save, k, -1, &h->err);
+		rc = shf_save_gates_copied(save, k, -1, &h->err);
 	if (rc == 0)
 		rc = shf_save_commit(save, -1, &h->err);
 	shf_save_free(save);

@@ -93,7 +93,7 @@ static int peek_all(struct hand *h)
 		char name[16];
 
 		name_of(name, i);
-		if (!shf_peek(step, "model", name, &t))
+		if (!shf_step_lookup(step, "model", name, &t))
 			continue;
 		peeked.found++;
 		if (peeked.digest[i] == 0)
@@ -101,7 +101,7 @@ static int peek_all(struct hand *h)
 		if (strcmp(t.name, name) || t.bytes != BYTES || t.digest != peeked.digest[i])
 			rc = SHEAF_EBUG;
 	}
-	if (rc == 0 && shf_peek(step, "model", "nobody", &(struct shf_lt_tensor){ 0 }))
+	if (rc == 0 && shf_step_lookup(step, "model", "nobody", &(struct shf_lt_tensor){ 0 }))
 		rc = SHEAF_EBUG;
 	shf_step_put(step);
 	return rc;
@@ -268,7 +268,7 @@ static int look_for_modem(struct hand *h)
 	struct shf_lt_tensor t;
 	int rc = shf_step_open_path(&step, STEP, h->group, &h->play->opts, h->sys, &h->err);
 
-	if (rc == 0 && (!step->asleep || shf_peek(step, "modem", "t0000", &t)))
+	if (rc == 0 && (!step->asleep || shf_step_lookup(step, "modem", "t0000", &t)))
 		rc = SHEAF_EBUG;
 	if (rc == 0)
 		rc = shf_step_wake(step, &h->err);
@@ -415,12 +415,12 @@ static int peek_four(struct hand *h)
 		struct shf_lt_tensor t;
 		char name[2] = { (char)('a' + i), 0 };
 
-		if (shf_peek(step, "model", name, &t) &&
+		if (shf_step_lookup(step, "model", name, &t) &&
 		    (t.off != off[i] || t.bytes != bytes[i] || t.dtype != SHEAF_F32 ||
 		     t.items.ndim != (i < 3 ? 2 : 1)))
 			rc = SHEAF_EBUG;
 	}
-	if (rc == 0 && shf_peek(step, "model", "e", &(struct shf_lt_tensor){ 0 }))
+	if (rc == 0 && shf_step_lookup(step, "model", "e", &(struct shf_lt_tensor){ 0 }))
 		rc = SHEAF_EBUG;        /* a tie is followed by who has all names */
 	shf_step_put(step);
 	return rc;

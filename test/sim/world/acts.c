@@ -255,7 +255,7 @@ int act_plan(struct hand *h)
 		if (states[r])
 			plan_hold(states[r], r);
 	}
-	rc = shf_plan_preview(states, nodes, 3, &o, planned, &n, &h->err);
+	rc = shf_plan_job(states, nodes, 3, &o, planned, &n, &h->err);
 	if (rc == 0 && n != 3)
 		rc = shf_fail(&h->err, SHEAF_EBUG, "%d ranks were planned", n);
 	for (int r = 0; r < 3; r++)
