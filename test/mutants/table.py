@@ -1356,7 +1356,7 @@ GUESTS = "sim/test_replica_loss: "
 bug("newer_copy_makes_place", "what comes is copied over the newest copy that is whole",
     "memory/replica_send.c:read_announcements", "k->slot = g->of[i].steps[1] < g->of[i].steps[0];",
     "k->slot = (g->of[i].steps[1] < g->of[i].steps[0]) != MUTANT;",
-    GUESTS + "each_rank_may_die_at_each_operation_and_a_node_with_it")
+    GUESTS + "each_rank_may_die_while_copies_go_behind")
 bug("copies_not_asked_for", "a restarted job does not hear of copies",
     "memory/memory_choose.c:shf_memory_choose_gather",
     "run->store.run, true, mine", "run->store.run, !MUTANT, mine",
