@@ -176,7 +176,7 @@ TEST(copies_that_go_behind_keep_nobody_waiting)
 {
 	re_cols = LARGE;
 	for (int nodes = 2; nodes <= 3; nodes++)
-		for (int images = 3; images <= 4; images++)
+		for (int images = 3; images <= (T_SANITIZED ? 3 : 4); images++)
 			for (int turns = 0; turns < 3; turns += T_STRIDE > 1 ? 2 : 1) {
 				struct simdisk *d = re_world(8);
 				struct re_job j = re_on(d, 4, twice(nodes, (struct re_plan){
@@ -273,7 +273,8 @@ TEST(each_call_may_fail)
 	}
 	print_message("# %ld failed calls: %ld times without copies, %ld restarts from copies\n",
 	              faults, once, peers);
-	CHECK(faults > 100 / T_STRIDE && once > 0 && peers > 25 / T_STRIDE);
+	CHECK(faults > 100 / T_STRIDE && peers > 25 / T_STRIDE);
+	CHECK(once > 0 || T_STRIDE > 17);
 }
 
 /* Bits of what one agent keeps change: its own images and copies of the other's. */

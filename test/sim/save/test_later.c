@@ -154,7 +154,7 @@ TEST(the_files_are_those_of_slices_that_were_there)
 {
 	static const int32_t nodes[4] = { 1, 2, 1, 2 };
 
-	for (int i = 0; i < 4 * WAYS; i++) {
+	for (int i = 0; i < 4 * WAYS; i += T_SANITIZED ? 2 : 1) {
 		struct simdisk *disk = simdisk_new(0x5eaf + (uint64_t)i, SIMDISK_STRICT);
 		int ranks = i / WAYS < 3 ? 1 << i / WAYS : 4;
 		struct play p = hands_play(disk, ranks, hold);
