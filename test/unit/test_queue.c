@@ -660,6 +660,7 @@ TEST(pinned_memory_is_used_and_let_go)
 		struct shf_queue *q = queue_new(c);
 		uint8_t *mem = pages_new(20 * PAGE), *other = pages_new(20 * PAGE);
 
+		shf_sys_queue_pin(real(), q, SHF_PINS, mem, PAGE);    /* there is no such pin */
 		shf_sys_queue_pin(real(), q, 0, mem, 8 * PAGE);       /* before anything moved */
 		around(q, &f, mem, 1);
 		shf_sys_queue_pin(real(), q, 0, other, 16 * PAGE);    /* another */

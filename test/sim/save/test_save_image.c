@@ -193,6 +193,24 @@ TEST(a_step_in_doubt_is_the_newest_in_memory)
 	}
 }
 
+/* From then on what its card says is not true of the image. */
+TEST(an_image_that_is_copied_into_has_no_card)
+{
+	struct sheaf_save *save = NULL;
+	struct alone a;
+
+	begin(&a);
+	for (int64_t k = 1; k <= 2; k++) {
+		CHECK_RC(save_begin(&a, &save, k, SHEAF_NO_DISK), 0, &a.err);
+		CHECK_RC(shf_save_commit(save, -1, &a.err), 0, &a.err);
+		shf_save_free(save);
+	}
+	CHECK_RC(save_begin(&a, &save, 3, SHEAF_NO_DISK), 0, &a.err);
+	CHECK(shf_memory_tier_card_head(a.run->tier, save->copy.image)->whole == 0);
+	shf_save_free(save);
+	end(&a);
+}
+
 /* Whoever sees that the step in doubt is not there, may save its number again; else it is refused
  * as any number that is on disk. */
 TEST(a_step_in_doubt_can_be_saved_again_unless_it_is_there)
