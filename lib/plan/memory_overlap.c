@@ -5,15 +5,18 @@
 #include "memory_overlap.h"
 
 /* A walk over the ranges of bytes that a box has in memory. Addresses are integers: the two
- * boxes may lie in different objects, whose pointers C does not let us compare. */
+ * boxes may lie in different objects, whose pointers C does not let us compare. The walk counts in
+ * bytes from unit 0 of the buffer. This rank may have no memory there, and where its own memory
+ * lies at a low address, unit 0 would lie below address 0. */
 struct walk {
 	int levels;                             /* outer loops, outermost last */
 	uint64_t n[SHEAF_DIMS_MAX], i[SHEAF_DIMS_MAX];
 	uint64_t step[SHEAF_DIMS_MAX];          /* in bytes */
 	uint64_t run;                           /* bytes of one range */
-	uint64_t at;                            /* address of the next range, before it is cut to
-	                                         * [first, end) */
-	uint64_t first, end;                    /* addresses of the bytes that this rank has */
+	uint64_t at;                            /* byte of the buffer where the next range begins,
+	                                         * before it is cut to [first, end) */
+	uint64_t first, end;                    /* bytes of the buffer that this rank has */
+	uint64_t address;                       /* of byte `first` */
 	bool done;
 };
 
@@ -36,19 +39,19 @@ static int by_stride(const struct shf_mem *m, int order[SHEAF_DIMS_MAX])
 	return n;
 }
 
-/* Starts a walk. zero is the address that unit 0 of the buffer would have. Dimensions are taken
- * from the smallest stride up: one that continues the run exactly makes it longer, any other
- * becomes a loop. Strides nest if each is at least as long as all that lies below it; then
- * ranges come in ascending order. If they do not nest, as when rows of the box overlap each
- * other, one range stands for all bytes from the first to the last. */
+/* Starts a walk. Dimensions are taken from the smallest stride up: one that continues the run
+ * exactly makes it longer, any other becomes a loop. Strides nest if each is at least as long as
+ * all that lies below it; then ranges come in ascending order. If they do not nest, as when rows of
+ * the box overlap each other, one range stands for all bytes from the first to the last. */
 static void strided_walk_init(struct walk *w, const struct shf_mem *m, uint32_t unit)
 {
-	uint64_t zero = (uint64_t)(uintptr_t)m->base - (uint64_t)m->lo * unit, span = unit;
+	uint64_t span = unit;
 	int order[SHEAF_DIMS_MAX], dims = by_stride(m, order);
 	bool nested = true;
 
-	*w = (struct walk){ .run = unit, .at = zero + (uint64_t)m->origin * unit,
-		.first = zero + (uint64_t)m->lo * unit, .end = zero + (uint64_t)m->hi * unit };
+	*w = (struct walk){ .run = unit, .at = (uint64_t)m->origin * unit,
+		.first = (uint64_t)m->lo * unit, .end = (uint64_t)m->hi * unit,
+		.address = (uint64_t)(uintptr_t)m->base };
 	w->done = shf_box_is_empty(&m->box) || m->lo >= m->hi;
 	for (int k = 0; k < dims; k++) {
 		uint64_t n = (uint64_t)m->box.count[order[k]];
@@ -85,18 +88,33 @@ static void strided_walk_advance(struct walk *w)
 	w->done = true;
 }
 
+/* Cuts the bytes [from, to) of the buffer to those of this rank, and stores the addresses of these
+ * in *lo and *hi. Returns whether there are any. */
+static bool addresses_of(const struct walk *w, uint64_t from, uint64_t to, uint64_t *lo,
+                         uint64_t *hi)
+{
+	from = from > w->first ? from : w->first;
+	to = to < w->end ? to : w->end;
+	*lo = *hi = w->address;
+	if (from >= to)
+		return false;
+	*lo += from - w->first;
+	*hi += to - w->first;
+	return true;
+}
+
 /* Returns the next range that has bytes of this rank, cut to them; false: no range is left. */
 static bool strided_walk_next(struct walk *w, uint64_t *lo, uint64_t *hi)
 {
 	while (!w->done) {
-		*lo = w->at > w->first ? w->at : w->first;
-		*hi = w->at + w->run < w->end ? w->at + w->run : w->end;
+		bool some = addresses_of(w, w->at, w->at + w->run, lo, hi);
+
 		if (w->at >= w->end)
 			w->done = true; /* ranges ascend, so all further ones lie beyond the end
 			                 * too */
 		else
 			strided_walk_advance(w);
-		if (*lo < *hi)
+		if (some)
 			return true;
 	}
 	return false;
@@ -111,9 +129,7 @@ bool shf_mem_span(const struct shf_mem *m, uint32_t unit, uint64_t *lo, uint64_t
 	last = w.at + w.run;
 	for (int l = 0; l < w.levels; l++)
 		last += (w.n[l] - 1) * w.step[l];
-	*lo = w.at > w.first ? w.at : w.first;
-	*hi = last < w.end ? last : w.end;
-	return !w.done && *lo < *hi;
+	return addresses_of(&w, w.at, last, lo, hi) && !w.done;
 }
 
 /* Merges two ascending walks. If the present ranges do not meet, the one that ends first cannot

@@ -138,6 +138,28 @@ TEST(eight_dimensions_with_gaps_are_walked_to_the_end)
 	CHECK(!shf_mem_overlap(&even, 1, &odd, 1) && !shf_mem_overlap(&odd, 1, &even, 1));
 }
 
+/* The memory of a program that is not position-independent begins at 4 MiB. What a rank has of a
+ * large tensor may begin further into the tensor than that. */
+TEST(a_window_far_into_its_buffer_may_lie_at_a_low_address)
+{
+	const uint64_t base = 4 << 20, n = 1 << 20;
+
+	for (int64_t lo = 0; lo <= INT64_C(1) << 40; lo = lo ? lo * 8 : 1 << 10) {
+		struct shf_mem m = { .box = { .ndim = 1, .count = { INT64_C(1) << 41 } },
+			.stride = { 1 }, .lo = lo, .hi = lo + (int64_t)n, .unit = 4,
+			.base = (uint8_t *)(uintptr_t)base }, behind = m;
+		uint64_t from = 0, to = 0;
+
+		behind.base += 4 * n;
+		CHECK(shf_mem_span(&m, 4, &from, &to));
+		CHECK(from == base && to == base + 4 * n);
+		CHECK(shf_mem_overlap(&m, 4, &m, 4));
+		CHECK(!shf_mem_overlap(&m, 4, &behind, 4));
+		behind.base--;
+		CHECK(shf_mem_overlap(&m, 4, &behind, 4));
+	}
+}
+
 TEST(an_empty_box_lies_nowhere)
 {
 	struct shf_mem none = { .box = { .ndim = 1, .count = { 0 } }, .stride = { 1 }, .hi = 4,
