@@ -309,10 +309,12 @@ TEST(damage_on_one_node_counts_more_than_what_another_cannot_read)
 	simdisk_free(disk);
 }
 
-static void row_and_another(struct hand *h)
+static void row_and_two_more(struct hand *h)
 {
 	row(h);
 	hand_add(h, "model", "x", SHEAF_F32, 1, (int64_t)3);
+	hand_want(h, HAND_KEPT);
+	hand_add(h, "model", "y", SHEAF_F32, 1, (int64_t)3);
 	hand_want(h, HAND_KEPT);
 }
 
@@ -321,9 +323,9 @@ TEST(what_no_step_has_is_kept_where_none_was_damaged)
 	struct simdisk *disk = three();
 	struct play p = asked(disk, 1, SHEAF_FALLBACK | SHEAF_LENIENT);
 
-	p.hold = row_and_another;
+	p.hold = row_and_two_more;
 	CHECK_RC(hands_run(&p, resumes, false), 0, &p.err);
 	CHECK_INT(newest, 3);
-	CHECK_STR(p.told, "M model/x: not in this step\n");
+	CHECK_STR(p.told, "M model/x: not in this step\nM model/y: not in this step\n");
 	simdisk_free(disk);
 }
