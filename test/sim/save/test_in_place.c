@@ -19,7 +19,7 @@ static const struct sheaf_save_opts checked = { .size = sizeof(checked),
 	.flags = SHEAF_LAZY | SHEAF_CHECK };
 
 enum { STAGED, IN_PLACE, LAZY, WAYS };
-enum { FILES = 8, MIB = 1 << 20 };
+enum { FILES = 8, MIB = 1 << 20, ROWS = T_SANITIZED ? 256 : 512 };
 
 /* Weights that are staged, and optimizer state of many files, whose tensors ranks share, hold
  * alone, turned and converted. */
@@ -28,10 +28,10 @@ static void hold(struct hand *h)
 	char name[16];
 	struct sheaf_slice *s;
 
-	hand_cut(hand_add(h, "model", "rows", SHEAF_BF16, 2, 512, 256), 0, h->rank, h->ranks);
+	hand_cut(hand_add(h, "model", "rows", SHEAF_BF16, 2, ROWS, 256), 0, h->rank, h->ranks);
 	for (int i = 0; i < FILES; i++) {
 		snprintf(name, sizeof(name), "m%d", i);
-		s = hand_add(h, "optimizer", hand_text(h, name, ".exp_avg"), SHEAF_F32, 2, 512,
+		s = hand_add(h, "optimizer", hand_text(h, name, ".exp_avg"), SHEAF_F32, 2, ROWS,
 		             256);
 		if (i % 3 == 0)
 			hand_cut(s, 1, h->rank, h->ranks);
@@ -44,7 +44,8 @@ static void hold(struct hand *h)
 		if (i % 5 == 2)
 			s->data_dtype = SHEAF_F64;
 	}
-	hand_cut(hand_add(h, "master_weights", "rows", SHEAF_F32, 1, 300000), 0, h->rank, h->ranks);
+	hand_cut(hand_add(h, "master_weights", "rows", SHEAF_F32, 1, 600 * ROWS), 0, h->rank,
+	         h->ranks);
 	for (int i = 1; i < h->n; i++)
 		h->s[i].flags |= h->play->variant == STAGED ? 0 : SHEAF_IN_PLACE;
 }
@@ -91,7 +92,7 @@ static struct play play_of(struct simdisk *disk, int ranks, int way, int64_t ste
 
 	p.variant = way;
 	p.step = step;
-	p.opts.file_bytes_max = 512 << 10;
+	p.opts.file_bytes_max = ROWS << 10;
 	return p;
 }
 

@@ -811,7 +811,7 @@ static int end_badly(struct hand *h)
 
 TEST(a_save_that_ends_while_it_is_copied_is_no_other_ones)
 {
-	for (int i = 0; i < 20 * 2 * WAYS; i += T_SANITIZED ? 7 : 1) {
+	for (int i = 0; i < 20 * 2 * WAYS; i += T_FEWER) {
 		struct simdisk *disk = simdisk_new((uint64_t)i, SIMDISK_STRICT);
 		struct play p = hands_play(disk, 4, mixture);
 
@@ -860,7 +860,7 @@ static int take_from_the_failed(struct hand *h)
 
 TEST(the_image_of_a_save_that_was_given_up_goes_to_the_next)
 {
-	for (int i = 0; i < 24; i++) {
+	for (int i = 0; i < 24; i += T_FEWER) {
 		struct simdisk *disk = simdisk_new((uint64_t)i, SIMDISK_STRICT);
 		struct play p = hands_play(disk, 4, mixture);
 

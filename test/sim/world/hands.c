@@ -186,59 +186,79 @@ void hand_each(struct hand *h, int k,
 	items_each(&s, each_item, &(struct each){ h, k, item, arg });
 }
 
-static uint64_t wanted(const struct hand *h, int k, int64_t global)
+/* A slice whose items are painted or compared, and what is the same for all of them. */
+struct picture {
+	uint64_t salt;
+	uint8_t *data;
+	int type, bytes, per;           /* of an item: all that it has, and from one to the next */
+	enum hand_want want;
+	int64_t wrong, first;           /* items that differ; of the first of them: its number, */
+	uint64_t was, due;              /* what was there, and what should be */
+};
+
+static struct picture picture_of(const struct hand *h, int k)
 {
 	const struct sheaf_slice *s = &h->s[k];
 	const char *name = h->name[k] ? h->name[k] : s->tied_to ? s->tied_to : s->name;
+	int type = memory_type(s), bits = hand_bits(type);
 
-	return hand_value(h->family[k] ? h->family[k] : s->family, name, memory_type(s), global);
+	return (struct picture){ .salt = salt_of(h->family[k] ? h->family[k] : s->family, name),
+		.data = s->data, .type = type, .bytes = (bits + 7) / 8,
+		.per = hand_bits(s->dtype) % 8 ? 1 : bits / 8, .want = h->want[k] };
 }
 
-static void paint(void *arg, struct hand *h, int k, int64_t global, uint8_t *at)
+static void paint(void *arg, int64_t global, int64_t at)
 {
-	uint64_t v = wanted(h, k, global);
+	struct picture *p = arg;
+	uint64_t v = value(p->salt, p->type, global);
 
-	(void)arg;
-	memcpy(at, &v, (size_t)(hand_bits(memory_type(&h->s[k])) + 7) / 8);
+	memcpy(p->data + at * p->per, &v, (size_t)p->bytes);
 }
 
-struct wrong {
-	int64_t n;
-	char *why;
-	size_t why_n;
-};
-
-static void look(void *arg, struct hand *h, int k, int64_t global, uint8_t *at)
+static void look(void *arg, int64_t global, int64_t at)
 {
-	struct wrong *w = arg;
-	int bytes = (hand_bits(memory_type(&h->s[k])) + 7) / 8;
-	uint64_t want = wanted(h, k, global), got = 0;
+	struct picture *p = arg;
+	uint64_t want = 0, got = 0;
 
-	if (h->want[k] == HAND_KEPT)
-		want = bytes == 8 ? 0xA5A5A5A5A5A5A5A5u : 0xA5A5A5A5A5A5A5A5u >> (64 - 8 * bytes);
-	if (h->want[k] == HAND_ZEROS)
-		want = 0;
-	memcpy(&got, at, (size_t)bytes);
-	if (got != want && w->n++ == 0)
-		snprintf(w->why, w->why_n, "%s/%.100s item %lld: %llx, want %llx",
-		         h->s[k].family ? h->s[k].family : "model", h->s[k].name, (long long)global,
-		         (unsigned long long)got, (unsigned long long)want);
+	if (p->want == HAND_KEPT)
+		want = 0xA5A5A5A5A5A5A5A5u >> (64 - 8 * p->bytes);
+	else if (p->want != HAND_ZEROS)
+		want = value(p->salt, p->type, global);
+	memcpy(&got, p->data + at * p->per, (size_t)p->bytes);
+	if (got != want && p->wrong++ == 0) {
+		p->first = global;
+		p->was = got;
+		p->due = want;
+	}
 }
 
 int64_t hand_wrong(struct hand *h, char *why, size_t n)
 {
-	struct wrong w = { 0, why, n };
+	int64_t wrong = 0;
 
-	for (int k = 0; k < h->n; k++)
+	for (int k = 0; k < h->n; k++) {
+		struct sheaf_slice s = in_bytes(&h->s[k]);
+		struct picture p = picture_of(h, k);
+
 		if (h->want[k] != HAND_ANY)
-			hand_each(h, k, look, &w);
-	return w.n;
+			items_each(&s, look, &p);
+		if (p.wrong && !wrong)
+			snprintf(why, n, "%s/%.100s item %lld: %llx, want %llx",
+			         s.family ? s.family : "model", s.name, (long long)p.first,
+			         (unsigned long long)p.was, (unsigned long long)p.due);
+		wrong += p.wrong;
+	}
+	return wrong;
 }
 
 void hand_paint(struct hand *h)
 {
-	for (int k = 0; k < h->n; k++)
-		hand_each(h, k, paint, NULL);
+	for (int k = 0; k < h->n; k++) {
+		struct sheaf_slice s = in_bytes(&h->s[k]);
+		struct picture p = picture_of(h, k);
+
+		items_each(&s, paint, &p);
+	}
 }
 
 void hand_fill(struct hand *h, int byte)

@@ -59,8 +59,12 @@ static void values(uint8_t *to, const struct tensor *t, uint64_t salt, int64_t s
 		x = mixed(x ^ (uint8_t)*p);
 	for (const char *p = t->tied ? t->tied : t->name; *p; p++)
 		x = mixed(x + (uint8_t)*p);
-	for (size_t i = 0; i < n; i++)
-		to[i] = (uint8_t)(mixed(x + (from + i) / 8) >> 8 * ((from + i) % 8));
+	for (size_t i = 0; i < n;) {
+		uint64_t eight = mixed(x + (from + i) / 8);
+
+		for (size_t k = (from + i) % 8; k < 8 && i < n; k++)
+			to[i++] = (uint8_t)(eight >> 8 * k);
+	}
 }
 
 /* ---- hands ---- */

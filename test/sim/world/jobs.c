@@ -74,12 +74,13 @@ static int64_t each_item(const struct sheaf_slice *s, const struct lay_tensor *t
 {
 	int64_t n = items_of(s), cols = s->ndim == 2 ? s->count[1] : 1, wrong = 0;
 	size_t bytes = (size_t)lay_bytes(s->dtype);
+	uint64_t salt = lay_salt(t, seed);
 
 	for (int64_t k = 0; k < n; k++) {
 		int64_t global = s->ndim == 0 ? 0
 		               : s->ndim == 1 ? s->start[0] + k
 		               : (s->start[0] + k / cols) * s->shape[1] + s->start[1] + k % cols;
-		uint64_t v = lay_value(t, global, seed);
+		uint64_t v = lay_salted(salt, t->dtype == SHEAF_BOOL, global);
 		uint8_t *at = (uint8_t *)s->data + (size_t)k * bytes;
 
 		if (paint)

@@ -91,8 +91,7 @@ int lay_bytes(int32_t dtype)
 	}
 }
 
-/* The part of a value that is the same for all items of a tensor. */
-static uint64_t salt(const struct lay_tensor *t, uint64_t seed)
+uint64_t lay_salt(const struct lay_tensor *t, uint64_t seed)
 {
 	uint64_t x = seed;
 
@@ -103,7 +102,7 @@ static uint64_t salt(const struct lay_tensor *t, uint64_t seed)
 	return x;
 }
 
-static uint64_t salted(uint64_t x, bool boolean, int64_t i)
+uint64_t lay_salted(uint64_t x, bool boolean, int64_t i)
 {
 	x += 0x9E3779B97F4A7C15u * (uint64_t)(i + 1);
 	x ^= x >> 29;
@@ -114,7 +113,7 @@ static uint64_t salted(uint64_t x, bool boolean, int64_t i)
 
 uint64_t lay_value(const struct lay_tensor *t, int64_t i, uint64_t seed)
 {
-	return salted(salt(t, seed), t->dtype == SHEAF_BOOL, i);
+	return lay_salted(lay_salt(t, seed), t->dtype == SHEAF_BOOL, i);
 }
 
 struct held {                   /* one slice's memory, item by item */
@@ -161,7 +160,7 @@ static void each(const struct held *h,
 
 static void paint(void *arg, const struct held *h, int64_t global, uint8_t *at)
 {
-	uint64_t v = salted(h->salt, h->s.dtype == SHEAF_BOOL, global);
+	uint64_t v = lay_salted(h->salt, h->s.dtype == SHEAF_BOOL, global);
 
 	(void)arg;
 	memcpy(at, &v, h->bytes);
@@ -176,7 +175,7 @@ struct wrong {
 static void look(void *arg, const struct held *h, int64_t global, uint8_t *at)
 {
 	struct wrong *w = arg;
-	uint64_t want = salted(h->salt, h->s.dtype == SHEAF_BOOL, global), got = 0;
+	uint64_t want = lay_salted(h->salt, h->s.dtype == SHEAF_BOOL, global), got = 0;
 	size_t n = h->bytes;
 
 	memcpy(&got, at, n);
@@ -331,7 +330,7 @@ struct lay_memory *lay_hold(const struct layout *l, int rank, struct sheaf_slice
 		if (!here(l, t, &w))
 			continue;
 		h->t = t;
-		h->salt = salt(t, seed);
+		h->salt = lay_salt(t, seed);
 		h->bytes = (size_t)lay_bytes(t->dtype);
 		h->s = (struct sheaf_slice){ .size = sizeof(h->s),
 					     .family = t->family,

@@ -40,7 +40,9 @@ struct lay_memory *lay_hold(const struct layout *l, int rank, struct sheaf_slice
 /* Items that differ from their value; a sentence for the first into why. */
 int64_t lay_wrong(const struct lay_memory *m, char *why, size_t n);
 void lay_free(struct lay_memory *m);
-/* Bits of item i of a tensor. */
+/* Bits of item i of a tensor; the same from a salt, which all its items have. */
 uint64_t lay_value(const struct lay_tensor *t, int64_t i, uint64_t seed);
+uint64_t lay_salt(const struct lay_tensor *t, uint64_t seed);
+uint64_t lay_salted(uint64_t salt, bool boolean, int64_t i);
 int lay_bytes(int32_t dtype);           /* of one item */
 #endif
