@@ -3,6 +3,7 @@
 #include "state.h"
 #include "averages.h"
 #include "slice_chunk.h"
+#include "slice_overlaps.h"
 #include <stdbool.h>
 #include "memfail.h"
 #include "t.h"
@@ -660,4 +661,28 @@ TEST(a_sharded_slice_is_a_slice)
 	taken(&in, &s, &arena);
 	CHECK(s.empty);
 	shf_arena_release(&arena);
+}
+
+/* The third overlaps the first, but not the second, which lies between them in the order of
+ * addresses. */
+TEST(all_that_lies_in_one_long_slice_is_in_its_ring)
+{
+	static const struct { const char *name; int64_t first, n; } parts[] = {
+		{ "long", 0, 100 }, { "a", 10, 10 }, { "b", 30, 10 }, { "beside", 100, 10 },
+	};
+	struct sheaf_state *st = shf_state_new();
+	const uint32_t *next = NULL;
+
+	for (int i = 0; i < 4; i++) {
+		struct sheaf_slice in = { .size = sizeof(in), .name = parts[i].name,
+			.dtype = SHEAF_F32, .ndim = 1, .shape = { parts[i].n },
+			.count = { parts[i].n }, .data = memory + 4 * parts[i].first };
+
+		CHECK_INT(shf_state_add(st, &in), i);
+	}
+	CHECK_INT(shf_overlaps_find(st, &next), 0);
+	CHECK(next[0] != 0 && next[next[0]] != 0);
+	CHECK_INT(next[next[next[0]]], 0);
+	CHECK_INT(next[3], 3);
+	shf_state_put(st);
 }
