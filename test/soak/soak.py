@@ -426,9 +426,10 @@ class Soak:
             self.g.counts["%s, last quarter" % what] = last
             self.g.claim(last <= first + slack, "%s: no growth" % what, (first, last))
         most = max(m["steps"] for m in self.measured)
-        # The newest is read again behind the training before it may replace another.
-        self.g.claim(most <= KEEP + 1, "never more than %d steps, of which %d are kept" %
-                     (KEEP + 1, KEEP), most)
+        # The newest is read again behind the training before it may replace another; on a busy
+        # machine further ones are committed meanwhile.
+        self.g.claim(most <= 2 * KEEP, "never more than %d steps, of which %d are kept" %
+                     (2 * KEEP, KEEP), most)
         self.g.count("measurements", len(self.measured))
 
     # --- all of it ---
