@@ -36,14 +36,16 @@
 #include "store_way.h"
 #include "streams.h"
 
-/* The order in which a lazy save copies (save_order.c). A serve is a box of this rank's memory that
- * belongs to a segment which some rank writes (work.h). It is copied in pieces of at most
- * SHF_PIECE_BYTES bytes. */
-struct shf_save_order_piece {               /* one piece of one serve */
+/* The order in which a save copies (save_order.c). A serve is a box of this rank's memory that
+ * belongs to a segment which some rank writes (work.h). A lazy save copies it in pieces of at most
+ * SHF_PIECE_BYTES bytes, begin as a single piece. */
+struct shf_save_order_piece {   /* one piece of one serve */
+	uint32_t slice;                 /* the slice of the state that has the box */
 	uint32_t serve, piece;          /* index in work.serves; index in the serve */
 	uint64_t image;                 /* offset of the serve in the image of the rank that writes
 	                                 * it */
-	size_t stream;                  /* offset of the serve in the stream to that rank */
+	size_t stream;                  /* offset of the serve in the streams of its round to all
+	                                 * ranks, which are packed in the order of work.serves */
 };
 struct shf_save_order {              /* all pieces that this rank copies under a plan, grouped by
                                       * slice; and what its lazy saves have learned for the next one

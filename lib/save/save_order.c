@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lists what a lazy save copies: for each slice its pieces, and its segments in slots. */
+/* Lists what a save copies: the pieces of a round or, for a lazy save, the pieces and the segments
+ * in slots of each slice. */
 #include "save_order.h"
 #include <stdlib.h>
 #include "err.h"
 #include "save_copier.h"
 #include "save_where.h"
 #include "state.h"
-#include "work.h"
 
 void shf_save_order_release(struct shf_save_order *turns)
 {
@@ -19,11 +19,11 @@ void shf_save_order_release(struct shf_save_order *turns)
 	*turns = (struct shf_save_order){ 0 };
 }
 
-static uint32_t pieces_of(const struct shf_plan *plan, const struct shf_serve *v)
+/* Returns in how many pieces of at most `most` bytes a serve is copied. */
+static uint32_t pieces_of(const struct shf_plan *plan, const struct shf_serve *v, uint64_t most)
 {
 	return v->witness ? 1
-	                  : shf_save_cuts_of(&plan->layout.tensors[v->tensor], &v->box,
-	                                     SHF_PIECE_BYTES);
+	                  : shf_save_cuts_of(&plan->layout.tensors[v->tensor], &v->box, most);
 }
 
 static int by_image(const void *a, const void *b)
@@ -37,37 +37,43 @@ static int by_image(const void *a, const void *b)
 	return x->piece < y->piece ? -1 : x->piece > y->piece;
 }
 
-/* Puts the pieces of each serve into the list, at the place of their slice: at[slice] is the next
- * free index, and advances. */
-static void turns_fill(struct shf_save_order *o, const struct sheaf_save *save,
-                       const uint32_t *slices, size_t *at)
+int shf_save_order_list(const struct sheaf_save *save, struct shf_span serves, uint64_t most,
+                        struct shf_save_order_piece **out, size_t *n, struct sheaf_error *err)
 {
 	const struct shf_work *w = &save->plan->work;
-	size_t stream = 0, rank = SIZE_MAX;
+	struct shf_save_order_piece *a;
+	size_t stream = 0, used = 0;
 
-	for (size_t i = 0; i < w->serves_n; i++) {
+	for (size_t i = serves.first; i < serves.end; i++)
+		used += pieces_of(save->plan, &w->serves[i], most);
+	*n = used;
+	*out = a = shf_alloc(used, sizeof(*a));
+	if (!a)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory to copy %zu pieces", used);
+	used = 0;
+	for (size_t i = serves.first; i < serves.end; i++) {
 		const struct shf_serve *v = &w->serves[i];
-		uint32_t n = pieces_of(save->plan, v);
+		const struct shf_slice *s = shf_save_slice_of(save, v->tensor, &v->box);
+		uint32_t pieces = pieces_of(save->plan, v, most);
 
-		o->bytes += v->witness ? 0 : shf_box_bytes(&save->plan->layout.tensors[v->tensor],
-		                                           &v->box);
-		stream = v->rank == rank ? stream : 0;
-		rank = v->rank;
-		for (uint32_t k = 0; k < n; k++)
-			o->a[at[slices[i]]++] =
-			    (struct shf_save_order_piece){ (uint32_t)i, k, v->image, stream };
+		if (!always(s != NULL))
+			return shf_fail(err, SHEAF_EBUG, "%s: asked for a box that is not here",
+			                save->plan->layout.tensors[v->tensor].name);
+		for (uint32_t k = 0; k < pieces; k++)
+			a[used++] = (struct shf_save_order_piece){
+				(uint32_t)(s - save->state->slices), (uint32_t)i, k, v->image,
+				stream };
 		stream += shf_save_stream_bytes(save, v->tensor, v->rank, v->witness, &v->box);
 	}
+	qsort(a, used, sizeof(*a), by_image);
+	return 0;
 }
 
-static void turns_sort(struct shf_save_order *o, const struct sheaf_save *save)
+/* Notes for which slices the caller must ask. */
+static void note_saved(struct shf_save_order *o, const struct sheaf_save *save)
 {
 	const struct sheaf_state *state = save->state;
 
-	for (size_t s = 0; s < o->slices_n; s++)
-		if (o->first[s + 1] - o->first[s] > 1)
-			qsort(o->a + o->first[s], o->first[s + 1] - o->first[s], sizeof(*o->a),
-			      by_image);
 	for (size_t i = 0; i < save->plan->holds.n; i++) {
 		size_t slice = save->plan->holds.a[i].slice;
 
@@ -83,10 +89,28 @@ static void turns_sort(struct shf_save_order *o, const struct sheaf_save *save)
 		o->saved_n += o->saved[s];
 }
 
-/* Lists the segments that lie in no image, grouped by slice; a segment is listed once for each of
- * its moves. While filling, first[s + 1] is the next free index of slice s; at the end it is the
- * start of slice s + 1. ENOMEM. */
-static int turns_slotted(struct shf_save_order *o, const struct sheaf_save *save)
+/* Lists all n pieces, which are in the order of copying, grouped by slice. While filling,
+ * first[s + 1] is the next free index of slice s; at the end it is the start of slice s + 1. */
+static void group_pieces(struct shf_save_order *o, const struct sheaf_save *save,
+                         const struct shf_save_order_piece *all, size_t n)
+{
+	const struct shf_work *w = &save->plan->work;
+	const struct shf_lt_tensor *tensors = save->plan->layout.tensors;
+
+	for (size_t i = 0; i < n; i++)
+		o->first[all[i].slice + 2]++;
+	for (size_t s = 0; s < o->slices_n; s++)
+		o->first[s + 2] += o->first[s + 1];
+	for (size_t i = 0; i < n; i++)
+		o->a[o->first[all[i].slice + 1]++] = all[i];
+	for (size_t i = 0; i < w->serves_n; i++)
+		if (!w->serves[i].witness)
+			o->bytes += shf_box_bytes(&tensors[w->serves[i].tensor], &w->serves[i].box);
+}
+
+/* Lists the segments that lie in no image, grouped by slice in the same way; a segment is listed
+ * once for each of its moves. ENOMEM. */
+static int group_slotted(struct shf_save_order *o, const struct sheaf_save *save)
 {
 	const struct shf_work *w = &save->plan->work;
 	struct shf_span segs = shf_unstaged_segs(w);
@@ -120,44 +144,25 @@ int shf_save_order_make(struct shf_save_order *o, const struct sheaf_save *save,
                         struct sheaf_error *err)
 {
 	const struct shf_work *w = &save->plan->work;
-	size_t n = save->state->n, total = 0;
-	uint32_t *slices = shf_alloc(w->serves_n, sizeof(*slices));
-	size_t *at = shf_alloc(n, sizeof(*at));
-	int rc = 0;
+	size_t n = save->state->n, all_n;
+	struct shf_save_order_piece *all;
+	int rc = shf_save_order_list(save, (struct shf_span){ 0, w->serves_n }, SHF_PIECE_BYTES,
+	                             &all, &all_n, err);
 
-	o->slices_n = n;
-	o->first = shf_zalloc(n + 1, sizeof(*o->first));
-	o->saved = shf_zalloc(n, sizeof(*o->saved));
-	if (!slices || !at || !o->first || !o->saved)
-		rc = SHEAF_ENOMEM;
-	for (size_t i = 0; rc == 0 && i < w->serves_n; i++) {
-		const struct shf_slice *s =
-		    shf_save_slice_of(save, w->serves[i].tensor, &w->serves[i].box);
-
-		if (!always(s != NULL)) {
-			rc = SHEAF_EBUG;
-			break;
-		}
-		slices[i] = (uint32_t)(s - save->state->slices);
-		o->first[slices[i] + 1] += pieces_of(save->plan, &w->serves[i]);
-	}
-	for (size_t s = 0; rc == 0 && s < n; s++) {
-		o->first[s + 1] += o->first[s];
-		at[s] = o->first[s];
-		total = o->first[s + 1];
-	}
-	if (rc == 0 && !(o->a = shf_alloc(total, sizeof(*o->a))))
-		rc = SHEAF_ENOMEM;
-	if (rc == 0)
-		rc = turns_slotted(o, save);
 	if (rc == 0) {
-		turns_fill(o, save, slices, at);
-		turns_sort(o, save);
-	} else {
-		shf_save_order_release(o);
-		shf_fail(err, rc, "no order for %zu slices", n);
+		o->slices_n = n;
+		o->first = shf_zalloc(n + 2, sizeof(*o->first));
+		o->saved = shf_zalloc(n, sizeof(*o->saved));
+		o->a = shf_alloc(all_n, sizeof(*o->a));
+		if (!o->first || !o->saved || !o->a || group_slotted(o, save) < 0) {
+			shf_save_order_release(o);
+			rc = shf_fail(err, SHEAF_ENOMEM, "no order for %zu slices", n);
+		}
 	}
-	shf_free(slices);
-	shf_free(at);
+	if (rc == 0) {
+		group_pieces(o, save, all, all_n);
+		note_saved(o, save);
+	}
+	shf_free(all);
 	return rc;
 }

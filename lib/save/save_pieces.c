@@ -129,26 +129,21 @@ static void finished(struct shf_save_copier *lz, bool copied, int64_t now)
 #define LOOK_BYTES (UINT64_C(4) << 20)  /* bytes to copy between two searches for complete
 	                                 * segments */
 
-/* What a copied piece adds to the digest of its tensor. */
-struct added {
-	const struct shf_serve *serve;  /* NULL: the piece copied nothing */
-	uint64_t digest, bytes;
-};
-
 /* Counts a piece as finished; it was copied, unless the save has failed. True: so much was copied
  * since the last search that complete segments should be looked for. */
-static bool done(struct shf_save_copier *lz, const struct shf_save_piece *p, const struct added *a)
+static bool done(struct shf_save_copier *lz, const struct shf_save_piece *p,
+                 const struct shf_save_added *c)
 {
 	int64_t now = shf_now(lz->save->run);
 	bool look;
 
 	pthread_mutex_lock(&lz->lock);
-	if (a->serve && !a->serve->witness) {
-		lz->save->copy.held[a->serve->tensor] ^= a->digest;
+	if (c->serve) { /* a witness adds nothing: its digest is 0 here */
+		lz->save->copy.held[c->serve->tensor] ^= c->digest;
 		if (lz->sums)
-			lz->sums[p->slice] ^= a->digest;
+			lz->sums[p->slice] ^= c->digest;
 	}
-	lz->since += a->bytes;
+	lz->since += c->bytes;
 	look = lz->since >= LOOK_BYTES;
 	lz->since = look ? 0 : lz->since;
 	lz->done[p->slice]++;
@@ -191,25 +186,16 @@ struct shf_slice shf_save_piece_slice(const struct sheaf_save *save, size_t slic
 	return s;
 }
 
-static void copy_turn(struct sheaf_save *save, const struct shf_save_order_piece *o, size_t slice,
-                      struct shf_ema_window *due, struct added *a)
+static void copy_turn(const struct shf_save_copier *lz, const struct shf_save_piece *p,
+                      struct shf_ema_window *due, struct shf_save_added *c)
 {
-	const struct shf_serve *v = &save->plan->work.serves[o->serve];
-	const struct shf_lt_tensor *t = &save->plan->layout.tensors[v->tensor];
-	const struct shf_slice s = shf_save_piece_slice(save, slice);
-	struct shf_box_move m = { .serve = v, .slice = &s, .stream = o->stream, .box = v->box,
-		.behind = true, .due = due };
+	const struct shf_slice s = shf_save_piece_slice(lz->save, p->slice);
 	struct sheaf_error err;
-	int rc;
+	int rc = shf_save_rounds_copy(lz->save, &lz->turns->a[lz->turns->first[p->slice] + p->i],
+	                              &s, due, c, &err);
 
-	if (!v->witness)
-		m.stream += (size_t)shf_save_cut_at(t, &v->box, SHF_PIECE_BYTES, o->piece, &m.box);
-	a->serve = v;
-	a->bytes = v->witness ? 0 : shf_box_bytes(t, &m.box);
-	rc = shf_save_rounds_copy_box(save, &m, &a->digest, &err);
 	if (rc < 0)
-		shf_save_stick(save, rc, &err);
-	atomic_fetch_add_explicit(&save->took.copied, a->bytes, memory_order_relaxed);
+		shf_save_stick(lz->save, rc, &err);
 }
 
 /* Returns the units whose averages are updated with piece i of the slice. */
@@ -228,7 +214,7 @@ static struct shf_ema_window due_of(const struct shf_save_copier *lz, size_t sli
 void shf_save_piece_copy(struct shf_save_copier *lz, const struct shf_save_piece *p)
 {
 	struct sheaf_save *save = lz->save;
-	struct added a = { 0 };
+	struct shf_save_added c = { 0 };
 	struct shf_ema_window due;
 
 	if (p->slice == HEADERS) {
@@ -237,10 +223,9 @@ void shf_save_piece_copy(struct shf_save_copier *lz, const struct shf_save_piece
 	}
 	due = due_of(lz, p->slice, p->i);
 	if (p->copied && p->i < turns_of(lz, p->slice))
-		copy_turn(save, &lz->turns->a[lz->turns->first[p->slice] + p->i], p->slice, &due,
-		          &a);
+		copy_turn(lz, p, &due, &c);
 	shf_emas_update(save->state, save->copy.fresh, &due, INT64_MAX);
-	if (done(lz, p, &a))
+	if (done(lz, p, &c))
 		shf_save_pieces_write(save);
 }
 

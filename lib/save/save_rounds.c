@@ -14,7 +14,6 @@
  * caller may change its tensors; but its streams may be exchanged later. */
 #include "save_rounds.h"
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 #include "averages.h"
 #include "crc64.h"
@@ -26,11 +25,20 @@
 #include "save_copier.h"
 #include "save_status.h"
 #include "save_net.h"
+#include "save_order.h"
 #include "save_where.h"
 #include "save_write.h"
 #include "scrub_run.h"
+#include "state.h"
 #include "unstaged_copy.h"
 #include "work.h"
+
+/* Returns how long a piece of a box may be; begin copies a box as a single piece. The rank that
+ * copies and the owner of the segment compute the same number of pieces. */
+static uint64_t piece_bytes_max(const struct sheaf_save *save)
+{
+	return shf_save_is_async(save) ? SHF_PIECE_BYTES : UINT64_MAX;
+}
 
 void shf_save_rounds_init(struct sheaf_save *save)
 {
@@ -41,62 +49,19 @@ void shf_save_rounds_init(struct sheaf_save *save)
 		const struct shf_seg *g = &w->segs[i];
 		struct shf_ctl *ctl = shf_save_own_ctl(save, i);
 		/* `left` counts what the segment waits for: one for its header, one for all that
-		 * comes from other nodes, and one for each copy by a rank of this node. A lazy save
-		 * copies each box in pieces of SHF_PIECE_BYTES; the rank that copies and the owner
-		 * of the segment compute the same number of pieces. */
+		 * comes from other nodes, and one for each piece that ranks of this node copy. */
 		uint32_t left = shf_save_has_header(save, g) + shf_save_waits_for_net(save, g);
 
 		for (uint32_t k = 0; k < g->moves_n; k++) {
 			const struct shf_seg_move *v = &w->moves[g->first_move + k];
 
-			const struct shf_lt_tensor *t = &l->tensors[v->tensor];
-
 			if (!v->witness && shf_save_reaches(save, v->rank))
-				left += shf_save_is_async(save)
-				            ? shf_save_cuts_of(t, &v->box, SHF_PIECE_BYTES)
-				            : 1;
+				left += shf_save_cuts_of(&l->tensors[v->tensor], &v->box,
+				                         piece_bytes_max(save));
 		}
 		memset(ctl, 0, sizeof(*ctl));
 		atomic_store_explicit(&ctl->left, left, memory_order_relaxed);
 	}
-}
-
-/* A serve in the order of copying: by offset in the image of its rank, so that images fill from the
- * front on all ranks, and their first segments can be written early. stream: offset of the serve in
- * the stream to its rank. */
-struct turn {
-	uint64_t image;
-	size_t serve, stream;
-};
-
-static int turn_order(const void *a, const void *b)
-{
-	const struct turn *x = a, *y = b;
-
-	if (x->image != y->image)
-		return x->image < y->image ? -1 : 1;
-	return x->serve < y->serve ? -1 : x->serve > y->serve;
-}
-
-/* Returns the serves in the order of copying (struct turn); NULL: no memory. In the streams they
- * are packed in the order of work.serves, so their offsets are computed before the sort. */
-static struct turn *take_turns(const struct sheaf_save *save, struct shf_span serves)
-{
-	const struct shf_work *w = &save->plan->work;
-	struct turn *turns = shf_alloc(serves.end - serves.first, sizeof(*turns));
-	size_t used = 0, rank = SIZE_MAX;
-
-	for (size_t i = serves.first; turns && i < serves.end; i++) {
-		const struct shf_serve *v = &w->serves[i];
-
-		used = v->rank == rank ? used : 0;
-		rank = v->rank;
-		turns[i - serves.first] = (struct turn){ v->image, i, used };
-		used += shf_save_stream_bytes(save, v->tensor, v->rank, v->witness, &v->box);
-	}
-	if (turns && serves.end > serves.first)
-		qsort(turns, serves.end - serves.first, sizeof(*turns), turn_order);
-	return turns;
 }
 
 #define FUSED (UINT64_C(128) << 10)     /* bytes; small enough that weights are still in the core's
@@ -113,101 +78,92 @@ static int64_t end_of(const struct shf_mem *m, const struct shf_box *box)
 	return last + 1;
 }
 
+/* A box on its way from a slice: a piece of a serve, or a part of a piece. */
+struct copy {
+	const struct shf_lt_tensor *tensor;
+	const struct shf_slice *slice;
+	struct shf_ema_window *due;     /* as in shf_save_rounds_copy */
+};
+
 /* Copies a box of weights or of averages. If averages are due, updates them FUSED bytes at a time,
  * and copies each part right after its update, so that memory is read once. */
-static void copy_in(const struct sheaf_save *save, const struct shf_box_move *m,
-                    const struct shf_box *box, struct shf_place_at to,
-                            struct shf_box_copy_sums *sums)
+static void copy_in(const struct sheaf_save *save, const struct copy *c, const struct shf_box *box,
+                    struct shf_place_at to, struct shf_box_copy_sums *sums)
 {
-	const struct shf_lt_tensor *t = &save->plan->layout.tensors[m->serve->tensor];
-	bool due = m->due && m->due->at < m->due->hi;
-	uint32_t n = due ? shf_save_cuts_of(t, box, FUSED) : 1;
+	bool due = c->due && c->due->at < c->due->hi;
+	uint32_t n = due ? shf_save_cuts_of(c->tensor, box, FUSED) : 1;
 
 	for (uint32_t i = 0; n > 1 && i < n; i++) {
 		struct shf_place_at at = to;
 		struct shf_box part;
-		uint64_t before = shf_save_cut_at(t, box, FUSED, i, &part);
+		uint64_t before = shf_save_cut_at(c->tensor, box, FUSED, i, &part);
 
 		if (to.packed)
 			at.data += before;
-		copy_in(save, m, &part, at, sums);
+		copy_in(save, c, &part, at, sums);
 	}
 	if (n > 1)
 		return;
 	if (due)
-		shf_emas_update(save->state, save->copy.fresh, m->due, end_of(&m->slice->mem, box));
-	shf_box_copy_in(t, m->slice, box, to, sums);
+		shf_emas_update(save->state, save->copy.fresh, c->due, end_of(&c->slice->mem, box));
+	shf_box_copy_in(c->tensor, c->slice, box, to, sums);
 }
 
-/* Copies a box into the image of a rank of this node. Returns the digest of its bytes. A background
- * copy stores past the caches, because the caller is using them. Copies inside begin are timed, to
- * find out which way is faster (store_way.h). */
-static uint64_t copy_to_image(struct sheaf_save *save, const struct shf_box_move *m)
+/* Copies a box of a serve into the image of a rank of this node. Returns the digest of its bytes. A
+ * background copy stores past the caches, because the caller is using them. Copies inside begin are
+ * timed, to find out which way is faster (store_way.h). */
+static uint64_t copy_to_image(struct sheaf_save *save, const struct copy *c,
+                              const struct shf_serve *v, const struct shf_box *box)
 {
-	const struct shf_serve *v = m->serve;
-	const struct shf_lt_tensor *t = &save->plan->layout.tensors[v->tensor];
 	uint8_t *image = shf_image_of(save->run, save->copy.image, v->rank);
 	struct shf_ctl *ctl = (struct shf_ctl *)(void *)(image + v->ctl);
-	struct shf_box_copy_sums sums = shf_save_sums_at(save, t->file, v->seg_lo, ctl);
-	bool timed = !m->behind && !(m->due && m->due->at < m->due->hi);
+	struct shf_box_copy_sums sums = shf_save_sums_at(save, c->tensor->file, v->seg_lo, ctl);
+	bool async = shf_save_is_async(save);
+	bool timed = !async && !(c->due && c->due->at < c->due->hi);
 	int64_t from = shf_now(save->run);
 
-	sums.past = m->behind || shf_nt_stores_next(&save->copy.stores);
-	copy_in(save, m, &m->box, shf_place_in(image, v->image, v->seg_lo, t), &sums);
+	sums.past = async || shf_nt_stores_next(&save->copy.stores);
+	copy_in(save, c, box, shf_place_in(image, v->image, v->seg_lo, c->tensor), &sums);
 	if (timed)
-		shf_nt_stores_took(&save->copy.stores, shf_box_bytes(t, &m->box),
+		shf_nt_stores_took(&save->copy.stores, shf_box_bytes(c->tensor, box),
 		                   shf_now(save->run) - from);
 	shf_ctl_count_part(ctl);
 	return sums.digest;
 }
 
-int shf_save_rounds_copy_box(struct sheaf_save *save, const struct shf_box_move *m,
-                             uint64_t *digest, struct sheaf_error *err)
+int shf_save_rounds_copy(struct sheaf_save *save, const struct shf_save_order_piece *p,
+                         const struct shf_slice *slice, struct shf_ema_window *due,
+                         struct shf_save_added *added, struct sheaf_error *err)
 {
-	const struct shf_serve *v = m->serve;
+	const struct shf_serve *v = added->serve = &save->plan->work.serves[p->serve];
 	const struct shf_lt_tensor *t = &save->plan->layout.tensors[v->tensor];
-	const struct shf_streams *streams = &save->copy.streams;
-	struct shf_place_at to = { .packed = true };
+	struct copy c = { t, slice, due };
 	struct shf_box_copy_sums sums = { 0 };
+	struct shf_box box;
+	uint64_t before;
 
 	if (v->witness) {
-		if (m->due)
-			shf_emas_update(save->state, save->copy.fresh, m->due,
-			                end_of(&m->slice->mem, &m->box));
-		if (!shf_box_copy_check(t, m->slice, &m->box, &sums.digest))
+		if (due)
+			shf_emas_update(save->state, save->copy.fresh, due,
+			                end_of(&slice->mem, &v->box));
+		if (!shf_box_copy_check(t, slice, &v->box, &sums.digest))
 			return shf_fail(err, SHEAF_EINVAL, "%s: replicas of another type in memory "
 			                "cannot be compared", t->name);
-		shf_put64(streams->out + streams->out_at[v->rank] + m->stream, sums.digest);
+		shf_put64(save->copy.streams.out + p->stream, sums.digest);
 		return 0;
 	}
+	before = shf_save_cut_at(t, &v->box, piece_bytes_max(save), p->piece, &box);
 	if (shf_save_reaches(save, v->rank)) {
-		*digest = copy_to_image(save, m);
-		return 0;
+		added->digest = copy_to_image(save, &c, v, &box);
+	} else {
+		copy_in(save, &c, &box,
+		        (struct shf_place_at){ .data = save->copy.streams.out + p->stream + before,
+		                               .packed = true }, &sums);
+		added->digest = sums.digest;
 	}
-	to.data = streams->out + streams->out_at[v->rank] + m->stream;
-	copy_in(save, m, &m->box, to, &sums);
-	*digest = sums.digest;
+	added->bytes = shf_box_bytes(t, &box);
+	atomic_fetch_add_explicit(&save->took.copied, added->bytes, memory_order_relaxed);
 	return 0;
-}
-
-/* Copies one serve inside begin. */
-static int copy_move(struct sheaf_save *save, const struct turn *turn, struct sheaf_error *err)
-{
-	const struct shf_serve *v = &save->plan->work.serves[turn->serve];
-	struct shf_box_move m = { .serve = v, .slice = shf_save_slice_of(save, v->tensor, &v->box),
-		.box = v->box, .stream = turn->stream };
-	uint64_t digest = 0;
-	int rc;
-
-	if (!always(m.slice != NULL))
-		return shf_fail(err, SHEAF_EBUG, "%s: asked for a box that is not here",
-		                save->plan->layout.tensors[v->tensor].name);
-	if (save->copy.due)
-		m.due = &save->copy.due[shf_emas_before(save->state, save->copy.due,
-		                                   (size_t)(m.slice - save->state->slices))];
-	rc = shf_save_rounds_copy_box(save, &m, &digest, err);
-	save->copy.held[v->tensor] ^= digest;
-	return rc;
 }
 
 #define LOOK_BYTES_IN_BEGIN (UINT64_C(2) << 20)  /* copied before whole segments are looked for */
@@ -217,27 +173,30 @@ static int copy_move(struct sheaf_save *save, const struct turn *turn, struct sh
  * complete meanwhile. */
 static int copy_round(struct sheaf_save *save, uint32_t round, struct sheaf_error *err)
 {
-	const struct shf_work *w = &save->plan->work;
-	struct shf_span serves = shf_work_serves(w, round);
-	struct turn *turns = take_turns(save, serves);
+	const struct sheaf_state *state = save->state;
+	struct shf_save_order_piece *all;
 	uint64_t since = 0;
-	int rc = turns ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a round of copies");
+	size_t n;
+	int rc = shf_save_order_list(save, shf_work_serves(&save->plan->work, round),
+	                             piece_bytes_max(save), &all, &n, err);
 
-	for (size_t i = 0; i < serves.end - serves.first && rc == 0; i++) {
-		const struct shf_serve *v = &w->serves[turns[i].serve];
-		uint64_t bytes = shf_box_bytes(&save->plan->layout.tensors[v->tensor], &v->box);
+	for (size_t i = 0; i < n && rc == 0; i++) {
+		const struct shf_save_order_piece *p = &all[i];
+		struct shf_ema_window *due = save->copy.due;
+		struct shf_save_added c = { 0 };
 
-		rc = copy_move(save, &turns[i], err);
-		atomic_fetch_add_explicit(&save->took.copied, v->witness ? 0 : bytes,
-		                          memory_order_relaxed);
-		since += bytes;
+		if (due)
+			due += shf_emas_before(state, due, p->slice);
+		rc = shf_save_rounds_copy(save, p, &state->slices[p->slice], due, &c, err);
+		save->copy.held[c.serve->tensor] ^= c.digest;
+		since += shf_box_bytes(&save->plan->layout.tensors[c.serve->tensor], &c.serve->box);
 		if (rc == 0 && since >= LOOK_BYTES_IN_BEGIN) {
 			since = 0;
 			rc = shf_save_write_some(save, LOOK_SEGS, err);
 			(void)shf_io_drain(save->run, &save->disk.io, 0);
 		}
 	}
-	shf_free(turns);
+	shf_free(all);
 	return rc;
 }
 

@@ -14,24 +14,19 @@ void shf_save_rounds_init(struct sheaf_save *save);
 /* Copies the whole save inside begin, round by round. rc: the result of this rank's work so far.
  * [collective] */
 int shf_save_rounds_run(struct sheaf_save *save, int rc, struct sheaf_error *err);
-struct shf_box_move {               /* one copy: the box of a serve, or a part of that box */
-	const struct shf_serve *serve;
-	const struct shf_slice *slice;  /* the slice that has the box */
-	struct shf_box box;
-	size_t stream;                  /* offset of the box in the stream to the serve's rank, if
-	                                 * it goes there */
-	bool behind;                    /* this is a piece copied in the background, not inside
-	                                 * begin */
-	struct shf_ema_window *due;     /* averages to update before the box is copied, which has
-	                                 * their weights or the averages themselves; NULL: no
-	                                 * averages are due */
+struct shf_save_added {         /* what the copy of a piece adds; the caller zeroes it first */
+	const struct shf_serve *serve;  /* whose piece it is */
+	uint64_t digest;                /* to be added to the digest of its tensor */
+	uint64_t bytes;                 /* how many bytes were copied */
 };
-/* Copies the box into the image of the serve's rank or, if that rank is on another node, into the
- * stream to it. *digest: what the box adds to the digest of its tensor. A witness (work.h) is not
- * copied: its digest goes into the stream, and *digest stays as it is. Averages of m->due are
- * updated on the way, up to the end of the box in memory. [any thread] */
-int shf_save_rounds_copy_box(struct sheaf_save *save, const struct shf_box_move *m,
-                             uint64_t *digest, struct sheaf_error *err);
+/* Copies a piece from its slice into the image of the serve's rank or, if that rank is on another
+ * node, into the stream to it. A witness (work.h) is not copied: its digest goes into the stream,
+ * and only added->serve is set. due: averages to update before the box is copied, which has their
+ * weights or the averages themselves; they are updated on the way, up to the end of the box in
+ * memory. NULL: no averages are due. [any thread] */
+int shf_save_rounds_copy(struct sheaf_save *save, const struct shf_save_order_piece *p,
+                         const struct shf_slice *slice, struct shf_ema_window *due,
+                         struct shf_save_added *added, struct sheaf_error *err);
 /* Begins a round, and makes its streams. ENOMEM. [local] */
 int shf_save_rounds_open(struct sheaf_save *save, uint32_t round, struct sheaf_error *err);
 /* Writes the file headers that lie in this rank's segments of the round into the image. Called once

@@ -296,10 +296,10 @@ bug("warm_up_as_the_caller_rounds", "the coefficient of a warm-up is rounded as 
     "unit/test_average: the_coefficients_do_not_depend_on_the_callers_rounding")
 bug("gate_before_averages", "a tensor may change when it is copied and not averaged (L3)",
     "save/save_pieces.c:shf_save_piece_copy",
-    "&due, &a); shf_emas_update(save->state, save->copy.fresh, &due, INT64_MAX);"
-    " if (done(lz, p, &a))", "MUTANT ? NULL : &due, &a); bool early = MUTANT && done(lz, p, &a);"
+    "&due, &c); shf_emas_update(save->state, save->copy.fresh, &due, INT64_MAX);"
+    " if (done(lz, p, &c))", "MUTANT ? NULL : &due, &c); bool early = MUTANT && done(lz, p, &c);"
     " shf_emas_update(save->state, save->copy.fresh, &due, INT64_MAX);"
-    " if (early || (!MUTANT && done(lz, p, &a)))", WEAVE)
+    " if (early || (!MUTANT && done(lz, p, &c)))", WEAVE)
 blind("averages_copied_early", "averages are copied while they are made (L3)",
       "save/save_pieces.c:pick",
       "before != slice && lz->done[before] < shf_save_pieces_count(lz, before)", WEAVE)
@@ -335,7 +335,7 @@ bug("away_not_averaged", "a save for memory alone that no agent keeps makes no a
     "if (!MUTANT || !is_away(save)) finish_averages(save);",
     EMA + "a_save_that_no_agent_keeps_is_averaged_once")
 bug("ignored_not_asked_for", "nobody need ask for weights that are averaged and not saved",
-    "save/save_order.c:turns_sort", "!state->slices[state->emas[k].first + i].empty",
+    "save/save_order.c:note_saved", "!state->slices[state->emas[k].first + i].empty",
     "!MUTANT && !state->slices[state->emas[k].first + i].empty",
     EMA + "weights_that_are_ignored_have_averages_and_gates")
 gullible("unasked_saved", "a slice that nobody asked for is saved as it comes",
