@@ -21,7 +21,6 @@
 #include "save_gates.h"
 #include "save_status.h"
 #include "save_image.h"
-#include "save_net.h"
 #include "save_plan.h"
 #include "save_rounds.h"
 #include "save_stage.h"

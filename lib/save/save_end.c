@@ -11,7 +11,6 @@
 #include "save_status.h"
 #include "save_image.h"
 #include "save_memory.h"
-#include "save_net.h"
 #include "save_plan.h"
 #include "state.h"
 #include "unstaged.h"
