@@ -301,15 +301,18 @@ static bool was_left(const struct shf_memory_tier *t, int image, const struct sh
 	return t->left[image] && t->left[image] <= save->id.loads;
 }
 
-/* Clears the cards of steps that were abandoned in memory before the save began. Also clears a step
- * that is on disk and not older than the save: it must be damaged, or the save would have been
- * refused. */
+/* Clears the cards of steps that were abandoned in memory before the save began. If the save goes
+ * to disk, also clears a step that is on disk and not older than the save: it must be damaged, or
+ * the save would have been refused. A save to memory alone was not compared with the disk: it may
+ * have begun before a later step was published, and leaves that one. */
 static void forget_left(struct sheaf_save *save)
 {
 	struct shf_memory_tier *t = save->run->tier;
+	bool to_disk = !(save->id.flags & SHEAF_NO_DISK);
 
 	for (int i = 0; i < SHF_IMAGES_MAX; i++)
-		if (was_left(t, i, save) || (t->on_disk[i] && t->steps[i] >= save->id.step))
+		if (was_left(t, i, save) ||
+		    (to_disk && t->on_disk[i] && t->steps[i] >= save->id.step))
 			shf_memory_tier_card_clear(t, i);
 	if (t->newest >= 0 && t->steps[t->newest] < 0)
 		t->newest = -1;

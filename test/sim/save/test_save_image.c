@@ -193,6 +193,34 @@ TEST(a_step_in_doubt_is_the_newest_in_memory)
 	}
 }
 
+TEST(an_older_step_that_comes_to_memory_later_leaves_the_one_in_doubt)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE, .agent = "auto",
+		.images_max = 3, .io_threads = 1 };
+	struct sheaf_save *older = NULL, *save = NULL;
+	struct alone a = { .disk = re_world(3) };
+	bool kept = false;
+
+	a.sys = simdisk_process(a.disk, 90, 0);
+	a.state = re_state(&a.mine, 0, 1);
+	CHECK_RC(shf_run_open(&a.run, "run", NULL, &opts, a.sys, &a.err), 0, &a.err);
+	CHECK_RC(save_begin(&a, &older, 1, SHEAF_NO_DISK), 0, &a.err);
+	CHECK_RC(save_begin(&a, &save, 2, 0), 0, &a.err);
+	simover(a.sys)->disk.rename = rename_seen;
+	simover(a.sys)->disk.fsync = fsync_fails;
+	breaks = true;
+	CHECK_RC(shf_save_commit(save, -1, &a.err), SHEAF_EINDOUBT, &a.err);
+	breaks = renamed = false;
+	shf_save_free(save);
+	CHECK_RC(shf_save_commit(older, -1, &a.err), 0, &a.err);
+	shf_save_free(older);
+	for (int i = 0; i < 3; i++)
+		kept |= a.run->tier->steps[i] == 2;
+	CHECK(kept);
+	CHECK_INT(shf_memory_tier_newest(a.run), 2);
+	end(&a);
+}
+
 /* From then on what its card says is not true of the image. */
 TEST(an_image_that_is_copied_into_has_no_card)
 {
