@@ -396,8 +396,11 @@ int shf_step_verify(struct sheaf_step *step, struct sheaf_report *report, struct
 }
 
 /* A finding on any rank takes precedence over a failure to read on another, because an I/O error
- * may go away and damage does not. A step that was found whole becomes run->lineage.verified, by
- * which retention decides what may be deleted. */
+ * may go away and damage does not.
+ *
+ * A step that is found whole here is no reason to delete older ones: what was read may have come
+ * from the page cache or, in a copy, from files of the other run. Only callers that made sure that
+ * every byte came from disk set lineage.verified. */
 int shf_step_verify_into(struct sheaf_step *step, struct shf_verify_sink *sink,
                          struct sheaf_report *report, struct sheaf_error *err)
 {
@@ -426,11 +429,6 @@ int shf_step_verify_into(struct sheaf_step *step, struct shf_verify_sink *sink,
 			rc = unverified(&v, err);
 	}
 	rc = shf_step_exclude_reuse(step, rc, err);
-	/* A rewind may have set the step aside since it was opened; then this step must not replace
-	 * a verified one that still exists. */
-	if (rc == 0 && !run->life.foreign && step->rewinds == run->lineage.rewinds &&
-	    step->number >= run->lineage.verified.step)
-		run->lineage.verified = shf_step_saved(step);
 	verify_release(&v);
 	return rc;
 }
