@@ -205,7 +205,8 @@ static const char *why_stays(struct judge *j, const struct shf_entry *e)
 	if (e->best)
 		return why_best(j, e);
 	if (!verified)
-		return "no newer step is verified";
+		return j->s->in_doubt ? "the newest step may not outlive a power cut"
+		                      : "no newer step is verified";
 	if (e->step >= verified->step)
 		return "not older than the verified step";
 	if (!e->on_branch)
@@ -338,7 +339,7 @@ int shf_store_prune(struct shf_store *s, const struct shf_prune *p,
 	rc = prune_read_list(s, p, &list, &descent, err);
 	if (rc < 0)
 		goto out;
-	j.verified = find_saved(&list, &p->verified);
+	j.verified = s->in_doubt ? NULL : find_saved(&list, &p->verified);
 	if (choose_what_goes(&j, &list) && !p->dry)
 		rc = shf_descent_write(s, &list, &descent, err);
 	if (rc == 0 && !p->dry) {

@@ -368,7 +368,11 @@ static int publish_with_manifest(struct check *c, const struct shf_buf *text)
 		rc = shf_lock_check(c->s, c->err);      /* C7 */
 	if (rc == 0)
 		rc = rename_stage(c, text);
-	return rc == 0 ? sync_parents(c->s, c->g->step, c->err) : rc;
+	if (rc == 0)
+		rc = sync_parents(c->s, c->g->step, c->err);
+	if (rc == 0 || rc == SHEAF_EINDOUBT)
+		c->s->in_doubt = rc < 0;
+	return rc;
 }
 
 int shf_stage_publish(struct shf_store *s, struct shf_stage *g, const struct shf_manifest *m,

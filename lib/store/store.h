@@ -42,6 +42,8 @@ struct shf_store {
 	                                  * stage, lock and door in it; -1: not open */
 	bool writer;                    /* holds the lock */
 	bool rewinding;                 /* a rewind failed and its journal is still there */
+	bool in_doubt;                  /* the last publish ended in EINDOUBT: a power cut may take
+	                                 * its step, so that step is no reason to delete others */
 	int clear_ms;                   /* how long a call may delete old files while other ranks
 	                                 * wait for it; 0: no limit */
 	bool late;                      /* recovery or the last prune did not finish within

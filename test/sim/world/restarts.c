@@ -38,7 +38,7 @@ void re_paint(struct re_mine *m, int64_t step)
 			m->data[t][i] = value(t, m->lo * re_cols + i, step);
 }
 
-static int64_t wrong(const struct re_mine *m, int64_t step)
+int64_t re_wrong(const struct re_mine *m, int64_t step)
 {
 	int64_t n = 0;
 
@@ -104,7 +104,7 @@ int re_resume(struct re_job *j, int rank, struct sheaf_run *run, struct sheaf_st
 	if (rc < 0)
 		return rc;
 	*at = report.step;
-	if (wrong(m, *at) && !j->why[0])
+	if (re_wrong(m, *at) && !j->why[0])
 		snprintf(j->why, sizeof(j->why), "rank %d: step %lld came back wrong", rank,
 		         (long long)*at);
 	if (rank == 0) {

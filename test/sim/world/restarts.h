@@ -69,6 +69,7 @@ void re_died(void *job, int rank);
 struct sheaf_state *re_state(struct re_mine *m, int rank, int ranks);
 void re_free(struct re_mine *m);        /* its memory */
 void re_paint(struct re_mine *m, int64_t step);
+int64_t re_wrong(const struct re_mine *m, int64_t step);        /* how many values are of others */
 void re_say(struct re_job *job, int rank, const char *what, int rc, const struct sheaf_error *err);
 int  re_resume(struct re_job *job, int rank, struct sheaf_run *run, struct sheaf_state *state,
                struct re_mine *m, int64_t *at, struct sheaf_error *err);
