@@ -260,8 +260,12 @@ int shf_run_rewind_loaded(struct sheaf_run *run, int64_t step, bool loaded, stru
 	rc = shf_agree(&run->team, rc, err);
 	if (rc == 0)
 		rc = shf_bcast(&run->team, 0, session, sizeof(session), err);
-	if (rc < 0)
+	if (rc < 0) {
+		/* It may have been counted all the same, so the next step in memory must ask the
+		 * disk again which state it follows. */
+		run->tier->based = false;
 		return rc;
+	}
 	/* The next save follows `step`. Later steps are out of reach, and their numbers are
 	 * free. */
 	if (run->retain.behind->now.step > step)

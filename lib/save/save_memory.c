@@ -203,7 +203,9 @@ static int find_base(struct sheaf_save *save, struct sheaf_error *err)
 	if (t->based)
 		return 0;
 	shf_save_publish_finish(run);
-	rc = shf_store_newest(&run->store, save->id.step, &n, err);
+	rc = shf_rewind_is_over(&run->store, err);
+	if (rc == 0)
+		rc = shf_store_newest(&run->store, save->id.step, &n, err);
 	if (rc == 0)
 		rc = shf_save_check_parent(save, &n, err);
 	if (rc < 0)
