@@ -25,7 +25,6 @@
 #include "deal_home.h"
 #include "step.h"
 #include "step_open.h"
-#include "verify_step.h"
 #include "run_ops.h"
 
 static const int32_t apart[] = { 1, 2 };
@@ -354,52 +353,6 @@ TEST(a_save_in_doubt_fails_the_one_begun_after_it)
 	CHECK(!simdisk_exists(disk, "run/checkpoint-2"));
 	CHECK(simdisk_exists(disk, "run/checkpoint-3"));
 	simdisk_free(disk);
-}
-
-static int verify_step(struct hand *h, struct sheaf_step *step)
-{
-	return note(h, shf_step_verify(step, &h->report, &h->err));
-}
-
-static bool counted[RANKS];             /* the step saved again counts as verified */
-
-static int verify_around_rewind(struct hand *h)
-{
-	bool late = h->play->variant != 0;
-	struct sheaf_step *step = NULL;
-	int rc = save_step(h, 1);
-
-	rc = rc ? rc : save_step(h, 3);
-	rc = rc ? rc : note(h, shf_step_open(&step, h->run, 3, &h->err));
-	if (rc == 0 && !late)
-		rc = verify_step(h, step);
-	rc = rc ? rc : note(h, shf_run_rewind(h->run, 1, &h->err));
-	rc = rc ? rc : save_step(h, 3);
-	if (rc == 0 && late)
-		rc = verify_step(h, step);
-	counted[h->rank] = h->run->lineage.verified.step >= 3;
-	shf_step_put(step);
-	if (rc < 0 || counted[h->rank])
-		return rc;
-	rc = note(h, shf_step_open(&step, h->run, 3, &h->err)); /* as it is now */
-	rc = rc ? rc : verify_step(h, step);
-	if (rc == 0 && h->run->lineage.verified.step != 3)
-		rc = SHEAF_EBUG;
-	shf_step_put(step);
-	return rc;
-}
-
-TEST(what_a_rewind_set_aside_is_not_verified_under_its_old_number)
-{
-	for (int late = 0; late < 2; late++) {
-		struct simdisk *disk = disk_new();
-		struct play p = hands_play(disk, RANKS, little);
-
-		p.variant = late;
-		CHECK_RC(run_all(&p, verify_around_rewind), 0, &p.err);
-		CHECK(!counted[0] && !counted[1]);
-		simdisk_free(disk);
-	}
 }
 
 /* ---- time ---- */

@@ -712,35 +712,6 @@ TEST(a_read_that_cannot_be_tried_again_has_failed)
 	CHECK(failed > 1);
 }
 
-static int verify_both(struct hand *h)
-{
-	int rc = 0;
-
-	for (int64_t n = 8; n >= 7 && rc == 0; n--) {
-		struct sheaf_step *step = NULL;
-
-		rc = shf_step_open(&step, h->run, n, &h->err);
-		if (rc == 0)
-			rc = shf_step_verify(step, NULL, &h->err);
-		shf_step_put(step);
-		if (rc == 0 && h->run->lineage.verified.step != 8)
-			rc = SHEAF_EBUG;
-	}
-	return rc;
-}
-
-TEST(the_newest_that_was_proved_stays_it_when_an_older_one_is)
-{
-	struct simdisk *disk = four_saved();
-	struct play p = hands_play(disk, 1, four);
-
-	p.step = 8;
-	p.opts.file_bytes_max = 512;
-	SAVED(p);
-	CHECK_RC(hands_run(&p, verify_both, false), 0, &p.err);
-	simdisk_free(disk);
-}
-
 static void attach_long(struct hand *h, struct sheaf_save *save)
 {
 	(void)h;

@@ -37,7 +37,6 @@ TEST(a_whole_step_passes_and_all_of_it_was_read)
 		CHECK_INT(l.report[0].disk_bytes, bytes);
 		CHECK_INT(l.report[0].files, all.n + 1);
 		CHECK_INT(l.report[0].unverified, 0);
-		CHECK_INT(l.verified[0], 7);
 		CHECK(l.phase5 > 0);
 		l.path = "run/checkpoint-7";
 		CHECK_RC(verify(&l), 0, &l.err[0]);
@@ -594,7 +593,6 @@ TEST(a_disk_that_cannot_be_read_is_no_finding)
 		CHECK_INT(l.err[0].sys, EIO);
 		CHECK(strstr(l.err[0].msg, "model-00001"));
 		CHECK(l.report[0].retries >= 3);
-		CHECK_INT(l.verified[0], -1);
 		simdisk_faults_clear(disk);
 		l.between = ranks == 1 ? one_bad_read_alone : one_bad_read;
 		CHECK_RC(verify(&l), 0, &l.err[0]);
