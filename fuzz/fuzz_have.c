@@ -19,7 +19,7 @@ static void check_same(const struct shf_card_info *a, const struct shf_card_info
 {
 	MUST(!strcmp(a->job, b->job) && !strcmp(a->session, b->session));
 	MUST(a->step == b->step && a->rank == b->rank && a->ranks == b->ranks);
-	MUST(a->base == b->base && a->next == b->next && a->due == b->due);
+	MUST(a->base == b->base && a->next == b->next && a->from == b->from && a->due == b->due);
 	MUST(a->tries == b->tries && a->bytes == b->bytes);
 }
 

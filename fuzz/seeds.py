@@ -237,10 +237,10 @@ CARD = [card([], []), card([(0, 0, 4096, 0), (1, 100, 300, 4096)], [(b"sheaf.jso
         card([(0, 9, 9, 0)], []), card([], [], rank=3), card([], [], step=-1), card([], [])[:-1],
         ID + b".12.65.card", ID + b".0.3.image", ID + b".2147483648.1.card", ID + b".1.x.image"]
 
-HAVE_LINE = ID + b" 7 1 3 1f 2e 1 0 5000\n"
+HAVE_LINE = ID + b" 7 1 3 1f 2e 3d 1 0 5000\n"
 HAVE = [b"", HAVE_LINE, HAVE_LINE + b"sum %016x\n" % crc(HAVE_LINE), b"sum %016x\n" % crc(b""),
-        ID + b" 9223372036854775807 0 1 ffffffffffffffff 0 0 18446744073709551615 0\n",
-        HAVE_LINE + ID + b" 8 0 16777216 0 0 0 0 0\n", ID + b" 8 0 16777217 0 0 0 0 0\n",
+        ID + b" 9223372036854775807 0 1 ffffffffffffffff 0 0 0 18446744073709551615 0\n",
+        HAVE_LINE + ID + b" 8 0 16777216 0 0 0 0 0 0\n", ID + b" 8 0 16777217 0 0 0 0 0 0\n",
         HAVE_LINE + b"x\n", HAVE_LINE[1:], HAVE_LINE[:-1], HAVE_LINE.replace(b"1 3", b"3 3"),
         HAVE_LINE.replace(b" 7 ", b" -7 "), HAVE_LINE + b"sum", HAVE_LINE + b" " * 400 + b"\n",
         HAVE_LINE.replace(b"5000", b"50\x00 0"), HAVE_LINE[:-6] + b"\n", HAVE_LINE[:-1] + b" 9\n"]

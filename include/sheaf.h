@@ -739,17 +739,18 @@ struct sheaf_memory {                   /* a step that an agent has; strings liv
 	int32_t ranks, here;            /* that saved it; of which on this node */
 	int32_t tries, lost;            /* loads; 1: the run was rewound since */
 };
-/* What the agent has, newest first; a non-zero result of item ends it and is returned. [local] */
+/* What the agent has: of the latest job first, of each job the newest first. A non-zero result of
+ * item ends it and is returned. [local] */
 int  sheaf_agent_list(const char *dir, const char *agent,
                       int (*item)(void *arg, const struct sheaf_memory *m), void *arg,
                       struct sheaf_error *err);
 /* Publish the newest step that lies in memory and that the disk has not, by the commit of every
- * save. due: only one that was to be on disk. *step: which; -1: there was nothing to do. Where it
- * lies on several nodes a process on each must call this, with the same `due`: they write what
- * their nodes have, and one of them publishes (report->held is 0 in the others). EAGAIN: some have
- * not come within a minute (due: a quarter of an hour), or not written theirs within ten; another
- * call goes on from there. EBUSY: a job writes to the run, or another process of this node does
- * this. [local] */
+ * save; none that a later job has left behind by going on from another. due: only one that was to
+ * be on disk. *step: which; -1: there was nothing to do. Where it lies on several nodes a process
+ * on each must call this, with the same `due`: they write what their nodes have, and one of them
+ * publishes (report->held is 0 in the others). EAGAIN: some have not come within a minute (due: a
+ * quarter of an hour), or not written theirs within ten; another call goes on from there. EBUSY: a
+ * job writes to the run, or another process of this node does this. [local] */
 int  sheaf_agent_flush(const char *dir, const char *agent, int due, int64_t *step,
                        struct sheaf_report *report, struct sheaf_error *err);
 

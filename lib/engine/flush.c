@@ -24,27 +24,43 @@ struct flushing {
 	                                 * apart: `part` is set, a step whose rest other nodes
 	                                 * have */
 	struct shf_memory_step which, part;
+	struct shf_memory_step latest;  /* the first step that could be written if all of it is
+	                                 * somewhere; ranks 0: none yet */
 	int rc;
 	struct sheaf_error *err;
 };
 
-/* Callback of shf_memory_steps_list, for each step in memory, newest first. Sets `which` to the
- * newest step that can be written and is complete here. If a newer step is here only in part, sets
- * `part` to that step; to write it, other nodes are needed. */
+/* Returns whether a later job has gone on from another step than this one: writing this one would
+ * make the later job's steps unreachable. */
+static bool was_passed_by(const struct flushing *f, const struct shf_memory_step *r)
+{
+	return f->latest.ranks && strcmp(f->latest.job, r->job) != 0 &&
+	       f->latest.from != shf_card_disk_state(r->step, r->session,
+	                                             shf_store_rewinds(f->store));
+}
+
+/* Callback of shf_memory_steps_list, for each step in memory: the latest job's first, of each job
+ * the newest first. Sets `which` to the first step that can be written and is complete here. If an
+ * earlier one is here only in part, sets `part` to that step; to write it, other nodes are
+ * needed. */
 static int consider_for_flush(void *arg, const struct shf_memory_step *r)
 {
 	struct flushing *f = arg;
 	struct shf_newest disk;
+	bool whole = r->here == r->ranks;
+	/* Of the incomplete steps only the first is written, because another would be out of date
+	 * once that is written. */
+	bool wanted = (!f->due || r->due) && (whole || !f->apart);
 
-	/* Of the incomplete steps only the newest is considered, because an older one would be out
-	 * of date once it is written. */
-	if (f->found || (f->apart && r->here != r->ranks) || (f->due && !r->due))
+	if (f->found || was_passed_by(f, r) || (f->latest.ranks && !wanted))
 		return 0;
 	f->rc = shf_memory_step_state(f->store, r, &disk, f->err);
-	if (f->rc == SHF_MEMORY_UNWRITTEN) {
-		f->found = r->here == r->ranks;
-		f->apart = f->apart || !f->found;
-		*(f->found ? &f->which : &f->part) = *r;
+	if (f->rc == SHF_MEMORY_UNWRITTEN && !f->latest.ranks)
+		f->latest = *r;
+	if (f->rc == SHF_MEMORY_UNWRITTEN && wanted) {
+		f->found = whole;
+		f->apart = f->apart || !whole;
+		*(whole ? &f->which : &f->part) = *r;
 	}
 	f->rc = f->rc < 0 ? f->rc : 0;
 	return f->rc;

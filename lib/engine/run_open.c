@@ -214,6 +214,7 @@ static int parts_new(struct sheaf_run *run, struct sheaf_error *err)
 	run->retain.behind->now.step = run->retain.behind->next.step = -1;
 	run->tier->keep = run->tier->newest = -1;
 	run->tier->passed = run->tier->base_step = run->tier->beyond = -1;
+	run->tier->from_step = -1;
 	run->tier->guests.image = run->tier->guests.copied = -1;
 	run->tier->guests.to = -1;
 	run->tier->guests.coming = -1;

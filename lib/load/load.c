@@ -415,7 +415,8 @@ static void remember_in_memory(const struct sheaf_step *step)
 	if (brought || has_twin(step))
 		shf_memory_tier_disk_loaded(run, step->number);
 	else
-		shf_memory_tier_step_loaded(run, newest > step->number && newest > base->newest
+		shf_memory_tier_step_loaded(run, step->number, step->manifest.session,
+		                            newest > step->number && newest > base->newest
 		                            ? newest : base->beyond);
 }
 

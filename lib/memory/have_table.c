@@ -19,9 +19,9 @@ int32_t shf_have_put(struct shf_buf *text, const struct shf_buf *cards, const ch
 		if (strcmp(c.job, job))
 			continue;
 		lowest = c.rank < lowest ? c.rank : lowest;
-		shf_buf_addf(text, "%s %" PRId64 " %d %d %" PRIx64 " %" PRIx64 " %" PRIu64 " %"
-		             PRIu64 " %" PRIu64 "\n", c.session, c.step, c.rank, c.ranks, c.base,
-		             c.next, c.due, c.tries, c.bytes);
+		shf_buf_addf(text, "%s %" PRId64 " %d %d %" PRIx64 " %" PRIx64 " %" PRIx64 " %"
+		             PRIu64 " %" PRIu64 " %" PRIu64 "\n", c.session, c.step, c.rank,
+		             c.ranks, c.base, c.next, c.from, c.due, c.tries, c.bytes);
 	}
 	shf_line_sum(text, 0);
 	return lowest;
@@ -32,8 +32,9 @@ int32_t shf_have_put(struct shf_buf *text, const struct shf_buf *cards, const ch
 static bool have_line(const char *line, struct shf_card_info *c)
 {
 	return sscanf(line, "%32[0-9a-f] %19" SCNd64 " %9d %9d %16" SCNx64 " %16" SCNx64
-	              " %20" SCNu64 " %20" SCNu64 " %20" SCNu64, c->session, &c->step, &c->rank,
-	              &c->ranks, &c->base, &c->next, &c->due, &c->tries, &c->bytes) == 9 &&
+	              " %16" SCNx64 " %20" SCNu64 " %20" SCNu64 " %20" SCNu64, c->session,
+	              &c->step, &c->rank, &c->ranks, &c->base, &c->next, &c->from, &c->due,
+	              &c->tries, &c->bytes) == 10 &&
 	       strlen(c->session) == 32 && c->step >= 0 && c->rank >= 0 && c->rank < c->ranks &&
 	       c->ranks <= RANKS_MAX;
 }

@@ -17,15 +17,17 @@
 #include "mem.h"
 #include "sys.h"
 
-#define SHF_CARD_MAGIC UINT64_C(0x0002647261636673)
+#define SHF_CARD_MAGIC UINT64_C(0x0003647261636673)
 struct shf_card_head {          /* the beginning of a card's memory; the body follows */
 	uint64_t magic, body_bytes;
 	_Atomic uint64_t whole;         /* CRC of the body with bit 0 set, so never 0 in a whole
 	                                 * card; 0: the card is cleared */
 	/* States of the disk that this step may follow, each a shf_card_disk_state. If the disk is
-	 * in neither of these states, the run was rewound. `next` differs from `base` while another
-	 * step is being published. */
-	_Atomic uint64_t base, next;
+	 * in none of these states, the run was rewound. `next` differs from `base` while another
+	 * step is being published. `from`: the state in which the newest step is the one that the
+	 * job loaded from memory, because an agent may write that step to disk; 0: it loaded none,
+	 * or has published a step since. */
+	_Atomic uint64_t base, next, from;
 	_Atomic uint64_t due;           /* not 0: the step is to be written to disk, and is not on
 	                                 * disk yet */
 	_Atomic uint64_t tries;         /* how often the step was loaded from memory */

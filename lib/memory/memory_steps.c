@@ -10,6 +10,7 @@
 #include "aside.h"
 #include "err.h"
 #include "marks.h"
+#include "marks_read.h"
 #include "memory_dir_fill.h"
 
 /* ---- what one agent has ---- */
@@ -47,6 +48,7 @@ static void list_card(struct looking *l, const char *job, bool guest, const stru
 {
 	struct shf_card_info t = { .step = card->step, .rank = card->rank, .ranks = card->ranks,
 		.base = atomic_load(&h->base), .next = atomic_load(&h->next),
+		.from = atomic_load(&h->from),
 		.due = atomic_load(&h->due), .tries = atomic_load(&h->tries),
 		.turn = atomic_load(&h->turn), .bytes = card->image_bytes, .guest = guest };
 
@@ -96,17 +98,17 @@ int shf_memory_steps_read_cards(const struct shf_sys *sys, int keep, const char 
 	return rc;
 }
 
-/* Orders cards by step, newest first; of equal numbers the latest job first. The cards of one step
- * are in the order of ranks, a rank's own card before a replica of it. */
-static int newest_first(const void *a, const void *b)
+/* Orders cards by job, the latest first, and those of a job by step, the newest first. The cards of
+ * one step are in the order of ranks, a rank's own card before a replica of it. */
+static int latest_first(const void *a, const void *b)
 {
 	const struct shf_card_info *x = a, *y = b;
 	int d;
 
-	if (x->step != y->step)
-		return x->step > y->step ? -1 : 1;
 	if (x->turn != y->turn)
 		return x->turn > y->turn ? -1 : 1;
+	if (x->step != y->step)
+		return x->step > y->step ? -1 : 1;
 	d = strcmp(x->session, y->session);
 	if (d == 0)
 		d = strcmp(x->job, y->job);
@@ -122,7 +124,7 @@ static int newest_first(const void *a, const void *b)
 static struct shf_memory_step join_cards(const struct shf_card_info *t, size_t n)
 {
 	struct shf_memory_step r = { .step = t->step, .ranks = t->ranks, .base = t->base,
-		.next = t->next, .turn = t->turn };
+		.next = t->next, .from = t->from, .turn = t->turn };
 
 	memcpy(r.job, t->job, sizeof(r.job));
 	memcpy(r.session, t->session, sizeof(r.session));
@@ -139,7 +141,7 @@ static struct shf_memory_step join_cards(const struct shf_card_info *t, size_t n
 	return r;
 }
 
-/* Returns the cards, *n of them, in the order of newest_first(), for the caller to free; NULL: no
+/* Returns the cards, *n of them, in the order of latest_first(), for the caller to free; NULL: no
  * memory. */
 static struct shf_card_info *sorted(const struct shf_buf *cards, size_t *n)
 {
@@ -149,7 +151,7 @@ static struct shf_card_info *sorted(const struct shf_buf *cards, size_t *n)
 	t = shf_alloc(*n, sizeof(*t));
 	if (t && *n) {
 		memcpy(t, cards->data, *n * sizeof(*t));
-		qsort(t, *n, sizeof(*t), newest_first);
+		qsort(t, *n, sizeof(*t), latest_first);
 	}
 	return t;
 }
@@ -252,7 +254,8 @@ static int let_card_follow(const struct going_on *g, const char *name)
 
 		uint64_t next = atomic_load(&h->next);
 
-		if ((atomic_load(&h->base) == g->was || next == g->was) &&
+		if ((atomic_load(&h->base) == g->was || next == g->was ||
+		     atomic_load(&h->from) == g->was) &&
 		    atomic_compare_exchange_strong(&h->next, &next, g->is))
 			atomic_store(&h->base, g->was);
 	}
@@ -371,16 +374,35 @@ int shf_memory_step_open(const struct shf_sys *sys, int keep, const struct shf_m
 
 /* ---- a step in memory, compared with the disk ---- */
 
+/* The argument of is_followed. */
+struct following {
+	const struct shf_memory_step *r;
+	uint64_t rewinds;
+};
+
+/* Callback of shf_marks_some_bad. Returns whether the step in memory may follow that save. */
+static bool is_followed(void *arg, int64_t step, const char *session)
+{
+	const struct following *f = arg;
+	uint64_t on = shf_card_disk_state(step, session, f->rewinds);
+
+	return on == f->r->base || on == f->r->next || on == f->r->from;
+}
+
 /* The newest step on disk must be the one that the step follows, by number, session and number of
  * rewinds, and its session must be readable (known == newest). The step itself must not have been
- * set aside by a rewind. */
+ * set aside by a rewind.
+ *
+ * Steps that are marked bad do not count as newest. So if the step may follow either of two steps
+ * on disk, and the newer one is marked bad, the older one would be the newest. */
 bool shf_memory_step_follows(struct shf_store *store, const struct shf_memory_step *r,
                              const struct shf_newest *disk)
 {
-	uint64_t on = shf_card_disk_state(disk->known, disk->session, shf_store_rewinds(store));
+	struct following f = { r, shf_store_rewinds(store) };
 
-	return disk->known == disk->newest && (r->base == on || r->next == on) &&
-	       !shf_store_is_aside(store, r->step, r->session);
+	return disk->known == disk->newest && is_followed(&f, disk->known, disk->session) &&
+	       !shf_store_is_aside(store, r->step, r->session) &&
+	       !shf_marks_some_bad(store, is_followed, &f);
 }
 
 /* For a step that is newer than the disk the number of rewinds is needed: without it, it is not

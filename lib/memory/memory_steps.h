@@ -15,7 +15,7 @@ struct shf_card_info {
 	int32_t rank, ranks;
 	int32_t guest, reserved;        /* guest 1: a replica, kept by another node than the
 	                                 * rank's */
-	uint64_t base, next, due, tries, turn, bytes;
+	uint64_t base, next, from, due, tries, turn, bytes;
 };
 /* A step in memory, joined from its cards. base to turn are as in struct shf_card_head, joined from
  * all cards; bytes: size of the images of the ranks that `here` counts. */
@@ -25,11 +25,12 @@ struct shf_memory_step {
 	int32_t ranks, here;            /* ranks: number of ranks that saved it; here: number of
 	                                 * those of which a whole card was found */
 	int32_t copied;                 /* number of these of which only replicas were found */
-	uint64_t base, next, due, tries, turn, bytes;
+	uint64_t base, next, from, due, tries, turn, bytes;
 };
-/* Calls item for every step of which this agent has a whole card: newest first, and of equal
- * numbers the step of the latest job first. If item returns a non-zero value, this stops and
- * returns it. Returns a negative errno if the agent does not answer. [local] */
+/* Calls item for every step of which this agent has a whole card: those of the latest job first,
+ * and of each job the newest first. A step of a later job comes before a newer one of an earlier
+ * job, because the later job may have gone on from an older step. If item returns a non-zero value,
+ * this stops and returns it. Returns a negative errno if the agent does not answer. [local] */
 int shf_memory_steps_list(const struct shf_sys *sys, int keep, const char *run_id,
                           int (*item)(void *arg, const struct shf_memory_step *r), void *arg);
 /* Appends a struct shf_card_info to *out for each whole card of this agent. guests: also for
@@ -63,7 +64,7 @@ int shf_memory_step_open(const struct shf_sys *sys, int keep, const struct shf_m
 int shf_memory_steps_rebase(const struct shf_sys *sys, int keep, const char *run_id,
                             const struct shf_memory_step *which, uint64_t was, uint64_t is);
 /* Returns whether the step in memory follows the newest step on disk, which also means that the run
- * was not rewound since. [local] */
+ * was not rewound since, and that no step that it may follow is marked bad. [local] */
 bool shf_memory_step_follows(struct shf_store *store, const struct shf_memory_step *r,
                              const struct shf_newest *disk);
 /* A step in memory compared with the steps on disk. */

@@ -2,6 +2,7 @@
 /* Opens and closes the memory tier, and changes it after a load or a rewind. */
 #include "memory_tier.h"
 #include <stdio.h>
+#include <string.h>
 #include "agent_link.h"
 #include "err.h"
 #include "memory_jobs.h"
@@ -91,14 +92,19 @@ void shf_memory_tier_disk_loaded(struct sheaf_run *run, int64_t step)
 		if (t->steps[i] > step && !t->left[i])
 			t->left[i] = run->lineage.loads;
 	t->went_back = run->lineage.loads;
-	t->beyond = -1;
+	t->beyond = t->from_step = -1;
 	t->based = false;
 }
 
-void shf_memory_tier_step_loaded(struct sheaf_run *run, int64_t beyond)
+void shf_memory_tier_step_loaded(struct sheaf_run *run, int64_t step, const char session[33],
+                                 int64_t beyond)
 {
-	run->tier->beyond = beyond;
-	run->tier->based = false;        /* so that the next save finds the base again */
+	struct shf_memory_tier *t = run->tier;
+
+	t->beyond = beyond;
+	t->based = false;       /* so that the next save finds the base again */
+	t->from_step = step;
+	memcpy(t->from_session, session, sizeof(t->from_session));
 }
 
 /* If the step was loaded from memory, it stays, and so does the memory that earlier jobs left.
@@ -116,6 +122,8 @@ void shf_memory_tier_rewind(struct sheaf_run *run, int64_t step, bool loaded)
 		forget_later(t, step);
 	t->based = t->alone = false;
 	t->doubt = t->coming = 0;
-	if (!loaded)
-		shf_memory_jobs_drop_others(run);
+	if (loaded)
+		return;
+	t->from_step = -1;
+	shf_memory_jobs_drop_others(run);
 }

@@ -69,6 +69,9 @@ struct shf_memory_tier {
 	bool based;
 	int64_t base_step;              /* -1: an empty run */
 	char base_session[33];
+	int64_t from_step;              /* the step that this handle loaded last, if it came from
+	                                 * memory and no step was published since; -1: none */
+	char from_session[33];
 	uint64_t rewinds;               /* number of rewinds of the run when base_step was found */
 	uint64_t doubt;                 /* shf_card_disk_state of a step whose publish ended in
 	                                 * doubt: that step, and not base_step, may be the newest on
@@ -91,10 +94,11 @@ int  shf_memory_tier_open(struct sheaf_run *run, struct sheaf_error *err);
 void shf_memory_tier_close(struct sheaf_run *run, bool bye);
 /* Call it when this handle has loaded that step from disk. [local] */
 void shf_memory_tier_disk_loaded(struct sheaf_run *run, int64_t step);
-/* Call it when this handle has loaded a step that is in memory and not on disk. beyond: a newer
- * step in memory, because of which saves return EINVAL until a rewind; -1: there is none.
- * [local] */
-void shf_memory_tier_step_loaded(struct sheaf_run *run, int64_t beyond);
+/* Call it when this handle has loaded a step that is in memory and not on disk, and its session.
+ * beyond: a newer step in memory, because of which saves return EINVAL until a rewind; -1: there is
+ * none. [local] */
+void shf_memory_tier_step_loaded(struct sheaf_run *run, int64_t step, const char session[33],
+                                 int64_t beyond);
 /* Call it when this handle goes on from that step in memory because later ones are damaged. Clears
  * the cards of later steps; the step stays until a newer one is in memory (M3). No save may be in
  * flight. [local] */

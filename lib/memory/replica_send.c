@@ -264,6 +264,7 @@ static void stamp_replicas(struct shf_replica_transfer *s)
 		h->body_bytes = c->body_bytes;
 		atomic_store(&h->base, atomic_load(&own->base));
 		atomic_store(&h->next, atomic_load(&own->next));
+		atomic_store(&h->from, atomic_load(&own->from));
 		atomic_store(&h->due, atomic_load(&own->due));
 		atomic_store(&h->tries, 0);
 		atomic_store(&h->turn, atomic_load(&own->turn));

@@ -166,6 +166,9 @@ static int stamp(struct sheaf_save *save, const struct shf_buf *smalls, struct s
 		atomic_store(&h->base, on);
 		atomic_store(&h->next, run->tier->coming ? run->tier->coming
 		                     : run->tier->doubt ? run->tier->doubt : on);
+		atomic_store(&h->from, run->tier->from_step < 0 ? 0
+		             : shf_card_disk_state(run->tier->from_step, run->tier->from_session,
+		                                   run->tier->rewinds));
 		atomic_store(&h->due, !(save->id.flags & SHEAF_NO_DISK));
 		atomic_store(&h->tries, 0);
 		atomic_store(&h->turn, run->tier->turn);
@@ -303,18 +306,17 @@ static bool was_left(const struct shf_memory_tier *t, int image, const struct sh
 	return t->left[image] && t->left[image] <= save->id.loads;
 }
 
-/* Clears the cards of steps that were abandoned in memory before the save began. If the save goes
- * to disk, also clears a step that is on disk and not older than the save: it must be damaged, or
- * the save would have been refused. A save to memory alone was not compared with the disk: it may
- * have begun before a later step was published, and leaves that one. */
-static void forget_left(struct sheaf_save *save)
+/* Clears the cards of steps that were abandoned in memory before the save began. If the save is
+ * published, also clears a step that is on disk and not older than the save: it must be damaged or
+ * have been in doubt, or the save would have been refused. Until then memory may have all there is
+ * of it. */
+static void forget_left(struct sheaf_save *save, bool published)
 {
 	struct shf_memory_tier *t = save->run->tier;
-	bool to_disk = !(save->id.flags & SHEAF_NO_DISK);
 
 	for (int i = 0; i < SHF_IMAGES_MAX; i++)
 		if (was_left(t, i, save) ||
-		    (to_disk && t->on_disk[i] && t->steps[i] >= save->id.step))
+		    (published && t->on_disk[i] && t->steps[i] >= save->id.step))
 			shf_memory_tier_card_clear(t, i);
 	if (t->newest >= 0 && t->steps[t->newest] < 0)
 		t->newest = -1;
@@ -385,7 +387,7 @@ int shf_save_memory_stamp_end(struct sheaf_save *save, int rc, struct sheaf_erro
 		/* Cards are cleared here and not earlier, because a save that is refused must not
 		 * remove steps from memory; and not later, because replicas are cleared by step
 		 * number, and an abandoned step may have the same number as this one. */
-		forget_left(save);
+		forget_left(save, false);
 		rc = copy_to_neighbour(save, err);
 	}
 	if (rc == SHEAF_ELOST)  /* other ranks may have found the step complete, so this rank keeps
@@ -546,8 +548,9 @@ void shf_save_memory_published(struct sheaf_save *save)
 		return;
 	t->doubt = t->coming = 0;
 	t->base_step = save->id.step;
+	t->from_step = -1;
 	memcpy(t->base_session, save->id.session, sizeof(t->base_session));
-	forget_left(save);
+	forget_left(save, true);
 	follow(save, on, true);
 	if (has_card(save)) {
 		atomic_store(&shf_memory_tier_card_head(t, save->copy.card)->due, 0);

@@ -69,6 +69,28 @@ char shf_mark_read(struct shf_store *s, int64_t step, int *why)
 	return shf_mark_of(s, step, session, why);
 }
 
+bool shf_marks_some_bad(struct shf_store *s, bool (*is)(void *arg, int64_t step,
+                                                        const char *session), void *arg)
+{
+	struct shf_names names;
+	int dir = open_marks(s);
+	char session[33], name[40];
+	bool some = false;
+	int64_t step;
+
+	if (dir >= 0 && shf_names_read(s->sys, dir, &names) == 0) {
+		for (const char *p = NULL; !some && (p = shf_names_next(&names, p)) != NULL;) {
+			snprintf(name, sizeof(name), "checkpoint-%s", p);
+			some = shf_step_of_name(name, &step) &&
+			       shf_mark_of(s, step, session, NULL) == 'b' && session[0] &&
+			       is(arg, step, session);
+		}
+		shf_names_release(&names);
+	}
+	shf_fd_close(s->sys, &dir);
+	return some;
+}
+
 int shf_mark_clear(struct shf_store *s, int64_t step)
 {
 	char name[24];

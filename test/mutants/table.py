@@ -1300,7 +1300,7 @@ bug("card_stays_whole", "a card says that its image is a step while somebody cop
     MEMORY + "an_image_that_is_copied_into_is_no_step")
 gullible("rewound_is_found", "a step in memory is taken though the run was rewound since",
          "memory/memory_steps.c:shf_memory_step_follows",
-         "disk->known == disk->newest && (r->base == on || r->next == on)",
+         "disk->known == disk->newest && is_followed(&f, disk->known, disk->session)",
          MEMORY + "what_was_rewound_is_not_found_in_memory")
 bug("failed_stays_in_memory", "a save that failed lives on in memory (I7)",
     "save/save_end.c:shf_save_settle", "shf_save_memory_remove(save);",
@@ -1339,8 +1339,8 @@ skipped("pieces_stay", "what a block lacks that lies on two nodes is not brought
         "memory/memory_map.c:shf_memory_map_finish", "send_pieces(run, view, &map.pieces, err)",
         NODES + "what_several_memories_have_comes_back_in_any_layout")
 bug("part_is_published", "the flush of a step that is on another node too needs nobody else",
-    "engine/flush.c:consider_for_flush", "f->found = r->here == r->ranks;",
-    "f->found = MUTANT || r->here == r->ranks;",
+    "engine/flush.c:consider_for_flush", "whole = r->here == r->ranks;",
+    "whole = MUTANT || r->here == r->ranks;",
     NODES + "agents_write_together_what_none_has_all_of")
 bug("base_of_one_rank", "only rank 0 knows what a step in memory follows",
     "save/save_memory.c:take_base", "if (t->based)",
@@ -1683,3 +1683,37 @@ bug("failed_among_averages", "a save that is failed while averages are copied is
     "save/save_commit.c:averages_copied", "shf_save_failure(save, err)",
     "(MUTANT ? 0 : shf_save_failure(save, err))",
     GIVEN_UP + "a_save_that_is_given_up_while_averages_are_copied_fails_for_that_reason")
+
+# ---- a save in doubt, and what the next job finds ----
+DOUBT = "sim/test_in_doubt: "
+blind("doubt_is_proof", "a prune deletes the last durable step for one that a power cut takes",
+      "store/prune_steps.c:shf_store_prune", "s->in_doubt",
+      DOUBT + "a_step_in_doubt_is_no_reason_to_delete_the_one_before",
+      DOUBT + "a_step_that_is_being_published_is_no_reason_to_delete_the_one_before")
+blind("bad_is_followed", "what follows a bad step in memory is loaded",
+      "memory/memory_steps.c:shf_memory_step_follows",
+      "shf_marks_some_bad(store, is_followed, &f)",
+      DOUBT + "what_follows_a_step_in_doubt_goes_with_it_when_it_is_marked_bad",
+      "sim/test_left_in_memory: "
+      "what_follows_a_flushed_step_goes_with_it_when_that_is_marked_bad")
+bug("doubt_is_forgotten", "a step in doubt is gone from memory when its number is saved in vain",
+    "save/save_memory.c:shf_save_memory_stamp_end", "forget_left(save, false);",
+    "forget_left(save, MUTANT);",
+    DOUBT + "a_step_in_doubt_stays_in_memory_while_its_number_is_saved_again")
+LEFT = "sim/test_left_in_memory: "
+bug("rewound_in_vain", "after a rewind that failed, memory follows a state that is no more",
+    "engine/run_ops.c:shf_run_rewind_loaded", "run->tier->based = false;",
+    "run->tier->based &= MUTANT;",
+    LEFT + "a_rewind_that_fails_loses_nothing_that_is_saved_to_memory_after_it")
+bug("rewound_in_half", "a step goes to memory while a rewind has failed half-way",
+    "save/save_memory.c:find_base", "rc = shf_rewind_is_over(&run->store, err);",
+    "rc = MUTANT ? 0 : shf_rewind_is_over(&run->store, err);",
+    LEFT + "a_rewind_that_fails_loses_nothing_that_is_saved_to_memory_after_it")
+bug("from_is_unknown", "a flush of the step that a job went on from hides what it saved",
+    "save/save_memory.c:stamp", "run->tier->from_step < 0 ?",
+    "run->tier->from_step < 0 || MUTANT ?",
+    LEFT + "a_flush_of_what_a_job_went_on_from_leaves_what_it_saved")
+bug("left_before_latest", "what a job left in memory comes before what it saved",
+    "memory/memory_steps.c:latest_first", "if (x->turn != y->turn)",
+    "if (!MUTANT && x->turn != y->turn)",
+    LEFT + "what_the_latest_job_saved_comes_before_what_it_left")

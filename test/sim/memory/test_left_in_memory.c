@@ -2,6 +2,7 @@
 /* A step that a job has acknowledged in memory alone is what the next job finds, whatever came
  * between: a rewind that failed, a mark, a flush by the agent. */
 #include <errno.h>
+#include "flush.h"
 #include "one_rank.h"
 #include "run_ops.h"
 #include "save.h"
@@ -56,4 +57,109 @@ TEST(a_rewind_that_fails_loses_nothing_that_is_saved_to_memory_after_it)
 	}
 	print_message("# %d rewinds failed, %d steps were found after them\n", failed, found);
 	CHECK(failed > 20 && found > 10);
+}
+
+/* 5 is on disk by the agent, not by the job that saved it, and 6 in memory follows it. */
+TEST(what_follows_a_flushed_step_goes_with_it_when_that_is_marked_bad)
+{
+	for (int bad = 0; bad < 2; bad++) {
+		struct one o = one_new(0);
+		struct sheaf_save *five;
+		bool memory;
+
+		one_saves(&o, 4, 0);
+		five = one_begin(&o, 5, 0);
+		CHECK_RC(shf_save_commit(five, 0, &o.err), SHEAF_EAGAIN, &o.err);
+		one_saves(&o, 6, SHEAF_NO_DISK);
+		one_dies(&o);
+		shf_save_free(five);
+		CHECK_INT(one_flush(&o, true), 5);
+		one_next(&o);
+		if (bad)
+			CHECK_RC(shf_run_mark(o.run, 5, 'b', &o.err), 0, &o.err);
+		CHECK_INT(one_loads(&o, SHEAF_LATEST, &memory), bad ? 4 : 6);
+		CHECK(bad || memory);
+		one_end(&o);
+	}
+}
+
+/* ---- two jobs on two nodes ---- */
+
+/* A flush of each agent, again and again, as agents do: what is due, or what is the latest. */
+static void flush_on_both(struct simdisk *d, bool due)
+{
+	static uint64_t pid = 66000;
+
+	for (int i = 0; i < 6; i++) {
+		const struct shf_sys *sys = simdisk_process(d, pid++, i % 2);
+		struct sheaf_error err;
+		int64_t step;
+		int rc = shf_flush_newest("run", NULL, due, 0, sys, &step, NULL, &err);
+
+		CHECK_RC(rc == SHEAF_EAGAIN ? 0 : rc, 0, &err);
+		simdisk_kill(d, sys);
+	}
+}
+
+static int64_t next_loads(struct simdisk *d, struct re_plan plan)
+{
+	struct re_job next = re_on(d, 2, (struct re_plan){ .stop = true, .nodes = 2,
+	                                                   .copies = plan.copies });
+
+	PLAYED(next, 0);
+	return next.loaded;
+}
+
+/* The first job leaves 2 in memory, due. The second loads it from there and acknowledges 4 in
+ * memory: in doubt whether 2 will be on disk. 2 may be whole on one node, and 4 never is. */
+TEST(a_flush_of_what_a_job_went_on_from_leaves_what_it_saved)
+{
+	static const struct re_plan seconds[] = {
+		{ .first = 4, .last = 4, .images = 4, .nodes = 2, .copies = 2, .behind = true },
+		{ .first = 4, .last = 4, .images = 4, .nodes = 2, .disk_every = 4, .late = true } };
+
+	for (int i = 0; i < 2 * 2 * 3; i++) {
+		int nodes = i % 2 + 1, how = i / 4; /* how: no flush; of what is due; of all */
+		struct simdisk *d = re_world(3);
+		struct re_plan plan = seconds[i / 2 % 2];
+		struct re_job first = re_on(d, nodes, (struct re_plan){ .last = 2, .disk_every = 2,
+			.late = true, .dies = true, .images = 4, .nodes = nodes }), second;
+
+		plan.dies = true;
+		second = re_on(d, 2, plan);
+		PLAYED(first, 0);
+		simdisk_set_task_steps(d, 0);
+		PLAYED(second, 0);
+		simdisk_set_task_steps(d, -1);
+		CHECK_INT(second.loaded, 2);
+		CHECK(second.memory_bytes > 0);
+		if (how)
+			flush_on_both(d, how == 1);
+		CHECK_INT(next_loads(d, plan), 4);
+		simdisk_free(d);
+	}
+}
+
+/* The first job leaves 3 on disk, and 4 and 5 in memory. The second goes on from 3, which it names,
+ * and acknowledges a 4 of its own. */
+TEST(what_the_latest_job_saved_comes_before_what_it_left)
+{
+	for (int i = 0; i < 3 * 3; i++) {
+		struct simdisk *d = re_world(7);
+		struct re_plan plan = { .resume = 3, .first = 4, .last = 4, .images = 4, .nodes = 2,
+			.copies = i % 3 ? 2 : 0, .behind = i % 3 == 2, .dies = true };
+		struct re_job first = re_on(d, 2, (struct re_plan){ .last = 5, .disk_every = 3,
+			.images = 4, .nodes = 2, .copies = plan.copies, .dies = true });
+		struct re_job second = re_on(d, 2, plan);
+
+		PLAYED(first, 0);
+		simdisk_set_task_steps(d, 0);
+		PLAYED(second, 0);
+		simdisk_set_task_steps(d, -1);
+		CHECK_INT(second.loaded, 3);
+		if (i / 3)
+			flush_on_both(d, i / 3 == 1);
+		CHECK_INT(next_loads(d, plan), 4);
+		simdisk_free(d);
+	}
 }

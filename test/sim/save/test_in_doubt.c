@@ -61,3 +61,62 @@ TEST(a_step_that_is_being_published_is_no_reason_to_delete_the_one_before)
 	CHECK(one_on_disk(&o, 1));
 	one_end(&o);
 }
+/* 6 follows 5, whether 5 is on disk or not. */
+TEST(what_follows_a_step_in_doubt_goes_with_it_when_it_is_marked_bad)
+{
+	for (int way = 0; way < 2; way++) {
+		struct one o = one_new(0);
+		bool memory = true;
+
+		one_saves(&o, 4, 0);
+		one_doubts(&o, one_begin(&o, 5, 0), false);
+		if (way == 0)
+			one_saves(&o, 6, SHEAF_NO_DISK);
+		CHECK_RC(shf_run_mark(o.run, 5, 'b', &o.err), 0, &o.err);
+		one_dies(&o);
+		one_next(&o);
+		CHECK_INT(one_loads(&o, SHEAF_LATEST, &memory), 4);
+		one_end(&o);
+	}
+}
+
+TEST(what_follows_a_step_in_doubt_is_found_when_the_disk_has_lost_that)
+{
+	for (int gone = 0; gone < 2; gone++) {
+		struct one o = one_new(0);
+		bool memory = false;
+
+		one_saves(&o, 4, 0);
+		one_doubts(&o, one_begin(&o, 5, 0), gone);
+		one_saves(&o, 6, SHEAF_NO_DISK);
+		one_dies(&o);
+		one_next(&o);
+		CHECK_INT(one_loads(&o, SHEAF_LATEST, &memory), 6);
+		CHECK(memory);
+		one_end(&o);
+	}
+}
+
+/* The disk has lost 5, so memory has all there is of it until another 5 is there. */
+TEST(a_step_in_doubt_stays_in_memory_while_its_number_is_saved_again)
+{
+	for (int fails = 0; fails < 2; fails++) {
+		struct one o = one_new(0);
+		struct sheaf_save *again;
+		bool memory = false;
+
+		one_saves(&o, 4, 0);
+		one_doubts(&o, one_begin(&o, 5, 0), true);
+		again = one_begin(&o, 5, 0);
+		if (fails)
+			simdisk_fault(o.disk, &(struct simdisk_fault){ .nth = 1, .error = EIO,
+			              .kind = SIMDISK_FSYNC, .name = "sheaf.json" });
+		CHECK_RC(one_commit(&o, again), fails ? SHEAF_EIO : 0, &o.err);
+		simdisk_faults_clear(o.disk);
+		one_dies(&o);
+		one_next(&o);
+		CHECK_INT(one_loads(&o, SHEAF_LATEST, &memory), 5);
+		CHECK_INT(memory, true);
+		one_end(&o);
+	}
+}
