@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "err.h"
+#include "list.h"
 #include "name_in_step.h"
 #include "opts.h"
 #include "publish.h"
@@ -324,8 +325,9 @@ static int fill_stage(struct copying *c, struct sheaf_report *report, struct she
 /* ---- the destination ---- */
 
 /* Checks whether the run has the same save already. Returns 1 if so, 0 if the run has no step of
- * that number, EEXIST if it has another save of that number, or the code of another failure. */
-static int is_there(const struct copying *c, struct sheaf_error *err)
+ * that number, EEXIST if it has another save of that number, or the code of another failure. over:
+ * a bad step of that number does not count, because C0 sets it aside. */
+static int is_there(struct copying *c, bool over, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = c->dst.sys;
 	struct shf_buf text = SHF_BUF_INIT;
@@ -345,7 +347,7 @@ static int is_there(const struct copying *c, struct sheaf_error *err)
 		rc = shf_fail_io(err, -rc, "%s/%s/sheaf.json", c->dst.path, t);
 	else if (text.len == c->text.len && memcmp(text.data, c->text.data, text.len) == 0)
 		rc = 1;
-	else
+	else if (!over || shf_step_is_condemned(&c->dst, c->step->manifest.step) != 1)
 		rc = shf_fail(err, SHEAF_EEXIST, "%s/%s: exists, and is not the same save",
 		              c->dst.path, t);
 	shf_buf_release(&text);
@@ -510,7 +512,7 @@ int shf_step_copy_if(struct sheaf_step *step, const char *path,
 	if (rc == 0 && wanted)
 		rc = wanted(arg, &c.dst, err);
 	if (rc == 0)
-		rc = is_there(&c, err);
+		rc = is_there(&c, wanted != NULL, err);
 	if (rc == 1)
 		rc = verify_there(&c, report, err);
 	else if (rc == 0)

@@ -13,7 +13,9 @@
 int shf_step_copy(struct sheaf_step *step, const char *path, struct sheaf_report *report,
                   struct sheaf_error *err);
 /* Does what shf_step_copy does if `wanted` is NULL or returns 0; otherwise returns the code of
- * `wanted`, and copies nothing. `wanted` is called with the lock of the destination run held. */
+ * `wanted`, and copies nothing. `wanted` is called with the lock of the destination run held. With
+ * `wanted`, a bad step of the same number in that run is set aside, as by a save; without, it is
+ * EEXIST. */
 int shf_step_copy_if(struct sheaf_step *step, const char *path,
                      int (*wanted)(void *arg, struct shf_store *dst, struct sheaf_error *err),
                      void *arg, struct sheaf_report *report, struct sheaf_error *err);

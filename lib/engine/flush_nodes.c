@@ -490,7 +490,8 @@ static enum on_disk find_on_disk(struct meet *t, struct shf_store *store)
 	struct sheaf_error own;
 	enum on_disk f = ABSENT;
 
-	if (shf_store_newest(store, t->which.step, &disk, &own) < 0)
+	if (shf_store_newest(store, t->which.step, &disk, &own) < 0 ||
+	    shf_memory_step_replaces(store, &t->which, &disk))
 		return ABSENT;
 	if (disk.exists)
 		f = shf_store_manifest(store, t->which.step, &m, &arena, &own) == 0 &&
@@ -589,14 +590,15 @@ static int publish_common_step(struct meet *t, struct sheaf_report *report, stru
 
 /* ---- one try ---- */
 
-/* Whether the disk has the newest step of this node, or a newer one. */
+/* Whether the disk has the newest step of this node, or a newer one. A bad step of its number may
+ * be another save, which is then set aside. */
 static bool disk_has_gone_on(struct meet *t)
 {
 	struct shf_newest disk;
 	struct sheaf_error own;
 
 	return shf_store_newest(&t->store, t->m->step, &disk, &own) == 0 &&
-	       (disk.exists || disk.newest >= t->m->step);
+	       ((disk.exists && !disk.is_bad) || disk.newest >= t->m->step);
 }
 
 /* Makes one try. All parts of it can be repeated: what an earlier try has done is not done again.

@@ -12,6 +12,7 @@
 #include "marks.h"
 #include "marks_read.h"
 #include "memory_dir_fill.h"
+#include "tries.h"
 
 /* ---- what one agent has ---- */
 
@@ -405,6 +406,13 @@ bool shf_memory_step_follows(struct shf_store *store, const struct shf_memory_st
 	       !shf_marks_some_bad(store, is_followed, &f);
 }
 
+bool shf_memory_step_replaces(struct shf_store *store, const struct shf_memory_step *r,
+                              const struct shf_newest *disk)
+{
+	return disk->exists && disk->is_bad && !shf_store_is_bad(store, r->step, r->session) &&
+	       !shf_tries_spent(store, r->step, r->session);
+}
+
 /* For a step that is newer than the disk the number of rewinds is needed: without it, it is not
  * known whether the step follows the newest step on disk. */
 int shf_memory_step_state(struct shf_store *store, const struct shf_memory_step *r,
@@ -420,6 +428,8 @@ int shf_memory_step_state(struct shf_store *store, const struct shf_memory_step 
 		return rc;
 	if (newer && !shf_memory_step_follows(store, r, disk))
 		return SHF_MEMORY_LOST;
+	if (newer && shf_memory_step_replaces(store, r, disk))
+		disk->exists = false;
 	if (disk->exists)
 		return SHF_MEMORY_ON_DISK;
 	return newer ? SHF_MEMORY_UNWRITTEN : SHF_MEMORY_OVERTAKEN;

@@ -67,18 +67,23 @@ int shf_memory_steps_rebase(const struct shf_sys *sys, int keep, const char *run
  * was not rewound since, and that no step that it may follow is marked bad. [local] */
 bool shf_memory_step_follows(struct shf_store *store, const struct shf_memory_step *r,
                              const struct shf_newest *disk);
+/* Returns whether the disk has a bad step of the same number which is another save: when the step
+ * in memory is written, the bad one is set aside, as by a save of its number. [local] */
+bool shf_memory_step_replaces(struct shf_store *store, const struct shf_memory_step *r,
+                              const struct shf_newest *disk);
 /* A step in memory compared with the steps on disk. */
 enum shf_memory_state {
 	SHF_MEMORY_UNWRITTEN,           /* newer than all steps on disk, and follows the newest: it
 	                                 * can be written */
-	SHF_MEMORY_ON_DISK,             /* the disk has a step of the same number */
+	SHF_MEMORY_ON_DISK,             /* the disk has a step of the same number, which is not a
+	                                 * bad one that it replaces */
 	SHF_MEMORY_OVERTAKEN,           /* the disk has a newer step, and no step of the same
 	                                 * number */
 	SHF_MEMORY_LOST,                /* newer than all steps on disk, but does not follow them:
 	                                 * the run was rewound */
 };
 /* Returns the enum shf_memory_state of a step, or a code. *disk: the state of the disk that it was
- * compared with. [local] */
+ * compared with; a bad step that this one replaces does not exist there. [local] */
 int shf_memory_step_state(struct shf_store *store, const struct shf_memory_step *r,
                           struct shf_newest *disk, struct sheaf_error *err);
 #endif

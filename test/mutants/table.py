@@ -1717,3 +1717,11 @@ bug("left_before_latest", "what a job left in memory comes before what it saved"
     "memory/memory_steps.c:latest_first", "if (x->turn != y->turn)",
     "if (!MUTANT && x->turn != y->turn)",
     LEFT + "what_the_latest_job_saved_comes_before_what_it_left")
+blind("bad_number_is_kept", "a flush does not write what has the number of a bad step",
+      "memory/memory_steps.c:shf_memory_step_state",
+      "shf_memory_step_replaces(store, r, disk)",
+      LEFT + "a_flush_sets_the_bad_step_of_a_number_aside")
+gullible("bad_is_written_again", "a flush writes a step again that was marked bad",
+         "memory/memory_steps.c:shf_memory_step_replaces",
+         "!shf_store_is_bad(store, r->step, r->session)",
+         LEFT + "a_flush_writes_no_step_again_that_was_marked_bad")

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include "flush.h"
 #include "one_rank.h"
+#include "run_open.h"
 #include "run_ops.h"
 #include "save.h"
 #include "save_commit.h"
@@ -85,10 +86,12 @@ TEST(what_follows_a_flushed_step_goes_with_it_when_that_is_marked_bad)
 
 /* ---- two jobs on two nodes ---- */
 
-/* A flush of each agent, again and again, as agents do: what is due, or what is the latest. */
-static void flush_on_both(struct simdisk *d, bool due)
+/* A flush of each agent, again and again, as agents do: what is due, or what is the latest. Returns
+ * how often one said that it had written a step. */
+static int flush_on_both(struct simdisk *d, bool due)
 {
 	static uint64_t pid = 66000;
+	int wrote = 0;
 
 	for (int i = 0; i < 6; i++) {
 		const struct shf_sys *sys = simdisk_process(d, pid++, i % 2);
@@ -97,8 +100,10 @@ static void flush_on_both(struct simdisk *d, bool due)
 		int rc = shf_flush_newest("run", NULL, due, 0, sys, &step, NULL, &err);
 
 		CHECK_RC(rc == SHEAF_EAGAIN ? 0 : rc, 0, &err);
+		wrote += rc == 0 && step >= 0;
 		simdisk_kill(d, sys);
 	}
+	return wrote;
 }
 
 static int64_t next_loads(struct simdisk *d, struct re_plan plan)
@@ -135,6 +140,9 @@ TEST(a_flush_of_what_a_job_went_on_from_leaves_what_it_saved)
 		CHECK(second.memory_bytes > 0);
 		if (how)
 			flush_on_both(d, how == 1);
+		if (how == 1)
+			CHECK(simdisk_exists(d, plan.late ? "run/checkpoint-4"
+			                                  : "run/checkpoint-2"));
 		CHECK_INT(next_loads(d, plan), 4);
 		simdisk_free(d);
 	}
@@ -160,6 +168,61 @@ TEST(what_the_latest_job_saved_comes_before_what_it_left)
 		if (i / 3)
 			flush_on_both(d, i / 3 == 1);
 		CHECK_INT(next_loads(d, plan), 4);
+		simdisk_free(d);
+	}
+}
+
+static void mark_bad(struct simdisk *d, int64_t step)
+{
+	static uint64_t pid = 67000;
+	struct sheaf_opts opts = { .size = sizeof(opts), .io_threads = 1 };
+	const struct shf_sys *sys = simdisk_process(d, pid++, 0);
+	struct sheaf_run *run = NULL;
+	struct sheaf_error err;
+
+	CHECK_RC(shf_run_open(&run, "run", NULL, &opts, sys, &err), 0, &err);
+	CHECK_RC(shf_run_mark(run, step, 'b', &err), 0, &err);
+	shf_run_close(run);
+	simdisk_kill(d, sys);
+}
+
+/* The next job goes on from 1 and saves another 2, or 2 and 3, in memory alone. Whoever marks what
+ * was flushed bad finds nothing newer in memory either, and no flush writes it again. */
+TEST(a_flush_sets_the_bad_step_of_a_number_aside)
+{
+	for (int i = 0; i < 4; i++) {
+		int nodes = i % 2 + 1, last = i / 2 + 2;
+		struct re_plan plan = { .last = last, .images = 4, .nodes = nodes, .dies = true };
+		struct simdisk *d = re_world(7);
+		struct re_job first = re_on(d, 2, (struct re_plan){ .last = 2, .disk_every = 1,
+			.nodes = nodes }), second = re_on(d, 2, plan);
+
+		PLAYED(first, 0);
+		mark_bad(d, 2);
+		PLAYED(second, 0);
+		CHECK_INT(second.loaded, 1);
+		flush_on_both(d, false);
+		for (int node = 0; node < 2; node++)
+			simdisk_kill_agent(d, node);
+		CHECK_INT(next_loads(d, plan), last);
+		simdisk_free(d);
+	}
+}
+
+TEST(a_flush_writes_no_step_again_that_was_marked_bad)
+{
+	for (int nodes = 1; nodes <= 2; nodes++) {
+		struct re_plan plan = { .last = 2, .images = 4, .nodes = nodes, .dies = true };
+		struct simdisk *d = re_world(7);
+		struct re_job first = re_on(d, 2, (struct re_plan){ .last = 1, .disk_every = 1,
+			.nodes = nodes }), second = re_on(d, 2, plan);
+
+		PLAYED(first, 0);
+		PLAYED(second, 0);
+		CHECK_INT(flush_on_both(d, false), 1);
+		mark_bad(d, 2);
+		CHECK_INT(flush_on_both(d, false), 0);
+		CHECK_INT(next_loads(d, plan), 1);
 		simdisk_free(d);
 	}
 }
