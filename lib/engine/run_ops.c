@@ -316,6 +316,9 @@ int shf_run_mark(struct sheaf_run *run, int64_t step, char mark, struct sheaf_er
 	rc = shf_agree(&run->team, rc, err);
 	if (rc == 0 && mark == 'b')
 		shf_scrub_run_forget(run, step);
+	/* The next step in memory must ask again which step on disk it follows. A mark that failed
+	 * may be there, too. */
+	run->tier->based = false;
 	return rc;
 }
 

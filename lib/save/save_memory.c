@@ -11,6 +11,7 @@
 #include "crc64.h"
 #include "err.h"
 #include "image_card.h"
+#include "marks.h"
 #include "memory_jobs.h"
 #include "memory_tier.h"
 #include "nodes.h"
@@ -199,10 +200,6 @@ static int find_base(struct sheaf_save *save, struct sheaf_error *err)
 	if (t->based && t->base_step >= save->id.step)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is not newer than %" PRId64
 		                " on disk", save->id.step, t->base_step);
-	if (save->id.parent >= 0) {
-		t->base_step = save->id.parent;
-		memcpy(t->base_session, save->id.parent_session, sizeof(t->base_session));
-	}
 	if (t->based)
 		return 0;
 	shf_save_publish_finish(run);
@@ -219,7 +216,12 @@ static int find_base(struct sheaf_save *save, struct sheaf_error *err)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " in memory would lie beside %"
 		                PRId64 " in %s (rewind to go back)", save->id.step, n.newest,
 		                run->store.path);
-	if (save->id.parent < 0 || (n.newest == n.known && n.newest == save->id.doubtful)) {
+	t->base_step = save->id.parent;
+	memcpy(t->base_session, save->id.parent_session, sizeof(t->base_session));
+	/* A step whose commit ended in doubt is there. Nothing in memory that follows a bad step is
+	 * taken, so if the parent has been marked bad, the step follows what is left. */
+	if (save->id.parent < 0 || (n.newest == n.known && n.newest == save->id.doubtful) ||
+	    shf_store_is_bad(&run->store, save->id.parent, save->id.parent_session)) {
 		t->base_step = n.known;
 		memcpy(t->base_session, n.session, sizeof(t->base_session));
 	}

@@ -1725,3 +1725,12 @@ gullible("bad_is_written_again", "a flush writes a step again that was marked ba
          "memory/memory_steps.c:shf_memory_step_replaces",
          "!shf_store_is_bad(store, r->step, r->session)",
          LEFT + "a_flush_writes_no_step_again_that_was_marked_bad")
+bug("marked_in_vain", "what a job saves to memory after a mark follows what is there no more",
+    "engine/run_ops.c:shf_run_mark", "run->tier->based = false;",
+    "run->tier->based &= MUTANT;",
+    LEFT + "what_is_saved_to_memory_after_a_mark_is_found_as_on_disk",
+    LEFT + "what_is_saved_to_memory_after_a_doubtful_step_was_marked_is_found")
+blind("bad_parent_is_followed", "what a job saves to memory after a mark follows the bad step",
+      "save/save_memory.c:find_base",
+      "shf_store_is_bad(&run->store, save->id.parent, save->id.parent_session)",
+      LEFT + "what_is_saved_to_memory_after_a_mark_is_found_as_on_disk")

@@ -84,6 +84,70 @@ TEST(what_follows_a_flushed_step_goes_with_it_when_that_is_marked_bad)
 	}
 }
 
+/* The job goes on from the step that it has marked bad, or from one in memory that follows it. What
+ * it saves to disk then is found, and so is what it saves to memory. */
+TEST(what_is_saved_to_memory_after_a_mark_is_found_as_on_disk)
+{
+	for (int way = 0; way < 4; way++) {
+		struct one o = one_new(0);
+		bool memory = true;
+
+		one_saves(&o, 1, 0);
+		one_saves(&o, 2, 0);
+		if (way & 1)
+			one_saves(&o, 3, SHEAF_NO_DISK);
+		CHECK_RC(shf_run_mark(o.run, 2, 'b', &o.err), 0, &o.err);
+		one_saves(&o, 4, way & 2 ? 0 : SHEAF_NO_DISK);
+		one_saves(&o, 5, SHEAF_NO_DISK);
+		one_dies(&o);
+		one_next(&o);
+		CHECK_INT(one_loads(&o, SHEAF_LATEST, &memory), 5);
+		CHECK(memory);
+		one_end(&o);
+	}
+}
+
+/* The commit of 2 ended in doubt, and 2 is there. What follows it in memory goes with it when it is
+ * marked bad, and what is saved after the mark does not. */
+TEST(what_is_saved_to_memory_after_a_doubtful_step_was_marked_is_found)
+{
+	for (int way = 0; way < 2; way++) {
+		struct one o = one_new(0);
+		bool memory = true;
+
+		one_saves(&o, 1, 0);
+		one_doubts(&o, one_begin(&o, 2, 0), false);
+		if (way)
+			one_saves(&o, 3, SHEAF_NO_DISK);
+		CHECK_RC(shf_run_mark(o.run, 2, 'b', &o.err), 0, &o.err);
+		one_saves(&o, 4, SHEAF_NO_DISK);
+		one_dies(&o);
+		one_next(&o);
+		CHECK_INT(one_loads(&o, SHEAF_LATEST, &memory), 4);
+		CHECK(memory);
+		one_end(&o);
+	}
+}
+
+/* A mark that is taken away makes the step the newest again. */
+TEST(what_is_saved_to_memory_after_a_mark_was_taken_back_is_found)
+{
+	struct one o = one_new(0);
+	bool memory = true;
+
+	one_saves(&o, 1, 0);
+	one_saves(&o, 2, 0);
+	CHECK_RC(shf_run_mark(o.run, 2, 'b', &o.err), 0, &o.err);
+	one_saves(&o, 3, SHEAF_NO_DISK);
+	CHECK_RC(shf_run_mark(o.run, 2, 0, &o.err), 0, &o.err);
+	one_saves(&o, 4, SHEAF_NO_DISK);
+	one_dies(&o);
+	one_next(&o);
+	CHECK_INT(one_loads(&o, SHEAF_LATEST, &memory), 4);
+	CHECK(memory);
+	one_end(&o);
+}
+
 /* ---- two jobs on two nodes ---- */
 
 /* A flush of each agent, again and again, as agents do: what is due, or what is the latest. Returns
