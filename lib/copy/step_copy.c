@@ -324,6 +324,18 @@ static int fill_stage(struct copying *c, struct sheaf_report *report, struct she
 
 /* ---- the destination ---- */
 
+/* The run has another save of the number. Returns 0 if that one is bad and may be set aside, EEXIST
+ * if not, or the code of a failure to find out. t: its name. */
+static int is_in_the_way(struct copying *c, bool over, const char *t, struct sheaf_error *err)
+{
+	int bad = over ? shf_step_is_condemned(&c->dst, c->step->manifest.step) : 0;
+
+	if (bad < 0)
+		return shf_fail(err, bad, "%s/%s: is it marked bad?", c->dst.path, t);
+	return bad ? 0 : shf_fail(err, SHEAF_EEXIST, "%s/%s: exists, and is not the same save",
+	                          c->dst.path, t);
+}
+
 /* Checks whether the run has the same save already. Returns 1 if so, 0 if the run has no step of
  * that number, EEXIST if it has another save of that number, or the code of another failure. over:
  * a bad step of that number does not count, because C0 sets it aside. */
@@ -347,9 +359,8 @@ static int is_there(struct copying *c, bool over, struct sheaf_error *err)
 		rc = shf_fail_io(err, -rc, "%s/%s/sheaf.json", c->dst.path, t);
 	else if (text.len == c->text.len && memcmp(text.data, c->text.data, text.len) == 0)
 		rc = 1;
-	else if (!over || shf_step_is_condemned(&c->dst, c->step->manifest.step) != 1)
-		rc = shf_fail(err, SHEAF_EEXIST, "%s/%s: exists, and is not the same save",
-		              c->dst.path, t);
+	else
+		rc = is_in_the_way(c, over, t, err);
 	shf_buf_release(&text);
 	return rc;
 }

@@ -40,9 +40,9 @@ static bool was_passed_by(const struct flushing *f, const struct shf_memory_step
 }
 
 /* Callback of shf_memory_steps_list, for each step in memory: the latest job's first, of each job
- * the newest first. Sets `which` to the first step that can be written and is complete here. If an
- * earlier one is here only in part, sets `part` to that step; to write it, other nodes are
- * needed. */
+ * the newest first. Sets `which` to the first step that can be written and is complete here. If a
+ * step that comes before it is here only in part, sets `part` to that step; to write it, other
+ * nodes are needed. */
 static int consider_for_flush(void *arg, const struct shf_memory_step *r)
 {
 	struct flushing *f = arg;

@@ -24,9 +24,9 @@ struct shf_card_head {          /* the beginning of a card's memory; the body fo
 	                                 * card; 0: the card is cleared */
 	/* States of the disk that this step may follow, each a shf_card_disk_state. If the disk is
 	 * in none of these states, the run was rewound. `next` differs from `base` while another
-	 * step is being published. `from`: the state in which the newest step is the one that the
-	 * job loaded from memory, because an agent may write that step to disk; 0: it loaded none,
-	 * or has published a step since. */
+	 * step is being published. `from` is the state once an agent has written to disk the step
+	 * that the job loaded from memory; 0: the job loaded none from there, or has published a
+	 * step since. */
 	_Atomic uint64_t base, next, from;
 	_Atomic uint64_t due;           /* not 0: the step is to be written to disk, and is not on
 	                                 * disk yet */

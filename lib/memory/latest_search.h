@@ -7,7 +7,8 @@
 #include "mem.h"
 
 /* A step that may be the latest. Candidates are tried by number, the newest first; of one number
- * the copy in memory comes before the one on disk. */
+ * the copy in memory comes before the one on disk. In memory the steps of a later job come before
+ * those of an earlier one, whatever their numbers: see shf_memory_steps_list. */
 struct shf_candidate {
 	int64_t step;
 	bool memory;                    /* true: the copy in memory; false: the copy on disk */

@@ -15,7 +15,6 @@
 #include "latest_search.h"
 #include "manifest_read.h"
 #include "marks.h"
-#include "marks_read.h"
 #include "memory_map.h"
 #include "memory_steps.h"
 #include "memory_tier.h"
@@ -44,6 +43,8 @@ struct choosing {
 	struct choice *choice;
 	struct shf_memory_step last;    /* a condemned step that is taken if no other step is; ranks
 	                                 * 0: no such step */
+	int rc;                         /* a code: the search failed, and *err says why */
+	struct sheaf_error *err;
 };
 
 /* Returns whether step n is searched for by its number, and the same save lies on disk, marked bad.
@@ -116,7 +117,7 @@ static void pass_over_in_memory(struct choosing *c, const struct shf_memory_step
 
 /* Handles a condemned step. If there is no older step on disk, the condemned step is kept in
  * c->last, because the job may have nothing else to go on from. If another step was in c->last, it
- * is newer, and is passed over now. */
+ * is passed over now. */
 static void condemn(struct choosing *c, const struct shf_memory_step *r)
 {
 	bool last = shf_step_older(&c->run->store, r->step) < 0;
@@ -129,46 +130,73 @@ static void condemn(struct choosing *c, const struct shf_memory_step *r)
 		c->last = *r;
 }
 
-/* Returns whether step n was asked for by its number, and this step is a newer one that a search
- * for the latest step would take from memory. */
-static bool is_beyond(const struct choosing *c, const struct shf_memory_step *r)
+/* Returns 1 if the step is not marked bad, 0 if it is, or EIO if its mark cannot be read. */
+static int is_good(const struct choosing *c, const struct shf_memory_step *r)
 {
-	struct shf_store *store = &c->run->store;
+	int bad = shf_store_is_bad(&c->run->store, r->step, r->session, c->err);
 
-	return !c->sought && r->step > c->n && r->step > c->disk.newest && r->here == r->ranks &&
-	       shf_memory_step_follows(store, r, &c->disk) &&
-	       !shf_store_is_bad(store, r->step, r->session) &&
-	       !shf_tries_spent(store, r->step, r->session);
+	return bad < 0 ? bad : !bad;
 }
 
-/* Called for each step in memory, newest first, until one is chosen (returns true). The checks are
- * in the order of what is most useful to a person who reads the log: that a step is incomplete
- * before that it is marked bad. */
+/* Returns 1 if step n was asked for by its number, and this step is a newer one that a search for
+ * the latest step would take from memory; 0 if not, or EIO. */
+static int is_beyond(const struct choosing *c, const struct shf_memory_step *r)
+{
+	struct shf_store *store = &c->run->store;
+	int rc;
+
+	if (c->sought || r->step <= c->n || r->step <= c->disk.newest || r->here != r->ranks)
+		return 0;
+	rc = shf_memory_step_follows(store, r, &c->disk, c->err);
+	if (rc == 1)
+		rc = is_good(c, r);
+	return rc == 1 ? !shf_tries_spent(store, r->step, r->session) : rc;
+}
+
+/* Returns why this step, which is asked for, is not to be taken; NULL: it may be. *rc: 0, or EIO if
+ * that cannot be found out. The checks are in the order of what is most useful to a person who
+ * reads the log: that a step is incomplete before that it is marked bad. same: it is on disk. */
+static const char *why_not(const struct choosing *c, const struct shf_memory_step *r, bool same,
+                           int *rc)
+{
+	if (r->here != r->ranks && !same)
+		return "not all of it is there";
+	*rc = same ? 1 : shf_memory_step_follows(&c->run->store, r, &c->disk, c->err);
+	if (*rc == 0)
+		return "it does not follow the newest step on disk";
+	/* A step that is asked for by its number is taken from disk even if it is marked bad. */
+	if (*rc == 1 && (c->sought || !c->disk.exists))
+		*rc = is_good(c, r);
+	if (*rc == 0)
+		return "it is marked bad";
+	*rc = *rc < 0 ? *rc : 0;
+	return NULL;
+}
+
+/* Called for each step in memory, in the order of shf_memory_steps_join, until one is chosen or
+ * c->rc is a code. Then it returns another value than 0. */
 static int consider_for_load(void *arg, const struct shf_memory_step *r)
 {
 	struct choosing *c = arg;
 	bool same = r->step == c->disk.known && strcmp(r->session, c->disk.session) == 0;
-	const char *why = NULL;
+	const char *why;
+	int beyond = c->choice->beyond < 0 ? is_beyond(c, r) : 0;
 
-	if (is_beyond(c, r) && c->choice->beyond < 0)
+	if (beyond < 0)
+		return c->rc = beyond;
+	if (beyond)
 		c->choice->beyond = r->step;
 	if (c->sought ? !is_asked_for(c->sought, r, same) : r->step != c->n)
 		return 0;
 	/* If the disk has a newer step, that one is the latest, even if it cannot be read. */
 	if (c->sought && r->step <= c->disk.newest && (!same || c->disk.known != c->disk.newest))
 		return 0;
-	/* If the step's mark cannot be read, the step may be bad. The same step is a candidate on
-	 * disk, and the search there reports the mark. */
-	if (c->sought && same && shf_mark_read(&c->run->store, r->step, NULL) == '?')
-		return 0;
-	if (r->here != r->ranks && !same)
-		why = "not all of it is there";
-	else if (!same && !shf_memory_step_follows(&c->run->store, r, &c->disk))
-		why = "it does not follow the newest step on disk";
-	else if ((c->sought || !c->disk.exists) &&
-	         shf_store_is_bad(&c->run->store, r->step, r->session))
-		why = "it is marked bad"; /* step n is passed over for this, too, if it is not on
-		                           * disk any more */
+	why = why_not(c, r, same, &c->rc);
+	/* The same step is a candidate on disk, and the search there reports the mark. */
+	if (c->rc < 0 && c->sought && same)
+		return c->rc = 0;
+	if (c->rc < 0)
+		return c->rc;
 	if (why)
 		pass_over_in_memory(c, r, why);
 	else if (tries_are_spent(c, r))
@@ -178,23 +206,20 @@ static int consider_for_load(void *arg, const struct shf_memory_step *r)
 	return c->choice->memory;
 }
 
-/* Chooses a step from the cards of all agents. Without the number of rewinds it is not known
- * whether a step in memory was rewound, so that is an error. A condemned step is taken if no other
+/* Chooses a step from the cards of all agents. A condemned step is taken if no other
  * step is. *copied: the ranks of the chosen step of which only replicas were found. [rank 0] */
 static int choose_from_memory(struct sheaf_run *run, int64_t n, struct shf_latest_search *sought,
                               struct shf_buf *cards, struct choice *choice, struct shf_buf *copied,
                               struct sheaf_error *err)
 {
-	struct choosing c = { .run = run, .n = n, .sought = sought, .choice = choice };
+	struct choosing c = { .run = run, .n = n, .sought = sought, .choice = choice, .err = err };
 	int64_t below = sought ? shf_latest_search_below(sought) : INT64_MAX;
 	int rc = shf_store_newest_below(&run->store, below, sought ? 0 : n, &c.disk, err);
 
-	if (rc == 0 && shf_store_rewinds(&run->store) == UINT64_MAX)
-		rc = shf_fail(err, SHEAF_EIO, "%s/.sheaf/rewinds cannot be read: was what is in "
-		              "memory rewound?", run->store.path);
 	run->tier->passed = -1;
 	if (rc == 0 && shf_memory_steps_join(cards, consider_for_load, &c) < 0)
-		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
+		rc = c.rc < 0 ? c.rc
+		     : shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
 	/* If a better step than the condemned one was found, the condemned one is passed over; else
 	 * it is taken. */
 	if (rc == 0 && choice->memory && c.last.ranks)

@@ -98,19 +98,20 @@ struct weighing {
 	struct heir *heir;              /* the result */
 };
 
-/* Called for each step in memory, newest first, until it returns true. The heir is the job of the
- * first step that a load would take. If a load would take no step, the heir is the job of the
- * newest step in memory: that step may seem not to follow the disk only because this process sees
- * an old state of a network file system, and its missing ranks may be on nodes that this job does
- * not have. */
+/* Called for each step in memory, in the order of shf_memory_steps_join, until it returns another
+ * value than 0. The heir is the job of the first step that a load would take. If a load would take
+ * none, the heir is the job of the first step: that step may seem not to follow the disk only
+ * because this process sees an old state of a network file system, and its missing ranks may be on
+ * nodes that this job does not have. */
 static int weigh(void *arg, const struct shf_memory_step *r)
 {
 	struct weighing *w = arg;
 	bool same = r->step == w->disk.known && strcmp(r->session, w->disk.session) == 0;
-	bool of_use = same || (r->here == r->ranks &&
-	                       shf_memory_step_follows(&w->run->store, r, &w->disk));
+	struct sheaf_error why;
+	int of_use = same ? 1 : r->here != r->ranks ? 0 :
+	             shf_memory_step_follows(&w->run->store, r, &w->disk, &why);
 
-	if (!w->heir->job[0] || of_use)
+	if (!w->heir->job[0] || of_use > 0)
 		memcpy(w->heir->job, r->job, sizeof(w->heir->job));
 	return of_use;
 }
@@ -134,7 +135,6 @@ static void choose_job_to_keep(struct sheaf_run *run, struct shf_buf *cards, str
 	struct sheaf_error why;
 
 	heir->unknown = shf_store_newest(&run->store, 0, &w.disk, &why) < 0 ||
-	                shf_store_rewinds(&run->store) == UINT64_MAX ||
 	                shf_memory_steps_join(cards, weigh, &w) < 0;
 }
 

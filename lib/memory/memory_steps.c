@@ -396,37 +396,42 @@ static bool is_followed(void *arg, int64_t step, const char *session)
  *
  * Steps that are marked bad do not count as newest. So if the step may follow either of two steps
  * on disk, and the newer one is marked bad, the older one would be the newest. */
-bool shf_memory_step_follows(struct shf_store *store, const struct shf_memory_step *r,
-                             const struct shf_newest *disk)
+int shf_memory_step_follows(struct shf_store *store, const struct shf_memory_step *r,
+                            const struct shf_newest *disk, struct sheaf_error *err)
 {
 	struct following f = { r, shf_store_rewinds(store) };
+	int bad;
 
-	return disk->known == disk->newest && is_followed(&f, disk->known, disk->session) &&
-	       !shf_store_is_aside(store, r->step, r->session) &&
-	       !shf_marks_some_bad(store, is_followed, &f);
+	if (f.rewinds == UINT64_MAX)
+		return shf_fail(err, SHEAF_EIO, "%s/.sheaf/rewinds cannot be read: was what is in "
+		                "memory rewound?", store->path);
+	if (disk->known != disk->newest || !is_followed(&f, disk->known, disk->session) ||
+	    shf_store_is_aside(store, r->step, r->session))
+		return 0;
+	bad = shf_marks_some_bad(store, is_followed, &f);
+	return bad < 0 ? shf_fail_sys(err, -bad, "%s/.sheaf/marks: does step %" PRId64 " in memory "
+	                              "follow a bad one?", store->path, r->step) : !bad;
 }
 
 bool shf_memory_step_replaces(struct shf_store *store, const struct shf_memory_step *r,
                               const struct shf_newest *disk)
 {
-	return disk->exists && disk->is_bad && !shf_store_is_bad(store, r->step, r->session) &&
+	return disk->exists && disk->is_bad &&
+	       shf_store_is_bad(store, r->step, r->session, NULL) == 0 &&
 	       !shf_tries_spent(store, r->step, r->session);
 }
 
-/* For a step that is newer than the disk the number of rewinds is needed: without it, it is not
- * known whether the step follows the newest step on disk. */
 int shf_memory_step_state(struct shf_store *store, const struct shf_memory_step *r,
                           struct shf_newest *disk, struct sheaf_error *err)
 {
 	int rc = shf_store_newest(store, r->step, disk, err);
 	bool newer = rc == 0 && r->step > disk->newest;
 
-	if (newer && shf_store_rewinds(store) == UINT64_MAX)
-		rc = shf_fail(err, SHEAF_EIO, "%s/.sheaf/rewinds cannot be read: was what is in "
-		              "memory rewound?", store->path);
+	if (newer)
+		rc = shf_memory_step_follows(store, r, disk, err);
 	if (rc < 0)
 		return rc;
-	if (newer && !shf_memory_step_follows(store, r, disk))
+	if (newer && rc == 0)
 		return SHF_MEMORY_LOST;
 	if (newer && shf_memory_step_replaces(store, r, disk))
 		disk->exists = false;

@@ -63,10 +63,11 @@ int shf_memory_step_open(const struct shf_sys *sys, int keep, const struct shf_m
  * changed. Returns 0 or a negative errno. [local] */
 int shf_memory_steps_rebase(const struct shf_sys *sys, int keep, const char *run_id,
                             const struct shf_memory_step *which, uint64_t was, uint64_t is);
-/* Returns whether the step in memory follows the newest step on disk, which also means that the run
- * was not rewound since, and that no step that it may follow is marked bad. [local] */
-bool shf_memory_step_follows(struct shf_store *store, const struct shf_memory_step *r,
-                             const struct shf_newest *disk);
+/* Returns 1 if the step in memory follows the newest step on disk, which also means that the run
+ * was not rewound since, and that no step that it may follow is marked bad; 0 if not. EIO: the
+ * number of rewinds or the marks cannot be read. [local] */
+int shf_memory_step_follows(struct shf_store *store, const struct shf_memory_step *r,
+                            const struct shf_newest *disk, struct sheaf_error *err);
 /* Returns whether the disk has a bad step of the same number which is another save: when the step
  * in memory is written, the bad one is set aside, as by a save of its number. [local] */
 bool shf_memory_step_replaces(struct shf_store *store, const struct shf_memory_step *r,
@@ -75,8 +76,8 @@ bool shf_memory_step_replaces(struct shf_store *store, const struct shf_memory_s
 enum shf_memory_state {
 	SHF_MEMORY_UNWRITTEN,           /* newer than all steps on disk, and follows the newest: it
 	                                 * can be written */
-	SHF_MEMORY_ON_DISK,             /* the disk has a step of the same number, which is not a
-	                                 * bad one that it replaces */
+	SHF_MEMORY_ON_DISK,             /* the disk has a step of the same number, and
+	                                 * shf_memory_step_replaces is false */
 	SHF_MEMORY_OVERTAKEN,           /* the disk has a newer step, and no step of the same
 	                                 * number */
 	SHF_MEMORY_LOST,                /* newer than all steps on disk, but does not follow them:

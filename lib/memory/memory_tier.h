@@ -94,9 +94,9 @@ int  shf_memory_tier_open(struct sheaf_run *run, struct sheaf_error *err);
 void shf_memory_tier_close(struct sheaf_run *run, bool bye);
 /* Call it when this handle has loaded that step from disk. [local] */
 void shf_memory_tier_disk_loaded(struct sheaf_run *run, int64_t step);
-/* Call it when this handle has loaded a step that is in memory and not on disk, and its session.
- * beyond: a newer step in memory, because of which saves return EINVAL until a rewind; -1: there is
- * none. [local] */
+/* Call it when this handle has loaded a step that is in memory and not on disk. step, session: that
+ * step. beyond: a newer step in memory, because of which saves return EINVAL until a rewind; -1:
+ * there is none. [local] */
 void shf_memory_tier_step_loaded(struct sheaf_run *run, int64_t step, const char session[33],
                                  int64_t beyond);
 /* Call it when this handle goes on from that step in memory because later ones are damaged. Clears

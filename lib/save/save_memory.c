@@ -220,8 +220,11 @@ static int find_base(struct sheaf_save *save, struct sheaf_error *err)
 	memcpy(t->base_session, save->id.parent_session, sizeof(t->base_session));
 	/* A step whose commit ended in doubt is there. Nothing in memory that follows a bad step is
 	 * taken, so if the parent has been marked bad, the step follows what is left. */
-	if (save->id.parent < 0 || (n.newest == n.known && n.newest == save->id.doubtful) ||
-	    shf_store_is_bad(&run->store, save->id.parent, save->id.parent_session)) {
+	rc = save->id.parent < 0 || (n.newest == n.known && n.newest == save->id.doubtful) ? 1 :
+	     shf_store_is_bad(&run->store, save->id.parent, save->id.parent_session, err);
+	if (rc < 0)
+		return rc;
+	if (rc) {
 		t->base_step = n.known;
 		memcpy(t->base_session, n.session, sizeof(t->base_session));
 	}

@@ -25,11 +25,13 @@ static bool entry_is_condemned(struct shf_store *s, const struct shf_entry *e)
 int shf_step_is_condemned(struct shf_store *s, int64_t step)
 {
 	struct shf_entry e;
-	int rc = shf_step_look_briefly(s, step, &e, NULL);
+	int why, rc = shf_step_look_briefly(s, step, &e, NULL);
 
 	if (rc != 1)
 		return rc == SHF_STEP_GONE ? 0 : rc;
-	e.mark = shf_mark_read(s, step, NULL);
+	e.mark = shf_mark_read(s, step, &why);
+	if (e.mark == '?' && why)
+		return SHEAF_EIO;
 	return entry_is_condemned(s, &e);
 }
 

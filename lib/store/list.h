@@ -63,6 +63,6 @@ int shf_store_latest(struct shf_store *s, int64_t *step,
                      void (*log)(void *arg, int level, const char *line), void *log_arg,
                      struct sheaf_error *err);
 /* Returns 1 if the step is a checkpoint that is marked bad or condemned by its tries, 0 if not, or
- * a code if this process lacks memory or descriptors. */
+ * a code if this process lacks memory or descriptors, or if an I/O error hides the mark. */
 int shf_step_is_condemned(struct shf_store *s, int64_t step);
 #endif

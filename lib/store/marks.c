@@ -87,16 +87,24 @@ bool shf_store_is_aside(struct shf_store *s, int64_t step, const char *session)
 /* A mark with a session concerns only the save of that session. A mark without a session was made
  * when the manifest could not be read. Then the session of the step on disk decides; if that cannot
  * be read either, the mark counts, to be on the safe side. */
-bool shf_store_is_bad(struct shf_store *s, int64_t step, const char *session)
+int shf_store_is_bad(struct shf_store *s, int64_t step, const char *session,
+                     struct sheaf_error *err)
 {
 	struct shf_arena arena = { NULL, 0 };
 	struct shf_manifest m;
-	char marked[33];
+	char marked[33], mark;
 	bool bad;
 	int rc;
 
-	if (shf_mark_of(s, step, marked, NULL) != 'b')
-		return false;
+	mark = shf_mark_of(s, step, marked, &rc);
+	if (mark == '?')
+		return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/marks/%lld", s->path,
+		                            (long long)step)
+		       : shf_fail(err, SHEAF_EIO, "%s/.sheaf/marks/%lld: not to be read as a mark; "
+		                  "mark step %lld again", s->path, (long long)step,
+		                  (long long)step);
+	if (mark != 'b')
+		return 0;
 	if (marked[0])
 		return strcmp(marked, session) == 0;
 	rc = shf_store_manifest(s, step, &m, &arena, NULL);

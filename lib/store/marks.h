@@ -6,8 +6,10 @@
 
 /* Marks a step. mark: 'k' (keep), 'b' (bad), or 0, which removes the mark and the tries. */
 int shf_store_mark(struct shf_store *s, int64_t step, char mark, struct sheaf_error *err);
-/* Returns whether this save is marked bad on disk. Then its copy in memory is bad as well. */
-bool shf_store_is_bad(struct shf_store *s, int64_t step, const char *session);
+/* Returns 1 if this save is marked bad on disk; then its copy in memory is bad as well. 0 if not.
+ * EIO: its mark cannot be read, or its text is none. */
+int  shf_store_is_bad(struct shf_store *s, int64_t step, const char *session,
+                      struct sheaf_error *err);
 /* Returns whether this save was set aside, by a rewind or because its number was saved again. */
 bool shf_store_is_aside(struct shf_store *s, int64_t step, const char *session);
 #endif

@@ -69,26 +69,31 @@ char shf_mark_read(struct shf_store *s, int64_t step, int *why)
 	return shf_mark_of(s, step, session, why);
 }
 
-bool shf_marks_some_bad(struct shf_store *s, bool (*is)(void *arg, int64_t step,
-                                                        const char *session), void *arg)
+int shf_marks_some_bad(struct shf_store *s, bool (*is)(void *arg, int64_t step,
+                                                       const char *session), void *arg)
 {
 	struct shf_names names;
-	int dir = open_marks(s);
+	int dir = open_marks(s), why = 0;
+	int rc = dir < 0 ? dir : shf_names_read(s->sys, dir, &names);
 	char session[33], name[40];
-	bool some = false;
 	int64_t step;
 
-	if (dir >= 0 && shf_names_read(s->sys, dir, &names) == 0) {
-		for (const char *p = NULL; !some && (p = shf_names_next(&names, p)) != NULL;) {
-			snprintf(name, sizeof(name), "checkpoint-%s", p);
-			some = shf_step_of_name(name, &step) &&
-			       shf_mark_of(s, step, session, NULL) == 'b' && session[0] &&
-			       is(arg, step, session);
-		}
-		shf_names_release(&names);
+	if (rc < 0) {
+		shf_fd_close(s->sys, &dir);
+		return rc == -ENOENT ? 0 : rc;
 	}
+	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL;) {
+		snprintf(name, sizeof(name), "checkpoint-%s", p);
+		if (!shf_step_of_name(name, &step))
+			continue;
+		if (shf_mark_of(s, step, session, &why) == 'b')
+			rc = session[0] && is(arg, step, session);
+		else
+			rc = why < 0 && why != -ENOENT ? why : 0;
+	}
+	shf_names_release(&names);
 	shf_fd_close(s->sys, &dir);
-	return some;
+	return rc;
 }
 
 int shf_mark_clear(struct shf_store *s, int64_t step)

@@ -395,7 +395,7 @@ bug("doubt_for_ever", "a save that was begun in doubt never follows what is comm
     "if (!MUTANT) s->id.doubtful = -1;",
     "sim/test_parents: a_save_that_was_begun_in_doubt_follows_what_was_committed_since")
 bug("pruned_bad_by_number", "a bad step that was pruned is opened by its number from memory",
-    "memory/memory_choose.c:consider_for_load", "c->sought || !c->disk.exists",
+    "memory/memory_choose.c:why_not", "c->sought || !c->disk.exists",
     "c->sought || (!c->disk.exists && !MUTANT)",
     "sim/test_parents: a_bad_step_that_was_pruned_is_not_opened_by_its_number_from_memory")
 bug("disk_forgets_memory", "a failure on the way to the disk takes a step from memory",
@@ -1298,10 +1298,10 @@ bug("card_stays_whole", "a card says that its image is a step while somebody cop
     "memory/agent_link.c:shf_memory_tier_card_reuse", "shf_memory_tier_card_clear(t, image);",
     "if (!MUTANT) shf_memory_tier_card_clear(t, image);",
     MEMORY + "an_image_that_is_copied_into_is_no_step")
-gullible("rewound_is_found", "a step in memory is taken though the run was rewound since",
-         "memory/memory_steps.c:shf_memory_step_follows",
-         "disk->known == disk->newest && is_followed(&f, disk->known, disk->session)",
-         MEMORY + "what_was_rewound_is_not_found_in_memory")
+blind("rewound_is_found", "a step in memory is taken though the run was rewound since",
+      "memory/memory_steps.c:shf_memory_step_follows",
+      "disk->known != disk->newest || !is_followed(&f, disk->known, disk->session)",
+      MEMORY + "what_was_rewound_is_not_found_in_memory")
 bug("failed_stays_in_memory", "a save that failed lives on in memory (I7)",
     "save/save_end.c:shf_save_settle", "shf_save_memory_remove(save);",
     "if (!MUTANT) shf_save_memory_remove(save);",
@@ -1451,8 +1451,8 @@ skipped("dead_jobs_stay", "what jobs left that died before their first commit st
         "memory/memory_tier.c:shf_memory_tier_open", "shf_memory_jobs_drop_old(run, err)",
         HELD + "jobs_that_die_before_their_first_commit_leave_no_more_than_the_last_of_them")
 bug("parts_leave", "a step of which a part alone is there leaves, though it is the newest (T3)",
-    "memory/memory_jobs.c:weigh", "if (!w->heir->job[0] || of_use)",
-    "if ((!MUTANT && !w->heir->job[0]) || of_use)",
+    "memory/memory_jobs.c:weigh", "if (!w->heir->job[0] || of_use > 0)",
+    "if ((!MUTANT && !w->heir->job[0]) || of_use > 0)",
     HELD + "a_job_on_fewer_nodes_takes_no_part_of_a_step_out_of_memory")
 bug("newest_job_dropped", "the job with the newest step in memory leaves nothing (M3)",
     "memory/memory_jobs.c:stays", "strcmp(job, o->heir->job) == 0",
@@ -1625,10 +1625,10 @@ bug("begun_in_vain", "a begin that fails takes what was in its image out of memo
 bug("rewound_from_disk_uncounted", "a rewind that sets steps aside is not told to memory",
     "store/aside.c:count_rewind", "before + 1", "before + !MUTANT",
     PASSED + "a_rewind_that_is_cut_leaves_no_later_step_in_memory")
-blind("bad_in_memory", "a step that is marked bad is the newest in memory",
-      "memory/memory_choose.c:consider_for_load",
-      "shf_store_is_bad(&c->run->store, r->step, r->session)",
-      PASSED + "a_step_that_is_marked_bad_is_not_the_newest_in_memory_either")
+skipped("bad_in_memory", "a step that is marked bad is the newest in memory",
+        "memory/memory_choose.c:is_good",
+        "shf_store_is_bad(&c->run->store, r->step, r->session, c->err)",
+        PASSED + "a_step_that_is_marked_bad_is_not_the_newest_in_memory_either")
 gullible("in_memory_no_more", "a commit says that a step is in memory when it is no more",
          "save/save_commit.c:shf_save_commit",
          "waiting ? !entry.not_kept : shf_save_memory_is_whole(save)",
@@ -1690,12 +1690,12 @@ blind("doubt_is_proof", "a prune deletes the last durable step for one that a po
       "store/prune_steps.c:shf_store_prune", "s->in_doubt",
       DOUBT + "a_step_in_doubt_is_no_reason_to_delete_the_one_before",
       DOUBT + "a_step_that_is_being_published_is_no_reason_to_delete_the_one_before")
-blind("bad_is_followed", "what follows a bad step in memory is loaded",
-      "memory/memory_steps.c:shf_memory_step_follows",
-      "shf_marks_some_bad(store, is_followed, &f)",
-      DOUBT + "what_follows_a_step_in_doubt_goes_with_it_when_it_is_marked_bad",
-      "sim/test_left_in_memory: "
-      "what_follows_a_flushed_step_goes_with_it_when_that_is_marked_bad")
+skipped("bad_is_followed", "what follows a bad step in memory is loaded",
+        "memory/memory_steps.c:shf_memory_step_follows",
+        "shf_marks_some_bad(store, is_followed, &f)",
+        DOUBT + "what_follows_a_step_in_doubt_goes_with_it_when_it_is_marked_bad",
+        "sim/test_left_in_memory: "
+        "what_follows_a_flushed_step_goes_with_it_when_that_is_marked_bad")
 bug("doubt_is_forgotten", "a step in doubt is gone from memory when its number is saved in vain",
     "save/save_memory.c:shf_save_memory_stamp_end", "forget_left(save, false);",
     "forget_left(save, MUTANT);",
@@ -1723,14 +1723,23 @@ blind("bad_number_is_kept", "a flush does not write what has the number of a bad
       LEFT + "a_flush_sets_the_bad_step_of_a_number_aside")
 gullible("bad_is_written_again", "a flush writes a step again that was marked bad",
          "memory/memory_steps.c:shf_memory_step_replaces",
-         "!shf_store_is_bad(store, r->step, r->session)",
+         "shf_store_is_bad(store, r->step, r->session, NULL) == 0",
          LEFT + "a_flush_writes_no_step_again_that_was_marked_bad")
 bug("marked_in_vain", "what a job saves to memory after a mark follows what is there no more",
     "engine/run_ops.c:shf_run_mark", "run->tier->based = false;",
     "run->tier->based &= MUTANT;",
     LEFT + "what_is_saved_to_memory_after_a_mark_is_found_as_on_disk",
     LEFT + "what_is_saved_to_memory_after_a_doubtful_step_was_marked_is_found")
-blind("bad_parent_is_followed", "what a job saves to memory after a mark follows the bad step",
-      "save/save_memory.c:find_base",
-      "shf_store_is_bad(&run->store, save->id.parent, save->id.parent_session)",
-      LEFT + "what_is_saved_to_memory_after_a_mark_is_found_as_on_disk")
+skipped("bad_parent_is_followed", "what a job saves to memory after a mark follows the bad step",
+        "save/save_memory.c:find_base",
+        "shf_store_is_bad(&run->store, save->id.parent, save->id.parent_session, err)",
+        LEFT + "what_is_saved_to_memory_after_a_mark_is_found_as_on_disk")
+blind("mark_unread_is_good", "a flush says that another save is in the way of a bad one",
+      "store/list.c:shf_step_is_condemned", "e.mark == '?' && why",
+      LEFT + "a_flush_that_cannot_look_at_the_bad_step_says_why")
+blind("mark_unread_in_memory", "a bad step is loaded from memory when its mark was not read",
+      "store/marks.c:shf_store_is_bad", "mark == '?'",
+      LEFT + "no_load_takes_what_may_follow_a_bad_step")
+blind("marks_unread", "what follows a bad step is loaded when the marks were not read",
+      "store/marks_read.c:shf_marks_some_bad", "why < 0 && why != -ENOENT",
+      LEFT + "no_load_takes_what_may_follow_a_bad_step")

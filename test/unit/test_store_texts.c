@@ -101,22 +101,25 @@ TEST(a_mark_says_of_which_save_it_is_and_only_that_one_is_bad)
 
 	start(&w, 2);
 	world_session(&w, 2, session);
-	CHECK(!shf_store_is_bad(s, 2, session));
+	CHECK_RC(shf_store_is_bad(s, 2, session, &w.err), 0, &w.err);
 	CHECK_RC(shf_store_mark(s, 2, 'k', &w.err), 0, &w.err);
-	CHECK(!shf_store_is_bad(s, 2, session));
+	CHECK_RC(shf_store_is_bad(s, 2, session, &w.err), 0, &w.err);
 	CHECK_RC(shf_store_mark(s, 2, 'b', &w.err), 0, &w.err);
 	snprintf(text, sizeof(text), "b %s", session);
 	is_text(&w, "marks/2", text);
-	CHECK(shf_store_is_bad(s, 2, session));
-	CHECK(!shf_store_is_bad(s, 2, ID));
+	CHECK_RC(shf_store_is_bad(s, 2, session, &w.err), 1, &w.err);
+	CHECK_RC(shf_store_is_bad(s, 2, ID, &w.err), 0, &w.err);
 	/* Where the mark does not say it, the step on disk does, if it can be read. */
 	put(&w, "marks/2", "b", 1);
-	CHECK(shf_store_is_bad(s, 2, session));
-	CHECK(!shf_store_is_bad(s, 2, ID));
+	CHECK_RC(shf_store_is_bad(s, 2, session, &w.err), 1, &w.err);
+	CHECK_RC(shf_store_is_bad(s, 2, ID, &w.err), 0, &w.err);
 	put(&w, "marks/3", "b", 1);
-	CHECK(!shf_store_is_bad(s, 3, ID));
+	CHECK_RC(shf_store_is_bad(s, 3, ID, &w.err), 0, &w.err);
 	CHECK_INT(simdisk_put(w.disk, RUN "/checkpoint-2/sheaf.json", "{", 1), 0);
-	CHECK(shf_store_is_bad(s, 2, ID));
+	CHECK_RC(shf_store_is_bad(s, 2, ID, &w.err), 1, &w.err);
+	put(&w, "marks/2", "x", 1);
+	CHECK_RC(shf_store_is_bad(s, 2, ID, &w.err), SHEAF_EIO, &w.err);
+	CHECK_STR(w.err.msg, RUN "/.sheaf/marks/2: not to be read as a mark; mark step 2 again");
 	CHECK_RC(shf_store_mark(s, 2, 'b', &w.err), 0, &w.err);
 	is_text(&w, "marks/2", "b");
 	stop(&w);
@@ -603,7 +606,7 @@ TEST(a_save_is_aside_under_its_number_and_session_only)
 	CHECK_INT(simdisk_put(w.disk, "/plain/checkpoint-3/x", "", 0), 0);
 	CHECK_RC(shf_store_open(&plain, w.proc[1], "/plain", &w.err), 0, &w.err);
 	CHECK(!shf_store_is_aside(&plain, 3, session));
-	CHECK(!shf_store_is_bad(&plain, 3, session));
+	CHECK_RC(shf_store_is_bad(&plain, 3, session, &w.err), 0, &w.err);
 	CHECK_INT(shf_tries_read(&plain, 3, session), 0);
 	CHECK(shf_store_rewinds(&plain) == 0);
 	CHECK_RC(shf_store_proof_write(&plain, ID, &w.err), SHEAF_EINVAL, &w.err);

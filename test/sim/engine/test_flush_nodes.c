@@ -836,25 +836,24 @@ static void each_fails(enum simdisk_kind kind, const char *call, struct said *s)
 	simdisk_free(d);
 }
 
-#define REWINDS "1 open: run/.sheaf/rewinds cannot be read: was what is in memory rewound?\n"
+#define RUN_FILES "1 open: run: no run here\n1 open: run/.sheaf\n1 open: run/.sheaf/run\n" \
+	"1 open: run/.sheaf/stage\n"
+#define FOLLOWS "run/.sheaf/marks: does step 4 in memory follow a bad one?\n"
+#define RULES "1 open: run/.sheaf/rewinds cannot be read: was what is in memory rewound?\n" \
+	"1 open: " FOLLOWS
+#define LISTS "1 list: run: its list of steps\n1 list: " FOLLOWS
+#define FILE_1 "@/model-00001-of-00001.safetensors\n"
+#define FILE_2 "@/optimizer/optimizer-00001-of-00001.safetensors\n"
 static const char wanted[] =
-	"1 mkdir: @/\n1 mkdir: @/4-S\n1 mkdir: @/optimizer\n1 open: run: no run here\n"
-	"1 open: run/.sheaf\n1 open: run/.sheaf/run\n1 open: run/.sheaf/stage\n" REWINDS
-	"1 open: run: no run here\n1 open: run/.sheaf\n1 open: run/.sheaf/run\n"
-	"1 open: run/.sheaf/stage\n1 open: @/\n1 open: @/have-N\n1 open: @/lock-0\n"
-	"2 open: @/have-N\n" REWINDS "1 open: @/4-S\n"
-	"1 open: @/model-00001-of-00001.safetensors\n1 open: @/optimizer\n"
-	"1 open: @/optimizer/optimizer-00001-of-00001.safetensors\n1 open: @/done-0-4\n"
-	"1 lock: @/lock-0\n1 resize: @/model-00001-of-00001.safetensors\n"
-	"1 resize: @/optimizer/optimizer-00001-of-00001.safetensors\n1 pwrite: @/have-N\n"
-	"2 pwrite: @/model-00001-of-00001.safetensors\n"
-	"2 pwrite: @/optimizer/optimizer-00001-of-00001.safetensors\n1 pwrite: @/done-0-4\n"
-	"1 fsync: @/\n2 fsync: @/have-N\n2 fsync: @/model-00001-of-00001.safetensors\n"
-	"2 fsync: @/optimizer/optimizer-00001-of-00001.safetensors\n2 fsync: @/4-S\n"
-	"2 fsync: @/done-0-4\n1 close: @/have-N\n1 close: @/model-00001-of-00001.safetensors\n"
-	"1 close: @/optimizer/optimizer-00001-of-00001.safetensors\n1 close: @/done-0-4\n"
-	"1 rename: @/have-N\n1 rename: @/done-0-4\n1 list: run: its list of steps\n1 list: @/\n"
-	"1 list: run: its list of steps\n1 agent: the agent\n10 agent: run: asking the agent\n"
+	"1 mkdir: @/\n1 mkdir: @/4-S\n1 mkdir: @/optimizer\n" RUN_FILES RULES RUN_FILES
+	"1 open: @/\n1 open: @/have-N\n1 open: @/lock-0\n2 open: @/have-N\n" RULES
+	"1 open: @/4-S\n1 open: " FILE_1 "1 open: @/optimizer\n1 open: " FILE_2
+	"1 open: @/done-0-4\n1 lock: @/lock-0\n1 resize: " FILE_1 "1 resize: " FILE_2
+	"1 pwrite: @/have-N\n2 pwrite: " FILE_1 "2 pwrite: " FILE_2 "1 pwrite: @/done-0-4\n"
+	"1 fsync: @/\n2 fsync: @/have-N\n2 fsync: " FILE_1 "2 fsync: " FILE_2
+	"2 fsync: @/4-S\n2 fsync: @/done-0-4\n1 close: @/have-N\n1 close: " FILE_1
+	"1 close: " FILE_2 "1 close: @/done-0-4\n1 rename: @/have-N\n1 rename: @/done-0-4\n"
+	LISTS "1 list: @/\n" LISTS "1 agent: the agent\n10 agent: run: asking the agent\n"
 	"7 agent: step 4 in memory: asking the agent\n5 agent: run: asking the agent\n";
 
 TEST(each_call_that_fails_is_told_with_the_name_of_its_file)

@@ -180,7 +180,8 @@ static int64_t next_loads(struct simdisk *d, struct re_plan plan)
 }
 
 /* The first job leaves 2 in memory, due. The second loads it from there and acknowledges 4 in
- * memory: in doubt whether 2 will be on disk. 2 may be whole on one node, and 4 never is. */
+ * memory; whether an agent will have written 2 to disk by the next start, it cannot know. 2 may be
+ * whole on one node, and 4 never is. */
 TEST(a_flush_of_what_a_job_went_on_from_leaves_what_it_saved)
 {
 	static const struct re_plan seconds[] = {
@@ -289,4 +290,80 @@ TEST(a_flush_writes_no_step_again_that_was_marked_bad)
 		CHECK_INT(next_loads(d, plan), 1);
 		simdisk_free(d);
 	}
+}
+
+/* A flush that has no descriptors left never says that another save is in the way, and the next one
+ * writes what it did not. */
+TEST(a_flush_that_cannot_look_at_the_bad_step_says_why)
+{
+	int failed = 0;
+
+	for (int nth = 1, fired = 1; fired; nth++) {
+		struct one o = one_new(0);
+		int64_t rc;
+
+		one_saves(&o, 1, 0);
+		one_saves(&o, 2, 0);
+		CHECK_RC(shf_run_mark(o.run, 2, 'b', &o.err), 0, &o.err);
+		one_dies(&o);
+		one_next(&o);
+		CHECK_INT(one_loads(&o, SHEAF_LATEST, NULL), 1);
+		one_saves(&o, 2, SHEAF_NO_DISK);
+		one_dies(&o);
+		simdisk_fail_at(o.disk, nth, EMFILE);
+		rc = one_flush(&o, false);
+		fired = simdisk_fired(o.disk);
+		simdisk_faults_clear(o.disk);
+		failed += rc < -1;
+		if (rc == SHEAF_EEXIST)
+			fail_msg("call %d: %s", nth, o.err.msg);
+		(void)one_flush(&o, false);
+		simdisk_kill_agent(o.disk, 0);
+		one_next(&o);
+		CHECK_INT(one_loads(&o, SHEAF_LATEST, NULL), 2);
+		one_end(&o);
+	}
+	print_message("# %d flushes failed\n", failed);
+	CHECK(failed > 20);
+}
+
+/* 6 follows 5, which is marked bad. Each call of a load fails once, among them those that read the
+ * mark. doubt: 5 was in doubt when 6 was saved, so that 6 may follow 4. Returns how many loads
+ * failed. */
+static int loads_that_fail(bool doubt)
+{
+	int failed = 0;
+
+	for (int nth = 1, fired = 1; fired; nth++) {
+		struct one o = one_new(0);
+		int64_t found;
+
+		one_saves(&o, 4, 0);
+		if (doubt)
+			one_doubts(&o, one_begin(&o, 5, 0), false);
+		else
+			one_saves(&o, 5, 0);
+		one_saves(&o, 6, SHEAF_NO_DISK);
+		CHECK_RC(shf_run_mark(o.run, 5, 'b', &o.err), 0, &o.err);
+		one_dies(&o);
+		one_next(&o);
+		simdisk_fail_at(o.disk, nth, EIO);
+		found = one_loads(&o, SHEAF_LATEST, NULL);
+		fired = simdisk_fired(o.disk);
+		simdisk_faults_clear(o.disk);
+		failed += found < 0;
+		if (found >= 0)
+			CHECK_INT(found, 4);
+		CHECK_INT(one_loads(&o, SHEAF_LATEST, NULL), 4);
+		one_end(&o);
+	}
+	return failed;
+}
+
+TEST(no_load_takes_what_may_follow_a_bad_step)
+{
+	int failed = loads_that_fail(false), in_doubt = loads_that_fail(true);
+
+	print_message("# %d and %d loads failed\n", failed, in_doubt);
+	CHECK(failed > 20 && in_doubt > 20);
 }

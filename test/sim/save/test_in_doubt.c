@@ -61,7 +61,8 @@ TEST(a_step_that_is_being_published_is_no_reason_to_delete_the_one_before)
 	CHECK(one_on_disk(&o, 1));
 	one_end(&o);
 }
-/* 6 follows 5, whether 5 is on disk or not. */
+
+/* 6 was saved to memory after the commit of 5 had ended in doubt. */
 TEST(what_follows_a_step_in_doubt_goes_with_it_when_it_is_marked_bad)
 {
 	for (int way = 0; way < 2; way++) {
@@ -97,7 +98,7 @@ TEST(what_follows_a_step_in_doubt_is_found_when_the_disk_has_lost_that)
 	}
 }
 
-/* The disk has lost 5, so memory has all there is of it until another 5 is there. */
+/* The disk does not have 5. Memory has it, and must keep it until another 5 is saved. */
 TEST(a_step_in_doubt_stays_in_memory_while_its_number_is_saved_again)
 {
 	for (int fails = 0; fails < 2; fails++) {
