@@ -222,6 +222,7 @@ struct telling {
 	int (*item)(void *arg, const struct sheaf_memory *m);
 	void *arg;
 	struct shf_store *store;
+	struct shf_memory_step latest;  /* the first that could be written; ranks 0: none yet */
 	struct sheaf_error *err;
 	int rc;
 };
@@ -240,7 +241,10 @@ static int list_memory_step(void *arg, const struct shf_memory_step *r)
 	m.lost = t->rc == SHF_MEMORY_LOST;
 	/* A card may still say "due" although its step is on disk, because the job died after the
 	 * rename and before it updated the card. So the disk is asked as well. */
-	m.due = r->due && t->rc == SHF_MEMORY_UNWRITTEN;
+	m.due = r->due && t->rc == SHF_MEMORY_UNWRITTEN &&
+	        !shf_memory_step_is_passed(t->store, r, &t->latest);
+	if (t->rc == SHF_MEMORY_UNWRITTEN && !t->latest.ranks)
+		t->latest = *r;
 	if (t->rc >= 0)
 		t->rc = t->item(t->arg, &m);
 	return t->rc;

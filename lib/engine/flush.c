@@ -30,15 +30,6 @@ struct flushing {
 	struct sheaf_error *err;
 };
 
-/* Returns whether a later job has gone on from another step than this one: writing this one would
- * make the later job's steps unreachable. */
-static bool was_passed_by(const struct flushing *f, const struct shf_memory_step *r)
-{
-	return f->latest.ranks && strcmp(f->latest.job, r->job) != 0 &&
-	       f->latest.from != shf_card_disk_state(r->step, r->session,
-	                                             shf_store_rewinds(f->store));
-}
-
 /* Callback of shf_memory_steps_list, for each step in memory: the latest job's first, of each job
  * the newest first. Sets `which` to the first step that can be written and is complete here. If a
  * step that comes before it is here only in part, sets `part` to that step; to write it, other
@@ -52,7 +43,8 @@ static int consider_for_flush(void *arg, const struct shf_memory_step *r)
 	 * once that is written. */
 	bool wanted = (!f->due || r->due) && (whole || !f->apart);
 
-	if (f->found || was_passed_by(f, r) || (f->latest.ranks && !wanted))
+	if (f->found || shf_memory_step_is_passed(f->store, r, &f->latest) ||
+	    (f->latest.ranks && !wanted))
 		return 0;
 	f->rc = shf_memory_step_state(f->store, r, &disk, f->err);
 	if (f->rc == SHF_MEMORY_UNWRITTEN && !f->latest.ranks)

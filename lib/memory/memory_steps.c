@@ -413,6 +413,13 @@ int shf_memory_step_follows(struct shf_store *store, const struct shf_memory_ste
 	                              "follow a bad one?", store->path, r->step) : !bad;
 }
 
+bool shf_memory_step_is_passed(struct shf_store *store, const struct shf_memory_step *r,
+                               const struct shf_memory_step *latest)
+{
+	return latest->ranks && strcmp(latest->job, r->job) != 0 &&
+	       latest->from != shf_card_disk_state(r->step, r->session, shf_store_rewinds(store));
+}
+
 bool shf_memory_step_replaces(struct shf_store *store, const struct shf_memory_step *r,
                               const struct shf_newest *disk)
 {

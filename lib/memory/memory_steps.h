@@ -72,6 +72,11 @@ int shf_memory_step_follows(struct shf_store *store, const struct shf_memory_ste
  * in memory is written, the bad one is set aside, as by a save of its number. [local] */
 bool shf_memory_step_replaces(struct shf_store *store, const struct shf_memory_step *r,
                               const struct shf_newest *disk);
+/* Returns whether a later job has gone on from another step than this one, so that no flush writes
+ * it: it would make the later job's steps unreachable. latest: the first step of the list whose
+ * state is SHF_MEMORY_UNWRITTEN; its ranks are 0: there was none yet. [local] */
+bool shf_memory_step_is_passed(struct shf_store *store, const struct shf_memory_step *r,
+                               const struct shf_memory_step *latest);
 /* A step in memory compared with the steps on disk. */
 enum shf_memory_state {
 	SHF_MEMORY_UNWRITTEN,           /* newer than all steps on disk, and follows the newest: it
