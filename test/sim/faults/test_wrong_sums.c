@@ -127,7 +127,10 @@ struct told {
 
 static void ask(struct simdisk *lied, const char *what, struct told *told)
 {
-	for (size_t i = 0; i < N(acts) && told->bad < 20; i++) {
+	static size_t turn;
+
+	/* Under a sanitizer each lie meets a few acts, and each act many lies. */
+	for (size_t i = turn++ % T_FEWER; i < N(acts) && told->bad < 20; i += T_FEWER) {
 		struct simdisk *disk = acts_disk_copy(lied);
 		struct play p = hands_play(disk, acts[i].ranks, acts_hold);
 		const char *why;
@@ -187,5 +190,5 @@ TEST(what_the_table_says_wrongly_is_never_loaded_as_right)
 	free(t.bytes);
 	simdisk_free(base);
 	CHECK_INT(told.bad, 0);
-	CHECK(told.refused > 500 && told.done > 100);
+	CHECK(told.refused > 500 / T_FEWER && told.done > 100 / T_FEWER);
 }
