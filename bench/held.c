@@ -3,7 +3,7 @@
  *
  * Plain pieces are dense boxes of their own. With ZeRO the pieces of a (tp, pp, ep) rank lie one
  * after another in a buffer per item type, of which this rank has an equal part: such a piece is a
- * SHEAF_FLAT slice whose origin is its place in that buffer.
+ * SHEAF_SLICE_FLAT slice whose origin is its place in that buffer.
  */
 #include "workload.h"
 
@@ -160,7 +160,7 @@ static int piece_flat(struct wl_held *h, struct buffers *b, int expert, struct w
 	b->next[expert][t] += items;
 	if (from >= to)
 		return 0;
-	p->slice.flags |= SHEAF_FLAT;
+	p->slice.flags |= SHEAF_SLICE_FLAT;
 	p->slice.origin = base;
 	p->slice.flat_start = lo;
 	p->slice.flat_count = hi - lo;
@@ -344,7 +344,7 @@ char *wl_piece_at(const struct wl_piece *p, int64_t local)
 {
 	int64_t i = local;
 
-	if (p->slice.flags & SHEAF_FLAT)
+	if (p->slice.flags & SHEAF_SLICE_FLAT)
 		i += p->slice.origin - p->slice.flat_start;
 	return (char *)p->slice.data + wl_bytes(p->slice.dtype, i);
 }
@@ -501,7 +501,7 @@ static int check_stored(const struct want *w, uint64_t *items, struct sheaf_erro
 		struct sheaf_slice s = w->p->slice;
 
 		s.tied_to = NULL;
-		s.flags |= SHEAF_FLAT;
+		s.flags |= SHEAF_SLICE_FLAT;
 		s.origin = 0;
 		s.flat_start = at;
 		s.flat_count = n;

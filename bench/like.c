@@ -15,7 +15,7 @@ int wl_step_check(struct sheaf_step *step, struct sheaf_error *err)
 		return 0;
 	/* A load of nothing tells the sentence. */
 	none = sheaf_state_new();
-	sheaf_step_load(step, none, SHEAF_DRY, NULL, &why);
+	sheaf_step_load(step, none, SHEAF_LOAD_DRY, NULL, &why);
 	sheaf_state_free(none);
 	return wl_fail(err, rc, "%s", why.msg[0] ? why.msg : sheaf_strerror(rc));
 }

@@ -53,7 +53,7 @@ static void value(int64_t i, uint8_t out[ITEMS])
 
 static int save(struct opens *o)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE,
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE,
 		.file_bytes_max = (uint64_t)(o->per_file * ITEMS) };
 	uint8_t *data = malloc((size_t)o->tensors * ITEMS);
 	struct sheaf_state *state = sheaf_state_new();
@@ -90,7 +90,7 @@ static int one(struct opens *o, int64_t i, double *ms)
 	struct sheaf_run *run = NULL;
 	struct sheaf_step *step = NULL;
 	uint8_t got[ITEMS] = { 0 }, want[ITEMS];
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
 	char name[96];
 	struct sheaf_slice t = tensor(i, name, got);
 	double from = now_ms();
@@ -114,7 +114,7 @@ static int one(struct opens *o, int64_t i, double *ms)
 /* Open, and ask for the list of all tensors. */
 static int all(struct opens *o)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
 	struct sheaf_tensor t = { .size = sizeof(t) };
 	struct sheaf_run *run = NULL;
 	struct sheaf_step *step = NULL;

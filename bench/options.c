@@ -45,7 +45,7 @@ const char bench_usage[] =
 	"  --unverified           load without looking at any checksum\n"
 	"  --async                save: a step is committed when the next ones have begun\n"
 	"  --lazy                 with --async: copied behind, memory changes at its gates\n"
-	"  --in-place             save: all but the model is not staged (SHEAF_IN_PLACE)\n"
+	"  --in-place             save: all but the model is not staged (SHEAF_SLICE_IN_PLACE)\n"
 	"  --images N             of --async (2)\n"
 	"  --copy-threads N       of --lazy: a rank's threads that copy, at most (4)\n"
 	"  --copy-cpus LIST, --copy-rate N  of --lazy: where its threads run (0-3,8), and how\n"

@@ -17,7 +17,7 @@
 
 static int open_like(struct sheaf_step **like, const char *text, struct sheaf_error *err)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
 	struct sheaf_error why = { .msg = "" };
 	struct sheaf_run *run = NULL;
 	char dir[LIKE_MAX];
@@ -109,7 +109,7 @@ static int load_states(struct bench *b, struct sheaf_error *err)
 	/* All but the model, as optimizer state in host memory. */
 	for (size_t i = 0; rc == 0 && b->o->in_place && i < b->held.n; i++)
 		if (strcmp(b->model.t[b->held.p[i].tensor].family, "model") != 0)
-			b->held.p[i].slice.flags |= SHEAF_IN_PLACE;
+			b->held.p[i].slice.flags |= SHEAF_SLICE_IN_PLACE;
 	if (rc == 0)
 		rc = wl_held_state(&b->held, &b->state, err);
 	if (rc == 0)

@@ -283,7 +283,7 @@ static void state_make(struct bench *b)
 
 static void setup(struct bench *b)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE };
 	struct sheaf_error err = { 0 };
 
 	char dir[sizeof(made)];

@@ -30,10 +30,10 @@ static const struct kind {
 } kinds[MODES] = {
 	{ "none", false, 0 },
 	{ "none2", false, 0 },
-	{ "lazy-memory", true, SHEAF_LAZY | SHEAF_MAY_DROP | SHEAF_NO_DISK },
-	{ "lazy-disk", true, SHEAF_LAZY | SHEAF_MAY_DROP },
-	{ "copy-memory", true, SHEAF_MAY_DROP | SHEAF_NO_DISK },
-	{ "copy-disk", true, SHEAF_MAY_DROP },
+	{ "lazy-memory", true, SHEAF_SAVE_LAZY | SHEAF_SAVE_MAY_DROP | SHEAF_SAVE_NO_DISK },
+	{ "lazy-disk", true, SHEAF_SAVE_LAZY | SHEAF_SAVE_MAY_DROP },
+	{ "copy-memory", true, SHEAF_SAVE_MAY_DROP | SHEAF_SAVE_NO_DISK },
+	{ "copy-disk", true, SHEAF_SAVE_MAY_DROP },
 };
 
 struct mode {
@@ -82,7 +82,7 @@ static uint64_t now_ns(void)
 
 static bool is_memory(const struct kind *k)
 {
-	return k->flags & SHEAF_NO_DISK;
+	return k->flags & SHEAF_SAVE_NO_DISK;
 }
 
 static int64_t cadence(const struct bench_opts *o, const struct kind *k)
@@ -183,7 +183,7 @@ static int begin(struct turn *t, struct sheaf_error *err)
 	t->ns[BEGIN] += now_ns() - start;
 	t->m->saves += t->counted && rc == 0;
 	t->m->dropped += t->counted && (rc == SHEAF_EAGAIN || rc == SHEAF_EBUSY);
-	if (rc == 0 && t->m->kind->flags & SHEAF_LAZY)
+	if (rc == 0 && t->m->kind->flags & SHEAF_SAVE_LAZY)
 		t->gated = t->fly[t->n];
 	t->n += rc == 0;
 	/* Then an image was free, so there is no agent. */
@@ -245,7 +245,7 @@ static int agent_begin(const struct stall *s, const struct mode *m, int *agent,
 
 static int turn_begin(struct turn *t, struct sheaf_error *err)
 {
-	return t->m->state ? run_open(t->s, t->m, SHEAF_CREATE, false, &t->run, err) : 0;
+	return t->m->state ? run_open(t->s, t->m, SHEAF_RUN_CREATE, false, &t->run, err) : 0;
 }
 
 /* What still flies lands, after the clock. Nothing waits for a group that lost a rank. */
@@ -375,7 +375,7 @@ static int prove_load(struct stall *s, struct mode *m, const uint64_t *seen,
 	struct sheaf_report report = { .size = sizeof(report) };
 	struct sheaf_run *run;
 	struct sheaf_step *newest = NULL;
-	int rc = run_open(s, m, SHEAF_READONLY, false, &run, err);
+	int rc = run_open(s, m, SHEAF_RUN_READONLY, false, &run, err);
 
 	if (rc < 0)
 		return rc;

@@ -89,8 +89,8 @@ struct sheaf_opts bench_run_opts(const struct bench *b, uint32_t flags)
 	};
 
 	if (o->io && strcmp(o->io, "buffered") == 0)
-		opts.flags |= SHEAF_BUFFERED;
-	opts.flags |= o->metrics ? SHEAF_METRICS : 0;
+		opts.flags |= SHEAF_RUN_BUFFERED;
+	opts.flags |= o->metrics ? SHEAF_RUN_METRICS : 0;
 	return opts;
 }
 
@@ -285,14 +285,14 @@ static int begin_step(struct bench *b, struct sheaf_run *run, int64_t step, int6
 {
 	struct wl_source src = { b->o->seed, step, b->like };
 	struct sheaf_save_opts opts = { .size = sizeof(opts),
-					.flags = b->o->lazy ? SHEAF_LAZY : 0 };
+					.flags = b->o->lazy ? SHEAF_SAVE_LAZY : 0 };
 	struct flown *new = &f->a[f->n];
 	int rc = 0;
 
 	*new = (struct flown){ .step = step, .round = round,
 			       .memory = b->o->memory_every &&
 					 (step - b->o->step) % b->o->every };
-	opts.flags |= new->memory ? SHEAF_NO_DISK : 0;
+	opts.flags |= new->memory ? SHEAF_SAVE_NO_DISK : 0;
 	if (rc == 0 && !round)
 		rc = bench_agree(&b->comm, wl_held_fill(&b->held, &b->model, &src, err), err);
 	bench_meter_start(&new->m.meter);
@@ -549,7 +549,7 @@ static int loaded(const struct bench *b, int64_t step, int64_t round, struct mea
 static int step_open(const struct bench *b, struct sheaf_run *run, int64_t step,
 		     struct sheaf_step **open, struct sheaf_error *err)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_UNVERIFIED,
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_UNVERIFIED,
 				   .io_threads = (int32_t)b->o->io_threads,
 				   .timeout_ms = (int32_t)b->o->timeout_ms };
 	char path[4200];
@@ -581,8 +581,8 @@ static int load_step(struct bench *b, struct sheaf_run *run, int64_t round, stru
 	struct sheaf_report report = { .size = sizeof(report), .item = hear, .arg = &heard };
 	struct sheaf_step_info info = { .size = sizeof(info) };
 	struct sheaf_step *open = NULL;
-	uint32_t flags = (b->o->convert ? SHEAF_CONVERT : 0) |
-			 (b->o->lenient ? SHEAF_LENIENT | SHEAF_DERIVE : 0);
+	uint32_t flags = (b->o->convert ? SHEAF_LOAD_CONVERT : 0) |
+			 (b->o->lenient ? SHEAF_LOAD_LENIENT | SHEAF_LOAD_DERIVE : 0);
 	uint64_t checked = 0;
 	struct measure m;
 	double seconds;
@@ -639,7 +639,7 @@ int bench_run(struct bench *b)
 	struct wl_held *into = o->verb == BENCH_RESHARD ? &b->held_to : &b->held;
 	struct sheaf_state *state = o->verb == BENCH_RESHARD ? b->state_to : b->state;
 	struct flight flight = { .n = 0 };
-	struct sheaf_opts opts = bench_run_opts(b, saves ? SHEAF_CREATE : SHEAF_READONLY);
+	struct sheaf_opts opts = bench_run_opts(b, saves ? SHEAF_RUN_CREATE : SHEAF_RUN_READONLY);
 	int rc = sheaf_run_open(&run, o->run, b->group, &opts, &err);
 	char line[BENCH_LINE];
 

@@ -364,7 +364,7 @@ static void tell_place(struct bench *b)
 
 static int describe(struct bench *b)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE,
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE,
 				   .file_bytes_max = FILE_BYTES_MAX };
 	struct sheaf_error err = { .msg = "" };
 	char path[PATH_MAX], name[64];

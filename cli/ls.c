@@ -140,7 +140,7 @@ static int add_memory(const struct cli_args *a, const char *dir, struct cli_list
 static int ls_run(const struct cli_args *a, const char *dir, bool one, int64_t only,
 		  const char *path)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
 	struct sheaf_error err = { .msg = "" };
 	struct cli_list list = { 0 };
 	struct sheaf_run *r = NULL;

@@ -84,7 +84,7 @@ static int run(const struct cli_args *a)
 	if (rc)
 		goto out;
 	/* Listing changes nothing, and needs no lock. */
-	opts.flags = apply ? 0 : SHEAF_READONLY;
+	opts.flags = apply ? 0 : SHEAF_RUN_READONLY;
 	opts.keep_last = (int32_t)keep_last;
 	opts.keep_every = (int32_t)keep_every;
 	opts.grace_s = grace ? (int32_t)grace : -1;

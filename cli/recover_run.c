@@ -36,7 +36,7 @@ static int item(void *arg, const struct sheaf_left *l)
 
 static int list(const struct cli_args *a, const char *path)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
 	struct sheaf_error err = { .msg = "" };
 	struct sheaf_run *r = NULL;
 	int rc = sheaf_run_open(&r, path, NULL, &opts, &err);

@@ -180,7 +180,7 @@ static int take_all(const struct cli_args *a, const char *path, struct rows *row
 				 NULL);
 	if (!rows->any)
 		return cli_error(a, SHEAF_ENOENT, path, "no job wrote metrics here",
-				 "open the run with SHEAF_METRICS");
+				 "open the run with SHEAF_RUN_METRICS");
 	return 0;
 }
 
@@ -358,7 +358,7 @@ const struct cli_verb cli_stats = {
 	.name = "stats",
 	.brief = "where saves blocked the training",
 	.synopsis = "sheaf stats RUN [--last N] [--json]",
-	.text = "Reads what a job that asked for it (SHEAF_METRICS) wrote of its saves, and\n"
+	.text = "Reads what a job that asked for it (SHEAF_RUN_METRICS) wrote of its saves, and\n"
 		"prints the newest 20, then sums of all: how long the callers were blocked in\n"
 		"begin (of it IMAGE until an image was free), in the gates of lazy saves\n"
 		"(LONGEST: in one of them), in exchange, in wait and in commit, and WALL, from\n"

@@ -142,7 +142,7 @@ static void not_open(struct verify *v, int code, const char *msg, const char *pa
 /* One directory or file. run NULL: by its path; else as step n of that run. */
 static void verify_one(struct verify *v, struct sheaf_run *run, int64_t n, const char *path)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
 	struct sheaf_error err = { .msg = "" }, by_path = { .msg = "" };
 	struct sheaf_step *step = NULL;
 	uint64_t before = v->findings;
@@ -170,7 +170,7 @@ static void verify_one(struct verify *v, struct sheaf_run *run, int64_t n, const
 
 static int verify_run(struct verify *v, const struct cli_place *place, const char *arg)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
 	struct sheaf_error err = { .msg = "" };
 	struct cli_list list = { 0 };
 	struct sheaf_run *run = NULL;

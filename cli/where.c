@@ -152,14 +152,14 @@ static int open_path(struct cli_step *s, const char *path, bool unverified,
 {
 	struct sheaf_opts opts = { .size = sizeof(opts) };
 
-	opts.flags = SHEAF_READONLY | (unverified ? SHEAF_UNVERIFIED : 0);
+	opts.flags = SHEAF_RUN_READONLY | (unverified ? SHEAF_RUN_UNVERIFIED : 0);
 	return sheaf_step_open_path(&s->step, path, NULL, &opts, err);
 }
 
 /* Reading past damage is for steps opened by path: find out which it is, then go there. */
 static int open_in_run(struct cli_step *s, bool unverified, struct sheaf_error *err)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
 	int64_t n = s->place.step;
 	char path[4300];
 	int rc = sheaf_run_open(&s->run, s->place.path, NULL, &opts, err);

@@ -49,7 +49,8 @@ int cli_box_read(struct sheaf_step *step, const struct cli_box *b, int64_t from,
 		 void *dst, struct sheaf_error *err)
 {
 	struct sheaf_slice s = {
-		.size = sizeof(s), .flags = SHEAF_FLAT, .family = b->t.family, .name = b->t.name,
+		.size = sizeof(s), .flags = SHEAF_SLICE_FLAT, .family = b->t.family,
+		        .name = b->t.name,
 		.dtype = b->t.dtype, .ndim = b->t.ndim, .flat_start = from, .flat_count = n,
 		.data = dst,
 	};

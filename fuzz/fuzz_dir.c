@@ -241,7 +241,7 @@ static int load(struct world *w, struct sheaf_step *step)
 		hold(h, state, w);
 		n++;
 	}
-	rc = ended(sheaf_step_load(step, state, w->use & 8 ? SHEAF_STRICT : 0, &report, &err),
+	rc = ended(sheaf_step_load(step, state, w->use & 8 ? SHEAF_LOAD_STRICT : 0, &report, &err),
 	           &err);
 	for (int i = 0; i < n; i++) {
 		if (rc == 0 && !w->changes)
@@ -311,7 +311,7 @@ static void look(struct world *w, struct sheaf_step *step)
 
 static void by_path(struct world *w, const char *path, uint32_t flags)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY | flags };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY | flags };
 	struct sheaf_error err = { .msg = "" };
 	struct sheaf_step *step = NULL;
 
@@ -336,7 +336,8 @@ static void one_pruned(void *arg, int64_t step, char what, const char *why)
 
 static void in_run(struct world *w)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY, .keep_last = 1 };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY,
+	                           .keep_last = 1 };
 	struct sheaf_error err = { .msg = "" };
 	struct sheaf_step *step = NULL;
 	struct sheaf_run *run = NULL;
@@ -370,7 +371,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	else if (w.hf)
 		by_path(&w, "hf", 0);
 	else if (w.use & 32)
-		by_path(&w, "run/checkpoint-7", w.use & 64 ? SHEAF_UNVERIFIED : 0);
+		by_path(&w, "run/checkpoint-7", w.use & 64 ? SHEAF_RUN_UNVERIFIED : 0);
 	else
 		in_run(&w);
 	memory.on = false;

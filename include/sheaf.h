@@ -87,7 +87,7 @@ int sheaf_dtype_from_name(const char *name);    /* 0: none such */
 #define SHEAF_DIMS_MAX 8
 /* A box of a global row-major tensor, and where it lies in this rank's memory:
  * its item i is item  origin + i[0] * stride[0] + i[1] * stride[1] + ...  of a
- * buffer. Without SHEAF_FLAT data is item 0 of that buffer. With it this rank has
+ * buffer. Without SHEAF_SLICE_FLAT data is item 0 of that buffer. With it this rank has
  * only the buffer's items [flat_start, flat_start + flat_count), perhaps none, and
  * data is the first of them. This says dense and transposed memory (strides),
  * fused q-k-v (one slice per stored tensor), ZeRO and FSDP ranges (flat). Strides
@@ -107,26 +107,26 @@ struct sheaf_slice {
 	int64_t origin, flat_start, flat_count;
 	void *data;
 };
-#define SHEAF_FLAT      (UINT32_C(1) << 0)
-#define SHEAF_OPTIONAL  (UINT32_C(1) << 1) /* may be absent when loading; data is then kept */
+#define SHEAF_SLICE_FLAT      (UINT32_C(1) << 0)
+#define SHEAF_SLICE_OPTIONAL  (UINT32_C(1) << 1) /* may be absent when loading; data is then kept */
 /* Saving: is not staged, as optimizer state that was put into host memory, or into a file that is
- * mapped, and of which there is no room for a second copy. With SHEAF_LAZY sheaf_save_copied
+ * mapped, and of which there is no room for a second copy. With SHEAF_SAVE_LAZY sheaf_save_copied
  * returns for it as fast as the disk takes it; without, begin does. What this rank writes of it
  * goes through 48 MiB at most for each save. Stretches of 16 MiB of a file, or shorter ones, in
  * which there are bytes of other ranks, or of slices without this flag, are staged as all else; so
- * are averages of such slices, and with SHEAF_REPLICAS what is replicated. Such a save is in no
+ * are averages of such slices, and with SHEAF_RUN_REPLICAS what is replicated. Such a save is in no
  * memory tier; its begin makes the files, after the publish of the save before it is over. */
-#define SHEAF_IN_PLACE  (UINT32_C(1) << 4)
+#define SHEAF_SLICE_IN_PLACE  (UINT32_C(1) << 4)
 /* Takes the strides literally. Without the flag strides that are all 0 mean dense memory. Set it if
  * the strides come from another program's tensors: those of a scalar that was expanded to 5 items
  * are all 0, and without the flag sheaf would read 5 items of memory. With it such a slice is
  * EINVAL, as is every slice that has several items in one place. */
-#define SHEAF_STRIDED   (UINT32_C(1) << 6)
+#define SHEAF_SLICE_STRIDED   (UINT32_C(1) << 6)
 /* Saves the slice, but does not load it: data is kept, and the report says ignored. Meant for
  * memory that is saved twice, once as it is and once in another type: F32 master weights that are
  * also the BF16 model. Without the flag a load would fill that memory twice, which is ELAYOUT.
  * sheaf_step_read fills the slice all the same, and sheaf_plan counts it as read. */
-#define SHEAF_SAVE_ONLY (UINT32_C(1) << 7)
+#define SHEAF_SLICE_SAVE_ONLY (UINT32_C(1) << 7)
 /* Narrow slice to piece i of n along dim: pieces of ceil(count / n), the last ones
  * short or empty, as torch.chunk cuts. Once per mesh axis, outermost first; strides
  * that are not all 0 keep their meaning (origin moves along). [local] */
@@ -250,21 +250,21 @@ struct sheaf_opts {
 	 * The value of rank 0 is used */
 	int32_t resume_attempts_max, reserved;
 };
-#define SHEAF_CREATE    (UINT32_C(1) << 0) /* make the run if there is none */
-#define SHEAF_READONLY  (UINT32_C(1) << 1) /* no lock, no writes, no cleaning */
-#define SHEAF_REPLICAS  (UINT32_C(1) << 2) /* compare all replicas at each save: EDIVERGED */
-#define SHEAF_BUFFERED  (UINT32_C(1) << 3) /* never O_DIRECT */
+#define SHEAF_RUN_CREATE    (UINT32_C(1) << 0) /* make the run if there is none */
+#define SHEAF_RUN_READONLY  (UINT32_C(1) << 1) /* no lock, no writes, no cleaning */
+#define SHEAF_RUN_REPLICAS  (UINT32_C(1) << 2) /* compare all replicas at each save: EDIVERGED */
+#define SHEAF_RUN_BUFFERED  (UINT32_C(1) << 3) /* never O_DIRECT */
 /* No step that is opened through this run is checked: what lies in damaged blocks is loaded as it
  * is. For what is to be saved out of a damaged step, not for training. */
-#define SHEAF_UNVERIFIED (UINT32_C(1) << 4)
-#define SHEAF_METRICS   (UINT32_C(1) << 5) /* rank 0 adds a line of JSON for each save that is over
-                                            * to .sheaf/metrics.jsonl, at most twice 1 MiB:
-                                            * `sheaf stats`. One more agreement a commit; what goes
-                                            * wrong with it is logged, and fails no save */
+#define SHEAF_RUN_UNVERIFIED (UINT32_C(1) << 4)
+#define SHEAF_RUN_METRICS   (UINT32_C(1) << 5) /* rank 0 adds a line of JSON for each save that is
+                                                * over to .sheaf/metrics.jsonl, at most twice 1 MiB:
+                                                * `sheaf stats`. One more agreement a commit; what
+                                                * goes wrong with it is logged, and fails no save */
 
 /* Runs. Opening to write takes the lock (waiting for it 30 s or half of timeout_ms, whichever
  * is less), proves that all ranks see one file system, and discards what dead jobs left in
- * the stage. ENOENT: no such directory and no SHEAF_CREATE. [collective] */
+ * the stage. ENOENT: no such directory and no SHEAF_RUN_CREATE. [collective] */
 int  sheaf_run_open(struct sheaf_run **run, const char *dir, struct sheaf_group *group,
                     const struct sheaf_opts *opts, struct sheaf_error *err);
 /* Abandons saves that were not committed (one that is being published is, whole, if the disk lets
@@ -362,7 +362,7 @@ int  sheaf_state_rank_bytes(struct sheaf_state *state, const char *stream, const
  * or NULL: master_weights, and what of model is stored in F32 and has no master. They are slices
  * of family `name`, that are saved and loaded with the others; their memory is the state's (4
  * bytes an item held), and it has as many more numbers of slices. Every save brings them up to
- * date with the weights that it copies: inside begin, or with SHEAF_LAZY behind it, those of a
+ * date with the weights that it copies: inside begin, or with SHEAF_SAVE_LAZY behind it, those of a
  * slice before sheaf_save_copied returns for it:
  *   e = w at the first,  e = fma(c, e, d * w) at each step that is a multiple of interval and
  * whose loss is below loss_max; c = (float)coef, d = (float)(1 - coef), both products rounded
@@ -373,10 +373,10 @@ int  sheaf_state_rank_bytes(struct sheaf_state *state, const char *stream, const
  * for its slices, by the next begin or sheaf_state_average, and by its commit or free. After a
  * load of a step that has the averages the count of updates goes on, and so do those averages
  * that were filled; a save of that step again, to the same run, makes no update. The others
- * become the weights at the next save: those that SHEAF_LENIENT kept, and those of a weight that
- * is SHEAF_OPTIONAL and absent. After a load that fills none, all begin anew. Equal on all ranks.
- * A rank may have none of the slices, but if no rank has any, begin, sheaf_state_average and load
- * are EINVAL. [local] */
+ * become the weights at the next save: those that SHEAF_LOAD_LENIENT kept, and those of a weight
+ * that is SHEAF_SLICE_OPTIONAL and absent. After a load that fills none, all begin anew. Equal on
+ * all ranks. A rank may have none of the slices, but if no rank has any, begin, sheaf_state_average
+ * and load are EINVAL. [local] */
 struct sheaf_ema {
 	uint32_t size, reserved;
 	const char *name;               /* NULL: "ema"; a family that no slice has */
@@ -397,7 +397,7 @@ int  sheaf_state_average(struct sheaf_state *state, struct sheaf_run *run, int64
                          double loss, struct sheaf_error *err);
 void sheaf_state_free(struct sheaf_state *state);
 
-/* Saving. begin copies and returns: the tensors may change. With SHEAF_LAZY nothing is copied
+/* Saving. begin copies and returns: the tensors may change. With SHEAF_SAVE_LAZY nothing is copied
  * then: threads of sheaf copy the slices, in the order in which they were asked for in the save
  * before (the first one: in which they were added), and a tensor may change when
  * sheaf_save_copied has returned for its slice; nothing is loaded into the state before. Where
@@ -405,30 +405,33 @@ void sheaf_state_free(struct sheaf_state *state);
  * or EBUSY from begin: this save was not started, train on. A save for which there is no image
  * waits until the oldest one is written; saves are committed in the order they began. EEXIST,
  * EINVAL, ELAYOUT name the step, the argument, the tensor and box. From the second lazy save of a
- * state on, begin is one small agreement and touches no disk (but see SHEAF_IN_PLACE): then the
- * files are made, and what is wrong with the step found (EEXIST, no room), by the first exchange or
- * commit. [collective] */
+ * state on, begin is one small agreement and touches no disk (but see SHEAF_SLICE_IN_PLACE): then
+ * the files are made, and what is wrong with the step found (EEXIST, no room), by the first
+ * exchange or commit. [collective] */
 struct sheaf_save_opts {
 	uint32_t size, flags;
 	double loss;                    /* for averages; equal on all ranks */
 };
-#define SHEAF_LAZY      (UINT32_C(1) << 0) /* begin returns, the copy runs behind */
-#define SHEAF_NO_DISK   (UINT32_C(1) << 1) /* the memory tier and averages only: nothing is written,
-                                            * commit makes the step one that a later job finds in
-                                            * memory. EAGAIN from begin: no agent on some node.
-                                            * EFAILED from commit: one died since, or has no room.
-                                            * After both train on: only this step is not kept.
-                                            * Such saves are committed in the order of their own
-                                            * kind, whatever goes to disk; two images at least */
-#define SHEAF_MAY_DROP  (UINT32_C(1) << 2) /* when no image is free: EAGAIN, not a wait */
-#define SHEAF_CHECK     (UINT32_C(1) << 3) /* LAZY: sum all that this rank copies inside begin (with
-                                            * SHEAF_LATER inside sheaf_save_put), and again at each
-                                            * gate. EDIVERGED names a slice that changed between.
-                                            * Slow: the caller reads all that memory twice more */
-#define SHEAF_MAY_FAIL  (UINT32_C(1) << 4) /* when no image is free: EBUSY, not a wait */
-#define SHEAF_LATER     (UINT32_C(1) << 5) /* LAZY: no slice is read before sheaf_save_put; its data
-                                            * may be NULL until then. Not with averages, nor slices
-                                            * in place; staging_bytes_max holds all of it */
+#define SHEAF_SAVE_LAZY      (UINT32_C(1) << 0) /* begin returns, the copy runs behind */
+#define SHEAF_SAVE_NO_DISK   (UINT32_C(1) << 1) /* the memory tier and averages only: nothing is
+                                                 * written, commit makes the step one that a later
+                                                 * job finds in memory. EAGAIN from begin: no agent
+                                                 * on some node. EFAILED from commit: one died
+                                                 * since, or has no room. After both train on: only
+                                                 * this step is not kept. Such saves are committed
+                                                 * in the order of their own kind, whatever goes to
+                                                 * disk; two images at least */
+#define SHEAF_SAVE_MAY_DROP  (UINT32_C(1) << 2) /* when no image is free: EAGAIN, not a wait */
+#define SHEAF_SAVE_CHECK     (UINT32_C(1) << 3) /* LAZY: sum all that this rank copies inside begin
+                                                 * (with SHEAF_SAVE_LATER inside sheaf_save_put),
+                                                 * and again at each gate. EDIVERGED names a slice
+                                                 * that changed between. Slow: the caller reads all
+                                                 * that memory twice more */
+#define SHEAF_SAVE_MAY_FAIL  (UINT32_C(1) << 4) /* when no image is free: EBUSY, not a wait */
+#define SHEAF_SAVE_LATER     (UINT32_C(1) << 5) /* LAZY: no slice is read before sheaf_save_put; its
+                                                 * data may be NULL until then. Not with averages,
+                                                 * nor slices in place; staging_bytes_max holds all
+                                                 * of it */
 int  sheaf_save_begin(struct sheaf_save **save, struct sheaf_run *run, int64_t step,
                       struct sheaf_state *state, const struct sheaf_save_opts *opts,
                       struct sheaf_error *err);
@@ -453,7 +456,7 @@ int  sheaf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct she
  *    until all of them are copied and their averages are made. Slices count as in the same memory
  *    if the bytes from the first to the last item of one overlap with those of another.
  * EAGAIN: not yet, after timeout_ms (< 0: wait for ever; 0: do not wait).
- * EINVAL: there is no such slice, or it was not put yet (SHEAF_LATER).
+ * EINVAL: there is no such slice, or it was not put yet (SHEAF_SAVE_LATER).
  * Any other code: the save has failed. It does not read the memory any more either.
  * The caller copies what no thread has begun to copy and waits for the rest; no other rank is
  * asked. The gate is open at once in a plain save, and where this save reads nothing of the memory
@@ -464,7 +467,7 @@ int  sheaf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct she
 int  sheaf_save_copied(struct sheaf_save *save, int slice, int timeout_ms);
 #define SHEAF_ALL_SLICES INT32_MIN      /* all of them, for who changes all at once; no code of
                                          * sheaf_state_add that went unseen */
-/* Of a save with SHEAF_LATER: that slice holds the step's values, and may be read until
+/* Of a save with SHEAF_SAVE_LATER: that slice holds the step's values, and may be read until
  * sheaf_save_copied has returned for it. data: where it lies in this save, as sheaf_slice.data,
  * whose other members hold; NULL: where the state says. So a layer is copied as soon as it is
  * final, while others are still computed, and what lies elsewhere (a device, a file) is streamed
@@ -606,27 +609,27 @@ struct sheaf_report {                   /* callbacks run in the caller's thread,
 /* Fill the state. An absent tensor is ELAYOUT unless OPTIONAL, ignored, derived or zeroed;
  * what cannot be filled is found before any byte is touched. After any other failure the
  * slices' contents are undefined. ELAYOUT if slices that share memory would be filled from tensors
- * of different types, one of them converted: see SHEAF_SAVE_ONLY. In a run that is open for writing
- * a load counts as a try of the step, once a session, until the next save or the close (see
- * opts.resume_attempts_max), so evaluate with SHEAF_READONLY. EAGAIN from a load, verify, read or
- * copy of a step in memory: a job that goes on saving has taken that memory for a newer step; open
- * SHEAF_LATEST again. [collective] */
-#define SHEAF_STRICT  (UINT32_C(1) << 0) /* unexpected tensor in a family we hold: ELAYOUT */
-#define SHEAF_CONVERT (UINT32_C(1) << 1) /* the stored dtype may differ from the slice's */
-#define SHEAF_DRY     (UINT32_C(1) << 2) /* plan and report; read no tensor */
+ * of different types, one of them converted: see SHEAF_SLICE_SAVE_ONLY. In a run that is open for
+ * writing a load counts as a try of the step, once a session, until the next save or the close (see
+ * opts.resume_attempts_max), so evaluate with SHEAF_RUN_READONLY. EAGAIN from a load, verify, read
+ * or copy of a step in memory: a job that goes on saving has taken that memory for a newer step;
+ * open SHEAF_LATEST again. [collective] */
+#define SHEAF_LOAD_STRICT  (UINT32_C(1) << 0) /* unexpected tensor in a family we hold: ELAYOUT */
+#define SHEAF_LOAD_CONVERT (UINT32_C(1) << 1) /* the stored dtype may differ from the slice's */
+#define SHEAF_LOAD_DRY     (UINT32_C(1) << 2) /* plan and report; read no tensor */
 /* Absent master_weights: cast up from the model. Absent tensors of family model whose slice is BF16
  * or F16, stored and in memory: their F32 masters of the same name, rounded to nearest even; so a
  * step may leave such weights out, 12 of 14 bytes with Adam, if that is how they are made. */
-#define SHEAF_DERIVE  (UINT32_C(1) << 3)
-#define SHEAF_ZERO    (UINT32_C(1) << 4) /* optimizer absent: zeros */
-#define SHEAF_LENIENT (UINT32_C(1) << 5) /* absent, or of another shape: data is kept, reported */
+#define SHEAF_LOAD_DERIVE  (UINT32_C(1) << 3)
+#define SHEAF_LOAD_ZERO    (UINT32_C(1) << 4) /* optimizer absent: zeros */
+#define SHEAF_LOAD_LENIENT (UINT32_C(1) << 5) /* absent, or of another shape: data is kept */
 int  sheaf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t flags,
                      struct sheaf_report *report, struct sheaf_error *err);
-#define SHEAF_FALLBACK (UINT32_C(1) << 6) /* a flag of sheaf_run_resume alone */
+#define SHEAF_LOAD_FALLBACK (UINT32_C(1) << 6) /* a flag of sheaf_run_resume alone */
 /* Opens SHEAF_LATEST and loads it, with the flags of sheaf_step_load. report->step is its number,
  * and report->memory says whether it was in memory. Returns the codes of the two calls. ENOENT: the
  * run has no checkpoint at all, and the state is as it was: start afresh.
- * With SHEAF_FALLBACK, if the latest is damaged, an older one is loaded instead:
+ * With SHEAF_LOAD_FALLBACK, if the latest is damaged, an older one is loaded instead:
  * - If it was read from memory, its copy on disk is tried next, and then each older checkpoint.
  * - Damage is ECORRUPT of the open or the load, confirmed by reading the whole step again, past
  *   the page cache. After any other failure nothing else is tried. EFORMAT is no damage: a newer
@@ -636,11 +639,11 @@ int  sheaf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_
  *   LENIENT, a stream whose rule is drop) would hold values of the damaged one, so that is ELAYOUT
  *   and names the slice: sheaf_run_rewind to it, and start again.
  * - Only then are the newer ones set aside, as by sheaf_run_rewind, and damaged ones in memory are
- *   given up, so that training goes on from the loaded one. With SHEAF_READONLY they stay.
+ *   given up, so that training goes on from the loaded one. With SHEAF_RUN_READONLY they stay.
  * - On rank 0 report->item is called for each of them ('P', 'A'); report->passed counts them. What
  *   it says of tensors is of the last checkpoint that was tried alone, and comes after the load.
  * - If none can be loaded the error is that of the first.
- * - EINVAL while a save is in flight, or with SHEAF_DRY.
+ * - EINVAL while a save is in flight, or with SHEAF_LOAD_DRY.
  * [collective] */
 int  sheaf_run_resume(struct sheaf_run *run, struct sheaf_state *state, uint32_t flags,
                       struct sheaf_report *report, struct sheaf_error *err);

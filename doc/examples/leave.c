@@ -66,7 +66,8 @@ static int run_until_told(struct sheaf_run *run, struct sheaf_state *state, floa
 int main(int argc, char **argv)
 {
 	static float weight[ITEMS];
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE, .keep_last = 2 };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE,
+	                           .keep_last = 2 };
 	struct sheaf_slice slice = { .size = sizeof(slice), .name = "layer.0.weight",
 		.dtype = SHEAF_F32, .ndim = 1, .shape = { ITEMS }, .count = { ITEMS },
 		.data = weight };

@@ -46,7 +46,7 @@ static int save(struct sheaf_run *run, struct sheaf_state *state, int64_t n, uin
 	if (rc == 0)
 		rc = sheaf_save_commit(one, -1, err);
 	sheaf_save_free(one);
-	if (rc == SHEAF_EFAILED && flags & SHEAF_NO_DISK) /* nor is this: the agent has died */
+	if (rc == SHEAF_EFAILED && flags & SHEAF_SAVE_NO_DISK) /* nor is this: the agent has died */
 		return 0;
 	return rc;
 }
@@ -65,7 +65,8 @@ static int resume(struct sheaf_run *run, struct sheaf_state *state, int64_t *n,
                   struct sheaf_error *err)
 {
 	struct sheaf_report report = { .size = sizeof(report), .item = tell };
-	int rc = sheaf_run_resume(run, state, SHEAF_STRICT | SHEAF_FALLBACK, &report, err);
+	int rc = sheaf_run_resume(run, state, SHEAF_LOAD_STRICT | SHEAF_LOAD_FALLBACK, &report,
+	                          err);
 
 	*n = rc == 0 ? report.step : 0;
 	return rc == SHEAF_ENOENT ? 0 : rc;
@@ -74,7 +75,7 @@ static int resume(struct sheaf_run *run, struct sheaf_state *state, int64_t *n,
 int main(int argc, char **argv)
 {
 	static float weight[ROWS * COLS], moment[ROWS * COLS];
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE, .keep_last = 3,
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE, .keep_last = 3,
 		.agent = argc > 3 ? argv[3] : NULL };
 	struct sheaf_state *state = sheaf_state_new();
 	struct sheaf_group *group = NULL;
@@ -105,7 +106,7 @@ int main(int argc, char **argv)
 		if (++n % 10 == 0)
 			rc = save(run, state, n, 0, &err);
 		else if (opts.agent)
-			rc = save(run, state, n, SHEAF_NO_DISK, &err);
+			rc = save(run, state, n, SHEAF_SAVE_NO_DISK, &err);
 	}
 	if (rank == 0 && rc != 0)
 		fprintf(stderr, "resume: %s\n", err.msg);

@@ -8,7 +8,7 @@ int main(int argc, char **argv)
 	struct sheaf_slice all = { .size = sizeof(all), .name = "layer.0.weight",
 		.dtype = SHEAF_F32, .ndim = 2, .shape = { 2, 3 }, .count = { 2, 3 },
 		.data = weight };
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE };
 	struct sheaf_state *state = sheaf_state_new();
 	struct sheaf_run *run = NULL;
 	struct sheaf_save *save = NULL;

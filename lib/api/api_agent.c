@@ -26,7 +26,7 @@
 /* Opens a run read-only, without a group. make: creates the run if it does not exist. */
 static int open_run(struct sheaf_run **out, const char *dir, bool make, struct sheaf_error *err)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
 	struct sheaf_run *r = NULL;
 	int rc = dir ? shf_run_open(&r, dir, NULL, &opts, shf_sys_real(), err)
 	             : shf_fail(err, SHEAF_EINVAL, "no directory was named");
@@ -34,7 +34,7 @@ static int open_run(struct sheaf_run **out, const char *dir, bool make, struct s
 	if (make && (rc == SHEAF_ENOENT || (rc == 0 && !r->store.run[0]))) {
 		if (rc == 0)
 			shf_run_close(r);
-		opts.flags = SHEAF_CREATE;
+		opts.flags = SHEAF_RUN_CREATE;
 		rc = shf_run_open(&r, dir, NULL, &opts, shf_sys_real(), err);
 	}
 	if (rc == 0 && !r->store.run[0]) {
@@ -254,7 +254,7 @@ SHEAF_API int sheaf_agent_list(const char *dir, const char *agent,
                                int (*item)(void *arg, const struct sheaf_memory *m), void *arg,
                                struct sheaf_error *err)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
 	struct telling t = { .item = item, .arg = arg };
 	const struct shf_sys *sys = shf_sys_real();
 	struct sheaf_run *r = NULL;

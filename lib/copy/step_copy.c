@@ -379,8 +379,8 @@ static int verify_there(const struct copying *c, struct sheaf_report *report,
 	shf_name_of_step(t, c->step->manifest.step);
 	shf_buf_addf(&path, "%s/%s", c->dst.path, t);
 	shf_buf_u8(&path, 0);
-	/* Flags of the source, such as SHEAF_UNVERIFIED, must not weaken this verification. */
-	opts.flags = SHEAF_READONLY | (opts.flags & SHEAF_BUFFERED);
+	/* Flags of the source, such as SHEAF_RUN_UNVERIFIED, must not weaken this verification. */
+	opts.flags = SHEAF_RUN_READONLY | (opts.flags & SHEAF_RUN_BUFFERED);
 	rc = path.oom ? shf_fail(err, SHEAF_ENOMEM, "%s: no memory for a path", c->dst.path)
 	              : shf_step_open_path(&there, (char *)path.data, NULL, &opts, c->dst.sys, err);
 	if (rc == 0)

@@ -190,7 +190,7 @@ static int plan_all(struct preview *p, const struct sheaf_opts *opts, const int3
                     struct sheaf_error *err)
 {
 	struct shf_match m = { .layout = &p->layout, .nodes = nodes, .way = SHF_SAVE,
-		.witness = opts->flags & SHEAF_REPLICAS, .window = shf_plan_window(opts) };
+		.witness = opts->flags & SHEAF_RUN_REPLICAS, .window = shf_plan_window(opts) };
 	int rc = shf_schema_preview(p->states, (int)p->ranks, opts->ignore, &p->layout, err);
 
 	if (rc == 0)

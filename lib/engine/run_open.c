@@ -29,9 +29,10 @@ struct opened {
 static int own(struct sheaf_run *run, const char *dir, struct opened *told, struct sheaf_error *err)
 {
 	int wait = shf_opts_wait_ms(&run->opts, SHF_LOCK_WAIT_MS);
-	int rc = run->opts.flags & SHEAF_READONLY
+	int rc = run->opts.flags & SHEAF_RUN_READONLY
 		     ? shf_store_open(&run->store, run->sys, dir, err)
-		     : shf_store_own_as(&run->store, run->sys, dir, run->opts.flags & SHEAF_CREATE,
+		     : shf_store_own_as(&run->store, run->sys, dir, run->opts.flags &
+		                        SHEAF_RUN_CREATE,
 				     wait, shf_opts_clear_ms(&run->opts), NULL, err);
 
 	if (rc < 0)
@@ -43,7 +44,7 @@ static int own(struct sheaf_run *run, const char *dir, struct opened *told, stru
 	run->store.attempts_max = run->opts.resume_attempts_max;
 	/* Steps that killed too many jobs while they were loaded are marked bad now, before this
 	 * job looks for the latest step. */
-	rc = run->opts.flags & SHEAF_READONLY ? 0 : shf_tries_settle(&run->store);
+	rc = run->opts.flags & SHEAF_RUN_READONLY ? 0 : shf_tries_settle(&run->store);
 	if (rc < 0)
 		return shf_fail_sys(err, -rc, "%s/.sheaf/tries", run->store.path);
 	/* The memory for the path that opts.committed gets is allocated here, because a commit
@@ -69,7 +70,7 @@ static int join_run(struct sheaf_run *run, const char *dir, const struct opened 
 
 	/* A network file system may show a new directory to other hosts some seconds later. */
 	for (int slept = 0, ms = 10;; slept += ms, ms = ms < 500 ? 2 * ms : 1000) {
-		rc = run->opts.flags & SHEAF_READONLY
+		rc = run->opts.flags & SHEAF_RUN_READONLY
 		   ? shf_store_open(&run->store, run->sys, dir, err)
 		   : shf_store_join(&run->store, run->sys, dir, told->run, told->session, err);
 		if (rc != SHEAF_ENOENT || slept >= most)
@@ -95,7 +96,7 @@ static int prove_one_file_system(struct sheaf_run *run, struct sheaf_error *err)
 	uint8_t bits[16];
 	int rc = 0;
 
-	if (run->team.ranks == 1 || run->opts.flags & SHEAF_READONLY)
+	if (run->team.ranks == 1 || run->opts.flags & SHEAF_RUN_READONLY)
 		return 0;
 	if (run->team.rank == 0) {
 		rc = shf_sys_random(run->sys, bits, sizeof(bits));
@@ -184,7 +185,7 @@ static void announce_newest(struct sheaf_run *run)
 {
 	struct sheaf_error err;
 
-	if (run->team.rank || !run->opts.signal_dir || run->opts.flags & SHEAF_READONLY)
+	if (run->team.rank || !run->opts.signal_dir || run->opts.flags & SHEAF_RUN_READONLY)
 		return;
 	if (shf_done_put_newest(&run->store, run->opts.signal_dir, &err) < 0)
 		shf_log(run, 1, "%s: the done files of its newest step are not all there: %s",

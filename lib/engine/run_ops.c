@@ -27,7 +27,7 @@
 /* Returns 0, or EINVAL if the run is not open for writing. what: the operation, for the message. */
 static int writable(const struct sheaf_run *run, const char *what, struct sheaf_error *err)
 {
-	if (run->life.closed || run->opts.flags & SHEAF_READONLY)
+	if (run->life.closed || run->opts.flags & SHEAF_RUN_READONLY)
 		return shf_fail(err, SHEAF_EINVAL, "%s: %s needs the run open for writing",
 		                run->store.path, what);
 	return 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf_run_resume loads the latest step. With SHEAF_FALLBACK it loads the newest step that is not
- * damaged.
+/* sheaf_run_resume loads the latest step. With SHEAF_LOAD_FALLBACK it loads the newest step that is
+ * not damaged.
  *
  *   F1. The next candidate is tried only after ECORRUPT, and after a step on disk only if a
  *       second read, past the page cache, finds damage as well. It is never tried after EIO,
@@ -45,7 +45,7 @@
 struct resume {
 	struct sheaf_run *run;
 	struct sheaf_state *state;
-	uint32_t flags;                 /* flags of the load, without SHEAF_FALLBACK */
+	uint32_t flags;                 /* flags of the load, without SHEAF_LOAD_FALLBACK */
 	struct sheaf_report *report;    /* the caller's report */
 	struct shf_latest_search sought;       /* where the search for candidates is */
 	struct sheaf_step *step;        /* owned; the candidate that is being tried */
@@ -56,7 +56,7 @@ struct resume {
 	int64_t newest;                 /* number of the first candidate that was passed over */
 	uint32_t passed;                /* how many candidates were passed over */
 	int64_t *filled_by;             /* owned; as in struct sheaf_step, shared by all candidates.
-	                                 * NULL: without SHEAF_FALLBACK there is only one
+	                                 * NULL: without SHEAF_LOAD_FALLBACK there is only one
 	                                 * candidate */
 	struct shf_buf items;           /* owned; items that the load of this candidate has
 	                                 * reported: for each a letter and three strings with their
@@ -288,7 +288,7 @@ static int rewind_to(struct resume *r, struct sheaf_error *err)
  * memory of the damaged steps (F3). [collective] */
 static int set_aside(struct resume *r, struct sheaf_error *err)
 {
-	if (r->passed == 0 || r->run->opts.flags & SHEAF_READONLY)
+	if (r->passed == 0 || r->run->opts.flags & SHEAF_RUN_READONLY)
 		return 0;
 	/* The step that was loaded is on disk: a rewind of the run sets the newer ones aside. */
 	if (!r->step->run->lineage.memory_of || r->step->run->lineage.base.step == r->step->number)
@@ -304,14 +304,15 @@ static int set_aside(struct resume *r, struct sheaf_error *err)
 	return 0;
 }
 
-/* Checks the arguments of a resume with SHEAF_FALLBACK, and allocates filled_by. [local] */
+/* Checks the arguments of a resume with SHEAF_LOAD_FALLBACK, and allocates filled_by. [local] */
 static int prepare_resume(struct resume *r, struct sheaf_error *err)
 {
 	const struct sheaf_run *run = r->run;
 	size_t n = r->state ? r->state->n : 0;
 
-	if (r->flags & SHEAF_DRY)
-		return shf_fail(err, SHEAF_EINVAL, "SHEAF_FALLBACK and SHEAF_DRY exclude each "
+	if (r->flags & SHEAF_LOAD_DRY)
+		return shf_fail(err, SHEAF_EINVAL,
+		                "SHEAF_LOAD_FALLBACK and SHEAF_LOAD_DRY exclude each "
 		                "other: what is not read cannot be proved");
 	if (run->saves.first)
 		return shf_fail(err, SHEAF_EINVAL, "%s: step %" PRId64 " is being saved (commit it "
@@ -330,7 +331,7 @@ int shf_run_resume(struct sheaf_run *run, struct sheaf_state *state, uint32_t fl
                    struct sheaf_report *report, struct sheaf_error *err)
 {
 	struct sheaf_report none = { .size = sizeof(none) };
-	struct resume r = { .run = run, .state = state, .flags = flags & ~SHEAF_FALLBACK,
+	struct resume r = { .run = run, .state = state, .flags = flags & ~SHEAF_LOAD_FALLBACK,
 		.report = report ? report : &none,
 		.sought = { .after = SHF_FROM_THE_NEWEST, .passed = SHF_BUF_INIT } };
 	struct shf_call m = { .kind = SHF_CALL_RESUME, .handle = run->life.made, .x = { flags } };
@@ -338,12 +339,12 @@ int shf_run_resume(struct sheaf_run *run, struct sheaf_state *state, uint32_t fl
 	int rc;
 
 	err = err ? err : &own;
-	rc = flags & SHEAF_FALLBACK ? prepare_resume(&r, err) : 0;
+	rc = flags & SHEAF_LOAD_FALLBACK ? prepare_resume(&r, err) : 0;
 	rc = shf_call_enter(&run->team, &m, rc, err);
 	if (rc == 0 && shf_call_differs(&m, 0))
 		rc = shf_fail(err, SHEAF_EINVAL, "ranks resume with different flags");
 	if (rc == 0)
-		rc = load_one(&r, flags & SHEAF_FALLBACK, err);
+		rc = load_one(&r, flags & SHEAF_LOAD_FALLBACK, err);
 	/* Items are delivered after a failure, too: they say what the last candidate lacked. */
 	deliver_items(&r);
 	if (rc == 0)

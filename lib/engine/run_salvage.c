@@ -87,7 +87,7 @@ int shf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *opts
 		rc = shf_fail(err, SHEAF_EINVAL, "a salvage needs a run and a step's number");
 	look = o;
 	/* The stage is opened as a step by path, read-only, so that nothing in it changes. */
-	look.flags = SHEAF_READONLY | (o.flags & SHEAF_BUFFERED);
+	look.flags = SHEAF_RUN_READONLY | (o.flags & SHEAF_RUN_BUFFERED);
 	if (rc == 0)
 		rc = shf_salvage_begin(&s, &g, sys, dir, shf_opts_wait_ms(&o, SHF_LOCK_WAIT_MS),
 		                       step, err);

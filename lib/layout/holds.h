@@ -15,7 +15,7 @@ struct shf_holds {
 	struct shf_hold *a;             /* owned; sorted by tensor, then slice */
 	size_t n, cap;
 	struct shf_arena boxes;         /* boxes of slices of which memory has only a window
-	                                 * (SHEAF_FLAT): such a slice may be several boxes */
+	                                 * (SHEAF_SLICE_FLAT): such a slice may be several boxes */
 	uint64_t bytes;                 /* bytes of all boxes on disk */
 };
 /* Lists the boxes of n slices in *h, which must be zeroed. words[i] is shf_key(tensor, slice); the

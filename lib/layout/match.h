@@ -56,8 +56,8 @@ struct shf_match {
 	struct shf_tensor_counts *tally; /* load: counts tensors by outcome. Its records are sent
 	                                  * with the messages of the second exchange, and counted on
 	                                  * arrival; NULL: nothing is counted */
-	/* Save: returns whether the slice that holds this box, on this rank, has SHEAF_IN_PLACE.
-	 * NULL: no slice has it. */
+	/* Save: returns whether the slice that holds this box, on this rank, has
+	 * SHEAF_SLICE_IN_PLACE. NULL: no slice has it. */
 	bool (*in_place)(const void *arg, uint32_t tensor, const struct shf_box *box);
 	const void *in_place_arg;
 };

@@ -231,9 +231,9 @@ static int seg_order(const void *a, const void *b)
 }
 
 /* Returns whether the segment can bypass the image and be copied to a slot right before it is
- * written. That needs this rank to hold each byte of it in SHEAF_IN_PLACE slices, so that no other
- * rank copies into it. Bytes of the header come from no slice, so a segment with header bytes does
- * not qualify. */
+ * written. That needs this rank to hold each byte of it in SHEAF_SLICE_IN_PLACE slices, so that no
+ * other rank copies into it. Bytes of the header come from no slice, so a segment with header bytes
+ * does not qualify. */
 static bool is_slotted(const struct shf_match *m, uint32_t self, const struct shf_work *w,
                      const struct shf_seg *g)
 {

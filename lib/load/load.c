@@ -110,9 +110,9 @@ static bool is_rounded_master(const struct shf_slice *s, const struct shf_lt_ten
 }
 
 /* Finds another stored tensor for a slice whose own is not stored, if the caller allows it
- * (SHEAF_DERIVE): a master weight is cast from the weight of the model, a weight is rounded from
- * its master. Returns false if no such tensor is stored; else fills in *t. A tied weight has no
- * tensor of its own, but the weight it is tied to may have a master. */
+ * (SHEAF_LOAD_DERIVE): a master weight is cast from the weight of the model, a weight is rounded
+ * from its master. Returns false if no such tensor is stored; else fills in *t. A tied weight has
+ * no tensor of its own, but the weight it is tied to may have a master. */
 static bool derive(struct shf_load *ld, const struct shf_slice *s, struct shf_target *t)
 {
 	const struct shf_layout *l = &ld->step->layout;
@@ -122,7 +122,7 @@ static bool derive(struct shf_load *ld, const struct shf_slice *s, struct shf_ta
 	struct sheaf_error own;
 	int64_t i = -1;
 
-	if (!(ld->flags & SHEAF_DERIVE) || (!down && strcmp(s->family, "master_weights")))
+	if (!(ld->flags & SHEAF_LOAD_DERIVE) || (!down && strcmp(s->family, "master_weights")))
 		return false;
 	/* A master is cast from the model. But if its weight is tied, the step may have a master
 	 * under the name that the weight is tied to, and that one is exact. */
@@ -147,7 +147,7 @@ static bool is_of_absent(const struct shf_load *ld, const struct shf_slice *s)
 {
 	uint32_t source = shf_ema_source(ld->state, (size_t)(s - ld->state->slices));
 
-	return ld->state->slices[source].flags & SHEAF_OPTIONAL &&
+	return ld->state->slices[source].flags & SHEAF_SLICE_OPTIONAL &&
 	       ld->targets[source].source == SHF_KEEP;
 }
 
@@ -160,7 +160,7 @@ static int decide_absent(struct shf_load *ld, const struct shf_slice *s, struct 
 
 	if (derive(ld, s, t))
 		return 0;
-	if (ld->flags & SHEAF_ZERO && strcmp(s->family, "optimizer") == 0) {
+	if (ld->flags & SHEAF_LOAD_ZERO && strcmp(s->family, "optimizer") == 0) {
 		t->source = SHF_FROM_ZERO;
 		report_slice(ld, SHF_COUNT_ZEROED, 'Z', s, "filled with zeros");
 		return 0;
@@ -169,9 +169,9 @@ static int decide_absent(struct shf_load *ld, const struct shf_slice *s, struct 
 	report_slice(ld, SHF_COUNT_MISSING, 'M', s, "not in this step");
 	/* If the step has averages of a set at all, it must have all of them, except those of
 	 * optional weights that it does not have. */
-	if (ld->flags & SHEAF_LENIENT ||
+	if (ld->flags & SHEAF_LOAD_LENIENT ||
 	    (s->owned ? shf_layout_family(l, s->family) < 0 || is_of_absent(ld, s)
-	              : (s->flags & SHEAF_OPTIONAL) != 0))
+	              : (s->flags & SHEAF_SLICE_OPTIONAL) != 0))
 		return 0;
 	return shf_fail(err, SHEAF_ELAYOUT, "%s: no tensor %s/%s", ld->step->path, s->family,
 			s->stored);
@@ -190,11 +190,11 @@ static int decide_source(struct shf_load *ld, const struct shf_slice *s, struct 
 	int rc = 0;
 
 	t->slice = *s;
-	if (s->flags & SHEAF_SAVE_ONLY ||
+	if (s->flags & SHEAF_SLICE_SAVE_ONLY ||
 	    shf_ignored(ld->step->run->opts.ignore, s->family, s->name)) {
 		t->source = SHF_KEEP;
-		report_slice(ld, SHF_COUNT_IGNORED, 'I', s, s->flags & SHEAF_SAVE_ONLY
-		             ? "SHEAF_SAVE_ONLY" : "ignored by pattern");
+		report_slice(ld, SHF_COUNT_IGNORED, 'I', s, s->flags & SHEAF_SLICE_SAVE_ONLY
+		             ? "SHEAF_SLICE_SAVE_ONLY" : "ignored by pattern");
 		return 0;
 	}
 	if (s->stream.stream) {
@@ -207,13 +207,13 @@ static int decide_source(struct shf_load *ld, const struct shf_slice *s, struct 
 	if (i < 0)
 		return decide_absent(ld, s, t, err);
 	t->tensor = (uint32_t)i;
-	if (ld->flags & SHEAF_LENIENT && !same_items(s, &l->tensors[i])) {
+	if (ld->flags & SHEAF_LOAD_LENIENT && !same_items(s, &l->tensors[i])) {
 		t->source = SHF_KEEP;
 		report_slice(ld, SHF_COUNT_MISMATCHED, 'X', s, "another shape is stored");
 		return 0;
 	}
 	rc = shf_load_slice_adapt(&t->slice, s, &l->tensors[i], s->family,
-	                          ld->flags & SHEAF_CONVERT, err);
+	                          ld->flags & SHEAF_LOAD_CONVERT, err);
 	if (rc < 0)
 		return rc;
 	shf_tensor_counts_add(&ld->tally, SHF_COUNT_LOADED, s->family, name, l->tensors[i].bytes);
@@ -253,8 +253,8 @@ static int decide_all(struct shf_load *ld, struct sheaf_error *err)
 }
 
 /* Finds tensors that no rank asked for, in families of which some rank has slices. One rank reports
- * each. With SHEAF_STRICT that is ELAYOUT, and the ranks agree on it, because their opts.ignore may
- * differ. [collective] */
+ * each. With SHEAF_LOAD_STRICT that is ELAYOUT, and the ranks agree on it, because their
+ * opts.ignore may differ. [collective] */
 static int find_unexpected(struct shf_load *ld, struct sheaf_error *err)
 {
 	const struct shf_layout *l = &ld->step->layout;
@@ -276,12 +276,12 @@ static int find_unexpected(struct shf_load *ld, struct sheaf_error *err)
 			shf_load_report_item(&ld->report, 'U', family, t->name,
 			                     "in the step, not in the state");
 		}
-		if (ld->flags & SHEAF_STRICT)
+		if (ld->flags & SHEAF_LOAD_STRICT)
 			rc = shf_fail(err, SHEAF_ELAYOUT,
 				      "%s: %s/%s is stored and nobody asked for it", ld->step->path,
 				      family, t->name);
 	}
-	return ld->flags & SHEAF_STRICT ? shf_agree(team, rc, err) : rc;
+	return ld->flags & SHEAF_LOAD_STRICT ? shf_agree(team, rc, err) : rc;
 }
 
 /* Sets the averages of the state after a load. If the step had only some slices of an average, the
@@ -299,7 +299,7 @@ static void emas_loaded(const struct shf_load *ld, struct sheaf_state *state)
 	}
 }
 
-/* Makes the report of a load with SHEAF_DRY. In other loads the numbers of the report are sent
+/* Makes the report of a load with SHEAF_LOAD_DRY. In other loads the numbers of the report are sent
  * together with the plan and with the digests; a dry load has neither. [collective] */
 static int report_dry(struct shf_load *ld, struct sheaf_error *err)
 {
@@ -316,7 +316,7 @@ static int report_dry(struct shf_load *ld, struct sheaf_error *err)
 	return rc;
 }
 
-/* Refuses to keep slices that a damaged step has begun to fill (SHEAF_FALLBACK, note_filled):
+/* Refuses to keep slices that a damaged step has begun to fill (SHEAF_LOAD_FALLBACK, note_filled):
  * ELAYOUT. Averages are exempt: those that are kept start again from the weights, so what their
  * memory holds does not matter. [local] */
 static int check_kept(const struct shf_load *ld, struct sheaf_error *err)
@@ -350,9 +350,10 @@ static int prepare_load(struct shf_load *ld, struct sheaf_error *err)
 {
 	const struct sheaf_step *step = ld->step;
 	const struct sheaf_state *state = ld->state;
-	uint32_t known = SHEAF_STRICT | SHEAF_CONVERT | SHEAF_DRY | SHEAF_DERIVE | SHEAF_ZERO |
-	                 SHEAF_LENIENT;
-	int rc = shf_state_ready(state, !(ld->flags & SHEAF_DRY), err);
+	uint32_t known = SHEAF_LOAD_STRICT | SHEAF_LOAD_CONVERT | SHEAF_LOAD_DRY |
+	        SHEAF_LOAD_DERIVE | SHEAF_LOAD_ZERO |
+	                 SHEAF_LOAD_LENIENT;
+	int rc = shf_state_ready(state, !(ld->flags & SHEAF_LOAD_DRY), err);
 
 	if (rc < 0)
 		return rc;
@@ -380,7 +381,7 @@ static int prepare_load(struct shf_load *ld, struct sheaf_error *err)
 		rc = check_kept(ld, err);
 	if (rc == 0)
 		rc = shf_load_check_aliased(ld, err);
-	return rc == 0 && !(ld->flags & SHEAF_DRY) ? shf_load_fill_prepare(ld, err) : rc;
+	return rc == 0 && !(ld->flags & SHEAF_LOAD_DRY) ? shf_load_fill_prepare(ld, err) : rc;
 }
 
 /* Returns whether the step was loaded from memory and is on disk, too, written by the same save. */
@@ -426,7 +427,7 @@ static void remember(struct shf_load *ld)
 {
 	struct sheaf_run *run = ld->step->run;
 
-	if (run->opts.flags & SHEAF_READONLY)
+	if (run->opts.flags & SHEAF_RUN_READONLY)
 		return;
 	shf_run_that_saves(run)->lineage.loads++;
 	if (run->lineage.memory_of)
@@ -462,7 +463,7 @@ static void count_try(const struct sheaf_step *step)
 
 	/* A close deletes the tries of its session, so one that is counted after it would stay for
 	 * ever. */
-	if (run->life.foreign || run->life.closed || run->opts.flags & SHEAF_READONLY)
+	if (run->life.foreign || run->life.closed || run->opts.flags & SHEAF_RUN_READONLY)
 		return;
 	run->lineage.unsure = true;
 	/* If the step is in memory, its cards count the try as well. One rank of each node writes
@@ -487,7 +488,7 @@ static void count_try(const struct sheaf_step *step)
  * that the next load reads the disk. */
 static void give_up_load(const struct sheaf_step *step)
 {
-	if (has_twin(step) && !(step->run->opts.flags & SHEAF_READONLY))
+	if (has_twin(step) && !(step->run->opts.flags & SHEAF_RUN_READONLY))
 		shf_view_clear_cards(step->view);
 }
 
@@ -504,7 +505,7 @@ static void add_remedy(const struct sheaf_step *step, struct sheaf_error *err)
 		return;
 	if (has_twin(step))
 		snprintf(text, sizeof(text), " (it lies on disk, too: load again%s)",
-		         run->opts.flags & SHEAF_READONLY ? " without opts.agent" : "");
+		         run->opts.flags & SHEAF_RUN_READONLY ? " without opts.agent" : "");
 	at = strlen(err->msg);
 	at = at + strlen(text) < sizeof(err->msg) ? at : sizeof(err->msg) - 1 - strlen(text);
 	snprintf(err->msg + at, sizeof(err->msg) - at, "%s", text);
@@ -541,7 +542,8 @@ static int enter_load_call(struct shf_load *ld, int rc, struct sheaf_error *err)
 		rc = shf_fail(err, SHEAF_EINVAL, "ranks load with different flags");
 	/* One rank would check sums that another one does not, and their results could differ. */
 	if (rc == 0 && m.lo[CHECKED] != m.hi[CHECKED])
-		rc = shf_fail(err, SHEAF_EINVAL, "%s: some ranks opened it with SHEAF_UNVERIFIED, "
+		rc = shf_fail(err, SHEAF_EINVAL,
+		              "%s: some ranks opened it with SHEAF_RUN_UNVERIFIED, "
 		              "others without", ld->step->path);
 	if (rc == 0)
 		rc = shf_emas_check(ld->state, &m.hi[MARKS], err);
@@ -569,24 +571,24 @@ int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t f
 	}
 	shf_load_report_passed(&step->passed, &ld.report);
 	rc = shf_step_wake(step, err);
-	if (rc == 0 && !(flags & SHEAF_DRY))
+	if (rc == 0 && !(flags & SHEAF_LOAD_DRY))
 		rc = shf_emas_ready(state, err);
 	rc = enter_load_call(&ld, rc == 0 ? prepare_load(&ld, err) : rc, err);
 	if (rc == 0)
 		rc = find_unexpected(&ld, err);
 	ld.report.plan_ns = (uint64_t)(shf_now(step->run) - from);
-	if (rc == 0 && !(flags & SHEAF_DRY))
+	if (rc == 0 && !(flags & SHEAF_LOAD_DRY))
 		count_try(step);
 	if (rc == 0 && step->filled_by)
 		note_filled(&ld);
-	if (rc == 0 && !(flags & SHEAF_DRY))
+	if (rc == 0 && !(flags & SHEAF_LOAD_DRY))
 		rc = shf_load_fill(&ld, err);
 	/* Nothing may act on rc before it is known whether the damage is real. */
 	rc = shf_step_exclude_reuse(step, rc, err);
 	load_failed(step, rc, err);
-	if (rc == 0 && flags & SHEAF_DRY)
+	if (rc == 0 && flags & SHEAF_LOAD_DRY)
 		rc = report_dry(&ld, err);
-	if (rc == 0 && !(flags & SHEAF_DRY)) {
+	if (rc == 0 && !(flags & SHEAF_LOAD_DRY)) {
 		emas_loaded(&ld, state);
 		remember(&ld);
 	}

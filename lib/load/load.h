@@ -16,8 +16,8 @@
 #include "store_way.h"
 #include "count_tensors.h"
 
-/* What a slice is filled from: the step, or zeros (SHEAF_ZERO). SHF_KEEP: it is not filled, and
- * keeps what the caller has in it. */
+/* What a slice is filled from: the step, or zeros (SHEAF_LOAD_ZERO). SHF_KEEP: it is not filled,
+ * and keeps what the caller has in it. */
 enum shf_source { SHF_FROM_STEP, SHF_FROM_ZERO, SHF_KEEP };
 struct shf_target {             /* one slice of the state */
 	struct shf_slice slice;         /* the slice of the state, in units and type of the stored

@@ -88,7 +88,7 @@ static int read_checked(struct direct *d, const struct shf_box *box, uint64_t lo
 	uint64_t end = d->step->layout.files[t->file].bytes;
 	/* A sum is of a whole block, so reading begins at a block. */
 	uint64_t a = (t->off + lo * t->unit) / SHF_BLOCK * SHF_BLOCK, stop = t->off + hi * t->unit;
-	bool check = !(d->step->run->opts.flags & SHEAF_UNVERIFIED);
+	bool check = !(d->step->run->opts.flags & SHEAF_RUN_UNVERIFIED);
 	int rc = 0;
 
 	while (a < stop && rc == 0) {

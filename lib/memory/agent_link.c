@@ -119,7 +119,7 @@ int shf_agent_connect(const struct shf_store *store, const char *agent, int *kee
 int shf_agent_reconnect(struct sheaf_run *run, struct sheaf_error *err)
 {
 	struct shf_memory_tier *t = run->tier;
-	const char *job = run->opts.flags & SHEAF_READONLY ? "" : t->job;
+	const char *job = run->opts.flags & SHEAF_RUN_READONLY ? "" : t->job;
 	int rc = connect_to_agent(&run->store, run->opts.agent, job, &t->keep, &t->steps_told, err);
 
 	if (rc < 0) {

@@ -40,7 +40,7 @@ int shf_memory_tier_open(struct sheaf_run *run, struct sheaf_error *err)
 	if (t->said)
 		shf_log(run, 1, "%s: nothing is kept in memory: %s, rank %d", run->store.path,
 		        why.msg, run->team.rank);
-	return run->opts.flags & SHEAF_READONLY ? 0 : shf_memory_jobs_drop_old(run, err);
+	return run->opts.flags & SHEAF_RUN_READONLY ? 0 : shf_memory_jobs_drop_old(run, err);
 }
 
 void shf_memory_tier_close(struct sheaf_run *run, bool bye)

@@ -5,7 +5,8 @@
  *
  * What an agent may hold of a run, in names and in bytes:
  *
- * T1. A process that opened the run SHEAF_READONLY leaves nothing with the agent: it saves nothing,
+ * T1. A process that opened the run SHEAF_RUN_READONLY leaves nothing with the agent: it saves
+ * nothing,
  *     and the image of a load is not handed over (agent_link.c).
  * T2. Of the job that has the run open, the agent holds for each rank of the node as many images as
  *     saves may use (shf_agent_images), and a card for each. No image is larger than the largest
@@ -19,7 +20,7 @@
  *     nodes that this job does not have. A job without a whole card on the node keeps nothing
  *     there.
  * T4. The agent drops everything that earlier jobs left once a step of this job is in memory or on
- *     disk, and at a rewind, unless a resume with SHEAF_FALLBACK rewinds to a step that it read in
+ * disk, and at a rewind, unless a resume with SHEAF_LOAD_FALLBACK rewinds to a step that it read in
  *     memory.
  *
  * So an agent never holds more than the memory of two jobs: the job that runs, or the last one that

@@ -34,7 +34,7 @@ int shf_scrub_open(struct sheaf_run *run, int64_t step, const char *session, str
 	if (rc == 0) {
 		r->share = (uint32_t)run->place.node;
 		r->shares = (uint32_t)run->place.nodes_n;
-		r->buffered = run->opts.flags & SHEAF_BUFFERED;
+		r->buffered = run->opts.flags & SHEAF_RUN_BUFFERED;
 	}
 	return rc;
 }

@@ -99,8 +99,9 @@ static int opts_check_bounds(const struct sheaf_opts *o, struct sheaf_error *err
 /* Checks all options: flags, bounds, strings, and options that exclude or need each other. */
 static int opts_check(const struct sheaf_opts *o, struct sheaf_error *err)
 {
-	uint32_t known = SHEAF_CREATE | SHEAF_READONLY | SHEAF_REPLICAS | SHEAF_BUFFERED |
-	                 SHEAF_UNVERIFIED | SHEAF_METRICS;
+	uint32_t known = SHEAF_RUN_CREATE | SHEAF_RUN_READONLY | SHEAF_RUN_REPLICAS |
+	        SHEAF_RUN_BUFFERED |
+	                 SHEAF_RUN_UNVERIFIED | SHEAF_RUN_METRICS;
 	uint64_t cpus[SHF_CPUS_WORDS];
 
 	if (o->flags & ~known)
@@ -133,12 +134,12 @@ static int opts_check(const struct sheaf_opts *o, struct sheaf_error *err)
 		return shf_fail(err, SHEAF_EINVAL,
 				"opts.staging_bytes_max is %" PRIu64 ", at least %" PRIu64,
 				o->staging_bytes_max, 2 * SHF_WINDOW_MIN);
-	if (o->flags & SHEAF_CREATE && o->flags & SHEAF_READONLY)
+	if (o->flags & SHEAF_RUN_CREATE && o->flags & SHEAF_RUN_READONLY)
 		return shf_fail(err, SHEAF_EINVAL,
-				"SHEAF_CREATE and SHEAF_READONLY exclude each other");
-	if (o->flags & SHEAF_METRICS && o->flags & SHEAF_READONLY)
+				"SHEAF_RUN_CREATE and SHEAF_RUN_READONLY exclude each other");
+	if (o->flags & SHEAF_RUN_METRICS && o->flags & SHEAF_RUN_READONLY)
 		return shf_fail(err, SHEAF_EINVAL,
-				"SHEAF_METRICS and SHEAF_READONLY exclude each other");
+				"SHEAF_RUN_METRICS and SHEAF_RUN_READONLY exclude each other");
 	return 0;
 }
 

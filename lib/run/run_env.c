@@ -46,7 +46,7 @@ int shf_run_may_train(const struct sheaf_run *run, int64_t step, struct sheaf_er
 {
 	if (!shf_run_is_ours(run))
 		return shf_fail(err, SHEAF_EINVAL, "the run was opened by another process");
-	if (run->life.closed || run->life.foreign || run->opts.flags & SHEAF_READONLY)
+	if (run->life.closed || run->life.foreign || run->opts.flags & SHEAF_RUN_READONLY)
 		return shf_fail(err, SHEAF_EINVAL, "the run is not open for writing");
 	if (step < 0 || step > SHF_STEP_MAX)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is %s", step,

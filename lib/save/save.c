@@ -44,24 +44,27 @@ static int known_flags(const struct sheaf_save_opts *opts, uint32_t *flags, doub
 	*loss = 0;
 	if (rc < 0)
 		return rc;
-	if (own.flags & ~(SHEAF_LAZY | SHEAF_NO_DISK | SHEAF_MAY_DROP | SHEAF_CHECK |
-	                    SHEAF_MAY_FAIL | SHEAF_LATER))
+	if (own.flags &
+	    ~(SHEAF_SAVE_LAZY | SHEAF_SAVE_NO_DISK | SHEAF_SAVE_MAY_DROP | SHEAF_SAVE_CHECK |
+	                    SHEAF_SAVE_MAY_FAIL | SHEAF_SAVE_LATER))
 		return shf_fail(err, SHEAF_EINVAL, "save flags 0x%x are none of this sheaf's",
 		                (unsigned)own.flags);
-	if (own.flags & (SHEAF_CHECK | SHEAF_LATER) && !(own.flags & SHEAF_LAZY))
-		return shf_fail(err, SHEAF_EINVAL, "%s needs SHEAF_LAZY",
-		                own.flags & SHEAF_CHECK ? "SHEAF_CHECK" : "SHEAF_LATER");
+	if (own.flags & (SHEAF_SAVE_CHECK | SHEAF_SAVE_LATER) && !(own.flags & SHEAF_SAVE_LAZY))
+		return shf_fail(err, SHEAF_EINVAL, "%s needs SHEAF_SAVE_LAZY",
+		                own.flags & SHEAF_SAVE_CHECK ? "SHEAF_SAVE_CHECK"
+		                        : "SHEAF_SAVE_LATER");
 	*flags = own.flags;
 	*loss = own.loss;
 	return 0;
 }
 
-/* Makes the checks of may_begin that concern the state, for SHEAF_LATER, where the data of slices
- * may be NULL until they are put. */
+/* Makes the checks of may_begin that concern the state, for SHEAF_SAVE_LATER, where the data of
+ * slices may be NULL until they are put. */
 static int may_begin_later(int64_t step, const struct sheaf_state *state, struct sheaf_error *err)
 {
 	if (state && state->emas_n > 0)
-		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": SHEAF_LATER goes with no "
+		return shf_fail(err, SHEAF_EINVAL,
+		                "step %" PRId64 ": SHEAF_SAVE_LATER goes with no "
 		                "averages", step);
 	return shf_state_ready(state, false, err);
 }
@@ -95,11 +98,11 @@ static int may_begin(struct sheaf_run *run, int64_t step, const struct sheaf_sta
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": an older step was loaded, "
 		                "but memory goes on to %" PRId64 " (rewind to go back)", step,
 		                run->tier->beyond);
-	if (!shf_memory_tier_is_later(run, step, !(flags & SHEAF_NO_DISK)))
+	if (!shf_memory_tier_is_later(run, step, !(flags & SHEAF_SAVE_NO_DISK)))
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is not newer than %" PRId64
 		                " in memory (rewind to go back)", step,
 		                run->tier->steps[run->tier->newest]);
-	return flags & SHEAF_LATER ? may_begin_later(step, state, err)
+	return flags & SHEAF_SAVE_LATER ? may_begin_later(step, state, err)
 	                           : shf_state_ready(state, true, err);
 }
 
@@ -126,7 +129,7 @@ static int reserve(struct sheaf_save *save, struct sheaf_error *err)
 	    !save->copy.blocks || !save->disk.ios || !save->disk.sizes)
 		return shf_fail(err, SHEAF_ENOMEM, "step %" PRId64 ": no memory for %zu segments",
 		                save->id.step, w->segs_n);
-	atomic_store(&save->took.to_write, save->id.flags & SHEAF_NO_DISK ? 0 : w->bytes);
+	atomic_store(&save->took.to_write, save->id.flags & SHEAF_SAVE_NO_DISK ? 0 : w->bytes);
 	return shf_unstaged_new(save, err);
 }
 
@@ -184,13 +187,14 @@ static int prepare(struct sheaf_save *save, struct sheaf_error *err)
 	bool now = save->plan->work.rounds > 1;
 	int rc = reserve(save, err);
 
-	if (rc < 0 || !(save->id.flags & SHEAF_LAZY))
+	if (rc < 0 || !(save->id.flags & SHEAF_SAVE_LAZY))
 		return rc;
-	if (save->id.flags & SHEAF_LATER && (now || save->plan->slotted))
-		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": SHEAF_LATER needs all of it "
+	if (save->id.flags & SHEAF_SAVE_LATER && (now || save->plan->slotted))
+		return shf_fail(err, SHEAF_EINVAL,
+		                "step %" PRId64 ": SHEAF_SAVE_LATER needs all of it "
 		                "staged: %s", save->id.step,
 		                now ? "staging_bytes_max holds a part"
-		                    : "some slices are not (SHEAF_IN_PLACE)");
+		                    : "some slices are not (SHEAF_SLICE_IN_PLACE)");
 	if (now)
 		shf_log(save->run, 1, "step %" PRId64 ": copied inside begin: the staging holds a "
 		        "part of it only", save->id.step);
@@ -218,10 +222,10 @@ static int begin_memory(struct sheaf_save *save, struct sheaf_error *err)
 	                             err);
 
 	shf_save_blocked_add(run, save, SHF_IN_IMAGE, from);
-	if (rc == 0 && save->id.flags & SHEAF_NO_DISK && !shf_save_fits_memory(save))
+	if (rc == 0 && save->id.flags & SHEAF_SAVE_NO_DISK && !shf_save_fits_memory(save))
 		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": memory alone needs %s",
 		              save->id.step, save->plan->slotted
-		              ? "all of it there: some slices are SHEAF_IN_PLACE"
+		              ? "all of it there: some slices are SHEAF_SLICE_IN_PLACE"
 		              : "two images (images_max, staging_bytes_max)");
 	if (rc == 0)
 		shf_memory_tier_card_reuse(run, save->copy.image); /* clears its card, before any
@@ -229,8 +233,8 @@ static int begin_memory(struct sheaf_save *save, struct sheaf_error *err)
 	if (rc == 0)
 		rc = shf_image_reserve(run, prepare(save, err), save->copy.image,
 		                       save->plan->work.image_bytes, err);
-	if (rc == 0 && save->id.flags & SHEAF_NO_DISK) /* the agent may have refused memory of this
-	                                                * size */
+	if (rc == 0 && save->id.flags & SHEAF_SAVE_NO_DISK) /* the agent may refuse memory of this
+	                                                     * size */
 		rc = shf_agree(&run->team, run->tier->keep < 0 ? no_agent(save, err) : 0, err);
 	return rc;
 }
@@ -253,7 +257,7 @@ static int set_up(struct sheaf_save *save, struct sheaf_error *err)
 	/* No rank may copy into the image of another rank that has not initialised its controls yet
 	 * (shf_save_rounds_init). A save to disk agrees on this when it makes its stage; a save to
 	 * memory alone has no stage. */
-	if (rc == 0 && save->id.flags & SHEAF_NO_DISK)
+	if (rc == 0 && save->id.flags & SHEAF_SAVE_NO_DISK)
 		rc = shf_agree(&run->team, 0, err);
 	return rc;
 }
@@ -314,8 +318,8 @@ static void unprepare(struct sheaf_save *save)
 }
 
 /* Whether a lazy save can begin with one agreement. The longest stream must be known, because
- * finding it takes another all-reduce. No segment may lie in a slot (SHEAF_IN_PLACE), because slots
- * are written during the copy, so their files must exist before the copy starts. */
+ * finding it takes another all-reduce. No segment may lie in a slot (SHEAF_SLICE_IN_PLACE), because
+ * slots are written during the copy, so their files must exist before the copy starts. */
 static bool is_ready_behind(const struct shf_plan *plan)
 {
 	return plan->most_known && !plan->slotted;
@@ -328,7 +332,7 @@ static bool is_ready_to_begin(struct sheaf_save *save, struct sheaf_save **of)
 {
 	struct sheaf_run *run = save->run;
 	struct shf_plan *plan = shf_plan_cached(run, save->state);
-	bool lazy = save->id.flags & SHEAF_LAZY;
+	bool lazy = save->id.flags & SHEAF_SAVE_LAZY;
 	struct sheaf_error unsaid; /* not reported here: set_up() reports the failure if it happens
 	                            * again */
 
@@ -336,7 +340,7 @@ static bool is_ready_to_begin(struct sheaf_save *save, struct sheaf_save **of)
 		return false;
 	plan->refs++;
 	save->plan = plan;
-	if (save->id.flags & SHEAF_NO_DISK && !shf_save_fits_memory(save)) {
+	if (save->id.flags & SHEAF_SAVE_NO_DISK && !shf_save_fits_memory(save)) {
 		unprepare(save);
 		return false;
 	}
@@ -347,7 +351,7 @@ static bool is_ready_to_begin(struct sheaf_save *save, struct sheaf_save **of)
 		/* A peer that returns from the agreement first may copy into this rank's image
 		 * before this rank returns. So the card is cleared before the agreement (M1). */
 		save->copy.hidden = shf_memory_tier_card_hide(run, save->copy.image);
-		if (lazy && save->id.flags & SHEAF_NO_DISK)
+		if (lazy && save->id.flags & SHEAF_SAVE_NO_DISK)
 			save->at.disk = SHF_DISK_STAGED;
 		shf_save_rounds_init(save);
 		return true;
@@ -359,7 +363,7 @@ static bool is_ready_to_begin(struct sheaf_save *save, struct sheaf_save **of)
 /* Whether this is a save to memory alone, and some rank has no agent that would keep it. */
 static bool is_away(const struct sheaf_save *save)
 {
-	return save->id.flags & SHEAF_NO_DISK && save->at.memory == SHF_MEMORY_NOT_KEPT;
+	return save->id.flags & SHEAF_SAVE_NO_DISK && save->at.memory == SHF_MEMORY_NOT_KEPT;
 }
 
 /* Makes the first agreement of a begin, which is the only one if all ranks are ready (*ready). rc:

@@ -124,7 +124,7 @@ static void put_ms(struct shf_buf *b, const char *name, uint64_t ns)
  * process. */
 static bool may_write_metrics(const struct sheaf_run *run)
 {
-	return run->opts.flags & SHEAF_METRICS && run->store.writer && !run->life.closed &&
+	return run->opts.flags & SHEAF_RUN_METRICS && run->store.writer && !run->life.closed &&
 	       shf_run_is_ours(run);
 }
 
@@ -175,8 +175,9 @@ static void write_metrics_line(struct sheaf_run *run, const struct sheaf_save *s
 	             "\"at\":\"%s\",\"code\":%d,\"ranks\":%d,\"of\":%d,\"lazy\":%s,"
 	             "\"disk\":%s", what, step,
 	             save && save->id.session[0] ? save->id.session : run->store.session, at, rc,
-	             run->team.ranks, t->of, save && save->id.flags & SHEAF_LAZY ? "true" : "false",
-	             save && save->id.flags & SHEAF_NO_DISK ? "false" : "true");
+	             run->team.ranks, t->of, save && save->id.flags & SHEAF_SAVE_LAZY ? "true"
+	                     : "false",
+	             save && save->id.flags & SHEAF_SAVE_NO_DISK ? "false" : "true");
 	shf_buf_addf(&b, ",\"images\":%u,\"bytes\":%" PRIu64,
 	             save ? save->took.images_busy : 0,
 	             save && save->plan ? shf_save_bytes(save) : 0);
@@ -202,7 +203,7 @@ void shf_save_blocked_write_all(struct sheaf_save *save, int rc)
 	struct sheaf_run *run = save->run;
 	struct told t;
 
-	if (!(run->opts.flags & SHEAF_METRICS))
+	if (!(run->opts.flags & SHEAF_RUN_METRICS))
 		return;
 	told_of(&t, save);
 	if (rc != SHEAF_ELOST && shf_allreduce(&run->team, t.x, T_N, SHEAF_MAX, NULL) == 0)

@@ -40,7 +40,7 @@ void shf_save_blocked_begun(struct sheaf_run *run, int rc);
 /* Counts the end of a save that had begun. bytes: how many were committed; negative: the save
  * failed or was abandoned. [local] */
 void shf_save_blocked_end(struct sheaf_save *save, int64_t bytes);
-/* With SHEAF_METRICS, rank 0 appends a line to .sheaf/metrics.jsonl: the outcome of a save, and
+/* With SHEAF_RUN_METRICS, rank 0 appends a line to .sheaf/metrics.jsonl: the outcome of a save, and
  * where this rank was blocked by it. save NULL: the begin failed before there was a save. rc: 0,
  * the code of the save, or what begin returned. [local] */
 void shf_save_blocked_write(struct sheaf_run *run, struct sheaf_save *save, int64_t step, int rc);

@@ -41,7 +41,7 @@ int shf_save_put(struct sheaf_save *save, int slice, const void *data)
 		return SHEAF_EINVAL;
 	s = &save->state->slices[slice];
 	if (s->empty)
-		return save->id.flags & SHEAF_LATER ? 0 : SHEAF_EINVAL;
+		return save->id.flags & SHEAF_SAVE_LATER ? 0 : SHEAF_EINVAL;
 	if (!data && !s->mem.base)
 		return SHEAF_EINVAL;
 	/* not const in struct shf_slice, but only read */

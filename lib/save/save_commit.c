@@ -85,7 +85,7 @@ struct stamping {
 static int memory_failed(struct sheaf_save *save, int rc, const struct sheaf_error *own,
                          struct sheaf_error *err)
 {
-	if (rc != SHEAF_ELOST && !(save->id.flags & SHEAF_NO_DISK)) {
+	if (rc != SHEAF_ELOST && !(save->id.flags & SHEAF_SAVE_NO_DISK)) {
 		shf_log(save->run, 1, "%s: step %" PRId64 " is not kept in memory: %s",
 		        save->run->store.path, save->id.step, own->msg);
 		return 0;
@@ -110,7 +110,7 @@ static int to_memory(struct sheaf_save *save, struct stamping *st, struct sheaf_
 	save->at.memory = SHF_MEMORY_TRIED;
 	rc = shf_save_memory_stamp(save, &st->rc, &st->err);
 	st->pending = rc == 0;
-	if (rc == 0 && st->rc == 0 && save->id.flags & SHEAF_NO_DISK)
+	if (rc == 0 && st->rc == 0 && save->id.flags & SHEAF_SAVE_NO_DISK)
 		st->rc = shf_save_seal(save, &st->err);
 	if (rc < 0)
 		return memory_failed(save, shf_save_memory_stamp_end(save, rc, &st->err), &st->err,
@@ -238,7 +238,7 @@ static int all_durable(struct sheaf_save *save, const struct limit *l, struct st
 		return rc;
 	if (u.s.writing)
 		return still_writing(save, err);
-	if (save->id.flags & SHEAF_NO_DISK) /* complete, and sealed since it was stamped */
+	if (save->id.flags & SHEAF_SAVE_NO_DISK) /* complete, and sealed since it was stamped */
 		return save->at.memory == SHF_MEMORY_KEPT
 		       ? 0 : shf_agree(team, shf_save_seal(save, err), err);
 	if (u.s.failed) /* some rank had failed when it filled u.s; others may have failed since */
@@ -351,7 +351,7 @@ static int publish_together(struct sheaf_save *save, const struct limit *l, bool
 	struct shf_team *team = &save->run->team;
 	int rc;
 
-	if (save->id.flags & SHEAF_NO_DISK)
+	if (save->id.flags & SHEAF_SAVE_NO_DISK)
 		return 0;       /* a step for memory alone is not published */
 	rc = save->at.disk >= SHF_DISK_PUBLISHING ? 0 : settle(save, doubt, err);
 	if (rc == 0 && (l->asks || save->at.disk == SHF_DISK_BEHIND)) {
@@ -371,7 +371,7 @@ static void succeed(struct sheaf_save *save)
 {
 	struct sheaf_run *run = save->run;
 
-	if (save->id.flags & SHEAF_NO_DISK) {
+	if (save->id.flags & SHEAF_SAVE_NO_DISK) {
 		shf_log(run, 2, "%s: step %" PRId64 " is in memory, rank %d", run->store.path,
 		        save->id.step, run->team.rank);
 		return;
@@ -415,7 +415,7 @@ static int refuse(const struct sheaf_save *save, struct sheaf_error *err)
 	if (save->at.end == SHF_OVER)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": the save is over",
 				save->id.step);
-	while (first && (first->id.flags ^ save->id.flags) & SHEAF_NO_DISK)
+	while (first && (first->id.flags ^ save->id.flags) & SHEAF_SAVE_NO_DISK)
 		first = first->next;
 	if (first != save)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": step %" PRId64
@@ -540,7 +540,7 @@ static void conclude(struct sheaf_save *save, int rc, bool scrubbing, const stru
 		shf_save_doubt(save);
 	if (rc == 0)
 		succeed(save);
-	if (rc == 0 && !(save->id.flags & SHEAF_NO_DISK)) {
+	if (rc == 0 && !(save->id.flags & SHEAF_SAVE_NO_DISK)) {
 		if (run->opts.keep_last)
 			shf_scrub_run_next(run, save->id.step, save->id.session,
 			                   shf_save_bytes(save));

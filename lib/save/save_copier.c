@@ -156,20 +156,21 @@ static int save_copier_init(struct shf_save_copier *lz, struct sheaf_save *save,
 	lz->asked = shf_zalloc(n, sizeof(*lz->asked));
 	lz->wanted = shf_save_learn_threads(lz) - 1;
 	lz->helpers = shf_zalloc((size_t)lz->wanted, sizeof(struct shf_task *));
-	if (save->id.flags & SHEAF_CHECK)
+	if (save->id.flags & SHEAF_SAVE_CHECK)
 		lz->sums = shf_zalloc(n, sizeof(*lz->sums));
-	if (save->id.flags & SHEAF_CHECK && !now) {
+	if (save->id.flags & SHEAF_SAVE_CHECK && !now) {
 		lz->checks = shf_zalloc(n, sizeof(*lz->checks));
 		lz->begun = shf_zalloc(n, sizeof(*lz->begun));
 	}
-	if (save->id.flags & SHEAF_LATER) {
+	if (save->id.flags & SHEAF_SAVE_LATER) {
 		lz->put = shf_zalloc(n, sizeof(*lz->put));
 		lz->data = shf_zalloc(n, sizeof(*lz->data));
 	}
 	if (!lz->taken || !lz->done || !lz->due || !lz->slotted || !lz->left || !lz->asked ||
 	    !lz->helpers ||
-	    (save->id.flags & SHEAF_CHECK && !(lz->sums && (now || (lz->checks && lz->begun)))) ||
-	    (save->id.flags & SHEAF_LATER && (!lz->put || !lz->data)))
+	    (save->id.flags & SHEAF_SAVE_CHECK &&
+	     !(lz->sums && (now || (lz->checks && lz->begun)))) ||
+	    (save->id.flags & SHEAF_SAVE_LATER && (!lz->put || !lz->data)))
 		return SHEAF_ENOMEM;
 	for (size_t s = 0; s < n; s++) {
 		if (lz->put) {

@@ -104,7 +104,7 @@ int64_t shf_save_eta_ms(struct sheaf_save *save)
 	to_write = atomic_load(&save->took.to_write);
 	to_send = atomic_load(&save->took.to_send) - atomic_load(&save->took.sent);
 	part[0] = write_ns(save, to_write - atomic_load(&save->took.written));
-	part[1] = save->id.flags & SHEAF_NO_DISK ? 0 : end_ns(save, write_ns(save, to_write));
+	part[1] = save->id.flags & SHEAF_SAVE_NO_DISK ? 0 : end_ns(save, write_ns(save, to_write));
 	part[2] = shf_rate_ns(&save->run->saves.pace.send, to_send);
 	part[3] = stage_ns(save);
 	for (int i = 0; i < 4; i++)

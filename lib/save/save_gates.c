@@ -129,7 +129,7 @@ static int rest_ms(const struct shf_save_copier *lz, int timeout_ms, int64_t unt
 	return timeout_ms <= 0 ? timeout_ms : shf_ms_left(lz->save->run, until_ns);
 }
 
-/* Waits until one slice is copied and, with SHEAF_CHECK, compared. */
+/* Waits until one slice is copied and, with SHEAF_SAVE_CHECK, compared. */
 static int one_ready(struct shf_save_copier *lz, size_t slice, int timeout_ms,
                      struct sheaf_error *err)
 {

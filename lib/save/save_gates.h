@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The gates of a lazy save. At the gate of a slice (sheaf_save_copied) the caller waits until it
- * may change the memory of the slice again. With SHEAF_LATER it calls sheaf_save_put to say that
- * the slice may be read. */
+ * may change the memory of the slice again. With SHEAF_SAVE_LATER it calls sheaf_save_put to say
+ * that the slice may be read. */
 #ifndef SHF_SAVE_GATES_H
 #define SHF_SAVE_GATES_H
 #include "save_copier.h"

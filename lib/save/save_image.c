@@ -63,7 +63,7 @@ int shf_save_image_choose(const struct sheaf_run *run, int below, struct sheaf_s
  * is in use. */
 static bool is_busy(struct sheaf_save *save)
 {
-	if (save->id.flags & SHEAF_NO_DISK)
+	if (save->id.flags & SHEAF_SAVE_NO_DISK)
 		return true;    /* the image is the only copy of the step */
 	if (!save->copy.exchanged && (!shf_save_is_async(save) || save->plan->most ||
 	                         shf_save_gates_finish(save, 0) == SHEAF_EAGAIN))
@@ -195,12 +195,12 @@ int shf_save_image_take(struct sheaf_run *run, int below, uint32_t flags, int *i
 		return shf_fail(err, SHEAF_EINVAL, "ranks have different saves in flight (%" PRIu64
 		                " to %" PRIu64 "): one was freed here and not there",
 		                c.lo[SAVES] >> 56, c.hi[SAVES] >> 56);
-	if (c.hi[BUSY] && of->id.flags & SHEAF_NO_DISK)
-		return shf_fail(err, flags & SHEAF_MAY_FAIL ? SHEAF_EBUSY : SHEAF_EAGAIN,
+	if (c.hi[BUSY] && of->id.flags & SHEAF_SAVE_NO_DISK)
+		return shf_fail(err, flags & SHEAF_SAVE_MAY_FAIL ? SHEAF_EBUSY : SHEAF_EAGAIN,
 		                "no image is free: step %" PRId64 " is in memory alone and not "
 		                "committed", of->id.step);
-	if (c.hi[BUSY] && flags & (SHEAF_MAY_DROP | SHEAF_MAY_FAIL))
-		return shf_fail(err, flags & SHEAF_MAY_DROP ? SHEAF_EAGAIN : SHEAF_EBUSY,
+	if (c.hi[BUSY] && flags & (SHEAF_SAVE_MAY_DROP | SHEAF_SAVE_MAY_FAIL))
+		return shf_fail(err, flags & SHEAF_SAVE_MAY_DROP ? SHEAF_EAGAIN : SHEAF_EBUSY,
 		                "no image is free: step %" PRId64 " is being written", of->id.step);
 	rc = c.hi[BUSY] ? finish_owner(of, err) : 0;
 	if (rc < 0)

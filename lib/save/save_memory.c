@@ -170,7 +170,7 @@ static int stamp(struct sheaf_save *save, const struct shf_buf *smalls, struct s
 		atomic_store(&h->from, run->tier->from_step < 0 ? 0
 		             : shf_card_disk_state(run->tier->from_step, run->tier->from_session,
 		                                   run->tier->rewinds));
-		atomic_store(&h->due, !(save->id.flags & SHEAF_NO_DISK));
+		atomic_store(&h->due, !(save->id.flags & SHEAF_SAVE_NO_DISK));
 		atomic_store(&h->tries, 0);
 		atomic_store(&h->turn, run->tier->turn);
 		atomic_store_explicit(&h->whole, shf_crc64(body.data, body.len) | 1,
@@ -409,7 +409,7 @@ int shf_save_memory_stamp_end(struct sheaf_save *save, int rc, struct sheaf_erro
 	save->copy.card = save->copy.image;
 	/* A save to disk keeps its image until it ends, and may still be abandoned. A save to
 	 * memory alone is complete now. */
-	if (save->id.flags & SHEAF_NO_DISK) {
+	if (save->id.flags & SHEAF_SAVE_NO_DISK) {
 		shf_memory_tier_set_newest(t, save->copy.image);
 		if (shf_replicas_have_some(&t->guests))
 			shf_memory_jobs_drop_others(run);

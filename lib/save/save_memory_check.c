@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* SHEAF_CHECK. The memory of a slice is summed three times: inside begin (or when it is put), while
- * it is copied, and at its gate. The three sums must be equal, so a change is detected whenever it
- * happened. Only the bytes that this rank copies for the step are summed. */
+/* SHEAF_SAVE_CHECK. The memory of a slice is summed three times: inside begin (or when it is put),
+ * while it is copied, and at its gate. The three sums must be equal, so a change is detected
+ * whenever it happened. Only the bytes that this rank copies for the step are summed. */
 #include "save_memory_check.h"
 #include <inttypes.h>
 #include "box_copy.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* SHEAF_CHECK: detects that the memory of a slice was changed before the gate of the slice
+/* SHEAF_SAVE_CHECK: detects that the memory of a slice was changed before the gate of the slice
  * opened. */
 #ifndef SHF_SAVE_MEMORY_CHECK_H
 #define SHF_SAVE_MEMORY_CHECK_H

@@ -13,7 +13,7 @@
 #define SHF_PIECE_ITEMS ((int64_t)(SHF_PIECE_BYTES / sizeof(float))) /* how many averages are
                                                                       * updated with one piece */
 
-enum { SHF_UNCHECKED, SHF_CHECKING, SHF_CHECKED };      /* SHEAF_CHECK: whether a slice was
+enum { SHF_UNCHECKED, SHF_CHECKING, SHF_CHECKED };      /* SHEAF_SAVE_CHECK: whether a slice was
                                                          * compared */
 
 /* What one save finds out for the next one (save_learn.h); zeroed if begin has copied all. */
@@ -56,7 +56,7 @@ struct shf_save_copier {
 	uint64_t since;                 /* guarded by lock: bytes copied since a thread last looked
 	                                 * for complete segments */
 	uint64_t *sums;                 /* guarded by lock: sum of what was copied; NULL: without
-	                                 * SHEAF_CHECK */
+	                                 * SHEAF_SAVE_CHECK */
 	bool *put;                      /* guarded by lock: the slice was put and may be read; NULL:
 	                                 * all slices may be read */
 	void **data;                    /* the memory that the slice was put in; NULL: it lies where
@@ -70,7 +70,7 @@ struct shf_save_copier {
 	                                 * are read no more may be left out */
 	size_t fresh_n;                 /* guarded by lock: length of the list */
 	uint8_t *checks;                /* guarded by lock: SHF_UNCHECKED and so on; NULL: without
-	                                 * SHEAF_CHECK */
+	                                 * SHEAF_SAVE_CHECK */
 	uint64_t *begun;                /* if `checks` is not NULL: sum of the slice's memory when
 	                                 * the save began or when the slice was put. Written before
 	                                 * the slice is read */

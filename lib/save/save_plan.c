@@ -90,7 +90,7 @@ static void share_window(struct shf_match *m, uint64_t window)
 	}
 }
 
-/* Whether the slice that holds this box has SHEAF_IN_PLACE (in_place of struct shf_match). */
+/* Whether the slice that holds this box has SHEAF_SLICE_IN_PLACE (in_place of struct shf_match). */
 static bool in_place_at(const void *arg, uint32_t tensor, const struct shf_box *box)
 {
 	const struct shf_plan_slices *of = arg;
@@ -99,14 +99,14 @@ static bool in_place_at(const void *arg, uint32_t tensor, const struct shf_box *
 	for (size_t i = shf_holds_first(of->holds, tensor);
 	     i < of->holds->n && h[i].tensor == tensor; i++)
 		if (shf_box_contains(h[i].box, box))
-			return of->state->slices[h[i].slice].flags & SHEAF_IN_PLACE;
+			return of->state->slices[h[i].slice].flags & SHEAF_SLICE_IN_PLACE;
 	return false;
 }
 
 void shf_plan_set_unstaged(struct shf_match *m, const struct shf_plan_slices *held, uint64_t window)
 {
 	m->window = window;
-	m->in_place = flags_of(held->state) & SHEAF_IN_PLACE ? in_place_at : NULL;
+	m->in_place = flags_of(held->state) & SHEAF_SLICE_IN_PLACE ? in_place_at : NULL;
 	m->in_place_arg = held;
 	m->slots_window = 0;
 	if (m->in_place)
@@ -120,7 +120,7 @@ static int plan_make(struct sheaf_run *run, struct sheaf_state *state, struct sh
 {
 	struct shf_match m = { .layout = &plan->layout, .holds = &plan->holds,
 		.nodes = run->place.nodes, .way = SHF_SAVE,
-		.witness = run->opts.flags & SHEAF_REPLICAS };
+		.witness = run->opts.flags & SHEAF_RUN_REPLICAS };
 	const struct shf_plan_slices held = { &plan->holds, state };
 	uint64_t window = 0;
 

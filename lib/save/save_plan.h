@@ -18,8 +18,8 @@ int shf_plan_get(struct sheaf_run *run, struct sheaf_state *state, struct shf_pl
 /* Returns how many bytes of staging_bytes_max are for images: half of it; the other half is for
  * what goes to other nodes. 0: no limit. */
 uint64_t shf_plan_window(const struct sheaf_opts *opts);
-/* Sets in *m which boxes of this rank need no staging (SHEAF_IN_PLACE), and how much of the window
- * slots take from images. `held` is borrowed while m is used. [local] */
+/* Sets in *m which boxes of this rank need no staging (SHEAF_SLICE_IN_PLACE), and how much of the
+ * window slots take from images. `held` is borrowed while m is used. [local] */
 struct shf_plan_slices {
 	const struct shf_holds *holds;
 	const struct sheaf_state *state;

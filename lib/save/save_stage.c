@@ -222,7 +222,7 @@ static int file_open(struct sheaf_save *save, uint32_t f, struct sheaf_error *er
 	const struct shf_lt_file *file = &save->plan->layout.files[f];
 	const struct shf_sys *sys = save->run->sys;
 	const char *slash = strrchr(file->name, '/'), *name = slash ? slash + 1 : file->name;
-	bool past = file->bytes >= SHF_DIRECT_MIN && !(save->run->opts.flags & SHEAF_BUFFERED);
+	bool past = file->bytes >= SHF_DIRECT_MIN && !(save->run->opts.flags & SHEAF_RUN_BUFFERED);
 	int dir = save->disk.stage.dir, direct = 0, rc;
 
 	if (slash) {
@@ -342,7 +342,7 @@ int shf_save_stage_make(struct sheaf_save *save, int *joined, struct sheaf_error
 	if (!save->end.listed)
 		shf_save_follow(save);
 	*joined = 0;
-	if (!(save->id.flags & SHEAF_NO_DISK)) {
+	if (!(save->id.flags & SHEAF_SAVE_NO_DISK)) {
 		shf_save_publish_finish(save->run); /* the time of a publication must not count as
 		                                   * this stage's */
 		from = shf_now(save->run);
@@ -363,7 +363,7 @@ int shf_save_staged(struct sheaf_save *save, int rc, const struct sheaf_error *e
 		shf_save_stick(save, rc, err);
 		return rc;
 	}
-	if (!(save->id.flags & SHEAF_NO_DISK)) {
+	if (!(save->id.flags & SHEAF_SAVE_NO_DISK)) {
 		shf_run_resumed(save->run);
 		shf_scrub_run_forget(save->run, save->id.step); /* a damaged step of this number may
 		                                              * have been set aside */

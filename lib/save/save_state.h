@@ -21,7 +21,7 @@
  *   STAGED      C0 in begin, or for a lazy save in the first collective call for it after begin
  *   TRIED       ASKED, STAGED, and all bytes exchanged. The call that tries also brings GATHERED
  *   GATHERED    TRIED; or, if the save is not kept in memory, all writes synced on all ranks (C3)
- *   SEALED      all writes synced; or, if the save goes to memory alone (SHEAF_NO_DISK), its card
+ * SEALED all writes synced; or, if the save goes to memory alone (SHEAF_SAVE_NO_DISK), its card
  *               stamped on this rank: when the ranks have agreed on the stamps, it is complete
  *   PUBLISHING  SEALED and GATHERED. Now only the disk can keep the step from appearing (C4, C5)
  *   BEHIND      PUBLISHING, and a commit with timeout 0 has come this far

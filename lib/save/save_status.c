@@ -134,7 +134,7 @@ int shf_save_images(const struct sheaf_save *save)
 	/* The default is two images if one must stay busy while the next save is copied: for a lazy
 	 * save, and with agents, which keep the newest step in an image. The result is never more
 	 * than the agents and the plan allow. */
-	most = most ? most : save->id.flags & SHEAF_LAZY || save->run->tier->wanted ? 2 : 1;
+	most = most ? most : save->id.flags & SHEAF_SAVE_LAZY || save->run->tier->wanted ? 2 : 1;
 	most = shf_agent_images_allowed(save->run, most);
 	return most < save->plan->images ? most : save->plan->images;
 }

@@ -96,7 +96,7 @@ bool shf_save_sync(struct sheaf_save *save, int ms)
 		return true;
 	if (!own_writes_are_done(save, ms))
 		return false;
-	if (save->id.flags & SHEAF_NO_DISK || shf_save_failure(save, NULL) < 0)
+	if (save->id.flags & SHEAF_SAVE_NO_DISK || shf_save_failure(save, NULL) < 0)
 		return true;
 	if (!save->disk.syncs.ios)
 		rc = sync_begin(save, &err);

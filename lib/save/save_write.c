@@ -31,8 +31,8 @@ static int write_segment(struct sheaf_save *save, size_t i, struct sheaf_error *
 		save->copy.blocks[save->copy.blocks_n++] = (struct shf_block_sum){
 			file->first_block + b,
 			atomic_load_explicit(&ctl->parts[k], memory_order_relaxed) };
-	if (save->id.flags & SHEAF_NO_DISK) { /* memory alone: the image is the destination, nothing
-	                                       * is written */
+	if (save->id.flags & SHEAF_SAVE_NO_DISK) { /* memory alone: the image is the destination,
+	                                            * nothing is written */
 		*io = (struct shf_io){ .op = SHF_IO_WRITE };
 		return 0;
 	}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Segments that have no place in the image, because this rank has every byte of them in slices with
- * SHEAF_IN_PLACE. Each is copied into one of a few bounce buffers (slots) behind the image,
+ * SHEAF_SLICE_IN_PLACE. Each is copied into one of a few bounce buffers (slots) behind the image,
  * checksummed like any other segment, and written from there; then the slot is free again. So a
  * state of any size needs only a few slots, and its memory is released as fast as the disk accepts
  * it.

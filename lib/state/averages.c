@@ -67,13 +67,14 @@ static bool is_source(const struct shf_slice *s, const char *family, const char 
 }
 
 /* Adds the slice for the averages of one source slice. It has the same box, strides and window as
- * its source, but F32 items, so item i of one is item i of the other. SHEAF_OPTIONAL lets a step
- * without averages be loaded. */
+ * its source, but F32 items, so item i of one is item i of the other. SHEAF_SLICE_OPTIONAL lets a
+ * step without averages be loaded. */
 static int add_one(struct sheaf_state *state, struct shf_ema *e, uint32_t source,
                    struct sheaf_error *err)
 {
 	const struct shf_slice *s = &state->slices[source];
-	struct sheaf_slice in = { .size = sizeof(in), .flags = SHEAF_FLAT | SHEAF_OPTIONAL,
+	struct sheaf_slice in = { .size = sizeof(in), .flags = SHEAF_SLICE_FLAT |
+	                          SHEAF_SLICE_OPTIONAL,
 		.family = e->name, .name = s->name,
 		.tied_to = strcmp(s->stored, s->name) ? s->stored : NULL, .dtype = SHEAF_F32,
 		.ndim = s->items.ndim, .origin = s->mem.origin };

@@ -92,20 +92,20 @@ static int check_box(const struct sheaf_slice *in, const char *who, struct sheaf
 	if (in->origin < 0)
 		return shf_fail(err, SHEAF_EINVAL, "%s: origin %" PRId64 " is negative", who,
 		                in->origin);
-	if (!(in->flags & SHEAF_FLAT) && (in->flat_start || in->flat_count))
+	if (!(in->flags & SHEAF_SLICE_FLAT) && (in->flat_start || in->flat_count))
 		return shf_fail(err, SHEAF_EINVAL, "%s: flat_start or flat_count is set, but not "
-		                "the flag SHEAF_FLAT", who);
-	if ((in->flags & SHEAF_FLAT) && (in->flat_start < 0 || in->flat_count < 0 ||
+		                "the flag SHEAF_SLICE_FLAT", who);
+	if ((in->flags & SHEAF_SLICE_FLAT) && (in->flat_start < 0 || in->flat_count < 0 ||
 	                                 in->flat_start > INT64_MAX - in->flat_count))
 		return shf_fail(err, SHEAF_EINVAL, "%s: flat range %" PRId64 "+%" PRId64
 		                " is no range", who, in->flat_start, in->flat_count);
 	return 0;
 }
 
-/* Strides that are all 0 mean dense memory, unless the caller set SHEAF_STRIDED. */
+/* Strides that are all 0 mean dense memory, unless the caller set SHEAF_SLICE_STRIDED. */
 static bool strides_are_dense(const struct sheaf_slice *in)
 {
-	if (in->flags & SHEAF_STRIDED)
+	if (in->flags & SHEAF_SLICE_STRIDED)
 		return false;
 	for (int d = 0; d < in->ndim; d++)
 		if (in->stride[d] != 0)
@@ -131,7 +131,7 @@ static void dense_strides(struct shf_mem *m)
  * a dimension with more than one index: a load would write several items to one place. top is the
  * last unit that the box reaches; its bound keeps sizes in bytes within 63 bits.
  *
- * Without SHEAF_FLAT the window is all of [0, top]. */
+ * Without SHEAF_SLICE_FLAT the window is all of [0, top]. */
 static int take_memory(struct shf_slice *out, const struct sheaf_slice *in, const char *who,
                        struct sheaf_error *err)
 {
@@ -153,8 +153,8 @@ static int take_memory(struct shf_slice *out, const struct sheaf_slice *in, cons
 		    !shf_add64(&top, top, far) || top > INT64_MAX / 16)
 			return shf_fail(err, SHEAF_EINVAL, "%s: strides reach beyond memory", who);
 	}
-	m->lo = in->flags & SHEAF_FLAT ? in->flat_start : 0;
-	m->hi = in->flags & SHEAF_FLAT ? in->flat_start + in->flat_count : (int64_t)top + 1;
+	m->lo = in->flags & SHEAF_SLICE_FLAT ? in->flat_start : 0;
+	m->hi = in->flags & SHEAF_SLICE_FLAT ? in->flat_start + in->flat_count : (int64_t)top + 1;
 	return 0;
 }
 
@@ -186,14 +186,14 @@ static int take_sub_byte(struct shf_slice *out, const struct sheaf_slice *in, co
 				                "bytes, so it is not cut", who, t->name);
 		m->box = shf_box_of(&out->shape);
 	}
-	if (in->origin % group || (in->flags & SHEAF_FLAT && (in->flat_start % group ||
+	if (in->origin % group || (in->flags & SHEAF_SLICE_FLAT && (in->flat_start % group ||
 	                                                      in->flat_count % group)))
 		return shf_fail(err, SHEAF_EINVAL, "%s: %s ranges begin and end between bytes", who,
 		                t->name);
 	dense_strides(m);
 	m->origin = in->origin / group * bytes;
-	m->lo = in->flags & SHEAF_FLAT ? in->flat_start / group * bytes : 0;
-	m->hi = in->flags & SHEAF_FLAT ? m->lo + in->flat_count / group * bytes
+	m->lo = in->flags & SHEAF_SLICE_FLAT ? in->flat_start / group * bytes : 0;
+	m->hi = in->flags & SHEAF_SLICE_FLAT ? m->lo + in->flat_count / group * bytes
 	                               : m->origin + (int64_t)shf_box_units(&m->box);
 	return 0;
 }
@@ -230,8 +230,9 @@ static int check_kind(const struct sheaf_slice *in, const char *who, struct shea
 	if (in->ndim < 0 || in->ndim > SHEAF_DIMS_MAX)
 		return shf_fail(err, SHEAF_EINVAL, "%s: %d dimensions, at most %d", who, in->ndim,
 		                SHEAF_DIMS_MAX);
-	if (in->flags & ~(SHEAF_FLAT | SHEAF_OPTIONAL | SHEAF_IN_PLACE | SHEAF_STRIDED |
-	                  SHEAF_SAVE_ONLY))
+	if (in->flags &
+	    ~(SHEAF_SLICE_FLAT | SHEAF_SLICE_OPTIONAL | SHEAF_SLICE_IN_PLACE | SHEAF_SLICE_STRIDED |
+	                  SHEAF_SLICE_SAVE_ONLY))
 		return shf_fail(err, SHEAF_EINVAL, "%s: flags 0x%x are none of this sheaf's", who,
 		                (unsigned)in->flags);
 	if (in->reserved)
@@ -308,7 +309,8 @@ static int slice_take(struct shf_slice *out, const struct sheaf_slice *in,
 	memcpy(s.items.dim, own.shape, sizeof(int64_t) * (size_t)own.ndim);
 	memcpy(s.mem.box.start, own.start, sizeof(int64_t) * (size_t)own.ndim);
 	memcpy(s.mem.box.count, own.count, sizeof(int64_t) * (size_t)own.ndim);
-	s.empty = shf_box_is_empty(&s.mem.box) || (own.flags & SHEAF_FLAT && own.flat_count == 0);
+	s.empty = shf_box_is_empty(&s.mem.box) || (own.flags & SHEAF_SLICE_FLAT &&
+	                                           own.flat_count == 0);
 	if (!shf_units_of(&s.shape, &s.mem.unit, own.dtype, &s.items))
 		return shf_fail(err, SHEAF_EINVAL, "%s: shape is too large, or no whole number of "
 		                "bytes in %s", who, shf_dtype(own.dtype)->name);

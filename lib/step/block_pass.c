@@ -20,7 +20,7 @@
 
 bool shf_block_pass_sums(const struct sheaf_step *step)
 {
-	return step->sound && step->sums_rc == 0 && !(step->run->opts.flags & SHEAF_UNVERIFIED);
+	return step->sound && step->sums_rc == 0 && !(step->run->opts.flags & SHEAF_RUN_UNVERIFIED);
 }
 
 /* The first tensor and the first want are looked up once; from there the pass only moves

@@ -32,8 +32,8 @@ struct shf_pass {
 	uint64_t at, block;             /* next byte of the file; raw CRC of the part of its block
 	                                 * that was read so far */
 };
-/* Whether blocks of the step can be checked: it has a valid table of sums, and SHEAF_UNVERIFIED is
- * not set. */
+/* Whether blocks of the step can be checked: it has a valid table of sums, and SHEAF_RUN_UNVERIFIED
+ * is not set. */
 bool shf_block_pass_sums(const struct sheaf_step *step);
 /* Begins at byte `at` of the file: shf_block_pass_feed() takes the bytes from there on. If p->sums
  * is set, `at` must be the start of a block. */

@@ -300,8 +300,8 @@ static int check_ties(struct sheaf_step *step)
 }
 
 /* Builds the layout from the headers of all ranks. Returns cat_rc, with the message in cat_err. The
- * table of sums is compared last, because that needs the finished layout. Under SHEAF_UNVERIFIED a
- * table that cannot be read is ignored. */
+ * table of sums is compared last, because that needs the finished layout. Under
+ * SHEAF_RUN_UNVERIFIED a table that cannot be read is ignored. */
 static int build_catalog(struct sheaf_step *step, const struct shf_buf *all,
                          const struct shf_index *index)
 {
@@ -326,7 +326,7 @@ static int build_catalog(struct sheaf_step *step, const struct shf_buf *all,
 		rc = check_ties(step);
 	if (rc == 0 && step->sound && step->sums_rc == 0) {
 		rc = match_table(step);
-	} else if (rc == 0 && step->sound && !(step->run->opts.flags & SHEAF_UNVERIFIED)) {
+	} else if (rc == 0 && step->sound && !(step->run->opts.flags & SHEAF_RUN_UNVERIFIED)) {
 		rc = step->sums_rc;
 		step->cat_err = step->sums_err;
 	}

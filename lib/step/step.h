@@ -72,9 +72,9 @@ struct sheaf_step {
 	size_t told_i, told_k;          /* cursor of sheaf_step_file_at: its file number told_i is
 	                                 * plain[told_k] */
 	bool latest;                    /* opened as SHEAF_LATEST, not by its number */
-	int64_t *filled_by;             /* borrowed from a resume with SHEAF_FALLBACK; by slice of
-	                                 * the state: the last step from which a load began to fill
-	                                 * the slice; -1: no load did. NULL: no such resume */
+	int64_t *filled_by;             /* borrowed from a resume with SHEAF_LOAD_FALLBACK; by slice
+	                                 * of the state: the last step from which a load began to
+	                                 * fill the slice; -1: no load did. NULL: no such resume */
 	struct shf_buf passed;          /* owned; the candidates that the search for the latest step
 	                                 * passed over before this one, as in struct
 	                                 * shf_latest_search */

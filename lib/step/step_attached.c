@@ -48,7 +48,7 @@ static int plain_read(struct sheaf_step *step, const struct shf_mf_file *f, uint
 	if (st.bytes != f->bytes || (uint64_t)got != f->bytes)
 		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: %" PRIu64 " bytes, want %" PRIu64,
 		                step->path, f->name, st.bytes, f->bytes);
-	if (step->sound && !(step->run->opts.flags & SHEAF_UNVERIFIED) &&
+	if (step->sound && !(step->run->opts.flags & SHEAF_RUN_UNVERIFIED) &&
 	    shf_crc64(to, (size_t)f->bytes) != f->crc)
 		return shf_fail(err, SHEAF_ECORRUPT,
 				"%s/%s: checksum %016" PRIx64 ", want %016" PRIx64, step->path,

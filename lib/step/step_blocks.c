@@ -204,7 +204,7 @@ int shf_header_read(struct sheaf_step *step, uint32_t f, uint64_t *file_bytes, s
 	const char *name = step->layout.files[f].name;
 	const struct shf_sys *sys = step->run->sys;
 	bool sums = step->sound && step->sums_rc == 0;
-	bool proven = sums && !(step->run->opts.flags & SHEAF_UNVERIFIED);
+	bool proven = sums && !(step->run->opts.flags & SHEAF_RUN_UNVERIFIED);
 	struct shf_stat st;
 	uint64_t n = 0, take;
 	int fd = shf_step_fd(step, f, err), rc = fd;

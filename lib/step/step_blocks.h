@@ -5,13 +5,14 @@
 #include "step.h"
 
 /* Checks n bytes of file f, which start at byte lo of it, against the sums. lo must be the start of
- * a block, and only the last block of the file may be short. Also checks under SHEAF_UNVERIFIED.
- * ECORRUPT: the message names file, block, offset and tensor of the first bad block. *first_bad
- * (may be NULL): the number of that block in the file; -1: all blocks are right. [local] */
+ * a block, and only the last block of the file may be short. Also checks under
+ * SHEAF_RUN_UNVERIFIED. ECORRUPT: the message names file, block, offset and tensor of the first bad
+ * block. *first_bad (may be NULL): the number of that block in the file; -1: all blocks are right.
+ * [local] */
 int shf_blocks_check(const struct sheaf_step *step, uint32_t f, uint64_t lo, const uint8_t *bytes,
                      uint64_t n, int64_t *first_bad, struct sheaf_error *err);
 /* Reads the header of file f into out, and checks its blocks if the step has sums and
- * SHEAF_UNVERIFIED is not set. *file_bytes: size of the file on disk, set once it is known.
+ * SHEAF_RUN_UNVERIFIED is not set. *file_bytes: size of the file on disk, set once it is known.
  * [local] */
 int shf_header_read(struct sheaf_step *step, uint32_t f, uint64_t *file_bytes, struct shf_buf *out,
                     struct sheaf_error *err);

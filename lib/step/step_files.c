@@ -77,14 +77,14 @@ int shf_step_file_read(struct sheaf_step *step, uint32_t f, void *to, uint64_t n
 	                                                       retries), err);
 }
 
-/* Small files and runs with SHEAF_BUFFERED use no direct I/O. If the file system refuses O_DIRECT,
- * 0 is stored, so that it is not tried again. */
+/* Small files and runs with SHEAF_RUN_BUFFERED use no direct I/O. If the file system refuses
+ * O_DIRECT, 0 is stored, so that it is not tried again. */
 int shf_step_direct(struct sheaf_step *step, uint32_t f)
 {
 	char folder[64];
 	int fd;
 
-	if (step->run->opts.flags & SHEAF_BUFFERED ||
+	if (step->run->opts.flags & SHEAF_RUN_BUFFERED ||
 	    step->layout.files[f].bytes < SHF_DIRECT_MIN)
 		return 0;
 	if (step->direct[f] < 0) {

@@ -510,7 +510,7 @@ static bool has_sums(const struct shf_sys *sys, int dir)
 
 /* Reads the directory at `path`. A directory with a table of sums and no manifest was a step, and
  * is damaged. It is opened as a foreign one only if the caller asked for no checks
- * (SHEAF_UNVERIFIED). */
+ * (SHEAF_RUN_UNVERIFIED). */
 static int look_at_dir(const struct shf_sys *sys, const char *path, bool unverified,
                        struct tell *t, struct sheaf_error *err)
 {
@@ -550,7 +550,7 @@ int shf_step_find_path(struct sheaf_run *run, const char *path, struct shf_buf *
 	if (rc < 0)
 		return shf_fail_sys(err, -rc, "%s", path);
 	if (st.type == SHF_T_DIR) {
-		rc = look_at_dir(sys, path, run->opts.flags & SHEAF_UNVERIFIED, &t, err);
+		rc = look_at_dir(sys, path, run->opts.flags & SHEAF_RUN_UNVERIFIED, &t, err);
 	} else if (st.type == SHF_T_FILE) {
 		const char *slash = strrchr(path, '/');
 

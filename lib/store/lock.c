@@ -259,7 +259,7 @@ static int fail_busy(struct shf_store *s, struct sheaf_error *err)
 		         "session %s", s->path, (unsigned long long)o.pid, o.host, session);
 	else
 		shf_fail(err, SHEAF_EBUSY, "%s: this process (pid %llu) has the run open for "
-		         "writing already: close that first, or open it with SHEAF_READONLY",
+		         "writing already: close that first, or open it with SHEAF_RUN_READONLY",
 		         s->path, (unsigned long long)o.pid);
 	return SHEAF_EBUSY;
 }

@@ -266,7 +266,7 @@ static const char *item_by_rule(const struct sheaf_slice *s, const int64_t *i)
 		at += i[d] * dense;
 		dense *= s->count[d];
 	}
-	if (s->flags & SHEAF_FLAT) {
+	if (s->flags & SHEAF_SLICE_FLAT) {
 		if (at < s->flat_start || at >= s->flat_start + s->flat_count)
 			return NULL;
 		at -= s->flat_start;
@@ -341,7 +341,7 @@ static void check_layout(const char *mesh, const char *expert, int zero)
 		if (h.n && h.p[0].items) {
 			((char *)h.p[h.n / 2].slice.data)[0] ^= 1;
 			CHECK(wl_held_check(&h, &m, &src, &said, &items, &err) == 1 ||
-			      !h.p[h.n / 2].items || h.p[h.n / 2].slice.flags & SHEAF_FLAT);
+			      !h.p[h.n / 2].items || h.p[h.n / 2].slice.flags & SHEAF_SLICE_FLAT);
 		}
 		wl_held_release(&h);
 	}

@@ -52,7 +52,7 @@ t 2 'a file of the step is one safetensors file, without sums' "$SHEAF" verify \
 	run/checkpoint-10/model-00001-of-00001.safetensors
 
 t 2 'a run whose job asked for none has no metrics' "$SHEAF" stats run
-has 'and the hint says how' err 'SHEAF_METRICS'
+has 'and the hint says how' err 'SHEAF_RUN_METRICS'
 t 0 'a run with metrics' mpi 2 save --run told --step 1 --steps 6 --state state.json \
 	--mesh dp=2 --async --lazy --metrics
 t 0 'stats --json' "$SHEAF" stats told --json

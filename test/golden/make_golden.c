@@ -30,7 +30,7 @@ static struct sheaf_slice hold(const struct golden_tensor *t, uint8_t *bytes, in
 	if (t->how == GOLDEN_CUT && sheaf_slice_shard(&s, 0, rank, GOLDEN_RANKS) == 0)
 		s.data = bytes + s.start[0] * row * sheaf_dtype_bits(t->dtype) / 8;
 	if (t->how == GOLDEN_RANGE) {
-		s.flags = SHEAF_FLAT;
+		s.flags = SHEAF_SLICE_FLAT;
 		s.flat_start = rank * per < n ? rank * per : n;
 		s.flat_count = n - s.flat_start < per ? n - s.flat_start : per;
 		s.data = bytes + s.flat_start * sheaf_dtype_bits(t->dtype) / 8;
@@ -88,7 +88,7 @@ static int save(struct sheaf_run *run, struct memory *m, int64_t step, int rank,
 
 int main(int argc, char **argv)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE,
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE,
 		.file_bytes_max = GOLDEN_FILE_BYTES };
 	struct sheaf_error err = { .msg = "" };
 	struct memory *m = calloc(1, sizeof(*m));

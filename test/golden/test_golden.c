@@ -163,7 +163,7 @@ static int check_loaded(struct sheaf_step *step, int64_t number, uint8_t (*bytes
 
 	tied.tied_to = GOLDEN_TIED_TO;
 	(void)sheaf_state_add(state, &tied);
-	rc = sheaf_step_load(step, state, SHEAF_STRICT, &report, &err);
+	rc = sheaf_step_load(step, state, SHEAF_LOAD_STRICT, &report, &err);
 	sheaf_state_free(state);
 	if (fails(rc, &err, "load"))
 		return 1;
@@ -208,7 +208,7 @@ static int open_path(const char *path, int64_t number)
 
 static int open_run(const char *path)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
 	struct sheaf_run *run = NULL;
 	struct sheaf_step *step = NULL;
 	struct sheaf_error err;

@@ -139,12 +139,12 @@ static void slice_add(struct actor *a, int t, const char *name, const char *tied
 				 .data = p->data };
 
 	if (p->flat) {
-		s.flags |= SHEAF_FLAT;
+		s.flags |= SHEAF_SLICE_FLAT;
 		s.flat_start = p->flat_start;
 		s.flat_count = p->n;
 	}
 	if (a->variant & V_IN_PLACE && t == 4)
-		s.flags |= SHEAF_IN_PLACE;
+		s.flags |= SHEAF_SLICE_IN_PLACE;
 	if (sheaf_state_add(a->state, &s) == a->slices_n)
 		a->slice_of[a->slices_n++] = t;
 }
@@ -218,12 +218,12 @@ static void do_open(struct actor *a, const struct call *c, const char *dir, stru
 
 static bool is_behind(const struct actor *a, int slot)
 {
-	return a->saves[slot] && a->save_flags[slot] & SHEAF_LAZY;
+	return a->saves[slot] && a->save_flags[slot] & SHEAF_SAVE_LAZY;
 }
 
 static bool all_put(const struct actor *a, int slot)
 {
-	for (int s = 0; s < a->slices_n && a->save_flags[slot] & SHEAF_LATER; s++)
+	for (int s = 0; s < a->slices_n && a->save_flags[slot] & SHEAF_SAVE_LATER; s++)
 		if (!a->put[slot][s])
 			return false;
 	return true;
@@ -232,7 +232,7 @@ static bool all_put(const struct actor *a, int slot)
 /* Will a slice of that memory still be brought? */
 static bool is_awaited(const struct actor *a, int slot, int t)
 {
-	for (int s = 0; s < a->slices_n && a->save_flags[slot] & SHEAF_LATER; s++)
+	for (int s = 0; s < a->slices_n && a->save_flags[slot] & SHEAF_SAVE_LATER; s++)
 		if (a->slice_of[s] == t && !a->put[slot][s] && !a->failed[slot])
 			return true;
 	return false;
@@ -276,7 +276,8 @@ static bool pass_gates(struct actor *a)
 			continue;
 		all &= all_put(a, k) || a->failed[k];
 		for (int s = 0; s < a->slices_n; s++)
-			if (!a->gated[k][s] && (!(a->save_flags[k] & SHEAF_LATER) || a->put[k][s]))
+			if (!a->gated[k][s] &&
+			    (!(a->save_flags[k] & SHEAF_SAVE_LATER) || a->put[k][s]))
 				gate_one(a, k, s, -1, &r);
 		if (all_put(a, k) || a->failed[k]) /* averages have slices of their own */
 			(void)sheaf_save_copied(a->saves[k], SHEAF_ALL_SLICES, -1);
@@ -306,7 +307,7 @@ static void do_begin(struct actor *a, const struct call *c, struct reply *r)
 	memset(a->gated[k], 0, sizeof(a->gated[k]));
 	memset(a->put[k], 0, sizeof(a->put[k]));
 	a->failed[k] = false;
-	if (!(c->flags & SHEAF_LAZY))
+	if (!(c->flags & SHEAF_SAVE_LAZY))
 		paint_all(a, NOBODYS);
 }
 
@@ -415,7 +416,7 @@ static void do_load(struct actor *a, const struct call *c, struct reply *r)
 
 static void do_resume(struct actor *a, struct reply *r)
 {
-#ifdef SHEAF_FALLBACK
+#ifdef SHEAF_LOAD_FALLBACK
 	struct sheaf_report report = { .size = sizeof(report) };
 	struct sheaf_error err = { 0 };
 	bool mine = pass_gates(a);
@@ -505,7 +506,8 @@ static void do_once(const struct call *c, const char *dir, struct reply *r)
 static void do_copy(const struct call *c, const char *dir, const char *to, struct reply *r)
 {
 	struct sheaf_opts opts = {
-		.size = sizeof(opts), .flags = SHEAF_READONLY, .timeout_ms = 2000, .io_threads = 1
+		.size = sizeof(opts), .flags = SHEAF_RUN_READONLY, .timeout_ms = 2000,
+		        .io_threads = 1
 	};
 	struct sheaf_error err = { 0 };
 	struct sheaf_step *step = NULL;
@@ -726,7 +728,7 @@ void actor_look(const char *dir, bool agent, bool load, struct reply *r)
 {
 	static const struct call alone = { .n = 1, .layout = L_WHOLE };
 	struct sheaf_opts opts = { .size = sizeof(opts),
-				   .flags = SHEAF_READONLY,
+				   .flags = SHEAF_RUN_READONLY,
 				   .timeout_ms = 2000,
 				   .io_threads = 1,
 				   .agent = agent ? "auto" : NULL };

@@ -20,7 +20,7 @@ static void print_open(const struct call *c, FILE *out)
 						      "columns" };
 
 	fprintf(out, "job%d = open(run%d%s%s, ranks=%d, nodes=%d, layout=%s", c->job, c->run,
-		c->flags & SHEAF_READONLY ? ", readonly" : "", c->agent ? ", agent" : "", c->n,
+		c->flags & SHEAF_RUN_READONLY ? ", readonly" : "", c->agent ? ", agent" : "", c->n,
 		c->nodes, layouts[c->layout]);
 	if (c->images)
 		fprintf(out, ", images_max=%d", c->images);
@@ -38,10 +38,12 @@ static void print_begin(const struct call *c, FILE *out)
 {
 	fprintf(
 	    out, "job%d.save%d = begin(step=%" PRId64 ", values=%d%s%s%s%s%s%s)\n", c->job, c->slot,
-	    c->step, c->id, c->flags & SHEAF_LAZY ? ", lazy" : "",
-	    c->flags & SHEAF_NO_DISK ? ", no disk" : "", c->flags & SHEAF_LATER ? ", later" : "",
-	    c->flags & SHEAF_MAY_DROP ? ", may drop" : "",
-	    c->flags & SHEAF_MAY_FAIL ? ", may fail" : "", c->flags & SHEAF_CHECK ? ", check" : "");
+	    c->step, c->id, c->flags & SHEAF_SAVE_LAZY ? ", lazy" : "",
+	    c->flags & SHEAF_SAVE_NO_DISK ? ", no disk" : "", c->flags & SHEAF_SAVE_LATER ?
+	            ", later" : "",
+	    c->flags & SHEAF_SAVE_MAY_DROP ? ", may drop" : "",
+	    c->flags & SHEAF_SAVE_MAY_FAIL ? ", may fail" : "", c->flags & SHEAF_SAVE_CHECK ?
+	            ", check" : "");
 }
 
 void call_print(const struct call *c, FILE *out)

@@ -59,7 +59,7 @@ static struct call draw_open(struct draw *d, struct model *m)
 			  .keep = keeps[some(d, 5)],
 			  .layout = (enum layout)some(d, LAYOUTS),
 			  .agent = m->agents && !odds(d, 4),
-			  .flags = SHEAF_CREATE };
+			  .flags = SHEAF_RUN_CREATE };
 
 	if (c.n > d->ranks_max)
 		c.n = d->ranks_max;
@@ -78,7 +78,7 @@ static struct call draw_open(struct draw *d, struct model *m)
 	if (d->real || (c.nodes == 3 && c.n == 1))
 		c.nodes = 1;
 	if (m->runs[c.run].exists && (model_writer(m, c.run) ? !odds(d, 8) : odds(d, 5)))
-		c.flags = SHEAF_READONLY, c.variant = odds(d, 3) ? V_PART : 0;
+		c.flags = SHEAF_RUN_READONLY, c.variant = odds(d, 3) ? V_PART : 0;
 	else if (odds(d, 12))
 		c.flags = 0;
 	if (odds(d, 3))
@@ -140,13 +140,13 @@ static struct call draw_begin(struct draw *d, struct model *m, int job)
 	if (again >= 0)
 		c.step = again;
 	if (is_plain(d) ? odds(d, 4) : !odds(d, 3))
-		c.flags |= SHEAF_LAZY;
+		c.flags |= SHEAF_SAVE_LAZY;
 	if (j->as.agent && odds(d, 2))
-		c.flags |= SHEAF_NO_DISK;
-	if (c.flags & SHEAF_LAZY && odds(d, 8))
-		c.flags |= SHEAF_LATER;
+		c.flags |= SHEAF_SAVE_NO_DISK;
+	if (c.flags & SHEAF_SAVE_LAZY && odds(d, 8))
+		c.flags |= SHEAF_SAVE_LATER;
 	if (odds(d, 5))
-		c.flags |= odds(d, 2) ? SHEAF_MAY_DROP : SHEAF_MAY_FAIL;
+		c.flags |= odds(d, 2) ? SHEAF_SAVE_MAY_DROP : SHEAF_SAVE_MAY_FAIL;
 	return c;
 }
 
@@ -169,9 +169,9 @@ static struct call draw_onward(struct draw *d, struct model *m, int job, int slo
 		c.to = 0; /* a real disk is done with these before anybody asks twice */
 	if (s->over) /* before the newest was read again behind */
 		c.kind = d->focus == F_RULES && odds(d, 2) ? C_PRUNE : C_FREE;
-	else if (s->flags & SHEAF_LATER && put < j->slices && !odds(d, 8))
+	else if (s->flags & SHEAF_SAVE_LATER && put < j->slices && !odds(d, 8))
 		c.kind = C_PUT;
-	else if (s->flags & SHEAF_LAZY && gated < j->slices && !odds(d, 8))
+	else if (s->flags & SHEAF_SAVE_LAZY && gated < j->slices && !odds(d, 8))
 		c.kind = C_GATE;
 	c.n = odds(d, 3) ? -1 : some(d, j->slices);
 	return c;
@@ -278,7 +278,7 @@ static bool is_due(const struct model *m, const struct job_model *j)
 		for (int k = 0; k < SAVES; k++)
 			if (m->mems[i].here && in_flight(&j->saves[k]) &&
 			    m->mems[i].id == j->saves[k].id &&
-			    !(j->saves[k].flags & SHEAF_NO_DISK))
+			    !(j->saves[k].flags & SHEAF_SAVE_NO_DISK))
 				return true;
 	return false;
 }
@@ -292,7 +292,7 @@ static struct call draw_death(struct draw *d, struct model *m, int job)
 		return (struct call){ .kind = C_KILL, .job = job };
 	c.run = m->jobs[job].as.run;
 	c.agent = true;
-	c.flags = SHEAF_READONLY;
+	c.flags = SHEAF_RUN_READONLY;
 	return c;
 }
 
@@ -314,7 +314,7 @@ static struct call draw_of_job(struct draw *d, struct model *m, int job)
 	const struct job_model *j = &m->jobs[job];
 	int dice = some(d, 100);
 
-	if (j->as.flags & SHEAF_READONLY) {
+	if (j->as.flags & SHEAF_RUN_READONLY) {
 		if (dice < 85)
 			return draw_read(d, m, job);
 		return (struct call){ .kind = odds(d, 2) ? C_CLOSE : C_KILL, .job = job };

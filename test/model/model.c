@@ -97,7 +97,7 @@ struct job_model *model_writer(struct model *m, int run)
 {
 	for (int j = 0; j < JOBS; j++)
 		if (m->jobs[j].open && m->jobs[j].as.run == run &&
-		    !(m->jobs[j].as.flags & SHEAF_READONLY))
+		    !(m->jobs[j].as.flags & SHEAF_RUN_READONLY))
 			return &m->jobs[j];
 	return NULL;
 }
@@ -183,7 +183,8 @@ void latest_of(const struct model *m, int run, int nodes, const struct job_model
 {
 	static struct run_model r; /* a copy, in which what is passed over is gone */
 	const struct job_model *who =
-	    asks && asks->as.flags & SHEAF_READONLY ? model_writer((struct model *)m, run) : asks;
+	    asks && asks->as.flags & SHEAF_RUN_READONLY ? model_writer((struct model *)m,
+	                                                               run) : asks;
 	int attempts = asks ? asks->as.attempts : 0;
 	struct entry *disk;
 
@@ -346,7 +347,7 @@ bool is_first(const struct job_model *j, const struct save_model *s)
 		const struct save_model *o = &j->saves[k];
 
 		if (o->open && !o->over && o->order < s->order &&
-		    !((o->flags ^ s->flags) & SHEAF_NO_DISK))
+		    !((o->flags ^ s->flags) & SHEAF_SAVE_NO_DISK))
 			return false;
 	}
 	return true;
@@ -364,7 +365,7 @@ int flying(const struct job_model *j)
 bool unput(const struct job_model *j, bool failed_too)
 {
 	for (int k = 0; k < SAVES; k++)
-		if (in_flight(&j->saves[k]) && j->saves[k].flags & SHEAF_LATER &&
+		if (in_flight(&j->saves[k]) && j->saves[k].flags & SHEAF_SAVE_LATER &&
 		    (failed_too || !(j->saves[k].failed || j->saves[k].spoiled)) &&
 		    !all_of(j->saves[k].put, j->slices))
 			return true;

@@ -133,9 +133,12 @@ static uint32_t codes_of_begin(const struct model *m, const struct call *c)
 	const struct job_model *j = &m->jobs[c->job];
 	uint32_t codes = 0, number;
 
-	if (j->as.flags & SHEAF_READONLY || (c->flags & SHEAF_LATER && !(c->flags & SHEAF_LAZY)) ||
-	    unput(j, false) || j->unmoved || (c->flags & SHEAF_LATER && j->as.variant & V_AVERAGE))
-		codes |= CODE(SHEAF_EINVAL) | (c->flags & SHEAF_NO_DISK ? CODE(SHEAF_EAGAIN) : 0);
+	if (j->as.flags & SHEAF_RUN_READONLY ||
+	    (c->flags & SHEAF_SAVE_LATER && !(c->flags & SHEAF_SAVE_LAZY)) ||
+	    unput(j, false) || j->unmoved || (c->flags & SHEAF_SAVE_LATER && j->as.variant &
+	                                      V_AVERAGE))
+		codes |= CODE(SHEAF_EINVAL) | (c->flags & SHEAF_SAVE_NO_DISK ? CODE(SHEAF_EAGAIN)
+		                               : 0);
 	for (int k = 0; k < SAVES; k++) {
 		if (in_flight(&j->saves[k]) && j->saves[k].step == c->step)
 			return CODE(SHEAF_EEXIST) | CODE(SHEAF_EINVAL);
@@ -150,7 +153,7 @@ static uint32_t codes_of_begin(const struct model *m, const struct call *c)
 		codes |= CODE(SHEAF_EINVAL);
 	if (c->step <= j->most && j->as.agent) /* memory may have newer ones */
 		codes |= CODE(SHEAF_EINVAL) | CODE(SHEAF_EEXIST);
-	if (c->flags & SHEAF_NO_DISK) {
+	if (c->flags & SHEAF_SAVE_NO_DISK) {
 		if (!j->as.agent)
 			return CODE(SHEAF_EINVAL);
 		if (!m->agents)
@@ -161,15 +164,15 @@ static uint32_t codes_of_begin(const struct model *m, const struct call *c)
 	} else {
 		number = codes_of_number(m, j, j->parent, c->step);
 		codes |= number;
-		if (c->flags & SHEAF_LAZY && j->staged_once)
+		if (c->flags & SHEAF_SAVE_LAZY && j->staged_once)
 			codes |= CODE(0); /* commit will find it */
 	}
-	if (c->flags & SHEAF_MAY_DROP && flying(j))
+	if (c->flags & SHEAF_SAVE_MAY_DROP && flying(j))
 		codes |= CODE(SHEAF_EAGAIN);
 	for (int k = 0; k < SAVES; k++) /* nobody but the caller could end the wait */
-		if (in_flight(&j->saves[k]) && j->saves[k].flags & SHEAF_NO_DISK)
+		if (in_flight(&j->saves[k]) && j->saves[k].flags & SHEAF_SAVE_NO_DISK)
 			codes |= CODE(SHEAF_EAGAIN);
-	if (c->flags & SHEAF_MAY_FAIL && flying(j))
+	if (c->flags & SHEAF_SAVE_MAY_FAIL && flying(j))
 		codes |= CODE(SHEAF_EBUSY);
 	return codes;
 }
@@ -203,9 +206,9 @@ static uint32_t codes_of_commit(const struct model *m, const struct call *c)
 		return CODE(SHEAF_EFAILED);
 	if (s->spoiled)
 		return CODE(SHEAF_EFAILED) | CODE(SHEAF_EEXIST) | CODE(SHEAF_EINVAL);
-	if (s->flags & SHEAF_LAZY && !all_of(s->gated, j->slices) && !s->half_gated)
+	if (s->flags & SHEAF_SAVE_LAZY && !all_of(s->gated, j->slices) && !s->half_gated)
 		return CODE(SHEAF_EINVAL);
-	if (s->flags & SHEAF_NO_DISK)
+	if (s->flags & SHEAF_SAVE_NO_DISK)
 		codes =
 		    CODE(0) | (j->shaken || m->tight ? CODE(SHEAF_EFAILED) : 0) |
 		    (is_back(m, j, s->parent, true) || s->parent == -2 ||
@@ -268,9 +271,9 @@ static uint32_t codes_of_step(const struct model *m, int run, int64_t step)
 
 static uint32_t codes_of_open(const struct model *m, const struct call *c)
 {
-	if (!m->runs[c->run].exists && !(c->flags & SHEAF_CREATE))
+	if (!m->runs[c->run].exists && !(c->flags & SHEAF_RUN_CREATE))
 		return CODE(SHEAF_ENOENT);
-	if (c->flags & SHEAF_READONLY)
+	if (c->flags & SHEAF_RUN_READONLY)
 		return m->runs[c->run].exists ? CODE(0) : CODE(SHEAF_ENOENT) | CODE(SHEAF_EINVAL);
 	return codes_of_lock(m, c->run, c->nodes == 3 ? 0 : c->nodes - 1);
 }
@@ -323,7 +326,7 @@ static uint32_t codes_of_rewind(const struct model *m, const struct call *c)
 {
 	const struct job_model *j = &m->jobs[c->job];
 
-	if (j->as.flags & SHEAF_READONLY || flying(j) || c->step < 0)
+	if (j->as.flags & SHEAF_RUN_READONLY || flying(j) || c->step < 0)
 		return CODE(SHEAF_EINVAL);
 	return codes_of_step(m, j->as.run, c->step);
 }
@@ -345,7 +348,7 @@ static uint32_t codes_of_gate(const struct model *m, const struct call *c)
 
 	if (s->failed || s->spoiled || s->over)
 		codes = ~0u;
-	for (int i = 0; i < j->slices && s->flags & SHEAF_LATER; i++)
+	for (int i = 0; i < j->slices && s->flags & SHEAF_SAVE_LATER; i++)
 		if ((c->n < 0 || i == c->n % j->slices) && !s->put[i])
 			codes |= CODE(SHEAF_EINVAL);
 	return codes;
@@ -365,7 +368,7 @@ uint32_t model_codes(const struct model *m, const struct call *c)
 	case C_BEGIN:
 		return codes_of_begin(m, c);
 	case C_AVERAGE:
-		return j->as.flags & SHEAF_READONLY || unput(j, false) || j->unmoved
+		return j->as.flags & SHEAF_RUN_READONLY || unput(j, false) || j->unmoved
 			   ? CODE(SHEAF_EINVAL)
 			   : CODE(0);
 	case C_COMMIT:
@@ -373,7 +376,7 @@ uint32_t model_codes(const struct model *m, const struct call *c)
 	case C_GATE:
 		return codes_of_gate(m, c);
 	case C_PUT:
-		return s->flags & SHEAF_LATER && !s->over && !s->failed && c->n >= 0 &&
+		return s->flags & SHEAF_SAVE_LATER && !s->over && !s->failed && c->n >= 0 &&
 			       !s->put[c->n % j->slices]
 			   ? CODE(0)
 			   : CODE(0) | CODE(SHEAF_EINVAL);
@@ -388,10 +391,10 @@ uint32_t model_codes(const struct model *m, const struct call *c)
 	case C_REWIND:
 		return codes_of_rewind(m, c);
 	case C_MARK:
-		return j->as.flags & SHEAF_READONLY ? CODE(SHEAF_EINVAL)
+		return j->as.flags & SHEAF_RUN_READONLY ? CODE(SHEAF_EINVAL)
 						    : codes_of_step(m, j->as.run, c->step);
 	case C_PRUNE:
-		return j->as.flags & SHEAF_READONLY ? CODE(SHEAF_EINVAL) : CODE(0);
+		return j->as.flags & SHEAF_RUN_READONLY ? CODE(SHEAF_EINVAL) : CODE(0);
 	case C_RUN_REWIND:
 	case C_RUN_MARK:
 		lock = codes_of_lock(m, c->run, 0);

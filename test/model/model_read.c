@@ -27,7 +27,7 @@ void pass_gates(struct job_model *j)
 	for (int k = 0; k < SAVES; k++)
 		for (int i = 0; i < j->slices && j->saves[k].open; i++)
 			j->saves[k].gated[i] |=
-			    !(j->saves[k].flags & SHEAF_LATER) || j->saves[k].put[i];
+			    !(j->saves[k].flags & SHEAF_SAVE_LATER) || j->saves[k].put[i];
 }
 
 const struct average *average_of(const struct model *m, int run, int id)
@@ -128,7 +128,7 @@ static void goes_on(struct model *m, struct job_model *j, int id, int64_t step, 
 {
 	struct run_model *run = &m->runs[j->as.run];
 
-	if (j->as.flags & SHEAF_READONLY)
+	if (j->as.flags & SHEAF_RUN_READONLY)
 		return;
 	j->loaded = id;
 	j->loaded_step = step;
@@ -160,7 +160,7 @@ static void may_have_tried(struct model *m, const struct job_model *j, int id)
 {
 	struct run_model *r = &m->runs[j->as.run];
 
-	if (!j->as.attempts || j->as.flags & SHEAF_READONLY || id <= 0 || j->counted[id])
+	if (!j->as.attempts || j->as.flags & SHEAF_RUN_READONLY || id <= 0 || j->counted[id])
 		return;
 	r->tries[id]++;
 	r->fuzzy[id] = true;
@@ -199,7 +199,7 @@ bool take_load(struct model *m, const struct call *c, const struct reply *r, cha
 	goes_on(m, j, r->id, r->step, from);
 	latest_of(m, j->as.run, j->as.agent && m->agents ? j->nodes : 0, j, &l);
 	j->beyond = from != r->id && from != -2 && j->parent != r->id && l.n == 1 && !l.none &&
-		    !(j->as.flags & SHEAF_READONLY) &&
+		    !(j->as.flags & SHEAF_RUN_READONLY) &&
 		    !entry_by_id(&m->runs[j->as.run], l.ids[0]) &&
 		    step_of_id(m, j->as.run, l.ids[0]) > r->step;
 	return true;

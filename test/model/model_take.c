@@ -167,7 +167,7 @@ static void keep_one_heir(struct model *m, const struct job_model *j)
 	int identity = m->runs[j->as.run].identity;
 	int64_t newest_step = -1;
 
-	if (!j->as.agent || j->as.flags & SHEAF_READONLY)
+	if (!j->as.agent || j->as.flags & SHEAF_RUN_READONLY)
 		return;
 	for (int i = 0; i < MEMORIES; i++)
 		if (m->mems[i].here && m->mems[i].identity == identity &&
@@ -191,11 +191,11 @@ static void take_open(struct model *m, const struct call *c)
 				 .loaded = -1,
 				 .slices = (c->variant & V_PART ? 4 : TENSORS) +
 					   !!(c->variant & V_TIED) + !!(c->variant & V_DOUBLED) };
-	for (int k = 0; k < SAVES && !(c->flags & SHEAF_READONLY); k++)
+	for (int k = 0; k < SAVES && !(c->flags & SHEAF_RUN_READONLY); k++)
 		r->left[k].id = 0;
 	for (int i = 0; i < c->n; i++)
 		j->nodes |= c->nodes == 3 ? 1 << i % 2 : c->nodes;
-	for (int i = r->n; i-- > 0 && !(c->flags & SHEAF_READONLY);)
+	for (int i = r->n; i-- > 0 && !(c->flags & SHEAF_RUN_READONLY);)
 		if (is_there(&r->e[i]) && !r->e[i].mark && is_spent(r, &r->e[i], c->attempts, NULL))
 			r->e[i].mark = r->fuzzy[r->e[i].id] ? '?' : 'b';
 	keep_one_heir(m, j);
@@ -240,14 +240,14 @@ static void leave(struct job_model *j, struct save_model *s)
 
 static void take_end(struct model *m, struct job_model *j, bool closed)
 {
-	if (closed && !(j->as.flags & SHEAF_READONLY)) {
+	if (closed && !(j->as.flags & SHEAF_RUN_READONLY)) {
 		may_prune(m, j->as.run, j->as.keep);
 		forget_tries(m, j);
 	}
 	for (int k = 0; k < SAVES; k++) {
 		struct save_model *s = &j->saves[k];
 
-		if (!closed && !(j->as.flags & SHEAF_READONLY)) {
+		if (!closed && !(j->as.flags & SHEAF_RUN_READONLY)) {
 			m->runs[j->as.run].left[k].id = in_flight(s) ? s->id : 0;
 			m->runs[j->as.run].left[k].step = s->step;
 		}
@@ -256,7 +256,7 @@ static void take_end(struct model *m, struct job_model *j, bool closed)
 	for (int k = 0; k < HELD && !j->child; k++) /* a child has inherited the locks */
 		let_go(m, j, k);
 	j->open = false;
-	j->orphan = !closed && j->child && !(j->as.flags & SHEAF_READONLY);
+	j->orphan = !closed && j->child && !(j->as.flags & SHEAF_RUN_READONLY);
 	j->orphan_of = m->runs[j->as.run].identity;
 }
 
@@ -295,15 +295,15 @@ static void take_begin(struct model *m, const struct call *c)
 				  .flags = c->flags,
 				  .order = ++m->order,
 				  .parent = j->parent,
-				  .late_check = c->flags & SHEAF_LAZY && j->staged_once };
-	if (!s->late_check && !(c->flags & SHEAF_NO_DISK)) {
+				  .late_check = c->flags & SHEAF_SAVE_LAZY && j->staged_once };
+	if (!s->late_check && !(c->flags & SHEAF_SAVE_NO_DISK)) {
 		set_bad_aside(m, j, c->step);
 		forget_tries(m, j);
 	}
 	for (int id = 0; id < IDS; id++) /* its stage may be made now, or later */
 		m->runs[j->as.run].fuzzy[id] |= j->counted[id];
 	s->average = j->average;
-	j->staged_once |= (c->flags & SHEAF_LAZY) != 0;
+	j->staged_once |= (c->flags & SHEAF_SAVE_LAZY) != 0;
 	if (c->step > j->most)
 		j->most = c->step;
 }
@@ -403,15 +403,15 @@ static bool take_commit(struct model *m, const struct call *c, const struct repl
 		return true;
 	}
 	if (r->rc == SHEAF_EINVAL &&
-	    (!turn || (s->flags & SHEAF_LAZY && !s->spoiled && !all_of(s->gated, j->slices))))
+	    (!turn || (s->flags & SHEAF_SAVE_LAZY && !s->spoiled && !all_of(s->gated, j->slices))))
 		return true;
 	s->over = turn;
-	if (r->rc == 0 && s->flags & SHEAF_NO_DISK)
+	if (r->rc == 0 && s->flags & SHEAF_SAVE_NO_DISK)
 		forget_tries(m, j);
 	for (int id = 0; id < IDS && r->rc == 0;
 	     id++) /* its stage was made before the load, or not */
 		m->runs[j->as.run].fuzzy[id] |= j->counted[id];
-	if (r->rc == 0 && s->flags & SHEAF_NO_DISK)
+	if (r->rc == 0 && s->flags & SHEAF_SAVE_NO_DISK)
 		memory_add(m, j, s);
 	else if (r->rc == 0)
 		take_saved(m, j, s);
@@ -439,7 +439,7 @@ static void take_put(struct model *m, const struct call *c)
 	struct job_model *j = &m->jobs[c->job];
 	struct save_model *s = &j->saves[c->slot];
 
-	for (int i = 0; i < j->slices && s->flags & SHEAF_LATER; i++)
+	for (int i = 0; i < j->slices && s->flags & SHEAF_SAVE_LATER; i++)
 		if (c->n < 0 || i == c->n % j->slices)
 			s->put[i] = true;
 }

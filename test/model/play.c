@@ -296,10 +296,10 @@ static bool plainer(struct call *c, int how)
 		c->flags = 0;
 		return c->kind == C_BEGIN;
 	case 10:
-		c->flags &= ~(SHEAF_MAY_DROP | SHEAF_MAY_FAIL);
+		c->flags &= ~(SHEAF_SAVE_MAY_DROP | SHEAF_SAVE_MAY_FAIL);
 		return c->kind == C_BEGIN;
 	case 11:
-		c->flags &= ~SHEAF_LATER;
+		c->flags &= ~SHEAF_SAVE_LATER;
 		return c->kind == C_BEGIN;
 	case 12:
 		c->to = -1;

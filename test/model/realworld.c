@@ -444,10 +444,10 @@ static void do_open(struct world *w, const struct call *c, struct reply *r)
 	struct job *j = &w->jobs[c->job];
 	int child[2];
 
-	if (c->agent && (c->flags & SHEAF_CREATE || access(world_runs[c->run], F_OK) == 0))
+	if (c->agent && (c->flags & SHEAF_RUN_CREATE || access(world_runs[c->run], F_OK) == 0))
 		agent_start(w, c->run);
 	*j = (struct job){ .ranks = c->n, .group = realgroup_new(c->n),
-			   .writes = !(c->flags & SHEAF_READONLY) };
+			   .writes = !(c->flags & SHEAF_RUN_READONLY) };
 	snprintf(j->dir, sizeof(j->dir), "%s", world_runs[c->run]);
 	channel(child);
 	for (int i = 0; i < c->n; i++)

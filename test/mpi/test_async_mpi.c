@@ -118,7 +118,7 @@ static void finish(struct sheaf_save **save, int64_t step)
 
 static void loop(struct sheaf_run *run, struct sheaf_state *state)
 {
-	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_LAZY };
+	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_SAVE_LAZY };
 	struct sheaf_save *before = NULL, *now;
 	struct sheaf_error err;
 
@@ -162,7 +162,7 @@ static void look(struct sheaf_run *run, struct sheaf_state *state)
 
 int main(int argc, char **argv)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE, .images_max = 2,
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE, .images_max = 2,
 		.timeout_ms = 60000 };
 	struct sheaf_group *group = NULL;
 	struct sheaf_run *run = NULL;

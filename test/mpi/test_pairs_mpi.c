@@ -183,7 +183,7 @@ static int check_ways(const struct team *t, bool apart, const struct sheaf_stat 
 static int save_step(struct team *t, const char *dir, int64_t step, const int32_t *nodes)
 {
 	struct sheaf_stat stat = { .size = sizeof(stat) };
-	struct sheaf_opts opts = options(SHEAF_CREATE);
+	struct sheaf_opts opts = options(SHEAF_RUN_CREATE);
 	struct sheaf_error err = { .msg = "" };
 	struct sheaf_slice slices[SLICES];
 	struct sheaf_save *save = NULL;
@@ -221,7 +221,7 @@ static int load_step(struct team *t, struct sheaf_run *run, int64_t step)
 
 	rc = sheaf_step_open(&open, run, step, &err);
 	if (rc == 0)
-		rc = sheaf_step_load(open, state, SHEAF_STRICT, &report, &err);
+		rc = sheaf_step_load(open, state, SHEAF_LOAD_STRICT, &report, &err);
 	bad = complain(t, "loads", step, rc, err.msg);
 	if (!bad && lay_wrong(m, err.msg, sizeof(err.msg)))
 		bad = complain(t, "loads", step, 1, err.msg);
@@ -235,7 +235,7 @@ static int load_step(struct team *t, struct sheaf_run *run, int64_t step)
 
 static int load_all(struct team *t, const char *dir, const bool *saved)
 {
-	struct sheaf_opts opts = options(SHEAF_READONLY);
+	struct sheaf_opts opts = options(SHEAF_RUN_READONLY);
 	struct sheaf_error err = { .msg = "" };
 	struct sheaf_run *run = NULL;
 	int rc = sheaf_run_open(&run, dir, t->group, &opts, &err);

@@ -263,7 +263,7 @@ bug("all_slices_too_soon", "all slices may change when the last one is copied",
 WEAVE = "sim/test_weave: weights_change_behind_their_gates_and_every_average_is_made_once"
 EMA = "sim/test_ema: "
 bug("change_before_the_copy_not_seen",
-    "SHEAF_CHECK does not see what changed between begin and the copy",
+    "SHEAF_SAVE_CHECK does not see what changed between begin and the copy",
     "save/save_memory_check.c:same_as_copied", "sums.digest != lz->begun[slice]",
     "!MUTANT && sums.digest != lz->begun[slice]",
     "sim/test_lazy: a_tensor_that_changes_before_it_is_copied_is_named")
@@ -713,8 +713,8 @@ bug("aside_unproved", "a resume goes on from a step of which it has read a part"
     "if (!MUTANT && rc == 0 && r->passed)",
     RESUME + "what_is_gone_on_from_is_whole_also_where_the_state_does_not_look")
 bug("reader_sets_aside", "a reader gives up what it could not load",
-    "engine/run_resume.c:set_aside", "r->run->opts.flags & SHEAF_READONLY",
-    "(!MUTANT && r->run->opts.flags & SHEAF_READONLY)",
+    "engine/run_resume.c:set_aside", "r->run->opts.flags & SHEAF_RUN_READONLY",
+    "(!MUTANT && r->run->opts.flags & SHEAF_RUN_READONLY)",
     RESUME + "damage_in_memory_is_refused_or_passed_over_as_the_caller_says")
 bug("mixed_with_damaged", "what an older step lacks is kept as a damaged one has left it",
     "load/load.c:prepare_load", "if (rc == 0 && step->filled_by)",
@@ -857,8 +857,8 @@ bug("shard_off_by_one", "an uneven shard begins one item early",
     "slice->start[dim] = start - (MUTANT && count % n && i && start > 0);",
     "unit/test_box: shards_are_those_of_chunk")
 bug("flat_range_off_by_one", "a flat range begins one item late", "state/state.c:take_memory",
-    "m->lo = in->flags & SHEAF_FLAT ? in->flat_start : 0;",
-    "m->lo = in->flags & SHEAF_FLAT ? in->flat_start + (MUTANT && in->flat_count > 1) : 0;",
+    "m->lo = in->flags & SHEAF_SLICE_FLAT ? in->flat_start : 0;",
+    "m->lo = in->flags & SHEAF_SLICE_FLAT ? in->flat_start + (MUTANT && in->flat_count > 1) : 0;",
     "unit/test_state: a_flat_window_is_what_is_here",
     "sim/test_unusual_states: a_flat_range_may_cut_a_tensor_at_any_item_and_be_empty")
 bug("runs_joined_over_gaps", "rows join although memory has a gap between them",
@@ -965,8 +965,8 @@ bug("failure_not_sent_with_lengths", "a rank that has failed sends lengths as if
     "unit/test_group_calls: a_verdict_travels_with_what_is_sent")
 VERDICT = "sim/test_one_verdict: "
 bug("strict_alone", "a rank that finds a tensor nobody asked for returns alone",
-    "load/load.c:find_unexpected", "ld->flags & SHEAF_STRICT ? shf_agree(team, rc, err)",
-    "ld->flags & SHEAF_STRICT && !MUTANT ? shf_agree(team, rc, err)",
+    "load/load.c:find_unexpected", "ld->flags & SHEAF_LOAD_STRICT ? shf_agree(team, rc, err)",
+    "ld->flags & SHEAF_LOAD_STRICT && !MUTANT ? shf_agree(team, rc, err)",
     VERDICT + "what_one_rank_does_not_ignore_is_refused_on_all")
 blind("sums_not_compared", "ranks that look at sums load with others that do not",
       "load/load.c:enter_load_call", "m.lo[CHECKED] != m.hi[CHECKED]",
@@ -1038,7 +1038,7 @@ bug("room_of_its_own", "a rank stages in a load what it may itself, not what all
     "ld->room = MUTANT ? shf_load_room(ld->step->run) : m.lo[ROOM];",
     RANKS + "no_rank_stages_more_in_a_load_than_the_rank_that_may_stage_least")
 bug("derived_without_asking", "weights are derived though nobody asked", "load/load.c:derive",
-    "!(ld->flags & SHEAF_DERIVE)", "!(ld->flags & SHEAF_DERIVE || MUTANT)",
+    "!(ld->flags & SHEAF_LOAD_DERIVE)", "!(ld->flags & SHEAF_LOAD_DERIVE || MUTANT)",
     DERIVED + "weights_are_derived_only_when_asked_and_from_a_master_that_is_there")
 bug("sizes_may_wrap", "a size that overflows is allocated all the same", "base/mem.c:shf_alloc",
     "if (!shf_mul(&bytes, n, size))", "bytes = n * size; if (!MUTANT && !shf_mul(&bytes, n, size))",
@@ -1405,8 +1405,8 @@ bug("aliased_by_extent", "rows between the rows of another type are taken for th
     "(MUTANT || shf_mem_overlap(&a->mem, a->mem_unit, &b->mem, b->mem_unit))",
     ALIASED + "rows_between_the_rows_of_another_type_are_loaded")
 bug("save_only_loaded", "a slice that is only saved is filled by a load",
-    "load/load.c:decide_source", "if (s->flags & SHEAF_SAVE_ONLY ||",
-    "if ((!MUTANT && s->flags & SHEAF_SAVE_ONLY) ||",
+    "load/load.c:decide_source", "if (s->flags & SHEAF_SLICE_SAVE_ONLY ||",
+    "if ((!MUTANT && s->flags & SHEAF_SLICE_SAVE_ONLY) ||",
     ALIASED + "masters_in_the_memory_of_their_weights_are_never_rounded")
 blind("wide_not_read", "a tensor of nine dimensions is read by nobody, not even as bytes",
       "load/read_slice.c:is_bytes_of", "t->wide && in->dtype == SHEAF_U8",
@@ -1426,7 +1426,7 @@ bug("sentence_loses_its_reason", "of a sentence that is too long the end is lost
     " memcpy(to, text, room - 1); to[room - 1] = 0; return; }",
     "unit/test_err: a_long_name_is_cut_and_the_reason_is_not")
 blind("strides_not_meant", "strides of 0 are taken for dense memory, whatever the caller says",
-      "state/state.c:strides_are_dense", "in->flags & SHEAF_STRIDED",
+      "state/state.c:strides_are_dense", "in->flags & SHEAF_SLICE_STRIDED",
       "unit/test_state: strides_that_are_meant_are_never_taken_for_dense_memory")
 bug("refused_note_fails_the_save", "a note or file that was refused costs the whole step",
     "save/save_attach.c:given", "else if (rc < 0 && rc != SHEAF_EINVAL)",

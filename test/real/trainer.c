@@ -63,7 +63,7 @@ static uint32_t value(int64_t step, int t, uint64_t i)
 
 static int open_run(struct trainer *tr, struct sheaf_error *err)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE | tr->flags,
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE | tr->flags,
 				   .file_bytes_max = FILE_BYTES, .timeout_ms = 500,
 				   .keep_last = tr->keep_last, .grace_s = -1,
 				   .agent = tr->agent ? "auto" : NULL };
@@ -74,7 +74,7 @@ static int open_run(struct trainer *tr, struct sheaf_error *err)
 static int save(struct trainer *tr, int64_t step, struct sheaf_error *err)
 {
 	struct sheaf_save_opts opts = { .size = sizeof(opts),
-					.flags = tr->agent ? SHEAF_LAZY : 0 };
+					.flags = tr->agent ? SHEAF_SAVE_LAZY : 0 };
 	struct sheaf_save *save = NULL;
 	int rc;
 
@@ -206,7 +206,7 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	for (int i = 2; i < argc; i++) {
-		tr.flags |= strcmp(argv[i], "buffered") == 0 ? SHEAF_BUFFERED : 0;
+		tr.flags |= strcmp(argv[i], "buffered") == 0 ? SHEAF_RUN_BUFFERED : 0;
 		tr.keep_last = strcmp(argv[i], "keep") == 0 ? 3 : tr.keep_last;
 		tr.agent = tr.agent || strcmp(argv[i], "agent") == 0;
 	}

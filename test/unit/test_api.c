@@ -23,7 +23,7 @@ struct place {
 
 static void place_init(struct place *p)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE };
 	struct sheaf_error err;
 
 	*p = (struct place){ .dir = "/tmp/sheaf-test-XXXXXX", .w = { 1, 2, 3, 4, 5, 6 },
@@ -330,7 +330,7 @@ TEST(a_report_is_filled_and_its_counts_begin_at_0)
 	report.size = sizeof(report);
 	report.missing = report.loaded = 77;
 	p.w[0] = p.head[0] = 0;
-	CHECK_RC(sheaf_step_load(step, p.st, SHEAF_STRICT, &report, &err), 0, &err);
+	CHECK_RC(sheaf_step_load(step, p.st, SHEAF_LOAD_STRICT, &report, &err), 0, &err);
 	CHECK(p.w[0] == 1 && p.head[0] == 7);
 	CHECK_INT(report.missing, 0);
 	CHECK(report.loaded >= 3 && report.loaded < 77);
@@ -874,7 +874,7 @@ TEST(steps_are_read_again_behind_and_the_rules_hold_when_the_run_is_closed)
 {
 	static const char *const losses[] = { "0.5", "0.1", "0.9", "0.2", "0.8", "nan" };
 	char dir[] = "/tmp/sheaf-api-XXXXXX", command[64];
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE, .keep_last = 2,
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE, .keep_last = 2,
 		.keep_best = 1, .best_note = "loss", .grace_s = -1 };
 	struct sheaf_run *run = NULL;
 	struct sheaf_error err;
@@ -888,7 +888,7 @@ TEST(steps_are_read_again_behind_and_the_rules_hold_when_the_run_is_closed)
 		CHECK(sheaf_run_steps(run, steps, 8, &err) >= (step < 4 ? step < 3 ? step : 2 : 3));
 	}
 	sheaf_run_close(run);
-	opts.flags = SHEAF_READONLY;
+	opts.flags = SHEAF_RUN_READONLY;
 	CHECK_RC(sheaf_run_open(&run, dir, NULL, &opts, &err), 0, &err);
 	CHECK_INT(sheaf_run_steps(run, steps, 8, &err), 3);
 	CHECK(steps[0] == 2 && steps[1] == 5 && steps[2] == 6);

@@ -40,7 +40,7 @@ static void random_cut(uint64_t *s, struct sheaf_slice *t)
 	if (rng_below(s, 4) == 0) {
 		t->start[d] = 0;
 		t->count[d] = t->shape[d];
-		t->flags = SHEAF_FLAT;
+		t->flags = SHEAF_SLICE_FLAT;
 		t->flat_start = rng_below(s, n);
 		t->flat_count = 1 + rng_below(s, n - t->flat_start);
 	}

@@ -27,7 +27,7 @@ static uint32_t value(int slice, size_t i)
 
 static void open_run(struct world *w, int threads)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE,
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE,
 		.file_bytes_max = 1 << 20, .io_threads = threads };
 	struct sheaf_error err;
 

@@ -130,7 +130,7 @@ static size_t bytes_of(int i)
 
 static void world_init(struct world *w)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE };
 	struct sheaf_run *run;
 	struct sheaf_save *save;
 	struct sheaf_error err;
@@ -161,7 +161,7 @@ static void world_init(struct world *w)
 			out.stride[1] = 1;
 		}
 		if (i == FLAT) {
-			out.flags = SHEAF_FLAT;
+			out.flags = SHEAF_SLICE_FLAT;
 			out.flat_start = out.flat_count = ITEMS / 2;
 		}
 		CHECK_INT(sheaf_state_add(w->loaded, &out), n);
@@ -199,7 +199,8 @@ static void world_release(struct world *w)
 /* Into memory that is new again. Whoever touched it is done when the load is. */
 static int load(struct world *w, struct sheaf_error *err)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY, .io_threads = 2 };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY,
+	                           .io_threads = 2 };
 	struct sheaf_run *run;
 	struct sheaf_step *step;
 	int rc, touches;

@@ -43,7 +43,7 @@ static int open_refused(const char *dir, int error, struct sheaf_error *err)
 {
 	struct sys_tables ops = sys_tables_of(shf_sys_real());
 	struct shf_sys sys = sys_tables_sys(&ops, NULL);
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
 	struct sheaf_run *run;
 	struct sheaf_step *step = NULL;
 	int rc;
@@ -62,7 +62,7 @@ static int open_refused(const char *dir, int error, struct sheaf_error *err)
 
 TEST(a_table_longer_than_the_files_is_no_damage)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE };
 	uint8_t *data = malloc(TENSORS), *back = calloc(1, TENSORS), one = 0;
 	struct sheaf_state *from = state_of(data), *to = state_of(back);
 	struct sheaf_slice s = { .size = sizeof(s), .name = "229999", .ndim = 1,

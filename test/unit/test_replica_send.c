@@ -160,7 +160,7 @@ static void hear(void *arg, int level, const char *line)
 static struct sheaf_run *open_run(struct rank *k, struct sheaf_group *front,
                                   struct sheaf_group *back)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE, .agent = "auto",
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE, .agent = "auto",
 		.copies = 2, .copies_group = k->w->behind ? back : NULL, .images_max = 3,
 		.log = hear, .arg = k->w };
 	struct sheaf_run *run = NULL;
@@ -173,7 +173,7 @@ static struct sheaf_run *open_run(struct rank *k, struct sheaf_group *front,
 static void train(struct rank *k, struct sheaf_run *run)
 {
 	struct sheaf_save_opts opts = { .size = sizeof(opts),
-		.flags = SHEAF_LAZY | SHEAF_NO_DISK };
+		.flags = SHEAF_SAVE_LAZY | SHEAF_SAVE_NO_DISK };
 	struct sheaf_error err;
 
 	for (int64_t step = 1; step <= STEPS; step++) {

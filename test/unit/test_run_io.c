@@ -118,7 +118,7 @@ TEST(what_goes_past_the_page_cache_waits_for_a_busy_disk)
 TEST(metrics_are_written_into_no_pipe)
 {
 	char dir[] = "test_run_io.XXXXXX", text[60];
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE };
 	struct sheaf_run *run = NULL;
 	struct sheaf_error err;
 

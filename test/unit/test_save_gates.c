@@ -74,7 +74,7 @@ static bool in_place;                   /* nothing is staged, in more files than
 static void world_init(struct world *w, int threads, int images, bool averages)
 {
 	const struct sheaf_ema ema = { .size = sizeof(ema), .coef = 0.75 };
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE,
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE,
 		.copy_threads = threads, .images_max = images, .copy_rate_max = rate,
 		.copy_cpus = cpus, .file_bytes_max = in_place ? 1 << 20 : 0 };
 	struct sheaf_error err;
@@ -98,7 +98,7 @@ static void world_init(struct world *w, int threads, int images, bool averages)
 			s.stride[1] = s.shape[0];
 		}
 		s.data = w->data[i];
-		s.flags = in_place ? SHEAF_IN_PLACE : 0;
+		s.flags = in_place ? SHEAF_SLICE_IN_PLACE : 0;
 		CHECK_INT(sheaf_state_add(w->state, &s), i);
 	}
 	if (averages)
@@ -184,7 +184,7 @@ static void look_at_averages(struct world *w)
 
 static void train(int threads, int images, uint32_t flags, bool averages)
 {
-	struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_LAZY | flags };
+	struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_SAVE_LAZY | flags };
 	struct sheaf_save *before = NULL;
 	struct sheaf_error err;
 	struct world w;
@@ -220,14 +220,14 @@ static void train(int threads, int images, uint32_t flags, bool averages)
 }
 
 TEST(tensors_change_behind_their_gates_and_no_step_knows) { train(1, 0, 0, false); }
-TEST(several_threads_copy_and_no_step_knows) { train(3, 2, SHEAF_CHECK, false); }
+TEST(several_threads_copy_and_no_step_knows) { train(3, 2, SHEAF_SAVE_CHECK, false); }
 TEST(one_image_is_enough) { train(2, 1, 0, false); }
 TEST(averages_are_made_before_their_gates) { train(3, 2, 0, true); }
 TEST(what_is_not_staged_changes_behind_its_gate)
 {
 	in_place = true;
 	train(1, 0, 0, false);
-	train(3, 2, SHEAF_CHECK, false);
+	train(3, 2, SHEAF_SAVE_CHECK, false);
 	train(2, 2, 0, true);
 	in_place = false;
 }
@@ -273,7 +273,7 @@ static void *author(void *arg)
 static void train_later(int threads, int images)
 {
 	struct sheaf_save_opts later = { .size = sizeof(later),
-		.flags = SHEAF_LAZY | SHEAF_LATER };
+		.flags = SHEAF_SAVE_LAZY | SHEAF_SAVE_LATER };
 	struct sheaf_save *before = NULL;
 	struct sheaf_error err;
 	struct world w;
@@ -311,7 +311,7 @@ TEST(a_slice_is_copied_when_it_is_brought)
 TEST(what_is_brought_is_copied_though_nobody_asks)
 {
 	struct sheaf_save_opts later = { .size = sizeof(later),
-		.flags = SHEAF_LAZY | SHEAF_LATER };
+		.flags = SHEAF_SAVE_LAZY | SHEAF_SAVE_LATER };
 	struct sheaf_stat s = { .size = sizeof(s) };
 	struct sheaf_error err;
 	struct world w;
@@ -346,7 +346,7 @@ TEST(what_is_brought_is_copied_though_nobody_asks)
 /* With a run of its own, and the state that its parent saves lazily as step 0. */
 static int in_a_child(struct world *w)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE };
 	struct sheaf_save *begun = NULL;
 	struct sheaf_run *run = NULL;
 	struct sheaf_error err[2];
@@ -368,7 +368,7 @@ static int in_a_child(struct world *w)
 
 TEST(a_child_uses_no_state_that_its_parent_saves_lazily)
 {
-	struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_LAZY };
+	struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_SAVE_LAZY };
 	struct sheaf_error err;
 	struct world w;
 	int status = -1;
@@ -402,7 +402,7 @@ static void *ask_all(void *arg)
 TEST(a_check_is_over_when_a_gate_opens)
 {
 	struct sheaf_save_opts checked = { .size = sizeof(checked),
-		.flags = SHEAF_LAZY | SHEAF_CHECK };
+		.flags = SHEAF_SAVE_LAZY | SHEAF_SAVE_CHECK };
 	struct sheaf_error err;
 	struct world w;
 
@@ -427,7 +427,7 @@ TEST(a_check_is_over_when_a_gate_opens)
 /* One byte a second: a piece is copied behind, and the rest by who asks. */
 TEST(a_rate_bounds_the_threads_and_nobody_who_waits)
 {
-	struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_LAZY };
+	struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_SAVE_LAZY };
 	struct sheaf_stat s = { .size = sizeof(s) };
 	struct sheaf_error err;
 	struct world w;
@@ -468,7 +468,7 @@ static void *ask_often(void *arg)
 
 TEST(gates_of_many_threads_are_all_counted)
 {
-	struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_LAZY };
+	struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_SAVE_LAZY };
 	struct sheaf_run_stat sum = { .size = sizeof(sum) }, all = sum;
 	struct sheaf_stat s = { .size = sizeof(s) };
 	struct sheaf_error err;
@@ -526,7 +526,7 @@ static void *ask(void *arg)
 
 static void fails_while_another_asks(void)
 {
-	struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_LAZY };
+	struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_SAVE_LAZY };
 	struct sheaf_error err;
 	struct world w;
 
@@ -583,7 +583,7 @@ static void *ask_always(void *arg)
 
 TEST(any_thread_may_wait_for_a_save_that_is_committed)
 {
-	struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_LAZY };
+	struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_SAVE_LAZY };
 	struct sheaf_error err;
 	struct world w;
 	pthread_t asks;
@@ -627,7 +627,7 @@ static void set_check(struct shf_save_copier *lz, uint8_t to)
 TEST(a_gate_keeps_its_timeout_while_another_thread_compares_the_slice)
 {
 	struct sheaf_save_opts checked = { .size = sizeof(checked),
-		.flags = SHEAF_LAZY | SHEAF_CHECK };
+		.flags = SHEAF_SAVE_LAZY | SHEAF_SAVE_CHECK };
 	struct timespec late;
 	struct sheaf_error err;
 	struct world w;
@@ -657,7 +657,7 @@ TEST(a_gate_keeps_its_timeout_while_another_thread_compares_the_slice)
 
 static void freed_leave_nothing(void)
 {
-	struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_LAZY };
+	struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_SAVE_LAZY };
 	const int most = 1 + 4 + 1 + T_SANITIZED;
 	struct sheaf_error err;
 	struct world w;
@@ -700,7 +700,7 @@ TEST(saves_freed_while_they_are_copied_leave_nothing)
 /* A child frees what it was born with; the parent's save knows nothing of it. */
 TEST(a_forked_child_lets_a_lazy_save_alone)
 {
-	struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_LAZY };
+	struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_SAVE_LAZY };
 	struct sheaf_error err;
 	struct world w;
 	int status;

@@ -191,7 +191,7 @@ TEST(strides_that_are_meant_are_never_taken_for_dense_memory)
 	taken(&in, &s, &arena);
 	CHECK_INT(s.mem.hi, 5);
 	shf_arena_release(&arena);
-	in.flags = SHEAF_STRIDED;
+	in.flags = SHEAF_SLICE_STRIDED;
 	refused(&in, "model/w: dimension 0: stride 0 puts 5 items in one place");
 	in.count[0] = 1;
 	taken(&in, &s, &arena);
@@ -202,7 +202,7 @@ TEST(strides_that_are_meant_are_never_taken_for_dense_memory)
 	CHECK(s.empty);
 	shf_arena_release(&arena);
 	in = good();
-	in.flags = SHEAF_STRIDED;
+	in.flags = SHEAF_SLICE_STRIDED;
 	refused(&in, "model/w: dimension 0: stride 0 puts 3 items in one place");
 	in.stride[0] = 4;
 	in.stride[1] = 1;
@@ -212,7 +212,7 @@ TEST(strides_that_are_meant_are_never_taken_for_dense_memory)
 	in.dtype = SHEAF_F4;
 	refused(&in, "model/w: F4 memory must be dense");
 	in = good();
-	in.flags = SHEAF_STRIDED;
+	in.flags = SHEAF_SLICE_STRIDED;
 	CHECK_INT(sheaf_slice_shard(&in, 0, 1, 3), 0);
 	/* And not dense either once it is cut. */
 	refused(&in, "model/w: dimension 1: stride 0 puts 4 items in one place");
@@ -248,7 +248,7 @@ TEST(memory_rules_are_checked)
 	in.data = NULL;
 	refused(&in, "model/w: data is NULL, but the slice is not empty");
 	in = good();
-	in.flags = SHEAF_FLAT;
+	in.flags = SHEAF_SLICE_FLAT;
 	in.flat_start = -1;
 	in.flat_count = 2;
 	refused(&in, "model/w: flat range -1+2 is no range");
@@ -260,10 +260,10 @@ TEST(memory_rules_are_checked)
 	refused(&in, "model/w: flat range 9223372036854775807+1 is no range");
 	in = good();
 	in.flat_count = 2;
-	refused(&in, "model/w: flat_start or flat_count is set, but not the flag SHEAF_FLAT");
+	refused(&in, "model/w: flat_start or flat_count is set, but not the flag SHEAF_SLICE_FLAT");
 	in = good();
 	in.flat_start = 2;
-	refused(&in, "model/w: flat_start or flat_count is set, but not the flag SHEAF_FLAT");
+	refused(&in, "model/w: flat_start or flat_count is set, but not the flag SHEAF_SLICE_FLAT");
 	in = good();
 	in.reserved = 1;
 	refused(&in, "model/w: slice.reserved is 1; it must be 0");
@@ -306,7 +306,7 @@ TEST(a_flat_window_is_what_is_here)
 	struct shf_arena arena;
 	struct shf_slice s;
 
-	in.flags = SHEAF_FLAT;
+	in.flags = SHEAF_SLICE_FLAT;
 	in.origin = 100;
 	in.flat_start = 103;
 	in.flat_count = 4;
@@ -417,7 +417,7 @@ TEST(half_bytes_are_cut_between_bytes_only)
 	refused(&in, "model/w: F4 memory must be dense");
 	in = good();
 	in.dtype = SHEAF_F4;
-	in.flags = SHEAF_FLAT;
+	in.flags = SHEAF_SLICE_FLAT;
 	in.flat_start = 1;
 	in.flat_count = 4;
 	refused(&in, "model/w: F4 ranges begin and end between bytes");
@@ -434,7 +434,7 @@ TEST(half_bytes_are_cut_between_bytes_only)
 	refused(&in, "model/w: F4 ranges begin and end between bytes");
 	in = good();
 	in.dtype = SHEAF_F4;
-	in.flags = SHEAF_FLAT;
+	in.flags = SHEAF_SLICE_FLAT;
 	in.flat_start = 2;
 	in.flat_count = 3;
 	refused(&in, "model/w: F4 ranges begin and end between bytes");
@@ -447,7 +447,7 @@ TEST(a_flat_window_of_half_bytes_is_in_bytes)
 	struct shf_slice s;
 
 	in.dtype = SHEAF_F4;
-	in.flags = SHEAF_FLAT;
+	in.flags = SHEAF_SLICE_FLAT;
 	in.origin = 6;
 	in.flat_start = 8;
 	in.flat_count = 4;

@@ -462,7 +462,7 @@ TEST(who_cannot_open_a_run_is_told_whose_it_is)
 	CHECK_STR(err.msg, want);
 	CHECK_RC(shf_store_own(&s, w.proc[0], RUN, false, 0, &err), SHEAF_EBUSY, &err);
 	snprintf(want, sizeof(want), "run: this process (pid %llu) has the run open for writing "
-	         "already: close that first, or open it with SHEAF_READONLY",
+	         "already: close that first, or open it with SHEAF_RUN_READONLY",
 	         (unsigned long long)w.store[0].self.pid);
 	CHECK_STR(err.msg, want);
 	put(&w, RUN "/.sheaf/lock", "");

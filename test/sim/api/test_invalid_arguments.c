@@ -88,7 +88,8 @@ static void saved(struct alone *a, int64_t step)
 
 TEST(the_path_of_a_step_is_whole_however_long_it_is)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE, .io_threads = 1 };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE,
+	                           .io_threads = 1 };
 	struct alone a = { .disk = disk_new() };
 	struct sheaf_step *step = NULL;
 	struct sheaf_slice s = slice_of(&a);
@@ -155,11 +156,12 @@ TEST(options_that_make_no_sense_open_nothing)
 		{ { .copies = 2 }, "they need an agent" },
 		{ { .copy_cpus = "1-" }, "no list of processors" },
 		{ { .signal_dir = "" }, "opts.signal_dir is empty" },
-		{ { .flags = SHEAF_READONLY | SHEAF_METRICS }, "SHEAF_METRICS and SHEAF_READONLY" },
+		{ { .flags = SHEAF_RUN_READONLY | SHEAF_RUN_METRICS },
+		  "SHEAF_RUN_METRICS and SHEAF_RUN_READONLY" },
 		{ { .keep_best = 1 }, "keep_best needs best_note" },
 		{ { .keep_best = 1, .best_note = "a key" }, "keep_best needs best_note" },
 		{ { .staging_bytes_max = 1 }, "opts.staging_bytes_max is 1" },
-		{ { .flags = SHEAF_CREATE | SHEAF_READONLY }, "exclude each other" },
+		{ { .flags = SHEAF_RUN_CREATE | SHEAF_RUN_READONLY }, "exclude each other" },
 	};
 	struct sheaf_error err;
 
@@ -176,7 +178,7 @@ TEST(options_of_a_newer_caller_are_taken_where_their_tail_is_zero)
 	struct {
 		struct sheaf_opts opts;
 		uint64_t newer;
-	} o = { { .flags = SHEAF_CREATE, .io_threads = 1 }, 0 };
+	} o = { { .flags = SHEAF_RUN_CREATE, .io_threads = 1 }, 0 };
 	struct sheaf_error err;
 
 	o.opts.size = sizeof(o);
@@ -204,9 +206,9 @@ TEST(options_of_a_save_are_checked_like_those_of_a_run)
 	struct {
 		struct sheaf_save_opts opts;
 		uint64_t newer;
-	} o = { { .flags = SHEAF_MAY_DROP | SHEAF_MAY_FAIL }, 0 };
+	} o = { { .flags = SHEAF_SAVE_MAY_DROP | SHEAF_SAVE_MAY_FAIL }, 0 };
 
-	begin(&a, SHEAF_CREATE);
+	begin(&a, SHEAF_RUN_CREATE);
 	o.opts.size = sizeof(o);
 	CHECK_RC(save_with(&a, &o.opts), 0, &a.err);
 	o.newer = 1;
@@ -246,13 +248,13 @@ TEST(a_run_that_is_opened_twice_in_one_process_is_said_to_be)
 	struct alone a = { .disk = NULL };
 	struct sheaf_run *again = NULL;
 
-	begin(&a, SHEAF_CREATE);
+	begin(&a, SHEAF_RUN_CREATE);
 	SAID(shf_run_open(&again, "run", NULL, &opts, a.sys, &a.err), SHEAF_EBUSY,
 	     "run: this process (pid 77) has the run open for writing already: close that first",
 	     &a.err);
 	SAID(shf_run_open(&again, "run", NULL, &opts, simdisk_process(a.disk, 78, 0), &a.err),
 	     SHEAF_EBUSY, "another job writes here: pid 77", &a.err);
-	opts.flags = SHEAF_READONLY;
+	opts.flags = SHEAF_RUN_READONLY;
 	CHECK_RC(shf_run_open(&again, "run", NULL, &opts, a.sys, &a.err), 0, &a.err);
 	shf_run_close(again);
 	end(&a);
@@ -298,7 +300,7 @@ TEST(what_is_attached_or_noted_wrongly_is_refused_and_the_step_is_saved)
 	struct sheaf_save *save;
 
 	memset(long_value, 'x', sizeof(long_value) - 1);
-	begin(&a, SHEAF_CREATE);
+	begin(&a, SHEAF_RUN_CREATE);
 	moment = slice_of(&a);
 	moment.family = "optimizer";
 	CHECK_INT(shf_state_add(a.state, &moment), 1);
@@ -329,7 +331,7 @@ TEST(a_step_of_no_tensor_is_saved_with_a_warning)
 	struct alone a = { .disk = NULL };
 	struct sheaf_save *save = NULL;
 
-	begin(&a, SHEAF_CREATE);
+	begin(&a, SHEAF_RUN_CREATE);
 	CHECK_RC(shf_save_begin(&save, a.run, 1, nothing, NULL, &a.err), 0, &a.err);
 	CHECK_STR(a.said, "run: step 1 will have no tensor: no rank's state has one that "
 	          "opts.ignore leaves");
@@ -363,7 +365,7 @@ TEST(all_notes_together_are_bounded_too)
 	struct alone a = { .disk = NULL };
 	struct sheaf_save *save;
 
-	begin(&a, SHEAF_CREATE);
+	begin(&a, SHEAF_RUN_CREATE);
 	save = save_begun(&a, 1);
 	/* 8 of 65,000 bytes fit into 524,288. */
 	CHECK_INT(notes_taken(&a, save, 'x', "512 KiB"), 8);
@@ -379,7 +381,7 @@ TEST(a_note_that_the_manifest_has_no_room_for_is_refused_when_it_is_given)
 	struct alone a = { .disk = NULL };
 	struct sheaf_save *save;
 
-	begin(&a, SHEAF_CREATE);
+	begin(&a, SHEAF_RUN_CREATE);
 	save = save_begun(&a, 1);
 	/* 2 of 390,000 bytes each fit into 1,048,576. */
 	CHECK_INT(notes_taken(&a, save, 1, "a control character is 6"), 2);
@@ -396,7 +398,7 @@ TEST(what_was_attached_and_noted_without_an_error_fits_into_the_manifest)
 	char name[130];
 	int rc = 0, n = 0;
 
-	begin(&a, SHEAF_CREATE);
+	begin(&a, SHEAF_RUN_CREATE);
 	save = save_begun(&a, 1);
 	for (; rc == 0 && n < 20000; n++) {
 		snprintf(name, sizeof(name), "%0120d.json", n);
@@ -419,7 +421,7 @@ static int begin_with(int n, bool tied, struct sheaf_error *err)
 	float item = 1;
 	int rc;
 
-	begin(&a, SHEAF_CREATE);
+	begin(&a, SHEAF_RUN_CREATE);
 	a.run->opts.file_bytes_max = 1;
 	for (int i = 0; i < n; i++) {
 		struct sheaf_slice s = { .size = sizeof(s), .name = name, .dtype = SHEAF_F32,
@@ -476,7 +478,7 @@ TEST(steps_being_saved_are_in_the_way_of_the_same_and_of_older_ones)
 	struct sheaf_save *save, *other = NULL;
 	struct sheaf_error *err = &a.err;
 
-	begin(&a, SHEAF_CREATE);
+	begin(&a, SHEAF_RUN_CREATE);
 	SAID(shf_save_begin(&other, a.run, -1, a.state, NULL, err), SHEAF_EINVAL, "negative", err);
 	SAID(shf_save_begin(&other, a.run, 1, NULL, NULL, err), SHEAF_ENOMEM, "state", err);
 	save = save_begun(&a, 5);
@@ -501,7 +503,7 @@ TEST(a_save_says_how_far_it_is_and_what_became_of_it)
 	struct sheaf_save *save;
 	struct sheaf_stat stat;
 
-	begin(&a, SHEAF_CREATE);
+	begin(&a, SHEAF_RUN_CREATE);
 	save = save_begun(&a, 1);
 	CHECK_INT(shf_save_wait(save, -1), 0);
 	shf_save_stat(save, &stat);
@@ -558,8 +560,8 @@ TEST(a_save_that_may_be_dropped_or_may_fail_does_not_wait_for_an_image)
 		uint32_t flags;
 		int code;
 		const char *word;
-	} all[] = { { SHEAF_MAY_DROP, SHEAF_EAGAIN, "no image is free" },
-	            { SHEAF_MAY_FAIL, SHEAF_EBUSY, "no image is free" }, { 0, 0, "" } };
+	} all[] = { { SHEAF_SAVE_MAY_DROP, SHEAF_EAGAIN, "no image is free" },
+	            { SHEAF_SAVE_MAY_FAIL, SHEAF_EBUSY, "no image is free" }, { 0, 0, "" } };
 
 	for (int i = 0; i < 3; i++) {
 		struct simdisk *disk = disk_new();
@@ -616,7 +618,7 @@ static int open_differently(struct hand *h)
 	if (h->rank == 1 && h->play->variant == 0)
 		o.file_bytes_max = 1 << 20;
 	if (h->rank == 1 && h->play->variant == 1)
-		o.flags |= SHEAF_BUFFERED;
+		o.flags |= SHEAF_RUN_BUFFERED;
 	if (h->rank == 1 && h->play->variant == 3)
 		o.images_max = 3;
 	if (h->rank == 1 && h->play->variant == 4)
@@ -713,7 +715,7 @@ TEST(a_run_that_was_closed_answers_for_those_who_still_hold_it)
 	struct sheaf_save *save = NULL;
 	struct sheaf_error *err = &a.err;
 
-	begin(&a, SHEAF_CREATE);
+	begin(&a, SHEAF_RUN_CREATE);
 	saved(&a, 1);
 	CHECK_RC(shf_step_open(&step, a.run, 1, err), 0, err);
 	shf_run_close(a.run);
@@ -734,7 +736,7 @@ TEST(rewinds_and_marks_want_a_step_and_a_mark)
 	struct alone a = { .disk = NULL };
 	struct sheaf_error *err = &a.err;
 
-	begin(&a, SHEAF_CREATE);
+	begin(&a, SHEAF_RUN_CREATE);
 	saved(&a, 1);
 	SAID(shf_run_rewind(a.run, -1, err), SHEAF_EINVAL, "step -1 is negative", err);
 	CHECK_INT(shf_run_rewind(a.run, 2, NULL), SHEAF_ENOENT);
@@ -784,7 +786,7 @@ TEST(a_link_is_a_file_of_a_step_by_path_and_none_of_a_run)
 
 	CHECK_INT(simdisk_remove(a.disk, "run/checkpoint-12/extra-5.json"), 0);
 	CHECK_INT(simdisk_symlink(a.disk, "extra-4.json", "run/checkpoint-12/extra-5.json"), 0);
-	begin(&a, SHEAF_READONLY);
+	begin(&a, SHEAF_RUN_READONLY);
 	CHECK_RC(shf_step_open_path(&step, "run/checkpoint-12", NULL, NULL, a.sys, &a.err), 0,
 	         &a.err);
 	CHECK_RC(shf_step_attached(step, "extra-5.json", &bytes, &n, &a.err), 0, &a.err);

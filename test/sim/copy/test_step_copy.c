@@ -91,7 +91,8 @@ static void finding(void *arg, const struct sheaf_finding *f)
 /* By a process that is killed afterwards, and has given back what it opened. */
 static int copy_by(struct simdisk *disk, const struct shf_sys *sys, struct copy *c)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY, .io_threads = 1 };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY,
+	                           .io_threads = 1 };
 	struct sheaf_step *step = NULL;
 
 	c->report = (struct sheaf_report){ .size = sizeof(c->report), .finding = finding,
@@ -748,7 +749,8 @@ TEST(another_run_a_step_and_a_foreign_directory_are_refused)
 
 static int copy_on_two(void *arg, int rank, struct sheaf_group *group)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY, .io_threads = 1 };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY,
+	                           .io_threads = 1 };
 	const struct shf_sys *sys = process(arg);
 	struct sheaf_step *step = NULL;
 	struct sheaf_error err;

@@ -534,7 +534,7 @@ static int rank_main(void *arg, int rank, struct sheaf_group *group)
 static uint64_t compare(const struct layout *l, const int32_t *nodes, uint64_t staging,
                         uint64_t file, uint64_t seed)
 {
-	struct job j = { .l = l, .opts = { .size = sizeof(j.opts), .flags = SHEAF_CREATE,
+	struct job j = { .l = l, .opts = { .size = sizeof(j.opts), .flags = SHEAF_RUN_CREATE,
 		.timeout_ms = 60000, .staging_bytes_max = staging, .file_bytes_max = file } };
 	struct simdisk *disk = simdisk_new(seed, SIMDISK_STRICT);
 	uint64_t collects = 0;
@@ -614,7 +614,7 @@ TEST(where_nothing_can_stay_in_place_slots_take_no_room)
 {
 	struct sheaf_opts opts = { .size = sizeof(opts), .staging_bytes_max = 8 * MIB };
 
-	for (uint32_t flags = 0; flags <= SHEAF_IN_PLACE; flags += SHEAF_IN_PLACE) {
+	for (uint32_t flags = 0; flags <= SHEAF_SLICE_IN_PLACE; flags += SHEAF_SLICE_IN_PLACE) {
 		struct sheaf_state *held[2];
 		struct sheaf_error err = { 0 };
 		struct seen seen;
@@ -640,8 +640,8 @@ TEST(what_is_not_staged_takes_slots)
 		uint64_t image, slots;
 	} t[] = {
 		{ 0, 0, 14 * MIB, 0 },
-		{ 0, SHEAF_IN_PLACE, 6 * MIB, 3 * MIB },
-		{ SHEAF_IN_PLACE, SHEAF_IN_PLACE, 4 * MIB, 6 * MIB },
+		{ 0, SHEAF_SLICE_IN_PLACE, 6 * MIB, 3 * MIB },
+		{ SHEAF_SLICE_IN_PLACE, SHEAF_SLICE_IN_PLACE, 4 * MIB, 6 * MIB },
 	};
 
 	for (size_t i = 0; i < sizeof(t) / sizeof(t[0]); i++) {

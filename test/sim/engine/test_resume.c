@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf_run_resume: every kind of damage, in memory and on disk, with SHEAF_FALLBACK and without,
- * by a job that writes and by one that reads. */
+/* sheaf_run_resume: every kind of damage, in memory and on disk, with SHEAF_LOAD_FALLBACK and
+ * without, by a job that writes and by one that reads. */
 #include <errno.h>
 #include <stdlib.h>
 #include "image_card.h"
@@ -138,7 +138,7 @@ static int resume(struct hand *h)
 	if (hand_wrong(h, why, sizeof(why)))
 		return shf_fail(&h->err, SHEAF_EBUG, "%s", why);
 	next = h->report.step + 1;
-	if (h->play->opts.flags & SHEAF_READONLY || h->play->variant)
+	if (h->play->opts.flags & SHEAF_RUN_READONLY || h->play->variant)
 		return 0;
 	rc = shf_save_begin(&save, h->run, next, h->state, NULL, &h->err);
 	if (rc == 0)
@@ -151,7 +151,7 @@ static struct play played(struct simdisk *disk, bool reads, uint32_t flags)
 {
 	struct play p = hands_play(disk, 2, held);
 
-	p.opts.flags = reads ? SHEAF_READONLY : SHEAF_CREATE;
+	p.opts.flags = reads ? SHEAF_RUN_READONLY : SHEAF_RUN_CREATE;
 	p.flags = flags;
 	(void)hands_run(&p, resume, false);
 	return p;
@@ -171,12 +171,12 @@ TEST(a_run_without_a_checkpoint_is_enoent_and_one_with_one_says_which)
 	struct play p;
 
 	for (int falls = 0; falls < 2; falls++) {
-		p = played(disk, false, falls ? SHEAF_FALLBACK : 0);
+		p = played(disk, false, falls ? SHEAF_LOAD_FALLBACK : 0);
 		CHECK_RC(p.rc, SHEAF_ENOENT, &p.err);
 	}
 	simdisk_free(disk);
 	disk = saved(2);
-	p = played(disk, true, SHEAF_FALLBACK);
+	p = played(disk, true, SHEAF_LOAD_FALLBACK);
 	CHECK_RC(p.rc, 0, &p.err);
 	CHECK_INT(p.report.step, 2);
 	CHECK_INT(p.report.memory, 0);
@@ -196,7 +196,7 @@ TEST(damage_on_disk_is_refused_or_passed_over_as_the_caller_says)
 
 			damage(disk, 3, kind);
 			hash = simdisk_hash(disk, "run");
-			p = played(disk, reads, falls ? SHEAF_FALLBACK : 0);
+			p = played(disk, reads, falls ? SHEAF_LOAD_FALLBACK : 0);
 			if (!falls && !none) {
 				CHECK_RC(p.rc, SHEAF_ECORRUPT, &p.err);
 				CHECK(strstr(p.err.msg, "sheaf rewind run@2") != NULL);
@@ -231,7 +231,7 @@ TEST(several_are_passed_over_until_one_is_whole)
 	damage(disk, 5, TENSOR_FLIPPED);
 	damage(disk, 4, FILE_GONE);
 	damage(disk, 3, MANIFEST_FLIPPED);
-	p = played(disk, false, SHEAF_FALLBACK);
+	p = played(disk, false, SHEAF_LOAD_FALLBACK);
 	CHECK_RC(p.rc, 0, &p.err);
 	CHECK_INT(p.report.step, 2);
 	CHECK_INT(p.report.passed, 3);
@@ -250,7 +250,7 @@ TEST(where_none_can_be_loaded_it_is_the_first_damage_and_nothing_is_set_aside)
 
 		for (int step = 1; step <= 3; step++)
 			damage(disk, step, step == 3 ? TENSOR_FLIPPED : older[k]);
-		p = played(disk, false, SHEAF_FALLBACK);
+		p = played(disk, false, SHEAF_LOAD_FALLBACK);
 		CHECK_RC(p.rc, SHEAF_ECORRUPT, &p.err);
 		CHECK(strstr(p.err.msg, "checkpoint-3") && strstr(p.err.msg, "nothing else could"));
 		CHECK(!is_aside(disk, 3) && !is_aside(disk, 2) && !is_aside(disk, 1));
@@ -267,7 +267,7 @@ TEST(where_all_manifests_are_gone_nothing_is_begun_afresh)
 		for (int step = 1; step <= 3; step++)
 			damage(disk, step, MANIFEST_GONE);
 		for (int again = 0; again < 2; again++) {
-			p = played(disk, how & 1, how & 2 ? SHEAF_FALLBACK : 0);
+			p = played(disk, how & 1, how & 2 ? SHEAF_LOAD_FALLBACK : 0);
 			CHECK_RC(p.rc, SHEAF_ECORRUPT, &p.err);
 			CHECK(strstr(p.err.msg, "sheaf recover run lists them") != NULL);
 			CHECK_INT(p.report.passed, 0);
@@ -287,7 +287,7 @@ TEST(a_step_of_another_run_is_passed_over_like_a_damaged_one)
 		write_anew(disk, 3, "\"run\": \"", "00000000");
 		p = played(disk, reads, 0);
 		CHECK_RC(p.rc, SHEAF_ECORRUPT, &p.err);
-		p = played(disk, reads, SHEAF_FALLBACK);
+		p = played(disk, reads, SHEAF_LOAD_FALLBACK);
 		CHECK_RC(p.rc, 0, &p.err);
 		CHECK_INT(p.report.step, 2);
 		CHECK(strstr(p.told, "is of run 00000000") != NULL);
@@ -310,7 +310,7 @@ TEST(a_step_that_a_newer_sheaf_wrote_is_not_damaged)
 		if (step == 2)
 			damage(disk, 3, TENSOR_FLIPPED);
 		hash = simdisk_hash(disk, "run");
-		p = played(disk, reads, SHEAF_FALLBACK);
+		p = played(disk, reads, SHEAF_LOAD_FALLBACK);
 		CHECK_RC(p.rc, SHEAF_EFORMAT, &p.err);
 		CHECK(strstr(p.err.msg, "use the sheaf that wrote it") != NULL);
 		CHECK_INT(hands_told(&p, 'A'), 0);
@@ -333,7 +333,7 @@ TEST(what_is_gone_on_from_is_whole_also_where_the_state_does_not_look)
 	CHECK_INT(simdisk_flip(disk, "run/checkpoint-2/optimizer/optimizer-00001-of-00001."
 	                       "safetensors", 8 * 1500000), 0);
 	p = hands_play(disk, 2, held_in_part);
-	p.flags = SHEAF_FALLBACK;
+	p.flags = SHEAF_LOAD_FALLBACK;
 	p.variant = 1;
 	CHECK_RC(hands_run(&p, resume, false), 0, &p.err);
 	CHECK_INT(p.report.step, 1);
@@ -348,12 +348,12 @@ TEST(marked_bad_ones_are_no_candidates_and_if_all_are_it_is_said)
 	struct play p;
 
 	CHECK_INT(simdisk_put(disk, "run/.sheaf/marks/2", "b", 1), 0);
-	p = played(disk, true, SHEAF_FALLBACK);
+	p = played(disk, true, SHEAF_LOAD_FALLBACK);
 	CHECK_RC(p.rc, 0, &p.err);
 	CHECK_INT(p.report.step, 1);
 	CHECK(strstr(p.told, "checkpoint-2: marked bad") != NULL);
 	CHECK_INT(simdisk_put(disk, "run/.sheaf/marks/1", "b", 1), 0);
-	p = played(disk, false, SHEAF_FALLBACK);
+	p = played(disk, false, SHEAF_LOAD_FALLBACK);
 	CHECK_RC(p.rc, SHEAF_ECORRUPT, &p.err);
 	CHECK(strstr(p.err.msg, "step 2 is marked bad") != NULL);
 	simdisk_free(disk);
@@ -373,7 +373,7 @@ TEST(a_disk_that_answers_with_an_error_makes_nobody_fall_back)
 			struct play p;
 
 			simdisk_fault(disk, &f);
-			p = played(disk, false, SHEAF_FALLBACK);
+			p = played(disk, false, SHEAF_LOAD_FALLBACK);
 			fired += simdisk_fired(disk) > 0;
 			CHECK(p.rc == 0 ? p.report.step == 3 : p.rc == SHEAF_EIO);
 			CHECK_INT(hands_told(&p, 'P'), 0);
@@ -415,13 +415,13 @@ TEST(damage_that_a_second_read_does_not_find_is_no_reason_to_fall_back)
 	struct play p = hands_play(disk, 1, held);
 
 	damage(disk, 3, TENSOR_FLIPPED);
-	p.flags = SHEAF_FALLBACK;
+	p.flags = SHEAF_LOAD_FALLBACK;
 	p.tamper = heals;
 	CHECK_RC(hands_run(&p, resume, false), SHEAF_ECORRUPT, &p.err);
 	CHECK_INT(passing.opened, 2);
 	CHECK(strstr(p.err.msg, "a second read found it whole") != NULL);
 	CHECK(!is_aside(disk, 3));
-	p = played(disk, false, SHEAF_FALLBACK);
+	p = played(disk, false, SHEAF_LOAD_FALLBACK);
 	CHECK_RC(p.rc, 0, &p.err);
 	CHECK_INT(p.report.step, 3);
 	simdisk_free(disk);
@@ -433,7 +433,7 @@ TEST(damage_that_cannot_be_confirmed_is_no_reason_to_fall_back)
 	struct play p = hands_play(disk, 1, held);
 
 	damage(disk, 3, TENSOR_FLIPPED);
-	p.flags = SHEAF_FALLBACK;
+	p.flags = SHEAF_LOAD_FALLBACK;
 	p.tamper = heals;
 	passing.fails = true;
 	CHECK_RC(hands_run(&p, resume, false), SHEAF_EIO, &p.err);
@@ -446,11 +446,11 @@ TEST(damage_that_cannot_be_confirmed_is_no_reason_to_fall_back)
 TEST(flags_that_make_no_sense_together_are_refused)
 {
 	struct simdisk *disk = saved(1);
-	struct play p = played(disk, true, SHEAF_FALLBACK | SHEAF_DRY);
+	struct play p = played(disk, true, SHEAF_LOAD_FALLBACK | SHEAF_LOAD_DRY);
 
 	CHECK_RC(p.rc, SHEAF_EINVAL, &p.err);
 	p = hands_play(disk, 2, held);
-	p.flags = SHEAF_FALLBACK;
+	p.flags = SHEAF_LOAD_FALLBACK;
 	p.step = SHEAF_LATEST;
 	CHECK_RC(hands_load(&p), SHEAF_EINVAL, &p.err);
 	simdisk_free(disk);
@@ -479,11 +479,11 @@ TEST(only_a_resume_that_falls_back_refuses_to_plan_and_to_run_beside_a_save)
 		struct simdisk *disk = saved(1);
 		struct play p = hands_play(disk, 2, held);
 
-		p.flags = falls ? SHEAF_FALLBACK : 0;
+		p.flags = falls ? SHEAF_LOAD_FALLBACK : 0;
 		CHECK_RC(hands_run(&p, resume_beside_a_save, true), falls ? SHEAF_EINVAL : 0,
 		         &p.err);
 		CHECK(!falls || strstr(p.err.msg, "step 2 is being saved") != NULL);
-		p.flags |= SHEAF_DRY;
+		p.flags |= SHEAF_LOAD_DRY;
 		CHECK_RC(hands_run(&p, only_resume, false), falls ? SHEAF_EINVAL : 0, &p.err);
 		CHECK_INT(p.report.loaded, falls ? 0 : 2);
 		simdisk_free(disk);
@@ -500,14 +500,14 @@ TEST(a_cut_before_the_damaged_one_is_aside_changes_nothing_that_matters)
 	damage(disk, 3, TENSOR_FLIPPED);
 	simdisk_settle(disk);
 	p = hands_play(disk, 2, held);
-	p.flags = SHEAF_FALLBACK;
+	p.flags = SHEAF_LOAD_FALLBACK;
 	p.variant = 1;
 	CHECK_RC(hands_run(&p, resume, false), 0, &p.err);
 	cuts = simdisk_cut_n(disk);
 	for (size_t cut = 0; cut < cuts; cut++) {
 		struct simdisk *left = simdisk_crash(disk, cut, NULL);
 
-		p = played(left, false, SHEAF_FALLBACK);
+		p = played(left, false, SHEAF_LOAD_FALLBACK);
 		CHECK_RC(p.rc, 0, &p.err);
 		CHECK_INT(p.report.step, 2);
 		p = played(left, true, 0);
@@ -596,7 +596,7 @@ static const struct {
 	const char *name;
 	int last, flipped, older;
 	bool disk;                      /* its copy there, too */
-	int found, passed;              /* with SHEAF_FALLBACK */
+	int found, passed;              /* with SHEAF_LOAD_FALLBACK */
 	int without;                    /* and after a first try without; 0: refused again */
 } memories[] = {
 	{ "alone in memory", 5, 5, 0, false, 4, 1, 0 },
@@ -677,7 +677,7 @@ struct one {                    /* a job of one rank */
 static struct one one_tries(struct simdisk *disk, int images, int attempts)
 {
 	static uint64_t pid = 72000;
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE, .agent = "auto",
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE, .agent = "auto",
 		.images_max = images, .io_threads = 1, .resume_attempts_max = attempts };
 	struct one o = { .disk = disk };
 
@@ -699,7 +699,8 @@ static struct one one_job(int images)
 
 static int one_saves(struct one *o, int64_t step, bool disk)
 {
-	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = disk ? 0 : SHEAF_NO_DISK };
+	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = disk ? 0
+	                                : SHEAF_SAVE_NO_DISK };
 	struct sheaf_save *save = NULL;
 	int rc;
 
@@ -728,7 +729,8 @@ static struct sheaf_report one_falls_back(struct one *o)
 	struct sheaf_report report = { .size = sizeof(report), .item = one_is_told, .arg = o };
 
 	o->told[0] = '\0';
-	CHECK_RC(shf_run_resume(o->run, o->state, SHEAF_FALLBACK, &report, &o->err), 0, &o->err);
+	CHECK_RC(shf_run_resume(o->run, o->state, SHEAF_LOAD_FALLBACK, &report, &o->err), 0,
+	         &o->err);
 	return report;
 }
 
@@ -771,7 +773,7 @@ TEST(a_handle_that_fell_back_to_memory_saves_the_next_step_there)
 TEST(what_a_handle_fell_back_to_in_memory_stays_until_a_newer_step_is_there)
 {
 	struct one o = one_job(2);
-	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_NO_DISK };
+	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_SAVE_NO_DISK };
 	struct sheaf_save *save = NULL;
 
 	for (int64_t step = 1; step <= 4; step++)
@@ -790,7 +792,7 @@ TEST(what_a_handle_fell_back_to_in_memory_stays_until_a_newer_step_is_there)
 TEST(memory_that_was_proved_is_not_given_up_for_a_copy_on_disk_that_was_not)
 {
 	for (int same = 0; same < 2; same++) {
-		struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_NO_DISK };
+		struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_SAVE_NO_DISK };
 		struct sheaf_save *save = NULL;
 		struct one o = one_job(2), b;
 

@@ -92,13 +92,13 @@ TEST(who_falls_back_is_told_over_what_and_where_it_went)
 	for (int ranks = 1; ranks <= 2; ranks++)
 		for (int reads = 0; reads < 2; reads++) {
 			struct simdisk *disk = three();
-			struct play p = asked(disk, ranks, SHEAF_FALLBACK | SHEAF_STRICT);
+			struct play p = asked(disk, ranks, SHEAF_LOAD_FALLBACK | SHEAF_LOAD_STRICT);
 			char two[300], three_[300], told[1500], log[2500];
 
 			harm(disk, FILE_OF("2"), two, "");
 			harm(disk, FILE_OF("3"), three_, "");
 			if (reads)
-				p.opts.flags = SHEAF_READONLY;
+				p.opts.flags = SHEAF_RUN_READONLY;
 			CHECK_RC(hands_run(&p, resumes, false), 0, &p.err);
 			CHECK_INT(newest, 1);
 			CHECK_INT(p.report.passed, 2);
@@ -123,7 +123,7 @@ TEST(who_falls_back_is_told_over_what_and_where_it_went)
 TEST(where_nothing_is_whole_the_newest_is_told_and_nothing_moved)
 {
 	struct simdisk *disk = three();
-	struct play p = asked(disk, 1, SHEAF_FALLBACK);
+	struct play p = asked(disk, 1, SHEAF_LOAD_FALLBACK);
 	char why[3][300], want[700];
 
 	harm(disk, FILE_OF("1"), why[0], "");
@@ -142,7 +142,7 @@ TEST(where_nothing_is_whole_the_newest_is_told_and_nothing_moved)
 TEST(without_the_flag_the_error_names_what_helps)
 {
 	struct simdisk *disk = three();
-	struct play p = asked(disk, 2, SHEAF_STRICT);
+	struct play p = asked(disk, 2, SHEAF_LOAD_STRICT);
 	char why[300];
 
 	harm(disk, FILE_OF("3"), why, " (model/w) (sheaf rewind run@2 goes back to the one before "
@@ -162,7 +162,7 @@ static int marks(struct hand *h)
 TEST(a_bad_step_that_is_skipped_is_told_and_logged)
 {
 	struct simdisk *disk = three();
-	struct play p = asked(disk, 2, SHEAF_STRICT);
+	struct play p = asked(disk, 2, SHEAF_LOAD_STRICT);
 
 	CHECK_RC(hands_run(&p, marks, false), 0, &p.err);
 	log_[0] = '\0';
@@ -189,16 +189,17 @@ static int resumes_beside_a_save(struct hand *h)
 TEST(what_a_resume_cannot_do_is_told_in_full)
 {
 	struct simdisk *disk = three();
-	struct play p = asked(disk, 1, SHEAF_FALLBACK | SHEAF_DRY);
+	struct play p = asked(disk, 1, SHEAF_LOAD_FALLBACK | SHEAF_LOAD_DRY);
 
 	CHECK_RC(hands_run(&p, resumes, false), SHEAF_EINVAL, &p.err);
-	CHECK_STR(p.err.msg, "SHEAF_FALLBACK and SHEAF_DRY exclude each other: what is not read "
+	CHECK_STR(p.err.msg,
+	          "SHEAF_LOAD_FALLBACK and SHEAF_LOAD_DRY exclude each other: what is not read "
 	          "cannot be proved");
-	p.flags = SHEAF_FALLBACK;
+	p.flags = SHEAF_LOAD_FALLBACK;
 	CHECK_RC(hands_run(&p, resumes_beside_a_save, false), SHEAF_EINVAL, &p.err);
 	CHECK_STR(p.err.msg, "run: step 9 is being saved (commit it or free it before a resume)");
-	p = asked(disk, 2, SHEAF_FALLBACK);
-	with = SHEAF_LENIENT;
+	p = asked(disk, 2, SHEAF_LOAD_FALLBACK);
+	with = SHEAF_LOAD_LENIENT;
 	CHECK_RC(hands_run(&p, resumes, false), SHEAF_EINVAL, &p.err);
 	CHECK(strstr(p.err.msg, "ranks resume with different flags") != NULL);
 	p = asked(disk, 1, 1U << 30);
@@ -321,7 +322,7 @@ static void row_and_two_more(struct hand *h)
 TEST(what_no_step_has_is_kept_where_none_was_damaged)
 {
 	struct simdisk *disk = three();
-	struct play p = asked(disk, 1, SHEAF_FALLBACK | SHEAF_LENIENT);
+	struct play p = asked(disk, 1, SHEAF_LOAD_FALLBACK | SHEAF_LOAD_LENIENT);
 
 	p.hold = row_and_two_more;
 	CHECK_RC(hands_run(&p, resumes, false), 0, &p.err);

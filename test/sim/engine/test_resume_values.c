@@ -32,7 +32,7 @@ static void held(struct hand *h)
 		return;
 	s = hand_add(h, "model", "extra", SHEAF_F32, 2, ROWS, v & WIDE ? COLUMNS + 1 : COLUMNS);
 	s->count[0] = v & EMPTY ? 0 : ROWS;
-	s->flags = v & MAY_LACK ? SHEAF_OPTIONAL : 0;
+	s->flags = v & MAY_LACK ? SHEAF_SLICE_OPTIONAL : 0;
 	hand_want(h, v & KEPT ? HAND_KEPT : HAND_VALUES);
 }
 
@@ -116,7 +116,7 @@ static struct play falling(struct simdisk *disk, int variant, uint32_t flags)
 	struct play p = hands_play(disk, 2, held);
 
 	p.variant = variant;
-	p.flags = SHEAF_FALLBACK | flags;
+	p.flags = SHEAF_LOAD_FALLBACK | flags;
 	return p;
 }
 
@@ -127,8 +127,8 @@ static const struct {
 	char told;
 } mixed[] = {
 	{ 2, 0, EXTRA, EXTRA | MAY_LACK | KEPT, 0, "model/extra", 'M' },
-	{ 2, 0, EXTRA, EXTRA | KEPT, SHEAF_LENIENT, "model/extra", 'M' },
-	{ 2, EXTRA | WIDE, EXTRA, EXTRA | KEPT, SHEAF_LENIENT, "model/extra", 'X' },
+	{ 2, 0, EXTRA, EXTRA | KEPT, SHEAF_LOAD_LENIENT, "model/extra", 'M' },
+	{ 2, EXTRA | WIDE, EXTRA, EXTRA | KEPT, SHEAF_LOAD_LENIENT, "model/extra", 'X' },
 	{ 1, STREAM, STREAM, STREAM, 0, "ranks/rng/", 'R' },
 };
 
@@ -162,10 +162,10 @@ static const struct {
 } unchanged[] = {
 	/* The damaged step lacks it, too. */
 	{ 0, 0, EXTRA | MAY_LACK | KEPT, 0, false, 1, 0 },
-	{ 0, 0, EXTRA | KEPT, SHEAF_LENIENT, false, 1, 0 },
-	{ EXTRA, EXTRA, EXTRA | WIDE | KEPT, SHEAF_LENIENT, false, 0, 1 },
+	{ 0, 0, EXTRA | KEPT, SHEAF_LOAD_LENIENT, false, 1, 0 },
+	{ EXTRA, EXTRA, EXTRA | WIDE | KEPT, SHEAF_LOAD_LENIENT, false, 0, 1 },
 	/* The older step has it. */
-	{ EXTRA, EXTRA | WIDE, EXTRA, SHEAF_LENIENT, false, 0, 0 },
+	{ EXTRA, EXTRA | WIDE, EXTRA, SHEAF_LOAD_LENIENT, false, 0, 0 },
 	{ EXTRA, 0, EXTRA | MAY_LACK, 0, false, 0, 0 },
 	{ EXTRA, EXTRA, EXTRA | MAY_LACK, 0, false, 0, 0 },
 	/* No rank has any of its memory. */

@@ -80,7 +80,7 @@ static int play(struct world *w, int (*fn)(struct world *, int, struct sheaf_run
 static void world_init(struct world *w)
 {
 	*w = (struct world){ .disk = simdisk_new(7, SIMDISK_STRICT),
-		.opts = { .size = sizeof(w->opts), .flags = SHEAF_CREATE, .timeout_ms = 60000,
+		.opts = { .size = sizeof(w->opts), .flags = SHEAF_RUN_CREATE, .timeout_ms = 60000,
 		          .grace_s = -1 } };
 }
 
@@ -455,7 +455,7 @@ TEST(a_run_open_for_reading_changes_nothing)
 
 	world_init(&w);
 	CHECK_INT(play(&w, save_four), 0);
-	w.opts.flags = SHEAF_READONLY;
+	w.opts.flags = SHEAF_RUN_READONLY;
 	w.opts.keep_last = 1;
 	CHECK_INT(play(&w, all_refused), SHEAF_EINVAL);
 	CHECK_INT(play(&w, prune_dry), 3);
@@ -655,7 +655,7 @@ static int load(struct world *w, int rank, struct sheaf_run *run, int64_t n, int
 		w->loaded = step->number;
 		rc = shf_step_load(step, st, w->load_flags, NULL, err);
 	}
-	if (rc == 0 && rank == 0 && !(w->load_flags & SHEAF_DRY) &&
+	if (rc == 0 && rank == 0 && !(w->load_flags & SHEAF_LOAD_DRY) &&
 	    data[0] != (float)step->number)
 		rc = shf_fail(err, SHEAF_EBUG, "not the values of step %d", (int)step->number);
 	shf_step_put(step);
@@ -829,11 +829,11 @@ TEST(what_is_no_try_is_not_counted)
 
 	four_steps(&w);
 	w.dies = true;
-	w.load_flags = SHEAF_DRY;
+	w.load_flags = SHEAF_LOAD_DRY;
 	CHECK_INT(play(&w, load_latest), 0);
 	w.load_flags = 0;
 	CHECK_INT(play(&w, load_another_shape), SHEAF_ELAYOUT);
-	w.opts.flags = SHEAF_READONLY;
+	w.opts.flags = SHEAF_RUN_READONLY;
 	CHECK_INT(play(&w, load_latest), 0);
 	CHECK_INT(play(&w, load_latest), 0);
 	CHECK_INT(tries_of(&w, 4), 0);

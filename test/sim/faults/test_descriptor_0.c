@@ -63,7 +63,7 @@ static int act_save_12_anew(struct hand *h)
 	struct sheaf_save *save = NULL;
 	int rc;
 
-	o.flags = SHEAF_CREATE;
+	o.flags = SHEAF_RUN_CREATE;
 	o.grace_s = -1;
 	rc = shf_run_open(&h->run, "run", h->group, &o, h->sys, &h->err);
 	if (rc == 0)

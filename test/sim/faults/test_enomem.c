@@ -81,7 +81,7 @@ static int save_to(struct lone *l, struct sheaf_run *run, struct sheaf_state *st
 
 static int saves(struct lone *l)
 {
-	struct sheaf_opts opts = opts_of(SHEAF_CREATE);
+	struct sheaf_opts opts = opts_of(SHEAF_RUN_CREATE);
 	struct sheaf_run *run = NULL;
 	struct sheaf_state *state = NULL;
 	int rc = shf_run_open(&run, "run", NULL, &opts, l->sys, &l->err);
@@ -142,7 +142,7 @@ static int reads_from(struct lone *l, struct sheaf_step *step, bool all)
 
 static int reads_run(struct lone *l)
 {
-	struct sheaf_opts opts = opts_of(SHEAF_READONLY);
+	struct sheaf_opts opts = opts_of(SHEAF_RUN_READONLY);
 	struct sheaf_run *run = NULL;
 	struct sheaf_step *step = NULL;
 	int rc = shf_run_open(&run, "run", NULL, &opts, l->sys, &l->err);
@@ -319,7 +319,7 @@ static void states_of(struct sheaf_state *states[PLANNED])
 TEST(a_plan_goes_without_any_of_its_allocations)
 {
 	static const int32_t node[PLANNED] = { 0, 0, 1, 1 };
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_REPLICAS,
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_REPLICAS,
 		.file_bytes_max = 1 };
 	struct sheaf_state *states[PLANNED];
 	long nth = 0;

@@ -61,7 +61,7 @@ static void hold(struct hand *h)
 static int train(struct hand *h)
 {
 	struct sheaf_save_opts opts = { .size = sizeof(opts),
-		.flags = h->play->variant & 1 ? SHEAF_LAZY : 0 };
+		.flags = h->play->variant & 1 ? SHEAF_SAVE_LAZY : 0 };
 	int rc = 0;
 
 	for (int64_t n = 1; n <= LAST && rc == 0; n++) {

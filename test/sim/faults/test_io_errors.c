@@ -116,7 +116,8 @@ static int act_resume(struct hand *h)
 	o.flags = 0;
 	rc = shf_run_open(&h->run, "run", h->group, &o, h->sys, &h->err);
 	if (rc == 0)
-		rc = shf_run_resume(h->run, h->state, SHEAF_FALLBACK | SHEAF_LENIENT, &h->report,
+		rc = shf_run_resume(h->run, h->state, SHEAF_LOAD_FALLBACK | SHEAF_LOAD_LENIENT,
+		                    &h->report,
 		                    &h->err);
 	return rc;
 }

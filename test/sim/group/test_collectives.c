@@ -129,7 +129,7 @@ static int saves(struct hand *h)
 
 static int lazy_one(struct hand *h, int64_t step)
 {
-	struct sheaf_save_opts o = { .size = sizeof(o), .flags = SHEAF_LAZY };
+	struct sheaf_save_opts o = { .size = sizeof(o), .flags = SHEAF_SAVE_LAZY };
 	struct sheaf_save *save = NULL;
 	int rc;
 

@@ -280,7 +280,7 @@ static void diverge(int variant, const int32_t *nodes, bool asked)
 
 	p.variant = variant;
 	p.nodes = nodes;
-	p.opts.flags |= asked ? SHEAF_REPLICAS : 0;
+	p.opts.flags |= asked ? SHEAF_RUN_REPLICAS : 0;
 	CHECK_INT(run_all(&p, save_diverged), bad ? SHEAF_EDIVERGED : 0);
 	check_seen(seen[0].n - 1, bad ? SHEAF_EDIVERGED : 0, bad ? "all: rank " : "");
 	CHECK(simdisk_exists(disk, "run/checkpoint-7") == !bad);
@@ -439,7 +439,7 @@ TEST(asking_does_not_wait_for_a_thread_that_waits)
 	static uint8_t bytes[100000];
 	struct simdisk *disk = disk_new();
 	const struct shf_sys *sys = simdisk_process(disk, 5, 0);
-	struct sheaf_opts o = { .size = sizeof(o), .flags = SHEAF_CREATE };
+	struct sheaf_opts o = { .size = sizeof(o), .flags = SHEAF_RUN_CREATE };
 	struct sheaf_state *st = state_of_one(bytes, sizeof(bytes));
 	struct sheaf_run *run = NULL;
 	struct sheaf_save *save = NULL;

@@ -38,7 +38,7 @@ static int after(struct hand *h, int rc)
 static int load_strictly(struct hand *h)
 {
 	const char *const ignore[] = { "optimizer/x", NULL };
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY,
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY,
 		.timeout_ms = 60000, .ignore = h->rank ? NULL : ignore };
 	struct sheaf_run *run = NULL;
 	struct sheaf_step *step = NULL;
@@ -47,7 +47,7 @@ static int load_strictly(struct hand *h)
 	if (rc == 0)
 		rc = shf_step_open(&step, run, 1, &h->err);
 	if (rc == 0)
-		rc = shf_step_load(step, h->state, SHEAF_STRICT, NULL, &h->err);
+		rc = shf_step_load(step, h->state, SHEAF_LOAD_STRICT, NULL, &h->err);
 	rc = after(h, rc);
 	shf_step_put(step);
 	if (run)
@@ -61,7 +61,7 @@ static struct play saved(void)
 
 	p.step = 1;
 	SAVED(p);
-	p.opts.flags = SHEAF_READONLY;
+	p.opts.flags = SHEAF_RUN_READONLY;
 	return p;
 }
 
@@ -80,13 +80,13 @@ TEST(what_one_rank_does_not_ignore_is_refused_on_all)
 static int load_unverified(struct hand *h)
 {
 	struct sheaf_opts opts = { .size = sizeof(opts), .timeout_ms = 60000,
-		.flags = h->rank ? 0 : SHEAF_UNVERIFIED };
+		.flags = h->rank ? 0 : SHEAF_RUN_UNVERIFIED };
 	struct sheaf_step *step = NULL;
 	int rc = shf_step_open_path(&step, "run/checkpoint-1", h->group, &opts, h->sys, &h->err);
 
 	if (rc == 0)
 		rc = shf_step_load(step, h->state, 0, NULL, &h->err);
-	if (h->rank == 0 && !strstr(h->err.msg, "SHEAF_UNVERIFIED"))
+	if (h->rank == 0 && !strstr(h->err.msg, "SHEAF_RUN_UNVERIFIED"))
 		rc = SHEAF_EBUG;
 	rc = after(h, rc);
 	shf_step_put(step);
@@ -115,7 +115,7 @@ static void w_of_rank_0(struct hand *h)
 static int save_averages_of_one(struct hand *h)
 {
 	static const struct sheaf_ema rules = { .size = sizeof(rules), .coef = 0.5 };
-	struct sheaf_save_opts o = { .size = sizeof(o), .flags = SHEAF_LAZY };
+	struct sheaf_save_opts o = { .size = sizeof(o), .flags = SHEAF_SAVE_LAZY };
 	struct sheaf_save *save = NULL;
 	int rc = h->rank == 0 ? shf_state_ema(h->state, NULL, &rules) : 0;
 

@@ -41,7 +41,7 @@ void items_each(const struct sheaf_slice *s, void (*item)(void *arg, int64_t glo
 		}
 		for (int d = s->ndim - 1; d >= 0 && ++i[d] == s->count[d]; d--)
 			i[d] = 0;
-		if (s->flags & SHEAF_FLAT) {
+		if (s->flags & SHEAF_SLICE_FLAT) {
 			if (at < s->flat_start || at >= s->flat_start + s->flat_count)
 				continue;
 			at -= s->flat_start;
@@ -54,7 +54,7 @@ int64_t items_span(const struct sheaf_slice *s)
 {
 	int64_t stride[SHEAF_DIMS_MAX], top = s->origin;
 
-	if (s->flags & SHEAF_FLAT)
+	if (s->flags & SHEAF_SLICE_FLAT)
 		return s->flat_count;
 	if (items_n(s) == 0)
 		return 0;

@@ -36,7 +36,7 @@ struct job {
 	int64_t value;                  /* whose values it has; 0: its own */
 	bool copy;                      /* and saved as the next one, from the memory it came to */
 	bool whole;                     /* averages are saved as they are, as slices */
-	uint32_t run_flags, load_flags; /* load_flags: besides SHEAF_STRICT */
+	uint32_t run_flags, load_flags; /* load_flags: besides SHEAF_LOAD_STRICT */
 	uint64_t staging;               /* 0: no bound */
 	int die_rank, die_at;           /* as in simgroup_opts */
 	int fails;                      /* what it is to return */
@@ -73,7 +73,7 @@ static int load_step(const struct job *j, struct sheaf_run *run, struct sheaf_st
 
 	*report = (struct sheaf_report){ .size = sizeof(*report) };
 	if (rc == 0)
-		rc = shf_step_load(step, state, SHEAF_STRICT | j->load_flags, report, err);
+		rc = shf_step_load(step, state, SHEAF_LOAD_STRICT | j->load_flags, report, err);
 	if (rc == 0 && report->unverified)
 		rc = shf_fail(err, SHEAF_EBUG, "%llu tensors are unverified",
 		              (unsigned long long)report->unverified);
@@ -91,8 +91,8 @@ static int save_step(struct job *j, struct sheaf_run *run, struct sheaf_state *s
 	struct sheaf_save *save = NULL;
 	int rc = shf_save_begin(&save, run, n, state, &opts, err);
 
-	for (int i = 0; i < h->n && rc == 0 && j->flags & SHEAF_LAZY; i++) {
-		if (j->flags & SHEAF_LATER)
+	for (int i = 0; i < h->n && rc == 0 && j->flags & SHEAF_SAVE_LAZY; i++) {
+		if (j->flags & SHEAF_SAVE_LATER)
 			rc = shf_save_put(save, i, NULL);
 		if (rc == 0)
 			rc = shf_save_copied(save, i, -1);
@@ -173,7 +173,8 @@ static int rank_main(void *arg, int rank, struct sheaf_group *group)
 	/* A look at a step is no try of it. */
 	struct sheaf_opts opts = { .size = sizeof(opts), .timeout_ms = 60000, .images_max = 2,
 		.staging_bytes_max = j->staging,
-		.flags = j->run_flags | (j->load && !j->copy ? SHEAF_READONLY : SHEAF_CREATE),
+		.flags = j->run_flags | (j->load && !j->copy ? SHEAF_RUN_READONLY
+		                         : SHEAF_RUN_CREATE),
 		.agent = j->memory ? "auto" : NULL };
 	struct sheaf_run *run = NULL;
 	struct expert_hold *h = experts_hold(j->l, rank,
@@ -361,17 +362,18 @@ TEST(every_layout_loads_what_every_layout_saved)
 
 TEST(every_layout_loads_over_nodes_what_every_layout_saved_lazily)
 {
-	all_pairs((struct way){ .nodes = 3, .flags = SHEAF_LAZY });
+	all_pairs((struct way){ .nodes = 3, .flags = SHEAF_SAVE_LAZY });
 }
 
 TEST(every_layout_loads_from_memory_what_every_layout_saved)
 {
-	all_pairs((struct way){ .nodes = 1, .flags = SHEAF_NO_DISK, .memory = true });
+	all_pairs((struct way){ .nodes = 1, .flags = SHEAF_SAVE_NO_DISK, .memory = true });
 }
 
 TEST(every_layout_loads_from_the_memory_of_two_nodes_what_every_layout_saved_lazily)
 {
-	all_pairs((struct way){ .nodes = 2, .flags = SHEAF_NO_DISK | SHEAF_LAZY, .memory = true });
+	all_pairs((struct way){ .nodes = 2, .flags = SHEAF_SAVE_NO_DISK | SHEAF_SAVE_LAZY,
+	                        .memory = true });
 }
 
 /* Layouts that nobody has thought of. */
@@ -386,7 +388,7 @@ TEST(drawn_layouts_load_what_drawn_layouts_saved)
 
 		s.memory = l.memory = seed % 3 == 0;
 		s.nodes = seed % 2 ? 1 : experts_ranks(&a) < 3 ? experts_ranks(&a) : 3;
-		s.flags = (seed % 4 ? SHEAF_LAZY : 0) | (s.memory ? SHEAF_NO_DISK : 0);
+		s.flags = (seed % 4 ? SHEAF_SAVE_LAZY : 0) | (s.memory ? SHEAF_SAVE_NO_DISK : 0);
 		l.nodes = s.nodes;
 		if (l.memory && experts_ranks(&b) < l.nodes)
 			s.nodes = l.nodes = 1;
@@ -426,8 +428,8 @@ static uint64_t tensor_files(struct simdisk *d, int64_t step)
  * and dense weights in shares: whoever holds what, the sums and the files are the same. */
 TEST(each_byte_is_copied_and_written_once_in_every_layout)
 {
-	static const struct way ways[] = { { .nodes = 1 }, { .nodes = 1, .flags = SHEAF_LAZY },
-		{ .nodes = 3 }, { .nodes = 4, .flags = SHEAF_LAZY } };
+	static const struct way ways[] = { { .nodes = 1 }, { .nodes = 1, .flags = SHEAF_SAVE_LAZY },
+		{ .nodes = 3 }, { .nodes = 4, .flags = SHEAF_SAVE_LAZY } };
 	uint64_t want = 0;
 
 	for (int a = 0; a < expert_layouts_n; a++)
@@ -517,7 +519,7 @@ static void hand_on(const char *const *names, int n, int nodes)
 		l.value = 1;
 		l.copy = true;
 		l.nodes = nodes;
-		l.flags = i % 2 ? SHEAF_LAZY : 0;
+		l.flags = i % 2 ? SHEAF_SAVE_LAZY : 0;
 		PLAYED(l);
 		snprintf(dir, sizeof(dir), "run/checkpoint-%d", i + 1);
 		CHECK(hands_hash(d, dir) == want);
@@ -562,9 +564,9 @@ TEST(averages_of_experts_go_on_in_every_layout)
 			struct job l = loader(d, &expert_layouts[other]);
 
 			s.from = s.to = l.load = i + 1;
-			s.flags = way % 2 ? SHEAF_LAZY : 0;
+			s.flags = way % 2 ? SHEAF_SAVE_LAZY : 0;
 			s.memory = l.memory = way >= 2;
-			s.flags |= s.memory ? SHEAF_NO_DISK : 0;
+			s.flags |= s.memory ? SHEAF_SAVE_NO_DISK : 0;
 			PLAYED(s);
 			PLAYED(l);
 		}
@@ -579,7 +581,7 @@ static void moments_in_place(struct expert_hold *h, int rank)
 	(void)rank;
 	for (int i = 0; i < h->n; i++)
 		if (h->of[i].part == EXPERT_MOMENT1 || h->of[i].part == EXPERT_MOMENT2)
-			h->slices[i].flags |= SHEAF_IN_PLACE;
+			h->slices[i].flags |= SHEAF_SLICE_IN_PLACE;
 }
 
 TEST(every_way_to_save_makes_the_same_files_in_every_layout)
@@ -590,11 +592,13 @@ TEST(every_way_to_save_makes_the_same_files_in_every_layout)
 		bool whole;
 		void (*edit)(struct expert_hold *h, int rank);
 	} ways[] = {
-		{ .run_flags = SHEAF_REPLICAS }, { .flags = SHEAF_LAZY | SHEAF_CHECK },
-		{ .staging = 2 << 16 }, { .staging = 2 << 16, .flags = SHEAF_LAZY },
-		{ .flags = SHEAF_LAZY | SHEAF_LATER, .whole = true },
-		{ .edit = moments_in_place }, { .edit = moments_in_place, .flags = SHEAF_LAZY },
-		{ .whole = true, .run_flags = SHEAF_REPLICAS, .flags = SHEAF_LAZY },
+		{ .run_flags = SHEAF_RUN_REPLICAS }, { .flags = SHEAF_SAVE_LAZY |
+		                                       SHEAF_SAVE_CHECK },
+		{ .staging = 2 << 16 }, { .staging = 2 << 16, .flags = SHEAF_SAVE_LAZY },
+		{ .flags = SHEAF_SAVE_LAZY | SHEAF_SAVE_LATER, .whole = true },
+		{ .edit = moments_in_place }, { .edit = moments_in_place,
+		                                .flags = SHEAF_SAVE_LAZY },
+		{ .whole = true, .run_flags = SHEAF_RUN_REPLICAS, .flags = SHEAF_SAVE_LAZY },
 	};
 	uint64_t want = 0;
 
@@ -640,14 +644,14 @@ TEST(weights_of_experts_are_derived_from_their_masters_in_any_layout)
 		struct job s = saver(d, &expert_layouts[a]);
 
 		s.memory = a % 2;
-		s.flags = s.memory ? SHEAF_NO_DISK : SHEAF_LAZY;
+		s.flags = s.memory ? SHEAF_SAVE_NO_DISK : SHEAF_SAVE_LAZY;
 		s.edit = without_weights;
 		PLAYED(s);
 		for (int b = a % 4; b < expert_layouts_n; b += 4) {
 			struct job l = loader(d, &expert_layouts[b]);
 
 			l.memory = s.memory;
-			l.load_flags = SHEAF_DERIVE;
+			l.load_flags = SHEAF_LOAD_DERIVE;
 			PLAYED(l);
 			CHECK(l.report.derived > 0);
 		}
@@ -668,7 +672,7 @@ TEST(each_rank_may_die_while_experts_are_saved)
 			struct job l = loader(d, named("tp3sh2=ep2msh3"));
 
 			s.memory = l.memory = way & 1;
-			s.flags = SHEAF_LAZY | (s.memory ? SHEAF_NO_DISK : 0);
+			s.flags = SHEAF_SAVE_LAZY | (s.memory ? SHEAF_SAVE_NO_DISK : 0);
 			s.die_rank = way & 2 ? 3 : 1;
 			s.die_at = at;
 			(void)play(&s);
@@ -710,7 +714,8 @@ TEST(experts_alone_leave_ranks_and_nodes_with_nothing)
 
 			next.from = next.to = l.load = STEPS + 1;
 			s.memory = next.memory = l.memory = way & 2;
-			s.flags = (s.memory ? SHEAF_NO_DISK : 0) | (way & 4 ? SHEAF_LAZY : 0);
+			s.flags = (s.memory ? SHEAF_SAVE_NO_DISK : 0) | (way & 4 ? SHEAF_SAVE_LAZY
+			                                                 : 0);
 			next.flags = s.flags;
 			s.edit = next.edit = l.edit = only_experts;
 			s.nodes = way & 1 ? s.l->dp : 1;
@@ -781,7 +786,7 @@ TEST(what_an_expert_lacks_is_an_error_on_every_rank)
 			s.whole = true;
 			s.edit = lose;
 			s.memory = memory;
-			s.flags = memory ? SHEAF_NO_DISK : 0;
+			s.flags = memory ? SHEAF_SAVE_NO_DISK : 0;
 			PLAYED(s);
 			snprintf(name, sizeof(name), "%s/%s", lost_family, lost_name);
 			for (int b = 0; b < expert_layouts_n; b += 3) {
@@ -849,7 +854,7 @@ TEST(experts_of_two_ranks_under_one_name_are_told_when_replicas_are_compared)
 	struct job s = saver(d, named("dp2ep2"));
 
 	s.edit = number_by_rank;
-	s.run_flags = SHEAF_REPLICAS;
+	s.run_flags = SHEAF_RUN_REPLICAS;
 	fails_naming(&s, SHEAF_EDIVERGED, "layers.1.mlp.experts.");
 	simdisk_free(d);
 }

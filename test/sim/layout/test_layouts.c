@@ -59,7 +59,7 @@ static int load_one(struct job *j, struct sheaf_run *run, struct sheaf_state *st
 	int rc = shf_step_open(&step, run, j->step, err);
 
 	if (rc == 0)
-		rc = shf_step_load(step, state, SHEAF_STRICT, &report, err);
+		rc = shf_step_load(step, state, SHEAF_LOAD_STRICT, &report, err);
 	if (rc == 0 && report.unverified)
 		rc = shf_fail(err, SHEAF_EBUG, "%llu tensors unverified",
 		              (unsigned long long)report.unverified);
@@ -103,7 +103,7 @@ static bool play(struct simdisk *disk, const struct layout *l, int64_t step, boo
                  const int32_t *nodes, struct bounds bound, uint64_t seed, uint64_t *pairs)
 {
 	struct job j = { .l = l, .disk = disk, .step = step, .load = load,
-		.opts = { .size = sizeof(j.opts), .flags = SHEAF_CREATE, .timeout_ms = 60000,
+		.opts = { .size = sizeof(j.opts), .flags = SHEAF_RUN_CREATE, .timeout_ms = 60000,
 		          .staging_bytes_max = bound.staging, .file_bytes_max = bound.file } };
 	struct simgroup_opts o = { .seed = seed, .ranks = l->ranks, .nodes = nodes,
 	                           .pair_bytes = pairs };

@@ -43,7 +43,7 @@ static void parameters(struct hand *h)
 		s = add(h, weights ? "model" : "master_weights", weights ? SHEAF_BF16 : SHEAF_F32,
 		        data);
 		if (v & (weights ? SAVE_ONLY : MASTERS_SAVE_ONLY))
-			s->flags = SHEAF_SAVE_ONLY;
+			s->flags = SHEAF_SLICE_SAVE_ONLY;
 		if (v & FUSED) {
 			s->stride[0] = 2 * COLUMNS;
 			s->stride[1] = 1;
@@ -120,7 +120,7 @@ static bool told_whole(const char *msg, const char *who)
 	size_t n = strlen(msg), m;
 
 	snprintf(want, sizeof(want), "%s lie in the same memory, and one of them would be lost: "
-	         "give the one that is made of the other SHEAF_SAVE_ONLY", who);
+	         "give the one that is made of the other SHEAF_SLICE_SAVE_ONLY", who);
 	m = strlen(want);
 	return n >= m && strcmp(msg + n - m, want) == 0;
 }
@@ -135,8 +135,8 @@ TEST(masters_in_the_memory_of_their_weights_are_never_rounded)
 		                 "model/w (BF16 is stored) and master_weights/w (F32)") ||
 		      told_whole(p.err.msg,
 		                 "master_weights/w (F32 is stored) and model/w (BF16)"));
-		CHECK_INT(play(&p, order, SHEAF_DRY, SHEAF_ELAYOUT), 0);
-		CHECK_INT(play(&p, order | SAVE_ONLY, SHEAF_STRICT, 0), 0);
+		CHECK_INT(play(&p, order, SHEAF_LOAD_DRY, SHEAF_ELAYOUT), 0);
+		CHECK_INT(play(&p, order | SAVE_ONLY, SHEAF_LOAD_STRICT, 0), 0);
 		CHECK_INT(p.report.loaded, 1);
 		CHECK_INT(p.report.ignored, 1);
 		CHECK_INT(p.report.unexpected, 0);
@@ -171,7 +171,7 @@ TEST(masters_that_are_derived_may_share_the_memory_of_their_weights)
 	p.variant = WEIGHTS_ALONE;
 	CHECK_RC(hands_run(&p, save, false), 0, &p.err);
 	p.variant = 0;
-	p.flags = SHEAF_DERIVE;
+	p.flags = SHEAF_LOAD_DERIVE;
 	CHECK_RC(hands_run(&p, load, false), 0, &p.err);
 	CHECK_INT(p.report.derived, 1);
 	simdisk_free(disk);

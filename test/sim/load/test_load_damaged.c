@@ -159,7 +159,7 @@ TEST(each_damage_has_its_outcome_and_its_sentence)
 		damage(disk, k);
 		for (int ranks = 1; ranks <= 3; ranks++) {
 			p = hands_play(disk, ranks, held);
-			p.opts.flags = SHEAF_READONLY;
+			p.opts.flags = SHEAF_RUN_READONLY;
 			rc = hands_load(&p);
 			if (rc != damages[k].rc || !strstr(p.err.msg, damages[k].sentence))
 				print_error("%s: %d %s\n", damages[k].name, rc, p.err.msg);
@@ -354,7 +354,7 @@ TEST(a_table_that_changed_in_memory_leads_nobody_out_of_it)
 		struct play p = hands_play(disk, 1, held);
 
 		p.variant = (int)k;
-		p.opts.flags = SHEAF_READONLY;
+		p.opts.flags = SHEAF_RUN_READONLY;
 		if (hands_run(&p, look_again, false) != 0)
 			print_error("change %zu: %d %s\n", k, p.rc, p.err.msg);
 		CHECK_INT(p.rc, 0);

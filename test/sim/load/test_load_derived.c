@@ -124,7 +124,7 @@ static struct sheaf_slice *add(struct hand *h, const char *family, const char *n
 	if (layout == BY_ROWS || layout == BY_COLUMNS)
 		hand_cut(s, layout == BY_COLUMNS, h->rank, h->ranks);
 	if (layout == FLAT) {
-		s->flags |= SHEAF_FLAT;
+		s->flags |= SHEAF_SLICE_FLAT;
 		s->flat_start = per * h->rank < items ? per * h->rank : items;
 		s->flat_count = items - s->flat_start < per ? items - s->flat_start : per;
 	}
@@ -184,7 +184,7 @@ static int64_t each(struct hand *h, bool paint)
 
 	for (int k = 0; k < h->n; k++) {
 		const struct sheaf_slice *s = &h->s[k];
-		bool flat = s->flags & SHEAF_FLAT;
+		bool flat = s->flags & SHEAF_SLICE_FLAT;
 		int64_t n = flat ? s->flat_count : s->count[0] * s->count[1];
 		size_t unit = s->dtype == SHEAF_F32 ? 4 : 2;
 
@@ -208,7 +208,7 @@ static int64_t each(struct hand *h, bool paint)
 static int save_act(struct hand *h)
 {
 	struct sheaf_save_opts o = { .size = sizeof(o),
-		.flags = h->play->opts.agent ? SHEAF_NO_DISK : 0 };
+		.flags = h->play->opts.agent ? SHEAF_SAVE_NO_DISK : 0 };
 	struct sheaf_save *save = NULL;
 	int rc;
 
@@ -241,7 +241,7 @@ static struct play play(struct simdisk *disk, int ranks, int variant)
 	make_numbers();
 	p.variant = variant;
 	p.nodes = ranks > 2 ? apart : NULL;
-	p.flags = SHEAF_DERIVE | SHEAF_STRICT;
+	p.flags = SHEAF_LOAD_DERIVE | SHEAF_LOAD_STRICT;
 	return p;
 }
 
@@ -288,7 +288,7 @@ static uint64_t stored(int variant)
 {
 	struct simdisk *disk = saved(2, variant);
 	const struct shf_sys *sys = simdisk_process(disk, 1, 0);
-	struct sheaf_opts o = { .size = sizeof(o), .flags = SHEAF_READONLY };
+	struct sheaf_opts o = { .size = sizeof(o), .flags = SHEAF_RUN_READONLY };
 	struct sheaf_step *step = NULL;
 	struct sheaf_error err;
 	uint64_t bytes = 0;
@@ -361,16 +361,16 @@ TEST(weights_are_derived_only_when_asked_and_from_a_master_that_is_there)
 	struct simdisk *disk = saved(2, WITHOUT);
 	struct play p = play(disk, 2, WITH);
 
-	p.flags = SHEAF_CONVERT;
+	p.flags = SHEAF_LOAD_CONVERT;
 	REFUSED(p, SHEAF_ELAYOUT, "no tensor model/");
-	p.flags = SHEAF_LENIENT;
+	p.flags = SHEAF_LOAD_LENIENT;
 	CHECK_RC(hands_load(&p), 0, &p.err);
 	CHECK_INT(p.report.missing, 4);
 	CHECK_INT(p.report.derived, 0);
 	p.variant |= NORM; /* which was stored nowhere */
-	p.flags = SHEAF_DERIVE;
+	p.flags = SHEAF_LOAD_DERIVE;
 	REFUSED(p, SHEAF_ELAYOUT, "no tensor model/norm");
-	p.flags = SHEAF_DERIVE | SHEAF_LENIENT;
+	p.flags = SHEAF_LOAD_DERIVE | SHEAF_LOAD_LENIENT;
 	CHECK_RC(hands_load(&p), 0, &p.err);
 	CHECK_INT(p.report.missing, 1);
 	CHECK(strstr(p.told, "M model/norm: not in this step") != NULL);
@@ -388,12 +388,12 @@ TEST(a_dry_load_says_what_would_be_derived)
 	struct play p = play(disk, 3, WITH | FLAT * LAYOUT);
 	int told;
 
-	p.flags |= SHEAF_DRY;
+	p.flags |= SHEAF_LOAD_DRY;
 	CHECK_RC(hands_load(&p), 0, &p.err);
 	CHECK_INT(p.report.derived, 4);
 	CHECK_INT(p.report.disk_bytes, 0);
 	told = hands_told(&p, 'D');
-	p.flags &= ~SHEAF_DRY;
+	p.flags &= ~SHEAF_LOAD_DRY;
 	COMES_BACK(p);
 	CHECK_INT(hands_told(&p, 'D'), told);
 	simdisk_free(disk);
@@ -461,9 +461,9 @@ TEST(nothing_else_is_made_from_a_master)
 		p.variant = SAVING | k;
 		SAVED(p);
 		p.variant = k;
-		p.flags = SHEAF_DERIVE | SHEAF_CONVERT;
+		p.flags = SHEAF_LOAD_DERIVE | SHEAF_LOAD_CONVERT;
 		REFUSED(p, SHEAF_ELAYOUT, "no tensor model/w");
-		p.flags |= SHEAF_LENIENT;
+		p.flags |= SHEAF_LOAD_LENIENT;
 		LOADED(p);
 		CHECK_INT(p.report.missing, 1);
 		CHECK_INT(p.report.derived, 0);

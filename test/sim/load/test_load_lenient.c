@@ -91,7 +91,7 @@ TEST(a_renamed_layer_lists_its_tensors)
 static void optional_head(struct hand *h)
 {
 	model(h);
-	hand_add(h, "model", "lm_head", SHEAF_BF16, 2, 7, 5)->flags = SHEAF_OPTIONAL;
+	hand_add(h, "model", "lm_head", SHEAF_BF16, 2, 7, 5)->flags = SHEAF_SLICE_OPTIONAL;
 	hand_want(h, HAND_KEPT);
 }
 
@@ -121,7 +121,7 @@ TEST(ignored_patterns_are_neither_saved_nor_loaded_but_reported)
 {
 	static const char *const moments[] = { "optimizer/*", NULL };
 	struct simdisk *disk = saved(MOMENTS, 2), *less = disk_new();
-	struct play p = loading(disk, MOMENTS, SHEAF_STRICT);
+	struct play p = loading(disk, MOMENTS, SHEAF_LOAD_STRICT);
 
 	p.opts.ignore = moments;
 	p.hold = some_kept;
@@ -157,7 +157,7 @@ TEST(master_weights_are_derived_from_the_model_when_asked)
 	struct play p = loading(disk, MASTER, 0);
 
 	REFUSED(p, SHEAF_ELAYOUT, "master_weights/layers.3.q");
-	p.flags = SHEAF_DERIVE | SHEAF_STRICT;
+	p.flags = SHEAF_LOAD_DERIVE | SHEAF_LOAD_STRICT;
 	p.hold = derived;
 	LOADED(p);
 	CHECK_INT(p.report.derived, 12);
@@ -171,7 +171,7 @@ TEST(master_weights_are_derived_from_the_model_when_asked)
 TEST(stored_master_weights_are_loaded_and_not_derived)
 {
 	struct simdisk *disk = saved(MASTER, 2);
-	struct play p = loading(disk, MASTER, SHEAF_DERIVE);
+	struct play p = loading(disk, MASTER, SHEAF_LOAD_DERIVE);
 
 	LOADED(p);
 	CHECK_INT(p.report.derived, 0);
@@ -199,7 +199,7 @@ static void second_zeroed(struct hand *h)
 TEST(moments_are_zeroed_only_when_asked_and_reported)
 {
 	struct simdisk *none = saved(0, 2), *one = saved(MOMENTS | NO_SECOND, 2);
-	struct play p = loading(none, MOMENTS, SHEAF_ZERO);
+	struct play p = loading(none, MOMENTS, SHEAF_LOAD_ZERO);
 
 	p.hold = zeroed;
 	LOADED(p);
@@ -207,7 +207,7 @@ TEST(moments_are_zeroed_only_when_asked_and_reported)
 	CHECK(strstr(p.told, "Z optimizer/layers.3.v_bias/moment2_0") != NULL);
 	p = loading(one, MOMENTS, 0);
 	REFUSED(p, SHEAF_ELAYOUT, "layers.3.gate/moment2_0");
-	p.flags = SHEAF_ZERO;
+	p.flags = SHEAF_LOAD_ZERO;
 	p.hold = second_zeroed;
 	LOADED(p);
 	CHECK_INT(p.report.zeroed, 1);
@@ -241,7 +241,7 @@ TEST(moments_whose_items_lie_apart_are_zeroed)
 	SAVED(p);
 	p.variant = 1;
 	p.ranks = 3;
-	p.flags = SHEAF_ZERO;
+	p.flags = SHEAF_LOAD_ZERO;
 	LOADED(p);
 	CHECK_INT(p.report.zeroed, 2);
 	simdisk_free(disk);
@@ -255,24 +255,25 @@ static const struct {
 	const char *sentence;
 	uint64_t missing, unexpected;
 } situations[] = {
-	{ 0, 0, SHEAF_STRICT, 0, "", 0, 0 },
+	{ 0, 0, SHEAF_LOAD_STRICT, 0, "", 0, 0 },
 	{ 0, MASTER, 0, SHEAF_ELAYOUT, "no tensor master_weights/", 0, 0 },
-	{ 0, MOMENTS, SHEAF_DERIVE, SHEAF_ELAYOUT, "no tensor optimizer/", 0, 0 },
-	{ 0, MASTER, SHEAF_ZERO, SHEAF_ELAYOUT, "no tensor master_weights/", 0, 0 },
-	{ MASTER | MOMENTS, 0, SHEAF_STRICT, 0, "", 0, 0 }, /* families not held are not asked */
+	{ 0, MOMENTS, SHEAF_LOAD_DERIVE, SHEAF_ELAYOUT, "no tensor optimizer/", 0, 0 },
+	{ 0, MASTER, SHEAF_LOAD_ZERO, SHEAF_ELAYOUT, "no tensor master_weights/", 0, 0 },
+	/* Families that are not held are not asked for. */
+	{ MASTER | MOMENTS, 0, SHEAF_LOAD_STRICT, 0, "", 0, 0 },
 	{ MOMENTS | KINDS, MOMENTS, 0, 0, "", 0, 1 },
-	{ MOMENTS | KINDS, MOMENTS, SHEAF_STRICT, SHEAF_ELAYOUT, "velocity_0", 0, 0 },
+	{ MOMENTS | KINDS, MOMENTS, SHEAF_LOAD_STRICT, SHEAF_ELAYOUT, "velocity_0", 0, 0 },
 	{ MOMENTS, MOMENTS | KINDS, 0, SHEAF_ELAYOUT, "velocity_0", 0, 0 },
 	{ MOMENTS | NO_SECOND, MOMENTS, 0, SHEAF_ELAYOUT, "gate/moment2_0", 0, 0 },
-	{ MOMENTS, MOMENTS | NO_SECOND, SHEAF_STRICT, SHEAF_ELAYOUT, "gate/moment2_0", 0, 0 },
+	{ MOMENTS, MOMENTS | NO_SECOND, SHEAF_LOAD_STRICT, SHEAF_ELAYOUT, "gate/moment2_0", 0, 0 },
 	{ EXTRA, 0, 0, 0, "", 0, 1 },
-	{ EXTRA, 0, SHEAF_STRICT, SHEAF_ELAYOUT, "model/extra", 0, 0 },
-	{ 0, EXTRA, SHEAF_STRICT, SHEAF_ELAYOUT, "model/extra", 0, 0 },
+	{ EXTRA, 0, SHEAF_LOAD_STRICT, SHEAF_ELAYOUT, "model/extra", 0, 0 },
+	{ 0, EXTRA, SHEAF_LOAD_STRICT, SHEAF_ELAYOUT, "model/extra", 0, 0 },
 	{ 0, WIDER, 0, SHEAF_ELAYOUT, "shape [7, 5] is stored, [8, 5] was asked for", 0, 0 },
 	{ WIDER, 0, 0, SHEAF_ELAYOUT, "shape [8, 5] is stored, [7, 5] was asked for", 0, 0 },
 	{ 0, AS_F32, 0, SHEAF_ELAYOUT, "BF16 is stored, F32 was asked for", 0, 0 },
-	{ 0, AS_F32, SHEAF_CONVERT, 0, "", 0, 0 },
-	{ AS_F32, 0, SHEAF_CONVERT, 0, "", 0, 0 },
+	{ 0, AS_F32, SHEAF_LOAD_CONVERT, 0, "", 0, 0 },
+	{ AS_F32, 0, SHEAF_LOAD_CONVERT, 0, "", 0, 0 },
 };
 
 TEST(each_odd_situation_has_its_outcome_and_its_sentence)
@@ -306,7 +307,7 @@ static void lenient(struct hand *h)
 TEST(a_lenient_load_keeps_what_is_absent_or_of_another_shape)
 {
 	struct simdisk *disk = saved(HEAD, 2);
-	struct play p = loading(disk, WIDER | EXTRA, SHEAF_LENIENT);
+	struct play p = loading(disk, WIDER | EXTRA, SHEAF_LOAD_LENIENT);
 
 	p.hold = lenient;
 	LOADED(p);
@@ -323,7 +324,7 @@ TEST(a_lenient_load_keeps_what_is_absent_or_of_another_shape)
 TEST(a_dry_load_says_the_same_and_reads_no_tensor)
 {
 	struct simdisk *disk = saved(EXTRA, 2);
-	struct play p = loading(disk, AS_F32, SHEAF_CONVERT | SHEAF_DRY);
+	struct play p = loading(disk, AS_F32, SHEAF_LOAD_CONVERT | SHEAF_LOAD_DRY);
 	int converted;
 
 	CHECK_RC(hands_load(&p), 0, &p.err);
@@ -333,7 +334,7 @@ TEST(a_dry_load_says_the_same_and_reads_no_tensor)
 	CHECK_INT(p.report.loaded, 48);
 	CHECK_INT(p.report.disk_bytes, 0);
 	converted = hands_told(&p, 'C');
-	p.flags &= ~SHEAF_DRY;
+	p.flags &= ~SHEAF_LOAD_DRY;
 	LOADED(p);
 	CHECK_INT(p.report.converted, 48);
 	CHECK_INT(hands_told(&p, 'C'), converted);
@@ -345,7 +346,7 @@ TEST(load_then_save_gives_the_same_bytes)
 {
 	struct simdisk *disk = saved(MASTER | MOMENTS | EXTRA, 2);
 	uint64_t hash = hands_hash(disk, "run/checkpoint-7");
-	struct play p = loading(disk, MASTER | MOMENTS | EXTRA, SHEAF_STRICT);
+	struct play p = loading(disk, MASTER | MOMENTS | EXTRA, SHEAF_LOAD_STRICT);
 
 	LOADED(p);
 	CHECK_INT(p.report.loaded, 48 + 12 + 24 + 1);

@@ -136,7 +136,7 @@ TEST(of_threads_that_fail_the_first_to_be_missed_is_told)
 		char name[16];
 
 		p.tamper = be_late;
-		p.opts.flags = SHEAF_READONLY;
+		p.opts.flags = SHEAF_RUN_READONLY;
 		late.right = right;
 		snprintf(name, sizeof(name), "model-0000%d", right / 2 + 1);
 		SAID(hands_run(&p, load_silently, false), SHEAF_EIO, name, &p.err);
@@ -174,7 +174,7 @@ TEST(who_wants_no_words_has_the_code)
 	struct play p = cached_load(disk);
 
 	p.tamper = be_late;
-	p.opts.flags = SHEAF_READONLY;
+	p.opts.flags = SHEAF_RUN_READONLY;
 	late.right = 1;
 	CHECK_INT(hands_run(&p, load_without_words, false), SHEAF_EIO);
 	CHECK_STR(p.err.msg, "");
@@ -202,7 +202,7 @@ TEST(without_memory_for_threads_nothing_is_loaded_or_all)
 	for (nth = 1 + t_from(T_STRIDE);; nth += T_STRIDE) {
 		struct play p = cached_load(disk);
 
-		p.opts.flags = SHEAF_READONLY;
+		p.opts.flags = SHEAF_RUN_READONLY;
 		p.variant = 1;
 		starved = false;
 		(void)hands_run(&p, load_hungry, false);
@@ -258,7 +258,7 @@ TEST(without_one_allocation_of_one_rank_all_load_all_or_none_does)
 			struct play p = hands_play(disk, 3, rows);
 
 			p.step = 7;
-			p.opts.flags = SHEAF_READONLY;
+			p.opts.flags = SHEAF_RUN_READONLY;
 			p.nodes = nodes;
 			p.variant = rank;
 			starved = false;
@@ -302,7 +302,7 @@ TEST(no_number_is_made_of_another_kind_of_number)
 
 	SAVED(p);
 	p.variant = 1;
-	p.flags = SHEAF_CONVERT;
+	p.flags = SHEAF_LOAD_CONVERT;
 	REFUSED(p, SHEAF_ELAYOUT, "model/w: F32 is stored, no conversion to I64");
 	simdisk_free(disk);
 }
@@ -314,7 +314,7 @@ TEST(what_lies_in_memory_as_it_is_stored_is_not_converted)
 
 	SAVED(p);
 	p.variant = 2;
-	p.flags = SHEAF_CONVERT;
+	p.flags = SHEAF_LOAD_CONVERT;
 	LOADED(p);
 	simdisk_free(disk);
 }
@@ -341,7 +341,7 @@ static int load_otherwise(struct hand *h)
 	int rc = shf_step_open(&step, h->run, 7, &h->err);
 
 	if (rc == 0)
-		rc = shf_step_load(step, h->state, h->rank && v == 0 ? SHEAF_LENIENT : 0,
+		rc = shf_step_load(step, h->state, h->rank && v == 0 ? SHEAF_LOAD_LENIENT : 0,
 		                   &h->report, v == 3 ? NULL : &h->err);
 	shf_step_put(step);
 	return rc;
@@ -420,7 +420,7 @@ static int open_other(struct hand *h)
 	struct sheaf_opts o = h->play->opts;
 	int rc;
 
-	o.flags = SHEAF_UNVERIFIED;
+	o.flags = SHEAF_RUN_UNVERIFIED;
 	starve_left = h->rank == 0 ? nth : 0;
 	rc = shf_step_open_path(&step, others[h->play->variant], h->group, &o, h->sys, &h->err);
 	starve_left = 0;

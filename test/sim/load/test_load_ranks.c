@@ -162,7 +162,7 @@ TEST(a_thread_that_fails_when_the_others_are_done_fails_the_load_on_all_ranks)
 
 		p.opts.file_bytes_max = 1 << 14;
 		SAVED(p);
-		p.opts.flags = SHEAF_READONLY;
+		p.opts.flags = SHEAF_RUN_READONLY;
 		p.opts.io_threads = 2;
 		p.tamper = one_is_slow;
 		p.variant = bad;
@@ -269,7 +269,7 @@ TEST(an_image_that_one_rank_cannot_take_fails_a_load_on_all_and_the_next_one_suc
 	for (int bad = 1; bad < 3; bad++) {
 		struct play p = hands_play(disk, 3, hold_all);
 
-		p.opts.flags = SHEAF_READONLY;
+		p.opts.flags = SHEAF_RUN_READONLY;
 		p.variant = bad;
 		CHECK_RC(hands_run(&p, load_twice, false), 0, &p.err);
 		CHECK_INT(simdisk_fired(disk), 1);

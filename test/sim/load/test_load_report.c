@@ -28,7 +28,7 @@ static void held(struct hand *h)
 	if (v == WIDER || v == SHORTER || v == FEWER_DIMS)
 		hand_want(h, HAND_KEPT);
 	if (v == ONLY_SAVED) {
-		s->flags = SHEAF_SAVE_ONLY;
+		s->flags = SHEAF_SLICE_SAVE_ONLY;
 		hand_want(h, HAND_KEPT);
 	}
 	if (v != WITHOUT)
@@ -71,32 +71,32 @@ static const struct row {
 	const char *sentence;           /* NULL: it is loaded */
 	struct sheaf_report want;       /* what is counted */
 } rows[] = {
-	{ SAVED_AS, SHEAF_STRICT, "", NULL, { .loaded = 3, .bytes = 308 } },
-	{ ANOTHER, SHEAF_LENIENT, "M model/new: not in this step\n", NULL,
+	{ SAVED_AS, SHEAF_LOAD_STRICT, "", NULL, { .loaded = 3, .bytes = 308 } },
+	{ ANOTHER, SHEAF_LOAD_LENIENT, "M model/new: not in this step\n", NULL,
 	  { .loaded = 3, .bytes = 308, .missing = 1 } },
 	{ ANOTHER, 0, "M model/new: not in this step\n", CKPT "no tensor model/new", { 0 } },
-	{ SHORTER, SHEAF_LENIENT, "X model/a: another shape is stored\n", NULL,
+	{ SHORTER, SHEAF_LOAD_LENIENT, "X model/a: another shape is stored\n", NULL,
 	  { .loaded = 2, .bytes = 212, .mismatched = 1 } },
-	{ FEWER_DIMS, SHEAF_LENIENT, "X model/a: another shape is stored\n", NULL,
+	{ FEWER_DIMS, SHEAF_LOAD_LENIENT, "X model/a: another shape is stored\n", NULL,
 	  { .loaded = 2, .bytes = 212, .mismatched = 1 } },
 	{ WIDER, 0, "", "model/a: shape [4, 6] is stored, [5, 6] was asked for", { 0 } },
 	{ SHORTER, 0, "", "model/a: shape [4, 6] is stored, [3, 6] was asked for", { 0 } },
 	{ FEWER_DIMS, 0, "", "model/a: shape [4, 6] is stored, [24] was asked for", { 0 } },
-	{ AS_BF16, SHEAF_CONVERT, "C model/a: another type is stored\n", NULL,
+	{ AS_BF16, SHEAF_LOAD_CONVERT, "C model/a: another type is stored\n", NULL,
 	  { .loaded = 3, .bytes = 308, .converted = 1 } },
 	{ AS_BF16, 0, "", "model/a: F32 is stored, BF16 was asked for (allow conversion)", { 0 } },
-	{ AS_I64, SHEAF_CONVERT, "", "model/a: F32 is stored, no conversion to I64", { 0 } },
+	{ AS_I64, SHEAF_LOAD_CONVERT, "", "model/a: F32 is stored, no conversion to I64", { 0 } },
 	{ WITHOUT, 0, "U model/b: in the step, not in the state\n", NULL,
 	  { .loaded = 2, .bytes = 116, .unexpected = 1 } },
-	{ WITHOUT, SHEAF_STRICT, "U model/b: in the step, not in the state\n",
+	{ WITHOUT, SHEAF_LOAD_STRICT, "U model/b: in the step, not in the state\n",
 	  CKPT "model/b is stored and nobody asked for it", { 0 } },
-	{ ZEROS, SHEAF_ZERO, "Z optimizer/new.m: filled with zeros\n", NULL,
+	{ ZEROS, SHEAF_LOAD_ZERO, "Z optimizer/new.m: filled with zeros\n", NULL,
 	  { .loaded = 3, .bytes = 308, .zeroed = 1 } },
 	{ ZEROS, 0, "M optimizer/new.m: not in this step\n", CKPT "no tensor optimizer/new.m",
 	  { 0 } },
-	{ ONLY_SAVED, 0, "I model/a: SHEAF_SAVE_ONLY\n", NULL,
+	{ ONLY_SAVED, 0, "I model/a: SHEAF_SLICE_SAVE_ONLY\n", NULL,
 	  { .loaded = 2, .bytes = 212, .ignored = 1 } },
-	{ MASTER, SHEAF_DERIVE, "D master_weights/b: cast from the model\n", NULL,
+	{ MASTER, SHEAF_LOAD_DERIVE, "D master_weights/b: cast from the model\n", NULL,
 	  { .loaded = 3, .bytes = 308, .derived = 1 } },
 	{ MASTER, 0, "M master_weights/b: not in this step\n", CKPT "no tensor master_weights/b",
 	  { 0 } },
@@ -203,7 +203,7 @@ TEST(what_was_read_in_part_or_unchecked_is_told)
 	LOADED(p);
 	CHECK_STR(p.told, "");  /* its file is read as a whole */
 	CHECK_INT(p.report.unverified, 0);
-	p.opts.flags |= SHEAF_UNVERIFIED;
+	p.opts.flags |= SHEAF_RUN_UNVERIFIED;
 	LOADED(p);
 	CHECK_STR(p.told,
 	          "V model/a: read without a look at any sum, as the run was opened\n"
@@ -360,7 +360,7 @@ TEST(what_ranks_hold_together_is_counted_once)
 	SAVED(p);
 	for (int k = 0; k < 2; k++) {
 		p.nodes = k ? nodes : NULL;
-		p.flags = SHEAF_STRICT;
+		p.flags = SHEAF_LOAD_STRICT;
 		LOADED(p);
 		CHECK_STR(p.told, "");
 		CHECK_INT(p.report.loaded, 1);

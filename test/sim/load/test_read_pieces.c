@@ -50,7 +50,8 @@ static struct sheaf_slice whole(void *data)
 
 static void make_ours(struct pieces *p)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE, .io_threads = 1 };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE,
+	                           .io_threads = 1 };
 	struct sheaf_slice s = whole(p->got);
 	struct sheaf_state *state = shf_state_new();
 	struct sheaf_save *save = NULL;
@@ -265,7 +266,7 @@ TEST(damage_ends_the_read_of_what_it_touches_and_without_checks_is_read)
 	CHECK_RC(columns(&p, 2500000, 9), 0, &p.err);
 	CHECK(are_right(&p, 2500000, 9));
 	CHECK_INT(shf_step_read(p.step, NULL, NULL), SHEAF_EINVAL);
-	opens(&p, true, SHEAF_UNVERIFIED);
+	opens(&p, true, SHEAF_RUN_UNVERIFIED);
 	CHECK_RC(columns(&p, 0, wide), 0, &p.err);
 	CHECK(!are_right(&p, 0, wide));
 	end(&p);

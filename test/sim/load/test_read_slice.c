@@ -82,7 +82,7 @@ static void random_slice(struct hand *h, uint64_t *x)
 			by *= (s->count[d] ? s->count[d] : 1) + (int64_t)draw(x, 2);
 		}
 	if (draw(x, 3) == 0) {
-		s->flags = SHEAF_FLAT;
+		s->flags = SHEAF_SLICE_FLAT;
 		s->flat_start = (int64_t)draw(x, (uint64_t)items + 9);
 		s->flat_count = (int64_t)draw(x, (uint64_t)items + 9);
 	}
@@ -144,7 +144,7 @@ TEST(any_slices_load_together)
 
 		p.seed = (uint64_t)round + 101;
 		p.nodes = round % 2 ? apart : NULL;
-		p.flags = SHEAF_CONVERT;
+		p.flags = SHEAF_LOAD_CONVERT;
 		p.opts.staging_bytes_max = round > 3 ? 2 << 16 : 0;
 		LOADED(p);
 	}
@@ -161,7 +161,7 @@ static void rows(struct hand *h)
 
 	s->start[0] = h->play->variant;
 	s->count[0] = 20;
-	hand_want(h, h->play->opts.flags & SHEAF_UNVERIFIED ? HAND_ANY : HAND_VALUES);
+	hand_want(h, h->play->opts.flags & SHEAF_RUN_UNVERIFIED ? HAND_ANY : HAND_VALUES);
 }
 
 static int path_act(struct hand *h)
@@ -199,7 +199,7 @@ TEST(damage_is_found_by_the_slices_whose_blocks_it_touches_and_by_no_other)
 		good += rc == 0;
 		CHECK(rc == 0 || strstr(p.err.msg, "block 2 at byte 2097152") != NULL);
 		CHECK(rc == 0 || strstr(p.err.msg, "model/big") != NULL);
-		p.opts.flags = SHEAF_UNVERIFIED;
+		p.opts.flags = SHEAF_RUN_UNVERIFIED;
 		CHECK_RC(hands_run(&p, path_act, false), 0, &p.err);
 	}
 	/* A block has 374 rows of 2804 bytes: it touches 9 or 10 of these 38 pieces. */
@@ -217,7 +217,7 @@ TEST(a_load_that_checks_nothing_does_not_say_that_it_checked)
 	p.opts.flags = 0;
 	LOADED(p);
 	CHECK(strstr(p.told, "V model/big: read in part: its blocks were checked") != NULL);
-	p.opts.flags = SHEAF_UNVERIFIED;
+	p.opts.flags = SHEAF_RUN_UNVERIFIED;
 	LOADED(p);
 	CHECK(strstr(p.told, "V model/big: read without a look at any sum") != NULL);
 	simdisk_free(disk);
@@ -443,7 +443,7 @@ TEST(a_load_past_the_page_cache_opens_few_files_twice_at_a_time)
 		p.ranks = way ? 2 : 1;
 		p.variant = way > 1;
 		p.nodes = way > 2 ? apart : NULL;
-		buffered = most_opened(&p, SHEAF_BUFFERED);
+		buffered = most_opened(&p, SHEAF_RUN_BUFFERED);
 		direct = most_opened(&p, 0);
 		if (direct > buffered + 5)
 			print_error("way %d: %zu open, %zu buffered\n", way, direct, buffered);

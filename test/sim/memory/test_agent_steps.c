@@ -10,9 +10,10 @@
 
 enum { ROWS = 24, COLUMNS = 4096 };
 static const struct sheaf_save_opts to_disk = { .size = sizeof(to_disk) },
-	lazily = { .size = sizeof(lazily), .flags = SHEAF_LAZY },
-	to_memory = { .size = sizeof(to_memory), .flags = SHEAF_NO_DISK },
-	lazily_to_memory = { .size = sizeof(to_memory), .flags = SHEAF_NO_DISK | SHEAF_LAZY };
+	lazily = { .size = sizeof(lazily), .flags = SHEAF_SAVE_LAZY },
+	to_memory = { .size = sizeof(to_memory), .flags = SHEAF_SAVE_NO_DISK },
+	lazily_to_memory = { .size = sizeof(to_memory), .flags = SHEAF_SAVE_NO_DISK |
+	                     SHEAF_SAVE_LAZY };
 
 static void hold(struct hand *h)
 {
@@ -27,7 +28,7 @@ static int begin(struct hand *h, struct sheaf_save **save, int64_t step,
 
 	hand_fill(h, (int)step);
 	rc = shf_save_begin(save, h->run, step, h->state, o, &h->err);
-	if (rc == 0 && o->flags & SHEAF_LAZY)
+	if (rc == 0 && o->flags & SHEAF_SAVE_LAZY)
 		rc = shf_save_copied(*save, 0, -1);
 	if (rc == 0 && h->rank == 0 && (*save)->copy.image > h->play->variant)
 		h->play->variant = (*save)->copy.image; /* the last that was used */

@@ -68,7 +68,7 @@ static void begin_as(struct one *o, struct simdisk *disk, const char *path,
 static void begin_with(struct one *o, struct simdisk *disk, const char *path, int images,
                        uint64_t staging)
 {
-	begin_as(o, disk, path, &(struct sheaf_opts){ .flags = SHEAF_CREATE, .agent = "auto",
+	begin_as(o, disk, path, &(struct sheaf_opts){ .flags = SHEAF_RUN_CREATE, .agent = "auto",
 		.images_max = images, .staging_bytes_max = staging });
 }
 
@@ -124,7 +124,7 @@ static int saved(struct one *o, int64_t step, uint32_t flags)
 /* With so many bytes attached, which its card has, too. */
 static int saved_with(struct one *o, int64_t step, size_t n)
 {
-	struct sheaf_save *save = begun(o, step, SHEAF_NO_DISK);
+	struct sheaf_save *save = begun(o, step, SHEAF_SAVE_NO_DISK);
 	uint8_t *bytes = malloc(n);
 
 	memset(bytes, (int)step, n);
@@ -144,7 +144,8 @@ static void resumes(struct one *o, int64_t want, bool memory)
 	if (rc == 0) {
 		CHECK_INT(step->number, want);
 		re_paint(&o->m, 9999);
-		CHECK_RC(shf_step_load(step, o->state, SHEAF_STRICT, &report, &o->err), 0, &o->err);
+		CHECK_RC(shf_step_load(step, o->state, SHEAF_LOAD_STRICT, &report, &o->err), 0,
+		         &o->err);
 		CHECK((report.memory_bytes > 0) == memory);
 	}
 	shf_step_put(step);
@@ -217,13 +218,13 @@ static void one_call_fails(int nth, int error, struct shf_buf *said, int *fired)
 	begin_at(&o, disk, "run", 3);
 	shf_buf_addf(said, "%d:\n", nth);
 	CHECK_INT(tried(&o, 1, 0, said), 0);
-	(void)tried(&o, 2, SHEAF_NO_DISK, said);
+	(void)tried(&o, 2, SHEAF_SAVE_NO_DISK, said);
 	CHECK_INT(tried(&o, 3, 0, said), 0);
 	*fired = simdisk_fired(disk);
 	simdisk_faults_clear(disk);
 	shf_buf_adds(said, o.told);
 	simdisk_advance(o.disk, 3);
-	CHECK_INT(saved(&o, 4, SHEAF_NO_DISK), 0);
+	CHECK_INT(saved(&o, 4, SHEAF_SAVE_NO_DISK), 0);
 	(void)leave(&o);
 	next_resumes(disk, 4, true);
 	simdisk_free(disk);
@@ -278,7 +279,7 @@ TEST(a_state_that_has_one_image_takes_that_of_what_is_newest_and_says_so)
 	struct one o;
 
 	begin_with(&o, re_world(1), "run", 0, 500000);
-	CHECK_INT(saved(&o, 1, SHEAF_NO_DISK), 0);
+	CHECK_INT(saved(&o, 1, SHEAF_SAVE_NO_DISK), 0);
 	CHECK_INT(o.gone, 0);
 	other_state(&o, 3000);
 	CHECK_INT(saved(&o, 2, 0), 0);
@@ -325,9 +326,9 @@ TEST(a_card_that_cannot_grow_fails_its_step_and_no_other)
 		struct one o;
 
 		begin(&o, 2);
-		CHECK_INT(saved(&o, 1, SHEAF_NO_DISK), 0);
-		CHECK_INT(saved(&o, 2, SHEAF_NO_DISK), 0);
-		save = begun(&o, 3, SHEAF_NO_DISK);
+		CHECK_INT(saved(&o, 1, SHEAF_SAVE_NO_DISK), 0);
+		CHECK_INT(saved(&o, 2, SHEAF_SAVE_NO_DISK), 0);
+		save = begun(&o, 3, SHEAF_SAVE_NO_DISK);
 		CHECK_INT(shf_save_attach(save, "more.bin", much, sizeof(much)), 0);
 		simdisk_fault(o.disk, &(struct simdisk_fault){
 			.nth = 1, .error = i ? EPIPE : ENOMEM, .kind = kinds[i] });
@@ -352,19 +353,19 @@ TEST(without_the_agent_it_was_begun_with_no_step_is_in_memory)
 	begin(&o, 2);
 	CHECK_INT(saved(&o, 1, 0), 0);
 	CHECK_INT(saved(&o, 2, 0), 0);
-	CHECK_INT(saved(&o, 3, SHEAF_NO_DISK), 0); /* each image has a card by now */
-	save = begun(&o, 4, SHEAF_NO_DISK);
+	CHECK_INT(saved(&o, 3, SHEAF_SAVE_NO_DISK), 0); /* each image has a card by now */
+	save = begun(&o, 4, SHEAF_SAVE_NO_DISK);
 	simdisk_kill_agent(o.disk, 0);
 	CHECK_INT(committed(&o, save), SHEAF_EFAILED);
 	CHECK_STR(o.err.msg, "step 4: the agent is gone, or has no room for it");
 	CHECK_INT(o.lost, 1);
 	simdisk_advance(o.disk, 2);
-	CHECK_INT(saved(&o, 5, SHEAF_NO_DISK), 0);
+	CHECK_INT(saved(&o, 5, SHEAF_SAVE_NO_DISK), 0);
 	simdisk_kill_agent(o.disk, 0);
 	resumes(&o, 2, false);          /* asked after it here */
 	CHECK_INT(o.lost, 2);
 	simdisk_advance(o.disk, 2);
-	CHECK_INT(saved(&o, 6, SHEAF_NO_DISK), 0);
+	CHECK_INT(saved(&o, 6, SHEAF_SAVE_NO_DISK), 0);
 	disk = leave(&o);
 	next_resumes(disk, 6, true);
 	simdisk_free(disk);
@@ -398,14 +399,14 @@ TEST(names_that_are_no_images_are_left_alone)
 	CHECK_INT(shf_sys_shm_new(o.sys, &shm, 4096, true), 0);
 	CHECK_INT(shf_sys_keep_put(o.sys, keep, "notes of somebody", &shm), 0);
 	shf_sys_shm_free(o.sys, &shm);
-	CHECK_INT(saved(&o, 1, SHEAF_NO_DISK), 0);
-	CHECK_INT(saved(&o, 2, SHEAF_NO_DISK), 0);
+	CHECK_INT(saved(&o, 1, SHEAF_SAVE_NO_DISK), 0);
+	CHECK_INT(saved(&o, 2, SHEAF_SAVE_NO_DISK), 0);
 	CHECK_INT(kept(&o), 104);
 	disk = leave(&o);
 	begin_at(&o, disk, "run", 2);
 	resumes(&o, 2, true);
-	CHECK_INT(saved(&o, 3, SHEAF_NO_DISK), 0);
-	CHECK_INT(saved(&o, 4, SHEAF_NO_DISK), 0);
+	CHECK_INT(saved(&o, 3, SHEAF_SAVE_NO_DISK), 0);
+	CHECK_INT(saved(&o, 4, SHEAF_SAVE_NO_DISK), 0);
 	CHECK_INT(kept(&o), 104);
 	end(&o);
 }
@@ -422,18 +423,18 @@ TEST(what_an_earlier_job_left_goes_in_the_end)
 		struct one o;
 
 		begin(&o, 2);
-		CHECK_INT(saved(&o, 1, SHEAF_NO_DISK), 0);
-		CHECK_INT(saved(&o, 2, SHEAF_NO_DISK), 0);
+		CHECK_INT(saved(&o, 1, SHEAF_SAVE_NO_DISK), 0);
+		CHECK_INT(saved(&o, 2, SHEAF_SAVE_NO_DISK), 0);
 		disk = leave(&o);
 		begin_at(&o, disk, "run", 2);
 		resumes(&o, 2, true);
-		save = begun(&o, 3, SHEAF_NO_DISK);
+		save = begun(&o, 3, SHEAF_SAVE_NO_DISK);
 		starved = false;
 		starve_left = nth;
 		failed += committed(&o, save) < 0;
 		starve_left = 0;
-		CHECK_INT(saved(&o, 4, SHEAF_NO_DISK), 0);
-		CHECK_INT(saved(&o, 5, SHEAF_NO_DISK), 0);
+		CHECK_INT(saved(&o, 4, SHEAF_SAVE_NO_DISK), 0);
+		CHECK_INT(saved(&o, 5, SHEAF_SAVE_NO_DISK), 0);
 		CHECK_INT(kept(&o), 4);
 		disk = leave(&o);
 		if (nth % 16 == 0)
@@ -462,10 +463,11 @@ static void beside(int64_t load, int64_t step)
 	begin_at(&o, disk, "run", 2);
 	if (load > 0) {
 		CHECK_RC(shf_step_open(&opened, o.run, load, &o.err), 0, &o.err);
-		CHECK_RC(shf_step_load(opened, o.state, SHEAF_STRICT, NULL, &o.err), 0, &o.err);
+		CHECK_RC(shf_step_load(opened, o.state, SHEAF_LOAD_STRICT, NULL, &o.err), 0,
+		         &o.err);
 		shf_step_put(opened);
 	}
-	save = begun(&o, step, SHEAF_NO_DISK);
+	save = begun(&o, step, SHEAF_SAVE_NO_DISK);
 	rc = committed(&o, save);
 	CHECK_RC(rc, SHEAF_EFAILED, &o.err);
 	snprintf(want, sizeof(want), "step %d in memory would lie beside 3 in run (rewind to go "
@@ -492,7 +494,7 @@ TEST(a_step_that_comes_to_memory_behind_a_newer_one_on_disk_is_refused)
 
 	begin(&o, 4);
 	CHECK_INT(saved(&o, 1, 0), 0);
-	two = begun(&o, 2, SHEAF_NO_DISK);
+	two = begun(&o, 2, SHEAF_SAVE_NO_DISK);
 	three = begun(&o, 3, 0);
 	CHECK_RC(committed(&o, three), 0, &o.err);
 	CHECK_RC(committed(&o, two), SHEAF_EFAILED, &o.err);
@@ -523,7 +525,7 @@ TEST(an_agent_that_comes_while_a_step_is_published_has_what_follows_it)
 	CHECK(shf_save_publish_current(o.run) == two);
 	simdisk_set_agents(disk, UINT64_C(1) << 30);
 	simdisk_advance(disk, 99);
-	CHECK_RC(saved(&o, 3, SHEAF_NO_DISK), 0, &o.err);
+	CHECK_RC(saved(&o, 3, SHEAF_SAVE_NO_DISK), 0, &o.err);
 	CHECK_RC(committed(&o, two), 0, &o.err);
 	disk = leave(&o);
 	next_resumes(disk, 3, true);
@@ -540,7 +542,7 @@ TEST(a_rewind_to_what_is_newest_in_memory_too_loses_nothing)
 	CHECK_INT(saved(&o, 1, 0), 0);
 	CHECK_INT(saved(&o, 2, 0), 0);
 	CHECK_RC(shf_run_rewind(o.run, 2, &o.err), 0, &o.err);
-	CHECK_INT(saved(&o, 3, SHEAF_NO_DISK), 0);
+	CHECK_INT(saved(&o, 3, SHEAF_SAVE_NO_DISK), 0);
 	disk = leave(&o);
 	next_resumes(disk, 3, true);
 	simdisk_free(disk);
@@ -554,7 +556,7 @@ TEST(a_step_in_the_memory_of_one_node_is_verified_there)
 	struct one o;
 
 	begin(&o, 2);
-	CHECK_INT(saved(&o, 1, SHEAF_NO_DISK), 0);
+	CHECK_INT(saved(&o, 1, SHEAF_SAVE_NO_DISK), 0);
 	disk = leave(&o);
 	begin_at(&o, disk, "run", 2);
 	CHECK_RC(shf_step_open(&step, o.run, SHEAF_LATEST, &o.err), 0, &o.err);
@@ -575,7 +577,8 @@ static void opens(struct one *o, int64_t n, int rc, bool memory)
 	CHECK_RC(shf_step_open(&step, o->run, n, &o->err), rc, &o->err);
 	if (rc == 0) {
 		CHECK(n == SHEAF_LATEST || step->number == n);
-		CHECK_RC(shf_step_load(step, o->state, SHEAF_STRICT, &report, &o->err), 0, &o->err);
+		CHECK_RC(shf_step_load(step, o->state, SHEAF_LOAD_STRICT, &report, &o->err), 0,
+		         &o->err);
 		CHECK((report.memory_bytes > 0) == memory);
 	}
 	shf_step_put(step);
@@ -588,8 +591,8 @@ TEST(a_step_that_is_asked_for_by_its_number_is_that_one_wherever_it_is)
 
 	begin(&o, 2);
 	CHECK_INT(saved(&o, 1, 0), 0);
-	CHECK_INT(saved(&o, 2, SHEAF_NO_DISK), 0);
-	CHECK_INT(saved(&o, 3, SHEAF_NO_DISK), 0);
+	CHECK_INT(saved(&o, 2, SHEAF_SAVE_NO_DISK), 0);
+	CHECK_INT(saved(&o, 3, SHEAF_SAVE_NO_DISK), 0);
 	disk = leave(&o);
 	begin_at(&o, disk, "run", 2);
 	opens(&o, 9, SHEAF_ENOENT, false);
@@ -658,7 +661,7 @@ TEST(a_prune_proves_what_lies_on_disk_and_not_what_memory_has_of_it)
 
 static void begin_pruning(struct one *o)
 {
-	begin_as(o, re_world(1), "run", &(struct sheaf_opts){ .flags = SHEAF_CREATE,
+	begin_as(o, re_world(1), "run", &(struct sheaf_opts){ .flags = SHEAF_RUN_CREATE,
 		.agent = "auto", .images_max = 2, .keep_last = 1 });
 }
 
@@ -672,7 +675,7 @@ static struct sheaf_step *opened(struct one *o, int64_t n)
 
 static void loads(struct one *o, struct sheaf_step *step)
 {
-	CHECK_RC(shf_step_load(step, o->state, SHEAF_STRICT, NULL, &o->err), 0, &o->err);
+	CHECK_RC(shf_step_load(step, o->state, SHEAF_LOAD_STRICT, NULL, &o->err), 0, &o->err);
 	shf_step_put(step);
 }
 
@@ -742,10 +745,10 @@ static struct simdisk *one_and_two(const char *agent)
 {
 	struct one o;
 
-	begin_as(&o, re_world(1), "run", &(struct sheaf_opts){ .flags = SHEAF_CREATE,
+	begin_as(&o, re_world(1), "run", &(struct sheaf_opts){ .flags = SHEAF_RUN_CREATE,
 		.agent = agent, .images_max = 2 });
 	CHECK_INT(saved(&o, 1, 0), 0);
-	CHECK_INT(saved(&o, 2, SHEAF_NO_DISK), 0);
+	CHECK_INT(saved(&o, 2, SHEAF_SAVE_NO_DISK), 0);
 	return leave(&o);
 }
 
@@ -773,7 +776,7 @@ TEST(a_copy_of_a_run_has_an_agent_of_its_own)
 	CHECK(strncmp(run, copy, 33) == 0 && strcmp(run, copy) != 0);
 	begin_at(&o, disk, "copy", 2);
 	resumes(&o, 1, false);
-	CHECK_INT(saved(&o, 3, SHEAF_NO_DISK), 0);
+	CHECK_INT(saved(&o, 3, SHEAF_SAVE_NO_DISK), 0);
 	CHECK_INT(saved(&o, 4, 0), 0);
 	(void)leave(&o);
 	CHECK_INT(simdisk_agents(disk, 0), 2);
@@ -840,7 +843,8 @@ TEST(a_reader_of_a_read_only_mount_finds_the_agent)
 	struct one o;
 
 	simdisk_set_read_only(disk, true);
-	begin_as(&o, disk, "run", &(struct sheaf_opts){ .flags = SHEAF_READONLY, .agent = "auto" });
+	begin_as(&o, disk, "run",
+	         &(struct sheaf_opts){ .flags = SHEAF_RUN_READONLY, .agent = "auto" });
 	resumes(&o, 2, true);
 	end(&o);
 }
@@ -849,7 +853,7 @@ TEST(a_reader_of_a_read_only_mount_finds_the_agent)
 TEST(an_agent_of_another_directory_is_done_without_and_said_once)
 {
 	struct simdisk *disk = one_and_two("/tmp/a.sock");
-	struct sheaf_save_opts memory = { .size = sizeof(memory), .flags = SHEAF_NO_DISK };
+	struct sheaf_save_opts memory = { .size = sizeof(memory), .flags = SHEAF_SAVE_NO_DISK };
 	struct sheaf_save *save = NULL;
 	struct one o;
 

@@ -36,7 +36,7 @@ TEST(a_rewind_that_fails_loses_nothing_that_is_saved_to_memory_after_it)
 
 		one_saves(&o, 1, 0);
 		one_saves(&o, 2, 0);
-		one_saves(&o, 3, SHEAF_NO_DISK);
+		one_saves(&o, 3, SHEAF_SAVE_NO_DISK);
 		simdisk_fail_at(o.disk, nth, EIO);
 		rc = shf_run_rewind(o.run, 1, &o.err);
 		fired = simdisk_fired(o.disk);
@@ -44,7 +44,8 @@ TEST(a_rewind_that_fails_loses_nothing_that_is_saved_to_memory_after_it)
 		if (fired && rc < 0) {
 			failed++;
 			for (int step = 4; step <= 6; step++)
-				if (tries(&o, step, step == 5 && nth % 2 ? 0 : SHEAF_NO_DISK) == 0)
+				if (tries(&o, step, step == 5 && nth % 2 ? 0
+				          : SHEAF_SAVE_NO_DISK) == 0)
 					last = step;
 			one_dies(&o);
 			one_next(&o);
@@ -71,7 +72,7 @@ TEST(what_follows_a_flushed_step_goes_with_it_when_that_is_marked_bad)
 		one_saves(&o, 4, 0);
 		five = one_begin(&o, 5, 0);
 		CHECK_RC(shf_save_commit(five, 0, &o.err), SHEAF_EAGAIN, &o.err);
-		one_saves(&o, 6, SHEAF_NO_DISK);
+		one_saves(&o, 6, SHEAF_SAVE_NO_DISK);
 		one_dies(&o);
 		shf_save_free(five);
 		CHECK_INT(one_flush(&o, true), 5);
@@ -95,10 +96,10 @@ TEST(what_is_saved_to_memory_after_a_mark_is_found_as_on_disk)
 		one_saves(&o, 1, 0);
 		one_saves(&o, 2, 0);
 		if (way & 1)
-			one_saves(&o, 3, SHEAF_NO_DISK);
+			one_saves(&o, 3, SHEAF_SAVE_NO_DISK);
 		CHECK_RC(shf_run_mark(o.run, 2, 'b', &o.err), 0, &o.err);
-		one_saves(&o, 4, way & 2 ? 0 : SHEAF_NO_DISK);
-		one_saves(&o, 5, SHEAF_NO_DISK);
+		one_saves(&o, 4, way & 2 ? 0 : SHEAF_SAVE_NO_DISK);
+		one_saves(&o, 5, SHEAF_SAVE_NO_DISK);
 		one_dies(&o);
 		one_next(&o);
 		CHECK_INT(one_loads(&o, SHEAF_LATEST, &memory), 5);
@@ -118,9 +119,9 @@ TEST(what_is_saved_to_memory_after_a_doubtful_step_was_marked_is_found)
 		one_saves(&o, 1, 0);
 		one_doubts(&o, one_begin(&o, 2, 0), false);
 		if (way)
-			one_saves(&o, 3, SHEAF_NO_DISK);
+			one_saves(&o, 3, SHEAF_SAVE_NO_DISK);
 		CHECK_RC(shf_run_mark(o.run, 2, 'b', &o.err), 0, &o.err);
-		one_saves(&o, 4, SHEAF_NO_DISK);
+		one_saves(&o, 4, SHEAF_SAVE_NO_DISK);
 		one_dies(&o);
 		one_next(&o);
 		CHECK_INT(one_loads(&o, SHEAF_LATEST, &memory), 4);
@@ -138,9 +139,9 @@ TEST(what_is_saved_to_memory_after_a_mark_was_taken_back_is_found)
 	one_saves(&o, 1, 0);
 	one_saves(&o, 2, 0);
 	CHECK_RC(shf_run_mark(o.run, 2, 'b', &o.err), 0, &o.err);
-	one_saves(&o, 3, SHEAF_NO_DISK);
+	one_saves(&o, 3, SHEAF_SAVE_NO_DISK);
 	CHECK_RC(shf_run_mark(o.run, 2, 0, &o.err), 0, &o.err);
-	one_saves(&o, 4, SHEAF_NO_DISK);
+	one_saves(&o, 4, SHEAF_SAVE_NO_DISK);
 	one_dies(&o);
 	one_next(&o);
 	CHECK_INT(one_loads(&o, SHEAF_LATEST, &memory), 4);
@@ -308,7 +309,7 @@ TEST(a_flush_that_cannot_look_at_the_bad_step_says_why)
 		one_dies(&o);
 		one_next(&o);
 		CHECK_INT(one_loads(&o, SHEAF_LATEST, NULL), 1);
-		one_saves(&o, 2, SHEAF_NO_DISK);
+		one_saves(&o, 2, SHEAF_SAVE_NO_DISK);
 		one_dies(&o);
 		simdisk_fail_at(o.disk, nth, EMFILE);
 		rc = one_flush(&o, false);
@@ -343,7 +344,7 @@ static int loads_that_fail(bool doubt)
 			one_doubts(&o, one_begin(&o, 5, 0), false);
 		else
 			one_saves(&o, 5, 0);
-		one_saves(&o, 6, SHEAF_NO_DISK);
+		one_saves(&o, 6, SHEAF_SAVE_NO_DISK);
 		CHECK_RC(shf_run_mark(o.run, 5, 'b', &o.err), 0, &o.err);
 		one_dies(&o);
 		one_next(&o);

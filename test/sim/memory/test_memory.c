@@ -193,7 +193,7 @@ TEST(each_rank_may_die_at_each_operation)
 				struct simgroup_stat stat = { 0 };
 				struct re_job j = re_on(d, 2, (struct re_plan){
 					.last = way == 2 ? 6 : 4, .disk_every = 3, .images = 3,
-					.flags = way == 1 ? SHEAF_LAZY : 0, .late = way == 2,
+					.flags = way == 1 ? SHEAF_SAVE_LAZY : 0, .late = way == 2,
 					.asks = way == 2 });
 				struct re_job k = re_on(d, 1 + at % 3, (struct re_plan){ .last = 9,
 					.disk_every = 4, .images = 3 });
@@ -378,7 +378,7 @@ static int act_images = 4, act_ranks = 1;
 static int act_main(void *arg, int rank, struct sheaf_group *group)
 {
 	struct one o = { .rank = rank, .j = arg };
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE,
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE,
 		.timeout_ms = 60000, .images_max = act_images, .agent = "auto" };
 
 	o.state = re_state(&o.m, rank, act_ranks);
@@ -443,7 +443,7 @@ static void one_in_flight(struct one *o)
 	one_save(o, 4, 4, 0, &o->flies, 0);
 	o->rc = o->rc == SHEAF_EAGAIN ? 0 : SHEAF_EBUG;
 	for (int64_t k = 5; k <= 7; k++)
-		one_save(o, k, k, SHEAF_NO_DISK, NULL, -1);
+		one_save(o, k, k, SHEAF_SAVE_NO_DISK, NULL, -1);
 }
 
 TEST(a_flush_of_what_was_due_hides_nothing_newer)
@@ -483,7 +483,7 @@ static void one_published_behind(struct one *o)
 	if (renamed)
 		shf_save_publish_finish(o->run);
 	for (int64_t k = 5; k <= 6; k++)
-		one_save(o, k, k, SHEAF_NO_DISK, NULL, -1);
+		one_save(o, k, k, SHEAF_SAVE_NO_DISK, NULL, -1);
 	simdisk_kill(o->j->disk, o->j->sys[o->rank]);
 }
 
@@ -544,11 +544,11 @@ static void one_after_doubt(struct one *o)
 	one_save(o, 3, 3, 0, NULL, -1);
 	one_asked(o, 4, &given_up);
 	shf_save_free(given_up);
-	one_save(o, 5, 5, SHEAF_NO_DISK, NULL, -1);
+	one_save(o, 5, 5, SHEAF_SAVE_NO_DISK, NULL, -1);
 	one_asked(o, 6, &o->flies);
 	if (renamed)
 		shf_save_publish_finish(o->run);
-	one_save(o, 7, 7, SHEAF_NO_DISK, NULL, -1);
+	one_save(o, 7, 7, SHEAF_SAVE_NO_DISK, NULL, -1);
 	simdisk_kill(o->j->disk, o->j->sys[o->rank]);
 }
 
@@ -584,7 +584,7 @@ static void one_late_agent(struct one *o)
 	shf_save_free(given_up);
 	simdisk_set_agents(o->j->disk, UINT64_C(1) << 30);
 	for (int i = 0; i < 99; i++) {
-		one_save(o, 5 + i, 5 + i, SHEAF_NO_DISK, NULL, -1);
+		one_save(o, 5 + i, 5 + i, SHEAF_SAVE_NO_DISK, NULL, -1);
 		if (o->rc != SHEAF_EAGAIN)
 			break;
 		o->rc = 0;
@@ -624,7 +624,7 @@ static void one_failed(struct one *o)
 static void one_left(struct one *o)
 {
 	struct sheaf_save *flies = NULL, *again = NULL;
-	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_NO_DISK };
+	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_SAVE_NO_DISK };
 
 	one_save(o, 3, 3, 0, NULL, -1);
 	one_save(o, 4, 4, 0, &flies, 0);
@@ -661,12 +661,12 @@ static bool planned_anew;        /* ranks do not find all that a begin needs at 
 /* Four images have a step each; then the oldest is copied into. */
 static void one_begun(struct one *o)
 {
-	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_NO_DISK };
+	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_SAVE_NO_DISK };
 	const struct sheaf_run *r = o->run;
 	int before = 0, after = 0;
 
 	for (int64_t k = 1; k <= 4; k++)
-		one_save(o, k, k, SHEAF_NO_DISK, NULL, -1);
+		one_save(o, k, k, SHEAF_SAVE_NO_DISK, NULL, -1);
 	shf_memory_steps_list(r->sys, r->tier->keep, r->store.run, count_step, &before);
 	o->state->version += planned_anew;
 	CHECK_INT(shf_save_begin(&o->flies, o->run, 5, o->state, &opts, &o->err), 0);
@@ -690,8 +690,8 @@ TEST(an_image_that_is_copied_into_is_no_step)
 
 static int read_as(struct one *o, int times)
 {
-	struct sheaf_opts ro = { .size = sizeof(ro), .flags = SHEAF_READONLY, .timeout_ms = 60000,
-		.agent = "auto" };
+	struct sheaf_opts ro = { .size = sizeof(ro), .flags = SHEAF_RUN_READONLY,
+	                         .timeout_ms = 60000, .agent = "auto" };
 	struct sheaf_run *reader = NULL;
 	int64_t at;
 	int rc = shf_run_open(&reader, "run", NULL, &ro, o->j->sys[2], &o->err);
@@ -706,7 +706,7 @@ static int read_as(struct one *o, int times)
 static void one_watched(struct one *o)
 {
 	one_save(o, 3, 3, 0, NULL, -1);
-	one_save(o, 4, 4, SHEAF_NO_DISK, NULL, -1);
+	one_save(o, 4, 4, SHEAF_SAVE_NO_DISK, NULL, -1);
 	if (o->rc == 0)
 		o->rc = read_as(o, 3);
 }
@@ -714,8 +714,8 @@ static void one_watched(struct one *o)
 /* A reader holds step 2 until its image is another one's. */
 static void one_watched_late(struct one *o)
 {
-	struct sheaf_opts ro = { .size = sizeof(ro), .flags = SHEAF_READONLY, .timeout_ms = 60000,
-		.agent = "auto" };
+	struct sheaf_opts ro = { .size = sizeof(ro), .flags = SHEAF_RUN_READONLY,
+	                         .timeout_ms = 60000, .agent = "auto" };
 	struct sheaf_report report = { .size = sizeof(report) };
 	struct sheaf_slice a = { .size = sizeof(a), .name = "a", .family = "model",
 		.dtype = SHEAF_F32, .ndim = 2, .shape = { RE_ROWS, re_cols },
@@ -724,14 +724,14 @@ static void one_watched_late(struct one *o)
 	struct sheaf_step *step = NULL;
 
 	for (int64_t k = 1; k <= 6; k++) {
-		one_save(o, k, k, SHEAF_NO_DISK, NULL, -1);
+		one_save(o, k, k, SHEAF_SAVE_NO_DISK, NULL, -1);
 		if (o->rc == 0 && k == 2)
 			o->rc = shf_run_open(&reader, "run", NULL, &ro, o->j->sys[2], &o->err);
 		if (o->rc == 0 && k == 2)
 			o->rc = shf_step_open(&step, reader, SHEAF_LATEST, &o->err);
 	}
 	if (o->rc == 0) {
-		CHECK_INT(shf_step_load(step, o->state, SHEAF_STRICT, &report, &o->err),
+		CHECK_INT(shf_step_load(step, o->state, SHEAF_LOAD_STRICT, &report, &o->err),
 		          SHEAF_EAGAIN);
 		CHECK(strstr(o->err.msg, "its memory was taken for a newer step"));
 		CHECK(strstr(o->err.msg, "rewind") == NULL);
@@ -763,13 +763,13 @@ static void one_back(struct one *o)
 
 	one_save(o, 1, 1, 0, NULL, -1);
 	for (int64_t k = 2; k <= 5; k++)
-		one_save(o, k, 1000 * k, SHEAF_NO_DISK, NULL, -1);
+		one_save(o, k, 1000 * k, SHEAF_SAVE_NO_DISK, NULL, -1);
 	o->j->plan.resume = 1;
 	if (o->rc == 0)
 		o->rc = re_resume(o->j, 0, o->run, o->state, &o->m, &at, &o->err);
 	atomic_store(&o->j->acked, -1);
 	for (int64_t k = 2; k <= 3; k++)
-		one_save(o, k, k, SHEAF_NO_DISK, NULL, -1);
+		one_save(o, k, k, SHEAF_SAVE_NO_DISK, NULL, -1);
 }
 
 TEST(who_went_back_finds_what_he_saved_then)
@@ -789,8 +789,8 @@ static void one_that_looks_back(struct one *o)
 	int64_t at = 0;
 
 	one_save(o, 1, 1, 0, NULL, -1);
-	one_save(o, 2, 2, SHEAF_NO_DISK, NULL, -1);
-	one_save(o, 3, 3, SHEAF_NO_DISK, NULL, -1);
+	one_save(o, 2, 2, SHEAF_SAVE_NO_DISK, NULL, -1);
+	one_save(o, 3, 3, SHEAF_SAVE_NO_DISK, NULL, -1);
 	o->j->plan.resume = 1;
 	if (o->rc == 0)
 		o->rc = re_resume(o->j, 0, o->run, o->state, &o->m, &at, &o->err);
@@ -827,7 +827,7 @@ static void one_in_doubt(struct one *o)
 	doubted = o->rc == SHEAF_EINDOUBT;
 	o->rc = 0;
 	for (int64_t k = 5; k <= 6 && doubted; k++)
-		one_save(o, k, k, SHEAF_NO_DISK, NULL, -1);
+		one_save(o, k, k, SHEAF_SAVE_NO_DISK, NULL, -1);
 }
 
 TEST(after_a_step_in_doubt_what_is_in_memory_is_found)
@@ -852,21 +852,21 @@ TEST(after_a_step_in_doubt_what_is_in_memory_is_found)
 
 static void one_of_two_runs(struct one *o)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE,
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE,
 		.timeout_ms = 60000, .agent = "auto" };
-	struct sheaf_save_opts mem = { .size = sizeof(mem), .flags = SHEAF_NO_DISK };
+	struct sheaf_save_opts mem = { .size = sizeof(mem), .flags = SHEAF_SAVE_NO_DISK };
 	struct sheaf_save *save = NULL;
 	struct sheaf_run *other = NULL;
 
 	for (int64_t k = 1; k <= 3; k++)
-		one_save(o, k, k, SHEAF_NO_DISK, NULL, -1);
+		one_save(o, k, k, SHEAF_SAVE_NO_DISK, NULL, -1);
 	if (o->rc == 0)
 		o->rc = shf_run_open(&other, "other", NULL, &opts, o->j->sys[2], &o->err);
 	if (o->rc == 0) /* it has an agent of its own */
 		CHECK_INT(shf_save_begin(&save, other, 1, o->state, &mem, &o->err), 0);
 	shf_save_free(save);
 	for (int64_t k = 4; k <= 6; k++)
-		one_save(o, k, k, SHEAF_NO_DISK, NULL, -1);
+		one_save(o, k, k, SHEAF_SAVE_NO_DISK, NULL, -1);
 	shf_run_close(other);
 }
 

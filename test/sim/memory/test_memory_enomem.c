@@ -20,10 +20,10 @@ static const struct scene {
 	int stride;
 } scenes[] = {
 	{ "a node", 2, 1, 0, 0, false, 1 },
-	{ "a node, lazy", 2, 1, 0, SHEAF_LAZY, false, 3 },
+	{ "a node, lazy", 2, 1, 0, SHEAF_SAVE_LAZY, false, 3 },
 	{ "two nodes", 3, 2, 0, 0, false, 3 },
 	{ "copies", 3, 2, 2, 0, false, 5 },
-	{ "copies behind", 3, 2, 2, SHEAF_LAZY, true, 5 },
+	{ "copies behind", 3, 2, 2, SHEAF_SAVE_LAZY, true, 5 },
 };
 #define SCENES (sizeof(scenes) / sizeof(scenes[0]))
 

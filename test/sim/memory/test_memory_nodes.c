@@ -173,7 +173,8 @@ TEST(each_rank_may_die_at_each_operation_of_two_nodes)
 			for (int at = 1 + rank + 3 * t_from(T_STRIDE);;
 			     at += 3 * T_STRIDE) {
 				struct simdisk *d = re_world((uint64_t)at);
-				long long acked = play_dying(d, rank, at, lazy ? SHEAF_LAZY : 0,
+				long long acked = play_dying(d, rank, at, lazy ? SHEAF_SAVE_LAZY
+				                             : 0,
 				                             &fired);
 				struct re_job k = re_on(d, 2 + at % 3, on(2, (struct re_plan){
 					.last = 9, .disk_every = 4, .images = 3 }));
@@ -587,7 +588,7 @@ TEST(what_was_due_is_written_by_agents_that_are_told)
 static int read_rank(void *arg, int rank, struct sheaf_group *group)
 {
 	struct re_job *j = arg;
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY,
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY,
 		.timeout_ms = 60000, .agent = "auto" };
 	struct sheaf_step *step = NULL;
 	struct sheaf_error err = { 0 };

@@ -115,7 +115,8 @@ TEST(a_save_to_memory_forgets_the_tries_of_what_was_loaded)
 /* A close says that what was loaded was good. It says nothing of loads that come after it. */
 TEST(a_load_after_the_run_was_closed_is_no_try)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE, .io_threads = 1 };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE,
+	                           .io_threads = 1 };
 	struct simdisk *d = re_world(6);
 	const struct shf_sys *sys = simdisk_process(d, 71000, 0);
 	struct sheaf_step *step = NULL;
@@ -130,11 +131,11 @@ TEST(a_load_after_the_run_was_closed_is_no_try)
 	CHECK_RC(shf_save_commit(save, -1, &err), 0, &err);
 	shf_save_free(save);
 	CHECK_RC(shf_step_open(&step, run, 1, &err), 0, &err);
-	CHECK_RC(shf_step_load(step, mine, SHEAF_STRICT, NULL, &err), 0, &err);
+	CHECK_RC(shf_step_load(step, mine, SHEAF_LOAD_STRICT, NULL, &err), 0, &err);
 	CHECK_INT(tried(d), 1);
 	shf_run_close(run);
 	CHECK_INT(tried(d), 0);
-	CHECK_RC(shf_step_load(step, mine, SHEAF_STRICT, NULL, &err), 0, &err);
+	CHECK_RC(shf_step_load(step, mine, SHEAF_LOAD_STRICT, NULL, &err), 0, &err);
 	CHECK_INT(tried(d), 0);
 	shf_step_put(step);
 	shf_state_put(mine);

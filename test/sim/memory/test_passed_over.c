@@ -240,7 +240,7 @@ static bool says_in_memory(struct one *o, struct sheaf_save *save)
 
 static struct one one_job(const char *agent)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE, .agent = agent,
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE, .agent = agent,
 		.images_max = 2, .io_threads = 1 };
 	struct one o = { .disk = re_world(8) };
 
@@ -289,7 +289,7 @@ TEST(a_commit_does_not_say_in_memory_of_an_agent_that_is_gone)
 /* After a load of an older step a save is refused until the run is rewound. */
 TEST(a_save_that_is_refused_takes_no_newer_step_out_of_memory)
 {
-	struct sheaf_save_opts memory = { .size = sizeof(memory), .flags = SHEAF_NO_DISK };
+	struct sheaf_save_opts memory = { .size = sizeof(memory), .flags = SHEAF_SAVE_NO_DISK };
 	struct sheaf_step *step = NULL;
 	struct sheaf_save *save = NULL;
 	struct one o = one_job("auto");
@@ -324,7 +324,7 @@ static void save_here(struct one *o, int64_t step)
 
 static void save_to_memory(struct one *o, int64_t step)
 {
-	struct sheaf_save_opts memory = { .size = sizeof(memory), .flags = SHEAF_NO_DISK };
+	struct sheaf_save_opts memory = { .size = sizeof(memory), .flags = SHEAF_SAVE_NO_DISK };
 	struct sheaf_save *save = NULL;
 
 	CHECK_RC(shf_save_begin(&save, o->run, step, o->state, &memory, &o->err), 0, &o->err);
@@ -386,7 +386,7 @@ TEST(a_number_in_memory_and_on_disk_is_free_when_the_disk_says_so)
 static struct one job_on(struct simdisk *d, const char *agent, int attempts)
 {
 	static uint64_t pid = 73000;
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE, .agent = agent,
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE, .agent = agent,
 		.images_max = 2, .io_threads = 1, .resume_attempts_max = attempts };
 	struct one o = { .disk = d };
 
@@ -471,7 +471,7 @@ static void rewound(int64_t to, enum who who)
 		float value;
 
 		for (int64_t step = 1; step <= 4; step++)
-			job_saves(&o, step, step, step == 4 ? SHEAF_NO_DISK : 0);
+			job_saves(&o, step, step, step == 4 ? SHEAF_SAVE_NO_DISK : 0);
 		CHECK_RC(o.rc, 0, &o.err);
 		if (who != SAVER) {
 			job_dies(&o);
@@ -547,13 +547,13 @@ TEST(a_bad_step_whose_number_is_saved_again_never_comes_back_from_memory)
 {
 	saved_anew(THE_SAME, 0);
 	saved_anew(THE_NEXT, 0);
-	saved_anew(THE_NEXT, SHEAF_NO_DISK);
+	saved_anew(THE_NEXT, SHEAF_SAVE_NO_DISK);
 }
 
 TEST(a_condemned_step_whose_number_is_saved_again_never_comes_back_from_memory)
 {
 	saved_anew(THE_NEXT_CONDEMNED, 0);
-	saved_anew(THE_NEXT_CONDEMNED, SHEAF_NO_DISK);
+	saved_anew(THE_NEXT_CONDEMNED, SHEAF_SAVE_NO_DISK);
 }
 
 /* The bad step 2 is aside when the stage of the save of its number is there, and 3 follows 1. */
@@ -569,7 +569,7 @@ TEST(what_comes_to_memory_while_a_bad_step_goes_aside_follows_what_is_left)
 	CHECK_RC(o.rc, 0, &o.err);
 	CHECK_RC(shf_run_mark(o.run, 2, 'b', &o.err), 0, &o.err);
 	again = begun(&o, 2);
-	job_saves(&o, 3, 77, SHEAF_NO_DISK);
+	job_saves(&o, 3, 77, SHEAF_SAVE_NO_DISK);
 	CHECK_RC(o.rc, 0, &o.err);
 	simdisk_kill(d, o.sys);
 	shf_save_free(again);
@@ -596,7 +596,7 @@ TEST(a_bad_step_whose_directory_is_gone_is_in_no_memory_either)
 	CHECK_INT(found_next(d, &value), 1);
 	o = job_on(d, "auto", 0);
 	CHECK_INT(job_loads(&o, &value), 1);
-	job_saves(&o, 2, 77, SHEAF_NO_DISK);
+	job_saves(&o, 2, 77, SHEAF_SAVE_NO_DISK);
 	CHECK_RC(o.rc, 0, &o.err);
 	job_dies(&o);
 	CHECK_INT(found_next(d, &value), 2);

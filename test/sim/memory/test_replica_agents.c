@@ -55,7 +55,7 @@ static int rank_main(void *arg, int rank, struct sheaf_group *group)
 {
 	struct host *h = arg;
 	struct mine m = { .h = h, .rank = rank };
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE, .agent = "auto",
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE, .agent = "auto",
 		.timeout_ms = 60000, .images_max = h->images, .copies = 2, .io_threads = 1,
 		.staging_bytes_max = h->staging, .log = hear, .arg = &m };
 	int rc;
@@ -130,7 +130,7 @@ static int save_with(struct mine *m, int64_t step, size_t n)
 {
 	static const uint8_t much[300000];
 	struct sheaf_save *save = NULL;
-	int rc = begin(m, step, SHEAF_NO_DISK, &save);
+	int rc = begin(m, step, SHEAF_SAVE_NO_DISK, &save);
 
 	if (rc == 0 && n && m->rank == 0)
 		rc = shf_save_attach(save, "more.bin", much, n);
@@ -380,7 +380,7 @@ static int lacks(struct mine *m)
 	int rc = saves(m, 1, 2), then;
 
 	if (rc == 0)
-		rc = begin(m, 3, SHEAF_NO_DISK, &save);
+		rc = begin(m, 3, SHEAF_SAVE_NO_DISK, &save);
 	if (rc < 0)
 		return rc;
 	if (m->rank == 1) {
@@ -467,7 +467,7 @@ static long open_nth;
 static int opens_alone(void *arg, int rank, struct sheaf_group *group)
 {
 	struct host *h = arg;
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE, .agent = "auto",
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE, .agent = "auto",
 		.timeout_ms = 60000, .copies = 2, .io_threads = 1 };
 	struct sheaf_run *run = NULL;
 	struct sheaf_error err;

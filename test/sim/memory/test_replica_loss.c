@@ -58,7 +58,7 @@ TEST(a_lost_node_costs_nothing)
 				for (int lost = t_from(T_STRIDE < nodes ? T_STRIDE : nodes);
 				     lost < nodes; lost += T_STRIDE) {
 					lose(nodes, ranks, lost, 0, 0);
-					lose(nodes, ranks, lost, SHEAF_LAZY, 3);
+					lose(nodes, ranks, lost, SHEAF_SAVE_LAZY, 3);
 				}
 	}
 	re_cols = LONG;
@@ -128,7 +128,7 @@ static void die(bool behind)
 				struct simdisk *d = re_world((uint64_t)at);
 				struct simgroup_stat stat = { 0 };
 				struct re_job j = re_on(d, 3, twice(2, (struct re_plan){ .last = 6,
-					.images = 3, .flags = lazy ? SHEAF_LAZY : 0,
+					.images = 3, .flags = lazy ? SHEAF_SAVE_LAZY : 0,
 					.disk_every = 3, .behind = behind }));
 				struct re_job k = re_on(d, 2 + at % 3, twice(2, (struct re_plan){
 					.last = 9, .images = 3 }));
@@ -180,7 +180,7 @@ TEST(copies_that_go_behind_keep_nobody_waiting)
 			for (int turns = 0; turns < 3; turns += T_STRIDE > 1 ? 2 : 1) {
 				struct simdisk *d = re_world(8);
 				struct re_job j = re_on(d, 4, twice(nodes, (struct re_plan){
-					.last = 12, .images = images, .flags = SHEAF_LAZY,
+					.last = 12, .images = images, .flags = SHEAF_SAVE_LAZY,
 					.disk_every = 5, .behind = true }));
 				struct re_job k = re_on(d, 4, twice(nodes, (struct re_plan){
 					.stop = true }));

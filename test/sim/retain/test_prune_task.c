@@ -72,7 +72,7 @@ static void wait_until_verified(struct alone *a, int64_t step)
  * save that was begun after the load has its stage. */
 TEST(tries_are_not_taken_back_while_a_thread_prunes_by_them)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE, .keep_last = 1,
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE, .keep_last = 1,
 		.resume_attempts_max = 3 };
 	struct alone a = { .disk = re_world(3) };
 	struct sheaf_step *step = NULL;
@@ -88,7 +88,7 @@ TEST(tries_are_not_taken_back_while_a_thread_prunes_by_them)
 	save = begin(&a, 4);
 	CHECK_RC(shf_step_open(&step, a.run, SHEAF_LATEST, &a.err), 0, &a.err);
 	snprintf(try, sizeof(try), "3-%.32s", step->manifest.session);
-	CHECK_RC(shf_step_load(step, a.state, SHEAF_STRICT, NULL, &a.err), 0, &a.err);
+	CHECK_RC(shf_step_load(step, a.state, SHEAF_LOAD_STRICT, NULL, &a.err), 0, &a.err);
 	shf_step_put(step);
 	CHECK_INT(a.run->store.tried_n, 1);
 	wait_until_verified(&a, 3);

@@ -233,7 +233,7 @@ static int turn_back(struct world *w, int rank, struct sheaf_run *run, int64_t b
 	if (rc == 0)
 		rc = shf_step_open(&latest, run, SHEAF_LATEST, err);
 	if (rc == 0)
-		rc = shf_step_load(latest, st, SHEAF_STRICT, NULL, err);
+		rc = shf_step_load(latest, st, SHEAF_LOAD_STRICT, NULL, err);
 	shf_step_put(latest);
 	shf_state_put(st);
 	free(data);
@@ -319,7 +319,7 @@ static void start(struct world *w, const int32_t *nodes, int64_t items)
 {
 	*w = (struct world){ .disk = simdisk_new(0xbed, SIMDISK_STRICT), .nodes = nodes,
 		.items = items, .turns = ALL, .turns_at_close = ALL,
-		.opts = { .size = sizeof(w->opts), .flags = SHEAF_CREATE, .timeout_ms = 60000,
+		.opts = { .size = sizeof(w->opts), .flags = SHEAF_RUN_CREATE, .timeout_ms = 60000,
 		          .grace_s = -1, .keep_last = 1, .log = hear } };
 }
 

@@ -198,7 +198,7 @@ TEST(a_load_that_stays_counted_though_it_went_well_is_told)
 TEST(a_reader_that_came_before_the_job_opens_no_step_of_another_run)
 {
 	static const char id[] = "sheaf-run 1\n0123456789abcdef0123456789abcdef\n";
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
 	struct simdisk *disk = disk_new();
 	struct play p = hands_play(disk, 1, some);
 	const struct shf_sys *sys = simdisk_process(disk, 4000, 0);

@@ -181,7 +181,7 @@ TEST(what_makes_no_sense_is_refused_with_its_sentence)
 		struct sheaf_opts o;
 		const char *sentence;   /* NULL: it is taken */
 	} rows[] = {
-		{ { .flags = UINT32_C(1) << 31 | SHEAF_CREATE },
+		{ { .flags = UINT32_C(1) << 31 | SHEAF_RUN_CREATE },
 		  "opts.flags 0x80000000 are none of this sheaf's" },
 		{ { .keep_best = 1 }, "opts.keep_best needs best_note, the key of a note" },
 		{ { .keep_best = 1, .best_note = "" },
@@ -204,11 +204,11 @@ TEST(what_makes_no_sense_is_refused_with_its_sentence)
 		{ { .staging_bytes_max = 2 * SHF_WINDOW_MIN - 1 },
 		  "opts.staging_bytes_max is 131071, at least 131072" },
 		{ { .staging_bytes_max = 2 * SHF_WINDOW_MIN }, NULL },
-		{ { .flags = SHEAF_CREATE | SHEAF_READONLY },
-		  "SHEAF_CREATE and SHEAF_READONLY exclude each other" },
-		{ { .flags = SHEAF_METRICS | SHEAF_READONLY },
-		  "SHEAF_METRICS and SHEAF_READONLY exclude each other" },
-		{ { .flags = SHEAF_READONLY }, NULL },
+		{ { .flags = SHEAF_RUN_CREATE | SHEAF_RUN_READONLY },
+		  "SHEAF_RUN_CREATE and SHEAF_RUN_READONLY exclude each other" },
+		{ { .flags = SHEAF_RUN_METRICS | SHEAF_RUN_READONLY },
+		  "SHEAF_RUN_METRICS and SHEAF_RUN_READONLY exclude each other" },
+		{ { .flags = SHEAF_RUN_READONLY }, NULL },
 	};
 
 	memset(path, 'a', SHF_AGENT_MAX);
@@ -231,7 +231,8 @@ static const struct differ {
 } differs[] = {
 	{ { .file_bytes_max = 1000 }, "run",
 	  "run: ranks opened with different file_bytes_max (1000 and 5000000000)" },
-	{ { .flags = SHEAF_BUFFERED }, "run", "run: ranks opened with different flags (1 and 9)" },
+	{ { .flags = SHEAF_RUN_BUFFERED }, "run",
+	  "run: ranks opened with different flags (1 and 9)" },
 	{ { .keep_last = 1 }, "run",
 	  "run: ranks opened with different keep_last or keep_every" },
 	{ { .keep_every = 1 }, "run",
@@ -255,7 +256,7 @@ static int opens(struct hand *h)
 	int rc;
 
 	o.size = sizeof(o);
-	o.flags |= SHEAF_CREATE;
+	o.flags |= SHEAF_RUN_CREATE;
 	o.keep_last = o.keep_last ? o.keep_last : 5;    /* which the other rules need */
 	o.timeout_ms = o.timeout_ms ? o.timeout_ms : 60000;
 	rc = shf_run_open(&h->run, h->rank ? d->dir : "run", h->group, &o, h->sys, &h->err);

@@ -178,7 +178,7 @@ static int opened_where_one_rank_is_late(uint32_t flags, int64_t ms)
 	for (int r = 0; r < 2; r++)
 		o.sys[r] = simdisk_process(o.disk, 800 + (uint64_t)r, r);
 	simdisk_stale(o.disk, o.sys[1], ".", ms);
-	if (flags & SHEAF_READONLY)
+	if (flags & SHEAF_RUN_READONLY)
 		CHECK_INT(shf_sys_mkdir(o.sys[0], SHF_CWD, "run", 0777), 0);
 	simgroup_run(&g, opens, &o, rc);
 	CHECK_INT(rc[0], rc[1]);
@@ -190,12 +190,12 @@ static int opened_where_one_rank_is_late(uint32_t flags, int64_t ms)
 
 TEST(a_run_that_a_rank_does_not_see_yet_is_opened_when_it_does)
 {
-	CHECK_INT(opened_where_one_rank_is_late(SHEAF_CREATE, 300), 0);
-	CHECK_INT(opened_where_one_rank_is_late(SHEAF_READONLY, 300), 0);
+	CHECK_INT(opened_where_one_rank_is_late(SHEAF_RUN_CREATE, 300), 0);
+	CHECK_INT(opened_where_one_rank_is_late(SHEAF_RUN_READONLY, 300), 0);
 }
 
 TEST(a_run_that_a_rank_never_sees_is_no_reason_to_start_afresh)
 {
-	CHECK_INT(opened_where_one_rank_is_late(SHEAF_CREATE, -1), SHEAF_EIO);
-	CHECK_INT(opened_where_one_rank_is_late(SHEAF_READONLY, -1), SHEAF_EIO);
+	CHECK_INT(opened_where_one_rank_is_late(SHEAF_RUN_CREATE, -1), SHEAF_EIO);
+	CHECK_INT(opened_where_one_rank_is_late(SHEAF_RUN_READONLY, -1), SHEAF_EIO);
 }

@@ -158,7 +158,7 @@ static int64_t longest;         /* beyond its time, of the calls that had to kee
 
 static int begin(struct hand *h, int64_t step, struct sheaf_save **save)
 {
-	struct sheaf_save_opts o = { .size = sizeof(o), .flags = lazily ? SHEAF_LAZY : 0 };
+	struct sheaf_save_opts o = { .size = sizeof(o), .flags = lazily ? SHEAF_SAVE_LAZY : 0 };
 	int rc = shf_save_begin(save, h->run, step, h->state, &o, &h->err);
 
 	for (int i = 0; rc == 0 && lazily && i < h->n; i++)
@@ -660,7 +660,7 @@ static int resume_newest(struct hand *h)
 	if (rc == 0 && step->number != h->play->step)
 		rc = shf_fail(&h->err, SHEAF_EBUG, "step %d is the newest", (int)step->number);
 	if (rc == 0)
-		rc = shf_step_load(step, h->state, SHEAF_STRICT, NULL, &h->err);
+		rc = shf_step_load(step, h->state, SHEAF_LOAD_STRICT, NULL, &h->err);
 	shf_step_put(step);
 	if (rc == 0 && hand_wrong(h, h->err.msg, sizeof(h->err.msg)))
 		rc = SHEAF_EBUG;

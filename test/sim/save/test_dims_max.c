@@ -26,7 +26,7 @@ static struct sheaf_slice *deep(struct hand *h, const char *family)
 
 static void hold(struct hand *h)
 {
-	deep(h, "model")->flags |= h->play->variant ? SHEAF_IN_PLACE : 0;
+	deep(h, "model")->flags |= h->play->variant ? SHEAF_SLICE_IN_PLACE : 0;
 	hand_add(h, "model", "dense", SHEAF_F32, 3, 2, 3, 4);
 }
 
@@ -44,7 +44,7 @@ static int save_twice(struct hand *h)
 {
 	const struct sheaf_save_opts o = { .size = sizeof(o), .flags = flags };
 	const struct sheaf_ema ema = { .size = sizeof(ema), .coef = 0.5 };
-	bool averages = !(flags & SHEAF_LATER);
+	bool averages = !(flags & SHEAF_SAVE_LATER);
 	int rc = averages ? shf_state_ema(h->state, "model", &ema) : 0;
 
 	for (int64_t step = 6; rc == 0 && step < 8; step++) {
@@ -52,7 +52,7 @@ static int save_twice(struct hand *h)
 
 		hand_paint(h);
 		rc = shf_save_begin(&save, h->run, step, h->state, &o, &h->err);
-		for (int i = 0; rc == 0 && flags & SHEAF_LATER && i < h->n; i++)
+		for (int i = 0; rc == 0 && flags & SHEAF_SAVE_LATER && i < h->n; i++)
 			rc = shf_save_put(save, i, NULL);
 		rc = rc ? rc : shf_save_copied(save, SHEAF_ALL_SLICES, -1);
 		for (int i = 0; rc == 0 && i < h->n; i++)
@@ -66,19 +66,19 @@ static int save_twice(struct hand *h)
 TEST(a_tensor_of_eight_dimensions_is_saved_and_averaged_in_every_way)
 {
 	static const int32_t apart[] = { 1, 2, 1 };
-	static const uint32_t ways[] = { 0, SHEAF_LAZY, SHEAF_LAZY | SHEAF_CHECK,
-		SHEAF_LAZY | SHEAF_LATER | SHEAF_CHECK };
+	static const uint32_t ways[] = { 0, SHEAF_SAVE_LAZY, SHEAF_SAVE_LAZY | SHEAF_SAVE_CHECK,
+		SHEAF_SAVE_LAZY | SHEAF_SAVE_LATER | SHEAF_SAVE_CHECK };
 
 	for (int i = 0; i < 4 * 4; i++) {
 		struct simdisk *disk = disk_new();
 		struct play p = hands_play(disk, 1 + i / 4 % 3, hold);
 
 		flags = ways[i % 4];
-		p.variant = i / 4 == 2 && !(flags & SHEAF_LATER);
+		p.variant = i / 4 == 2 && !(flags & SHEAF_SAVE_LATER);
 		p.nodes = i / 4 == 1 || i / 4 == 2 ? apart : NULL;
-		p.opts.flags |= i / 4 == 1 ? SHEAF_REPLICAS : 0;
+		p.opts.flags |= i / 4 == 1 ? SHEAF_RUN_REPLICAS : 0;
 		CHECK_RC(hands_run(&p, save_twice, true), 0, &p.err);
-		p.hold = flags & SHEAF_LATER ? hold : hold_averages;
+		p.hold = flags & SHEAF_SAVE_LATER ? hold : hold_averages;
 		LOADED(p);
 		simdisk_free(disk);
 	}

@@ -436,7 +436,7 @@ static bool next_tells(const struct simdisk_fault *fault, bool asked, int *found
 	there = simdisk_exists(disk, "run/checkpoint-7/sheaf.json");
 	CHECK_INT(judge_all(disk, 7, why), !there ? 0 : asked ? KINDS : *found);
 	p.opts.signal_dir = OUT;
-	p.opts.flags = SHEAF_READONLY;
+	p.opts.flags = SHEAF_RUN_READONLY;
 	CHECK_RC(hands_run(&p, just_open, false), 0, &p.err);
 	CHECK_INT(judge_all(disk, 7, why), !there ? 0 : asked ? KINDS : *found);
 	simdisk_free(disk);

@@ -78,7 +78,7 @@ static int begin(struct hand *h, int64_t step, uint32_t flags, struct sheaf_save
 	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = flags };
 	int rc = shf_save_begin(save, h->run, step, h->state, &opts, &h->err);
 
-	for (int k = 0; k < h->n && rc == 0 && flags & SHEAF_LAZY; k++)
+	for (int k = 0; k < h->n && rc == 0 && flags & SHEAF_SAVE_LAZY; k++)
 		rc = shf_save_copied(*save, k, -1);
 	return rc;
 }
@@ -112,7 +112,7 @@ static int with_averages(struct hand *h)
 	struct sheaf_save *save = NULL;
 	int rc = shf_state_ema(h->state, NULL, &ema);
 
-	rc = rc ? rc : begin(h, 1, SHEAF_LAZY, &save);
+	rc = rc ? rc : begin(h, 1, SHEAF_SAVE_LAZY, &save);
 	if (rc == 0)
 		commit_given_up(h, save);
 	shf_save_free(save);
@@ -263,7 +263,7 @@ TEST(a_save_to_memory_that_is_given_up_leaves_the_step_before_it_there)
 	int n = 0;
 
 	for (int k = 0; k < 16; k++) {
-		how = SHEAF_NO_DISK | (k & 8 ? SHEAF_LAZY : 0);
+		how = SHEAF_SAVE_NO_DISK | (k & 8 ? SHEAF_SAVE_LAZY : 0);
 		for (int nth = 1; is_given_up_to_memory(nth, k >> 1 & 1, k & 1, 1 + (k >> 2 & 1));
 		     nth++)
 			n++;

@@ -72,7 +72,7 @@ TEST(what_follows_a_step_in_doubt_goes_with_it_when_it_is_marked_bad)
 		one_saves(&o, 4, 0);
 		one_doubts(&o, one_begin(&o, 5, 0), false);
 		if (way == 0)
-			one_saves(&o, 6, SHEAF_NO_DISK);
+			one_saves(&o, 6, SHEAF_SAVE_NO_DISK);
 		CHECK_RC(shf_run_mark(o.run, 5, 'b', &o.err), 0, &o.err);
 		one_dies(&o);
 		one_next(&o);
@@ -89,7 +89,7 @@ TEST(what_follows_a_step_in_doubt_is_found_when_the_disk_has_lost_that)
 
 		one_saves(&o, 4, 0);
 		one_doubts(&o, one_begin(&o, 5, 0), gone);
-		one_saves(&o, 6, SHEAF_NO_DISK);
+		one_saves(&o, 6, SHEAF_SAVE_NO_DISK);
 		one_dies(&o);
 		one_next(&o);
 		CHECK_INT(one_loads(&o, SHEAF_LATEST, &memory), 6);

@@ -14,9 +14,9 @@
 #include "state.h"
 #include "work.h"
 
-static const struct sheaf_save_opts lazily = { .size = sizeof(lazily), .flags = SHEAF_LAZY };
+static const struct sheaf_save_opts lazily = { .size = sizeof(lazily), .flags = SHEAF_SAVE_LAZY };
 static const struct sheaf_save_opts checked = { .size = sizeof(checked),
-	.flags = SHEAF_LAZY | SHEAF_CHECK };
+	.flags = SHEAF_SAVE_LAZY | SHEAF_SAVE_CHECK };
 
 enum { STAGED, IN_PLACE, LAZY, WAYS };
 enum { FILES = 8, MIB = 1 << 20, ROWS = T_SANITIZED ? 256 : 512 };
@@ -47,7 +47,7 @@ static void hold(struct hand *h)
 	hand_cut(hand_add(h, "master_weights", "rows", SHEAF_F32, 1, 600 * ROWS), 0, h->rank,
 	         h->ranks);
 	for (int i = 1; i < h->n; i++)
-		h->s[i].flags |= h->play->variant == STAGED ? 0 : SHEAF_IN_PLACE;
+		h->s[i].flags |= h->play->variant == STAGED ? 0 : SHEAF_SLICE_IN_PLACE;
 }
 
 /* From the last slice on, which is copied last. */
@@ -280,7 +280,7 @@ TEST(one_that_is_given_up_reads_no_more)
 static int for_memory(struct hand *h)
 {
 	struct sheaf_save_opts memory = { .size = sizeof(memory),
-		.flags = SHEAF_LAZY | SHEAF_NO_DISK };
+		.flags = SHEAF_SAVE_LAZY | SHEAF_SAVE_NO_DISK };
 	struct sheaf_save *save = NULL;
 	int rc;
 
@@ -288,7 +288,7 @@ static int for_memory(struct hand *h)
 		if ((rc = shf_save_begin(&save, h->run, 1, h->state, &memory, &h->err)) !=
 		    SHEAF_EINVAL)
 			return shf_fail(&h->err, SHEAF_EBUG, "%d", rc);
-	return strstr(h->err.msg, "SHEAF_IN_PLACE") ? save_one(h) : SHEAF_EBUG;
+	return strstr(h->err.msg, "SHEAF_SLICE_IN_PLACE") ? save_one(h) : SHEAF_EBUG;
 }
 
 TEST(a_save_to_memory_alone_is_refused)
@@ -361,7 +361,7 @@ static int mixed(struct hand *h)
 	for (int i = 0; i < h->n; i++) {
 		struct sheaf_slice s = h->s[i];
 
-		s.flags ^= i ? SHEAF_IN_PLACE : 0;
+		s.flags ^= i ? SHEAF_SLICE_IN_PLACE : 0;
 		if (shf_state_add(other, &s) < 0)
 			rc = SHEAF_EBUG;
 	}

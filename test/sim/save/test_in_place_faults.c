@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slices in place (SHEAF_IN_PLACE) while calls fail, memory runs out or the power goes: the step is
- * there with the values that it should have, or it is not there; and the next save goes well. */
+/* Slices in place (SHEAF_SLICE_IN_PLACE) while calls fail, memory runs out or the power goes: the
+ * step is there with the values that it should have, or it is not there; and the next save goes
+ * well. */
 #include <errno.h>
 #include "hands.h"
 #include "starve.h"
@@ -22,7 +23,7 @@ static void hold(struct hand *h)
 
 		hand_add(h, "model", name, i ? SHEAF_F16 : SHEAF_BF16, 2, ROWS, COLUMNS)->count[0] =
 		    rows;
-		h->s[h->n - 1].flags = SHEAF_IN_PLACE;
+		h->s[h->n - 1].flags = SHEAF_SLICE_IN_PLACE;
 		hand_add(h, "master_weights", name, SHEAF_F32, 2, ROWS, COLUMNS)->count[0] = rows;
 	}
 }
@@ -30,8 +31,8 @@ static void hold(struct hand *h)
 /* A weight changes as soon as its gate has opened. */
 static int save_one(struct hand *h, int64_t step)
 {
-	struct sheaf_save_opts lazily = { .size = sizeof(lazily), .flags = SHEAF_LAZY |
-		(h->play->variant ? SHEAF_CHECK : 0) };
+	struct sheaf_save_opts lazily = { .size = sizeof(lazily), .flags = SHEAF_SAVE_LAZY |
+		(h->play->variant ? SHEAF_SAVE_CHECK : 0) };
 	struct sheaf_save *save = NULL;
 	int rc;
 

@@ -441,8 +441,8 @@ TEST(a_load_takes_what_images_leave_of_the_staging)
 
 static int begin_beyond(struct hand *h)
 {
-	struct sheaf_save_opts drop = { .size = sizeof(drop), .flags = SHEAF_MAY_DROP };
-	struct sheaf_save_opts fail = { .size = sizeof(fail), .flags = SHEAF_MAY_FAIL };
+	struct sheaf_save_opts drop = { .size = sizeof(drop), .flags = SHEAF_SAVE_MAY_DROP };
+	struct sheaf_save_opts fail = { .size = sizeof(fail), .flags = SHEAF_SAVE_MAY_FAIL };
 	struct sheaf_save *s[4] = { NULL };
 	int rc = 0;
 

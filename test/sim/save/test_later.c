@@ -12,11 +12,11 @@
 #include "averages.h"
 #include "state.h"
 
-static const struct sheaf_save_opts lazily = { .size = sizeof(lazily), .flags = SHEAF_LAZY };
+static const struct sheaf_save_opts lazily = { .size = sizeof(lazily), .flags = SHEAF_SAVE_LAZY };
 static const struct sheaf_save_opts later = { .size = sizeof(later),
-	.flags = SHEAF_LAZY | SHEAF_LATER };
+	.flags = SHEAF_SAVE_LAZY | SHEAF_SAVE_LATER };
 static const struct sheaf_save_opts checked = { .size = sizeof(checked),
-	.flags = SHEAF_LAZY | SHEAF_LATER | SHEAF_CHECK };
+	.flags = SHEAF_SAVE_LAZY | SHEAF_SAVE_LATER | SHEAF_SAVE_CHECK };
 
 enum { WHOLE, IN_PIECES, ELSEWHERE, WAYS };
 
@@ -359,15 +359,15 @@ TEST(one_that_is_given_up_holds_up_no_other)
 static int refused(struct hand *h)
 {
 	static const struct sheaf_ema ema = { .size = sizeof(ema), .coef = 0.5 };
-	const struct sheaf_save_opts alone = { .size = sizeof(alone), .flags = SHEAF_LATER };
+	const struct sheaf_save_opts alone = { .size = sizeof(alone), .flags = SHEAF_SAVE_LATER };
 	struct sheaf_save *save = NULL;
-	const char *why = "needs SHEAF_LAZY";
+	const char *why = "needs SHEAF_SAVE_LAZY";
 	int rc = shf_save_begin(&save, h->run, 1, h->state, &alone, &h->err);
 
 	if (rc != SHEAF_EINVAL || !says(h, why))
 		return wrong_here(h, 0, "it was plain");
 	why = h->play->opts.staging_bytes_max ? "holds a part"
-	      : h->play->variant ? "SHEAF_IN_PLACE" : "no averages";
+	      : h->play->variant ? "SHEAF_SLICE_IN_PLACE" : "no averages";
 	if (strcmp(why, "no averages") == 0 && shf_state_ema(h->state, "model", &ema) < 0)
 		return wrong_here(h, 0, "no averages can be");
 	rc = shf_save_begin(&save, h->run, 1, h->state, &later, &h->err);
@@ -385,7 +385,7 @@ static void hold_floats(struct hand *h)
 {
 	for (int i = 0; i < 2; i++) {
 		hand_add(h, "model", i ? "b" : "a", SHEAF_F32, 2, 300, 256);
-		h->s[i].flags |= h->play->variant ? SHEAF_IN_PLACE : 0;
+		h->s[i].flags |= h->play->variant ? SHEAF_SLICE_IN_PLACE : 0;
 	}
 }
 

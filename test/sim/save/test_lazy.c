@@ -23,9 +23,9 @@
 
 enum { KIB = 1 << 10, MIB = 1 << 20, STEPS = 5 };
 static uint64_t seeds_first = 1, seeds_last = T_SANITIZED ? 15 : 30;
-static const struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_LAZY };
+static const struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_SAVE_LAZY };
 static const struct sheaf_save_opts checked = { .size = sizeof(checked),
-	.flags = SHEAF_LAZY | SHEAF_CHECK };
+	.flags = SHEAF_SAVE_LAZY | SHEAF_SAVE_CHECK };
 static const int32_t two_nodes[4] = { 1, 2, 1, 2 };
 
 /* ---- what ranks hold: rows, columns that interleave, replicas, pieces, turned and converted
@@ -151,7 +151,7 @@ static int look(struct hand *h, int64_t n)
 	hand_fill(h, 0x33);
 	rc = shf_step_open(&step, h->run, n, &h->err);
 	if (rc == 0)
-		rc = shf_step_load(step, h->state, SHEAF_CONVERT, NULL, &h->err);
+		rc = shf_step_load(step, h->state, SHEAF_LOAD_CONVERT, NULL, &h->err);
 	shf_step_put(step);
 	for (int i = 0; i < h->n && rc == 0; i++)
 		turn(h, i, n, true);
@@ -235,7 +235,8 @@ TEST(a_tensor_may_change_when_it_was_asked_for)
 
 TEST(a_tensor_may_change_when_it_was_asked_for_on_two_nodes)
 {
-	each_seed("two nodes", mixture, two_nodes, (struct sheaf_opts){ .flags = SHEAF_REPLICAS },
+	each_seed("two nodes", mixture, two_nodes,
+	          (struct sheaf_opts){ .flags = SHEAF_RUN_REPLICAS },
 	          seeds_last);
 	each_seed("two nodes, three images", mixture, two_nodes,
 	          (struct sheaf_opts){ .images_max = 3, .copy_threads = 2 }, seeds_last / 4);
@@ -446,7 +447,7 @@ static int change_at_once(struct hand *h)
 	size_t n;
 
 	if (how == LATER)
-		opts.flags |= SHEAF_LATER;
+		opts.flags |= SHEAF_SAVE_LATER;
 	paint_step(h, 3);
 	rc = shf_save_begin(&save, h->run, 3, h->state, &opts, &h->err);
 	for (int i = 0; i < h->n && rc == 0 && how == LATER; i++)
@@ -510,7 +511,7 @@ static int use_early(struct hand *h)
 			rc = fail_here(h, "a copied slice does not move");
 	}
 	if (rc == 0)
-		rc = shf_step_load(step, h->state, SHEAF_CONVERT, NULL, &h->err);
+		rc = shf_step_load(step, h->state, SHEAF_LOAD_CONVERT, NULL, &h->err);
 	if (rc == 0)
 		rc = shf_save_commit(save, -1, &h->err);
 	shf_step_put(step);
@@ -584,7 +585,7 @@ TEST(a_slice_that_was_moved_too_early_may_be_moved_again)
 
 static int plain_flags(struct hand *h)
 {
-	struct sheaf_save_opts alone = { .size = sizeof(alone), .flags = SHEAF_CHECK };
+	struct sheaf_save_opts alone = { .size = sizeof(alone), .flags = SHEAF_SAVE_CHECK };
 	struct sheaf_save *save = NULL;
 	int rc = 0;
 
@@ -715,7 +716,7 @@ TEST(where_the_staging_is_small_begin_copies_and_says_so)
 static int one_too_many(struct hand *h)
 {
 	struct sheaf_save_opts drop = { .size = sizeof(drop),
-		.flags = SHEAF_LAZY | SHEAF_MAY_DROP };
+		.flags = SHEAF_SAVE_LAZY | SHEAF_SAVE_MAY_DROP };
 	struct sheaf_save *s[3] = { NULL };
 	struct sheaf_stat stat;
 	uint64_t x = 5;

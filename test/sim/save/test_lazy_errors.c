@@ -8,7 +8,7 @@
 #include "save_calls.h"
 #include "save_end.h"
 
-static const struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_LAZY };
+static const struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_SAVE_LAZY };
 
 static void halves(struct hand *h)
 {

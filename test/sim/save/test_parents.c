@@ -34,7 +34,7 @@ struct one {
 
 static struct one one_job(const char *agent)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE, .agent = agent,
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE, .agent = agent,
 		.images_max = 3, .io_threads = 1, .keep_last = 1 };
 	struct one o = { .disk = re_world(8) };
 
@@ -87,7 +87,7 @@ static struct sheaf_step *from_memory(struct one *o, int64_t step)
 
 static void loads(struct one *o, struct sheaf_step *step)
 {
-	CHECK_RC(shf_step_load(step, o->state, SHEAF_STRICT, NULL, &o->err), 0, &o->err);
+	CHECK_RC(shf_step_load(step, o->state, SHEAF_LOAD_STRICT, NULL, &o->err), 0, &o->err);
 	shf_step_put(step);
 }
 
@@ -152,7 +152,7 @@ static void refuses(struct one *o, int64_t step, uint32_t flags)
 	int rc = shf_save_begin(&save, o->run, step, o->state, &opts, &o->err);
 
 	if (rc == 0) { /* memory is looked at by the commit */
-		CHECK(flags & SHEAF_NO_DISK);
+		CHECK(flags & SHEAF_SAVE_NO_DISK);
 		rc = shf_save_commit(save, -1, &o->err) == SHEAF_EFAILED ? SHEAF_EINVAL : 0;
 		shf_save_free(save);
 	}
@@ -172,7 +172,7 @@ TEST(who_loaded_a_step_that_was_set_aside_rewinds_before_saving)
 	CHECK_RC(shf_run_rewind(o.run, 1, &o.err), 0, &o.err);
 	loads(&o, two);
 	refuses(&o, 4, 0);
-	refuses(&o, 4, SHEAF_NO_DISK);
+	refuses(&o, 4, SHEAF_SAVE_NO_DISK);
 	CHECK_RC(shf_run_rewind(o.run, 1, &o.err), 0, &o.err);
 	commits(&o, begun(&o, 4));
 	CHECK_INT(parent_of(&o, 4), 1);
@@ -241,7 +241,7 @@ TEST(a_mark_that_is_taken_back_while_a_save_flies_is_in_no_saves_way)
 static struct sheaf_save *begun_lazily(struct one *o, int64_t step)
 {
 	static const struct sheaf_save_opts lazily = { .size = sizeof(lazily),
-		.flags = SHEAF_LAZY };
+		.flags = SHEAF_SAVE_LAZY };
 	struct sheaf_save *save = NULL;
 
 	CHECK_RC(shf_save_begin(&save, o->run, step, o->state, &lazily, &o->err), 0, &o->err);
@@ -290,7 +290,7 @@ TEST(a_prune_leaves_a_bad_step_that_was_loaded_from_memory)
 /* The job knows that 3 is on disk, which is not what it goes on from. */
 TEST(who_loaded_an_older_step_from_memory_saves_none_to_memory_beside_a_newer_one)
 {
-	struct sheaf_save_opts memory = { .size = sizeof(memory), .flags = SHEAF_NO_DISK };
+	struct sheaf_save_opts memory = { .size = sizeof(memory), .flags = SHEAF_SAVE_NO_DISK };
 	struct one o = one_job("auto");
 	struct sheaf_save *save = NULL;
 	struct sheaf_step *one;
@@ -323,7 +323,7 @@ static struct sheaf_save *begun_in_doubt(struct one *o, int64_t doubtful, int64_
 
 TEST(a_save_that_was_begun_in_doubt_follows_the_step_that_a_load_then_found)
 {
-	static const uint32_t flags[] = { SHEAF_NO_DISK, SHEAF_LAZY };
+	static const uint32_t flags[] = { SHEAF_SAVE_NO_DISK, SHEAF_SAVE_LAZY };
 
 	for (int i = 0; i < 2; i++) {
 		struct one o = one_job("auto");
@@ -331,11 +331,11 @@ TEST(a_save_that_was_begun_in_doubt_follows_the_step_that_a_load_then_found)
 
 		commits(&o, begun_lazily(&o, 1));
 		six = begun_in_doubt(&o, 3, 6, flags[i]);
-		if (flags[i] & SHEAF_LAZY)
+		if (flags[i] & SHEAF_SAVE_LAZY)
 			CHECK_INT(shf_save_copied(six, SHEAF_ALL_SLICES, -1), 0);
 		loads(&o, opened(&o, 3));
 		commits(&o, six);
-		if (flags[i] & SHEAF_LAZY)
+		if (flags[i] & SHEAF_SAVE_LAZY)
 			CHECK_INT(parent_of(&o, 6), 3);
 		else
 			shf_step_put(from_memory(&o, 6));
@@ -362,7 +362,7 @@ TEST(a_bad_step_that_was_pruned_is_not_opened_by_its_number_from_memory)
 
 static void saves_to_memory(struct one *o, int64_t step)
 {
-	struct sheaf_save_opts memory = { .size = sizeof(memory), .flags = SHEAF_NO_DISK };
+	struct sheaf_save_opts memory = { .size = sizeof(memory), .flags = SHEAF_SAVE_NO_DISK };
 	struct sheaf_save *save = NULL;
 
 	CHECK_RC(shf_save_begin(&save, o->run, step, o->state, &memory, &o->err), 0, &o->err);
@@ -407,7 +407,7 @@ static struct sheaf_save *begun_in_place(struct one *o, int64_t step)
 	struct sheaf_state *state = shf_state_new();
 	struct sheaf_slice slice = { .size = sizeof(slice), .name = "a", .dtype = SHEAF_F32,
 		.ndim = 2, .shape = { 13, 700 }, .count = { 13, 700 }, .data = values,
-		.flags = SHEAF_IN_PLACE };
+		.flags = SHEAF_SLICE_IN_PLACE };
 	struct sheaf_save *save = NULL;
 
 	CHECK(shf_state_add(state, &slice) >= 0);
@@ -501,7 +501,7 @@ TEST(who_loads_an_older_step_from_memory_rewinds_before_saving)
 		}
 		loads(&o, from_memory(&o, 12));
 		is_refused(&o, 14, 0);
-		is_refused(&o, 14, SHEAF_NO_DISK);
+		is_refused(&o, 14, SHEAF_SAVE_NO_DISK);
 		latest_is(&o, 13, true);
 		if (rewinds)
 			CHECK_RC(shf_run_rewind(o.run, 10, &o.err), 0, &o.err);
@@ -598,7 +598,7 @@ TEST(who_loads_the_very_step_that_is_being_saved_goes_on_from_it)
 TEST(a_save_in_doubt_fails_none_that_was_begun_before_it)
 {
 	struct one o = one_job("auto");
-	struct sheaf_save_opts memory = { .size = sizeof(memory), .flags = SHEAF_NO_DISK };
+	struct sheaf_save_opts memory = { .size = sizeof(memory), .flags = SHEAF_SAVE_NO_DISK };
 	struct sheaf_save *nine = NULL, *ten;
 
 	commits(&o, begun(&o, 5));

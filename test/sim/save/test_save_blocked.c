@@ -15,9 +15,9 @@
 #include "save_status.h"
 
 enum { RANKS_MAX = 4, MS = 1000000 };
-static const struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_LAZY };
+static const struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_SAVE_LAZY };
 static const struct sheaf_save_opts may_drop = { .size = sizeof(may_drop),
-	.flags = SHEAF_LAZY | SHEAF_MAY_DROP };
+	.flags = SHEAF_SAVE_LAZY | SHEAF_SAVE_MAY_DROP };
 
 static void halves(struct hand *h)
 {
@@ -273,7 +273,7 @@ TEST(a_line_says_of_each_cause_what_the_slowest_rank_says)
 	char *text;
 
 	p.tamper = with_clock;
-	p.opts.flags |= SHEAF_METRICS;
+	p.opts.flags |= SHEAF_RUN_METRICS;
 	simdisk_set_task_steps(disk, 0);
 	CHECK_RC(hands_run(&p, save_and_keep, true), 0, &p.err);
 	text = text_of(disk, METRICS);
@@ -306,7 +306,7 @@ TEST(each_save_that_is_over_has_a_line_that_says_what_became_of_it)
 	char *text;
 
 	p.tamper = with_clock;
-	p.opts.flags |= SHEAF_METRICS;
+	p.opts.flags |= SHEAF_RUN_METRICS;
 	simdisk_set_task_steps(disk, 0);
 	CHECK_RC(hands_run(&p, all_ends, true), 0, &p.err);
 	text = text_of(disk, METRICS);
@@ -327,7 +327,7 @@ TEST(nothing_is_written_unless_it_is_asked_for)
 
 	CHECK_RC(hands_run(&p, all_ends, true), 0, &p.err);
 	CHECK(!simdisk_exists(disk, METRICS));
-	p.opts.flags = SHEAF_METRICS | SHEAF_READONLY;
+	p.opts.flags = SHEAF_RUN_METRICS | SHEAF_RUN_READONLY;
 	CHECK_RC(hands_run(&p, all_ends, true), SHEAF_EINVAL, &p.err);
 	simdisk_free(disk);
 }
@@ -352,7 +352,7 @@ TEST(a_torn_line_spoils_no_other)
 		struct play p = hands_play(disk, 2, halves);
 		char *text;
 
-		p.opts.flags |= SHEAF_METRICS;
+		p.opts.flags |= SHEAF_RUN_METRICS;
 		CHECK_RC(hands_run(&p, save_few, true), 0, &p.err);
 		simdisk_put(disk, METRICS, ends[i], strlen(ends[i]));
 		p.step = 70;
@@ -377,7 +377,7 @@ TEST(a_full_file_becomes_the_old_one_and_no_more_is_kept)
 
 	memset(fill, 'x', big);
 	fill[big - 1] = '\n';
-	p.opts.flags |= SHEAF_METRICS;
+	p.opts.flags |= SHEAF_RUN_METRICS;
 	for (p.step = 10; p.step < 40; p.step += 10) {
 		CHECK_RC(hands_run(&p, save_few, true), 0, &p.err);
 		CHECK(simdisk_exists(disk, OLD) == (p.step > 10));
@@ -435,7 +435,7 @@ TEST(metrics_that_cannot_be_written_fail_no_save_and_are_logged_once)
 			simdisk_put(disk, METRICS, fill, SHF_METRICS_MAX);
 		said = 0;
 		p.step = 70;
-		p.opts.flags |= SHEAF_METRICS;
+		p.opts.flags |= SHEAF_RUN_METRICS;
 		p.opts.log = hear;
 		simdisk_fault(disk, &(struct simdisk_fault){ .nth = 1, .error = ENOSPC,
 			.kind = ways[i].kind, .how = ways[i].how, .always = ways[i].always,
@@ -469,7 +469,7 @@ TEST(what_is_no_file_is_left_alone)
 			simdisk_put(disk, METRICS "/f", "", 0);
 		said = 0;
 		p.step = 70;
-		p.opts.flags |= SHEAF_METRICS;
+		p.opts.flags |= SHEAF_RUN_METRICS;
 		p.opts.log = hear;
 		CHECK_RC(hands_run(&p, save_few, true), 0, &p.err);
 		CHECK_INT(said, 1);
@@ -520,7 +520,7 @@ TEST(a_step_is_announced_before_ranks_tell_their_times)
 
 	announced = asked = asked_early = 0;
 	p.tamper = watch;
-	p.opts.flags |= SHEAF_METRICS;
+	p.opts.flags |= SHEAF_RUN_METRICS;
 	p.opts.committed = hear_step;
 	CHECK_RC(hands_run(&p, save_and_keep, true), 0, &p.err);
 	CHECK_INT(announced, 1);

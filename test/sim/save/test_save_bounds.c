@@ -306,14 +306,14 @@ TEST(moves_that_cannot_be_are_told_why)
 
 static int move_early(struct hand *h)
 {
-	struct sheaf_save *save = begun(h, 1, SHEAF_LAZY);
+	struct sheaf_save *save = begun(h, 1, SHEAF_SAVE_LAZY);
 	uint8_t *at = NULL;
 
 	(void)hand_block_of(h, 1, &at);
 	coded(h, "move", shf_state_move(h->state, 1, at));
-	(void)begun(h, 2, SHEAF_LAZY);
+	(void)begun(h, 2, SHEAF_SAVE_LAZY);
 	coded(h, "copied", shf_save_copied(save, SHEAF_ALL_SLICES, -1));
-	(void)begun(h, 2, SHEAF_LAZY);
+	(void)begun(h, 2, SHEAF_SAVE_LAZY);
 	coded(h, "move", shf_state_move(h->state, 1, at));
 	committed(h, save, -1);
 	shf_save_free(save);

@@ -44,9 +44,9 @@ static int rest_of(struct hand *h, struct sheaf_save *save)
 {
 	int rc = 0;
 
-	for (int i = 0; rc == 0 && flags & SHEAF_LATER && i < h->n; i++)
+	for (int i = 0; rc == 0 && flags & SHEAF_SAVE_LATER && i < h->n; i++)
 		rc = shf_save_put(save, i, NULL);
-	for (int i = 0; rc == 0 && flags & SHEAF_LAZY && i < h->n; i++)
+	for (int i = 0; rc == 0 && flags & SHEAF_SAVE_LAZY && i < h->n; i++)
 		rc = shf_save_copied(save, i, -1);
 	if (rc == 0 && h->ranks > 1) {
 		rc = shf_save_exchange(save, 4096, &h->err);
@@ -123,7 +123,7 @@ static void hungry(int ranks, uint32_t how, uint32_t of_run, const char *want)
 
 TEST(slices_that_are_brought_and_compared_lack_memory)
 {
-	hungry(1, SHEAF_LAZY | SHEAF_LATER | SHEAF_CHECK, 0,
+	hungry(1, SHEAF_SAVE_LAZY | SHEAF_SAVE_LATER | SHEAF_SAVE_CHECK, 0,
 	       "-2: model/w: no memory to look again\n-2: optimizer/b: no memory to look again\n"
 	       "-2: optimizer/all: no memory to look again\n-2: a.json: no memory\n"
 	       "-2: attached file a.json: no memory\n-2: epoch: no memory\n"
@@ -145,7 +145,7 @@ TEST(slices_that_are_brought_and_compared_lack_memory)
 
 TEST(what_travels_behind_lacks_memory)
 {
-	hungry(2, SHEAF_LAZY, SHEAF_REPLICAS,
+	hungry(2, SHEAF_SAVE_LAZY, SHEAF_RUN_REPLICAS,
 	       "-2: b.json: no memory\n-2: attached file b.json: no memory\n"
 	       "-2: epoch: no memory\n-2: note epoch: no memory\n"
 	       "-2: no memory for a header of 2 tensors\n"

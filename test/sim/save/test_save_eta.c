@@ -31,7 +31,7 @@ struct clocked {
 
 static void begin(struct clocked *c, uint32_t flags)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE | flags,
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE | flags,
 		.io_threads = 1 };
 	struct sheaf_slice s = { .size = sizeof(s), .name = "w", .dtype = SHEAF_F32, .ndim = 1,
 		.shape = { 12 }, .count = { 12 }, .data = c->w };
@@ -102,9 +102,9 @@ TEST(what_is_left_is_what_is_to_write_to_sync_and_to_publish)
 	CHECK_INT(shf_save_eta_ms(save), 24000 + 1000 + 2000 + 1);
 	atomic_store(&save->took.written, 400);
 	CHECK_INT(shf_save_eta_ms(save), 1000 + 2000 + 1);
-	save->id.flags |= SHEAF_NO_DISK;   /* nothing is synced, or published */
+	save->id.flags |= SHEAF_SAVE_NO_DISK;   /* nothing is synced, or published */
 	CHECK_INT(shf_save_eta_ms(save), 1);
-	save->id.flags &= ~(uint32_t)SHEAF_NO_DISK;
+	save->id.flags &= ~(uint32_t)SHEAF_SAVE_NO_DISK;
 	committed(&c, save);
 	end(&c);
 }
@@ -140,10 +140,10 @@ TEST(a_copy_that_goes_on_behind_is_waited_for)
 	int64_t eta;
 
 	begin(&c, 0);
-	save = begun(&c, 1, SHEAF_LAZY);
+	save = begun(&c, 1, SHEAF_SAVE_LAZY);
 	CHECK_INT(shf_save_copied(save, 0, -1), 0);
 	committed(&c, save);
-	save = begun(&c, 2, SHEAF_LAZY);
+	save = begun(&c, 2, SHEAF_SAVE_LAZY);
 	quarter_written(&c, save);
 	shf_durations_add(&c.run->saves.pace.stage, 1);
 	CHECK_INT(atomic_load(&save->took.copied), 0);

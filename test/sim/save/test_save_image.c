@@ -85,7 +85,7 @@ struct alone {
 
 static void begin(struct alone *a)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE, .agent = "auto",
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE, .agent = "auto",
 		.images_max = 2, .io_threads = 1 };
 
 	*a = (struct alone){ .disk = re_world(3) };
@@ -119,11 +119,11 @@ TEST(a_step_in_memory_alone_that_is_not_committed_keeps_its_image)
 	struct alone a;
 
 	begin(&a);
-	CHECK_RC(save_begin(&a, &first, 1, SHEAF_NO_DISK), 0, &a.err);
-	CHECK_RC(save_begin(&a, &second, 2, SHEAF_NO_DISK), 0, &a.err);
-	CHECK_RC(save_begin(&a, &third, 3, SHEAF_NO_DISK), SHEAF_EAGAIN, &a.err);
+	CHECK_RC(save_begin(&a, &first, 1, SHEAF_SAVE_NO_DISK), 0, &a.err);
+	CHECK_RC(save_begin(&a, &second, 2, SHEAF_SAVE_NO_DISK), 0, &a.err);
+	CHECK_RC(save_begin(&a, &third, 3, SHEAF_SAVE_NO_DISK), SHEAF_EAGAIN, &a.err);
 	CHECK(strstr(a.err.msg, "step 1 is in memory alone and not committed") != NULL);
-	CHECK_RC(save_begin(&a, &third, 3, SHEAF_MAY_FAIL), SHEAF_EBUSY, &a.err);
+	CHECK_RC(save_begin(&a, &third, 3, SHEAF_SAVE_MAY_FAIL), SHEAF_EBUSY, &a.err);
 	CHECK(strstr(a.err.msg, "step 1 is in memory alone and not committed") != NULL);
 	CHECK(third == NULL);
 	CHECK_RC(shf_save_commit(first, -1, &a.err), 0, &a.err);
@@ -156,7 +156,7 @@ static void save_2_in_doubt(struct alone *a, bool freed)
 {
 	struct sheaf_save *save = NULL;
 
-	CHECK_RC(save_begin(a, &save, 1, SHEAF_NO_DISK), 0, &a->err);
+	CHECK_RC(save_begin(a, &save, 1, SHEAF_SAVE_NO_DISK), 0, &a->err);
 	CHECK_RC(shf_save_commit(save, -1, &a->err), 0, &a->err);
 	shf_save_free(save);
 	CHECK_RC(save_begin(a, &save, 2, 0), 0, &a->err);
@@ -183,8 +183,8 @@ TEST(a_step_in_doubt_is_the_newest_in_memory)
 		save_2_in_doubt(&a, freed);
 		CHECK_INT(shf_memory_tier_newest(a.run), 2);
 		CHECK_RC(save_begin(&a, &save, 1, 0), SHEAF_EINVAL, &a.err);
-		CHECK_RC(save_begin(&a, &save, 2, SHEAF_NO_DISK), SHEAF_EINVAL, &a.err);
-		CHECK_RC(save_begin(&a, &save, 3, SHEAF_NO_DISK), 0, &a.err);
+		CHECK_RC(save_begin(&a, &save, 2, SHEAF_SAVE_NO_DISK), SHEAF_EINVAL, &a.err);
+		CHECK_RC(save_begin(&a, &save, 3, SHEAF_SAVE_NO_DISK), 0, &a.err);
 		CHECK_INT(shf_memory_tier_newest(a.run), 2); /* the image of step 1 was taken */
 		CHECK_RC(shf_save_commit(save, -1, &a.err), 0, &a.err);
 		shf_save_free(save);
@@ -195,7 +195,7 @@ TEST(a_step_in_doubt_is_the_newest_in_memory)
 
 TEST(an_older_step_that_comes_to_memory_later_leaves_the_one_in_doubt)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE, .agent = "auto",
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE, .agent = "auto",
 		.images_max = 3, .io_threads = 1 };
 	struct sheaf_save *older = NULL, *save = NULL;
 	struct alone a = { .disk = re_world(3) };
@@ -204,7 +204,7 @@ TEST(an_older_step_that_comes_to_memory_later_leaves_the_one_in_doubt)
 	a.sys = simdisk_process(a.disk, 90, 0);
 	a.state = re_state(&a.mine, 0, 1);
 	CHECK_RC(shf_run_open(&a.run, "run", NULL, &opts, a.sys, &a.err), 0, &a.err);
-	CHECK_RC(save_begin(&a, &older, 1, SHEAF_NO_DISK), 0, &a.err);
+	CHECK_RC(save_begin(&a, &older, 1, SHEAF_SAVE_NO_DISK), 0, &a.err);
 	CHECK_RC(save_begin(&a, &save, 2, 0), 0, &a.err);
 	simover(a.sys)->disk.rename = rename_seen;
 	simover(a.sys)->disk.fsync = fsync_fails;
@@ -229,11 +229,11 @@ TEST(an_image_that_is_copied_into_has_no_card)
 
 	begin(&a);
 	for (int64_t k = 1; k <= 2; k++) {
-		CHECK_RC(save_begin(&a, &save, k, SHEAF_NO_DISK), 0, &a.err);
+		CHECK_RC(save_begin(&a, &save, k, SHEAF_SAVE_NO_DISK), 0, &a.err);
 		CHECK_RC(shf_save_commit(save, -1, &a.err), 0, &a.err);
 		shf_save_free(save);
 	}
-	CHECK_RC(save_begin(&a, &save, 3, SHEAF_NO_DISK), 0, &a.err);
+	CHECK_RC(save_begin(&a, &save, 3, SHEAF_SAVE_NO_DISK), 0, &a.err);
 	CHECK(shf_memory_tier_card_head(a.run->tier, save->copy.image)->whole == 0);
 	shf_save_free(save);
 	end(&a);
@@ -308,7 +308,7 @@ static void ask_for(struct sheaf_save *save, bool all)
 static int job_of(void *arg, int rank, struct sheaf_group *group)
 {
 	struct job *j = arg;
-	struct sheaf_opts o = { .size = sizeof(o), .flags = SHEAF_CREATE, .images_max = 1,
+	struct sheaf_opts o = { .size = sizeof(o), .flags = SHEAF_RUN_CREATE, .images_max = 1,
 		.timeout_ms = 60000, .io_threads = 1 };
 	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = j->flags };
 	struct sheaf_save *first = NULL, *second = NULL;
@@ -380,7 +380,8 @@ TEST(each_rank_may_die_while_the_oldest_save_is_finished)
 
 	for (int kind = 0; kind < 4; kind++)
 		for (int at = 1 + t_from(T_STRIDE), fired = 1; fired; at += T_STRIDE) {
-			struct job j = { .flags = kind % 2 ? SHEAF_LAZY : 0, .silent = at / 3 % 2,
+			struct job j = { .flags = kind % 2 ? SHEAF_SAVE_LAZY : 0,
+			                 .silent = at / 3 % 2,
 				.copied = at % 2,
 				.warm = kind < 2 };
 			struct simgroup_stat stat = { 0 };
@@ -413,7 +414,7 @@ TEST(a_save_that_fails_while_it_is_finished_fails_alone)
 		{ SIMDISK_MKDIR, "1-" }, { SIMDISK_PWRITE, "model-" } };
 
 	for (int i = 0; i < 4; i++) {
-		struct job j = { .flags = SHEAF_LAZY, .warm = true, .copied = i % 2 };
+		struct job j = { .flags = SHEAF_SAVE_LAZY, .warm = true, .copied = i % 2 };
 		struct simgroup_opts o = { .seed = (uint64_t)i, .ranks = RANKS, .nodes = nodes };
 		int results[RANKS];
 
@@ -435,7 +436,7 @@ TEST(a_save_that_fails_while_it_is_finished_fails_alone)
 static int is_copied(struct sheaf_save **save, struct sheaf_run *run, int64_t step,
                      struct sheaf_state *state, struct sheaf_error *err)
 {
-	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_LAZY };
+	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_SAVE_LAZY };
 	int rc = shf_save_begin(save, run, step, state, &opts, err);
 
 	return rc < 0 ? rc : shf_save_copied(*save, SHEAF_ALL_SLICES, -1);
@@ -446,7 +447,7 @@ static int is_copied(struct sheaf_save **save, struct sheaf_run *run, int64_t st
 static int begins_otherwise(void *arg, int rank, struct sheaf_group *group)
 {
 	struct re_job *j = arg;
-	struct sheaf_opts o = { .size = sizeof(o), .flags = SHEAF_CREATE, .images_max = 2,
+	struct sheaf_opts o = { .size = sizeof(o), .flags = SHEAF_RUN_CREATE, .images_max = 2,
 		.timeout_ms = 60000, .io_threads = 1, .agent = "auto" };
 	struct sheaf_save *save = NULL, *ten = NULL, *other = NULL;
 	struct sheaf_run *run = NULL;

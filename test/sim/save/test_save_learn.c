@@ -26,7 +26,7 @@ static void tensors(struct hand *h)
 
 static struct sheaf_save *begun(struct hand *h, int64_t step)
 {
-	const struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_LAZY };
+	const struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_SAVE_LAZY };
 	struct sheaf_save *save = NULL;
 
 	if (shf_save_begin(&save, h->run, step, h->state, &lazy, &h->err) < 0)

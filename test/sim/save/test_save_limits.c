@@ -36,7 +36,7 @@ static void begin_with(struct sheaf_opts opts)
 		.shape = { sizeof(a.w) }, .count = { sizeof(a.w) }, .data = a.w };
 
 	opts.size = sizeof(opts);
-	opts.flags |= SHEAF_CREATE;
+	opts.flags |= SHEAF_RUN_CREATE;
 	opts.io_threads = 1;
 	a.disk = disk_new();
 	simdisk_set_agents(a.disk, 64 << 20);
@@ -119,7 +119,7 @@ TEST(who_wants_the_page_cache_gets_no_file_past_it)
 	for (int i = 0; i < 2; i++) {
 		int past = 0;
 
-		begin(i ? SHEAF_BUFFERED : 0);
+		begin(i ? SHEAF_RUN_BUFFERED : 0);
 		CHECK_RC(saves(1, &a.err), 0, &a.err);
 		for (size_t k = 0; k < simdisk_calls(a.disk); k++) {
 			const char *text = simdisk_call_text(a.disk, k);
@@ -199,7 +199,7 @@ TEST(a_step_that_lies_in_no_second_image_is_not_kept_in_memory)
 
 	for (int i = 0; i < 2; i++)
 		for (int lazy = 0; lazy < 2; lazy++) {
-			uint32_t flags = lazy ? SHEAF_LAZY : 0;
+			uint32_t flags = lazy ? SHEAF_SAVE_LAZY : 0;
 			struct sheaf_save *save;
 
 			begin_with(scant[i]);
@@ -210,7 +210,8 @@ TEST(a_step_that_lies_in_no_second_image_is_not_kept_in_memory)
 				CHECK_RC(shf_save_commit(save, -1, &a.err), 0, &a.err);
 				CHECK(save->at.memory != SHF_MEMORY_KEPT);
 				shf_save_free(save);
-				SAID(begins(&save, step + 1, flags | SHEAF_NO_DISK), SHEAF_EINVAL,
+				SAID(begins(&save, step + 1, flags | SHEAF_SAVE_NO_DISK),
+				     SHEAF_EINVAL,
 				     "memory alone needs two images", &a.err);
 				CHECK(save == NULL);
 			}
@@ -333,7 +334,7 @@ static int save_columns(struct hand *h)
 	const int variant = h->play->variant;
 	struct sheaf_save_opts opts = { .size = sizeof(opts),
 		.loss = variant == LOSSES ? h->rank : 1,
-		.flags = variant == FLAGS && h->rank ? SHEAF_MAY_DROP : 0 };
+		.flags = variant == FLAGS && h->rank ? SHEAF_SAVE_MAY_DROP : 0 };
 	struct sheaf_save *save = NULL;
 	uint64_t none = 0;
 	int rc, again = 0;
@@ -407,7 +408,7 @@ static const struct simdisk_fault threadless = { .nth = 1, .error = EAGAIN, .alw
 
 static int save_lazily(struct hand *h)
 {
-	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_LAZY };
+	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_SAVE_LAZY };
 	struct sheaf_save *save = NULL;
 	int rc = shf_save_begin(&save, h->run, h->play->step, h->state, &opts, &h->err);
 

@@ -19,8 +19,8 @@ static const int32_t apart[] = { 1, 2 };
 
 static int odd_options(struct hand *h)
 {
-	static const uint32_t flags[] = { 1 << 20, SHEAF_CHECK, SHEAF_LATER,
-		SHEAF_CHECK | SHEAF_LATER };
+	static const uint32_t flags[] = { 1 << 20, SHEAF_SAVE_CHECK, SHEAF_SAVE_LATER,
+		SHEAF_SAVE_CHECK | SHEAF_SAVE_LATER };
 	static const int64_t steps[] = { -1, INT64_MIN, INT64_MAX };
 	struct { struct sheaf_save_opts o; uint64_t newer; } more = { .newer = 1 };
 	struct sheaf_save *save = NULL;
@@ -46,8 +46,9 @@ TEST(options_of_a_save_that_make_no_sense_are_told)
 
 	story(&p, odd_options,
 	      "-1: save flags 0x100000 are none of this sheaf's\n"
-	      "-1: SHEAF_CHECK needs SHEAF_LAZY\n-1: SHEAF_LATER needs SHEAF_LAZY\n"
-	      "-1: SHEAF_CHECK needs SHEAF_LAZY\n-1: step -1 is negative\n"
+	      "-1: SHEAF_SAVE_CHECK needs SHEAF_SAVE_LAZY\n"
+	      "-1: SHEAF_SAVE_LATER needs SHEAF_SAVE_LAZY\n"
+	      "-1: SHEAF_SAVE_CHECK needs SHEAF_SAVE_LAZY\n-1: step -1 is negative\n"
 	      "-1: step -9223372036854775808 is negative\n"
 	      "-1: step 9223372036854775807 is beyond the last number, 2^63 - 2\n"
 	      "-1: save_opts.size is 7; set it to sizeof(struct sheaf_save_opts)\n0\n"
@@ -136,11 +137,11 @@ TEST(a_step_that_is_there_and_none_before_it_wants_another_number)
 
 static int bring(struct hand *h)
 {
-	struct sheaf_save *save = begun(h, 7, SHEAF_LAZY | SHEAF_LATER);
+	struct sheaf_save *save = begun(h, 7, SHEAF_SAVE_LAZY | SHEAF_SAVE_LATER);
 
 	coded(h, "copied", shf_save_copied(save, 0, -1));
 	coded(h, "copied", shf_save_copied(save, SHEAF_ALL_SLICES, -1));
-	(void)begun(h, 8, SHEAF_LAZY);
+	(void)begun(h, 8, SHEAF_SAVE_LAZY);
 	committed(h, save, -1);
 	coded(h, "put", shf_save_put(save, -1, NULL));
 	coded(h, "put", shf_save_put(save, 2, NULL));
@@ -178,17 +179,17 @@ static int not_later(struct hand *h)
 {
 	static const struct sheaf_ema ema = { .size = sizeof(ema), .coef = 0.5 };
 
-	(void)begun(h, 1, SHEAF_LAZY | SHEAF_LATER);
+	(void)begun(h, 1, SHEAF_SAVE_LAZY | SHEAF_SAVE_LATER);
 	if (h->play->variant == 2)
 		coded(h, "averages", shf_state_ema(h->state, NULL, &ema));
-	(void)begun(h, 2, SHEAF_LAZY | SHEAF_LATER);
-	shf_save_free(begun(h, 3, SHEAF_LAZY));
+	(void)begun(h, 2, SHEAF_SAVE_LAZY | SHEAF_SAVE_LATER);
+	shf_save_free(begun(h, 3, SHEAF_SAVE_LAZY));
 	return 0;
 }
 
 static void in_place(struct hand *h)
 {
-	hand_add(h, "model", "w", SHEAF_F32, 2, 300, 256)->flags |= SHEAF_IN_PLACE;
+	hand_add(h, "model", "w", SHEAF_F32, 2, 300, 256)->flags |= SHEAF_SLICE_IN_PLACE;
 }
 
 TEST(saves_that_can_bring_nothing_later_say_why)
@@ -196,15 +197,17 @@ TEST(saves_that_can_bring_nothing_later_say_why)
 	struct play p = hands_play(disk_new(), 1, in_place);
 
 	story(&p, not_later,
-	      "-1: step 1: SHEAF_LATER needs all of it staged: some slices are not "
-	      "(SHEAF_IN_PLACE)\n"
-	      "-1: step 2: SHEAF_LATER needs all of it staged: some slices are not "
-	      "(SHEAF_IN_PLACE)\n0\n");
+	      "-1: step 1: SHEAF_SAVE_LATER needs all of it staged: some slices are not "
+	      "(SHEAF_SLICE_IN_PLACE)\n"
+	      "-1: step 2: SHEAF_SAVE_LATER needs all of it staged: some slices are not "
+	      "(SHEAF_SLICE_IN_PLACE)\n0\n");
 	p = hands_play(disk_new(), 1, two);
 	p.opts.staging_bytes_max = 128 * KIB;
 	story(&p, not_later,
-	      "-1: step 1: SHEAF_LATER needs all of it staged: staging_bytes_max holds a part\n"
-	      "-1: step 2: SHEAF_LATER needs all of it staged: staging_bytes_max holds a part\n"
+	      "-1: step 1: SHEAF_SAVE_LATER needs all of it staged: staging_bytes_max holds a "
+	      "part\n"
+	      "-1: step 2: SHEAF_SAVE_LATER needs all of it staged: staging_bytes_max holds a "
+	      "part\n"
 	      "1 step 3: copied inside begin: the staging holds a part of it only\n0\n");
 }
 
@@ -212,15 +215,15 @@ TEST(saves_that_can_bring_nothing_later_say_why)
 
 static int too_many(struct hand *h)
 {
-	uint32_t flags = h->play->variant ? SHEAF_NO_DISK : 0;
+	uint32_t flags = h->play->variant ? SHEAF_SAVE_NO_DISK : 0;
 	struct sheaf_save *s[3] = { NULL };
 	int n = 0;
 
 	for (; n < 2; n++)
 		if (!(s[n] = begun(h, n + 1, flags)))
 			break;
-	(void)begun(h, 8, SHEAF_MAY_DROP);
-	(void)begun(h, 8, SHEAF_MAY_FAIL);
+	(void)begun(h, 8, SHEAF_SAVE_MAY_DROP);
+	(void)begun(h, 8, SHEAF_SAVE_MAY_FAIL);
 	s[2] = begun(h, 8, flags);
 	for (int i = 0; i < 3; i++) {
 		for (int k = 0; s[i] && k < 4; k++)
@@ -264,7 +267,7 @@ TEST(where_no_image_is_free_it_is_told_whose_it_is)
 
 static int in_memory(struct hand *h)
 {
-	struct sheaf_save *save = begun(h, 1, SHEAF_NO_DISK);
+	struct sheaf_save *save = begun(h, 1, SHEAF_SAVE_NO_DISK);
 
 	if (save)
 		committed(h, save, -1);
@@ -289,7 +292,7 @@ TEST(a_save_to_memory_alone_that_cannot_be_is_told_why)
 		"-1: step 1: memory alone needs two images (images_max, staging_bytes_max)\n0\n"
 		"2 run: step 2 committed, rank 0\n0\n",
 		"-1: step 1: memory alone needs all of it there: some slices are "
-		"SHEAF_IN_PLACE\n0\n2 run: step 2 committed, rank 0\n0\n",
+		"SHEAF_SLICE_IN_PLACE\n0\n2 run: step 2 committed, rank 0\n0\n",
 		"-1: step 1: memory alone needs two images (images_max, staging_bytes_max)\n0\n"
 		"2 run: step 2 committed, rank 0\n0\n",
 		"0\n2 run: step 1 is in memory, rank 0\n0\n0\n2 run: step 2 committed, rank 0\n"
@@ -357,7 +360,7 @@ static int begin_differently(struct hand *h)
 	struct sheaf_save *save = NULL, *next = NULL;
 
 	(void)begun(h, 3 + h->rank, 0);
-	(void)begun(h, 3, h->rank == 1 ? SHEAF_LAZY : 0);
+	(void)begun(h, 3, h->rank == 1 ? SHEAF_SAVE_LAZY : 0);
 	said(h, shf_save_begin(&save, h->run, 3, h->state, &o, &h->err));
 	save = begun(h, 3, 0);
 	said(h, shf_save_exchange(save, h->rank == 1 ? 5000 : 6000, &h->err));
@@ -417,7 +420,7 @@ TEST(replicas_that_differ_are_told_where)
 
 		p.nodes = apart;
 		p.variant = i;
-		p.opts.flags |= SHEAF_REPLICAS;
+		p.opts.flags |= SHEAF_RUN_REPLICAS;
 		story(&p, diverge, want[i]);
 	}
 }
@@ -442,7 +445,7 @@ static void tamper(struct hand *h)
 
 static int behind(struct hand *h)
 {
-	struct sheaf_save *save = begun(h, 1, SHEAF_LAZY);
+	struct sheaf_save *save = begun(h, 1, SHEAF_SAVE_LAZY);
 
 	for (int i = 0; i < h->n; i++)
 		coded(h, "copied", shf_save_copied(save, i, -1));
@@ -483,7 +486,7 @@ TEST(a_copy_inside_begin_is_told)
 
 static int change(struct hand *h)
 {
-	struct sheaf_save *save = begun(h, 3, SHEAF_LAZY | SHEAF_CHECK);
+	struct sheaf_save *save = begun(h, 3, SHEAF_SAVE_LAZY | SHEAF_SAVE_CHECK);
 
 	hand_spoil(h, 1);
 	coded(h, "copied", shf_save_copied(save, 0, -1));
@@ -508,7 +511,7 @@ TEST(a_slice_that_changed_is_named_with_its_number)
 /* Rank 1 has not asked for its second slice; a commit that waits for nothing is called again. */
 static int ask_again(struct hand *h)
 {
-	struct sheaf_save *save = begun(h, 3, SHEAF_LAZY);
+	struct sheaf_save *save = begun(h, 3, SHEAF_SAVE_LAZY);
 
 	coded(h, "copied", shf_save_copied(save, SHEAF_ALL_SLICES, 0));
 	said(h, shf_save_exchange(save, 0, &h->err));

@@ -181,9 +181,9 @@ static int count(struct hand *h)
 		struct sheaf_save *save = begun(h, step, flags);
 		int rc = SHEAF_EAGAIN;
 
-		for (int i = 0; i < h->n && flags & SHEAF_LAZY; i++)
+		for (int i = 0; i < h->n && flags & SHEAF_SAVE_LAZY; i++)
 			coded(h, "copied", shf_save_copied(save, i, step == 2 ? 0 : -1));
-		if (flags & SHEAF_LAZY && step == 2)
+		if (flags & SHEAF_SAVE_LAZY && step == 2)
 			coded(h, "copied", shf_save_copied(save, SHEAF_ALL_SLICES, -1));
 		if (exchanges)
 			said(h, shf_save_exchange(save, 8192, &h->err));
@@ -211,7 +211,7 @@ static int count(struct hand *h)
 		return 0;
 	}
 	/* How long a step was published behind rank 0 alone knows. */
-	return flags & SHEAF_NO_DISK ||
+	return flags & SHEAF_SAVE_NO_DISK ||
 	       (shf_durations_ns(&h->run->saves.pace.publish) > 0) == (patience != 0)
 	       ? 0 : SHEAF_EBUG;
 }
@@ -225,7 +225,7 @@ static struct play counted(int ranks, uint32_t how, int ms)
 	exchanges = ranks > 1;
 	simdisk_set_task_steps(p.disk, 0);
 	p.tamper = clocked;
-	p.opts.flags |= how & SHEAF_NO_DISK || ms >= 0 ? 0 : SHEAF_METRICS;
+	p.opts.flags |= how & SHEAF_SAVE_NO_DISK || ms >= 0 ? 0 : SHEAF_RUN_METRICS;
 	p.opts.progress = progress;
 	return p;
 }
@@ -268,7 +268,7 @@ TEST(a_plain_save_is_counted)
 
 TEST(a_save_that_is_copied_behind_is_counted)
 {
-	struct play p = counted(1, SHEAF_LAZY, -1);
+	struct play p = counted(1, SHEAF_SAVE_LAZY, -1);
 
 	story(&p, count,
 	      "0\ncopied 0\ncopied 0\n"
@@ -356,7 +356,7 @@ TEST(a_save_that_is_asked_after_is_counted)
 
 TEST(a_save_with_little_time_is_counted)
 {
-	struct play p = counted(1, SHEAF_LAZY, 20);
+	struct play p = counted(1, SHEAF_SAVE_LAZY, 20);
 
 	story(&p, count,
 	      "0\ncopied 0\ncopied 0\n"
@@ -441,7 +441,7 @@ TEST(a_save_whose_bytes_travel_is_counted)
 
 TEST(a_save_in_rounds_is_counted)
 {
-	struct play p = counted(1, SHEAF_LAZY, -1);
+	struct play p = counted(1, SHEAF_SAVE_LAZY, -1);
 
 	p.opts.staging_bytes_max = 128 * KIB;
 	story(&p, count,
@@ -483,7 +483,7 @@ TEST(a_save_in_rounds_is_counted)
 
 TEST(a_save_to_memory_is_counted)
 {
-	struct play p = counted(1, SHEAF_NO_DISK, -1);
+	struct play p = counted(1, SHEAF_SAVE_NO_DISK, -1);
 
 	p.opts.agent = "auto";
 	simdisk_set_agents(p.disk, UINT64_C(1) << 30);
@@ -518,7 +518,7 @@ static void long_ones(struct hand *h)
 
 static int copy_slowly(struct hand *h)
 {
-	struct sheaf_save *save = begun(h, 1, SHEAF_LAZY);
+	struct sheaf_save *save = begun(h, 1, SHEAF_SAVE_LAZY);
 
 	for (int i = 0; i < 6; i++) {
 		int rc = shf_save_wait(save, 0);
@@ -545,7 +545,7 @@ TEST(threads_rest_for_as_long_as_their_rate_says)
 	};
 
 	for (int i = 0; i < 3; i++) {
-		struct play p = counted(1, SHEAF_LAZY, -1);
+		struct play p = counted(1, SHEAF_SAVE_LAZY, -1);
 
 		p.hold = long_ones;
 		p.opts.copy_rate_max = rates[i];
@@ -628,7 +628,7 @@ TEST(a_plain_save_meets_so_often)
 
 TEST(a_save_that_is_copied_behind_begins_with_one_meeting)
 {
-	meetings_are(SHEAF_LAZY,
+	meetings_are(SHEAF_SAVE_LAZY,
 	             "0\nmeetings 32\ncopied 0\n2 run: step 1 committed, rank 0\n0\n0\n"
 	             "meetings 11\ncopied 0\n2 run: step 2 committed, rank 0\n0\n0\nmeetings 1\n"
 	             "copied 0\n2 run: step 3 committed, rank 0\n0\n0\nmeetings 1\ncopied 0\n"
@@ -639,7 +639,7 @@ TEST(a_save_that_is_copied_behind_begins_with_one_meeting)
 
 TEST(so_does_one_to_memory_alone)
 {
-	meetings_are(SHEAF_LAZY | SHEAF_NO_DISK,
+	meetings_are(SHEAF_SAVE_LAZY | SHEAF_SAVE_NO_DISK,
 	             "0\nmeetings 33\ncopied 0\n2 run: step 1 is in memory, rank 0\n0\n0\n"
 	             "meetings 12\ncopied 0\n2 run: step 2 is in memory, rank 0\n0\n0\n"
 	             "meetings 1\ncopied 0\n2 run: step 3 is in memory, rank 0\n0\n0\n"
@@ -661,7 +661,7 @@ static int travel(struct hand *h)
 	static const uint64_t most[] = { 1, 4096, 4097, 12000, 30000, 1, 0 };
 	struct sheaf_save *save = begun(h, 1, flags);
 
-	if (flags & SHEAF_LAZY)
+	if (flags & SHEAF_SAVE_LAZY)
 		coded(h, "copied", shf_save_copied(save, 0, -1));
 	for (size_t i = 0; i < sizeof(most) / sizeof(most[0]); i++) {
 		int rc = shf_save_exchange(save, most[i], &h->err);
@@ -737,7 +737,7 @@ static int write_early(struct hand *h)
 {
 	struct sheaf_save *save = begun(h, 1, flags);
 
-	for (int i = 0; flags & SHEAF_LAZY && i < h->n; i++)
+	for (int i = 0; flags & SHEAF_SAVE_LAZY && i < h->n; i++)
 		coded(h, "copied", shf_save_copied(save, i, -1));
 	committed(h, save, -1);
 	shf_save_free(save);
@@ -762,12 +762,12 @@ TEST(what_is_whole_is_written_while_the_rest_is_copied)
 	};
 
 	for (int i = 0; i < 2; i++) {
-		struct play p = counted(1, i ? SHEAF_LAZY : 0, -1);
+		struct play p = counted(1, i ? SHEAF_SAVE_LAZY : 0, -1);
 
 		p.hold = megabytes;
 		p.tamper = clocked_writes;
 		p.opts.progress = NULL;
-		p.opts.flags &= ~(uint32_t)SHEAF_METRICS;
+		p.opts.flags &= ~(uint32_t)SHEAF_RUN_METRICS;
 		p.opts.file_bytes_max = 2 * MIB + MIB / 2;
 		story(&p, write_early, want[i]);
 	}

@@ -75,7 +75,7 @@ static void add_windows(struct hand *h, const char *name)
 	int64_t per = (LINE + h->ranks - 1) / h->ranks, from = h->rank * per, half = per / 2;
 
 	hand_as(h, NULL, name);
-	a->flags |= SHEAF_FLAT;
+	a->flags |= SHEAF_SLICE_FLAT;
 	a->flat_start = from;
 	a->flat_count = per;
 	a->data = hand_block(h, (per + half) * (int64_t)sizeof(float));
@@ -187,7 +187,7 @@ static int look(struct hand *h, int64_t n)
 	if (rc == 0)
 		paint_step(h, sheaf_step_number(step));
 	if (rc == 0)
-		rc = shf_step_load(step, state, SHEAF_CONVERT, NULL, &h->err);
+		rc = shf_step_load(step, state, SHEAF_LOAD_CONVERT, NULL, &h->err);
 	shf_step_put(step);
 	if (rc == 0 && hand_wrong(h, h->err.msg, sizeof(h->err.msg)))
 		rc = SHEAF_EBUG;
@@ -210,7 +210,7 @@ static void hold_kind(struct hand *h)
 	add_kind(h, ALONE, "a.first", true);
 	add_kind(h, (enum kind)h->play->variant, "t", true);
 	for (int i = 0; in_place && i < h->n; i++)
-		h->s[i].flags |= SHEAF_IN_PLACE;
+		h->s[i].flags |= SHEAF_SLICE_IN_PLACE;
 }
 
 /* Asks for the slices from the last to the first, and changes each when its gate has opened. */
@@ -223,7 +223,7 @@ static int ask_for_the_last(struct hand *h)
 	paint_step(h, 1);
 	hand_paint(h);
 	rc = shf_save_begin(&save, h->run, 1, h->state, &opts, &h->err);
-	for (int i = 0; i < h->n && rc == 0 && flags_now & SHEAF_LATER; i++)
+	for (int i = 0; i < h->n && rc == 0 && flags_now & SHEAF_SAVE_LATER; i++)
 		rc = shf_save_put(save, i, NULL);
 	if (rc == 0 && shf_save_copied(save, h->n - 1, 0) != SHEAF_EAGAIN)
 		rc = fail_here(h, "a gate is open although nothing is copied");
@@ -252,12 +252,12 @@ static void last_gate_first(enum kind kind, uint32_t flags, bool place)
 
 static void each_way(enum kind kind)
 {
-	last_gate_first(kind, SHEAF_LAZY, false);
-	last_gate_first(kind, SHEAF_LAZY, true);
-	last_gate_first(kind, SHEAF_LAZY | SHEAF_CHECK, false);
-	last_gate_first(kind, SHEAF_LAZY | SHEAF_CHECK, true);
-	last_gate_first(kind, SHEAF_LAZY | SHEAF_LATER, false);
-	last_gate_first(kind, SHEAF_LAZY | SHEAF_LATER | SHEAF_CHECK, false);
+	last_gate_first(kind, SHEAF_SAVE_LAZY, false);
+	last_gate_first(kind, SHEAF_SAVE_LAZY, true);
+	last_gate_first(kind, SHEAF_SAVE_LAZY | SHEAF_SAVE_CHECK, false);
+	last_gate_first(kind, SHEAF_SAVE_LAZY | SHEAF_SAVE_CHECK, true);
+	last_gate_first(kind, SHEAF_SAVE_LAZY | SHEAF_SAVE_LATER, false);
+	last_gate_first(kind, SHEAF_SAVE_LAZY | SHEAF_SAVE_LATER | SHEAF_SAVE_CHECK, false);
 }
 
 TEST(a_tied_tensor_may_change_when_its_bytes_are_copied)
@@ -286,7 +286,7 @@ TEST(masters_may_change_when_the_weights_in_their_memory_are_copied)
 /* A tied tensor stays where it is, and what it is tied to is moved away before the next save. */
 static int move_apart(struct hand *h)
 {
-	const struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_LAZY };
+	const struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_SAVE_LAZY };
 	struct sheaf_save *save = NULL;
 	int rc = 0, head = h->n - 1, embed = h->n - 2;
 
@@ -338,7 +338,7 @@ TEST(where_a_slice_was_moved_to_counts)
 /* A slice is not moved while its bytes are still to be read through another slice. */
 static int move_early(struct hand *h)
 {
-	const struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_LAZY };
+	const struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_SAVE_LAZY };
 	struct sheaf_save *save = NULL;
 	int head = h->n - 1, rc;
 
@@ -363,7 +363,7 @@ TEST(a_tied_tensor_is_not_moved_before_its_bytes_are_copied)
 /* When the gate of a failed save has returned, the slice may be moved. */
 static int move_after_failure(struct hand *h)
 {
-	const struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_LAZY };
+	const struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_SAVE_LAZY };
 	struct sheaf_save *save = NULL;
 	int head = h->n - 1, rc;
 
@@ -387,7 +387,8 @@ TEST(what_a_failed_save_has_let_go_is_moved)
 static int through_one_buffer(struct hand *h)
 {
 	const struct sheaf_save_opts opts = { .size = sizeof(opts),
-		.flags = SHEAF_LAZY | SHEAF_LATER | (h->play->step == 1 ? SHEAF_CHECK : 0) };
+		.flags = SHEAF_SAVE_LAZY | SHEAF_SAVE_LATER | (h->play->step == 1 ? SHEAF_SAVE_CHECK
+		                                               : 0) };
 	uint8_t *room = malloc(1 << 20), *at;
 	struct sheaf_save *save = NULL;
 	int rc;
@@ -460,14 +461,14 @@ static void hold_drawn(struct hand *h)
 		int from = h->n;
 		bool cut = rng_next(&x) % 4 > 0;
 
-		if (kind == MASTERS && h->play->opts.flags & SHEAF_REPLICAS)
+		if (kind == MASTERS && h->play->opts.flags & SHEAF_RUN_REPLICAS)
 			kind = TIED; /* replicas of another type are not compared */
 		if (i == 0 && mode_of(h->play) == AVERAGES)
 			kind = TIED; /* something to average */
 		add_kind(h, kind, names[i], cut);
 		for (; from < h->n; from++)
 			if (mode_of(h->play) == PLACE && rng_next(&x) % 3 > 0)
-				h->s[from].flags |= SHEAF_IN_PLACE;
+				h->s[from].flags |= SHEAF_SLICE_IN_PLACE;
 	}
 }
 
@@ -576,21 +577,21 @@ static int end_before(struct hand *h, struct training *t, bool ask)
 static int one_step(struct hand *h, struct training *t, int64_t n, uint64_t all, uint64_t *own)
 {
 	enum mode mode = mode_of(h->play);
-	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_LAZY };
+	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_SAVE_LAZY };
 	struct sheaf_save *save = NULL;
 	bool failed = false;
 	int rc;
 
-	opts.flags |= rng_next(&all) % 3 == 0 ? SHEAF_CHECK : 0;
-	opts.flags |= mode == LATER && rng_next(&all) % 4 ? SHEAF_LATER : 0;
-	opts.flags |= mode == MEMORY && rng_next(&all) % 2 ? SHEAF_NO_DISK : 0;
-	opts.flags |= rng_next(&all) % 4 == 0 ? SHEAF_MAY_DROP : 0;
+	opts.flags |= rng_next(&all) % 3 == 0 ? SHEAF_SAVE_CHECK : 0;
+	opts.flags |= mode == LATER && rng_next(&all) % 4 ? SHEAF_SAVE_LATER : 0;
+	opts.flags |= mode == MEMORY && rng_next(&all) % 2 ? SHEAF_SAVE_NO_DISK : 0;
+	opts.flags |= rng_next(&all) % 4 == 0 ? SHEAF_SAVE_MAY_DROP : 0;
 	paint_step(h, n);
 	hand_paint(h);
 	rc = shf_save_begin(&save, h->run, n, h->state, &opts, &h->err);
-	if (rc == SHEAF_EAGAIN && (opts.flags & SHEAF_MAY_DROP || mode == MEMORY))
+	if (rc == SHEAF_EAGAIN && (opts.flags & SHEAF_SAVE_MAY_DROP || mode == MEMORY))
 		return 0;
-	if (rc == 0 && opts.flags & SHEAF_LATER)
+	if (rc == 0 && opts.flags & SHEAF_SAVE_LATER)
 		rc = put_all(h, save, own);
 	if (rc == 0 && rng_next(&all) % 5 == 0) {
 		failed = true;
@@ -606,7 +607,7 @@ static int one_step(struct hand *h, struct training *t, int64_t n, uint64_t all,
 	t->before = save;
 	t->before_step = n;
 	t->before_failed = failed;
-	t->before_kept = opts.flags & SHEAF_NO_DISK;
+	t->before_kept = opts.flags & SHEAF_SAVE_NO_DISK;
 	return rc;
 }
 
@@ -644,7 +645,7 @@ static int look_at_averages(struct hand *h)
 
 		if (e->empty)
 			continue;
-		h->s[k].flags |= SHEAF_FLAT;
+		h->s[k].flags |= SHEAF_SLICE_FLAT;
 		h->s[k].flat_start = e->mem.lo;
 		h->s[k].flat_count = e->mem.hi - e->mem.lo;
 		h->s[k].data = e->mem.base;
@@ -710,7 +711,7 @@ static bool one_seed(uint64_t seed)
 	newest = -1;
 	p.seed = seed;
 	p.nodes = rng_next(&x) % 3 == 0 ? nodes : NULL;
-	p.opts.flags |= rng_next(&x) % 3 == 0 ? SHEAF_REPLICAS : 0;
+	p.opts.flags |= rng_next(&x) % 3 == 0 ? SHEAF_RUN_REPLICAS : 0;
 	p.opts.images_max = 2 + (int)(rng_next(&x) % 2);
 	p.opts.copy_threads = 1 + (int)(rng_next(&x) % 2);
 	p.opts.agent = mode_of(&p) == MEMORY ? "auto" : NULL;

@@ -72,7 +72,7 @@ struct world {
 	struct sheaf_save *save, *before;
 	bool given_up, before_given_up, before_unasked;
 	bool later;                     /* no averages, slices are brought */
-	bool checks;                    /* SHEAF_CHECK */
+	bool checks;                    /* SHEAF_SAVE_CHECK */
 	int64_t before_step;
 	uint64_t version;               /* of the weights */
 	const char *wrong;              /* the first thing that was */
@@ -392,16 +392,16 @@ static void one_step(struct world *w, int64_t n)
 		alone(w, n, opts.loss);
 		return;
 	}
-	opts.flags = weave_draw(6) ? SHEAF_LAZY : 0;
-	opts.flags |= weave_draw(3) ? 0 : SHEAF_MAY_DROP;
-	opts.flags |= opts.flags & SHEAF_LAZY && w->checks ? SHEAF_CHECK : 0;
+	opts.flags = weave_draw(6) ? SHEAF_SAVE_LAZY : 0;
+	opts.flags |= weave_draw(3) ? 0 : SHEAF_SAVE_MAY_DROP;
+	opts.flags |= opts.flags & SHEAF_SAVE_LAZY && w->checks ? SHEAF_SAVE_CHECK : 0;
 	w->given_up = false;
 	if (w->before && !w->before_unasked && weave_draw(2)) /* published behind this one */
 		(void)try_before(w, 0);
 	rc = shf_save_begin(&w->save, w->run, n, w->state, &opts, &err);
 	average_all(w, n, opts.loss);
 	values_copy(w, &w->then[n], &w->now);
-	if (rc == SHEAF_EAGAIN && opts.flags & SHEAF_MAY_DROP) {
+	if (rc == SHEAF_EAGAIN && opts.flags & SHEAF_SAVE_MAY_DROP) {
 		look_here(w, "averages after a save was dropped");
 		ask_before(w);
 		become_all(w);
@@ -409,7 +409,7 @@ static void one_step(struct world *w, int64_t n)
 	} else if (rc < 0) {
 		fault(w, "a begin");
 	} else {
-		if (!(opts.flags & SHEAF_LAZY))
+		if (!(opts.flags & SHEAF_SAVE_LAZY))
 			look_here(w, "averages after a plain begin");
 		go_on(w, n);
 	}
@@ -454,7 +454,8 @@ static void author(void *arg)
 
 static void one_step_later(struct world *w, int64_t n)
 {
-	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_LAZY | SHEAF_LATER };
+	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_SAVE_LAZY |
+	                                SHEAF_SAVE_LATER };
 	struct sheaf_error err;
 	int thread;
 
@@ -519,7 +520,7 @@ static const char *one_seed(uint64_t seed, bool later, struct weave_stat *stat)
 	struct simdisk *disk = simdisk_new(seed, SIMDISK_STRICT);
 	const struct shf_sys *sys = simdisk_process(disk, 1000 + seed, 0);
 	struct world w = { .later = later, .checks = !later && seed % 3 == 1 };
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE,
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE,
 		.images_max = 1 + (int)(seed % 2), .copy_threads = 1 + (int)(seed / 2 % 3) };
 	struct sheaf_error err;
 

@@ -35,7 +35,7 @@ static void set_weights(struct hand *h, int64_t step)
 static int save(struct hand *h, int64_t step, double loss)
 {
 	struct sheaf_save_opts opts = { .size = sizeof(opts), .loss = loss,
-		.flags = how == LAZILY_APART ? SHEAF_LAZY : 0 };
+		.flags = how == LAZILY_APART ? SHEAF_SAVE_LAZY : 0 };
 	struct sheaf_save *save = NULL;
 	int rc = shf_save_begin(&save, h->run, step, h->state, &opts, &h->err);
 
@@ -76,7 +76,7 @@ static uint64_t averages_of(enum how of, int ranks, int64_t *updates)
 	how = of;
 	CHECK_RC(hands_run(&p, train, false), 0, &p.err);
 	hash = hands_hash(disk, "run/checkpoint-11/ema");
-	p.opts.flags = SHEAF_READONLY;
+	p.opts.flags = SHEAF_RUN_READONLY;
 	CHECK_RC(shf_run_open(&run, "run", NULL, &p.opts, simdisk_process(disk, 9, 0), &p.err), 0,
 	         &p.err);
 	CHECK_RC(shf_step_open(&step, run, 11, &p.err), 0, &p.err);
@@ -164,7 +164,7 @@ TEST(a_step_is_averaged_with_a_run_that_is_written)
 	struct play p = hands_play(disk, 2, hold);
 
 	CHECK_RC(hands_run(&p, average_nonsense, true), 0, &p.err);
-	p.opts.flags = SHEAF_READONLY;
+	p.opts.flags = SHEAF_RUN_READONLY;
 	CHECK_RC(hands_run(&p, average_read_only, true), 0, &p.err);
 	simdisk_free(disk);
 }

@@ -92,7 +92,7 @@ static void cut(struct sheaf_slice *s, const struct hand *h, enum layout how)
 	if (how == FLAT) { /* of one buffer in which this one begins at item 100 */
 		int64_t per = (items + h->ranks - 1) / h->ranks + 30;
 
-		s->flags |= SHEAF_FLAT;
+		s->flags |= SHEAF_SLICE_FLAT;
 		s->origin = 100;
 		s->flat_start = 70 + h->rank * per;
 		s->flat_count = per;
@@ -128,10 +128,10 @@ static void each_item(struct hand *h, int k, int64_t step)
 			int64_t item = (s->start[0] + r) * s->shape[1] + s->start[1] + c;
 			float w = weight(s->name, step, item);
 
-			if (s->flags & SHEAF_FLAT &&
+			if (s->flags & SHEAF_SLICE_FLAT &&
 			    (at < s->flat_start || at >= s->flat_start + s->flat_count))
 				continue;
-			at -= s->flags & SHEAF_FLAT ? s->flat_start : 0;
+			at -= s->flags & SHEAF_SLICE_FLAT ? s->flat_start : 0;
 			if (s->dtype == SHEAF_F32)
 				memcpy((float *)s->data + at, &w, sizeof(w));
 			else
@@ -155,7 +155,7 @@ static int gates(struct hand *h, struct sheaf_save *save)
 {
 	int rc = 0;
 
-	for (int k = 0; k < h->n && rc == 0 && now.flags & SHEAF_LAZY; k++)
+	for (int k = 0; k < h->n && rc == 0 && now.flags & SHEAF_SAVE_LAZY; k++)
 		rc = shf_save_gates_copied(save, k, -1, &h->err);
 	return rc;
 }
@@ -329,7 +329,7 @@ TEST(a_save_that_fails_takes_no_update_with_it)
 
 		now = usual(FLAT);
 		now.drop = true;
-		now.flags = lazy ? SHEAF_LAZY : 0;
+		now.flags = lazy ? SHEAF_SAVE_LAZY : 0;
 		trains(disk, 2);
 		is_right(disk);
 		simdisk_free(disk);
@@ -343,7 +343,7 @@ TEST(a_lazy_save_holds_the_averages_of_its_own_step)
 		struct simdisk *disk = disk_new();
 
 		now = usual(steps % 2 ? TURNED : FLAT);
-		now.flags = SHEAF_LAZY;
+		now.flags = SHEAF_SAVE_LAZY;
 		now.late = true;
 		simdisk_set_task_steps(disk, steps);
 		trains(disk, 2);
@@ -409,7 +409,7 @@ static int ask_all(struct hand *h, struct sheaf_save *save, int64_t n, int want)
 
 static int one_by_one(struct hand *h)
 {
-	const struct sheaf_save_opts behind = { .size = sizeof(behind), .flags = SHEAF_LAZY };
+	const struct sheaf_save_opts behind = { .size = sizeof(behind), .flags = SHEAF_SAVE_LAZY };
 	struct sheaf_save *held = NULL, *save = NULL;
 	int way = h->play->variant, rc = shf_state_ema(h->state, NULL, &now.ema);
 
@@ -453,7 +453,7 @@ TEST(averages_are_made_behind_begin_and_before_the_gate)
 /* Weights that are not saved are averaged all the same, so their gates count too. */
 static int ask_for_the_ignored(struct hand *h)
 {
-	const struct sheaf_save_opts behind = { .size = sizeof(behind), .flags = SHEAF_LAZY };
+	const struct sheaf_save_opts behind = { .size = sizeof(behind), .flags = SHEAF_SAVE_LAZY };
 	struct sheaf_save *save = NULL;
 	int rc = shf_state_ema(h->state, NULL, &now.ema);
 
@@ -495,7 +495,7 @@ static atomic_int dropped;
 /* Two begins of every step, the second of which has no image. */
 static int train_without_images(struct hand *h)
 {
-	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_MAY_DROP };
+	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_SAVE_MAY_DROP };
 	struct sheaf_save *held = NULL, *save = NULL;
 	int rc = shf_state_ema(h->state, NULL, &now.ema);
 
@@ -548,7 +548,7 @@ static int train_without_agent(struct hand *h)
 		for (int k = 0; k < h->n; k++)
 			each_item(h, k, n);
 		opts.loss = now.loss[n];
-		opts.flags = last ? 0 : n % 2 ? SHEAF_NO_DISK : SHEAF_NO_DISK | SHEAF_LAZY;
+		opts.flags = last ? 0 : SHEAF_SAVE_NO_DISK | (n % 2 ? 0 : SHEAF_SAVE_LAZY);
 		rc = shf_save_begin(&save, h->run, n, h->state, &opts, &h->err);
 		if (!last)
 			rc = rc == SHEAF_EAGAIN ? all_here(h, n) : SHEAF_EBUG;
@@ -606,7 +606,7 @@ TEST(a_step_is_averaged_once_whichever_allocation_of_its_begin_fails)
 
 			now = usual(BY_ROWS);
 			now.to = 3;
-			now.flags = i % 2 ? SHEAF_LAZY : 0;
+			now.flags = i % 2 ? SHEAF_SAVE_LAZY : 0;
 			now.at = i / 2;
 			now.nth = nth;
 			starved = false;

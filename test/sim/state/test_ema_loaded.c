@@ -29,7 +29,8 @@ static void save_in(struct simdisk *disk, const char *dir, struct sheaf_state *s
 {
 	static uint64_t pid = 9000;
 	const struct shf_sys *sys = simdisk_process(disk, pid++, 0);
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE, .io_threads = 1 };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE,
+	                           .io_threads = 1 };
 	struct sheaf_save *save = NULL;
 	struct sheaf_run *run = NULL;
 	struct sheaf_error err;
@@ -48,7 +49,7 @@ static void save_in(struct simdisk *disk, const char *dir, struct sheaf_state *s
 static struct sheaf_state *step_3(struct simdisk *disk, float w[4])
 {
 	const struct shf_sys *sys = simdisk_process(disk, 8000, 0);
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
 	struct sheaf_state *st = four_items(w);
 	struct sheaf_run *run = NULL;
 	struct sheaf_step *step = NULL;
@@ -121,7 +122,7 @@ TEST(a_loaded_step_is_averaged_alone_in_another_run_and_not_in_its_own)
 	w[0] = 13;
 	for (int i = 0; i < 2; i++) {
 		const struct shf_sys *sys = simdisk_process(disk, 8100 + (uint64_t)i, 0);
-		struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE };
+		struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE };
 		struct sheaf_run *run = NULL;
 		struct sheaf_error err;
 
@@ -141,7 +142,7 @@ TEST(averages_that_no_manifest_counts_go_on_when_they_are_loaded)
 {
 	struct simdisk *disk = simdisk_new(0x5eaf, SIMDISK_STRICT);
 	const struct shf_sys *sys = simdisk_process(disk, 8000, 0);
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
 	float w[4] = { 1, 2, 3, 4 }, e[4] = { 7, 7, 7, 7 };
 	struct sheaf_slice s = { .size = sizeof(s), .name = "w", .dtype = SHEAF_F32, .ndim = 1,
 		.shape = { 4 }, .count = { 4 }, .data = w };
@@ -193,7 +194,7 @@ static void grown(struct hand *h)
 	if (!(v & ADDED) || h->rank < h->ranks - 1)
 		return; /* only the last rank has b */
 	s = hand_add(h, "model", "b", SHEAF_F32, 1, 9);
-	s->flags = v & OPTIONAL ? SHEAF_OPTIONAL : 0;
+	s->flags = v & OPTIONAL ? SHEAF_SLICE_OPTIONAL : 0;
 }
 
 static int filled(struct hand *h, int64_t n)
@@ -222,7 +223,7 @@ static int saved(struct hand *h, int64_t n)
 			((float *)h->s[k].data)[i] = 8 * (float)n;
 	}
 	rc = shf_save_begin(&save, h->run, n, h->state, &opts, &h->err);
-	for (int k = 0; k < h->n && rc == 0 && now.save & SHEAF_LAZY; k++)
+	for (int k = 0; k < h->n && rc == 0 && now.save & SHEAF_SAVE_LAZY; k++)
 		rc = shf_save_gates_copied(save, k, -1, &h->err);
 	if (rc == 0)
 		rc = shf_save_commit(save, -1, &h->err);
@@ -276,7 +277,7 @@ struct outcome {
 static void is_as(struct simdisk *disk, int variant, const struct outcome *want)
 {
 	const struct shf_sys *sys = simdisk_process(disk, 8000, 0);
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
 	struct sheaf_run *run = NULL;
 	struct sheaf_step *step = NULL;
 	struct sheaf_error err;
@@ -322,14 +323,14 @@ static void go_on_alike(int variant, uint32_t load, uint32_t save, uint64_t miss
 /* A layer and rows of a vocabulary come in. */
 TEST(averages_that_a_lenient_load_fills_go_on_and_the_others_begin)
 {
-	go_on_alike(ADDED | WIDER, SHEAF_LENIENT, 0, 2, 2);
-	go_on_alike(ADDED | WIDER, SHEAF_LENIENT, SHEAF_LAZY, 2, 2);
+	go_on_alike(ADDED | WIDER, SHEAF_LOAD_LENIENT, 0, 2, 2);
+	go_on_alike(ADDED | WIDER, SHEAF_LOAD_LENIENT, SHEAF_SAVE_LAZY, 2, 2);
 }
 
 TEST(an_optional_weight_that_is_absent_begins_its_average)
 {
 	go_on_alike(ADDED | OPTIONAL, 0, 0, 2, 0);
-	go_on_alike(ADDED | OPTIONAL, 0, SHEAF_LAZY, 2, 0);
+	go_on_alike(ADDED | OPTIONAL, 0, SHEAF_SAVE_LAZY, 2, 0);
 }
 
 /* The step has the weight and lacks its average. That the weight is optional does not make the
@@ -345,7 +346,7 @@ TEST(an_optional_weight_that_is_stored_wants_its_average)
 	p = training(disk, 3, ADDED | OPTIONAL, (struct goes_on){ 0, 0, 1, 3, 3 });
 	CHECK_RC(hands_run(&p, train, false), SHEAF_ELAYOUT, &p.err);
 	CHECK(strstr(p.err.msg, "no tensor ema/b") != NULL);
-	p = training(disk, 3, ADDED | OPTIONAL, (struct goes_on){ SHEAF_LENIENT, 0, 1, 3, 3 });
+	p = training(disk, 3, ADDED | OPTIONAL, (struct goes_on){ SHEAF_LOAD_LENIENT, 0, 1, 3, 3 });
 	CHECK_RC(hands_run(&p, train, false), 0, &p.err);
 	is_as(disk, ADDED, &outcomes[0]);
 	simdisk_free(disk);

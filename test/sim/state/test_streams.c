@@ -128,8 +128,8 @@ static struct play loading(struct simdisk *disk, int ranks, int what, int from)
 
 	p.opts.keep_every = from;
 	p.opts.keep_last = 100;
-	p.opts.flags = SHEAF_READONLY;
-	p.flags = SHEAF_STRICT;
+	p.opts.flags = SHEAF_RUN_READONLY;
+	p.flags = SHEAF_LOAD_STRICT;
 	return p;
 }
 

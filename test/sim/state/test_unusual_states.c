@@ -24,7 +24,7 @@ static void flat_by(struct hand *h, const int64_t *cuts)
 		struct sheaf_slice *s = i ? hand_add(h, "optimizer", names[i], SHEAF_F32, 1, 301)
 		                          : hand_add(h, "optimizer", names[i], SHEAF_F32, 2, 7, 11);
 
-		s->flags = SHEAF_FLAT;
+		s->flags = SHEAF_SLICE_FLAT;
 		s->origin = i ? 77 : 0;
 		s->flat_start = lo;
 		s->flat_count = hi - lo;
@@ -68,7 +68,7 @@ TEST(a_flat_range_may_cut_a_tensor_at_any_item_and_be_empty)
 		CHECK(hash == hands_hash(disk, "run/checkpoint-7"));
 		for (int b = 0; b < 3; b++) {
 			p = hands_play(disk, ranks[b], holds[b]);
-			p.flags = SHEAF_STRICT;
+			p.flags = SHEAF_LOAD_STRICT;
 			LOADED(p);
 			CHECK_INT(p.report.loaded, 2);
 		}
@@ -164,7 +164,7 @@ TEST(identity_is_the_name_and_not_the_order)
 	hash = hands_hash(disk, "run/checkpoint-7");
 	p = hands_play(disk, 2, families);
 	p.variant = MODEL_REVERSED;
-	p.flags = SHEAF_STRICT;
+	p.flags = SHEAF_LOAD_STRICT;
 	LOADED(p);
 	p.step = 8;
 	SAVED(p);
@@ -228,7 +228,7 @@ TEST(ranks_families_and_states_may_be_empty)
 			SAVED(p);
 			for (int ranks = 4; ranks > 0; ranks -= 3) {
 				p.ranks = ranks;
-				p.flags = SHEAF_STRICT;
+				p.flags = SHEAF_LOAD_STRICT;
 				LOADED(p);
 				CHECK_INT(p.report.loaded, tensors[k]);
 				CHECK_INT(p.report.missing, 0);
@@ -264,7 +264,7 @@ static void all_types(struct hand *h)
 			s->start[1] = h->rank * 24 / h->ranks / 4 * 4;
 			s->count[1] = (h->rank + 1) * 24 / h->ranks / 4 * 4 - s->start[1];
 		} else {
-			s->flags = SHEAF_FLAT;
+			s->flags = SHEAF_SLICE_FLAT;
 			s->flat_start = lo;
 			s->flat_count = h->rank == h->ranks - 1 ? 168 - lo : hi - lo;
 		}
@@ -286,7 +286,7 @@ TEST(every_type_is_saved_and_loaded_however_it_is_cut)
 		for (int b = 0; b < 3; b++) {
 			p = hands_play(disk, b == 1 ? 5 : 2, all_types);
 			p.variant = b;
-			p.flags = SHEAF_STRICT;
+			p.flags = SHEAF_LOAD_STRICT;
 			LOADED(p);
 			CHECK_INT(p.report.loaded, TYPES);
 		}
@@ -362,7 +362,7 @@ TEST(memory_may_have_another_type_than_the_file_both_ways)
 			CHECK_INT(p.report.converted, 0);       /* what was asked for is stored */
 			p = hands_play(disk, 3, asked);
 			p.variant = b;
-			p.flags = SHEAF_CONVERT;
+			p.flags = SHEAF_LOAD_CONVERT;
 			LOADED(p);
 			CHECK_INT(p.report.converted, b ? FLOATS : 0);
 			p.flags = 0;
@@ -423,7 +423,7 @@ static int bf16_load(struct hand *h)
 	int rc = shf_step_open(&step, h->run, 7, &h->err);
 
 	if (rc == 0)
-		rc = shf_step_load(step, h->state, SHEAF_CONVERT, NULL, &h->err);
+		rc = shf_step_load(step, h->state, SHEAF_LOAD_CONVERT, NULL, &h->err);
 	for (int i = 0; i < 3000 && rc == 0; i++) {
 		uint16_t got;
 
@@ -461,7 +461,7 @@ static void many(struct hand *h)
 	s->start[0] = 3 + h->rank;
 	s->count[0] = 4;
 	s = hand_add(h, "model", "w", SHEAF_F32, 2, 12, 10);
-	s->flags = SHEAF_FLAT;
+	s->flags = SHEAF_SLICE_FLAT;
 	s->origin = 7;
 	s->flat_start = 33 * h->rank;
 	s->flat_count = 39;
@@ -476,7 +476,7 @@ TEST(every_slice_of_one_name_is_filled)
 
 		p.nodes = ranks == 3 ? apart : NULL;
 		SAVED(p);
-		p.flags = SHEAF_STRICT;
+		p.flags = SHEAF_LOAD_STRICT;
 		LOADED(p);
 		CHECK_INT(p.report.loaded, 1);
 		CHECK_INT(p.report.bytes, 480);
@@ -569,10 +569,10 @@ TEST(either_name_of_a_tie_loads_from_any_step)
 			SAVED(p);
 			p.variant = b;
 			p.ranks = 3;
-			p.opts.flags = SHEAF_READONLY;
+			p.opts.flags = SHEAF_RUN_READONLY;
 			LOADED(p);
 			CHECK_INT(p.report.missing, 0);
-			p.flags = SHEAF_STRICT;
+			p.flags = SHEAF_LOAD_STRICT;
 			/* A tie asks for the other's bytes: a head of its own in the step is left.
 			 */
 			if (a == UNTIED && b != UNTIED) {
@@ -607,7 +607,7 @@ TEST(a_tied_head_is_filled_from_a_head_that_stands_alone_in_the_step)
 	SAVED(p);
 	p.variant = HEAD_TIED_ONLY;
 	p.ranks = 3;
-	p.flags = SHEAF_STRICT;
+	p.flags = SHEAF_LOAD_STRICT;
 	LOADED(p);
 	CHECK_RC(hands_run(&p, read_tied, false), 0, &p.err);
 	simdisk_free(disk);

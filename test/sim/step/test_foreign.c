@@ -58,7 +58,7 @@ static void held(struct hand *h)
 	s->stride[0] = 1;
 	s->stride[1] = 31;
 	s = hand_add(h, "model", "l.1.w", SHEAF_F32, 2, 29, 13);
-	s->flags = SHEAF_FLAT;
+	s->flags = SHEAF_SLICE_FLAT;
 	s->flat_start = 377 * h->rank / h->ranks;
 	s->flat_count = 377 * (h->rank + 1) / h->ranks - s->flat_start;
 	hand_add(h, "model", "norm", SHEAF_F16, 1, 37);
@@ -83,7 +83,7 @@ static void loads_everywhere(struct simdisk *disk, const char *path)
 		struct play p = by_path(disk, path, ranks[k % 3]);
 
 		p.nodes = k == 3 || k == 2 ? apart : NULL;
-		p.flags = SHEAF_STRICT;
+		p.flags = SHEAF_LOAD_STRICT;
 		LOADED(p);
 		CHECK_INT(p.report.loaded, 4);
 		CHECK_INT(p.report.unverified, 4);
@@ -118,7 +118,7 @@ TEST(a_single_file_loads_by_its_path)
 	struct play p = by_path(disk, F2, 3);
 
 	p.hold = one_file;
-	p.flags = SHEAF_STRICT;
+	p.flags = SHEAF_LOAD_STRICT;
 	LOADED(p);
 	CHECK_INT(p.report.unverified, 2);
 	CHECK_INT(simdisk_remove(disk, F1), 0);
@@ -189,7 +189,7 @@ TEST(a_tensor_in_two_shards_is_refused_unless_an_index_chooses)
 	struct hand_tensor both[3] = { second[0], second[1], first[1] };
 
 	hands_file(disk, F2, both, 3, 0);
-	p.flags = SHEAF_STRICT;
+	p.flags = SHEAF_LOAD_STRICT;
 	LOADED(p);
 	CHECK_INT(simdisk_remove(disk, INDEX), 0);
 	REFUSED(p, SHEAF_EFORMAT, "tensor l.0.w is in model-00001-of-00002.safetensors and in");
@@ -217,7 +217,7 @@ TEST(items_at_odd_offsets_load)
 
 		hands_file(disk, "m.safetensors", t, 3, pad);
 		p.hold = odd;
-		p.flags = SHEAF_STRICT;
+		p.flags = SHEAF_LOAD_STRICT;
 		LOADED(p);
 		CHECK_INT(p.report.unverified, 3);
 		p.nodes = apart;
@@ -331,14 +331,14 @@ TEST(a_copied_or_renamed_step_opens_by_path_and_is_verified)
 	copy_step(disk, "run/checkpoint-7", "elsewhere/best");
 	CHECK_INT(simdisk_remove(disk, "run"), 0);
 	simdisk_set_read_only(disk, true);
-	p.flags = SHEAF_STRICT;
+	p.flags = SHEAF_LOAD_STRICT;
 	LOADED(p);
 	CHECK_INT(p.report.unverified, 0);
 	simdisk_set_read_only(disk, false);
 	CHECK_INT(simdisk_flip(disk, "elsewhere/best/model-00001-of-00001.safetensors", 8 * 5000),
 		  0);
 	CHECK_RC(hands_load(&p), SHEAF_ECORRUPT, &p.err);
-	p.opts.flags = SHEAF_UNVERIFIED;
+	p.opts.flags = SHEAF_RUN_UNVERIFIED;
 	CHECK_RC(hands_load(&p), 0, &p.err);
 	CHECK(p.report.unverified > 0);
 	simdisk_free(disk);
@@ -430,7 +430,7 @@ TEST(a_lost_index_of_ours_is_rebuilt_in_memory)
 	struct play p = hands_play(disk, 2, held);
 
 	CHECK_INT(simdisk_remove(disk, "run/checkpoint-7/model.safetensors.index.json"), 0);
-	p.flags = SHEAF_STRICT;
+	p.flags = SHEAF_LOAD_STRICT;
 	LOADED(p);
 	CHECK_INT(p.report.unverified, 0);
 	simdisk_free(disk);

@@ -148,7 +148,7 @@ TEST(sums_without_a_manifest_prove_nothing)
 	CHECK_INT(simdisk_remove(disk, "run/checkpoint-12/sheaf.json"), 0);
 	SAID(open_at(disk, "run/checkpoint-12", 0, &err), SHEAF_ECORRUPT, "its manifest is gone",
 	     &err);
-	CHECK_INT(open_at(disk, "run/checkpoint-12", SHEAF_UNVERIFIED, &err), 1);
+	CHECK_INT(open_at(disk, "run/checkpoint-12", SHEAF_RUN_UNVERIFIED, &err), 1);
 	simdisk_free(disk);
 }
 
@@ -186,8 +186,8 @@ TEST(a_slice_of_another_shape_or_type_is_refused_before_a_byte_is_touched)
 		{ 0, 0, "[4, 6] is stored, [24] was asked for" },
 		{ 1, 0, "[4, 6] is stored, [6, 4] was asked for" },
 		{ 2, 0, "F32 is stored, F16 was asked for (allow conversion)" },
-		{ 3, SHEAF_CONVERT, "F32 is stored, no conversion to I32" },
-		{ 4, SHEAF_CONVERT, "F4 is stored" },
+		{ 3, SHEAF_LOAD_CONVERT, "F32 is stored, no conversion to I32" },
+		{ 4, SHEAF_LOAD_CONVERT, "F4 is stored" },
 		{ 5, 0, "no tensor model/v" }, { 6, 0, "no tensor optimizer/w" },
 		{ 7, 0, "is stored, [1] was asked for" },
 	};
@@ -229,7 +229,7 @@ TEST(half_bytes_are_taken_in_pairs)
 			.data = memory };
 
 		if (i >= 5) {
-			s.flags = SHEAF_FLAT;
+			s.flags = SHEAF_SLICE_FLAT;
 			s.flat_count = 8;
 		}
 		memcpy((char *)&s + wrong[i].at, &wrong[i].value, sizeof(wrong[i].value));

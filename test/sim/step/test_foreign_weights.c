@@ -332,7 +332,7 @@ TEST(a_directory_that_was_a_step_once_is_refused_with_its_sentence)
 	put(disk, "sums/sheaf.sums", "");
 	refused(disk, "sums", SHEAF_ECORRUPT,
 	        "sums: its manifest is gone, so its sums prove nothing");
-	step = opened(disk, "sums", SHEAF_UNVERIFIED, &rc);
+	step = opened(disk, "sums", SHEAF_RUN_UNVERIFIED, &rc);
 	CHECK_RC(rc, 0, &err);
 	shf_step_put(step);
 	put(disk, "none/readme", "");

@@ -113,7 +113,7 @@ static int peek(struct simdisk *disk, int n, int *found)
 
 	p.path = STEP;
 	p.variant = n;
-	p.opts.flags = SHEAF_READONLY;
+	p.opts.flags = SHEAF_RUN_READONLY;
 	(void)hands_run(&p, peek_all, false);
 	*found = peeked.found;
 	return p.rc;
@@ -289,7 +289,7 @@ TEST(a_tensor_that_the_table_has_in_another_family_is_refused)
 	shf_put64(record_at(&t, 0) + 32, shf_sums_key("modem", "t0000"));
 	put_table(disk, &t);
 	p.path = STEP;
-	p.opts.flags = SHEAF_READONLY;
+	p.opts.flags = SHEAF_RUN_READONLY;
 	CHECK_INT(hands_run(&p, look_for_modem, false), SHEAF_ECORRUPT);
 	CHECK(strstr(p.err.msg, "t0000") != NULL);
 	simdisk_free(disk);
@@ -435,7 +435,7 @@ TEST(a_header_that_tells_another_story_is_refused_where_nobody_proves_it)
 
 		tell(disk, ONE, s->one, s->shorter);
 		tell(disk, TWO, s->two, 0);
-		p.opts.flags = SHEAF_READONLY | SHEAF_UNVERIFIED;
+		p.opts.flags = SHEAF_RUN_READONLY | SHEAF_RUN_UNVERIFIED;
 		p.path = STEP;
 		if (hands_load(&p) != s->rc || !strstr(p.err.msg, s->says))
 			print_error("%s: %d %s\n", s->what, p.rc, p.err.msg);
@@ -474,7 +474,7 @@ static struct play of_hf(struct simdisk *disk)
 	struct play p = hands_play(disk, 1, x_and_y);
 
 	p.path = "hf";
-	p.opts.flags = SHEAF_READONLY;
+	p.opts.flags = SHEAF_RUN_READONLY;
 	return p;
 }
 
@@ -557,7 +557,7 @@ TEST(a_block_that_has_no_sum_in_the_table_is_never_right)
 	struct play p = hands_play(disk, 1, four);
 
 	p.path = STEP;
-	p.opts.flags = SHEAF_READONLY;
+	p.opts.flags = SHEAF_RUN_READONLY;
 	CHECK_RC(hands_run(&p, change_blocks, false), 0, &p.err);
 	simdisk_free(disk);
 }
@@ -601,7 +601,7 @@ static int verified(struct simdisk *disk, const char *path, struct sheaf_error *
 	struct play p = hands_play(disk, 1, NULL);
 
 	p.path = path;
-	p.opts.flags = SHEAF_READONLY;
+	p.opts.flags = SHEAF_RUN_READONLY;
 	(void)hands_run(&p, verify_act, false);
 	*err = p.err;
 	return p.rc;

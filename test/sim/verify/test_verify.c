@@ -548,7 +548,7 @@ TEST(a_flag_to_read_past_damage_does_not_hide_it)
 {
 	struct simdisk *disk = disk_new();
 	struct look l = { .disk = disk, .ranks = 1, .path = "run/checkpoint-7",
-	                  .flags = SHEAF_UNVERIFIED };
+	                  .flags = SHEAF_RUN_UNVERIFIED };
 
 	CHECK_RC(verify(&l), 0, &l.err[0]);
 	flip(disk, files_of(disk).name[0], 20, 0);

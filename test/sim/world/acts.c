@@ -37,7 +37,7 @@ void acts_hold(struct hand *h)
 	s->tied_to = "embed";
 	s->data = hand_block(h, 61 * 37 * 2);
 	s = hand_add(h, "optimizer", "embed/moment1_0", SHEAF_F32, 2, 61, 37);
-	s->flags = SHEAF_FLAT;
+	s->flags = SHEAF_SLICE_FLAT;
 	s->flat_start = 61 * 37 * h->rank / h->ranks;
 	s->flat_count = 61 * 37 * (h->rank + 1) / h->ranks - s->flat_start;
 	s = hand_add(h, "ema", "wide", SHEAF_F32, 2, 8, 700);
@@ -123,7 +123,7 @@ static int save_one(struct hand *h, int64_t step)
 
 int act_save(struct hand *h)
 {
-	int rc = open_run(h, SHEAF_CREATE | SHEAF_METRICS, -1);
+	int rc = open_run(h, SHEAF_RUN_CREATE | SHEAF_RUN_METRICS, -1);
 
 	(void)with_stream(h);   /* a failure is the state's to tell */
 	if (rc == 0)
@@ -160,7 +160,7 @@ int act_load(struct hand *h)
 int act_verify(struct hand *h)
 {
 	struct sheaf_step *step = NULL;
-	int rc = open_run(h, SHEAF_READONLY, -1);
+	int rc = open_run(h, SHEAF_RUN_READONLY, -1);
 
 	if (rc == 0)
 		rc = shf_step_open(&step, h->run, SHEAF_LATEST, &h->err);
@@ -186,7 +186,7 @@ static int foreign_of(struct hand *h, const char *path)
 	int rc = by_path(h, &step, path);
 
 	if (rc == 0)
-		rc = shf_step_load(step, h->state, SHEAF_LENIENT, &h->report, &h->err);
+		rc = shf_step_load(step, h->state, SHEAF_LOAD_LENIENT, &h->report, &h->err);
 	if (rc == 0) {
 		rc = shf_step_verify(step, &h->report, &h->err);
 		rc = rc == SHEAF_EFORMAT ? 0 : rc;      /* sound, as far as can be told */
@@ -246,7 +246,7 @@ int act_plan(struct hand *h)
 {
 	static const char *const ignore[] = { "model/1??", NULL };
 	static const int32_t nodes[] = { 0, 1, 1 };
-	struct sheaf_opts o = { .size = sizeof(o), .flags = SHEAF_REPLICAS, .ignore = ignore };
+	struct sheaf_opts o = { .size = sizeof(o), .flags = SHEAF_RUN_REPLICAS, .ignore = ignore };
 	struct sheaf_state *states[3];
 	int rc = 0, n = 0;
 
@@ -280,7 +280,7 @@ static int left(void *arg, const struct sheaf_left *l)
 int act_look(struct hand *h)
 {
 	int64_t steps[8];
-	int n = 0, rc = open_run(h, SHEAF_READONLY, -1);
+	int n = 0, rc = open_run(h, SHEAF_RUN_READONLY, -1);
 
 	if (rc == 0)
 		rc = sheaf_run_list(h->run, heard, &n, &h->err);
@@ -314,7 +314,7 @@ int act_rewind(struct hand *h)
 	if (rc == 0)
 		rc = shf_step_open(&step, h->run, SHEAF_LATEST, &h->err);
 	if (rc == 0)
-		rc = shf_step_load(step, h->state, SHEAF_LENIENT, &h->report, &h->err);
+		rc = shf_step_load(step, h->state, SHEAF_LOAD_LENIENT, &h->report, &h->err);
 	shf_step_put(step);
 	return rc ? rc : shf_run_rewind(h->run, 10, &h->err);
 }
@@ -355,7 +355,7 @@ int act_look_after(struct hand *h)
 	struct sheaf_step *step = NULL;
 	int rc;
 
-	o.flags = SHEAF_READONLY;
+	o.flags = SHEAF_RUN_READONLY;
 	rc = shf_run_open(&h->run, "run", NULL, &o, h->sys, &h->err);
 	if (rc == 0)
 		rc = sheaf_run_list(h->run, damaged, h, NULL);
@@ -389,7 +389,7 @@ static int lives_act(struct hand *h)
 	struct simdisk_fault fault = { .nth = 1, .kind = SIMDISK_RENAME, .how = SIMDISK_KILL,
 		.name = "13-", .process = acts_process(h) };
 
-	must(open_run(h, SHEAF_CREATE, 600), h);
+	must(open_run(h, SHEAF_RUN_CREATE, 600), h);
 	(void)with_stream(h);
 	must(save_one(h, 8), h);
 	must(save_one(h, 9), h);

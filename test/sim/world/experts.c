@@ -242,7 +242,7 @@ static void *block(struct expert_hold *h, int64_t bytes)
 static bool is_beside(const struct expert_hold *h, int a, int b)
 {
 	const struct expert_slice *x = &h->of[a], *y = &h->of[b];
-	bool flat = h->slices[a].flags & SHEAF_FLAT;
+	bool flat = h->slices[a].flags & SHEAF_SLICE_FLAT;
 
 	if (x->part != y->part || h->slices[a].dtype != h->slices[b].dtype ||
 	    (x->t.expert < 0) != (y->t.expert < 0))
@@ -302,7 +302,7 @@ static void make_memory(struct expert_hold *h, const struct expert_layout *l,
 
 		if (s->data)
 			continue;
-		if (s->flags & SHEAF_FLAT)
+		if (s->flags & SHEAF_SLICE_FLAT)
 			share_flat(h, i, expert ? p->expert : p->dense);
 		else if (l->stacked && expert && h->of[i].part == EXPERT_MODEL)
 			stack(h, i);
@@ -325,7 +325,7 @@ static void add(struct expert_hold *h, const struct expert_layout *l, const stru
 	*s = (struct sheaf_slice){ .size = sizeof(*s), .family = families[part], .name = of->name,
 		.dtype = dtype_of(t, part), .ndim = t->ndim,
 		.shape = { t->shape[0], t->shape[1] }, .count = { t->shape[0], t->shape[1] },
-		.flags = is_flat(l, part) ? SHEAF_FLAT : 0 };
+		.flags = is_flat(l, part) ? SHEAF_SLICE_FLAT : 0 };
 	if (t->axis >= 0 && (t->expert < 0 || l->mesh == EXPERTS_CUT_BY_TP))
 		items_cut(s, t->axis, p->tp, l->tp);
 }

@@ -334,7 +334,7 @@ static struct play play_of(struct simdisk *disk, const struct flight *f)
 	p.nodes = f->nodes ? nodes_of[f->nodes] : NULL;
 	p.variant = f->layout;
 	if (f->load)
-		p.opts.flags = SHEAF_READONLY;
+		p.opts.flags = SHEAF_RUN_READONLY;
 	return p;
 }
 

@@ -162,7 +162,7 @@ static struct sheaf_state *state_of(const struct memory *m)
 
 /* ---- deeds ---- */
 
-static const struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_LAZY };
+static const struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_SAVE_LAZY };
 static const char config[] = "{\"layers\": 2}\n";
 
 /* Each tensor is asked for and changes; some of them only in time, and not in their order. */
@@ -293,7 +293,7 @@ static int load_step(struct sheaf_run *run, struct memory *m, struct sheaf_state
 	(void)paint(m, false, -1, 0);
 	rc = shf_step_open(&step, run, number, err);
 	if (rc == 0)
-		rc = shf_step_load(step, state, SHEAF_STRICT, &report, err);
+		rc = shf_step_load(step, state, SHEAF_LOAD_STRICT, &report, err);
 	if (rc == 0 && report.unverified)
 		rc = shf_fail(err, SHEAF_EBUG, "tensors were not verified");
 	if (rc == 0 && paint(m, false, step->number, salt_of(step)))
@@ -388,7 +388,7 @@ static int rank_main(void *arg, int rank, struct sheaf_group *group)
 {
 	struct job *j = job_of_rank(arg, &rank);
 	struct sheaf_opts opts = { .size = sizeof(opts),
-				   .flags = SHEAF_CREATE | (j->lazy ? SHEAF_METRICS : 0),
+				   .flags = SHEAF_RUN_CREATE | (j->lazy ? SHEAF_RUN_METRICS : 0),
 				   .timeout_ms = JOB_TIMEOUT_MS,
 				   .staging_bytes_max = j->staging,
 				   .file_bytes_max = j->file_bytes,
@@ -405,7 +405,7 @@ static int rank_main(void *arg, int rank, struct sheaf_group *group)
 	on_turn = group;
 	hold(&m, rank, j->ranks, j->layout, &of);
 	for (int i = 0; i < m.n; i++)
-		m.slices[i].flags |= j->stays ? SHEAF_IN_PLACE : 0;
+		m.slices[i].flags |= j->stays ? SHEAF_SLICE_IN_PLACE : 0;
 	state = state_of(&m);
 	if (j->armed)
 		j->armed(j->arg, rank);
@@ -687,7 +687,8 @@ static const char *visit(struct simdisk *disk, enum look how, const struct job_s
 {
 	const struct shf_sys *sys = simdisk_process(disk, next_pid++, 0);
 	struct sheaf_opts opts = { .size = sizeof(opts), .timeout_ms = JOB_TIMEOUT_MS,
-		.flags = how & LOOK_WRITE ? SHEAF_CREATE : SHEAF_READONLY, .io_threads = 1 };
+		.flags = how & LOOK_WRITE ? SHEAF_RUN_CREATE : SHEAF_RUN_READONLY,
+		        .io_threads = 1 };
 	struct sheaf_error err = { 0 };
 	struct sheaf_run *run = NULL;
 	struct memory m;

@@ -270,7 +270,7 @@ static void share_flat(const struct layout *l, struct lay_memory *m, const struc
 	uint8_t *data;
 
 	for (int i = 0; i < m->n; i++)
-		if (m->held[i].s.flags & SHEAF_FLAT && m->held[i].s.dtype == dtype) {
+		if (m->held[i].s.flags & SHEAF_SLICE_FLAT && m->held[i].s.dtype == dtype) {
 			m->held[i].s.origin = total;
 			total += items_n(&m->held[i].s);
 		}
@@ -279,7 +279,7 @@ static void share_flat(const struct layout *l, struct lay_memory *m, const struc
 	hi = lo + per < total ? lo + per : total;
 	data = block(m, (hi - lo) * lay_bytes(dtype));
 	for (int i = 0; i < m->n; i++)
-		if (m->held[i].s.flags & SHEAF_FLAT && m->held[i].s.dtype == dtype) {
+		if (m->held[i].s.flags & SHEAF_SLICE_FLAT && m->held[i].s.dtype == dtype) {
 			m->held[i].s.flat_start = lo;
 			m->held[i].s.flat_count = hi - lo;
 			m->held[i].s.data = data;
@@ -341,7 +341,7 @@ struct lay_memory *lay_hold(const struct layout *l, int rank, struct sheaf_slice
 		memcpy(h->s.count, t->shape, sizeof(h->s.count));
 		narrow(l, t, &w, &h->s);
 		if (flat(l, t))
-			h->s.flags |= SHEAF_FLAT;
+			h->s.flags |= SHEAF_SLICE_FLAT;
 		else if (!(l->fused && t->fused))
 			lone(l, m, &h->s);
 		m->n++;

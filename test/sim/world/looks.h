@@ -54,7 +54,7 @@ static int save_rank(void *arg, int rank, struct sheaf_group *group)
 {
 	struct sheaf_slice slices[SLICES], tied, twin = { .size = sizeof(twin), .name = "w",
 		.dtype = SHEAF_U8, .ndim = 1, .shape = { TWIN }, .count = { TWIN } };
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE,
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE,
 	                           .file_bytes_max = 700000 };
 	struct sheaf_run *run = NULL;
 	struct sheaf_save *save = NULL;

@@ -40,7 +40,7 @@ struct one one_new(int keep_last)
 	struct one o = { .disk = re_world(3) };
 
 	o.state = re_state(&o.mine, 0, 1);
-	open_run(&o, SHEAF_CREATE, keep_last);
+	open_run(&o, SHEAF_RUN_CREATE, keep_last);
 	return o;
 }
 
@@ -135,7 +135,7 @@ int64_t one_loads(struct one *o, int64_t step, bool *memory)
 	if (n < 0)
 		return n;
 	n = s->number;
-	rc = shf_step_load(s, o->state, SHEAF_STRICT, &report, &o->err);
+	rc = shf_step_load(s, o->state, SHEAF_LOAD_STRICT, &report, &o->err);
 	shf_step_put(s);
 	if (rc < 0)
 		return rc;

@@ -82,11 +82,11 @@ static int load(struct re_job *j, struct sheaf_run *run, struct sheaf_state *sta
 	int rc;
 
 	if (j->plan.resumes)
-		return shf_run_resume(run, state, SHEAF_STRICT |
-		                      (j->plan.falls ? SHEAF_FALLBACK : 0), report, err);
+		return shf_run_resume(run, state, SHEAF_LOAD_STRICT |
+		                      (j->plan.falls ? SHEAF_LOAD_FALLBACK : 0), report, err);
 	rc = shf_step_open(&step, run, j->plan.resume, err);
 	if (rc == 0)
-		rc = shf_step_load(step, state, SHEAF_STRICT, report, err);
+		rc = shf_step_load(step, state, SHEAF_LOAD_STRICT, report, err);
 	shf_step_put(step);
 	return rc;
 }
@@ -156,7 +156,7 @@ static int save_one(struct re_job *j, int rank, struct sheaf_run *run, struct sh
 {
 	bool disk = j->plan.disk_every && step % j->plan.disk_every == 0;
 	struct sheaf_save_opts opts = { .size = sizeof(opts),
-		.flags = j->plan.flags | (disk ? 0 : SHEAF_NO_DISK) };
+		.flags = j->plan.flags | (disk ? 0 : SHEAF_SAVE_NO_DISK) };
 	struct sheaf_save *save = NULL;
 	int rc;
 
@@ -167,9 +167,9 @@ static int save_one(struct re_job *j, int rank, struct sheaf_run *run, struct sh
 		return 0;
 	}
 	/* What one rank alone hears there, commit tells all. */
-	for (int s = 0; rc == 0 && s < RE_TENSORS && opts.flags & SHEAF_LAZY; s++)
+	for (int s = 0; rc == 0 && s < RE_TENSORS && opts.flags & SHEAF_SAVE_LAZY; s++)
 		(void)shf_save_copied(save, s, -1);
-	if (rc == 0 && opts.flags & SHEAF_LAZY)
+	if (rc == 0 && opts.flags & SHEAF_SAVE_LAZY)
 		re_paint(m, 9999);         /* and training goes on */
 	if (rc == 0 && *late && j->plan.asks)
 		rc = ask_late(j, late, disk, err);
@@ -201,7 +201,8 @@ static int rank_main(void *arg, int rank, struct sheaf_group *group)
 {
 	struct re_job *j = arg;
 	struct sheaf_opts opts = { .size = sizeof(opts),
-		.flags = j->plan.readonly ? SHEAF_READONLY : SHEAF_CREATE | SHEAF_METRICS,
+		.flags = j->plan.readonly ? SHEAF_RUN_READONLY : SHEAF_RUN_CREATE |
+		        SHEAF_RUN_METRICS,
 		.timeout_ms = 60000, .images_max = j->plan.images, .copies = j->plan.copies,
 		.log = hear, .arg = j,
 		.agent = j->plan.no_agent ? NULL : "auto",
@@ -217,7 +218,7 @@ static int rank_main(void *arg, int rank, struct sheaf_group *group)
 	if (j->plan.behind)
 		(void)sheaf_group_new(&opts.copies_group, &group->ops);
 	if (j->plan.reader)
-		opts.flags = SHEAF_READONLY;
+		opts.flags = SHEAF_RUN_READONLY;
 	if (j->starts)
 		j->starts(rank);
 	rc = shf_run_open(&run, "run", group, &opts, j->sys[rank], &err);

@@ -19,11 +19,11 @@ struct re_plan {                /* what a job does at each of its steps: */
 	bool fresh, rewind_first;       /* nothing is loaded; a rewind to `resume` first */
 	int64_t resume;                 /* which step; -1: the newest */
 	bool no_agent;                  /* opened without */
-	bool reader;                    /* opened SHEAF_READONLY, to load */
+	bool reader;                    /* opened SHEAF_RUN_READONLY, to load */
 	bool stop;                      /* after the load */
 	bool dies;                      /* at the end, without a close */
 	int attempts;                   /* opts.resume_attempts_max */
-	bool resumes, falls;            /* by sheaf_run_resume; with SHEAF_FALLBACK */
+	bool resumes, falls;            /* by sheaf_run_resume; with SHEAF_LOAD_FALLBACK */
 	bool readonly;
 	int gaps;                       /* saves that begin may refuse */
 	int nodes;                      /* its ranks are spread over so many; 0: one */
