@@ -93,7 +93,7 @@ json_t *bench_meter_json(const struct bench_meter *m, int64_t round);
 int bench_on_line(const struct bench *b, char line[BENCH_LINE], struct sheaf_error *err);
 
 /* How the command line says that a run is to be opened. */
-struct sheaf_opts bench_run_opts(const struct bench *b, uint32_t flags);
+struct sheaf_opts bench_run_opts(const struct bench *b, uint64_t flags);
 /* Waits as long as anybody writes. */
 int bench_commit(const struct bench *b, struct sheaf_save *save, struct sheaf_error *err);
 /* 0, or the code that all ranks return; events and sentences are out. */

@@ -26,7 +26,7 @@ enum { FLIGHT = 8, MODES = 6 };
 static const struct kind {
 	const char *name;
 	bool saves;
-	uint32_t flags;                 /* of its saves */
+	uint64_t flags;                 /* of its saves */
 } kinds[MODES] = {
 	{ "none", false, 0 },
 	{ "none2", false, 0 },
@@ -217,7 +217,7 @@ static void run_path(const struct stall *s, const struct mode *m, char path[PATH
 	snprintf(path, PATH_MAX, "%.4000s/%s", s->b->o->run, m->kind->name);
 }
 
-static int run_open(const struct stall *s, const struct mode *m, uint32_t flags, bool prunes,
+static int run_open(const struct stall *s, const struct mode *m, uint64_t flags, bool prunes,
 		    struct sheaf_run **run, struct sheaf_error *err)
 {
 	const char *agent = s->b->o->agent;

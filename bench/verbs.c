@@ -65,7 +65,7 @@ static const char *speed(char text[40], uint64_t bytes, double seconds)
 	return text;
 }
 
-struct sheaf_opts bench_run_opts(const struct bench *b, uint32_t flags)
+struct sheaf_opts bench_run_opts(const struct bench *b, uint64_t flags)
 {
 	const struct bench_opts *o = b->o;
 	struct sheaf_opts opts = {
@@ -581,7 +581,7 @@ static int load_step(struct bench *b, struct sheaf_run *run, int64_t round, stru
 	struct sheaf_report report = { .size = sizeof(report), .item = hear, .arg = &heard };
 	struct sheaf_step_info info = { .size = sizeof(info) };
 	struct sheaf_step *open = NULL;
-	uint32_t flags = (b->o->convert ? SHEAF_LOAD_CONVERT : 0) |
+	uint64_t flags = (b->o->convert ? SHEAF_LOAD_CONVERT : 0) |
 			 (b->o->lenient ? SHEAF_LOAD_LENIENT | SHEAF_LOAD_DERIVE : 0);
 	uint64_t checked = 0;
 	struct measure m;

@@ -309,7 +309,7 @@ static void look(struct world *w, struct sheaf_step *step)
 	MUST(verified != 0 || w->changes || loaded != SHEAF_ECORRUPT);
 }
 
-static void by_path(struct world *w, const char *path, uint32_t flags)
+static void by_path(struct world *w, const char *path, uint64_t flags)
 {
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY | flags };
 	struct sheaf_error err = { .msg = "" };

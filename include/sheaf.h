@@ -28,6 +28,8 @@
  *            children that it forked meanwhile have exited.
  * Structs    `size` is sizeof of the struct as you were compiled; zero in a field
  *            is its default; a non-zero tail that this sheaf does not know is EINVAL.
+ * Flags      Each has a bit of its own, whichever call takes it, so a flag that was
+ *            meant for another call is EINVAL, and the message names it.
  */
 #ifndef SHEAF_H
 #define SHEAF_H
@@ -94,7 +96,9 @@ int sheaf_dtype_from_name(const char *name);    /* 0: none such */
  * are not negative. In F4 and F6 cuts fall between bytes and memory is dense. An
  * empty slice may have NULL data; it never means "all". */
 struct sheaf_slice {
-	uint32_t size, flags;
+	uint32_t size;
+	int32_t memory;                 /* 0: host memory. Other values are reserved: EINVAL */
+	uint64_t flags;                 /* SHEAF_SLICE_... */
 	const char *family, *name;      /* NULL family: "model" */
 	const char *tied_to;            /* NULL, or the name whose bytes this one shares: stored
 	                                 * once, under that name, and loaded from it */
@@ -107,8 +111,8 @@ struct sheaf_slice {
 	int64_t origin, flat_start, flat_count;
 	void *data;
 };
-#define SHEAF_SLICE_FLAT      (UINT32_C(1) << 0)
-#define SHEAF_SLICE_OPTIONAL  (UINT32_C(1) << 1) /* may be absent when loading; data is then kept */
+#define SHEAF_SLICE_FLAT      0x1ULL
+#define SHEAF_SLICE_OPTIONAL  0x2ULL /* may be absent when loading; data is then kept */
 /* Saving: is not staged, as optimizer state that was put into host memory, or into a file that is
  * mapped, and of which there is no room for a second copy. With SHEAF_SAVE_LAZY sheaf_save_copied
  * returns for it as fast as the disk takes it; without, begin does. What this rank writes of it
@@ -116,17 +120,17 @@ struct sheaf_slice {
  * which there are bytes of other ranks, or of slices without this flag, are staged as all else; so
  * are averages of such slices, and with SHEAF_RUN_REPLICAS what is replicated. Such a save is in no
  * memory tier; its begin makes the files, after the publish of the save before it is over. */
-#define SHEAF_SLICE_IN_PLACE  (UINT32_C(1) << 4)
+#define SHEAF_SLICE_IN_PLACE  0x4ULL
 /* Takes the strides literally. Without the flag strides that are all 0 mean dense memory. Set it if
  * the strides come from another program's tensors: those of a scalar that was expanded to 5 items
  * are all 0, and without the flag sheaf would read 5 items of memory. With it such a slice is
  * EINVAL, as is every slice that has several items in one place. */
-#define SHEAF_SLICE_STRIDED   (UINT32_C(1) << 6)
+#define SHEAF_SLICE_STRIDED   0x8ULL
 /* Saves the slice, but does not load it: data is kept, and the report says ignored. Meant for
  * memory that is saved twice, once as it is and once in another type: F32 master weights that are
  * also the BF16 model. Without the flag a load would fill that memory twice, which is ELAYOUT.
  * sheaf_step_read fills the slice all the same, and sheaf_plan counts it as read. */
-#define SHEAF_SLICE_SAVE_ONLY (UINT32_C(1) << 7)
+#define SHEAF_SLICE_SAVE_ONLY 0x10ULL
 /* Narrow slice to piece i of n along dim: pieces of ceil(count / n), the last ones
  * short or empty, as torch.chunk cuts. Once per mesh axis, outermost first; strides
  * that are not all 0 keep their meaning (origin moves along). [local] */
@@ -139,9 +143,9 @@ int sheaf_slice_shard(struct sheaf_slice *slice, int dim, int64_t i, int64_t n);
  * and in_bytes[r] from it, both packed in rank order, both sides agree. allreduce: in place. */
 enum sheaf_op { SHEAF_SUM = 0, SHEAF_MAX = 1, SHEAF_XOR = 2 };
 struct sheaf_group_ops {
-	uint32_t size, flags;
+	uint32_t size;
 	int32_t rank, ranks;
-	int32_t node, reserved;         /* 0: nodes are found by proof; n > 0: ranks of other n
+	int32_t node;                   /* 0: nodes are found by proof; n > 0: ranks of other n
 	                                 * never share memory with this one */
 	int (*allgather)(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms);
 	int (*alltoallv)(void *arg, const void *out, const size_t *out_bytes, void *in,
@@ -170,7 +174,9 @@ struct sheaf_stat {
 	                                 * second are copied / copy_ns; it was over. 0: not yet */
 };
 struct sheaf_opts {
-	uint32_t size, flags;
+	uint32_t size;
+	int32_t timeout_ms;             /* for a rank to appear in a collective; 0: 600000 */
+	uint64_t flags;                 /* SHEAF_RUN_... */
 	/* This rank's host copies of saves, half of it for images: as many as fit, or parts of
 	 * one; 0: what images_max saves need. A load takes 40 MiB at most of what they leave,
 	 * 2 MiB at least, and frees them when it returns. */
@@ -181,13 +187,19 @@ struct sheaf_opts {
 	 * the pages of memory that a load from disk is the first to write */
 	int32_t io_threads, images_max; /* 0: 4; 0: 1, of lazy saves 2, at most 8, equal on all
 	                                 * ranks: saves that lie in memory until they are written */
-	int32_t timeout_ms;             /* for a rank to appear in a collective; 0: 600000 */
 	/* For sheaf_run_prune, and for commits, which do not wait: after one, a thread of each node
 	 * reads its share of the step again, at low priority and past the page cache, and older
 	 * ones go in the first later commit or close that finds it sound. 0: keep all */
 	int32_t keep_last, keep_every;  /* keep_every and keep_best need keep_last: EINVAL */
 	int32_t grace_s;                /* before this run's prunes delete what went; 0: 600; -1:
 	                                 * none. A job that opens the run: always after 600 s */
+	/* 0: failed resumes condemn no checkpoint. N: a checkpoint is condemned if N sessions have
+	 * loaded it and none of them came further, and if there is an older one. SHEAF_LATEST
+	 * passes over a condemned checkpoint, and this sheaf_run_open marks it bad. Loads from
+	 * memory and from disk count together. A session comes further when its next save to disk
+	 * has made its files, when its next save to memory is committed, or when it closes the run.
+	 * The value of rank 0 is used */
+	int32_t resume_attempts_max;
 	const char *const *ignore;      /* NULL-ended fnmatch(3) patterns on "family/name": neither
 	                                 * saved nor loaded, but reported */
 	/* level 0 error, 1 warning, 2 step, 3 debug */
@@ -242,22 +254,15 @@ struct sheaf_opts {
 	 * copy that takes longer than a step costs the one before it; where the staging has room
 	 * for 2, copies are sent inside commits */
 	struct sheaf_group *copies_group;
-	/* 0: failed resumes condemn no checkpoint. N: a checkpoint is condemned if N sessions have
-	 * loaded it and none of them came further, and if there is an older one. SHEAF_LATEST
-	 * passes over a condemned checkpoint, and this sheaf_run_open marks it bad. Loads from
-	 * memory and from disk count together. A session comes further when its next save to disk
-	 * has made its files, when its next save to memory is committed, or when it closes the run.
-	 * The value of rank 0 is used */
-	int32_t resume_attempts_max, reserved;
 };
-#define SHEAF_RUN_CREATE    (UINT32_C(1) << 0) /* make the run if there is none */
-#define SHEAF_RUN_READONLY  (UINT32_C(1) << 1) /* no lock, no writes, no cleaning */
-#define SHEAF_RUN_REPLICAS  (UINT32_C(1) << 2) /* compare all replicas at each save: EDIVERGED */
-#define SHEAF_RUN_BUFFERED  (UINT32_C(1) << 3) /* never O_DIRECT */
+#define SHEAF_RUN_CREATE    0x10000ULL /* make the run if there is none */
+#define SHEAF_RUN_READONLY  0x20000ULL /* no lock, no writes, no cleaning */
+#define SHEAF_RUN_REPLICAS  0x40000ULL /* compare all replicas at each save: EDIVERGED */
+#define SHEAF_RUN_BUFFERED  0x80000ULL /* never O_DIRECT */
 /* No step that is opened through this run is checked: what lies in damaged blocks is loaded as it
  * is. For what is to be saved out of a damaged step, not for training. */
-#define SHEAF_RUN_UNVERIFIED (UINT32_C(1) << 4)
-#define SHEAF_RUN_METRICS   (UINT32_C(1) << 5) /* rank 0 adds a line of JSON for each save that is
+#define SHEAF_RUN_UNVERIFIED 0x100000ULL
+#define SHEAF_RUN_METRICS   0x200000ULL /* rank 0 adds a line of JSON for each save that is
                                                 * over to .sheaf/metrics.jsonl, at most twice 1 MiB:
                                                 * `sheaf stats`. One more agreement a commit; what
                                                 * goes wrong with it is logged, and fails no save */
@@ -409,11 +414,12 @@ void sheaf_state_free(struct sheaf_state *state);
  * the files are made, and what is wrong with the step found (EEXIST, no room), by the first
  * exchange or commit. [collective] */
 struct sheaf_save_opts {
-	uint32_t size, flags;
+	uint32_t size, reserved;
+	uint64_t flags;                 /* SHEAF_SAVE_... */
 	double loss;                    /* for averages; equal on all ranks */
 };
-#define SHEAF_SAVE_LAZY      (UINT32_C(1) << 0) /* begin returns, the copy runs behind */
-#define SHEAF_SAVE_NO_DISK   (UINT32_C(1) << 1) /* the memory tier and averages only: nothing is
+#define SHEAF_SAVE_LAZY      0x100000000ULL /* begin returns, the copy runs behind */
+#define SHEAF_SAVE_NO_DISK   0x200000000ULL /* the memory tier and averages only: nothing is
                                                  * written, commit makes the step one that a later
                                                  * job finds in memory. EAGAIN from begin: no agent
                                                  * on some node. EFAILED from commit: one died
@@ -421,14 +427,14 @@ struct sheaf_save_opts {
                                                  * this step is not kept. Such saves are committed
                                                  * in the order of their own kind, whatever goes to
                                                  * disk; two images at least */
-#define SHEAF_SAVE_MAY_DROP  (UINT32_C(1) << 2) /* when no image is free: EAGAIN, not a wait */
-#define SHEAF_SAVE_CHECK     (UINT32_C(1) << 3) /* LAZY: sum all that this rank copies inside begin
+#define SHEAF_SAVE_MAY_DROP  0x400000000ULL /* when no image is free: EAGAIN, not a wait */
+#define SHEAF_SAVE_CHECK     0x800000000ULL /* LAZY: sum all that this rank copies inside begin
                                                  * (with SHEAF_SAVE_LATER inside sheaf_save_put),
                                                  * and again at each gate. EDIVERGED names a slice
                                                  * that changed between. Slow: the caller reads all
                                                  * that memory twice more */
-#define SHEAF_SAVE_MAY_FAIL  (UINT32_C(1) << 4) /* when no image is free: EBUSY, not a wait */
-#define SHEAF_SAVE_LATER     (UINT32_C(1) << 5) /* LAZY: no slice is read before sheaf_save_put; its
+#define SHEAF_SAVE_MAY_FAIL  0x1000000000ULL /* when no image is free: EBUSY, not a wait */
+#define SHEAF_SAVE_LATER     0x2000000000ULL /* LAZY: no slice is read before sheaf_save_put; its
                                                  * data may be NULL until then. Not with averages,
                                                  * nor slices in place; staging_bytes_max holds all
                                                  * of it */
@@ -585,7 +591,9 @@ struct sheaf_finding {                  /* something verify found; strings live 
 };
 struct sheaf_report {                   /* callbacks run in the caller's thread, on the rank
 	                                 * whose slice or file it is */
-	uint32_t size, flags;
+	uint32_t size;
+	uint32_t peers;                 /* 1: of memory_bytes some are copies that another node
+	                                 * kept */
 	/* what: Missing, Unexpected, Converted, V unverified, Derived, Ignored, X mismatched
 	 * (shape, skipped), Z zero-filled, R stream of another world size (msg says which rule).
 	 * Also on rank 0, for checkpoints, with family "" and a name like "checkpoint-8": Passed
@@ -601,7 +609,6 @@ struct sheaf_report {                   /* callbacks run in the caller's thread,
 	uint64_t held, bytes;           /* over all ranks: bytes filled; distinct bytes of them */
 	uint64_t retries, plan_ns, read_ns, verify_ns;  /* ns: this rank */
 	uint64_t memory_bytes;          /* over all ranks: read from the memory tier */
-	uint32_t peers, reserved;       /* 1: of those some are copies that another node kept */
 	int64_t step;                   /* loads: which step; -1: foreign */
 	uint32_t memory;                /* 1: it was in memory */
 	uint32_t passed;                /* sheaf_run_resume: how many damaged ones came before it */
@@ -614,18 +621,18 @@ struct sheaf_report {                   /* callbacks run in the caller's thread,
  * opts.resume_attempts_max), so evaluate with SHEAF_RUN_READONLY. EAGAIN from a load, verify, read
  * or copy of a step in memory: a job that goes on saving has taken that memory for a newer step;
  * open SHEAF_LATEST again. [collective] */
-#define SHEAF_LOAD_STRICT  (UINT32_C(1) << 0) /* unexpected tensor in a family we hold: ELAYOUT */
-#define SHEAF_LOAD_CONVERT (UINT32_C(1) << 1) /* the stored dtype may differ from the slice's */
-#define SHEAF_LOAD_DRY     (UINT32_C(1) << 2) /* plan and report; read no tensor */
+#define SHEAF_LOAD_STRICT  0x1000000000000ULL /* unexpected tensor in a family we hold: ELAYOUT */
+#define SHEAF_LOAD_CONVERT 0x2000000000000ULL /* the stored dtype may differ from the slice's */
+#define SHEAF_LOAD_DRY     0x4000000000000ULL /* plan and report; read no tensor */
 /* Absent master_weights: cast up from the model. Absent tensors of family model whose slice is BF16
  * or F16, stored and in memory: their F32 masters of the same name, rounded to nearest even; so a
  * step may leave such weights out, 12 of 14 bytes with Adam, if that is how they are made. */
-#define SHEAF_LOAD_DERIVE  (UINT32_C(1) << 3)
-#define SHEAF_LOAD_ZERO    (UINT32_C(1) << 4) /* optimizer absent: zeros */
-#define SHEAF_LOAD_LENIENT (UINT32_C(1) << 5) /* absent, or of another shape: data is kept */
-int  sheaf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t flags,
+#define SHEAF_LOAD_DERIVE  0x8000000000000ULL
+#define SHEAF_LOAD_ZERO    0x10000000000000ULL /* optimizer absent: zeros */
+#define SHEAF_LOAD_LENIENT 0x20000000000000ULL /* absent, or of another shape: data is kept */
+int  sheaf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint64_t flags,
                      struct sheaf_report *report, struct sheaf_error *err);
-#define SHEAF_LOAD_FALLBACK (UINT32_C(1) << 6) /* a flag of sheaf_run_resume alone */
+#define SHEAF_LOAD_FALLBACK 0x40000000000000ULL /* a flag of sheaf_run_resume alone */
 /* Opens SHEAF_LATEST and loads it, with the flags of sheaf_step_load. report->step is its number,
  * and report->memory says whether it was in memory. Returns the codes of the two calls. ENOENT: the
  * run has no checkpoint at all, and the state is as it was: start afresh.
@@ -645,7 +652,7 @@ int  sheaf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_
  * - If none can be loaded the error is that of the first.
  * - EINVAL while a save is in flight, or with SHEAF_LOAD_DRY.
  * [collective] */
-int  sheaf_run_resume(struct sheaf_run *run, struct sheaf_state *state, uint32_t flags,
+int  sheaf_run_resume(struct sheaf_run *run, struct sheaf_state *state, uint64_t flags,
                       struct sheaf_report *report, struct sheaf_error *err);
 /* One slice, by this process alone; checks the blocks it touches. [local] */
 int  sheaf_step_read(struct sheaf_step *step, const struct sheaf_slice *slice,
@@ -692,10 +699,10 @@ int  sheaf_plan(struct sheaf_state *const *states, const int32_t *node, int32_t 
  * An agent belongs to one run directory. A directory that is renamed keeps its agent, but a copy
  * (by sheaf_step_copy, cp -a or a snapshot) is another directory and needs its own agent. */
 struct sheaf_agent_opts {
-	uint32_t size, flags;
+	uint32_t size;
+	int32_t idle_s;                 /* ends after so long without anybody; 0: never */
 	const char *agent;              /* NULL: "auto" */
 	uint64_t memory_max;            /* of all that is kept; 0: no bound */
-	int32_t idle_s;                 /* ends after so long without anybody; 0: never */
 	/* 0, or 2 at least, for one is kept while the next is copied: a job whose first save begins
 	 * with the agent uses so many images at most, whatever its images_max; of several agents
 	 * the least. What the job before left stays beside it until a newer step is there; as do

@@ -34,7 +34,7 @@ static void train(float *weight, float *moment)
 	}
 }
 
-static int save(struct sheaf_run *run, struct sheaf_state *state, int64_t n, uint32_t flags,
+static int save(struct sheaf_run *run, struct sheaf_state *state, int64_t n, uint64_t flags,
                 struct sheaf_error *err)
 {
 	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = flags };

@@ -149,8 +149,8 @@ SHEAF_API int sheaf_agent_serve(const char *dir, const struct sheaf_agent_opts *
 	if (opts && shf_struct_in(&o, opts, sizeof(o), AGENT_MIN) < 0)
 		rc = shf_fail(err, SHEAF_EINVAL, "agent opts.size is %u, or they ask for something "
 		              "newer than this sheaf", (unsigned)opts->size);
-	if (rc == 0 && (o.flags || o.idle_s < 0))
-		rc = shf_fail(err, SHEAF_EINVAL, "agent opts: flags are 0, times not negative");
+	if (rc == 0 && (o.idle_s < 0))
+		rc = shf_fail(err, SHEAF_EINVAL, "agent_opts.idle_s is negative");
 	if (rc == 0 && o.steps_max && o.steps_max < 2)
 		rc = shf_fail(err, SHEAF_EINVAL, "agent opts.steps_max is %d: one step is kept "
 		              "while the next is copied, so 2 at least", (int)o.steps_max);

@@ -7,10 +7,10 @@
 #include "struct_size.h"
 #include "sys.h"
 
-/* Checks a caller's table: its flags and ranks, and that the required operations are set. */
+/* Checks a caller's table: its node and ranks, and that the required operations are set. */
 static bool ops_are_sound(const struct sheaf_group_ops *ops)
 {
-	if (ops->flags != 0 || ops->reserved != 0 || ops->node < 0)
+	if (ops->node < 0)
 		return false;
 	if (ops->ranks < 1 || ops->rank < 0 || ops->rank >= ops->ranks)
 		return false;

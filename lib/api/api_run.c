@@ -182,7 +182,7 @@ SHEAF_API int sheaf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf
 	return shf_ended(rc, err);
 }
 
-SHEAF_API int sheaf_run_resume(struct sheaf_run *run, struct sheaf_state *state, uint32_t flags,
+SHEAF_API int sheaf_run_resume(struct sheaf_run *run, struct sheaf_state *state, uint64_t flags,
                                struct sheaf_report *report, struct sheaf_error *err)
 {
 	struct shf_reporting heard;

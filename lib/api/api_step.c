@@ -315,7 +315,7 @@ SHEAF_API int sheaf_step_file(struct sheaf_step *step, const char *file, const v
 
 /* ---- bytes ---- */
 
-SHEAF_API int sheaf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t flags,
+SHEAF_API int sheaf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint64_t flags,
                               struct sheaf_report *report, struct sheaf_error *err)
 {
 	struct shf_reporting heard;

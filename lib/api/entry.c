@@ -39,9 +39,6 @@ int shf_report_begin(struct shf_reporting *r, const struct sheaf_report *theirs,
 		return shf_fail(err, SHEAF_EINVAL, "report.size is %u; set it to sizeof(struct "
 		                "sheaf_report), and what this sheaf does not know to 0",
 		                (unsigned)theirs->size);
-	if (in.flags)
-		return shf_fail(err, SHEAF_EINVAL, "report.flags 0x%x are none of this sheaf's",
-		                (unsigned)in.flags);
 	r->own.item = in.item;
 	r->own.finding = in.finding;
 	r->own.arg = in.arg;
@@ -51,7 +48,6 @@ int shf_report_begin(struct shf_reporting *r, const struct sheaf_report *theirs,
 
 void shf_report_end(struct shf_reporting *r, struct sheaf_report *theirs)
 {
-	r->own.flags = 0;
 	r->own.item = r->was.item;
 	r->own.finding = r->was.finding;
 	r->own.arg = r->was.arg;

@@ -9,6 +9,7 @@
 #include "crc64.h"
 #include "done_files.h"
 #include "err.h"
+#include "flags.h"
 #include "memory_tier.h"
 #include "opts.h"
 #include "prune_task.h"
@@ -142,25 +143,27 @@ static uint64_t text_hash(const char *s)
 static int same_arguments(struct sheaf_run *run, const char *dir, struct sheaf_error *err)
 {
 	const struct sheaf_opts *o = &run->opts;
+	enum { PLAIN, NUMBERS, FLAGS };
 	const struct {
 		uint64_t x;
 		const char *differs;            /* the end of the sentence */
-		bool numbers;                   /* the sentence also has the smallest and the
-		                                 * largest value */
+		int more;                       /* NUMBERS: it also has the smallest and the
+		                                 * largest value; FLAGS: a flag that only some
+		                                 * ranks gave */
 	} a[] = {
-		{ o->copies == 2, "with copies 2 and without", false },
-		{ o->copies_group != NULL, "with a copies_group and without", false },
-		{ o->agent != NULL, "with an agent and without", false },
-		{ (uint64_t)o->images_max, "with different images_max", true },
+		{ o->copies == 2, "with copies 2 and without", PLAIN },
+		{ o->copies_group != NULL, "with a copies_group and without", PLAIN },
+		{ o->agent != NULL, "with an agent and without", PLAIN },
+		{ (uint64_t)o->images_max, "with different images_max", NUMBERS },
 		{ (uint64_t)o->keep_best << 1 | (o->best_largest != 0),
-		  "with different keep_best, best_largest or best_note", false },
+		  "with different keep_best, best_largest or best_note", PLAIN },
 		{ text_hash(o->best_note),
-		  "with different keep_best, best_largest or best_note", false },
+		  "with different keep_best, best_largest or best_note", PLAIN },
 		{ (uint64_t)o->keep_last << 32 | (uint32_t)o->keep_every,
-		  "with different keep_last or keep_every", false },
-		{ text_hash(dir), "different directories", false },
-		{ o->flags, "with different flags", true },
-		{ o->file_bytes_max, "with different file_bytes_max", true },
+		  "with different keep_last or keep_every", PLAIN },
+		{ text_hash(dir), "different directories", PLAIN },
+		{ o->flags, "with", FLAGS },
+		{ o->file_bytes_max, "with different file_bytes_max", NUMBERS },
 	};
 	enum { N = sizeof(a) / sizeof(a[0]) };
 	uint64_t x[N], same, lo[N], hi[N];
@@ -170,11 +173,14 @@ static int same_arguments(struct sheaf_run *run, const char *dir, struct sheaf_e
 		x[i] = a[i].x;
 	rc = shf_same(&run->team, 0, x, N, &same, lo, hi, err);
 	for (int i = 0; rc == 0 && i < N; i++) {
-		if (lo[i] != hi[i] && !a[i].numbers)
+		if (lo[i] != hi[i] && a[i].more == PLAIN)
 			rc = shf_fail(err, SHEAF_EINVAL, "%s: ranks opened %s", dir, a[i].differs);
-		if (lo[i] != hi[i] && a[i].numbers)
+		if (lo[i] != hi[i] && a[i].more == NUMBERS)
 			rc = shf_fail(err, SHEAF_EINVAL, "%s: ranks opened %s (%" PRIu64 " and %"
 			              PRIu64 ")", dir, a[i].differs, lo[i], hi[i]);
+		if (lo[i] != hi[i] && a[i].more == FLAGS)
+			rc = shf_fail(err, SHEAF_EINVAL, "%s: ranks opened %s %s and without", dir,
+			              a[i].differs, shf_flag_name(lo[i] ^ hi[i]));
 	}
 	return rc;
 }

@@ -45,7 +45,7 @@
 struct resume {
 	struct sheaf_run *run;
 	struct sheaf_state *state;
-	uint32_t flags;                 /* flags of the load, without SHEAF_LOAD_FALLBACK */
+	uint64_t flags;                 /* flags of the load, without SHEAF_LOAD_FALLBACK */
 	struct sheaf_report *report;    /* the caller's report */
 	struct shf_latest_search sought;       /* where the search for candidates is */
 	struct sheaf_step *step;        /* owned; the candidate that is being tried */
@@ -327,7 +327,7 @@ static int prepare_resume(struct resume *r, struct sheaf_error *err)
 }
 
 /* Newer steps are set aside last, when the older step is in the caller's memory. [collective] */
-int shf_run_resume(struct sheaf_run *run, struct sheaf_state *state, uint32_t flags,
+int shf_run_resume(struct sheaf_run *run, struct sheaf_state *state, uint64_t flags,
                    struct sheaf_report *report, struct sheaf_error *err)
 {
 	struct sheaf_report none = { .size = sizeof(none) };

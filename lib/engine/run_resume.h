@@ -7,6 +7,6 @@
 
 /* Loads the latest step, or with SHEAF_LOAD_FALLBACK the newest one that can be loaded. report may
  * be NULL. [collective] */
-int shf_run_resume(struct sheaf_run *run, struct sheaf_state *state, uint32_t flags,
+int shf_run_resume(struct sheaf_run *run, struct sheaf_state *state, uint64_t flags,
                    struct sheaf_report *report, struct sheaf_error *err);
 #endif

@@ -15,6 +15,7 @@
 #include "averages.h"
 #include "block_pass.h"
 #include "err.h"
+#include "flags.h"
 #include "list.h"
 #include "load_aliased.h"
 #include "load_asked.h"
@@ -350,16 +351,12 @@ static int prepare_load(struct shf_load *ld, struct sheaf_error *err)
 {
 	const struct sheaf_step *step = ld->step;
 	const struct sheaf_state *state = ld->state;
-	uint32_t known = SHEAF_LOAD_STRICT | SHEAF_LOAD_CONVERT | SHEAF_LOAD_DRY |
-	        SHEAF_LOAD_DERIVE | SHEAF_LOAD_ZERO |
-	                 SHEAF_LOAD_LENIENT;
 	int rc = shf_state_ready(state, !(ld->flags & SHEAF_LOAD_DRY), err);
 
+	if (rc == 0)
+		rc = shf_flags_check(ld->flags, SHF_LOAD_FLAGS, "load", err);
 	if (rc < 0)
 		return rc;
-	if (ld->flags & ~known)
-		return shf_fail(err, SHEAF_EINVAL, "load flags 0x%x are none of this sheaf's",
-		                (unsigned)(ld->flags & ~known));
 	if (step->cat_rc < 0) {
 		if (err)
 			*err = step->cat_err;
@@ -555,7 +552,7 @@ static int enter_load_call(struct shf_load *ld, int rc, struct sheaf_error *err)
  * before the first byte is read: if the step crashes the job, it must have been counted.
  * shf_step_exclude_reuse comes right after the reading: if the memory that held the step was reused
  * for another step, what looked like damage is reported as EAGAIN. */
-int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t flags,
+int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint64_t flags,
                   struct sheaf_report *report, struct sheaf_error *err)
 {
 	struct shf_load ld = { .step = step, .state = state, .flags = flags };
@@ -594,7 +591,6 @@ int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t f
 	}
 	if (rc == 0 && report) {
 		ld.report.size = report->size;
-		ld.report.flags = report->flags;
 		*report = ld.report;
 	}
 	shf_free(ld.targets);

@@ -30,7 +30,7 @@ struct shf_target {             /* one slice of the state */
 struct shf_load {
 	struct sheaf_step *step;
 	const struct sheaf_state *state;
-	uint32_t flags;
+	uint64_t flags;
 	struct sheaf_report report;     /* copied to the caller's report at the end */
 	struct shf_target *targets;     /* owned; by slice of the state */
 	struct shf_holds holds;         /* the boxes that this rank wants by the plan */
@@ -68,6 +68,6 @@ struct shf_load {
 #define SHF_LOAD_PIECE (UINT64_C(4) << 20)      /* bytes of a read; a multiple of the block */
 /* Fills the state from the step, as sheaf_step_load in sheaf.h. The numbers in *report, which may
  * be NULL, are set on success only. [collective] */
-int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t flags,
+int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint64_t flags,
                   struct sheaf_report *report, struct sheaf_error *err);
 #endif

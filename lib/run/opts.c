@@ -6,6 +6,7 @@
 #include <string.h>
 #include "cpulist.h"
 #include "err.h"
+#include "flags.h"
 #include "match.h"
 #include "struct_size.h"
 #include "valid.h"
@@ -82,7 +83,6 @@ static int opts_check_bounds(const struct sheaf_opts *o, struct sheaf_error *err
 		{ "grace_s", o->grace_s, -1, INT32_MAX },
 		{ "timeout_ms", o->timeout_ms, 0, INT32_MAX },
 		{ "resume_attempts_max", o->resume_attempts_max, 0, INT32_MAX },
-		{ "reserved", o->reserved, 0, 0 },
 	};
 
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
@@ -99,15 +99,11 @@ static int opts_check_bounds(const struct sheaf_opts *o, struct sheaf_error *err
 /* Checks all options: flags, bounds, strings, and options that exclude or need each other. */
 static int opts_check(const struct sheaf_opts *o, struct sheaf_error *err)
 {
-	uint32_t known = SHEAF_RUN_CREATE | SHEAF_RUN_READONLY | SHEAF_RUN_REPLICAS |
-	        SHEAF_RUN_BUFFERED |
-	                 SHEAF_RUN_UNVERIFIED | SHEAF_RUN_METRICS;
 	uint64_t cpus[SHF_CPUS_WORDS];
+	int rc = shf_flags_check(o->flags, SHF_RUN_FLAGS, "opts.flags", err);
 
-	if (o->flags & ~known)
-		return shf_fail(err, SHEAF_EINVAL, "opts.flags 0x%x are none of this sheaf's",
-		                (unsigned)(o->flags & ~known));
-	int rc = opts_check_bounds(o, err);
+	if (rc == 0)
+		rc = opts_check_bounds(o, err);
 	if (rc < 0)
 		return rc;
 	if (o->keep_best && (!o->best_note || !shf_note_key_is_valid(o->best_note)))

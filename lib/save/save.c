@@ -11,6 +11,7 @@
 #include "agent_link.h"
 #include "averages.h"
 #include "err.h"
+#include "flags.h"
 #include "image.h"
 #include "memory_tier.h"
 #include "run_env.h"
@@ -30,10 +31,10 @@
 #include "unstaged.h"
 #include "work.h"
 
-#define SAVE_OPTS_MIN (offsetof(struct sheaf_save_opts, flags) + sizeof(uint32_t))
+#define SAVE_OPTS_MIN (offsetof(struct sheaf_save_opts, flags) + sizeof(uint64_t))
 
 /* Checks *opts (NULL: the defaults) and takes its flags and loss. */
-static int known_flags(const struct sheaf_save_opts *opts, uint32_t *flags, double *loss,
+static int known_flags(const struct sheaf_save_opts *opts, uint64_t *flags, double *loss,
                        struct sheaf_error *err)
 {
 	struct sheaf_save_opts own = { 0 };
@@ -44,11 +45,12 @@ static int known_flags(const struct sheaf_save_opts *opts, uint32_t *flags, doub
 	*loss = 0;
 	if (rc < 0)
 		return rc;
-	if (own.flags &
-	    ~(SHEAF_SAVE_LAZY | SHEAF_SAVE_NO_DISK | SHEAF_SAVE_MAY_DROP | SHEAF_SAVE_CHECK |
-	                    SHEAF_SAVE_MAY_FAIL | SHEAF_SAVE_LATER))
-		return shf_fail(err, SHEAF_EINVAL, "save flags 0x%x are none of this sheaf's",
-		                (unsigned)own.flags);
+	if (own.reserved)
+		return shf_fail(err, SHEAF_EINVAL, "save_opts.reserved is %u; it must be 0",
+		                (unsigned)own.reserved);
+	rc = shf_flags_check(own.flags, SHF_SAVE_FLAGS, "save_opts.flags", err);
+	if (rc < 0)
+		return rc;
 	if (own.flags & (SHEAF_SAVE_CHECK | SHEAF_SAVE_LATER) && !(own.flags & SHEAF_SAVE_LAZY))
 		return shf_fail(err, SHEAF_EINVAL, "%s needs SHEAF_SAVE_LAZY",
 		                own.flags & SHEAF_SAVE_CHECK ? "SHEAF_SAVE_CHECK"
@@ -72,7 +74,7 @@ static int may_begin_later(int64_t step, const struct sheaf_state *state, struct
 /* Checks whether this rank may begin a save of that step. Its number must be larger than those of
  * all saves in flight and of the steps that the run continues from. [local] */
 static int may_begin(struct sheaf_run *run, int64_t step, const struct sheaf_state *state,
-                     uint32_t flags, struct sheaf_error *err)
+                     uint64_t flags, struct sheaf_error *err)
 {
 	int rc = shf_run_may_train(run, step, err);
 
@@ -154,7 +156,7 @@ static void list_add(struct sheaf_run *run, struct sheaf_save *save)
 /* Returns a new save without plan and image, or NULL: no memory. The save holds references to the
  * run and the state. */
 static struct sheaf_save *save_new(struct sheaf_run *run, int64_t step, struct sheaf_state *state,
-                                   uint32_t flags)
+                                   uint64_t flags)
 {
 	struct sheaf_save *save = shf_zalloc(1, sizeof(*save));
 
@@ -450,7 +452,7 @@ int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
                    struct sheaf_error *err)
 {
 	struct sheaf_save *save = NULL;
-	uint32_t flags = 0;
+	uint64_t flags = 0;
 	double loss = 0;
 	int64_t from = shf_now(run);
 	bool ready = false;

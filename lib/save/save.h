@@ -116,7 +116,7 @@ struct shf_save_id {
 	                                 * after a rewind, the two saves have different sessions */
 	uint64_t made;                  /* shf_call.number of its begin, which is equal on all
 	                                 * ranks */
-	uint32_t flags;                 /* of sheaf_save_opts */
+	uint64_t flags;                 /* of sheaf_save_opts */
 	unsigned loads;                 /* run->lineage.loads when the save began */
 	/* The step that this one follows (its parent in the manifest); -1: none. At begin this is
 	 * the step that the run continues from. When an earlier save in flight is committed, that

@@ -181,7 +181,7 @@ static int choose_together(struct sheaf_run *run, int below, struct sheaf_save *
 	}
 }
 
-int shf_save_image_take(struct sheaf_run *run, int below, uint32_t flags, int *image,
+int shf_save_image_take(struct sheaf_run *run, int below, uint64_t flags, int *image,
                         struct sheaf_error *err)
 {
 	struct sheaf_save *of;

@@ -9,7 +9,7 @@
  * waiting if flags has SHEAF_SAVE_MAY_DROP (EAGAIN) or SHEAF_SAVE_MAY_FAIL (EBUSY), or if that save
  * goes to memory alone, because only its end frees the image (EBUSY with SHEAF_SAVE_MAY_FAIL, else
  * EAGAIN). The caller sets save->copy.image. [collective] */
-int shf_save_image_take(struct sheaf_run *run, int below, uint32_t flags, int *image,
+int shf_save_image_take(struct sheaf_run *run, int below, uint64_t flags, int *image,
                         struct sheaf_error *err);
 /* Returns the image that shf_save_image_take would choose; the same on all ranks that have the same
  * saves in flight, newest step in memory and replicas. *of: the save that still has the image, or

@@ -68,9 +68,9 @@ static int images_fit(struct sheaf_run *run, const struct sheaf_state *state,
 }
 
 /* Returns the flags that any slice of the state has. */
-static uint32_t flags_of(const struct sheaf_state *state)
+static uint64_t flags_of(const struct sheaf_state *state)
 {
-	uint32_t flags = 0;
+	uint64_t flags = 0;
 
 	for (size_t i = 0; i < state->n; i++)
 		flags |= state->slices[i].flags;

@@ -10,6 +10,7 @@
 #include "averages.h"
 #include "dtype.h"
 #include "err.h"
+#include "flags.h"
 #include "struct_size.h"
 #include "valid.h"
 
@@ -230,14 +231,12 @@ static int check_kind(const struct sheaf_slice *in, const char *who, struct shea
 	if (in->ndim < 0 || in->ndim > SHEAF_DIMS_MAX)
 		return shf_fail(err, SHEAF_EINVAL, "%s: %d dimensions, at most %d", who, in->ndim,
 		                SHEAF_DIMS_MAX);
-	if (in->flags &
-	    ~(SHEAF_SLICE_FLAT | SHEAF_SLICE_OPTIONAL | SHEAF_SLICE_IN_PLACE | SHEAF_SLICE_STRIDED |
-	                  SHEAF_SLICE_SAVE_ONLY))
-		return shf_fail(err, SHEAF_EINVAL, "%s: flags 0x%x are none of this sheaf's", who,
-		                (unsigned)in->flags);
-	if (in->reserved)
-		return shf_fail(err, SHEAF_EINVAL, "%s: slice.reserved is %d; it must be 0", who,
-		                (int)in->reserved);
+	if (shf_flags_check(in->flags, SHF_SLICE_FLAGS, who, err) < 0)
+		return SHEAF_EINVAL;
+	if (in->memory || in->reserved)
+		return shf_fail(err, SHEAF_EINVAL, "%s: slice.%s is %d; it must be 0", who,
+		                in->memory ? "memory" : "reserved",
+		                (int)(in->memory ? in->memory : in->reserved));
 	for (int d = 0; d < in->ndim; d++)
 		if (in->shape[d] < 0)
 			return shf_fail(err, SHEAF_EINVAL, "%s: dimension %d is %" PRId64, who, d,

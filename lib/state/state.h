@@ -24,7 +24,7 @@ struct shf_slice {              /* members that planning reads come first: see h
 	const char *family, *name;      /* in the state's arena; name: as the caller gave it */
 	const char *stored;             /* tensor that holds the bytes on disk: tied_to, or name */
 	int32_t dtype, data_dtype;      /* item types on disk, and in memory */
-	uint32_t flags;                 /* SHEAF_SLICE_FLAT and so on */
+	uint64_t flags;                 /* SHEAF_SLICE_FLAT and so on */
 	uint32_t mem_unit;              /* bytes of a unit in memory; mem.unit: on disk */
 	bool empty;                     /* the slice has no items */
 	bool owned;                     /* the slice holds averages, and the state owns its

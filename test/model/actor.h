@@ -54,7 +54,7 @@ struct actor {
 	struct sheaf_run *run;
 	struct sheaf_state *state;
 	struct sheaf_save *saves[SAVES];
-	uint32_t save_flags[SAVES];
+	uint64_t save_flags[SAVES];
 	bool gated[SAVES][ACTOR_SLICES], put[SAVES][ACTOR_SLICES], failed[SAVES];
 	struct sheaf_step *held[HELD];
 	struct actor_piece pieces[TENSORS];

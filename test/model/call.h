@@ -69,7 +69,7 @@ struct call {
 	enum call_kind kind;
 	int job, run, slot; /* slot: of a save, or of a step that is held open */
 	int64_t step;       /* -1: the newest */
-	uint32_t flags;     /* of sheaf_save_begin, of sheaf_run_open, of a load */
+	uint64_t flags;     /* of sheaf_save_begin, of sheaf_run_open, of a load */
 	int id;             /* BEGIN: what is saved; unique in the sequence */
 	/* OPEN: ranks; GATE, PUT, MOVE: slice, -1: all; MARK: the mark; AGENT_KILL, FLUSH: node;
 	 * AGENT_LIMIT: KiB, 0: none; CLOCK: hours; NOTE, ATTACH: which; FAULT: at which call of the

@@ -64,7 +64,7 @@ struct save_model {
 	bool open; /* begun and not freed */
 	int id;
 	int64_t step;
-	uint32_t flags;
+	uint64_t flags;
 	int order;                                 /* of its begin */
 	bool over, failed, spoiled, asked_publish; /* spoiled: a call found what is wrong with it */
 	bool put[ACTOR_SLICES], gated[ACTOR_SLICES];

@@ -119,7 +119,7 @@ static void team_release(struct team *t)
 
 /* ---- saving and loading ---- */
 
-static struct sheaf_opts options(uint32_t flags)
+static struct sheaf_opts options(uint64_t flags)
 {
 	return (struct sheaf_opts){ .size = sizeof(struct sheaf_opts), .flags = flags,
 		.timeout_ms = TIMEOUT_MS, .file_bytes_max = 60000 };

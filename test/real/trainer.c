@@ -41,7 +41,7 @@ static const struct {
 
 struct trainer {
 	const char *dir;
-	uint32_t flags;
+	uint64_t flags;
 	int32_t keep_last;
 	bool agent;
 	struct sheaf_run *run;

@@ -182,7 +182,7 @@ static void look_at_averages(struct world *w)
 	}
 }
 
-static void train(int threads, int images, uint32_t flags, bool averages)
+static void train(int threads, int images, uint64_t flags, bool averages)
 {
 	struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_SAVE_LAZY | flags };
 	struct sheaf_save *before = NULL;

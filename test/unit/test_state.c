@@ -2,6 +2,7 @@
 /* What a slice may say, how it becomes units, and what a state remembers of what went wrong. */
 #include "state.h"
 #include "averages.h"
+#include "flags.h"
 #include "slice_chunk.h"
 #include "slice_overlaps.h"
 #include <stdbool.h>
@@ -126,8 +127,8 @@ TEST(kinds_are_checked)
 	in.ndim = -1;
 	refused(&in, "model/w: -1 dimensions, at most 8");
 	in = good();
-	in.flags = UINT32_C(1) << 31;
-	refused(&in, "model/w: flags 0x80000000 are none of this sheaf's");
+	in.flags = UINT64_C(1) << 63;
+	refused(&in, "model/w: flags 0x8000000000000000 are unknown to this version of sheaf");
 }
 
 TEST(boxes_are_checked)
@@ -267,6 +268,32 @@ TEST(memory_rules_are_checked)
 	in = good();
 	in.reserved = 1;
 	refused(&in, "model/w: slice.reserved is 1; it must be 0");
+	in = good();
+	in.memory = 2;
+	refused(&in, "model/w: slice.memory is 2; it must be 0");
+	in = good();
+	in.flags = SHEAF_SLICE_OPTIONAL | SHEAF_SAVE_LAZY;
+	refused(&in, "model/w: SHEAF_SAVE_LAZY belongs to sheaf_save_opts.flags");
+	in.flags = SHEAF_LOAD_CONVERT;
+	refused(&in, "model/w: SHEAF_LOAD_CONVERT belongs to sheaf_step_load and sheaf_run_resume");
+	in.flags = 0x20;
+	refused(&in, "model/w: flags 0x20 are unknown to this version of sheaf");
+}
+
+TEST(no_two_flags_share_a_bit)
+{
+	static const uint64_t sets[] = { SHF_SLICE_FLAGS, SHF_RUN_FLAGS, SHF_SAVE_FLAGS,
+		SHF_LOAD_FLAGS | SHEAF_LOAD_FALLBACK };
+	static const int flags[] = { 5, 6, 6, 7 };
+	uint64_t all = 0;
+
+	for (size_t i = 0; i < 4; i++) {
+		CHECK_INT(__builtin_popcountll(sets[i]), flags[i]);
+		CHECK_INT(all & sets[i], 0);
+		all |= sets[i];
+	}
+	for (int bit = 0; bit < 64; bit++)
+		CHECK_INT(shf_flag_name(all & UINT64_C(1) << bit)[0] == 'S', all >> bit & 1);
 }
 
 TEST(strides_and_origin_are_kept)

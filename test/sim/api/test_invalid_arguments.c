@@ -48,7 +48,7 @@ static struct sheaf_slice slice_of(struct alone *a)
 		.data = a->w };
 }
 
-static void begin(struct alone *a, uint32_t flags)
+static void begin(struct alone *a, uint64_t flags)
 {
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = flags, .io_threads = 1,
 		.log = warned, .arg = a };
@@ -132,7 +132,7 @@ TEST(options_that_make_no_sense_open_nothing)
 		struct sheaf_opts opts;
 		const char *word;
 	} wrong[] = {
-		{ { .flags = UINT32_C(1) << 20 }, "opts.flags 0x100000" },
+		{ { .flags = SHEAF_LOAD_ZERO }, "opts.flags: SHEAF_LOAD_ZERO belongs to" },
 		{ { .io_threads = -1 }, "opts.io_threads is -1, at least 0" },
 		{ { .io_threads = 257 }, "opts.io_threads is 257, at most 256" },
 		{ { .images_max = -1 }, "opts.images_max is -1, at least 0" },
@@ -147,7 +147,6 @@ TEST(options_that_make_no_sense_open_nothing)
 		{ { .copies = -1 }, "opts.copies is -1, at least 0" },
 		{ { .copies = 3 }, "opts.copies is 3, at most 2" },
 		{ { .resume_attempts_max = -1 }, "opts.resume_attempts_max is -1, at least 0" },
-		{ { .reserved = 1 }, "opts.reserved is 1, at most 0" },
 		{ { .keep_every = 5 }, "opts.keep_every needs keep_last" },
 		{ { .keep_best = 1, .best_note = "loss" }, "opts.keep_best needs keep_last" },
 		{ { .agent = "" }, "opts.agent is" },
@@ -218,8 +217,11 @@ TEST(options_of_a_save_are_checked_like_those_of_a_run)
 	o.opts.size = 1 << 20;
 	SAID(save_with(&a, &o.opts), SHEAF_EINVAL, "save_opts.size is 1048576", &a.err);
 	o.opts = (struct sheaf_save_opts){ .size = sizeof(o.opts),
-		.flags = 1 << 20 };
-	SAID(save_with(&a, &o.opts), SHEAF_EINVAL, "save flags 0x100000", &a.err);
+		.flags = SHEAF_SLICE_FLAT };
+	SAID(save_with(&a, &o.opts), SHEAF_EINVAL,
+	     "save_opts.flags: SHEAF_SLICE_FLAT belongs to sheaf_slice.flags", &a.err);
+	o.opts = (struct sheaf_save_opts){ .size = sizeof(o.opts), .reserved = 1 };
+	SAID(save_with(&a, &o.opts), SHEAF_EINVAL, "save_opts.reserved is 1", &a.err);
 	end(&a);
 }
 
@@ -535,8 +537,9 @@ static void columns(struct hand *h)
 
 static int second_save(struct hand *h)
 {
+	static const uint64_t flags[] = { SHEAF_SAVE_MAY_DROP, SHEAF_SAVE_MAY_FAIL, 0 };
 	struct sheaf_save_opts opts = { .size = sizeof(opts),
-		.flags = (uint32_t)h->play->variant };
+		.flags = flags[h->play->variant] };
 	struct sheaf_save *one = NULL, *two = NULL;
 	int rc;
 
@@ -557,11 +560,10 @@ static int second_save(struct hand *h)
 TEST(a_save_that_may_be_dropped_or_may_fail_does_not_wait_for_an_image)
 {
 	static const struct {
-		uint32_t flags;
 		int code;
 		const char *word;
-	} all[] = { { SHEAF_SAVE_MAY_DROP, SHEAF_EAGAIN, "no image is free" },
-	            { SHEAF_SAVE_MAY_FAIL, SHEAF_EBUSY, "no image is free" }, { 0, 0, "" } };
+	} all[] = { { SHEAF_EAGAIN, "no image is free" }, { SHEAF_EBUSY, "no image is free" },
+	            { 0, "" } };
 
 	for (int i = 0; i < 3; i++) {
 		struct simdisk *disk = disk_new();
@@ -569,7 +571,7 @@ TEST(a_save_that_may_be_dropped_or_may_fail_does_not_wait_for_an_image)
 
 		p.nodes = apart;
 		p.path = "";
-		p.variant = (int)all[i].flags;
+		p.variant = i;
 		SAID(hands_run(&p, second_save, true), all[i].code, all[i].word, &p.err);
 		CHECK(simdisk_exists(disk, "run/checkpoint-2") == (i == 2));
 		simdisk_free(disk);
@@ -636,7 +638,8 @@ static int open_differently(struct hand *h)
 TEST(ranks_that_open_a_run_differently_are_told_in_what)
 {
 	static const char *const word[] = { "different file_bytes_max (1048576 and 5000000000)",
-		"different flags (1 and 9)", "different directories", "different images_max",
+		"with SHEAF_RUN_BUFFERED and without", "different directories",
+		"different images_max",
 		"with an agent and without", "with copies 2 and without", "the run's own group" };
 
 	for (int i = 0; i < 7; i++) {

@@ -614,7 +614,7 @@ TEST(where_nothing_can_stay_in_place_slots_take_no_room)
 {
 	struct sheaf_opts opts = { .size = sizeof(opts), .staging_bytes_max = 8 * MIB };
 
-	for (uint32_t flags = 0; flags <= SHEAF_SLICE_IN_PLACE; flags += SHEAF_SLICE_IN_PLACE) {
+	for (uint64_t flags = 0; flags <= SHEAF_SLICE_IN_PLACE; flags += SHEAF_SLICE_IN_PLACE) {
 		struct sheaf_state *held[2];
 		struct sheaf_error err = { 0 };
 		struct seen seen;

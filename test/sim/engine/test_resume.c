@@ -147,7 +147,7 @@ static int resume(struct hand *h)
 	return rc;
 }
 
-static struct play played(struct simdisk *disk, bool reads, uint32_t flags)
+static struct play played(struct simdisk *disk, bool reads, uint64_t flags)
 {
 	struct play p = hands_play(disk, 2, held);
 

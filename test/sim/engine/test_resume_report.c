@@ -32,7 +32,7 @@ static void row(struct hand *h)
 }
 
 static int64_t newest;          /* that was loaded */
-static uint32_t with;           /* flags of rank 1, beside */
+static uint64_t with;           /* flags of rank 1, beside */
 
 static int resumes(struct hand *h)
 {
@@ -76,7 +76,7 @@ static void harm(struct simdisk *disk, const char *path, char why[300], const ch
 	         "%s", path, now, was, who);
 }
 
-static struct play asked(struct simdisk *disk, int ranks, uint32_t flags)
+static struct play asked(struct simdisk *disk, int ranks, uint64_t flags)
 {
 	struct play p = hands_play(disk, ranks, row);
 
@@ -202,9 +202,9 @@ TEST(what_a_resume_cannot_do_is_told_in_full)
 	with = SHEAF_LOAD_LENIENT;
 	CHECK_RC(hands_run(&p, resumes, false), SHEAF_EINVAL, &p.err);
 	CHECK(strstr(p.err.msg, "ranks resume with different flags") != NULL);
-	p = asked(disk, 1, 1U << 30);
+	p = asked(disk, 1, SHEAF_SAVE_LATER << 1);
 	CHECK_RC(hands_run(&p, resumes, false), SHEAF_EINVAL, &p.err);
-	CHECK_STR(p.err.msg, "load flags 0x40000000 are none of this sheaf's");
+	CHECK_STR(p.err.msg, "load: flags 0x4000000000 are unknown to this version of sheaf");
 	simdisk_free(disk);
 }
 

@@ -111,7 +111,7 @@ static void damage(struct simdisk *disk, bool manifest)
 	          : simdisk_flip(disk, "run/checkpoint-2/" MODEL, 8 * 1200000), 0);
 }
 
-static struct play falling(struct simdisk *disk, int variant, uint32_t flags)
+static struct play falling(struct simdisk *disk, int variant, uint64_t flags)
 {
 	struct play p = hands_play(disk, 2, held);
 
@@ -122,7 +122,7 @@ static struct play falling(struct simdisk *disk, int variant, uint32_t flags)
 
 static const struct {
 	int ranks, older, newer, resumed;
-	uint32_t flags;
+	uint64_t flags;
 	const char *names;
 	char told;
 } mixed[] = {
@@ -156,7 +156,7 @@ TEST(nothing_of_a_damaged_step_is_kept_beside_an_older_one)
 
 static const struct {
 	int older, newer, resumed;
-	uint32_t flags;
+	uint64_t flags;
 	bool manifest;                  /* is what is damaged */
 	int missing, mismatched;        /* in the older step */
 } unchanged[] = {

@@ -29,7 +29,7 @@ struct world {
 	const char *noted;              /* val.loss of what is saved; NULL: none */
 	int heard_elsewhere;
 	bool dies;                      /* the job, when it has played */
-	uint32_t load_flags;
+	uint64_t load_flags;
 	int64_t loaded;                 /* which step load_latest found */
 	char log[2000];                 /* warnings of rank 0 */
 };

@@ -56,7 +56,7 @@ struct deed {
 	char mark, other_mark;
 	int code;
 	const char *sentence;
-	uint32_t flags;                 /* of the run */
+	uint64_t flags;                 /* of the run */
 	bool saving;                    /* step 9 is under way */
 };
 static const struct deed deeds[] = {

@@ -39,7 +39,7 @@ static float number(int r, int c)
 	return (float)(r * 100 + c);
 }
 
-static struct sheaf_opts opts_of(uint32_t flags)
+static struct sheaf_opts opts_of(uint64_t flags)
 {
 	return (struct sheaf_opts){ .size = sizeof(struct sheaf_opts), .flags = flags,
 		.io_threads = 1 };

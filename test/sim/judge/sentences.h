@@ -90,7 +90,7 @@ static inline void story(struct play *p, int (*act)(struct hand *h), const char 
 	simdisk_free(p->disk);
 }
 
-static inline struct sheaf_save *begun(struct hand *h, int64_t step, uint32_t flags)
+static inline struct sheaf_save *begun(struct hand *h, int64_t step, uint64_t flags)
 {
 	struct sheaf_save_opts o = { .size = sizeof(o), .flags = flags };
 	struct sheaf_save *save = NULL;

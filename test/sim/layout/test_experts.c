@@ -30,13 +30,13 @@ struct job {
 	struct simdisk *disk;
 	int nodes;                      /* ranks are spread over so many; 0: one */
 	bool memory;                    /* steps are kept by agents, and not written */
-	uint32_t flags;                 /* of the saves */
+	uint64_t flags;                 /* of the saves */
 	int64_t from, to;               /* steps it saves; from > 1: the one before is loaded */
 	int64_t load;                   /* or: the step that is loaded and compared */
 	int64_t value;                  /* whose values it has; 0: its own */
 	bool copy;                      /* and saved as the next one, from the memory it came to */
 	bool whole;                     /* averages are saved as they are, as slices */
-	uint32_t run_flags, load_flags; /* load_flags: besides SHEAF_LOAD_STRICT */
+	uint64_t run_flags, load_flags; /* load_flags: besides SHEAF_LOAD_STRICT */
 	uint64_t staging;               /* 0: no bound */
 	int die_rank, die_at;           /* as in simgroup_opts */
 	int fails;                      /* what it is to return */
@@ -322,7 +322,7 @@ static void move_slice(struct expert_hold *h, int from, int to)
 
 struct way {
 	int nodes;
-	uint32_t flags;
+	uint64_t flags;
 	bool memory;
 };
 
@@ -587,7 +587,7 @@ static void moments_in_place(struct expert_hold *h, int rank)
 TEST(every_way_to_save_makes_the_same_files_in_every_layout)
 {
 	static const struct {
-		uint32_t flags, run_flags;
+		uint64_t flags, run_flags;
 		uint64_t staging;
 		bool whole;
 		void (*edit)(struct expert_hold *h, int rank);

@@ -100,7 +100,7 @@ static int load(struct hand *h)
 	return rc;
 }
 
-static int64_t play(struct play *p, int variant, uint32_t flags, int want)
+static int64_t play(struct play *p, int variant, uint64_t flags, int want)
 {
 	struct simdisk *disk = disk_new();
 

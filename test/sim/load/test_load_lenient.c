@@ -59,7 +59,7 @@ static struct simdisk *saved(int variant, int ranks)
 	return disk;
 }
 
-static struct play loading(struct simdisk *disk, int variant, uint32_t flags)
+static struct play loading(struct simdisk *disk, int variant, uint64_t flags)
 {
 	struct play p = hands_play(disk, 3, model);
 
@@ -250,7 +250,7 @@ TEST(moments_whose_items_lie_apart_are_zeroed)
 /* Odd states against odd steps: what comes of it, and the sentence. */
 static const struct {
 	int saved, loaded;
-	uint32_t flags;
+	uint64_t flags;
 	int rc;
 	const char *sentence;
 	uint64_t missing, unexpected;
@@ -360,7 +360,7 @@ TEST(load_then_save_gives_the_same_bytes)
 TEST(flags_must_be_known_and_equal)
 {
 	struct simdisk *disk = saved(0, 2);
-	struct play p = loading(disk, 0, UINT32_C(1) << 20);
+	struct play p = loading(disk, 0, SHEAF_RUN_UNVERIFIED);
 
 	REFUSED(p, SHEAF_EINVAL, "flags");
 	simdisk_free(disk);

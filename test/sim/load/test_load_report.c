@@ -66,7 +66,7 @@ static struct simdisk *saved(int ranks)
 #define CKPT "run/checkpoint-7: "
 static const struct row {
 	int variant;
-	uint32_t flags;
+	uint64_t flags;
 	const char *told;
 	const char *sentence;           /* NULL: it is loaded */
 	struct sheaf_report want;       /* what is counted */

@@ -81,7 +81,7 @@ static void make_theirs(struct pieces *p)
 	free(bytes);
 }
 
-static void opens(struct pieces *p, bool ours, uint32_t flags)
+static void opens(struct pieces *p, bool ours, uint64_t flags)
 {
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = flags };
 

@@ -418,7 +418,7 @@ static void one_a_file(struct hand *h)
 	}
 }
 
-static size_t most_opened(struct play *p, uint32_t flags)
+static size_t most_opened(struct play *p, uint64_t flags)
 {
 	p->opts.flags = flags;
 	p->tamper = count_descriptors;

@@ -98,7 +98,7 @@ static void end(struct one *o)
 	simdisk_free(leave(o));
 }
 
-static struct sheaf_save *begun(struct one *o, int64_t step, uint32_t flags)
+static struct sheaf_save *begun(struct one *o, int64_t step, uint64_t flags)
 {
 	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = flags };
 	struct sheaf_save *save = NULL;
@@ -116,7 +116,7 @@ static int committed(struct one *o, struct sheaf_save *save)
 	return rc;
 }
 
-static int saved(struct one *o, int64_t step, uint32_t flags)
+static int saved(struct one *o, int64_t step, uint64_t flags)
 {
 	return committed(o, begun(o, step, flags));
 }
@@ -193,7 +193,7 @@ TEST(an_agent_that_is_not_there_or_another_runs_is_told_apart)
 }
 
 /* What came of one that may be refused when it begins. */
-static int tried(struct one *o, int64_t step, uint32_t flags, struct shf_buf *said)
+static int tried(struct one *o, int64_t step, uint64_t flags, struct shf_buf *said)
 {
 	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = flags };
 	struct sheaf_save *save = NULL;

@@ -12,7 +12,7 @@
 #include "t.h"
 
 /* Begins and commits. Returns what the first call that failed returned, or 0. */
-static int tries(struct one *o, int64_t step, uint32_t flags)
+static int tries(struct one *o, int64_t step, uint64_t flags)
 {
 	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = flags };
 	struct sheaf_save *save = NULL;

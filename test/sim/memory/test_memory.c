@@ -351,7 +351,7 @@ struct one {
 };
 
 /* Begins, and commits unless `*left` is where to leave it; 0 is kept in rc. */
-static void one_save(struct one *o, int64_t step, int64_t values, uint32_t flags,
+static void one_save(struct one *o, int64_t step, int64_t values, uint64_t flags,
                      struct sheaf_save **left, int timeout_ms)
 {
 	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = flags };

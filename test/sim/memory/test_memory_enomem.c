@@ -15,7 +15,7 @@
 static const struct scene {
 	const char *name;
 	int ranks, nodes, copies;       /* copies 2: a node is lost before the next job */
-	uint32_t flags;
+	uint64_t flags;
 	bool behind;
 	int stride;
 } scenes[] = {

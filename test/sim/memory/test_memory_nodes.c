@@ -148,7 +148,7 @@ TEST(on_some_of_its_nodes_a_step_is_not_taken_for_whole)
 	simdisk_free(d);
 }
 
-static long long play_dying(struct simdisk *d, int rank, int at, uint32_t flags, bool *fired)
+static long long play_dying(struct simdisk *d, int rank, int at, uint64_t flags, bool *fired)
 {
 	struct simgroup_stat stat = { 0 };
 	struct re_job j = re_on(d, 3, on(2, (struct re_plan){ .last = 4, .disk_every = 3,

@@ -407,7 +407,7 @@ static void job_dies(struct one *o)
 }
 
 /* The values of the step are those of step `paint`. */
-static void job_saves(struct one *o, int64_t step, int64_t paint, uint32_t flags)
+static void job_saves(struct one *o, int64_t step, int64_t paint, uint64_t flags)
 {
 	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = flags };
 	struct sheaf_save *save = NULL;
@@ -506,7 +506,7 @@ enum by { THE_SAME, THE_NEXT, THE_NEXT_CONDEMNED };
 /* Step 2 is on disk and in memory, and marked bad, or condemned by the jobs that loaded it. The
  * same job, or the next one, saves its number once more, with other values, and is cut. The old
  * one never comes back. */
-static void saved_anew(enum by by, uint32_t flags)
+static void saved_anew(enum by by, uint64_t flags)
 {
 	bool condemned = by == THE_NEXT_CONDEMNED;
 	bool fired = true;

@@ -109,7 +109,7 @@ static int play(struct host *h)
 		CHECK_INT((h).rc[0], 0);                                                 \
 	} while (0)
 
-static int begin(struct mine *m, int64_t step, uint32_t flags, struct sheaf_save **save)
+static int begin(struct mine *m, int64_t step, uint64_t flags, struct sheaf_save **save)
 {
 	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = flags };
 

@@ -19,7 +19,7 @@ static struct re_plan twice(int nodes, struct re_plan plan)
 }
 
 /* One node is lost with all that it had; the job goes on with as many, or with those left. */
-static void lose(int nodes, int ranks, int lost, uint32_t flags, int disk_every)
+static void lose(int nodes, int ranks, int lost, uint64_t flags, int disk_every)
 {
 	struct simdisk *d = re_world((uint64_t)ranks);
 	struct re_job j = re_on(d, ranks, twice(nodes, (struct re_plan){ .last = 8, .images = 3,

@@ -181,8 +181,8 @@ TEST(what_makes_no_sense_is_refused_with_its_sentence)
 		struct sheaf_opts o;
 		const char *sentence;   /* NULL: it is taken */
 	} rows[] = {
-		{ { .flags = UINT32_C(1) << 31 | SHEAF_RUN_CREATE },
-		  "opts.flags 0x80000000 are none of this sheaf's" },
+		{ { .flags = UINT64_C(1) << 62 | SHEAF_RUN_CREATE },
+		  "opts.flags: flags 0x4000000000000000 are unknown to this version of sheaf" },
 		{ { .keep_best = 1 }, "opts.keep_best needs best_note, the key of a note" },
 		{ { .keep_best = 1, .best_note = "" },
 		  "opts.keep_best needs best_note, the key of a note" },
@@ -232,7 +232,7 @@ static const struct differ {
 	{ { .file_bytes_max = 1000 }, "run",
 	  "run: ranks opened with different file_bytes_max (1000 and 5000000000)" },
 	{ { .flags = SHEAF_RUN_BUFFERED }, "run",
-	  "run: ranks opened with different flags (1 and 9)" },
+	  "run: ranks opened with SHEAF_RUN_BUFFERED and without" },
 	{ { .keep_last = 1 }, "run",
 	  "run: ranks opened with different keep_last or keep_every" },
 	{ { .keep_every = 1 }, "run",

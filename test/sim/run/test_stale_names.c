@@ -152,7 +152,7 @@ TEST(a_file_of_an_open_step_that_is_gone_is_no_missing_step)
 struct opening {
 	struct simdisk *disk;
 	const struct shf_sys *sys[2];
-	uint32_t flags;
+	uint64_t flags;
 	struct sheaf_error err[2];
 };
 
@@ -169,7 +169,7 @@ static int opens(void *arg, int rank, struct sheaf_group *group)
 }
 
 /* Rank 1 has looked before the run was made, and its client remembers for so long. */
-static int opened_where_one_rank_is_late(uint32_t flags, int64_t ms)
+static int opened_where_one_rank_is_late(uint64_t flags, int64_t ms)
 {
 	struct simgroup_opts g = { .seed = 3, .ranks = 2 };
 	struct opening o = { .disk = disk_new(), .flags = flags };

@@ -8,7 +8,7 @@
 #include "save_calls.h"
 #include "save_end.h"
 
-static uint32_t flags;
+static uint64_t flags;
 
 static struct sheaf_slice *deep(struct hand *h, const char *family)
 {
@@ -66,7 +66,7 @@ static int save_twice(struct hand *h)
 TEST(a_tensor_of_eight_dimensions_is_saved_and_averaged_in_every_way)
 {
 	static const int32_t apart[] = { 1, 2, 1 };
-	static const uint32_t ways[] = { 0, SHEAF_SAVE_LAZY, SHEAF_SAVE_LAZY | SHEAF_SAVE_CHECK,
+	static const uint64_t ways[] = { 0, SHEAF_SAVE_LAZY, SHEAF_SAVE_LAZY | SHEAF_SAVE_CHECK,
 		SHEAF_SAVE_LAZY | SHEAF_SAVE_LATER | SHEAF_SAVE_CHECK };
 
 	for (int i = 0; i < 4 * 4; i++) {

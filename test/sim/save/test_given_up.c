@@ -73,7 +73,7 @@ static void tamper(struct hand *h)
 	h->group->ops.alltoallv = alltoallv;
 }
 
-static int begin(struct hand *h, int64_t step, uint32_t flags, struct sheaf_save **save)
+static int begin(struct hand *h, int64_t step, uint64_t flags, struct sheaf_save **save)
 {
 	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = flags };
 	int rc = shf_save_begin(save, h->run, step, h->state, &opts, &h->err);
@@ -198,7 +198,7 @@ TEST(who_asks_after_a_save_that_is_given_up_hears_of_it_while_others_write)
 
 /* ---- to memory alone ---- */
 
-static uint32_t how;
+static uint64_t how;
 
 static int to_memory(struct hand *h)
 {

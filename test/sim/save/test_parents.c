@@ -145,7 +145,7 @@ TEST(a_load_does_not_change_what_the_saves_in_flight_follow)
 	}
 }
 
-static void refuses(struct one *o, int64_t step, uint32_t flags)
+static void refuses(struct one *o, int64_t step, uint64_t flags)
 {
 	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = flags };
 	struct sheaf_save *save = NULL;
@@ -309,7 +309,7 @@ TEST(who_loaded_an_older_step_from_memory_saves_none_to_memory_beside_a_newer_on
 /* While a save is in doubt nobody knows whether it is there; those begun after it follow it if it
  * is, also if what shows it is a load. */
 static struct sheaf_save *begun_in_doubt(struct one *o, int64_t doubtful, int64_t step,
-                                         uint32_t flags)
+                                         uint64_t flags)
 {
 	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = flags };
 	struct sheaf_save *save = begun(o, doubtful), *next = NULL;
@@ -323,7 +323,7 @@ static struct sheaf_save *begun_in_doubt(struct one *o, int64_t doubtful, int64_
 
 TEST(a_save_that_was_begun_in_doubt_follows_the_step_that_a_load_then_found)
 {
-	static const uint32_t flags[] = { SHEAF_SAVE_NO_DISK, SHEAF_SAVE_LAZY };
+	static const uint64_t flags[] = { SHEAF_SAVE_NO_DISK, SHEAF_SAVE_LAZY };
 
 	for (int i = 0; i < 2; i++) {
 		struct one o = one_job("auto");
@@ -476,7 +476,7 @@ TEST(a_save_that_was_begun_before_its_job_went_back_is_followed_in_memory)
 	end(&o);
 }
 
-static void is_refused(struct one *o, int64_t step, uint32_t flags)
+static void is_refused(struct one *o, int64_t step, uint64_t flags)
 {
 	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = flags };
 	struct sheaf_save *save = NULL;

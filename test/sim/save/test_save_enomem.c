@@ -10,7 +10,7 @@
 
 static long nth;                /* which allocation fails */
 static bool through;            /* none was left to fail */
-static uint32_t flags;
+static uint64_t flags;
 
 /* Each line once, without the words of the C library and what was drawn. */
 static void once(const char *line)
@@ -93,7 +93,7 @@ static void three(struct hand *h)
 }
 
 /* Until there is no such allocation any more; of the many that publish the step, one of four. */
-static void hungry(int ranks, uint32_t how, uint32_t of_run, const char *want)
+static void hungry(int ranks, uint64_t how, uint64_t of_run, const char *want)
 {
 	static const int32_t apart[] = { 1, 2 };
 

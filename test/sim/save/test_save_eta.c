@@ -29,7 +29,7 @@ struct clocked {
 	float w[12];
 };
 
-static void begin(struct clocked *c, uint32_t flags)
+static void begin(struct clocked *c, uint64_t flags)
 {
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE | flags,
 		.io_threads = 1 };
@@ -52,7 +52,7 @@ static void end(struct clocked *c)
 	simdisk_free(c->disk);
 }
 
-static struct sheaf_save *begun(struct clocked *c, int64_t step, uint32_t flags)
+static struct sheaf_save *begun(struct clocked *c, int64_t step, uint64_t flags)
 {
 	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = flags };
 	struct sheaf_save *save = NULL;
@@ -104,7 +104,7 @@ TEST(what_is_left_is_what_is_to_write_to_sync_and_to_publish)
 	CHECK_INT(shf_save_eta_ms(save), 1000 + 2000 + 1);
 	save->id.flags |= SHEAF_SAVE_NO_DISK;   /* nothing is synced, or published */
 	CHECK_INT(shf_save_eta_ms(save), 1);
-	save->id.flags &= ~(uint32_t)SHEAF_SAVE_NO_DISK;
+	save->id.flags &= ~(uint64_t)SHEAF_SAVE_NO_DISK;
 	committed(&c, save);
 	end(&c);
 }

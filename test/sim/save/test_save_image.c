@@ -104,7 +104,7 @@ static void end(struct alone *a)
 	simdisk_free(a->disk);
 }
 
-static int save_begin(struct alone *a, struct sheaf_save **save, int64_t step, uint32_t flags)
+static int save_begin(struct alone *a, struct sheaf_save **save, int64_t step, uint64_t flags)
 {
 	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = flags };
 
@@ -289,7 +289,7 @@ static const int32_t nodes[RANKS] = { 0, 0, 1 };
 struct job {
 	struct simdisk *disk;
 	const struct shf_sys *sys[RANKS];
-	uint32_t flags;
+	uint64_t flags;
 	bool silent;                    /* the begin that waits is asked without a sentence */
 	bool copied;                    /* the first save is copied before */
 	bool warm;                      /* and one has been committed before it, so that this one

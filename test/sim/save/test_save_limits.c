@@ -49,7 +49,7 @@ static void begin_with(struct sheaf_opts opts)
 	CHECK_RC(shf_run_open(&a.run, "run", NULL, &opts, a.sys, &a.err), 0, &a.err);
 }
 
-static void begin(uint32_t flags)
+static void begin(uint64_t flags)
 {
 	begin_with((struct sheaf_opts){ .flags = flags });
 }
@@ -180,7 +180,7 @@ TEST(a_save_that_finds_the_disk_full_empties_the_trash_whose_grace_is_over)
 
 /* ---- memory of an agent ---- */
 
-static int begins(struct sheaf_save **save, int64_t step, uint32_t flags)
+static int begins(struct sheaf_save **save, int64_t step, uint64_t flags)
 {
 	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = flags };
 
@@ -199,7 +199,7 @@ TEST(a_step_that_lies_in_no_second_image_is_not_kept_in_memory)
 
 	for (int i = 0; i < 2; i++)
 		for (int lazy = 0; lazy < 2; lazy++) {
-			uint32_t flags = lazy ? SHEAF_SAVE_LAZY : 0;
+			uint64_t flags = lazy ? SHEAF_SAVE_LAZY : 0;
 			struct sheaf_save *save;
 
 			begin_with(scant[i]);

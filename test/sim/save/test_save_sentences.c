@@ -19,7 +19,7 @@ static const int32_t apart[] = { 1, 2 };
 
 static int odd_options(struct hand *h)
 {
-	static const uint32_t flags[] = { 1 << 20, SHEAF_SAVE_CHECK, SHEAF_SAVE_LATER,
+	static const uint64_t flags[] = { 1 << 20, SHEAF_SAVE_CHECK, SHEAF_SAVE_LATER,
 		SHEAF_SAVE_CHECK | SHEAF_SAVE_LATER };
 	static const int64_t steps[] = { -1, INT64_MIN, INT64_MAX };
 	struct { struct sheaf_save_opts o; uint64_t newer; } more = { .newer = 1 };
@@ -45,13 +45,14 @@ TEST(options_of_a_save_that_make_no_sense_are_told)
 	struct play p = hands_play(disk_new(), 1, two);
 
 	story(&p, odd_options,
-	      "-1: save flags 0x100000 are none of this sheaf's\n"
+	      "-1: save_opts.flags: SHEAF_RUN_UNVERIFIED belongs to sheaf_opts.flags\n"
 	      "-1: SHEAF_SAVE_CHECK needs SHEAF_SAVE_LAZY\n"
 	      "-1: SHEAF_SAVE_LATER needs SHEAF_SAVE_LAZY\n"
 	      "-1: SHEAF_SAVE_CHECK needs SHEAF_SAVE_LAZY\n-1: step -1 is negative\n"
 	      "-1: step -9223372036854775808 is negative\n"
 	      "-1: step 9223372036854775807 is beyond the last number, 2^63 - 2\n"
-	      "-1: save_opts.size is 7; set it to sizeof(struct sheaf_save_opts)\n0\n"
+	      "-1: save_opts.size is 7; set it to sizeof(struct sheaf_save_opts)\n"
+	      "-1: save_opts.size is 8; set it to sizeof(struct sheaf_save_opts)\n"
 	      "-1: save_opts asks for something newer than this sheaf\n"
 	      "-1: save_opts.size is 4104; set it to sizeof(struct sheaf_save_opts)\n"
 	      "-1: save_opts asks for something newer than this sheaf\n-2: the state is NULL\n");
@@ -215,7 +216,7 @@ TEST(saves_that_can_bring_nothing_later_say_why)
 
 static int too_many(struct hand *h)
 {
-	uint32_t flags = h->play->variant ? SHEAF_SAVE_NO_DISK : 0;
+	uint64_t flags = h->play->variant ? SHEAF_SAVE_NO_DISK : 0;
 	struct sheaf_save *s[3] = { NULL };
 	int n = 0;
 

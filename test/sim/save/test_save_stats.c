@@ -169,7 +169,7 @@ static void tell_metrics(struct simdisk *disk)
 
 /* ---- saves, in every way ---- */
 
-static uint32_t flags;
+static uint64_t flags;
 static int patience;            /* of each commit; ms */
 static bool exchanges;
 
@@ -216,7 +216,7 @@ static int count(struct hand *h)
 	       ? 0 : SHEAF_EBUG;
 }
 
-static struct play counted(int ranks, uint32_t how, int ms)
+static struct play counted(int ranks, uint64_t how, int ms)
 {
 	struct play p = hands_play(disk_new(), ranks, two);
 
@@ -603,7 +603,7 @@ static int meet_often(struct hand *h)
 	return 0;
 }
 
-static void meetings_are(uint32_t how, const char *want)
+static void meetings_are(uint64_t how, const char *want)
 {
 	struct play p = counted(2, how, 0);
 
@@ -675,7 +675,7 @@ static int travel(struct hand *h)
 	return 0;
 }
 
-static void travels_so(int ranks, uint32_t how, const char *want)
+static void travels_so(int ranks, uint64_t how, const char *want)
 {
 	static const int32_t apart[] = { 1, 2, 3 };
 	struct play p = counted(ranks, how, 0);
@@ -767,7 +767,7 @@ TEST(what_is_whole_is_written_while_the_rest_is_copied)
 		p.hold = megabytes;
 		p.tamper = clocked_writes;
 		p.opts.progress = NULL;
-		p.opts.flags &= ~(uint32_t)SHEAF_RUN_METRICS;
+		p.opts.flags &= ~(uint64_t)SHEAF_RUN_METRICS;
 		p.opts.file_bytes_max = 2 * MIB + MIB / 2;
 		story(&p, write_early, want[i]);
 	}

@@ -201,7 +201,7 @@ static int look(struct hand *h, int64_t n)
 
 /* ---- one slice is asked for, and changes ---- */
 
-static uint32_t flags_now;
+static uint64_t flags_now;
 static bool in_place;
 
 static void hold_kind(struct hand *h)
@@ -237,7 +237,7 @@ static int ask_for_the_last(struct hand *h)
 	return rc == 0 ? look(h, 1) : rc;
 }
 
-static void last_gate_first(enum kind kind, uint32_t flags, bool place)
+static void last_gate_first(enum kind kind, uint64_t flags, bool place)
 {
 	struct simdisk *disk = disk_new();
 	struct play p = hands_play(disk, 2, hold_kind);

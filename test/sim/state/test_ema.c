@@ -30,7 +30,7 @@ static struct training {
 	int64_t from, to;               /* steps; from > 0: the step before is loaded first */
 	struct sheaf_ema ema;
 	const char *of;
-	uint32_t flags;
+	uint64_t flags;
 	bool drop;                      /* all saves but the last are given up */
 	bool pairs;                     /* weights change every other step only */
 	bool late;                      /* each is committed when the next has begun */

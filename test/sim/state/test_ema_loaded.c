@@ -178,7 +178,7 @@ TEST(averages_that_no_manifest_counts_go_on_when_they_are_loaded)
 /* Steps 1 and 2 have weights a and c. What is trained from there on has more: */
 enum { ADDED = 1, WIDER = 2, OPTIONAL = 4 };    /* b; more rows of c; b need not be stored */
 struct goes_on {
-	uint32_t load, save;            /* flags */
+	uint64_t load, save;            /* flags */
 	int64_t interval, from, to;     /* steps; from > 1: the one before is loaded */
 };
 static struct goes_on now;
@@ -300,7 +300,7 @@ static const struct outcome outcomes[] = {
 	{ 2, 3, 16, 24, 1 }, { 2, 4, 24, 32, 2 }, { 2, 6, 36, 40, 3 },
 };
 
-static void go_on_alike(int variant, uint32_t load, uint32_t save, uint64_t missing,
+static void go_on_alike(int variant, uint64_t load, uint64_t save, uint64_t missing,
                         uint64_t mismatched)
 {
 	for (size_t i = 0; i < sizeof(outcomes) / sizeof(outcomes[0]); i++) {

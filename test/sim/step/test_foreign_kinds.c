@@ -19,7 +19,7 @@
 static const struct hand_tensor tensor[] = { { "w", SHEAF_F32, 1, { 7 } } };
 
 /* How many tensor files are found, or the code. */
-static int open_at(struct simdisk *disk, const char *path, uint32_t flags, struct sheaf_error *err)
+static int open_at(struct simdisk *disk, const char *path, uint64_t flags, struct sheaf_error *err)
 {
 	struct sheaf_opts o = { .size = sizeof(o), .flags = flags };
 	const struct shf_sys *sys = simdisk_process(disk, 5, 0);
@@ -180,7 +180,7 @@ TEST(a_slice_of_another_shape_or_type_is_refused_before_a_byte_is_touched)
 {
 	static const struct {
 		int variant;
-		uint32_t flags;
+		uint64_t flags;
 		const char *word;
 	} all[] = {
 		{ 0, 0, "[4, 6] is stored, [24] was asked for" },

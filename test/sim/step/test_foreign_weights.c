@@ -26,7 +26,7 @@ static void weights(struct simdisk *disk, const char *dir, const char *file)
 	hands_file(disk, path, &t, 1, 0);
 }
 
-static struct sheaf_step *opened(struct simdisk *disk, const char *path, uint32_t flags, int *rc)
+static struct sheaf_step *opened(struct simdisk *disk, const char *path, uint64_t flags, int *rc)
 {
 	static uint64_t pid = 900;
 	struct sheaf_opts o = { .size = sizeof(o), .flags = flags };

@@ -74,7 +74,7 @@ static int with_stream(struct hand *h)
 	                        16);
 }
 
-static int open_run(struct hand *h, uint32_t flags, int grace_s)
+static int open_run(struct hand *h, uint64_t flags, int grace_s)
 {
 	static const char *const ignore[] = { "model/l.7*", NULL };
 	struct sheaf_opts o = h->play->opts;

@@ -54,7 +54,7 @@ struct play {
 	struct sheaf_opts opts;
 	const char *path;               /* load from there; NULL: a step of the run "run" */
 	int64_t step;
-	uint32_t flags;                 /* of the load */
+	uint64_t flags;                 /* of the load */
 	void (*tamper)(struct hand *h); /* before anything is opened: group->ops and used.ops */
 	/* what came of it; of rank 0 where ranks have their own */
 	int rc;                         /* 1: ranks returned different codes */

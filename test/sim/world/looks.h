@@ -39,7 +39,7 @@ struct look {                   /* one verify, and all that it said */
 	const char *path;               /* NULL: step 7 of the run */
 	const struct shf_sys *sys[RANKS_MAX];
 	void (*between)(struct simdisk *disk);  /* after the step is open */
-	uint32_t flags;
+	uint64_t flags;
 	int ranks, opened;
 	struct found found[FOUND_MAX];
 	int n;

@@ -25,7 +25,7 @@ static void must(bool does, const char *what, const struct one *o)
 	abort();
 }
 
-static void open_run(struct one *o, uint32_t flags, int keep_last)
+static void open_run(struct one *o, uint64_t flags, int keep_last)
 {
 	static uint64_t pid = 60000;
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = flags, .agent = "auto",
@@ -68,7 +68,7 @@ void one_end(struct one *o)
 	simdisk_free(o->disk);
 }
 
-struct sheaf_save *one_begin(struct one *o, int64_t step, uint32_t flags)
+struct sheaf_save *one_begin(struct one *o, int64_t step, uint64_t flags)
 {
 	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = flags };
 	struct sheaf_save *save = NULL;
@@ -86,7 +86,7 @@ int one_commit(struct one *o, struct sheaf_save *save)
 	return rc;
 }
 
-void one_saves(struct one *o, int64_t step, uint32_t flags)
+void one_saves(struct one *o, int64_t step, uint64_t flags)
 {
 	must(one_commit(o, one_begin(o, step, flags)) == 0, "commit", o);
 }

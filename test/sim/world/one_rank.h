@@ -21,11 +21,11 @@ void one_dies(struct one *o);
 void one_next(struct one *o);
 /* Closes the run and frees the world. */
 void one_end(struct one *o);
-struct sheaf_save *one_begin(struct one *o, int64_t step, uint32_t flags);
+struct sheaf_save *one_begin(struct one *o, int64_t step, uint64_t flags);
 /* Commits, frees the save, and returns what the commit did. */
 int  one_commit(struct one *o, struct sheaf_save *save);
 /* Begin and commit, which must succeed. */
-void one_saves(struct one *o, int64_t step, uint32_t flags);
+void one_saves(struct one *o, int64_t step, uint64_t flags);
 /* From now on every sync after the rename of a step fails, or none. */
 void one_sync_fails(struct one *o, bool fails);
 /* Commits, and the sync after the step was renamed fails: EINDOUBT. gone: the disk then has lost

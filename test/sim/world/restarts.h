@@ -14,7 +14,7 @@ extern int64_t re_cols;         /* of each tensor: 700; whoever sets it sets it 
 struct re_plan {                /* what a job does at each of its steps: */
 	int64_t first, last;            /* first 0: after the one that it resumes from */
 	int disk_every;                 /* 0: never */
-	uint32_t flags;                 /* of its saves */
+	uint64_t flags;                 /* of its saves */
 	int images;
 	bool fresh, rewind_first;       /* nothing is loaded; a rewind to `resume` first */
 	int64_t resume;                 /* which step; -1: the newest */
