@@ -68,7 +68,7 @@ struct bench {
 	struct bench_comm comm;
 	struct bench_events events;
 	struct sheaf_group *group, *behind;     /* behind: of copies; or NULL */
-	struct sheaf_step *like;        /* NULL: none */
+	struct sheaf_checkpoint *like;  /* NULL: none */
 	struct wl_model model;
 	struct wl_layout from, to;
 	struct wl_held held, held_to;

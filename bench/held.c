@@ -377,7 +377,7 @@ int wl_held_fill(struct wl_held *h, const struct wl_model *m, const struct wl_so
 
 			/* The file may hold it under the name it is tied to. */
 			s.tied_to = NULL;
-			rc = p->items ? sheaf_step_read(src->like, &s, err) : 0;
+			rc = p->items ? sheaf_checkpoint_read(src->like, &s, err) : 0;
 			if (rc < 0)
 				return rc;
 			continue;
@@ -506,7 +506,7 @@ static int check_stored(const struct want *w, uint64_t *items, struct sheaf_erro
 		s.flat_start = at;
 		s.flat_count = n;
 		s.data = window;
-		rc = sheaf_step_read(w->src->like, &s, err);
+		rc = sheaf_checkpoint_read(w->src->like, &s, err);
 		if (rc == 0)
 			rc = compare(w, at, n, wl_piece_at(w->p, at), window, err);
 		*items += (uint64_t)n;
@@ -525,7 +525,7 @@ static void want_said(struct want *w, const struct wl_said *said, char what)
 
 	w->zero = what == 'Z';
 	if (said->step && (what == 'D' || what == 'C') &&
-	    sheaf_step_find(said->step, family, w->t->name, &s) == 0)
+	    sheaf_checkpoint_find(said->step, family, w->t->name, &s) == 0)
 		w->dtype = s.dtype;
 	w->hash = hash_of(w->t, w->dtype, family, w->src);
 }

@@ -4,30 +4,31 @@
 
 #include <string.h>
 
-int wl_step_check(struct sheaf_step *step, struct sheaf_error *err)
+int wl_step_check(struct sheaf_checkpoint *step, struct sheaf_error *err)
 {
 	struct sheaf_error why = { .msg = "" };
 	struct sheaf_tensor t = { .size = sizeof(t) };
 	struct sheaf_state *none;
-	int rc = sheaf_step_tensor(step, 0, &t);
+	int rc = sheaf_checkpoint_tensor(step, 0, &t);
 
 	if (rc == 0 || rc == SHEAF_ENOENT)
 		return 0;
 	/* A load of nothing tells the sentence. */
 	none = sheaf_state_new();
-	sheaf_step_load(step, none, SHEAF_LOAD_DRY, NULL, &why);
+	sheaf_checkpoint_load(step, none, SHEAF_LOAD_DRY, NULL, &why);
 	sheaf_state_free(none);
 	return wl_fail(err, rc, "%s", why.msg[0] ? why.msg : sheaf_strerror(rc));
 }
 
-int wl_model_like(struct wl_model *m, struct sheaf_step *step, bool all, struct sheaf_error *err)
+int wl_model_like(struct wl_model *m, struct sheaf_checkpoint *step, bool all,
+                  struct sheaf_error *err)
 {
 	struct sheaf_tensor s = { .size = sizeof(s) };
 	int rc = wl_step_check(step, err);
 
 	if (rc < 0)
 		return rc;
-	for (size_t i = 0; (rc = sheaf_step_tensor(step, i, &s)) == 0; i++) {
+	for (size_t i = 0; (rc = sheaf_checkpoint_tensor(step, i, &s)) == 0; i++) {
 		struct wl_tensor t = { .family = (char *)(uintptr_t)s.family,
 				       .name = (char *)(uintptr_t)s.name,
 				       .tied_to = (char *)(uintptr_t)s.tied_to,

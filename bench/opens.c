@@ -88,7 +88,7 @@ static int save(struct opens *o)
 static int one(struct opens *o, int64_t i, double *ms)
 {
 	struct sheaf_run *run = NULL;
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	uint8_t got[ITEMS] = { 0 }, want[ITEMS];
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
 	char name[96];
@@ -97,10 +97,10 @@ static int one(struct opens *o, int64_t i, double *ms)
 	int rc = sheaf_run_open(&run, o->dir, NULL, &opts, &o->err);
 
 	if (rc == 0)
-		rc = sheaf_step_open(&step, run, 1, &o->err);
+		rc = sheaf_checkpoint_open(&step, run, 1, &o->err);
 	if (rc == 0)
-		rc = sheaf_step_read(step, &t, &o->err);
-	sheaf_step_close(step);
+		rc = sheaf_checkpoint_read(step, &t, &o->err);
+	sheaf_checkpoint_close(step);
 	sheaf_run_close(run);
 	*ms = now_ms() - from;
 	value(i, want);
@@ -117,15 +117,15 @@ static int all(struct opens *o)
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
 	struct sheaf_tensor t = { .size = sizeof(t) };
 	struct sheaf_run *run = NULL;
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	double from = now_ms();
 	int rc = sheaf_run_open(&run, o->dir, NULL, &opts, &o->err);
 
 	if (rc == 0)
-		rc = sheaf_step_open(&step, run, 1, &o->err);
+		rc = sheaf_checkpoint_open(&step, run, 1, &o->err);
 	if (rc == 0)
-		rc = sheaf_step_tensor(step, (size_t)o->tensors - 1, &t);
-	sheaf_step_close(step);
+		rc = sheaf_checkpoint_tensor(step, (size_t)o->tensors - 1, &t);
+	sheaf_checkpoint_close(step);
 	sheaf_run_close(run);
 	o->all_ms = now_ms() - from;
 	return rc;

@@ -15,7 +15,7 @@
 
 #define LIKE_MAX 4096
 
-static int open_like(struct sheaf_step **like, const char *text, struct sheaf_error *err)
+static int open_like(struct sheaf_checkpoint **like, const char *text, struct sheaf_error *err)
 {
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
 	struct sheaf_error why = { .msg = "" };
@@ -30,10 +30,10 @@ static int open_like(struct sheaf_step **like, const char *text, struct sheaf_er
 		dir[n] = '\0';
 		rc = sheaf_run_open(&run, dir, NULL, &opts, &why);
 		if (rc == 0)
-			rc = sheaf_step_open(like, run, step, &why);
+			rc = sheaf_checkpoint_open(like, run, step, &why);
 		sheaf_run_close(run);
 	} else {
-		rc = sheaf_step_open_path(like, text, NULL, NULL, &why);
+		rc = sheaf_checkpoint_open_path(like, text, NULL, NULL, &why);
 	}
 	if (rc < 0)
 		wl_fail(err, rc, "--like %.150s: %.200s%s", text, why.msg, rc != SHEAF_ENOENT ? ""
@@ -138,7 +138,7 @@ static void name_file(const struct bench_opts *o, struct sheaf_error *err)
  * be found out about in the middle of a save. */
 static int read_files(const struct bench *b, struct sheaf_error *err)
 {
-	struct sheaf_step_info info = { .size = sizeof(info) };
+	struct sheaf_checkpoint_info info = { .size = sizeof(info) };
 	const char *file;
 	const void *bytes;
 	uint64_t n;
@@ -146,12 +146,13 @@ static int read_files(const struct bench *b, struct sheaf_error *err)
 	int rc;
 
 	if (!b->like || b->comm.rank != 0 || b->o->verb == BENCH_LOAD ||
-	    sheaf_step_info(b->like, &info) < 0 || strcmp(info.format, "safetensors") == 0)
+	    sheaf_checkpoint_get_info(b->like, &info) < 0 || strcmp(info.format,
+	                                                            "safetensors") == 0)
 		return 0;
-	for (size_t i = 0; sheaf_step_file_at(b->like, i, &file, &n) == 0; i++) {
+	for (size_t i = 0; sheaf_checkpoint_file_at(b->like, i, &file, &n) == 0; i++) {
 		if (!wl_attachable(file, n))
 			continue;
-		rc = sheaf_step_file(b->like, file, &bytes, &got);
+		rc = sheaf_checkpoint_file(b->like, file, &bytes, &got);
 		if (rc < 0)
 			return wl_fail(err, rc, "%.300s/%.128s: cannot be attached: %s", b->o->like,
 				       file, sheaf_strerror(rc));
@@ -180,7 +181,7 @@ static void release(struct bench *b)
 {
 	sheaf_state_free(b->state);
 	sheaf_state_free(b->state_to);
-	sheaf_step_close(b->like);
+	sheaf_checkpoint_close(b->like);
 	sheaf_group_free(b->group);
 	sheaf_group_free(b->behind);
 	wl_held_release(&b->held);

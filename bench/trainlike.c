@@ -126,7 +126,7 @@ static void gate(void *arg, int piece)
 		return;
 	/* A failed save lets go too; its commit tells why. */
 	start = now_ns();
-	sheaf_save_copied(t->gated, piece, -1);
+	sheaf_save_wait_copied(t->gated, piece, -1);
 	t->ns[GATES] += now_ns() - start;
 }
 
@@ -261,7 +261,7 @@ static int turn_end(struct turn *t, int rc, struct sheaf_error *err)
 	if (rc == 0 && t->run) {
 		struct sheaf_run_stat stat = { .size = sizeof(stat) };
 
-		sheaf_run_stat(t->run, &stat);
+		sheaf_run_get_stat(t->run, &stat);
 		t->m->gates += stat.gates;
 		t->m->waited += stat.gates_waited;
 	}
@@ -374,25 +374,25 @@ static int prove_load(struct stall *s, struct mode *m, const uint64_t *seen,
 	const struct wl_held *held = &s->b->held;
 	struct sheaf_report report = { .size = sizeof(report) };
 	struct sheaf_run *run;
-	struct sheaf_step *newest = NULL;
+	struct sheaf_checkpoint *newest = NULL;
 	int rc = run_open(s, m, SHEAF_RUN_READONLY, false, &run, err);
 
 	if (rc < 0)
 		return rc;
-	rc = sheaf_step_open(&newest, run, SHEAF_LATEST, err);
-	if (rc == 0 && sheaf_step_number(newest) != m->step)
+	rc = sheaf_checkpoint_open(&newest, run, SHEAF_LATEST, err);
+	if (rc == 0 && sheaf_checkpoint_number(newest) != m->step)
 		rc = wl_fail(err, 1, "%s: the newest step is %lld, %lld was committed",
-			     m->kind->name, (long long)sheaf_step_number(newest),
+			     m->kind->name, (long long)sheaf_checkpoint_number(newest),
 			     (long long)m->step);
 	if (rc == 0)
-		rc = sheaf_step_load(newest, m->state, 0, &report, err);
+		rc = sheaf_checkpoint_load(newest, m->state, 0, &report, err);
 	for (size_t i = 0; rc == 0 && i < held->n; i++)
 		if (fold_piece(&held->p[i]) != seen[i])
 			rc = wl_fail(err, 1, "%s: step %lld: %.150s/%.150s is not what it was "
 				     "when the save began", m->kind->name, (long long)m->step,
 				     held->p[i].slice.family, held->p[i].slice.name);
 	rc = bench_agree(&s->b->comm, rc, err);
-	sheaf_step_close(newest);
+	sheaf_checkpoint_close(newest);
 	if (rc != SHEAF_ELOST)
 		sheaf_run_close(run);
 	return rc;

@@ -100,7 +100,7 @@ struct sheaf_opts bench_run_opts(const struct bench *b, uint64_t flags)
  * fails here is told by commit. */
 static void attach(const struct bench *b, struct sheaf_save *save)
 {
-	struct sheaf_step_info info = { .size = sizeof(info) };
+	struct sheaf_checkpoint_info info = { .size = sizeof(info) };
 	const char *file;
 	const void *bytes;
 	uint64_t n;
@@ -113,19 +113,19 @@ static void attach(const struct bench *b, struct sheaf_save *save)
 		sheaf_save_note(save, "mesh", b->o->mesh);
 	snprintf(text, sizeof(text), "%llu", (unsigned long long)b->o->seed);
 	sheaf_save_note(save, "bench.seed", text);
-	if (!b->like || sheaf_step_info(b->like, &info) < 0 ||
+	if (!b->like || sheaf_checkpoint_get_info(b->like, &info) < 0 ||
 	    strcmp(info.format, "safetensors") == 0)
 		return;
-	for (size_t i = 0; sheaf_step_file_at(b->like, i, &file, &n) == 0; i++) {
+	for (size_t i = 0; sheaf_checkpoint_file_at(b->like, i, &file, &n) == 0; i++) {
 		int rc;
 
 		if (!wl_attachable(file, n))
 			continue;
-		rc = sheaf_step_file(b->like, file, &bytes, &got);
+		rc = sheaf_checkpoint_file(b->like, file, &bytes, &got);
 		if (rc == 0)
 			sheaf_save_attach(save, file, bytes, got);
 		else
-			sheaf_save_fail(save, "a file beside the weights cannot be read");
+			sheaf_save_abort(save, "a file beside the weights cannot be read");
 	}
 }
 
@@ -141,7 +141,7 @@ int bench_commit(const struct bench *b, struct sheaf_save *save, struct sheaf_er
 
 		if (rc != SHEAF_EAGAIN)
 			return rc;
-		written = sheaf_save_stat(save, &stat) == 0 ? stat.written : 0;
+		written = sheaf_save_get_stat(save, &stat) == 0 ? stat.written : 0;
 		lost = bench_reduce(&b->comm, &written, 1, MPI_SUM, err);
 		if (lost < 0)
 			return lost;
@@ -204,11 +204,11 @@ static int stalled(const struct bench *b, const struct sheaf_stat *stat, json_t 
 static int saved(const struct bench *b, int64_t step, int64_t round, bool memory,
 		 struct measure *m, const struct sheaf_stat *stat, struct sheaf_error *err)
 {
-	struct sheaf_step_info info = { .size = sizeof(info) };
+	struct sheaf_checkpoint_info info = { .size = sizeof(info) };
 	uint64_t sum[4] = { stat->held, stat->written, stat->sent, stat->copied };
 	uint64_t blocked = stat->begin_ns + gates_ns(b, stat) + stat->exchange_ns + stat->wait_ns +
 			   stat->commit_ns;
-	struct sheaf_step *made = NULL;
+	struct sheaf_checkpoint *made = NULL;
 	json_t *event;
 	char path[4200], size[32], rate[40];
 	double seconds = 0;
@@ -223,9 +223,9 @@ static int saved(const struct bench *b, int64_t step, int64_t round, bool memory
 	info.bytes = sum[3];
 	if (b->comm.rank == 0 && !memory) {
 		snprintf(path, sizeof(path), "%s/checkpoint-%lld", b->o->run, (long long)step);
-		rc = sheaf_step_open_path(&made, path, NULL, NULL, err);
+		rc = sheaf_checkpoint_open_path(&made, path, NULL, NULL, err);
 		if (rc == 0)
-			rc = sheaf_step_info(made, &info);
+			rc = sheaf_checkpoint_get_info(made, &info);
 	}
 	rc = bench_agree(&b->comm, rc, err);
 	event = json_pack("{s:s,s:I,s:I,s:I,s:f,s:f,s:I,s:I,s:I}", "event", "saved", "step",
@@ -251,7 +251,7 @@ static int saved(const struct bench *b, int64_t step, int64_t round, bool memory
 			  speed(rate, info.bytes, seconds));
 	}
 	json_decref(event);
-	sheaf_step_close(made);
+	sheaf_checkpoint_close(made);
 	return rc;
 }
 
@@ -275,7 +275,7 @@ static int pass_gates(const struct bench *b, const struct flight *f, struct shea
 
 	/* A failed save lets go too; its commit tells why. */
 	for (int i = 0; save && rc != SHEAF_EINVAL; i++)
-		rc = sheaf_save_copied(save, i, -1);
+		rc = sheaf_save_wait_copied(save, i, -1);
 	return save ? bench_agree(&b->comm, 0, err) : 0;
 }
 
@@ -332,7 +332,7 @@ static int land(struct bench *b, struct flight *f, int i, int ms, struct sheaf_e
 	if (rc == 0) {
 		bench_event(&b->events, json_pack("{s:s,s:I}", "event", "committed", "step",
 						  (json_int_t)old->step));
-		sheaf_save_stat(old->save, &stat);
+		sheaf_save_get_stat(old->save, &stat);
 		rc = saved(b, old->step, old->round, old->memory, &old->m, &stat, err);
 	} else if (old->memory && rc == SHEAF_EFAILED) { /* its agent died: training goes on */
 		say_dropped(b, old->step, err);
@@ -359,7 +359,7 @@ static int pass_gates_by(const struct bench *b, const struct flight *f, int64_t 
 	int rc = 0;
 
 	for (int i = 0; save && rc != SHEAF_EINVAL && rc != SHEAF_EAGAIN; i++)
-		rc = sheaf_save_copied(save, i, ms_left(until));
+		rc = sheaf_save_wait_copied(save, i, ms_left(until));
 	*late = rc == SHEAF_EAGAIN;
 	return bench_reduce(&b->comm, late, 1, MPI_MAX, err);
 }
@@ -463,7 +463,7 @@ static void hear(void *arg, char what, const char *family, const char *name, con
 
 /* One line for each of the first tensors that were not loaded as they are held, whichever rank
  * heard of them. [all ranks] */
-static int tell_odd(const struct bench *b, struct sheaf_step *step, const struct heard *h,
+static int tell_odd(const struct bench *b, struct sheaf_checkpoint *step, const struct heard *h,
 		    struct sheaf_error *err)
 {
 	uint64_t *all = calloc(b->model.n + 1, sizeof(*all));
@@ -488,7 +488,7 @@ static int tell_odd(const struct bench *b, struct sheaf_step *step, const struct
 		wl_put(stderr, t->name);
 		if (all[i] != 'X')
 			fputs(all[i] == 'M' ? ": missing" : ": missing, filled with zeros", stderr);
-		else if (sheaf_step_find(step, t->family, t->name, &s) == 0)
+		else if (sheaf_checkpoint_find(step, t->family, t->name, &s) == 0)
 			tell_shapes(t, &s);
 		fputc('\n', stderr);
 	}
@@ -505,7 +505,8 @@ static void count(char *text, size_t n, uint64_t k, const char *what)
 }
 
 static int loaded(const struct bench *b, int64_t step, int64_t round, struct measure *m,
-		  const struct sheaf_report *r, const struct sheaf_step_info *info, double seconds,
+		  const struct sheaf_report *r, const struct sheaf_checkpoint_info *info,
+		          double seconds,
 		  uint64_t checked, struct sheaf_error *err)
 {
 	char size[32], rate[40], odd[240] = "";
@@ -547,7 +548,7 @@ static int loaded(const struct bench *b, int64_t step, int64_t round, struct mea
 
 /* --unverified is for steps opened by their path. */
 static int step_open(const struct bench *b, struct sheaf_run *run, int64_t step,
-		     struct sheaf_step **open, struct sheaf_error *err)
+		     struct sheaf_checkpoint **open, struct sheaf_error *err)
 {
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_UNVERIFIED,
 				   .io_threads = (int32_t)b->o->io_threads,
@@ -555,16 +556,16 @@ static int step_open(const struct bench *b, struct sheaf_run *run, int64_t step,
 	char path[4200];
 
 	if (!b->o->unverified)
-		return sheaf_step_open(open, run, step, err);
+		return sheaf_checkpoint_open(open, run, step, err);
 	snprintf(path, sizeof(path), "%s/checkpoint-%lld", b->o->run, (long long)step);
-	return sheaf_step_open_path(open, path, b->group, &opts, err);
+	return sheaf_checkpoint_open_path(open, path, b->group, &opts, err);
 }
 
 /* What a load left in memory, item by item. */
-static int check(struct bench *b, struct wl_held *held, struct sheaf_step *open,
+static int check(struct bench *b, struct wl_held *held, struct sheaf_checkpoint *open,
 		 const struct heard *heard, uint64_t *checked, struct sheaf_error *err)
 {
-	struct wl_source src = { b->o->seed, sheaf_step_number(open), b->like };
+	struct wl_source src = { b->o->seed, sheaf_checkpoint_number(open), b->like };
 	struct wl_said said = { .what = heard->what, .step = open };
 	int rc = wl_held_check(held, &b->model, &src, &said, checked, err);
 
@@ -579,8 +580,8 @@ static int load_step(struct bench *b, struct sheaf_run *run, int64_t round, stru
 {
 	struct heard heard = { .model = &b->model };
 	struct sheaf_report report = { .size = sizeof(report), .item = hear, .arg = &heard };
-	struct sheaf_step_info info = { .size = sizeof(info) };
-	struct sheaf_step *open = NULL;
+	struct sheaf_checkpoint_info info = { .size = sizeof(info) };
+	struct sheaf_checkpoint *open = NULL;
 	uint64_t flags = (b->o->convert ? SHEAF_LOAD_CONVERT : 0) |
 			 (b->o->lenient ? SHEAF_LOAD_LENIENT | SHEAF_LOAD_DERIVE : 0);
 	uint64_t checked = 0;
@@ -596,7 +597,7 @@ static int load_step(struct bench *b, struct sheaf_run *run, int64_t round, stru
 	m.first_ns = (uint64_t)(now_ns() - before);
 	if (rc < 0)
 		return rc;
-	*step = sheaf_step_number(open);
+	*step = sheaf_checkpoint_number(open);
 	heard.what = calloc(b->model.n + 1, 1);
 	if (!heard.what)
 		rc = wl_fail(err, SHEAF_ENOMEM, "no memory to hear the report");
@@ -606,14 +607,14 @@ static int load_step(struct bench *b, struct sheaf_run *run, int64_t round, stru
 	if (rc != 0)
 		goto out;
 	m.span.start = now_ns();
-	rc = sheaf_step_load(open, state, flags, &report, err);
+	rc = sheaf_checkpoint_load(open, state, flags, &report, err);
 	m.span.end = now_ns();
 	bench_meter_stop(&m.meter);
 	if (rc == 0)
 		rc = span_seconds(b, &m.span, &seconds, err);
 	if (rc != 0)
 		goto out;
-	sheaf_step_info(open, &info);
+	sheaf_checkpoint_get_info(open, &info);
 	if (round == 0 || round == b->o->rounds - 1)
 		rc = check(b, held, open, &heard, &checked, err);
 	if (rc == 0 && b->o->lenient)
@@ -622,7 +623,7 @@ static int load_step(struct bench *b, struct sheaf_run *run, int64_t round, stru
 		rc = loaded(b, *step, round, &m, &report, &info, seconds, checked, err);
 out:
 	free(heard.what);
-	sheaf_step_close(open);
+	sheaf_checkpoint_close(open);
 	return rc;
 }
 

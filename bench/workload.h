@@ -84,9 +84,10 @@ struct wl_shape {
 int wl_model_hf(struct wl_model *m, const struct wl_shape *s, struct sheaf_error *err);
 /* A step whose headers are broken opens, so that verify can say what is wrong; all else wants its
  * tensors. 0, or the code and its sentence. */
-int wl_step_check(struct sheaf_step *step, struct sheaf_error *err);
+int wl_step_check(struct sheaf_checkpoint *step, struct sheaf_error *err);
 /* The tensors of an open step: family model, or all that it has. */
-int wl_model_like(struct wl_model *m, struct sheaf_step *step, bool all, struct sheaf_error *err);
+int wl_model_like(struct wl_model *m, struct sheaf_checkpoint *step, bool all,
+                  struct sheaf_error *err);
 /* tp_axis, stage and expert from names, for presets and --like. Of a sealed model; seals it. */
 int wl_model_guess(struct wl_model *m, struct sheaf_error *err);
 int wl_model_adam(struct wl_model *m, struct sheaf_error *err);
@@ -143,14 +144,14 @@ void wl_held_poison(struct wl_held *h);
 struct wl_source {                      /* where values come from */
 	uint64_t seed;
 	int64_t step;
-	struct sheaf_step *like;        /* for tensors marked stored; NULL: there are none */
+	struct sheaf_checkpoint *like;  /* for tensors marked stored; NULL: there are none */
 };
 int wl_held_fill(struct wl_held *h, const struct wl_model *m, const struct wl_source *src,
                  struct sheaf_error *err);
 /* What a load said of a tensor, by index in the model: 0, or a letter of struct sheaf_report. */
 struct wl_said {
 	const char *what;               /* m->n of them; NULL: nothing was said */
-	struct sheaf_step *step;        /* the loaded one: its dtypes; NULL: as in the model */
+	struct sheaf_checkpoint *step;  /* the loaded one: its dtypes; NULL: as in the model */
 };
 /* Every item against its value; EVALUE is told by returning 1 with the sentence in err. */
 int wl_held_check(const struct wl_held *h, const struct wl_model *m, const struct wl_source *src,

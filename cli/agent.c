@@ -293,7 +293,7 @@ static bool another(const struct agent *g, int *rc)
 	struct sheaf_agent_info info = { .size = sizeof(info) };
 	struct sheaf_error err = { .msg = "" };
 	char why[ABOUT + 128];
-	int asked = sheaf_agent_info(g->run, g->socket, &info, &err);
+	int asked = sheaf_agent_get_info(g->run, g->socket, &info, &err);
 
 	if (asked < 0 && asked != SHEAF_EINVAL)
 		return false;
@@ -365,7 +365,7 @@ static int status(const struct agent *g)
 {
 	struct sheaf_agent_info info = { .size = sizeof(info) };
 	struct sheaf_error err = { .msg = "" };
-	int rc = sheaf_agent_info(g->run, g->socket, &info, &err);
+	int rc = sheaf_agent_get_info(g->run, g->socket, &info, &err);
 	char size[32], most[40] = "";
 
 	if (info.steps_max)
@@ -410,7 +410,7 @@ static int end(const struct agent *g)
 	int rc = 0;
 
 	if (!cli_flag(g->a, "force"))
-		rc = sheaf_agent_info(g->run, g->socket, &info, &err);
+		rc = sheaf_agent_get_info(g->run, g->socket, &info, &err);
 	if (rc == 0 && !cli_flag(g->a, "force") && info.users == 0)
 		rc = sheaf_agent_list(g->run, g->socket, note_due, &due, &err);
 	if (rc == 0 && due.step >= 0) {
@@ -434,7 +434,7 @@ static bool somebody_came(const struct agent *g)
 
 	for (int64_t s = g->grace; s > 0; s--) {
 		sleep(1);
-		if (sheaf_agent_info(g->run, g->socket, &info, &err) == 0 && info.users > 0)
+		if (sheaf_agent_get_info(g->run, g->socket, &info, &err) == 0 && info.users > 0)
 			return true;
 	}
 	return false;

@@ -143,7 +143,7 @@ static int save(struct bench *b, int64_t step)
 static int load(struct bench *b, const char *path, int64_t number)
 {
 	struct sheaf_error err = { .msg = "" };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct device_time t;
 	double start, cpu;
 	int rc = device_forget(path);
@@ -153,12 +153,12 @@ static int load(struct bench *b, const char *path, int64_t number)
 	memset(b->job.memory, 0xa7, b->job.bytes);
 	start = device_now();
 	cpu = device_cpu();
-	rc = sheaf_step_open(&step, b->run, number, &err);
+	rc = sheaf_checkpoint_open(&step, b->run, number, &err);
 	if (rc == 0)
-		rc = sheaf_step_load(step, b->state, 0, NULL, &err);
+		rc = sheaf_checkpoint_load(step, b->state, 0, NULL, &err);
 	t.seconds = device_now() - start;
 	t.cpu_s = device_cpu() - cpu;
-	sheaf_step_close(step);
+	sheaf_checkpoint_close(step);
 	if (rc < 0)
 		return cli_error(b->a, rc, b->dir, err.msg, NULL);
 	note(b, LOAD, &t);

@@ -141,7 +141,7 @@ static int npy_header(const struct cli_args *a, const struct cli_box *b)
 
 /* --- the verb ----------------------------------------------------------------------------- */
 
-static int stream(const struct cli_args *a, struct sheaf_step *step, const struct cli_box *b)
+static int stream(const struct cli_args *a, struct sheaf_checkpoint *step, const struct cli_box *b)
 {
 	struct sheaf_error err = { .msg = "" };
 	int64_t most = WINDOW;
@@ -168,24 +168,24 @@ static int stream(const struct cli_args *a, struct sheaf_step *step, const struc
 }
 
 /* Where the name is, if not where it was looked for. */
-static int not_found(const struct cli_args *a, struct sheaf_step *step, const char *family)
+static int not_found(const struct cli_args *a, struct sheaf_checkpoint *step, const char *family)
 {
 	struct sheaf_tensor t = { .size = sizeof(t) };
 	char hint[200] = "", why[300];
 
-	for (size_t i = 0; sheaf_step_tensor(step, i, &t) == 0; i++)
+	for (size_t i = 0; sheaf_checkpoint_tensor(step, i, &t) == 0; i++)
 		if (strcmp(t.name, a->pos[1]) == 0)
 			snprintf(hint, sizeof(hint), "--family %.150s has it", t.family);
 	snprintf(why, sizeof(why), "no such tensor in family %.200s", family);
 	return cli_error(a, SHEAF_ELAYOUT, a->pos[1], why, hint);
 }
 
-static int cat(const struct cli_args *a, struct sheaf_step *step)
+static int cat(const struct cli_args *a, struct sheaf_checkpoint *step)
 {
 	const char *family = cli_value(a, "family");
 	struct sheaf_tensor t = { .size = sizeof(t) };
 	struct cli_box b;
-	int bits, rc = sheaf_step_find(step, family, a->pos[1], &t);
+	int bits, rc = sheaf_checkpoint_find(step, family, a->pos[1], &t);
 
 	if (rc < 0)
 		return not_found(a, step, family ? family : "model");

@@ -86,7 +86,7 @@ void cli_place_release(struct cli_place *p);
 struct cli_step {
 	struct cli_place place;
 	struct sheaf_run *run;          /* NULL: opened by path */
-	struct sheaf_step *step;
+	struct sheaf_checkpoint *step;
 };
 /* A place as one step: a run alone is its latest. 0, or an exit status with the line out. */
 int cli_step_open(struct cli_step *s, const struct cli_args *a, const char *text, bool unverified);
@@ -128,7 +128,7 @@ struct cli_box {
 };
 /* All of a tensor whose dimensions are known (cli_dims). */
 void cli_box_init(struct cli_box *b, const struct sheaf_tensor *t);
-int cli_box_read(struct sheaf_step *step, const struct cli_box *b, int64_t from, int64_t n,
+int cli_box_read(struct sheaf_checkpoint *step, const struct cli_box *b, int64_t from, int64_t n,
                  void *dst, struct sheaf_error *err);
 /* Items of a window from `from`, at most `bytes`; windows end where 1-MiB blocks of the file do. */
 int64_t cli_box_window(const struct cli_box *b, int64_t from, int64_t bytes);

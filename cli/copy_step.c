@@ -13,13 +13,14 @@ static int answer(const struct cli_args *a, const struct cli_step *s, const char
 
 	if (a->json) {
 		cli_line(json_pack("{s:o,s:s,s:o,s:I,s:I,s:I,s:I}", "step",
-				   cli_num(sheaf_step_number(s->step)), "action", action, "to",
+				   cli_num(sheaf_checkpoint_number(s->step)), "action", action,
+				           "to",
 				   cli_str(dst), "files", (json_int_t)r->files, "tensors",
 				   (json_int_t)r->loaded, "bytes", (json_int_t)r->bytes, "written",
 				   (json_int_t)r->held));
 	} else if (isatty(STDOUT_FILENO)) {
 		printf("%s: step %lld, %s\n", r->held ? "copied" : "there already, and good",
-		       (long long)sheaf_step_number(s->step), wl_size(size, r->bytes));
+		       (long long)sheaf_checkpoint_number(s->step), wl_size(size, r->bytes));
 	}
 	return 0;
 }
@@ -40,7 +41,7 @@ static int run(const struct cli_args *a)
 	rc = cli_step_open(&s, a, a->pos[0], false);
 	if (rc)
 		return rc;
-	rc = sheaf_step_copy(s.step, dst, &report, &err);
+	rc = sheaf_checkpoint_copy(s.step, dst, &report, &err);
 	if (rc == SHEAF_EEXIST)
 		(void)cli_error(a, rc, dst, err.msg, NULL);
 	else if (rc < 0)

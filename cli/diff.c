@@ -13,7 +13,7 @@
 struct diff {
 	const struct cli_args *a;
 	const char *family;             /* NULL: all */
-	struct sheaf_step *left, *right;
+	struct sheaf_checkpoint *left, *right;
 	bool exact;
 	double rtol, atol;
 	char *x, *y;                    /* windows; owned */
@@ -226,19 +226,19 @@ static int compare(struct diff *d)
 	struct sheaf_tensor l = { .size = sizeof(l) }, r = { .size = sizeof(r) };
 	int rc = 0;
 
-	for (size_t i = 0; rc == 0 && sheaf_step_tensor(d->left, i, &l) == 0; i++) {
+	for (size_t i = 0; rc == 0 && sheaf_checkpoint_tensor(d->left, i, &l) == 0; i++) {
 		if (!wanted(d, &l))
 			continue;
 		d->tensors++;
 		if (!cli_dims(&l))
 			rc = cli_error(d->a, SHEAF_EFORMAT, l.name, "too many dimensions", NULL);
-		else if (sheaf_step_find(d->right, l.family, l.name, &r) < 0)
+		else if (sheaf_checkpoint_find(d->right, l.family, l.name, &r) < 0)
 			differs(d, &l, "left-only", NULL);
 		else
 			rc = both(d, &l, &r);
 	}
-	for (size_t i = 0; rc == 0 && sheaf_step_tensor(d->right, i, &r) == 0; i++) {
-		if (!wanted(d, &r) || sheaf_step_find(d->left, r.family, r.name, &l) == 0)
+	for (size_t i = 0; rc == 0 && sheaf_checkpoint_tensor(d->right, i, &r) == 0; i++) {
+		if (!wanted(d, &r) || sheaf_checkpoint_find(d->left, r.family, r.name, &l) == 0)
 			continue;
 		d->tensors++;
 		differs(d, &r, "right-only", NULL);

@@ -52,14 +52,14 @@ static void header(const struct cli_args *a)
 /* A checkpoint outside a run is a list of one. */
 static int ls_path(const struct cli_args *a)
 {
-	struct sheaf_step_info info = { .size = sizeof(info) };
+	struct sheaf_checkpoint_info info = { .size = sizeof(info) };
 	struct cli_item it = { 0 };
 	struct cli_step s;
 	int rc = cli_step_open(&s, a, a->pos[0], false);
 
 	if (rc)
 		return rc;
-	rc = sheaf_step_info(s.step, &info);
+	rc = sheaf_checkpoint_get_info(s.step, &info);
 	if (rc < 0) {
 		rc = cli_error(a, rc, a->pos[0], "", NULL);
 	} else {

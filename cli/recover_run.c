@@ -6,7 +6,7 @@
 #include <unistd.h>
 #include "workload.h"
 
-static int item(void *arg, const struct sheaf_left *l)
+static int item(void *arg, const struct sheaf_leftover *l)
 {
 	const struct cli_args *a = arg;
 	json_t *lives = l->lives < 0 ? json_null() : json_boolean(l->lives);
@@ -42,7 +42,7 @@ static int list(const struct cli_args *a, const char *path)
 	int rc = sheaf_run_open(&r, path, NULL, &opts, &err);
 
 	if (rc == 0)
-		rc = sheaf_run_left(r, item, (void *)(uintptr_t)a, &err);
+		rc = sheaf_run_leftovers(r, item, (void *)(uintptr_t)a, &err);
 	sheaf_run_close(r);
 	return rc < 0 ? cli_error(a, rc, path, err.msg, NULL) : 0;
 }

@@ -76,15 +76,15 @@ static void cannot_tell(struct verify *v, int code, const char *msg)
 	cli_error(v->a, code, v->where, msg, NULL);
 }
 
-static void verify_open(struct verify *v, struct sheaf_step *step)
+static void verify_open(struct verify *v, struct sheaf_checkpoint *step)
 {
 	struct sheaf_report report = { .size = sizeof(report), .finding = hear, .arg = v };
-	struct sheaf_step_info info = { .size = sizeof(info) };
+	struct sheaf_checkpoint_info info = { .size = sizeof(info) };
 	struct sheaf_error err = { .msg = "" };
 	uint64_t before = v->findings;
-	int rc = sheaf_step_verify(step, &report, &err);
+	int rc = sheaf_checkpoint_verify(step, &report, &err);
 
-	if (sheaf_step_info(step, &info) == 0) {
+	if (sheaf_checkpoint_get_info(step, &info) == 0) {
 		v->tensors += info.tensors;
 		v->bytes += info.bytes;
 	}
@@ -144,7 +144,7 @@ static void verify_one(struct verify *v, struct sheaf_run *run, int64_t n, const
 {
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
 	struct sheaf_error err = { .msg = "" }, by_path = { .msg = "" };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	uint64_t before = v->findings;
 	int rc;
 
@@ -155,17 +155,17 @@ static void verify_one(struct verify *v, struct sheaf_run *run, int64_t n, const
 	if (cli_has(path, "sheaf.sums") && cli_lacks(path, "sheaf.json"))
 		hear_own(v, "missing", "sheaf.json", "the manifest is gone, the sums are there");
 	if (run)
-		rc = sheaf_step_open(&step, run, n, &err);
+		rc = sheaf_checkpoint_open(&step, run, n, &err);
 	else
-		rc = sheaf_step_open_path(&step, path, NULL, &opts, &err);
+		rc = sheaf_checkpoint_open_path(&step, path, NULL, &opts, &err);
 	/* Not as step n; by its path it may open, and say more. */
-	if (rc < 0 && run && sheaf_step_open_path(&step, path, NULL, &opts, &by_path) == 0)
+	if (rc < 0 && run && sheaf_checkpoint_open_path(&step, path, NULL, &opts, &by_path) == 0)
 		verify_open(v, step);
 	else if (rc == 0)
 		verify_open(v, step);
 	if (rc < 0 && v->findings == before)
 		not_open(v, rc, err.msg, path);
-	sheaf_step_close(step);
+	sheaf_checkpoint_close(step);
 }
 
 static int verify_run(struct verify *v, const struct cli_place *place, const char *arg)

@@ -153,7 +153,7 @@ static int open_path(struct cli_step *s, const char *path, bool unverified,
 	struct sheaf_opts opts = { .size = sizeof(opts) };
 
 	opts.flags = SHEAF_RUN_READONLY | (unverified ? SHEAF_RUN_UNVERIFIED : 0);
-	return sheaf_step_open_path(&s->step, path, NULL, &opts, err);
+	return sheaf_checkpoint_open_path(&s->step, path, NULL, &opts, err);
 }
 
 /* Reading past damage is for steps opened by path: find out which it is, then go there. */
@@ -167,11 +167,11 @@ static int open_in_run(struct cli_step *s, bool unverified, struct sheaf_error *
 	if (rc < 0)
 		return rc;
 	if (!unverified || n == SHEAF_LATEST) {
-		rc = sheaf_step_open(&s->step, s->run, n, err);
+		rc = sheaf_checkpoint_open(&s->step, s->run, n, err);
 		if (rc < 0 || !unverified)
 			return rc;
-		n = sheaf_step_number(s->step);
-		sheaf_step_close(s->step);
+		n = sheaf_checkpoint_number(s->step);
+		sheaf_checkpoint_close(s->step);
 		s->step = NULL;
 	}
 	if (snprintf(path, sizeof(path), "%s/checkpoint-%lld", s->place.path, (long long)n) >=
@@ -205,7 +205,7 @@ int cli_step_open(struct cli_step *s, const struct cli_args *a, const char *text
 
 void cli_step_close(struct cli_step *s)
 {
-	sheaf_step_close(s->step);
+	sheaf_checkpoint_close(s->step);
 	sheaf_run_close(s->run);
 	cli_place_release(&s->place);
 	*s = (struct cli_step){ 0 };

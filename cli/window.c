@@ -45,7 +45,7 @@ int64_t cli_box_window(const struct cli_box *b, int64_t from, int64_t bytes)
 	return items < b->items - from ? items : b->items - from;
 }
 
-int cli_box_read(struct sheaf_step *step, const struct cli_box *b, int64_t from, int64_t n,
+int cli_box_read(struct sheaf_checkpoint *step, const struct cli_box *b, int64_t from, int64_t n,
 		 void *dst, struct sheaf_error *err)
 {
 	struct sheaf_slice s = {
@@ -64,5 +64,5 @@ int cli_box_read(struct sheaf_step *step, const struct cli_box *b, int64_t from,
 		s.flat_start = (int64_t)cli_box_bytes(b, from);
 		s.flat_count = (int64_t)cli_box_bytes(b, n);
 	}
-	return sheaf_step_read(step, &s, err);
+	return sheaf_checkpoint_read(step, &s, err);
 }

@@ -149,7 +149,8 @@ static void hold(struct held *h, struct sheaf_state *state, const struct world *
 }
 
 /* The file of a tensor, all of it; links are followed. */
-static uint8_t *file_read(struct world *w, struct sheaf_step *step, const char *name, uint64_t *n)
+static uint8_t *file_read(struct world *w, struct sheaf_checkpoint *step, const char *name,
+                          uint64_t *n)
 {
 	const struct shf_sys *sys = &w->disk.sys;
 	struct shf_stat st;
@@ -194,7 +195,7 @@ static void compare(const struct held *h, const uint8_t *want)
 }
 
 /* A tensor that was loaded is the one that the header of its file describes. */
-static void is_right(struct world *w, struct sheaf_step *step, const struct held *h)
+static void is_right(struct world *w, struct sheaf_checkpoint *step, const struct held *h)
 {
 	struct shf_arena arena = { 0 };
 	struct sheaf_error err;
@@ -220,7 +221,7 @@ static void is_right(struct world *w, struct sheaf_step *step, const struct held
 	free(bytes);
 }
 
-static int load(struct world *w, struct sheaf_step *step)
+static int load(struct world *w, struct sheaf_checkpoint *step)
 {
 	static struct held held[TENSORS_MAX];
 	struct sheaf_report report = { .size = sizeof(report) };
@@ -234,14 +235,15 @@ static int load(struct world *w, struct sheaf_step *step)
 		struct held *h = &held[n];
 
 		h->t.size = sizeof(h->t);
-		if (sheaf_step_tensor(step, i, &h->t) < 0)
+		if (sheaf_checkpoint_tensor(step, i, &h->t) < 0)
 			break;
 		if (h->t.ndim > SHEAF_DIMS_MAX || h->t.bytes > LOAD_MAX || h->t.tied_to)
 			continue;
 		hold(h, state, w);
 		n++;
 	}
-	rc = ended(sheaf_step_load(step, state, w->use & 8 ? SHEAF_LOAD_STRICT : 0, &report, &err),
+	rc = ended(sheaf_checkpoint_load(step, state, w->use & 8 ? SHEAF_LOAD_STRICT : 0, &report,
+	                                 &err),
 	           &err);
 	for (int i = 0; i < n; i++) {
 		if (rc == 0 && !w->changes)
@@ -256,45 +258,45 @@ static int load(struct world *w, struct sheaf_step *step)
 /* ---- looking ---- */
 
 /* One tensor alone: found by its name, read whole. */
-static void read_one(struct sheaf_step *step, const struct sheaf_tensor *t)
+static void read_one(struct sheaf_checkpoint *step, const struct sheaf_tensor *t)
 {
 	struct sheaf_tensor found = { .size = sizeof(found) };
 	struct sheaf_slice s = slice_of(t);
 	struct sheaf_error err = { .msg = "" };
 
-	MUST(sheaf_step_find(step, t->family, t->name, &found) == 0);
+	MUST(sheaf_checkpoint_find(step, t->family, t->name, &found) == 0);
 	MUST(found.bytes == t->bytes && found.offset == t->offset);
 	if (t->ndim > SHEAF_DIMS_MAX || t->bytes > LOAD_MAX)
 		return;
 	s.data = malloc((size_t)t->bytes + 1);
 	MUST(s.data);
-	(void)ended(sheaf_step_read(step, &s, &err), &err);
+	(void)ended(sheaf_checkpoint_read(step, &s, &err), &err);
 	free(s.data);
 }
 
-static void show(struct sheaf_step *step)
+static void show(struct sheaf_checkpoint *step)
 {
-	struct sheaf_step_info info = { .size = sizeof(info) };
+	struct sheaf_checkpoint_info info = { .size = sizeof(info) };
 	struct sheaf_tensor t = { .size = sizeof(t) };
 	const char *a, *b;
 	const void *bytes;
 	uint64_t n;
 	size_t got;
 
-	MUST(sheaf_step_info(step, &info) == 0 && info.format[0]);
+	MUST(sheaf_checkpoint_get_info(step, &info) == 0 && info.format[0]);
 	/* Asleep first, where it can be. */
-	(void)ended(sheaf_step_find(step, "optimizer", "a/moment1_0", &t), NULL);
-	(void)ended(sheaf_step_find(step, NULL, "b.w", &t), NULL);
-	for (size_t i = 0; sheaf_step_note_at(step, i, &a, &b) == 0; i++)
-		MUST(sheaf_step_note(step, a) == b);
-	for (size_t i = 0; sheaf_step_file_at(step, i, &a, &n) == 0; i++)
-		if (ended(sheaf_step_file(step, a, &bytes, &got), NULL) == 0)
+	(void)ended(sheaf_checkpoint_find(step, "optimizer", "a/moment1_0", &t), NULL);
+	(void)ended(sheaf_checkpoint_find(step, NULL, "b.w", &t), NULL);
+	for (size_t i = 0; sheaf_checkpoint_note_at(step, i, &a, &b) == 0; i++)
+		MUST(sheaf_checkpoint_note(step, a) == b);
+	for (size_t i = 0; sheaf_checkpoint_file_at(step, i, &a, &n) == 0; i++)
+		if (ended(sheaf_checkpoint_file(step, a, &bytes, &got), NULL) == 0)
 			MUST(got == n);
-	for (size_t i = 0; sheaf_step_tensor(step, i, &t) == 0; i++)
+	for (size_t i = 0; sheaf_checkpoint_tensor(step, i, &t) == 0; i++)
 		read_one(step, &t);
 }
 
-static void look(struct world *w, struct sheaf_step *step)
+static void look(struct world *w, struct sheaf_checkpoint *step)
 {
 	struct sheaf_report report = { .size = sizeof(report) };
 	struct sheaf_error err = { .msg = "" };
@@ -303,7 +305,7 @@ static void look(struct world *w, struct sheaf_step *step)
 	show(step);
 	if (w->input > READ_MAX)
 		return;
-	verified = ended(sheaf_step_verify(step, &report, &err), &err);
+	verified = ended(sheaf_checkpoint_verify(step, &report, &err), &err);
 	loaded = load(w, step);
 	MUST(!w->sound || ((w->hf ? verified == SHEAF_EFORMAT : verified == 0) && loaded == 0));
 	MUST(verified != 0 || w->changes || loaded != SHEAF_ECORRUPT);
@@ -313,12 +315,12 @@ static void by_path(struct world *w, const char *path, uint64_t flags)
 {
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY | flags };
 	struct sheaf_error err = { .msg = "" };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 
 	if (ended(shf_step_open_path(&step, path, NULL, &opts, &w->disk.sys, &err), &err) == 0)
 		look(w, step);
 	MUST(!w->sound || step);
-	sheaf_step_close(step);
+	sheaf_checkpoint_close(step);
 }
 
 static int one_item(void *arg, const struct sheaf_item *item)
@@ -339,7 +341,7 @@ static void in_run(struct world *w)
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY,
 	                           .keep_last = 1 };
 	struct sheaf_error err = { .msg = "" };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_run *run = NULL;
 
 	if (ended(shf_run_open(&run, "run", NULL, &opts, &w->disk.sys, &err), &err) < 0) {
@@ -348,10 +350,11 @@ static void in_run(struct world *w)
 	}
 	(void)ended(sheaf_run_list(run, one_item, NULL, &err), &err);
 	(void)ended(sheaf_run_prune(run, 1, one_pruned, NULL, &err), &err);
-	if (ended(sheaf_step_open(&step, run, w->use & 16 ? 7 : SHEAF_LATEST, &err), &err) == 0)
+	if (ended(sheaf_checkpoint_open(&step, run, w->use & 16 ? 7 : SHEAF_LATEST, &err),
+	          &err) == 0)
 		look(w, step);
 	MUST(!w->sound || step);
-	sheaf_step_close(step);
+	sheaf_checkpoint_close(step);
 	sheaf_run_close(run);
 }
 

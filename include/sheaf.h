@@ -44,7 +44,7 @@ extern "C" {
 
 struct sheaf_group;                     /* the ranks that act together */
 struct sheaf_run;                       /* an open run directory */
-struct sheaf_step;                      /* an open committed step; pruning leaves it alone */
+struct sheaf_checkpoint;                /* an open committed step; pruning leaves it alone */
 struct sheaf_state;                     /* the slices this rank holds */
 struct sheaf_save;                      /* a step being made */
 struct sheaf_report;                    /* what a load or a verify found, see below */
@@ -67,7 +67,7 @@ enum sheaf_code {                       /* stable: add, never renumber */
 	SHEAF_EDIVERGED = -14,          /* replicas that should be equal are not, or a tensor
 	                                 * changed before its gate */
 	SHEAF_EFAILED = -15             /* the save was given up: msg is the reason that
-	                                 * sheaf_save_fail gave, or what cannot be stored */
+	                                 * sheaf_save_abort gave, or what cannot be stored */
 };
 struct sheaf_error {                    /* yours, may be NULL; needs no initialisation */
 	int code, sys, rank;            /* what, errno or 0, who was first (-1: not known) */
@@ -114,12 +114,13 @@ struct sheaf_slice {
 #define SHEAF_SLICE_FLAT      0x1ULL
 #define SHEAF_SLICE_OPTIONAL  0x2ULL /* may be absent when loading; data is then kept */
 /* Saving: is not staged, as optimizer state that was put into host memory, or into a file that is
- * mapped, and of which there is no room for a second copy. With SHEAF_SAVE_LAZY sheaf_save_copied
- * returns for it as fast as the disk takes it; without, begin does. What this rank writes of it
- * goes through 48 MiB at most for each save. Stretches of 16 MiB of a file, or shorter ones, in
- * which there are bytes of other ranks, or of slices without this flag, are staged as all else; so
- * are averages of such slices, and with SHEAF_RUN_REPLICAS what is replicated. Such a save is in no
- * memory tier; its begin makes the files, after the publish of the save before it is over. */
+ * mapped, and of which there is no room for a second copy. With SHEAF_SAVE_LAZY
+ * sheaf_save_wait_copied returns for it as fast as the disk takes it; without, begin does. What
+ * this rank writes of it goes through 48 MiB at most for each save. Stretches of 16 MiB of a file,
+ * or shorter ones, in which there are bytes of other ranks, or of slices without this flag, are
+ * staged as all else; so are averages of such slices, and with SHEAF_RUN_REPLICAS what is
+ * replicated. Such a save is in no memory tier; its begin makes the files, after the publish of the
+ * save before it is over. */
 #define SHEAF_SLICE_IN_PLACE  0x4ULL
 /* Takes the strides literally. Without the flag strides that are all 0 mean dense memory. Set it if
  * the strides come from another program's tensors: those of a scalar that was expanded to 5 items
@@ -129,7 +130,7 @@ struct sheaf_slice {
 /* Saves the slice, but does not load it: data is kept, and the report says ignored. Meant for
  * memory that is saved twice, once as it is and once in another type: F32 master weights that are
  * also the BF16 model. Without the flag a load would fill that memory twice, which is ELAYOUT.
- * sheaf_step_read fills the slice all the same, and sheaf_plan counts it as read. */
+ * sheaf_checkpoint_read fills the slice all the same, and sheaf_plan counts it as read. */
 #define SHEAF_SLICE_SAVE_ONLY 0x10ULL
 /* Narrow slice to piece i of n along dim: pieces of ceil(count / n), the last ones
  * short or empty, as torch.chunk cuts. Once per mesh axis, outermost first; strides
@@ -167,7 +168,7 @@ struct sheaf_stat {
 	uint64_t image_ns;              /* of begin: until an image was free */
 	uint32_t images_busy;           /* that the run's saves in flight have */
 	uint32_t at_once;               /* 1: a lazy save that was copied inside begin */
-	uint64_t gates, gates_waited;   /* of a lazy save: calls of sheaf_save_copied; of them,
+	uint64_t gates, gates_waited;   /* of a lazy save: calls of sheaf_save_wait_copied; of them,
 	                                 * those with time to wait whose slice was not copied */
 	uint64_t gates_ns, gate_ns_max; /* callers were in these calls; and in the longest */
 	uint64_t copy_ns, over_ns;      /* after begin was entered, all was copied here: bytes a
@@ -255,17 +256,21 @@ struct sheaf_opts {
 	 * for 2, copies are sent inside commits */
 	struct sheaf_group *copies_group;
 };
-#define SHEAF_RUN_CREATE    0x10000ULL /* make the run if there is none */
-#define SHEAF_RUN_READONLY  0x20000ULL /* no lock, no writes, no cleaning */
-#define SHEAF_RUN_REPLICAS  0x40000ULL /* compare all replicas at each save: EDIVERGED */
-#define SHEAF_RUN_BUFFERED  0x80000ULL /* never O_DIRECT */
-/* No step that is opened through this run is checked: what lies in damaged blocks is loaded as it
- * is. For what is to be saved out of a damaged step, not for training. */
+/* Makes the run directory if there is none. */
+#define SHEAF_RUN_CREATE     0x10000ULL
+/* Takes no lock, writes nothing and cleans nothing up. */
+#define SHEAF_RUN_READONLY   0x20000ULL
+/* Compares all replicas at each save; EDIVERGED names a tensor and a rank where they differ. */
+#define SHEAF_RUN_REPLICAS   0x40000ULL
+/* Reads and writes through the page cache alone, never with O_DIRECT. */
+#define SHEAF_RUN_BUFFERED   0x80000ULL
+/* Loads and reads without checking: what lies in damaged blocks is loaded as it is. For getting
+ * values out of a damaged checkpoint, not for training. */
 #define SHEAF_RUN_UNVERIFIED 0x100000ULL
-#define SHEAF_RUN_METRICS   0x200000ULL /* rank 0 adds a line of JSON for each save that is
-                                                * over to .sheaf/metrics.jsonl, at most twice 1 MiB:
-                                                * `sheaf stats`. One more agreement a commit; what
-                                                * goes wrong with it is logged, and fails no save */
+/* Rank 0 adds a line of JSON to .sheaf/metrics.jsonl, which is at most twice 1 MiB, for each save
+ * that is over; `sheaf stats` reads it. Costs one more agreement a commit. What goes wrong with it
+ * is logged and fails no save. */
+#define SHEAF_RUN_METRICS    0x200000ULL
 
 /* Runs. Opening to write takes the lock (waiting for it 30 s or half of timeout_ms, whichever
  * is less), proves that all ranks see one file system, and discards what dead jobs left in
@@ -292,7 +297,7 @@ struct sheaf_item {                     /* one entry of a run; strings live duri
 /* Everything in the run, by step; a non-zero result of item ends it and is returned. [local] */
 int  sheaf_run_list(struct sheaf_run *run, int (*item)(void *arg, const struct sheaf_item *),
                     void *arg, struct sheaf_error *err);
-struct sheaf_left {                     /* strings live during the call */
+struct sheaf_leftover {                 /* strings live during the call */
 	uint32_t size;
 	int32_t lives;                  /* its writer: 0 proven dead, 1 lives or may, -1 none */
 	int64_t step;                   /* -1: of none */
@@ -306,8 +311,9 @@ struct sheaf_left {                     /* strings live during the call */
 };
 /* What dead jobs, half done work and a person's hand left, the lock first; a non-zero result of
  * item ends it and is returned. Changes nothing; asks for locks, for a moment. [local] */
-int  sheaf_run_left(struct sheaf_run *run, int (*item)(void *arg, const struct sheaf_left *),
-                    void *arg, struct sheaf_error *err);
+int  sheaf_run_leftovers(struct sheaf_run *run,
+                         int (*item)(void *arg, const struct sheaf_leftover *),
+                         void *arg, struct sheaf_error *err);
 /* Publish a save of a dead writer that is whole in the stage, which the next sheaf_run_open to
  * write would delete: its commit may have returned a failure, so a person decides. Takes the lock,
  * proves every byte, publishes as a commit does. ENOENT: no such stage. EBUSY: its writer may
@@ -326,7 +332,7 @@ struct sheaf_run_stat {                 /* this rank, all saves since the run wa
 	                                 * of saves that came to nothing; image: a part of begin */
 };
 /* [local] [any thread] */
-int  sheaf_run_stat(struct sheaf_run *run, struct sheaf_run_stat *stat);
+int  sheaf_run_get_stat(struct sheaf_run *run, struct sheaf_run_stat *stat);
 /* Set later steps aside (kept, no longer found), so that training goes on from `step`. What is set
  * aside, by this or otherwise, stays in .sheaf/aside until a person deletes it.
  * Loading an older step, or one that has been set aside, and saving without this is EINVAL. Saving
@@ -368,7 +374,7 @@ int  sheaf_state_rank_bytes(struct sheaf_state *state, const char *stream, const
  * of family `name`, that are saved and loaded with the others; their memory is the state's (4
  * bytes an item held), and it has as many more numbers of slices. Every save brings them up to
  * date with the weights that it copies: inside begin, or with SHEAF_SAVE_LAZY behind it, those of a
- * slice before sheaf_save_copied returns for it:
+ * slice before sheaf_save_wait_copied returns for it:
  *   e = w at the first,  e = fma(c, e, d * w) at each step that is a multiple of interval and
  * whose loss is below loss_max; c = (float)coef, d = (float)(1 - coef), both products rounded
  * once: the same bits in every layout. With warmup the n-th update after the first takes the
@@ -394,7 +400,7 @@ int  sheaf_state_ema(struct sheaf_state *state, const char *family, const struct
  * thread, after waiting for averages that a lazy save still copies; the weights may change when
  * it returns. If this and a save, in any order, are called for the same step, one update is made;
  * step numbers must not go down without a load or a rewind. `run` is open for writing; step and
- * loss are equal on all ranks. sheaf_run_stat counts the time as begin_ns.
+ * loss are equal on all ranks. sheaf_run_get_stat counts the time as begin_ns.
  * EINVAL: the run, the step or the state cannot be saved now, or ranks disagree; ENOMEM: no
  * memory for the averages. Neither has updated anything. ELOST: some ranks may have updated
  * theirs; call it again for that step, over a new group, before going on. [collective] */
@@ -405,7 +411,7 @@ void sheaf_state_free(struct sheaf_state *state);
 /* Saving. begin copies and returns: the tensors may change. With SHEAF_SAVE_LAZY nothing is copied
  * then: threads of sheaf copy the slices, in the order in which they were asked for in the save
  * before (the first one: in which they were added), and a tensor may change when
- * sheaf_save_copied has returned for its slice; nothing is loaded into the state before. Where
+ * sheaf_save_wait_copied has returned for its slice; nothing is loaded into the state before. Where
  * staging_bytes_max has no room for all of it, begin copies after all (sheaf_stat.at_once). EAGAIN
  * or EBUSY from begin: this save was not started, train on. A save for which there is no image
  * waits until the oldest one is written; saves are committed in the order they began. EEXIST,
@@ -418,26 +424,26 @@ struct sheaf_save_opts {
 	uint64_t flags;                 /* SHEAF_SAVE_... */
 	double loss;                    /* for averages; equal on all ranks */
 };
-#define SHEAF_SAVE_LAZY      0x100000000ULL /* begin returns, the copy runs behind */
-#define SHEAF_SAVE_NO_DISK   0x200000000ULL /* the memory tier and averages only: nothing is
-                                                 * written, commit makes the step one that a later
-                                                 * job finds in memory. EAGAIN from begin: no agent
-                                                 * on some node. EFAILED from commit: one died
-                                                 * since, or has no room. After both train on: only
-                                                 * this step is not kept. Such saves are committed
-                                                 * in the order of their own kind, whatever goes to
-                                                 * disk; two images at least */
-#define SHEAF_SAVE_MAY_DROP  0x400000000ULL /* when no image is free: EAGAIN, not a wait */
-#define SHEAF_SAVE_CHECK     0x800000000ULL /* LAZY: sum all that this rank copies inside begin
-                                                 * (with SHEAF_SAVE_LATER inside sheaf_save_put),
-                                                 * and again at each gate. EDIVERGED names a slice
-                                                 * that changed between. Slow: the caller reads all
-                                                 * that memory twice more */
-#define SHEAF_SAVE_MAY_FAIL  0x1000000000ULL /* when no image is free: EBUSY, not a wait */
-#define SHEAF_SAVE_LATER     0x2000000000ULL /* LAZY: no slice is read before sheaf_save_put; its
-                                                 * data may be NULL until then. Not with averages,
-                                                 * nor slices in place; staging_bytes_max holds all
-                                                 * of it */
+/* begin returns at once and threads of sheaf copy in the background. */
+#define SHEAF_SAVE_LAZY     0x100000000ULL
+/* Saves to the memory tier alone, and updates averages; nothing is written. After commit a later
+ * job finds the step in memory. EAGAIN from begin: some node has no agent. EFAILED from commit: an
+ * agent has died since, or has no room. After both train on: only this step is not kept. Such saves
+ * are committed in the order in which they began, whatever goes to disk between. Needs two images.
+ */
+#define SHEAF_SAVE_NO_DISK  0x200000000ULL
+/* If no image is free, begin returns EAGAIN instead of waiting. */
+#define SHEAF_SAVE_MAY_DROP 0x400000000ULL
+/* With LAZY: begin sums all that this rank copies (with LATER: sheaf_save_slice_ready does), and
+ * each gate sums it again. EDIVERGED names a slice that changed between. Slow, because the caller
+ * reads all that memory twice more; meant for the first runs of a trainer. */
+#define SHEAF_SAVE_CHECK    0x800000000ULL
+/* If no image is free, begin returns EBUSY instead of waiting. */
+#define SHEAF_SAVE_MAY_FAIL 0x1000000000ULL
+/* With LAZY: no slice is read before sheaf_save_slice_ready was called for it, and its data may be
+ * NULL until then. EINVAL with averages, with slices in place, and if staging_bytes_max does not
+ * hold the whole state. */
+#define SHEAF_SAVE_LATER    0x2000000000ULL
 int  sheaf_save_begin(struct sheaf_save **save, struct sheaf_run *run, int64_t step,
                       struct sheaf_state *state, const struct sheaf_save_opts *opts,
                       struct sheaf_error *err);
@@ -470,24 +476,24 @@ int  sheaf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct she
  * change after the gates of both. commit refuses a lazy save until the gate of each slice was
  * called and returned a code other than EAGAIN, even if another slice shares its memory.
  * [any thread] */
-int  sheaf_save_copied(struct sheaf_save *save, int slice, int timeout_ms);
+int  sheaf_save_wait_copied(struct sheaf_save *save, int slice, int timeout_ms);
 #define SHEAF_ALL_SLICES INT32_MIN      /* all of them, for who changes all at once; no code of
                                          * sheaf_state_add that went unseen */
 /* Of a save with SHEAF_SAVE_LATER: that slice holds the step's values, and may be read until
- * sheaf_save_copied has returned for it. data: where it lies in this save, as sheaf_slice.data,
- * whose other members hold; NULL: where the state says. So a layer is copied as soon as it is
- * final, while others are still computed, and what lies elsewhere (a device, a file) is streamed
- * through a few buffers: put, copied, the next one. Each slice once, in any order (an empty one
- * need not be); before, sheaf_save_copied is EINVAL for it, commit refuses the save and names it,
- * no other save begins (EINVAL). The gate of a slice waits for the slices that were put into its
- * memory before the gate was called, not for those that follow.
- * EINVAL: the slice was put already, or the save is not such a save. [any thread] */
-int  sheaf_save_put(struct sheaf_save *save, int slice, const void *data);
+ * sheaf_save_wait_copied has returned for it. data: where it lies in this save, as
+ * sheaf_slice.data, whose other members hold; NULL: where the state says. So a layer is copied as
+ * soon as it is final, while others are still computed, and what lies elsewhere (a device, a file)
+ * is streamed through a few buffers: put, copied, the next one. Each slice once, in any order (an
+ * empty one need not be); before, sheaf_save_wait_copied is EINVAL for it, commit refuses the save
+ * and names it, no other save begins (EINVAL). The gate of a slice waits for the slices that were
+ * put into its memory before the gate was called, not for those that follow. EINVAL: the slice was
+ * put already, or the save is not such a save. [any thread] */
+int  sheaf_save_slice_ready(struct sheaf_save *save, int slice, const void *data);
 /* Until all that needs no other node is written. 0 ms: just ask (EAGAIN). Lazy: copies what is
  * left, and is EAGAIN where another rank of the node still copies into it, the files of the save
  * are not made, or not all slices were brought. [any thread] */
 int  sheaf_save_wait(struct sheaf_save *save, int timeout_ms);
-int  sheaf_save_stat(struct sheaf_save *save, struct sheaf_stat *stat);         /* [any thread] */
+int  sheaf_save_get_stat(struct sheaf_save *save, struct sheaf_stat *stat);     /* [any thread] */
 /* In how many ms, about, this rank will have done what a commit returns 0 after, if all copy,
  * exchange and commit from now on: by the speed of this save, or of the run's saves before. Of all
  * ranks the largest counts. 0: it is committed, and never before. -1: it has failed, or nothing is
@@ -499,7 +505,7 @@ int64_t sheaf_save_eta_ms(struct sheaf_save *save);
  * all ranks free the save instead, a replica on another node may keep a step that was in memory.
  * EINVAL: it is too late, because the step is committed or all ranks have agreed to publish it;
  * nothing happened. [any thread] */
-int  sheaf_save_fail(struct sheaf_save *save, const char *why);
+int  sheaf_save_abort(struct sheaf_save *save, const char *why);
 /* 0: the step survives power loss. EAGAIN: some rank's data is not written and synced after
  * timeout_ms (< 0: opts.timeout_ms; 0: just ask), or all is, and since an ask a thread of rank 0
  * publishes it (phase 6 of sheaf_stat): call again, what was begun goes on meanwhile.
@@ -535,12 +541,13 @@ void sheaf_save_free(struct sheaf_save *save);
  * log and the report of the load say so. If there is nothing else, and sheaf.sums in it shows that
  * it was one, that is ECORRUPT too. */
 #define SHEAF_LATEST (-1)
-int  sheaf_step_open(struct sheaf_step **step, struct sheaf_run *run, int64_t n,
-                     struct sheaf_error *err);
-int  sheaf_step_open_path(struct sheaf_step **step, const char *path, struct sheaf_group *group,
-                          const struct sheaf_opts *opts, struct sheaf_error *err);
-void sheaf_step_close(struct sheaf_step *step);
-struct sheaf_step_info {                /* strings live as long as the step is open */
+int  sheaf_checkpoint_open(struct sheaf_checkpoint **step, struct sheaf_run *run, int64_t n,
+                           struct sheaf_error *err);
+int  sheaf_checkpoint_open_path(struct sheaf_checkpoint **step, const char *path,
+                                struct sheaf_group *group,
+                                const struct sheaf_opts *opts, struct sheaf_error *err);
+void sheaf_checkpoint_close(struct sheaf_checkpoint *step);
+struct sheaf_checkpoint_info {          /* strings live as long as the step is open */
 	uint32_t size;
 	int32_t ranks;                  /* that saved it; 0: unknown */
 	int64_t step, parent;           /* -1: unknown or none */
@@ -548,7 +555,8 @@ struct sheaf_step_info {                /* strings live as long as the step is o
 	const char *path, *session, *run, *created, *writer, *commit, *compiler; /* "" unknown */
 	uint64_t bytes, tensors, files; /* distinct tensor bytes; tensor files */
 };
-int  sheaf_step_info(struct sheaf_step *step, struct sheaf_step_info *info);    /* [local] */
+/* [local] */
+int  sheaf_checkpoint_get_info(struct sheaf_checkpoint *step, struct sheaf_checkpoint_info *info);
 struct sheaf_tensor {                   /* strings live as long as the step is open */
 	uint32_t size;
 	int32_t dtype, ndim, verified;  /* verified 1: digest and block sums exist */
@@ -557,19 +565,20 @@ struct sheaf_tensor {                   /* strings live as long as the step is o
 	int64_t shape[SHEAF_DIMS_MAX];
 	uint64_t offset, bytes, digest; /* offset in file; UINT64_MAX: not contiguous there */
 	/* NULL, unless a foreign tensor has more than SHEAF_DIMS_MAX dimensions. Then shape is 0,
-	 * and dims has all ndim of them, or is NULL if they are more than 64. sheaf_step_read reads
-	 * such a tensor as its bytes, U8 of one dimension */
+	 * and dims has all ndim of them, or is NULL if they are more than 64. sheaf_checkpoint_read
+	 * reads such a tensor as its bytes, U8 of one dimension */
 	const int64_t *dims;
 };
 /* Tensor i, by family and natural order of names; ENOENT past the end. Or one by name (family
  * NULL: "model"): ELAYOUT if absent. [local] */
-int  sheaf_step_tensor(struct sheaf_step *step, size_t i, struct sheaf_tensor *tensor);
-int  sheaf_step_find(struct sheaf_step *step, const char *family, const char *name,
-                     struct sheaf_tensor *tensor);
-int64_t sheaf_step_number(const struct sheaf_step *step);               /* -1: foreign */
-const char *sheaf_step_note(struct sheaf_step *step, const char *key);  /* NULL: none */
+int  sheaf_checkpoint_tensor(struct sheaf_checkpoint *step, size_t i, struct sheaf_tensor *tensor);
+int  sheaf_checkpoint_find(struct sheaf_checkpoint *step, const char *family, const char *name,
+                           struct sheaf_tensor *tensor);
+int64_t sheaf_checkpoint_number(const struct sheaf_checkpoint *step);   /* -1: foreign */
+const char *sheaf_checkpoint_note(struct sheaf_checkpoint *step, const char *key); /* NULL: none */
 /* Note i in order of keys; ENOENT past the end. [local] */
-int  sheaf_step_note_at(struct sheaf_step *step, size_t i, const char **key, const char **value);
+int  sheaf_checkpoint_note_at(struct sheaf_checkpoint *step, size_t i, const char **key,
+                              const char **value);
 struct sheaf_ema_info {                 /* strings live as long as the step is open */
 	uint32_t size, reserved;
 	const char *name, *of;          /* its family; of which, NULL as in sheaf_state_ema */
@@ -577,11 +586,13 @@ struct sheaf_ema_info {                 /* strings live as long as the step is o
 	int64_t interval, updates;      /* how often it was brought up to date */
 };
 /* Averages i of the step; ENOENT past the end. [local] */
-int  sheaf_step_ema_at(struct sheaf_step *step, size_t i, struct sheaf_ema_info *info);
+int  sheaf_checkpoint_ema_at(struct sheaf_checkpoint *step, size_t i, struct sheaf_ema_info *info);
 /* Attached file i (foreign: plain files beside the weights); ENOENT past the end. [local] */
-int  sheaf_step_file_at(struct sheaf_step *step, size_t i, const char **file, uint64_t *bytes);
+int  sheaf_checkpoint_file_at(struct sheaf_checkpoint *step, size_t i, const char **file,
+                              uint64_t *bytes);
 /* An attached file, checked; bytes live as long as the step is open. [local] */
-int  sheaf_step_file(struct sheaf_step *step, const char *file, const void **bytes, size_t *n);
+int  sheaf_checkpoint_file(struct sheaf_checkpoint *step, const char *file, const void **bytes,
+                           size_t *n);
 struct sheaf_finding {                  /* something verify found; strings live during the call */
 	uint32_t size, reserved;
 	const char *what;               /* checksum digest truncated extended missing extra
@@ -630,13 +641,13 @@ struct sheaf_report {                   /* callbacks run in the caller's thread,
 #define SHEAF_LOAD_DERIVE  0x8000000000000ULL
 #define SHEAF_LOAD_ZERO    0x10000000000000ULL /* optimizer absent: zeros */
 #define SHEAF_LOAD_LENIENT 0x20000000000000ULL /* absent, or of another shape: data is kept */
-int  sheaf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint64_t flags,
-                     struct sheaf_report *report, struct sheaf_error *err);
+int  sheaf_checkpoint_load(struct sheaf_checkpoint *step, struct sheaf_state *state, uint64_t flags,
+                           struct sheaf_report *report, struct sheaf_error *err);
 #define SHEAF_LOAD_FALLBACK 0x40000000000000ULL /* a flag of sheaf_run_resume alone */
-/* Opens SHEAF_LATEST and loads it, with the flags of sheaf_step_load. report->step is its number,
- * and report->memory says whether it was in memory. Returns the codes of the two calls. ENOENT: the
- * run has no checkpoint at all, and the state is as it was: start afresh.
- * With SHEAF_LOAD_FALLBACK, if the latest is damaged, an older one is loaded instead:
+/* Opens SHEAF_LATEST and loads it, with the flags of sheaf_checkpoint_load. report->step is its
+ * number, and report->memory says whether it was in memory. Returns the codes of the two calls.
+ * ENOENT: the run has no checkpoint at all, and the state is as it was: start afresh. With
+ * SHEAF_LOAD_FALLBACK, if the latest is damaged, an older one is loaded instead:
  * - If it was read from memory, its copy on disk is tried next, and then each older checkpoint.
  * - Damage is ECORRUPT of the open or the load, confirmed by reading the whole step again, past
  *   the page cache. After any other failure nothing else is tried. EFORMAT is no damage: a newer
@@ -655,13 +666,13 @@ int  sheaf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint64_
 int  sheaf_run_resume(struct sheaf_run *run, struct sheaf_state *state, uint64_t flags,
                       struct sheaf_report *report, struct sheaf_error *err);
 /* One slice, by this process alone; checks the blocks it touches. [local] */
-int  sheaf_step_read(struct sheaf_step *step, const struct sheaf_slice *slice,
-                     struct sheaf_error *err);
+int  sheaf_checkpoint_read(struct sheaf_checkpoint *step, const struct sheaf_slice *slice,
+                           struct sheaf_error *err);
 /* Every byte against its checksum, every tensor against its digest, every file against the
  * manifest. 0 all good; ECORRUPT: report.findings > 0; EFORMAT: sound, but without sums, so
  * that values cannot be proved. [collective] */
-int  sheaf_step_verify(struct sheaf_step *step, struct sheaf_report *report,
-                       struct sheaf_error *err);
+int  sheaf_checkpoint_verify(struct sheaf_checkpoint *step, struct sheaf_report *report,
+                             struct sheaf_error *err);
 /* The step into another run, under its number, by this process alone; the run is made where there
  * is none, with this one's identity, and its lock is taken. Each block is compared with its sum and
  * each tensor with its digest on the way; the manifest stays as it is, byte for byte; the commit is
@@ -671,8 +682,8 @@ int  sheaf_step_verify(struct sheaf_step *step, struct sheaf_report *report,
  * another save has its number. EFORMAT: a foreign directory. EBUSY: somebody writes there.
  * EINDOUBT as of a commit. EINVAL: dir is another run; several ranks have the step open.
  * [local] */
-int  sheaf_step_copy(struct sheaf_step *step, const char *dir, struct sheaf_report *report,
-                     struct sheaf_error *err);
+int  sheaf_checkpoint_copy(struct sheaf_checkpoint *step, const char *dir,
+                           struct sheaf_report *report, struct sheaf_error *err);
 
 /* Who would write and read what, without running anything: states[r] is what rank r holds
  * (data may be NULL), node[r] its node (NULL: one node). item once per rank. [local] */
@@ -693,11 +704,11 @@ int  sheaf_plan(struct sheaf_state *const *states, const int32_t *node, int32_t 
 /* The memory tier. Where a run is opened with opts.agent, each node has an agent: a process that
  * the launcher starts (`sheaf agent RUN`), that outlives the trainer and keeps what is in memory:
  * the images of the newest steps as they were committed. A later job that opens the run on the same
- * nodes with opts.agent is given by sheaf_step_open the newest of memory and disk, at the speed of
- * memory, in any layout, every block proved as from the disk. A step in memory that does not follow
- * the newest step on disk, as after a rewind, is passed over. `agent` as in sheaf_opts.
+ * nodes with opts.agent is given by sheaf_checkpoint_open the newest of memory and disk, at the
+ * speed of memory, in any layout, every block proved as from the disk. A step in memory that does
+ * not follow the newest step on disk, as after a rewind, is passed over. `agent` as in sheaf_opts.
  * An agent belongs to one run directory. A directory that is renamed keeps its agent, but a copy
- * (by sheaf_step_copy, cp -a or a snapshot) is another directory and needs its own agent. */
+ * (by sheaf_checkpoint_copy, cp -a or a snapshot) is another directory and needs its own agent. */
 struct sheaf_agent_opts {
 	uint32_t size;
 	int32_t idle_s;                 /* ends after so long without anybody; 0: never */
@@ -721,7 +732,7 @@ struct sheaf_agent_opts {
 	/* Called with the path of the run's directory when a job connects and at each commit to
 	 * disk. After a rename it is another path than `dir`. */
 	void (*at)(void *arg, const char *dir);
-	const char *about;              /* what sheaf_agent_info says of it; NULL: "" */
+	const char *about;              /* what sheaf_agent_get_info says of it; NULL: "" */
 };
 /* Is the agent of this node for the run `dir`, which is made where there is none, until it is told
  * to stop; then what it kept is gone. One thread; sleeps until somebody asks. EBUSY: another one
@@ -736,8 +747,8 @@ struct sheaf_agent_info {
 	char about[112];                /* as it was told, cut to that; "": it does not say */
 };
 /* ENOENT: no agent answers. agent NULL: "auto". [local] */
-int  sheaf_agent_info(const char *dir, const char *agent, struct sheaf_agent_info *info,
-                      struct sheaf_error *err);
+int  sheaf_agent_get_info(const char *dir, const char *agent, struct sheaf_agent_info *info,
+                          struct sheaf_error *err);
 /* Returns when it has left: what it kept is gone, and another one may serve. [local] */
 int  sheaf_agent_stop(const char *dir, const char *agent, struct sheaf_error *err);
 struct sheaf_memory {                   /* a step that an agent has; strings live during the call */

@@ -5,8 +5,8 @@ Sheaf runs here as its peers do, in a Python process, from and into the same mem
 """
 import ctypes as c
 
-CREATE, LATEST, DIMS = 1, -1, 8
-LAZY, NO_DISK, MAY_DROP, EBUSY, EAGAIN = 1, 2, 4, -6, -7
+CREATE, LATEST, DIMS = 1 << 16, -1, 8
+LAZY, NO_DISK, MAY_DROP, EBUSY, EAGAIN = 1 << 32, 1 << 33, 1 << 34, -6, -7
 I64x8 = c.c_int64 * DIMS
 
 
@@ -15,7 +15,8 @@ class Error(c.Structure):
 
 
 class Slice(c.Structure):
-    _fields_ = [("size", c.c_uint32), ("flags", c.c_uint32), ("family", c.c_char_p),
+    _fields_ = [("size", c.c_uint32), ("memory", c.c_int32), ("flags", c.c_uint64),
+                ("family", c.c_char_p),
                 ("name", c.c_char_p), ("tied_to", c.c_char_p), ("dtype", c.c_int32),
                 ("data_dtype", c.c_int32), ("ndim", c.c_int32), ("reserved", c.c_int32),
                 ("shape", I64x8), ("start", I64x8), ("count", I64x8), ("stride", I64x8),
@@ -24,17 +25,19 @@ class Slice(c.Structure):
 
 
 class Opts(c.Structure):
-    _fields_ = [("size", c.c_uint32), ("flags", c.c_uint32), ("staging", c.c_uint64),
-                ("file_bytes", c.c_uint64), ("io_threads", c.c_int32), ("images", c.c_int32),
-                ("timeout", c.c_int32), ("keep_last", c.c_int32), ("keep_every", c.c_int32),
-                ("grace", c.c_int32), ("ignore", c.c_void_p), ("log", c.c_void_p),
+    _fields_ = [("size", c.c_uint32), ("timeout", c.c_int32), ("flags", c.c_uint64),
+                ("staging", c.c_uint64), ("file_bytes", c.c_uint64),
+                ("io_threads", c.c_int32), ("images", c.c_int32), ("keep_last", c.c_int32),
+                ("keep_every", c.c_int32), ("grace", c.c_int32), ("attempts", c.c_int32),
+                ("ignore", c.c_void_p), ("log", c.c_void_p),
                 ("progress", c.c_void_p), ("arg", c.c_void_p), ("keep_best", c.c_int32),
                 ("best_largest", c.c_int32), ("best_note", c.c_char_p),
-                ("copy_threads", c.c_int32), ("reserved", c.c_int32), ("agent", c.c_char_p)]
+                ("copy_threads", c.c_int32), ("copies", c.c_int32), ("agent", c.c_char_p)]
 
 
 class SaveOpts(c.Structure):
-    _fields_ = [("size", c.c_uint32), ("flags", c.c_uint32), ("loss", c.c_double)]
+    _fields_ = [("size", c.c_uint32), ("reserved", c.c_uint32), ("flags", c.c_uint64),
+                ("loss", c.c_double)]
 
 
 class Sheaf:
@@ -49,11 +52,12 @@ class Sheaf:
         self.lib.sheaf_save_begin.argtypes = [c.c_void_p, c.c_void_p, c.c_int64, c.c_void_p,
                                               c.c_void_p, c.c_void_p]
         self.lib.sheaf_save_commit.argtypes = [c.c_void_p, c.c_int, c.c_void_p]
-        self.lib.sheaf_save_copied.argtypes = [c.c_void_p, c.c_int, c.c_int]
-        self.lib.sheaf_step_open.argtypes = [c.c_void_p, c.c_void_p, c.c_int64, c.c_void_p]
-        self.lib.sheaf_step_load.argtypes = [c.c_void_p, c.c_void_p, c.c_uint32, c.c_void_p,
-                                             c.c_void_p]
-        for name in ("sheaf_save_free", "sheaf_step_close", "sheaf_run_close", "sheaf_state_free"):
+        self.lib.sheaf_save_wait_copied.argtypes = [c.c_void_p, c.c_int, c.c_int]
+        self.lib.sheaf_checkpoint_open.argtypes = [c.c_void_p, c.c_void_p, c.c_int64, c.c_void_p]
+        self.lib.sheaf_checkpoint_load.argtypes = [c.c_void_p, c.c_void_p, c.c_uint64,
+                                                   c.c_void_p, c.c_void_p]
+        for name in ("sheaf_save_free", "sheaf_checkpoint_close", "sheaf_run_close",
+                     "sheaf_state_free"):
             getattr(self.lib, name).argtypes = [c.c_void_p]
         self.err = Error()
         self.run = c.c_void_p()
@@ -101,7 +105,7 @@ class Sheaf:
 
     def copied(self, save, i):
         """Until slice i may change; -2 ** 31: all of them."""
-        self.lib.sheaf_save_copied(save, i, -1)
+        self.lib.sheaf_save_wait_copied(save, i, -1)
 
     def commit(self, save, wait):
         """True: the save is on disk, and gone from memory; False: not yet."""
@@ -118,8 +122,8 @@ class Sheaf:
     def load(self, step, state):
         opened = c.c_void_p()
         try:
-            self.must(self.lib.sheaf_step_open(c.byref(opened), self.run, step,
-                                               c.byref(self.err)))
-            self.must(self.lib.sheaf_step_load(opened, state, 0, None, c.byref(self.err)))
+            self.must(self.lib.sheaf_checkpoint_open(c.byref(opened), self.run, step,
+                                                     c.byref(self.err)))
+            self.must(self.lib.sheaf_checkpoint_load(opened, state, 0, None, c.byref(self.err)))
         finally:
-            self.lib.sheaf_step_close(opened)
+            self.lib.sheaf_checkpoint_close(opened)

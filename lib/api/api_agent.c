@@ -184,8 +184,8 @@ static int ask(const char *dir, const char *agent, int op, struct shf_keep_msg *
 	return rc < 0 ? shf_fail_sys(err, -rc, "%s: asking the agent", dir) : 0;
 }
 
-SHEAF_API int sheaf_agent_info(const char *dir, const char *agent, struct sheaf_agent_info *info,
-                               struct sheaf_error *err)
+SHEAF_API int sheaf_agent_get_info(const char *dir, const char *agent,
+                                   struct sheaf_agent_info *info, struct sheaf_error *err)
 {
 	struct sheaf_agent_info out = { .size = sizeof(out) };
 	struct sheaf_error own;

@@ -110,7 +110,7 @@ SHEAF_API int sheaf_run_list(struct sheaf_run *run,
 
 /* The argument of left_out. */
 struct telling {
-	int (*item)(void *arg, const struct sheaf_left *left);
+	int (*item)(void *arg, const struct sheaf_leftover *left);
 	void *arg;
 };
 
@@ -118,16 +118,16 @@ struct telling {
 static int left_out(void *arg, const struct shf_left *l)
 {
 	const struct telling *t = arg;
-	struct sheaf_left out = { .size = sizeof(out), .lives = l->lives, .step = l->step,
+	struct sheaf_leftover out = { .size = sizeof(out), .lives = l->lives, .step = l->step,
 		.bytes = l->bytes, .what = l->what, .action = l->action, .path = l->path,
 		.session = l->session, .why = l->why, .whole = l->whole };
 
 	return t->item(t->arg, &out);
 }
 
-SHEAF_API int sheaf_run_left(struct sheaf_run *run,
-                             int (*item)(void *arg, const struct sheaf_left *), void *arg,
-                             struct sheaf_error *err)
+SHEAF_API int sheaf_run_leftovers(struct sheaf_run *run,
+                                  int (*item)(void *arg, const struct sheaf_leftover *), void *arg,
+                                  struct sheaf_error *err)
 {
 	struct telling t = { item, arg };
 	struct sheaf_error own;
@@ -158,7 +158,7 @@ SHEAF_API int sheaf_run_salvage(const char *dir, int64_t step, const struct shea
 	return shf_ended(rc, err);
 }
 
-SHEAF_API int sheaf_run_stat(struct sheaf_run *run, struct sheaf_run_stat *stat)
+SHEAF_API int sheaf_run_get_stat(struct sheaf_run *run, struct sheaf_run_stat *stat)
 {
 	struct sheaf_run_stat s;
 	struct sheaf_error own;

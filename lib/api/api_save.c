@@ -71,7 +71,7 @@ SHEAF_API int sheaf_save_exchange(struct sheaf_save *save, uint64_t bytes_max,
 	return shf_ended(rc, err);
 }
 
-SHEAF_API int sheaf_save_copied(struct sheaf_save *save, int slice, int timeout_ms)
+SHEAF_API int sheaf_save_wait_copied(struct sheaf_save *save, int slice, int timeout_ms)
 {
 	struct sheaf_error own;
 	int rc = save_check(save, shf_err_or(NULL, &own));
@@ -79,7 +79,7 @@ SHEAF_API int sheaf_save_copied(struct sheaf_save *save, int slice, int timeout_
 	return rc < 0 ? rc : shf_save_copied(save, slice, timeout_ms);
 }
 
-SHEAF_API int sheaf_save_put(struct sheaf_save *save, int slice, const void *data)
+SHEAF_API int sheaf_save_slice_ready(struct sheaf_save *save, int slice, const void *data)
 {
 	struct sheaf_error own;
 	int rc = save_check(save, shf_err_or(NULL, &own));
@@ -95,7 +95,7 @@ SHEAF_API int sheaf_save_wait(struct sheaf_save *save, int timeout_ms)
 	return rc < 0 ? rc : shf_save_wait(save, timeout_ms);
 }
 
-SHEAF_API int sheaf_save_stat(struct sheaf_save *save, struct sheaf_stat *stat)
+SHEAF_API int sheaf_save_get_stat(struct sheaf_save *save, struct sheaf_stat *stat)
 {
 	struct sheaf_error own;
 	int rc = save_check(save, shf_err_or(NULL, &own));
@@ -115,7 +115,7 @@ SHEAF_API int64_t sheaf_save_eta_ms(struct sheaf_save *save)
 	return save_check(save, shf_err_or(NULL, &own)) < 0 ? -1 : shf_save_eta_ms(save);
 }
 
-SHEAF_API int sheaf_save_fail(struct sheaf_save *save, const char *why)
+SHEAF_API int sheaf_save_abort(struct sheaf_save *save, const char *why)
 {
 	struct sheaf_error own;
 	int rc = save_check(save, shf_err_or(NULL, &own));

@@ -19,20 +19,20 @@
 #include "valid.h"
 #include "verify_step.h"
 
-#define INFO_MIN offsetof(struct sheaf_step_info, format)
+#define INFO_MIN offsetof(struct sheaf_checkpoint_info, format)
 #define TENSOR_MIN offsetof(struct sheaf_tensor, family)
 #define EMA_INFO_MIN sizeof(struct sheaf_ema_info)
 
 /* Returns 0, or SHEAF_EINVAL if step is NULL or was opened by another process. */
-static int step_check(const struct sheaf_step *step, struct sheaf_error *err)
+static int step_check(const struct sheaf_checkpoint *step, struct sheaf_error *err)
 {
 	if (!step)
 		return shf_fail(err, SHEAF_EINVAL, "no step was given");
 	return shf_run_check(step->run, err);
 }
 
-SHEAF_API int sheaf_step_open(struct sheaf_step **step, struct sheaf_run *run, int64_t n,
-                              struct sheaf_error *err)
+SHEAF_API int sheaf_checkpoint_open(struct sheaf_checkpoint **step, struct sheaf_run *run,
+                                    int64_t n, struct sheaf_error *err)
 {
 	struct sheaf_error own;
 	int rc;
@@ -47,9 +47,9 @@ SHEAF_API int sheaf_step_open(struct sheaf_step **step, struct sheaf_run *run, i
 	return shf_ended(rc, err);
 }
 
-SHEAF_API int sheaf_step_open_path(struct sheaf_step **step, const char *path,
-                                   struct sheaf_group *group, const struct sheaf_opts *opts,
-                                   struct sheaf_error *err)
+SHEAF_API int sheaf_checkpoint_open_path(struct sheaf_checkpoint **step, const char *path,
+                                         struct sheaf_group *group, const struct sheaf_opts *opts,
+                                         struct sheaf_error *err)
 {
 	struct sheaf_error own;
 	int rc;
@@ -60,7 +60,7 @@ SHEAF_API int sheaf_step_open_path(struct sheaf_step **step, const char *path,
 	return shf_ended(rc, err);
 }
 
-SHEAF_API void sheaf_step_close(struct sheaf_step *step)
+SHEAF_API void sheaf_checkpoint_close(struct sheaf_checkpoint *step)
 {
 	shf_step_put(step);
 }
@@ -70,12 +70,13 @@ static const char *text_or_none(const char *s)
 	return s ? s : "";
 }
 
-SHEAF_API int sheaf_step_info(struct sheaf_step *step, struct sheaf_step_info *info)
+SHEAF_API int sheaf_checkpoint_get_info(struct sheaf_checkpoint *step,
+                                        struct sheaf_checkpoint_info *info)
 {
 	if (!step)
 		return SHEAF_EINVAL;
 	const struct shf_manifest *m = &step->manifest;
-	struct sheaf_step_info out = { .size = sizeof(out), .ranks = (int32_t)m->ranks,
+	struct sheaf_checkpoint_info out = { .size = sizeof(out), .ranks = (int32_t)m->ranks,
 		.step = step->number, .parent = step->sound && m->has_parent ? m->parent_step : -1,
 		.format = text_or_none(step->format), .path = text_or_none(step->path),
 		.session = m->session, .run = m->run, .created = m->created,
@@ -135,7 +136,7 @@ static size_t tied_before(const struct shf_layout *l, size_t i)
 
 /* Fills in the caller's struct for tensor t. name: the name under which it was asked for; tied_to:
  * the name under which it is stored, or NULL if that is `name`. */
-static int tensor_out(const struct sheaf_step *step, const struct shf_lt_tensor *t,
+static int tensor_out(const struct sheaf_checkpoint *step, const struct shf_lt_tensor *t,
                       const char *name, const char *tied_to, struct sheaf_tensor *tensor)
 {
 	const struct shf_layout *l = &step->layout;
@@ -154,7 +155,7 @@ static int tensor_out(const struct sheaf_step *step, const struct shf_lt_tensor 
 }
 
 /* Fills in the caller's struct for tied name k. */
-static int tied_out(const struct sheaf_step *step, size_t k, struct sheaf_tensor *tensor)
+static int tied_out(const struct sheaf_checkpoint *step, size_t k, struct sheaf_tensor *tensor)
 {
 	const struct shf_layout *l = &step->layout;
 	const struct shf_lt_tied *tied = &l->tied[k];
@@ -166,7 +167,8 @@ static int tied_out(const struct sheaf_step *step, size_t k, struct sheaf_tensor
 
 /* Let k be the number of tied names before entry i of the list. Entry i is tied name k if that has
  * i - k stored tensors before it, else it is stored tensor i - k. */
-SHEAF_API int sheaf_step_tensor(struct sheaf_step *step, size_t i, struct sheaf_tensor *tensor)
+SHEAF_API int sheaf_checkpoint_tensor(struct sheaf_checkpoint *step, size_t i,
+                                      struct sheaf_tensor *tensor)
 {
 	int rc = step && tensor ? shf_step_wake(step, NULL) : SHEAF_EINVAL;
 
@@ -185,8 +187,8 @@ SHEAF_API int sheaf_step_tensor(struct sheaf_step *step, size_t i, struct sheaf_
 	return tensor_out(step, &l->tensors[i - k], l->tensors[i - k].name, NULL, tensor);
 }
 
-SHEAF_API int sheaf_step_find(struct sheaf_step *step, const char *family, const char *name,
-                              struct sheaf_tensor *tensor)
+SHEAF_API int sheaf_checkpoint_find(struct sheaf_checkpoint *step, const char *family,
+                                    const char *name, struct sheaf_tensor *tensor)
 {
 	struct shf_lt_tensor seen;
 	int rc;
@@ -226,12 +228,12 @@ SHEAF_API int sheaf_step_find(struct sheaf_step *step, const char *family, const
 
 /* ---- notes and files ---- */
 
-SHEAF_API int64_t sheaf_step_number(const struct sheaf_step *step)
+SHEAF_API int64_t sheaf_checkpoint_number(const struct sheaf_checkpoint *step)
 {
 	return step ? step->number : -1;
 }
 
-SHEAF_API const char *sheaf_step_note(struct sheaf_step *step, const char *key)
+SHEAF_API const char *sheaf_checkpoint_note(struct sheaf_checkpoint *step, const char *key)
 {
 	for (size_t i = 0; step && key && i < step->manifest.notes_n; i++)
 		if (strcmp(step->manifest.notes[i].key, key) == 0)
@@ -239,8 +241,8 @@ SHEAF_API const char *sheaf_step_note(struct sheaf_step *step, const char *key)
 	return NULL;
 }
 
-SHEAF_API int sheaf_step_note_at(struct sheaf_step *step, size_t i, const char **key,
-                                 const char **value)
+SHEAF_API int sheaf_checkpoint_note_at(struct sheaf_checkpoint *step, size_t i, const char **key,
+                                       const char **value)
 {
 	if (!step)
 		return SHEAF_EINVAL;
@@ -253,7 +255,8 @@ SHEAF_API int sheaf_step_note_at(struct sheaf_step *step, size_t i, const char *
 	return 0;
 }
 
-SHEAF_API int sheaf_step_ema_at(struct sheaf_step *step, size_t i, struct sheaf_ema_info *info)
+SHEAF_API int sheaf_checkpoint_ema_at(struct sheaf_checkpoint *step, size_t i,
+                                      struct sheaf_ema_info *info)
 {
 	struct sheaf_ema_info x = { .size = sizeof(x) };
 	const struct shf_mf_ema *e;
@@ -271,8 +274,8 @@ SHEAF_API int sheaf_step_ema_at(struct sheaf_step *step, size_t i, struct sheaf_
 	return shf_struct_out(info, &x, sizeof(x), EMA_INFO_MIN);
 }
 
-SHEAF_API int sheaf_step_file_at(struct sheaf_step *step, size_t i, const char **file,
-                                 uint64_t *bytes)
+SHEAF_API int sheaf_checkpoint_file_at(struct sheaf_checkpoint *step, size_t i, const char **file,
+                                       uint64_t *bytes)
 {
 	if (!step)
 		return SHEAF_EINVAL;
@@ -294,8 +297,8 @@ SHEAF_API int sheaf_step_file_at(struct sheaf_step *step, size_t i, const char *
 	return SHEAF_ENOENT;
 }
 
-SHEAF_API int sheaf_step_file(struct sheaf_step *step, const char *file, const void **bytes,
-                              size_t *n)
+SHEAF_API int sheaf_checkpoint_file(struct sheaf_checkpoint *step, const char *file,
+                                    const void **bytes, size_t *n)
 {
 	struct sheaf_error own;
 	const void *data;
@@ -315,8 +318,9 @@ SHEAF_API int sheaf_step_file(struct sheaf_step *step, const char *file, const v
 
 /* ---- bytes ---- */
 
-SHEAF_API int sheaf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint64_t flags,
-                              struct sheaf_report *report, struct sheaf_error *err)
+SHEAF_API int sheaf_checkpoint_load(struct sheaf_checkpoint *step, struct sheaf_state *state,
+                                    uint64_t flags,
+                                    struct sheaf_report *report, struct sheaf_error *err)
 {
 	struct shf_reporting heard;
 	struct sheaf_error own;
@@ -336,8 +340,8 @@ SHEAF_API int sheaf_step_load(struct sheaf_step *step, struct sheaf_state *state
 	return shf_ended(rc, err);
 }
 
-SHEAF_API int sheaf_step_verify(struct sheaf_step *step, struct sheaf_report *report,
-                                struct sheaf_error *err)
+SHEAF_API int sheaf_checkpoint_verify(struct sheaf_checkpoint *step, struct sheaf_report *report,
+                                      struct sheaf_error *err)
 {
 	struct shf_reporting heard;
 	struct sheaf_error own;
@@ -357,8 +361,8 @@ SHEAF_API int sheaf_step_verify(struct sheaf_step *step, struct sheaf_report *re
 	return shf_ended(rc, err);
 }
 
-SHEAF_API int sheaf_step_copy(struct sheaf_step *step, const char *dir, struct sheaf_report *report,
-                              struct sheaf_error *err)
+SHEAF_API int sheaf_checkpoint_copy(struct sheaf_checkpoint *step, const char *dir,
+                                    struct sheaf_report *report, struct sheaf_error *err)
 {
 	struct shf_reporting heard;
 	struct sheaf_error own;
@@ -375,8 +379,8 @@ SHEAF_API int sheaf_step_copy(struct sheaf_step *step, const char *dir, struct s
 	return shf_ended(rc, err);
 }
 
-SHEAF_API int sheaf_step_read(struct sheaf_step *step, const struct sheaf_slice *slice,
-                              struct sheaf_error *err)
+SHEAF_API int sheaf_checkpoint_read(struct sheaf_checkpoint *step, const struct sheaf_slice *slice,
+                                    struct sheaf_error *err)
 {
 	struct sheaf_error own;
 	int rc;

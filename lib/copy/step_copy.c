@@ -31,7 +31,7 @@ enum { NO = -1, ASK = -2 };     /* values of `there` that are no descriptor */
 /* A copy in progress, and the sink of the verification that reads the step. */
 struct copying {
 	struct shf_verify_sink sink;    /* must be first: callbacks cast it to copying */
-	struct sheaf_step *step;        /* borrowed */
+	struct sheaf_checkpoint *step;  /* borrowed */
 	struct shf_store dst;
 	struct shf_stage stage;
 	struct shf_buf text;            /* owned; the step's sheaf.json, copied byte for byte */
@@ -304,7 +304,7 @@ static int drop_refused(struct copying *c, struct sheaf_error *err)
  * after the pass and written in the next one. The table of sums is written last. */
 static int fill_stage(struct copying *c, struct sheaf_report *report, struct sheaf_error *err)
 {
-	const struct sheaf_step *step = c->step;
+	const struct sheaf_checkpoint *step = c->step;
 	int rc = sweep_all(c, err), bad = 1;
 
 	for (int i = 0; rc == 0 && bad && i < PASSES; i++) {
@@ -371,7 +371,7 @@ static int verify_there(const struct copying *c, struct sheaf_report *report,
                         struct sheaf_error *err)
 {
 	struct sheaf_opts opts = c->step->run->opts;
-	struct sheaf_step *there = NULL;
+	struct sheaf_checkpoint *there = NULL;
 	struct shf_buf path = SHF_BUF_INIT;
 	char t[40];
 	int rc;
@@ -431,7 +431,7 @@ static int open_dst(struct copying *c, const char *path, struct sheaf_error *err
 /* Reads the manifest of the step as text, because the copy must have the same bytes. */
 static int read_source_manifest(struct copying *c, struct sheaf_error *err)
 {
-	const struct sheaf_step *step = c->step;
+	const struct sheaf_checkpoint *step = c->step;
 	int rc = shf_text_read(step->run->sys, step->dir, "sheaf.json", &c->text, SHF_MANIFEST_MAX);
 
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/sheaf.json", step->path) : 0;
@@ -473,7 +473,8 @@ static int copy(struct copying *c, struct sheaf_report *report, struct sheaf_err
 
 /* Checks that the step can be copied: it was saved by this library, is open in one process, and its
  * table of sums can be read. */
-static int look_at(struct sheaf_step *step, struct sheaf_report *report, struct sheaf_error *err)
+static int look_at(struct sheaf_checkpoint *step, struct sheaf_report *report,
+                   struct sheaf_error *err)
 {
 	int rc;
 
@@ -500,7 +501,7 @@ static int look_at(struct sheaf_step *step, struct sheaf_report *report, struct 
 
 /* `wanted` is called with the lock of the run held, so that its answer stays true until the step is
  * published. */
-int shf_step_copy_if(struct sheaf_step *step, const char *path,
+int shf_step_copy_if(struct sheaf_checkpoint *step, const char *path,
                      int (*wanted)(void *arg, struct shf_store *dst, struct sheaf_error *err),
                      void *arg, struct sheaf_report *report, struct sheaf_error *err)
 {
@@ -536,7 +537,7 @@ int shf_step_copy_if(struct sheaf_step *step, const char *path,
 	return rc;
 }
 
-int shf_step_copy(struct sheaf_step *step, const char *path, struct sheaf_report *report,
+int shf_step_copy(struct sheaf_checkpoint *step, const char *path, struct sheaf_report *report,
                   struct sheaf_error *err)
 {
 	return shf_step_copy_if(step, path, NULL, NULL, report, err);

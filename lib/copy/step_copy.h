@@ -10,13 +10,13 @@
 /* Copies a step into the run at `path`, which is created if it does not exist. If the run has the
  * same save already, the step there is verified instead. report->held becomes the number of bytes
  * written. [local] */
-int shf_step_copy(struct sheaf_step *step, const char *path, struct sheaf_report *report,
+int shf_step_copy(struct sheaf_checkpoint *step, const char *path, struct sheaf_report *report,
                   struct sheaf_error *err);
 /* Does what shf_step_copy does if `wanted` is NULL or returns 0; otherwise returns the code of
  * `wanted`, and copies nothing. `wanted` is called with the lock of the destination run held. With
  * `wanted`, a bad step of the same number in that run is set aside, as by a save; without, it is
  * EEXIST. */
-int shf_step_copy_if(struct sheaf_step *step, const char *path,
+int shf_step_copy_if(struct sheaf_checkpoint *step, const char *path,
                      int (*wanted)(void *arg, struct shf_store *dst, struct sheaf_error *err),
                      void *arg, struct sheaf_report *report, struct sheaf_error *err);
 #endif

@@ -88,7 +88,7 @@ static int publish_from_memory(struct flushing *f, struct shf_view *view, const 
                                struct sheaf_report *report, struct sheaf_error *err)
 {
 	struct sheaf_opts opts = { .size = sizeof(opts) };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open_view(&step, view, NULL, NULL, &opts, dir, err);
 
 	if (rc == 0)

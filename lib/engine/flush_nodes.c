@@ -552,7 +552,7 @@ static int publish_common_step(struct meet *t, struct sheaf_report *report, stru
 {
 	const struct shf_sys *sys = t->m->sys;
 	struct sheaf_opts opts = { .size = sizeof(opts) };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct shf_stat st;
 	char folder[80] = "copy-";
 	int rc, from = t->dir;

@@ -121,7 +121,7 @@ static void drop_cached(const struct sheaf_run *run, int64_t step)
 static int verify_newest(struct sheaf_run *run, int64_t newest, struct sheaf_error *err)
 {
 	struct sheaf_report report = { .size = sizeof(report) };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc;
 
 	if (run->place.node_first == run->team.rank)

@@ -48,16 +48,16 @@ struct resume {
 	uint64_t flags;                 /* flags of the load, without SHEAF_LOAD_FALLBACK */
 	struct sheaf_report *report;    /* the caller's report */
 	struct shf_latest_search sought;       /* where the search for candidates is */
-	struct sheaf_step *step;        /* owned; the candidate that is being tried */
-	struct sheaf_step *damaged[DAMAGED_MAX]; /* owned; damaged steps in memory, kept open until
-	                                          * set_aside */
+	struct sheaf_checkpoint *step;  /* owned; the candidate that is being tried */
+	struct sheaf_checkpoint *damaged[DAMAGED_MAX]; /* owned; damaged steps in memory, kept open
+	                                                * until set_aside */
 	size_t damaged_n;
 	struct sheaf_error first;       /* error of the first candidate that was passed over */
 	int64_t newest;                 /* number of the first candidate that was passed over */
 	uint32_t passed;                /* how many candidates were passed over */
-	int64_t *filled_by;             /* owned; as in struct sheaf_step, shared by all candidates.
-	                                 * NULL: without SHEAF_LOAD_FALLBACK there is only one
-	                                 * candidate */
+	int64_t *filled_by;             /* owned; as in struct sheaf_checkpoint, shared by all
+	                                 * candidates. NULL: without SHEAF_LOAD_FALLBACK there is
+	                                 * only one candidate */
 	struct shf_buf items;           /* owned; items that the load of this candidate has
 	                                 * reported: for each a letter and three strings with their
 	                                 * NULs */

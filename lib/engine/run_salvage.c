@@ -40,7 +40,7 @@ static int prove_stage(struct shf_store *s, const struct shf_stage *g,
 	struct sheaf_report own = { .size = sizeof(own), .finding = note_salvage_finding,
 		.arg = &heard_of };
 	struct shf_buf path = SHF_BUF_INIT;
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc;
 
 	shf_buf_addf(&path, "%s/.sheaf/stage/%s", s->path, g->name);

@@ -307,9 +307,10 @@ static const char *call_name(uint64_t key)
 		[SHF_CALL_PRUNE] = "sheaf_run_prune", [SHF_CALL_BEGIN] = "sheaf_save_begin",
 		[SHF_CALL_EXCHANGE] = "sheaf_save_exchange",
 		[SHF_CALL_COMMIT] = "sheaf_save_commit",
-		[SHF_CALL_STEP_OPEN] = "sheaf_step_open",
-		[SHF_CALL_STEP_OPEN_PATH] = "sheaf_step_open_path",
-		[SHF_CALL_LOAD] = "sheaf_step_load", [SHF_CALL_VERIFY] = "sheaf_step_verify",
+		[SHF_CALL_STEP_OPEN] = "sheaf_checkpoint_open",
+		[SHF_CALL_STEP_OPEN_PATH] = "sheaf_checkpoint_open_path",
+		[SHF_CALL_LOAD] = "sheaf_checkpoint_load",
+		        [SHF_CALL_VERIFY] = "sheaf_checkpoint_verify",
 		[SHF_CALL_RESUME] = "sheaf_run_resume",
 		[SHF_CALL_AVERAGE] = "sheaf_state_average"
 	};

@@ -349,7 +349,7 @@ static void note_filled(const struct shf_load *ld)
  * arguments, decides for all slices, allocates, and lists what this rank wants. [local] */
 static int prepare_load(struct shf_load *ld, struct sheaf_error *err)
 {
-	const struct sheaf_step *step = ld->step;
+	const struct sheaf_checkpoint *step = ld->step;
 	const struct sheaf_state *state = ld->state;
 	int rc = shf_state_ready(state, !(ld->flags & SHEAF_LOAD_DRY), err);
 
@@ -382,7 +382,7 @@ static int prepare_load(struct shf_load *ld, struct sheaf_error *err)
 }
 
 /* Returns whether the step was loaded from memory and is on disk, too, written by the same save. */
-static bool has_twin(const struct sheaf_step *step)
+static bool has_twin(const struct sheaf_checkpoint *step)
 {
 	const struct shf_base *base = &step->run->lineage.base;
 
@@ -394,7 +394,7 @@ static bool has_twin(const struct sheaf_step *step)
  * run has gone back to it, and newer steps in memory count no more. Otherwise the parent is the
  * newest step that the disk had when this one was opened; if memory has a newer step than the one
  * loaded, the caller must rewind before it saves. */
-static void remember_in_memory(const struct sheaf_step *step)
+static void remember_in_memory(const struct sheaf_checkpoint *step)
 {
 	const struct shf_base *base = &step->run->lineage.base;
 	struct sheaf_run *run = step->run->lineage.memory_of;
@@ -440,7 +440,7 @@ static void remember(struct shf_load *ld)
 
 /* Returns whether this is the first load of the step by this handle, and notes it. If a caller
  * fills several states from one step, that is one try. */
-static bool is_first_try(const struct sheaf_step *step)
+static bool is_first_try(const struct sheaf_checkpoint *step)
 {
 	char *tried = step->run->lineage.memory_of->tier->tried;
 	bool first = strcmp(tried, step->manifest.session) != 0;
@@ -452,7 +452,7 @@ static bool is_first_try(const struct sheaf_step *step)
 /* Counts one more try of this session to load the step. The count is on disk before any rank reads
  * a byte: rank 0 writes it before it takes part in the plan, and no rank reads before it has a
  * plan. */
-static void count_try(const struct sheaf_step *step)
+static void count_try(const struct sheaf_checkpoint *step)
 {
 	struct sheaf_run *run = shf_run_that_saves(step->run);
 	struct sheaf_error own;
@@ -483,14 +483,14 @@ static void count_try(const struct sheaf_step *step)
 
 /* Clears the cards of a step that is damaged in memory if the step of the same save is on disk, so
  * that the next load reads the disk. */
-static void give_up_load(const struct sheaf_step *step)
+static void give_up_load(const struct sheaf_checkpoint *step)
 {
 	if (has_twin(step) && !(step->run->opts.flags & SHEAF_RUN_READONLY))
 		shf_view_clear_cards(step->view);
 }
 
 /* Appends to the message what the user can do about the damage; rank 0 looks it up. [collective] */
-static void add_remedy(const struct sheaf_step *step, struct sheaf_error *err)
+static void add_remedy(const struct sheaf_checkpoint *step, struct sheaf_error *err)
 {
 	struct sheaf_run *run = shf_run_that_saves(step->run);
 	char text[SHF_REMEDY] = "";
@@ -511,7 +511,7 @@ static void add_remedy(const struct sheaf_step *step, struct sheaf_error *err)
 /* Ends a load with rc < 0; does nothing if rc is 0. If the step is damaged in memory and is on
  * disk, too, its cards are cleared. If the step was opened as the latest one, the message gets the
  * remedy. [collective] */
-static void load_failed(const struct sheaf_step *step, int rc, struct sheaf_error *err)
+static void load_failed(const struct sheaf_checkpoint *step, int rc, struct sheaf_error *err)
 {
 	if (rc == SHEAF_ECORRUPT)
 		give_up_load(step);
@@ -552,7 +552,7 @@ static int enter_load_call(struct shf_load *ld, int rc, struct sheaf_error *err)
  * before the first byte is read: if the step crashes the job, it must have been counted.
  * shf_step_exclude_reuse comes right after the reading: if the memory that held the step was reused
  * for another step, what looked like damage is reported as EAGAIN. */
-int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint64_t flags,
+int shf_step_load(struct sheaf_checkpoint *step, struct sheaf_state *state, uint64_t flags,
                   struct sheaf_report *report, struct sheaf_error *err)
 {
 	struct shf_load ld = { .step = step, .state = state, .flags = flags };

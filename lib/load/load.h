@@ -28,7 +28,7 @@ struct shf_target {             /* one slice of the state */
 /* A load, on one rank. Each worker thread has a copy of it, with a pass, lists and counters of its
  * own (load_workers.c). */
 struct shf_load {
-	struct sheaf_step *step;
+	struct sheaf_checkpoint *step;
 	const struct sheaf_state *state;
 	uint64_t flags;
 	struct sheaf_report report;     /* copied to the caller's report at the end */
@@ -66,8 +66,8 @@ struct shf_load {
 	                                 * checking */
 };
 #define SHF_LOAD_PIECE (UINT64_C(4) << 20)      /* bytes of a read; a multiple of the block */
-/* Fills the state from the step, as sheaf_step_load in sheaf.h. The numbers in *report, which may
- * be NULL, are set on success only. [collective] */
-int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint64_t flags,
+/* Fills the state from the step, as sheaf_checkpoint_load in sheaf.h. The numbers in *report, which
+ * may be NULL, are set on success only. [collective] */
+int shf_step_load(struct sheaf_checkpoint *step, struct sheaf_state *state, uint64_t flags,
                   struct sheaf_report *report, struct sheaf_error *err);
 #endif

@@ -37,6 +37,6 @@ int shf_load_slice_adapt(struct shf_slice *out, const struct shf_slice *in,
 void shf_load_report_item(const struct sheaf_report *report, char what, const char *family,
                           const char *name, const char *msg);
 /* Reports each step that the search for the latest step passed over, with the reason, as item 'P'.
- * passed: as in struct sheaf_step. */
+ * passed: as in struct sheaf_checkpoint. */
 void shf_load_report_passed(const struct shf_buf *passed, const struct sheaf_report *report);
 #endif

@@ -176,7 +176,7 @@ int shf_load_workers_check(struct shf_load_workers *c, struct sheaf_error *err)
 
 /* Returns the number of workers: one for each processor of this rank, and no more than there are
  * segments. */
-static int threads_for(const struct sheaf_step *step, size_t segs)
+static int threads_for(const struct sheaf_checkpoint *step, size_t segs)
 {
 	int want = shf_load_threads(step->run);
 

@@ -19,7 +19,7 @@
 
 /* One slice that is being read from one tensor. */
 struct direct {
-	struct sheaf_step *step;
+	struct sheaf_checkpoint *step;
 	const struct shf_lt_tensor *t;
 	const struct shf_slice *s;      /* in units and type of t */
 	uint8_t *buf;                   /* owned; CHUNK + 8 bytes, or less for a short tensor */
@@ -149,7 +149,7 @@ static int read_box(void *arg, const struct shf_box *box)
 	return d->step->sound ? read_checked(d, box, lo, hi) : read_plain(d, box, lo, hi);
 }
 
-int shf_read_slice(struct sheaf_step *step, const struct shf_lt_tensor *t,
+int shf_read_slice(struct sheaf_checkpoint *step, const struct shf_lt_tensor *t,
                    const struct shf_slice *s, uint64_t *disk_bytes, struct sheaf_error *err)
 {
 	struct direct d = { .step = step, .t = t, .s = s, .err = err };
@@ -180,7 +180,7 @@ static bool is_bytes_of(const struct shf_slice *in, const struct shf_lt_tensor *
 }
 
 /* Reads the slice from tensor t, with conversion. */
-static int read_from(struct sheaf_step *step, const struct shf_lt_tensor *t,
+static int read_from(struct sheaf_checkpoint *step, const struct shf_lt_tensor *t,
                      const struct shf_slice *in, struct sheaf_error *err)
 {
 	struct shf_lt_tensor raw = *t;
@@ -199,7 +199,8 @@ static int read_from(struct sheaf_step *step, const struct shf_lt_tensor *t,
 
 /* Reads a slice of a step that is awake, by its catalog. in: the slice; it is not used if the
  * catalog is broken. */
-static int read_awake(struct sheaf_step *step, const struct shf_slice *in, struct sheaf_error *err)
+static int read_awake(struct sheaf_checkpoint *step, const struct shf_slice *in,
+                      struct sheaf_error *err)
 {
 	const struct shf_layout *l = &step->layout;
 	int64_t i;
@@ -219,7 +220,7 @@ static int read_awake(struct sheaf_step *step, const struct shf_slice *in, struc
 /* Looks for the tensor without reading the whole table of sums, if the step is asleep
  * (step_lookup.h). If this finds nothing or meets damage, the step is woken, and the result of
  * reading by the catalog counts, because its message names what is damaged. */
-static int read_slice(struct sheaf_step *step, const struct sheaf_slice *slice,
+static int read_slice(struct sheaf_checkpoint *step, const struct sheaf_slice *slice,
                       struct sheaf_error *err)
 {
 	struct shf_arena arena = { 0 };
@@ -247,7 +248,7 @@ static int read_slice(struct sheaf_step *step, const struct sheaf_slice *slice,
 
 /* If the memory that held the step was reused for another step meanwhile, bytes that look damaged
  * are bytes of that step: EAGAIN. */
-int shf_step_read(struct sheaf_step *step, const struct sheaf_slice *slice,
+int shf_step_read(struct sheaf_checkpoint *step, const struct sheaf_slice *slice,
                   struct sheaf_error *err)
 {
 	const struct shf_view *view = step->view;

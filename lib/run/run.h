@@ -35,7 +35,7 @@ struct shf_run_life {
 	uint64_t made;                  /* number of the call that opened the run
 	                                 * (shf_call_enter) */
 	uint64_t id;                    /* random; a plan notes the id of the run it was made for */
-	bool foreign;                   /* the run has no run directory (sheaf_step_open_path) */
+	bool foreign;                   /* no run directory: sheaf_checkpoint_open_path */
 	bool closed;                    /* the caller has closed it; saves may still use it */
 	bool clean;                     /* all ranks took part in the close */
 	/* Ends the threads that work for the run, before its memory and descriptors are freed. Set

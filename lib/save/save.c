@@ -93,7 +93,8 @@ static int may_begin(struct sheaf_run *run, int64_t step, const struct sheaf_sta
 		if (s->at.end != SHF_OVER && shf_save_gates_unput(s) >= 0 &&
 		    shf_save_failure(s, NULL) == 0)
 			return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": not all slices of "
-			                "step %" PRId64 " were brought (sheaf_save_put)", step,
+			                "step %" PRId64 " were brought (sheaf_save_slice_ready)",
+			                        step,
 			                s->id.step);
 	}
 	if (run->tier->beyond >= 0)

@@ -195,7 +195,7 @@ struct shf_save_end {
 	                                 * left; later commits do not check the time */
 	int rc;                         /* the first failure on this rank; later ones are ignored */
 	struct sheaf_error err;         /* of rc */
-	atomic_int failed;              /* sheaf_save_fail was called. Stored after `why` was set */
+	atomic_int failed;              /* sheaf_save_abort was called. Stored after `why` is set */
 	char why[400];                  /* the reason that the caller gave */
 	pthread_mutex_t lock;           /* guards rc, err and why; held while at.end is set to
 	                                 * SHF_SEALED */
@@ -204,8 +204,8 @@ struct shf_save_end {
 	                                 * at.disk is set to SHF_DISK_STAGED and while disk.ios are
 	                                 * submitted */
 };
-/* Progress and times, for sheaf_save_stat, the ETA and metrics. Bytes are of this rank; times are
- * nanoseconds of its monotonic clock. */
+/* Progress and times, for sheaf_save_get_stat, the ETA and metrics. Bytes are of this rank; times
+ * are nanoseconds of its monotonic clock. */
 struct shf_save_took {
 	atomic_uint_fast64_t to_write, written, copied, sent, to_send;
 	atomic_int_fast64_t write_from_ns, write_to_ns; /* when the first write was submitted, and

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The public calls on a save between begin and commit: sheaf_save_copied, _put, _wait,
+/* The public calls on a save between begin and commit: sheaf_save_wait_copied, _put, _wait,
  * _exchange. */
 #ifndef SHF_SAVE_CALLS_H
 #define SHF_SAVE_CALLS_H

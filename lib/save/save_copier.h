@@ -17,9 +17,9 @@
  *     are already being copied.
  * L4. Segments that lie in no image (unstaged.h) come last, or when a caller asks for a slice that
  *     has bytes in them. That caller may have to wait for the disk, which empties the slots.
- * L5. With SHEAF_SAVE_LATER, the memory of a slice is not read before sheaf_save_put was called for
- * it. L6. The gate of a slice opens when everything has been copied from all slices in the same
- * memory
+ * L5. With SHEAF_SAVE_LATER, the memory of a slice is not read before sheaf_save_slice_ready was
+ * called for it. L6. The gate of a slice opens when everything has been copied from all slices in
+ * the same memory
  *     (slice_overlaps.h). The slice's own pieces are not enough: a box that several slices hold is
  *     copied through the first of them, and the others may have no pieces at all. */
 #ifndef SHF_SAVE_COPIER_H

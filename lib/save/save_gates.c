@@ -321,14 +321,14 @@ int shf_save_gates_check_asked(struct sheaf_save *save, struct sheaf_error *err)
 
 	if (unput >= 0)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": slice %" PRId64 " (%s/%s) "
-		                "was not brought (sheaf_save_put)", save->id.step, unput,
+		                "was not brought (sheaf_save_slice_ready)", save->id.step, unput,
 		                save->state->slices[unput].family, save->state->slices[unput].name);
 	if (!save->copy.lazy || atomic_load(&save->copy.lazy->unasked) == 0)
 		return 0;
 	while (s + 1 < o->slices_n && (!o->saved[s] || atomic_load(&save->copy.lazy->asked[s])))
 		s++;
 	return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": slice %zu (%s/%s) was not asked for "
-	                "(sheaf_save_copied)", save->id.step, s, save->state->slices[s].family,
+	                "(sheaf_save_wait_copied)", save->id.step, s, save->state->slices[s].family,
 	                save->state->slices[s].name);
 }
 

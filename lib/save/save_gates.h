@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The gates of a lazy save. At the gate of a slice (sheaf_save_copied) the caller waits until it
- * may change the memory of the slice again. With SHEAF_SAVE_LATER it calls sheaf_save_put to say
- * that the slice may be read. */
+/* The gates of a lazy save. At the gate of a slice (sheaf_save_wait_copied) the caller waits until
+ * it may change the memory of the slice again. With SHEAF_SAVE_LATER it calls
+ * sheaf_save_slice_ready to say that the slice may be read. */
 #ifndef SHF_SAVE_GATES_H
 #define SHF_SAVE_GATES_H
 #include "save_copier.h"
@@ -18,12 +18,12 @@ int shf_save_gates_finish_all(struct sheaf_save *save, struct sheaf_error *err);
 /* Submits the writes of all complete segments. Returns whether this rank has segments in the image
  * that are not complete. [any thread] */
 bool shf_save_gates_is_partial(struct sheaf_save *save);
-/* Does what sheaf_save_put does. data NULL: the slice is read where the state says that it lies.
- * [any thread] */
+/* Does what sheaf_save_slice_ready does. data NULL: the slice is read where the state says that it
+ * lies. [any thread] */
 int shf_save_gates_put(struct sheaf_save *save, int slice, void *data);
 /* Returns the first slice that must still be put; -1: there is none. [any thread] */
 int64_t shf_save_gates_unput(const struct sheaf_save *save);
-/* Does what sheaf_save_copied does, for one slice or SHEAF_ALL_SLICES. [any thread] */
+/* Does what sheaf_save_wait_copied does, for one slice or SHEAF_ALL_SLICES. [any thread] */
 int shf_save_gates_copied(struct sheaf_save *save, int slice, int timeout_ms,
                           struct sheaf_error *err);
 /* Checks that all slices were put, and that the caller has asked at the gates of all slices that

@@ -31,7 +31,7 @@ bool shf_save_memory_is_whole(struct sheaf_save *save);
 /* Whether this rank's part of the save is in the memory of its agent now. [local] */
 bool shf_save_memory_is_here(const struct sheaf_save *save);
 /* Called when the caller has freed a save, or closed its run, without committing it to disk. If a
- * commit has put the step into memory, and sheaf_save_fail was not called, the step stays there;
+ * commit has put the step into memory, and sheaf_save_abort was not called, the step stays there;
  * else it is removed. [local] */
 void shf_save_memory_abandon(struct sheaf_save *save);
 #endif

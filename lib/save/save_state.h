@@ -54,13 +54,13 @@ enum shf_save_memory_at {
 enum shf_save_disk_at {
 	SHF_DISK_UNSTAGED,              /* no files yet, or C0 has failed */
 	SHF_DISK_STAGED,                /* C0 is done; or the save goes to memory alone */
-	SHF_DISK_PUBLISHING,            /* rank 0 publishes; sheaf_save_fail comes too late */
+	SHF_DISK_PUBLISHING,            /* rank 0 publishes; sheaf_save_abort comes too late */
 	SHF_DISK_BEHIND                 /* rank 0 may publish in the background, between two
 	                                 * commits */
 };
 enum shf_save_end_at {
-	SHF_OPEN,                       /* sheaf_save_fail can still fail it */
-	SHF_SEALED,                     /* sheaf_save_fail comes too late */
+	SHF_OPEN,                       /* sheaf_save_abort can still fail it */
+	SHF_SEALED,                     /* sheaf_save_abort comes too late */
 	SHF_OVER
 };
 /* The state of one save. Only the caller's thread changes it. */
@@ -72,6 +72,6 @@ struct shf_save_state {
 	 * because it is STAGED, holds the lock end.write_lock. */
 	_Atomic(enum shf_save_disk_at) disk;
 	_Atomic(enum shf_save_end_at) end; /* set to SEALED with end.lock held, so that no failure
-	                                      * that sheaf_save_fail has accepted is missed */
+	                                      * that sheaf_save_abort has accepted is missed */
 };
 #endif

@@ -11,13 +11,13 @@ void shf_save_stick(struct sheaf_save *save, int rc, const struct sheaf_error *e
 /* Returns the recorded failure, or 0. */
 int  shf_save_rc(struct sheaf_save *save, struct sheaf_error *err);      /* [any thread]; err may be
                                                                           * NULL */
-/* Returns EFAILED if sheaf_save_fail was called on this rank, else the recorded failure or 0.
+/* Returns EFAILED if sheaf_save_abort was called on this rank, else the recorded failure or 0.
  * [any thread] */
 int  shf_save_failure(struct sheaf_save *save, struct sheaf_error *err);
-/* Closes the save to sheaf_save_fail, which returns EINVAL from now on, and returns
+/* Closes the save to sheaf_save_abort, which returns EINVAL from now on, and returns
  * shf_save_failure. [local] */
 int  shf_save_seal(struct sheaf_save *save, struct sheaf_error *err);
-/* Does what sheaf_save_fail does. EINVAL: the save is sealed or over. [any thread] */
+/* Does what sheaf_save_abort does. EINVAL: the save is sealed or over. [any thread] */
 int shf_save_fail(struct sheaf_save *save, const char *why);
 void shf_save_progress(const struct sheaf_save *save);  /* calls opts.progress */
 void shf_save_stat(const struct sheaf_save *save, struct sheaf_stat *stat);     /* [any thread] */

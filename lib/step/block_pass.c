@@ -18,7 +18,7 @@
 #define STEP (UINT64_C(128) << 10)      /* piece of the pass; divides SHF_BLOCK */
 #define LONG_RUN 512                    /* bytes; longer runs are summed while they are copied */
 
-bool shf_block_pass_sums(const struct sheaf_step *step)
+bool shf_block_pass_sums(const struct sheaf_checkpoint *step)
 {
 	return step->sound && step->sums_rc == 0 && !(step->run->opts.flags & SHEAF_RUN_UNVERIFIED);
 }

@@ -15,7 +15,7 @@ struct shf_want {               /* A box of a tensor, and the slice that it is c
 /* A pass over the bytes of one file at a time. Several passes, each on its own thread, may add to
  * the same digests. */
 struct shf_pass {
-	const struct sheaf_step *step;
+	const struct sheaf_checkpoint *step;
 	bool sums;                      /* the pass sums and checks the bytes; false: it only
 	                                 * copies */
 	/* By tensor: the digest and the number of bytes summed so far. NULL: the caller needs no
@@ -34,7 +34,7 @@ struct shf_pass {
 };
 /* Whether blocks of the step can be checked: it has a valid table of sums, and SHEAF_RUN_UNVERIFIED
  * is not set. */
-bool shf_block_pass_sums(const struct sheaf_step *step);
+bool shf_block_pass_sums(const struct sheaf_checkpoint *step);
 /* Begins at byte `at` of the file: shf_block_pass_feed() takes the bytes from there on. If p->sums
  * is set, `at` must be the start of a block. */
 void shf_block_pass_begin(struct shf_pass *p, uint32_t file, uint64_t at,

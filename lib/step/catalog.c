@@ -63,7 +63,7 @@ static bool is_mine(const struct sheaf_run *run, const struct shf_block_access_m
 /* Reads the headers dealt to this rank and encodes them into `mine`. A failure of one file does not
  * stop the loop, because all ranks must report the same error: that of the first bad file by
  * number, which another rank may read. */
-static void read_mine(struct sheaf_step *step, struct shf_buf *mine)
+static void read_mine(struct sheaf_checkpoint *step, struct shf_buf *mine)
 {
 	const struct sheaf_run *run = step->run;
 	const struct shf_block_access_map *hads = step->view ? shf_view_access(step->view) : NULL;
@@ -91,8 +91,8 @@ struct parsed {                 /* one file's header */
 
 /* Parses the headers of all ranks. If several files are bad, the one with the lowest number is
  * reported, so that the error does not depend on which rank read what. */
-static int parse_headers(struct sheaf_step *step, const struct shf_buf *all, struct parsed *files,
-                         struct shf_arena *arena)
+static int parse_headers(struct sheaf_checkpoint *step, const struct shf_buf *all,
+                         struct parsed *files, struct shf_arena *arena)
 {
 	struct shf_cur c = { all->data, all->data + all->len, false };
 	uint32_t bad_file = UINT32_MAX;
@@ -166,7 +166,7 @@ static int tensor_order(const void *a, const void *b)
 
 /* Lists all tensors of all files, sorted by family and name. The same name in two files is an
  * error, unless the index of a foreign directory picks one of the files. */
-static int collect_tensors(struct sheaf_step *step, const struct parsed *files,
+static int collect_tensors(struct sheaf_checkpoint *step, const struct parsed *files,
                            const struct shf_index *index)
 {
 	struct shf_layout *l = &step->layout;
@@ -224,7 +224,7 @@ static void span_families(struct shf_layout *l)
 }
 
 /* Checks that every tensor in the index of a foreign directory is where the index says. */
-static int match_foreign_index(struct sheaf_step *step, const struct shf_index *index)
+static int match_foreign_index(struct sheaf_checkpoint *step, const struct shf_index *index)
 {
 	for (size_t i = 0; i < index->n; i++)
 		if (shf_layout_find(&step->layout, "model", index->entries[i].name) < 0) {
@@ -240,7 +240,7 @@ static int match_foreign_index(struct sheaf_step *step, const struct shf_index *
 /* Checks that headers and table of sums describe the same tensors in the same places, then takes
  * the digests from the table. The sums of blocks prove only that the bytes are those that were
  * written; this proves that headers and table belong to the same save. */
-static int match_table(struct sheaf_step *step)
+static int match_table(struct sheaf_checkpoint *step)
 {
 	struct shf_layout *l = &step->layout;
 	const struct shf_sums *s = &step->sums;
@@ -280,7 +280,7 @@ static int index_sorted(const struct shf_index *in, struct shf_index *out, struc
 }
 
 /* Checks the ties in the manifest: a tied name is not itself stored, and its target is. */
-static int check_ties(struct sheaf_step *step)
+static int check_ties(struct sheaf_checkpoint *step)
 {
 	const struct shf_layout *l = &step->layout;
 
@@ -302,7 +302,7 @@ static int check_ties(struct sheaf_step *step)
 /* Builds the layout from the headers of all ranks. Returns cat_rc, with the message in cat_err. The
  * table of sums is compared last, because that needs the finished layout. Under
  * SHEAF_RUN_UNVERIFIED a table that cannot be read is ignored. */
-static int build_catalog(struct sheaf_step *step, const struct shf_buf *all,
+static int build_catalog(struct sheaf_checkpoint *step, const struct shf_buf *all,
                          const struct shf_index *index)
 {
 	struct shf_layout *l = &step->layout;
@@ -336,7 +336,7 @@ static int build_catalog(struct sheaf_step *step, const struct shf_buf *all,
 
 /* All ranks parse the same bytes, so they find the same damage and need not agree on it. A lack of
  * memory may hit one rank alone, so the ranks agree on that. [collective] */
-int shf_catalog_read(struct sheaf_step *step, const struct shf_index *index,
+int shf_catalog_read(struct sheaf_checkpoint *step, const struct shf_index *index,
                      struct sheaf_error *err)
 {
 	struct shf_team *team = &step->run->team;

@@ -10,6 +10,6 @@
  * This function fills in tensors, sizes and offsets. index: the parsed index of a foreign
  * directory, or NULL. A fault of the step itself goes to step->cat_rc and cat_err; the return value
  * is a failure of the group or of memory. [collective] */
-int shf_catalog_read(struct sheaf_step *step, const struct shf_index *index,
+int shf_catalog_read(struct sheaf_checkpoint *step, const struct shf_index *index,
                      struct sheaf_error *err);
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A step that is open for reading.
  *
- * The room lib/step owns struct sheaf_step: its manifest, its sums, its files and where every
+ * The room lib/step owns struct sheaf_checkpoint: its manifest, its sums, its files and where every
  * tensor lies in them. It also has the pass that checks and copies bytes of the files
  * (block_pass.h). It may include memory, retain and all that those include, but neither load nor
  * save. */
@@ -28,7 +28,7 @@ struct shf_step_lookup {               /* state for lookups in a step that is as
 };
 /* An open step: its manifest, its sums, and where every tensor lies. If the catalog is broken
  * (cat_rc < 0), only verify works, to report what is wrong; every other call returns cat_rc. */
-struct sheaf_step {
+struct sheaf_checkpoint {
 	struct sheaf_run *run;          /* a reference is held; a bare run (no run directory) for
 	                                 * steps opened by path */
 	struct shf_view *view;          /* owned; shows a step in agents' memory as a directory,
@@ -69,8 +69,8 @@ struct sheaf_step {
 	struct shf_mf_file *plain;      /* manifest's attached files; in a foreign step, small files
 	                                 * beside the weights */
 	size_t plain_n;
-	size_t told_i, told_k;          /* cursor of sheaf_step_file_at: its file number told_i is
-	                                 * plain[told_k] */
+	size_t told_i, told_k;          /* cursor of sheaf_checkpoint_file_at: its file number
+	                                 * told_i is plain[told_k] */
 	bool latest;                    /* opened as SHEAF_LATEST, not by its number */
 	int64_t *filled_by;             /* borrowed from a resume with SHEAF_LOAD_FALLBACK; by slice
 	                                 * of the state: the last step from which a load began to

@@ -11,7 +11,7 @@
 #define ATTACHED_MAX (UINT64_C(64) << 20)
 
 /* Returns the attached file of that name, or NULL. */
-static const struct shf_mf_file *plain_of(const struct sheaf_step *step, const char *file)
+static const struct shf_mf_file *plain_of(const struct sheaf_checkpoint *step, const char *file)
 {
 	for (size_t i = 0; i < step->plain_n; i++)
 		if (strcmp(step->plain[i].name, file) == 0)
@@ -20,7 +20,7 @@ static const struct shf_mf_file *plain_of(const struct sheaf_step *step, const c
 }
 
 /* Reads a whole attached file and checks it. `to` has room for the size in the manifest. */
-static int plain_read(struct sheaf_step *step, const struct shf_mf_file *f, uint8_t *to,
+static int plain_read(struct sheaf_checkpoint *step, const struct shf_mf_file *f, uint8_t *to,
                       struct sheaf_error *err)
 {
 	const struct shf_sys *sys = step->run->sys;
@@ -58,8 +58,8 @@ static int plain_read(struct sheaf_step *step, const struct shf_mf_file *f, uint
 
 /* A file that was read is kept until the step is closed, because the caller holds pointers into
  * it. */
-int shf_step_attached(struct sheaf_step *step, const char *file, const void **bytes, size_t *n,
-                      struct sheaf_error *err)
+int shf_step_attached(struct sheaf_checkpoint *step, const char *file, const void **bytes,
+                      size_t *n, struct sheaf_error *err)
 {
 	const struct shf_mf_file *f = file ? plain_of(step, file) : NULL;
 	struct shf_step_file *more;

@@ -6,6 +6,6 @@
 
 /* Returns the bytes of an attached file; reads and checks it on the first call. The bytes live as
  * long as the step. ENOENT: the step has no attached file of that name. [local] */
-int shf_step_attached(struct sheaf_step *step, const char *file, const void **bytes, size_t *n,
-                      struct sheaf_error *err);
+int shf_step_attached(struct sheaf_checkpoint *step, const char *file, const void **bytes,
+                      size_t *n, struct sheaf_error *err);
 #endif

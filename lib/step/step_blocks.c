@@ -17,7 +17,7 @@
 
 /* Writes the name of the tensor that lies at byte `at` of file f, or "header" if no tensor does or
  * the catalog is not built yet. */
-static void name_tensor_at(const struct sheaf_step *step, uint32_t f, uint64_t at, char *text,
+static void name_tensor_at(const struct sheaf_checkpoint *step, uint32_t f, uint64_t at, char *text,
                            size_t n)
 {
 	const struct shf_layout *l = &step->layout;
@@ -32,7 +32,7 @@ static void name_tensor_at(const struct sheaf_step *step, uint32_t f, uint64_t a
 	}
 }
 
-int shf_block_fail(const struct sheaf_step *step, uint32_t f, uint64_t block, uint64_t got,
+int shf_block_fail(const struct sheaf_checkpoint *step, uint32_t f, uint64_t block, uint64_t got,
                    uint64_t want, const char *who, struct sheaf_error *err)
 {
 	return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: block %" PRIu64 " at byte %" PRIu64
@@ -43,14 +43,15 @@ int shf_block_fail(const struct sheaf_step *step, uint32_t f, uint64_t block, ui
 /* Returns the sum that a block should have. The table was checked when the step was opened, but it
  * may lie in memory that has changed since. A record that would now lead outside the table makes
  * the block wrong, whatever its sum is. */
-static uint64_t block_want(const struct sheaf_step *step, uint32_t f, uint64_t block, uint64_t got)
+static uint64_t block_want(const struct sheaf_checkpoint *step, uint32_t f, uint64_t block,
+                           uint64_t got)
 {
 	uint64_t first = shf_sums_file(&step->sums, f).first_block, n = step->sums.head.blocks_n;
 
 	return first < n && block < n - first ? shf_sums_block(&step->sums, first + block) : ~got;
 }
 
-int shf_block_check(const struct sheaf_step *step, uint32_t f, uint64_t block, uint64_t got,
+int shf_block_check(const struct sheaf_checkpoint *step, uint32_t f, uint64_t block, uint64_t got,
                     struct sheaf_error *err)
 {
 	uint64_t want = block_want(step, f, block, got);
@@ -64,7 +65,7 @@ int shf_block_check(const struct sheaf_step *step, uint32_t f, uint64_t block, u
 
 /* Finds the record by binary search. Records beyond the end of the table are never looked at,
  * whatever the file's record says. */
-uint64_t shf_step_record(const struct sheaf_step *step, uint32_t f, uint64_t at)
+uint64_t shf_step_record(const struct sheaf_checkpoint *step, uint32_t f, uint64_t at)
 {
 	struct shf_sums_file sf = shf_sums_file(&step->sums, f);
 	uint64_t lo = sf.first_tensor, hi = lo + sf.tensors_n;
@@ -84,7 +85,7 @@ uint64_t shf_step_record(const struct sheaf_step *step, uint32_t f, uint64_t at)
 
 /* The table is trusted no more than the block, because it may be the table that has changed: every
  * offset of a record is checked before it is used. */
-uint64_t shf_block_suspect(const struct sheaf_step *step, uint32_t f, uint64_t lo,
+uint64_t shf_block_suspect(const struct sheaf_checkpoint *step, uint32_t f, uint64_t lo,
                            const uint8_t *bytes, uint64_t n, uint64_t *part)
 {
 	const struct shf_sums *s = &step->sums;
@@ -125,8 +126,8 @@ static bool name_record(const struct shf_sums *s, uint64_t i, char *who, size_t 
 }
 
 /* Sums each block and compares it. The message names the tensor that is damaged, or suspected. */
-int shf_blocks_check(const struct sheaf_step *step, uint32_t f, uint64_t lo, const uint8_t *bytes,
-                     uint64_t n, int64_t *first_bad, struct sheaf_error *err)
+int shf_blocks_check(const struct sheaf_checkpoint *step, uint32_t f, uint64_t lo,
+                     const uint8_t *bytes, uint64_t n, int64_t *first_bad, struct sheaf_error *err)
 {
 	if (first_bad)
 		*first_bad = -1;
@@ -156,7 +157,7 @@ int shf_blocks_check(const struct sheaf_step *step, uint32_t f, uint64_t lo, con
 }
 
 /* Compares the size of the file with the manifest. */
-static int check_file_size(const struct sheaf_step *step, uint32_t f, uint64_t bytes,
+static int check_file_size(const struct sheaf_checkpoint *step, uint32_t f, uint64_t bytes,
                            struct sheaf_error *err)
 {
 	uint64_t want;
@@ -173,7 +174,7 @@ static int check_file_size(const struct sheaf_step *step, uint32_t f, uint64_t b
 /* Finds the length of the header, including its length field. If the blocks can be checked
  * (`proven`), the length is taken from the table, so that a damaged length field in the file is
  * found by the sum of its block. Otherwise it is read from the file. */
-static int header_bytes(struct sheaf_step *step, uint32_t f, uint64_t bytes, bool proven,
+static int header_bytes(struct sheaf_checkpoint *step, uint32_t f, uint64_t bytes, bool proven,
                         uint64_t *n, struct sheaf_error *err)
 {
 	const char *name = step->layout.files[f].name;
@@ -198,8 +199,8 @@ static int header_bytes(struct sheaf_step *step, uint32_t f, uint64_t bytes, boo
 /* If there are sums, whole blocks are read even if the header is shorter, because only whole blocks
  * can be checked. An invalid header is damage in a step of this library, and an unknown format in a
  * foreign one. */
-int shf_header_read(struct sheaf_step *step, uint32_t f, uint64_t *file_bytes, struct shf_buf *out,
-                    struct sheaf_error *err)
+int shf_header_read(struct sheaf_checkpoint *step, uint32_t f, uint64_t *file_bytes,
+                    struct shf_buf *out, struct sheaf_error *err)
 {
 	const char *name = step->layout.files[f].name;
 	const struct shf_sys *sys = step->run->sys;
@@ -242,7 +243,7 @@ int shf_header_read(struct sheaf_step *step, uint32_t f, uint64_t *file_bytes, s
 /* A tensor with more dimensions than a slice can have is described as a row of bytes. A tensor that
  * is not aligned to its items in the file is marked `loose`: it is read by itself, not dealt in
  * stripes. A save never places one so, and in a step with a manifest it is damage. */
-int shf_catalog_tensor(struct sheaf_step *step, const struct shf_st_tensor *st, uint32_t f,
+int shf_catalog_tensor(struct sheaf_checkpoint *step, const struct shf_st_tensor *st, uint32_t f,
                        struct shf_lt_tensor *t)
 {
 	struct shf_lt_file *file = &step->layout.files[f];

@@ -11,14 +11,15 @@
 #include "read_ring.h"
 #include "step.h"
 
-int shf_step_follow(const struct sheaf_step *step)
+int shf_step_follow(const struct sheaf_checkpoint *step)
 {
 	return step->run->life.foreign ? 0 : SHF_O_NOFOLLOW;
 }
 
 /* Opens the family's folder first, then the file in it. Neither may be a symbolic link, unless the
  * step was opened by its path. */
-int shf_step_file_open(const struct sheaf_step *step, const char *name, int flags, char where[64])
+int shf_step_file_open(const struct sheaf_checkpoint *step, const char *name, int flags,
+                       char where[64])
 {
 	const struct shf_sys *sys = step->run->sys;
 	int follow = shf_step_follow(step), in, fd;
@@ -37,7 +38,7 @@ int shf_step_file_open(const struct sheaf_step *step, const char *name, int flag
 
 /* Opens each file only at first use, because a step may have more files than a process may have
  * descriptors, and most readers need few of them. */
-int shf_step_fd(struct sheaf_step *step, uint32_t f, struct sheaf_error *err)
+int shf_step_fd(struct sheaf_checkpoint *step, uint32_t f, struct sheaf_error *err)
 {
 	char folder[64];
 	int fd;
@@ -52,7 +53,7 @@ int shf_step_fd(struct sheaf_step *step, uint32_t f, struct sheaf_error *err)
 	return fd;
 }
 
-int shf_step_file_got(const struct sheaf_step *step, uint32_t f, uint64_t off, uint64_t n,
+int shf_step_file_got(const struct sheaf_checkpoint *step, uint32_t f, uint64_t off, uint64_t n,
                       int64_t got, struct sheaf_error *err)
 {
 	const char *name = step->layout.files[f].name;
@@ -66,8 +67,8 @@ int shf_step_file_got(const struct sheaf_step *step, uint32_t f, uint64_t off, u
 	return 0;
 }
 
-int shf_step_file_read(struct sheaf_step *step, uint32_t f, void *to, uint64_t n, uint64_t off,
-                       uint64_t *retries, struct sheaf_error *err)
+int shf_step_file_read(struct sheaf_checkpoint *step, uint32_t f, void *to, uint64_t n,
+                       uint64_t off, uint64_t *retries, struct sheaf_error *err)
 {
 	int fd = shf_step_fd(step, f, err);
 
@@ -79,7 +80,7 @@ int shf_step_file_read(struct sheaf_step *step, uint32_t f, void *to, uint64_t n
 
 /* Small files and runs with SHEAF_RUN_BUFFERED use no direct I/O. If the file system refuses
  * O_DIRECT, 0 is stored, so that it is not tried again. */
-int shf_step_direct(struct sheaf_step *step, uint32_t f)
+int shf_step_direct(struct sheaf_checkpoint *step, uint32_t f)
 {
 	char folder[64];
 	int fd;
@@ -94,7 +95,7 @@ int shf_step_direct(struct sheaf_step *step, uint32_t f)
 	return step->direct[f];
 }
 
-void shf_step_direct_close(struct sheaf_step *step, uint32_t end)
+void shf_step_direct_close(struct sheaf_checkpoint *step, uint32_t end)
 {
 	const struct shf_sys *sys = step->run->sys;
 
@@ -108,7 +109,7 @@ void shf_step_direct_close(struct sheaf_step *step, uint32_t end)
 /* Checks whether the files that the manifest names have at least `want` bytes together. Returns 1
  * if so, 0 if not. If a file could not be examined, the result is unknown: returns the negative
  * errno. */
-static int has_bytes(const struct sheaf_step *step, uint64_t want)
+static int has_bytes(const struct sheaf_checkpoint *step, uint64_t want)
 {
 	const struct shf_sys *sys = step->run->sys;
 	const struct shf_manifest *m = &step->manifest;
@@ -136,7 +137,7 @@ static int has_bytes(const struct sheaf_step *step, uint64_t want)
  * is allocated for a large table, three things must hold: its head is valid, its counts are
  * possible for the manifest's files, and these files exist and have at least a quarter of its
  * length together. */
-int shf_step_sums_fit(const struct sheaf_step *step, int fd, struct sheaf_error *err)
+int shf_step_sums_fit(const struct sheaf_checkpoint *step, int fd, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = step->run->sys;
 	uint64_t want = step->manifest.sums.bytes;
@@ -170,7 +171,7 @@ int shf_step_sums_fit(const struct sheaf_step *step, int fd, struct sheaf_error 
 	return rc;
 }
 
-int shf_step_exclude_reuse(const struct sheaf_step *step, int rc, struct sheaf_error *err)
+int shf_step_exclude_reuse(const struct sheaf_checkpoint *step, int rc, struct sheaf_error *err)
 {
 	struct sheaf_error own;
 	int moved;

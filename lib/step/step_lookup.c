@@ -15,7 +15,7 @@
 #define HEADERS_MAX 64  /* headers that are parsed one by one; a lookup that needs one more wakes
 	                 * the step */
 
-void shf_step_lookup_release(struct sheaf_step *step)
+void shf_step_lookup_release(struct sheaf_checkpoint *step)
 {
 	struct shf_step_lookup *p = &step->peek;
 	const struct shf_sys *sys = step->run->sys;
@@ -31,7 +31,7 @@ void shf_step_lookup_release(struct sheaf_step *step)
 
 /* Reads bytes [off, off + n) of sheaf.sums to their place in memory; false if they cannot all be
  * read. */
-static bool read_at(struct sheaf_step *step, uint64_t off, uint64_t n)
+static bool read_at(struct sheaf_checkpoint *step, uint64_t off, uint64_t n)
 {
 	const struct shf_sys *sys = step->run->sys;
 
@@ -41,7 +41,7 @@ static bool read_at(struct sheaf_step *step, uint64_t off, uint64_t n)
 
 /* Makes bytes [off, off + n) of the table available: reads the pages that they lie in and checks
  * each against the page table. Pages that were checked before are not read again. */
-static bool need_table(struct sheaf_step *step, uint64_t off, uint64_t n)
+static bool need_table(struct sheaf_checkpoint *step, uint64_t off, uint64_t n)
 {
 	const struct shf_sums_head *h = &step->sums.head;
 	uint64_t end = off + n;
@@ -62,7 +62,7 @@ static bool need_table(struct sheaf_step *step, uint64_t off, uint64_t n)
 
 /* Reads the head and the page table, and checks both against the CRC in the manifest. After this
  * every page can be checked by itself. */
-static bool read_head(struct sheaf_step *step)
+static bool read_head(struct sheaf_checkpoint *step)
 {
 	uint64_t bytes = step->manifest.sums.bytes;
 	struct shf_sums_head *h = &step->sums.head;
@@ -79,7 +79,7 @@ static bool read_head(struct sheaf_step *step)
 /* Memory for the whole table is allocated, but only pages that a lookup reads into take physical
  * memory. On any error the step is not put to sleep: the caller then reads the whole table and
  * reports what is wrong. */
-bool shf_step_lookup_init(struct sheaf_step *step)
+bool shf_step_lookup_init(struct sheaf_checkpoint *step)
 {
 	const struct shf_sys *sys = step->run->sys;
 	struct shf_step_lookup *p = &step->peek;
@@ -108,7 +108,7 @@ bool shf_step_lookup_init(struct sheaf_step *step)
 
 /* Copies record i to *t and makes sure that its name is loaded and ends in NUL. slot_at() must have
  * loaded the record. false: the record's ranges are wrong, or a page is bad. */
-static bool read_record(struct sheaf_step *step, uint64_t i, struct shf_sums_tensor *t)
+static bool read_record(struct sheaf_checkpoint *step, uint64_t i, struct shf_sums_tensor *t)
 {
 	const struct shf_sums_head *h = &step->sums.head;
 	const char *text;
@@ -124,7 +124,7 @@ static bool read_record(struct sheaf_step *step, uint64_t i, struct shf_sums_ten
 
 /* Finds the i-th tensor in order of keys. *slot: the number of its record, which record i holds in
  * its field `slot`; *key: its key. false: a page is bad, or the number is out of range. */
-static bool slot_at(struct sheaf_step *step, uint64_t i, uint64_t *slot, uint64_t *key)
+static bool slot_at(struct sheaf_checkpoint *step, uint64_t i, uint64_t *slot, uint64_t *key)
 {
 	const struct shf_sums_head *h = &step->sums.head;
 	uint64_t off = h->tensors_off + i * SHF_SUMS_TENSOR;
@@ -142,7 +142,7 @@ static bool slot_at(struct sheaf_step *step, uint64_t i, uint64_t *slot, uint64_
 /* Finds the record of family/name by binary search for its key, then among the records with the
  * same key. false: not found, or a page is bad. The caller cannot tell which, and reads the whole
  * table. */
-static bool find_record(struct sheaf_step *step, const char *family, const char *name,
+static bool find_record(struct sheaf_checkpoint *step, const char *family, const char *name,
                         struct shf_sums_tensor *t)
 {
 	uint64_t want = shf_sums_key(family, name), slot, key;
@@ -170,7 +170,7 @@ static bool find_record(struct sheaf_step *step, const char *family, const char 
 }
 
 /* Loads the sums of the blocks that bytes [lo, hi) of a file lie in. */
-static bool need_blocks(struct sheaf_step *step, const struct shf_sums_file *f, uint64_t lo,
+static bool need_blocks(struct sheaf_checkpoint *step, const struct shf_sums_file *f, uint64_t lo,
                         uint64_t hi)
 {
 	uint64_t first = f->first_block + lo / SHF_BLOCK;
@@ -181,7 +181,7 @@ static bool need_blocks(struct sheaf_step *step, const struct shf_sums_file *f, 
 
 /* Reads and parses the header of file f, and keeps it until another file's is wanted. Fails after
  * HEADERS_MAX headers: for so many lookups it is cheaper to wake the step. */
-static bool read_one_header(struct sheaf_step *step, uint32_t f, struct shf_sums_file *sf)
+static bool read_one_header(struct sheaf_checkpoint *step, uint32_t f, struct shf_sums_file *sf)
 {
 	const struct shf_sums_head *h = &step->sums.head;
 	struct shf_lt_file *file = &step->layout.files[f];
@@ -221,7 +221,7 @@ static bool read_one_header(struct sheaf_step *step, uint32_t f, struct shf_sums
 
 /* Finds the tensor in the header of its file and checks that header and table agree on it. Then
  * loads the sums of all its blocks. */
-static bool match_record(struct sheaf_step *step, const struct shf_sums_tensor *r,
+static bool match_record(struct sheaf_checkpoint *step, const struct shf_sums_tensor *r,
                          struct shf_lt_tensor *t)
 {
 	const char *family = shf_sums_family(&step->sums, r), *name = shf_sums_name(&step->sums, r);
@@ -246,7 +246,7 @@ static bool match_record(struct sheaf_step *step, const struct shf_sums_tensor *
 	return false;
 }
 
-bool shf_step_lookup(struct sheaf_step *step, const char *family, const char *name,
+bool shf_step_lookup(struct sheaf_checkpoint *step, const char *family, const char *name,
                      struct shf_lt_tensor *t)
 {
 	struct shf_sums_tensor r;

@@ -11,12 +11,12 @@
 
 /* Reads the head of the table and puts the step to sleep. Returns false if the table does not look
  * right: then the caller must read the whole table. [local] */
-bool shf_step_lookup_init(struct sheaf_step *step);
+bool shf_step_lookup_init(struct sheaf_checkpoint *step);
 /* Looks up the tensor family/name in a step that is asleep, and reads the sums of its blocks.
  * Returns true and fills in *t, whose strings live as long as the step. Returns false if the lookup
  * finds nothing or meets an error; the caller then wakes the step to find out which. [local] */
-bool shf_step_lookup(struct sheaf_step *step, const char *family, const char *name,
+bool shf_step_lookup(struct sheaf_checkpoint *step, const char *family, const char *name,
                      struct shf_lt_tensor *t);
 /* Frees what lookups need, except the table, which belongs to the step. */
-void shf_step_lookup_release(struct sheaf_step *step);
+void shf_step_lookup_release(struct sheaf_checkpoint *step);
 #endif

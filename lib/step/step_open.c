@@ -37,7 +37,7 @@
 
 /* A forked child closes its descriptors only: the lease belongs to the parent, and the memory of
  * the view is not mapped in the child. */
-void shf_step_put(struct sheaf_step *step)
+void shf_step_put(struct sheaf_checkpoint *step)
 {
 	const struct shf_sys *sys;
 	bool ours;
@@ -80,9 +80,9 @@ void shf_step_put(struct sheaf_step *step)
 }
 
 /* Allocates an empty step that holds a reference to the run. NULL: no memory. */
-static struct sheaf_step *step_new(struct sheaf_run *run)
+static struct sheaf_checkpoint *step_new(struct sheaf_run *run)
 {
-	struct sheaf_step *step = shf_zalloc(1, sizeof(*step));
+	struct sheaf_checkpoint *step = shf_zalloc(1, sizeof(*step));
 
 	if (!step)
 		return NULL;
@@ -111,7 +111,7 @@ static int tied_order(const void *a, const void *b)
 
 /* Fills the layout with the families, files and ties of the manifest. Sizes and tensors are filled
  * in later, from the headers. */
-static int files_of_manifest(struct sheaf_step *step, struct sheaf_error *err)
+static int files_of_manifest(struct sheaf_checkpoint *step, struct sheaf_error *err)
 {
 	const struct shf_manifest *m = &step->manifest;
 	struct shf_layout *l = &step->layout;
@@ -157,7 +157,7 @@ static int files_of_manifest(struct sheaf_step *step, struct sheaf_error *err)
 }
 
 /* Fills the layout of a foreign step: one family, "model", with all files in it. */
-static int files_of_found(struct sheaf_step *step, const struct shf_step_found *found,
+static int files_of_found(struct sheaf_checkpoint *step, const struct shf_step_found *found,
                           struct sheaf_error *err)
 {
 	struct shf_layout *l = &step->layout;
@@ -178,7 +178,7 @@ static int files_of_found(struct sheaf_step *step, const struct shf_step_found *
 }
 
 /* Allocates the tables of descriptors and sizes by file, with nothing open or known yet. */
-static int make_file_tables(struct sheaf_step *step, struct sheaf_error *err)
+static int make_file_tables(struct sheaf_checkpoint *step, struct sheaf_error *err)
 {
 	size_t n = step->layout.files_n;
 
@@ -202,7 +202,7 @@ static int make_file_tables(struct sheaf_step *step, struct sheaf_error *err)
 
 /* Opens sheaf.sums. A missing table is damage, and so is a symbolic link in its place, because the
  * step was published with a plain file. [rank 0] */
-static int sums_open_file(struct sheaf_step *step)
+static int sums_open_file(struct sheaf_checkpoint *step)
 {
 	const struct shf_sys *sys = step->run->sys;
 	int fd = shf_sys_open(sys, step->dir, "sheaf.sums", shf_step_follow(step), 0);
@@ -216,7 +216,7 @@ static int sums_open_file(struct sheaf_step *step)
 /* Reads the whole table. Its size is compared with the manifest's before memory is allocated, so
  * that a damaged table cannot make a job allocate terabytes. A failure counts as a fault of the
  * step, so its message goes to sums_err. [rank 0] */
-static int sums_read(struct sheaf_step *step, struct shf_buf *out)
+static int sums_read(struct sheaf_checkpoint *step, struct shf_buf *out)
 {
 	const struct shf_sys *sys = step->run->sys;
 	uint64_t want = step->manifest.sums.bytes;
@@ -253,7 +253,7 @@ static int sums_read(struct sheaf_step *step, struct shf_buf *out)
 }
 
 /* Checks that the table describes the files that the manifest names, with the same sizes. */
-static int sums_files_match(struct sheaf_step *step)
+static int sums_files_match(struct sheaf_checkpoint *step)
 {
 	const struct shf_manifest *m = &step->manifest;
 
@@ -274,7 +274,7 @@ static int sums_files_match(struct sheaf_step *step)
 /* Rank 0 reads the table and broadcasts it. Every rank checks its own copy, because it will rely on
  * it. The return value is a failure of the group; a fault of the table goes to sums_rc and
  * sums_err. [collective] */
-static int sums_open(struct sheaf_step *step, struct sheaf_error *err)
+static int sums_open(struct sheaf_checkpoint *step, struct sheaf_error *err)
 {
 	struct shf_team *team = &step->run->team;
 	struct { int rc, sys; char msg[500]; } told = { 0 };
@@ -313,7 +313,7 @@ static int sums_open(struct sheaf_step *step, struct sheaf_error *err)
 /* Takes a lease on the step, so that no prune deletes it while it is open. EIO: the directory has
  * gone, or another one has its name. The caller then looks for the step again, because another save
  * of the same number may be there. */
-static int lease_take(struct sheaf_step *step, const struct shf_step_found *found,
+static int lease_take(struct sheaf_checkpoint *step, const struct shf_step_found *found,
                       struct sheaf_error *err)
 {
 	struct shf_leased of = { step->dir, found->in_run ? step->run->store.dir : SHF_CWD,
@@ -328,7 +328,7 @@ static int lease_take(struct sheaf_step *step, const struct shf_step_found *foun
 
 /* Warns if an index file is missing. That is no damage: this library does not read index files,
  * other programs do. [rank 0] */
-static void warn_lost_index(const struct sheaf_step *step)
+static void warn_lost_index(const struct sheaf_checkpoint *step)
 {
 	const struct shf_sys *sys = step->run->sys;
 	const struct shf_manifest *m = &step->manifest;
@@ -351,7 +351,7 @@ static void warn_lost_index(const struct sheaf_step *step)
 
 /* Opens a step that has a manifest. A single process reads only the head of the table at first
  * (step_lookup.c), because it may want only one tensor. [collective] */
-static int open_sound(struct sheaf_step *step, const struct shf_step_found *found,
+static int open_sound(struct sheaf_checkpoint *step, const struct shf_step_found *found,
                       struct sheaf_error *err)
 {
 	const struct shf_buf *raw = &found->manifest;
@@ -387,7 +387,7 @@ static int open_sound(struct sheaf_step *step, const struct shf_step_found *foun
 
 /* The old copy of the table is kept in `peeked`, because callers may hold names that point into
  * it. */
-int shf_step_wake(struct sheaf_step *step, struct sheaf_error *err)
+int shf_step_wake(struct sheaf_checkpoint *step, struct sheaf_error *err)
 {
 	struct sheaf_error own;
 	int rc;
@@ -411,7 +411,7 @@ int shf_step_wake(struct sheaf_step *step, struct sheaf_error *err)
 }
 
 /* Opens a step without a manifest, by its headers and its index. [collective] */
-static int open_foreign(struct sheaf_step *step, const struct shf_step_found *found,
+static int open_foreign(struct sheaf_checkpoint *step, const struct shf_step_found *found,
                         struct sheaf_error *err)
 {
 	int rc = files_of_found(step, found, err);
@@ -425,7 +425,7 @@ static int open_foreign(struct sheaf_step *step, const struct shf_step_found *fo
 
 /* Opens the directory that rank 0 found. If this rank does not see it, the code is EIO and never
  * ENOENT, which a training script takes to mean that there is no checkpoint. */
-static int open_found(struct sheaf_step *step, const struct shf_step_found *found,
+static int open_found(struct sheaf_checkpoint *step, const struct shf_step_found *found,
                       struct sheaf_error *err)
 {
 	const struct shf_sys *sys = step->run->sys;
@@ -448,7 +448,7 @@ static int open_found(struct sheaf_step *step, const struct shf_step_found *foun
 /* Opens what rank 0 found and encoded in `told`. rc: on rank 0 the result of its search, on other
  * ranks 0. After each part that may fail on one rank alone the ranks agree, so that the step is
  * open on all ranks or on none. [collective] */
-static int open_encoded(struct sheaf_step *step, struct shf_buf *told, int rc,
+static int open_encoded(struct sheaf_checkpoint *step, struct shf_buf *told, int rc,
                         struct sheaf_error *err)
 {
 	struct shf_team *team = &step->run->team;
@@ -490,8 +490,8 @@ static int open_encoded(struct sheaf_step *step, struct shf_buf *told, int rc,
 /* Opens what rank 0 has found on a bare run, and gives up the caller's references to the run and to
  * *told; the step holds its own. rc: whether this rank has a step, and rank 0 has found it.
  * [collective] */
-static int open_bare(struct sheaf_step **out, struct sheaf_step *step, struct sheaf_run *bare,
-                     struct shf_buf *told, int rc, struct sheaf_error *err)
+static int open_bare(struct sheaf_checkpoint **out, struct sheaf_checkpoint *step,
+                     struct sheaf_run *bare, struct shf_buf *told, int rc, struct sheaf_error *err)
 {
 	/* Agrees before open_encoded(), because there may be no step on this rank for want of
 	 * memory. */
@@ -509,12 +509,13 @@ static int open_bare(struct sheaf_step **out, struct sheaf_step *step, struct sh
 
 /* The step gets a bare run of its own, whose sys is the view's: it shows the step as a
  * directory. */
-int shf_step_open_view(struct sheaf_step **out, struct shf_view *view, struct sheaf_group *group,
+int shf_step_open_view(struct sheaf_checkpoint **out, struct shf_view *view,
+                       struct sheaf_group *group,
                        const struct shf_nodes *place, const struct sheaf_opts *opts,
                        const char *run, struct sheaf_error *err)
 {
 	struct sheaf_run *bare = NULL;
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct shf_buf told = SHF_BUF_INIT;
 	struct shf_buf where = SHF_BUF_INIT;
 	const uint8_t *text;
@@ -610,7 +611,7 @@ static int find_latest_on_disk(struct sheaf_run *run, struct shf_latest_search *
 /* Opens a step from disk. If some rank does not see what rank 0 found, all ranks try again for
  * SEEN_MS: the step may have just been removed, or the rank's network file system may still show an
  * old state of the directory. [collective] */
-static int open_from_disk(struct sheaf_step **out, struct sheaf_run *run, int64_t n,
+static int open_from_disk(struct sheaf_checkpoint **out, struct sheaf_run *run, int64_t n,
                           struct shf_latest_search *sought, struct sheaf_error *err)
 {
 	int most = shf_opts_wait_ms(&run->opts, SEEN_MS), slept = 0, ms = 10, rc;
@@ -619,7 +620,7 @@ static int open_from_disk(struct sheaf_step **out, struct sheaf_run *run, int64_
 
 	err = err ? err : &own;
 	for (;;) {
-		struct sheaf_step *step = step_new(run);
+		struct sheaf_checkpoint *step = step_new(run);
 		struct shf_buf told = SHF_BUF_INIT;
 
 		rc = step ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a step");
@@ -649,7 +650,8 @@ static int open_from_disk(struct sheaf_step **out, struct sheaf_run *run, int64_
 
 /* Opens the step that shf_memory_choose found in memory. Steps on disk that are newer, all of which
  * shf_memory_choose passed over, are added to sought->passed. [collective] */
-static int open_from_memory(struct sheaf_step **out, struct sheaf_run *run, struct shf_view *view,
+static int open_from_memory(struct sheaf_checkpoint **out, struct sheaf_run *run,
+                            struct shf_view *view,
                             const struct shf_base *base, struct shf_latest_search *sought,
                             struct sheaf_error *err)
 {
@@ -675,8 +677,8 @@ static int open_from_memory(struct sheaf_step **out, struct sheaf_run *run, stru
 
 /* Opens step n, or if n is SHEAF_LATEST the next candidate of `sought`. memory_too: also looks in
  * agents' memory. [collective] */
-static int open_one(struct sheaf_step **out, struct sheaf_run *run, int64_t n, bool memory_too,
-                    struct shf_latest_search *sought, struct sheaf_error *err)
+static int open_one(struct sheaf_checkpoint **out, struct sheaf_run *run, int64_t n,
+                    bool memory_too, struct shf_latest_search *sought, struct sheaf_error *err)
 {
 	struct shf_view *view = NULL;
 	struct shf_base base;
@@ -703,7 +705,7 @@ static int open_one(struct sheaf_step **out, struct sheaf_run *run, int64_t n, b
 	return rc;
 }
 
-int shf_step_open_latest(struct sheaf_step **out, struct sheaf_run *run,
+int shf_step_open_latest(struct sheaf_checkpoint **out, struct sheaf_run *run,
                          struct shf_latest_search *sought, struct sheaf_error *err)
 {
 	int rc;
@@ -719,7 +721,7 @@ int shf_step_open_latest(struct sheaf_step **out, struct sheaf_run *run,
 	return 0;
 }
 
-int shf_step_open(struct sheaf_step **out, struct sheaf_run *run, int64_t n,
+int shf_step_open(struct sheaf_checkpoint **out, struct sheaf_run *run, int64_t n,
                   struct sheaf_error *err)
 {
 	struct shf_latest_search sought = { .after = SHF_FROM_THE_NEWEST, .passed = SHF_BUF_INIT };
@@ -730,19 +732,19 @@ int shf_step_open(struct sheaf_step **out, struct sheaf_run *run, int64_t n,
 	return rc;
 }
 
-int shf_step_open_disk(struct sheaf_step **out, struct sheaf_run *run, int64_t n,
+int shf_step_open_disk(struct sheaf_checkpoint **out, struct sheaf_run *run, int64_t n,
                        struct sheaf_error *err)
 {
 	return open_one(out, run, n, false, NULL, err);
 }
 
 /* The step gets a bare run of its own, which has no run directory. */
-int shf_step_open_path(struct sheaf_step **out, const char *path, struct sheaf_group *group,
+int shf_step_open_path(struct sheaf_checkpoint **out, const char *path, struct sheaf_group *group,
                        const struct sheaf_opts *opts, const struct shf_sys *sys,
                        struct sheaf_error *err)
 {
 	struct sheaf_run *run = NULL;
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct shf_buf told = SHF_BUF_INIT;
 	int rc = shf_run_open_bare(&run, group, opts, sys, NULL, SHF_CALL_STEP_OPEN_PATH, err);
 

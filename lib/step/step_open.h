@@ -9,30 +9,31 @@
 struct shf_view;
 /* Opens step n, or the latest one for SHEAF_LATEST, from agents' memory if the step is there, else
  * from disk. [collective] */
-int shf_step_open(struct sheaf_step **step, struct sheaf_run *run, int64_t n,
+int shf_step_open(struct sheaf_checkpoint **step, struct sheaf_run *run, int64_t n,
                   struct sheaf_error *err);
 /* Opens step n from disk even if it is in memory as well, for a caller that checks the disk.
  * [collective] */
-int shf_step_open_disk(struct sheaf_step **step, struct sheaf_run *run, int64_t n,
+int shf_step_open_disk(struct sheaf_checkpoint **step, struct sheaf_run *run, int64_t n,
                        struct sheaf_error *err);
 /* Opens the candidate for the latest step that follows sought->after, and sets sought->at.
  * Candidates that were passed over are listed in step->passed, or in sought->passed if the call
  * fails. [collective] */
-int shf_step_open_latest(struct sheaf_step **step, struct sheaf_run *run,
+int shf_step_open_latest(struct sheaf_checkpoint **step, struct sheaf_run *run,
                          struct shf_latest_search *sought, struct sheaf_error *err);
 /* Opens the step in memory that `view` shows. Takes over the view, also on failure. run: path of
  * the run, for messages. [collective] */
-int shf_step_open_view(struct sheaf_step **step, struct shf_view *view, struct sheaf_group *group,
+int shf_step_open_view(struct sheaf_checkpoint **step, struct shf_view *view,
+                       struct sheaf_group *group,
                        const struct shf_nodes *place, const struct sheaf_opts *opts,
                        const char *run, struct sheaf_error *err);
 /* Opens a directory or a file by its path. [collective] */
-int shf_step_open_path(struct sheaf_step **step, const char *path, struct sheaf_group *group,
+int shf_step_open_path(struct sheaf_checkpoint **step, const char *path, struct sheaf_group *group,
                        const struct sheaf_opts *opts, const struct shf_sys *sys,
                        struct sheaf_error *err);
 /* Reads the table and the headers of a step that is asleep. Returns 0 if the step is awake already,
  * even if it is broken. A failure is kept in cat_rc. [local: the step has
  * one rank] */
-int shf_step_wake(struct sheaf_step *step, struct sheaf_error *err);
+int shf_step_wake(struct sheaf_checkpoint *step, struct sheaf_error *err);
 /* Closes the step. NULL is fine. [local] */
-void shf_step_put(struct sheaf_step *step);
+void shf_step_put(struct sheaf_checkpoint *step);
 #endif

@@ -4,8 +4,8 @@
 #define SHF_LEFT_H
 #include "store.h"
 
-struct shf_left {               /* members as in struct sheaf_left; the strings are valid during the
-                                 * call of item only */
+struct shf_left {               /* members as in struct sheaf_leftover; the strings are valid during
+                                 * the call of item only */
 	const char *what, *action, *why;
 	int64_t step;                   /* -1: the entry is about no step */
 	uint64_t bytes;

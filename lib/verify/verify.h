@@ -44,7 +44,7 @@ struct shf_verify_sink {
 };
 /* The state of a verification, on one rank. */
 struct shf_verify {
-	struct sheaf_step *step;
+	struct sheaf_checkpoint *step;
 	struct shf_verify_sink *sink;           /* borrowed; NULL: nothing is copied */
 	bool over;                      /* set once the sink is to get no more bytes */
 	const struct sheaf_report *report;      /* the caller's; may be NULL */

@@ -143,7 +143,7 @@ static void pass_to_sink(struct shf_verify *v, const struct shf_read *r, uint64_
 /* Checks the sums of the blocks in a chunk, and reports those that are wrong. */
 static void check_chunk(struct shf_verify *v, const struct shf_read *r, uint64_t bytes)
 {
-	const struct sheaf_step *step = v->step;
+	const struct sheaf_checkpoint *step = v->step;
 	const uint8_t *p = r->buf;
 	bool good = true;
 

@@ -173,7 +173,7 @@ static int header_extent(struct shf_verify *v, uint32_t f, int fd, uint64_t *hea
  * data was read; a second finding for the same damage would only confuse. */
 static void check_header(struct shf_verify *v, uint32_t f)
 {
-	const struct sheaf_step *step = v->step;
+	const struct sheaf_checkpoint *step = v->step;
 	uint64_t header = 0, take = 0;
 	struct shf_buf b = SHF_BUF_INIT;
 	struct shf_verify_at at;
@@ -366,7 +366,7 @@ static int read_small_file(struct shf_verify *v, int fd, const struct shf_mf_fil
  * the bytes while the file is read, but keep() is called only if the sum was right. */
 static void check_small(struct shf_verify *v, const struct shf_mf_file *m)
 {
-	const struct sheaf_step *step = v->step;
+	const struct sheaf_checkpoint *step = v->step;
 	const struct shf_sys *sys = step->run->sys;
 	bool keep = v->sums && m->bytes <= INDEX_MAX;
 	const struct shf_lt_family *fam = keep ? index_family(v, m->name) : NULL;
@@ -455,7 +455,7 @@ static int order_step_names(const void *a, const void *b)
 }
 
 /* Collects all names that may be in the step's directory, folders included, and sorts them. */
-static int known_names(const struct sheaf_step *step, struct names *known)
+static int known_names(const struct sheaf_checkpoint *step, struct names *known)
 {
 	const struct shf_layout *l = &step->layout;
 	int rc = add_step_name(known, "sheaf.json");
@@ -510,7 +510,7 @@ static int find_extra_in(struct shf_verify *v, int dir, const char *folder,
 /* Missing folders are skipped: their files were reported as missing already. */
 void shf_verify_extra(struct shf_verify *v)
 {
-	const struct sheaf_step *step = v->step;
+	const struct sheaf_checkpoint *step = v->step;
 	const struct shf_sys *sys = step->run->sys;
 	const struct shf_layout *l = &step->layout;
 	struct names known = { .own = false };

@@ -32,7 +32,7 @@
  * or, for a step without a manifest, by the sizes found. [collective] */
 static int look_at_files(struct shf_verify *v, struct sheaf_error *err)
 {
-	const struct sheaf_step *step = v->step;
+	const struct sheaf_checkpoint *step = v->step;
 	struct shf_team *team = &step->run->team;
 	size_t files_n = step->layout.files_n;
 	uint64_t blocks = 0;
@@ -66,7 +66,7 @@ static int look_at_files(struct shf_verify *v, struct sheaf_error *err)
  * used, reports why. [rank 0] */
 static void look_at_sums(struct shf_verify *v)
 {
-	const struct sheaf_step *step = v->step;
+	const struct sheaf_checkpoint *step = v->step;
 	struct shf_verify_at at = SHF_AT_FILE("sheaf.sums");
 	uint64_t bytes;
 
@@ -92,7 +92,7 @@ static void look_at_sums(struct shf_verify *v)
  * file is read. A difference means that manifest and table are of different saves. */
 static void match_files(struct shf_verify *v)
 {
-	const struct sheaf_step *step = v->step;
+	const struct sheaf_checkpoint *step = v->step;
 	const struct shf_team *team = &step->run->team;
 	struct shf_crc64_by *by = shf_alloc(1, sizeof(*by));
 
@@ -128,7 +128,7 @@ static void match_files(struct shf_verify *v)
 /* Checks the families and ties of the manifest against the table. [rank 0] */
 static void match_families(struct shf_verify *v)
 {
-	const struct sheaf_step *step = v->step;
+	const struct sheaf_checkpoint *step = v->step;
 	const struct shf_manifest *m = &step->manifest;
 	const struct shf_sums *s = &step->sums;
 	struct shf_verify_at at = SHF_AT_FILE("sheaf.json");
@@ -174,7 +174,7 @@ static void match_families(struct shf_verify *v)
  * [collective] */
 static int match_raw(struct shf_verify *v, struct sheaf_error *err)
 {
-	const struct sheaf_step *step = v->step;
+	const struct sheaf_checkpoint *step = v->step;
 	struct shf_team *team = &step->run->team;
 	uint64_t blind = v->blind != 0;
 	int rc = shf_allreduce(team, v->raw, step->layout.files_n, SHEAF_XOR, err);
@@ -289,7 +289,7 @@ static void verify_release(struct shf_verify *v)
  * are in v. [collective] */
 static int look_at_everything(struct shf_verify *v, struct sheaf_error *err)
 {
-	const struct sheaf_step *step = v->step;
+	const struct sheaf_checkpoint *step = v->step;
 	bool zero = step->run->team.rank == 0;
 	int rc = look_at_files(v, err);
 
@@ -322,7 +322,7 @@ enum { FINDINGS, BLIND, DISK_BYTES, RETRIES, TENSORS, TENSOR_BYTES, SUMS_N };
  * built, the error of the catalog becomes the finding. [collective] */
 static int sum_up(struct shf_verify *v, uint64_t x[SUMS_N], struct sheaf_error *err)
 {
-	const struct sheaf_step *step = v->step;
+	const struct sheaf_checkpoint *step = v->step;
 	struct shf_team *team = &step->run->team;
 	uint64_t own[SUMS_N] = { v->findings, v->blind != 0, v->disk_bytes, v->retries, v->tensors,
 		v->tensor_bytes };
@@ -345,7 +345,7 @@ static int sum_up(struct shf_verify *v, uint64_t x[SUMS_N], struct sheaf_error *
 static void fill_verify_report(const struct shf_verify *v, const uint64_t x[SUMS_N], int64_t ns,
                                struct sheaf_report *r)
 {
-	const struct sheaf_step *step = v->step;
+	const struct sheaf_checkpoint *step = v->step;
 
 	r->findings = x[FINDINGS];
 	r->disk_bytes = x[DISK_BYTES];
@@ -374,7 +374,7 @@ static int unverified(struct shf_verify *v, struct sheaf_error *err)
 	return rc;
 }
 
-struct shf_saved shf_step_saved(const struct sheaf_step *step)
+struct shf_saved shf_step_saved(const struct sheaf_checkpoint *step)
 {
 	struct shf_saved saved = { .step = step->number };
 
@@ -382,7 +382,8 @@ struct shf_saved shf_step_saved(const struct sheaf_step *step)
 	return saved;
 }
 
-int shf_step_verify(struct sheaf_step *step, struct sheaf_report *report, struct sheaf_error *err)
+int shf_step_verify(struct sheaf_checkpoint *step, struct sheaf_report *report,
+                    struct sheaf_error *err)
 {
 	/* No rank can read all of a step that lies in the memory of several nodes, so all ranks
 	 * refuse it. */
@@ -401,7 +402,7 @@ int shf_step_verify(struct sheaf_step *step, struct sheaf_report *report, struct
  * A step that is found whole here is no reason to delete older ones: what was read may have come
  * from the page cache or, in a copy, from files of the other run. Only callers that made sure that
  * every byte came from disk set lineage.verified. */
-int shf_step_verify_into(struct sheaf_step *step, struct shf_verify_sink *sink,
+int shf_step_verify_into(struct sheaf_checkpoint *step, struct shf_verify_sink *sink,
                          struct sheaf_report *report, struct sheaf_error *err)
 {
 	struct shf_verify v = { .step = step, .sink = sink, .report = report };

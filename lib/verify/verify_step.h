@@ -8,12 +8,12 @@
 /* Verifies all of an open step. Returns 0 if it is right; ECORRUPT if there were findings, each of
  * which was reported; EFORMAT if the step has no checksums; any other code if something kept it
  * from finding out. [collective] */
-int shf_step_verify(struct sheaf_step *step, struct sheaf_report *report,
+int shf_step_verify(struct sheaf_checkpoint *step, struct sheaf_report *report,
                     struct sheaf_error *err);
 /* Verifies all of an open step, and passes verified bytes to the sink, unless that is NULL. The
  * result is that of shf_step_verify. [local] with a sink, else [collective] */
-int shf_step_verify_into(struct sheaf_step *step, struct shf_verify_sink *sink,
+int shf_step_verify_into(struct sheaf_checkpoint *step, struct shf_verify_sink *sink,
                          struct sheaf_report *report, struct sheaf_error *err);
 /* Returns number and session of the step, as run->lineage keeps them. [local] */
-struct shf_saved shf_step_saved(const struct sheaf_step *step);
+struct shf_saved shf_step_saved(const struct sheaf_checkpoint *step);
 #endif

@@ -49,7 +49,7 @@ static struct sheaf_slice whole(const struct golden_tensor *t, const char *name,
 
 /* ---- what is listed ---- */
 
-static int check_listed(struct sheaf_step *step)
+static int check_listed(struct sheaf_checkpoint *step)
 {
 	struct sheaf_tensor got = { .size = sizeof(got) };
 	size_t n = 0;
@@ -57,45 +57,45 @@ static int check_listed(struct sheaf_step *step)
 	for (size_t i = 0; i < golden_tensors_n; i++) {
 		const struct golden_tensor *t = &golden_tensors[i];
 
-		WANT(sheaf_step_find(step, t->family, t->name, &got) == 0);
+		WANT(sheaf_checkpoint_find(step, t->family, t->name, &got) == 0);
 		WANT(got.dtype == t->dtype && got.ndim == t->ndim && got.verified == 1);
 		WANT(memcmp(got.shape, t->shape, sizeof(got.shape[0]) * (size_t)t->ndim) == 0);
 		WANT(got.bytes == golden_bytes(t) && !got.tied_to);
 	}
-	WANT(sheaf_step_find(step, NULL, GOLDEN_TIED, &got) == 0);
+	WANT(sheaf_checkpoint_find(step, NULL, GOLDEN_TIED, &got) == 0);
 	WANT(got.tied_to && strcmp(got.tied_to, GOLDEN_TIED_TO) == 0);
-	while (sheaf_step_tensor(step, n, &got) == 0)
+	while (sheaf_checkpoint_tensor(step, n, &got) == 0)
 		n++;
 	WANT(n == golden_tensors_n + GOLDEN_RANKS + 1);
 	return 0;
 }
 
-static int check_beside(struct sheaf_step *step)
+static int check_beside(struct sheaf_checkpoint *step)
 {
 	const char *key, *value;
 	const void *bytes;
 	size_t n;
 
 	for (size_t i = 0; i < golden_notes_n; i++) {
-		value = sheaf_step_note(step, golden_notes[i].name);
+		value = sheaf_checkpoint_note(step, golden_notes[i].name);
 		WANT(value && strcmp(value, golden_notes[i].text) == 0);
 	}
-	value = sheaf_step_note(step, "ranks." GOLDEN_STREAM_NAME);
+	value = sheaf_checkpoint_note(step, "ranks." GOLDEN_STREAM_NAME);
 	WANT(value && strcmp(value, "modulo") == 0);
-	WANT(sheaf_step_note_at(step, golden_notes_n + 1, &key, &value) == SHEAF_ENOENT);
+	WANT(sheaf_checkpoint_note_at(step, golden_notes_n + 1, &key, &value) == SHEAF_ENOENT);
 	for (size_t i = 0; i < golden_files_n; i++) {
-		WANT(sheaf_step_file(step, golden_files[i].name, &bytes, &n) == 0);
+		WANT(sheaf_checkpoint_file(step, golden_files[i].name, &bytes, &n) == 0);
 		WANT(n == strlen(golden_files[i].text));
 		WANT(n == 0 || memcmp(bytes, golden_files[i].text, n) == 0);
 	}
 	return 0;
 }
 
-static int check_info(struct sheaf_step *step, int64_t number)
+static int check_info(struct sheaf_checkpoint *step, int64_t number)
 {
-	struct sheaf_step_info info = { .size = sizeof(info) };
+	struct sheaf_checkpoint_info info = { .size = sizeof(info) };
 
-	WANT(sheaf_step_info(step, &info) == 0);
+	WANT(sheaf_checkpoint_get_info(step, &info) == 0);
 	WANT(strcmp(info.format, "sheaf") == 0);
 	WANT(info.step == number && info.ranks == GOLDEN_RANKS);
 	WANT(info.parent == (number == golden_steps[0] ? -1 : golden_steps[0]));
@@ -107,7 +107,7 @@ static int check_info(struct sheaf_step *step, int64_t number)
 
 /* ---- what is stored ---- */
 
-static int check_reads(struct sheaf_step *step, int64_t number)
+static int check_reads(struct sheaf_checkpoint *step, int64_t number)
 {
 	uint8_t bytes[GOLDEN_BYTES];
 	struct sheaf_error err;
@@ -117,7 +117,7 @@ static int check_reads(struct sheaf_step *step, int64_t number)
 		struct sheaf_slice s = whole(t, t->name, bytes);
 
 		memset(bytes, 0xA5, sizeof(bytes));
-		if (fails(sheaf_step_read(step, &s, &err), &err, t->name))
+		if (fails(sheaf_checkpoint_read(step, &s, &err), &err, t->name))
 			return 1;
 		WANT(same_bytes(bytes, golden_bytes(t), number, t->family, t->name,
 		                t->dtype == SHEAF_BOOL));
@@ -125,7 +125,7 @@ static int check_reads(struct sheaf_step *step, int64_t number)
 	return 0;
 }
 
-static int check_streams(struct sheaf_step *step, int64_t number)
+static int check_streams(struct sheaf_checkpoint *step, int64_t number)
 {
 	uint8_t bytes[GOLDEN_STREAM];
 	struct sheaf_error err;
@@ -136,14 +136,15 @@ static int check_streams(struct sheaf_step *step, int64_t number)
 		struct sheaf_slice s = whole(&t, name, bytes);
 
 		snprintf(name, sizeof(name), "%s/%d", GOLDEN_STREAM_NAME, r);
-		if (fails(sheaf_step_read(step, &s, &err), &err, name))
+		if (fails(sheaf_checkpoint_read(step, &s, &err), &err, name))
 			return 1;
 		WANT(same_bytes(bytes, (size_t)(GOLDEN_STREAM - r), number, "ranks", name, 0));
 	}
 	return 0;
 }
 
-static int check_loaded(struct sheaf_step *step, int64_t number, uint8_t (*bytes)[GOLDEN_BYTES])
+static int check_loaded(struct sheaf_checkpoint *step, int64_t number,
+                        uint8_t (*bytes)[GOLDEN_BYTES])
 {
 	struct sheaf_report report = { .size = sizeof(report) };
 	struct sheaf_state *state = sheaf_state_new();
@@ -163,7 +164,7 @@ static int check_loaded(struct sheaf_step *step, int64_t number, uint8_t (*bytes
 
 	tied.tied_to = GOLDEN_TIED_TO;
 	(void)sheaf_state_add(state, &tied);
-	rc = sheaf_step_load(step, state, SHEAF_LOAD_STRICT, &report, &err);
+	rc = sheaf_checkpoint_load(step, state, SHEAF_LOAD_STRICT, &report, &err);
 	sheaf_state_free(state);
 	if (fails(rc, &err, "load"))
 		return 1;
@@ -180,12 +181,12 @@ static int check_loaded(struct sheaf_step *step, int64_t number, uint8_t (*bytes
 }
 
 /* Proved first: bytes of a damaged step are looked at only to see that they are refused. */
-static int check_step(struct sheaf_step *step, int64_t number)
+static int check_step(struct sheaf_checkpoint *step, int64_t number)
 {
 	struct sheaf_report report = { .size = sizeof(report) };
 	struct sheaf_error err;
 	uint8_t (*bytes)[GOLDEN_BYTES] = calloc(64, sizeof(*bytes));
-	int bad = !bytes || fails(sheaf_step_verify(step, &report, &err), &err, "verify");
+	int bad = !bytes || fails(sheaf_checkpoint_verify(step, &report, &err), &err, "verify");
 
 	bad = bad || report.findings != 0 || report.files == 0;
 	bad = bad || check_info(step, number) || check_listed(step) || check_beside(step);
@@ -197,12 +198,12 @@ static int check_step(struct sheaf_step *step, int64_t number)
 
 static int open_path(const char *path, int64_t number)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err;
-	int bad = fails(sheaf_step_open_path(&step, path, NULL, NULL, &err), &err, path) ||
+	int bad = fails(sheaf_checkpoint_open_path(&step, path, NULL, NULL, &err), &err, path) ||
 	          check_step(step, number);
 
-	sheaf_step_close(step);
+	sheaf_checkpoint_close(step);
 	return bad;
 }
 
@@ -210,7 +211,7 @@ static int open_run(const char *path)
 {
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
 	struct sheaf_run *run = NULL;
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err;
 	int64_t steps[3] = { 0 };
 	int bad = fails(sheaf_run_open(&run, path, NULL, &opts, &err), &err, path);
@@ -218,10 +219,11 @@ static int open_run(const char *path)
 	bad = bad || sheaf_run_steps(run, steps, 3, &err) != 2 ||
 	      memcmp(steps, golden_steps, sizeof(golden_steps)) != 0;
 	for (int i = 0; i < 2 && !bad; i++) {
-		int rc = sheaf_step_open(&step, run, i ? SHEAF_LATEST : golden_steps[0], &err);
+		int rc = sheaf_checkpoint_open(&step, run, i ? SHEAF_LATEST : golden_steps[0],
+		                               &err);
 
 		bad = fails(rc, &err, "open") || check_step(step, golden_steps[i]);
-		sheaf_step_close(step);
+		sheaf_checkpoint_close(step);
 		step = NULL;
 	}
 	sheaf_run_close(run);

@@ -184,7 +184,7 @@ void actor_bury(struct actor *a)
 	for (int i = 0; i < SAVES; i++)
 		sheaf_save_free(a->saves[i]);
 	for (int i = 0; i < HELD; i++)
-		sheaf_step_close(a->held[i]);
+		sheaf_checkpoint_close(a->held[i]);
 	sheaf_run_close(a->run);
 	sheaf_state_free(a->state);
 	actor_release(a);
@@ -248,7 +248,7 @@ static void let_change(struct actor *a, int slot, int slice)
 
 static void gate_one(struct actor *a, int slot, int slice, int ms, struct reply *r)
 {
-	int rc = sheaf_save_copied(a->saves[slot], slice, ms);
+	int rc = sheaf_save_wait_copied(a->saves[slot], slice, ms);
 
 	r->rc = r->rc ? r->rc : rc;
 	if (is_behind(a, slot) && rc != SHEAF_EAGAIN && rc != SHEAF_EINVAL &&
@@ -280,7 +280,7 @@ static bool pass_gates(struct actor *a)
 			    (!(a->save_flags[k] & SHEAF_SAVE_LATER) || a->put[k][s]))
 				gate_one(a, k, s, -1, &r);
 		if (all_put(a, k) || a->failed[k]) /* averages have slices of their own */
-			(void)sheaf_save_copied(a->saves[k], SHEAF_ALL_SLICES, -1);
+			(void)sheaf_save_wait_copied(a->saves[k], SHEAF_ALL_SLICES, -1);
 	}
 	return all;
 }
@@ -318,7 +318,7 @@ static void do_put(struct actor *a, const struct call *c, struct reply *r)
 
 		if (c->n >= 0 && s != c->n % a->slices_n)
 			continue;
-		rc = sheaf_save_put(a->saves[c->slot], s, NULL);
+		rc = sheaf_save_slice_ready(a->saves[c->slot], s, NULL);
 		a->put[c->slot][s] |= rc == 0;
 		r->rc = r->rc ? r->rc : rc;
 	}
@@ -363,7 +363,7 @@ static void do_move(struct actor *a, const struct call *c, struct reply *r)
 }
 
 /* What the step has as averages of "w". */
-static void read_average(struct sheaf_step *step, struct reply *r)
+static void read_average(struct sheaf_checkpoint *step, struct reply *r)
 {
 	float all[24 * 16];
 	struct sheaf_slice s = { .size = sizeof(s),
@@ -377,15 +377,15 @@ static void read_average(struct sheaf_step *step, struct reply *r)
 	struct sheaf_tensor t = { .size = sizeof(t) };
 	struct sheaf_error err = { 0 };
 
-	if (sheaf_step_find(step, "ema", "w", &t) < 0)
+	if (sheaf_checkpoint_find(step, "ema", "w", &t) < 0)
 		return;
 	r->has_average = true;
-	r->average_unread = sheaf_step_read(step, &s, &err) < 0;
+	r->average_unread = sheaf_checkpoint_read(step, &s, &err) < 0;
 	for (int i = 0; i < ACTOR_PROBES; i++)
 		r->average[i] = all[actor_probes[i]];
 }
 
-static void load_from(struct actor *a, struct sheaf_step *step, struct reply *r)
+static void load_from(struct actor *a, struct sheaf_checkpoint *step, struct reply *r)
 {
 	struct sheaf_report report = { .size = sizeof(report) };
 	struct sheaf_error err = { 0 };
@@ -393,8 +393,8 @@ static void load_from(struct actor *a, struct sheaf_step *step, struct reply *r)
 
 	if (mine)
 		paint_all(a, NOBODYS + 99);
-	r->step = sheaf_step_number(step);
-	failed(r, sheaf_step_load(step, a->state, 0, &report, &err), &err);
+	r->step = sheaf_checkpoint_number(step);
+	failed(r, sheaf_checkpoint_load(step, a->state, 0, &report, &err), &err);
 	if (r->rc == 0) {
 		check_values(a, r);
 		read_average(step, r);
@@ -405,13 +405,13 @@ static void load_from(struct actor *a, struct sheaf_step *step, struct reply *r)
 
 static void do_load(struct actor *a, const struct call *c, struct reply *r)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err = { 0 };
 
-	failed(r, sheaf_step_open(&step, a->run, c->step, &err), &err);
+	failed(r, sheaf_checkpoint_open(&step, a->run, c->step, &err), &err);
 	if (r->rc == 0)
 		load_from(a, step, r);
-	sheaf_step_close(step);
+	sheaf_checkpoint_close(step);
 }
 
 static void do_resume(struct actor *a, struct reply *r)
@@ -438,11 +438,11 @@ static void do_hold(struct actor *a, const struct call *c, struct reply *r)
 {
 	struct sheaf_error err = { 0 };
 
-	sheaf_step_close(a->held[c->slot]);
+	sheaf_checkpoint_close(a->held[c->slot]);
 	a->held[c->slot] = NULL;
-	failed(r, sheaf_step_open(&a->held[c->slot], a->run, c->step, &err), &err);
+	failed(r, sheaf_checkpoint_open(&a->held[c->slot], a->run, c->step, &err), &err);
 	if (r->rc == 0)
-		r->step = sheaf_step_number(a->held[c->slot]);
+		r->step = sheaf_checkpoint_number(a->held[c->slot]);
 	else
 		a->held[c->slot] = NULL;
 }
@@ -470,7 +470,7 @@ static void do_note(struct actor *a, const struct call *c, struct reply *r)
 static void do_close(struct actor *a)
 {
 	for (int i = 0; i < HELD; i++) {
-		sheaf_step_close(a->held[i]);
+		sheaf_checkpoint_close(a->held[i]);
 		a->held[i] = NULL;
 	}
 	for (int i = 0; i < SAVES; i++) {
@@ -510,18 +510,18 @@ static void do_copy(const struct call *c, const char *dir, const char *to, struc
 		        .io_threads = 1
 	};
 	struct sheaf_error err = { 0 };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_run *run = NULL;
 	int rc = sheaf_run_open(&run, dir, NULL, &opts, &err);
 
 	if (rc == 0)
-		rc = sheaf_step_open(&step, run, c->step, &err);
+		rc = sheaf_checkpoint_open(&step, run, c->step, &err);
 	if (rc == 0) {
-		r->step = sheaf_step_number(step);
-		rc = sheaf_step_copy(step, to, NULL, &err);
+		r->step = sheaf_checkpoint_number(step);
+		rc = sheaf_checkpoint_copy(step, to, NULL, &err);
 	}
 	failed(r, rc, &err);
-	sheaf_step_close(step);
+	sheaf_checkpoint_close(step);
 	sheaf_run_close(run);
 }
 
@@ -613,7 +613,7 @@ static bool do_to_save(struct actor *a, const struct call *c, struct reply *r)
 		failed(r, sheaf_save_exchange(a->saves[c->slot], 0, &err), &err);
 		break;
 	case C_FAIL:
-		r->rc = sheaf_save_fail(a->saves[c->slot], "the loss is no number");
+		r->rc = sheaf_save_abort(a->saves[c->slot], "the loss is no number");
 		a->failed[c->slot] = r->rc == 0;
 		break;
 	case C_FREE:
@@ -662,7 +662,7 @@ void actor_do(struct actor *a, const struct call *c, const char *dir, const char
 		load_from(a, a->held[c->slot], r);
 		break;
 	case C_DROP:
-		sheaf_step_close(a->held[c->slot]);
+		sheaf_checkpoint_close(a->held[c->slot]);
 		a->held[c->slot] = NULL;
 		break;
 	case C_REWIND:
@@ -733,7 +733,7 @@ void actor_look(const char *dir, bool agent, bool load, struct reply *r)
 				   .io_threads = 1,
 				   .agent = agent ? "auto" : NULL };
 	struct sheaf_error err = { 0 };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct actor a = { 0 };
 	int rc;
 
@@ -742,9 +742,9 @@ void actor_look(const char *dir, bool agent, bool load, struct reply *r)
 	if (rc == 0)
 		rc = sheaf_run_list(a.run, note_item, r, &err);
 	if (rc == 0)
-		rc = sheaf_step_open(&step, a.run, SHEAF_LATEST, &err);
+		rc = sheaf_checkpoint_open(&step, a.run, SHEAF_LATEST, &err);
 	if (rc == 0)
-		r->step = sheaf_step_number(step);
+		r->step = sheaf_checkpoint_number(step);
 	failed(r, rc, &err);
 	if (rc == 0 && load) {
 		struct sheaf_run *run = a.run;
@@ -756,7 +756,7 @@ void actor_look(const char *dir, bool agent, bool load, struct reply *r)
 		for (int t = 0; t < TENSORS; t++)
 			free(a.pieces[t].data);
 	}
-	sheaf_step_close(step);
+	sheaf_checkpoint_close(step);
 	sheaf_run_close(a.run);
 }
 
@@ -766,7 +766,7 @@ int64_t actor_agent_pid(const char *dir)
 {
 	struct sheaf_agent_info info = { .size = sizeof(info) };
 
-	return sheaf_agent_info(dir, NULL, &info, NULL) == 0 ? (int64_t)info.pid : 0;
+	return sheaf_agent_get_info(dir, NULL, &info, NULL) == 0 ? (int64_t)info.pid : 0;
 }
 
 static int is_due(void *arg, const struct sheaf_memory *m)

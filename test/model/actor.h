@@ -56,7 +56,7 @@ struct actor {
 	struct sheaf_save *saves[SAVES];
 	uint64_t save_flags[SAVES];
 	bool gated[SAVES][ACTOR_SLICES], put[SAVES][ACTOR_SLICES], failed[SAVES];
-	struct sheaf_step *held[HELD];
+	struct sheaf_checkpoint *held[HELD];
 	struct actor_piece pieces[TENSORS];
 	int slice_of[ACTOR_SLICES], slices_n; /* which tensor */
 };

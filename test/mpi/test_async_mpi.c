@@ -131,7 +131,7 @@ static void loop(struct sheaf_run *run, struct sheaf_state *state)
 		for (int i = 0; i < 2; i++) {
 			int tensor = (int)(step + w.rank + i) % 2;
 
-			expect(sheaf_save_copied(now, tensor, -1) == 0, "a gate");
+			expect(sheaf_save_wait_copied(now, tensor, -1) == 0, "a gate");
 			train_one(1000, tensor);
 		}
 		finish(&before, step - 1);
@@ -149,14 +149,15 @@ static void loop(struct sheaf_run *run, struct sheaf_state *state)
 static void look(struct sheaf_run *run, struct sheaf_state *state)
 {
 	for (int64_t n = 0; n < STEPS; n++) {
-		struct sheaf_step *step = NULL;
+		struct sheaf_checkpoint *step = NULL;
 		struct sheaf_error err;
 
 		train(1000);
-		if (!expect_rc(sheaf_step_open(&step, run, n, &err), "open", n, &err))
-			expect_rc(sheaf_step_load(step, state, 0, NULL, &err), "load", n, &err);
+		if (!expect_rc(sheaf_checkpoint_open(&step, run, n, &err), "open", n, &err))
+			expect_rc(sheaf_checkpoint_load(step, state, 0, NULL, &err), "load", n,
+			          &err);
 		expect(differ(n) == 0, "a step is not what was saved");
-		sheaf_step_close(step);
+		sheaf_checkpoint_close(step);
 	}
 }
 

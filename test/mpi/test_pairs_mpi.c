@@ -200,7 +200,7 @@ static int save_step(struct team *t, const char *dir, int64_t step, const int32_
 	if (rc == 0)
 		rc = sheaf_save_commit(save, -1, &err);
 	bad = complain(t, "saves", step, rc, err.msg);
-	if (!bad && strcmp(t->l.name, "tp2") == 0 && sheaf_save_stat(save, &stat) == 0)
+	if (!bad && strcmp(t->l.name, "tp2") == 0 && sheaf_save_get_stat(save, &stat) == 0)
 		bad = check_ways(t, nodes && nodes[0] != nodes[1], &stat, t->sent - before);
 	sheaf_save_free(save);
 	sheaf_run_close(run);
@@ -214,20 +214,20 @@ static int load_step(struct team *t, struct sheaf_run *run, int64_t step)
 	struct sheaf_report report = { .size = sizeof(report) };
 	struct sheaf_error err = { .msg = "" };
 	struct sheaf_slice slices[SLICES];
-	struct sheaf_step *open = NULL;
+	struct sheaf_checkpoint *open = NULL;
 	int n, rc, bad;
 	struct lay_memory *m = lay_hold(&t->l, t->inner->ops.rank, slices, SLICES, &n, false, SEED);
 	struct sheaf_state *state = state_of(slices, n);
 
-	rc = sheaf_step_open(&open, run, step, &err);
+	rc = sheaf_checkpoint_open(&open, run, step, &err);
 	if (rc == 0)
-		rc = sheaf_step_load(open, state, SHEAF_LOAD_STRICT, &report, &err);
+		rc = sheaf_checkpoint_load(open, state, SHEAF_LOAD_STRICT, &report, &err);
 	bad = complain(t, "loads", step, rc, err.msg);
 	if (!bad && lay_wrong(m, err.msg, sizeof(err.msg)))
 		bad = complain(t, "loads", step, 1, err.msg);
 	if (!bad && (report.unverified || report.missing || report.unexpected))
 		bad = complain(t, "loads", step, 1, "something missing, unexpected or unverified");
-	sheaf_step_close(open);
+	sheaf_checkpoint_close(open);
 	sheaf_state_free(state);
 	lay_free(m);
 	return bad;

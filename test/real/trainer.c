@@ -83,7 +83,7 @@ static int save(struct trainer *tr, int64_t step, struct sheaf_error *err)
 			tr->data[t][i] = value(step, t, i);
 	rc = sheaf_save_begin(&save, tr->run, step, tr->state, &opts, err);
 	for (int t = 0; t < TENSORS && rc == 0 && tr->agent; t++)
-		rc = sheaf_save_copied(save, t, -1);
+		rc = sheaf_save_wait_copied(save, t, -1);
 	if (rc == 0) {
 		sheaf_save_attach(save, "config.json", "{}\n", 3);
 		sheaf_save_note(save, "consumed_samples", "1");
@@ -109,31 +109,31 @@ static int compare(const struct trainer *tr, int64_t step, struct sheaf_error *e
 
 static int load(struct trainer *tr, int64_t *step, struct sheaf_error *err)
 {
-	struct sheaf_step *open = NULL;
-	int rc = sheaf_step_open(&open, tr->run, *step, err);
+	struct sheaf_checkpoint *open = NULL;
+	int rc = sheaf_checkpoint_open(&open, tr->run, *step, err);
 
 	for (int t = 0; t < TENSORS; t++)
 		memset(tr->data[t], 0xa5, items(t) * sizeof(*tr->data[t]));
 	if (rc == 0) {
-		*step = sheaf_step_number(open);
-		rc = sheaf_step_load(open, tr->state, 0, NULL, err);
+		*step = sheaf_checkpoint_number(open);
+		rc = sheaf_checkpoint_load(open, tr->state, 0, NULL, err);
 	}
 	if (rc == 0)
 		rc = compare(tr, *step, err);
-	sheaf_step_close(open);
+	sheaf_checkpoint_close(open);
 	return rc;
 }
 
 static int verify(struct trainer *tr, int64_t step, uint64_t *findings, struct sheaf_error *err)
 {
 	struct sheaf_report report = { .size = sizeof(report) };
-	struct sheaf_step *open = NULL;
-	int rc = sheaf_step_open(&open, tr->run, step, err);
+	struct sheaf_checkpoint *open = NULL;
+	int rc = sheaf_checkpoint_open(&open, tr->run, step, err);
 
 	if (rc == 0)
-		rc = sheaf_step_verify(open, &report, err);
+		rc = sheaf_checkpoint_verify(open, &report, err);
 	*findings = report.findings;
-	sheaf_step_close(open);
+	sheaf_checkpoint_close(open);
 	return rc;
 }
 

@@ -65,9 +65,9 @@ static void others(void)
 	FIELD(sheaf_ema, interval);
 	STRUCT(sheaf_ema_info);
 	FIELD(sheaf_ema_info, updates);
-	STRUCT(sheaf_step_info);
-	FIELD(sheaf_step_info, format);
-	FIELD(sheaf_step_info, bytes);
+	STRUCT(sheaf_checkpoint_info);
+	FIELD(sheaf_checkpoint_info, format);
+	FIELD(sheaf_checkpoint_info, bytes);
 	STRUCT(sheaf_tensor);
 	FIELD(sheaf_tensor, family);
 	FIELD(sheaf_tensor, shape);
@@ -80,9 +80,9 @@ static void others(void)
 	FIELD(sheaf_report, loaded);
 	FIELD(sheaf_report, verify_ns);
 	FIELD(sheaf_report, step);
-	STRUCT(sheaf_left);
-	FIELD(sheaf_left, what);
-	FIELD(sheaf_left, whole);
+	STRUCT(sheaf_leftover);
+	FIELD(sheaf_leftover, what);
+	FIELD(sheaf_leftover, whole);
 	STRUCT(sheaf_plan_rank);
 	FIELD(sheaf_plan_rank, staging);
 	FIELD(sheaf_plan_rank, collects);

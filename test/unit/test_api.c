@@ -78,7 +78,7 @@ static void fill(struct place *p)
 TEST(the_largest_number_of_a_step_is_one_that_latest_finds)
 {
 	struct sheaf_save *refused = NULL;
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err;
 	struct place p;
 
@@ -87,9 +87,9 @@ TEST(the_largest_number_of_a_step_is_one_that_latest_finds)
 	CHECK_INT(sheaf_save_begin(&refused, p.run, INT64_MAX, p.st, NULL, &err), SHEAF_EINVAL);
 	CHECK(strstr(err.msg, "beyond the last number, 2^63 - 2") != NULL);
 	save(&p, INT64_MAX - 1);
-	CHECK_RC(sheaf_step_open(&step, p.run, SHEAF_LATEST, &err), 0, &err);
-	CHECK_INT(sheaf_step_number(step), INT64_MAX - 1);
-	sheaf_step_close(step);
+	CHECK_RC(sheaf_checkpoint_open(&step, p.run, SHEAF_LATEST, &err), 0, &err);
+	CHECK_INT(sheaf_checkpoint_number(step), INT64_MAX - 1);
+	sheaf_checkpoint_close(step);
 	place_release(&p);
 }
 
@@ -102,40 +102,40 @@ TEST(tensors_and_tied_names_are_listed_in_natural_order)
 		{ "model", "z", "layers.2.w", 16 }, { "ranks", "rng/0", NULL, 5 },
 	};
 	struct sheaf_tensor t = { .size = sizeof(t) }, other = { .size = sizeof(other) };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err;
 	struct place p;
 
 	place_init(&p);
 	fill(&p);
 	save(&p, 3);
-	CHECK_RC(sheaf_step_open(&step, p.run, SHEAF_LATEST, &err), 0, &err);
+	CHECK_RC(sheaf_checkpoint_open(&step, p.run, SHEAF_LATEST, &err), 0, &err);
 	for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++) {
-		CHECK_INT(sheaf_step_tensor(step, i, &t), 0);
+		CHECK_INT(sheaf_checkpoint_tensor(step, i, &t), 0);
 		CHECK_STR(t.family, want[i].family);
 		CHECK_STR(t.name, want[i].name);
 		CHECK_INT(t.bytes, want[i].bytes);
 		CHECK_INT(t.verified, 1);
 		CHECK(want[i].tied_to ? t.tied_to && strcmp(t.tied_to, want[i].tied_to) == 0
 		                      : !t.tied_to);
-		CHECK_INT(sheaf_step_find(step, want[i].family, want[i].name, &other), 0);
+		CHECK_INT(sheaf_checkpoint_find(step, want[i].family, want[i].name, &other), 0);
 		CHECK_STR(other.name, want[i].name);
 		CHECK_INT(other.digest, t.digest);
 		CHECK_INT(other.offset, t.offset);
 		CHECK_STR(other.file, t.file);
 	}
-	CHECK_INT(sheaf_step_tensor(step, 6, &t), SHEAF_ENOENT);
-	CHECK_INT(sheaf_step_find(step, NULL, "alias", &t), 0);
-	CHECK_INT(sheaf_step_find(step, NULL, "layers.1.w", &t), SHEAF_ELAYOUT);
-	CHECK_INT(sheaf_step_find(step, "ema", "alias", &t), SHEAF_ELAYOUT);
-	sheaf_step_close(step);
+	CHECK_INT(sheaf_checkpoint_tensor(step, 6, &t), SHEAF_ENOENT);
+	CHECK_INT(sheaf_checkpoint_find(step, NULL, "alias", &t), 0);
+	CHECK_INT(sheaf_checkpoint_find(step, NULL, "layers.1.w", &t), SHEAF_ELAYOUT);
+	CHECK_INT(sheaf_checkpoint_find(step, "ema", "alias", &t), SHEAF_ELAYOUT);
+	sheaf_checkpoint_close(step);
 	place_release(&p);
 }
 
 TEST(a_step_says_what_it_is_and_what_came_with_it)
 {
-	struct sheaf_step_info info = { .size = sizeof(info) };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint_info info = { .size = sizeof(info) };
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err;
 	const char *key = NULL, *value = NULL;
 	const void *bytes = NULL;
@@ -147,8 +147,8 @@ TEST(a_step_says_what_it_is_and_what_came_with_it)
 	fill(&p);
 	save(&p, 3);
 	save(&p, 4);
-	CHECK_RC(sheaf_step_open(&step, p.run, 4, &err), 0, &err);
-	CHECK_INT(sheaf_step_info(step, &info), 0);
+	CHECK_RC(sheaf_checkpoint_open(&step, p.run, 4, &err), 0, &err);
+	CHECK_INT(sheaf_checkpoint_get_info(step, &info), 0);
 	CHECK_INT(info.step, 4);
 	CHECK_INT(info.parent, 3);
 	CHECK_INT(info.ranks, 1);
@@ -158,26 +158,26 @@ TEST(a_step_says_what_it_is_and_what_came_with_it)
 	CHECK_STR(info.format, "sheaf");
 	CHECK_INT(strlen(info.session), 32);
 	CHECK_INT(strlen(info.created), 20);
-	CHECK_INT(sheaf_step_number(step), 4);
-	CHECK_STR(sheaf_step_note(step, "tokens"), "12");
-	CHECK(sheaf_step_note(step, "none") == NULL);
-	CHECK_INT(sheaf_step_note_at(step, 0, &key, &value), 0);
+	CHECK_INT(sheaf_checkpoint_number(step), 4);
+	CHECK_STR(sheaf_checkpoint_note(step, "tokens"), "12");
+	CHECK(sheaf_checkpoint_note(step, "none") == NULL);
+	CHECK_INT(sheaf_checkpoint_note_at(step, 0, &key, &value), 0);
 	CHECK_STR(key, "adam.step");
-	CHECK_INT(sheaf_step_note_at(step, 1, &key, &value), 0);
+	CHECK_INT(sheaf_checkpoint_note_at(step, 1, &key, &value), 0);
 	CHECK_STR(key, "ranks.rng");            /* the rule of the stream */
 	CHECK_STR(value, "strict");
-	CHECK_INT(sheaf_step_note_at(step, 3, &key, &value), SHEAF_ENOENT);
-	CHECK_INT(sheaf_step_file_at(step, 0, &key, &size), 0);
+	CHECK_INT(sheaf_checkpoint_note_at(step, 3, &key, &value), SHEAF_ENOENT);
+	CHECK_INT(sheaf_checkpoint_file_at(step, 0, &key, &size), 0);
 	CHECK_STR(key, "config.json");
 	CHECK_INT(size, 2);
-	CHECK_INT(sheaf_step_file_at(step, 1, &key, &size), 0);
+	CHECK_INT(sheaf_checkpoint_file_at(step, 1, &key, &size), 0);
 	CHECK_STR(key, "vocab.txt");            /* the index is ours: not listed */
-	CHECK_INT(sheaf_step_file_at(step, 2, &key, &size), SHEAF_ENOENT);
-	CHECK_INT(sheaf_step_file(step, "config.json", &bytes, &n), 0);
+	CHECK_INT(sheaf_checkpoint_file_at(step, 2, &key, &size), SHEAF_ENOENT);
+	CHECK_INT(sheaf_checkpoint_file(step, "config.json", &bytes, &n), 0);
 	CHECK(n == 2 && memcmp(bytes, "{}", 2) == 0);
-	CHECK_INT(sheaf_step_file(step, "model.safetensors.index.json", &bytes, &n), 0);
-	CHECK_INT(sheaf_step_file(step, "none", &bytes, &n), SHEAF_ENOENT);
-	sheaf_step_close(step);
+	CHECK_INT(sheaf_checkpoint_file(step, "model.safetensors.index.json", &bytes, &n), 0);
+	CHECK_INT(sheaf_checkpoint_file(step, "none", &bytes, &n), SHEAF_ENOENT);
+	sheaf_checkpoint_close(step);
 	place_release(&p);
 }
 
@@ -189,7 +189,7 @@ TEST(what_is_asked_of_a_step_out_of_order_is_told_as_well)
 		.interval = 3 };
 	struct sheaf_ema_info info = { .size = sizeof(info) };
 	struct sheaf_tensor t = { .size = sizeof(t) };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	const char *text = "untouched", *value = text;
 	const void *bytes = text;
 	struct sheaf_error err;
@@ -201,45 +201,45 @@ TEST(what_is_asked_of_a_step_out_of_order_is_told_as_well)
 	fill(&p);
 	CHECK(sheaf_state_ema(p.st, "model", &ema) >= 0);
 	save(&p, 3);
-	CHECK_RC(sheaf_step_open(&step, p.run, 3, &err), 0, &err);
+	CHECK_RC(sheaf_checkpoint_open(&step, p.run, 3, &err), 0, &err);
 	for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
-		CHECK_INT(sheaf_step_file_at(step, order[i], &text, &size),
+		CHECK_INT(sheaf_checkpoint_file_at(step, order[i], &text, &size),
 		          order[i] < 2 ? 0 : SHEAF_ENOENT);
 		CHECK(order[i] > 1 || strcmp(text, order[i] ? "vocab.txt" : "config.json") == 0);
 		CHECK(order[i] > 1 || size == 2 - order[i]);
-		CHECK_INT(sheaf_step_file_at(step, order[i], NULL, NULL),
+		CHECK_INT(sheaf_checkpoint_file_at(step, order[i], NULL, NULL),
 		          order[i] < 2 ? 0 : SHEAF_ENOENT);
 	}
-	CHECK_INT(sheaf_step_note_at(step, 0, NULL, NULL), 0);
-	CHECK_INT(sheaf_step_note_at(step, 0, NULL, &value), 0);
+	CHECK_INT(sheaf_checkpoint_note_at(step, 0, NULL, NULL), 0);
+	CHECK_INT(sheaf_checkpoint_note_at(step, 0, NULL, &value), 0);
 	CHECK_STR(value, "0");
-	CHECK_INT(sheaf_step_ema_at(step, 0, &info), 0);
+	CHECK_INT(sheaf_checkpoint_ema_at(step, 0, &info), 0);
 	CHECK_STR(info.name, "slow");
 	CHECK_STR(info.of, "model");
 	CHECK(info.coef == 0.75 && info.interval == 3 && info.updates == 1);
-	CHECK_INT(sheaf_step_ema_at(step, 1, &info), SHEAF_ENOENT);
+	CHECK_INT(sheaf_checkpoint_ema_at(step, 1, &info), SHEAF_ENOENT);
 	info.size = sizeof(info) - 1;
-	CHECK_INT(sheaf_step_ema_at(step, 0, &info), SHEAF_EINVAL);
-	CHECK_INT(sheaf_step_ema_at(step, 0, NULL), SHEAF_EINVAL);
-	CHECK_INT(sheaf_step_ema_at(NULL, 0, &info), SHEAF_EINVAL);
-	CHECK_INT(sheaf_step_note_at(NULL, 0, &text, &value), SHEAF_EINVAL);
-	CHECK_INT(sheaf_step_file_at(NULL, 0, &text, &size), SHEAF_EINVAL);
-	CHECK(!sheaf_step_note(NULL, "tokens") && !sheaf_step_note(step, NULL));
-	CHECK_INT(sheaf_step_file(NULL, "config.json", &bytes, &n), SHEAF_EINVAL);
-	CHECK_INT(sheaf_step_file(step, NULL, &bytes, &n), SHEAF_EINVAL);
-	CHECK_INT(sheaf_step_file(step, "config.json", NULL, &n), SHEAF_EINVAL);
-	CHECK_INT(sheaf_step_file(step, "config.json", &bytes, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_ema_at(step, 0, &info), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_ema_at(step, 0, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_ema_at(NULL, 0, &info), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_note_at(NULL, 0, &text, &value), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_file_at(NULL, 0, &text, &size), SHEAF_EINVAL);
+	CHECK(!sheaf_checkpoint_note(NULL, "tokens") && !sheaf_checkpoint_note(step, NULL));
+	CHECK_INT(sheaf_checkpoint_file(NULL, "config.json", &bytes, &n), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_file(step, NULL, &bytes, &n), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_file(step, "config.json", NULL, &n), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_file(step, "config.json", &bytes, NULL), SHEAF_EINVAL);
 	CHECK(n == 7 && memcmp(bytes, "untouched", 9) == 0);
-	CHECK_INT(sheaf_step_tensor(NULL, 0, &t), SHEAF_EINVAL);
-	CHECK_INT(sheaf_step_tensor(step, 0, NULL), SHEAF_EINVAL);
-	CHECK_INT(sheaf_step_find(NULL, NULL, "alias", &t), SHEAF_EINVAL);
-	CHECK_INT(sheaf_step_find(step, NULL, NULL, &t), SHEAF_EINVAL);
-	CHECK_INT(sheaf_step_find(step, NULL, "alias", NULL), SHEAF_EINVAL);
-	CHECK_INT(sheaf_step_find(step, "slow", "layers.2.w", &t), 0);
+	CHECK_INT(sheaf_checkpoint_tensor(NULL, 0, &t), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_tensor(step, 0, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_find(NULL, NULL, "alias", &t), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_find(step, NULL, NULL, &t), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_find(step, NULL, "alias", NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_find(step, "slow", "layers.2.w", &t), 0);
 	CHECK_STR(t.family, "slow");
 	CHECK(t.ndim == 1 && t.shape[0] == 4 && t.shape[1] == 0 && t.dtype == SHEAF_F32);
-	CHECK_INT(sheaf_step_find(step, "ranks", "layers.2.w", &t), SHEAF_ELAYOUT);
-	sheaf_step_close(step);
+	CHECK_INT(sheaf_checkpoint_find(step, "ranks", "layers.2.w", &t), SHEAF_ELAYOUT);
+	sheaf_checkpoint_close(step);
 	place_release(&p);
 }
 
@@ -247,7 +247,7 @@ TEST(what_is_asked_of_a_step_out_of_order_is_told_as_well)
 TEST(a_name_that_is_looked_for_in_a_damaged_table_is_not_said_to_be_missing)
 {
 	struct sheaf_tensor t = { .size = sizeof(t) };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err;
 	char path[100];
 	struct place p;
@@ -264,10 +264,10 @@ TEST(a_name_that_is_looked_for_in_a_damaged_table_is_not_said_to_be_missing)
 
 	CHECK(fseek(f, -1, SEEK_CUR) == 0 && fputc(c ^ 1, f) == (c ^ 1) && fclose(f) == 0);
 	for (int i = 0; i < 2; i++) {
-		CHECK_RC(sheaf_step_open(&step, p.run, 3, &err), 0, &err);
-		CHECK_INT(sheaf_step_find(step, NULL, i ? "layers.2.w" : "alias", &t),
+		CHECK_RC(sheaf_checkpoint_open(&step, p.run, 3, &err), 0, &err);
+		CHECK_INT(sheaf_checkpoint_find(step, NULL, i ? "layers.2.w" : "alias", &t),
 		          SHEAF_ECORRUPT);
-		sheaf_step_close(step);
+		sheaf_checkpoint_close(step);
 	}
 	place_release(&p);
 }
@@ -277,63 +277,63 @@ TEST(structs_of_other_sizes_are_honoured)
 	struct { struct sheaf_tensor t; uint64_t more[4]; } big;
 	struct { struct sheaf_report r; uint64_t more[2]; } grown = { .more = { 0, 0 } };
 	struct sheaf_report report = { .size = sizeof(report) };
-	struct sheaf_step_info info;
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint_info info;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err;
 	struct place p;
 
 	place_init(&p);
 	fill(&p);
 	save(&p, 3);
-	CHECK_RC(sheaf_step_open(&step, p.run, 3, &err), 0, &err);
+	CHECK_RC(sheaf_checkpoint_open(&step, p.run, 3, &err), 0, &err);
 	memset(&big, 0xa5, sizeof(big));
 	big.t.size = sizeof(big.t) + 8;
-	CHECK_INT(sheaf_step_tensor(step, 0, &big.t), 0);
+	CHECK_INT(sheaf_checkpoint_tensor(step, 0, &big.t), 0);
 	CHECK_INT(big.t.size, sizeof(big.t) + 8);
 	CHECK(big.more[0] == 0 && big.more[1] == UINT64_C(0xa5a5a5a5a5a5a5a5));
 	memset(&big, 0xa5, sizeof(big));
 	big.t.size = offsetof(struct sheaf_tensor, digest);     /* compiled before there was one */
-	CHECK_INT(sheaf_step_tensor(step, 0, &big.t), 0);
+	CHECK_INT(sheaf_checkpoint_tensor(step, 0, &big.t), 0);
 	CHECK(big.t.digest == UINT64_C(0xa5a5a5a5a5a5a5a5) && big.t.bytes == 24);
 	big.t.size = 4;
-	CHECK_INT(sheaf_step_tensor(step, 0, &big.t), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_tensor(step, 0, &big.t), SHEAF_EINVAL);
 	big.t.size = 0xa5a5a5a5;
-	CHECK_INT(sheaf_step_tensor(step, 0, &big.t), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_tensor(step, 0, &big.t), SHEAF_EINVAL);
 	info.size = 0;
-	CHECK_INT(sheaf_step_info(step, &info), SHEAF_EINVAL);
-	CHECK_INT(sheaf_step_info(step, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_get_info(step, &info), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_get_info(step, NULL), SHEAF_EINVAL);
 	report.size = 8;
-	CHECK_RC(sheaf_step_load(step, p.st, 0, &report, &err), SHEAF_EINVAL, &err);
+	CHECK_RC(sheaf_checkpoint_load(step, p.st, 0, &report, &err), SHEAF_EINVAL, &err);
 	grown.r = (struct sheaf_report){ .size = sizeof(grown) };
-	CHECK_RC(sheaf_step_load(step, p.st, 0, &grown.r, &err), 0, &err);
+	CHECK_RC(sheaf_checkpoint_load(step, p.st, 0, &grown.r, &err), 0, &err);
 	grown.r = (struct sheaf_report){ .size = sizeof(grown) };
 	grown.more[1] = 1;              /* asks a newer sheaf for something */
-	CHECK_RC(sheaf_step_load(step, p.st, 0, &grown.r, &err), SHEAF_EINVAL, &err);
-	sheaf_step_close(step);
+	CHECK_RC(sheaf_checkpoint_load(step, p.st, 0, &grown.r, &err), SHEAF_EINVAL, &err);
+	sheaf_checkpoint_close(step);
 	place_release(&p);
 }
 
 TEST(a_report_is_filled_and_its_counts_begin_at_0)
 {
 	struct sheaf_report report;
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err;
 	struct place p;
 
 	place_init(&p);
 	fill(&p);
 	save(&p, 3);
-	CHECK_RC(sheaf_step_open(&step, p.run, 3, &err), 0, &err);
+	CHECK_RC(sheaf_checkpoint_open(&step, p.run, 3, &err), 0, &err);
 	memset(&report, 0, sizeof(report));
 	report.size = sizeof(report);
 	report.missing = report.loaded = 77;
 	p.w[0] = p.head[0] = 0;
-	CHECK_RC(sheaf_step_load(step, p.st, SHEAF_LOAD_STRICT, &report, &err), 0, &err);
+	CHECK_RC(sheaf_checkpoint_load(step, p.st, SHEAF_LOAD_STRICT, &report, &err), 0, &err);
 	CHECK(p.w[0] == 1 && p.head[0] == 7);
 	CHECK_INT(report.missing, 0);
 	CHECK(report.loaded >= 3 && report.loaded < 77);
-	CHECK_RC(sheaf_step_load(step, p.st, 0, NULL, NULL), 0, &err);
-	sheaf_step_close(step);
+	CHECK_RC(sheaf_checkpoint_load(step, p.st, 0, NULL, NULL), 0, &err);
+	sheaf_checkpoint_close(step);
 	place_release(&p);
 }
 
@@ -361,7 +361,7 @@ TEST(each_refusal_fills_the_callers_error)
 {
 	struct sheaf_agent_info info = { .size = sizeof(info) };
 	struct sheaf_save *save = NULL;
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_run *run = NULL;
 	struct sheaf_error err;
 	struct place p;
@@ -378,8 +378,8 @@ TEST(each_refusal_fills_the_callers_error)
 	FILLS(sheaf_run_steps(p.run, NULL, 1, &err), SHEAF_EINVAL, "nowhere to put 1 steps");
 	FILLS(sheaf_run_list(NULL, NULL, NULL, &err), SHEAF_EINVAL, "no run was given");
 	FILLS(sheaf_run_list(p.run, NULL, NULL, &err), SHEAF_EINVAL, "nobody to hear of the steps");
-	FILLS(sheaf_run_left(NULL, NULL, NULL, &err), SHEAF_EINVAL, "no run was given");
-	FILLS(sheaf_run_left(p.run, NULL, NULL, &err), SHEAF_EINVAL,
+	FILLS(sheaf_run_leftovers(NULL, NULL, NULL, &err), SHEAF_EINVAL, "no run was given");
+	FILLS(sheaf_run_leftovers(p.run, NULL, NULL, &err), SHEAF_EINVAL,
 	      "nobody to hear of what is left");
 	FILLS(sheaf_run_salvage(none, 1, NULL, NULL, &err), SHEAF_ENOENT,
 	      "$/none: no run here: No such file or directory");
@@ -399,22 +399,23 @@ TEST(each_refusal_fills_the_callers_error)
 	      "step -1 is negative");
 	FILLS(sheaf_save_exchange(NULL, 1, &err), SHEAF_EINVAL, "no save was given");
 	FILLS(sheaf_save_commit(NULL, 0, &err), SHEAF_EINVAL, "no save was given");
-	FILLS(sheaf_step_open(&step, NULL, 5, &err), SHEAF_EINVAL, "no run was given");
-	FILLS(sheaf_step_open(NULL, p.run, 5, &err), SHEAF_EINVAL, "nowhere to put the step");
-	FILLS(sheaf_step_open(&step, p.run, 5, &err), SHEAF_ENOENT, "$: no step 5");
-	FILLS(sheaf_step_open_path(NULL, none, NULL, NULL, &err), SHEAF_EINVAL,
+	FILLS(sheaf_checkpoint_open(&step, NULL, 5, &err), SHEAF_EINVAL, "no run was given");
+	FILLS(sheaf_checkpoint_open(NULL, p.run, 5, &err), SHEAF_EINVAL, "nowhere to put the step");
+	FILLS(sheaf_checkpoint_open(&step, p.run, 5, &err), SHEAF_ENOENT, "$: no step 5");
+	FILLS(sheaf_checkpoint_open_path(NULL, none, NULL, NULL, &err), SHEAF_EINVAL,
 	      "nowhere to put the step");
-	FILLS(sheaf_step_open_path(&step, none, NULL, NULL, &err), SHEAF_ENOENT,
+	FILLS(sheaf_checkpoint_open_path(&step, none, NULL, NULL, &err), SHEAF_ENOENT,
 	      "$/none: No such file or directory");
-	FILLS(sheaf_step_load(NULL, p.st, 0, NULL, &err), SHEAF_EINVAL, "no step was given");
-	FILLS(sheaf_step_read(NULL, NULL, &err), SHEAF_EINVAL, "no step was given");
-	FILLS(sheaf_step_verify(NULL, NULL, &err), SHEAF_EINVAL, "no step was given");
-	FILLS(sheaf_step_copy(NULL, none, NULL, &err), SHEAF_EINVAL, "no step was given");
+	FILLS(sheaf_checkpoint_load(NULL, p.st, 0, NULL, &err), SHEAF_EINVAL, "no step was given");
+	FILLS(sheaf_checkpoint_read(NULL, NULL, &err), SHEAF_EINVAL, "no step was given");
+	FILLS(sheaf_checkpoint_verify(NULL, NULL, &err), SHEAF_EINVAL, "no step was given");
+	FILLS(sheaf_checkpoint_copy(NULL, none, NULL, &err), SHEAF_EINVAL, "no step was given");
 	FILLS(sheaf_plan(NULL, NULL, 0, NULL, NULL, NULL, &err), SHEAF_EINVAL,
 	      "want a state for each of at least one rank, and somebody to hear of them");
 	FILLS(sheaf_agent_serve(NULL, NULL, &err), SHEAF_EINVAL, "no directory was named");
-	FILLS(sheaf_agent_info(NULL, NULL, &info, &err), SHEAF_EINVAL, "no directory was named");
-	FILLS(sheaf_agent_info(p.dir, NULL, NULL, &err), SHEAF_EINVAL, "nowhere to put it");
+	FILLS(sheaf_agent_get_info(NULL, NULL, &info, &err), SHEAF_EINVAL,
+	      "no directory was named");
+	FILLS(sheaf_agent_get_info(p.dir, NULL, NULL, &err), SHEAF_EINVAL, "nowhere to put it");
 	FILLS(sheaf_agent_stop(NULL, NULL, &err), SHEAF_EINVAL, "no directory was named");
 	FILLS(sheaf_agent_stop(none, NULL, &err), SHEAF_ENOENT,
 	      "$/none: no run here: No such file or directory");
@@ -487,7 +488,7 @@ TEST(a_report_is_sound_or_the_call_is_refused)
 		"report.size is 8; set it to sizeof(struct sheaf_report), and what this sheaf does "
 		"not know to 0", "report.size is 4; set it to sizeof(struct sheaf_report), and "
 		"what this sheaf does not know to 0" };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err;
 	struct place p;
 	int64_t which = 7;
@@ -498,13 +499,13 @@ TEST(a_report_is_sound_or_the_call_is_refused)
 	fill(&p);
 	save(&p, 3);
 	snprintf(copy, sizeof(copy), "%s/copy", p.dir);
-	CHECK_RC(sheaf_step_open(&step, p.run, 3, &err), 0, &err);
+	CHECK_RC(sheaf_checkpoint_open(&step, p.run, 3, &err), 0, &err);
 	for (int i = 0; i < 2; i++) {
 		struct sheaf_report was = bad[i], *r = &bad[i];
 
-		FILLS(sheaf_step_load(step, p.st, 0, r, &err), SHEAF_EINVAL, says[i]);
-		FILLS(sheaf_step_verify(step, r, &err), SHEAF_EINVAL, says[i]);
-		FILLS(sheaf_step_copy(step, copy, r, &err), SHEAF_EINVAL, says[i]);
+		FILLS(sheaf_checkpoint_load(step, p.st, 0, r, &err), SHEAF_EINVAL, says[i]);
+		FILLS(sheaf_checkpoint_verify(step, r, &err), SHEAF_EINVAL, says[i]);
+		FILLS(sheaf_checkpoint_copy(step, copy, r, &err), SHEAF_EINVAL, says[i]);
 		FILLS(sheaf_run_resume(p.run, p.st, 0, r, &err), SHEAF_EINVAL, says[i]);
 		FILLS(sheaf_run_salvage(p.dir, 3, NULL, r, &err), SHEAF_EINVAL, says[i]);
 		FILLS(sheaf_agent_flush(p.dir, NULL, 0, &which, r, &err), SHEAF_EINVAL, says[i]);
@@ -512,38 +513,39 @@ TEST(a_report_is_sound_or_the_call_is_refused)
 		CHECK(memcmp(&was, r, sizeof(was)) == 0);
 	}
 	CHECK(access(copy, F_OK) != 0);
-	sheaf_step_close(step);
+	sheaf_checkpoint_close(step);
 	place_release(&p);
 }
 
 /* A child of the process that opened them owns none of them. */
-static int in_a_child(struct place *p, struct sheaf_step *step, struct sheaf_save *save)
+static int in_a_child(struct place *p, struct sheaf_checkpoint *step, struct sheaf_save *save)
 {
 	struct sheaf_run_stat stat = { .size = sizeof(stat) };
 	struct sheaf_stat counts = { .size = sizeof(counts) };
 	struct sheaf_save *begun = NULL;
-	struct sheaf_step *opened = NULL;
+	struct sheaf_checkpoint *opened = NULL;
 	struct sheaf_error err[12] = { { 0 } };
 	const void *bytes = NULL;
 	size_t n = 0;
 	const int rcs[] = {
 		sheaf_run_steps(p->run, NULL, 0, &err[0]),
 		sheaf_run_list(p->run, NULL, NULL, &err[1]),
-		sheaf_run_left(p->run, NULL, NULL, &err[2]),
+		sheaf_run_leftovers(p->run, NULL, NULL, &err[2]),
 		sheaf_run_rewind(p->run, 3, &err[3]), sheaf_run_mark(p->run, 3, 'k', &err[4]),
 		sheaf_run_prune(p->run, 1, NULL, NULL, &err[5]),
 		sheaf_run_resume(p->run, p->st, 0, NULL, &err[6]),
 		sheaf_save_begin(&begun, p->run, 9, p->st, NULL, &err[7]),
 		sheaf_save_exchange(save, 1, &err[8]), sheaf_save_commit(save, 0, &err[9]),
-		sheaf_step_open(&opened, p->run, 3, &err[10]),
-		sheaf_step_load(step, p->st, 0, NULL, &err[11]),
-		sheaf_step_verify(step, NULL, NULL), sheaf_step_copy(step, "/none", NULL, NULL),
-		sheaf_step_read(step, NULL, NULL), sheaf_run_stat(p->run, &stat),
-		sheaf_step_file(step, "config.json", &bytes, &n),
+		sheaf_checkpoint_open(&opened, p->run, 3, &err[10]),
+		sheaf_checkpoint_load(step, p->st, 0, NULL, &err[11]),
+		sheaf_checkpoint_verify(step, NULL, NULL), sheaf_checkpoint_copy(step, "/none",
+		                                                                 NULL, NULL),
+		sheaf_checkpoint_read(step, NULL, NULL), sheaf_run_get_stat(p->run, &stat),
+		sheaf_checkpoint_file(step, "config.json", &bytes, &n),
 		sheaf_save_attach(save, "a", "", 0), sheaf_save_note(save, "a", ""),
-		sheaf_save_copied(save, 0, 0), sheaf_save_put(save, 0, NULL),
-		sheaf_save_wait(save, 0), sheaf_save_stat(save, &counts),
-		sheaf_save_fail(save, "a child"),
+		sheaf_save_wait_copied(save, 0, 0), sheaf_save_slice_ready(save, 0, NULL),
+		sheaf_save_wait(save, 0), sheaf_save_get_stat(save, &counts),
+		sheaf_save_abort(save, "a child"),
 		sheaf_state_average(p->st, p->run, 9, 0, NULL),
 	};
 
@@ -559,7 +561,7 @@ static int in_a_child(struct place *p, struct sheaf_step *step, struct sheaf_sav
 TEST(a_child_may_call_nothing_of_a_run_that_its_parent_opened)
 {
 	struct sheaf_save *begun = NULL;
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err;
 	struct place p;
 	int status = -1;
@@ -568,7 +570,7 @@ TEST(a_child_may_call_nothing_of_a_run_that_its_parent_opened)
 	place_init(&p);
 	fill(&p);
 	save(&p, 3);
-	CHECK_RC(sheaf_step_open(&step, p.run, 3, &err), 0, &err);
+	CHECK_RC(sheaf_checkpoint_open(&step, p.run, 3, &err), 0, &err);
 	CHECK_RC(sheaf_save_begin(&begun, p.run, 4, p.st, NULL, &err), 0, &err);
 	child = fork();
 	if (child == 0)
@@ -578,7 +580,7 @@ TEST(a_child_may_call_nothing_of_a_run_that_its_parent_opened)
 	CHECK_INT(WEXITSTATUS(status), 0);
 	CHECK_RC(sheaf_save_commit(begun, -1, &err), 0, &err);
 	sheaf_save_free(begun);
-	sheaf_step_close(step);
+	sheaf_checkpoint_close(step);
 	place_release(&p);
 }
 
@@ -586,7 +588,7 @@ TEST(missing_arguments_are_errors)
 {
 	struct sheaf_error err;
 	struct sheaf_save *save = NULL;
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct place p;
 
 	place_init(&p);
@@ -606,30 +608,30 @@ TEST(missing_arguments_are_errors)
 	CHECK_INT(sheaf_save_attach(NULL, "a", "", 0), SHEAF_EINVAL);
 	CHECK_INT(sheaf_save_note(NULL, "a", ""), SHEAF_EINVAL);
 	CHECK_INT(sheaf_save_wait(NULL, 0), SHEAF_EINVAL);
-	CHECK_INT(sheaf_save_stat(NULL, NULL), SHEAF_EINVAL);
-	CHECK_INT(sheaf_save_fail(NULL, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_save_get_stat(NULL, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_save_abort(NULL, NULL), SHEAF_EINVAL);
 	CHECK_INT(sheaf_save_exchange(NULL, 0, &err), SHEAF_EINVAL);
 	CHECK_INT(sheaf_save_commit(NULL, 0, &err), SHEAF_EINVAL);
-	CHECK_INT(sheaf_step_open(NULL, p.run, 1, &err), SHEAF_EINVAL);
-	CHECK_INT(sheaf_step_open(&step, p.run, 1, &err), SHEAF_ENOENT);
-	CHECK_INT(sheaf_step_open_path(NULL, p.dir, NULL, NULL, &err), SHEAF_EINVAL);
-	CHECK_INT(sheaf_step_open_path(&step, NULL, NULL, NULL, &err), SHEAF_EINVAL);
-	CHECK_INT(sheaf_step_load(NULL, p.st, 0, NULL, &err), SHEAF_EINVAL);
-	CHECK_INT(sheaf_step_verify(NULL, NULL, &err), SHEAF_EINVAL);
-	CHECK_INT(sheaf_step_read(NULL, NULL, &err), SHEAF_EINVAL);
-	CHECK_INT(sheaf_step_copy(NULL, p.dir, NULL, &err), SHEAF_EINVAL);
-	CHECK_INT(sheaf_run_left(NULL, NULL, NULL, &err), SHEAF_EINVAL);
-	CHECK_INT(sheaf_run_left(p.run, NULL, NULL, &err), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_open(NULL, p.run, 1, &err), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_open(&step, p.run, 1, &err), SHEAF_ENOENT);
+	CHECK_INT(sheaf_checkpoint_open_path(NULL, p.dir, NULL, NULL, &err), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_open_path(&step, NULL, NULL, NULL, &err), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_load(NULL, p.st, 0, NULL, &err), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_verify(NULL, NULL, &err), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_read(NULL, NULL, &err), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_copy(NULL, p.dir, NULL, &err), SHEAF_EINVAL);
+	CHECK_INT(sheaf_run_leftovers(NULL, NULL, NULL, &err), SHEAF_EINVAL);
+	CHECK_INT(sheaf_run_leftovers(p.run, NULL, NULL, &err), SHEAF_EINVAL);
 	CHECK_INT(sheaf_run_salvage(NULL, 1, NULL, NULL, &err), SHEAF_EINVAL);
 	CHECK_INT(sheaf_run_salvage(p.dir, -1, NULL, NULL, &err), SHEAF_EINVAL);
-	CHECK_INT(sheaf_run_stat(NULL, NULL), SHEAF_EINVAL);
-	CHECK_INT(sheaf_run_stat(p.run, NULL), SHEAF_EINVAL);
-	CHECK_INT(sheaf_step_number(NULL), -1);
+	CHECK_INT(sheaf_run_get_stat(NULL, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_run_get_stat(p.run, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_number(NULL), -1);
 	CHECK_INT(sheaf_slice_shard(NULL, 0, 0, 1), SHEAF_EINVAL);
 	CHECK_INT(sheaf_plan(NULL, NULL, 1, NULL, NULL, NULL, &err), SHEAF_EINVAL);
 	CHECK(save == NULL && step == NULL);
 	sheaf_save_free(NULL);
-	sheaf_step_close(NULL);
+	sheaf_checkpoint_close(NULL);
 	sheaf_run_close(NULL);
 	sheaf_state_free(NULL);
 	place_release(&p);
@@ -677,11 +679,11 @@ TEST(a_save_counts_itself_and_can_be_given_up)
 	fill(&p);
 	CHECK_RC(sheaf_save_begin(&save, p.run, 2, p.st, NULL, &err), 0, &err);
 	CHECK_INT(sheaf_save_wait(save, -1), 0);
-	CHECK_INT(sheaf_save_stat(save, &stat), 0);
+	CHECK_INT(sheaf_save_get_stat(save, &stat), 0);
 	CHECK(stat.held >= 45 && stat.copied == 45);
 	CHECK(stat.to_write > 0 && stat.written == stat.to_write);
 	CHECK_INT(stat.sent, 0);
-	CHECK_INT(sheaf_save_fail(save, "a test said so"), 0);
+	CHECK_INT(sheaf_save_abort(save, "a test said so"), 0);
 	CHECK_RC(sheaf_save_commit(save, -1, &err), SHEAF_EFAILED, &err);
 	CHECK(strstr(err.msg, "a test said so") != NULL);
 	sheaf_save_free(save);
@@ -706,8 +708,8 @@ TEST(a_shorter_stat_is_filled_to_its_end)
 	memset(&sums.dropped, 0xa5, sizeof(sums) - sums.size);
 	CHECK_RC(sheaf_save_begin(&save, p.run, 2, p.st, NULL, &err), 0, &err);
 	CHECK_RC(sheaf_save_commit(save, -1, &err), 0, &err);
-	CHECK_INT(sheaf_save_stat(save, &stat.s), 0);
-	CHECK_INT(sheaf_run_stat(p.run, &sums), 0);
+	CHECK_INT(sheaf_save_get_stat(save, &stat.s), 0);
+	CHECK_INT(sheaf_run_get_stat(p.run, &sums), 0);
 	CHECK_INT(stat.s.phase, 3);
 	for (size_t i = before; i < sizeof(stat); i++)
 		CHECK_INT(((uint8_t *)&stat)[i], 0xa5);
@@ -715,7 +717,7 @@ TEST(a_shorter_stat_is_filled_to_its_end)
 	for (size_t i = sums.size; i < sizeof(sums); i++)
 		CHECK_INT(((uint8_t *)&sums)[i], 0xa5);
 	sums.size = 4;
-	CHECK_INT(sheaf_run_stat(p.run, &sums), SHEAF_EINVAL);
+	CHECK_INT(sheaf_run_get_stat(p.run, &sums), SHEAF_EINVAL);
 	sheaf_save_free(save);
 	place_release(&p);
 }
@@ -748,7 +750,7 @@ static bool is_through(struct sheaf_save **save, int *behind)
 	struct sheaf_error err;
 	int rc = sheaf_save_commit(*save, 0, &err);
 
-	CHECK_INT(sheaf_save_stat(*save, &stat), 0);
+	CHECK_INT(sheaf_save_get_stat(*save, &stat), 0);
 	*behind += stat.phase == 6;
 	if (rc == SHEAF_EAGAIN)
 		return false;
@@ -764,7 +766,7 @@ TEST(a_step_is_published_behind_the_next_save)
 	struct place p;
 	struct sheaf_opts opts = { .size = sizeof(opts), .images_max = 3 };
 	struct sheaf_save *save = NULL, *next = NULL;
-	struct sheaf_step *opened = NULL;
+	struct sheaf_checkpoint *opened = NULL;
 	struct sheaf_error err;
 	int behind = 0;
 
@@ -784,9 +786,9 @@ TEST(a_step_is_published_behind_the_next_save)
 		;
 	printf("# %d asks found one being published\n", behind);
 	CHECK(behind > 0);
-	CHECK_RC(sheaf_step_open(&opened, p.run, 30, &err), 0, &err);
-	CHECK_RC(sheaf_step_verify(opened, NULL, &err), 0, &err);
-	sheaf_step_close(opened);
+	CHECK_RC(sheaf_checkpoint_open(&opened, p.run, 30, &err), 0, &err);
+	CHECK_RC(sheaf_checkpoint_verify(opened, NULL, &err), 0, &err);
+	sheaf_checkpoint_close(opened);
 	place_release(&p);
 }
 

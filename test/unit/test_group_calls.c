@@ -142,7 +142,8 @@ TEST(ranks_in_different_calls_learn_it_in_the_first_operation)
 
 	met(&same, 0, NULL);
 	met(&apart, SHEAF_EINVAL, "rank 1 sheaf_save_begin, rank 2 sheaf_save_commit");
-	met(&handles, SHEAF_EINVAL, "sheaf_step_load on different handles: rank 0 on what their "
+	met(&handles, SHEAF_EINVAL,
+	    "sheaf_checkpoint_load on different handles: rank 0 on what their "
 	    "collective call 4 made, rank 2 on what 5 made");
 	wrong.rc[1] = wrong.rc[2] = SHEAF_EIO;
 	met(&wrong, SHEAF_EIO, "rank 1 is wrong");
@@ -565,9 +566,11 @@ TEST(ranks_in_different_calls_hear_the_names_of_both)
 		[SHF_CALL_REWIND] = "sheaf_run_rewind", [SHF_CALL_MARK] = "sheaf_run_mark",
 		[SHF_CALL_PRUNE] = "sheaf_run_prune", [SHF_CALL_BEGIN] = "sheaf_save_begin",
 		[SHF_CALL_EXCHANGE] = "sheaf_save_exchange",
-		[SHF_CALL_COMMIT] = "sheaf_save_commit", [SHF_CALL_STEP_OPEN] = "sheaf_step_open",
-		[SHF_CALL_STEP_OPEN_PATH] = "sheaf_step_open_path",
-		[SHF_CALL_LOAD] = "sheaf_step_load", [SHF_CALL_VERIFY] = "sheaf_step_verify",
+		[SHF_CALL_COMMIT] = "sheaf_save_commit",
+		        [SHF_CALL_STEP_OPEN] = "sheaf_checkpoint_open",
+		[SHF_CALL_STEP_OPEN_PATH] = "sheaf_checkpoint_open_path",
+		[SHF_CALL_LOAD] = "sheaf_checkpoint_load",
+		        [SHF_CALL_VERIFY] = "sheaf_checkpoint_verify",
 		[SHF_CALL_RESUME] = "sheaf_run_resume",
 		[SHF_CALL_AVERAGE] = "sheaf_state_average",
 		[SHF_CALL_AVERAGE + 1] = "no call of this sheaf",

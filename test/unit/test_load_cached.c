@@ -88,18 +88,18 @@ static int look_at(const char *path, const struct stat *st, int type, struct FTW
 static int load(struct world *w, int threads, struct sheaf_error *err)
 {
 	struct sheaf_report report = { .size = sizeof(report) };
-	struct sheaf_step *step;
+	struct sheaf_checkpoint *step;
 	int rc;
 
 	for (int i = 0; i < SLICES; i++)
 		memset(w->data[i], 0xa5, ITEMS * sizeof(uint32_t));
 	(void)nftw(w->dir, look_at, 16, FTW_PHYS);
 	open_run(w, threads);
-	rc = sheaf_step_open(&step, w->run, 1, err);
+	rc = sheaf_checkpoint_open(&step, w->run, 1, err);
 	if (rc == 0)
-		rc = sheaf_step_load(step, w->state, 0, &report, err);
+		rc = sheaf_checkpoint_load(step, w->state, 0, &report, err);
 	CHECK(rc < 0 || report.disk_bytes >= SLICES * ITEMS * sizeof(uint32_t));
-	sheaf_step_close(step);
+	sheaf_checkpoint_close(step);
 	sheaf_run_close(w->run);
 	return rc;
 }

@@ -202,7 +202,7 @@ static int load(struct world *w, struct sheaf_error *err)
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY,
 	                           .io_threads = 2 };
 	struct sheaf_run *run;
-	struct sheaf_step *step;
+	struct sheaf_checkpoint *step;
 	int rc, touches;
 
 	for (int i = 0; i < SLICES; i++)
@@ -211,10 +211,10 @@ static int load(struct world *w, struct sheaf_error *err)
 	atomic_store(&s.astray, 0);
 	atomic_store(&s.touched, 0);
 	CHECK_RC(shf_run_open(&run, w->dir, NULL, &opts, &w->sys, err), 0, err);
-	CHECK_RC(sheaf_step_open(&step, run, 1, err), 0, err);
-	rc = sheaf_step_load(step, w->loaded, 0, NULL, err);
+	CHECK_RC(sheaf_checkpoint_open(&step, run, 1, err), 0, err);
+	rc = sheaf_checkpoint_load(step, w->loaded, 0, NULL, err);
 	touches = atomic_load(&s.touches);
-	sheaf_step_close(step);
+	sheaf_checkpoint_close(step);
 	sheaf_run_close(run);
 	CHECK_INT(atomic_load(&s.touches), touches);
 	CHECK_INT(atomic_load(&s.astray), 0);

@@ -45,7 +45,7 @@ static int open_refused(const char *dir, int error, struct sheaf_error *err)
 	struct shf_sys sys = sys_tables_sys(&ops, NULL);
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
 	struct sheaf_run *run;
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc;
 
 	ops.file.open = on_open;
@@ -70,7 +70,7 @@ TEST(a_table_longer_than_the_files_is_no_damage)
 	char dir[] = "many.XXXXXX", path[100];
 	struct sheaf_run *run;
 	struct sheaf_save *save;
-	struct sheaf_step *step;
+	struct sheaf_checkpoint *step;
 	struct sheaf_error err;
 	struct stat st;
 
@@ -84,13 +84,13 @@ TEST(a_table_longer_than_the_files_is_no_damage)
 	snprintf(path, sizeof(path), "%s/checkpoint-1/sheaf.sums", dir);
 	CHECK_INT(stat(path, &st), 0);
 	CHECK(st.st_size > 16 << 20);
-	CHECK_RC(sheaf_step_open(&step, run, 1, &err), 0, &err);
-	CHECK_RC(sheaf_step_read(step, &s, &err), 0, &err);
+	CHECK_RC(sheaf_checkpoint_open(&step, run, 1, &err), 0, &err);
+	CHECK_RC(sheaf_checkpoint_read(step, &s, &err), 0, &err);
 	CHECK_INT(one, data[229999]);
-	CHECK_RC(sheaf_step_load(step, to, 0, NULL, &err), 0, &err);
+	CHECK_RC(sheaf_checkpoint_load(step, to, 0, NULL, &err), 0, &err);
 	CHECK(memcmp(data, back, TENSORS) == 0);
-	CHECK_RC(sheaf_step_verify(step, NULL, &err), 0, &err);
-	sheaf_step_close(step);
+	CHECK_RC(sheaf_checkpoint_verify(step, NULL, &err), 0, &err);
+	sheaf_checkpoint_close(step);
 	sheaf_run_close(run);
 	/* Files that cannot be looked at are no verdict on the table. */
 	CHECK_RC(open_refused(dir, EIO, &err), SHEAF_EIO, &err);

@@ -181,7 +181,7 @@ static void train(struct rank *k, struct sheaf_run *run)
 
 		CHECK_RC(sheaf_save_begin(&save, run, step, k->state, &opts, &err), 0, &err);
 		for (int i = 0; i < SLICES; i++) {
-			k->w->bad += sheaf_save_copied(save, i, -1) != 0;
+			k->w->bad += sheaf_save_wait_copied(save, i, -1) != 0;
 			paint(k, i, step + 1);
 		}
 		CHECK_RC(sheaf_save_commit(save, -1, &err), 0, &err);
@@ -192,20 +192,20 @@ static void train(struct rank *k, struct sheaf_run *run)
 static void look(struct rank *k, struct sheaf_run *run)
 {
 	struct sheaf_report report = { .size = sizeof(report) };
-	struct sheaf_step *step = NULL;
-	struct sheaf_step_info info = { .size = sizeof(info) };
+	struct sheaf_checkpoint *step = NULL;
+	struct sheaf_checkpoint_info info = { .size = sizeof(info) };
 	struct sheaf_error err;
 
-	CHECK_RC(sheaf_step_open(&step, run, SHEAF_LATEST, &err), 0, &err);
-	CHECK_RC(sheaf_step_load(step, k->state, 0, &report, &err), 0, &err);
-	CHECK_INT(sheaf_step_info(step, &info), 0);
+	CHECK_RC(sheaf_checkpoint_open(&step, run, SHEAF_LATEST, &err), 0, &err);
+	CHECK_RC(sheaf_checkpoint_load(step, k->state, 0, &report, &err), 0, &err);
+	CHECK_INT(sheaf_checkpoint_get_info(step, &info), 0);
 	for (int i = 0; i < SLICES; i++)
 		for (size_t n = 0; n < ITEMS; n++)
 			k->w->bad += k->data[i][n] != item(k->rank, i, info.step, n);
 	k->w->loaded = info.step;
 	k->w->disk_bytes = report.disk_bytes;
 	k->w->peers = (int)report.peers;
-	sheaf_step_close(step);
+	sheaf_checkpoint_close(step);
 }
 
 struct job {

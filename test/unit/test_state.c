@@ -275,7 +275,9 @@ TEST(memory_rules_are_checked)
 	in.flags = SHEAF_SLICE_OPTIONAL | SHEAF_SAVE_LAZY;
 	refused(&in, "model/w: SHEAF_SAVE_LAZY belongs to sheaf_save_opts.flags");
 	in.flags = SHEAF_LOAD_CONVERT;
-	refused(&in, "model/w: SHEAF_LOAD_CONVERT belongs to sheaf_step_load and sheaf_run_resume");
+	refused(&in,
+	        "model/w: SHEAF_LOAD_CONVERT belongs to sheaf_checkpoint_load and "
+	        "sheaf_run_resume");
 	in.flags = 0x20;
 	refused(&in, "model/w: flags 0x20 are unknown to this version of sheaf");
 }

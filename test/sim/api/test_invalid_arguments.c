@@ -91,7 +91,7 @@ TEST(the_path_of_a_step_is_whole_however_long_it_is)
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE,
 	                           .io_threads = 1 };
 	struct alone a = { .disk = disk_new() };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_slice s = slice_of(&a);
 	char dir[700];
 
@@ -229,7 +229,7 @@ TEST(nowhere_is_no_run_and_no_step)
 {
 	struct simdisk *disk = disk_new();
 	const struct shf_sys *sys = simdisk_process(disk, 7, 0);
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_run *run = NULL;
 	struct sheaf_error err;
 
@@ -297,7 +297,7 @@ TEST(what_is_attached_or_noted_wrongly_is_refused_and_the_step_is_saved)
 		{ "", "long", long_value, "at most 64 KiB", 0 },
 	};
 	struct alone a = { .disk = NULL };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_slice moment;
 	struct sheaf_save *save;
 
@@ -656,7 +656,7 @@ TEST(ranks_that_open_a_run_differently_are_told_in_what)
 static int ask_differently(struct hand *h)
 {
 	struct sheaf_save *save = NULL;
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = 0, v = h->play->variant;
 
 	switch (v) {
@@ -714,7 +714,7 @@ TEST(ranks_that_ask_for_different_things_are_told_which)
 TEST(a_run_that_was_closed_answers_for_those_who_still_hold_it)
 {
 	struct alone a = { .disk = NULL };
-	struct sheaf_step *step = NULL, *more = NULL;
+	struct sheaf_checkpoint *step = NULL, *more = NULL;
 	struct sheaf_save *save = NULL;
 	struct sheaf_error *err = &a.err;
 
@@ -754,7 +754,7 @@ TEST(what_is_no_step_of_ours_is_not_copied_and_has_no_such_file)
 {
 	struct simdisk *disk = acts_disk(1);
 	const struct shf_sys *sys = simdisk_process(disk, 7, 0);
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err;
 	const void *bytes;
 	size_t n;
@@ -783,7 +783,7 @@ TEST(what_is_no_step_of_ours_is_not_copied_and_has_no_such_file)
 TEST(a_link_is_a_file_of_a_step_by_path_and_none_of_a_run)
 {
 	struct alone a = { .disk = acts_disk(1) };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	const void *bytes;
 	size_t n;
 

@@ -135,7 +135,7 @@ static int look(struct simdisk *disk, const char *to, char found[200])
 	                           .io_threads = 1 };
 	struct sheaf_report report = { .size = sizeof(report), .finding = finding, .arg = found };
 	const struct shf_sys *sys = process(disk);
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err;
 	int rc;
 

@@ -38,7 +38,7 @@ static struct copy copy_by(struct simdisk *disk, const struct shf_sys *sys)
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY,
 	                           .io_threads = 1 };
 	struct copy c = { .report = { .size = sizeof(c.report) } };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 
 	c.rc = shf_step_open_path(&step, FROM, NULL, &opts, sys, &c.err);
 	starve_left = hungry;

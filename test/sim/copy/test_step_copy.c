@@ -93,7 +93,7 @@ static int copy_by(struct simdisk *disk, const struct shf_sys *sys, struct copy 
 {
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY,
 	                           .io_threads = 1 };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 
 	c->report = (struct sheaf_report){ .size = sizeof(c->report), .finding = finding,
 		.arg = c };
@@ -752,7 +752,7 @@ static int copy_on_two(void *arg, int rank, struct sheaf_group *group)
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY,
 	                           .io_threads = 1 };
 	const struct shf_sys *sys = process(arg);
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err;
 	int rc = shf_step_open_path(&step, FROM, group, &opts, sys, &err);
 

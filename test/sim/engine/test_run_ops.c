@@ -335,7 +335,7 @@ static int load_2(struct world *w, int rank, struct sheaf_run *run, struct sheaf
 		.shape = { RANKS * ITEMS }, .start = { rank * ITEMS }, .count = { ITEMS },
 		.data = data };
 	struct sheaf_state *st = shf_state_new();
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc;
 
 	(void)w;
@@ -546,7 +546,7 @@ TEST(a_forked_child_gives_up_its_copies_and_leaves_the_lock)
 static int prune_after_a_fork(struct world *w, int rank, struct sheaf_run *run,
                               struct sheaf_error *err)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = save(rank, run, 1, true, err);
 
 	if (rc == 0)
@@ -646,7 +646,7 @@ static int load(struct world *w, int rank, struct sheaf_run *run, int64_t n, int
 	struct sheaf_slice s = { .size = sizeof(s), .name = "w", .dtype = SHEAF_F32, .ndim = 1,
 		.shape = { items }, .start = { rank * ITEMS }, .count = { ITEMS }, .data = data };
 	struct sheaf_state *st = shf_state_new();
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc;
 
 	(void)shf_state_add(st, &s);

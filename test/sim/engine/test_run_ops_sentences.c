@@ -133,7 +133,7 @@ TEST(each_refusal_has_its_whole_sentence_on_all_ranks)
 static int after_close(struct hand *h)
 {
 	struct sheaf_run *run = h->run;
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err;
 
 	shf_run_get(run);
@@ -169,7 +169,7 @@ TEST(a_run_that_is_closed_does_nothing_more)
 static int opens_another(struct hand *h)
 {
 	static const int64_t steps[][2] = { { -2, -2 }, { 1, 2 }, { 9, 9 } };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 
 	return shf_step_open(&step, h->run, steps[h->play->variant][h->rank], &h->err);
 }
@@ -197,7 +197,7 @@ TEST(a_step_is_opened_by_one_number_that_is_there)
 
 static int opens_four(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open(&step, h->run, 4, &h->err);
 
 	shf_step_put(step);
@@ -366,7 +366,7 @@ TEST(what_a_prune_takes_and_leaves_is_told_and_logged)
 
 static int opens_hidden(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int v = h->play->variant, rc;
 
 	if (h->rank == 1 - v)
@@ -422,7 +422,7 @@ static const struct copy copies[] = {
 static int copies_step(struct hand *h)
 {
 	const struct copy *c = &copies[h->play->variant];
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open(&step, h->run, 4, &h->err);
 
 	rc = rc < 0 ? rc : shf_step_copy(step, c->to, &h->report, &h->err);
@@ -467,7 +467,7 @@ TEST(a_copy_goes_into_a_run_of_its_own_or_is_refused_with_its_sentence)
 
 static int copies_from_two(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open(&step, h->run, 4, &h->err);
 
 	rc = rc < 0 ? rc : shf_step_copy(step, "other", NULL, &h->err);
@@ -477,7 +477,7 @@ static int copies_from_two(struct hand *h)
 
 static int copies_foreign(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open_path(&step, "hf", NULL, NULL, h->sys, &h->err);
 
 	rc = rc < 0 ? rc : shf_step_copy(step, "other", NULL, &h->err);

@@ -109,7 +109,7 @@ static int is_wrong(struct lone *l, const char *what)
 }
 
 /* The step that is open: a slice, its file, then all of it if wanted. */
-static int reads_from(struct lone *l, struct sheaf_step *step, bool all)
+static int reads_from(struct lone *l, struct sheaf_checkpoint *step, bool all)
 {
 	struct sheaf_slice s = { .size = sizeof(s), .name = "head", .dtype = SHEAF_F32, .ndim = 2,
 		.shape = { ROWS, COLUMNS }, .count = { ROWS, COLUMNS }, .data = l->gone };
@@ -144,7 +144,7 @@ static int reads_run(struct lone *l)
 {
 	struct sheaf_opts opts = opts_of(SHEAF_RUN_READONLY);
 	struct sheaf_run *run = NULL;
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_run_open(&run, "run", NULL, &opts, l->sys, &l->err);
 
 	if (rc == 0)
@@ -159,7 +159,7 @@ static int reads_run(struct lone *l)
 static int reads_path(struct lone *l)
 {
 	struct sheaf_opts opts = opts_of(0);
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open_path(&step, "run/checkpoint-5", NULL, &opts, l->sys, &l->err);
 
 	if (rc == 0)
@@ -173,7 +173,7 @@ static int reads_theirs(struct lone *l)
 	struct sheaf_opts opts = opts_of(0);
 	struct sheaf_slice s = { .size = sizeof(s), .name = "w", .dtype = SHEAF_F32, .ndim = 1,
 		.shape = { 9 }, .count = { 9 }, .data = l->gone };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	const void *bytes;
 	size_t n;
 	int rc = shf_step_open_path(&step, "hf", NULL, &opts, l->sys, &l->err);

@@ -182,7 +182,7 @@ static int asks(struct hand *h)
 
 static int load(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open(&step, h->run, 3, &h->err);
 
 	if (h->rank == 0)

@@ -19,7 +19,7 @@
 /* What a rank has open while it makes the wrong call. */
 struct open_things {
 	struct sheaf_save *save;
-	struct sheaf_step *step;
+	struct sheaf_checkpoint *step;
 };
 static int call_begin(struct hand *h, const struct open_things *o)
 {
@@ -60,7 +60,7 @@ static int call_prune(struct hand *h, const struct open_things *o)
 
 static int call_step_open(struct hand *h, const struct open_things *o)
 {
-	struct sheaf_step *more = NULL;
+	struct sheaf_checkpoint *more = NULL;
 	int rc = shf_step_open(&more, h->run, o->step->number, &h->err);
 
 	shf_step_put(more);
@@ -69,7 +69,7 @@ static int call_step_open(struct hand *h, const struct open_things *o)
 
 static int call_step_open_path(struct hand *h, const struct open_things *o)
 {
-	struct sheaf_step *more = NULL;
+	struct sheaf_checkpoint *more = NULL;
 	int rc = shf_step_open_path(&more, "run/checkpoint-1", h->group, NULL, h->sys, &h->err);
 
 	(void)o;
@@ -117,9 +117,10 @@ static const struct {
 	{ "sheaf_run_open", call_run_open }, { "sheaf_run_rewind", call_rewind },
 	{ "sheaf_run_mark", call_mark }, { "sheaf_run_prune", call_prune },
 	{ "sheaf_save_begin", call_begin }, { "sheaf_save_exchange", call_exchange },
-	{ "sheaf_save_commit", call_commit }, { "sheaf_step_open", call_step_open },
-	{ "sheaf_step_open_path", call_step_open_path }, { "sheaf_step_load", call_load },
-	{ "sheaf_step_verify", call_verify }, { "sheaf_run_resume", call_resume },
+	{ "sheaf_save_commit", call_commit }, { "sheaf_checkpoint_open", call_step_open },
+	{ "sheaf_checkpoint_open_path", call_step_open_path }, { "sheaf_checkpoint_load",
+	                                                         call_load },
+	{ "sheaf_checkpoint_verify", call_verify }, { "sheaf_run_resume", call_resume },
 	{ "sheaf_state_average", call_average },
 };
 enum { CALL_KINDS = sizeof(calls) / sizeof(calls[0]) };

@@ -41,7 +41,7 @@ static int load_strictly(struct hand *h)
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY,
 		.timeout_ms = 60000, .ignore = h->rank ? NULL : ignore };
 	struct sheaf_run *run = NULL;
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_run_open(&run, "run", h->group, &opts, h->sys, &h->err);
 
 	if (rc == 0)
@@ -81,7 +81,7 @@ static int load_unverified(struct hand *h)
 {
 	struct sheaf_opts opts = { .size = sizeof(opts), .timeout_ms = 60000,
 		.flags = h->rank ? 0 : SHEAF_RUN_UNVERIFIED };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open_path(&step, "run/checkpoint-1", h->group, &opts, h->sys, &h->err);
 
 	if (rc == 0)

@@ -67,7 +67,7 @@ static void log_line(void *arg, int level, const char *line)
 		snprintf(l->log + at, sizeof(l->log) - at, "%s\n", line);
 }
 
-static void do_verify(struct harm_look *l, struct sheaf_step *step)
+static void do_verify(struct harm_look *l, struct sheaf_checkpoint *step)
 {
 	struct sheaf_report report = { .size = sizeof(report), .finding = hear, .arg = l };
 	struct sheaf_error err = { 0 };
@@ -77,7 +77,7 @@ static void do_verify(struct harm_look *l, struct sheaf_step *step)
 	memcpy(l->verify_msg, err.msg, sizeof(l->verify_msg));
 }
 
-static void do_load(struct harm_look *l, struct sheaf_step *step, struct harm_hand *h)
+static void do_load(struct harm_look *l, struct sheaf_checkpoint *step, struct harm_hand *h)
 {
 	struct sheaf_error err = { 0 };
 
@@ -89,7 +89,7 @@ static void do_load(struct harm_look *l, struct sheaf_step *step, struct harm_ha
 }
 
 /* Of a step that nobody woke: head, page table and some pages of the sums, one header. */
-static void do_read(struct harm_look *l, struct sheaf_step *step, const struct harm_eye *e)
+static void do_read(struct harm_look *l, struct sheaf_checkpoint *step, const struct harm_eye *e)
 {
 	struct sheaf_error err = { 0 };
 
@@ -98,7 +98,7 @@ static void do_read(struct harm_look *l, struct sheaf_step *step, const struct h
 	memcpy(l->read_msg, err.msg, sizeof(l->read_msg));
 }
 
-static void do_attached(struct harm_look *l, struct sheaf_step *step)
+static void do_attached(struct harm_look *l, struct sheaf_checkpoint *step)
 {
 	struct sheaf_error err = { 0 };
 	const void *bytes;
@@ -117,7 +117,7 @@ static int look_rank(void *arg, int rank, struct sheaf_group *group)
 		.timeout_ms = 60000, .log = log_line, .arg = l };
 	struct sheaf_error err = { 0 };
 	struct sheaf_run *run = NULL;
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 
 	if (!l->path)
 		l->run_rc = shf_run_open(&run, l->dir, group, &opts, g->e->sys[rank], &err);

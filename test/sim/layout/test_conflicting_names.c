@@ -191,7 +191,7 @@ static void hold_twins(struct hand *h)
 
 static int read_twins(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	char why[300];
 	int rc = shf_step_open(&step, h->run, 7, &h->err);
 

@@ -68,7 +68,7 @@ static struct sheaf_state *state_of(const struct expert_hold *h, bool averages)
 static int load_step(const struct job *j, struct sheaf_run *run, struct sheaf_state *state,
                      int64_t *n, struct sheaf_report *report, struct sheaf_error *err)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open(&step, run, *n, err);
 
 	*report = (struct sheaf_report){ .size = sizeof(*report) };

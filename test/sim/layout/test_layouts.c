@@ -55,7 +55,7 @@ static int load_one(struct job *j, struct sheaf_run *run, struct sheaf_state *st
                     struct sheaf_error *err)
 {
 	struct sheaf_report report = { .size = sizeof(report) };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open(&step, run, j->step, err);
 
 	if (rc == 0)

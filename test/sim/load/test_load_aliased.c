@@ -83,7 +83,7 @@ static int64_t wrong[RANKS];
 
 static int load(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open(&step, h->run, 7, &h->err);
 
 	hand_fill(h, 0xA5);

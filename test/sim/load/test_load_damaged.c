@@ -299,7 +299,7 @@ static const struct {
 	{ OF_TENSOR, 24, 8, UINT64_MAX }, { OF_NAMES, 0, 0, 0 },
 };
 
-static void change(struct sheaf_step *step, size_t k)
+static void change(struct sheaf_checkpoint *step, size_t k)
 {
 	const struct shf_sums_head *h = &step->sums.head;
 	uint64_t off = changes[k].record == OF_FILE ? h->files_off : h->tensors_off;
@@ -320,7 +320,7 @@ static int look_again(struct hand *h)
 	size_t k = (size_t)h->play->variant, n;
 	uint8_t *bytes = simdisk_get(h->play->disk, MODEL, &n);
 	struct shf_buf header = SHF_BUF_INIT;
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	uint64_t whole = 0, tensor = 0;
 	int64_t bad;
 	int rc = shf_step_open(&step, h->run, 7, &h->err);

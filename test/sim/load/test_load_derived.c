@@ -222,7 +222,7 @@ static int save_act(struct hand *h)
 
 static int load_act(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open(&step, h->run, h->play->step, &h->err);
 
 	if (rc == 0)
@@ -289,7 +289,7 @@ static uint64_t stored(int variant)
 	struct simdisk *disk = saved(2, variant);
 	const struct shf_sys *sys = simdisk_process(disk, 1, 0);
 	struct sheaf_opts o = { .size = sizeof(o), .flags = SHEAF_RUN_READONLY };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err;
 	uint64_t bytes = 0;
 

@@ -118,7 +118,7 @@ static void be_late(struct hand *h)
 
 static int load_silently(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open(&step, h->run, 7, &h->err);
 
 	if (rc == 0)
@@ -183,7 +183,7 @@ TEST(who_wants_no_words_has_the_code)
 
 static int load_hungry(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open(&step, h->run, 7, &h->err);
 
 	starve_left = nth;
@@ -229,7 +229,7 @@ static void rows(struct hand *h)
 static int load_hungry_on_one(struct hand *h)
 {
 	char why[300];
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open(&step, h->run, 7, &h->err);
 
 	if (h->rank == h->play->variant)
@@ -336,7 +336,7 @@ TEST(many_names_that_are_absent_are_told_together)
 
 static int load_otherwise(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int v = h->play->variant;
 	int rc = shf_step_open(&step, h->run, 7, &h->err);
 
@@ -416,7 +416,7 @@ static const char *const others[] = { "hf", "shards", "alone.safetensors", "hf/a
 
 static int open_other(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_opts o = h->play->opts;
 	int rc;
 

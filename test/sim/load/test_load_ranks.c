@@ -176,7 +176,7 @@ TEST(a_thread_that_fails_when_the_others_are_done_fails_the_load_on_all_ranks)
 
 /* ---- a step in memory that is taken for another one while it is loaded ---- */
 
-static struct sheaf_step *moving;       /* of the rank whose cards change; NULL: not yet, or done */
+static struct sheaf_checkpoint *moving; /* of the rank whose cards change; NULL: not yet, or done */
 
 static void touch_and_move(void *arg, const void *at, uint64_t n, bool write)
 {
@@ -196,7 +196,7 @@ static void moves_on_last(struct hand *h)
 
 static int load_from_memory(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	char why[300];
 	int rc = shf_step_open(&step, h->run, 7, &h->err);
 
@@ -242,7 +242,7 @@ static void hold_all(struct hand *h)
 
 static int load_twice(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err;
 	char why[300];
 	int bad = h->play->variant, first, rc = shf_step_open(&step, h->run, 7, &h->err);
@@ -297,7 +297,7 @@ static void sees_images(struct hand *h)
 static int load_with_own_room(struct hand *h)
 {
 	struct sheaf_opts opts = h->play->opts;
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	char why[300];
 	int rc;
 

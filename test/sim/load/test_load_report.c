@@ -270,7 +270,7 @@ static int reads(struct hand *h)
 				.dtype = (int32_t)asked[i].dtype, .ndim = 2,
 				.shape = { asked[i].rows, 6 }, .count = { asked[i].rows, 6 },
 				.data = got };
-			struct sheaf_step *step = NULL;
+			struct sheaf_checkpoint *step = NULL;
 
 			CHECK_RC(shf_step_open(&step, h->run, 7, &h->err), 0, &h->err);
 			if (asked[i].kind)
@@ -305,7 +305,7 @@ static int reads_b(struct hand *h)
 	static float got[48];
 	struct sheaf_slice s = { .size = sizeof(s), .name = "b", .dtype = SHEAF_F32, .ndim = 2,
 		.shape = { 8, 6 }, .count = { 8, 6 }, .data = got };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open(&step, h->run, 7, &h->err);
 
 	rc = rc < 0 ? rc : shf_step_read(step, &s, &h->err);

@@ -24,7 +24,7 @@ static const int64_t wide = 3000017;    /* bytes of a row: nearly three blocks *
 struct pieces {
 	struct simdisk *disk;
 	const struct shf_sys *sys;
-	struct sheaf_step *step;
+	struct sheaf_checkpoint *step;
 	struct sheaf_error err;
 	uint8_t *got;                   /* of wide bytes a row */
 };
@@ -176,7 +176,7 @@ TEST(what_lies_between_far_columns_is_not_read)
 	const size_t n = sizeof(header) - 1, row = 9000000;
 	struct simdisk *disk = disk_new();
 	const struct shf_sys *sys = simdisk_process(disk, 1, 0);
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err;
 	uint8_t got[6], *bytes = calloc(1, 8 + n + 2 * row);
 	struct sheaf_slice s = { .size = sizeof(s), .name = "w", .dtype = SHEAF_U8, .ndim = 2,

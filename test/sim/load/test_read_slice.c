@@ -100,7 +100,7 @@ static void random_hold(struct hand *h)
 
 static int read_act(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	char why[300] = "";
 	int rc = shf_step_open(&step, h->run, 7, &h->err);
 
@@ -166,7 +166,7 @@ static void rows(struct hand *h)
 
 static int path_act(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	char why[300] = "";
 	int rc = shf_step_open_path(&step, "run/checkpoint-7", h->group, &h->play->opts, h->sys,
 	                            &h->err);

@@ -75,7 +75,7 @@ static int many(struct hand *h)
 /* Loads the newest and sees whether it is that one, all of it, from memory. */
 static int look(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open(&step, h->run, SHEAF_LATEST, &h->err);
 
 	if (rc == 0)

@@ -137,7 +137,7 @@ static int saved_with(struct one *o, int64_t step, size_t n)
 static void resumes(struct one *o, int64_t want, bool memory)
 {
 	struct sheaf_report report = { .size = sizeof(report) };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open(&step, o->run, SHEAF_LATEST, &o->err);
 
 	CHECK_RC(rc, want < 0 ? SHEAF_ENOENT : 0, &o->err);
@@ -292,7 +292,7 @@ TEST(a_state_that_has_one_image_takes_that_of_what_is_newest_and_says_so)
 
 TEST(what_is_attached_to_a_step_in_memory_comes_back)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct simdisk *disk;
 	struct one o;
 	const void *bytes = NULL;
@@ -448,7 +448,7 @@ TEST(what_an_earlier_job_left_goes_in_the_end)
 
 static void beside(int64_t load, int64_t step)
 {
-	struct sheaf_step *opened = NULL;
+	struct sheaf_checkpoint *opened = NULL;
 	struct sheaf_save *save = NULL;
 	struct simdisk *disk;
 	struct one o;
@@ -551,7 +551,7 @@ TEST(a_rewind_to_what_is_newest_in_memory_too_loses_nothing)
 TEST(a_step_in_the_memory_of_one_node_is_verified_there)
 {
 	struct sheaf_report report = { .size = sizeof(report) };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct simdisk *disk;
 	struct one o;
 
@@ -572,7 +572,7 @@ TEST(a_step_in_the_memory_of_one_node_is_verified_there)
 static void opens(struct one *o, int64_t n, int rc, bool memory)
 {
 	struct sheaf_report report = { .size = sizeof(report) };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 
 	CHECK_RC(shf_step_open(&step, o->run, n, &o->err), rc, &o->err);
 	if (rc == 0) {
@@ -665,15 +665,15 @@ static void begin_pruning(struct one *o)
 		.agent = "auto", .images_max = 2, .keep_last = 1 });
 }
 
-static struct sheaf_step *opened(struct one *o, int64_t n)
+static struct sheaf_checkpoint *opened(struct one *o, int64_t n)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 
 	CHECK_RC(shf_step_open(&step, o->run, n, &o->err), 0, &o->err);
 	return step;
 }
 
-static void loads(struct one *o, struct sheaf_step *step)
+static void loads(struct one *o, struct sheaf_checkpoint *step)
 {
 	CHECK_RC(shf_step_load(step, o->state, SHEAF_LOAD_STRICT, NULL, &o->err), 0, &o->err);
 	shf_step_put(step);
@@ -701,7 +701,7 @@ TEST(a_prune_leaves_the_step_that_was_loaded_last_and_no_earlier_one)
 TEST(a_prune_leaves_an_older_step_that_was_loaded_from_memory)
 {
 	struct sheaf_save *four, *refused = NULL;
-	struct sheaf_step *two;
+	struct sheaf_checkpoint *two;
 	int64_t steps[4];
 	struct one o;
 
@@ -722,7 +722,7 @@ TEST(a_prune_leaves_an_older_step_that_was_loaded_from_memory)
 TEST(a_step_that_came_to_disk_since_it_was_opened_is_gone_on_from)
 {
 	struct sheaf_save *two, *four;
-	struct sheaf_step *step;
+	struct sheaf_checkpoint *step;
 	struct one o;
 
 	begin(&o, 2);
@@ -794,7 +794,7 @@ TEST(a_copy_of_a_run_has_an_agent_of_its_own)
 TEST(a_run_that_a_step_was_copied_into_has_an_agent_of_its_own)
 {
 	struct simdisk *disk = one_and_two("auto");
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct one o;
 
 	begin_at(&o, disk, "run", 2);

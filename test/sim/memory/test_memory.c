@@ -721,7 +721,7 @@ static void one_watched_late(struct one *o)
 		.dtype = SHEAF_F32, .ndim = 2, .shape = { RE_ROWS, re_cols },
 		.count = { RE_ROWS, re_cols }, .data = o->m.data[0] };
 	struct sheaf_run *reader = NULL;
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 
 	for (int64_t k = 1; k <= 6; k++) {
 		one_save(o, k, k, SHEAF_SAVE_NO_DISK, NULL, -1);

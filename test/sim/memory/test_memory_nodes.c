@@ -590,7 +590,7 @@ static int read_rank(void *arg, int rank, struct sheaf_group *group)
 	struct re_job *j = arg;
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY,
 		.timeout_ms = 60000, .agent = "auto" };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err = { 0 };
 	struct sheaf_run *run = NULL;
 	struct re_mine m = { 0 };

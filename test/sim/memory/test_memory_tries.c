@@ -119,7 +119,7 @@ TEST(a_load_after_the_run_was_closed_is_no_try)
 	                           .io_threads = 1 };
 	struct simdisk *d = re_world(6);
 	const struct shf_sys *sys = simdisk_process(d, 71000, 0);
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_save *save = NULL;
 	struct sheaf_run *run = NULL;
 	struct sheaf_error err;

@@ -72,7 +72,7 @@ TEST(what_an_agent_tells_only_half_of_is_passed_over)
 
 	PLAYED(j, 0);
 	for (int nth = 0; nth <= 3; nth++) {
-		struct sheaf_step *step = NULL;
+		struct sheaf_checkpoint *step = NULL;
 		const struct shf_sys *sys;
 		struct sheaf_run *run = opened_with(d, &sys, "auto");
 		struct sheaf_error err;
@@ -290,7 +290,7 @@ TEST(a_commit_does_not_say_in_memory_of_an_agent_that_is_gone)
 TEST(a_save_that_is_refused_takes_no_newer_step_out_of_memory)
 {
 	struct sheaf_save_opts memory = { .size = sizeof(memory), .flags = SHEAF_SAVE_NO_DISK };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_save *save = NULL;
 	struct one o = one_job("auto");
 
@@ -334,7 +334,7 @@ static void save_to_memory(struct one *o, int64_t step)
 
 static void latest_in_memory_is(struct one *o, int64_t step)
 {
-	struct sheaf_step *s = NULL;
+	struct sheaf_checkpoint *s = NULL;
 
 	CHECK_RC(shf_step_open(&s, o->run, SHEAF_LATEST, &o->err), 0, &o->err);
 	CHECK_INT(s->number, step);

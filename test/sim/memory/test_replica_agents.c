@@ -262,7 +262,7 @@ static int saves_nothing(struct mine *m)
 
 static int finds_nothing(struct mine *m)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open(&step, m->run, SHEAF_LATEST, &m->err);
 
 	if (rc == 0)
@@ -418,7 +418,7 @@ TEST(a_rank_that_lacks_memory_to_keep_a_copy_ends_no_training)
 /* One rank lacks it while all look which step is taken, and from where. */
 static int looks_hungry(struct mine *m)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc;
 
 	if (m->rank == m->h->who) {

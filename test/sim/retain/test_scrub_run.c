@@ -225,7 +225,7 @@ static int commit_next(struct world *w, int rank, struct sheaf_run *run, int64_t
 static int turn_back(struct world *w, int rank, struct sheaf_run *run, int64_t bad,
                      struct sheaf_error *err)
 {
-	struct sheaf_step *latest = NULL;
+	struct sheaf_checkpoint *latest = NULL;
 	float *data;
 	struct sheaf_state *st = state_of(w, rank, 0, &data);
 	int rc = shf_run_mark(run, bad, 'b', err);
@@ -244,7 +244,7 @@ static int turn_back(struct world *w, int rank, struct sheaf_run *run, int64_t b
  * marked bad, and the run goes on from the latest before it; r: it is rewound. */
 static int play(struct world *w, int rank, struct sheaf_run *run, struct sheaf_error *err)
 {
-	struct sheaf_step *held = NULL;
+	struct sheaf_checkpoint *held = NULL;
 	int rc = 0;
 
 	for (const char *p = w->script; p && *p && rc == 0; p++)

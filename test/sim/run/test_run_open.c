@@ -164,7 +164,7 @@ TEST(a_run_whose_done_files_cannot_be_made_is_open_all_the_same)
 
 static int load_and_go_on(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_save *save = NULL;
 	int rc = shf_step_open(&step, h->run, 7, &h->err);
 
@@ -203,7 +203,7 @@ TEST(a_reader_that_came_before_the_job_opens_no_step_of_another_run)
 	struct play p = hands_play(disk, 1, some);
 	const struct shf_sys *sys = simdisk_process(disk, 4000, 0);
 	struct sheaf_run *reader = NULL;
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err;
 
 	CHECK_INT(shf_sys_mkdir(sys, SHF_CWD, "run", 0777), 0);

@@ -34,7 +34,7 @@ static int save(struct hand *h, int64_t step)
 
 static int open_latest(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open(&step, h->run, SHEAF_LATEST, &h->err);
 
 	if (rc == 0 && h->rank == 0)
@@ -126,7 +126,7 @@ TEST(a_latest_step_that_goes_while_it_is_looked_for_gives_way_to_the_one_before)
 
 static int load_what_lost_a_file(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = save(h, 1);
 
 	rc = rc == 0 ? shf_step_open(&step, h->run, 1, &h->err) : rc;

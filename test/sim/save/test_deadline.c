@@ -654,7 +654,7 @@ static int leave_in_memory(struct hand *h)
 
 static int resume_newest(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open(&step, h->run, SHEAF_LATEST, &h->err);
 
 	if (rc == 0 && step->number != h->play->step)

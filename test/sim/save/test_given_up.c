@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A save that one rank gives up (sheaf_save_fail) while its commit runs: it fails on all ranks, or
+/* A save that one rank gives up (sheaf_save_abort) while its commit runs: it fails on all ranks, or
  * it was too late for that; and what else is in memory stays there. */
 #include <stdlib.h>
 #include "hands.h"
@@ -25,7 +25,7 @@ static struct {
 	struct sheaf_group_ops real;
 	void *one;                      /* the group of that rank */
 	struct sheaf_save *save;        /* of that rank; NULL: not in that commit */
-	int nth, seen, failed;          /* failed: what sheaf_save_fail returned; 1: not called */
+	int nth, seen, failed;          /* failed: what sheaf_save_abort returned; 1: not called */
 	bool after;
 	int rank;
 	int rc[2];                      /* of the commits */
@@ -221,7 +221,7 @@ static int64_t latest;
 
 static int find_latest(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open(&step, h->run, SHEAF_LATEST, &h->err);
 
 	latest = rc == 0 ? step->number : rc;

@@ -301,7 +301,7 @@ static int begin_many(struct hand *h)
 		shf_save_free(s[i]);
 	of_saves = h->rank == 0 ? images : of_saves;
 	for (int i = 0; i < n && rc == 0; i++) {
-		struct sheaf_step *step = NULL;
+		struct sheaf_checkpoint *step = NULL;
 
 		hand_fill(h, 0x33);
 		rc = shf_step_open(&step, h->run, 7 + i, &h->err);
@@ -408,7 +408,7 @@ static void sixteen_mib(struct hand *h)
 static int save_and_load(struct hand *h)
 {
 	struct sheaf_save *save = NULL;
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	uint64_t image;
 	int rc = shf_save_begin(&save, h->run, 7, h->state, NULL, &h->err);
 

@@ -271,7 +271,7 @@ static int load_meanwhile(struct hand *h)
 {
 	struct sheaf_state *other = shf_state_new();
 	struct sheaf_save *save = NULL;
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct kept k = { 0 };
 	int rc = 0;
 

@@ -145,7 +145,7 @@ static int fail_here(struct hand *h, const char *what)
 /* Is step n what memory held? Loaded into all of it. */
 static int look(struct hand *h, int64_t n)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc;
 
 	hand_fill(h, 0x33);
@@ -490,7 +490,7 @@ TEST(a_tensor_that_changes_before_it_is_copied_is_named)
 static int use_early(struct hand *h)
 {
 	struct sheaf_save *save = NULL;
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc;
 
 	paint_step(h, 3);

@@ -68,24 +68,24 @@ static void commits(struct one *o, struct sheaf_save *save)
 	shf_save_free(save);
 }
 
-static struct sheaf_step *opened(struct one *o, int64_t step)
+static struct sheaf_checkpoint *opened(struct one *o, int64_t step)
 {
-	struct sheaf_step *s = NULL;
+	struct sheaf_checkpoint *s = NULL;
 
 	CHECK_RC(shf_step_open_disk(&s, o->run, step, &o->err), 0, &o->err);
 	return s;
 }
 
-static struct sheaf_step *from_memory(struct one *o, int64_t step)
+static struct sheaf_checkpoint *from_memory(struct one *o, int64_t step)
 {
-	struct sheaf_step *s = NULL;
+	struct sheaf_checkpoint *s = NULL;
 
 	CHECK_RC(shf_step_open(&s, o->run, step, &o->err), 0, &o->err);
 	CHECK(s->run->lineage.memory_of != NULL);
 	return s;
 }
 
-static void loads(struct one *o, struct sheaf_step *step)
+static void loads(struct one *o, struct sheaf_checkpoint *step)
 {
 	CHECK_RC(shf_step_load(step, o->state, SHEAF_LOAD_STRICT, NULL, &o->err), 0, &o->err);
 	shf_step_put(step);
@@ -126,7 +126,7 @@ TEST(a_load_does_not_change_what_the_saves_in_flight_follow)
 	for (int i = 0; i < 2; i++) {
 		struct one o = one_job(agents[i]);
 		struct sheaf_save *three, *four;
-		struct sheaf_step *one;
+		struct sheaf_checkpoint *one;
 
 		commits(&o, begun(&o, 1));
 		one = opened(&o, 1);
@@ -164,7 +164,7 @@ static void refuses(struct one *o, int64_t step, uint64_t flags)
 TEST(who_loaded_a_step_that_was_set_aside_rewinds_before_saving)
 {
 	struct one o = one_job("auto");
-	struct sheaf_step *two;
+	struct sheaf_checkpoint *two;
 
 	commits(&o, begun(&o, 1));
 	commits(&o, begun(&o, 2));
@@ -185,7 +185,7 @@ TEST(who_loaded_a_step_that_was_set_aside_rewinds_before_saving)
 TEST(who_loaded_a_bad_step_whose_number_was_saved_again_rewinds_before_saving)
 {
 	struct one o = one_job(NULL);
-	struct sheaf_step *two;
+	struct sheaf_checkpoint *two;
 
 	commits(&o, begun(&o, 1));
 	commits(&o, begun(&o, 2));
@@ -202,7 +202,7 @@ TEST(who_loaded_a_bad_step_whose_number_was_saved_again_rewinds_before_saving)
 TEST(who_loaded_a_bad_step_from_memory_whose_number_is_saved_again_rewinds_before_saving)
 {
 	struct one o = one_job("auto");
-	struct sheaf_step *two;
+	struct sheaf_checkpoint *two;
 	struct sheaf_save *again;
 
 	commits(&o, begun(&o, 2));
@@ -275,7 +275,7 @@ TEST(a_prune_leaves_a_bad_step_that_was_loaded_from_memory)
 {
 	struct one o = one_job("auto");
 	struct sheaf_save *two = begun(&o, 2), *three = begun(&o, 3);
-	struct sheaf_step *bad;
+	struct sheaf_checkpoint *bad;
 
 	commits(&o, two);
 	CHECK_RC(shf_run_mark(o.run, 2, 'b', &o.err), 0, &o.err);
@@ -293,7 +293,7 @@ TEST(who_loaded_an_older_step_from_memory_saves_none_to_memory_beside_a_newer_on
 	struct sheaf_save_opts memory = { .size = sizeof(memory), .flags = SHEAF_SAVE_NO_DISK };
 	struct one o = one_job("auto");
 	struct sheaf_save *save = NULL;
-	struct sheaf_step *one;
+	struct sheaf_checkpoint *one;
 
 	commits(&o, begun(&o, 1));
 	one = from_memory(&o, 1);
@@ -346,7 +346,7 @@ TEST(a_save_that_was_begun_in_doubt_follows_the_step_that_a_load_then_found)
 /* Its mark outlives it, and the one on 4 makes it follow the newest step on disk, which is none. */
 TEST(a_bad_step_that_was_pruned_is_not_opened_by_its_number_from_memory)
 {
-	struct sheaf_step *three = NULL;
+	struct sheaf_checkpoint *three = NULL;
 	struct one o = one_job("auto");
 
 	commits(&o, begun(&o, 3));
@@ -418,7 +418,7 @@ static struct sheaf_save *begun_in_place(struct one *o, int64_t step)
 
 static void latest_is(struct one *o, int64_t step, bool memory)
 {
-	struct sheaf_step *s = NULL;
+	struct sheaf_checkpoint *s = NULL;
 
 	CHECK_RC(shf_step_open(&s, o->run, SHEAF_LATEST, &o->err), 0, &o->err);
 	CHECK_INT(s->number, step);
@@ -548,7 +548,7 @@ TEST(a_flush_of_what_was_due_takes_up_no_other_jobs_branch)
 TEST(who_loads_from_memory_what_is_the_newest_no_more_rewinds_before_saving)
 {
 	struct one o = one_job("auto");
-	struct sheaf_step *held;
+	struct sheaf_checkpoint *held;
 
 	goes_ahead(&o);
 	held = from_memory(&o, SHEAF_LATEST);

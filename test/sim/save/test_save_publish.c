@@ -495,7 +495,7 @@ static int loads_beside(struct hand *h)
 {
 	struct sheaf_report report = { .size = sizeof(report) };
 	struct sheaf_save *save = NULL;
-	struct sheaf_step *step = NULL, *gone = NULL;
+	struct sheaf_checkpoint *step = NULL, *gone = NULL;
 	int rc = 0;
 
 	for (int64_t k = 1; rc == 0 && k <= 5; k++) {

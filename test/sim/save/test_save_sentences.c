@@ -167,12 +167,13 @@ TEST(slices_that_were_not_brought_or_asked_for_are_named)
 
 	story(&p, bring,
 	      "0\ncopied -1\ncopied -1\n"
-	      "-1: step 8: not all slices of step 7 were brought (sheaf_save_put)\n"
-	      "-1: step 7: slice 0 (model/w) was not brought (sheaf_save_put)\nput -1\nput -1\n"
+	      "-1: step 8: not all slices of step 7 were brought (sheaf_save_slice_ready)\n"
+	      "-1: step 7: slice 0 (model/w) was not brought (sheaf_save_slice_ready)\n"
+	      "put -1\nput -1\n"
 	      "put 0\nput -1\n"
-	      "-1: step 7: slice 1 (optimizer/b) was not brought (sheaf_save_put)\nput 0\n"
-	      "-1: step 7: slice 0 (model/w) was not asked for (sheaf_save_copied)\ncopied 0\n"
-	      "-1: step 7: slice 1 (optimizer/b) was not asked for (sheaf_save_copied)\n"
+	      "-1: step 7: slice 1 (optimizer/b) was not brought (sheaf_save_slice_ready)\nput 0\n"
+	      "-1: step 7: slice 0 (model/w) was not asked for (sheaf_save_wait_copied)\ncopied 0\n"
+	      "-1: step 7: slice 1 (optimizer/b) was not asked for (sheaf_save_wait_copied)\n"
 	      "copied 0\ncopied -1\n2 run: step 7 committed, rank 0\n0\nput -1\n");
 }
 
@@ -536,7 +537,7 @@ TEST(a_commit_that_is_not_over_says_what_it_waits_for)
 	simdisk_set_task_steps(p.disk, 0);
 	story(&p, ask_again,
 	      "0\ncopied -7\n-7: step 3: some rank still copies\ncopied 0\ncopied 0\n"
-	      "-1: step 3: slice 1 (optimizer/b) was not asked for (sheaf_save_copied)\n"
+	      "-1: step 3: slice 1 (optimizer/b) was not asked for (sheaf_save_wait_copied)\n"
 	      "copied 0\n-7: step 3: some rank still copies\n"
 	      "-7: step 3: some rank is still writing\n-7: step 3: some rank is still writing\n"
 	      "-7: step 3: it is being published\n-7: step 3: it is being published\n"
@@ -548,7 +549,7 @@ TEST(a_commit_that_is_not_over_says_what_it_waits_for)
 
 static int go_on_beside(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_save *save;
 
 	for (int64_t n = 1; n < 4; n++) {

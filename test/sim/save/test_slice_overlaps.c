@@ -174,7 +174,7 @@ static uint8_t *apart(struct hand *h, int slice, struct sheaf_state *state)
 static int look(struct hand *h, int64_t n)
 {
 	struct sheaf_state *state = shf_state_new();
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	uint8_t *blocks[HAND_SLICES];
 	void *data[HAND_SLICES];
 	int rc;
@@ -185,7 +185,7 @@ static int look(struct hand *h, int64_t n)
 	}
 	rc = shf_step_open(&step, h->run, n, &h->err);
 	if (rc == 0)
-		paint_step(h, sheaf_step_number(step));
+		paint_step(h, sheaf_checkpoint_number(step));
 	if (rc == 0)
 		rc = shf_step_load(step, state, SHEAF_LOAD_CONVERT, NULL, &h->err);
 	shf_step_put(step);

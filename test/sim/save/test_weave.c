@@ -481,7 +481,7 @@ static void one_step_later(struct world *w, int64_t n)
 
 /* ---- what is on the disk ---- */
 
-static bool same(struct sheaf_step *step, const struct sheaf_slice *of, const char *family,
+static bool same(struct sheaf_checkpoint *step, const struct sheaf_slice *of, const char *family,
                  const void *want, size_t bytes)
 {
 	struct sheaf_slice s = *of;
@@ -497,7 +497,7 @@ static bool same(struct sheaf_step *step, const struct sheaf_slice *of, const ch
 
 static void look_there(struct world *w, int64_t n)
 {
-	struct sheaf_step *step;
+	struct sheaf_checkpoint *step;
 	struct sheaf_error err;
 
 	if (shf_step_open(&step, w->run, n, &err) < 0) {

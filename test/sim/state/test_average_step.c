@@ -69,7 +69,7 @@ static uint64_t averages_of(enum how of, int ranks, int64_t *updates)
 {
 	struct simdisk *disk = disk_new();
 	struct play p = hands_play(disk, ranks, hold);
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_run *run = NULL;
 	uint64_t hash;
 

@@ -142,7 +142,7 @@ static void each_item(struct hand *h, int k, int64_t step)
 
 static int load(struct hand *h, int64_t n)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open(&step, h->run, n, &h->err);
 
 	if (rc == 0)
@@ -197,7 +197,7 @@ static int train(struct hand *h)
 	return rc;
 }
 
-static int64_t wrong_items(struct hand *h, struct sheaf_step *step, const struct tensor *t,
+static int64_t wrong_items(struct hand *h, struct sheaf_checkpoint *step, const struct tensor *t,
                            int64_t last, int64_t *updates)
 {
 	size_t n = (size_t)(t->rows * t->columns);
@@ -219,7 +219,7 @@ static int64_t wrong_items(struct hand *h, struct sheaf_step *step, const struct
 /* The step now.to - 1, by the formula. */
 static int look(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int64_t last = now.to - 1, updates = -1;
 	int rc = shf_step_open(&step, h->run, last, &h->err);
 

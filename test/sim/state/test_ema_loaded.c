@@ -52,7 +52,7 @@ static struct sheaf_state *step_3(struct simdisk *disk, float w[4])
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
 	struct sheaf_state *st = four_items(w);
 	struct sheaf_run *run = NULL;
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err;
 
 	w[0] = 1;
@@ -148,7 +148,7 @@ TEST(averages_that_no_manifest_counts_go_on_when_they_are_loaded)
 		.shape = { 4 }, .count = { 4 }, .data = w };
 	struct sheaf_state *st = shf_state_new();
 	struct sheaf_run *run = NULL;
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err;
 
 	CHECK_INT(shf_state_add(st, &s), 0);
@@ -199,7 +199,7 @@ static void grown(struct hand *h)
 
 static int filled(struct hand *h, int64_t n)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open(&step, h->run, n, &h->err);
 
 	h->report = (struct sheaf_report){ .size = sizeof(h->report) };
@@ -253,7 +253,7 @@ static struct play training(struct simdisk *disk, int ranks, int variant, struct
 }
 
 /* Every item of ema/<name> in the step is `want`. */
-static void holds(struct sheaf_step *step, const char *name, int64_t rows, float want)
+static void holds(struct sheaf_checkpoint *step, const char *name, int64_t rows, float want)
 {
 	float e[40] = { 0 };
 	struct sheaf_slice s = { .size = sizeof(s), .family = "ema", .name = name,
@@ -279,7 +279,7 @@ static void is_as(struct simdisk *disk, int variant, const struct outcome *want)
 	const struct shf_sys *sys = simdisk_process(disk, 8000, 0);
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
 	struct sheaf_run *run = NULL;
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err;
 
 	CHECK_RC(shf_run_open(&run, "run", NULL, &opts, sys, &err), 0, &err);

@@ -89,7 +89,7 @@ static int right(struct hand *h, int from_n, bool kept)
 /* How many ranks had saved is in opts.keep_every, which loads do not look at. */
 static int load_act(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc, bad;
 
 	add_all(h, false);
@@ -274,7 +274,7 @@ TEST(a_manifest_names_its_writer_its_commit_its_compiler_and_its_parent)
 /* Load a step, then save the next one with the same handle. */
 static int go_on(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_save *save = NULL;
 	int rc = shf_step_open(&step, h->run, 7, &h->err);
 

@@ -78,7 +78,7 @@ TEST(a_flat_range_may_cut_a_tensor_at_any_item_and_be_empty)
 
 static int padding_act(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open(&step, h->run, 7, &h->err);
 
 	if (rc == 0)
@@ -200,7 +200,7 @@ static void zeros(struct hand *h)
 /* The other verbs on a step of nothing. */
 static int verify_act(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open(&step, h->run, SHEAF_LATEST, &h->err);
 
 	if (rc == 0)
@@ -419,7 +419,7 @@ static void as_bf16(struct hand *h)
 
 static int bf16_load(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open(&step, h->run, 7, &h->err);
 
 	if (rc == 0)
@@ -588,7 +588,7 @@ TEST(either_name_of_a_tie_loads_from_any_step)
 
 static int read_tied(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open(&step, h->run, 7, &h->err);
 
 	for (int k = 0; k < h->n && rc == 0; k++)

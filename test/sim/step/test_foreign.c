@@ -237,7 +237,7 @@ static int wide_act(struct hand *h)
 	uint8_t got[100];
 	struct sheaf_slice bytes = { .size = sizeof(bytes), .name = "w9", .dtype = SHEAF_U8,
 		.ndim = 1, .shape = { 512 }, .start = { 200 }, .count = { 100 }, .data = got };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc =
 	    shf_step_open_path(&step, "m.safetensors", h->group, &h->play->opts, h->sys, &h->err);
 

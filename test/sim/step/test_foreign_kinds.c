@@ -23,7 +23,7 @@ static int open_at(struct simdisk *disk, const char *path, uint64_t flags, struc
 {
 	struct sheaf_opts o = { .size = sizeof(o), .flags = flags };
 	const struct shf_sys *sys = simdisk_process(disk, 5, 0);
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open_path(&step, path, NULL, &o, sys, err);
 
 	if (rc == 0)
@@ -105,7 +105,7 @@ TEST(many_files_beside_the_weights_and_one_that_is_too_large)
 	const size_t large = ((size_t)64 << 20) + 1;
 	struct simdisk *disk = disk_new();
 	const struct shf_sys *sys = simdisk_process(disk, 5, 0);
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err;
 	char path[40], *bytes = calloc(1, large);
 
@@ -304,7 +304,7 @@ TEST(a_forked_child_may_only_let_go)
 	struct sheaf_opts o = { .size = sizeof(o), .io_threads = 1 };
 	struct sheaf_state *held = shf_state_new();
 	struct sheaf_save *save = NULL, *more = NULL;
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_run *run = NULL;
 	struct shf_queue *queue;
 	struct sheaf_error err;

@@ -26,11 +26,12 @@ static void weights(struct simdisk *disk, const char *dir, const char *file)
 	hands_file(disk, path, &t, 1, 0);
 }
 
-static struct sheaf_step *opened(struct simdisk *disk, const char *path, uint64_t flags, int *rc)
+static struct sheaf_checkpoint *opened(struct simdisk *disk, const char *path, uint64_t flags,
+                                       int *rc)
 {
 	static uint64_t pid = 900;
 	struct sheaf_opts o = { .size = sizeof(o), .flags = flags };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 
 	*rc = shf_step_open_path(&step, path, NULL, &o, simdisk_process(disk, pid++, 0), &err);
 	return step;
@@ -41,7 +42,7 @@ static void files_are(struct simdisk *disk, const char *path, const char *want)
 {
 	char got[500] = "";
 	int rc;
-	struct sheaf_step *step = opened(disk, path, 0, &rc);
+	struct sheaf_checkpoint *step = opened(disk, path, 0, &rc);
 
 	CHECK_RC(rc, 0, &err);
 	CHECK_INT(step->cat_rc, 0);
@@ -54,7 +55,7 @@ static void files_are(struct simdisk *disk, const char *path, const char *want)
 static void refused(struct simdisk *disk, const char *path, int code, const char *sentence)
 {
 	int rc;
-	struct sheaf_step *step = opened(disk, path, 0, &rc);
+	struct sheaf_checkpoint *step = opened(disk, path, 0, &rc);
 
 	CHECK_RC(rc, code, &err);
 	CHECK_STR(err.msg, sentence);
@@ -65,7 +66,7 @@ static void refused(struct simdisk *disk, const char *path, int code, const char
 static void has_no_headers(struct simdisk *disk, int code, const char *sentence)
 {
 	int rc;
-	struct sheaf_step *step = opened(disk, "hf", 0, &rc);
+	struct sheaf_checkpoint *step = opened(disk, "hf", 0, &rc);
 
 	CHECK_RC(rc, 0, &err);
 	CHECK_RC(step->cat_rc, code, &step->cat_err);
@@ -219,7 +220,7 @@ TEST(what_is_no_weights_and_has_a_plain_name_is_attached)
 		snprintf(path, sizeof(path), "hf/%s", not[i]);
 		put(disk, path, "x");
 	}
-	struct sheaf_step *step = opened(disk, "hf", 0, &rc);
+	struct sheaf_checkpoint *step = opened(disk, "hf", 0, &rc);
 
 	CHECK_RC(rc, 0, &err);
 	CHECK_STR(step->format, "hf");
@@ -260,7 +261,7 @@ TEST(what_is_attached_is_read_as_it_was_found_or_refused_with_its_name)
 	put(disk, "hf/a.txt", "abc");
 	put(disk, "hf/b.txt", "abc");
 	put(disk, "hf/c.txt", "abc");
-	struct sheaf_step *step = opened(disk, "hf", 0, &rc);
+	struct sheaf_checkpoint *step = opened(disk, "hf", 0, &rc);
 
 	CHECK_RC(rc, 0, &err);
 	put(disk, "hf/a.txt", "abcd");
@@ -295,7 +296,7 @@ TEST(a_file_is_opened_wherever_it_lies)
 	weights(disk, "", "w.safetensors");
 	for (size_t i = 0; i < 4; i++) {
 		int rc;
-		struct sheaf_step *step = opened(disk, paths[i], 0, &rc);
+		struct sheaf_checkpoint *step = opened(disk, paths[i], 0, &rc);
 
 		CHECK_RC(rc, 0, &err);
 		CHECK_STR(step->format, "safetensors");
@@ -317,7 +318,7 @@ TEST(a_directory_that_was_a_step_once_is_refused_with_its_sentence)
 	enum { MOST = 1 << 20 };
 	char *text = calloc(1, MOST + 2);
 	struct simdisk *disk = disk_new();
-	struct sheaf_step *step;
+	struct sheaf_checkpoint *step;
 	int rc;
 
 	memset(text, ' ', MOST + 1);
@@ -358,7 +359,7 @@ TEST(a_verify_opens_what_has_a_whole_chunk_past_the_page_cache_too)
 	enum { CHUNK = 4 << 20, HEADER = 8 };
 	struct simdisk *disk = disk_new();
 	const struct shf_sys *sys = simdisk_process(disk, 77, 0);
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	size_t head;
 
 	simover(sys)->file.open = open_and_note;

@@ -84,7 +84,7 @@ static struct {
 
 static int peek_all(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open_path(&step, STEP, h->group, &h->play->opts, h->sys, &h->err);
 
 	peeked.found = 0;
@@ -264,7 +264,7 @@ TEST(a_place_beyond_the_table_is_not_looked_at)
 
 static int look_for_modem(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct shf_lt_tensor t;
 	int rc = shf_step_open_path(&step, STEP, h->group, &h->play->opts, h->sys, &h->err);
 
@@ -406,7 +406,7 @@ static void tell(struct simdisk *disk, const char *path, const char *tensors, in
 static int peek_four(struct hand *h)
 {
 	static const uint64_t off[] = { 4096, 4352, 4096, 4352 }, bytes[] = { 256, 256, 256, 0 };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open_path(&step, STEP, h->group, &h->play->opts, h->sys, &h->err);
 
 	if (rc == 0 && !step->asleep)
@@ -491,7 +491,7 @@ static long hungry;
 
 static int open_hungry(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc;
 
 	starve_left = hungry;
@@ -531,7 +531,7 @@ TEST(a_directory_with_an_index_is_opened_or_there_is_no_memory)
 static int change_blocks(struct hand *h)
 {
 	static uint8_t block[100];
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	uint8_t *first;
 	int64_t bad = -1;
 	int rc = shf_step_open_path(&step, STEP, h->group, &h->play->opts, h->sys, &h->err);
@@ -583,7 +583,7 @@ static struct found found;
 static int verify_act(struct hand *h)
 {
 	struct sheaf_report report = { .size = sizeof(report), .finding = find, .arg = &found };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open_path(&step, h->play->path, h->group, &h->play->opts, h->sys,
 	                            &h->err);
 

@@ -38,7 +38,7 @@ struct claim {
 	struct shf_arena arena;
 	struct shf_manifest m;          /* as it was saved; seal writes what it says */
 	struct sheaf_run *run;
-	struct sheaf_step *step;
+	struct sheaf_checkpoint *step;
 	struct sheaf_error err;
 };
 

@@ -42,7 +42,7 @@ TEST(a_step_that_is_open_for_reading_is_not_pruned_before_it_is_closed)
 	struct simdisk *disk = simdisk_new(JOB_SEED, SIMDISK_STRICT);
 	struct job saves = job_on(disk, DEED_SAVE, 4), prunes[2];
 	struct sheaf_run *reader = NULL;
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	const struct shf_sys *sys;
 	struct sheaf_error err;
 
@@ -72,7 +72,7 @@ TEST(a_step_that_a_killed_reader_had_open_stays_until_its_children_have_exited)
 	struct simdisk *disk = simdisk_new(JOB_SEED, SIMDISK_STRICT);
 	struct job saves = job_on(disk, DEED_SAVE, 4), prunes;
 	struct sheaf_run *reader = NULL;
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	const struct shf_sys *sys, *child;
 	struct sheaf_error err;
 
@@ -100,7 +100,7 @@ static struct both {
 	struct simdisk *disk;
 	struct shf_store owner;
 	struct sheaf_run *reader;
-	struct sheaf_step *step;        /* once the reader has it open */
+	struct sheaf_checkpoint *step;  /* once the reader has it open */
 	long left;                      /* calls until the other one has its turn */
 	char aside[100];                /* the step of that number that was saved first */
 	int64_t number;

@@ -48,7 +48,7 @@ TEST(a_caller_may_want_neither_report_nor_error)
 {
 	struct simdisk *disk = disk_new();
 	const struct shf_sys *sys = simdisk_process(disk, 5, 0);
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 
 	CHECK_INT(shf_step_open_path(&step, "run/checkpoint-7", NULL, NULL, sys, NULL), 0);
 	CHECK_INT(shf_step_verify(step, NULL, NULL), 0);

@@ -134,7 +134,7 @@ static int verify_half(struct simdisk *disk, const struct shf_sys *sys, int nth,
 {
 	struct sheaf_report report = { .size = sizeof(report), .finding = first_found,
 		.arg = found };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err;
 	int fired, rc;
 

@@ -142,7 +142,7 @@ int act_save_again(struct hand *h)
 
 int act_load(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	char why[200];
 	int rc = open_run(h, 0, -1);
 
@@ -159,7 +159,7 @@ int act_load(struct hand *h)
 
 int act_verify(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = open_run(h, SHEAF_RUN_READONLY, -1);
 
 	if (rc == 0)
@@ -170,7 +170,7 @@ int act_verify(struct hand *h)
 	return rc;
 }
 
-static int by_path(struct hand *h, struct sheaf_step **step, const char *path)
+static int by_path(struct hand *h, struct sheaf_checkpoint **step, const char *path)
 {
 	struct sheaf_opts o = h->play->opts;
 
@@ -180,7 +180,7 @@ static int by_path(struct hand *h, struct sheaf_step **step, const char *path)
 
 static int foreign_of(struct hand *h, const char *path)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	const void *bytes;
 	size_t n;
 	int rc = by_path(h, &step, path);
@@ -205,7 +205,7 @@ int act_file(struct hand *h) { return foreign_of(h, "hf/model-00001-of-00002.saf
 
 int act_peek(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	const void *bytes;
 	size_t n;
 	int rc = by_path(h, &step, "run/checkpoint-12");
@@ -270,7 +270,7 @@ static int heard(void *arg, const struct sheaf_item *item)
 	return 0;
 }
 
-static int left(void *arg, const struct sheaf_left *l)
+static int left(void *arg, const struct sheaf_leftover *l)
 {
 	(void)l;
 	++*(int *)arg;
@@ -285,7 +285,7 @@ int act_look(struct hand *h)
 	if (rc == 0)
 		rc = sheaf_run_list(h->run, heard, &n, &h->err);
 	if (rc == 0)
-		rc = sheaf_run_left(h->run, left, &n, &h->err);
+		rc = sheaf_run_leftovers(h->run, left, &n, &h->err);
 	if (rc == 0) {
 		rc = sheaf_run_steps(h->run, steps, 8, &h->err);
 		rc = rc > 0 ? 0 : rc;
@@ -308,7 +308,7 @@ int act_prune(struct hand *h)
 
 int act_rewind(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = open_run(h, 0, -1);
 
 	if (rc == 0)
@@ -330,7 +330,7 @@ int act_salvage(struct hand *h)
 
 int act_copy(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = by_path(h, &step, "run/checkpoint-12");
 
 	if (rc == 0)
@@ -352,7 +352,7 @@ static int damaged(void *arg, const struct sheaf_item *item)
 int act_look_after(struct hand *h)
 {
 	struct sheaf_opts o = h->play->opts;
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc;
 
 	o.flags = SHEAF_RUN_READONLY;

@@ -341,7 +341,7 @@ static int save_act(struct hand *h)
 static int load_act(struct hand *h)
 {
 	struct play *p = h->play;
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = p->path
 	       ? shf_step_open_path(&step, p->path, h->group, &p->opts, h->sys, &h->err)
 	       : shf_step_open(&step, h->run, p->step, &h->err);

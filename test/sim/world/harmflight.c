@@ -273,7 +273,7 @@ static void held(struct hand *h)
 
 static int load_act(struct hand *h)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open(&step, h->run, h->play->step, &h->err);
 
 	if (rc == 0 && step->sums_bytes && now(HARM_TABLE))
@@ -300,7 +300,7 @@ static int load(struct play *p)
 static int verify(struct simdisk *disk, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = simdisk_process(disk, 7777, 9);
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open_path(&step, "run/checkpoint-7", NULL, NULL, sys, err);
 
 	if (rc == 0)

@@ -132,7 +132,7 @@ void harm_hand_want(struct harm_hand *h, int64_t step)
 	h->step = step;
 }
 
-int harm_read(struct sheaf_step *step, uint64_t salt, uint64_t i, bool *right, char who[130],
+int harm_read(struct sheaf_checkpoint *step, uint64_t salt, uint64_t i, bool *right, char who[130],
               struct sheaf_error *err)
 {
 	const struct tensor *t = &tensors[i % TENSORS];

@@ -37,7 +37,7 @@ struct harm_run {
 };
 struct sheaf_run;
 struct sheaf_state;
-struct sheaf_step;
+struct sheaf_checkpoint;
 /* Saved by one process; salt changes every value. */
 void harm_save(struct simdisk *disk, const char *dir, uint64_t salt);
 /* One more step of a run that is open. */
@@ -64,8 +64,8 @@ void harm_hold(struct harm_hand *h, int rank, int ranks, uint64_t salt);
 void harm_hand_release(struct harm_hand *h);
 /* memory becomes 0xA5, want the values of the step. */
 void harm_hand_want(struct harm_hand *h, int64_t step);
-/* One tensor of the step alone, the i-th of all: as sheaf_step_read. *right: every byte. */
-int harm_read(struct sheaf_step *step, uint64_t salt, uint64_t i, bool *right, char who[130],
+/* One tensor of the step alone, the i-th of all: as sheaf_checkpoint_read. *right: every byte. */
+int harm_read(struct sheaf_checkpoint *step, uint64_t salt, uint64_t i, bool *right, char who[130],
               struct sheaf_error *err);
 bool harm_hand_right(const struct harm_hand *h);
 bool harm_hand_touched(const struct harm_hand *h);

@@ -272,7 +272,7 @@ static int begin_only(struct job *j, struct sheaf_run *run, struct memory *m,
 	return rc;
 }
 
-static uint64_t salt_of(const struct sheaf_step *step)
+static uint64_t salt_of(const struct sheaf_checkpoint *step)
 {
 	for (size_t i = 0; i < step->manifest.notes_n; i++)
 		if (strcmp(step->manifest.notes[i].key, "salt") == 0)
@@ -285,7 +285,7 @@ static int load_step(struct sheaf_run *run, struct memory *m, struct sheaf_state
 {
 	struct sheaf_report report = { .size = sizeof(report) };
 	struct sheaf_error own = { 0 };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	const void *bytes = NULL;
 	size_t n = 0;
 	int rc;
@@ -608,7 +608,7 @@ static int look_at_stage(struct simdisk *disk, const struct shf_sys *sys, const 
 	struct sheaf_report report = { .size = sizeof(report), .finding = finding,
 	                               .arg = &findings };
 	struct sheaf_opts opts = { .size = sizeof(opts), .io_threads = 1 };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	char path[160];
 	int rc;
 
@@ -626,7 +626,7 @@ static int look_at_stage(struct simdisk *disk, const struct shf_sys *sys, const 
 static int verify_step(struct sheaf_run *run, int64_t number, struct sheaf_error *err)
 {
 	struct sheaf_report report = { .size = sizeof(report) };
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open(&step, run, number, err);
 
 	if (rc == 0)
@@ -642,7 +642,7 @@ static int look_at(struct simdisk *disk, struct sheaf_run *run, struct memory *m
                    struct sheaf_error *err)
 {
 	struct shf_list list = { NULL, 0 };
-	struct sheaf_step *latest = NULL;
+	struct sheaf_checkpoint *latest = NULL;
 	int local = 0, rc = shf_store_list(&run->store, &list, err);
 
 	for (size_t i = 0; rc == 0 && i < list.n; i++) {

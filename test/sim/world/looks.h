@@ -135,7 +135,7 @@ static int look_rank(void *arg, int rank, struct sheaf_group *group)
 	struct sheaf_report *report = &l->report[rank];
 	struct sheaf_error *err = &l->err[rank];
 	struct sheaf_run *run = NULL;
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc;
 
 	*report = (struct sheaf_report){ .size = sizeof(*report), .finding = hear, .arg = l };

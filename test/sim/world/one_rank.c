@@ -128,7 +128,7 @@ void one_doubts(struct one *o, struct sheaf_save *save, bool gone)
 int64_t one_loads(struct one *o, int64_t step, bool *memory)
 {
 	struct sheaf_report report = { .size = sizeof(report) };
-	struct sheaf_step *s = NULL;
+	struct sheaf_checkpoint *s = NULL;
 	int64_t n = shf_step_open(&s, o->run, step, &o->err);
 	int rc;
 

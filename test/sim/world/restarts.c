@@ -78,7 +78,7 @@ void re_say(struct re_job *j, int rank, const char *what, int rc, const struct s
 static int load(struct re_job *j, struct sheaf_run *run, struct sheaf_state *state,
                 struct sheaf_report *report, struct sheaf_error *err)
 {
-	struct sheaf_step *step = NULL;
+	struct sheaf_checkpoint *step = NULL;
 	int rc;
 
 	if (j->plan.resumes)
