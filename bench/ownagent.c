@@ -2,6 +2,7 @@
 /* Agents of a measurement's own: each node's first rank starts one, this program again, which goes
  * when that rank does. */
 #include "bench.h"
+#include "sheaf-agent.h"
 
 #include <errno.h>
 #include <fcntl.h>

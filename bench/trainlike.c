@@ -10,6 +10,7 @@
  * one begins if one is due and an image is free. Nothing waits for the disk.
  */
 #include "drill.h"
+#include "sheaf-admin.h"
 
 #include <errno.h>
 #include <limits.h>

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "sheaf-agent.h"
 #include "workload.h"
 
 #define LOG_MAX (1 << 20)

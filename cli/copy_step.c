@@ -3,6 +3,7 @@
 #include "cli.h"
 
 #include <unistd.h>
+#include "sheaf-admin.h"
 #include "workload.h"
 
 static int answer(const struct cli_args *a, const struct cli_step *s, const char *dst,

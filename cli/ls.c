@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include "sheaf-agent.h"
 #include "workload.h"
 
 static const char *mark_name(char mark)

@@ -3,6 +3,7 @@
 #include "cli.h"
 
 #include <string.h>
+#include "sheaf-admin.h"
 #include "workload.h"
 
 /* Under the lock, so that none newer comes in between. */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include "sheaf-plan.h"
 #include "workload.h"
 
 #define RANKS_MAX (1 << 20)

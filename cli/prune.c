@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sheaf prune: which steps the keep rules let go; with --apply they go. */
 #include "cli.h"
+#include "sheaf-admin.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -4,6 +4,7 @@
 
 #include <string.h>
 #include <unistd.h>
+#include "sheaf-admin.h"
 #include "workload.h"
 
 static int item(void *arg, const struct sheaf_leftover *l)

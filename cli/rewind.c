@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sheaf rewind: later steps are set aside, so that training goes on from an older one. */
 #include "cli.h"
+#include "sheaf-admin.h"
 
 #include <string.h>
 #include <unistd.h>

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include "sheaf-admin.h"
 #include "workload.h"
 
 static bool ends(const char *s, const char *tail)

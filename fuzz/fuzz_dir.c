@@ -4,6 +4,7 @@
  * descriptors and its memory, and takes no more of it than SLACK and four times what the files say
  * they hold; a load that says yes gives the bytes of the files; what verify calls good, loads.
  */
+#include "sheaf-admin.h"
 #include "world.h"
 #include <malloc.h>
 #include "step.h"

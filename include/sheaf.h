@@ -282,45 +282,6 @@ int  sheaf_run_open(struct sheaf_run **run, const char *dir, struct sheaf_group 
 void sheaf_run_close(struct sheaf_run *run);
 /* Committed steps, ascending; returns how many there are, stores at most n. [local] */
 int  sheaf_run_steps(struct sheaf_run *run, int64_t *steps, size_t n, struct sheaf_error *err);
-struct sheaf_item {                     /* one entry of a run; strings live during the call */
-	uint32_t size;
-	char mark;                      /* 'k' keep, 'b' bad, 0; '?': it could not be read */
-	char pad[3];
-	int64_t step, parent;           /* parent -1: none */
-	const char *state;              /* committed damaged foreign aside staged; unread: it could
-	                                 * not be looked at */
-	const char *session, *created, *path;   /* "" where unknown; path relative to the run */
-	uint64_t bytes;                 /* of all files the manifest names */
-	int32_t tries, reserved;        /* tries: sessions that loaded it and came no further; -1:
-	                                 * it could not be read */
-};
-/* Everything in the run, by step; a non-zero result of item ends it and is returned. [local] */
-int  sheaf_run_list(struct sheaf_run *run, int (*item)(void *arg, const struct sheaf_item *),
-                    void *arg, struct sheaf_error *err);
-struct sheaf_leftover {                 /* strings live during the call */
-	uint32_t size;
-	int32_t lives;                  /* its writer: 0 proven dead, 1 lives or may, -1 none */
-	int64_t step;                   /* -1: of none */
-	uint64_t bytes;                 /* of the files its manifest names; 0: unknown */
-	const char *what;               /* lock damaged unread remains staged copy aside trash
-	                                 * rewind */
-	const char *action;             /* what the next sheaf_run_open to write does: none, delete,
-	                                 * finish; wait: not yet; decide: never, that is yours */
-	const char *path, *session, *why;       /* "" where unknown; path relative to the run */
-	int32_t whole, reserved;        /* staged: 1: manifest, names and sizes are right */
-};
-/* What dead jobs, half done work and a person's hand left, the lock first; a non-zero result of
- * item ends it and is returned. Changes nothing; asks for locks, for a moment. [local] */
-int  sheaf_run_leftovers(struct sheaf_run *run,
-                         int (*item)(void *arg, const struct sheaf_leftover *),
-                         void *arg, struct sheaf_error *err);
-/* Publish a save of a dead writer that is whole in the stage, which the next sheaf_run_open to
- * write would delete: its commit may have returned a failure, so a person decides. Takes the lock,
- * proves every byte, publishes as a commit does. ENOENT: no such stage. EBUSY: its writer may
- * live, or somebody writes here. ECORRUPT: it is not whole (report.finding hears why). EEXIST:
- * the number is taken. opts as of sheaf_run_open. [local] */
-int  sheaf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *opts,
-                       struct sheaf_report *report, struct sheaf_error *err);
 struct sheaf_run_stat {                 /* this rank, all saves since the run was opened */
 	uint32_t size, images_busy;
 	uint64_t begun;                 /* calls of begin: committed + dropped (EAGAIN or EBUSY from
@@ -333,27 +294,6 @@ struct sheaf_run_stat {                 /* this rank, all saves since the run wa
 };
 /* [local] [any thread] */
 int  sheaf_run_get_stat(struct sheaf_run *run, struct sheaf_run_stat *stat);
-/* Set later steps aside (kept, no longer found), so that training goes on from `step`. What is set
- * aside, by this or otherwise, stays in .sheaf/aside until a person deletes it.
- * Loading an older step, or one that has been set aside, and saving without this is EINVAL. Saving
- * may go on from the newest step on disk, though, if memory alone has newer ones: these are no
- * longer found when the next step is there.
- * [collective] */
-int  sheaf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err);
-/* Marks a step. 'k': it is never pruned. 'b': it is bad; SHEAF_LATEST passes it over, and a save of
- * its number sets it aside; a step that is in memory alone and follows it is passed over, too.
- * 0: neither, and its failed resumes are forgotten. [collective] */
-int  sheaf_run_mark(struct sheaf_run *run, int64_t step, char mark, struct sheaf_error *err);
-/* Removes steps that a newer verified one dominates, by opts.keep_last, keep_every and keep_best.
- * Before that the newest step is verified, after what the page cache has of it was dropped, unless
- * that was done since its commit. Returns how many were removed (dry: would be). item, which may be
- * NULL, is called for each step on rank 0: 'k' it stays, 'r' it is removed, and why. What was
- * removed is deleted after the grace. A call spends at most a quarter of timeout_ms on that; the
- * next prune, commit or open deletes what is left. [collective] */
-int  sheaf_run_prune(struct sheaf_run *run, int dry,
-                     void (*item)(void *arg, int64_t step, char what, const char *why), void *arg,
-                     struct sheaf_error *err);
-
 /* States. add returns the slice's number, 0, 1, ...; NULL state gives ENOMEM, so only
  * the collective call that follows need be checked. One name may be added many times
  * (pieces, replicas); overlapping pieces of one rank must be the same bytes. After the
@@ -673,108 +613,6 @@ int  sheaf_checkpoint_read(struct sheaf_checkpoint *step, const struct sheaf_sli
  * that values cannot be proved. [collective] */
 int  sheaf_checkpoint_verify(struct sheaf_checkpoint *step, struct sheaf_report *report,
                              struct sheaf_error *err);
-/* The step into another run, under its number, by this process alone; the run is made where there
- * is none, with this one's identity, and its lock is taken. Each block is compared with its sum and
- * each tensor with its digest on the way; the manifest stays as it is, byte for byte; the commit is
- * that of a save. A copy that was cut is taken up by the next one. 0: the step is there, durable,
- * every byte proved now, by this copy or because the same save was there (report.held: bytes
- * written). ECORRUPT: this step is damaged, or the same one there: nothing appears. EEXIST:
- * another save has its number. EFORMAT: a foreign directory. EBUSY: somebody writes there.
- * EINDOUBT as of a commit. EINVAL: dir is another run; several ranks have the step open.
- * [local] */
-int  sheaf_checkpoint_copy(struct sheaf_checkpoint *step, const char *dir,
-                           struct sheaf_report *report, struct sheaf_error *err);
-
-/* Who would write and read what, without running anything: states[r] is what rank r holds
- * (data may be NULL), node[r] its node (NULL: one node). item once per rank. [local] */
-struct sheaf_plan_rank {
-	uint32_t size;
-	int32_t rank, node, files;              /* files it opens to write */
-	uint64_t holds, writes, reads;          /* bytes: held, to disk, from disk on a load */
-	uint64_t sends, receives, shares;       /* to and from other nodes; through node memory */
-	uint64_t staging;                       /* bytes of image, slots and messages */
-	uint64_t collects;                      /* of writes: in two phases, because what a node
-	                                         * holds there is short and the files are many */
-};
-int  sheaf_plan(struct sheaf_state *const *states, const int32_t *node, int32_t ranks,
-                const struct sheaf_opts *opts,
-                void (*item)(void *arg, const struct sheaf_plan_rank *rank), void *arg,
-                struct sheaf_error *err);
-
-/* The memory tier. Where a run is opened with opts.agent, each node has an agent: a process that
- * the launcher starts (`sheaf agent RUN`), that outlives the trainer and keeps what is in memory:
- * the images of the newest steps as they were committed. A later job that opens the run on the same
- * nodes with opts.agent is given by sheaf_checkpoint_open the newest of memory and disk, at the
- * speed of memory, in any layout, every block proved as from the disk. A step in memory that does
- * not follow the newest step on disk, as after a rewind, is passed over. `agent` as in sheaf_opts.
- * An agent belongs to one run directory. A directory that is renamed keeps its agent, but a copy
- * (by sheaf_checkpoint_copy, cp -a or a snapshot) is another directory and needs its own agent. */
-struct sheaf_agent_opts {
-	uint32_t size;
-	int32_t idle_s;                 /* ends after so long without anybody; 0: never */
-	const char *agent;              /* NULL: "auto" */
-	uint64_t memory_max;            /* of all that is kept; 0: no bound */
-	/* 0, or 2 at least, for one is kept while the next is copied: a job whose first save begins
-	 * with the agent uses so many images at most, whatever its images_max; of several agents
-	 * the least. What the job before left stays beside it until a newer step is there; as do
-	 * copies (opts.copies) */
-	int32_t steps_max;
-	void *arg;
-	/* Called when the agent can be reached. If it returns other than 0 the agent ends. The
-	 * caller may log to a file <socket>.log: the agent removes it at its end if it is empty. */
-	int  (*ready)(void *arg, const char *socket);
-	/* Called when the last process of a job has gone, if this job, or one before it, ended
-	 * without closing the run. It may start a flush of what was due, in another process,
-	 * because the agent serves nobody until this returns. */
-	void (*died)(void *arg, const char *job);
-	void (*committed)(void *arg, int64_t step);     /* the trainer says: it is on disk */
-	int  (*stop)(void *arg);        /* asked when a signal has come: not 0: ends */
-	/* Called with the path of the run's directory when a job connects and at each commit to
-	 * disk. After a rename it is another path than `dir`. */
-	void (*at)(void *arg, const char *dir);
-	const char *about;              /* what sheaf_agent_get_info says of it; NULL: "" */
-};
-/* Is the agent of this node for the run `dir`, which is made where there is none, until it is told
- * to stop; then what it kept is gone. One thread; sleeps until somebody asks. EBUSY: another one
- * serves. [local] */
-int  sheaf_agent_serve(const char *dir, const struct sheaf_agent_opts *opts,
-                       struct sheaf_error *err);
-struct sheaf_agent_info {
-	uint32_t size;
-	int32_t users;                  /* connected processes of jobs; readers do not count */
-	uint64_t pid, bytes, names;     /* bytes it keeps, under so many names */
-	int32_t steps_max, reserved;    /* as it was told; 0: no bound, or it does not say */
-	char about[112];                /* as it was told, cut to that; "": it does not say */
-};
-/* ENOENT: no agent answers. agent NULL: "auto". [local] */
-int  sheaf_agent_get_info(const char *dir, const char *agent, struct sheaf_agent_info *info,
-                          struct sheaf_error *err);
-/* Returns when it has left: what it kept is gone, and another one may serve. [local] */
-int  sheaf_agent_stop(const char *dir, const char *agent, struct sheaf_error *err);
-struct sheaf_memory {                   /* a step that an agent has; strings live during the call */
-	uint32_t size;
-	int32_t due;                    /* 1: its save was to disk, too, and is not there */
-	int64_t step;
-	const char *session;
-	uint64_t bytes;                 /* of its images on this node */
-	int32_t ranks, here;            /* that saved it; of which on this node */
-	int32_t tries, lost;            /* loads; 1: the run was rewound since */
-};
-/* What the agent has: of the latest job first, of each job the newest first. A non-zero result of
- * item ends it and is returned. [local] */
-int  sheaf_agent_list(const char *dir, const char *agent,
-                      int (*item)(void *arg, const struct sheaf_memory *m), void *arg,
-                      struct sheaf_error *err);
-/* Publish the newest step that lies in memory and that the disk has not, by the commit of every
- * save; none that a later job has left behind by going on from another. due: only one that was to
- * be on disk. *step: which; -1: there was nothing to do. Where it lies on several nodes a process
- * on each must call this, with the same `due`: they write what their nodes have, and one of them
- * publishes (report->held is 0 in the others). EAGAIN: some have not come within a minute (due: a
- * quarter of an hour), or not written theirs within ten; another call goes on from there. EBUSY: a
- * job writes to the run, or another process of this node does this. [local] */
-int  sheaf_agent_flush(const char *dir, const char *agent, int due, int64_t *step,
-                       struct sheaf_report *report, struct sheaf_error *err);
-
 #ifdef __GNUC__
 #pragma GCC visibility pop
 #endif

@@ -13,6 +13,7 @@
 #include "memory_steps.h"
 #include "run_open.h"
 #include "run_ops.h"
+#include "sheaf-agent.h"
 #include "struct_size.h"
 
 /* How long to wait for the agents of other nodes, in ms. FLUSH_WAIT_MS: a user has started the

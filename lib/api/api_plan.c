@@ -4,6 +4,7 @@
 #include "err.h"
 #include "export.h"
 #include "plan_job.h"
+#include "sheaf-plan.h"
 #include "state.h"
 
 SHEAF_API int sheaf_plan(struct sheaf_state *const *states, const int32_t *node, int32_t ranks,

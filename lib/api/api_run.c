@@ -11,6 +11,7 @@
 #include "run_resume.h"
 #include "run_salvage.h"
 #include "save_blocked.h"
+#include "sheaf-admin.h"
 #include "state.h"
 #include "struct_size.h"
 

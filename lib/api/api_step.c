@@ -9,6 +9,7 @@
 #include "natural.h"
 #include "place.h"
 #include "read_slice.h"
+#include "sheaf-admin.h"
 #include "state.h"
 #include "step.h"
 #include "step_attached.h"

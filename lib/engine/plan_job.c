@@ -12,6 +12,7 @@
 #include "opts.h"
 #include "save_plan.h"
 #include "schema.h"
+#include "sheaf-plan.h"
 #include "state.h"
 #include "work.h"
 #include "work_file_side.h"

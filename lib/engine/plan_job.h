@@ -3,6 +3,7 @@
  * ranks. [local] */
 #ifndef SHF_PLAN_JOB_H
 #define SHF_PLAN_JOB_H
+#include "sheaf-plan.h"
 #include "state.h"
 
 /* Calls item for each rank, with the bytes that it would hold, write, send and stage. node: node

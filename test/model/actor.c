@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "actor.h"
+#include "sheaf-admin.h"
+#include "sheaf-agent.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,6 +3,8 @@
  * values of the constants. tools/abi compares the lines with test/abi.txt. */
 #include <stdio.h>
 #include "sheaf.h"
+#include "sheaf-admin.h"
+#include "sheaf-plan.h"
 
 #define STRUCT(s) printf("struct %s %zu\n", #s, sizeof(struct s))
 #define FIELD(s, f) printf("field %s.%s %zu\n", #s, #f, offsetof(struct s, f))

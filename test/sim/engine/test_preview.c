@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans of ranks that do not exist, against numbers worked out by hand and against what ranks that
  * do exist plan together. */
+#include "sheaf-plan.h"
 #include "step.h"
 #include "layouts.h"
 #include "save.h"

@@ -7,6 +7,7 @@
 #include "averages.h"
 #include "err.h"
 #include "run_salvage.h"
+#include "sheaf-plan.h"
 #include "starve.h"
 #include "step_attached.h"
 #include "t.h"

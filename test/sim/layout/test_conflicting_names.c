@@ -3,6 +3,7 @@
  * get the same error, which says which rank said what. Descriptions that only look different are
  * saved. */
 #include "acts.h"
+#include "sheaf-plan.h"
 #include "t.h"
 #include "save_commit.h"
 #include "save_end.h"

@@ -9,6 +9,7 @@
 #include "hands.h"
 #include "items.h"
 #include "save.h"
+#include "sheaf-plan.h"
 #include "simdisk.h"
 #include "simgroup.h"
 #include "t.h"

@@ -5,6 +5,8 @@
 #include <string.h>
 #include "err.h"
 #include "run_salvage.h"
+#include "sheaf-admin.h"
+#include "sheaf-plan.h"
 #include "simcore.h"
 #include "run_open.h"
 #include "save_commit.h"

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sheaf-admin.h - looking after a run: what is in it, what dead jobs left, retention, marks,
+ * rewinds, copies. The rules of sheaf.h hold. */
+#ifndef SHEAF_ADMIN_H
+#define SHEAF_ADMIN_H
+#include "sheaf.h"
+#ifdef __cplusplus
+extern "C" {
+#endif
+#ifdef __GNUC__
+#pragma GCC visibility push(default)
+#endif
+
+struct sheaf_item {                     /* one entry of a run; strings live during the call */
+	uint32_t size;
+	char mark;                      /* 'k' keep, 'b' bad, 0; '?': it could not be read */
+	char pad[3];
+	int64_t step, parent;           /* parent -1: none */
+	const char *state;              /* committed damaged foreign aside staged; unread: it could
+	                                 * not be looked at */
+	const char *session, *created, *path;   /* "" where unknown; path relative to the run */
+	uint64_t bytes;                 /* of all files the manifest names */
+	int32_t tries, reserved;        /* tries: sessions that loaded it and came no further; -1:
+	                                 * it could not be read */
+};
+/* Everything in the run, by step; a non-zero result of item ends it and is returned. [local] */
+int  sheaf_run_list(struct sheaf_run *run, int (*item)(void *arg, const struct sheaf_item *),
+                    void *arg, struct sheaf_error *err);
+struct sheaf_leftover {                 /* strings live during the call */
+	uint32_t size;
+	int32_t lives;                  /* its writer: 0 proven dead, 1 lives or may, -1 none */
+	int64_t step;                   /* -1: of none */
+	uint64_t bytes;                 /* of the files its manifest names; 0: unknown */
+	const char *what;               /* lock damaged unread remains staged copy aside trash
+	                                 * rewind */
+	const char *action;             /* what the next sheaf_run_open to write does: none, delete,
+	                                 * finish; wait: not yet; decide: never, that is yours */
+	const char *path, *session, *why;       /* "" where unknown; path relative to the run */
+	int32_t whole, reserved;        /* staged: 1: manifest, names and sizes are right */
+};
+/* What dead jobs, half done work and a person's hand left, the lock first; a non-zero result of
+ * item ends it and is returned. Changes nothing; asks for locks, for a moment. [local] */
+int  sheaf_run_leftovers(struct sheaf_run *run,
+                         int (*item)(void *arg, const struct sheaf_leftover *),
+                         void *arg, struct sheaf_error *err);
+/* Publish a save of a dead writer that is whole in the stage, which the next sheaf_run_open to
+ * write would delete: its commit may have returned a failure, so a person decides. Takes the lock,
+ * proves every byte, publishes as a commit does. ENOENT: no such stage. EBUSY: its writer may
+ * live, or somebody writes here. ECORRUPT: it is not whole (report.finding hears why). EEXIST:
+ * the number is taken. opts as of sheaf_run_open. [local] */
+int  sheaf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *opts,
+                       struct sheaf_report *report, struct sheaf_error *err);
+
+/* Set later steps aside (kept, no longer found), so that training goes on from `step`. What is set
+ * aside, by this or otherwise, stays in .sheaf/aside until a person deletes it.
+ * Loading an older step, or one that has been set aside, and saving without this is EINVAL. Saving
+ * may go on from the newest step on disk, though, if memory alone has newer ones: these are no
+ * longer found when the next step is there.
+ * [collective] */
+int  sheaf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err);
+/* Marks a step. 'k': it is never pruned. 'b': it is bad; SHEAF_LATEST passes it over, and a save of
+ * its number sets it aside; a step that is in memory alone and follows it is passed over, too.
+ * 0: neither, and its failed resumes are forgotten. [collective] */
+int  sheaf_run_mark(struct sheaf_run *run, int64_t step, char mark, struct sheaf_error *err);
+/* Removes steps that a newer verified one dominates, by opts.keep_last, keep_every and keep_best.
+ * Before that the newest step is verified, after what the page cache has of it was dropped, unless
+ * that was done since its commit. Returns how many were removed (dry: would be). item, which may be
+ * NULL, is called for each step on rank 0: 'k' it stays, 'r' it is removed, and why. What was
+ * removed is deleted after the grace. A call spends at most a quarter of timeout_ms on that; the
+ * next prune, commit or open deletes what is left. [collective] */
+int  sheaf_run_prune(struct sheaf_run *run, int dry,
+                     void (*item)(void *arg, int64_t step, char what, const char *why), void *arg,
+                     struct sheaf_error *err);
+/* The step into another run, under its number, by this process alone; the run is made where there
+ * is none, with this one's identity, and its lock is taken. Each block is compared with its sum and
+ * each tensor with its digest on the way; the manifest stays as it is, byte for byte; the commit is
+ * that of a save. A copy that was cut is taken up by the next one. 0: the step is there, durable,
+ * every byte proved now, by this copy or because the same save was there (report.held: bytes
+ * written). ECORRUPT: this step is damaged, or the same one there: nothing appears. EEXIST:
+ * another save has its number. EFORMAT: a foreign directory. EBUSY: somebody writes there.
+ * EINDOUBT as of a commit. EINVAL: dir is another run; several ranks have the step open.
+ * [local] */
+int  sheaf_checkpoint_copy(struct sheaf_checkpoint *step, const char *dir,
+                           struct sheaf_report *report, struct sheaf_error *err);
+
+#ifdef __GNUC__
+#pragma GCC visibility pop
+#endif
+#ifdef __cplusplus
+}
+#endif
+#endif
