@@ -71,6 +71,8 @@ static int check_still_wanted(void *arg, struct shf_store *dst, struct sheaf_err
 	if (rc == SHF_MEMORY_LOST || rc == SHF_MEMORY_OVERTAKEN)
 		rc = shf_fail(err, SHEAF_EBUSY, "step %" PRId64 " in memory: the run has gone on "
 		              "meanwhile", f->which.step);
+	if (rc >= 0 && !disk.exists)
+		rc = shf_memory_step_check_passed(f->sys, f->keep, dst, &f->which, err);
 	if (rc >= 0 && !disk.exists) {
 		int told = shf_memory_steps_rebase(f->sys, f->keep, dst->run, &f->which,
 		                                   shf_card_disk_state(disk.known, disk.session,

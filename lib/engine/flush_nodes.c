@@ -518,6 +518,9 @@ static int adopt_stage(void *arg, struct shf_store *dst, struct sheaf_error *err
 	if (f == OVERTAKEN || rc == SHF_MEMORY_LOST)
 		return shf_fail(err, SHEAF_EBUSY, "step %" PRId64 " in memory: the run has gone on "
 		                "meanwhile", t->which.step);
+	rc = shf_memory_step_check_passed(sys, t->m->keep, dst, &t->which, err);
+	if (rc < 0)
+		return rc;
 	name_step(t, folder);
 	snprintf(stage, sizeof(stage), "copy-%s", folder);
 	rc = shf_sys_rename(sys, t->dir, folder, dst->stage, stage, true);

@@ -381,7 +381,8 @@ struct following {
 	uint64_t rewinds;
 };
 
-/* Callback of shf_marks_some_bad. Returns whether the step in memory may follow that save. */
+/* Callback of shf_marks_some_bad and shf_asides_some. Returns whether the step in memory may follow
+ * that save. */
 static bool is_followed(void *arg, int64_t step, const char *session)
 {
 	const struct following *f = arg;
@@ -408,9 +409,15 @@ int shf_memory_step_follows(struct shf_store *store, const struct shf_memory_ste
 	if (disk->known != disk->newest || !is_followed(&f, disk->known, disk->session) ||
 	    shf_store_is_aside(store, r->step, r->session))
 		return 0;
-	bad = shf_marks_some_bad(store, is_followed, &f);
-	return bad < 0 ? shf_fail_sys(err, -bad, "%s/.sheaf/marks: does step %" PRId64 " in memory "
-	                              "follow a bad one?", store->path, r->step) : !bad;
+	bad = shf_marks_some_bad(store, disk->known, is_followed, &f);
+	if (bad < 0)
+		return shf_fail_sys(err, -bad, "%s/.sheaf/marks: does step %" PRId64 " in memory "
+		                    "follow a bad one?", store->path, r->step);
+	/* A bad step whose number is saved again loses its mark and is set aside. */
+	if (bad == 0)
+		bad = shf_asides_some(store, is_followed, &f);
+	return bad < 0 ? shf_fail_sys(err, -bad, "%s/.sheaf/aside: does step %" PRId64 " in memory "
+	                              "follow one of these?", store->path, r->step) : !bad;
 }
 
 bool shf_memory_step_is_passed(struct shf_store *store, const struct shf_memory_step *r,
@@ -418,6 +425,45 @@ bool shf_memory_step_is_passed(struct shf_store *store, const struct shf_memory_
 {
 	return latest->ranks && strcmp(latest->job, r->job) != 0 &&
 	       latest->from != shf_card_disk_state(r->step, r->session, shf_store_rewinds(store));
+}
+
+/* The state of shf_memory_step_check_passed. */
+struct passing {
+	struct shf_store *store;
+	const struct shf_memory_step *which;
+	bool passed;
+	int rc;
+	struct sheaf_error *err;
+};
+
+/* Callback of shf_memory_steps_list. Ends at the step itself, or at the one that a later job left
+ * and that the disk lacks. */
+static int look_before(void *arg, const struct shf_memory_step *r)
+{
+	struct passing *p = arg;
+	struct shf_newest disk;
+
+	if (r->step == p->which->step && strcmp(r->session, p->which->session) == 0)
+		return 1;
+	p->rc = shf_memory_step_state(p->store, r, &disk, p->err);
+	if (p->rc != SHF_MEMORY_UNWRITTEN)
+		return p->rc < 0 ? p->rc : 0;
+	p->passed = shf_memory_step_is_passed(p->store, p->which, r);
+	return 1;
+}
+
+int shf_memory_step_check_passed(const struct shf_sys *sys, int keep, struct shf_store *store,
+                                 const struct shf_memory_step *which, struct sheaf_error *err)
+{
+	struct passing p = { .store = store, .which = which, .err = err };
+	int rc = shf_memory_steps_list(sys, keep, store->run, look_before, &p);
+
+	if (p.rc < 0)
+		return p.rc;
+	if (rc < 0)
+		return shf_fail_sys(err, -rc, "asking the agent");
+	return p.passed ? shf_fail(err, SHEAF_EBUSY, "step %" PRId64 " in memory: a later job has "
+	                           "gone on from another step", which->step) : 0;
 }
 
 bool shf_memory_step_replaces(struct shf_store *store, const struct shf_memory_step *r,

@@ -77,6 +77,11 @@ bool shf_memory_step_replaces(struct shf_store *store, const struct shf_memory_s
  * state is SHF_MEMORY_UNWRITTEN; its ranks are 0: there was none yet. [local] */
 bool shf_memory_step_is_passed(struct shf_store *store, const struct shf_memory_step *r,
                                const struct shf_memory_step *latest);
+/* Returns EBUSY if, by the cards that this agent has now, a later job has gone on from another
+ * step. Call it with the run's lock, because jobs come and go between the choice of a step and the
+ * lock. [local] */
+int shf_memory_step_check_passed(const struct shf_sys *sys, int keep, struct shf_store *store,
+                                 const struct shf_memory_step *which, struct sheaf_error *err);
 /* A step in memory compared with the steps on disk. */
 enum shf_memory_state {
 	SHF_MEMORY_UNWRITTEN,           /* newer than all steps on disk, and follows the newest: it

@@ -101,6 +101,11 @@ void shf_memory_tier_step_loaded(struct sheaf_run *run, int64_t step, const char
 {
 	struct shf_memory_tier *t = run->tier;
 
+	/* The job goes on from here, so this step and those before it are no longer left, whatever
+	 * the job has loaded before. */
+	for (int i = 0; i < SHF_IMAGES_MAX; i++)
+		if (t->steps[i] <= step)
+			t->left[i] = 0;
 	t->beyond = beyond;
 	t->based = false;       /* so that the next save finds the base again */
 	t->from_step = step;

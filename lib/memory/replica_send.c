@@ -342,7 +342,8 @@ static void settle_sending(struct sheaf_run *run, bool come)
 	struct shf_replicas *g = &run->tier->guests;
 
 	shf_background_stop(&g->task);
-	if (come)
+	/* A step may be given up after its replica has come. */
+	if (come && run->tier->steps[g->image] == g->moving->step)
 		g->copied = g->image;
 	sending_free(g->moving);
 	g->moving = NULL;

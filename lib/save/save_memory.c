@@ -311,18 +311,27 @@ static bool was_left(const struct shf_memory_tier *t, int image, const struct sh
 	return t->left[image] && t->left[image] <= save->id.loads;
 }
 
-/* Clears the cards of steps that were abandoned in memory before the save began. If the save is
- * published, also clears a step that is on disk and not older than the save: it must be damaged or
- * have been in doubt, or the save would have been refused. Until then memory may have all there is
- * of it. */
-static void forget_left(struct sheaf_save *save, bool published)
+/* How far a save has come. */
+enum reached { STAMPED, KEPT, PUBLISHED };
+
+/* Clears the cards of steps that were abandoned in memory before the save began. When the save is
+ * only stamped, it may still fail and go from memory, so the older ones stay until it is KEPT or
+ * PUBLISHED: one of them may be the newest that was acknowledged. Those that are not older go at
+ * once, because they would be found before it.
+ * If the save is published, also clears a step that is on disk and not older than the save: it must
+ * be damaged or have been in doubt, or the save would have been refused. Until then memory may have
+ * all there is of it. */
+static void forget_left(struct sheaf_save *save, enum reached reached)
 {
 	struct shf_memory_tier *t = save->run->tier;
 
-	for (int i = 0; i < SHF_IMAGES_MAX; i++)
-		if (was_left(t, i, save) ||
-		    (published && t->on_disk[i] && t->steps[i] >= save->id.step))
+	for (int i = 0; i < SHF_IMAGES_MAX; i++) {
+		bool newer = t->steps[i] >= save->id.step;
+
+		if ((was_left(t, i, save) && (newer || reached != STAMPED)) ||
+		    (reached == PUBLISHED && t->on_disk[i] && newer))
 			shf_memory_tier_card_clear(t, i);
+	}
 	if (t->newest >= 0 && t->steps[t->newest] < 0)
 		t->newest = -1;
 }
@@ -392,7 +401,7 @@ int shf_save_memory_stamp_end(struct sheaf_save *save, int rc, struct sheaf_erro
 		/* Cards are cleared here and not earlier, because a save that is refused must not
 		 * remove steps from memory; and not later, because replicas are cleared by step
 		 * number, and an abandoned step may have the same number as this one. */
-		forget_left(save, false);
+		forget_left(save, save->id.flags & SHEAF_SAVE_NO_DISK ? KEPT : STAMPED);
 		rc = copy_to_neighbour(save, err);
 	}
 	if (rc == SHEAF_ELOST)  /* other ranks may have found the step complete, so this rank keeps
@@ -455,8 +464,10 @@ void shf_save_memory_abandon(struct sheaf_save *save)
 	 * complete. */
 	if (save->at.memory != SHF_MEMORY_KEPT || atomic_load(&save->end.failed))
 		shf_save_memory_remove(save);
-	else if (has_card(save))
+	else if (has_card(save)) {
+		forget_left(save, KEPT);
 		shf_memory_tier_set_newest(save->run->tier, save->copy.card);
+	}
 }
 
 /* Writes into the cards of all later steps in memory that the state of the disk which they follow
@@ -555,7 +566,7 @@ void shf_save_memory_published(struct sheaf_save *save)
 	t->base_step = save->id.step;
 	t->from_step = -1;
 	memcpy(t->base_session, save->id.session, sizeof(t->base_session));
-	forget_left(save, true);
+	forget_left(save, PUBLISHED);
 	follow(save, on, true);
 	if (has_card(save)) {
 		atomic_store(&shf_memory_tier_card_head(t, save->copy.card)->due, 0);

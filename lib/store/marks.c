@@ -10,6 +10,7 @@
 #include "marks_read.h"
 #include "run_files.h"
 #include "tries.h"
+#include "valid.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -82,6 +83,32 @@ bool shf_store_is_aside(struct shf_store *s, int64_t step, const char *session)
 	rc = aside < 0 ? aside : shf_sys_stat(s->sys, aside, name, false, &st);
 	shf_fd_close(s->sys, &aside);
 	return rc >= 0;
+}
+
+/* Names of another form are of steps whose session could not be read. */
+int shf_asides_some(struct shf_store *s, bool (*is)(void *arg, int64_t step, const char *session),
+                    void *arg)
+{
+	struct shf_names names;
+	int aside = s->dot < 0 ? -ENOENT : shf_dir_open(s->sys, s->dot, "aside");
+	int rc = aside < 0 ? aside : shf_names_read(s->sys, aside, &names);
+	char name[40];
+	int64_t step;
+
+	if (rc < 0) {
+		shf_fd_close(s->sys, &aside);
+		return rc == -ENOENT ? 0 : rc;
+	}
+	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL;) {
+		size_t n = strcspn(p, "-");
+
+		snprintf(name, sizeof(name), "checkpoint-%.*s", (int)(n < 24 ? n : 24), p);
+		rc = p[n] == '-' && shf_id_is_valid(p + n + 1, 32) &&
+		     shf_step_of_name(name, &step) && is(arg, step, p + n + 1);
+	}
+	shf_names_release(&names);
+	shf_fd_close(s->sys, &aside);
+	return rc;
 }
 
 /* A mark with a session concerns only the save of that session. A mark without a session was made

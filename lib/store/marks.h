@@ -12,4 +12,8 @@ int  shf_store_is_bad(struct shf_store *s, int64_t step, const char *session,
                       struct sheaf_error *err);
 /* Returns whether this save was set aside, by a rewind or because its number was saved again. */
 bool shf_store_is_aside(struct shf_store *s, int64_t step, const char *session);
+/* Returns 1 if `is` returns true for some save that was set aside, 0 if not, or -errno if the
+ * directory cannot be read. */
+int  shf_asides_some(struct shf_store *s, bool (*is)(void *arg, int64_t step, const char *session),
+                     void *arg);
 #endif

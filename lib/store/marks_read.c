@@ -69,13 +69,13 @@ char shf_mark_read(struct shf_store *s, int64_t step, int *why)
 	return shf_mark_of(s, step, session, why);
 }
 
-int shf_marks_some_bad(struct shf_store *s, bool (*is)(void *arg, int64_t step,
-                                                       const char *session), void *arg)
+int shf_marks_some_bad(struct shf_store *s, int64_t least,
+                       bool (*is)(void *arg, int64_t step, const char *session), void *arg)
 {
 	struct shf_names names;
 	int dir = open_marks(s), why = 0;
 	int rc = dir < 0 ? dir : shf_names_read(s->sys, dir, &names);
-	char session[33], name[40];
+	char session[33], name[40], mark;
 	int64_t step;
 
 	if (rc < 0) {
@@ -84,12 +84,13 @@ int shf_marks_some_bad(struct shf_store *s, bool (*is)(void *arg, int64_t step,
 	}
 	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL;) {
 		snprintf(name, sizeof(name), "checkpoint-%s", p);
-		if (!shf_step_of_name(name, &step))
+		if (!shf_step_of_name(name, &step) || step < least)
 			continue;
-		if (shf_mark_of(s, step, session, &why) == 'b')
+		mark = shf_mark_of(s, step, session, &why);
+		if (mark == 'b')
 			rc = session[0] && is(arg, step, session);
-		else
-			rc = why < 0 && why != -ENOENT ? why : 0;
+		else if (mark == '?')
+			rc = why < 0 ? why : -EBADMSG;
 	}
 	shf_names_release(&names);
 	shf_fd_close(s->sys, &dir);

@@ -11,11 +11,11 @@ char shf_mark_read(struct shf_store *s, int64_t step, int *why);
 /* Like shf_mark_read, and sets session to that of the save that was marked; "": the session is
  * unknown. */
 char shf_mark_of(struct shf_store *s, int64_t step, char session[33], int *why);
-/* Calls `is` for each save that is marked bad, until it returns true. Returns 1 if it did, 0 if
- * not, or -errno if the marks, or one that was to be read, cannot be read. A mark that names no
- * session, or whose text is none, is left out. */
-int shf_marks_some_bad(struct shf_store *s, bool (*is)(void *arg, int64_t step,
-                                                       const char *session), void *arg);
+/* Calls `is` for each save of a step of at least that number that is marked bad, until it returns
+ * true. Returns 1 if it did, 0 if not, or -errno if the marks, or one that was to be read, cannot
+ * be read (-EBADMSG: its text is no mark). A mark that names no session is left out. */
+int shf_marks_some_bad(struct shf_store *s, int64_t least,
+                       bool (*is)(void *arg, int64_t step, const char *session), void *arg);
 /* Removes the mark of a step, durably. Returns 0, also if the step has no mark, or -errno. */
 int shf_mark_clear(struct shf_store *s, int64_t step);
 /* Sets out to the name that a step's file has in .sheaf/marks. */

@@ -194,7 +194,7 @@ int shf_salvage_finish(struct shf_store *s, struct shf_stage *g, const struct sh
 		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/.sheaf/stage/%s: its manifest says run %s, "
 		              "this is run %s", s->path, g->name, run, s->run);
 	if (rc == 0)
-		rc = shf_stage_room(s, g->step, err);
+		rc = shf_stage_room(s, g->step, NULL, err);
 	if (rc < 0)
 		return rc;
 	rc = shf_sys_unlink(s->sys, g->dir, "sheaf.json.tmp", false);

@@ -146,17 +146,22 @@ static int check_target(struct shf_store *s, int64_t step, struct sheaf_error *e
 }
 
 /* A save after a failed rewind is refused: the next job will finish that rewind and set aside steps
- * that this save would follow. The mark of the number is removed, because it was made for a step
- * that no longer has the number. */
-int shf_stage_room(struct shf_store *s, int64_t step, struct sheaf_error *err)
+ * that this save would follow. A mark of the number is removed if it was made for a step that no
+ * longer has the number. It stays if the step that comes is the one that was marked. */
+int shf_stage_room(struct shf_store *s, int64_t step, const char *session, struct sheaf_error *err)
 {
+	char marked[33] = "";
 	int rc = shf_rewind_is_over(s, err);
 
 	if (rc == 0)
 		rc = check_target(s, step, err);
 	if (rc < 0)
 		return rc;
-	rc = shf_mark_clear(s, step);   /* made for a step that no longer has the number */
+	if (session)
+		(void)shf_mark_of(s, step, marked, NULL);
+	if (session && strcmp(marked, session) == 0)
+		return 0;
+	rc = shf_mark_clear(s, step);
 	return rc < 0 ? shf_fail_io(err, -rc, "%s: step %lld", s->path, (long long)step) : 0;
 }
 
@@ -173,7 +178,7 @@ int shf_stage_new(struct shf_store *s, struct shf_stage *g, int64_t step,
 	if (!s->writer || step < 0)
 		return shf_fail(err, SHEAF_EINVAL, "%s: step %lld needs a run open for writing "
 		                "and a number that is not negative", s->path, (long long)step);
-	rc = shf_stage_room(s, step, err);
+	rc = shf_stage_room(s, step, NULL, err);
 	if (rc < 0)
 		return rc;
 	rc = shf_id_draw(sys, fresh, 16);
@@ -206,7 +211,7 @@ int shf_stage_copy(struct shf_store *s, struct shf_stage *g, int64_t step, const
 	if (!s->writer || step < 0 || !shf_id_is_valid(session, 32))
 		return shf_fail(err, SHEAF_EINVAL, "%s: a copy of step %lld needs a run open for "
 		                "writing and the session of the step", s->path, (long long)step);
-	rc = shf_stage_room(s, step, err);
+	rc = shf_stage_room(s, step, session, err);
 	if (rc < 0)
 		return rc;
 	snprintf(g->name, sizeof(g->name), "copy-%lld-%s", (long long)step, session);

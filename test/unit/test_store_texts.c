@@ -93,6 +93,53 @@ TEST(a_mark_is_read_as_it_is_written_or_nobody_knows_it)
 	stop(&w);
 }
 
+/* A copy may bring back a step that was marked, and then lost. */
+TEST(a_mark_stays_for_the_save_that_it_was_made_for)
+{
+	struct world w;
+	struct shf_store *s = &w.store[0];
+	char session[33];
+
+	start(&w, 2);
+	world_session(&w, 2, session);
+	CHECK_RC(shf_store_mark(s, 2, 'k', &w.err), 0, &w.err);
+	CHECK_INT(shf_tree_remove(s->sys, s->dir, "checkpoint-2"), 0);
+	CHECK_RC(shf_stage_room(s, 2, session, &w.err), 0, &w.err);
+	CHECK_INT(shf_mark_read(s, 2, NULL), 'k');
+	CHECK_RC(shf_stage_room(s, 2, ID, &w.err), 0, &w.err);
+	CHECK_INT(shf_mark_read(s, 2, NULL), 0);
+	stop(&w);
+}
+
+/* A step that is set aside has its session in its name, or 32 drawn digits. */
+static bool is_third(void *arg, int64_t step, const char *session)
+{
+	return step == 3 && strcmp(session, arg) == 0;
+}
+
+TEST(what_was_set_aside_is_found_by_its_session)
+{
+	struct world w;
+	struct shf_store *s = &w.store[0], plain;
+	char session[33];
+
+	start(&w, 3);
+	world_session(&w, 3, session);
+	CHECK_INT(shf_asides_some(s, is_third, session), 0);
+	CHECK_RC(world_rewind(&w, 2), 0, &w.err);
+	put(&w, "aside/3-notes", "", 0);
+	CHECK_INT(shf_asides_some(s, is_third, session), 1);
+	CHECK_INT(shf_asides_some(s, is_third, ID), 0);
+	simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = 1, .kind = SIMDISK_LIST,
+	                                               .error = EIO });
+	CHECK_INT(shf_asides_some(s, is_third, session), -EIO);
+	simdisk_faults_clear(w.disk);
+	plain = *s;
+	plain.dot = -1;
+	CHECK_INT(shf_asides_some(&plain, is_third, session), 0);
+	stop(&w);
+}
+
 TEST(a_mark_says_of_which_save_it_is_and_only_that_one_is_bad)
 {
 	struct world w;

@@ -838,10 +838,11 @@ static void each_fails(enum simdisk_kind kind, const char *call, struct said *s)
 
 #define RUN_FILES "1 open: run: no run here\n1 open: run/.sheaf\n1 open: run/.sheaf/run\n" \
 	"1 open: run/.sheaf/stage\n"
-#define FOLLOWS "run/.sheaf/marks: does step 4 in memory follow a bad one?\n"
+#define MARKS "run/.sheaf/marks: does step 4 in memory follow a bad one?\n"
+#define ASIDE "run/.sheaf/aside: does step 4 in memory follow one of these?\n"
 #define RULES "1 open: run/.sheaf/rewinds cannot be read: was what is in memory rewound?\n" \
-	"1 open: " FOLLOWS
-#define LISTS "1 list: run: its list of steps\n1 list: " FOLLOWS
+	"1 open: " MARKS "1 open: " ASIDE
+#define LISTS "1 list: run: its list of steps\n1 list: " MARKS "1 list: " ASIDE
 #define FILE_1 "@/model-00001-of-00001.safetensors\n"
 #define FILE_2 "@/optimizer/optimizer-00001-of-00001.safetensors\n"
 static const char wanted[] =

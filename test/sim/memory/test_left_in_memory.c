@@ -9,6 +9,7 @@
 #include "save.h"
 #include "save_commit.h"
 #include "save_end.h"
+#include "simover.h"
 #include "t.h"
 
 /* Begins and commits. Returns what the first call that failed returned, or 0. */
@@ -367,4 +368,142 @@ TEST(no_load_takes_what_may_follow_a_bad_step)
 
 	print_message("# %d and %d loads failed\n", failed, in_doubt);
 	CHECK(failed > 20 && in_doubt > 20);
+}
+
+/* 5 is on disk (by a flush, or in doubt) and bad, and 6 in memory may follow it. The next job goes
+ * on from 4 and begins its own 5, by which the bad one loses its mark and is set aside, but this
+ * save comes to nothing. */
+static void bad_goes_aside(bool doubt, bool dies)
+{
+	struct one o = one_new(0);
+	struct sheaf_save *five, *again;
+
+	one_saves(&o, 4, 0);
+	five = one_begin(&o, 5, 0);
+	if (doubt) {
+		one_doubts(&o, five, false);
+	} else {
+		CHECK_RC(shf_save_commit(five, 0, &o.err), SHEAF_EAGAIN, &o.err);
+	}
+	one_saves(&o, 6, SHEAF_SAVE_NO_DISK);
+	one_dies(&o);
+	if (!doubt) {
+		shf_save_free(five);
+		CHECK_INT(one_flush(&o, true), 5);
+	}
+	one_next(&o);
+	CHECK_RC(shf_run_mark(o.run, 5, 'b', &o.err), 0, &o.err);
+	CHECK_INT(one_loads(&o, SHEAF_LATEST, NULL), 4);
+	again = one_begin(&o, 5, 0);
+	if (!dies)
+		shf_save_free(again);
+	one_dies(&o);
+	if (dies)
+		shf_save_free(again);
+	CHECK_INT(one_flush(&o, false), -1);
+	one_next(&o);
+	CHECK_INT(one_loads(&o, SHEAF_LATEST, NULL), 4);
+	one_end(&o);
+}
+
+TEST(what_follows_a_bad_step_stays_away_when_that_is_set_aside)
+{
+	for (int way = 0; way < 4; way++)
+		bad_goes_aside(way & 1, way & 2);
+}
+
+/* A text that is no mark may have said that 4 is bad. */
+TEST(what_follows_a_step_whose_mark_is_odd_is_not_taken)
+{
+	struct one o = one_new(0);
+
+	one_saves(&o, 4, 0);
+	one_saves(&o, 5, SHEAF_SAVE_NO_DISK);
+	CHECK_RC(shf_run_mark(o.run, 4, 'k', &o.err), 0, &o.err);
+	one_dies(&o);
+	CHECK_INT(simdisk_put(o.disk, "run/.sheaf/marks/4", "c 0", 3), 0);
+	one_next(&o);
+	CHECK_INT(one_loads(&o, SHEAF_LATEST, NULL), SHEAF_EIO);
+	CHECK(strstr(o.err.msg, ".sheaf/marks") != NULL);
+	CHECK_RC(shf_run_mark(o.run, 4, 'k', &o.err), 0, &o.err);
+	CHECK_INT(one_loads(&o, SHEAF_LATEST, NULL), 5);
+	one_end(&o);
+}
+
+/* 2 is acknowledged in memory. Saves of 3 to disk are in memory too, when they are given up or the
+ * disk fails. looks: the job has loaded 1; back: and then 2 again. */
+static void comes_to_nothing(bool looks, bool back, bool fails)
+{
+	struct one o = one_new(0);
+	struct sheaf_save *three;
+	bool memory;
+
+	one_saves(&o, 1, 0);
+	one_saves(&o, 2, SHEAF_SAVE_NO_DISK);
+	if (looks)
+		CHECK_INT(one_loads(&o, 1, NULL), 1);
+	if (back)
+		CHECK_INT(one_loads(&o, SHEAF_LATEST, NULL), 2);
+	three = one_begin(&o, 3, 0);
+	CHECK_RC(shf_save_commit(three, 0, &o.err), SHEAF_EAGAIN, &o.err);
+	if (fails)
+		simdisk_fault(o.disk, &(struct simdisk_fault){ .nth = 1, .error = EIO,
+		        .kind = SIMDISK_RENAME, .name = "sheaf.json", .always = true });
+	else
+		CHECK_INT(sheaf_save_abort(three, "no good"), 0);
+	CHECK(shf_save_commit(three, -1, &o.err) < 0);
+	simdisk_faults_clear(o.disk);
+	one_dies(&o);
+	shf_save_free(three);
+	one_next(&o);
+	CHECK_INT(one_loads(&o, SHEAF_LATEST, &memory), 2);
+	CHECK(memory);
+	one_end(&o);
+}
+
+TEST(a_save_that_comes_to_nothing_takes_no_older_step_out_of_memory)
+{
+	for (int way = 0; way < 6; way++)
+		comes_to_nothing(way % 3 > 0, way % 3 > 1, way >= 3);
+}
+
+static struct one *overtaken;
+static int (*lock_real)(void *arg, int fd, bool exclusive);
+
+/* Before the flush has the lock, a job goes on from 3 and acknowledges a 4 of its own. */
+static int lock_after_a_job(void *arg, int fd, bool exclusive)
+{
+	struct one *o = overtaken;
+
+	overtaken = NULL;
+	if (o) {
+		one_next(o);
+		CHECK_INT(one_loads(o, 3, NULL), 3);
+		one_saves(o, 4, SHEAF_SAVE_NO_DISK);
+		one_dies(o);
+	}
+	return lock_real(arg, fd, exclusive);
+}
+
+TEST(a_flush_that_waited_for_the_lock_leaves_what_a_later_job_saved)
+{
+	struct one o = one_new(0);
+	const struct shf_sys *sys;
+	int64_t step = -1;
+
+	one_saves(&o, 3, 0);
+	one_saves(&o, 4, SHEAF_SAVE_NO_DISK);
+	one_saves(&o, 5, SHEAF_SAVE_NO_DISK);
+	one_dies(&o);
+	sys = simdisk_process(o.disk, 68000, 0);
+	lock_real = simover_real()->file.lock;
+	overtaken = &o;
+	simover(sys)->file.lock = lock_after_a_job;
+	CHECK_RC(shf_flush_newest("run", NULL, false, 0, sys, &step, NULL, &o.err), SHEAF_EBUSY,
+	         &o.err);
+	CHECK(strstr(o.err.msg, "a later job has gone on") != NULL);
+	simdisk_kill(o.disk, sys);
+	one_next(&o);
+	CHECK_INT(one_loads(&o, SHEAF_LATEST, NULL), 4);
+	one_end(&o);
 }

@@ -2,10 +2,19 @@
 /* Steps with replicas in the memory of two nodes (lib/memory/replica.h): one of the nodes may be
  * lost at any moment. */
 #include <stdlib.h>
+#include "background.h"
 #include "flush.h"
-#include "step.h"
 #include "memory_steps.h"
+#include "memory_tier.h"
 #include "restarts.h"
+#include "run_open.h"
+#include "run_ops.h"
+#include "run_resume.h"
+#include "save.h"
+#include "save_commit.h"
+#include "save_end.h"
+#include "state.h"
+#include "step.h"
 #include "t.h"
 
 /* Columns: within a block; of several blocks; several pieces of what travels. */
@@ -450,5 +459,71 @@ TEST(agents_write_their_own_and_no_copies)
 	PLAYED(k, 0);
 	CHECK_INT(k.loaded, 8);
 	CHECK_INT(k.memory_bytes, 0);
+	simdisk_free(d);
+}
+
+/* A job that goes on from 5, gives 6 up after its replicas have come, and saves 7 to memory. */
+static int gives_six_up(void *arg, int rank, struct sheaf_group *group)
+{
+	struct re_job *j = arg;
+	struct sheaf_opts opts = { .size = sizeof(opts), .timeout_ms = 60000, .images_max = 4,
+		.copies = 2, .agent = "auto" };
+	struct sheaf_save_opts memory = { .size = sizeof(memory), .flags = SHEAF_SAVE_NO_DISK };
+	struct sheaf_error err = { 0 };
+	struct sheaf_run *run = NULL;
+	struct re_mine m = { 0 };
+	struct sheaf_state *state = re_state(&m, rank, j->ranks);
+	struct sheaf_save *six = NULL, *seven = NULL;
+	int rc = sheaf_group_new(&opts.copies_group, &group->ops);
+
+	if (rc == 0)
+		rc = shf_run_open(&run, "run", group, &opts, j->sys[rank], &err);
+	if (rc == 0)
+		rc = shf_run_resume(run, state, 0, NULL, &err);
+	if (rc == 0)
+		rc = shf_save_begin(&six, run, 6, state, NULL, &err);
+	if (rc == 0)
+		rc = shf_save_commit(six, 0, &err) == SHEAF_EAGAIN ? 0 : -99;
+	for (int i = 0; rc == 0 && i < 1000 && shf_background_runs(&run->tier->guests.task); i++)
+		;
+	if (rc == 0 && rank == 0)
+		rc = sheaf_save_abort(six, "the loss is no number");
+	if (rc == 0)
+		rc = shf_save_commit(six, -1, &err) == SHEAF_EFAILED ? 0 : -98;
+	shf_save_free(six);
+	if (rc == 0)
+		rc = shf_save_begin(&seven, run, 7, state, &memory, &err);
+	if (rc == 0)
+		rc = shf_save_commit(seven, -1, &err);
+	simdisk_kill(j->disk, j->sys[rank]);
+	shf_save_free(seven);
+	shf_run_close(run);
+	sheaf_group_free(opts.copies_group);
+	shf_state_put(state);
+	re_free(&m);
+	return rc;
+}
+
+/* What the job before left goes when the new job has a step in memory twice, and not before. */
+TEST(a_step_that_is_given_up_after_its_copy_came_frees_no_earlier_job)
+{
+	struct simdisk *d = re_world(5);
+	struct re_job a = re_on(d, 2, twice(2, (struct re_plan){ .last = 5, .images = 4,
+		.disk_every = 3, .dies = true }));
+	struct re_job b = re_on(d, 2, twice(2, (struct re_plan){ .images = 4 }));
+	struct re_job next = re_on(d, 2, twice(2, (struct re_plan){ .stop = true }));
+	int results[RE_RANKS];
+
+	PLAYED(a, 0);
+	b.group = (struct simgroup_opts){ .seed = 1, .ranks = 2, .died = re_died };
+	for (int r = 0; r < 2; r++)
+		b.sys[r] = simdisk_process(d, 81000 + (uint64_t)r, r);
+	simdisk_set_task_steps(d, 1000);
+	simgroup_run(&b.group, gives_six_up, &b, results);
+	simdisk_set_task_steps(d, -1);
+	CHECK_INT(results[0] | results[1], 0);
+	simdisk_kill_agent(d, 1);       /* before 7 has travelled */
+	PLAYED(next, 0);
+	CHECK_INT(next.loaded, 5);
 	simdisk_free(d);
 }
