@@ -413,9 +413,9 @@ int  sheaf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct she
  * The caller copies what no thread has begun to copy and waits for the rest; no other rank is
  * asked. The gate is open at once in a plain save, and where this save reads nothing of the memory
  * (bytes that another rank writes). Each save has its own gates: memory that two saves read may
- * change after the gates of both. commit refuses a lazy save until the gate of each slice was
- * called and returned a code other than EAGAIN, even if another slice shares its memory.
- * [any thread] */
+ * change after the gates of both. Threads must have returned from it before the save is freed.
+ * commit refuses a lazy save until the gate of each slice was called and returned a code other than
+ * EAGAIN, even if another slice shares its memory. [any thread] */
 int  sheaf_save_wait_copied(struct sheaf_save *save, int slice, int timeout_ms);
 #define SHEAF_ALL_SLICES INT32_MIN      /* all of them, for who changes all at once; no code of
                                          * sheaf_state_add that went unseen */

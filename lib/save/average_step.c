@@ -4,7 +4,6 @@
 #include <inttypes.h>
 #include <string.h>
 #include "averages.h"
-#include "crc64.h"
 #include "deal_home.h"
 #include "err.h"
 #include "run.h"
@@ -13,41 +12,6 @@
 #include "save_blocked.h"
 #include "save_gates.h"
 #include "state.h"
-
-static uint64_t add_number(uint64_t hash, uint64_t x)
-{
-	uint8_t bytes[8];
-
-	shf_put64(bytes, x);
-	return shf_crc64_more(hash, bytes, sizeof(bytes));
-}
-
-static uint64_t bits_of(double x)
-{
-	uint64_t bits;
-
-	memcpy(&bits, &x, sizeof(bits));
-	return bits;
-}
-
-/* Returns a hash of the rules for averages, which must be the same on all ranks. The number of
- * updates so far is left out: after ELOST some ranks may have made one more, and the next call for
- * that step brings the others to the same number. */
-static uint64_t hash_of(const struct sheaf_state *state)
-{
-	uint64_t hash = 0;
-
-	for (size_t k = 0; k < state->emas_n; k++) {
-		const struct shf_ema *e = &state->emas[k];
-
-		hash = shf_crc64_more(hash, (const uint8_t *)e->name, strlen(e->name) + 1);
-		hash = add_number(hash, bits_of(e->coef));
-		hash = add_number(hash, bits_of(e->loss_max));
-		hash = add_number(hash, (uint64_t)e->interval);
-		hash = add_number(hash, (uint64_t)e->warmup);
-	}
-	return hash;
-}
 
 /* Enters the call with the other ranks, and checks that step, loss and rules are the same.
  * *checked: on every rank, all families were checked before. rc: the result of this rank's checks.
@@ -60,8 +24,8 @@ static int enter_average_call(struct sheaf_run *run, const struct sheaf_state *s
 
 	if (rc == 0) {
 		m.x[STEP] = (uint64_t)step;
-		m.x[LOSS] = bits_of(loss);
-		m.x[RULES] = hash_of(state);
+		memcpy(&m.x[LOSS], &loss, sizeof(loss));
+		m.x[RULES] = shf_emas_hash(state);
 		m.x[UNCHECKED] = state->emas_checked < state->emas_n;
 	}
 	rc = shf_call_enter(&run->team, &m, rc, err);

@@ -369,13 +369,23 @@ static bool is_away(const struct sheaf_save *save)
 	return save->id.flags & SHEAF_SAVE_NO_DISK && save->at.memory == SHF_MEMORY_NOT_KEPT;
 }
 
+/* One word for the loss and the rules of the averages: what ranks must agree on before they update
+ * any. */
+static uint64_t loss_and_rules(const struct sheaf_state *state, double loss)
+{
+	uint64_t word;
+
+	memcpy(&word, &loss, sizeof(word));
+	return word ^ shf_emas_hash(state);
+}
+
 /* Makes the first agreement of a begin, which is the only one if all ranks are ready (*ready). rc:
  * the result of this rank's checks. [collective]
  *
- * The words of the call: 0 step, 1 flags, 2 loss, 3 hash of the plan, 4 image, 5 saves in flight, 6
- * this rank is not ready. If words 0 to 5 are equal on all ranks and word 6 is 0, all ranks are
- * ready. Word 7 is 0 if this rank has no agent; else it is the larger, the fewer images the agent
- * has room for. */
+ * The words of the call: 0 step, 1 flags, 2 loss and rules of averages, 3 hash of the plan, 4
+ * image, 5 saves in flight, 6 this rank is not ready. If words 0 to 5 are equal on all ranks and
+ * word 6 is 0, all ranks are ready. Word 7 is 0 if this rank has no agent; else it is the larger,
+ * the fewer images the agent has room for. */
 static int enter_begin_call(struct sheaf_run *run, struct sheaf_save *save, int rc, bool *ready,
                             double loss, struct sheaf_error *err)
 {
@@ -388,7 +398,7 @@ static int enter_begin_call(struct sheaf_run *run, struct sheaf_save *save, int 
 	if (rc == 0) {
 		m.x[STEP] = (uint64_t)save->id.step;
 		m.x[FLAGS] = save->id.flags;
-		memcpy(&m.x[LOSS], &loss, sizeof(loss));
+		m.x[LOSS] = loss_and_rules(save->state, loss);
 		m.x[PLAN] = here ? save->plan->hash : 0;
 		m.x[IMAGE] = (uint64_t)(here ? save->copy.image : -1);
 		m.x[SAVES] = shf_saves_hash(run);
@@ -418,9 +428,14 @@ static int enter_begin_call(struct sheaf_run *run, struct sheaf_save *save, int 
 	if (shf_call_differs(&m, STEP))
 		return shf_fail(err, SHEAF_EINVAL, "ranks are at different steps: %" PRIu64 " and %"
 		                PRIu64, m.lo[STEP], m.hi[STEP]);
-	if (shf_call_differs(&m, FLAGS) || shf_call_differs(&m, LOSS))
-		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": ranks pass different %s",
-		                save->id.step, shf_call_differs(&m, FLAGS) ? "flags" : "losses");
+	if (shf_call_differs(&m, FLAGS))
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": ranks pass different flags",
+		                save->id.step);
+	if (shf_call_differs(&m, LOSS))
+		return shf_fail(err, SHEAF_EINVAL,
+		                "step %" PRId64 ": ranks pass different losses%s",
+		                save->id.step, save->state->emas_n
+		                ? ", or average by different rules (sheaf_state_ema)" : "");
 	return 0;
 }
 
@@ -433,17 +448,28 @@ static void finish_averages(struct sheaf_save *save)
 		shf_emas_update(save->state, save->copy.fresh, &save->copy.due[s], INT64_MAX);
 }
 
-/* Continues a begin after the first agreement. From here on the step counts in the averages, even
- * if the save then fails. [collective] */
+/* Whether the call was wrong, so that it has done nothing: ranks find that before any of them
+ * copies. */
+static bool is_refusal(int rc)
+{
+	return rc == SHEAF_EINVAL || rc == SHEAF_EEXIST || rc == SHEAF_ELAYOUT;
+}
+
+/* Continues a begin after the first agreement. The step counts in the averages, even if the save
+ * then fails, unless it is refused: the caller may give the number of another step. [collective] */
 static int begin_after_agreement(struct sheaf_save *save, bool ready, struct sheaf_error *err)
 {
 	int rc;
 
 	shf_save_averages_finish(save->state, save->copy.fresh);
+	rc = is_away(save) ? no_agent(save, err) : begin_agreed(save, ready, err);
+	if (is_refusal(rc)) {
+		shf_save_copier_leave_averages(save);
+		return rc;
+	}
 	shf_emas_count(save->state, save->id.step, save->copy.fresh);
 	shf_emas_describe(save->state, save->copy.emas);
 	save->copy.emas_n = save->state->emas_n;
-	rc = is_away(save) ? no_agent(save, err) : begin_agreed(save, ready, err);
 	finish_averages(save);
 	return rc;
 }

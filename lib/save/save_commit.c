@@ -582,17 +582,6 @@ static int clear_failed_step(struct sheaf_save *save, int rc, struct sheaf_error
 	return SHEAF_ELOST;
 }
 
-/* Turns EINVAL into EFAILED. If notes and attached files of the ranks turn out not to fit together,
- * all tensors are written already, and EINVAL would mean that nothing has happened. */
-static int failed_for_good(int rc, struct sheaf_error *err)
-{
-	if (rc != SHEAF_EINVAL)
-		return rc;
-	if (err)
-		err->code = SHEAF_EFAILED;
-	return SHEAF_EFAILED;
-}
-
 /* Does all that comes before C4. *again: the save is not over, and the caller may call again.
  * [collective] */
 static int get_ready(struct sheaf_save *save, const struct limit *l, const struct entry *e,
@@ -629,7 +618,7 @@ static int go_on(struct sheaf_save *save, const struct limit *l, const struct en
 		rc = get_ready(save, l, e, again, err);
 	if (rc == 0)
 		rc = publish_together(save, l, e->doubt, again, err);
-	return *again ? rc : clear_failed_step(save, failed_for_good(rc, err), err);
+	return *again ? rc : clear_failed_step(save, shf_save_failed_for_good(rc, err), err);
 }
 
 int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err)

@@ -239,6 +239,12 @@ void shf_save_copier_update(struct sheaf_save *save)
 		}
 }
 
+void shf_save_copier_leave_averages(struct sheaf_save *save)
+{
+	for (size_t s = 0; save->copy.lazy && s < save->state->n; s++)
+		save->copy.lazy->due[s] = 0;
+}
+
 void shf_save_copier_forget(struct sheaf_save *save)
 {
 	struct shf_reader **at = save->state ? &save->state->readers : NULL;

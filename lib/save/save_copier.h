@@ -49,6 +49,8 @@ void shf_save_copier_update(struct sheaf_save *save);
 /* Ends the copy: joins the threads, brings averages up to date, and waits for pieces that other
  * callers are copying. [local] */
 void shf_save_copier_stop(struct sheaf_save *save);
+/* The save is refused, and makes no update of averages. [local] */
+void shf_save_copier_leave_averages(struct sheaf_save *save);
 /* Removes the save from the list state->readers. [local] */
 void shf_save_copier_forget(struct sheaf_save *save);
 /* Frees *lazy. ours: false in a forked child, where its locks cannot be destroyed. NULL is

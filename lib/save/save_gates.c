@@ -70,6 +70,12 @@ static int wait_for(struct shf_save_copier *lz, size_t slice, int timeout_ms)
 	struct shf_save_piece p;
 	int rc, failed;
 
+	/* Without a copy thread nothing is copied between two calls, so a call that does not wait
+	 * takes a time slice: else who only asks would never come to the end. */
+	if (timeout_ms == 0 && !shf_save_copier_has_thread(save)) {
+		timeout_ms = 1;
+		until = shf_now(save->run) + shf_ms_ns(SHF_SAVE_POLL_MS);
+	}
 	do {
 		while (timeout_ms != 0 && (until < 0 || shf_now(save->run) < until) &&
 		       shf_save_piece_take(lz, slice, until, &p)) {
@@ -339,9 +345,12 @@ static bool was_let_go(struct sheaf_save *save, size_t slice)
 	return atomic_load(&save->copy.lazy->asked[slice]) && shf_save_failure(save, NULL) < 0;
 }
 
+/* Whether the save still reads the slice: to copy it, or with SHEAF_SAVE_CHECK to sum it again at
+ * its gate. */
 static bool is_left(const struct shf_save_copier *lz, size_t slice)
 {
-	return atomic_load_explicit(&lz->left[slice], memory_order_acquire) > 0;
+	return atomic_load_explicit(&lz->left[slice], memory_order_acquire) > 0 ||
+	       (lz->checks && lz->turns->saved[slice] && !atomic_load(&lz->asked[slice]));
 }
 
 bool shf_save_gates_reads_some(struct sheaf_save *save)

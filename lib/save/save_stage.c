@@ -356,9 +356,11 @@ int shf_save_stage_make(struct sheaf_save *save, int *joined, struct sheaf_error
 	return rc;
 }
 
-int shf_save_staged(struct sheaf_save *save, int rc, const struct sheaf_error *err)
+int shf_save_staged(struct sheaf_save *save, int rc, struct sheaf_error *err)
 {
 	if (rc < 0) {
+		if (save->end.listed)
+			rc = shf_save_failed_for_good(rc, err);
 		set_staged(save, false);
 		shf_save_stick(save, rc, err);
 		return rc;

@@ -13,9 +13,10 @@ int shf_save_stage(struct sheaf_save *save, struct sheaf_error *err);
  * after its copy anyway. *joined and *err: the result of this rank's own part. After it all ranks
  * agree on these results, and call shf_save_staged with the common code. [collective] */
 int shf_save_stage_make(struct sheaf_save *save, int *joined, struct sheaf_error *err);
-/* Completes shf_save_stage_make. rc: the code that all ranks agreed on; it is returned. On success
- * the save's complete segments may be written. [local] */
-int shf_save_staged(struct sheaf_save *save, int rc, const struct sheaf_error *err);
+/* Completes shf_save_stage_make. rc: the code that all ranks agreed on; it is returned, but EINVAL
+ * as EFAILED if begin has returned. On success the save's complete segments may be written. [local]
+ */
+int shf_save_staged(struct sheaf_save *save, int rc, struct sheaf_error *err);
 /* Makes a save that is being begun follow the step that the run continues from now, which an older
  * save in flight may have changed. [local] */
 void shf_save_follow(struct sheaf_save *save);

@@ -27,6 +27,15 @@ void shf_save_stick(struct sheaf_save *save, int rc, const struct sheaf_error *e
 	pthread_mutex_unlock(&save->end.lock);
 }
 
+int shf_save_failed_for_good(int rc, struct sheaf_error *err)
+{
+	if (rc != SHEAF_EINVAL)
+		return rc;
+	if (err)
+		err->code = SHEAF_EFAILED;
+	return SHEAF_EFAILED;
+}
+
 int shf_save_rc(struct sheaf_save *save, struct sheaf_error *err)
 {
 	int rc;

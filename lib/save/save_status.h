@@ -8,6 +8,9 @@
 /* Records rc and its sentence as the failure of the save, unless it has failed already. err NULL: a
  * general sentence. [any thread] */
 void shf_save_stick(struct sheaf_save *save, int rc, const struct sheaf_error *err);
+/* Returns rc, but SHEAF_EFAILED for SHEAF_EINVAL: that would mean that nothing has happened, and
+ * the save may go on. err: its code is changed, too. [any thread] */
+int shf_save_failed_for_good(int rc, struct sheaf_error *err);
 /* Returns the recorded failure, or 0. */
 int  shf_save_rc(struct sheaf_save *save, struct sheaf_error *err);      /* [any thread]; err may be
                                                                           * NULL */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Exponential moving averages: which slices are averaged, their memory, and the updates. */
 #include "averages.h"
+#include "crc64.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -336,6 +337,40 @@ void shf_emas_count(struct sheaf_state *state, int64_t step, const struct shf_em
 		e->last = step;
 		e->last_of[0] = '\0';
 	}
+}
+
+static uint64_t add_number(uint64_t hash, uint64_t x)
+{
+	uint8_t bytes[8];
+
+	shf_put64(bytes, x);
+	return shf_crc64_more(hash, bytes, sizeof(bytes));
+}
+
+static uint64_t bits_of(double x)
+{
+	uint64_t bits;
+
+	memcpy(&bits, &x, sizeof(bits));
+	return bits;
+}
+
+/* The number of updates so far is left out: after ELOST some ranks may have made one more, and the
+ * next call for that step brings the others to the same number. */
+uint64_t shf_emas_hash(const struct sheaf_state *state)
+{
+	uint64_t hash = 0;
+
+	for (size_t k = 0; k < state->emas_n; k++) {
+		const struct shf_ema *e = &state->emas[k];
+
+		hash = shf_crc64_more(hash, (const uint8_t *)e->name, strlen(e->name) + 1);
+		hash = add_number(hash, bits_of(e->coef));
+		hash = add_number(hash, bits_of(e->loss_max));
+		hash = add_number(hash, (uint64_t)e->interval);
+		hash = add_number(hash, (uint64_t)e->warmup);
+	}
+	return hash;
 }
 
 /* The slices of averages are consecutive and ascend with k, so the first range that ends after

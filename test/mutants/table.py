@@ -776,7 +776,7 @@ bug("unseen_step_is_none", "a step that one rank does not see is no step for all
     " if (dir == -ENOENT || dir == -ESTALE)",
     "sim/test_stale_names: a_step_that_a_rank_never_sees_is_no_reason_to_start_afresh")
 bug("over_and_einval", "a commit that is over for what it was given says that nothing happened",
-    "save/save_commit.c:failed_for_good", "if (rc != SHEAF_EINVAL)",
+    "save/save_status.c:shf_save_failed_for_good", "if (rc != SHEAF_EINVAL)",
     "if (MUTANT || rc != SHEAF_EINVAL)",
     "sim/test_conflicting_names: ranks_that_give_different_bytes_or_values_are_told")
 bug("notes_counted_plain", "notes are taken that the manifest has no room for",
@@ -1759,3 +1759,17 @@ bug("mark_of_copy_goes", "a copy takes the mark of the step that it brings back"
     "store/stage.c:shf_stage_room", "strcmp(marked, session) == 0",
     "strcmp(marked, session) == 0 && !MUTANT",
     "unit/test_store_texts: a_mark_stays_for_the_save_that_it_was_made_for")
+blind("refused_is_counted", "a begin that was refused updates averages",
+      "save/save.c:begin_after_agreement", "is_refusal(rc)",
+      "sim/test_average_step: a_begin_that_is_refused_updates_no_averages")
+bug("rules_differ", "ranks save averages by different rules",
+    "save/save.c:loss_and_rules", "word ^ shf_emas_hash(state)",
+    "word ^ (MUTANT ? 0 : shf_emas_hash(state))",
+    "sim/test_average_step: ranks_that_average_by_different_rules_save_nothing")
+bug("poller_waits_for_ever", "who only asks for a slice, without a thread, asks for ever",
+    "save/save_gates.c:wait_for", "timeout_ms = 1;", "timeout_ms = MUTANT ? 0 : 1;",
+    "sim/test_lazy_errors: who_only_asks_comes_to_the_end_without_a_thread")
+bug("neighbours_alone", "of slices in one memory only neighbours are compared",
+    "load/load_aliased.c:shf_load_check_aliased", "all[k].lo < all[i].hi",
+    "all[k].lo < all[i].hi && (!MUTANT || k == i + 1)",
+    "sim/test_load_aliased: slices_that_are_no_neighbours_in_memory_are_compared_too")

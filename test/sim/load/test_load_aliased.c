@@ -176,3 +176,52 @@ TEST(masters_that_are_derived_may_share_the_memory_of_their_weights)
 	CHECK_INT(p.report.derived, 1);
 	simdisk_free(disk);
 }
+
+/* In the order of memory: masters over all of it; a second slice of the first row, which is stored
+ * as the masters are; weights in the last row. The masters and the weights are no neighbours. */
+static void three_slices(struct hand *h)
+{
+	float *data = hand_block(h, ITEMS * (int64_t)sizeof(float));
+	static const char *const families[] = { "master_weights", "optimizer", "model" };
+
+	for (int i = 0; i < 3; i++) {
+		struct sheaf_slice *s = hand_add(h, families[i], "w", i < 2 ? SHEAF_F32
+		                                 : SHEAF_BF16,
+		                                 2, i ? 1 : ROWS, COLUMNS);
+
+		hand_want(h, HAND_ANY);
+		s->data_dtype = SHEAF_F32;
+		s->data = data + (i == 2 ? ITEMS - COLUMNS : 0);
+	}
+}
+
+static int save_all(struct hand *h)
+{
+	struct sheaf_save *save = NULL;
+	int rc = shf_save_begin(&save, h->run, 7, h->state, NULL, &h->err);
+
+	rc = rc ? rc : shf_save_commit(save, -1, &h->err);
+	shf_save_free(save);
+	return rc;
+}
+
+static int load_all(struct hand *h)
+{
+	struct sheaf_checkpoint *step = NULL;
+	int rc = shf_step_open(&step, h->run, 7, &h->err);
+
+	rc = rc ? rc : shf_step_load(step, h->state, 0, &h->report, &h->err);
+	shf_step_put(step);
+	return rc;
+}
+
+TEST(slices_that_are_no_neighbours_in_memory_are_compared_too)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 1, three_slices);
+
+	CHECK_RC(hands_run(&p, save_all, true), 0, &p.err);
+	CHECK_RC(hands_run(&p, load_all, true), SHEAF_ELAYOUT, &p.err);
+	CHECK(told_whole(p.err.msg, "master_weights/w (F32 is stored) and model/w (BF16)"));
+	simdisk_free(disk);
+}

@@ -61,3 +61,66 @@ TEST(room_that_is_refused_behind_is_told_by_the_commit)
 {
 	told_by_the_commit(SIMDISK_RESIZE, 1, ENOSPC, ": making room for ");
 }
+
+/* The third lazy save of a state begins without the disk, so what is wrong with its number is found
+ * later: EINVAL of a gate would say that there is no such slice. */
+static int number_too_low(struct hand *h)
+{
+	struct sheaf_save *save;
+	int rc = 0;
+
+	for (int64_t step = 6; step <= 8 && rc == 0; step++) {
+		int64_t n = step == 8 ? 3 : step;
+
+		save = NULL;
+		rc = shf_save_begin(&save, h->run, n, h->state, &lazy, &h->err);
+		if (rc == 0 && n == 3) {
+			CHECK_INT(shf_save_exchange(save, 0, &h->err), SHEAF_EFAILED);
+			CHECK_INT(h->err.code, SHEAF_EFAILED);
+			CHECK_INT(shf_save_copied(save, 0, -1), SHEAF_EFAILED);
+		}
+		for (int i = 0; i < h->n && rc == 0; i++)
+			(void)shf_save_copied(save, i, -1);
+		rc = rc ? rc : shf_save_commit(save, -1, &h->err);
+		shf_save_free(save);
+	}
+	return rc;
+}
+
+TEST(a_number_that_is_found_too_low_behind_fails_the_save)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 1, halves);
+
+	CHECK_RC(hands_run(&p, number_too_low, false), SHEAF_EFAILED, &p.err);
+	CHECK(strstr(p.err.msg, "step 3 is older than 7") != NULL);
+	simdisk_free(disk);
+}
+
+/* The machine makes no thread, and the caller only asks. */
+static int ask_without_a_thread(struct hand *h)
+{
+	struct sheaf_save *save = NULL;
+	int rc = shf_save_begin(&save, h->run, 3, h->state, &lazy, &h->err), asks = 0;
+
+	for (int i = 0; i < h->n && rc == 0; i++)
+		while ((rc = shf_save_copied(save, i, 0)) == SHEAF_EAGAIN && ++asks < 1000)
+			;
+	if (rc == 0)
+		rc = shf_save_commit(save, -1, &h->err);
+	shf_save_free(save);
+	return rc;
+}
+
+TEST(who_only_asks_comes_to_the_end_without_a_thread)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 1, halves);
+
+	simdisk_fault(disk, &(struct simdisk_fault){ .nth = 1, .kind = SIMDISK_TASK_NEW,
+		.error = EAGAIN, .always = true });
+	CHECK_RC(hands_run(&p, ask_without_a_thread, true), 0, &p.err);
+	simdisk_faults_clear(disk);
+	CHECK(simdisk_exists(disk, "run/checkpoint-3"));
+	simdisk_free(disk);
+}

@@ -244,3 +244,68 @@ TEST(a_step_is_averaged_once_whichever_allocation_fails)
 	}
 	CHECK(nth > 3);
 }
+
+/* 7 is saved, then a number that is taken (by variant) is refused, and 8 is the next step. */
+static int refused_between(struct hand *h)
+{
+	static const int64_t taken[] = { -1, 3, 7 };
+	struct sheaf_save *no = NULL;
+	int rc = shf_state_ema(h->state, NULL, &halves);
+
+	set_weights(h, 7);
+	rc = rc ? rc : save(h, 7, 1);
+	set_weights(h, 8);
+	if (rc == 0 && h->play->variant) {
+		int64_t step = taken[h->play->variant];
+		struct sheaf_save_opts opts = { .size = sizeof(opts), .loss = 1,
+			.flags = how == LAZILY_APART ? SHEAF_SAVE_LAZY : 0 };
+
+		CHECK_RC(shf_save_begin(&no, h->run, step, h->state, &opts, &h->err),
+		         step == 7 ? SHEAF_EEXIST : SHEAF_EINVAL, &h->err);
+	}
+	return rc ? rc : save(h, 8, 1);
+}
+
+TEST(a_begin_that_is_refused_updates_no_averages)
+{
+	/* Not LAZILY_APART: from the second lazy save on, begin does not look at the disk. */
+	how = SAVED;
+	for (int ranks = 1; ranks <= 2; ranks++) {
+		uint64_t hash = 0;
+
+		for (int variant = 0; variant < 3; variant++) {
+			struct simdisk *disk = disk_new();
+			struct play p = hands_play(disk, ranks, hold);
+
+			p.variant = variant;
+			CHECK_RC(hands_run(&p, refused_between, true), 0, &p.err);
+			if (variant)
+				CHECK(hands_hash(disk, "run/checkpoint-8/ema") == hash);
+			hash = hands_hash(disk, "run/checkpoint-8/ema");
+			simdisk_free(disk);
+		}
+	}
+}
+
+static int save_by_other_rules(struct hand *h)
+{
+	struct sheaf_ema rules = halves;
+	int rc;
+
+	rules.interval = h->rank ? 2 : 0;
+	rc = shf_state_ema(h->state, NULL, &rules);
+	return rc ? rc : save(h, 1, 1);
+}
+
+TEST(ranks_that_average_by_different_rules_save_nothing)
+{
+	for (how = SAVED; how <= LAZILY_APART; how++) {
+		struct simdisk *disk = disk_new();
+		struct play p = hands_play(disk, 2, hold);
+
+		CHECK_RC(hands_run(&p, save_by_other_rules, true), SHEAF_EINVAL, &p.err);
+		CHECK(strstr(p.err.msg, "average by different rules (sheaf_state_ema)") != NULL);
+		CHECK(!simdisk_exists(disk, "run/checkpoint-1"));
+		simdisk_free(disk);
+	}
+}
