@@ -523,6 +523,8 @@ static int run(const struct cli_args *a)
 		return cli_usage(a, "--status, --flush, --stop", "exclude each other", NULL);
 	if (cli_flag(a, "force") && !cli_flag(a, "stop"))
 		return cli_usage(a, "--force", "is for --stop", NULL);
+	if (cli_flag(a, "due") && !cli_flag(a, "flush"))
+		return cli_usage(a, "--due", "is for --flush", NULL);
 	g.socket = cli_value(a, "socket");
 	g.hook = cli_value(a, "hook");
 	g.flush = !cli_flag(a, "no-flush");
@@ -594,7 +596,7 @@ const struct cli_verb cli_agent = {
 		"is in a file beside the socket, named like it with .log at the end: a flush\n"
 		"that failed says there why.",
 	.exits = "  0  it has ended as it should, or answered\n"
-		 "  1  --status: nobody answers; --flush: nothing to write\n"
+		 "  1  --status: nobody answers; --flush without --due: nothing to write\n"
 		 "  2  no such run, another one serves there, agents of other nodes have not\n"
 		 "     come, a disk failed, or --stop was refused",
 	.examples = "  sheaf agent runs/gpt --detach && mpirun -n 8 train runs/gpt\n"

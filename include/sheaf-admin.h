@@ -62,12 +62,14 @@ int  sheaf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *e
  * its number sets it aside; a step that is in memory alone and follows it is passed over, too.
  * 0: neither, and its failed resumes are forgotten. [collective] */
 int  sheaf_run_mark(struct sheaf_run *run, int64_t step, char mark, struct sheaf_error *err);
-/* Removes steps that a newer verified one dominates, by opts.keep_last, keep_every and keep_best.
- * Before that the newest step is verified, after what the page cache has of it was dropped, unless
- * that was done since its commit. Returns how many were removed (dry: would be). item, which may be
- * NULL, is called for each step on rank 0: 'k' it stays, 'r' it is removed, and why. What was
- * removed is deleted after the grace. A call spends at most a quarter of timeout_ms on that; the
- * next prune, commit or open deletes what is left. [collective] */
+/* Removes steps by opts.keep_last, keep_every and keep_best. One goes only if a newer step is
+ * verified and descends from it through parents that are in the run or were pruned: if a step
+ * between was removed by hand, or never copied, all older ones stay, and their reason names the
+ * missing one. Before that the newest step is verified, after what the page cache has of it was
+ * dropped, unless that was done since its commit. Returns how many were removed (dry: would be).
+ * item, which may be NULL, is called for each step on rank 0: 'k' it stays, 'r' it is removed, and
+ * why. What was removed is deleted after the grace. A call spends at most a quarter of timeout_ms
+ * on that; the next prune, commit or open deletes what is left. [collective] */
 int  sheaf_run_prune(struct sheaf_run *run, int dry,
                      void (*item)(void *arg, int64_t step, char what, const char *why), void *arg,
                      struct sheaf_error *err);

@@ -260,7 +260,8 @@ struct sheaf_opts {
 #define SHEAF_RUN_CREATE     0x10000ULL
 /* Takes no lock, writes nothing and cleans nothing up. */
 #define SHEAF_RUN_READONLY   0x20000ULL
-/* Compares all replicas at each save; EDIVERGED names a tensor and a rank where they differ. */
+/* Compares the replicas of different ranks at each save; EDIVERGED names a tensor and a rank where
+ * they differ. Slices of one rank that have the same name, or overlap, are not compared. */
 #define SHEAF_RUN_REPLICAS   0x40000ULL
 /* Reads and writes through the page cache alone, never with O_DIRECT. */
 #define SHEAF_RUN_BUFFERED   0x80000ULL
@@ -305,8 +306,9 @@ struct sheaf_state *sheaf_state_new(void);
 int  sheaf_state_add(struct sheaf_state *state, const struct sheaf_slice *slice);
 int  sheaf_state_move(struct sheaf_state *state, int slice, void *data);
 /* This rank's opaque bytes (an RNG stream and the like): U8 tensor <stream>/<rank> of family
- * "ranks". `ranks` of the group that saves. rule: what a load on another number of ranks does:
- * NULL or "strict" ELAYOUT, "drop" keeps data as it is, "modulo" takes rank r mod R. */
+ * "ranks". `ranks` of the group that saves. rule: stored with the step; it says what a load on
+ * another number of ranks does: NULL or "strict" ELAYOUT, "drop" keeps data as it is, "modulo"
+ * takes rank r mod R. opts.ignore loads the rest without the stream. */
 int  sheaf_state_rank_bytes(struct sheaf_state *state, const char *stream, const char *rule,
                             int32_t rank, int32_t ranks, void *data, size_t bytes);
 /* Exponential moving averages of a family's slices, added before this call, in fp32: of `family`,

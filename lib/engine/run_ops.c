@@ -205,6 +205,7 @@ int shf_run_prune(struct sheaf_run *run, bool dry,
 		const struct shf_saved *verified = dry ? &newest : &run->lineage.verified;
 		struct shf_prune r = shf_run_prune_rules(run, verified, dry);
 
+		r.likely = newest;
 		rc = shf_store_prune(&run->store, &r, pruned, &p, err);
 		if (rc >= 0 && !dry)
 			shf_prune_task_warn_late(run);

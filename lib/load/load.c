@@ -74,8 +74,8 @@ static int stream_source(const struct shf_load *ld, const struct shf_slice *s, c
 	if (strcmp(rule, "drop") && strcmp(rule, "modulo"))
 		return shf_fail(err, SHEAF_ELAYOUT,
 				"stream %s: saved by %u ranks, loaded by %d, and its "
-				"rule is strict",
-				s->stream.stream, saved, s->stream.ranks);
+				"rule is strict (opts.ignore with ranks/%s/* loads the rest)",
+				s->stream.stream, saved, s->stream.ranks, s->stream.stream);
 	if (strcmp(rule, "drop") == 0)
 		*source = SHF_KEEP;
 	else

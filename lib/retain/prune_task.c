@@ -121,7 +121,7 @@ struct shf_prune shf_run_prune_rules(const struct sheaf_run *run, const struct s
 	return (struct shf_prune){ .keep_last = o->keep_last, .keep_every = o->keep_every,
 		.keep_best = o->keep_best, .best_largest = o->best_largest != 0,
 		.best_note = o->best_note,
-		.verified = *verified, .keep = run->lineage.loaded, .dry = dry,
+		.verified = *verified, .likely.step = -1, .keep = run->lineage.loaded, .dry = dry,
 		/* In the options of an open run, 0 means no grace period; here -1 does. */
 		.grace_s = o->grace_s ? o->grace_s : -1 };
 }

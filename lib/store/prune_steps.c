@@ -133,8 +133,8 @@ static const struct shf_entry *find_saved(struct shf_list *list, const struct sh
 
 /* Marks the ancestors of the verified step as on its branch. The chain ends at a parent that is
  * gone and for which .sheaf/descent names no ancestor: older steps cannot be proven to be of the
- * same branch, and stay. */
-static void find_branch(struct shf_list *list, const struct shf_entry *from)
+ * same branch, and stay. Returns the step where the chain ends. */
+static const struct shf_entry *find_branch(struct shf_list *list, const struct shf_entry *from)
 {
 	struct shf_entry *e;
 
@@ -145,6 +145,7 @@ static void find_branch(struct shf_list *list, const struct shf_entry *from)
 		e->on_branch = true;
 		from = e;
 	}
+	return from;
 }
 
 /* One decision over all steps: its inputs, and room for the sentence about one step. */
@@ -152,6 +153,9 @@ struct judge {
 	struct shf_store *s;
 	const struct shf_prune *p;
 	const struct shf_entry *verified;       /* NULL: no step is verified */
+	const struct shf_entry *likely;         /* verified, or else the one that would be; for
+	                                         * reasons alone */
+	const struct shf_entry *end;            /* oldest step of the branch of `likely` */
 	char text[200];
 };
 
@@ -180,6 +184,21 @@ static const char *why_goes(struct judge *j, const struct shf_entry *e)
 	return j->text;
 }
 
+/* Makes the reason for keeping a step that no newer one is known to descend from. A person who
+ * deleted a step, or copied only some, must see which one is missing. */
+static const char *why_off_branch(struct judge *j)
+{
+	const struct shf_entry *end = j->end;
+
+	snprintf(j->text, sizeof(j->text), "not on the branch of %s step",
+	         j->verified && !j->p->dry ? "the verified" : "the newest");
+	if (end && end->parent >= 0)
+		snprintf(j->text + strlen(j->text), sizeof(j->text) - strlen(j->text),
+		         ": %lld follows %lld, which is not here", (long long)end->step,
+		         (long long)end->parent);
+	return j->text;
+}
+
 /* The retention policy, in order of precedence. Returns the reason why a step stays, in words for
  * the user; NULL: nothing keeps the step. */
 static const char *why_stays(struct judge *j, const struct shf_entry *e)
@@ -204,13 +223,16 @@ static const char *why_stays(struct judge *j, const struct shf_entry *e)
 		return "kept by its number";
 	if (e->best)
 		return why_best(j, e);
+	if (!verified && j->s->in_doubt)
+		return "the newest step may not outlive a power cut";
+	if (!verified && j->likely && e->step < j->likely->step && !e->on_branch)
+		return why_off_branch(j);
 	if (!verified)
-		return j->s->in_doubt ? "the newest step may not outlive a power cut"
-		                      : "no newer step is verified";
+		return "no newer step is verified";
 	if (e->step >= verified->step)
 		return "not older than the verified step";
 	if (!e->on_branch)
-		return "not on the branch of the verified step";
+		return why_off_branch(j);
 	return NULL;
 }
 
@@ -254,7 +276,8 @@ static int choose_what_goes(struct judge *j, struct shf_list *list)
 
 	if (j->verified && !shf_entry_is_good(j->verified))
 		j->verified = NULL;
-	find_branch(list, j->verified);
+	j->likely = j->verified ? j->verified : find_saved(list, &j->p->likely);
+	j->end = find_branch(list, j->likely);
 	for (size_t i = list->n; i-- > 0; ) {
 		struct shf_entry *e = &list->entries[i];
 

@@ -5,6 +5,7 @@
 #include "err.h"
 #include "save.h"
 #include "simdisk.h"
+#include "one_rank.h"
 #include "restarts.h"
 #include <stdlib.h>
 #include <string.h>
@@ -105,4 +106,31 @@ TEST(tries_are_not_taken_back_while_a_thread_prunes_by_them)
 	re_free(&a.mine);
 	simdisk_kill(a.disk, a.sys);
 	simdisk_free(a.disk);
+}
+
+static void note_reason(void *arg, int64_t step, char what, const char *why)
+{
+	if (step == 1) {
+		CHECK_INT(what, 'k');
+		snprintf(arg, 200, "%s", why);
+	}
+}
+
+/* 2 was removed by hand, so nothing shows that 3 descends from 1. Asked twice and in earnest, the
+ * answer stays the same. */
+TEST(a_prune_says_which_step_is_missing_between_two)
+{
+	struct one o = one_new(0);
+	char why[200] = "";
+
+	for (int64_t step = 1; step <= 4; step++)
+		one_saves(&o, step, 0);
+	CHECK_INT(simdisk_remove(o.disk, "run/checkpoint-2"), 0);
+	o.run->opts.keep_last = 2;
+	for (int dry = 2; dry >= 0; dry--) {
+		CHECK_INT(shf_run_prune(o.run, dry == 2, note_reason, why, &o.err), 0);
+		CHECK_STR(why, "not on the branch of the newest step: 3 follows 2, which is not "
+		          "here");
+	}
+	one_end(&o);
 }
