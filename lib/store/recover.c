@@ -12,6 +12,7 @@
 #include "recover.h"
 #include "aside.h"
 #include "err.h"
+#include "list.h"
 #include "lock.h"
 #include "prune_steps.h"
 #include "run_files.h"
@@ -253,6 +254,24 @@ static bool is_flush_folder(const char *name)
 	       (strncmp(name, "due-", 4) == 0 && shf_id_is_valid(name + 4, 32));
 }
 
+/* Deletes from a directory of agents the bytes of steps that are older than the newest step of the
+ * run, because no flush publishes such a step any more. They are whole checkpoints, and a job that
+ * is preempted again and again leaves one each time. */
+static void clean_overtaken(struct shf_store *s, int dir, struct shf_clear *c)
+{
+	struct shf_newest disk;
+	struct shf_names names;
+	char session[33];
+	int64_t step;
+
+	if (shf_store_newest(s, 0, &disk, NULL) < 0 || shf_names_read(s->sys, dir, &names) < 0)
+		return;
+	for (const char *p = NULL; (p = shf_names_next(&names, p)) != NULL; )
+		if (shf_step_split(p, &step, session) && step < disk.newest)
+			(void)shf_clear_tree(c, dir, p);
+	shf_names_release(&names);
+}
+
 /* Deletes a directory of agents (is_flush_folder) that was abandoned for as long as an incomplete
  * copy is kept. */
 static void clean_flush_folder(struct shf_store *s, const char *name, struct shf_clear *c)
@@ -260,6 +279,8 @@ static void clean_flush_folder(struct shf_store *s, const char *name, struct shf
 	int dir = shf_dir_open(s->sys, s->dot, name);
 	bool old = dir >= 0 && shf_stage_copy_is_old(s, dir);
 
+	if (dir >= 0 && !old)
+		clean_overtaken(s, dir, c);
 	shf_fd_close(s->sys, &dir);
 	if (old)
 		(void)shf_clear_tree(c, s->dot, name);

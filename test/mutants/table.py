@@ -1755,6 +1755,9 @@ skipped("flush_overtakes", "a flush that waited for the lock overtakes what a la
 gullible("left_goes_at_once", "a save that is given up takes older steps out of memory",
          "save/save_memory.c:forget_left", "newer || reached != STAMPED",
          LEFT + "a_save_that_comes_to_nothing_takes_no_older_step_out_of_memory")
+blind("overtaken_stays", "what agents wrote of an overtaken step stays for a week",
+      "store/recover.c:clean_overtaken", "step < disk.newest",
+      "unit/test_store_damaged: what_agents_wrote_of_a_step_that_was_overtaken_goes_at_once")
 bug("mark_of_copy_goes", "a copy takes the mark of the step that it brings back",
     "store/stage.c:shf_stage_room", "strcmp(marked, session) == 0",
     "strcmp(marked, session) == 0 && !MUTANT",

@@ -53,6 +53,26 @@ TEST(a_meeting_that_never_ended_goes_after_a_week)
 	stop(&w);
 }
 
+/* No flush publishes a step that is older than the newest on disk. */
+TEST(what_agents_wrote_of_a_step_that_was_overtaken_goes_at_once)
+{
+	static const char *const parts[] = { "2-" ID "/a", "3-" ID "/a", "4-" ID "/a", "have-0" };
+	struct world w;
+	char path[120];
+
+	start(&w, 3);
+	for (size_t i = 0; i < 4; i++) {
+		snprintf(path, sizeof(path), RUN "/.sheaf/due-" ID "/%s", parts[i]);
+		put_text(&w, path, "half");
+	}
+	again(&w);
+	for (size_t i = 0; i < 4; i++) {
+		snprintf(path, sizeof(path), RUN "/.sheaf/due-" ID "/%s", parts[i]);
+		CHECK(simdisk_exists(w.disk, path) == (i > 0));
+	}
+	stop(&w);
+}
+
 /* What is in memory later than a rewind is out of reach by this count alone. */
 TEST(rewinds_in_place_are_counted_or_nobody_can_tell)
 {
