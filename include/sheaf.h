@@ -314,7 +314,8 @@ int  sheaf_state_rank_bytes(struct sheaf_state *state, const char *stream, const
 /* Exponential moving averages of a family's slices, added before this call, in fp32: of `family`,
  * or NULL: master_weights, and what of model is stored in F32 and has no master. They are slices
  * of family `name`, that are saved and loaded with the others; their memory is the state's (4
- * bytes an item held), and it has as many more numbers of slices. Every save brings them up to
+ * bytes an item; of memory with strides, 4 bytes for each item from the first to the last, held or
+ * not), and it has as many more numbers of slices. Every save brings them up to
  * date with the weights that it copies: inside begin, or with SHEAF_SAVE_LAZY behind it, those of a
  * slice before sheaf_save_wait_copied returns for it:
  *   e = w at the first,  e = fma(c, e, d * w) at each step that is a multiple of interval and
@@ -559,7 +560,9 @@ struct sheaf_report {                   /* callbacks run in the caller's thread,
 	uint64_t unverified;            /* read in part, or foreign: blocks at most were checked */
 	uint64_t findings, files;       /* verify */
 	uint64_t disk_bytes, node_bytes, net_bytes;     /* over all ranks: read, shared, sent */
-	uint64_t held, bytes;           /* over all ranks: bytes filled; distinct bytes of them */
+	uint64_t held, bytes;           /* over all ranks: bytes filled; bytes of the tensors that
+	                                 * were loaded, each once and whole. Derived, zeroed and
+	                                 * kept ones do not count */
 	uint64_t retries, plan_ns, read_ns, verify_ns;  /* ns: this rank */
 	uint64_t memory_bytes;          /* over all ranks: read from the memory tier */
 	int64_t step;                   /* loads: which step; -1: foreign */
