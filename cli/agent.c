@@ -596,7 +596,8 @@ const struct cli_verb cli_agent = {
 		"is in a file beside the socket, named like it with .log at the end: a flush\n"
 		"that failed says there why.",
 	.exits = "  0  it has ended as it should, or answered\n"
-		 "  1  --status: nobody answers; --flush without --due: nothing to write\n"
+		 "  1  --status: nobody answers, or no such run; --flush without --due: nothing\n"
+		 "     to write\n"
 		 "  2  no such run, another one serves there, agents of other nodes have not\n"
 		 "     come, a disk failed, or --stop was refused",
 	.examples = "  sheaf agent runs/gpt --detach && mpirun -n 8 train runs/gpt\n"

@@ -308,7 +308,8 @@ int shf_run_mark(struct sheaf_run *run, int64_t step, char mark, struct sheaf_er
 	if (rc == 0 && step < 0)
 		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is negative", step);
 	if (rc == 0 && mark != 'k' && mark != 'b' && mark != 0)
-		rc = shf_fail(err, SHEAF_EINVAL, "mark %d is none: want 'k', 'b' or 0", mark);
+		rc = shf_fail(err, SHEAF_EINVAL, "mark '%c' (%d): want 'k', 'b' or 0",
+		              mark > 32 && mark < 127 ? mark : '?', mark);
 	rc = enter_run_call(run, SHF_CALL_MARK, step, mark, rc, err);
 	if (rc < 0)
 		return rc;

@@ -487,8 +487,9 @@ int shf_st_header_bytes(uint64_t *header_bytes, const uint8_t first[8], uint64_t
 				where, file_bytes);
 	n = shf_get64(first);
 	if (n > SHF_ST_HEADER_MAX)
-		return shf_fail(err, SHEAF_EFORMAT, "%s: header of %" PRIu64 " bytes, at most %"
-				PRIu64 " are allowed, at byte 0", where, n, SHF_ST_HEADER_MAX);
+		return shf_fail(err, SHEAF_EFORMAT, "%s: no safetensors file: its first 8 bytes "
+				"are no length of a header (%" PRIu64 ", at most %" PRIu64 ")",
+				where, n, SHF_ST_HEADER_MAX);
 	if (n < 2)
 		return shf_fail(err, SHEAF_EFORMAT, "%s: header of %" PRIu64
 				" bytes is no JSON object, at byte 0", where, n);

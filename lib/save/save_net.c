@@ -3,6 +3,7 @@
  * receiving rank. They are exchanged in portions, and unpacked into the receiver's image. Digests
  * of replicas are sent in the same streams. */
 #include "save_net.h"
+#include <inttypes.h>
 #include <string.h>
 #include "box_copy.h"
 #include "err.h"
@@ -116,8 +117,10 @@ static int unpack_moves(struct sheaf_save *save, size_t i, size_t *used, bool wi
 		shf_box_copy_pack(t, &v->box, at, NULL, &sums);
 		if (sums.digest != shf_get64(from))
 			return shf_fail(err, SHEAF_EDIVERGED,
-					"%s: rank %u's replica of %s differs from what rank %d "
-					"writes", t->name, v->rank,
+					"step %" PRId64 ": %s/%s: rank %u's replica of %s differs "
+					"from what rank %d writes", save->id.step,
+					save->plan->layout.families[t->family].name, t->name,
+					v->rank,
 					shf_box_print(&v->box, box, sizeof(box)),
 					save->run->team.rank);
 	}

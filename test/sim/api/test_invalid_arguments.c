@@ -744,7 +744,7 @@ TEST(rewinds_and_marks_want_a_step_and_a_mark)
 	SAID(shf_run_rewind(a.run, -1, err), SHEAF_EINVAL, "step -1 is negative", err);
 	CHECK_INT(shf_run_rewind(a.run, 2, NULL), SHEAF_ENOENT);
 	SAID(shf_run_mark(a.run, -1, 'k', err), SHEAF_EINVAL, "step -1 is negative", err);
-	SAID(shf_run_mark(a.run, 1, 'x', err), SHEAF_EINVAL, "mark 120 is none", err);
+	SAID(shf_run_mark(a.run, 1, 'x', err), SHEAF_EINVAL, "mark 'x' (120): want", err);
 	CHECK_INT(shf_run_mark(a.run, 2, 'k', NULL), SHEAF_ENOENT);
 	CHECK(simdisk_exists(a.disk, "run/checkpoint-1"));
 	end(&a);

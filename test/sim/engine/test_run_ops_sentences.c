@@ -73,7 +73,7 @@ static const struct deed deeds[] = {
 	{ .what = 'M', .step = -1, .other = -1, .mark = 'k', .other_mark = 'k',
 	  .code = SHEAF_EINVAL, .sentence = "step -1 is negative" },
 	{ .what = 'M', .step = 1, .other = 1, .mark = 'x', .other_mark = 'x',
-	  .code = SHEAF_EINVAL, .sentence = "mark 120 is none: want 'k', 'b' or 0" },
+	  .code = SHEAF_EINVAL, .sentence = "mark 'x' (120): want 'k', 'b' or 0" },
 	{ .what = 'M', .step = 2, .other = 1, .mark = 'k', .other_mark = 'k',
 	  .code = SHEAF_EINVAL, .sentence = "run: mark: ranks pass different arguments (1 and 2)" },
 	{ .what = 'M', .step = 1, .other = 1, .mark = 'k', .other_mark = 'b',

@@ -412,9 +412,10 @@ static int diverge(struct hand *h)
 TEST(replicas_that_differ_are_told_where)
 {
 	static const char *const want[] = {
-		"0\n-14: w: rank 1's replica of [0:16, 0:32] differs from what rank 0 writes\n",
-		"0\n"
-		"-14: v: rank 1's replica of [0:300, 0:256] differs from what rank 0 writes\n"
+		"0\n-14: step 3: model/w: rank 1's replica of [0:16, 0:32] differs from what "
+		"rank 0 writes\n",
+		"0\n-14: step 3: model/v: rank 1's replica of [0:300, 0:256] differs from what "
+		"rank 0 writes\n"
 	};
 
 	for (int i = 0; i < 2; i++) {
