@@ -96,8 +96,9 @@ need_python() {
 	: >"$stamp"
 }
 pip_install() {
+	# Most of what is installed is never imported, so nothing is compiled in advance.
 	quietly build/pip.log build/venv/bin/python -m pip install --disable-pip-version-check \
-		--no-input --only-binary :all: -c $pins "$@" || exit 2
+		--no-input --no-compile --only-binary :all: -c $pins "$@" || exit 2
 }
 # Where no torch without CUDA is offered, say what is about to be downloaded.
 torch_parts() {

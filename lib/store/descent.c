@@ -109,14 +109,47 @@ int shf_descent_read(struct shf_store *s, struct shf_list *list, struct shf_buf 
 	return 0;
 }
 
-/* Returns the next ancestor that is not going to be deleted, or NULL if no such ancestor is
- * known. */
-static const struct shf_entry *staying(const struct shf_list *list, const struct shf_entry *e)
+/* Whether the step is there, but its manifest could not be read now, so that nobody can tell
+ * whether a line is about it. */
+static bool is_unread(const struct shf_list *list, int64_t step)
 {
-	do
-		e = parent_of(list, e);
-	while (e && e->goes);
-	return e;
+	for (size_t i = 0; i < list->n; i++)
+		if (list->entries[i].step == step && list->entries[i].state <= SHF_DAMAGED &&
+		    list->entries[i].session[0] == '\0')
+			return true;
+	return false;
+}
+
+/* Finds the next ancestor of the step that is not going to be deleted: *k says which. Returns false
+ * if none is known, or if the manifest names it. */
+static bool next_ancestor(const struct shf_list *list, const struct shf_entry *e, struct kin *k)
+{
+	const struct shf_entry *from = e, *of;
+	bool said = !e->adopted;        /* the manifest of e names the parent of `from` */
+
+	while ((of = parent_of(list, from)) && of->goes) {
+		from = of;
+		said = false;
+	}
+	if (said || !from->parent_session[0] || (!of && !is_unread(list, from->parent)))
+		return false;
+	k->of = from->parent;
+	memcpy(k->of_session, from->parent_session, sizeof(k->of_session));
+	return true;
+}
+
+/* Keeps the lines about steps that could not be read, this once or for ever: without them the steps
+ * beyond would never be pruned again. */
+static void keep_unread(const struct shf_list *list, const struct shf_buf *before,
+                        struct shf_buf *text)
+{
+	const char *end, *p = lines(before, &end);
+	struct kin k;
+
+	while (p && next_kin(&p, end, &k))
+		if (is_unread(list, k.step))
+			shf_buf_addf(text, "kin %lld-%s %lld-%s\n", (long long)k.step, k.session,
+			             (long long)k.of, k.of_session);
 }
 
 /* Writes a line for each step whose parent is deleted now or was deleted before. Nothing is written
@@ -126,21 +159,22 @@ int shf_descent_write(struct shf_store *s, const struct shf_list *list,
 {
 	struct shf_buf text = SHF_BUF_INIT;
 	bool any = before->len > 0;
+	struct kin k;
 	int rc = 0;
 
 	shf_buf_addf(&text, "sheaf-descent 1\n");
 	for (size_t i = 0; i < list->n; i++) {
-		const struct shf_entry *e = &list->entries[i], *of;
+		const struct shf_entry *e = &list->entries[i];
 
 		if (e->state > SHF_DAMAGED || e->session[0] == '\0')
 			continue;
-		of = staying(list, e);
-		if (!of || (of == parent_of(list, e) && !e->adopted))
+		if (!next_ancestor(list, e, &k))
 			continue;
 		shf_buf_addf(&text, "kin %lld-%s %lld-%s\n", (long long)e->step, e->session,
-		             (long long)of->step, of->session);
+		             (long long)k.of, k.of_session);
 		any = true;
 	}
+	keep_unread(list, before, &text);
 	shf_line_sum(&text, 0);
 	if (text.oom)
 		rc = -ENOMEM;

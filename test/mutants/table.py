@@ -1199,8 +1199,11 @@ blind("descent_unread", "a descent that cannot be read is written anew without w
       "store/descent.c:shf_descent_read", "rc < 0",
       PRUNE + "a_descent_that_cannot_be_read_stops_a_prune_and_stays")
 bug("descent_forgotten", "what was written down of a descent is lost with the next prune",
-    "store/descent.c:shf_descent_write", "of == parent_of(list, e) && !e->adopted",
-    "of == parent_of(list, e) && (MUTANT || !e->adopted)", OPS + "commits_keep_the_best")
+    "store/descent.c:next_ancestor", "said = !e->adopted;", "said = MUTANT || !e->adopted;",
+    OPS + "commits_keep_the_best")
+blind("unread_cuts_descent", "a manifest that cannot be read once cuts the descent for ever",
+      "store/descent.c:keep_unread", "is_unread(list, k.step)",
+      "sim/test_prune_task: a_manifest_that_cannot_be_read_once_cuts_no_descent")
 
 # ---- resumes that came to nothing ----
 TRIES = "sim/test_tries: "

@@ -7,6 +7,7 @@
 #include "simdisk.h"
 #include "one_rank.h"
 #include "restarts.h"
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include "scrub_run.h"
@@ -132,5 +133,32 @@ TEST(a_prune_says_which_step_is_missing_between_two)
 		CHECK_STR(why, "not on the branch of the newest step: 3 follows 2, which is not "
 		          "here");
 	}
+	one_end(&o);
+}
+
+/* 1 and 5 are kept by marks, and the steps between are pruned, which is written down. Then 5 cannot
+ * be read during one prune. When the marks are taken back, both go. */
+TEST(a_manifest_that_cannot_be_read_once_cuts_no_descent)
+{
+	struct one o = one_new(1);
+
+	one_saves(&o, 1, 0);
+	CHECK_RC(shf_run_mark(o.run, 1, 'k', &o.err), 0, &o.err);
+	for (int64_t step = 2; step <= 5; step++)
+		one_saves(&o, step, 0);
+	CHECK_RC(shf_run_mark(o.run, 5, 'k', &o.err), 0, &o.err);
+	for (int64_t step = 6; step <= 9; step++)
+		one_saves(&o, step, 0);
+	CHECK(shf_run_prune(o.run, 0, NULL, NULL, &o.err) >= 0);
+	one_saves(&o, 10, 0);
+	simdisk_fault(o.disk, &(struct simdisk_fault){ .nth = 1, .error = EIO,
+		.kind = SIMDISK_OPEN, .name = "checkpoint-5", .always = true });
+	(void)shf_run_prune(o.run, 0, NULL, NULL, &o.err);
+	simdisk_faults_clear(o.disk);
+	CHECK_RC(shf_run_mark(o.run, 1, 0, &o.err), 0, &o.err);
+	CHECK_RC(shf_run_mark(o.run, 5, 0, &o.err), 0, &o.err);
+	one_saves(&o, 11, 0);
+	CHECK(shf_run_prune(o.run, 0, NULL, NULL, &o.err) >= 0);
+	CHECK(!one_on_disk(&o, 1) && !one_on_disk(&o, 5));
 	one_end(&o);
 }
