@@ -230,7 +230,7 @@ const struct cli_verb cli_ls = {
 		"is a list of one. An empty run prints nothing. A `?` could not be read\n"
 		"(--json: a mark is unread, TRIES null).",
 	.exits = "  0  listed, perhaps nothing\n"
-		 "  1  it is a file, and no safetensors file\n"
+		 "  1  a damaged checkpoint, or a file that is no safetensors file\n"
 		 "  2  no such path, or it, or what the agent has, could not be read",
 	.examples = "  sheaf ls runs/gpt\n"
 		    "  sheaf ls runs/gpt --json | jq -r 'select(.mark==\"keep\").step'",

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf-admin.h - looking after a run: what is in it, what dead jobs left, retention, marks,
- * rewinds, copies. The rules of sheaf.h hold. */
+/* sheaf-admin.h - administration of a run: lists, leftovers of dead jobs, retention, marks,
+ * rewinds, copies. The rules at the head of sheaf.h apply to these calls, too. */
 #ifndef SHEAF_ADMIN_H
 #define SHEAF_ADMIN_H
 #include "sheaf.h"

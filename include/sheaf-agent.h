@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sheaf-agent.h - the memory tier: agents, which keep checkpoints in the memory of their nodes
- * while trainers come and go. The rules of sheaf.h hold. */
+ * while trainers come and go. The rules at the head of sheaf.h apply to these calls, too. */
 #ifndef SHEAF_AGENT_H
 #define SHEAF_AGENT_H
 #include "sheaf.h"
@@ -30,7 +30,7 @@ struct sheaf_agent_opts {
 	 * copies (opts.copies) */
 	int32_t steps_max;
 	void *arg;
-	/* Called when the agent can be reached. If it returns other than 0 the agent ends. The
+	/* Called when the agent can be reached. If it returns non-zero, the agent ends. The
 	 * caller may log to a file <socket>.log: the agent removes it at its end if it is empty. */
 	int  (*ready)(void *arg, const char *socket);
 	/* Called when the last process of a job has gone, if this job, or one before it, ended

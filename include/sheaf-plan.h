@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf-plan.h - who would write and read what, without running anything. The rules of sheaf.h
- * hold. */
+/* sheaf-plan.h - which rank would write and read what, without running anything. The rules at the
+ * head of sheaf.h apply to this call, too. */
 #ifndef SHEAF_PLAN_H
 #define SHEAF_PLAN_H
 #include "sheaf.h"

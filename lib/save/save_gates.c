@@ -71,7 +71,7 @@ static int wait_for(struct shf_save_copier *lz, size_t slice, int timeout_ms)
 	int rc, failed;
 
 	/* Without a copy thread nothing is copied between two calls, so a call that does not wait
-	 * takes a time slice: else who only asks would never come to the end. */
+	 * copies for a time slice: otherwise a caller that only polls would never see the end. */
 	if (timeout_ms == 0 && !shf_save_copier_has_thread(save)) {
 		timeout_ms = 1;
 		until = shf_now(save->run) + shf_ms_ns(SHF_SAVE_POLL_MS);

@@ -71,10 +71,10 @@ void shf_emas_decide(const struct sheaf_state *state, const char *run, int64_t s
  * The caller frees it. ENOMEM. [local] */
 int  shf_emas_windows(const struct sheaf_state *state, const struct shf_ema_update *fresh,
                       struct shf_ema_window **out, struct sheaf_error *err);
-/* Returns whether the step changes the memory of these averages. [local] */
 /* Returns a hash of the rules for averages (sheaf_state_ema), which must be the same on all
  * ranks. */
 uint64_t shf_emas_hash(const struct sheaf_state *state);
+/* Returns whether the step changes the memory of these averages. [local] */
 bool shf_ema_changes(const struct shf_ema *e, const struct shf_ema_update *f);
 /* Counts the step in the averages. Call it when all ranks have agreed to save the step or to
  * average it. Call shf_save_averages_finish (save_averages.h) before this (E2). [local] */

@@ -10,7 +10,6 @@
 #include "marks_read.h"
 #include "run_files.h"
 #include "tries.h"
-#include "valid.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -85,27 +84,22 @@ bool shf_store_is_aside(struct shf_store *s, int64_t step, const char *session)
 	return rc >= 0;
 }
 
-/* Names of another form are of steps whose session could not be read. */
+/* A step whose session could not be read has 32 random digits instead, which match no step. */
 int shf_asides_some(struct shf_store *s, bool (*is)(void *arg, int64_t step, const char *session),
                     void *arg)
 {
 	struct shf_names names;
 	int aside = s->dot < 0 ? -ENOENT : shf_dir_open(s->sys, s->dot, "aside");
 	int rc = aside < 0 ? aside : shf_names_read(s->sys, aside, &names);
-	char name[40];
+	char session[33];
 	int64_t step;
 
 	if (rc < 0) {
 		shf_fd_close(s->sys, &aside);
 		return rc == -ENOENT ? 0 : rc;
 	}
-	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL;) {
-		size_t n = strcspn(p, "-");
-
-		snprintf(name, sizeof(name), "checkpoint-%.*s", (int)(n < 24 ? n : 24), p);
-		rc = p[n] == '-' && shf_id_is_valid(p + n + 1, 32) &&
-		     shf_step_of_name(name, &step) && is(arg, step, p + n + 1);
-	}
+	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL;)
+		rc = shf_step_split(p, &step, session) && is(arg, step, session);
 	shf_names_release(&names);
 	shf_fd_close(s->sys, &aside);
 	return rc;

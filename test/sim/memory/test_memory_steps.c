@@ -301,8 +301,8 @@ static void begin_step(struct step *s)
 	j = re_on(s->w.disk, 2, (struct re_plan){ .last = 1 });
 	PLAYED(j, 0);
 	CHECK_RC(shf_store_open(&s->store, s->w.sys, "run", &s->w.err), 0, &s->w.err);
-	(void)shf_memory_steps_list(s->w.sys, s->w.keep, s->store.run, take_first, &s->newest);
-	CHECK_INT(s->newest.step, 1);
+	CHECK(shf_memory_steps_list(s->w.sys, s->w.keep, s->store.run, take_first, &s->newest) == 1
+	      && s->newest.step == 1);
 }
 
 static void end_step(struct step *s)
