@@ -77,7 +77,7 @@ static int slice_of(const struct wl_tensor *t, const struct wl_mesh *mesh,
 	memcpy(s.shape, t->shape, sizeof(s.shape));
 	memcpy(s.count, t->shape, sizeof(s.count));
 	if (can_cut(t, mesh->size[WL_TP]))
-		rc = sheaf_slice_shard(&s, t->tp_axis, at[WL_TP], mesh->size[WL_TP]);
+		rc = sheaf_slice_shard(&s, t->tp_axis, at[WL_TP], mesh->size[WL_TP], NULL);
 	if (rc < 0)
 		return wl_fail(err, rc, "%.200s: axis %d cannot be cut in %lld: %s", t->name,
 			       t->tp_axis, (long long)mesh->size[WL_TP], sheaf_strerror(rc));
@@ -265,7 +265,7 @@ int wl_held_state(const struct wl_held *h, struct sheaf_state **state, struct sh
 	if (!made)
 		return wl_fail(err, SHEAF_ENOMEM, "no memory for a state");
 	for (size_t i = 0; i < h->n; i++) {
-		int rc = sheaf_state_add(made, &h->p[i].slice);
+		int rc = sheaf_state_add(made, &h->p[i].slice, NULL);
 
 		if (rc < 0) {
 			wl_fail(err, rc, "%.200s/%.200s: its slice is refused: %s",
@@ -525,7 +525,7 @@ static void want_said(struct want *w, const struct wl_said *said, char what)
 
 	w->zero = what == 'Z';
 	if (said->step && (what == 'D' || what == 'C') &&
-	    sheaf_checkpoint_find(said->step, family, w->t->name, &s) == 0)
+	    sheaf_checkpoint_find(said->step, family, w->t->name, &s, NULL) == 0)
 		w->dtype = s.dtype;
 	w->hash = hash_of(w->t, w->dtype, family, w->src);
 }

@@ -9,7 +9,7 @@ int wl_step_check(struct sheaf_checkpoint *step, struct sheaf_error *err)
 	struct sheaf_error why = { .msg = "" };
 	struct sheaf_tensor t = { .size = sizeof(t) };
 	struct sheaf_state *none;
-	int rc = sheaf_checkpoint_tensor(step, 0, &t);
+	int rc = sheaf_checkpoint_tensor(step, 0, &t, NULL);
 
 	if (rc == 0 || rc == SHEAF_ENOENT)
 		return 0;
@@ -28,7 +28,7 @@ int wl_model_like(struct wl_model *m, struct sheaf_checkpoint *step, bool all,
 
 	if (rc < 0)
 		return rc;
-	for (size_t i = 0; (rc = sheaf_checkpoint_tensor(step, i, &s)) == 0; i++) {
+	for (size_t i = 0; (rc = sheaf_checkpoint_tensor(step, i, &s, NULL)) == 0; i++) {
 		struct wl_tensor t = { .family = (char *)(uintptr_t)s.family,
 				       .name = (char *)(uintptr_t)s.name,
 				       .tied_to = (char *)(uintptr_t)s.tied_to,

@@ -67,7 +67,7 @@ static int save(struct opens *o)
 		struct sheaf_slice t = tensor(i, name, data + i * ITEMS);
 
 		value(i, data + i * ITEMS);
-		rc = sheaf_state_add(state, &t);
+		rc = sheaf_state_add(state, &t, NULL);
 		rc = rc > 0 ? 0 : rc;
 	}
 	if (rc == 0)
@@ -124,7 +124,7 @@ static int all(struct opens *o)
 	if (rc == 0)
 		rc = sheaf_checkpoint_open(&step, run, 1, &o->err);
 	if (rc == 0)
-		rc = sheaf_checkpoint_tensor(step, (size_t)o->tensors - 1, &t);
+		rc = sheaf_checkpoint_tensor(step, (size_t)o->tensors - 1, &t, NULL);
 	sheaf_checkpoint_close(step);
 	sheaf_run_close(run);
 	o->all_ms = now_ms() - from;

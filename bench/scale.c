@@ -98,8 +98,8 @@ static struct sheaf_state *hold(const struct job *j, int64_t rank, bool whole)
 
 			if (!whole)
 				(void)sheaf_slice_shard(&s, i / KINDS % 3 == 0, rank % j->tp,
-				                        j->tp);
-			(void)sheaf_state_add(state, &s);
+				                        j->tp, NULL);
+			(void)sheaf_state_add(state, &s, NULL);
 		}
 	}
 	return state;
@@ -408,7 +408,7 @@ static int dense_layout(struct job *j)
 
 		snprintf(name, sizeof(name), "model.layers.%d.%s.weight%s", (int)(i / KINDS / 9),
 		         parts[p].name, ends[kind]);
-		(void)sheaf_state_add(all, &s);
+		(void)sheaf_state_add(all, &s, NULL);
 	}
 	if (rc == 0)
 		rc = shf_schema_preview(&all, 1, NULL, &j->layout, &j->err);

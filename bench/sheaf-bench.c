@@ -97,7 +97,7 @@ static int load_layouts(struct bench *b, struct sheaf_error *err)
 static int add_averages(struct bench *b, struct sheaf_error *err)
 {
 	struct sheaf_ema ema = { .size = sizeof(ema), .coef = b->o->ema };
-	int rc = b->o->ema < 0 ? 0 : sheaf_state_ema(b->state, NULL, &ema);
+	int rc = b->o->ema < 0 ? 0 : sheaf_state_ema(b->state, NULL, &ema, NULL);
 
 	return rc < 0 ? wl_fail(err, rc, "--ema: %s", sheaf_strerror(rc)) : 0;
 }
@@ -146,13 +146,13 @@ static int read_files(const struct bench *b, struct sheaf_error *err)
 	int rc;
 
 	if (!b->like || b->comm.rank != 0 || b->o->verb == BENCH_LOAD ||
-	    sheaf_checkpoint_get_info(b->like, &info) < 0 || strcmp(info.format,
+	    sheaf_checkpoint_get_info(b->like, &info, NULL) < 0 || strcmp(info.format,
 	                                                            "safetensors") == 0)
 		return 0;
-	for (size_t i = 0; sheaf_checkpoint_file_at(b->like, i, &file, &n) == 0; i++) {
+	for (size_t i = 0; sheaf_checkpoint_file_at(b->like, i, &file, &n, NULL) == 0; i++) {
 		if (!wl_attachable(file, n))
 			continue;
-		rc = sheaf_checkpoint_file(b->like, file, &bytes, &got);
+		rc = sheaf_checkpoint_file(b->like, file, &bytes, &got, NULL);
 		if (rc < 0)
 			return wl_fail(err, rc, "%.300s/%.128s: cannot be attached: %s", b->o->like,
 				       file, sheaf_strerror(rc));
@@ -236,9 +236,10 @@ static int work(struct bench_opts *o, struct bench_comm comm, bool *lost)
 	}
 	if (o->nodes)
 		node = 1 + (int32_t)((int64_t)comm.rank * o->nodes / comm.ranks);
-	rc = sheaf_group_mpi(&b.group, comm.comm, node);
+	rc = sheaf_group_mpi(&b.group, comm.comm, node, NULL);
 	if (rc == 0 && o->copies_behind)
-		rc = comm.threads ? sheaf_group_mpi(&b.behind, comm.comm, node) : SHEAF_EINVAL;
+		rc = comm.threads ? sheaf_group_mpi(&b.behind, comm.comm, node,
+		                                    NULL) : SHEAF_EINVAL;
 	if (rc < 0 && o->copies_behind && !comm.threads) {
 		wl_fail(&err, rc, "--copies-behind: this MPI cannot be called by two threads");
 		bench_error(&b, -1, rc, &err);

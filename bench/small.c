@@ -277,7 +277,7 @@ static void state_make(struct bench *b)
 			.count = { items }, .data = b->data + i * items };
 
 		snprintf(name, sizeof(name), "layer.%ld.weight", i % TENSORS);
-		sheaf_state_add(b->state, &s);
+		sheaf_state_add(b->state, &s, NULL);
 	}
 }
 

@@ -127,7 +127,7 @@ static void gate(void *arg, int piece)
 		return;
 	/* A failed save lets go too; its commit tells why. */
 	start = now_ns();
-	sheaf_save_wait_copied(t->gated, piece, -1);
+	sheaf_save_wait_copied(t->gated, piece, -1, NULL);
 	t->ns[GATES] += now_ns() - start;
 }
 
@@ -262,7 +262,7 @@ static int turn_end(struct turn *t, int rc, struct sheaf_error *err)
 	if (rc == 0 && t->run) {
 		struct sheaf_run_stat stat = { .size = sizeof(stat) };
 
-		sheaf_run_get_stat(t->run, &stat);
+		sheaf_run_get_stat(t->run, &stat, NULL);
 		t->m->gates += stat.gates;
 		t->m->waited += stat.gates_waited;
 	}

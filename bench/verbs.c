@@ -110,22 +110,22 @@ static void attach(const struct bench *b, struct sheaf_save *save)
 	if (b->comm.rank != 0)
 		return;
 	if (b->o->mesh)
-		sheaf_save_note(save, "mesh", b->o->mesh);
+		sheaf_save_note(save, "mesh", b->o->mesh, NULL);
 	snprintf(text, sizeof(text), "%llu", (unsigned long long)b->o->seed);
-	sheaf_save_note(save, "bench.seed", text);
-	if (!b->like || sheaf_checkpoint_get_info(b->like, &info) < 0 ||
+	sheaf_save_note(save, "bench.seed", text, NULL);
+	if (!b->like || sheaf_checkpoint_get_info(b->like, &info, NULL) < 0 ||
 	    strcmp(info.format, "safetensors") == 0)
 		return;
-	for (size_t i = 0; sheaf_checkpoint_file_at(b->like, i, &file, &n) == 0; i++) {
+	for (size_t i = 0; sheaf_checkpoint_file_at(b->like, i, &file, &n, NULL) == 0; i++) {
 		int rc;
 
 		if (!wl_attachable(file, n))
 			continue;
-		rc = sheaf_checkpoint_file(b->like, file, &bytes, &got);
+		rc = sheaf_checkpoint_file(b->like, file, &bytes, &got, NULL);
 		if (rc == 0)
-			sheaf_save_attach(save, file, bytes, got);
+			sheaf_save_attach(save, file, bytes, got, NULL);
 		else
-			sheaf_save_abort(save, "a file beside the weights cannot be read");
+			sheaf_save_abort(save, "a file beside the weights cannot be read", NULL);
 	}
 }
 
@@ -141,7 +141,7 @@ int bench_commit(const struct bench *b, struct sheaf_save *save, struct sheaf_er
 
 		if (rc != SHEAF_EAGAIN)
 			return rc;
-		written = sheaf_save_get_stat(save, &stat) == 0 ? stat.written : 0;
+		written = sheaf_save_get_stat(save, &stat, NULL) == 0 ? stat.written : 0;
 		lost = bench_reduce(&b->comm, &written, 1, MPI_SUM, err);
 		if (lost < 0)
 			return lost;
@@ -225,7 +225,7 @@ static int saved(const struct bench *b, int64_t step, int64_t round, bool memory
 		snprintf(path, sizeof(path), "%s/checkpoint-%lld", b->o->run, (long long)step);
 		rc = sheaf_checkpoint_open_path(&made, path, NULL, NULL, err);
 		if (rc == 0)
-			rc = sheaf_checkpoint_get_info(made, &info);
+			rc = sheaf_checkpoint_get_info(made, &info, NULL);
 	}
 	rc = bench_agree(&b->comm, rc, err);
 	event = json_pack("{s:s,s:I,s:I,s:I,s:f,s:f,s:I,s:I,s:I}", "event", "saved", "step",
@@ -275,7 +275,7 @@ static int pass_gates(const struct bench *b, const struct flight *f, struct shea
 
 	/* A failed save lets go too; its commit tells why. */
 	for (int i = 0; save && rc != SHEAF_EINVAL; i++)
-		rc = sheaf_save_wait_copied(save, i, -1);
+		rc = sheaf_save_wait_copied(save, i, -1, NULL);
 	return save ? bench_agree(&b->comm, 0, err) : 0;
 }
 
@@ -332,7 +332,7 @@ static int land(struct bench *b, struct flight *f, int i, int ms, struct sheaf_e
 	if (rc == 0) {
 		bench_event(&b->events, json_pack("{s:s,s:I}", "event", "committed", "step",
 						  (json_int_t)old->step));
-		sheaf_save_get_stat(old->save, &stat);
+		sheaf_save_get_stat(old->save, &stat, NULL);
 		rc = saved(b, old->step, old->round, old->memory, &old->m, &stat, err);
 	} else if (old->memory && rc == SHEAF_EFAILED) { /* its agent died: training goes on */
 		say_dropped(b, old->step, err);
@@ -359,7 +359,7 @@ static int pass_gates_by(const struct bench *b, const struct flight *f, int64_t 
 	int rc = 0;
 
 	for (int i = 0; save && rc != SHEAF_EINVAL && rc != SHEAF_EAGAIN; i++)
-		rc = sheaf_save_wait_copied(save, i, ms_left(until));
+		rc = sheaf_save_wait_copied(save, i, ms_left(until), NULL);
 	*late = rc == SHEAF_EAGAIN;
 	return bench_reduce(&b->comm, late, 1, MPI_MAX, err);
 }
@@ -488,7 +488,7 @@ static int tell_odd(const struct bench *b, struct sheaf_checkpoint *step, const 
 		wl_put(stderr, t->name);
 		if (all[i] != 'X')
 			fputs(all[i] == 'M' ? ": missing" : ": missing, filled with zeros", stderr);
-		else if (sheaf_checkpoint_find(step, t->family, t->name, &s) == 0)
+		else if (sheaf_checkpoint_find(step, t->family, t->name, &s, NULL) == 0)
 			tell_shapes(t, &s);
 		fputc('\n', stderr);
 	}
@@ -614,7 +614,7 @@ static int load_step(struct bench *b, struct sheaf_run *run, int64_t round, stru
 		rc = span_seconds(b, &m.span, &seconds, err);
 	if (rc != 0)
 		goto out;
-	sheaf_checkpoint_get_info(open, &info);
+	sheaf_checkpoint_get_info(open, &info, NULL);
 	if (round == 0 || round == b->o->rounds - 1)
 		rc = check(b, held, open, &heard, &checked, err);
 	if (rc == 0 && b->o->lenient)

@@ -380,7 +380,7 @@ static int describe(struct bench *b)
 		};
 
 		snprintf(name, sizeof(name), "bench.%llu.weight", (unsigned long long)i);
-		rc = sheaf_state_add(b->state, &s);
+		rc = sheaf_state_add(b->state, &s, NULL);
 	}
 	if (rc < 0)
 		return cli_error(b->a, rc, b->dir, sheaf_strerror(rc), NULL);

@@ -173,7 +173,7 @@ static int not_found(const struct cli_args *a, struct sheaf_checkpoint *step, co
 	struct sheaf_tensor t = { .size = sizeof(t) };
 	char hint[200] = "", why[300];
 
-	for (size_t i = 0; sheaf_checkpoint_tensor(step, i, &t) == 0; i++)
+	for (size_t i = 0; sheaf_checkpoint_tensor(step, i, &t, NULL) == 0; i++)
 		if (strcmp(t.name, a->pos[1]) == 0)
 			snprintf(hint, sizeof(hint), "--family %.150s has it", t.family);
 	snprintf(why, sizeof(why), "no such tensor in family %.200s", family);
@@ -185,7 +185,7 @@ static int cat(const struct cli_args *a, struct sheaf_checkpoint *step)
 	const char *family = cli_value(a, "family");
 	struct sheaf_tensor t = { .size = sizeof(t) };
 	struct cli_box b;
-	int bits, rc = sheaf_checkpoint_find(step, family, a->pos[1], &t);
+	int bits, rc = sheaf_checkpoint_find(step, family, a->pos[1], &t, NULL);
 
 	if (rc < 0)
 		return not_found(a, step, family ? family : "model");

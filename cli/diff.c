@@ -226,19 +226,20 @@ static int compare(struct diff *d)
 	struct sheaf_tensor l = { .size = sizeof(l) }, r = { .size = sizeof(r) };
 	int rc = 0;
 
-	for (size_t i = 0; rc == 0 && sheaf_checkpoint_tensor(d->left, i, &l) == 0; i++) {
+	for (size_t i = 0; rc == 0 && sheaf_checkpoint_tensor(d->left, i, &l, NULL) == 0; i++) {
 		if (!wanted(d, &l))
 			continue;
 		d->tensors++;
 		if (!cli_dims(&l))
 			rc = cli_error(d->a, SHEAF_EFORMAT, l.name, "too many dimensions", NULL);
-		else if (sheaf_checkpoint_find(d->right, l.family, l.name, &r) < 0)
+		else if (sheaf_checkpoint_find(d->right, l.family, l.name, &r, NULL) < 0)
 			differs(d, &l, "left-only", NULL);
 		else
 			rc = both(d, &l, &r);
 	}
-	for (size_t i = 0; rc == 0 && sheaf_checkpoint_tensor(d->right, i, &r) == 0; i++) {
-		if (!wanted(d, &r) || sheaf_checkpoint_find(d->left, r.family, r.name, &l) == 0)
+	for (size_t i = 0; rc == 0 && sheaf_checkpoint_tensor(d->right, i, &r, NULL) == 0; i++) {
+		if (!wanted(d, &r) ||
+		    sheaf_checkpoint_find(d->left, r.family, r.name, &l, NULL) == 0)
 			continue;
 		d->tensors++;
 		differs(d, &r, "right-only", NULL);

@@ -60,7 +60,7 @@ static int ls_path(const struct cli_args *a)
 
 	if (rc)
 		return rc;
-	rc = sheaf_checkpoint_get_info(s.step, &info);
+	rc = sheaf_checkpoint_get_info(s.step, &info, NULL);
 	if (rc < 0) {
 		rc = cli_error(a, rc, a->pos[0], "", NULL);
 	} else {

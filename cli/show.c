@@ -65,7 +65,7 @@ static json_t *notes_json(struct sheaf_checkpoint *step)
 	json_t *v = json_object();
 	const char *key, *value;
 
-	for (size_t i = 0; sheaf_checkpoint_note_at(step, i, &key, &value) == 0; i++)
+	for (size_t i = 0; sheaf_checkpoint_note_at(step, i, &key, &value, NULL) == 0; i++)
 		/* An empty note is "", not null. */
 		json_object_set_new(v, key, *value ? cli_str(value) : json_string(""));
 	return v;
@@ -77,7 +77,7 @@ static json_t *attached_json(struct sheaf_checkpoint *step)
 	const char *file;
 	uint64_t bytes;
 
-	for (size_t i = 0; sheaf_checkpoint_file_at(step, i, &file, &bytes) == 0; i++)
+	for (size_t i = 0; sheaf_checkpoint_file_at(step, i, &file, &bytes, NULL) == 0; i++)
 		json_array_append_new(v, cli_str(file));
 	return v;
 }
@@ -98,7 +98,7 @@ static void families_count(struct families *fs, struct sheaf_checkpoint *step)
 	struct sheaf_tensor t = { .size = sizeof(t) };
 
 	fs->n = 0;
-	for (size_t i = 0; sheaf_checkpoint_tensor(step, i, &t) == 0; i++) {
+	for (size_t i = 0; sheaf_checkpoint_tensor(step, i, &t, NULL) == 0; i++) {
 		if (fs->n == 0 || strcmp(fs->f[fs->n - 1].name, t.family) != 0) {
 			if (fs->n == FAMILIES_MAX)
 				return;
@@ -116,7 +116,7 @@ static json_t *averages_json(struct sheaf_checkpoint *step)
 	struct sheaf_ema_info e = { .size = sizeof(e) };
 	json_t *all = json_array();
 
-	for (size_t i = 0; sheaf_checkpoint_ema_at(step, i, &e) == 0; i++, e.size = sizeof(e))
+	for (size_t i = 0; sheaf_checkpoint_ema_at(step, i, &e, NULL) == 0; i++, e.size = sizeof(e))
 		json_array_append_new(all, json_pack("{s:s,s:o,s:f,s:I,s:I}", "family", e.name,
 			"of", e.of ? cli_str(e.of) : json_null(), "coef", e.coef, "interval",
 			(json_int_t)e.interval, "updates", (json_int_t)e.updates));
@@ -166,14 +166,14 @@ static void head_lists(struct sheaf_checkpoint *step)
 		printf(": %llu tensor%s, %s\n", (unsigned long long)fs.f[i].tensors,
 		       fs.f[i].tensors == 1 ? "" : "s", wl_size(size, fs.f[i].bytes));
 	}
-	for (size_t i = 0; sheaf_checkpoint_note_at(step, i, &key, &value) == 0; i++) {
+	for (size_t i = 0; sheaf_checkpoint_note_at(step, i, &key, &value, NULL) == 0; i++) {
 		fputs("  note     ", stdout);
 		cli_put(stdout, key);
 		fputs(" = ", stdout);
 		cli_put(stdout, value);
 		putchar('\n');
 	}
-	for (size_t i = 0; sheaf_checkpoint_file_at(step, i, &key, &bytes) == 0; i++) {
+	for (size_t i = 0; sheaf_checkpoint_file_at(step, i, &key, &bytes, NULL) == 0; i++) {
 		fputs("  file     ", stdout);
 		cli_put(stdout, key);
 		printf(", %s\n", wl_size(size, bytes));
@@ -184,7 +184,7 @@ static void head_averages(struct sheaf_checkpoint *step)
 {
 	struct sheaf_ema_info e = { .size = sizeof(e) };
 
-	for (size_t i = 0; sheaf_checkpoint_ema_at(step, i, &e) == 0; i++, e.size = sizeof(e))
+	for (size_t i = 0; sheaf_checkpoint_ema_at(step, i, &e, NULL) == 0; i++, e.size = sizeof(e))
 		printf("%-10s %s of %s: %lld updates, coefficient %.12g, every %lld step%s\n",
 		       i ? "" : "averages", e.name, e.of ? e.of : "the weights",
 		       (long long)e.updates, e.coef, (long long)e.interval,
@@ -220,7 +220,7 @@ static bool tensors(const struct cli_args *a, struct sheaf_checkpoint *step, boo
 	const char *family = NULL;
 	bool any = false;
 
-	for (size_t i = 0; sheaf_checkpoint_tensor(step, i, &t) == 0; i++) {
+	for (size_t i = 0; sheaf_checkpoint_tensor(step, i, &t, NULL) == 0; i++) {
 		if (!wanted(a, &t, hit))
 			continue;
 		if (a->json) {
@@ -244,7 +244,7 @@ static int show(const struct cli_args *a, struct sheaf_checkpoint *step)
 {
 	struct sheaf_checkpoint_info info = { .size = sizeof(info) };
 	bool hit[CLI_POS_MAX] = { false }, any;
-	int rc = sheaf_checkpoint_get_info(step, &info);
+	int rc = sheaf_checkpoint_get_info(step, &info, NULL);
 
 	if (rc < 0)
 		return cli_error(a, rc, a->pos[0], "", NULL);

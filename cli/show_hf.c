@@ -44,7 +44,7 @@ static bool attached(const struct hf *h, const char *want)
 	const char *file;
 	uint64_t bytes;
 
-	for (size_t i = 0; sheaf_checkpoint_file_at(h->step, i, &file, &bytes) == 0; i++)
+	for (size_t i = 0; sheaf_checkpoint_file_at(h->step, i, &file, &bytes, NULL) == 0; i++)
 		if (strcmp(file, want) == 0)
 			return true;
 	return false;
@@ -60,7 +60,7 @@ static void check_config(struct hf *h)
 		say(h, true, "config", "config.json", "is absent, so no loader knows what this is");
 		return;
 	}
-	if (sheaf_checkpoint_file(h->step, "config.json", &bytes, &n) == 0 && n <= CONFIG_MAX)
+	if (sheaf_checkpoint_file(h->step, "config.json", &bytes, &n, NULL) == 0 && n <= CONFIG_MAX)
 		h->config = json_loadb(bytes, n, 0, NULL);
 	if (!json_is_object(h->config)) {
 		say(h, true, "config", "config.json", "is no JSON object of up to 1 MiB, "
@@ -80,7 +80,7 @@ static void check_index(struct hf *h)
 	const char *first = NULL;
 	bool many = false;
 
-	for (size_t i = 0; sheaf_checkpoint_tensor(h->step, i, &t) == 0; i++) {
+	for (size_t i = 0; sheaf_checkpoint_tensor(h->step, i, &t, NULL) == 0; i++) {
 		if (strcmp(t.family, "model") != 0 || !t.file)
 			continue;
 		if (!first)
@@ -175,7 +175,7 @@ static void check_expected(struct hf *h, const struct wl_shape *s)
 		const struct wl_tensor *want = &m.t[i];
 		struct sheaf_tensor t = { .size = sizeof(t) };
 
-		if (sheaf_checkpoint_find(h->step, "model", want->name, &t) < 0) {
+		if (sheaf_checkpoint_find(h->step, "model", want->name, &t, NULL) < 0) {
 			say(h, true, "tensor", want->name, "is absent");
 		} else if (t.ndim != want->ndim ||
 			   memcmp(t.shape, want->shape, sizeof(int64_t) * (size_t)t.ndim) != 0) {
@@ -198,7 +198,7 @@ static void check_names(struct hf *h)
 	char why[200];
 	size_t n = 0;
 
-	for (size_t i = 0; sheaf_checkpoint_tensor(h->step, i, &t) == 0; i++)
+	for (size_t i = 0; sheaf_checkpoint_tensor(h->step, i, &t, NULL) == 0; i++)
 		n += strcmp(t.family, "model") == 0;
 	if (n == 0)
 		say(h, true, "family", "model", "holds no tensor");
@@ -221,7 +221,7 @@ int cli_show_hf(const struct cli_args *a, struct cli_step *s)
 {
 	struct sheaf_checkpoint_info info = { .size = sizeof(info) };
 	struct hf h = { .a = a, .step = s->step };
-	int rc = sheaf_checkpoint_get_info(s->step, &info);
+	int rc = sheaf_checkpoint_get_info(s->step, &info, NULL);
 
 	if (rc < 0)
 		return cli_error(a, rc, a->pos[0], "", NULL);

@@ -84,7 +84,7 @@ static void verify_open(struct verify *v, struct sheaf_checkpoint *step)
 	uint64_t before = v->findings;
 	int rc = sheaf_checkpoint_verify(step, &report, &err);
 
-	if (sheaf_checkpoint_get_info(step, &info) == 0) {
+	if (sheaf_checkpoint_get_info(step, &info, NULL) == 0) {
 		v->tensors += info.tensors;
 		v->bytes += info.bytes;
 	}

@@ -145,7 +145,7 @@ static void hold(struct held *h, struct sheaf_state *state, const struct world *
 		MUST(p->data);
 		memset(p->data, 0xA5, (size_t)h->t.bytes + 1);
 		s.data = p->data;
-		MUST(sheaf_state_add(state, &s) >= 0);
+		MUST(sheaf_state_add(state, &s, NULL) >= 0);
 	}
 }
 
@@ -236,7 +236,7 @@ static int load(struct world *w, struct sheaf_checkpoint *step)
 		struct held *h = &held[n];
 
 		h->t.size = sizeof(h->t);
-		if (sheaf_checkpoint_tensor(step, i, &h->t) < 0)
+		if (sheaf_checkpoint_tensor(step, i, &h->t, NULL) < 0)
 			break;
 		if (h->t.ndim > SHEAF_DIMS_MAX || h->t.bytes > LOAD_MAX || h->t.tied_to)
 			continue;
@@ -265,7 +265,7 @@ static void read_one(struct sheaf_checkpoint *step, const struct sheaf_tensor *t
 	struct sheaf_slice s = slice_of(t);
 	struct sheaf_error err = { .msg = "" };
 
-	MUST(sheaf_checkpoint_find(step, t->family, t->name, &found) == 0);
+	MUST(sheaf_checkpoint_find(step, t->family, t->name, &found, NULL) == 0);
 	MUST(found.bytes == t->bytes && found.offset == t->offset);
 	if (t->ndim > SHEAF_DIMS_MAX || t->bytes > LOAD_MAX)
 		return;
@@ -284,16 +284,16 @@ static void show(struct sheaf_checkpoint *step)
 	uint64_t n;
 	size_t got;
 
-	MUST(sheaf_checkpoint_get_info(step, &info) == 0 && info.format[0]);
+	MUST(sheaf_checkpoint_get_info(step, &info, NULL) == 0 && info.format[0]);
 	/* Asleep first, where it can be. */
-	(void)ended(sheaf_checkpoint_find(step, "optimizer", "a/moment1_0", &t), NULL);
-	(void)ended(sheaf_checkpoint_find(step, NULL, "b.w", &t), NULL);
-	for (size_t i = 0; sheaf_checkpoint_note_at(step, i, &a, &b) == 0; i++)
+	(void)ended(sheaf_checkpoint_find(step, "optimizer", "a/moment1_0", &t, NULL), NULL);
+	(void)ended(sheaf_checkpoint_find(step, NULL, "b.w", &t, NULL), NULL);
+	for (size_t i = 0; sheaf_checkpoint_note_at(step, i, &a, &b, NULL) == 0; i++)
 		MUST(sheaf_checkpoint_note(step, a) == b);
-	for (size_t i = 0; sheaf_checkpoint_file_at(step, i, &a, &n) == 0; i++)
-		if (ended(sheaf_checkpoint_file(step, a, &bytes, &got), NULL) == 0)
+	for (size_t i = 0; sheaf_checkpoint_file_at(step, i, &a, &n, NULL) == 0; i++)
+		if (ended(sheaf_checkpoint_file(step, a, &bytes, &got, NULL), NULL) == 0)
 			MUST(got == n);
-	for (size_t i = 0; sheaf_checkpoint_tensor(step, i, &t) == 0; i++)
+	for (size_t i = 0; sheaf_checkpoint_tensor(step, i, &t, NULL) == 0; i++)
 		read_one(step, &t);
 }
 

@@ -19,7 +19,8 @@ extern "C" {
 #endif
 
 /* node: as in sheaf_group_ops (0: found by proof). [collective] */
-int sheaf_group_mpi(struct sheaf_group **group, MPI_Comm comm, int32_t node);
+int sheaf_group_mpi(struct sheaf_group **group, MPI_Comm comm, int32_t node,
+                    struct sheaf_error *err);
 
 #ifdef __GNUC__
 #pragma GCC visibility pop

@@ -17,8 +17,9 @@
  *            [any thread], do not count. Two steps of one run are not loaded at once.
  *            Callbacks run inside the caller's calls. sheaf's own threads block
  *            all signals and never talk to the group.
- * Results    0, or a negative enum sheaf_code with the story in *err (or NULL).
- *            Outputs are set on success only, the memory of a load excepted.
+ * Results    0, or a negative enum sheaf_code. Every function that can fail takes a struct
+ *            sheaf_error as its last parameter, which may be NULL, and fills it with the
+ *            message. Outputs are set on success only, the memory of a load excepted.
  * Ownership  You _close or _free, once, what you _open, _new or _begin, in any
  *            order. NULL is fine. Names and structs are copied, data is borrowed.
  *            In a forked child _free and _close release only the child's copies of
@@ -135,7 +136,8 @@ struct sheaf_slice {
 /* Narrow slice to piece i of n along dim: pieces of ceil(count / n), the last ones
  * short or empty, as torch.chunk cuts. Once per mesh axis, outermost first; strides
  * that are not all 0 keep their meaning (origin moves along). [local] */
-int sheaf_slice_shard(struct sheaf_slice *slice, int dim, int64_t i, int64_t n);
+int sheaf_slice_shard(struct sheaf_slice *slice, int dim, int64_t i, int64_t n,
+                      struct sheaf_error *err);
 
 /* Groups. NULL is this process alone; sheaf-mpi.h makes one of a communicator. It outlives
  * its runs. Calls come from the thread that called sheaf, in one order on all ranks, and
@@ -155,7 +157,8 @@ struct sheaf_group_ops {
 	void (*free)(void *arg);        /* by sheaf_group_free; may be NULL */
 	void *arg;
 };
-int  sheaf_group_new(struct sheaf_group **group, const struct sheaf_group_ops *ops);
+int  sheaf_group_new(struct sheaf_group **group, const struct sheaf_group_ops *ops,
+                     struct sheaf_error *err);
 void sheaf_group_free(struct sheaf_group *group);
 
 struct sheaf_stat {
@@ -294,7 +297,8 @@ struct sheaf_run_stat {                 /* this rank, all saves since the run wa
 	                                 * of saves that came to nothing; image: a part of begin */
 };
 /* [local] [any thread] */
-int  sheaf_run_get_stat(struct sheaf_run *run, struct sheaf_run_stat *stat);
+int  sheaf_run_get_stat(struct sheaf_run *run, struct sheaf_run_stat *stat,
+                        struct sheaf_error *err);
 /* States. add returns the slice's number, 0, 1, ...; NULL state gives ENOMEM, so only
  * the collective call that follows need be checked. One name may be added many times
  * (pieces, replicas); overlapping pieces of one rank must be the same bytes. After the
@@ -303,14 +307,16 @@ int  sheaf_run_get_stat(struct sheaf_run *run, struct sheaf_run_stat *stat);
  * of the state begins. A run may save different states at different steps. free may be called
  * during a save; the caller keeps memory that a lazy save has not copied. [local] */
 struct sheaf_state *sheaf_state_new(void);
-int  sheaf_state_add(struct sheaf_state *state, const struct sheaf_slice *slice);
-int  sheaf_state_move(struct sheaf_state *state, int slice, void *data);
+int  sheaf_state_add(struct sheaf_state *state, const struct sheaf_slice *slice,
+                     struct sheaf_error *err);
+int  sheaf_state_move(struct sheaf_state *state, int slice, void *data, struct sheaf_error *err);
 /* This rank's opaque bytes (an RNG stream and the like): U8 tensor <stream>/<rank> of family
  * "ranks". `ranks` of the group that saves. rule: stored with the step; it says what a load on
  * another number of ranks does: NULL or "strict" ELAYOUT, "drop" keeps data as it is, "modulo"
  * takes rank r mod R. opts.ignore loads the rest without the stream. */
 int  sheaf_state_rank_bytes(struct sheaf_state *state, const char *stream, const char *rule,
-                            int32_t rank, int32_t ranks, void *data, size_t bytes);
+                            int32_t rank, int32_t ranks, void *data, size_t bytes,
+                            struct sheaf_error *err);
 /* Exponential moving averages of a family's slices, added before this call, in fp32: of `family`,
  * or NULL: master_weights, and what of model is stored in F32 and has no master. They are slices
  * of family `name`, that are saved and loaded with the others; their memory is the state's (4
@@ -337,7 +343,8 @@ struct sheaf_ema {
 	double coef, loss_max;          /* 0 <= coef < 1; loss_max 0: any */
 	int64_t interval, warmup;       /* 0: every step; 0: none */
 };
-int  sheaf_state_ema(struct sheaf_state *state, const char *family, const struct sheaf_ema *ema);
+int  sheaf_state_ema(struct sheaf_state *state, const char *family, const struct sheaf_ema *ema,
+                     struct sheaf_error *err);
 /* Updates the averages as a save of the step to that run would, and saves nothing. Call it at
  * steps that are not saved, so that the averages miss none. The update is made on the calling
  * thread, after waiting for averages that a lazy save still copies; the weights may change when
@@ -398,8 +405,10 @@ int  sheaf_save_begin(struct sheaf_save **save, struct sheaf_run *run, int64_t s
  * EINVAL: it is not allowed, given twice, or too late: a call of sheaf_save_commit that returned
  * EAGAIN has gathered what ranks had given, for the memory of agents or to publish the step. The
  * save goes on without it, and level 1 of log says why. ENOMEM fails the save. [local] */
-int  sheaf_save_attach(struct sheaf_save *save, const char *file, const void *bytes, size_t n);
-int  sheaf_save_note(struct sheaf_save *save, const char *key, const char *value);
+int  sheaf_save_attach(struct sheaf_save *save, const char *file, const void *bytes, size_t n,
+                       struct sheaf_error *err);
+int  sheaf_save_note(struct sheaf_save *save, const char *key, const char *value,
+                     struct sheaf_error *err);
 /* Move up to bytes_max between nodes (0: all that is ready); EAGAIN: more to come, or some rank
  * still copies.
  * Needed only where `sheaf plan` says so; commit does what is left. [collective] */
@@ -419,7 +428,8 @@ int  sheaf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct she
  * change after the gates of both. Threads must have returned from it before the save is freed.
  * commit refuses a lazy save until the gate of each slice was called and returned a code other than
  * EAGAIN, even if another slice shares its memory. [any thread] */
-int  sheaf_save_wait_copied(struct sheaf_save *save, int slice, int timeout_ms);
+int  sheaf_save_wait_copied(struct sheaf_save *save, int slice, int timeout_ms,
+                            struct sheaf_error *err);
 #define SHEAF_ALL_SLICES INT32_MIN      /* all of them, for who changes all at once; no code of
                                          * sheaf_state_add that went unseen */
 /* Of a save with SHEAF_SAVE_LATER: that slice holds the step's values, and may be read until
@@ -431,12 +441,15 @@ int  sheaf_save_wait_copied(struct sheaf_save *save, int slice, int timeout_ms);
  * and names it, no other save begins (EINVAL). The gate of a slice waits for the slices that were
  * put into its memory before the gate was called, not for those that follow. EINVAL: the slice was
  * put already, or the save is not such a save. [any thread] */
-int  sheaf_save_slice_ready(struct sheaf_save *save, int slice, const void *data);
+int  sheaf_save_slice_ready(struct sheaf_save *save, int slice, const void *data,
+                            struct sheaf_error *err);
 /* Until all that needs no other node is written. 0 ms: just ask (EAGAIN). Lazy: copies what is
  * left, and is EAGAIN where another rank of the node still copies into it, the files of the save
  * are not made, or not all slices were brought. [any thread] */
-int  sheaf_save_wait(struct sheaf_save *save, int timeout_ms);
-int  sheaf_save_get_stat(struct sheaf_save *save, struct sheaf_stat *stat);     /* [any thread] */
+int  sheaf_save_wait(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err);
+/* [any thread] */
+int  sheaf_save_get_stat(struct sheaf_save *save, struct sheaf_stat *stat,
+                         struct sheaf_error *err);
 /* In how many ms, about, this rank will have done what a commit returns 0 after, if all copy,
  * exchange and commit from now on: by the speed of this save, or of the run's saves before. Of all
  * ranks the largest counts. 0: it is committed, and never before. -1: it has failed, or nothing is
@@ -448,7 +461,7 @@ int64_t sheaf_save_eta_ms(struct sheaf_save *save);
  * all ranks free the save instead, a replica on another node may keep a step that was in memory.
  * EINVAL: it is too late, because the step is committed or all ranks have agreed to publish it;
  * nothing happened. [any thread] */
-int  sheaf_save_abort(struct sheaf_save *save, const char *why);
+int  sheaf_save_abort(struct sheaf_save *save, const char *why, struct sheaf_error *err);
 /* 0: the step survives power loss. EAGAIN: some rank's data is not written and synced after
  * timeout_ms (< 0: opts.timeout_ms; 0: just ask), or all is, and since an ask a thread of rank 0
  * publishes it (phase 6 of sheaf_stat): call again, what was begun goes on meanwhile.
@@ -499,7 +512,8 @@ struct sheaf_checkpoint_info {          /* strings live as long as the step is o
 	uint64_t bytes, tensors, files; /* distinct tensor bytes; tensor files */
 };
 /* [local] */
-int  sheaf_checkpoint_get_info(struct sheaf_checkpoint *step, struct sheaf_checkpoint_info *info);
+int  sheaf_checkpoint_get_info(struct sheaf_checkpoint *step, struct sheaf_checkpoint_info *info,
+                               struct sheaf_error *err);
 struct sheaf_tensor {                   /* strings live as long as the step is open */
 	uint32_t size;
 	int32_t dtype, ndim, verified;  /* verified 1: digest and block sums exist */
@@ -514,14 +528,15 @@ struct sheaf_tensor {                   /* strings live as long as the step is o
 };
 /* Tensor i, by family and natural order of names; ENOENT past the end. Or one by name (family
  * NULL: "model"): ELAYOUT if absent. [local] */
-int  sheaf_checkpoint_tensor(struct sheaf_checkpoint *step, size_t i, struct sheaf_tensor *tensor);
+int  sheaf_checkpoint_tensor(struct sheaf_checkpoint *step, size_t i, struct sheaf_tensor *tensor,
+                             struct sheaf_error *err);
 int  sheaf_checkpoint_find(struct sheaf_checkpoint *step, const char *family, const char *name,
-                           struct sheaf_tensor *tensor);
+                           struct sheaf_tensor *tensor, struct sheaf_error *err);
 int64_t sheaf_checkpoint_number(const struct sheaf_checkpoint *step);   /* -1: foreign */
 const char *sheaf_checkpoint_note(struct sheaf_checkpoint *step, const char *key); /* NULL: none */
 /* Note i in order of keys; ENOENT past the end. [local] */
 int  sheaf_checkpoint_note_at(struct sheaf_checkpoint *step, size_t i, const char **key,
-                              const char **value);
+                              const char **value, struct sheaf_error *err);
 struct sheaf_ema_info {                 /* strings live as long as the step is open */
 	uint32_t size, reserved;
 	const char *name, *of;          /* its family; of which, NULL as in sheaf_state_ema */
@@ -529,13 +544,14 @@ struct sheaf_ema_info {                 /* strings live as long as the step is o
 	int64_t interval, updates;      /* how often it was brought up to date */
 };
 /* Averages i of the step; ENOENT past the end. [local] */
-int  sheaf_checkpoint_ema_at(struct sheaf_checkpoint *step, size_t i, struct sheaf_ema_info *info);
+int  sheaf_checkpoint_ema_at(struct sheaf_checkpoint *step, size_t i, struct sheaf_ema_info *info,
+                             struct sheaf_error *err);
 /* Attached file i (foreign: plain files beside the weights); ENOENT past the end. [local] */
 int  sheaf_checkpoint_file_at(struct sheaf_checkpoint *step, size_t i, const char **file,
-                              uint64_t *bytes);
+                              uint64_t *bytes, struct sheaf_error *err);
 /* An attached file, checked; bytes live as long as the step is open. [local] */
 int  sheaf_checkpoint_file(struct sheaf_checkpoint *step, const char *file, const void **bytes,
-                           size_t *n);
+                           size_t *n, struct sheaf_error *err);
 struct sheaf_finding {                  /* something verify found; strings live during the call */
 	uint32_t size, reserved;
 	const char *what;               /* checksum digest truncated extended missing extra

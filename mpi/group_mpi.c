@@ -426,8 +426,16 @@ static struct mpi_group *mpi_group_new(MPI_Comm comm)
 	return m;
 }
 
+/* Fills *err and returns code. */
+static int group_fail(struct sheaf_error *err, int code, const char *msg)
+{
+	*err = (struct sheaf_error){ .code = code, .rank = -1 };
+	strncpy(err->msg, msg, sizeof(err->msg) - 1);
+	return code;
+}
+
 static int group_make(struct sheaf_group **group, MPI_Comm comm, int32_t node,
-		      struct mpi_group **made)
+                      struct mpi_group **made, struct sheaf_error *err)
 {
 	struct sheaf_group_ops ops = {
 		.size = sizeof(ops),
@@ -441,11 +449,11 @@ static int group_make(struct sheaf_group **group, MPI_Comm comm, int32_t node,
 	int rc;
 
 	if (!m)
-		return SHEAF_ENOMEM;
+		return group_fail(err, SHEAF_ENOMEM, "no memory for the group");
 	ops.rank = m->rank;
 	ops.ranks = m->ranks;
 	ops.arg = m;
-	rc = sheaf_group_new(group, &ops);
+	rc = sheaf_group_new(group, &ops, err);
 	if (rc != 0)
 		mpi_group_free(m);
 	else
@@ -465,26 +473,35 @@ static bool comm_is_usable(MPI_Comm comm)
 }
 
 __attribute__((visibility("default")))
-int sheaf_group_mpi(struct sheaf_group **group, MPI_Comm comm, int32_t node)
+int sheaf_group_mpi(struct sheaf_group **group, MPI_Comm comm, int32_t node,
+                    struct sheaf_error *err)
 {
 	struct sheaf_group *g = NULL;
 	struct mpi_group *m = NULL;
+	struct sheaf_error own = { 0 };
 	MPI_Comm dup = MPI_COMM_NULL;
 	int rc, worst = 0;
 
+	err = err ? err : &own;
+	*err = (struct sheaf_error){ .rank = -1 };
 	if (!comm_is_usable(comm))
-		return SHEAF_EINVAL;
+		return group_fail(err, SHEAF_EINVAL, "the communicator is not usable: MPI is not "
+		                  "initialised, is finalised, or this is MPI_COMM_NULL or an "
+		                  "intercommunicator");
 	if (MPI_Comm_dup(comm, &dup) != MPI_SUCCESS)
-		return SHEAF_EIO;
+		return group_fail(err, SHEAF_EIO, "MPI_Comm_dup failed");
 	MPI_Comm_set_errhandler(dup, MPI_ERRORS_RETURN);
-	rc = group ? group_make(&g, dup, node, &m) : SHEAF_EINVAL;
+	rc = group ? group_make(&g, dup, node, &m, err)
+	           : group_fail(err, SHEAF_EINVAL, "argument 'group' is NULL");
 	/* Codes are negative: the least is one that some rank has, and all return it. */
 	if (MPI_Allreduce(&rc, &worst, 1, MPI_INT, MPI_MIN, dup) != MPI_SUCCESS)
 		worst = SHEAF_EIO;
 	if (worst != 0) {
 		sheaf_group_free(g);
 		MPI_Comm_free(&dup);
-		return worst;
+		return rc == worst ? worst
+		     : group_fail(err, worst, "another rank of the communicator could not make "
+		                  "its group");
 	}
 	m->comm = dup;
 	*group = g;

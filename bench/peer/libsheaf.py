@@ -48,11 +48,12 @@ class Sheaf:
         self.lib.sheaf_state_new.restype = c.c_void_p
         self.lib.sheaf_run_open.argtypes = [c.c_void_p, c.c_char_p, c.c_void_p, c.c_void_p,
                                             c.c_void_p]
-        self.lib.sheaf_state_add.argtypes = [c.c_void_p, c.c_void_p]
+        self.lib.sheaf_state_add.argtypes = [c.c_void_p, c.c_void_p, c.c_void_p]
         self.lib.sheaf_save_begin.argtypes = [c.c_void_p, c.c_void_p, c.c_int64, c.c_void_p,
                                               c.c_void_p, c.c_void_p]
         self.lib.sheaf_save_commit.argtypes = [c.c_void_p, c.c_int, c.c_void_p]
-        self.lib.sheaf_save_wait_copied.argtypes = [c.c_void_p, c.c_int, c.c_int]
+        self.lib.sheaf_save_wait_copied.argtypes = [c.c_void_p, c.c_int, c.c_int,
+                                                    c.c_void_p]
         self.lib.sheaf_checkpoint_open.argtypes = [c.c_void_p, c.c_void_p, c.c_int64, c.c_void_p]
         self.lib.sheaf_checkpoint_load.argtypes = [c.c_void_p, c.c_void_p, c.c_uint64,
                                                    c.c_void_p, c.c_void_p]
@@ -78,7 +79,7 @@ class Sheaf:
             s = Slice(size=c.sizeof(Slice), family=family.encode(), name=name.encode(),
                       dtype=self.lib.sheaf_dtype_from_name(dtype.encode()), ndim=len(shape),
                       shape=dims, count=dims, data=address + offset)
-            code = self.lib.sheaf_state_add(made, c.byref(s))
+            code = self.lib.sheaf_state_add(made, c.byref(s), c.byref(self.err))
             if code < 0:
                 raise OSError("%s: is not taken (%d)" % (name, code))
         return made
@@ -105,7 +106,7 @@ class Sheaf:
 
     def copied(self, save, i):
         """Until slice i may change; -2 ** 31: all of them."""
-        self.lib.sheaf_save_wait_copied(save, i, -1)
+        self.lib.sheaf_save_wait_copied(save, i, -1, None)
 
     def commit(self, save, wait):
         """True: the save is on disk, and gone from memory; False: not yet."""

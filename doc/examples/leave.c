@@ -83,8 +83,8 @@ int main(int argc, char **argv)
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	sigaction(SIGTERM, &act, NULL);
 	sigaction(SIGUSR1, &act, NULL);
-	sheaf_state_add(state, &slice);
-	rc = sheaf_group_mpi(&group, MPI_COMM_WORLD, 0);
+	sheaf_state_add(state, &slice, NULL);
+	rc = sheaf_group_mpi(&group, MPI_COMM_WORLD, 0, NULL);
 	if (rc == 0)
 		rc = sheaf_run_open(&run, argc > 1 ? argv[1] : "run", group, &opts, &err);
 	if (rc == 0)

@@ -22,7 +22,7 @@ static struct sheaf_slice rows_of(const char *family, const char *name, float *d
 		.dtype = SHEAF_F32, .ndim = 2, .shape = { ROWS, COLS }, .count = { ROWS, COLS },
 		.data = data };
 
-	sheaf_slice_shard(&slice, 0, rank, ranks);
+	sheaf_slice_shard(&slice, 0, rank, ranks, NULL);
 	return slice;
 }
 
@@ -90,10 +90,10 @@ int main(int argc, char **argv)
 	struct sheaf_slice w = rows_of(NULL, "layer.0.weight", weight, rank, ranks);
 	struct sheaf_slice m = rows_of("optimizer", "layer.0.weight/moment1_0", moment, rank,
 	                               ranks);
-	sheaf_state_add(state, &w);
-	sheaf_state_add(state, &m);
+	sheaf_state_add(state, &w, NULL);
+	sheaf_state_add(state, &m, NULL);
 
-	rc = sheaf_group_mpi(&group, MPI_COMM_WORLD, 0);
+	rc = sheaf_group_mpi(&group, MPI_COMM_WORLD, 0, NULL);
 	if (rc == 0)
 		rc = sheaf_run_open(&run, argc > 1 ? argv[1] : "run", group, &opts, &err);
 	if (rc == 0)

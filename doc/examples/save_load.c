@@ -15,7 +15,7 @@ int main(int argc, char **argv)
 	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err = { 0 };
 
-	sheaf_state_add(state, &all);
+	sheaf_state_add(state, &all, NULL);
 	if (sheaf_run_open(&run, argc > 1 ? argv[1] : "run", NULL, &opts, &err) == 0 &&
 	    sheaf_save_begin(&save, run, 1000, state, NULL, &err) == 0 &&
 	    sheaf_save_commit(save, -1, &err) == 0 && /* the step survives power loss */

@@ -204,7 +204,7 @@ SHEAF_API int sheaf_agent_get_info(const char *dir, const char *agent,
 		out.steps_max = steps;
 		m.name[sizeof(m.name) - 1] = '\0';
 		snprintf(out.about, sizeof(out.about), "%s", m.name);
-		rc = shf_struct_out(info, &out, sizeof(out), INFO_MIN);
+		rc = shf_struct_out(info, &out, sizeof(out), INFO_MIN, "agent_info", err);
 	}
 	return shf_ended(rc, err);
 }

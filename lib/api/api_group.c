@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Groups: makes a group from the caller's table of operations, and frees it. */
+#include "entry.h"
+#include "err.h"
 #include "export.h"
 #include "group.h"
 #include "mem.h"
@@ -8,24 +10,37 @@
 #include "sys.h"
 
 /* Checks a caller's table: its node and ranks, and that the required operations are set. */
-static bool ops_are_sound(const struct sheaf_group_ops *ops)
+static int check_ops(const struct sheaf_group_ops *ops, struct sheaf_error *err)
 {
-	if (ops->node < 0)
-		return false;
 	if (ops->ranks < 1 || ops->rank < 0 || ops->rank >= ops->ranks)
-		return false;
-	return ops->allgather && ops->alltoallv && ops->allreduce;
+		return shf_fail(err, SHEAF_EINVAL, "group: rank %d of %d", (int)ops->rank,
+		                (int)ops->ranks);
+	if (ops->node < 0)
+		return shf_fail(err, SHEAF_EINVAL, "group: node is %d; use 0 or a positive number",
+		                (int)ops->node);
+	if (!ops->allgather || !ops->alltoallv || !ops->allreduce)
+		return shf_fail(err, SHEAF_EINVAL, "group: the callback %s is NULL",
+		                !ops->allgather ? "allgather" :
+		                !ops->alltoallv ? "alltoallv" : "allreduce");
+	return 0;
 }
 
-SHEAF_API int sheaf_group_new(struct sheaf_group **group, const struct sheaf_group_ops *ops)
+SHEAF_API int sheaf_group_new(struct sheaf_group **group, const struct sheaf_group_ops *ops,
+                              struct sheaf_error *err)
 {
 	const struct shf_sys *sys = shf_sys_real();
-	struct sheaf_group_ops own;
+	struct sheaf_group_ops table;
+	struct sheaf_error own;
+	int rc;
 
-	if (!group || shf_struct_in(&own, ops, sizeof(own), sizeof(own)) < 0 ||
-	    !ops_are_sound(&own))
-		return SHEAF_EINVAL;
-	return shf_group_new(group, &own, shf_sys_pid(sys));
+	err = shf_err_or(err, &own);
+	rc = group ? shf_struct_take(&table, ops, sizeof(table), sizeof(table), "group_ops", err)
+	           : shf_fail(err, SHEAF_EINVAL, "argument 'group' is NULL");
+	if (rc == 0)
+		rc = check_ops(&table, err);
+	if (rc == 0)
+		rc = shf_group_new(group, &table, shf_sys_pid(sys));
+	return shf_ended(rc, err);
 }
 
 /* Runs and steps that still use the group hold references to it, so it is freed when the last of

@@ -159,16 +159,19 @@ SHEAF_API int sheaf_run_salvage(const char *dir, int64_t step, const struct shea
 	return shf_ended(rc, err);
 }
 
-SHEAF_API int sheaf_run_get_stat(struct sheaf_run *run, struct sheaf_run_stat *stat)
+SHEAF_API int sheaf_run_get_stat(struct sheaf_run *run, struct sheaf_run_stat *stat,
+                                 struct sheaf_error *err)
 {
 	struct sheaf_run_stat s;
 	struct sheaf_error own;
-	int rc = shf_run_check(run, shf_err_or(NULL, &own));
+	int rc;
 
+	err = shf_err_or(err, &own);
+	rc = shf_run_check(run, err);
 	if (rc < 0)
 		return rc;
 	shf_save_blocked_stat(run, &s);
-	return shf_struct_out(stat, &s, sizeof(s), RUN_STAT_MIN);
+	return shf_struct_out(stat, &s, sizeof(s), RUN_STAT_MIN, "run_stat", err);
 }
 
 SHEAF_API int sheaf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err)

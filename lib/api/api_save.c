@@ -40,22 +40,31 @@ SHEAF_API int sheaf_save_begin(struct sheaf_save **save, struct sheaf_run *run, 
 	return shf_ended(rc, err);
 }
 
-/* Calls without an err argument return the code alone; the message is discarded. */
 SHEAF_API int sheaf_save_attach(struct sheaf_save *save, const char *file, const void *bytes,
-                                size_t n)
+                                size_t n,
+                                struct sheaf_error *err)
 {
 	struct sheaf_error own;
-	int rc = save_check(save, shf_err_or(NULL, &own));
+	int rc;
 
-	return rc < 0 ? rc : shf_save_attach(save, file, bytes, n);
+	err = shf_err_or(err, &own);
+	rc = save_check(save, err);
+	if (rc == 0)
+		rc = shf_save_attach(save, file, bytes, n, err);
+	return shf_ended(rc, err);
 }
 
-SHEAF_API int sheaf_save_note(struct sheaf_save *save, const char *key, const char *value)
+SHEAF_API int sheaf_save_note(struct sheaf_save *save, const char *key, const char *value,
+                              struct sheaf_error *err)
 {
 	struct sheaf_error own;
-	int rc = save_check(save, shf_err_or(NULL, &own));
+	int rc;
 
-	return rc < 0 ? rc : shf_save_note(save, key, value);
+	err = shf_err_or(err, &own);
+	rc = save_check(save, err);
+	if (rc == 0)
+		rc = shf_save_note(save, key, value, err);
+	return shf_ended(rc, err);
 }
 
 SHEAF_API int sheaf_save_exchange(struct sheaf_save *save, uint64_t bytes_max,
@@ -71,41 +80,58 @@ SHEAF_API int sheaf_save_exchange(struct sheaf_save *save, uint64_t bytes_max,
 	return shf_ended(rc, err);
 }
 
-SHEAF_API int sheaf_save_wait_copied(struct sheaf_save *save, int slice, int timeout_ms)
+SHEAF_API int sheaf_save_wait_copied(struct sheaf_save *save, int slice, int timeout_ms,
+                                     struct sheaf_error *err)
 {
 	struct sheaf_error own;
-	int rc = save_check(save, shf_err_or(NULL, &own));
+	int rc;
 
-	return rc < 0 ? rc : shf_save_copied(save, slice, timeout_ms);
+	err = shf_err_or(err, &own);
+	rc = save_check(save, err);
+	if (rc == 0)
+		rc = shf_save_copied(save, slice, timeout_ms, err);
+	return shf_ended(rc, err);
 }
 
-SHEAF_API int sheaf_save_slice_ready(struct sheaf_save *save, int slice, const void *data)
+SHEAF_API int sheaf_save_slice_ready(struct sheaf_save *save, int slice, const void *data,
+                                     struct sheaf_error *err)
 {
 	struct sheaf_error own;
-	int rc = save_check(save, shf_err_or(NULL, &own));
+	int rc;
 
-	return rc < 0 ? rc : shf_save_put(save, slice, data);
+	err = shf_err_or(err, &own);
+	rc = save_check(save, err);
+	if (rc == 0)
+		rc = shf_save_put(save, slice, data, err);
+	return shf_ended(rc, err);
 }
 
-SHEAF_API int sheaf_save_wait(struct sheaf_save *save, int timeout_ms)
+SHEAF_API int sheaf_save_wait(struct sheaf_save *save, int timeout_ms,
+                              struct sheaf_error *err)
 {
 	struct sheaf_error own;
-	int rc = save_check(save, shf_err_or(NULL, &own));
+	int rc;
 
-	return rc < 0 ? rc : shf_save_wait(save, timeout_ms);
+	err = shf_err_or(err, &own);
+	rc = save_check(save, err);
+	if (rc == 0)
+		rc = shf_save_wait(save, timeout_ms, err);
+	return shf_ended(rc, err);
 }
 
-SHEAF_API int sheaf_save_get_stat(struct sheaf_save *save, struct sheaf_stat *stat)
+SHEAF_API int sheaf_save_get_stat(struct sheaf_save *save, struct sheaf_stat *stat,
+                                  struct sheaf_error *err)
 {
 	struct sheaf_error own;
-	int rc = save_check(save, shf_err_or(NULL, &own));
+	struct sheaf_stat s;
+	int rc;
 
+	err = shf_err_or(err, &own);
+	rc = save_check(save, err);
 	if (rc < 0)
 		return rc;
-	struct sheaf_stat s;
-
 	shf_save_stat(save, &s);
-	return shf_struct_out(stat, &s, sizeof(s), STAT_MIN);
+	return shf_struct_out(stat, &s, sizeof(s), STAT_MIN, "stat", err);
 }
 
 SHEAF_API int64_t sheaf_save_eta_ms(struct sheaf_save *save)
@@ -115,12 +141,17 @@ SHEAF_API int64_t sheaf_save_eta_ms(struct sheaf_save *save)
 	return save_check(save, shf_err_or(NULL, &own)) < 0 ? -1 : shf_save_eta_ms(save);
 }
 
-SHEAF_API int sheaf_save_abort(struct sheaf_save *save, const char *why)
+SHEAF_API int sheaf_save_abort(struct sheaf_save *save, const char *why,
+                               struct sheaf_error *err)
 {
 	struct sheaf_error own;
-	int rc = save_check(save, shf_err_or(NULL, &own));
+	int rc;
 
-	return rc < 0 ? rc : shf_save_fail(save, why);
+	err = shf_err_or(err, &own);
+	rc = save_check(save, err);
+	if (rc == 0)
+		rc = shf_save_fail(save, why, err);
+	return shf_ended(rc, err);
 }
 
 SHEAF_API int sheaf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err)

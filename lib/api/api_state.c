@@ -8,11 +8,16 @@
 #include "slice_chunk.h"
 #include "state.h"
 
-SHEAF_API int sheaf_slice_shard(struct sheaf_slice *slice, int dim, int64_t i, int64_t n)
+SHEAF_API int sheaf_slice_shard(struct sheaf_slice *slice, int dim, int64_t i, int64_t n,
+                                struct sheaf_error *err)
 {
-	if (!slice || slice->size < offsetof(struct sheaf_slice, data) + sizeof(void *))
-		return SHEAF_EINVAL;
-	return shf_slice_shard(slice, dim, i, n);
+	struct sheaf_error own;
+
+	err = shf_err_or(err, &own);
+	if (slice && slice->size < offsetof(struct sheaf_slice, data) + sizeof(void *))
+		return shf_fail(err, SHEAF_EINVAL, "slice.size is %u; set it to sizeof(struct "
+		                "sheaf_slice)", (unsigned)slice->size);
+	return shf_slice_shard(slice, dim, i, n, err);
 }
 
 SHEAF_API struct sheaf_state *sheaf_state_new(void)
@@ -20,27 +25,38 @@ SHEAF_API struct sheaf_state *sheaf_state_new(void)
 	return shf_state_new();
 }
 
-SHEAF_API int sheaf_state_add(struct sheaf_state *state, const struct sheaf_slice *slice)
+SHEAF_API int sheaf_state_add(struct sheaf_state *state, const struct sheaf_slice *slice,
+                              struct sheaf_error *err)
 {
-	return shf_state_add(state, slice);
+	struct sheaf_error own;
+
+	return shf_state_add(state, slice, shf_err_or(err, &own));
 }
 
-SHEAF_API int sheaf_state_move(struct sheaf_state *state, int slice, void *data)
+SHEAF_API int sheaf_state_move(struct sheaf_state *state, int slice, void *data,
+                               struct sheaf_error *err)
 {
-	return shf_state_move(state, slice, data);
+	struct sheaf_error own;
+
+	return shf_state_move(state, slice, data, shf_err_or(err, &own));
 }
 
 SHEAF_API int sheaf_state_rank_bytes(struct sheaf_state *state, const char *stream,
                                      const char *rule, int32_t rank, int32_t ranks, void *data,
-                                     size_t bytes)
+                                     size_t bytes, struct sheaf_error *err)
 {
-	return shf_state_stream(state, stream, rule, rank, ranks, data, bytes);
+	struct sheaf_error own;
+
+	return shf_state_stream(state, stream, rule, rank, ranks, data, bytes,
+	                        shf_err_or(err, &own));
 }
 
 SHEAF_API int sheaf_state_ema(struct sheaf_state *state, const char *family,
-                              const struct sheaf_ema *ema)
+                              const struct sheaf_ema *ema, struct sheaf_error *err)
 {
-	return shf_state_ema(state, family, ema);
+	struct sheaf_error own;
+
+	return shf_state_ema(state, family, ema, shf_err_or(err, &own));
 }
 
 SHEAF_API int sheaf_state_average(struct sheaf_state *state, struct sheaf_run *run, int64_t step,
@@ -53,7 +69,7 @@ SHEAF_API int sheaf_state_average(struct sheaf_state *state, struct sheaf_run *r
 	rc = shf_run_check(run, err);
 	if (rc == 0)
 		rc = shf_state_average(state, run, step, loss, err);
-	return shf_ended(rc, err);
+	return shf_ended(rc, shf_err_or(err, &own));
 }
 
 SHEAF_API void sheaf_state_free(struct sheaf_state *state)

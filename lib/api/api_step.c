@@ -24,11 +24,22 @@
 #define TENSOR_MIN offsetof(struct sheaf_tensor, family)
 #define EMA_INFO_MIN sizeof(struct sheaf_ema_info)
 
+static int no_checkpoint(struct sheaf_error *err)
+{
+	return shf_fail(err, SHEAF_EINVAL, "the checkpoint is NULL");
+}
+
+/* Returns the code of an index that is past the end of a list. */
+static int past_end(const char *what, size_t i, size_t n, struct sheaf_error *err)
+{
+	return shf_fail(err, SHEAF_ENOENT, "%s %zu: the checkpoint has %zu", what, i, n);
+}
+
 /* Returns 0, or SHEAF_EINVAL if step is NULL or was opened by another process. */
 static int step_check(const struct sheaf_checkpoint *step, struct sheaf_error *err)
 {
 	if (!step)
-		return shf_fail(err, SHEAF_EINVAL, "no step was given");
+		return no_checkpoint(err);
 	return shf_run_check(step->run, err);
 }
 
@@ -72,10 +83,13 @@ static const char *text_or_none(const char *s)
 }
 
 SHEAF_API int sheaf_checkpoint_get_info(struct sheaf_checkpoint *step,
-                                        struct sheaf_checkpoint_info *info)
+                                        struct sheaf_checkpoint_info *info, struct sheaf_error *err)
 {
+	struct sheaf_error own;
+
+	err = shf_err_or(err, &own);
 	if (!step)
-		return SHEAF_EINVAL;
+		return no_checkpoint(err);
 	const struct shf_manifest *m = &step->manifest;
 	struct sheaf_checkpoint_info out = { .size = sizeof(out), .ranks = (int32_t)m->ranks,
 		.step = step->number, .parent = step->sound && m->has_parent ? m->parent_step : -1,
@@ -95,7 +109,7 @@ SHEAF_API int sheaf_checkpoint_get_info(struct sheaf_checkpoint *step,
 		out.tensors += m->families[i].tensors;
 		out.bytes += m->families[i].bytes;
 	}
-	return shf_struct_out(info, &out, sizeof(out), INFO_MIN);
+	return shf_struct_out(info, &out, sizeof(out), INFO_MIN, "checkpoint_info", err);
 }
 
 /* ---- tensors: one list of stored tensors and tied names, in the order of family and name ---- */
@@ -135,10 +149,23 @@ static size_t tied_before(const struct shf_layout *l, size_t i)
 	return lo;
 }
 
+/* Reads the table of tensors if that was not done yet. Returns 0, or why it cannot be used. */
+static int open_catalog(struct sheaf_checkpoint *step, struct sheaf_error *err)
+{
+	int rc = shf_step_wake(step, err);
+
+	if (rc == 0 && step->cat_rc < 0) {
+		*err = step->cat_err;
+		rc = step->cat_rc;
+	}
+	return rc;
+}
+
 /* Fills in the caller's struct for tensor t. name: the name under which it was asked for; tied_to:
  * the name under which it is stored, or NULL if that is `name`. */
 static int tensor_out(const struct sheaf_checkpoint *step, const struct shf_lt_tensor *t,
-                      const char *name, const char *tied_to, struct sheaf_tensor *tensor)
+                      const char *name, const char *tied_to, struct sheaf_tensor *tensor,
+                      struct sheaf_error *err)
 {
 	const struct shf_layout *l = &step->layout;
 	struct sheaf_tensor out = { .size = sizeof(out), .dtype = t->dtype,
@@ -152,64 +179,70 @@ static int tensor_out(const struct sheaf_checkpoint *step, const struct shf_lt_t
 		out.shape[d] = t->items.dim[d];
 	if (out.verified)
 		out.digest = t->digest;
-	return shf_struct_out(tensor, &out, sizeof(out), TENSOR_MIN);
+	return shf_struct_out(tensor, &out, sizeof(out), TENSOR_MIN, "tensor", err);
 }
 
 /* Fills in the caller's struct for tied name k. */
-static int tied_out(const struct sheaf_checkpoint *step, size_t k, struct sheaf_tensor *tensor)
+static int tied_out(const struct sheaf_checkpoint *step, size_t k, struct sheaf_tensor *tensor,
+                    struct sheaf_error *err)
 {
 	const struct shf_layout *l = &step->layout;
 	const struct shf_lt_tied *tied = &l->tied[k];
 	int64_t t = shf_layout_find(l, l->families[tied->family].name, tied->to);
 
-	return t < 0 ? SHEAF_ECORRUPT
-	             : tensor_out(step, &l->tensors[t], tied->name, tied->to, tensor);
+	return t < 0 ? shf_fail(err, SHEAF_ECORRUPT, "%s: %s is tied to %s, which is not stored",
+	                        step->path, tied->name, tied->to)
+	             : tensor_out(step, &l->tensors[t], tied->name, tied->to, tensor, err);
 }
 
 /* Let k be the number of tied names before entry i of the list. Entry i is tied name k if that has
  * i - k stored tensors before it, else it is stored tensor i - k. */
 SHEAF_API int sheaf_checkpoint_tensor(struct sheaf_checkpoint *step, size_t i,
-                                      struct sheaf_tensor *tensor)
+                                      struct sheaf_tensor *tensor, struct sheaf_error *err)
 {
-	int rc = step && tensor ? shf_step_wake(step, NULL) : SHEAF_EINVAL;
+	struct sheaf_error own;
+	int rc;
 
+	err = shf_err_or(err, &own);
+	rc = step ? open_catalog(step, err) : no_checkpoint(err);
 	if (rc < 0)
-		return rc;
-	if (step->cat_rc < 0)
-		return step->cat_rc;
+		return shf_ended(rc, err);
 	const struct shf_layout *l = &step->layout;
 
 	if (i >= l->tensors_n + l->tied_n)
-		return SHEAF_ENOENT;
+		return past_end("tensor", i, l->tensors_n + l->tied_n, err);
 	size_t k = tied_before(l, i);
 
 	if (k < l->tied_n && k + stored_before(l, &l->tied[k]) == i)
-		return tied_out(step, k, tensor);
-	return tensor_out(step, &l->tensors[i - k], l->tensors[i - k].name, NULL, tensor);
+		return tied_out(step, k, tensor, err);
+	return tensor_out(step, &l->tensors[i - k], l->tensors[i - k].name, NULL, tensor, err);
 }
 
 SHEAF_API int sheaf_checkpoint_find(struct sheaf_checkpoint *step, const char *family,
-                                    const char *name, struct sheaf_tensor *tensor)
+                                    const char *name, struct sheaf_tensor *tensor,
+                                    struct sheaf_error *err)
 {
 	struct shf_lt_tensor seen;
+	struct sheaf_error own;
 	int rc;
 
-	if (!step || !name || !tensor)
-		return SHEAF_EINVAL;
+	err = shf_err_or(err, &own);
+	if (!step)
+		return no_checkpoint(err);
+	if (!name)
+		return shf_fail(err, SHEAF_EINVAL, "the name of the tensor is NULL");
 	/* A step that is asleep is woken only if this quick lookup fails. */
 	if (shf_step_lookup(step, family ? family : "model", name, &seen))
-		return tensor_out(step, &seen, seen.name, NULL, tensor);
-	rc = shf_step_wake(step, NULL);
-	if (rc == 0)
-		rc = step->cat_rc;
+		return tensor_out(step, &seen, seen.name, NULL, tensor, err);
+	rc = open_catalog(step, err);
 	if (rc < 0)
-		return rc;
+		return shf_ended(rc, err);
 	const struct shf_layout *l = &step->layout;
 	int64_t fam = shf_layout_family(l, family ? family : "model");
 	int64_t t = fam < 0 ? -1 : shf_layout_find(l, l->families[fam].name, name);
 
 	if (t >= 0)
-		return tensor_out(step, &l->tensors[t], l->tensors[t].name, NULL, tensor);
+		return tensor_out(step, &l->tensors[t], l->tensors[t].name, NULL, tensor, err);
 	/* The name is not stored: looks for it among the tied names, by binary search. */
 	for (size_t lo = 0, hi = fam < 0 ? 0 : l->tied_n; lo < hi;) {
 		size_t mid = lo + (hi - lo) / 2;
@@ -218,13 +251,14 @@ SHEAF_API int sheaf_checkpoint_find(struct sheaf_checkpoint *step, const char *f
 		                            : shf_natural(tied->name, name);
 
 		if (c == 0)
-			return tied_out(step, mid, tensor);
+			return tied_out(step, mid, tensor, err);
 		if (c < 0)
 			lo = mid + 1;
 		else
 			hi = mid;
 	}
-	return SHEAF_ELAYOUT;
+	return shf_fail(err, SHEAF_ELAYOUT, "%s: no tensor %s/%.200s", step->path,
+	                family ? family : "model", name);
 }
 
 /* ---- notes and files ---- */
@@ -243,12 +277,15 @@ SHEAF_API const char *sheaf_checkpoint_note(struct sheaf_checkpoint *step, const
 }
 
 SHEAF_API int sheaf_checkpoint_note_at(struct sheaf_checkpoint *step, size_t i, const char **key,
-                                       const char **value)
+                                       const char **value, struct sheaf_error *err)
 {
+	struct sheaf_error own;
+
+	err = shf_err_or(err, &own);
 	if (!step)
-		return SHEAF_EINVAL;
+		return no_checkpoint(err);
 	if (i >= step->manifest.notes_n)
-		return SHEAF_ENOENT;
+		return past_end("note", i, step->manifest.notes_n, err);
 	if (key)
 		*key = step->manifest.notes[i].key;
 	if (value)
@@ -257,29 +294,34 @@ SHEAF_API int sheaf_checkpoint_note_at(struct sheaf_checkpoint *step, size_t i, 
 }
 
 SHEAF_API int sheaf_checkpoint_ema_at(struct sheaf_checkpoint *step, size_t i,
-                                      struct sheaf_ema_info *info)
+                                      struct sheaf_ema_info *info, struct sheaf_error *err)
 {
 	struct sheaf_ema_info x = { .size = sizeof(x) };
 	const struct shf_mf_ema *e;
+	struct sheaf_error own;
 
+	err = shf_err_or(err, &own);
 	if (!step)
-		return SHEAF_EINVAL;
+		return no_checkpoint(err);
 	if (i >= step->manifest.emas_n)
-		return SHEAF_ENOENT;
+		return past_end("averages", i, step->manifest.emas_n, err);
 	e = &step->manifest.emas[i];
 	x.name = e->name;
 	x.of = e->of[0] ? e->of : NULL;
 	x.interval = e->interval;
 	x.updates = e->updates;
 	(void)shf_hexfloat_get(&x.coef, e->coef); /* shf_manifest_decode has checked it */
-	return shf_struct_out(info, &x, sizeof(x), EMA_INFO_MIN);
+	return shf_struct_out(info, &x, sizeof(x), EMA_INFO_MIN, "ema_info", err);
 }
 
 SHEAF_API int sheaf_checkpoint_file_at(struct sheaf_checkpoint *step, size_t i, const char **file,
-                                       uint64_t *bytes)
+                                       uint64_t *bytes, struct sheaf_error *err)
 {
+	struct sheaf_error own;
+
+	err = shf_err_or(err, &own);
 	if (!step)
-		return SHEAF_EINVAL;
+		return no_checkpoint(err);
 	/* The search continues at the last answer, because callers ask for the files in order. */
 	size_t at = i < step->told_i ? 0 : step->told_i;
 
@@ -295,26 +337,29 @@ SHEAF_API int sheaf_checkpoint_file_at(struct sheaf_checkpoint *step, size_t i, 
 			*bytes = step->plain[k].bytes;
 		return 0;
 	}
-	return SHEAF_ENOENT;
+	return past_end("attached file", i, at, err);
 }
 
 SHEAF_API int sheaf_checkpoint_file(struct sheaf_checkpoint *step, const char *file,
-                                    const void **bytes, size_t *n)
+                                    const void **bytes, size_t *n, struct sheaf_error *err)
 {
 	struct sheaf_error own;
 	const void *data;
 	size_t size;
-	int rc = step_check(step, shf_err_or(NULL, &own));
+	int rc;
 
+	err = shf_err_or(err, &own);
+	rc = step_check(step, err);
 	if (rc == 0 && (!file || !bytes || !n))
-		rc = SHEAF_EINVAL;
+		rc = shf_fail(err, SHEAF_EINVAL, "argument '%s' is NULL",
+		              !file ? "file" : !bytes ? "bytes" : "n");
 	if (rc == 0)
-		rc = shf_step_attached(step, file, &data, &size, &own);
+		rc = shf_step_attached(step, file, &data, &size, err);
 	if (rc == 0) {
 		*bytes = data;
 		*n = size;
 	}
-	return rc;
+	return shf_ended(rc, err);
 }
 
 /* ---- bytes ---- */

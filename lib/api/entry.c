@@ -9,13 +9,6 @@
 
 #define REPORT_MIN offsetof(struct sheaf_report, loaded)
 
-struct sheaf_error *shf_err_or(struct sheaf_error *err, struct sheaf_error *own)
-{
-	err = err ? err : own;
-	shf_error_clear(err);
-	return err;
-}
-
 int shf_ended(int rc, struct sheaf_error *err)
 {
 	if (rc >= 0)
@@ -52,7 +45,8 @@ void shf_report_end(struct shf_reporting *r, struct sheaf_report *theirs)
 	r->own.finding = r->was.finding;
 	r->own.arg = r->was.arg;
 	if (theirs)
-		(void)shf_struct_out(theirs, &r->own, sizeof(r->own), REPORT_MIN);
+		(void)shf_struct_out(theirs, &r->own, sizeof(r->own), REPORT_MIN, "report",
+		                     NULL);
 }
 
 int shf_run_check(const struct sheaf_run *run, struct sheaf_error *err)

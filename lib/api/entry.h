@@ -9,8 +9,6 @@
 
 struct sheaf_run;
 
-/* Returns err, or own if the caller passed NULL, after clearing it. */
-struct sheaf_error *shf_err_or(struct sheaf_error *err, struct sheaf_error *own);
 /* Returns rc, and makes sure that *err fits rc: cleared on success, and on failure with a message
  * for this very code. The last call of every entry point. */
 int shf_ended(int rc, struct sheaf_error *err);

@@ -182,6 +182,13 @@ void shf_error_clear(struct sheaf_error *err)
 	err->msg[0] = 0;
 }
 
+struct sheaf_error *shf_err_or(struct sheaf_error *err, struct sheaf_error *own)
+{
+	err = err ? err : own;
+	shf_error_clear(err);
+	return err;
+}
+
 const char *shf_strerror(int code)
 {
 	switch (code) {

@@ -18,6 +18,8 @@ int shf_fail_sys(struct sheaf_error *err, int sys, const char *fmt, ...)
  * EIO for all others. */
 int shf_code_of(int sys);
 void shf_error_clear(struct sheaf_error *err);
+/* Returns err, or own if the caller passed NULL, after clearing it. */
+struct sheaf_error *shf_err_or(struct sheaf_error *err, struct sheaf_error *own);
 
 /* For conditions whose failure could put wrong bytes on the disk. A false x stops a debug build; in
  * a release the value is false. Use: if (!always(x)) return shf_fail(err, SHEAF_EBUG, ...); */

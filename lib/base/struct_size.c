@@ -23,12 +23,16 @@ static bool size_of(const void *s, size_t least, size_t *size)
 }
 
 /* The size member stays as the caller set it. */
-int shf_struct_out(void *to, const void *from, size_t bytes, size_t least)
+int shf_struct_out(void *to, const void *from, size_t bytes, size_t least, const char *name,
+                   struct sheaf_error *err)
 {
-	size_t size, skip = sizeof(uint32_t);
+	size_t size = 0, skip = sizeof(uint32_t);
 
+	if (!to)
+		return shf_fail(err, SHEAF_EINVAL, "the struct sheaf_%s to fill is NULL", name);
 	if (!size_of(to, least, &size))
-		return SHEAF_EINVAL;
+		return shf_fail(err, SHEAF_EINVAL, "%s.size is %zu; set it to sizeof(struct "
+		                "sheaf_%s)", name, size, name);
 	memcpy((uint8_t *)to + skip, (const uint8_t *)from + skip,
 	       (size < bytes ? size : bytes) - skip);
 	if (size > bytes)

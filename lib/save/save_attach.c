@@ -18,9 +18,9 @@
 #define FILE_NUMBERS ", bytes: 9223372036854775807, crc: 0123456789abcdef"
 
 /* Ends a call that gives a note or an attached file, and returns rc. EINVAL refuses this entry
- * alone, and the save goes on. The call has no err, so the sentence goes to the log; but not if the
- * save is over, because then the run may be closed. Any other failure (no memory) fails the save,
- * because its step would lack what was given. */
+ * alone, and the save goes on. The message goes to the log as well, because few callers look at the
+ * result; but not if the save is over, because then the run may be closed. Any other failure (no
+ * memory) fails the save, because its step would lack what was given. */
 static int given(struct sheaf_save *save, int rc, const struct sheaf_error *err)
 {
 	if (rc == SHEAF_EINVAL && save->at.end != SHF_OVER)
@@ -90,17 +90,20 @@ static int attach(struct sheaf_save *save, const char *file, const void *bytes, 
 	return 0;
 }
 
-int shf_save_attach(struct sheaf_save *save, const char *file, const void *bytes, size_t n)
+int shf_save_attach(struct sheaf_save *save, const char *file, const void *bytes, size_t n,
+                    struct sheaf_error *err)
 {
-	struct sheaf_error err = { 0 };
+	struct sheaf_error own;
 	size_t line;
-	int rc = attach_check(save, file, bytes, n, &line, &err);
+	int rc;
 
+	err = shf_err_or(err, &own);
+	rc = attach_check(save, file, bytes, n, &line, err);
 	if (rc == 0)
-		rc = attach(save, file, bytes, n, &err);
+		rc = attach(save, file, bytes, n, err);
 	if (rc == 0)
 		save->given.given_bytes += line;
-	return given(save, rc, &err);
+	return given(save, rc, err);
 }
 
 /* Checks a note. *line: how many bytes it takes in the manifest. */
@@ -149,15 +152,18 @@ static int note(struct sheaf_save *save, const char *key, const char *value,
 	return 0;
 }
 
-int shf_save_note(struct sheaf_save *save, const char *key, const char *value)
+int shf_save_note(struct sheaf_save *save, const char *key, const char *value,
+                  struct sheaf_error *err)
 {
-	struct sheaf_error err = { 0 };
+	struct sheaf_error own;
 	size_t line;
-	int rc = note_check(save, key, value, &line, &err);
+	int rc;
 
+	err = shf_err_or(err, &own);
+	rc = note_check(save, key, value, &line, err);
 	if (rc == 0)
-		rc = note(save, key, value, &err);
+		rc = note(save, key, value, err);
 	if (rc == 0)
 		save->given.given_bytes += line;
-	return given(save, rc, &err);
+	return given(save, rc, err);
 }

@@ -4,6 +4,8 @@
 #define SHF_SAVE_ATTACH_H
 #include "save.h"
 
-int shf_save_attach(struct sheaf_save *save, const char *file, const void *bytes, size_t n);
-int shf_save_note(struct sheaf_save *save, const char *key, const char *value);
+int shf_save_attach(struct sheaf_save *save, const char *file, const void *bytes, size_t n,
+                    struct sheaf_error *err);
+int shf_save_note(struct sheaf_save *save, const char *key, const char *value,
+                  struct sheaf_error *err);
 #endif

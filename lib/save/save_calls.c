@@ -13,39 +13,74 @@
 #include "save_stage.h"
 #include "state.h"
 
-int shf_save_copied(struct sheaf_save *save, int slice, int timeout_ms)
+/* Returns 0 if the state has a slice of this number, or EINVAL. */
+static int check_slice(const struct sheaf_save *save, int slice, struct sheaf_error *err)
+{
+	if (slice >= 0 && (size_t)slice < save->state->n)
+		return 0;
+	return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": slice %d: the state has slices 0 to %"
+	                PRId64, save->id.step, slice, (int64_t)save->state->n - 1);
+}
+
+/* Writes the message of a gate that did not open, unless rc has one already. */
+static int say_gate(struct sheaf_save *save, int slice, int rc, struct sheaf_error *err)
+{
+	const struct shf_slice *s = slice == SHEAF_ALL_SLICES ? NULL : &save->state->slices[slice];
+
+	if (rc == 0 || err->code == rc)
+		return rc;
+	if (rc != SHEAF_EAGAIN && rc != SHEAF_EINVAL)
+		return shf_save_failure(save, err) == rc ? rc
+		     : shf_fail(err, rc, "step %" PRId64 ": %s", save->id.step, shf_strerror(rc));
+	if (rc == SHEAF_EINVAL)
+		return shf_fail(err, rc, "step %" PRId64 ": %s%s%s: call sheaf_save_slice_ready "
+		                "first, because the save was begun with SHEAF_SAVE_LATER",
+		                save->id.step, s ? s->family : "all slices", s ? "/" : "",
+		                s ? s->name : "");
+	return shf_fail(err, rc, "step %" PRId64 ": %s%s%s: not copied yet", save->id.step,
+	                s ? s->family : "all slices", s ? "/" : "", s ? s->name : "");
+}
+
+int shf_save_copied(struct sheaf_save *save, int slice, int timeout_ms, struct sheaf_error *err)
 {
 	struct sheaf_error own;
 	int64_t from = shf_now(save->run);
 	bool waited;
 	int rc;
 
-	if (slice != SHEAF_ALL_SLICES && (slice < 0 || (size_t)slice >= save->state->n))
-		return SHEAF_EINVAL;
-	if (!save->copy.lazy)
-		return 0;
+	err = shf_err_or(err, &own);
+	rc = slice == SHEAF_ALL_SLICES ? 0 : check_slice(save, slice, err);
+	if (rc < 0 || !save->copy.lazy)
+		return rc;
 	waited = timeout_ms != 0 && (slice == SHEAF_ALL_SLICES
 	                            ? shf_save_gates_reads_some(save)
 	                            : shf_save_gates_reads(save, (size_t)slice));
-	rc = shf_save_gates_copied(save, slice, timeout_ms, &own);
+	rc = shf_save_gates_copied(save, slice, timeout_ms, err);
 	shf_save_blocked_gate(save, from, waited);
-	return rc;
+	return say_gate(save, slice, rc, err);
 }
 
-int shf_save_put(struct sheaf_save *save, int slice, const void *data)
+int shf_save_put(struct sheaf_save *save, int slice, const void *data, struct sheaf_error *err)
 {
 	const struct shf_slice *s;
+	int rc = check_slice(save, slice, err);
 
-	if (slice < 0 || (size_t)slice >= save->state->n || !save->copy.lazy ||
-	    save->at.end == SHF_OVER)
-		return SHEAF_EINVAL;
+	if (rc < 0)
+		return rc;
 	s = &save->state->slices[slice];
+	if (!(save->id.flags & SHEAF_SAVE_LATER))
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": the save was begun without "
+		                "SHEAF_SAVE_LATER", save->id.step);
 	if (s->empty)
-		return save->id.flags & SHEAF_SAVE_LATER ? 0 : SHEAF_EINVAL;
+		return 0;
+	if (!save->copy.lazy || save->at.end == SHF_OVER)
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": the save is over",
+		                save->id.step);
 	if (!data && !s->mem.base)
-		return SHEAF_EINVAL;
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": %s/%s: neither this call nor "
+		                "the state gives its memory", save->id.step, s->family, s->name);
 	/* not const in struct shf_slice, but only read */
-	return shf_save_gates_put(save, slice, (void *)(uintptr_t)data);
+	return shf_save_gates_put(save, slice, (void *)(uintptr_t)data, err);
 }
 
 /* Waits until the save is written on this rank, as far as no other node is needed. A lazy save is
@@ -65,14 +100,18 @@ static int wait_written(struct sheaf_save *save, int timeout_ms)
 	return rc == 0 && partial ? SHEAF_EAGAIN : rc;
 }
 
-int shf_save_wait(struct sheaf_save *save, int timeout_ms)
+int shf_save_wait(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err)
 {
 	int64_t from = shf_now(save->run);
-	int rc = save->at.end == SHF_OVER ? shf_save_rc(save, NULL)
+	int rc = save->at.end == SHF_OVER ? shf_save_rc(save, err)
 	                                  : wait_written(save, timeout_ms);
 
 	shf_save_blocked_add(save->run, save, SHF_IN_WAIT, from);
-	return rc;
+	if (rc == SHEAF_EAGAIN)
+		return shf_fail(err, rc, "step %" PRId64 ": this rank has not copied and written "
+		                "all of it yet", save->id.step);
+	return rc < 0 && save->at.end != SHF_OVER && shf_save_failure(save, err) == 0
+	       ? shf_fail(err, rc, "step %" PRId64 ": %s", save->id.step, shf_strerror(rc)) : rc;
 }
 
 int shf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err)

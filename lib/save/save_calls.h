@@ -8,7 +8,10 @@
 /* Each function does what the call of sheaf.h with the same name does. The caller has checked that
  * the handle is valid. [collective] */
 int shf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err);
-int shf_save_copied(struct sheaf_save *save, int slice, int timeout_ms);        /* [any thread] */
-int shf_save_put(struct sheaf_save *save, int slice, const void *data);         /* [any thread] */
-int shf_save_wait(struct sheaf_save *save, int timeout_ms);             /* [any thread] */
+int shf_save_copied(struct sheaf_save *save, int slice, int timeout_ms,
+                    struct sheaf_error *err);           /* [any thread] */
+int shf_save_put(struct sheaf_save *save, int slice, const void *data,
+                 struct sheaf_error *err);              /* [any thread] */
+/* [any thread] */
+int shf_save_wait(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err);
 #endif

@@ -185,5 +185,5 @@ void shf_save_doubt(struct sheaf_save *save)
 	save->run->lineage.doubtful = save->id.step;
 	for (struct sheaf_save *s = save->run->saves.first; s; s = s->next)
 		if (s->id.step > save->id.step)
-			(void)shf_save_fail(s, "the save before it is in doubt");
+			(void)shf_save_fail(s, "the save before it is in doubt", NULL);
 }

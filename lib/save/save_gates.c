@@ -269,24 +269,28 @@ int shf_save_gates_copied(struct sheaf_save *save, int slice, int timeout_ms,
 	return one == SHEAF_EAGAIN ? one : rc;
 }
 
-int shf_save_gates_put(struct sheaf_save *save, int slice, void *data)
+int shf_save_gates_put(struct sheaf_save *save, int slice, void *data, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = save->run->sys;
 	struct shf_save_copier *lz = save->copy.lazy;
-	struct sheaf_error err;
+	struct sheaf_error own;
 	int rc;
 
+	err = shf_err_or(err, &own);
 	if (lz->put && lz->checks && !is_put(lz, (size_t)slice)) {
 		rc = shf_save_memory_check_put(lz, (size_t)slice,
 		                               data ? data : save->state->slices[slice].mem.base,
-		                                       &err);
+		                               err);
 		if (rc < 0) {
-			shf_save_stick(save, rc, &err);
+			shf_save_stick(save, rc, err);
 			return rc;
 		}
 	}
 	pthread_mutex_lock(&lz->lock);
-	rc = lz->put && !lz->put[slice] ? 0 : SHEAF_EINVAL;
+	rc = lz->put && !lz->put[slice] ? 0
+	   : shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": slice %d (%s/%s) was ready already",
+	              save->id.step, slice, save->state->slices[slice].family,
+	              save->state->slices[slice].name);
 	if (rc == 0) {
 		lz->data[slice] = data;
 		lz->elsewhere |= data != NULL;

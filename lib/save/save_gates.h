@@ -20,7 +20,7 @@ int shf_save_gates_finish_all(struct sheaf_save *save, struct sheaf_error *err);
 bool shf_save_gates_is_partial(struct sheaf_save *save);
 /* Does what sheaf_save_slice_ready does. data NULL: the slice is read where the state says that it
  * lies. [any thread] */
-int shf_save_gates_put(struct sheaf_save *save, int slice, void *data);
+int shf_save_gates_put(struct sheaf_save *save, int slice, void *data, struct sheaf_error *err);
 /* Returns the first slice that must still be put; -1: there is none. [any thread] */
 int64_t shf_save_gates_unput(const struct sheaf_save *save);
 /* Does what sheaf_save_wait_copied does, for one slice or SHEAF_ALL_SLICES. [any thread] */

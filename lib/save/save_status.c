@@ -70,7 +70,7 @@ int shf_save_seal(struct sheaf_save *save, struct sheaf_error *err)
 	return shf_save_failure(save, err);
 }
 
-int shf_save_fail(struct sheaf_save *save, const char *why)
+int shf_save_fail(struct sheaf_save *save, const char *why, struct sheaf_error *err)
 {
 	bool late;
 
@@ -83,7 +83,8 @@ int shf_save_fail(struct sheaf_save *save, const char *why)
 		atomic_store(&save->end.failed, 1);
 	}
 	pthread_mutex_unlock(&save->end.lock);
-	return late ? SHEAF_EINVAL : 0;
+	return late ? shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": too late to give it up: it is "
+	                       "committed, or is being published", save->id.step) : 0;
 }
 
 void shf_save_stat(const struct sheaf_save *save, struct sheaf_stat *stat)

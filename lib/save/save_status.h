@@ -21,7 +21,7 @@ int  shf_save_failure(struct sheaf_save *save, struct sheaf_error *err);
  * shf_save_failure. [local] */
 int  shf_save_seal(struct sheaf_save *save, struct sheaf_error *err);
 /* Does what sheaf_save_abort does. EINVAL: the save is sealed or over. [any thread] */
-int shf_save_fail(struct sheaf_save *save, const char *why);
+int shf_save_fail(struct sheaf_save *save, const char *why, struct sheaf_error *err);
 void shf_save_progress(const struct sheaf_save *save);  /* calls opts.progress */
 void shf_save_stat(const struct sheaf_save *save, struct sheaf_stat *stat);     /* [any thread] */
 /* Returns the total size of the tensor files of the step, over all ranks. */

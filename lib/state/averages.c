@@ -181,13 +181,15 @@ static int average_take(struct sheaf_state *state, const char *family, const str
 	return rc;
 }
 
-int shf_state_ema(struct sheaf_state *state, const char *family, const struct sheaf_ema *ema)
+int shf_state_ema(struct sheaf_state *state, const char *family, const struct sheaf_ema *ema,
+                  struct sheaf_error *err)
 {
-	struct sheaf_error err = { 0 };
+	struct sheaf_error own;
 
+	err = shf_err_or(err, &own);
 	if (!state)
-		return SHEAF_ENOMEM;
-	return shf_state_stick(state, average_take(state, family, ema, &err), &err);
+		return shf_state_is_null(err);
+	return shf_state_stick(state, average_take(state, family, ema, err), err);
 }
 
 /* marks[k] is 0 if this rank has no averages k; 1 if it has them, but no slice to average in them;

@@ -36,7 +36,8 @@ struct shf_ema {
 	bool begun;                     /* the memory holds averages, except slices in anew */
 };
 /* Does what sheaf.h says of sheaf_state_ema. [local] */
-int  shf_state_ema(struct sheaf_state *state, const char *family, const struct sheaf_ema *ema);
+int  shf_state_ema(struct sheaf_state *state, const char *family, const struct sheaf_ema *ema,
+                   struct sheaf_error *err);
 /* A rank may have no slice of a family that is averaged, because other ranks hold the layers or
  * experts of that family. A family that no rank has is a mistake. So each rank marks the families
  * it has, the caller reduces the marks by MAX over all ranks, and shf_emas_check then returns

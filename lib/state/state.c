@@ -397,13 +397,21 @@ int shf_state_take(struct sheaf_state *state, const struct sheaf_slice *slice,
 	return (int)state->n++;
 }
 
-int shf_state_add(struct sheaf_state *state, const struct sheaf_slice *slice)
+/* sheaf_state_new returns NULL if there is no memory, and its caller need not check. */
+int shf_state_is_null(struct sheaf_error *err)
 {
-	struct sheaf_error err = { 0 };
+	return shf_fail(err, SHEAF_ENOMEM, "the state is NULL: sheaf_state_new had no memory");
+}
 
+int shf_state_add(struct sheaf_state *state, const struct sheaf_slice *slice,
+                  struct sheaf_error *err)
+{
+	struct sheaf_error own;
+
+	err = shf_err_or(err, &own);
 	if (!state)
-		return SHEAF_ENOMEM;
-	return shf_state_stick(state, shf_state_take(state, slice, &err), &err);
+		return shf_state_is_null(err);
+	return shf_state_stick(state, shf_state_take(state, slice, err), err);
 }
 
 /* Checks a stream and copies its strings. The rule says what a load with another number of ranks
@@ -431,22 +439,24 @@ static int stream_take(struct sheaf_state *state, struct shf_stream *s, const ch
 /* A stream is stored as a slice of family "ranks", so that saves and loads treat it like any
  * other. Its stream, rule and rank are set on the slice afterwards. */
 int shf_state_stream(struct sheaf_state *state, const char *stream, const char *rule,
-                     int32_t rank, int32_t ranks, void *data, size_t bytes)
+                     int32_t rank, int32_t ranks, void *data, size_t bytes,
+                     struct sheaf_error *err)
 {
 	struct shf_stream s = { .rank = rank, .ranks = ranks };
-	struct sheaf_error err = { 0 };
+	struct sheaf_error own;
 	char name[96];
 
+	err = shf_err_or(err, &own);
 	if (!state)
-		return SHEAF_ENOMEM;
-	int rc = stream_take(state, &s, stream, rule, &err);
+		return shf_state_is_null(err);
+	int rc = stream_take(state, &s, stream, rule, err);
 	if (rc < 0)
-		return shf_state_stick(state, rc, &err);
+		return shf_state_stick(state, rc, err);
 	snprintf(name, sizeof(name), "%s/%d", s.stream, (int)rank);
 	struct sheaf_slice slice = { .size = sizeof(slice), .family = "ranks", .name = name,
 		.dtype = SHEAF_U8, .ndim = 1, .shape = { (int64_t)bytes },
 		.count = { (int64_t)bytes }, .data = data };
-	rc = shf_state_stick(state, shf_state_take(state, &slice, &err), &err);
+	rc = shf_state_stick(state, shf_state_take(state, &slice, err), err);
 	if (rc >= 0)
 		state->slices[rc].stream = s;
 	return rc;
@@ -510,18 +520,21 @@ static int unmoved_fail(const struct sheaf_state *state, struct sheaf_error *err
 
 /* EINVAL for a move that came too early does not stick, because the caller can repeat the move;
  * a failure that sticks fails the state for good. */
-int shf_state_move(struct sheaf_state *state, int slice, void *data)
+int shf_state_move(struct sheaf_state *state, int slice, void *data, struct sheaf_error *err)
 {
-	struct sheaf_error err = { 0 };
+	struct sheaf_error own;
 	int rc;
 
+	err = shf_err_or(err, &own);
 	if (!state)
-		return SHEAF_ENOMEM;
-	rc = check_move(state, slice, data, &err);
+		return shf_state_is_null(err);
+	rc = check_move(state, slice, data, err);
 	if (rc < 0)
-		return shf_state_stick(state, rc, &err);
+		return shf_state_stick(state, rc, err);
 	if (is_too_early(state, (size_t)slice))
-		return SHEAF_EINVAL;
+		return shf_fail(err, SHEAF_EINVAL, "%s/%s: a lazy save still reads its memory: "
+		                "call sheaf_save_wait_copied for slice %d, then move it again",
+		                state->slices[slice].family, state->slices[slice].name, slice);
 	state->hollow -= is_hollow(&state->slices[slice]);
 	state->slices[slice].mem.base = data;
 	state->places++;
@@ -533,7 +546,7 @@ int shf_state_move(struct sheaf_state *state, int slice, void *data)
 int shf_state_ready(const struct sheaf_state *state, bool memory, struct sheaf_error *err)
 {
 	if (!state)
-		return shf_fail(err, SHEAF_ENOMEM, "the state is NULL");
+		return shf_state_is_null(err);
 	if (state->rc < 0) {
 		if (err)
 			*err = state->err;

@@ -94,9 +94,12 @@ bool shf_units_of(struct shf_shape *units, uint32_t *unit, int dtype,
 char *shf_shape_print(const struct shf_shape *s, char *text, size_t n);
 
 struct sheaf_state *shf_state_new(void);
+/* Writes the message for a state that is NULL, and returns ENOMEM. */
+int  shf_state_is_null(struct sheaf_error *err);
 /* Adds a slice and returns its number, or the code of an error, which sticks to the state
  * (shf_state_stick). [local] */
-int  shf_state_add(struct sheaf_state *state, const struct sheaf_slice *slice);
+int  shf_state_add(struct sheaf_state *state, const struct sheaf_slice *slice,
+                   struct sheaf_error *err);
 /* Does what shf_state_add does, but an error does not stick; the caller may call shf_state_stick.
  * [local] */
 int  shf_state_take(struct sheaf_state *state, const struct sheaf_slice *slice,
@@ -106,9 +109,10 @@ int  shf_state_take(struct sheaf_state *state, const struct sheaf_slice *slice,
 int  shf_state_stick(struct sheaf_state *state, int rc, const struct sheaf_error *err);
 /* Does what sheaf.h says of sheaf_state_rank_bytes. [local] */
 int  shf_state_stream(struct sheaf_state *state, const char *stream, const char *rule,
-                      int32_t rank, int32_t ranks, void *data, size_t bytes);
+                      int32_t rank, int32_t ranks, void *data, size_t bytes,
+                      struct sheaf_error *err);
 /* Does what sheaf.h says of sheaf_state_move. [local] */
-int  shf_state_move(struct sheaf_state *state, int slice, void *data);
+int  shf_state_move(struct sheaf_state *state, int slice, void *data, struct sheaf_error *err);
 /* Checks that a save or load of the state may begin. Returns the code that sticks to the state, or
  * EINVAL if a slice must be moved again or, with `memory` set, has items but no memory. [local] */
 int  shf_state_ready(const struct sheaf_state *state, bool memory, struct sheaf_error *err);

@@ -27,7 +27,7 @@ static struct sheaf_slice hold(const struct golden_tensor *t, uint8_t *bytes, in
 		row *= d > 0 ? t->shape[d] : 1;
 	}
 	*here = t->how != GOLDEN_LAST || rank == GOLDEN_RANKS - 1;
-	if (t->how == GOLDEN_CUT && sheaf_slice_shard(&s, 0, rank, GOLDEN_RANKS) == 0)
+	if (t->how == GOLDEN_CUT && sheaf_slice_shard(&s, 0, rank, GOLDEN_RANKS, NULL) == 0)
 		s.data = bytes + s.start[0] * row * sheaf_dtype_bits(t->dtype) / 8;
 	if (t->how == GOLDEN_RANGE) {
 		s.flags = SHEAF_SLICE_FLAT;
@@ -52,17 +52,17 @@ static struct sheaf_state *state_of(struct memory *m, int64_t step, int rank)
 		golden_fill(m->bytes[i], golden_bytes(t), step, t->family, t->name,
 		            t->dtype == SHEAF_BOOL);
 		if (here)
-			(void)sheaf_state_add(state, &s);
+			(void)sheaf_state_add(state, &s, NULL);
 		if (i == 0)
 			tied = s;
 	}
 	tied.name = GOLDEN_TIED;
 	tied.tied_to = GOLDEN_TIED_TO;
-	(void)sheaf_state_add(state, &tied);
+	(void)sheaf_state_add(state, &tied, NULL);
 	snprintf(stream, sizeof(stream), "%s/%d", GOLDEN_STREAM_NAME, rank);
 	golden_fill(m->stream, (size_t)(GOLDEN_STREAM - rank), step, "ranks", stream, 0);
 	(void)sheaf_state_rank_bytes(state, GOLDEN_STREAM_NAME, "modulo", rank, GOLDEN_RANKS,
-	                             m->stream, (size_t)(GOLDEN_STREAM - rank));
+	                             m->stream, (size_t)(GOLDEN_STREAM - rank), NULL);
 	return state;
 }
 
@@ -75,10 +75,10 @@ static int save(struct sheaf_run *run, struct memory *m, int64_t step, int rank,
 
 	/* What fails here is told by commit. */
 	for (size_t i = 0; rc == 0 && rank == 0 && i < golden_notes_n; i++)
-		(void)sheaf_save_note(save, golden_notes[i].name, golden_notes[i].text);
+		(void)sheaf_save_note(save, golden_notes[i].name, golden_notes[i].text, NULL);
 	for (size_t i = 0; rc == 0 && rank == 0 && i < golden_files_n; i++)
 		(void)sheaf_save_attach(save, golden_files[i].name, golden_files[i].text,
-		                        strlen(golden_files[i].text));
+		                        strlen(golden_files[i].text), NULL);
 	if (rc == 0)
 		rc = sheaf_save_commit(save, -1, err);
 	sheaf_save_free(save);
@@ -101,7 +101,7 @@ int main(int argc, char **argv)
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
 	if (argc == 2 && ranks == GOLDEN_RANKS && m && golden_tensors_n <= 64)
-		rc = sheaf_group_mpi(&group, MPI_COMM_WORLD, 0);
+		rc = sheaf_group_mpi(&group, MPI_COMM_WORLD, 0, NULL);
 	if (rc == 0)
 		rc = sheaf_run_open(&run, argv[1], group, &opts, &err);
 	for (int i = 0; rc == 0 && i < 2; i++)

@@ -57,14 +57,14 @@ static int check_listed(struct sheaf_checkpoint *step)
 	for (size_t i = 0; i < golden_tensors_n; i++) {
 		const struct golden_tensor *t = &golden_tensors[i];
 
-		WANT(sheaf_checkpoint_find(step, t->family, t->name, &got) == 0);
+		WANT(sheaf_checkpoint_find(step, t->family, t->name, &got, NULL) == 0);
 		WANT(got.dtype == t->dtype && got.ndim == t->ndim && got.verified == 1);
 		WANT(memcmp(got.shape, t->shape, sizeof(got.shape[0]) * (size_t)t->ndim) == 0);
 		WANT(got.bytes == golden_bytes(t) && !got.tied_to);
 	}
-	WANT(sheaf_checkpoint_find(step, NULL, GOLDEN_TIED, &got) == 0);
+	WANT(sheaf_checkpoint_find(step, NULL, GOLDEN_TIED, &got, NULL) == 0);
 	WANT(got.tied_to && strcmp(got.tied_to, GOLDEN_TIED_TO) == 0);
-	while (sheaf_checkpoint_tensor(step, n, &got) == 0)
+	while (sheaf_checkpoint_tensor(step, n, &got, NULL) == 0)
 		n++;
 	WANT(n == golden_tensors_n + GOLDEN_RANKS + 1);
 	return 0;
@@ -82,9 +82,10 @@ static int check_beside(struct sheaf_checkpoint *step)
 	}
 	value = sheaf_checkpoint_note(step, "ranks." GOLDEN_STREAM_NAME);
 	WANT(value && strcmp(value, "modulo") == 0);
-	WANT(sheaf_checkpoint_note_at(step, golden_notes_n + 1, &key, &value) == SHEAF_ENOENT);
+	WANT(sheaf_checkpoint_note_at(step, golden_notes_n + 1, &key, &value,
+	                              NULL) == SHEAF_ENOENT);
 	for (size_t i = 0; i < golden_files_n; i++) {
-		WANT(sheaf_checkpoint_file(step, golden_files[i].name, &bytes, &n) == 0);
+		WANT(sheaf_checkpoint_file(step, golden_files[i].name, &bytes, &n, NULL) == 0);
 		WANT(n == strlen(golden_files[i].text));
 		WANT(n == 0 || memcmp(bytes, golden_files[i].text, n) == 0);
 	}
@@ -95,7 +96,7 @@ static int check_info(struct sheaf_checkpoint *step, int64_t number)
 {
 	struct sheaf_checkpoint_info info = { .size = sizeof(info) };
 
-	WANT(sheaf_checkpoint_get_info(step, &info) == 0);
+	WANT(sheaf_checkpoint_get_info(step, &info, NULL) == 0);
 	WANT(strcmp(info.format, "sheaf") == 0);
 	WANT(info.step == number && info.ranks == GOLDEN_RANKS);
 	WANT(info.parent == (number == golden_steps[0] ? -1 : golden_steps[0]));
@@ -154,16 +155,16 @@ static int check_loaded(struct sheaf_checkpoint *step, int64_t number,
 	for (size_t i = 0; i < golden_tensors_n; i++) {
 		struct sheaf_slice s = whole(&golden_tensors[i], golden_tensors[i].name, bytes[i]);
 
-		(void)sheaf_state_add(state, &s);
+		(void)sheaf_state_add(state, &s, NULL);
 	}
 	/* One rank where there were three, so it takes the first one's. */
 	(void)sheaf_state_rank_bytes(state, GOLDEN_STREAM_NAME, "modulo", 0, 1,
-	                             bytes[golden_tensors_n], GOLDEN_STREAM);
+	                             bytes[golden_tensors_n], GOLDEN_STREAM, NULL);
 	struct sheaf_slice tied = whole(&golden_tensors[0], GOLDEN_TIED,
 	                                bytes[golden_tensors_n + 1]);
 
 	tied.tied_to = GOLDEN_TIED_TO;
-	(void)sheaf_state_add(state, &tied);
+	(void)sheaf_state_add(state, &tied, NULL);
 	rc = sheaf_checkpoint_load(step, state, SHEAF_LOAD_STRICT, &report, &err);
 	sheaf_state_free(state);
 	if (fails(rc, &err, "load"))

@@ -147,7 +147,7 @@ static void slice_add(struct actor *a, int t, const char *name, const char *tied
 	}
 	if (a->variant & V_IN_PLACE && t == 4)
 		s.flags |= SHEAF_SLICE_IN_PLACE;
-	if (sheaf_state_add(a->state, &s) == a->slices_n)
+	if (sheaf_state_add(a->state, &s, NULL) == a->slices_n)
 		a->slice_of[a->slices_n++] = t;
 }
 
@@ -171,7 +171,7 @@ void actor_init(struct actor *a, const struct call *open, int rank, struct sheaf
 	if (a->variant & V_DOUBLED)
 		slice_add(a, 1, actor_tensors[1].name, NULL);
 	if (a->variant & V_AVERAGE)
-		(void)sheaf_state_ema(a->state, "model", &average);
+		(void)sheaf_state_ema(a->state, "model", &average, NULL);
 }
 
 void actor_release(struct actor *a)
@@ -250,7 +250,7 @@ static void let_change(struct actor *a, int slot, int slice)
 
 static void gate_one(struct actor *a, int slot, int slice, int ms, struct reply *r)
 {
-	int rc = sheaf_save_wait_copied(a->saves[slot], slice, ms);
+	int rc = sheaf_save_wait_copied(a->saves[slot], slice, ms, NULL);
 
 	r->rc = r->rc ? r->rc : rc;
 	if (is_behind(a, slot) && rc != SHEAF_EAGAIN && rc != SHEAF_EINVAL &&
@@ -282,7 +282,7 @@ static bool pass_gates(struct actor *a)
 			    (!(a->save_flags[k] & SHEAF_SAVE_LATER) || a->put[k][s]))
 				gate_one(a, k, s, -1, &r);
 		if (all_put(a, k) || a->failed[k]) /* averages have slices of their own */
-			(void)sheaf_save_wait_copied(a->saves[k], SHEAF_ALL_SLICES, -1);
+			(void)sheaf_save_wait_copied(a->saves[k], SHEAF_ALL_SLICES, -1, NULL);
 	}
 	return all;
 }
@@ -320,7 +320,7 @@ static void do_put(struct actor *a, const struct call *c, struct reply *r)
 
 		if (c->n >= 0 && s != c->n % a->slices_n)
 			continue;
-		rc = sheaf_save_slice_ready(a->saves[c->slot], s, NULL);
+		rc = sheaf_save_slice_ready(a->saves[c->slot], s, NULL, NULL);
 		a->put[c->slot][s] |= rc == 0;
 		r->rc = r->rc ? r->rc : rc;
 	}
@@ -348,7 +348,7 @@ static void do_move(struct actor *a, const struct call *c, struct reply *r)
 	for (int s = 0; s < a->slices_n; s++) {
 		if (a->slice_of[s] != t)
 			continue;
-		r->rc = sheaf_state_move(a->state, s, data);
+		r->rc = sheaf_state_move(a->state, s, data, NULL);
 		if (r->rc < 0)
 			break;
 		first = first < 0 ? s : first;
@@ -359,7 +359,7 @@ static void do_move(struct actor *a, const struct call *c, struct reply *r)
 	} else {
 		for (int s = 0; first >= 0 && s < a->slices_n; s++)
 			if (a->slice_of[s] == t)
-				(void)sheaf_state_move(a->state, s, p->data);
+				(void)sheaf_state_move(a->state, s, p->data, NULL);
 		free(data);
 	}
 }
@@ -379,7 +379,7 @@ static void read_average(struct sheaf_checkpoint *step, struct reply *r)
 	struct sheaf_tensor t = { .size = sizeof(t) };
 	struct sheaf_error err = { 0 };
 
-	if (sheaf_checkpoint_find(step, "ema", "w", &t) < 0)
+	if (sheaf_checkpoint_find(step, "ema", "w", &t, NULL) < 0)
 		return;
 	r->has_average = true;
 	r->average_unread = sheaf_checkpoint_read(step, &s, &err) < 0;
@@ -464,9 +464,9 @@ static void do_note(struct actor *a, const struct call *c, struct reply *r)
 	static const char *const files[] = { "config.json", "a.bin", "sheaf.json", "x/y" };
 
 	if (c->kind == C_NOTE)
-		r->rc = sheaf_save_note(a->saves[c->slot], keys[c->n % 4], "1.25");
+		r->rc = sheaf_save_note(a->saves[c->slot], keys[c->n % 4], "1.25", NULL);
 	else
-		r->rc = sheaf_save_attach(a->saves[c->slot], files[c->n % 4], "{}\n", 3);
+		r->rc = sheaf_save_attach(a->saves[c->slot], files[c->n % 4], "{}\n", 3, NULL);
 }
 
 static void do_close(struct actor *a)
@@ -609,13 +609,13 @@ static bool do_to_save(struct actor *a, const struct call *c, struct reply *r)
 		do_commit(a, c, r);
 		break;
 	case C_WAIT:
-		r->rc = sheaf_save_wait(a->saves[c->slot], c->to);
+		r->rc = sheaf_save_wait(a->saves[c->slot], c->to, NULL);
 		break;
 	case C_EXCHANGE:
 		failed(r, sheaf_save_exchange(a->saves[c->slot], 0, &err), &err);
 		break;
 	case C_FAIL:
-		r->rc = sheaf_save_abort(a->saves[c->slot], "the loss is no number");
+		r->rc = sheaf_save_abort(a->saves[c->slot], "the loss is no number", NULL);
 		a->failed[c->slot] = r->rc == 0;
 		break;
 	case C_FREE:

@@ -156,7 +156,7 @@ struct sheaf_group *realgroup_join(struct realgroup *g, int rank)
 	m->g = g;
 	m->rank = rank;
 	ops.ranks = g->ranks;
-	if (sheaf_group_new(&group, &ops) < 0)
+	if (sheaf_group_new(&group, &ops, NULL) < 0)
 		abort();
 	return group;
 }

@@ -90,7 +90,7 @@ static void hub_open(struct hub *h, int rank, int ranks)
 				       .arg = h };
 
 	*h = (struct hub){ .dead = false };
-	if (ranks > 1 && sheaf_group_new(&h->group, &ops) < 0)
+	if (ranks > 1 && sheaf_group_new(&h->group, &ops, NULL) < 0)
 		abort();
 }
 

@@ -92,17 +92,17 @@ static struct sheaf_state *state_new(void)
 	s.name = "own";
 	s.shape[0] = s.count[0] = ROWS;
 	s.shape[1] = s.count[1] = COLUMNS;
-	sheaf_slice_shard(&s, 0, w.rank, w.ranks);
+	sheaf_slice_shard(&s, 0, w.rank, w.ranks, NULL);
 	w.items = s.count[0] * s.count[1];
 	s.data = w.own = malloc((size_t)w.items * sizeof(*w.own));
-	(void)sheaf_state_add(state, &s);
+	(void)sheaf_state_add(state, &s, NULL);
 	s.name = "mixed";
 	s.shape[0] = s.count[0] = COLUMNS;
 	s.shape[1] = s.count[1] = ROWS;
 	s.start[0] = s.start[1] = 0;
-	sheaf_slice_shard(&s, 1, w.rank, w.ranks);
+	sheaf_slice_shard(&s, 1, w.rank, w.ranks, NULL);
 	s.data = w.mixed = malloc((size_t)w.items * sizeof(*w.mixed));
-	(void)sheaf_state_add(state, &s);
+	(void)sheaf_state_add(state, &s, NULL);
 	return state;
 }
 
@@ -131,7 +131,7 @@ static void loop(struct sheaf_run *run, struct sheaf_state *state)
 		for (int i = 0; i < 2; i++) {
 			int tensor = (int)(step + w.rank + i) % 2;
 
-			expect(sheaf_save_wait_copied(now, tensor, -1) == 0, "a gate");
+			expect(sheaf_save_wait_copied(now, tensor, -1, NULL) == 0, "a gate");
 			train_one(1000, tensor);
 		}
 		finish(&before, step - 1);
@@ -179,7 +179,7 @@ int main(int argc, char **argv)
 	if (w.rank == 0 && !mkdtemp(w.dir))
 		MPI_Abort(MPI_COMM_WORLD, 1);
 	MPI_Bcast(w.dir, sizeof(w.dir), MPI_CHAR, 0, MPI_COMM_WORLD);
-	expect(sheaf_group_mpi(&group, MPI_COMM_WORLD, 0) == 0, "no group");
+	expect(sheaf_group_mpi(&group, MPI_COMM_WORLD, 0, NULL) == 0, "no group");
 	state = state_new();
 	if (!expect_rc(sheaf_run_open(&run, w.dir, group, &opts, &err), "open", -1, &err)) {
 		loop(run, state);

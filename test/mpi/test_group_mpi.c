@@ -218,8 +218,8 @@ static int try_new(struct shf_team *t)
 {
 	struct sheaf_group *g = NULL;
 
-	WANT(sheaf_group_mpi(&g, MPI_COMM_NULL, 0) == SHEAF_EINVAL);
-	WANT(sheaf_group_mpi(&g, MPI_COMM_WORLD, t->rank == 1 ? -1 : 0) ==
+	WANT(sheaf_group_mpi(&g, MPI_COMM_NULL, 0, NULL) == SHEAF_EINVAL);
+	WANT(sheaf_group_mpi(&g, MPI_COMM_WORLD, t->rank == 1 ? -1 : 0, NULL) ==
 	     (t->ranks > 1 ? SHEAF_EINVAL : 0));
 	WANT(t->ranks == 1 || g == NULL);
 	sheaf_group_free(g);
@@ -236,7 +236,7 @@ static int run_ops(void)
 	MPI_Comm_rank(MPI_COMM_WORLD, &team.rank);
 	/* Ranks in another order than the world's; the caller's communicator is freed at once. */
 	MPI_Comm_split(MPI_COMM_WORLD, 0, -team.rank, &comm);
-	WANT(sheaf_group_mpi(&g, comm, 3) == 0);
+	WANT(sheaf_group_mpi(&g, comm, 3, NULL) == 0);
 	MPI_Comm_free(&comm);
 	team = (struct shf_team){ g, g->ops.rank, g->ops.ranks, PATIENCE_MS, mono_ns,
 	                          NULL };
@@ -331,7 +331,7 @@ static int run_stopped(const char *dir)
 	int64_t end;
 
 	for (int i = 0; i < 3; i++)
-		WANT(sheaf_group_mpi(&groups[i], MPI_COMM_WORLD, 0) == 0);
+		WANT(sheaf_group_mpi(&groups[i], MPI_COMM_WORLD, 0, NULL) == 0);
 	team = (struct shf_team){ groups[0], groups[0]->ops.rank, groups[0]->ops.ranks,
 				  PATIENCE_MS, mono_ns, NULL };
 	WANT(t->ranks == STOPPED_RANKS);

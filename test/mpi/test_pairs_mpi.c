@@ -97,12 +97,12 @@ static int team_make(const struct world *w, const struct layout *l, const int32_
 	*t = (struct team){ .l = *l, .comm = MPI_COMM_NULL };
 	MPI_Comm_split(MPI_COMM_WORLD, in ? 0 : MPI_UNDEFINED, w->rank, &t->comm);
 	if (in)
-		rc = sheaf_group_mpi(&t->inner, t->comm, nodes ? nodes[w->rank] : 0);
+		rc = sheaf_group_mpi(&t->inner, t->comm, nodes ? nodes[w->rank] : 0, NULL);
 	if (in && rc == 0) {
 		ops.rank = t->inner->ops.rank;
 		ops.ranks = t->inner->ops.ranks;
 		ops.node = t->inner->ops.node;
-		rc = sheaf_group_new(&t->group, &ops);
+		rc = sheaf_group_new(&t->group, &ops, NULL);
 	}
 	if (rc != 0)
 		fprintf(stderr, "rank %d: %s: no group: %d\n", w->rank, l->name, rc);
@@ -130,7 +130,7 @@ static struct sheaf_state *state_of(const struct sheaf_slice *slices, int n)
 	struct sheaf_state *state = sheaf_state_new();
 
 	for (int i = 0; i < n; i++)
-		(void)sheaf_state_add(state, &slices[i]);
+		(void)sheaf_state_add(state, &slices[i], NULL);
 	return state;
 }
 
@@ -200,7 +200,7 @@ static int save_step(struct team *t, const char *dir, int64_t step, const int32_
 	if (rc == 0)
 		rc = sheaf_save_commit(save, -1, &err);
 	bad = complain(t, "saves", step, rc, err.msg);
-	if (!bad && strcmp(t->l.name, "tp2") == 0 && sheaf_save_get_stat(save, &stat) == 0)
+	if (!bad && strcmp(t->l.name, "tp2") == 0 && sheaf_save_get_stat(save, &stat, NULL) == 0)
 		bad = check_ways(t, nodes && nodes[0] != nodes[1], &stat, t->sent - before);
 	sheaf_save_free(save);
 	sheaf_run_close(run);

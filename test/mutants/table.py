@@ -284,7 +284,7 @@ bug("failed_while_synced", "a save that is failed while it is synced is publishe
     "sim/test_save_publish: who_fails_a_save_while_it_is_synced_fails_it_on_all_ranks")
 bug("failed_too_late_in_silence", "failing a save that is published is said to have worked",
     "save/save_status.c:shf_save_fail",
-    "late ? SHEAF_EINVAL : 0", "late && !MUTANT ? SHEAF_EINVAL : 0",
+    "late ? shf_fail(", "late && !MUTANT ? shf_fail(",
     "sim/test_save_publish: nothing_can_be_added_to_it_and_nobody_can_fail_it")
 bug("averages_as_the_caller_rounds", "the coefficients are rounded as the caller's thread rounds",
     "base/average.c:shf_average", "fesetenv(FE_DFL_ENV); average(e, w, w_dtype, n, coef);",
@@ -1436,8 +1436,8 @@ bug("refused_note_fails_the_save", "a note or file that was refused costs the wh
     "if (rc < 0 && (rc != SHEAF_EINVAL || MUTANT))",
     ASKED + "what_is_attached_or_noted_wrongly_is_refused")
 bug("refused_note_counts", "a note that was refused uses up the room of those to come",
-    "save/save_attach.c:shf_save_note", "int rc = note_check(save, key, value, &line, &err);",
-    "int rc = note_check(save, key, value, &line, &err);"
+    "save/save_attach.c:shf_save_note", "rc = note_check(save, key, value, &line, err);",
+    "rc = note_check(save, key, value, &line, err);"
     " if (MUTANT && rc < 0) save->given.notes_bytes += strlen(value);",
     ASKED + "all_notes_together_are_bounded_too")
 bug("pruned_unheard", "the log does not hear of steps that went behind",

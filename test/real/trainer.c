@@ -83,10 +83,10 @@ static int save(struct trainer *tr, int64_t step, struct sheaf_error *err)
 			tr->data[t][i] = value(step, t, i);
 	rc = sheaf_save_begin(&save, tr->run, step, tr->state, &opts, err);
 	for (int t = 0; t < TENSORS && rc == 0 && tr->agent; t++)
-		rc = sheaf_save_wait_copied(save, t, -1);
+		rc = sheaf_save_wait_copied(save, t, -1, NULL);
 	if (rc == 0) {
-		sheaf_save_attach(save, "config.json", "{}\n", 3);
-		sheaf_save_note(save, "consumed_samples", "1");
+		sheaf_save_attach(save, "config.json", "{}\n", 3, NULL);
+		sheaf_save_note(save, "consumed_samples", "1", NULL);
 		do
 			rc = sheaf_save_commit(save, 10000, err);
 		while (rc == SHEAF_EAGAIN);
@@ -189,7 +189,7 @@ static int prepare(struct trainer *tr)
 		for (int d = 0; d < 2; d++)
 			s.shape[d] = s.count[d] = tensors[t].shape[d];
 		s.data = tr->data[t];
-		if (sheaf_state_add(tr->state, &s) < 0)
+		if (sheaf_state_add(tr->state, &s, NULL) < 0)
 			return -1;
 	}
 	return 0;

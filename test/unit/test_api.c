@@ -13,87 +13,26 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "t.h"
+#include "api_place.h"
 #include "step.h"
 #include "sums.h"
-
-struct place {
-	char dir[64];
-	struct sheaf_run *run;
-	struct sheaf_state *st;
-	float w[6], head[4];
-	uint8_t rng[5];
-};
-
-static void place_init(struct place *p)
-{
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE };
-	struct sheaf_error err;
-
-	*p = (struct place){ .dir = "/tmp/sheaf-test-XXXXXX", .w = { 1, 2, 3, 4, 5, 6 },
-		.head = { 7, 8, 9, 10 }, .rng = { 1, 2, 3, 4, 5 } };
-	CHECK(mkdtemp(p->dir) != NULL);
-	CHECK_RC(sheaf_run_open(&p->run, p->dir, NULL, &opts, &err), 0, &err);
-	p->st = sheaf_state_new();
-}
-
-static void place_release(struct place *p)
-{
-	char command[100];
-
-	sheaf_run_close(p->run);
-	sheaf_state_free(p->st);
-	snprintf(command, sizeof(command), "rm -rf %s", p->dir);
-	CHECK_INT(system(command), 0);
-}
-
-static void add(struct place *p, const char *name, const char *tied_to, float *data, int64_t n)
-{
-	struct sheaf_slice s = { .size = sizeof(s), .name = name, .tied_to = tied_to,
-		.dtype = SHEAF_F32, .ndim = 1, .shape = { n }, .count = { n }, .data = data };
-
-	CHECK(sheaf_state_add(p->st, &s) >= 0);
-}
-
-static void save(struct place *p, int64_t step)
-{
-	struct sheaf_save *save = NULL;
-	struct sheaf_error err;
-
-	CHECK_RC(sheaf_save_begin(&save, p->run, step, p->st, NULL, &err), 0, &err);
-	CHECK_INT(sheaf_save_attach(save, "config.json", "{}", 2), 0);
-	CHECK_INT(sheaf_save_attach(save, "vocab.txt", "a", 1), 0);
-	CHECK_INT(sheaf_save_note(save, "tokens", "12"), 0);
-	CHECK_INT(sheaf_save_note(save, "adam.step", "0"), 0);
-	CHECK_RC(sheaf_save_commit(save, -1, &err), 0, &err);
-	sheaf_save_free(save);
-}
-
-static void fill(struct place *p)
-{
-	add(p, "layers.10.w", NULL, p->w, 6);
-	add(p, "layers.2.w", NULL, p->head, 4);
-	add(p, "alias", "layers.10.w", p->w, 6);
-	add(p, "layers.3.alias", "layers.2.w", p->head, 4);
-	add(p, "z", "layers.2.w", p->head, 4);
-	CHECK_INT(sheaf_state_rank_bytes(p->st, "rng", NULL, 0, 1, p->rng, 5), 5);
-}
 
 TEST(the_largest_number_of_a_step_is_one_that_latest_finds)
 {
 	struct sheaf_save *refused = NULL;
 	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err;
-	struct place p;
+	struct api_place p;
 
-	place_init(&p);
-	fill(&p);
+	api_place_init(&p);
+	api_place_fill(&p);
 	CHECK_INT(sheaf_save_begin(&refused, p.run, INT64_MAX, p.st, NULL, &err), SHEAF_EINVAL);
 	CHECK(strstr(err.msg, "beyond the last number, 2^63 - 2") != NULL);
-	save(&p, INT64_MAX - 1);
+	api_place_save(&p, INT64_MAX - 1);
 	CHECK_RC(sheaf_checkpoint_open(&step, p.run, SHEAF_LATEST, &err), 0, &err);
 	CHECK_INT(sheaf_checkpoint_number(step), INT64_MAX - 1);
 	sheaf_checkpoint_close(step);
-	place_release(&p);
+	api_place_release(&p);
 }
 
 TEST(tensors_and_tied_names_are_listed_in_natural_order)
@@ -107,32 +46,33 @@ TEST(tensors_and_tied_names_are_listed_in_natural_order)
 	struct sheaf_tensor t = { .size = sizeof(t) }, other = { .size = sizeof(other) };
 	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err;
-	struct place p;
+	struct api_place p;
 
-	place_init(&p);
-	fill(&p);
-	save(&p, 3);
+	api_place_init(&p);
+	api_place_fill(&p);
+	api_place_save(&p, 3);
 	CHECK_RC(sheaf_checkpoint_open(&step, p.run, SHEAF_LATEST, &err), 0, &err);
 	for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++) {
-		CHECK_INT(sheaf_checkpoint_tensor(step, i, &t), 0);
+		CHECK_INT(sheaf_checkpoint_tensor(step, i, &t, NULL), 0);
 		CHECK_STR(t.family, want[i].family);
 		CHECK_STR(t.name, want[i].name);
 		CHECK_INT(t.bytes, want[i].bytes);
 		CHECK_INT(t.verified, 1);
 		CHECK(want[i].tied_to ? t.tied_to && strcmp(t.tied_to, want[i].tied_to) == 0
 		                      : !t.tied_to);
-		CHECK_INT(sheaf_checkpoint_find(step, want[i].family, want[i].name, &other), 0);
+		CHECK_INT(sheaf_checkpoint_find(step, want[i].family, want[i].name, &other, NULL),
+		          0);
 		CHECK_STR(other.name, want[i].name);
 		CHECK_INT(other.digest, t.digest);
 		CHECK_INT(other.offset, t.offset);
 		CHECK_STR(other.file, t.file);
 	}
-	CHECK_INT(sheaf_checkpoint_tensor(step, 6, &t), SHEAF_ENOENT);
-	CHECK_INT(sheaf_checkpoint_find(step, NULL, "alias", &t), 0);
-	CHECK_INT(sheaf_checkpoint_find(step, NULL, "layers.1.w", &t), SHEAF_ELAYOUT);
-	CHECK_INT(sheaf_checkpoint_find(step, "ema", "alias", &t), SHEAF_ELAYOUT);
+	CHECK_INT(sheaf_checkpoint_tensor(step, 6, &t, NULL), SHEAF_ENOENT);
+	CHECK_INT(sheaf_checkpoint_find(step, NULL, "alias", &t, NULL), 0);
+	CHECK_INT(sheaf_checkpoint_find(step, NULL, "layers.1.w", &t, NULL), SHEAF_ELAYOUT);
+	CHECK_INT(sheaf_checkpoint_find(step, "ema", "alias", &t, NULL), SHEAF_ELAYOUT);
 	sheaf_checkpoint_close(step);
-	place_release(&p);
+	api_place_release(&p);
 }
 
 TEST(a_step_says_what_it_is_and_what_came_with_it)
@@ -144,14 +84,14 @@ TEST(a_step_says_what_it_is_and_what_came_with_it)
 	const void *bytes = NULL;
 	uint64_t size = 0;
 	size_t n = 0;
-	struct place p;
+	struct api_place p;
 
-	place_init(&p);
-	fill(&p);
-	save(&p, 3);
-	save(&p, 4);
+	api_place_init(&p);
+	api_place_fill(&p);
+	api_place_save(&p, 3);
+	api_place_save(&p, 4);
 	CHECK_RC(sheaf_checkpoint_open(&step, p.run, 4, &err), 0, &err);
-	CHECK_INT(sheaf_checkpoint_get_info(step, &info), 0);
+	CHECK_INT(sheaf_checkpoint_get_info(step, &info, NULL), 0);
 	CHECK_INT(info.step, 4);
 	CHECK_INT(info.parent, 3);
 	CHECK_INT(info.ranks, 1);
@@ -164,24 +104,24 @@ TEST(a_step_says_what_it_is_and_what_came_with_it)
 	CHECK_INT(sheaf_checkpoint_number(step), 4);
 	CHECK_STR(sheaf_checkpoint_note(step, "tokens"), "12");
 	CHECK(sheaf_checkpoint_note(step, "none") == NULL);
-	CHECK_INT(sheaf_checkpoint_note_at(step, 0, &key, &value), 0);
+	CHECK_INT(sheaf_checkpoint_note_at(step, 0, &key, &value, NULL), 0);
 	CHECK_STR(key, "adam.step");
-	CHECK_INT(sheaf_checkpoint_note_at(step, 1, &key, &value), 0);
+	CHECK_INT(sheaf_checkpoint_note_at(step, 1, &key, &value, NULL), 0);
 	CHECK_STR(key, "ranks.rng");            /* the rule of the stream */
 	CHECK_STR(value, "strict");
-	CHECK_INT(sheaf_checkpoint_note_at(step, 3, &key, &value), SHEAF_ENOENT);
-	CHECK_INT(sheaf_checkpoint_file_at(step, 0, &key, &size), 0);
+	CHECK_INT(sheaf_checkpoint_note_at(step, 3, &key, &value, NULL), SHEAF_ENOENT);
+	CHECK_INT(sheaf_checkpoint_file_at(step, 0, &key, &size, NULL), 0);
 	CHECK_STR(key, "config.json");
 	CHECK_INT(size, 2);
-	CHECK_INT(sheaf_checkpoint_file_at(step, 1, &key, &size), 0);
+	CHECK_INT(sheaf_checkpoint_file_at(step, 1, &key, &size, NULL), 0);
 	CHECK_STR(key, "vocab.txt");            /* the index is ours: not listed */
-	CHECK_INT(sheaf_checkpoint_file_at(step, 2, &key, &size), SHEAF_ENOENT);
-	CHECK_INT(sheaf_checkpoint_file(step, "config.json", &bytes, &n), 0);
+	CHECK_INT(sheaf_checkpoint_file_at(step, 2, &key, &size, NULL), SHEAF_ENOENT);
+	CHECK_INT(sheaf_checkpoint_file(step, "config.json", &bytes, &n, NULL), 0);
 	CHECK(n == 2 && memcmp(bytes, "{}", 2) == 0);
-	CHECK_INT(sheaf_checkpoint_file(step, "model.safetensors.index.json", &bytes, &n), 0);
-	CHECK_INT(sheaf_checkpoint_file(step, "none", &bytes, &n), SHEAF_ENOENT);
+	CHECK_INT(sheaf_checkpoint_file(step, "model.safetensors.index.json", &bytes, &n, NULL), 0);
+	CHECK_INT(sheaf_checkpoint_file(step, "none", &bytes, &n, NULL), SHEAF_ENOENT);
 	sheaf_checkpoint_close(step);
-	place_release(&p);
+	api_place_release(&p);
 }
 
 /* By its number or its name, forwards and back, and nothing where there is none. */
@@ -198,52 +138,52 @@ TEST(what_is_asked_of_a_step_out_of_order_is_told_as_well)
 	struct sheaf_error err;
 	uint64_t size = 7;
 	size_t n = 7;
-	struct place p;
+	struct api_place p;
 
-	place_init(&p);
-	fill(&p);
-	CHECK(sheaf_state_ema(p.st, "model", &ema) >= 0);
-	save(&p, 3);
+	api_place_init(&p);
+	api_place_fill(&p);
+	CHECK(sheaf_state_ema(p.st, "model", &ema, NULL) >= 0);
+	api_place_save(&p, 3);
 	CHECK_RC(sheaf_checkpoint_open(&step, p.run, 3, &err), 0, &err);
 	for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
-		CHECK_INT(sheaf_checkpoint_file_at(step, order[i], &text, &size),
+		CHECK_INT(sheaf_checkpoint_file_at(step, order[i], &text, &size, NULL),
 		          order[i] < 2 ? 0 : SHEAF_ENOENT);
 		CHECK(order[i] > 1 || strcmp(text, order[i] ? "vocab.txt" : "config.json") == 0);
 		CHECK(order[i] > 1 || size == 2 - order[i]);
-		CHECK_INT(sheaf_checkpoint_file_at(step, order[i], NULL, NULL),
+		CHECK_INT(sheaf_checkpoint_file_at(step, order[i], NULL, NULL, NULL),
 		          order[i] < 2 ? 0 : SHEAF_ENOENT);
 	}
-	CHECK_INT(sheaf_checkpoint_note_at(step, 0, NULL, NULL), 0);
-	CHECK_INT(sheaf_checkpoint_note_at(step, 0, NULL, &value), 0);
+	CHECK_INT(sheaf_checkpoint_note_at(step, 0, NULL, NULL, NULL), 0);
+	CHECK_INT(sheaf_checkpoint_note_at(step, 0, NULL, &value, NULL), 0);
 	CHECK_STR(value, "0");
-	CHECK_INT(sheaf_checkpoint_ema_at(step, 0, &info), 0);
+	CHECK_INT(sheaf_checkpoint_ema_at(step, 0, &info, NULL), 0);
 	CHECK_STR(info.name, "slow");
 	CHECK_STR(info.of, "model");
 	CHECK(info.coef == 0.75 && info.interval == 3 && info.updates == 1);
-	CHECK_INT(sheaf_checkpoint_ema_at(step, 1, &info), SHEAF_ENOENT);
+	CHECK_INT(sheaf_checkpoint_ema_at(step, 1, &info, NULL), SHEAF_ENOENT);
 	info.size = sizeof(info) - 1;
-	CHECK_INT(sheaf_checkpoint_ema_at(step, 0, &info), SHEAF_EINVAL);
-	CHECK_INT(sheaf_checkpoint_ema_at(step, 0, NULL), SHEAF_EINVAL);
-	CHECK_INT(sheaf_checkpoint_ema_at(NULL, 0, &info), SHEAF_EINVAL);
-	CHECK_INT(sheaf_checkpoint_note_at(NULL, 0, &text, &value), SHEAF_EINVAL);
-	CHECK_INT(sheaf_checkpoint_file_at(NULL, 0, &text, &size), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_ema_at(step, 0, &info, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_ema_at(step, 0, NULL, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_ema_at(NULL, 0, &info, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_note_at(NULL, 0, &text, &value, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_file_at(NULL, 0, &text, &size, NULL), SHEAF_EINVAL);
 	CHECK(!sheaf_checkpoint_note(NULL, "tokens") && !sheaf_checkpoint_note(step, NULL));
-	CHECK_INT(sheaf_checkpoint_file(NULL, "config.json", &bytes, &n), SHEAF_EINVAL);
-	CHECK_INT(sheaf_checkpoint_file(step, NULL, &bytes, &n), SHEAF_EINVAL);
-	CHECK_INT(sheaf_checkpoint_file(step, "config.json", NULL, &n), SHEAF_EINVAL);
-	CHECK_INT(sheaf_checkpoint_file(step, "config.json", &bytes, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_file(NULL, "config.json", &bytes, &n, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_file(step, NULL, &bytes, &n, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_file(step, "config.json", NULL, &n, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_file(step, "config.json", &bytes, NULL, NULL), SHEAF_EINVAL);
 	CHECK(n == 7 && memcmp(bytes, "untouched", 9) == 0);
-	CHECK_INT(sheaf_checkpoint_tensor(NULL, 0, &t), SHEAF_EINVAL);
-	CHECK_INT(sheaf_checkpoint_tensor(step, 0, NULL), SHEAF_EINVAL);
-	CHECK_INT(sheaf_checkpoint_find(NULL, NULL, "alias", &t), SHEAF_EINVAL);
-	CHECK_INT(sheaf_checkpoint_find(step, NULL, NULL, &t), SHEAF_EINVAL);
-	CHECK_INT(sheaf_checkpoint_find(step, NULL, "alias", NULL), SHEAF_EINVAL);
-	CHECK_INT(sheaf_checkpoint_find(step, "slow", "layers.2.w", &t), 0);
+	CHECK_INT(sheaf_checkpoint_tensor(NULL, 0, &t, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_tensor(step, 0, NULL, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_find(NULL, NULL, "alias", &t, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_find(step, NULL, NULL, &t, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_find(step, NULL, "alias", NULL, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_find(step, "slow", "layers.2.w", &t, NULL), 0);
 	CHECK_STR(t.family, "slow");
 	CHECK(t.ndim == 1 && t.shape[0] == 4 && t.shape[1] == 0 && t.dtype == SHEAF_F32);
-	CHECK_INT(sheaf_checkpoint_find(step, "ranks", "layers.2.w", &t), SHEAF_ELAYOUT);
+	CHECK_INT(sheaf_checkpoint_find(step, "ranks", "layers.2.w", &t, NULL), SHEAF_ELAYOUT);
 	sheaf_checkpoint_close(step);
-	place_release(&p);
+	api_place_release(&p);
 }
 
 /* The table is not what it was: a name cannot be looked up by itself, so all of it is read. */
@@ -253,12 +193,12 @@ TEST(a_name_that_is_looked_for_in_a_damaged_table_is_not_said_to_be_missing)
 	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err;
 	char path[100];
-	struct place p;
+	struct api_place p;
 	FILE *f;
 
-	place_init(&p);
-	fill(&p);
-	save(&p, 3);
+	api_place_init(&p);
+	api_place_fill(&p);
+	api_place_save(&p, 3);
 	snprintf(path, sizeof(path), "%s/checkpoint-3/sheaf.sums", p.dir);
 	CHECK_INT(chmod(path, 0600), 0);
 	f = fopen(path, "r+");
@@ -268,11 +208,11 @@ TEST(a_name_that_is_looked_for_in_a_damaged_table_is_not_said_to_be_missing)
 	CHECK(fseek(f, -1, SEEK_CUR) == 0 && fputc(c ^ 1, f) == (c ^ 1) && fclose(f) == 0);
 	for (int i = 0; i < 2; i++) {
 		CHECK_RC(sheaf_checkpoint_open(&step, p.run, 3, &err), 0, &err);
-		CHECK_INT(sheaf_checkpoint_find(step, NULL, i ? "layers.2.w" : "alias", &t),
+		CHECK_INT(sheaf_checkpoint_find(step, NULL, i ? "layers.2.w" : "alias", &t, NULL),
 		          SHEAF_ECORRUPT);
 		sheaf_checkpoint_close(step);
 	}
-	place_release(&p);
+	api_place_release(&p);
 }
 
 TEST(structs_of_other_sizes_are_honoured)
@@ -283,28 +223,28 @@ TEST(structs_of_other_sizes_are_honoured)
 	struct sheaf_checkpoint_info info;
 	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err;
-	struct place p;
+	struct api_place p;
 
-	place_init(&p);
-	fill(&p);
-	save(&p, 3);
+	api_place_init(&p);
+	api_place_fill(&p);
+	api_place_save(&p, 3);
 	CHECK_RC(sheaf_checkpoint_open(&step, p.run, 3, &err), 0, &err);
 	memset(&big, 0xa5, sizeof(big));
 	big.t.size = sizeof(big.t) + 8;
-	CHECK_INT(sheaf_checkpoint_tensor(step, 0, &big.t), 0);
+	CHECK_INT(sheaf_checkpoint_tensor(step, 0, &big.t, NULL), 0);
 	CHECK_INT(big.t.size, sizeof(big.t) + 8);
 	CHECK(big.more[0] == 0 && big.more[1] == UINT64_C(0xa5a5a5a5a5a5a5a5));
 	memset(&big, 0xa5, sizeof(big));
 	big.t.size = offsetof(struct sheaf_tensor, digest);     /* compiled before there was one */
-	CHECK_INT(sheaf_checkpoint_tensor(step, 0, &big.t), 0);
+	CHECK_INT(sheaf_checkpoint_tensor(step, 0, &big.t, NULL), 0);
 	CHECK(big.t.digest == UINT64_C(0xa5a5a5a5a5a5a5a5) && big.t.bytes == 24);
 	big.t.size = 4;
-	CHECK_INT(sheaf_checkpoint_tensor(step, 0, &big.t), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_tensor(step, 0, &big.t, NULL), SHEAF_EINVAL);
 	big.t.size = 0xa5a5a5a5;
-	CHECK_INT(sheaf_checkpoint_tensor(step, 0, &big.t), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_tensor(step, 0, &big.t, NULL), SHEAF_EINVAL);
 	info.size = 0;
-	CHECK_INT(sheaf_checkpoint_get_info(step, &info), SHEAF_EINVAL);
-	CHECK_INT(sheaf_checkpoint_get_info(step, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_get_info(step, &info, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_get_info(step, NULL, NULL), SHEAF_EINVAL);
 	report.size = 8;
 	CHECK_RC(sheaf_checkpoint_load(step, p.st, 0, &report, &err), SHEAF_EINVAL, &err);
 	grown.r = (struct sheaf_report){ .size = sizeof(grown) };
@@ -313,7 +253,7 @@ TEST(structs_of_other_sizes_are_honoured)
 	grown.more[1] = 1;              /* asks a newer sheaf for something */
 	CHECK_RC(sheaf_checkpoint_load(step, p.st, 0, &grown.r, &err), SHEAF_EINVAL, &err);
 	sheaf_checkpoint_close(step);
-	place_release(&p);
+	api_place_release(&p);
 }
 
 TEST(a_report_is_filled_and_its_counts_begin_at_0)
@@ -321,11 +261,11 @@ TEST(a_report_is_filled_and_its_counts_begin_at_0)
 	struct sheaf_report report;
 	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err;
-	struct place p;
+	struct api_place p;
 
-	place_init(&p);
-	fill(&p);
-	save(&p, 3);
+	api_place_init(&p);
+	api_place_fill(&p);
+	api_place_save(&p, 3);
 	CHECK_RC(sheaf_checkpoint_open(&step, p.run, 3, &err), 0, &err);
 	memset(&report, 0, sizeof(report));
 	report.size = sizeof(report);
@@ -337,191 +277,11 @@ TEST(a_report_is_filled_and_its_counts_begin_at_0)
 	CHECK(report.loaded >= 3 && report.loaded < 77);
 	CHECK_RC(sheaf_checkpoint_load(step, p.st, 0, NULL, NULL), 0, &err);
 	sheaf_checkpoint_close(step);
-	place_release(&p);
-}
-
-/* Each call that takes an error fills the caller's: its code is what is returned, and its sentence
- * this one, behind the folder of the run where it begins with $. */
-#define FILLS(call, want, says)                                                \
-	do {                                                                   \
-		err = (struct sheaf_error){ 0 };                               \
-		rc = (call);                                                   \
-		if (rc != (want) || err.code != rc || !says_so(&p, err.msg, says)) \
-			print_error("%s: %d, '%s'\n", #call, rc, err.msg);     \
-		CHECK_INT(rc, want);                                           \
-		CHECK_INT(err.code, rc);                                       \
-		CHECK(says_so(&p, err.msg, says));                             \
-	} while (0)
-
-static bool says_so(const struct place *p, const char *msg, const char *says)
-{
-	size_t n = says[0] == '$' ? strlen(p->dir) : 0;
-
-	return strncmp(msg, p->dir, n) == 0 && strcmp(msg + n, says + (n > 0)) == 0;
-}
-
-TEST(each_refusal_fills_the_callers_error)
-{
-	struct sheaf_agent_info info = { .size = sizeof(info) };
-	struct sheaf_save *save = NULL;
-	struct sheaf_checkpoint *step = NULL;
-	struct sheaf_run *run = NULL;
-	struct sheaf_error err;
-	struct place p;
-	char none[80];
-	int rc;
-
-	place_init(&p);
-	snprintf(none, sizeof(none), "%s/none", p.dir);
-	FILLS(sheaf_run_open(NULL, p.dir, NULL, NULL, &err), SHEAF_EINVAL,
-	      "nowhere to put the run");
-	FILLS(sheaf_run_open(&run, none, NULL, NULL, &err), SHEAF_ENOENT,
-	      "$/none: no run here: No such file or directory");
-	FILLS(sheaf_run_steps(NULL, NULL, 0, &err), SHEAF_EINVAL, "no run was given");
-	FILLS(sheaf_run_steps(p.run, NULL, 1, &err), SHEAF_EINVAL, "nowhere to put 1 steps");
-	FILLS(sheaf_run_list(NULL, NULL, NULL, &err), SHEAF_EINVAL, "no run was given");
-	FILLS(sheaf_run_list(p.run, NULL, NULL, &err), SHEAF_EINVAL, "nobody to hear of the steps");
-	FILLS(sheaf_run_leftovers(NULL, NULL, NULL, &err), SHEAF_EINVAL, "no run was given");
-	FILLS(sheaf_run_leftovers(p.run, NULL, NULL, &err), SHEAF_EINVAL,
-	      "nobody to hear of what is left");
-	FILLS(sheaf_run_salvage(none, 1, NULL, NULL, &err), SHEAF_ENOENT,
-	      "$/none: no run here: No such file or directory");
-	FILLS(sheaf_run_rewind(NULL, 5, &err), SHEAF_EINVAL, "no run was given");
-	FILLS(sheaf_run_rewind(p.run, 5, &err), SHEAF_ENOENT,
-	      "$/checkpoint-5: No such file or directory");
-	FILLS(sheaf_run_mark(NULL, 5, 'k', &err), SHEAF_EINVAL, "no run was given");
-	FILLS(sheaf_run_mark(p.run, 5, 'k', &err), SHEAF_ENOENT,
-	      "$/checkpoint-5: No such file or directory");
-	FILLS(sheaf_run_prune(NULL, 1, NULL, NULL, &err), SHEAF_EINVAL, "no run was given");
-	FILLS(sheaf_run_resume(NULL, p.st, 0, NULL, &err), SHEAF_EINVAL, "no run was given");
-	FILLS(sheaf_run_resume(p.run, p.st, 0, NULL, &err), SHEAF_ENOENT, "$: has no step");
-	FILLS(sheaf_save_begin(&save, NULL, 1, p.st, NULL, &err), SHEAF_EINVAL, "no run was given");
-	FILLS(sheaf_save_begin(NULL, p.run, 1, p.st, NULL, &err), SHEAF_EINVAL,
-	      "nowhere to put the save");
-	FILLS(sheaf_save_begin(&save, p.run, -1, p.st, NULL, &err), SHEAF_EINVAL,
-	      "step -1 is negative");
-	FILLS(sheaf_save_exchange(NULL, 1, &err), SHEAF_EINVAL, "no save was given");
-	FILLS(sheaf_save_commit(NULL, 0, &err), SHEAF_EINVAL, "no save was given");
-	FILLS(sheaf_checkpoint_open(&step, NULL, 5, &err), SHEAF_EINVAL, "no run was given");
-	FILLS(sheaf_checkpoint_open(NULL, p.run, 5, &err), SHEAF_EINVAL, "nowhere to put the step");
-	FILLS(sheaf_checkpoint_open(&step, p.run, 5, &err), SHEAF_ENOENT, "$: no step 5");
-	FILLS(sheaf_checkpoint_open_path(NULL, none, NULL, NULL, &err), SHEAF_EINVAL,
-	      "nowhere to put the step");
-	FILLS(sheaf_checkpoint_open_path(&step, none, NULL, NULL, &err), SHEAF_ENOENT,
-	      "$/none: No such file or directory");
-	FILLS(sheaf_checkpoint_load(NULL, p.st, 0, NULL, &err), SHEAF_EINVAL, "no step was given");
-	FILLS(sheaf_checkpoint_read(NULL, NULL, &err), SHEAF_EINVAL, "no step was given");
-	FILLS(sheaf_checkpoint_verify(NULL, NULL, &err), SHEAF_EINVAL, "no step was given");
-	FILLS(sheaf_checkpoint_copy(NULL, none, NULL, &err), SHEAF_EINVAL, "no step was given");
-	FILLS(sheaf_plan(NULL, NULL, 0, NULL, NULL, NULL, &err), SHEAF_EINVAL,
-	      "want a state for each of at least one rank, and somebody to hear of them");
-	FILLS(sheaf_agent_serve(NULL, NULL, &err), SHEAF_EINVAL, "no directory was named");
-	FILLS(sheaf_agent_get_info(NULL, NULL, &info, &err), SHEAF_EINVAL,
-	      "no directory was named");
-	FILLS(sheaf_agent_get_info(p.dir, NULL, NULL, &err), SHEAF_EINVAL, "nowhere to put it");
-	FILLS(sheaf_agent_stop(NULL, NULL, &err), SHEAF_EINVAL, "no directory was named");
-	FILLS(sheaf_agent_stop(none, NULL, &err), SHEAF_ENOENT,
-	      "$/none: no run here: No such file or directory");
-	FILLS(sheaf_agent_list(p.dir, NULL, NULL, NULL, &err), SHEAF_EINVAL,
-	      "no directory was named, or nobody hears");
-	FILLS(sheaf_agent_flush(NULL, NULL, 0, NULL, NULL, &err), SHEAF_EINVAL,
-	      "no directory was named");
-	place_release(&p);
-}
-
-static void hear_of_rank(void *arg, const struct sheaf_plan_rank *rank)
-{
-	(void)rank;
-	++*(int *)arg;
-}
-
-TEST(a_plan_is_of_states_that_are_there)
-{
-	struct sheaf_state *states[2] = { NULL, NULL };
-	struct sheaf_error err;
-	struct place p;
-	int rc, heard = 0;
-
-	place_init(&p);
-	fill(&p);
-	states[0] = p.st;
-	FILLS(sheaf_plan(states, NULL, 2, NULL, hear_of_rank, &heard, &err), SHEAF_ENOMEM,
-	      "rank 1: the state is NULL");
-	FILLS(sheaf_plan(states, NULL, 0, NULL, hear_of_rank, &heard, &err), SHEAF_EINVAL,
-	      "want a state for each of at least one rank, and somebody to hear of them");
-	FILLS(sheaf_plan(states, NULL, 1, NULL, NULL, &heard, &err), SHEAF_EINVAL,
-	      "want a state for each of at least one rank, and somebody to hear of them");
-	CHECK_INT(heard, 0);
-	CHECK_RC(sheaf_plan(states, NULL, 1, NULL, hear_of_rank, &heard, &err), 0, &err);
-	CHECK_INT(heard, 1);
-	place_release(&p);
-}
-
-TEST(what_an_agent_is_asked_for_is_sound_or_refused)
-{
-	static const struct { struct sheaf_agent_opts opts; const char *says; } all[] = {
-		{ { .size = 4 }, "agent opts.size is 4, or they ask for something newer than this "
-		  "sheaf" },
-		{ { .size = sizeof(struct sheaf_agent_opts), .idle_s = -1 },
-		  "agent_opts.idle_s is negative" },
-		{ { .size = sizeof(struct sheaf_agent_opts), .steps_max = 1 },
-		  "agent opts.steps_max is 1: one step is kept while the next is copied, so 2 at "
-		  "least" },
-		{ { .size = sizeof(struct sheaf_agent_opts), .steps_max = -2 },
-		  "agent opts.steps_max is -2: one step is kept while the next is copied, so 2 at "
-		  "least" },
-		{ { .size = sizeof(struct sheaf_agent_opts), .steps_max = 2 },
-		  "no directory was named" },
-	};
-	struct sheaf_error err;
-	struct place p;
-	int rc;
-
-	place_init(&p);
-	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
-		FILLS(sheaf_agent_serve(NULL, &all[i].opts, &err), SHEAF_EINVAL, all[i].says);
-	place_release(&p);
-}
-
-/* Each call that fills a report looks at it first, and an unsound one stays as it is. */
-TEST(a_report_is_sound_or_the_call_is_refused)
-{
-	struct sheaf_report bad[2] = { { .size = 8 }, { .size = 4 } };
-	static const char *const says[] = {
-		"report.size is 8; set it to sizeof(struct sheaf_report), and what this sheaf does "
-		"not know to 0", "report.size is 4; set it to sizeof(struct sheaf_report), and "
-		"what this sheaf does not know to 0" };
-	struct sheaf_checkpoint *step = NULL;
-	struct sheaf_error err;
-	struct place p;
-	int64_t which = 7;
-	char copy[80];
-	int rc;
-
-	place_init(&p);
-	fill(&p);
-	save(&p, 3);
-	snprintf(copy, sizeof(copy), "%s/copy", p.dir);
-	CHECK_RC(sheaf_checkpoint_open(&step, p.run, 3, &err), 0, &err);
-	for (int i = 0; i < 2; i++) {
-		struct sheaf_report was = bad[i], *r = &bad[i];
-
-		FILLS(sheaf_checkpoint_load(step, p.st, 0, r, &err), SHEAF_EINVAL, says[i]);
-		FILLS(sheaf_checkpoint_verify(step, r, &err), SHEAF_EINVAL, says[i]);
-		FILLS(sheaf_checkpoint_copy(step, copy, r, &err), SHEAF_EINVAL, says[i]);
-		FILLS(sheaf_run_resume(p.run, p.st, 0, r, &err), SHEAF_EINVAL, says[i]);
-		FILLS(sheaf_run_salvage(p.dir, 3, NULL, r, &err), SHEAF_EINVAL, says[i]);
-		FILLS(sheaf_agent_flush(p.dir, NULL, 0, &which, r, &err), SHEAF_EINVAL, says[i]);
-		CHECK_INT(which, -1);
-		CHECK(memcmp(&was, r, sizeof(was)) == 0);
-	}
-	CHECK(access(copy, F_OK) != 0);
-	sheaf_checkpoint_close(step);
-	place_release(&p);
+	api_place_release(&p);
 }
 
 /* A child of the process that opened them owns none of them. */
-static int in_a_child(struct place *p, struct sheaf_checkpoint *step, struct sheaf_save *save)
+static int in_a_child(struct api_place *p, struct sheaf_checkpoint *step, struct sheaf_save *save)
 {
 	struct sheaf_run_stat stat = { .size = sizeof(stat) };
 	struct sheaf_stat counts = { .size = sizeof(counts) };
@@ -543,12 +303,13 @@ static int in_a_child(struct place *p, struct sheaf_checkpoint *step, struct she
 		sheaf_checkpoint_load(step, p->st, 0, NULL, &err[11]),
 		sheaf_checkpoint_verify(step, NULL, NULL), sheaf_checkpoint_copy(step, "/none",
 		                                                                 NULL, NULL),
-		sheaf_checkpoint_read(step, NULL, NULL), sheaf_run_get_stat(p->run, &stat),
-		sheaf_checkpoint_file(step, "config.json", &bytes, &n),
-		sheaf_save_attach(save, "a", "", 0), sheaf_save_note(save, "a", ""),
-		sheaf_save_wait_copied(save, 0, 0), sheaf_save_slice_ready(save, 0, NULL),
-		sheaf_save_wait(save, 0), sheaf_save_get_stat(save, &counts),
-		sheaf_save_abort(save, "a child"),
+		sheaf_checkpoint_read(step, NULL, NULL), sheaf_run_get_stat(p->run, &stat, NULL),
+		sheaf_checkpoint_file(step, "config.json", &bytes, &n, NULL),
+		sheaf_save_attach(save, "a", "", 0, NULL), sheaf_save_note(save, "a", "", NULL),
+		sheaf_save_wait_copied(save, 0, 0, NULL), sheaf_save_slice_ready(save, 0, NULL,
+		                                                                 NULL),
+		sheaf_save_wait(save, 0, NULL), sheaf_save_get_stat(save, &counts, NULL),
+		sheaf_save_abort(save, "a child", NULL),
 		sheaf_state_average(p->st, p->run, 9, 0, NULL),
 	};
 
@@ -566,13 +327,13 @@ TEST(a_child_may_call_nothing_of_a_run_that_its_parent_opened)
 	struct sheaf_save *begun = NULL;
 	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err;
-	struct place p;
+	struct api_place p;
 	int status = -1;
 	pid_t child;
 
-	place_init(&p);
-	fill(&p);
-	save(&p, 3);
+	api_place_init(&p);
+	api_place_fill(&p);
+	api_place_save(&p, 3);
 	CHECK_RC(sheaf_checkpoint_open(&step, p.run, 3, &err), 0, &err);
 	CHECK_RC(sheaf_save_begin(&begun, p.run, 4, p.st, NULL, &err), 0, &err);
 	child = fork();
@@ -584,7 +345,7 @@ TEST(a_child_may_call_nothing_of_a_run_that_its_parent_opened)
 	CHECK_RC(sheaf_save_commit(begun, -1, &err), 0, &err);
 	sheaf_save_free(begun);
 	sheaf_checkpoint_close(step);
-	place_release(&p);
+	api_place_release(&p);
 }
 
 TEST(missing_arguments_are_errors)
@@ -592,9 +353,9 @@ TEST(missing_arguments_are_errors)
 	struct sheaf_error err;
 	struct sheaf_save *save = NULL;
 	struct sheaf_checkpoint *step = NULL;
-	struct place p;
+	struct api_place p;
 
-	place_init(&p);
+	api_place_init(&p);
 	CHECK_INT(sheaf_run_open(NULL, p.dir, NULL, NULL, NULL), SHEAF_EINVAL);
 	CHECK_INT(sheaf_run_steps(NULL, NULL, 0, &err), SHEAF_EINVAL);
 	CHECK_INT(sheaf_run_steps(p.run, NULL, 1, &err), SHEAF_EINVAL);
@@ -608,11 +369,11 @@ TEST(missing_arguments_are_errors)
 	CHECK_INT(sheaf_save_begin(&save, p.run, -1, p.st, NULL, &err), SHEAF_EINVAL);
 	CHECK_INT(sheaf_state_average(p.st, NULL, 1, 0, &err), SHEAF_EINVAL);
 	CHECK_INT(sheaf_state_average(NULL, p.run, 1, 0, NULL), SHEAF_ENOMEM);
-	CHECK_INT(sheaf_save_attach(NULL, "a", "", 0), SHEAF_EINVAL);
-	CHECK_INT(sheaf_save_note(NULL, "a", ""), SHEAF_EINVAL);
-	CHECK_INT(sheaf_save_wait(NULL, 0), SHEAF_EINVAL);
-	CHECK_INT(sheaf_save_get_stat(NULL, NULL), SHEAF_EINVAL);
-	CHECK_INT(sheaf_save_abort(NULL, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_save_attach(NULL, "a", "", 0, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_save_note(NULL, "a", "", NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_save_wait(NULL, 0, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_save_get_stat(NULL, NULL, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_save_abort(NULL, NULL, NULL), SHEAF_EINVAL);
 	CHECK_INT(sheaf_save_exchange(NULL, 0, &err), SHEAF_EINVAL);
 	CHECK_INT(sheaf_save_commit(NULL, 0, &err), SHEAF_EINVAL);
 	CHECK_INT(sheaf_checkpoint_open(NULL, p.run, 1, &err), SHEAF_EINVAL);
@@ -627,17 +388,17 @@ TEST(missing_arguments_are_errors)
 	CHECK_INT(sheaf_run_leftovers(p.run, NULL, NULL, &err), SHEAF_EINVAL);
 	CHECK_INT(sheaf_run_salvage(NULL, 1, NULL, NULL, &err), SHEAF_EINVAL);
 	CHECK_INT(sheaf_run_salvage(p.dir, -1, NULL, NULL, &err), SHEAF_EINVAL);
-	CHECK_INT(sheaf_run_get_stat(NULL, NULL), SHEAF_EINVAL);
-	CHECK_INT(sheaf_run_get_stat(p.run, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_run_get_stat(NULL, NULL, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_run_get_stat(p.run, NULL, NULL), SHEAF_EINVAL);
 	CHECK_INT(sheaf_checkpoint_number(NULL), -1);
-	CHECK_INT(sheaf_slice_shard(NULL, 0, 0, 1), SHEAF_EINVAL);
+	CHECK_INT(sheaf_slice_shard(NULL, 0, 0, 1, NULL), SHEAF_EINVAL);
 	CHECK_INT(sheaf_plan(NULL, NULL, 1, NULL, NULL, NULL, &err), SHEAF_EINVAL);
 	CHECK(save == NULL && step == NULL);
 	sheaf_save_free(NULL);
 	sheaf_checkpoint_close(NULL);
 	sheaf_run_close(NULL);
 	sheaf_state_free(NULL);
-	place_release(&p);
+	api_place_release(&p);
 }
 
 static int hear(void *arg, const struct sheaf_item *item)
@@ -654,21 +415,21 @@ TEST(steps_are_listed_and_the_error_is_clear_after_success)
 {
 	int64_t steps[2] = { -1, -1 };
 	struct sheaf_error err;
-	struct place p;
+	struct api_place p;
 	int n = 0;
 
-	place_init(&p);
-	fill(&p);
-	save(&p, 1);
-	save(&p, 5);
-	save(&p, 9);
+	api_place_init(&p);
+	api_place_fill(&p);
+	api_place_save(&p, 1);
+	api_place_save(&p, 5);
+	api_place_save(&p, 9);
 	memset(&err, 0xa5, sizeof(err));
 	CHECK_INT(sheaf_run_steps(p.run, steps, 2, &err), 3);
 	CHECK(err.code == 0 && err.rank == -1 && err.msg[0] == '\0');
 	CHECK(steps[0] == 1 && steps[1] == 5);
 	CHECK_INT(sheaf_run_list(p.run, hear, &n, NULL), 42);
 	CHECK_INT(n, 2);
-	place_release(&p);
+	api_place_release(&p);
 }
 
 TEST(a_save_counts_itself_and_can_be_given_up)
@@ -676,22 +437,22 @@ TEST(a_save_counts_itself_and_can_be_given_up)
 	struct sheaf_stat stat = { .size = sizeof(stat) };
 	struct sheaf_save *save = NULL;
 	struct sheaf_error err;
-	struct place p;
+	struct api_place p;
 
-	place_init(&p);
-	fill(&p);
+	api_place_init(&p);
+	api_place_fill(&p);
 	CHECK_RC(sheaf_save_begin(&save, p.run, 2, p.st, NULL, &err), 0, &err);
-	CHECK_INT(sheaf_save_wait(save, -1), 0);
-	CHECK_INT(sheaf_save_get_stat(save, &stat), 0);
+	CHECK_INT(sheaf_save_wait(save, -1, NULL), 0);
+	CHECK_INT(sheaf_save_get_stat(save, &stat, NULL), 0);
 	CHECK(stat.held >= 45 && stat.copied == 45);
 	CHECK(stat.to_write > 0 && stat.written == stat.to_write);
 	CHECK_INT(stat.sent, 0);
-	CHECK_INT(sheaf_save_abort(save, "a test said so"), 0);
+	CHECK_INT(sheaf_save_abort(save, "a test said so", NULL), 0);
 	CHECK_RC(sheaf_save_commit(save, -1, &err), SHEAF_EFAILED, &err);
 	CHECK(strstr(err.msg, "a test said so") != NULL);
 	sheaf_save_free(save);
 	CHECK_INT(sheaf_run_steps(p.run, NULL, 0, &err), 0);
-	place_release(&p);
+	api_place_release(&p);
 }
 
 /* Who was compiled when the structs were shorter gets what he knows, and not a byte more. */
@@ -702,17 +463,17 @@ TEST(a_shorter_stat_is_filled_to_its_end)
 	const size_t before = offsetof(struct sheaf_stat, gates);
 	struct sheaf_save *save = NULL;
 	struct sheaf_error err;
-	struct place p;
+	struct api_place p;
 
-	place_init(&p);
-	fill(&p);
+	api_place_init(&p);
+	api_place_fill(&p);
 	memset(&stat, 0xa5, sizeof(stat));
 	stat.s.size = (uint32_t)before;
 	memset(&sums.dropped, 0xa5, sizeof(sums) - sums.size);
 	CHECK_RC(sheaf_save_begin(&save, p.run, 2, p.st, NULL, &err), 0, &err);
 	CHECK_RC(sheaf_save_commit(save, -1, &err), 0, &err);
-	CHECK_INT(sheaf_save_get_stat(save, &stat.s), 0);
-	CHECK_INT(sheaf_run_get_stat(p.run, &sums), 0);
+	CHECK_INT(sheaf_save_get_stat(save, &stat.s, NULL), 0);
+	CHECK_INT(sheaf_run_get_stat(p.run, &sums, NULL), 0);
 	CHECK_INT(stat.s.phase, 3);
 	for (size_t i = before; i < sizeof(stat); i++)
 		CHECK_INT(((uint8_t *)&stat)[i], 0xa5);
@@ -720,9 +481,9 @@ TEST(a_shorter_stat_is_filled_to_its_end)
 	for (size_t i = sums.size; i < sizeof(sums); i++)
 		CHECK_INT(((uint8_t *)&sums)[i], 0xa5);
 	sums.size = 4;
-	CHECK_INT(sheaf_run_get_stat(p.run, &sums), SHEAF_EINVAL);
+	CHECK_INT(sheaf_run_get_stat(p.run, &sums, NULL), SHEAF_EINVAL);
 	sheaf_save_free(save);
-	place_release(&p);
+	api_place_release(&p);
 }
 
 /* Another thread asks how long it will take while the caller commits. */
@@ -753,7 +514,7 @@ static bool is_through(struct sheaf_save **save, int *behind)
 	struct sheaf_error err;
 	int rc = sheaf_save_commit(*save, 0, &err);
 
-	CHECK_INT(sheaf_save_get_stat(*save, &stat), 0);
+	CHECK_INT(sheaf_save_get_stat(*save, &stat, NULL), 0);
 	*behind += stat.phase == 6;
 	if (rc == SHEAF_EAGAIN)
 		return false;
@@ -766,15 +527,15 @@ static bool is_through(struct sheaf_save **save, int *behind)
 /* By a thread of the library, while this one begins another. */
 TEST(a_step_is_published_behind_the_next_save)
 {
-	struct place p;
+	struct api_place p;
 	struct sheaf_opts opts = { .size = sizeof(opts), .images_max = 3 };
 	struct sheaf_save *save = NULL, *next = NULL;
 	struct sheaf_checkpoint *opened = NULL;
 	struct sheaf_error err;
 	int behind = 0;
 
-	place_init(&p);
-	fill(&p);
+	api_place_init(&p);
+	api_place_fill(&p);
 	sheaf_run_close(p.run);
 	CHECK_RC(sheaf_run_open(&p.run, p.dir, NULL, &opts, &err), 0, &err);
 	for (int64_t step = 1; step <= 30; step++) {
@@ -792,7 +553,7 @@ TEST(a_step_is_published_behind_the_next_save)
 	CHECK_RC(sheaf_checkpoint_open(&opened, p.run, 30, &err), 0, &err);
 	CHECK_RC(sheaf_checkpoint_verify(opened, NULL, &err), 0, &err);
 	sheaf_checkpoint_close(opened);
-	place_release(&p);
+	api_place_release(&p);
 }
 
 static int committed_n;
@@ -807,14 +568,14 @@ static void committed(void *arg, int64_t step, const char *path)
 
 TEST(any_thread_may_ask_how_long_a_save_takes)
 {
-	struct place p;
+	struct api_place p;
 	struct sheaf_opts opts = { .size = sizeof(opts), .committed = committed };
 	struct sheaf_error err;
 	int64_t asked = 0;
 	char signals[80], want[100], command[200];
 
-	place_init(&p);
-	fill(&p);
+	api_place_init(&p);
+	api_place_fill(&p);
 	sheaf_run_close(p.run);
 	snprintf(signals, sizeof(signals), "%s.done", p.dir);
 	opts.signal_dir = signals;
@@ -847,7 +608,7 @@ TEST(any_thread_may_ask_how_long_a_save_takes)
 	snprintf(command, sizeof(command), "test $(ls %s | grep -c done) = 60 && rm -r %s", signals,
 	         signals);
 	CHECK_INT(system(command), 0);
-	place_release(&p);
+	api_place_release(&p);
 }
 
 static int save_with_loss(struct sheaf_run *run, int64_t step, const char *loss)
@@ -861,10 +622,10 @@ static int save_with_loss(struct sheaf_run *run, int64_t step, const char *loss)
 	int rc;
 
 	data[7] = (float)step;
-	(void)sheaf_state_add(st, &s);
+	(void)sheaf_state_add(st, &s, NULL);
 	rc = sheaf_save_begin(&save, run, step, st, NULL, &err);
 	if (rc == 0 && loss)
-		rc = sheaf_save_note(save, "loss", loss);
+		rc = sheaf_save_note(save, "loss", loss, NULL);
 	if (rc == 0)
 		rc = sheaf_save_commit(save, -1, &err);
 	sheaf_save_free(save);

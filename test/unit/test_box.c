@@ -282,7 +282,7 @@ TEST(shards_are_those_of_chunk)
 					.count = { 5, count }, .stride = { 100, 3 }, .origin = 11 };
 				int64_t left = 7 + count - at, want = piece < left ? piece : left;
 
-				CHECK_INT(shf_slice_shard(&sl, 1, i, n), 0);
+				CHECK_INT(shf_slice_shard(&sl, 1, i, n, NULL), 0);
 				CHECK_INT(sl.count[1], want);
 				CHECK_INT(sl.start[1], at);
 				CHECK_INT(sl.origin, 11 + 3 * (at - 7));
@@ -298,7 +298,7 @@ TEST(shards_of_dense_memory_keep_their_origin)
 {
 	struct sheaf_slice sl = { .ndim = 1, .count = { 10 } };
 
-	CHECK_INT(shf_slice_shard(&sl, 0, 3, 4), 0);
+	CHECK_INT(shf_slice_shard(&sl, 0, 3, 4, NULL), 0);
 	CHECK(sl.start[0] == 9 && sl.count[0] == 1 && sl.origin == 0);
 }
 
@@ -307,17 +307,17 @@ TEST(shards_that_make_no_sense_are_refused_untouched)
 	struct sheaf_slice sl = { .ndim = 1, .count = { INT64_MAX }, .stride = { INT64_MAX } };
 	struct sheaf_slice old = sl;
 
-	CHECK_INT(shf_slice_shard(NULL, 0, 0, 1), SHEAF_EINVAL);
-	CHECK_INT(shf_slice_shard(&sl, -1, 0, 1), SHEAF_EINVAL);
-	CHECK_INT(shf_slice_shard(&sl, 1, 0, 1), SHEAF_EINVAL);
-	CHECK_INT(shf_slice_shard(&sl, 0, 1, 1), SHEAF_EINVAL);
-	CHECK_INT(shf_slice_shard(&sl, 0, -1, 1), SHEAF_EINVAL);
-	CHECK_INT(shf_slice_shard(&sl, 0, 0, 0), SHEAF_EINVAL);
-	CHECK_INT(shf_slice_shard(&sl, 0, 1, 2), SHEAF_EINVAL);
+	CHECK_INT(shf_slice_shard(NULL, 0, 0, 1, NULL), SHEAF_EINVAL);
+	CHECK_INT(shf_slice_shard(&sl, -1, 0, 1, NULL), SHEAF_EINVAL);
+	CHECK_INT(shf_slice_shard(&sl, 1, 0, 1, NULL), SHEAF_EINVAL);
+	CHECK_INT(shf_slice_shard(&sl, 0, 1, 1, NULL), SHEAF_EINVAL);
+	CHECK_INT(shf_slice_shard(&sl, 0, -1, 1, NULL), SHEAF_EINVAL);
+	CHECK_INT(shf_slice_shard(&sl, 0, 0, 0, NULL), SHEAF_EINVAL);
+	CHECK_INT(shf_slice_shard(&sl, 0, 1, 2, NULL), SHEAF_EINVAL);
 	CHECK_INT(memcmp(&sl, &old, sizeof(sl)), 0);
 	sl.stride[0] = 1;
-	CHECK_INT(shf_slice_shard(&sl, 0, INT64_MAX - 2, INT64_MAX - 1), 0);
+	CHECK_INT(shf_slice_shard(&sl, 0, INT64_MAX - 2, INT64_MAX - 1, NULL), 0);
 	CHECK_INT(sl.count[0], 0);
 	sl.count[0] = -1;
-	CHECK_INT(shf_slice_shard(&sl, 0, 0, 1), SHEAF_EINVAL);
+	CHECK_INT(shf_slice_shard(&sl, 0, 0, 1, NULL), SHEAF_EINVAL);
 }

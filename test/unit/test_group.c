@@ -651,7 +651,7 @@ static struct sheaf_group_ops stub_ops(int *freed)
 	do {                                                                  \
 		struct sheaf_group_ops ops = stub_ops(&freed);                \
 		change;                                                       \
-		CHECK_INT(sheaf_group_new(&g, &ops), SHEAF_EINVAL);           \
+		CHECK_INT(sheaf_group_new(&g, &ops, NULL), SHEAF_EINVAL);           \
 	} while (0)
 
 TEST(a_table_that_is_not_sound_is_refused)
@@ -663,7 +663,7 @@ TEST(a_table_that_is_not_sound_is_refused)
 		uint64_t more;
 	} longer = { stub_ops(&freed), 0 };
 
-	CHECK_INT(sheaf_group_new(&g, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_group_new(&g, NULL, NULL), SHEAF_EINVAL);
 	REFUSED(ops.size = 0);
 	REFUSED(ops.size -= 1);
 	REFUSED(ops.size = UINT32_MAX);
@@ -676,12 +676,12 @@ TEST(a_table_that_is_not_sound_is_refused)
 	REFUSED(ops.allreduce = NULL);
 	longer.ops.size = sizeof(longer);
 	longer.more = 1;
-	CHECK_INT(sheaf_group_new(&g, &longer.ops), SHEAF_EINVAL);
-	CHECK_INT(sheaf_group_new(NULL, &longer.ops), SHEAF_EINVAL);
+	CHECK_INT(sheaf_group_new(&g, &longer.ops, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_group_new(NULL, &longer.ops, NULL), SHEAF_EINVAL);
 	CHECK(g == NULL);
 	CHECK_INT(freed, 0);            /* what was refused is still the caller's */
 	longer.more = 0;
-	CHECK_INT(sheaf_group_new(&g, &longer.ops), 0);
+	CHECK_INT(sheaf_group_new(&g, &longer.ops, NULL), 0);
 	sheaf_group_free(g);
 	CHECK_INT(freed, 1);
 	sheaf_group_free(NULL);
@@ -693,7 +693,7 @@ TEST(a_group_in_use_outlives_its_free)
 	struct sheaf_group_ops ops = stub_ops(&freed);
 	struct sheaf_group *g = NULL;
 
-	CHECK_INT(sheaf_group_new(&g, &ops), 0);
+	CHECK_INT(sheaf_group_new(&g, &ops, NULL), 0);
 	shf_group_get(g);
 	sheaf_group_free(g);
 	CHECK(g->dropped);
@@ -711,7 +711,7 @@ TEST(one_failed_operation_ends_the_group)
 	struct shf_team t;
 
 	ops.rank = 1;
-	CHECK_INT(sheaf_group_new(&g, &ops), 0);
+	CHECK_INT(sheaf_group_new(&g, &ops, NULL), 0);
 	t = team(g);
 	CHECK_INT(shf_agree(&t, 0, &err), SHEAF_ELOST);
 	CHECK_INT(err.rank, -1);

@@ -75,7 +75,7 @@ TEST(only_an_operation_whose_time_ran_out_is_said_to_be_late)
 		struct sheaf_error err;
 		struct shf_team t;
 
-		CHECK_INT(sheaf_group_new(&g, &ops), 0);
+		CHECK_INT(sheaf_group_new(&g, &ops, NULL), 0);
 		t = team(g);
 		t.mono_ns = slow_ns;
 		took_ms = cases[i].ms;
@@ -208,7 +208,7 @@ static struct shf_team with_other(struct sheaf_group **g, struct other *o)
 		.allgather = other_allgather, .alltoallv = other_alltoallv,
 		.allreduce = other_allreduce };
 
-	CHECK_INT(sheaf_group_new(g, &ops), 0);
+	CHECK_INT(sheaf_group_new(g, &ops, NULL), 0);
 	return (struct shf_team){ *g, 1, 2, TIMEOUT_MS, no_ns, NULL };
 }
 

@@ -66,7 +66,7 @@ static void world_make(uint64_t *s, struct world *w)
 		int at = rng_below(s, 4) ? i : (int)rng_below(s, i + 1); /* mostly in order */
 
 		t[i] = random_tensor(s, i, names[i]);
-		CHECK(shf_state_add(w->whole, &t[i]) >= 0);
+		CHECK(shf_state_add(w->whole, &t[i], NULL) >= 0);
 		order[i] = order[at];
 		order[at] = i;
 	}
@@ -75,7 +75,7 @@ static void world_make(uint64_t *s, struct world *w)
 			struct sheaf_slice cut = t[order[i]];
 
 			random_cut(s, &cut);
-			CHECK(shf_state_add(w->mine, &cut) >= 0);
+			CHECK(shf_state_add(w->mine, &cut, NULL) >= 0);
 		}
 	}
 	CHECK_RC(shf_schema_preview(&w->whole, 1, NULL, &w->layout, &err), 0, &err);

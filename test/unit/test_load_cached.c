@@ -53,7 +53,7 @@ static void world_init(struct world *w)
 		s.name = name;
 		s.shape[0] = s.count[0] = ITEMS;
 		s.data = w->data[i];
-		CHECK_INT(sheaf_state_add(w->state, &s), i);
+		CHECK_INT(sheaf_state_add(w->state, &s, NULL), i);
 	}
 	open_run(w, 4);
 	CHECK_RC(sheaf_save_begin(&save, w->run, 1, w->state, NULL, &err), 0, &err);

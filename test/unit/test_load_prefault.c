@@ -149,7 +149,7 @@ static void world_init(struct world *w)
 		w->to_bytes[i] = bytes_of(i);
 		w->to[i] = memory(w->to_bytes[i]);
 		in = slice(i, name, w->from[i]);
-		CHECK_INT(sheaf_state_add(w->saved, &in), i);
+		CHECK_INT(sheaf_state_add(w->saved, &in, NULL), i);
 	}
 	/* Of two files, and in no order of theirs. */
 	for (int n = 0; n < SLICES; n++) {
@@ -164,7 +164,7 @@ static void world_init(struct world *w)
 			out.flags = SHEAF_SLICE_FLAT;
 			out.flat_start = out.flat_count = ITEMS / 2;
 		}
-		CHECK_INT(sheaf_state_add(w->loaded, &out), n);
+		CHECK_INT(sheaf_state_add(w->loaded, &out, NULL), n);
 	}
 	CHECK_RC(sheaf_run_open(&run, w->dir, NULL, &opts, &err), 0, &err);
 	CHECK_RC(sheaf_save_begin(&save, run, 1, w->saved, NULL, &err), 0, &err);

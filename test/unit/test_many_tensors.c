@@ -25,7 +25,7 @@ static struct sheaf_state *state_of(uint8_t *data)
 		snprintf(name, sizeof(name), "%d", i);
 		s.name = name;
 		s.data = data + i;
-		CHECK_INT(sheaf_state_add(state, &s), i);
+		CHECK_INT(sheaf_state_add(state, &s, NULL), i);
 	}
 	return state;
 }

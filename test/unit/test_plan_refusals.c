@@ -65,23 +65,23 @@ TEST(a_slice_is_not_cut_where_its_numbers_would_wrap)
 	struct sheaf_slice all = { .size = sizeof(all), .ndim = 2, .shape = { 8, 8 },
 		.count = { 8, 8 } }, s = all;
 
-	CHECK_INT(sheaf_slice_shard(NULL, 0, 0, 1), SHEAF_EINVAL);
+	CHECK_INT(sheaf_slice_shard(NULL, 0, 0, 1, NULL), SHEAF_EINVAL);
 	s.ndim = SHEAF_DIMS_MAX + 1;
-	CHECK_INT(sheaf_slice_shard(&s, 0, 0, 1), SHEAF_EINVAL);
+	CHECK_INT(sheaf_slice_shard(&s, 0, 0, 1, NULL), SHEAF_EINVAL);
 	s = all;
-	CHECK_INT(sheaf_slice_shard(&s, -1, 0, 1), SHEAF_EINVAL);
-	CHECK_INT(sheaf_slice_shard(&s, 2, 0, 1), SHEAF_EINVAL);
+	CHECK_INT(sheaf_slice_shard(&s, -1, 0, 1, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_slice_shard(&s, 2, 0, 1, NULL), SHEAF_EINVAL);
 	s.stride[0] = INT64_MAX;
 	s.stride[1] = 1;
-	CHECK_INT(sheaf_slice_shard(&s, 0, 1, 2), SHEAF_EINVAL);
+	CHECK_INT(sheaf_slice_shard(&s, 0, 1, 2, NULL), SHEAF_EINVAL);
 	s.stride[0] = 1;
 	s.origin = INT64_MAX;
-	CHECK_INT(sheaf_slice_shard(&s, 0, 1, 2), SHEAF_EINVAL);
+	CHECK_INT(sheaf_slice_shard(&s, 0, 1, 2, NULL), SHEAF_EINVAL);
 	s = all;
 	s.start[0] = INT64_MAX;
-	CHECK_INT(sheaf_slice_shard(&s, 0, 1, 2), SHEAF_EINVAL);
+	CHECK_INT(sheaf_slice_shard(&s, 0, 1, 2, NULL), SHEAF_EINVAL);
 	s.start[0] = 0;
-	CHECK_INT(sheaf_slice_shard(&s, 0, 1, 2), 0);
+	CHECK_INT(sheaf_slice_shard(&s, 0, 1, 2, NULL), 0);
 	CHECK(s.start[0] == 4 && s.count[0] == 4);
 }
 

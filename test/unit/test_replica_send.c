@@ -98,7 +98,7 @@ static struct sheaf_group *group_of(struct member *me)
 		.allreduce = reduce, .arg = me };
 	struct sheaf_group *group = NULL;
 
-	CHECK_INT(sheaf_group_new(&group, &ops), 0);
+	CHECK_INT(sheaf_group_new(&group, &ops, NULL), 0);
 	return group;
 }
 
@@ -145,7 +145,7 @@ static void state_init(struct rank *k)
 		s.name = name;
 		s.start[0] = k->rank;
 		s.data = k->data[i];
-		CHECK_INT(sheaf_state_add(k->state, &s), i);
+		CHECK_INT(sheaf_state_add(k->state, &s, NULL), i);
 	}
 }
 
@@ -182,7 +182,7 @@ static void train(struct rank *k, struct sheaf_run *run)
 
 		CHECK_RC(sheaf_save_begin(&save, run, step, k->state, &opts, &err), 0, &err);
 		for (int i = 0; i < SLICES; i++) {
-			k->w->bad += sheaf_save_wait_copied(save, i, -1) != 0;
+			k->w->bad += sheaf_save_wait_copied(save, i, -1, NULL) != 0;
 			paint(k, i, step + 1);
 		}
 		CHECK_RC(sheaf_save_commit(save, -1, &err), 0, &err);
@@ -199,7 +199,7 @@ static void look(struct rank *k, struct sheaf_run *run)
 
 	CHECK_RC(sheaf_checkpoint_open(&step, run, SHEAF_LATEST, &err), 0, &err);
 	CHECK_RC(sheaf_checkpoint_load(step, k->state, 0, &report, &err), 0, &err);
-	CHECK_INT(sheaf_checkpoint_get_info(step, &info), 0);
+	CHECK_INT(sheaf_checkpoint_get_info(step, &info, NULL), 0);
 	for (int i = 0; i < SLICES; i++)
 		for (size_t n = 0; n < ITEMS; n++)
 			k->w->bad += k->data[i][n] != item(k->rank, i, info.step, n);

@@ -99,10 +99,10 @@ static void world_init(struct world *w, int threads, int images, bool averages)
 		}
 		s.data = w->data[i];
 		s.flags = in_place ? SHEAF_SLICE_IN_PLACE : 0;
-		CHECK_INT(sheaf_state_add(w->state, &s), i);
+		CHECK_INT(sheaf_state_add(w->state, &s, NULL), i);
 	}
 	if (averages)
-		CHECK_INT(sheaf_state_ema(w->state, NULL, &ema), 0);
+		CHECK_INT(sheaf_state_ema(w->state, NULL, &ema, NULL), 0);
 	CHECK_RC(sheaf_run_open(&w->run, w->dir, NULL, &opts, &err), 0, &err);
 }
 
@@ -125,8 +125,8 @@ static void *optimizer(void *arg)
 		int i = (from + k * by) % SLICES, rc;
 
 		if (k % 3 == 0)
-			rc = sheaf_save_wait_copied(w->save, i, k % 2);
-		rc = sheaf_save_wait_copied(w->save, i, -1);
+			rc = sheaf_save_wait_copied(w->save, i, k % 2, NULL);
+		rc = sheaf_save_wait_copied(w->save, i, -1, NULL);
 		if (rc != 0)
 			w->bad++;
 		become(w, i, w->step);
@@ -201,8 +201,8 @@ static void train(int threads, int images, uint64_t flags, bool averages)
 		CHECK_INT(pthread_create(&other, NULL, optimizer, &w), 0);
 		if (before) /* while the other copies and asks */
 			CHECK_RC(sheaf_save_commit(before, -1, &err), 0, &err);
-		CHECK_INT(sheaf_save_get_stat(w.save, &stat), 0);
-		(void)sheaf_save_wait(w.save, 0);
+		CHECK_INT(sheaf_save_get_stat(w.save, &stat, NULL), 0);
+		(void)sheaf_save_wait(w.save, 0, NULL);
 		pthread_join(other, NULL);
 		sheaf_save_free(before);
 		before = w.save;
@@ -251,12 +251,12 @@ static void *author(void *arg)
 			memcpy(room, w->data[i], w->n[i] * sizeof(*room));
 			become(w, i, -1);
 		}
-		w->bad += sheaf_save_slice_ready(w->save, i, elsewhere ? room : NULL) != 0;
+		w->bad += sheaf_save_slice_ready(w->save, i, elsewhere ? room : NULL, NULL) != 0;
 		if (elsewhere) {
-			w->bad += sheaf_save_wait_copied(w->save, i, -1) != 0;
+			w->bad += sheaf_save_wait_copied(w->save, i, -1, NULL) != 0;
 			memset(room, 0x5A, w->n[i] * sizeof(*room));
 		} else if (last >= 0) {
-			w->bad += sheaf_save_wait_copied(w->save, last, -1) != 0;
+			w->bad += sheaf_save_wait_copied(w->save, last, -1, NULL) != 0;
 			become(w, last, -1);
 		}
 		last = elsewhere ? last : i;
@@ -264,7 +264,7 @@ static void *author(void *arg)
 			usleep(1000); /* all that was brought is copied */
 		w->passed++;
 	}
-	w->bad += sheaf_save_wait_copied(w->save, SHEAF_ALL_SLICES, -1) != 0;
+	w->bad += sheaf_save_wait_copied(w->save, SHEAF_ALL_SLICES, -1, NULL) != 0;
 	become(w, last, -1);
 	free(room);
 	return NULL;
@@ -287,7 +287,7 @@ static void train_later(int threads, int images)
 		CHECK_INT(pthread_create(&other, NULL, author, &w), 0);
 		if (before)
 			CHECK_RC(sheaf_save_commit(before, -1, &err), 0, &err);
-		(void)sheaf_save_wait(w.save, 0);
+		(void)sheaf_save_wait(w.save, 0, NULL);
 		pthread_join(other, NULL);
 		sheaf_save_free(before);
 		before = w.save;
@@ -322,14 +322,14 @@ TEST(what_is_brought_is_copied_though_nobody_asks)
 		become(&w, i, 0);
 	CHECK_RC(sheaf_save_begin(&w.save, w.run, 0, w.state, &later, &err), 0, &err);
 	usleep(20000);
-	CHECK_INT(sheaf_save_get_stat(w.save, &s), 0);
+	CHECK_INT(sheaf_save_get_stat(w.save, &s, NULL), 0);
 	CHECK_INT(s.copied, 0);
 	for (int i = 0; i < SLICES; i++) {
-		CHECK_INT(sheaf_save_slice_ready(w.save, i, NULL), 0);
+		CHECK_INT(sheaf_save_slice_ready(w.save, i, NULL, NULL), 0);
 		usleep(i % 4 ? 0 : 5000);
 	}
 	for (int ms = 0; ms < 10000; ms++) {
-		rc = sheaf_save_wait_copied(w.save, SHEAF_ALL_SLICES, 0);
+		rc = sheaf_save_wait_copied(w.save, SHEAF_ALL_SLICES, 0, NULL);
 		if (rc != SHEAF_EAGAIN)
 			break;
 		usleep(1000);
@@ -384,7 +384,7 @@ TEST(a_child_uses_no_state_that_its_parent_saves_lazily)
 	CHECK(child > 0 && waitpid(child, &status, 0) == child);
 	CHECK(WIFEXITED(status));
 	CHECK_INT(WEXITSTATUS(status), 0);
-	CHECK_INT(sheaf_save_wait_copied(w.save, SHEAF_ALL_SLICES, -1), 0);
+	CHECK_INT(sheaf_save_wait_copied(w.save, SHEAF_ALL_SLICES, -1, NULL), 0);
 	CHECK_RC(sheaf_save_commit(w.save, -1, &err), 0, &err);
 	sheaf_save_free(w.save);
 	world_release(&w);
@@ -394,7 +394,7 @@ static void *ask_all(void *arg)
 {
 	struct world *w = arg;
 
-	w->bad += sheaf_save_wait_copied(w->save, SHEAF_ALL_SLICES, -1) != 0;
+	w->bad += sheaf_save_wait_copied(w->save, SHEAF_ALL_SLICES, -1, NULL) != 0;
 	return NULL;
 }
 
@@ -413,7 +413,7 @@ TEST(a_check_is_over_when_a_gate_opens)
 		CHECK_RC(sheaf_save_begin(&w.save, w.run, n, w.state, &checked, &err), 0, &err);
 		CHECK_INT(pthread_create(&other, NULL, ask_all, &w), 0);
 		for (int i = 0; i < SLICES; i++) {
-			CHECK_INT(sheaf_save_wait_copied(w.save, i, -1), 0);
+			CHECK_INT(sheaf_save_wait_copied(w.save, i, -1, NULL), 0);
 			become(&w, i, n);
 		}
 		pthread_join(other, NULL);
@@ -438,11 +438,11 @@ TEST(a_rate_bounds_the_threads_and_nobody_who_waits)
 	for (int64_t n = 0; n < 2; n++) {
 		CHECK_RC(sheaf_save_begin(&w.save, w.run, n, w.state, &lazy, &err), 0, &err);
 		usleep(30000);
-		CHECK_INT(sheaf_save_get_stat(w.save, &s), 0);
+		CHECK_INT(sheaf_save_get_stat(w.save, &s, NULL), 0);
 		CHECK(s.copied < s.held / 2);
 		for (int i = 0; i < SLICES; i++)
-			CHECK_INT(sheaf_save_wait_copied(w.save, i, -1), 0);
-		CHECK_INT(sheaf_save_get_stat(w.save, &s), 0);
+			CHECK_INT(sheaf_save_wait_copied(w.save, i, -1, NULL), 0);
+		CHECK_INT(sheaf_save_get_stat(w.save, &s, NULL), 0);
 		CHECK_INT(s.copied, s.held);
 		CHECK_RC(sheaf_save_commit(w.save, -1, &err), 0, &err);
 		sheaf_save_free(w.save);
@@ -463,7 +463,7 @@ static void *ask_often(void *arg)
 	for (int k = 0; k < ROUNDS; k++)
 		for (int i = 0; i < SLICES; i++, w->passed++)
 			w->bad += sheaf_save_wait_copied(w->save, i, k % 2 ? -1
-			                                 : 0) == SHEAF_EINVAL;
+			                                 : 0, NULL) == SHEAF_EINVAL;
 	return NULL;
 }
 
@@ -485,7 +485,7 @@ TEST(gates_of_many_threads_are_all_counted)
 		for (int i = 0; i < ASKERS; i++)
 			pthread_join(other[i], NULL);
 		CHECK_RC(sheaf_save_commit(w.save, -1, &err), 0, &err);
-		CHECK_INT(sheaf_save_get_stat(w.save, &s), 0);
+		CHECK_INT(sheaf_save_get_stat(w.save, &s, NULL), 0);
 		sheaf_save_free(w.save);
 		CHECK_INT(s.gates, ASKERS * ROUNDS * SLICES);
 		CHECK(s.gates_waited < s.gates && s.gate_ns_max > 0);
@@ -498,7 +498,7 @@ TEST(gates_of_many_threads_are_all_counted)
 		if (s.gate_ns_max > sum.gate_ns_max)
 			sum.gate_ns_max = s.gate_ns_max;
 	}
-	CHECK_INT(sheaf_run_get_stat(w.run, &all), 0);
+	CHECK_INT(sheaf_run_get_stat(w.run, &all, NULL), 0);
 	CHECK_INT(all.gates, w.passed);
 	CHECK_INT(all.gates, sum.gates);
 	CHECK_INT(all.gates_waited, sum.gates_waited);
@@ -518,7 +518,7 @@ static void *ask(void *arg)
 	struct world *w = arg;
 
 	for (int i = SLICES - 1; i >= 0; i--) {
-		w->bad += sheaf_save_wait_copied(w->save, i, -1) == SHEAF_EAGAIN;
+		w->bad += sheaf_save_wait_copied(w->save, i, -1, NULL) == SHEAF_EAGAIN;
 		become(w, i, w->step);
 		w->passed++;
 	}
@@ -543,7 +543,7 @@ static void fails_while_another_asks(void)
 		while (n % 4 && w.passed < n * 5)
 			sched_yield();
 		if (n % 2) {
-			CHECK_INT(sheaf_save_abort(w.save, "not wanted"), 0);
+			CHECK_INT(sheaf_save_abort(w.save, "not wanted", NULL), 0);
 			CHECK_INT(sheaf_save_commit(w.save, -1, &err), SHEAF_EFAILED);
 		}
 		pthread_join(other, NULL);
@@ -572,11 +572,11 @@ static void *ask_always(void *arg)
 	struct sheaf_stat stat = { .size = sizeof(stat) };
 
 	while (!atomic_load(&w->passed)) {
-		int rc = sheaf_save_wait(w->save, 0);
+		int rc = sheaf_save_wait(w->save, 0, NULL);
 
 		w->bad += rc != 0 && rc != SHEAF_EAGAIN;
-		w->bad += sheaf_save_slice_ready(w->save, 0, NULL) != SHEAF_EINVAL;
-		w->bad += sheaf_save_get_stat(w->save, &stat) != 0;
+		w->bad += sheaf_save_slice_ready(w->save, 0, NULL, NULL) != SHEAF_EINVAL;
+		w->bad += sheaf_save_get_stat(w->save, &stat, NULL) != 0;
 		(void)sheaf_save_eta_ms(w->save);
 	}
 	return NULL;
@@ -597,7 +597,7 @@ TEST(any_thread_may_wait_for_a_save_that_is_committed)
 		CHECK_RC(sheaf_save_begin(&w.save, w.run, n, w.state, n % 2 ? &lazy : NULL, &err),
 		         0, &err);
 		CHECK_INT(pthread_create(&asks, NULL, ask_always, &w), 0);
-		CHECK_INT(sheaf_save_wait_copied(w.save, SHEAF_ALL_SLICES, -1), 0);
+		CHECK_INT(sheaf_save_wait_copied(w.save, SHEAF_ALL_SLICES, -1, NULL), 0);
 		CHECK_RC(sheaf_save_commit(w.save, -1, &err), 0, &err);
 		atomic_store(&w.passed, 1);
 		pthread_join(asks, NULL);
@@ -611,8 +611,8 @@ static void *ask_a_little(void *arg)
 {
 	struct world *w = arg;
 
-	w->bad += sheaf_save_wait_copied(w->save, 0, 20) != SHEAF_EAGAIN;
-	w->bad += sheaf_save_wait_copied(w->save, 0, 0) != SHEAF_EAGAIN;
+	w->bad += sheaf_save_wait_copied(w->save, 0, 20, NULL) != SHEAF_EAGAIN;
+	w->bad += sheaf_save_wait_copied(w->save, 0, 0, NULL) != SHEAF_EAGAIN;
 	return NULL;
 }
 
@@ -639,7 +639,7 @@ TEST(a_gate_keeps_its_timeout_while_another_thread_compares_the_slice)
 	for (int i = 0; i < SLICES; i++)
 		become(&w, i, 0);
 	CHECK_RC(sheaf_save_begin(&w.save, w.run, 0, w.state, &checked, &err), 0, &err);
-	CHECK_INT(sheaf_save_wait(w.save, -1), 0);
+	CHECK_INT(sheaf_save_wait(w.save, -1, NULL), 0);
 	set_check(w.save->copy.lazy, SHF_CHECKING);
 	CHECK_INT(pthread_create(&asks, NULL, ask_a_little, &w), 0);
 	clock_gettime(CLOCK_REALTIME, &late);
@@ -650,7 +650,7 @@ TEST(a_gate_keeps_its_timeout_while_another_thread_compares_the_slice)
 		(void)pthread_join(asks, NULL);
 	CHECK_INT(joined, 0);
 	CHECK_INT(w.bad, 0);
-	CHECK_INT(sheaf_save_wait_copied(w.save, SHEAF_ALL_SLICES, -1), 0);
+	CHECK_INT(sheaf_save_wait_copied(w.save, SHEAF_ALL_SLICES, -1, NULL), 0);
 	CHECK_RC(sheaf_save_commit(w.save, -1, &err), 0, &err);
 	sheaf_save_free(w.save);
 	world_release(&w);
@@ -676,9 +676,9 @@ static void freed_leave_nothing(void)
 			become(&w, i, n);
 		CHECK_RC(sheaf_save_begin(&w.save, w.run, n, w.state, &lazy, &err), 0, &err);
 		for (int i = 0; i < n % 5; i++)
-			CHECK_INT(sheaf_save_wait_copied(w.save, SLICES - 1 - i, -1), 0);
+			CHECK_INT(sheaf_save_wait_copied(w.save, SLICES - 1 - i, -1, NULL), 0);
 		if (n % 3 == 0)
-			(void)sheaf_save_abort(w.save, "not wanted");
+			(void)sheaf_save_abort(w.save, "not wanted", NULL);
 		sheaf_save_free(w.save);
 	}
 	CHECK(procself_fds() <= fds);
@@ -714,11 +714,11 @@ TEST(a_forked_child_lets_a_lazy_save_alone)
 		CHECK_RC(sheaf_save_begin(&w.save, w.run, n, w.state, &lazy, &err), 0, &err);
 		pid = fork();
 		if (pid == 0) {
-			int bad = sheaf_save_wait_copied(w.save, 0, -1) != SHEAF_EINVAL;
+			int bad = sheaf_save_wait_copied(w.save, 0, -1, NULL) != SHEAF_EINVAL;
 
 			sheaf_save_free(w.save);
 			/* And the state knows nothing of it any more. */
-			bad |= sheaf_state_move(w.state, 0, w.data[0]) != 0;
+			bad |= sheaf_state_move(w.state, 0, w.data[0], NULL) != 0;
 			sheaf_state_free(w.state);
 			sheaf_run_close(w.run);
 			_exit(bad);
@@ -726,7 +726,7 @@ TEST(a_forked_child_lets_a_lazy_save_alone)
 		CHECK(waitpid(pid, &status, 0) == pid);
 		CHECK_INT(status, 0);
 		for (int i = 0; i < SLICES; i++)
-			CHECK_INT(sheaf_save_wait_copied(w.save, i, -1), 0);
+			CHECK_INT(sheaf_save_wait_copied(w.save, i, -1, NULL), 0);
 		CHECK_RC(sheaf_save_commit(w.save, -1, &err), 0, &err);
 		sheaf_save_free(w.save);
 	}

@@ -214,7 +214,7 @@ TEST(strides_that_are_meant_are_never_taken_for_dense_memory)
 	refused(&in, "model/w: F4 memory must be dense");
 	in = good();
 	in.flags = SHEAF_SLICE_STRIDED;
-	CHECK_INT(sheaf_slice_shard(&in, 0, 1, 3), 0);
+	CHECK_INT(sheaf_slice_shard(&in, 0, 1, 3, NULL), 0);
 	/* And not dense either once it is cut. */
 	refused(&in, "model/w: dimension 1: stride 0 puts 4 items in one place");
 }
@@ -538,15 +538,15 @@ TEST(a_failed_add_sticks_and_the_first_one_is_told)
 	struct sheaf_error err = { 0 };
 
 	CHECK(st != NULL);
-	CHECK_INT(shf_state_add(st, &in), 0);
+	CHECK_INT(shf_state_add(st, &in, NULL), 0);
 	CHECK_INT(shf_state_ready(st, true, &err), 0);
 	in.dtype = 0;
-	CHECK_INT(shf_state_add(st, &in), SHEAF_EINVAL);
+	CHECK_INT(shf_state_add(st, &in, NULL), SHEAF_EINVAL);
 	in = good();
 	in.origin = -1;
-	CHECK_INT(shf_state_add(st, &in), SHEAF_EINVAL);
+	CHECK_INT(shf_state_add(st, &in, NULL), SHEAF_EINVAL);
 	in = good();
-	CHECK_INT(shf_state_add(st, &in), 1);
+	CHECK_INT(shf_state_add(st, &in, NULL), 1);
 	CHECK_RC(shf_state_ready(st, true, &err), SHEAF_EINVAL, &err);
 	CHECK(strstr(err.msg, "dtype") != NULL);
 	shf_state_put(st);
@@ -565,9 +565,9 @@ TEST(a_slice_without_memory_is_refused_and_the_state_remembers)
 
 			CHECK(st != NULL);
 			for (int i = 0; i < before; i++)
-				CHECK_INT(shf_state_add(st, &in), i);
+				CHECK_INT(shf_state_add(st, &in, NULL), i);
 			memfail_at(nth);
-			rc = shf_state_add(st, &in);
+			rc = shf_state_add(st, &in, NULL);
 			last = !memfail_end();
 			CHECK(nth > 1 || !last);
 			CHECK_INT(rc, last ? before : SHEAF_ENOMEM);
@@ -581,9 +581,9 @@ TEST(no_state_is_no_memory)
 	struct sheaf_slice in = good();
 	struct sheaf_error err = { 0 };
 
-	CHECK_INT(shf_state_add(NULL, &in), SHEAF_ENOMEM);
-	CHECK_INT(shf_state_move(NULL, 0, memory), SHEAF_ENOMEM);
-	CHECK_INT(shf_state_stream(NULL, "rng", NULL, 0, 1, memory, 4), SHEAF_ENOMEM);
+	CHECK_INT(shf_state_add(NULL, &in, NULL), SHEAF_ENOMEM);
+	CHECK_INT(shf_state_move(NULL, 0, memory, NULL), SHEAF_ENOMEM);
+	CHECK_INT(shf_state_stream(NULL, "rng", NULL, 0, 1, memory, 4, NULL), SHEAF_ENOMEM);
 	CHECK_INT(shf_state_ready(NULL, false, &err), SHEAF_ENOMEM);
 	shf_state_put(NULL);
 }
@@ -595,13 +595,13 @@ TEST(a_state_without_memory_is_good_for_plans_only)
 	struct sheaf_error err = { 0 };
 
 	in.data = NULL;
-	CHECK_INT(shf_state_add(st, &in), 0);
+	CHECK_INT(shf_state_add(st, &in, NULL), 0);
 	CHECK_INT(shf_state_ready(st, false, &err), 0);
 	CHECK_RC(shf_state_ready(st, true, &err), SHEAF_EINVAL, &err);
 	CHECK(strstr(err.msg, "model/w: data is NULL") != NULL);
-	CHECK_INT(shf_state_move(st, 0, memory), 0);
+	CHECK_INT(shf_state_move(st, 0, memory, NULL), 0);
 	CHECK_INT(shf_state_ready(st, true, &err), 0);
-	CHECK_INT(shf_state_move(st, 0, memory + 4), 0);
+	CHECK_INT(shf_state_move(st, 0, memory + 4, NULL), 0);
 	CHECK_INT(shf_state_ready(st, true, &err), 0);
 	shf_state_put(st);
 }
@@ -611,18 +611,18 @@ TEST(a_slice_moves_to_memory_and_not_to_nowhere)
 	struct sheaf_state *st = shf_state_new();
 	struct sheaf_slice in = good();
 
-	CHECK_INT(shf_state_add(st, &in), 0);
-	CHECK_INT(shf_state_move(st, 0, memory + 64), 0);
+	CHECK_INT(shf_state_add(st, &in, NULL), 0);
+	CHECK_INT(shf_state_move(st, 0, memory + 64, NULL), 0);
 	CHECK(st->slices[0].mem.base == memory + 64);
-	CHECK_INT(shf_state_move(st, 1, memory), SHEAF_EINVAL);
-	CHECK_INT(shf_state_move(st, -1, memory), SHEAF_EINVAL);
-	CHECK_INT(shf_state_move(st, 0, NULL), SHEAF_EINVAL);
+	CHECK_INT(shf_state_move(st, 1, memory, NULL), SHEAF_EINVAL);
+	CHECK_INT(shf_state_move(st, -1, memory, NULL), SHEAF_EINVAL);
+	CHECK_INT(shf_state_move(st, 0, NULL, NULL), SHEAF_EINVAL);
 	CHECK(st->slices[0].mem.base == memory + 64);
 	in.count[0] = 0;
 	in.name = "none";
-	CHECK_INT(shf_state_add(st, &in), 1);
-	CHECK_INT(shf_state_move(st, 1, NULL), 0); /* of which there is nothing */
-	CHECK_INT(shf_state_move(st, 1, memory), 0);
+	CHECK_INT(shf_state_add(st, &in, NULL), 1);
+	CHECK_INT(shf_state_move(st, 1, NULL, NULL), 0); /* of which there is nothing */
+	CHECK_INT(shf_state_move(st, 1, memory, NULL), 0);
 	shf_state_put(st);
 }
 
@@ -633,10 +633,10 @@ TEST(averages_are_not_moved)
 	struct sheaf_ema e = { .size = sizeof(e), .coef = 0.5 };
 	struct sheaf_error err = { 0 };
 
-	CHECK_INT(shf_state_add(st, &in), 0);
-	CHECK_INT(shf_state_ema(st, NULL, &e), 0);
+	CHECK_INT(shf_state_add(st, &in, NULL), 0);
+	CHECK_INT(shf_state_ema(st, NULL, &e, NULL), 0);
 	CHECK_INT(st->n, 2);
-	CHECK_INT(shf_state_move(st, 1, memory), SHEAF_EINVAL);
+	CHECK_INT(shf_state_move(st, 1, memory, NULL), SHEAF_EINVAL);
 	CHECK(st->slices[1].mem.base == NULL);
 	CHECK_RC(shf_state_ready(st, false, &err), SHEAF_EINVAL, &err);
 	CHECK_STR(err.msg, "ema/w: averages are not moved");
@@ -648,10 +648,10 @@ TEST(nothing_is_added_once_it_is_fixed)
 	struct sheaf_state *st = shf_state_new();
 	struct sheaf_slice in = good();
 
-	CHECK_INT(shf_state_add(st, &in), 0);
+	CHECK_INT(shf_state_add(st, &in, NULL), 0);
 	st->fixed = true;
-	CHECK_INT(shf_state_add(st, &in), SHEAF_EINVAL);
-	CHECK_INT(shf_state_move(st, 0, memory + 8), 0);
+	CHECK_INT(shf_state_add(st, &in, NULL), SHEAF_EINVAL);
+	CHECK_INT(shf_state_move(st, 0, memory + 8, NULL), 0);
 	shf_state_put(st);
 }
 
@@ -660,7 +660,7 @@ TEST(streams_are_tensors_of_bytes_by_rank)
 	struct sheaf_state *st = shf_state_new();
 	const struct shf_slice *s;
 
-	CHECK_INT(shf_state_stream(st, "rng.cpu", NULL, 3, 8, memory, 100), 0);
+	CHECK_INT(shf_state_stream(st, "rng.cpu", NULL, 3, 8, memory, 100, NULL), 0);
 	s = &st->slices[0];
 	CHECK_STR(s->family, "ranks");
 	CHECK_STR(s->name, "rng.cpu/3");
@@ -668,11 +668,11 @@ TEST(streams_are_tensors_of_bytes_by_rank)
 	CHECK_INT(s->stream.ranks, 8);
 	CHECK_INT(s->dtype, SHEAF_U8);
 	CHECK_INT(s->items.dim[0], 100);
-	CHECK_INT(shf_state_stream(st, "rng.cpu", "modulo", 8, 8, memory, 1), SHEAF_EINVAL);
-	CHECK_INT(shf_state_stream(st, "rng.cpu", "often", 0, 8, memory, 1), SHEAF_EINVAL);
-	CHECK_INT(shf_state_stream(st, "a/b", NULL, 0, 8, memory, 1), SHEAF_EINVAL);
-	CHECK_INT(shf_state_stream(st, NULL, NULL, 0, 8, memory, 1), SHEAF_EINVAL);
-	CHECK_INT(shf_state_stream(st, "x", NULL, 0, 0, memory, 1), SHEAF_EINVAL);
+	CHECK_INT(shf_state_stream(st, "rng.cpu", "modulo", 8, 8, memory, 1, NULL), SHEAF_EINVAL);
+	CHECK_INT(shf_state_stream(st, "rng.cpu", "often", 0, 8, memory, 1, NULL), SHEAF_EINVAL);
+	CHECK_INT(shf_state_stream(st, "a/b", NULL, 0, 8, memory, 1, NULL), SHEAF_EINVAL);
+	CHECK_INT(shf_state_stream(st, NULL, NULL, 0, 8, memory, 1, NULL), SHEAF_EINVAL);
+	CHECK_INT(shf_state_stream(st, "x", NULL, 0, 0, memory, 1, NULL), SHEAF_EINVAL);
 	shf_state_put(st);
 }
 
@@ -685,7 +685,7 @@ TEST(a_sharded_slice_is_a_slice)
 	in.start[0] = in.start[1] = 0;
 	in.count[0] = 6;
 	in.count[1] = 8;
-	CHECK_INT(shf_slice_shard(&in, 0, 3, 4), 0);    /* pieces of 2: the last is empty */
+	CHECK_INT(shf_slice_shard(&in, 0, 3, 4, NULL), 0);    /* pieces of 2: the last is empty */
 	in.data = NULL;
 	taken(&in, &s, &arena);
 	CHECK(s.empty);
@@ -707,7 +707,7 @@ TEST(all_that_lies_in_one_long_slice_is_in_its_ring)
 			.dtype = SHEAF_F32, .ndim = 1, .shape = { parts[i].n },
 			.count = { parts[i].n }, .data = memory + 4 * parts[i].first };
 
-		CHECK_INT(shf_state_add(st, &in), i);
+		CHECK_INT(shf_state_add(st, &in, NULL), i);
 	}
 	CHECK_INT(shf_overlaps_find(st, &next), 0);
 	CHECK(next[0] != 0 && next[next[0]] != 0);

@@ -58,7 +58,7 @@ static void begin(struct alone *a, uint64_t flags)
 		a->disk = disk_new();
 	a->sys = simdisk_process(a->disk, 77, 0);
 	a->state = shf_state_new();
-	CHECK_INT(shf_state_add(a->state, &s), 0);
+	CHECK_INT(shf_state_add(a->state, &s, NULL), 0);
 	CHECK_RC(shf_run_open(&a->run, "run", NULL, &opts, a->sys, &a->err), 0, &a->err);
 }
 
@@ -101,7 +101,7 @@ TEST(the_path_of_a_step_is_whole_however_long_it_is)
 	}
 	a.sys = simdisk_process(a.disk, 77, 0);
 	a.state = shf_state_new();
-	CHECK_INT(shf_state_add(a.state, &s), 0);
+	CHECK_INT(shf_state_add(a.state, &s, NULL), 0);
 	CHECK_RC(shf_run_open(&a.run, dir, NULL, &opts, a.sys, &a.err), 0, &a.err);
 	saved(&a, 1);
 	CHECK_RC(shf_step_open(&step, a.run, 1, &a.err), 0, &a.err);
@@ -305,19 +305,19 @@ TEST(what_is_attached_or_noted_wrongly_is_refused_and_the_step_is_saved)
 	begin(&a, SHEAF_RUN_CREATE);
 	moment = slice_of(&a);
 	moment.family = "optimizer";
-	CHECK_INT(shf_state_add(a.state, &moment), 1);
+	CHECK_INT(shf_state_add(a.state, &moment, NULL), 1);
 	save = save_begun(&a, 1);
-	CHECK_INT(shf_save_attach(save, "twice.json", "{}", 2), 0);
-	CHECK_INT(shf_save_note(save, "twice", "v"), 0);
+	CHECK_INT(shf_save_attach(save, "twice.json", "{}", 2, NULL), 0);
+	CHECK_INT(shf_save_note(save, "twice", "v", NULL), 0);
 	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
 		refused(&a, wrong[i].word, wrong[i].file && wrong[i].file[0] == '\0'
-		        ? shf_save_note(save, wrong[i].key, wrong[i].value)
+		        ? shf_save_note(save, wrong[i].key, wrong[i].value, NULL)
 		        : shf_save_attach(save, wrong[i].file, wrong[i].n > 1 ? "" : NULL,
-		                          wrong[i].n));
-	CHECK_INT(shf_save_note(save, "train/Loss", "0.5"), 0);
+		                          wrong[i].n, NULL));
+	CHECK_INT(shf_save_note(save, "train/Loss", "0.5", NULL), 0);
 	CHECK_RC(shf_save_commit(save, -1, &a.err), 0, &a.err);
-	CHECK_INT(shf_save_attach(save, "late.json", "{}", 2), SHEAF_EINVAL);
-	CHECK_INT(shf_save_note(save, "late", "v"), SHEAF_EINVAL);
+	CHECK_INT(shf_save_attach(save, "late.json", "{}", 2, NULL), SHEAF_EINVAL);
+	CHECK_INT(shf_save_note(save, "late", "v", NULL), SHEAF_EINVAL);
 	shf_save_free(save);
 	CHECK_RC(shf_step_open(&step, a.run, 1, &a.err), 0, &a.err);
 	CHECK_INT(step->manifest.notes_n, 2);
@@ -356,7 +356,7 @@ static int notes_taken(struct alone *a, struct sheaf_save *save, int byte, const
 	memset(value, byte, sizeof(value) - 1);
 	while (rc == 0 && n < 20) {
 		snprintf(key, sizeof(key), "n%d", ++n);
-		rc = shf_save_note(save, key, value);
+		rc = shf_save_note(save, key, value, NULL);
 	}
 	refused(a, refusal, rc);
 	return n;
@@ -371,7 +371,8 @@ TEST(all_notes_together_are_bounded_too)
 	save = save_begun(&a, 1);
 	/* 8 of 65,000 bytes fit into 524,288. */
 	CHECK_INT(notes_taken(&a, save, 'x', "512 KiB"), 8);
-	CHECK_INT(shf_save_note(save, "a.little", "fits"), 0); /* the refused one is not counted */
+	/* the refused one is not counted */
+	CHECK_INT(shf_save_note(save, "a.little", "fits", NULL), 0);
 	CHECK_RC(shf_save_commit(save, -1, &a.err), 0, &a.err);
 	shf_save_free(save);
 	end(&a);
@@ -404,7 +405,7 @@ TEST(what_was_attached_and_noted_without_an_error_fits_into_the_manifest)
 	save = save_begun(&a, 1);
 	for (; rc == 0 && n < 20000; n++) {
 		snprintf(name, sizeof(name), "%0120d.json", n);
-		rc = shf_save_attach(save, name, "", 0);
+		rc = shf_save_attach(save, name, "", 0, NULL);
 	}
 	CHECK_INT(rc, SHEAF_EINVAL);
 	CHECK(n > 4000 && n < 9000);
@@ -432,7 +433,7 @@ static int begin_with(int n, bool tied, struct sheaf_error *err)
 		snprintf(name, sizeof(name), tied ? "%0400d" : "t%d", i);
 		snprintf(to, sizeof(to), "%0400d", i - i % 2);
 		s.tied_to = tied && i % 2 ? to : NULL;
-		CHECK(shf_state_add(state, &s) >= 0);
+		CHECK(shf_state_add(state, &s, NULL) >= 0);
 	}
 	rc = shf_save_begin(&save, a.run, 1, state, NULL, err);
 	shf_save_free(save);
@@ -459,7 +460,7 @@ static void much_to_say(struct hand *h, struct sheaf_save *save)
 	memset(value, 'x', sizeof(value) - 1);
 	for (int i = 0; i < 6; i++) {
 		snprintf(key, sizeof(key), "r%d.%d", h->rank, i);
-		(void)shf_save_note(save, key, value);
+		(void)shf_save_note(save, key, value, NULL);
 	}
 }
 
@@ -507,22 +508,22 @@ TEST(a_save_says_how_far_it_is_and_what_became_of_it)
 
 	begin(&a, SHEAF_RUN_CREATE);
 	save = save_begun(&a, 1);
-	CHECK_INT(shf_save_wait(save, -1), 0);
+	CHECK_INT(shf_save_wait(save, -1, NULL), 0);
 	shf_save_stat(save, &stat);
 	CHECK_INT(stat.phase, 2);
 	CHECK(stat.held == sizeof(a.w) && stat.written == stat.to_write);
 	CHECK_RC(shf_save_commit(save, -1, &a.err), 0, &a.err);
 	shf_save_stat(save, &stat);
 	CHECK_INT(stat.phase, 3);
-	CHECK_INT(shf_save_wait(save, -1), 0);
+	CHECK_INT(shf_save_wait(save, -1, NULL), 0);
 	SAID(shf_save_exchange(save, 0, &a.err), SHEAF_EINVAL, "over", &a.err);
 	SAID(shf_save_commit(save, -1, &a.err), SHEAF_EINVAL, "over", &a.err);
 	shf_save_free(save);
 	save = save_begun(&a, 2);
-	CHECK_INT(shf_save_fail(save, NULL), 0);
-	CHECK_INT(shf_save_fail(save, "the second reason"), 0);
+	CHECK_INT(shf_save_fail(save, NULL, NULL), 0);
+	CHECK_INT(shf_save_fail(save, "the second reason", NULL), 0);
 	SAID(shf_save_commit(save, -1, &a.err), SHEAF_EFAILED, "no reason was given", &a.err);
-	CHECK_INT(shf_save_wait(save, -1), SHEAF_EFAILED);
+	CHECK_INT(shf_save_wait(save, -1, NULL), SHEAF_EFAILED);
 	shf_save_free(save);
 	CHECK(!simdisk_exists(a.disk, "run/checkpoint-2"));
 	end(&a);
@@ -835,18 +836,18 @@ TEST(a_state_remembers_the_first_thing_that_was_wrong)
 	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
 		held = shf_state_new();
 		sticks(held, shf_state_stream(held, wrong[i].stream, wrong[i].rule, wrong[i].rank,
-		                               wrong[i].ranks, &byte, 1), wrong[i].word);
+		                               wrong[i].ranks, &byte, 1, NULL), wrong[i].word);
 	}
 	held = shf_state_new();
-	CHECK_INT(shf_state_add(held, &s), 0);
-	sticks(held, shf_state_move(held, 1, &byte), "slice 1 of 1");
+	CHECK_INT(shf_state_add(held, &s, NULL), 0);
+	sticks(held, shf_state_move(held, 1, &byte, NULL), "slice 1 of 1");
 	held = shf_state_new();
-	sticks(held, shf_state_move(held, -1, &byte), "slice -1 of 0");
+	sticks(held, shf_state_move(held, -1, &byte, NULL), "slice -1 of 0");
 	held = shf_state_new();
-	CHECK_INT(shf_state_add(held, &s), 0);
-	sticks(held, shf_state_move(held, 0, NULL), "moved to NULL");
-	CHECK_INT(shf_state_move(NULL, 0, &byte), SHEAF_ENOMEM);
-	CHECK_INT(shf_state_stream(NULL, "rng", NULL, 0, 1, &byte, 1), SHEAF_ENOMEM);
+	CHECK_INT(shf_state_add(held, &s, NULL), 0);
+	sticks(held, shf_state_move(held, 0, NULL, NULL), "moved to NULL");
+	CHECK_INT(shf_state_move(NULL, 0, &byte, NULL), SHEAF_ENOMEM);
+	CHECK_INT(shf_state_stream(NULL, "rng", NULL, 0, 1, &byte, 1, NULL), SHEAF_ENOMEM);
 }
 
 /* Overflowing numbers, one at a time, of a slice that is right otherwise. */
@@ -878,7 +879,7 @@ TEST(numbers_that_no_memory_has_are_refused)
 		s.stride[0] = 4;
 		s.stride[1] = 1;
 		memcpy((char *)&s + wrong[i].at, &wrong[i].value, sizeof(wrong[i].value));
-		rc = shf_state_add(held, &s);
+		rc = shf_state_add(held, &s, NULL);
 		if (rc != SHEAF_EINVAL)
 			print_error("number %zu: %d\n", i, rc);
 		CHECK_INT(rc, SHEAF_EINVAL);

@@ -104,11 +104,11 @@ static struct simdisk *saved(int64_t items)
 	for (size_t i = 0; i < sizes[1]; i += 4097)
 		bytes[i] = (uint8_t)(i >> 12);
 	slice.data = values;
-	CHECK(shf_state_add(state, &slice) >= 0);
+	CHECK(shf_state_add(state, &slice, NULL) >= 0);
 	CHECK_RC(shf_run_open(&run, "run", NULL, &opts, sys, &err), 0, &err);
 	CHECK_RC(shf_save_begin(&save, run, 2, state, NULL, &err), 0, &err);
 	for (int i = 0; i < FILES; i++)
-		CHECK_INT(shf_save_attach(save, names[i], bytes, sizes[i]), 0);
+		CHECK_INT(shf_save_attach(save, names[i], bytes, sizes[i], NULL), 0);
 	CHECK_RC(shf_save_commit(save, -1, &err), 0, &err);
 	shf_save_free(save);
 	shf_state_put(state);

@@ -59,7 +59,7 @@ static struct sheaf_state *state_with(const struct sheaf_slice *slice)
 {
 	struct sheaf_state *st = shf_state_new();
 
-	(void)shf_state_add(st, slice);
+	(void)shf_state_add(st, slice, NULL);
 	return st;
 }
 
@@ -205,7 +205,7 @@ TEST(files_of_their_own_are_counted)
 	struct sheaf_error err = { 0 };
 	struct seen seen;
 
-	CHECK_INT(shf_state_add(states[0], &b), 1);
+	CHECK_INT(shf_state_add(states[0], &b, NULL), 1);
 	CHECK_RC(preview(states, NULL, 1, &opts, &seen, &err), 0, &err);
 	CHECK_INT(seen.r[0].files, 2);
 	CHECK_INT(seen.r[0].writes, 6 * MIB + 2 * PAGE);
@@ -256,7 +256,7 @@ TEST(a_tie_is_of_one_mind_and_stored_once)
 	CHECK_RC(preview(states, NULL, 2, NULL, &seen, &err), 0, &err);
 	CHECK_INT(seen.r[0].writes + seen.r[1].writes, 4 * MIB + PAGE);
 	c.name = "head";
-	CHECK_INT(shf_state_add(states[0], &c), 1);
+	CHECK_INT(shf_state_add(states[0], &c, NULL), 1);
 	CHECK_RC(preview(states, NULL, 2, NULL, &seen, &err), SHEAF_ELAYOUT, &err);
 	CHECK(strstr(err.msg, "model/head") != NULL);
 	release(states, 2);
@@ -304,7 +304,7 @@ TEST(many_tensors_are_each_planned_once)
 
 			s.start[0] = 32 * r;
 			s.count[0] = 32;
-			CHECK_INT(shf_state_add(states[r], &s), t);
+			CHECK_INT(shf_state_add(states[r], &s, NULL), t);
 		}
 	CHECK_RC(preview(states, NULL, 2, NULL, &seen, &err), 0, &err);
 	for (int r = 0; r < 2; r++)
@@ -358,7 +358,7 @@ TEST(short_runs_in_many_files_are_written_in_two_phases)
 
 			s.count[0] = 128;
 			s.start[0] = 128 * r;
-			(void)shf_state_add(states[r], &s);
+			(void)shf_state_add(states[r], &s, NULL);
 		}
 	}
 	CHECK_RC(preview(states, node, RANKS, &opts, &seen, &err), 0, &err);
@@ -409,7 +409,7 @@ TEST(the_rest_of_a_file_follows_the_stripe_before_it)
 
 			s.count[0] = 17 * 32;
 			s.start[0] = 17 * 32 * r;
-			(void)shf_state_add(states[r], &s);
+			(void)shf_state_add(states[r], &s, NULL);
 		}
 	}
 	CHECK_RC(preview(states, node, RANKS, &opts, &seen, &err), 0, &err);
@@ -496,7 +496,7 @@ static struct sheaf_state *hold(const struct layout *l, int rank, struct lay_mem
 
 	*m = lay_hold(l, rank, slices, SLICES, &n, false, 1);
 	for (int i = 0; i < n; i++)
-		(void)shf_state_add(st, &slices[i]);
+		(void)shf_state_add(st, &slices[i], NULL);
 	return st;
 }
 
@@ -598,14 +598,14 @@ static struct sheaf_state *adam(uint32_t weights, uint32_t moments)
 	w.flags = weights;
 	st = state_with(&w);
 	m.family = "master_weights";
-	(void)shf_state_add(st, &m);
+	(void)shf_state_add(st, &m, NULL);
 	for (int i = 0; i < MOMENTS; i++) {
 		struct sheaf_slice s = matrix(name, 256, 1024);
 
 		snprintf(name, sizeof(name), "w%d/moment1_0", i);
 		s.family = "optimizer";
 		s.flags = moments;
-		(void)shf_state_add(st, &s);
+		(void)shf_state_add(st, &s, NULL);
 	}
 	return st;
 }

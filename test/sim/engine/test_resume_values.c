@@ -43,10 +43,10 @@ static uint8_t *complete(struct hand *h)
 	uint8_t *bytes = hand_block(h, STREAM_BYTES);
 
 	if (h->play->variant & AVERAGED)
-		(void)shf_state_ema(h->state, NULL, &e);
+		(void)shf_state_ema(h->state, NULL, &e, NULL);
 	if (h->play->variant & STREAM)
 		(void)shf_state_stream(h->state, "rng", "drop", h->rank, h->ranks, bytes,
-		                       STREAM_BYTES);
+		                       STREAM_BYTES, NULL);
 	return bytes;
 }
 

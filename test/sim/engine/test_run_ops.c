@@ -94,10 +94,10 @@ static int save(int rank, struct sheaf_run *run, int64_t step, bool commit, stru
 	struct sheaf_save *sv = NULL;
 	int rc;
 
-	(void)shf_state_add(st, &s);
+	(void)shf_state_add(st, &s, NULL);
 	rc = shf_save_begin(&sv, run, step, st, NULL, err);
 	if (rc == 0 && playing && playing->noted)
-		rc = shf_save_note(sv, "val.loss", playing->noted);
+		rc = shf_save_note(sv, "val.loss", playing->noted, NULL);
 	if (rc == 0 && commit)
 		rc = shf_save_commit(sv, -1, err);
 	if (!commit && playing && playing->dies)
@@ -339,7 +339,7 @@ static int load_2(struct world *w, int rank, struct sheaf_run *run, struct sheaf
 	int rc;
 
 	(void)w;
-	(void)shf_state_add(st, &s);
+	(void)shf_state_add(st, &s, NULL);
 	rc = shf_step_open(&step, run, 2, err);
 	rc = rc ? rc : shf_step_load(step, st, 0, NULL, err);
 	if (rc == 0 && data[0] != 2)
@@ -649,7 +649,7 @@ static int load(struct world *w, int rank, struct sheaf_run *run, int64_t n, int
 	struct sheaf_checkpoint *step = NULL;
 	int rc;
 
-	(void)shf_state_add(st, &s);
+	(void)shf_state_add(st, &s, NULL);
 	rc = shf_step_open(&step, run, n, err);
 	if (rc == 0) {
 		w->loaded = step->number;

@@ -54,15 +54,15 @@ static struct sheaf_state *state_of(struct lone *l, void *memory)
 	struct sheaf_ema ema = { .size = sizeof(ema), .coef = 0.5 };
 	struct sheaf_state *state = shf_state_new();
 
-	(void)shf_state_add(state, &s);
+	(void)shf_state_add(state, &s, NULL);
 	s.name = "head";
 	s.tied_to = "w";
-	(void)shf_state_add(state, &s);
+	(void)shf_state_add(state, &s, NULL);
 	s.tied_to = NULL;
 	s.family = "optimizer";
-	(void)shf_state_add(state, &s);
-	(void)shf_state_stream(state, "rng", "drop", 0, 1, l->rng, sizeof(l->rng));
-	(void)shf_state_ema(state, "model", &ema);
+	(void)shf_state_add(state, &s, NULL);
+	(void)shf_state_stream(state, "rng", "drop", 0, 1, l->rng, sizeof(l->rng), NULL);
+	(void)shf_state_ema(state, "model", &ema, NULL);
 	return state;
 }
 
@@ -73,8 +73,8 @@ static int save_to(struct lone *l, struct sheaf_run *run, struct sheaf_state *st
 
 	if (rc < 0)
 		return rc;
-	(void)shf_save_attach(save, "tokens.json", "{}", 2);
-	(void)shf_save_note(save, "epoch", "3");
+	(void)shf_save_attach(save, "tokens.json", "{}", 2, NULL);
+	(void)shf_save_note(save, "epoch", "3", NULL);
 	rc = shf_save_commit(save, -1, &l->err);
 	shf_save_free(save);
 	return rc;
@@ -305,15 +305,15 @@ static void states_of(struct sheaf_state *states[PLANNED])
 		states[r] = shf_state_new();
 		for (int k = 0; k < CUT; k++) {
 			s.name = names[k];
-			CHECK_INT(shf_state_add(states[r], &s), k);
+			CHECK_INT(shf_state_add(states[r], &s, NULL), k);
 		}
 		s.name = "all";
 		s.start[1] = 0;
 		s.count[1] = 1024;
-		CHECK_INT(shf_state_add(states[r], &s), CUT);
+		CHECK_INT(shf_state_add(states[r], &s, NULL), CUT);
 		s.name = "tied";
 		s.tied_to = "all";
-		CHECK_INT(shf_state_add(states[r], &s), CUT + 1);
+		CHECK_INT(shf_state_add(states[r], &s, NULL), CUT + 1);
 	}
 }
 

@@ -802,8 +802,8 @@ static int notes_without(struct simdisk *disk, long nth, struct sheaf_error *err
 	starved = false;
 	starve_left = rc == 0 ? nth : 0;
 	for (int i = 0; rc == 0 && i < 2; i++) {
-		(void)shf_save_note(save, i ? "b" : "a", "1");
-		(void)shf_save_attach(save, i ? "b.json" : "a.json", "{}", 2);
+		(void)shf_save_note(save, i ? "b" : "a", "1", NULL);
+		(void)shf_save_attach(save, i ? "b.json" : "a.json", "{}", 2, NULL);
 	}
 	starve_left = 0;
 	if (rc == 0)

@@ -69,9 +69,9 @@ static int train(struct hand *h)
 
 		rc = shf_save_begin(&save, h->run, n, h->state, &opts, &h->err);
 		for (int k = 0; k < h->n && rc == 0 && opts.flags; k++)
-			rc = shf_save_copied(save, k, -1);
+			rc = shf_save_copied(save, k, -1, NULL);
 		if (rc == 0 && h->rank == 0)
-			(void)shf_save_attach(save, "config.json", "{}", 2);
+			(void)shf_save_attach(save, "config.json", "{}", 2, NULL);
 		do
 			rc = rc ? rc : shf_save_commit(save, h->play->variant & 2 ? 0 : -1,
 			                               &h->err);

@@ -103,9 +103,9 @@ static int plain(struct hand *h, int64_t step)
 
 	say(h, "commit");
 	if (rc == 0 && h->rank == 0)
-		rc = shf_save_attach(save, "trainer.json", "{\"step\": 1}\n", 12);
+		rc = shf_save_attach(save, "trainer.json", "{\"step\": 1}\n", 12, NULL);
 	if (rc == 0)
-		rc = shf_save_note(save, "step", "1");
+		rc = shf_save_note(save, "step", "1", NULL);
 	if (rc == 0)
 		rc = shf_save_commit(save, -1, &h->err);
 	shf_save_free(save);

@@ -231,7 +231,7 @@ static int describe_anew(struct hand *h)
 	int rc = fresh ? save_step(h, 1) : SHEAF_ENOMEM;
 
 	for (int i = 0; i < h->n && rc == 0; i++)
-		(void)shf_state_add(fresh, &h->s[i]);
+		(void)shf_state_add(fresh, &h->s[i], NULL);
 	if (h->rank == h->play->variant % RANKS)
 		h->state = fresh;
 	rc = rc ? rc : save_step(h, 2);
@@ -300,7 +300,7 @@ static void attach_own(struct hand *h, struct sheaf_save *save)
 {
 	static const char *const texts[] = { "{\"a\": 1}", "{\"a\": 2}" };
 
-	(void)shf_save_attach(save, "config.json", texts[h->rank && h->play->variant], 8);
+	(void)shf_save_attach(save, "config.json", texts[h->rank && h->play->variant], 8, NULL);
 }
 
 TEST(ranks_that_attach_different_bytes_are_told)
@@ -420,7 +420,7 @@ static int gate_complete(void *arg, struct shf_queue *queue, struct shf_io **io,
 
 static void *wait_for_ever(void *save)
 {
-	return (void *)(intptr_t)shf_save_wait(save, -1);
+	return (void *)(intptr_t)shf_save_wait(save, -1, NULL);
 }
 
 static struct sheaf_state *state_of_one(uint8_t *bytes, int64_t n)
@@ -430,7 +430,7 @@ static struct sheaf_state *state_of_one(uint8_t *bytes, int64_t n)
 		.shape = { n }, .count = { n }, .data = bytes };
 
 	CHECK(st != NULL);
-	CHECK(shf_state_add(st, &s) >= 0);
+	CHECK(shf_state_add(st, &s, NULL) >= 0);
 	return st;
 }
 
@@ -457,7 +457,7 @@ TEST(asking_does_not_wait_for_a_thread_that_waits)
 	while (!gate.inside)
 		pthread_cond_wait(&gate.moved, &gate.lock);
 	pthread_mutex_unlock(&gate.lock);
-	asked = shf_save_wait(save, 0);
+	asked = shf_save_wait(save, 0, NULL);
 	pthread_mutex_lock(&gate.lock);
 	gate.go = true;
 	pthread_cond_broadcast(&gate.moved);
@@ -585,7 +585,7 @@ static int save_many_rows(struct hand *h)
 			.ndim = 2, .shape = { ROWS, COLUMNS }, .start = { i, 0 },
 			.count = { 1, COLUMNS }, .data = bytes + (ptrdiff_t)i * COLUMNS };
 
-		rc = shf_state_add(st, &s);
+		rc = shf_state_add(st, &s, NULL);
 	}
 	arena_most = 0;
 	if (rc >= 0)
@@ -729,7 +729,7 @@ TEST(of_an_empty_slice_no_number_matters)
 	CHECK(st != NULL);
 	for (size_t i = 0; i < sizeof(s) / sizeof(s[0]); i++) {
 		s[i].size = sizeof(s[i]);
-		CHECK(shf_state_add(st, &s[i]) >= 0);
+		CHECK(shf_state_add(st, &s[i], NULL) >= 0);
 	}
 	shf_state_put(st);
 }
@@ -769,7 +769,7 @@ TEST(a_forked_child_does_not_free_its_parents_group)
 	int status = -1;
 	pid_t child;
 
-	CHECK_INT(sheaf_group_new(&group, &ops), 0);
+	CHECK_INT(sheaf_group_new(&group, &ops, NULL), 0);
 	child = fork();
 	if (child == 0) {
 		sheaf_group_free(group);

@@ -202,7 +202,7 @@ static int give_up_alone(struct hand *h)
 	int rc = begin(h, &save, 7);
 
 	if (rc == 0 && h->rank) {
-		(void)shf_save_fail(save, "no loss");
+		(void)shf_save_fail(save, "no loss", NULL);
 		shf_save_free(save);
 		rc = begin(h, &save, 8);
 	} else if (rc == 0) {

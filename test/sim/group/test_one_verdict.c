@@ -117,7 +117,7 @@ static int save_averages_of_one(struct hand *h)
 	static const struct sheaf_ema rules = { .size = sizeof(rules), .coef = 0.5 };
 	struct sheaf_save_opts o = { .size = sizeof(o), .flags = SHEAF_SAVE_LAZY };
 	struct sheaf_save *save = NULL;
-	int rc = h->rank == 0 ? shf_state_ema(h->state, NULL, &rules) : 0;
+	int rc = h->rank == 0 ? shf_state_ema(h->state, NULL, &rules, NULL) : 0;
 
 	if (rc == 0)
 		rc = shf_save_begin(&save, h->run, 1, h->state, &o, &h->err);

@@ -52,7 +52,8 @@ static int save(struct hand *h)
 	static uint8_t bytes[2][8];
 	bool odd = h->play->variant == STREAM && h->rank == 1;
 	struct sheaf_save *save = NULL;
-	int rc = shf_state_stream(h->state, "rng", NULL, h->rank, odd ? 3 : 2, bytes[h->rank], 8);
+	int rc = shf_state_stream(h->state, "rng", NULL, h->rank, odd ? 3 : 2, bytes[h->rank], 8,
+	                          NULL);
 
 	rc = rc < 0 ? rc : shf_save_begin(&save, h->run, 7, h->state, NULL, &h->err);
 	if (rc == 0 && h->play->during)
@@ -88,19 +89,19 @@ static struct sheaf_state *state_of(enum what what, int rank)
 	struct sheaf_state *state = shf_state_new();
 
 	s.name = "w";
-	(void)shf_state_add(state, &s);
+	(void)shf_state_add(state, &s, NULL);
 	s.name = "v";
 	s.dtype = what == DTYPE ? SHEAF_F16 : SHEAF_F32;
 	if (what == DIMENSIONS) {
 		s.ndim = 1;
 		s.shape[0] = s.count[0] = shape[0] * shape[1];
 	}
-	(void)shf_state_add(state, &s);
+	(void)shf_state_add(state, &s, NULL);
 	s = (struct sheaf_slice){ .size = sizeof(s), .dtype = SHEAF_F32, .ndim = 2,
 		.shape = { shape[0], shape[1] }, .count = { shape[0], shape[1] },
 		.name = "head", .tied_to = what == TIED_OR_NOT ? NULL : what == TIED ? "w" : "v" };
-	(void)shf_state_add(state, &s);
-	(void)shf_state_stream(state, "rng", NULL, rank, what == STREAM ? 3 : 2, NULL, 8);
+	(void)shf_state_add(state, &s, NULL);
+	(void)shf_state_stream(state, "rng", NULL, rank, what == STREAM ? 3 : 2, NULL, 8, NULL);
 	return state;
 }
 
@@ -133,7 +134,7 @@ TEST(a_plan_of_a_state_that_failed_needs_no_sentence)
 	struct sheaf_state *held = state_of(SAME, 0);
 	int n = 0;
 
-	CHECK_INT(shf_state_move(held, 99, NULL), SHEAF_EINVAL);
+	CHECK_INT(shf_state_move(held, 99, NULL, NULL), SHEAF_EINVAL);
 	CHECK_INT(shf_plan_job(&held, NULL, 1, NULL, count, &n, NULL), SHEAF_EINVAL);
 	CHECK_INT(n, 0);
 	shf_state_put(held);
@@ -244,13 +245,13 @@ static void give(struct hand *h, struct sheaf_save *save)
 	const char *mine = text[h->rank == 0 ? 0 : now % 3 + 1];
 
 	if (now < FILE_EQUAL)
-		(void)shf_save_note(save, "epoch", mine);
+		(void)shf_save_note(save, "epoch", mine, NULL);
 	else
-		(void)shf_save_attach(save, "a.json", mine, strlen(mine));
+		(void)shf_save_attach(save, "a.json", mine, strlen(mine), NULL);
 	/* The same name for a note and a file is no quarrel. */
-	(void)shf_save_note(save, "a.json", "note");
+	(void)shf_save_note(save, "a.json", "note", NULL);
 	if (h->rank == 1)
-		(void)shf_save_attach(save, "only-1.json", "{}", 2);
+		(void)shf_save_attach(save, "only-1.json", "{}", 2, NULL);
 }
 
 TEST(ranks_that_give_different_bytes_or_values_are_told)

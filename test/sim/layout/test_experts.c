@@ -59,9 +59,9 @@ static struct sheaf_state *state_of(const struct expert_hold *h, bool averages)
 	struct sheaf_state *state = shf_state_new();
 
 	for (int i = 0; i < h->n; i++)
-		(void)shf_state_add(state, &h->slices[i]);
+		(void)shf_state_add(state, &h->slices[i], NULL);
 	if (averages)
-		(void)shf_state_ema(state, NULL, &ema);
+		(void)shf_state_ema(state, NULL, &ema, NULL);
 	return state;
 }
 
@@ -94,9 +94,9 @@ static int save_step(struct job *j, struct sheaf_run *run, struct sheaf_state *s
 
 	for (int i = 0; i < h->n && rc == 0 && j->flags & SHEAF_SAVE_LAZY; i++) {
 		if (j->flags & SHEAF_SAVE_LATER)
-			rc = shf_save_put(save, i, NULL);
+			rc = shf_save_put(save, i, NULL, NULL);
 		if (rc == 0)
-			rc = shf_save_copied(save, i, -1);
+			rc = shf_save_copied(save, i, -1, NULL);
 	}
 	if (rc == 0)
 		experts_paint(h, NEVER);

@@ -35,7 +35,7 @@ static struct sheaf_state *state_of(const struct sheaf_slice *slices, int n)
 	struct sheaf_state *state = shf_state_new();
 
 	for (int i = 0; i < n; i++)
-		(void)shf_state_add(state, &slices[i]);
+		(void)shf_state_add(state, &slices[i], NULL);
 	return state;
 }
 

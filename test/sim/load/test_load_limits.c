@@ -371,7 +371,7 @@ static int with_streams(struct hand *h)
 	for (int i = 0; i < (v == 0 ? 3 : 1) && rc >= 0; i++) {
 		memset(bytes[i], v == 0 ? 10 * i + h->rank : 99, 8);
 		rc = shf_state_stream(h->state, stream[i], "strict", h->rank, h->ranks, bytes[i],
-		                      8);
+		                      8, NULL);
 	}
 	if (v == 0) {
 		rc = rc < 0 ? rc : shf_save_begin(&save, h->run, 7, h->state, NULL, &h->err);

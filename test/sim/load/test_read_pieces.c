@@ -57,7 +57,7 @@ static void make_ours(struct pieces *p)
 	struct sheaf_save *save = NULL;
 	struct sheaf_run *run = NULL;
 
-	CHECK_INT(shf_state_add(state, &s), 0);
+	CHECK_INT(shf_state_add(state, &s, NULL), 0);
 	CHECK_RC(shf_run_open(&run, "run", NULL, &opts, p->sys, &p->err), 0, &p->err);
 	CHECK_RC(shf_save_begin(&save, run, 7, state, NULL, &p->err), 0, &p->err);
 	CHECK_RC(shf_save_commit(save, -1, &p->err), 0, &p->err);

@@ -591,7 +591,7 @@ static void rank_init(struct simrank *r, struct sim *sim, int rank)
 	r->rank = rank;
 	r->state = READY;
 	sem_init(&r->turn, 0, 0);
-	if (sheaf_group_new(&r->group, &ops) != 0)
+	if (sheaf_group_new(&r->group, &ops, NULL) != 0)
 		must(NULL);
 }
 

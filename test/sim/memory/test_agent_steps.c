@@ -29,7 +29,7 @@ static int begin(struct hand *h, struct sheaf_save **save, int64_t step,
 	hand_fill(h, (int)step);
 	rc = shf_save_begin(save, h->run, step, h->state, o, &h->err);
 	if (rc == 0 && o->flags & SHEAF_SAVE_LAZY)
-		rc = shf_save_copied(*save, 0, -1);
+		rc = shf_save_copied(*save, 0, -1, NULL);
 	if (rc == 0 && h->rank == 0 && (*save)->copy.image > h->play->variant)
 		h->play->variant = (*save)->copy.image; /* the last that was used */
 	return rc;

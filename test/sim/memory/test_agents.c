@@ -128,7 +128,7 @@ static int saved_with(struct one *o, int64_t step, size_t n)
 	uint8_t *bytes = malloc(n);
 
 	memset(bytes, (int)step, n);
-	CHECK_INT(shf_save_attach(save, "more.bin", bytes, n), 0);
+	CHECK_INT(shf_save_attach(save, "more.bin", bytes, n, NULL), 0);
 	free(bytes);
 	return committed(o, save);
 }
@@ -329,7 +329,7 @@ TEST(a_card_that_cannot_grow_fails_its_step_and_no_other)
 		CHECK_INT(saved(&o, 1, SHEAF_SAVE_NO_DISK), 0);
 		CHECK_INT(saved(&o, 2, SHEAF_SAVE_NO_DISK), 0);
 		save = begun(&o, 3, SHEAF_SAVE_NO_DISK);
-		CHECK_INT(shf_save_attach(save, "more.bin", much, sizeof(much)), 0);
+		CHECK_INT(shf_save_attach(save, "more.bin", much, sizeof(much), NULL), 0);
 		simdisk_fault(o.disk, &(struct simdisk_fault){
 			.nth = 1, .error = i ? EPIPE : ENOMEM, .kind = kinds[i] });
 		CHECK_INT(committed(&o, save), i ? SHEAF_EFAILED : SHEAF_ENOMEM);

@@ -450,7 +450,7 @@ static void comes_to_nothing(bool looks, bool back, bool fails)
 		simdisk_fault(o.disk, &(struct simdisk_fault){ .nth = 1, .error = EIO,
 		        .kind = SIMDISK_RENAME, .name = "sheaf.json", .always = true });
 	else
-		CHECK_INT(sheaf_save_abort(three, "no good"), 0);
+		CHECK_INT(sheaf_save_abort(three, "no good", NULL), 0);
 	CHECK(shf_save_commit(three, -1, &o.err) < 0);
 	simdisk_faults_clear(o.disk);
 	one_dies(&o);

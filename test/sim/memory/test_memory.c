@@ -614,7 +614,7 @@ static void one_failed(struct one *o)
 	one_save(o, 3, 3, 0, NULL, -1);
 	one_save(o, 4, 4444, 0, &flies, 0);
 	CHECK_INT(o->rc, SHEAF_EAGAIN);
-	(void)shf_save_fail(flies, "NaN");
+	(void)shf_save_fail(flies, "NaN", NULL);
 	rc = shf_save_commit(flies, -1, &o->err);
 	o->rc = rc == SHEAF_EFAILED ? 0 : SHEAF_EBUG;
 	shf_save_free(flies);

@@ -325,7 +325,7 @@ static int gives_up(void *arg, int rank, struct sheaf_group *group)
 	rc = rc == 0 ? shf_save_commit(save, 0, &err) : rc;
 	if (rc == SHEAF_EAGAIN && strstr(err.msg, "it is in memory")) {
 		if (rank == 1)
-			(void)shf_save_fail(save, "not wanted");
+			(void)shf_save_fail(save, "not wanted", NULL);
 		rc = shf_agree(&run->team, 0, &err);
 		shf_save_free(save);
 		save = NULL;

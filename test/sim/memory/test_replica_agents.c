@@ -61,7 +61,7 @@ static int rank_main(void *arg, int rank, struct sheaf_group *group)
 	int rc;
 
 	if (h->behind)
-		(void)sheaf_group_new(&opts.copies_group, &group->ops);
+		(void)sheaf_group_new(&opts.copies_group, &group->ops, NULL);
 	m.state = re_state(&m.m, rank, RANKS);
 	rc = shf_run_open(&m.run, "run", group, &opts, h->sys[rank], &m.err);
 	if (rc == 0)
@@ -133,7 +133,7 @@ static int save_with(struct mine *m, int64_t step, size_t n)
 	int rc = begin(m, step, SHEAF_SAVE_NO_DISK, &save);
 
 	if (rc == 0 && n && m->rank == 0)
-		rc = shf_save_attach(save, "more.bin", much, n);
+		rc = shf_save_attach(save, "more.bin", much, n, NULL);
 	return rc == 0 ? commit(m, save) : rc;
 }
 

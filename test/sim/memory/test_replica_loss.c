@@ -474,7 +474,7 @@ static int gives_six_up(void *arg, int rank, struct sheaf_group *group)
 	struct re_mine m = { 0 };
 	struct sheaf_state *state = re_state(&m, rank, j->ranks);
 	struct sheaf_save *six = NULL, *seven = NULL;
-	int rc = sheaf_group_new(&opts.copies_group, &group->ops);
+	int rc = sheaf_group_new(&opts.copies_group, &group->ops, NULL);
 
 	if (rc == 0)
 		rc = shf_run_open(&run, "run", group, &opts, j->sys[rank], &err);
@@ -487,7 +487,7 @@ static int gives_six_up(void *arg, int rank, struct sheaf_group *group)
 	for (int i = 0; rc == 0 && i < 1000 && shf_background_runs(&run->tier->guests.task); i++)
 		;
 	if (rc == 0 && rank == 0)
-		rc = sheaf_save_abort(six, "the loss is no number");
+		rc = sheaf_save_abort(six, "the loss is no number", NULL);
 	if (rc == 0)
 		rc = shf_save_commit(six, -1, &err) == SHEAF_EFAILED ? 0 : -98;
 	shf_save_free(six);

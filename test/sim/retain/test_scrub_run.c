@@ -183,7 +183,7 @@ static struct sheaf_state *state_of(struct world *w, int rank, int64_t step, flo
 
 		for (int64_t k = 0; k < n; k += 97)
 			at[k] = (float)(step * 1000 + k + rank);
-		(void)shf_state_add(st, &s);
+		(void)shf_state_add(st, &s, NULL);
 		at += n;
 	}
 	return st;
@@ -199,7 +199,7 @@ static int commit(struct world *w, int rank, struct sheaf_run *run, int64_t step
 	size_t from;
 
 	if (rc == 0 && rank == 0)
-		(void)shf_save_attach(save, "config.json", "{}", 2);
+		(void)shf_save_attach(save, "config.json", "{}", 2, NULL);
 	from = simdisk_calls(w->disk);
 	if (rc == 0)
 		rc = shf_save_commit(save, -1, err);

@@ -94,7 +94,7 @@ static int open_apart(struct hand *h)
 	other.rank = v == 0 ? 1 - h->rank : other.rank;
 	other.ranks = v == 1 ? 3 : other.ranks;
 	other.free = NULL;
-	CHECK_INT(sheaf_group_new(&copies, &other), 0);
+	CHECK_INT(sheaf_group_new(&copies, &other, NULL), 0);
 	o.copies_group = v == 2 && h->rank ? NULL : copies;
 	rc = shf_run_open(&h->run, "run", h->group, &o, h->sys, &h->err);
 	shf_run_close(h->run);

@@ -162,7 +162,7 @@ static int begin(struct hand *h, int64_t step, struct sheaf_save **save)
 	int rc = shf_save_begin(save, h->run, step, h->state, &o, &h->err);
 
 	for (int i = 0; rc == 0 && lazily && i < h->n; i++)
-		rc = shf_save_copied(*save, i, -1);
+		rc = shf_save_copied(*save, i, -1, NULL);
 	return rc;
 }
 
@@ -424,7 +424,7 @@ static int give_up(struct hand *h)
 		if (commit_once(h, save, false) != SHEAF_EAGAIN)
 			rc = shf_fail(&h->err, SHEAF_EBUG, "commit %d was through", i);
 	if (rc == 0 && h->rank == 0)
-		(void)shf_save_fail(save, "no time");
+		(void)shf_save_fail(save, "no time", NULL);
 	wait_ms = 1000;
 	if (rc == 0 && h->play->variant % 2 && commit_once(h, save, false) != SHEAF_EFAILED)
 		rc = shf_fail(&h->err, SHEAF_EBUG, "another code than EFAILED");
@@ -613,7 +613,7 @@ static int ask_late(struct hand *h)
 	if (rc == 0 && (eta < 1 || eta > 2000))
 		rc = shf_fail(&h->err, SHEAF_EBUG, "%d ms after it was written", (int)eta);
 	if (rc == 0)
-		rc = shf_save_fail(save, "no time");
+		rc = shf_save_fail(save, "no time", NULL);
 	if (rc == 0 && shf_save_eta_ms(save) != -1)
 		rc = shf_fail(&h->err, SHEAF_EBUG, "a time for what was given up");
 	shf_save_free(save);

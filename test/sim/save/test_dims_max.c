@@ -45,7 +45,7 @@ static int save_twice(struct hand *h)
 	const struct sheaf_save_opts o = { .size = sizeof(o), .flags = flags };
 	const struct sheaf_ema ema = { .size = sizeof(ema), .coef = 0.5 };
 	bool averages = !(flags & SHEAF_SAVE_LATER);
-	int rc = averages ? shf_state_ema(h->state, "model", &ema) : 0;
+	int rc = averages ? shf_state_ema(h->state, "model", &ema, NULL) : 0;
 
 	for (int64_t step = 6; rc == 0 && step < 8; step++) {
 		struct sheaf_save *save = NULL;
@@ -53,8 +53,8 @@ static int save_twice(struct hand *h)
 		hand_paint(h);
 		rc = shf_save_begin(&save, h->run, step, h->state, &o, &h->err);
 		for (int i = 0; rc == 0 && flags & SHEAF_SAVE_LATER && i < h->n; i++)
-			rc = shf_save_put(save, i, NULL);
-		rc = rc ? rc : shf_save_copied(save, SHEAF_ALL_SLICES, -1);
+			rc = shf_save_put(save, i, NULL, NULL);
+		rc = rc ? rc : shf_save_copied(save, SHEAF_ALL_SLICES, -1, NULL);
 		for (int i = 0; rc == 0 && i < h->n; i++)
 			hand_spoil(h, i);
 		rc = rc ? rc : shf_save_commit(save, -1, &h->err);

@@ -35,7 +35,7 @@ static void families(struct hand *h)
 static void attach(struct hand *h, struct sheaf_save *save)
 {
 	if (h->rank == 0)
-		(void)shf_save_attach(save, "config.json", "{}", 2);
+		(void)shf_save_attach(save, "config.json", "{}", 2, NULL);
 }
 
 /* ---- what a done file says, against what the disk holds ---- */

@@ -36,7 +36,7 @@ static struct {
 static void look(const void *group)
 {
 	if (group == at.one && at.save && ++at.seen == at.nth)
-		at.failed = shf_save_fail(at.save, "the loss is no number");
+		at.failed = shf_save_fail(at.save, "the loss is no number", NULL);
 }
 
 static int reduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms)
@@ -79,7 +79,7 @@ static int begin(struct hand *h, int64_t step, uint64_t flags, struct sheaf_save
 	int rc = shf_save_begin(save, h->run, step, h->state, &opts, &h->err);
 
 	for (int k = 0; k < h->n && rc == 0 && flags & SHEAF_SAVE_LAZY; k++)
-		rc = shf_save_copied(*save, k, -1);
+		rc = shf_save_copied(*save, k, -1, NULL);
 	return rc;
 }
 
@@ -110,7 +110,7 @@ static int with_averages(struct hand *h)
 {
 	static const struct sheaf_ema ema = { .size = sizeof(ema), .coef = 0.5 };
 	struct sheaf_save *save = NULL;
-	int rc = shf_state_ema(h->state, NULL, &ema);
+	int rc = shf_state_ema(h->state, NULL, &ema, NULL);
 
 	rc = rc ? rc : begin(h, 1, SHEAF_SAVE_LAZY, &save);
 	if (rc == 0)
@@ -177,7 +177,7 @@ static int ask_of_failed(struct hand *h)
 	rc = shf_save_commit(save, 0, &h->err);
 	if (rc != SHEAF_EAGAIN || !strstr(h->err.msg, "still writing"))
 		return rc ? rc : shf_fail(&h->err, SHEAF_EBUG, "nobody wrote");
-	rc = h->rank ? shf_save_fail(save, "the loss is no number") : 0;
+	rc = h->rank ? shf_save_fail(save, "the loss is no number", NULL) : 0;
 	rc = rc ? rc : shf_save_commit(save, 0, &h->err);
 	shf_save_free(save);
 	return rc;

@@ -56,9 +56,9 @@ static int pass_gates(struct hand *h, struct sheaf_save *save)
 	int rc = 0;
 
 	for (int i = h->n; rc == 0 && i-- > 0; ) {
-		if (i % 2 && shf_save_copied(save, i, 0) == 0)
+		if (i % 2 && shf_save_copied(save, i, 0, NULL) == 0)
 			hand_spoil(h, i);
-		rc = shf_save_copied(save, i, i % 4 ? -1 : 1000000);
+		rc = shf_save_copied(save, i, i % 4 ? -1 : 1000000, NULL);
 		if (rc == 0)
 			hand_spoil(h, i);
 	}
@@ -172,16 +172,16 @@ static int changed_early(struct hand *h)
 	int rc = shf_save_begin(&save, h->run, 1, h->state, &checked, &h->err);
 
 	for (int i = 0; i < h->n && rc == 0; i++)
-		rc = shf_save_copied(save, i, -1);
+		rc = shf_save_copied(save, i, -1, NULL);
 	rc = rc ? rc : shf_save_commit(save, -1, &h->err);
 	shf_save_free(save);
 	if (rc == 0)
 		rc = shf_save_begin(&save, h->run, 2, h->state, &checked, &h->err);
 	for (int i = h->n - 1; i > 4 && rc == 0; i--)
-		rc = shf_save_copied(save, i, -1);
+		rc = shf_save_copied(save, i, -1, NULL);
 	if (rc == 0 && shf_save_gates_finish(save, -1) == 0)
 		hand_spoil(h, 4);
-	rc = rc ? rc : shf_save_copied(save, 4, -1);
+	rc = rc ? rc : shf_save_copied(save, 4, -1, NULL);
 	shf_save_free(save);
 	return rc;
 }
@@ -202,14 +202,14 @@ static int unasked(struct hand *h)
 	int rc = shf_save_begin(&save, h->run, 1, h->state, &lazily, &h->err);
 
 	for (int i = 0; i + 1 < h->n && rc == 0; i++)
-		rc = shf_save_copied(save, i, -1);
+		rc = shf_save_copied(save, i, -1, NULL);
 	if (rc == 0 && shf_save_commit(save, -1, &h->err) != SHEAF_EINVAL)
 		rc = SHEAF_EBUG;
 	if (rc == 0 && !strstr(h->err.msg, "master_weights/rows"))
 		rc = SHEAF_EBUG;
 	if (rc == 0 && !shf_save_gates_reads_some(save) && h->rank == 1)
-		rc = shf_save_copied(save, h->n - 1, 0);
-	rc = rc ? rc : shf_save_copied(save, h->n - 1, -1);
+		rc = shf_save_copied(save, h->n - 1, 0, NULL);
+	rc = rc ? rc : shf_save_copied(save, h->n - 1, -1, NULL);
 	rc = rc ? rc : shf_save_commit(save, -1, &h->err);
 	shf_save_free(save);
 	return rc;
@@ -257,10 +257,10 @@ static int given_up(struct hand *h)
 	struct sheaf_save *save = NULL;
 	int rc = shf_save_begin(&save, h->run, 1, h->state, &lazily, &h->err);
 
-	rc = rc ? rc : shf_save_copied(save, 3, -1);
+	rc = rc ? rc : shf_save_copied(save, 3, -1, NULL);
 	if (rc == 0 && h->rank == 0)
-		(void)shf_save_fail(save, "enough");
-	if (rc == 0 && shf_save_copied(save, 5, -1) == SHEAF_EAGAIN)
+		(void)shf_save_fail(save, "enough", NULL);
+	if (rc == 0 && shf_save_copied(save, 5, -1, NULL) == SHEAF_EAGAIN)
 		rc = SHEAF_EBUG;
 	shf_save_free(save);
 	return rc ? rc : save_one(h);
@@ -345,7 +345,7 @@ static int save_state(struct hand *h, struct sheaf_state *state, int64_t step, b
 	int rc = shf_save_begin(&save, h->run, step, state, behind ? &lazily : NULL, &h->err);
 
 	for (int i = 0; rc == 0 && behind && i < h->n; i++)
-		(void)shf_save_copied(save, i, -1);
+		(void)shf_save_copied(save, i, -1, NULL);
 	rc = rc ? rc : shf_save_commit(save, -1, &h->err);
 	shf_save_free(save);
 	return rc;
@@ -362,7 +362,7 @@ static int mixed(struct hand *h)
 		struct sheaf_slice s = h->s[i];
 
 		s.flags ^= i ? SHEAF_SLICE_IN_PLACE : 0;
-		if (shf_state_add(other, &s) < 0)
+		if (shf_state_add(other, &s, NULL) < 0)
 			rc = SHEAF_EBUG;
 	}
 	rc = rc ? rc : save_state(h, h->state, 1, behind);

@@ -41,7 +41,7 @@ static int save_one(struct hand *h, int64_t step)
 	if (rc == 0 && !save->plan->slotted)
 		rc = shf_fail(&h->err, SHEAF_EBUG, "nothing is in place");
 	for (int i = 0; rc == 0 && i < h->n; i++) {
-		int copied = shf_save_copied(save, i, -1);
+		int copied = shf_save_copied(save, i, -1, NULL);
 
 		if (copied == SHEAF_EAGAIN)
 			rc = shf_fail(&h->err, SHEAF_EBUG, "a gate is shut for ever");

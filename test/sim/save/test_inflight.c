@@ -133,7 +133,7 @@ static struct sheaf_state *larger(struct hand *h)
 		.count = { 1, MIB }, .data = hand_block(h, 4 * MIB) };
 	struct sheaf_state *state = shf_state_new();
 
-	(void)shf_state_add(state, &s);
+	(void)shf_state_add(state, &s, NULL);
 	return state;
 }
 
@@ -150,7 +150,7 @@ static int begin_larger(struct hand *h)
 	if (h->rank == 1)
 		odd.fails = true;
 	if (rc == 0 && h->rank == 1)
-		(void)shf_save_wait(first, -1);
+		(void)shf_save_wait(first, -1, NULL);
 	if (h->rank == 1)
 		odd.fails = false;
 	if (rc == 0)
@@ -189,7 +189,7 @@ static int begin_three(struct hand *h)
 
 	if (h->rank == 1)
 		odd.fails = true;
-	if (rc == 0 && shf_save_wait(s[0], -1) != (h->rank == 1 ? SHEAF_EIO : 0))
+	if (rc == 0 && shf_save_wait(s[0], -1, NULL) != (h->rank == 1 ? SHEAF_EIO : 0))
 		rc = SHEAF_EBUG;
 	if (h->rank == 1)
 		odd.fails = false;
@@ -459,7 +459,7 @@ static int begin_beyond(struct hand *h)
 		odd.slow = 0;
 	/* Written, though not committed: its image is free. */
 	for (int i = 0; i < 2 && rc == 0; i++)
-		rc = shf_save_wait(s[i], -1);
+		rc = shf_save_wait(s[i], -1, NULL);
 	for (int i = 2; i < 4 && rc == 0; i++)
 		rc = shf_save_begin(&s[i], h->run, 7 + i, h->state, &fail, &h->err);
 	for (int i = 0; i < 4 && rc == 0; i++)

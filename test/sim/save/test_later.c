@@ -58,13 +58,13 @@ static int bring(struct hand *h, struct sheaf_save *save, int slice, const uint8
 	int rc;
 
 	if (n == 0)
-		return shf_save_put(save, slice, NULL);
-	if (shf_save_copied(save, slice, 0) != SHEAF_EINVAL)
+		return shf_save_put(save, slice, NULL, NULL);
+	if (shf_save_copied(save, slice, 0, NULL) != SHEAF_EINVAL)
 		return wrong_here(h, slice, "copied before it was brought");
 	memcpy(room ? room : at, from, n);
 	rc = shf_save_put(save, slice,
-	                  room ? room + ((const uint8_t *)h->s[slice].data - at) : NULL);
-	if (rc == 0 && shf_save_put(save, slice, NULL) != SHEAF_EINVAL)
+	                  room ? room + ((const uint8_t *)h->s[slice].data - at) : NULL, NULL);
+	if (rc == 0 && shf_save_put(save, slice, NULL, NULL) != SHEAF_EINVAL)
 		return wrong_here(h, slice, "brought twice");
 	return rc;
 }
@@ -106,7 +106,7 @@ static int bring_all(struct hand *h, struct sheaf_save *save, const struct kept 
 		if (rc == 0 && h->play->variant == WHOLE && i > 0)
 			continue;
 		for (; rc == 0 && asked > i && (elsewhere || asked % 2 || i == 0); ) {
-			rc = shf_save_copied(save, --asked, -1);
+			rc = shf_save_copied(save, --asked, -1, NULL);
 			hand_spoil(h, asked);
 			if (room)
 				memset(room, 0xA6, 1 << 22);
@@ -125,7 +125,7 @@ static int save_some(struct hand *h)
 	for (int64_t n = 1; rc == 0 && n < 4; n++) {
 		keep(h, &k);
 		rc = shf_save_begin(&save, h->run, n, h->state, n % 2 ? &later : &checked, &h->err);
-		if (rc == 0 && shf_save_wait(save, -1) != SHEAF_EAGAIN)
+		if (rc == 0 && shf_save_wait(save, -1, NULL) != SHEAF_EAGAIN)
 			rc = wrong_here(h, 0, "there is nothing to wait for");
 		rc = rc ? rc : bring_all(h, save, &k);
 		rc = rc ? rc : shf_save_commit(save, -1, &h->err);
@@ -193,12 +193,12 @@ static int stream(struct hand *h)
 
 	hand_paint(h);
 	s.data = NULL;
-	rc = shf_state_add(state, &s);
+	rc = shf_state_add(state, &s, NULL);
 	rc = rc < 0 ? rc : shf_save_begin(&save, h->run, 1, state, &later, &h->err);
-	if (rc == 0 && shf_save_put(save, 0, NULL) != SHEAF_EINVAL)
+	if (rc == 0 && shf_save_put(save, 0, NULL, NULL) != SHEAF_EINVAL)
 		rc = wrong_here(h, 0, "is nowhere");
-	rc = rc ? rc : shf_save_put(save, 0, h->s[0].data);
-	rc = rc ? rc : shf_save_copied(save, 0, -1);
+	rc = rc ? rc : shf_save_put(save, 0, h->s[0].data, NULL);
+	rc = rc ? rc : shf_save_copied(save, 0, -1, NULL);
 	rc = rc ? rc : shf_save_commit(save, -1, &h->err);
 	shf_save_free(save);
 	if (rc == 0 && shf_save_begin(&save, h->run, 2, state, &lazily, &h->err) != SHEAF_EINVAL)
@@ -235,7 +235,7 @@ static int forget_one(struct hand *h)
 	rc = shf_save_begin(&save, h->run, 1, h->state, &later, &h->err);
 	for (int i = 1; rc == 0 && i < h->n; i++) {
 		rc = bring(h, save, i, k.bytes[i], NULL);
-		rc = rc ? rc : shf_save_copied(save, i, -1);
+		rc = rc ? rc : shf_save_copied(save, i, -1, NULL);
 	}
 	if (rc == 0 && (shf_save_commit(save, -1, &h->err) != SHEAF_EINVAL ||
 	                !says(h, "slice 0 (model/rows) was not brought")))
@@ -243,12 +243,12 @@ static int forget_one(struct hand *h)
 	if (rc == 0 && (shf_save_begin(&next, h->run, 2, h->state, &lazily, &h->err) !=
 	                SHEAF_EINVAL || !says(h, "not all slices of step 1")))
 		rc = wrong_here(h, 0, "the next has begun");
-	if (rc == 0 && shf_save_copied(save, SHEAF_ALL_SLICES, -1) != SHEAF_EINVAL)
+	if (rc == 0 && shf_save_copied(save, SHEAF_ALL_SLICES, -1, NULL) != SHEAF_EINVAL)
 		rc = wrong_here(h, 0, "all are copied");
 	if (rc == 0 && shf_save_exchange(save, 0, &h->err) != SHEAF_EAGAIN)
 		rc = wrong_here(h, 0, "nothing is left to send");
 	rc = rc ? rc : bring(h, save, 0, k.bytes[0], NULL);
-	rc = rc ? rc : shf_save_copied(save, 0, -1);
+	rc = rc ? rc : shf_save_copied(save, 0, -1, NULL);
 	rc = rc ? rc : shf_save_commit(save, -1, &h->err);
 	shf_save_free(save);
 	kept_free(&k);
@@ -276,7 +276,7 @@ static int load_meanwhile(struct hand *h)
 	int rc = 0;
 
 	for (int i = 0; i < h->n && rc >= 0; i++)
-		rc = shf_state_add(other, &h->s[i]);
+		rc = shf_state_add(other, &h->s[i], NULL);
 	keep(h, &k);
 	rc = rc < 0 ? rc : shf_save_begin(&save, h->run, 2, h->state, &later, &h->err);
 	rc = rc ? rc : bring(h, save, 3, k.bytes[3], NULL);
@@ -284,7 +284,7 @@ static int load_meanwhile(struct hand *h)
 	rc = rc ? rc : shf_step_load(step, other, 0, NULL, &h->err);
 	for (int i = 0; rc == 0 && i < h->n; i++)
 		rc = i == 3 ? 0 : bring(h, save, i, k.bytes[i], NULL);
-	rc = rc ? rc : shf_save_copied(save, SHEAF_ALL_SLICES, -1);
+	rc = rc ? rc : shf_save_copied(save, SHEAF_ALL_SLICES, -1, NULL);
 	rc = rc ? rc : shf_save_commit(save, -1, &h->err);
 	shf_step_put(step);
 	shf_save_free(save);
@@ -317,7 +317,7 @@ static int give_up(struct hand *h)
 	rc = shf_save_begin(&save, h->run, 1, h->state, &later, &h->err);
 	rc = rc ? rc : bring(h, save, 2, k.bytes[2], NULL);
 	if (rc == 0)
-		(void)shf_save_fail(save, "enough");
+		(void)shf_save_fail(save, "enough", NULL);
 	if (h->play->variant) {
 		shf_save_free(save);
 		save = NULL;
@@ -327,7 +327,7 @@ static int give_up(struct hand *h)
 		rc = bring(h, next, i, k.bytes[i], NULL);
 	if (rc == 0 && save && shf_save_commit(save, -1, &h->err) != SHEAF_EFAILED)
 		rc = wrong_here(h, 0, "committed");
-	rc = rc ? rc : shf_save_copied(next, SHEAF_ALL_SLICES, -1);
+	rc = rc ? rc : shf_save_copied(next, SHEAF_ALL_SLICES, -1, NULL);
 	for (int i = 0; i < h->n; i++)
 		hand_spoil(h, i);
 	rc = rc ? rc : shf_save_commit(next, -1, &h->err);
@@ -368,13 +368,13 @@ static int refused(struct hand *h)
 		return wrong_here(h, 0, "it was plain");
 	why = h->play->opts.staging_bytes_max ? "holds a part"
 	      : h->play->variant ? "SHEAF_SLICE_IN_PLACE" : "no averages";
-	if (strcmp(why, "no averages") == 0 && shf_state_ema(h->state, "model", &ema) < 0)
+	if (strcmp(why, "no averages") == 0 && shf_state_ema(h->state, "model", &ema, NULL) < 0)
 		return wrong_here(h, 0, "no averages can be");
 	rc = shf_save_begin(&save, h->run, 1, h->state, &later, &h->err);
 	if (rc != SHEAF_EINVAL || !says(h, why))
 		return wrong_here(h, 0, why);
 	rc = shf_save_begin(&save, h->run, 1, h->state, NULL, &h->err);
-	if (rc == 0 && shf_save_put(save, 0, NULL) != SHEAF_EINVAL)
+	if (rc == 0 && shf_save_put(save, 0, NULL, NULL) != SHEAF_EINVAL)
 		rc = wrong_here(h, 0, "brought to a plain save");
 	rc = rc ? rc : shf_save_commit(save, -1, &h->err);
 	shf_save_free(save);
@@ -415,9 +415,9 @@ static int spoil_early(struct hand *h)
 	if (rc == 0 && shf_save_gates_finish(save, -1) == 0)
 		hand_spoil(h, 3);
 	if (rc == 0 && h->play->variant)
-		rc = shf_save_copied(save, SHEAF_ALL_SLICES, -1);
+		rc = shf_save_copied(save, SHEAF_ALL_SLICES, -1, NULL);
 	for (int i = 0; rc == 0 && i < h->n; i++)
-		rc = shf_save_copied(save, i, -1);
+		rc = shf_save_copied(save, i, -1, NULL);
 	shf_save_free(save);
 	kept_free(&k);
 	return rc;
@@ -445,12 +445,12 @@ static int ask_for_all(struct hand *h)
 	for (int64_t n = 1; rc == 0 && n < 5; n++) {
 		hand_paint(h);
 		rc = shf_save_begin(&save, h->run, n, h->state, n == 4 ? NULL : &lazily, &h->err);
-		if (rc == 0 && shf_save_copied(save, SHEAF_EINVAL, 0) != SHEAF_EINVAL)
+		if (rc == 0 && shf_save_copied(save, SHEAF_EINVAL, 0, NULL) != SHEAF_EINVAL)
 			rc = wrong_here(h, -1, "there is none");
-		soon = rc ? rc : shf_save_copied(save, SHEAF_ALL_SLICES, 0);
+		soon = rc ? rc : shf_save_copied(save, SHEAF_ALL_SLICES, 0, NULL);
 		if (rc == 0 && soon != 0 && soon != SHEAF_EAGAIN)
 			rc = soon;
-		rc = rc ? rc : shf_save_copied(save, SHEAF_ALL_SLICES, n == 2 ? 1000000 : -1);
+		rc = rc ? rc : shf_save_copied(save, SHEAF_ALL_SLICES, n == 2 ? 1000000 : -1, NULL);
 		for (int i = 0; i < h->n; i++)
 			hand_spoil(h, i);
 		rc = rc ? rc : shf_save_commit(save, -1, &h->err);

@@ -110,7 +110,7 @@ static void spoil(struct hand *h, int slice)
 
 static int gate(struct hand *h, struct sheaf_save *save, int slice)
 {
-	int rc = shf_save_copied(save, slice, -1);
+	int rc = shf_save_copied(save, slice, -1, NULL);
 
 	spoil(h, slice);
 	return rc;
@@ -130,7 +130,7 @@ static int gates(struct hand *h, struct sheaf_save *save, uint64_t *x)
 		order[i] = t;
 	}
 	for (int i = 0; i < h->n && rc == 0; i++) {
-		if (rng_next(x) % 4 == 0 && shf_save_copied(save, order[i], 0) == 0)
+		if (rng_next(x) % 4 == 0 && shf_save_copied(save, order[i], 0, NULL) == 0)
 			spoil(h, order[i]);
 		rc = gate(h, save, order[i]);
 	}
@@ -184,7 +184,7 @@ static int train(struct hand *h)
 		}
 		if (rc == 0)
 			rc = gates(h, now, &own);
-		if (rc == 0 && rng_next(&own) % 3 == 0 && shf_save_wait(now, 0) < 0)
+		if (rc == 0 && rng_next(&own) % 3 == 0 && shf_save_wait(now, 0, NULL) < 0)
 			rc = 0;
 		if (rc == 0 && before && !(x & 1))
 			rc = shf_save_commit(before, -1, &h->err);
@@ -353,7 +353,7 @@ static int forget_one(struct hand *h)
 		if (h->rank != 1 || i != 1)
 			rc = gate(h, save, i);
 	if (rc == 0 && h->play->variant) { /* all is copied, and still not asked for */
-		(void)shf_save_wait(save, -1);
+		(void)shf_save_wait(save, -1, NULL);
 		rc = shf_save_exchange(save, 0, &h->err);
 	}
 	for (int i = 0; i < 2 && rc == 0; i++) {
@@ -396,7 +396,7 @@ static int change_early(struct hand *h)
 	paint_step(h, 3);
 	rc = shf_save_begin(&save, h->run, 3, h->state, &checked, &h->err);
 	if (rc == 0 && h->rank == 1 && which >= 0) {
-		(void)shf_save_wait(save, -1);
+		(void)shf_save_wait(save, -1, NULL);
 		block_of(h, which, &n)[3] ^= 1;
 	}
 	for (int i = 0; i < h->n && rc == 0; i++) {
@@ -451,11 +451,11 @@ static int change_at_once(struct hand *h)
 	paint_step(h, 3);
 	rc = shf_save_begin(&save, h->run, 3, h->state, &opts, &h->err);
 	for (int i = 0; i < h->n && rc == 0 && how == LATER; i++)
-		rc = shf_save_put(save, i, NULL);
+		rc = shf_save_put(save, i, NULL, NULL);
 	if (h->rank == 1)
 		block_of(h, which, &n)[3] ^= 1;
 	if (rc == 0 && how == BACK)
-		(void)shf_save_wait(save, -1);  /* it copies all */
+		(void)shf_save_wait(save, -1, NULL);  /* it copies all */
 	if (h->rank == 1 && how == BACK)
 		block_of(h, which, &n)[3] ^= 1;
 	for (int i = 0; i < h->n && rc == 0; i++) {
@@ -507,7 +507,7 @@ static int use_early(struct hand *h)
 		rc = fail_here(h, "loaded over what is not copied");
 	for (int i = 0; i < h->n && rc == 0; i++) {
 		rc = gate(h, save, i);
-		if (rc == 0 && shf_state_move(h->state, i, h->s[i].data) != 0)
+		if (rc == 0 && shf_state_move(h->state, i, h->s[i].data, NULL) != 0)
 			rc = fail_here(h, "a copied slice does not move");
 	}
 	if (rc == 0)
@@ -519,7 +519,7 @@ static int use_early(struct hand *h)
 	save = NULL;
 	if (rc == 0)
 		rc = shf_save_begin(&save, h->run, 5, h->state, &lazy, &h->err);
-	if (rc == 0 && shf_state_move(h->state, 0, h->s[0].data) != SHEAF_EINVAL)
+	if (rc == 0 && shf_state_move(h->state, 0, h->s[0].data, NULL) != SHEAF_EINVAL)
 		rc = fail_here(h, "a slice that is not copied moves");
 	shf_save_free(save);
 	return rc;
@@ -545,11 +545,11 @@ static int move_twice(struct hand *h)
 	paint_step(h, 3);
 	rc = shf_save_begin(&save, h->run, 3, h->state, &lazy, &h->err);
 	for (int i = 0; i < 2 && rc == 0; i++)
-		if (shf_state_move(h->state, 0, h->s[0].data) != SHEAF_EINVAL ||
-		    shf_state_move(h->state, 1, h->s[1].data) != SHEAF_EINVAL)
+		if (shf_state_move(h->state, 0, h->s[0].data, NULL) != SHEAF_EINVAL ||
+		    shf_state_move(h->state, 1, h->s[1].data, NULL) != SHEAF_EINVAL)
 			rc = fail_here(h, "a slice that is not copied moves");
 	for (int i = 0; i < h->n && rc == 0; i++)
-		rc = shf_save_copied(save, i, -1);
+		rc = shf_save_copied(save, i, -1, NULL);
 	if (rc == 0)
 		rc = shf_save_commit(save, -1, &h->err);
 	shf_save_free(save);
@@ -559,7 +559,7 @@ static int move_twice(struct hand *h)
 		    !strstr(h->err.msg, i ? "model/columns" : "model/rows"))
 			rc = fail_here(h, "it is saved from where it should not be any more");
 		if (rc == 0)
-			rc = shf_state_move(h->state, i, h->s[i].data);
+			rc = shf_state_move(h->state, i, h->s[i].data, NULL);
 	}
 	paint_step(h, 4);
 	if (rc == 0)
@@ -596,9 +596,9 @@ static int plain_flags(struct hand *h)
 		return fail_here(h, "lazy on one rank alone");
 	rc = shf_save_begin(&save, h->run, 3, h->state, NULL, &h->err);
 	for (int i = 0; i < h->n && rc == 0; i++)
-		rc = shf_save_copied(save, i, 0);
-	if (rc == 0 && (shf_save_copied(save, -1, 0) != SHEAF_EINVAL ||
-	                shf_save_copied(save, h->n, 0) != SHEAF_EINVAL))
+		rc = shf_save_copied(save, i, 0, NULL);
+	if (rc == 0 && (shf_save_copied(save, -1, 0, NULL) != SHEAF_EINVAL ||
+	                shf_save_copied(save, h->n, 0, NULL) != SHEAF_EINVAL))
 		rc = fail_here(h, "a slice that is none");
 	if (rc == 0)
 		rc = shf_save_commit(save, -1, &h->err);
@@ -651,11 +651,11 @@ static int ask_alone(struct hand *h)
 {
 	static const struct sheaf_ema ema = { .size = sizeof(ema), .coef = 0.5 };
 	struct sheaf_save *save = NULL;
-	int rc = shf_state_ema(h->state, NULL, &ema);
+	int rc = shf_state_ema(h->state, NULL, &ema, NULL);
 
 	rc = rc ? rc : shf_save_begin(&save, h->run, 3, h->state, &lazy, &h->err);
 	for (int k = 0; k < h->n && rc == 0; k++)
-		rc = shf_save_copied(save, k, -1);
+		rc = shf_save_copied(save, k, -1, NULL);
 	for (int i = 0; i < 100 && (i == 0 || rc == SHEAF_EAGAIN); i++)
 		rc = h->play->variant ? shf_save_exchange(save, 0, &h->err)
 		                      : shf_save_commit(save, 0, &h->err);
@@ -692,7 +692,7 @@ static int all_at_once(struct hand *h)
 			rc = fail_here(h, "it is not said");
 	}
 	for (int i = 0; i < h->n && rc == 0; i++)
-		rc = shf_save_copied(save, i, 0);
+		rc = shf_save_copied(save, i, 0, NULL);
 	if (rc == 0)
 		rc = shf_save_commit(save, -1, &h->err);
 	shf_save_free(save);
@@ -740,7 +740,7 @@ static int one_too_many(struct hand *h)
 	/* The memory is that of all three: each is asked before it changes. */
 	for (int i = 0; i < h->n && rc == 0; i++)
 		for (int k = 2; k >= 0 && rc == 0; k--)
-			rc = shf_save_copied(s[k], i, -1);
+			rc = shf_save_copied(s[k], i, -1, NULL);
 	if (rc == 0)
 		rc = gates(h, s[2], &x);
 	for (int i = 0; i < 3 && rc == 0; i++)
@@ -782,8 +782,8 @@ static int end_badly(struct hand *h)
 		rc = gate(h, save, (int)(rng_next(&x) % (uint64_t)h->n));
 	if (rc == 0 && how == FAILED) {
 		if (h->rank == 1)
-			(void)shf_save_fail(save, "the trainer has an exception");
-		if (h->rank == 1 && shf_save_copied(save, 0, -1) != SHEAF_EFAILED &&
+			(void)shf_save_fail(save, "the trainer has an exception", NULL);
+		if (h->rank == 1 && shf_save_copied(save, 0, -1, NULL) != SHEAF_EFAILED &&
 		    h->play->variant < WAYS)
 			rc = fail_here(h, "the gate of a save that was given up");
 		if (rc == 0 && shf_save_commit(save, -1, &h->err) != SHEAF_EFAILED)
@@ -837,14 +837,14 @@ static int take_from_the_failed(struct hand *h)
 	paint_step(h, 3);
 	rc = shf_save_begin(&first, h->run, 3, h->state, &lazy, &h->err);
 	if (rc == 0 && h->rank == 1)
-		(void)shf_save_fail(first, "the trainer has an exception");
+		(void)shf_save_fail(first, "the trainer has an exception", NULL);
 	paint_step(h, 4);
 	if (rc == 0)
 		rc = shf_save_begin(&next, h->run, 4, h->state, &lazy, &h->err);
-	if (rc == 0 && shf_save_wait(first, -1) != SHEAF_EFAILED)
+	if (rc == 0 && shf_save_wait(first, -1, NULL) != SHEAF_EFAILED)
 		rc = fail_here(h, "it is waited for");
 	for (int i = 0; i < h->n && rc == 0; i++)
-		if (shf_save_copied(first, i, -1) == SHEAF_EAGAIN)
+		if (shf_save_copied(first, i, -1, NULL) == SHEAF_EAGAIN)
 			rc = fail_here(h, "a gate is shut");
 	if (rc == 0)
 		rc = gates(h, next, &x);

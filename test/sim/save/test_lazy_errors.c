@@ -28,7 +28,7 @@ static int write_badly(struct hand *h)
 	hand_paint(h);
 	rc = shf_save_begin(&save, h->run, 3, h->state, &lazy, &h->err);
 	for (int i = 0; i < h->n && rc == 0; i++)
-		if (shf_save_copied(save, i, -1) == SHEAF_EAGAIN)
+		if (shf_save_copied(save, i, -1, NULL) == SHEAF_EAGAIN)
 			rc = shf_fail(&h->err, SHEAF_EBUG, "a gate without end is shut");
 	if (rc == 0)
 		rc = shf_save_commit(save, -1, &h->err);
@@ -77,10 +77,10 @@ static int number_too_low(struct hand *h)
 		if (rc == 0 && n == 3) {
 			CHECK_INT(shf_save_exchange(save, 0, &h->err), SHEAF_EFAILED);
 			CHECK_INT(h->err.code, SHEAF_EFAILED);
-			CHECK_INT(shf_save_copied(save, 0, -1), SHEAF_EFAILED);
+			CHECK_INT(shf_save_copied(save, 0, -1, NULL), SHEAF_EFAILED);
 		}
 		for (int i = 0; i < h->n && rc == 0; i++)
-			(void)shf_save_copied(save, i, -1);
+			(void)shf_save_copied(save, i, -1, NULL);
 		rc = rc ? rc : shf_save_commit(save, -1, &h->err);
 		shf_save_free(save);
 	}
@@ -104,7 +104,7 @@ static int ask_without_a_thread(struct hand *h)
 	int rc = shf_save_begin(&save, h->run, 3, h->state, &lazy, &h->err), asks = 0;
 
 	for (int i = 0; i < h->n && rc == 0; i++)
-		while ((rc = shf_save_copied(save, i, 0)) == SHEAF_EAGAIN && ++asks < 1000)
+		while ((rc = shf_save_copied(save, i, 0, NULL)) == SHEAF_EAGAIN && ++asks < 1000)
 			;
 	if (rc == 0)
 		rc = shf_save_commit(save, -1, &h->err);

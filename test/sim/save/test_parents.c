@@ -245,7 +245,7 @@ static struct sheaf_save *begun_lazily(struct one *o, int64_t step)
 	struct sheaf_save *save = NULL;
 
 	CHECK_RC(shf_save_begin(&save, o->run, step, o->state, &lazily, &o->err), 0, &o->err);
-	CHECK_INT(shf_save_copied(save, SHEAF_ALL_SLICES, -1), 0);
+	CHECK_INT(shf_save_copied(save, SHEAF_ALL_SLICES, -1, NULL), 0);
 	return save;
 }
 
@@ -332,7 +332,7 @@ TEST(a_save_that_was_begun_in_doubt_follows_the_step_that_a_load_then_found)
 		commits(&o, begun_lazily(&o, 1));
 		six = begun_in_doubt(&o, 3, 6, flags[i]);
 		if (flags[i] & SHEAF_SAVE_LAZY)
-			CHECK_INT(shf_save_copied(six, SHEAF_ALL_SLICES, -1), 0);
+			CHECK_INT(shf_save_copied(six, SHEAF_ALL_SLICES, -1, NULL), 0);
 		loads(&o, opened(&o, 3));
 		commits(&o, six);
 		if (flags[i] & SHEAF_SAVE_LAZY)
@@ -410,7 +410,7 @@ static struct sheaf_save *begun_in_place(struct one *o, int64_t step)
 		.flags = SHEAF_SLICE_IN_PLACE };
 	struct sheaf_save *save = NULL;
 
-	CHECK(shf_state_add(state, &slice) >= 0);
+	CHECK(shf_state_add(state, &slice, NULL) >= 0);
 	CHECK_RC(shf_save_begin(&save, o->run, step, state, NULL, &o->err), 0, &o->err);
 	shf_state_put(state);
 	return save;
@@ -645,14 +645,14 @@ TEST(what_is_in_memory_already_takes_no_notes_and_files)
 	struct one o = one_job("auto");
 	struct sheaf_save *save = begun(&o, 4);
 
-	CHECK_INT(shf_save_note(save, "loss", "3"), 0);
+	CHECK_INT(shf_save_note(save, "loss", "3", NULL), 0);
 	simover(o.sys)->queue.complete = nothing_is_complete;
 	CHECK_RC(shf_save_commit(save, 0, &o.err), SHEAF_EAGAIN, &o.err);
 	simover(o.sys)->queue.complete = simover_real()->queue.complete;
 	CHECK(strstr(o.err.msg, "it is in memory") != NULL);
 	CHECK(save->at.disk < SHF_DISK_PUBLISHING);
-	CHECK_INT(shf_save_note(save, "eval.loss", "3.5"), SHEAF_EINVAL);
-	CHECK_INT(shf_save_attach(save, "config.json", "{}", 2), SHEAF_EINVAL);
+	CHECK_INT(shf_save_note(save, "eval.loss", "3.5", NULL), SHEAF_EINVAL);
+	CHECK_INT(shf_save_attach(save, "config.json", "{}", 2, NULL), SHEAF_EINVAL);
 	commits(&o, save);
 	end(&o);
 }

@@ -56,7 +56,7 @@ static int gates(struct hand *h, struct sheaf_save *save)
 	int rc = 0;
 
 	for (int i = 0; i < h->n && rc == 0; i++)
-		rc = shf_save_copied(save, i, -1);
+		rc = shf_save_copied(save, i, -1, NULL);
 	return rc;
 }
 
@@ -70,7 +70,7 @@ static int save_one(struct hand *h, int64_t step, struct sheaf_stat *stat)
 	if (rc == 0)
 		rc = shf_save_exchange(save, 0, &h->err);
 	if (rc == 0 || rc == SHEAF_EAGAIN)
-		rc = shf_save_wait(save, 0);
+		rc = shf_save_wait(save, 0, NULL);
 	if (rc == SHEAF_EAGAIN)
 		rc = 0;
 	if (rc == 0)
@@ -116,7 +116,7 @@ static int all_ends(struct hand *h)
 	    shf_save_begin(&s[3], h->run, -1, h->state, &lazy, &h->err) != SHEAF_EINVAL)
 		rc = fail_here(h, "not refused");
 	if (rc == 0)
-		(void)shf_save_fail(s[0], "not wanted");
+		(void)shf_save_fail(s[0], "not wanted", NULL);
 	if (rc == 0 && shf_save_commit(s[0], -1, &h->err) != SHEAF_EFAILED)
 		rc = fail_here(h, "committed");
 	shf_save_free(s[1]);
@@ -164,11 +164,11 @@ static int ask_twice(struct hand *h)
 	int rc = shf_save_begin(&save, h->run, 1, h->state, &lazy, &h->err);
 
 	for (int i = 0; i < h->n && rc == 0; i++)
-		if (shf_save_copied(save, i, 0) != SHEAF_EAGAIN && h->ranks == 1)
+		if (shf_save_copied(save, i, 0, NULL) != SHEAF_EAGAIN && h->ranks == 1)
 			rc = fail_here(h, "copied by nobody");
 	for (int k = 0; k < 3 && rc == 0; k++)
 		rc = gates(h, save);
-	if (rc == 0 && shf_save_copied(save, h->n, -1) != SHEAF_EINVAL)
+	if (rc == 0 && shf_save_copied(save, h->n, -1, NULL) != SHEAF_EINVAL)
 		rc = fail_here(h, "a slice that is none");
 	shf_save_stat(save, &s);
 	if (rc == 0 && (s.gates != 4 * (uint64_t)h->n || s.gates_waited != (uint64_t)h->n))

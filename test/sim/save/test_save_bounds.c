@@ -34,17 +34,17 @@ static int give(struct hand *h)
 	void *big = calloc(64, MIB);
 
 	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++)
-		coded(h, "attach", shf_save_attach(save, files[i], "y", 1));
-	coded(h, "attach", shf_save_attach(save, "nothing", NULL, 0));
-	coded(h, "attach", shf_save_attach(save, "null", NULL, 1));
-	coded(h, "attach", shf_save_attach(save, "big", big, 64 * (size_t)MIB + 1));
-	coded(h, "attach", shf_save_attach(save, "big", big, 64 * (size_t)MIB));
+		coded(h, "attach", shf_save_attach(save, files[i], "y", 1, NULL));
+	coded(h, "attach", shf_save_attach(save, "nothing", NULL, 0, NULL));
+	coded(h, "attach", shf_save_attach(save, "null", NULL, 1, NULL));
+	coded(h, "attach", shf_save_attach(save, "big", big, 64 * (size_t)MIB + 1, NULL));
+	coded(h, "attach", shf_save_attach(save, "big", big, 64 * (size_t)MIB, NULL));
 	for (size_t i = 0; i < sizeof(notes) / sizeof(notes[0]); i++)
-		coded(h, "note", shf_save_note(save, notes[i][0], notes[i][1]));
+		coded(h, "note", shf_save_note(save, notes[i][0], notes[i][1], NULL));
 	long_text[64 * KIB + 1] = '\0';
-	coded(h, "note", shf_save_note(save, "long", long_text));
+	coded(h, "note", shf_save_note(save, "long", long_text, NULL));
 	long_text[64 * KIB] = '\0';
-	coded(h, "note", shf_save_note(save, "long", long_text));
+	coded(h, "note", shf_save_note(save, "long", long_text, NULL));
 	shf_save_free(save);
 	free(long_text);
 	free(big);
@@ -105,7 +105,7 @@ static int fill_notes(struct hand *h)
 
 		snprintf(key, sizeof(key), "%d.%d", h->rank, i);
 		text[64 * KIB - 3 + (last ? more : 0)] = '\0';
-		coded(h, "note", shf_save_note(save, key, text));
+		coded(h, "note", shf_save_note(save, key, text, NULL));
 		memset(text, 'x', 64 * KIB);
 	}
 	committed(h, save, -1);
@@ -151,9 +151,9 @@ static int fill_manifest(struct hand *h)
 	n = 60000 * times;
 	save->given.given_bytes += room - n;
 	text[60000 - 2] = '\0';         /* and two quotes */
-	coded(h, key, shf_save_note(save, key, text));
+	coded(h, key, shf_save_note(save, key, text, NULL));
 	text[60000 - 3] = '\0';
-	coded(h, key, shf_save_note(save, key, text));
+	coded(h, key, shf_save_note(save, key, text, NULL));
 	coded(h, "left", (int)((1 << 20) - save->plan->manifest_bytes - save->given.given_bytes));
 	shf_save_free(save);
 	free(text);
@@ -203,7 +203,7 @@ static struct sheaf_state *state_of(int dtype)
 		.shape = { 16 }, .count = { 16 }, .data = w };
 	struct sheaf_state *state = shf_state_new();
 
-	CHECK_INT(shf_state_add(state, &s), 0);
+	CHECK_INT(shf_state_add(state, &s, NULL), 0);
 	return state;
 }
 
@@ -224,14 +224,14 @@ TEST(averages_that_cannot_be_are_told_why)
 		struct sheaf_ema e = emas[i];
 
 		e.size = e.size ? e.size : sizeof(e);
-		tell("%d ", shf_state_ema(held, NULL, &e));
+		tell("%d ", shf_state_ema(held, NULL, &e, NULL));
 		state_says(held);
 	}
 	for (int i = 0; i < 16; i++) {
 		struct sheaf_state *held = state_of(types[i / 4]);
 		struct sheaf_ema e = { .size = sizeof(e), .coef = 0.5 };
 
-		tell("%d ", shf_state_ema(held, of[i % 4], &e));
+		tell("%d ", shf_state_ema(held, of[i % 4], &e, NULL));
 		tell("%zu ", held->n);
 		state_says(held);
 	}
@@ -274,7 +274,7 @@ TEST(streams_that_cannot_be_are_told_why)
 		struct sheaf_state *held = state_of(SHEAF_F32);
 
 		tell("%d ", shf_state_stream(held, all[i].stream, all[i].rule, all[i].rank,
-		                             all[i].ranks, told, 4));
+		                             all[i].ranks, told, 4, NULL));
 		if (held->n == 2)
 			tell("%s %s %d %d ", held->slices[1].name, held->slices[1].stream.rule,
 			     held->slices[1].stream.rank, held->slices[1].stream.ranks);
@@ -297,7 +297,7 @@ TEST(moves_that_cannot_be_are_told_why)
 	for (int i = 0; i < 4; i++) {
 		struct sheaf_state *held = state_of(SHEAF_F32);
 
-		tell("%d ", shf_state_move(held, slices[i], i == 2 ? NULL : told));
+		tell("%d ", shf_state_move(held, slices[i], i == 2 ? NULL : told, NULL));
 		state_says(held);
 	}
 	is_text("-1 -1 slice -1 of 1: no such slice\n-1 -1 slice 1 of 1: no such slice\n"
@@ -310,15 +310,15 @@ static int move_early(struct hand *h)
 	uint8_t *at = NULL;
 
 	(void)hand_block_of(h, 1, &at);
-	coded(h, "move", shf_state_move(h->state, 1, at));
+	coded(h, "move", shf_state_move(h->state, 1, at, NULL));
 	(void)begun(h, 2, SHEAF_SAVE_LAZY);
-	coded(h, "copied", shf_save_copied(save, SHEAF_ALL_SLICES, -1));
+	coded(h, "copied", shf_save_copied(save, SHEAF_ALL_SLICES, -1, NULL));
 	(void)begun(h, 2, SHEAF_SAVE_LAZY);
-	coded(h, "move", shf_state_move(h->state, 1, at));
+	coded(h, "move", shf_state_move(h->state, 1, at, NULL));
 	committed(h, save, -1);
 	shf_save_free(save);
 	shf_save_free(begun(h, 2, 0));
-	coded(h, "add", shf_state_add(h->state, &h->s[0]));
+	coded(h, "add", shf_state_add(h->state, &h->s[0], NULL));
 	(void)begun(h, 3, 0);
 	return 0;
 }
@@ -352,17 +352,18 @@ static int fill_room(struct hand *h)
 	int v = h->play->variant;
 
 	for (int i = 0; i < v && i < 2; i++)
-		(void)shf_state_ema(h->state, "model", &emas[i]);
+		(void)shf_state_ema(h->state, "model", &emas[i], NULL);
 	if (v > 2)
-		(void)shf_state_stream(h->state, "rng", "drop", 0, 1, state_of_rng, 8);
+		(void)shf_state_stream(h->state, "rng", "drop", 0, 1, state_of_rng, 8, NULL);
 	for (int64_t step = 1; step < 3; step++) {
 		struct sheaf_save *save = begun(h, step, 0);
 		size_t kept = save->plan->manifest_bytes, given, n = 0;
 
-		coded(h, "attach", v > 3 ? shf_save_attach(save, "a.json", "{}", 2) : 0);
-		coded(h, "note", v > 4 ? shf_save_note(save, "mesh", "dp=2") : 0);
-		coded(h, "note", v > 5 ? shf_save_note(save, "config.digest", "a\nb\x01") : 0);
-		coded(h, "note", v > 6 ? shf_save_note(save, "k", "") : 0);
+		coded(h, "attach", v > 3 ? shf_save_attach(save, "a.json", "{}", 2, NULL) : 0);
+		coded(h, "note", v > 4 ? shf_save_note(save, "mesh", "dp=2", NULL) : 0);
+		coded(h, "note", v > 5 ? shf_save_note(save, "config.digest", "a\nb\x01", NULL)
+		      : 0);
+		coded(h, "note", v > 6 ? shf_save_note(save, "k", "", NULL) : 0);
 		given = save->given.given_bytes;
 		committed(h, save, -1);
 		free(simdisk_get(h->play->disk, step == 1 ? "run/checkpoint-1/sheaf.json"

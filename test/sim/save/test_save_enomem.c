@@ -45,15 +45,15 @@ static int rest_of(struct hand *h, struct sheaf_save *save)
 	int rc = 0;
 
 	for (int i = 0; rc == 0 && flags & SHEAF_SAVE_LATER && i < h->n; i++)
-		rc = shf_save_put(save, i, NULL);
+		rc = shf_save_put(save, i, NULL, NULL);
 	for (int i = 0; rc == 0 && flags & SHEAF_SAVE_LAZY && i < h->n; i++)
-		rc = shf_save_copied(save, i, -1);
+		rc = shf_save_copied(save, i, -1, NULL);
 	if (rc == 0 && h->ranks > 1) {
 		rc = shf_save_exchange(save, 4096, &h->err);
 		rc = rc == SHEAF_EAGAIN ? 0 : rc;
 	}
-	if (rc == 0 && shf_save_attach(save, h->rank ? "b.json" : "a.json", "{}", 2) == 0)
-		rc = shf_save_note(save, "epoch", "1");
+	if (rc == 0 && shf_save_attach(save, h->rank ? "b.json" : "a.json", "{}", 2, NULL) == 0)
+		rc = shf_save_note(save, "epoch", "1", NULL);
 	return shf_save_commit(save, -1, &h->err);
 }
 

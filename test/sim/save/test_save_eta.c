@@ -40,7 +40,7 @@ static void begin(struct clocked *c, uint64_t flags)
 	c->sys = simdisk_process(c->disk, 9, 0);
 	simdisk_set_task_steps(c->disk, 0);
 	c->state = shf_state_new();
-	CHECK_INT(shf_state_add(c->state, &s), 0);
+	CHECK_INT(shf_state_add(c->state, &s, NULL), 0);
 	CHECK_RC(shf_run_open(&c->run, "run", NULL, &opts, c->sys, &c->err), 0, &c->err);
 }
 
@@ -93,7 +93,7 @@ TEST(what_is_left_is_what_is_to_write_to_sync_and_to_publish)
 
 	begin(&c, 0);
 	save = begun(&c, 1, 0);
-	CHECK_INT(shf_save_wait(save, -1), 0);
+	CHECK_INT(shf_save_wait(save, -1, NULL), 0);
 	quarter_written(&c, save);      /* in no time: the save before counts */
 	CHECK_INT(shf_save_eta_ms(save), 3000 + 1000 + 2000 + 1);
 	atomic_store(&save->took.write_to_ns, 1000 * MS); /* as fast as before */
@@ -116,7 +116,7 @@ TEST(what_nobody_knows_is_not_told)
 
 	begin(&c, 0);
 	save = begun(&c, 1, 0);
-	CHECK_INT(shf_save_wait(save, -1), 0);
+	CHECK_INT(shf_save_wait(save, -1, NULL), 0);
 	quarter_written(&c, save);
 	shf_rate_set(&c.run->saves.pace.write, 1, INT64_C(100000000000000000)); /* 3 years a byte */
 	CHECK(shf_save_eta_ms(save) > INT64_C(1000000000000));
@@ -124,7 +124,7 @@ TEST(what_nobody_knows_is_not_told)
 	CHECK_INT(shf_save_eta_ms(save), -1);
 	c.run->saves.pace = (struct shf_save_pace){ .write = { 0 } };
 	CHECK_INT(shf_save_eta_ms(save), -1);
-	CHECK_INT(shf_save_fail(save, "no more"), 0);
+	CHECK_INT(shf_save_fail(save, "no more", NULL), 0);
 	CHECK_INT(shf_save_eta_ms(save), -1);
 	SAID(shf_save_commit(save, -1, &c.err), SHEAF_EFAILED, "no more", &c.err);
 	CHECK_INT(shf_save_eta_ms(save), -1);
@@ -141,7 +141,7 @@ TEST(a_copy_that_goes_on_behind_is_waited_for)
 
 	begin(&c, 0);
 	save = begun(&c, 1, SHEAF_SAVE_LAZY);
-	CHECK_INT(shf_save_copied(save, 0, -1), 0);
+	CHECK_INT(shf_save_copied(save, 0, -1, NULL), 0);
 	committed(&c, save);
 	save = begun(&c, 2, SHEAF_SAVE_LAZY);
 	quarter_written(&c, save);
@@ -154,7 +154,7 @@ TEST(a_copy_that_goes_on_behind_is_waited_for)
 	CHECK(eta >= 15000 + 1000 + 2000 + 1 && eta < 15100 + 1000 + 2000);
 	save->took.copy_from_ns = shf_now(c.run) - 500 * MS;
 	CHECK_INT(shf_save_eta_ms(save), 3000 + 1000 + 2000 + 1);
-	CHECK_INT(shf_save_fail(save, "enough"), 0);
+	CHECK_INT(shf_save_fail(save, "enough", NULL), 0);
 	CHECK_INT(shf_save_commit(save, -1, &c.err), SHEAF_EFAILED);
 	shf_save_free(save);
 	end(&c);

@@ -302,7 +302,7 @@ struct job {
 static void ask_for(struct sheaf_save *save, bool all)
 {
 	for (int s = 0; all && s < RE_TENSORS; s++)
-		(void)shf_save_copied(save, s, -1);
+		(void)shf_save_copied(save, s, -1, NULL);
 }
 
 static int job_of(void *arg, int rank, struct sheaf_group *group)
@@ -439,7 +439,7 @@ static int is_copied(struct sheaf_save **save, struct sheaf_run *run, int64_t st
 	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_SAVE_LAZY };
 	int rc = shf_save_begin(save, run, step, state, &opts, err);
 
-	return rc < 0 ? rc : shf_save_copied(*save, SHEAF_ALL_SLICES, -1);
+	return rc < 0 ? rc : shf_save_copied(*save, SHEAF_ALL_SLICES, -1, NULL);
 }
 
 /* Both ranks have all they need, and the image of step 10, which is written, is free. But they
@@ -470,7 +470,7 @@ static int begins_otherwise(void *arg, int rank, struct sheaf_group *group)
 	if (rc == 0)
 		rc = shf_save_exchange(ten, UINT64_MAX, &err);
 	if (rc == 0)
-		rc = shf_save_wait(ten, -1);
+		rc = shf_save_wait(ten, -1, NULL);
 	if (rc == 0)
 		rc = is_copied(&other, run, 20 + rank, state, &err);
 	simdisk_kill(j->disk, j->sys[rank]);

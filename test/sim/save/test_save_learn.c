@@ -37,7 +37,7 @@ static struct sheaf_save *begun(struct hand *h, int64_t step)
 static void passed(struct hand *h, struct sheaf_save *save, const char *order)
 {
 	for (; *order; order++)
-		if (shf_save_copied(save, *order - 'a', -1) != 0)
+		if (shf_save_copied(save, *order - 'a', -1, NULL) != 0)
 			tell("no gate ");
 	if (shf_save_commit(save, -1, &h->err) != 0)
 		tell(h->err.msg);
@@ -100,13 +100,13 @@ static int in_part(struct hand *h)
 	if (!save)
 		return SHEAF_EBUG;
 	for (int i = 0; i < N; i++)
-		if (shf_save_copied(save, i, 0) != SHEAF_EAGAIN)
+		if (shf_save_copied(save, i, 0, NULL) != SHEAF_EAGAIN)
 			tell("copied ");
 	passed(h, save, "edcba");
 	save = begun(h, 2);
 	if (!save)
 		return SHEAF_EBUG;
-	(void)shf_save_copied(save, 1, -1);
+	(void)shf_save_copied(save, 1, -1, NULL);
 	shf_save_free(save);
 	save = begun(h, 3);
 	if (!save)

@@ -43,9 +43,9 @@ static void begin_with(struct sheaf_opts opts)
 	a.sys = simdisk_process(a.disk, 9, 0);
 	a.state = shf_state_new();
 	simdisk_set_task_steps(a.disk, 0);
-	CHECK_INT(shf_state_add(a.state, &s), 0);
+	CHECK_INT(shf_state_add(a.state, &s, NULL), 0);
 	s.family = "optimizer";
-	CHECK_INT(shf_state_add(a.state, &s), 1);
+	CHECK_INT(shf_state_add(a.state, &s, NULL), 1);
 	CHECK_RC(shf_run_open(&a.run, "run", NULL, &opts, a.sys, &a.err), 0, &a.err);
 }
 
@@ -206,7 +206,7 @@ TEST(a_step_that_lies_in_no_second_image_is_not_kept_in_memory)
 			for (int64_t step = 1; step <= 2; step++) {
 				CHECK_RC(begins(&save, step, flags), 0, &a.err);
 				for (int k = 0; k < 2; k++)
-					CHECK_INT(shf_save_copied(save, k, -1), 0);
+					CHECK_INT(shf_save_copied(save, k, -1, NULL), 0);
 				CHECK_RC(shf_save_commit(save, -1, &a.err), 0, &a.err);
 				CHECK(save->at.memory != SHF_MEMORY_KEPT);
 				shf_save_free(save);
@@ -244,18 +244,18 @@ TEST(while_a_step_is_published_nothing_is_given_to_it)
 
 	begin(0);
 	CHECK_RC(shf_save_begin(&save, a.run, 1, a.state, NULL, &a.err), 0, &a.err);
-	CHECK_INT(shf_save_wait(save, 1000), 0);
-	CHECK_INT(shf_save_wait(save, 0), 0);
+	CHECK_INT(shf_save_wait(save, 1000, NULL), 0);
+	CHECK_INT(shf_save_wait(save, 0, NULL), 0);
 	for (int i = 0; save->at.disk < SHF_DISK_PUBLISHING; i++) {
 		CHECK(i < 100);
 		CHECK_INT(shf_save_commit(save, 0, &a.err), SHEAF_EAGAIN);
 	}
-	CHECK_INT(shf_save_attach(save, "late.json", "{}", 2), SHEAF_EINVAL);
-	CHECK_INT(shf_save_note(save, "late", "1"), SHEAF_EINVAL);
-	CHECK_INT(shf_save_fail(save, "too late"), SHEAF_EINVAL);
+	CHECK_INT(shf_save_attach(save, "late.json", "{}", 2, NULL), SHEAF_EINVAL);
+	CHECK_INT(shf_save_note(save, "late", "1", NULL), SHEAF_EINVAL);
+	CHECK_INT(shf_save_fail(save, "too late", NULL), SHEAF_EINVAL);
 	CHECK_RC(shf_save_commit(save, -1, &a.err), 0, &a.err);
-	CHECK_INT(shf_save_attach(save, "late.json", "{}", 2), SHEAF_EINVAL);
-	CHECK_INT(shf_save_note(save, "late", "1"), SHEAF_EINVAL);
+	CHECK_INT(shf_save_attach(save, "late.json", "{}", 2, NULL), SHEAF_EINVAL);
+	CHECK_INT(shf_save_note(save, "late", "1", NULL), SHEAF_EINVAL);
 	shf_save_free(save);
 	CHECK(simdisk_exists(a.disk, "run/checkpoint-1"));
 	CHECK(!simdisk_exists(a.disk, "run/checkpoint-1/late.json"));
@@ -275,8 +275,8 @@ TEST(save_options_of_an_older_caller_have_no_loss)
 		struct sheaf_save *save = NULL;
 
 		begin(0);
-		CHECK_INT(shf_state_add(a.state, &s), 2);
-		CHECK(shf_state_ema(a.state, "master_weights", &ema) >= 0);
+		CHECK_INT(shf_state_add(a.state, &s, NULL), 2);
+		CHECK(shf_state_ema(a.state, "master_weights", &ema, NULL) >= 0);
 		older.size = i ? sizeof(older) : offsetof(struct sheaf_save_opts, loss);
 		CHECK_RC(shf_save_begin(&save, a.run, 1, a.state, &older, &a.err), 0, &a.err);
 		CHECK(save->copy.fresh[0].counts == (i == 0)); /* 0 is below 1, and 5 is not */
@@ -412,7 +412,7 @@ static int save_lazily(struct hand *h)
 	struct sheaf_save *save = NULL;
 	int rc = shf_save_begin(&save, h->run, h->play->step, h->state, &opts, &h->err);
 
-	(void)(rc == 0 && shf_save_copied(save, SHEAF_ALL_SLICES, -1));
+	(void)(rc == 0 && shf_save_copied(save, SHEAF_ALL_SLICES, -1, NULL));
 	rc = rc ? rc : shf_save_commit(save, -1, &h->err);
 	shf_save_free(save);
 	return rc;

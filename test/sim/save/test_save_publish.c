@@ -56,9 +56,9 @@ static int ask(struct hand *h, int64_t step, struct sheaf_save **save)
 	int rc = shf_save_begin(save, h->run, step, h->state, NULL, &h->err);
 
 	if (rc == 0 && h->rank == h->ranks - 1)
-		rc = shf_save_attach(*save, "trainer.json", "{}", 2);
+		rc = shf_save_attach(*save, "trainer.json", "{}", 2, NULL);
 	if (rc == 0 && h->rank == 0)
-		rc = shf_save_note(*save, "loss", "1.5");
+		rc = shf_save_note(*save, "loss", "1.5", NULL);
 	if (h->rank == 0)
 		seen.renames = 0;
 	rc = rc ? rc : SHEAF_EAGAIN;
@@ -207,9 +207,10 @@ static int too_late(struct hand *h)
 	struct sheaf_save *save = NULL;
 	int rc = ask(h, 7, &save);
 
-	rc = rc ? rc : wanted(h, "a file", shf_save_attach(save, "more", "x", 1), SHEAF_EINVAL);
-	rc = rc ? rc : wanted(h, "a note", shf_save_note(save, "more", "x"), SHEAF_EINVAL);
-	rc = rc ? rc : wanted(h, "failing it", shf_save_fail(save, "the loss is no number"),
+	rc = rc ? rc : wanted(h, "a file", shf_save_attach(save, "more", "x", 1, NULL),
+	                      SHEAF_EINVAL);
+	rc = rc ? rc : wanted(h, "a note", shf_save_note(save, "more", "x", NULL), SHEAF_EINVAL);
+	rc = rc ? rc : wanted(h, "failing it", shf_save_fail(save, "the loss is no number", NULL),
 	                      SHEAF_EINVAL);
 	return rc ? rc : end(h, &save, -1);
 }
@@ -232,7 +233,7 @@ static void fail_while_synced(void *arg, const struct sheaf_stat *stat)
 	(void)arg;
 	(void)stat;
 	if (synced[1] && atomic_load(&synced[1]->disk.syncs.from_ns) && !synced_told++ &&
-	    shf_save_fail(synced[1], "the loss is no number") != 0)
+	    shf_save_fail(synced[1], "the loss is no number", NULL) != 0)
 		abort();
 }
 
@@ -245,13 +246,13 @@ static int fail_behind(struct hand *h)
 	rc = rc ? rc : wanted(h, "the commit", shf_save_commit(save, -1, &h->err), SHEAF_EFAILED);
 	if (rc == 0 && !strstr(h->err.msg, "the loss is no number"))
 		rc = shf_fail(&h->err, SHEAF_EBUG, "other words");
-	rc = rc ? rc : wanted(h, "failing it", shf_save_fail(save, "again"), 0);
+	rc = rc ? rc : wanted(h, "failing it", shf_save_fail(save, "again", NULL), 0);
 	synced[h->rank] = NULL;
 	shf_save_free(save);
 	if (rc == 0)
 		rc = shf_save_begin(&save, h->run, 8, h->state, NULL, &h->err);
 	rc = rc ? rc : shf_save_commit(save, -1, &h->err);
-	rc = rc ? rc : wanted(h, "failing it", shf_save_fail(save, "at last"), SHEAF_EINVAL);
+	rc = rc ? rc : wanted(h, "failing it", shf_save_fail(save, "at last", NULL), SHEAF_EINVAL);
 	shf_save_free(save);
 	return rc;
 }
@@ -280,10 +281,10 @@ static int attached(struct hand *h)
 	char name[40];
 	int rc = shf_save_begin(&save, h->run, 7, h->state, NULL, &h->err);
 
-	rc = rc ? rc : shf_save_attach(save, "same", "of all", 6);
+	rc = rc ? rc : shf_save_attach(save, "same", "of all", 6, NULL);
 	for (int i = 0; rc == 0 && i < h->play->variant; i++) {
 		snprintf(name, sizeof(name), "rank%d-%d", h->rank, i);
-		rc = shf_save_attach(save, name, name, strlen(name));
+		rc = shf_save_attach(save, name, name, strlen(name), NULL);
 	}
 	return rc ? rc : end(h, &save, 0);
 }
@@ -402,7 +403,7 @@ static int closed(struct hand *h)
 
 	shf_run_close(h->run);
 	h->run = NULL;
-	rc = rc ? rc : wanted(h, "a commit after it", shf_save_wait(save, 0), SHEAF_EFAILED);
+	rc = rc ? rc : wanted(h, "a commit after it", shf_save_wait(save, 0, NULL), SHEAF_EFAILED);
 	shf_save_free(save);
 	return rc;
 }

@@ -55,7 +55,8 @@ TEST(options_of_a_save_that_make_no_sense_are_told)
 	      "-1: save_opts.size is 8; set it to sizeof(struct sheaf_save_opts)\n"
 	      "-1: save_opts asks for something newer than this sheaf\n"
 	      "-1: save_opts.size is 4104; set it to sizeof(struct sheaf_save_opts)\n"
-	      "-1: save_opts asks for something newer than this sheaf\n-2: the state is NULL\n");
+	      "-1: save_opts asks for something newer than this sheaf\n"
+	      "-2: the state is NULL: sheaf_state_new had no memory\n");
 }
 
 /* One after the other, and at the wrong time. */
@@ -70,13 +71,13 @@ static int in_order(struct hand *h)
 	committed(h, five, -1);
 	committed(h, five, -1);
 	said(h, shf_save_exchange(five, 0, &h->err));
-	coded(h, "attach", shf_save_attach(five, "x", "y", 1));
-	coded(h, "note", shf_save_note(five, "x", "y"));
-	coded(h, "put", shf_save_put(six, 0, NULL));
-	coded(h, "copied", shf_save_copied(six, 2, 0));
-	coded(h, "copied", shf_save_copied(six, 1, 0));
+	coded(h, "attach", shf_save_attach(five, "x", "y", 1, NULL));
+	coded(h, "note", shf_save_note(five, "x", "y", NULL));
+	coded(h, "put", shf_save_put(six, 0, NULL, NULL));
+	coded(h, "copied", shf_save_copied(six, 2, 0, NULL));
+	coded(h, "copied", shf_save_copied(six, 1, 0, NULL));
 	committed(h, six, -1);
-	coded(h, "wait", shf_save_wait(six, -1));
+	coded(h, "wait", shf_save_wait(six, -1, NULL));
 	(void)begun(h, 6, 0);
 	(void)begun(h, 5, 0);
 	(void)begun(h, 3, 0);
@@ -111,12 +112,12 @@ static int first_again(struct hand *h)
 	(void)begun(h, 5, 0);
 	(void)begun(h, 4, 0);
 	save = begun(h, 9, 0);
-	coded(h, "fail", shf_save_fail(save, NULL));
-	coded(h, "fail", shf_save_fail(save, "a second reason"));
+	coded(h, "fail", shf_save_fail(save, NULL, NULL));
+	coded(h, "fail", shf_save_fail(save, "a second reason", NULL));
 	committed(h, save, -1);
 	committed(h, save, -1);
-	coded(h, "fail", shf_save_fail(save, "too late"));
-	coded(h, "wait", shf_save_wait(save, -1));
+	coded(h, "fail", shf_save_fail(save, "too late", NULL));
+	coded(h, "wait", shf_save_wait(save, -1, NULL));
 	shf_save_free(save);
 	return 0;
 }
@@ -140,23 +141,23 @@ static int bring(struct hand *h)
 {
 	struct sheaf_save *save = begun(h, 7, SHEAF_SAVE_LAZY | SHEAF_SAVE_LATER);
 
-	coded(h, "copied", shf_save_copied(save, 0, -1));
-	coded(h, "copied", shf_save_copied(save, SHEAF_ALL_SLICES, -1));
+	coded(h, "copied", shf_save_copied(save, 0, -1, NULL));
+	coded(h, "copied", shf_save_copied(save, SHEAF_ALL_SLICES, -1, NULL));
 	(void)begun(h, 8, SHEAF_SAVE_LAZY);
 	committed(h, save, -1);
-	coded(h, "put", shf_save_put(save, -1, NULL));
-	coded(h, "put", shf_save_put(save, 2, NULL));
-	coded(h, "put", shf_save_put(save, 0, NULL));
-	coded(h, "put", shf_save_put(save, 0, NULL));
+	coded(h, "put", shf_save_put(save, -1, NULL, NULL));
+	coded(h, "put", shf_save_put(save, 2, NULL, NULL));
+	coded(h, "put", shf_save_put(save, 0, NULL, NULL));
+	coded(h, "put", shf_save_put(save, 0, NULL, NULL));
 	committed(h, save, -1);
-	coded(h, "put", shf_save_put(save, 1, NULL));
+	coded(h, "put", shf_save_put(save, 1, NULL, NULL));
 	committed(h, save, -1);
-	coded(h, "copied", shf_save_copied(save, 0, -1));
+	coded(h, "copied", shf_save_copied(save, 0, -1, NULL));
 	committed(h, save, -1);
-	coded(h, "copied", shf_save_copied(save, 1, -1));
-	coded(h, "copied", shf_save_copied(save, 2, -1));
+	coded(h, "copied", shf_save_copied(save, 1, -1, NULL));
+	coded(h, "copied", shf_save_copied(save, 2, -1, NULL));
 	committed(h, save, -1);
-	coded(h, "put", shf_save_put(save, 1, NULL));
+	coded(h, "put", shf_save_put(save, 1, NULL, NULL));
 	shf_save_free(save);
 	return 0;
 }
@@ -183,7 +184,7 @@ static int not_later(struct hand *h)
 
 	(void)begun(h, 1, SHEAF_SAVE_LAZY | SHEAF_SAVE_LATER);
 	if (h->play->variant == 2)
-		coded(h, "averages", shf_state_ema(h->state, NULL, &ema));
+		coded(h, "averages", shf_state_ema(h->state, NULL, &ema, NULL));
 	(void)begun(h, 2, SHEAF_SAVE_LAZY | SHEAF_SAVE_LATER);
 	shf_save_free(begun(h, 3, SHEAF_SAVE_LAZY));
 	return 0;
@@ -451,7 +452,7 @@ static int behind(struct hand *h)
 	struct sheaf_save *save = begun(h, 1, SHEAF_SAVE_LAZY);
 
 	for (int i = 0; i < h->n; i++)
-		coded(h, "copied", shf_save_copied(save, i, -1));
+		coded(h, "copied", shf_save_copied(save, i, -1, NULL));
 	committed(h, save, -1);
 	shf_save_free(save);
 	return 0;
@@ -492,11 +493,11 @@ static int change(struct hand *h)
 	struct sheaf_save *save = begun(h, 3, SHEAF_SAVE_LAZY | SHEAF_SAVE_CHECK);
 
 	hand_spoil(h, 1);
-	coded(h, "copied", shf_save_copied(save, 0, -1));
-	coded(h, "copied", shf_save_copied(save, 1, -1));
-	coded(h, "wait", shf_save_wait(save, -1));
+	coded(h, "copied", shf_save_copied(save, 0, -1, NULL));
+	coded(h, "copied", shf_save_copied(save, 1, -1, NULL));
+	coded(h, "wait", shf_save_wait(save, -1, NULL));
 	committed(h, save, -1);
-	coded(h, "wait", shf_save_wait(save, -1));
+	coded(h, "wait", shf_save_wait(save, -1, NULL));
 	shf_save_free(save);
 	return 0;
 }
@@ -516,13 +517,13 @@ static int ask_again(struct hand *h)
 {
 	struct sheaf_save *save = begun(h, 3, SHEAF_SAVE_LAZY);
 
-	coded(h, "copied", shf_save_copied(save, SHEAF_ALL_SLICES, 0));
+	coded(h, "copied", shf_save_copied(save, SHEAF_ALL_SLICES, 0, NULL));
 	said(h, shf_save_exchange(save, 0, &h->err));
-	coded(h, "copied", shf_save_copied(save, 0, -1));
+	coded(h, "copied", shf_save_copied(save, 0, -1, NULL));
 	if (h->rank == 0)
-		coded(h, "copied", shf_save_copied(save, 1, -1));
+		coded(h, "copied", shf_save_copied(save, 1, -1, NULL));
 	committed(h, save, -1);
-	coded(h, "copied", shf_save_copied(save, SHEAF_ALL_SLICES, -1));
+	coded(h, "copied", shf_save_copied(save, SHEAF_ALL_SLICES, -1, NULL));
 	said(h, shf_save_exchange(save, 4096, &h->err));
 	for (int i = 0; i < 6; i++)
 		committed(h, save, i < 5 ? 0 : -1);
@@ -620,9 +621,9 @@ static int closed(struct hand *h)
 	shf_run_close(h->run);
 	h->run = NULL;
 	committed(h, save, -1);
-	coded(h, "wait", shf_save_wait(save, -1));
+	coded(h, "wait", shf_save_wait(save, -1, NULL));
 	said(h, shf_save_rc(save, &h->err));
-	coded(h, "attach", shf_save_attach(save, "x", "y", 1));
+	coded(h, "attach", shf_save_attach(save, "x", "y", 1, NULL));
 	shf_save_free(save);
 	return 0;
 }

@@ -182,13 +182,13 @@ static int count(struct hand *h)
 		int rc = SHEAF_EAGAIN;
 
 		for (int i = 0; i < h->n && flags & SHEAF_SAVE_LAZY; i++)
-			coded(h, "copied", shf_save_copied(save, i, step == 2 ? 0 : -1));
+			coded(h, "copied", shf_save_copied(save, i, step == 2 ? 0 : -1, NULL));
 		if (flags & SHEAF_SAVE_LAZY && step == 2)
-			coded(h, "copied", shf_save_copied(save, SHEAF_ALL_SLICES, -1));
+			coded(h, "copied", shf_save_copied(save, SHEAF_ALL_SLICES, -1, NULL));
 		if (exchanges)
 			said(h, shf_save_exchange(save, 8192, &h->err));
 		if (step == 2)
-			coded(h, "wait", shf_save_wait(save, -1));
+			coded(h, "wait", shf_save_wait(save, -1, NULL));
 		for (int i = 0; i < 9 && rc == SHEAF_EAGAIN; i++) {
 			shf_save_stat(save, &s);
 			if (h->rank == 0) {
@@ -521,7 +521,7 @@ static int copy_slowly(struct hand *h)
 	struct sheaf_save *save = begun(h, 1, SHEAF_SAVE_LAZY);
 
 	for (int i = 0; i < 6; i++) {
-		int rc = shf_save_wait(save, 0);
+		int rc = shf_save_wait(save, 0, NULL);
 
 		tell("wait %d: %d copied\n", rc, (int)atomic_load(&save->took.copied));
 	}
@@ -596,7 +596,7 @@ static int meet_often(struct hand *h)
 		struct sheaf_save *save = begun(h, step, flags);
 
 		coded(h, "meetings", meetings - before);
-		coded(h, "copied", shf_save_copied(save, SHEAF_ALL_SLICES, -1));
+		coded(h, "copied", shf_save_copied(save, SHEAF_ALL_SLICES, -1, NULL));
 		committed(h, save, -1);
 		shf_save_free(save);
 	}
@@ -662,7 +662,7 @@ static int travel(struct hand *h)
 	struct sheaf_save *save = begun(h, 1, flags);
 
 	if (flags & SHEAF_SAVE_LAZY)
-		coded(h, "copied", shf_save_copied(save, 0, -1));
+		coded(h, "copied", shf_save_copied(save, 0, -1, NULL));
 	for (size_t i = 0; i < sizeof(most) / sizeof(most[0]); i++) {
 		int rc = shf_save_exchange(save, most[i], &h->err);
 
@@ -738,7 +738,7 @@ static int write_early(struct hand *h)
 	struct sheaf_save *save = begun(h, 1, flags);
 
 	for (int i = 0; flags & SHEAF_SAVE_LAZY && i < h->n; i++)
-		coded(h, "copied", shf_save_copied(save, i, -1));
+		coded(h, "copied", shf_save_copied(save, i, -1, NULL));
 	committed(h, save, -1);
 	shf_save_free(save);
 	return 0;

@@ -40,7 +40,7 @@ static void world_init(struct world *w)
 			.dtype = SHEAF_F32, .ndim = 1, .shape = { ITEMS }, .count = { ITEMS },
 			.data = w->data[i] };
 
-		CHECK(shf_state_add(w->state, &s) >= 0);
+		CHECK(shf_state_add(w->state, &s, NULL) >= 0);
 	}
 	CHECK_RC(shf_run_open(&w->run, "run", NULL, &opts, w->sys, &err), 0, &err);
 }

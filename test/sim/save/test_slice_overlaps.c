@@ -166,7 +166,7 @@ static uint8_t *apart(struct hand *h, int slice, struct sheaf_state *state)
 		abort();
 	memset(block, 0x33, n + 1);
 	h->s[slice].data = block + ((uint8_t *)h->s[slice].data - at);
-	(void)shf_state_add(state, &h->s[slice]);
+	(void)shf_state_add(state, &h->s[slice], NULL);
 	return block;
 }
 
@@ -224,11 +224,11 @@ static int ask_for_the_last(struct hand *h)
 	hand_paint(h);
 	rc = shf_save_begin(&save, h->run, 1, h->state, &opts, &h->err);
 	for (int i = 0; i < h->n && rc == 0 && flags_now & SHEAF_SAVE_LATER; i++)
-		rc = shf_save_put(save, i, NULL);
-	if (rc == 0 && shf_save_copied(save, h->n - 1, 0) != SHEAF_EAGAIN)
+		rc = shf_save_put(save, i, NULL, NULL);
+	if (rc == 0 && shf_save_copied(save, h->n - 1, 0, NULL) != SHEAF_EAGAIN)
 		rc = fail_here(h, "a gate is open although nothing is copied");
 	for (int i = h->n; i-- > 0 && rc == 0;) {
-		rc = shf_save_copied(save, i, -1);
+		rc = shf_save_copied(save, i, -1, NULL);
 		change(h, i);
 	}
 	if (rc == 0)
@@ -294,11 +294,11 @@ static int move_apart(struct hand *h)
 		paint_step(h, n);
 		hand_paint(h);
 		rc = shf_save_begin(&save, h->run, n, h->state, &opts, &h->err);
-		if (rc == 0 && shf_save_copied(save, head, 0) !=
+		if (rc == 0 && shf_save_copied(save, head, 0, NULL) !=
 		               (h->s[head].data == h->s[embed].data ? SHEAF_EAGAIN : 0))
 			rc = fail_here(h, "the gate of what is tied");
 		for (int i = 0; i < h->n && rc == 0; i++) {
-			rc = shf_save_copied(save, i, -1);
+			rc = shf_save_copied(save, i, -1, NULL);
 			change(h, i);
 		}
 		if (rc == 0)
@@ -310,7 +310,8 @@ static int move_apart(struct hand *h)
 		else
 			h->s[head].data = h->s[embed].data;
 		if (rc == 0)
-			rc = shf_state_move(h->state, n == 1 ? embed : head, h->s[embed].data);
+			rc = shf_state_move(h->state, n == 1 ? embed : head, h->s[embed].data,
+			                    NULL);
 	}
 	for (int64_t n = 1; n < 4 && rc == 0; n++)
 		rc = look(h, n);
@@ -345,12 +346,12 @@ static int move_early(struct hand *h)
 	paint_step(h, 1);
 	hand_paint(h);
 	rc = shf_save_begin(&save, h->run, 1, h->state, &opts, &h->err);
-	if (rc == 0 && shf_state_move(h->state, head, h->s[head].data) != SHEAF_EINVAL)
+	if (rc == 0 && shf_state_move(h->state, head, h->s[head].data, NULL) != SHEAF_EINVAL)
 		rc = fail_here(h, "memory that is to be read is moved");
 	if (rc == 0)
-		rc = shf_save_copied(save, head, -1);
+		rc = shf_save_copied(save, head, -1, NULL);
 	if (rc == 0)
-		rc = shf_state_move(h->state, head, h->s[head].data);
+		rc = shf_state_move(h->state, head, h->s[head].data, NULL);
 	shf_save_free(save);
 	return rc;
 }
@@ -369,11 +370,11 @@ static int move_after_failure(struct hand *h)
 
 	rc = shf_save_begin(&save, h->run, 1, h->state, &opts, &h->err);
 	if (rc == 0)
-		rc = shf_save_fail(save, "not wanted");
-	if (rc == 0 && shf_save_copied(save, head, -1) != SHEAF_EFAILED)
+		rc = shf_save_fail(save, "not wanted", NULL);
+	if (rc == 0 && shf_save_copied(save, head, -1, NULL) != SHEAF_EFAILED)
 		rc = fail_here(h, "the gate of a save that has failed");
 	if (rc == 0)
-		rc = shf_state_move(h->state, head, h->s[head].data);
+		rc = shf_state_move(h->state, head, h->s[head].data, NULL);
 	shf_save_free(save);
 	return rc;
 }
@@ -400,12 +401,12 @@ static int through_one_buffer(struct hand *h)
 		size_t n = hand_block_of(h, i, &at);
 
 		memcpy(room, at, n);
-		rc = shf_save_put(save, i, room + ((uint8_t *)h->s[i].data - at));
+		rc = shf_save_put(save, i, room + ((uint8_t *)h->s[i].data - at), NULL);
 		if (rc == 0 && i > 0 && h->s[i - 1].data == h->s[i].data)
-			rc = shf_save_put(save, i - 1, room + ((uint8_t *)h->s[i].data - at));
+			rc = shf_save_put(save, i - 1, room + ((uint8_t *)h->s[i].data - at), NULL);
 		for (int k = 0; k < 2 && rc == 0; k++) {
 			if (k == 0 || (i > 0 && h->s[i - 1].data == h->s[i].data))
-				rc = shf_save_copied(save, i - k, -1);
+				rc = shf_save_copied(save, i - k, -1, NULL);
 			memset(room, 0xA6, 1 << 20);
 		}
 		if (i > 0 && h->s[i - 1].data == h->s[i].data)
@@ -490,10 +491,10 @@ static int put_all(struct hand *h, struct sheaf_save *save, uint64_t *x)
 
 	shuffle(order, h->n, x);
 	for (int i = 0; i < h->n && rc == 0; i++) {
-		rc = shf_save_put(save, order[i], NULL);
+		rc = shf_save_put(save, order[i], NULL, NULL);
 		if (rc == 0 && rng_next(x) % 3 == 0)
 			(void)shf_save_copied(save, order[rng_next(x) % (uint64_t)(i + 1)],
-			                      (int)(rng_next(x) % 2) - 1);
+			                      (int)(rng_next(x) % 2) - 1, NULL);
 	}
 	return rc;
 }
@@ -506,12 +507,12 @@ static int pass_gates(struct hand *h, struct sheaf_save *save, bool failed, uint
 
 	shuffle(order, h->n, x);
 	for (int i = 0; i < h->n && rc == 0; i++) {
-		if (rng_next(x) % 4 == 0 && shf_save_copied(save, order[i], 0) == 0)
+		if (rng_next(x) % 4 == 0 && shf_save_copied(save, order[i], 0, NULL) == 0)
 			change(h, order[i]);
 		if (rng_next(x) % 16 == 0)
-			rc = shf_save_copied(save, SHEAF_ALL_SLICES, -1);
+			rc = shf_save_copied(save, SHEAF_ALL_SLICES, -1, NULL);
 		else
-			rc = shf_save_copied(save, order[i], -1);
+			rc = shf_save_copied(save, order[i], -1, NULL);
 		if (failed && rc != SHEAF_EAGAIN)
 			rc = 0;
 		if (rc == 0)
@@ -535,14 +536,14 @@ static int move_some(struct hand *h, uint64_t *x)
 		    h->s[i].start[0] == h->s[k].start[0] && h->s[i].count[0] == h->s[k].count[0] &&
 		    h->s[i].dtype != SHEAF_BF16 && h->s[k].dtype != SHEAF_BF16 && rng_next(x) % 2) {
 			h->s[k].data = h->s[i].data;
-			return shf_state_move(h->state, k, h->s[k].data);
+			return shf_state_move(h->state, k, h->s[k].data, NULL);
 		}
 	n = hand_block_of(h, k, &at);
 	if (n == 0 || h->blocks_n + 1 == HAND_BLOCKS)
 		return 0;
 	to = hand_block(h, (int64_t)n);
 	h->s[k].data = to + ((uint8_t *)h->s[k].data - at);
-	return shf_state_move(h->state, k, h->s[k].data);
+	return shf_state_move(h->state, k, h->s[k].data, NULL);
 }
 
 struct training {
@@ -596,7 +597,7 @@ static int one_step(struct hand *h, struct training *t, int64_t n, uint64_t all,
 	if (rc == 0 && rng_next(&all) % 5 == 0) {
 		failed = true;
 		if (rng_next(own) % 2)
-			(void)shf_save_fail(save, "not wanted");
+			(void)shf_save_fail(save, "not wanted", NULL);
 	}
 	if (rc == 0 && rng_next(&all) % 3 == 0)
 		rc = end_before(h, t, rng_next(&all) % 2);
@@ -678,7 +679,7 @@ static int train(struct hand *h)
 	int rc = 0;
 
 	if (averages)
-		rc = shf_state_ema(h->state, NULL, &ema);
+		rc = shf_state_ema(h->state, NULL, &ema, NULL);
 	for (int64_t n = 0; n < STEPS && rc >= 0; n++) {
 		rc = one_step(h, &t, n, rng_next(&all), &own);
 		while (rc == 0 && rng_next(&own) % 3 == 0)

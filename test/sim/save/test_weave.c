@@ -243,11 +243,11 @@ static void hold(struct world *w, bool large, bool turned)
 		values_new(w, &w->then[n]);
 	for (int s = 0; s < SLICES; s++) {
 		w->s[s].data = w->now.w[s];
-		(void)shf_state_add(w->state, &w->s[s]);
+		(void)shf_state_add(w->state, &w->s[s], NULL);
 		become(w, s);
 	}
 	for (int k = 0; k < EMAS && !w->later; k++)
-		if (shf_state_ema(w->state, NULL, &rules[k]) < 0)
+		if (shf_state_ema(w->state, NULL, &rules[k], NULL) < 0)
 			fault(w, "no averages");
 }
 
@@ -269,10 +269,10 @@ static void optimizer(void *arg)
 
 	for (int k = 0; k < SLICES; k++) {
 		int s = (from + k * by) % SLICES;
-		int rc = weave_draw(3) ? SHEAF_EAGAIN : shf_save_copied(w->save, s, 0);
+		int rc = weave_draw(3) ? SHEAF_EAGAIN : shf_save_copied(w->save, s, 0, NULL);
 
 		if (rc == SHEAF_EAGAIN)
-			rc = shf_save_copied(w->save, s, -1);
+			rc = shf_save_copied(w->save, s, -1, NULL);
 		if (rc != 0 && !(w->given_up && rc == SHEAF_EFAILED))
 			fault(w, "a gate");
 		become(w, s);
@@ -318,7 +318,7 @@ static void commit_before(struct world *w)
 static void ask_before(struct world *w)
 {
 	for (int s = 0; s < SLICES && w->before && w->before_unasked; s++)
-		if (shf_save_copied(w->before, s, -1) < 0 && !w->before_given_up)
+		if (shf_save_copied(w->before, s, -1, NULL) < 0 && !w->before_given_up)
 			fault(w, "a gate of the save before");
 	w->before_unasked = false;
 }
@@ -350,7 +350,7 @@ static void go_on(struct world *w, int64_t step)
 	}
 	if (way < 3) {
 		if (weave_draw(2))
-			(void)shf_save_fail(w->save, "not wanted");
+			(void)shf_save_fail(w->save, "not wanted", NULL);
 		w->given_up = shf_save_failure(w->save, NULL) < 0;
 		keep(w, step, true);
 		followed++;
@@ -361,7 +361,7 @@ static void go_on(struct world *w, int64_t step)
 	if (weave_draw(2))
 		commit_before(w);
 	if (w->given_up)
-		(void)shf_save_fail(w->save, "not wanted");
+		(void)shf_save_fail(w->save, "not wanted", NULL);
 	given_up += w->given_up;
 	weave_join(thread);
 	look_here(w, "averages behind the gates");
@@ -430,7 +430,7 @@ static void author(void *arg)
 		w->version = (uint64_t)n * 2 + 1;
 		become(w, s);
 		memcpy(w->then[n].w[s], w->now.w[s], w->bytes[s]);
-		if (shf_save_put(w->save, s, NULL) < 0)
+		if (shf_save_put(w->save, s, NULL, NULL) < 0)
 			fault(w, "a slice is not taken");
 		for (uint64_t pause = weave_draw(3) ? 0 : weave_draw(200); pause > 0; pause--)
 			weave_point();
@@ -438,7 +438,7 @@ static void author(void *arg)
 			last = last < 0 ? s : last;
 			continue;
 		}
-		rc = shf_save_copied(w->save, last, -1);
+		rc = shf_save_copied(w->save, last, -1, NULL);
 		if (rc != 0 && !(w->given_up && rc == SHEAF_EFAILED))
 			fault(w, "a gate");
 		w->version = (uint64_t)n * 2;
@@ -446,7 +446,7 @@ static void author(void *arg)
 		last = s;
 		brought++;
 	}
-	rc = shf_save_copied(w->save, SHEAF_ALL_SLICES, -1);
+	rc = shf_save_copied(w->save, SHEAF_ALL_SLICES, -1, NULL);
 	if (rc != 0 && !(w->given_up && rc == SHEAF_EFAILED))
 		fault(w, "the gate of all");
 	become_all(w);
@@ -474,7 +474,7 @@ static void one_step_later(struct world *w, int64_t n)
 	if (weave_draw(2))
 		commit_before(w);
 	if (w->given_up)
-		(void)shf_save_fail(w->save, "not wanted");
+		(void)shf_save_fail(w->save, "not wanted", NULL);
 	weave_join(thread);
 	keep(w, n, false);
 }

@@ -51,7 +51,7 @@ static int save(struct hand *h, int64_t step, double loss)
  * the third before it saves it. */
 static int train(struct hand *h)
 {
-	int rc = shf_state_ema(h->state, NULL, &halves);
+	int rc = shf_state_ema(h->state, NULL, &halves, NULL);
 
 	for (int64_t n = 0; n < STEPS && rc == 0; n++) {
 		double loss = n % 5 == 3 ? 4 : 1;
@@ -109,7 +109,7 @@ static int average_at_once(struct hand *h)
 	int rc;
 
 	rules.coef = h->play->variant == 3 && h->rank ? 0.25 : 0.5;
-	rc = shf_state_ema(h->state, NULL, &rules);
+	rc = shf_state_ema(h->state, NULL, &rules, NULL);
 
 	return rc ? rc : shf_state_average(h->state, h->run, h->play->variant == 1 ? h->rank : 0,
 	                                   h->play->variant == 2 ? h->rank : 0, &h->err);
@@ -145,7 +145,8 @@ static int refuses(struct hand *h, struct sheaf_state *state, int64_t step, int 
 
 static int average_nonsense(struct hand *h)
 {
-	int rc = refuses(h, NULL, 1, SHEAF_ENOMEM, "the state is NULL");
+	int rc = refuses(h, NULL, 1, SHEAF_ENOMEM,
+	                 "the state is NULL: sheaf_state_new had no memory");
 
 	rc = rc ? rc : refuses(h, h->state, -1, SHEAF_EINVAL, "step -1 is negative");
 	rc = rc ? rc : refuses(h, h->state, INT64_MAX, SHEAF_EINVAL, "beyond the last number");
@@ -195,7 +196,7 @@ static int average_then_add(struct hand *h)
 
 	if (rc < 0)
 		return rc;
-	n = shf_state_add(h->state, &s);
+	n = shf_state_add(h->state, &s, NULL);
 	shf_save_blocked_stat(h->run, &stat);
 	if (n < 0 || stat.begin_ns == 0 || stat.begun != 0)
 		return shf_fail(&h->err, SHEAF_EBUG, "slice %d, %d ns in begin, %d begun", n,
@@ -218,7 +219,7 @@ static long nth;
 /* Of the second rank one allocation fails, once; then the step is averaged, and so often. */
 static int average_hungrily(struct hand *h)
 {
-	int rc = shf_state_ema(h->state, NULL, &halves);
+	int rc = shf_state_ema(h->state, NULL, &halves, NULL);
 
 	starve_left = h->rank == 1 ? nth : 0;
 	rc = rc ? rc : shf_state_average(h->state, h->run, 7, 0, &h->err);
@@ -250,7 +251,7 @@ static int refused_between(struct hand *h)
 {
 	static const int64_t taken[] = { -1, 3, 7 };
 	struct sheaf_save *no = NULL;
-	int rc = shf_state_ema(h->state, NULL, &halves);
+	int rc = shf_state_ema(h->state, NULL, &halves, NULL);
 
 	set_weights(h, 7);
 	rc = rc ? rc : save(h, 7, 1);
@@ -293,7 +294,7 @@ static int save_by_other_rules(struct hand *h)
 	int rc;
 
 	rules.interval = h->rank ? 2 : 0;
-	rc = shf_state_ema(h->state, NULL, &rules);
+	rc = shf_state_ema(h->state, NULL, &rules, NULL);
 	return rc ? rc : save(h, 1, 1);
 }
 

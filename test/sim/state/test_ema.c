@@ -165,7 +165,7 @@ static int end(struct hand *h, struct sheaf_save *save, bool last)
 	int rc;
 
 	if (now.drop && !last)
-		(void)shf_save_fail(save, "dropped");
+		(void)shf_save_fail(save, "dropped", NULL);
 	rc = save ? shf_save_commit(save, -1, &h->err) : 0;
 	shf_save_free(save);
 	return rc == SHEAF_EFAILED && now.drop && !last ? 0 : rc;
@@ -175,7 +175,7 @@ static int train(struct hand *h)
 {
 	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = now.flags };
 	struct sheaf_save *before = NULL;
-	int rc = shf_state_ema(h->state, now.of, &now.ema);
+	int rc = shf_state_ema(h->state, now.of, &now.ema, NULL);
 
 	if (rc == 0 && now.from > 0)
 		rc = load(h, now.from - 1);
@@ -395,7 +395,7 @@ static int ask_all(struct hand *h, struct sheaf_save *save, int64_t n, int want)
 	const struct shf_ema *e = &h->state->emas[0];
 
 	for (int k = 0; k < h->n; k++) {
-		int rc = shf_save_copied(save, k, -1);
+		int rc = shf_save_copied(save, k, -1, NULL);
 
 		if (rc != want && rc != 0) /* 0 too: what this rank does not write */
 			return shf_fail(&h->err, SHEAF_EBUG, "slice %d is not told", k);
@@ -411,7 +411,7 @@ static int one_by_one(struct hand *h)
 {
 	const struct sheaf_save_opts behind = { .size = sizeof(behind), .flags = SHEAF_SAVE_LAZY };
 	struct sheaf_save *held = NULL, *save = NULL;
-	int way = h->play->variant, rc = shf_state_ema(h->state, NULL, &now.ema);
+	int way = h->play->variant, rc = shf_state_ema(h->state, NULL, &now.ema, NULL);
 
 	for (int64_t n = 0; n < STEPS && rc == 0; n++) {
 		for (int k = 0; k < h->n; k++)
@@ -420,7 +420,7 @@ static int one_by_one(struct hand *h)
 		if (rc == 0 && n > 0)
 			rc = all_here(h, n - 1);
 		if (rc == 0 && (way == GIVEN_UP || (way == GIVEN_UP_AND_FOLLOWED && n % 2 == 0)))
-			(void)shf_save_fail(save, "not wanted");
+			(void)shf_save_fail(save, "not wanted", NULL);
 		if (rc == 0 && way >= FOLLOWED && n % 2 == 0) {
 			held = save;
 			continue;
@@ -455,19 +455,19 @@ static int ask_for_the_ignored(struct hand *h)
 {
 	const struct sheaf_save_opts behind = { .size = sizeof(behind), .flags = SHEAF_SAVE_LAZY };
 	struct sheaf_save *save = NULL;
-	int rc = shf_state_ema(h->state, NULL, &now.ema);
+	int rc = shf_state_ema(h->state, NULL, &now.ema, NULL);
 
 	for (int k = 0; k < h->n; k++)
 		each_item(h, k, 0);
 	rc = rc ? rc : shf_save_begin(&save, h->run, 0, h->state, &behind, &h->err);
 	for (int k = 0; k < h->n && rc == 0; k++)
 		if (strcmp(h->s[k].family, "master_weights") != 0)
-			rc = shf_save_copied(save, k, -1);
+			rc = shf_save_copied(save, k, -1, NULL);
 	if (rc == 0 && (shf_save_commit(save, -1, &h->err) != SHEAF_EINVAL ||
 	                !strstr(h->err.msg, "(master_weights/a) was not asked for")))
 		rc = SHEAF_EBUG;
 	for (int k = 0; k < h->n && rc == 0; k++) {
-		rc = shf_save_copied(save, k, -1);
+		rc = shf_save_copied(save, k, -1, NULL);
 		each_item(h, k, 7);
 	}
 	rc = rc ? rc : shf_save_commit(save, -1, &h->err);
@@ -497,7 +497,7 @@ static int train_without_images(struct hand *h)
 {
 	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_SAVE_MAY_DROP };
 	struct sheaf_save *held = NULL, *save = NULL;
-	int rc = shf_state_ema(h->state, NULL, &now.ema);
+	int rc = shf_state_ema(h->state, NULL, &now.ema, NULL);
 
 	for (int64_t n = 0; n < STEPS && rc == 0; n++) {
 		bool last = n + 1 == STEPS;
@@ -540,7 +540,7 @@ static int train_without_agent(struct hand *h)
 {
 	struct sheaf_save_opts opts = { .size = sizeof(opts) };
 	struct sheaf_save *save = NULL;
-	int rc = shf_state_ema(h->state, NULL, &now.ema);
+	int rc = shf_state_ema(h->state, NULL, &now.ema, NULL);
 
 	for (int64_t n = 0; n < STEPS && rc == 0; n++) {
 		bool last = n + 1 == STEPS;
@@ -576,7 +576,7 @@ static int train_starving(struct hand *h)
 {
 	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = now.flags };
 	struct sheaf_save *save = NULL;
-	int rc = shf_state_ema(h->state, NULL, &now.ema);
+	int rc = shf_state_ema(h->state, NULL, &now.ema, NULL);
 
 	for (int64_t n = 0; n < now.to && rc == 0; n++) {
 		for (int k = 0; k < h->n; k++)
@@ -639,7 +639,7 @@ static int plain(struct hand *h)
 /* From step 1 on as if it were the first. */
 static int go_on_anew(struct hand *h)
 {
-	int rc = shf_state_ema(h->state, NULL, &now.ema);
+	int rc = shf_state_ema(h->state, NULL, &now.ema, NULL);
 
 	rc = rc == 0 ? load(h, 0) : rc;
 	if (rc == 0 && (h->state->emas[0].begun || h->state->emas[0].updates != 0))
@@ -688,16 +688,16 @@ TEST(arguments_that_make_no_averages_are_told)
 			.ndim = 1, .shape = { 4 }, .count = { 4 }, .data = w };
 		struct sheaf_error err = { 0 };
 
-		CHECK_INT(shf_state_add(st, &s), 0);
+		CHECK_INT(shf_state_add(st, &s, NULL), 0);
 		s.family = "ints";
 		s.name = "i";
 		s.dtype = SHEAF_I32;
-		CHECK_INT(shf_state_add(st, &s), 1);
+		CHECK_INT(shf_state_add(st, &s, NULL), 1);
 		s.family = "halves";
 		s.name = "h";
 		s.dtype = SHEAF_F4;
-		CHECK_INT(shf_state_add(st, &s), 2);
-		CHECK_INT(shf_state_ema(st, bad[i].of, &e), SHEAF_EINVAL);
+		CHECK_INT(shf_state_add(st, &s, NULL), 2);
+		CHECK_INT(shf_state_ema(st, bad[i].of, &e, NULL), SHEAF_EINVAL);
 		CHECK_INT(shf_state_ready(st, true, &err), SHEAF_EINVAL);
 		if (!strstr(err.msg, bad[i].said))
 			print_error("%s\n", err.msg);
@@ -709,7 +709,7 @@ TEST(arguments_that_make_no_averages_are_told)
 static int told(struct sheaf_state *st, const struct sheaf_ema *e, const char *word)
 {
 	struct sheaf_error err = { 0 };
-	int rc = shf_state_ema(st, NULL, e);
+	int rc = shf_state_ema(st, NULL, e, NULL);
 
 	(void)shf_state_ready(st, true, &err);
 	if (rc < 0 && !strstr(err.msg, word))
@@ -728,7 +728,7 @@ TEST(averages_of_a_newer_caller_and_too_many_are_refused)
 	for (int i = 0; i < 5; i++) {
 		struct sheaf_state *st = shf_state_new();
 
-		CHECK_INT(shf_state_add(st, &s), 0);
+		CHECK_INT(shf_state_add(st, &s, NULL), 0);
 		newer.e.size = i < 2 ? sizeof(newer) : i == 4 ? 5000 : 4;
 		newer.tail = i == 1;
 		CHECK_INT(told(st, i == 3 ? NULL : &newer.e,
@@ -736,7 +736,7 @@ TEST(averages_of_a_newer_caller_and_too_many_are_refused)
 		          i == 0 ? 0 : SHEAF_EINVAL);
 		shf_state_put(st);
 	}
-	CHECK_INT(shf_state_ema(NULL, NULL, &newer.e), SHEAF_ENOMEM);
+	CHECK_INT(shf_state_ema(NULL, NULL, &newer.e, NULL), SHEAF_ENOMEM);
 }
 
 TEST(eight_averages_are_as_many_as_there_can_be)
@@ -746,7 +746,7 @@ TEST(eight_averages_are_as_many_as_there_can_be)
 	struct sheaf_slice s = { .size = sizeof(s), .name = "w", .dtype = SHEAF_F32, .ndim = 1,
 		.shape = { 4 }, .count = { 4 }, .data = w };
 
-	CHECK_INT(shf_state_add(st, &s), 0);
+	CHECK_INT(shf_state_add(st, &s, NULL), 0);
 	for (int i = 0; i <= 8; i++) {
 		char name[8];
 		struct sheaf_ema e = { .size = sizeof(e), .name = name, .coef = 0.5 };
@@ -775,7 +775,7 @@ static int average_elsewhere(struct hand *h)
 	static const struct sheaf_ema ema = { .size = sizeof(ema), .coef = 0.5 };
 	const char *of = h->play->variant % 2 ? NULL : "optimizer";
 	struct sheaf_save *save = NULL;
-	int rc = shf_state_ema(h->state, of, &ema);
+	int rc = shf_state_ema(h->state, of, &ema, NULL);
 
 	rc = rc == 0 ? shf_save_begin(&save, h->run, 3, h->state, NULL, &h->err) : rc;
 	rc = rc == 0 ? shf_save_commit(save, -1, &h->err) : rc;
@@ -795,7 +795,7 @@ TEST(a_rank_may_have_nothing_to_average)
 static int load_averages(struct hand *h)
 {
 	static const struct sheaf_ema ema = { .size = sizeof(ema), .coef = 0.5 };
-	int rc = shf_state_ema(h->state, h->play->variant % 2 ? NULL : "optimizer", &ema);
+	int rc = shf_state_ema(h->state, h->play->variant % 2 ? NULL : "optimizer", &ema, NULL);
 
 	return rc == 0 ? load(h, 7) : rc;
 }
@@ -829,19 +829,19 @@ TEST(averages_wait_for_the_memory_of_what_they_average)
 	struct sheaf_slice s = { .size = sizeof(s), .name = "w", .dtype = SHEAF_F32, .ndim = 1,
 		.shape = { 4 }, .count = { 4 } };
 
-	CHECK_INT(shf_state_add(st, &s), 0);
-	CHECK_INT(shf_state_ema(st, NULL, &e), 0);
+	CHECK_INT(shf_state_add(st, &s, NULL), 0);
+	CHECK_INT(shf_state_ema(st, NULL, &e, NULL), 0);
 	CHECK_INT(shf_emas_ready(st, &err), 0);
 	CHECK(st->slices[1].mem.base == NULL);
 	CHECK_INT(shf_state_ready(st, true, &err), SHEAF_EINVAL);
 	CHECK_STR(err.msg, "model/w: data is NULL, but the slice is not empty");
-	CHECK_INT(shf_state_move(st, 0, w), 0);
+	CHECK_INT(shf_state_move(st, 0, w, NULL), 0);
 	CHECK_INT(shf_emas_ready(st, &err), 0);
 	CHECK(st->slices[1].mem.base != NULL);
 	CHECK_INT(shf_state_ready(st, true, &err), 0);
 	st->fixed = true;
 	e.name = "late";
-	CHECK_INT(shf_state_ema(st, NULL, &e), SHEAF_EINVAL);
+	CHECK_INT(shf_state_ema(st, NULL, &e, NULL), SHEAF_EINVAL);
 	CHECK_INT(shf_state_ready(st, true, &err), SHEAF_EINVAL);
 	CHECK_STR(err.msg, "averages are fixed after the first save has begun");
 	shf_state_put(st);
@@ -862,9 +862,9 @@ static int train_two(struct hand *h)
 	static const struct sheaf_ema fast = { .size = sizeof(fast), .name = "fast", .coef = 0 },
 		slow = { .size = sizeof(slow), .name = "slow", .coef = 0.5, .interval = 2 };
 	const struct shf_ema *e;
-	int rc = shf_state_ema(h->state, "model", &fast);
+	int rc = shf_state_ema(h->state, "model", &fast, NULL);
 
-	rc = rc == 0 ? shf_state_ema(h->state, "optimizer", &slow) : rc;
+	rc = rc == 0 ? shf_state_ema(h->state, "optimizer", &slow, NULL) : rc;
 	for (int64_t n = 0; n < 4 && rc == 0 && h->play->variant == 0; n++) {
 		struct sheaf_save *save = NULL;
 

@@ -18,8 +18,8 @@ static struct sheaf_state *four_items(float w[4])
 	struct sheaf_ema e = { .size = sizeof(e), .coef = 0.5 };
 	struct sheaf_state *state = shf_state_new();
 
-	CHECK_INT(shf_state_add(state, &s), 0);
-	CHECK_INT(shf_state_ema(state, NULL, &e), 0);
+	CHECK_INT(shf_state_add(state, &s, NULL), 0);
+	CHECK_INT(shf_state_ema(state, NULL, &e, NULL), 0);
 	return state;
 }
 
@@ -151,10 +151,10 @@ TEST(averages_that_no_manifest_counts_go_on_when_they_are_loaded)
 	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err;
 
-	CHECK_INT(shf_state_add(st, &s), 0);
+	CHECK_INT(shf_state_add(st, &s, NULL), 0);
 	s.family = "ema";
 	s.data = e;
-	CHECK_INT(shf_state_add(st, &s), 1);
+	CHECK_INT(shf_state_add(st, &s, NULL), 1);
 	save_in(disk, "run", st, 2, -1);
 	shf_state_put(st);
 	st = four_items(w);
@@ -234,7 +234,7 @@ static int saved(struct hand *h, int64_t n)
 static int train(struct hand *h)
 {
 	struct sheaf_ema e = { .size = sizeof(e), .coef = 0.5, .interval = now.interval };
-	int rc = shf_state_ema(h->state, NULL, &e);
+	int rc = shf_state_ema(h->state, NULL, &e, NULL);
 
 	if (rc == 0 && now.from > 1)
 		rc = filled(h, now.from - 1);

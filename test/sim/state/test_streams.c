@@ -35,7 +35,8 @@ static void add(struct hand *h, int k, int rank, bool fill)
 		rule = "strict";
 	for (size_t i = 0; fill && i < bytes_of(h); i++)
 		p[i] = stream_byte(streams[k].name, rank, (int)i);
-	(void)shf_state_stream(h->state, streams[k].name, rule, rank, h->ranks, p, bytes_of(h));
+	(void)shf_state_stream(h->state, streams[k].name, rule, rank, h->ranks, p, bytes_of(h),
+	                       NULL);
 }
 
 /* seed & 7: which streams; they are in blocks 0, 1, ... */

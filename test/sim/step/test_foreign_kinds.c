@@ -233,9 +233,9 @@ TEST(half_bytes_are_taken_in_pairs)
 			s.flat_count = 8;
 		}
 		memcpy((char *)&s + wrong[i].at, &wrong[i].value, sizeof(wrong[i].value));
-		if (shf_state_add(held, &s) != SHEAF_EINVAL)
+		if (shf_state_add(held, &s, NULL) != SHEAF_EINVAL)
 			print_error("number %zu\n", i);
-		CHECK_INT(shf_state_add(held, &s), SHEAF_EINVAL);
+		CHECK_INT(shf_state_add(held, &s, NULL), SHEAF_EINVAL);
 		shf_state_put(held);
 	}
 }

@@ -45,7 +45,7 @@ static int add_many(struct sheaf_state *state, uint8_t *data, int n)
 		name_of(name, i);
 		for (int k = 0; k < BYTES; k++)
 			data[i * BYTES + k] = (uint8_t)(i * 31 + k);
-		rc = shf_state_add(state, &s);
+		rc = shf_state_add(state, &s, NULL);
 	}
 	return rc < 0 ? rc : 0;
 }
@@ -715,7 +715,7 @@ TEST(a_read_that_cannot_be_tried_again_has_failed)
 static void attach_long(struct hand *h, struct sheaf_save *save)
 {
 	(void)h;
-	(void)shf_save_attach(save, "what-somebody-wrote-down-about-it.json", "{}", 2);
+	(void)shf_save_attach(save, "what-somebody-wrote-down-about-it.json", "{}", 2, NULL);
 }
 
 TEST(a_file_with_a_long_name_is_no_index)

@@ -29,7 +29,7 @@ static void hold(struct hand *h)
 static void attach(struct hand *h, struct sheaf_save *save)
 {
 	(void)h;
-	(void)shf_save_attach(save, "tokens.json", "{}", 2);
+	(void)shf_save_attach(save, "tokens.json", "{}", 2, NULL);
 }
 
 struct claim {

@@ -192,7 +192,7 @@ TEST(a_save_that_failed_is_deleted_for_its_share_of_the_deadline_and_the_rest_la
 	open_run(&t, 1);
 	saved(&t, 1);
 	save = begun(&t, 2);
-	CHECK_INT(shf_save_fail(save, "the loss is no number"), 0);
+	CHECK_INT(shf_save_fail(save, "the loss is no number", NULL), 0);
 	simdisk_set_takes(disk, SIMDISK_UNLINK, UNLINK_MS);
 	began = simdisk_clock_ms(disk);
 	CHECK_INT(shf_save_commit(save, -1, &t.err), SHEAF_EFAILED);

@@ -73,7 +73,7 @@ static void progress(void *arg, const struct sheaf_stat *stat)
 static int with_stream(struct hand *h)
 {
 	return shf_state_stream(h->state, "rng", "strict", h->rank, h->ranks, hand_block(h, 16),
-	                        16);
+	                        16, NULL);
 }
 
 static int open_run(struct hand *h, uint64_t flags, int grace_s)
@@ -97,13 +97,13 @@ static void give(struct hand *h, struct sheaf_save *save)
 
 	for (int i = 0; i < FILES; i++) {
 		snprintf(name, sizeof(name), "extra-%d.json", (7 * i) % FILES);
-		(void)shf_save_attach(save, name, "{}", 2);
+		(void)shf_save_attach(save, name, "{}", 2, NULL);
 	}
 	for (int i = 0; h->rank == 0 && i < NOTES; i++) {
 		snprintf(name, sizeof(name), "note-%d", (7 * i) % NOTES);
-		(void)shf_save_note(save, name, "said");
+		(void)shf_save_note(save, name, "said", NULL);
 	}
-	(void)shf_save_note(save, "loss", "0.5");
+	(void)shf_save_note(save, "loss", "0.5", NULL);
 }
 
 static int save_one(struct hand *h, int64_t step)
@@ -240,7 +240,7 @@ static void plan_hold(struct sheaf_state *state, int rank)
 		s.tied_to = i == 3 ? "0" : NULL;
 		if (i % 3 == 0)
 			hand_cut(&s, 0, rank, 3);
-		(void)shf_state_add(state, &s);
+		(void)shf_state_add(state, &s, NULL);
 	}
 }
 

@@ -375,7 +375,7 @@ static int rank_main(void *arg, int rank, struct sheaf_group *group)
 		hand_paint(h);
 	h->state = shf_state_new();
 	for (int i = 0; i < h->n; i++)
-		(void)shf_state_add(h->state, &h->s[i]);
+		(void)shf_state_add(h->state, &h->s[i], NULL);
 	if (!p->path)
 		rc = shf_run_open(&h->run, "run", group, &p->opts, h->sys, &h->err);
 	if (rc == 0)

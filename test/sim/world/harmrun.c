@@ -106,7 +106,7 @@ void harm_hold(struct harm_hand *h, int rank, int ranks, uint64_t salt)
 		struct sheaf_slice s = rows(&tensors[i], rank, ranks, &from, &bytes);
 
 		s.data = h->memory + at;
-		if (shf_state_add(h->state, &s) < 0)
+		if (shf_state_add(h->state, &s, NULL) < 0)
 			abort();
 		at += bytes;
 	}
@@ -175,11 +175,11 @@ int harm_save_step(struct sheaf_run *run, int64_t step, struct sheaf_state *stat
 	int rc = shf_save_begin(&save, run, step, state, NULL, err);
 
 	if (rc == 0)
-		rc = shf_save_attach(save, "config.json", config, sizeof(config) - 1);
+		rc = shf_save_attach(save, "config.json", config, sizeof(config) - 1, NULL);
 	if (rc == 0)
-		rc = shf_save_note(save, "consumed_samples", "4096");
+		rc = shf_save_note(save, "consumed_samples", "4096", NULL);
 	if (rc == 0)
-		rc = shf_save_note(save, "mesh", "dp=1");
+		rc = shf_save_note(save, "mesh", "dp=1", NULL);
 	if (rc == 0)
 		rc = shf_save_commit(save, -1, err);
 	shf_save_free(save);
@@ -195,7 +195,7 @@ static int save_small(struct sheaf_run *run, int64_t step, struct sheaf_error *e
 	int rc;
 
 	memset(bytes, (int)step, sizeof(bytes));
-	(void)shf_state_add(state, &s);
+	(void)shf_state_add(state, &s, NULL);
 	rc = harm_save_step(run, step, state, err);
 	shf_state_put(state);
 	return rc;

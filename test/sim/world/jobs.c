@@ -98,10 +98,10 @@ static void cut(struct sheaf_slice *s, const struct lay_tensor *t, int rank, int
 	if (ranks == 1 || layout == JOB_WHOLE || t->ndim == 0)
 		return;
 	if (layout == JOB_ROWS)
-		(void)sheaf_slice_shard(s, 0, ranks - 1 - rank, ranks);
+		(void)sheaf_slice_shard(s, 0, ranks - 1 - rank, ranks, NULL);
 	else if (t->axis >= 0)
 		(void)sheaf_slice_shard(s, ranks == 4 ? t->axis : 0, ranks == 4 ? rank % 2 : rank,
-		                        ranks == 4 ? 2 : ranks);
+		                        ranks == 4 ? 2 : ranks, NULL);
 }
 
 static void hold(struct memory *m, int rank, int ranks, enum job_layout layout,
@@ -156,7 +156,7 @@ static struct sheaf_state *state_of(const struct memory *m)
 	struct sheaf_state *state = shf_state_new();
 
 	for (int i = 0; i < m->n; i++)
-		(void)shf_state_add(state, &m->slices[i]);
+		(void)shf_state_add(state, &m->slices[i], NULL);
 	return state;
 }
 
@@ -172,8 +172,8 @@ static void pass_gates(struct memory *m, struct sheaf_save *save, int rank)
 		struct sheaf_slice *s = &m->slices[(2 * m->n - 1 - i + rank) % m->n];
 		int slice = (int)(s - m->slices);
 
-		if (shf_save_copied(save, slice, i % 2 - 1) != SHEAF_EAGAIN ||
-		    shf_save_copied(save, slice, -1) != SHEAF_EAGAIN)
+		if (shf_save_copied(save, slice, i % 2 - 1, NULL) != SHEAF_EAGAIN ||
+		    shf_save_copied(save, slice, -1, NULL) != SHEAF_EAGAIN)
 			memset(s->data, 0xA5, (size_t)items_of(s) * 8);
 	}
 }
@@ -189,12 +189,12 @@ static int begin_step(struct job *j, struct sheaf_run *run, struct memory *m,
 	rc = shf_save_begin(&save, run, d->step, state, j->lazy ? &lazy : NULL, &d->err[rank]);
 	/* A failing attachment sticks: the commit tells it. */
 	if (rc == 0 && rank == j->ranks - 1)
-		(void)shf_save_attach(save, "config.json", config, sizeof(config) - 1);
+		(void)shf_save_attach(save, "config.json", config, sizeof(config) - 1, NULL);
 	if (rc == 0 && rank == 0)
-		(void)shf_save_note(save, "mesh", "dp=2,tp=2");
+		(void)shf_save_note(save, "mesh", "dp=2,tp=2", NULL);
 	snprintf(salt, sizeof(salt), "%llu", (unsigned long long)d->salt);
 	if (rc == 0 && rank == 0 && d->salt)
-		(void)shf_save_note(save, "salt", salt);
+		(void)shf_save_note(save, "salt", salt, NULL);
 	if (rc == 0 && j->lazy)
 		pass_gates(m, save, rank);
 	m->flying = rc == 0 ? save : NULL;

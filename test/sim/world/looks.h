@@ -65,22 +65,22 @@ static int save_rank(void *arg, int rank, struct sheaf_group *group)
 	struct lay_memory *m = lay_hold(&layouts[0], rank, slices, SLICES, &n, true, SEED);
 
 	for (int i = 0; i < n; i++)
-		(void)shf_state_add(state, &slices[i]);
+		(void)shf_state_add(state, &slices[i], NULL);
 	tied = slices[0];
 	tied.tied_to = tied.name;
 	tied.name = "head.weight";
-	(void)shf_state_add(state, &tied);
+	(void)shf_state_add(state, &tied, NULL);
 	for (int i = 0; i < 2; i++) { /* two files of one size and one header */
 		twin.family = i ? "twin_b" : "twin_a";
 		memset(twins[i], 'a' + i, TWIN);
 		twin.data = twins[i];
-		(void)shf_state_add(state, &twin);
+		(void)shf_state_add(state, &twin, NULL);
 	}
 	rc = shf_run_open(&run, "run", group, &opts, arg, &err);
 	if (rc == 0)
 		rc = shf_save_begin(&save, run, 7, state, NULL, &err);
 	if (rc == 0)
-		rc = shf_save_attach(save, "config.json", "{\"a\": 1}\n", 9);
+		rc = shf_save_attach(save, "config.json", "{\"a\": 1}\n", 9, NULL);
 	if (rc == 0)
 		rc = shf_save_commit(save, -1, &err);
 	if (rc < 0)

@@ -63,7 +63,7 @@ struct sheaf_state *re_state(struct re_mine *m, int rank, int ranks)
 
 		m->data[t] = calloc((size_t)(m->n * re_cols) + 1, sizeof(float));
 		s.data = m->data[t];
-		(void)shf_state_add(state, &s);
+		(void)shf_state_add(state, &s, NULL);
 	}
 	return state;
 }
@@ -124,7 +124,7 @@ static int end_late(struct re_job *j, int rank, struct sheaf_save **late, struct
 	int rc;
 
 	if (fails && rank == 0)
-		(void)shf_save_fail(save, "the loss is no number");
+		(void)shf_save_fail(save, "the loss is no number", NULL);
 	rc = shf_save_commit(save, -1, err);
 	if (fails && rc == SHEAF_EFAILED) {
 		atomic_store(&j->given_up, save->id.step);
@@ -168,7 +168,7 @@ static int save_one(struct re_job *j, int rank, struct sheaf_run *run, struct sh
 	}
 	/* What one rank alone hears there, commit tells all. */
 	for (int s = 0; rc == 0 && s < RE_TENSORS && opts.flags & SHEAF_SAVE_LAZY; s++)
-		(void)shf_save_copied(save, s, -1);
+		(void)shf_save_copied(save, s, -1, NULL);
 	if (rc == 0 && opts.flags & SHEAF_SAVE_LAZY)
 		re_paint(m, 9999);         /* and training goes on */
 	if (rc == 0 && *late && j->plan.asks)
@@ -216,7 +216,7 @@ static int rank_main(void *arg, int rank, struct sheaf_group *group)
 	int rc;
 
 	if (j->plan.behind)
-		(void)sheaf_group_new(&opts.copies_group, &group->ops);
+		(void)sheaf_group_new(&opts.copies_group, &group->ops, NULL);
 	if (j->plan.reader)
 		opts.flags = SHEAF_RUN_READONLY;
 	if (j->starts)
