@@ -183,14 +183,14 @@ static int begin(struct turn *t, struct sheaf_error *err)
 
 	t->ns[BEGIN] += now_ns() - start;
 	t->m->saves += t->counted && rc == 0;
-	t->m->dropped += t->counted && (rc == SHEAF_EAGAIN || rc == SHEAF_EBUSY);
+	t->m->dropped += t->counted && rc == SHEAF_EAGAIN;
 	if (rc == 0 && t->m->kind->flags & SHEAF_SAVE_LAZY)
 		t->gated = t->fly[t->n];
 	t->n += rc == 0;
 	/* Then an image was free, so there is no agent. */
 	if (rc == SHEAF_EAGAIN && is_memory(t->m->kind) && t->n == 0)
 		return rc;
-	return rc == SHEAF_EAGAIN || rc == SHEAF_EBUSY ? 0 : rc;
+	return rc == SHEAF_EAGAIN ? 0 : rc;
 }
 
 static int step(struct turn *t, bool saves, struct sheaf_error *err)

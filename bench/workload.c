@@ -24,14 +24,9 @@ int wl_fail(struct sheaf_error *err, int code, const char *fmt, ...)
 
 const char *wl_code_name(int code)
 {
-	static const char *const names[] = {
-		"OK", "EINVAL", "ENOMEM", "EIO", "ENOENT", "EEXIST", "EBUSY", "EAGAIN", "ELAYOUT",
-		"ECORRUPT", "EFORMAT", "EINDOUBT", "EBUG", "ELOST", "EDIVERGED", "EFAILED",
-	};
+	const char *name = sheaf_code_name(code);
 
-	if (code > 0 || -code >= (int)(sizeof(names) / sizeof(names[0])))
-		return code > 0 ? "EVALUE" : "EUNKNOWN";
-	return names[-code];
+	return name ? name : code > 0 ? "EVALUE" : "EUNKNOWN";
 }
 
 const char *wl_size(char text[32], uint64_t bytes)

@@ -27,6 +27,9 @@
  *            _close gives up its locks even if a child calls neither. Of a parent
  *            that was killed, a step that it had open is not pruned until the
  *            children that it forked meanwhile have exited.
+ * Time       timeout_ms: how long a call waits at most, in milliseconds. 0: it does not wait, and
+ *            says how things stand. Negative: sheaf_opts.timeout_ms of the run. A call whose time
+ *            is up returns EAGAIN, nothing is lost, and it may be called again.
  * Structs    `size` is sizeof of the struct as you were compiled; zero in a field
  *            is its default; a non-zero tail that this sheaf does not know is EINVAL.
  * Flags      Each has a bit of its own, whichever call takes it, so a flag that was
@@ -57,7 +60,7 @@ enum sheaf_code {                       /* stable: add, never renumber */
 	SHEAF_EIO = -3,                 /* err->sys holds the errno; a save in progress is gone */
 	SHEAF_ENOENT = -4,              /* no such run, step, file; never "no such tensor" */
 	SHEAF_EEXIST = -5,              /* that step exists; msg says what makes room */
-	SHEAF_EBUSY = -6,               /* another job writes here; or too many saves in flight */
+	SHEAF_EBUSY = -6,               /* another process writes here, or serves here */
 	SHEAF_EAGAIN = -7,              /* not yet */
 	SHEAF_ELAYOUT = -8,             /* a gap, or slices that do not match what is stored */
 	SHEAF_ECORRUPT = -9,            /* bytes do not match their checksum or digest */
@@ -67,14 +70,17 @@ enum sheaf_code {                       /* stable: add, never renumber */
 	SHEAF_ELOST = -13,              /* a rank or the lock was lost */
 	SHEAF_EDIVERGED = -14,          /* replicas that should be equal are not, or a tensor
 	                                 * changed before its gate */
-	SHEAF_EFAILED = -15             /* the save was given up: msg is the reason that
+	SHEAF_EFAILED = -15,            /* the save was given up: msg is the reason that
 	                                 * sheaf_save_abort gave, or what cannot be stored */
+	SHEAF_EEND = -16                /* the list has no item of that number: the last one came
+	                                 * before it */
 };
 struct sheaf_error {                    /* yours, may be NULL; needs no initialisation */
 	int code, sys, rank;            /* what, errno or 0, who was first (-1: not known) */
 	char msg[500];                  /* one line: what, where, why */
 };
-const char *sheaf_strerror(int code);   /* static, never NULL */
+const char *sheaf_strerror(int code);   /* a phrase for people; static, never NULL */
+const char *sheaf_code_name(int code);  /* "EINVAL" for SHEAF_EINVAL, "OK" for 0; NULL: no code */
 int sheaf_version(void);                /* 10000 * major + 100 * minor + patch */
 
 enum sheaf_dtype {                      /* stable: add, never renumber */
@@ -288,8 +294,8 @@ void sheaf_run_close(struct sheaf_run *run);
 int  sheaf_run_steps(struct sheaf_run *run, int64_t *steps, size_t n, struct sheaf_error *err);
 struct sheaf_run_stat {                 /* this rank, all saves since the run was opened */
 	uint32_t size, images_busy;
-	uint64_t begun;                 /* calls of begin: committed + dropped (EAGAIN or EBUSY from
-	                                 * begin) + failed + those that are not over */
+	uint64_t begun;                 /* calls of begin: committed + dropped (EAGAIN from begin) +
+	                                 * failed + those that are not over */
 	uint64_t committed, dropped, failed;
 	uint64_t bytes;                 /* of the tensors of the committed ones, all ranks */
 	uint64_t gates, gates_waited, gate_ns_max;      /* as in sheaf_stat */
@@ -363,7 +369,7 @@ void sheaf_state_free(struct sheaf_state *state);
  * before (the first one: in which they were added), and a tensor may change when
  * sheaf_save_wait_copied has returned for its slice; nothing is loaded into the state before. Where
  * staging_bytes_max has no room for all of it, begin copies after all (sheaf_stat.at_once). EAGAIN
- * or EBUSY from begin: this save was not started, train on. A save for which there is no image
+ * from begin: this save was not started, train on. A save for which there is no image
  * waits until the oldest one is written; saves are committed in the order they began. EEXIST,
  * EINVAL, ELAYOUT name the step, the argument, the tensor and box. From the second lazy save of a
  * state on, begin is one small agreement and touches no disk (but see SHEAF_SLICE_IN_PLACE): then
@@ -388,8 +394,6 @@ struct sheaf_save_opts {
  * each gate sums it again. EDIVERGED names a slice that changed between. Slow, because the caller
  * reads all that memory twice more; meant for the first runs of a trainer. */
 #define SHEAF_SAVE_CHECK    0x800000000ULL
-/* If no image is free, begin returns EBUSY instead of waiting. */
-#define SHEAF_SAVE_MAY_FAIL 0x1000000000ULL
 /* With LAZY: no slice is read before sheaf_save_slice_ready was called for it, and its data may be
  * NULL until then. EINVAL with averages, with slices in place, and if staging_bytes_max does not
  * hold the whole state. */
@@ -419,7 +423,7 @@ int  sheaf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct she
  *    pieces that overlap, F32 masters that are also stored as a BF16 model. The gate of each waits
  *    until all of them are copied and their averages are made. Slices count as in the same memory
  *    if the bytes from the first to the last item of one overlap with those of another.
- * EAGAIN: not yet, after timeout_ms (< 0: wait for ever; 0: do not wait).
+ * EAGAIN: not yet, after timeout_ms.
  * EINVAL: there is no such slice, or it was not put yet (SHEAF_SAVE_LATER).
  * Any other code: the save has failed. It does not read the memory any more either.
  * The caller copies what no thread has begun to copy and waits for the rest; no other rank is
@@ -443,7 +447,7 @@ int  sheaf_save_wait_copied(struct sheaf_save *save, int slice, int timeout_ms,
  * put already, or the save is not such a save. [any thread] */
 int  sheaf_save_slice_ready(struct sheaf_save *save, int slice, const void *data,
                             struct sheaf_error *err);
-/* Until all that needs no other node is written. 0 ms: just ask (EAGAIN). Lazy: copies what is
+/* Until all that needs no other node is written. Lazy: copies what is
  * left, and is EAGAIN where another rank of the node still copies into it, the files of the save
  * are not made, or not all slices were brought. [any thread] */
 int  sheaf_save_wait(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err);
@@ -463,7 +467,7 @@ int64_t sheaf_save_eta_ms(struct sheaf_save *save);
  * nothing happened. [any thread] */
 int  sheaf_save_abort(struct sheaf_save *save, const char *why, struct sheaf_error *err);
 /* 0: the step survives power loss. EAGAIN: some rank's data is not written and synced after
- * timeout_ms (< 0: opts.timeout_ms; 0: just ask), or all is, and since an ask a thread of rank 0
+ * timeout_ms, or all is, and since an ask a thread of rank 0
  * publishes it (phase 6 of sheaf_stat): call again, what was begun goes on meanwhile.
  * EINVAL: it is not this save's turn, or a slice of a lazy one was not asked for: nothing happened,
  * call again. EFAILED: it was given up, or notes and attached files of its ranks differ or are too
@@ -526,7 +530,7 @@ struct sheaf_tensor {                   /* strings live as long as the step is o
 	 * reads such a tensor as its bytes, U8 of one dimension */
 	const int64_t *dims;
 };
-/* Tensor i, by family and natural order of names; ENOENT past the end. Or one by name (family
+/* Tensor i, by family and natural order of names; EEND past the end. Or one by name (family
  * NULL: "model"): ELAYOUT if absent. [local] */
 int  sheaf_checkpoint_tensor(struct sheaf_checkpoint *step, size_t i, struct sheaf_tensor *tensor,
                              struct sheaf_error *err);
@@ -534,7 +538,7 @@ int  sheaf_checkpoint_find(struct sheaf_checkpoint *step, const char *family, co
                            struct sheaf_tensor *tensor, struct sheaf_error *err);
 int64_t sheaf_checkpoint_number(const struct sheaf_checkpoint *step);   /* -1: foreign */
 const char *sheaf_checkpoint_note(struct sheaf_checkpoint *step, const char *key); /* NULL: none */
-/* Note i in order of keys; ENOENT past the end. [local] */
+/* Note i in order of keys; EEND past the end. [local] */
 int  sheaf_checkpoint_note_at(struct sheaf_checkpoint *step, size_t i, const char **key,
                               const char **value, struct sheaf_error *err);
 struct sheaf_ema_info {                 /* strings live as long as the step is open */
@@ -543,10 +547,10 @@ struct sheaf_ema_info {                 /* strings live as long as the step is o
 	double coef;
 	int64_t interval, updates;      /* how often it was brought up to date */
 };
-/* Averages i of the step; ENOENT past the end. [local] */
+/* Averages i of the step; EEND past the end. [local] */
 int  sheaf_checkpoint_ema_at(struct sheaf_checkpoint *step, size_t i, struct sheaf_ema_info *info,
                              struct sheaf_error *err);
-/* Attached file i (foreign: plain files beside the weights); ENOENT past the end. [local] */
+/* Attached file i (foreign: plain files beside the weights); EEND past the end. [local] */
 int  sheaf_checkpoint_file_at(struct sheaf_checkpoint *step, size_t i, const char **file,
                               uint64_t *bytes, struct sheaf_error *err);
 /* An attached file, checked; bytes live as long as the step is open. [local] */

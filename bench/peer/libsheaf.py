@@ -6,7 +6,7 @@ Sheaf runs here as its peers do, in a Python process, from and into the same mem
 import ctypes as c
 
 CREATE, LATEST, DIMS = 1 << 16, -1, 8
-LAZY, NO_DISK, MAY_DROP, EBUSY, EAGAIN = 1 << 32, 1 << 33, 1 << 34, -6, -7
+LAZY, NO_DISK, MAY_DROP, EAGAIN = 1 << 32, 1 << 33, 1 << 34, -7
 I64x8 = c.c_int64 * DIMS
 
 
@@ -99,7 +99,7 @@ class Sheaf:
         opts = SaveOpts(size=c.sizeof(SaveOpts), flags=LAZY | MAY_DROP | NO_DISK * memory)
         code = self.lib.sheaf_save_begin(c.byref(save), self.run, step, state, c.byref(opts),
                                          c.byref(self.err))
-        if code in (EAGAIN, EBUSY):
+        if code == EAGAIN:
             return None
         self.must(code)
         return save

@@ -14,6 +14,11 @@ SHEAF_API const char *sheaf_strerror(int code)
 	return shf_strerror(code);
 }
 
+SHEAF_API const char *sheaf_code_name(int code)
+{
+	return shf_code_name(code);
+}
+
 /* Parses SHEAF_VERSION_TEXT, "major.minor.patch", into major * 10000 + minor * 100 + patch. */
 SHEAF_API int sheaf_version(void)
 {

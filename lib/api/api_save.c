@@ -23,6 +23,13 @@ static int save_check(const struct sheaf_save *save, struct sheaf_error *err)
 	return shf_run_check(save->run, err);
 }
 
+/* Callers pass a negative number for the timeout of the run. Inside the library it means that there
+ * is no limit. */
+static int real_timeout(const struct sheaf_save *save, int timeout_ms)
+{
+	return timeout_ms < 0 ? save->run->team.timeout_ms : timeout_ms;
+}
+
 SHEAF_API int sheaf_save_begin(struct sheaf_save **save, struct sheaf_run *run, int64_t step,
                                struct sheaf_state *state, const struct sheaf_save_opts *opts,
                                struct sheaf_error *err)
@@ -89,7 +96,7 @@ SHEAF_API int sheaf_save_wait_copied(struct sheaf_save *save, int slice, int tim
 	err = shf_err_or(err, &own);
 	rc = save_check(save, err);
 	if (rc == 0)
-		rc = shf_save_copied(save, slice, timeout_ms, err);
+		rc = shf_save_copied(save, slice, real_timeout(save, timeout_ms), err);
 	return shf_ended(rc, err);
 }
 
@@ -115,7 +122,7 @@ SHEAF_API int sheaf_save_wait(struct sheaf_save *save, int timeout_ms,
 	err = shf_err_or(err, &own);
 	rc = save_check(save, err);
 	if (rc == 0)
-		rc = shf_save_wait(save, timeout_ms, err);
+		rc = shf_save_wait(save, real_timeout(save, timeout_ms), err);
 	return shf_ended(rc, err);
 }
 

@@ -69,7 +69,7 @@ SHEAF_API int sheaf_state_average(struct sheaf_state *state, struct sheaf_run *r
 	rc = shf_run_check(run, err);
 	if (rc == 0)
 		rc = shf_state_average(state, run, step, loss, err);
-	return shf_ended(rc, shf_err_or(err, &own));
+	return shf_ended(rc, err);
 }
 
 SHEAF_API void sheaf_state_free(struct sheaf_state *state)

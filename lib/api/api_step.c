@@ -32,7 +32,7 @@ static int no_checkpoint(struct sheaf_error *err)
 /* Returns the code of an index that is past the end of a list. */
 static int past_end(const char *what, size_t i, size_t n, struct sheaf_error *err)
 {
-	return shf_fail(err, SHEAF_ENOENT, "%s %zu: the checkpoint has %zu", what, i, n);
+	return shf_fail(err, SHEAF_EEND, "%s %zu: the checkpoint has %zu", what, i, n);
 }
 
 /* Returns 0, or SHEAF_EINVAL if step is NULL or was opened by another process. */

@@ -189,42 +189,38 @@ struct sheaf_error *shf_err_or(struct sheaf_error *err, struct sheaf_error *own)
 	return err;
 }
 
+/* Index -code: the name of the code without its prefix, and a phrase for it. */
+static const struct { const char *name, *says; } codes[] = {
+	[-SHEAF_OK] = { "OK", "success" },
+	[-SHEAF_EINVAL] = { "EINVAL", "invalid argument" },
+	[-SHEAF_ENOMEM] = { "ENOMEM", "out of memory" },
+	[-SHEAF_EIO] = { "EIO", "input or output error" },
+	[-SHEAF_ENOENT] = { "ENOENT", "no such run, step or file" },
+	[-SHEAF_EEXIST] = { "EEXIST", "the step exists already" },
+	[-SHEAF_EBUSY] = { "EBUSY", "in use by another process" },
+	[-SHEAF_EAGAIN] = { "EAGAIN", "not yet" },
+	[-SHEAF_ELAYOUT] = { "ELAYOUT", "slices leave a gap or do not match what is stored" },
+	[-SHEAF_ECORRUPT] = { "ECORRUPT", "bytes do not match their checksum" },
+	[-SHEAF_EFORMAT] = { "EFORMAT", "not a checkpoint, or written by a newer sheaf" },
+	[-SHEAF_EINDOUBT] = { "EINDOUBT", "published, but perhaps not durable" },
+	[-SHEAF_EBUG] = { "EBUG", "sheaf broke its own invariant" },
+	[-SHEAF_ELOST] = { "ELOST", "a rank or the lock was lost" },
+	[-SHEAF_EDIVERGED] = { "EDIVERGED", "replicas that should be equal are not" },
+	[-SHEAF_EFAILED] = { "EFAILED", "the save was given up" },
+	[-SHEAF_EEND] = { "EEND", "past the end of the list" },
+};
+
+static bool is_code(int code)
+{
+	return code <= 0 && code > -(int)(sizeof(codes) / sizeof(codes[0]));
+}
+
+const char *shf_code_name(int code)
+{
+	return is_code(code) ? codes[-code].name : NULL;
+}
+
 const char *shf_strerror(int code)
 {
-	switch (code) {
-	case SHEAF_OK:
-		return "success";
-	case SHEAF_EINVAL:
-		return "invalid argument";
-	case SHEAF_ENOMEM:
-		return "out of memory";
-	case SHEAF_EIO:
-		return "input or output error";
-	case SHEAF_ENOENT:
-		return "no such run, step or file";
-	case SHEAF_EEXIST:
-		return "the step exists already";
-	case SHEAF_EBUSY:
-		return "in use by another job, or too many saves in flight";
-	case SHEAF_EAGAIN:
-		return "not yet";
-	case SHEAF_ELAYOUT:
-		return "slices leave a gap or do not match what is stored";
-	case SHEAF_ECORRUPT:
-		return "bytes do not match their checksum";
-	case SHEAF_EFORMAT:
-		return "not a checkpoint, or written by a newer sheaf";
-	case SHEAF_EINDOUBT:
-		return "published, but perhaps not durable";
-	case SHEAF_EBUG:
-		return "sheaf broke its own invariant";
-	case SHEAF_ELOST:
-		return "a rank or the lock was lost";
-	case SHEAF_EDIVERGED:
-		return "replicas that should be equal are not";
-	case SHEAF_EFAILED:
-		return "the save was given up";
-	default:
-		return "unknown code";
-	}
+	return is_code(code) ? codes[-code].says : "unknown code";
 }

@@ -29,6 +29,7 @@ struct sheaf_error *shf_err_or(struct sheaf_error *err, struct sheaf_error *own)
 #include <assert.h>
 #define always(x) (assert(x), 1)
 #endif
-/* sheaf_strerror, for the library itself. */
+/* sheaf_strerror and sheaf_code_name, for the library itself. */
+const char *shf_code_name(int code);
 const char *shf_strerror(int code);
 #endif

@@ -13,7 +13,7 @@
 	 SHEAF_RUN_UNVERIFIED | SHEAF_RUN_METRICS)
 #define SHF_SAVE_FLAGS                                                                             \
 	(SHEAF_SAVE_LAZY | SHEAF_SAVE_NO_DISK | SHEAF_SAVE_MAY_DROP | SHEAF_SAVE_CHECK |           \
-	 SHEAF_SAVE_MAY_FAIL | SHEAF_SAVE_LATER)
+	 SHEAF_SAVE_LATER)
 #define SHF_LOAD_FLAGS                                                                             \
 	(SHEAF_LOAD_STRICT | SHEAF_LOAD_CONVERT | SHEAF_LOAD_DRY | SHEAF_LOAD_DERIVE |             \
 	 SHEAF_LOAD_ZERO | SHEAF_LOAD_LENIENT)

@@ -50,7 +50,7 @@ void shf_save_blocked_begun(struct sheaf_run *run, int rc)
 	struct shf_run_blocked *s = run->saves.stalls;
 
 	atomic_fetch_add(&s->begun, 1);
-	if (rc == SHEAF_EAGAIN || rc == SHEAF_EBUSY)
+	if (rc == SHEAF_EAGAIN)
 		atomic_fetch_add(&s->dropped, 1);
 	else if (rc < 0)
 		atomic_fetch_add(&s->failed, 1);
@@ -165,7 +165,7 @@ static void put_times(struct shf_buf *b, const struct told *t)
 static void write_metrics_line(struct sheaf_run *run, const struct sheaf_save *save, int64_t step,
                                int rc, const struct told *t)
 {
-	bool dropped = rc == SHEAF_EAGAIN || rc == SHEAF_EBUSY;
+	bool dropped = rc == SHEAF_EAGAIN;
 	const char *what = rc == 0 ? "committed" : dropped ? "dropped" : "failed";
 	struct shf_buf b = SHF_BUF_INIT;
 	char at[32];

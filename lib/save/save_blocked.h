@@ -34,7 +34,7 @@ void shf_save_blocked_add(struct sheaf_run *run, struct sheaf_save *save, enum s
 /* Counts a caller's call at a gate, and the time since `from`. waited: the slice was not copied yet
  * when the caller came. [any thread] */
 void shf_save_blocked_gate(struct sheaf_save *save, int64_t from, bool waited);
-/* Counts a begin that returned rc: EAGAIN and EBUSY as dropped, other failures as failed.
+/* Counts a begin that returned rc: EAGAIN as dropped, other failures as failed.
  * [local] */
 void shf_save_blocked_begun(struct sheaf_run *run, int rc);
 /* Counts the end of a save that had begun. bytes: how many were committed; negative: the save

@@ -104,7 +104,7 @@ int shf_save_wait(struct sheaf_save *save, int timeout_ms, struct sheaf_error *e
 {
 	int64_t from = shf_now(save->run);
 	int rc = save->at.end == SHF_OVER ? shf_save_rc(save, err)
-	                                  : wait_written(save, timeout_ms);
+	       : wait_written(save, timeout_ms);
 
 	shf_save_blocked_add(save->run, save, SHF_IN_WAIT, from);
 	if (rc == SHEAF_EAGAIN)

@@ -8,6 +8,7 @@
 /* Each function does what the call of sheaf.h with the same name does. The caller has checked that
  * the handle is valid. [collective] */
 int shf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err);
+/* timeout_ms negative: without a limit. */
 int shf_save_copied(struct sheaf_save *save, int slice, int timeout_ms,
                     struct sheaf_error *err);           /* [any thread] */
 int shf_save_put(struct sheaf_save *save, int slice, const void *data,

@@ -87,11 +87,10 @@ static int wait_for(struct shf_save_copier *lz, size_t slice, int timeout_ms)
 		failed = stop_failed(lz);
 		calm = shf_save_pieces_wait_slice(lz, slice, until);
 		rc = is_copied(lz, slice) ? 0 : calm && failed < 0 ? failed : SHEAF_EAGAIN;
-	} while (rc == SHEAF_EAGAIN && until < 0 && failed == 0 && /* pieces were left out, although
-	                                                            * stop_failed saw no failure:
-	                                                            * the save has failed since
-	                                                            * then */
-	         shf_save_gates_unput(save) < 0);
+		/* If pieces were left out although stop_failed saw no failure, the save has failed
+		 * since then: the next turn returns that failure. */
+	} while (rc == SHEAF_EAGAIN && failed == 0 && shf_save_gates_unput(save) < 0 &&
+	         (until < 0 || shf_save_failure(save, NULL) < 0));
 	if (copied)
 		shf_save_pieces_write(save);
 	return rc;

@@ -196,12 +196,11 @@ int shf_save_image_take(struct sheaf_run *run, int below, uint64_t flags, int *i
 		                " to %" PRIu64 "): one was freed here and not there",
 		                c.lo[SAVES] >> 56, c.hi[SAVES] >> 56);
 	if (c.hi[BUSY] && of->id.flags & SHEAF_SAVE_NO_DISK)
-		return shf_fail(err, flags & SHEAF_SAVE_MAY_FAIL ? SHEAF_EBUSY : SHEAF_EAGAIN,
-		                "no image is free: step %" PRId64 " is in memory alone and not "
-		                "committed", of->id.step);
-	if (c.hi[BUSY] && flags & (SHEAF_SAVE_MAY_DROP | SHEAF_SAVE_MAY_FAIL))
-		return shf_fail(err, flags & SHEAF_SAVE_MAY_DROP ? SHEAF_EAGAIN : SHEAF_EBUSY,
-		                "no image is free: step %" PRId64 " is being written", of->id.step);
+		return shf_fail(err, SHEAF_EAGAIN, "no image is free: step %" PRId64 " is in "
+		                "memory alone and not committed", of->id.step);
+	if (c.hi[BUSY] && flags & SHEAF_SAVE_MAY_DROP)
+		return shf_fail(err, SHEAF_EAGAIN, "no image is free: step %" PRId64 " is being "
+		                "written", of->id.step);
 	rc = c.hi[BUSY] ? finish_owner(of, err) : 0;
 	if (rc < 0)
 		return rc;

@@ -5,10 +5,9 @@
 #include "run.h"
 
 /* Finds an image with a number less than `below` for a new save: a free one, or the image of the
- * oldest save in flight, after waiting until that save is written on all ranks. It fails instead of
- * waiting if flags has SHEAF_SAVE_MAY_DROP (EAGAIN) or SHEAF_SAVE_MAY_FAIL (EBUSY), or if that save
- * goes to memory alone, because only its end frees the image (EBUSY with SHEAF_SAVE_MAY_FAIL, else
- * EAGAIN). The caller sets save->copy.image. [collective] */
+ * oldest save in flight, after waiting until that save is written on all ranks. Returns EAGAIN
+ * instead of waiting if flags has SHEAF_SAVE_MAY_DROP, or if that save goes to memory alone,
+ * because only its end frees the image. The caller sets save->copy.image. [collective] */
 int shf_save_image_take(struct sheaf_run *run, int below, uint64_t flags, int *image,
                         struct sheaf_error *err);
 /* Returns the image that shf_save_image_take would choose; the same on all ranks that have the same

@@ -37,13 +37,12 @@ static void print_open(const struct call *c, FILE *out)
 static void print_begin(const struct call *c, FILE *out)
 {
 	fprintf(
-	    out, "job%d.save%d = begin(step=%" PRId64 ", values=%d%s%s%s%s%s%s)\n", c->job, c->slot,
+	    out, "job%d.save%d = begin(step=%" PRId64 ", values=%d%s%s%s%s%s)\n", c->job, c->slot,
 	    c->step, c->id, c->flags & SHEAF_SAVE_LAZY ? ", lazy" : "",
 	    c->flags & SHEAF_SAVE_NO_DISK ? ", no disk" : "", c->flags & SHEAF_SAVE_LATER ?
 	            ", later" : "",
 	    c->flags & SHEAF_SAVE_MAY_DROP ? ", may drop" : "",
-	    c->flags & SHEAF_SAVE_MAY_FAIL ? ", may fail" : "", c->flags & SHEAF_SAVE_CHECK ?
-	            ", check" : "");
+	    c->flags & SHEAF_SAVE_CHECK ? ", check" : "");
 }
 
 void call_print(const struct call *c, FILE *out)

@@ -146,7 +146,7 @@ static struct call draw_begin(struct draw *d, struct model *m, int job)
 	if (c.flags & SHEAF_SAVE_LAZY && odds(d, 8))
 		c.flags |= SHEAF_SAVE_LATER;
 	if (odds(d, 5))
-		c.flags |= odds(d, 2) ? SHEAF_SAVE_MAY_DROP : SHEAF_SAVE_MAY_FAIL;
+		c.flags |= SHEAF_SAVE_MAY_DROP;
 	return c;
 }
 

@@ -159,7 +159,7 @@ static uint32_t codes_of_begin(const struct model *m, const struct call *c)
 		if (!m->agents)
 			return CODE(SHEAF_EAGAIN);
 		if (j->as.images == 1)
-			return CODE(SHEAF_EINVAL) | CODE(SHEAF_EAGAIN) | CODE(SHEAF_EBUSY);
+			return CODE(SHEAF_EINVAL) | CODE(SHEAF_EAGAIN);
 		codes |= CODE(0) | (j->shaken || m->tight ? CODE(SHEAF_EAGAIN) : 0);
 	} else {
 		number = codes_of_number(m, j, j->parent, c->step);
@@ -172,8 +172,6 @@ static uint32_t codes_of_begin(const struct model *m, const struct call *c)
 	for (int k = 0; k < SAVES; k++) /* nobody but the caller could end the wait */
 		if (in_flight(&j->saves[k]) && j->saves[k].flags & SHEAF_SAVE_NO_DISK)
 			codes |= CODE(SHEAF_EAGAIN);
-	if (c->flags & SHEAF_SAVE_MAY_FAIL && flying(j))
-		codes |= CODE(SHEAF_EBUSY);
 	return codes;
 }
 

@@ -296,7 +296,7 @@ static bool plainer(struct call *c, int how)
 		c->flags = 0;
 		return c->kind == C_BEGIN;
 	case 10:
-		c->flags &= ~(SHEAF_SAVE_MAY_DROP | SHEAF_SAVE_MAY_FAIL);
+		c->flags &= ~SHEAF_SAVE_MAY_DROP;
 		return c->kind == C_BEGIN;
 	case 11:
 		c->flags &= ~SHEAF_SAVE_LATER;

@@ -177,14 +177,10 @@ static void run_errand(struct world *w, const struct errand *e, struct reply *r)
 
 static int code_of(const char *text)
 {
-	static const char *const names[] = { "",        "EINVAL",   "ENOMEM",    "EIO",
-					     "ENOENT",  "EEXIST",   "EBUSY",     "EAGAIN",
-					     "ELAYOUT", "ECORRUPT", "EFORMAT",   "EINDOUBT",
-					     "EBUG",    "ELOST",    "EDIVERGED", "EFAILED" };
 	char want[32];
 
-	for (int i = 1; i < 16; i++) {
-		snprintf(want, sizeof(want), "\"error\":\"%s\"", names[i]);
+	for (int i = 1; sheaf_code_name(-i); i++) {
+		snprintf(want, sizeof(want), "\"error\":\"%s\"", sheaf_code_name(-i));
 		if (strstr(text, want))
 			return -i;
 	}

@@ -30,7 +30,7 @@ INSIDE = "SHEAF_REAL_AT"
 PATIENCE_S = 60
 LOOP_BYTES = 320 << 20                  # xfs wants 300 MB; sparse
 STATES = ("EINVAL ENOMEM EIO ENOENT EEXIST EBUSY EAGAIN ELAYOUT ECORRUPT EFORMAT EINDOUBT EBUG "
-          "ELOST EDIVERGED EFAILED").split()
+          "ELOST EDIVERGED EFAILED EEND").split()
 CODES = {-1 - i: name for i, name in enumerate(STATES)}
 CODES[0] = "OK"
 

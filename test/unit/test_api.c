@@ -67,7 +67,7 @@ TEST(tensors_and_tied_names_are_listed_in_natural_order)
 		CHECK_INT(other.offset, t.offset);
 		CHECK_STR(other.file, t.file);
 	}
-	CHECK_INT(sheaf_checkpoint_tensor(step, 6, &t, NULL), SHEAF_ENOENT);
+	CHECK_INT(sheaf_checkpoint_tensor(step, 6, &t, NULL), SHEAF_EEND);
 	CHECK_INT(sheaf_checkpoint_find(step, NULL, "alias", &t, NULL), 0);
 	CHECK_INT(sheaf_checkpoint_find(step, NULL, "layers.1.w", &t, NULL), SHEAF_ELAYOUT);
 	CHECK_INT(sheaf_checkpoint_find(step, "ema", "alias", &t, NULL), SHEAF_ELAYOUT);
@@ -109,13 +109,13 @@ TEST(a_step_says_what_it_is_and_what_came_with_it)
 	CHECK_INT(sheaf_checkpoint_note_at(step, 1, &key, &value, NULL), 0);
 	CHECK_STR(key, "ranks.rng");            /* the rule of the stream */
 	CHECK_STR(value, "strict");
-	CHECK_INT(sheaf_checkpoint_note_at(step, 3, &key, &value, NULL), SHEAF_ENOENT);
+	CHECK_INT(sheaf_checkpoint_note_at(step, 3, &key, &value, NULL), SHEAF_EEND);
 	CHECK_INT(sheaf_checkpoint_file_at(step, 0, &key, &size, NULL), 0);
 	CHECK_STR(key, "config.json");
 	CHECK_INT(size, 2);
 	CHECK_INT(sheaf_checkpoint_file_at(step, 1, &key, &size, NULL), 0);
 	CHECK_STR(key, "vocab.txt");            /* the index is ours: not listed */
-	CHECK_INT(sheaf_checkpoint_file_at(step, 2, &key, &size, NULL), SHEAF_ENOENT);
+	CHECK_INT(sheaf_checkpoint_file_at(step, 2, &key, &size, NULL), SHEAF_EEND);
 	CHECK_INT(sheaf_checkpoint_file(step, "config.json", &bytes, &n, NULL), 0);
 	CHECK(n == 2 && memcmp(bytes, "{}", 2) == 0);
 	CHECK_INT(sheaf_checkpoint_file(step, "model.safetensors.index.json", &bytes, &n, NULL), 0);
@@ -147,11 +147,11 @@ TEST(what_is_asked_of_a_step_out_of_order_is_told_as_well)
 	CHECK_RC(sheaf_checkpoint_open(&step, p.run, 3, &err), 0, &err);
 	for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
 		CHECK_INT(sheaf_checkpoint_file_at(step, order[i], &text, &size, NULL),
-		          order[i] < 2 ? 0 : SHEAF_ENOENT);
+		          order[i] < 2 ? 0 : SHEAF_EEND);
 		CHECK(order[i] > 1 || strcmp(text, order[i] ? "vocab.txt" : "config.json") == 0);
 		CHECK(order[i] > 1 || size == 2 - order[i]);
 		CHECK_INT(sheaf_checkpoint_file_at(step, order[i], NULL, NULL, NULL),
-		          order[i] < 2 ? 0 : SHEAF_ENOENT);
+		          order[i] < 2 ? 0 : SHEAF_EEND);
 	}
 	CHECK_INT(sheaf_checkpoint_note_at(step, 0, NULL, NULL, NULL), 0);
 	CHECK_INT(sheaf_checkpoint_note_at(step, 0, NULL, &value, NULL), 0);
@@ -160,7 +160,7 @@ TEST(what_is_asked_of_a_step_out_of_order_is_told_as_well)
 	CHECK_STR(info.name, "slow");
 	CHECK_STR(info.of, "model");
 	CHECK(info.coef == 0.75 && info.interval == 3 && info.updates == 1);
-	CHECK_INT(sheaf_checkpoint_ema_at(step, 1, &info, NULL), SHEAF_ENOENT);
+	CHECK_INT(sheaf_checkpoint_ema_at(step, 1, &info, NULL), SHEAF_EEND);
 	info.size = sizeof(info) - 1;
 	CHECK_INT(sheaf_checkpoint_ema_at(step, 0, &info, NULL), SHEAF_EINVAL);
 	CHECK_INT(sheaf_checkpoint_ema_at(step, 0, NULL, NULL), SHEAF_EINVAL);

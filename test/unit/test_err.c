@@ -183,13 +183,16 @@ TEST(a_long_name_is_cut_between_characters)
 TEST(each_code_has_words_of_its_own)
 {
 	CHECK_STR(sheaf_strerror(SHEAF_OK), "success");
-	for (int a = 0; a >= -15; a--) {
+	CHECK_STR(sheaf_code_name(SHEAF_EDIVERGED), "EDIVERGED");
+	CHECK(!sheaf_code_name(1) && !sheaf_code_name(SHEAF_EEND - 1));
+	for (int a = 0; a >= SHEAF_EEND; a--) {
 		CHECK(sheaf_strerror(a) && sheaf_strerror(a)[0]);
 		for (int b = 0; b > a; b--)
-			CHECK(strcmp(sheaf_strerror(a), sheaf_strerror(b)));
+			CHECK(strcmp(sheaf_strerror(a), sheaf_strerror(b)) &&
+			      strcmp(sheaf_code_name(a), sheaf_code_name(b)));
 	}
 	CHECK_STR(sheaf_strerror(1), "unknown code");
-	CHECK_STR(sheaf_strerror(-16), "unknown code");
+	CHECK_STR(sheaf_strerror(SHEAF_EEND - 1), "unknown code");
 }
 
 TEST(the_version_is_a_number)

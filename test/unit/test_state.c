@@ -286,7 +286,7 @@ TEST(no_two_flags_share_a_bit)
 {
 	static const uint64_t sets[] = { SHF_SLICE_FLAGS, SHF_RUN_FLAGS, SHF_SAVE_FLAGS,
 		SHF_LOAD_FLAGS | SHEAF_LOAD_FALLBACK };
-	static const int flags[] = { 5, 6, 6, 7 };
+	static const int flags[] = { 5, 6, 5, 7 };
 	uint64_t all = 0;
 
 	for (size_t i = 0; i < 4; i++) {
