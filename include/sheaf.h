@@ -81,7 +81,12 @@ struct sheaf_error {                    /* yours, may be NULL; needs no initiali
 };
 const char *sheaf_strerror(int code);   /* a phrase for people; static, never NULL */
 const char *sheaf_code_name(int code);  /* "EINVAL" for SHEAF_EINVAL, "OK" for 0; NULL: no code */
-int sheaf_version(void);                /* 10000 * major + 100 * minor + patch */
+/* The version of this header: 10000 * major + 100 * minor + patch. sheaf_version returns that of
+ * the library, which may be newer than the header a program was compiled with. */
+#define SHEAF_VERSION 100
+#define SHEAF_VERSION_STRING "0.1.0"
+/* Returns the version of the library, counted as SHEAF_VERSION is. [any thread] */
+int sheaf_version(void);
 
 enum sheaf_dtype {                      /* stable: add, never renumber */
 	SHEAF_BOOL = 1, SHEAF_U8, SHEAF_I8, SHEAF_U16, SHEAF_I16, SHEAF_U32, SHEAF_I32,

@@ -201,6 +201,8 @@ TEST(the_version_is_a_number)
 
 	CHECK_INT(sscanf(VERSION, "%d.%d.%d", &major, &minor, &patch), 3);
 	CHECK_INT(sheaf_version(), 10000 * major + 100 * minor + patch);
+	CHECK_INT(SHEAF_VERSION, sheaf_version());
+	CHECK_STR(SHEAF_VERSION_STRING, VERSION);
 }
 
 TEST(always_is_true_of_what_is_true)
