@@ -1,130 +1,94 @@
 # SPDX-License-Identifier: Apache-2.0
 """libsheaf for one process, by ctypes: as much as saving and loading a state needs.
 
-Sheaf runs here as its peers do, in a Python process, from and into the same memory.
+Sheaf runs here as its peers do, in a Python process, from and into the same memory. Structs,
+constants and functions come from sheaf_abi.json, which the build leaves beside the library.
 """
-import ctypes as c
+import ctypes
+import functools
+import os
+import sys
 
-CREATE, LATEST, DIMS = 1 << 16, -1, 8
-LAZY, NO_DISK, MAY_DROP, EAGAIN = 1 << 32, 1 << 33, 1 << 34, -7
-I64x8 = c.c_int64 * DIMS
-
-
-class Error(c.Structure):
-    _fields_ = [("code", c.c_int), ("sys", c.c_int), ("rank", c.c_int), ("msg", c.c_char * 500)]
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../doc/examples"))
+from sheaf_ctypes import Sheaf as Interface, SheafError  # noqa: E402
 
 
-class Slice(c.Structure):
-    _fields_ = [("size", c.c_uint32), ("memory", c.c_int32), ("flags", c.c_uint64),
-                ("family", c.c_char_p),
-                ("name", c.c_char_p), ("tied_to", c.c_char_p), ("dtype", c.c_int32),
-                ("data_dtype", c.c_int32), ("ndim", c.c_int32), ("reserved", c.c_int32),
-                ("shape", I64x8), ("start", I64x8), ("count", I64x8), ("stride", I64x8),
-                ("origin", c.c_int64), ("flat_start", c.c_int64), ("flat_count", c.c_int64),
-                ("data", c.c_void_p)]
-
-
-class Opts(c.Structure):
-    _fields_ = [("size", c.c_uint32), ("timeout", c.c_int32), ("flags", c.c_uint64),
-                ("staging", c.c_uint64), ("file_bytes", c.c_uint64),
-                ("io_threads", c.c_int32), ("images", c.c_int32), ("keep_last", c.c_int32),
-                ("keep_every", c.c_int32), ("grace", c.c_int32), ("attempts", c.c_int32),
-                ("ignore", c.c_void_p), ("log", c.c_void_p),
-                ("progress", c.c_void_p), ("arg", c.c_void_p), ("keep_best", c.c_int32),
-                ("best_largest", c.c_int32), ("best_note", c.c_char_p),
-                ("copy_threads", c.c_int32), ("copies", c.c_int32), ("agent", c.c_char_p)]
-
-
-class SaveOpts(c.Structure):
-    _fields_ = [("size", c.c_uint32), ("reserved", c.c_uint32), ("flags", c.c_uint64),
-                ("loss", c.c_double)]
+@functools.lru_cache(maxsize=None)
+def interface(library):
+    """One for each library: what one run was given, a state say, another takes."""
+    at = os.path.dirname(os.path.abspath(library))
+    return Interface(library, os.path.join(at, "sheaf_abi.json"))
 
 
 class Sheaf:
-    """A run and the state that is saved in it. What fails raises OSError with the sentence."""
+    """A run and the state that is saved in it. What fails raises SheafError."""
 
     def __init__(self, library, run, create, images=0, agent=None):
-        self.lib = c.CDLL(library)
-        self.lib.sheaf_state_new.restype = c.c_void_p
-        self.lib.sheaf_run_open.argtypes = [c.c_void_p, c.c_char_p, c.c_void_p, c.c_void_p,
-                                            c.c_void_p]
-        self.lib.sheaf_state_add.argtypes = [c.c_void_p, c.c_void_p, c.c_void_p]
-        self.lib.sheaf_save_begin.argtypes = [c.c_void_p, c.c_void_p, c.c_int64, c.c_void_p,
-                                              c.c_void_p, c.c_void_p]
-        self.lib.sheaf_save_commit.argtypes = [c.c_void_p, c.c_int, c.c_void_p]
-        self.lib.sheaf_save_wait_copied.argtypes = [c.c_void_p, c.c_int, c.c_int,
-                                                    c.c_void_p]
-        self.lib.sheaf_checkpoint_open.argtypes = [c.c_void_p, c.c_void_p, c.c_int64, c.c_void_p]
-        self.lib.sheaf_checkpoint_load.argtypes = [c.c_void_p, c.c_void_p, c.c_uint64,
-                                                   c.c_void_p, c.c_void_p]
-        for name in ("sheaf_save_free", "sheaf_checkpoint_close", "sheaf_run_close",
-                     "sheaf_state_free"):
-            getattr(self.lib, name).argtypes = [c.c_void_p]
-        self.err = Error()
-        self.run = c.c_void_p()
-        opts = Opts(size=c.sizeof(Opts), flags=CREATE if create else 0, images=images,
-                    agent=agent)
-        self.must(self.lib.sheaf_run_open(c.byref(self.run), run.encode(), None, c.byref(opts),
-                                          c.byref(self.err)))
-
-    def must(self, code):
-        if code < 0:
-            raise OSError("%s (%d)" % (self.err.msg.decode(errors="replace"), code))
+        self.lib = interface(library)
+        self.run = self.lib.handle("sheaf_run")
+        opts = self.lib.new("sheaf_opts", flags=self.lib.SHEAF_RUN_CREATE if create else 0,
+                            images_max=images, agent=agent)
+        self.lib.call("sheaf_run_open", ctypes.byref(self.run), run.encode(), None,
+                      ctypes.byref(opts))
 
     def state(self, tensors, address):
         """tensors: (family, name, dtype, shape, offset); their bytes lie at address + offset."""
         made = self.lib.sheaf_state_new()
         for family, name, dtype, shape, offset in tensors:
-            dims = I64x8(*shape)
-            s = Slice(size=c.sizeof(Slice), family=family.encode(), name=name.encode(),
-                      dtype=self.lib.sheaf_dtype_from_name(dtype.encode()), ndim=len(shape),
-                      shape=dims, count=dims, data=address + offset)
-            code = self.lib.sheaf_state_add(made, c.byref(s), c.byref(self.err))
-            if code < 0:
-                raise OSError("%s: is not taken (%d)" % (name, code))
+            dims = tuple(shape)
+            s = self.lib.new("sheaf_slice", family=family.encode(), name=name.encode(),
+                             dtype=self.lib.sheaf_dtype_from_name(dtype.encode()),
+                             ndim=len(dims), shape=dims, count=dims, data=address + offset)
+            self.lib.call("sheaf_state_add", made, ctypes.byref(s))
         return made
 
     def save(self, step, state):
-        save = c.c_void_p()
+        save = self.lib.handle("sheaf_save")
         try:
-            self.must(self.lib.sheaf_save_begin(c.byref(save), self.run, step, state, None,
-                                                c.byref(self.err)))
-            self.must(self.lib.sheaf_save_commit(save, -1, c.byref(self.err)))
+            self.lib.call("sheaf_save_begin", ctypes.byref(save), self.run, step, state, None)
+            self.lib.call("sheaf_save_commit", save, -1)
         finally:
             self.lib.sheaf_save_free(save)
 
     def begin(self, step, state, memory=False):
         """A lazy save, or None where no image is free."""
-        save = c.c_void_p()
-        opts = SaveOpts(size=c.sizeof(SaveOpts), flags=LAZY | MAY_DROP | NO_DISK * memory)
-        code = self.lib.sheaf_save_begin(c.byref(save), self.run, step, state, c.byref(opts),
-                                         c.byref(self.err))
-        if code == EAGAIN:
-            return None
-        self.must(code)
+        save = self.lib.handle("sheaf_save")
+        flags = self.lib.SHEAF_SAVE_LAZY | self.lib.SHEAF_SAVE_MAY_DROP
+        if memory:
+            flags |= self.lib.SHEAF_SAVE_NO_DISK
+        opts = self.lib.new("sheaf_save_opts", flags=flags)
+        try:
+            self.lib.call("sheaf_save_begin", ctypes.byref(save), self.run, step, state,
+                          ctypes.byref(opts))
+        except SheafError as e:
+            if e.code in (self.lib.SHEAF_EAGAIN, self.lib.SHEAF_EBUSY):
+                return None
+            raise
         return save
 
-    def copied(self, save, i):
-        """Until slice i may change; -2 ** 31: all of them."""
-        self.lib.sheaf_save_wait_copied(save, i, -1, None)
+    def copied(self, save):
+        """Waits until all slices may change."""
+        self.lib.sheaf_save_wait_copied(save, self.lib.SHEAF_ALL_SLICES, -1)
 
     def commit(self, save, wait):
         """True: the save is on disk, and gone from memory; False: not yet."""
-        code = self.lib.sheaf_save_commit(save, -1 if wait else 0, c.byref(self.err))
-        if code == EAGAIN:
-            return False
+        try:
+            self.lib.call("sheaf_save_commit", save, -1 if wait else 0)
+        except SheafError as e:
+            if e.code == self.lib.SHEAF_EAGAIN:
+                return False
+            self.lib.sheaf_save_free(save)
+            raise
         self.lib.sheaf_save_free(save)
-        self.must(code)
         return True
 
     def close(self):
         self.lib.sheaf_run_close(self.run)
 
     def load(self, step, state):
-        opened = c.c_void_p()
+        opened = self.lib.handle("sheaf_checkpoint")
         try:
-            self.must(self.lib.sheaf_checkpoint_open(c.byref(opened), self.run, step,
-                                                     c.byref(self.err)))
-            self.must(self.lib.sheaf_checkpoint_load(opened, state, 0, None, c.byref(self.err)))
+            self.lib.call("sheaf_checkpoint_open", ctypes.byref(opened), self.run, step)
+            self.lib.call("sheaf_checkpoint_load", opened, state, 0, None)
         finally:
             self.lib.sheaf_checkpoint_close(opened)

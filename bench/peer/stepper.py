@@ -21,7 +21,6 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 SIDE = 512
-ALL_SLICES = -2 ** 31
 
 
 def now():
@@ -91,7 +90,7 @@ class Sheaf(Saver):
 
     def before_update(self):
         if self.gated is not None:
-            self.run.copied(self.gated, ALL_SLICES)
+            self.run.copied(self.gated)
             self.gated = None
 
     def poll(self, wait=False):
