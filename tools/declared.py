@@ -5,9 +5,9 @@ read(PATHS) parses the part of C that the headers use: constants (macros and enu
 functions, and typedefs. A declaration in any other form is an error, so nothing is left out.
 
 A type is a dictionary as in sheaf_abi.json: "kind" says what it is, "c" how C spells it. The
-comment of a declaration is the one that ends on the line before it, or else the one that starts
-behind it on its last line. Declarations that follow each other without an empty line or another
-comment share the comment before the first of them.
+comments of a declaration are the one that ends on the line before it and the one that starts
+behind it on its last line. Declarations of one kind that follow each other without an empty line
+or another comment share the comment before the first of them.
 """
 import re
 
@@ -70,7 +70,7 @@ def scan(text):
             continue
         if kind == "comment":
             last = line + word.count("\n")
-            comments.append(Comment(word, at, line, last))
+            comments += [] if skip else [Comment(word, at, line, last)]
         elif kind not in ("space", "line") and not skip:
             tokens.append(Token(kind, word, at, line))
         line += word.count("\n")
@@ -293,24 +293,27 @@ class Reader:
         return self.found
 
     def attach(self):
-        """Give each declaration its comment: "comment", and "own" unless it is shared."""
+        """Give each declaration its comments: "text" is what they say, "" where there is none.
+        What no declaration takes is said of the header: `about`."""
         before = {c.last_line: c for c in self.comments if self.alone(c)}
         behind = {c.first_line: c for c in self.comments if not self.alone(c)}
-        shared = {}                     # by the last line of a declaration: what its block has
+        shared, taken = {}, set()       # shared: by what ends on which line, of its block
         for d in self.found:
-            own = before.get(d["line"] - 1)
-            trailing = behind.get(d["last_line"])
+            own, trailing = before.get(d["line"] - 1), behind.get(d["last_line"])
             if d["what"] in ("struct", "enum") and d["last_line"] != d["line"]:
                 trailing = behind.get(d["line"])    # behind its opening brace
             elif trailing and trailing.start < d["end"]:
                 trailing = None
-            inherited = shared.get((d["what"], d["line"] - 1))
-            d["before"], d["behind"] = own, trailing
-            d["comment"] = own or trailing or inherited
-            d["inherited"] = inherited is not None and d["comment"] is inherited
+            said = [c for c in (own, trailing) if c]
+            taken.update(said)
+            first = [own] if own else shared.get((d["what"], d["line"] - 1), [])
+            d["text"] = "\n\n".join(c.text for c in said or first)
+            d["shared"] = bool(first) and not said
             if d["what"] in ("function", "constant", "typedef") and not d.get("enum"):
-                last = max(d["last_line"], trailing.last_line if trailing else 0)
-                shared[d["what"], last] = own or inherited
+                last = max([d["last_line"]] + [c.last_line for c in said])
+                shared[d["what"], last] = first
+        self.about = "\n\n".join(c.text for c in self.comments
+                                 if c not in taken and "SPDX-License-Identifier" not in c.text)
 
     def alone(self, comment):
         """Is nothing before the comment on its line?"""
