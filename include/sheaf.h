@@ -17,6 +17,10 @@
  *            [any thread], do not count. Two steps of one run are not loaded at once.
  *            Callbacks run inside the caller's calls. sheaf's own threads block
  *            all signals and never talk to the group.
+ * Callbacks  A callback must return. An exception of C++, a longjmp or a panic of another
+ *            language must not leave it, because the library would keep its locks and the
+ *            other ranks would wait. Catch it inside the callback and, if the callback has
+ *            a result, return non-zero.
  * Results    0, or a negative enum sheaf_code. Every function that can fail takes a struct
  *            sheaf_error as its last parameter, which may be NULL, and fills it with the
  *            message. Outputs are set on success only, the memory of a load excepted.
