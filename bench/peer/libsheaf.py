@@ -61,14 +61,14 @@ class Sheaf:
             self.lib.call("sheaf_save_begin", ctypes.byref(save), self.run, step, state,
                           ctypes.byref(opts))
         except SheafError as e:
-            if e.code in (self.lib.SHEAF_EAGAIN, self.lib.SHEAF_EBUSY):
+            if e.code == self.lib.SHEAF_EAGAIN:
                 return None
             raise
         return save
 
     def copied(self, save):
         """Waits until all slices may change."""
-        self.lib.sheaf_save_wait_copied(save, self.lib.SHEAF_ALL_SLICES, -1)
+        self.lib.call("sheaf_save_wait_copied", save, self.lib.SHEAF_ALL_SLICES, -1)
 
     def commit(self, save, wait):
         """True: the save is on disk, and gone from memory; False: not yet."""
