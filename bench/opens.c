@@ -141,7 +141,7 @@ static void print(const struct opens *o)
 		       ",\"files\":%" PRId64 ",\"rounds\":%" PRId64 ",\"best_ms\":%.3f,"
 		       "\"median_ms\":%.3f,\"worst_ms\":%.3f,\"list_ms\":%.1f,"
 		       "\"save_ms\":%.1f}\n"
-		       "{\"claim\":\"open a step and read one tensor: ms, median\","
+		       "{\"claim\":\"open a checkpoint and read one tensor: ms, median\","
 		       "\"value\":%.3f,\"bound\":50,\"at_least\":false}\n",
 		       o->tensors, (o->tensors + o->per_file - 1) / o->per_file, o->rounds, ms[0],
 		       median, ms[o->rounds - 1], o->all_ms, o->save_ms, median);

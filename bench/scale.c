@@ -124,7 +124,7 @@ static int make_layout(struct job *j, uint64_t file_bytes)
 		row(j, "stripes", (double)j->layout.stripes_n, "");
 		row(j, "schema of all tensors, merged on a rank", (merged - from) * 1e3, "ms");
 		row(j, "placed", (now() - merged) * 1e3, "ms");
-		claim(j, "from slices: seconds a rank, once", now() - from, 1);
+		claim(j, "the plan from slices, once: seconds for each rank", now() - from, 1);
 	}
 	shf_group_put(one.group);
 	sheaf_state_free(all);
@@ -358,7 +358,7 @@ static int cover(struct job *j)
 			rc = cells[c].set_n == 0 ? SHEAF_ELAYOUT : 0;
 		shf_arena_release(&arena);
 	}
-	claim(j, "cover of all tensors proved: seconds on one core", now() - from, 1);
+	claim(j, "proof that all tensors are covered: seconds on one core", now() - from, 1);
 	return rc;
 }
 
@@ -373,7 +373,7 @@ static int experts(struct job *j)
 		rc = measure_homes(j, &home_ms);
 	ms = ns * slices / 1e6;
 	if (rc == 0) {
-		claim(j, "a rank's own part of the plan, slices to tells: ms", ms, 1);
+		claim(j, "a rank's own part of the plan: ms", ms, 1);
 		row(j, "the same with what it does as a home", ms + home_ms, "ms");
 		row(j, "bytes a rank compares for every later save", sizeof(uint64_t) * 2, "bytes");
 		rc = cover(j);
@@ -467,7 +467,7 @@ static void print_moved(const struct job *j, const struct moved *moved, uint32_t
 	row(j, "sent by a node at most", (double)most.out / 1e9, "GB");
 	row(j, "written by a node at most over the mean",
 	    (double)most.writes * nodes / (double)all.writes, "");
-	claim(j, "files a node opens at most", (double)most.files, 64);
+	claim(j, "most files that a node opens", (double)most.files, 64);
 }
 
 static int rows(struct job *j)
