@@ -552,12 +552,12 @@ static int run(const struct cli_args *a)
 static const struct cli_opt opts[] = {
 	{ "detach", NULL, "return when it can be reached, and go on serving" },
 	{ "socket", "PATH", "where it listens (by the run's identity, below /tmp)" },
-	{ "memory-max", "BYTES", "of all that it keeps (no bound)" },
-	{ "steps", "N", "that a job may keep, 2 at least (as many as it has images)" },
-	{ "idle", "SECONDS", "end after so long with nobody connected (never)" },
+	{ "memory-max", "BYTES", "memory limit for everything kept (none)" },
+	{ "steps", "N", "checkpoints kept for each job at most, at least 2" },
+	{ "idle", "SECONDS", "end when no job was connected for so long (never)" },
 	{ "hook", "PROG", "run PROG STEP PATH when a step is on disk" },
 	{ "no-flush", NULL, "write nothing when a job has died" },
-	{ "grace", "SECONDS", "for another job to come, before that (15)" },
+	{ "grace", "SECONDS", "wait for the next job before writing (15)" },
 	{ "status", NULL, "ask it what it has; exit 1: nobody answers" },
 	{ "flush", NULL, "write the newest step that is in memory alone; exit 1: none" },
 	{ "due", NULL, "with --flush: only one whose save was to be on disk" },
@@ -573,17 +573,17 @@ const struct cli_verb cli_agent = {
 		    "       [--grace SECONDS]\n"
 		    "sheaf agent RUN --status | --flush [--due] | --stop [--force]\n"
 		    "       [--socket PATH] [--json]",
-	.text = "One process a node, started by the launcher before the trainer. It keeps the\n"
-		"memory that the trainer's saves lie in, so that a job that follows a crash on\n"
-		"the same node goes on from its newest step at the speed of memory. It knows\n"
-		"nothing of what it keeps, listens on a socket that only the same user can\n"
-		"reach, and sleeps until somebody asks.\n\n"
-		"When the last process of a job dies without closing the run, the newest step\n"
-		"whose save was to be on disk and is not is written by a process of its own, by\n"
-		"the commit of every save, unless another job has come within the grace. With\n"
-		"--flush the newest step of all is. Where a job ran on several nodes, the agent\n"
-		"of each does so: they meet in RUN/.sheaf, each writes what its node has, and\n"
-		"one publishes the step. Where one does not come, nothing appears.\n\n"
+	.text = "The launcher starts one agent on each node before the trainer. It keeps the\n"
+		"memory of the trainer's saves, so that after a crash the next job on the same\n"
+		"node resumes from the newest step at the speed of memory. It listens on a\n"
+		"socket that only the same user can reach, and uses no processor time until it\n"
+		"is asked.\n\n"
+		"When the last process of a job dies without closing the run, the agent waits\n"
+		"for the next job (--grace). If none connects, it starts a process that writes\n"
+		"the newest step that was meant for the disk and is in memory alone, by the\n"
+		"normal commit. --flush writes the newest step of all. If a job ran on several\n"
+		"nodes, the agent of each writes what its node has, and one of them publishes\n"
+		"the step. If one agent does not take part, nothing appears.\n\n"
 		"--stop is refused while a step that was to be on disk is in memory alone and no\n"
 		"job is connected that would write it: --flush --due does, --force drops it.\n\n"
 		"Where an agent serves RUN already, --detach succeeds and changes nothing. If\n"
