@@ -428,29 +428,39 @@ static void sums_make(struct world *w)
 
 /* ---- index, manifest ---- */
 
-static void index_make(struct world *w)
+static void index_of_family(struct world *w, int family)
 {
 	const char *head = "{\n  \"metadata\": {\n    \"total_size\": ";
-	const struct bend *b;
+	struct shf_buf *index = &w->index[family];
 	uint64_t total = 0;
 	bool first = true;
 
 	for (int i = 0; i < w->tensors_n; i++)
-		total += w->tensors[i].file < 2 ? w->tensors[i].bytes : 0;
-	shf_buf_addf(&w->index, "%s%" PRIu64 "\n  },\n  \"weight_map\": {", head, total);
+		total += w->files[w->tensors[i].file].family == family ? w->tensors[i].bytes : 0;
+	shf_buf_addf(index, "%s%" PRIu64 "\n  },\n  \"weight_map\": {", head, total);
 	for (int i = 0; i < w->tensors_n; i++) {
 		const struct world_tensor *t = &w->tensors[i];
+		const char *slash = strchr(w->files[t->file].name, '/');
 
-		if (t->file > 1)
+		if (w->files[t->file].family != family)
 			continue;
-		shf_buf_adds(&w->index, first ? "\n    " : ",\n    ");
-		shf_json_put(&w->index, t->name, strlen(t->name));
-		shf_buf_addf(&w->index, ": \"%s\"", w->files[t->file].name);
+		shf_buf_adds(index, first ? "\n    " : ",\n    ");
+		shf_json_put(index, t->name, strlen(t->name));
+		shf_buf_addf(index, ": \"%s\"", slash ? slash + 1 : w->files[t->file].name);
 		first = false;
 	}
-	shf_buf_adds(&w->index, "\n  }\n}\n");
+	shf_buf_adds(index, "\n  }\n}\n");
+}
+
+/* Only the index of model is bent. */
+static void index_make(struct world *w)
+{
+	const struct bend *b;
+
+	for (int k = 0; k < w->families_n; k++)
+		index_of_family(w, k);
 	for (int i = 0; (b = next(w, &i, BEND_INDEX_BYTE, BEND_INDEX_CUT)) != NULL;)
-		bend_text(&w->index, b, b->what - BEND_INDEX_BYTE);
+		bend_text(&w->index[0], b, b->what - BEND_INDEX_BYTE);
 }
 
 static void mf_families(struct world *w, struct shf_buf *m)
@@ -511,8 +521,17 @@ static void mf_files(const struct world *w, struct shf_buf *m)
 	shf_buf_adds(m, "],\n \"attached\": [\n  ");
 	mf_file(w, m, 5, "config.json", 3, shf_crc64("{}\n", 3));
 	shf_buf_adds(m, ",\n  ");
-	mf_file(w, m, 6, "model.safetensors.index.json", w->index.len,
-	        shf_crc64(w->index.data, w->index.len));
+	mf_file(w, m, 6, "model.safetensors.index.json", w->index[0].len,
+	        shf_crc64(w->index[0].data, w->index[0].len));
+	for (int k = 1; k < w->families_n; k++) {
+		char name[80];
+
+		snprintf(name, sizeof(name), "%s/%s.safetensors.index.json", families[k],
+		         families[k]);
+		shf_buf_adds(m, ",\n  ");
+		mf_file(w, m, 6 + k, name, w->index[k].len,
+		        shf_crc64(w->index[k].data, w->index[k].len));
+	}
 	shf_buf_adds(m, "]");
 }
 
@@ -591,6 +610,7 @@ static void put_buf(struct world *w, struct ram_node *dir, const char *name, str
 static void step_put(struct world *w, struct ram_node *dir)
 {
 	struct shf_buf manifest = SHF_BUF_INIT;
+	struct ram_node *folders[3] = { NULL };
 
 	if (!w->hf) {
 		sums_make(w);
@@ -601,15 +621,22 @@ static void step_put(struct world *w, struct ram_node *dir)
 		struct ram_node *at = dir;
 
 		if (slash)
-			at = ram_put(&w->disk, dir, families[w->files[f].family], SHF_T_DIR, NULL,
-			             0);
+			at = folders[w->files[f].family] = ram_put(&w->disk, dir,
+			        families[w->files[f].family], SHF_T_DIR, NULL, 0);
 		put_buf(w, at, slash ? slash + 1 : w->files[f].name, &w->files[f].bytes,
 		        w->files[f].size);
 	}
 	put_text(w, dir, "config.json", "{}\n");
-	put_buf(w, dir, "model.safetensors.index.json", &w->index, w->index.len);
+	put_buf(w, dir, "model.safetensors.index.json", &w->index[0], w->index[0].len);
 	if (w->hf)
 		return;
+	for (int k = 1; k < w->families_n; k++) {
+		char name[80];
+
+		snprintf(name, sizeof(name), "%s.safetensors.index.json", families[k]);
+		if (folders[k])
+			put_buf(w, folders[k], name, &w->index[k], w->index[k].len);
+	}
 	put_buf(w, dir, "sheaf.sums", &w->sums, w->sums_size);
 	put_buf(w, dir, "sheaf.json", &manifest, manifest.len);
 }
@@ -751,6 +778,7 @@ void world_release(struct world *w)
 	for (int f = 0; f < WORLD_FILES; f++)
 		shf_buf_release(&w->files[f].bytes);
 	shf_buf_release(&w->sums);
-	shf_buf_release(&w->index);
+	for (int k = 0; k < 3; k++)
+		shf_buf_release(&w->index[k]);
 	ramdisk_release(&w->disk);
 }

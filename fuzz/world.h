@@ -54,7 +54,7 @@ struct world {
 	int tensors_n;
 	struct world_file files[WORLD_FILES];
 	int files_n, families_n;
-	struct shf_buf sums, index;
+	struct shf_buf sums, index[3];          /* index: by family */
 	uint64_t sums_crc, sums_size;
 	uint64_t input;                 /* bytes of all files, as long as they say, up to a bound */
 };

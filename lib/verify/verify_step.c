@@ -9,6 +9,7 @@
  * file the damage is. */
 #include "verify_step.h"
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include "crc64.h"
 #include "digests.h"
@@ -123,6 +124,32 @@ static void match_files(struct shf_verify *v)
 		}
 	}
 	shf_free(by);
+}
+
+/* Checks that the manifest names the index of each family. [rank 0] */
+static void match_indexes(struct shf_verify *v)
+{
+	const struct shf_manifest *m = &v->step->manifest;
+	struct shf_verify_at at = SHF_AT_FILE("sheaf.json");
+	char name[120];
+	struct sheaf_error e;
+
+	for (size_t i = 0; i < m->families_n; i++) {
+		const struct shf_mf_family *f = &m->families[i];
+		bool top = strcmp(f->dir, ".") == 0;
+		size_t k = 0;
+
+		snprintf(name, sizeof(name), "%s%s%s.safetensors.index.json", top ? "" : f->dir,
+		         top ? "" : "/", f->name);
+		while (k < m->attached_n && strcmp(m->attached[k].name, name))
+			k++;
+		if (k < m->attached_n)
+			continue;
+		at.family = f->name;
+		shf_fail(&e, SHEAF_ECORRUPT, "%s/sheaf.json: does not name %s", v->step->path,
+		         name);
+		shf_verify_find(v, "manifest", &at, &e);
+	}
 }
 
 /* Checks the families and ties of the manifest against the table. [rank 0] */
@@ -300,8 +327,10 @@ static int look_at_everything(struct shf_verify *v, struct sheaf_error *err)
 	shf_verify_data(v);
 	if (v->sums) {
 		match_files(v);
-		if (zero)
+		if (zero) {
 			match_families(v);
+			match_indexes(v);
+		}
 		rc = match_digests(v, err);
 	} else if (step->sound) {
 		rc = match_raw(v, err);

@@ -7,11 +7,16 @@ usage: check_golden.py RUN EXPECTED TEST_GOLDEN     the committed run and list; 
        check_golden.py RUN EXPECTED MPIRUN MAKER    today's library makes the same bytes
 """
 import filecmp
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import reader
 
 READER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reader.py")
 STEPS = 10, 20
@@ -121,6 +126,89 @@ def check_broken(run, at, program):
         shutil.rmtree(step)
 
 
+def reseal(a, b, gone=None):
+    """Another manifest, whose own sum is right again; and a file that is removed."""
+    def damage(step):
+        path = os.path.join(step, "sheaf.json")
+        with open(path, "rb") as f:
+            text = f.read()[:-31]
+        assert a in text, a
+        text = text.replace(a, b, 1)
+        with open(path, "wb") as f:
+            f.write(text + b',\n "self": "%016x"}\n' % reader.std(text))
+        if gone:
+            os.unlink(os.path.join(step, gone))
+    return damage
+
+
+TIE = b'["model", "lm_head.weight", "embed.weight"]'
+LIES = (    # what it is, the change, does a reader take it
+    ("an unknown member", reseal(b'"needs": []', b'"needs": [], "new": [1e3, -1, null]'), True),
+    ("an unknown member twice", reseal(b'"needs": []', b'"needs": [], "x": 1, "x": 2'), True),
+    ("a member twice", reseal(b'"ranks": 3', b'"ranks": 3, "ranks": 3'), False),
+    ("a file's bytes twice", reseal(b'"bytes": 43', b'"bytes": 43, "bytes": 43'), False),
+    ("a note twice", reseal(b'"adam.step": "10"', b'"loss": "1", "adam.step": "10"'), False),
+    ("ranks 3.0", reseal(b'"ranks": 3', b'"ranks": 3.0'), False),
+    ("ranks 3e0", reseal(b'"ranks": 3', b'"ranks": 3e0'), False),
+    ("bytes with a sign", reseal(b'"bytes": 0,', b'"bytes": -0,'), False),
+    ("a number as a string", reseal(b'"ranks": 3', b'"ranks": "3"'), False),
+    ("NaN", reseal(b'"needs": []', b'"needs": [], "x": NaN'), False),
+    ("a byte order mark", reseal(b'{"sheaf"', b'\xef\xbb\xbf{"sheaf"'), False),
+    ("a lone surrogate", reseal(b'"needs": []', b'"needs": [], "x": "\\ud800"'), False),
+    ("bytes that are no UTF-8", reseal(b'"needs": []', b'"needs": [], "x": "\xff"'), False),
+    ("64 levels", reseal(b'"needs": []', b'"needs": [], "x": ' + b"[" * 63 + b"]" * 63), True),
+    ("65 levels", reseal(b'"needs": []', b'"needs": [], "x": ' + b"[" * 64 + b"]" * 64), False),
+    ("an index that is not attached", reseal(b'  {"name": "%s", "bytes": 121, "crc": '
+        b'"3621bc18b2c17a29"},\n' % INDEX.encode(), b"", INDEX), False),
+    ("an attached file in a folder", reseal(b'"config.json"', b'"x/config.json"'), False),
+    ("an attached file of a family's name", reseal(b'"config.json"', b'"ema"'), False),
+    ("a tied name that is stored", reseal(TIE, b'["model", "scalar", "embed.weight"]'), False),
+    ("a tie to nothing", reseal(TIE, b'["model", "lm_head.weight", "nothing"]'), False),
+    ("a tie to a tied name", reseal(TIE, TIE + b', ["model", "x", "lm_head.weight"]'), False),
+    ("a tie to another family", reseal(TIE, b'["ema", "lm_head.weight", "embed.weight"]'), False),
+    ("a tie with a type", reseal(TIE, TIE[:-1] + b', "F32"]'), False))
+
+
+def check_lies(run, at, program):
+    """Manifests that are whole, with what doc/format.md allows and refuses in them."""
+    step = os.path.join(at, "step")
+    for what, damage, good in LIES:
+        shutil.copytree(os.path.join(run, "checkpoint-%d" % STEPS[0]), step)
+        damage(step)
+        for name, got in (("the library", call(program, step, str(STEPS[0]))),
+                          ("reader.py", call(sys.executable, READER, step))):
+            claim(got.returncode == (0 if good else 1), "%s: %s by %s" %
+                  (what, "read" if good else "refused", name), got.stderr or "taken for whole")
+        shutil.rmtree(step)
+
+
+STREAMS = (     # the rule that is stored, the ranks that load, what they take; None: refused
+    (b'"modulo"', 3, ["rng/0", "rng/1", "rng/2"]), (b'"strict"', 3, ["rng/0", "rng/1", "rng/2"]),
+    (b'"modulo"', 4, ["rng/0", "rng/1", "rng/2", "rng/0"]), (b'"modulo"', 2, ["rng/0", "rng/1"]),
+    (b'"drop"', 2, ["kept", "kept"]), (b'"strict"', 2, None), (b'"other"', 2, None))
+
+
+def check_streams(run, at):
+    step = os.path.join(at, "step")
+    for rule, ranks, want in STREAMS + ((None, 2, None), (None, 3, STREAMS[0][2])):
+        shutil.copytree(os.path.join(run, "checkpoint-%d" % STEPS[0]), step)
+        reseal(b'"ranks.rng": "modulo",\n', b'"ranks.rng": %s,\n' % rule if rule else b"")(step)
+        got = call(sys.executable, READER, "--stream", "rng", str(ranks), step)
+        takes = [json.loads(line) for line in got.stdout.splitlines()]
+        claim(takes == want if want else got.returncode == 1 and not takes,
+              "a stream of 3 ranks, rule %s, loaded by %d" % (rule, ranks), got.stderr)
+        shutil.rmtree(step)
+
+
+def check_order():
+    """What the page says of names and of items of less than a byte."""
+    names = ["a", "a1", "a01", "a2", "a2b", "a10", "aZ", "az", "a~", "aé", "a\U0001f600"]
+    claim(sorted(reversed(names), key=reader.natural) == names, "names in natural order")
+    claim(reader.unpack(4, b"\x21\x43") == [1, 2, 3, 4], "the first item of F4 has the low bits")
+    claim(reader.unpack(6, bytes.fromhex("81200c")) == [1, 2, 2, 3], "items of F6 follow without "
+          "gaps, lowest bits first")
+
+
 def check_again(run, at, mpirun, maker):
     fresh = os.path.join(at, "run")
     made = call(mpirun, "--allow-run-as-root", "--oversubscribe", "-n", "3", maker, fresh)
@@ -146,6 +234,9 @@ def main(argv):
         else:
             check_sound(*argv)
             check_broken(argv[0], at, argv[2])
+            check_lies(argv[0], at, argv[2])
+            check_streams(argv[0], at)
+            check_order()
     finally:
         shutil.rmtree(at, ignore_errors=True)
     print("1..%d" % len(done))

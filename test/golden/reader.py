@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads and proves committed steps; written from doc/format.md alone, its sections in brackets.
 
-usage: reader.py STEP...     one JSON line a tensor; exit 0 all good, 1 damage, 2 usage
+usage: reader.py STEP...               one JSON line a tensor; exit 0 all good, 1 damage, 2 usage
+       reader.py --stream NAME N STEP  what each of N ranks takes of a stream of bytes: the tensor,
+                                       "kept" or "absent"; exit 1: refused
 """
 import json, os, re, struct, sys
 from math import prod
@@ -39,9 +41,27 @@ def raw(data, c=0):
     return c
 def std(data):
     return raw(data, ALL) ^ ALL
+class Members(dict):                # of an object, and those that are there twice
+    def __init__(self, pairs):
+        super().__init__(pairs)
+        self.twice = [k for i, (k, _) in enumerate(pairs) if k in dict(pairs[:i])]
 def once(pairs):
     need(len(dict(pairs)) == len(pairs), "a member twice")
     return dict(pairs)
+def whole_number(text):             # the only numbers that are int afterwards [3]
+    return int(text) if text.isdigit() else float(text)
+def constant(text):
+    raise ValueError("%s is no JSON" % text)
+def parse(data, pairs=once):        # [3]
+    text, depth, deepest = data.decode("utf-8"), 0, 0
+    for c in re.sub(r'"(\\.|[^"\\])*"', "", text):
+        depth += (c in "[{") - (c in "]}")
+        deepest = max(depth, deepest)
+    need(deepest <= 64, "nested too deep")
+    value = json.loads(text, object_pairs_hook=pairs, parse_int=whole_number,
+                       parse_constant=constant)
+    json.dumps(value, ensure_ascii=False).encode("utf-8")       # no lone surrogates
+    return value
 def whole(root, name, size=None):
     with open(os.path.join(root, name), "rb") as file:
         data = file.read()
@@ -52,10 +72,67 @@ def read_manifest(root):            # [6]
     data = whole(root, "sheaf.json")
     tail = re.search(rb',\n "self": "([0-9a-f]{16})"}\n\Z', data)
     need(len(data) < BLOCK and tail and std(data[:-31]) == int(tail[1], 16), "manifest checksum")
-    m = json.loads(data, object_pairs_hook=once)
+    m = parse(data, Members)
     need(m["sheaf"] == 1 and m["needs"] == [], "written by a newer sheaf")
     need((m["page"], m["block"], m["sum"]) == (4096, BLOCK, "crc64nvme"), "another format")
+    check_members(m, "step", "file_bytes_max", "ranks", **MEMBERS)
+    need(not m["notes"].twice and m["ranks"] > 0 and m["file_bytes_max"] > 0, "notes or numbers")
+    for f in m["files"] + m["attached"] + [m["sums"]]:
+        check_members(f, "bytes", name=str, crc=str)
+    for f in m["families"]:
+        check_members(f, "files", "tensors", "bytes", name=str, dir=str)
     return m
+
+MEMBERS = {"sheaf": int, "needs": list, "session": str, "run": str, "created": str,
+           "writer": dict, "flags": list, "page": int, "block": int, "sum": str, "plan": str,
+           "families": list, "files": list, "attached": list, "tied": list, "notes": dict,
+           "sums": dict, "self": str}
+
+def check_members(o, *numbers, **kinds):                        # [6]
+    kinds.update({n: int for n in numbers})
+    need(not set(o.twice) & {"config", "parent", "mesh", "ema", *kinds}, "a member twice")
+    wrong = [k for k, kind in kinds.items() if type(o[k]) is not kind and
+             not (kind is dict and isinstance(o[k], dict))]
+    need(not wrong, "of another kind:", *wrong)
+
+def check_names(m, tensors):        # [1, 6]: attached files, indexes, tied names
+    families = {f["name"]: f for f in m["families"]}
+    need(len(families) == len(m["families"]), "a family twice")
+    index = {os.path.normpath("%s/%s.safetensors.index.json" % (f["dir"], n))
+             for n, f in families.items()}
+    need(all(f["dir"] == ("." if n == "model" else n) for n, f in families.items()), "folders")
+    attached = [a["name"] for a in m["attached"]]
+    plain = set(attached) - index
+    need(index <= set(attached), "an index is not attached")
+    need(len(set(attached)) == len(attached), "attached twice")
+    need(all(re.fullmatch(r"[A-Za-z0-9._-]{1,128}", a) and ".safetensors" not in a and
+             not re.match(r"sheaf\.|alive-|\.\.?\Z", a) and a not in set(families) - {"model"}
+             for a in plain), "name of an attached file")
+    stored = {(t["family"], t["name"]) for t in tensors}
+    need(all(isinstance(t, list) and len(t) == 3 for t in m["tied"]), "tied names")
+    tied = [(family, name) for family, name, to in m["tied"]]
+    need(len(set(tied)) == len(tied) and not set(tied) & stored, "tied twice, or tied and stored")
+    need(all((family, to) in stored for family, name, to in m["tied"]), "tied to nothing stored")
+
+def natural(name):                  # [1]
+    runs = re.findall(rb"[0-9]+|[^0-9]+", name.encode())
+    cut = [(0, len(r.lstrip(b"0")), r.lstrip(b"0")) if r.isdigit() else (1, r) for r in runs]
+    return cut, sum(len(r) - len(r.lstrip(b"0")) for r in runs if r.isdigit()), name.encode()
+
+def stream(m, tensors, name, ranks):                            # [1]
+    there = {t["name"] for t in tensors if t["family"] == "ranks"}
+    rule, saved = m["notes"].get("ranks." + name, "strict"), m["ranks"]
+    if not any(t.startswith(name + "/") for t in there):
+        return ["absent"] * ranks
+    if ranks != saved and rule == "drop":
+        return ["kept"] * ranks
+    need(ranks == saved or rule == "modulo", "stream", name, "of", saved, "ranks is strict")
+    takes = ["%s/%d" % (name, r % saved) for r in range(ranks)]
+    return [t if t in there else "absent" for t in takes]
+
+def unpack(bits, data):             # [2]: the codes of items of `bits` bits
+    v = int.from_bytes(data, "little")
+    return [v >> i & (1 << bits) - 1 for i in range(0, 8 * len(data), bits)]
 
 def read_sums(data, crc):           # [7]
     need(data[:16] == b"SHEAFSUM\1" + bytes(7) and data[88:120] == bytes(32), "sums header")
@@ -80,7 +157,7 @@ def read_sums(data, crc):           # [7]
 
 def read_header(data):              # [3]
     need(len(data) == 8 + int.from_bytes(data[:8], "little") and data[8:9] == b"{", "header")
-    entries = json.loads(data[8:], object_pairs_hook=once)
+    entries = parse(data[8:])
     need(data.rstrip(b" ")[-1:] == b"}" and len(data) % 4096 == 0, "header padding")
     need(entries.pop("__metadata__") == {"format": "pt"}, "header metadata")
     return list(entries.items())
@@ -130,20 +207,26 @@ def check_step(root):               # [9]
         i += fam["files"]
         index = whole(root, os.path.join(fam["dir"], name + ".safetensors.index.json"))
         where = {t["name"]: t["file"].split("/")[-1] for t in got}
-        need(json.loads(index, object_pairs_hook=once) ==
-             {"metadata": {"total_size": fam["bytes"]}, "weight_map": where}, name, "index")
+        there = parse(index)
+        need(there == {"metadata": {"total_size": fam["bytes"]}, "weight_map": where} and
+             list(there["weight_map"]) == sorted(where, key=natural), name, "index")
         need(len(got) == fam["tensors"] and sum(t["bytes"] for t in got) == fam["bytes"], name)
         out += got
     named = {"sheaf.json", "sheaf.sums"} | {f["name"] for f in m["files"] + m["attached"]}
     there = {os.path.relpath(os.path.join(at, f), root) for at, _, fs in os.walk(root) for f in fs}
     need(len(out) == len(table[0]) and there == named, "nobody names", there ^ named)
-    return out
+    check_names(m, out)
+    return m, out
 
 if __name__ == "__main__":
     bad = 0 if len(sys.argv) > 1 else print(__doc__, file=sys.stderr) or 2
-    for step in sys.argv[1:]:
+    asked = sys.argv[2:4] if sys.argv[1:2] == ["--stream"] else None
+    for step in sys.argv[4 if asked else 1:]:
         try:
-            print("".join(json.dumps(line) + "\n" for line in check_step(step)), end="")
+            manifest, lines = check_step(step)
+            if asked:
+                lines = stream(manifest, lines, asked[0], int(asked[1]))
+            print("".join(json.dumps(line) + "\n" for line in lines), end="")
         except (OSError, ValueError, KeyError, IndexError, TypeError, struct.error) as e:
             print("%s: %s: %s" % (step, type(e).__name__, e), file=sys.stderr)
             bad = 1
