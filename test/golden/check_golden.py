@@ -200,6 +200,19 @@ def check_streams(run, at):
         shutil.rmtree(step)
 
 
+def check_optimizer(run):
+    manifest, tensors = reader.check_step(os.path.join(run, "checkpoint-%d" % STEPS[0]))
+    keys, step = reader.optimizer(manifest, tensors, "layers.2.bias")
+    claim(sorted(keys) == ["moment1_0", "moment2_0"] and step == "10",
+          "the state of a parameter, and the note that counts its updates", keys)
+    step = dict(keys["moment1_0"], name="layers.2.bias/step", shape=[])
+    claim(reader.optimizer(manifest, tensors + [step], "layers.2.bias")[1] is step,
+          "a parameter's own step comes before the note")
+    stored = {t["name"] for t in tensors if t["family"] == "model"}
+    claim(all(t["name"].rpartition("/")[0] in stored for t in tensors
+              if t["family"] == "optimizer"), "its parameters are those of the model")
+
+
 def check_order():
     """What the page says of names and of items of less than a byte."""
     names = ["a", "a1", "a01", "a2", "a2b", "a10", "aZ", "az", "a~", "aé", "a\U0001f600"]
@@ -236,6 +249,7 @@ def main(argv):
             check_broken(argv[0], at, argv[2])
             check_lies(argv[0], at, argv[2])
             check_streams(argv[0], at)
+            check_optimizer(argv[0])
             check_order()
     finally:
         shutil.rmtree(at, ignore_errors=True)

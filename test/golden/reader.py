@@ -130,6 +130,11 @@ def stream(m, tensors, name, ranks):                            # [1]
     takes = ["%s/%d" % (name, r % saved) for r in range(ranks)]
     return [t if t in there else "absent" for t in takes]
 
+def optimizer(m, tensors, name):    # [13]: state of a parameter by key, and its count of updates
+    of = (t for t in tensors if t["family"] == "optimizer")
+    keys = {t["name"].rpartition("/")[2]: t for t in of if t["name"].rpartition("/")[0] == name}
+    return keys, keys["step"] if "step" in keys else m["notes"].get("adam.step")
+
 def unpack(bits, data):             # [2]: the codes of items of `bits` bits
     v = int.from_bytes(data, "little")
     return [v >> i & (1 << bits) - 1 for i in range(0, 8 * len(data), bits)]
