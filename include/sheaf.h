@@ -96,7 +96,10 @@ enum sheaf_dtype {                      /* stable: add, never renumber */
 	SHEAF_BOOL = 1, SHEAF_U8, SHEAF_I8, SHEAF_U16, SHEAF_I16, SHEAF_U32, SHEAF_I32,
 	SHEAF_U64, SHEAF_I64, SHEAF_F16, SHEAF_BF16, SHEAF_F32, SHEAF_F64, SHEAF_C64,
 	SHEAF_F8_E4M3, SHEAF_F8_E5M2, SHEAF_F8_E8M0, SHEAF_F8_E4M3FNUZ, SHEAF_F8_E5M2FNUZ,
-	SHEAF_F4, SHEAF_F6_E2M3, SHEAF_F6_E3M2
+	SHEAF_F4, SHEAF_F6_E2M3, SHEAF_F6_E3M2,
+	/* Of slices alone: two F64, real and imaginary part. Stored as F64 with a last dimension of
+	 * 2, because safetensors has no such type; so at most 7 dimensions, and no conversion. */
+	SHEAF_C128
 };
 const char *sheaf_dtype_name(int dtype);        /* as safetensors spells it; NULL: none such */
 int sheaf_dtype_bits(int dtype);                /* of one item; 0: none such */

@@ -36,19 +36,21 @@ SHEAF_API int sheaf_version(void)
 
 SHEAF_API const char *sheaf_dtype_name(int dtype)
 {
-	const struct shf_dtype *d = shf_dtype(dtype);
+	const struct shf_dtype *d = shf_dtype_of_slice(dtype);
 
 	return d ? d->name : NULL;
 }
 
 SHEAF_API int sheaf_dtype_bits(int dtype)
 {
-	const struct shf_dtype *d = shf_dtype(dtype);
+	const struct shf_dtype *d = shf_dtype_of_slice(dtype);
 
 	return d ? d->bits : 0;
 }
 
 SHEAF_API int sheaf_dtype_from_name(const char *name)
 {
+	if (name && strcmp(name, "C128") == 0)
+		return SHEAF_C128;
 	return name ? shf_dtype_from(name, strlen(name)) : 0;
 }

@@ -39,6 +39,13 @@ const struct shf_dtype *shf_dtype(int dtype)
 	return dtype > 0 && dtype < TYPES_N ? &types[dtype] : NULL;
 }
 
+const struct shf_dtype *shf_dtype_of_slice(int dtype)
+{
+	static const struct shf_dtype c128 = { "C128", 128, 8, 1, 'c' };
+
+	return dtype == SHEAF_C128 ? &c128 : shf_dtype(dtype);
+}
+
 int shf_dtype_from(const char *name, size_t n)
 {
 	for (int i = 1; i < TYPES_N; i++)

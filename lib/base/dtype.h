@@ -15,8 +15,11 @@ struct shf_dtype {
 	uint8_t group;          /* items that make whole bytes: F4 2, F6 4, others 1 */
 	char kind;              /* 'b' bool, 'u' unsigned, 'i' signed, 'f' float, 'c' complex */
 };
-/* Returns the row of a type; NULL if dtype is not an enum sheaf_dtype. */
+/* Returns the row of a type that files may have; NULL if dtype is not such an enum sheaf_dtype.
+ * SHEAF_C128 is none: state.c turns its slices into slices of F64. */
 const struct shf_dtype *shf_dtype(int dtype);
+/* Returns the row of a type that slices may have: SHEAF_C128 too. */
+const struct shf_dtype *shf_dtype_of_slice(int dtype);
 int shf_dtype_from(const char *name, size_t n);         /* by its name; 0: unknown. Case matters */
 /* Sets *bytes to the size of `items` items. Returns false if that is no whole number of bytes, or
  * overflows. */

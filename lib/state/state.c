@@ -222,15 +222,18 @@ static int check_kind(const struct sheaf_slice *in, const char *who, struct shea
 {
 	int memory = in->data_dtype ? in->data_dtype : in->dtype;
 
-	if (!shf_dtype(in->dtype) || !shf_dtype(memory))
+	int most = in->dtype == SHEAF_C128 ? SHEAF_DIMS_MAX - 1 : SHEAF_DIMS_MAX;
+
+	if (!shf_dtype_of_slice(in->dtype) || !shf_dtype_of_slice(memory))
 		return shf_fail(err, SHEAF_EINVAL, "%s: dtype %d is none of ours", who,
-		                shf_dtype(in->dtype) ? memory : in->dtype);
+		                shf_dtype_of_slice(in->dtype) ? memory : in->dtype);
 	if (memory != in->dtype && !shf_can_convert(memory, in->dtype))
 		return shf_fail(err, SHEAF_EINVAL, "%s: no conversion between %s and %s", who,
-		                shf_dtype(in->dtype)->name, shf_dtype(memory)->name);
-	if (in->ndim < 0 || in->ndim > SHEAF_DIMS_MAX)
-		return shf_fail(err, SHEAF_EINVAL, "%s: %d dimensions, at most %d", who, in->ndim,
-		                SHEAF_DIMS_MAX);
+		                shf_dtype_of_slice(in->dtype)->name,
+		                shf_dtype_of_slice(memory)->name);
+	if (in->ndim < 0 || in->ndim > most)
+		return shf_fail(err, SHEAF_EINVAL, "%s: %d dimensions, at most %d%s", who, in->ndim,
+		                most, most < SHEAF_DIMS_MAX ? " in C128" : "");
 	if (shf_flags_check(in->flags, SHF_SLICE_FLAGS, who, err) < 0)
 		return SHEAF_EINVAL;
 	if (in->memory || in->reserved)
@@ -277,6 +280,36 @@ static int slice_take_text(struct shf_slice *out, const struct sheaf_slice *in, 
 	return 0;
 }
 
+/* Doubles a number that counts items and becomes one that counts halves of items. False: it is too
+ * large. */
+static bool twice(int64_t *x)
+{
+	bool fits = *x <= INT64_MAX / 2;
+
+	*x = fits ? 2 * *x : *x;
+	return fits;
+}
+
+/* Turns a slice of C128, which was checked, into the slice of F64 that is stored: its last
+ * dimension has real and imaginary part. Strides that are all 0 stay so: dense memory stays
+ * dense. */
+static int take_complex(struct sheaf_slice *s, const char *who, struct sheaf_error *err)
+{
+	bool dense = strides_are_dense(s), fits = twice(&s->origin);
+	int n = s->ndim++;
+
+	for (int d = 0; d < n; d++)
+		fits &= twice(&s->stride[d]);
+	s->shape[n] = s->count[n] = 2;
+	s->start[n] = 0;
+	s->stride[n] = dense ? 0 : 1;
+	fits &= twice(&s->flat_start);
+	fits &= twice(&s->flat_count);
+	s->dtype = SHEAF_F64;
+	s->data_dtype = 0;
+	return fits ? 0 : shf_fail(err, SHEAF_EINVAL, "%s: it reaches beyond memory", who);
+}
+
 /* Checks a slice and converts it to units; the caller checks that it has memory. known may be
  * NULL. *out is written on success only.
  *
@@ -299,6 +332,8 @@ static int slice_take(struct shf_slice *out, const struct sheaf_slice *in,
 	rc = check_kind(&own, who, err);
 	if (rc == 0)
 		rc = check_box(&own, who, err);
+	if (rc == 0 && own.dtype == SHEAF_C128)
+		rc = take_complex(&own, who, err);
 	if (rc < 0)
 		return rc;
 

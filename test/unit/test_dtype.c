@@ -129,9 +129,22 @@ TEST(names_are_spelt_as_safetensors_spells_them)
 	CHECK_INT(SHEAF_F6_E3M2, 22);
 }
 
+/* safetensors has no such type, so no file has one either. */
+TEST(complex_numbers_of_two_f64_are_of_slices_alone)
+{
+	CHECK_INT(SHEAF_C128, 23);
+	CHECK_STR(sheaf_dtype_name(SHEAF_C128), "C128");
+	CHECK_INT(sheaf_dtype_bits(SHEAF_C128), 128);
+	CHECK_INT(sheaf_dtype_from_name("C128"), SHEAF_C128);
+	CHECK(!shf_dtype(SHEAF_C128));
+	CHECK_INT(shf_dtype_from("C128", 4), 0);
+	CHECK(!shf_can_convert(SHEAF_C128, SHEAF_C64) && !shf_can_convert(SHEAF_C128, SHEAF_F64));
+	CHECK(!shf_can_convert(SHEAF_C64, SHEAF_C128) && !shf_can_convert(SHEAF_F64, SHEAF_C128));
+}
+
 TEST(what_is_no_item_type_has_no_name)
 {
-	static const int none[] = { 0, -1, 23, 256, INT32_MAX, INT32_MIN };
+	static const int none[] = { 0, -1, 24, 256, INT32_MAX, INT32_MIN };
 
 	for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++) {
 		CHECK(!shf_dtype(none[i]) && !sheaf_dtype_name(none[i]));

@@ -131,6 +131,53 @@ TEST(kinds_are_checked)
 	refused(&in, "model/w: flags 0x8000000000000000 are unknown to this version of sheaf");
 }
 
+TEST(complex_numbers_of_two_f64_are_taken_as_pairs)
+{
+	struct sheaf_slice in = good();
+	struct shf_arena arena;
+	struct shf_slice out;
+
+	in.dtype = SHEAF_C128;
+	taken(&in, &out, &arena);
+	CHECK(out.dtype == SHEAF_F64 && out.data_dtype == SHEAF_F64 && out.items.ndim == 3);
+	CHECK(out.items.dim[0] == 6 && out.items.dim[1] == 8 && out.items.dim[2] == 2);
+	CHECK(out.mem.box.start[1] == 4 && out.mem.box.start[2] == 0);
+	CHECK(out.mem.box.count[1] == 4 && out.mem.box.count[2] == 2);
+	CHECK(out.mem.stride[0] == 8 && out.mem.stride[1] == 2 && out.mem.stride[2] == 1);
+	CHECK(out.mem.unit == 8 && out.mem.lo == 0 && out.mem.hi == 24);
+	shf_arena_release(&arena);
+	in.stride[0] = 1;
+	in.stride[1] = 3;
+	in.origin = 5;
+	in.flags = SHEAF_SLICE_FLAT;
+	in.flat_start = 4;
+	in.flat_count = 3;
+	in.data_dtype = SHEAF_C128;
+	taken(&in, &out, &arena);
+	CHECK(out.mem.stride[0] == 2 && out.mem.stride[1] == 6 && out.mem.stride[2] == 1);
+	CHECK(out.mem.origin == 10 && out.mem.lo == 8 && out.mem.hi == 14);
+	shf_arena_release(&arena);
+	in.origin = INT64_MAX / 2 + 1;
+	refused(&in, "model/w: it reaches beyond memory");
+	in.origin = INT64_MAX / 2;
+	refused(&in, "model/w: strides reach beyond memory");
+	in = good();
+	in.dtype = SHEAF_C128;
+	in.ndim = SHEAF_DIMS_MAX;
+	refused(&in, "model/w: 8 dimensions, at most 7 in C128");
+	in = good();
+	in.dtype = SHEAF_C128;
+	in.data_dtype = SHEAF_C64;
+	refused(&in, "model/w: no conversion between C128 and C64");
+	in.dtype = SHEAF_F64;
+	in.data_dtype = SHEAF_C128;
+	refused(&in, "model/w: no conversion between F64 and C128");
+	in.dtype = SHEAF_C128;
+	in.data_dtype = SHEAF_C128;
+	in.stride[1] = -1;
+	refused(&in, "model/w: dimension 1: stride -1 is negative");
+}
+
 TEST(boxes_are_checked)
 {
 	struct sheaf_slice in = good();
