@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include "sheaf-admin.h"
 
 static int64_t now_ns(void)
 {
@@ -201,8 +202,9 @@ static int stalled(const struct bench *b, const struct sheaf_stat *stat, json_t 
 	return rc;
 }
 
-static int saved(const struct bench *b, int64_t step, int64_t round, bool memory,
-		 struct measure *m, const struct sheaf_stat *stat, struct sheaf_error *err)
+static int saved(const struct bench *b, struct sheaf_run *run, int64_t step, int64_t round,
+		 bool memory, struct measure *m, const struct sheaf_stat *stat,
+		 struct sheaf_error *err)
 {
 	struct sheaf_checkpoint_info info = { .size = sizeof(info) };
 	uint64_t sum[4] = { stat->held, stat->written, stat->sent, stat->copied };
@@ -222,8 +224,9 @@ static int saved(const struct bench *b, int64_t step, int64_t round, bool memory
 		return rc;
 	info.bytes = sum[3];
 	if (b->comm.rank == 0 && !memory) {
-		snprintf(path, sizeof(path), "%s/checkpoint-%lld", b->o->run, (long long)step);
-		rc = sheaf_checkpoint_open_path(&made, path, NULL, NULL, err);
+		rc = sheaf_run_path(run, step, path, sizeof(path), err);
+		if (rc == 0)
+			rc = sheaf_checkpoint_open_path(&made, path, NULL, NULL, err);
 		if (rc == 0)
 			rc = sheaf_checkpoint_get_info(made, &info, NULL);
 	}
@@ -265,6 +268,7 @@ struct flight {
 		struct measure m;
 	} a[FLIGHT];
 	int n;
+	struct sheaf_run *run;
 };
 
 /* What was begun last is copied behind: each tensor is asked for before it changes. */
@@ -333,7 +337,7 @@ static int land(struct bench *b, struct flight *f, int i, int ms, struct sheaf_e
 		bench_event(&b->events, json_pack("{s:s,s:I}", "event", "committed", "step",
 						  (json_int_t)old->step));
 		sheaf_save_get_stat(old->save, &stat, NULL);
-		rc = saved(b, old->step, old->round, old->memory, &old->m, &stat, err);
+		rc = saved(b, f->run, old->step, old->round, old->memory, &old->m, &stat, err);
 	} else if (old->memory && rc == SHEAF_EFAILED) { /* its agent died: training goes on */
 		say_dropped(b, old->step, err);
 		rc = 0;
@@ -554,11 +558,12 @@ static int step_open(const struct bench *b, struct sheaf_run *run, int64_t step,
 				   .io_threads = (int32_t)b->o->io_threads,
 				   .timeout_ms = (int32_t)b->o->timeout_ms };
 	char path[4200];
+	int rc;
 
 	if (!b->o->unverified)
 		return sheaf_checkpoint_open(open, run, step, err);
-	snprintf(path, sizeof(path), "%s/checkpoint-%lld", b->o->run, (long long)step);
-	return sheaf_checkpoint_open_path(open, path, b->group, &opts, err);
+	rc = sheaf_run_path(run, step, path, sizeof(path), err);
+	return rc < 0 ? rc : sheaf_checkpoint_open_path(open, path, b->group, &opts, err);
 }
 
 /* What a load left in memory, item by item. */
@@ -644,6 +649,7 @@ int bench_run(struct bench *b)
 	int rc = sheaf_run_open(&run, o->run, b->group, &opts, &err);
 	char line[BENCH_LINE];
 
+	flight.run = run;
 	for (int64_t k = 0; rc == 0 && k < n; k++) {
 		int64_t round = o->rounds ? k : 0;
 

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "sheaf-admin.h"
 #include "sheaf-agent.h"
 #include "workload.h"
 
@@ -97,11 +98,23 @@ static void start(struct agent *g, const char *const *argv)
 	}
 }
 
+/* The path comes from the run, because a run may name its steps by a pattern of its own. */
+static void hook_path(const struct agent *g, int64_t step, char path[4200])
+{
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
+	struct sheaf_run *run = NULL;
+
+	if (sheaf_run_open(&run, g->run, NULL, &opts, NULL) < 0 ||
+	    sheaf_run_path(run, step, path, 4200, NULL) < 0)
+		snprintf(path, 4200, "%s/checkpoint-%lld", g->run, (long long)step);
+	sheaf_run_close(run);
+}
+
 static const char *hook_argv(const struct agent *g, int64_t step, const char *argv[4],
                              char number[24], char path[4200])
 {
 	snprintf(number, 24, "%lld", (long long)step);
-	snprintf(path, 4200, "%s/checkpoint-%lld", g->run, (long long)step);
+	hook_path(g, step, path);
 	argv[0] = g->hook;
 	argv[1] = number;
 	argv[2] = path;
@@ -283,6 +296,9 @@ static void describe(const struct agent *g, char about[ABOUT])
 	else if (g->grace != GRACE_S)
 		snprintf(about + n, ABOUT - n, " --grace %lld", (long long)g->grace);
 	n = strlen(about);
+	if (cli_value(g->a, "folder"))
+		snprintf(about + n, ABOUT - n, " --folder %s", cli_value(g->a, "folder"));
+	n = strlen(about);
 	if (g->hook)
 		snprintf(about + n, ABOUT - n, " --hook %s", g->hook);
 }
@@ -327,6 +343,7 @@ static int serve(struct agent *g)
 	o.steps_max = (int32_t)g->steps;
 	describe(g, g->about);
 	o.about = g->about;
+	o.folder = cli_value(g->a, "folder");
 	take_signals();
 	want_descriptors();
 	rc = sheaf_agent_serve(g->run, &o, &err);
@@ -555,6 +572,7 @@ static const struct cli_opt opts[] = {
 	{ "memory-max", "BYTES", "memory limit for everything kept (none)" },
 	{ "steps", "N", "checkpoints kept for each job at most, at least 2" },
 	{ "idle", "SECONDS", "end when no job was connected for so long (never)" },
+	{ "folder", "PATTERN", "how a run that it makes names its checkpoints (checkpoint-{n})" },
 	{ "hook", "PROG", "run PROG STEP PATH when a step is on disk" },
 	{ "no-flush", NULL, "write nothing when a job has died" },
 	{ "grace", "SECONDS", "wait for the next job before writing (15)" },
@@ -569,8 +587,8 @@ const struct cli_verb cli_agent = {
 	.name = "agent",
 	.brief = "keep the newest steps in the memory of a node, beyond a crash",
 	.synopsis = "sheaf agent RUN [--detach] [--socket PATH] [--memory-max BYTES]\n"
-		    "       [--steps N] [--idle SECONDS] [--hook PROG] [--no-flush]\n"
-		    "       [--grace SECONDS]\n"
+		    "       [--steps N] [--idle SECONDS] [--folder PATTERN] [--hook PROG]\n"
+		    "       [--no-flush] [--grace SECONDS]\n"
 		    "sheaf agent RUN --status | --flush [--due] | --stop [--force]\n"
 		    "       [--socket PATH] [--json]",
 	.text = "The launcher starts one agent on each node before the trainer. It keeps the\n"

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include "sheaf-admin.h"
 #include "sheaf-agent.h"
 #include "workload.h"
 
@@ -172,21 +173,41 @@ static int ls_run(const struct cli_args *a, const char *dir, bool one, int64_t o
 	return rc ? rc : unlisted;
 }
 
+/* Returns the number of the step whose folder has this name in the run, or -1 if no step's folder
+ * would have it. The digits at its end are the number, because no prefix ends in a digit. */
+static int64_t number_in_run(const char *run, const char *name)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
+	size_t n = strlen(name), digits = 0;
+	struct sheaf_run *r = NULL;
+	int64_t step = -1;
+	char path[4300];
+
+	while (digits < n && name[n - digits - 1] >= '0' && name[n - digits - 1] <= '9')
+		digits++;
+	if (!digits || digits > 18 || sheaf_run_open(&r, run, NULL, &opts, NULL) < 0)
+		return -1;
+	step = strtoll(name + n - digits, NULL, 10);
+	if (sheaf_run_path(r, step, path, sizeof(path), NULL) < 0 ||
+	    strcmp(strrchr(path, '/') + 1, name) != 0)
+		step = -1;
+	sheaf_run_close(r);
+	return step;
+}
+
 /* A step's directory inside its run is that step of the run: same size, same mark, same path. */
 static int ls_dir(const struct cli_args *a, const struct cli_place *place)
 {
-	char *real = realpath(place->path, NULL), *name = real ? strrchr(real, '/') : NULL, *end;
+	char *real = realpath(place->path, NULL), *name = real ? strrchr(real, '/') : NULL;
 	int64_t step;
 	int rc;
 
-	if (!name || name == real || strncmp(name, "/checkpoint-", 12) != 0 ||
-	    strspn(name + 12, "0123456789") != strlen(name + 12) || !name[12] ||
-	    strlen(name + 12) > 18)
+	if (!name || name == real)
 		goto alone;
 	*name = '\0';
-	if (!cli_has(real, ".sheaf"))
+	step = cli_has(real, ".sheaf") ? number_in_run(real, name + 1) : -1;
+	if (step < 0)
 		goto alone;
-	step = strtoll(name + 12, &end, 10);
 	rc = ls_run(a, real, true, step, name + 1);
 	free(real);
 	return rc;

@@ -175,10 +175,8 @@ static int open_in_run(struct cli_step *s, bool unverified, struct sheaf_error *
 		sheaf_checkpoint_close(s->step);
 		s->step = NULL;
 	}
-	if (snprintf(path, sizeof(path), "%s/checkpoint-%lld", s->place.path, (long long)n) >=
-	    (int)sizeof(path))
-		return SHEAF_EINVAL;
-	return open_path(s, path, true, err);
+	rc = sheaf_run_path(s->run, n, path, sizeof(path), err);
+	return rc < 0 ? rc : open_path(s, path, true, err);
 }
 
 int cli_step_open(struct cli_step *s, const struct cli_args *a, const char *text, bool unverified)

@@ -40,7 +40,7 @@ _sheaf()
 		[[ $before == *@* ]] && options='keep bad none' && word=${word:-} ;;
 	rewind) options+=' --timeout-ms' ;;
 	recover) options+=' --apply --salvage --timeout-ms' ;;
-	agent) options+=' --detach --socket --memory-max --steps --idle --hook --no-flush --grace --status --flush
+	agent) options+=' --detach --socket --memory-max --steps --idle --folder --hook --no-flush --grace --status --flush
 			--due --stop --force' ;;
 	stats) options+=' --last' ;;
 	bench) options+=' --size --rounds --threads' ;;

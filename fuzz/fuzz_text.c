@@ -35,12 +35,16 @@ static void check_owner(const uint8_t *text, size_t n)
 
 static void check_name(const char *name)
 {
+	static const struct shf_store runs[] = { { .prefix = "checkpoint-" }, { .prefix = "" },
+		{ .prefix = "step-" } };
 	char session[33], out[80];
 	int64_t step;
 
-	if (shf_step_of_name(name, &step)) {
+	for (size_t i = 0; i < 3; i++) {
+		if (!shf_step_of_name(&runs[i], name, &step))
+			continue;
 		MUST(step >= 0);
-		shf_name_of_step(out, step);
+		shf_name_of_step(&runs[i], out, step);
 		MUST(!strcmp(out, name));
 	}
 	if (shf_step_split(name, &step, session)) {
@@ -57,7 +61,7 @@ static void in_run(uint8_t *text, size_t n, const char *folder, const char *name
 	struct sheaf_error err = { .msg = "" };
 	struct ram_node *dot;
 	struct shf_list list;
-	char mark;
+	char pattern[SHF_PATTERN], mark;
 	int rc;
 
 	ramdisk_init(&disk);
@@ -71,6 +75,8 @@ static void in_run(uint8_t *text, size_t n, const char *folder, const char *name
 	MUST(rc == 0 || err.msg[0]);
 	if (rc == 0) {
 		MUST(s.run[0] == '\0' || shf_id_is_valid(s.run, 32));
+		shf_folder_pattern(&s, pattern);
+		MUST(shf_folder_check(pattern, NULL) == 0);
 		mark = shf_mark_read(&s, 7, NULL);
 		MUST(mark == 'k' || mark == 'b' || mark == 0 || mark == '?');
 		MUST(shf_store_list(&s, &list, &err) == 0 && list.n == 0);

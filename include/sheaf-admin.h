@@ -26,6 +26,11 @@ struct sheaf_item {                     /* one entry of a run; strings live duri
 /* Everything in the run, by step; a non-zero result of item ends it and is returned. [local] */
 int  sheaf_run_list(struct sheaf_run *run, int (*item)(void *arg, const struct sheaf_item *),
                     void *arg, struct sheaf_error *err);
+/* Writes the path that the folder of a checkpoint has, or would have, into path: the directory of
+ * the run as it was opened, and a name by sheaf_opts.folder. EINVAL: there is no run, the number is
+ * negative, or `bytes` are too few. [local] */
+int  sheaf_run_path(struct sheaf_run *run, int64_t step, char *path, size_t bytes,
+                    struct sheaf_error *err);
 struct sheaf_leftover {                 /* strings live during the call */
 	uint32_t size;
 	int32_t lives;                  /* its writer: 0 proven dead, 1 lives or may, -1 none */

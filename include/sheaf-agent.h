@@ -43,6 +43,7 @@ struct sheaf_agent_opts {
 	 * disk. After a rename it is another path than `dir`. */
 	void (*at)(void *arg, const char *dir);
 	const char *about;              /* what sheaf_agent_get_info says of it; NULL: "" */
+	const char *folder;             /* as in sheaf_opts, for a run that is made or exists */
 };
 /* Is the agent of this node for the run `dir`, which is made where there is none, until it is told
  * to stop; then what it kept is gone. One thread; sleeps until somebody asks. EBUSY: another one

@@ -251,10 +251,11 @@ struct sheaf_opts {
 	const char *agent;
 	/* On rank 0, inside its sheaf_save_commit, which then returns 0: the step survives power
 	 * loss, its done files are written, and the other ranks go on. path: <dir of the run>/
-	 * checkpoint-<step>, alive during the call. Not called for a step that failed, is in doubt
-	 * or in memory alone. Forbidden inside: every [collective] call on this run, its steps and
-	 * its saves, sheaf_save_free of this save, to leave by longjmp or an exception. What it
-	 * takes, the others wait in the next collective call: less than timeout_ms */
+	 * checkpoint-<step> (see folder), alive during the call. Not called for a step that
+	 * failed, is in doubt or in memory alone. Forbidden inside: every [collective] call on
+	 * this run, its steps and its saves, sheaf_save_free of this save, to leave by longjmp or
+	 * an exception. What it takes, the others wait in the next collective call: less than
+	 * timeout_ms */
 	void (*committed)(void *arg, int64_t step, const char *path);
 	/* NULL: nothing. A folder of rank 0 (its parent exists), where each commit that returns 0
 	 * leaves, before that: <family>.<step>.done for each family of the step, and when those are
@@ -276,6 +277,12 @@ struct sheaf_opts {
 	 * copy that takes longer than a step costs the one before it; where the staging has room
 	 * for 2, copies are sent inside commits */
 	struct sheaf_group *copies_group;
+	/* How the folders of checkpoints are named: NULL for "checkpoint-{n}", or for what the run
+	 * has; else a prefix of up to 40 of [A-Za-z0-9._-], without a dot at its start or a digit
+	 * at its end, and then "{n}", as in "step-{n}". It is stored when the run is made and never
+	 * changes: opening the run with another one is EINVAL, which names both. Equal on all
+	 * ranks */
+	const char *folder;
 };
 /* Makes the run directory if there is none. */
 #define SHEAF_RUN_CREATE     0x10000ULL

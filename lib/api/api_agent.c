@@ -25,9 +25,11 @@
 #define INFO_MIN (offsetof(struct sheaf_agent_info, users) + sizeof(int32_t))
 
 /* Opens a run read-only, without a group. make: creates the run if it does not exist. */
-static int open_run(struct sheaf_run **out, const char *dir, bool make, struct sheaf_error *err)
+static int open_run(struct sheaf_run **out, const char *dir, bool make, const char *folder,
+                    struct sheaf_error *err)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY,
+		.folder = folder };
 	struct sheaf_run *r = NULL;
 	int rc = dir ? shf_run_open(&r, dir, NULL, &opts, shf_sys_real(), err)
 	             : shf_fail(err, SHEAF_EINVAL, "no directory was named");
@@ -156,7 +158,7 @@ SHEAF_API int sheaf_agent_serve(const char *dir, const struct sheaf_agent_opts *
 		rc = shf_fail(err, SHEAF_EINVAL, "agent opts.steps_max is %d: one step is kept "
 		              "while the next is copied, so 2 at least", (int)o.steps_max);
 	if (rc == 0)
-		rc = open_run(&r, dir, true, err);
+		rc = open_run(&r, dir, true, o.folder, err);
 	if (rc == 0)
 		rc = shf_store_identity(&r->store, identity, err);
 	if (r)
@@ -172,7 +174,7 @@ static int ask(const char *dir, const char *agent, int op, struct shf_keep_msg *
                struct sheaf_error *err)
 {
 	struct sheaf_run *r = NULL;
-	int keep = -1, rc = open_run(&r, dir, false, err);
+	int keep = -1, rc = open_run(&r, dir, false, NULL, err);
 
 	if (rc == 0) {
 		rc = shf_agent_connect(&r->store, agent, &keep, steps, err);

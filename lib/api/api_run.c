@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs: open, close, list, rewind, mark, prune, resume, salvage. */
 #include <limits.h>
+#include <stdio.h>
+#include <string.h>
 #include "entry.h"
 #include "err.h"
 #include "export.h"
@@ -13,6 +15,7 @@
 #include "save_blocked.h"
 #include "sheaf-admin.h"
 #include "state.h"
+#include "step_folder.h"
 #include "struct_size.h"
 
 #define RUN_STAT_MIN (offsetof(struct sheaf_run_stat, images_busy) + sizeof(uint32_t))
@@ -61,6 +64,28 @@ SHEAF_API int sheaf_run_steps(struct sheaf_run *run, int64_t *steps, size_t n,
 	if (rc == 0)
 		/* The count is the return value, so it must fit an int. */
 		rc = found > INT_MAX ? INT_MAX : (int)found;
+	return shf_ended(rc, err);
+}
+
+SHEAF_API int sheaf_run_path(struct sheaf_run *run, int64_t step, char *path, size_t bytes,
+                             struct sheaf_error *err)
+{
+	char name[SHF_STEP_NAME];
+	struct sheaf_error own;
+	int rc;
+
+	err = shf_err_or(err, &own);
+	rc = shf_run_check(run, err);
+	if (rc == 0 && (step < 0 || !path))
+		rc = shf_fail(err, SHEAF_EINVAL, "a path needs a step's number and memory");
+	if (rc < 0)
+		return shf_ended(rc, err);
+	shf_name_of_step(&run->store, name, step);
+	if (strlen(run->store.path) + 1 + strlen(name) >= bytes)
+		rc = shf_fail(err, SHEAF_EINVAL, "%s/%s: the path is longer than %zu bytes",
+			      run->store.path, name, bytes);
+	else
+		snprintf(path, bytes, "%s/%s", run->store.path, name);
 	return shf_ended(rc, err);
 }
 

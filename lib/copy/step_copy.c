@@ -343,10 +343,10 @@ static int is_there(struct copying *c, bool over, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = c->dst.sys;
 	struct shf_buf text = SHF_BUF_INIT;
-	char t[40];
+	char t[SHF_STEP_NAME];
 	int dir, rc;
 
-	shf_name_of_step(t, c->step->manifest.step);
+	shf_name_of_step(&c->dst, t, c->step->manifest.step);
 	dir = shf_dir_open(sys, c->dst.dir, t);
 	if (dir < 0)
 		return 0;       /* or the name is that of another file, which shf_stage_copy (C0)
@@ -373,10 +373,10 @@ static int verify_there(const struct copying *c, struct sheaf_report *report,
 	struct sheaf_opts opts = c->step->run->opts;
 	struct sheaf_checkpoint *there = NULL;
 	struct shf_buf path = SHF_BUF_INIT;
-	char t[40];
+	char t[SHF_STEP_NAME];
 	int rc;
 
-	shf_name_of_step(t, c->step->manifest.step);
+	shf_name_of_step(&c->dst, t, c->step->manifest.step);
 	shf_buf_addf(&path, "%s/%s", c->dst.path, t);
 	shf_buf_u8(&path, 0);
 	/* Flags of the source, such as SHEAF_RUN_UNVERIFIED, must not weaken this verification. */
@@ -411,12 +411,19 @@ static int open_dst(struct copying *c, const char *path, struct sheaf_error *err
 {
 	const struct shf_manifest *m = &c->step->manifest;
 	const struct sheaf_run *run = c->step->run;
-	int wait = shf_opts_wait_ms(&run->opts, SHF_LOCK_WAIT_MS);
+	struct shf_owning how = { .create = true, .run = m->run,
+		.wait_ms = shf_opts_wait_ms(&run->opts, SHF_LOCK_WAIT_MS),
+		.clear_ms = shf_opts_clear_ms(&run->opts) };
+	char pattern[SHF_PATTERN];
 	int rc = is_no_step(run->sys, path, err);
 
+	/* A new run names its steps as the run that the step comes from, if that one is open. */
+	if (!run->life.foreign) {
+		shf_folder_pattern(&run->store, pattern);
+		how.folder_if_new = pattern;
+	}
 	if (rc == 0)
-		rc = shf_store_own_as(&c->dst, run->sys, path, true, wait,
-		                      shf_opts_clear_ms(&run->opts), m->run, err);
+		rc = shf_store_own_as(&c->dst, run->sys, path, &how, err);
 	if (rc == 0 && strcmp(c->dst.run, m->run) != 0)
 		rc = shf_fail(err, SHEAF_EINVAL, "%s: is run %s, and step %" PRId64 " is of run "
 		              "%s: a run has steps of its own only", path, c->dst.run, m->step,

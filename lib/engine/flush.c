@@ -91,8 +91,12 @@ static int publish_from_memory(struct flushing *f, struct shf_view *view, const 
 {
 	struct sheaf_opts opts = { .size = sizeof(opts) };
 	struct sheaf_checkpoint *step = NULL;
-	int rc = shf_step_open_view(&step, view, NULL, NULL, &opts, dir, err);
+	char name[SHF_STEP_NAME];
+	int rc;
 
+	/* The store is closed, but still knows how its steps are named. */
+	shf_name_of_step(f->store, name, f->which.step);
+	rc = shf_step_open_view(&step, view, NULL, NULL, &opts, dir, name, err);
 	if (rc == 0)
 		rc = shf_step_copy_if(step, dir, check_still_wanted, f, report, err);
 	if (rc == 0)

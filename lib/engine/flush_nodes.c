@@ -557,15 +557,16 @@ static int publish_common_step(struct meet *t, struct sheaf_report *report, stru
 	struct sheaf_opts opts = { .size = sizeof(opts) };
 	struct sheaf_checkpoint *step = NULL;
 	struct shf_stat st;
-	char folder[80] = "copy-";
+	char folder[80] = "copy-", name[SHF_STEP_NAME];
 	int rc, from = t->dir;
 
 	name_step(t, folder + 5);
+	shf_name_of_step(&t->store, name, t->which.step);
 	if (shf_sys_stat(sys, t->dir, folder + 5, false, &st) < 0)
 		from = t->store.stage;  /* renamed by an agent that did not publish it */
 	rc = shf_view_open_disk(t->view, from, from == t->dir ? folder + 5 : folder, err);
 	if (rc == 0)
-		rc = shf_step_open_view(&step, t->view, NULL, NULL, &opts, t->m->dir, err);
+		rc = shf_step_open_view(&step, t->view, NULL, NULL, &opts, t->m->dir, name, err);
 	else
 		shf_view_free(t->view);
 	if (rc == 0)

@@ -29,12 +29,13 @@ struct opened {
  * are deleted, for at most a quarter of the deadline. */
 static int own(struct sheaf_run *run, const char *dir, struct opened *told, struct sheaf_error *err)
 {
-	int wait = shf_opts_wait_ms(&run->opts, SHF_LOCK_WAIT_MS);
-	int rc = run->opts.flags & SHEAF_RUN_READONLY
-		     ? shf_store_open(&run->store, run->sys, dir, err)
-		     : shf_store_own_as(&run->store, run->sys, dir, run->opts.flags &
-		                        SHEAF_RUN_CREATE,
-				     wait, shf_opts_clear_ms(&run->opts), NULL, err);
+	const struct sheaf_opts *o = &run->opts;
+	struct shf_owning how = { .create = o->flags & SHEAF_RUN_CREATE, .folder = o->folder,
+		.wait_ms = shf_opts_wait_ms(o, SHF_LOCK_WAIT_MS),
+		.clear_ms = shf_opts_clear_ms(o) };
+	int rc = o->flags & SHEAF_RUN_READONLY
+		 ? shf_store_open_as(&run->store, run->sys, dir, o->folder, err)
+		 : shf_store_own_as(&run->store, run->sys, dir, &how, err);
 
 	if (rc < 0)
 		return rc;
@@ -50,7 +51,7 @@ static int own(struct sheaf_run *run, const char *dir, struct opened *told, stru
 		return shf_fail_sys(err, -rc, "%s/.sheaf/tries", run->store.path);
 	/* The memory for the path that opts.committed gets is allocated here, because a commit
 	 * should not fail for want of memory. */
-	run->saves.commit_path_bytes = strlen(run->store.path) + 40;
+	run->saves.commit_path_bytes = strlen(run->store.path) + 1 + SHF_STEP_NAME;
 	if (run->opts.committed)
 		run->saves.commit_path = shf_alloc(run->saves.commit_path_bytes, 1);
 	if (run->opts.committed && !run->saves.commit_path)
@@ -72,7 +73,7 @@ static int join_run(struct sheaf_run *run, const char *dir, const struct opened 
 	/* A network file system may show a new directory to other hosts some seconds later. */
 	for (int slept = 0, ms = 10;; slept += ms, ms = ms < 500 ? 2 * ms : 1000) {
 		rc = run->opts.flags & SHEAF_RUN_READONLY
-		   ? shf_store_open(&run->store, run->sys, dir, err)
+		   ? shf_store_open_as(&run->store, run->sys, dir, run->opts.folder, err)
 		   : shf_store_join(&run->store, run->sys, dir, told->run, told->session, err);
 		if (rc != SHEAF_ENOENT || slept >= most)
 			break;
@@ -162,6 +163,7 @@ static int same_arguments(struct sheaf_run *run, const char *dir, struct sheaf_e
 		{ (uint64_t)o->keep_last << 32 | (uint32_t)o->keep_every,
 		  "with different keep_last or keep_every", PLAIN },
 		{ text_hash(dir), "different directories", PLAIN },
+		{ text_hash(o->folder), "with different opts.folder", PLAIN },
 		{ o->flags, "with", FLAGS },
 		{ o->file_bytes_max, "with different file_bytes_max", NUMBERS },
 	};

@@ -106,10 +106,10 @@ static int newest_sound(struct sheaf_run *run, struct shf_saved *newest, struct 
  * where the bytes on disk are wrong. */
 static void drop_cached(const struct sheaf_run *run, int64_t step)
 {
-	char name[40];
+	char name[SHF_STEP_NAME];
 	int dir;
 
-	shf_name_of_step(name, step);
+	shf_name_of_step(&run->store, name, step);
 	dir = shf_dir_open(run->sys, run->store.dir, name);
 	if (dir >= 0)
 		shf_scrub_drop_cache(run->sys, dir);

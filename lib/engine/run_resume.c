@@ -172,12 +172,12 @@ static int read_candidate_again(struct resume *r, const struct shf_candidate *at
 static void report_candidate(const struct resume *r, char what, const struct shf_candidate *at,
                              const char *why)
 {
-	char name[60];
+	char name[20 + SHF_STEP_NAME], t[SHF_STEP_NAME];
 
 	if (r->run->team.rank)
 		return;
-	snprintf(name, sizeof(name), "%scheckpoint-%" PRId64, at->memory ? "memory of " : "",
-	         at->step);
+	shf_name_of_step(&r->run->store, t, at->step);
+	snprintf(name, sizeof(name), "%s%s", at->memory ? "memory of " : "", t);
 	shf_load_report_item(r->report, what, "", name, why);
 	shf_log(r->run, 1, "%s: %s is %s: %s", r->run->store.path, name,
 	        what == 'A' ? "set aside" : "passed over", why);
@@ -256,10 +256,10 @@ static void report_set_aside(const struct resume *r, const struct shf_steps *bef
 {
 	struct shf_store *s = &r->run->store;
 	struct shf_stat st;
-	char name[40];
+	char name[SHF_STEP_NAME];
 
 	for (size_t i = 0; i < before->n && before->all[i] > r->step->number; i++) {
-		shf_name_of_step(name, before->all[i]);
+		shf_name_of_step(s, name, before->all[i]);
 		if (shf_sys_stat(s->sys, s->dir, name, false, &st) == -ENOENT)
 			report_candidate(r, 'A', &(struct shf_candidate){ before->all[i], false },
 			                 "it is kept in .sheaf/aside");

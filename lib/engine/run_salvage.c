@@ -7,6 +7,7 @@
 #include "err.h"
 #include "opts.h"
 #include "salvage.h"
+#include "step_folder.h"
 #include "step_open.h"
 #include "verify_step.h"
 
@@ -92,7 +93,9 @@ int shf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *opts
 		rc = shf_salvage_begin(&s, &g, sys, dir, shf_opts_wait_ms(&o, SHF_LOCK_WAIT_MS),
 		                       step, err);
 	if (rc == 0) {
-		rc = prove_stage(&s, &g, &look, report, &text, run, err);
+		rc = shf_folder_is(&s, o.folder, err);
+		if (rc == 0)
+			rc = prove_stage(&s, &g, &look, report, &text, run, err);
 		if (rc == 0)
 			rc = shf_salvage_finish(&s, &g, &text, run, err);
 		shf_stage_close(&s, &g);

@@ -15,12 +15,13 @@
 static int open_share(struct sheaf_run *run, int64_t step, struct shf_scrub *r,
                       struct sheaf_error *err)
 {
+	char name[SHF_STEP_NAME];
 	int rc = shf_scrub_open(run, step, "", r, err);
 
 	r->run = run->store.run;
+	shf_name_of_step(&run->store, name, step);
 	return rc != SHEAF_ENOENT ? rc
-	       : shf_fail(err, SHEAF_EIO, "%.240s/checkpoint-%" PRId64 ": has just gone",
-	                  run->store.path, step);
+	       : shf_fail(err, SHEAF_EIO, "%.240s/%s: has just gone", run->store.path, name);
 }
 
 /* Reads until the share is read, or a quarter of the deadline has passed. Returns whether more is

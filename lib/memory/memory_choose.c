@@ -103,13 +103,14 @@ static bool is_asked_for(const struct shf_latest_search *s, const struct shf_mem
 static void pass_over_in_memory(struct choosing *c, const struct shf_memory_step *r,
                                 const char *why)
 {
-	char name[60];
+	char name[20 + SHF_STEP_NAME], t[SHF_STEP_NAME];
 
 	shf_log(c->run, 1, "%s: step %" PRId64 " in memory is passed over: %s", c->run->store.path,
 	        r->step, why);
 	if (!c->sought)
 		return;
-	snprintf(name, sizeof(name), "memory of checkpoint-%" PRId64, r->step);
+	shf_name_of_step(&c->run->store, t, r->step);
+	snprintf(name, sizeof(name), "memory of %s", t);
 	shf_latest_search_pass(c->sought, name, why);
 	if (r->here == r->ranks && c->run->tier->passed < r->step)
 		c->run->tier->passed = r->step;
@@ -274,14 +275,13 @@ static int open_all(struct sheaf_run *run, const struct choice *choice,
                     struct shf_view **view, struct sheaf_error *err)
 {
 	struct sheaf_error own = { .rank = -1 };
-	char name[60];
+	char name[20 + SHF_STEP_NAME], t[SHF_STEP_NAME];
 	int rc = shf_agree(&run->team, open_own_parts(run, choice, copied, view, &own), &own);
 
-	snprintf(name, sizeof(name), "memory of checkpoint-%" PRId64, choice->which.step);
+	shf_name_of_step(&run->store, t, choice->which.step);
+	snprintf(name, sizeof(name), "memory of %s", t);
 	if (rc == 0)
-		rc = shf_memory_map_finish(run, *view,
-		                           choice->on_disk ? name + strlen("memory of ") : NULL,
-		                           &own);
+		rc = shf_memory_map_finish(run, *view, choice->on_disk ? t : NULL, &own);
 	if (rc == 0)
 		return 0;
 	shf_view_free(*view);

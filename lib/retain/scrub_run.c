@@ -22,11 +22,11 @@ int shf_scrub_open(struct sheaf_run *run, int64_t step, const char *session, str
                    struct sheaf_error *err)
 {
 	const struct shf_sys *sys = run->sys;
-	char name[40], where[300];
+	char name[SHF_STEP_NAME], where[300];
 	int dir, rc;
 
-	shf_name_of_step(name, step);
-	snprintf(where, sizeof(where), "%.240s/%s", run->store.path, name);
+	shf_name_of_step(&run->store, name, step);
+	snprintf(where, sizeof(where), "%.230s/%s", run->store.path, name);
 	dir = shf_dir_open(sys, run->store.dir, name);
 	if (dir < 0)
 		return shf_fail_sys(err, -dir, "%s", where);
@@ -159,6 +159,7 @@ static int gather_scrub_answers(struct sheaf_run *run, struct sheaf_error *why,
                                 struct sheaf_error *err)
 {
 	struct sheaf_error own;
+	char name[SHF_STEP_NAME];
 	uint64_t cut, bad;
 	int rc = scrub_answer(run, &cut, why), told;
 
@@ -172,10 +173,10 @@ static int gather_scrub_answers(struct sheaf_run *run, struct sheaf_error *why,
 	/* If there is damage, ranks with another failure pass 0, so that the agreement returns the
 	 * damage. */
 	rc = shf_agree(&run->team, bad && rc != SHEAF_ECORRUPT ? 0 : rc, &own);
+	shf_name_of_step(&run->store, name, run->retain.behind->now.step);
 	if (rc == 0 && cut)
-		rc = shf_fail(&own, SHEAF_ECORRUPT, "%s/checkpoint-%" PRId64 ": a tensor that "
-		              "several nodes read has another digest", run->store.path,
-		              run->retain.behind->now.step);
+		rc = shf_fail(&own, SHEAF_ECORRUPT, "%s/%s: a tensor that several nodes read has "
+		              "another digest", run->store.path, name);
 	*why = own;
 	return rc;
 }

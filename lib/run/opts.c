@@ -62,8 +62,9 @@ void shf_opts_release(struct sheaf_opts *opts)
 	shf_free((void *)(uintptr_t)opts->agent);
 	shf_free((void *)(uintptr_t)opts->signal_dir);
 	shf_free((void *)(uintptr_t)opts->copy_cpus);
+	shf_free((void *)(uintptr_t)opts->folder);
 	opts->ignore = NULL;
-	opts->best_note = opts->agent = opts->signal_dir = opts->copy_cpus = NULL;
+	opts->best_note = opts->agent = opts->signal_dir = opts->copy_cpus = opts->folder = NULL;
 }
 
 /* Checks the bounds of numbers. The message names the option and the bound. */
@@ -157,7 +158,7 @@ int shf_opts_take(struct sheaf_opts *out, const struct sheaf_opts *in, struct sh
 	o.grace_s = o.grace_s == 0 ? 600 : o.grace_s < 0 ? 0 : o.grace_s;
 	struct sheaf_opts theirs = o;
 	o.ignore = NULL;
-	o.best_note = o.agent = o.signal_dir = o.copy_cpus = NULL;
+	o.best_note = o.agent = o.signal_dir = o.copy_cpus = o.folder = NULL;
 	rc = ignore_copy(&o, theirs.ignore, err);
 	if (rc == 0)
 		rc = note_copy(&o, theirs.best_note, err);
@@ -167,6 +168,8 @@ int shf_opts_take(struct sheaf_opts *out, const struct sheaf_opts *in, struct sh
 		rc = path_copy(&o.signal_dir, theirs.signal_dir, err);
 	if (rc == 0)
 		rc = path_copy(&o.copy_cpus, theirs.copy_cpus, err);
+	if (rc == 0)
+		rc = path_copy(&o.folder, theirs.folder, err);
 	if (rc < 0)
 		shf_opts_release(&o);
 	else

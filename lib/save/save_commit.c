@@ -389,6 +389,7 @@ static void announce(const struct sheaf_save *save)
 {
 	struct sheaf_run *run = save->run;
 	const struct sheaf_opts *o = &run->opts;
+	char name[SHF_STEP_NAME];
 	struct sheaf_error err;
 
 	if (o->signal_dir && shf_done_put(&run->store, o->signal_dir, save->id.step,
@@ -397,8 +398,9 @@ static void announce(const struct sheaf_save *save)
 		        "there: %s", run->store.path, save->id.step, err.msg);
 	if (!o->committed)
 		return;
-	snprintf(run->saves.commit_path, run->saves.commit_path_bytes, "%s/checkpoint-%" PRId64,
-	         run->store.path, save->id.step);
+	shf_name_of_step(&run->store, name, save->id.step);
+	snprintf(run->saves.commit_path, run->saves.commit_path_bytes, "%s/%s", run->store.path,
+	         name);
 	o->committed(o->arg, save->id.step, run->saves.commit_path);
 }
 

@@ -197,12 +197,12 @@ int shf_step_find_number(struct sheaf_run *run, int64_t n, struct shf_buf *told,
 	struct tell t = { .flags = SOUND | IN_RUN };
 	struct shf_buf where = SHF_BUF_INIT;
 	const char *path;
-	char name[48];
+	char name[SHF_STEP_NAME];
 	struct shf_stat st;
 	bool remains, gone;
 	int rc, dir = -1;
 
-	snprintf(name, sizeof(name), "checkpoint-%" PRId64, n);
+	shf_name_of_step(&run->store, name, n);
 	path = shf_path_join(&where, run->store.path, name);
 	if (!path)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for a path");

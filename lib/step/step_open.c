@@ -512,7 +512,7 @@ static int open_bare(struct sheaf_checkpoint **out, struct sheaf_checkpoint *ste
 int shf_step_open_view(struct sheaf_checkpoint **out, struct shf_view *view,
                        struct sheaf_group *group,
                        const struct shf_nodes *place, const struct sheaf_opts *opts,
-                       const char *run, struct sheaf_error *err)
+                       const char *run, const char *name, struct sheaf_error *err)
 {
 	struct sheaf_run *bare = NULL;
 	struct sheaf_checkpoint *step = NULL;
@@ -520,7 +520,6 @@ int shf_step_open_view(struct sheaf_checkpoint **out, struct shf_view *view,
 	struct shf_buf where = SHF_BUF_INIT;
 	const uint8_t *text;
 	const char *path;
-	char name[48];
 	size_t n;
 	int rc = shf_run_open_bare(&bare, group, opts, shf_view_sys(view), place, SHF_CALL_NONE,
 	                           err);
@@ -530,7 +529,6 @@ int shf_step_open_view(struct sheaf_checkpoint **out, struct shf_view *view,
 		return rc;
 	}
 	shf_view_manifest_bytes(view, &text, &n);
-	snprintf(name, sizeof(name), "checkpoint-%" PRId64, shf_view_manifest(view)->step);
 	shf_buf_adds(&where, "memory of ");
 	path = shf_path_join(&where, run, name);
 	step = path ? step_new(bare) : NULL;
@@ -559,9 +557,9 @@ struct seeking {
 static void report_skipped(void *arg, int64_t step, const char *why)
 {
 	struct seeking *k = arg;
-	char name[40];
+	char name[SHF_STEP_NAME];
 
-	shf_name_of_step(name, step);
+	shf_name_of_step(&k->run->store, name, step);
 	shf_log(k->run, 1, "%s/%s: skipped: %s", k->run->store.path, name, why);
 	shf_latest_search_pass(k->sought, name, why);
 }
@@ -656,6 +654,7 @@ static int open_from_memory(struct sheaf_checkpoint **out, struct sheaf_run *run
                             struct sheaf_error *err)
 {
 	struct sheaf_error own;
+	char name[SHF_STEP_NAME];
 	int64_t none;
 	int rc;
 
@@ -665,8 +664,9 @@ static int open_from_memory(struct sheaf_checkpoint **out, struct sheaf_run *run
 	 * steps that it passes over. */
 	if (sought && run->team.rank == 0)
 		(void)seek(run, sought, sought->at.step, &none, &own);
+	shf_name_of_step(&run->store, name, shf_view_manifest(view)->step);
 	rc = shf_step_open_view(out, view, run->team.group, &run->place, &run->opts,
-	                        run->store.path, err);
+	                        run->store.path, name, err);
 	if (rc == 0) {
 		(*out)->run->lineage.memory_of = run;
 		(*out)->run->lineage.base = *base;

@@ -20,12 +20,12 @@ int shf_step_open_disk(struct sheaf_checkpoint **step, struct sheaf_run *run, in
  * fails. [collective] */
 int shf_step_open_latest(struct sheaf_checkpoint **step, struct sheaf_run *run,
                          struct shf_latest_search *sought, struct sheaf_error *err);
-/* Opens the step in memory that `view` shows. Takes over the view, also on failure. run: path of
- * the run, for messages. [collective] */
+/* Opens the step in memory that `view` shows. Takes over the view, also on failure. run, name: path
+ * of the run, and what the folder of the step in it is named, for messages. [collective] */
 int shf_step_open_view(struct sheaf_checkpoint **step, struct shf_view *view,
                        struct sheaf_group *group,
                        const struct shf_nodes *place, const struct sheaf_opts *opts,
-                       const char *run, struct sheaf_error *err);
+                       const char *run, const char *name, struct sheaf_error *err);
 /* Opens a directory or a file by its path. [collective] */
 int shf_step_open_path(struct sheaf_checkpoint **step, const char *path, struct sheaf_group *group,
                        const struct sheaf_opts *opts, const struct shf_sys *sys,

@@ -41,10 +41,10 @@ static int step_id(struct shf_store *s, int64_t step, char id[17])
 {
 	const struct shf_sys *sys = s->sys;
 	struct shf_buf text = SHF_BUF_INIT;
-	char t[40];
+	char t[SHF_STEP_NAME];
 	int dir, rc;
 
-	shf_name_of_step(t, step);
+	shf_name_of_step(s, t, step);
 	dir = shf_dir_open(sys, s->dir, t);
 	if (dir == -ENOTDIR || dir == -ELOOP)
 		return 0;
@@ -74,10 +74,10 @@ int shf_step_move(struct shf_store *s, int64_t step, int to, const char *session
 {
 	const struct shf_sys *sys = s->sys;
 	struct shf_stat st;
-	char t[40], name[64], fresh[33];
+	char t[SHF_STEP_NAME], name[64], fresh[33];
 	int rc;
 
-	shf_name_of_step(t, step);
+	shf_name_of_step(s, t, step);
 	for (int i = 0; i < 3; i++) {
 		rc = session && i == 0 ? 0 : shf_id_draw(sys, fresh, 32);
 		if (rc < 0)
@@ -104,10 +104,10 @@ static int move_aside(struct shf_store *s, int aside, int64_t step, struct sheaf
 {
 	struct shf_arena arena = { NULL, 0 };
 	struct shf_manifest m;
-	char t[40], where[300], marked[33];
+	char t[SHF_STEP_NAME], where[320], marked[33];
 	int dir, rc;
 
-	shf_name_of_step(t, step);
+	shf_name_of_step(s, t, step);
 	snprintf(where, sizeof(where), "%.250s/%s", s->path, t);
 	dir = shf_dir_open(s->sys, s->dir, t);
 	if (dir < 0)

@@ -44,8 +44,10 @@ static void done_add_head(struct shf_buf *b, const struct telling *t, const char
 {
 	const struct shf_manifest *m = t->m;
 	struct shf_buf path = SHF_BUF_INIT;
+	char name[SHF_STEP_NAME];
 
-	shf_buf_addf(&path, "%s/checkpoint-%" PRId64, t->s->path, m->step);
+	shf_name_of_step(t->s, name, m->step);
+	shf_buf_addf(&path, "%s/%s", t->s->path, name);
 	b->oom |= path.oom;
 	shf_buf_addf(b, "{\"sheaf_done\": 1,\n \"kind\": \"%s\",\n \"step\": %" PRId64
 	             ",\n \"session\": \"%s\",\n \"run\": \"%s\",\n \"path\": ", kind, m->step,
@@ -227,10 +229,10 @@ int shf_done_put(struct shf_store *s, const char *where, int64_t step, const cha
 	struct shf_arena arena = { 0 };
 	struct shf_manifest m;
 	struct telling t = { .s = s, .where = where, .dir = -1, .m = &m, .err = err };
-	char name[40];
+	char name[SHF_STEP_NAME];
 	int rc, dir;
 
-	shf_name_of_step(name, step);
+	shf_name_of_step(s, name, step);
 	dir = shf_dir_open(s->sys, s->dir, name);
 	rc = dir < 0 ? dir : shf_text_read(s->sys, dir, "sheaf.json", &text, SHF_MANIFEST_MAX);
 	shf_fd_close(s->sys, &dir);
@@ -253,12 +255,12 @@ int shf_done_put_newest(struct shf_store *s, const char *where, struct sheaf_err
 {
 	struct shf_entry e = { .step = -1 };
 	struct shf_newest newest;
-	char name[40];
+	char name[SHF_STEP_NAME];
 	int rc = shf_store_newest(s, -1, &newest, err);
 
 	if (rc < 0 || newest.known < 0)
 		return rc;
-	shf_name_of_step(name, newest.known);
+	shf_name_of_step(s, name, newest.known);
 	e.step = newest.known;
 	snprintf(e.path, sizeof(e.path), "%s", name);
 	/* A step that has lost files is not announced. */

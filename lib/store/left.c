@@ -112,7 +112,7 @@ static int report_damaged(struct looking *l)
 	for (size_t i = steps.n; i-- > 0 && rc == 0; ) {
 		memset(&e, 0, sizeof(e));
 		e.step = steps.all[i];
-		shf_name_of_step(e.path, e.step);
+		shf_name_of_step(&l->s, e.path, e.step);
 		rc = shf_step_look(&l->s, l->s.dir, e.path, &e, &why);
 		if (rc < 0 && l->err)
 			*l->err = why;

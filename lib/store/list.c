@@ -136,7 +136,7 @@ static int list_steps(struct shf_store *s, const struct shf_steps *steps, void *
 {
 	const struct listing *l = arg;
 	struct shf_entry e;
-	char name[40];
+	char name[SHF_STEP_NAME];
 	int rc = 0;
 
 	shf_list_release(l->list);
@@ -144,7 +144,7 @@ static int list_steps(struct shf_store *s, const struct shf_steps *steps, void *
 		memset(&e, 0, sizeof(e));
 		e.step = steps->all[i];
 		e.note = l->note;
-		shf_name_of_step(name, e.step);
+		shf_name_of_step(s, name, e.step);
 		memcpy(e.path, name, sizeof(name));
 		rc = shf_step_look(s, s->dir, name, &e, err);
 		if (rc != 0)
@@ -372,10 +372,10 @@ static int only_bad(const struct shf_store *s, int64_t newest, struct sheaf_erro
 static int had_manifest(struct shf_store *s, int64_t step, struct sheaf_error *err)
 {
 	struct shf_stat st;
-	char t[40];
+	char t[SHF_STEP_NAME];
 	int fd, rc;
 
-	shf_name_of_step(t, step);
+	shf_name_of_step(s, t, step);
 	rc = fd = shf_dir_open(s->sys, s->dir, t);
 	if (fd == -ENOENT)
 		return SHF_STEP_GONE;
@@ -392,6 +392,7 @@ static int had_manifest(struct shf_store *s, int64_t step, struct sheaf_error *e
 static int none_left(struct shf_store *s, const struct shf_steps *steps, const struct shf_seek *k,
                      struct sheaf_error *err)
 {
+	char t[SHF_STEP_NAME];
 	int64_t newest = -1;
 	int n = 0;
 
@@ -406,10 +407,11 @@ static int none_left(struct shf_store *s, const struct shf_steps *steps, const s
 	}
 	if (n == 0)
 		return shf_fail(err, SHEAF_ENOENT, "%s: has no step", s->path);
+	shf_name_of_step(s, t, newest);
 	return shf_fail(err, SHEAF_ECORRUPT, "%.150s: no checkpoint has a sheaf.json, but %d had "
-	                "one, checkpoint-%lld the newest (sheaf recover %.150s lists them; bring "
+	                "one, %s the newest (sheaf recover %.150s lists them; bring "
 	                "sheaf.json back from a copy, or name a new run to start afresh)",
-	                s->path, n, (long long)newest, s->path);
+	                s->path, n, t, s->path);
 }
 
 /* Judges a list of steps for shf_store_seek, newest first, until one is not skipped. */
@@ -430,7 +432,7 @@ static int judge_latest(struct shf_store *s, const struct shf_steps *steps, void
 
 		if (e.step >= k->below)
 			continue;
-		shf_name_of_step(e.path, e.step);
+		shf_name_of_step(s, e.path, e.step);
 		passed = is_passed(s, &e, why, err);
 		if (passed == 0)
 			rc = latest_one(s, &e, q, err);
@@ -474,12 +476,12 @@ struct saying {
 static void log_passed_step(void *arg, int64_t step, const char *why)
 {
 	const struct saying *l = arg;
-	char line[500];
+	char line[500], t[SHF_STEP_NAME];
 
 	if (!l->log)
 		return;
-	snprintf(line, sizeof(line), "%.250s/checkpoint-%lld: skipped: %s", l->s->path,
-	         (long long)step, why);
+	shf_name_of_step(l->s, t, step);
+	snprintf(line, sizeof(line), "%.250s/%s: skipped: %s", l->s->path, t, why);
 	l->log(l->arg, 1, line);
 }
 

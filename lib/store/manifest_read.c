@@ -45,12 +45,12 @@ int shf_manifest_is_of(struct shf_store *s, const struct shf_manifest *m, int64_
 int shf_store_manifest(struct shf_store *s, int64_t step, struct shf_manifest *m,
                        struct shf_arena *arena, struct sheaf_error *err)
 {
-	char t[40], where[300];
+	char t[SHF_STEP_NAME], where[320];
 	int fd, rc;
 
 	if (step < 0)
 		return shf_fail(err, SHEAF_EINVAL, "%s: a step's number is not negative", s->path);
-	shf_name_of_step(t, step);
+	shf_name_of_step(s, t, step);
 	snprintf(where, sizeof(where), "%.250s/%s", s->path, t);
 	fd = shf_dir_open(s->sys, s->dir, t);
 	if (fd < 0)

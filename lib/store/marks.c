@@ -36,7 +36,7 @@ static int write_mark(struct shf_store *s, int dir, int64_t step, char mark)
 int shf_store_mark(struct shf_store *s, int64_t step, char mark, struct sheaf_error *err)
 {
 	struct shf_stat st;
-	char t[40];
+	char t[SHF_STEP_NAME];
 	int dir = -1, rc;
 
 	if (!s->writer || step < 0 || (mark != 'k' && mark != 'b' && mark != 0))
@@ -45,7 +45,7 @@ int shf_store_mark(struct shf_store *s, int64_t step, char mark, struct sheaf_er
 	rc = shf_lock_check(s, err);
 	if (rc < 0)
 		return rc;
-	shf_name_of_step(t, step);
+	shf_name_of_step(s, t, step);
 	rc = shf_sys_stat(s->sys, s->dir, t, false, &st);
 	if (rc < 0)
 		return shf_fail_sys(err, -rc, "%s/%s", s->path, t);

@@ -75,7 +75,7 @@ int shf_marks_some_bad(struct shf_store *s, int64_t least,
 	struct shf_names names;
 	int dir = open_marks(s), why = 0;
 	int rc = dir < 0 ? dir : shf_names_read(s->sys, dir, &names);
-	char session[33], name[40], mark;
+	char session[33], mark;
 	int64_t step;
 
 	if (rc < 0) {
@@ -83,8 +83,7 @@ int shf_marks_some_bad(struct shf_store *s, int64_t least,
 		return rc == -ENOENT ? 0 : rc;
 	}
 	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL;) {
-		snprintf(name, sizeof(name), "checkpoint-%s", p);
-		if (!shf_step_of_name(name, &step) || step < least)
+		if (!shf_step_get(p, p + strlen(p), &step) || step < least)
 			continue;
 		mark = shf_mark_of(s, step, session, &why);
 		if (mark == 'b')

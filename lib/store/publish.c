@@ -305,10 +305,10 @@ static int rename_stage(struct check *c, const struct shf_buf *text)
 	struct shf_store *s = c->s;
 	const struct shf_sys *sys = s->sys;
 	struct shf_stat st;
-	char t[40], name[64];
+	char t[SHF_STEP_NAME], name[64];
 	int rc, ours;
 
-	shf_name_of_step(t, c->g->step);
+	shf_name_of_step(s, t, c->g->step);
 	snprintf(name, sizeof(name), "%s", c->g->name);
 	/* From here on S may be T. Without its name, shf_stage_discard cannot delete in it, even if
 	 * the rename fails in a way that hides its outcome. */
@@ -336,14 +336,16 @@ static int rename_stage(struct check *c, const struct shf_buf *text)
  * might show neither. */
 static int sync_parents(struct shf_store *s, int64_t step, struct sheaf_error *err)
 {
+	char t[SHF_STEP_NAME];
 	int rc = shf_dir_sync(s, s->dir);
 
 	if (rc == 0)
 		rc = shf_dir_sync(s, s->stage);
 	if (rc == 0)
 		return 0;
-	shf_fail_io(err, -rc, "%s/checkpoint-%lld: published, perhaps not for ever: sync of the "
-	            "directory", s->path, (long long)step);
+	shf_name_of_step(s, t, step);
+	shf_fail_io(err, -rc, "%s/%s: published, perhaps not for ever: sync of the directory",
+	            s->path, t);
 	if (err)
 		err->code = SHEAF_EINDOUBT;
 	return SHEAF_EINDOUBT;

@@ -48,40 +48,6 @@ void shf_names_release(struct shf_names *names)
 	shf_buf_release(&names->text);
 }
 
-/* Reads a decimal number without sign or leading zero that ends at `end`. Returns false if the text
- * is no such number, or the number is larger than SHF_STEP_MAX. */
-static bool step_get(const char *s, const char *end, int64_t *step)
-{
-	int64_t v = 0;
-
-	if (s == end || (*s == '0' && s + 1 != end))
-		return false;
-	for (; s < end; s++) {
-		if (*s < '0' || *s > '9' || v > (SHF_STEP_MAX - (*s - '0')) / 10)
-			return false;
-		v = v * 10 + (*s - '0');
-	}
-	*step = v;
-	return true;
-}
-
-/* Other spellings of the number, such as checkpoint-007, are foreign: two names must never mean one
- * step. */
-bool shf_step_of_name(const char *name, int64_t *step)
-{
-	static const char head[] = "checkpoint-";
-
-	if (strncmp(name, head, sizeof(head) - 1) != 0)
-		return false;
-	name += sizeof(head) - 1;
-	return step_get(name, name + strlen(name), step);
-}
-
-void shf_name_of_step(char out[40], int64_t step)
-{
-	snprintf(out, 40, "checkpoint-%lld", (long long)step);
-}
-
 bool shf_id_is_valid(const char *s, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
@@ -94,7 +60,7 @@ bool shf_step_split(const char *name, int64_t *step, char session[33])
 {
 	const char *dash = strchr(name, '-');
 
-	if (!dash || !shf_id_is_valid(dash + 1, 32) || !step_get(name, dash, step))
+	if (!dash || !shf_id_is_valid(dash + 1, 32) || !shf_step_get(name, dash, step))
 		return false;
 	memcpy(session, dash + 1, 33);
 	return true;
@@ -411,9 +377,9 @@ bool shf_tree_is_step(struct shf_store *s, int dir, const char *name, int64_t st
 {
 	const struct shf_sys *sys = s->sys;
 	struct shf_stat a, b;
-	char t[40];
+	char t[SHF_STEP_NAME];
 
-	shf_name_of_step(t, step);
+	shf_name_of_step(s, t, step);
 	return shf_sys_stat(sys, s->dir, t, false, &a) >= 0 &&
 	       shf_sys_stat(sys, dir, name, false, &b) >= 0 &&
 	       a.ino == b.ino && a.dev == b.dev;

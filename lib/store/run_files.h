@@ -6,6 +6,7 @@
 #define SHF_RUN_FILES_H
 #include <errno.h>
 #include "mem.h"
+#include "step_folder.h"
 #include "store.h"
 #include "valid.h"
 
@@ -24,12 +25,6 @@ int shf_names_read(const struct shf_sys *sys, int dir, struct shf_names *names);
 const char *shf_names_next(const struct shf_names *names, const char *name);
 void shf_names_release(struct shf_names *names);
 
-/* The largest number of a step. It is one less than the largest int64_t, so that a search for the
- * newest can begin above every step. */
-#define SHF_STEP_MAX (INT64_MAX - 1)
-/* Convert between "checkpoint-12" and 12. shf_step_of_name returns false for any other spelling. */
-bool shf_step_of_name(const char *name, int64_t *step);
-void shf_name_of_step(char out[40], int64_t step);
 /* Splits a name such as "12-<32 hex>", as in stage, trash and aside, into step and session. Returns
  * false for any other name. */
 bool shf_step_split(const char *name, int64_t *step, char session[33]);
@@ -82,7 +77,7 @@ bool shf_clear_tree(struct shf_clear *c, int dir, const char *name);
  * From there it can be deleted without a proof that the writer is dead, because the files that were
  * the proof may be deleted already. */
 void shf_clear_stage(struct shf_clear *c, const char *name, int64_t step, const char *session);
-/* Returns whether the folder `name` is the same directory as checkpoint-<step>. On a file system
+/* Returns whether the folder `name` is the same directory as that of the step. On a file system
  * without a journal, a power cut during the rename may leave both names, and then nothing in the
  * directory may be deleted. */
 bool shf_tree_is_step(struct shf_store *s, int dir, const char *name, int64_t step);

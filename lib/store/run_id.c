@@ -5,13 +5,35 @@
 #include "run_files.h"
 #include "valid.h"
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
+
+/* Decodes the text of .sheaf/run. Version 2 is that of a run whose steps have a prefix of their
+ * own, and names it in a third line: an older sheaf refuses such a run, because it would see none
+ * of its steps. Returns false if the text is neither. */
+static bool run_text_decode(struct shf_store *s, const char *text, size_t n)
+{
+	const char *p = text, *end = text + n;
+	char id[33], pattern[SHF_PATTERN] = "checkpoint-{n}";
+	bool own;
+
+	if (n < 12 || memcmp(text, "sheaf-run ", 10) != 0 || text[11] != '\n')
+		return false;
+	own = text[10] == '2';
+	p += 12;
+	if ((!own && text[10] != '1') || !shf_line_get(&p, end, "", id, sizeof(id)) ||
+	    !shf_id_is_valid(id, 32) ||
+	    (own && !shf_line_get(&p, end, "folder ", pattern, sizeof(pattern))) || p != end ||
+	    shf_folder_set(s, pattern, NULL) < 0)
+		return false;
+	memcpy(s->run, id, sizeof(id));
+	return true;
+}
 
 int shf_run_id_read(struct shf_store *s, struct sheaf_error *err)
 {
-	static const char head[] = "sheaf-run 1\n";
-	const size_t n = sizeof(head) - 1;
 	struct shf_buf text = SHF_BUF_INIT;
+	const char *p;
 	int rc;
 
 	s->run[0] = '\0';
@@ -20,16 +42,13 @@ int shf_run_id_read(struct shf_store *s, struct sheaf_error *err)
 	shf_buf_u8(&text, 0);
 	if (rc == 0 && text.oom)
 		rc = -ENOMEM;
-	if (rc < 0) {
+	p = (const char *)text.data;
+	if (rc < 0)
 		rc = rc == -ENOENT ? 0 : shf_fail_io(err, -rc, "%s/.sheaf/run", s->path);
-	} else if (text.len == n + 34 && memcmp(text.data, head, n) == 0 &&
-	           text.data[n + 32] == '\n') {
-		text.data[n + 32] = '\0';
-		if (shf_id_is_valid((char *)text.data + n, 32))
-			memcpy(s->run, text.data + n, 33);
-	} else if (text.len > n && memcmp(text.data, head, 10) == 0 && text.data[10] != '1') {
+	else if (run_text_decode(s, p, text.len - 1))
+		rc = shf_folder_is(s, s->folder[0] ? s->folder : NULL, err);
+	else if (text.len > 12 && memcmp(p, "sheaf-run ", 10) == 0 && p[10] != '1' && p[10] != '2')
 		rc = shf_fail(err, SHEAF_EFORMAT, "%s/.sheaf/run: made by a newer sheaf", s->path);
-	}
 	if (rc == 0 && s->run[0] == '\0' && text.len > 1)
 		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/.sheaf/run: not a run's identity; remove "
 		              "the file and the next save makes one", s->path);

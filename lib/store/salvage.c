@@ -15,6 +15,7 @@
 #include "stage.h"
 #include "step_look.h"
 #include "run_files.h"
+#include "run_id.h"
 
 #include <errno.h>
 #include <string.h>
@@ -110,10 +111,10 @@ static int staged_find(struct shf_store *s, int64_t step, struct staged *found,
 static int check_free(struct shf_store *s, int64_t step, struct sheaf_error *err)
 {
 	struct shf_stat st;
-	char t[40];
+	char t[SHF_STEP_NAME];
 	int dir, rc;
 
-	shf_name_of_step(t, step);
+	shf_name_of_step(s, t, step);
 	rc = shf_sys_stat(s->sys, s->dir, t, false, &st);
 	if (rc == -ENOENT)
 		return 0;
@@ -132,7 +133,8 @@ int shf_salvage_begin(struct shf_store *s, struct shf_stage *g, const struct shf
                       const char *path, int wait_ms, int64_t step, struct sheaf_error *err)
 {
 	struct staged found = { .whole_n = 0 };
-	int rc = shf_store_own_begin(s, sys, path, false, wait_ms, err);
+	struct shf_owning how = { .wait_ms = wait_ms };
+	int rc = shf_store_own_begin(s, sys, path, &how, err);
 
 	/* The stage must be safe to close, whatever fails below. */
 	memset(g, 0, sizeof(*g));
@@ -141,6 +143,8 @@ int shf_salvage_begin(struct shf_store *s, struct shf_stage *g, const struct shf
 	if (rc < 0)
 		return rc;
 	rc = shf_lock_visit(s, err);
+	if (rc == 0)
+		rc = shf_run_id_read(s, err);   /* it says how steps are named */
 	if (rc == 0)
 		rc = check_free(s, step, err);
 	if (rc == 0)

@@ -125,10 +125,10 @@ static int set_bad_aside(struct shf_store *s, int64_t step, struct sheaf_error *
 static int check_target(struct shf_store *s, int64_t step, struct sheaf_error *err)
 {
 	struct shf_stat st;
-	char t[40];
+	char t[SHF_STEP_NAME];
 	int rc;
 
-	shf_name_of_step(t, step);
+	shf_name_of_step(s, t, step);
 	rc = shf_sys_stat(s->sys, s->dir, t, false, &st);
 	if (rc >= 0) {
 		rc = set_remains_aside(s, step, t, err);

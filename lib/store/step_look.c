@@ -212,7 +212,7 @@ int shf_step_look_at(struct shf_store *s, int64_t step, bool files, struct shf_e
 
 	memset(e, 0, sizeof(*e));
 	e->step = step;
-	shf_name_of_step(e->path, step);
+	shf_name_of_step(s, e->path, step);
 	rc = look_at_name(s, s->dir, e->path, files, e, err);
 	if (rc == 1)
 		return SHF_STEP_GONE;

@@ -31,7 +31,7 @@ int shf_steps_read(struct shf_store *s, struct shf_steps *steps)
 	if (!steps->all)
 		rc = -ENOMEM;
 	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; )
-		if (shf_step_of_name(p, &step))
+		if (shf_step_of_name(s, p, &step))
 			steps->all[steps->n++] = step;
 	shf_names_release(&names);
 	if (steps->n)

@@ -5,6 +5,7 @@
  * renamed a step into place without a sync. Such a step must not vanish after a later one, whose
  * parent it is, was acknowledged. */
 #include "store.h"
+#include "decimal.h"
 #include "err.h"
 #include "lock.h"
 #include "manifest_read.h"
@@ -24,6 +25,7 @@ static void store_init(struct shf_store *s, const struct shf_sys *sys)
 	memset(s, 0, sizeof(*s));
 	s->sys = sys;
 	s->dir = s->dot = s->stage = s->lock = s->door = -1;
+	memcpy(s->prefix, "checkpoint-", sizeof("checkpoint-"));
 }
 
 /* Closes without unlocking. The child and the parent share the open file description, so an unlock
@@ -119,8 +121,8 @@ static int make_path(const struct shf_sys *sys, char *path)
 
 /* A reader needs only the directory. A run that was copied without .sheaf, or one on a read-only
  * mount, can be read like any other. */
-int shf_store_open(struct shf_store *s, const struct shf_sys *sys, const char *path,
-                   struct sheaf_error *err)
+int shf_store_open_as(struct shf_store *s, const struct shf_sys *sys, const char *path,
+                      const char *folder, struct sheaf_error *err)
 {
 	int rc;
 
@@ -128,6 +130,11 @@ int shf_store_open(struct shf_store *s, const struct shf_sys *sys, const char *p
 	s->path = shf_strdup(path);
 	if (!s->path)
 		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory to open the run", path);
+	rc = shf_folder_set(s, folder, err);
+	if (rc < 0)
+		goto out;
+	if (folder)
+		shf_folder_pattern(s, s->folder);
 	rc = shf_sys_open(sys, SHF_CWD, path, SHF_O_DIR, 0);
 	if (rc < 0) {
 		rc = shf_fail_sys(err, -rc, "%s: no run here", path);
@@ -144,6 +151,12 @@ out:
 	if (rc < 0)
 		shf_store_close(s);
 	return rc;
+}
+
+int shf_store_open(struct shf_store *s, const struct shf_sys *sys, const char *path,
+                   struct sheaf_error *err)
+{
+	return shf_store_open_as(s, sys, path, NULL, err);
 }
 
 /* The inode is that of the directory .sheaf. The inode of a file in it would not do, because a copy
@@ -176,7 +189,7 @@ static int run_id_of_steps(struct shf_store *s)
 	if (rc < 0)
 		return rc;
 	for (const char *p = NULL; (p = shf_names_next(&names, p)) != NULL; ) {
-		if (!shf_step_of_name(p, &step) || step <= best)
+		if (!shf_step_of_name(s, p, &step) || step <= best)
 			continue;
 		fd = shf_dir_open(s->sys, s->dir, p);
 		if (fd < 0)
@@ -194,26 +207,80 @@ static int run_id_of_steps(struct shf_store *s)
 	return 0;
 }
 
+/* Returns whether `name` is the folder of a step in a run of another pattern, and writes that
+ * pattern. */
+static bool is_named_otherwise(struct shf_store *s, const char *name, char pattern[SHF_PATTERN])
+{
+	struct shf_store other = { .run = "" };
+	size_t n = strlen(name);
+	struct shf_stat st;
+	int64_t step;
+	bool is;
+	int dir;
+
+	while (n > 0 && shf_is_digit(name[n - 1]))
+		n--;
+	if (n > SHF_FOLDER_MAX)
+		return false;
+	snprintf(pattern, SHF_PATTERN, "%.*s{n}", (int)n, name);
+	if (shf_folder_set(&other, pattern, NULL) < 0 || strcmp(other.prefix, s->prefix) == 0 ||
+	    !shf_step_of_name(&other, name, &step))
+		return false;
+	dir = shf_dir_open(s->sys, s->dir, name);
+	is = dir >= 0 && shf_sys_stat(s->sys, dir, "sheaf.json", false, &st) >= 0;
+	shf_fd_close(s->sys, &dir);
+	return is;
+}
+
+/* Refuses to make a run in a directory whose steps are named otherwise, as when .sheaf was removed
+ * by hand: they would not be seen any more, and a job would begin from scratch. */
+static int refuse_other_names(struct shf_store *s, struct sheaf_error *err)
+{
+	char has[SHF_PATTERN], want[SHF_PATTERN];
+	struct shf_names names;
+	int rc = shf_names_read(s->sys, s->dir, &names);
+
+	if (rc < 0)
+		return shf_fail_io(err, -rc, "%s", s->path);
+	shf_folder_pattern(s, want);
+	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; )
+		if (is_named_otherwise(s, p, has))
+			rc = shf_fail(err, SHEAF_EINVAL, "%s: holds checkpoint %.70s and no "
+			              ".sheaf/run; opts.folder %s would find it, %s does not",
+			              s->path, p, has, want);
+	shf_names_release(&names);
+	return rc;
+}
+
 /* Reads or makes the identity of the run. On a file system without locks, two jobs may do this at
  * once. The file is written without replacing, so one of them wins and the other takes its
  * identity. An empty file, which a crash may leave, is replaced. */
 static int run_id_make(struct shf_store *s, const char *run, struct sheaf_error *err)
 {
 	struct shf_buf had = SHF_BUF_INIT;
-	char text[64];
+	char text[SHF_RUN_TEXT_MAX], pattern[SHF_PATTERN];
 	int rc;
 
 	rc = shf_run_id_read(s, err);
 	if (rc < 0 || s->run[0])
 		return rc;
 	rc = run_id_of_steps(s);
+	if (rc == 0 && s->run[0] == '\0') {
+		rc = refuse_other_names(s, err);
+		if (rc < 0)
+			return rc;
+	}
 	if (rc == 0 && s->run[0] == '\0' && run)
 		memcpy(s->run, run, sizeof(s->run));
 	else if (rc == 0 && s->run[0] == '\0')
 		rc = shf_id_draw(s->sys, s->run, 32);
 	if (rc < 0)
 		return shf_fail_io(err, -rc, "%s: the run's identity", s->path);
-	snprintf(text, sizeof(text), "sheaf-run 1\n%s\n", s->run);
+	shf_folder_pattern(s, pattern);
+	if (shf_folder_is_usual(s))
+		snprintf(text, sizeof(text), "sheaf-run 1\n%s\n", s->run);
+	else
+		snprintf(text, sizeof(text), "sheaf-run 2\n%s\nfolder %s\n", s->run, pattern);
 	rc = shf_text_write(s, s->dot, "run", text, strlen(text), true);
 	/* Another job has just made the file, or a crash left an empty one. */
 	if (rc == -EEXIST) {
@@ -243,7 +310,7 @@ static int has_steps(struct shf_store *s)
 	if (rc < 0)
 		return rc;
 	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; )
-		rc = shf_step_of_name(p, &step);
+		rc = shf_step_of_name(s, p, &step);
 	shf_names_release(&names);
 	return rc;
 }
@@ -315,14 +382,20 @@ static int sync_names(struct shf_store *s, struct sheaf_error *err)
  * while the door is locked (D1). Whether that owner is gone is decided now, before
  * shf_store_own_end overwrites its text. */
 int shf_store_own_begin(struct shf_store *s, const struct shf_sys *sys, const char *path,
-                        bool create, int wait_ms, struct sheaf_error *err)
+                        const struct shf_owning *how, struct sheaf_error *err)
 {
+	bool create = how->create;
 	int rc;
 
 	store_init(s, sys);
 	s->path = shf_strdup(path);
 	if (!s->path)
 		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory to open the run", path);
+	rc = shf_folder_set(s, how->folder ? how->folder : how->folder_if_new, err);
+	if (rc < 0)
+		goto out;
+	if (how->folder)
+		shf_folder_pattern(s, s->folder);
 	rc = create ? make_path(sys, s->path) : 0;
 	if (rc >= 0)
 		rc = shf_sys_open(sys, SHF_CWD, path, SHF_O_DIR, 0);
@@ -334,7 +407,10 @@ int shf_store_own_begin(struct shf_store *s, const struct shf_sys *sys, const ch
 	s->dir = rc;
 	rc = open_dot(s, create, err);
 	if (rc == 0)
-		rc = shf_lock_take(s, wait_ms, err);
+		rc = shf_lock_take(s, how->wait_ms, err);
+	/* Another pattern is refused before the lock names this process as the last owner. */
+	if (rc == 0 && how->folder)
+		rc = shf_run_id_read(s, err);
 	if (rc < 0)
 		goto out;
 	/* From here on the lock is held. The session is drawn for each opening, so that texts and
@@ -370,15 +446,15 @@ int shf_store_own_end(struct shf_store *s, const char *run, struct sheaf_error *
 
 /* The text of the lock is written before recovery begins. On a file system without locks, another
  * job sees only by this text that it has lost the run (C7). */
-int shf_store_own_as(struct shf_store *s, const struct shf_sys *sys, const char *path, bool create,
-                     int wait_ms, int clear_ms, const char *run, struct sheaf_error *err)
+int shf_store_own_as(struct shf_store *s, const struct shf_sys *sys, const char *path,
+                     const struct shf_owning *how, struct sheaf_error *err)
 {
-	int rc = shf_store_own_begin(s, sys, path, create, wait_ms, err);
+	int rc = shf_store_own_begin(s, sys, path, how, err);
 
 	if (rc < 0)
 		return rc;
-	s->clear_ms = clear_ms;
-	rc = shf_store_own_end(s, run, err);
+	s->clear_ms = how->clear_ms;
+	rc = shf_store_own_end(s, how->run, err);
 	if (rc == 0)
 		rc = shf_store_recover(s, err);
 	if (rc < 0)
@@ -389,7 +465,9 @@ int shf_store_own_as(struct shf_store *s, const struct shf_sys *sys, const char 
 int shf_store_own(struct shf_store *s, const struct shf_sys *sys, const char *path, bool create,
                   int wait_ms, struct sheaf_error *err)
 {
-	return shf_store_own_as(s, sys, path, create, wait_ms, 0, NULL, err);
+	struct shf_owning how = { .create = create, .wait_ms = wait_ms };
+
+	return shf_store_own_as(s, sys, path, &how, err);
 }
 
 /* The caller has received run and session from rank 0. If the directory here has another id, this

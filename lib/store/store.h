@@ -2,8 +2,9 @@
 /* The run directory, as one rank sees it: opening and closing. No function of this room
  * communicates: the callers run them on one rank and then let all ranks agree on the outcome.
  *
- *   <run>/checkpoint-<step>/           committed
- *   <run>/.sheaf/run                   "sheaf-run 1\n<32 hex run id>\n"
+ *   <run>/checkpoint-<step>/           committed; the run may have another prefix
+ *   <run>/.sheaf/run                   "sheaf-run 1\n<32 hex run id>\n", or with another prefix
+ *                              "sheaf-run 2\n<32 hex run id>\nfolder <prefix>{n}\n"
  *               /lock                  locked by the writer (OFD lock); its text names the writer
  *               /door                  locked for a moment by a process that wants lock (lock.c)
  *               /lock.next             a new lock, about to replace one of a dead owner
@@ -30,6 +31,8 @@
 #include "sheaf.h"
 #include "sys.h"
 
+#define SHF_FOLDER_MAX 40       /* most bytes of the prefix in a step's folder name */
+#define SHF_STEP_NAME (SHF_FOLDER_MAX + 24)     /* room for such a name, with its NUL */
 #define SHF_TRIED_MAX 8
 struct shf_tried {              /* a step that this session has loaded and counted as a try */
 	int64_t step;
@@ -50,6 +53,9 @@ struct shf_store {
 	                                 * clear_ms */
 	atomic_bool no_dir_fsync;       /* the file system cannot sync directories (recorded in the
 	                                 * manifest) */
+	char prefix[SHF_FOLDER_MAX + 1];        /* of the names of steps, which is followed by the
+	                                         * number; step_folder.h */
+	char folder[SHF_FOLDER_MAX + 4];        /* the pattern that the caller asked for; "": any */
 	char run[33], session[33];      /* hex digits: the id of the run, and the session of the
 	                                 * writing job; session "": this process is not of that
 	                                 * job */
@@ -68,20 +74,34 @@ struct shf_store {
 /* Opens the run for reading, on any rank. The directory must exist (ENOENT); .sheaf need not. */
 int shf_store_open(struct shf_store *s, const struct shf_sys *sys, const char *path,
                    struct sheaf_error *err);
+/* The same, for a caller that names the pattern of the folders of steps; NULL: any. EINVAL: the run
+ * has another one. */
+int shf_store_open_as(struct shf_store *s, const struct shf_sys *sys, const char *path,
+                      const char *folder, struct sheaf_error *err);
 /* Makes rank 0 the writer: creates the directory and .sheaf if create, takes the lock within
  * wait_ms (EBUSY names the holder), draws a session, writes the lock file, recovers. */
 int shf_store_own(struct shf_store *s, const struct shf_sys *sys, const char *path, bool create,
                   int wait_ms, struct sheaf_error *err);
-/* Like shf_store_own, but sets s->clear_ms. run: the id for a run that has none yet; NULL draws
- * one. */
-int shf_store_own_as(struct shf_store *s, const struct shf_sys *sys, const char *path, bool create,
-                     int wait_ms, int clear_ms, const char *run, struct sheaf_error *err);
+/* How shf_store_own_as opens a run. */
+struct shf_owning {
+	bool create;                    /* make the run if there is none */
+	int wait_ms;                    /* most time to wait for the lock */
+	int clear_ms;                   /* see struct shf_store */
+	const char *run;                /* the id for a run that has none yet; NULL draws one */
+	const char *folder;             /* the pattern that steps must have; NULL: any. Another one
+	                                 * than the run's is EINVAL */
+	const char *folder_if_new;      /* the pattern of a run that has none yet; NULL: the usual
+	                                 * one */
+};
+/* Like shf_store_own, with the options in *how. */
+int shf_store_own_as(struct shf_store *s, const struct shf_sys *sys, const char *path,
+                     const struct shf_owning *how, struct sheaf_error *err);
 /* The two halves of shf_store_own, between which the caller may look at what the last owner left.
  * After shf_store_own_begin, this process has .sheaf/lock and .sheaf/door locked, and s->prev is
  * read. shf_store_own_end writes the text of the lock, unlocks the door, and makes durable the
  * names by which steps are reached. run: the id for a run without one; NULL draws one. */
 int shf_store_own_begin(struct shf_store *s, const struct shf_sys *sys, const char *path,
-                        bool create, int wait_ms, struct sheaf_error *err);
+                        const struct shf_owning *how, struct sheaf_error *err);
 int shf_store_own_end(struct shf_store *s, const char *run, struct sheaf_error *err);
 /* Opens the run on another rank of the writing job, with the run id and session of rank 0. */
 int shf_store_join(struct shf_store *s, const struct shf_sys *sys, const char *path,

@@ -40,10 +40,10 @@ static int clean_one(struct shf_store *s, int dir, const char *name, int64_t ste
                      const char *session, int64_t newest)
 {
 	struct shf_stat st;
-	char t[40];
+	char t[SHF_STEP_NAME];
 
 	(void)session;
-	shf_name_of_step(t, step);
+	shf_name_of_step(s, t, step);
 	if (step < newest &&
 	    shf_sys_stat(s->sys, s->dir, t, false, &st) == -ENOENT)
 		(void)shf_name_remove(s, dir, name);

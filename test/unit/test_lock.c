@@ -124,7 +124,8 @@ TEST(a_dead_visitors_lock_is_free_though_a_child_of_its_still_has_it)
 	start(&w, 1);
 	world_close(&w);
 	sys = simdisk_process(w.disk, 321, 0);
-	CHECK_RC(shf_store_own_begin(&dead, sys, RUN, false, 0, &err), 0, &err);
+	CHECK_RC(shf_store_own_begin(&dead, sys, RUN, &(struct shf_owning){ .wait_ms = 0 }, &err),
+	         0, &err);
 	CHECK_RC(shf_lock_visit(&dead, &err), 0, &err);
 	simdisk_fork(w.disk, sys, 900);
 	CHECK_RC(own(simdisk_process(w.disk, 322, 0)), SHEAF_EBUSY, &err);

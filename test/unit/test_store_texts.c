@@ -412,19 +412,36 @@ TEST(a_runs_identity_is_that_text_or_is_told_not_to_be_one)
 		{ "sheaf-run 1\n" ID "x", SHEAF_ECORRUPT, not, "" },
 		{ "sheaf-run 1\n0123456789abcdef0123456789abcdeg\n", SHEAF_ECORRUPT, not, "" },
 		{ "sheaf-run 2", SHEAF_ECORRUPT, not, "" },
-		{ "sheaf-run 2\n", SHEAF_EFORMAT, newer, "" },
-		{ "sheaf-run 2\n" ID "\n", SHEAF_EFORMAT, newer, "" },
+		{ "sheaf-run 2\n" ID "\nfolder step-{n}\n", 0, "", ID },
+		{ "sheaf-run 2\n" ID "\nfolder {n}\n", 0, "", ID },
+		{ "sheaf-run 2\n", SHEAF_ECORRUPT, not, "" },
+		{ "sheaf-run 2\n" ID "\n", SHEAF_ECORRUPT, not, "" },
+		{ "sheaf-run 2\n" ID "\nfolder \n", SHEAF_ECORRUPT, not, "" },
+		{ "sheaf-run 2\n" ID "\nfolder step-{n}", SHEAF_ECORRUPT, not, "" },
+		{ "sheaf-run 2\n" ID "\nfolder step-{n}\n\n", SHEAF_ECORRUPT, not, "" },
+		{ "sheaf-run 2\n" ID "\nfolder ../{n}\n", SHEAF_ECORRUPT, not, "" },
+		{ "sheaf-run 2\n" ID "\nfolder .sheaf{n}\n", SHEAF_ECORRUPT, not, "" },
+		{ "sheaf-run 1\n" ID "\nfolder step-{n}\n", SHEAF_ECORRUPT, not, "" },
+		{ "sheaf-run 3\n", SHEAF_EFORMAT, newer, "" },
+		{ "sheaf-run 3\n" ID "\n", SHEAF_EFORMAT, newer, "" },
 		{ "sheaf-rux 2\n" ID "\n", SHEAF_ECORRUPT, not, "" },
 	};
 	struct world w;
 
 	start(&w, 0);
 	for (size_t i = 0; i < LENGTH(runs); i++) {
+		const char *folder = strstr(runs[i].text, "folder ");
+		char pattern[SHF_PATTERN], want[SHF_PATTERN] = "checkpoint-{n}";
 		struct shf_store s;
 
 		put(&w, "run", runs[i].text, strlen(runs[i].text));
 		w.err.msg[0] = '\0';
 		CHECK_RC(shf_store_open(&s, w.proc[1], RUN, &w.err), runs[i].rc, &w.err);
+		shf_folder_pattern(&s, pattern);
+		if (runs[i].rc == 0 && folder)
+			snprintf(want, sizeof(want), "%.*s", (int)strcspn(folder + 7, "\n"),
+			         folder + 7);
+		CHECK_STR(pattern, want);
 		if (runs[i].rc == 0)
 			CHECK_STR(s.run, runs[i].run);
 		else

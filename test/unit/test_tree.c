@@ -29,16 +29,17 @@ TEST(a_name_is_of_a_step_in_one_spelling_only)
 		{ "checkpoint-1/", -1 }, { "checkpoint-1:", -1 }, { "checkpoint_1", -1 },
 		{ "checkpoint", -1 }, { "xcheckpoint-1", -1 }, { "", -1 },
 	};
+	struct shf_store s = { .prefix = "checkpoint-" };
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
 		int64_t step = -1;
-		char name[40];
+		char name[SHF_STEP_NAME];
 
-		CHECK(shf_step_of_name(names[i].name, &step) == (names[i].step >= 0));
+		CHECK(shf_step_of_name(&s, names[i].name, &step) == (names[i].step >= 0));
 		CHECK_INT(step, names[i].step);
 		if (step < 0)
 			continue;
-		shf_name_of_step(name, step);
+		shf_name_of_step(&s, name, step);
 		CHECK_STR(name, names[i].name);
 	}
 }
