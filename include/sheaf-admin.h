@@ -57,12 +57,35 @@ int  sheaf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *o
                        struct sheaf_report *report, struct sheaf_error *err);
 
 /* Set later steps aside (kept, no longer found), so that training goes on from `step`. What is set
- * aside, by this or otherwise, stays in .sheaf/aside until a person deletes it.
+ * aside, by this or otherwise, stays in .sheaf/aside until sheaf_run_restore or
+ * sheaf_run_discard is called for it.
  * Loading an older step, or one that has been set aside, and saving without this is EINVAL. Saving
  * may go on from the newest step on disk, though, if memory alone has newer ones: these are no
  * longer found when the next step is there.
  * [collective] */
 int  sheaf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err);
+/* Brings a checkpoint that was set aside back under its number, as to undo a rewind. `aside` is
+ * sheaf_item.path of an item whose state is "aside". opts as of sheaf_run_open; the lock of the run
+ * is taken meanwhile. The checkpoint has the mark again that it had when it was set aside. If it is
+ * not marked bad and newer than all others, it is what SHEAF_LATEST means from then on. So that no
+ * job goes on from a branch that nobody chose, this is refused unless
+ * - the newest checkpoint that is not marked bad is the one that it follows, by number and session
+ *   (of several, bring the oldest back first), or
+ * - a checkpoint of the run follows it, or
+ * - the run has no checkpoint that is not marked bad.
+ * Its manifest and the sizes of its files are checked, but not their bytes: sheaf_checkpoint_verify
+ * of its path does that. A power cut leaves it set aside or brought back, whole.
+ * ENOENT: nothing of that name is set aside. EEXIST: its number is taken (sheaf_run_rewind makes
+ * room). EINVAL: refused as above; the error names the two. ECORRUPT: it is damaged. EBUSY: a job
+ * writes to the run. EINDOUBT: it is back, but a power cut may set it aside again. [local] */
+int  sheaf_run_restore(const char *dir, const char *aside, const struct sheaf_opts *opts,
+                       struct sheaf_error *err);
+/* Deletes a checkpoint that was set aside; nothing brings it back. A deletion that is interrupted
+ * leaves a rest without a manifest in .sheaf/aside, which another call deletes. Arguments as of
+ * sheaf_run_restore. ENOENT: nothing of that name is set aside. EBUSY: a job writes to the run, or
+ * a process has the checkpoint open. [local] */
+int  sheaf_run_discard(const char *dir, const char *aside, const struct sheaf_opts *opts,
+                       struct sheaf_error *err);
 /* Marks a step. 'k': it is never pruned. 'b': it is bad; SHEAF_LATEST passes it over, and a save of
  * its number sets it aside; a step that is in memory alone and follows it is passed over, too.
  * 0: neither, and its failed resumes are forgotten. [collective] */

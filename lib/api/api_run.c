@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs: open, close, list, rewind, mark, prune, resume, salvage. */
+/* Runs: open, close, list, rewind, mark, prune, resume, salvage,
+ * restore and discard what was set aside. */
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #include "run_open.h"
 #include "run_ops.h"
 #include "run_resume.h"
+#include "run_aside.h"
 #include "run_salvage.h"
 #include "save_blocked.h"
 #include "sheaf-admin.h"
@@ -182,6 +184,24 @@ SHEAF_API int sheaf_run_salvage(const char *dir, int64_t step, const struct shea
 		shf_report_end(&heard, report);
 	}
 	return shf_ended(rc, err);
+}
+
+SHEAF_API int sheaf_run_restore(const char *dir, const char *aside, const struct sheaf_opts *opts,
+                                struct sheaf_error *err)
+{
+	struct sheaf_error own;
+
+	err = shf_err_or(err, &own);
+	return shf_ended(shf_run_restore(dir, aside, opts, shf_sys_real(), err), err);
+}
+
+SHEAF_API int sheaf_run_discard(const char *dir, const char *aside, const struct sheaf_opts *opts,
+                                struct sheaf_error *err)
+{
+	struct sheaf_error own;
+
+	err = shf_err_or(err, &own);
+	return shf_ended(shf_run_discard(dir, aside, opts, shf_sys_real(), err), err);
 }
 
 SHEAF_API int sheaf_run_get_stat(struct sheaf_run *run, struct sheaf_run_stat *stat,

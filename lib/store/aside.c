@@ -9,6 +9,7 @@
 #include "err.h"
 #include "lock.h"
 #include "manifest_read.h"
+#include "marks.h"
 #include "marks_read.h"
 #include "steps.h"
 #include "run_files.h"
@@ -96,6 +97,20 @@ int shf_step_move(struct shf_store *s, int64_t step, int to, const char *session
 	return shf_fail_io(err, -rc, "%s/%s: moving it away", s->path, t);
 }
 
+/* Copies the mark of a save that is about to be set aside to where the next save of its number does
+ * not remove it: what a person called bad must not come back as a good step. A mark that was made
+ * for another save, or cannot be read, is not copied. Returns 0 or a negative errno. */
+static int keep_mark(struct shf_store *s, int64_t step, char mark, const char *marked,
+                     const char *session)
+{
+	char name[64];
+
+	if ((mark != 'b' && mark != 'k') || (marked[0] && strcmp(marked, session) != 0))
+		return 0;
+	shf_mark_aside_name(name, step, session);
+	return shf_mark_write(s, name, mark, session);
+}
+
 /* Moves one step and makes that durable before the next one is moved. The caller moves the newest
  * first, so at any moment the run is a shorter run without a hole. The new name is
  * <step>-<session>. If the manifest cannot be read, the session is taken from the step's mark, or,
@@ -104,7 +119,7 @@ static int move_aside(struct shf_store *s, int aside, int64_t step, struct sheaf
 {
 	struct shf_arena arena = { NULL, 0 };
 	struct shf_manifest m;
-	char t[SHF_STEP_NAME], where[320], marked[33];
+	char t[SHF_STEP_NAME], where[320], marked[33], mark;
 	int dir, rc;
 
 	shf_name_of_step(s, t, step);
@@ -116,7 +131,13 @@ static int move_aside(struct shf_store *s, int aside, int64_t step, struct sheaf
 	if (rc == SHEAF_ENOENT)         /* returned as it is, it would mean that the step does not
 	                                 * exist */
 		rc = shf_fail_io(err, ENOENT, "%s/sheaf.json", where);
-	(void)shf_mark_of(s, step, marked, NULL);
+	mark = shf_mark_of(s, step, marked, NULL);
+	if (rc == 0) {
+		rc = keep_mark(s, step, mark, marked, m.session);
+		if (rc < 0)
+			rc = shf_fail_io(err, -rc, "%s/.sheaf/marks/%lld-%s", s->path,
+			                 (long long)step, m.session);
+	}
 	if (rc == 0 || rc == SHEAF_ECORRUPT || rc == SHEAF_EFORMAT)
 		rc = shf_step_move(s, step, aside, rc == 0 ? m.session : marked[0] ? marked : NULL,
 		                   err);

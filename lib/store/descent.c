@@ -4,6 +4,9 @@
  * branch, and a step that was kept for a while (the best so far, or one whose mark was removed)
  * could never be pruned (I9).
  *
+ * The same holds for steps that were set aside, because one of them comes back only if the newest
+ * step is its ancestor (aside_restore.c).
+ *
  * So before steps are pruned, .sheaf/descent is written: for each step whose parent is gone or
  * about to go, its next ancestor that stays. A line was proven when it was written and stays true.
  * A file that is lost or torn counts as empty; then older steps stay for ever. A file that cannot
@@ -35,6 +38,19 @@ static struct shf_entry *list_find_saved(const struct shf_list *list, int64_t st
 			return e;
 	}
 	return NULL;
+}
+
+/* Like list_find_saved, but also finds a save that was set aside, as that may be brought back. */
+static struct shf_entry *list_find_child(const struct shf_list *list, int64_t step,
+                                         const char *session)
+{
+	struct shf_entry *e = list_find_saved(list, step, session);
+
+	for (size_t i = 0; !e && i < list->n; i++)
+		if (list->entries[i].step == step && list->entries[i].state == SHF_ASIDE &&
+		    strcmp(list->entries[i].session, session) == 0)
+			e = &list->entries[i];
+	return e;
 }
 
 /* Returns the parent, or NULL if it is not in the list. A parent's number is smaller, so following
@@ -98,7 +114,7 @@ int shf_descent_read(struct shf_store *s, struct shf_list *list, struct shf_buf 
 	/* Lines about steps that are gone, or whose parent is still in the list, say nothing
 	 * new. */
 	while (p && next_kin(&p, end, &k)) {
-		struct shf_entry *e = list_find_saved(list, k.step, k.session);
+		struct shf_entry *e = list_find_child(list, k.step, k.session);
 
 		if (!e || parent_of(list, e))
 			continue;
@@ -166,7 +182,7 @@ int shf_descent_write(struct shf_store *s, const struct shf_list *list,
 	for (size_t i = 0; i < list->n; i++) {
 		const struct shf_entry *e = &list->entries[i];
 
-		if (e->state > SHF_DAMAGED || e->session[0] == '\0')
+		if ((e->state > SHF_DAMAGED && e->state != SHF_ASIDE) || e->session[0] == '\0')
 			continue;
 		if (!next_ancestor(list, e, &k))
 			continue;

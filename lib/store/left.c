@@ -211,8 +211,7 @@ static int report_away(struct looking *l, int dir, const char *name, struct shf_
 	left->whole = e.state == SHF_COMMITTED;
 	if (aside)
 		return left_report(l, left, "aside", "decide",
-		                   "set aside; nothing deletes it: remove it when it is of no more "
-		                   "use");
+		                   "set aside; sheaf aside brings it back or deletes it");
 	fd = shf_dir_open(l->s.sys, dir, name);
 	over = fd >= 0 && shf_grace_is_over(&l->s, fd, SHF_GRACE_S);
 	shf_fd_close(l->s.sys, &fd);

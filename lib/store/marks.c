@@ -33,6 +33,42 @@ static int write_mark(struct shf_store *s, int dir, int64_t step, char mark)
 	return shf_text_write(s, dir, name, text, (size_t)n, false);
 }
 
+int shf_mark_write(struct shf_store *s, const char *name, char mark, const char *session)
+{
+	int dir = shf_dir_make(s->sys, s->dot, "marks"), n, rc = dir;
+	char text[40];
+
+	n = snprintf(text, sizeof(text), "%c %.32s", mark, session);
+	if (rc >= 0)
+		rc = shf_text_write(s, dir, name, text, (size_t)n, false);
+	if (rc >= 0)
+		rc = shf_dir_sync(s, dir);
+	if (rc >= 0)
+		rc = shf_dir_sync(s, s->dot);   /* marks itself may be new */
+	shf_fd_close(s->sys, &dir);
+	return rc < 0 ? rc : 0;
+}
+
+/* Removes the copy of an older mark that this save got when it was set aside (mark_of_aside), since
+ * the mark that follows is the last word on it. Returns 0 or a negative errno. */
+static int clear_aside_mark(struct shf_store *s, int64_t step)
+{
+	int dir = shf_dir_open(s->sys, s->dot, "marks"), rc = dir;
+	struct shf_arena arena = { NULL, 0 };
+	struct shf_manifest m;
+	char name[64];
+
+	if (dir >= 0 && shf_store_manifest(s, step, &m, &arena, NULL) == 0) {
+		shf_mark_aside_name(name, step, m.session);
+		rc = shf_sys_unlink(s->sys, dir, name, false);
+		if (rc >= 0)
+			rc = shf_dir_sync(s, dir);
+	}
+	shf_arena_release(&arena);
+	shf_fd_close(s->sys, &dir);
+	return rc == -ENOENT || rc >= 0 ? 0 : rc;
+}
+
 int shf_store_mark(struct shf_store *s, int64_t step, char mark, struct sheaf_error *err)
 {
 	struct shf_stat st;
@@ -49,6 +85,9 @@ int shf_store_mark(struct shf_store *s, int64_t step, char mark, struct sheaf_er
 	rc = shf_sys_stat(s->sys, s->dir, t, false, &st);
 	if (rc < 0)
 		return shf_fail_sys(err, -rc, "%s/%s", s->path, t);
+	rc = clear_aside_mark(s, step);
+	if (rc < 0)
+		goto out;
 	if (mark == 0) {
 		/* The tries go first. If they outlived the mark after a crash, recovery would mark
 		 * the step again. */
@@ -124,10 +163,16 @@ int shf_store_is_bad(struct shf_store *s, int64_t step, const char *session,
 		       : shf_fail(err, SHEAF_EIO, "%s/.sheaf/marks/%lld: not to be read as a mark; "
 		                  "mark step %lld again", s->path, (long long)step,
 		                  (long long)step);
-	if (mark != 'b')
-		return 0;
+	/* The mark of the number is about another save: was this one marked before it was set
+	 * aside? */
+	if (mark != 'b' || (marked[0] && strcmp(marked, session) != 0)) {
+		mark = shf_mark_of_aside(s, step, session, &rc);
+		return rc < 0 && rc != -ENOENT
+		       ? shf_fail_io(err, -rc, "%s/.sheaf/marks/%lld-%.32s", s->path,
+		                     (long long)step, session) : mark == 'b';
+	}
 	if (marked[0])
-		return strcmp(marked, session) == 0;
+		return 1;
 	rc = shf_store_manifest(s, step, &m, &arena, NULL);
 	bad = rc < 0 ? rc != SHEAF_ENOENT : strcmp(m.session, session) == 0;
 	shf_arena_release(&arena);

@@ -39,17 +39,16 @@ static char mark_of_text(const struct shf_buf *text, char session[33])
 	return p[0];
 }
 
-char shf_mark_of(struct shf_store *s, int64_t step, char session[33], int *why)
+/* Reads the mark in the file `name` of .sheaf/marks. */
+static char mark_in_file(struct shf_store *s, const char *name, char session[33], int *why)
 {
 	struct shf_buf text = SHF_BUF_INIT;
-	char name[24], mark = '?';
+	char mark = '?';
 	int dir = open_marks(s), rc = dir;
 
 	session[0] = '\0';
-	if (dir >= 0) {
-		shf_mark_name(name, step);
+	if (dir >= 0)
 		rc = shf_text_read(s->sys, dir, name, &text, 64);
-	}
 	if (why)
 		*why = rc < 0 ? rc : 0;
 	/* Neither a mark nor the folder of marks: the step is not marked. */
@@ -60,6 +59,27 @@ char shf_mark_of(struct shf_store *s, int64_t step, char session[33], int *why)
 	shf_buf_release(&text);
 	shf_fd_close(s->sys, &dir);
 	return mark;
+}
+
+char shf_mark_of(struct shf_store *s, int64_t step, char session[33], int *why)
+{
+	char name[24];
+
+	shf_mark_name(name, step);
+	return mark_in_file(s, name, session, why);
+}
+
+void shf_mark_aside_name(char out[64], int64_t step, const char *session)
+{
+	snprintf(out, 64, "%lld-%.32s", (long long)step, session);
+}
+
+char shf_mark_of_aside(struct shf_store *s, int64_t step, const char *session, int *why)
+{
+	char name[64], of[33];
+
+	shf_mark_aside_name(name, step, session);
+	return mark_in_file(s, name, of, why);
 }
 
 char shf_mark_read(struct shf_store *s, int64_t step, int *why)
@@ -83,9 +103,11 @@ int shf_marks_some_bad(struct shf_store *s, int64_t least,
 		return rc == -ENOENT ? 0 : rc;
 	}
 	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL;) {
-		if (!shf_step_get(p, p + strlen(p), &step) || step < least)
+		if (!shf_step_get(p, p + strlen(p), &step) && !shf_step_split(p, &step, session))
 			continue;
-		mark = shf_mark_of(s, step, session, &why);
+		if (step < least)
+			continue;
+		mark = mark_in_file(s, p, session, &why);
 		if (mark == 'b')
 			rc = session[0] && is(arg, step, session);
 		else if (mark == '?')

@@ -20,4 +20,10 @@ int shf_marks_some_bad(struct shf_store *s, int64_t least,
 int shf_mark_clear(struct shf_store *s, int64_t step);
 /* Sets out to the name that a step's file has in .sheaf/marks. */
 void shf_mark_name(char out[24], int64_t step);
+/* Like shf_mark_read, for a save that was set aside. When it was, its mark was copied to
+ * .sheaf/marks/<step>-<session>, because the mark of its number goes with the next save of that
+ * number. The copy stays when the save is deleted: agents may still have the save in memory. */
+char shf_mark_of_aside(struct shf_store *s, int64_t step, const char *session, int *why);
+/* Sets out to the name of that copy. */
+void shf_mark_aside_name(char out[64], int64_t step, const char *session);
 #endif

@@ -15,6 +15,7 @@
  *               /aside/<step>-<session>/     set aside by a rewind, or because it was bad
  *               /rewind                journal of a rewind in progress
  *               /marks/<step>          k or b, and the session of the save that was marked
+ *               /marks/<step>-<session>      the mark of a save that was set aside
  *               /descent               older ancestors of steps whose parents were pruned
  *               /tries/<step>-<session>      how many sessions loaded the step and made no
  *                              progress after it

@@ -1186,6 +1186,36 @@ skipped("salvage_with_leavings", "what half a rename left is published with the 
         "shf_sys_unlink(s->sys, g->dir, \"sheaf.json.tmp\", false)",
         SALVAGE + "what_is_left_of_a_rename_is_not_published_and_what_is_nobodys_stops_it")
 
+# ---- what was set aside comes back, or is deleted ----
+RETURN = "unit/test_aside_restore: "
+skipped("return_before_the_journal_went", "a rewind's journal may outlive the return of its step",
+        "store/aside_restore.c:move_back", "shf_dir_sync(s, s->dot)",
+        RETURN + "a_journal_that_a_power_cut_brings_back_sets_nothing_aside_again")
+skipped("return_not_synced", "what was brought back is set aside again by a power cut",
+        "store/aside_restore.c:move_back", "shf_dir_sync(s, s->dir)",
+        RETURN + "a_return_survives_every_cut")
+bug("return_replaces", "what comes back replaces an empty directory of its number",
+    "store/aside_restore.c:move_back", "s->dir, t, true)", "s->dir, t, !MUTANT)",
+    RETURN + "an_empty_directory_of_the_number_is_not_replaced")
+skipped("return_to_any_branch", "a step comes back whatever the others descend from",
+        "store/aside_restore.c:shf_aside_restore", "check_descent(s, name, err)",
+        RETURN + "a_step_of_another_branch_is_left_aside")
+gullible("return_by_number", "a parent is any save of its number",
+         "store/aside_restore.c:is_parent", "strcmp(e->parent_session, parent->session) == 0",
+         RETURN + "the_parent_is_a_save_and_not_a_number")
+skipped("return_as_good", "a bad step is good when it comes back",
+        "store/aside_restore.c:shf_aside_restore", "restore_mark(s, &e, err)",
+        RETURN + "what_was_bad_is_bad_when_it_comes_back")
+skipped("mark_lost_aside", "a mark is gone with the next save of its number",
+        "store/aside.c:move_aside", "keep_mark(s, step, mark, marked, m.session)",
+        RETURN + "what_was_bad_is_bad_when_it_comes_back")
+skipped("deletion_before_sync", "files go before it is durable that their step is aside",
+        "store/aside_restore.c:delete_tree", "shf_dir_sync(s, s->dir)",
+        RETURN + "what_a_power_cut_puts_back_is_not_half_deleted")
+skipped("deletion_of_what_is_read", "a step that a reader has open is deleted",
+        "store/aside_restore.c:shf_aside_delete", "check_unread(s, dir, name, &fd, err)",
+        RETURN + "a_step_that_is_open_is_not_deleted")
+
 # ---- who descends from whom ----
 DESCENT = "unit/test_store_crafted: a_descent_proves_what_its_sum_and_its_sessions_vouch_for"
 skipped("descent_not_synced", "steps go before it is durable who descends from whom",

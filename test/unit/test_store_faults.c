@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include "aside.h"
+#include "aside_restore.h"
 #include "done_files.h"
 #include "err.h"
 #include "fresh_list.h"
@@ -19,6 +20,7 @@
 #include "tries.h"
 
 static struct simdisk *base;            /* a run with something of everything */
+static bool aside_empties;              /* the operation takes the one step out of .sheaf/aside */
 static int64_t shift;                   /* of the numbers of its steps, which are 1 to 9 without */
 
 /* Between the numbers here and those on the disk. */
@@ -118,7 +120,7 @@ static int ask_list(struct shf_store *s, struct answer *a, struct sheaf_error *e
 	if (there)
 		shf_list_release(&list);
 	/* Where a folder of .sheaf cannot be read the steps are listed without it. */
-	if (rc == 0 && !(aside && staged))
+	if (rc == 0 && !((aside || aside_empties) && staged))
 		rc = shf_fail(err, SHEAF_EIO, SAYS "nothing is aside, or staged");
 	return rc;
 }
@@ -278,6 +280,57 @@ static int do_rewind_all(struct shf_store *s, struct answer *a, struct sheaf_err
 	return shf_store_rewind(s, number(1), err);
 }
 
+static bool is_there(struct shf_store *s, int64_t step)
+{
+	struct shf_newest n;
+
+	return shf_store_newest(s, step, &n, NULL) != 0 || n.exists;
+}
+
+static bool any_save(void *arg, int64_t step, const char *session)
+{
+	(void)arg;
+	(void)session;
+	return step >= 0;
+}
+
+/* Step 8 is aside, and step 7 is the newest. Neither is done twice. */
+static int do_aside(struct shf_store *s, int (*act)(struct shf_store *, const char *,
+                                                    struct sheaf_error *),
+                    struct sheaf_error *err)
+{
+	static const char folder[] = ".sheaf/aside/";
+	struct shf_list list;
+	char name[64] = "";
+	int rc = shf_store_list(s, &list, err);
+
+	for (size_t i = 0; rc == 0 && i < list.n; i++)
+		if (list.entries[i].state == SHF_ASIDE)
+			snprintf(name, sizeof(name), "%.60s",
+			         list.entries[i].path + strlen(folder));
+	if (rc < 0)
+		return rc;
+	shf_list_release(&list);
+	if (name[0])
+		return act(s, name, err);
+	if (shf_asides_some(s, any_save, NULL) == 0 &&
+	    (is_there(s, number(8)) || act == shf_aside_delete))
+		return 0;
+	return shf_fail(err, SHEAF_EIO, SAYS "it is not listed");
+}
+
+static int do_restore(struct shf_store *s, struct answer *a, struct sheaf_error *err)
+{
+	(void)a;
+	return do_aside(s, shf_aside_restore, err);
+}
+
+static int do_delete(struct shf_store *s, struct answer *a, struct sheaf_error *err)
+{
+	(void)a;
+	return do_aside(s, shf_aside_delete, err);
+}
+
 static int do_unmark_first(struct shf_store *s, struct answer *a, struct sheaf_error *err)
 {
 	(void)a;
@@ -293,13 +346,6 @@ static int do_rewind_none(struct shf_store *s, struct answer *a, struct sheaf_er
 		return shf_fail(err, SHEAF_EIO, SAYS "who knows how often");
 	say(a, "%llu\n", (unsigned long long)n);
 	return rc;
-}
-
-static bool is_there(struct shf_store *s, int64_t step)
-{
-	struct shf_newest n;
-
-	return shf_store_newest(s, step, &n, NULL) != 0 || n.exists;
 }
 
 static int do_prune(struct shf_store *s, struct answer *a, struct sheaf_error *err)
@@ -379,7 +425,8 @@ static int do_done(struct shf_store *s, struct answer *a, struct sheaf_error *er
 #define LATEST "step #, the latest, cannot be read: run/checkpoint-#"
 static const char *const said[] = {
 	"run/.sheaf/aside", "run/.sheaf/descent", "run/.sheaf/lock", "run/.sheaf/marks",
-	"run/.sheaf/marks/#", "run/.sheaf/rewind", "run/.sheaf/rewinds", "run/.sheaf/run",
+	"run/.sheaf/marks/#", "run/.sheaf/marks/#-*", "run/.sheaf/rewind", "run/.sheaf/rewinds",
+	"run/.sheaf/run",
 	"run/.sheaf/stage", "run/.sheaf/stage: what dead jobs left", "run/.sheaf/trash",
 	"run/.sheaf/trash: sync before deleting", "run/.sheaf/tries", "run/.sheaf/tries/#-*",
 	"run/.sheaf", "run/.sheaf: which directory it is", "run/checkpoint-#",
@@ -391,7 +438,16 @@ static const char *const said[] = {
 	"run: the steps to set aside", "run: who we are",
 	"run/.sheaf/stage/#-*", "run/.sheaf/stage/#-*/alive-#", "run/.sheaf/stage/#-*/optimizer",
 	"run: step #", "run/.sheaf/stage/#-*/sheaf.json", "run/.sheaf/aside/#-*",
-	"run/.sheaf/aside/#-*/sheaf.json", "run/.sheaf/trash/#-*",
+	"run/.sheaf/aside/#-*/sheaf.json", "run/.sheaf/aside/#-*: moving it back",
+	"run/.sheaf/aside/#-*: deleting it", "run/.sheaf/aside/#-*: what it descends from",
+	"run/.sheaf/aside/#-*/sheaf.sums: named by the manifest",
+	"run/.sheaf/aside/#-*/config.json: named by the manifest",
+	"run/.sheaf/aside/#-*/model-#-of-#.safetensors: named by the manifest",
+	"run/.sheaf/aside/#-*/optimizer/optimizer-#-of-#.safetensors: named by the manifest",
+	"run/checkpoint-#: what it descends from",
+	"run/checkpoint-#: brought back, but a power cut may set it aside again: sync of the "
+	"directory",
+	"run/.sheaf/trash/#-*",
 	"run/.sheaf/trash/#-*/sheaf.json",
 	LATEST "",
 	LATEST "/sheaf.json",
@@ -454,6 +510,7 @@ static int operate(const struct operation *o, const struct shf_sys *sys, struct 
 	int rc = o->writes ? shf_store_own(&s, sys, RUN, false, 0, err)
 	                   : shf_store_open(&s, sys, RUN, err);
 
+	aside_empties = o->call == do_restore || o->call == do_delete;
 	*a = (struct answer){ .n = 0 };
 	if (rc < 0)
 		return rc;
@@ -576,6 +633,8 @@ EACH(a_step_is_marked_or_can_be, "mark", true, do_keep)
 EACH(a_mark_is_taken_away_or_can_be, "unmark", true, do_unmark)
 EACH(a_rewind_is_done_or_can_be, "rewind", true, do_rewind)
 EACH(a_rewind_of_nothing_is_counted_or_can_be, "rewind none", true, do_rewind_none)
+EACH(a_step_is_brought_back_or_can_be, "restore", true, do_restore)
+EACH(what_was_set_aside_is_deleted_or_can_be, "delete", true, do_delete)
 EACH(a_prune_is_done_or_can_be, "prune", true, do_prune)
 EACH(a_try_is_counted_or_can_be, "count", true, do_count)
 EACH(a_stage_is_made_and_locked_or_can_be, "stage", true, do_stage)
@@ -590,6 +649,7 @@ static const struct operation all[] = {
 	{ "own", true, do_nothing }, { "mark", true, do_keep },
 	{ "unmark", true, do_unmark }, { "unmark first", true, do_unmark_first },
 	{ "rewind", true, do_rewind }, { "rewind all", true, do_rewind_all },
+	{ "restore", true, do_restore }, { "delete", true, do_delete },
 	{ "no rewind", true, do_rewind_none }, { "prune", true, do_prune },
 	{ "count", true, do_count }, { "stage", true, do_stage },
 	{ "done", true, do_done },

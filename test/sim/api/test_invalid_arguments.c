@@ -4,6 +4,7 @@
 #include "acts.h"
 #include <limits.h>
 #include <stdlib.h>
+#include "run_aside.h"
 #include "run_salvage.h"
 #include "step_attached.h"
 #include "t.h"
@@ -240,6 +241,10 @@ TEST(nowhere_is_no_run_and_no_step)
 	SAID(shf_run_salvage(NULL, 1, NULL, sys, NULL, &err), SHEAF_EINVAL, "needs a run", &err);
 	SAID(shf_run_salvage("", 1, NULL, sys, NULL, &err), SHEAF_EINVAL, "needs a run", &err);
 	SAID(shf_run_salvage("run", -1, NULL, sys, NULL, &err), SHEAF_EINVAL, "number", &err);
+	SAID(shf_run_restore(NULL, "3", NULL, sys, &err), SHEAF_EINVAL, "a run and the path", &err);
+	SAID(shf_run_restore("run", NULL, NULL, sys, &err), SHEAF_EINVAL, "the path", &err);
+	SAID(shf_run_discard("run", "", NULL, sys, &err), SHEAF_EINVAL, "the path", &err);
+	SAID(shf_run_discard("", "3", NULL, sys, &err), SHEAF_EINVAL, "a run and the path", &err);
 	CHECK_INT(simdisk_open_n(sys), 0);
 	simdisk_free(disk);
 }
