@@ -537,11 +537,12 @@ static int run(const struct cli_args *a)
 	int asks = cli_flag(a, "status") + cli_flag(a, "flush") + cli_flag(a, "stop"), rc;
 
 	if (asks > 1)
-		return cli_usage(a, "--status, --flush, --stop", "exclude each other", NULL);
+		return cli_usage(a, "--status, --flush, --stop", "only one of these can "
+		                 "be given", NULL);
 	if (cli_flag(a, "force") && !cli_flag(a, "stop"))
-		return cli_usage(a, "--force", "is for --stop", NULL);
+		return cli_usage(a, "--force", "this option belongs to --stop", NULL);
 	if (cli_flag(a, "due") && !cli_flag(a, "flush"))
-		return cli_usage(a, "--due", "is for --flush", NULL);
+		return cli_usage(a, "--due", "this option belongs to --flush", NULL);
 	g.socket = cli_value(a, "socket");
 	g.hook = cli_value(a, "hook");
 	g.flush = !cli_flag(a, "no-flush");

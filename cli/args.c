@@ -89,20 +89,24 @@ static int take(struct cli_args *a, int argc, char **argv, int *i)
 	bool has = arg[1] == '-' && arg[n + 2] == '=';
 	int k = n ? opt_index(a->verb, arg + 2, n) : -1;
 
-	if (strcmp(arg, "--json") == 0 || strcmp(arg, "--help") == 0) {
-		*(arg[2] == 'j' ? &a->json : &a->help) = true;
+	if (strcmp(arg, "--json") == 0) {
+		a->json = true;
+		return 0;
+	}
+	if (strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0) {
+		a->help = true;
 		return 0;
 	}
 	if (k < 0)
 		return unknown(a, arg, n);
 	if (a->value[k])
-		return cli_usage(a, arg, "is given twice", NULL);
+		return cli_usage(a, arg, "this option is given twice", NULL);
 	if (!a->verb->opts[k].arg) {
 		a->value[k] = "";
-		return has ? cli_usage(a, arg, "takes no value", NULL) : 0;
+		return has ? cli_usage(a, arg, "this option takes no value", NULL) : 0;
 	}
 	if (!has && *i + 1 >= argc)
-		return cli_usage(a, arg, "needs a value", NULL);
+		return cli_usage(a, arg, "this option needs a value", NULL);
 	a->value[k] = has ? arg + n + 3 : argv[++*i];
 	if (!*a->value[k])
 		return cli_usage(a, arg, "its value is empty", NULL);
@@ -131,11 +135,12 @@ int cli_args_parse(struct cli_args *a, const struct cli_verb *verb, int argc, ch
 				return cli_usage(a, "", "an argument is empty", NULL);
 			a->pos[a->pos_n++] = argv[i];
 		} else {
-			return cli_usage(a, argv[i], "is one argument too many", NULL);
+			return cli_usage(a, argv[i], "this argument is one too many", NULL);
 		}
 	}
 	if (!a->help && a->pos_n < verb->pos_min)
-		return cli_usage(a, verb->pos_names, "is missing", NULL);
+		return cli_usage(a, verb->pos_names, a->pos_n ? "an argument is missing"
+		                 : "the argument is missing", NULL);
 	return 0;
 }
 
@@ -170,7 +175,7 @@ int cli_int(const struct cli_args *a, const char *name, int64_t lo, int64_t hi, 
 	errno = 0;
 	v = strtoll(s, &end, 10);
 	if (*s < '0' || *s > '9' || *end || errno || v < lo || v > hi) {
-		snprintf(why, sizeof(why), "'%.40s' is no number from %lld to %lld", s,
+		snprintf(why, sizeof(why), "'%.40s' is not a whole number from %lld to %lld", s,
 			 (long long)lo, (long long)hi);
 		return bad_number(a, name, why);
 	}
@@ -188,7 +193,7 @@ int cli_real(const struct cli_args *a, const char *name, double *out)
 		return 0;
 	v = strtod(s, &end);
 	if (!((*s >= '0' && *s <= '9') || *s == '.') || *end || !isfinite(v)) {
-		snprintf(why, sizeof(why), "'%.40s' is no number from 0", s);
+		snprintf(why, sizeof(why), "'%.40s' is not a number from 0 up", s);
 		return bad_number(a, name, why);
 	}
 	*out = v;
@@ -233,5 +238,6 @@ void cli_help_all(FILE *f)
 	fputs("\nA PATH is a run, a step of it (RUN@1000, RUN@latest), a checkpoint directory,\n"
 	      "any Hugging Face directory, or one safetensors file.\n\n"
 	      "Exit 0: fine, or yes. 1: no (corrupt, differs). 2: could not tell.\n"
-	      "`sheaf help VERB` is its page; `sheaf --version` says which sheaf this is.\n", f);
+	      "`sheaf help VERB` is its page; `sheaf --version` says which sheaf this is.\n"
+	      "-h is --help, and -V is --version.\n", f);
 }

@@ -94,7 +94,8 @@ static int came_back(struct bench *b, const char *what)
 {
 	if (is_filled(&b->job))
 		return 0;
-	return cli_error(b->a, SHEAF_ECORRUPT, b->dir, what, "the disk, or sheaf, is broken");
+	return cli_error(b->a, SHEAF_ECORRUPT, b->dir, what, "the disk or sheaf is "
+	                 "broken: run it again, and report what comes back");
 }
 
 static int raw(struct bench *b, bool direct)
@@ -433,7 +434,7 @@ static int await(const struct bench *b, pid_t child, const sigset_t *set)
 			return 128 + sig;
 		if (WIFEXITED(status))
 			return WEXITSTATUS(status);
-		snprintf(why, sizeof(why), "was ended by signal %d", WTERMSIG(status));
+		snprintf(why, sizeof(why), "it was ended by signal %d", WTERMSIG(status));
 		return cli_error(b->a, SHEAF_EIO, b->dir, why, NULL);
 	}
 }
@@ -470,7 +471,8 @@ static int watched(struct bench *b)
 	}
 	rc = child < 0 ? failed(b, -errno, "no second process") : await(b, child, &set);
 	if (device_clear(b->own) < 0 && rc == 0)
-		rc = cli_error(b->a, SHEAF_EIO, b->own, "cannot be removed", NULL);
+		rc = cli_error(b->a, SHEAF_EIO, b->own, "this directory cannot be "
+		               "removed", "remove it by hand");
 	sigprocmask(SIG_SETMASK, &before, NULL);
 	return rc;
 }
@@ -482,7 +484,7 @@ static int bad_size(const struct cli_args *a, const char *s)
 	char what[80];
 
 	snprintf(what, sizeof(what), "--size %.60s", s);
-	return cli_usage(a, what, "is no size from 16M to 4096G", NULL);
+	return cli_usage(a, what, "the size must be from 16M to 4096G", NULL);
 }
 
 /* 64M, 1G, or bytes. */
@@ -519,14 +521,15 @@ static int check_room(const struct bench *b)
 	if (b->place.free_bytes / 2 < bytes) {
 		snprintf(why, sizeof(why), "%s are free, twice the size is needed",
 			 wl_size(room, b->place.free_bytes));
-		return cli_error(b->a, SHEAF_EIO, b->dir, why, "a smaller --size");
+		return cli_error(b->a, SHEAF_EIO, b->dir, why, "give a smaller --size");
 	}
 	if (b->place.memory_bytes / 9 * 4 < bytes) {
 		snprintf(why, sizeof(why), "%s of memory are free, 2.25 times the size is needed",
 			 wl_size(room, b->place.memory_bytes));
-		return cli_error(b->a, SHEAF_ENOMEM, b->dir, why, "a smaller --size");
+		return cli_error(b->a, SHEAF_ENOMEM, b->dir, why, "give a smaller --size");
 	}
-	return bytes > most ? cli_usage(b->a, "--size", "is more than 64 files", NULL) : 0;
+	return bytes > most ? cli_usage(b->a, "--size", "this size needs more than 64 files",
+	                                NULL) : 0;
 }
 
 static int run(const struct cli_args *a)
@@ -549,7 +552,7 @@ static int run(const struct cli_args *a)
 		rc = cli_int(a, "threads", 1, DEVICE_THREADS_MAX, &threads);
 	b->job.threads = (int)threads;
 	if (!rc && strlen(b->dir) > PATH_MAX - 512)
-		rc = cli_usage(a, "DIR", "is too long a path", NULL);
+		rc = cli_usage(a, "DIR", "this path is too long", NULL);
 	if (!rc) {
 		int bad = device_look(&b->place, b->dir);
 

@@ -75,24 +75,25 @@ static int slice_parse(const struct cli_args *a, const char *text, struct cli_bo
 	if (!text)
 		return 0;
 	if (b->wide)
-		return cli_usage(a, text, "is of a tensor of more than 8 dimensions, which is read "
-				 "whole", NULL);
+		return cli_usage(a, text, "a tensor of more than 8 dimensions has no "
+				 "slices", "leave --slice out: it is read whole");
 	b->items = 1;
 	for (int d = 0; d < b->t.ndim; d++) {
 		size_t n = strcspn(s, ",");
 
 		if (!part(s, n, b->t.shape[d], &b->start[d], &b->count[d]))
-			return cli_usage(a, text, "is not start:stop for each dimension, without a "
-					 "step", NULL);
+			return cli_usage(a, text, "a slice is start:stop for each dimension, "
+					 "without a step", "as in 0:4,:");
 		b->items *= b->count[d];
 		b->whole = b->whole && b->count[d] == b->t.shape[d];
 		s += n;
 		if (d + 1 < b->t.ndim && *s++ != ',')
-			return cli_usage(a, text, "has fewer parts than the tensor has dimensions",
-					 NULL);
+			return cli_usage(a, text, "the tensor has more dimensions than the slice "
+					 "has parts", NULL);
 	}
 	if (*s)
-		return cli_usage(a, text, "has more parts than the tensor has dimensions", NULL);
+		return cli_usage(a, text, "the tensor has fewer dimensions than the slice has "
+				 "parts", NULL);
 	return 0;
 }
 
@@ -191,8 +192,8 @@ static int cat(const struct cli_args *a, struct sheaf_checkpoint *step)
 		return not_found(a, step, family ? family : "model");
 	bits = sheaf_dtype_bits(t.dtype);
 	if (!cli_dims(&t) || !bits)
-		return cli_error(a, SHEAF_EFORMAT, a->pos[1], "has more dimensions, or another "
-				 "dtype, than can be read", NULL);
+		return cli_error(a, SHEAF_EFORMAT, a->pos[1], "this tensor has more dimensions, or "
+				 "another dtype, than sheaf can read", NULL);
 	cli_box_init(&b, &t);
 	rc = slice_parse(a, cli_value(a, "slice"), &b);
 	if (rc)

@@ -37,7 +37,7 @@ struct cli_args {
 	bool json, help;
 };
 extern const struct cli_verb cli_ls, cli_show, cli_verify, cli_diff, cli_cat, cli_plan, cli_prune,
-	cli_mark, cli_rewind, cli_copy, cli_recover, cli_agent, cli_stats,
+	cli_mark, cli_rewind, cli_aside, cli_copy, cli_recover, cli_agent, cli_stats,
 	cli_bench;
 extern const struct cli_verb *const cli_verbs[];        /* NULL-ended */
 const struct cli_verb *cli_verb_find(const char *name); /* NULL: none such */
@@ -79,9 +79,12 @@ struct cli_place {
 	enum cli_kind kind;
 	char *path;                     /* owned; without @N */
 	int64_t step;                   /* of CLI_RUN_STEP; SHEAF_LATEST */
+	bool bare;                      /* of CLI_RUN: a directory in which nothing is a run's */
 };
 /* 0, or an exit status with the line out. */
 int cli_place_parse(struct cli_place *p, const struct cli_args *a, const char *text);
+/* A run, and no step of it. 0, or an exit status with the line out. */
+int cli_place_run(struct cli_place *p, const struct cli_args *a, const char *text);
 void cli_place_release(struct cli_place *p);
 struct cli_step {
 	struct cli_place place;

@@ -37,7 +37,7 @@ static int run(const struct cli_args *a)
 	int rc;
 
 	if (wl_step_at(dst, &n, &step) == 0)
-		return cli_usage(a, dst, "is the name of a step, and a step is copied into a run",
+		return cli_usage(a, dst, "this names a step, and a step is copied into a run",
 				 "name the run's directory");
 	rc = cli_step_open(&s, a, a->pos[0], false);
 	if (rc)

@@ -221,6 +221,10 @@ static int run(const struct cli_args *a)
 	struct cli_place place;
 	int rc = cli_place_parse(&place, a, a->pos[0]);
 
+	if (!rc && place.kind == CLI_RUN && place.bare) {
+		cli_place_release(&place);
+		rc = cli_place_run(&place, a, a->pos[0]); /* says so */
+	}
 	if (rc)
 		return rc;
 	if (place.kind == CLI_RUN)
@@ -243,7 +247,7 @@ const struct cli_verb cli_ls = {
 	.text = "Lists what lies in a run by step: committed steps, damaged ones (their\n"
 		"manifest or the size of a file is wrong), unread ones (the disk or the\n"
 		"permissions would not let them be looked at), foreign ones (no manifest), steps\n"
-		"set aside by rewind, steps being made, and steps that the agent of this\n"
+		"set aside (`sheaf aside`), steps being made, and steps that the agent of this\n"
 		"node (`sheaf agent`) has in memory and the disk has not. SIZE counts all files\n"
 		"that the manifest names, TRIES the jobs that loaded a step and died before they\n"
 		"saved one. A job that sets opts.resume_attempts_max marks a step bad at that\n"

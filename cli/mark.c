@@ -16,8 +16,8 @@ static int newest(struct sheaf_run *r, const char *path, int64_t *step, struct s
 		return rc;
 	*step = cli_list_newest(&list, path);
 	cli_list_release(&list);
-	return *step >= 0 ? 0 : wl_fail(err, SHEAF_ENOENT, "holds no step that is not marked "
-	                                    "bad (name it by its number)");
+	return *step >= 0 ? 0 : wl_fail(err, SHEAF_ENOENT, "every step here is marked bad, or "
+	                                    "there is none (name a step by its number)");
 }
 
 static int run(const struct cli_args *a)
@@ -40,13 +40,14 @@ static int run(const struct cli_args *a)
 	else if (strcmp(word, "none") == 0)
 		mark = 0;
 	else
-		return cli_usage(a, word, "is none of keep, bad, none", NULL);
+		return cli_usage(a, word, "the mark must be keep, bad or none", NULL);
 	rc = cli_place_parse(&place, a, a->pos[0]);
 	if (rc)
 		return rc;
 	if (place.kind != CLI_RUN_STEP) {
 		cli_place_release(&place);
-		return cli_usage(a, a->pos[0], "names no step", "RUN@1000");
+		return cli_usage(a, a->pos[0], "this names no step", "as in RUN@1000 or "
+		                 "RUN@latest");
 	}
 	opts.timeout_ms = (int32_t)timeout;
 	rc = sheaf_run_open(&r, place.path, NULL, &opts, &err);

@@ -181,7 +181,7 @@ static int read_layout(struct plan *p)
 		return cli_usage(a, "", err.msg, NULL);
 	p->ranks = wl_mesh_ranks(&p->layout.mesh);
 	if (p->ranks > RANKS_MAX)
-		return cli_usage(a, "--mesh", "has more than 1048576 ranks", NULL);
+		return cli_usage(a, "--mesh", "this mesh has more than 1048576 ranks", NULL);
 	if (p->ranks % p->nodes)
 		return cli_usage(a, "--nodes", "the ranks are not split evenly over them", NULL);
 	return 0;

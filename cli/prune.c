@@ -48,7 +48,8 @@ static int best(const struct cli_args *a, struct sheaf_opts *opts, char note[80]
 	to = strrchr(from, ':');
 	if (*text < '0' || *text > '9' || errno || k < 1 || k > INT32_MAX || *end != ':' || !to ||
 	    to == from || to - from >= 80 || (strcmp(to, ":min") && strcmp(to, ":max")))
-		return cli_usage(a, "--best", "is not K:NOTE:min or K:NOTE:max", "3:loss:min");
+		return cli_usage(a, "--best", "the value must be K:NOTE:min or K:NOTE:max", "as in "
+		                 "3:loss:min");
 	memcpy(note, from, (size_t)(to - from));
 	note[to - from] = '\0';
 	opts->keep_best = (int32_t)k;
@@ -77,11 +78,9 @@ static int run(const struct cli_args *a)
 	if (!rc)
 		rc = best(a, &opts, note);
 	if (!rc && !keep_last)
-		rc = cli_usage(a, "--keep-last", "is missing", NULL);
+		rc = cli_usage(a, "--keep-last", "this option must be given", NULL);
 	if (!rc)
-		rc = cli_place_parse(&place, a, a->pos[0]);
-	if (!rc && place.kind != CLI_RUN)
-		rc = cli_usage(a, a->pos[0], "is no run", NULL);
+		rc = cli_place_run(&place, a, a->pos[0]);
 	if (rc)
 		goto out;
 	/* Listing changes nothing, and needs no lock. */

@@ -91,9 +91,7 @@ static int run(const struct cli_args *a)
 	if (!rc && step >= 0 && cli_flag(a, "apply"))
 		rc = cli_usage(a, "--apply", "deletes what --salvage wants", "one, then the other");
 	if (!rc)
-		rc = cli_place_parse(&place, a, a->pos[0]);
-	if (!rc && place.kind != CLI_RUN)
-		rc = cli_usage(a, a->pos[0], "is no run", NULL);
+		rc = cli_place_run(&place, a, a->pos[0]);
 	if (!rc && step >= 0)
 		rc = salvage(a, place.path, step, (int32_t)timeout);
 	else if (!rc)

@@ -57,21 +57,21 @@ static void check_config(struct hf *h)
 	size_t n;
 
 	if (!attached(h, "config.json")) {
-		say(h, true, "config", "config.json", "is absent, so no loader knows what this is");
+		say(h, true, "config", "config.json", "missing, so no loader knows what this is");
 		return;
 	}
 	if (sheaf_checkpoint_file(h->step, "config.json", &bytes, &n, NULL) == 0 && n <= CONFIG_MAX)
 		h->config = json_loadb(bytes, n, 0, NULL);
 	if (!json_is_object(h->config)) {
-		say(h, true, "config", "config.json", "is no JSON object of up to 1 MiB, "
-		    "or damaged");
+		say(h, true, "config", "config.json", "this is not a JSON object of up to 1 MiB, "
+		    "or it is damaged");
 		return;
 	}
 	arch = json_object_get(h->config, "architectures");
 	if (!json_is_string(json_array_get(arch, 0)))
-		say(h, true, "config", "config.json", "names no \"architectures\"");
+		say(h, true, "config", "config.json", "it has no \"architectures\"");
 	if (!json_is_string(json_object_get(h->config, "model_type")))
-		say(h, true, "config", "config.json", "has no \"model_type\"");
+		say(h, true, "config", "config.json", "it has no \"model_type\"");
 }
 
 static void check_index(struct hf *h)
@@ -91,10 +91,10 @@ static void check_index(struct hf *h)
 		return;
 	if (many)
 		say(h, true, "index", "model.safetensors.index.json",
-		    "is absent, and the model lies in several files");
+		    "missing, and the model lies in several files");
 	else if (first && strcmp(first, "model.safetensors") != 0)
 		say(h, true, "index", "model.safetensors.index.json",
-		    "is absent, and the only file is not called model.safetensors");
+		    "missing, and the only file is not called model.safetensors");
 }
 
 static void check_tokenizer(struct hf *h)
@@ -176,10 +176,11 @@ static void check_expected(struct hf *h, const struct wl_shape *s)
 		struct sheaf_tensor t = { .size = sizeof(t) };
 
 		if (sheaf_checkpoint_find(h->step, "model", want->name, &t, NULL) < 0) {
-			say(h, true, "tensor", want->name, "is absent");
+			say(h, true, "tensor", want->name, "missing");
 		} else if (t.ndim != want->ndim ||
 			   memcmp(t.shape, want->shape, sizeof(int64_t) * (size_t)t.ndim) != 0) {
-			snprintf(why, sizeof(why), "has another shape than config.json asks for: "
+			snprintf(why, sizeof(why), "its shape is not the one that config.json "
+			         "asks for: "
 				 "%lld%s%.0lld", (long long)want->shape[0],
 				 want->ndim > 1 ? " x " : "",
 				 (long long)(want->ndim > 1 ? want->shape[1] : 0));
@@ -201,7 +202,7 @@ static void check_names(struct hf *h)
 	for (size_t i = 0; sheaf_checkpoint_tensor(h->step, i, &t, NULL) == 0; i++)
 		n += strcmp(t.family, "model") == 0;
 	if (n == 0)
-		say(h, true, "family", "model", "holds no tensor");
+		say(h, true, "family", "model", "it has no tensor");
 	if (!arch || n == 0)
 		return;
 	if (!shape_of(h, arch, &s)) {
@@ -226,7 +227,7 @@ int cli_show_hf(const struct cli_args *a, struct cli_step *s)
 	if (rc < 0)
 		return cli_error(a, rc, a->pos[0], "", NULL);
 	if (strcmp(info.format, "safetensors") == 0) {
-		say(&h, true, "config", "config.json", "is absent: one file is no model directory");
+		say(&h, true, "config", "config.json", "missing: one file is no model directory");
 	} else {
 		h.dir = info.path;
 		check_config(&h);

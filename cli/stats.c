@@ -180,7 +180,7 @@ static int take_all(const struct cli_args *a, const char *path, struct rows *row
 				 NULL);
 	if (!rows->any)
 		return cli_error(a, SHEAF_ENOENT, path, "no job wrote metrics here",
-				 "open the run with SHEAF_RUN_METRICS");
+				 "a job that opens the run with SHEAF_RUN_METRICS does");
 	return 0;
 }
 
@@ -331,9 +331,7 @@ static int run(const struct cli_args *a)
 	char why[80];
 
 	if (!rc)
-		rc = cli_place_parse(&place, a, a->pos[0]);
-	if (!rc && place.kind != CLI_RUN)
-		rc = cli_usage(a, a->pos[0], "is no run", NULL);
+		rc = cli_place_run(&place, a, a->pos[0]);
 	if (!rc)
 		rc = take_all(a, place.path, &rows);
 	if (!rc && last && (size_t)last < rows.n)

@@ -116,7 +116,7 @@ static bool index_found(struct verify *v, const char *path)
 			continue;
 		json_object_set_new(told, to, json_true());
 		if (strchr(to, '/'))
-			hear_own(v, "index", name, "names a file outside its directory");
+			hear_own(v, "index", name, "it names a file outside its directory");
 		else if (cli_lacks(path, to))
 			hear_own(v, "missing", to, "the index names it and it is not there");
 	}
@@ -199,8 +199,9 @@ static int verify_run(struct verify *v, const struct cli_place *place, const cha
 	}
 	if (v->steps == before)
 		rc = cli_error(v->a, SHEAF_ENOENT, arg, place->step != SHEAF_LATEST
-		               ? "holds no such step" : "holds no step that is not marked bad "
-		               "(name it by its number)", NULL);
+		               ? "no such step is here" : "every step here is marked bad, or "
+		               "there is none", place->step != SHEAF_LATEST
+		               ? "sheaf ls RUN lists them" : "name a step by its number");
 out:
 	cli_list_release(&list);
 	sheaf_run_close(run);

@@ -24,7 +24,7 @@ static bool is_number(const char *s)
 
 /* A run holds .sheaf or checkpoint-N; a checkpoint holds a manifest, an index or weights. A
  * directory that holds neither is a run without steps. */
-static int kind_of_dir(const char *path, enum cli_kind *kind)
+static int kind_of_dir(const char *path, enum cli_kind *kind, bool *bare)
 {
 	bool run = false, weights = false, steps = false;
 	struct dirent *e;
@@ -44,6 +44,7 @@ static int kind_of_dir(const char *path, enum cli_kind *kind)
 	rc = -errno;
 	closedir(d);
 	/* Trainers that know nothing of runs put checkpoints beside the final weights. */
+	*bare = !run && !steps;
 	*kind = run || (steps && !weights) || !weights ? CLI_RUN : CLI_DIR;
 	return rc;
 }
@@ -61,8 +62,8 @@ static int split(struct cli_place *p, const struct cli_args *a, const char *text
 		p->kind = CLI_RUN_STEP;
 		return 0;
 	case SHEAF_EINVAL:
-		return cli_error(a, SHEAF_ENOENT, text, "no such path, and after @ stands "
-				 "neither a step nor latest", "RUN@1000 or RUN@latest");
+		return cli_error(a, SHEAF_ENOENT, text, "no such path, and what is behind @ "
+				 "is neither a number nor latest", "as in RUN@1000 or RUN@latest");
 	case SHEAF_ENOENT:
 		return cli_error(a, SHEAF_ENOENT, text, "no such step", NULL);
 	default:
@@ -89,13 +90,14 @@ int cli_place_parse(struct cli_place *p, const struct cli_args *a, const char *t
 	}
 	if (S_ISREG(st.st_mode)) {
 		if (made.kind == CLI_RUN_STEP)
-			rc = cli_error(a, SHEAF_ENOENT, made.path, "is a file, not a run", NULL);
+			rc = cli_error(a, SHEAF_ENOENT, made.path, "this is a file, and @ stands "
+			               "behind a run", NULL);
 		made.kind = CLI_FILE;
 	} else if (!S_ISDIR(st.st_mode)) {
-		rc = cli_error(a, SHEAF_ENOENT, made.path, "is neither a directory nor a file",
-			       NULL);
+		rc = cli_error(a, SHEAF_ENOENT, made.path, "this is neither a directory nor a "
+			       "file", NULL);
 	} else if (made.kind == CLI_RUN) {
-		int code = kind_of_dir(made.path, &kind);
+		int code = kind_of_dir(made.path, &kind, &made.bare);
 
 		if (code < 0)
 			rc = cli_error(a, SHEAF_EIO, made.path, strerror(-code), NULL);
@@ -116,6 +118,24 @@ void cli_place_release(struct cli_place *p)
 	p->path = NULL;
 }
 
+int cli_place_run(struct cli_place *p, const struct cli_args *a, const char *text)
+{
+	int rc = cli_place_parse(p, a, text);
+
+	if (rc)
+		return rc;
+	if (p->kind == CLI_RUN && !p->bare)
+		return 0;
+	rc = p->kind == CLI_RUN
+	   ? cli_error(a, SHEAF_ENOENT, text, "this directory is not a run: it has neither .sheaf "
+	               "nor a checkpoint-N", NULL)
+	   : p->kind == CLI_RUN_STEP
+	   ? cli_usage(a, text, "a run is wanted here, and this is a step of one", NULL)
+	   : cli_usage(a, text, "this is not a run", NULL);
+	cli_place_release(p);
+	return rc;
+}
+
 int cli_place_numbered(struct cli_place *p, const struct cli_args *a, const char *text)
 {
 	int rc = cli_place_parse(p, a, text);
@@ -125,7 +145,7 @@ int cli_place_numbered(struct cli_place *p, const struct cli_args *a, const char
 	if (p->kind == CLI_RUN_STEP && p->step >= 0)
 		return 0;
 	cli_place_release(p);
-	return cli_usage(a, text, "names no step", "RUN@1000");
+	return cli_usage(a, text, "this names no step by its number", "as in RUN@1000");
 }
 
 bool cli_has(const char *dir, const char *file)

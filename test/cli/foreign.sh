@@ -138,6 +138,6 @@ json 'each tensor by name' \
 	and o[-1] == {"result": "missing", "missing": 13, "notes": 0}'
 rm qwen/config.json qwen/tokenizer.json
 t 1 'config.json itself is missed' "$SHEAF" show qwen --hf
-has 'by name' out 'config.json: is absent'
+has 'by name' out 'config.json: missing'
 has 'and a tokenizer noted' out 'tokenizer'
 t 1 'one file is no model directory' "$SHEAF" show single.safetensors --hf
