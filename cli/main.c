@@ -7,7 +7,7 @@
 
 const struct cli_verb *const cli_verbs[] = {
 	&cli_ls, &cli_show, &cli_verify, &cli_diff, &cli_cat, &cli_plan, &cli_prune, &cli_mark,
-	&cli_rewind, &cli_copy, &cli_recover, &cli_agent, &cli_stats, &cli_bench,
+	&cli_rewind, &cli_aside, &cli_copy, &cli_recover, &cli_agent, &cli_stats, &cli_bench,
 	NULL,
 };
 
@@ -33,6 +33,17 @@ static int unknown_verb(const struct cli_args *a, const char *name)
 	return cli_usage(a, name, "no such verb", near ? hint : "sheaf help lists them");
 }
 
+static bool is_help(const char *arg)
+{
+	return strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0;
+}
+
+static bool is_version(const char *arg)
+{
+	return strcmp(arg, "--version") == 0 || strcmp(arg, "-V") == 0;
+}
+
+/* help, --help or -h, and perhaps a verb behind it. */
 static int help(const struct cli_args *none, int argc, char **argv)
 {
 	const struct cli_verb *verb;
@@ -45,7 +56,8 @@ static int help(const struct cli_args *none, int argc, char **argv)
 	if (!verb)
 		return unknown_verb(none, argv[0]);
 	if (argc > 1)
-		return cli_usage(none, argv[1], "is one argument too many", "sheaf help VERB");
+		return cli_usage(none, argv[1], "this argument is one too many",
+		                 "sheaf help VERB");
 	cli_help_verb(stdout, verb);
 	return 0;
 }
@@ -60,12 +72,12 @@ static int command(int argc, char **argv)
 		if (strcmp(argv[i], "--json") == 0)
 			a.json = true;
 	if (argc < 2)
-		return cli_usage(&a, "", "no verb", "sheaf help lists them");
-	if (strcmp(argv[1], "help") == 0)
+		return cli_usage(&a, "", "a verb is missing", "sheaf help lists them");
+	if (strcmp(argv[1], "help") == 0 || is_help(argv[1]))
 		return help(&a, argc - 2, argv + 2);
-	if (strcmp(argv[1], "--help") == 0 && argc == 2)
-		return help(&a, 0, NULL);
-	if (strcmp(argv[1], "--version") == 0 && argc == 2) {
+	if (is_version(argv[1])) {
+		if (argc > 2)
+			return cli_usage(&a, argv[2], "this argument is one too many", NULL);
 		printf("sheaf %d.%d.%d\n", version / 10000, version / 100 % 100, version % 100);
 		return 0;
 	}

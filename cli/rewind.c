@@ -75,8 +75,8 @@ const struct cli_verb cli_rewind = {
 		"back needs the later ones out of the way. A crash half way leaves a shorter,\n"
 		"valid run. `sheaf ls` shows them as aside. Silent when it\n"
 		"worked; a terminal is told which steps went.\n\n"
-		"Nothing deletes what is set aside, not even a prune: remove its directories\n"
-		"in .sheaf/aside when they are of no more use.",
+		"Nothing deletes what is set aside, not even a prune: `sheaf aside RUN` lists\n"
+		"it, brings it back (--restore) and deletes it (--delete).",
 	.exits = "  0  rewound\n"
 		 "  2  no such step, or the run is locked",
 	.examples = "  sheaf rewind runs/gpt@8000",

@@ -81,6 +81,12 @@ wrong "$SHEAF" mark empty-run@3 good
 wrong "$SHEAF" mark empty-run@3
 wrong "$SHEAF" rewind empty-run
 wrong "$SHEAF" rewind empty-run@latest
+wrong "$SHEAF" aside
+wrong "$SHEAF" aside empty-run --restore 3
+wrong "$SHEAF" aside empty-run --delete 3
+wrong "$SHEAF" aside empty-run --restore three
+wrong "$SHEAF" aside empty-run --restore 3 --delete 3
+wrong "$SHEAF" aside empty-run@3
 wrong "$SHEAF" copy empty-run
 wrong "$SHEAF" copy empty-run@3 elsewhere
 wrong "$SHEAF" copy nowhere elsewhere
@@ -116,18 +122,37 @@ has 'and does not reach the terminal raw' err 'a\x1b[31mb\u0085'
 
 t 0 'help lists the verbs' "$SHEAF" help
 has 'each of them' out 'rewind'
-for verb in ls show verify diff cat plan prune mark rewind copy recover stats; do
+for verb in ls show verify diff cat plan prune mark rewind aside copy recover agent stats bench; do
 	t 0 "help $verb is a page" "$SHEAF" help $verb
 	has "$verb says how it exits" out 'exit status'
 	cp out page
 	"$SHEAF" $verb --help >out 2>err
 	cmp -s page out
 	result $? "$verb --help is the same page"
+	for way in "--help $verb" "-h $verb" "$verb -h"; do
+		"$SHEAF" $way >out 2>err
+		cmp -s page out
+		result $? "so is $way"
+	done
 done
 t 0 'version is told' "$SHEAF" --version
 has 'as three numbers' out 'sheaf 0.1.0'
+cp out page
+t 0 'so it is by -V' "$SHEAF" -V
+cmp -s page out
+result $? 'in the same words'
+t 0 '-h lists the verbs' "$SHEAF" -h
+has 'as help does' out 'rewind'
+wrong "$SHEAF" --version more
+wrong "$SHEAF" -h frobnicate
 t 0 'an empty run lists nothing' "$SHEAF" ls empty-run
 silent 'and says nothing'
+mkdir nothing
+for verb in 'ls nothing' 'recover nothing' 'prune nothing --keep-last 1' 'aside nothing' \
+	'stats nothing'; do
+	t 2 "$verb: an empty directory is not a run" "$SHEAF" $verb
+	has 'and it is said' err 'not a run: it has neither .sheaf nor a checkpoint-N'
+done
 if [ -c /dev/full ]; then
 	said='sheaf help >/dev/full'
 	"$SHEAF" help >/dev/full 2>err

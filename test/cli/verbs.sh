@@ -265,3 +265,33 @@ json 'beside the one aside' 'only("state", "committed")[0]["parent"] == 20'
 t 2 'a step that is not there cannot be gone back to' "$SHEAF" rewind run@35
 t 0 'rewind on a terminal' tty "$SHEAF" rewind run@20
 has 'says what went' out 'set aside: step 40'
+
+t 0 'what is set aside is listed' "$SHEAF" aside run --json
+json 'both saves of it' '[x["step"] for x in o] == [40, 40] and \
+	{x["parent"] for x in o} == {20, 30} and \
+	all(keys(x, "step session parent created bytes path") for x in o)'
+json 'by the paths where they lie' \
+	'all(x["path"] == ".sheaf/aside/40-" + x["session"] for x in o)'
+mine=$(sed -n 's/.*"parent":20,.*"path":".sheaf.aside.\(40-[0-9a-f]*\)".*/\1/p' out | head -1)
+other=$(sed "/$mine/d;s/.*aside.\(40-[0-9a-f]*\)\".*/\1/" out | head -1)
+t 0 'as a table' "$SHEAF" aside run
+has 'with a head' out 'FOLLOWS'
+t 0 'a path of the list can be verified' "$SHEAF" verify "run/.sheaf/aside/$mine"
+t 2 'of two saves of a step none is chosen' "$SHEAF" aside run --restore 40
+has 'and it is said how one is named' err '2 saves of step 40 are set aside'
+t 0 'the one that follows the newest comes back' "$SHEAF" aside run --json \
+	--restore "$(printf %.12s "$mine")"
+json 'says so' 'len(o) == 1 and o[0]["step"] == 40 and o[0]["action"] == "restore"'
+t 0 'it is the latest' "$SHEAF" verify run@latest --json
+json 'and good' 'o[-1]["result"] == "good"'
+t 0 'and listed' "$SHEAF" ls run@latest --json
+json 'as committed' 'o[0]["step"] == 40 and o[0]["state"] == "committed"'
+t 1 'the number is taken now' "$SHEAF" aside run --restore "$other"
+has 'and what makes room is said' err 'exists (sheaf rewind run@'
+t 2 'nothing of another number is aside' "$SHEAF" aside run --delete 20
+t 0 'on a terminal a deletion is told' tty "$SHEAF" aside run --delete 40
+has 'in a line' out 'deleted: step 40'
+t 0 'then nothing is aside' "$SHEAF" aside run --json
+silent 'at all'
+t 0 'and deleting all of it is fine' "$SHEAF" aside run --delete all
+silent 'and silent'
