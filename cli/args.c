@@ -131,7 +131,8 @@ int cli_args_parse(struct cli_args *a, const struct cli_verb *verb, int argc, ch
 			if (rc)
 				return rc;
 		} else if (a->pos_n < verb->pos_max) {
-			if (!argv[i][0])
+			/* A tensor of another program may have any name. */
+			if (!argv[i][0] && !(a->pos_n && verb == &cli_cat))
 				return cli_usage(a, "", "an argument is empty", NULL);
 			a->pos[a->pos_n++] = argv[i];
 		} else {

@@ -191,9 +191,9 @@ static int cat(const struct cli_args *a, struct sheaf_checkpoint *step)
 	if (rc < 0)
 		return not_found(a, step, family ? family : "model");
 	bits = sheaf_dtype_bits(t.dtype);
-	if (!cli_dims(&t) || !bits)
+	if (!bits || (!cli_dims(&t) && cli_flag(a, "npy")))
 		return cli_error(a, SHEAF_EFORMAT, a->pos[1], "this tensor has more dimensions, or "
-				 "another dtype, than sheaf can read", NULL);
+				 "another dtype, than NumPy has", "leave --npy out");
 	cli_box_init(&b, &t);
 	rc = slice_parse(a, cli_value(a, "slice"), &b);
 	if (rc)

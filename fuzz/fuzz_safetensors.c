@@ -3,12 +3,17 @@
  * taken tiles, and is taken again when it is written anew. */
 #include "dtype.h"
 #include "fuzz.h"
+#include "json.h"
 #include "safetensors.h"
 #include "valid.h"
 
 static void check_tensor(const struct shf_st_tensor *t, uint64_t payload)
 {
-	MUST(shf_name_is_valid(t->name, strlen(t->name)));
+	size_t n = strlen(t->name);
+
+	/* Whatever stood there is text that can be shown. */
+	MUST(n == 0 || n > SHF_NAME_MAX || shf_name_is_valid(t->name, n));
+	MUST(shf_utf8_is_valid(t->name, n));
 	MUST(shf_dtype(t->dtype));
 	MUST(t->ndim >= 0);
 	MUST(t->off <= payload && t->bytes <= payload - t->off);
@@ -36,7 +41,8 @@ static void check_again(const struct shf_st *st)
 	struct shf_st back;
 
 	for (size_t i = 0; i < st->n; i++)
-		if (st->tensors[i].ndim > SHEAF_DIMS_MAX)
+		if (st->tensors[i].ndim > SHEAF_DIMS_MAX ||
+		    !shf_name_is_valid(st->tensors[i].name, strlen(st->tensors[i].name)))
 			return;
 	qsort(st->tensors, st->n, sizeof(*st->tensors), by_place);
 	MUST(shf_st_write(&b, st->tensors, st->n, &err) == 0);

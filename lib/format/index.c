@@ -97,9 +97,7 @@ static int index_read_entry(struct reader *r)
 	size_t n;
 	const char *text = shf_json_text(&r->json, &n);
 
-	if (!shf_name_is_valid(text, n))
-		return index_fail(r, SHF_JSON_KEY, "bad tensor name in weight_map");
-	e.name = shf_arena_strdup(r->arena, text, n);
+	e.name = shf_name_escape(r->arena, text, n);
 	if (!e.name)
 		return index_no_memory(r);
 	kind = shf_json_next(&r->json);

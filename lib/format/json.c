@@ -28,6 +28,7 @@ void shf_json_init(struct shf_json *j, const void *bytes, size_t n)
 	j->p = j->bytes;
 	j->end = n ? j->bytes + n : j->bytes;
 	j->state = WANT_VALUE;
+	j->depth_max = SHF_JSON_DEPTH;
 }
 
 void shf_json_release(struct shf_json *j)
@@ -285,8 +286,12 @@ static enum shf_json_kind read_word(struct shf_json *j, const char *word, enum s
  * document of a million brackets costs an error and not the thread's stack. */
 static enum shf_json_kind json_push(struct shf_json *j, char bracket)
 {
-	if (j->depth == SHF_JSON_DEPTH_MAX)
-		return json_stop(j, "nested deeper than 64", j->p);
+	char what[40];
+
+	if (j->depth == j->depth_max) {
+		snprintf(what, sizeof(what), "nested deeper than %d", j->depth_max);
+		return json_stop(j, what, j->p);
+	}
 	j->stack[j->depth++] = bracket;
 	j->p++;
 	j->state = bracket == '{' ? WANT_KEY_OR_END : WANT_VALUE_OR_END;

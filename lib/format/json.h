@@ -5,7 +5,7 @@
  *
  * It is a pull reader: each call returns the next token. Strings are returned decoded, as UTF-8 in
  * scratch memory that is valid until the next call. Bad UTF-8, lone surrogates, raw control bytes,
- * a depth above 64 and trailing bytes are errors with a sentence that names the byte. */
+ * a depth above depth_max and trailing bytes are errors with a sentence that names the byte. */
 #ifndef SHF_JSON_H
 #define SHF_JSON_H
 #include "mem.h"
@@ -17,7 +17,9 @@ enum shf_json_kind {
 	SHF_JSON_OBJECT, SHF_JSON_OBJECT_END, SHF_JSON_ARRAY, SHF_JSON_ARRAY_END,
 	SHF_JSON_KEY, SHF_JSON_STRING, SHF_JSON_NUMBER, SHF_JSON_TRUE, SHF_JSON_FALSE, SHF_JSON_NULL
 };
-#define SHF_JSON_DEPTH_MAX 64
+#define SHF_JSON_DEPTH 64       /* of our own documents */
+#define SHF_JSON_DEPTH_MAX 127  /* of the headers of safetensors files: as much as the reference
+                                 * library reads */
 /* A reader in progress. It borrows `bytes`, which must outlive it. shf_json_init() allocates
  * nothing, but scratch grows with the longest text, so shf_json_release() must follow, also after
  * an error.
@@ -29,6 +31,8 @@ struct shf_json {
 	struct shf_buf scratch;         /* text of the last key, string or number, NUL-ended */
 	char stack[SHF_JSON_DEPTH_MAX];
 	int depth, state;
+	int depth_max;                  /* SHF_JSON_DEPTH; a caller may set up to
+	                                 * SHF_JSON_DEPTH_MAX before the first token */
 	enum shf_json_kind kind;        /* of the last token */
 	size_t at;                      /* offset of the last token */
 	char why[120];                  /* set on ERROR; ends in "at byte N" */

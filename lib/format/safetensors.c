@@ -185,9 +185,8 @@ static int read_offsets(struct reader *r, struct entry *e)
 	return 0;
 }
 
-/* Reads one field of an entry. Unknown fields are refused although JSON readers often ignore
- * them: the format has no room for extensions, and a field that we do not know might change
- * what the bytes mean. */
+/* Reads one field of an entry. An unknown one is skipped, as the reference library does: a file
+ * that every other program reads must not be refused here. */
 static int read_field(struct reader *r, struct entry *e)
 {
 	static const char *const names[] = { "dtype", "shape", "data_offsets" };
@@ -196,8 +195,11 @@ static int read_field(struct reader *r, struct entry *e)
 
 	while (i < 3 && (n != strlen(names[i]) || memcmp(text, names[i], n)))
 		i++;
-	if (i == 3)
-		return bad_entry(r, e, "unknown field");
+	if (i == 3) {
+		enum shf_json_kind kind = shf_json_next(&r->json);
+
+		return shf_json_skip(&r->json, kind) ? 0 : header_json_fail(r);
+	}
 	if (e->seen & 1U << i)
 		return bad_entry(r, e, "the same field twice");
 	e->seen |= 1U << i;
@@ -302,6 +304,8 @@ static int read_header_metadata(struct reader *r)
 		return bad_header(r, "__metadata__ twice");
 	r->has_metadata = true;
 	kind = shf_json_next(&r->json);
+	if (kind == SHF_JSON_NULL)
+		return 0;
 	if (kind != SHF_JSON_OBJECT)
 		return bad_kind(r, NULL, kind, "__metadata__ is no object");
 	while ((kind = shf_json_next(&r->json)) == SHF_JSON_KEY) {
@@ -334,25 +338,19 @@ static int read_member(struct reader *r)
 
 	if (n == 12 && !memcmp(text, "__metadata__", n))
 		return read_header_metadata(r);
-	if (!shf_name_is_valid(text, n))
-		return bad_header(r, n < 1 ? "empty tensor name" : n > SHF_NAME_MAX ?
-				  "tensor name longer than 1024 bytes" :
-				  "tensor name with a control character");
 	memset(&e, 0, sizeof(e));
 	e.item.at = r->json.at;
-	e.item.t.name = shf_arena_strdup(r->arena, text, n);
+	e.item.t.name = shf_name_escape(r->arena, text, n);
 	if (!e.item.t.name)
 		return header_no_memory(r);
 	return read_tensor_entry(r, &e);
 }
 
-/* Reads the header's object. What follows it must be spaces (0x20) up to the end: the JSON
- * reader would take any white space, but the format says spaces, and the bytes there are
- * covered by no other check. */
+/* Reads the header's object, and the white space behind it up to the end. The format says spaces
+ * there, but the reference library takes what JSON calls white space. */
 static int read_header(struct reader *r)
 {
 	enum shf_json_kind kind = shf_json_next(&r->json);
-	const uint8_t *p;
 	int rc;
 
 	if (kind != SHF_JSON_OBJECT)
@@ -364,12 +362,7 @@ static int read_header(struct reader *r)
 	}
 	if (kind != SHF_JSON_OBJECT_END)
 		return header_json_fail(r);
-	for (p = r->json.p; p < r->json.end; p++)
-		if (*p != ' ')
-			return shf_fail(r->err, SHEAF_EFORMAT,
-					"%s: header: padding that is no space at byte %zu",
-					r->where, (size_t)(p - r->json.bytes));
-	return 0;
+	return shf_json_next(&r->json) == SHF_JSON_END ? 0 : header_json_fail(r);
 }
 
 static int items_by_name(const void *a, const void *b)
@@ -500,8 +493,7 @@ int shf_st_header_bytes(uint64_t *header_bytes, const uint8_t first[8], uint64_t
 	return 0;
 }
 
-/* The first byte must be {, as the format says, so white space before the object is refused
- * although JSON allows it. *st is written on success only; texts of a header that was refused
+/* *st is written on success only; texts of a header that was refused
  * stay in the arena until the caller releases it. */
 int shf_st_parse(struct shf_st *st, struct shf_arena *arena, const uint8_t *bytes, size_t n,
 		 uint64_t file_bytes, const char *where, struct sheaf_error *err)
@@ -518,11 +510,9 @@ int shf_st_parse(struct shf_st *st, struct shf_arena *arena, const uint8_t *byte
 	if (n != got.header_bytes)
 		return shf_fail(err, SHEAF_EFORMAT, "%s: header of %" PRIu64
 				" bytes given as %zu", where, got.header_bytes, n);
-	if (bytes[8] != '{')
-		return shf_fail(err, SHEAF_EFORMAT, "%s: header does not begin with { at byte 8",
-				where);
 	got.payload_bytes = file_bytes - got.header_bytes;
 	shf_json_init(&r.json, bytes, n);
+	r.json.depth_max = SHF_JSON_DEPTH_MAX;
 	r.json.p += 8;                  /* so that offsets in sentences are those of the file */
 	rc = read_header(&r);
 	if (rc == 0)

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The safetensors header: bytes <-> structs. A file is u64le N, N bytes of JSON, then the data
- * section. Stricter than the reference library, which accepts some bad headers by accident. Source:
- * the safetensors format page and library 0.8. */
+ * section. What the reference library reads is read here, too, but for these, of which two readers
+ * may make two things: a name twice, a key twice in __metadata__, an entry that is an array, and
+ * dimensions that, or whose product without zeros, exceed 63 bits. Source: the safetensors format
+ * page and library 0.8. */
 #ifndef SHF_SAFETENSORS_H
 #define SHF_SAFETENSORS_H
 #include "mem.h"
@@ -13,8 +15,8 @@
 #define SHF_NAME_MAX 1024
 #define SHF_ST_DIMS_MAX 64      /* the limit of NumPy and torch */
 struct shf_st_tensor {
-	const char *name;               /* in the arena, NUL-ended, valid UTF-8, 1..1024 bytes, no
-	                                 * control bytes, not __metadata__ */
+	const char *name;               /* in the arena, NUL-ended, valid UTF-8 without control
+	                                 * characters (shf_name_escape); written: a valid name */
 	int32_t dtype, ndim;
 	int64_t shape[SHEAF_DIMS_MAX];  /* all 0 if ndim > SHEAF_DIMS_MAX: use dims */
 	uint64_t off, bytes;            /* from the start of the data section */
@@ -35,7 +37,7 @@ int shf_st_header_bytes(uint64_t *header_bytes, const uint8_t first[8], uint64_t
 /* Parses a header. bytes: all of it (n is 8 + N). file_bytes: the size of the file; the tensors
  * must cover exactly the rest of it. Returns 0, SHEAF_ENOMEM, or SHEAF_EFORMAT with a sentence that
  * names tensor and byte: duplicates (after decoding), overlaps, holes, overflows, sizes that do not
- * match dtype and shape, unknown dtypes and fields, bad names. */
+ * match dtype and shape, unknown dtypes. */
 int shf_st_parse(struct shf_st *st, struct shf_arena *arena, const uint8_t *bytes, size_t n,
                  uint64_t file_bytes, const char *where, struct sheaf_error *err);
 /* Appends to out the header of these tensors, in this order. Their offsets must ascend without

@@ -7,6 +7,7 @@
 #include "json.h"
 #include "safetensors.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,6 +37,32 @@ bool shf_name_is_valid(const char *s, size_t n)
 	if (n < 1 || n > SHF_NAME_MAX || has_controls(s, n) || !shf_utf8_is_valid(s, n))
 		return false;
 	return n != sizeof(metadata) - 1 || memcmp(s, metadata, n) != 0;
+}
+
+/* Each control character takes at most six bytes. */
+const char *shf_name_escape(struct shf_arena *arena, const char *s, size_t n)
+{
+	size_t at = 0;
+	char *out;
+
+	if (!has_controls(s, n))
+		return shf_arena_strdup(arena, s, n);
+	out = n < SIZE_MAX / 6 ? shf_arena_alloc(arena, 6 * n + 1, 1) : NULL;
+	for (size_t i = 0; out && i < n; i++) {
+		uint8_t c = (uint8_t)s[i];
+
+		if (c == 0xc2 && i + 1 < n && (uint8_t)s[i + 1] < 0xa0)
+			c = (uint8_t)s[++i];
+		else if (c >= 0x20 && c != 0x7f) {
+			out[at++] = s[i];
+			continue;
+		}
+		snprintf(out + at, 7, "\\u%04x", c);
+		at += 6;
+	}
+	if (out)
+		out[at] = '\0';
+	return out;
 }
 
 static bool is_lower(char c)

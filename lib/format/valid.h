@@ -4,7 +4,12 @@
 #define SHF_VALID_H
 #include <stdbool.h>
 #include <stddef.h>
+#include "mem.h"
 
+/* Copies the name of a tensor in a file that another program may have written, where it may be any
+ * UTF-8 of any length, to the arena, as a C string that is safe to show: a control character
+ * becomes \u and four hex digits, as in JSON. NULL: no memory. */
+const char *shf_name_escape(struct shf_arena *arena, const char *s, size_t n);
 bool shf_name_is_valid(const char *s, size_t n);        /* 1..1024 bytes of UTF-8, no control
                                                          * characters, not __metadata__ */
 bool shf_family_is_valid(const char *s);                /* [a-z][a-z0-9_]{0,31} */

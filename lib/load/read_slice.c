@@ -231,7 +231,7 @@ static int read_slice(struct sheaf_checkpoint *step, const struct sheaf_slice *s
 
 	if (!step->asleep && step->cat_rc < 0)
 		return read_awake(step, NULL, err);
-	rc = shf_slice_take(&in, slice, &arena, err);
+	rc = shf_slice_take(&in, slice, true, &arena, err);
 	if (rc == 0 && shf_step_lookup(step, in.family, in.stored, &t)) {
 		rc = read_from(step, &t, &in, err);
 		done = rc != SHEAF_ECORRUPT; /* the catalog has a message that names the damaged

@@ -200,15 +200,16 @@ static int take_sub_byte(struct shf_slice *out, const struct sheaf_slice *in, co
 }
 
 /* Names become file names and JSON keys, so they are checked before any text is stored. The
- * error message shows only the beginning of a long name. */
-static int check_slice_names(const struct sheaf_slice *in, const char **family,
+ * error message shows only the beginning of a long name. any_name: the slice is only read, so its
+ * name may be whatever another program wrote. */
+static int check_slice_names(const struct sheaf_slice *in, bool any_name, const char **family,
                              struct sheaf_error *err)
 {
 	*family = in->family ? in->family : "model";
 	if (!shf_family_is_valid(*family))
 		return shf_fail(err, SHEAF_EINVAL, "family '%.40s': want [a-z][a-z0-9_]{0,31}",
 		                *family);
-	if (!in->name || !shf_name_is_valid(in->name, strlen(in->name)))
+	if (!in->name || (!any_name && !shf_name_is_valid(in->name, strlen(in->name))))
 		return shf_fail(err, SHEAF_EINVAL, "%s: name '%.80s': want 1 to 1024 bytes of "
 		                "UTF-8 without controls", *family, in->name ? in->name : "");
 	if (in->tied_to && !shf_name_is_valid(in->tied_to, strlen(in->tied_to)))
@@ -316,7 +317,7 @@ static int take_complex(struct sheaf_slice *s, const char *who, struct sheaf_err
  * in->size is the size of the struct in the caller's header. A struct that ends before `data`,
  * the last member, is refused. A longer struct comes from a newer header; its tail must be 0,
  * which means that the caller uses no newer feature. */
-static int slice_take(struct shf_slice *out, const struct sheaf_slice *in,
+static int slice_take(struct shf_slice *out, const struct sheaf_slice *in, bool any_name,
                       struct shf_families *known, struct shf_arena *arena, struct sheaf_error *err)
 {
 	struct sheaf_slice own = { 0 };
@@ -325,7 +326,7 @@ static int slice_take(struct shf_slice *out, const struct sheaf_slice *in,
 	int rc = shf_struct_take(&own, in, sizeof(own), sizeof(own), "slice", err);
 
 	if (rc == 0)
-		rc = check_slice_names(&own, &family, err);
+		rc = check_slice_names(&own, any_name, &family, err);
 	if (rc < 0)
 		return rc;
 	snprintf(who, sizeof(who), "%s/%.120s", family, own.name);
@@ -374,11 +375,11 @@ static int hollow_fail(const struct shf_slice *s, struct sheaf_error *err)
 	                s->family, s->name);
 }
 
-int shf_slice_take(struct shf_slice *out, const struct sheaf_slice *in, struct shf_arena *arena,
-                   struct sheaf_error *err)
+int shf_slice_take(struct shf_slice *out, const struct sheaf_slice *in, bool any_name,
+                   struct shf_arena *arena, struct sheaf_error *err)
 {
 	struct shf_slice s;
-	int rc = slice_take(&s, in, NULL, arena, err);
+	int rc = slice_take(&s, in, any_name, NULL, arena, err);
 
 	if (rc == 0 && is_hollow(&s))
 		rc = hollow_fail(&s, err);
@@ -423,7 +424,8 @@ int shf_state_take(struct sheaf_state *state, const struct sheaf_slice *slice,
 		state->slices = more;
 		state->cap = cap;
 	}
-	int rc = slice_take(&state->slices[state->n], slice, &state->families, &state->arena, err);
+	int rc = slice_take(&state->slices[state->n], slice, false, &state->families, &state->arena,
+	                    err);
 	if (rc < 0)
 		return rc;
 	state->hollow += is_hollow(&state->slices[state->n]);

@@ -83,9 +83,10 @@ struct sheaf_state {
 
 /* Checks a slice and converts it to units; copies its strings into the arena. EINVAL, ENOMEM.
  * EINVAL also if the slice has items but `data` is NULL. (shf_state_take accepts such a slice, so
- * that the state can be planned with; shf_state_ready refuses it before a save or load.) */
-int shf_slice_take(struct shf_slice *out, const struct sheaf_slice *in, struct shf_arena *arena,
-                   struct sheaf_error *err);
+ * that the state can be planned with; shf_state_ready refuses it before a save or load.) any_name:
+ * the name need not be one that can be saved. */
+int shf_slice_take(struct shf_slice *out, const struct sheaf_slice *in, bool any_name,
+                   struct shf_arena *arena, struct sheaf_error *err);
 /* Computes the size of a unit, in bytes, and the shape in units of a tensor of this dtype and
  * shape. Returns false if the items do not fill whole bytes, or their number overflows. */
 bool shf_units_of(struct shf_shape *units, uint32_t *unit, int dtype,

@@ -106,6 +106,7 @@ static uint64_t data_end(const uint8_t *bytes, size_t n)
 	bool offsets = false;
 
 	shf_json_init(&j, bytes + 8, n - 8);
+	j.depth_max = SHF_JSON_DEPTH_MAX;
 	while ((kind = shf_json_next(&j)) > SHF_JSON_END) {
 		if (kind == SHF_JSON_KEY) {
 			size_t len;

@@ -12,6 +12,7 @@
 #include "dtype.h"
 #include "json.h"
 #include "safetensors.h"
+#include "valid.h"
 
 static bool read_file(const char *path, struct shf_buf *b)
 {
@@ -46,7 +47,8 @@ static bool write_again(const char *path, struct shf_st *st, const struct shf_bu
 	FILE *f;
 
 	for (size_t i = 0; i < st->n; i++)
-		if (st->tensors[i].ndim > SHEAF_DIMS_MAX)
+		if (st->tensors[i].ndim > SHEAF_DIMS_MAX ||
+		    !shf_name_is_valid(st->tensors[i].name, strlen(st->tensors[i].name)))
 			return true;
 	qsort(st->tensors, st->n, sizeof(*st->tensors), by_place);
 	if (shf_st_write(&b, st->tensors, st->n, &err) < 0) {

@@ -901,7 +901,7 @@ bug("product_may_wrap", "the product of the dimensions may overflow",
     " else if (!shf_mul64(&product, product, dim) || product > INT64_MAX)",
     "unit/test_safetensors: hostile_headers_are_refused_with_a_sentence")
 bug("depth_unbounded", "JSON may nest deeper than there is room for", "format/json.c:json_push",
-    "if (j->depth == SHF_JSON_DEPTH_MAX)", "if (j->depth == SHF_JSON_DEPTH_MAX + MUTANT)",
+    "if (j->depth == j->depth_max)", "if (j->depth == j->depth_max + MUTANT)",
     "unit/test_json: depth_64_is_read_and_65_refused")
 bug("names_may_climb", "an index may name a file of another directory",
     "format/valid.c:shf_plain_is_valid", "return !memchr(s, '/', n) &&",

@@ -37,15 +37,11 @@ struct hostile {
 	",\"data_offsets\":" offsets "}"
 static const struct hostile hostiles[] = {
 	/* The document */
-	H("[]", 0, "header does not begin with { at byte 8"),
-	H(" {}", 0, "header does not begin with { at byte 8"),
-	H("\n{}", 0, "header does not begin with { at byte 8"),
-	H("\xef\xbb\xbf{}", 0, "header does not begin with { at byte 8"),
-	H("{}\t", 0, "header: padding that is no space at byte 10"),
-	H("{}\n", 0, "header: padding that is no space at byte 10"),
-	H("{}\0", 0, "header: padding that is no space at byte 10"),
-	H("{}{}", 0, "header: padding that is no space at byte 10"),
-	H("{}  x", 0, "header: padding that is no space at byte 12"),
+	H("[]", 0, "header: is no JSON object at byte 8"),
+	H("\xef\xbb\xbf{}", 0, "header: no JSON value at byte 8"),
+	H("{}\0", 0, "header: trailing bytes at byte 10"),
+	H("{}{}", 0, "header: trailing bytes at byte 10"),
+	H("{}  x", 0, "header: trailing bytes at byte 12"),
 	H("{\"a\"", 0, "header: unexpected end at byte 12"),
 	H("{]", 0, "header: bracket that does not match at byte 9"),
 	H("{\"a\":1}", 0, "tensor \"a\": entry is no object at byte 13"),
@@ -55,15 +51,8 @@ static const struct hostile hostiles[] = {
 	H("{\"\xff\":{}}", 0, "header: bad UTF-8 at byte 10"),
 	H("{\"\\ud800\":{}}", 0, "header: lone surrogate at byte 10"),
 	/* Names */
-	H("{" E("", "U8", "[1]", "[0,1]") "}", 1, "header: empty tensor name at byte 9"),
-	H("{" E("a\\u0000b", "U8", "[1]", "[0,1]") "}", 1,
-	  "header: tensor name with a control character at byte 9"),
-	H("{" E("a\\nb", "U8", "[1]", "[0,1]") "}", 1,
-	  "header: tensor name with a control character at byte 9"),
-	H("{" E("a\x7f", "U8", "[1]", "[0,1]") "}", 1,
-	  "header: tensor name with a control character at byte 9"),
-	H("{" E("\xc2\x9b", "U8", "[1]", "[0,1]") "}", 1,
-	  "header: tensor name with a control character at byte 9"),
+	H("{" E("a\\u0001", "U8", "[1]", "[0,1]") "," E("a\\\\u0001", "U8", "[1]", "[1,2]") "}", 2,
+	  "tensor \"a\\u0001\" twice, at bytes 9 and 67"),
 	/* Doubles */
 	H("{" E("a", "U8", "[1]", "[0,1]") "," E("a", "U8", "[1]", "[1,2]") "}", 2,
 	  "tensor \"a\" twice, at bytes 9 and 61"),
@@ -83,7 +72,6 @@ static const struct hostile hostiles[] = {
 	H("{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"shape\":[1],\"data_offsets\":[0,1]}}", 1,
 	  "tensor \"a\": the same field twice at byte 39"),
 	/* Metadata */
-	H("{\"__metadata__\":null}", 0, "header: __metadata__ is no object at byte 24"),
 	H("{\"__metadata__\":[]}", 0, "header: __metadata__ is no object at byte 24"),
 	H("{\"__metadata__\":{\"a\":1}}", 0,
 	  "header: value in __metadata__ that is no string at byte 29"),
@@ -101,10 +89,8 @@ static const struct hostile hostiles[] = {
 	  "tensor \"a\": no shape before the end of the entry at byte 47"),
 	H("{\"a\":{\"dtype\":\"U8\",\"shape\":[1]}}", 1,
 	  "tensor \"a\": no data_offsets before the end of the entry at byte 38"),
-	H("{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1],\"x\":1}}", 1,
-	  "tensor \"a\": unknown field at byte 60"),
 	H("{\"a\":{\"Dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1,
-	  "tensor \"a\": unknown field at byte 14"),
+	  "tensor \"a\": no dtype before the end of the entry at byte 59"),
 	/* dtype */
 	H("{" E("a", "F128", "[1]", "[0,16]") "}", 16,
 	  "tensor \"a\": unknown dtype \"F128\" at byte 22"),
@@ -277,26 +263,53 @@ TEST(sound_headers_are_read)
 	}
 }
 
-/* A name of 1024 bytes is not too long, whatever else is wrong with it. */
-TEST(a_bad_name_is_told_by_what_is_wrong_with_it)
+/* Other programs write any name; what is shown of it has no control characters. */
+TEST(any_name_is_read_and_safe_to_show)
 {
-	char text[1200], name[1040];
+	static const struct { const char *in, *out; } names[] = {
+		{ "", "" }, { "a\\u0000b", "a\\u0000b" }, { "\x7f", "\\u007f" },
+		{ "a\\nb\\u001b[31m", "a\\u000ab\\u001b[31m" },
+		{ "\xc2\x9b\xc2\xa0", "\\u009b\xc2\xa0" }, { "a\\\\b", "a\\b" },
+	};
+	char text[5400], name[5000];
+	struct parsed p;
 
-	for (int n = 1023; n <= 1025; n++)
-		for (int control = 0; control < 2; control++) {
-			struct parsed p;
-			bool good = n <= 1024 && !control;
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+		snprintf(text, sizeof(text), "{" E("%s", "U8", "[1]", "[0,1]") "}", names[i].in);
+		parse(&p, text, strlen(text), 1);
+		CHECK_RC(p.rc, 0, &p.err);
+		CHECK_STR(p.st.tensors[0].name, names[i].out);
+		shf_arena_release(&p.arena);
+	}
+	memset(name, 'n', sizeof(name) - 1);
+	name[sizeof(name) - 1] = '\0';
+	snprintf(text, sizeof(text), "{" E("%s", "U8", "[1]", "[0,1]") "}", name);
+	parse(&p, text, strlen(text), 1);
+	CHECK_RC(p.rc, 0, &p.err);
+	CHECK_STR(p.st.tensors[0].name, name);
+	shf_arena_release(&p.arena);
+}
 
-			memset(name, 'a', sizeof(name));
-			snprintf(name + n - 1, sizeof(name) - (size_t)n, control ? "\\u0001" : "z");
-			snprintf(text, sizeof(text), "{\"%s\":{\"dtype\":\"U8\",\"shape\":[1],"
-			         "\"data_offsets\":[0,1]}}", name);
-			parse(&p, text, strlen(text), 1);
-			CHECK_RC(p.rc, good ? 0 : SHEAF_EFORMAT, &p.err);
-			CHECK(good || strstr(p.err.msg, n > 1024 ? "longer than 1024 bytes"
-			                                         : "a control character"));
-			shf_arena_release(&p.arena);
-		}
+/* As deep as the reference library reads: 125 brackets in a member of an entry. */
+TEST(members_that_nobody_knows_are_skipped_however_deep_they_are)
+{
+	char text[400], deep[300];
+	struct parsed p;
+
+	for (int n = 0; n <= 126; n++) {
+		memset(deep, '[', (size_t)n);
+		memset(deep + n, ']', (size_t)n);
+		snprintf(deep + 2 * n, 3, "%s", n ? "" : "1");
+		snprintf(text, sizeof(text), " {\"a\":{\"x\":%s,\"dtype\":\"U8\",\"shape\":[1],"
+		         "\"data_offsets\":[0,1]}}\r\n\t ", deep);
+		parse(&p, text, strlen(text), 1);
+		CHECK_RC(p.rc, n < 126 ? 0 : SHEAF_EFORMAT, &p.err);
+		CHECK(p.rc == 0 || strstr(p.err.msg, "nested deeper than 127"));
+		shf_arena_release(&p.arena);
+	}
+	parse(&p, "{\"__metadata__\":null}", 21, 0);
+	CHECK_RC(p.rc, 0, &p.err);
+	shf_arena_release(&p.arena);
 }
 
 TEST(more_dimensions_than_eight_are_listed_without_shape)

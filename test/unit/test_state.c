@@ -23,7 +23,7 @@ static int take(const struct sheaf_slice *in, struct shf_slice *out, struct shf_
                 struct sheaf_error *err)
 {
 	*arena = (struct shf_arena){ 0 };
-	return shf_slice_take(out, in, arena, err);
+	return shf_slice_take(out, in, false, arena, err);
 }
 
 /* Refused, with that sentence. */
