@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "workload.h"
 
 #define WINDOW (INT64_C(4) << 20)
@@ -17,6 +18,7 @@ struct diff {
 	bool exact;
 	double rtol, atol;
 	char *x, *y;                    /* windows; owned */
+	json_t *left_out;               /* families of one side, which are not compared; owned */
 	uint64_t tensors, different;
 };
 
@@ -111,11 +113,25 @@ static json_t *real(const struct gap *g, double v)
 	return x ? x : json_null();
 }
 
-static void print_json(const struct sheaf_tensor *t, const char *what, const struct gap *g)
+/* What stands on both sides, of tensors whose shapes or dtypes differ: {dtypes, shapes}. */
+static void add_both(json_t *v, const struct sheaf_tensor *l, const struct sheaf_tensor *r)
+{
+	const char *lt = sheaf_dtype_name(l->dtype), *rt = sheaf_dtype_name(r->dtype);
+
+	json_object_set_new(v, "dtypes", json_pack("[o,o]", cli_str(lt), cli_str(rt)));
+	json_object_set_new(v, "shapes", json_pack("[o,o]", cli_shape_json(l->ndim, cli_dims(l)),
+						   cli_shape_json(r->ndim, cli_dims(r))));
+}
+
+static void print_json(const struct sheaf_tensor *t, const struct sheaf_tensor *r,
+		       const char *what, const struct gap *g)
 {
 	int64_t at[SHEAF_DIMS_MAX];
 	json_t *v = json_pack("{s:o,s:o,s:s}", "family", cli_str(t->family), "name",
 			      cli_str(t->name), "what", what);
+
+	if (r)
+		add_both(v, t, r);
 
 	json_object_set_new(v, "count", g ? json_integer(g->count) : json_null());
 	json_object_set_new(v, "first", g ? json_integer(g->first) : json_null());
@@ -132,7 +148,14 @@ static void print_json(const struct sheaf_tensor *t, const char *what, const str
 	cli_line(v);
 }
 
-static void print_text(const struct sheaf_tensor *t, const char *what, const struct gap *g)
+static void print_kind(const struct sheaf_tensor *t)
+{
+	printf("%s ", sheaf_dtype_name(t->dtype));
+	cli_shape(stdout, t->ndim, cli_dims(t));
+}
+
+static void print_text(const struct sheaf_tensor *t, const struct sheaf_tensor *r,
+		       const char *what, const struct gap *g)
 {
 	int64_t at[SHEAF_DIMS_MAX];
 
@@ -140,6 +163,12 @@ static void print_text(const struct sheaf_tensor *t, const char *what, const str
 	putchar('/');
 	cli_put(stdout, t->name);
 	printf(": %s", what);
+	if (r) {
+		fputs(", ", stdout);
+		print_kind(t);
+		fputs(" and ", stdout);
+		print_kind(r);
+	}
 	if (g) {
 		index_of(t, g->first, at);
 		printf(" differ in %lld item%s, first at ", (long long)g->count,
@@ -155,14 +184,15 @@ static void print_text(const struct sheaf_tensor *t, const char *what, const str
 	putchar('\n');
 }
 
-static void differs(struct diff *d, const struct sheaf_tensor *t, const char *what,
-		    const struct gap *g)
+/* r: the tensor of the other side, where what differs is its shape or dtype. */
+static void differs(struct diff *d, const struct sheaf_tensor *t, const struct sheaf_tensor *r,
+		    const char *what, const struct gap *g)
 {
 	d->different++;
 	if (d->a->json)
-		print_json(t, what, g);
+		print_json(t, r, what, g);
 	else
-		print_text(t, what, g);
+		print_text(t, r, what, g);
 }
 
 /* --- tensors ------------------------------------------------------------------------------ */
@@ -194,21 +224,24 @@ static int values(struct diff *d, const struct sheaf_tensor *lt, const struct sh
 		at += n;
 	}
 	if (g.count)
-		differs(d, &l.t, "values", &g); /* l.t: with the dimensions it was read by */
+		differs(d, &l.t, NULL, "values", &g); /* l.t: with the dimensions it was read by */
 	return 0;
 }
 
 static int both(struct diff *d, const struct sheaf_tensor *l, const struct sheaf_tensor *r)
 {
 	bool small = sheaf_dtype_bits(l->dtype) < 8 || sheaf_dtype_bits(r->dtype) < 8;
+	const int64_t *x = cli_dims(l), *y = cli_dims(r);
 
-	if (l->ndim != r->ndim ||
-	    memcmp(cli_dims(l), cli_dims(r), sizeof(int64_t) * (size_t)l->ndim) != 0) {
-		differs(d, l, "shape", NULL);
+	/* Of more than 64 dimensions only their number is known, and how many items there are. */
+	if (l->ndim != r->ndim || (x && y && memcmp(x, y, sizeof(*x) * (size_t)l->ndim) != 0) ||
+	    l->bytes / (uint64_t)sheaf_dtype_bits(l->dtype) !=
+	    r->bytes / (uint64_t)sheaf_dtype_bits(r->dtype)) {
+		differs(d, l, r, "shape", NULL);
 		return 0;
 	}
 	if (l->dtype != r->dtype && (d->exact || small)) {
-		differs(d, l, "dtype", NULL);
+		differs(d, l, r, "dtype", NULL);
 		return 0;
 	}
 	return values(d, l, r);
@@ -218,7 +251,51 @@ static int both(struct diff *d, const struct sheaf_tensor *l, const struct sheaf
 
 static bool wanted(const struct diff *d, const struct sheaf_tensor *t)
 {
-	return !d->family || strcmp(d->family, t->family) == 0;
+	if (d->family)
+		return strcmp(d->family, t->family) == 0;
+	return !json_object_get(d->left_out, t->family);
+}
+
+static bool is_foreign(struct sheaf_checkpoint *step)
+{
+	struct sheaf_checkpoint_info info = { .size = sizeof(info) };
+
+	return sheaf_checkpoint_get_info(step, &info, NULL) == 0 && strcmp(info.format, "sheaf") != 0;
+}
+
+static bool has_family(struct sheaf_checkpoint *step, const char *family)
+{
+	struct sheaf_tensor t = { .size = sizeof(t) };
+
+	for (size_t i = 0; sheaf_checkpoint_tensor(step, i, &t, NULL) == 0; i++)
+		if (strcmp(t.family, family) == 0)
+			return true;
+	return false;
+}
+
+/* Notes the families that `of` has and `other` lacks. Tensors come by family. */
+static void leave_out(struct diff *d, struct sheaf_checkpoint *of, struct sheaf_checkpoint *other)
+{
+	struct sheaf_tensor t = { .size = sizeof(t) };
+	char last[64] = "";
+
+	for (size_t i = 0; sheaf_checkpoint_tensor(of, i, &t, NULL) == 0; i++) {
+		if (strcmp(t.family, last) == 0)
+			continue;
+		snprintf(last, sizeof(last), "%s", t.family);
+		if (!has_family(other, t.family))
+			json_object_set_new(d->left_out, t.family, json_true());
+	}
+}
+
+/* A directory of another program has weights and no more, so what a step of ours has beside them is
+ * no difference. */
+static void choose_families(struct diff *d)
+{
+	if (d->family || is_foreign(d->left) == is_foreign(d->right))
+		return;
+	leave_out(d, d->left, d->right);
+	leave_out(d, d->right, d->left);
 }
 
 static int compare(struct diff *d)
@@ -230,10 +307,8 @@ static int compare(struct diff *d)
 		if (!wanted(d, &l))
 			continue;
 		d->tensors++;
-		if (!cli_dims(&l))
-			rc = cli_error(d->a, SHEAF_EFORMAT, l.name, "too many dimensions", NULL);
-		else if (sheaf_checkpoint_find(d->right, l.family, l.name, &r, NULL) < 0)
-			differs(d, &l, "left-only", NULL);
+		if (sheaf_checkpoint_find(d->right, l.family, l.name, &r, NULL) < 0)
+			differs(d, &l, NULL, "left-only", NULL);
 		else
 			rc = both(d, &l, &r);
 	}
@@ -242,7 +317,7 @@ static int compare(struct diff *d)
 		    sheaf_checkpoint_find(d->left, r.family, r.name, &l, NULL) == 0)
 			continue;
 		d->tensors++;
-		differs(d, &r, "right-only", NULL);
+		differs(d, &r, NULL, "right-only", NULL);
 	}
 	if (rc == 0 && d->family && d->tensors == 0)
 		rc = cli_error(d->a, SHEAF_ENOENT, d->family, "neither side has this family", NULL);
@@ -251,13 +326,29 @@ static int compare(struct diff *d)
 
 static int answer(const struct diff *d)
 {
-	if (d->a->json)
-		cli_line(json_pack("{s:s,s:I,s:I}", "result", d->different ? "different" : "same",
-				   "tensors", (json_int_t)d->tensors, "different",
-				   (json_int_t)d->different));
-	else if (d->different)
+	const char *family, *before = "not compared, because one side alone has them: ";
+	json_t *names = json_array(), *value;
+
+	json_object_foreach(d->left_out, family, value)
+		json_array_append_new(names, cli_str(family));
+	if (d->a->json) {
+		cli_line(json_pack("{s:s,s:I,s:I,s:o}", "result", d->different ? "different"
+				   : "same", "tensors", (json_int_t)d->tensors, "different",
+				   (json_int_t)d->different, "left_out", names));
+		return d->different ? 1 : 0;
+	}
+	json_decref(names);
+	if (d->different)
 		printf("%llu of %llu tensors differ\n", (unsigned long long)d->different,
 		       (unsigned long long)d->tensors);
+	if (!d->different && !isatty(STDOUT_FILENO))
+		return 0;
+	json_object_foreach(d->left_out, family, value) {
+		printf("%s%s", before, family);
+		before = ", ";
+	}
+	if (json_object_size(d->left_out))
+		putchar('\n');
 	return d->different ? 1 : 0;
 }
 
@@ -282,12 +373,16 @@ static int run(const struct cli_args *a)
 		rc = cli_step_open(&right, a, a->pos[1], cli_flag(a, "unverified"));
 	d.left = left.step;
 	d.right = right.step;
+	d.left_out = json_object();
+	if (!rc)
+		choose_families(&d);
 	if (!rc)
 		rc = compare(&d);
 	if (!rc)
 		rc = answer(&d);
 	cli_step_close(&left);
 	cli_step_close(&right);
+	json_decref(d.left_out);
 	free(d.x);
 	free(d.y);
 	return rc;
@@ -312,10 +407,13 @@ const struct cli_verb cli_diff = {
 		"|b| in fp64, NaN equals NaN, infinities equal themselves only, and dtypes\n"
 		"may differ; types smaller than a byte are compared by bits.\n\n"
 		"A tensor or family on one side only is a difference, unless --family leaves\n"
-		"it out. With --json each differing tensor is {family, name, what: left-only,\n"
-		"right-only, dtype, shape or values, count, first, max_abs, max_rel}; first\n"
-		"is the row-major number of an item. Last comes {result: same or different,\n"
-		"tensors, different}. Silent when both are the same.",
+		"it out. But where one side is a step of sheaf and the other is a directory or\n"
+		"file of another program, the families that both have are compared.\n\n"
+		"With --json each differing tensor is {family, name, what: left-only, right-only,\n"
+		"dtype, shape or values, dtypes, shapes (of both sides), count, first, max_abs,\n"
+		"max_rel}; first is the row-major number of an item. Last comes {result: same or\n"
+		"different, tensors, different, left_out: families}. Silent when both are the\n"
+		"same.",
 	.exits = "  0  the same\n"
 		 "  1  they differ, or one is damaged\n"
 		 "  2  no such step, or it could not be read",

@@ -127,8 +127,17 @@ json 'in almost all tensors' 'o[-1]["different"] > 20 and o[0]["what"] == "value
 t 0 'an empty family to compare is the same' "$SHEAF" diff run@10 run/checkpoint-10 --family model
 t 1 'a directory against one of its files' "$SHEAF" diff run@10 \
 	run/checkpoint-10/model-00001-of-00001.safetensors --json
-json 'lacks the other families' '{x["what"] for x in o[:-1]} == {"left-only"} and \
-	"model" not in {x["family"] for x in o[:-1] if x["name"] != "head.weight"}'
+json 'lacks the tied name, and what it cannot have is left out' \
+	'[(x["what"], x["name"]) for x in o[:-1]] == [("left-only", "head.weight")] and \
+	o[-1]["left_out"] == ["master_weights", "optimizer"]'
+t 0 'on a terminal a comparison of what both have says so' tty "$SHEAF" diff \
+	run/checkpoint-10/model-00001-of-00001.safetensors \
+	run/checkpoint-10/model-00001-of-00001.safetensors
+t 1 'a family can still be asked for' "$SHEAF" diff run@10 \
+	run/checkpoint-10/model-00001-of-00001.safetensors --family optimizer
+t 1 'which family was left out is said' "$SHEAF" diff run@10 \
+	run/checkpoint-10/model-00001-of-00001.safetensors
+has 'in a line' out 'not compared, because one side alone has them: master_weights, optimizer'
 t 2 'a family on neither side' "$SHEAF" diff run@10 run@20 --family nothing
 
 "$SHEAF" cat run@10 emb.weight >emb.raw 2>err && "$SHEAF" cat other@10 head.weight >head.raw 2>>err
