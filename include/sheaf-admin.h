@@ -37,7 +37,7 @@ struct sheaf_leftover {                 /* strings live during the call */
 	int64_t step;                   /* -1: of none */
 	uint64_t bytes;                 /* of the files its manifest names; 0: unknown */
 	const char *what;               /* lock damaged unread remains staged copy aside trash
-	                                 * rewind */
+	                                 * flush rewind */
 	const char *action;             /* what the next sheaf_run_open to write does: none, delete,
 	                                 * finish; wait: not yet; decide: never, that is yours */
 	const char *path, *session, *why;       /* "" where unknown; path relative to the run */

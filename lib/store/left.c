@@ -252,6 +252,35 @@ static int report_folder(struct looking *l, const char *folder)
 	return rc;
 }
 
+/* Reports the directories in which agents of several nodes write, or wrote, a step. */
+static int report_flushes(struct looking *l)
+{
+	struct shf_names names;
+	int rc = shf_names_read(l->s.sys, l->s.dot, &names), dir;
+
+	if (rc < 0)
+		return shf_fail_io(l->err, -rc, "%s/.sheaf", l->s.path);
+	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; ) {
+		struct shf_left left = { .step = -1, .lives = -1 };
+		bool old;
+
+		if (!shf_is_flush_folder(p))
+			continue;
+		dir = shf_dir_open(l->s.sys, l->s.dot, p);
+		if (dir < 0)
+			continue;
+		old = shf_stage_copy_is_old(&l->s, dir);
+		shf_fd_close(l->s.sys, &dir);
+		snprintf(left.path, sizeof(left.path), ".sheaf/%.60s", p);
+		rc = old ? left_report(l, &left, "flush", "delete",
+		                       "agents of several nodes wrote a step here, a week ago")
+		         : left_report(l, &left, "flush", "wait",
+		                       "agents of several nodes write a step here, or one died");
+	}
+	shf_names_release(&names);
+	return rc;
+}
+
 /* Reports the journal of an interrupted rewind. */
 static int report_rewind(struct looking *l)
 {
@@ -285,5 +314,7 @@ int shf_store_left(struct shf_store *s, int (*item)(void *arg, const struct shf_
 		rc = report_folder(&l, "aside");
 	if (rc == 0)
 		rc = report_folder(&l, "trash");
+	if (rc == 0)
+		rc = report_flushes(&l);
 	return rc == 0 ? report_rewind(&l) : rc;
 }

@@ -14,7 +14,8 @@ struct shf_left {               /* members as in struct sheaf_leftover; the stri
 	char path[96], session[33];
 };
 /* Calls item for the lock first, then for each damaged step, stage, step set aside, step in the
- * trash, and interrupted rewind. A non-zero result of item ends the listing and is returned. */
+ * trash, directory of a flush, and interrupted rewind. A non-zero result of item ends the
+ * listing and is returned. */
 int shf_store_left(struct shf_store *s, int (*item)(void *arg, const struct shf_left *left),
                    void *arg, struct sheaf_error *err);
 #endif

@@ -246,9 +246,7 @@ static bool is_litter(const char *name)
 	       (strncmp(name, "tmp-", 4) == 0 && shf_id_is_valid(name + 4, 32));
 }
 
-/* Returns whether this is a directory in which agents of several nodes agree to write a step. They
- * remove it at the end; if an agent died, it stays. */
-static bool is_flush_folder(const char *name)
+bool shf_is_flush_folder(const char *name)
 {
 	return (strncmp(name, "flush-", 6) == 0 && shf_id_is_valid(name + 6, 32)) ||
 	       (strncmp(name, "due-", 4) == 0 && shf_id_is_valid(name + 4, 32));
@@ -272,8 +270,8 @@ static void clean_overtaken(struct shf_store *s, int dir, struct shf_clear *c)
 	shf_names_release(&names);
 }
 
-/* Deletes a directory of agents (is_flush_folder) that was abandoned for as long as an incomplete
- * copy is kept. */
+/* Deletes a directory of agents (shf_is_flush_folder) that was abandoned for as long as an
+ * incomplete copy is kept. */
 static void clean_flush_folder(struct shf_store *s, const char *name, struct shf_clear *c)
 {
 	int dir = shf_dir_open(s->sys, s->dot, name);
@@ -298,7 +296,7 @@ static int clean_litter(struct shf_store *s, struct shf_clear *c)
 	if (rc < 0)
 		return rc;
 	for (const char *p = NULL; (p = shf_names_next(&names, p)) != NULL; )
-		if (is_flush_folder(p))
+		if (shf_is_flush_folder(p))
 			clean_flush_folder(s, p, c);
 		else if (is_litter(p) && shf_sys_stat(sys, s->dot, p, false, &st) >= 0 &&
 		    st.type == SHF_T_FILE && is_old(s, &st, SHF_DAY_S))

@@ -19,6 +19,9 @@ bool shf_prev_is_gone(struct shf_store *s, int fd);
  * s->prev and s->prev_gone. */
 bool shf_stage_is_dead(struct shf_store *s, int dir, const struct shf_names *names,
                        const char *session, bool look);
+/* Returns whether a name in .sheaf is that of a directory in which agents of several nodes agree to
+ * write a step. They remove it at the end; if an agent died, it stays. */
+bool shf_is_flush_folder(const char *name);
 /* Returns whether this copy was abandoned for longer than SHF_COPY_S. */
 bool shf_stage_copy_is_old(struct shf_store *s, int dir);
 #endif

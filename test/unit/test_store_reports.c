@@ -265,6 +265,8 @@ static void start_leavings(struct world *w)
 	gone(w, RUN "/checkpoint-3/config.json");
 	put(w, RUN "/checkpoint-6/sheaf.sums", "x");
 	put(w, RUN "/.sheaf/rewind", "x");
+	put(w, RUN "/.sheaf/due-" ID "/x", "x");
+	put(w, RUN "/.sheaf/due-soon/x", "x");          /* of no flush */
 }
 
 TEST(of_a_dead_job_all_is_listed_and_what_becomes_of_it)
@@ -288,6 +290,8 @@ TEST(of_a_dead_job_all_is_listed_and_what_becomes_of_it)
 		"grace is over\n"
 		"trash 2 wait, .sheaf/trash/2-@, 6160 bytes, -, whole, @: pruned; deleted when its "
 		"grace is over\n"
+		"flush -1 wait, .sheaf/due-@, 0 bytes, -, : agents of several nodes write a step "
+		"here, or one died\n"
 		"rewind -1 finish, .sheaf/rewind, 0 bytes, -, : a rewind that was cut\n";
 	const char *copy;
 	struct world w;
@@ -311,6 +315,8 @@ TEST(of_a_dead_job_all_is_listed_and_what_becomes_of_it)
 	                      "copy that nobody took up\n", 83) == 0);
 	CHECK(strstr(heard, "trash 1 delete, .sheaf/trash/1-@, 6160 bytes, -, whole, @: pruned; "
 	             "its grace is over\n"));
+	CHECK(strstr(heard, "flush -1 delete, .sheaf/due-@, 0 bytes, -, : agents of several nodes "
+	             "wrote a step here, a week ago\n"));
 	heard[0] = '\0';
 	simdisk_free(w.disk);
 }
