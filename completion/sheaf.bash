@@ -1,5 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-# bash completion for sheaf: verbs, options of a verb, then paths.
+# bash completion for sheaf: verbs, options of a verb, then paths, and steps behind RUN@.
+
+# The steps of the run before the @ of $1, and latest.
+_sheaf_steps()
+{
+	local run=${1%@*} entry
+	run=${run/#\~/$HOME}
+	for entry in "$run"/checkpoint-*/; do
+		entry=${entry%/}
+		[[ -d $entry && ${entry##*-} != *[!0-9]* ]] && echo "${entry##*-}"
+	done
+	echo latest
+}
+
 _sheaf()
 {
 	local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} verb='' i
@@ -11,7 +24,7 @@ _sheaf()
 		esac
 	done
 	if [[ -z $verb ]]; then
-		COMPREPLY=($(compgen -W 'ls show verify diff cat plan prune mark rewind copy
+		COMPREPLY=($(compgen -W 'ls show verify diff cat plan prune mark rewind aside copy
 			recover agent stats bench help --help --version' -- "$word"))
 		return
 	fi
@@ -26,9 +39,11 @@ _sheaf()
 	local options='--json --help'
 	case $verb in
 	help)
-		COMPREPLY=($(compgen -W 'ls show verify diff cat plan prune mark rewind copy
+		COMPREPLY=($(compgen -W 'ls show verify diff cat plan prune mark rewind aside copy
 			recover agent stats bench' -- "$word"))
 		return ;;
+	ls) options+=' --socket' ;;
+	aside) options+=' --restore --delete --timeout-ms' ;;
 	show) options+=' --family --hf' ;;
 	diff) options+=' --rtol --atol --family --unverified' ;;
 	cat) options+=' --family --slice --npy --unverified' ;;
@@ -37,7 +52,8 @@ _sheaf()
 	prune) options+=' --keep-last --keep-every --best --apply --grace --timeout-ms' ;;
 	mark)
 		options+=' --timeout-ms'
-		[[ $before == *@* ]] && options='keep bad none' && word=${word:-} ;;
+		[[ $before == *@* && $before != @ || ${COMP_WORDS[COMP_CWORD-2]-} == @ ]] &&
+			options='keep bad none' ;;
 	rewind) options+=' --timeout-ms' ;;
 	recover) options+=' --apply --salvage --timeout-ms' ;;
 	agent) options+=' --detach --socket --memory-max --steps --idle --folder --hook --no-flush --grace --status --flush
@@ -45,11 +61,18 @@ _sheaf()
 	stats) options+=' --last' ;;
 	bench) options+=' --size --rounds --threads' ;;
 	esac
+	# Bash breaks words at an @ that is in COMP_WORDBREAKS; then the step is a word by itself.
 	if [[ $word == -* || $options == 'keep bad none' ]]; then
 		COMPREPLY=($(compgen -W "$options" -- "$word"))
+	elif [[ $word == @ && -d $before ]]; then
+		COMPREPLY=($(compgen -W "$(_sheaf_steps "$before@")" -P @))
+	elif [[ $before == @ && -d ${COMP_WORDS[COMP_CWORD-2]-} ]]; then
+		COMPREPLY=($(compgen -W "$(_sheaf_steps "${COMP_WORDS[COMP_CWORD-2]}@")" -- "$word"))
+	elif [[ $word == *@* && -d ${word%@*} ]]; then
+		COMPREPLY=($(compgen -W "$(_sheaf_steps "$word")" -P "${word%@*}@" -- "${word##*@}"))
 	else
 		compopt -o filenames 2>/dev/null
-		COMPREPLY=($(compgen -f -- "$word"))
+		mapfile -t COMPREPLY < <(compgen -f -- "$word")
 	fi
 }
 complete -F _sheaf sheaf

@@ -61,6 +61,10 @@ wrong "$SHEAF" plan state.json --mesh dp=3 --nodes 2
 wrong "$SHEAF" plan state.json --zero 4
 wrong "$SHEAF" plan state.json --families modle
 wrong "$SHEAF" plan state.json --nodes 0
+wrong "$SHEAF" plan state.json --file-bytes 4X
+wrong "$SHEAF" plan state.json --file-bytes G
+wrong "$SHEAF" plan state.json --file-bytes 9999999T
+wrong "$SHEAF" agent empty-run --memory-max 64GB
 wrong "$SHEAF" prune
 wrong "$SHEAF" prune empty-run
 wrong "$SHEAF" prune empty-run --keep-last 0
@@ -221,4 +225,34 @@ print(json.dumps({"tensors": [{"name": 1020 * "n", "dtype": "F32", "shape": [2]}
 		-n 1 "$BENCH" save $S --mesh dp=2 --frob
 	[ "$rc" = 2 ] && [ "$(grep -c "unknown option '--frob'" err)" = 1 ] && [ ! -e w ]
 	result $? 'an option that is wrong on one rank stops all at once'
+fi
+
+# The completion of bash, as bash calls it: the words, and the index of the last.
+if command -v bash >"$T/out" 2>&1 && [ -f "$here/../../completion/sheaf.bash" ]; then
+	mkdir -p 'runs/gpt 2/.sheaf' runs/gpt/checkpoint-8 runs/gpt/checkpoint-10 \
+		runs/gpt/checkpoint-x
+	complete_as() {         # WANT CLAIM WORD...
+		want=$1 claim=$2
+		shift 2
+		run bash -c 'compopt() { :; }; . "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
+			_sheaf; printf "%s\n" "${COMPREPLY[@]}" | LC_ALL=C sort | tr "\n" " "' \
+			"$here/../../completion/sheaf.bash" "$@"
+		[ "$(cat "$T/out")" = "$want" ]
+		result $? "$claim"
+	}
+	complete_as 'runs/gpt@10 runs/gpt@8 runs/gpt@latest ' 'steps are completed behind RUN@' \
+		sheaf show runs/gpt@
+	complete_as 'runs/gpt@10 ' 'by their first digits' sheaf verify runs/gpt@1
+	complete_as '@10 @8 @latest ' 'and where bash breaks words at an @' sheaf show runs/gpt @
+	complete_as 'latest ' 'behind it, too' sheaf show runs/gpt @ l
+	complete_as 'bad keep none ' 'marks are completed behind a step' sheaf mark runs/gpt@8 ''
+	complete_as 'bad ' 'also where it was broken' sheaf mark runs/gpt @ 8 b
+	complete_as 'aside ' 'verbs are completed' sheaf as
+	complete_as '--delete ' 'and their options' sheaf aside runs/gpt --d
+	complete_as 'runs/gpt runs/gpt 2 ' 'and paths' sheaf ls runs/g
+	for verb in $("$SHEAF" help | sed -n 's/^  \([a-z]*\) .*/\1/p'); do
+		complete_as "$verb " "bash knows $verb" sheaf "$verb"
+		grep -q "^		'$verb:" "$here/../../completion/_sheaf"
+		result $? "and so does zsh"
+	done
 fi
