@@ -439,6 +439,12 @@ static int end(const struct agent *g)
 	}
 	if (rc == 0)
 		rc = sheaf_agent_stop(g->run, g->socket, &err);
+	/* There is none, which is what was wanted: a job's epilogue may ask more than once. */
+	if (rc == SHEAF_ENOENT && !access(g->run, F_OK)) {
+		if (isatty(STDERR_FILENO))
+			fputs("sheaf: agent: none was serving\n", stderr);
+		return 0;
+	}
 	return rc < 0 ? cli_error(g->a, rc, g->run, err.msg, NULL) : 0;
 }
 
@@ -505,7 +511,7 @@ static int absolute(const char **path, bool program, char room[4200])
 /* Reads and checks all options at once, because some are needed only after a job has died. */
 static int values(struct agent *g)
 {
-	int rc = cli_int(g->a, "memory-max", 1, INT64_MAX, &g->memory);
+	int rc = cli_bytes(g->a, "memory-max", 1, INT64_MAX, &g->memory);
 
 	if (!rc)
 		rc = cli_int(g->a, "idle", 1, INT32_MAX / 1000, &g->idle);
@@ -570,7 +576,7 @@ static int run(const struct cli_args *a)
 static const struct cli_opt opts[] = {
 	{ "detach", NULL, "return when it can be reached, and go on serving" },
 	{ "socket", "PATH", "where it listens (by the run's identity, below /tmp)" },
-	{ "memory-max", "BYTES", "memory limit for everything kept (none)" },
+	{ "memory-max", "BYTES", "memory limit for everything kept, as 64G (none)" },
 	{ "steps", "N", "checkpoints kept for each job at most, at least 2" },
 	{ "idle", "SECONDS", "end when no job was connected for so long (never)" },
 	{ "folder", "PATTERN", "how a run that it makes names its checkpoints (checkpoint-{n})" },
@@ -615,6 +621,7 @@ const struct cli_verb cli_agent = {
 		"is in a file beside the socket, named like it with .log at the end: a flush\n"
 		"that failed says there why.",
 	.exits = "  0  it has ended as it should, or answered\n"
+		 "     (--stop: also if there was none)\n"
 		 "  1  --status: nobody answers, or no such run; --flush without --due: nothing\n"
 		 "     to write\n"
 		 "  2  no such run, another one serves there, agents of other nodes have not\n"

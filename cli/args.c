@@ -184,6 +184,33 @@ int cli_int(const struct cli_args *a, const char *name, int64_t lo, int64_t hi, 
 	return 0;
 }
 
+int cli_bytes(const struct cli_args *a, const char *name, int64_t lo, int64_t hi, int64_t *out)
+{
+	static const char letters[] = "KMGT";
+	const char *s = cli_value(a, name), *letter = NULL;
+	char why[160], *end;
+	int shift = 0;
+	long long v;
+
+	if (!s)
+		return 0;
+	errno = 0;
+	v = strtoll(s, &end, 10);
+	if (*end)
+		letter = strchr(letters, *end == 'k' ? 'K' : *end);
+	if (letter) {
+		shift = 10 * (int)(letter - letters + 1);
+		end++;
+	}
+	if (*s < '0' || *s > '9' || *end || errno || v > hi >> shift || v << shift < lo) {
+		snprintf(why, sizeof(why), "'%.40s' is not a number of bytes from %lld to %lld, "
+			 "alone or with K, M, G or T", s, (long long)lo, (long long)hi);
+		return bad_number(a, name, why);
+	}
+	*out = (int64_t)((uint64_t)v << shift);
+	return 0;
+}
+
 int cli_real(const struct cli_args *a, const char *name, double *out)
 {
 	const char *s = cli_value(a, name);

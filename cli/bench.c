@@ -479,37 +479,14 @@ static int watched(struct bench *b)
 
 /* --- the verb --------------------------------------------------------------------------------- */
 
-static int bad_size(const struct cli_args *a, const char *s)
-{
-	char what[80];
-
-	snprintf(what, sizeof(what), "--size %.60s", s);
-	return cli_usage(a, what, "the size must be from 16M to 4096G", NULL);
-}
-
 /* 64M, 1G, or bytes. */
 static int parse_size(const struct cli_args *a, uint64_t *out)
 {
-	const char *s = cli_value(a, "size");
-	unsigned shift = 0;
-	char *end;
-	unsigned long long v;
+	int64_t bytes = (int64_t)*out;
+	int rc = cli_bytes(a, "size", (int64_t)TENSOR_BYTES, INT64_C(1) << 42, &bytes);
 
-	if (!s)
-		return 0;
-	errno = 0;
-	v = strtoull(s, &end, 10);
-	if (*end == 'k' || *end == 'K')
-		shift = 10;
-	else if (*end == 'M')
-		shift = 20;
-	else if (*end == 'G')
-		shift = 30;
-	if (*s < '0' || *s > '9' || errno || end[shift != 0] || v > (UINT64_C(1) << 42) >> shift ||
-	    v << shift < TENSOR_BYTES)
-		return bad_size(a, s);
-	*out = (v << shift) / TENSOR_BYTES * TENSOR_BYTES;
-	return 0;
+	*out = (uint64_t)bytes / TENSOR_BYTES * TENSOR_BYTES;
+	return rc;
 }
 
 /* A disk that is in use must not be filled, nor a machine pushed into its swap. */

@@ -49,6 +49,9 @@ const char *cli_value(const struct cli_args *a, const char *name);      /* NULL:
 bool cli_flag(const struct cli_args *a, const char *name);
 /* A number option: 0, or 2 with the line out. Not given: *out is left alone. */
 int cli_int(const struct cli_args *a, const char *name, int64_t least, int64_t most, int64_t *out);
+/* The same of bytes, which may end in K, M, G or T (powers of 1024). */
+int cli_bytes(const struct cli_args *a, const char *name, int64_t least, int64_t most,
+              int64_t *out);
 int cli_real(const struct cli_args *a, const char *name, double *out);  /* finite, from 0 */
 void cli_help_verb(FILE *f, const struct cli_verb *verb);
 void cli_help_all(FILE *f);
@@ -94,8 +97,8 @@ struct cli_step {
 /* A place as one step: a run alone is its latest. 0, or an exit status with the line out. */
 int cli_step_open(struct cli_step *s, const struct cli_args *a, const char *text, bool unverified);
 void cli_step_close(struct cli_step *s);
-/* RUN@N with a number, for verbs that change a run. 0, or an exit status with the line out. */
-int cli_place_numbered(struct cli_place *p, const struct cli_args *a, const char *text);
+/* RUN@N or RUN@latest, for verbs that change a run. 0, or an exit status with the line out. */
+int cli_place_step(struct cli_place *p, const struct cli_args *a, const char *text);
 /* Is there such a file in the directory? */
 bool cli_has(const char *dir, const char *file);
 /* It is not there, for certain: neither is true where the disk does not say. */
@@ -118,6 +121,9 @@ int cli_list_read(struct cli_list *list, struct sheaf_run *run, struct sheaf_err
 void cli_list_release(struct cli_list *list);
 /* The step that latest means, without opening it; -1: none. run: its path. */
 int64_t cli_list_newest(const struct cli_list *list, const char *run);
+/* The same of a run that is open, with ENOENT where there is none. Under the run's lock, so that
+ * none newer comes in between. */
+int cli_newest(struct sheaf_run *r, const char *path, int64_t *step, struct sheaf_error *err);
 
 /* A box of a tensor, read as windows of its row-major items. */
 struct cli_box {

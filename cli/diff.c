@@ -260,7 +260,8 @@ static bool is_foreign(struct sheaf_checkpoint *step)
 {
 	struct sheaf_checkpoint_info info = { .size = sizeof(info) };
 
-	return sheaf_checkpoint_get_info(step, &info, NULL) == 0 && strcmp(info.format, "sheaf") != 0;
+	return sheaf_checkpoint_get_info(step, &info, NULL) == 0 &&
+	       strcmp(info.format, "sheaf") != 0;
 }
 
 static bool has_family(struct sheaf_checkpoint *step, const char *family)

@@ -127,13 +127,15 @@ static int remember(void *arg, const struct sheaf_memory *m)
 
 static int add_memory(const struct cli_args *a, const char *dir, struct cli_list *list)
 {
+	const char *socket = cli_value(a, "socket");
 	struct in_memory im = { list, false };
 	struct sheaf_error err = { .msg = "" };
-	int rc = sheaf_agent_list(dir, NULL, remember, &im, &err);
+	int rc = sheaf_agent_list(dir, socket, remember, &im, &err);
 
 	if (im.nomem)
 		return cli_nomem(a);
-	if (rc < 0 && rc != SHEAF_ENOENT)
+	/* One that was named is to be there; otherwise a run mostly has none. */
+	if (rc < 0 && (rc != SHEAF_ENOENT || socket))
 		return cli_error(a, rc, dir, err.msg, "what memory has is not listed");
 	return 0;
 }
@@ -239,11 +241,14 @@ static int run(const struct cli_args *a)
 	return rc;
 }
 
-static const struct cli_opt opts[] = { { 0 } };
+static const struct cli_opt opts[] = {
+	{ "socket", "PATH", "where the agent listens (by the run's identity, below /tmp)" },
+	{ 0 },
+};
 const struct cli_verb cli_ls = {
 	.name = "ls",
 	.brief = "list the steps of a run",
-	.synopsis = "sheaf ls RUN|RUN@N|PATH [--json]",
+	.synopsis = "sheaf ls RUN|RUN@N|PATH [--socket PATH] [--json]",
 	.text = "Lists what lies in a run by step: committed steps, damaged ones (their\n"
 		"manifest or the size of a file is wrong), unread ones (the disk or the\n"
 		"permissions would not let them be looked at), foreign ones (no manifest), steps\n"

@@ -6,20 +6,6 @@
 #include "sheaf-admin.h"
 #include "workload.h"
 
-/* Under the lock, so that none newer comes in between. */
-static int newest(struct sheaf_run *r, const char *path, int64_t *step, struct sheaf_error *err)
-{
-	struct cli_list list;
-	int rc = cli_list_read(&list, r, err);
-
-	if (rc < 0)
-		return rc;
-	*step = cli_list_newest(&list, path);
-	cli_list_release(&list);
-	return *step >= 0 ? 0 : wl_fail(err, SHEAF_ENOENT, "every step here is marked bad, or "
-	                                    "there is none (name a step by its number)");
-}
-
 static int run(const struct cli_args *a)
 {
 	struct sheaf_opts opts = { .size = sizeof(opts) };
@@ -41,18 +27,13 @@ static int run(const struct cli_args *a)
 		mark = 0;
 	else
 		return cli_usage(a, word, "the mark must be keep, bad or none", NULL);
-	rc = cli_place_parse(&place, a, a->pos[0]);
+	rc = cli_place_step(&place, a, a->pos[0]);
 	if (rc)
 		return rc;
-	if (place.kind != CLI_RUN_STEP) {
-		cli_place_release(&place);
-		return cli_usage(a, a->pos[0], "this names no step", "as in RUN@1000 or "
-		                 "RUN@latest");
-	}
 	opts.timeout_ms = (int32_t)timeout;
 	rc = sheaf_run_open(&r, place.path, NULL, &opts, &err);
 	if (rc == 0 && place.step == SHEAF_LATEST)
-		rc = newest(r, place.path, &place.step, &err);
+		rc = cli_newest(r, place.path, &place.step, &err);
 	if (rc == 0)
 		rc = sheaf_run_mark(r, place.step, mark, &err);
 	if (rc < 0)

@@ -219,9 +219,9 @@ static int run(const struct cli_args *a)
 	int rc = read_layout(&p);
 
 	if (!rc)
-		rc = cli_int(a, "file-bytes", 1, INT64_MAX, &file_bytes);
+		rc = cli_bytes(a, "file-bytes", 1, INT64_MAX, &file_bytes);
 	if (!rc)
-		rc = cli_int(a, "staging-bytes", 1, INT64_MAX, &staging);
+		rc = cli_bytes(a, "staging-bytes", 1, INT64_MAX, &staging);
 	if (!rc)
 		rc = read_model(&p);
 	if (!rc)
@@ -257,8 +257,8 @@ static const struct cli_opt opts[] = {
 	{ "adam", NULL, "also master weights and two moments" },
 	{ "families", "A,B", "only these families" },
 	{ "nodes", "N", "ranks split evenly over N nodes that share no memory" },
-	{ "file-bytes", "N", "largest file (5000000000)" },
-	{ "staging-bytes", "N", "bound of a rank's host copies" },
+	{ "file-bytes", "BYTES", "largest file (5000000000)" },
+	{ "staging-bytes", "BYTES", "bound of a rank's host copies" },
 	{ 0 },
 };
 const struct cli_verb cli_plan = {

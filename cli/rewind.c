@@ -40,11 +40,13 @@ static int run(const struct cli_args *a)
 	int rc = cli_int(a, "timeout-ms", 1, INT32_MAX, &timeout);
 
 	if (!rc)
-		rc = cli_place_numbered(&place, a, a->pos[0]);
+		rc = cli_place_step(&place, a, a->pos[0]);
 	if (rc)
 		return rc;
 	opts.timeout_ms = (int32_t)timeout;
 	rc = sheaf_run_open(&r, place.path, NULL, &opts, &err);
+	if (rc == 0 && place.step == SHEAF_LATEST)
+		rc = cli_newest(r, place.path, &place.step, &err);
 	if (rc == 0 && watched)
 		rc = cli_list_read(&before, r, &err);
 	if (rc == 0)
@@ -69,10 +71,11 @@ static const struct cli_opt opts[] = {
 const struct cli_verb cli_rewind = {
 	.name = "rewind",
 	.brief = "set later steps aside and go on from this one",
-	.synopsis = "sheaf rewind RUN@N [--timeout-ms N] [--json]",
+	.synopsis = "sheaf rewind RUN@N|RUN@latest [--timeout-ms N] [--json]",
 	.text = "Moves the steps after N to .sheaf/aside, newest first, where they are kept\n"
 		"but no longer found: a step number is no timeline, and saving after going\n"
-		"back needs the later ones out of the way. A crash half way leaves a shorter,\n"
+		"back needs the later ones out of the way. RUN@latest is the newest that is not\n"
+		"marked bad: bad ones after it go. A crash half way leaves a shorter,\n"
 		"valid run. `sheaf ls` shows them as aside. Silent when it\n"
 		"worked; a terminal is told which steps went.\n\n"
 		"Nothing deletes what is set aside, not even a prune: `sheaf aside RUN` lists\n"

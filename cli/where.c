@@ -136,16 +136,16 @@ int cli_place_run(struct cli_place *p, const struct cli_args *a, const char *tex
 	return rc;
 }
 
-int cli_place_numbered(struct cli_place *p, const struct cli_args *a, const char *text)
+int cli_place_step(struct cli_place *p, const struct cli_args *a, const char *text)
 {
 	int rc = cli_place_parse(p, a, text);
 
 	if (rc)
 		return rc;
-	if (p->kind == CLI_RUN_STEP && p->step >= 0)
+	if (p->kind == CLI_RUN_STEP)
 		return 0;
 	cli_place_release(p);
-	return cli_usage(a, text, "this names no step by its number", "as in RUN@1000");
+	return cli_usage(a, text, "this names no step", "as in RUN@1000 or RUN@latest");
 }
 
 bool cli_has(const char *dir, const char *file)
@@ -306,4 +306,17 @@ int64_t cli_list_newest(const struct cli_list *list, const char *run)
 			step = it->step;
 	}
 	return step;
+}
+
+int cli_newest(struct sheaf_run *r, const char *path, int64_t *step, struct sheaf_error *err)
+{
+	struct cli_list list;
+	int rc = cli_list_read(&list, r, err);
+
+	if (rc < 0)
+		return rc;
+	*step = cli_list_newest(&list, path);
+	cli_list_release(&list);
+	return *step >= 0 ? 0 : wl_fail(err, SHEAF_ENOENT, "every step here is marked bad, or "
+	                                    "there is none (name a step by its number)");
 }

@@ -87,6 +87,9 @@ for _ in 1 2 3 4 5 6 7 8 9 10; do
 done
 result $left 'it ends when it is told to, before the one who told it goes on'
 t 0 'for good' "$SHEAF" agent mem --stop
+t 0 'to stop what has ended is no failure' "$SHEAF" agent mem --stop
+t 2 'of a run that is not there it is' "$SHEAF" agent no-such-run --stop
+t 2 'ls says that an agent that was named does not answer' "$SHEAF" ls mem --socket "$PWD/no-agent"
 [ ! -e "$d" ]
 result $? 'and leaves nothing'
 

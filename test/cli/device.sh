@@ -26,13 +26,13 @@ wrong "$SHEAF" bench nowhere
 wrong "$SHEAF" bench state.json
 wrong "$SHEAF" bench disk disk
 wrong "$SHEAF" bench disk --size 1
-wrong "$SHEAF" bench disk --size 1T
+wrong "$SHEAF" bench disk --size 5T
 wrong "$SHEAF" bench disk --size 16Mx
 has 'and which it was' err '16Mx'
 wrong "$SHEAF" bench disk --rounds 0
 wrong "$SHEAF" bench disk --threads 65
 t 2 'a disk without room is left alone' "$SHEAF" bench disk --size 4096G
-has 'and why' err 'free, twice the size is needed (a smaller --size)'
+has 'and why' err 'free, twice the size is needed (give a smaller --size)'
 empty 'before anything is written'
 
 # A limit on sizes of files stands in for a disk that is full: the child is ended by its signal.

@@ -184,7 +184,11 @@ t 0 'plan of short rows on eight nodes' \
 json 'is in two phases' 'o[-1]["way"] == "two-phase" and o[-1]["node_files_most"] == 3 and \
 	o[-1]["files"] == 20 and o[-1]["collects"] == 20 * ((4 << 20) + 4096) and \
 	o[-1]["node_receives_most"] == 3 * 7 << 19 and o[-1]["sends"] == 20 * 7 << 19'
-t 0 'and of one node' "$SHEAF" plan rows.json --mesh tp=16 --file-bytes 4194304 --json
+cp out rows
+t 0 'bytes may have a suffix' "$SHEAF" plan rows.json --mesh tp=16 --nodes 8 --file-bytes 4M --json
+cmp -s out rows
+result $? 'and are as many'
+t 0 'and of one node' "$SHEAF" plan rows.json --mesh tp=16 --file-bytes 4096k --json
 json 'in one' 'o[-1]["way"] == "one-phase" and o[-1]["sends"] == 0'
 t 0 'plan says why' "$SHEAF" plan rows.json --mesh tp=16 --nodes 8 --file-bytes 4194304
 has 'in a sentence' out 'are written in two phases: a node holds less than 4 MiB'
@@ -274,6 +278,9 @@ json 'beside the one aside' 'only("state", "committed")[0]["parent"] == 20'
 t 2 'a step that is not there cannot be gone back to' "$SHEAF" rewind run@35
 t 0 'rewind on a terminal' tty "$SHEAF" rewind run@20
 has 'says what went' out 'set aside: step 40'
+
+t 0 'a rewind to the latest takes away nothing but bad steps' tty "$SHEAF" rewind run@latest
+has 'of which there are none' out 'no later step to set aside'
 
 t 0 'what is set aside is listed' "$SHEAF" aside run --json
 json 'both saves of it' '[x["step"] for x in o] == [40, 40] and \
