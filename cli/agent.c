@@ -527,6 +527,25 @@ static int values(struct agent *g)
 	return rc;
 }
 
+/* Options that only an agent has a use for, which is not to be thought to hear of them later. The
+ * last two are for a flush, too. */
+static int check_unused(const struct cli_args *a, bool asks)
+{
+	static const char *const names[] = { "detach", "memory-max", "steps", "idle", "no-flush",
+					     "hook", "grace" };
+	size_t n = !asks ? 0 : cli_flag(a, "flush") ? 5 : 7;
+	char option[32];
+
+	for (size_t i = 0; i < n; i++) {
+		if (!cli_value(a, names[i]))
+			continue;
+		snprintf(option, sizeof(option), "--%s", names[i]);
+		return cli_usage(a, option, "an agent that serves keeps the options that it was "
+		                 "started with", NULL);
+	}
+	return 0;
+}
+
 static int act(struct agent *g)
 {
 	if (cli_flag(g->a, "status"))
@@ -545,6 +564,9 @@ static int run(const struct cli_args *a)
 	if (asks > 1)
 		return cli_usage(a, "--status, --flush, --stop", "only one of these can "
 		                 "be given", NULL);
+	rc = check_unused(a, asks > 0);
+	if (rc)
+		return rc;
 	if (cli_flag(a, "force") && !cli_flag(a, "stop"))
 		return cli_usage(a, "--force", "this option belongs to --stop", NULL);
 	if (cli_flag(a, "due") && !cli_flag(a, "flush"))

@@ -65,6 +65,10 @@ wrong "$SHEAF" plan state.json --file-bytes 4X
 wrong "$SHEAF" plan state.json --file-bytes G
 wrong "$SHEAF" plan state.json --file-bytes 9999999T
 wrong "$SHEAF" agent empty-run --memory-max 64GB
+wrong "$SHEAF" agent empty-run --status --memory-max 64G
+has 'which option' err '--memory-max: an agent that serves keeps the options'
+wrong "$SHEAF" agent empty-run --stop --hook true
+wrong "$SHEAF" agent empty-run --flush --steps 2
 wrong "$SHEAF" prune
 wrong "$SHEAF" prune empty-run
 wrong "$SHEAF" prune empty-run --keep-last 0
