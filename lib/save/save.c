@@ -211,8 +211,9 @@ static int no_agent(const struct sheaf_save *save, struct sheaf_error *err)
 	if (!save->run->tier->wanted)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": a save to memory alone needs "
 		                "opts.agent", save->id.step);
-	return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": no agent keeps it on some node",
-	                save->id.step);
+	return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": no agent keeps it on some node: none "
+	                "answers there, or its --memory-max is too small (sheaf agent RUN "
+	                "--status on each node)", save->id.step);
 }
 
 /* Takes an image for the save, gives it the size that the plan needs, and allocates the rest.

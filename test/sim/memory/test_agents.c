@@ -231,6 +231,8 @@ static void one_call_fails(int nth, int error, struct shf_buf *said, int *fired)
 }
 
 #define UNTIL "run: steps are not kept in memory until an agent answers: "
+#define NO_AGENT "step 2: no agent keeps it on some node: none answers there, or its " \
+	"--memory-max is too small (sheaf agent RUN --status on each node)\n"
 #define KEPT "run: step 2 is in memory, rank 0\n"
 static const char wanted[] =
 	"1:\n" "run: nothing is kept in memory: the agent: Broken pipe, rank 0\n" KEPT
@@ -244,9 +246,9 @@ static const char wanted[] =
 	"run: step 1 is not kept in memory: step 1: the agent is gone, or has no room for it\n"
 	KEPT
 	"6:\n" KEPT
-	"7:\n" "step 2: no agent keeps it on some node\n"
+	"7:\n" NO_AGENT
 	UNTIL "telling the agent: Broken pipe, rank 0\n"
-	"8:\n" "step 2: no agent keeps it on some node\n"
+	"8:\n" NO_AGENT
 	UNTIL "handing memory to the agent: Broken pipe, rank 0\n"
 	"9:\n" "step 2: the agent is gone, or has no room for it\n"
 	UNTIL "handing memory to the agent: Broken pipe, rank 0\n"

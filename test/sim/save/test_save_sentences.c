@@ -288,7 +288,8 @@ TEST(a_save_to_memory_alone_that_cannot_be_is_told_why)
 		"-1: step 1: a save to memory alone needs opts.agent\n0\n"
 		"2 run: step 2 committed, rank 0\n0\n",
 		"1 run: nothing is kept in memory: no agent answers (sheaf agent RUN is one), "
-		"rank 0\n-7: step 1: no agent keeps it on some node\n0\n"
+		"rank 0\n-7: step 1: no agent keeps it on some node: none answers there, or its "
+		"--memory-max is too small (sheaf agent RUN --status on each node)\n0\n"
 		"2 run: step 2 committed, rank 0\n0\n",
 		"-1: step 1: memory alone needs two images (images_max, staging_bytes_max)\n0\n"
 		"2 run: step 2 committed, rank 0\n0\n",
