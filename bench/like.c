@@ -11,7 +11,7 @@ int wl_step_check(struct sheaf_checkpoint *step, struct sheaf_error *err)
 	struct sheaf_state *none;
 	int rc = sheaf_checkpoint_tensor(step, 0, &t, NULL);
 
-	if (rc == 0 || rc == SHEAF_ENOENT)
+	if (rc == 0 || rc == SHEAF_EEND)
 		return 0;
 	/* A load of nothing tells the sentence. */
 	none = sheaf_state_new();
@@ -43,7 +43,7 @@ int wl_model_like(struct wl_model *m, struct sheaf_checkpoint *step, bool all,
 			return rc;
 		s.size = sizeof(s);
 	}
-	if (rc != SHEAF_ENOENT)
+	if (rc != SHEAF_EEND)
 		return wl_fail(err, rc, "the tensors cannot be listed: %s", sheaf_strerror(rc));
 	rc = wl_model_seal(m, err);
 	if (rc == 0)

@@ -83,7 +83,7 @@ static int check_beside(struct sheaf_checkpoint *step)
 	value = sheaf_checkpoint_note(step, "ranks." GOLDEN_STREAM_NAME);
 	WANT(value && strcmp(value, "modulo") == 0);
 	WANT(sheaf_checkpoint_note_at(step, golden_notes_n + 1, &key, &value,
-	                              NULL) == SHEAF_ENOENT);
+	                              NULL) == SHEAF_EEND);
 	for (size_t i = 0; i < golden_files_n; i++) {
 		WANT(sheaf_checkpoint_file(step, golden_files[i].name, &bytes, &n, NULL) == 0);
 		WANT(n == strlen(golden_files[i].text));
