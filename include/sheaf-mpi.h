@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sheaf-mpi.h - a group over an MPI communicator. Link libsheaf-mpi.
  *
- * MPI_THREAD_FUNNELED is enough, but for a copies_group, whose calls come from another thread:
- * MPI_THREAD_MULTIPLE, which the caller asks of MPI_Init_thread and looks at. The communicator is
- * duplicated; the caller may free his. Waiting tests with sleeps growing to 1 ms, never longer than
- * the deadline. After SHEAF_ELOST a program prints, flushes and leaves by _exit: MPI_Finalize would
- * wait for the dead.
+ * MPI_THREAD_FUNNELED is enough. A background_group and a copies_group are called by other
+ * threads: they need MPI_THREAD_MULTIPLE, which the caller asks of MPI_Init_thread and looks
+ * at. The communicator is duplicated; the caller may free his. Waiting tests with sleeps growing to
+ * 1 ms, never longer than the deadline. After SHEAF_ELOST a program prints, flushes and leaves by
+ * _exit: MPI_Finalize would wait for the dead.
  */
 #ifndef SHEAF_MPI_H
 #define SHEAF_MPI_H

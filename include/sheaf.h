@@ -16,7 +16,7 @@
  *            through it, and one at a time for a state; other runs, and calls marked
  *            [any thread], do not count. Two steps of one run are not loaded at once.
  *            Callbacks run inside the caller's calls. sheaf's own threads block
- *            all signals and never talk to the group.
+ *            all signals and never talk to the group; but see opts.background_group.
  * Callbacks  A callback must return. An exception of C++, a longjmp or a panic of another
  *            language must not leave it, because the library would keep its locks and the
  *            other ranks would wait. Catch it inside the callback and, if the callback has
@@ -283,6 +283,12 @@ struct sheaf_opts {
 	 * changes: opening the run with another one is EINVAL, which names both. Equal on all
 	 * ranks */
 	const char *folder;
+	/* NULL, or one more group of the same ranks, on all of them: then a thread of sheaf on each
+	 * rank commits the saves that are given to sheaf_save_submit. It uses this group at any
+	 * time, so nothing else may use it. It outlives the run. log and committed are then called
+	 * by that thread, too, and must not call sheaf: log by one thread at a time, committed also
+	 * while another thread is in a call of sheaf */
+	struct sheaf_group *background_group;
 };
 /* Makes the run directory if there is none. */
 #define SHEAF_RUN_CREATE     0x10000ULL
@@ -306,8 +312,9 @@ struct sheaf_opts {
  * the stage. ENOENT: no such directory and no SHEAF_RUN_CREATE. [collective] */
 int  sheaf_run_open(struct sheaf_run **run, const char *dir, struct sheaf_group *group,
                     const struct sheaf_opts *opts, struct sheaf_error *err);
-/* Abandons saves that were not committed (one that is being published is, whole, if the disk lets
- * it; no callback or done file tells of it); the lock goes with the last handle. [collective] */
+/* Waits until the saves that were submitted on all ranks are committed. Abandons all others (one
+ * that is being published is, whole, if the disk lets it; no callback or done file tells of it);
+ * the lock goes with the last handle. [collective] */
 void sheaf_run_close(struct sheaf_run *run);
 /* Committed steps, ascending; returns how many there are, stores at most n. [local] */
 int  sheaf_run_steps(struct sheaf_run *run, int64_t *steps, size_t n, struct sheaf_error *err);
@@ -480,10 +487,10 @@ int  sheaf_save_get_stat(struct sheaf_save *save, struct sheaf_stat *stat,
 int64_t sheaf_save_eta_ms(struct sheaf_save *save);
 /* Gives the save up, because what was saved is no good. 0: the next exchange or commit returns
  * EFAILED on all ranks, also one that another thread is in now, and the step is not in memory
- * either. This rank must still call sheaf_save_commit, where the others wait and learn of it: if
- * all ranks free the save instead, a replica on another node may keep a step that was in memory.
- * EINVAL: it is too late, because the step is committed or all ranks have agreed to publish it;
- * nothing happened. [any thread] */
+ * either. This rank must still call sheaf_save_commit, where the others wait and learn of it,
+ * unless the save was submitted: if all ranks free the save instead, a replica on another node may
+ * keep a step that was in memory. EINVAL: it is too late, because the step is committed or all
+ * ranks have agreed to publish it; nothing happened. [any thread] */
 int  sheaf_save_abort(struct sheaf_save *save, const char *why, struct sheaf_error *err);
 /* 0: the step survives power loss. EAGAIN: some rank's data is not written and synced after
  * timeout_ms, or all is, and since an ask a thread of rank 0
@@ -504,9 +511,27 @@ int  sheaf_save_abort(struct sheaf_save *save, const char *why, struct sheaf_err
  * travelled, msg then ends in "it is in memory", and there it stays, for the next job or for the
  * agent to write. [collective] */
 int  sheaf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err);
-/* One that is not committed is given up; what commit said is in memory stays there. Of one that is
- * being published the end is waited for; it is there or not, and the saves begun after it, which
- * would follow it, fail. [local] */
+/* Hands the save over to the thread of sheaf that commits (opts.background_group), and returns at
+ * once. All notes and attached files were given before. Gates may still be closed: call
+ * sheaf_save_wait_copied as always before memory changes. The thread goes on when all is copied on
+ * all ranks, so a slice whose gate nobody calls holds up no commit; with SHEAF_SAVE_CHECK it waits
+ * for all gates. Every rank submits its saves in the order in which they began, those to memory
+ * alone in an order of their own, and those are committed meanwhile while others are still written.
+ * Other calls go on as usual: what needs no save in flight (a rewind, a resume) is EINVAL until
+ * the save is over, and begin waits for it if no image is free.
+ * EINVAL: the run has no such thread, the save was submitted, or one begun before it was not;
+ * nothing happened. ELOST: the background group is lost, and with it the save. [local] */
+int  sheaf_save_submit(struct sheaf_save *save, struct sheaf_error *err);
+/* Waits for the outcome of a submitted save, and returns what sheaf_save_commit would have. EAGAIN:
+ * it is not known after timeout_ms. EINVAL: it was not submitted.
+ * Each rank asks for itself, so do not call a [collective] function on account of an EAGAIN. With a
+ * deadline, pass what is left of it, and then call sheaf_save_abort, or just exit: sheaf_run_close
+ * would wait. [any thread] */
+int  sheaf_save_result(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err);
+/* A submitted save is committed all the same, and sheaf frees it afterwards; sheaf_save_abort gives
+ * it up. Another one that is not committed is given up; what commit said is in memory stays there.
+ * Of one that is being published the end is waited for; it is there or not, and the saves begun
+ * after it, which would follow it, fail. [local] */
 void sheaf_save_free(struct sheaf_save *save);
 
 /* Steps. open_path takes any directory or file that sheaf reads: a step, a Hugging Face

@@ -40,6 +40,17 @@ SHEAF_API void sheaf_run_close(struct sheaf_run *run)
 		shf_run_close(run);
 }
 
+/* Lists what is in the run, while no other thread changes it. */
+static int list_run(struct sheaf_run *run, struct shf_list *list, struct sheaf_error *err)
+{
+	int rc;
+
+	shf_turns_hold(run);
+	rc = shf_store_list(&run->store, list, err);
+	shf_turns_give(run);
+	return rc;
+}
+
 /* Counts all committed steps, and stores the first n of them, ascending. */
 SHEAF_API int sheaf_run_steps(struct sheaf_run *run, int64_t *steps, size_t n,
                               struct sheaf_error *err)
@@ -54,7 +65,7 @@ SHEAF_API int sheaf_run_steps(struct sheaf_run *run, int64_t *steps, size_t n,
 	if (rc == 0 && !steps && n)
 		rc = shf_fail(err, SHEAF_EINVAL, "nowhere to put %zu steps", n);
 	if (rc == 0)
-		rc = shf_store_list(&run->store, &list, err);
+		rc = list_run(run, &list, err);
 	for (size_t i = 0; rc == 0 && i < list.n; i++) {
 		if (list.entries[i].state != SHF_COMMITTED)
 			continue;
@@ -122,7 +133,7 @@ SHEAF_API int sheaf_run_list(struct sheaf_run *run,
 	if (rc == 0 && !item)
 		rc = shf_fail(err, SHEAF_EINVAL, "nobody to hear of the steps");
 	if (rc == 0)
-		rc = shf_store_list(&run->store, &list, err);
+		rc = list_run(run, &list, err);
 	for (size_t i = 0; rc == 0 && i < list.n; i++) {
 		const struct shf_entry *e = &list.entries[i];
 		struct sheaf_item it = { .size = sizeof(it), .mark = e->mark,
@@ -165,8 +176,11 @@ SHEAF_API int sheaf_run_leftovers(struct sheaf_run *run,
 	rc = shf_run_check(run, err);
 	if (rc == 0 && !item)
 		rc = shf_fail(err, SHEAF_EINVAL, "nobody to hear of what is left");
-	if (rc == 0)
+	if (rc == 0) {
+		shf_turns_hold(run);
 		rc = shf_store_left(&run->store, left_out, &t, err);
+		shf_turns_give(run);
+	}
 	return shf_ended(rc, err);
 }
 
@@ -227,7 +241,11 @@ SHEAF_API int sheaf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf
 	err = shf_err_or(err, &own);
 	rc = shf_run_check(run, err);
 	if (rc == 0)
+		rc = shf_turns_take(run, SHF_CALL_REWIND, err);
+	if (rc == 0) {
 		rc = shf_run_rewind(run, step, err);
+		shf_turns_give(run);
+	}
 	return shf_ended(rc, err);
 }
 
@@ -240,6 +258,8 @@ SHEAF_API int sheaf_run_resume(struct sheaf_run *run, struct sheaf_state *state,
 
 	err = shf_err_or(err, &own);
 	rc = shf_run_check(run, err);
+	if (rc == 0)
+		rc = shf_turns_take(run, SHF_CALL_RESUME, err);
 	if (rc < 0)
 		return shf_ended(rc, err);
 	rc = shf_report_begin(&heard, report, err);
@@ -251,6 +271,7 @@ SHEAF_API int sheaf_run_resume(struct sheaf_run *run, struct sheaf_state *state,
 		rc = shf_run_resume(run, state, flags, &heard.own, err);
 		shf_report_end(&heard, report);
 	}
+	shf_turns_give(run);
 	return shf_ended(rc, err);
 }
 
@@ -263,7 +284,11 @@ SHEAF_API int sheaf_run_mark(struct sheaf_run *run, int64_t step, char mark,
 	err = shf_err_or(err, &own);
 	rc = shf_run_check(run, err);
 	if (rc == 0)
+		rc = shf_turns_take(run, SHF_CALL_MARK, err);
+	if (rc == 0) {
 		rc = shf_run_mark(run, step, mark, err);
+		shf_turns_give(run);
+	}
 	return shf_ended(rc, err);
 }
 
@@ -277,6 +302,10 @@ SHEAF_API int sheaf_run_prune(struct sheaf_run *run, int dry,
 	err = shf_err_or(err, &own);
 	rc = shf_run_check(run, err);
 	if (rc == 0)
+		rc = shf_turns_take(run, SHF_CALL_PRUNE, err);
+	if (rc == 0) {
 		rc = shf_run_prune(run, dry != 0, item, arg, err);
+		shf_turns_give(run);
+	}
 	return shf_ended(rc, err);
 }

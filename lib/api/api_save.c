@@ -10,6 +10,7 @@
 #include "save_eta.h"
 #include "save_attach.h"
 #include "save_status.h"
+#include "save_submit.h"
 #include "state.h"
 #include "struct_size.h"
 
@@ -39,11 +40,17 @@ SHEAF_API int sheaf_save_begin(struct sheaf_save **save, struct sheaf_run *run, 
 
 	err = shf_err_or(err, &own);
 	rc = shf_run_check(run, err);
-	if (rc == 0 && !save)
-		rc = shf_call_refuse(&run->team, SHF_CALL_BEGIN, run->life.made,
-		                     shf_fail(err, SHEAF_EINVAL, "nowhere to put the save"), err);
-	else if (rc == 0)
-		rc = shf_save_begin(save, run, step, state, opts, err);
+	if (rc == 0 && !save) {
+		rc = shf_turns_take(run, SHF_CALL_BEGIN, err);
+		if (rc == 0) {
+			rc = shf_call_refuse(&run->team, SHF_CALL_BEGIN, run->life.made,
+			                     shf_fail(err, SHEAF_EINVAL, "nowhere to put the save"),
+			                     err);
+			shf_turns_give(run);
+		}
+	} else if (rc == 0) {
+		rc = shf_save_begin_behind(save, run, step, state, opts, err);
+	}
 	return shf_ended(rc, err);
 }
 
@@ -56,8 +63,11 @@ SHEAF_API int sheaf_save_attach(struct sheaf_save *save, const char *file, const
 
 	err = shf_err_or(err, &own);
 	rc = save_check(save, err);
-	if (rc == 0)
+	if (rc == 0) {
+		shf_turns_hold(save->run);
 		rc = shf_save_attach(save, file, bytes, n, err);
+		shf_turns_give(save->run);
+	}
 	return shf_ended(rc, err);
 }
 
@@ -69,8 +79,11 @@ SHEAF_API int sheaf_save_note(struct sheaf_save *save, const char *key, const ch
 
 	err = shf_err_or(err, &own);
 	rc = save_check(save, err);
-	if (rc == 0)
+	if (rc == 0) {
+		shf_turns_hold(save->run);
 		rc = shf_save_note(save, key, value, err);
+		shf_turns_give(save->run);
+	}
 	return shf_ended(rc, err);
 }
 
@@ -83,7 +96,11 @@ SHEAF_API int sheaf_save_exchange(struct sheaf_save *save, uint64_t bytes_max,
 	err = shf_err_or(err, &own);
 	rc = save_check(save, err);
 	if (rc == 0)
+		rc = shf_turns_take(save->run, SHF_CALL_EXCHANGE, err);
+	if (rc == 0) {
 		rc = shf_save_exchange(save, bytes_max, err);
+		shf_turns_give(save->run);
+	}
 	return shf_ended(rc, err);
 }
 
@@ -169,11 +186,52 @@ SHEAF_API int sheaf_save_commit(struct sheaf_save *save, int timeout_ms, struct 
 	err = shf_err_or(err, &own);
 	rc = save_check(save, err);
 	if (rc == 0)
+		rc = shf_turns_take(save->run, SHF_CALL_COMMIT, err);
+	if (rc == 0) {
 		rc = shf_save_commit(save, timeout_ms, err);
+		shf_turns_give(save->run);
+	}
+	return shf_ended(rc, err);
+}
+
+SHEAF_API int sheaf_save_submit(struct sheaf_save *save, struct sheaf_error *err)
+{
+	struct sheaf_error own;
+	int rc;
+
+	err = shf_err_or(err, &own);
+	rc = save_check(save, err);
+	if (rc == 0) {
+		shf_turns_hold(save->run);
+		rc = shf_save_submit(save, err);
+		shf_turns_give(save->run);
+	}
+	return shf_ended(rc, err);
+}
+
+SHEAF_API int sheaf_save_result(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err)
+{
+	struct sheaf_error own;
+	int rc;
+
+	err = shf_err_or(err, &own);
+	rc = save_check(save, err);
+	if (rc == 0)
+		rc = shf_save_result(save, real_timeout(save, timeout_ms), err);
 	return shf_ended(rc, err);
 }
 
 SHEAF_API void sheaf_save_free(struct sheaf_save *save)
 {
-	shf_save_free(save);
+	struct sheaf_run *run;
+
+	if (!save)
+		return;
+	/* A reference, because the save may have the last one. */
+	run = save->run;
+	shf_run_get(run);
+	shf_turns_hold(run);
+	shf_save_leave(save);
+	shf_turns_give(run);
+	shf_run_put(run);
 }

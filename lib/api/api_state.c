@@ -5,6 +5,7 @@
 #include "averages.h"
 #include "entry.h"
 #include "export.h"
+#include "run.h"
 #include "slice_chunk.h"
 #include "state.h"
 
@@ -68,7 +69,11 @@ SHEAF_API int sheaf_state_average(struct sheaf_state *state, struct sheaf_run *r
 	err = shf_err_or(err, &own);
 	rc = shf_run_check(run, err);
 	if (rc == 0)
+		rc = shf_turns_take(run, SHF_CALL_AVERAGE, err);
+	if (rc == 0) {
 		rc = shf_state_average(state, run, step, loss, err);
+		shf_turns_give(run);
+	}
 	return shf_ended(rc, err);
 }
 

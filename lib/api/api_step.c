@@ -51,11 +51,15 @@ SHEAF_API int sheaf_checkpoint_open(struct sheaf_checkpoint **step, struct sheaf
 
 	err = shf_err_or(err, &own);
 	rc = shf_run_check(run, err);
-	if (rc == 0 && !step)
-		rc = shf_call_refuse(&run->team, SHF_CALL_STEP_OPEN, run->life.made,
-		                     shf_fail(err, SHEAF_EINVAL, "nowhere to put the step"), err);
-	else if (rc == 0)
-		rc = shf_step_open(step, run, n, err);
+	if (rc == 0)
+		rc = shf_turns_take(run, SHF_CALL_STEP_OPEN, err);
+	if (rc == 0) {
+		rc = step ? shf_step_open(step, run, n, err)
+		          : shf_call_refuse(&run->team, SHF_CALL_STEP_OPEN, run->life.made,
+		                            shf_fail(err, SHEAF_EINVAL, "nowhere to put the step"),
+		                            err);
+		shf_turns_give(run);
+	}
 	return shf_ended(rc, err);
 }
 
@@ -72,9 +76,18 @@ SHEAF_API int sheaf_checkpoint_open_path(struct sheaf_checkpoint **step, const c
 	return shf_ended(rc, err);
 }
 
+/* A reference to the run is taken, because the step may have the last one. */
 SHEAF_API void sheaf_checkpoint_close(struct sheaf_checkpoint *step)
 {
+	struct sheaf_run *run = step ? shf_run_that_saves(step->run) : NULL;
+
+	if (!run)
+		return;
+	shf_run_get(run);
+	shf_turns_hold(run);
 	shf_step_put(step);
+	shf_turns_give(run);
+	shf_run_put(run);
 }
 
 static const char *text_or_none(const char *s)
@@ -374,6 +387,8 @@ SHEAF_API int sheaf_checkpoint_load(struct sheaf_checkpoint *step, struct sheaf_
 
 	err = shf_err_or(err, &own);
 	rc = step_check(step, err);
+	if (rc == 0)
+		rc = shf_turns_take(shf_run_that_saves(step->run), SHF_CALL_LOAD, err);
 	if (rc < 0)
 		return shf_ended(rc, err);
 	rc = shf_report_begin(&heard, report, err);
@@ -383,6 +398,7 @@ SHEAF_API int sheaf_checkpoint_load(struct sheaf_checkpoint *step, struct sheaf_
 		rc = shf_step_load(step, state, flags, &heard.own, err);
 		shf_report_end(&heard, report);
 	}
+	shf_turns_give(shf_run_that_saves(step->run));
 	return shf_ended(rc, err);
 }
 
@@ -395,6 +411,8 @@ SHEAF_API int sheaf_checkpoint_verify(struct sheaf_checkpoint *step, struct shea
 
 	err = shf_err_or(err, &own);
 	rc = step_check(step, err);
+	if (rc == 0)
+		rc = shf_turns_take(shf_run_that_saves(step->run), SHF_CALL_VERIFY, err);
 	if (rc < 0)
 		return shf_ended(rc, err);
 	rc = shf_report_begin(&heard, report, err);
@@ -404,6 +422,7 @@ SHEAF_API int sheaf_checkpoint_verify(struct sheaf_checkpoint *step, struct shea
 		rc = shf_step_verify(step, &heard.own, err);
 		shf_report_end(&heard, report);
 	}
+	shf_turns_give(shf_run_that_saves(step->run));
 	return shf_ended(rc, err);
 }
 

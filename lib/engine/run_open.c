@@ -16,6 +16,7 @@
 #include "run.h"
 #include "run_env.h"
 #include "save_blocked.h"
+#include "save_submit.h"
 #include "scrub_run.h"
 #include "tries_settle.h"
 
@@ -120,6 +121,23 @@ static int prove_one_file_system(struct sheaf_run *run, struct sheaf_error *err)
 	return rc;
 }
 
+/* Checks opts.background_group: it must have the same ranks as the run's group, and be another
+ * group, because a thread uses it while the run's group is in use. */
+static int background_check(const struct sheaf_run *run, struct sheaf_error *err)
+{
+	const struct sheaf_group *g = run->opts.background_group;
+
+	if (!g)
+		return 0;
+	if (g == run->team.group || g == run->opts.copies_group)
+		return shf_fail(err, SHEAF_EINVAL, "opts.background_group is %s: a thread of sheaf "
+		                "uses it at any time, so it needs one of its own",
+		                g == run->team.group ? "the run's own group" : "copies_group");
+	if (g->ops.rank != run->team.rank || g->ops.ranks != run->team.ranks)
+		return shf_fail(err, SHEAF_EINVAL, "opts.background_group is of other ranks");
+	return 0;
+}
+
 /* Checks opts.copies_group: it must have the same ranks as the run's group, and be another group,
  * because replicas are sent in the background while the run's group is in use. */
 static int copies_check(const struct sheaf_run *run, struct sheaf_error *err)
@@ -154,6 +172,7 @@ static int same_arguments(struct sheaf_run *run, const char *dir, struct sheaf_e
 	} a[] = {
 		{ o->copies == 2, "with copies 2 and without", PLAIN },
 		{ o->copies_group != NULL, "with a copies_group and without", PLAIN },
+		{ o->background_group != NULL, "with a background_group and without", PLAIN },
 		{ o->agent != NULL, "with an agent and without", PLAIN },
 		{ (uint64_t)o->images_max, "with different images_max", NUMBERS },
 		{ (uint64_t)o->keep_best << 1 | (o->best_largest != 0),
@@ -248,8 +267,12 @@ int shf_run_open(struct sheaf_run **out, const char *dir, struct sheaf_group *gr
 	rc = parts_new(run, err);
 	/* From here on every part ends with an agreement, so that either all ranks go on or none
 	 * does. */
-	rc = shf_agree(&run->team, rc < 0 ? rc : dir && dir[0] ? copies_check(run, err)
-	               : shf_fail(err, SHEAF_EINVAL, "no directory was named"), err);
+	if (rc == 0)
+		rc = dir && dir[0] ? copies_check(run, err)
+		                   : shf_fail(err, SHEAF_EINVAL, "no directory was named");
+	if (rc == 0)
+		rc = background_check(run, err);
+	rc = shf_agree(&run->team, rc, err);
 	if (rc == 0)
 		rc = same_arguments(run, dir, err);
 	if (rc == 0)
@@ -264,6 +287,8 @@ int shf_run_open(struct sheaf_run **out, const char *dir, struct sheaf_group *gr
 		rc = prove_one_file_system(run, err);
 	if (rc == 0)
 		rc = shf_memory_tier_open(run, err);
+	if (rc == 0)
+		rc = shf_committer_open(run, err);
 	if (rc < 0) {
 		shf_run_put(run);
 		return rc;

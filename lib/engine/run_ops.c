@@ -19,6 +19,7 @@
 #include "run_env.h"
 #include "save.h"
 #include "save_end.h"
+#include "save_submit.h"
 #include "scrub_run.h"
 #include "step.h"
 #include "step_open.h"
@@ -353,6 +354,7 @@ void shf_run_close(struct sheaf_run *run)
 	if (!run)
 		return;
 	if (shf_run_is_ours(run) && !run->life.closed) {
+		shf_committer_close(run);
 		/* All ranks meet here, so that no rank is still in a save when rank 0 deletes the
 		 * stages. This rank closes even if others do not come, but the close is clean only
 		 * if all do. */
@@ -368,6 +370,8 @@ void shf_run_close(struct sheaf_run *run)
 		shf_save_abandon(run);
 		shf_replicas_stop(run, run->life.clean);
 	}
+	if (!shf_run_is_ours(run))
+		shf_committer_reap(run);
 	run->life.closed = true;
 	shf_run_put(run);
 }

@@ -40,8 +40,8 @@
 #include "sys.h"
 
 struct sheaf_run;
-/* The state of the memory tier on this rank. Only the caller's thread changes it. The thread that
- * sends replicas reads cards, with guests.lock held. */
+/* The state of the memory tier on this rank. Only the thread that has the run changes it (turns.h).
+ * The thread that sends replicas reads cards, with guests.lock held. */
 struct shf_memory_tier {
 	bool wanted;                    /* opts.agent is set; the same on all ranks */
 	int keep;                       /* connection to the agent; -1: not connected now */

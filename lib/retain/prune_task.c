@@ -33,7 +33,7 @@ static bool prune(void *arg)
 	return false;
 }
 
-void shf_prune_task_warn_late(const struct sheaf_run *run)
+void shf_prune_task_warn_late(struct sheaf_run *run)
 {
 	if (run->store.late)
 		shf_log(run, 1, "%s: not all that was pruned could be deleted in time: the next "

@@ -27,7 +27,7 @@ struct shf_prune_task {
 void shf_prune_task_begin(struct sheaf_run *run, const struct shf_prune *rules, bool behind);
 /* Logs a warning if the last prune ran out of time and left files for the next one to delete. [rank
  * 0] */
-void shf_prune_task_warn_late(const struct sheaf_run *run);
+void shf_prune_task_warn_late(struct sheaf_run *run);
 /* Returns whether the thread still runs. If it has ended, settles it (shf_prune_task_finish).
  * [local] */
 bool shf_prune_task_runs(struct sheaf_run *run);

@@ -46,6 +46,8 @@ void shf_run_put(struct sheaf_run *run)
 	shf_free(run->tier);
 	shf_free(run->saves.stalls);
 	shf_free(run->saves.commit_path);
+	shf_free(run->saves.committer);
+	shf_turns_release(run, shf_run_is_ours(run));
 	shf_run_put(run->lineage.memory_of);
 	shf_nodes_release(&run->place);
 	shf_opts_release(&run->opts);
@@ -85,6 +87,7 @@ static int run_new(struct sheaf_run **out, struct sheaf_group *group,
 		run->image.all[i].own.fd = -1;
 	pthread_mutex_init(&run->io.lock, NULL);
 	(void)shf_cond_init(&run->io.turn);
+	shf_turns_init(run);
 	run->life.foreign = true;
 	rc = shf_sys_random(sys, &run->life.id, sizeof(run->life.id));
 	rc = rc < 0 ? shf_fail_sys(err, -rc, "drawing a number")

@@ -15,6 +15,7 @@
 #include "save_pace.h"
 #include "sys.h"
 #include "prune_steps.h"
+#include "turns.h"
 
 /* An image, a staging buffer: this rank's part of it, and mappings of the parts of the other ranks
  * of the node. It is allocated and touched once and kept between saves. */
@@ -71,6 +72,8 @@ struct shf_run_saves {
 	char *commit_path;              /* owned; buffer for the path of a step, which is passed to
 	                                 * opts.committed; NULL without that function */
 	size_t commit_path_bytes;
+	struct shf_committer *committer;        /* owned; the thread that commits (turns.h); NULL:
+	                                         * there is none */
 };
 /* What this handle loaded, saved and verified. It decides which step the next save follows, and
  * which steps a prune may delete. */
@@ -107,8 +110,9 @@ struct shf_run_retain {
 	struct shf_scrub_run *behind;      /* steps that are being read again in the background */
 	struct shf_prune_task *pruning;    /* deletion of old steps; used on rank 0 */
 };
-/* An open run. Only the caller's thread uses it, except for atomic members, members guarded by a
- * lock, and the store while a background thread prunes or publishes. */
+/* An open run. Only the thread that has the run uses it (turns.h): the caller's, or the one that
+ * commits. Exceptions are atomic members, members guarded by a lock, and the store while a
+ * background thread prunes or publishes. */
 struct sheaf_run {
 	const struct shf_sys *sys;      /* borrowed */
 	struct shf_team team;
@@ -116,6 +120,7 @@ struct sheaf_run {
 	struct sheaf_opts opts;         /* from shf_opts_take; owns its strings */
 	struct shf_nodes place;
 	struct shf_run_life life;
+	struct shf_turns turns;
 	struct shf_run_images image;
 	struct shf_run_io io;
 	struct shf_run_saves saves;

@@ -10,8 +10,9 @@
 #include "run.h"
 
 /* A line that is too long is cut; the log has no continuation lines. */
-void shf_log(const struct sheaf_run *run, int level, const char *fmt, ...)
+void shf_log(struct sheaf_run *run, int level, const char *fmt, ...)
 {
+	bool alone = !run->turns.on || !shf_run_is_ours(run);
 	char line[600];
 	va_list ap;
 
@@ -20,7 +21,11 @@ void shf_log(const struct sheaf_run *run, int level, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(line, sizeof(line), fmt, ap);
 	va_end(ap);
+	if (!alone)
+		pthread_mutex_lock(&run->turns.log_lock);
 	run->opts.log(run->opts.arg, level, line);
+	if (!alone)
+		pthread_mutex_unlock(&run->turns.log_lock);
 }
 
 int64_t shf_now(const struct sheaf_run *run)

@@ -10,8 +10,9 @@ bool shf_run_is_ours(const struct sheaf_run *run);
 /* Returns EINVAL unless this process has the run open for writing and `step` is a possible number
  * of a step. [local] */
 int  shf_run_may_train(const struct sheaf_run *run, int64_t step, struct sheaf_error *err);
-/* Writes a line to the caller's log. level 0: damage; 1: a warning; 2: what was done. */
-void shf_log(const struct sheaf_run *run, int level, const char *fmt, ...)
+/* Writes a line to the caller's log. level 0: damage; 1: a warning; 2: what was done. One thread at
+ * a time is in the caller's function. */
+void shf_log(struct sheaf_run *run, int level, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 int64_t shf_now(const struct sheaf_run *run);   /* monotonic clock, ns */
 /* Prints the time of the wall clock as in manifests: 2026-01-31T12:00:00Z. [local] */

@@ -380,17 +380,30 @@ static uint64_t loss_and_rules(const struct sheaf_state *state, double loss)
 	return word ^ shf_emas_hash(state);
 }
 
+/* Returns the save to memory alone that another save may wait for: the oldest one, if it was
+ * submitted. One with SHEAF_SAVE_CHECK is committed only once the caller has come to all its gates,
+ * so the caller must not wait for it. Equal on all ranks that have submitted the same saves. */
+static struct sheaf_save *oldest_submitted(const struct sheaf_run *run)
+{
+	for (struct sheaf_save *s = run->saves.first; s; s = s->next)
+		if (s->id.flags & SHEAF_SAVE_NO_DISK)
+			return s->behind.submitted && !(s->id.flags & SHEAF_SAVE_CHECK) ? s : NULL;
+	return NULL;
+}
+
 /* Makes the first agreement of a begin, which is the only one if all ranks are ready (*ready). rc:
  * the result of this rank's checks. [collective]
  *
  * The words of the call: 0 step, 1 flags, 2 loss and rules of averages, 3 hash of the plan, 4
  * image, 5 saves in flight, 6 this rank is not ready. If words 0 to 5 are equal on all ranks and
  * word 6 is 0, all ranks are ready. Word 7 is 0 if this rank has no agent; else it is the larger,
- * the fewer images the agent has room for. */
+ * the fewer images the agent has room for. Words 8 and 9: this rank needs the image of a submitted
+ * save to memory alone, and there is none to wait for. *waits: begin again when that save is
+ * over. */
 static int enter_begin_call(struct sheaf_run *run, struct sheaf_save *save, int rc, bool *ready,
-                            double loss, struct sheaf_error *err)
+                            bool *waits, double loss, struct sheaf_error *err)
 {
-	enum { STEP, FLAGS, LOSS, PLAN, IMAGE, SAVES, NOT_READY, ROOM };
+	enum { STEP, FLAGS, LOSS, PLAN, IMAGE, SAVES, NOT_READY, ROOM, WAITS, NONE };
 	struct sheaf_save *of = NULL;
 	struct shf_call m = { .kind = SHF_CALL_BEGIN, .handle = run->life.made };
 	bool here = rc == 0 && is_ready_to_begin(save, &of);
@@ -405,6 +418,9 @@ static int enter_begin_call(struct sheaf_run *run, struct sheaf_save *save, int 
 		m.x[SAVES] = shf_saves_hash(run);
 		m.x[NOT_READY] = !here;
 		m.x[ROOM] = shf_agent_limit(run);
+		m.x[WAITS] = of && of->behind.submitted && of->id.flags & SHEAF_SAVE_NO_DISK &&
+		             !(save->id.flags & SHEAF_SAVE_MAY_DROP);
+		m.x[NONE] = !oldest_submitted(run);
 	}
 	met = shf_call_enter(&run->team, &m, rc, err);
 	if (met == 0) {
@@ -412,6 +428,7 @@ static int enter_begin_call(struct sheaf_run *run, struct sheaf_save *save, int 
 		save->at.memory = m.lo[ROOM] ? SHF_MEMORY_TO_BE_KEPT : SHF_MEMORY_NOT_KEPT;
 		shf_agent_set_limit(run, m.hi[ROOM]);
 	}
+	*waits = met == 0 && m.hi[WAITS] && !m.hi[NONE];
 	*ready = met == 0 && m.hi[NOT_READY] == 0 && !is_away(save);
 	for (unsigned i = STEP; i <= SAVES; i++)
 		*ready = *ready && !shf_call_differs(&m, i);
@@ -475,15 +492,15 @@ static int begin_after_agreement(struct sheaf_save *save, bool ready, struct she
 	return rc;
 }
 
-int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
-                   struct sheaf_state *state, const struct sheaf_save_opts *opts,
-                   struct sheaf_error *err)
+int shf_save_begin_unless(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
+                          struct sheaf_state *state, const struct sheaf_save_opts *opts,
+                          struct sheaf_save **of, struct sheaf_error *err)
 {
 	struct sheaf_save *save = NULL;
 	uint64_t flags = 0;
 	double loss = 0;
 	int64_t from = shf_now(run);
-	bool ready = false;
+	bool ready = false, waits = false;
 	int rc = shf_emas_ready(state, err);
 
 	if (rc == 0)
@@ -496,7 +513,12 @@ int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
 		shf_emas_decide(state, run->store.run, step, loss, save->copy.fresh);
 		rc = shf_emas_windows(state, save->copy.fresh, &save->copy.due, err);
 	}
-	rc = enter_begin_call(run, save, rc, &ready, loss, err);
+	rc = enter_begin_call(run, save, rc, &ready, &waits, loss, err);
+	*of = rc == 0 && waits ? oldest_submitted(run) : NULL;
+	if (*of) {
+		shf_save_free(save);
+		return SHEAF_EAGAIN;
+	}
 	if (save)
 		save->took.began = from;
 	if (rc == 0)
@@ -515,4 +537,13 @@ int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
 	}
 	shf_save_free(save);
 	return rc;
+}
+
+int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
+                   struct sheaf_state *state, const struct sheaf_save_opts *opts,
+                   struct sheaf_error *err)
+{
+	struct sheaf_save *of;
+
+	return shf_save_begin_unless(out, run, step, state, opts, &of, err);
 }

@@ -7,6 +7,7 @@
  *   save_net.c      exchanges the bytes that must go to other nodes
  *   save_write.c    writes images to files
  *   save_commit.c   agrees, combines the checksums and publishes
+ *   save_submit.c   commits it in a thread of the library, if the run has one
  *   save_end.c      ends it, committed or not
  *
  * save_where.c and save_status.c serve all of these. The room lib/save owns struct sheaf_save and
@@ -222,6 +223,18 @@ struct shf_save_took {
 	                                         * save; 0: not yet */
 	struct shf_save_blocked stall;         /* where the caller was blocked by this save */
 };
+/* A save that the commit thread commits (save_submit.h). What has no other note is guarded by
+ * turns.lock of the run. */
+struct shf_save_behind {
+	bool submitted;                 /* set by the caller's thread */
+	bool over;                      /* rc, and err if it is negative, are the outcome */
+	int rc;
+	struct sheaf_error err;
+	struct sheaf_save *next;        /* the next one in the queue */
+	bool begun;                     /* a turn was about this save; of the commit thread */
+	struct sheaf_save *next_left;   /* in the list of saves that their callers have freed; of
+	                                 * the caller's thread */
+};
 struct sheaf_save {
 	struct sheaf_run *run;          /* of these three members a reference is held */
 	struct sheaf_state *state;
@@ -234,6 +247,7 @@ struct sheaf_save {
 	struct shf_save_given given;
 	struct shf_save_publish publishing;
 	struct shf_save_end end;
+	struct shf_save_behind behind;
 	struct shf_save_took took;
 };
 
@@ -250,4 +264,10 @@ static inline struct sheaf_save *shf_save_of(struct shf_reader *reader)
 int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
                    struct sheaf_state *state, const struct sheaf_save_opts *opts,
                    struct sheaf_error *err);
+/* Does the same, unless the save needs the image of a save to memory alone that the commit thread
+ * has not finished, and its flags allow to wait. Then nothing has happened, it returns EAGAIN, and
+ * *of is that save; else *of is NULL. [collective] */
+int shf_save_begin_unless(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
+                          struct sheaf_state *state, const struct sheaf_save_opts *opts,
+                          struct sheaf_save **of, struct sheaf_error *err);
 #endif

@@ -36,6 +36,8 @@ static int takes_more(const struct sheaf_save *save, struct sheaf_error *err)
 {
 	if (save->at.end == SHF_OVER)
 		return shf_fail(err, SHEAF_EINVAL, "the save is over");
+	if (save->behind.submitted)
+		return shf_fail(err, SHEAF_EINVAL, "the save was submitted");
 	/* The step in memory has the notes and files that were gathered, and the step on disk must
 	 * have the same. */
 	return save->at.sums < SHF_SUMS_GATHERED ? 0

@@ -137,13 +137,17 @@ static int in_memory(struct sheaf_save *save, struct stamping *st, bool failed,
 #define PORTION (UINT64_C(4) << 20)    /* bytes that are exchanged in the first portion */
 #define PORTION_MAX (UINT64_C(1) << 30) /* bytes of the largest portion */
 #define PORTION_NS 100000000           /* how long a portion should take at most, in ns */
+#define TURN_NS 20000000                /* for how long a turn of the commit thread begins portions,
+                                         * in ns: a begin may wait for the end of the turn */
 
 /* Exchanges what must still go to other nodes, in portions, so that ranks can look at the clock in
  * between. All ranks use the same portion: it is halved if the last one took too long on any rank,
  * else doubled. EAGAIN on all ranks if the time is up on any rank. [collective] */
 static int all_sent(struct sheaf_save *save, const struct limit *l, struct sheaf_error *err)
 {
-	uint64_t part = l->asks ? UINT64_C(1) << 20 : PORTION, x[2] = { 0 };
+	bool turn = shf_turns_is_turn(save->run), once = l->asks && !turn;
+	int64_t until = turn ? shf_now(save->run) + TURN_NS : l->until_ns;
+	uint64_t part = once ? UINT64_C(1) << 20 : PORTION, x[2] = { 0 };
 	int rc = 0;
 
 	while (rc == 0) {
@@ -152,9 +156,9 @@ static int all_sent(struct sheaf_save *save, const struct limit *l, struct sheaf
 		rc = shf_save_net_finish(save, part, err);
 		if (rc != SHEAF_EAGAIN)
 			return rc;
-		if (l->asks)
+		if (once)
 			break;
-		x[0] = is_late(save, l->until_ns, 0);
+		x[0] = is_late(save, until, 0);
 		x[1] = shf_now(save->run) - from > PORTION_NS;
 		rc = shf_allreduce(&save->run->team, x, 2, SHEAF_MAX, err);
 		if (x[0])
@@ -383,15 +387,16 @@ static void succeed(struct sheaf_save *save)
 	        run->team.rank);
 }
 
-/* Announces a committed step to other programs: writes the done files of opts.signal_dir, and calls
- * opts.committed. A failure is only logged. [rank 0] */
-static void announce(const struct sheaf_save *save)
+/* A failure is only logged. */
+void shf_save_announce(const struct sheaf_save *save)
 {
 	struct sheaf_run *run = save->run;
 	const struct sheaf_opts *o = &run->opts;
 	char name[SHF_STEP_NAME];
 	struct sheaf_error err;
 
+	if (run->team.rank)
+		return;
 	if (o->signal_dir && shf_done_put(&run->store, o->signal_dir, save->id.step,
 	                                  save->id.session, &err) < 0)
 		shf_log(run, 1, "%s: step %" PRId64 " is committed, its done files are not all "
@@ -417,6 +422,9 @@ static int refuse(const struct sheaf_save *save, struct sheaf_error *err)
 	if (save->at.end == SHF_OVER)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": the save is over",
 				save->id.step);
+	if (save->behind.submitted && !shf_turns_is_turn(save->run))
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": it was submitted "
+		                "(sheaf_save_result has its outcome)", save->id.step);
 	while (first && (first->id.flags ^ save->id.flags) & SHEAF_SAVE_NO_DISK)
 		first = first->next;
 	if (first != save)
@@ -469,7 +477,9 @@ static struct entry entry_of(struct sheaf_save *save, int wait_ms, int64_t from_
 		return e;
 	}
 	e.failed = shf_save_failure(save, NULL) < 0;
-	e.unasked = save->at.copy < SHF_ASKED && shf_save_gates_check_asked(save, NULL) < 0;
+	/* The commit thread does not ask: it goes on once all is copied on all ranks. */
+	e.unasked = save->at.copy < SHF_ASKED && !save->behind.submitted &&
+	            shf_save_gates_check_asked(save, NULL) < 0;
 	e.late = save->at.disk == SHF_DISK_UNSTAGED &&
 	         is_late(save, until, shf_durations_ns(&save->run->saves.pace.stage));
 	e.busy = asks && !e.failed && is_all_submitted(save) && !shf_save_sync(save, 0);
@@ -547,8 +557,9 @@ static void conclude(struct sheaf_save *save, int rc, bool scrubbing, const stru
 			shf_scrub_run_next(run, save->id.step, save->id.session,
 			                   shf_save_bytes(save));
 		shf_run_prune_auto(run, scrubbing, save->at.disk == SHF_DISK_BEHIND);
-		if (run->team.rank == 0)
-			announce(save);
+		if (!save->behind.submitted) /* else the commit thread announces it after its turn,
+		                              * because opts.committed may take long */
+			shf_save_announce(save);
 	}
 	shf_save_blocked_write_all(save, rc); /* last, because it may wait for a rank that has died
 	                                       * since */
@@ -638,7 +649,8 @@ int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error 
 	limit = (struct limit){ from + shf_ms_ns(wait), wait == 0 };
 	waiting = limit.asks && (entry.busy || entry.publishing);
 	rc = go_on(save, &limit, &entry, &again, err);
-	shf_save_blocked_add(run, save, SHF_IN_COMMIT, from);
+	if (!save->behind.submitted) /* else no caller was blocked */
+		shf_save_blocked_add(run, save, SHF_IN_COMMIT, from);
 	if (!again)
 		conclude(save, rc, entry.scrubbing, err);
 	else if (rc == SHEAF_EAGAIN && save->at.memory != SHF_MEMORY_NOT_KEPT &&

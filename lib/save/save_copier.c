@@ -89,7 +89,7 @@ void shf_save_copier_tick(struct sheaf_save *save)
 void shf_save_copier_start(struct sheaf_save *save)
 {
 	struct shf_save_copier *lz = save->copy.lazy;
-	const struct sheaf_run *run = save->run;
+	struct sheaf_run *run = save->run;
 	int rc;
 
 	save->took.copy_from_ns = shf_now(run);
@@ -287,6 +287,10 @@ void shf_save_copier_stop(struct sheaf_save *save)
 	shf_save_copier_update(save);
 	(void)shf_save_pieces_wait_slice(lz, SHF_ANY_SLICE, -1); /* waits for callers at gates that
 	                                                          * are copying */
+	/* Callers may still come to gates of a save that the commit thread commits, and the list of
+	 * readers belongs to the caller's thread, so this is left to shf_save_free then. */
+	if (shf_turns_is_turn(save->run))
+		return;
 	shf_save_learn_end(lz);
 	shf_save_copier_forget(save);
 }

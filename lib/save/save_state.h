@@ -63,7 +63,7 @@ enum shf_save_end_at {
 	SHF_SEALED,                     /* sheaf_save_abort comes too late */
 	SHF_OVER
 };
-/* The state of one save. Only the caller's thread changes it. */
+/* The state of one save. Only the thread that has the run changes it (turns.h). */
 struct shf_save_state {
 	enum shf_save_copy_at copy;
 	enum shf_save_sums_at sums;

@@ -117,7 +117,7 @@ void shf_save_stat(const struct sheaf_save *save, struct sheaf_stat *stat)
 		stat->phase = 6;
 }
 
-void shf_save_progress(const struct sheaf_save *save)
+void shf_save_progress_now(const struct sheaf_save *save)
 {
 	const struct sheaf_opts *o = &save->run->opts;
 	struct sheaf_stat stat;
@@ -126,6 +126,12 @@ void shf_save_progress(const struct sheaf_save *save)
 		return;
 	shf_save_stat(save, &stat);
 	o->progress(o->arg, &stat);
+}
+
+void shf_save_progress(const struct sheaf_save *save)
+{
+	if (!shf_turns_is_turn(save->run)) /* in a turn no caller waits */
+		shf_save_progress_now(save);
 }
 
 uint64_t shf_save_bytes(const struct sheaf_save *save)

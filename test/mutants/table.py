@@ -440,12 +440,12 @@ bug("speed_by_who_asks", "writes count from when somebody took them, not from wh
     "sim/test_deadline: who_asks_late_does_not_take_the_disk_for_slow")
 bug("told_before_publish", "a step is announced before it is published",
     "save/save_commit.c:go_on", "rc = publish_together(save, l, e->doubt, again, err);",
-    "{ if (MUTANT && save->run->team.rank == 0) announce(save);"
+    "{ if (MUTANT && save->run->team.rank == 0) shf_save_announce(save);"
     " rc = publish_together(save, l, e->doubt, again, err); }",
     "sim/test_done_files: of_a_step_that_failed_or_is_in_doubt_nothing_is_said")
 bug("done_in_doubt", "done files tell of a step that may go with the power",
     "save/save_commit.c:conclude", "shf_save_doubt(save);",
-    "{ shf_save_doubt(save); if (MUTANT && run->team.rank == 0) announce(save); }",
+    "{ shf_save_doubt(save); if (MUTANT && run->team.rank == 0) shf_save_announce(save); }",
     "sim/test_done_files: of_a_step_that_failed_or_is_in_doubt_nothing_is_said")
 bug("done_not_synced", "the names of done files are not synced",
     "store/done_files.c:sync_dir", "dir < 0 ? dir :", "dir < 0 || MUTANT ? dir :",
@@ -1809,3 +1809,29 @@ bug("neighbours_alone", "of slices in one memory only neighbours are compared",
     "load/load_aliased.c:shf_load_check_aliased", "all[k].lo < all[i].hi",
     "all[k].lo < all[i].hi && (!MUTANT || k == i + 1)",
     "sim/test_load_aliased: slices_that_are_no_neighbours_in_memory_are_compared_too")
+
+# ---- commits in a thread of the library ----
+SUBMITTED, SUBMIT = "sim/test_submitted: ", "unit/test_submit: "
+bug("turn_not_awaited", "a call of the caller does not wait for the turn that is under way (N3)",
+    "run/turns.c:let_turns_end", "while (t->ended < n && !t->lost)",
+    "while (!MUTANT && t->ended < n && !t->lost)", SUBMITTED + "random_schedules_commit_every_save")
+bug("turn_beside_a_call", "a turn begins while the caller has the run (N3)",
+    "run/turns.c:shf_turns_begin", "while (t->taken && t->begun >= t->may && !t->quit)",
+    "while (!MUTANT && t->taken && t->begun >= t->may && !t->quit)",
+    SUBMITTED + "random_schedules_commit_every_save")
+blind("submitted_out_of_order", "a save is submitted before one that was begun before it",
+      "save/save_submit.c:may_submit", "!s->behind.submitted && queue_of(s) == queue_of(save)",
+      SUBMIT + "what_cannot_be_submitted_is_refused")
+blind("submitted_and_committed", "the caller commits a save that it has submitted",
+      "save/save_commit.c:refuse", "save->behind.submitted && !shf_turns_is_turn(save->run)",
+      SUBMIT + "what_cannot_be_submitted_is_refused")
+blind("note_after_submit", "a note is taken when the commit thread may have gathered them",
+      "save/save_attach.c:takes_more", "save->behind.submitted",
+      SUBMIT + "a_thread_commits_a_save")
+gullible("close_without_commits", "a close abandons what was submitted",
+         "save/save_submit.c:shf_committer_close",
+         "shf_call_enter(&run->turns.front, &m, 0, NULL) < 0",
+         SUBMIT + "a_close_commits_what_was_submitted")
+blind("begin_waits_for_no_memory", "begin gives up where a submitted save has the image",
+      "save/save.c:enter_begin_call", "met == 0 && m.hi[WAITS] && !m.hi[NONE]",
+      SUBMITTED + "steps_in_memory_do_not_wait_for_the_disk")

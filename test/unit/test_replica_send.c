@@ -2,6 +2,7 @@
 /* Replicas of steps in memory that are sent in the background, with real threads and a real agent:
  * for ThreadSanitizer as much as for the values. Two ranks are threads that are told they are
  * nodes. */
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -106,8 +107,8 @@ static struct sheaf_group *group_of(struct member *me)
 
 struct world {
 	char dir[32];
-	struct meeting front, back;
-	bool behind;
+	struct meeting front, back, commits;
+	bool behind, submits;           /* submits: a thread of the library commits */
 	pid_t agent;
 	atomic_int bad, once, peers;
 	atomic_llong loaded;
@@ -159,11 +160,11 @@ static void hear(void *arg, int level, const char *line)
 }
 
 static struct sheaf_run *open_run(struct rank *k, struct sheaf_group *front,
-                                  struct sheaf_group *back)
+                                  struct sheaf_group *back, struct sheaf_group *commits)
 {
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE, .agent = "auto",
 		.copies = 2, .copies_group = k->w->behind ? back : NULL, .images_max = 3,
-		.log = hear, .arg = k->w };
+		.background_group = k->w->submits ? commits : NULL, .log = hear, .arg = k->w };
 	struct sheaf_run *run = NULL;
 	struct sheaf_error err;
 
@@ -181,11 +182,16 @@ static void train(struct rank *k, struct sheaf_run *run)
 		struct sheaf_save *save = NULL;
 
 		CHECK_RC(sheaf_save_begin(&save, run, step, k->state, &opts, &err), 0, &err);
+		if (k->w->submits)
+			CHECK_RC(sheaf_save_submit(save, &err), 0, &err);
 		for (int i = 0; i < SLICES; i++) {
 			k->w->bad += sheaf_save_wait_copied(save, i, -1, NULL) != 0;
 			paint(k, i, step + 1);
 		}
-		CHECK_RC(sheaf_save_commit(save, -1, &err), 0, &err);
+		if (!k->w->submits)
+			CHECK_RC(sheaf_save_commit(save, -1, &err), 0, &err);
+		if (k->w->submits && step == STEPS)
+			CHECK_RC(sheaf_save_result(save, INT_MAX, &err), 0, &err);
 		sheaf_save_free(save);
 	}
 }
@@ -219,16 +225,18 @@ static void *run_rank(void *arg)
 	struct job *j = arg;
 	struct rank *k = &j->rank;
 	struct member front = { &k->w->front, k->rank }, back = { &k->w->back, k->rank };
-	struct sheaf_group *a = group_of(&front), *b = group_of(&back);
+	struct member commits = { &k->w->commits, k->rank };
+	struct sheaf_group *a = group_of(&front), *b = group_of(&back), *c = group_of(&commits);
 	struct sheaf_run *run;
 
 	state_init(k);
 	for (int i = 0; i < SLICES; i++)
 		paint(k, i, 1);
-	run = open_run(k, a, b);
+	run = open_run(k, a, b, c);
 	j->does(k, run);
 	sheaf_run_close(run);
 	sheaf_state_free(k->state);
+	sheaf_group_free(c);
 	sheaf_group_free(b);
 	sheaf_group_free(a);
 	for (int i = 0; i < SLICES; i++)
@@ -318,15 +326,16 @@ static int lose_node(struct world *w)
 	return gone;
 }
 
-static void go(bool behind)
+static void go(bool behind, bool submits)
 {
-	struct world w = { .dir = "twice.XXXXXX", .behind = behind };
+	struct world w = { .dir = "twice.XXXXXX", .behind = behind, .submits = submits };
 	struct sheaf_error err;
 	int status;
 
 	CHECK(mkdtemp(w.dir) != NULL);
 	pthread_barrier_init(&w.front.all, NULL, RANKS);
 	pthread_barrier_init(&w.back.all, NULL, RANKS);
+	pthread_barrier_init(&w.commits.all, NULL, RANKS);
 	agent_start(&w);
 	play(&w, train);
 	CHECK_INT(w.bad, 0);
@@ -341,15 +350,22 @@ static void go(bool behind)
 	CHECK_INT(waitpid(w.agent, &status, 0), w.agent);
 	pthread_barrier_destroy(&w.front.all);
 	pthread_barrier_destroy(&w.back.all);
+	pthread_barrier_destroy(&w.commits.all);
 	rmtree(w.dir);
 }
 
 TEST(copies_inside_commits_come_back)
 {
-	go(false);
+	go(false, false);
 }
 
 TEST(copies_that_went_behind_come_back)
 {
-	go(true);
+	go(true, false);
+}
+
+TEST(copies_of_saves_that_a_thread_commits_come_back)
+{
+	go(false, true);
+	go(true, true);
 }

@@ -124,6 +124,49 @@ TEST(copies_go_over_another_group_of_the_same_ranks_on_all_of_them)
 	}
 }
 
+static int open_behind(struct hand *h)
+{
+	struct sheaf_opts o = h->play->opts;
+	struct sheaf_group_ops other = h->group->ops;
+	struct sheaf_group *behind = NULL;
+	int v = h->play->variant, rc;
+
+	other.rank = v == 0 ? 1 - h->rank : other.rank;
+	other.ranks = v == 1 ? 3 : other.ranks;
+	other.free = NULL;
+	CHECK_INT(sheaf_group_new(&behind, &other, NULL), 0);
+	o.background_group = v == 2 && h->rank ? NULL : v == 3 ? h->group : behind;
+	if (v == 4) {
+		o.agent = "auto";
+		o.copies = 2;
+		o.copies_group = behind;
+	}
+	rc = shf_run_open(&h->run, "run", h->group, &o, h->sys, &h->err);
+	shf_run_close(h->run);
+	h->run = NULL;
+	sheaf_group_free(behind);
+	return rc;
+}
+
+TEST(commits_behind_go_over_another_group_of_the_same_ranks_on_all_of_them)
+{
+	static const char *const word[] = { "opts.background_group is of other ranks",
+		"opts.background_group is of other ranks", "with a background_group and without",
+		"opts.background_group is the run's own group",
+		"opts.background_group is copies_group" };
+
+	for (int i = 0; i < 5; i++) {
+		struct simdisk *disk = disk_new();
+		struct play p = hands_play(disk, 2, NULL);
+
+		p.path = "";
+		p.nodes = apart;
+		p.variant = i;
+		SAID(hands_run(&p, open_behind, false), SHEAF_EINVAL, word[i], &p.err);
+		simdisk_free(disk);
+	}
+}
+
 static char heard[2000];
 
 static void hear(void *arg, int level, const char *line)
