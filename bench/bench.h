@@ -24,7 +24,7 @@ struct bench_opts {
 	int64_t step_ms, warmup, compute_threads, memory_every;
 	uint64_t seed;
 	bool adam, lenient, convert, json, help, on_line, unverified, async, lazy, no_agent;
-	bool metrics, copies_behind, in_place;
+	bool metrics, copies_behind, commit_behind, in_place;
 };
 /* 0, or SHEAF_EINVAL with the sentence. The same on every rank, because argv is. */
 int bench_opts_parse(struct bench_opts *o, int argc, char **argv, struct sheaf_error *err);
@@ -68,6 +68,7 @@ struct bench {
 	struct bench_comm comm;
 	struct bench_events events;
 	struct sheaf_group *group, *behind;     /* behind: of copies; or NULL */
+	struct sheaf_group *commits;            /* of commits in the background; or NULL */
 	struct sheaf_checkpoint *like;  /* NULL: none */
 	struct wl_model model;
 	struct wl_layout from, to;

@@ -68,6 +68,7 @@ const char bench_usage[] =
 	"  --agent auto|PATH|none the socket of `sheaf agent`; none: no such modes (its own)\n"
 	"  --modes A,B            of none, none2, lazy-memory, lazy-disk, copy-memory, copy-disk\n"
 	"  --steps N, --warmup N  counted steps of a block (10), and before (3)\n"
+	"  --commit-behind        a thread commits\n"
 	"  --rounds N             blocks of each mode (3); --on-line: a line is MODE [K]\n"
 	"  --compute-threads N    of a rank (1)\n"
 	"all\n"
@@ -128,6 +129,7 @@ static const struct opt {
 	{ "copies", INT, AT(copies), 1, 2, BENCH_SAVE },
 	{ "copies-behind", FLAG, AT(copies_behind), 0, 0, BENCH_SAVE },
 	{ "modes", TEXT, AT(modes), 0, 0, BENCH_STALL },
+	{ "commit-behind", FLAG, AT(commit_behind), 0, 0, BENCH_STALL },
 	{ "compute-threads", INT, AT(compute_threads), 1, 1024, BENCH_STALL },
 	{ "ema", TEXT, AT(ema_text), 0, 0, BENCH_SAVE },
 	{ "metrics", FLAG, AT(metrics), 0, 0, BENCH_SAVE },

@@ -184,6 +184,7 @@ static void release(struct bench *b)
 	sheaf_checkpoint_close(b->like);
 	sheaf_group_free(b->group);
 	sheaf_group_free(b->behind);
+	sheaf_group_free(b->commits);
 	wl_held_release(&b->held);
 	wl_held_release(&b->held_to);
 	wl_model_release(&b->model);
@@ -225,6 +226,7 @@ static int work(struct bench_opts *o, struct bench_comm comm, bool *lost)
 	uint64_t untold;
 	struct sheaf_error err = { .rank = -1 };
 	int32_t node = 0;
+	bool behind = o->copies_behind || o->commit_behind;
 	int rc;
 
 	b.comm.timeout_ms = (int)o->timeout_ms;
@@ -237,11 +239,12 @@ static int work(struct bench_opts *o, struct bench_comm comm, bool *lost)
 	if (o->nodes)
 		node = 1 + (int32_t)((int64_t)comm.rank * o->nodes / comm.ranks);
 	rc = sheaf_group_mpi(&b.group, comm.comm, node, NULL);
-	if (rc == 0 && o->copies_behind)
-		rc = comm.threads ? sheaf_group_mpi(&b.behind, comm.comm, node,
-		                                    NULL) : SHEAF_EINVAL;
-	if (rc < 0 && o->copies_behind && !comm.threads) {
-		wl_fail(&err, rc, "--copies-behind: this MPI cannot be called by two threads");
+	if (rc == 0 && behind)
+		rc = comm.threads ? sheaf_group_mpi(o->copies_behind ? &b.behind : &b.commits,
+		                                    comm.comm, node, NULL) : SHEAF_EINVAL;
+	if (rc < 0 && behind && !comm.threads) {
+		wl_fail(&err, rc, "--%s-behind: this MPI cannot be called by two threads",
+		        o->copies_behind ? "copies" : "commit");
 		bench_error(&b, -1, rc, &err);
 	} else if (rc < 0) {
 		wl_fail(&err, rc, "no group over MPI: %s", sheaf_strerror(rc));
@@ -266,7 +269,8 @@ out:
 static int level_for(int argc, char **argv)
 {
 	for (int i = 1; i < argc; i++)
-		if (strcmp(argv[i], "--copies-behind") == 0)
+		if (strcmp(argv[i], "--copies-behind") == 0 ||
+		    strcmp(argv[i], "--commit-behind") == 0)
 			return MPI_THREAD_MULTIPLE;
 	return MPI_THREAD_FUNNELED;
 }

@@ -158,8 +158,9 @@ static int land(struct turn *t, bool wait, struct sheaf_error *err)
 		return 0;
 	start = now_ns();
 	while (rc == 0 && t->n > 0) {
-		rc = wait ? bench_commit(t->s->b, t->fly[0], err)
-			  : sheaf_save_commit(t->fly[0], 0, err);
+		rc = t->s->b->commits ? sheaf_save_result(t->fly[0], wait ? INT_MAX : 0, err)
+		     : wait ? bench_commit(t->s->b, t->fly[0], err)
+			    : sheaf_save_commit(t->fly[0], 0, err);
 		if (rc == SHEAF_EAGAIN && !wait) {
 			rc = 0;
 			break;
@@ -176,11 +177,19 @@ static int land(struct turn *t, bool wait, struct sheaf_error *err)
 static int begin(struct turn *t, struct sheaf_error *err)
 {
 	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = t->m->kind->flags };
-	uint64_t start = now_ns();
-	int rc = t->n == FLIGHT ? SHEAF_EAGAIN
-				: sheaf_save_begin(&t->fly[t->n], t->run, t->m->step, t->m->state,
-						   &opts, err);
+	uint64_t start;
+	int rc = 0;
 
+	/* A thread commits at its own pace on each rank, so ranks wait and do not drop. */
+	if (t->n == FLIGHT && t->s->b->commits)
+		rc = land(t, true, err);
+	if (rc < 0)
+		return rc;
+	start = now_ns();
+	rc = t->n == FLIGHT ? SHEAF_EAGAIN
+	   : sheaf_save_begin(&t->fly[t->n], t->run, t->m->step, t->m->state, &opts, err);
+	if (rc == 0 && t->s->b->commits)
+		rc = sheaf_save_submit(t->fly[t->n], err);
 	t->ns[BEGIN] += now_ns() - start;
 	t->m->saves += t->counted && rc == 0;
 	t->m->dropped += t->counted && rc == SHEAF_EAGAIN;
