@@ -84,7 +84,7 @@ struct sheaf_opts bench_run_opts(const struct bench *b, uint64_t flags)
 		.agent = o->agent,
 		.copies = (int32_t)o->copies,
 		.copies_group = b->behind,
-		.background_group = b->commits,
+		.commit_group = b->commits,
 		.signal_dir = o->signal_dir,
 		.log = log_line,
 		.arg = (void *)(uintptr_t)b,

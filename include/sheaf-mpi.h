@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sheaf-mpi.h - a group over an MPI communicator. Link libsheaf-mpi.
  *
- * MPI_THREAD_FUNNELED is enough. A background_group and a copies_group are called by other
+ * MPI_THREAD_FUNNELED is enough. A commit_group and a copies_group are called by other
  * threads: they need MPI_THREAD_MULTIPLE, which the caller asks of MPI_Init_thread and looks
  * at. The communicator is duplicated; the caller may free his. Waiting tests with sleeps growing to
  * 1 ms, never longer than the deadline. After SHEAF_ELOST a program prints, flushes and leaves by

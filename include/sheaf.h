@@ -16,7 +16,7 @@
  *            through it, and one at a time for a state; other runs, and calls marked
  *            [any thread], do not count. Two steps of one run are not loaded at once.
  *            Callbacks run inside the caller's calls. sheaf's own threads block
- *            all signals and never talk to the group; but see opts.background_group.
+ *            all signals and never talk to the group; but see opts.commit_group.
  * Callbacks  A callback must return. An exception of C++, a longjmp or a panic of another
  *            language must not leave it, because the library would keep its locks and the
  *            other ranks would wait. Catch it inside the callback and, if the callback has
@@ -288,7 +288,7 @@ struct sheaf_opts {
 	 * time, so nothing else may use it. It outlives the run. log and committed are then called
 	 * by that thread, too, and must not call sheaf: log by one thread at a time, committed also
 	 * while another thread is in a call of sheaf */
-	struct sheaf_group *background_group;
+	struct sheaf_group *commit_group;
 };
 /* Makes the run directory if there is none. */
 #define SHEAF_RUN_CREATE     0x10000ULL
@@ -511,7 +511,7 @@ int  sheaf_save_abort(struct sheaf_save *save, const char *why, struct sheaf_err
  * travelled, msg then ends in "it is in memory", and there it stays, for the next job or for the
  * agent to write. [collective] */
 int  sheaf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err);
-/* Hands the save over to the thread of sheaf that commits (opts.background_group), and returns at
+/* Hands the save over to the thread of sheaf that commits (opts.commit_group), and returns at
  * once. All notes and attached files were given before. Gates may still be closed: call
  * sheaf_save_wait_copied as always before memory changes. The thread goes on when all is copied on
  * all ranks, so a slice whose gate nobody calls holds up no commit; with SHEAF_SAVE_CHECK it waits

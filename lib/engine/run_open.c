@@ -121,20 +121,20 @@ static int prove_one_file_system(struct sheaf_run *run, struct sheaf_error *err)
 	return rc;
 }
 
-/* Checks opts.background_group: it must have the same ranks as the run's group, and be another
+/* Checks opts.commit_group: it must have the same ranks as the run's group, and be another
  * group, because a thread uses it while the run's group is in use. */
 static int background_check(const struct sheaf_run *run, struct sheaf_error *err)
 {
-	const struct sheaf_group *g = run->opts.background_group;
+	const struct sheaf_group *g = run->opts.commit_group;
 
 	if (!g)
 		return 0;
 	if (g == run->team.group || g == run->opts.copies_group)
-		return shf_fail(err, SHEAF_EINVAL, "opts.background_group is %s: a thread of sheaf "
+		return shf_fail(err, SHEAF_EINVAL, "opts.commit_group is %s: a thread of sheaf "
 		                "uses it at any time, so it needs one of its own",
 		                g == run->team.group ? "the run's own group" : "copies_group");
 	if (g->ops.rank != run->team.rank || g->ops.ranks != run->team.ranks)
-		return shf_fail(err, SHEAF_EINVAL, "opts.background_group is of other ranks");
+		return shf_fail(err, SHEAF_EINVAL, "opts.commit_group is of other ranks");
 	return 0;
 }
 
@@ -172,7 +172,7 @@ static int same_arguments(struct sheaf_run *run, const char *dir, struct sheaf_e
 	} a[] = {
 		{ o->copies == 2, "with copies 2 and without", PLAIN },
 		{ o->copies_group != NULL, "with a copies_group and without", PLAIN },
-		{ o->background_group != NULL, "with a background_group and without", PLAIN },
+		{ o->commit_group != NULL, "with a commit_group and without", PLAIN },
 		{ o->agent != NULL, "with an agent and without", PLAIN },
 		{ (uint64_t)o->images_max, "with different images_max", NUMBERS },
 		{ (uint64_t)o->keep_best << 1 | (o->best_largest != 0),

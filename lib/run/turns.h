@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Turns: which thread of this process may change an open run, if the run has a background group
- * (opts.background_group). The caller's thread has the run during its calls, and the commit thread
+ * (opts.commit_group). The caller's thread has the run during its calls, and the commit thread
  * (save_submit.h) has it during its turns, the parts of commits in which ranks act together.
  *
  * On all ranks the calls of the caller and the turns of the commit thread come in one order. So a

@@ -325,7 +325,7 @@ int shf_committer_open(struct sheaf_run *run, struct sheaf_error *err)
 	struct shf_committer *c;
 	int rc = 0;
 
-	if (!run->opts.background_group || run->opts.flags & SHEAF_RUN_READONLY)
+	if (!run->opts.commit_group || run->opts.flags & SHEAF_RUN_READONLY)
 		return 0;
 	c = run->saves.committer = shf_zalloc(1, sizeof(*c));
 	if (!c)
@@ -336,7 +336,7 @@ int shf_committer_open(struct sheaf_run *run, struct sheaf_error *err)
 		return rc;
 	c->run = run;
 	c->nap_ms = 1;
-	shf_turns_open(run, run->opts.background_group);
+	shf_turns_open(run, run->opts.commit_group);
 	rc = shf_thread_start(&c->thread, commit_behind, c);
 	c->made = rc == 0;
 	rc = rc ? shf_fail_sys(err, rc, "starting the thread that commits") : 0;
@@ -382,7 +382,7 @@ static int may_submit(const struct sheaf_save *save, struct sheaf_error *err)
 	if (!run->turns.on)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": %s", save->id.step,
 		                run->life.closed ? "the run is closed"
-		                : "the run has no thread that commits (opts.background_group; or "
+		                : "the run has no thread that commits (opts.commit_group; or "
 		                  "call sheaf_save_commit)");
 	if (save->behind.submitted || save->at.end == SHF_OVER)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": the save %s", save->id.step,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Saves that a thread of the library commits (opts.background_group): the commit thread of each
+/* Saves that a thread of the library commits (opts.commit_group): the commit thread of each
  * rank, what callers hand over to it, and how they learn the outcome.
  *
  * There are two queues, one of saves to disk and one of saves to memory alone, and the saves of a

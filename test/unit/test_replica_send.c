@@ -164,7 +164,7 @@ static struct sheaf_run *open_run(struct rank *k, struct sheaf_group *front,
 {
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE, .agent = "auto",
 		.copies = 2, .copies_group = k->w->behind ? back : NULL, .images_max = 3,
-		.background_group = k->w->submits ? commits : NULL, .log = hear, .arg = k->w };
+		.commit_group = k->w->submits ? commits : NULL, .log = hear, .arg = k->w };
 	struct sheaf_run *run = NULL;
 	struct sheaf_error err;
 

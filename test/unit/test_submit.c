@@ -239,7 +239,7 @@ static void *run_rank(void *arg)
 	struct sheaf_group *a = group_of(&front), *b = group_of(&back);
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE,
 		.timeout_ms = w->timeout_ms, .io_threads = 1, .keep_last = 3, .grace_s = -1,
-		.background_group = w->alone ? NULL : b, .log = hear, .committed = committed,
+		.commit_group = w->alone ? NULL : b, .log = hear, .committed = committed,
 		.arg = w };
 	struct sheaf_error err;
 
@@ -464,7 +464,7 @@ static void submit_without_thread(struct rank *k)
 	struct sheaf_save *save = begin(k, 1, 0);
 	struct sheaf_error err;
 
-	SAYS(sheaf_save_submit(save, &err), SHEAF_EINVAL, "opts.background_group", &err);
+	SAYS(sheaf_save_submit(save, &err), SHEAF_EINVAL, "opts.commit_group", &err);
 	CHECK_RC(sheaf_save_commit(save, -1, &err), 0, &err);
 	sheaf_save_free(save);
 }

@@ -135,7 +135,7 @@ static int open_behind(struct hand *h)
 	other.ranks = v == 1 ? 3 : other.ranks;
 	other.free = NULL;
 	CHECK_INT(sheaf_group_new(&behind, &other, NULL), 0);
-	o.background_group = v == 2 && h->rank ? NULL : v == 3 ? h->group : behind;
+	o.commit_group = v == 2 && h->rank ? NULL : v == 3 ? h->group : behind;
 	if (v == 4) {
 		o.agent = "auto";
 		o.copies = 2;
@@ -150,10 +150,10 @@ static int open_behind(struct hand *h)
 
 TEST(commits_behind_go_over_another_group_of_the_same_ranks_on_all_of_them)
 {
-	static const char *const word[] = { "opts.background_group is of other ranks",
-		"opts.background_group is of other ranks", "with a background_group and without",
-		"opts.background_group is the run's own group",
-		"opts.background_group is copies_group" };
+	static const char *const word[] = { "opts.commit_group is of other ranks",
+		"opts.commit_group is of other ranks", "with a commit_group and without",
+		"opts.commit_group is the run's own group",
+		"opts.commit_group is copies_group" };
 
 	for (int i = 0; i < 5; i++) {
 		struct simdisk *disk = disk_new();

@@ -337,7 +337,7 @@ static int caller(struct host *h, int rank, struct sheaf_group *group)
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE | h->run_flags,
 		.timeout_ms = h->timeout_ms ? h->timeout_ms : 600000, .io_threads = 1,
 		.keep_last = 3, .grace_s = -1, .agent = h->agents ? "auto" : NULL,
-		.background_group = h->back[rank] };
+		.commit_group = h->back[rank] };
 	struct sheaf_error *err = &h->err[rank];
 	struct sheaf_run *run = NULL;
 	struct memory m;
