@@ -103,7 +103,8 @@ int shf_marks_some_bad(struct shf_store *s, int64_t least,
 		return rc == -ENOENT ? 0 : rc;
 	}
 	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL;) {
-		if (!shf_step_get(p, p + strlen(p), &step) && !shf_step_split(p, &step, session))
+		if (!shf_step_number_get(p, p + strlen(p), &step) &&
+		    !shf_step_split(p, &step, session))
 			continue;
 		if (step < least)
 			continue;

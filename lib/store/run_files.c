@@ -60,7 +60,7 @@ bool shf_step_split(const char *name, int64_t *step, char session[33])
 {
 	const char *dash = strchr(name, '-');
 
-	if (!dash || !shf_id_is_valid(dash + 1, 32) || !shf_step_get(name, dash, step))
+	if (!dash || !shf_id_is_valid(dash + 1, 32) || !shf_step_number_get(name, dash, step))
 		return false;
 	memcpy(session, dash + 1, 33);
 	return true;

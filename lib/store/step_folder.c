@@ -77,7 +77,7 @@ bool shf_folder_is_usual(const struct shf_store *s)
 	return strcmp(s->prefix, USUAL) == 0;
 }
 
-bool shf_step_get(const char *s, const char *end, int64_t *step)
+bool shf_step_number_get(const char *s, const char *end, int64_t *step)
 {
 	int64_t v = 0;
 
@@ -101,7 +101,7 @@ bool shf_step_of_name(const struct shf_store *s, const char *name, int64_t *step
 	if (strncmp(name, s->prefix, n) != 0)
 		return false;
 	name += n;
-	return shf_step_get(name, name + strlen(name), step);
+	return shf_step_number_get(name, name + strlen(name), step);
 }
 
 void shf_name_of_step(const struct shf_store *s, char out[SHF_STEP_NAME], int64_t step)

@@ -26,7 +26,7 @@ bool shf_folder_is_usual(const struct shf_store *s);
 #define SHF_STEP_MAX (INT64_MAX - 1)
 /* Reads a decimal number without sign or leading zero that ends at `end`. Returns false if the text
  * is no such number, or the number is larger than SHF_STEP_MAX. */
-bool shf_step_get(const char *s, const char *end, int64_t *step);
+bool shf_step_number_get(const char *s, const char *end, int64_t *step);
 /* Convert between "checkpoint-12" and 12, by the pattern of the run. shf_step_of_name returns false
  * for any other spelling. */
 bool shf_step_of_name(const struct shf_store *s, const char *name, int64_t *step);
