@@ -33,6 +33,8 @@ struct sheaf_checkpoint {
 	                                 * steps opened by path */
 	struct shf_view *view;          /* owned; shows a step in agents' memory as a directory,
 	                                 * through the sys of `run`; NULL for a step on disk */
+	int refs;                       /* references: one for the caller's handle, one for each
+	                                 * load by slices */
 	uint64_t pid;                   /* process that opened it; a forked child does not give up
 	                                 * the lease */
 	uint64_t made;                  /* number of the call that opened it, see shf_call_enter;

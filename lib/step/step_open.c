@@ -35,6 +35,11 @@
 #define LOOKS 8                 /* attempts, if the latest step vanishes after it was listed */
 #define SEEN_MS 10000           /* how long to retry until all ranks see what rank 0 found */
 
+void shf_step_get(struct sheaf_checkpoint *step)
+{
+	step->refs++;
+}
+
 /* A forked child closes its descriptors only: the lease belongs to the parent, and the memory of
  * the view is not mapped in the child. */
 void shf_step_put(struct sheaf_checkpoint *step)
@@ -42,7 +47,7 @@ void shf_step_put(struct sheaf_checkpoint *step)
 	const struct shf_sys *sys;
 	bool ours;
 
-	if (!step)
+	if (!step || --step->refs > 0)
 		return;
 	sys = step->run->sys;
 	ours = shf_sys_pid(sys) == step->pid;
@@ -87,6 +92,7 @@ static struct sheaf_checkpoint *step_new(struct sheaf_run *run)
 	if (!step)
 		return NULL;
 	step->run = run;
+	step->refs = 1;
 	step->made = run->life.made;
 	shf_run_get(run);
 	step->pid = shf_sys_pid(run->sys);

@@ -34,6 +34,8 @@ int shf_step_open_path(struct sheaf_checkpoint **step, const char *path, struct 
  * even if it is broken. A failure is kept in cat_rc. [local: the step has
  * one rank] */
 int shf_step_wake(struct sheaf_checkpoint *step, struct sheaf_error *err);
-/* Closes the step. NULL is fine. [local] */
+/* Takes a reference to the step. [local] */
+void shf_step_get(struct sheaf_checkpoint *step);
+/* Drops a reference; the last one closes the step. NULL is fine. [local] */
 void shf_step_put(struct sheaf_checkpoint *step);
 #endif
