@@ -300,9 +300,9 @@ static void emas_loaded(const struct shf_load *ld, struct sheaf_state *state)
 	}
 }
 
-/* Makes the report of a load with SHEAF_LOAD_DRY. In other loads the numbers of the report are sent
- * together with the plan and with the digests; a dry load has neither. [collective] */
-static int report_dry(struct shf_load *ld, struct sheaf_error *err)
+/* For a load with SHEAF_LOAD_DRY. In other loads the numbers of the report are sent together with
+ * the plan and with the digests; a dry load has neither. */
+int shf_load_report_decided(struct shf_load *ld, struct sheaf_error *err)
 {
 	struct shf_team *team = &ld->step->run->team;
 	uint64_t x[SHF_LOAD_REPORT_WORDS];
@@ -351,7 +351,7 @@ static int prepare_load(struct shf_load *ld, struct sheaf_error *err)
 {
 	const struct sheaf_checkpoint *step = ld->step;
 	const struct sheaf_state *state = ld->state;
-	int rc = shf_state_ready(state, !(ld->flags & SHEAF_LOAD_DRY), err);
+	int rc = shf_state_ready(state, ld->prepare, err);
 
 	if (rc == 0)
 		rc = shf_flags_check(ld->flags, SHF_LOAD_FLAGS, "load", err);
@@ -378,11 +378,10 @@ static int prepare_load(struct shf_load *ld, struct sheaf_error *err)
 		rc = check_kept(ld, err);
 	if (rc == 0)
 		rc = shf_load_check_aliased(ld, err);
-	return rc == 0 && !(ld->flags & SHEAF_LOAD_DRY) ? shf_load_fill_prepare(ld, err) : rc;
+	return rc == 0 && ld->prepare ? ld->prepare(ld, err) : rc;
 }
 
-/* Returns whether the step was loaded from memory and is on disk, too, written by the same save. */
-static bool has_twin(const struct sheaf_checkpoint *step)
+bool shf_load_has_twin(const struct sheaf_checkpoint *step)
 {
 	const struct shf_base *base = &step->run->lineage.base;
 
@@ -410,7 +409,7 @@ static void remember_in_memory(const struct sheaf_checkpoint *step)
 		memcpy(run->lineage.parent_session, base->session, sizeof(base->session));
 	}
 	run->lineage.loaded = run->lineage.parent;
-	if (brought || has_twin(step))
+	if (brought || shf_load_has_twin(step))
 		shf_memory_tier_disk_loaded(run, step->number);
 	else
 		shf_memory_tier_step_loaded(run, step->number, step->manifest.session,
@@ -485,7 +484,7 @@ static void count_try(const struct sheaf_checkpoint *step)
  * that the next load reads the disk. */
 static void give_up_load(const struct sheaf_checkpoint *step)
 {
-	if (has_twin(step) && !(step->run->opts.flags & SHEAF_RUN_READONLY))
+	if (shf_load_has_twin(step) && !(step->run->opts.flags & SHEAF_RUN_READONLY))
 		shf_view_clear_cards(step->view);
 }
 
@@ -500,7 +499,7 @@ static void add_remedy(const struct sheaf_checkpoint *step, struct sheaf_error *
 		shf_store_remedy(&run->store, step->number, text);
 	if (shf_bcast(&run->team, 0, text, sizeof(text), NULL) < 0 || !err)
 		return;
-	if (has_twin(step))
+	if (shf_load_has_twin(step))
 		snprintf(text, sizeof(text), " (it lies on disk, too: load again%s)",
 		         run->opts.flags & SHEAF_RUN_READONLY ? " without opts.agent" : "");
 	at = strlen(err->msg);
@@ -525,7 +524,7 @@ static int enter_load_call(struct shf_load *ld, int rc, struct sheaf_error *err)
 {
 	/* Index of each argument in m.x; the marks of averages follow from MARKS on. */
 	enum { FLAGS, CHECKED, ROOM, MARKS };
-	struct shf_call m = { .kind = SHF_CALL_LOAD, .handle = ld->step->made };
+	struct shf_call m = { .kind = ld->call, .handle = ld->step->made };
 
 	_Static_assert(MARKS + SHF_EMAS_MAX <= SHF_CALL_ARGS, "marks travel with the call");
 	if (rc == 0) {
@@ -545,61 +544,83 @@ static int enter_load_call(struct shf_load *ld, int rc, struct sheaf_error *err)
 	if (rc == 0)
 		rc = shf_emas_check(ld->state, &m.hi[MARKS], err);
 	ld->room = m.lo[ROOM];
+	ld->made = m.number;
 	return rc;
 }
 
 /* The order matters. Everything that may refuse the load comes before count_try. count_try comes
- * before the first byte is read: if the step crashes the job, it must have been counted.
- * shf_step_exclude_reuse comes right after the reading: if the memory that held the step was reused
- * for another step, what looked like damage is reported as EAGAIN. */
+ * before the first byte is read: if the step crashes the job, it must have been counted. */
+int shf_load_enter(struct shf_load *ld, struct sheaf_state *state, int rc, struct sheaf_error *err)
+{
+	struct sheaf_checkpoint *step = ld->step;
+	int64_t from = shf_now(step->run);
+
+	ld->disk_from = step->view ? shf_view_disk_bytes(step->view) : 0;
+	shf_load_report_passed(&step->passed, &ld->report);
+	if (rc == 0)
+		rc = shf_step_wake(step, err);
+	if (rc == 0 && ld->prepare)
+		rc = shf_emas_ready(state, err);
+	rc = enter_load_call(ld, rc == 0 ? prepare_load(ld, err) : rc, err);
+	if (rc == 0)
+		rc = find_unexpected(ld, err);
+	ld->report.plan_ns = (uint64_t)(shf_now(step->run) - from);
+	if (rc == 0 && ld->prepare)
+		count_try(step);
+	if (rc == 0 && step->filled_by)
+		note_filled(ld);
+	return rc;
+}
+
+/* shf_step_exclude_reuse comes right after the reading: if the memory that held the step was reused
+ * for another step, what looked like damage is reported as EAGAIN. Nothing may act on rc before
+ * that. */
+int shf_load_leave(struct shf_load *ld, struct sheaf_state *state, int rc, struct sheaf_error *err)
+{
+	rc = shf_step_exclude_reuse(ld->step, rc, err);
+	load_failed(ld->step, rc, err);
+	if (rc == 0 && ld->prepare) {
+		emas_loaded(ld, state);
+		remember(ld);
+	}
+	return rc;
+}
+
+void shf_load_release(struct shf_load *ld)
+{
+	shf_free(ld->targets);
+	shf_load_asked_free(ld);
+	shf_buf_release(&ld->tells.bytes);
+	shf_free(ld->tells.to);
+	shf_holds_release(&ld->holds);
+	shf_work_release(&ld->work);
+	if (ld->tally.out)
+		shf_tensor_counts_release(&ld->tally);
+}
+
 int shf_step_load(struct sheaf_checkpoint *step, struct sheaf_state *state, uint64_t flags,
                   struct sheaf_report *report, struct sheaf_error *err)
 {
-	struct shf_load ld = { .step = step, .state = state, .flags = flags };
-	int64_t from = shf_now(step->run);
+	bool dry = flags & SHEAF_LOAD_DRY;
+	struct shf_load ld = { .step = step, .state = state, .flags = flags, .call = SHF_CALL_LOAD,
+		.prepare = dry ? NULL : shf_load_fill_prepare };
 	int rc;
-
-	ld.disk_from = step->view ? shf_view_disk_bytes(step->view) : 0;
 
 	if (report) {
 		ld.report.item = report->item;
 		ld.report.finding = report->finding;
 		ld.report.arg = report->arg;
 	}
-	shf_load_report_passed(&step->passed, &ld.report);
-	rc = shf_step_wake(step, err);
-	if (rc == 0 && !(flags & SHEAF_LOAD_DRY))
-		rc = shf_emas_ready(state, err);
-	rc = enter_load_call(&ld, rc == 0 ? prepare_load(&ld, err) : rc, err);
-	if (rc == 0)
-		rc = find_unexpected(&ld, err);
-	ld.report.plan_ns = (uint64_t)(shf_now(step->run) - from);
-	if (rc == 0 && !(flags & SHEAF_LOAD_DRY))
-		count_try(step);
-	if (rc == 0 && step->filled_by)
-		note_filled(&ld);
-	if (rc == 0 && !(flags & SHEAF_LOAD_DRY))
+	rc = shf_load_enter(&ld, state, 0, err);
+	if (rc == 0 && !dry)
 		rc = shf_load_fill(&ld, err);
-	/* Nothing may act on rc before it is known whether the damage is real. */
-	rc = shf_step_exclude_reuse(step, rc, err);
-	load_failed(step, rc, err);
-	if (rc == 0 && flags & SHEAF_LOAD_DRY)
-		rc = report_dry(&ld, err);
-	if (rc == 0 && !(flags & SHEAF_LOAD_DRY)) {
-		emas_loaded(&ld, state);
-		remember(&ld);
-	}
+	rc = shf_load_leave(&ld, state, rc, err);
+	if (rc == 0 && dry)
+		rc = shf_load_report_decided(&ld, err);
 	if (rc == 0 && report) {
 		ld.report.size = report->size;
 		*report = ld.report;
 	}
-	shf_free(ld.targets);
-	shf_load_asked_free(&ld);
-	shf_buf_release(&ld.tells.bytes);
-	shf_free(ld.tells.to);
-	shf_holds_release(&ld.holds);
-	shf_work_release(&ld.work);
-	if (ld.tally.out)
-		shf_tensor_counts_release(&ld.tally);
+	shf_load_release(&ld);
 	return rc;
 }

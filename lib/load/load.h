@@ -31,6 +31,12 @@ struct shf_load {
 	struct sheaf_checkpoint *step;
 	const struct sheaf_state *state;
 	uint64_t flags;
+	enum shf_call_kind call;        /* the collective call that begins the load */
+	/* Does what can fail on one rank alone once it is decided what the slices are filled from:
+	 * lists what this rank wants, allocates. NULL: nothing is filled. [local] */
+	int (*prepare)(struct shf_load *load, struct sheaf_error *err);
+	uint64_t made;                  /* number of the call that began the load, see
+	                                 * shf_call_enter */
 	struct sheaf_report report;     /* copied to the caller's report at the end */
 	struct shf_target *targets;     /* owned; by slice of the state */
 	struct shf_holds holds;         /* the boxes that this rank wants by the plan */
@@ -70,4 +76,22 @@ struct shf_load {
  * may be NULL, are set on success only. [collective] */
 int shf_step_load(struct sheaf_checkpoint *step, struct sheaf_state *state, uint64_t flags,
                   struct sheaf_report *report, struct sheaf_error *err);
+
+/* The parts of a load, for a caller that fills the slices itself. step, state, flags, call, prepare, and callbacks of the
+ * report are set before the first one. */
+/* Does all that comes before the first byte is read: decides for all slices, compares the ranks,
+ * counts the try. rc: 0, or a failure of this rank before the call, which is then returned on all
+ * ranks. shf_load_leave must follow a failure. [collective] */
+int shf_load_enter(struct shf_load *load, struct sheaf_state *state, int rc,
+                   struct sheaf_error *err);
+/* Ends a load with rc, which is the same on all ranks, and returns the code of the load. After a
+ * success the next save follows the step. [collective] */
+int shf_load_leave(struct shf_load *load, struct sheaf_state *state, int rc,
+                   struct sheaf_error *err);
+/* Adds up over the ranks what was decided, in the report. [collective] */
+int shf_load_report_decided(struct shf_load *load, struct sheaf_error *err);
+/* Returns whether the step was opened in memory and is on disk, too, written by the same save. */
+bool shf_load_has_twin(const struct sheaf_checkpoint *step);
+/* Frees the members that the load owns. */
+void shf_load_release(struct shf_load *load);
 #endif

@@ -21,6 +21,27 @@ static const char *why_unverified(const struct shf_load *ld)
 	                               : "read without a look at any sum, as the run was opened";
 }
 
+int shf_load_digest_compare(const struct shf_load *ld, uint64_t n, uint64_t digest,
+                            struct sheaf_error *err)
+{
+	const struct shf_lt_tensor *lt = &ld->step->layout.tensors[n];
+
+	return digest == lt->digest ? 0
+	       : shf_fail(err, SHEAF_ECORRUPT, "%s: %s/%s has digest %016" PRIx64 ", want %016"
+	                  PRIx64, ld->step->path, shf_load_family(ld, lt), lt->name, digest,
+	                  lt->digest);
+}
+
+void shf_load_digest_missing(struct shf_load *ld, uint64_t n, bool mine)
+{
+	const struct shf_lt_tensor *lt = &ld->step->layout.tensors[n];
+
+	ld->report.unverified++;
+	if (mine)
+		shf_load_report_item(&ld->report, 'V', shf_load_family(ld, lt), lt->name,
+		                     why_unverified(ld));
+}
+
 /* Compares one tensor. Every rank compares all of them, so that all get the same result. A tensor
  * that could not be compared is counted by every rank, and reported by the rank in whose share of
  * the tensors it is (mine). A tensor that no rank wanted may have been read in part because it
@@ -29,22 +50,16 @@ static int compare_whole_tensor(struct shf_load *ld, uint64_t n, bool mine,
                                 struct sheaf_error *err)
 {
 	const struct shf_lt_tensor *lt = &ld->step->layout.tensors[n];
-	const char *family = shf_load_family(ld, lt);
 	uint64_t digest = atomic_load_explicit(&ld->got[n], memory_order_relaxed);
 	uint64_t bytes = atomic_load_explicit(&ld->got_bytes[n], memory_order_relaxed);
 	bool check = shf_block_pass_sums(ld->step);
+	int rc = 0;
 
-	if (check && bytes == lt->bytes && digest != lt->digest)
-		return shf_fail(err, SHEAF_ECORRUPT,
-		                "%s: %s/%s has digest %016" PRIx64 ", want %016" PRIx64,
-		                ld->step->path, family, lt->name, digest, lt->digest);
-	if ((!check || bytes != lt->bytes) && shf_load_asked_wanted(ld, n)) {
-		ld->report.unverified++;
-		if (mine)
-			shf_load_report_item(&ld->report, 'V', family, lt->name,
-			                     why_unverified(ld));
-	}
-	return 0;
+	if (check && bytes == lt->bytes)
+		rc = shf_load_digest_compare(ld, n, digest, err);
+	else if (shf_load_asked_wanted(ld, n))
+		shf_load_digest_missing(ld, n, mine);
+	return rc;
 }
 
 _Static_assert(sizeof(atomic_uint_fast64_t) == sizeof(uint64_t), "sums are added up in place");

@@ -43,7 +43,7 @@ static void tally_loose(struct shf_load *ld, const struct shf_lt_tensor *t)
 /* Lists the boxes that this rank wants, by tensor, in ld->holds. Loose tensors, which foreign files
  * have at odd offsets, cannot be copied in units, so the plan leaves them out (fill_rest). They are
  * counted here, because the plan's exchange takes the tally along. ENOMEM. */
-static int hold_all(struct shf_load *ld, struct sheaf_error *err)
+int shf_load_hold(struct shf_load *ld, struct sheaf_error *err)
 {
 	const struct shf_layout *l = &ld->step->layout;
 	uint64_t *words = shf_alloc(ld->state->n, 2 * sizeof(*words));
@@ -71,7 +71,7 @@ int shf_load_fill_prepare(struct shf_load *ld, struct sheaf_error *err)
 {
 	int ranks = ld->step->run->team.ranks;
 	struct shf_match m = { .layout = &ld->step->layout, .holds = &ld->holds };
-	int rc = hold_all(ld, err);
+	int rc = shf_load_hold(ld, err);
 
 	if (rc < 0)
 		return rc;
@@ -96,6 +96,11 @@ static int zero_box(void *arg, const struct shf_box *box)
 	return 0;
 }
 
+void shf_load_zero(const struct shf_slice *s)
+{
+	(void)shf_mem_boxes(&s->mem, zero_box, (void *)(uintptr_t)s);
+}
+
 /* Fills the slices that the plan does not cover: with zeros, or from loose tensors, which this rank
  * reads itself. */
 static int fill_rest(struct shf_load *ld, struct sheaf_error *err)
@@ -105,15 +110,16 @@ static int fill_rest(struct shf_load *ld, struct sheaf_error *err)
 
 	for (size_t i = 0; i < ld->state->n && rc == 0; i++) {
 		struct shf_target *t = &ld->targets[i];
+		struct shf_slice_read done = { 0 };
 
 		if (t->slice.empty)
 			continue;
 		if (t->source == SHF_FROM_ZERO)
-			(void)shf_mem_boxes(&t->slice.mem, zero_box, &t->slice);
+			shf_load_zero(&t->slice);
 		if (t->source != SHF_FROM_STEP || !l->tensors[t->tensor].loose)
 			continue;
-		rc = shf_read_slice(ld->step, &l->tensors[t->tensor], &t->slice, &ld->disk_bytes,
-				    err);
+		rc = shf_read_slice(ld->step, &l->tensors[t->tensor], &t->slice, &done, err);
+		ld->disk_bytes += done.disk_bytes;
 		shf_load_report_item(&ld->report, 'V', shf_load_family(ld, &l->tensors[t->tensor]),
 		                     l->tensors[t->tensor].name, SHF_FOREIGN_MSG);
 	}

@@ -23,17 +23,18 @@ struct direct {
 	const struct shf_lt_tensor *t;
 	const struct shf_slice *s;      /* in units and type of t */
 	uint8_t *buf;                   /* owned; CHUNK + 8 bytes, or less for a short tensor */
-	uint64_t disk_bytes;            /* bytes read so far */
+	struct shf_slice_read *done;
 	struct sheaf_error *err;
 };
 
 /* Reads n bytes at `off` of the tensor's file to d->buf. */
 static int read_chunk(struct direct *d, uint64_t off, uint64_t n)
 {
-	int rc = shf_step_file_read(d->step, d->t->file, d->buf, n, off, NULL, d->err);
+	int rc = shf_step_file_read(d->step, d->t->file, d->buf, n, off, &d->done->retries,
+	                            d->err);
 
 	if (rc == 0)
-		d->disk_bytes += n;
+		d->done->disk_bytes += n;
 	return rc;
 }
 
@@ -45,14 +46,18 @@ static void copy_units(struct direct *d, const struct shf_box *box, uint64_t lo,
 	struct shf_box range[SHF_RANGE_BOXES_MAX], part;
 	int n = shf_range_boxes(&d->t->shape, lo, hi, range);
 	struct shf_place_at from = { .data = d->buf };
+	struct shf_box_copy_sums sums = { .unsummed = !d->done->sums };
 
 	if (at >= d->t->off)
 		from.at = (int64_t)((at - d->t->off) / d->t->unit);
 	else
 		from.data += d->t->off - at;
 	for (int i = 0; i < n; i++)
-		if (shf_box_intersect(&part, box, &range[i]))
-			shf_box_copy_out(d->t, d->s, &part, from, NULL);
+		if (shf_box_intersect(&part, box, &range[i])) {
+			shf_box_copy_out(d->t, d->s, &part, from, &sums);
+			d->done->bytes += shf_box_bytes(d->t, &part);
+		}
+	d->done->digest ^= sums.digest;
 }
 
 /* Returns whether the box has anything in units [lo, hi) of the tensor. */
@@ -150,9 +155,9 @@ static int read_box(void *arg, const struct shf_box *box)
 }
 
 int shf_read_slice(struct sheaf_checkpoint *step, const struct shf_lt_tensor *t,
-                   const struct shf_slice *s, uint64_t *disk_bytes, struct sheaf_error *err)
+                   const struct shf_slice *s, struct shf_slice_read *done, struct sheaf_error *err)
 {
-	struct direct d = { .step = step, .t = t, .s = s, .err = err };
+	struct direct d = { .step = step, .t = t, .s = s, .done = done, .err = err };
 	int rc;
 
 	if (s->empty)
@@ -166,7 +171,6 @@ int shf_read_slice(struct sheaf_checkpoint *step, const struct shf_lt_tensor *t,
 	if (!d.buf)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory to read %s", t->name);
 	rc = shf_mem_boxes(&s->mem, read_box, &d);
-	*disk_bytes += d.disk_bytes;
 	shf_free(d.buf);
 	return rc;
 }
@@ -184,8 +188,8 @@ static int read_from(struct sheaf_checkpoint *step, const struct shf_lt_tensor *
                      const struct shf_slice *in, struct sheaf_error *err)
 {
 	struct shf_lt_tensor raw = *t;
+	struct shf_slice_read done = { 0 };
 	struct shf_slice s;
-	uint64_t bytes = 0;
 	int rc;
 
 	if (is_bytes_of(in, t)) {
@@ -194,7 +198,7 @@ static int read_from(struct sheaf_checkpoint *step, const struct shf_lt_tensor *
 		raw.wide = 0;
 	}
 	rc = shf_load_slice_adapt(&s, in, &raw, in->family, true, err);
-	return rc == 0 ? shf_read_slice(step, &raw, &s, &bytes, err) : rc;
+	return rc == 0 ? shf_read_slice(step, &raw, &s, &done, err) : rc;
 }
 
 /* Reads a slice of a step that is awake, by its catalog. in: the slice; it is not used if the

@@ -509,9 +509,8 @@ gullible("blocks_not_checked", "a load checks no block", "step/step_blocks.c:shf
 gullible("slice_blocks_not_checked", "a slice that is read by itself checks no block",
          "step/step_blocks.c:shf_blocks_check", "got == want",
          "sim/test_read_slice: damage_is_found_by_the_slices_whose_blocks_it_touches")
-blind("digest_not_checked", "a load does not compare a whole tensor with its digest",
-      "load/load_digests.c:compare_whole_tensor",
-      "check && bytes == lt->bytes && digest != lt->digest",
+gullible("digest_not_checked", "a load does not compare a whole tensor with its digest",
+      "load/load_digests.c:shf_load_digest_compare", "digest == lt->digest",
       "sim/test_read_slice: a_digest_that_was_written_wrong_fails_the_load_of_its_tensor")
 gullible("verify_finds_nothing", "verify finds every block right",
          "verify/verify_blocks.c:check_chunk", "got == want",
@@ -735,7 +734,8 @@ bug("unconfirmed", "a resume falls back without a second look",
     "engine/run_resume.c:pass_over_candidate", "if (found == 0)", "if (!MUTANT && found == 0)",
     RESUME + "damage_that_a_second_read_does_not_find_is_no_reason_to_fall_back")
 bug("damaged_memory_dropped", "a step that changed in memory is dropped, and an older one is next",
-    "load/load.c:give_up_load", "if (has_twin(step) &&", "if ((MUTANT || has_twin(step)) &&",
+    "load/load.c:give_up_load", "if (shf_load_has_twin(step) &&",
+    "if ((MUTANT || shf_load_has_twin(step)) &&",
     "sim/test_memory: a_byte_that_changes_in_memory_is_found_and_nothing_older_is_taken")
 bug("no_remedy", "the error of a damaged latest names no command", "load/load.c:load_failed",
     "if (step->latest &&", "if (!MUTANT && step->latest &&",
@@ -1597,7 +1597,7 @@ bug("moments_of_two_experts_swapped", "moments of two experts are saved under ea
     EXPERTS + "experts_over_dp_are_handed_on_to_other_ep_with_the_same_files",
     EXPERTS + "every_layout_loads_what_every_layout_saved")
 bug("boxes_of_two_experts_swapped", "a load fills the boxes of two experts with each other's items",
-    "load/load_fill.c:hold_all", "words[n++] = shf_key(t->tensor, (uint32_t)i);",
+    "load/load_fill.c:shf_load_hold", "words[n++] = shf_key(t->tensor, (uint32_t)i);",
     "words[n++] = shf_key(t->tensor + (!MUTANT || strcmp(t->slice.family, \"model\") ? 0u :"
     " strstr(t->slice.stored, \".experts.3.up\") ? 2u :"
     " strstr(t->slice.stored, \".experts.4.up\") ? -2u : 0u), (uint32_t)i);",
