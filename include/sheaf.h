@@ -55,6 +55,7 @@ struct sheaf_run;                       /* an open run directory */
 struct sheaf_checkpoint;                /* an open committed step; pruning leaves it alone */
 struct sheaf_state;                     /* the slices this rank holds */
 struct sheaf_save;                      /* a step being made */
+struct sheaf_load;                      /* a load that takes one slice after the other */
 struct sheaf_report;                    /* what a load or a verify found, see below */
 
 enum sheaf_code {                       /* stable: add, never renumber */
@@ -674,6 +675,68 @@ int  sheaf_checkpoint_load(struct sheaf_checkpoint *step, struct sheaf_state *st
  * [collective] */
 int  sheaf_run_resume(struct sheaf_run *run, struct sheaf_state *state, uint64_t flags,
                       struct sheaf_report *report, struct sheaf_error *err);
+
+/* Loading slice by slice, for a rank that has no host memory for all of its state, because its
+ * tensors live on a device: begin, then each slice into one of a few buffers, from there to the
+ * device, then end. Start as with sheaf_run_resume: sheaf_checkpoint_open of SHEAF_LATEST is ENOENT
+ * if there is no checkpoint and training starts afresh. The values that a slice gets, and what is
+ * missing, converted, derived, zeroed or kept, are those of sheaf_checkpoint_load with the same
+ * flags.
+ * - No device pointer enters the library. The caller copies from the buffer, and does not use it
+ *   for another slice before that copy is complete (an event of the device).
+ * - Buffers may be page-locked memory of the caller. Beside them a take allocates 4 MiB at most.
+ * - Each rank reads what its slices need itself, in whole blocks of 1 MiB. What several ranks of a
+ *   node want is read from the disk once, by the first of them, if the page cache has room for it
+ *   until the others take it; so take slices in the same order on all ranks of a node. Nothing is
+ *   sent between nodes: each node reads for itself. Several threads that take at once keep the disk
+ *   busier than one.
+ * - A step in the memory of agents is taken from there, as far as it is in the memory of this node.
+ *   The rest is read from disk. If it is not on disk either, begin is EINVAL.
+ */
+/* Begins the load and decides for each slice what it is filled from. Slices may have NULL data.
+ * - load: set on success. Free it with sheaf_load_free; step and state may be closed and freed
+ *   before.
+ * - flags: SHEAF_LOAD_... as sheaf_checkpoint_load takes them, without DRY.
+ * - report: may be NULL. Its items are called, and its numbers are what a load with SHEAF_LOAD_DRY
+ *   reports.
+ * The load counts as a try of the step (opts.resume_attempts_max). Until it has ended or is freed,
+ * no slice is added to the state, and no save, average or other load of the state begins: EINVAL.
+ * Returns the codes of sheaf_checkpoint_load for what is found before any byte is read; EINVAL also
+ * for averages whose weights have NULL data. [collective] */
+int  sheaf_load_begin(struct sheaf_load **load, struct sheaf_checkpoint *step,
+                      struct sheaf_state *state, uint64_t flags, struct sheaf_report *report,
+                      struct sheaf_error *err);
+/* Returns 1 if the slice must be taken. 0: there is nothing to take, because it is empty or keeps
+ * what it has (SAVE_ONLY, opts.ignore, or absent and OPTIONAL or LENIENT). EINVAL: there is no such
+ * slice. [any thread] */
+int  sheaf_load_fills(const struct sheaf_load *load, int slice, struct sheaf_error *err);
+/* Fills `data` with the values of one slice, and checks every block that it has bytes in. A slice
+ * that is a whole tensor is compared with the digest of the tensor, too.
+ * - slice: its number in the state, in any order. A slice may be taken again; the last take counts.
+ *   Several threads may take at once, each into a buffer of its own.
+ * - data: as sheaf_slice.data, whose other members hold: strides, origin and flat range. Bytes that
+ *   are not items of the slice stay as they are. NULL: into the memory that the state had in begin.
+ *   Averages, whose memory is the state's, are taken with NULL.
+ * 0: the values are right as far as sums show it. Use them only once sheaf_load_end has returned 0:
+ * another rank may have found damage. After a failure the bytes of `data` are undefined.
+ * EINVAL: there is no such slice, it keeps what it has, there is no buffer, or the load is over;
+ * nothing happened. Other failures make sheaf_load_end fail on all ranks, unless a later take of
+ * that slice succeeds. [any thread] */
+int  sheaf_load_take(struct sheaf_load *load, int slice, void *data, struct sheaf_error *err);
+/* Ends the load: all ranks agree that they have taken what they must. Call it when all takes have
+ * returned, also after a take that has failed.
+ * - report: may be NULL. Its numbers are those of the whole load; `unverified` counts tensors that
+ *   no rank has taken whole. An item of it is called for these alone.
+ * 0: all values are valid, and the next save of the state follows this step.
+ * EINVAL: a slice was not taken or is being taken, on the rank that err->rank names. The load goes
+ * on: take it, and call end again on all ranks.
+ * Other codes are those of a take that failed on some rank. The load is over, and the values are
+ * not to be used. [collective] */
+int  sheaf_load_end(struct sheaf_load *load, struct sheaf_report *report, struct sheaf_error *err);
+/* Frees the load, when all takes have returned. If it has not ended it is cancelled, on this rank
+ * alone: the others wait for it in sheaf_load_end, until the deadline. So a rank that gives up
+ * calls that first: it is EINVAL on all ranks if a slice was not taken. [local] */
+void sheaf_load_free(struct sheaf_load *load);
 /* One slice, by this process alone; checks the blocks it touches. [local] */
 int  sheaf_checkpoint_read(struct sheaf_checkpoint *step, const struct sheaf_slice *slice,
                            struct sheaf_error *err);

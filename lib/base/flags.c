@@ -32,7 +32,8 @@ static const char *taken_by(uint64_t bit)
 	if (bit & SHF_SAVE_FLAGS)
 		return "sheaf_save_opts.flags";
 	return bit == SHEAF_LOAD_FALLBACK ? "sheaf_run_resume alone"
-	                                  : "sheaf_checkpoint_load and sheaf_run_resume";
+	                                  : "sheaf_checkpoint_load, sheaf_load_begin and "
+	                                    "sheaf_run_resume";
 }
 
 static size_t flag_index(uint64_t flags)

@@ -312,7 +312,8 @@ static const char *call_name(uint64_t key)
 		[SHF_CALL_LOAD] = "sheaf_checkpoint_load",
 		        [SHF_CALL_VERIFY] = "sheaf_checkpoint_verify",
 		[SHF_CALL_RESUME] = "sheaf_run_resume",
-		[SHF_CALL_AVERAGE] = "sheaf_state_average"
+		[SHF_CALL_AVERAGE] = "sheaf_state_average",
+		[SHF_CALL_LOAD_BEGIN] = "sheaf_load_begin", [SHF_CALL_LOAD_END] = "sheaf_load_end"
 	};
 	uint64_t call = key >> (HANDLE_BITS + RANK_BITS);
 

@@ -300,8 +300,9 @@ static void emas_loaded(const struct shf_load *ld, struct sheaf_state *state)
 	}
 }
 
-/* For a load with SHEAF_LOAD_DRY. In other loads the numbers of the report are sent together with
- * the plan and with the digests; a dry load has neither. */
+/* For a load with SHEAF_LOAD_DRY, and for the beginning of a load by slices. In other loads the
+ * numbers of the report are sent together with the plan and with the digests; these have neither.
+ */
 int shf_load_report_decided(struct shf_load *ld, struct sheaf_error *err)
 {
 	struct shf_team *team = &ld->step->run->team;
@@ -351,7 +352,8 @@ static int prepare_load(struct shf_load *ld, struct sheaf_error *err)
 {
 	const struct sheaf_checkpoint *step = ld->step;
 	const struct sheaf_state *state = ld->state;
-	int rc = shf_state_ready(state, ld->prepare, err);
+	/* The buffers of a load by slices come with the slices. */
+	int rc = shf_state_ready(state, ld->prepare && ld->call == SHF_CALL_LOAD, err);
 
 	if (rc == 0)
 		rc = shf_flags_check(ld->flags, SHF_LOAD_FLAGS, "load", err);

@@ -2,7 +2,8 @@
 /* Filling a state from a step. load.c decides for every slice what it is filled from, before a byte
  * is touched; load_fill.c leads the rest: load_stream.c reads what this rank alone wants, with
  * load_workers.c for what lies in memory already and load_prefault.c for memory that is new,
- * load_rounds.c what several do, load_digests.c compares whole tensors.
+ * load_rounds.c what several do, load_digests.c compares whole tensors. load_slices.c does the rest
+ * for a caller that takes one slice after the other (sheaf_load_begin).
  *
  * The room lib/load owns struct shf_load. It may include step, retain, memory and all that those
  * include, but never save. */
@@ -31,7 +32,8 @@ struct shf_load {
 	struct sheaf_checkpoint *step;
 	const struct sheaf_state *state;
 	uint64_t flags;
-	enum shf_call_kind call;        /* the collective call that begins the load */
+	enum shf_call_kind call;        /* SHF_CALL_LOAD, or SHF_CALL_LOAD_BEGIN: the caller gives a
+	                                 * buffer for each slice later */
 	/* Does what can fail on one rank alone once it is decided what the slices are filled from:
 	 * lists what this rank wants, allocates. NULL: nothing is filled. [local] */
 	int (*prepare)(struct shf_load *load, struct sheaf_error *err);
@@ -77,7 +79,7 @@ struct shf_load {
 int shf_step_load(struct sheaf_checkpoint *step, struct sheaf_state *state, uint64_t flags,
                   struct sheaf_report *report, struct sheaf_error *err);
 
-/* The parts of a load, for a caller that fills the slices itself. step, state, flags, call, prepare, and callbacks of the
+/* The parts of a load, for load_slices.c. step, state, flags, call, prepare, and callbacks of the
  * report are set before the first one. */
 /* Does all that comes before the first byte is read: decides for all slices, compares the ranks,
  * counts the try. rc: 0, or a failure of this rank before the call, which is then returned on all

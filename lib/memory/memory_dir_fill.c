@@ -283,8 +283,12 @@ int shf_view_open_disk(struct shf_view *v, int dir, const char *name, struct she
 		return shf_fail_sys(err, -v->disk, "%s", name);
 	v->pid = shf_sys_pid(in);
 	of.dir = v->disk;
-	return shf_lease_take(in, &of, &v->lease) < 0
-	       ? shf_fail_io(err, ENOENT, "%s: has just gone", name) : 0;
+	if (shf_lease_take(in, &of, &v->lease) < 0) {
+		shf_sys_close(in, v->disk);
+		v->disk = -1;
+		return shf_fail_io(err, ENOENT, "%s: has just gone", name);
+	}
+	return 0;
 }
 
 /* Makes the index hads.first from the list, which is sorted by file. ECORRUPT if the list is not

@@ -415,6 +415,9 @@ int shf_state_take(struct sheaf_state *state, const struct sheaf_slice *slice,
 	if (state->fixed)
 		return shf_fail(err, SHEAF_EINVAL, "slices are fixed after the first save has "
 		                "begun");
+	if (state->loads > 0)
+		return shf_fail(err, SHEAF_EINVAL, "slices are fixed until the load that has begun "
+		                "is over (sheaf_load_end, sheaf_load_free)");
 	if (state->n == state->cap) {
 		size_t cap = state->cap ? 2 * state->cap : 64;
 		struct shf_slice *more = shf_realloc(state->slices, cap, sizeof(*more));
@@ -589,6 +592,9 @@ int shf_state_ready(const struct sheaf_state *state, bool memory, struct sheaf_e
 			*err = state->err;
 		return state->rc;
 	}
+	if (state->loads > 0)
+		return shf_fail(err, SHEAF_EINVAL, "a load of the state has begun and is not over "
+		                "(sheaf_load_end, sheaf_load_free)");
 	if (state->unmoved_n > 0)
 		return unmoved_fail(state, err);
 	if (!memory || state->hollow == 0)

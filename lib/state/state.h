@@ -64,6 +64,9 @@ struct sheaf_state {
 	size_t hollow;                  /* slices that have items but no memory (data is NULL); a
 	                                 * plan can be made of them, but no save or load */
 	bool fixed;                     /* a save has begun: slices can no longer be added */
+	unsigned loads;                 /* loads by slices that have begun and are not over: until
+	                                 * then slices can not be added, and no save or load
+	                                 * begins */
 	int rc;                         /* first failure of a [local] call; the next collective
 	                                 * call returns it on all ranks */
 	struct sheaf_error err;         /* the error that belongs to rc */
@@ -115,7 +118,8 @@ int  shf_state_stream(struct sheaf_state *state, const char *stream, const char 
 /* Does what sheaf.h says of sheaf_state_move. [local] */
 int  shf_state_move(struct sheaf_state *state, int slice, void *data, struct sheaf_error *err);
 /* Checks that a save or load of the state may begin. Returns the code that sticks to the state, or
- * EINVAL if a slice must be moved again or, with `memory` set, has items but no memory. [local] */
+ * EINVAL if a load by slices is not over, if a slice must be moved again or, with `memory` set, if
+ * one has items but no memory. [local] */
 int  shf_state_ready(const struct sheaf_state *state, bool memory, struct sheaf_error *err);
 /* Drops a reference; the last one frees the state. [local] */
 void shf_state_put(struct sheaf_state *state);

@@ -1835,3 +1835,39 @@ gullible("close_without_commits", "a close abandons what was submitted",
 blind("begin_waits_for_no_memory", "begin gives up where a submitted save has the image",
       "save/save.c:enter_begin_call", "met == 0 && m.hi[WAITS] && !m.hi[NONE]",
       SUBMITTED + "steps_in_memory_do_not_wait_for_the_disk")
+
+# ---- loads slice by slice ----
+SLICES = "sim/test_load_slices: "
+BITS, MISUSED = SLICES + "takes_give_the_bits_of", SLICES + "what_is_misused_or_forgotten"
+blind("untaken_is_loaded", "a load ends well although a slice was not taken",
+      "load/load_slices.c:check_all_taken",
+      "is_wanted(&load->ld.targets[i]) && load->taken[i] == NOT_TAKEN", MISUSED)
+bug("failed_take_forgotten", "a load ends well although a take has failed",
+    "load/load_slices.c:leave_take", "load->taken[slice] = rc;",
+    "load->taken[slice] = MUTANT ? 0 : rc;", SLICES + "a_take_that_failed_fails_the_load")
+blind("kept_is_taken", "a take of a slice that the step has not says that it has filled it",
+      "load/load_slices.c:place_slice", "t->source == SHF_KEEP", MISUSED)
+bug("buffer_not_used", "a take fills the memory of the state, whatever buffer it is given",
+    "load/load_slices.c:place_slice", "s->mem.base = data;",
+    "s->mem.base = MUTANT && s->mem.base ? s->mem.base : data;", SLICES + "averages_are_taken")
+bug("zeros_not_taken", "a take leaves a slice of zeros as it is",
+    "load/load_slices.c:shf_load_slices_take", "shf_load_zero(&s);",
+    "(void)(MUTANT ? (void)0 : shf_load_zero(&s));", BITS)
+blind("taken_whole_unproved", "a take does not compare a whole tensor with its digest",
+      "load/load_slices.c:read_values", "rc == 0 && done->sums && done->bytes == t->bytes",
+      SLICES + "a_tensor_that_no_rank_takes_whole_is_reported",
+      "sim/test_read_slice: a_digest_that_was_written_wrong_fails_the_load_of_its_tensor")
+blind("reuse_is_damage", "a take reads what a newer step has put into the memory of its step",
+      "load/load_slices.c:read_values",
+      "shf_view_check_unchanged(step->view, step->path, err) < 0",
+      SLICES + "memory_that_is_reused_meanwhile")
+bug("load_never_over", "slices can be taken when the load is over",
+    "load/load_slices.c:set_over", "load->over = true;", "load->over = !MUTANT;", MISUSED)
+bug("state_not_busy", "a save begins while its state is being loaded slice by slice",
+    "load/load_slices.c:load_started", "state->loads++;", "state->loads += !MUTANT;", MISUSED)
+bug("einval_ends_the_load", "a forgotten slice ends the load for good",
+    "load/load_slices.c:shf_load_slices_end", "if (rc == SHEAF_EINVAL)",
+    "if (rc == SHEAF_EINVAL && !MUTANT)", MISUSED)
+blind("twin_not_opened", "blocks in the memory of another node are not read from disk",
+      "load/load_slices.c:reach_all", "shf_load_has_twin(ld->step) && !run->life.closed",
+      SLICES + "a_step_in_the_memory_of_several_nodes")

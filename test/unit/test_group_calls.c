@@ -573,15 +573,16 @@ TEST(ranks_in_different_calls_hear_the_names_of_both)
 		        [SHF_CALL_VERIFY] = "sheaf_checkpoint_verify",
 		[SHF_CALL_RESUME] = "sheaf_run_resume",
 		[SHF_CALL_AVERAGE] = "sheaf_state_average",
-		[SHF_CALL_AVERAGE + 1] = "no call of this sheaf",
+		[SHF_CALL_LOAD_BEGIN] = "sheaf_load_begin", [SHF_CALL_LOAD_END] = "sheaf_load_end",
+		[SHF_CALL_LOAD_END + 1] = "no call of this sheaf",
 	};
 
-	for (unsigned i = 0; i <= SHF_CALL_AVERAGE + 1; i++) {
+	for (unsigned i = 0; i <= SHF_CALL_LOAD_END + 1; i++) {
 		/* Rank 1's key is the larger one, and rank 0 is in the call of kind i. */
-		uint64_t mine = (uint64_t)(SHF_CALL_AVERAGE + 2) << 56 | UINT64_C(9) << 24 | 1;
+		uint64_t mine = (uint64_t)(SHF_CALL_LOAD_END + 2) << 56 | UINT64_C(9) << 24 | 1;
 		uint64_t key = (uint64_t)i << 56 | UINT64_C(8) << 24;
 		struct other o = { .at = 1, .words_n = 3, .words = { 0, mine, ~key } };
-		struct shf_call call = { .kind = (enum shf_call_kind)(SHF_CALL_AVERAGE + 2),
+		struct shf_call call = { .kind = (enum shf_call_kind)(SHF_CALL_LOAD_END + 2),
 			.handle = 9 };
 		struct sheaf_error err;
 		struct sheaf_group *g = NULL;

@@ -323,8 +323,8 @@ TEST(memory_rules_are_checked)
 	refused(&in, "model/w: SHEAF_SAVE_LAZY belongs to sheaf_save_opts.flags");
 	in.flags = SHEAF_LOAD_CONVERT;
 	refused(&in,
-	        "model/w: SHEAF_LOAD_CONVERT belongs to sheaf_checkpoint_load and "
-	        "sheaf_run_resume");
+	        "model/w: SHEAF_LOAD_CONVERT belongs to sheaf_checkpoint_load, sheaf_load_begin "
+	        "and sheaf_run_resume");
 	in.flags = 0x20;
 	refused(&in, "model/w: flags 0x20 are unknown to this version of sheaf");
 }

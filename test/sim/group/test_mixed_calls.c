@@ -15,11 +15,13 @@
 #include "verify_step.h"
 #include "run_ops.h"
 #include "load.h"
+#include "load_slices.h"
 
 /* What a rank has open while it makes the wrong call. */
 struct open_things {
 	struct sheaf_save *save;
 	struct sheaf_checkpoint *step;
+	struct sheaf_load *load;
 };
 static int call_begin(struct hand *h, const struct open_things *o)
 {
@@ -82,6 +84,20 @@ static int call_load(struct hand *h, const struct open_things *o)
 	return shf_step_load(o->step, h->state, 0, NULL, &h->err);
 }
 
+static int call_load_begin(struct hand *h, const struct open_things *o)
+{
+	struct sheaf_load *more = NULL;
+	int rc = shf_load_slices_begin(&more, o->step, h->state, 0, NULL, &h->err);
+
+	shf_load_slices_free(more);
+	return rc;
+}
+
+static int call_load_end(struct hand *h, const struct open_things *o)
+{
+	return shf_load_slices_end(o->load, 0, NULL, &h->err);
+}
+
 static int call_resume(struct hand *h, const struct open_things *o)
 {
 	(void)o;
@@ -121,7 +137,8 @@ static const struct {
 	{ "sheaf_checkpoint_open_path", call_step_open_path }, { "sheaf_checkpoint_load",
 	                                                         call_load },
 	{ "sheaf_checkpoint_verify", call_verify }, { "sheaf_run_resume", call_resume },
-	{ "sheaf_state_average", call_average },
+	{ "sheaf_state_average", call_average }, { "sheaf_load_begin", call_load_begin },
+	{ "sheaf_load_end", call_load_end },
 };
 enum { CALL_KINDS = sizeof(calls) / sizeof(calls[0]) };
 
@@ -139,11 +156,12 @@ static bool is_told_both(const struct sheaf_error *err, int a, int b)
  * is then committed. */
 static int make_different_calls(struct hand *h)
 {
-	struct open_things o = { NULL, NULL };
+	struct open_things o = { NULL, NULL, NULL };
 	int rc = save_step(h, 1);
 
 	rc = rc ? rc : shf_step_open(&o.step, h->run, 1, &h->err);
 	rc = rc ? rc : shf_save_begin(&o.save, h->run, 2, h->state, NULL, &h->err);
+	rc = rc ? rc : shf_load_slices_begin(&o.load, o.step, h->state, 0, NULL, &h->err);
 	for (int a = 0; rc == 0 && a < CALL_KINDS; a++)
 		for (int b = a + 1; rc == 0 && b < CALL_KINDS; b++) {
 			rc = calls[h->rank ? b : a].make(h, &o);
@@ -153,6 +171,7 @@ static int make_different_calls(struct hand *h)
 				rc = 1000 + a * CALL_KINDS + b;
 		}
 	rc = rc ? rc : shf_save_commit(o.save, -1, &h->err);
+	shf_load_slices_free(o.load);
 	shf_save_free(o.save);
 	shf_step_put(o.step);
 	return rc;

@@ -372,8 +372,10 @@ TEST(a_digest_that_was_written_wrong_fails_the_load_of_its_tensor)
 
 			shf_put64(record + 40, t.digest ^ UINT64_C(1) << (i * 7 % 64));
 			seal(disk, &m, table, n);
-			CHECK_RC(hands_load(&p), SHEAF_ECORRUPT, &p.err);
-			CHECK(strstr(p.err.msg, "has digest"));
+			for (p.takes = ranks == 1; p.takes >= 0; p.takes--) {
+				CHECK_RC(hands_load(&p), SHEAF_ECORRUPT, &p.err);
+				CHECK(strstr(p.err.msg, "has digest"));
+			}
 			shf_put64(record + 40, t.digest);
 			seal(disk, &m, table, n);
 			LOADED(p);

@@ -214,12 +214,18 @@ TEST(items_at_odd_offsets_load)
 	for (int pad = 0; pad < 8; pad++) {
 		struct simdisk *disk = disk_new();
 		struct play p = by_path(disk, "m.safetensors", 3);
+		int told;
 
 		hands_file(disk, "m.safetensors", t, 3, pad);
 		p.hold = odd;
 		p.flags = SHEAF_LOAD_STRICT;
 		LOADED(p);
 		CHECK_INT(p.report.unverified, 3);
+		told = hands_told(&p, 'V');
+		p.takes = 2;
+		LOADED_AT_ONCE(p);
+		CHECK_INT(p.report.unverified, 3);
+		CHECK(told >= 3 && hands_told(&p, 'V') == told);
 		p.nodes = apart;
 		LOADED(p);
 		simdisk_free(disk);

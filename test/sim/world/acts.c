@@ -23,6 +23,7 @@
 #include "plan_job.h"
 #include "run_ops.h"
 #include "load.h"
+#include "takes.h"
 
 /* ---- what ranks hold, and what they do ---- */
 
@@ -142,8 +143,9 @@ int act_save_again(struct hand *h)
 	return rc == SHEAF_EEXIST ? 0 : rc;
 }
 
-int act_load(struct hand *h)
+static int load_12(struct hand *h, bool by_slices)
 {
+	struct takes how = { .seed = 12 };
 	struct sheaf_checkpoint *step = NULL;
 	char why[200];
 	int rc = open_run(h, 0, -1);
@@ -151,12 +153,24 @@ int act_load(struct hand *h)
 	(void)with_stream(h);
 	if (rc == 0)
 		rc = shf_step_open(&step, h->run, 12, &h->err);
-	if (rc == 0)
+	if (rc == 0 && by_slices)
+		rc = takes_load(step, h->state, 0, &how, NULL, &h->report, &h->err);
+	else if (rc == 0)
 		rc = shf_step_load(step, h->state, 0, &h->report, &h->err);
 	if (rc == 0 && hand_wrong(h, why, sizeof(why)))
 		rc = shf_fail(&h->err, SHEAF_EBUG, "%s", why);
 	shf_step_put(step);
 	return rc;
+}
+
+int act_load(struct hand *h)
+{
+	return load_12(h, false);
+}
+
+int act_take(struct hand *h)
+{
+	return load_12(h, true);
 }
 
 int act_verify(struct hand *h)

@@ -19,6 +19,7 @@ struct simdisk *acts_disk_copy(struct simdisk *disk);
 int act_save(struct hand *h);           /* step 20; 0 when it is there */
 int act_save_again(struct hand *h);     /* and 21 */
 int act_load(struct hand *h);           /* 12, and EBUG if a value is wrong */
+int act_take(struct hand *h);           /* the same, slice by slice */
 int act_verify(struct hand *h);
 int act_foreign(struct hand *h);        /* loads, verifies, reads a file beside the weights */
 int act_shards(struct hand *h);         /* the same without an index */

@@ -10,6 +10,7 @@
 #include "save_commit.h"
 #include "save_end.h"
 #include "state.h"
+#include "takes.h"
 
 int hand_bits(int dtype)
 {
@@ -341,12 +342,15 @@ static int save_act(struct hand *h)
 static int load_act(struct hand *h)
 {
 	struct play *p = h->play;
+	struct takes how = { .seed = p->seed + (uint64_t)h->rank, .threads = p->takes };
 	struct sheaf_checkpoint *step = NULL;
 	int rc = p->path
 	       ? shf_step_open_path(&step, p->path, h->group, &p->opts, h->sys, &h->err)
 	       : shf_step_open(&step, h->run, p->step, &h->err);
 
-	if (rc == 0)
+	if (rc == 0 && p->takes)
+		rc = takes_load(step, h->state, p->flags, &how, &h->report, &h->report, &h->err);
+	else if (rc == 0)
 		rc = shf_step_load(step, h->state, p->flags, &h->report, &h->err);
 	shf_step_put(step);
 	return rc;

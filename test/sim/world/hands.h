@@ -55,6 +55,7 @@ struct play {
 	const char *path;               /* load from there; NULL: a step of the run "run" */
 	int64_t step;
 	uint64_t flags;                 /* of the load */
+	int takes;                      /* it is made slice by slice, by so many threads; 0: not */
 	void (*tamper)(struct hand *h); /* before anything is opened: group->ops and used.ops */
 	/* what came of it; of rank 0 where ranks have their own */
 	int rc;                         /* 1: ranks returned different codes */
@@ -115,15 +116,30 @@ void hands_file(struct simdisk *disk, const char *path, const struct hand_tensor
 /* For the tests' own files, which have included t.h. */
 #define SAVED(p) CHECK_RC(hands_save(&(p)), 0, &(p).err)
 /* Loaded, and every item is what it should be. */
-#define LOADED(p)                                                                        \
+#define LOADED_AT_ONCE(p)                                                                \
 	do {                                                                             \
 		CHECK_RC(hands_load(&(p)), 0, &(p).err);                                 \
 		if ((p).wrong)                                                           \
 			print_error("%s:%d: %s\n", __FILE__, __LINE__, (p).why);         \
 		CHECK_INT((p).wrong, 0);                                                 \
 	} while (0)
-/* Refused before a byte was touched, with this in the sentence. */
+/* The same slice by slice, and then at once: p has what came of that. */
+#define LOADED(p)                                                                        \
+	do {                                                                             \
+		(p).takes = 2;                                                           \
+		LOADED_AT_ONCE(p);                                                       \
+		(p).takes = 0;                                                           \
+		LOADED_AT_ONCE(p);                                                       \
+	} while (0)
+/* Refused before a byte was touched, with this in the sentence, in both ways. */
 #define REFUSED(p, code, text)                                                           \
+	do {                                                                             \
+		(p).takes = 1;                                                           \
+		REFUSED_AT_ONCE(p, code, text);                                          \
+		(p).takes = 0;                                                           \
+		REFUSED_AT_ONCE(p, code, text);                                          \
+	} while (0)
+#define REFUSED_AT_ONCE(p, code, text)                                                   \
 	do {                                                                             \
 		CHECK_RC(hands_load(&(p)), (code), &(p).err);                            \
 		if (!strstr((p).err.msg, (text)))                                        \

@@ -11,6 +11,7 @@
 #include "save_end.h"
 #include "save_status.h"
 #include "state.h"
+#include "takes.h"
 #include "step_open.h"
 #include "run_resume.h"
 #include "run_ops.h"
@@ -79,13 +80,16 @@ static int load(struct re_job *j, struct sheaf_run *run, struct sheaf_state *sta
                 struct sheaf_report *report, struct sheaf_error *err)
 {
 	struct sheaf_checkpoint *step = NULL;
+	struct takes how = { .threads = j->plan.takes };
 	int rc;
 
 	if (j->plan.resumes)
 		return shf_run_resume(run, state, SHEAF_LOAD_STRICT |
 		                      (j->plan.falls ? SHEAF_LOAD_FALLBACK : 0), report, err);
 	rc = shf_step_open(&step, run, j->plan.resume, err);
-	if (rc == 0)
+	if (rc == 0 && j->plan.takes)
+		rc = takes_load(step, state, SHEAF_LOAD_STRICT, &how, NULL, report, err);
+	else if (rc == 0)
 		rc = shf_step_load(step, state, SHEAF_LOAD_STRICT, report, err);
 	shf_step_put(step);
 	return rc;

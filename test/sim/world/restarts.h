@@ -24,6 +24,7 @@ struct re_plan {                /* what a job does at each of its steps: */
 	bool dies;                      /* at the end, without a close */
 	int attempts;                   /* opts.resume_attempts_max */
 	bool resumes, falls;            /* by sheaf_run_resume; with SHEAF_LOAD_FALLBACK */
+	int takes;                      /* loads slice by slice, by so many threads; 0: at once */
 	bool readonly;
 	int gaps;                       /* saves that begin may refuse */
 	int nodes;                      /* its ranks are spread over so many; 0: one */

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Loads whose caller takes one slice after the other. */
+#include "entry.h"
+#include "err.h"
+#include "export.h"
+#include "load_slices.h"
+#include "run.h"
+#include "step.h"
+
+/* Returns 0, or SHEAF_EINVAL if load is NULL or was begun by another process. */
+static int load_check(const struct sheaf_load *load, struct sheaf_error *err)
+{
+	if (!load)
+		return shf_fail(err, SHEAF_EINVAL, "no load was given");
+	return shf_run_check(shf_load_slices_run(load), err);
+}
+
+SHEAF_API int sheaf_load_begin(struct sheaf_load **load, struct sheaf_checkpoint *step,
+                               struct sheaf_state *state, uint64_t flags,
+                               struct sheaf_report *report, struct sheaf_error *err)
+{
+	struct shf_reporting heard;
+	struct sheaf_error own;
+	int rc;
+
+	err = shf_err_or(err, &own);
+	rc = step ? shf_run_check(step->run, err)
+	          : shf_fail(err, SHEAF_EINVAL, "no step was given");
+	if (rc < 0)
+		return shf_ended(rc, err);
+	rc = shf_report_begin(&heard, report, err);
+	if (rc == 0 && !load)
+		rc = shf_fail(err, SHEAF_EINVAL, "nowhere to put the load");
+	if (rc < 0) {
+		rc = shf_call_refuse(&step->run->team, SHF_CALL_LOAD_BEGIN, step->made, rc, err);
+	} else {
+		rc = shf_load_slices_begin(load, step, state, flags, &heard.own, err);
+		shf_report_end(&heard, report);
+	}
+	return shf_ended(rc, err);
+}
+
+SHEAF_API int sheaf_load_fills(const struct sheaf_load *load, int slice, struct sheaf_error *err)
+{
+	struct sheaf_error own;
+	int rc;
+
+	err = shf_err_or(err, &own);
+	rc = load_check(load, err);
+	if (rc == 0)
+		rc = shf_load_slices_fills(load, slice, err);
+	return shf_ended(rc, err);
+}
+
+SHEAF_API int sheaf_load_take(struct sheaf_load *load, int slice, void *data,
+                              struct sheaf_error *err)
+{
+	struct sheaf_error own;
+	int rc;
+
+	err = shf_err_or(err, &own);
+	rc = load_check(load, err);
+	if (rc == 0)
+		rc = shf_load_slices_take(load, slice, data, err);
+	return shf_ended(rc, err);
+}
+
+SHEAF_API int sheaf_load_end(struct sheaf_load *load, struct sheaf_report *report,
+                             struct sheaf_error *err)
+{
+	struct shf_reporting heard;
+	struct sheaf_error own;
+	int rc;
+
+	err = shf_err_or(err, &own);
+	rc = load_check(load, err);
+	if (rc < 0)
+		return shf_ended(rc, err);
+	rc = shf_report_begin(&heard, report, err);
+	rc = shf_load_slices_end(load, rc, &heard.own, err);
+	if (rc == 0)
+		shf_report_end(&heard, report);
+	return shf_ended(rc, err);
+}
+
+SHEAF_API void sheaf_load_free(struct sheaf_load *load)
+{
+	shf_load_slices_free(load);
+}
