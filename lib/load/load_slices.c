@@ -107,13 +107,13 @@ static int reach_all(const struct shf_load *ld, struct sheaf_error *err)
 {
 	const struct sheaf_run *run = ld->step->run->lineage.memory_of;
 	struct shf_view *view = ld->step->view;
-	char name[40];
+	char name[SHF_STEP_NAME];
 	int rc = 0;
 
 	if (!view || !shf_view_access(view) || shf_view_has_disk(view))
 		return 0;
 	if (shf_load_has_twin(ld->step) && !run->life.closed) {
-		shf_name_of_step(name, ld->step->number);
+		shf_name_of_step(&run->store, name, ld->step->number);
 		return shf_view_open_disk(view, run->store.dir, name, err);
 	}
 	for (size_t i = 0; i < ld->state->n && rc == 0; i++) {

@@ -175,20 +175,17 @@ int shf_store_identity(const struct shf_store *s, char out[SHF_IDENTITY], struct
 	return 0;
 }
 
-/* Takes the identity from the newest readable step. If somebody removed .sheaf by hand, the run
- * keeps its identity; with a new one, all its steps would count as steps of another run. */
-static int run_id_of_steps(struct shf_store *s)
+/* Takes the identity from the newest readable step of those names. If somebody removed .sheaf by
+ * hand, the run keeps its identity; with a new one, all its steps would count as steps of another
+ * run. */
+static void run_id_of_steps(struct shf_store *s, const struct shf_names *names)
 {
-	struct shf_names names;
 	struct shf_arena arena = { NULL, 0 };
 	struct shf_manifest m;
 	int64_t step, best = -1;
-	int fd, rc;
+	int fd;
 
-	rc = shf_names_read(s->sys, s->dir, &names);
-	if (rc < 0)
-		return rc;
-	for (const char *p = NULL; (p = shf_names_next(&names, p)) != NULL; ) {
+	for (const char *p = NULL; (p = shf_names_next(names, p)) != NULL; ) {
 		if (!shf_step_of_name(s, p, &step) || step <= best)
 			continue;
 		fd = shf_dir_open(s->sys, s->dir, p);
@@ -203,8 +200,6 @@ static int run_id_of_steps(struct shf_store *s)
 		arena = (struct shf_arena){ NULL, 0 };
 		shf_fd_close(s->sys, &fd);
 	}
-	shf_names_release(&names);
-	return 0;
 }
 
 /* Returns whether `name` is the folder of a step in a run of another pattern, and writes that
@@ -234,20 +229,31 @@ static bool is_named_otherwise(struct shf_store *s, const char *name, char patte
 
 /* Refuses to make a run in a directory whose steps are named otherwise, as when .sheaf was removed
  * by hand: they would not be seen any more, and a job would begin from scratch. */
-static int refuse_other_names(struct shf_store *s, struct sheaf_error *err)
+static int refuse_other_names(struct shf_store *s, const struct shf_names *names,
+                              struct sheaf_error *err)
 {
 	char has[SHF_PATTERN], want[SHF_PATTERN];
-	struct shf_names names;
-	int rc = shf_names_read(s->sys, s->dir, &names);
+	int rc = 0;
 
-	if (rc < 0)
-		return shf_fail_io(err, -rc, "%s", s->path);
 	shf_folder_pattern(s, want);
-	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; )
+	for (const char *p = NULL; rc == 0 && (p = shf_names_next(names, p)) != NULL; )
 		if (is_named_otherwise(s, p, has))
 			rc = shf_fail(err, SHEAF_EINVAL, "%s: holds checkpoint %.70s and no "
 			              ".sheaf/run; opts.folder %s would find it, %s does not",
 			              s->path, p, has, want);
+	return rc;
+}
+
+/* Takes the identity from the steps that the directory holds, if it holds any. */
+static int run_id_find(struct shf_store *s, struct sheaf_error *err)
+{
+	struct shf_names names;
+	int rc = shf_names_read(s->sys, s->dir, &names);
+
+	if (rc < 0)
+		return shf_fail_io(err, -rc, "%s: the run's identity", s->path);
+	run_id_of_steps(s, &names);
+	rc = s->run[0] == '\0' ? refuse_other_names(s, &names, err) : 0;
 	shf_names_release(&names);
 	return rc;
 }
@@ -264,15 +270,12 @@ static int run_id_make(struct shf_store *s, const char *run, struct sheaf_error 
 	rc = shf_run_id_read(s, err);
 	if (rc < 0 || s->run[0])
 		return rc;
-	rc = run_id_of_steps(s);
-	if (rc == 0 && s->run[0] == '\0') {
-		rc = refuse_other_names(s, err);
-		if (rc < 0)
-			return rc;
-	}
-	if (rc == 0 && s->run[0] == '\0' && run)
+	rc = run_id_find(s, err);
+	if (rc < 0)
+		return rc;
+	if (s->run[0] == '\0' && run)
 		memcpy(s->run, run, sizeof(s->run));
-	else if (rc == 0 && s->run[0] == '\0')
+	else if (s->run[0] == '\0')
 		rc = shf_id_draw(s->sys, s->run, 32);
 	if (rc < 0)
 		return shf_fail_io(err, -rc, "%s: the run's identity", s->path);

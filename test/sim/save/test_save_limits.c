@@ -425,7 +425,6 @@ TEST(a_thread_that_cannot_be_made_is_no_disk_that_is_full)
 
 	q.variant = p.variant = LOSSES;
 	SAVED(q);
-	simdisk_set_resident(disk, 0);
 	simdisk_fault(disk, &threadless);
 	p.step = 8;
 	SAID(hands_save(&p), SHEAF_EIO, "no thread can be made to do it (see ulimit -u", &p.err);

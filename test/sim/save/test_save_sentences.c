@@ -243,7 +243,7 @@ TEST(where_no_image_is_free_it_is_told_whose_it_is)
 	story(&p, too_many,
 	      "0\n0\n-7: no image is free: step 2 is being written\n"
 	      "0\n"
-	      "-7: step 1: it is being published\n2 run: step 1 committed, rank 0\n0\n"
+	      "-7: step 1: some rank is still writing\n2 run: step 1 committed, rank 0\n0\n"
 	      "2 run: step 1 committed, rank 1\n-1: step 1: the save is over\n"
 	      "-1: step 1: the save is over\n-7: step 2: some rank is still writing\n"
 	      "2 run: step 2 committed, rank 1\n2 run: step 2 committed, rank 0\n0\n"
@@ -541,7 +541,7 @@ TEST(a_commit_that_is_not_over_says_what_it_waits_for)
 	      "-1: step 3: slice 1 (optimizer/b) was not asked for (sheaf_save_wait_copied)\n"
 	      "copied 0\n-7: step 3: some rank still copies\n"
 	      "-7: step 3: some rank is still writing\n-7: step 3: some rank is still writing\n"
-	      "-7: step 3: some rank is still writing\n-7: step 3: it is being published\n"
+	      "-7: step 3: it is being published\n-7: step 3: it is being published\n"
 	      "-7: step 3: it is being published\n2 run: step 3 committed, rank 1\n"
 	      "2 run: step 3 committed, rank 0\n0\n");
 }
