@@ -520,11 +520,12 @@ static int check_stored(const struct want *w, uint64_t *items, struct sheaf_erro
 static void want_said(struct want *w, const struct wl_said *said, char what)
 {
 	struct sheaf_tensor s = { .size = sizeof(s) };
-	bool down = what == 'D' && strcmp(w->t->family, "model") == 0;
-	const char *family = down ? "master_weights" : what == 'D' ? "model" : w->t->family;
+	bool down = what == SHEAF_REPORT_DERIVED && strcmp(w->t->family, "model") == 0;
+	const char *family = down ? "master_weights" : what == SHEAF_REPORT_DERIVED ? "model"
+	        : w->t->family;
 
-	w->zero = what == 'Z';
-	if (said->step && (what == 'D' || what == 'C') &&
+	w->zero = what == SHEAF_REPORT_ZEROED;
+	if (said->step && (what == SHEAF_REPORT_DERIVED || what == SHEAF_REPORT_CONVERTED) &&
 	    sheaf_checkpoint_find(said->step, family, w->t->name, &s, NULL) == 0)
 		w->dtype = s.dtype;
 	w->hash = hash_of(w->t, w->dtype, family, w->src);
@@ -541,10 +542,12 @@ int wl_held_check(const struct wl_held *h, const struct wl_model *m, const struc
 		struct want w = { .p = &h->p[i], .t = t, .src = src, .dtype = t->dtype };
 
 		/* Missing, mismatched and ignored ones keep what was there. */
-		if (what == 'M' || what == 'X' || what == 'I')
+		if (what == SHEAF_REPORT_MISSING || what == SHEAF_REPORT_MISMATCHED ||
+		    what == SHEAF_REPORT_IGNORED)
 			continue;
 		want_said(&w, said, what);
-		if (t->stored && src->like && what != 'Z' && what != 'D')
+		if (t->stored && src->like && what != SHEAF_REPORT_ZEROED &&
+		    what != SHEAF_REPORT_DERIVED)
 			rc = check_stored(&w, items, err);
 		else
 			rc = check_made(&w, items, err);

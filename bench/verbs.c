@@ -455,15 +455,22 @@ static void tell_shapes(const struct wl_tensor *t, const struct sheaf_tensor *st
 	fputs("], and left out", stderr);
 }
 
-static void hear(void *arg, char what, const char *family, const char *name, const char *msg)
+static void hear(void *arg, int32_t kind, const char *family, const char *name, const char *msg)
 {
 	struct heard *h = arg;
 	size_t i = wl_model_find(h->model, family ? family : "model", name);
 
 	(void)msg;
-	/* V is about how it was read, U about what the state lacks. */
-	if (h->what && i < h->model->n && what != 'V' && what != 'U')
-		h->what[i] = what;
+	/* Whether it was verified, and what the state lacks, says nothing about the values. */
+	if (h->what && i < h->model->n && kind != SHEAF_REPORT_UNVERIFIED &&
+	    kind != SHEAF_REPORT_UNEXPECTED)
+		h->what[i] = (char)kind;
+}
+
+static bool is_odd(char kind)
+{
+	return kind == SHEAF_REPORT_MISSING || kind == SHEAF_REPORT_MISMATCHED ||
+	       kind == SHEAF_REPORT_ZEROED;
 }
 
 /* One line for each of the first tensors that were not loaded as they are held, whichever rank
@@ -476,7 +483,7 @@ static int tell_odd(const struct bench *b, struct sheaf_checkpoint *step, const 
 
 	rc = bench_agree(&b->comm, rc, err);
 	for (size_t i = 0; rc == 0 && i < b->model.n; i++)
-		all[i] = strchr("MXZ", h->what[i]) ? (unsigned char)h->what[i] : 0;
+		all[i] = is_odd(h->what[i]) ? (unsigned char)h->what[i] : 0;
 	for (size_t i = 0; rc == 0 && i < b->model.n; i += 65536)
 		rc = bench_reduce(&b->comm, all + i, b->model.n - i < 65536
 				  ? (int)(b->model.n - i) : 65536, MPI_MAX, err);
@@ -491,8 +498,10 @@ static int tell_odd(const struct bench *b, struct sheaf_checkpoint *step, const 
 		wl_put(stderr, t->family);
 		fputc('/', stderr);
 		wl_put(stderr, t->name);
-		if (all[i] != 'X')
-			fputs(all[i] == 'M' ? ": missing" : ": missing, filled with zeros", stderr);
+		if (all[i] != SHEAF_REPORT_MISMATCHED)
+			fputs(all[i] == SHEAF_REPORT_MISSING ? ": missing"
+			                                   : ": missing, filled with zeros",
+			                                           stderr);
 		else if (sheaf_checkpoint_find(step, t->family, t->name, &s, NULL) == 0)
 			tell_shapes(t, &s);
 		fputc('\n', stderr);

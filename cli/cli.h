@@ -106,11 +106,12 @@ bool cli_lacks(const char *dir, const char *file);
 
 /* Everything in a run, copied. */
 struct cli_item {
-	char *state, *session, *created, *path; /* owned */
+	char *session, *created, *path; /* owned */
 	int64_t step, parent;
 	uint64_t bytes;
-	int32_t tries;
-	char mark;
+	int32_t tries, mark;
+	int32_t state;                  /* enum sheaf_item_state; 0: an agent has it, and the disk
+	                                 * has not */
 };
 struct cli_list {
 	struct cli_item *items;         /* owned */

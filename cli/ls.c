@@ -8,15 +8,15 @@
 #include "sheaf-agent.h"
 #include "workload.h"
 
-static const char *mark_name(char mark)
+/* Four columns wide at most. */
+static const char *mark_word(int32_t mark)
 {
-	return mark == 'k' ? "keep" : mark == 'b' ? "bad" : mark == '?' ? "unread" : "";
+	return mark == SHEAF_MARK_UNREAD ? "?" : mark ? sheaf_mark_name(mark) : "-";
 }
 
-/* Four columns wide at most. */
-static const char *mark_word(char mark)
+static const char *state_word(int32_t state)
 {
-	return mark == '?' ? "?" : mark ? mark_name(mark) : "-";
+	return state ? sheaf_item_state_name(state) : "memory";
 }
 
 static void print(const struct cli_args *a, const struct cli_item *it)
@@ -25,10 +25,10 @@ static void print(const struct cli_args *a, const struct cli_item *it)
 
 	if (a->json) {
 		cli_line(json_pack("{s:o,s:s,s:o,s:o,s:o,s:I,s:o,s:o,s:o}", "step",
-				   cli_num(it->step), "state", it->state, "session",
+				   cli_num(it->step), "state", state_word(it->state), "session",
 				   cli_str(it->session), "parent", cli_num(it->parent), "created",
 				   cli_str(it->created), "bytes", (json_int_t)it->bytes, "mark",
-				   cli_str(mark_name(it->mark)), "tries", cli_num(it->tries),
+				   cli_str(sheaf_mark_name(it->mark)), "tries", cli_num(it->tries),
 				   "path", cli_str(it->path)));
 		return;
 	}
@@ -38,7 +38,8 @@ static void print(const struct cli_args *a, const struct cli_item *it)
 		printf("%10s", "-");
 	if (it->tries >= 0)
 		snprintf(tries, sizeof(tries), "%d", (int)it->tries);
-	printf("  %-9s  %-20s  %10s  %-4s  %5s  ", it->state, *it->created ? it->created : "-",
+	printf("  %-9s  %-20s  %10s  %-4s  %5s  ", state_word(it->state), *it->created ? it->created
+	       : "-",
 	       wl_size(size, it->bytes), mark_word(it->mark), tries);
 	cli_put(stdout, it->path);
 	putchar('\n');
@@ -67,7 +68,7 @@ static int ls_path(const struct cli_args *a)
 	} else {
 		bool ours = strcmp(info.format, "sheaf") == 0;
 
-		it.state = (char *)(uintptr_t)(ours ? "committed" : "foreign");
+		it.state = ours ? SHEAF_ITEM_COMMITTED : SHEAF_ITEM_FOREIGN;
 		it.session = (char *)(uintptr_t)info.session;
 		it.created = (char *)(uintptr_t)info.created;
 		it.path = (char *)(uintptr_t)a->pos[0];
@@ -97,7 +98,7 @@ static int remember(void *arg, const struct sheaf_memory *m)
 	if (m->lost || m->here < m->ranks)
 		return 0;
 	for (size_t i = 0; i < l->n; i++)
-		if (l->items[i].step >= m->step && strcmp(l->items[i].state, "committed") == 0)
+		if (l->items[i].step >= m->step && l->items[i].state == SHEAF_ITEM_COMMITTED)
 			return 0;
 	if (l->n == l->cap) {
 		struct cli_item *more = realloc(l->items, 2 * (l->cap + 1) * sizeof(*more));
@@ -109,10 +110,10 @@ static int remember(void *arg, const struct sheaf_memory *m)
 		l->items = more;
 		l->cap = 2 * (l->cap + 1);
 	}
-	it = (struct cli_item){ .state = strdup("memory"), .created = strdup(""),
+	it = (struct cli_item){ .created = strdup(""),
 		.session = strdup(m->session), .path = strdup(""), .step = m->step, .parent = -1,
 		.bytes = m->bytes, .tries = m->tries };
-	im->nomem = !it.state || !it.created || !it.session || !it.path;
+	im->nomem = !it.created || !it.session || !it.path;
 	if (im->nomem) {
 		cli_item_release(&it);
 		return 1;

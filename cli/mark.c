@@ -14,17 +14,17 @@ static int run(const struct cli_args *a)
 	int64_t timeout = 60000;
 	struct sheaf_run *r = NULL;
 	struct cli_place place;
-	char mark;
+	int32_t mark;
 	int rc = cli_int(a, "timeout-ms", 1, INT32_MAX, &timeout);
 
 	if (rc)
 		return rc;
 	if (strcmp(word, "keep") == 0)
-		mark = 'k';
+		mark = SHEAF_MARK_KEEP;
 	else if (strcmp(word, "bad") == 0)
-		mark = 'b';
+		mark = SHEAF_MARK_BAD;
 	else if (strcmp(word, "none") == 0)
-		mark = 0;
+		mark = SHEAF_MARK_NONE;
 	else
 		return cli_usage(a, word, "the mark must be keep, bad or none", NULL);
 	rc = cli_place_step(&place, a, a->pos[0]);
@@ -40,7 +40,7 @@ static int run(const struct cli_args *a)
 		rc = cli_error(a, rc, a->pos[0], err.msg, NULL);
 	else if (a->json)
 		cli_line(json_pack("{s:I,s:o}", "step", (json_int_t)place.step, "mark",
-				   mark ? json_string(word) : json_null()));
+				   json_string(sheaf_mark_name(mark))));
 	sheaf_run_close(r);
 	cli_place_release(&place);
 	return rc;

@@ -7,17 +7,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void item(void *arg, int64_t step, char what, const char *why)
+static void item(void *arg, int64_t step, int32_t action, const char *why)
 {
 	const struct cli_args *a = arg;
-	const char *action = what == 'r' ? "remove" : "keep";
 
 	if (a->json) {
-		cli_line(json_pack("{s:I,s:s,s:o}", "step", (json_int_t)step, "action", action,
+		cli_line(json_pack("{s:I,s:s,s:o}", "step", (json_int_t)step, "action",
+				   sheaf_prune_action_name(action),
 				   "why", cli_str(why)));
 		return;
 	}
-	printf("%10lld  %-6s  ", (long long)step, action);
+	printf("%10lld  %-6s  ", (long long)step, sheaf_prune_action_name(action));
 	cli_put(stdout, why ? why : "");
 	putchar('\n');
 }

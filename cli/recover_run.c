@@ -14,8 +14,10 @@ static int item(void *arg, const struct sheaf_leftover *l)
 	char size[32];
 
 	if (a->json) {
-		cli_line(json_pack("{s:s,s:o,s:s,s:o,s:o,s:o,s:b,s:o,s:o}", "what", l->what, "step",
-				   cli_num(l->step), "action", l->action, "path", cli_str(l->path),
+		cli_line(json_pack("{s:s,s:o,s:s,s:o,s:o,s:o,s:b,s:o,s:o}", "what",
+				   sheaf_leftover_kind_name(l->kind), "step", cli_num(l->step),
+				   "action", sheaf_leftover_action_name(l->action), "path",
+				   cli_str(l->path),
 				   "session", cli_str(l->session), "bytes",
 				   l->bytes ? json_integer((json_int_t)l->bytes) : json_null(),
 				   "whole", l->whole, "lives", lives, "why", cli_str(l->why)));
@@ -26,7 +28,8 @@ static int item(void *arg, const struct sheaf_leftover *l)
 		printf("%10lld", (long long)l->step);
 	else
 		printf("%10s", "-");
-	printf("  %-7s  %-6s  %10s  ", l->what, l->action,
+	printf("  %-7s  %-6s  %10s  ", sheaf_leftover_kind_name(l->kind),
+	       sheaf_leftover_action_name(l->action),
 	       l->bytes ? wl_size(size, l->bytes) : "-");
 	cli_put(stdout, l->path);
 	fputs("  ", stdout);

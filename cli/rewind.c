@@ -17,8 +17,8 @@ static void tell(struct sheaf_run *r, const struct cli_list *before)
 	for (size_t i = 0; i < before->n; i++) {
 		const struct cli_item *it = &before->items[i];
 
-		for (size_t k = 0; k < after.n && strcmp(it->state, "aside") != 0; k++)
-			if (strcmp(after.items[k].state, "aside") == 0 &&
+		for (size_t k = 0; k < after.n && it->state != SHEAF_ITEM_ASIDE; k++)
+			if (after.items[k].state == SHEAF_ITEM_ASIDE &&
 			    after.items[k].step == it->step &&
 			    strcmp(after.items[k].session, it->session) == 0)
 				printf(told++ ? ", %lld" : "set aside: step %lld",

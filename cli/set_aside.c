@@ -32,7 +32,7 @@ static int read_list(struct aside *s)
 	if (rc < 0)
 		return cli_error(s->a, rc, s->run, err.msg, NULL);
 	for (size_t i = 0; i < s->list.n; i++) {
-		if (strcmp(s->list.items[i].state, "aside") == 0)
+		if (s->list.items[i].state == SHEAF_ITEM_ASIDE)
 			s->list.items[n++] = s->list.items[i];
 		else
 			cli_item_release(&s->list.items[i]);

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "workload.h"
+#include "sheaf-admin.h"
 
 struct verify {
 	const struct cli_args *a;
@@ -17,7 +18,8 @@ struct verify {
 
 static void found_json(const struct verify *v, const struct sheaf_finding *f)
 {
-	cli_line(json_pack("{s:s,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "finding", f->what, "path",
+	cli_line(json_pack("{s:s,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "finding",
+	                   sheaf_finding_kind_name(f->kind), "path",
 			   cli_str(v->where), "step", cli_num(v->step), "file",
 			   cli_str(f->file), "block", cli_num(f->block), "offset",
 			   cli_num(f->offset), "family", cli_str(f->family), "tensor",
@@ -27,7 +29,7 @@ static void found_json(const struct verify *v, const struct sheaf_finding *f)
 static void found_text(const struct verify *v, const struct sheaf_finding *f)
 {
 	cli_put(stdout, v->where);
-	printf(": %s", f->what);
+	printf(": %s", sheaf_finding_kind_name(f->kind));
 	if (*f->file) {
 		fputs(": ", stdout);
 		cli_put(stdout, f->file);
@@ -52,7 +54,7 @@ static void found_text(const struct verify *v, const struct sheaf_finding *f)
 static void hear(void *arg, const struct sheaf_finding *f)
 {
 	struct verify *v = arg;
-	bool unproved = strcmp(f->what, "unverified") == 0;
+	bool unproved = f->kind == SHEAF_FINDING_UNVERIFIED;
 
 	if (!unproved)
 		v->findings++;
@@ -62,9 +64,9 @@ static void hear(void *arg, const struct sheaf_finding *f)
 		found_text(v, f);
 }
 
-static void hear_own(struct verify *v, const char *what, const char *file, const char *msg)
+static void hear_own(struct verify *v, int32_t kind, const char *file, const char *msg)
 {
-	struct sheaf_finding f = { .size = sizeof(f), .what = what, .file = file, .family = "",
+	struct sheaf_finding f = { .size = sizeof(f), .kind = kind, .file = file, .family = "",
 				   .name = "", .msg = msg, .block = -1, .offset = -1 };
 
 	hear(v, &f);
@@ -92,7 +94,8 @@ static void verify_open(struct verify *v, struct sheaf_checkpoint *step)
 	if (rc == SHEAF_EFORMAT && v->findings == before)
 		v->unproved++;
 	else if (rc == SHEAF_ECORRUPT && v->findings == before)
-		hear_own(v, "manifest", "", err.msg); /* a refusal is a finding, told or not */
+		/* A refusal is a finding, whether it was reported or not. */
+		hear_own(v, SHEAF_FINDING_MANIFEST, "", err.msg);
 	else if (rc < 0 && rc != SHEAF_ECORRUPT && rc != SHEAF_EFORMAT)
 		cannot_tell(v, rc, err.msg);
 }
@@ -116,9 +119,11 @@ static bool index_found(struct verify *v, const char *path)
 			continue;
 		json_object_set_new(told, to, json_true());
 		if (strchr(to, '/'))
-			hear_own(v, "index", name, "it names a file outside its directory");
+			hear_own(v, SHEAF_FINDING_INDEX, name,
+			         "it names a file outside its directory");
 		else if (cli_lacks(path, to))
-			hear_own(v, "missing", to, "the index names it and it is not there");
+			hear_own(v, SHEAF_FINDING_MISSING, to,
+			         "the index names it and it is not there");
 	}
 	json_decref(index);
 	json_decref(told);
@@ -133,7 +138,8 @@ static void not_open(struct verify *v, int code, const char *msg, const char *pa
 	if (code == SHEAF_ECORRUPT || code == SHEAF_EFORMAT) {
 		if (!manifest && index_found(v, path))
 			return;
-		hear_own(v, manifest ? "manifest" : "header", manifest ? "sheaf.json" : "", msg);
+		hear_own(v, manifest ? SHEAF_FINDING_MANIFEST : SHEAF_FINDING_HEADER,
+		         manifest ? "sheaf.json" : "", msg);
 	} else {
 		cannot_tell(v, code, msg);
 	}
@@ -153,7 +159,8 @@ static void verify_one(struct verify *v, struct sheaf_run *run, int64_t n, const
 	v->steps++;
 	/* Sums without a manifest: this was a step, and its commit record is gone. */
 	if (cli_has(path, "sheaf.sums") && cli_lacks(path, "sheaf.json"))
-		hear_own(v, "missing", "sheaf.json", "the manifest is gone, the sums are there");
+		hear_own(v, SHEAF_FINDING_MISSING, "sheaf.json",
+		         "the manifest is gone, the sums are there");
 	if (run)
 		rc = sheaf_checkpoint_open(&step, run, n, &err);
 	else
@@ -191,11 +198,11 @@ static int verify_run(struct verify *v, const struct cli_place *place, const cha
 		const struct cli_item *it = &list.items[i];
 		char path[4300];
 
-		if (strcmp(it->state, "aside") == 0 || strcmp(it->state, "staged") == 0 ||
+		if (it->state == SHEAF_ITEM_ASIDE || it->state == SHEAF_ITEM_STAGED ||
 		    (one && it->step != only))
 			continue;
 		snprintf(path, sizeof(path), "%s/%s", place->path, it->path);
-		verify_one(v, strcmp(it->state, "foreign") ? run : NULL, it->step, path);
+		verify_one(v, it->state != SHEAF_ITEM_FOREIGN ? run : NULL, it->step, path);
 	}
 	if (v->steps == before)
 		rc = cli_error(v->a, SHEAF_ENOENT, arg, place->step != SHEAF_LATEST

@@ -248,12 +248,12 @@ static int keep(void *arg, const struct sheaf_item *item)
 	}
 	it = &list->items[list->n++];
 	*it = (struct cli_item){
-		.state = strdup(item->state), .session = strdup(item->session),
+		.session = strdup(item->session),
 		.created = strdup(item->created), .path = strdup(item->path), .step = item->step,
 		.parent = item->parent, .bytes = item->bytes, .tries = item->tries,
-		.mark = item->mark,
+		.mark = item->mark, .state = item->state,
 	};
-	return it->state && it->session && it->created && it->path ? 0 : SHEAF_ENOMEM;
+	return it->session && it->created && it->path ? 0 : SHEAF_ENOMEM;
 }
 
 int cli_list_read(struct cli_list *list, struct sheaf_run *run, struct sheaf_error *err)
@@ -269,7 +269,6 @@ int cli_list_read(struct cli_list *list, struct sheaf_run *run, struct sheaf_err
 
 void cli_item_release(struct cli_item *it)
 {
-	free(it->state);
 	free(it->session);
 	free(it->created);
 	free(it->path);
@@ -300,9 +299,9 @@ int64_t cli_list_newest(const struct cli_list *list, const char *run)
 	for (size_t i = 0; i < list->n; i++) {
 		const struct cli_item *it = &list->items[i];
 
-		if (it->mark != 'b' && it->step > step &&
-		    (strcmp(it->state, "committed") == 0 || strcmp(it->state, "unread") == 0 ||
-		     (strcmp(it->state, "damaged") == 0 && !is_remains(it, run))))
+		if (it->mark != SHEAF_MARK_BAD && it->step > step &&
+		    (it->state == SHEAF_ITEM_COMMITTED || it->state == SHEAF_ITEM_UNREAD ||
+		     (it->state == SHEAF_ITEM_DAMAGED && !is_remains(it, run))))
 			step = it->step;
 	}
 	return step;

@@ -331,8 +331,9 @@ static int one_item(void *arg, const struct sheaf_item *item)
 	return 0;
 }
 
-static void one_pruned(void *arg, int64_t step, char what, const char *why)
+static void one_pruned(void *arg, int64_t step, int32_t action, const char *why)
 {
+	char what = sheaf_prune_action_name(action)[0];
 	(void)arg;
 	MUST(step >= 0 && (what == 'k' || what == 'r') && why[0]);
 }

@@ -11,17 +11,31 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
+enum sheaf_mark {
+	SHEAF_MARK_NONE = 0,
+	SHEAF_MARK_KEEP = 1,            /* it is never pruned */
+	SHEAF_MARK_BAD = 2,             /* SHEAF_LATEST passes it over */
+	SHEAF_MARK_UNREAD = 3           /* in lists: the mark could not be read */
+};
+const char *sheaf_mark_name(int32_t mark);      /* "keep"; NULL: none such */
+enum sheaf_item_state {
+	SHEAF_ITEM_COMMITTED = 1,
+	SHEAF_ITEM_DAMAGED = 2,         /* its manifest is damaged, or files are missing or have
+	                                 * another size */
+	SHEAF_ITEM_FOREIGN = 3,         /* has no manifest: another program wrote it */
+	SHEAF_ITEM_ASIDE = 4,           /* set aside */
+	SHEAF_ITEM_STAGED = 5,          /* a save that was not committed */
+	SHEAF_ITEM_UNREAD = 6           /* an I/O error hides what it is */
+};
+const char *sheaf_item_state_name(int32_t state);       /* "committed"; NULL: none such */
 struct sheaf_item {                     /* one entry of a run; strings live during the call */
 	uint32_t size;
-	char mark;                      /* 'k' keep, 'b' bad, 0; '?': it could not be read */
-	char pad[3];
+	int32_t mark, state;            /* enum sheaf_mark, enum sheaf_item_state */
+	int32_t tries;                  /* sessions that loaded it and came no further; -1: it could
+	                                 * not be read */
 	int64_t step, parent;           /* parent -1: none */
-	const char *state;              /* committed damaged foreign aside staged; unread: it could
-	                                 * not be looked at */
 	const char *session, *created, *path;   /* "" where unknown; path relative to the run */
 	uint64_t bytes;                 /* of all files the manifest names */
-	int32_t tries, reserved;        /* tries: sessions that loaded it and came no further; -1:
-	                                 * it could not be read */
 };
 /* Everything in the run, by step; a non-zero result of item ends it and is returned. [local] */
 int  sheaf_run_list(struct sheaf_run *run, int (*item)(void *arg, const struct sheaf_item *),
@@ -31,15 +45,29 @@ int  sheaf_run_list(struct sheaf_run *run, int (*item)(void *arg, const struct s
  * negative, or `bytes` are too few. [local] */
 int  sheaf_run_path(struct sheaf_run *run, int64_t step, char *path, size_t bytes,
                     struct sheaf_error *err);
+enum sheaf_leftover_kind {
+	SHEAF_LEFTOVER_LOCK = 1, SHEAF_LEFTOVER_DAMAGED = 2, SHEAF_LEFTOVER_UNREAD = 3,
+	SHEAF_LEFTOVER_REMAINS = 4,     /* a checkpoint without its manifest */
+	SHEAF_LEFTOVER_STAGED = 5,      /* a save that was not committed */
+	SHEAF_LEFTOVER_COPY = 6,        /* half a copy of a checkpoint */
+	SHEAF_LEFTOVER_ASIDE = 7, SHEAF_LEFTOVER_TRASH = 8, SHEAF_LEFTOVER_REWIND = 9,
+	SHEAF_LEFTOVER_FLUSH = 10       /* of agents of several nodes that wrote a checkpoint */
+};
+const char *sheaf_leftover_kind_name(int32_t kind);     /* "staged"; NULL: none such */
+enum sheaf_leftover_action {            /* what the next sheaf_run_open to write does with it */
+	SHEAF_ACTION_NONE = 0,
+	SHEAF_ACTION_DELETE = 1,
+	SHEAF_ACTION_FINISH = 2,
+	SHEAF_ACTION_WAIT = 3,          /* nothing yet */
+	SHEAF_ACTION_DECIDE = 4         /* never anything: that is yours */
+};
+const char *sheaf_leftover_action_name(int32_t action); /* "delete"; NULL: none such */
 struct sheaf_leftover {                 /* strings live during the call */
 	uint32_t size;
 	int32_t lives;                  /* its writer: 0 proven dead, 1 lives or may, -1 none */
+	int32_t kind, action;           /* enum sheaf_leftover_kind, sheaf_leftover_action */
 	int64_t step;                   /* -1: of none */
 	uint64_t bytes;                 /* of the files its manifest names; 0: unknown */
-	const char *what;               /* lock damaged unread remains staged copy aside trash
-	                                 * flush rewind */
-	const char *action;             /* what the next sheaf_run_open to write does: none, delete,
-	                                 * finish; wait: not yet; decide: never, that is yours */
 	const char *path, *session, *why;       /* "" where unknown; path relative to the run */
 	int32_t whole, reserved;        /* staged: 1: manifest, names and sizes are right */
 };
@@ -65,10 +93,10 @@ int  sheaf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *o
  * [collective] */
 int  sheaf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err);
 /* Brings a checkpoint that was set aside back under its number, as to undo a rewind. `aside` is
- * sheaf_item.path of an item whose state is "aside". opts as of sheaf_run_open; the lock of the run
- * is taken meanwhile. The checkpoint has the mark again that it had when it was set aside. If it is
- * not marked bad and newer than all others, it is what SHEAF_LATEST means from then on. So that no
- * job goes on from a branch that nobody chose, this is refused unless
+ * sheaf_item.path of an item whose state is SHEAF_ITEM_ASIDE. opts as of sheaf_run_open; the lock
+ * of the run is taken meanwhile. The checkpoint has the mark again that it had when it was set
+ * aside. If it is not marked bad and newer than all others, it is what SHEAF_LATEST means from then
+ * on. So that no job goes on from a branch that nobody chose, this is refused unless
  * - the newest checkpoint that is not marked bad is the one that it follows, by number and session
  *   (of several, bring the oldest back first), or
  * - a checkpoint of the run follows it, or
@@ -86,21 +114,25 @@ int  sheaf_run_restore(const char *dir, const char *aside, const struct sheaf_op
  * a process has the checkpoint open. [local] */
 int  sheaf_run_discard(const char *dir, const char *aside, const struct sheaf_opts *opts,
                        struct sheaf_error *err);
-/* Marks a step. 'k': it is never pruned. 'b': it is bad; SHEAF_LATEST passes it over, and a save of
- * its number sets it aside; a step that is in memory alone and follows it is passed over, too.
- * 0: neither, and its failed resumes are forgotten. [collective] */
-int  sheaf_run_mark(struct sheaf_run *run, int64_t step, char mark, struct sheaf_error *err);
+/* Marks a checkpoint, and forgets the mark that it had. [collective]
+ * - SHEAF_MARK_KEEP: no prune removes it.
+ * - SHEAF_MARK_BAD: SHEAF_LATEST passes it over, and also a checkpoint that follows it and is in
+ *   memory alone. A save of its number sets it aside.
+ * - SHEAF_MARK_NONE: neither, and its failed resumes are forgotten. */
+int  sheaf_run_mark(struct sheaf_run *run, int64_t step, int32_t mark, struct sheaf_error *err);
+enum sheaf_prune_action { SHEAF_PRUNE_KEEP = 1, SHEAF_PRUNE_REMOVE = 2 };
+const char *sheaf_prune_action_name(int32_t action);    /* "keep", "remove"; NULL: none such */
 /* Removes steps by opts.keep_last, keep_every and keep_best. One goes only if a newer step is
  * verified and descends from it through parents that are in the run or were pruned: if a step
  * between was removed by hand, or never copied, all older ones stay, and their reason names the
  * missing one. Before that the newest step is verified, after what the page cache has of it was
  * dropped, unless that was done since its commit. Returns how many were removed (dry: would be).
- * item, which may be NULL, is called for each step on rank 0: 'k' it stays, 'r' it is removed, and
- * why. What was removed is deleted after the grace. A call spends at most a quarter of timeout_ms
- * on that; the next prune, commit or open deletes what is left. [collective] */
+ * item, which may be NULL, is called for each step on rank 0, with an enum sheaf_prune_action and
+ * the reason. What was removed is deleted after the grace. A call spends at most a quarter of
+ * timeout_ms on that; the next prune, commit or open deletes what is left. [collective] */
 int  sheaf_run_prune(struct sheaf_run *run, int dry,
-                     void (*item)(void *arg, int64_t step, char what, const char *why), void *arg,
-                     struct sheaf_error *err);
+                     void (*item)(void *arg, int64_t step, int32_t action, const char *why),
+                     void *arg, struct sheaf_error *err);
 /* The step into another run, under its number, by this process alone; the run is made where there
  * is none, with this one's identity, and its lock is taken. Each block is compared with its sum and
  * each tensor with its digest on the way; the manifest stays as it is, byte for byte; the commit is

@@ -180,11 +180,22 @@ int  sheaf_group_new(struct sheaf_group **group, const struct sheaf_group_ops *o
                      struct sheaf_error *err);
 void sheaf_group_free(struct sheaf_group *group);
 
+enum sheaf_phase {
+	SHEAF_PHASE_COPYING = 0,
+	SHEAF_PHASE_WRITING = 1,
+	SHEAF_PHASE_WRITTEN = 2,        /* all that this rank writes is written and synced */
+	SHEAF_PHASE_FINISHED = 3,       /* committed, failed or given up */
+	SHEAF_PHASE_READING = 4,        /* of a load */
+	SHEAF_PHASE_VERIFYING = 5,
+	SHEAF_PHASE_PUBLISHING = 6      /* a thread of rank 0 publishes the checkpoint */
+};
+const char *sheaf_phase_name(int32_t phase);    /* "copying"; NULL: none such */
 struct sheaf_stat {
-	uint32_t size, phase;           /* 0 copying, 1 writing, 2 durable here, 3 over,
-	                                 * 4 reading, 5 verifying, 6 being published */
-	uint64_t held, copied, to_write, written, sent; /* bytes, this rank; phases 4 and 5: held
-	                                 * is to be read here, copied has been read */
+	uint32_t size;
+	int32_t phase;                  /* enum sheaf_phase */
+	uint64_t held, copied, to_write, written, sent; /* bytes, this rank; of a load or a verify:
+	                                                 * held is to be read here, copied has been
+	                                                 * read */
 	uint64_t begin_ns, copied_ns, exchange_ns, wait_ns, commit_ns;  /* caller blocked in;
 	                                 * copied: of a plain save a part of begin */
 	uint64_t image_ns;              /* of begin: until an image was free */
@@ -195,6 +206,11 @@ struct sheaf_stat {
 	uint64_t gates_ns, gate_ns_max; /* callers were in these calls; and in the longest */
 	uint64_t copy_ns, over_ns;      /* after begin was entered, all was copied here: bytes a
 	                                 * second are copied / copy_ns; it was over. 0: not yet */
+};
+enum sheaf_log_level {
+	SHEAF_LOG_ERROR = 0, SHEAF_LOG_WARNING = 1,
+	SHEAF_LOG_INFO = 2,             /* what is done to checkpoints */
+	SHEAF_LOG_DEBUG = 3
 };
 struct sheaf_opts {
 	uint32_t size;
@@ -225,8 +241,7 @@ struct sheaf_opts {
 	int32_t resume_attempts_max;
 	const char *const *ignore;      /* NULL-ended fnmatch(3) patterns on "family/name": neither
 	                                 * saved nor loaded, but reported */
-	/* level 0 error, 1 warning, 2 step, 3 debug */
-	void (*log)(void *arg, int level, const char *line);
+	void (*log)(void *arg, int level, const char *line);    /* level: enum sheaf_log_level */
 	void (*progress)(void *arg, const struct sheaf_stat *stat);     /* from waiting calls */
 	void *arg;
 	/* Beside keep_last and keep_every stay the keep_best steps whose note best_note, a decimal
@@ -495,7 +510,7 @@ int64_t sheaf_save_eta_ms(struct sheaf_save *save);
 int  sheaf_save_abort(struct sheaf_save *save, const char *why, struct sheaf_error *err);
 /* 0: the step survives power loss. EAGAIN: some rank's data is not written and synced after
  * timeout_ms, or all is, and since an ask a thread of rank 0
- * publishes it (phase 6 of sheaf_stat): call again, what was begun goes on meanwhile.
+ * publishes it (SHEAF_PHASE_PUBLISHING): call again, what was begun goes on meanwhile.
  * EINVAL: it is not this save's turn, or a slice of a lazy one was not asked for: nothing happened,
  * call again. EFAILED: it was given up, or notes and attached files of its ranks differ or are too
  * much for one manifest. EINDOUBT: whole if seen, perhaps not seen. ELOST: see sheaf_run_steps
@@ -601,23 +616,49 @@ int  sheaf_checkpoint_file_at(struct sheaf_checkpoint *step, size_t i, const cha
 /* An attached file, checked; bytes live as long as the step is open. [local] */
 int  sheaf_checkpoint_file(struct sheaf_checkpoint *step, const char *file, const void **bytes,
                            size_t *n, struct sheaf_error *err);
+enum sheaf_finding_kind {
+	SHEAF_FINDING_CHECKSUM = 1,     /* a block does not match its checksum */
+	SHEAF_FINDING_DIGEST = 2,       /* a tensor does not match its digest */
+	SHEAF_FINDING_TRUNCATED = 3,    /* a file is shorter than the manifest says */
+	SHEAF_FINDING_EXTENDED = 4,     /* or longer */
+	SHEAF_FINDING_MISSING = 5,      /* or is not there */
+	SHEAF_FINDING_EXTRA = 6,        /* a file that no manifest names */
+	SHEAF_FINDING_MANIFEST = 7,     /* sheaf.json or sheaf.sums is damaged */
+	SHEAF_FINDING_HEADER = 8,       /* the header of a safetensors file is damaged */
+	SHEAF_FINDING_INDEX = 9,        /* an index is damaged */
+	SHEAF_FINDING_UNVERIFIED = 10   /* there are no checksums to compare with */
+};
+const char *sheaf_finding_kind_name(int32_t kind);      /* "checksum"; NULL: none such */
 struct sheaf_finding {                  /* something verify found; strings live during the call */
-	uint32_t size, reserved;
-	const char *what;               /* checksum digest truncated extended missing extra
-	                                 * manifest header index unverified */
+	uint32_t size;
+	int32_t kind;                   /* enum sheaf_finding_kind */
 	const char *file, *family, *name, *msg; /* "" where it does not apply */
 	int64_t block, offset;          /* 1-MiB block and byte from the start of file; -1: none */
 };
+enum sheaf_report_kind {
+	SHEAF_REPORT_MISSING = 1,       /* a tensor of the state is not in the checkpoint */
+	SHEAF_REPORT_UNEXPECTED = 2,    /* the checkpoint has a tensor that the state has not */
+	SHEAF_REPORT_CONVERTED = 3,     /* another dtype is stored */
+	SHEAF_REPORT_UNVERIFIED = 4,    /* read without comparing all of it with its digest */
+	SHEAF_REPORT_DERIVED = 5,       /* made from another family: SHEAF_LOAD_DERIVE */
+	SHEAF_REPORT_IGNORED = 6,       /* by opts.ignore, or SHEAF_SLICE_SAVE_ONLY */
+	SHEAF_REPORT_MISMATCHED = 7,    /* another shape is stored, and data is kept */
+	SHEAF_REPORT_ZEROED = 8,        /* filled with zeros: SHEAF_LOAD_ZERO */
+	SHEAF_REPORT_STREAM = 9,        /* bytes of ranks, saved by another number of ranks; msg
+	                                 * names the rule that was followed */
+	/* On rank 0 alone, for checkpoints: family is "", name is like "checkpoint-8". */
+	SHEAF_REPORT_PASSED_OVER = 10,  /* in the search for the latest; msg says why */
+	SHEAF_REPORT_SET_ASIDE = 11
+};
+const char *sheaf_report_kind_name(int32_t kind);       /* "missing"; NULL: none such */
 struct sheaf_report {                   /* callbacks run in the caller's thread, on the rank
 	                                 * whose slice or file it is */
 	uint32_t size;
 	uint32_t peers;                 /* 1: of memory_bytes some are copies that another node
 	                                 * kept */
-	/* what: Missing, Unexpected, Converted, V unverified, Derived, Ignored, X mismatched
-	 * (shape, skipped), Z zero-filled, R stream of another world size (msg says which rule).
-	 * Also on rank 0, for checkpoints, with family "" and a name like "checkpoint-8": Passed
-	 * over in the search for the latest, Aside (it was set aside); msg says why */
-	void (*item)(void *arg, char what, const char *family, const char *name, const char *msg);
+	/* kind: enum sheaf_report_kind. Strings live during the call */
+	void (*item)(void *arg, int32_t kind, const char *family, const char *name,
+	             const char *msg);
 	void (*finding)(void *arg, const struct sheaf_finding *finding);
 	void *arg;
 	/* Tensors over all ranks, each counted once. */
@@ -668,7 +709,8 @@ int  sheaf_checkpoint_load(struct sheaf_checkpoint *step, struct sheaf_state *st
  *   and names the slice: sheaf_run_rewind to it, and start again.
  * - Only then are the newer ones set aside, as by sheaf_run_rewind, and damaged ones in memory are
  *   given up, so that training goes on from the loaded one. With SHEAF_RUN_READONLY they stay.
- * - On rank 0 report->item is called for each of them ('P', 'A'); report->passed counts them. What
+ * - On rank 0 report->item is called for each of them (PASSED_OVER, SET_ASIDE); report->passed
+ * counts them. What
  *   it says of tensors is of the last checkpoint that was tried alone, and comes after the load.
  * - If none can be loaded the error is that of the first.
  * - EINVAL while a save is in flight, or with SHEAF_LOAD_DRY.

@@ -52,11 +52,11 @@ static int save(struct sheaf_run *run, struct sheaf_state *state, int64_t n, uin
 }
 
 /* What sheaf did to get here: damaged checkpoints that were passed over and set aside. */
-static void tell(void *arg, char what, const char *family, const char *name, const char *msg)
+static void tell(void *arg, int32_t kind, const char *family, const char *name, const char *msg)
 {
 	(void)arg;
 	(void)family;
-	if (what == 'P' || what == 'A')
+	if (kind == SHEAF_REPORT_PASSED_OVER || kind == SHEAF_REPORT_SET_ASIDE)
 		fprintf(stderr, "resume: %s: %s\n", name, msg);
 }
 

@@ -209,11 +209,11 @@ static int save_last(struct trainer *t, int seconds, struct sheaf_error *err)
 /* --- resuming and training -------------------------------------------------------------------- */
 
 /* Prints the damaged checkpoints that were passed over and set aside. */
-static void on_item(void *arg, char what, const char *family, const char *name, const char *msg)
+static void on_item(void *arg, int32_t kind, const char *family, const char *name, const char *msg)
 {
 	(void)arg;
 	(void)family;
-	if (what == 'P' || what == 'A')
+	if (kind == SHEAF_REPORT_PASSED_OVER || kind == SHEAF_REPORT_SET_ASIDE)
 		fprintf(stderr, "train: %s: %s\n", name, msg);
 }
 

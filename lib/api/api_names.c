@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Texts for error codes, names of item types, and the version. */
-#include "sheaf.h"
+#include "sheaf-admin.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -54,3 +54,34 @@ SHEAF_API int sheaf_dtype_from_name(const char *name)
 		return SHEAF_C128;
 	return name ? shf_dtype_from(name, strlen(name)) : 0;
 }
+
+/* Defines the function that returns names[kind], or NULL if there is none. */
+#define KIND_NAME(function, names)                                                                 \
+	SHEAF_API const char *function(int32_t kind)                                               \
+	{                                                                                          \
+		return kind < 0 || (size_t)kind >= sizeof(names) / sizeof(names[0]) ? NULL         \
+		                                                                    : names[kind]; \
+	}
+
+static const char *const phases[] = { "copying", "writing", "written", "finished", "reading",
+	"verifying", "publishing" };
+static const char *const reported[] = { NULL, "missing", "unexpected", "converted", "unverified",
+	"derived", "ignored", "mismatched", "zeroed", "stream", "passed-over", "set-aside" };
+static const char *const findings[] = { NULL, "checksum", "digest", "truncated", "extended",
+	"missing", "extra", "manifest", "header", "index", "unverified" };
+static const char *const marks[] = { "none", "keep", "bad", "unread" };
+static const char *const states[] = { NULL, "committed", "damaged", "foreign", "aside", "staged",
+	"unread" };
+static const char *const leftovers[] = { NULL, "lock", "damaged", "unread", "remains", "staged",
+	"copy", "aside", "trash", "rewind", "flush" };
+static const char *const actions[] = { "none", "delete", "finish", "wait", "decide" };
+static const char *const prunes[] = { NULL, "keep", "remove" };
+
+KIND_NAME(sheaf_phase_name, phases)
+KIND_NAME(sheaf_report_kind_name, reported)
+KIND_NAME(sheaf_finding_kind_name, findings)
+KIND_NAME(sheaf_mark_name, marks)
+KIND_NAME(sheaf_item_state_name, states)
+KIND_NAME(sheaf_leftover_kind_name, leftovers)
+KIND_NAME(sheaf_leftover_action_name, actions)
+KIND_NAME(sheaf_prune_action_name, prunes)

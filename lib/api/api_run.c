@@ -102,22 +102,29 @@ SHEAF_API int sheaf_run_path(struct sheaf_run *run, int64_t step, char *path, si
 	return shf_ended(rc, err);
 }
 
-/* Returns the word for the state of a directory in sheaf_item. */
-static const char *state_name(const struct shf_entry *e)
+/* Returns the state of a directory for sheaf_item. */
+static int32_t state_of(const struct shf_entry *e)
 {
 	switch (e->state) {
 	case SHF_COMMITTED:
-		return "committed";
+		return SHEAF_ITEM_COMMITTED;
 	case SHF_DAMAGED:
-		return e->unread ? "unread" : "damaged";
+		return e->unread ? SHEAF_ITEM_UNREAD : SHEAF_ITEM_DAMAGED;
 	case SHF_FOREIGN:
-		return "foreign";
+		return SHEAF_ITEM_FOREIGN;
 	case SHF_ASIDE:
-		return "aside";
+		return SHEAF_ITEM_ASIDE;
 	case SHF_STAGED:
-		return "staged";
+		return SHEAF_ITEM_STAGED;
 	}
-	return "damaged";
+	return SHEAF_ITEM_DAMAGED;
+}
+
+/* Returns the mark that the store has as a letter. */
+static int32_t mark_of(char letter)
+{
+	return letter == 'k' ? SHEAF_MARK_KEEP : letter == 'b' ? SHEAF_MARK_BAD
+	     : letter == '?' ? SHEAF_MARK_UNREAD : SHEAF_MARK_NONE;
 }
 
 SHEAF_API int sheaf_run_list(struct sheaf_run *run,
@@ -136,8 +143,8 @@ SHEAF_API int sheaf_run_list(struct sheaf_run *run,
 		rc = list_run(run, &list, err);
 	for (size_t i = 0; rc == 0 && i < list.n; i++) {
 		const struct shf_entry *e = &list.entries[i];
-		struct sheaf_item it = { .size = sizeof(it), .mark = e->mark,
-			.step = e->step, .parent = e->parent, .state = state_name(e),
+		struct sheaf_item it = { .size = sizeof(it), .mark = mark_of(e->mark),
+			.step = e->step, .parent = e->parent, .state = state_of(e),
 			.session = e->session, .created = e->created, .path = e->path,
 			.bytes = e->bytes, .tries = e->tries };
 
@@ -158,7 +165,7 @@ static int left_out(void *arg, const struct shf_left *l)
 {
 	const struct telling *t = arg;
 	struct sheaf_leftover out = { .size = sizeof(out), .lives = l->lives, .step = l->step,
-		.bytes = l->bytes, .what = l->what, .action = l->action, .path = l->path,
+		.bytes = l->bytes, .kind = l->kind, .action = l->action, .path = l->path,
 		.session = l->session, .why = l->why, .whole = l->whole };
 
 	return t->item(t->arg, &out);
@@ -275,7 +282,7 @@ SHEAF_API int sheaf_run_resume(struct sheaf_run *run, struct sheaf_state *state,
 	return shf_ended(rc, err);
 }
 
-SHEAF_API int sheaf_run_mark(struct sheaf_run *run, int64_t step, char mark,
+SHEAF_API int sheaf_run_mark(struct sheaf_run *run, int64_t step, int32_t mark,
                              struct sheaf_error *err)
 {
 	struct sheaf_error own;
@@ -293,7 +300,8 @@ SHEAF_API int sheaf_run_mark(struct sheaf_run *run, int64_t step, char mark,
 }
 
 SHEAF_API int sheaf_run_prune(struct sheaf_run *run, int dry,
-                              void (*item)(void *arg, int64_t step, char what, const char *why),
+                              void (*item)(void *arg, int64_t step, int32_t action,
+                                           const char *why),
                               void *arg, struct sheaf_error *err)
 {
 	struct sheaf_error own;

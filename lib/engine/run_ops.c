@@ -21,6 +21,7 @@
 #include "save_end.h"
 #include "save_submit.h"
 #include "scrub_run.h"
+#include "sheaf-admin.h"
 #include "step.h"
 #include "step_open.h"
 #include "verify_step.h"
@@ -67,20 +68,20 @@ static int enter_run_call(struct sheaf_run *run, enum shf_call_kind call, int64_
 struct pruning {
 	struct sheaf_run *run;
 	bool dry;
-	void (*item)(void *arg, int64_t step, char what, const char *why);
+	void (*item)(void *arg, int64_t step, int32_t action, const char *why);
 	void *arg;
 };
 
 /* Callback of shf_store_prune, for each step that is deleted or kept, with the reason. */
-static void pruned(void *arg, int64_t step, char what, const char *why)
+static void pruned(void *arg, int64_t step, int32_t action, const char *why)
 {
 	const struct pruning *p = arg;
 
-	if (what == 'r' && !p->dry)
+	if (action == SHEAF_PRUNE_REMOVE && !p->dry)
 		shf_log(p->run, 2, "%s: step %" PRId64 " pruned: %s", p->run->store.path, step,
 		        why);
 	if (p->item)
-		p->item(p->arg, step, what, why);
+		p->item(p->arg, step, action, why);
 }
 
 /* Finds the newest good step: older steps may be deleted once it is verified. newest->step is -1 if
@@ -171,7 +172,7 @@ static int agree_on_newest(struct sheaf_run *run, struct shf_saved *newest, uint
  * of an older step is stopped, because that step may be among those that are deleted.
  * [collective] */
 int shf_run_prune(struct sheaf_run *run, bool dry,
-                  void (*item)(void *arg, int64_t step, char what, const char *why), void *arg,
+                  void (*item)(void *arg, int64_t step, int32_t action, const char *why), void *arg,
                   struct sheaf_error *err)
 {
 	struct pruning p = { run, dry, item, arg };
@@ -299,8 +300,9 @@ int shf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
 
 /* If a step is marked bad, no older step may be deleted on account of it. So its reading is
  * stopped, and it no longer counts as verified. [collective] */
-int shf_run_mark(struct sheaf_run *run, int64_t step, char mark, struct sheaf_error *err)
+int shf_run_mark(struct sheaf_run *run, int64_t step, int32_t mark, struct sheaf_error *err)
 {
+	static const char letters[] = { 0, 'k', 'b' }; /* as the store has them */
 	struct sheaf_error own;
 	int rc;
 
@@ -308,16 +310,16 @@ int shf_run_mark(struct sheaf_run *run, int64_t step, char mark, struct sheaf_er
 	rc = writable(run, "a mark", err);
 	if (rc == 0 && step < 0)
 		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is negative", step);
-	if (rc == 0 && mark != 'k' && mark != 'b' && mark != 0)
-		rc = shf_fail(err, SHEAF_EINVAL, "mark '%c' (%d): want 'k', 'b' or 0",
-		              mark > 32 && mark < 127 ? mark : '?', mark);
+	if (rc == 0 && (mark < SHEAF_MARK_NONE || mark > SHEAF_MARK_BAD))
+		rc = shf_fail(err, SHEAF_EINVAL, "mark %d: use SHEAF_MARK_KEEP, SHEAF_MARK_BAD or "
+		              "SHEAF_MARK_NONE", (int)mark);
 	rc = enter_run_call(run, SHF_CALL_MARK, step, mark, rc, err);
 	if (rc < 0)
 		return rc;
 	settle_background(run);
-	rc = run->team.rank == 0 ? shf_store_mark(&run->store, step, mark, err) : 0;
+	rc = run->team.rank == 0 ? shf_store_mark(&run->store, step, letters[mark], err) : 0;
 	rc = shf_agree(&run->team, rc, err);
-	if (rc == 0 && mark == 'b')
+	if (rc == 0 && mark == SHEAF_MARK_BAD)
 		shf_scrub_run_forget(run, step);
 	/* The next step in memory must ask again which step on disk it follows. A mark that failed
 	 * may be there, too. */

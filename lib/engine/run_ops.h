@@ -12,7 +12,7 @@
  * deleted. Calls item (may be NULL) for each step with the reason. Returns how many steps are
  * deleted, or with dry would be, or a negative code. [collective] */
 int shf_run_prune(struct sheaf_run *run, bool dry,
-                  void (*item)(void *arg, int64_t step, char what, const char *why), void *arg,
+                  void (*item)(void *arg, int64_t step, int32_t action, const char *why), void *arg,
                   struct sheaf_error *err);
 /* Sets aside all steps newer than `step`. The next save follows `step`. [collective] */
 int shf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err);
@@ -20,9 +20,9 @@ int shf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
  * memory is kept, because the copy on disk has not been read. [collective] */
 int shf_run_rewind_loaded(struct sheaf_run *run, int64_t step, bool loaded,
                           struct sheaf_error *err);
-/* Marks a step: 'k' keep, no prune deletes it; 'b' bad, a search for the latest step skips it; 0
+/* Marks a step: keep, no prune deletes it; bad, a search for the latest step skips it; none
  * removes the mark. [collective] */
-int shf_run_mark(struct sheaf_run *run, int64_t step, char mark, struct sheaf_error *err);
+int shf_run_mark(struct sheaf_run *run, int64_t step, int32_t mark, struct sheaf_error *err);
 /* Ends background work, discards saves that were not committed, and closes the run. NULL is
  * allowed. [collective], but it does not wait longer than the deadline for other ranks */
 void shf_run_close(struct sheaf_run *run);

@@ -59,23 +59,23 @@ struct resume {
 	                                 * candidates. NULL: without SHEAF_LOAD_FALLBACK there is
 	                                 * only one candidate */
 	struct shf_buf items;           /* owned; items that the load of this candidate has
-	                                 * reported: for each a letter and three strings with their
-	                                 * NULs */
+	                                 * reported: for each a byte for the kind and three strings
+	                                 * with their NULs */
 };
 
 /* The load's item callback: keeps an item until it is known whether the candidate is passed over.
  * If there is no memory for that, the item is delivered at once. */
-static void hold_item(void *arg, char what, const char *family, const char *name,
+static void hold_item(void *arg, int32_t kind, const char *family, const char *name,
                       const char *msg)
 {
 	struct resume *r = arg;
 	size_t family_n = strlen(family) + 1, name_n = strlen(name) + 1, msg_n = strlen(msg) + 1;
 
 	if (shf_buf_reserve(&r->items, 1 + family_n + name_n + msg_n) < 0) {
-		shf_load_report_item(r->report, what, family, name, msg);
+		shf_load_report_item(r->report, kind, family, name, msg);
 		return;
 	}
-	shf_buf_u8(&r->items, (uint8_t)what);
+	shf_buf_u8(&r->items, (uint8_t)kind);
 	shf_buf_add(&r->items, family, family_n);
 	shf_buf_add(&r->items, name, name_n);
 	shf_buf_add(&r->items, msg, msg_n);
@@ -85,11 +85,11 @@ static void hold_item(void *arg, char what, const char *family, const char *name
 static void deliver_items(const struct resume *r)
 {
 	for (size_t at = 0; at < r->items.len;) {
-		const char *what = (const char *)r->items.data + at, *family = what + 1;
+		const char *kind = (const char *)r->items.data + at, *family = kind + 1;
 		const char *name = family + strlen(family) + 1, *msg = name + strlen(name) + 1;
 
-		shf_load_report_item(r->report, *what, family, name, msg);
-		at += (size_t)(msg + strlen(msg) + 1 - what);
+		shf_load_report_item(r->report, *kind, family, name, msg);
+		at += (size_t)(msg + strlen(msg) + 1 - kind);
 	}
 }
 
@@ -169,7 +169,7 @@ static int read_candidate_again(struct resume *r, const struct shf_candidate *at
 }
 
 /* Reports a candidate to the caller and to the log. [rank 0] */
-static void report_candidate(const struct resume *r, char what, const struct shf_candidate *at,
+static void report_candidate(const struct resume *r, int32_t kind, const struct shf_candidate *at,
                              const char *why)
 {
 	char name[20 + SHF_STEP_NAME], t[SHF_STEP_NAME];
@@ -178,9 +178,9 @@ static void report_candidate(const struct resume *r, char what, const struct shf
 		return;
 	shf_name_of_step(&r->run->store, t, at->step);
 	snprintf(name, sizeof(name), "%s%s", at->memory ? "memory of " : "", t);
-	shf_load_report_item(r->report, what, "", name, why);
+	shf_load_report_item(r->report, kind, "", name, why);
 	shf_log(r->run, 1, "%s: %s is %s: %s", r->run->store.path, name,
-	        what == 'A' ? "set aside" : "passed over", why);
+	        kind == SHEAF_REPORT_SET_ASIDE ? "set aside" : "passed over", why);
 }
 
 /* Returns the error of the first candidate, because no candidate is left. */
@@ -217,7 +217,7 @@ static int pass_over_candidate(struct resume *r, int rc, struct sheaf_error *err
 		r->first = *err;
 		r->newest = at.step;
 	}
-	report_candidate(r, 'P', &at, again.msg);
+	report_candidate(r, SHEAF_REPORT_PASSED_OVER, &at, again.msg);
 	/* A damaged step in memory stays open, because its memory is released only after an older
 	 * step was loaded (F3). */
 	if (at.memory && r->step && r->damaged_n < DAMAGED_MAX)
@@ -261,7 +261,8 @@ static void report_set_aside(const struct resume *r, const struct shf_steps *bef
 	for (size_t i = 0; i < before->n && before->all[i] > r->step->number; i++) {
 		shf_name_of_step(s, name, before->all[i]);
 		if (shf_sys_stat(s->sys, s->dir, name, false, &st) == -ENOENT)
-			report_candidate(r, 'A', &(struct shf_candidate){ before->all[i], false },
+			report_candidate(r, SHEAF_REPORT_SET_ASIDE,
+			                 &(struct shf_candidate){ before->all[i], false },
 			                 "it is kept in .sheaf/aside");
 	}
 }
@@ -294,7 +295,8 @@ static int set_aside(struct resume *r, struct sheaf_error *err)
 	if (!r->step->run->lineage.memory_of || r->step->run->lineage.base.step == r->step->number)
 		return rewind_to(r, err);
 	for (size_t i = 0; i < r->damaged_n; i++) {
-		report_candidate(r, 'A', &(struct shf_candidate){ r->damaged[i]->number, true },
+		report_candidate(r, SHEAF_REPORT_SET_ASIDE,
+		                 &(struct shf_candidate){ r->damaged[i]->number, true },
 		                 "its memory is given up");
 		shf_view_clear_cards(r->damaged[i]->view);
 	}

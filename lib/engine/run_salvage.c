@@ -24,7 +24,7 @@ static void note_salvage_finding(void *arg, const struct sheaf_finding *f)
 {
 	struct salvaging *s = arg;
 
-	if (strcmp(f->what, "extra") == 0 && strcmp(f->file, "sheaf.json.tmp") == 0)
+	if (f->kind == SHEAF_FINDING_EXTRA && strcmp(f->file, "sheaf.json.tmp") == 0)
 		return;
 	s->findings++;
 	if (s->report && s->report->finding)

@@ -82,7 +82,7 @@ static int stream_source(const struct shf_load *ld, const struct shf_slice *s, c
 		snprintf(name, 96, "%s/%u", s->stream.stream, (uint32_t)s->stream.rank % saved);
 	snprintf(msg, sizeof(msg), "saved by %u ranks, loaded by %d: %s", saved, s->stream.ranks,
 		 rule);
-	shf_load_report_item(&ld->report, 'R', "ranks", s->name, msg);
+	shf_load_report_item(&ld->report, SHEAF_REPORT_STREAM, "ranks", s->name, msg);
 	return 0;
 }
 
@@ -93,12 +93,12 @@ static bool same_items(const struct shf_slice *s, const struct shf_lt_tensor *t)
 	       memcmp(s->items.dim, t->items.dim, sizeof(int64_t) * (size_t)t->items.ndim) == 0;
 }
 
-/* Counts the slice under `kind`, and reports it to the caller's callback as `what`. */
-static void report_slice(struct shf_load *ld, enum shf_tensor_count_kind kind, char what,
+/* Counts the slice under `count`, and reports it to the caller's callback as `kind`. */
+static void report_slice(struct shf_load *ld, enum shf_tensor_count_kind count, int32_t kind,
                          const struct shf_slice *s, const char *msg)
 {
-	shf_tensor_counts_add(&ld->tally, kind, s->family, s->name, 0);
-	shf_load_report_item(&ld->report, what, s->family, s->name, msg);
+	shf_tensor_counts_add(&ld->tally, count, s->family, s->name, 0);
+	shf_load_report_item(&ld->report, kind, s->family, s->name, msg);
 }
 
 /* Returns whether rounding this master gives exactly the weight that was trained. False for types
@@ -137,7 +137,7 @@ static bool derive(struct shf_load *ld, const struct shf_slice *s, struct shf_ta
 	    shf_load_slice_adapt(&t->slice, s, &l->tensors[i], from, true, &own) < 0)
 		return false;
 	t->tensor = (uint32_t)i;
-	report_slice(ld, SHF_COUNT_DERIVED, 'D', s, how);
+	report_slice(ld, SHF_COUNT_DERIVED, SHEAF_REPORT_DERIVED, s, how);
 	return true;
 }
 
@@ -163,11 +163,11 @@ static int decide_absent(struct shf_load *ld, const struct shf_slice *s, struct 
 		return 0;
 	if (ld->flags & SHEAF_LOAD_ZERO && strcmp(s->family, "optimizer") == 0) {
 		t->source = SHF_FROM_ZERO;
-		report_slice(ld, SHF_COUNT_ZEROED, 'Z', s, "filled with zeros");
+		report_slice(ld, SHF_COUNT_ZEROED, SHEAF_REPORT_ZEROED, s, "filled with zeros");
 		return 0;
 	}
 	t->source = SHF_KEEP;
-	report_slice(ld, SHF_COUNT_MISSING, 'M', s, "not in this step");
+	report_slice(ld, SHF_COUNT_MISSING, SHEAF_REPORT_MISSING, s, "not in this step");
 	/* If the step has averages of a set at all, it must have all of them, except those of
 	 * optional weights that it does not have. */
 	if (ld->flags & SHEAF_LOAD_LENIENT ||
@@ -194,7 +194,8 @@ static int decide_source(struct shf_load *ld, const struct shf_slice *s, struct 
 	if (s->flags & SHEAF_SLICE_SAVE_ONLY ||
 	    shf_ignored(ld->step->run->opts.ignore, s->family, s->name)) {
 		t->source = SHF_KEEP;
-		report_slice(ld, SHF_COUNT_IGNORED, 'I', s, s->flags & SHEAF_SLICE_SAVE_ONLY
+		report_slice(ld, SHF_COUNT_IGNORED, SHEAF_REPORT_IGNORED, s, s->flags &
+		             SHEAF_SLICE_SAVE_ONLY
 		             ? "SHEAF_SLICE_SAVE_ONLY" : "ignored by pattern");
 		return 0;
 	}
@@ -210,7 +211,8 @@ static int decide_source(struct shf_load *ld, const struct shf_slice *s, struct 
 	t->tensor = (uint32_t)i;
 	if (ld->flags & SHEAF_LOAD_LENIENT && !same_items(s, &l->tensors[i])) {
 		t->source = SHF_KEEP;
-		report_slice(ld, SHF_COUNT_MISMATCHED, 'X', s, "another shape is stored");
+		report_slice(ld, SHF_COUNT_MISMATCHED, SHEAF_REPORT_MISMATCHED, s,
+		             "another shape is stored");
 		return 0;
 	}
 	rc = shf_load_slice_adapt(&t->slice, s, &l->tensors[i], s->family,
@@ -219,7 +221,8 @@ static int decide_source(struct shf_load *ld, const struct shf_slice *s, struct 
 		return rc;
 	shf_tensor_counts_add(&ld->tally, SHF_COUNT_LOADED, s->family, name, l->tensors[i].bytes);
 	if (t->slice.dtype != s->dtype)
-		report_slice(ld, SHF_COUNT_CONVERTED, 'C', s, "another type is stored");
+		report_slice(ld, SHF_COUNT_CONVERTED, SHEAF_REPORT_CONVERTED, s,
+		             "another type is stored");
 	return 0;
 }
 
@@ -274,7 +277,7 @@ static int find_unexpected(struct shf_load *ld, struct sheaf_error *err)
 			continue;
 		if (i % (size_t)team->ranks == (size_t)team->rank) {
 			shf_tensor_counts_add(&ld->tally, SHF_COUNT_UNEXPECTED, family, t->name, 0);
-			shf_load_report_item(&ld->report, 'U', family, t->name,
+			shf_load_report_item(&ld->report, SHEAF_REPORT_UNEXPECTED, family, t->name,
 			                     "in the step, not in the state");
 		}
 		if (ld->flags & SHEAF_LOAD_STRICT)

@@ -89,7 +89,8 @@ uint8_t *shf_load_image(const struct shf_load *ld)
 void shf_load_progress(const struct shf_load *ld)
 {
 	const struct sheaf_opts *o = &ld->step->run->opts;
-	struct sheaf_stat stat = { .size = sizeof(stat), .phase = 4, .held = ld->work.bytes,
+	struct sheaf_stat stat = { .size = sizeof(stat), .phase = SHEAF_PHASE_READING,
+	                           .held = ld->work.bytes,
 		.copied = ld->disk_bytes };
 
 	if (o->progress)
@@ -103,11 +104,11 @@ int shf_load_threads(const struct sheaf_run *run)
 	return run->opts.io_threads < each ? run->opts.io_threads : each;
 }
 
-void shf_load_report_item(const struct sheaf_report *report, char what, const char *family,
+void shf_load_report_item(const struct sheaf_report *report, int32_t kind, const char *family,
                           const char *name, const char *msg)
 {
 	if (report->item)
-		report->item(report->arg, what, family, name, msg);
+		report->item(report->arg, kind, family, name, msg);
 }
 
 /* The result has the stored type and units, because all copying is done in units of the stored
@@ -168,6 +169,6 @@ void shf_load_report_passed(const struct shf_buf *passed, const struct sheaf_rep
 
 	for (const char *why; !passed->oom && p < end; p = why + strlen(why) + 1) {
 		why = p + strlen(p) + 1;
-		shf_load_report_item(report, 'P', "", p, why);
+		shf_load_report_item(report, SHEAF_REPORT_PASSED_OVER, "", p, why);
 	}
 }

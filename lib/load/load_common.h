@@ -34,9 +34,9 @@ int shf_load_slice_adapt(struct shf_slice *out, const struct shf_slice *in,
                          struct sheaf_error *err);
 /* Calls the caller's callback report->item, if there is one. what: the letter for what happened to
  * the tensor. */
-void shf_load_report_item(const struct sheaf_report *report, char what, const char *family,
+void shf_load_report_item(const struct sheaf_report *report, int32_t kind, const char *family,
                           const char *name, const char *msg);
-/* Reports each step that the search for the latest step passed over, with the reason, as item 'P'.
- * passed: as in struct sheaf_checkpoint. */
+/* Reports each step that the search for the latest step passed over, with the reason, as item
+ * SHEAF_REPORT_PASSED_OVER. passed: as in struct sheaf_checkpoint. */
 void shf_load_report_passed(const struct shf_buf *passed, const struct sheaf_report *report);
 #endif

@@ -38,7 +38,8 @@ void shf_load_digest_missing(struct shf_load *ld, uint64_t n, bool mine)
 
 	ld->report.unverified++;
 	if (mine)
-		shf_load_report_item(&ld->report, 'V', shf_load_family(ld, lt), lt->name,
+		shf_load_report_item(&ld->report, SHEAF_REPORT_UNVERIFIED, shf_load_family(ld, lt),
+		                     lt->name,
 		                     why_unverified(ld));
 }
 

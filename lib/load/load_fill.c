@@ -120,7 +120,8 @@ static int fill_rest(struct shf_load *ld, struct sheaf_error *err)
 			continue;
 		rc = shf_read_slice(ld->step, &l->tensors[t->tensor], &t->slice, &done, err);
 		ld->disk_bytes += done.disk_bytes;
-		shf_load_report_item(&ld->report, 'V', shf_load_family(ld, &l->tensors[t->tensor]),
+		shf_load_report_item(&ld->report, SHEAF_REPORT_UNVERIFIED,
+		                     shf_load_family(ld, &l->tensors[t->tensor]),
 		                     l->tensors[t->tensor].name, SHF_FOREIGN_MSG);
 	}
 	return rc;

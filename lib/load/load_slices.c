@@ -437,7 +437,8 @@ static void report_loose(struct shf_load *ld)
 		const struct shf_lt_tensor *lt = &ld->step->layout.tensors[t->tensor];
 
 		if (t->source == SHF_FROM_STEP && !t->slice.empty && lt->loose)
-			shf_load_report_item(&ld->report, 'V', shf_load_family(ld, lt), lt->name,
+			shf_load_report_item(&ld->report, SHEAF_REPORT_UNVERIFIED,
+			                     shf_load_family(ld, lt), lt->name,
 			                     SHF_FOREIGN_MSG);
 	}
 }

@@ -9,15 +9,16 @@
 #include "run.h"
 #include "run_env.h"
 #include "scrub_run.h"
+#include "sheaf-admin.h"
 #include "tries.h"
 
-/* Callback of shf_store_prune, in the thread: records a deleted step for log_pruned(). what: 'r' if
- * the step was removed; other values are ignored. */
-static void went(void *arg, int64_t step, char what, const char *why)
+/* Callback of shf_store_prune, in the thread: records a deleted step for log_pruned(). action:
+ * SHEAF_PRUNE_REMOVE if the step was removed; other values are ignored. */
+static void went(void *arg, int64_t step, int32_t action, const char *why)
 {
 	struct shf_prune_task *p = arg;
 
-	if (what != 'r')
+	if (action != SHEAF_PRUNE_REMOVE)
 		return;
 	shf_buf_add(&p->told, &step, sizeof(step));
 	shf_buf_add(&p->told, why, strlen(why) + 1);

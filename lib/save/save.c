@@ -283,7 +283,7 @@ static int stage_and_copy(struct sheaf_save *save, struct sheaf_error *err)
 		return rc;
 	save->took.rounds_ns = (uint64_t)(shf_now(run) - from);
 	atomic_store(&save->took.copy_ns, (uint64_t)(shf_now(run) - save->took.began));
-	atomic_store(&save->took.phase, 1);
+	atomic_store(&save->took.phase, SHEAF_PHASE_WRITING);
 	if (!save->copy.lazy)
 		save->at.copy = SHF_ASKED;
 	return 0;

@@ -213,8 +213,8 @@ struct shf_save_took {
 	                                                 * the last finished */
 	atomic_int_fast64_t publish_from_ns;    /* when the publication began; 0: not yet */
 	int64_t copy_from_ns;           /* when the copy threads of a lazy save started */
-	atomic_uint phase;              /* for sheaf_stat.phase; the phases 2 and 6 are derived in
-	                                 * shf_save_stat */
+	atomic_int phase;               /* for sheaf_stat.phase; WRITTEN and PUBLISHING are derived
+	                                 * in shf_save_stat */
 	int64_t began;                  /* when its begin was entered */
 	unsigned images_busy;           /* how many images the saves in flight had when this one
 	                                 * began, its own included */

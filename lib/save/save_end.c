@@ -107,7 +107,7 @@ void shf_save_settle(struct sheaf_save *save, int rc, const struct sheaf_error *
 	if (rc < 0 && rc != SHEAF_EINDOUBT && rc != SHEAF_ELOST)
 		shf_save_memory_remove(save);
 	shf_save_blocked_end(save, rc == 0 ? (int64_t)shf_save_bytes(save) : -1);
-	atomic_store(&save->took.phase, 3);
+	atomic_store(&save->took.phase, SHEAF_PHASE_FINISHED);
 	list_remove(save->run, save);
 }
 
@@ -128,7 +128,7 @@ void shf_save_abandon(struct sheaf_run *run)
 		shf_free(s->disk.fds);
 		s->disk.fds = NULL;
 		s->at.end = SHF_OVER;
-		atomic_store(&s->took.phase, 3);
+		atomic_store(&s->took.phase, SHEAF_PHASE_FINISHED);
 		shf_save_blocked_end(s, -1);
 		shf_save_blocked_write(run, s, s->id.step, left_code(s));
 	}

@@ -95,7 +95,7 @@ int64_t shf_save_eta_ms(struct sheaf_save *save)
 	double part[4], all;
 	uint64_t to_write, to_send;
 
-	if (atomic_load(&save->took.phase) == 3)
+	if (atomic_load(&save->took.phase) == SHEAF_PHASE_FINISHED)
 		return shf_save_rc(save, NULL) == 0 ? 0 : -1;
 	(void)shf_io_drain(save->run, &save->disk.io, 0);
 	(void)shf_io_drain(save->run, &save->disk.syncs.io, 0);

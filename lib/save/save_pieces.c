@@ -121,7 +121,7 @@ static void finished(struct shf_save_copier *lz, bool copied, int64_t now)
 	lz->busy--;
 	if (copied && atomic_fetch_sub_explicit(&lz->open, 1, memory_order_acq_rel) == 1) {
 		atomic_store(&lz->save->took.copy_ns, (uint64_t)(now - lz->save->took.began));
-		atomic_store(&lz->save->took.phase, 1);
+		atomic_store(&lz->save->took.phase, SHEAF_PHASE_WRITING);
 	}
 	pthread_cond_broadcast(&lz->piece_done);
 }

@@ -110,11 +110,11 @@ void shf_save_stat(const struct sheaf_save *save, struct sheaf_stat *stat)
 		.gates_ns = gates_ns, .gate_ns_max = atomic_load(&s->gate_ns_max),
 		.copy_ns = atomic_load(&save->took.copy_ns),
 		.over_ns = atomic_load(&save->took.over_ns) };
-	/* The phases 2 and 6 are derived here: took.phase has only 0, 1 and 3. */
-	if (stat->phase == 1 && stat->written == stat->to_write)
-		stat->phase = 2;
-	if (stat->phase == 2 && save->at.disk >= SHF_DISK_PUBLISHING)
-		stat->phase = 6;
+	/* took.phase is never WRITTEN or PUBLISHING: these are derived here. */
+	if (stat->phase == SHEAF_PHASE_WRITING && stat->written == stat->to_write)
+		stat->phase = SHEAF_PHASE_WRITTEN;
+	if (stat->phase == SHEAF_PHASE_WRITTEN && save->at.disk >= SHF_DISK_PUBLISHING)
+		stat->phase = SHEAF_PHASE_PUBLISHING;
 }
 
 void shf_save_progress_now(const struct sheaf_save *save)

@@ -7,6 +7,7 @@
 #include "left.h"
 #include "lock.h"
 #include "recover.h"
+#include "sheaf-admin.h"
 #include "step_look.h"
 #include "steps.h"
 #include "prune_steps.h"
@@ -25,10 +26,10 @@ struct looking {
 };
 
 /* Completes the entry and hands it to the caller. */
-static int left_report(struct looking *l, struct shf_left *left, const char *what,
-                       const char *action, const char *why)
+static int left_report(struct looking *l, struct shf_left *left, int32_t kind,
+                       int32_t action, const char *why)
 {
-	left->what = what;
+	left->kind = kind;
 	left->action = action;
 	left->why = why;
 	return l->item(l->arg, left);
@@ -83,7 +84,8 @@ static int report_lock(struct looking *l)
 	         l->held ? "" : left.lives ? ", who may live" : ", who is gone");
 	if (!session[0])
 		snprintf(why, sizeof(why), "held, and it does not say by whom");
-	return left_report(l, &left, "lock", l->held ? "wait" : "none", why);
+	return left_report(l, &left, SHEAF_LEFTOVER_LOCK, l->held ? SHEAF_ACTION_WAIT
+	                   : SHEAF_ACTION_NONE, why);
 }
 
 /* ---- steps ---- */
@@ -121,9 +123,11 @@ static int report_damaged(struct looking *l)
 			continue;
 		}
 		left_of(&left, &e);
-		rc = e.remains ? left_report(l, &left, "remains", "decide", remains)
-		               : left_report(l, &left, e.unread ? "unread" : "damaged", "decide",
-		                             why.msg);
+		rc = e.remains ? left_report(l, &left, SHEAF_LEFTOVER_REMAINS, SHEAF_ACTION_DECIDE,
+		                             remains)
+		               : left_report(l, &left, e.unread ? SHEAF_LEFTOVER_UNREAD
+		                                              : SHEAF_LEFTOVER_DAMAGED,
+		                             SHEAF_ACTION_DECIDE, why.msg);
 	}
 	shf_free(steps.all);
 	return rc;
@@ -169,15 +173,15 @@ static int report_staged(struct looking *l, const char *name, struct shf_left *l
 	left->whole = e.state == SHF_COMMITTED;
 	left->bytes = e.bytes;
 	if (left->lives)
-		return left_report(l, left, "staged", "wait",
+		return left_report(l, left, SHEAF_LEFTOVER_STAGED, SHEAF_ACTION_WAIT,
 		                   left->whole ? "whole; its writer may live"
 		                               : "its writer may live");
 	if (!left->whole)
-		return left_report(l, left, "staged", "delete",
+		return left_report(l, left, SHEAF_LEFTOVER_STAGED, SHEAF_ACTION_DELETE,
 		                   "half a save of somebody who is dead");
 	snprintf(text, sizeof(text), "a whole save that was not published, of somebody who is "
 	         "dead: --salvage %lld publishes it", (long long)left->step);
-	return left_report(l, left, "staged", "delete", text);
+	return left_report(l, left, SHEAF_LEFTOVER_STAGED, SHEAF_ACTION_DELETE, text);
 }
 
 /* Reports an incomplete copy. */
@@ -188,8 +192,9 @@ static int report_copy(struct looking *l, const char *name, struct shf_left *lef
 
 	shf_fd_close(l->s.sys, &dir);
 	if (old)
-		return left_report(l, left, "copy", "delete", "half a copy that nobody took up");
-	return left_report(l, left, "copy", "wait",
+		return left_report(l, left, SHEAF_LEFTOVER_COPY, SHEAF_ACTION_DELETE,
+		                   "half a copy that nobody took up");
+	return left_report(l, left, SHEAF_LEFTOVER_COPY, SHEAF_ACTION_WAIT,
 	                   "half a copy: the next copy of that step takes it up");
 }
 
@@ -210,13 +215,14 @@ static int report_away(struct looking *l, int dir, const char *name, struct shf_
 	left->bytes = e.bytes;
 	left->whole = e.state == SHF_COMMITTED;
 	if (aside)
-		return left_report(l, left, "aside", "decide",
+		return left_report(l, left, SHEAF_LEFTOVER_ASIDE, SHEAF_ACTION_DECIDE,
 		                   "set aside; sheaf aside brings it back or deletes it");
 	fd = shf_dir_open(l->s.sys, dir, name);
 	over = fd >= 0 && shf_grace_is_over(&l->s, fd, SHF_GRACE_S);
 	shf_fd_close(l->s.sys, &fd);
-	return over ? left_report(l, left, "trash", "delete", "pruned; its grace is over")
-	            : left_report(l, left, "trash", "wait",
+	return over ? left_report(l, left, SHEAF_LEFTOVER_TRASH, SHEAF_ACTION_DELETE,
+	                          "pruned; its grace is over")
+	            : left_report(l, left, SHEAF_LEFTOVER_TRASH, SHEAF_ACTION_WAIT,
 	                          "pruned; deleted when its grace is over");
 }
 
@@ -272,9 +278,9 @@ static int report_flushes(struct looking *l)
 		old = shf_stage_copy_is_old(&l->s, dir);
 		shf_fd_close(l->s.sys, &dir);
 		snprintf(left.path, sizeof(left.path), ".sheaf/%.60s", p);
-		rc = old ? left_report(l, &left, "flush", "delete",
+		rc = old ? left_report(l, &left, SHEAF_LEFTOVER_FLUSH, SHEAF_ACTION_DELETE,
 		                       "agents of several nodes wrote a step here, a week ago")
-		         : left_report(l, &left, "flush", "wait",
+		         : left_report(l, &left, SHEAF_LEFTOVER_FLUSH, SHEAF_ACTION_WAIT,
 		                       "agents of several nodes write a step here, or one died");
 	}
 	shf_names_release(&names);
@@ -290,7 +296,8 @@ static int report_rewind(struct looking *l)
 
 	if (rc < 0)
 		return rc == -ENOENT ? 0 : left_fail(l, rc, "rewind");
-	return left_report(l, &left, "rewind", "finish", "a rewind that was cut");
+	return left_report(l, &left, SHEAF_LEFTOVER_REWIND, SHEAF_ACTION_FINISH,
+	                   "a rewind that was cut");
 }
 
 /* Works on a copy of the store, because report_lock writes what it learns of the last holder into

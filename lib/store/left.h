@@ -6,7 +6,8 @@
 
 struct shf_left {               /* members as in struct sheaf_leftover; the strings are valid during
                                  * the call of item only */
-	const char *what, *action, *why;
+	int32_t kind, action;
+	const char *why;
 	int64_t step;                   /* -1: the entry is about no step */
 	uint64_t bytes;
 	int lives;

@@ -16,6 +16,7 @@
 #include "err.h"
 #include "list.h"
 #include "lock.h"
+#include "sheaf-admin.h"
 #include "step_look.h"
 #include "run_files.h"
 
@@ -295,7 +296,7 @@ static int choose_what_goes(struct judge *j, struct shf_list *list)
  * newer ones still exist, so that their descent from it can be written down before the steps
  * between are removed. Returns how many were removed, or a code. */
 static int walk(struct judge *j, struct shf_list *list, struct shf_buf *descent, int trash,
-                void (*item)(void *arg, int64_t step, char what, const char *why), void *arg,
+                void (*item)(void *arg, int64_t step, int32_t action, const char *why), void *arg,
                 struct sheaf_error *err)
 {
 	int gone = 0, rc;
@@ -320,7 +321,8 @@ static int walk(struct judge *j, struct shf_list *list, struct shf_buf *descent,
 		if (rc < 0)
 			return rc;
 		if (item)
-			item(arg, e->step, rc ? 'r' : 'k', rc ? why_goes(j, e) : why);
+			item(arg, e->step, rc ? SHEAF_PRUNE_REMOVE : SHEAF_PRUNE_KEEP, rc ?
+			     why_goes(j, e) : why);
 		gone += rc;
 	}
 	return gone;
@@ -347,7 +349,8 @@ static int prune_read_list(struct shf_store *s, const struct shf_prune *p, struc
 /* The descent file is written before any step is removed. If it were written afterwards, a crash in
  * between would cut the chain of parents, and the steps beyond the gap could never be pruned. */
 int shf_store_prune(struct shf_store *s, const struct shf_prune *p,
-                    void (*item)(void *arg, int64_t step, char what, const char *why), void *arg,
+                    void (*item)(void *arg, int64_t step, int32_t action,
+                                 const char *why), void *arg,
                     struct sheaf_error *err)
 {
 	struct judge j = { .s = s, .p = p };

@@ -30,11 +30,12 @@ struct shf_prune {
 	bool dry;                       /* decide and report only */
 };
 /* Prunes. Returns how many steps were deleted (if dry: would be), or a code. Calls item (unless
- * NULL) for each step: `what` is 'r' (removed) or 'k' (kept), `why` the reason. Also deletes from
+ * NULL) for each step: `action` is an enum sheaf_prune_action, `why` the reason. Also deletes from
  * the trash what is older than the grace (not if dry), within clear_ms. A step stays while some
  * process holds a shared lock on its sheaf.json. */
 int shf_store_prune(struct shf_store *s, const struct shf_prune *p,
-                    void (*item)(void *arg, int64_t step, char what, const char *why), void *arg,
+                    void (*item)(void *arg, int64_t step, int32_t action,
+                                 const char *why), void *arg,
                     struct sheaf_error *err);
 /* Returns whether the grace of this folder of the trash is over. */
 bool shf_grace_is_over(struct shf_store *s, int dir, int grace_s);

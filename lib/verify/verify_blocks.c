@@ -73,7 +73,7 @@ static void find_bad_block(struct shf_verify *v, uint32_t f, uint64_t lo, const 
 		snprintf(who, sizeof(who), "%s/%.140s", at.family, at.name);
 	}
 	shf_block_fail(v->step, f, lo / SHF_BLOCK, got, want, who, &e);
-	shf_verify_find(v, "checksum", &at, &e);
+	shf_verify_find(v, SHEAF_FINDING_CHECKSUM, &at, &e);
 }
 
 /* A run shorter than this is summed twice, while it is in the L1 cache, which is cheaper than
@@ -332,7 +332,7 @@ static int take_chunk(void *arg, struct shf_read *r, int64_t got, struct sheaf_e
 	if (n < r->req.len) { /* the file has become shorter during the verification */
 		at.offset = (int64_t)(r->req.off + n);
 		(void)shf_step_file_got(v->step, r->file, r->req.off, r->req.len, got, &e);
-		shf_verify_find(v, "truncated", &at, &e);
+		shf_verify_find(v, SHEAF_FINDING_TRUNCATED, &at, &e);
 		n = n / SHF_BLOCK * SHF_BLOCK;
 	}
 	check_chunk(v, r, n);
@@ -344,7 +344,8 @@ static int take_chunk(void *arg, struct shf_read *r, int64_t got, struct sheaf_e
 static void report_progress(const struct shf_verify *v, uint64_t blocks)
 {
 	const struct sheaf_opts *o = &v->step->run->opts;
-	struct sheaf_stat stat = { .size = sizeof(stat), .phase = 5, .held = blocks * SHF_BLOCK,
+	struct sheaf_stat stat = { .size = sizeof(stat), .phase = SHEAF_PHASE_VERIFYING,
+	                           .held = blocks * SHF_BLOCK,
 		.copied = v->disk_bytes };
 
 	if (o->progress)

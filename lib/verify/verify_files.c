@@ -124,7 +124,7 @@ static uint64_t data_end(const uint8_t *bytes, size_t n)
 /* Classifies the damage of a foreign file whose header is not valid for the length of the file. If
  * the header would be valid for another length, the file was cut or has grown ("truncated",
  * "extended"); otherwise the header itself is damaged. */
-static const char *foreign_kind(uint64_t file_bytes, const uint8_t *bytes, size_t n)
+static int32_t foreign_kind(uint64_t file_bytes, const uint8_t *bytes, size_t n)
 {
 	struct shf_arena arena = { 0 };
 	struct shf_st st;
@@ -132,16 +132,18 @@ static const char *foreign_kind(uint64_t file_bytes, const uint8_t *bytes, size_
 	int rc;
 
 	if (file_bytes < 8 || n < 8)
-		return "truncated";
+		return SHEAF_FINDING_TRUNCATED;
 	if (file_bytes - 8 < shf_get64(bytes))
-		return shf_get64(bytes) <= SHF_ST_HEADER_MAX ? "truncated" : "header";
+		return shf_get64(bytes) <= SHF_ST_HEADER_MAX ? SHEAF_FINDING_TRUNCATED
+		                                                : SHEAF_FINDING_HEADER;
 	/* The file has the whole header. Its offsets tell how long the file should be. */
 	end = data_end(bytes, n);
 	if (end > UINT64_MAX - n || end + n == file_bytes)
-		return "header";
+		return SHEAF_FINDING_HEADER;
 	rc = shf_st_parse(&st, &arena, bytes, n, end + n, "", NULL);
 	shf_arena_release(&arena);
-	return rc < 0 ? "header" : end + n > file_bytes ? "truncated" : "extended";
+	return rc < 0 ? SHEAF_FINDING_HEADER
+	     : end + n > file_bytes ? SHEAF_FINDING_TRUNCATED : SHEAF_FINDING_EXTENDED;
 }
 
 /* Finds the length of the header of file f, and how many bytes to read for it. If there are sums,
@@ -211,7 +213,7 @@ static void check_header(struct shf_verify *v, uint32_t f)
 	if (rc == SHEAF_ENOMEM)
 		shf_verify_blind(v, rc, &e);
 	else if (rc < 0 && step->sound)
-		shf_verify_find(v, "header", &at, &e);
+		shf_verify_find(v, SHEAF_FINDING_HEADER, &at, &e);
 	else if (rc < 0)
 		shf_verify_find(v, foreign_kind(v->bytes[f], b.data, (size_t)header), &at, &e);
 out:
@@ -308,7 +310,7 @@ static void check_index(struct shf_verify *v, const struct shf_lt_family *fam, c
 	if (rc == SHEAF_ENOMEM)
 		shf_verify_blind(v, rc, &e);
 	else if (rc < 0)
-		shf_verify_find(v, "index", &at, &e);
+		shf_verify_find(v, SHEAF_FINDING_INDEX, &at, &e);
 	shf_arena_release(&arena);
 }
 
@@ -391,7 +393,7 @@ static void check_small(struct shf_verify *v, const struct shf_mf_file *m)
 		} else if (step->sound && crc != m->crc) {
 			shf_fail(&e, SHEAF_ECORRUPT, "%s/%s: checksum %016" PRIx64 ", want %016"
 			         PRIx64, step->path, m->name, crc, m->crc);
-			shf_verify_find(v, "checksum", &at, &e);
+			shf_verify_find(v, SHEAF_FINDING_CHECKSUM, &at, &e);
 		} else if (fam) {
 			check_index(v, fam, m->name, &text);
 		}
@@ -500,7 +502,7 @@ static int find_extra_in(struct shf_verify *v, int dir, const char *folder,
 		if (!bsearch(&key, known->a, known->n, sizeof(*known->a), order_step_names)) {
 			shf_fail(&e, SHEAF_ECORRUPT, "%s/%s: the manifest does not name it",
 			         v->step->path, name);
-			shf_verify_find(v, "extra", &at, &e);
+			shf_verify_find(v, SHEAF_FINDING_EXTRA, &at, &e);
 		}
 		shf_free(name);
 	}

@@ -11,10 +11,10 @@
 
 /* The first finding decides what the verification returns. With a sink it also stops the copy,
  * because a copy of a damaged step is of no use. */
-void shf_verify_find(struct shf_verify *v, const char *what, const struct shf_verify_at *at,
+void shf_verify_find(struct shf_verify *v, int32_t kind, const struct shf_verify_at *at,
                      const struct sheaf_error *e)
 {
-	struct sheaf_finding f = { .size = sizeof(f), .what = what,
+	struct sheaf_finding f = { .size = sizeof(f), .kind = kind,
 		.file = at->file ? at->file : "", .family = at->family ? at->family : "",
 		.name = at->name ? at->name : "", .msg = e->msg, .block = at->block,
 		.offset = at->offset };
@@ -75,7 +75,7 @@ bool shf_verify_plain(struct shf_verify *v, int dir, const char *base, const cha
 
 	if (rc == -ENOENT || rc == -ENOTDIR || rc == -ELOOP) {
 		shf_fail(&e, SHEAF_ECORRUPT, "%s/%s: gone", v->step->path, name);
-		shf_verify_find(v, "missing", &at, &e);
+		shf_verify_find(v, SHEAF_FINDING_MISSING, &at, &e);
 		return false;
 	}
 	if (rc < 0) {
@@ -86,7 +86,7 @@ bool shf_verify_plain(struct shf_verify *v, int dir, const char *base, const cha
 	if (st.type != SHF_T_FILE) {
 		shf_fail(&e, SHEAF_ECORRUPT, "%s/%s: gone; what has its name is no plain file",
 		         v->step->path, name);
-		shf_verify_find(v, "missing", &at, &e);
+		shf_verify_find(v, SHEAF_FINDING_MISSING, &at, &e);
 		return false;
 	}
 	*bytes = st.bytes;
@@ -96,7 +96,8 @@ bool shf_verify_plain(struct shf_verify *v, int dir, const char *base, const cha
 	at.offset = (int64_t)(st.bytes < want ? st.bytes : want);
 	shf_fail(&e, SHEAF_ECORRUPT, "%s/%s: %" PRIu64 " bytes, the manifest says %" PRIu64,
 	         v->step->path, name, st.bytes, want);
-	shf_verify_find(v, st.bytes < want ? "truncated" : "extended", &at, &e);
+	shf_verify_find(v, st.bytes < want ? SHEAF_FINDING_TRUNCATED : SHEAF_FINDING_EXTENDED, &at,
+	                &e);
 	return false;
 }
 

@@ -5,8 +5,8 @@
 #define SHF_VERIFY_FINDINGS_H
 #include "verify.h"
 
-/* Records and reports a finding. what: its kind, as in struct sheaf_finding; e: its message. */
-void shf_verify_find(struct shf_verify *v, const char *what, const struct shf_verify_at *at,
+/* Records and reports a finding. kind: an enum sheaf_finding_kind; e: its message. */
+void shf_verify_find(struct shf_verify *v, int32_t kind, const struct shf_verify_at *at,
                      const struct sheaf_error *e);
 /* Records a failure rc, with message e, because of which a part of the step could not be checked.
  * Such a failure decides the result only if no rank has a finding. */

@@ -86,7 +86,8 @@ static void look_at_sums(struct shf_verify *v)
 		/* The table is valid by itself but does not match the manifest's files. The finding
 		 * names the manifest, because the table has proved itself. */
 		at.file = "sheaf.json";
-	shf_verify_find(v, step->sums.bytes ? "manifest" : "checksum", &at, &step->sums_err);
+	shf_verify_find(v, step->sums.bytes ? SHEAF_FINDING_MANIFEST : SHEAF_FINDING_CHECKSUM, &at,
+	                &step->sums_err);
 }
 
 /* Compares the manifest's sum of each file with the combined sums of its blocks from the table; no
@@ -120,7 +121,7 @@ static void match_files(struct shf_verify *v)
 			shf_fail(&e, SHEAF_ECORRUPT, "%s/sheaf.json: says checksum %016" PRIx64
 			         " of %s, its blocks in the sums make %016" PRIx64, step->path,
 			         m->crc, m->name, crc);
-			shf_verify_find(v, "manifest", &at, &e);
+			shf_verify_find(v, SHEAF_FINDING_MANIFEST, &at, &e);
 		}
 	}
 	shf_free(by);
@@ -148,7 +149,7 @@ static void match_indexes(struct shf_verify *v)
 		at.family = f->name;
 		shf_fail(&e, SHEAF_ECORRUPT, "%s/sheaf.json: does not name %s", v->step->path,
 		         name);
-		shf_verify_find(v, "manifest", &at, &e);
+		shf_verify_find(v, SHEAF_FINDING_MANIFEST, &at, &e);
 	}
 }
 
@@ -178,7 +179,7 @@ static void match_families(struct shf_verify *v)
 		         " tensors, %" PRIu64 " bytes; the sums have %" PRIu64 ", %" PRIu64,
 		         step->path, fam->name, m->families[i].tensors, m->families[i].bytes,
 		         tensors, bytes);
-		shf_verify_find(v, "manifest", &at, &e);
+		shf_verify_find(v, SHEAF_FINDING_MANIFEST, &at, &e);
 	}
 	for (size_t i = 0; i < m->tied_n; i++) {
 		const struct shf_mf_tied *t = &m->tied[i];
@@ -191,7 +192,7 @@ static void match_families(struct shf_verify *v)
 		shf_fail(&e, SHEAF_ECORRUPT, "%s/sheaf.json: %s/%.140s is tied to %.140s, %s",
 		         step->path, t->family, t->name, t->to,
 		         stored ? "but stored" : "which is not stored");
-		shf_verify_find(v, "manifest", &at, &e);
+		shf_verify_find(v, SHEAF_FINDING_MANIFEST, &at, &e);
 	}
 }
 
@@ -225,7 +226,7 @@ static int match_raw(struct shf_verify *v, struct sheaf_error *err)
 		shf_fail(&e, SHEAF_ECORRUPT, "%s/%s: the file has checksum %016" PRIx64
 		         ", want %016" PRIx64 "; where, the damaged sums cannot tell", step->path,
 		         m->name, crc, m->crc);
-		shf_verify_find(v, "checksum", &at, &e);
+		shf_verify_find(v, SHEAF_FINDING_CHECKSUM, &at, &e);
 	}
 	return 0;
 }
@@ -251,7 +252,7 @@ static void compare_digest(struct shf_verify *v, uint64_t n)
 		return;
 	shf_fail(&e, SHEAF_ECORRUPT, "%s: %s/%.200s has digest %016" PRIx64 ", want %016" PRIx64,
 	         v->step->path, at.family, at.name, v->got[n], t.digest);
-	shf_verify_find(v, "digest", &at, &e);
+	shf_verify_find(v, SHEAF_FINDING_DIGEST, &at, &e);
 }
 
 /* Combines the parts of each tensor's digest over all ranks, and compares the results. The sums of
@@ -365,7 +366,8 @@ static int sum_up(struct shf_verify *v, uint64_t x[SUMS_N], struct sheaf_error *
 	if (team->rank == 0) {
 		struct shf_verify_at at = { NULL, NULL, NULL, -1, -1 };
 
-		shf_verify_find(v, step->cat_index ? "index" : "header", &at, &step->cat_err);
+		shf_verify_find(v, step->cat_index ? SHEAF_FINDING_INDEX : SHEAF_FINDING_HEADER,
+		                &at, &step->cat_err);
 	}
 	return 0;
 }
@@ -390,7 +392,7 @@ static void fill_verify_report(const struct shf_verify *v, const uint64_t x[SUMS
  * Returns EFORMAT. */
 static int unverified(struct shf_verify *v, struct sheaf_error *err)
 {
-	struct sheaf_finding f = { .size = sizeof(f), .what = "unverified", .file = "",
+	struct sheaf_finding f = { .size = sizeof(f), .kind = SHEAF_FINDING_UNVERIFIED, .file = "",
 		.family = "", .name = "", .block = -1, .offset = -1 };
 	struct sheaf_error e;
 	int rc = shf_fail(&e, SHEAF_EFORMAT, "%s: sound, but without checksums: its values "

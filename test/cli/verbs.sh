@@ -12,7 +12,7 @@ t 0 'and another, in another layout' mpi 2 save --run other --step 10 --steps 1 
 t 0 'ls lists its steps' "$SHEAF" ls run --json
 json 'ascending, each with all members' '[x["step"] for x in o] == [10, 20, 30, 40] and all( \
 	keys(x, "step state session parent created bytes mark tries path") for x in o)'
-json 'committed, one after the other' 'all(x["state"] == "committed" and x["mark"] is None \
+json 'committed, one after the other' 'all(x["state"] == "committed" and x["mark"] == "none" \
 	and x["bytes"] > 1e6 and x["path"] == "checkpoint-%d" % x["step"] for x in o) \
 	and [x["parent"] for x in o] == [None, 10, 20, 30]'
 t 0 'ls is a table' "$SHEAF" ls run
@@ -204,11 +204,11 @@ silent 'is silent'
 t 0 'mark bad' "$SHEAF" mark run@40 bad --json
 json 'or says what it did' 'o == [{"step": 40, "mark": "bad"}]'
 t 0 'ls shows marks' "$SHEAF" ls run --json
-json 'of both kinds' '[x["mark"] for x in o] == ["keep", None, None, "bad"]'
+json 'of both kinds' '[x["mark"] for x in o] == ["keep", "none", "none", "bad"]'
 tried=run/.sheaf/tries/30-$("$SHEAF" ls run@30 --json | sed 's/.*"session":"\([0-9a-f]*\)".*/\1/')
 mkdir -p "$tried" run/.sheaf/marks/20
 t 0 'what is no file cannot be read' "$SHEAF" ls run --json
-json 'nor taken for none' '[x["mark"] for x in o] == ["keep", "unread", None, "bad"] and \
+json 'nor taken for none' '[x["mark"] for x in o] == ["keep", "unread", "none", "bad"] and \
 	[x["tries"] for x in o] == [0, 0, None, 0]'
 t 0 'and is a ? in the table' "$SHEAF" ls run
 has 'of marks' out ' ?         0  checkpoint-20'

@@ -449,8 +449,9 @@ static void do_hold(struct actor *a, const struct call *c, struct reply *r)
 		a->held[c->slot] = NULL;
 }
 
-static void count_pruned(void *arg, int64_t step, char what, const char *why)
+static void count_pruned(void *arg, int64_t step, int32_t action, const char *why)
 {
+	char what = sheaf_prune_action_name(action)[0];
 	struct reply *r = arg;
 
 	(void)why;
@@ -483,6 +484,12 @@ static void do_close(struct actor *a)
 	a->run = NULL;
 }
 
+/* The model has marks as letters; 0: none. */
+static int32_t mark_of(int64_t letter)
+{
+	return letter == 'k' ? SHEAF_MARK_KEEP : letter == 'b' ? SHEAF_MARK_BAD : SHEAF_MARK_NONE;
+}
+
 /* As the command line does it: a process opens the run, does one thing and closes it. */
 static void do_once(const struct call *c, const char *dir, struct reply *r)
 {
@@ -498,7 +505,7 @@ static void do_once(const struct call *c, const char *dir, struct reply *r)
 	if (rc == 0 && c->kind == C_RUN_REWIND)
 		rc = sheaf_run_rewind(run, c->step, &err);
 	else if (rc == 0 && c->kind == C_RUN_MARK)
-		rc = sheaf_run_mark(run, c->step, (char)c->n, &err);
+		rc = sheaf_run_mark(run, c->step, mark_of(c->n), &err);
 	else if (rc == 0)
 		rc = sheaf_run_prune(run, 0, count_pruned, r, &err);
 	failed(r, rc > 0 ? 0 : rc, &err);
@@ -584,7 +591,7 @@ static void do_to_run(struct actor *a, const struct call *c, struct reply *r)
 	if (c->kind == C_REWIND)
 		rc = sheaf_run_rewind(a->run, c->step, &err);
 	else if (c->kind == C_MARK)
-		rc = sheaf_run_mark(a->run, c->step, (char)c->n, &err);
+		rc = sheaf_run_mark(a->run, c->step, mark_of(c->n), &err);
 	else
 		rc = sheaf_run_prune(a->run, 0, count_pruned, r, &err);
 	failed(r, rc > 0 ? 0 : rc, &err);
@@ -722,7 +729,10 @@ static int note_item(void *arg, const struct sheaf_item *item)
 	struct reply *r = arg;
 
 	if (r->list_n < LIST_MAX)
-		r->list[r->list_n++] = (struct listed){ item->step, item->state[0], item->mark };
+		r->list[r->list_n++] = (struct listed){
+			item->step, sheaf_item_state_name(item->state)[0],
+			item->mark == SHEAF_MARK_UNREAD ? '?'
+			: item->mark == SHEAF_MARK_NONE ? 0 : sheaf_mark_name(item->mark)[0] };
 	return 0;
 }
 

@@ -1153,7 +1153,7 @@ gullible("save_known_by_number", "the newest step is not read because its number
          "store/prune_steps.c:shf_saved_is_same", "strcmp(a->session, b->session) == 0",
          BEHIND + "a_prune_reads_the_new_save_of_a_bad_number")
 blind("bad_step_stays_verified", "a step that is marked bad is still taken for verified",
-      "engine/run_ops.c:shf_run_mark", "rc == 0 && mark == 'b'", NEW_SAVE)
+      "engine/run_ops.c:shf_run_mark", "rc == 0 && mark == SHEAF_MARK_BAD", NEW_SAVE)
 bug("aside_stays_verified", "a step that was set aside is still taken for verified",
     "save/save_stage.c:shf_save_staged", "shf_scrub_run_forget(save->run, save->id.step);",
     "if (!MUTANT) shf_scrub_run_forget(save->run, save->id.step);", NEW_SAVE)

@@ -294,9 +294,10 @@ static int in_a_child(struct api_place *p, struct sheaf_checkpoint *step, struct
 		sheaf_run_steps(p->run, NULL, 0, &err[0]),
 		sheaf_run_list(p->run, NULL, NULL, &err[1]),
 		sheaf_run_leftovers(p->run, NULL, NULL, &err[2]),
-		sheaf_run_rewind(p->run, 3, &err[3]), sheaf_run_mark(p->run, 3, 'k', &err[4]),
+		sheaf_run_rewind(p->run, 3, &err[3]), sheaf_run_mark(p->run, 3, SHEAF_MARK_KEEP,
+		                                                     &err[4]),
 		sheaf_run_prune(p->run, 1, NULL, NULL, &err[5]),
-		sheaf_run_resume(p->run, p->st, 0, NULL, &err[6]),
+		sheaf_run_resume(p->run, p->st, SHEAF_MARK_NONE, NULL, &err[6]),
 		sheaf_save_begin(&begun, p->run, 9, p->st, NULL, &err[7]),
 		sheaf_save_exchange(save, 1, &err[8]), sheaf_save_commit(save, 0, &err[9]),
 		sheaf_checkpoint_open(&opened, p->run, 3, &err[10]),
@@ -361,7 +362,7 @@ TEST(missing_arguments_are_errors)
 	CHECK_INT(sheaf_run_steps(p.run, NULL, 1, &err), SHEAF_EINVAL);
 	CHECK_INT(sheaf_run_list(p.run, NULL, NULL, &err), SHEAF_EINVAL);
 	CHECK_INT(sheaf_run_rewind(NULL, 1, &err), SHEAF_EINVAL);
-	CHECK_INT(sheaf_run_mark(NULL, 1, 'k', NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_run_mark(NULL, 1, SHEAF_MARK_KEEP, NULL), SHEAF_EINVAL);
 	CHECK_INT(sheaf_run_prune(NULL, 1, NULL, NULL, NULL), SHEAF_EINVAL);
 	CHECK_INT(sheaf_save_begin(NULL, p.run, 1, p.st, NULL, &err), SHEAF_EINVAL);
 	CHECK_INT(sheaf_save_begin(&save, NULL, 1, p.st, NULL, &err), SHEAF_EINVAL);
@@ -406,7 +407,7 @@ static int hear(void *arg, const struct sheaf_item *item)
 	int *n = arg;
 
 	CHECK_INT(item->size, sizeof(*item));
-	CHECK_STR(item->state, "committed");
+	CHECK_STR(sheaf_item_state_name(item->state), "committed");
 	CHECK(item->bytes > 0 && item->path[0] && item->created[0]);
 	return ++*n == 2 ? 42 : 0;
 }

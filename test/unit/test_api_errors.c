@@ -60,8 +60,8 @@ TEST(each_refusal_fills_the_callers_error)
 	FILLS(sheaf_run_rewind(NULL, 5, &err), SHEAF_EINVAL, "no run was given");
 	FILLS(sheaf_run_rewind(p.run, 5, &err), SHEAF_ENOENT,
 	      "$/checkpoint-5: No such file or directory");
-	FILLS(sheaf_run_mark(NULL, 5, 'k', &err), SHEAF_EINVAL, "no run was given");
-	FILLS(sheaf_run_mark(p.run, 5, 'k', &err), SHEAF_ENOENT,
+	FILLS(sheaf_run_mark(NULL, 5, SHEAF_MARK_KEEP, &err), SHEAF_EINVAL, "no run was given");
+	FILLS(sheaf_run_mark(p.run, 5, SHEAF_MARK_KEEP, &err), SHEAF_ENOENT,
 	      "$/checkpoint-5: No such file or directory");
 	FILLS(sheaf_run_prune(NULL, 1, NULL, NULL, &err), SHEAF_EINVAL, "no run was given");
 	FILLS(sheaf_run_resume(NULL, p.st, 0, NULL, &err), SHEAF_EINVAL, "no run was given");

@@ -7,6 +7,7 @@
 #include "lock.h"
 #include "simover.h"
 #include "lived.h"
+#include "sheaf-admin.h"
 
 static struct shf_store other;
 static struct sheaf_error err;
@@ -298,8 +299,9 @@ TEST(a_host_whose_clock_is_days_ahead_takes_no_living_jobs_stage)
 
 static int hear_lock(void *arg, const struct shf_left *left)
 {
-	if (strcmp(left->what, "lock") == 0)
-		snprintf(arg, 100, "%.20s %d %.60s", left->action, left->lives, left->why);
+	if (strcmp(sheaf_leftover_kind_name(left->kind), "lock") == 0)
+		snprintf(arg, 100, "%.20s %d %.60s", sheaf_leftover_action_name(left->action),
+		         left->lives, left->why);
 	return 0;
 }
 

@@ -5,6 +5,7 @@
 #include "lived.h"
 #include "rng.h"
 #include "prune_steps.h"
+#include "sheaf-admin.h"
 
 TEST(prune_keeps_what_no_newer_verified_step_dominates)
 {
@@ -82,8 +83,9 @@ struct said {
 	char why[32][200];
 };
 
-static void listen(void *arg, int64_t step, char what, const char *why)
+static void listen(void *arg, int64_t step, int32_t action, const char *why)
 {
+	char what = sheaf_prune_action_name(action)[0];
 	struct said *said = arg;
 
 	said->what[step] = what;

@@ -11,6 +11,7 @@
 #include "recover.h"
 #include "salvage.h"
 #include "prune_steps.h"
+#include "sheaf-admin.h"
 
 #define ID "00112233445566778899aabbccddeeff"
 
@@ -268,8 +269,9 @@ TEST(a_journal_that_is_none_stops_the_next_job_with_a_sentence)
 	}
 }
 
-static void no_item(void *arg, int64_t step, char what, const char *why)
+static void no_item(void *arg, int64_t step, int32_t action, const char *why)
 {
+	char what = sheaf_prune_action_name(action)[0];
 	(void)step;
 	(void)why;
 	*(int *)arg += what == 'r';

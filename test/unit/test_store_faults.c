@@ -18,6 +18,7 @@
 #include "stage.h"
 #include "prune_steps.h"
 #include "tries.h"
+#include "sheaf-admin.h"
 
 static struct simdisk *base;            /* a run with something of everything */
 static bool aside_empties;              /* the operation takes the one step out of .sheaf/aside */
@@ -160,16 +161,19 @@ static int ask_latest(struct shf_store *s, struct answer *a, struct sheaf_error 
 
 static int tell_left(void *arg, const struct shf_left *left)
 {
-	if (strcmp(left->what, "unread") == 0)
+	if (strcmp(sheaf_leftover_kind_name(left->kind), "unread") == 0)
 		return SHEAF_EIO;
 	/* A lock is that of who operated; trash goes as far as it can be deleted. */
-	if (strcmp(left->what, "lock") != 0 && strcmp(left->what, "trash") != 0 &&
+	if (strcmp(sheaf_leftover_kind_name(left->kind), "lock") != 0 &&
+	    strcmp(sheaf_leftover_kind_name(left->kind), "trash") != 0 &&
 	    plain(left->step) != STAGED)
-		say(arg, "%s %s %lld %llu %d %.10s\n", left->what, left->action,
+		say(arg, "%s %s %lld %llu %d %.10s\n", sheaf_leftover_kind_name(left->kind),
+		    sheaf_leftover_action_name(left->action),
 		    (long long)plain(left->step), (unsigned long long)left->bytes, left->whole,
 		    left->path);
 	/* Of what is aside it says that it is not whole, and why. */
-	return strcmp(left->what, "aside") == 0 && !left->whole && plain(left->step) > 5
+	return strcmp(sheaf_leftover_kind_name(left->kind),
+	              "aside") == 0 && !left->whole && plain(left->step) > 5
 	       ? SHEAF_EIO : 0;
 }
 

@@ -15,6 +15,7 @@
 #include "prune_steps.h"
 #include "tries.h"
 #include "valid.h"
+#include "sheaf-admin.h"
 
 #define ID "0123456789abcdef0123456789abcdef"
 #define OTHER "fedcba9876543210fedcba9876543210"
@@ -75,8 +76,9 @@ static void gone(struct world *w, const char *path)
 
 /* ---- a prune ---- */
 
-static void hear_item(void *arg, int64_t step, char what, const char *why)
+static void hear_item(void *arg, int64_t step, int32_t action, const char *why)
 {
+	char what = sheaf_prune_action_name(action)[0];
 	char line[300];
 
 	(void)arg;
@@ -198,8 +200,10 @@ static int hear_left(void *arg, const struct shf_left *l)
 	char line[600];
 
 	(void)arg;
-	snprintf(line, sizeof(line), "%s %lld %s, %s, %llu bytes, %s%s, %s: %s", l->what,
-	         (long long)l->step, l->action, l->path, (unsigned long long)l->bytes,
+	snprintf(line, sizeof(line), "%s %lld %s, %s, %llu bytes, %s%s, %s: %s",
+	         sheaf_leftover_kind_name(l->kind),
+	         (long long)l->step, sheaf_leftover_action_name(l->action), l->path,
+	                 (unsigned long long)l->bytes,
 	         l->lives < 0 ? "-" : l->lives ? "lives" : "dead", l->whole ? ", whole" : "",
 	         l->session, l->why);
 	hear(line);

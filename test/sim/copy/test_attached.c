@@ -125,7 +125,7 @@ static void finding(void *arg, const struct sheaf_finding *f)
 	char *found = arg;
 	size_t n = strlen(found);
 
-	snprintf(found + n, 200 - n, "%s %s;", f->what, f->file);
+	snprintf(found + n, 200 - n, "%s %s;", sheaf_finding_kind_name(f->kind), f->file);
 }
 
 /* A copy into `to`; NULL: a verify. Its code, and what was found. */

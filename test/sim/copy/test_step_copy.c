@@ -84,7 +84,8 @@ static void finding(void *arg, const struct sheaf_finding *f)
 	struct copy *c = arg;
 	size_t n = strlen(c->found);
 
-	snprintf(c->found + n, sizeof(c->found) - n, "%s %s %s/%s %lld;", f->what, f->file,
+	snprintf(c->found + n, sizeof(c->found) - n, "%s %s %s/%s %lld;",
+	         sheaf_finding_kind_name(f->kind), f->file,
 	         f->family, f->name, (long long)f->block);
 }
 

@@ -712,7 +712,7 @@ static int one_saves(struct one *o, int64_t step, bool disk)
 	return rc;
 }
 
-static void one_is_told(void *arg, char what, const char *family, const char *name,
+static void one_is_told(void *arg, int32_t kind, const char *family, const char *name,
                         const char *msg)
 {
 	struct one *o = arg;
@@ -720,8 +720,8 @@ static void one_is_told(void *arg, char what, const char *family, const char *na
 
 	(void)family;
 	(void)msg;
-	if (what == 'P' || what == 'A')
-		snprintf(o->told + n, sizeof(o->told) - n, "%c %s; ", what, name);
+	if (kind == SHEAF_REPORT_PASSED_OVER || kind == SHEAF_REPORT_SET_ASIDE)
+		snprintf(o->told + n, sizeof(o->told) - n, "%c %s; ", hands_letter(kind), name);
 }
 
 static struct sheaf_report one_falls_back(struct one *o)

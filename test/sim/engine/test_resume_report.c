@@ -12,6 +12,7 @@
 #include "save_end.h"
 #include "step_reread.h"
 #include "run_resume.h"
+#include "sheaf-admin.h"
 
 #define FILE_OF(step) "run/checkpoint-" step "/model-00001-of-00001.safetensors"
 #define ASIDE(step) "1 run: checkpoint-" step " is set aside: it is kept in .sheaf/aside\n"
@@ -156,7 +157,7 @@ TEST(without_the_flag_the_error_names_what_helps)
 
 static int marks(struct hand *h)
 {
-	return shf_run_mark(h->run, 3, 'b', &h->err);
+	return shf_run_mark(h->run, 3, SHEAF_MARK_BAD, &h->err);
 }
 
 TEST(a_bad_step_that_is_skipped_is_told_and_logged)

@@ -16,7 +16,7 @@
 #include "run_ops.h"
 #include "step_open.h"
 #include "load.h"
-
+#include "sheaf-admin.h"
 enum { RANKS = 2, ITEMS = 64 };
 
 struct world {
@@ -135,10 +135,10 @@ struct ear {
 	int rank;
 };
 
-static void hear(void *arg, int64_t step, char what, const char *why)
+static void hear(void *arg, int64_t step, int32_t action, const char *why)
 {
 	struct ear *e = arg;
-	char *to = what == 'r' ? e->w->gone : e->w->kept;
+	char *to = action == SHEAF_PRUNE_REMOVE ? e->w->gone : e->w->kept;
 	size_t n = strlen(to);
 
 	(void)why;
@@ -216,14 +216,14 @@ static int mark_keep_1(struct world *w, int rank, struct sheaf_run *run, struct 
 {
 	(void)w;
 	(void)rank;
-	return shf_run_mark(run, 1, 'k', err);
+	return shf_run_mark(run, 1, SHEAF_MARK_KEEP, err);
 }
 
 static int mark_bad_4(struct world *w, int rank, struct sheaf_run *run, struct sheaf_error *err)
 {
 	(void)w;
 	(void)rank;
-	return shf_run_mark(run, 4, 'b', err);
+	return shf_run_mark(run, 4, SHEAF_MARK_BAD, err);
 }
 
 TEST(marks_keep_and_condemn)
@@ -245,13 +245,13 @@ TEST(marks_keep_and_condemn)
 static int marks_differ(struct world *w, int rank, struct sheaf_run *run, struct sheaf_error *err)
 {
 	(void)w;
-	return shf_run_mark(run, rank, 'k', err);
+	return shf_run_mark(run, rank, SHEAF_MARK_KEEP, err);
 }
 
 static int mark_wrong(struct world *w, int rank, struct sheaf_run *run, struct sheaf_error *err)
 {
 	(void)w;
-	return shf_run_mark(run, 1, rank ? 'x' : 'k', err);
+	return shf_run_mark(run, 1, rank ? 'x' : SHEAF_MARK_KEEP, err);
 }
 
 static int rewinds_differ(struct world *w, int rank, struct sheaf_run *run, struct sheaf_error *err)
@@ -443,7 +443,7 @@ static int all_refused(struct world *w, int rank, struct sheaf_run *run, struct 
 
 	(void)rank;
 	if (rc == SHEAF_EINVAL)
-		rc = shf_run_mark(run, 1, 'k', err);
+		rc = shf_run_mark(run, 1, SHEAF_MARK_KEEP, err);
 	if (rc == SHEAF_EINVAL)
 		rc = prune(w, rank, run, false, err);
 	return rc;

@@ -12,6 +12,7 @@
 #include "t.h"
 #include "save_end.h"
 #include "step_copy.h"
+#include "sheaf-admin.h"
 
 static char log_[4000];
 
@@ -53,7 +54,7 @@ static bool has(struct simdisk *disk, int step)
 struct deed {
 	char what;                      /* Rewind, Mark, Prune, Dry prune */
 	int64_t step, other;            /* other: of rank 1 */
-	char mark, other_mark;
+	int32_t mark, other_mark;
 	int code;
 	const char *sentence;
 	uint64_t flags;                 /* of the run */
@@ -70,19 +71,23 @@ static const struct deed deeds[] = {
 	  .sentence = "run: step 9 is being saved (commit it or free it before a rewind)" },
 	{ .what = 'R', .step = 1, .other = 1, .code = SHEAF_EINVAL, .flags = SHEAF_RUN_READONLY,
 	  .sentence = "run: a rewind needs the run open for writing" },
-	{ .what = 'M', .step = -1, .other = -1, .mark = 'k', .other_mark = 'k',
-	  .code = SHEAF_EINVAL, .sentence = "step -1 is negative" },
-	{ .what = 'M', .step = 1, .other = 1, .mark = 'x', .other_mark = 'x',
-	  .code = SHEAF_EINVAL, .sentence = "mark 'x' (120): want 'k', 'b' or 0" },
-	{ .what = 'M', .step = 2, .other = 1, .mark = 'k', .other_mark = 'k',
-	  .code = SHEAF_EINVAL, .sentence = "run: mark: ranks pass different arguments (1 and 2)" },
-	{ .what = 'M', .step = 1, .other = 1, .mark = 'k', .other_mark = 'b',
-	  .code = SHEAF_EINVAL,
-	  .sentence = "run: mark: ranks pass different arguments (98 and 107)" },
-	{ .what = 'M', .step = 9, .other = 9, .mark = 'k', .other_mark = 'k',
-	  .code = SHEAF_ENOENT, .sentence = "run/checkpoint-9: No such file or directory" },
-	{ .what = 'M', .step = 1, .other = 1, .mark = 'k', .other_mark = 'k',
-	  .code = SHEAF_EINVAL, .flags = SHEAF_RUN_READONLY,
+	{ .what = 'M', .step = -1, .other = -1, .mark = SHEAF_MARK_KEEP,
+	  .other_mark = SHEAF_MARK_KEEP, .code = SHEAF_EINVAL, .sentence = "step -1 is negative" },
+	{ .what = 'M', .step = 1, .other = 1, .mark = SHEAF_MARK_UNREAD,
+	  .other_mark = SHEAF_MARK_UNREAD, .code = SHEAF_EINVAL,
+	          .sentence = "mark 3: use SHEAF_MARK_KEEP, "
+	  "SHEAF_MARK_BAD or SHEAF_MARK_NONE" },
+	{ .what = 'M', .step = 2, .other = 1, .mark = SHEAF_MARK_KEEP,
+	  .other_mark = SHEAF_MARK_KEEP, .code = SHEAF_EINVAL,
+	          .sentence = "run: mark: ranks pass different arguments (1 and 2)" },
+	{ .what = 'M', .step = 1, .other = 1, .mark = SHEAF_MARK_KEEP,
+	  .other_mark = SHEAF_MARK_BAD, .code = SHEAF_EINVAL,
+	  .sentence = "run: mark: ranks pass different arguments (1 and 2)" },
+	{ .what = 'M', .step = 9, .other = 9, .mark = SHEAF_MARK_KEEP,
+	  .other_mark = SHEAF_MARK_KEEP, .code = SHEAF_ENOENT,
+	          .sentence = "run/checkpoint-9: No such file or directory" },
+	{ .what = 'M', .step = 1, .other = 1, .mark = SHEAF_MARK_KEEP,
+	  .other_mark = SHEAF_MARK_KEEP, .code = SHEAF_EINVAL, .flags = SHEAF_RUN_READONLY,
 	  .sentence = "run: a mark needs the run open for writing" },
 	{ .what = 'P', .step = 0, .other = 1, .code = SHEAF_EINVAL,
 	  .sentence = "run: prune: ranks pass different arguments (0 and 1)" },
@@ -90,8 +95,9 @@ static const struct deed deeds[] = {
 	  .sentence = "run: pruning needs the run open for writing" },
 	{ .what = 'R', .step = 0, .other = 0, .code = SHEAF_ENOENT,
 	  .sentence = "run/checkpoint-0: No such file or directory" },
-	{ .what = 'M', .step = 0, .other = 0, .mark = 'b', .other_mark = 'b',
-	  .code = SHEAF_ENOENT, .sentence = "run/checkpoint-0: No such file or directory" },
+	{ .what = 'M', .step = 0, .other = 0, .mark = SHEAF_MARK_BAD,
+	  .other_mark = SHEAF_MARK_BAD, .code = SHEAF_ENOENT,
+	          .sentence = "run/checkpoint-0: No such file or directory" },
 };
 
 static int do_deed(struct hand *h)
@@ -144,13 +150,13 @@ static int after_close(struct hand *h)
 	CHECK_STR(err.msg, "the run is not open");
 	CHECK_INT(shf_run_rewind(run, 1, &err), SHEAF_EINVAL);
 	CHECK_STR(err.msg, "run: a rewind needs the run open for writing");
-	CHECK_INT(shf_run_mark(run, 1, 'k', &err), SHEAF_EINVAL);
+	CHECK_INT(shf_run_mark(run, 1, SHEAF_MARK_KEEP, &err), SHEAF_EINVAL);
 	CHECK_STR(err.msg, "run: a mark needs the run open for writing");
 	CHECK_INT(shf_step_open(&step, run, 1, &err), SHEAF_EINVAL);
 	CHECK_STR(err.msg, "the run is not open");
 	CHECK_INT(shf_run_prune(run, true, NULL, NULL, NULL), SHEAF_EINVAL);
 	CHECK_INT(shf_run_rewind(run, 1, NULL), SHEAF_EINVAL);
-	CHECK_INT(shf_run_mark(run, 1, 'k', NULL), SHEAF_EINVAL);
+	CHECK_INT(shf_run_mark(run, 1, SHEAF_MARK_KEEP, NULL), SHEAF_EINVAL);
 	h->run = run;
 	return 0;
 }
@@ -319,8 +325,9 @@ TEST(a_rewind_forgets_what_is_newer_and_nothing_else)
 
 static char items[400];
 
-static void item(void *arg, int64_t step, char what, const char *why)
+static void item(void *arg, int64_t step, int32_t action, const char *why)
 {
+	char what = sheaf_prune_action_name(action)[0];
 	size_t n = strlen(items);
 
 	(void)arg;

@@ -25,6 +25,7 @@
 #define main t_main
 #include "run_salvage.h"
 #include "t.h"
+#include "sheaf-admin.h"
 #undef main
 
 #define TO "run/checkpoint-2"
@@ -116,8 +117,9 @@ static int hear(void *arg, const struct shf_left *l)
 	size_t n = strlen(h->text);
 
 	CHECK(l->why[0] && l->path[0]);
-	snprintf(h->text + n, sizeof(h->text) - n, "%s %lld %s %d %d;", l->what,
-	         (long long)l->step, l->action, l->whole, l->lives);
+	snprintf(h->text + n, sizeof(h->text) - n, "%s %lld %s %d %d;",
+	         sheaf_leftover_kind_name(l->kind),
+	         (long long)l->step, sheaf_leftover_action_name(l->action), l->whole, l->lives);
 	return 0;
 }
 

@@ -24,6 +24,7 @@
 #include "step_folder.h"
 #include "step_open.h"
 #include "verify_step.h"
+#include "sheaf-admin.h"
 
 enum { RANKS = 2, ITEMS = 64 };
 
@@ -194,7 +195,7 @@ static int mark_3(struct world *w, int rank, struct sheaf_run *run, struct sheaf
 {
 	(void)w;
 	(void)rank;
-	return shf_run_mark(run, 3, 'b', err);
+	return shf_run_mark(run, 3, SHEAF_MARK_BAD, err);
 }
 
 static int nothing(struct world *w, int rank, struct sheaf_run *run, struct sheaf_error *err)
@@ -387,9 +388,10 @@ static int hear(void *arg, const struct shf_left *l)
 	char *text = arg;
 	size_t n = strlen(text);
 
-	if (strcmp(l->what, "lock") != 0)
-		snprintf(text + n, 200 - n, "%s %d %s;", l->what, (int)l->step,
-		         strcmp(l->what, "staged") ? l->path : "");
+	if (strcmp(sheaf_leftover_kind_name(l->kind), "lock") != 0)
+		snprintf(text + n, 200 - n, "%s %d %s;", sheaf_leftover_kind_name(l->kind),
+		         (int)l->step,
+		         strcmp(sheaf_leftover_kind_name(l->kind), "staged") ? l->path : "");
 	return 0;
 }
 

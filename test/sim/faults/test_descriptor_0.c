@@ -4,6 +4,7 @@
 #include "acts.h"
 #include "run_open.h"
 #include "t.h"
+#include "sheaf-admin.h"
 
 static struct {
 	int rank, nth;
@@ -67,7 +68,7 @@ static int act_save_12_anew(struct hand *h)
 	o.grace_s = -1;
 	rc = shf_run_open(&h->run, "run", h->group, &o, h->sys, &h->err);
 	if (rc == 0)
-		rc = shf_run_mark(h->run, 12, 'b', &h->err);
+		rc = shf_run_mark(h->run, 12, SHEAF_MARK_BAD, &h->err);
 	if (rc == 0)
 		rc = shf_save_begin(&save, h->run, 12, h->state, NULL, &h->err);
 	if (rc == 0)

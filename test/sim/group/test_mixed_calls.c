@@ -16,6 +16,7 @@
 #include "run_ops.h"
 #include "load.h"
 #include "load_slices.h"
+#include "sheaf-admin.h"
 
 /* What a rank has open while it makes the wrong call. */
 struct open_things {
@@ -45,7 +46,7 @@ static int call_commit(struct hand *h, const struct open_things *o)
 static int call_mark(struct hand *h, const struct open_things *o)
 {
 	(void)o;
-	return shf_run_mark(h->run, 1, 'k', &h->err);
+	return shf_run_mark(h->run, 1, SHEAF_MARK_KEEP, &h->err);
 }
 
 static int call_rewind(struct hand *h, const struct open_things *o)

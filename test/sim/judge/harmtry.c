@@ -51,7 +51,7 @@ static void hear(void *arg, const struct sheaf_finding *f)
 	if (l->found_n == HARM_FOUND)
 		return;
 	l->found_n++;
-	snprintf(to->what, sizeof(to->what), "%s", f->what);
+	snprintf(to->what, sizeof(to->what), "%s", sheaf_finding_kind_name(f->kind));
 	snprintf(to->file, sizeof(to->file), "%s", f->file);
 	snprintf(to->family, sizeof(to->family), "%s", f->family);
 	snprintf(to->name, sizeof(to->name), "%s", f->name);

@@ -152,14 +152,15 @@ struct told {                   /* items of a report, but for what was not verif
 	char text[16384];
 };
 
-static void item_told(void *arg, char what, const char *family, const char *name, const char *msg)
+static void item_told(void *arg, int32_t kind, const char *family, const char *name,
+                      const char *msg)
 {
 	struct told *t = arg;
 	size_t at = strlen(t->text);
 
-	if (what != 'V')
-		snprintf(t->text + at, sizeof(t->text) - at, "%c %s/%s: %s\n", what, family, name,
-		         msg);
+	if (kind != SHEAF_REPORT_UNVERIFIED)
+		snprintf(t->text + at, sizeof(t->text) - at, "%c %s/%s: %s\n",
+		         hands_letter(kind), family, name, msg);
 }
 
 /* All blocks of the hand, one behind the other. */

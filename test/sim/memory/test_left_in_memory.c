@@ -11,6 +11,7 @@
 #include "save_end.h"
 #include "simover.h"
 #include "t.h"
+#include "sheaf-admin.h"
 
 /* Begins and commits. Returns what the first call that failed returned, or 0. */
 static int tries(struct one *o, int64_t step, uint64_t flags)
@@ -79,7 +80,8 @@ TEST(what_follows_a_flushed_step_goes_with_it_when_that_is_marked_bad)
 		CHECK_INT(one_flush(&o, true), 5);
 		one_next(&o);
 		if (bad)
-			CHECK_RC(shf_run_mark(o.run, 5, 'b', &o.err), 0, &o.err);
+			CHECK_RC(shf_run_mark(o.run, 5, SHEAF_MARK_BAD, &o.err), 0,
+			         &o.err);
 		CHECK_INT(one_loads(&o, SHEAF_LATEST, &memory), bad ? 4 : 6);
 		CHECK(bad || memory);
 		one_end(&o);
@@ -98,7 +100,7 @@ TEST(what_is_saved_to_memory_after_a_mark_is_found_as_on_disk)
 		one_saves(&o, 2, 0);
 		if (way & 1)
 			one_saves(&o, 3, SHEAF_SAVE_NO_DISK);
-		CHECK_RC(shf_run_mark(o.run, 2, 'b', &o.err), 0, &o.err);
+		CHECK_RC(shf_run_mark(o.run, 2, SHEAF_MARK_BAD, &o.err), 0, &o.err);
 		one_saves(&o, 4, way & 2 ? 0 : SHEAF_SAVE_NO_DISK);
 		one_saves(&o, 5, SHEAF_SAVE_NO_DISK);
 		one_dies(&o);
@@ -121,7 +123,7 @@ TEST(what_is_saved_to_memory_after_a_doubtful_step_was_marked_is_found)
 		one_doubts(&o, one_begin(&o, 2, 0), false);
 		if (way)
 			one_saves(&o, 3, SHEAF_SAVE_NO_DISK);
-		CHECK_RC(shf_run_mark(o.run, 2, 'b', &o.err), 0, &o.err);
+		CHECK_RC(shf_run_mark(o.run, 2, SHEAF_MARK_BAD, &o.err), 0, &o.err);
 		one_saves(&o, 4, SHEAF_SAVE_NO_DISK);
 		one_dies(&o);
 		one_next(&o);
@@ -139,9 +141,9 @@ TEST(what_is_saved_to_memory_after_a_mark_was_taken_back_is_found)
 
 	one_saves(&o, 1, 0);
 	one_saves(&o, 2, 0);
-	CHECK_RC(shf_run_mark(o.run, 2, 'b', &o.err), 0, &o.err);
+	CHECK_RC(shf_run_mark(o.run, 2, SHEAF_MARK_BAD, &o.err), 0, &o.err);
 	one_saves(&o, 3, SHEAF_SAVE_NO_DISK);
-	CHECK_RC(shf_run_mark(o.run, 2, 0, &o.err), 0, &o.err);
+	CHECK_RC(shf_run_mark(o.run, 2, SHEAF_MARK_NONE, &o.err), 0, &o.err);
 	one_saves(&o, 4, SHEAF_SAVE_NO_DISK);
 	one_dies(&o);
 	one_next(&o);
@@ -248,7 +250,7 @@ static void mark_bad(struct simdisk *d, int64_t step)
 	struct sheaf_error err;
 
 	CHECK_RC(shf_run_open(&run, "run", NULL, &opts, sys, &err), 0, &err);
-	CHECK_RC(shf_run_mark(run, step, 'b', &err), 0, &err);
+	CHECK_RC(shf_run_mark(run, step, SHEAF_MARK_BAD, &err), 0, &err);
 	shf_run_close(run);
 	simdisk_kill(d, sys);
 }
@@ -306,7 +308,7 @@ TEST(a_flush_that_cannot_look_at_the_bad_step_says_why)
 
 		one_saves(&o, 1, 0);
 		one_saves(&o, 2, 0);
-		CHECK_RC(shf_run_mark(o.run, 2, 'b', &o.err), 0, &o.err);
+		CHECK_RC(shf_run_mark(o.run, 2, SHEAF_MARK_BAD, &o.err), 0, &o.err);
 		one_dies(&o);
 		one_next(&o);
 		CHECK_INT(one_loads(&o, SHEAF_LATEST, NULL), 1);
@@ -346,7 +348,7 @@ static int loads_that_fail(bool doubt)
 		else
 			one_saves(&o, 5, 0);
 		one_saves(&o, 6, SHEAF_SAVE_NO_DISK);
-		CHECK_RC(shf_run_mark(o.run, 5, 'b', &o.err), 0, &o.err);
+		CHECK_RC(shf_run_mark(o.run, 5, SHEAF_MARK_BAD, &o.err), 0, &o.err);
 		one_dies(&o);
 		one_next(&o);
 		simdisk_fail_at(o.disk, nth, EIO);
@@ -392,7 +394,7 @@ static void bad_goes_aside(bool doubt, bool dies)
 		CHECK_INT(one_flush(&o, true), 5);
 	}
 	one_next(&o);
-	CHECK_RC(shf_run_mark(o.run, 5, 'b', &o.err), 0, &o.err);
+	CHECK_RC(shf_run_mark(o.run, 5, SHEAF_MARK_BAD, &o.err), 0, &o.err);
 	CHECK_INT(one_loads(&o, SHEAF_LATEST, NULL), 4);
 	again = one_begin(&o, 5, 0);
 	if (!dies)
@@ -419,13 +421,13 @@ TEST(what_follows_a_step_whose_mark_is_odd_is_not_taken)
 
 	one_saves(&o, 4, 0);
 	one_saves(&o, 5, SHEAF_SAVE_NO_DISK);
-	CHECK_RC(shf_run_mark(o.run, 4, 'k', &o.err), 0, &o.err);
+	CHECK_RC(shf_run_mark(o.run, 4, SHEAF_MARK_KEEP, &o.err), 0, &o.err);
 	one_dies(&o);
 	CHECK_INT(simdisk_put(o.disk, "run/.sheaf/marks/4", "c 0", 3), 0);
 	one_next(&o);
 	CHECK_INT(one_loads(&o, SHEAF_LATEST, NULL), SHEAF_EIO);
 	CHECK(strstr(o.err.msg, ".sheaf/marks") != NULL);
-	CHECK_RC(shf_run_mark(o.run, 4, 'k', &o.err), 0, &o.err);
+	CHECK_RC(shf_run_mark(o.run, 4, SHEAF_MARK_KEEP, &o.err), 0, &o.err);
 	CHECK_INT(one_loads(&o, SHEAF_LATEST, NULL), 5);
 	one_end(&o);
 }

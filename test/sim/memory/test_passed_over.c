@@ -15,6 +15,7 @@
 #include "run_resume.h"
 #include "run_ops.h"
 #include "load.h"
+#include "sheaf-admin.h"
 
 /* Steps 1 and 2, on disk and in memory. */
 static struct simdisk *two_steps(void)
@@ -130,12 +131,12 @@ TEST(a_step_that_is_marked_bad_is_not_the_newest_in_memory_either)
 	struct sheaf_run *run = opened(d, &sys);
 	struct sheaf_error err;
 
-	CHECK_RC(shf_run_mark(run, 2, 'b', &err), 0, &err);
+	CHECK_RC(shf_run_mark(run, 2, SHEAF_MARK_BAD, &err), 0, &err);
 	shf_run_close(run);
 	simdisk_kill(d, sys);
 	resumes_from(d, 1);
 	run = opened(d, &sys);
-	CHECK_RC(shf_run_mark(run, 2, 0, &err), 0, &err);
+	CHECK_RC(shf_run_mark(run, 2, SHEAF_MARK_NONE, &err), 0, &err);
 	shf_run_close(run);
 	simdisk_kill(d, sys);
 	resumes_from(d, 2);
@@ -153,7 +154,8 @@ TEST(what_follows_a_step_that_is_marked_bad_is_not_the_newest_in_memory)
 	PLAYED(j, 0);
 	for (int bad = 1; bad >= 0; bad--) {
 		run = opened(d, &sys);
-		CHECK_RC(shf_run_mark(run, 4, bad ? 'b' : 0, &err), 0, &err);
+		CHECK_RC(shf_run_mark(run, 4, bad ? SHEAF_MARK_BAD : SHEAF_MARK_NONE, &err), 0,
+		         &err);
 		shf_run_close(run);
 		simdisk_kill(d, sys);
 		resumes_from(d, bad ? 2 : 5);
@@ -191,7 +193,7 @@ static void bad_is_aside(bool damaged)
 	struct sheaf_save *save = NULL;
 	struct sheaf_error err;
 
-	CHECK_RC(shf_run_mark(run, 2, 'b', &err), 0, &err);
+	CHECK_RC(shf_run_mark(run, 2, SHEAF_MARK_BAD, &err), 0, &err);
 	if (damaged)
 		CHECK_INT(simdisk_flip(d, "run/checkpoint-2/sheaf.json", 800), 0);
 	CHECK_RC(shf_save_begin(&save, run, 2, small, &opts, &err), 0, &err);
@@ -349,7 +351,7 @@ TEST(a_step_that_takes_the_number_of_a_bad_one_is_on_the_branch_of_those_before_
 
 	save_here(&o, 1);
 	save_here(&o, 2);
-	CHECK_RC(shf_run_mark(o.run, 2, 'b', &o.err), 0, &o.err);
+	CHECK_RC(shf_run_mark(o.run, 2, SHEAF_MARK_BAD, &o.err), 0, &o.err);
 	save_here(&o, 2);
 	o.run->opts.keep_last = 1;
 	CHECK_RC(shf_run_prune(o.run, 0, NULL, NULL, &o.err), 1, &o.err);
@@ -369,10 +371,10 @@ TEST(a_number_in_memory_and_on_disk_is_free_when_the_disk_says_so)
 	CHECK_RC(shf_save_begin(&save, o.run, 5, o.state, NULL, &o.err), SHEAF_EEXIST, &o.err);
 	CHECK(strstr(o.err.msg, "sheaf rewind run@1") != NULL);
 	CHECK_RC(shf_save_begin(&save, o.run, 3, o.state, NULL, &o.err), SHEAF_EINVAL, &o.err);
-	CHECK_RC(shf_run_mark(o.run, 5, 'b', &o.err), 0, &o.err);
+	CHECK_RC(shf_run_mark(o.run, 5, SHEAF_MARK_BAD, &o.err), 0, &o.err);
 	save_here(&o, 5);
 	latest_in_memory_is(&o, 5);
-	CHECK_RC(shf_run_mark(o.run, 5, 'b', &o.err), 0, &o.err);
+	CHECK_RC(shf_run_mark(o.run, 5, SHEAF_MARK_BAD, &o.err), 0, &o.err);
 	save_here(&o, 3);
 	latest_in_memory_is(&o, 3);
 	save_to_memory(&o, 4);
@@ -522,7 +524,8 @@ static void saved_anew(enum by by, uint64_t flags)
 		job_saves(&o, 2, 2, 0);
 		CHECK_RC(o.rc, 0, &o.err);
 		if (!condemned)
-			CHECK_RC(shf_run_mark(o.run, 2, 'b', &o.err), 0, &o.err);
+			CHECK_RC(shf_run_mark(o.run, 2, SHEAF_MARK_BAD, &o.err), 0,
+			         &o.err);
 		if (by != THE_SAME)
 			job_dies(&o);
 		if (condemned)
@@ -567,7 +570,7 @@ TEST(what_comes_to_memory_while_a_bad_step_goes_aside_follows_what_is_left)
 	job_saves(&o, 1, 1, 0);
 	job_saves(&o, 2, 2, 0);
 	CHECK_RC(o.rc, 0, &o.err);
-	CHECK_RC(shf_run_mark(o.run, 2, 'b', &o.err), 0, &o.err);
+	CHECK_RC(shf_run_mark(o.run, 2, SHEAF_MARK_BAD, &o.err), 0, &o.err);
 	again = begun(&o, 2);
 	job_saves(&o, 3, 77, SHEAF_SAVE_NO_DISK);
 	CHECK_RC(o.rc, 0, &o.err);
@@ -590,7 +593,7 @@ TEST(a_bad_step_whose_directory_is_gone_is_in_no_memory_either)
 	job_saves(&o, 1, 1, 0);
 	job_saves(&o, 2, 2, 0);
 	CHECK_RC(o.rc, 0, &o.err);
-	CHECK_RC(shf_run_mark(o.run, 2, 'b', &o.err), 0, &o.err);
+	CHECK_RC(shf_run_mark(o.run, 2, SHEAF_MARK_BAD, &o.err), 0, &o.err);
 	job_dies(&o);
 	CHECK_INT(simdisk_remove(d, "run/checkpoint-2"), 0);
 	CHECK_INT(found_next(d, &value), 1);

@@ -20,6 +20,7 @@
 #include "run_ops.h"
 #include "step_open.h"
 #include "load.h"
+#include "sheaf-admin.h"
 
 static struct sheaf_run *seen;  /* the run whose calls are looked at */
 static char try[64];            /* the file in .sheaf/tries */
@@ -109,8 +110,9 @@ TEST(tries_are_not_taken_back_while_a_thread_prunes_by_them)
 	simdisk_free(a.disk);
 }
 
-static void note_reason(void *arg, int64_t step, char what, const char *why)
+static void note_reason(void *arg, int64_t step, int32_t action, const char *why)
 {
+	char what = sheaf_prune_action_name(action)[0];
 	if (step == 1) {
 		CHECK_INT(what, 'k');
 		snprintf(arg, 200, "%s", why);
@@ -143,10 +145,10 @@ TEST(a_manifest_that_cannot_be_read_once_cuts_no_descent)
 	struct one o = one_new(1);
 
 	one_saves(&o, 1, 0);
-	CHECK_RC(shf_run_mark(o.run, 1, 'k', &o.err), 0, &o.err);
+	CHECK_RC(shf_run_mark(o.run, 1, SHEAF_MARK_KEEP, &o.err), 0, &o.err);
 	for (int64_t step = 2; step <= 5; step++)
 		one_saves(&o, step, 0);
-	CHECK_RC(shf_run_mark(o.run, 5, 'k', &o.err), 0, &o.err);
+	CHECK_RC(shf_run_mark(o.run, 5, SHEAF_MARK_KEEP, &o.err), 0, &o.err);
 	for (int64_t step = 6; step <= 9; step++)
 		one_saves(&o, step, 0);
 	CHECK(shf_run_prune(o.run, 0, NULL, NULL, &o.err) >= 0);
@@ -155,8 +157,8 @@ TEST(a_manifest_that_cannot_be_read_once_cuts_no_descent)
 		.kind = SIMDISK_OPEN, .name = "checkpoint-5", .always = true });
 	(void)shf_run_prune(o.run, 0, NULL, NULL, &o.err);
 	simdisk_faults_clear(o.disk);
-	CHECK_RC(shf_run_mark(o.run, 1, 0, &o.err), 0, &o.err);
-	CHECK_RC(shf_run_mark(o.run, 5, 0, &o.err), 0, &o.err);
+	CHECK_RC(shf_run_mark(o.run, 1, SHEAF_MARK_NONE, &o.err), 0, &o.err);
+	CHECK_RC(shf_run_mark(o.run, 5, SHEAF_MARK_NONE, &o.err), 0, &o.err);
 	one_saves(&o, 11, 0);
 	CHECK(shf_run_prune(o.run, 0, NULL, NULL, &o.err) >= 0);
 	CHECK(!one_on_disk(&o, 1) && !one_on_disk(&o, 5));

@@ -26,6 +26,7 @@
 #include "verify_step.h"
 #include "run_ops.h"
 #include "load.h"
+#include "sheaf-admin.h"
 
 enum { RANKS = 4, TENSORS = 5, ALL = 1 << 20 };
 static const int32_t one_node[RANKS] = { 1, 1, 1, 1 }, two_nodes[RANKS] = { 1, 1, 2, 2 },
@@ -228,7 +229,7 @@ static int turn_back(struct world *w, int rank, struct sheaf_run *run, int64_t b
 	struct sheaf_checkpoint *latest = NULL;
 	float *data;
 	struct sheaf_state *st = state_of(w, rank, 0, &data);
-	int rc = shf_run_mark(run, bad, 'b', err);
+	int rc = shf_run_mark(run, bad, SHEAF_MARK_BAD, err);
 
 	if (rc == 0)
 		rc = shf_step_open(&latest, run, SHEAF_LATEST, err);

@@ -9,6 +9,7 @@
 #include "save_end.h"
 #include "save_publish.h"
 #include "t.h"
+#include "sheaf-admin.h"
 
 static int pruned(struct one *o)
 {
@@ -73,7 +74,7 @@ TEST(what_follows_a_step_in_doubt_goes_with_it_when_it_is_marked_bad)
 		one_doubts(&o, one_begin(&o, 5, 0), false);
 		if (way == 0)
 			one_saves(&o, 6, SHEAF_SAVE_NO_DISK);
-		CHECK_RC(shf_run_mark(o.run, 5, 'b', &o.err), 0, &o.err);
+		CHECK_RC(shf_run_mark(o.run, 5, SHEAF_MARK_BAD, &o.err), 0, &o.err);
 		one_dies(&o);
 		one_next(&o);
 		CHECK_INT(one_loads(&o, SHEAF_LATEST, &memory), 4);

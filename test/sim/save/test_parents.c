@@ -22,6 +22,7 @@
 #include "step_open.h"
 #include "run_ops.h"
 #include "load.h"
+#include "sheaf-admin.h"
 
 struct one {
 	struct simdisk *disk;
@@ -190,7 +191,7 @@ TEST(who_loaded_a_bad_step_whose_number_was_saved_again_rewinds_before_saving)
 	commits(&o, begun(&o, 1));
 	commits(&o, begun(&o, 2));
 	two = opened(&o, 2);
-	CHECK_RC(shf_run_mark(o.run, 2, 'b', &o.err), 0, &o.err);
+	CHECK_RC(shf_run_mark(o.run, 2, SHEAF_MARK_BAD, &o.err), 0, &o.err);
 	commits(&o, begun(&o, 2));
 	loads(&o, two);
 	refuses(&o, 4, 0);
@@ -207,7 +208,7 @@ TEST(who_loaded_a_bad_step_from_memory_whose_number_is_saved_again_rewinds_befor
 
 	commits(&o, begun(&o, 2));
 	two = from_memory(&o, 2);
-	CHECK_RC(shf_run_mark(o.run, 2, 'b', &o.err), 0, &o.err);
+	CHECK_RC(shf_run_mark(o.run, 2, SHEAF_MARK_BAD, &o.err), 0, &o.err);
 	again = begun(&o, 2);
 	loads(&o, two);
 	refuses(&o, 4, 0);
@@ -224,12 +225,12 @@ TEST(a_mark_that_is_taken_back_while_a_save_flies_is_in_no_saves_way)
 
 	commits(&o, begun(&o, 1));
 	commits(&o, begun(&o, 2));
-	CHECK_RC(shf_run_mark(o.run, 1, 'k', &o.err), 0, &o.err);
-	CHECK_RC(shf_run_mark(o.run, 2, 'b', &o.err), 0, &o.err);
+	CHECK_RC(shf_run_mark(o.run, 1, SHEAF_MARK_KEEP, &o.err), 0, &o.err);
+	CHECK_RC(shf_run_mark(o.run, 2, SHEAF_MARK_BAD, &o.err), 0, &o.err);
 	commits(&o, begun(&o, 3));
-	CHECK_RC(shf_run_mark(o.run, 3, 'b', &o.err), 0, &o.err);
+	CHECK_RC(shf_run_mark(o.run, 3, SHEAF_MARK_BAD, &o.err), 0, &o.err);
 	three = begun(&o, 3);
-	CHECK_RC(shf_run_mark(o.run, 2, 'k', &o.err), 0, &o.err);
+	CHECK_RC(shf_run_mark(o.run, 2, SHEAF_MARK_KEEP, &o.err), 0, &o.err);
 	four = begun(&o, 4);
 	commits(&o, three);
 	commits(&o, four);
@@ -260,7 +261,7 @@ TEST(a_save_that_is_begun_while_a_bad_step_goes_aside_follows_what_is_left)
 		o.run->opts.images_max = i;
 		commits(&o, begun_lazily(&o, 1));
 		commits(&o, begun_lazily(&o, 2));
-		CHECK_RC(shf_run_mark(o.run, 2, 'b', &o.err), 0, &o.err);
+		CHECK_RC(shf_run_mark(o.run, 2, SHEAF_MARK_BAD, &o.err), 0, &o.err);
 		again = begun_lazily(&o, 2);
 		next = i ? begun_lazily(&o, 3) : begun(&o, 3);
 		commits(&o, again);
@@ -278,7 +279,7 @@ TEST(a_prune_leaves_a_bad_step_that_was_loaded_from_memory)
 	struct sheaf_checkpoint *bad;
 
 	commits(&o, two);
-	CHECK_RC(shf_run_mark(o.run, 2, 'b', &o.err), 0, &o.err);
+	CHECK_RC(shf_run_mark(o.run, 2, SHEAF_MARK_BAD, &o.err), 0, &o.err);
 	bad = from_memory(&o, 2);
 	commits(&o, three);
 	loads(&o, bad);
@@ -350,12 +351,12 @@ TEST(a_bad_step_that_was_pruned_is_not_opened_by_its_number_from_memory)
 	struct one o = one_job("auto");
 
 	commits(&o, begun(&o, 3));
-	CHECK_RC(shf_run_mark(o.run, 3, 'b', &o.err), 0, &o.err);
+	CHECK_RC(shf_run_mark(o.run, 3, SHEAF_MARK_BAD, &o.err), 0, &o.err);
 	shf_step_put(from_memory(&o, 3)); /* while it is on disk */
 	commits(&o, begun(&o, 4));
 	CHECK(prunes(&o) >= 0);
 	CHECK(!has(&o, 3));
-	CHECK_RC(shf_run_mark(o.run, 4, 'b', &o.err), 0, &o.err);
+	CHECK_RC(shf_run_mark(o.run, 4, SHEAF_MARK_BAD, &o.err), 0, &o.err);
 	CHECK_RC(shf_step_open(&three, o.run, 3, &o.err), SHEAF_ENOENT, &o.err);
 	end(&o);
 }
@@ -568,11 +569,12 @@ TEST(a_save_that_was_begun_in_doubt_follows_what_was_committed_since)
 	commits(&o, one);
 	commits(&o, two);
 	four = begun_in_doubt(&o, 3, 4, 0);
-	CHECK_RC(shf_run_mark(o.run, 3, 'k', &o.err), 0, &o.err); /* no prune takes it */
+	/* no prune takes it */
+	CHECK_RC(shf_run_mark(o.run, 3, SHEAF_MARK_KEEP, &o.err), 0, &o.err);
 	six = begun_lazily(&o, 6);
 	CHECK(six->at.disk == SHF_DISK_UNSTAGED); /* what it follows is looked for by its commit */
 	commits(&o, four);
-	CHECK_RC(shf_run_mark(o.run, 4, 'b', &o.err), 0, &o.err);
+	CHECK_RC(shf_run_mark(o.run, 4, SHEAF_MARK_BAD, &o.err), 0, &o.err);
 	commits(&o, six); /* 3 is the newest that is not bad */
 	CHECK_INT(parent_of(&o, 6), 4);
 	end(&o);

@@ -12,6 +12,7 @@
 #include "save_end.h"
 #include "save_attach.h"
 #include "save_status.h"
+#include "sheaf-admin.h"
 
 static void halves(struct hand *h)
 {
@@ -426,7 +427,7 @@ static int marked_and_pruned(struct hand *h)
 	for (int64_t step = 1; rc == 0 && step < 5; step++)
 		rc = save_one(h, step);
 	rc = rc ? rc : ask(h, 7, &save);
-	rc = rc ? rc : shf_run_mark(h->run, 3, 'k', &h->err);
+	rc = rc ? rc : shf_run_mark(h->run, 3, SHEAF_MARK_KEEP, &h->err);
 	rc = rc ? rc : seen_wanted(h, "renames", seen.renames > 2, 1);
 	rc = rc ? rc : wanted(h, "a rewind", shf_run_rewind(h->run, 2, &h->err), SHEAF_EINVAL);
 	rc = rc ? rc : end(h, &save, 0);

@@ -14,6 +14,7 @@
 #include "save_end.h"
 #include "state.h"
 #include "run_ops.h"
+#include "sheaf-admin.h"
 
 enum { ITEMS = 4096 };
 static const char *const families[] = { "model", "master_weights", "optimizer" };
@@ -155,7 +156,7 @@ TEST(a_newest_step_marked_bad_or_foreign_costs_a_look_and_no_more)
 	CHECK_INT(n.known, 8);
 	CHECK_INT(plain, 1);
 	CHECK_INT(simdisk_put(w.disk, "run/checkpoint-9/config.json", "{}", 2), 0);
-	CHECK_RC(shf_run_mark(w.run, 8, 'b', &err), 0, &err);
+	CHECK_RC(shf_run_mark(w.run, 8, SHEAF_MARK_BAD, &err), 0, &err);
 	from = simdisk_calls(w.disk);
 	CHECK_RC(shf_store_newest(&w.run->store, 8, &n, &err), 0, &err);
 	CHECK(n.exists);

@@ -548,7 +548,7 @@ static void call_others(struct host *h, int rank, struct sheaf_run *run, int64_t
 	h->bad += sheaf_save_note(save, "late", "1", NULL) != SHEAF_EINVAL;
 	h->bad += sheaf_save_submit(save, NULL) != SHEAF_EINVAL;
 	h->bad += sheaf_save_commit(save, -1, NULL) != SHEAF_EINVAL;
-	codes[0] = sheaf_run_mark(run, step - 1, 'k', NULL);
+	codes[0] = sheaf_run_mark(run, step - 1, SHEAF_MARK_KEEP, NULL);
 	codes[1] = sheaf_run_prune(run, (int)step % 2, NULL, NULL, NULL);
 	if (step % 2)
 		h->bad += sheaf_save_result(save, INT_MAX, NULL) != 0;
@@ -587,7 +587,7 @@ static void call_different(struct host *h, int rank, struct sheaf_run *run, int6
 	struct sheaf_error err;
 
 	(void)save;
-	h->codes[rank][step][0] = rank ? sheaf_run_mark(run, 1, 'k', &err)
+	h->codes[rank][step][0] = rank ? sheaf_run_mark(run, 1, SHEAF_MARK_KEEP, &err)
 	                               : sheaf_run_prune(run, 1, NULL, NULL, &err);
 	h->bad += !strstr(err.msg, "sheaf_run_mark") || !strstr(err.msg, "sheaf_run_prune");
 }

@@ -9,6 +9,7 @@
 #include "save_commit.h"
 #include "save_end.h"
 #include "read_slice.h"
+#include "sheaf-admin.h"
 
 /* ---- flat ranges ---- */
 
@@ -208,7 +209,7 @@ static int verify_act(struct hand *h)
 	for (int i = 0; i < h->n && rc == 0; i++)
 		rc = shf_step_read(step, &h->s[i], &h->err);
 	if (rc == 0)
-		rc = shf_run_mark(h->run, step->number, 'k', &h->err);
+		rc = shf_run_mark(h->run, step->number, SHEAF_MARK_KEEP, &h->err);
 	shf_step_put(step);
 	return rc;
 }

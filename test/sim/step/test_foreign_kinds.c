@@ -258,7 +258,7 @@ TEST(a_step_that_the_disk_has_no_room_for_is_refused_at_its_beginning)
 
 static void finding(void *arg, const struct sheaf_finding *f)
 {
-	*(int *)arg += strcmp(f->what, "checksum") == 0;
+	*(int *)arg += strcmp(sheaf_finding_kind_name(f->kind), "checksum") == 0;
 }
 
 static int names(void *arg, const char *name)

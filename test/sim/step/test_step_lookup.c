@@ -574,7 +574,8 @@ static void find(void *arg, const struct sheaf_finding *f)
 	struct found *found = arg;
 
 	found->n++;
-	snprintf(found->what, sizeof(found->what), "%s", f->what);
+	snprintf(found->what, sizeof(found->what), "%s",
+	         sheaf_finding_kind_name(f->kind));
 	snprintf(found->file, sizeof(found->file), "%s", f->file);
 }
 

@@ -121,7 +121,8 @@ static void first_found(void *arg, const struct sheaf_finding *f)
 	struct found *found = arg;
 
 	if (!found->msg[0]) {
-		snprintf(found->what, sizeof(found->what), "%s", f->what);
+		snprintf(found->what, sizeof(found->what), "%s",
+	         sheaf_finding_kind_name(f->kind));
 		snprintf(found->msg, sizeof(found->msg), "%s", f->msg);
 		snprintf(found->file, sizeof(found->file), "%s", f->file);
 		found->offset = f->offset;

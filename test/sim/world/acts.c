@@ -314,9 +314,9 @@ int act_prune(struct hand *h)
 	int rc = open_run(h, 0, -1);
 
 	if (rc == 0)
-		rc = shf_run_mark(h->run, 10, 'k', &h->err);
+		rc = shf_run_mark(h->run, 10, SHEAF_MARK_KEEP, &h->err);
 	if (rc == 0)
-		rc = shf_run_mark(h->run, 10, 0, &h->err);
+		rc = shf_run_mark(h->run, 10, SHEAF_MARK_NONE, &h->err);
 	if (rc == 0)
 		rc = shf_run_prune(h->run, false, NULL, NULL, &h->err);
 	return rc > 0 ? 0 : rc;
@@ -360,7 +360,7 @@ static int damaged(void *arg, const struct sheaf_item *item)
 	struct hand *h = arg;
 
 	/* The remains of 20 were there before. */
-	return strcmp(item->state, "damaged") || (item->step == 20 && !item->session[0])
+	return item->state != SHEAF_ITEM_DAMAGED || (item->step == 20 && !item->session[0])
 	     ? 0 : shf_fail(&h->err, SHEAF_ECORRUPT, "%s", item->path);
 }
 
@@ -411,7 +411,7 @@ static int lives_act(struct hand *h)
 	must(save_one(h, 9), h);
 	must(shf_run_rewind(h->run, 8, &h->err), h);
 	must(save_one(h, 10), h);
-	must(shf_run_mark(h->run, 10, 'k', &h->err), h);
+	must(shf_run_mark(h->run, 10, SHEAF_MARK_KEEP, &h->err), h);
 	must(shf_run_prune(h->run, false, NULL, NULL, &h->err) != 1, h);
 	shf_run_close(h->run);
 	h->play->opts.keep_last = 0;

@@ -12,6 +12,7 @@
 #include "marks.h"
 #include "publish.h"
 #include "prune_steps.h"
+#include "sheaf-admin.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -232,8 +233,9 @@ void world_session(struct world *w, int64_t step, char session[33])
 	memcpy(session, k->session, 33);
 }
 
-static void note_leaving(void *arg, int64_t step, char what, const char *why)
+static void note_leaving(void *arg, int64_t step, int32_t action, const char *why)
 {
+	char what = sheaf_prune_action_name(action)[0];
 	struct world *w = arg;
 	struct known *k = world_find(w, step);
 

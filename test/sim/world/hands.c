@@ -318,12 +318,19 @@ struct stage {
 	const struct shf_sys *sys[16];
 };
 
-static void item_told(void *arg, char what, const char *family, const char *name, const char *msg)
+char hands_letter(int32_t kind)
+{
+	return "?MUCVDIXZRPA"[kind > 0 && kind <= SHEAF_REPORT_SET_ASIDE ? kind : 0];
+}
+
+static void item_told(void *arg, int32_t kind, const char *family, const char *name,
+                      const char *msg)
 {
 	struct play *p = arg;
 	size_t at = strlen(p->told);
 
-	snprintf(p->told + at, sizeof(p->told) - at, "%c %s/%s: %s\n", what, family, name, msg);
+	snprintf(p->told + at, sizeof(p->told) - at, "%c %s/%s: %s\n", hands_letter(kind),
+	         family, name, msg);
 }
 
 static int save_act(struct hand *h)

@@ -97,6 +97,10 @@ void hand_each(struct hand *h, int slice,
 struct play hands_play(struct simdisk *disk, int ranks, void (*hold)(struct hand *h));
 /* Lines of `told` that begin with the letter. */
 int hands_told(const struct play *p, char what);
+/* The letter that stands for an enum sheaf_report_kind in the texts of tests: Missing, Unexpected,
+ * Converted, V unverified, Derived, Ignored, X mismatched, Zeroed, R stream, Passed over, set
+ * Aside. */
+char hands_letter(int32_t kind);
 
 /* Bits of item `global` of a tensor, of one of the types up to 64 bits that are whole bytes. */
 uint64_t hand_value(const char *family, const char *name, int dtype, int64_t global);

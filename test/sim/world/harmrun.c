@@ -12,6 +12,7 @@
 #include "state.h"
 #include "read_slice.h"
 #include "run_ops.h"
+#include "sheaf-admin.h"
 
 static const struct tensor {
 	const char *family, *name, *tied;
@@ -237,9 +238,9 @@ void harm_save(struct simdisk *disk, const char *dir, uint64_t salt)
 	if (rc == 0)
 		rc = shf_run_rewind(run, HARM_BAD, &err);
 	if (rc == 0)
-		rc = shf_run_mark(run, HARM_BAD, 'b', &err);
+		rc = shf_run_mark(run, HARM_BAD, SHEAF_MARK_BAD, &err);
 	if (rc == 0)
-		rc = shf_run_mark(run, HARM_OLDER, 'k', &err);
+		rc = shf_run_mark(run, HARM_OLDER, SHEAF_MARK_KEEP, &err);
 	if (rc < 0) {
 		fprintf(stderr, "%s: %d %s\n", dir, rc, err.msg);
 		abort();

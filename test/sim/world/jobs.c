@@ -17,6 +17,7 @@
 #include "verify_step.h"
 #include "run_ops.h"
 #include "load.h"
+#include "sheaf-admin.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -307,8 +308,9 @@ static int load_step(struct sheaf_run *run, struct memory *m, struct sheaf_state
 	return rc;
 }
 
-static void pruned(void *arg, int64_t step, char what, const char *why)
+static void pruned(void *arg, int64_t step, int32_t action, const char *why)
 {
+	char what = sheaf_prune_action_name(action)[0];
 	struct deed *d = arg;
 
 	(void)why;
@@ -347,7 +349,8 @@ static int do_deed(struct job *j, struct sheaf_run *run, struct memory *m,
 		break;
 	case DEED_MARK_BAD:
 	case DEED_MARK_KEEP:
-		rc = shf_run_mark(run, d->step, d->kind == DEED_MARK_BAD ? 'b' : 'k', err);
+		rc = shf_run_mark(run, d->step, d->kind == DEED_MARK_BAD ? SHEAF_MARK_BAD
+		                  : SHEAF_MARK_KEEP, err);
 		break;
 	}
 	if (local < 0)
@@ -597,7 +600,7 @@ const char *job_word(const struct job *j)
 
 static void finding(void *arg, const struct sheaf_finding *f)
 {
-	*(int *)arg += strcmp(f->what, "extra") != 0;
+	*(int *)arg += strcmp(sheaf_finding_kind_name(f->kind), "extra") != 0;
 }
 
 /* A stage that has a manifest holds all of it, though perhaps more: half a rename. */
