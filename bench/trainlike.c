@@ -160,7 +160,7 @@ static int land(struct turn *t, bool wait, struct sheaf_error *err)
 	while (rc == 0 && t->n > 0) {
 		rc = t->s->b->commits ? sheaf_save_result(t->fly[0], wait ? INT_MAX : 0, err)
 		     : wait ? bench_commit(t->s->b, t->fly[0], err)
-			    : sheaf_save_commit(t->fly[0], 0, err);
+			    : sheaf_save_advance(t->fly[0], 0, err);
 		if (rc == SHEAF_EAGAIN && !wait) {
 			rc = 0;
 			break;

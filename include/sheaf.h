@@ -455,10 +455,14 @@ int  sheaf_save_attach(struct sheaf_save *save, const char *file, const void *by
                        struct sheaf_error *err);
 int  sheaf_save_note(struct sheaf_save *save, const char *key, const char *value,
                      struct sheaf_error *err);
-/* Move up to bytes_max between nodes (0: all that is ready); EAGAIN: more to come, or some rank
- * still copies.
- * Needed only where `sheaf plan` says so; commit does what is left. [collective] */
-int  sheaf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err);
+/* Carries the save on without waiting, for a trainer that commits between its steps: sends up to
+ * bytes_max bytes to other nodes (0: all that are ready), and once every rank has written its part,
+ * a thread of rank 0 publishes the checkpoint.
+ * 0: the save is committed, as when sheaf_save_commit returns 0.
+ * EAGAIN: work is left, on some rank, or a save that was begun before this one is not committed.
+ *    Call again later.
+ * Any other code: as of sheaf_save_commit; the save has failed. [collective] */
+int  sheaf_save_advance(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err);
 /* The gate of a slice: call it before the slice's memory changes.
  * 0: the memory of the slice may change. This save does not read it any more, neither for this
  *    slice nor for another one in the same memory: a tied tensor, a slice that was added twice,
@@ -472,8 +476,7 @@ int  sheaf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct she
  * asked. The gate is open at once in a plain save, and where this save reads nothing of the memory
  * (bytes that another rank writes). Each save has its own gates: memory that two saves read may
  * change after the gates of both. Threads must have returned from it before the save is freed.
- * commit refuses a lazy save until the gate of each slice was called and returned a code other than
- * EAGAIN, even if another slice shares its memory. [any thread] */
+ * A commit that waits opens the gates that were not called. [any thread] */
 int  sheaf_save_wait_copied(struct sheaf_save *save, int slice, int timeout_ms,
                             struct sheaf_error *err);
 #define SHEAF_ALL_SLICES INT32_MIN      /* all of them, for who changes all at once; no code of
@@ -489,10 +492,13 @@ int  sheaf_save_wait_copied(struct sheaf_save *save, int slice, int timeout_ms,
  * put already, or the save is not such a save. [any thread] */
 int  sheaf_save_slice_ready(struct sheaf_save *save, int slice, const void *data,
                             struct sheaf_error *err);
-/* Until all that needs no other node is written. Lazy: copies what is
- * left, and is EAGAIN where another rank of the node still copies into it, the files of the save
- * are not made, or not all slices were brought. [any thread] */
-int  sheaf_save_wait(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err);
+/* Returns whether this rank has done its part of the save: all that it copies is copied, and all
+ * that it writes without bytes of other nodes is written and synced. Other ranks are not asked, so
+ * the answer must not decide whether a [collective] call is made.
+ * 0: its part is done. Nothing is durable before the commit, all the same.
+ * EAGAIN: not yet.
+ * Any other code: the save has failed. [any thread] */
+int  sheaf_save_ready(struct sheaf_save *save, struct sheaf_error *err);
 /* [any thread] */
 int  sheaf_save_get_stat(struct sheaf_save *save, struct sheaf_stat *stat,
                          struct sheaf_error *err);
@@ -508,24 +514,34 @@ int64_t sheaf_save_eta_ms(struct sheaf_save *save);
  * keep a step that was in memory. EINVAL: it is too late, because the step is committed or all
  * ranks have agreed to publish it; nothing happened. [any thread] */
 int  sheaf_save_abort(struct sheaf_save *save, const char *why, struct sheaf_error *err);
-/* 0: the step survives power loss. EAGAIN: some rank's data is not written and synced after
- * timeout_ms, or all is, and since an ask a thread of rank 0
- * publishes it (SHEAF_PHASE_PUBLISHING): call again, what was begun goes on meanwhile.
- * EINVAL: it is not this save's turn, or a slice of a lazy one was not asked for: nothing happened,
- * call again. EFAILED: it was given up, or notes and attached files of its ranks differ or are too
- * much for one manifest. EINDOUBT: whole if seen, perhaps not seen. ELOST: see sheaf_run_steps
- * after reopening. Else: it never was and never will be.
- * With a deadline, as SIGTERM gives one: pass what is left of it. Copies, writes, syncs and the
- * net are left when the time of the least patient rank is up, but for one agreement and one portion
- * that travels (4 MiB to begin with; more where that takes less than 0.1 s). What cannot be left
- * half way, the making of the files and the publish, is not begun in less time than it took the
- * run's last two saves: EAGAIN at once; the next call begins it all the same, and so does one of
- * 0 ms. A run's first save knows no such time and begins. After EAGAIN with no time left give up:
- * sheaf_save_free, which waits for what is being written or published, or just exit, and the next
- * sheaf_run_open cleans up. The step then never appears in the run, unless it was being published,
- * when it may, whole, or it is in the memory tier: with opts.agent it is once all is copied and has
- * travelled, msg then ends in "it is in memory", and there it stays, for the next job or for the
- * agent to write. [collective] */
+/* Commits the save: waits until every rank has copied and written its part, and publishes the
+ * checkpoint. What is left of a lazy save is copied by this call, so a trainer whose tensors no
+ * longer change, as at its end, need not call the gates. timeout_ms: the shortest of all ranks
+ * counts; with 0 the call does not wait, as sheaf_save_advance.
+ * 0: the checkpoint survives power loss.
+ * EAGAIN: it is not committed after timeout_ms. What was begun goes on; call again.
+ * EINVAL: a save that was begun before this one is not committed, or with SHEAF_SAVE_LATER a slice
+ *    is not ready; msg names it. Nothing happened; call again.
+ * EFAILED: the save was given up, or the notes and attached files of its ranks differ or do not fit
+ *    into one manifest.
+ * EDIVERGED: replicas differ, or with SHEAF_SAVE_CHECK a slice changed before it was copied.
+ * EINDOUBT: the checkpoint is there and whole, but a power cut may still take it. Save again.
+ * ELOST: a rank was lost. sheaf_run_steps, after opening the run again, says whether the checkpoint
+ *    is there.
+ * Any other code: the checkpoint does not exist and never will.
+ * With a deadline, as after SIGTERM, pass the time that is left:
+ * - Copies, writes and transfers end when the time is up. The call may last longer by one agreement
+ *   of the ranks and one portion of a transfer (4 MiB at first, and later what takes 0.1 s).
+ * - Making the files and publishing cannot be interrupted. Each is begun only if at least as much
+ *   time is left as it took in the last two saves of the run, else the result is EAGAIN at once.
+ *   The next call begins it in any case. The first save of a run always begins.
+ * - After EAGAIN with no time left call sheaf_save_free, which waits for what is being written, or
+ *   exit at once. The next sheaf_run_open removes what is left, and the checkpoint never appears,
+ *   unless it was being published: then it may appear, whole.
+ * - With opts.agent the checkpoint may be in memory. Then msg ends in "it is in memory", and the
+ * next
+ *   job or the agent can still write it to disk.
+ * [collective] */
 int  sheaf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err);
 /* Hands the save over to the thread of sheaf that commits (opts.commit_group), and returns at
  * once. All notes and attached files were given before. Gates may still be closed: call

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <sheaf.h>
+#include <stdbool.h>
 #include <stdio.h>
 
 #define LAYERS 4
 #define ITEMS 100000
 
-/* Ends the save in flight, if there is one. EAGAIN: it was not written within timeout_ms. */
-static int finish(struct sheaf_save **save, int timeout_ms, struct sheaf_error *err)
+/* Carries the save in flight on, or waits for its end. EAGAIN: it has not ended. */
+static int finish(struct sheaf_save **save, bool waits, struct sheaf_error *err)
 {
-	int rc = *save ? sheaf_save_commit(*save, timeout_ms, err) : 0;
+	int rc = !*save ? 0
+	       : waits ? sheaf_save_commit(*save, -1, err) : sheaf_save_advance(*save, 0, err);
 
 	if (rc != SHEAF_EAGAIN) {
 		sheaf_save_free(*save);
@@ -48,18 +50,16 @@ int main(int argc, char **argv)
 			for (int k = 0; k < ITEMS; k++) /* the optimizer */
 				layers[i][k] += 1;
 		}
-		rc = finish(&save, 0, &err);            /* does not wait for the disk */
+		rc = finish(&save, false, &err);        /* does not wait for the disk */
 		if (rc == SHEAF_EAGAIN)
 			rc = 0;
 		if (rc == 0 && step % 10 == 0)
-			rc = finish(&save, -1, &err);   /* waits for the save before, ... */
+			rc = finish(&save, true, &err); /* waits for the save before, ... */
 		if (rc == 0 && step % 10 == 0)          /* ... then begins the next one */
 			rc = sheaf_save_begin(&save, run, step, state, &lazy, &err);
 	}
-	if (rc == 0 && save)
-		rc = sheaf_save_wait_copied(save, SHEAF_ALL_SLICES, -1, &err);
 	if (rc == 0)
-		rc = finish(&save, -1, &err);
+		rc = finish(&save, true, &err);         /* copies what is left, too */
 	printf("%s\n", rc ? err.msg : "all are saved");
 	sheaf_save_free(save);
 	sheaf_run_close(run);

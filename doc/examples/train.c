@@ -106,15 +106,9 @@ static int survive(struct trainer *t, int rc, struct sheaf_error *err)
 	return 0;
 }
 
-/* Ends the save in flight. EAGAIN: it was not written within timeout_ms, and goes on. */
-static int save_finish(struct trainer *t, int timeout_ms, struct sheaf_error *err)
+/* Frees the save in flight, unless rc is EAGAIN: then it goes on. */
+static int save_ended(struct trainer *t, int rc, struct sheaf_error *err)
 {
-	int rc;
-
-	if (!t->save)
-		return 0;
-	wait_copied(t, SHEAF_ALL_SLICES);
-	rc = sheaf_save_commit(t->save, timeout_ms, err);
 	if (rc == SHEAF_EAGAIN)
 		return rc;
 	sheaf_save_free(t->save);
@@ -122,10 +116,16 @@ static int save_finish(struct trainer *t, int timeout_ms, struct sheaf_error *er
 	return survive(t, rc, err);
 }
 
-/* Lets the save in flight publish its step if all is written; never waits for the disk. */
+/* Waits until the save in flight is committed. EAGAIN: it was not within timeout_ms. */
+static int save_finish(struct trainer *t, int timeout_ms, struct sheaf_error *err)
+{
+	return t->save ? save_ended(t, sheaf_save_commit(t->save, timeout_ms, err), err) : 0;
+}
+
+/* Carries the save in flight on, and never waits for the disk. */
 static int save_advance(struct trainer *t, struct sheaf_error *err)
 {
-	int rc = save_finish(t, 0, err);
+	int rc = t->save ? save_ended(t, sheaf_save_advance(t->save, 0, err), err) : 0;
 
 	return rc == SHEAF_EAGAIN ? 0 : rc;
 }

@@ -87,8 +87,8 @@ SHEAF_API int sheaf_save_note(struct sheaf_save *save, const char *key, const ch
 	return shf_ended(rc, err);
 }
 
-SHEAF_API int sheaf_save_exchange(struct sheaf_save *save, uint64_t bytes_max,
-                                  struct sheaf_error *err)
+SHEAF_API int sheaf_save_advance(struct sheaf_save *save, uint64_t bytes_max,
+                                 struct sheaf_error *err)
 {
 	struct sheaf_error own;
 	int rc;
@@ -98,7 +98,7 @@ SHEAF_API int sheaf_save_exchange(struct sheaf_save *save, uint64_t bytes_max,
 	if (rc == 0)
 		rc = shf_turns_take(save->run, SHF_CALL_EXCHANGE, err);
 	if (rc == 0) {
-		rc = shf_save_exchange(save, bytes_max, err);
+		rc = shf_save_advance(save, bytes_max, err);
 		shf_turns_give(save->run);
 	}
 	return shf_ended(rc, err);
@@ -130,8 +130,7 @@ SHEAF_API int sheaf_save_slice_ready(struct sheaf_save *save, int slice, const v
 	return shf_ended(rc, err);
 }
 
-SHEAF_API int sheaf_save_wait(struct sheaf_save *save, int timeout_ms,
-                              struct sheaf_error *err)
+SHEAF_API int sheaf_save_ready(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_error own;
 	int rc;
@@ -139,7 +138,7 @@ SHEAF_API int sheaf_save_wait(struct sheaf_save *save, int timeout_ms,
 	err = shf_err_or(err, &own);
 	rc = save_check(save, err);
 	if (rc == 0)
-		rc = shf_save_wait(save, real_timeout(save, timeout_ms), err);
+		rc = shf_save_wait(save, 0, err);
 	return shf_ended(rc, err);
 }
 

@@ -305,7 +305,7 @@ static const char *call_name(uint64_t key)
 		[SHF_CALL_RUN_OPEN] = "sheaf_run_open", [SHF_CALL_RUN_CLOSE] = "sheaf_run_close",
 		[SHF_CALL_REWIND] = "sheaf_run_rewind", [SHF_CALL_MARK] = "sheaf_run_mark",
 		[SHF_CALL_PRUNE] = "sheaf_run_prune", [SHF_CALL_BEGIN] = "sheaf_save_begin",
-		[SHF_CALL_EXCHANGE] = "sheaf_save_exchange",
+		[SHF_CALL_EXCHANGE] = "sheaf_save_advance",
 		[SHF_CALL_COMMIT] = "sheaf_save_commit",
 		[SHF_CALL_STEP_OPEN] = "sheaf_checkpoint_open",
 		[SHF_CALL_STEP_OPEN_PATH] = "sheaf_checkpoint_open_path",

@@ -10,7 +10,7 @@
 
 /* Where a caller was blocked. BEGIN: in sheaf_save_begin. IMAGE: the part of that in which begin
  * waited for a free image. GATES: in sheaf_save_wait_copied. EXCHANGE, WAIT, COMMIT: in
- * sheaf_save_exchange, sheaf_save_wait, sheaf_save_commit. SHF_CAUSES is the number of causes. */
+ * sheaf_save_advance, sheaf_save_ready, sheaf_save_commit. SHF_CAUSES is the number of causes. */
 enum shf_cause {
 	SHF_IN_BEGIN, SHF_IN_IMAGE, SHF_IN_GATES, SHF_IN_EXCHANGE, SHF_IN_WAIT, SHF_IN_COMMIT,
 	SHF_CAUSES

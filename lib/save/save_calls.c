@@ -7,6 +7,7 @@
 #include "run_env.h"
 #include "save.h"
 #include "save_blocked.h"
+#include "save_commit.h"
 #include "save_gates.h"
 #include "save_status.h"
 #include "save_net.h"
@@ -137,4 +138,28 @@ int shf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_
 		rc = shf_agree(&save->run->team, shf_save_rc(save, err), err);
 	shf_save_blocked_add(save->run, save, SHF_IN_EXCHANGE, from);
 	return rc;
+}
+
+/* The save that must be committed before this one; NULL: it is this one's turn. Equal on all
+ * ranks. */
+static const struct sheaf_save *before(const struct sheaf_save *save)
+{
+	const struct sheaf_save *first = save->run->saves.first;
+
+	while (first && (first->id.flags ^ save->id.flags) & SHEAF_SAVE_NO_DISK)
+		first = first->next;
+	return first == save ? NULL : first;
+}
+
+int shf_save_advance(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err)
+{
+	const struct sheaf_save *first = save->at.end == SHF_OVER ? NULL : before(save);
+	int rc = 0;
+
+	if (!save->copy.exchanged && save->at.end != SHF_OVER)
+		rc = shf_save_exchange(save, bytes_max, err);
+	if (rc == 0 && first)
+		return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": step %" PRId64 " was begun "
+		                "before it and is not committed", save->id.step, first->id.step);
+	return rc == 0 ? shf_save_commit(save, 0, err) : rc;
 }

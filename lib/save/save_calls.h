@@ -7,6 +7,9 @@
 
 /* Each function does what the call of sheaf.h with the same name does. The caller has checked that
  * the handle is valid. [collective] */
+int shf_save_advance(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err);
+/* The first part of sheaf_save_advance: sends bytes to other nodes. EAGAIN: more are to be sent, or
+ * some rank still copies. [collective] */
 int shf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err);
 /* timeout_ms negative: without a limit. */
 int shf_save_copied(struct sheaf_save *save, int slice, int timeout_ms,

@@ -438,7 +438,8 @@ static int refuse(const struct sheaf_save *save, struct sheaf_error *err)
  * maximum of each word over all ranks. */
 struct entry {
 	uint64_t failed;                /* the save has failed on some rank */
-	uint64_t unasked;               /* lazy: on some rank a slice was not asked for or put */
+	uint64_t uncopied;              /* lazy: on some rank a slice was not put, or is not copied
+	                                 * yet */
 	uint64_t late;                  /* some rank's own timeout is too short to make a stage */
 	uint64_t busy;                  /* the timeout is 0 and some rank still writes, so the call
 	                                 * returns at once */
@@ -478,8 +479,8 @@ static struct entry entry_of(struct sheaf_save *save, int wait_ms, int64_t from_
 	}
 	e.failed = shf_save_failure(save, NULL) < 0;
 	/* The commit thread does not ask: it goes on once all is copied on all ranks. */
-	e.unasked = save->at.copy < SHF_ASKED && !save->behind.submitted &&
-	            shf_save_gates_check_asked(save, NULL) < 0;
+	e.uncopied = save->at.copy < SHF_ASKED && !save->behind.submitted &&
+	             shf_save_gates_check_asked(save, NULL) < 0;
 	e.late = save->at.disk == SHF_DISK_UNSTAGED &&
 	         is_late(save, until, shf_durations_ns(&save->run->saves.pace.stage));
 	e.busy = asks && !e.failed && is_all_submitted(save) && !shf_save_sync(save, 0);
@@ -516,10 +517,22 @@ static int averages_copied(struct sheaf_save *save, int64_t until_ns, struct she
 	return rc == 0 ? shf_save_failure(save, err) : rc;
 }
 
-/* Checks that on all ranks the caller has asked for every slice of a lazy save, so all are copied,
- * and waits until its averages are copied. EINVAL names a slice that was not asked for. EAGAIN: not
- * all averages are copied when the time is over. If the save has failed, returns its failure.
- * [collective] */
+/* Copies what is left of a lazy save on this rank, as the gates of all slices do. A caller whose
+ * tensors no longer change, as at the end of a run, so need not call the gates. The outcome is seen
+ * in the entry: slices that are not copied, or the failure of the save. [local] */
+static void copy_rest(struct sheaf_save *save, int wait_ms)
+{
+	struct sheaf_error own;
+
+	if (refuse(save, &own) == 0 && save->copy.lazy && save->at.copy < SHF_ASKED &&
+	    !save->behind.submitted && shf_save_gates_unput(save) < 0)
+		(void)shf_save_gates_copied(save, SHEAF_ALL_SLICES, wait_ms, &own);
+}
+
+/* Checks that on all ranks every slice of a lazy save is copied, and waits until its averages are
+ * copied. EINVAL names a slice that was not put; but a call that does not wait returns EAGAIN, as
+ * the caller may still put it. EAGAIN: not all slices or averages are copied when the time is over.
+ * If the save has failed, returns its failure. [collective] */
 static int all_asked(struct sheaf_save *save, const struct limit *l, const struct entry *e,
                      struct sheaf_error *err)
 {
@@ -528,8 +541,10 @@ static int all_asked(struct sheaf_save *save, const struct limit *l, const struc
 
 	if (save->at.copy == SHF_ASKED)
 		return 0;
-	if (e->unasked)
-		rc = shf_agree(team, shf_save_gates_check_asked(save, err), err);
+	if (e->uncopied) {
+		rc = shf_save_gates_check_asked(save, err);
+		rc = shf_agree(team, rc == SHEAF_EINVAL && l->asks ? SHEAF_EAGAIN : rc, err);
+	}
 	if (rc == 0 && e->emas)
 		rc = shf_agree(team, averages_copied(save, l->until_ns, err), err);
 	if (rc < 0)
@@ -642,8 +657,10 @@ int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error 
 	struct entry entry;
 	struct limit limit;
 	bool again, waiting;
-	int rc = enter_commit_call(save, &wait, &entry, from, err);
+	int rc;
 
+	copy_rest(save, wait);
+	rc = enter_commit_call(save, &wait, &entry, from, err);
 	if (rc < 0)
 		return rc;
 	limit = (struct limit){ from + shf_ms_ns(wait), wait == 0 };

@@ -336,8 +336,8 @@ int shf_save_gates_check_asked(struct sheaf_save *save, struct sheaf_error *err)
 		return 0;
 	while (s + 1 < o->slices_n && (!o->saved[s] || atomic_load(&save->copy.lazy->asked[s])))
 		s++;
-	return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": slice %zu (%s/%s) was not asked for "
-	                "(sheaf_save_wait_copied)", save->id.step, s, save->state->slices[s].family,
+	return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": slice %zu (%s/%s) is not copied yet",
+	                save->id.step, s, save->state->slices[s].family,
 	                save->state->slices[s].name);
 }
 

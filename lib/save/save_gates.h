@@ -26,8 +26,9 @@ int64_t shf_save_gates_unput(const struct sheaf_save *save);
 /* Does what sheaf_save_wait_copied does, for one slice or SHEAF_ALL_SLICES. [any thread] */
 int shf_save_gates_copied(struct sheaf_save *save, int slice, int timeout_ms,
                           struct sheaf_error *err);
-/* Checks that all slices were put, and that the caller has asked at the gates of all slices that
- * are saved. EINVAL names the first slice that is missing. [local] */
+/* Checks that all slices were put, and that the gates of all slices that are saved have opened.
+ * EINVAL names the first slice that was not put, EAGAIN the first whose gate has not opened.
+ * [local] */
 int shf_save_gates_check_asked(struct sheaf_save *save, struct sheaf_error *err);
 /* Whether the save will still read the memory of the slice, for this slice or for another one that
  * overlaps it. [any thread] */

@@ -17,7 +17,7 @@
  *   ASKED       a plain save: begin. A lazy save: a commit found that the callers of all ranks
  *               have asked at the gates of all slices
  *   COPIED      only a lazy save whose copy had to be finished earlier, because a later begin needs
- *               its image, or for sheaf_save_exchange
+ *               its image, or for sheaf_save_advance
  *   STAGED      C0 in begin, or for a lazy save in the first collective call for it after begin
  *   TRIED       ASKED, STAGED, and all bytes exchanged. The call that tries also brings GATHERED
  *   GATHERED    TRIED; or, if the save is not kept in memory, all writes synced on all ranks (C3)

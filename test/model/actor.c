@@ -334,6 +334,14 @@ static void do_commit(struct actor *a, const struct call *c, struct reply *r)
 	r->in_memory = r->rc < 0 && strstr(r->msg, "it is in memory") != NULL;
 }
 
+static void do_advance(struct actor *a, const struct call *c, struct reply *r)
+{
+	struct sheaf_error err = { 0 };
+
+	failed(r, sheaf_save_advance(a->saves[c->slot], 0, &err), &err);
+	r->in_memory = r->rc < 0 && strstr(r->msg, "it is in memory") != NULL;
+}
+
 /* With new memory of the same values; what shares its memory moves with it. */
 static void do_move(struct actor *a, const struct call *c, struct reply *r)
 {
@@ -557,7 +565,7 @@ bool call_is_collective(enum call_kind kind)
 	case C_AVERAGE:
 	case C_BEGIN:
 	case C_COMMIT:
-	case C_EXCHANGE:
+	case C_ADVANCE:
 	case C_LOAD:
 	case C_RESUME:
 	case C_HOLD:
@@ -600,8 +608,6 @@ static void do_to_run(struct actor *a, const struct call *c, struct reply *r)
 /* Calls for a save; false: it is none of them. */
 static bool do_to_save(struct actor *a, const struct call *c, struct reply *r)
 {
-	struct sheaf_error err = { 0 };
-
 	switch (c->kind) {
 	case C_BEGIN:
 		do_begin(a, c, r);
@@ -616,10 +622,10 @@ static bool do_to_save(struct actor *a, const struct call *c, struct reply *r)
 		do_commit(a, c, r);
 		break;
 	case C_WAIT:
-		r->rc = sheaf_save_wait(a->saves[c->slot], c->to, NULL);
+		r->rc = sheaf_save_ready(a->saves[c->slot], NULL);
 		break;
-	case C_EXCHANGE:
-		failed(r, sheaf_save_exchange(a->saves[c->slot], 0, &err), &err);
+	case C_ADVANCE:
+		do_advance(a, c, r);
 		break;
 	case C_FAIL:
 		r->rc = sheaf_save_abort(a->saves[c->slot], "the loss is no number", NULL);

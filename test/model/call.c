@@ -6,7 +6,7 @@
 
 const char *const call_names[CALL_KINDS] = {
 	"open",        "close",       "kill",       "begin",    "gate",       "put",
-	"commit",      "wait",        "exchange",   "fail",     "free",       "attach",
+	"commit",      "wait",        "advance",   "fail",     "free",       "attach",
 	"note",        "move",        "average",    "load",     "resume",     "hold",
 	"load-held",   "drop",        "rewind",     "mark",     "prune",      "fork",
 	"child-close", "child-exit",  "cli-rewind", "cli-mark", "cli-prune",  "cli-copy",
@@ -64,7 +64,7 @@ void call_print(const struct call *c, FILE *out)
 	case C_ATTACH:
 		fprintf(out, "job%d.save%d.%s(%d, %d ms)\n", c->job, c->slot, name, c->n, c->to);
 		break;
-	case C_EXCHANGE:
+	case C_ADVANCE:
 	case C_FAIL:
 	case C_FREE:
 		fprintf(out, "job%d.save%d.%s()\n", c->job, c->slot, name);

@@ -21,7 +21,7 @@ enum call_kind {
 	C_PUT,
 	C_COMMIT,
 	C_WAIT,
-	C_EXCHANGE,
+	C_ADVANCE,
 	C_FAIL,
 	C_FREE,
 	C_ATTACH,

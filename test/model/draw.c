@@ -179,7 +179,7 @@ static struct call draw_onward(struct draw *d, struct model *m, int job, int slo
 
 static struct call draw_odd(struct draw *d, int job, int slot)
 {
-	static const enum call_kind kinds[] = { C_FREE, C_FREE,   C_FAIL,   C_WAIT, C_EXCHANGE,
+	static const enum call_kind kinds[] = { C_FREE, C_FREE,   C_FAIL,   C_WAIT, C_ADVANCE,
 						C_NOTE, C_ATTACH, C_COMMIT, C_GATE };
 	struct call c = { .kind = kinds[some(d, 9)],
 			  .job = job,

@@ -74,8 +74,6 @@ struct save_model {
 				 * what was committed since; a load in between is no matter */
 	bool kept;              /* a commit said that it is in memory: it takes no more notes */
 	bool asked;             /* a commit came to no end, and it may be in memory */
-	bool half_gated;        /* a gate of several slices, or ranks, was not yet open: some may
-				 * have been */
 	struct average average; /* as of its begin */
 	unsigned notes;         /* bits of the notes and files that it was given */
 };

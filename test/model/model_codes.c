@@ -39,7 +39,7 @@ bool model_can(const struct model *m, const struct call *c)
 	case C_PUT:
 	case C_COMMIT:
 	case C_WAIT:
-	case C_EXCHANGE:
+	case C_ADVANCE:
 	case C_FAIL:
 	case C_FREE:
 	case C_ATTACH:
@@ -204,8 +204,9 @@ static uint32_t codes_of_commit(const struct model *m, const struct call *c)
 		return CODE(SHEAF_EFAILED);
 	if (s->spoiled)
 		return CODE(SHEAF_EFAILED) | CODE(SHEAF_EEXIST) | CODE(SHEAF_EINVAL);
-	if (s->flags & SHEAF_SAVE_LAZY && !all_of(s->gated, j->slices) && !s->half_gated)
-		return CODE(SHEAF_EINVAL);
+	/* A commit of 0 ms leaves it open, one that waits calls it a mistake. */
+	if (s->flags & SHEAF_SAVE_LATER && !all_of(s->put, j->slices))
+		return CODE(SHEAF_EINVAL) | CODE(SHEAF_EAGAIN);
 	if (s->flags & SHEAF_SAVE_NO_DISK)
 		codes =
 		    CODE(0) | (j->shaken || m->tight ? CODE(SHEAF_EFAILED) : 0) |
@@ -220,8 +221,6 @@ static uint32_t codes_of_commit(const struct model *m, const struct call *c)
 				  codes_found_late(s->found) |
 				  (is_back(m, j, s->parent, true) ? CODE(0) | CODE(SHEAF_EFAILED)
 								  : 0);
-	if (s->half_gated)
-		codes |= CODE(SHEAF_EINVAL);
 	/* Also where its own timeout is too short: publishing took so long of late. */
 	return codes | CODE(SHEAF_EAGAIN);
 }
@@ -418,7 +417,7 @@ uint32_t model_codes(const struct model *m, const struct call *c)
 			   ? CODE(SHEAF_EINVAL)
 			   : CODE(0) | (s->asked ? CODE(SHEAF_EINVAL) : 0);
 	case C_WAIT:
-	case C_EXCHANGE:
+	case C_ADVANCE:
 	case C_FAIL:
 		return ~0u;
 	default:

@@ -181,8 +181,6 @@ bool take_load(struct model *m, const struct call *c, const struct reply *r, cha
 	find_numbers(m, j);
 	if (c->kind == C_RESUME) /* it may change memory, whatever it then finds */
 		pass_gates(j);
-	for (int k = 0; k < SAVES && r->rc < 0; k++) /* before the load, or not at all */
-		j->saves[k].half_gated |= in_flight(&j->saves[k]);
 	take_half_load(j, r->rc);
 	if (r->rc < 0)
 		return true;

@@ -403,7 +403,7 @@ static bool take_commit(struct model *m, const struct call *c, const struct repl
 		return true;
 	}
 	if (r->rc == SHEAF_EINVAL &&
-	    (!turn || (s->flags & SHEAF_SAVE_LAZY && !s->spoiled && !all_of(s->gated, j->slices))))
+	    (!turn || (s->flags & SHEAF_SAVE_LATER && !s->spoiled && !all_of(s->put, j->slices))))
 		return true;
 	s->over = turn;
 	if (r->rc == 0 && s->flags & SHEAF_SAVE_NO_DISK)
@@ -428,7 +428,6 @@ static void take_gate(struct model *m, const struct call *c, const struct reply 
 	struct job_model *j = &m->jobs[c->job];
 	struct save_model *s = &j->saves[c->slot];
 
-	s->half_gated |= r->rc == SHEAF_EAGAIN;
 	for (int i = 0; i < j->slices && r->rc == 0; i++)
 		if (c->n < 0 || i == c->n % j->slices)
 			s->gated[i] = true;
@@ -628,7 +627,11 @@ static bool take_of_save(struct model *m, const struct call *c, const struct rep
 	case C_FREE:
 		leave(j, s);
 		return true;
-	case C_EXCHANGE:
+	case C_ADVANCE: /* a commit of 0 ms, but for codes that the exchange before it returned */
+		if (r->rc == 0 || r->rc == SHEAF_EAGAIN)
+			return take_commit(m, c, r);
+		s->spoiled |= !s->over;
+		return true;
 	case C_WAIT:
 		s->spoiled |= r->rc < 0 && r->rc != SHEAF_EAGAIN && !s->over;
 		return true;

@@ -334,14 +334,10 @@ bug("away_not_averaged", "a save for memory alone that no agent keeps makes no a
     "save/save.c:begin_after_agreement", "finish_averages(save);",
     "if (!MUTANT || !is_away(save)) finish_averages(save);",
     EMA + "a_save_that_no_agent_keeps_is_averaged_once")
-bug("ignored_not_asked_for", "nobody need ask for weights that are averaged and not saved",
-    "save/save_order.c:note_saved", "!state->slices[state->emas[k].first + i].empty",
-    "!MUTANT && !state->slices[state->emas[k].first + i].empty",
-    EMA + "weights_that_are_ignored_have_averages_and_gates")
-gullible("unasked_saved", "a slice that nobody asked for is saved as it comes",
-         "save/save_gates.c:shf_save_gates_check_asked",
-         "!save->copy.lazy || atomic_load(&save->copy.lazy->unasked) == 0",
-         "sim/test_lazy: a_slice_that_nobody_asked_for_is_named_and_the_save_goes_on")
+bug("rest_not_copied", "a commit that waits copies no slice whose gate was not called",
+    "save/save_commit.c:shf_save_commit", "copy_rest(save, wait);",
+    "if (!MUTANT) copy_rest(save, wait);",
+    "sim/test_in_place: one_that_nobody_asked_for_is_copied_by_the_commit")
 bug("sent_before_copied", "bytes travel to other nodes before they are copied",
     "save/save_gates.c:shf_save_gates_poll_all",
     "if (rc == 0 && open)", "if (rc == 0 && open && !MUTANT)",

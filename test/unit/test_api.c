@@ -16,6 +16,7 @@
 #include "api_place.h"
 #include "step.h"
 #include "sums.h"
+#include "save_calls.h"
 
 TEST(the_largest_number_of_a_step_is_one_that_latest_finds)
 {
@@ -299,7 +300,7 @@ static int in_a_child(struct api_place *p, struct sheaf_checkpoint *step, struct
 		sheaf_run_prune(p->run, 1, NULL, NULL, &err[5]),
 		sheaf_run_resume(p->run, p->st, SHEAF_MARK_NONE, NULL, &err[6]),
 		sheaf_save_begin(&begun, p->run, 9, p->st, NULL, &err[7]),
-		sheaf_save_exchange(save, 1, &err[8]), sheaf_save_commit(save, 0, &err[9]),
+		sheaf_save_advance(save, 1, &err[8]), sheaf_save_commit(save, 0, &err[9]),
 		sheaf_checkpoint_open(&opened, p->run, 3, &err[10]),
 		sheaf_checkpoint_load(step, p->st, 0, NULL, &err[11]),
 		sheaf_checkpoint_verify(step, NULL, NULL), sheaf_checkpoint_copy(step, "/none",
@@ -309,7 +310,7 @@ static int in_a_child(struct api_place *p, struct sheaf_checkpoint *step, struct
 		sheaf_save_attach(save, "a", "", 0, NULL), sheaf_save_note(save, "a", "", NULL),
 		sheaf_save_wait_copied(save, 0, 0, NULL), sheaf_save_slice_ready(save, 0, NULL,
 		                                                                 NULL),
-		sheaf_save_wait(save, 0, NULL), sheaf_save_get_stat(save, &counts, NULL),
+		sheaf_save_ready(save, NULL), sheaf_save_get_stat(save, &counts, NULL),
 		sheaf_save_abort(save, "a child", NULL),
 		sheaf_state_average(p->st, p->run, 9, 0, NULL),
 	};
@@ -372,10 +373,10 @@ TEST(missing_arguments_are_errors)
 	CHECK_INT(sheaf_state_average(NULL, p.run, 1, 0, NULL), SHEAF_ENOMEM);
 	CHECK_INT(sheaf_save_attach(NULL, "a", "", 0, NULL), SHEAF_EINVAL);
 	CHECK_INT(sheaf_save_note(NULL, "a", "", NULL), SHEAF_EINVAL);
-	CHECK_INT(sheaf_save_wait(NULL, 0, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_save_ready(NULL, NULL), SHEAF_EINVAL);
 	CHECK_INT(sheaf_save_get_stat(NULL, NULL, NULL), SHEAF_EINVAL);
 	CHECK_INT(sheaf_save_abort(NULL, NULL, NULL), SHEAF_EINVAL);
-	CHECK_INT(sheaf_save_exchange(NULL, 0, &err), SHEAF_EINVAL);
+	CHECK_INT(sheaf_save_advance(NULL, 0, &err), SHEAF_EINVAL);
 	CHECK_INT(sheaf_save_commit(NULL, 0, &err), SHEAF_EINVAL);
 	CHECK_INT(sheaf_checkpoint_open(NULL, p.run, 1, &err), SHEAF_EINVAL);
 	CHECK_INT(sheaf_checkpoint_open(&step, p.run, 1, &err), SHEAF_ENOENT);
@@ -443,7 +444,7 @@ TEST(a_save_counts_itself_and_can_be_given_up)
 	api_place_init(&p);
 	api_place_fill(&p);
 	CHECK_RC(sheaf_save_begin(&save, p.run, 2, p.st, NULL, &err), 0, &err);
-	CHECK_INT(sheaf_save_wait(save, -1, NULL), 0);
+	CHECK_INT(shf_save_wait(save, -1, NULL), 0);
 	CHECK_INT(sheaf_save_get_stat(save, &stat, NULL), 0);
 	CHECK(stat.held >= 45 && stat.copied == 45);
 	CHECK(stat.to_write > 0 && stat.written == stat.to_write);

@@ -71,7 +71,7 @@ TEST(each_refusal_fills_the_callers_error)
 	      "nowhere to put the save");
 	FILLS(sheaf_save_begin(&save, p.run, -1, p.st, NULL, &err), SHEAF_EINVAL,
 	      "step -1 is negative");
-	FILLS(sheaf_save_exchange(NULL, 1, &err), SHEAF_EINVAL, "no save was given");
+	FILLS(sheaf_save_advance(NULL, 1, &err), SHEAF_EINVAL, "no save was given");
 	FILLS(sheaf_save_commit(NULL, 0, &err), SHEAF_EINVAL, "no save was given");
 	FILLS(sheaf_checkpoint_open(&step, NULL, 5, &err), SHEAF_EINVAL, "no run was given");
 	FILLS(sheaf_checkpoint_open(NULL, p.run, 5, &err), SHEAF_EINVAL, "nowhere to put the step");
@@ -264,7 +264,7 @@ TEST(each_local_call_on_a_save_or_checkpoint_says_what_is_wrong)
 	FILLS(sheaf_save_abort(save, "late", &err), SHEAF_EINVAL,
 	      "step 3: too late to give it up: it is committed, or is being published");
 	sheaf_save_free(save);
-	FILLS(sheaf_save_wait(NULL, 0, &err), SHEAF_EINVAL, "no save was given");
+	FILLS(sheaf_save_ready(NULL, &err), SHEAF_EINVAL, "no save was given");
 	CHECK_RC(sheaf_checkpoint_open(&step, p.run, 3, &err), 0, &err);
 	FILLS(sheaf_checkpoint_get_info(NULL, &info, &err), SHEAF_EINVAL, "the checkpoint is NULL");
 	FILLS(sheaf_checkpoint_tensor(step, 99, &tensor, &err), SHEAF_EEND,

@@ -18,6 +18,7 @@
 #include "rng.h"
 #include "t.h"
 #include "step.h"
+#include "save_calls.h"
 
 /* What is large goes in two pieces. */
 enum { SLICES = 24, STEPS = T_SANITIZED ? 4 : 16, LARGE = T_SANITIZED ? 5 << 17 : 1 << 20 };
@@ -202,7 +203,7 @@ static void train(int threads, int images, uint64_t flags, bool averages)
 		if (before) /* while the other copies and asks */
 			CHECK_RC(sheaf_save_commit(before, -1, &err), 0, &err);
 		CHECK_INT(sheaf_save_get_stat(w.save, &stat, NULL), 0);
-		(void)sheaf_save_wait(w.save, 0, NULL);
+		(void)sheaf_save_ready(w.save, NULL);
 		pthread_join(other, NULL);
 		sheaf_save_free(before);
 		before = w.save;
@@ -287,7 +288,7 @@ static void train_later(int threads, int images)
 		CHECK_INT(pthread_create(&other, NULL, author, &w), 0);
 		if (before)
 			CHECK_RC(sheaf_save_commit(before, -1, &err), 0, &err);
-		(void)sheaf_save_wait(w.save, 0, NULL);
+		(void)sheaf_save_ready(w.save, NULL);
 		pthread_join(other, NULL);
 		sheaf_save_free(before);
 		before = w.save;
@@ -572,7 +573,7 @@ static void *ask_always(void *arg)
 	struct sheaf_stat stat = { .size = sizeof(stat) };
 
 	while (!atomic_load(&w->passed)) {
-		int rc = sheaf_save_wait(w->save, 0, NULL);
+		int rc = sheaf_save_ready(w->save, NULL);
 
 		w->bad += rc != 0 && rc != SHEAF_EAGAIN;
 		w->bad += sheaf_save_slice_ready(w->save, 0, NULL, NULL) != SHEAF_EINVAL;
@@ -639,7 +640,7 @@ TEST(a_gate_keeps_its_timeout_while_another_thread_compares_the_slice)
 	for (int i = 0; i < SLICES; i++)
 		become(&w, i, 0);
 	CHECK_RC(sheaf_save_begin(&w.save, w.run, 0, w.state, &checked, &err), 0, &err);
-	CHECK_INT(sheaf_save_wait(w.save, -1, NULL), 0);
+	CHECK_INT(shf_save_wait(w.save, -1, NULL), 0);
 	set_check(w.save->copy.lazy, SHF_CHECKING);
 	CHECK_INT(pthread_create(&asks, NULL, ask_a_little, &w), 0);
 	clock_gettime(CLOCK_REALTIME, &late);

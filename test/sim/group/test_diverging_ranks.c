@@ -167,7 +167,7 @@ TEST(ranks_that_mean_different_saves_are_told)
 		p.nodes = apart;
 		p.variant = variant;
 		CHECK_RC(run_all(&p, confuse_saves), 0, &p.err);
-		check_seen(2, SHEAF_EINVAL, "sheaf_save_exchange on different handles");
+		check_seen(2, SHEAF_EINVAL, "sheaf_save_advance on different handles");
 		check_seen(3, SHEAF_EINVAL, "sheaf_save_commit on different handles");
 		check_seen(4, variant ? SHEAF_EINVAL : 0, variant ? "different handles" : "");
 		if (variant == 0)

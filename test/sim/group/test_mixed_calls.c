@@ -133,7 +133,7 @@ static const struct {
 } calls[] = {
 	{ "sheaf_run_open", call_run_open }, { "sheaf_run_rewind", call_rewind },
 	{ "sheaf_run_mark", call_mark }, { "sheaf_run_prune", call_prune },
-	{ "sheaf_save_begin", call_begin }, { "sheaf_save_exchange", call_exchange },
+	{ "sheaf_save_begin", call_begin }, { "sheaf_save_advance", call_exchange },
 	{ "sheaf_save_commit", call_commit }, { "sheaf_checkpoint_open", call_step_open },
 	{ "sheaf_checkpoint_open_path", call_step_open_path }, { "sheaf_checkpoint_load",
 	                                                         call_load },
