@@ -75,8 +75,8 @@ enum sheaf_code {                       /* stable: add, never renumber */
 	SHEAF_ELOST = -13,              /* a rank or the lock was lost */
 	SHEAF_EDIVERGED = -14,          /* replicas that should be equal are not, or a tensor
 	                                 * changed before its gate */
-	SHEAF_EFAILED = -15,            /* the save was given up: msg is the reason that
-	                                 * sheaf_save_abort gave, or what cannot be stored */
+	SHEAF_EFAILED = -15,            /* given up: by sheaf_save_abort, whose reason is in msg, by
+	                                 * opts.progress, or because of what cannot be stored */
 	SHEAF_EEND = -16                /* the list has no item of that number: the last one came
 	                                 * before it */
 };
@@ -242,7 +242,10 @@ struct sheaf_opts {
 	const char *const *ignore;      /* NULL-ended fnmatch(3) patterns on "family/name": neither
 	                                 * saved nor loaded, but reported */
 	void (*log)(void *arg, int level, const char *line);    /* level: enum sheaf_log_level */
-	void (*progress)(void *arg, const struct sheaf_stat *stat);     /* from waiting calls */
+	/* Called again and again by calls that wait: commits, loads, verifies and
+	 * sheaf_save_result. Non-zero ends the call with EFAILED on all ranks, and gives up the
+	 * save. Must not call sheaf */
+	int  (*progress)(void *arg, const struct sheaf_stat *stat);
 	void *arg;
 	/* Beside keep_last and keep_every stay the keep_best steps whose note best_note, a decimal
 	 * number of up to 40 significant digits, is smallest; best_largest not 0: largest. Of equal
@@ -358,6 +361,16 @@ struct sheaf_state *sheaf_state_new(void);
 int  sheaf_state_add(struct sheaf_state *state, const struct sheaf_slice *slice,
                      struct sheaf_error *err);
 int  sheaf_state_move(struct sheaf_state *state, int slice, void *data, struct sheaf_error *err);
+/* Gives every slice that sheaf_state_add has added new memory, as sheaf_state_move does one by one:
+ * data[i] is that of slice i. n: of data; as many as there are slices up to the last that was
+ * added, averages included, whose entries are not read. Nothing is moved if one of them cannot be.
+ * [local] */
+int  sheaf_state_move_all(struct sheaf_state *state, void *const *data, size_t n,
+                          struct sheaf_error *err);
+/* Makes the next collective call with this state fail on all ranks with EFAILED and this reason:
+ * for a rank that cannot say what it holds, while the others already wait in sheaf_save_begin or a
+ * load. The state cannot be used after that. [local] */
+int  sheaf_state_fail(struct sheaf_state *state, const char *why, struct sheaf_error *err);
 /* This rank's opaque bytes (an RNG stream and the like): U8 tensor <stream>/<rank> of family
  * "ranks". `ranks` of the group that saves. rule: stored with the step; it says what a load on
  * another number of ranks does: NULL or "strict" ELAYOUT, "drop" keeps data as it is, "modulo"

@@ -42,6 +42,23 @@ SHEAF_API int sheaf_state_move(struct sheaf_state *state, int slice, void *data,
 	return shf_state_move(state, slice, data, shf_err_or(err, &own));
 }
 
+SHEAF_API int sheaf_state_move_all(struct sheaf_state *state, void *const *data, size_t n,
+                                   struct sheaf_error *err)
+{
+	struct sheaf_error own;
+
+	err = shf_err_or(err, &own);
+	return shf_ended(shf_state_move_all(state, data, n, err), err);
+}
+
+SHEAF_API int sheaf_state_fail(struct sheaf_state *state, const char *why, struct sheaf_error *err)
+{
+	struct sheaf_error own;
+
+	err = shf_err_or(err, &own);
+	return shf_ended(shf_state_fail(state, why, err), err);
+}
+
 SHEAF_API int sheaf_state_rank_bytes(struct sheaf_state *state, const char *stream,
                                      const char *rule, int32_t rank, int32_t ranks, void *data,
                                      size_t bytes, struct sheaf_error *err)

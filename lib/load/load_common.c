@@ -86,15 +86,16 @@ uint8_t *shf_load_image(const struct shf_load *ld)
 	return ld->step->run->image.all[SHF_IMAGE_OF_LOAD].own.base;
 }
 
-void shf_load_progress(const struct shf_load *ld)
+int shf_load_progress(const struct shf_load *ld, struct sheaf_error *err)
 {
 	const struct sheaf_opts *o = &ld->step->run->opts;
 	struct sheaf_stat stat = { .size = sizeof(stat), .phase = SHEAF_PHASE_READING,
 	                           .held = ld->work.bytes,
 		.copied = ld->disk_bytes };
 
-	if (o->progress)
-		o->progress(o->arg, &stat);
+	if (!o->progress || o->progress(o->arg, &stat) == 0)
+		return 0;
+	return shf_fail(err, SHEAF_EFAILED, "%s: opts.progress ended the load", ld->step->path);
 }
 
 int shf_load_threads(const struct sheaf_run *run)

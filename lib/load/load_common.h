@@ -14,8 +14,8 @@ int shf_load_pass_feed(struct shf_load *load, const uint8_t *p, uint64_t n,
                        struct sheaf_error *err);
 /* Returns this rank's part of the load's image. */
 uint8_t *shf_load_image(const struct shf_load *load);
-/* Calls opts.progress, if there is one, with the bytes read so far. */
-void shf_load_progress(const struct shf_load *load);
+/* Calls opts.progress, if there is one, with the bytes read so far. EFAILED: it ends the load. */
+int shf_load_progress(const struct shf_load *load, struct sheaf_error *err);
 /* Returns the name of the family of a tensor. */
 const char *shf_load_family(const struct shf_load *load, const struct shf_lt_tensor *t);
 /* Returns how many threads this rank may compute with: the processors that it may use divided by

@@ -373,7 +373,8 @@ static int share_round(struct shf_load *ld, uint32_t round, int rc, struct sheaf
  * summed_before_taken shows what breaks otherwise).
  *
  * rc: 0, or a failure of this rank before. A failure in share_round is returned on all ranks, a
- * failure in the last look_round on this rank only. [collective] */
+ * failure in the last look_round, or of opts.progress after it, on this rank only.
+ * [collective] */
 static int run_kind(struct shf_load *ld, struct window h[2], uint32_t first, uint32_t n, int rc,
                     struct sheaf_error *err)
 {
@@ -393,7 +394,8 @@ static int run_kind(struct shf_load *ld, struct window h[2], uint32_t first, uin
 		if (rc < 0)
 			return rc;
 		rc = look_round(ld, first + k, err);
-		shf_load_progress(ld);
+		if (rc == 0)
+			rc = shf_load_progress(ld, err);
 	}
 	return rc;
 }

@@ -210,7 +210,7 @@ int shf_load_stream_run(struct shf_load_stream *s, int rc, struct sheaf_error *e
 			rc = shf_agree(team, rc, err);
 		if (rc < 0)
 			break;
-		shf_load_progress(ld);
+		rc = shf_load_progress(ld, err);
 	}
 	ld->retries += s->ring.retries;
 	ld->read_ns += s->ring.wait_ns;

@@ -117,7 +117,7 @@ void shf_save_stat(const struct sheaf_save *save, struct sheaf_stat *stat)
 		stat->phase = SHEAF_PHASE_PUBLISHING;
 }
 
-void shf_save_progress_now(const struct sheaf_save *save)
+void shf_save_progress_now(struct sheaf_save *save)
 {
 	const struct sheaf_opts *o = &save->run->opts;
 	struct sheaf_stat stat;
@@ -125,10 +125,11 @@ void shf_save_progress_now(const struct sheaf_save *save)
 	if (!o->progress)
 		return;
 	shf_save_stat(save, &stat);
-	o->progress(o->arg, &stat);
+	if (o->progress(o->arg, &stat))
+		(void)shf_save_fail(save, "opts.progress ended the call", NULL);
 }
 
-void shf_save_progress(const struct sheaf_save *save)
+void shf_save_progress(struct sheaf_save *save)
 {
 	if (!shf_turns_is_turn(save->run)) /* in a turn no caller waits */
 		shf_save_progress_now(save);

@@ -22,9 +22,10 @@ int  shf_save_failure(struct sheaf_save *save, struct sheaf_error *err);
 int  shf_save_seal(struct sheaf_save *save, struct sheaf_error *err);
 /* Does what sheaf_save_abort does. EINVAL: the save is sealed or over. [any thread] */
 int shf_save_fail(struct sheaf_save *save, const char *why, struct sheaf_error *err);
-/* Calls opts.progress, unless the commit thread calls. The caller has the run. */
-void shf_save_progress(const struct sheaf_save *save);
-void shf_save_progress_now(const struct sheaf_save *save);      /* calls it. [any thread] */
+/* Calls opts.progress, unless the commit thread calls. If it returns non-zero, the save is given
+ * up, as by sheaf_save_abort. The caller has the run. */
+void shf_save_progress(struct sheaf_save *save);
+void shf_save_progress_now(struct sheaf_save *save);      /* calls it. [any thread] */
 void shf_save_stat(const struct sheaf_save *save, struct sheaf_stat *stat);     /* [any thread] */
 /* Returns the total size of the tensor files of the step, over all ranks. */
 uint64_t shf_save_bytes(const struct sheaf_save *save);

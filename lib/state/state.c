@@ -581,6 +581,48 @@ int shf_state_move(struct sheaf_state *state, int slice, void *data, struct shea
 	return 0;
 }
 
+/* All are checked before any is moved, so that a failure leaves the state as it was. A slice that a
+ * lazy save still reads is noted by is_too_early, as by a move of it alone. */
+int shf_state_move_all(struct sheaf_state *state, void *const *data, size_t n,
+                       struct sheaf_error *err)
+{
+	struct sheaf_error own;
+
+	err = shf_err_or(err, &own);
+	if (!state)
+		return shf_state_is_null(err);
+	if (n != state->n || (n && !data))
+		return shf_fail(err, SHEAF_EINVAL, "memory for %zu slices was given, the state has "
+		                "%zu", data ? n : 0, state->n);
+	for (size_t i = 0; i < n; i++) {
+		if (state->slices[i].owned)
+			continue;
+		if (!data[i] && !state->slices[i].empty)
+			return check_move(state, (int)i, NULL, err);
+		if (is_read(state, i))
+			return shf_fail(err, SHEAF_EINVAL, "%s/%s: a lazy save still reads its "
+			                "memory: call sheaf_save_wait_copied for slice %zu, then "
+			                "move all again", state->slices[i].family,
+			                state->slices[i].name, i);
+	}
+	for (size_t i = 0; i < n; i++)
+		if (!state->slices[i].owned)
+			(void)shf_state_move(state, (int)i, data[i], err);
+	return 0;
+}
+
+int shf_state_fail(struct sheaf_state *state, const char *why, struct sheaf_error *err)
+{
+	struct sheaf_error own;
+
+	err = shf_err_or(err, &own);
+	if (!state)
+		return shf_state_is_null(err);
+	shf_fail(err, SHEAF_EFAILED, "%s", why ? why : "no reason was given");
+	(void)shf_state_stick(state, SHEAF_EFAILED, err);
+	return 0;
+}
+
 /* Uses counters, so that the check takes the same time for any number of slices; slices are
  * walked only to write an error message. */
 int shf_state_ready(const struct sheaf_state *state, bool memory, struct sheaf_error *err)

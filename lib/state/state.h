@@ -117,6 +117,10 @@ int  shf_state_stream(struct sheaf_state *state, const char *stream, const char 
                       struct sheaf_error *err);
 /* Does what sheaf.h says of sheaf_state_move. [local] */
 int  shf_state_move(struct sheaf_state *state, int slice, void *data, struct sheaf_error *err);
+/* Do what sheaf.h says of sheaf_state_move_all and sheaf_state_fail. [local] */
+int  shf_state_move_all(struct sheaf_state *state, void *const *data, size_t n,
+                        struct sheaf_error *err);
+int  shf_state_fail(struct sheaf_state *state, const char *why, struct sheaf_error *err);
 /* Checks that a save or load of the state may begin. Returns the code that sticks to the state, or
  * EINVAL if a load by slices is not over, if a slice must be moved again or, with `memory` set, if
  * one has items but no memory. [local] */

@@ -339,17 +339,22 @@ static int take_chunk(void *arg, struct shf_read *r, int64_t got, struct sheaf_e
 	return 0;
 }
 
-/* Reports the progress of this rank to the caller's progress function. blocks: size of its
- * share. */
-static void report_progress(const struct shf_verify *v, uint64_t blocks)
+/* Reports the progress of this rank to the caller's progress function. blocks: size of its share.
+ * Returns false if that ends the verification. */
+static bool report_progress(struct shf_verify *v, uint64_t blocks)
 {
 	const struct sheaf_opts *o = &v->step->run->opts;
 	struct sheaf_stat stat = { .size = sizeof(stat), .phase = SHEAF_PHASE_VERIFYING,
 	                           .held = blocks * SHF_BLOCK,
 		.copied = v->disk_bytes };
 
-	if (o->progress)
-		o->progress(o->arg, &stat);
+	struct sheaf_error e;
+
+	if (!o->progress || o->progress(o->arg, &stat) == 0)
+		return true;
+	shf_verify_blind(v, shf_fail(&e, SHEAF_EFAILED, "%s: opts.progress ended the verification",
+	                             v->step->path), &e);
+	return false;
 }
 
 /* Allocates a buffer for each chunk that can be in flight, and returns their number. If memory runs
@@ -387,8 +392,9 @@ void shf_verify_data(struct shf_verify *v)
 	w.end = w.at + blocks;
 	w.ring.n = make_buffers(&w, reads);
 	w.ring.trial.turn = UINT64_C(2) * SHF_VERIFY_CHUNKS;
-	while (shf_read_ring_turn(&w.ring, NULL) > 0)
-		report_progress(v, blocks);
+	while (shf_read_ring_turn(&w.ring, NULL) > 0 && report_progress(v, blocks))
+		;
+	shf_read_ring_drop(&w.ring);
 	v->retries += w.ring.retries;
 	direct_close(&w, (uint32_t)v->step->layout.files_n);
 }

@@ -1832,6 +1832,16 @@ blind("begin_waits_for_no_memory", "begin gives up where a submitted save has th
       "save/save.c:enter_begin_call", "met == 0 && m.hi[WAITS] && !m.hi[NONE]",
       SUBMITTED + "steps_in_memory_do_not_wait_for_the_disk")
 
+bug("moved_in_part", "a move of all slices moves some, and then finds one that cannot be moved",
+    "state/state.c:shf_state_move_all", "if (!data[i] && !state->slices[i].empty)",
+    "if (MUTANT) state->slices[i].mem.base = data[i];"
+    " if (!data[i] && !state->slices[i].empty)",
+    "unit/test_state: all_slices_move_at_once_or_none")
+bug("progress_not_heard", "a load goes on although opts.progress ended it",
+    "load/load_common.c:shf_load_progress", "o->progress(o->arg, &stat) == 0",
+    "o->progress(o->arg, &stat) == 0 || MUTANT",
+    "sim/test_load_report: opts_progress_ends_a_load_a_verify_and_a_save_on_all_ranks")
+
 # ---- loads slice by slice ----
 SLICES = "sim/test_load_slices: "
 BITS, MISUSED = SLICES + "takes_give_the_bits_of", SLICES + "what_is_misused_or_forgotten"

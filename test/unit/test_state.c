@@ -762,3 +762,31 @@ TEST(all_that_lies_in_one_long_slice_is_in_its_ring)
 	CHECK_INT(next[3], 3);
 	shf_state_put(st);
 }
+
+TEST(all_slices_move_at_once_or_none)
+{
+	struct sheaf_state *st = sheaf_state_new();
+	float a[6] = { 0 }, b[6] = { 0 };
+	struct sheaf_slice in = { .size = sizeof(in), .name = "a", .dtype = SHEAF_F32, .ndim = 1,
+		.shape = { 6 }, .count = { 6 }, .data = a };
+	void *to[2] = { b, NULL };
+	struct sheaf_error err;
+
+	CHECK_INT(shf_state_add(st, &in, NULL), 0);
+	in.name = "b";
+	CHECK_INT(shf_state_add(st, &in, NULL), 1);
+	CHECK_INT(shf_state_move_all(st, to, 1, &err), SHEAF_EINVAL);
+	CHECK_STR(err.msg, "memory for 1 slices was given, the state has 2");
+	CHECK_INT(shf_state_move_all(st, to, 2, &err), SHEAF_EINVAL);
+	CHECK(strstr(err.msg, "model/b") != NULL);
+	CHECK((void *)st->slices[0].mem.base == a && (void *)st->slices[1].mem.base == a);
+	to[1] = b;
+	CHECK_RC(shf_state_move_all(st, to, 2, &err), 0, &err);
+	CHECK((void *)st->slices[0].mem.base == b && (void *)st->slices[1].mem.base == b);
+	CHECK_RC(shf_state_ready(st, true, &err), 0, &err);
+	CHECK_INT(shf_state_move_all(NULL, to, 2, &err), SHEAF_ENOMEM);
+	CHECK_RC(shf_state_fail(st, "the optimizer has no state", &err), 0, &err);
+	CHECK_INT(shf_state_ready(st, true, &err), SHEAF_EFAILED);
+	CHECK_STR(err.msg, "the optimizer has no state");
+	shf_state_put(st);
+}

@@ -2,10 +2,13 @@
 /* The report of a load, complete: each item, each counter, and the whole sentence of each refusal.
  */
 #include "hands.h"
+#include "acts.h"
 #include <errno.h>
 #include <stdlib.h>
 #include "step_lookup.h"
+#include "load.h"
 #include "step_open.h"
+#include "verify_step.h"
 #include "t.h"
 #include "read_slice.h"
 
@@ -375,11 +378,12 @@ TEST(what_ranks_hold_together_is_counted_once)
 static struct sheaf_stat seen[64];
 static int seen_n;
 
-static void progress(void *arg, const struct sheaf_stat *stat)
+static int progress(void *arg, const struct sheaf_stat *stat)
 {
 	(void)arg;
 	if (seen_n < 64)
 		seen[seen_n++] = *stat;
+	return 0;
 }
 
 TEST(a_load_tells_how_far_it_is)
@@ -395,5 +399,47 @@ TEST(a_load_tells_how_far_it_is)
 		CHECK_INT(seen[i].phase, 4);
 	CHECK_INT(seen[seen_n - 1].held, p.report.disk_bytes);
 	CHECK_INT(seen[seen_n - 1].size, sizeof(struct sheaf_stat));
+	simdisk_free(disk);
+}
+
+static int32_t ends_in;         /* the phase whose first report ends the call */
+
+static int end_the_call(void *arg, const struct sheaf_stat *stat)
+{
+	(void)arg;
+	return stat->phase == ends_in;
+}
+
+static int verify_act(struct hand *h)
+{
+	struct sheaf_checkpoint *step = NULL;
+	int rc = shf_step_open(&step, h->run, h->play->step, &h->err);
+
+	if (rc == 0)
+		rc = shf_step_verify(step, &h->report, &h->err);
+	shf_step_put(step);
+	return rc;
+}
+
+TEST(opts_progress_ends_a_load_a_verify_and_a_save_on_all_ranks)
+{
+	struct simdisk *disk = saved(2);
+	struct play p = hands_play(disk, 2, held);
+
+	p.opts.progress = end_the_call;
+	ends_in = SHEAF_PHASE_READING;
+	SAID(hands_load(&p), SHEAF_EFAILED, "opts.progress ended the load", &p.err);
+	ends_in = SHEAF_PHASE_VERIFYING;
+	SAID(hands_run(&p, verify_act, true), SHEAF_EFAILED, "opts.progress ended the verification",
+	     &p.err);
+	p.step = 8;
+	ends_in = SHEAF_PHASE_WRITTEN;
+	simdisk_set_task_steps(disk, 0);
+	SAID(hands_save(&p), SHEAF_EFAILED, "opts.progress ended the call", &p.err);
+	CHECK(!simdisk_exists(disk, "run/checkpoint-8"));
+	p.step = 9;
+	ends_in = -1;
+	SAVED(p);
+	LOADED(p);
 	simdisk_free(disk);
 }

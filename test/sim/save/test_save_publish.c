@@ -229,13 +229,14 @@ TEST(nothing_can_be_added_to_it_and_nobody_can_fail_it)
 static struct sheaf_save *synced[2];
 static int synced_told;
 
-static void fail_while_synced(void *arg, const struct sheaf_stat *stat)
+static int fail_while_synced(void *arg, const struct sheaf_stat *stat)
 {
 	(void)arg;
 	(void)stat;
 	if (synced[1] && atomic_load(&synced[1]->disk.syncs.from_ns) && !synced_told++ &&
 	    shf_save_fail(synced[1], "the loss is no number", NULL) != 0)
 		abort();
+	return 0;
 }
 
 static int fail_behind(struct hand *h)

@@ -145,11 +145,12 @@ static void tell_run(struct sheaf_run *run)
 	     (int)s.gates, (int)s.gates_waited, ms(s.gates_ns), ms(s.gate_ns_max));
 }
 
-static void progress(void *arg, const struct sheaf_stat *s)
+static int progress(void *arg, const struct sheaf_stat *s)
 {
 	(void)arg;
-	tell("  %u: %d copied, %d written, %d sent\n", s->phase, (int)s->copied, (int)s->written,
+	tell("  %d: %d copied, %d written, %d sent\n", s->phase, (int)s->copied, (int)s->written,
 	     (int)s->sent);
+	return 0;
 }
 
 /* The lines of the metrics, without sessions and the time of day. */

@@ -64,10 +64,11 @@ const struct shf_sys *acts_process(const struct hand *h)
 	return &((struct simproc *)h->sys->host.arg)->sys;
 }
 
-static void progress(void *arg, const struct sheaf_stat *stat)
+static int progress(void *arg, const struct sheaf_stat *stat)
 {
 	(void)arg;
 	(void)stat;
+	return 0;
 }
 
 /* This rank's random numbers, say. */

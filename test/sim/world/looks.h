@@ -119,12 +119,13 @@ static void hear(void *arg, const struct sheaf_finding *f)
 	to->offset = f->offset;
 }
 
-static void progress(void *arg, const struct sheaf_stat *stat)
+static int progress(void *arg, const struct sheaf_stat *stat)
 {
 	struct look *l = arg;
 
 	if (stat->phase == 5)
 		l->phase5 = stat->copied;
+	return 0;
 }
 
 static int look_rank(void *arg, int rank, struct sheaf_group *group)
