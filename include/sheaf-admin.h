@@ -1,6 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf-admin.h - administration of a run: lists, leftovers of dead jobs, retention, marks,
- * rewinds, copies. The rules at the head of sheaf.h apply to these calls, too. */
+/* sheaf-admin.h - administration of a run: list its checkpoints, clean up after dead jobs, delete
+ * old checkpoints, mark checkpoints, rewind, and copy a checkpoint to another run.
+ *
+ * The rules at the head of sheaf.h apply to these calls, too. These words are used below:
+ *
+ * Number     The step number of a checkpoint. At most one checkpoint of a run has it.
+ * Session    A string of hexadecimal digits that is new for each save. It distinguishes two
+ *            checkpoints that were saved under the same number.
+ * Parent     The checkpoint that the training had loaded or saved before it saved this one. A
+ *            checkpoint descends from its parent and from the ancestors of its parent.
+ * Stage      The directory .sheaf/stage of a run. A save is written there, and the commit
+ *            publishes it: it renames the finished directory to its place in the run.
+ * Set aside  Moved to .sheaf/aside. Such a checkpoint is complete, but no call finds it under its
+ *            number any more. It stays until sheaf_run_restore or sheaf_run_discard.
+ * Lock       A run that is open for writing is locked against other writers.
+ */
 #ifndef SHEAF_ADMIN_H
 #define SHEAF_ADMIN_H
 #include "sheaf.h"
@@ -11,136 +25,238 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
+/* The mark of a checkpoint, as sheaf_run_mark sets it. */
 enum sheaf_mark {
-	SHEAF_MARK_NONE = 0,
-	SHEAF_MARK_KEEP = 1,            /* it is never pruned */
-	SHEAF_MARK_BAD = 2,             /* SHEAF_LATEST passes it over */
-	SHEAF_MARK_UNREAD = 3           /* in lists: the mark could not be read */
+	SHEAF_MARK_NONE = 0,            /* no mark */
+	SHEAF_MARK_KEEP = 1,            /* pruning never removes the checkpoint */
+	SHEAF_MARK_BAD = 2,             /* SHEAF_LATEST skips the checkpoint */
+	SHEAF_MARK_UNREAD = 3           /* in lists only: the mark could not be read */
 };
-const char *sheaf_mark_name(int32_t mark);      /* "keep"; NULL: none such */
+/* Returns the name of a mark, such as "keep" for SHEAF_MARK_KEEP, or NULL if there is no such
+ * mark. The string is static. [any thread] */
+const char *sheaf_mark_name(int32_t mark);
+
+/* What an entry of sheaf_run_list is. */
 enum sheaf_item_state {
-	SHEAF_ITEM_COMMITTED = 1,
-	SHEAF_ITEM_DAMAGED = 2,         /* its manifest is damaged, or files are missing or have
-	                                 * another size */
-	SHEAF_ITEM_FOREIGN = 3,         /* has no manifest: another program wrote it */
-	SHEAF_ITEM_ASIDE = 4,           /* set aside */
-	SHEAF_ITEM_STAGED = 5,          /* a save that was not committed */
-	SHEAF_ITEM_UNREAD = 6           /* an I/O error hides what it is */
+	SHEAF_ITEM_COMMITTED = 1,       /* a checkpoint */
+	SHEAF_ITEM_DAMAGED = 2,         /* a checkpoint whose manifest is damaged, or with files
+	                                 * that are missing or have another size */
+	SHEAF_ITEM_FOREIGN = 3,         /* a directory without a manifest, which another program
+	                                 * wrote */
+	SHEAF_ITEM_ASIDE = 4,           /* a checkpoint that was set aside */
+	SHEAF_ITEM_STAGED = 5,          /* a save in the stage that was not committed */
+	SHEAF_ITEM_UNREAD = 6           /* unknown, because of an I/O error */
 };
-const char *sheaf_item_state_name(int32_t state);       /* "committed"; NULL: none such */
-struct sheaf_item {                     /* one entry of a run; strings live during the call */
-	uint32_t size;
-	int32_t mark, state;            /* enum sheaf_mark, enum sheaf_item_state */
-	int32_t tries;                  /* sessions that loaded it and came no further; -1: it could
-	                                 * not be read */
-	int64_t step, parent;           /* parent -1: none */
-	const char *session, *created, *path;   /* "" where unknown; path relative to the run */
-	uint64_t bytes;                 /* of all files the manifest names */
+/* Returns the name of a state, such as "committed" for SHEAF_ITEM_COMMITTED, or NULL if there is
+ * no such state. The string is static. [any thread] */
+const char *sheaf_item_state_name(int32_t state);
+
+/* One entry of sheaf_run_list. Strings are valid during the callback only. */
+struct sheaf_item {
+	uint32_t size;                  /* sizeof(struct sheaf_item) of the library */
+	int32_t mark;                   /* enum sheaf_mark */
+	int32_t state;                  /* enum sheaf_item_state */
+	int32_t tries;                  /* failed resume attempts: jobs that loaded the checkpoint
+	                                 * and got no further; -1: unreadable */
+	int64_t step;                   /* its number */
+	int64_t parent;                 /* number of its parent; -1: none */
+	const char *session;            /* its session; "": unknown */
+	const char *created;            /* when it was saved; "": unknown */
+	const char *path;               /* its path relative to the run; "": unknown */
+	uint64_t bytes;                 /* total size of all files that its manifest names */
 };
-/* Everything in the run, by step; a non-zero result of item ends it and is returned. [local] */
+/* Lists everything in a run, in order of step numbers: checkpoints, damaged and foreign
+ * directories, checkpoints that were set aside, and saves in the stage.
+ * item    called for each entry. A result other than 0 ends the list, and the call returns it.
+ * arg     passed to item.
+ * Returns 0 or an error code. [local] */
 int  sheaf_run_list(struct sheaf_run *run, int (*item)(void *arg, const struct sheaf_item *),
                     void *arg, struct sheaf_error *err);
-/* Writes the path that the folder of a checkpoint has, or would have, into path: the directory of
- * the run as it was opened, and a name by sheaf_opts.folder. EINVAL: there is no run, the number is
- * negative, or `bytes` are too few. [local] */
+/* Writes the path of a checkpoint's directory to a buffer, whether or not the checkpoint exists.
+ * The path is the directory of the run as it was opened, a slash, and a name as sheaf_opts.folder
+ * says.
+ * step    number of the checkpoint.
+ * path    receives the path as a string.
+ * bytes   size of that buffer.
+ * EINVAL: run is NULL, the number is negative, or the buffer is too small.
+ * [local] */
 int  sheaf_run_path(struct sheaf_run *run, int64_t step, char *path, size_t bytes,
                     struct sheaf_error *err);
+
+/* What a leftover is, see sheaf_run_leftovers. */
 enum sheaf_leftover_kind {
-	SHEAF_LEFTOVER_LOCK = 1, SHEAF_LEFTOVER_DAMAGED = 2, SHEAF_LEFTOVER_UNREAD = 3,
+	SHEAF_LEFTOVER_LOCK = 1,        /* the lock of the run, and which process has or had it */
+	SHEAF_LEFTOVER_DAMAGED = 2,     /* a damaged checkpoint */
+	SHEAF_LEFTOVER_UNREAD = 3,      /* a directory that an I/O error hides */
 	SHEAF_LEFTOVER_REMAINS = 4,     /* a checkpoint without its manifest */
-	SHEAF_LEFTOVER_STAGED = 5,      /* a save that was not committed */
-	SHEAF_LEFTOVER_COPY = 6,        /* half a copy of a checkpoint */
-	SHEAF_LEFTOVER_ASIDE = 7, SHEAF_LEFTOVER_TRASH = 8, SHEAF_LEFTOVER_REWIND = 9,
-	SHEAF_LEFTOVER_FLUSH = 10       /* of agents of several nodes that wrote a checkpoint */
+	SHEAF_LEFTOVER_STAGED = 5,      /* a save in the stage that was not committed */
+	SHEAF_LEFTOVER_COPY = 6,        /* an incomplete copy made by sheaf_checkpoint_copy */
+	SHEAF_LEFTOVER_ASIDE = 7,       /* a checkpoint that was set aside */
+	SHEAF_LEFTOVER_TRASH = 8,       /* a pruned checkpoint that is not deleted yet */
+	SHEAF_LEFTOVER_REWIND = 9,      /* the journal of a rewind that was interrupted */
+	SHEAF_LEFTOVER_FLUSH = 10       /* files of agents of several nodes that wrote one
+	                                 * checkpoint together */
 };
-const char *sheaf_leftover_kind_name(int32_t kind);     /* "staged"; NULL: none such */
-enum sheaf_leftover_action {            /* what the next sheaf_run_open to write does with it */
-	SHEAF_ACTION_NONE = 0,
-	SHEAF_ACTION_DELETE = 1,
-	SHEAF_ACTION_FINISH = 2,
-	SHEAF_ACTION_WAIT = 3,          /* nothing yet */
-	SHEAF_ACTION_DECIDE = 4         /* never anything: that is yours */
+/* Returns the name of a kind, such as "staged" for SHEAF_LEFTOVER_STAGED, or NULL if there is no
+ * such kind. The string is static. [any thread] */
+const char *sheaf_leftover_kind_name(int32_t kind);
+
+/* What the next sheaf_run_open for writing does with a leftover. */
+enum sheaf_leftover_action {
+	SHEAF_ACTION_NONE = 0,          /* nothing needs to be done */
+	SHEAF_ACTION_DELETE = 1,        /* it deletes the leftover */
+	SHEAF_ACTION_FINISH = 2,        /* it completes the interrupted operation */
+	SHEAF_ACTION_WAIT = 3,          /* nothing yet: the leftover may still be in use */
+	SHEAF_ACTION_DECIDE = 4         /* nothing, ever: a person must decide */
 };
-const char *sheaf_leftover_action_name(int32_t action); /* "delete"; NULL: none such */
-struct sheaf_leftover {                 /* strings live during the call */
-	uint32_t size;
-	int32_t lives;                  /* its writer: 0 proven dead, 1 lives or may, -1 none */
-	int32_t kind, action;           /* enum sheaf_leftover_kind, sheaf_leftover_action */
-	int64_t step;                   /* -1: of none */
-	uint64_t bytes;                 /* of the files its manifest names; 0: unknown */
-	const char *path, *session, *why;       /* "" where unknown; path relative to the run */
-	int32_t whole, reserved;        /* staged: 1: manifest, names and sizes are right */
+/* Returns the name of an action, such as "delete" for SHEAF_ACTION_DELETE, or NULL if there is no
+ * such action. The string is static. [any thread] */
+const char *sheaf_leftover_action_name(int32_t action);
+
+/* One entry of sheaf_run_leftovers. Strings are valid during the callback only. */
+struct sheaf_leftover {
+	uint32_t size;                  /* sizeof(struct sheaf_leftover) of the library */
+	int32_t lives;                  /* the process that wrote it: 0: surely dead; 1: alive, or
+	                                 * possibly alive; -1: none */
+	int32_t kind;                   /* enum sheaf_leftover_kind */
+	int32_t action;                 /* enum sheaf_leftover_action */
+	int64_t step;                   /* number of the checkpoint; -1: belongs to none */
+	uint64_t bytes;                 /* total size of the files its manifest names; 0: unknown */
+	const char *path;               /* path relative to the run; "": unknown */
+	const char *session;            /* session of the save; "": unknown */
+	const char *why;                /* explanation for people, one line */
+	int32_t whole;                  /* of a staged save: 1 if its manifest is correct and all
+	                                 * files are there with the right sizes */
+	int32_t reserved;
 };
-/* What dead jobs, half done work and a person's hand left, the lock first; a non-zero result of
- * item ends it and is returned. Changes nothing; asks for locks, for a moment. [local] */
+/* Lists what needs attention in a run: what dead jobs, interrupted operations and removals by hand
+ * have left, the lock first. Nothing is changed. To find out which processes are alive, the call
+ * tries to take locks, and releases them at once.
+ * item    called for each leftover. A result other than 0 ends the list, and the call returns it.
+ * arg     passed to item.
+ * Returns 0 or an error code. [local] */
 int  sheaf_run_leftovers(struct sheaf_run *run,
                          int (*item)(void *arg, const struct sheaf_leftover *),
                          void *arg, struct sheaf_error *err);
-/* Publish a save of a dead writer that is whole in the stage, which the next sheaf_run_open to
- * write would delete: its commit may have returned a failure, so a person decides. Takes the lock,
- * proves every byte, publishes as a commit does. ENOENT: no such stage. EBUSY: its writer may
- * live, or somebody writes here. ECORRUPT: it is not whole (report.finding hears why). EEXIST:
- * the number is taken. opts as of sheaf_run_open. [local] */
+/* Publishes a complete save that a dead job left in the stage. The next sheaf_run_open for writing
+ * would delete it, because the commit may have reported a failure to that job. So a person must
+ * decide to publish it. The call takes the lock of the run, verifies every byte, and publishes the
+ * save as a commit does.
+ * dir     directory of the run.
+ * step    number of the save.
+ * opts    as for sheaf_run_open; NULL: defaults.
+ * report  receives what verification found; may be NULL.
+ * ENOENT: the stage has no save of that number.
+ * EBUSY: the job that wrote the save may be alive, or a process has the run open for writing.
+ * ECORRUPT: the save is not complete; report->finding is called with the reasons.
+ * EEXIST: the run already has a checkpoint of that number.
+ * [local] */
 int  sheaf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *opts,
                        struct sheaf_report *report, struct sheaf_error *err);
 
-/* Set later steps aside (kept, no longer found), so that training goes on from `step`. What is set
- * aside, by this or otherwise, stays in .sheaf/aside until sheaf_run_restore or
- * sheaf_run_discard is called for it.
- * Loading an older step, or one that has been set aside, and saving without this is EINVAL. Saving
- * may go on from the newest step on disk, though, if memory alone has newer ones: these are no
- * longer found when the next step is there.
- * [collective] */
+/* Sets all checkpoints after `step` aside, so that training can continue from that one. Call it
+ * before saving if the training goes back: to save after loading an older checkpoint, or one that
+ * was set aside, is EINVAL without a rewind. There is one exception. If checkpoints newer than the
+ * newest one on disk are in memory only (sheaf-agent.h), a job may load that one and save. Those in
+ * memory are no longer found once the next checkpoint exists.
+ * step    number of the checkpoint to continue from.
+ * Returns 0 or an error code. [collective] */
 int  sheaf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err);
-/* Brings a checkpoint that was set aside back under its number, as to undo a rewind. `aside` is
- * sheaf_item.path of an item whose state is SHEAF_ITEM_ASIDE. opts as of sheaf_run_open; the lock
- * of the run is taken meanwhile. The checkpoint has the mark again that it had when it was set
- * aside. If it is not marked bad and newer than all others, it is what SHEAF_LATEST means from then
- * on. So that no job goes on from a branch that nobody chose, this is refused unless
- * - the newest checkpoint that is not marked bad is the one that it follows, by number and session
- *   (of several, bring the oldest back first), or
- * - a checkpoint of the run follows it, or
- * - the run has no checkpoint that is not marked bad.
- * Its manifest and the sizes of its files are checked, but not their bytes: sheaf_checkpoint_verify
- * of its path does that. A power cut leaves it set aside or brought back, whole.
- * ENOENT: nothing of that name is set aside. EEXIST: its number is taken (sheaf_run_rewind makes
- * room). EINVAL: refused as above; the error names the two. ECORRUPT: it is damaged. EBUSY: a job
- * writes to the run. EINDOUBT: it is back, but a power cut may set it aside again. [local] */
+/* Moves a checkpoint that was set aside back to its place, for example to undo a rewind. The call
+ * holds the lock of the run meanwhile. The checkpoint gets back the mark that it had. If that is
+ * not SHEAF_MARK_BAD and no checkpoint is newer, SHEAF_LATEST means this one from then on.
+ *
+ * A job must not continue from a branch of the training that nobody chose. So the call is refused
+ * unless one of these is true:
+ * - The newest checkpoint that is not marked bad is the parent of this one. If several checkpoints
+ *   were set aside, restore the oldest first.
+ * - A checkpoint of the run has this one as its parent.
+ * - The run has no checkpoint that is not marked bad.
+ *
+ * The manifest and the sizes of the files are checked. The bytes are not: call
+ * sheaf_checkpoint_verify for that. After a power cut the checkpoint is complete in one of the two
+ * places.
+ * dir     directory of the run.
+ * aside   path of the checkpoint: sheaf_item.path of an item whose state is SHEAF_ITEM_ASIDE.
+ * opts    as for sheaf_run_open; NULL: defaults.
+ * ENOENT: there is no checkpoint of that path.
+ * EEXIST: its number is taken; sheaf_run_rewind frees the number.
+ * EINVAL: refused as above; the message names the two checkpoints.
+ * ECORRUPT: the checkpoint is damaged.
+ * EBUSY: a job has the run open for writing.
+ * EINDOUBT: the checkpoint is back, but a power cut may set it aside again.
+ * [local] */
 int  sheaf_run_restore(const char *dir, const char *aside, const struct sheaf_opts *opts,
                        struct sheaf_error *err);
-/* Deletes a checkpoint that was set aside; nothing brings it back. A deletion that is interrupted
- * leaves a rest without a manifest in .sheaf/aside, which another call deletes. Arguments as of
- * sheaf_run_restore. ENOENT: nothing of that name is set aside. EBUSY: a job writes to the run, or
- * a process has the checkpoint open. [local] */
+/* Deletes a checkpoint that was set aside, for good. If the call is interrupted, part of the
+ * checkpoint without a manifest remains in .sheaf/aside; another call deletes that part.
+ * dir     directory of the run.
+ * aside   path of the checkpoint: sheaf_item.path of an item whose state is SHEAF_ITEM_ASIDE.
+ * opts    as for sheaf_run_open; NULL: defaults.
+ * ENOENT: there is no checkpoint of that path.
+ * EBUSY: a job has the run open for writing, or a process has the checkpoint open.
+ * [local] */
 int  sheaf_run_discard(const char *dir, const char *aside, const struct sheaf_opts *opts,
                        struct sheaf_error *err);
-/* Marks a checkpoint, and forgets the mark that it had. [collective]
- * - SHEAF_MARK_KEEP: no prune removes it.
- * - SHEAF_MARK_BAD: SHEAF_LATEST passes it over, and also a checkpoint that follows it and is in
- *   memory alone. A save of its number sets it aside.
- * - SHEAF_MARK_NONE: neither, and its failed resumes are forgotten. */
+/* Sets the mark of a checkpoint, in place of the mark that it had.
+ * step    number of the checkpoint.
+ * mark    one of these:
+ * - SHEAF_MARK_KEEP: pruning never removes the checkpoint.
+ * - SHEAF_MARK_BAD: SHEAF_LATEST skips the checkpoint, and also a checkpoint that descends from it
+ *   and is in memory only. Its number is free: a save of that number sets it aside.
+ * - SHEAF_MARK_NONE: removes the mark, and resets the count of failed resume attempts to 0.
+ *
+ * Returns 0 or an error code. [collective] */
 int  sheaf_run_mark(struct sheaf_run *run, int64_t step, int32_t mark, struct sheaf_error *err);
-enum sheaf_prune_action { SHEAF_PRUNE_KEEP = 1, SHEAF_PRUNE_REMOVE = 2 };
-const char *sheaf_prune_action_name(int32_t action);    /* "keep", "remove"; NULL: none such */
-/* Removes steps by opts.keep_last, keep_every and keep_best. One goes only if a newer step is
- * verified and descends from it through parents that are in the run or were pruned: if a step
- * between was removed by hand, or never copied, all older ones stay, and their reason names the
- * missing one. Before that the newest step is verified, after what the page cache has of it was
- * dropped, unless that was done since its commit. Returns how many were removed (dry: would be).
- * item, which may be NULL, is called for each step on rank 0, with an enum sheaf_prune_action and
- * the reason. What was removed is deleted after the grace. A call spends at most a quarter of
- * timeout_ms on that; the next prune, commit or open deletes what is left. [collective] */
+
+/* What sheaf_run_prune does with a checkpoint. */
+enum sheaf_prune_action {
+	SHEAF_PRUNE_KEEP = 1,           /* the checkpoint stays */
+	SHEAF_PRUNE_REMOVE = 2          /* the checkpoint is removed */
+};
+/* Returns the name of an action, "keep" or "remove", or NULL if there is no such action. The string
+ * is static. [any thread] */
+const char *sheaf_prune_action_name(int32_t action);
+/* Removes old checkpoints by the retention options of the run: keep_last, keep_every and keep_best
+ * of sheaf_opts. A checkpoint is removed only if a newer one descends from it and is verified. Its
+ * line of descent must be known: each checkpoint between the two is in the run or was pruned. If
+ * one was removed by hand, or never copied to this run, all older ones stay, and their reason names
+ * the missing one.
+ *
+ * The newest checkpoint is verified first, unless that was done since its commit. For this its data
+ * is dropped from the page cache and read from the disk again.
+ *
+ * Removed checkpoints are moved to .sheaf/trash and deleted after sheaf_opts.grace_s. A call spends
+ * at most a quarter of sheaf_opts.timeout_ms on deleting. The next prune, commit or open deletes
+ * the rest.
+ * dry     not 0: removes nothing, but reports what would be removed.
+ * item    called on rank 0 for each checkpoint; may be NULL. action: enum sheaf_prune_action; why:
+ *         the reason, one line.
+ * arg     passed to item.
+ * Returns how many checkpoints were removed (dry: would be removed), or an error code.
+ * [collective] */
 int  sheaf_run_prune(struct sheaf_run *run, int dry,
                      void (*item)(void *arg, int64_t step, int32_t action, const char *why),
                      void *arg, struct sheaf_error *err);
-/* The step into another run, under its number, by this process alone; the run is made where there
- * is none, with this one's identity, and its lock is taken. Each block is compared with its sum and
- * each tensor with its digest on the way; the manifest stays as it is, byte for byte; the commit is
- * that of a save. A copy that was cut is taken up by the next one. 0: the step is there, durable,
- * every byte proved now, by this copy or because the same save was there (report.held: bytes
- * written). ECORRUPT: this step is damaged, or the same one there: nothing appears. EEXIST:
- * another save has its number. EFORMAT: a foreign directory. EBUSY: somebody writes there.
- * EINDOUBT as of a commit. EINVAL: dir is another run; several ranks have the step open.
+
+/* Copies a checkpoint to another run, under the same number, and verifies it on the way. This
+ * process does all the work alone. Each block is compared with its checksum and each tensor with
+ * its digest. The manifest is copied byte for byte, and the copy is published by the same steps as
+ * a save. The call holds the lock of the destination. A copy that was interrupted is continued by
+ * the next call.
+ * step    the checkpoint to copy.
+ * dir     directory of the destination run. If there is no run, one is created with the same run
+ *         id as the source.
+ * report  receives what was found; report->held is the number of bytes written. May be NULL.
+ * 0: The destination has the checkpoint, durable, with every byte verified now. If it had the same
+ *    save already, that one was verified instead.
+ * ECORRUPT: this checkpoint is damaged, or the same one in the destination is. Nothing is
+ *    published.
+ * EEXIST: another save has this number in the destination.
+ * EFORMAT: the checkpoint was written by another program and has no manifest.
+ * EBUSY: a process has the destination open for writing.
+ * EINDOUBT: as for sheaf_save_commit.
+ * EINVAL: the run at dir has another run id, or several ranks opened this checkpoint together.
  * [local] */
 int  sheaf_checkpoint_copy(struct sheaf_checkpoint *step, const char *dir,
                            struct sheaf_report *report, struct sheaf_error *err);
