@@ -1,6 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf-agent.h - the memory tier: agents, which keep checkpoints in the memory of their nodes
- * while trainers come and go. The rules at the head of sheaf.h apply to these calls, too. */
+/* sheaf-agent.h - the memory tier: agents, which keep checkpoints in the memory of their nodes, so
+ * that the next job resumes from memory. A trainer needs none of these calls, only opts.agent.
+ *
+ * The rules at the head of sheaf.h apply to these calls, too.
+ *
+ * Agent      A process on each node that the launcher starts with `sheaf agent RUN`. It outlives
+ *            the trainer. If a job opens the run with sheaf_opts.agent, the agent keeps the
+ *            staging buffers of the newest checkpoints as they were committed.
+ * Resuming   A later job opens the run on the same nodes with sheaf_opts.agent. Then
+ *            sheaf_checkpoint_open of SHEAF_LATEST finds the newest checkpoint in memory or on
+ *            disk. One in memory is loaded at the speed of memory, in any layout, and every block
+ *            is verified as when it is read from disk.
+ * Rewinds    A checkpoint in memory that does not descend from the newest one on disk is skipped.
+ *            This happens after a rewind.
+ * Owner      An agent belongs to one run directory. A directory that is renamed keeps its agent. A
+ *            copy (by sheaf_checkpoint_copy, cp -a or a snapshot) is another directory and needs an
+ *            agent of its own.
+ */
 #ifndef SHEAF_AGENT_H
 #define SHEAF_AGENT_H
 #include "sheaf.h"
@@ -11,78 +27,126 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-/* The memory tier. Where a run is opened with opts.agent, each node has an agent: a process that
- * the launcher starts (`sheaf agent RUN`), that outlives the trainer and keeps what is in memory:
- * the images of the newest steps as they were committed. A later job that opens the run on the same
- * nodes with opts.agent is given by sheaf_checkpoint_open the newest of memory and disk, at the
- * speed of memory, in any layout, every block proved as from the disk. A step in memory that does
- * not follow the newest step on disk, as after a rewind, is passed over. `agent` as in sheaf_opts.
- * An agent belongs to one run directory. A directory that is renamed keeps its agent, but a copy
- * (by sheaf_checkpoint_copy, cp -a or a snapshot) is another directory and needs its own agent. */
+/* Options of sheaf_agent_serve. 0 or NULL in a field is its default; each function may be NULL. */
 struct sheaf_agent_opts {
-	uint32_t size;
-	int32_t idle_s;                 /* ends after so long without anybody; 0: never */
-	const char *agent;              /* NULL: "auto" */
-	uint64_t memory_max;            /* of all that is kept; 0: no bound */
-	/* 0, or 2 at least, for one is kept while the next is copied: a job whose first save begins
-	 * with the agent uses so many images at most, whatever its images_max; of several agents
-	 * the least. What the job before left stays beside it until a newer step is there; as do
-	 * copies (opts.copies) */
+	uint32_t size;                  /* sizeof(struct sheaf_agent_opts) */
+	int32_t idle_s;                 /* the agent exits after this many seconds without a
+	                                 * connected process; 0: never */
+	const char *agent;              /* path of its socket, as sheaf_opts.agent; NULL: "auto" */
+	uint64_t memory_max;            /* limit for all memory it keeps, in bytes; 0: no limit */
+	/* Limit on the checkpoints kept per job; 0: no limit, otherwise at least 2, because one is
+	 * kept while the next one is copied. A job whose first save begins with the agent uses at
+	 * most this many staging buffers, whatever its images_max. If its agents have different
+	 * limits, the smallest applies. Two things are kept in addition: checkpoints of the
+	 * previous job, until the present one has a newer checkpoint, and replicas
+	 * (sheaf_opts.copies). */
 	int32_t steps_max;
-	void *arg;
-	/* Called when the agent can be reached. If it returns non-zero, the agent ends. The
-	 * caller may log to a file <socket>.log: the agent removes it at its end if it is empty. */
+	void *arg;                      /* passed to the functions below */
+	/* Called when processes can connect. A result other than 0 ends the agent. The caller may
+	 * write a log to the file <socket>.log; the agent removes that file at its end if it is
+	 * empty. */
 	int  (*ready)(void *arg, const char *socket);
-	/* Called when the last process of a job has gone, if this job, or one before it, ended
-	 * without closing the run. It may start a flush of what was due, in another process,
-	 * because the agent serves nobody until this returns. */
+	/* Called when the last process of a job has exited, if this job or an earlier one ended
+	 * without closing the run. The function may start a flush (sheaf_agent_flush) of what was
+	 * to be written to disk. The flush must run in another process, because the agent answers
+	 * no request until this function returns. */
 	void (*died)(void *arg, const char *job);
-	void (*committed)(void *arg, int64_t step);     /* the trainer says: it is on disk */
-	int  (*stop)(void *arg);        /* asked when a signal has come: not 0: ends */
-	/* Called with the path of the run's directory when a job connects and at each commit to
-	 * disk. After a rename it is another path than `dir`. */
+	/* Called when the trainer reports that a checkpoint is on disk. */
+	void (*committed)(void *arg, int64_t step);
+	/* Called after each signal. A result other than 0 ends the agent. */
+	int  (*stop)(void *arg);
+	/* Called with the path of the run's directory when a job connects, and at each commit to
+	 * disk. If the directory was renamed, the path differs from the `dir` of the call. */
 	void (*at)(void *arg, const char *dir);
-	const char *about;              /* what sheaf_agent_get_info says of it; NULL: "" */
-	const char *folder;             /* as in sheaf_opts, for a run that is made or exists */
+	const char *about;              /* a text that sheaf_agent_get_info returns; NULL: "" */
+	const char *folder;             /* name pattern of checkpoints, as sheaf_opts.folder */
 };
-/* Is the agent of this node for the run `dir`, which is made where there is none, until it is told
- * to stop; then what it kept is gone. One thread; sleeps until somebody asks. EBUSY: another one
- * serves. [local] */
+/* Runs the agent of this node in the calling thread, until the agent is stopped. What it kept is
+ * then lost. The thread sleeps while no request comes. The agent ends in one of these cases:
+ * - A process called sheaf_agent_stop.
+ * - No process was connected for opts->idle_s seconds.
+ * - opts->ready or opts->stop returned a result other than 0.
+ *
+ * dir     directory of the run, which is created if there is none.
+ * opts    NULL: defaults.
+ * Returns 0 when the agent has ended, or an error code.
+ * EBUSY: another agent of this run is active on this node.
+ * [local] */
 int  sheaf_agent_serve(const char *dir, const struct sheaf_agent_opts *opts,
                        struct sheaf_error *err);
+
+/* What an agent says of itself, see sheaf_agent_get_info. */
 struct sheaf_agent_info {
-	uint32_t size;
-	int32_t users;                  /* connected processes of jobs; readers do not count */
-	uint64_t pid, bytes, names;     /* bytes it keeps, under so many names */
-	int32_t steps_max, reserved;    /* as it was told; 0: no bound, or it does not say */
-	char about[112];                /* as it was told, cut to that; "": it does not say */
+	uint32_t size;                  /* sizeof(struct sheaf_agent_info), set by the caller */
+	int32_t users;                  /* connected processes of jobs, without readers */
+	uint64_t pid;                   /* its process id */
+	uint64_t bytes;                 /* memory that it keeps */
+	uint64_t names;                 /* memory objects that it keeps */
+	int32_t steps_max;              /* sheaf_agent_opts.steps_max; 0: no limit, or unknown */
+	int32_t reserved;
+	char about[112];                /* sheaf_agent_opts.about, cut to this size; "": unknown */
 };
-/* ENOENT: no agent answers. agent NULL: "auto". [local] */
+/* Asks the agent of this node about itself.
+ * dir     directory of the run.
+ * agent   path of the agent's socket, as sheaf_opts.agent; NULL: "auto".
+ * info    receives the answer.
+ * ENOENT: no agent answers.
+ * EINVAL: the agent at that path belongs to another run directory.
+ * [local] */
 int  sheaf_agent_get_info(const char *dir, const char *agent, struct sheaf_agent_info *info,
                           struct sheaf_error *err);
-/* Returns when it has left: what it kept is gone, and another one may serve. [local] */
+/* Stops the agent of this node and waits until it has ended. What it kept is then lost, and another
+ * agent may be started.
+ * dir     directory of the run.
+ * agent   path of the agent's socket, as sheaf_opts.agent; NULL: "auto".
+ * ENOENT: no agent answers.
+ * EINVAL: the agent at that path belongs to another run directory.
+ * [local] */
 int  sheaf_agent_stop(const char *dir, const char *agent, struct sheaf_error *err);
-struct sheaf_memory {                   /* a step that an agent has; strings live during the call */
-	uint32_t size;
-	int32_t due;                    /* 1: its save was to disk, too, and is not there */
-	int64_t step;
-	const char *session;
-	uint64_t bytes;                 /* of its images on this node */
-	int32_t ranks, here;            /* that saved it; of which on this node */
-	int32_t tries, lost;            /* loads; 1: the run was rewound since */
+
+/* A checkpoint that an agent keeps. Strings are valid during the callback only. */
+struct sheaf_memory {
+	uint32_t size;                  /* sizeof(struct sheaf_memory) of the library */
+	int32_t due;                    /* 1: the save was meant for the disk too, but the
+	                                 * checkpoint is not on disk yet */
+	int64_t step;                   /* its number */
+	const char *session;            /* identifies the save, as in sheaf_item */
+	uint64_t bytes;                 /* size of its staging buffers on this node */
+	int32_t ranks;                  /* how many ranks saved it */
+	int32_t here;                   /* for how many of them this node has the staging buffer */
+	int32_t tries;                  /* jobs that loaded it and got no further */
+	int32_t lost;                   /* 1: the run was rewound since, so it is skipped */
 };
-/* What the agent has: of the latest job first, of each job the newest first. A non-zero result of
- * item ends it and is returned. [local] */
+/* Lists the checkpoints that the agent of this node keeps. Those of the latest job come first. For
+ * each job the newest checkpoint comes first.
+ * dir     directory of the run.
+ * agent   path of the agent's socket, as sheaf_opts.agent; NULL: "auto".
+ * item    called for each checkpoint. A result other than 0 ends the list, and the call returns it.
+ * arg     passed to item.
+ * ENOENT: no agent answers.
+ * EINVAL: the agent at that path belongs to another run directory.
+ * [local] */
 int  sheaf_agent_list(const char *dir, const char *agent,
                       int (*item)(void *arg, const struct sheaf_memory *m), void *arg,
                       struct sheaf_error *err);
-/* Publish the newest step that lies in memory and that the disk has not, by the commit of every
- * save; none that a later job has left behind by going on from another. due: only one that was to
- * be on disk. *step: which; -1: there was nothing to do. Where it lies on several nodes a process
- * on each must call this, with the same `due`: they write what their nodes have, and one of them
- * publishes (report->held is 0 in the others). EAGAIN: some have not come within a minute (due: a
- * quarter of an hour), or not written theirs within ten; another call goes on from there. EBUSY: a
- * job writes to the run, or another process of this node does this. [local] */
+/* Writes the newest checkpoint that is in memory only to disk, and publishes it as every commit
+ * does. A checkpoint is left out if a later job has resumed from another one.
+ *
+ * If parts of the checkpoint are on several nodes, a process on each of these nodes must call this,
+ * with the same `due`. Each writes what its node has, and one of them publishes the checkpoint. The
+ * others get 0 in report->held.
+ * dir     directory of the run.
+ * agent   path of the agent's socket, as sheaf_opts.agent; NULL: "auto".
+ * due     not 0: only a checkpoint whose save was meant for the disk.
+ * step    receives the number of the checkpoint that was written, also if the call fails after
+ *         that; -1: none was written. May be NULL.
+ * report  receives what was found and written; may be NULL.
+ * EAGAIN: processes of other nodes did not join within one minute (due: 15 minutes), or did not
+ *         finish writing within ten minutes. Another call continues from there.
+ * EBUSY: a job has the run open for writing, or another process of this node is in this call.
+ * ENOENT: no agent answers.
+ * EINVAL: the agent at that path belongs to another run directory.
+ * [local] */
 int  sheaf_agent_flush(const char *dir, const char *agent, int due, int64_t *step,
                        struct sheaf_report *report, struct sheaf_error *err);
 
