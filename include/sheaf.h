@@ -1,44 +1,104 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf.h - training state on disk: whole tensors, any layout, never torn.
+/* sheaf.h - saves and loads the training state of a job that runs on many ranks.
  *
- * A run is a directory; a step is one committed, immutable checkpoint in it; a
- * state lists what this rank holds. The same state saves and loads.
+ * A checkpoint holds whole tensors in safetensors files. A job with any other number of ranks and
+ * any other parallel layout can load it (resharding). A checkpoint is there completely or not at
+ * all, and every byte of it has a checksum. This program makes one and loads it:
  *
- * Ranks      [collective]: every rank of the group calls it, in the same order,
- *            even after a local error and even with a NULL state; all return the
- *            same code, or SHEAF_ELOST where a rank died or missed the deadline
- *            (then only _free and _close remain). If ranks are in different calls, or
- *            in the same call on different handles, all of them get EINVAL, which names
- *            two, and nothing happened. [local] calls never communicate: their
- *            failure sticks to the handle and the next collective call on it returns
- *            it everywhere, unless the call says otherwise.
- * Threads    One call at a time for a run and all that was opened, begun or loaded
- *            through it, and one at a time for a state; other runs, and calls marked
- *            [any thread], do not count. Two steps of one run are not loaded at once.
- *            Callbacks run inside the caller's calls. sheaf's own threads block
- *            all signals and never talk to the group; but see opts.commit_group.
- * Callbacks  A callback must return. An exception of C++, a longjmp or a panic of another
- *            language must not leave it, because the library would keep its locks and the
- *            other ranks would wait. Catch it inside the callback and, if the callback has
- *            a result, return non-zero.
- * Results    0, or a negative enum sheaf_code. Every function that can fail takes a struct
- *            sheaf_error as its last parameter, which may be NULL, and fills it with the
- *            message. Outputs are set on success only, the memory of a load excepted.
- * Ownership  You _close or _free, once, what you _open, _new or _begin, in any
- *            order. NULL is fine. Names and structs are copied, data is borrowed.
- *            In a forked child _free and _close release only the child's copies of
- *            memory and descriptors, and the parent is not affected. The parent's
- *            _close gives up its locks even if a child calls neither. Of a parent
- *            that was killed, a step that it had open is not pruned until the
- *            children that it forked meanwhile have exited.
- * Time       timeout_ms: how long a call waits at most, in milliseconds. 0: it does not wait, and
- *            says how things stand. Negative: sheaf_opts.timeout_ms of the run. A call whose time
- *            is up returns EAGAIN, nothing is lost, and it may be called again.
- * Structs    `size` is sizeof of the struct as you were compiled; zero in a field
- *            is its default; a non-zero tail that this sheaf does not know is EINVAL.
- * Flags      Each has a bit of its own, whichever call takes it, so a flag that was
- *            meant for another call is EINVAL, and the message names it.
- */
+ *     float weight[2 * 3] = { 1, 2, 3, 4, 5, 6 };
+ *     struct sheaf_slice all = { .size = sizeof(all), .name = "layer.0.weight",
+ *         .dtype = SHEAF_F32, .ndim = 2, .shape = { 2, 3 }, .count = { 2, 3 },
+ *         .data = weight };
+ *     struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE };
+ *     struct sheaf_state *state = sheaf_state_new();
+ *     struct sheaf_run *run = NULL;
+ *     struct sheaf_save *save = NULL;
+ *     struct sheaf_checkpoint *step = NULL;
+ *     struct sheaf_error err = { 0 };
+ *
+ *     sheaf_state_add(state, &all, NULL);
+ *     if (sheaf_run_open(&run, "run", NULL, &opts, &err) == 0 &&
+ *         sheaf_save_begin(&save, run, 1000, state, NULL, &err) == 0 &&
+ *         sheaf_save_commit(save, -1, &err) == 0 &&
+ *         sheaf_checkpoint_open(&step, run, SHEAF_LATEST, &err) == 0)
+ *         sheaf_checkpoint_load(step, state, 0, NULL, &err);
+ *     printf("%s\n", err.code ? err.msg : "saved, and loaded back");
+ *     sheaf_checkpoint_close(step);
+ *     sheaf_save_free(save);
+ *     sheaf_run_close(run);
+ *     sheaf_state_free(state);
+ *
+ * With many ranks, make a group (sheaf-mpi.h), pass it to sheaf_run_open instead of NULL, and let
+ * each rank add what it holds: `shape` is the whole tensor, `start` and `count` the part of this
+ * rank. For an asynchronous save see SHEAF_SAVE_LAZY.
+ *
+ * Words of this header
+ *
+ * Run         A directory with the checkpoints of one training.
+ * Checkpoint  What one save has stored. It never changes afterwards.
+ * Step        The number of a checkpoint, normally the number of the training step. At most one
+ *             checkpoint of a run has it.
+ * State       The list of what this rank holds. The same state is used to save and to load.
+ * Slice       One entry of a state: a box of a tensor, and where it is in the memory of this rank.
+ * Family      The group of files that a tensor is stored in: "model", "master_weights",
+ *             "optimizer", "ema", or any other name. Each has its own folder, except model, whose
+ *             files are in the folder of the checkpoint.
+ * Group       The ranks (processes) that save and load together.
+ * Node        A set of ranks that share memory.
+ * Replica     A copy: of a tensor, on another rank; or of a checkpoint, in the memory of another
+ *             node (sheaf_opts.copies).
+ * Staging     A save copies the state into a staging buffer in host memory, from which it is
+ *             written to disk in the background. Each save in flight has a buffer of its own.
+ * Gate        The call of sheaf_save_wait_copied for a slice, before its memory changes.
+ * Digest      The checksum of a whole tensor. Besides, each block (1 MiB) of a file has a checksum.
+ * Publish     A commit ends by renaming the finished checkpoint to its place in the run.
+ * Manifest    The file sheaf.json of a checkpoint, with its list of tensors, files and notes.
+ * Session     A string that is new for each save. It distinguishes checkpoints that were saved
+ *             under the same number.
+ * Agent       A process on each node that keeps checkpoints in memory (the memory tier), so that a
+ *             later job resumes from there: sheaf-agent.h.
+ *
+ * Rules for all calls
+ *
+ * Ranks       [collective]: all ranks of the group call the function, in the same order. A rank
+ *             calls it even after an error of its own, and even if its state is NULL. All ranks
+ *             return the same code. The exception is SHEAF_ELOST: a rank has died or missed the
+ *             deadline, and only _free and _close may be called from then on. If ranks are in
+ *             different calls, or in the same call with different handles, all of them return
+ *             EINVAL with a message that names two of them, and nothing has happened.
+ *             [local]: the call does not communicate. Its failure is remembered in the handle, and
+ *             the next collective call on that handle returns it on all ranks, unless the comment
+ *             of the call says otherwise.
+ * Threads     One thread at a time may call functions on a run and on what was opened, begun or
+ *             loaded through it. The same holds for a state. Different runs are independent. A call
+ *             marked [any thread] may be made at any time before the handle is released. Two
+ *             checkpoints of one run must not be loaded at the same time. The threads of sheaf
+ *             block all signals. They use no group, except sheaf_opts.commit_group and
+ *             copies_group.
+ * Callbacks   They run inside calls of sheaf, on the thread of the caller, and must return. A C++
+ *             exception, a longjmp or a panic of another language must not leave a callback: the
+ *             library would keep its locks, and the other ranks would wait. Catch it inside. If
+ *             the callback has a result, return non-zero.
+ * Results     0 or a positive count, or a negative enum sheaf_code. The last parameter of a
+ *             function that can fail is a struct sheaf_error. It receives the message and may be
+ *             NULL. Outputs are set only on success, except the memory that a load fills.
+ * Ownership   Whatever a function _open, _new or _begin returns, release once with _close or _free,
+ *             in any order. Both accept NULL. Names and structs are copied. Data of slices is
+ *             borrowed.
+ * Fork        In a forked child _free and _close release only the memory and descriptors of the
+ *             child. The _close of the parent gives up its locks even if a child calls neither. If
+ *             the parent was killed, a checkpoint that it had open is not pruned until the children
+ *             that it forked meanwhile have exited.
+ * Time        timeout_ms is how long a call waits at most, in milliseconds. 0: the call does not
+ *             wait and reports the present state. Negative: the sheaf_opts.timeout_ms of the run.
+ *             When the time is up the call returns EAGAIN. Nothing is lost, and it may be called
+ *             again.
+ * Structs     Set `size` to the sizeof of the struct. 0 in any other field is its default. If a
+ *             caller's struct is larger than this version of the library knows, and its unknown
+ *             fields are not 0, the call is EINVAL. Structs that callbacks get have `size` set.
+ * Flags       Every flag has a bit of its own in all calls together. So a flag of another call is
+ *             EINVAL, and the message names the flag.
+ * */
 #ifndef SHEAF_H
 #define SHEAF_H
 #include <stddef.h>
@@ -47,283 +107,358 @@
 extern "C" {
 #endif
 #ifdef __GNUC__
-#pragma GCC visibility push(default)    /* what is declared here is all that libsheaf.so exports */
+#pragma GCC visibility push(default)    /* libsheaf.so exports exactly what is declared here */
 #endif
 
 struct sheaf_group;                     /* the ranks that act together */
-struct sheaf_run;                       /* an open run directory */
-struct sheaf_checkpoint;                /* an open committed step; pruning leaves it alone */
-struct sheaf_state;                     /* the slices this rank holds */
-struct sheaf_save;                      /* a step being made */
-struct sheaf_load;                      /* a load that takes one slice after the other */
-struct sheaf_report;                    /* what a load or a verify found, see below */
+struct sheaf_run;                       /* an open run */
+struct sheaf_checkpoint;                /* an open checkpoint; no prune deletes it */
+struct sheaf_state;                     /* what this rank holds */
+struct sheaf_save;                      /* a save in progress */
+struct sheaf_load;                      /* a load that fills one slice at a time */
+struct sheaf_report;                    /* what a load or a verification found, see below */
 
-enum sheaf_code {                       /* stable: add, never renumber */
-	SHEAF_OK = 0,
+enum sheaf_code {                       /* result codes; numbers never change */
+	SHEAF_OK = 0,                   /* success */
 	SHEAF_EINVAL = -1,              /* the call was wrong; nothing happened */
-	SHEAF_ENOMEM = -2,
-	SHEAF_EIO = -3,                 /* err->sys holds the errno; a save in progress is gone */
-	SHEAF_ENOENT = -4,              /* no such run, step, file; never "no such tensor" */
-	SHEAF_EEXIST = -5,              /* that step exists; msg says what makes room */
-	SHEAF_EBUSY = -6,               /* another process writes here, or serves here */
+	SHEAF_ENOMEM = -2,              /* out of memory */
+	SHEAF_EIO = -3,                 /* I/O error; err->sys is the errno; a save has failed */
+	SHEAF_ENOENT = -4,              /* no such run, checkpoint or file; never a tensor */
+	SHEAF_EEXIST = -5,              /* the number is taken; err->msg says how to free it */
+	SHEAF_EBUSY = -6,               /* another process writes to the run or is its agent */
 	SHEAF_EAGAIN = -7,              /* not yet */
-	SHEAF_ELAYOUT = -8,             /* a gap, or slices that do not match what is stored */
+	SHEAF_ELAYOUT = -8,             /* a tensor is absent or has gaps, or slices do not match
+	                                 * what is stored */
 	SHEAF_ECORRUPT = -9,            /* bytes do not match their checksum or digest */
 	SHEAF_EFORMAT = -10,            /* not a checkpoint, or written by a newer sheaf */
-	SHEAF_EINDOUBT = -11,           /* published, perhaps not durable; save again later */
-	SHEAF_EBUG = -12,               /* sheaf broke its own invariant */
-	SHEAF_ELOST = -13,              /* a rank or the lock was lost */
-	SHEAF_EDIVERGED = -14,          /* replicas that should be equal are not, or a tensor
-	                                 * changed before its gate */
-	SHEAF_EFAILED = -15,            /* given up: by sheaf_save_abort, whose reason is in msg, by
-	                                 * opts.progress, or because of what cannot be stored */
-	SHEAF_EEND = -16                /* the list has no item of that number: the last one came
-	                                 * before it */
+	SHEAF_EINDOUBT = -11,           /* published, but perhaps not durable; save again later */
+	SHEAF_EBUG = -12,               /* sheaf found an error of its own */
+	SHEAF_ELOST = -13,              /* a rank died or was too late, or the lock was lost */
+	SHEAF_EDIVERGED = -14,          /* replicas differ, or a slice changed before its gate */
+	SHEAF_EFAILED = -15,            /* the save was aborted, or holds what cannot be stored;
+	                                 * err->msg is the reason */
+	SHEAF_EEND = -16                /* the list has no item of that index: it has ended */
 };
-struct sheaf_error {                    /* yours, may be NULL; needs no initialisation */
-	int code, sys, rank;            /* what, errno or 0, who was first (-1: not known) */
-	char msg[500];                  /* one line: what, where, why */
+struct sheaf_error {                    /* filled by a call that fails; needs no initial value */
+	int code;                       /* enum sheaf_code */
+	int sys;                        /* errno; 0: none */
+	int rank;                       /* the rank that failed first; -1: unknown */
+	char msg[500];                  /* one line: what failed, where and why */
 };
-const char *sheaf_strerror(int code);   /* a phrase for people; static, never NULL */
-const char *sheaf_code_name(int code);  /* "EINVAL" for SHEAF_EINVAL, "OK" for 0; NULL: no code */
-/* The version of this header: 10000 * major + 100 * minor + patch. sheaf_version returns that of
- * the library, which may be newer than the header a program was compiled with. */
+/* Returns a phrase for people that describes a code. Static, never NULL. [any thread] */
+const char *sheaf_strerror(int code);
+/* Returns the name of a code: "EINVAL" for SHEAF_EINVAL, "OK" for 0. Static; NULL if there is no
+ * such code. [any thread] */
+const char *sheaf_code_name(int code);
+/* Version of this header: 10000 * major + 100 * minor + patch. The library that a program runs with
+ * may be newer: see sheaf_version. */
 #define SHEAF_VERSION 100
 #define SHEAF_VERSION_STRING "0.1.0"
-/* Returns the version of the library, counted as SHEAF_VERSION is. [any thread] */
+/* Returns the version of the library, as a number like SHEAF_VERSION. [any thread] */
 int sheaf_version(void);
 
-enum sheaf_dtype {                      /* stable: add, never renumber */
+/* Types of tensor items, with the names that safetensors has for them. Numbers never change. */
+enum sheaf_dtype {
 	SHEAF_BOOL = 1, SHEAF_U8, SHEAF_I8, SHEAF_U16, SHEAF_I16, SHEAF_U32, SHEAF_I32,
 	SHEAF_U64, SHEAF_I64, SHEAF_F16, SHEAF_BF16, SHEAF_F32, SHEAF_F64, SHEAF_C64,
 	SHEAF_F8_E4M3, SHEAF_F8_E5M2, SHEAF_F8_E8M0, SHEAF_F8_E4M3FNUZ, SHEAF_F8_E5M2FNUZ,
 	SHEAF_F4, SHEAF_F6_E2M3, SHEAF_F6_E3M2,
-	/* Of slices alone: two F64, real and imaginary part. Stored as F64 with a last dimension of
-	 * 2, because safetensors has no such type; so at most 7 dimensions, and no conversion. */
+	/* Two F64, real and imaginary part; for slices only. safetensors has no such type, so the
+	 * tensor is stored as F64 with one more dimension of 2. Such a slice has at most 7
+	 * dimensions and is never converted. */
 	SHEAF_C128
 };
-const char *sheaf_dtype_name(int dtype);        /* as safetensors spells it; NULL: none such */
-int sheaf_dtype_bits(int dtype);                /* of one item; 0: none such */
-int sheaf_dtype_from_name(const char *name);    /* 0: none such */
+/* Returns the name that safetensors uses for a type, or NULL for an unknown one. Static.
+ * [any thread] */
+const char *sheaf_dtype_name(int dtype);
+/* Returns the size of one item in bits, or 0 for an unknown type. [any thread] */
+int sheaf_dtype_bits(int dtype);
+/* Returns the type that safetensors calls so, or 0 if there is none. [any thread] */
+int sheaf_dtype_from_name(const char *name);
 
-#define SHEAF_DIMS_MAX 8
-/* A box of a global row-major tensor, and where it lies in this rank's memory:
- * its item i is item  origin + i[0] * stride[0] + i[1] * stride[1] + ...  of a
- * buffer. Without SHEAF_SLICE_FLAT data is item 0 of that buffer. With it this rank has
- * only the buffer's items [flat_start, flat_start + flat_count), perhaps none, and
- * data is the first of them. This says dense and transposed memory (strides),
- * fused q-k-v (one slice per stored tensor), ZeRO and FSDP ranges (flat). Strides
- * are not negative. In F4 and F6 cuts fall between bytes and memory is dense. An
- * empty slice may have NULL data; it never means "all". */
+#define SHEAF_DIMS_MAX 8                /* maximum number of dimensions of a slice */
+/* A box of a row-major tensor, and where this rank has it in memory. Item i of the box is item
+ *     origin + i[0] * stride[0] + i[1] * stride[1] + ...
+ * of a buffer. Without SHEAF_SLICE_FLAT, `data` is item 0 of that buffer. With it this rank has
+ * only the items [flat_start, flat_start + flat_count) of the buffer, possibly none, and `data` is
+ * the first of them. Examples:
+ * - Dense and transposed memory: strides.
+ * - Fused q-k-v weights: one slice for each stored tensor, in the same memory.
+ * - Parameter ranges of ZeRO and FSDP: SHEAF_SLICE_FLAT.
+ *
+ * An empty slice is allowed, may have NULL data, and never means "all". For F4 and F6 memory must
+ * be dense, and boxes must begin and end between bytes. */
 struct sheaf_slice {
 	uint32_t size;
-	int32_t memory;                 /* 0: host memory. Other values are reserved: EINVAL */
+	int32_t memory;                 /* 0: host memory; other values are reserved (EINVAL) */
 	uint64_t flags;                 /* SHEAF_SLICE_... */
-	const char *family, *name;      /* NULL family: "model" */
-	const char *tied_to;            /* NULL, or the name whose bytes this one shares: stored
-	                                 * once, under that name, and loaded from it */
-	int32_t dtype, data_dtype;      /* stored; in memory (0: the same). Loads convert */
-	int32_t ndim, reserved;
-	int64_t shape[SHEAF_DIMS_MAX];  /* the whole tensor; 0 dimensions: a scalar */
-	int64_t start[SHEAF_DIMS_MAX];
-	int64_t count[SHEAF_DIMS_MAX];
-	int64_t stride[SHEAF_DIMS_MAX]; /* in items; all 0: dense, row-major, but see STRIDED */
-	int64_t origin, flat_start, flat_count;
-	void *data;
+	const char *family;             /* family of the tensor; NULL: "model" */
+	const char *name;               /* name of the tensor */
+	/* NULL, or the name of the tensor of this family that has the same bytes (tied weights).
+	 * The bytes are stored once, under that name, and loaded from there. */
+	const char *tied_to;
+	int32_t dtype;                  /* type in the checkpoint: enum sheaf_dtype */
+	int32_t data_dtype;             /* type in memory; 0: dtype. Otherwise saves and loads
+	                                 * convert */
+	int32_t ndim;                   /* number of dimensions; 0: a scalar */
+	int32_t reserved;
+	int64_t shape[SHEAF_DIMS_MAX];  /* shape of the whole tensor */
+	int64_t start[SHEAF_DIMS_MAX];  /* first index of the box in each dimension */
+	int64_t count[SHEAF_DIMS_MAX];  /* size of the box in each dimension */
+	int64_t stride[SHEAF_DIMS_MAX]; /* in items, not negative; all 0: dense and row-major,
+	                                 * unless SHEAF_SLICE_STRIDED is set */
+	int64_t origin;                 /* item of the buffer that is item 0 of the box */
+	int64_t flat_start;             /* SHEAF_SLICE_FLAT: first item of the buffer that this rank
+	                                 * has */
+	int64_t flat_count;             /* SHEAF_SLICE_FLAT: number of items that this rank has */
+	void *data;                     /* the memory; borrowed as long as the state exists */
 };
+/* This rank has only a range of the buffer, given by flat_start and flat_count. */
 #define SHEAF_SLICE_FLAT      0x1ULL
-#define SHEAF_SLICE_OPTIONAL  0x2ULL /* may be absent when loading; data is then kept */
-/* Saving: is not staged, as optimizer state that was put into host memory, or into a file that is
- * mapped, and of which there is no room for a second copy. With SHEAF_SAVE_LAZY
- * sheaf_save_wait_copied returns for it as fast as the disk takes it; without, begin does. What
- * this rank writes of it goes through 48 MiB at most for each save. Stretches of 16 MiB of a file,
- * or shorter ones, in which there are bytes of other ranks, or of slices without this flag, are
- * staged as all else; so are averages of such slices, and with SHEAF_RUN_REPLICAS what is
- * replicated. Such a save is in no memory tier; its begin makes the files, after the publish of the
- * save before it is over. */
+/* In a load, the checkpoint may lack the tensor. The memory is then left as it is. */
+#define SHEAF_SLICE_OPTIONAL  0x2ULL
+/* Writes this slice straight from the caller's memory instead of staging a copy. Meant for
+ * offloaded optimizer state (host memory or a mapped file) that is too large to hold twice.
+ * - Data passes through at most 48 MiB of bounce buffers per save. So the caller waits for the
+ *   disk: in sheaf_save_wait_copied for a lazy save, in sheaf_save_begin otherwise.
+ * - A stripe of a file (16 MiB or less) that also has bytes of other ranks, or of slices without
+ *   this flag, is staged. So are averages of such slices, and with SHEAF_RUN_REPLICAS all replicas.
+ * - The save is in no memory tier.
+ * - sheaf_save_begin makes the files. It first waits until the save before is published. */
 #define SHEAF_SLICE_IN_PLACE  0x4ULL
-/* Takes the strides literally. Without the flag strides that are all 0 mean dense memory. Set it if
- * the strides come from another program's tensors: those of a scalar that was expanded to 5 items
- * are all 0, and without the flag sheaf would read 5 items of memory. With it such a slice is
- * EINVAL, as is every slice that has several items in one place. */
+/* Uses the strides as they are, also if all are 0. Without this flag strides that are all 0 mean
+ * dense memory. Set it if the strides come from the tensors of another program: a scalar that was
+ * expanded to 5 items has strides that are all 0, and without the flag sheaf would read 5 items of
+ * memory. With it that slice is EINVAL, like every slice that has several items in one place. */
 #define SHEAF_SLICE_STRIDED   0x8ULL
-/* Saves the slice, but does not load it: data is kept, and the report says ignored. Meant for
- * memory that is saved twice, once as it is and once in another type: F32 master weights that are
- * also the BF16 model. Without the flag a load would fill that memory twice, which is ELAYOUT.
- * sheaf_checkpoint_read fills the slice all the same, and sheaf_plan counts it as read. */
+/* Saves the slice but does not load it: the memory is left as it is, and the report says ignored.
+ * Meant for memory that is saved twice, such as F32 master weights that are also saved as the BF16
+ * model. Without this flag a load would fill that memory twice, which is ELAYOUT.
+ * sheaf_checkpoint_read fills the slice nevertheless, and sheaf_plan counts it as read. */
 #define SHEAF_SLICE_SAVE_ONLY 0x10ULL
-/* Narrow slice to piece i of n along dim: pieces of ceil(count / n), the last ones
- * short or empty, as torch.chunk cuts. Once per mesh axis, outermost first; strides
- * that are not all 0 keep their meaning (origin moves along). [local] */
+/* Narrows a slice to piece i of n along one dimension, as torch.chunk cuts. Pieces have
+ * ceil(count/n) items, and the last ones are shorter or empty. Call it once for each mesh axis,
+ * the outermost first. If strides are given, they keep their meaning, and origin is moved.
+ * [local] */
 int sheaf_slice_shard(struct sheaf_slice *slice, int dim, int64_t i, int64_t n,
                       struct sheaf_error *err);
 
-/* Groups. NULL is this process alone; sheaf-mpi.h makes one of a communicator. It outlives
- * its runs. Calls come from the thread that called sheaf, in one order on all ranks, and
- * fail (non-zero) rather than wait longer than timeout_ms; one failure ends the group.
- * allgather: bytes from each, all holds ranks * bytes. alltoallv: out_bytes[r] to rank r
- * and in_bytes[r] from it, both packed in rank order, both sides agree. allreduce: in place. */
+/* Reductions of sheaf_group_ops.allreduce: sum, largest value, bitwise exclusive or. */
 enum sheaf_op { SHEAF_SUM = 0, SHEAF_MAX = 1, SHEAF_XOR = 2 };
+/* How sheaf communicates: the operations of a group, given by the caller. They are called on the
+ * thread that called sheaf, in the same order on all ranks. Each returns 0, or non-zero if it
+ * failed or if it would wait longer than timeout_ms. After one failure the group is not used any
+ * more. */
 struct sheaf_group_ops {
 	uint32_t size;
-	int32_t rank, ranks;
-	int32_t node;                   /* 0: nodes are found by proof; n > 0: ranks of other n
-	                                 * never share memory with this one */
+	int32_t rank;                   /* this rank, from 0 */
+	int32_t ranks;                  /* number of ranks */
+	int32_t node;                   /* 0: sheaf finds out which ranks share memory; n > 0: this
+	                                 * rank shares no memory with ranks whose n differs */
+	/* Collects `bytes` bytes of each rank in `all`, in order of ranks (ranks * bytes). */
 	int (*allgather)(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms);
+	/* Sends out_bytes[r] bytes to rank r, and receives in_bytes[r] bytes from rank r. `out` and
+	 * `in` are packed in order of ranks. Both sides know the sizes. */
 	int (*alltoallv)(void *arg, const void *out, const size_t *out_bytes, void *in,
 	                 const size_t *in_bytes, int timeout_ms);
-	int (*allreduce)(void *arg, uint64_t *x, size_t n, int op, int timeout_ms); /* sheaf_op */
-	void (*free)(void *arg);        /* by sheaf_group_free; may be NULL */
-	void *arg;
+	/* Reduces n numbers over all ranks, in place. op: enum sheaf_op. */
+	int (*allreduce)(void *arg, uint64_t *x, size_t n, int op, int timeout_ms);
+	void (*free)(void *arg);        /* called by sheaf_group_free; may be NULL */
+	void *arg;                      /* passed to the functions above */
 };
+/* Makes a group from operations of the caller; sheaf-mpi.h makes one from a communicator. A single
+ * process needs no group: pass NULL for it. The operations must work until all runs and checkpoints
+ * that use the group are closed. [local] */
 int  sheaf_group_new(struct sheaf_group **group, const struct sheaf_group_ops *ops,
                      struct sheaf_error *err);
+/* Frees a group. If a run or a checkpoint still uses it, it is freed when the last of them is
+ * closed. [local] */
 void sheaf_group_free(struct sheaf_group *group);
 
+/* What a save, a load or a verification is doing. */
 enum sheaf_phase {
-	SHEAF_PHASE_COPYING = 0,
-	SHEAF_PHASE_WRITING = 1,
-	SHEAF_PHASE_WRITTEN = 2,        /* all that this rank writes is written and synced */
-	SHEAF_PHASE_FINISHED = 3,       /* committed, failed or given up */
-	SHEAF_PHASE_READING = 4,        /* of a load */
-	SHEAF_PHASE_VERIFYING = 5,
-	SHEAF_PHASE_PUBLISHING = 6      /* a thread of rank 0 publishes the checkpoint */
+	SHEAF_PHASE_COPYING = 0,        /* save: copies the state to the staging buffer */
+	SHEAF_PHASE_WRITING = 1,        /* save: writes to disk */
+	SHEAF_PHASE_WRITTEN = 2,        /* save: this rank has written and synced its part */
+	SHEAF_PHASE_FINISHED = 3,       /* save: committed, failed or aborted */
+	SHEAF_PHASE_READING = 4,        /* load: reads */
+	SHEAF_PHASE_VERIFYING = 5,      /* verification: reads */
+	SHEAF_PHASE_PUBLISHING = 6      /* save: a thread of rank 0 publishes the checkpoint */
 };
-const char *sheaf_phase_name(int32_t phase);    /* "copying"; NULL: none such */
+/* Returns the name of a phase, such as "copying", or NULL if there is no such phase. Static.
+ * [any thread] */
+const char *sheaf_phase_name(int32_t phase);
+/* How far a save, a load or a verification is on this rank. Times are in nanoseconds; those of
+ * calls are the times for which the caller was blocked in them. */
 struct sheaf_stat {
 	uint32_t size;
 	int32_t phase;                  /* enum sheaf_phase */
-	uint64_t held, copied, to_write, written, sent; /* bytes, this rank; of a load or a verify:
-	                                                 * held is to be read here, copied has been
-	                                                 * read */
-	uint64_t begin_ns, copied_ns, exchange_ns, wait_ns, commit_ns;  /* caller blocked in;
-	                                 * copied: of a plain save a part of begin */
-	uint64_t image_ns;              /* of begin: until an image was free */
-	uint32_t images_busy;           /* that the run's saves in flight have */
+	uint64_t held;                  /* save: bytes of this rank's slices; load or verification:
+	                                 * bytes to read here */
+	uint64_t copied;                /* save: bytes copied so far; load or verification: read */
+	uint64_t to_write;              /* bytes that this rank writes to disk */
+	uint64_t written;               /* bytes written to disk so far */
+	uint64_t sent;                  /* bytes sent to other nodes so far */
+	uint64_t begin_ns;              /* in sheaf_save_begin */
+	uint64_t copied_ns;             /* waiting for copies: at gates, and in the begin of a save
+	                                 * that is not lazy, where this is a part of begin_ns */
+	uint64_t exchange_ns;           /* in sheaf_save_advance */
+	uint64_t wait_ns;               /* in sheaf_save_ready */
+	uint64_t commit_ns;             /* in sheaf_save_commit */
+	uint64_t image_ns;              /* the part of begin_ns before a staging buffer was free */
+	uint32_t images_busy;           /* staging buffers in use by saves in flight of the run */
 	uint32_t at_once;               /* 1: a lazy save that was copied inside begin */
-	uint64_t gates, gates_waited;   /* of a lazy save: calls of sheaf_save_wait_copied; of them,
-	                                 * those with time to wait whose slice was not copied */
-	uint64_t gates_ns, gate_ns_max; /* callers were in these calls; and in the longest */
-	uint64_t copy_ns, over_ns;      /* after begin was entered, all was copied here: bytes a
-	                                 * second are copied / copy_ns; it was over. 0: not yet */
+	uint64_t gates;                 /* lazy save: calls of sheaf_save_wait_copied */
+	uint64_t gates_waited;          /* those of them that found the slice not copied, and had a
+	                                 * timeout other than 0 */
+	uint64_t gates_ns;              /* time in all these calls together */
+	uint64_t gate_ns_max;           /* time in the longest of them */
+	uint64_t copy_ns;               /* from the start of begin until all was copied here, so
+	                                 * copied / copy_ns is the speed; 0: not yet */
+	uint64_t over_ns;               /* from the start of begin until the save had finished; 0:
+	                                 * not yet */
 };
+/* Levels of sheaf_opts.log. */
 enum sheaf_log_level {
-	SHEAF_LOG_ERROR = 0, SHEAF_LOG_WARNING = 1,
-	SHEAF_LOG_INFO = 2,             /* what is done to checkpoints */
-	SHEAF_LOG_DEBUG = 3
+	SHEAF_LOG_ERROR = 0,            /* something failed */
+	SHEAF_LOG_WARNING = 1,          /* something needs attention, but the run goes on */
+	SHEAF_LOG_INFO = 2,             /* what was done to checkpoints */
+	SHEAF_LOG_DEBUG = 3             /* details */
 };
+/* Options of a run. A field that is 0 or NULL has its default. Fields marked "same on all ranks"
+ * must be equal everywhere. */
 struct sheaf_opts {
 	uint32_t size;
-	int32_t timeout_ms;             /* for a rank to appear in a collective; 0: 600000 */
+	int32_t timeout_ms;             /* how long a collective call waits for a rank, in ms; 0:
+	                                 * 600000 */
 	uint64_t flags;                 /* SHEAF_RUN_... */
-	/* This rank's host copies of saves, half of it for images: as many as fit, or parts of
-	 * one; 0: what images_max saves need. A load takes 40 MiB at most of what they leave,
-	 * 2 MiB at least, and frees them when it returns. */
+	/* Limit on the host memory that saves of this rank use, in bytes; 0: what images_max saves
+	 * need. Half of it is for staging buffers: as many as fit, or one that holds only a part of
+	 * the state at a time. A load uses the part that saves do not use, at most 40 MiB and at
+	 * least 2 MiB, and frees that when it returns. */
 	uint64_t staging_bytes_max;
-	uint64_t file_bytes_max;        /* 0: 5e9; a larger tensor gets a file of its own */
-	/* io_threads: of this rank, for the disk where there is no ring, and, as far as there are
-	 * processors, for loading what lies in memory or in the page cache; more than 1: one makes
-	 * the pages of memory that a load from disk is the first to write */
-	int32_t io_threads, images_max; /* 0: 4; 0: 1, of lazy saves 2, at most 8, equal on all
-	                                 * ranks: saves that lie in memory until they are written */
-	/* For sheaf_run_prune, and for commits, which do not wait: after one, a thread of each node
-	 * reads its share of the step again, at low priority and past the page cache, and older
-	 * ones go in the first later commit or close that finds it sound. 0: keep all */
-	int32_t keep_last, keep_every;  /* keep_every and keep_best need keep_last: EINVAL */
-	int32_t grace_s;                /* before this run's prunes delete what went; 0: 600; -1:
-	                                 * none. A job that opens the run: always after 600 s */
-	/* 0: failed resumes condemn no checkpoint. N: a checkpoint is condemned if N sessions have
-	 * loaded it and none of them came further, and if there is an older one. SHEAF_LATEST
-	 * passes over a condemned checkpoint, and this sheaf_run_open marks it bad. Loads from
-	 * memory and from disk count together. A session comes further when its next save to disk
-	 * has made its files, when its next save to memory is committed, or when it closes the run.
-	 * The value of rank 0 is used */
+	uint64_t file_bytes_max;        /* limit on the size of a tensor file; 0: 5e9. A larger
+	                                 * tensor gets a file of its own */
+	/* I/O threads of this rank; 0: 4. They do disk I/O where io_uring is not available, and
+	 * copy from memory or the page cache in loads, as far as there are processors. If there is
+	 * more than one, one of them makes the destination pages during a load from disk. */
+	int32_t io_threads;
+	/* Staging buffers, which is how many saves may be in flight at once; 0: 1, or 2 for lazy
+	 * saves; at most 8; same on all ranks. */
+	int32_t images_max;
+	/* Retention: keep the newest N checkpoints; 0: keep all. Retention is applied by
+	 * sheaf_run_prune, and after commits, which do not wait for it: a thread of each node reads
+	 * its share of the new checkpoint again, at low priority and past the page cache. Older
+	 * checkpoints are deleted by the first later commit or close that finds it undamaged. */
+	int32_t keep_last;
+	int32_t keep_every;             /* retention: also keep checkpoints whose number is a
+	                                 * multiple of N; 0: none. EINVAL without keep_last */
+	int32_t grace_s;                /* seconds from the removal of a checkpoint by a prune of
+	                                 * this run to its deletion; 0: 600; -1: none. A job that
+	                                 * opens the run deletes after 600 s in any case */
+	/* Failed resume attempts after which a checkpoint is skipped; 0: no limit. If this many
+	 * jobs have loaded a checkpoint and none of them got further, and there is an older one,
+	 * then SHEAF_LATEST skips it, and sheaf_run_open marks it bad. Loads from memory and
+	 * from disk count together. The value of rank 0 is used. A job got further if one of these
+	 * is true:
+	 * - Its next save to disk has made its files.
+	 * - Its next save to memory only is committed.
+	 * - It closed the run. */
 	int32_t resume_attempts_max;
-	const char *const *ignore;      /* NULL-ended fnmatch(3) patterns on "family/name": neither
-	                                 * saved nor loaded, but reported */
-	void (*log)(void *arg, int level, const char *line);    /* level: enum sheaf_log_level */
-	/* Called again and again by calls that wait: commits, loads, verifies and
-	 * sheaf_save_result. Non-zero ends the call with EFAILED on all ranks, and gives up the
-	 * save. Must not call sheaf */
-	int  (*progress)(void *arg, const struct sheaf_stat *stat);
-	void *arg;
-	/* Beside keep_last and keep_every stay the keep_best steps whose note best_note, a decimal
-	 * number of up to 40 significant digits, is smallest; best_largest not 0: largest. Of equal
-	 * ones the newer is better; a step without such a note never is. 0: none. Equal on all
-	 * ranks */
-	int32_t keep_best, best_largest;
-	const char *best_note;          /* a key of sheaf_save_note; with keep_best only */
-	/* Of this rank, for each lazy save at most, and never more than there are processors; 0: 4,
-	 * and this rank's share of the node's processors less one. How many there are follows from
-	 * the saves before: the first has 1, one more comes after a save whose copy was waited for
-	 * at a gate, one goes after a save that fewer would have copied before the first gate */
+	const char *const *ignore;      /* fnmatch(3) patterns for "family/name", NULL at the end:
+	                                 * such tensors are neither saved nor loaded; reports list
+	                                 * them */
+	/* Called with each line of the log; NULL: none. level: enum sheaf_log_level. */
+	void (*log)(void *arg, int level, const char *line);
+	/* Called by calls that wait, to report how far they are; NULL: none. */
+	void (*progress)(void *arg, const struct sheaf_stat *stat);
+	void *arg;                      /* passed to log, progress and committed */
+	/* Retention: also keep the N best checkpoints by the note best_note; 0: none. The note is a
+	 * decimal number of at most 40 significant digits. The smallest is the best, or with
+	 * best_largest the largest. Of equal ones the newer is better. A checkpoint without such a
+	 * note is never one of the best. EINVAL without keep_last. Same on all ranks. */
+	int32_t keep_best;
+	int32_t best_largest;           /* not 0: the largest note is the best */
+	const char *best_note;          /* key of the note (sheaf_save_note); needs keep_best */
+	/* Limit on the threads that copy one lazy save on this rank; never more than there are
+	 * processors. 0: the smaller of 4 and this rank's share of the node's processors minus one.
+	 * The number of threads is adapted from save to save. The first save has 1. One is added
+	 * after a save whose copy was waited for at a gate. One is removed after a save that fewer
+	 * threads would have copied before the first gate. */
 	int32_t copy_threads;
-	int32_t copies;                 /* of a step in memory, see agent; 0: 1 */
-	/* NULL: no memory tier. Else the socket of this node's `sheaf agent`, or "auto": where the
-	 * agent of this run listens unless told otherwise. If no agent answers, or that of another
-	 * run directory does, or the agent ends, the run goes on without one, and level 1 of log
-	 * says so. NULL on all ranks or on none.
-	 * With copies 2 a rank of the next node keeps what this one has, too, in two more images'
-	 * memory, so that a step outlives any one node; a commit sends it over the group before it
-	 * returns, or see copies_group. Equal on all ranks; of one node, and after a failure,
-	 * level 1 of log says that there are no copies */
+	/* Copies of each checkpoint in memory. 0 or 1: no replica. 2: the memory of the next node
+	 * has a replica, so that the checkpoint survives the loss of one node. Replicas need
+	 * `agent` and the memory of two more staging buffers. They are sent inside the commit, or
+	 * in the background with copies_group. If there is only one node, or after a failure, log
+	 * has a warning that there are no replicas. Same on all ranks. */
+	int32_t copies;
+	/* The memory tier (sheaf-agent.h): path of the socket of this node's agent, or "auto", the
+	 * default socket of `sheaf agent` for this run; NULL: no memory tier. If no agent answers,
+	 * or an agent of another run directory, or if the agent ends, the run goes on without one
+	 * and log has a warning. NULL on all ranks or on none. */
 	const char *agent;
-	/* On rank 0, inside its sheaf_save_commit, which then returns 0: the step survives power
-	 * loss, its done files are written, and the other ranks go on. path: <dir of the run>/
-	 * checkpoint-<step> (see folder), alive during the call. Not called for a step that
-	 * failed, is in doubt or in memory alone. Forbidden inside: every [collective] call on
-	 * this run, its steps and its saves, sheaf_save_free of this save, to leave by longjmp or
-	 * an exception. What it takes, the others wait in the next collective call: less than
-	 * timeout_ms */
+	/* Called on rank 0 for each checkpoint on disk, inside the sheaf_save_commit that then
+	 * returns 0; NULL: none. The checkpoint survives a power loss, its done files (signal_dir)
+	 * are written, and the other ranks go on. Not called for a save that failed, is in doubt or
+	 * is in memory only. path: the checkpoint's folder, as sheaf_run_path gives it; valid
+	 * during the callback. It must not do any of these:
+	 * - Call a [collective] function on this run, its checkpoints or its saves.
+	 * - Call sheaf_save_free for this save.
+	 * - Take timeout_ms or longer: the other ranks wait in their next collective call.
+	 * - Leave by longjmp or a C++ exception. */
 	void (*committed)(void *arg, int64_t step, const char *path);
-	/* NULL: nothing. A folder of rank 0 (its parent exists), where each commit that returns 0
-	 * leaves, before that: <family>.<step>.done for each family of the step, and when those are
-	 * durable whole-step.<step>.done, as doc/format.md has them; and sheaf_run_open to write
-	 * those of the newest step that lacks them. What fails there is a warning. Nothing is ever
-	 * removed from it: the session tells a step from one saved again. A relative path is looked
-	 * up at each commit, so a program that changes its directory gives an absolute one */
+	/* A folder for done files, which tell other programs of new checkpoints; NULL: none. Only
+	 * the value of rank 0 is used, and the parent of the folder must exist. Before a commit
+	 * returns 0, the file <family>.<step>.done is written for each family of the checkpoint,
+	 * and when these are durable, whole-step.<step>.done (doc/format.md). sheaf_run_open for
+	 * writing adds those that the newest checkpoint lacks. A failure here is a warning. Sheaf
+	 * never deletes done files: compare the session in them to recognise a checkpoint that was
+	 * saved again. A relative path is looked up at each commit, so give an absolute one if the
+	 * program changes its directory. */
 	const char *signal_dir;
-	/* Of the threads that copy lazy saves on this rank: which processors they may run on, as
-	 * "0-3,8" (NULL: any; what the kernel refuses is a warning), and bytes a second that those
-	 * of one save copy at most, together (0: no bound). Whoever waits at a gate or in commit
-	 * copies what is left without a bound */
+	/* Processors for the threads that copy lazy saves on this rank, such as "0-3,8"; NULL: any.
+	 * If the kernel refuses one, log has a warning. */
 	const char *copy_cpus;
+	/* Limit on how fast those threads copy one save together, in bytes a second; 0: none. A
+	 * caller that waits at a gate or in commit copies the rest without this limit. */
 	uint64_t copy_rate_max;
-	/* NULL, or a second group of the same ranks, on all of them: then copies go behind the
-	 * training, in a thread of each rank, whose calls on this group meet those of the caller on
-	 * the other at any time; sheaf_run_close waits for it. It outlives the run. A step that is
-	 * committed while another is on its way is not sent. images_max is then 4, or 3: with 3 a
-	 * copy that takes longer than a step costs the one before it; where the staging has room
-	 * for 2, copies are sent inside commits */
+	/* A second group of the same ranks, to send replicas in the background; NULL: they are sent
+	 * inside commits. On all ranks or on none. A thread of each rank uses this group at any
+	 * time, also while the caller uses the other one. sheaf_run_close waits for that thread.
+	 * Keep the group until the run is closed.
+	 * - A checkpoint that is committed while another is being sent is not replicated.
+	 * - images_max must be at least 3; its default is then 4. With 3, a replica that takes
+	 *   longer to send than the time to the next save replaces the last complete one.
+	 * - If the staging has room for only 2 buffers, replicas are sent inside commits. */
 	struct sheaf_group *copies_group;
-	/* How the folders of checkpoints are named: NULL for "checkpoint-{n}", or for what the run
-	 * has; else a prefix of up to 40 of [A-Za-z0-9._-], without a dot at its start or a digit
-	 * at its end, and then "{n}", as in "step-{n}". It is stored when the run is made and never
-	 * changes: opening the run with another one is EINVAL, which names both. Equal on all
-	 * ranks */
+	/* Names of the checkpoints' folders; NULL: the names that the run has, or "checkpoint-{n}"
+	 * for a new run. Otherwise a prefix and "{n}", such as "step-{n}". The prefix has at most
+	 * 40 characters of [A-Za-z0-9._-], does not begin with a dot and does not end with a digit.
+	 * It is stored when the run is created and never changes: another one is EINVAL, and the
+	 * message names both. Same on all ranks. */
 	const char *folder;
-	/* NULL, or one more group of the same ranks, on all of them: then a thread of sheaf on each
-	 * rank commits the saves that are given to sheaf_save_submit. It uses this group at any
-	 * time, so nothing else may use it. It outlives the run. log and committed are then called
-	 * by that thread, too, and must not call sheaf: log by one thread at a time, committed also
-	 * while another thread is in a call of sheaf */
+	/* One more group of the same ranks, for commits in the background (sheaf_save_submit);
+	 * NULL: none. On all ranks or on none. A thread of sheaf on each rank uses this group at
+	 * any time, so nothing else may use it. Keep the group until the run is closed. That thread
+	 * also calls log and committed, which must not call sheaf then. log is called by one thread
+	 * at a time. committed may be called while another thread is in a call of sheaf. */
 	struct sheaf_group *commit_group;
 };
-/* Makes the run directory if there is none. */
+/* Creates the run directory if there is none. */
 #define SHEAF_RUN_CREATE     0x10000ULL
-/* Takes no lock, writes nothing and cleans nothing up. */
+/* Opens the run for reading: takes no lock, writes nothing and cleans nothing up. */
 #define SHEAF_RUN_READONLY   0x20000ULL
-/* Compares the replicas of different ranks at each save; EDIVERGED names a tensor and a rank where
+/* Compares the replicas of different ranks at each save. EDIVERGED names a tensor and a rank where
  * they differ. Slices of one rank that have the same name, or overlap, are not compared. */
 #define SHEAF_RUN_REPLICAS   0x40000ULL
-/* Reads and writes through the page cache alone, never with O_DIRECT. */
+/* Reads and writes only through the page cache, never with O_DIRECT. */
 #define SHEAF_RUN_BUFFERED   0x80000ULL
-/* Loads and reads without checking: what lies in damaged blocks is loaded as it is. For getting
- * values out of a damaged checkpoint, not for training. */
+/* Loads and reads without checking, so the contents of damaged blocks are loaded as they are. Meant
+ * to get values out of a damaged checkpoint, not for training. */
 #define SHEAF_RUN_UNVERIFIED 0x100000ULL
-/* Rank 0 adds a line of JSON to .sheaf/metrics.jsonl, which is at most twice 1 MiB, for each save
- * that is over; `sheaf stats` reads it. Costs one more agreement a commit. What goes wrong with it
- * is logged and fails no save. */
+/* Records the times of each finished save: rank 0 appends a line of JSON to .sheaf/metrics.jsonl,
+ * which `sheaf stats` reads. The files take at most 2 MiB. Costs one more agreement of the ranks
+ * for each commit. A failure here is logged and fails no save. */
 #define SHEAF_RUN_METRICS    0x200000ULL
 
 /* Runs. Opening to write takes the lock (waiting for it 30 s or half of timeout_ms, whichever
@@ -361,16 +496,6 @@ struct sheaf_state *sheaf_state_new(void);
 int  sheaf_state_add(struct sheaf_state *state, const struct sheaf_slice *slice,
                      struct sheaf_error *err);
 int  sheaf_state_move(struct sheaf_state *state, int slice, void *data, struct sheaf_error *err);
-/* Gives every slice that sheaf_state_add has added new memory, as sheaf_state_move does one by one:
- * data[i] is that of slice i. n: of data; as many as there are slices up to the last that was
- * added, averages included, whose entries are not read. Nothing is moved if one of them cannot be.
- * [local] */
-int  sheaf_state_move_all(struct sheaf_state *state, void *const *data, size_t n,
-                          struct sheaf_error *err);
-/* Makes the next collective call with this state fail on all ranks with EFAILED and this reason:
- * for a rank that cannot say what it holds, while the others already wait in sheaf_save_begin or a
- * load. The state cannot be used after that. [local] */
-int  sheaf_state_fail(struct sheaf_state *state, const char *why, struct sheaf_error *err);
 /* This rank's opaque bytes (an RNG stream and the like): U8 tensor <stream>/<rank> of family
  * "ranks". `ranks` of the group that saves. rule: stored with the step; it says what a load on
  * another number of ranks does: NULL or "strict" ELAYOUT, "drop" keeps data as it is, "modulo"
