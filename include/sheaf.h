@@ -461,136 +461,212 @@ struct sheaf_opts {
  * for each commit. A failure here is logged and fails no save. */
 #define SHEAF_RUN_METRICS    0x200000ULL
 
-/* Runs. Opening to write takes the lock (waiting for it 30 s or half of timeout_ms, whichever
- * is less), proves that all ranks see one file system, and discards what dead jobs left in
- * the stage. ENOENT: no such directory and no SHEAF_RUN_CREATE. [collective] */
+/* Opens a run. For writing it takes the lock of the run, checks that all ranks see the same file
+ * system, and deletes what dead jobs left in .sheaf/stage. It waits for the lock for 30 s, or half
+ * of opts->timeout_ms if that is less.
+ * run    receives the run. Close it with sheaf_run_close.
+ * dir    directory of the run.
+ * group  the ranks; NULL: this process alone.
+ * opts   NULL: defaults.
+ * ENOENT: there is no such directory, and SHEAF_RUN_CREATE is not set.
+ * EBUSY: another process has the run open for writing.
+ * [collective] */
 int  sheaf_run_open(struct sheaf_run **run, const char *dir, struct sheaf_group *group,
                     const struct sheaf_opts *opts, struct sheaf_error *err);
-/* Waits until the saves that were submitted on all ranks are committed. Abandons all others (one
- * that is being published is, whole, if the disk lets it; no callback or done file tells of it);
- * the lock goes with the last handle. [collective] */
+/* Closes a run. It first waits until all saves that were submitted on all ranks are committed.
+ * Other uncommitted saves are aborted. A save that is being published is completed if the disk
+ * allows it, but neither opts.committed nor a done file reports it. The lock is released when the
+ * last handle of the run is closed or freed. [collective] */
 void sheaf_run_close(struct sheaf_run *run);
-/* Committed steps, ascending; returns how many there are, stores at most n. [local] */
+/* Lists the numbers of the checkpoints on disk, in ascending order. Stores at most n of them in
+ * steps, and returns how many there are. [local] */
 int  sheaf_run_steps(struct sheaf_run *run, int64_t *steps, size_t n, struct sheaf_error *err);
-struct sheaf_run_stat {                 /* this rank, all saves since the run was opened */
-	uint32_t size, images_busy;
-	uint64_t begun;                 /* calls of begin: committed + dropped (EAGAIN from begin) +
-	                                 * failed + those that are not over */
-	uint64_t committed, dropped, failed;
-	uint64_t bytes;                 /* of the tensors of the committed ones, all ranks */
-	uint64_t gates, gates_waited, gate_ns_max;      /* as in sheaf_stat */
-	uint64_t begin_ns, image_ns, gates_ns, exchange_ns, wait_ns, commit_ns; /* blocked in, also
-	                                 * of saves that came to nothing; image: a part of begin */
+/* Totals of all saves since this rank opened the run. Times are as in sheaf_stat, and include saves
+ * that failed. */
+struct sheaf_run_stat {
+	uint32_t size;
+	uint32_t images_busy;           /* staging buffers in use */
+	uint64_t begun;                 /* calls of sheaf_save_begin: committed, dropped, failed,
+	                                 * and still in progress */
+	uint64_t committed;             /* saves that are committed */
+	uint64_t dropped;               /* saves whose begin returned EAGAIN */
+	uint64_t failed;                /* saves that failed or were aborted */
+	uint64_t bytes;                 /* tensor bytes of the committed saves, over all ranks */
+	uint64_t gates;                 /* calls of sheaf_save_wait_copied */
+	uint64_t gates_waited;          /* those of them that had to wait */
+	uint64_t gate_ns_max;           /* time in the longest of them */
+	uint64_t begin_ns;              /* in sheaf_save_begin */
+	uint64_t image_ns;              /* the part of begin_ns before a staging buffer was free */
+	uint64_t gates_ns;              /* in sheaf_save_wait_copied */
+	uint64_t exchange_ns;           /* in sheaf_save_advance */
+	uint64_t wait_ns;               /* in sheaf_save_ready */
+	uint64_t commit_ns;             /* in sheaf_save_commit */
 };
-/* [local] [any thread] */
+/* Fills *stat with the totals of the run's saves. [local] [any thread] */
 int  sheaf_run_get_stat(struct sheaf_run *run, struct sheaf_run_stat *stat,
                         struct sheaf_error *err);
-/* States. add returns the slice's number, 0, 1, ...; NULL state gives ENOMEM, so only
- * the collective call that follows need be checked. One name may be added many times
- * (pieces, replicas); overlapping pieces of one rank must be the same bytes. After the
- * first begin the list is fixed, but move gives a slice new memory. move is EINVAL while the gate
- * of the slice in a lazy save is not open. Move it again then: until that succeeds no save or load
- * of the state begins. A run may save different states at different steps. free may be called
- * during a save; the caller keeps memory that a lazy save has not copied. [local] */
+
+/* Makes an empty state. Returns NULL if there is no memory; every call accepts that NULL, and the
+ * next collective call returns ENOMEM on all ranks. Free the state with sheaf_state_free.
+ * [local] */
 struct sheaf_state *sheaf_state_new(void);
+/* Adds a slice to a state, and returns its number: 0, 1, ... One tensor may be added many times, as
+ * pieces or as replicas. Pieces of one rank that overlap must have the same bytes. No slice can be
+ * added after the first sheaf_save_begin of the state. A run may save different states at different
+ * steps. ENOMEM if the state is NULL. A failure may be ignored: the next collective call that uses
+ * the state returns it. [local] */
 int  sheaf_state_add(struct sheaf_state *state, const struct sheaf_slice *slice,
                      struct sheaf_error *err);
+/* Gives a slice other memory: `data` replaces sheaf_slice.data. EINVAL while the slice's gate in a
+ * lazy save is not open. Then call it again after the gate: until that succeeds, no save and no
+ * load of the state begins. [local] */
 int  sheaf_state_move(struct sheaf_state *state, int slice, void *data, struct sheaf_error *err);
-/* This rank's opaque bytes (an RNG stream and the like): U8 tensor <stream>/<rank> of family
- * "ranks". `ranks` of the group that saves. rule: stored with the step; it says what a load on
- * another number of ranks does: NULL or "strict" ELAYOUT, "drop" keeps data as it is, "modulo"
- * takes rank r mod R. opts.ignore loads the rest without the stream. */
+/* Adds opaque bytes of this rank, such as the state of a random generator. They are stored as the
+ * U8 tensor <stream>/<rank> of family "ranks".
+ * stream      name of the stream.
+ * rule        what a load on another number of ranks does; stored in the checkpoint:
+ *             NULL or "strict": ELAYOUT. "drop": leaves the memory as it is. "modulo": rank r
+ *             loads the bytes of rank r modulo the number of ranks that saved.
+ * rank        this rank.
+ * ranks       number of ranks of the group that saves.
+ * data        the memory, borrowed as that of a slice.
+ * bytes       its size.
+ * To load the rest of a checkpoint without the stream, name it in sheaf_opts.ignore. [local] */
 int  sheaf_state_rank_bytes(struct sheaf_state *state, const char *stream, const char *rule,
                             int32_t rank, int32_t ranks, void *data, size_t bytes,
                             struct sheaf_error *err);
-/* Exponential moving averages of a family's slices, added before this call, in fp32: of `family`,
- * or NULL: master_weights, and what of model is stored in F32 and has no master. They are slices
- * of family `name`, that are saved and loaded with the others; their memory is the state's (4
- * bytes an item; of memory with strides, 4 bytes for each item from the first to the last, held or
- * not), and it has as many more numbers of slices. Every save brings them up to
- * date with the weights that it copies: inside begin, or with SHEAF_SAVE_LAZY behind it, those of a
- * slice before sheaf_save_wait_copied returns for it:
- *   e = w at the first,  e = fma(c, e, d * w) at each step that is a multiple of interval and
- * whose loss is below loss_max; c = (float)coef, d = (float)(1 - coef), both products rounded
- * once: the same bits in every layout. With warmup the n-th update after the first takes the
- * smaller of coef and (1 + n) / (warmup + n). No update is left out because no image was free or
- * the save failed, and none is made twice for one step: a begin that all ranks agreed on and that
- * gives no save makes them itself, and what a lazy save that failed has left is made by who asks
- * for its slices, by the next begin or sheaf_state_average, and by its commit or free. After a
- * load of a step that has the averages the count of updates goes on, and so do those averages
- * that were filled; a save of that step again, to the same run, makes no update. The others
- * become the weights at the next save: those that SHEAF_LOAD_LENIENT kept, and those of a weight
- * that is SHEAF_SLICE_OPTIONAL and absent. After a load that fills none, all begin anew. Equal on
- * all ranks. A rank may have none of the slices, but if no rank has any, begin, sheaf_state_average
- * and load are EINVAL. [local] */
+/* Moving averages of weights, see sheaf_state_ema. Same on all ranks. */
 struct sheaf_ema {
-	uint32_t size, reserved;
-	const char *name;               /* NULL: "ema"; a family that no slice has */
-	double coef, loss_max;          /* 0 <= coef < 1; loss_max 0: any */
-	int64_t interval, warmup;       /* 0: every step; 0: none */
+	uint32_t size;
+	uint32_t reserved;
+	const char *name;               /* family of the averages, used by no slice; NULL: "ema" */
+	double coef;                    /* decay: 0 <= coef < 1 */
+	double loss_max;                /* only steps with a smaller loss count; 0: all steps */
+	int64_t interval;               /* only steps that are multiples of it count; 0: all */
+	int64_t warmup;                 /* smaller decay at first, see sheaf_state_ema; 0: none */
 };
+/* Adds exponential moving averages of a family's slices to a state. They are slices of family
+ * ema->name, in F32, with numbers after those of the state, and are saved and loaded with the other
+ * slices. Each save updates them with the weights that it copies: inside begin, or for a lazy save
+ * in the background, before the gate of the weights opens.
+ *
+ * A step counts if it is a multiple of ema->interval and its loss is below ema->loss_max. The first
+ * save and the first step that counts set e = w. Each later step that counts makes the update
+ *     e = fma(c, e, d * w)    with c = (float)coef and d = (float)(1 - coef)
+ * Both products are rounded once, so every layout computes the same bits. With warmup the n-th
+ * update after the first uses the smaller of coef and (1 + n) / (warmup + n).
+ *
+ * family  the family to average, whose slices were added before; NULL: master_weights, and the
+ *         slices of model that are stored in F32 and have no master.
+ * ema     see struct sheaf_ema.
+ *
+ * - Memory: the state owns it, 4 bytes for each item. For memory with strides it is 4 bytes for
+ *   each item from the first to the last, held or not.
+ * - Every step that counts is applied once, even if its save is dropped or fails. A begin that all
+ *   ranks agreed on and that gives no save makes the update itself. If a lazy save fails, the rest
+ *   of its update is made by the first of these: sheaf_save_wait_copied for the slice, the next
+ *   begin or sheaf_state_average, and the commit or free of the save.
+ * - After a load the count of updates and the averages that were filled continue. Saving the loaded
+ *   step again, to the same run, makes no update. Averages that were not filled (kept by
+ *   SHEAF_LOAD_LENIENT, or of a weight that is absent and SHEAF_SLICE_OPTIONAL) become the weights
+ *   at the next save. If a load fills none, all averages start again.
+ * - A rank may have none of the slices. If no rank has any, begin, sheaf_state_average and load are
+ *   EINVAL.
+ *
+ * Returns 0 or an error code. [local] */
 int  sheaf_state_ema(struct sheaf_state *state, const char *family, const struct sheaf_ema *ema,
                      struct sheaf_error *err);
-/* Updates the averages as a save of the step to that run would, and saves nothing. Call it at
- * steps that are not saved, so that the averages miss none. The update is made on the calling
- * thread, after waiting for averages that a lazy save still copies; the weights may change when
- * it returns. If this and a save, in any order, are called for the same step, one update is made;
- * step numbers must not go down without a load or a rewind. `run` is open for writing; step and
- * loss are equal on all ranks. sheaf_run_get_stat counts the time as begin_ns.
- * EINVAL: the run, the step or the state cannot be saved now, or ranks disagree; ENOMEM: no
- * memory for the averages. Neither has updated anything. ELOST: some ranks may have updated
- * theirs; call it again for that step, over a new group, before going on. [collective] */
+/* Updates the averages of a state as a save would, and saves nothing. Call it at steps that are not
+ * saved, so that the averages miss none. The calling thread makes the update, after waiting for
+ * averages that a lazy save still copies. The weights may change when it returns. A step is counted
+ * once, even if it is also saved. Step numbers must not go down without a load or a rewind. The
+ * time counts as begin_ns of sheaf_run_get_stat.
+ * run    open for writing; the run that the state is saved to.
+ * step   the step number; same on all ranks.
+ * loss   compared with sheaf_ema.loss_max; same on all ranks.
+ * EINVAL: the run, the step or the state cannot be saved now, or ranks disagree. Nothing is
+ *    updated.
+ * ENOMEM: no memory for the averages. Nothing is updated.
+ * ELOST: some ranks may have updated theirs. Call it again for that step, with a new group, before
+ *        going on.
+ * [collective] */
 int  sheaf_state_average(struct sheaf_state *state, struct sheaf_run *run, int64_t step,
                          double loss, struct sheaf_error *err);
+/* Frees a state. Allowed during a save. Keep the memory of slices that a lazy save has not copied
+ * yet. [local] */
 void sheaf_state_free(struct sheaf_state *state);
 
-/* Saving. begin copies and returns: the tensors may change. With SHEAF_SAVE_LAZY nothing is copied
- * then: threads of sheaf copy the slices, in the order in which they were asked for in the save
- * before (the first one: in which they were added), and a tensor may change when
- * sheaf_save_wait_copied has returned for its slice; nothing is loaded into the state before. Where
- * staging_bytes_max has no room for all of it, begin copies after all (sheaf_stat.at_once). EAGAIN
- * from begin: this save was not started, train on. A save for which there is no image
- * waits until the oldest one is written; saves are committed in the order they began. EEXIST,
- * EINVAL, ELAYOUT name the step, the argument, the tensor and box. From the second lazy save of a
- * state on, begin is one small agreement and touches no disk (but see SHEAF_SLICE_IN_PLACE): then
- * the files are made, and what is wrong with the step found (EEXIST, no room), by the first
- * exchange or commit. [collective] */
+/* Options of sheaf_save_begin. */
 struct sheaf_save_opts {
-	uint32_t size, reserved;
+	uint32_t size;
+	uint32_t reserved;
 	uint64_t flags;                 /* SHEAF_SAVE_... */
-	double loss;                    /* for averages; equal on all ranks */
+	double loss;                    /* loss of this step, for averages; same on all ranks */
 };
-/* begin returns at once and threads of sheaf copy in the background. */
+/* Asynchronous checkpoint: begin returns before anything is copied, and threads of sheaf copy the
+ * slices in the background. Before the memory of a slice changes, call sheaf_save_wait_copied for
+ * it. Do not load into the state before that.
+ * - Slices are copied in the order in which the gates were called in the save before; in the first
+ *   save in the order in which they were added.
+ * - If staging_bytes_max cannot hold the whole state, begin copies everything after all, and
+ *   sheaf_stat.at_once is 1.
+ * - From the second lazy save of a state on, begin is one small agreement and touches no disk,
+ *   unless there are slices in place (SHEAF_SLICE_IN_PLACE). The files are made by the first
+ *   advance or commit, which then finds what is wrong with the save (EEXIST, no space). */
 #define SHEAF_SAVE_LAZY     0x100000000ULL
-/* Saves to the memory tier alone, and updates averages; nothing is written. After commit a later
- * job finds the step in memory. EAGAIN from begin: some node has no agent. EFAILED from commit: an
- * agent has died since, or has no room. After both train on: only this step is not kept. Such saves
- * are committed in the order in which they began, whatever goes to disk between. Needs two images.
- */
+/* Saves to the memory tier only, and updates averages. Nothing is written to disk. After the commit
+ * a later job finds the checkpoint in memory. Needs two staging buffers. Such saves are committed
+ * in the order in which they began, independently of saves to disk. Two errors mean that this
+ * checkpoint is not kept and training goes on: EAGAIN from begin, if some node has no agent; and
+ * EFAILED from commit, if an agent has ended since or has no memory left. */
 #define SHEAF_SAVE_NO_DISK  0x200000000ULL
-/* If no image is free, begin returns EAGAIN instead of waiting. */
+/* Back-pressure: if no staging buffer is free, begin returns EAGAIN instead of waiting. */
 #define SHEAF_SAVE_MAY_DROP 0x400000000ULL
-/* With LAZY: begin sums all that this rank copies (with LATER: sheaf_save_slice_ready does), and
- * each gate sums it again. EDIVERGED names a slice that changed between. Slow, because the caller
- * reads all that memory twice more; meant for the first runs of a trainer. */
+/* For a lazy save: finds slices that change before their gate. Begin computes a checksum of all
+ * that this rank copies (with SHEAF_SAVE_LATER: sheaf_save_slice_ready does), and each gate
+ * computes it again. EDIVERGED names a slice that changed. Slow, because the caller reads all
+ * memory twice more; meant for the first runs of a trainer. */
 #define SHEAF_SAVE_CHECK    0x800000000ULL
-/* With LAZY: no slice is read before sheaf_save_slice_ready was called for it, and its data may be
- * NULL until then. EINVAL with averages, with slices in place, and if staging_bytes_max does not
- * hold the whole state. */
+/* For a lazy save: a slice is not read before sheaf_save_slice_ready was called for it, and its
+ * data may be NULL until then. EINVAL with averages, with slices in place, or if staging_bytes_max
+ * does not hold the whole state. */
 #define SHEAF_SAVE_LATER    0x2000000000ULL
+/* Begins a save: copies the state of all ranks, and then the tensors may change. The data is
+ * written in the background; sheaf_save_commit completes the checkpoint. Saves are committed in the
+ * order in which they began. If no staging buffer is free, begin waits until the oldest save is
+ * written.
+ * save   receives the save. Free it with sheaf_save_free.
+ * step   number of the checkpoint.
+ * state  what this rank holds.
+ * opts   NULL: defaults.
+ * EAGAIN: this save was not started; training goes on.
+ * EEXIST: the run has a checkpoint of that number.
+ * EINVAL: an argument is wrong; the message names it.
+ * ELAYOUT: the message names the tensor, and the box that is missing or does not fit.
+ * [collective] */
 int  sheaf_save_begin(struct sheaf_save **save, struct sheaf_run *run, int64_t step,
                       struct sheaf_state *state, const struct sheaf_save_opts *opts,
                       struct sheaf_error *err);
-/* A file of the step (the same name from two ranks: the same bytes), 64 MiB each, plain
- * names only: [A-Za-z0-9._-]{1,128}, not sheaf.*, not *.safetensors*, no family of the step but
- * model. A line of its manifest: key [A-Za-z0-9._/-]{1,64}, not ranks.*, value <= 64 KiB, all
- * <= 512 KiB, and the manifest < 1 MiB, in which a control character is 6 bytes; equal on the
- * ranks that give it. Bytes and value are copied.
- * EINVAL: it is not allowed, given twice, or too late: a call of sheaf_save_commit that returned
- * EAGAIN has gathered what ranks had given, for the memory of agents or to publish the step. The
- * save goes on without it, and level 1 of log says why. ENOMEM fails the save. [local] */
+/* Adds a file to the checkpoint, such as config.json. The bytes are copied.
+ * file    a plain name: [A-Za-z0-9._-]{1,128}, not sheaf.*, not *.safetensors*, and no family of
+ *         the checkpoint except model. If two ranks give the same name, the bytes must be equal.
+ * bytes   the contents.
+ * n       their size, at most 64 MiB.
+ * EINVAL: not allowed, given twice, or too late: a sheaf_save_commit that returned EAGAIN has
+ *         already collected files and notes, for the memory tier or to publish. The save goes on
+ *         without the file, and log has a warning with the reason.
+ * ENOMEM: the save fails.
+ * [local] */
 int  sheaf_save_attach(struct sheaf_save *save, const char *file, const void *bytes, size_t n,
                        struct sheaf_error *err);
+/* Adds a note, a key with a value, to the manifest of the checkpoint. Both are copied. The notes of
+ * a checkpoint are at most 512 KiB together, and its manifest less than 1 MiB, where a control
+ * character takes 6 bytes.
+ * key     [A-Za-z0-9._/-]{1,64}, not ranks.*.
+ * value   a string of at most 64 KiB. Ranks that give the same key must give the same value.
+ * EINVAL: as for sheaf_save_attach.
+ * ENOMEM: the save fails.
+ * [local] */
 int  sheaf_save_note(struct sheaf_save *save, const char *key, const char *value,
                      struct sheaf_error *err);
 /* Carries the save on without waiting, for a trainer that commits between its steps: sends up to
@@ -617,17 +693,25 @@ int  sheaf_save_advance(struct sheaf_save *save, uint64_t bytes_max, struct shea
  * A commit that waits opens the gates that were not called. [any thread] */
 int  sheaf_save_wait_copied(struct sheaf_save *save, int slice, int timeout_ms,
                             struct sheaf_error *err);
-#define SHEAF_ALL_SLICES INT32_MIN      /* all of them, for who changes all at once; no code of
-                                         * sheaf_state_add that went unseen */
-/* Of a save with SHEAF_SAVE_LATER: that slice holds the step's values, and may be read until
- * sheaf_save_wait_copied has returned for it. data: where it lies in this save, as
- * sheaf_slice.data, whose other members hold; NULL: where the state says. So a layer is copied as
- * soon as it is final, while others are still computed, and what lies elsewhere (a device, a file)
- * is streamed through a few buffers: put, copied, the next one. Each slice once, in any order (an
- * empty one need not be); before, sheaf_save_wait_copied is EINVAL for it, commit refuses the save
- * and names it, no other save begins (EINVAL). The gate of a slice waits for the slices that were
- * put into its memory before the gate was called, not for those that follow. EINVAL: the slice was
- * put already, or the save is not such a save. [any thread] */
+/* In sheaf_save_wait_copied: all slices of the state, for a caller that changes all of them at
+ * once. No code of sheaf_state_add has this value, so an error that was overlooked does not mean
+ * "all". */
+#define SHEAF_ALL_SLICES INT32_MIN
+/* In a save with SHEAF_SAVE_LATER: says that a slice holds the values of the step. It may be read
+ * until sheaf_save_wait_copied has returned for it. So a layer can be copied as soon as it is
+ * final, while others are still computed. State that is elsewhere, such as on a device or in a
+ * file, can be sent through a few buffers: fill a buffer, call this, call the gate, and fill it
+ * again.
+ *
+ * Until all slices are ready, commit is refused and names one that is not, no other save begins
+ * (EINVAL), and sheaf_save_wait_copied is EINVAL for slices that are not ready. The gate of a slice
+ * waits for the slices that became ready in the same memory before the gate was called, not for
+ * later ones.
+ * slice  its number. Each slice once, in any order; an empty slice may be left out.
+ * data   where the slice is in this save, with the strides, origin and flat range of the state;
+ *        NULL: the memory of the state.
+ * EINVAL: the slice is ready already, or the save has no SHEAF_SAVE_LATER.
+ * [any thread] */
 int  sheaf_save_slice_ready(struct sheaf_save *save, int slice, const void *data,
                             struct sheaf_error *err);
 /* Returns whether this rank has done its part of the save: all that it copies is copied, and all
@@ -637,20 +721,26 @@ int  sheaf_save_slice_ready(struct sheaf_save *save, int slice, const void *data
  * EAGAIN: not yet.
  * Any other code: the save has failed. [any thread] */
 int  sheaf_save_ready(struct sheaf_save *save, struct sheaf_error *err);
-/* [any thread] */
+/* Fills *stat with the progress and the times of a save. [any thread] */
 int  sheaf_save_get_stat(struct sheaf_save *save, struct sheaf_stat *stat,
                          struct sheaf_error *err);
-/* In how many ms, about, this rank will have done what a commit returns 0 after, if all copy,
- * exchange and commit from now on: by the speed of this save, or of the run's saves before. Of all
- * ranks the largest counts. 0: it is committed, and never before. -1: it has failed, or nothing is
- * known yet (the first save of a run, until something of it is written). [any thread] */
+/* Estimates the milliseconds until this rank has done what a commit that returns 0 needs, assuming
+ * that all ranks do nothing else from now on. The estimate is based on the speed of this save, or
+ * of the earlier saves of the run. The largest value of all ranks counts.
+ * 0: The save is committed; never returned before that.
+ * -1: The save has failed, or nothing is known yet, as in the first save of a run until part of it
+ *    is written.
+ * [any thread] */
 int64_t sheaf_save_eta_ms(struct sheaf_save *save);
-/* Gives the save up, because what was saved is no good. 0: the next exchange or commit returns
- * EFAILED on all ranks, also one that another thread is in now, and the step is not in memory
- * either. This rank must still call sheaf_save_commit, where the others wait and learn of it,
- * unless the save was submitted: if all ranks free the save instead, a replica on another node may
- * keep a step that was in memory. EINVAL: it is too late, because the step is committed or all
- * ranks have agreed to publish it; nothing happened. [any thread] */
+/* Aborts a save whose state is no good. The next advance or commit returns EFAILED on all ranks,
+ * and so does one that another thread is in now. Agents do not keep the checkpoint either. Unless
+ * the save was submitted, this rank must still call sheaf_save_commit, where the other ranks wait
+ * and get the error. If all ranks free the save instead, a replica on another node may keep it in
+ * memory.
+ * why    the reason, which becomes the message of EFAILED; copied.
+ * EINVAL: too late: the save is committed, or all ranks have agreed to publish it. Nothing
+ *    happened.
+ * [any thread] */
 int  sheaf_save_abort(struct sheaf_save *save, const char *why, struct sheaf_error *err);
 /* Commits the save: waits until every rank has copied and written its part, and publishes the
  * checkpoint. What is left of a lazy save is copied by this call, so a trainer whose tensors no
@@ -677,31 +767,39 @@ int  sheaf_save_abort(struct sheaf_save *save, const char *why, struct sheaf_err
  *   exit at once. The next sheaf_run_open removes what is left, and the checkpoint never appears,
  *   unless it was being published: then it may appear, whole.
  * - With opts.agent the checkpoint may be in memory. Then msg ends in "it is in memory", and the
- * next
- *   job or the agent can still write it to disk.
+ *   next job or the agent can still write it to disk.
  * [collective] */
 int  sheaf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err);
-/* Hands the save over to the thread of sheaf that commits (opts.commit_group), and returns at
- * once. All notes and attached files were given before. Gates may still be closed: call
- * sheaf_save_wait_copied as always before memory changes. The thread goes on when all is copied on
- * all ranks, so a slice whose gate nobody calls holds up no commit; with SHEAF_SAVE_CHECK it waits
- * for all gates. Every rank submits its saves in the order in which they began, those to memory
- * alone in an order of their own, and those are committed meanwhile while others are still written.
- * Other calls go on as usual: what needs no save in flight (a rewind, a resume) is EINVAL until
- * the save is over, and begin waits for it if no image is free.
- * EINVAL: the run has no such thread, the save was submitted, or one begun before it was not;
- * nothing happened. ELOST: the background group is lost, and with it the save. [local] */
+/* Hands a save to the thread that commits in the background (sheaf_opts.commit_group), and returns
+ * at once. Add all notes and files before. Call the gates as in every lazy save before memory
+ * changes. Each rank submits its saves in the order in which they began.
+ * - The thread commits a save when everything is copied on all ranks. A gate that nobody calls does
+ *   not delay it, except with SHEAF_SAVE_CHECK, which needs all gates.
+ * - Saves to memory only have an order of their own, and are committed while others are written.
+ * - Other calls work as usual. A call that needs that no save is in flight, such as a rewind or a
+ *   resume, is EINVAL until the save has finished. Begin waits for it if no staging buffer is free.
+ *
+ * EINVAL: the run has no such thread, the save was submitted already, or one that began before it
+ *         was not submitted. Nothing happened.
+ * ELOST: the background group is lost, and the save with it.
+ * [local] */
 int  sheaf_save_submit(struct sheaf_save *save, struct sheaf_error *err);
-/* Waits for the outcome of a submitted save, and returns what sheaf_save_commit would have. EAGAIN:
- * it is not known after timeout_ms. EINVAL: it was not submitted.
- * Each rank asks for itself, so do not call a [collective] function on account of an EAGAIN. With a
- * deadline, pass what is left of it, and then call sheaf_save_abort, or just exit: sheaf_run_close
- * would wait. [any thread] */
+/* Waits for the outcome of a submitted save, and returns what sheaf_save_commit would have
+ * returned. Ranks may get different answers at one time, so an EAGAIN must not decide whether a
+ * [collective] function is called. If there is a deadline, pass the time that is left. After that
+ * call sheaf_save_abort, or just exit, because sheaf_run_close would wait.
+ * EAGAIN: the outcome is not known after timeout_ms.
+ * EINVAL: the save was not submitted.
+ * [any thread] */
 int  sheaf_save_result(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err);
-/* A submitted save is committed all the same, and sheaf frees it afterwards; sheaf_save_abort gives
- * it up. Another one that is not committed is given up; what commit said is in memory stays there.
- * Of one that is being published the end is waited for; it is there or not, and the saves begun
- * after it, which would follow it, fail. [local] */
+/* Frees a save. What happens to it depends on how far it is:
+ * - Submitted: it is committed all the same, unless sheaf_save_abort was called.
+ * - Being published: this call waits for the outcome, which may be either. Saves that began after
+ *   it fail.
+ * - Otherwise, if not committed: it is aborted. If commit said that it is in memory, it stays
+ *   there.
+ *
+ * NULL is accepted. [local] */
 void sheaf_save_free(struct sheaf_save *save);
 
 /* Steps. open_path takes any directory or file that sheaf reads: a step, a Hugging Face
