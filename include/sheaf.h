@@ -802,243 +802,360 @@ int  sheaf_save_result(struct sheaf_save *save, int timeout_ms, struct sheaf_err
  * NULL is accepted. [local] */
 void sheaf_save_free(struct sheaf_save *save);
 
-/* Steps. open_path takes any directory or file that sheaf reads: a step, a Hugging Face
- * directory, one safetensors file; foreign ones have no checksums and say so in the report.
- * A step opened by number whose manifest names another is ECORRUPT. [collective] */
-/* The newest checkpoint, in memory or on disk, that is neither marked bad nor set aside (but see
- * opts.resume_attempts_max). If it cannot be loaded no older one is taken instead, however often it
- * is tried; the error names the damage and the command that helps. sheaf_run_resume can fall back.
- * ENOENT means that the run has no checkpoint at all; if all are marked bad it is ECORRUPT. A
- * directory checkpoint-<n> without sheaf.json is no checkpoint: it is passed over, and level 1 of
- * log and the report of the load say so. If there is nothing else, and sheaf.sums in it shows that
- * it was one, that is ECORRUPT too. */
+/* In place of a number: the newest checkpoint on disk or in memory that is not marked bad and not
+ * set aside (sheaf-admin.h), and not excluded by opts.resume_attempts_max.
+ * - If it cannot be loaded, no older one is taken instead, however often it is tried. The message
+ *   names the damage and the command that helps. sheaf_run_resume can fall back to an older one.
+ * - ENOENT means that the run has no checkpoint at all. If all are marked bad, it is ECORRUPT.
+ * - A directory checkpoint-<n> without sheaf.json is no checkpoint. It is skipped, with a warning
+ *   in log and in the report of the load. If there is nothing else, and the directory has a
+ *   sheaf.sums, it was a checkpoint once: that is ECORRUPT, too. */
 #define SHEAF_LATEST (-1)
+/* Opens a checkpoint of a run.
+ * step   receives the checkpoint. Close it with sheaf_checkpoint_close.
+ * n      its number, or SHEAF_LATEST.
+ * ENOENT: there is no such checkpoint.
+ * ECORRUPT: the manifest is damaged or names another number.
+ * [collective] */
 int  sheaf_checkpoint_open(struct sheaf_checkpoint **step, struct sheaf_run *run, int64_t n,
                            struct sheaf_error *err);
+/* Opens anything that sheaf can read, by its path: a checkpoint, a Hugging Face directory, or one
+ * safetensors file. What other programs wrote has no checksums, and reports say so.
+ * step   receives the checkpoint. Close it with sheaf_checkpoint_close.
+ * path   the directory or file.
+ * group  the ranks; NULL: this process alone.
+ * opts   as for sheaf_run_open; NULL: defaults.
+ * ENOENT: there is nothing at that path.
+ * EFORMAT: nothing that sheaf can read.
+ * [collective] */
 int  sheaf_checkpoint_open_path(struct sheaf_checkpoint **step, const char *path,
                                 struct sheaf_group *group,
                                 const struct sheaf_opts *opts, struct sheaf_error *err);
+/* Closes a checkpoint. [local] */
 void sheaf_checkpoint_close(struct sheaf_checkpoint *step);
-struct sheaf_checkpoint_info {          /* strings live as long as the step is open */
+/* What a checkpoint says of itself. Strings are valid until it is closed; "" means unknown. */
+struct sheaf_checkpoint_info {
 	uint32_t size;
-	int32_t ranks;                  /* that saved it; 0: unknown */
-	int64_t step, parent;           /* -1: unknown or none */
-	const char *format;             /* "sheaf", "hf", "safetensors" */
-	const char *path, *session, *run, *created, *writer, *commit, *compiler; /* "" unknown */
-	uint64_t bytes, tensors, files; /* distinct tensor bytes; tensor files */
+	int32_t ranks;                  /* number of ranks that saved it; 0: unknown */
+	int64_t step;                   /* its number; -1: unknown */
+	int64_t parent;                 /* number of the checkpoint that the training had loaded or
+	                                 * saved before it; -1: unknown or none */
+	const char *format;             /* "sheaf", "hf" (Hugging Face) or "safetensors" */
+	const char *path;               /* its directory or file */
+	const char *session;            /* session of its save */
+	const char *run;                /* id of the run that it was saved to */
+	const char *created;            /* when it was saved */
+	const char *writer;             /* version of the sheaf that wrote it */
+	const char *commit;             /* source revision of that sheaf */
+	const char *compiler;           /* compiler of that sheaf */
+	uint64_t bytes;                 /* total size of its tensors, each counted once */
+	uint64_t tensors;               /* number of tensors */
+	uint64_t files;                 /* number of tensor files */
 };
-/* [local] */
+/* Fills *info with what a checkpoint says of itself. [local] */
 int  sheaf_checkpoint_get_info(struct sheaf_checkpoint *step, struct sheaf_checkpoint_info *info,
                                struct sheaf_error *err);
-struct sheaf_tensor {                   /* strings live as long as the step is open */
+/* A tensor of a checkpoint. Strings are valid until the checkpoint is closed. */
+struct sheaf_tensor {
 	uint32_t size;
-	int32_t dtype, ndim, verified;  /* verified 1: digest and block sums exist */
-	const char *family, *name, *file;       /* file relative to the step */
-	const char *tied_to;            /* NULL, or under which name the bytes are stored */
-	int64_t shape[SHEAF_DIMS_MAX];
-	uint64_t offset, bytes, digest; /* offset in file; UINT64_MAX: not contiguous there */
-	/* NULL, unless a foreign tensor has more than SHEAF_DIMS_MAX dimensions. Then shape is 0,
-	 * and dims has all ndim of them, or is NULL if they are more than 64. sheaf_checkpoint_read
-	 * reads such a tensor as its bytes, U8 of one dimension */
+	int32_t dtype;                  /* enum sheaf_dtype */
+	int32_t ndim;                   /* number of dimensions */
+	int32_t verified;               /* 1: there are a digest and block checksums for it */
+	const char *family;             /* its family */
+	const char *name;               /* its name */
+	const char *file;               /* path of its file, relative to the checkpoint */
+	const char *tied_to;            /* NULL, or the tensor under whose name its bytes are */
+	int64_t shape[SHEAF_DIMS_MAX];  /* its shape */
+	uint64_t offset;                /* where its bytes begin in the file; UINT64_MAX: they are
+	                                 * not contiguous there */
+	uint64_t bytes;                 /* its size */
+	uint64_t digest;                /* checksum of all its bytes */
+	/* NULL, except for a tensor of another program with more than SHEAF_DIMS_MAX dimensions.
+	 * Then shape is 0, and dims has all ndim sizes, or is NULL if there are more than 64.
+	 * sheaf_checkpoint_read reads such a tensor as bytes: U8 with one dimension. */
 	const int64_t *dims;
 };
-/* Tensor i, by family and natural order of names; EEND past the end. Or one by name (family
- * NULL: "model"): ELAYOUT if absent. [local] */
+/* Fills *tensor with tensor i of a checkpoint, counted from 0. Tensors are sorted by family, then
+ * by name in natural order. EEND if there is no tensor i. [local] */
 int  sheaf_checkpoint_tensor(struct sheaf_checkpoint *step, size_t i, struct sheaf_tensor *tensor,
                              struct sheaf_error *err);
+/* Fills *tensor with the tensor of that name. family NULL: "model". ELAYOUT if it is absent.
+ * [local] */
 int  sheaf_checkpoint_find(struct sheaf_checkpoint *step, const char *family, const char *name,
                            struct sheaf_tensor *tensor, struct sheaf_error *err);
-int64_t sheaf_checkpoint_number(const struct sheaf_checkpoint *step);   /* -1: foreign */
-const char *sheaf_checkpoint_note(struct sheaf_checkpoint *step, const char *key); /* NULL: none */
-/* Note i in order of keys; EEND past the end. [local] */
+/* Returns the number of a checkpoint, or -1 if another program wrote it. [local] */
+int64_t sheaf_checkpoint_number(const struct sheaf_checkpoint *step);
+/* Returns the value of a note, or NULL if there is no such note. Valid until the checkpoint is
+ * closed. [local] */
+const char *sheaf_checkpoint_note(struct sheaf_checkpoint *step, const char *key);
+/* Sets *key and *value to those of note i, counted from 0 in order of keys. They are valid until
+ * the checkpoint is closed. EEND if there is no note i. [local] */
 int  sheaf_checkpoint_note_at(struct sheaf_checkpoint *step, size_t i, const char **key,
                               const char **value, struct sheaf_error *err);
-struct sheaf_ema_info {                 /* strings live as long as the step is open */
-	uint32_t size, reserved;
-	const char *name, *of;          /* its family; of which, NULL as in sheaf_state_ema */
-	double coef;
-	int64_t interval, updates;      /* how often it was brought up to date */
+/* Moving averages that a checkpoint has. Strings are valid until it is closed. */
+struct sheaf_ema_info {
+	uint32_t size;
+	uint32_t reserved;
+	const char *name;               /* family of the averages */
+	const char *of;                 /* family that is averaged; NULL: as in sheaf_state_ema */
+	double coef;                    /* decay, as in sheaf_ema */
+	int64_t interval;               /* as in sheaf_ema */
+	int64_t updates;                /* number of updates so far */
 };
-/* Averages i of the step; EEND past the end. [local] */
+/* Fills *info with averages i of a checkpoint, counted from 0. EEND if there are none of that
+ * index.
+ * [local] */
 int  sheaf_checkpoint_ema_at(struct sheaf_checkpoint *step, size_t i, struct sheaf_ema_info *info,
                              struct sheaf_error *err);
-/* Attached file i (foreign: plain files beside the weights); EEND past the end. [local] */
+/* Sets *file and *bytes to the name and the size of attached file i, counted from 0. In a directory
+ * of another program these are the plain files beside the weights. EEND if there is no file i.
+ * [local] */
 int  sheaf_checkpoint_file_at(struct sheaf_checkpoint *step, size_t i, const char **file,
                               uint64_t *bytes, struct sheaf_error *err);
-/* An attached file, checked; bytes live as long as the step is open. [local] */
+/* Reads an attached file and compares it with its checksum. *bytes and *n receive its contents and
+ * size, valid until the checkpoint is closed. [local] */
 int  sheaf_checkpoint_file(struct sheaf_checkpoint *step, const char *file, const void **bytes,
                            size_t *n, struct sheaf_error *err);
+/* What is wrong with a checkpoint, see sheaf_finding. */
 enum sheaf_finding_kind {
 	SHEAF_FINDING_CHECKSUM = 1,     /* a block does not match its checksum */
 	SHEAF_FINDING_DIGEST = 2,       /* a tensor does not match its digest */
 	SHEAF_FINDING_TRUNCATED = 3,    /* a file is shorter than the manifest says */
-	SHEAF_FINDING_EXTENDED = 4,     /* or longer */
-	SHEAF_FINDING_MISSING = 5,      /* or is not there */
-	SHEAF_FINDING_EXTRA = 6,        /* a file that no manifest names */
+	SHEAF_FINDING_EXTENDED = 4,     /* a file is longer than the manifest says */
+	SHEAF_FINDING_MISSING = 5,      /* a file of the manifest is not there */
+	SHEAF_FINDING_EXTRA = 6,        /* the manifest does not name this file */
 	SHEAF_FINDING_MANIFEST = 7,     /* sheaf.json or sheaf.sums is damaged */
 	SHEAF_FINDING_HEADER = 8,       /* the header of a safetensors file is damaged */
 	SHEAF_FINDING_INDEX = 9,        /* an index is damaged */
 	SHEAF_FINDING_UNVERIFIED = 10   /* there are no checksums to compare with */
 };
-const char *sheaf_finding_kind_name(int32_t kind);      /* "checksum"; NULL: none such */
-struct sheaf_finding {                  /* something verify found; strings live during the call */
+/* Returns the name of a kind, such as "checksum", or NULL if there is no such kind. Static.
+ * [any thread] */
+const char *sheaf_finding_kind_name(int32_t kind);
+/* Something wrong that sheaf_checkpoint_verify found. Strings are valid during the callback only;
+ * "" means that it does not apply. */
+struct sheaf_finding {
 	uint32_t size;
 	int32_t kind;                   /* enum sheaf_finding_kind */
-	const char *file, *family, *name, *msg; /* "" where it does not apply */
-	int64_t block, offset;          /* 1-MiB block and byte from the start of file; -1: none */
+	const char *file;               /* the file, relative to the checkpoint */
+	const char *family;             /* family of the tensor */
+	const char *name;               /* name of the tensor */
+	const char *msg;                /* explanation for people, one line */
+	int64_t block;                  /* index of the 1-MiB block in the file; -1: none */
+	int64_t offset;                 /* byte offset in the file; -1: none */
 };
+/* What a load says of a tensor or a checkpoint, see sheaf_report.item. */
 enum sheaf_report_kind {
 	SHEAF_REPORT_MISSING = 1,       /* a tensor of the state is not in the checkpoint */
-	SHEAF_REPORT_UNEXPECTED = 2,    /* the checkpoint has a tensor that the state has not */
-	SHEAF_REPORT_CONVERTED = 3,     /* another dtype is stored */
+	SHEAF_REPORT_UNEXPECTED = 2,    /* a tensor of the checkpoint is not in the state */
+	SHEAF_REPORT_CONVERTED = 3,     /* the checkpoint has another dtype: converted */
 	SHEAF_REPORT_UNVERIFIED = 4,    /* read without comparing all of it with its digest */
 	SHEAF_REPORT_DERIVED = 5,       /* made from another family: SHEAF_LOAD_DERIVE */
-	SHEAF_REPORT_IGNORED = 6,       /* by opts.ignore, or SHEAF_SLICE_SAVE_ONLY */
-	SHEAF_REPORT_MISMATCHED = 7,    /* another shape is stored, and data is kept */
+	SHEAF_REPORT_IGNORED = 6,       /* by opts.ignore or SHEAF_SLICE_SAVE_ONLY */
+	SHEAF_REPORT_MISMATCHED = 7,    /* the checkpoint has another shape: memory left as it is */
 	SHEAF_REPORT_ZEROED = 8,        /* filled with zeros: SHEAF_LOAD_ZERO */
-	SHEAF_REPORT_STREAM = 9,        /* bytes of ranks, saved by another number of ranks; msg
-	                                 * names the rule that was followed */
-	/* On rank 0 alone, for checkpoints: family is "", name is like "checkpoint-8". */
-	SHEAF_REPORT_PASSED_OVER = 10,  /* in the search for the latest; msg says why */
+	SHEAF_REPORT_STREAM = 9,        /* bytes of ranks (sheaf_state_rank_bytes) saved by another
+	                                 * number of ranks; msg names the rule that was applied */
+	/* A checkpoint was skipped in the search for the latest; msg says why. On rank 0 only.
+	 * family is "", name is like "checkpoint-8". */
+	SHEAF_REPORT_PASSED_OVER = 10,
+	/* A checkpoint was set aside. On rank 0 only. family is "", name is like "checkpoint-8". */
 	SHEAF_REPORT_SET_ASIDE = 11
 };
-const char *sheaf_report_kind_name(int32_t kind);       /* "missing"; NULL: none such */
-struct sheaf_report {                   /* callbacks run in the caller's thread, on the rank
-	                                 * whose slice or file it is */
+/* Returns the name of a kind, such as "missing", or NULL if there is no such kind. Static.
+ * [any thread] */
+const char *sheaf_report_kind_name(int32_t kind);
+/* What a load or a verification found. The caller sets size, item, finding and arg; the call sets
+ * the rest. Callbacks run on the thread of the caller, on the rank that has the slice or the file.
+ * Tensors are counted over all ranks, each of them once. */
+struct sheaf_report {
 	uint32_t size;
-	uint32_t peers;                 /* 1: of memory_bytes some are copies that another node
-	                                 * kept */
-	/* kind: enum sheaf_report_kind. Strings live during the call */
+	uint32_t peers;                 /* 1: some of memory_bytes came from a replica on another
+	                                 * node */
+	/* Called for each tensor (or checkpoint) of which a load has something to say; may be NULL.
+	 * kind: enum sheaf_report_kind. Strings are valid during the callback only. */
 	void (*item)(void *arg, int32_t kind, const char *family, const char *name,
 	             const char *msg);
+	/* Called for each finding of a verification; may be NULL. */
 	void (*finding)(void *arg, const struct sheaf_finding *finding);
-	void *arg;
-	/* Tensors over all ranks, each counted once. */
-	uint64_t loaded, missing, unexpected, converted, derived, ignored, mismatched, zeroed;
-	uint64_t unverified;            /* read in part, or foreign: blocks at most were checked */
-	uint64_t findings, files;       /* verify */
-	uint64_t disk_bytes, node_bytes, net_bytes;     /* over all ranks: read, shared, sent */
-	uint64_t held, bytes;           /* over all ranks: bytes filled; bytes of the tensors that
-	                                 * were loaded, each once and whole. Derived, zeroed and
-	                                 * kept ones do not count */
-	uint64_t retries, plan_ns, read_ns, verify_ns;  /* ns: this rank */
+	void *arg;                      /* passed to item and finding */
+	uint64_t loaded;                /* tensors that were loaded */
+	uint64_t missing;               /* tensors of the state that the checkpoint lacks */
+	uint64_t unexpected;            /* tensors of the checkpoint that the state lacks */
+	uint64_t converted;             /* tensors that were converted */
+	uint64_t derived;               /* tensors made from another family */
+	uint64_t ignored;               /* tensors that were ignored */
+	uint64_t mismatched;            /* tensors of another shape: memory left as it is */
+	uint64_t zeroed;                /* tensors filled with zeros */
+	uint64_t unverified;            /* tensors read in part, or without checksums: at most their
+	                                 * blocks were checked */
+	uint64_t findings;              /* verification: number of findings */
+	uint64_t files;                 /* load: tensor files; verification: files checked */
+	uint64_t disk_bytes;            /* over all ranks: read from disk */
+	uint64_t node_bytes;            /* over all ranks: taken from another rank of the node */
+	uint64_t net_bytes;             /* over all ranks: sent to other nodes */
+	uint64_t held;                  /* over all ranks: bytes of slices that were filled */
+	uint64_t bytes;                 /* over all ranks: size of the tensors that were loaded,
+	                                 * each counted once and whole; without tensors that
+	                                 * were derived, zeroed or left as they were */
+	uint64_t retries;               /* over all ranks: reads repeated after an error */
+	uint64_t plan_ns;               /* time for planning, this rank */
+	uint64_t read_ns;               /* time for reading, this rank */
+	uint64_t verify_ns;             /* time for checking, this rank */
 	uint64_t memory_bytes;          /* over all ranks: read from the memory tier */
-	int64_t step;                   /* loads: which step; -1: foreign */
-	uint32_t memory;                /* 1: it was in memory */
-	uint32_t passed;                /* sheaf_run_resume: how many damaged ones came before it */
+	int64_t step;                   /* load: number of the checkpoint; -1: of another program */
+	uint32_t memory;                /* 1: the checkpoint was in memory */
+	uint32_t passed;                /* sheaf_run_resume: damaged checkpoints it skipped */
 };
-/* Fill the state. An absent tensor is ELAYOUT unless OPTIONAL, ignored, derived or zeroed;
- * what cannot be filled is found before any byte is touched. After any other failure the
- * slices' contents are undefined. ELAYOUT if slices that share memory would be filled from tensors
- * of different types, one of them converted: see SHEAF_SLICE_SAVE_ONLY. In a run that is open for
- * writing a load counts as a try of the step, once a session, until the next save or the close (see
- * opts.resume_attempts_max), so evaluate with SHEAF_RUN_READONLY. EAGAIN from a load, verify, read
- * or copy of a step in memory: a job that goes on saving has taken that memory for a newer step;
- * open SHEAF_LATEST again. [collective] */
-#define SHEAF_LOAD_STRICT  0x1000000000000ULL /* unexpected tensor in a family we hold: ELAYOUT */
-#define SHEAF_LOAD_CONVERT 0x2000000000000ULL /* the stored dtype may differ from the slice's */
-#define SHEAF_LOAD_DRY     0x4000000000000ULL /* plan and report; read no tensor */
-/* Absent master_weights: cast up from the model. Absent tensors of family model whose slice is BF16
- * or F16, stored and in memory: their F32 masters of the same name, rounded to nearest even; so a
- * step may leave such weights out, 12 of 14 bytes with Adam, if that is how they are made. */
+
+/* A tensor of the checkpoint that the state lacks, in a family that the state has, is ELAYOUT. */
+#define SHEAF_LOAD_STRICT  0x1000000000000ULL
+/* The type in the checkpoint may differ from sheaf_slice.dtype. Values are converted. */
+#define SHEAF_LOAD_CONVERT 0x2000000000000ULL
+/* Plans the load and fills the report, but reads no tensor. */
+#define SHEAF_LOAD_DRY     0x4000000000000ULL
+/* Makes absent tensors from another family:
+ * - Absent master_weights are converted from the model.
+ * - Absent tensors of model whose slice is BF16 or F16, in the checkpoint and in memory, are the
+ *   F32 master weights of the same name, rounded to nearest even. If a trainer makes its weights
+ *   so, a checkpoint need not hold them: that is 12 bytes instead of 14 for a parameter with
+ *   Adam. */
 #define SHEAF_LOAD_DERIVE  0x8000000000000ULL
-#define SHEAF_LOAD_ZERO    0x10000000000000ULL /* optimizer absent: zeros */
-#define SHEAF_LOAD_LENIENT 0x20000000000000ULL /* absent, or of another shape: data is kept */
+/* Fills absent tensors of family optimizer with zeros. */
+#define SHEAF_LOAD_ZERO    0x10000000000000ULL
+/* Leaves the memory of tensors that are absent, or have another shape, as it is. */
+#define SHEAF_LOAD_LENIENT 0x20000000000000ULL
+/* Fills a state from a checkpoint. What cannot be filled is found before any byte is written. After
+ * another failure the contents of the slices are undefined. If the run is open for writing, the
+ * load counts as a resume attempt, once for each job, until the job saves again or closes the run
+ * (see opts.resume_attempts_max). So open the run with SHEAF_RUN_READONLY to evaluate.
+ * flags   SHEAF_LOAD_..., or 0.
+ * report  receives what was found; may be NULL.
+ * ELAYOUT: one of these:
+ * - A tensor is absent, and is not SHEAF_SLICE_OPTIONAL, ignored, derived or zeroed.
+ * - Slices that share memory would be filled from tensors of different types, at least one of them
+ *   converted (see SHEAF_SLICE_SAVE_ONLY).
+ * ECORRUPT: the checkpoint is damaged.
+ * EAGAIN: the checkpoint is in memory, and a job that goes on saving has replaced it by a newer
+ *    one. Open SHEAF_LATEST again. Verification, reads and copies can return this, too.
+ * [collective] */
 int  sheaf_checkpoint_load(struct sheaf_checkpoint *step, struct sheaf_state *state, uint64_t flags,
                            struct sheaf_report *report, struct sheaf_error *err);
-#define SHEAF_LOAD_FALLBACK 0x40000000000000ULL /* a flag of sheaf_run_resume alone */
-/* Opens SHEAF_LATEST and loads it, with the flags of sheaf_checkpoint_load. report->step is its
- * number, and report->memory says whether it was in memory. Returns the codes of the two calls.
- * ENOENT: the run has no checkpoint at all, and the state is as it was: start afresh. With
- * SHEAF_LOAD_FALLBACK, if the latest is damaged, an older one is loaded instead:
- * - If it was read from memory, its copy on disk is tried next, and then each older checkpoint.
- * - Damage is ECORRUPT of the open or the load, confirmed by reading the whole step again, past
- *   the page cache. After any other failure nothing else is tried. EFORMAT is no damage: a newer
- *   sheaf wrote that checkpoint, which stays where it is.
- * - The checkpoint that is loaded is proved whole, also tensors that the state does not hold.
- * - It must fill every slice that a damaged one has begun to fill. What it would keep (OPTIONAL,
- *   LENIENT, a stream whose rule is drop) would hold values of the damaged one, so that is ELAYOUT
- *   and names the slice: sheaf_run_rewind to it, and start again.
- * - Only then are the newer ones set aside, as by sheaf_run_rewind, and damaged ones in memory are
- *   given up, so that training goes on from the loaded one. With SHEAF_RUN_READONLY they stay.
- * - On rank 0 report->item is called for each of them (PASSED_OVER, SET_ASIDE); report->passed
- * counts them. What
- *   it says of tensors is of the last checkpoint that was tried alone, and comes after the load.
- * - If none can be loaded the error is that of the first.
- * - EINVAL while a save is in flight, or with SHEAF_LOAD_DRY.
+/* For sheaf_run_resume only: if the latest checkpoint is damaged, loads an older one. */
+#define SHEAF_LOAD_FALLBACK 0x40000000000000ULL
+/* Opens the latest checkpoint of a run, loads it, and closes it: the start of a training job.
+ * report->step is its number, and report->memory is 1 if it was in memory.
+ * flags   SHEAF_LOAD_..., or 0.
+ * report  receives what was found; may be NULL.
+ *
+ * With SHEAF_LOAD_FALLBACK, if the latest checkpoint is damaged, an older one is loaded instead:
+ * - If the damaged one was read from memory, its copy on disk is tried next, and then each older
+ *   checkpoint.
+ * - Damaged means: ECORRUPT, confirmed by reading the whole checkpoint again, past the page cache.
+ *   After any other error nothing else is tried. EFORMAT is no damage: a newer sheaf wrote that
+ *   checkpoint, and it stays where it is.
+ * - The checkpoint that is loaded is verified completely, including tensors that the state does not
+ *   hold.
+ * - It must fill every slice that a damaged one has begun to fill. Otherwise a slice that it leaves
+ *   as it is (SHEAF_SLICE_OPTIONAL, SHEAF_LOAD_LENIENT, or a stream whose rule is "drop") would
+ *   hold values of the damaged one. That is ELAYOUT, and the message names the slice. Then rewind
+ *   to that checkpoint (sheaf_run_rewind), and start the job again.
+ * - After the load the newer checkpoints are set aside, as by sheaf_run_rewind, and damaged ones in
+ *   memory are discarded. With SHEAF_RUN_READONLY they stay.
+ * - On rank 0 report->item is called for each of them (SHEAF_REPORT_PASSED_OVER, SET_ASIDE), and
+ *   report->passed is their number. Items for tensors concern only the checkpoint that was tried
+ *   last, and come after the load.
+ *
+ * Returns the codes of sheaf_checkpoint_open and sheaf_checkpoint_load. If no checkpoint can be
+ * loaded, the error is that of the first.
+ * ENOENT: the run has no checkpoint at all, and the state is unchanged: start the training afresh.
+ * EINVAL: SHEAF_LOAD_FALLBACK is set, and a save is in flight or SHEAF_LOAD_DRY is set, too.
  * [collective] */
 int  sheaf_run_resume(struct sheaf_run *run, struct sheaf_state *state, uint64_t flags,
                       struct sheaf_report *report, struct sheaf_error *err);
 
-/* Loading slice by slice, for a rank that has no host memory for all of its state, because its
- * tensors live on a device: begin, then each slice into one of a few buffers, from there to the
- * device, then end. Start as with sheaf_run_resume: sheaf_checkpoint_open of SHEAF_LATEST is ENOENT
- * if there is no checkpoint and training starts afresh. The values that a slice gets, and what is
- * missing, converted, derived, zeroed or kept, are those of sheaf_checkpoint_load with the same
- * flags.
- * - No device pointer enters the library. The caller copies from the buffer, and does not use it
- *   for another slice before that copy is complete (an event of the device).
- * - Buffers may be page-locked memory of the caller. Beside them a take allocates 4 MiB at most.
- * - Each rank reads what its slices need itself, in whole blocks of 1 MiB. What several ranks of a
- *   node want is read from the disk once, by the first of them, if the page cache has room for it
- *   until the others take it; so take slices in the same order on all ranks of a node. Nothing is
- *   sent between nodes: each node reads for itself. Several threads that take at once keep the disk
- *   busier than one.
- * - A step in the memory of agents is taken from there, as far as it is in the memory of this node.
- *   The rest is read from disk. If it is not on disk either, begin is EINVAL.
- */
-/* Begins the load and decides for each slice what it is filled from. Slices may have NULL data.
- * - load: set on success. Free it with sheaf_load_free; step and state may be closed and freed
- *   before.
- * - flags: SHEAF_LOAD_... as sheaf_checkpoint_load takes them, without DRY.
- * - report: may be NULL. Its items are called, and its numbers are what a load with SHEAF_LOAD_DRY
- *   reports.
- * The load counts as a try of the step (opts.resume_attempts_max). Until it has ended or is freed,
- * no slice is added to the state, and no save, average or other load of the state begins: EINVAL.
- * Returns the codes of sheaf_checkpoint_load for what is found before any byte is read; EINVAL also
- * for averages whose weights have NULL data. [collective] */
+/* Loading slice by slice
+ *
+ * These calls are for ranks that do not have enough host memory for their state, because its
+ * tensors are on a device. Call sheaf_load_begin, then sheaf_load_take for each slice, into one of
+ * a few buffers that is then copied to the device, then sheaf_load_end. To find the checkpoint,
+ * open SHEAF_LATEST: ENOENT means that training starts afresh. The values are those that
+ * sheaf_checkpoint_load gives with the same flags.
+ * - No device pointer enters the library. The caller copies from the buffer, and does not use the
+ *   buffer again before that copy is complete (an event of the device).
+ * - Buffers may be page-locked memory. In addition a take allocates at most 4 MiB.
+ * - Each rank reads what its slices need by itself, in whole blocks of 1 MiB. What several ranks of
+ *   a node need is read from disk once if the page cache can keep it until the last of them takes
+ *   it. So take slices in the same order on all ranks of a node. Nothing is sent between nodes.
+ * - Several threads that take at once keep the disk busier than one.
+ * - A checkpoint in the memory tier is read from there, as far as this node has it. The rest is
+ *   read from disk. If it is not on disk, sheaf_load_begin is EINVAL. */
+
+/* Begins a load slice by slice, and decides what each slice is filled from. The load counts as a
+ * resume attempt (opts.resume_attempts_max). Until it has ended or is freed, no slice can be added
+ * to the state, and no save, average or other load of the state can begin (EINVAL). The checkpoint
+ * may be closed and the state freed before the load.
+ * load    receives the load. Free it with sheaf_load_free.
+ * state   what this rank holds; slices may have NULL data.
+ * flags   as for sheaf_checkpoint_load, without SHEAF_LOAD_DRY.
+ * report  receives what a load with SHEAF_LOAD_DRY reports; may be NULL.
+ * Returns the codes of sheaf_checkpoint_load that are found before any byte is read.
+ * EINVAL: also for averages of weights whose data is NULL.
+ * [collective] */
 int  sheaf_load_begin(struct sheaf_load **load, struct sheaf_checkpoint *step,
                       struct sheaf_state *state, uint64_t flags, struct sheaf_report *report,
                       struct sheaf_error *err);
-/* Returns 1 if the slice must be taken. 0: there is nothing to take, because it is empty or keeps
- * what it has (SAVE_ONLY, opts.ignore, or absent and OPTIONAL or LENIENT). EINVAL: there is no such
- * slice. [any thread] */
+/* Returns whether a slice must be taken.
+ * 1: Yes.
+ * 0: No. It is empty, or its memory stays as it is: SHEAF_SLICE_SAVE_ONLY, opts.ignore, or absent
+ *    and SHEAF_SLICE_OPTIONAL or SHEAF_LOAD_LENIENT.
+ * EINVAL: there is no such slice.
+ * [any thread] */
 int  sheaf_load_fills(const struct sheaf_load *load, int slice, struct sheaf_error *err);
-/* Fills `data` with the values of one slice, and checks every block that it has bytes in. A slice
- * that is a whole tensor is compared with the digest of the tensor, too.
- * - slice: its number in the state, in any order. A slice may be taken again; the last take counts.
- *   Several threads may take at once, each into a buffer of its own.
- * - data: as sheaf_slice.data, whose other members hold: strides, origin and flat range. Bytes that
- *   are not items of the slice stay as they are. NULL: into the memory that the state had in begin.
- *   Averages, whose memory is the state's, are taken with NULL.
- * 0: the values are right as far as sums show it. Use them only once sheaf_load_end has returned 0:
- * another rank may have found damage. After a failure the bytes of `data` are undefined.
- * EINVAL: there is no such slice, it keeps what it has, there is no buffer, or the load is over;
- * nothing happened. Other failures make sheaf_load_end fail on all ranks, unless a later take of
- * that slice succeeds. [any thread] */
+/* Fills a buffer with the values of one slice, and checks every block that it needs. A slice that
+ * is a whole tensor is also compared with the digest of the tensor. Slices may be taken in any
+ * order, and again; the last take counts. Several threads may take at once, each into its own
+ * buffer.
+ * slice  its number in the state.
+ * data   the buffer, in place of sheaf_slice.data, with the strides, origin and flat range of the
+ *        slice. Bytes that are not items of the slice stay as they are. NULL: the memory that the
+ *        state had in sheaf_load_begin. Averages must be taken with NULL.
+ * 0: The values match their checksums. Do not use them before sheaf_load_end has returned 0,
+ *    because another rank may have found damage.
+ * EINVAL: there is no such slice, it needs no take, there is no buffer, or the load has ended.
+ *    Nothing happened.
+ * Any other code: the buffer is undefined. sheaf_load_end will fail on all ranks, unless a later
+ *    take of the slice succeeds.
+ * [any thread] */
 int  sheaf_load_take(struct sheaf_load *load, int slice, void *data, struct sheaf_error *err);
-/* Ends the load: all ranks agree that they have taken what they must. Call it when all takes have
- * returned, also after a take that has failed.
- * - report: may be NULL. Its numbers are those of the whole load; `unverified` counts tensors that
- *   no rank has taken whole. An item of it is called for these alone.
- * 0: all values are valid, and the next save of the state follows this step.
- * EINVAL: a slice was not taken or is being taken, on the rank that err->rank names. The load goes
- * on: take it, and call end again on all ranks.
- * Other codes are those of a take that failed on some rank. The load is over, and the values are
- * not to be used. [collective] */
+/* Ends a load: all ranks agree that they have taken what they must. Call it when all takes have
+ * returned, even if one has failed.
+ * report  receives the numbers of the whole load; may be NULL. `unverified` counts tensors that no
+ *         rank has taken whole, and report->item is called for these only.
+ * 0: All values are valid, and the next save of the state has this checkpoint as its parent.
+ * EINVAL: rank err->rank has not taken a slice, or is still taking one. The load goes on: take the
+ *    slice, and call this again on all ranks.
+ * Any other code: a take failed on some rank. The load has ended; do not use the values.
+ * [collective] */
 int  sheaf_load_end(struct sheaf_load *load, struct sheaf_report *report, struct sheaf_error *err);
-/* Frees the load, when all takes have returned. If it has not ended it is cancelled, on this rank
- * alone: the others wait for it in sheaf_load_end, until the deadline. So a rank that gives up
- * calls that first: it is EINVAL on all ranks if a slice was not taken. [local] */
+/* Frees a load after all takes have returned. A load that has not ended is cancelled on this rank
+ * only: the others would wait in sheaf_load_end until the deadline. So a rank that gives up calls
+ * sheaf_load_end first, which is EINVAL on all ranks if a slice was not taken. [local] */
 void sheaf_load_free(struct sheaf_load *load);
-/* One slice, by this process alone; checks the blocks it touches. [local] */
+/* Reads one slice from a checkpoint into slice->data, by this process alone, and checks the blocks
+ * that it needs. [local] */
 int  sheaf_checkpoint_read(struct sheaf_checkpoint *step, const struct sheaf_slice *slice,
                            struct sheaf_error *err);
-/* Every byte against its checksum, every tensor against its digest, every file against the
- * manifest. 0 all good; ECORRUPT: report.findings > 0; EFORMAT: sound, but without sums, so
- * that values cannot be proved. [collective] */
+/* Verifies a checkpoint: compares every byte with its checksum, every tensor with its digest, and
+ * every file with the manifest.
+ * report  receives the findings; may be NULL.
+ * 0: Everything is right.
+ * ECORRUPT: there is damage; report->findings is not 0.
+ * EFORMAT: nothing is wrong, but there are no checksums, so the values cannot be proved.
+ * [collective] */
 int  sheaf_checkpoint_verify(struct sheaf_checkpoint *step, struct sheaf_report *report,
                              struct sheaf_error *err);
+
 #ifdef __GNUC__
 #pragma GCC visibility pop
 #endif
