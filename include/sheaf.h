@@ -135,8 +135,8 @@ enum sheaf_code {                       /* result codes; numbers never change */
 	SHEAF_EBUG = -12,               /* sheaf found an error of its own */
 	SHEAF_ELOST = -13,              /* a rank died or was too late, or the lock was lost */
 	SHEAF_EDIVERGED = -14,          /* replicas differ, or a slice changed before its gate */
-	SHEAF_EFAILED = -15,            /* the save was aborted, or holds what cannot be stored;
-	                                 * err->msg is the reason */
+	SHEAF_EFAILED = -15,            /* aborted by the caller or by opts.progress, or the save
+	                                 * holds what cannot be stored; err->msg is the reason */
 	SHEAF_EEND = -16                /* the list has no item of that index: it has ended */
 };
 struct sheaf_error {                    /* filled by a call that fails; needs no initial value */
@@ -370,8 +370,10 @@ struct sheaf_opts {
 	                                 * them */
 	/* Called with each line of the log; NULL: none. level: enum sheaf_log_level. */
 	void (*log)(void *arg, int level, const char *line);
-	/* Called by calls that wait, to report how far they are; NULL: none. */
-	void (*progress)(void *arg, const struct sheaf_stat *stat);
+	/* Called again and again by calls that wait, to report how far they are: commits, loads,
+	 * verifications and sheaf_save_result. Non-zero ends the call with EFAILED on all ranks,
+	 * and aborts the save. It must not call sheaf. */
+	int  (*progress)(void *arg, const struct sheaf_stat *stat);
 	void *arg;                      /* passed to log, progress and committed */
 	/* Retention: also keep the N best checkpoints by the note best_note; 0: none. The note is a
 	 * decimal number of at most 40 significant digits. The smallest is the best, or with
@@ -521,6 +523,15 @@ int  sheaf_state_add(struct sheaf_state *state, const struct sheaf_slice *slice,
  * lazy save is not open. Then call it again after the gate: until that succeeds, no save and no
  * load of the state begins. [local] */
 int  sheaf_state_move(struct sheaf_state *state, int slice, void *data, struct sheaf_error *err);
+/* Gives all slices of a state other memory, as sheaf_state_move does for one. data[i] belongs to
+ * slice i, and n is the number of slices. Slices of averages count, but their entries are not read.
+ * If one slice cannot be moved, none is. [local] */
+int  sheaf_state_move_all(struct sheaf_state *state, void *const *data, size_t n,
+                          struct sheaf_error *err);
+/* Makes the next collective call with this state fail with EFAILED and this reason on all ranks.
+ * Meant for a rank that cannot describe what it holds, while the other ranks already wait in
+ * sheaf_save_begin or in a load. The state is of no use afterwards. [local] */
+int  sheaf_state_fail(struct sheaf_state *state, const char *why, struct sheaf_error *err);
 /* Adds opaque bytes of this rank, such as the state of a random generator. They are stored as the
  * U8 tensor <stream>/<rank> of family "ranks".
  * stream      name of the stream.
