@@ -130,13 +130,14 @@ int cli_exit_code(int code)
 	}
 }
 
-#define WHERE_MAX 300
+#define WHERE_MAX 120 /* as the library shows of a path */
+#define WHERE_HALF ((WHERE_MAX - 3) / 2)
 
 /* Prints a place. One that is longer than WHERE_MAX bytes loses its middle. */
 static void put_where(const char *where)
 {
-	char part[WHERE_MAX / 2 + 1];
-	size_t n = strlen(where), half = WHERE_MAX / 2, from = n - half;
+	char part[WHERE_HALF + 1];
+	size_t n = strlen(where), half = WHERE_HALF, from = n - half;
 
 	if (n <= WHERE_MAX) {
 		cli_put(stderr, where);
@@ -153,11 +154,22 @@ static void put_where(const char *where)
 	cli_put(stderr, where + from);
 }
 
+/* Whether the message begins with the place; of a place without its middle, with its beginning. */
+static int begins_with(const char *why, const char *where)
+{
+	size_t n = strlen(where), half = WHERE_HALF;
+
+	if (strncmp(why, where, n) == 0)
+		return 1;
+	while (half && half < n && ((unsigned char)where[half] & 0xc0) == 0x80)
+		half--;
+	return n > half && strncmp(why, where, half) == 0 && strncmp(why + half, "...", 3) == 0;
+}
+
 static void say(const struct cli_args *a, const char *error, const char *where, const char *why,
 		const char *hint)
 {
 	const char *what = a->verb ? a->verb->name : "";
-	size_t where_n = where ? strlen(where) : 0;
 
 	fflush(stdout);
 	if (a->json) {
@@ -170,8 +182,8 @@ static void say(const struct cli_args *a, const char *error, const char *where, 
 	fputs("sheaf: ", stderr);
 	if (*what)
 		fprintf(stderr, "%s: ", what);
-	/* The library's sentences often begin with the place. */
-	if (where_n && strncmp(why, where, where_n) != 0) {
+	/* The library's messages often begin with the place. */
+	if (where && *where && !begins_with(why, where)) {
 		put_where(where);
 		fputs(": ", stderr);
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Error sentences. Invariants: a msg is one line of well-formed UTF-8 that ends in a NUL, however
+/* Error messages. Invariants: a msg is one line of well-formed UTF-8 that ends in a NUL, however
  * hostile the names in it, and errno is as the caller left it. */
 #include "err.h"
 
@@ -40,7 +40,7 @@ static size_t char_bytes(const unsigned char *s)
 	return n;
 }
 
-/* Replaces every byte that belongs to no printable character by '?'. Names in a sentence may
+/* Replaces every byte that belongs to no printable character by '?'. Names in a message may
  * come from a hostile file, and a terminal obeys control bytes. */
 static void clean(char *msg)
 {
@@ -71,8 +71,8 @@ static void errno_text(char text[static 80], int sys)
 #endif
 }
 
-/* The sentence is formatted in full before it is shortened, so that its end can be kept. */
-#define WHOLE_MAX 8192  /* bytes: room for two of the longest paths */
+/* A message is formatted in full before it is shortened, so that its end can be kept. */
+#define WHOLE_MAX 9216  /* bytes: two of the longest paths and 1 KiB of text */
 
 /* Returns the position where the character that contains byte `at` begins. */
 static size_t char_begin(const char *s, size_t at)
@@ -82,34 +82,64 @@ static size_t char_begin(const char *s, size_t at)
 	return at;
 }
 
-/* Cuts the middle out of a sentence that is too long: it begins with the place and ends with
- * the reason, and a person needs both. Cuts are made between characters. room counts the NUL,
- * and "..." takes three bytes. */
-static void shorten(char *to, size_t room, const char *text)
+/* Writes n bytes of text to `to`, at most room of them, and returns how many. A text that is too
+ * long loses its middle: a message begins with the place and ends with the reason, a path ends with
+ * the name of the file, and a person needs both ends. Cuts are made between characters. `to` may
+ * point to the text itself, or to memory before it. */
+static size_t shorten(char *to, size_t room, const char *text, size_t n)
 {
-	size_t n = strlen(text), head, tail;
+	size_t half = (room - 3) / 2, head, tail;
 
-	if (n < room) {
-		memcpy(to, text, n + 1);
-		return;
+	if (n <= room) {
+		memmove(to, text, n);
+		return n;
 	}
-	head = char_begin(text, (room - 4) / 2);
-	tail = char_begin(text, n - (room - 4) / 2);
-	if (n - tail > (room - 4) / 2) /* the tail begins with a character that does not fit: drop
-	                                * it */
+	head = char_begin(text, half);
+	tail = char_begin(text, n - half);
+	if (n - tail > half)    /* the tail begins with a character that does not fit: drop it */
 		while (((unsigned char)text[++tail] & 0xc0) == 0x80)
 			;
-	memcpy(to, text, head);
+	memmove(to, text, head);
 	memcpy(to + head, "...", 3);
-	memcpy(to + head + 3, text + tail, n - tail + 1);
+	memmove(to + head + 3, text + tail, n - tail);
+	return head + 3 + n - tail;
 }
 
-/* Fills *err. Room for the text of the errno is reserved before the sentence is shortened. */
+#define PATH_SHOWN 120  /* bytes of a path that a message shows */
+
+/* Cuts the middle out of each word of text that has a '/' and more than PATH_SHOWN bytes. The text
+ * after a long path tells what to do about it and must not be lost for the path. */
+static void shorten_paths(char *text)
+{
+	char *to = text;
+
+	for (const char *s = text; *s;) {
+		size_t n = strcspn(s, " ");
+
+		to += shorten(to, n > PATH_SHOWN && memchr(s, '/', n) ? PATH_SHOWN : n + 3, s, n);
+		s += n;
+		for (; *s == ' '; s++)
+			*to++ = ' ';
+	}
+	*to = '\0';
+}
+
+void shf_message(char *to, size_t room, const char *fmt, va_list ap)
+{
+	char whole[WHOLE_MAX];
+
+	if (vsnprintf(whole, sizeof(whole), fmt, ap) < 0)
+		snprintf(whole, sizeof(whole), "unprintable message");
+	shorten_paths(whole);
+	to[shorten(to, room - 1, whole, strlen(whole))] = '\0';
+}
+
+/* Fills *err. Room for the text of the errno is reserved before the message is shortened. */
 static void error_fill(struct sheaf_error *err, int code, int sys, const char *fmt, va_list ap)
 {
 	/* Formatted in a buffer first: an argument may be the msg of this same error, which a
 	 * caller extends. */
-	char whole[WHOLE_MAX], msg[MSG_MAX], why[80];
+	char msg[MSG_MAX], why[80];
 	int saved = errno;
 	size_t room = sizeof(msg);
 
@@ -118,9 +148,7 @@ static void error_fill(struct sheaf_error *err, int code, int sys, const char *f
 		errno_text(why, sys);
 		room -= strlen(why) + 2;
 	}
-	if (vsnprintf(whole, sizeof(whole), fmt, ap) < 0)
-		snprintf(whole, sizeof(whole), "unprintable message");
-	shorten(msg, room, whole);
+	shf_message(msg, room, fmt, ap);
 	if (sys) {
 		strcat(msg, ": ");
 		strcat(msg, why);
@@ -145,15 +173,22 @@ int shf_fail(struct sheaf_error *err, int code, const char *fmt, ...)
 	return code;
 }
 
-int shf_fail_sys(struct sheaf_error *err, int sys, const char *fmt, ...)
+int shf_fail_sys_va(struct sheaf_error *err, int sys, const char *fmt, va_list ap)
 {
 	int code = shf_code_of(sys);
-	va_list ap;
 
-	if (!err)
-		return code;
+	if (err)
+		error_fill(err, code, sys, fmt, ap);
+	return code;
+}
+
+int shf_fail_sys(struct sheaf_error *err, int sys, const char *fmt, ...)
+{
+	va_list ap;
+	int code;
+
 	va_start(ap, fmt);
-	error_fill(err, code, sys, fmt, ap);
+	code = shf_fail_sys_va(err, sys, fmt, ap);
 	va_end(ap);
 	return code;
 }

@@ -9,7 +9,7 @@
 #include "err.h"
 #include "run.h"
 
-/* A line that is too long is cut; the log has no continuation lines. */
+/* A line that is too long loses its middle; the log has no continuation lines. */
 void shf_log(struct sheaf_run *run, int level, const char *fmt, ...)
 {
 	bool alone = !run->turns.on || !shf_run_is_ours(run);
@@ -19,7 +19,7 @@ void shf_log(struct sheaf_run *run, int level, const char *fmt, ...)
 	if (!run->opts.log)
 		return;
 	va_start(ap, fmt);
-	vsnprintf(line, sizeof(line), fmt, ap);
+	shf_message(line, sizeof(line), fmt, ap);
 	va_end(ap);
 	if (!alone)
 		pthread_mutex_lock(&run->turns.log_lock);

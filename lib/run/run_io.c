@@ -40,7 +40,7 @@ int shf_submit_fail(struct sheaf_error *err, int rc, const char *fmt, ...)
 	va_list ap;
 
 	va_start(ap, fmt);
-	vsnprintf(what, sizeof(what), fmt, ap);
+	shf_message(what, sizeof(what), fmt, ap);
 	va_end(ap);
 	if (rc == -EAGAIN)
 		return shf_fail_sys(err, EAGAIN, "%s: no thread can be made to do it (see ulimit "

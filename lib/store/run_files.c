@@ -92,14 +92,12 @@ int shf_id_draw(const struct shf_sys *sys, char *out, size_t n)
 
 int shf_fail_io(struct sheaf_error *err, int sys, const char *fmt, ...)
 {
-	char what[400];
 	va_list args;
 	int rc;
 
 	va_start(args, fmt);
-	vsnprintf(what, sizeof(what), fmt, args);
+	rc = shf_fail_sys_va(err, sys, fmt, args);
 	va_end(args);
-	rc = shf_fail_sys(err, sys, "%s", what);
 	if (rc != SHEAF_ENOENT)
 		return rc;
 	if (err)

@@ -49,7 +49,7 @@ int shf_stage_fail(struct sheaf_error *err, int sys, const char *fmt, ...)
 	va_list args;
 
 	va_start(args, fmt);
-	vsnprintf(what, sizeof(what), fmt, args);
+	shf_message(what, sizeof(what), fmt, args);
 	va_end(args);
 	if (shf_code_of(sys) != SHEAF_ENOENT)
 		return shf_fail_sys(err, sys, "%s", what);

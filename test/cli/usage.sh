@@ -35,6 +35,12 @@ t 2 'of several paths each is told that is not there' "$SHEAF" verify nowhere al
 has 'the first' err 'nowhere: '
 has 'the second' err 'also-nowhere: '
 wrong "$SHEAF" verify nowhere
+d=$(printf 'd%.0s' $(seq 200))
+mkdir "$d"
+t 2 'a long path is said without its middle' "$SHEAF" show "./$d"
+has 'once, and then what is wrong' err \
+	"sheaf: show: ./$(printf '%.56s...%.57s' "$d" "$d"): has no step"
+rmdir "$d"
 wrong "$SHEAF" diff
 wrong "$SHEAF" diff a
 wrong "$SHEAF" diff a b c

@@ -1449,11 +1449,13 @@ gullible("self_called_another_job", "who opens a run twice is told to look for a
 blind("thread_called_disk", "a thread that cannot be made is told as a disk that is full",
       "run/run_io.c:shf_submit_fail", "rc == -EAGAIN",
       "sim/test_save_limits: a_thread_that_cannot_be_made_is_no_disk_that_is_full")
-bug("sentence_loses_its_reason", "of a sentence that is too long the end is lost, not the middle",
-    "base/err.c:shorten", "size_t n = strlen(text), head, tail;",
-    "size_t n = strlen(text), head, tail; if (MUTANT && n >= room) {"
-    " memcpy(to, text, room - 1); to[room - 1] = 0; return; }",
+bug("sentence_loses_its_reason", "of a message that is too long the end is lost, not the middle",
+    "base/err.c:shorten", "if (n <= room) {",
+    "if (MUTANT && n > room) { memmove(to, text, room); return room; } if (n <= room) {",
     "unit/test_err: a_long_name_is_cut_and_the_reason_is_not")
+blind("long_path_whole", "a long path stays whole, and what to do about it is lost",
+      "base/err.c:shorten_paths", "n > PATH_SHOWN && memchr(s, '/', n)",
+      "unit/test_err: a_long_path_loses_its_middle_and_the_rest_of_the_message_nothing")
 blind("strides_not_meant", "strides of 0 are taken for dense memory, whatever the caller says",
       "state/state.c:strides_are_dense", "in->flags & SHEAF_SLICE_STRIDED",
       "unit/test_state: strides_that_are_meant_are_never_taken_for_dense_memory")

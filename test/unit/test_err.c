@@ -111,11 +111,66 @@ TEST(a_long_name_is_cut_and_the_reason_is_not)
 	shf_fail_sys(&err, ENOSPC, "%s", name);
 	CHECK(strlen(err.msg) < sizeof(err.msg) && strlen(err.msg) > sizeof(err.msg) - 4);
 	CHECK_STR(err.msg + strlen(err.msg) - strlen(why), why);
-	/* Nor is a reason that is a part of the sentence. */
-	shf_fail(&err, SHEAF_ENOENT, "runs/%s/gpt: no step 7", name);
+	/* Nor is a reason that is a part of the message. */
+	shf_fail(&err, SHEAF_ENOENT, "run %s gpt: no step 7", name);
 	CHECK(strlen(err.msg) < sizeof(err.msg) && strlen(err.msg) > sizeof(err.msg) - 4);
-	CHECK(strncmp(err.msg, "runs/nnn", 8) == 0 && strstr(err.msg, "n...n"));
+	CHECK(strncmp(err.msg, "run nnn", 7) == 0 && strstr(err.msg, "n...n"));
 	CHECK_STR(err.msg + strlen(err.msg) - 14, "gpt: no step 7");
+}
+
+/* Fills path with 'a'..'z' again and again, a '/' at its beginning; n bytes. */
+static void path_fill(char *path, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		path[i] = (char)('a' + i % 26);
+	path[0] = '/';
+	path[n] = '\0';
+}
+
+/* 120 bytes of a path are shown, also where it stands twice, and all that is said beside it. */
+TEST(a_long_path_loses_its_middle_and_the_rest_of_the_message_nothing)
+{
+	struct sheaf_error err;
+	char path[4097], want[600];
+
+	for (size_t n = 118; n < sizeof(path); n += n < 124 ? 1 : 993) {
+		path_fill(path, n);
+		if (n <= 120)
+			snprintf(want, sizeof(want), "no step in %s or %s (give RUN)", path, path);
+		else
+			snprintf(want, sizeof(want),
+				 "no step in %.58s...%s or %.58s...%s (give RUN)", path,
+				 path + n - 58, path, path + n - 58);
+		shf_fail(&err, SHEAF_ENOENT, "no step in %s or %s (give RUN)", path, path);
+		CHECK_STR(err.msg, want);
+	}
+	/* What is put together of several arguments is one path. */
+	path_fill(path, 4000);
+	snprintf(want, sizeof(want), "%.58s...%s/checkpoint-7/sheaf.json: open: %s", path,
+		 path + 4000 - 58 + (int)strlen("/checkpoint-7/sheaf.json:"),
+		 "No space left on device");
+	shf_fail_sys(&err, ENOSPC, "%s/checkpoint-7/%s: open", path, "sheaf.json");
+	CHECK_STR(err.msg, want);
+}
+
+TEST(a_long_path_is_cut_between_characters_and_a_long_name_without_a_slash_is_not)
+{
+	struct sheaf_error err;
+	char name[200];
+
+	for (size_t off = 0; off < 3; off++) {
+		memset(name, 'n', sizeof(name) - 1);
+		name[sizeof(name) - 1] = '\0';
+		for (size_t i = 1 + off; i + 4 < sizeof(name); i += 3)
+			memcpy(name + i, "\xe6\x9d\x9f", 3);
+		name[0] = '/';
+		shf_fail(&err, SHEAF_EIO, "%s", name);
+		CHECK(strlen(err.msg) <= 120 && strlen(err.msg) > 114);
+		CHECK(strstr(err.msg, "\x9f...\xe6") && !strchr(err.msg, '?'));
+		name[0] = 'n';
+		shf_fail(&err, SHEAF_EIO, "%s", name);
+		CHECK_STR(err.msg, name);
+	}
 }
 
 /* One that just fits stays whole; of one byte more the middle is cut out. */
