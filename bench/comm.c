@@ -32,7 +32,8 @@ static int await(const struct bench_comm *c, MPI_Request *req, int started,
 			return 0;
 		if (now_ns() > end)
 			return wl_fail(err, SHEAF_ELOST, "a rank did not answer within %d ms, and "
-			               "none of the others can tell which",
+			               "the others cannot tell which; see the log of MPI, or raise "
+			               "--timeout-ms",
 				       c->timeout_ms);
 		nanosleep(&ts, NULL);
 		sleep_ns = sleep_ns < 500000 ? sleep_ns * 2 : 1000000;
@@ -64,7 +65,8 @@ int bench_sum(const struct bench_comm *c, float *x, size_t n, struct sheaf_error
 	while (MPI_Test(&req, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done) {
 		if (now_ns() > end)
 			return wl_fail(err, SHEAF_ELOST, "a rank did not answer within %d ms, and "
-				       "none of the others can tell which", c->timeout_ms);
+				       "the others cannot tell which; see the log of MPI, or raise "
+				       "--timeout-ms", c->timeout_ms);
 		sched_yield();
 	}
 	return done ? 0 : wl_fail(err, SHEAF_ELOST, "MPI lost a rank");

@@ -41,7 +41,7 @@ static int axis_parse(struct wl_mesh *mesh, const char *s, size_t n, const char 
 				       text, axis_names[axis]);
 	for (const char *p = eq + 1; p < s + n; p++) {
 		if (*p < '0' || *p > '9' || v > MESH_RANKS_MAX)
-			return wl_fail(err, SHEAF_EINVAL, "mesh '%.100s': the size of %s is no "
+			return wl_fail(err, SHEAF_EINVAL, "mesh '%.100s': the size of %s is not a "
 				       "number", text, axis_names[axis]);
 		v = v * 10 + (*p - '0');
 	}

@@ -176,14 +176,14 @@ static int take(struct bench_opts *o, const struct opt *opt, const char *value,
 		return 0;
 	case SEED:
 		if (!number(value, &v))
-			return wl_fail(err, SHEAF_EINVAL, "--%s: '%.60s' is no number from 0 to "
+			return wl_fail(err, SHEAF_EINVAL, "--%s: '%.60s' is not a number from 0 to "
 				       "2^64 - 1", opt->name, value);
 		*(uint64_t *)at = v;
 		return 0;
 	default:
 		if (!number(value, &v) || v > INT64_MAX || (int64_t)v < opt->least ||
 		    (int64_t)v > opt->most)
-			return wl_fail(err, SHEAF_EINVAL, "--%s: '%.60s' is no number from %lld "
+			return wl_fail(err, SHEAF_EINVAL, "--%s: '%.60s' is not a number from %lld "
 				       "to %lld", opt->name, value, (long long)opt->least,
 				       (long long)opt->most);
 		*(int64_t *)at = (int64_t)v;
@@ -217,7 +217,7 @@ static int parse_all(struct bench_opts *o, int argc, char **argv, struct sheaf_e
 			return wl_fail(err, SHEAF_EINVAL, "%s: %s '%.100s'", o->verb_name,
 				       *arg == '-' ? "unknown option" : "unexpected argument", arg);
 		if (seen >> (opt - table) & 1)
-			return wl_fail(err, SHEAF_EINVAL, "--%s: is given twice", opt->name);
+			return wl_fail(err, SHEAF_EINVAL, "--%s: was given twice", opt->name);
 		seen |= UINT64_C(1) << (opt - table);
 		if (arg[n + 2] == '=')
 			value = arg + n + 3;
@@ -251,12 +251,14 @@ static int check_ways(struct bench_opts *o, struct sheaf_error *err)
 	static const char *const isa_later[] = { "avx2", "avx512", NULL };
 
 	if (o->io && strcmp(o->io, "uring") == 0)
-		return wl_fail(err, SHEAF_EINVAL, "--io uring: is not built yet (use auto)");
+		return wl_fail(err, SHEAF_EINVAL, "--io uring: cannot be forced; auto uses "
+		               "io_uring where the kernel has it");
 	if (o->io && !is_one_of(o->io, io))
 		return wl_fail(err, SHEAF_EINVAL, "--io: '%.60s' is none of auto, uring, pwrite, "
 			       "buffered", o->io);
 	if (o->isa && is_one_of(o->isa, isa_later))
-		return wl_fail(err, SHEAF_EINVAL, "--isa %s: is not built yet (use auto)", o->isa);
+		return wl_fail(err, SHEAF_EINVAL, "--isa %s: cannot be forced; auto uses what the "
+		               "processor has", o->isa);
 	if (o->isa && !is_one_of(o->isa, isa))
 		return wl_fail(err, SHEAF_EINVAL, "--isa: '%.60s' is none of auto, scalar, avx2, "
 			       "avx512", o->isa);
@@ -282,7 +284,7 @@ static int check_step(struct bench_opts *o, struct sheaf_error *err)
 		return 0;
 	}
 	if (!number(o->step_text, &v) || v > INT64_MAX)
-		return wl_fail(err, SHEAF_EINVAL, "--step: '%.60s' is no number from 0",
+		return wl_fail(err, SHEAF_EINVAL, "--step: '%.60s' is not a number of at least 0",
 			       o->step_text);
 	o->step = (int64_t)v;
 	if (o->step > INT64_MAX - (o->steps - 1) * o->every)
@@ -356,7 +358,8 @@ static int check_gb(struct bench_opts *o, struct sheaf_error *err)
 		return wl_fail(err, SHEAF_EINVAL, "--gb: scales a --preset, and there is none");
 	o->gb = strtod(o->gb_text, &end);
 	if (*end || !(o->gb > 0) || !(o->gb < 1e6))
-		return wl_fail(err, SHEAF_EINVAL, "--gb: '%.60s' is no number above 0", o->gb_text);
+		return wl_fail(err, SHEAF_EINVAL, "--gb: '%.60s' is not a number above 0",
+		               o->gb_text);
 	return 0;
 }
 
@@ -368,7 +371,7 @@ static int check_memcpys(struct bench_opts *o, struct sheaf_error *err)
 		return 0;
 	o->step_memcpys = strtod(o->memcpys_text, &end);
 	if (*end || !(o->step_memcpys > 0) || !(o->step_memcpys < 1e6))
-		return wl_fail(err, SHEAF_EINVAL, "--step-memcpys: '%.60s' is no number above 0",
+		return wl_fail(err, SHEAF_EINVAL, "--step-memcpys: '%.60s' is not a number above 0",
 			       o->memcpys_text);
 	return 0;
 }

@@ -202,7 +202,8 @@ int wl_model_preset(struct wl_model *m, const char *name, double gb, bool adam,
 		double more = (gb * 1e9 - (double)one) / (double)(layer ? layer : 1);
 
 		if (!one || more > 100000)
-			return wl_fail(err, SHEAF_EINVAL, "%g GB of %s are more than 100000 layers",
+			return wl_fail(err, SHEAF_EINVAL, "%g GB of %s are more than 100000 "
+			               "layers; choose a smaller --gb",
 				       gb, name);
 		s.layers = 1 + (more > 0 ? (int64_t)(more + 0.5) : 0);
 	}

@@ -243,11 +243,11 @@ static int work(struct bench_opts *o, struct bench_comm comm, bool *lost)
 		rc = comm.threads ? sheaf_group_mpi(o->copies_behind ? &b.behind : &b.commits,
 		                                    comm.comm, node, NULL) : SHEAF_EINVAL;
 	if (rc < 0 && behind && !comm.threads) {
-		wl_fail(&err, rc, "--%s-behind: this MPI cannot be called by two threads",
+		wl_fail(&err, rc, "--%s-behind: needs an MPI with MPI_THREAD_MULTIPLE",
 		        o->copies_behind ? "copies" : "commit");
 		bench_error(&b, -1, rc, &err);
 	} else if (rc < 0) {
-		wl_fail(&err, rc, "no group over MPI: %s", sheaf_strerror(rc));
+		wl_fail(&err, rc, "making a group over MPI: %s", sheaf_strerror(rc));
 		bench_error(&b, -1, rc, &err);
 	} else {
 		rc = o->verb == BENCH_STALL ? bench_stall(&b) : bench_run(&b);

@@ -34,8 +34,8 @@ static int get_int(json_t *v, const struct where *w, const char *key, int64_t le
 		return 0;
 	}
 	if (!json_is_integer(x) || json_integer_value(x) < least)
-		return wl_fail(err, SHEAF_EINVAL, "%.300s: tensor %zu: \"%s\" is no integer from "
-			       "%lld", w->path, w->i, key, (long long)least);
+		return wl_fail(err, SHEAF_EINVAL, "%.300s: tensor %zu: \"%s\" is not an integer of "
+			       "at least %lld", w->path, w->i, key, (long long)least);
 	*out = json_integer_value(x);
 	return 0;
 }
@@ -51,7 +51,8 @@ static int get_text(json_t *v, const struct where *w, const char *key, char **ou
 		return 0;
 	if (!json_is_string(x) || json_string_length(x) == 0 ||
 	    strlen(json_string_value(x)) != json_string_length(x))
-		return wl_fail(err, SHEAF_EINVAL, "%.300s: tensor %zu: \"%s\" is no text", w->path,
+		return wl_fail(err, SHEAF_EINVAL, "%.300s: tensor %zu: \"%s\" is not a string",
+		               w->path,
 			       w->i, key);
 	*out = (char *)(uintptr_t)json_string_value(x); /* borrowed; wl_model_add copies */
 	return 0;
@@ -63,12 +64,13 @@ static int get_shape(json_t *v, const struct where *w, struct wl_tensor *t, stru
 	size_t d;
 
 	if (!json_is_array(shape))
-		return wrong(w, err, "\"shape\" is no array");
+		return wrong(w, err, "\"shape\" is not an array");
 	if (json_array_size(shape) > SHEAF_DIMS_MAX)
 		return wrong(w, err, "\"shape\" has more than 8 dimensions");
 	json_array_foreach(shape, d, x) {
 		if (!json_is_integer(x) || json_integer_value(x) < 0)
-			return wrong(w, err, "\"shape\" holds what is no integer from 0");
+			return wrong(w, err, "\"shape\" holds something that is not an integer of "
+			             "at least 0");
 		t->shape[d] = json_integer_value(x);
 	}
 	t->ndim = (int32_t)json_array_size(shape);
@@ -135,7 +137,7 @@ static int read_tensor(struct wl_model *m, json_t *v, const char *path, size_t i
 
 	snprintf(where, sizeof(where), "%.300s: tensor %zu", path, i);
 	if (!json_is_object(v))
-		return wrong(&w, err, "is no object");
+		return wrong(&w, err, "is not an object");
 	rc = known_members(v, known, where, err);
 	if (rc == 0)
 		rc = get_text(v, &w, "name", &t.name, err);
@@ -157,7 +159,8 @@ static int read_tensor(struct wl_model *m, json_t *v, const char *path, size_t i
 		return wrong(&w, err, "has no \"dtype\"");
 	t.dtype = sheaf_dtype_from_name(dtype);
 	if (!t.dtype)
-		return wl_fail(err, SHEAF_EINVAL, "%.340s: dtype \"%.20s\" is none of safetensors'",
+		return wl_fail(err, SHEAF_EINVAL, "%.340s: dtype \"%.20s\" is not one of "
+		               "safetensors",
 			       where, dtype);
 	return wl_model_add(m, &t, err);
 }
@@ -174,7 +177,7 @@ int wl_model_parse(struct wl_model *m, const char *text, size_t n, const char *p
 	if (!root)
 		return wl_fail(err, SHEAF_EINVAL, "%.300s: line %d: %s", path, at.line, at.text);
 	if (!json_is_object(root)) {
-		rc = wl_fail(err, SHEAF_EINVAL, "%.300s: is no object", path);
+		rc = wl_fail(err, SHEAF_EINVAL, "%.300s: is not a JSON object", path);
 		goto out;
 	}
 	rc = known_members(root, known, path, err);

@@ -158,7 +158,8 @@ int wl_shape_check(int dtype, int ndim, const int64_t *shape, const char *name,
 	int64_t items = 1, widest = 1;
 
 	if (!bits)
-		return wl_fail(err, SHEAF_EINVAL, "%.200s: dtype %d is none of safetensors'", name,
+		return wl_fail(err, SHEAF_EINVAL, "%.200s: dtype %d is not one of safetensors",
+		               name,
 			       dtype);
 	if (ndim < 0 || ndim > SHEAF_DIMS_MAX)
 		return wl_fail(err, SHEAF_EINVAL, "%.200s: %d dimensions, at most %d can be", name,
@@ -172,7 +173,8 @@ int wl_shape_check(int dtype, int ndim, const int64_t *shape, const char *name,
 		items *= shape[d];
 	}
 	if (bits < 8 && items % 8 * bits % 8)
-		return wl_fail(err, SHEAF_EINVAL, "%.200s: %lld items of %s are no whole bytes",
+		return wl_fail(err, SHEAF_EINVAL, "%.200s: %lld items of %s do not fill whole "
+		               "bytes",
 			       name, (long long)items, sheaf_dtype_name(dtype));
 	return 0;
 }

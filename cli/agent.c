@@ -318,7 +318,8 @@ static bool another(const struct agent *g, int *rc)
 	if (asked < 0)
 		return true;
 	if (info.about[0] && strcmp(info.about, g->about)) {
-		snprintf(why, sizeof(why), "agent %llu serves there and keeps its options: %s",
+		snprintf(why, sizeof(why), "agent %llu is already running there, with other "
+		         "options: %s",
 		         (unsigned long long)info.pid, info.about);
 		*rc = cli_error(g->a, SHEAF_EBUSY, g->run, why, "sheaf agent RUN --stop ends it");
 	}
@@ -432,7 +433,8 @@ static int end(const struct agent *g)
 	if (rc == 0 && !cli_flag(g->a, "force") && info.users == 0)
 		rc = sheaf_agent_list(g->run, g->socket, note_due, &due, &err);
 	if (rc == 0 && due.step >= 0) {
-		snprintf(why, sizeof(why), "step %lld was to be on disk and is in memory alone",
+		snprintf(why, sizeof(why), "step %lld was to be written to disk, but is in memory "
+		         "alone",
 		         (long long)due.step);
 		return cli_error(g->a, SHEAF_EBUSY, g->run, why, "sheaf agent RUN --flush --due "
 		                 "writes it, --stop --force drops it");
@@ -479,8 +481,8 @@ static int flush(const struct agent *g)
 
 	if (rc < 0)
 		return cli_error(g->a, rc, g->run, err.msg, !cli_value(g->a, "grace") ? NULL :
-		                 "what is due stays in memory: sheaf agent RUN --flush --due tries "
-		                 "again, with RUN as it is called now");
+		                 "the step stays in memory: sheaf agent RUN --flush --due tries "
+		                 "again, with the present path of RUN");
 	if (g->a->json)
 		cli_line(json_pack("{s:o,s:I}", "step", cli_num(step), "written",
 				   (json_int_t)report.held));
@@ -518,8 +520,8 @@ static int values(struct agent *g)
 	if (!rc)
 		rc = cli_int(g->a, "steps", 0, INT32_MAX, &g->steps);
 	if (!rc && cli_value(g->a, "steps") && g->steps < 2)
-		rc = cli_usage(g->a, "--steps", "one step is kept while the next is copied, so 2 "
-		               "at least", NULL);
+		rc = cli_usage(g->a, "--steps", "must be at least 2, because one step is kept "
+		               "while the next is copied", NULL);
 	if (!rc)
 		rc = cli_int(g->a, "grace", 0, 86400, &g->grace);
 	if (!rc && g->hook && strchr(g->hook, '/') && access(g->hook, X_OK))

@@ -94,8 +94,8 @@ static int came_back(struct bench *b, const char *what)
 {
 	if (is_filled(&b->job))
 		return 0;
-	return cli_error(b->a, SHEAF_ECORRUPT, b->dir, what, "the disk or sheaf is "
-	                 "broken: run it again, and report what comes back");
+	return cli_error(b->a, SHEAF_ECORRUPT, b->dir, what, "check the disk and the kernel log; "
+	                 "if they are fine, report it");
 }
 
 static int raw(struct bench *b, bool direct)
@@ -150,7 +150,7 @@ static int load(struct bench *b, const char *path, int64_t number)
 	int rc = device_forget(path);
 
 	if (rc < 0)
-		return failed(b, rc, "the step's files");
+		return failed(b, rc, "listing the step's files");
 	memset(b->job.memory, 0xa7, b->job.bytes);
 	start = device_now();
 	cpu = device_cpu();
@@ -175,7 +175,7 @@ static int sheaf_turn(struct bench *b, int64_t step)
 	if (!rc)
 		rc = load(b, path, step);
 	if (!rc && device_clear(path) < 0)
-		rc = failed(b, -EIO, "the step cannot be removed");
+		rc = failed(b, -EIO, "removing the step");
 	return rc;
 }
 
@@ -454,7 +454,7 @@ static int watched(struct bench *b)
 	sigprocmask(SIG_BLOCK, &set, &before);
 	snprintf(b->own, sizeof(b->own), "%s/sheaf-bench.XXXXXX", b->dir);
 	if (!mkdtemp(b->own)) {
-		rc = failed(b, -errno, "no directory can be made there");
+		rc = failed(b, -errno, "creating a directory there");
 		sigprocmask(SIG_SETMASK, &before, NULL);
 		return rc;
 	}
@@ -469,7 +469,7 @@ static int watched(struct bench *b)
 			rc = failed(b, -errno, "stdout");
 		_exit(rc);
 	}
-	rc = child < 0 ? failed(b, -errno, "no second process") : await(b, child, &set);
+	rc = child < 0 ? failed(b, -errno, "starting a second process") : await(b, child, &set);
 	if (device_clear(b->own) < 0 && rc == 0)
 		rc = cli_error(b->a, SHEAF_EIO, b->own, "this directory cannot be "
 		               "removed", "remove it by hand");
@@ -496,16 +496,18 @@ static int check_room(const struct bench *b)
 	char room[32], why[200];
 
 	if (b->place.free_bytes / 2 < bytes) {
-		snprintf(why, sizeof(why), "%s are free, twice the size is needed",
+		snprintf(why, sizeof(why), "only %s are free, but twice the size is needed",
 			 wl_size(room, b->place.free_bytes));
 		return cli_error(b->a, SHEAF_EIO, b->dir, why, "give a smaller --size");
 	}
 	if (b->place.memory_bytes / 9 * 4 < bytes) {
-		snprintf(why, sizeof(why), "%s of memory are free, 2.25 times the size is needed",
+		snprintf(why, sizeof(why), "only %s of memory are free, but 2.25 times the size is "
+		         "needed",
 			 wl_size(room, b->place.memory_bytes));
 		return cli_error(b->a, SHEAF_ENOMEM, b->dir, why, "give a smaller --size");
 	}
-	return bytes > most ? cli_usage(b->a, "--size", "this size needs more than 64 files",
+	return bytes > most ? cli_usage(b->a, "--size", "this size needs more than 64 files; "
+	                                "choose a smaller one",
 	                                NULL) : 0;
 }
 

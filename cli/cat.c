@@ -76,7 +76,7 @@ static int slice_parse(const struct cli_args *a, const char *text, struct cli_bo
 		return 0;
 	if (b->wide)
 		return cli_usage(a, text, "a tensor of more than 8 dimensions has no "
-				 "slices", "leave --slice out: it is read whole");
+				 "slices", "leave --slice out to read it whole");
 	b->items = 1;
 	for (int d = 0; d < b->t.ndim; d++) {
 		size_t n = strcspn(s, ",");
@@ -199,9 +199,11 @@ static int cat(const struct cli_args *a, struct sheaf_checkpoint *step)
 	if (rc)
 		return rc;
 	if (bits < 8 && cli_flag(a, "npy"))
-		return cli_usage(a, "--npy", "NumPy has no items smaller than a byte", NULL);
+		return cli_usage(a, "--npy", "cannot be used: NumPy has no type smaller than a "
+		                 "byte", NULL);
 	if (bits < 8 && b.items % (bits == 6 ? 4 : 2))
-		return cli_usage(a, "--slice", "items smaller than a byte are cut between bytes",
+		return cli_usage(a, "--slice", "must begin and end at a byte, as the items are "
+		                 "smaller than a byte",
 				 NULL);
 	if (cli_flag(a, "npy"))
 		rc = npy_header(a, &b);
@@ -237,9 +239,8 @@ const struct cli_verb cli_cat = {
 		"exit 1, and what was written is good.\n\n"
 		"--npy writes a NumPy file; types that NumPy lacks (BF16, F8) become unsigned\n"
 		"integers of their width, types smaller than a byte are refused.",
-	.exits = "  0  written\n"
-		 "  1  damaged, or no tensor of that name\n"
-		 "  2  no such step, wrong arguments, or it could not be read or written",
+	.exits = "  0  written\n  1  damaged, or no tensor of that name\n  2  no such step, wrong "
+		"arguments, or it could not be read or written",
 	.examples = "  sheaf cat runs/gpt@1000 model.norm.weight --npy > norm.npy\n"
 		    "  sheaf cat runs/gpt model.embed_tokens.weight --slice 0:4,: | xxd | head",
 	.opts = opts,

@@ -69,9 +69,9 @@ const struct cli_verb cli_copy = {
 		"exit 0 always means that DST holds the step and every byte of it is good. With\n"
 		"--json one line: {step, action (copy or there), to, files, tensors, bytes,\n"
 		"written}. Silent when it worked, except on a terminal.",
-	.exits = "  0  DST has the step\n"
-		 "  1  the step is damaged or foreign, or DST has another save of its number\n"
-		 "  2  no such step, DST is locked or another run, or a disk failed",
+	.exits = "  0  DST has the step\n  1  the step is damaged or foreign, or DST has another "
+		 "save of its number\n  2  no such step, DST is "
+		 "locked or another run, or a disk failed",
 	.examples = "  sheaf copy runs/gpt@1000 /project/gpt\n"
 		    "  sheaf copy runs/gpt@latest /project/gpt && echo safe",
 	.opts = opts,

@@ -171,7 +171,8 @@ static void warn_left(const char *dir, const char *own, void (*say)(void *arg, c
 	while (d && (e = readdir(d))) {
 		if (strncmp(e->d_name, "sheaf-bench.", 12) != 0 || strcmp(e->d_name, own) == 0)
 			continue;
-		snprintf(text, sizeof(text), "%.255s is of another bench, killed or under way",
+		snprintf(text, sizeof(text), "%.255s was left by another bench, which was killed "
+		         "or is running; delete it if none is running",
 			 e->d_name);
 		say(arg, text);
 	}
@@ -187,7 +188,7 @@ static void warn_kind(const struct device_place *p, const char *dir,
 	switch (p->kind_number) {
 	case TMPFS:
 	case RAMFS:
-		say(arg, "this is memory: nothing here survives the machine");
+		say(arg, "this is a file system in memory: nothing in it survives a reboot");
 		break;
 	case OVERLAY:
 		say(arg, "this is an overlay, as in a container: mount a volume for checkpoints");
@@ -196,17 +197,18 @@ static void warn_kind(const struct device_place *p, const char *dir,
 		say(arg, "NFS: all ranks must mount it with the same options");
 		break;
 	case FUSE:
-		say(arg, "FUSE: fsync and rename must mean there what they mean on a disk");
+		say(arg, "FUSE: make sure that its fsync and rename are as durable as on a disk");
 		break;
 	case CIFS:
 	case SMB2:
-		say(arg, "SMB: rename and fsync may not be what a commit needs");
+		say(arg, "SMB: rename and fsync may not be as durable as a commit needs; use "
+		    "another file system");
 		break;
 	case LUSTRE:
 		stripes = lustre_stripes(dir);
 		if (stripes < 2)
-			say(arg, "Lustre without striping: one target takes all of a file "
-				 "(lfs setstripe -c -1 on the run)");
+			say(arg, "Lustre without striping: each file is on one target (lfs "
+				 "setstripe -c -1 on the run)");
 		break;
 	default:
 		break;
@@ -225,7 +227,8 @@ void device_warn(const struct device_place *p, const char *dir, const char *own,
 	if (!p->direct)
 		say(arg, "O_DIRECT is refused here: writes go through the page cache");
 	if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < 1024) {
-		snprintf(text, sizeof(text), "only %llu descriptors a process (ulimit -n)",
+		snprintf(text, sizeof(text), "only %llu file descriptors are allowed for a process "
+		         "(raise ulimit -n)",
 			 (unsigned long long)files.rlim_cur);
 		say(arg, text);
 	}
@@ -236,7 +239,7 @@ void device_warn(const struct device_place *p, const char *dir, const char *own,
 		say(arg, text);
 	}
 	if (p->quota_bytes != UINT64_MAX) {
-		snprintf(text, sizeof(text), "a quota leaves you %llu MiB",
+		snprintf(text, sizeof(text), "your quota has %llu MiB left",
 			 (unsigned long long)(p->quota_bytes >> 20));
 		say(arg, text);
 	}

@@ -137,7 +137,7 @@ static int add_memory(const struct cli_args *a, const char *dir, struct cli_list
 		return cli_nomem(a);
 	/* One that was named is to be there; otherwise a run mostly has none. */
 	if (rc < 0 && (rc != SHEAF_ENOENT || socket))
-		return cli_error(a, rc, dir, err.msg, "what memory has is not listed");
+		return cli_error(a, rc, dir, err.msg, "steps in memory are not listed");
 	return 0;
 }
 
@@ -170,7 +170,8 @@ static int ls_run(const struct cli_args *a, const char *dir, bool one, int64_t o
 		print(a, &list.items[i]);
 	}
 	if (!rc && !any && one)
-		rc = cli_error(a, SHEAF_ENOENT, a->pos[0], "no such step", NULL);
+		rc = cli_error(a, SHEAF_ENOENT, a->pos[0], "no such step (sheaf ls RUN lists what "
+		               "there is)", NULL);
 	cli_list_release(&list);
 	sheaf_run_close(r);
 	return rc ? rc : unlisted;

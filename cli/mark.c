@@ -58,8 +58,8 @@ const struct cli_verb cli_mark = {
 		"whole on disk but spoilt in value; a save of its number sets it aside. none\n"
 		"takes either mark away, and forgets how often jobs failed to go on from it.\n"
 		"The step's own files are not touched. Silent when it worked.",
-	.exits = "  0  marked\n"
-		 "  2  no such step, or the run is locked",
+	.exits = "  0  marked\n  2  no such step, or the run is "
+		 "locked",
 	.examples = "  sheaf mark runs/gpt@12000 keep",
 	.opts = opts,
 	.pos_min = 2,

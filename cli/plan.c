@@ -183,7 +183,7 @@ static int read_layout(struct plan *p)
 	if (p->ranks > RANKS_MAX)
 		return cli_usage(a, "--mesh", "this mesh has more than 1048576 ranks", NULL);
 	if (p->ranks % p->nodes)
-		return cli_usage(a, "--nodes", "the ranks are not split evenly over them", NULL);
+		return cli_usage(a, "--nodes", "must divide the number of ranks", NULL);
 	return 0;
 }
 

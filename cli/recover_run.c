@@ -92,7 +92,8 @@ static int run(const struct cli_args *a)
 	if (!rc)
 		rc = cli_int(a, "timeout-ms", 1, INT32_MAX, &timeout);
 	if (!rc && step >= 0 && cli_flag(a, "apply"))
-		rc = cli_usage(a, "--apply", "deletes what --salvage wants", "one, then the other");
+		rc = cli_usage(a, "--apply", "would delete what --salvage publishes",
+		               "one, then the other");
 	if (!rc)
 		rc = cli_place_run(&place, a, a->pos[0]);
 	if (!rc && step >= 0)
@@ -129,9 +130,9 @@ const struct cli_verb cli_recover = {
 		"live, and where the number is taken.\n\n"
 		"With --json an object a line: {what, step, action, path, session, bytes,\n"
 		"whole, lives, why}; of a salvage {step, action, tensors, bytes}.",
-	.exits = "  0  listed, settled, published\n"
-		 "  1  what was to be published is not whole, or its number is taken\n"
-		 "  2  no such run or save, its writer may live, or a disk failed",
+	.exits = "  0  listed, settled, published\n  1  what was to be published is not whole, or "
+		 "its number is taken\n  2  no such run or save, its writer may be alive, or a "
+		 "disk failed",
 	.examples = "  sheaf recover runs/gpt\n"
 		    "  sheaf recover runs/gpt --salvage 9000\n"
 		    "  sheaf recover runs/gpt --apply",

@@ -296,10 +296,9 @@ const struct cli_verb cli_show = {
 		"--hf names what transformers or vLLM would stumble over: config.json and\n"
 		"what it must say, tensors that the architecture wants and that are absent or\n"
 		"of another shape, the index, a tokenizer.",
-	.exits = "  0  shown; with --hf: nothing is missing\n"
-		 "  1  no tensor of that name, damaged, or no checkpoint; with --hf: something is\n"
-		 "     missing\n"
-		 "  2  no such step, or it could not be read",
+	.exits = "  0  shown; with --hf: nothing is missing\n  1  no tensor of that name, damaged, "
+		 "or no checkpoint; with --hf: something is\n     missing\n  2  no such step, or "
+		 "it could not be read",
 	.examples = "  sheaf show runs/gpt@latest 'model.layers.0.*'\n"
 		    "  sheaf show runs/gpt@1000 --hf",
 	.opts = opts,

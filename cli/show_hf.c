@@ -57,7 +57,8 @@ static void check_config(struct hf *h)
 	size_t n;
 
 	if (!attached(h, "config.json")) {
-		say(h, true, "config", "config.json", "missing, so no loader knows what this is");
+		say(h, true, "config", "config.json", "missing, so no loader knows the "
+		    "architecture; attach it with sheaf_save_attach");
 		return;
 	}
 	if (sheaf_checkpoint_file(h->step, "config.json", &bytes, &n, NULL) == 0 && n <= CONFIG_MAX)
@@ -91,10 +92,10 @@ static void check_index(struct hf *h)
 		return;
 	if (many)
 		say(h, true, "index", "model.safetensors.index.json",
-		    "missing, and the model lies in several files");
+		    "missing, and the model is in several files");
 	else if (first && strcmp(first, "model.safetensors") != 0)
 		say(h, true, "index", "model.safetensors.index.json",
-		    "missing, and the only file is not called model.safetensors");
+		    "missing, and the only file is not named model.safetensors");
 }
 
 static void check_tokenizer(struct hf *h)
@@ -105,7 +106,8 @@ static void check_tokenizer(struct hf *h)
 	for (size_t i = 0; i < sizeof(any) / sizeof(any[0]); i++)
 		if (attached(h, any[i]))
 			return;
-	say(h, false, "tokenizer", NULL, "no tokenizer is attached: weights load, text does not");
+	say(h, false, "tokenizer", NULL, "no tokenizer is attached, so a loader can read weights, "
+	    "but no text");
 }
 
 /* --- names -------------------------------------------------------------------------------- */
@@ -206,13 +208,14 @@ static void check_names(struct hf *h)
 	if (!arch || n == 0)
 		return;
 	if (!shape_of(h, arch, &s)) {
-		snprintf(why, sizeof(why), "tensor names of %.100s are not known here and were not "
-			 "checked", arch);
+		snprintf(why, sizeof(why), "the tensor names of architecture %.100s are not known "
+			 "to sheaf and were not checked", arch);
 		say(h, false, "names", NULL, why);
 	} else if (!is_plausible(&s)) {
 		say(h, true, "config", "config.json", "lacks a size that the architecture needs");
 	} else if (is_mixed(h)) {
-		say(h, false, "names", NULL, "layers of mixed kinds: names were not checked");
+		say(h, false, "names", NULL, "its layers are of several kinds, so names were not "
+		    "checked");
 	} else {
 		check_expected(h, &s);
 	}
@@ -227,7 +230,8 @@ int cli_show_hf(const struct cli_args *a, struct cli_step *s)
 	if (rc < 0)
 		return cli_error(a, rc, a->pos[0], "", NULL);
 	if (strcmp(info.format, "safetensors") == 0) {
-		say(&h, true, "config", "config.json", "missing: one file is no model directory");
+		say(&h, true, "config", "config.json", "missing: a single file is not a model "
+		    "directory");
 	} else {
 		h.dir = info.path;
 		check_config(&h);

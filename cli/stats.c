@@ -179,8 +179,8 @@ static int take_all(const struct cli_args *a, const char *path, struct rows *row
 		return cli_error(a, rc == -ENOMEM ? SHEAF_ENOMEM : SHEAF_EIO, path, strerror(-rc),
 				 NULL);
 	if (!rows->any)
-		return cli_error(a, SHEAF_ENOENT, path, "no job wrote metrics here",
-				 "a job that opens the run with SHEAF_RUN_METRICS does");
+		return cli_error(a, SHEAF_ENOENT, path, "no job has written metrics here",
+				 "open the run with SHEAF_RUN_METRICS");
 	return 0;
 }
 
@@ -339,7 +339,7 @@ static int run(const struct cli_args *a)
 	else if (!rc)
 		rc = say(a, &rows, rows.n, last ? rows.n : 20);
 	if (!rc && rows.bad) {
-		snprintf(why, sizeof(why), "%zu %s not metrics, passed over", rows.bad,
+		snprintf(why, sizeof(why), "%zu %s not valid metrics and skipped", rows.bad,
 			 rows.bad == 1 ? "line is" : "lines are");
 		(void)cli_error(a, SHEAF_EFORMAT, place.path, why, NULL);
 	}

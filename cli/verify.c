@@ -123,7 +123,7 @@ static bool index_found(struct verify *v, const char *path)
 			         "it names a file outside its directory");
 		else if (cli_lacks(path, to))
 			hear_own(v, SHEAF_FINDING_MISSING, to,
-			         "the index names it and it is not there");
+			         "it is named in the index, but missing");
 	}
 	json_decref(index);
 	json_decref(told);

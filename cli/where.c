@@ -62,8 +62,8 @@ static int split(struct cli_place *p, const struct cli_args *a, const char *text
 		p->kind = CLI_RUN_STEP;
 		return 0;
 	case SHEAF_EINVAL:
-		return cli_error(a, SHEAF_ENOENT, text, "no such path, and what is behind @ "
-				 "is neither a number nor latest", "as in RUN@1000 or RUN@latest");
+		return cli_error(a, SHEAF_ENOENT, text, "no such path, and what follows @ is "
+				 "neither a number nor latest", "as in RUN@1000 or RUN@latest");
 	case SHEAF_ENOENT:
 		return cli_error(a, SHEAF_ENOENT, text, "no such step", NULL);
 	default:
@@ -90,8 +90,8 @@ int cli_place_parse(struct cli_place *p, const struct cli_args *a, const char *t
 	}
 	if (S_ISREG(st.st_mode)) {
 		if (made.kind == CLI_RUN_STEP)
-			rc = cli_error(a, SHEAF_ENOENT, made.path, "this is a file, and @ stands "
-			               "behind a run", NULL);
+			rc = cli_error(a, SHEAF_ENOENT, made.path, "this is a file, and @ must "
+			               "follow a run", NULL);
 		made.kind = CLI_FILE;
 	} else if (!S_ISDIR(st.st_mode)) {
 		rc = cli_error(a, SHEAF_ENOENT, made.path, "this is neither a directory nor a "
@@ -130,7 +130,7 @@ int cli_place_run(struct cli_place *p, const struct cli_args *a, const char *tex
 	   ? cli_error(a, SHEAF_ENOENT, text, "this directory is not a run: it has neither .sheaf "
 	               "nor a checkpoint-N", NULL)
 	   : p->kind == CLI_RUN_STEP
-	   ? cli_usage(a, text, "a run is wanted here, and this is a step of one", NULL)
+	   ? cli_usage(a, text, "this is a step, but a run must be given here", NULL)
 	   : cli_usage(a, text, "this is not a run", NULL);
 	cli_place_release(p);
 	return rc;

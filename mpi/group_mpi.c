@@ -485,8 +485,8 @@ int sheaf_group_mpi(struct sheaf_group **group, MPI_Comm comm, int32_t node,
 	err = err ? err : &own;
 	*err = (struct sheaf_error){ .rank = -1 };
 	if (!comm_is_usable(comm))
-		return group_fail(err, SHEAF_EINVAL, "the communicator is not usable: MPI is not "
-		                  "initialised, is finalised, or this is MPI_COMM_NULL or an "
+		return group_fail(err, SHEAF_EINVAL, "the communicator cannot be used: MPI is not "
+		                  "initialised or is finalised, or this is MPI_COMM_NULL or an "
 		                  "intercommunicator");
 	if (MPI_Comm_dup(comm, &dup) != MPI_SUCCESS)
 		return group_fail(err, SHEAF_EIO, "MPI_Comm_dup failed");

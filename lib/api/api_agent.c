@@ -32,7 +32,7 @@ static int open_run(struct sheaf_run **out, const char *dir, bool make, const ch
 		.folder = folder };
 	struct sheaf_run *r = NULL;
 	int rc = dir ? shf_run_open(&r, dir, NULL, &opts, shf_sys_real(), err)
-	             : shf_fail(err, SHEAF_EINVAL, "no directory was named");
+	             : shf_fail(err, SHEAF_EINVAL, "argument 'dir' is NULL");
 
 	if (make && (rc == SHEAF_ENOENT || (rc == 0 && !r->store.run[0]))) {
 		if (rc == 0)
@@ -42,7 +42,7 @@ static int open_run(struct sheaf_run **out, const char *dir, bool make, const ch
 	}
 	if (rc == 0 && !r->store.run[0]) {
 		shf_run_close(r);
-		rc = shf_fail(err, SHEAF_ENOENT, "%s: is no run", dir);
+		rc = shf_fail(err, SHEAF_ENOENT, "%s: not a run: nothing was saved there yet", dir);
 	}
 	if (rc == 0)
 		*out = r;
@@ -131,9 +131,11 @@ static int serve(const char *identity, const struct sheaf_agent_opts *o, struct 
 	if (rc == 0)
 		rc = shf_agent_server_run(&k);
 	if (rc == -EBUSY)
-		return shf_fail(err, SHEAF_EBUSY, "%s: another agent serves there", path);
+		return shf_fail(err, SHEAF_EBUSY, "%s: another agent listens on this socket (sheaf "
+		                "agent RUN --stop ends it)", path);
 	if (rc == -EPERM)
-		return shf_fail(err, SHEAF_EINVAL, "%s: its directory is not ours alone", path);
+		return shf_fail(err, SHEAF_EINVAL, "%s: other users can write to the socket's "
+		                "directory; choose one that only you can write to", path);
 	return rc < 0 && rc != -ECANCELED ? shf_fail_sys(err, -rc, "%s", path) : 0;
 }
 
@@ -150,13 +152,16 @@ SHEAF_API int sheaf_agent_serve(const char *dir, const struct sheaf_agent_opts *
 
 	err = shf_err_or(err, &own);
 	if (opts && shf_struct_in(&o, opts, sizeof(o), AGENT_MIN) < 0)
-		rc = shf_fail(err, SHEAF_EINVAL, "agent opts.size is %u, or they ask for something "
-		              "newer than this sheaf", (unsigned)opts->size);
+		rc = shf_fail(err, SHEAF_EINVAL, "agent_opts.size is %u, or a field is set that "
+		              "this version of sheaf does not know; set size to sizeof(struct "
+		              "sheaf_agent_opts)", (unsigned)opts->size);
 	if (rc == 0 && (o.idle_s < 0))
-		rc = shf_fail(err, SHEAF_EINVAL, "agent_opts.idle_s is negative");
+		rc = shf_fail(err, SHEAF_EINVAL, "agent_opts.idle_s is negative; it must be 0 "
+		              "(never) or a number of seconds");
 	if (rc == 0 && o.steps_max && o.steps_max < 2)
-		rc = shf_fail(err, SHEAF_EINVAL, "agent opts.steps_max is %d: one step is kept "
-		              "while the next is copied, so 2 at least", (int)o.steps_max);
+		rc = shf_fail(err, SHEAF_EINVAL, "agent_opts.steps_max is %d; it must be 0 or at "
+		              "least 2, because one step is kept while the next is copied",
+		              (int)o.steps_max);
 	if (rc == 0)
 		rc = open_run(&r, dir, true, o.folder, err);
 	if (rc == 0)
@@ -197,7 +202,7 @@ SHEAF_API int sheaf_agent_get_info(const char *dir, const char *agent,
 
 	err = shf_err_or(err, &own);
 	rc = info ? ask(dir, agent, SHF_KEEP_STATUS, &m, &steps, err)
-	          : shf_fail(err, SHEAF_EINVAL, "nowhere to put it");
+	          : shf_fail(err, SHEAF_EINVAL, "argument 'info' is NULL");
 	if (rc == 0) {
 		out.users = m.users;
 		out.pid = m.pid;
@@ -266,7 +271,7 @@ SHEAF_API int sheaf_agent_list(const char *dir, const char *agent,
 
 	t.err = err = shf_err_or(err, &own);
 	rc = item && dir ? shf_run_open(&r, dir, NULL, &opts, sys, err)
-	                 : shf_fail(err, SHEAF_EINVAL, "no directory was named, or nobody hears");
+	                 : shf_fail(err, SHEAF_EINVAL, "argument 'dir' or callback 'item' is NULL");
 	if (rc == 0)
 		rc = shf_agent_connect(&r->store, agent, &keep, NULL, err);
 	if (rc == 0) {
@@ -297,7 +302,7 @@ SHEAF_API int sheaf_agent_flush(const char *dir, const char *agent, int due, int
 	err = shf_err_or(err, &own);
 	rc = shf_report_begin(&heard, report, err);
 	if (rc == 0 && !dir)
-		rc = shf_fail(err, SHEAF_EINVAL, "no directory was named");
+		rc = shf_fail(err, SHEAF_EINVAL, "argument 'dir' is NULL");
 	if (rc == 0) {
 		rc = shf_flush_newest(dir, agent, due != 0, due ? DUE_WAIT_MS : FLUSH_WAIT_MS,
 		                      shf_sys_real(), &which, &heard.own, err);

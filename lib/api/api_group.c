@@ -13,10 +13,12 @@
 static int check_ops(const struct sheaf_group_ops *ops, struct sheaf_error *err)
 {
 	if (ops->ranks < 1 || ops->rank < 0 || ops->rank >= ops->ranks)
-		return shf_fail(err, SHEAF_EINVAL, "group: rank %d of %d", (int)ops->rank,
+		return shf_fail(err, SHEAF_EINVAL, "group: rank is %d, and ranks is %d; rank must "
+		                "be at least 0 and less than ranks", (int)ops->rank,
 		                (int)ops->ranks);
 	if (ops->node < 0)
-		return shf_fail(err, SHEAF_EINVAL, "group: node is %d; use 0 or a positive number",
+		return shf_fail(err, SHEAF_EINVAL, "group: node is %d; it must be 0 or a positive "
+		                "number",
 		                (int)ops->node);
 	if (!ops->allgather || !ops->alltoallv || !ops->allreduce)
 		return shf_fail(err, SHEAF_EINVAL, "group: the callback %s is NULL",

@@ -11,7 +11,7 @@
 static int load_check(const struct sheaf_load *load, struct sheaf_error *err)
 {
 	if (!load)
-		return shf_fail(err, SHEAF_EINVAL, "no load was given");
+		return shf_fail(err, SHEAF_EINVAL, "argument 'load' is NULL");
 	return shf_run_check(shf_load_slices_run(load), err);
 }
 
@@ -25,12 +25,12 @@ SHEAF_API int sheaf_load_begin(struct sheaf_load **load, struct sheaf_checkpoint
 
 	err = shf_err_or(err, &own);
 	rc = step ? shf_run_check(step->run, err)
-	          : shf_fail(err, SHEAF_EINVAL, "no step was given");
+	          : shf_fail(err, SHEAF_EINVAL, "argument 'step' is NULL");
 	if (rc < 0)
 		return shf_ended(rc, err);
 	rc = shf_report_begin(&heard, report, err);
 	if (rc == 0 && !load)
-		rc = shf_fail(err, SHEAF_EINVAL, "nowhere to put the load");
+		rc = shf_fail(err, SHEAF_EINVAL, "argument 'load' is NULL");
 	if (rc < 0) {
 		rc = shf_call_refuse(&step->run->team, SHF_CALL_LOAD_BEGIN, step->made, rc, err);
 	} else {

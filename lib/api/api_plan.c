@@ -17,11 +17,12 @@ SHEAF_API int sheaf_plan(struct sheaf_state *const *states, const int32_t *node,
 
 	err = shf_err_or(err, &own);
 	if (!states || ranks < 1 || !item)
-		rc = shf_fail(err, SHEAF_EINVAL, "want a state for each of at least one rank, and "
-		              "somebody to hear of them");
+		rc = shf_fail(err, SHEAF_EINVAL, "argument 'states' or callback 'item' is NULL, or "
+		              "ranks is less than 1; pass one state for each rank");
 	for (int32_t r = 0; rc == 0 && r < ranks; r++)
 		if (!states[r])
-			rc = shf_fail(err, SHEAF_ENOMEM, "rank %d: the state is NULL", (int)r);
+			rc = shf_fail(err, SHEAF_ENOMEM, "rank %d: its state is NULL; "
+			              "sheaf_state_new returns NULL when memory is out", (int)r);
 	if (rc == 0)
 		rc = shf_plan_job(states, node, ranks, opts, item, arg, err);
 	return shf_ended(rc, err);

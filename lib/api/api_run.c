@@ -63,7 +63,7 @@ SHEAF_API int sheaf_run_steps(struct sheaf_run *run, int64_t *steps, size_t n,
 	err = shf_err_or(err, &own);
 	rc = shf_run_check(run, err);
 	if (rc == 0 && !steps && n)
-		rc = shf_fail(err, SHEAF_EINVAL, "nowhere to put %zu steps", n);
+		rc = shf_fail(err, SHEAF_EINVAL, "argument 'steps' is NULL, but n is %zu", n);
 	if (rc == 0)
 		rc = list_run(run, &list, err);
 	for (size_t i = 0; rc == 0 && i < list.n; i++) {
@@ -90,12 +90,14 @@ SHEAF_API int sheaf_run_path(struct sheaf_run *run, int64_t step, char *path, si
 	err = shf_err_or(err, &own);
 	rc = shf_run_check(run, err);
 	if (rc == 0 && (step < 0 || !path))
-		rc = shf_fail(err, SHEAF_EINVAL, "a path needs a step's number and memory");
+		rc = shf_fail(err, SHEAF_EINVAL, "argument 'path' is NULL, or step is negative; "
+		              "pass memory, and the number of a step");
 	if (rc < 0)
 		return shf_ended(rc, err);
 	shf_name_of_step(&run->store, name, step);
 	if (strlen(run->store.path) + 1 + strlen(name) >= bytes)
-		rc = shf_fail(err, SHEAF_EINVAL, "%s/%s: the path is longer than %zu bytes",
+		rc = shf_fail(err, SHEAF_EINVAL, "%s/%s: the path does not fit into %zu bytes; "
+		              "pass more memory",
 			      run->store.path, name, bytes);
 	else
 		snprintf(path, bytes, "%s/%s", run->store.path, name);
@@ -138,7 +140,7 @@ SHEAF_API int sheaf_run_list(struct sheaf_run *run,
 	err = shf_err_or(err, &own);
 	rc = shf_run_check(run, err);
 	if (rc == 0 && !item)
-		rc = shf_fail(err, SHEAF_EINVAL, "nobody to hear of the steps");
+		rc = shf_fail(err, SHEAF_EINVAL, "callback 'item' is NULL");
 	if (rc == 0)
 		rc = list_run(run, &list, err);
 	for (size_t i = 0; rc == 0 && i < list.n; i++) {
@@ -182,7 +184,7 @@ SHEAF_API int sheaf_run_leftovers(struct sheaf_run *run,
 	err = shf_err_or(err, &own);
 	rc = shf_run_check(run, err);
 	if (rc == 0 && !item)
-		rc = shf_fail(err, SHEAF_EINVAL, "nobody to hear of what is left");
+		rc = shf_fail(err, SHEAF_EINVAL, "callback 'item' is NULL");
 	if (rc == 0) {
 		shf_turns_hold(run);
 		rc = shf_store_left(&run->store, left_out, &t, err);

@@ -20,7 +20,7 @@
 static int save_check(const struct sheaf_save *save, struct sheaf_error *err)
 {
 	if (!save)
-		return shf_fail(err, SHEAF_EINVAL, "no save was given");
+		return shf_fail(err, SHEAF_EINVAL, "argument 'save' is NULL");
 	return shf_run_check(save->run, err);
 }
 
@@ -44,7 +44,7 @@ SHEAF_API int sheaf_save_begin(struct sheaf_save **save, struct sheaf_run *run, 
 		rc = shf_turns_take(run, SHF_CALL_BEGIN, err);
 		if (rc == 0) {
 			rc = shf_call_refuse(&run->team, SHF_CALL_BEGIN, run->life.made,
-			                     shf_fail(err, SHEAF_EINVAL, "nowhere to put the save"),
+			                     shf_fail(err, SHEAF_EINVAL, "argument 'save' is NULL"),
 			                     err);
 			shf_turns_give(run);
 		}

@@ -26,7 +26,7 @@
 
 static int no_checkpoint(struct sheaf_error *err)
 {
-	return shf_fail(err, SHEAF_EINVAL, "the checkpoint is NULL");
+	return shf_fail(err, SHEAF_EINVAL, "argument 'step' is NULL");
 }
 
 /* Returns the code of an index that is past the end of a list. */
@@ -56,7 +56,7 @@ SHEAF_API int sheaf_checkpoint_open(struct sheaf_checkpoint **step, struct sheaf
 	if (rc == 0) {
 		rc = step ? shf_step_open(step, run, n, err)
 		          : shf_call_refuse(&run->team, SHF_CALL_STEP_OPEN, run->life.made,
-		                            shf_fail(err, SHEAF_EINVAL, "nowhere to put the step"),
+		                            shf_fail(err, SHEAF_EINVAL, "argument 'step' is NULL"),
 		                            err);
 		shf_turns_give(run);
 	}
@@ -243,7 +243,7 @@ SHEAF_API int sheaf_checkpoint_find(struct sheaf_checkpoint *step, const char *f
 	if (!step)
 		return no_checkpoint(err);
 	if (!name)
-		return shf_fail(err, SHEAF_EINVAL, "the name of the tensor is NULL");
+		return shf_fail(err, SHEAF_EINVAL, "argument 'name' is NULL");
 	/* A step that is asleep is woken only if this quick lookup fails. */
 	if (shf_step_lookup(step, family ? family : "model", name, &seen))
 		return tensor_out(step, &seen, seen.name, NULL, tensor, err);

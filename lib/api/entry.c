@@ -29,8 +29,9 @@ int shf_report_begin(struct shf_reporting *r, const struct sheaf_report *theirs,
 	if (!theirs)
 		return 0;
 	if (shf_struct_in(&in, theirs, sizeof(in), REPORT_MIN) < 0)
-		return shf_fail(err, SHEAF_EINVAL, "report.size is %u; set it to sizeof(struct "
-		                "sheaf_report), and what this sheaf does not know to 0",
+		return shf_fail(err, SHEAF_EINVAL, "report.size is %u, or a field is set that this "
+		                "version of sheaf does not know; set size to sizeof(struct "
+		                "sheaf_report)",
 		                (unsigned)theirs->size);
 	r->own.item = in.item;
 	r->own.finding = in.finding;
@@ -52,9 +53,10 @@ void shf_report_end(struct shf_reporting *r, struct sheaf_report *theirs)
 int shf_run_check(const struct sheaf_run *run, struct sheaf_error *err)
 {
 	if (!run)
-		return shf_fail(err, SHEAF_EINVAL, "no run was given");
+		return shf_fail(err, SHEAF_EINVAL, "argument 'run' is NULL");
 	if (!shf_run_is_ours(run))
-		return shf_fail(err, SHEAF_EINVAL, "the run was opened by another process");
+		return shf_fail(err, SHEAF_EINVAL, "the run was opened by another process; after a "
+		                "fork, open it again in the child");
 	return 0;
 }
 
@@ -62,7 +64,7 @@ int shf_run_check(const struct sheaf_run *run, struct sheaf_error *err)
 int shf_refuse_all(struct sheaf_group *group, const struct sheaf_opts *opts,
                    enum shf_call_kind call, const char *what, struct sheaf_error *err)
 {
-	int rc = shf_fail(err, SHEAF_EINVAL, "nowhere to put the %s", what), wait = SHF_TIMEOUT_MS;
+	int rc = shf_fail(err, SHEAF_EINVAL, "argument '%s' is NULL", what), wait = SHF_TIMEOUT_MS;
 
 	if (!group)
 		return rc;

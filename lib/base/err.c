@@ -241,7 +241,7 @@ static const struct { const char *name, *says; } codes[] = {
 	[-SHEAF_EBUG] = { "EBUG", "sheaf broke its own invariant" },
 	[-SHEAF_ELOST] = { "ELOST", "a rank or the lock was lost" },
 	[-SHEAF_EDIVERGED] = { "EDIVERGED", "replicas that should be equal are not" },
-	[-SHEAF_EFAILED] = { "EFAILED", "the save was given up" },
+	[-SHEAF_EFAILED] = { "EFAILED", "the save was aborted" },
 	[-SHEAF_EEND] = { "EEND", "past the end of the list" },
 };
 

@@ -64,5 +64,5 @@ int shf_flags_check(uint64_t flags, uint64_t known, const char *what, struct she
 		return shf_fail(err, SHEAF_EINVAL, "%s: %s belongs to %s", what, all[i].name,
 		                taken_by(all[i].bit));
 	return shf_fail(err, SHEAF_EINVAL, "%s: flags 0x%" PRIx64 " are unknown to this version of "
-	                "sheaf", what, other);
+	                "sheaf; clear them, or use a newer sheaf", what, other);
 }

@@ -66,7 +66,8 @@ int shf_struct_take(void *to, const void *from, size_t bytes, size_t least, cons
 		return shf_fail(err, SHEAF_EINVAL, "%s.size is %u; set it to sizeof(struct "
 		                "sheaf_%s)", name, (unsigned)size, name);
 	if (shf_struct_in(to, from, bytes, least) < 0)
-		return shf_fail(err, SHEAF_EINVAL, "%s asks for something newer than this sheaf",
+		return shf_fail(err, SHEAF_EINVAL, "%s has a field set that this version of sheaf "
+		                "does not know; set it to 0, or use a newer sheaf",
 		                name);
 	return 0;
 }

@@ -316,8 +316,9 @@ static int fill_stage(struct copying *c, struct sheaf_report *report, struct she
 		rc = rc == 0 && bad < 0 ? bad : rc;
 	}
 	if (rc == 0 && bad)
-		return shf_fail(err, SHEAF_EIO, "%s/.sheaf/stage/%s: what is written there does "
-		                "not read as it was", c->dst.path, c->stage.name);
+		return shf_fail(err, SHEAF_EIO, "%s/.sheaf/stage/%s: bytes read back differ from "
+		                "those that were written; check the disk, and copy again",
+		                c->dst.path, c->stage.name);
 	return rc == 0 ? write_whole(c, "sheaf.sums", step->sums_bytes, step->manifest.sums.bytes,
 	                             err) : rc;
 }
@@ -331,8 +332,10 @@ static int is_in_the_way(struct copying *c, bool over, const char *t, struct she
 	int bad = over ? shf_step_is_condemned(&c->dst, c->step->manifest.step) : 0;
 
 	if (bad < 0)
-		return shf_fail(err, bad, "%s/%s: is it marked bad?", c->dst.path, t);
-	return bad ? 0 : shf_fail(err, SHEAF_EEXIST, "%s/%s: exists, and is not the same save",
+		return shf_fail(err, bad, "%s/%s: finding out whether it is marked bad",
+		                c->dst.path, t);
+	return bad ? 0 : shf_fail(err, SHEAF_EEXIST, "%s/%s: exists, and is another save of this "
+	                          "number; move it away, or copy to another run",
 	                          c->dst.path, t);
 }
 
@@ -401,8 +404,8 @@ static int is_no_step(const struct shf_sys *sys, const char *path, struct sheaf_
 		return 0;       /* shf_store_own_as reports the error */
 	rc = shf_sys_stat(sys, dir, "sheaf.json", false, &st);
 	shf_fd_close(sys, &dir);
-	return rc < 0 ? 0 : shf_fail(err, SHEAF_EINVAL, "%s: is a step; a step is copied into a "
-	                             "run", path);
+	return rc < 0 ? 0 : shf_fail(err, SHEAF_EINVAL, "%s: is a checkpoint; name the run "
+	                             "directory that is to get the copy", path);
 }
 
 /* Opens the destination run and takes its lock, or creates it with the run id of the step. Steps of
@@ -425,8 +428,9 @@ static int open_dst(struct copying *c, const char *path, struct sheaf_error *err
 	if (rc == 0)
 		rc = shf_store_own_as(&c->dst, run->sys, path, &how, err);
 	if (rc == 0 && strcmp(c->dst.run, m->run) != 0)
-		rc = shf_fail(err, SHEAF_EINVAL, "%s: is run %s, and step %" PRId64 " is of run "
-		              "%s: a run has steps of its own only", path, c->dst.run, m->step,
+		rc = shf_fail(err, SHEAF_EINVAL, "%s: is run %s, but step %" PRId64 " is of run "
+		              "%s; copy it to a new directory, or to a copy of its own run", path,
+		              c->dst.run, m->step,
 		              m->run);
 	if (rc == 0)
 		/* The name contains our session, so that two copiers never write to the same
@@ -486,18 +490,20 @@ static int look_at(struct sheaf_checkpoint *step, struct sheaf_report *report,
 	int rc;
 
 	if (step->run->team.ranks != 1)
-		return shf_fail(err, SHEAF_EINVAL, "%s: is open on %d ranks; one process copies it",
+		return shf_fail(err, SHEAF_EINVAL, "%s: is open on %d ranks; open it in one "
+		                "process alone to copy it",
 		                step->path, step->run->team.ranks);
 	if (!step->sound)
-		return shf_fail(err, SHEAF_EFORMAT, "%s: has no manifest, so no byte of it could "
-		                "be proved (cp -a copies it as it is)", step->path);
+		return shf_fail(err, SHEAF_EFORMAT, "%s: has no manifest, so its bytes cannot be "
+		                "checked; use cp -a to copy it as it is", step->path);
 	rc = shf_step_wake(step, err);
 	if (rc == 0 && (step->sums_rc < 0 || step->cat_rc < 0)) {
 		/* The verification reports each fault that it finds. */
 		rc = shf_step_verify(step, report, err);
 		/* The verification cannot return 0 for a bad table. */
 		if (rc == 0 && !always(step->sums_rc == 0))
-			return shf_fail(err, SHEAF_EBUG, "%s: right without its sums", step->path);
+			return shf_fail(err, SHEAF_EBUG, "%s: valid without its checksums",
+			                step->path);
 		if (rc == 0) {  /* the verification could read a header that the open could not */
 			rc = step->cat_rc;
 			*err = step->cat_err;
@@ -521,7 +527,7 @@ int shf_step_copy_if(struct sheaf_checkpoint *step, const char *path,
 	err = err ? err : &own;
 	rc = look_at(step, report, err);
 	if (rc == 0 && (!path || !path[0]))
-		rc = shf_fail(err, SHEAF_EINVAL, "no directory was named");
+		rc = shf_fail(err, SHEAF_EINVAL, "argument 'dir' is NULL or empty");
 	if (rc == 0)
 		rc = read_source_manifest(&c, err);
 	if (rc == 0) {

@@ -69,8 +69,8 @@ static int check_still_wanted(void *arg, struct shf_store *dst, struct sheaf_err
 	int rc = shf_memory_step_state(dst, &f->which, &disk, err);
 
 	if (rc == SHF_MEMORY_LOST || rc == SHF_MEMORY_OVERTAKEN)
-		rc = shf_fail(err, SHEAF_EBUSY, "step %" PRId64 " in memory: the run has gone on "
-		              "meanwhile", f->which.step);
+		rc = shf_fail(err, SHEAF_EBUSY, "step %" PRId64 " in memory: it is not written, "
+		              "because a later job has saved meanwhile", f->which.step);
 	if (rc >= 0 && !disk.exists)
 		rc = shf_memory_step_check_passed(f->sys, f->keep, dst, &f->which, err);
 	if (rc >= 0 && !disk.exists) {
@@ -80,7 +80,7 @@ static int check_still_wanted(void *arg, struct shf_store *dst, struct sheaf_err
 		                                   shf_card_disk_state(f->which.step,
 		                                                       f->which.session, rewinds));
 
-		rc = told < 0 ? shf_fail_sys(err, -told, "asking the agent") : 0;
+		rc = told < 0 ? shf_fail_sys(err, -told, "sending a request to the agent") : 0;
 	}
 	return rc < 0 ? rc : 0;
 }
@@ -143,7 +143,7 @@ int shf_flush_newest(const char *dir, const char *agent, bool due, int wait_ms,
 
 		rc = f.rc;
 		if (rc == 0 && asked < 0)
-			rc = shf_fail_sys(err, -asked, "%s: asking the agent", dir);
+			rc = shf_fail_sys(err, -asked, "%s: sending a request to the agent", dir);
 	}
 	if (rc == 0 && f.found)
 		rc = shf_memory_step_open(sys, f.keep, &f.which, &view, err);

@@ -92,7 +92,7 @@ static int write_own_table(struct meet *t, struct sheaf_error *err)
 	int rc = shf_memory_steps_read_cards(sys, t->m->keep, t->store.run, false, &cards);
 
 	if (rc < 0)
-		rc = shf_fail_sys(err, -rc, "%s: asking the agent", t->m->dir);
+		rc = shf_fail_sys(err, -rc, "%s: sending a request to the agent", t->m->dir);
 	if (rc == 0)
 		t->node = shf_have_put(&text, &cards, t->m->job);
 	if (text.oom)
@@ -244,8 +244,9 @@ static int choose_common_step(struct meet *t, struct sheaf_error *err)
 	if (rc == 0 && count_ranks(t, NULL, &here, &ranks) < 0)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
 	if (rc == 0 && here < ranks)
-		rc = shf_fail(err, SHEAF_EAGAIN, "%s: a step in memory lies on several nodes, and "
-		              "the agents of %d of its %d ranks have come", t->m->dir, here, ranks);
+		rc = shf_fail(err, SHEAF_EAGAIN, "%s: a step in memory is spread over several "
+		              "nodes, and the agents of only %d of its %d ranks answered in time; "
+		              "run sheaf agent RUN --flush on all nodes", t->m->dir, here, ranks);
 	if (rc == 0 && shf_memory_steps_join(&t->cards, consider_common_step, &c) < 0 && c.rc == 0)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
 	t->own = 0;
@@ -396,7 +397,7 @@ static int let_later_steps_follow(struct meet *t, struct sheaf_error *err)
 	                                 shf_card_disk_state(t->which.step, t->which.session,
 	                                                     rewinds));
 
-	return rc < 0 ? shf_fail_sys(err, -rc, "%s: asking the agent", t->m->dir) : 0;
+	return rc < 0 ? shf_fail_sys(err, -rc, "%s: sending a request to the agent", t->m->dir) : 0;
 }
 
 /* Maps this node's part. If it is less than the have file says, the agent has given up some of it
@@ -411,8 +412,9 @@ static int open_own_part(struct meet *t, struct sheaf_error *err)
 	if (rc == 0)
 		rc = shf_view_finish(t->view, false, err);
 	if (rc == 0 && shf_view_parts(t->view) != t->own)
-		rc = shf_fail(err, SHEAF_EAGAIN, "%s: step %" PRId64 " in memory: the agent has "
-		              "not all that it had of it", t->m->dir, t->which.step);
+		rc = shf_fail(err, SHEAF_EAGAIN, "%s: step %" PRId64 " in memory: the agent no "
+		              "longer holds all staging buffers of it, so it is not written",
+		              t->m->dir, t->which.step);
 	if (rc < 0) {
 		shf_view_free(t->view);
 		t->view = NULL;
@@ -436,11 +438,12 @@ static int write_share(struct meet *t, struct sheaf_error *err)
 		return 0;
 	if (shf_lock_is_held(&t->store)) /* a training job has the run open */
 		return shf_fail(err, SHEAF_EAGAIN, "%s: step %" PRId64 " in memory: a job has the "
-		                "run open", t->m->dir, t->which.step);
+		                "run open, and writes its own steps", t->m->dir, t->which.step);
 	rc = write_own_part(t, folder, err);
 	if (rc == 0 && !shf_view_is_unchanged(t->view))
-		rc = shf_fail(err, SHEAF_EAGAIN, "%s: step %" PRId64 " in memory: its memory was "
-		              "another step's meanwhile", t->m->dir, t->which.step);
+		rc = shf_fail(err, SHEAF_EAGAIN, "%s: step %" PRId64 " in memory: a newer save "
+		              "reused its staging buffers while it was being written", t->m->dir,
+		              t->which.step);
 	if (rc == 0)
 		rc = let_later_steps_follow(t, err);
 	if (rc < 0)
@@ -474,8 +477,9 @@ static int all_have_written(const struct meet *t, bool *first, struct sheaf_erro
 	if (rc < 0)
 		return shf_fail(err, rc, "no memory for what is in memory");
 	return here == ranks ? 0
-	       : shf_fail(err, SHEAF_EAGAIN, "%s: step %" PRId64 " in memory: what %d of its %d "
-	                  "ranks had is written", t->m->dir, t->which.step, here, ranks);
+	       : shf_fail(err, SHEAF_EAGAIN, "%s: step %" PRId64 " in memory: the parts of only %d "
+	                  "of its %d ranks were written in time; run sheaf agent RUN --flush on "
+	                  "all nodes", t->m->dir, t->which.step, here, ranks);
 }
 
 enum on_disk { ABSENT, PUBLISHED, OVERTAKEN };
@@ -516,8 +520,8 @@ static int adopt_stage(void *arg, struct shf_store *dst, struct sheaf_error *err
 	if (rc < 0 || f == PUBLISHED)
 		return rc < 0 ? rc : 0;
 	if (f == OVERTAKEN || rc == SHF_MEMORY_LOST)
-		return shf_fail(err, SHEAF_EBUSY, "step %" PRId64 " in memory: the run has gone on "
-		                "meanwhile", t->which.step);
+		return shf_fail(err, SHEAF_EBUSY, "step %" PRId64 " in memory: it is not written, "
+		                "because a later job has saved meanwhile", t->which.step);
 	rc = shf_memory_step_check_passed(sys, t->m->keep, dst, &t->which, err);
 	if (rc < 0)
 		return rc;
@@ -588,7 +592,7 @@ static int publish_common_step(struct meet *t, struct sheaf_report *report, stru
 	 * nowhere else, so the next pass of the copy does not find it. */
 	return rc == SHEAF_ENOENT
 	       ? shf_fail(err, SHEAF_EIO, "%s: step %" PRId64 " in memory: what the agents wrote "
-	                  "is not what its sums say; the next try writes it again", t->m->dir,
+	                  "does not match its checksums; the next flush writes it again", t->m->dir,
 	                  t->which.step) : rc;
 }
 
@@ -640,7 +644,8 @@ static int try_flush(struct meet *t, bool *over, struct sheaf_report *report,
 	 * others wait for it, and take over if it does not. */
 	if (rc == 0 && !first && now_ms(t) - t->chosen_ms < (t->m->wait_ms ? PATIENCE_MS : 0))
 		return shf_fail(err, SHEAF_EAGAIN, "%s: step %" PRId64 " in memory: all of it is "
-		                "written, and the agent of rank 0 publishes it", t->m->dir,
+		                "written, but the agent of rank 0 has not published it in time; "
+		                "see that agent's log", t->m->dir,
 		                t->which.step);
 	if (rc == 0)
 		rc = publish_common_step(t, report, err);
@@ -663,8 +668,8 @@ static int lock_node(struct meet *t, struct sheaf_error *err)
 		return fail_in_flush(t, -t->lock, name, err);
 	rc = shf_sys_lock(sys, t->lock, true);
 	if (rc == -EAGAIN)
-		return shf_fail(err, SHEAF_EBUSY, "%s: another process writes what the memory of "
-		                "this node has", t->m->dir);
+		return shf_fail(err, SHEAF_EBUSY, "%s: another process is writing the step that "
+		                "this node has in memory; wait for it", t->m->dir);
 	return rc < 0 && !shf_lock_is_absent(rc) ? fail_in_flush(t, -rc, name, err) : 0;
 }
 

@@ -21,8 +21,8 @@ static int with_owner(const char *dir, const char *aside, const struct sheaf_opt
 	int rc = shf_opts_take(&o, opts, err);
 
 	if (rc == 0 && (!dir || !dir[0] || !aside || !aside[0]))
-		rc = shf_fail(err, SHEAF_EINVAL, "a run and the path of a step that was set aside "
-		              "are needed");
+		rc = shf_fail(err, SHEAF_EINVAL, "argument 'dir' or 'path' is NULL or empty; pass "
+		              "the path of a step that was set aside");
 	if (rc == 0)
 		rc = shf_store_own(&s, sys, dir, false, shf_opts_wait_ms(&o, SHF_LOCK_WAIT_MS),
 		                   err);

@@ -41,8 +41,8 @@ static int own(struct sheaf_run *run, const char *dir, struct opened *told, stru
 	if (rc < 0)
 		return rc;
 	if (run->store.late)
-		shf_log(run, 1, "%s: not all that earlier jobs left could be deleted in time: the "
-		        "next job goes on with it", run->store.path);
+		shf_log(run, 1, "%s: some leftovers of earlier jobs are not deleted yet, because "
+		        "time was short; the next job that opens the run goes on", run->store.path);
 	run->life.foreign = false;
 	run->store.attempts_max = run->opts.resume_attempts_max;
 	/* Steps that killed too many jobs while they were loaded are marked bad now, before this
@@ -81,8 +81,9 @@ static int join_run(struct sheaf_run *run, const char *dir, const struct opened 
 		shf_sys_sleep_ms(run->sys, ms);
 	}
 	if (rc == SHEAF_ENOENT)
-		rc = shf_fail(err, SHEAF_EIO, "%s: rank 0 has opened the run, but it is not to be "
-		              "seen here: is it the same file system?", dir);
+		rc = shf_fail(err, SHEAF_EIO, "%s: rank 0 has opened the run, but this rank does "
+		              "not see it; check that all nodes mount the same file system there",
+		              dir);
 
 	if (rc == 0) {
 		run->life.foreign = false;
@@ -104,7 +105,7 @@ static int prove_one_file_system(struct sheaf_run *run, struct sheaf_error *err)
 	if (run->team.rank == 0) {
 		rc = shf_sys_random(run->sys, bits, sizeof(bits));
 		if (rc < 0)
-			rc = shf_fail_sys(err, -rc, "drawing a token");
+			rc = shf_fail_sys(err, -rc, "reading random bytes");
 		for (size_t i = 0; i < sizeof(bits); i++)
 			snprintf(token + 2 * i, 3, "%02x", bits[i]);
 		if (rc == 0)
@@ -130,11 +131,13 @@ static int background_check(const struct sheaf_run *run, struct sheaf_error *err
 	if (!g)
 		return 0;
 	if (g == run->team.group || g == run->opts.copies_group)
-		return shf_fail(err, SHEAF_EINVAL, "opts.commit_group is %s: a thread of sheaf "
-		                "uses it at any time, so it needs one of its own",
+		return shf_fail(err, SHEAF_EINVAL, "opts.commit_group is %s; make a second group "
+		                "of the same ranks for it, because a thread of Sheaf uses it at "
+		                "any time",
 		                g == run->team.group ? "the run's own group" : "copies_group");
 	if (g->ops.rank != run->team.rank || g->ops.ranks != run->team.ranks)
-		return shf_fail(err, SHEAF_EINVAL, "opts.commit_group is of other ranks");
+		return shf_fail(err, SHEAF_EINVAL, "opts.commit_group is a group of other ranks; "
+		                "pass a second group of the same ranks");
 	return 0;
 }
 
@@ -148,7 +151,9 @@ static int copies_check(const struct sheaf_run *run, struct sheaf_error *err)
 	           g->ops.ranks == run->team.ranks))
 		return 0;
 	return shf_fail(err, SHEAF_EINVAL, "opts.copies_group is %s", g == run->team.group
-	                ? "the run's own group: copies go behind its calls" : "of other ranks");
+	                ? "the run's own group; pass a second group of the same ranks, because "
+	                  "copies are sent in the background"
+	                : "a group of other ranks; pass a second group of the same ranks");
 }
 
 /* Returns the hash by which strings are compared; 0 for NULL. */
@@ -170,21 +175,21 @@ static int same_arguments(struct sheaf_run *run, const char *dir, struct sheaf_e
 		                                 * largest value; FLAGS: a flag that only some
 		                                 * ranks gave */
 	} a[] = {
-		{ o->copies == 2, "with copies 2 and without", PLAIN },
-		{ o->copies_group != NULL, "with a copies_group and without", PLAIN },
-		{ o->commit_group != NULL, "with a commit_group and without", PLAIN },
-		{ o->agent != NULL, "with an agent and without", PLAIN },
-		{ (uint64_t)o->images_max, "with different images_max", NUMBERS },
+		{ o->copies == 2, "with opts.copies 2 and without", PLAIN },
+		{ o->copies_group != NULL, "with opts.copies_group and without", PLAIN },
+		{ o->commit_group != NULL, "with opts.commit_group and without", PLAIN },
+		{ o->agent != NULL, "with opts.agent and without", PLAIN },
+		{ (uint64_t)o->images_max, "with different opts.images_max", NUMBERS },
 		{ (uint64_t)o->keep_best << 1 | (o->best_largest != 0),
-		  "with different keep_best, best_largest or best_note", PLAIN },
+		  "with different opts.keep_best, best_largest or best_note", PLAIN },
 		{ text_hash(o->best_note),
-		  "with different keep_best, best_largest or best_note", PLAIN },
+		  "with different opts.keep_best, best_largest or best_note", PLAIN },
 		{ (uint64_t)o->keep_last << 32 | (uint32_t)o->keep_every,
-		  "with different keep_last or keep_every", PLAIN },
+		  "with different opts.keep_last or keep_every", PLAIN },
 		{ text_hash(dir), "different directories", PLAIN },
 		{ text_hash(o->folder), "with different opts.folder", PLAIN },
 		{ o->flags, "with", FLAGS },
-		{ o->file_bytes_max, "with different file_bytes_max", NUMBERS },
+		{ o->file_bytes_max, "with different opts.file_bytes_max", NUMBERS },
 	};
 	enum { N = sizeof(a) / sizeof(a[0]) };
 	uint64_t x[N], same, lo[N], hi[N];
@@ -215,7 +220,8 @@ static void announce_newest(struct sheaf_run *run)
 	if (run->team.rank || !run->opts.signal_dir || run->opts.flags & SHEAF_RUN_READONLY)
 		return;
 	if (shf_done_put_newest(&run->store, run->opts.signal_dir, &err) < 0)
-		shf_log(run, 1, "%s: the done files of its newest step are not all there: %s",
+		shf_log(run, 1, "%s: the done files of the newest step could not all be written to "
+		        "opts.signal_dir: %s",
 		        run->store.path, err.msg);
 }
 
@@ -269,7 +275,7 @@ int shf_run_open(struct sheaf_run **out, const char *dir, struct sheaf_group *gr
 	 * does. */
 	if (rc == 0)
 		rc = dir && dir[0] ? copies_check(run, err)
-		                   : shf_fail(err, SHEAF_EINVAL, "no directory was named");
+		                   : shf_fail(err, SHEAF_EINVAL, "argument 'dir' is NULL or empty");
 	if (rc == 0)
 		rc = background_check(run, err);
 	rc = shf_agree(&run->team, rc, err);

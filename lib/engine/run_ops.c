@@ -30,7 +30,8 @@
 static int writable(const struct sheaf_run *run, const char *what, struct sheaf_error *err)
 {
 	if (run->life.closed || run->opts.flags & SHEAF_RUN_READONLY)
-		return shf_fail(err, SHEAF_EINVAL, "%s: %s needs the run open for writing",
+		return shf_fail(err, SHEAF_EINVAL, "%s: %s needs a run that is open for writing; "
+		                "open it without SHEAF_RUN_READONLY",
 		                run->store.path, what);
 	return 0;
 }
@@ -184,7 +185,7 @@ int shf_run_prune(struct sheaf_run *run, bool dry,
 
 	err = err ? err : &own;
 	settle_background(run);
-	rc = run->life.closed ? shf_fail(err, SHEAF_EINVAL, "the run is not open")
+	rc = run->life.closed ? shf_fail(err, SHEAF_EINVAL, "the run is closed")
 	   : dry ? 0 : writable(run, "pruning", err);
 	rc = enter_run_call(run, SHF_CALL_PRUNE, dry, (int64_t)run->opts.keep_last << 32 |
 	                    run->opts.keep_every, rc, err);
@@ -250,8 +251,8 @@ int shf_run_rewind_loaded(struct sheaf_run *run, int64_t step, bool loaded, stru
 	err = err ? err : &own;
 	rc = writable(run, "a rewind", err);
 	if (rc == 0 && run->saves.first)
-		rc = shf_fail(err, SHEAF_EINVAL, "%s: step %" PRId64 " is being saved (commit it "
-		              "or free it before a rewind)", run->store.path,
+		rc = shf_fail(err, SHEAF_EINVAL, "%s: step %" PRId64 " is being saved; commit or "
+		              "free that save before a rewind", run->store.path,
 		              run->saves.first->id.step);
 	if (rc == 0 && step < 0)
 		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is negative", step);
@@ -311,8 +312,8 @@ int shf_run_mark(struct sheaf_run *run, int64_t step, int32_t mark, struct sheaf
 	if (rc == 0 && step < 0)
 		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is negative", step);
 	if (rc == 0 && (mark < SHEAF_MARK_NONE || mark > SHEAF_MARK_BAD))
-		rc = shf_fail(err, SHEAF_EINVAL, "mark %d: use SHEAF_MARK_KEEP, SHEAF_MARK_BAD or "
-		              "SHEAF_MARK_NONE", (int)mark);
+		rc = shf_fail(err, SHEAF_EINVAL, "mark is %d; use SHEAF_MARK_KEEP, SHEAF_MARK_BAD "
+		              "or SHEAF_MARK_NONE", (int)mark);
 	rc = enter_run_call(run, SHF_CALL_MARK, step, mark, rc, err);
 	if (rc < 0)
 		return rc;

@@ -207,7 +207,8 @@ static int pass_over_candidate(struct resume *r, int rc, struct sheaf_error *err
 		return r->passed ? exhausted(r, err) : rc;
 	found = read_candidate_again(r, &at, err, &again);
 	if (found == 0)
-		return shf_fail(err, rc, "%.400s; a second read found it whole: try again",
+		return shf_fail(err, rc, "%.400s; read again, the checkpoint is whole: memory or "
+		                "the network failed. Load again, and check this node",
 		                err->msg);
 	if (found != SHEAF_ECORRUPT) {
 		*err = again;
@@ -297,7 +298,7 @@ static int set_aside(struct resume *r, struct sheaf_error *err)
 	for (size_t i = 0; i < r->damaged_n; i++) {
 		report_candidate(r, SHEAF_REPORT_SET_ASIDE,
 		                 &(struct shf_candidate){ r->damaged[i]->number, true },
-		                 "its memory is given up");
+		                 "it is damaged and is removed from memory");
 		shf_view_clear_cards(r->damaged[i]->view);
 	}
 	/* The loaded step is in memory alone, so nothing on disk is set aside; later steps in
@@ -314,11 +315,11 @@ static int prepare_resume(struct resume *r, struct sheaf_error *err)
 
 	if (r->flags & SHEAF_LOAD_DRY)
 		return shf_fail(err, SHEAF_EINVAL,
-		                "SHEAF_LOAD_FALLBACK and SHEAF_LOAD_DRY exclude each "
-		                "other: what is not read cannot be proved");
+		                "SHEAF_LOAD_FALLBACK and SHEAF_LOAD_DRY cannot be combined, "
+		                "because a fallback must read what it chooses");
 	if (run->saves.first)
-		return shf_fail(err, SHEAF_EINVAL, "%s: step %" PRId64 " is being saved (commit it "
-		                "or free it before a resume)", run->store.path,
+		return shf_fail(err, SHEAF_EINVAL, "%s: step %" PRId64 " is being saved; commit or "
+		                "free that save before a resume", run->store.path,
 		                run->saves.first->id.step);
 	r->filled_by = shf_alloc(n, sizeof(*r->filled_by));
 	if (!r->filled_by)
@@ -344,7 +345,7 @@ int shf_run_resume(struct sheaf_run *run, struct sheaf_state *state, uint64_t fl
 	rc = flags & SHEAF_LOAD_FALLBACK ? prepare_resume(&r, err) : 0;
 	rc = shf_call_enter(&run->team, &m, rc, err);
 	if (rc == 0 && shf_call_differs(&m, 0))
-		rc = shf_fail(err, SHEAF_EINVAL, "ranks resume with different flags");
+		rc = shf_fail(err, SHEAF_EINVAL, "ranks pass different flags to sheaf_run_resume");
 	if (rc == 0)
 		rc = load_one(&r, flags & SHEAF_LOAD_FALLBACK, err);
 	/* Items are delivered after a failure, too: they say what the last candidate lacked. */

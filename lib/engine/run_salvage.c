@@ -49,7 +49,8 @@ static int prove_stage(struct shf_store *s, const struct shf_stage *g,
 	rc = path.oom ? shf_fail(err, SHEAF_ENOMEM, "%s: no memory for a path", s->path)
 	              : shf_step_open_path(&step, (char *)path.data, NULL, opts, s->sys, err);
 	if (rc == 0 && step->number != g->step)
-		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest says step %" PRId64,
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest says step %" PRId64 ", so "
+		              "this is not the checkpoint that was to be published",
 		              step->path, step->number);
 	if (rc == 0)
 		rc = shf_step_verify(step, &own, err);
@@ -85,7 +86,8 @@ int shf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *opts
 	int rc = shf_opts_take(&o, opts, err);
 
 	if (rc == 0 && (!dir || !dir[0] || step < 0))
-		rc = shf_fail(err, SHEAF_EINVAL, "a salvage needs a run and a step's number");
+		rc = shf_fail(err, SHEAF_EINVAL, "argument 'dir' is NULL or empty, or the step is "
+		              "negative");
 	look = o;
 	/* The stage is opened as a step by path, read-only, so that nothing in it changes. */
 	look.flags = SHEAF_RUN_READONLY | (o.flags & SHEAF_RUN_BUFFERED);

@@ -21,7 +21,8 @@ static int open_share(struct sheaf_run *run, int64_t step, struct shf_scrub *r,
 	r->run = run->store.run;
 	shf_name_of_step(&run->store, name, step);
 	return rc != SHEAF_ENOENT ? rc
-	       : shf_fail(err, SHEAF_EIO, "%.240s/%s: has just gone", run->store.path, name);
+	       : shf_fail(err, SHEAF_EIO, "%.240s/%s: was deleted or moved while it was being read "
+	                  "again", run->store.path, name);
 }
 
 /* Reads until the share is read, or a quarter of the deadline has passed. Returns whether more is
@@ -67,8 +68,8 @@ static int verdict(struct sheaf_run *run, const struct shf_scrub *r, struct shea
 		*err = r->err;
 	rc = shf_agree(&run->team, bad && !shf_is_of_step(own) ? 0 : own, err);
 	if (rc == 0 && cut)
-		rc = shf_fail(err, SHEAF_ECORRUPT, "a tensor that several nodes read has another "
-		              "digest");
+		rc = shf_fail(err, SHEAF_ECORRUPT, "a tensor that several nodes read together does "
+		              "not have the digest that was stored");
 	return rc;
 }
 

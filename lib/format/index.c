@@ -102,11 +102,11 @@ static int index_read_entry(struct reader *r)
 		return index_no_memory(r);
 	kind = shf_json_next(&r->json);
 	if (kind != SHF_JSON_STRING)
-		return index_fail(r, kind, "value in weight_map that is no string");
+		return index_fail(r, kind, "value in weight_map that is not a string");
 	text = shf_json_text(&r->json, &n);
 	if (memchr(text, 0, n) || !shf_plain_is_valid(text))
 		return index_fail(r, kind,
-		                  "file in weight_map that is no plain name of this directory");
+		                  "file in weight_map that is not a plain file name");
 	/* Neighbouring tensors mostly are in the same file, whose name is stored once. */
 	last = r->entries.len ? (struct shf_index_entry *)(void *)
 	       (r->entries.data + r->entries.len - sizeof(*last)) : NULL;
@@ -129,7 +129,7 @@ static int read_map(struct reader *r)
 	r->has_map = true;
 	kind = shf_json_next(&r->json);
 	if (kind != SHF_JSON_OBJECT)
-		return index_fail(r, kind, "weight_map is no object");
+		return index_fail(r, kind, "weight_map is not an object");
 	while ((kind = shf_json_next(&r->json)) == SHF_JSON_KEY) {
 		rc = index_read_entry(r);
 		if (rc < 0)
@@ -146,7 +146,7 @@ static int read_document(struct reader *r)
 	int rc;
 
 	if (kind != SHF_JSON_OBJECT)
-		return index_fail(r, kind, "index is no object");
+		return index_fail(r, kind, "the index is not an object");
 	while ((kind = shf_json_next(&r->json)) == SHF_JSON_KEY) {
 		if (index_text_is(r, "metadata"))
 			rc = index_read_metadata(r);
@@ -162,7 +162,7 @@ static int read_document(struct reader *r)
 	kind = shf_json_next(&r->json);
 	if (kind != SHF_JSON_END)
 		return index_fail(r, kind, "");
-	return r->has_map ? 0 : shf_fail(r->err, SHEAF_EFORMAT, "%s: index without weight_map",
+	return r->has_map ? 0 : shf_fail(r->err, SHEAF_EFORMAT, "%s: the index has no weight_map",
 					 r->where);
 }
 

@@ -277,7 +277,7 @@ static enum shf_json_kind read_word(struct shf_json *j, const char *word, enum s
 	size_t n = strlen(word);
 
 	if ((size_t)(j->end - j->p) < n || memcmp(j->p, word, n))
-		return json_stop(j, "no JSON value", j->p);
+		return json_stop(j, "not a JSON value", j->p);
 	j->p += n;
 	return kind;
 }
@@ -305,7 +305,7 @@ static enum shf_json_kind pop(struct shf_json *j)
 	bool object = *j->p == '}';
 
 	if (j->stack[j->depth - 1] != (object ? '{' : '['))
-		return json_stop(j, "bracket that does not match", j->p);
+		return json_stop(j, "unbalanced bracket", j->p);
 	j->depth--;
 	j->p++;
 	j->state = j->depth ? WANT_COMMA : WANT_NOTHING;
@@ -329,7 +329,7 @@ static enum shf_json_kind read_scalar(struct shf_json *j)
 	else if (*j->p == 'n')
 		kind = read_word(j, "null", SHF_JSON_NULL);
 	else
-		json_stop(j, "no JSON value", j->p);
+		json_stop(j, "not a JSON value", j->p);
 	if (kind != SHF_JSON_ERROR)
 		j->state = j->depth ? WANT_COMMA : WANT_NOTHING;
 	return kind;
@@ -384,7 +384,7 @@ static enum shf_json_kind read_token(struct shf_json *j)
 		return SHF_JSON_ERROR;
 	j->at = (size_t)(j->p - j->bytes);
 	if (j->state == WANT_NOTHING)
-		return j->p == j->end ? SHF_JSON_END : json_stop(j, "trailing bytes", j->p);
+		return j->p == j->end ? SHF_JSON_END : json_stop(j, "bytes after the end", j->p);
 	if (j->p == j->end)
 		return stop_here(j, "");
 	closes = *j->p == '}' || *j->p == ']';

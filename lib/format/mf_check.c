@@ -82,11 +82,11 @@ static int check_scalars(const struct check *c)
 			      (m->parent_run[0] && !is_id(m->parent_run))))
 		return fail_at_name(c, "the parent is not a step with a session", "");
 	if (!is_time(m->created))
-		return fail_at_name(c, "created is no time like", "2026-01-31T12:00:00Z");
+		return fail_at_name(c, "created is not a time like", "2026-01-31T12:00:00Z");
 	if (!is_text(m->version) || !is_text(m->commit) || !is_text(m->compiler))
-		return fail_at_name(c, "writer is no text", "");
+		return fail_at_name(c, "writer is not valid UTF-8", "");
 	if ((m->config && !is_text(m->config)) || (m->mesh && !is_text(m->mesh)))
-		return fail_at_name(c, "config or mesh is no text", "");
+		return fail_at_name(c, "config or mesh is not valid UTF-8", "");
 	if (m->file_bytes_max < 1 || m->ranks < 1)
 		return fail_at_name(c, "file_bytes_max or ranks is 0", "");
 	return 0;
@@ -128,9 +128,9 @@ static int check_mf_families(const struct check *c)
 		size_t dir_n = strcmp(f->dir, ".") ? strlen(f->dir) + 1 : 0;
 
 		if (!shf_family_is_valid(f->name))
-			return fail_at_name(c, "bad family", f->name);
+			return fail_at_name(c, "invalid family", f->name);
 		if (strcmp(f->dir, strcmp(f->name, "model") ? f->name : "."))
-			return fail_at_name(c, "family in a folder that is not its own:", f->dir);
+			return fail_at_name(c, "family in a directory of another name:", f->dir);
 		if (f->files > m->files_n - file)
 			return fail_at_name(c, "fewer files than it says in family", f->name);
 		for (uint64_t k = 0; k < f->files; k++, file++) {
@@ -140,11 +140,11 @@ static int check_mf_families(const struct check *c)
 				       name[dir_n - 1] != '/')) ||
 			    !shf_plain_is_valid(name + dir_n) ||
 			    !name_ends_in(name, ".safetensors"))
-				return fail_at_name(c, "bad name of a tensor file", name);
+				return fail_at_name(c, "invalid name of a tensor file", name);
 		}
 	}
 	if (file != m->files_n)
-		return fail_at_name(c, "file of no family", m->files[file].name);
+		return fail_at_name(c, "file that belongs to no family", m->files[file].name);
 	return 0;
 }
 
@@ -193,9 +193,10 @@ static int check_attached(const struct check *c)
 		const char *name = m->attached[i].name;
 
 		if (!shf_attached_is_valid(name) && !is_index(m, name))
-			return fail_at_name(c, "bad name of an attached file", name);
+			return fail_at_name(c, "invalid name of an attached file", name);
 		if (!strchr(name, '/') && strcmp(name, "model") && family_of(m, name, strlen(name)))
-			return fail_at_name(c, "attached file named as the folder of family", name);
+			return fail_at_name(c, "attached file named like the directory of family",
+			                    name);
 	}
 	return 0;
 }
@@ -246,10 +247,10 @@ static int check_tied(const struct check *c)
 	for (size_t i = 0; i < m->tied_n && rc == 0; i++) {
 		tied[i] = &m->tied[i];
 		if (!shf_family_is_valid(tied[i]->family))
-			rc = fail_at_name(c, "bad family of a tied name:", tied[i]->family);
+			rc = fail_at_name(c, "invalid family of a tied name:", tied[i]->family);
 		else if (!shf_name_is_valid(tied[i]->name, strlen(tied[i]->name)) ||
 			 !shf_name_is_valid(tied[i]->to, strlen(tied[i]->to)))
-			rc = fail_at_name(c, "bad tied name", tied[i]->name);
+			rc = fail_at_name(c, "invalid tied name", tied[i]->name);
 	}
 	if (rc == 0)
 		rc = check_tied_order(c, tied, m->tied_n);
@@ -269,7 +270,8 @@ static int check_emas(const struct check *c)
 		const struct shf_mf_ema *e = &m->emas[i];
 
 		if (!e->name || !shf_family_is_valid(e->name))
-			return fail_at_name(c, "averages of a bad name", e->name ? e->name : "");
+			return fail_at_name(c, "averages with an invalid name",
+			                    e->name ? e->name : "");
 		if (!is_text(e->of) || (e->of[0] && !shf_family_is_valid(e->of)))
 			return fail_at_name(c, "averages of no family:", e->name);
 		if (!memchr(e->coef, 0, sizeof(e->coef)) || !shf_hexfloat_get(&coef, e->coef) ||
@@ -291,9 +293,9 @@ static int check_notes(const struct check *c)
 		size_t n;
 
 		if (!shf_note_key_is_valid(m->notes[i].key))
-			return fail_at_name(c, "bad key of a note", m->notes[i].key);
+			return fail_at_name(c, "invalid key of a note", m->notes[i].key);
 		if (!is_text(m->notes[i].value))
-			return fail_at_name(c, "value that is no UTF-8 in note", m->notes[i].key);
+			return fail_at_name(c, "value that is not UTF-8 in note", m->notes[i].key);
 		n = strlen(m->notes[i].value);
 		total += n + strlen(m->notes[i].key);
 		if (n > SHF_NOTE_MAX || total > SHF_NOTES_MAX)
@@ -337,7 +339,7 @@ int shf_manifest_check(const struct shf_manifest *m, int code, const char *where
 		rc = check_twice(&c, m->notes, m->notes_n, sizeof(*m->notes),
 				 "twice among the notes:");
 	if (rc == 0 && (!m->sums.name || strcmp(m->sums.name, "sheaf.sums")))
-		rc = fail_at_name(&c, "the table of sums is not named sheaf.sums but",
+		rc = fail_at_name(&c, "the file of checksums is not named sheaf.sums but",
 		                  m->sums.name ? m->sums.name : "");
 	return rc;
 }

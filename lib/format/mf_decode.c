@@ -148,12 +148,13 @@ static int read_value(struct decoder *d, const struct field *f, void *record)
 			    shf_json_u64(&d->json, (uint64_t *)(void *)place) :
 			    shf_json_i64(&d->json, (int64_t *)(void *)place);
 
-		return fits ? 0 : fail_at_member(d, kind, f->name, "is no whole number in range");
+		return fits ? 0 : fail_at_member(d, kind, f->name, "is not a whole number in "
+		                                 "range");
 	}
 	if (f->kind == K_TEXT_OR_NULL && kind == SHF_JSON_NULL)
 		return 0;
 	if (kind != SHF_JSON_STRING)
-		return fail_at_member(d, kind, f->name, "is no string");
+		return fail_at_member(d, kind, f->name, "is not a string");
 	if (f->kind == K_FIXED)
 		return read_fixed(d, f, place);
 	if (f->kind == K_HEX)
@@ -216,14 +217,15 @@ static int read_list(struct decoder *d, const struct list *l, enum shf_json_kind
 	int rc = 0;
 
 	if (first != SHF_JSON_ARRAY)
-		return fail_at_member(d, first, l->name, "is no array");
+		return fail_at_member(d, first, l->name, "is not an array");
 	while (rc == 0 && (kind = shf_json_next(&d->json)) != SHF_JSON_ARRAY_END) {
 		uint8_t *item = shf_buf_extend(&got, l->size);
 
 		if (!item)
 			rc = mf_no_memory(d);
 		else if (kind != SHF_JSON_OBJECT)
-			rc = fail_at_member(d, kind, l->name, "holds what is no object");
+			rc = fail_at_member(d, kind, l->name, "holds something that is not an "
+			                    "object");
 		else
 			rc = read_members(d, item, l->fields, l->fields_n);
 	}
@@ -329,7 +331,7 @@ static int read_sums(struct decoder *d, void *record, enum shf_json_kind first)
 	struct shf_manifest *m = record;
 
 	if (first != SHF_JSON_OBJECT)
-		return fail_at_member(d, first, "sums", "is no object");
+		return fail_at_member(d, first, "sums", "is not an object");
 	return read_members(d, &m->sums, file_fields, COUNT(file_fields));
 }
 
@@ -341,7 +343,7 @@ static int read_parent(struct decoder *d, void *record, enum shf_json_kind first
 	if (first == SHF_JSON_NULL)
 		return 0;
 	if (first != SHF_JSON_OBJECT)
-		return fail_at_member(d, first, "parent", "is no object");
+		return fail_at_member(d, first, "parent", "is not an object");
 	m->has_parent = true;
 	return read_members(d, m, parent_fields, COUNT(parent_fields));
 }
@@ -349,7 +351,7 @@ static int read_parent(struct decoder *d, void *record, enum shf_json_kind first
 static int read_writer(struct decoder *d, void *record, enum shf_json_kind first)
 {
 	if (first != SHF_JSON_OBJECT)
-		return fail_at_member(d, first, "writer", "is no object");
+		return fail_at_member(d, first, "writer", "is not an object");
 	return read_members(d, record, writer_fields, COUNT(writer_fields));
 }
 
@@ -361,12 +363,13 @@ static int read_flags(struct decoder *d, void *record, enum shf_json_kind first)
 	enum shf_json_kind kind;
 
 	if (first != SHF_JSON_ARRAY)
-		return fail_at_member(d, first, "flags", "is no array");
+		return fail_at_member(d, first, "flags", "is not an array");
 	while ((kind = shf_json_next(&d->json)) == SHF_JSON_STRING)
 		if (mf_text_is(d, "no-dir-fsync"))
 			m->no_dir_fsync = true;
 	return kind == SHF_JSON_ARRAY_END ? 0 : fail_at_member(d, kind, "flags",
-	                                                       "holds what is no string");
+	                                                       "holds something that is not a "
+	                                                       "string");
 }
 
 /* Reads one tie, whose opening bracket was just returned. It must have exactly three strings: a
@@ -381,14 +384,16 @@ static int read_tied_one(struct decoder *d, struct shf_mf_tied *t)
 
 		kind = shf_json_next(&d->json);
 		if (kind != SHF_JSON_STRING)
-			return fail_at_member(d, kind, "tied", "holds what is not three strings");
+			return fail_at_member(d, kind, "tied", "holds something that is not three "
+			                      "strings");
 		rc = read_text(d, "tied", parts[i]);
 		if (rc < 0)
 			return rc;
 	}
 	kind = shf_json_next(&d->json);
 	return kind == SHF_JSON_ARRAY_END ? 0 : fail_at_member(d, kind, "tied",
-	                                                       "holds what is not three strings");
+	                                                       "holds something that is not three "
+	                                                       "strings");
 }
 
 /* Reads the ties, which are arrays, so read_list() cannot read them. The length is computed before
@@ -401,12 +406,12 @@ static int read_tied(struct decoder *d, void *record, enum shf_json_kind first)
 	int rc = 0;
 
 	if (first != SHF_JSON_ARRAY)
-		return fail_at_member(d, first, "tied", "is no array");
+		return fail_at_member(d, first, "tied", "is not an array");
 	while (rc == 0 && (kind = shf_json_next(&d->json)) != SHF_JSON_ARRAY_END) {
 		struct shf_mf_tied t;
 
 		rc = kind == SHF_JSON_ARRAY ? read_tied_one(d, &t) :
-		     fail_at_member(d, kind, "tied", "holds what is no array");
+		     fail_at_member(d, kind, "tied", "holds something that is not an array");
 		if (rc == 0)
 			shf_buf_add(&got, &t, sizeof(t));
 	}
@@ -432,7 +437,7 @@ static int read_notes(struct decoder *d, void *record, enum shf_json_kind first)
 	int rc = 0;
 
 	if (first != SHF_JSON_OBJECT)
-		return fail_at_member(d, first, "notes", "is no object");
+		return fail_at_member(d, first, "notes", "is not an object");
 	while (rc == 0 && (kind = shf_json_next(&d->json)) != SHF_JSON_OBJECT_END) {
 		struct shf_mf_note note;
 
@@ -441,7 +446,7 @@ static int read_notes(struct decoder *d, void *record, enum shf_json_kind first)
 			break;
 		kind = shf_json_next(&d->json);
 		rc = kind == SHF_JSON_STRING ? read_text(d, "notes", &note.value) :
-		     fail_at_member(d, kind, "notes", "holds what is no string");
+		     fail_at_member(d, kind, "notes", "holds something that is not a string");
 		if (rc == 0)
 			shf_buf_add(&got, &note, sizeof(note));
 	}
@@ -465,10 +470,11 @@ static int read_needs(struct decoder *d, void *record, enum shf_json_kind first)
 
 	(void)record;
 	if (first != SHF_JSON_ARRAY)
-		return fail_at_member(d, first, "needs", "is no array");
+		return fail_at_member(d, first, "needs", "is not an array");
 	kind = shf_json_next(&d->json);
 	return kind == SHF_JSON_ARRAY_END ? 0 : fail_at_member(d, kind, "needs",
-	                                                       "holds what is no string");
+	                                                       "holds something that is not a "
+	                                                       "string");
 }
 
 /* Checks a constant of this version: with another value, the format would be another one. */
@@ -477,10 +483,11 @@ static int read_constant(struct decoder *d, const char *member, uint64_t want)
 	uint64_t got;
 
 	if (!shf_json_u64(&d->json, &got))
-		return fail_at_member(d, SHF_JSON_KEY, member, "is no whole number");
+		return fail_at_member(d, SHF_JSON_KEY, member, "is not a whole number");
 	if (got != want)
 		return shf_fail(d->err, SHEAF_EFORMAT,
-				"%s: %s %" PRIu64 ", this sheaf reads %" PRIu64,
+				"%s: %s %" PRIu64 ", but this version of sheaf reads %" PRIu64 "; "
+				"use a newer sheaf",
 				d->where, member, got, want);
 	return 0;
 }
@@ -511,10 +518,11 @@ static int read_sum(struct decoder *d, void *record, enum shf_json_kind first)
 {
 	(void)record;
 	if (first != SHF_JSON_STRING)
-		return fail_at_member(d, first, "sum", "is no string");
+		return fail_at_member(d, first, "sum", "is not a string");
 	if (!mf_text_is(d, "crc64nvme"))
 		return shf_fail(d->err, SHEAF_EFORMAT,
-				"%s: sum \"%.40s\", this sheaf knows crc64nvme",
+				"%s: checksum \"%.40s\", but this version of sheaf knows "
+				"crc64nvme; use a newer sheaf",
 				d->where, shf_json_text(&d->json, NULL));
 	return 0;
 }
@@ -524,7 +532,7 @@ static int read_sum(struct decoder *d, void *record, enum shf_json_kind first)
 static int read_self(struct decoder *d, void *record, enum shf_json_kind first)
 {
 	(void)record;
-	return first == SHF_JSON_STRING ? 0 : fail_at_member(d, first, "self", "is no string");
+	return first == SHF_JSON_STRING ? 0 : fail_at_member(d, first, "self", "is not a string");
 }
 
 /* AT() takes offset and size from the struct, so a K_FIXED field needs no change when the length of
@@ -571,11 +579,12 @@ static int check_needs(struct decoder *d, enum shf_json_kind kind)
 	kind = shf_json_next(&d->json);
 	if (kind == SHF_JSON_STRING)
 		return shf_fail(d->err, SHEAF_EFORMAT,
-				"%s: needs \"%.60s\", which this sheaf does not know",
+				"%s: needs \"%.60s\", which this version of sheaf does not know; "
+				"use a newer sheaf",
 				d->where, shf_json_text(&d->json, NULL));
 	if (kind == SHF_JSON_ARRAY_END)
 		return 0;
-	return fail_at_member(d, kind, "needs", "holds what is no string");
+	return fail_at_member(d, kind, "needs", "holds something that is not a string");
 }
 
 /* Walks the whole document once, for "sheaf" and "needs" alone. The members may come in any order,
@@ -593,14 +602,14 @@ static int check_version(struct decoder *d)
 
 	if (kind != SHF_JSON_OBJECT)
 		return kind == SHF_JSON_ERROR ? mf_json_fail(d) :
-		       shf_fail(d->err, SHEAF_ECORRUPT, "%s: is no object", d->where);
+		       shf_fail(d->err, SHEAF_ECORRUPT, "%s: is not a JSON object", d->where);
 	while (rc == 0 && (kind = shf_json_next(&d->json)) == SHF_JSON_KEY) {
 		bool is_version = mf_text_is(d, "sheaf"), is_needs = mf_text_is(d, "needs");
 
 		kind = shf_json_next(&d->json);
 		if (is_version && shf_json_u64(&d->json, &version) && version > 1)
-			rc = shf_fail(d->err, SHEAF_EFORMAT, "%s: format %" PRIu64
-				      " was written by a newer sheaf", d->where, version);
+			rc = shf_fail(d->err, SHEAF_EFORMAT, "%s: format %" PRIu64 " was written "
+				      "by a newer sheaf; use that version", d->where, version);
 		else if (is_needs)
 			rc = check_needs(d, kind);
 		else if (!shf_json_skip(&d->json, kind))
@@ -628,7 +637,8 @@ static int check_self(struct decoder *d, const uint8_t *bytes, size_t n)
 		return shf_fail(d->err, SHEAF_ECORRUPT, "%s: %zu bytes, must be less than %" PRIu64,
 				d->where, n, SHF_MANIFEST_MAX);
 	if (n < TAIL_BYTES)
-		return shf_fail(d->err, SHEAF_ECORRUPT, "%s: %zu bytes are no manifest",
+		return shf_fail(d->err, SHEAF_ECORRUPT, "%s: %zu bytes are too short for a "
+		                "manifest",
 				d->where, n);
 	tail = bytes + n - TAIL_BYTES;
 	digits = tail + sizeof(TAIL_HEAD) - 1;

@@ -90,7 +90,7 @@ static int read_dtype(struct reader *r, struct entry *e)
 	size_t n;
 
 	if (kind != SHF_JSON_STRING)
-		return bad_kind(r, e, kind, "dtype is no string");
+		return bad_kind(r, e, kind, "dtype is not a string");
 	text = shf_json_text(&r->json, &n);
 	e->item.t.dtype = shf_dtype_from(text, n);
 	if (e->item.t.dtype)
@@ -134,10 +134,10 @@ static int read_shape(struct reader *r, struct entry *e)
 	int rc;
 
 	if (kind != SHF_JSON_ARRAY)
-		return bad_kind(r, e, kind, "shape is no array");
+		return bad_kind(r, e, kind, "shape is not an array");
 	while ((kind = shf_json_next(&r->json)) == SHF_JSON_NUMBER) {
 		if (!shf_json_u64(&r->json, &dim) || dim > INT64_MAX)
-			return bad_entry(r, e, "dimension that is no integer of 63 bits");
+			return bad_entry(r, e, "dimension that is not an integer of 63 bits");
 		if (!dim)
 			empty = true;
 		else if (!shf_mul64(&product, product, dim) || product > INT64_MAX)
@@ -149,7 +149,7 @@ static int read_shape(struct reader *r, struct entry *e)
 			return bad_entry(r, e, "too many dimensions");
 	}
 	if (kind != SHF_JSON_ARRAY_END)
-		return bad_kind(r, e, kind, "dimension that is no integer of 63 bits");
+		return bad_kind(r, e, kind, "dimension that is not an integer of 63 bits");
 	if (ndim > SHEAF_DIMS_MAX)
 		memset(e->item.t.shape, 0, sizeof(e->item.t.shape));
 	e->item.t.dims = ndim > SHF_ST_DIMS_MAX ? NULL : dims;
@@ -217,7 +217,7 @@ static int check_tensor_size(struct reader *r, struct entry *e)
 	uint64_t want;
 
 	if (e->items % d->group)
-		return bad_entry(r, e, "items that make no whole number of bytes");
+		return bad_entry(r, e, "items that do not fill whole bytes");
 	if (!shf_dtype_bytes(&want, e->item.t.dtype, e->items))
 		return bad_entry(r, e, "its size overflows");
 	if (want != e->to - e->from)
@@ -239,7 +239,7 @@ static int read_tensor_entry(struct reader *r, struct entry *e)
 	int rc;
 
 	if (kind != SHF_JSON_OBJECT)
-		return bad_kind(r, e, kind, "entry is no object");
+		return bad_kind(r, e, kind, "entry is not an object");
 	while ((kind = shf_json_next(&r->json)) == SHF_JSON_KEY) {
 		rc = read_field(r, e);
 		if (rc < 0)
@@ -307,7 +307,7 @@ static int read_header_metadata(struct reader *r)
 	if (kind == SHF_JSON_NULL)
 		return 0;
 	if (kind != SHF_JSON_OBJECT)
-		return bad_kind(r, NULL, kind, "__metadata__ is no object");
+		return bad_kind(r, NULL, kind, "__metadata__ is not an object");
 	while ((kind = shf_json_next(&r->json)) == SHF_JSON_KEY) {
 		text = shf_json_text(&r->json, &n);
 		is_format = n == 6 && !memcmp(text, "format", 6);
@@ -316,7 +316,8 @@ static int read_header_metadata(struct reader *r)
 			return rc;
 		kind = shf_json_next(&r->json);
 		if (kind != SHF_JSON_STRING)
-			return bad_kind(r, NULL, kind, "value in __metadata__ that is no string");
+			return bad_kind(r, NULL, kind, "value in __metadata__ that is not a "
+			                "string");
 		text = shf_json_text(&r->json, &n);
 		if (!is_format || memchr(text, 0, n))
 			continue;
@@ -354,7 +355,7 @@ static int read_header(struct reader *r)
 	int rc;
 
 	if (kind != SHF_JSON_OBJECT)
-		return bad_kind(r, NULL, kind, "is no JSON object");
+		return bad_kind(r, NULL, kind, "is not a JSON object");
 	while ((kind = shf_json_next(&r->json)) == SHF_JSON_KEY) {
 		rc = read_member(r);
 		if (rc < 0)
@@ -476,16 +477,17 @@ int shf_st_header_bytes(uint64_t *header_bytes, const uint8_t first[8], uint64_t
 	uint64_t n;
 
 	if (file_bytes < 8)
-		return shf_fail(err, SHEAF_EFORMAT, "%s: %" PRIu64 " bytes are no safetensors file",
+		return shf_fail(err, SHEAF_EFORMAT, "%s: %" PRIu64 " bytes are too short for a "
+		                "safetensors file",
 				where, file_bytes);
 	n = shf_get64(first);
 	if (n > SHF_ST_HEADER_MAX)
-		return shf_fail(err, SHEAF_EFORMAT, "%s: no safetensors file: its first 8 bytes "
-				"are no length of a header (%" PRIu64 ", at most %" PRIu64 ")",
+		return shf_fail(err, SHEAF_EFORMAT, "%s: not a safetensors file: its first 8 bytes "
+				"are not the length of a header (%" PRIu64 ", at most %" PRIu64 ")",
 				where, n, SHF_ST_HEADER_MAX);
 	if (n < 2)
-		return shf_fail(err, SHEAF_EFORMAT, "%s: header of %" PRIu64
-				" bytes is no JSON object, at byte 0", where, n);
+		return shf_fail(err, SHEAF_EFORMAT, "%s: header of %" PRIu64 " bytes is not a JSON "
+				"object, at byte 0", where, n);
 	if (n > file_bytes - 8)
 		return shf_fail(err, SHEAF_EFORMAT, "%s: header of %" PRIu64
 				" bytes in a file of %" PRIu64 ", at byte 0", where, n, file_bytes);
@@ -503,7 +505,7 @@ int shf_st_parse(struct shf_st *st, struct shf_arena *arena, const uint8_t *byte
 	int rc;
 
 	if (n < 8)
-		return shf_fail(err, SHEAF_EFORMAT, "%s: header cut at byte %zu", where, n);
+		return shf_fail(err, SHEAF_EFORMAT, "%s: header ends early, at byte %zu", where, n);
 	rc = shf_st_header_bytes(&got.header_bytes, bytes, file_bytes, where, err);
 	if (rc < 0)
 		return rc;

@@ -134,8 +134,9 @@ int shf_st_write(struct shf_buf *out, const struct shf_st_tensor *tensors, size_
 	len = out->len - start;
 	if (len - 8 > SHF_ST_HEADER_MAX) {
 		out->len = start;
-		return shf_fail(err, SHEAF_EINVAL, "header of %zu bytes, at most %" PRIu64
-				" are allowed", len - 8, SHF_ST_HEADER_MAX);
+		return shf_fail(err, SHEAF_EINVAL, "header of %zu bytes, at most %" PRIu64 " are "
+				"allowed; lower opts.file_bytes_max for more files, or shorten "
+				"names", len - 8, SHF_ST_HEADER_MAX);
 	}
 	shf_put64(out->data + start, len - 8);
 	return 0;

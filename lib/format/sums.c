@@ -160,7 +160,8 @@ int shf_sums_get_head(struct shf_sums_head *h, const uint8_t *bytes, uint64_t fi
 	uint64_t crc;
 
 	if (file_bytes < SHF_SUMS_HEADER)
-		return shf_fail(err, SHEAF_ECORRUPT, "%s: %" PRIu64 " bytes are no table of sums",
+		return shf_fail(err, SHEAF_ECORRUPT, "%s: %" PRIu64 " bytes are too short for a "
+		                "file of checksums",
 				where, file_bytes);
 	if (memcmp(bytes, MAGIC, 8))
 		return shf_fail(err, SHEAF_ECORRUPT, "%s: does not begin with " MAGIC, where);
@@ -169,8 +170,8 @@ int shf_sums_get_head(struct shf_sums_head *h, const uint8_t *bytes, uint64_t fi
 		return shf_fail(err, SHEAF_ECORRUPT, "%s: header checksum %016" PRIx64 ", want %016"
 				PRIx64, where, crc, shf_get64(bytes + HEAD_CRC_AT));
 	if (shf_get32(bytes + 8) > VERSION)
-		return shf_fail(err, SHEAF_EFORMAT, "%s: version %" PRIu32
-				" was written by a newer sheaf", where, shf_get32(bytes + 8));
+		return shf_fail(err, SHEAF_EFORMAT, "%s: version %" PRIu32 " was written by a "
+				"newer sheaf; use that version", where, shf_get32(bytes + 8));
 	if (shf_get32(bytes + 8) != VERSION || shf_get32(bytes + 12) || !is_zero(bytes + 88, 32))
 		return shf_fail(err, SHEAF_ECORRUPT, "%s: header with version %" PRIu32
 				", flags %" PRIx32 " or bytes that are not 0", where,
@@ -377,15 +378,15 @@ static int check_name(const struct check *c, uint64_t i, uint64_t *name_off)
 	size_t family_n;
 
 	if (t.name_off != *name_off || t.name_bytes >= left || text[t.name_bytes])
-		return bad_tensor(c, i, "its name does not lie where the names say");
+		return bad_tensor(c, i, "its name is not where the table says");
 	family_n = strlen(text);        /* ends at text[t.name_bytes] at the latest */
 	if (family_n >= t.name_bytes || !shf_family_is_valid(text))
-		return bad_tensor(c, i, "its family is no valid one");
+		return bad_tensor(c, i, "its family is invalid");
 	name = text + family_n + 1;
 	if (!shf_name_is_valid(name, t.name_bytes - family_n - 1))
-		return bad_tensor(c, i, "its name is no valid one");
+		return bad_tensor(c, i, "its name is invalid");
 	if (t.key != shf_sums_key(text, name))
-		return bad_tensor(c, i, "its key is not that of its name");
+		return bad_tensor(c, i, "its key does not match its name");
 	*name_off += t.name_bytes + UINT64_C(1);
 	return 0;
 }
@@ -416,7 +417,7 @@ static int check_tensors_of(const struct check *c, uint32_t file, const struct s
 		if (!t.bytes && t.off == last)
 			continue;
 		if (t.off != pos || t.bytes > f->bytes - pos)
-			return bad_tensor(c, i, "it does not lie behind the one before it");
+			return bad_tensor(c, i, "it does not follow the one before it");
 		if (t.bytes)
 			last = pos;
 		pos += t.bytes;

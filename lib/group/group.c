@@ -100,11 +100,12 @@ static int lose(struct shf_team *t, const char *what, int code, int64_t from_ns,
 	t->group->lost = true;
 	if (is_timeout(t, ms)) {
 		snprintf(why, room, "%s did not finish within %d ms: a rank died or is late, and "
-		         "none of the others can tell which", what, t->timeout_ms);
+		         "the others cannot tell which; see the scheduler's log, or raise "
+		         "opts.timeout_ms", what, t->timeout_ms);
 		return shf_fail(err, SHEAF_ELOST, "rank %d waited: %s", t->rank, why);
 	}
-	snprintf(why, room, "%s failed after %" PRId64 " ms, its callback returned %d: what "
-	         "carries the group (MPI, or the program's own callbacks) knows why", what, ms,
+	snprintf(why, room, "%s failed after %" PRId64 " ms, its callback returned %d; see the log "
+	         "of MPI, or of the program's own group callbacks", what, ms,
 	         code);
 	return shf_fail(err, SHEAF_ELOST, "rank %d: %s", t->rank, why);
 }
@@ -113,8 +114,8 @@ static int lose(struct shf_team *t, const char *what, int code, int64_t from_ns,
  * operation that failed first, because callers often drop the error that had it. */
 static int group_refuse(struct shf_team *t, const char *what, struct sheaf_error *err)
 {
-	return shf_fail(err, SHEAF_ELOST, "rank %d: %s: the group was lost in an earlier "
-	                "operation: %s", t->rank, what, t->group->why);
+	return shf_fail(err, SHEAF_ELOST, "rank %d: %s: the group is unusable since an earlier "
+	                "failure: %s", t->rank, what, t->group->why);
 }
 
 int shf_allgather(struct shf_team *t, const void *mine, void *all, size_t bytes,
@@ -194,7 +195,7 @@ static void verdict_fill(struct verdict *v, const struct shf_team *t, int rc,
 	struct sheaf_error own;
 
 	if (!err || err->code != rc) {
-		shf_fail(&own, rc, "rank %d: error %d, and no word of why", t->rank, rc);
+		shf_fail(&own, rc, "rank %d: failed with code %d, without a message", t->rank, rc);
 		err = &own;
 	}
 	memset(v, 0, sizeof(*v));
@@ -211,7 +212,7 @@ static void verdict_fill(struct verdict *v, const struct shf_team *t, int rc,
 static int verdict_read(const struct verdict *v, const struct shf_team *t, struct sheaf_error *err)
 {
 	if (v->code == 0 || v->code > 1000 || v->rank >= (uint64_t)t->ranks)
-		return shf_fail(err, SHEAF_EBUG, "rank %d: no code in what a failing rank told",
+		return shf_fail(err, SHEAF_EBUG, "rank %d: a failing rank sent no error code",
 				t->rank);
 	if (err) {
 		memset(err, 0, sizeof(*err));
@@ -253,7 +254,8 @@ static int send_failure(struct shf_team *t, uint64_t first, int rc, struct sheaf
  * the caller, which passed something that is no code. */
 static int code_of(int rc, struct sheaf_error *err)
 {
-	return rc <= 0 ? rc : shf_fail(err, SHEAF_EBUG, "agreement on %d, which is no code", rc);
+	return rc <= 0 ? rc : shf_fail(err, SHEAF_EBUG, "agreement on %d, which is not an error "
+	                               "code", rc);
 }
 
 #define STACK_WORDS 512         /* operations of at most this many words use the stack, so there is
@@ -317,7 +319,8 @@ static const char *call_name(uint64_t key)
 	};
 	uint64_t call = key >> (HANDLE_BITS + RANK_BITS);
 
-	return call < sizeof(names) / sizeof(names[0]) ? names[call] : "no call of this sheaf";
+	return call < sizeof(names) / sizeof(names[0]) ? names[call] : "a call that this version "
+		"of sheaf does not know";
 }
 
 /* Returns call, handle and rank in one number, the call in its highest bits. So if ranks are in
@@ -338,10 +341,12 @@ static int calls_differ_fail(uint64_t lo, uint64_t hi, struct sheaf_error *err)
 
 	if (lo >> (HANDLE_BITS + RANK_BITS) != hi >> (HANDLE_BITS + RANK_BITS))
 		return shf_fail(err, SHEAF_EINVAL, "ranks make different calls: rank %u %s, rank "
-		                "%u %s (every rank makes each of them, in one order)", a,
+		                "%u %s (all ranks must make the same collective calls in the same "
+		                "order)", a,
 		                call_name(lo), b, call_name(hi));
-	return shf_fail(err, SHEAF_EINVAL, "ranks call %s on different handles: rank %u on what "
-	                "their collective call %u made, rank %u on what %u made", call_name(lo), a,
+	return shf_fail(err, SHEAF_EINVAL, "ranks call %s on different handles: rank %u on the one "
+	                "that collective call %u made, rank %u on the one that call %u made; all "
+	                "ranks must pass the same one", call_name(lo), a,
 	                (unsigned)(lo >> RANK_BITS & UINT32_MAX), b,
 	                (unsigned)(hi >> RANK_BITS & UINT32_MAX));
 }
@@ -518,7 +523,8 @@ static int lens_reserve(const struct shf_team *t, struct shf_buf *fresh, const c
 	uint64_t total = lens_total(t);
 
 	if (total >= SIZE_MAX)
-		return shf_fail(err, SHEAF_ENOMEM, "rank %d: %s: more than memory has", t->rank,
+		return shf_fail(err, SHEAF_ENOMEM, "rank %d: %s: more bytes than fit in memory",
+		                t->rank,
 		                what);
 	return buf_zeroed(fresh, (size_t)total, what, err);
 }
@@ -593,7 +599,7 @@ int shf_exchange_known(struct shf_team *t, int rc, const void *out, const size_t
 		return group_refuse(t, "exchange", err);
 	err = err ? err : &own;
 	if (rc == 0 && expect >= SIZE_MAX)
-		rc = shf_fail(err, SHEAF_ENOMEM, "rank %d: exchange: more than memory has",
+		rc = shf_fail(err, SHEAF_ENOMEM, "rank %d: exchange: more bytes than fit in memory",
 		              t->rank);
 	if (rc == 0)
 		rc = buf_zeroed(&fresh, (size_t)expect, "exchange", err);
@@ -602,8 +608,8 @@ int shf_exchange_known(struct shf_team *t, int rc, const void *out, const size_t
 		total = lens_total(t);
 	if (rc == 0 && total > expect) {
 		t->group->lost = true;
-		snprintf(t->group->why, sizeof(t->group->why), "%" PRIu64 " bytes came where %"
-		         PRIu64 " were expected", total, expect);
+		snprintf(t->group->why, sizeof(t->group->why), "%" PRIu64 " bytes were received, "
+		         "%" PRIu64 " expected", total, expect);
 		rc = shf_fail(err, SHEAF_EBUG, "rank %d: exchange: %s", t->rank, t->group->why);
 	}
 	if (rc == 0) {

@@ -386,7 +386,8 @@ static int deal_stripe(const struct shf_match *m, uint32_t ranks, const struct s
 	if (rc == SHEAF_ELAYOUT)
 		shf_gap_fail(err, m->layout, numbers[gap.tensor], &gap);
 	else if (rc < 0)
-		shf_fail(err, rc, "dealing stripe %" PRIu64 ": %s", stripe, shf_strerror(rc));
+		shf_fail(err, rc, "assigning stripe %" PRIu64 " to ranks: %s", stripe,
+		         shf_strerror(rc));
 	if (rc == 0)
 		pack_segments(stripe, numbers, &dealt, out);
 	*collected = dealt.collected;

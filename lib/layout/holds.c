@@ -184,7 +184,7 @@ static int find_all(struct finding *f, const struct sheaf_state *state, const ch
 			continue;
 		t = find_next(f, s);
 		if (!always(t >= 0))
-			return shf_fail(err, SHEAF_EBUG, "%s/%s: not in the merged schema",
+			return shf_fail(err, SHEAF_EBUG, "%s/%s: not in the schema of all ranks",
 			                s->family, s->stored);
 		words[(*n)++] = shf_key((uint32_t)t, (uint32_t)i);
 	}

@@ -459,13 +459,13 @@ int shf_gap_fail(struct sheaf_error *err, const struct shf_layout *l, uint32_t t
 	char box[160], shape[120], ranks[128] = "";
 
 	if (gap->before >= 0 && gap->after >= 0)
-		snprintf(ranks, sizeof(ranks), " (rank %" PRId64 " holds what is before, rank %"
-		         PRId64 " what is after)", gap->before, gap->after);
+		snprintf(ranks, sizeof(ranks), " (rank %" PRId64 " holds the part before, rank "
+		         "%" PRId64 " the part after)", gap->before, gap->after);
 	else if (gap->before >= 0 || gap->after >= 0)
-		snprintf(ranks, sizeof(ranks), " (rank %" PRId64 " holds what is %s)",
+		snprintf(ranks, sizeof(ranks), " (rank %" PRId64 " holds the part %s)",
 		         gap->before >= 0 ? gap->before : gap->after,
 		         gap->before >= 0 ? "before" : "after");
-	return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: nobody holds %s of %s%s",
+	return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: no rank has added a slice for %s of %s%s",
 	                l->families[t->family].name, t->name,
 	                shf_box_print(&gap->box, box, sizeof(box)),
 	                shf_shape_print(&t->shape, shape, sizeof(shape)), ranks);

@@ -154,18 +154,21 @@ static int descs_unite(struct desc *d, size_t *n, struct sheaf_error *err)
 			continue;
 		}
 		if (last->kind != d[i].kind)
-			return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: a tensor of its own on rank "
-			                "%u, tied to %s on rank %u", d[i].family, d[i].name,
+			return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: stored by itself on rank %u, "
+			                "but tied to %s on rank %u; set the same slice.tied_to on "
+			                "all ranks", d[i].family, d[i].name,
 			                last->rank, d[i].to, d[i].rank);
 		if (last->kind == TIE && strcmp(last->to, d[i].to))
-			return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: tied to %s on rank %u, to %s "
-			                "on rank %u", d[i].family, d[i].name, last->to,
+			return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: tied to %s on rank %u, but to "
+			                "%s on rank %u; set the same slice.tied_to on all ranks",
+			                d[i].family, d[i].name, last->to,
 			                last->rank, d[i].to, d[i].rank);
 		if (last->kind == TENSOR &&
 		    (last->dtype != d[i].dtype || last->ndim != d[i].ndim ||
 		     memcmp(last->shape, d[i].shape, sizeof(int64_t) * d[i].ndim)))
 			return shf_fail(err, SHEAF_ELAYOUT,
-			                "%s/%s: rank %u says %s, rank %u says %s", d[i].family,
+			                "%s/%s: rank %u has %s, rank %u has %s; shape and dtype "
+			                "must be the same on all ranks", d[i].family,
 			                d[i].name, last->rank, print(last, one, sizeof(one)),
 			                d[i].rank, print(&d[i], two, sizeof(two)));
 	}
@@ -178,7 +181,8 @@ static int check_stream(const struct shf_slice *s, int ranks, struct sheaf_error
 {
 	if (!s->stream.stream || s->stream.ranks == ranks)
 		return 0;
-	return shf_fail(err, SHEAF_EINVAL, "stream %s: said to be of %d ranks, the group has %d",
+	return shf_fail(err, SHEAF_EINVAL, "stream %s: added for %d ranks, the group has %d; pass "
+	                "that number to sheaf_state_rank_bytes",
 	                s->stream.stream, s->stream.ranks, ranks);
 }
 
@@ -248,7 +252,8 @@ static int descs_read(const struct shf_buf *in, struct shf_arena *arena, struct 
 		rc = desc_get(&c, arena, *n ? &(*out)[*n - 1] : NULL, &(*out)[*n]);
 		*n += rc == 0;
 	}
-	return rc < 0 ? shf_fail(err, rc, "descriptions of tensors: %s", shf_strerror(rc)) : 0;
+	return rc < 0 ? shf_fail(err, rc, "descriptions of tensors from other ranks: %s",
+	                         shf_strerror(rc)) : 0;
 }
 
 /* Fills the layout from unique descriptions in order. A family begins where the name of the family

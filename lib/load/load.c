@@ -73,8 +73,8 @@ static int stream_source(const struct shf_load *ld, const struct shf_slice *s, c
 	 * several ranks the same random numbers. */
 	if (strcmp(rule, "drop") && strcmp(rule, "modulo"))
 		return shf_fail(err, SHEAF_ELAYOUT,
-				"stream %s: saved by %u ranks, loaded by %d, and its "
-				"rule is strict (opts.ignore with ranks/%s/* loads the rest)",
+				"stream %s: saved by %u ranks, loaded by %d, and its rule is "
+				"strict (put ranks/%s/* into opts.ignore to load the rest)",
 				s->stream.stream, saved, s->stream.ranks, s->stream.stream);
 	if (strcmp(rule, "drop") == 0)
 		*source = SHF_KEEP;
@@ -130,7 +130,7 @@ static bool derive(struct shf_load *ld, const struct shf_slice *s, struct shf_ta
 	if (!down && (tied = shf_layout_tied_to(l, from, s->stored)))
 		i = shf_layout_find(l, from = s->family, tied);
 	if (i >= 0)
-		how = "the master of what its weight is tied to";
+		how = "the master of the weight that it is tied to";
 	else
 		i = shf_load_find_stored(l, from = down ? from : "model", s->stored, s);
 	if (i < 0 || (down && !is_rounded_master(s, &l->tensors[i])) ||
@@ -167,14 +167,15 @@ static int decide_absent(struct shf_load *ld, const struct shf_slice *s, struct 
 		return 0;
 	}
 	t->source = SHF_KEEP;
-	report_slice(ld, SHF_COUNT_MISSING, SHEAF_REPORT_MISSING, s, "not in this step");
+	report_slice(ld, SHF_COUNT_MISSING, SHEAF_REPORT_MISSING, s, "not in this checkpoint");
 	/* If the step has averages of a set at all, it must have all of them, except those of
 	 * optional weights that it does not have. */
 	if (ld->flags & SHEAF_LOAD_LENIENT ||
 	    (s->owned ? shf_layout_family(l, s->family) < 0 || is_of_absent(ld, s)
 	              : (s->flags & SHEAF_SLICE_OPTIONAL) != 0))
 		return 0;
-	return shf_fail(err, SHEAF_ELAYOUT, "%s: no tensor %s/%s", ld->step->path, s->family,
+	return shf_fail(err, SHEAF_ELAYOUT, "%s: no tensor %s/%s (SHEAF_LOAD_LENIENT keeps what is "
+	                "in memory)", ld->step->path, s->family,
 			s->stored);
 }
 
@@ -212,7 +213,7 @@ static int decide_source(struct shf_load *ld, const struct shf_slice *s, struct 
 	if (ld->flags & SHEAF_LOAD_LENIENT && !same_items(s, &l->tensors[i])) {
 		t->source = SHF_KEEP;
 		report_slice(ld, SHF_COUNT_MISMATCHED, SHEAF_REPORT_MISMATCHED, s,
-		             "another shape is stored");
+		             "stored with another shape");
 		return 0;
 	}
 	rc = shf_load_slice_adapt(&t->slice, s, &l->tensors[i], s->family,
@@ -222,7 +223,7 @@ static int decide_source(struct shf_load *ld, const struct shf_slice *s, struct 
 	shf_tensor_counts_add(&ld->tally, SHF_COUNT_LOADED, s->family, name, l->tensors[i].bytes);
 	if (t->slice.dtype != s->dtype)
 		report_slice(ld, SHF_COUNT_CONVERTED, SHEAF_REPORT_CONVERTED, s,
-		             "another type is stored");
+		             "stored as another type");
 	return 0;
 }
 
@@ -278,11 +279,13 @@ static int find_unexpected(struct shf_load *ld, struct sheaf_error *err)
 		if (i % (size_t)team->ranks == (size_t)team->rank) {
 			shf_tensor_counts_add(&ld->tally, SHF_COUNT_UNEXPECTED, family, t->name, 0);
 			shf_load_report_item(&ld->report, SHEAF_REPORT_UNEXPECTED, family, t->name,
-			                     "in the step, not in the state");
+			                     "in the checkpoint, not in the state");
 		}
 		if (ld->flags & SHEAF_LOAD_STRICT)
 			rc = shf_fail(err, SHEAF_ELAYOUT,
-				      "%s: %s/%s is stored and nobody asked for it", ld->step->path,
+				      "%s: %s/%s is stored, but no rank has a slice of it (load "
+				      "without SHEAF_LOAD_STRICT, or put it into opts.ignore)",
+				      ld->step->path,
 				      family, t->name);
 	}
 	return ld->flags & SHEAF_LOAD_STRICT ? shf_agree(team, rc, err) : rc;
@@ -331,10 +334,10 @@ static int check_kept(const struct shf_load *ld, struct sheaf_error *err)
 		int64_t by = ld->step->filled_by[i];
 
 		if (by >= 0 && ld->targets[i].source == SHF_KEEP && !s->owned)
-			return shf_fail(err, SHEAF_ELAYOUT, "%.120s: has nothing for %s/%.120s, "
-			                "whose memory was changed by step %" PRId64 ", which is "
-			                "damaged (rewind the run to step %" PRId64 " and start "
-			                "again)", ld->step->path, s->family, s->name, by,
+			return shf_fail(err, SHEAF_ELAYOUT, "%.120s: has no tensor %s/%.120s, and "
+			                "its memory was overwritten by step %" PRId64 ", which is "
+			                "damaged; rewind the run to step %" PRId64 " and start the "
+			                "job again", ld->step->path, s->family, s->name, by,
 			                ld->step->number);
 	}
 	return 0;
@@ -371,8 +374,9 @@ static int prepare_load(struct shf_load *ld, struct sheaf_error *err)
 	 * not copied would mix two steps in its files. */
 	for (struct shf_reader *r = state->readers; r; r = r->next)
 		if (r->reads(r, SHF_EVERY_SLICE))
-			return shf_fail(err, SHEAF_EINVAL, "a load into memory that step %" PRId64
-			                " has not copied", r->step);
+			return shf_fail(err, SHEAF_EINVAL, "the save of step %" PRId64 " has not "
+			                "copied this state's memory yet; wait with "
+			                "sheaf_save_wait_copied before loading into it", r->step);
 	ld->targets = shf_zalloc(state->n, sizeof(*ld->targets));
 	if (!ld->targets || shf_tensor_counts_init(&ld->tally, step->run->team.ranks) < 0)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu slices", state->n);
@@ -476,11 +480,13 @@ static void count_try(const struct sheaf_checkpoint *step)
 		                             * not know yet which step is being loaded */
 		n = shf_tries_add(&run->store, step->number, step->manifest.session, &own);
 		if (n < 0)
-			shf_log(run, 1, "%s: a load of step %" PRId64 " is not counted: %s",
+			shf_log(run, 1, "%s: loading step %" PRId64 " could not be recorded as a "
+			        "resume attempt: %s",
 			        run->store.path, step->number, own.msg);
 		else if (n > 1)
-			shf_log(run, 1, "%s: step %" PRId64 " was loaded %d time%s by jobs that "
-			        "came no further, and is loaded again", run->store.path,
+			shf_log(run, 1, "%s: step %" PRId64 " is loaded again, after %d job%s "
+			        "resumed from it and ended without saving (see "
+			        "opts.resume_attempts_max)", run->store.path,
 			        step->number, n - 1, n > 2 ? "s" : "");
 	}
 }
@@ -505,7 +511,7 @@ static void add_remedy(const struct sheaf_checkpoint *step, struct sheaf_error *
 	if (shf_bcast(&run->team, 0, text, sizeof(text), NULL) < 0 || !err)
 		return;
 	if (shf_load_has_twin(step))
-		snprintf(text, sizeof(text), " (it lies on disk, too: load again%s)",
+		snprintf(text, sizeof(text), " (the checkpoint is also on disk: load again%s)",
 		         run->opts.flags & SHEAF_RUN_READONLY ? " without opts.agent" : "");
 	at = strlen(err->msg);
 	at = at + strlen(text) < sizeof(err->msg) ? at : sizeof(err->msg) - 1 - strlen(text);
@@ -540,12 +546,13 @@ static int enter_load_call(struct shf_load *ld, int rc, struct sheaf_error *err)
 	}
 	rc = shf_call_enter(&ld->step->run->team, &m, rc, err);
 	if (rc == 0 && m.lo[FLAGS] != m.hi[FLAGS])
-		rc = shf_fail(err, SHEAF_EINVAL, "ranks load with different flags");
+		rc = shf_fail(err, SHEAF_EINVAL, "ranks pass different flags to "
+		              "sheaf_checkpoint_load");
 	/* One rank would check sums that another one does not, and their results could differ. */
 	if (rc == 0 && m.lo[CHECKED] != m.hi[CHECKED])
 		rc = shf_fail(err, SHEAF_EINVAL,
-		              "%s: some ranks opened it with SHEAF_RUN_UNVERIFIED, "
-		              "others without", ld->step->path);
+		              "%s: some ranks opened it with SHEAF_RUN_UNVERIFIED, others without; "
+		              "use the same opts.flags on all ranks", ld->step->path);
 	if (rc == 0)
 		rc = shf_emas_check(ld->state, &m.hi[MARKS], err);
 	ld->room = m.lo[ROOM];

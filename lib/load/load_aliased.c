@@ -77,9 +77,9 @@ static int conflict_fail(const struct shf_load *ld, const struct filled *x,
 {
 	const struct shf_slice *a = &ld->targets[x->slice].slice, *b = &ld->targets[y->slice].slice;
 
-	return shf_fail(err, SHEAF_ELAYOUT, "%s/%.100s (%s is stored) and %s/%.100s (%s) lie in "
-	                "the same memory, and one of them would be lost: give the one that is made "
-	                "of the other SHEAF_SLICE_SAVE_ONLY", a->family, a->name,
+	return shf_fail(err, SHEAF_ELAYOUT, "%s/%.100s (%s is stored) and %s/%.100s (%s) share "
+	                "memory, so loading one would overwrite the other: set "
+	                "SHEAF_SLICE_SAVE_ONLY on the one that is derived", a->family, a->name,
 	                shf_dtype(a->dtype)->name, b->family, b->name, shf_dtype(b->dtype)->name);
 }
 

@@ -126,20 +126,23 @@ int shf_load_slice_adapt(struct shf_slice *out, const struct shf_slice *in,
 				t->wide, SHEAF_DIMS_MAX);
 	if (in->items.ndim != t->items.ndim ||
 	    memcmp(in->items.dim, t->items.dim, sizeof(int64_t) * (size_t)t->items.ndim))
-		return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: shape %s is stored, %s was asked for",
+		return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: shape %s is stored, %s was asked for "
+		                "(SHEAF_LOAD_LENIENT keeps what is in memory)",
 		                family, t->name, shf_shape_print(&t->items, have, sizeof(have)),
 		                shf_shape_print(&in->items, want, sizeof(want)));
 	*out = *in;
 	if (in->dtype == t->dtype)
 		return 0;
 	if (!convert)
-		return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: %s is stored, %s was asked for (allow "
-		                "conversion)", family, t->name, shf_dtype(t->dtype)->name,
+		return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: %s is stored, %s was asked for "
+		                "(SHEAF_LOAD_CONVERT converts)", family, t->name,
+		                shf_dtype(t->dtype)->name,
 		                shf_dtype(in->dtype)->name);
 	/* The memory may have the stored type already, although the slice is declared with another
 	 * one. */
 	if (in->data_dtype != t->dtype && !shf_can_convert(in->data_dtype, t->dtype))
-		return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: %s is stored, no conversion to %s",
+		return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: %s is stored and cannot be converted "
+		                "to %s",
 				family, t->name, shf_dtype(t->dtype)->name,
 				shf_dtype(in->data_dtype)->name);
 	out->dtype = t->dtype;

@@ -17,8 +17,8 @@ static const char *why_unverified(const struct shf_load *ld)
 {
 	if (!ld->step->sound)
 		return SHF_FOREIGN_MSG;
-	return shf_block_pass_sums(ld->step) ? "read in part: its blocks were checked"
-	                               : "read without a look at any sum, as the run was opened";
+	return shf_block_pass_sums(ld->step) ? "only a part was read: its blocks were checked"
+	                               : "read without any check, because of SHEAF_RUN_UNVERIFIED";
 }
 
 int shf_load_digest_compare(const struct shf_load *ld, uint64_t n, uint64_t digest,

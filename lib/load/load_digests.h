@@ -14,5 +14,5 @@ int shf_load_digest_compare(const struct shf_load *load, uint64_t n, uint64_t di
 /* Counts tensor n as unverified, and reports it if `mine` is set. */
 void shf_load_digest_missing(struct shf_load *load, uint64_t n, bool mine);
 /* The reason with which a tensor of a foreign step is reported as unverified. */
-#define SHF_FOREIGN_MSG "foreign: no sums exist"
+#define SHF_FOREIGN_MSG "no manifest: it has no checksums"
 #endif

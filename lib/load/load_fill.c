@@ -220,7 +220,8 @@ static int make_plan(struct shf_load *ld, struct filling *f, bool *planned, stru
 	/* With a smaller maximum, shf_load_stream_run would end before this rank has read its
 	 * segments. */
 	if (rc == 0 && !always(ld->work.own_most >= ld->work.own_bytes))
-		rc = shf_fail(err, SHEAF_EBUG, "a rank reads more alone than any rank does");
+		rc = shf_fail(err, SHEAF_EBUG, "a rank reads more by itself than the maximum over "
+		              "all ranks");
 	shf_matching_release(&g);
 	if (*planned && grows) {
 		rc = shf_image_sharing_allocate(f->sharing, rc, err);

@@ -251,7 +251,8 @@ static int fail_as_tampered(const struct shf_load *ld, const struct shf_lt_tenso
 {
 	char text[160];
 
-	return shf_fail(err, SHEAF_ECORRUPT, "%s: %s/%s %s: changed on the way between nodes",
+	return shf_fail(err, SHEAF_ECORRUPT, "%s: %s/%s %s: changed in transit between nodes: the "
+	                "network or a node's memory is faulty; check them, and load again",
 	                ld->step->path, shf_load_family(ld, t), t->name,
 	                shf_box_print(box, text, sizeof(text)));
 }
@@ -283,7 +284,8 @@ static int scatter_box(struct shf_load *ld, const struct shf_serve *v, struct sh
 			return fail_as_tampered(ld, t, &v->box, err);
 	}
 	if (!always(found))
-		return shf_fail(err, SHEAF_EBUG, "%s: a box came that nobody asked for", t->name);
+		return shf_fail(err, SHEAF_EBUG, "%s: a box was received that no slice needs",
+		                t->name);
 	return 0;
 }
 

@@ -256,7 +256,7 @@ int shf_load_slices_begin(struct sheaf_load **out, struct sheaf_checkpoint *step
 static int check_number(const struct sheaf_load *load, int slice, struct sheaf_error *err)
 {
 	return slice >= 0 && (size_t)slice < load->n
-	       ? 0 : shf_fail(err, SHEAF_EINVAL, "there is no slice %d: the state has %zu", slice,
+	       ? 0 : shf_fail(err, SHEAF_EINVAL, "there is no slice %d; the state has %zu", slice,
 	                      load->n);
 }
 
@@ -283,8 +283,8 @@ static int place_slice(const struct sheaf_load *load, int slice, void *data, str
 		return shf_fail(err, SHEAF_EINVAL, "%s/%s: the load has nothing for it, and it "
 		                "keeps what it has (sheaf_load_fills)", s->family, s->name);
 	if (data && s->owned)
-		return shf_fail(err, SHEAF_EINVAL, "%s/%s: averages lie in memory of the state: "
-		                "take them with NULL", s->family, s->name);
+		return shf_fail(err, SHEAF_EINVAL, "%s/%s: averages are in memory of the state; "
+		                "pass NULL for the memory to take them", s->family, s->name);
 	if (data)
 		s->mem.base = data;
 	if (!s->empty && !s->mem.base)
@@ -303,7 +303,8 @@ static int enter_take(struct sheaf_load *load, const struct shf_target *t,
 
 	pthread_mutex_lock(&load->lock);
 	if (load->over)
-		rc = shf_fail(err, SHEAF_EINVAL, "the load is over: nothing can be taken");
+		rc = shf_fail(err, SHEAF_EINVAL, "the load has ended: call sheaf_load_begin to "
+		              "take slices again");
 	else if (t->source == SHF_FROM_STEP && !t->slice.empty)
 		rc = shf_step_fd(step, step->layout.tensors[t->tensor].file, err);
 	if (!load->over)
@@ -407,9 +408,10 @@ static int check_all_taken(const struct sheaf_load *load, struct sheaf_error *er
 	size_t missing = 0, first = 0;
 
 	if (load->over)
-		return shf_fail(err, SHEAF_EINVAL, "the load is over");
+		return shf_fail(err, SHEAF_EINVAL, "the load has ended; free it");
 	if (load->taking > 0)
-		return shf_fail(err, SHEAF_EINVAL, "%zu slices are being taken", load->taking);
+		return shf_fail(err, SHEAF_EINVAL, "%zu slices are being taken; end the load when "
+		                "sheaf_load_take has returned for them", load->taking);
 	if (load->failure.code < 0 && load->taken[load->failed] < 0)
 		return take_failed(load, load->failed, err);
 	for (size_t i = load->n; i-- > 0;) {

@@ -75,7 +75,8 @@ static int take_mapped(struct worker *h, const struct shf_seg *g, uint64_t at, u
 		shf_sys_touch(sys, held, *n, false);
 		ld->disk_bytes += *n;
 	} else if (!always(h->buf != NULL)) {
-		return shf_fail(&h->err, SHEAF_EBUG, "a byte of a step in memory is nowhere");
+		return shf_fail(&h->err, SHEAF_EBUG, "a byte of a checkpoint in memory is in no "
+		                "staging buffer");
 	}
 	return check_chunk_of(h, g, at, *n, held);
 }

@@ -163,7 +163,7 @@ int shf_read_slice(struct sheaf_checkpoint *step, const struct shf_lt_tensor *t,
 	if (s->empty)
 		return 0;
 	if (!always(t->bytes > 0))
-		return shf_fail(err, SHEAF_EBUG, "%s: a slice of nothing", t->name);
+		return shf_fail(err, SHEAF_EBUG, "%s: argument 'slice' is NULL", t->name);
 	/* The buffer is no larger than needed: the first touch of a page costs more than the
 	 * copy. */
 	d.buf = shf_alloc((t->bytes < CHUNK - 2 * SHF_BLOCK ? t->bytes + 2 * SHF_BLOCK : CHUNK) + 8,
@@ -259,8 +259,8 @@ int shf_step_read(struct sheaf_checkpoint *step, const struct sheaf_slice *slice
 	int rc;
 
 	if (view && shf_view_access(view))
-		return shf_fail(err, SHEAF_EINVAL, "%s: lies in the memory of several nodes: load "
-		                "it", step->path);
+		return shf_fail(err, SHEAF_EINVAL, "%s: is spread over the memory of several "
+		                "nodes; use sheaf_checkpoint_load on all of them", step->path);
 	rc = read_slice(step, slice, err);
 	if (rc == SHEAF_ECORRUPT && shf_view_check_unchanged(view, step->path, err) < 0)
 		rc = SHEAF_EAGAIN;

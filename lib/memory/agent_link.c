@@ -48,8 +48,8 @@ void shf_agent_lost(struct sheaf_run *run, int sys, const char *doing)
 
 	shf_fail_sys(&why, sys, "%s", doing);
 	if (!t->said)
-		shf_log(run, 1, "%s: steps are not kept in memory until an agent answers: %s, "
-		        "rank %d", run->store.path, why.msg, run->team.rank);
+		shf_log(run, 1, "%s: checkpoints are not kept in memory until an agent answers: "
+		        "%s, rank %d", run->store.path, why.msg, run->team.rank);
 	t->said = true;
 	shf_sys_keep_close(run->sys, t->keep, true);
 	t->keep = -1;
@@ -68,7 +68,7 @@ void shf_agent_put(struct sheaf_run *run, int image, bool card)
 	shf_card_name(name, run->tier->job, run->team.rank, image, card);
 	rc = shf_sys_keep_put(sys, run->tier->keep, name, shm);
 	if (rc < 0)
-		shf_agent_lost(run, -rc, "handing memory to the agent");
+		shf_agent_lost(run, -rc, "passing a staging buffer to the agent");
 }
 
 void shf_agent_socket_name(char where[SHF_KEEP_NAME], const char *agent, const char *identity)
@@ -99,11 +99,13 @@ static int connect_to_agent(const struct shf_store *store, const char *agent, co
 		}
 	}
 	if (rc == -ENOENT || rc == -ECONNREFUSED)
-		return shf_fail(err, SHEAF_ENOENT, "no agent answers (sheaf agent RUN is one)");
+		return shf_fail(err, SHEAF_ENOENT, "no agent answers (start one on this node: "
+		                "sheaf agent RUN --detach)");
 	if (rc == -EXDEV)
-		return shf_fail(err, SHEAF_EINVAL, "the agent there is another run's, or that of a "
-		                "copy of this run: give each a socket of its own");
-	return rc < 0 ? shf_fail_sys(err, -rc, "the agent") : 0;
+		return shf_fail(err, SHEAF_EINVAL, "the agent on this socket serves another run, "
+		                "or a copy of this run; give each its own socket (sheaf agent RUN "
+		                "--socket PATH, opts.agent)");
+	return rc < 0 ? shf_fail_sys(err, -rc, "connecting to the agent") : 0;
 }
 
 int shf_agent_connect(const struct shf_store *store, const char *agent, int *keep, int *steps,
@@ -183,7 +185,7 @@ void shf_agent_put_all(struct sheaf_run *run)
 	}
 	rc = shf_replicas_put_all(run);
 	if (rc < 0)
-		shf_agent_lost(run, -rc, "handing copies to the agent");
+		shf_agent_lost(run, -rc, "passing a replica to the agent");
 }
 
 /* A connection that has broken is noticed here. After a new connection all images and cards are
@@ -195,7 +197,7 @@ bool shf_agent_is_up(struct sheaf_run *run)
 	if (!t->wanted)
 		return false;
 	if (t->keep >= 0 && shf_sys_keep_lives(run->sys, t->keep) < 0)
-		shf_agent_lost(run, EPIPE, "the agent");
+		shf_agent_lost(run, EPIPE, "connecting to the agent");
 	if (t->keep < 0 && shf_now(run) >= t->ask_ns) {
 		(void)shf_agent_reconnect(run, NULL);
 		shf_agent_put_all(run);
@@ -222,8 +224,9 @@ void shf_agent_set_limit(struct sheaf_run *run, uint64_t most)
 	t->bounded = true;
 	t->steps_max = most > 1 ? (int)(1 + SHF_IMAGES_MAX - most) : 0;
 	if (t->steps_max && run->opts.images_max > t->steps_max && run->team.rank == 0)
-		shf_log(run, 1, "%s: an agent keeps %d steps at most: saves have as many images, "
-		        "not %d", run->store.path, t->steps_max, run->opts.images_max);
+		shf_log(run, 1, "%s: an agent keeps %d checkpoints at most, so saves have that "
+		        "many staging buffers, not %d (sheaf agent --steps)", run->store.path,
+		        t->steps_max, run->opts.images_max);
 }
 
 /* If a replica of the image is being sent in the background, waits until it is sent. This happens
@@ -262,7 +265,8 @@ void shf_memory_tier_card_reuse(struct sheaf_run *run, int image)
 		return;
 	stop_copy(run, image);
 	if (t->newest == image) { /* there is only one image, as for a very large state */
-		shf_log(run, 1, "%s: step %" PRId64 " is in memory no more: its image is needed",
+		shf_log(run, 1, "%s: step %" PRId64 " is no longer in memory: a newer save needed "
+		        "its staging buffer",
 		        run->store.path, t->steps[image]);
 		t->newest = -1;
 	}

@@ -21,7 +21,7 @@
 #include "run_env.h"
 #include "tries.h"
 
-#define CONDEMNED "resumes from it came to nothing"
+#define CONDEMNED "jobs resumed from it and ended without saving"
 
 /* What rank 0 has chosen; broadcast as it is. */
 struct choice {
@@ -161,7 +161,7 @@ static const char *why_not(const struct choosing *c, const struct shf_memory_ste
                            int *rc)
 {
 	if (r->here != r->ranks && !same)
-		return "not all of it is there";
+		return "not all of it is in memory";
 	*rc = same ? 1 : shf_memory_step_follows(&c->run->store, r, &c->disk, c->err);
 	if (*rc == 0)
 		return "it does not follow the newest step on disk";
@@ -247,8 +247,8 @@ int shf_memory_choose_gather(struct sheaf_run *run, struct shf_buf *mine, bool *
 	if (rc < 0) {
 		struct sheaf_error why;
 
-		shf_fail_sys(&why, -rc, "asking the agent");
-		shf_log(run, 1, "%s: what is in memory is not known: %s, rank %d",
+		shf_fail_sys(&why, -rc, "sending a request to the agent");
+		shf_log(run, 1, "%s: the checkpoints in memory are not known: %s, rank %d",
 		        run->store.path, why.msg, run->team.rank);
 		shf_buf_reset(mine);
 		*asked = false;
@@ -291,7 +291,7 @@ static int open_all(struct sheaf_run *run, const struct choice *choice,
 			*err = own;
 		return rc;
 	}
-	shf_log(run, 1, "%s: step %" PRId64 " is not taken from memory: %s, rank %d",
+	shf_log(run, 1, "%s: step %" PRId64 " is not loaded from memory: %s, rank %d",
 	        run->store.path, choice->which.step, own.msg, own.rank);
 	if (sought && run->team.rank == 0)
 		shf_latest_search_pass(sought, name, own.msg);

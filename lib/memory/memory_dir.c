@@ -504,8 +504,8 @@ int shf_view_check_unchanged(const struct shf_view *v, const char *path, struct 
 		i++;
 	if (!v || i == v->parts_n)
 		return 0;
-	return shf_fail(err, SHEAF_EAGAIN, "%s: its memory was taken for a newer step before all "
-	                "of it was read: open the latest again", path);
+	return shf_fail(err, SHEAF_EAGAIN, "%s: this checkpoint in memory was overwritten by a "
+	                "newer save while it was being read; open the latest again", path);
 }
 
 void shf_view_clear_cards(struct shf_view *v)

@@ -61,7 +61,8 @@ int shf_view_add(struct shf_view *v, const struct shf_view_part *part, struct sh
 		rc = add_stretch(v, &g);
 	}
 	if (rc < 0)
-		return shf_fail(err, rc, "a step in memory: the card of an image: %s",
+		return shf_fail(err, rc, "a checkpoint in memory: the header of a staging buffer: "
+		                "%s",
 		                shf_strerror(rc));
 	if (card.smalls_n) {
 		v->smalls = card.smalls;
@@ -181,7 +182,8 @@ int shf_view_unpack_small_files(struct shf_view *v, const struct shf_buf *told,
 		rc = shf_card_decode_body(&card, &v->arena, own, told->len);
 	}
 	if (rc < 0)
-		return shf_fail(err, rc, "a step in memory: what another node knows of it: %s",
+		return shf_fail(err, rc, "a checkpoint in memory: its description from another "
+		                "node: %s",
 		                shf_strerror(rc));
 	v->smalls = card.smalls;
 	v->smalls_n = card.smalls_n;
@@ -197,7 +199,8 @@ int shf_view_finish(struct shf_view *v, bool whole, struct sheaf_error *err)
 	int rc;
 
 	if (!v->smalls_n || strcmp(v->smalls[0].name, "sheaf.json"))
-		return shf_fail(err, SHEAF_EFORMAT, "a step in memory: its manifest is not here");
+		return shf_fail(err, SHEAF_EFORMAT, "a checkpoint in memory: its manifest is not "
+		                "on this node");
 	shf_view_manifest_bytes(v, &text, &n);
 	rc = shf_manifest_decode(&v->manifest, &v->arena, text, n, "sheaf.json in memory", err);
 	if (rc < 0)
@@ -286,7 +289,8 @@ int shf_view_open_disk(struct shf_view *v, int dir, const char *name, struct she
 	if (shf_lease_take(in, &of, &v->lease) < 0) {
 		shf_sys_close(in, v->disk);
 		v->disk = -1;
-		return shf_fail_io(err, ENOENT, "%s: has just gone", name);
+		return shf_fail_io(err, ENOENT, "%s: was deleted or moved while it was being "
+		                   "opened", name);
 	}
 	return 0;
 }

@@ -234,7 +234,9 @@ static int map_make(const struct sheaf_run *run, const struct shf_manifest *mani
 	if (!spans || !m.weight || map->had.oom || map->files.oom || map->pieces.oom)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for what nodes have");
 	else if (map->missing)
-		rc = shf_fail(err, SHEAF_EFORMAT, "%" PRIu64 " bytes are on no node",
+		rc = shf_fail(err, SHEAF_EFORMAT, "%" PRIu64 " bytes of the checkpoint in memory "
+		              "are on no node: a node or its agent was lost, and opts.copies was "
+		              "not 2",
 		              map->missing);
 	shf_free(spans);
 	shf_free(m.weight);
@@ -258,7 +260,7 @@ static int send_some(struct sheaf_run *run, struct shf_view *view, const struct 
 		if (p[i].from == team->rank)
 			rc = shf_view_get_bytes(view, p[i].file, p[i].lo, p[i].hi, &out[p[i].to]);
 	if (rc < 0)
-		shf_fail(err, rc, "what another node lacks of a block: %s", shf_strerror(rc));
+		shf_fail(err, rc, "another node's list of missing blocks: %s", shf_strerror(rc));
 	rc = shf_agree(team, rc, err);
 	if (rc == 0)
 		rc = shf_exchange(team, 0, out, &in, bytes, err);
@@ -276,7 +278,7 @@ static int send_some(struct sheaf_run *run, struct shf_view *view, const struct 
 			at[p[i].from] += n;
 		}
 		if (rc < 0)
-			shf_fail(err, rc, "what this node lacks of a block: %s",
+			shf_fail(err, rc, "this node's list of missing blocks: %s",
 			         shf_strerror(rc));
 		rc = shf_agree(team, rc, err);
 	}
@@ -310,7 +312,8 @@ static int send_pieces(struct sheaf_run *run, struct shf_view *view, const struc
 	if (rc < 0 || n == 0)
 		return rc;
 	rc = shf_view_finish_bytes(view);
-	return shf_agree(&run->team, rc < 0 ? shf_fail(err, rc, "blocks of several nodes: %s",
+	return shf_agree(&run->team, rc < 0 ? shf_fail(err, rc, "blocks that lie on several nodes: "
+	                                               "%s",
 	                                               shf_strerror(rc)) : 0, err);
 }
 
@@ -348,7 +351,8 @@ static int share_knowledge(struct sheaf_run *run, struct shf_view *view, struct 
 	if (rc < 0 || !x[0])
 		return rc;
 	if (!x[1])
-		return shf_fail(err, SHEAF_EFORMAT, "its manifest is on no node");
+		return shf_fail(err, SHEAF_EFORMAT, "the manifest of the checkpoint in memory is "
+		                "on no node: rank 0's node or its agent was lost");
 	rc = share_view(team, team->ranks - (int)x[1], view, &told, err);
 	if (rc == 0)
 		rc = shf_agree(team, shf_view_has_small_files(view)
@@ -382,7 +386,8 @@ static int map_keep(struct shf_view *view, const struct map *map, struct sheaf_e
 	}
 	shf_free(had);
 	shf_free(files);
-	return rc < 0 ? shf_fail(err, rc, "what nodes have: %s", shf_strerror(rc)) : 0;
+	return rc < 0 ? shf_fail(err, rc, "the list of what each node has in memory: %s",
+	                         shf_strerror(rc)) : 0;
 }
 
 /* Returns whether this rank has in its view all blocks that it may have to read. It may lack some
@@ -415,7 +420,8 @@ static int check_rank_view(const struct sheaf_run *run, const struct shf_view *v
                            const struct map *map, struct sheaf_error *err)
 {
 	return has_all(run, view, map) ? 0
-	       : shf_fail(err, SHEAF_EFORMAT, "a rank does not see what its node has");
+	       : shf_fail(err, SHEAF_EFORMAT, "a rank cannot map the staging buffers that its node "
+	                  "has");
 }
 
 /* If all ranks are on one node and the step is not on disk, the view must be complete by itself,

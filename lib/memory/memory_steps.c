@@ -347,7 +347,8 @@ int shf_memory_step_open_parts(const struct shf_sys *sys, int keep,
 		got = got == -ENOENT ? 0 : got;
 	}
 	if (rc == 0 && got < 0)
-		rc = shf_fail_sys(err, -got, "step %" PRId64 " in memory: asking the agent",
+		rc = shf_fail_sys(err, -got, "step %" PRId64 " in memory: sending a request to the "
+		                  "agent",
 		                  which->step);
 	shf_buf_release(&names.bytes);
 	if (rc == 0 && copied && copied->len)
@@ -404,20 +405,22 @@ int shf_memory_step_follows(struct shf_store *store, const struct shf_memory_ste
 	int bad;
 
 	if (f.rewinds == UINT64_MAX)
-		return shf_fail(err, SHEAF_EIO, "%s/.sheaf/rewinds cannot be read: was what is in "
-		                "memory rewound?", store->path);
+		return shf_fail(err, SHEAF_EIO, "%s/.sheaf/rewinds cannot be read, so it is not "
+		                "known whether the checkpoints in memory were rewound",
+		                store->path);
 	if (disk->known != disk->newest || !is_followed(&f, disk->known, disk->session) ||
 	    shf_store_is_aside(store, r->step, r->session))
 		return 0;
 	bad = shf_marks_some_bad(store, disk->known, is_followed, &f);
 	if (bad < 0)
-		return shf_fail_sys(err, -bad, "%s/.sheaf/marks: does step %" PRId64 " in memory "
-		                    "follow a bad one?", store->path, r->step);
+		return shf_fail_sys(err, -bad, "%s/.sheaf/marks: finding out whether step %" PRId64
+		                    " in memory follows a bad step", store->path, r->step);
 	/* A bad step whose number is saved again loses its mark and is set aside. */
 	if (bad == 0)
 		bad = shf_asides_some(store, is_followed, &f);
-	return bad < 0 ? shf_fail_sys(err, -bad, "%s/.sheaf/aside: does step %" PRId64 " in memory "
-	                              "follow one of these?", store->path, r->step) : !bad;
+	return bad < 0 ? shf_fail_sys(err, -bad, "%s/.sheaf/aside: finding out whether step "
+	                              "%" PRId64 " in memory follows one of these", store->path,
+	                              r->step) : !bad;
 }
 
 bool shf_memory_step_is_passed(struct shf_store *store, const struct shf_memory_step *r,
@@ -461,9 +464,10 @@ int shf_memory_step_check_passed(const struct shf_sys *sys, int keep, struct shf
 	if (p.rc < 0)
 		return p.rc;
 	if (rc < 0)
-		return shf_fail_sys(err, -rc, "asking the agent");
+		return shf_fail_sys(err, -rc, "sending a request to the agent");
 	return p.passed ? shf_fail(err, SHEAF_EBUSY, "step %" PRId64 " in memory: a later job has "
-	                           "gone on from another step", which->step) : 0;
+	                           "resumed from another step, so it is not written",
+	                           which->step) : 0;
 }
 
 bool shf_memory_step_replaces(struct shf_store *store, const struct shf_memory_step *r,

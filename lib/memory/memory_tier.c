@@ -28,7 +28,7 @@ int shf_memory_tier_open(struct sheaf_run *run, struct sheaf_error *err)
 	run->image.moves = shf_memory_tier_image_moves;
 	if (run->team.rank == 0)
 		rc = shf_sys_random(run->sys, bits, sizeof(bits));
-	rc = rc < 0 ? shf_fail_sys(err, -rc, "drawing a number") : shf_replicas_open(run, err);
+	rc = rc < 0 ? shf_fail_sys(err, -rc, "reading random bytes") : shf_replicas_open(run, err);
 	rc = shf_agree(&run->team, rc, err);
 	if (rc == 0)
 		rc = shf_bcast(&run->team, 0, bits, sizeof(bits), err);
@@ -38,7 +38,7 @@ int shf_memory_tier_open(struct sheaf_run *run, struct sheaf_error *err)
 		snprintf(t->job + 2 * i, 3, "%02x", bits[i]);
 	t->said = shf_agent_reconnect(run, &why) < 0;
 	if (t->said)
-		shf_log(run, 1, "%s: nothing is kept in memory: %s, rank %d", run->store.path,
+		shf_log(run, 1, "%s: no checkpoint is kept in memory: %s, rank %d", run->store.path,
 		        why.msg, run->team.rank);
 	return run->opts.flags & SHEAF_RUN_READONLY ? 0 : shf_memory_jobs_drop_old(run, err);
 }

@@ -46,7 +46,8 @@ int shf_replicas_open(struct sheaf_run *run, struct sheaf_error *err)
 
 	g->wanted = run->opts.copies == 2 && place->nodes_n > 1;
 	if (run->opts.copies == 2 && place->nodes_n == 1 && run->team.rank == 0)
-		shf_log(run, 1, "%s: one node alone: steps in memory are kept once",
+		shf_log(run, 1, "%s: opts.copies is 2, but all ranks are on one node: checkpoints "
+		        "in memory have no second copy",
 		        run->store.path);
 	if (!g->wanted)
 		return 0;
@@ -120,7 +121,8 @@ int shf_replica_reserve(const struct sheaf_run *run, struct shf_replica_owner *g
 	if (shm->base && shm->bytes >= bytes)
 		return 0;
 	if (bytes > SIZE_MAX / 2)
-		return shf_fail(err, SHEAF_ENOMEM, "a copy of %" PRIu64 " bytes", bytes);
+		return shf_fail(err, SHEAF_ENOMEM, "a replica of %" PRIu64 " bytes is larger than "
+		                "any memory", bytes);
 	if (shm->base) {
 		shf_card_name(name, run->tier->job, g->rank, SHF_CARD_REPLICA + slot, card);
 		if (run->tier->keep >= 0)
@@ -130,12 +132,13 @@ int shf_replica_reserve(const struct sheaf_run *run, struct shf_replica_owner *g
 	*shm = (struct shf_shm){ .fd = -1 };
 	rc = shf_sys_shm_new(sys, shm, (size_t)shf_growth_bytes(bytes), true);
 	if (rc < 0)
-		return shf_fail_sys(err, -rc, "%" PRIu64 " MiB for what rank %d has in memory",
+		return shf_fail_sys(err, -rc, "allocating %" PRIu64 " MiB for the replica of rank "
+		                    "%d",
 		                    bytes >> 20, g->rank);
 	if (card)
 		shf_card_head(shm)->magic = SHF_CARD_MAGIC;
 	rc = offer_replica(run, g, slot, card);
-	return rc < 0 ? shf_fail_sys(err, -rc, "handing what rank %d has in memory to the agent",
+	return rc < 0 ? shf_fail_sys(err, -rc, "passing the replica of rank %d to the agent",
 	                             g->rank) : 0;
 }
 

@@ -80,8 +80,8 @@ static int sending_new(struct shf_replica_transfer **out, struct sheaf_run *run,
 
 	*out = s;
 	if (g->failed)
-		return shf_fail(err, SHEAF_EFAILED, "the agent did not take copies that it was "
-		                "offered once more");
+		return shf_fail(err, SHEAF_EFAILED, "the agent on this node refused the replicas "
+		                "twice (raise sheaf agent --memory-max)");
 	if (!s)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory to send a copy");
 	*s = (struct shf_replica_transfer){ .run = run, .image = c->image, .step = c->step,
@@ -112,7 +112,8 @@ static int read_announcements(struct shf_replica_transfer *s, struct sheaf_error
 		k->slot = g->of[i].steps[1] < g->of[i].steps[0]; /* the slot with the older replica
 		                                                  * is overwritten (G2) */
 		if (!k->body || step != (uint64_t)s->step)
-			return shf_fail(err, SHEAF_EBUG, "rank %d sends a copy of something else",
+			return shf_fail(err, SHEAF_EBUG, "rank %d sent a replica of another "
+			                "checkpoint",
 			                g->of[i].rank);
 	}
 	return 0;
@@ -203,7 +204,8 @@ static int make_places(struct shf_replica_transfer *s, struct sheaf_error *err)
 		                      s->run->place.node, err);
 	for (size_t i = 0; i < g->n && rc == 0; i++) {
 		if (s->coming[i].image_bytes > s->most)
-			return shf_fail(err, SHEAF_EBUG, "rank %d sends a copy of something else",
+			return shf_fail(err, SHEAF_EBUG, "rank %d sent a replica of another "
+			                "checkpoint",
 			                g->of[i].rank);
 		rc = make_place(s, &g->of[i], &s->coming[i], err);
 	}
@@ -408,7 +410,8 @@ int shf_replicas_send(struct sheaf_run *run, const struct shf_replica_step *c,
 	}
 	g->wanted = false;
 	if (run->team.rank == 0)
-		shf_log(run, 1, "%s: steps in memory are kept once from now on: %s, rank %d",
+		shf_log(run, 1, "%s: checkpoints in memory have no second copy from now on: %s, "
+		        "rank %d",
 		        run->store.path, own.msg, own.rank);
 	return 0;
 }

@@ -10,16 +10,17 @@ int shf_slice_shard(struct sheaf_slice *slice, int dim, int64_t i, int64_t n,
 	int64_t count, piece, off, start, shift, origin;
 
 	if (!slice)
-		return shf_fail(err, SHEAF_EINVAL, "the slice is NULL");
+		return shf_fail(err, SHEAF_EINVAL, "argument 'slice' is NULL");
 	if (slice->ndim > SHEAF_DIMS_MAX || dim < 0 || dim >= slice->ndim)
-		return shf_fail(err, SHEAF_EINVAL, "dimension %d of a slice with %d dimensions",
+		return shf_fail(err, SHEAF_EINVAL, "there is no dimension %d; the slice has %d",
 		                dim,
 		                (int)slice->ndim);
 	count = slice->count[dim];
 	if (count < 0 || i < 0 || i >= n)
 		return shf_fail(err, SHEAF_EINVAL,
-		                "piece %" PRId64 " of %" PRId64 " of the %" PRId64
-		                " items of dimension %d", i, n, count, dim);
+		                "piece %" PRId64 " of %" PRId64 " of the %" PRId64 " items of "
+		                "dimension %d; pieces must be counted from 0 to n - 1", i, n, count,
+		                dim);
 	piece = count / n + (count % n != 0);
 	/* i * piece could overflow if i is far past the last full piece. Such pieces are empty. */
 	off = piece == 0 || i > count / piece ? count : i * piece;

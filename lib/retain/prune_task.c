@@ -37,8 +37,8 @@ static bool prune(void *arg)
 void shf_prune_task_warn_late(struct sheaf_run *run)
 {
 	if (run->store.late)
-		shf_log(run, 1, "%s: not all that was pruned could be deleted in time: the next "
-		        "prune goes on with it", run->store.path);
+		shf_log(run, 1, "%s: some pruned checkpoints are not deleted yet, because time was "
+		        "short; the next prune goes on", run->store.path);
 }
 
 /* Logs each deleted step with the reason, or why the prune failed. */
@@ -95,7 +95,8 @@ void shf_run_resumed(struct sheaf_run *run)
 		return;
 	shf_prune_task_finish(run);
 	if (shf_tries_forget(&run->store, &err) < 0)
-		shf_log(run, 1, "%s: a load stays counted though it went well: %s",
+		shf_log(run, 1, "%s: a successful resume could not be recorded, so it still counts "
+		        "as a failed attempt: %s (sheaf mark RUN@N none resets the count)",
 		        run->store.path, err.msg);
 }
 

@@ -168,8 +168,8 @@ static bool read_own_manifest(struct shf_scrub *r)
 	if (r->manifest.step == r->step &&
 	    (!r->session[0] || strcmp(r->manifest.session, r->session) == 0))
 		return true;
-	shf_fail(&r->err, SHEAF_ECORRUPT, "%s: is not what was committed, but step %" PRId64
-	         " of session %s", where, r->manifest.step, r->manifest.session);
+	shf_fail(&r->err, SHEAF_ECORRUPT, "%s: is not the checkpoint that was committed, but step "
+	         "%" PRId64 " of session %s", where, r->manifest.step, r->manifest.session);
 	return end_as_damaged(r);
 }
 
@@ -188,8 +188,8 @@ static bool table_fits(struct shf_scrub *r, const char *where)
 		blocks += blocks_of_file(r->manifest.files[f].bytes);
 	if (r->head.files_n == r->manifest.files_n && r->head.blocks_n == blocks)
 		return true;
-	shf_fail(&r->err, SHEAF_ECORRUPT, "%s: has sums of %" PRIu64 " files and %" PRIu64
-	         " blocks, the manifest names %zu and %" PRIu64, where, r->head.files_n,
+	shf_fail(&r->err, SHEAF_ECORRUPT, "%s: has checksums of %" PRIu64 " files and %" PRIu64 " "
+	         "blocks, the manifest names %zu and %" PRIu64, where, r->head.files_n,
 	         r->head.blocks_n, r->manifest.files_n, blocks);
 	return end_as_damaged(r);
 }
@@ -361,8 +361,8 @@ static bool enter_file(struct shf_scrub *r)
 	if (r->sums_file.bytes != m->bytes || r->sums_file.first_block != r->first ||
 	    r->sums_file.tensors_n > r->head.tensors_n ||
 	    r->sums_file.first_tensor > r->head.tensors_n - r->sums_file.tensors_n) {
-		shf_fail(&r->err, SHEAF_ECORRUPT, "%s/sheaf.sums: says of %s what the manifest "
-		         "does not", r->where, m->name);
+		shf_fail(&r->err, SHEAF_ECORRUPT, "%s/sheaf.sums: contradicts the manifest about "
+		         "%s", r->where, m->name);
 		return end_as_damaged(r);
 	}
 	if (!open_scrubbed(r, m, &r->fd))

@@ -48,7 +48,8 @@ static int start_scrub_here(struct sheaf_run *run, const struct shf_saved *saved
 	if (rc < 0)
 		return rc;
 	rc = shf_background_start(&run->retain.behind->task, run->sys, shf_scrub_turn, r);
-	return rc == 0 ? 0 : shf_fail_sys(err, -rc, "%s: starting to read it again", r->where);
+	return rc == 0 ? 0 : shf_fail_sys(err, -rc, "%s: starting a thread to read it again",
+	                                  r->where);
 }
 
 void shf_scrub_run_next(struct sheaf_run *run, int64_t step, const char *session, uint64_t bytes)
@@ -175,8 +176,9 @@ static int gather_scrub_answers(struct sheaf_run *run, struct sheaf_error *why,
 	rc = shf_agree(&run->team, bad && rc != SHEAF_ECORRUPT ? 0 : rc, &own);
 	shf_name_of_step(&run->store, name, run->retain.behind->now.step);
 	if (rc == 0 && cut)
-		rc = shf_fail(&own, SHEAF_ECORRUPT, "%s/%s: a tensor that several nodes read has "
-		              "another digest", run->store.path, name);
+		rc = shf_fail(&own, SHEAF_ECORRUPT, "%s/%s: a tensor that several nodes read "
+		              "together does not have the digest that was stored", run->store.path,
+		              name);
 	*why = own;
 	return rc;
 }
@@ -209,7 +211,7 @@ int shf_scrub_run_poll(struct sheaf_run *run, struct sheaf_error *err)
 	if (rc < 0 && run->team.rank == 0)
 		shf_log(run, rc == SHEAF_ECORRUPT ? 0 : 1, "%s: step %" PRId64 "%s: %s (%" PRIu64
 		        " damaged so far)", run->store.path, now.step, rc == SHEAF_ECORRUPT
-		        ? " is damaged, read again after its commit"
+		        ? " is damaged: it was read again after its commit"
 		        : " could not be read again", why.msg, b->damaged_n);
 	/* Any other failure concerns a step that was committed before; it was logged above. */
 	if (rc != SHEAF_ELOST)

@@ -69,9 +69,10 @@ int shf_growth_check(const void *all, size_t stride, int ranks, int node,
 
 			if (taken > left)
 				return shf_fail(err, SHEAF_ENOMEM, "the ranks of a node need %llu "
-				                "MiB more memory for images, and the machine or a "
-				                "control group has %llu MiB left: lower "
-				                "staging_bytes_max, or give the job more memory",
+				                "MiB more memory for staging buffers, and the "
+				                "machine or a control group has %llu MiB left: "
+				                "lower opts.staging_bytes_max, or give the job "
+				                "more memory",
 				                (unsigned long long)(taken >> 20),
 				                (unsigned long long)(left >> 20));
 		}

@@ -114,11 +114,12 @@ static int grow_image(struct sheaf_run *run, struct shf_image *m, uint64_t want,
 	int rc;
 
 	if (want > SIZE_MAX / 2)
-		return shf_fail(err, SHEAF_ENOMEM, "an image of %llu bytes",
+		return shf_fail(err, SHEAF_ENOMEM, "a staging buffer of %llu bytes is larger than "
+		                "any memory; lower opts.staging_bytes_max",
 				(unsigned long long)want);
 	rc = shf_sys_shm_new(sys, &fresh, (size_t)want, shared);
 	if (rc < 0)
-		return shf_fail_sys(err, -rc, "an image of %llu MiB of memory",
+		return shf_fail_sys(err, -rc, "allocating a staging buffer of %llu MiB",
 		                    (unsigned long long)(want >> 20));
 	m->own = fresh;
 	moves(run, m, false);
@@ -162,11 +163,13 @@ static int connect_all(struct shf_image_sharing *s, struct sheaf_error *err)
 		s->image->peers[r] = (struct shf_shm){ .fd = -1 };
 		int rc = shf_sys_shm_connect(sys, s->all[r].token, &s->connections[r]);
 		if (rc == -ECONNREFUSED)
-			return shf_fail(err, SHEAF_EAGAIN, "rank %d's image: its socket takes no "
-			                "connection: processes of other users fill it, or the "
-			                "rank is in another network namespace by now", r);
+			return shf_fail(err, SHEAF_EAGAIN, "staging buffer of rank %d: its socket "
+			                "accepts no connection: other users' processes keep it "
+			                "busy, or that rank has moved to another network namespace",
+			                r);
 		if (rc < 0)
-			return shf_fail_sys(err, -rc, "rank %d's image", r);
+			return shf_fail_sys(err, -rc, "connecting to rank %d for its staging "
+			                    "buffer", r);
 	}
 	return 0;
 }
@@ -181,7 +184,8 @@ static int serve_all(struct shf_image_sharing *s, struct sheaf_error *err)
 	if (s->want && s->shared)
 		rc = shf_sys_shm_serve(sys, s->offer, &s->image->own,
 				       run->place.node_ranks - 1, run->team.timeout_ms);
-	return rc < 0 ? shf_fail_sys(err, -rc, "handing the image to the ranks of this node") : 0;
+	return rc < 0 ? shf_fail_sys(err, -rc, "sharing the staging buffer with the ranks of this "
+	                             "node") : 0;
 }
 
 /* Decides whether this rank's part must grow. If it must, opens the socket on which the new memory
@@ -202,7 +206,8 @@ static int offer_new(struct shf_image_sharing *s, struct sheaf_error *err)
 		                run->team.ranks);
 	if (s->want && s->shared)
 		rc = shf_sys_shm_offer(sys, s->token, &s->offer);
-	return rc < 0 ? shf_fail_sys(err, -rc, "offering the image to the ranks of this node") : 0;
+	return rc < 0 ? shf_fail_sys(err, -rc, "opening a socket to share the staging buffer on "
+	                             "this node") : 0;
 }
 
 int shf_image_sharing_new(struct shf_image_sharing **sharing, struct sheaf_run *run, int image,
@@ -352,7 +357,7 @@ int shf_image_sharing_map(struct shf_image_sharing *s, struct sheaf_error *err)
 		rc = shf_sys_shm_take(sys, s->connections[r], &s->image->peers[r],
 				      run->team.timeout_ms);
 		if (rc < 0)
-			return shf_fail_sys(err, -rc, "taking rank %d's image", r);
+			return shf_fail_sys(err, -rc, "receiving the staging buffer of rank %d", r);
 	}
 	s->taken = true;
 	return 0;

@@ -170,7 +170,9 @@ int shf_nodes_find(struct shf_team *team, const struct shf_sys *sys, struct shf_
 	if (!all || !next || !place->nodes)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for %zu ranks", ranks);
 	else if (shf_sys_owner(sys, &self) < 0)
-		rc = shf_fail(err, SHEAF_EIO, "this process cannot be named: no boot id or pid");
+		rc = shf_fail(err, SHEAF_EIO, "this process cannot be identified: "
+		              "/proc/sys/kernel/random/boot_id or its pid cannot be read; mount "
+		              "/proc");
 	rc = shf_agree(team, rc, err);
 	if (rc == 0) {
 		me.machine = shf_crc64(self.boot, strlen(self.boot));

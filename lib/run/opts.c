@@ -88,10 +88,10 @@ static int opts_check_bounds(const struct sheaf_opts *o, struct sheaf_error *err
 
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
 		if (all[i].value < all[i].least)
-			return shf_fail(err, SHEAF_EINVAL, "opts.%s is %d, at least %d",
+			return shf_fail(err, SHEAF_EINVAL, "opts.%s is %d, must be at least %d",
 			                all[i].name, (int)all[i].value, (int)all[i].least);
 		if (all[i].value > all[i].most)
-			return shf_fail(err, SHEAF_EINVAL, "opts.%s is %d, at most %d",
+			return shf_fail(err, SHEAF_EINVAL, "opts.%s is %d, must be at most %d",
 			                all[i].name, (int)all[i].value, (int)all[i].most);
 	}
 	return 0;
@@ -108,35 +108,37 @@ static int opts_check(const struct sheaf_opts *o, struct sheaf_error *err)
 	if (rc < 0)
 		return rc;
 	if (o->keep_best && (!o->best_note || !shf_note_key_is_valid(o->best_note)))
-		return shf_fail(err, SHEAF_EINVAL, "opts.keep_best needs best_note, the key of a "
-		                "note");
+		return shf_fail(err, SHEAF_EINVAL, "opts.keep_best needs opts.best_note, the key "
+		                "of a note");
 	if (!o->keep_last && (o->keep_every || o->keep_best))
-		return shf_fail(err, SHEAF_EINVAL, "opts.%s needs keep_last: without it all steps "
-		                "are kept", o->keep_every ? "keep_every" : "keep_best");
+		return shf_fail(err, SHEAF_EINVAL, "opts.%s needs opts.keep_last: without it all "
+		                "checkpoints are kept", o->keep_every ? "keep_every" : "keep_best");
 	if (o->agent && (!o->agent[0] || strlen(o->agent) >= SHF_AGENT_MAX))
-		return shf_fail(err, SHEAF_EINVAL, "opts.agent is \"auto\" or the path of a "
+		return shf_fail(err, SHEAF_EINVAL, "opts.agent must be \"auto\" or the path of a "
 		                "socket, shorter than %d bytes", SHF_AGENT_MAX);
 	if (o->copies == 2 && !o->agent)
-		return shf_fail(err, SHEAF_EINVAL, "opts.copies are of steps in memory: they need "
-		                "an agent");
+		return shf_fail(err, SHEAF_EINVAL, "opts.copies is 2, but opts.agent is NULL: only "
+		                "checkpoints in memory have copies");
 	if (o->copies_group && (o->copies != 2 || (o->images_max && o->images_max < 3)))
-		return shf_fail(err, SHEAF_EINVAL, "opts.copies_group is for copies 2, and needs "
-		                "images_max 3 at least");
+		return shf_fail(err, SHEAF_EINVAL, "opts.copies_group needs opts.copies 2 and "
+		                "opts.images_max 0 or at least 3");
 	if (o->copy_cpus && !shf_cpulist(o->copy_cpus, cpus))
-		return shf_fail(err, SHEAF_EINVAL, "opts.copy_cpus is '%.40s', no list of "
-		                "processors (0-3,8)", o->copy_cpus);
+		return shf_fail(err, SHEAF_EINVAL, "opts.copy_cpus is '%.40s'; expected a list of "
+		                "processors like 0-3,8", o->copy_cpus);
 	if (o->signal_dir && !o->signal_dir[0])
-		return shf_fail(err, SHEAF_EINVAL, "opts.signal_dir is empty; NULL is none");
+		return shf_fail(err, SHEAF_EINVAL, "opts.signal_dir is an empty string; set it to "
+		                "NULL for no done files");
 	if (o->staging_bytes_max && o->staging_bytes_max < 2 * SHF_WINDOW_MIN)
 		return shf_fail(err, SHEAF_EINVAL,
-				"opts.staging_bytes_max is %" PRIu64 ", at least %" PRIu64,
+				"opts.staging_bytes_max is %" PRIu64 ", must be 0 or at least "
+				"%" PRIu64,
 				o->staging_bytes_max, 2 * SHF_WINDOW_MIN);
 	if (o->flags & SHEAF_RUN_CREATE && o->flags & SHEAF_RUN_READONLY)
 		return shf_fail(err, SHEAF_EINVAL,
-				"SHEAF_RUN_CREATE and SHEAF_RUN_READONLY exclude each other");
+				"SHEAF_RUN_CREATE and SHEAF_RUN_READONLY cannot be combined");
 	if (o->flags & SHEAF_RUN_METRICS && o->flags & SHEAF_RUN_READONLY)
 		return shf_fail(err, SHEAF_EINVAL,
-				"SHEAF_RUN_METRICS and SHEAF_RUN_READONLY exclude each other");
+				"SHEAF_RUN_METRICS and SHEAF_RUN_READONLY cannot be combined");
 	return 0;
 }
 

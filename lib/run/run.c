@@ -90,7 +90,7 @@ static int run_new(struct sheaf_run **out, struct sheaf_group *group,
 	shf_turns_init(run);
 	run->life.foreign = true;
 	rc = shf_sys_random(sys, &run->life.id, sizeof(run->life.id));
-	rc = rc < 0 ? shf_fail_sys(err, -rc, "drawing a number")
+	rc = rc < 0 ? shf_fail_sys(err, -rc, "reading random bytes")
 		    : shf_opts_take(&run->opts, opts, err);
 	if (group)
 		shf_group_get(group);

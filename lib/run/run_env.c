@@ -50,12 +50,14 @@ bool shf_run_is_ours(const struct sheaf_run *run)
 int shf_run_may_train(const struct sheaf_run *run, int64_t step, struct sheaf_error *err)
 {
 	if (!shf_run_is_ours(run))
-		return shf_fail(err, SHEAF_EINVAL, "the run was opened by another process");
+		return shf_fail(err, SHEAF_EINVAL, "the run was opened by another process; after a "
+		                "fork, open it again in the child");
 	if (run->life.closed || run->life.foreign || run->opts.flags & SHEAF_RUN_READONLY)
-		return shf_fail(err, SHEAF_EINVAL, "the run is not open for writing");
+		return shf_fail(err, SHEAF_EINVAL, "the run is not open for writing; open it "
+		                "without SHEAF_RUN_READONLY");
 	if (step < 0 || step > SHF_STEP_MAX)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is %s", step,
-		                step < 0 ? "negative" : "beyond the last number, 2^63 - 2");
+		                step < 0 ? "negative" : "larger than the largest step, 2^63 - 2");
 	return 0;
 }
 

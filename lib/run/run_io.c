@@ -43,7 +43,7 @@ int shf_submit_fail(struct sheaf_error *err, int rc, const char *fmt, ...)
 	shf_message(what, sizeof(what), fmt, ap);
 	va_end(ap);
 	if (rc == -EAGAIN)
-		return shf_fail_sys(err, EAGAIN, "%s: no thread can be made to do it (see ulimit "
+		return shf_fail_sys(err, EAGAIN, "%s: no thread can be started for it (see ulimit "
 		                    "-u and -v, and pids.max of the control group)", what);
 	return shf_fail_sys(err, -rc, "%s", what);
 }

@@ -95,7 +95,7 @@ static int let_turns_end(struct sheaf_run *run, uint64_t n, struct sheaf_error *
 	while (t->ended < n && !t->lost)
 		shf_turns_wait(run, -1);
 	if (t->lost)
-		rc = shf_fail(err, SHEAF_ELOST, "the background group is lost: %s", t->why.msg);
+		rc = shf_fail(err, SHEAF_ELOST, "opts.commit_group is lost: %s", t->why.msg);
 	pthread_mutex_unlock(&t->lock);
 	return rc;
 }
@@ -118,7 +118,7 @@ int shf_turns_take(struct sheaf_run *run, enum shf_call_kind kind, struct sheaf_
 	if (rc == 0)
 		rc = let_turns_end(run, x[BEGUN], err); /* N3 */
 	if (rc == 0 && x[LOST])
-		rc = shf_fail(err, SHEAF_ELOST, "the background group is lost on another rank");
+		rc = shf_fail(err, SHEAF_ELOST, "opts.commit_group is lost on another rank");
 	if (rc < 0)
 		shf_turns_give(run);
 	return rc;

@@ -33,14 +33,17 @@ static int enter_average_call(struct sheaf_run *run, const struct sheaf_state *s
 	if (rc < 0)
 		return rc;
 	if (shf_call_differs(&m, STEP))
-		return shf_fail(err, SHEAF_EINVAL, "ranks are at different steps: %" PRIu64 " and %"
-		                PRIu64, m.lo[STEP], m.hi[STEP]);
+		return shf_fail(err, SHEAF_EINVAL, "ranks pass different steps to "
+		                "sheaf_state_average: %" PRIu64 " and %" PRIu64, m.lo[STEP],
+		                m.hi[STEP]);
 	if (shf_call_differs(&m, LOSS))
-		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": ranks pass different losses",
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": ranks pass different losses; "
+		                "pass the same one, for example their mean, on all ranks",
 		                step);
 	if (shf_call_differs(&m, RULES))
-		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": ranks average by different "
-		                "rules (sheaf_state_ema)", step);
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": ranks have averages with "
+		                "different rules; call sheaf_state_ema with the same values on all "
+		                "ranks", step);
 	return 0;
 }
 

@@ -66,8 +66,8 @@ static int may_begin_later(int64_t step, const struct sheaf_state *state, struct
 {
 	if (state && state->emas_n > 0)
 		return shf_fail(err, SHEAF_EINVAL,
-		                "step %" PRId64 ": SHEAF_SAVE_LATER goes with no "
-		                "averages", step);
+		                "step %" PRId64 ": SHEAF_SAVE_LATER cannot be combined with "
+		                "averages (sheaf_state_ema)", step);
 	return shf_state_ready(state, false, err);
 }
 
@@ -84,26 +84,31 @@ static int may_begin(struct sheaf_run *run, int64_t step, const struct sheaf_sta
 		return rc;
 	for (struct sheaf_save *s = run->saves.first; s; s = s->next) {
 		if (s->at.end != SHF_OVER && s->id.step == step)
-			return shf_fail(err, SHEAF_EEXIST, "step %" PRId64 " is being saved", step);
+			return shf_fail(err, SHEAF_EEXIST, "step %" PRId64 " is being saved "
+			                "already; commit or free that save first", step);
 		if (s->at.end != SHF_OVER && s->id.step > step)
-			return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is older than %" PRId64
-			                ", which is being saved", step, s->id.step);
+			return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is older than step "
+			                "%" PRId64 ", which is being saved; steps must be saved in "
+			                "ascending order", step, s->id.step);
 		/* The new save may need the image of save s, and would wait inside begin until all
 		 * slices of s are put. The caller cannot put them meanwhile. */
 		if (s->at.end != SHF_OVER && shf_save_gates_unput(s) >= 0 &&
 		    shf_save_failure(s, NULL) == 0)
-			return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": not all slices of "
-			                "step %" PRId64 " were brought (sheaf_save_slice_ready)",
+			return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": the save of step "
+			                "%" PRId64 " still waits for slices; call "
+			                "sheaf_save_slice_ready for each of them first",
 			                        step,
 			                s->id.step);
 	}
 	if (run->tier->beyond >= 0)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": an older step was loaded, "
-		                "but memory goes on to %" PRId64 " (rewind to go back)", step,
+		                "but step %" PRId64 " is in memory; call sheaf_run_rewind to save "
+		                "after an older step", step,
 		                run->tier->beyond);
 	if (!shf_memory_tier_is_later(run, step, !(flags & SHEAF_SAVE_NO_DISK)))
-		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is not newer than %" PRId64
-		                " in memory (rewind to go back)", step,
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is not newer than step "
+		                "%" PRId64 " in memory; call sheaf_run_rewind to save after an "
+		                "older step", step,
 		                run->tier->steps[run->tier->newest]);
 	return flags & SHEAF_SAVE_LATER ? may_begin_later(step, state, err)
 	                           : shf_state_ready(state, true, err);
@@ -194,13 +199,14 @@ static int prepare(struct sheaf_save *save, struct sheaf_error *err)
 		return rc;
 	if (save->id.flags & SHEAF_SAVE_LATER && (now || save->plan->slotted))
 		return shf_fail(err, SHEAF_EINVAL,
-		                "step %" PRId64 ": SHEAF_SAVE_LATER needs all of it "
-		                "staged: %s", save->id.step,
-		                now ? "staging_bytes_max holds a part"
-		                    : "some slices are not (SHEAF_SLICE_IN_PLACE)");
+		                "step %" PRId64 ": SHEAF_SAVE_LATER needs staging for the whole "
+		                "state: %s", save->id.step,
+		                now ? "opts.staging_bytes_max is too small for it"
+		                    : "SHEAF_SLICE_IN_PLACE keeps some slices out of it");
 	if (now)
-		shf_log(save->run, 1, "step %" PRId64 ": copied inside begin: the staging holds a "
-		        "part of it only", save->id.step);
+		shf_log(save->run, 1, "step %" PRId64 ": copied synchronously in sheaf_save_begin, "
+		        "because opts.staging_bytes_max cannot hold the whole state",
+		        save->id.step);
 	return shf_save_copier_new(save, now, err);
 }
 
@@ -209,11 +215,11 @@ static int prepare(struct sheaf_save *save, struct sheaf_error *err)
 static int no_agent(const struct sheaf_save *save, struct sheaf_error *err)
 {
 	if (!save->run->tier->wanted)
-		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": a save to memory alone needs "
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": SHEAF_SAVE_NO_DISK needs "
 		                "opts.agent", save->id.step);
-	return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": no agent keeps it on some node: none "
-	                "answers there, or its --memory-max is too small (sheaf agent RUN "
-	                "--status on each node)", save->id.step);
+	return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": not saved, because on some node no "
+	                "agent answers, or its --memory-max is too small (check with sheaf agent "
+	                "RUN --status on each node)", save->id.step);
 }
 
 /* Takes an image for the save, gives it the size that the plan needs, and allocates the rest.
@@ -227,10 +233,11 @@ static int begin_memory(struct sheaf_save *save, struct sheaf_error *err)
 
 	shf_save_blocked_add(run, save, SHF_IN_IMAGE, from);
 	if (rc == 0 && save->id.flags & SHEAF_SAVE_NO_DISK && !shf_save_fits_memory(save))
-		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": memory alone needs %s",
+		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": SHEAF_SAVE_NO_DISK %s",
 		              save->id.step, save->plan->slotted
-		              ? "all of it there: some slices are SHEAF_SLICE_IN_PLACE"
-		              : "two images (images_max, staging_bytes_max)");
+		              ? "cannot be combined with slices that are SHEAF_SLICE_IN_PLACE"
+		              : "needs two staging buffers: raise opts.images_max or "
+		                      "opts.staging_bytes_max");
 	if (rc == 0)
 		shf_memory_tier_card_reuse(run, save->copy.image); /* clears its card, before any
 		                                                    * rank copies into it (M1) */
@@ -252,8 +259,8 @@ static int set_up(struct sheaf_save *save, struct sheaf_error *err)
 	/* A step without tensors is allowed, because the caller may want its attached files alone.
 	 * But if it is a mistake, a restart would load nothing, so it is logged. */
 	if (rc == 0 && save->plan->layout.tensors_n == 0 && run->team.rank == 0)
-		shf_log(run, 1, "%s: step %" PRId64 " will have no tensor: no rank's state has one "
-		        "that opts.ignore leaves", run->store.path, save->id.step);
+		shf_log(run, 1, "%s: step %" PRId64 " will have no tensors: opts.ignore matches "
+		        "all slices, or no slice was added", run->store.path, save->id.step);
 	if (rc == 0)
 		rc = begin_memory(save, err);
 	if (rc == 0)
@@ -444,16 +451,18 @@ static int enter_begin_call(struct sheaf_run *run, struct sheaf_save *save, int 
 	if (met < 0)
 		return met;
 	if (shf_call_differs(&m, STEP))
-		return shf_fail(err, SHEAF_EINVAL, "ranks are at different steps: %" PRIu64 " and %"
-		                PRIu64, m.lo[STEP], m.hi[STEP]);
+		return shf_fail(err, SHEAF_EINVAL, "ranks pass different steps to "
+		                "sheaf_save_begin: %" PRIu64 " and %" PRIu64, m.lo[STEP],
+		                m.hi[STEP]);
 	if (shf_call_differs(&m, FLAGS))
-		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": ranks pass different flags",
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": ranks pass different flags "
+		                "to sheaf_save_begin",
 		                save->id.step);
 	if (shf_call_differs(&m, LOSS))
 		return shf_fail(err, SHEAF_EINVAL,
-		                "step %" PRId64 ": ranks pass different losses%s",
+		                "step %" PRId64 ": ranks pass different save_opts.loss%s",
 		                save->id.step, save->state->emas_n
-		                ? ", or average by different rules (sheaf_state_ema)" : "");
+		                ? ", or have averages with different rules (sheaf_state_ema)" : "");
 	return 0;
 }
 

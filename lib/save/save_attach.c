@@ -24,7 +24,8 @@
 static int given(struct sheaf_save *save, int rc, const struct sheaf_error *err)
 {
 	if (rc == SHEAF_EINVAL && save->at.end != SHF_OVER)
-		shf_log(save->run, 1, "%s: step %" PRId64 ": refused: %s", save->run->store.path,
+		shf_log(save->run, 1, "%s: step %" PRId64 " is saved without this: %s",
+		        save->run->store.path,
 		        save->id.step, err->msg);
 	else if (rc < 0 && rc != SHEAF_EINVAL)
 		shf_save_stick(save, rc, err);
@@ -35,13 +36,16 @@ static int given(struct sheaf_save *save, int rc, const struct sheaf_error *err)
 static int takes_more(const struct sheaf_save *save, struct sheaf_error *err)
 {
 	if (save->at.end == SHF_OVER)
-		return shf_fail(err, SHEAF_EINVAL, "the save is over");
+		return shf_fail(err, SHEAF_EINVAL, "the save has ended; it takes no more files and "
+		                "notes");
 	if (save->behind.submitted)
-		return shf_fail(err, SHEAF_EINVAL, "the save was submitted");
+		return shf_fail(err, SHEAF_EINVAL, "the save was submitted; it takes no more files "
+		                "and notes");
 	/* The step in memory has the notes and files that were gathered, and the step on disk must
 	 * have the same. */
 	return save->at.sums < SHF_SUMS_GATHERED ? 0
-	     : shf_fail(err, SHEAF_EINVAL, "a commit has gathered what ranks gave it already");
+	     : shf_fail(err, SHEAF_EINVAL, "too late: sheaf_save_commit has already collected the "
+	                "files and notes of all ranks");
 }
 
 /* Checks an attached file. *line: how many bytes it takes in the manifest. */
@@ -53,12 +57,12 @@ static int attach_check(const struct sheaf_save *save, const char *file, const v
 	if (rc < 0)
 		return rc;
 	if (!file || !shf_attached_is_valid(file))
-		return shf_fail(err, SHEAF_EINVAL, "attached file '%.140s': want "
-		                "[A-Za-z0-9._-]{1,128}, not sheaf.*, not *.safetensors*",
+		return shf_fail(err, SHEAF_EINVAL, "attached file '%.140s': its name must match "
+		                "[A-Za-z0-9._-]{1,128}, and not sheaf.* or *.safetensors*",
 		                file ? file : "");
 	if (shf_layout_family(&save->plan->layout, file) >= 0 && strcmp(file, "model") != 0)
-		return shf_fail(err, SHEAF_EINVAL, "attached file '%s': that is the folder of the "
-		                "family's tensors", file);
+		return shf_fail(err, SHEAF_EINVAL, "attached file '%s': a family has this name; "
+		                "choose another", file);
 	if (n > UINT64_C(64) << 20 || (!bytes && n))
 		return shf_fail(err, SHEAF_EINVAL, "attached file %s: %zu bytes%s", file, n,
 		                bytes ? ", at most 64 MiB" : " at NULL");
@@ -118,14 +122,15 @@ static int note_check(const struct sheaf_save *save, const char *key, const char
 	if (rc < 0)
 		return rc;
 	if (!key || !shf_note_key_is_valid(key) || !value || !shf_utf8_is_valid(value, n))
-		return shf_fail(err, SHEAF_EINVAL, "note '%.70s': want a key "
-		                "[A-Za-z0-9._/-]{1,64} and UTF-8", key ? key : "");
+		return shf_fail(err, SHEAF_EINVAL, "note '%.70s': its key must match "
+		                "[A-Za-z0-9._/-]{1,64}, and its value must be UTF-8",
+		                key ? key : "");
 	if (strncmp(key, "ranks.", 6) == 0)
-		return shf_fail(err, SHEAF_EINVAL, "note %s: keys that begin with 'ranks.' hold "
-		                "the rules of sheaf_state_rank_bytes", key);
+		return shf_fail(err, SHEAF_EINVAL, "note %s: keys that begin with 'ranks.' are "
+		                "reserved for sheaf_state_rank_bytes; choose another", key);
 	if (n > SHF_NOTE_MAX || save->given.notes_bytes + strlen(key) + n > SHF_NOTES_MAX)
-		return shf_fail(err, SHEAF_EINVAL, "note %s: a value is at most 64 KiB, all "
-		                "notes 512 KiB", key);
+		return shf_fail(err, SHEAF_EINVAL, "note %s: a value must be at most 64 KiB, all "
+		                "notes together at most 512 KiB", key);
 	for (size_t i = 0; i < save->given.notes_n; i++)
 		if (strcmp(save->given.notes[i].key, key) == 0)
 			return shf_fail(err, SHEAF_EINVAL, "note %s: given twice", key);

@@ -153,7 +153,8 @@ static int unite_given(struct shf_save_attach_entry *g, size_t *n, struct sheaf_
 		if (last->bytes != g[i].bytes || last->crc != g[i].crc ||
 		    (g[i].note && strcmp(last->value, g[i].value)))
 			return shf_fail(err, SHEAF_EINVAL,
-					"%s %s: ranks %u and %u give different %s",
+					"%s %s: ranks %u and %u give different %s; give it on one "
+					"rank, or the same on all",
 					g[i].note ? "note" : "attached file", g[i].name, last->rank,
 					g[i].rank, g[i].note ? "values" : "bytes");
 	}
@@ -204,7 +205,7 @@ static int write_one(struct sheaf_save *save, struct shf_small_files *smalls, co
 			return shf_small_files_put(smalls, save->disk.stage.dir, a->name, a->bytes,
 			                           a->n, err);
 	}
-	return shf_fail(err, SHEAF_EBUG, "asked to write %.*s, which was not given here",
+	return shf_fail(err, SHEAF_EBUG, "asked to write %.*s, which this rank was not given",
 			(int)name_n, name);
 }
 
@@ -235,7 +236,7 @@ int shf_save_attach_write(struct sheaf_save *save, const struct shf_buf *owners,
 		uint32_t rank = shf_cur_u32(&c);
 
 		if (!always(!c.bad))
-			rc = shf_fail(err, SHEAF_EBUG, "the list of attached files is torn");
+			rc = shf_fail(err, SHEAF_EBUG, "the list of attached files is incomplete");
 		else if (rank == (uint32_t)save->run->team.rank)
 			rc = write_one(save, &smalls, name, len, err);
 	}

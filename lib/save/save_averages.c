@@ -26,7 +26,8 @@ int shf_save_averages_wait(struct sheaf_save *save, int64_t until_ns, struct she
 			if (shf_save_gates_copied(save, slice, shf_ms_left(save->run, until_ns),
 			                          NULL) == SHEAF_EAGAIN)
 				return shf_fail(err, SHEAF_EAGAIN, "step %lld: averages are still "
-				                "copied", (long long)save->id.step);
+				                "being copied; call again",
+				                (long long)save->id.step);
 		}
 	return 0;
 }

@@ -38,7 +38,8 @@ static int say_gate(struct sheaf_save *save, int slice, int rc, struct sheaf_err
 		                "first, because the save was begun with SHEAF_SAVE_LATER",
 		                save->id.step, s ? s->family : "all slices", s ? "/" : "",
 		                s ? s->name : "");
-	return shf_fail(err, rc, "step %" PRId64 ": %s%s%s: not copied yet", save->id.step,
+	return shf_fail(err, rc, "step %" PRId64 ": %s%s%s: not copied yet; call again",
+	                save->id.step,
 	                s ? s->family : "all slices", s ? "/" : "", s ? s->name : "");
 }
 
@@ -71,15 +72,16 @@ int shf_save_put(struct sheaf_save *save, int slice, const void *data, struct sh
 	s = &save->state->slices[slice];
 	if (!(save->id.flags & SHEAF_SAVE_LATER))
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": the save was begun without "
-		                "SHEAF_SAVE_LATER", save->id.step);
+		                "SHEAF_SAVE_LATER; its slices are all ready", save->id.step);
 	if (s->empty)
 		return 0;
 	if (!save->copy.lazy || save->at.end == SHF_OVER)
-		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": the save is over",
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": the save has ended; free it",
 		                save->id.step);
 	if (!data && !s->mem.base)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": %s/%s: neither this call nor "
-		                "the state gives its memory", save->id.step, s->family, s->name);
+		                "the state gives its memory; pass it here", save->id.step,
+		                s->family, s->name);
 	/* not const in struct shf_slice, but only read */
 	return shf_save_gates_put(save, slice, (void *)(uintptr_t)data, err);
 }
@@ -110,7 +112,7 @@ int shf_save_wait(struct sheaf_save *save, int timeout_ms, struct sheaf_error *e
 	shf_save_blocked_add(save->run, save, SHF_IN_WAIT, from);
 	if (rc == SHEAF_EAGAIN)
 		return shf_fail(err, rc, "step %" PRId64 ": this rank has not copied and written "
-		                "all of it yet", save->id.step);
+		                "all of it yet; call again", save->id.step);
 	return rc < 0 && save->at.end != SHF_OVER && shf_save_failure(save, err) == 0
 	       ? shf_fail(err, rc, "step %" PRId64 ": %s", save->id.step, shf_strerror(rc)) : rc;
 }
@@ -120,13 +122,15 @@ int shf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_
 	int64_t from = shf_now(save->run);
 	struct shf_call m = { .kind = SHF_CALL_EXCHANGE, .handle = save->id.made,
 		.x = { bytes_max } };
-	int rc = save->at.end == SHF_OVER ? shf_fail(err, SHEAF_EINVAL, "the save is over")
+	int rc = save->at.end == SHF_OVER ? shf_fail(err, SHEAF_EINVAL, "the save has ended; free "
+	                                             "it")
 	                    : shf_save_failure(save, err);
 
 	rc = shf_call_enter(&save->run->team, &m, rc, err);
 	if (rc == 0 && shf_call_differs(&m, 0))
 		rc = shf_fail(err, SHEAF_EINVAL,
-			      "ranks ask for exchanges of %" PRIu64 " and %" PRIu64 " bytes",
+			      "ranks pass different bytes_max to sheaf_save_advance: %" PRIu64 " "
+			      "and %" PRIu64,
 		              m.lo[0], m.hi[0]);
 	if (rc == 0)
 		rc = shf_save_stage(save, err);
@@ -160,6 +164,7 @@ int shf_save_advance(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_e
 		rc = shf_save_exchange(save, bytes_max, err);
 	if (rc == 0 && first)
 		return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": step %" PRId64 " was begun "
-		                "before it and is not committed", save->id.step, first->id.step);
+		                "before it and is not committed; advance or commit that one first",
+		                save->id.step, first->id.step);
 	return rc == 0 ? shf_save_commit(save, 0, err) : rc;
 }

@@ -58,14 +58,16 @@ static bool is_late(const struct sheaf_save *save, int64_t until_ns, int64_t cos
 static int too_late(struct sheaf_save *save, const char *do_it, struct sheaf_error *err)
 {
 	save->end.refused = true;
-	return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": too little time is left to %s",
+	return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": too little time is left to %s; "
+	                "commit again",
 	                save->id.step, do_it);
 }
 
 /* Fails with EAGAIN because a rank is still writing. */
 static int still_writing(const struct sheaf_save *save, struct sheaf_error *err)
 {
-	return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": some rank is still writing",
+	return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": at least one rank is still writing; "
+	                "commit again",
 	                save->id.step);
 }
 
@@ -167,7 +169,8 @@ static int all_sent(struct sheaf_save *save, const struct limit *l, struct sheaf
 		part = part < PORTION / 4 ? PORTION / 4 : part > PORTION_MAX ? PORTION_MAX : part;
 	}
 	return rc < 0 && rc != SHEAF_EAGAIN
-	       ? rc : shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": bytes must still travel",
+	       ? rc : shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": bytes must still be sent "
+	                       "between nodes; commit again",
 	                       save->id.step);
 }
 
@@ -182,7 +185,7 @@ static int is_staged(struct sheaf_save *save, const struct limit *l, bool late,
 	 * only after the stage. */
 	if (late && (save->at.memory == SHF_MEMORY_NOT_KEPT || !shf_save_fits_memory(save)) &&
 	    !l->asks && !save->end.refused)
-		return too_late(save, "begin its stage", err);
+		return too_late(save, "create its files", err);
 	return shf_save_stage(save, err);
 }
 
@@ -292,7 +295,7 @@ static int settle(struct sheaf_save *save, bool doubt, struct sheaf_error *err)
 	int rc = shf_save_seal(save, err);
 
 	if (rc == 0 && !always(save->at.copy == SHF_ASKED && save->at.disk == SHF_DISK_STAGED))
-		rc = shf_fail(err, SHEAF_EBUG, "step %" PRId64 ": it is not whole in its stage",
+		rc = shf_fail(err, SHEAF_EBUG, "step %" PRId64 ": its files are not complete",
 		              save->id.step);
 	atomic_store(&save->took.publish_from_ns, shf_now(save->run));
 	if (save->at.sums == SHF_SUMS_GATHERED) {
@@ -315,7 +318,8 @@ static int settle(struct sheaf_save *save, bool doubt, struct sheaf_error *err)
 
 static int is_publishing(const struct sheaf_save *save, struct sheaf_error *err)
 {
-	return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": it is being published",
+	return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": it is being published; commit again "
+	                "for the result",
 	                save->id.step);
 }
 
@@ -399,8 +403,9 @@ void shf_save_announce(const struct sheaf_save *save)
 		return;
 	if (o->signal_dir && shf_done_put(&run->store, o->signal_dir, save->id.step,
 	                                  save->id.session, &err) < 0)
-		shf_log(run, 1, "%s: step %" PRId64 " is committed, its done files are not all "
-		        "there: %s", run->store.path, save->id.step, err.msg);
+		shf_log(run, 1, "%s: step %" PRId64 " is committed, but its done files could not "
+		        "all be written to opts.signal_dir: %s", run->store.path, save->id.step,
+		        err.msg);
 	if (!o->committed)
 		return;
 	shf_name_of_step(&run->store, name, save->id.step);
@@ -418,18 +423,19 @@ static int refuse(const struct sheaf_save *save, struct sheaf_error *err)
 	const struct sheaf_save *first = save->run->saves.first;
 
 	if (!shf_run_is_ours(save->run))
-		return shf_fail(err, SHEAF_EINVAL, "the save was begun by another process");
+		return shf_fail(err, SHEAF_EINVAL, "the save was begun by another process; only "
+		                "that process can commit it");
 	if (save->at.end == SHF_OVER)
-		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": the save is over",
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": the save has ended; free it",
 				save->id.step);
 	if (save->behind.submitted && !shf_turns_is_turn(save->run))
-		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": it was submitted "
-		                "(sheaf_save_result has its outcome)", save->id.step);
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": the save was submitted; call "
+		                "sheaf_save_result for its outcome", save->id.step);
 	while (first && (first->id.flags ^ save->id.flags) & SHEAF_SAVE_NO_DISK)
 		first = first->next;
 	if (first != save)
-		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": step %" PRId64
-		                " was begun before it and is not committed", save->id.step,
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": step %" PRId64 " was begun "
+		                "before it; commit or free that save first", save->id.step,
 		                first ? first->id.step : -1);
 	return 0;
 }
@@ -587,7 +593,8 @@ static void say_kept(struct sheaf_error *err)
 	size_t at = err ? strlen(err->msg) : 0;
 
 	if (err)
-		snprintf(err->msg + at, sizeof(err->msg) - at, "; it is in memory");
+		snprintf(err->msg + at, sizeof(err->msg) - at,
+		         "; it is safe in the agents' memory");
 }
 
 /* Clears the step of a save that has failed after it got into memory: all ranks clear the replicas

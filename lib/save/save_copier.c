@@ -98,11 +98,12 @@ void shf_save_copier_start(struct sheaf_save *save)
 	save->state->readers = &save->copy.reader;
 	rc = shf_sys_task_new(run->sys, &lz->first, lead, lz, run->opts.copy_cpus);
 	if (rc > 0)
-		shf_log(run, 1, "step %" PRId64 ": the threads that copy run anywhere: the kernel "
-		        "does not let them on %.60s", lz->save->id.step, run->opts.copy_cpus);
+		shf_log(run, 1, "step %" PRId64 ": the copy threads are not bound: the kernel "
+		        "refuses opts.copy_cpus %.60s", lz->save->id.step, run->opts.copy_cpus);
 	if (rc < 0)
-		shf_log(run, 1, "step %" PRId64 ": no thread to copy behind: who asks for a slice "
-		        "copies it", lz->save->id.step);
+		shf_log(run, 1, "step %" PRId64 ": no copy thread could be started (see ulimit "
+		        "-u); sheaf_save_wait_copied and commit copy in the caller's thread",
+		        lz->save->id.step);
 }
 
 bool shf_save_copier_has_thread(struct sheaf_save *save)
@@ -203,7 +204,7 @@ int shf_save_copier_new(struct sheaf_save *save, bool now, struct sheaf_error *e
 		rc = lz->checks && !lz->put ? shf_save_memory_check_begin(lz, err) : 0;
 	else
 		rc = shf_fail(err, SHEAF_ENOMEM, "step %" PRId64 ": no memory to copy %zu slices "
-		              "behind", save->id.step, save->state->n);
+		              "in the background", save->id.step, save->state->n);
 	if (rc == 0)
 		return 0;
 	shf_save_copier_free(save->copy.lazy, true);

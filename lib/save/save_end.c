@@ -123,7 +123,8 @@ void shf_save_abandon(struct sheaf_run *run)
 		struct sheaf_error err;
 
 		shf_save_memory_abandon(s);
-		shf_save_stick(s, shf_fail(&err, SHEAF_EFAILED, "the run was closed"), &err);
+		shf_save_stick(s, shf_fail(&err, SHEAF_EFAILED, "the run was closed before the "
+		                           "save was committed"), &err);
 		let_go(s);
 		shf_free(s->disk.fds);
 		s->disk.fds = NULL;
@@ -185,5 +186,6 @@ void shf_save_doubt(struct sheaf_save *save)
 	save->run->lineage.doubtful = save->id.step;
 	for (struct sheaf_save *s = save->run->saves.first; s; s = s->next)
 		if (s->id.step > save->id.step)
-			(void)shf_save_fail(s, "the save before it is in doubt", NULL);
+			(void)shf_save_fail(s, "it is not known whether the save before it is on "
+			                    "disk", NULL);
 }

@@ -110,8 +110,9 @@ int shf_save_gates_check_forked(const struct sheaf_state *state, struct sheaf_er
 {
 	for (struct shf_reader *r = state ? state->readers : NULL; r; r = r->next)
 		if (!shf_run_is_ours(shf_save_of(r)->run))
-			return shf_fail(err, SHEAF_EINVAL, "another process saves this state as "
-			                "step %" PRId64 " (after a fork, make a state of your own)",
+			return shf_fail(err, SHEAF_EINVAL, "another process is saving this state "
+			                "as step %" PRId64 "; after a fork, call sheaf_state_new "
+			                "in the child",
 			                r->step);
 	return 0;
 }
@@ -287,7 +288,8 @@ int shf_save_gates_put(struct sheaf_save *save, int slice, void *data, struct sh
 	}
 	pthread_mutex_lock(&lz->lock);
 	rc = lz->put && !lz->put[slice] ? 0
-	   : shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": slice %d (%s/%s) was ready already",
+	   : shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": slice %d (%s/%s) was ready before; "
+	              "call this once for each slice",
 	              save->id.step, slice, save->state->slices[slice].family,
 	              save->state->slices[slice].name);
 	if (rc == 0) {
@@ -329,14 +331,16 @@ int shf_save_gates_check_asked(struct sheaf_save *save, struct sheaf_error *err)
 	size_t s = 0;
 
 	if (unput >= 0)
-		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": slice %" PRId64 " (%s/%s) "
-		                "was not brought (sheaf_save_slice_ready)", save->id.step, unput,
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": slice %" PRId64 " (%s/%s) is "
+		                "not ready; call sheaf_save_slice_ready for it before the commit",
+		                save->id.step, unput,
 		                save->state->slices[unput].family, save->state->slices[unput].name);
 	if (!save->copy.lazy || atomic_load(&save->copy.lazy->unasked) == 0)
 		return 0;
 	while (s + 1 < o->slices_n && (!o->saved[s] || atomic_load(&save->copy.lazy->asked[s])))
 		s++;
-	return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": slice %zu (%s/%s) is not copied yet",
+	return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": slice %zu (%s/%s) is not copied yet; "
+	                "call again",
 	                save->id.step, s, save->state->slices[s].family,
 	                save->state->slices[s].name);
 }
@@ -397,7 +401,8 @@ int shf_save_gates_poll_all(struct sheaf_save *save, struct sheaf_error *err)
 	open = atomic_load_explicit(&save->copy.lazy->open, memory_order_acquire) > 0;
 	rc = shf_allreduce(&save->run->team, &open, 1, SHEAF_MAX, err);
 	if (rc == 0 && open)
-		return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": some rank still copies",
+		return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": at least one rank is still "
+		                "copying; call again",
 		                save->id.step);
 	if (rc == 0)
 		save->at.copy = SHF_COPIED;

@@ -192,15 +192,17 @@ int shf_save_image_take(struct sheaf_run *run, int below, uint64_t flags, int *i
 		return rc;
 	/* If a save was freed on one rank only, the others cannot finish it without that rank. */
 	if (c.lo[SAVES] != c.hi[SAVES] || c.lo[IMAGE] != c.hi[IMAGE])
-		return shf_fail(err, SHEAF_EINVAL, "ranks have different saves in flight (%" PRIu64
-		                " to %" PRIu64 "): one was freed here and not there",
+		return shf_fail(err, SHEAF_EINVAL, "ranks have different numbers of saves in "
+		                "flight (%" PRIu64 " to %" PRIu64 "); free each save on all ranks",
 		                c.lo[SAVES] >> 56, c.hi[SAVES] >> 56);
 	if (c.hi[BUSY] && of->id.flags & SHEAF_SAVE_NO_DISK)
-		return shf_fail(err, SHEAF_EAGAIN, "no image is free: step %" PRId64 " is in "
-		                "memory alone and not committed", of->id.step);
+		return shf_fail(err, SHEAF_EAGAIN, "no staging buffer is free: step %" PRId64 " is "
+		                "in memory and not committed; commit it, or raise opts.images_max",
+		                of->id.step);
 	if (c.hi[BUSY] && flags & SHEAF_SAVE_MAY_DROP)
-		return shf_fail(err, SHEAF_EAGAIN, "no image is free: step %" PRId64 " is being "
-		                "written", of->id.step);
+		return shf_fail(err, SHEAF_EAGAIN, "no staging buffer is free: step %" PRId64 " is "
+		                "still being written; save less often, or raise opts.images_max",
+		                of->id.step);
 	rc = c.hi[BUSY] ? finish_owner(of, err) : 0;
 	if (rc < 0)
 		return rc;

@@ -98,7 +98,8 @@ static int body_make(const struct sheaf_save *save, const struct shf_buf *smalls
 	if (rc < 0 || !card.segs) {
 		shf_arena_release(&arena);
 		return shf_fail(err, always(rc != SHEAF_ECORRUPT) ? SHEAF_ENOMEM : SHEAF_EBUG,
-		                "step %" PRId64 ": its card in memory", save->id.step);
+		                "step %" PRId64 ": the header of its staging buffer cannot be made",
+		                save->id.step);
 	}
 	for (size_t i = 0; i < w->segs_n; i++)
 		card.segs[card.segs_n++] = (struct shf_card_seg){ w->segs[i].file, w->segs[i].lo,
@@ -134,7 +135,7 @@ static int card_need(struct sheaf_run *run, int image, size_t body, struct sheaf
 	*card = (struct shf_shm){ NULL, 0, -1 };
 	rc = shf_sys_shm_new(sys, card, (size_t)want, true);
 	if (rc < 0)
-		return shf_fail_sys(err, -rc, "the card of an image");
+		return shf_fail_sys(err, -rc, "allocating the header of a staging buffer");
 	shf_card_head(card)->magic = SHF_CARD_MAGIC;
 	shf_agent_put(run, image, true);
 	return 0;
@@ -156,9 +157,9 @@ static int stamp(struct sheaf_save *save, const struct shf_buf *smalls, struct s
 	if (rc == 0 && (run->tier->keep < 0 ||
 	                shf_sys_keep_lives(run->sys, run->tier->keep) < 0)) {
 		if (run->tier->keep >= 0)
-			shf_agent_lost(run, EPIPE, "the agent");
-		rc = shf_fail(err, SHEAF_EFAILED, "step %" PRId64 ": the agent is gone, or has no "
-		              "room for it", save->id.step);
+			shf_agent_lost(run, EPIPE, "connecting to the agent");
+		rc = shf_fail(err, SHEAF_EFAILED, "step %" PRId64 ": the agent was lost or has no "
+		              "memory left for it (sheaf agent --memory-max)", save->id.step);
 	}
 	if (rc == 0) {
 		h = shf_memory_tier_card_head(run->tier, save->copy.image);
@@ -198,8 +199,9 @@ static int find_base(struct sheaf_save *save, struct sheaf_error *err)
 	int rc;
 
 	if (t->based && t->base_step >= save->id.step)
-		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is not newer than %" PRId64
-		                " on disk", save->id.step, t->base_step);
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is not newer than step "
+		                "%" PRId64 " on disk; call sheaf_run_rewind to save after an older "
+		                "step", save->id.step, t->base_step);
 	if (t->based)
 		return 0;
 	shf_save_publish_finish(run);
@@ -213,8 +215,9 @@ static int find_base(struct sheaf_save *save, struct sheaf_error *err)
 	if ((n.exists && !n.is_bad) || n.newest > save->id.step ||
 	    (save->id.parent >= 0 && n.newest > save->id.parent && n.newest != save->id.doubtful &&
 	     !is_coming(run, n.newest)))
-		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " in memory would lie beside %"
-		                PRId64 " in %s (rewind to go back)", save->id.step, n.newest,
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " in memory would not follow "
+		                "step %" PRId64 " in %s; call sheaf_run_rewind to save after an "
+		                "older step", save->id.step, n.newest,
 		                run->store.path);
 	t->base_step = save->id.parent;
 	memcpy(t->base_session, save->id.parent_session, sizeof(t->base_session));
@@ -290,8 +293,8 @@ static int take_base(struct sheaf_save *save, const struct shf_buf *in, bool bef
 	struct on_disk on;
 
 	if (!always(in->len >= sizeof(on)))
-		return shf_fail(err, SHEAF_EBUG, "rank 0 did not say what step %" PRId64
-		                " follows", save->id.step);
+		return shf_fail(err, SHEAF_EBUG, "rank 0 did not send which step %" PRId64 " "
+		                "follows", save->id.step);
 	memcpy(&on, in->data, sizeof(on));
 	if (t->based)
 		return 0;
@@ -551,7 +554,7 @@ static void send_path_to_agents(struct sheaf_run *run, int64_t step)
 	if (rc >= 0 && t->keep >= 0 && run->team.rank == 0)
 		rc = shf_sys_keep_message(sys, t->keep, text);
 	if (rc < 0)
-		shf_agent_lost(run, -rc, "telling the agent");
+		shf_agent_lost(run, -rc, "sending a message to the agent");
 }
 
 void shf_save_memory_published(struct sheaf_save *save)

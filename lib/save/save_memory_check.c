@@ -105,8 +105,9 @@ static int same_as_copied(struct shf_save_copier *lz, size_t slice, struct sheaf
 	copied = lz->sums[slice];
 	pthread_mutex_unlock(&lz->lock);
 	if (sums.digest != copied || (!s.owned && sums.digest != lz->begun[slice]))
-		return shf_fail(err, SHEAF_EDIVERGED, "step %" PRId64 ": slice %zu (%s/%s) changed "
-		                "before it was asked for", save->id.step, slice, s.family, s.name);
+		return shf_fail(err, SHEAF_EDIVERGED, "step %" PRId64 ": slice %zu (%s/%s) was "
+		                "modified before sheaf_save_wait_copied returned for it",
+		                save->id.step, slice, s.family, s.name);
 	return 0;
 }
 

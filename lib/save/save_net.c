@@ -117,12 +117,11 @@ static int unpack_moves(struct sheaf_save *save, size_t i, size_t *used, bool wi
 		shf_box_copy_pack(t, &v->box, at, NULL, &sums);
 		if (sums.digest != shf_get64(from))
 			return shf_fail(err, SHEAF_EDIVERGED,
-					"step %" PRId64 ": %s/%s: rank %u's replica of %s differs "
-					"from what rank %d writes", save->id.step,
+					"step %" PRId64 ": %s/%s: ranks %u and %d have different "
+					"replicas of %s", save->id.step,
 					save->plan->layout.families[t->family].name, t->name,
-					v->rank,
-					shf_box_print(&v->box, box, sizeof(box)),
-					save->run->team.rank);
+					v->rank, save->run->team.rank,
+					shf_box_print(&v->box, box, sizeof(box)));
 	}
 	return 0;
 }

@@ -57,7 +57,8 @@ int shf_save_order_list(const struct sheaf_save *save, struct shf_span serves, u
 		uint32_t pieces = pieces_of(save->plan, v, most);
 
 		if (!always(s != NULL))
-			return shf_fail(err, SHEAF_EBUG, "%s: asked for a box that is not here",
+			return shf_fail(err, SHEAF_EBUG, "%s: asked for a box that this rank does "
+			                "not have",
 			                save->plan->layout.tensors[v->tensor].name);
 		for (uint32_t k = 0; k < pieces; k++)
 			a[used++] = (struct shf_save_order_piece){

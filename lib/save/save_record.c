@@ -259,8 +259,9 @@ int shf_save_record_bound(const struct sheaf_run *run, const struct shf_layout *
 		qsort(m.attached, m.attached_n, sizeof(*m.attached), by_name);
 		rc = shf_manifest_encode(&text, &m, &why);
 		if (rc == SHEAF_EINVAL)
-			shf_fail(err, rc, "a step of %zu files and %zu tied names: %.300s (larger "
-			         "opts.file_bytes_max, fewer files)", l->files_n, l->tied_n,
+			shf_fail(err, rc, "the manifest of %zu files and %zu tied names is too "
+			         "large: %.300s (raise opts.file_bytes_max for fewer files)",
+			         l->files_n, l->tied_n,
 			         why.msg);
 		else if (rc < 0 && err)
 			*err = why;
@@ -295,8 +296,9 @@ int shf_save_record_takes(const struct sheaf_save *save, const char *key, const 
 		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory", key);
 	if (save->plan->manifest_bytes + save->given.given_bytes + *bytes < SHF_MANIFEST_MAX)
 		return 0;
-	return shf_fail(err, SHEAF_EINVAL, "%s: the manifest would have %zu bytes with it, must "
-	                "have less than %" PRIu64 " (as JSON, where a control character is 6)",
+	return shf_fail(err, SHEAF_EINVAL, "%s: with it the manifest would have %zu bytes, must "
+	                "have less than %" PRIu64 "; shorten notes (a control character takes 6 "
+	                "bytes)",
 	                key, save->plan->manifest_bytes + save->given.given_bytes + *bytes,
 	                SHF_MANIFEST_MAX);
 }

@@ -147,8 +147,9 @@ int shf_save_rounds_copy(struct sheaf_save *save, const struct shf_save_order_pi
 			shf_emas_update(save->state, save->copy.fresh, due,
 			                end_of(&slice->mem, &v->box));
 		if (!shf_box_copy_check(t, slice, &v->box, &sums.digest))
-			return shf_fail(err, SHEAF_EDIVERGED, "%s: replicas of another type in "
-			                "memory cannot be compared", t->name);
+			return shf_fail(err, SHEAF_EDIVERGED, "%s: replicas whose data_dtype is "
+			                "not their dtype cannot be compared; open the run without "
+			                "SHEAF_RUN_REPLICAS", t->name);
 		shf_put64(save->copy.streams.out + p->stream, sums.digest);
 		return 0;
 	}

@@ -27,10 +27,11 @@ static int exists(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
 
 	if (older < 0)
 		return shf_fail(err, SHEAF_EEXIST, "step %" PRId64 " exists in %s, and none before "
-		                "it (save under another number, or name a new run directory)", step,
+		                "it; save another step, or open a new run directory", step,
 		                run->store.path);
-	return shf_fail(err, SHEAF_EEXIST, "step %" PRId64 " exists in %s (sheaf rewind %s@%" PRId64
-	                " sets it aside; or save under another number)", step, run->store.path,
+	return shf_fail(err, SHEAF_EEXIST, "step %" PRId64 " exists in %s (sheaf rewind "
+	                "%s@%" PRId64 " sets it aside; or save another step)", step,
+	                run->store.path,
 	                run->store.path, older);
 }
 
@@ -86,8 +87,9 @@ int shf_save_check_parent(const struct sheaf_save *save, const struct shf_newest
 	        strcmp(m.session, save->id.parent_session) == 0;
 	shf_arena_release(&arena);
 	return there ? 0
-	     : shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " was opened, but it has been set aside "
-	                "in %s (rewind to the step that saving is to go on from)", save->id.parent,
+	     : shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " was loaded, but was set aside in %s "
+	                "since; rewind the run to the step that the next save is to follow",
+	                save->id.parent,
 	                store->path);
 }
 
@@ -108,8 +110,9 @@ static int find_parent(struct sheaf_save *save, struct sheaf_error *err)
 	if (n.exists && !n.is_bad)
 		return exists(run, step, err);
 	if (n.newest > step)
-		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is older than %" PRId64
-		                " in %s (rewind to go back)", step, n.newest, run->store.path);
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is older than step %" PRId64
+		                " in %s; call sheaf_run_rewind, or sheaf rewind, to save after an "
+		                "older step", step, n.newest, run->store.path);
 	if (before && n.newest == before->id.step) /* the parent is set when that publication is
 	                                            * over */
 		return 0;
@@ -128,8 +131,9 @@ static int find_parent(struct sheaf_save *save, struct sheaf_error *err)
 		save->id.parent = -1;
 	}
 	if (save->id.parent >= 0 && n.newest > save->id.parent)
-		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " was opened, but %s goes on to "
-		                "%" PRId64 " (rewind to go back)", save->id.parent, run->store.path,
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " was loaded, but %s has later "
+		                "steps up to %" PRId64 "; call sheaf_run_rewind, or sheaf rewind, "
+		                "to save after an older step", save->id.parent, run->store.path,
 		                n.newest);
 	if (n.known >= 0 && save->id.parent < 0) {
 		save->id.parent = n.known;
@@ -150,8 +154,9 @@ static int room_check(struct sheaf_save *save, struct sheaf_error *err)
 		need += l->files[f].bytes;
 	if (shf_sys_free_bytes(sys, save->run->store.dir, &room) < 0 || room >= need)
 		return 0;
-	shf_fail(err, SHEAF_EIO, "step %" PRId64 ": %" PRIu64 " bytes are needed, %s has room for %"
-	         PRIu64 " (steps that were pruned stay in .sheaf/trash for grace_s seconds)",
+	shf_fail(err, SHEAF_EIO, "step %" PRId64 ": needs %" PRIu64 " bytes, but %s has %" PRIu64
+	         " free; free space there (pruned steps stay in .sheaf/trash for opts.grace_s "
+	         "seconds)",
 	         save->id.step, need, save->run->store.path, room);
 	err->sys = ENOSPC;
 	return SHEAF_EIO;
@@ -210,7 +215,7 @@ static int file_size(struct sheaf_save *save, uint32_t f, struct sheaf_error *er
 		.len = (size_t)save->plan->layout.files[f].bytes };
 	rc = shf_save_is_async(save) ? shf_io_submit(save->run, &save->disk.io, io)
 	                              : shf_sys_resize(sys, io->fd, io->len);
-	return rc < 0 ? shf_submit_fail(err, rc, "step %" PRId64 ": %s: making room for %zu bytes",
+	return rc < 0 ? shf_submit_fail(err, rc, "step %" PRId64 ": %s: preallocating %zu bytes",
 	                                save->id.step, save->plan->layout.files[f].name, io->len)
 	              : 0;
 }

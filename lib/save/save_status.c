@@ -79,12 +79,12 @@ int shf_save_fail(struct sheaf_save *save, const char *why, struct sheaf_error *
 	late = save->at.end >= SHF_SEALED && save->end.rc == 0 && !atomic_load(&save->end.failed);
 	if (!atomic_load(&save->end.failed) && save->at.end == SHF_OPEN) {
 		snprintf(save->end.why, sizeof(save->end.why), "%s",
-		         why ? why : "no reason was given");
+		         why ? why : "sheaf_save_abort was called without a reason");
 		atomic_store(&save->end.failed, 1);
 	}
 	pthread_mutex_unlock(&save->end.lock);
-	return late ? shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": too late to give it up: it is "
-	                       "committed, or is being published", save->id.step) : 0;
+	return late ? shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": it is too late to abort it: "
+	                       "it is committed, or is being published", save->id.step) : 0;
 }
 
 void shf_save_stat(const struct sheaf_save *save, struct sheaf_stat *stat)

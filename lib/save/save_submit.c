@@ -313,7 +313,8 @@ static void end_thread_of(struct shf_committer *c, bool quit)
 	if (c->made)
 		pthread_join(c->thread, NULL);
 	c->made = false;
-	shf_fail(&err, SHEAF_ELOST, "the run was closed, and not all ranks took part in that");
+	shf_fail(&err, SHEAF_ELOST, "the run was closed, but not by all ranks; close it on all of "
+	         "them");
 	for (int q = 0; q < QUEUES; q++)
 		while (c->queues[q].first)
 			is_over(c, q, SHEAF_ELOST, &err);
@@ -382,15 +383,17 @@ static int may_submit(const struct sheaf_save *save, struct sheaf_error *err)
 	if (!run->turns.on)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": %s", save->id.step,
 		                run->life.closed ? "the run is closed"
-		                : "the run has no thread that commits (opts.commit_group; or "
-		                  "call sheaf_save_commit)");
+		                : "the run has no thread that commits; open it with "
+		                  "opts.commit_group, or call sheaf_save_commit");
 	if (save->behind.submitted || save->at.end == SHF_OVER)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": the save %s", save->id.step,
-		                save->behind.submitted ? "was submitted before" : "is over");
+		                !save->behind.submitted ? "has ended; free it"
+		                : "was submitted before; call sheaf_save_result");
 	for (const struct sheaf_save *s = run->saves.first; s != save; s = s->next)
 		if (!s->behind.submitted && queue_of(s) == queue_of(save))
-			return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": step %" PRId64
-			                " was begun before it and is not submitted",
+			return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": step %" PRId64 " was "
+			                "begun before it and is not submitted; submit that one "
+			                "first",
 			                save->id.step, s->id.step);
 	return 0;
 }
@@ -407,7 +410,7 @@ int shf_save_submit(struct sheaf_save *save, struct sheaf_error *err)
 	q = &c->queues[queue_of(save)];
 	pthread_mutex_lock(&t->lock);
 	if (t->lost) {
-		rc = shf_fail(err, SHEAF_ELOST, "the background group is lost: %s", t->why.msg);
+		rc = shf_fail(err, SHEAF_ELOST, "opts.commit_group is lost: %s", t->why.msg);
 	} else {
 		save->behind.submitted = true;
 		if (q->last)
@@ -453,13 +456,14 @@ int shf_save_result(struct sheaf_save *save, int timeout_ms, struct sheaf_error 
 	if (save->behind.submitted) {
 		wait_until_over(save, timeout_ms);
 		rc = save->behind.over ? save->behind.rc
-		     : shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": it is not committed yet",
+		     : shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": it is not committed yet; "
+		                "call again",
 		                save->id.step);
 		if (save->behind.over && rc < 0)
 			*err = save->behind.err;
 	} else {
-		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": the save was not submitted "
-		              "(sheaf_save_submit)", save->id.step);
+		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": the save was not submitted; "
+		              "call sheaf_save_submit first", save->id.step);
 	}
 	pthread_mutex_unlock(&t->lock);
 	return rc;

@@ -111,8 +111,9 @@ static int sum_files(const struct sheaf_save *save, const struct shf_save_sums_i
 		file_crc[f] = raw ^ shf_crc64_ones(file->bytes);
 		if (raw != sum_by_tensors(l, f, in))
 			rc = shf_fail(err, SHEAF_ECORRUPT,
-			              "step %lld: %s: its tensors as they were copied from memory "
-			              "do not make its blocks as they were to be written",
+			              "step %lld: %s: the checksums of the copied tensors and of "
+			              "the file's blocks do not match: memory is faulty, or a "
+			              "tensor was modified before sheaf_save_wait_copied returned",
 			              (long long)save->id.step, file->name);
 	}
 	shf_free(by);

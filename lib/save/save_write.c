@@ -117,8 +117,9 @@ int shf_save_write_arrived(struct sheaf_save *save, uint32_t round, struct sheaf
 	pthread_mutex_lock(&save->end.write_lock);
 	for (size_t i = save->copy.open_seg; i < segs.end && rc == 0; i++)
 		if (!is_submitted(save, i))
-			rc = shf_fail(&own, SHEAF_ECORRUPT, "step %lld: a segment of %s is not "
-			              "whole: the image has changed", (long long)save->id.step,
+			rc = shf_fail(&own, SHEAF_ECORRUPT, "step %lld: a segment of %s is "
+			              "incomplete: its staging buffer was modified by another "
+			              "process", (long long)save->id.step,
 			              save->plan->layout.files[save->plan->work.segs[i].file].name);
 	pthread_mutex_unlock(&save->end.write_lock);
 	if (rc < 0)
@@ -135,7 +136,7 @@ static int refused(const struct sheaf_save *save, const struct shf_io *io,
 	int sys = (int)-io->result;
 
 	if (io->op == SHF_IO_RESIZE)
-		return shf_stage_fail(err, sys, "step %lld: %s: making room for %zu bytes",
+		return shf_stage_fail(err, sys, "step %lld: %s: preallocating %zu bytes",
 		                      (long long)save->id.step, file->name, io->len);
 	return shf_stage_fail(err, sys, "step %lld: %s: %s", (long long)save->id.step, file->name,
 	                      io->op == SHF_IO_FSYNC ? "fsync" : "write");
@@ -156,7 +157,8 @@ void shf_save_io_done(struct shf_io_owner *owner, struct shf_io *io)
 	if (io->result < 0)
 		rc = refused(save, io, f, &err);
 	else if (wrote && (uint64_t)io->result != io->len)
-		rc = shf_fail(&err, SHEAF_EIO, "step %lld: %s: %lld of %zu bytes written",
+		rc = shf_fail(&err, SHEAF_EIO, "step %lld: %s: only %lld of %zu bytes were "
+		              "written; check the free space",
 		              (long long)save->id.step, f->name, (long long)io->result, io->len);
 	if (rc < 0)
 		shf_save_stick(save, rc, &err);

@@ -82,7 +82,8 @@ static int add_one(struct sheaf_state *state, struct shf_ema *e, uint32_t source
 	int rc;
 
 	if (!shf_can_convert(SHEAF_F32, s->data_dtype))
-		return shf_fail(err, SHEAF_EINVAL, "averages %s: %s/%.120s is %s", e->name,
+		return shf_fail(err, SHEAF_EINVAL, "averages %s: %s/%.120s is %s, which cannot be "
+		                "averaged in fp32", e->name,
 		                s->family, s->name, shf_dtype(s->data_dtype)->name);
 	memcpy(in.shape, s->items.dim, sizeof(in.shape));
 	memcpy(in.start, s->mem.box.start, sizeof(in.start));
@@ -125,26 +126,30 @@ static int average_check(const struct sheaf_state *state, const char *family,
                          const struct shf_ema *e, struct sheaf_error *err)
 {
 	if (state->fixed)
-		return shf_fail(err, SHEAF_EINVAL, "averages are fixed after the first save has "
-		                "begun");
+		return shf_fail(err, SHEAF_EINVAL, "sheaf_state_ema must be called before the "
+		                "first save");
 	if (!shf_family_is_valid(e->name))
-		return shf_fail(err, SHEAF_EINVAL, "averages '%.40s': want [a-z][a-z0-9_]{0,31}",
+		return shf_fail(err, SHEAF_EINVAL, "averages '%.40s': the name must match "
+		                "[a-z][a-z0-9_]{0,31}",
 		                e->name);
 	if (family && !shf_family_is_valid(family))
-		return shf_fail(err, SHEAF_EINVAL, "averages %s: no family '%.40s'", e->name,
+		return shf_fail(err, SHEAF_EINVAL, "averages %s: no slice of family '%.40s' was "
+		                "added before; add its slices first", e->name,
 		                family);
 	for (size_t i = 0; i < state->n; i++)
 		if (strcmp(state->slices[i].family, e->name) == 0)
-			return shf_fail(err, SHEAF_EINVAL, "averages %s: a family of that name is "
-			                "there", e->name);
+			return shf_fail(err, SHEAF_EINVAL, "averages %s: a family has this name "
+			                "already; choose another", e->name);
 	if (!(e->coef >= 0 && e->coef < 1))
-		return shf_fail(err, SHEAF_EINVAL, "averages %s: coef is %g: want 0 to less than 1",
+		return shf_fail(err, SHEAF_EINVAL, "averages %s: ema.coef is %g, must be at least "
+		                "0 and less than 1",
 		                e->name, e->coef);
 	if (isnan(e->loss_max) || e->interval < 0 || e->warmup < 0)
-		return shf_fail(err, SHEAF_EINVAL, "averages %s: interval, warmup and loss_max are "
-		                "not negative, and numbers", e->name);
+		return shf_fail(err, SHEAF_EINVAL, "averages %s: ema.interval, warmup and loss_max "
+		                "must be numbers that are not negative", e->name);
 	if (state->emas_n == SHF_EMAS_MAX)
-		return shf_fail(err, SHEAF_EINVAL, "averages %s: at most %d", e->name,
+		return shf_fail(err, SHEAF_EINVAL, "averages %s: at most %d sets of averages are "
+		                "possible", e->name,
 		                SHF_EMAS_MAX);
 	return 0;
 }
@@ -209,7 +214,8 @@ int shf_emas_check(const struct sheaf_state *state, const uint64_t marks[SHF_EMA
 
 		if (marks[k] == 1)
 			return shf_fail(err, SHEAF_EINVAL, "averages %s: no rank has a slice to "
-			                "average%s%s", e ? e->name : "of other ranks",
+			                "average%s%s; add one, or drop the call of sheaf_state_ema",
+			                e ? e->name : "of other ranks",
 			                e && e->of ? " in " : "", e && e->of ? e->of : "");
 	}
 	return 0;

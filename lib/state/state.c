@@ -83,23 +83,25 @@ static int check_box(const struct sheaf_slice *in, const char *who, struct sheaf
 		if (in->start[d] < 0 || in->count[d] < 0 || in->start[d] > in->shape[d] ||
 		    in->count[d] > in->shape[d] - in->start[d])
 			return shf_fail(err, SHEAF_EINVAL,
-			                "%s: dimension %d: start %" PRId64 ", count %" PRId64
-			                " is outside of %" PRId64,
+			                "%s: dimension %d: start %" PRId64 ", count %" PRId64 " is "
+			                "outside of shape %" PRId64,
 			                who, d, in->start[d], in->count[d], in->shape[d]);
 		if (in->stride[d] < 0)
-			return shf_fail(err, SHEAF_EINVAL, "%s: dimension %d: stride %" PRId64
-			                " is negative", who, d, in->stride[d]);
+			return shf_fail(err, SHEAF_EINVAL, "%s: dimension %d: stride %" PRId64 " "
+			                "is negative, must be at least 0", who, d, in->stride[d]);
 	}
 	if (in->origin < 0)
-		return shf_fail(err, SHEAF_EINVAL, "%s: origin %" PRId64 " is negative", who,
+		return shf_fail(err, SHEAF_EINVAL, "%s: origin %" PRId64 " is negative, must be at "
+		                "least 0", who,
 		                in->origin);
 	if (!(in->flags & SHEAF_SLICE_FLAT) && (in->flat_start || in->flat_count))
 		return shf_fail(err, SHEAF_EINVAL, "%s: flat_start or flat_count is set, but not "
 		                "the flag SHEAF_SLICE_FLAT", who);
 	if ((in->flags & SHEAF_SLICE_FLAT) && (in->flat_start < 0 || in->flat_count < 0 ||
 	                                 in->flat_start > INT64_MAX - in->flat_count))
-		return shf_fail(err, SHEAF_EINVAL, "%s: flat range %" PRId64 "+%" PRId64
-		                " is no range", who, in->flat_start, in->flat_count);
+		return shf_fail(err, SHEAF_EINVAL, "%s: flat_start %" PRId64 " and flat_count "
+		                "%" PRId64 " must not be negative or overflow", who, in->flat_start,
+		                in->flat_count);
 	return 0;
 }
 
@@ -148,11 +150,13 @@ static int take_memory(struct shf_slice *out, const struct sheaf_slice *in, cons
 	m->origin = in->origin;
 	for (int d = 0; d < in->ndim; d++) {
 		if (m->box.count[d] > 1 && m->stride[d] == 0)
-			return shf_fail(err, SHEAF_EINVAL, "%s: dimension %d: stride 0 puts %"
-			                PRId64 " items in one place", who, d, m->box.count[d]);
+			return shf_fail(err, SHEAF_EINVAL, "%s: dimension %d: with stride 0 its "
+			                "%" PRId64 " items overlap; copy the tensor to dense "
+			                "memory, or add one item alone", who, d, m->box.count[d]);
 		if (!shf_mul64(&far, (uint64_t)(m->box.count[d] - 1), (uint64_t)m->stride[d]) ||
 		    !shf_add64(&top, top, far) || top > INT64_MAX / 16)
-			return shf_fail(err, SHEAF_EINVAL, "%s: strides reach beyond memory", who);
+			return shf_fail(err, SHEAF_EINVAL, "%s: with its strides the slice is "
+			                "larger than any memory; check stride and count", who);
 	}
 	m->lo = in->flags & SHEAF_SLICE_FLAT ? in->flat_start : 0;
 	m->hi = in->flags & SHEAF_SLICE_FLAT ? in->flat_start + in->flat_count : (int64_t)top + 1;
@@ -175,21 +179,24 @@ static int take_sub_byte(struct shf_slice *out, const struct sheaf_slice *in, co
 	if (!strides_are_dense(in))
 		return shf_fail(err, SHEAF_EINVAL, "%s: %s memory must be dense", who, t->name);
 	if (rows && (in->start[last] % group || in->count[last] % group))
-		return shf_fail(err, SHEAF_EINVAL, "%s: %s is cut between bytes only, every %d "
-		                "items", who, t->name, (int)group);
+		return shf_fail(err, SHEAF_EINVAL, "%s: %s can be cut between bytes only: start "
+		                "and count must be multiples of %d items", who, t->name,
+		                (int)group);
 	if (rows) {
 		m->box.start[last] = in->start[last] / group * bytes;
 		m->box.count[last] = in->count[last] / group * bytes;
 	} else if (!out->empty) {
 		for (int d = 0; d < in->ndim; d++)
 			if (in->count[d] != in->shape[d])
-				return shf_fail(err, SHEAF_EINVAL, "%s: rows of %s are no whole "
-				                "bytes, so it is not cut", who, t->name);
+				return shf_fail(err, SHEAF_EINVAL, "%s: rows of %s do not end at a "
+				                "byte, so the slice must be the whole tensor", who,
+				                t->name);
 		m->box = shf_box_of(&out->shape);
 	}
 	if (in->origin % group || (in->flags & SHEAF_SLICE_FLAT && (in->flat_start % group ||
 	                                                      in->flat_count % group)))
-		return shf_fail(err, SHEAF_EINVAL, "%s: %s ranges begin and end between bytes", who,
+		return shf_fail(err, SHEAF_EINVAL, "%s: %s: origin, flat_start and flat_count must "
+		                "be at a byte", who,
 		                t->name);
 	dense_strides(m);
 	m->origin = in->origin / group * bytes;
@@ -207,13 +214,17 @@ static int check_slice_names(const struct sheaf_slice *in, bool any_name, const 
 {
 	*family = in->family ? in->family : "model";
 	if (!shf_family_is_valid(*family))
-		return shf_fail(err, SHEAF_EINVAL, "family '%.40s': want [a-z][a-z0-9_]{0,31}",
+		return shf_fail(err, SHEAF_EINVAL, "family '%.40s': must match "
+		                "[a-z][a-z0-9_]{0,31}",
 		                *family);
 	if (!in->name || (!any_name && !shf_name_is_valid(in->name, strlen(in->name))))
-		return shf_fail(err, SHEAF_EINVAL, "%s: name '%.80s': want 1 to 1024 bytes of "
-		                "UTF-8 without controls", *family, in->name ? in->name : "");
+		return shf_fail(err, SHEAF_EINVAL, "%s: name '%.80s': must be 1 to 1024 bytes of "
+		                "UTF-8 without control characters", *family,
+		                in->name ? in->name : "");
 	if (in->tied_to && !shf_name_is_valid(in->tied_to, strlen(in->tied_to)))
-		return shf_fail(err, SHEAF_EINVAL, "%s/%s: tied_to is no name", *family, in->name);
+		return shf_fail(err, SHEAF_EINVAL, "%s/%s: slice.tied_to must be a valid name: 1 "
+		                "to 1024 bytes of UTF-8 without control characters", *family,
+		                in->name);
 	return 0;
 }
 
@@ -226,10 +237,12 @@ static int check_kind(const struct sheaf_slice *in, const char *who, struct shea
 	int most = in->dtype == SHEAF_C128 ? SHEAF_DIMS_MAX - 1 : SHEAF_DIMS_MAX;
 
 	if (!shf_dtype_of_slice(in->dtype) || !shf_dtype_of_slice(memory))
-		return shf_fail(err, SHEAF_EINVAL, "%s: dtype %d is none of ours", who,
+		return shf_fail(err, SHEAF_EINVAL, "%s: dtype %d is not one of enum sheaf_dtype; "
+		                "use sheaf_dtype_from_name", who,
 		                shf_dtype_of_slice(in->dtype) ? memory : in->dtype);
 	if (memory != in->dtype && !shf_can_convert(memory, in->dtype))
-		return shf_fail(err, SHEAF_EINVAL, "%s: no conversion between %s and %s", who,
+		return shf_fail(err, SHEAF_EINVAL, "%s: dtype %s cannot be converted from and to "
+		                "data_dtype %s", who,
 		                shf_dtype_of_slice(in->dtype)->name,
 		                shf_dtype_of_slice(memory)->name);
 	if (in->ndim < 0 || in->ndim > most)
@@ -243,7 +256,8 @@ static int check_kind(const struct sheaf_slice *in, const char *who, struct shea
 		                (int)(in->memory ? in->memory : in->reserved));
 	for (int d = 0; d < in->ndim; d++)
 		if (in->shape[d] < 0)
-			return shf_fail(err, SHEAF_EINVAL, "%s: dimension %d is %" PRId64, who, d,
+			return shf_fail(err, SHEAF_EINVAL, "%s: dimension %d is %" PRId64 ", must "
+			                "be at least 0", who, d,
 			                in->shape[d]);
 	return 0;
 }
@@ -308,7 +322,8 @@ static int take_complex(struct sheaf_slice *s, const char *who, struct sheaf_err
 	fits &= twice(&s->flat_count);
 	s->dtype = SHEAF_F64;
 	s->data_dtype = 0;
-	return fits ? 0 : shf_fail(err, SHEAF_EINVAL, "%s: it reaches beyond memory", who);
+	return fits ? 0 : shf_fail(err, SHEAF_EINVAL, "%s: the slice reaches beyond the address "
+	                           "space; check flat_start and flat_count", who);
 }
 
 /* Checks a slice and converts it to units; the caller checks that it has memory. known may be
@@ -347,8 +362,8 @@ static int slice_take(struct shf_slice *out, const struct sheaf_slice *in, bool 
 	s.empty = shf_box_is_empty(&s.mem.box) || (own.flags & SHEAF_SLICE_FLAT &&
 	                                           own.flat_count == 0);
 	if (!shf_units_of(&s.shape, &s.mem.unit, own.dtype, &s.items))
-		return shf_fail(err, SHEAF_EINVAL, "%s: shape is too large, or no whole number of "
-		                "bytes in %s", who, shf_dtype(own.dtype)->name);
+		return shf_fail(err, SHEAF_EINVAL, "%s: shape is too large, or does not fill whole "
+		                "bytes of %s", who, shf_dtype(own.dtype)->name);
 	rc = shf_dtype(own.dtype)->group == 1 ? take_memory(&s, &own, who, err)
 	                                      : take_sub_byte(&s, &own, who, err);
 	if (rc < 0)
@@ -371,7 +386,8 @@ static bool is_hollow(const struct shf_slice *s)
 /* Writes the error for a slice that has items but no memory. Returns EINVAL. */
 static int hollow_fail(const struct shf_slice *s, struct sheaf_error *err)
 {
-	return shf_fail(err, SHEAF_EINVAL, "%s/%.120s: data is NULL, but the slice is not empty",
+	return shf_fail(err, SHEAF_EINVAL, "%s/%.120s: slice.data is NULL, but the slice is not "
+	                "empty",
 	                s->family, s->name);
 }
 
@@ -413,11 +429,12 @@ int shf_state_take(struct sheaf_state *state, const struct sheaf_slice *slice,
                    struct sheaf_error *err)
 {
 	if (state->fixed)
-		return shf_fail(err, SHEAF_EINVAL, "slices are fixed after the first save has "
-		                "begun");
+		return shf_fail(err, SHEAF_EINVAL, "slices must be added before the first save; "
+		                "make another state with sheaf_state_new");
 	if (state->loads > 0)
-		return shf_fail(err, SHEAF_EINVAL, "slices are fixed until the load that has begun "
-		                "is over (sheaf_load_end, sheaf_load_free)");
+		return shf_fail(err, SHEAF_EINVAL, "a load of this state has begun, and until it "
+		                "ends no slice can be added or moved (end it with sheaf_load_end "
+		                "or sheaf_load_free)");
 	if (state->n == state->cap) {
 		size_t cap = state->cap ? 2 * state->cap : 64;
 		struct shf_slice *more = shf_realloc(state->slices, cap, sizeof(*more));
@@ -440,7 +457,8 @@ int shf_state_take(struct sheaf_state *state, const struct sheaf_slice *slice,
 /* sheaf_state_new returns NULL if there is no memory, and its caller need not check. */
 int shf_state_is_null(struct sheaf_error *err)
 {
-	return shf_fail(err, SHEAF_ENOMEM, "the state is NULL: sheaf_state_new had no memory");
+	return shf_fail(err, SHEAF_ENOMEM, "the state is NULL; sheaf_state_new returns NULL when "
+	                "memory is out");
 }
 
 int shf_state_add(struct sheaf_state *state, const struct sheaf_slice *slice,
@@ -461,15 +479,17 @@ static int stream_take(struct sheaf_state *state, struct shf_stream *s, const ch
                        const char *rule, struct sheaf_error *err)
 {
 	if (!stream || !shf_stream_is_valid(stream))
-		return shf_fail(err, SHEAF_EINVAL, "stream '%.60s': want [a-z0-9._-]{1,57}",
+		return shf_fail(err, SHEAF_EINVAL, "stream '%.60s': its name must match "
+		                "[a-z0-9._-]{1,57}",
 		                stream ? stream : "");
 	if (!rule)
 		rule = "strict";
 	if (strcmp(rule, "strict") && strcmp(rule, "drop") && strcmp(rule, "modulo"))
-		return shf_fail(err, SHEAF_EINVAL, "stream %s: rule '%.20s': want strict, drop or "
-		                "modulo", stream, rule);
+		return shf_fail(err, SHEAF_EINVAL, "stream %s: rule '%.20s' must be strict, drop "
+		                "or modulo", stream, rule);
 	if (s->ranks < 1 || s->rank < 0 || s->rank >= s->ranks)
-		return shf_fail(err, SHEAF_EINVAL, "stream %s: rank %d of %d", stream, s->rank,
+		return shf_fail(err, SHEAF_EINVAL, "stream %s: rank %d must be at least 0 and less "
+		                "than ranks, %d", stream, s->rank,
 		                s->ranks);
 	s->stream = shf_arena_strdup(&state->arena, stream, strlen(stream));
 	s->rule = shf_arena_strdup(&state->arena, rule, strlen(rule));
@@ -509,13 +529,16 @@ static int check_move(const struct sheaf_state *state, int slice, const void *da
 	const struct shf_slice *s;
 
 	if (slice < 0 || (size_t)slice >= state->n)
-		return shf_fail(err, SHEAF_EINVAL, "slice %d of %zu: no such slice", slice,
+		return shf_fail(err, SHEAF_EINVAL, "slice %d does not exist: the state has %zu "
+		                "(see sheaf_state_add)", slice,
 		                state->n);
 	s = &state->slices[slice];
 	if (!data && !s->empty)
-		return shf_fail(err, SHEAF_EINVAL, "%s/%s: moved to NULL", s->family, s->name);
+		return shf_fail(err, SHEAF_EINVAL, "%s/%s: cannot be moved to NULL, because the "
+		                "slice is not empty", s->family, s->name);
 	if (s->owned)
-		return shf_fail(err, SHEAF_EINVAL, "%s/%s: averages are not moved", s->family,
+		return shf_fail(err, SHEAF_EINVAL, "%s/%s: averages cannot be moved; their memory "
+		                "belongs to the state", s->family,
 		                s->name);
 	return 0;
 }
@@ -551,9 +574,9 @@ static int unmoved_fail(const struct sheaf_state *state, struct sheaf_error *err
 		const struct shf_slice *s = &state->slices[i];
 
 		if (s->unmoved)
-			return shf_fail(err, SHEAF_EINVAL, "%s/%s: it was moved before a lazy save "
-			                "had copied it, and is where it was: move it again "
-			                "(sheaf_state_move)", s->family, s->name);
+			return shf_fail(err, SHEAF_EINVAL, "%s/%s: sheaf_state_move was refused, "
+			                "because a lazy save had not copied the slice; call it "
+			                "again", s->family, s->name);
 	}
 	return shf_fail(err, SHEAF_EBUG, "no slice of %zu is to be moved again", state->n);
 }
@@ -635,8 +658,8 @@ int shf_state_ready(const struct sheaf_state *state, bool memory, struct sheaf_e
 		return state->rc;
 	}
 	if (state->loads > 0)
-		return shf_fail(err, SHEAF_EINVAL, "a load of the state has begun and is not over "
-		                "(sheaf_load_end, sheaf_load_free)");
+		return shf_fail(err, SHEAF_EINVAL, "a load of this state has begun; end it first "
+		                "with sheaf_load_end or sheaf_load_free");
 	if (state->unmoved_n > 0)
 		return unmoved_fail(state, err);
 	if (!memory || state->hollow == 0)

@@ -109,7 +109,8 @@ static int parse_headers(struct sheaf_checkpoint *step, const struct shf_buf *al
 
 		/* The bytes come from this program, so a bad record is a bug and not damage. */
 		if (!always(!c.bad && f < step->layout.files_n))
-			return shf_fail(&step->cat_err, SHEAF_EBUG, "headers are torn on the way");
+			return shf_fail(&step->cat_err, SHEAF_EBUG, "file headers from another "
+			                "rank are incomplete");
 		step->file_bytes[f] = bytes;
 		if (code < 0) {
 			shf_fail(&e, code, "%.*s", (int)n, (const char *)p);
@@ -134,8 +135,8 @@ static int parse_headers(struct sheaf_checkpoint *step, const struct shf_buf *al
 	}
 	for (size_t f = 0; f < step->layout.files_n && rc == 0; f++)
 		if (!always(files[f].here))
-			return shf_fail(&step->cat_err, SHEAF_EBUG, "%s: its header was read by "
-			                "nobody", step->layout.files[f].name);
+			return shf_fail(&step->cat_err, SHEAF_EBUG, "%s: no rank has read its "
+			                "header", step->layout.files[f].name);
 	return rc;
 }
 
@@ -230,8 +231,8 @@ static int match_foreign_index(struct sheaf_checkpoint *step, const struct shf_i
 		if (shf_layout_find(&step->layout, "model", index->entries[i].name) < 0) {
 			step->cat_index = true;
 			return shf_fail(&step->cat_err, SHEAF_EFORMAT,
-					"%s: the index puts %s into %s, "
-					"which does not have it",
+					"%s: the index says that tensor %s is in %s, but it is "
+					"not; make the index again",
 					step->path, index->entries[i].name, index->entries[i].file);
 		}
 	return 0;
@@ -246,8 +247,9 @@ static int match_table(struct sheaf_checkpoint *step)
 	const struct shf_sums *s = &step->sums;
 
 	if (s->head.tensors_n != l->tensors_n || s->head.blocks_n != l->blocks_n)
-		return shf_fail(&step->cat_err, SHEAF_ECORRUPT, "%s: headers have %zu tensors, the "
-		                "sums %" PRIu64, step->path, l->tensors_n, s->head.tensors_n);
+		return shf_fail(&step->cat_err, SHEAF_ECORRUPT, "%s: the files have %zu tensors, "
+		                "sheaf.sums lists %" PRIu64, step->path, l->tensors_n,
+		                s->head.tensors_n);
 	for (size_t i = 0; i < l->tensors_n; i++) {
 		struct shf_lt_tensor *t = &l->tensors[l->by_place[i]];
 		struct shf_sums_tensor r = shf_sums_tensor(s, i);
@@ -257,8 +259,7 @@ static int match_table(struct sheaf_checkpoint *step)
 		    strcmp(shf_sums_name(s, &r), t->name) ||
 		    strcmp(shf_sums_family(s, &r), l->families[t->family].name))
 			return shf_fail(&step->cat_err, SHEAF_ECORRUPT,
-					"%s/%s: tensor %s is not what the "
-					"sums say",
+					"%s/%s: tensor %s is not as sheaf.sums describes it",
 					step->path, l->files[t->file].name, t->name);
 		t->digest = r.digest;
 	}
@@ -289,7 +290,8 @@ static int check_ties(struct sheaf_checkpoint *step)
 
 		if (shf_layout_find(l, family, name) >= 0)
 			return shf_fail(&step->cat_err, SHEAF_ECORRUPT,
-					"%s: %s/%s is stored and tied", step->path, family, name);
+					"%s: %s/%s is stored, but the manifest says that it is "
+					"tied", step->path, family, name);
 		if (shf_layout_find(l, family, l->tied[i].to) < 0)
 			return shf_fail(&step->cat_err, SHEAF_ECORRUPT,
 					"%s: %s/%s is tied to %s, which "

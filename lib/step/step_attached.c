@@ -34,9 +34,9 @@ static int plain_read(struct sheaf_checkpoint *step, const struct shf_mf_file *f
 	/* A file that the manifest names must exist. A file of a foreign directory may just have
 	 * been deleted, which is no damage. */
 	if ((fd == -ENOENT || fd == -ENOTDIR || fd == -ELOOP) && step->sound)
-		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: gone%s", step->path, what,
-		                fd == -ELOOP ? "; what has its name is a link"
-		                : fd == -ENOTDIR ? "; what has its name is no folder" : "");
+		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: missing%s", step->path, what,
+		                fd == -ELOOP ? ": a symbolic link has its name"
+		                : fd == -ENOTDIR ? ": what has its name is not a directory" : "");
 	if (fd < 0)
 		return shf_fail_sys(err, -fd, "%s/%s", step->path, what);
 	got = shf_sys_fstat(sys, fd, &st);
@@ -73,7 +73,8 @@ int shf_step_attached(struct sheaf_checkpoint *step, const char *file, const voi
 			return 0;
 		}
 	if (!f)
-		return shf_fail(err, SHEAF_ENOENT, "%s: no attached file %.140s", step->path,
+		return shf_fail(err, SHEAF_ENOENT, "%s: no attached file %.140s (sheaf show lists "
+		                "them)", step->path,
 		                file ? file : "");
 	if (f->bytes > ATTACHED_MAX)
 		return shf_fail(err, SHEAF_EINVAL, "%s/%s: %" PRIu64 " bytes, at most 64 MiB",

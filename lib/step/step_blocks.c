@@ -132,7 +132,8 @@ int shf_blocks_check(const struct sheaf_checkpoint *step, uint32_t f, uint64_t l
 	if (first_bad)
 		*first_bad = -1;
 	if (!always(step->sound && step->sums_rc == 0))
-		return shf_fail(err, SHEAF_EBUG, "%s: has no sums to check by", step->path);
+		return shf_fail(err, SHEAF_EBUG, "%s: has no checksums, so it cannot be checked; "
+		                "SHEAF_RUN_UNVERIFIED reads it without", step->path);
 	for (uint64_t at = 0; at < n; at += SHF_BLOCK) {
 		uint64_t len = n - at < SHF_BLOCK ? n - at : SHF_BLOCK,
 			 block = (lo + at) / SHF_BLOCK;
@@ -190,7 +191,8 @@ static int header_bytes(struct sheaf_checkpoint *step, uint32_t f, uint64_t byte
 	 * used. */
 	if (bytes < 8)
 		return shf_fail(err, SHEAF_EFORMAT,
-				"%s/%s: %" PRIu64 " bytes are no safetensors file", step->path,
+				"%s/%s: %" PRIu64 " bytes are too short for a safetensors file",
+				step->path,
 				name, bytes);
 	rc = shf_step_file_read(step, f, first, 8, 0, NULL, err);
 	return rc == 0 ? shf_st_header_bytes(n, first, bytes, name, err) : rc;
@@ -218,7 +220,7 @@ int shf_header_read(struct sheaf_checkpoint *step, uint32_t f, uint64_t *file_by
 		return shf_fail_sys(err, -rc, "%s/%s", step->path, name);
 	if (st.type != SHF_T_FILE)
 		return shf_fail(err, step->sound ? SHEAF_ECORRUPT : SHEAF_EFORMAT,
-		                "%s/%s: no plain file", step->path, name);
+		                "%s/%s: not a regular file", step->path, name);
 	*file_bytes = st.bytes;
 	rc = check_file_size(step, f, st.bytes, err);
 	if (rc == 0)
@@ -260,8 +262,8 @@ int shf_catalog_tensor(struct sheaf_checkpoint *step, const struct shf_st_tensor
 	t->items.ndim = st->ndim;
 	memcpy(t->items.dim, st->shape, sizeof(int64_t) * (size_t)st->ndim);
 	if (!shf_units_of(&t->shape, &t->unit, t->dtype, &t->items))
-		return shf_fail(&step->cat_err, SHEAF_EFORMAT, "%s/%s: tensor %s: its shape is no "
-		                "number of bytes", step->path, file->name, t->name);
+		return shf_fail(&step->cat_err, SHEAF_EFORMAT, "%s/%s: tensor %s: its shape does "
+		                "not fill whole bytes", step->path, file->name, t->name);
 	t->loose = t->off % t->unit != 0;
 	if (t->loose && step->sound)
 		return shf_fail(&step->cat_err, SHEAF_ECORRUPT,

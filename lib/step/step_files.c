@@ -155,19 +155,19 @@ int shf_step_sums_fit(const struct sheaf_checkpoint *step, int fd, struct sheaf_
 	if (got < 0)
 		return shf_fail_sys(err, (int)-got, "%s", where);
 	if ((size_t)got < sizeof(head))
-		return shf_fail(err, SHEAF_ECORRUPT, "%s: short", where);
+		return shf_fail(err, SHEAF_ECORRUPT, "%s: shorter than its header says", where);
 	rc = shf_sums_get_head(&h, head, want, where, err);
 	if (rc == 0 && !shf_sums_is_likely(&h, &step->manifest))
-		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: lists other blocks than the files have "
-		              "that the manifest names, or more tensors", where);
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: does not fit the files that the manifest "
+		              "names", where);
 	/* A valid table can be longer than the files: for tensors of one item each it is 2.3 times
 	 * as long as headers and data. A factor of 4 leaves some margin. */
 	there = rc == 0 ? has_bytes(step, want / 4) : 1;
 	if (there < 0)
 		rc = shf_fail_sys(err, -there, "%s: the files that it lists", where);
 	else if (!there)
-		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: is four times as long as all the files "
-		              "that it lists", where);
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: is implausibly large for the files that it "
+		              "describes", where);
 	return rc;
 }
 

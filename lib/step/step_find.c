@@ -208,7 +208,8 @@ int shf_step_find_number(struct sheaf_run *run, int64_t n, struct shf_buf *told,
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for a path");
 	rc = shf_sys_stat(sys, run->store.dir, name, false, &st);
 	if (rc == -ENOENT) {
-		rc = shf_fail(err, SHEAF_ENOENT, "%s: no step %" PRId64, run->store.path, n);
+		rc = shf_fail(err, SHEAF_ENOENT, "%s: no step %" PRId64 " (sheaf ls lists what "
+		              "there is)", run->store.path, n);
 		goto out;
 	}
 	/* The run may have been opened before its writer had made .sheaf: the run's identity is
@@ -221,7 +222,8 @@ int shf_step_find_number(struct sheaf_run *run, int64_t n, struct shf_buf *told,
 	}
 	dir = shf_sys_open(sys, run->store.dir, name, SHF_O_DIR | SHF_O_NOFOLLOW, 0);
 	if (dir == -ENOENT) {
-		rc = shf_fail(err, SHEAF_ENOENT, "%s: has just gone", path);
+		rc = shf_fail(err, SHEAF_ENOENT, "%s: was deleted or moved while it was being "
+		              "opened", path);
 		goto out;
 	}
 	t.ino = ino_of(sys, dir);
@@ -235,14 +237,16 @@ int shf_step_find_number(struct sheaf_run *run, int64_t n, struct shf_buf *told,
 	if (dir >= 0)
 		shf_sys_close(sys, dir);
 	if (gone)
-		rc = shf_fail(err, SHEAF_ENOENT, "%s: has just gone", path);
+		rc = shf_fail(err, SHEAF_ENOENT, "%s: was deleted or moved while it was being "
+		              "opened", path);
 	else if (rc == -ENOENT && remains)
-		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest is gone", path);
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: sheaf.json is missing", path);
 	else if (rc == -ENOENT)
 		rc = shf_fail(err, SHEAF_EFORMAT,
-			      "%s: no manifest, so it is foreign (open it by path)", path);
+			      "%s: no sheaf.json, so it was not saved by Sheaf; open it with "
+			      "sheaf_checkpoint_open_path", path);
 	else if (rc == -EINVAL || rc == -EISDIR || rc == -ELOOP)
-		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/sheaf.json: no regular file", path);
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/sheaf.json: not a regular file", path);
 	else if (rc == -EFBIG)
 		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/sheaf.json: larger than 1 MiB", path);
 	else if (rc < 0)
@@ -401,7 +405,7 @@ static int files_of_index(struct tell *t, const char *path, const char *index,
 		if (!has(l, want.a[i]))
 			rc =
 			    shf_fail(err, SHEAF_ECORRUPT,
-				     "%s: the index names %s, which is not there", path, want.a[i]);
+				     "%s: the index names %s, which is missing", path, want.a[i]);
 		else if (add_to_list(&t->files, &t->files_n, want.a[i]) < 0)
 			rc = shf_fail(err, SHEAF_ENOMEM, "no memory for file names");
 	}
@@ -463,11 +467,12 @@ static int files_of_names(struct tell *t, const char *path, const struct names *
 		if (!dash || dash - l->a[i] < 6 || sscanf(dash - 6, "-%5u-of-%5u.", &k, &n) != 2)
 			continue;
 		if (!is_whole(l, l->a[i], (int)(dash - 6 - l->a[i]), k, n, want))
-			return shf_fail(err, SHEAF_ECORRUPT, "%s: %s is not there", path, want);
+			return shf_fail(err, SHEAF_ECORRUPT, "%s: %s is missing", path, want);
 	}
 	if (t->files_n == 0)
-		return shf_fail(err, SHEAF_EFORMAT, "%s: no sheaf.json and no *.safetensors, so no "
-		                "checkpoint (a run is opened as a run)", path);
+		return shf_fail(err, SHEAF_EFORMAT, "%s: not a checkpoint: no sheaf.json and no "
+		                "*.safetensors (if it is a run directory, use sheaf_run_open, or "
+		                "name RUN@STEP)", path);
 	return 0;
 }
 
@@ -523,12 +528,13 @@ static int look_at_dir(const struct shf_sys *sys, const char *path, bool unverif
 	if (rc == -EFBIG)
 		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/sheaf.json: larger than 1 MiB", path);
 	else if (rc == -EINVAL || rc == -EISDIR)
-		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/sheaf.json: no regular file", path);
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/sheaf.json: not a regular file", path);
 	else if (rc < 0 && rc != -ENOENT)
 		rc = shf_fail_sys(err, -rc, "%s/sheaf.json", path);
 	else if (rc == -ENOENT && !unverified && has_sums(sys, dir))
 		rc = shf_fail(err, SHEAF_ECORRUPT,
-			      "%s: its manifest is gone, so its sums prove nothing", path);
+			      "%s: sheaf.json is missing, so sheaf.sums proves nothing; "
+			      "SHEAF_RUN_UNVERIFIED reads it without checks", path);
 	else if (rc == -ENOENT)
 		rc = look_inside(sys, path, dir, t, err);
 	else

@@ -126,7 +126,8 @@ static int files_of_manifest(struct sheaf_checkpoint *step, struct sheaf_error *
 	for (size_t i = 0; i < m->families_n; i++)
 		total += m->families[i].files;
 	if (!always(total == m->files_n)) /* shf_manifest_decode has checked it */
-		return shf_fail(err, SHEAF_EBUG, "%s/sheaf.json: %" PRIu64 " files, %zu listed",
+		return shf_fail(err, SHEAF_EBUG, "%s/sheaf.json: says %" PRIu64 " files, but lists "
+		                "%zu",
 				step->path, total, m->files_n);
 	l->families = shf_arena_alloc(&l->arena, m->families_n + 1, sizeof(*l->families));
 	l->files = shf_arena_alloc(&l->arena, m->files_n + 1, sizeof(*l->files));
@@ -149,8 +150,8 @@ static int files_of_manifest(struct sheaf_checkpoint *step, struct sheaf_error *
 
 		if (fam < 0)
 			return shf_fail(err, SHEAF_ECORRUPT,
-					"%s/sheaf.json: %s/%s is tied in a family "
-					"that is not there",
+					"%s/sheaf.json: %s/%s is tied in a family that it does not "
+					"have",
 					step->path, m->tied[i].family, m->tied[i].name);
 		l->tied[l->tied_n++] = (struct shf_lt_tied){ (uint32_t)fam, m->tied[i].name,
 		                                             m->tied[i].to };
@@ -215,7 +216,8 @@ static int sums_open_file(struct sheaf_checkpoint *step)
 
 	if (fd == -ENOENT || fd == -ELOOP)
 		return shf_fail(&step->sums_err, SHEAF_ECORRUPT, "%s/sheaf.sums: %s", step->path,
-		                fd == -ENOENT ? "gone" : "gone; what has its name is a link");
+		                fd == -ENOENT ? "missing" : "missing: a symbolic link has its "
+		                        "name");
 	return fd < 0 ? shf_fail_sys(&step->sums_err, -fd, "%s/sheaf.sums", step->path) : fd;
 }
 
@@ -236,8 +238,8 @@ static int sums_read(struct sheaf_checkpoint *step, struct shf_buf *out)
 	if (rc < 0)
 		rc = shf_fail_sys(&step->sums_err, -rc, "%s/sheaf.sums", step->path);
 	else if (st.type != SHF_T_FILE)
-		rc = shf_fail(&step->sums_err, SHEAF_ECORRUPT, "%s/sheaf.sums: gone; what has its "
-		              "name is no plain file", step->path);
+		rc = shf_fail(&step->sums_err, SHEAF_ECORRUPT, "%s/sheaf.sums: missing: what has "
+		              "its name is not a regular file", step->path);
 	else if (st.bytes != want)
 		rc = shf_fail(&step->sums_err, SHEAF_ECORRUPT,
 			      "%s/sheaf.sums: %" PRIu64 " bytes, the "
@@ -253,7 +255,8 @@ static int sums_read(struct sheaf_checkpoint *step, struct shf_buf *out)
 	if (got < 0)
 		rc = shf_fail_sys(&step->sums_err, (int)-got, "%s/sheaf.sums", step->path);
 	else if (rc == 0 && (uint64_t)got != want)
-		rc = shf_fail(&step->sums_err, SHEAF_ECORRUPT, "%s/sheaf.sums: short", step->path);
+		rc = shf_fail(&step->sums_err, SHEAF_ECORRUPT, "%s/sheaf.sums: shorter than its "
+		              "header says", step->path);
 	shf_sys_close(sys, fd);
 	return rc;
 }
@@ -329,7 +332,8 @@ static int lease_take(struct sheaf_checkpoint *step, const struct shf_step_found
 	if (step->view)
 		of.name = NULL;
 	return shf_lease_take(step->run->sys, &of, &step->lease) < 0
-	       ? shf_fail_io(err, ENOENT, "%s: has just gone", step->path) : 0;
+	       ? shf_fail_io(err, ENOENT, "%s: was deleted or moved while it was being opened",
+	                     step->path) : 0;
 }
 
 /* Warns if an index file is missing. That is no damage: this library does not read index files,
@@ -349,7 +353,7 @@ static void warn_lost_index(const struct sheaf_checkpoint *step)
 		if (!strchr(name, '/') &&
 		    shf_sys_stat(sys, step->dir, name, true, &st) == -ENOENT)
 			shf_log(step->run, 1,
-				"%s/%s: the index is gone; rebuilt in memory from the "
+				"%s/%s: the index is missing; rebuilt in memory from the file "
 				"headers",
 				step->path, name);
 	}
@@ -442,12 +446,14 @@ static int open_found(struct sheaf_checkpoint *step, const struct shf_step_found
 	if (dir >= 0)
 		step->dir = dir;
 	if (dir == -ENOENT || dir == -ESTALE)
-		return shf_fail_io(err, -dir, "%s: rank 0 has found it, this rank does not see it",
+		return shf_fail_io(err, -dir, "%s: rank 0 has opened it, but this rank does not "
+		                   "see it; check that all nodes mount the same file system there",
 		                   step->path);
 	if (dir < 0)
 		return shf_fail_io(err, -dir, "%s", step->path);
 	if (step->run->team.rank == 0 && !shf_step_find_is_same(found, sys, dir))
-		return shf_fail_io(err, ENOENT, "%s: has just gone", step->path);
+		return shf_fail_io(err, ENOENT, "%s: was deleted or moved while it was being "
+		                   "opened", step->path);
 	return 0;
 }
 
@@ -481,11 +487,11 @@ static int open_encoded(struct sheaf_checkpoint *step, struct shf_buf *told, int
 	/* A directory that was renamed by hand is refused, because the next save would continue
 	 * from the wrong number. */
 	if (rc == 0 && found.in_run && step->manifest.step != found.step)
-		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest is of step %" PRId64,
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest is that of step %" PRId64,
 			      step->path, step->manifest.step);
 	if (rc == 0 && found.in_run && step->run->store.run[0] &&
 	    strcmp(step->manifest.run, step->run->store.run))
-		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest is of another run (%s; "
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest is that of another run (%s; "
 		              "%s/.sheaf/run says %s)", step->path, step->manifest.run,
 		              step->run->store.path, step->run->store.run);
 	/* The checks above may differ by rank, because each rank read .sheaf/run for itself when it
@@ -601,14 +607,15 @@ static int find_latest_on_disk(struct sheaf_run *run, struct shf_latest_search *
 		rc = shf_step_find_number(run, sought->at.step, told, err);
 		if (rc != SHEAF_ENOENT)
 			return rc;
-		rc = shf_fail_io(err, ENOENT, "%s: step %" PRId64 ", the latest, is listed and is "
-		                 "not there", run->store.path, sought->at.step);
+		rc = shf_fail_io(err, ENOENT, "%s: step %" PRId64 ", the latest, is listed, but "
+		                 "cannot be opened: it is being deleted; open again",
+		                 run->store.path, sought->at.step);
 	}
 	if (rc != SHEAF_ENOENT || run->tier->passed < 0)
 		return rc;
-	return shf_fail(err, SHEAF_ECORRUPT, "%s: step %" PRId64 " lies in memory alone, and the "
-	                "step on disk that it follows is gone (sheaf agent %s --stop drops it, to "
-	                "start afresh)", run->store.path, run->tier->passed,
+	return shf_fail(err, SHEAF_ECORRUPT, "%s: step %" PRId64 " is in memory alone, and the "
+	                "step on disk that it follows is missing (bring that back, or start afresh "
+	                "after sheaf agent %s --stop)", run->store.path, run->tier->passed,
 	                run->store.path);
 }
 
@@ -690,14 +697,15 @@ static int open_one(struct sheaf_checkpoint **out, struct sheaf_run *run, int64_
 	struct shf_base base;
 	struct shf_call m = { .kind = SHF_CALL_STEP_OPEN, .handle = run->life.made,
 		.x = { (uint64_t)n } };
-	int rc = run->life.closed ? shf_fail(err, SHEAF_EINVAL, "the run is not open") : 0;
+	int rc = run->life.closed ? shf_fail(err, SHEAF_EINVAL, "the run is closed") : 0;
 
 	if (rc == 0 && n < SHEAF_LATEST)
 		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is negative", n);
 	rc = shf_call_enter(&run->team, &m, rc, err);
 	if (rc == 0 && shf_call_differs(&m, 0))
 		rc = shf_fail(err, SHEAF_EINVAL,
-			      "ranks open different steps: %" PRId64 " and %" PRId64,
+			      "ranks pass different steps to sheaf_checkpoint_open: %" PRId64 " "
+			      "and %" PRId64,
 		              (int64_t)m.lo[0], (int64_t)m.hi[0]);
 	shf_prune_task_finish(run); /* a prune in progress could delete the very step */
 	if (rc == 0 && memory_too)
@@ -757,7 +765,8 @@ int shf_step_open_path(struct sheaf_checkpoint **out, const char *path, struct s
 	if (rc < 0)
 		return rc;
 	step = step_new(run);
-	rc = step && path && path[0] ? 0 : step ? shf_fail(err, SHEAF_EINVAL, "no path was given")
+	rc = step && path && path[0] ? 0 : step ? shf_fail(err, SHEAF_EINVAL, "argument 'path' is "
+	                                                   "NULL or empty")
 	                                        : shf_fail(err, SHEAF_ENOMEM, "no memory");
 	if (rc == 0 && run->team.rank == 0)
 		rc = shf_step_find_path(run, path, &told, err);

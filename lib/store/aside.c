@@ -148,7 +148,8 @@ static int move_aside(struct shf_store *s, int aside, int64_t step, struct sheaf
 	rc = shf_dir_sync(s, aside);
 	if (rc == 0)
 		rc = shf_dir_sync(s, s->dir);
-	return rc < 0 ? shf_fail_io(err, -rc, "%s: sync after setting step %lld aside", s->path,
+	return rc < 0 ? shf_fail_io(err, -rc, "%s: fsync of the directory after setting step %lld "
+	                            "aside", s->path,
 	                            (long long)step) : 0;
 }
 
@@ -342,7 +343,8 @@ int shf_store_rewind(struct shf_store *s, int64_t step, struct sheaf_error *err)
 	int rc;
 
 	if (!s->writer)
-		return shf_fail(err, SHEAF_EINVAL, "%s: a rewind needs the run open for writing",
+		return shf_fail(err, SHEAF_EINVAL, "%s: a rewind needs a run that is open for "
+		                "writing",
 		                s->path);
 	rc = shf_lock_check(s, err);
 	if (rc == 0)

@@ -37,8 +37,8 @@ static int open_aside(struct shf_store *s, const char *name, int64_t *step,
 	if (rc < 0)
 		return rc;
 	if (!shf_step_split(name, step, session))
-		return shf_fail(err, SHEAF_EINVAL, "%s: '%.80s' is no name of a step that was set "
-		                "aside (want <step>-<32 hex digits>)", s->path, name);
+		return shf_fail(err, SHEAF_EINVAL, "%s: '%.80s' is not the name of a step that was "
+		                "set aside, which must be <step>-<32 hex digits>", s->path, name);
 	aside = shf_dir_open(s->sys, s->dot, "aside");
 	if (aside == -ENOENT)
 		return shf_fail(err, SHEAF_ENOENT, "%s: no step is set aside", s->path);
@@ -88,7 +88,7 @@ static int fail_descent(const struct shf_store *s, const struct shf_entry *e,
                         const struct shf_entry *newest, struct sheaf_error *err)
 {
 	if (e->unread || newest->unread)
-		return shf_fail_io(err, EIO, "%s/%s: what it descends from", s->path,
+		return shf_fail_io(err, EIO, "%s/%s: finding the step that it follows", s->path,
 		                   e->unread ? e->path : newest->path);
 	if (newest->step > e->step)
 		return shf_fail(err, SHEAF_EINVAL, "%s: step %lld is on another branch than step "
@@ -122,7 +122,8 @@ static int check_descent(struct shf_store *s, const char *name, struct sheaf_err
 			newest = &list.entries[i];      /* ascending by step */
 	}
 	if (rc == 0 && !e)
-		rc = shf_fail_io(err, EIO, "%s/%s: what it descends from", s->path, path);
+		rc = shf_fail_io(err, EIO, "%s/%s: finding the step that it follows", s->path,
+		                 path);
 	for (size_t i = 0; rc == 0 && i < list.n; i++) {
 		const struct shf_entry *o = &list.entries[i];
 
@@ -180,7 +181,7 @@ static int fail_taken(struct shf_store *s, const struct shf_entry *e, struct she
 	rc = dir < 0 ? dir : shf_sys_stat(s->sys, dir, "sheaf.json", false, &st);
 	shf_fd_close(s->sys, &dir);
 	if (rc == -ENOENT || rc == -ENOTDIR)
-		return shf_fail(err, SHEAF_EEXIST, "%s/%s exists and is no checkpoint of a run "
+		return shf_fail(err, SHEAF_EEXIST, "%s/%s exists and is not a checkpoint of a run "
 		                "(move it away first)", s->path, t);
 	if (e->parent < 0)
 		return shf_fail(err, SHEAF_EEXIST, "%s/%s exists (sheaf copy %s/%s DST makes a run "
@@ -214,8 +215,8 @@ static int move_back(struct shf_store *s, int aside, const char *name, const str
 		rc = shf_dir_sync(s, aside);
 	if (rc == 0)
 		return 0;
-	shf_fail_io(err, -rc, "%s/%s: brought back, but a power cut may set it aside again: sync "
-	            "of the directory", s->path, t);
+	shf_fail_io(err, -rc, "%s/%s: brought back, but a power failure may set it aside again: "
+	            "fsync of the directory", s->path, t);
 	if (err)
 		err->code = SHEAF_EINDOUBT;
 	return SHEAF_EINDOUBT;

@@ -145,7 +145,8 @@ static int done_file_put(const struct telling *t, const char *kind, const struct
 		return shf_fail(t->err, SHEAF_ENOMEM, "%s/%s: no memory for it", t->where, name);
 	rc = shf_sys_stat(sys, t->dir, name, false, &st);
 	if (rc >= 0 && st.type != SHF_T_FILE)
-		return shf_fail(t->err, SHEAF_EINVAL, "%s/%s: is no file, and stays as it is",
+		return shf_fail(t->err, SHEAF_EINVAL, "%s/%s: is not a regular file and is not "
+		                "replaced; remove it, or choose another opts.signal_dir",
 		                t->where, name);
 	if (rc >= 0 && says(sys, t->dir, name, text))
 		return 0;
@@ -163,7 +164,7 @@ static int sync_dir(const struct telling *t, int dir)
 
 	if (rc >= 0 || rc == -EINVAL || rc == -ENOTSUP)
 		return 0;
-	return shf_fail_io(t->err, -rc, "%s: sync of the directory", t->where);
+	return shf_fail_io(t->err, -rc, "%s: fsync of the directory", t->where);
 }
 
 /* Writes the files of the families, syncs them, and then writes the file of the whole step (D2). */
@@ -239,7 +240,8 @@ int shf_done_put(struct shf_store *s, const char *where, int64_t step, const cha
 	rc = rc < 0 ? shf_fail_io(err, -rc, "%s/%s/sheaf.json", s->path, name)
 	            : shf_manifest_decode(&m, &arena, text.data, text.len, name, err);
 	if (rc == 0 && (m.step != step || strcmp(m.session, session) != 0))
-		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/%s: is another save", s->path, name);
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/%s: is another save of this step", s->path,
+		              name);
 	t.manifest_bytes = text.len;
 	if (rc == 0)
 		rc = done_folder_open(&t);

@@ -21,7 +21,7 @@ int shf_fresh_list_judge(struct shf_store *s,
 
 		/* .sheaf is looked for after the steps are listed. A job makes it before its first
 		 * step, so no listed step is judged without .sheaf, where its mark would be. */
-		rc = rc < 0 ? shf_fail_io(err, -rc, "%s: its list of steps", s->path)
+		rc = rc < 0 ? shf_fail_io(err, -rc, "%s: listing its steps", s->path)
 		            : shf_store_refresh(s, err);
 		if (rc == 0)
 			rc = judge(s, &steps, arg, err);
@@ -29,7 +29,8 @@ int shf_fresh_list_judge(struct shf_store *s,
 		if (rc != SHF_STEP_GONE)
 			return rc;
 	}
-	return shf_fail_io(err, ENOENT, "%s: of its steps one had gone each time they were listed",
+	return shf_fail_io(err, ENOENT, "%s: a step was deleted each time the steps were listed; "
+	                   "try again",
 	                   s->path);
 }
 

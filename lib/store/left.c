@@ -81,9 +81,9 @@ static int report_lock(struct looking *l)
 	memcpy(left.session, session, sizeof(left.session));
 	snprintf(why, sizeof(why), "%s by pid %llu on %s%s", l->held ? "held" : "held last",
 	         (unsigned long long)holder.pid, holder.host,
-	         l->held ? "" : left.lives ? ", who may live" : ", who is gone");
+	         l->held ? "" : left.lives ? ", which may be alive" : ", which has exited");
 	if (!session[0])
-		snprintf(why, sizeof(why), "held, and it does not say by whom");
+		snprintf(why, sizeof(why), "held, but the lock file does not name the job");
 	return left_report(l, &left, SHEAF_LEFTOVER_LOCK, l->held ? SHEAF_ACTION_WAIT
 	                   : SHEAF_ACTION_NONE, why);
 }
@@ -101,8 +101,8 @@ static void left_of(struct shf_left *left, const struct shf_entry *e)
 /* Reports damaged steps, oldest first. */
 static int report_damaged(struct looking *l)
 {
-	static const char remains[] = "no manifest: what a removal by hand left; the next save of "
-	                              "that number sets it aside";
+	static const char remains[] = "no manifest: left over from a deletion by hand; the next "
+	                              "save of this step sets it aside";
 	struct shf_steps steps;
 	struct sheaf_error why;
 	struct shf_left left;
@@ -110,7 +110,7 @@ static int report_damaged(struct looking *l)
 	int rc = shf_steps_read(&l->s, &steps);
 
 	if (rc < 0)
-		rc = shf_fail_io(l->err, -rc, "%s: its list of steps", l->s.path);
+		rc = shf_fail_io(l->err, -rc, "%s: listing its steps", l->s.path);
 	for (size_t i = steps.n; i-- > 0 && rc == 0; ) {
 		memset(&e, 0, sizeof(e));
 		e.step = steps.all[i];
@@ -174,13 +174,13 @@ static int report_staged(struct looking *l, const char *name, struct shf_left *l
 	left->bytes = e.bytes;
 	if (left->lives)
 		return left_report(l, left, SHEAF_LEFTOVER_STAGED, SHEAF_ACTION_WAIT,
-		                   left->whole ? "whole; its writer may live"
-		                               : "its writer may live");
+		                   left->whole ? "complete, but its writer may be alive"
+		                               : "its writer may be alive");
 	if (!left->whole)
 		return left_report(l, left, SHEAF_LEFTOVER_STAGED, SHEAF_ACTION_DELETE,
-		                   "half a save of somebody who is dead");
-	snprintf(text, sizeof(text), "a whole save that was not published, of somebody who is "
-	         "dead: --salvage %lld publishes it", (long long)left->step);
+		                   "an incomplete save of a job that has exited");
+	snprintf(text, sizeof(text), "a complete save that was not published, of a job that has "
+	         "exited: --salvage %lld publishes it", (long long)left->step);
 	return left_report(l, left, SHEAF_LEFTOVER_STAGED, SHEAF_ACTION_DELETE, text);
 }
 
@@ -193,9 +193,9 @@ static int report_copy(struct looking *l, const char *name, struct shf_left *lef
 	shf_fd_close(l->s.sys, &dir);
 	if (old)
 		return left_report(l, left, SHEAF_LEFTOVER_COPY, SHEAF_ACTION_DELETE,
-		                   "half a copy that nobody took up");
+		                   "an incomplete copy that was not resumed for a week");
 	return left_report(l, left, SHEAF_LEFTOVER_COPY, SHEAF_ACTION_WAIT,
-	                   "half a copy: the next copy of that step takes it up");
+	                   "an incomplete copy: the next copy of this step resumes it");
 }
 
 /* ---- folders of .sheaf ---- */
@@ -221,9 +221,9 @@ static int report_away(struct looking *l, int dir, const char *name, struct shf_
 	over = fd >= 0 && shf_grace_is_over(&l->s, fd, SHF_GRACE_S);
 	shf_fd_close(l->s.sys, &fd);
 	return over ? left_report(l, left, SHEAF_LEFTOVER_TRASH, SHEAF_ACTION_DELETE,
-	                          "pruned; its grace is over")
+	                          "pruned; its grace period is over")
 	            : left_report(l, left, SHEAF_LEFTOVER_TRASH, SHEAF_ACTION_WAIT,
-	                          "pruned; deleted when its grace is over");
+	                          "pruned; deleted when its grace period is over");
 }
 
 /* Reports what is in one folder of .sheaf. A name that is the same directory as a step of the run
@@ -279,9 +279,10 @@ static int report_flushes(struct looking *l)
 		shf_fd_close(l->s.sys, &dir);
 		snprintf(left.path, sizeof(left.path), ".sheaf/%.60s", p);
 		rc = old ? left_report(l, &left, SHEAF_LEFTOVER_FLUSH, SHEAF_ACTION_DELETE,
-		                       "agents of several nodes wrote a step here, a week ago")
+		                       "agents of several nodes wrote a step here a week ago")
 		         : left_report(l, &left, SHEAF_LEFTOVER_FLUSH, SHEAF_ACTION_WAIT,
-		                       "agents of several nodes write a step here, or one died");
+		                       "agents of several nodes write a step here, or one of them "
+		                       "was lost");
 	}
 	shf_names_release(&names);
 	return rc;
@@ -297,7 +298,7 @@ static int report_rewind(struct looking *l)
 	if (rc < 0)
 		return rc == -ENOENT ? 0 : left_fail(l, rc, "rewind");
 	return left_report(l, &left, SHEAF_LEFTOVER_REWIND, SHEAF_ACTION_FINISH,
-	                   "a rewind that was cut");
+	                   "a rewind that was interrupted");
 }
 
 /* Works on a copy of the store, because report_lock writes what it learns of the last holder into
@@ -309,7 +310,7 @@ int shf_store_left(struct shf_store *s, int (*item)(void *arg, const struct shf_
 	int rc = shf_sys_owner(s->sys, &l.s.self);
 
 	if (rc < 0)
-		return shf_fail_io(err, -rc, "%s: who we are", s->path);
+		return shf_fail_io(err, -rc, "%s: identifying this process", s->path);
 	rc = s->dot < 0 ? 0 : report_lock(&l);
 	if (rc == 0)
 		rc = report_damaged(&l);

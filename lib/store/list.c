@@ -153,7 +153,7 @@ static int list_steps(struct shf_store *s, const struct shf_steps *steps, void *
 		e.tries = shf_tries_read(s, e.step, e.session);
 		rc = list_append_entry(l->list, &e);
 	}
-	return rc < 0 ? shf_fail_io(err, -rc, "%s: its list of steps", s->path) : 0;
+	return rc < 0 ? shf_fail_io(err, -rc, "%s: listing its steps", s->path) : 0;
 }
 
 /* Adds what is in .sheaf/stage or .sheaf/aside, whose names are <step>-<session>. A missing folder
@@ -245,11 +245,11 @@ void shf_store_remedy(struct shf_store *s, int64_t step, char out[SHF_REMEDY])
 	int64_t older = shf_step_older(s, step);
 
 	if (older >= 0)
-		snprintf(out, SHF_REMEDY, " (sheaf rewind %.100s@%lld goes back to the one before "
+		snprintf(out, SHF_REMEDY, " (sheaf rewind %.100s@%lld goes back to the step before "
 		         "it)", s->path, (long long)older);
 	else
-		snprintf(out, SHF_REMEDY, " (no older one is left: bring its files back, or name a "
-		         "new run)");
+		snprintf(out, SHF_REMEDY, " (no older step is left: restore its files from a copy, "
+		         "or open a new run directory)");
 }
 
 /* Makes the error for the latest step if it cannot be loaded. If there are newer steps, they were
@@ -270,7 +270,8 @@ static int latest_is_bad(struct shf_store *s, int64_t step, const struct sheaf_e
 	}
 	shf_store_remedy(s, step, remedy);
 	if (why->code == SHEAF_EFORMAT)
-		return shf_fail(err, SHEAF_EFORMAT, "%.290s: use the sheaf that wrote it%s",
+		return shf_fail(err, SHEAF_EFORMAT, "%.290s: use the version of sheaf that wrote "
+		                "it%s",
 		                why->msg, remedy);
 	return shf_fail(err, SHEAF_ECORRUPT, "step %lld, the latest, is damaged: %.290s%s",
 	                (long long)step, why->msg, remedy);
@@ -322,12 +323,12 @@ static int latest_one(struct shf_store *s, struct shf_entry *e, struct seeking *
 	if (rc == 1)
 		return SHF_STEP_GONE;
 	if (e->state == SHF_FOREIGN || e->remains) {
-		seek_note_passed(q, e->step, "has no manifest, so it is no checkpoint");
+		seek_note_passed(q, e->step, "has no manifest, so it is not a checkpoint");
 		return SHEAF_ENOENT;
 	}
 	if (e->mark == '?')     /* the mark may say that the step is bad */
-		return shf_fail(err, SHEAF_ECORRUPT, "%s/.sheaf/marks/%lld: not to be read as a "
-		                "mark; mark step %lld again", s->path, (long long)e->step,
+		return shf_fail(err, SHEAF_ECORRUPT, "%s/.sheaf/marks/%lld: not a valid mark; mark "
+		                "step %lld again", s->path, (long long)e->step,
 		                (long long)e->step);
 	return e->state == SHF_COMMITTED ? 0 : latest_is_bad(s, e->step, &why, err);
 }
@@ -350,7 +351,7 @@ static int is_passed(struct shf_store *s, struct shf_entry *e, char why[80],
 		return rc;
 	snprintf(why, 80, "marked bad");
 	if (rc == 1 && shf_tries_condemn(s, e->step, brief.session)) {
-		snprintf(why, 80, "%d resumes from it came to nothing",
+		snprintf(why, 80, "%d jobs resumed from it and ended without saving",
 		         shf_tries_read(s, e->step, brief.session));
 		return 2;
 	}
@@ -361,8 +362,9 @@ static int is_passed(struct shf_store *s, struct shf_entry *e, char why[80],
  * code is not ENOENT: a job that starts afresh on ENOENT would ignore a run full of steps. */
 static int only_bad(const struct shf_store *s, int64_t newest, struct sheaf_error *err)
 {
-	return shf_fail(err, SHEAF_ECORRUPT, "%s: step %lld is marked bad, as is all that is left "
-	                "(sheaf mark %s@%lld none takes it back; to start afresh, name a new run)",
+	return shf_fail(err, SHEAF_ECORRUPT, "%s: step %lld is marked bad, like all that are left "
+	                "(sheaf mark %s@%lld none undoes it; to start afresh, open a new run "
+	                "directory)",
 	                s->path, (long long)newest, s->path, (long long)newest);
 }
 
@@ -406,11 +408,11 @@ static int none_left(struct shf_store *s, const struct shf_steps *steps, const s
 		newest = rc && newest < 0 ? step : newest;
 	}
 	if (n == 0)
-		return shf_fail(err, SHEAF_ENOENT, "%s: has no step", s->path);
+		return shf_fail(err, SHEAF_ENOENT, "%s: has no checkpoint", s->path);
 	shf_name_of_step(s, t, newest);
-	return shf_fail(err, SHEAF_ECORRUPT, "%.150s: no checkpoint has a sheaf.json, but %d had "
-	                "one, %s the newest (sheaf recover %.150s lists them; bring "
-	                "sheaf.json back from a copy, or name a new run to start afresh)",
+	return shf_fail(err, SHEAF_ECORRUPT, "%.150s: no checkpoint has its sheaf.json, but %d had "
+	                "one, the newest is %s (sheaf recover %.150s lists them; restore "
+	                "sheaf.json from a copy, or open a new run directory)",
 	                s->path, n, t, s->path);
 }
 

@@ -252,14 +252,16 @@ static int fail_busy(struct shf_store *s, struct sheaf_error *err)
 	char session[33];
 
 	if (shf_lock_holder(s, &o, session) < 0 || !session[0])
-		shf_fail(err, SHEAF_EBUSY, "%s: another job writes here, its lock does not say who",
+		shf_fail(err, SHEAF_EBUSY, "%s: another job has the run open for writing, and its "
+		         "lock does not say which; wait for it, or open with SHEAF_RUN_READONLY",
 		         s->path);
 	else if (!is_self(s, &o))
-		shf_fail(err, SHEAF_EBUSY, "%s: another job writes here: pid %llu on %s, "
-		         "session %s", s->path, (unsigned long long)o.pid, o.host, session);
+		shf_fail(err, SHEAF_EBUSY, "%s: another job has the run open for writing: pid %llu "
+		         "on %s, session %s; wait for it, or open with SHEAF_RUN_READONLY", s->path,
+		         (unsigned long long)o.pid, o.host, session);
 	else
 		shf_fail(err, SHEAF_EBUSY, "%s: this process (pid %llu) has the run open for "
-		         "writing already: close that first, or open it with SHEAF_RUN_READONLY",
+		         "writing already; close that first, or open with SHEAF_RUN_READONLY",
 		         s->path, (unsigned long long)o.pid);
 	return SHEAF_EBUSY;
 }
@@ -380,11 +382,14 @@ int shf_lock_check(struct shf_store *s, struct sheaf_error *err)
 		goto out;
 	}
 	if (rc < 0 || !shf_owner_get(text.data, text.len, &o, session))
-		rc = shf_fail(err, SHEAF_ELOST, "%s: the lock file no longer names this job",
+		rc = shf_fail(err, SHEAF_ELOST, "%s: the lock file no longer names this job: it "
+		              "was overwritten or deleted; end this job, and see which other one "
+		              "writes",
 		              s->path);
 	else if (strcmp(session, s->session) != 0)
-		rc = shf_fail(err, SHEAF_ELOST, "%s: the lock was taken by pid %llu on %s, "
-		              "session %s", s->path, (unsigned long long)o.pid, o.host, session);
+		rc = shf_fail(err, SHEAF_ELOST, "%s: the lock was taken by pid %llu on %s, session "
+		              "%s; end one of the two jobs", s->path, (unsigned long long)o.pid,
+		              o.host, session);
 	else
 		rc = 0;
 out:

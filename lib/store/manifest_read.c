@@ -20,7 +20,7 @@ int shf_manifest_read(const struct shf_sys *sys, int dir, const char *where,
 	/* These errors are about the file and not about the disk, so the step is damaged. */
 	if (rc == -EFBIG || rc == -ELOOP || rc == -EISDIR)
 		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: cannot be a manifest: %s", name,
-		              rc == -EFBIG ? "longer than 1 MiB" : "not a plain file");
+		              rc == -EFBIG ? "longer than 1 MiB" : "not a regular file");
 	else if (rc < 0)
 		rc = shf_fail_sys(err, -rc, "%s", name);
 	else
@@ -34,11 +34,11 @@ int shf_manifest_is_of(struct shf_store *s, const struct shf_manifest *m, int64_
                        const char *where, struct sheaf_error *err)
 {
 	if (m->step != step)
-		return shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest says step %lld", where,
+		return shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest is that of step %lld", where,
 		                (long long)m->step);
 	if (s->run[0] && strcmp(m->run, s->run) != 0)
-		return shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest says run %s, %s/.sheaf/run "
-		                "says %s", where, m->run, s->path, s->run);
+		return shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest is that of run %s, but "
+		                "%s/.sheaf/run says %s", where, m->run, s->path, s->run);
 	return 0;
 }
 
@@ -49,7 +49,7 @@ int shf_store_manifest(struct shf_store *s, int64_t step, struct shf_manifest *m
 	int fd, rc;
 
 	if (step < 0)
-		return shf_fail(err, SHEAF_EINVAL, "%s: a step's number is not negative", s->path);
+		return shf_fail(err, SHEAF_EINVAL, "%s: the step must not be negative", s->path);
 	shf_name_of_step(s, t, step);
 	snprintf(where, sizeof(where), "%.250s/%s", s->path, t);
 	fd = shf_dir_open(s->sys, s->dir, t);
@@ -61,7 +61,8 @@ int shf_store_manifest(struct shf_store *s, int64_t step, struct shf_manifest *m
 		rc = shf_manifest_is_of(s, m, step, where, err);
 	else if (rc == SHEAF_ENOENT)    /* returned as it is, it would mean that the step does not
 	                                 * exist */
-		rc = shf_fail(err, SHEAF_EFORMAT, "%s: no manifest, so it is not a step of ours",
+		rc = shf_fail(err, SHEAF_EFORMAT, "%s: no sheaf.json, so it is not a checkpoint of "
+		              "Sheaf",
 		              where);
 	return rc;
 }

@@ -76,8 +76,8 @@ int shf_store_mark(struct shf_store *s, int64_t step, char mark, struct sheaf_er
 	int dir = -1, rc;
 
 	if (!s->writer || step < 0 || (mark != 'k' && mark != 'b' && mark != 0))
-		return shf_fail(err, SHEAF_EINVAL, "%s: a mark is k, b or none, of a step, in "
-		                "a run open for writing", s->path);
+		return shf_fail(err, SHEAF_EINVAL, "%s: the mark must be k, b or none, and the run "
+		                "open for writing", s->path);
 	rc = shf_lock_check(s, err);
 	if (rc < 0)
 		return rc;
@@ -160,8 +160,8 @@ int shf_store_is_bad(struct shf_store *s, int64_t step, const char *session,
 	if (mark == '?')
 		return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/marks/%lld", s->path,
 		                            (long long)step)
-		       : shf_fail(err, SHEAF_EIO, "%s/.sheaf/marks/%lld: not to be read as a mark; "
-		                  "mark step %lld again", s->path, (long long)step,
+		       : shf_fail(err, SHEAF_EIO, "%s/.sheaf/marks/%lld: not a valid mark; mark "
+		                  "step %lld again", s->path, (long long)step,
 		                  (long long)step);
 	/* The mark of the number is about another save: was this one marked before it was set
 	 * aside? */

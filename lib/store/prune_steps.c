@@ -175,13 +175,14 @@ static const char *why_best(struct judge *j, const struct shf_entry *e)
  * note is mentioned: a misspelt key would otherwise delete all but the newest steps silently. */
 static const char *why_goes(struct judge *j, const struct shf_entry *e)
 {
-	const char *why = j->p->dry ? "if the newest step proves sound"
+	const char *why = j->p->dry ? "if the newest step is verified as valid"
 	                            : "a newer step is verified";
 
 	if (j->p->keep_best <= 0 || e->noted == SHF_NOTE_NUMBER)
 		return why;
 	snprintf(j->text, sizeof(j->text), e->noted == SHF_NOTE_ODD
-	         ? "%s; its note %s is no decimal number" : "%s; it has no note %s", why, e->note);
+	         ? "%s; its note %s is not a decimal number" : "%s; it has no note %s", why,
+	                 e->note);
 	return j->text;
 }
 
@@ -195,7 +196,7 @@ static const char *why_off_branch(struct judge *j)
 	         j->verified && !j->p->dry ? "the verified" : "the newest");
 	if (end && end->parent >= 0)
 		snprintf(j->text + strlen(j->text), sizeof(j->text) - strlen(j->text),
-		         ": %lld follows %lld, which is not here", (long long)end->step,
+		         ": %lld follows %lld, which is missing", (long long)end->step,
 		         (long long)end->parent);
 	return j->text;
 }
@@ -208,8 +209,8 @@ static const char *why_stays(struct judge *j, const struct shf_entry *e)
 	const struct shf_prune *p = j->p;
 
 	if (e->state == SHF_DAMAGED)
-		return e->unread ? "it cannot be read: a person decides"
-		                 : "damaged: a person decides";
+		return e->unread ? "it cannot be read: not deleted automatically"
+		                 : "damaged: not deleted automatically";
 	if (e->mark == 'k')
 		return "marked keep";
 	if (e->mark == '?')
@@ -225,7 +226,7 @@ static const char *why_stays(struct judge *j, const struct shf_entry *e)
 	if (e->best)
 		return why_best(j, e);
 	if (!verified && j->s->in_doubt)
-		return "the newest step may not outlive a power cut";
+		return "the newest step may not survive a power failure";
 	if (!verified && j->likely && e->step < j->likely->step && !e->on_branch)
 		return why_off_branch(j);
 	if (!verified)
@@ -255,7 +256,7 @@ static int remove_step(struct shf_store *s, int trash, const struct shf_entry *e
 	if (fd >= 0 && rc < 0 && shf_lock_is_absent(rc))
 		rc = 0;
 	if (rc < 0) {
-		*why = rc == -EAGAIN ? "being read" : "its manifest cannot be locked";
+		*why = rc == -EAGAIN ? "it is being read" : "its manifest cannot be locked";
 		rc = 0;
 	} else {
 		rc = shf_step_move(s, e->step, trash, e->session, err);
@@ -360,7 +361,8 @@ int shf_store_prune(struct shf_store *s, const struct shf_prune *p,
 	int trash = -1, gone = 0, rc;
 
 	if (!s->writer && !p->dry)
-		return shf_fail(err, SHEAF_EINVAL, "%s: pruning needs the run open for writing",
+		return shf_fail(err, SHEAF_EINVAL, "%s: pruning needs a run that is open for "
+		                "writing",
 		                s->path);
 	rc = prune_read_list(s, p, &list, &descent, err);
 	if (rc < 0)

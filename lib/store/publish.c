@@ -125,15 +125,17 @@ static int check_staged_file(struct check *c, int dir, const char *name, const c
 		 * closed. */
 		if (strncmp(name, ".nfs", 4) == 0)
 			return 0;
-		return shf_fail(c->err, SHEAF_EIO, "%s/.sheaf/stage/%s/%s: nobody said he wrote it",
+		return shf_fail(c->err, SHEAF_EIO, "%s/.sheaf/stage/%s/%s: unexpected file, which "
+		                "no rank has written; find out what put it there, and save again",
 		                c->s->path, c->g->name, full);
 	}
 	rc = shf_sys_stat(c->s->sys, dir, name, false, &st);
 	if (rc < 0)
 		return fail_in_stage(c, -rc, full);
 	if (st.type != SHF_T_FILE || st.bytes != w->bytes)
-		return shf_fail(c->err, SHEAF_EIO, "%s/.sheaf/stage/%s/%s: has %llu bytes, its "
-		                "writers say %llu", c->s->path, c->g->name, full,
+		return shf_fail(c->err, SHEAF_EIO, "%s/.sheaf/stage/%s/%s: has %llu bytes, but "
+		                "%llu were written; check the file system, and save again",
+		                c->s->path, c->g->name, full,
 		                (unsigned long long)st.bytes, (unsigned long long)w->bytes);
 	w->seen = true;
 	return 0;
@@ -220,8 +222,9 @@ static int stage_check_and_sync(struct check *c)
 		return rc;
 	for (size_t i = 0; i < c->wants.n; i++)
 		if (!c->wants.all[i].seen)
-			return shf_fail(c->err, SHEAF_EIO, "%s/.sheaf/stage/%s/%s: is not here, "
-			                "though its writers say so", c->s->path, c->g->name,
+			return shf_fail(c->err, SHEAF_EIO, "%s/.sheaf/stage/%s/%s: was written, "
+			                "but rank 0 does not see it; check that all nodes mount "
+			                "the same file system", c->s->path, c->g->name,
 			                c->wants.all[i].name);
 	rc = shf_dir_sync(c->s, c->g->dir);
 	return rc < 0 ? fail_in_stage(c, -rc, ".") : 0;
@@ -322,10 +325,12 @@ static int rename_stage(struct check *c, const struct shf_buf *text)
 	if (ours == 0 && shf_sys_stat(sys, s->stage, name, false, &st) >= 0) {
 		snprintf(c->g->name, sizeof(c->g->name), "%s", name);
 		if (rc == -EEXIST || rc == -ENOTEMPTY)
-			return shf_fail(c->err, SHEAF_EEXIST, "%s/%s: exists", s->path, t);
+			return shf_fail(c->err, SHEAF_EEXIST, "%s/%s: exists; save another step, "
+			                "or rewind the run", s->path, t);
 		return shf_fail_io(c->err, -rc, "%s/%s: rename of the stage", s->path, t);
 	}
-	shf_fail_io(c->err, -rc, "%s/%s: perhaps published: rename of the stage", s->path, t);
+	shf_fail_io(c->err, -rc, "%s/%s: perhaps published, as its rename failed: find out with "
+	            "sheaf ls", s->path, t);
 	if (c->err)
 		c->err->code = SHEAF_EINDOUBT;
 	return SHEAF_EINDOUBT;
@@ -344,7 +349,8 @@ static int sync_parents(struct shf_store *s, int64_t step, struct sheaf_error *e
 	if (rc == 0)
 		return 0;
 	shf_name_of_step(s, t, step);
-	shf_fail_io(err, -rc, "%s/%s: published, perhaps not for ever: sync of the directory",
+	shf_fail_io(err, -rc, "%s/%s: published, but a power failure may still lose it; save "
+	            "another step: fsync of the directory",
 	            s->path, t);
 	if (err)
 		err->code = SHEAF_EINDOUBT;

@@ -313,11 +313,13 @@ int shf_store_recover(struct shf_store *s, struct sheaf_error *err)
 	int rc;
 
 	if (!s->writer)
-		return shf_fail(err, SHEAF_EINVAL, "%s: recovery needs the lock", s->path);
+		return shf_fail(err, SHEAF_EINVAL, "%s: recovery needs a run that is open for "
+		                "writing", s->path);
 	shf_clear_begin(&clear, s);
 	rc = clean_stages(s, &clear);
 	if (rc < 0)
-		return shf_fail_io(err, -rc, "%s/.sheaf/stage: what dead jobs left", s->path);
+		return shf_fail_io(err, -rc, "%s/.sheaf/stage: deleting what dead jobs left",
+		                   s->path);
 	rc = shf_trash_empty(s, SHF_GRACE_S, &clear, err);
 	if (rc == 0)
 		rc = shf_rewind_finish(s, err);

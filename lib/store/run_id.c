@@ -48,10 +48,11 @@ int shf_run_id_read(struct shf_store *s, struct sheaf_error *err)
 	else if (run_text_decode(s, p, text.len - 1))
 		rc = shf_folder_is(s, s->folder[0] ? s->folder : NULL, err);
 	else if (text.len > 12 && memcmp(p, "sheaf-run ", 10) == 0 && p[10] != '1' && p[10] != '2')
-		rc = shf_fail(err, SHEAF_EFORMAT, "%s/.sheaf/run: made by a newer sheaf", s->path);
+		rc = shf_fail(err, SHEAF_EFORMAT, "%s/.sheaf/run: made by a newer version of "
+		              "sheaf; use that version", s->path);
 	if (rc == 0 && s->run[0] == '\0' && text.len > 1)
-		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/.sheaf/run: not a run's identity; remove "
-		              "the file and the next save makes one", s->path);
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/.sheaf/run: not the identity of a run; "
+		              "remove the file, and the next save makes one", s->path);
 	shf_buf_release(&text);
 	return rc;
 }

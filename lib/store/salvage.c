@@ -72,8 +72,9 @@ static int staged_look_at(struct shf_store *s, const char *name, const char *ses
 	shf_fd_close(s->sys, &dir);
 	if (rc < 0)
 		return fail_stage(s, rc, err);
-	return dead ? 0 : shf_fail(err, SHEAF_EBUSY, "%s/.sheaf/stage/%s: its writer may live "
-	                           "(what gives no sign for a day counts as dead)", s->path, name);
+	return dead ? 0 : shf_fail(err, SHEAF_EBUSY, "%s/.sheaf/stage/%s: its writer may be alive; "
+	                           "end that job, or wait a day after its last write", s->path,
+	                           name);
 }
 
 /* Looks at all stages of the step. If several are complete, a person has to choose: they are
@@ -96,14 +97,15 @@ static int staged_find(struct shf_store *s, int64_t step, struct staged *found,
 	if (rc < 0)
 		return rc;
 	if (found->whole_n > 1)
-		return shf_fail(err, SHEAF_EINVAL, "%s: %d saves of step %lld are staged and have "
-		                "a manifest; move all but one out of .sheaf/stage", s->path,
+		return shf_fail(err, SHEAF_EINVAL, "%s: %d complete saves of step %lld are in the "
+		                "stage; move all but one out of .sheaf/stage", s->path,
 		                found->whole_n, (long long)step);
 	if (found->whole_n == 0 && found->part_n)
-		return shf_fail(err, SHEAF_ECORRUPT, "%s: step %lld is staged, but not whole: it "
-		                "has no manifest", s->path, (long long)step);
+		return shf_fail(err, SHEAF_ECORRUPT, "%s: step %lld is in the stage, but "
+		                "incomplete: it has no manifest", s->path, (long long)step);
 	return found->whole_n ? 0
-	     : shf_fail(err, SHEAF_ENOENT, "%s: no step %lld is staged", s->path, (long long)step);
+	     : shf_fail(err, SHEAF_ENOENT, "%s: step %lld is not in the stage (sheaf recover lists "
+	                "what is)", s->path, (long long)step);
 }
 
 /* Checks that T does not exist, before anything is changed. Remains do not count: shf_stage_room
@@ -123,7 +125,8 @@ static int check_free(struct shf_store *s, int64_t step, struct sheaf_error *err
 	dir = shf_dir_open(s->sys, s->dir, t);
 	rc = dir >= 0 && shf_dir_is_remains(s->sys, dir);
 	shf_fd_close(s->sys, &dir);
-	return rc ? 0 : shf_fail(err, SHEAF_EEXIST, "%s/%s: exists", s->path, t);
+	return rc ? 0 : shf_fail(err, SHEAF_EEXIST, "%s/%s: exists; rewind the run, or move it "
+	                         "away first", s->path, t);
 }
 
 /* The first half of our session is replaced by the first half of the dead writer's session. Once
@@ -175,11 +178,13 @@ static int check_visit(struct shf_store *s, struct sheaf_error *err)
 	if (rc < 0)
 		return shf_fail_io(err, -rc, "%s/.sheaf/lock", s->path);
 	if (!session[0])
-		return shf_fail(err, SHEAF_ELOST, "%s: the lock file no longer names this job",
+		return shf_fail(err, SHEAF_ELOST, "%s: the lock file no longer names this job: it "
+		                "was overwritten or deleted; try again",
 		                s->path);
 	if (strcmp(session + 16, s->session + 16) != 0)
 		return shf_fail(err, SHEAF_ELOST, "%s: the lock was taken meanwhile by pid %llu on "
-		                "%s, session %s", s->path, (unsigned long long)owner.pid,
+		                "%s, session %s; wait for that job", s->path,
+		                (unsigned long long)owner.pid,
 		                owner.host, session);
 	return 0;
 }
@@ -195,8 +200,8 @@ int shf_salvage_finish(struct shf_store *s, struct shf_stage *g, const struct sh
 	if (rc == 0)
 		rc = shf_store_own_end(s, run, err);
 	if (rc == 0 && strcmp(s->run, run) != 0)
-		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/.sheaf/stage/%s: its manifest says run %s, "
-		              "this is run %s", s->path, g->name, run, s->run);
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/.sheaf/stage/%s: its manifest is that of "
+		              "run %s, but this is run %s", s->path, g->name, run, s->run);
 	if (rc == 0)
 		rc = shf_stage_room(s, g->step, NULL, err);
 	if (rc < 0)

@@ -53,8 +53,8 @@ int shf_stage_fail(struct sheaf_error *err, int sys, const char *fmt, ...)
 	va_end(args);
 	if (shf_code_of(sys) != SHEAF_ENOENT)
 		return shf_fail_sys(err, sys, "%s", what);
-	return shf_fail_io(err, sys, "%s: somebody removed the files of this save from "
-	                   ".sheaf/stage: another job, or a hand", what);
+	return shf_fail_io(err, sys, "%s: the files of this save were deleted from .sheaf/stage by "
+	                   "another job or by hand; save again", what);
 }
 
 /* Makes the folders of the families. A folder that exists already, as in the stage of a copy, is no
@@ -68,7 +68,8 @@ static int make_folders(struct shf_store *s, struct shf_stage *g, const char *co
 		if (strcmp(*folders, ".") == 0)
 			continue;
 		if (!folder_is_valid(*folders))
-			return shf_fail(err, SHEAF_EINVAL, "%s: a step cannot have a folder '%s'",
+			return shf_fail(err, SHEAF_EINVAL, "%s: a checkpoint cannot have a "
+			                "directory '%s'",
 			                s->path, *folders);
 		rc = shf_sys_mkdir(s->sys, g->dir, *folders, 0777);
 		if (rc < 0 && rc != -EEXIST)
@@ -98,7 +99,8 @@ static int set_remains_aside(struct shf_store *s, int64_t step, const char *t,
 		if (rc == 0)
 			rc = shf_dir_sync(s, s->dir);
 		if (rc < 0)
-			rc = shf_fail_io(err, -rc, "%s: sync after moving the remains of %s",
+			rc = shf_fail_io(err, -rc, "%s: fsync of the directory after moving the "
+			                 "remains of %s",
 					 s->path, t);
 	}
 	shf_fd_close(s->sys, &aside);
@@ -112,7 +114,8 @@ static int set_bad_aside(struct shf_store *s, int64_t step, struct sheaf_error *
 	int rc = shf_step_is_condemned(s, step);
 
 	if (rc <= 0)
-		return rc < 0 ? shf_fail(err, rc, "%s: is step %lld marked bad?", s->path,
+		return rc < 0 ? shf_fail(err, rc, "%s: finding out whether step %lld is marked bad",
+		                         s->path,
 		                         (long long)step) : 0;
 	rc = shf_step_set_aside(s, step, err);
 	if (rc == 0)
@@ -139,7 +142,8 @@ static int check_target(struct shf_store *s, int64_t step, struct sheaf_error *e
 		rc = shf_sys_stat(s->sys, s->dir, t, false, &st);
 	}
 	if (rc >= 0)
-		return shf_fail(err, SHEAF_EEXIST, "%s/%s: exists", s->path, t);
+		return shf_fail(err, SHEAF_EEXIST, "%s/%s: exists; save another step, or rewind "
+		                "the run", s->path, t);
 	if (rc != -ENOENT)
 		return shf_fail_io(err, -rc, "%s/%s", s->path, t);
 	return 0;
@@ -176,8 +180,9 @@ int shf_stage_new(struct shf_store *s, struct shf_stage *g, int64_t step,
 
 	stage_init(s, g, step);
 	if (!s->writer || step < 0)
-		return shf_fail(err, SHEAF_EINVAL, "%s: step %lld needs a run open for writing "
-		                "and a number that is not negative", s->path, (long long)step);
+		return shf_fail(err, SHEAF_EINVAL, "%s: saving step %lld needs a run that is open "
+		                "for writing, and a step that is not negative", s->path,
+		                (long long)step);
 	rc = shf_stage_room(s, step, NULL, err);
 	if (rc < 0)
 		return rc;
@@ -209,8 +214,9 @@ int shf_stage_copy(struct shf_store *s, struct shf_stage *g, int64_t step, const
 
 	stage_init(s, g, step);
 	if (!s->writer || step < 0 || !shf_id_is_valid(session, 32))
-		return shf_fail(err, SHEAF_EINVAL, "%s: a copy of step %lld needs a run open for "
-		                "writing and the session of the step", s->path, (long long)step);
+		return shf_fail(err, SHEAF_EINVAL, "%s: a copy of step %lld needs a run that is "
+		                "open for writing, and the session of the step", s->path,
+		                (long long)step);
 	rc = shf_stage_room(s, step, session, err);
 	if (rc < 0)
 		return rc;

@@ -38,10 +38,10 @@ int shf_folder_check(const char *pattern, struct sheaf_error *err)
 {
 	int n = prefix_length(pattern);
 	const char *why = n < 0 || !prefix_is_plain(pattern, n)
-			  ? "want up to 40 of [A-Za-z0-9._-], then {n}"
+			  ? "it must be up to 40 of [A-Za-z0-9._-], then {n}"
 			  : pattern[0] == '.' ? "it must not begin with a dot"
-			  : n && shf_is_digit(pattern[n - 1]) ? "no digit may stand before {n}"
-			  : NULL;
+			  : n && shf_is_digit(pattern[n - 1])
+			  ? "it must not have a digit before {n}" : NULL;
 
 	return why ? shf_fail(err, SHEAF_EINVAL, "opts.folder is '%.60s': %s, as in step-{n}",
 			      pattern, why) : 0;

@@ -52,7 +52,8 @@ static int check_step_file(struct files *f, const struct shf_mf_file *file)
 	if (shf_is_own_lack(rc))
 		return rc;
 	if (rc < 0)
-		shf_fail_sys(f->err, -rc, "%s/%s: named by the manifest", f->where, file->name);
+		shf_fail_sys(f->err, -rc, "%s/%s: finding the file that the manifest names",
+		             f->where, file->name);
 	else if (st.type != SHF_T_FILE || st.bytes != file->bytes)
 		shf_fail(f->err, SHEAF_ECORRUPT, "%s/%s: has %llu bytes, the manifest says %llu",
 		         f->where, file->name, (unsigned long long)st.bytes,
@@ -186,7 +187,7 @@ static int look_at_name(struct shf_store *s, int dir, const char *name, bool fil
 		e->remains = shf_dir_is_remains(s->sys, fd);
 		e->state = e->remains ? SHF_DAMAGED : SHF_FOREIGN;
 		if (e->remains)
-			shf_fail(&why, SHEAF_ECORRUPT, "%s: its manifest is gone", where);
+			shf_fail(&why, SHEAF_ECORRUPT, "%s: sheaf.json is missing", where);
 	}
 	e->unread = e->state == SHF_DAMAGED && shf_step_is_unread(&why);
 	gone = e->state != SHF_COMMITTED && shf_dir_has_gone(s->sys, dir, name, false, fd);

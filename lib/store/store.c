@@ -137,7 +137,8 @@ int shf_store_open_as(struct shf_store *s, const struct shf_sys *sys, const char
 		shf_folder_pattern(s, s->folder);
 	rc = shf_sys_open(sys, SHF_CWD, path, SHF_O_DIR, 0);
 	if (rc < 0) {
-		rc = shf_fail_sys(err, -rc, "%s: no run here", path);
+		rc = shf_fail_sys(err, -rc, "%s: no run directory here (SHEAF_RUN_CREATE makes "
+		                  "one)", path);
 		goto out;
 	}
 	s->dir = rc;
@@ -170,7 +171,7 @@ int shf_store_identity(const struct shf_store *s, char out[SHF_IDENTITY], struct
 	if (rc >= 0)
 		rc = shf_sys_fs_id(s->sys, s->dot, &fs);
 	if (rc < 0)
-		return shf_fail_sys(err, -rc, "%s/.sheaf: which directory it is", s->path);
+		return shf_fail_sys(err, -rc, "%s/.sheaf: identifying the directory", s->path);
 	snprintf(out, SHF_IDENTITY, "%s-%" PRIx64 "-%" PRIx64, s->run, fs, st.ino);
 	return 0;
 }
@@ -238,7 +239,7 @@ static int refuse_other_names(struct shf_store *s, const struct shf_names *names
 	shf_folder_pattern(s, want);
 	for (const char *p = NULL; rc == 0 && (p = shf_names_next(names, p)) != NULL; )
 		if (is_named_otherwise(s, p, has))
-			rc = shf_fail(err, SHEAF_EINVAL, "%s: holds checkpoint %.70s and no "
+			rc = shf_fail(err, SHEAF_EINVAL, "%s: has checkpoint %.70s, but no "
 			              ".sheaf/run; opts.folder %s would find it, %s does not",
 			              s->path, p, has, want);
 	return rc;
@@ -251,7 +252,8 @@ static int run_id_find(struct shf_store *s, struct sheaf_error *err)
 	int rc = shf_names_read(s->sys, s->dir, &names);
 
 	if (rc < 0)
-		return shf_fail_io(err, -rc, "%s: the run's identity", s->path);
+		return shf_fail_io(err, -rc, "%s: reading random bytes for the run's identity",
+		                   s->path);
 	run_id_of_steps(s, &names);
 	rc = s->run[0] == '\0' ? refuse_other_names(s, &names, err) : 0;
 	shf_names_release(&names);
@@ -278,7 +280,8 @@ static int run_id_make(struct shf_store *s, const char *run, struct sheaf_error 
 	else if (s->run[0] == '\0')
 		rc = shf_id_draw(s->sys, s->run, 32);
 	if (rc < 0)
-		return shf_fail_io(err, -rc, "%s: the run's identity", s->path);
+		return shf_fail_io(err, -rc, "%s: reading random bytes for the run's identity",
+		                   s->path);
 	shf_folder_pattern(s, pattern);
 	if (shf_folder_is_usual(s))
 		snprintf(text, sizeof(text), "sheaf-run 1\n%s\n", s->run);
@@ -330,13 +333,13 @@ static int open_dot(struct shf_store *s, bool create, struct sheaf_error *err)
 
 	rc = shf_dir_open(sys, s->dir, ".sheaf");
 	if (rc == -ENOENT && shf_sys_stat(sys, s->dir, "sheaf.json", false, &st) >= 0)
-		return shf_fail(err, SHEAF_EINVAL, "%s: is a step; a step holds what its manifest "
-		                "names and nothing else, so no run is made in it", s->path);
+		return shf_fail(err, SHEAF_EINVAL, "%s: is a checkpoint, and no run is made inside "
+		                "one; name another directory", s->path);
 	if (rc == -ENOENT) {
 		rc = create ? 1 : has_steps(s);
 		if (rc == 0)
-			return shf_fail(err, SHEAF_ENOENT, "%s: not a run: it has no step and no "
-			                ".sheaf", s->path);
+			return shf_fail(err, SHEAF_ENOENT, "%s: not a run: no checkpoint and no "
+			                ".sheaf in it (SHEAF_RUN_CREATE makes it one)", s->path);
 		if (rc > 0)
 			rc = shf_dir_make(sys, s->dir, ".sheaf");
 	}
@@ -370,14 +373,14 @@ static int sync_names(struct shf_store *s, struct sheaf_error *err)
 	if (rc == 0)
 		rc = shf_dir_sync(s, s->dir);
 	if (rc < 0)
-		return shf_fail_io(err, -rc, "%s: sync of the directory", s->path);
+		return shf_fail_io(err, -rc, "%s: fsync of the directory", s->path);
 	up = shf_sys_open(sys, s->dir, "..", SHF_O_DIR, 0);
 	if (up < 0)
 		return 0;
 	rc = shf_sys_fsync(sys, up);
 	shf_sys_close(sys, up);
 	if (rc < 0 && rc != -EINVAL && rc != -ENOTSUP && rc != -EROFS)
-		return shf_fail_io(err, -rc, "%s: sync of the directory above", s->path);
+		return shf_fail_io(err, -rc, "%s: fsync of the directory above", s->path);
 	return 0;
 }
 
@@ -403,8 +406,9 @@ int shf_store_own_begin(struct shf_store *s, const struct shf_sys *sys, const ch
 	if (rc >= 0)
 		rc = shf_sys_open(sys, SHF_CWD, path, SHF_O_DIR, 0);
 	if (rc < 0) {
-		rc = create ? shf_fail_io(err, -rc, "%s: the run cannot be made", path)
-		            : shf_fail_sys(err, -rc, "%s: no run here", path);
+		rc = create ? shf_fail_io(err, -rc, "%s: creating the run directory", path)
+		            : shf_fail_sys(err, -rc, "%s: no run directory here (SHEAF_RUN_CREATE "
+		                           "makes one)", path);
 		goto out;
 	}
 	s->dir = rc;
@@ -422,7 +426,7 @@ int shf_store_own_begin(struct shf_store *s, const struct shf_sys *sys, const ch
 	if (rc >= 0)
 		rc = shf_id_draw(sys, s->session, 32);
 	if (rc < 0) {
-		rc = shf_fail_io(err, -rc, "%s: a session for the lock", path);
+		rc = shf_fail_io(err, -rc, "%s: reading random bytes for the session", path);
 		goto out;
 	}
 	s->writer = true;
@@ -489,15 +493,15 @@ int shf_store_join(struct shf_store *s, const struct shf_sys *sys, const char *p
 	if (rc < 0)
 		return rc;
 	if (s->dot < 0 || s->stage < 0 || strcmp(s->run, run) != 0) {
-		rc = shf_fail(err, SHEAF_EINVAL, "%s: here lies %s, but the writer opened run %s: "
-		              "the ranks do not see one file system", path,
+		rc = shf_fail(err, SHEAF_EINVAL, "%s: this rank sees %s, but rank 0 opened run %s; "
+		              "check that all nodes mount the same file system there", path,
 		              s->run[0] ? s->run : "no run", run);
 		goto out;
 	}
 	memcpy(s->session, session, sizeof(s->session));
 	rc = shf_sys_owner(sys, &s->self);
 	if (rc < 0)
-		rc = shf_fail_io(err, -rc, "%s: this process's identity", path);
+		rc = shf_fail_io(err, -rc, "%s: identifying this process", path);
 out:
 	if (rc < 0)
 		shf_store_close(s);
@@ -539,8 +543,9 @@ int shf_store_proof_read(struct shf_store *s, const char token[33], struct sheaf
 		return rc;
 	rc = shf_text_read(s->sys, s->dot, name, &text, 64);
 	if (rc == -ENOENT || (rc == 0 && (text.len != 32 || memcmp(text.data, token, 32) != 0)))
-		rc = shf_fail(err, SHEAF_EINVAL, "%s: the first rank's token is not here: the "
-		              "ranks do not see one file system", s->path);
+		rc = shf_fail(err, SHEAF_EINVAL, "%s: a file that rank 0 has just written is not "
+		              "visible to this rank; check that all nodes mount the same file "
+		              "system there", s->path);
 	else if (rc < 0)
 		rc = shf_fail_io(err, -rc, "%s/.sheaf/%s", s->path, name);
 	shf_buf_release(&text);

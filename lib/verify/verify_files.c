@@ -43,11 +43,11 @@ static int match_header(const struct shf_verify *v, uint32_t f, const struct shf
 
 	/* Other readers of safetensors need {"format":"pt"}, and every save writes it. */
 	if (!st->format || strcmp(st->format, "pt"))
-		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: a header without {\"format\":\"pt\"}",
+		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: its header lacks {\"format\":\"pt\"}",
 		                v->step->path, at->file);
 	if (st->n != sf.tensors_n || !always(st->header_bytes == sf.header_bytes))
-		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: a header of %" PRIu64
-		                " bytes with %zu tensors, the sums say %" PRIu32 " with %" PRIu32,
+		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: its header has %" PRIu64 " bytes and "
+		                "%zu tensors, sheaf.sums says %" PRIu32 " and %" PRIu32,
 		                v->step->path, at->file, st->header_bytes, st->n, sf.header_bytes,
 		                sf.tensors_n);
 	for (size_t i = 0; i < st->n; i++) {
@@ -65,8 +65,8 @@ static int match_header(const struct shf_verify *v, uint32_t f, const struct shf
 			at->family = shf_sums_family(s, &r);
 			at->name = shf_sums_name(s, &r);
 		}
-		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: tensor %.140s is not what the "
-		                "sums say", v->step->path, at->file, t->name);
+		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: tensor %.140s is not as sheaf.sums "
+		                "describes it", v->step->path, at->file, t->name);
 	}
 	return 0;
 }
@@ -82,11 +82,11 @@ int shf_verify_header(const struct shf_verify *v, uint32_t f, const uint8_t *byt
 	int rc;
 
 	*at = SHF_AT_FILE(name);
-	rc = n < 8 ? shf_fail(err, SHEAF_EFORMAT, "%s: %zu bytes are no header", name, n)
+	rc = n < 8 ? shf_fail(err, SHEAF_EFORMAT, "%s: %zu bytes are not a header", name, n)
 	           : shf_st_header_bytes(&header, bytes, file_bytes, name, err);
 	if (rc == 0 && header != n)
-		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/%s: says that its header has %" PRIu64
-		              " bytes, the sums say %zu", v->step->path, name, header, n);
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/%s: says that its header has %" PRIu64 " "
+		              "bytes, sheaf.sums says %zu", v->step->path, name, header, n);
 	if (rc == 0)
 		rc = shf_st_parse(&st, &arena, bytes, n, file_bytes, name, err);
 	if (rc == 0 && v->sums)
@@ -274,18 +274,20 @@ static int match_family_index(const struct shf_verify *v, const struct shf_lt_fa
 
 		at->name = ix->entries[i].name;
 		if (n < 0)
-			return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: lists %.140s, which is not "
-			                "stored", v->step->path, at->file, at->name);
+			return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: lists tensor %.140s, which is "
+			                "not stored", v->step->path, at->file, at->name);
 		file = l->files[shf_sums_tensor(s, (uint64_t)n).file].name;
 		slash = strrchr(file, '/');
 		if (strcmp(slash ? slash + 1 : file, ix->entries[i].file))
-			return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: puts %.140s into %.100s, it "
-			                "is in %s", v->step->path, at->file, at->name,
+			return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: says that %.140s is in "
+			                "%.100s, but it is in %s", v->step->path, at->file,
+			                at->name,
 			                ix->entries[i].file, file);
 	}
 	at->name = NULL;
 	if (ix->n != tensors)
-		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: lists %zu tensors of %" PRIu64,
+		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: lists %zu tensors, but %" PRIu64 " "
+		                "are stored",
 		                v->step->path, at->file, ix->n, tensors);
 	if (ix->total_size != UINT64_MAX && ix->total_size != bytes)
 		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: total_size is %" PRIu64 ", the "

@@ -74,7 +74,7 @@ bool shf_verify_plain(struct shf_verify *v, int dir, const char *base, const cha
 	int rc = dir < 0 ? dir : shf_sys_stat(sys, dir, base, !shf_verify_follow(v), &st);
 
 	if (rc == -ENOENT || rc == -ENOTDIR || rc == -ELOOP) {
-		shf_fail(&e, SHEAF_ECORRUPT, "%s/%s: gone", v->step->path, name);
+		shf_fail(&e, SHEAF_ECORRUPT, "%s/%s: missing", v->step->path, name);
 		shf_verify_find(v, SHEAF_FINDING_MISSING, &at, &e);
 		return false;
 	}
@@ -84,7 +84,8 @@ bool shf_verify_plain(struct shf_verify *v, int dir, const char *base, const cha
 		return false;
 	}
 	if (st.type != SHF_T_FILE) {
-		shf_fail(&e, SHEAF_ECORRUPT, "%s/%s: gone; what has its name is no plain file",
+		shf_fail(&e, SHEAF_ECORRUPT, "%s/%s: missing: what has its name is not a regular "
+		         "file",
 		         v->step->path, name);
 		shf_verify_find(v, SHEAF_FINDING_MISSING, &at, &e);
 		return false;

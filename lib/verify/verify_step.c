@@ -118,8 +118,8 @@ static void match_files(struct shf_verify *v)
 			struct shf_verify_at at = SHF_AT_FILE("sheaf.json");
 			struct sheaf_error e;
 
-			shf_fail(&e, SHEAF_ECORRUPT, "%s/sheaf.json: says checksum %016" PRIx64
-			         " of %s, its blocks in the sums make %016" PRIx64, step->path,
+			shf_fail(&e, SHEAF_ECORRUPT, "%s/sheaf.json: says checksum %016" PRIx64 " "
+			         "of %s, its blocks in sheaf.sums make %016" PRIx64, step->path,
 			         m->crc, m->name, crc);
 			shf_verify_find(v, SHEAF_FINDING_MANIFEST, &at, &e);
 		}
@@ -175,8 +175,8 @@ static void match_families(struct shf_verify *v)
 		if (tensors == m->families[i].tensors && bytes == m->families[i].bytes)
 			continue;
 		at.family = fam->name;
-		shf_fail(&e, SHEAF_ECORRUPT, "%s/sheaf.json: says that family %s has %" PRIu64
-		         " tensors, %" PRIu64 " bytes; the sums have %" PRIu64 ", %" PRIu64,
+		shf_fail(&e, SHEAF_ECORRUPT, "%s/sheaf.json: says that family %s has %" PRIu64 " "
+		         "tensors, %" PRIu64 " bytes; sheaf.sums has %" PRIu64 ", %" PRIu64,
 		         step->path, fam->name, m->families[i].tensors, m->families[i].bytes,
 		         tensors, bytes);
 		shf_verify_find(v, SHEAF_FINDING_MANIFEST, &at, &e);
@@ -223,8 +223,9 @@ static int match_raw(struct shf_verify *v, struct sheaf_error *err)
 		v->bytes[f] = SHF_GONE;
 		if (f % (size_t)team->ranks != (size_t)team->rank)
 			continue;
-		shf_fail(&e, SHEAF_ECORRUPT, "%s/%s: the file has checksum %016" PRIx64
-		         ", want %016" PRIx64 "; where, the damaged sums cannot tell", step->path,
+		shf_fail(&e, SHEAF_ECORRUPT, "%s/%s: the file has checksum %016" PRIx64 ", want "
+		         "%016" PRIx64 "; sheaf.sums is damaged, so the place is not known",
+		         step->path,
 		         m->name, crc, m->crc);
 		shf_verify_find(v, SHEAF_FINDING_CHECKSUM, &at, &e);
 	}
@@ -395,8 +396,8 @@ static int unverified(struct shf_verify *v, struct sheaf_error *err)
 	struct sheaf_finding f = { .size = sizeof(f), .kind = SHEAF_FINDING_UNVERIFIED, .file = "",
 		.family = "", .name = "", .block = -1, .offset = -1 };
 	struct sheaf_error e;
-	int rc = shf_fail(&e, SHEAF_EFORMAT, "%s: sound, but without checksums: its values "
-	                  "cannot be proved", v->step->path);
+	int rc = shf_fail(&e, SHEAF_EFORMAT, "%s: well formed, but without checksums: its values "
+	                  "cannot be checked", v->step->path);
 
 	f.msg = e.msg;
 	*err = e;
@@ -420,9 +421,9 @@ int shf_step_verify(struct sheaf_checkpoint *step, struct sheaf_report *report,
 	 * refuse it. */
 	if (step->view && shf_view_access(step->view))
 		return shf_call_refuse(&step->run->team, SHF_CALL_VERIFY, step->made,
-		                       shf_fail(err, SHEAF_EINVAL, "%s: lies in the memory of "
-		                                "several nodes, where loading it is what proves "
-		                                "it", step->path), err);
+		                       shf_fail(err, SHEAF_EINVAL, "%s: is spread over the memory "
+		                                "of several nodes, so it cannot be verified here; "
+		                                "load it there, which checks it", step->path), err);
 
 	return shf_step_verify_into(step, NULL, report, err);
 }

@@ -25,10 +25,10 @@ t 1 'where nobody is an agent, nobody answers' "$SHEAF" agent mem --status
 t 0 'an agent makes the run' "$SHEAF" agent mem --detach
 silent 'silently'
 t 2 'a second one is refused' "$SHEAF" agent mem
-has 'and says why' err 'another agent serves there'
+has 'and says why' err 'another agent listens on this socket'
 t 0 'a launcher that starts one where one serves is fine' "$SHEAF" agent mem --detach
 t 2 'and with other options is not' "$SHEAF" agent mem --detach --steps 3 --hook /bin/true
-has 'which is said' err 'keeps its options: sheaf agent RUN (sheaf agent RUN --stop'
+has 'which is said' err 'with other options: sheaf agent RUN (sheaf agent RUN --stop'
 t 0 'it says what it has' "$SHEAF" agent mem --status --json
 json 'which is nothing' 'len(o) == 1 and o[0]["bytes"] == 0 and o[0]["users"] == 0 and \
 	o[0]["steps"] is None'
@@ -109,7 +109,7 @@ t 0 'until it is told' "$SHEAF" agent mem --stop
 
 # An agent that allows so many steps.
 wrong "$SHEAF" agent mem --steps 1
-has 'and says why' err 'one step is kept while the next is copied, so 2 at least'
+has 'and says why' err 'must be at least 2, because one step is kept while the next is copied'
 for steps in 0 -1 2x 99999999999; do
 	wrong "$SHEAF" agent mem --steps "$steps"
 done
@@ -122,14 +122,14 @@ t 1 'and none of them serves' "$SHEAF" agent mem --status
 t 0 'an agent of two steps' "$SHEAF" agent mem --detach --steps 2
 t 0 'is there' "$SHEAF" agent mem --detach --steps 2
 t 2 'and not one of as many as a job has' "$SHEAF" agent mem --detach
-has 'as it says' err 'keeps its options: sheaf agent RUN --steps 2 ('
+has 'as it says' err 'with other options: sheaf agent RUN --steps 2 ('
 t 0 'says so' "$SHEAF" agent mem --status
 has 'in text' out ', 2 steps at most, 0 connected'
 t 0 'in JSON' "$SHEAF" agent mem --status --json
 json 'as well' 'o[0]["steps"] == 2'
 t 0 'a job that was given more images' mpi 2 save --run mem --step 25000 --steps 2 --every 6 \
 	--memory-every 1 --async --lazy --agent auto --images 4 $small --mesh dp=2
-has 'is told' err 'an agent keeps 2 steps at most: saves have as many images, not 4'
+has 'is told' err 'keeps 2 checkpoints at most, so saves have that many staging buffers'
 t 0 'its newest step' mpi 1 load --run mem --step latest --agent auto $small --json
 json 'is in memory' 'o[-1]["step"] == 25006 and o[-1]["source"] == "memory"'
 t 0 'it ends, too' "$SHEAF" agent mem --stop
@@ -192,7 +192,7 @@ result $? 'and the hook is run'
 result $? 'the socket is where it was asked for'
 cp -a due due-copy
 t 2 'that of another directory is not asked there' "$SHEAF" agent due-copy --status --socket sock
-has 'which is said' err 'that of a copy of this run'
+has 'which is said' err 'serves another run, or a copy of this run'
 rm -rf due-copy
 t 0 'it is told to stop' "$SHEAF" agent due --stop --socket "$home/sock"
 [ ! -e sock.log ]
@@ -278,7 +278,7 @@ if strace -o /dev/null true 2>/dev/null; then
 	t 0 'one that writes nothing by itself' "$SHEAF" agent fourth --detach --no-flush
 	dies enter fourth 20002
 	t 2 'is not stopped while a step is due' "$SHEAF" agent fourth --stop
-	has 'which is said' err 'step 20002 was to be on disk and is in memory alone'
+	has 'which is said' err 'step 20002 was to be written to disk, but is in memory alone'
 	t 0 'the step is written' "$SHEAF" agent fourth --flush --due
 	t 0 'and it ends' "$SHEAF" agent fourth --stop
 	t 0 'another one' "$SHEAF" agent fourth --detach --no-flush

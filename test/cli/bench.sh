@@ -62,7 +62,7 @@ has 'is too much' err "'1' is not 0 to less than 1"
 t 0 'a lazy save with little staging' mpi 1 save --run async --step 1 --async --lazy \
 	--staging-bytes 400000 --state state.json --adam --json
 json 'was copied at once' 'o[-1]["at_once"]'
-has 'and says so' err 'copied inside begin'
+has 'and says so' err 'copied synchronously in sheaf_save_begin'
 rm -rf async
 t 2 '--lazy alone' mpi 1 save --run async --step 1 --lazy --state state.json
 has 'is for --async' err '--lazy: is for --async'
@@ -74,7 +74,7 @@ t 0 'the threads that copy have a place and a rate' mpi 2 save --run rated --ste
 t 0 'and what they copy is right' mpi 1 load --run rated --step 2 --state state.json
 t 2 'a list that is none' mpi 1 save --run rated --step 9 --async --lazy --copy-cpus 3-0 \
 	--state state.json
-has 'is told' err "no list of processors"
+has 'is told' err "expected a list of processors"
 t 2 'a load' mpi 1 load --run run --step 7 --async --state state.json
 has 'is not async' err "unknown option '--async'"
 
@@ -180,7 +180,7 @@ for how in '' '--async --lazy --images 3'; do
 	rm -rf hurry signals
 done
 t 2 'no time' mpi 1 save --run hurry --step 1 --state state.json --deadline-ms 0
-has 'is none' err "--deadline-ms: '0' is no number from 1"
+has 'is none' err "--deadline-ms: '0' is not a number from 1"
 t 2 'a deadline on line' mpi 1 save --run hurry --step 1 --rounds 2 --on-line --deadline-ms 9 \
 	--state state.json
 has 'knows no last step' err '--deadline-ms: is after the last step'

@@ -36,7 +36,7 @@ has 'the block and the tensor' err 'block 1 at byte 1048576'
 [ ! -e dst2/checkpoint-20 ] && [ -z "$(ls dst2/.sheaf/stage)" ]
 result $? 'and nothing of it is there'
 t 2 'a step of another run is refused' "$SHEAF" copy other@10 far/away/dst
-has 'in a sentence' err 'a run has steps of its own only'
+has 'in a sentence' err 'copy it to a new directory, or to a copy of its own run'
 t 2 'a step is no run to copy into' "$SHEAF" copy run@10 run/checkpoint-20
 [ ! -e run/checkpoint-20/.sheaf ]
 result $? 'and not touched'

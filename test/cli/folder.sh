@@ -16,7 +16,7 @@ t 0 'it is asked with the same names' "$SHEAF" agent run --detach --folder 'step
 t 2 'others are refused' "$SHEAF" agent run --detach --folder 'save-{n}' --socket other
 has 'and both are named' err 'named step-{n}, and opts.folder is save-{n}'
 t 2 'a name that leads out of the run is no name' "$SHEAF" agent more --folder '../{n}'
-has 'and the rule is said' err 'want up to 40 of [A-Za-z0-9._-], then {n}'
+has 'and the rule is said' err 'it must be up to 40 of [A-Za-z0-9._-], then {n}'
 t 0 'a job saves there' mpi 2 save --run run --step 10 --steps 4 --every 10 --state state.json \
 	--mesh tp=2 --seed 5 --agent "$PWD/sock"
 [ -d run/step-40 ] && [ ! -e run/checkpoint-40 ]

@@ -39,7 +39,7 @@ d=$(printf 'd%.0s' $(seq 200))
 mkdir "$d"
 t 2 'a long path is said without its middle' "$SHEAF" show "./$d"
 has 'once, and then what is wrong' err \
-	"sheaf: show: ./$(printf '%.56s...%.57s' "$d" "$d"): has no step"
+	"sheaf: show: ./$(printf '%.56s...%.57s' "$d" "$d"): has no checkpoint"
 rmdir "$d"
 wrong "$SHEAF" diff
 wrong "$SHEAF" diff a

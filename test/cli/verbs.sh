@@ -96,7 +96,7 @@ result $? 'and no more'
 t 0 'a torn line is passed over' "$SHEAF" stats told --json
 json 'and counted' 'len(o) == 8 and o[-1]["bad_lines"] == 10 and o[6]["at"] is None'
 t 0 'and nothing of it reaches a terminal' "$SHEAF" stats told
-has 'but a count' err '10 lines are not metrics'
+has 'but a count' err '10 lines are not valid metrics'
 ! grep -q "$(printf '\033')" out err
 result $? 'as it stands'
 t 0 'other verbs do not mind' "$SHEAF" ls told --json
@@ -233,7 +233,7 @@ t 2 'a step that is not there cannot be marked' "$SHEAF" mark run@41 keep
 t 0 'prune lists' "$SHEAF" prune run --keep-last 1 --json
 json 'what would go' '{x["step"]: x["action"] for x in o} == {10: "keep", 20: "remove", \
 	30: "remove", 40: "keep"} and all(x["why"] for x in o)'
-json 'and claims no proof' 'by("step")[20]["why"] == "if the newest step proves sound"'
+json 'and claims no proof' 'by("step")[20]["why"] == "if the newest step is verified as valid"'
 [ -d run/checkpoint-20 ]
 result $? 'and removes nothing'
 t 0 'prune --keep-every keeps more' "$SHEAF" prune run --keep-last 1 --keep-every 20 --json
@@ -256,7 +256,7 @@ json 'two of them' '{x["step"] for x in only("action", "keep")} == {1, 3, 4} and
 	by("step")[3]["why"] == "among the 2 best by bench.seed (200)"'
 t 0 'a note that is not there' "$SHEAF" prune best --keep-last 1 --best 2:loss:min --json
 json 'is missed aloud' 'by("step")[2] == {"step": 2, "action": "remove", \
-	"why": "if the newest step proves sound; it has no note loss"}'
+	"why": "if the newest step is verified as valid; it has no note loss"}'
 t 0 'prune --best --apply removes' "$SHEAF" prune best --keep-last 1 --best 1:bench.seed:min --apply
 [ ! -d best/checkpoint-1 ] && [ -d best/checkpoint-2 ] && [ ! -d best/checkpoint-3 ]
 result $? 'the others'

@@ -331,7 +331,7 @@ static void do_commit(struct actor *a, const struct call *c, struct reply *r)
 	struct sheaf_error err = { 0 };
 
 	failed(r, sheaf_save_commit(a->saves[c->slot], c->to, &err), &err);
-	r->in_memory = r->rc < 0 && strstr(r->msg, "it is in memory") != NULL;
+	r->in_memory = r->rc < 0 && strstr(r->msg, "it is safe in the agents' memory") != NULL;
 }
 
 static void do_advance(struct actor *a, const struct call *c, struct reply *r)
@@ -339,7 +339,7 @@ static void do_advance(struct actor *a, const struct call *c, struct reply *r)
 	struct sheaf_error err = { 0 };
 
 	failed(r, sheaf_save_advance(a->saves[c->slot], 0, &err), &err);
-	r->in_memory = r->rc < 0 && strstr(r->msg, "it is in memory") != NULL;
+	r->in_memory = r->rc < 0 && strstr(r->msg, "it is safe in the agents' memory") != NULL;
 }
 
 /* With new memory of the same values; what shares its memory moves with it. */

@@ -204,7 +204,7 @@ def unread_is_not_gone(g, c):
         rc, out = c.strace(["-P", path, "-e", "trace=newfstatat,stat,statx", "-e",
                             "inject=newfstatat,stat,statx:error=" + error], ["verify", c.run])
         with open(c.log, encoding="utf-8", errors="replace") as f:
-            g.claim("(INJECTED)" in f.read() and rc in (0, 2) and "gone" not in out,
+            g.claim("(INJECTED)" in f.read() and rc in (0, 2) and "missing" not in out,
                     "a manifest that is %s is not gone" % error, (rc, out))
 
 

@@ -110,7 +110,7 @@ def full_job(g):
     errors = ground.kill.events(told, "error")
     last = max([e["step"] for e in ground.kill.events(told, "committed")], default=0)
     g.claim(rc == 2 and len(errors) == 1 and errors[0]["code"] == "EIO" and
-            ("has room for" in errors[0]["message"] or "No space" in errors[0]["message"]),
+            ("bytes, but " in errors[0]["message"] or "No space" in errors[0]["message"]),
             "4 ranks fill a disk: exit 2, and one sentence", "%d: %s\n%s" % (rc, errors, out))
     os.rename(os.path.join(at, "run", "checkpoint-1"), os.path.join(at, "gone"))
     ground.shutil.rmtree(os.path.join(at, "gone"))

@@ -24,7 +24,7 @@ from ground import call, kill
 
 FEW, STARTS_S, TRAINS_S = 4, 1.0, 0.3
 # What a job is told of a commit to memory under which an earlier one was killed.
-CUT = r"resume: memory of checkpoint-\d+: not all of it is there"
+CUT = r"resume: memory of checkpoint-\d+: not all of it is in memory"
 NO_CARD = 64 << 10              # bytes: the image of a step, and no card beside it
 
 

@@ -28,7 +28,7 @@ TEST(the_largest_number_of_a_step_is_one_that_latest_finds)
 	api_place_init(&p);
 	api_place_fill(&p);
 	CHECK_INT(sheaf_save_begin(&refused, p.run, INT64_MAX, p.st, NULL, &err), SHEAF_EINVAL);
-	CHECK(strstr(err.msg, "beyond the last number, 2^63 - 2") != NULL);
+	CHECK(strstr(err.msg, "larger than the largest step, 2^63 - 2") != NULL);
 	api_place_save(&p, INT64_MAX - 1);
 	CHECK_RC(sheaf_checkpoint_open(&step, p.run, SHEAF_LATEST, &err), 0, &err);
 	CHECK_INT(sheaf_checkpoint_number(step), INT64_MAX - 1);
@@ -319,7 +319,8 @@ static int in_a_child(struct api_place *p, struct sheaf_checkpoint *step, struct
 		if (rcs[i] != SHEAF_EINVAL)
 			return 100 + (int)i;
 	for (int i = 0; i < 12; i++)
-		if (strcmp(err[i].msg, "the run was opened by another process") != 0)
+		if (strcmp(err[i].msg, "the run was opened by another process; after a fork, open "
+		           "it again in the child") != 0)
 			return 1 + i;
 	return sheaf_save_eta_ms(save) == -1 && !begun && !opened && !bytes ? 0 : 99;
 }

@@ -31,6 +31,10 @@ static bool says_so(const struct api_place *p, const char *msg, const char *says
 	return strncmp(msg, p->dir, n) == 0 && strcmp(msg + n, says + (n > 0)) == 0;
 }
 
+#define NIL(name) "argument '" name "' is NULL"
+#define NO_RUN "$/none: no run directory here (SHEAF_RUN_CREATE makes one): " \
+	"No such file or directory"
+
 TEST(each_refusal_fills_the_callers_error)
 {
 	struct sheaf_agent_info info = { .size = sizeof(info) };
@@ -44,61 +48,54 @@ TEST(each_refusal_fills_the_callers_error)
 
 	api_place_init(&p);
 	snprintf(none, sizeof(none), "%s/none", p.dir);
-	FILLS(sheaf_run_open(NULL, p.dir, NULL, NULL, &err), SHEAF_EINVAL,
-	      "nowhere to put the run");
-	FILLS(sheaf_run_open(&run, none, NULL, NULL, &err), SHEAF_ENOENT,
-	      "$/none: no run here: No such file or directory");
-	FILLS(sheaf_run_steps(NULL, NULL, 0, &err), SHEAF_EINVAL, "no run was given");
-	FILLS(sheaf_run_steps(p.run, NULL, 1, &err), SHEAF_EINVAL, "nowhere to put 1 steps");
-	FILLS(sheaf_run_list(NULL, NULL, NULL, &err), SHEAF_EINVAL, "no run was given");
-	FILLS(sheaf_run_list(p.run, NULL, NULL, &err), SHEAF_EINVAL, "nobody to hear of the steps");
-	FILLS(sheaf_run_leftovers(NULL, NULL, NULL, &err), SHEAF_EINVAL, "no run was given");
+	FILLS(sheaf_run_open(NULL, p.dir, NULL, NULL, &err), SHEAF_EINVAL, NIL("run"));
+	FILLS(sheaf_run_open(&run, none, NULL, NULL, &err), SHEAF_ENOENT, NO_RUN);
+	FILLS(sheaf_run_steps(NULL, NULL, 0, &err), SHEAF_EINVAL, NIL("run"));
+	FILLS(sheaf_run_steps(p.run, NULL, 1, &err), SHEAF_EINVAL, "argument 'steps' is NULL, but "
+	      "n is 1");
+	FILLS(sheaf_run_list(NULL, NULL, NULL, &err), SHEAF_EINVAL, NIL("run"));
+	FILLS(sheaf_run_list(p.run, NULL, NULL, &err), SHEAF_EINVAL, "callback 'item' is NULL");
+	FILLS(sheaf_run_leftovers(NULL, NULL, NULL, &err), SHEAF_EINVAL, NIL("run"));
 	FILLS(sheaf_run_leftovers(p.run, NULL, NULL, &err), SHEAF_EINVAL,
-	      "nobody to hear of what is left");
-	FILLS(sheaf_run_salvage(none, 1, NULL, NULL, &err), SHEAF_ENOENT,
-	      "$/none: no run here: No such file or directory");
-	FILLS(sheaf_run_rewind(NULL, 5, &err), SHEAF_EINVAL, "no run was given");
+	      "callback 'item' is NULL");
+	FILLS(sheaf_run_salvage(none, 1, NULL, NULL, &err), SHEAF_ENOENT, NO_RUN);
+	FILLS(sheaf_run_rewind(NULL, 5, &err), SHEAF_EINVAL, NIL("run"));
 	FILLS(sheaf_run_rewind(p.run, 5, &err), SHEAF_ENOENT,
 	      "$/checkpoint-5: No such file or directory");
-	FILLS(sheaf_run_mark(NULL, 5, SHEAF_MARK_KEEP, &err), SHEAF_EINVAL, "no run was given");
+	FILLS(sheaf_run_mark(NULL, 5, SHEAF_MARK_KEEP, &err), SHEAF_EINVAL, NIL("run"));
 	FILLS(sheaf_run_mark(p.run, 5, SHEAF_MARK_KEEP, &err), SHEAF_ENOENT,
 	      "$/checkpoint-5: No such file or directory");
-	FILLS(sheaf_run_prune(NULL, 1, NULL, NULL, &err), SHEAF_EINVAL, "no run was given");
-	FILLS(sheaf_run_resume(NULL, p.st, 0, NULL, &err), SHEAF_EINVAL, "no run was given");
-	FILLS(sheaf_run_resume(p.run, p.st, 0, NULL, &err), SHEAF_ENOENT, "$: has no step");
-	FILLS(sheaf_save_begin(&save, NULL, 1, p.st, NULL, &err), SHEAF_EINVAL, "no run was given");
-	FILLS(sheaf_save_begin(NULL, p.run, 1, p.st, NULL, &err), SHEAF_EINVAL,
-	      "nowhere to put the save");
+	FILLS(sheaf_run_prune(NULL, 1, NULL, NULL, &err), SHEAF_EINVAL, NIL("run"));
+	FILLS(sheaf_run_resume(NULL, p.st, 0, NULL, &err), SHEAF_EINVAL, NIL("run"));
+	FILLS(sheaf_run_resume(p.run, p.st, 0, NULL, &err), SHEAF_ENOENT, "$: has no checkpoint");
+	FILLS(sheaf_save_begin(&save, NULL, 1, p.st, NULL, &err), SHEAF_EINVAL, NIL("run"));
+	FILLS(sheaf_save_begin(NULL, p.run, 1, p.st, NULL, &err), SHEAF_EINVAL, NIL("save"));
 	FILLS(sheaf_save_begin(&save, p.run, -1, p.st, NULL, &err), SHEAF_EINVAL,
 	      "step -1 is negative");
-	FILLS(sheaf_save_advance(NULL, 1, &err), SHEAF_EINVAL, "no save was given");
-	FILLS(sheaf_save_commit(NULL, 0, &err), SHEAF_EINVAL, "no save was given");
-	FILLS(sheaf_checkpoint_open(&step, NULL, 5, &err), SHEAF_EINVAL, "no run was given");
-	FILLS(sheaf_checkpoint_open(NULL, p.run, 5, &err), SHEAF_EINVAL, "nowhere to put the step");
-	FILLS(sheaf_checkpoint_open(&step, p.run, 5, &err), SHEAF_ENOENT, "$: no step 5");
-	FILLS(sheaf_checkpoint_open_path(NULL, none, NULL, NULL, &err), SHEAF_EINVAL,
-	      "nowhere to put the step");
+	FILLS(sheaf_save_advance(NULL, 1, &err), SHEAF_EINVAL, NIL("save"));
+	FILLS(sheaf_save_commit(NULL, 0, &err), SHEAF_EINVAL, NIL("save"));
+	FILLS(sheaf_checkpoint_open(&step, NULL, 5, &err), SHEAF_EINVAL, NIL("run"));
+	FILLS(sheaf_checkpoint_open(NULL, p.run, 5, &err), SHEAF_EINVAL, NIL("step"));
+	FILLS(sheaf_checkpoint_open(&step, p.run, 5, &err), SHEAF_ENOENT, "$: no step 5 (sheaf ls "
+	      "lists what there is)");
+	FILLS(sheaf_checkpoint_open_path(NULL, none, NULL, NULL, &err), SHEAF_EINVAL, NIL("step"));
 	FILLS(sheaf_checkpoint_open_path(&step, none, NULL, NULL, &err), SHEAF_ENOENT,
 	      "$/none: No such file or directory");
-	FILLS(sheaf_checkpoint_load(NULL, p.st, 0, NULL, &err), SHEAF_EINVAL,
-	      "the checkpoint is NULL");
-	FILLS(sheaf_checkpoint_read(NULL, NULL, &err), SHEAF_EINVAL, "the checkpoint is NULL");
-	FILLS(sheaf_checkpoint_verify(NULL, NULL, &err), SHEAF_EINVAL, "the checkpoint is NULL");
-	FILLS(sheaf_checkpoint_copy(NULL, none, NULL, &err), SHEAF_EINVAL,
-	      "the checkpoint is NULL");
+	FILLS(sheaf_checkpoint_load(NULL, p.st, 0, NULL, &err), SHEAF_EINVAL, NIL("step"));
+	FILLS(sheaf_checkpoint_read(NULL, NULL, &err), SHEAF_EINVAL, NIL("step"));
+	FILLS(sheaf_checkpoint_verify(NULL, NULL, &err), SHEAF_EINVAL, NIL("step"));
+	FILLS(sheaf_checkpoint_copy(NULL, none, NULL, &err), SHEAF_EINVAL, NIL("step"));
 	FILLS(sheaf_plan(NULL, NULL, 0, NULL, NULL, NULL, &err), SHEAF_EINVAL,
-	      "want a state for each of at least one rank, and somebody to hear of them");
-	FILLS(sheaf_agent_serve(NULL, NULL, &err), SHEAF_EINVAL, "no directory was named");
-	FILLS(sheaf_agent_get_info(NULL, NULL, &info, &err), SHEAF_EINVAL,
-	      "no directory was named");
-	FILLS(sheaf_agent_get_info(p.dir, NULL, NULL, &err), SHEAF_EINVAL, "nowhere to put it");
-	FILLS(sheaf_agent_stop(NULL, NULL, &err), SHEAF_EINVAL, "no directory was named");
-	FILLS(sheaf_agent_stop(none, NULL, &err), SHEAF_ENOENT,
-	      "$/none: no run here: No such file or directory");
+	      "argument 'states' or callback 'item' is NULL, or ranks is less than 1; pass one "
+	      "state for each rank");
+	FILLS(sheaf_agent_serve(NULL, NULL, &err), SHEAF_EINVAL, NIL("dir"));
+	FILLS(sheaf_agent_get_info(NULL, NULL, &info, &err), SHEAF_EINVAL, NIL("dir"));
+	FILLS(sheaf_agent_get_info(p.dir, NULL, NULL, &err), SHEAF_EINVAL, NIL("info"));
+	FILLS(sheaf_agent_stop(NULL, NULL, &err), SHEAF_EINVAL, NIL("dir"));
+	FILLS(sheaf_agent_stop(none, NULL, &err), SHEAF_ENOENT, NO_RUN);
 	FILLS(sheaf_agent_list(p.dir, NULL, NULL, NULL, &err), SHEAF_EINVAL,
-	      "no directory was named, or nobody hears");
-	FILLS(sheaf_agent_flush(NULL, NULL, 0, NULL, NULL, &err), SHEAF_EINVAL,
-	      "no directory was named");
+	      "argument 'dir' or callback 'item' is NULL");
+	FILLS(sheaf_agent_flush(NULL, NULL, 0, NULL, NULL, &err), SHEAF_EINVAL, NIL("dir"));
 	api_place_release(&p);
 }
 
@@ -119,11 +116,13 @@ TEST(a_plan_is_of_states_that_are_there)
 	api_place_fill(&p);
 	states[0] = p.st;
 	FILLS(sheaf_plan(states, NULL, 2, NULL, hear_of_rank, &heard, &err), SHEAF_ENOMEM,
-	      "rank 1: the state is NULL");
+	      "rank 1: its state is NULL; sheaf_state_new returns NULL when memory is out");
 	FILLS(sheaf_plan(states, NULL, 0, NULL, hear_of_rank, &heard, &err), SHEAF_EINVAL,
-	      "want a state for each of at least one rank, and somebody to hear of them");
+	      "argument 'states' or callback 'item' is NULL, or ranks is less than 1; pass one "
+	      "state for each rank");
 	FILLS(sheaf_plan(states, NULL, 1, NULL, NULL, &heard, &err), SHEAF_EINVAL,
-	      "want a state for each of at least one rank, and somebody to hear of them");
+	      "argument 'states' or callback 'item' is NULL, or ranks is less than 1; pass one "
+	      "state for each rank");
 	CHECK_INT(heard, 0);
 	CHECK_RC(sheaf_plan(states, NULL, 1, NULL, hear_of_rank, &heard, &err), 0, &err);
 	CHECK_INT(heard, 1);
@@ -133,18 +132,18 @@ TEST(a_plan_is_of_states_that_are_there)
 TEST(what_an_agent_is_asked_for_is_sound_or_refused)
 {
 	static const struct { struct sheaf_agent_opts opts; const char *says; } all[] = {
-		{ { .size = 4 }, "agent opts.size is 4, or they ask for something newer than this "
-		  "sheaf" },
+		{ { .size = 4 }, "agent_opts.size is 4, or a field is set that this version of "
+		  "sheaf does not know; set size to sizeof(struct sheaf_agent_opts)" },
 		{ { .size = sizeof(struct sheaf_agent_opts), .idle_s = -1 },
-		  "agent_opts.idle_s is negative" },
+		  "agent_opts.idle_s is negative; it must be 0 (never) or a number of seconds" },
 		{ { .size = sizeof(struct sheaf_agent_opts), .steps_max = 1 },
-		  "agent opts.steps_max is 1: one step is kept while the next is copied, so 2 at "
-		  "least" },
+		  "agent_opts.steps_max is 1; it must be 0 or at least 2, because one step is kept "
+		  "while the next is copied" },
 		{ { .size = sizeof(struct sheaf_agent_opts), .steps_max = -2 },
-		  "agent opts.steps_max is -2: one step is kept while the next is copied, so 2 at "
-		  "least" },
+		  "agent_opts.steps_max is -2; it must be 0 or at least 2, because one step is "
+		  "kept while the next is copied" },
 		{ { .size = sizeof(struct sheaf_agent_opts), .steps_max = 2 },
-		  "no directory was named" },
+		  NIL("dir") },
 	};
 	struct sheaf_error err;
 	struct api_place p;
@@ -161,9 +160,10 @@ TEST(a_report_is_sound_or_the_call_is_refused)
 {
 	struct sheaf_report bad[2] = { { .size = 8 }, { .size = 4 } };
 	static const char *const says[] = {
-		"report.size is 8; set it to sizeof(struct sheaf_report), and what this sheaf does "
-		"not know to 0", "report.size is 4; set it to sizeof(struct sheaf_report), and "
-		"what this sheaf does not know to 0" };
+		"report.size is 8, or a field is set that this version of sheaf does not know; set "
+		"size to sizeof(struct sheaf_report)",
+		"report.size is 4, or a field is set that this version of sheaf does not know; set "
+		"size to sizeof(struct sheaf_report)" };
 	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err;
 	struct api_place p;
@@ -206,24 +206,26 @@ TEST(each_local_call_says_what_is_wrong_with_its_arguments)
 	int rc;
 
 	api_place_init(&p);
-	FILLS(sheaf_slice_shard(NULL, 0, 0, 1, &err), SHEAF_EINVAL, "the slice is NULL");
+	FILLS(sheaf_slice_shard(NULL, 0, 0, 1, &err), SHEAF_EINVAL, NIL("slice"));
 	FILLS(sheaf_slice_shard(&s, 1, 0, 1, &err), SHEAF_EINVAL,
-	      "dimension 1 of a slice with 1 dimensions");
+	      "there is no dimension 1; the slice has 1");
 	FILLS(sheaf_slice_shard(&s, 0, 2, 2, &err), SHEAF_EINVAL,
-	      "piece 2 of 2 of the 4 items of dimension 0");
-	FILLS(sheaf_group_new(NULL, &ops, &err), SHEAF_EINVAL, "argument 'group' is NULL");
-	FILLS(sheaf_group_new(&group, &ops, &err), SHEAF_EINVAL, "group: rank 1 of 1");
+	      "piece 2 of 2 of the 4 items of dimension 0; pieces must be counted from 0 to "
+	      "n - 1");
+	FILLS(sheaf_group_new(NULL, &ops, &err), SHEAF_EINVAL, NIL("group"));
+	FILLS(sheaf_group_new(&group, &ops, &err), SHEAF_EINVAL,
+	      "group: rank is 1, and ranks is 1; rank must be at least 0 and less than ranks");
 	ops.rank = 0;
 	FILLS(sheaf_group_new(&group, &ops, &err), SHEAF_EINVAL,
 	      "group: the callback allgather is NULL");
 	FILLS(sheaf_state_add(NULL, &s, &err), SHEAF_ENOMEM,
-	      "the state is NULL: sheaf_state_new had no memory");
+	      "the state is NULL; sheaf_state_new returns NULL when memory is out");
 	FILLS(sheaf_state_ema(NULL, NULL, NULL, &err), SHEAF_ENOMEM,
-	      "the state is NULL: sheaf_state_new had no memory");
+	      "the state is NULL; sheaf_state_new returns NULL when memory is out");
 	FILLS(sheaf_state_rank_bytes(NULL, "rng", NULL, 0, 1, p.rng, 5, &err), SHEAF_ENOMEM,
-	      "the state is NULL: sheaf_state_new had no memory");
+	      "the state is NULL; sheaf_state_new returns NULL when memory is out");
 	FILLS(sheaf_state_move(NULL, 0, p.w, &err), SHEAF_ENOMEM,
-	      "the state is NULL: sheaf_state_new had no memory");
+	      "the state is NULL; sheaf_state_new returns NULL when memory is out");
 	FILLS(sheaf_run_get_stat(p.run, &total, &err), SHEAF_EINVAL,
 	      "run_stat.size is 1; set it to sizeof(struct sheaf_run_stat)");
 	FILLS(sheaf_run_get_stat(p.run, NULL, &err), SHEAF_EINVAL,
@@ -251,22 +253,22 @@ TEST(each_local_call_on_a_save_or_checkpoint_says_what_is_wrong)
 	FILLS(sheaf_save_wait_copied(save, 6, 0, &err), SHEAF_EINVAL,
 	      "step 3: slice 6: the state has slices 0 to 5");
 	FILLS(sheaf_save_slice_ready(save, 0, NULL, &err), SHEAF_EINVAL,
-	      "step 3: the save was begun without SHEAF_SAVE_LATER");
+	      "step 3: the save was begun without SHEAF_SAVE_LATER; its slices are all ready");
 	FILLS(sheaf_save_note(save, "", "x", &err), SHEAF_EINVAL,
-	      "note '': want a key [A-Za-z0-9._/-]{1,64} and UTF-8");
+	      "note '': its key must match [A-Za-z0-9._/-]{1,64}, and its value must be UTF-8");
 	FILLS(sheaf_save_attach(save, "sheaf.json", "{}", 2, &err), SHEAF_EINVAL,
-	      "attached file 'sheaf.json': want [A-Za-z0-9._-]{1,128}, not sheaf.*, not "
-	      "*.safetensors*");
+	      "attached file 'sheaf.json': its name must match [A-Za-z0-9._-]{1,128}, and not "
+	      "sheaf.* or *.safetensors*");
 	FILLS(sheaf_save_get_stat(save, NULL, &err), SHEAF_EINVAL,
 	      "the struct sheaf_stat to fill is NULL");
 	CHECK_RC(sheaf_save_get_stat(save, &stat, &err), 0, &err);
 	CHECK_RC(sheaf_save_commit(save, -1, &err), 0, &err);
 	FILLS(sheaf_save_abort(save, "late", &err), SHEAF_EINVAL,
-	      "step 3: too late to give it up: it is committed, or is being published");
+	      "step 3: it is too late to abort it: it is committed, or is being published");
 	sheaf_save_free(save);
-	FILLS(sheaf_save_ready(NULL, &err), SHEAF_EINVAL, "no save was given");
+	FILLS(sheaf_save_ready(NULL, &err), SHEAF_EINVAL, NIL("save"));
 	CHECK_RC(sheaf_checkpoint_open(&step, p.run, 3, &err), 0, &err);
-	FILLS(sheaf_checkpoint_get_info(NULL, &info, &err), SHEAF_EINVAL, "the checkpoint is NULL");
+	FILLS(sheaf_checkpoint_get_info(NULL, &info, &err), SHEAF_EINVAL, NIL("step"));
 	FILLS(sheaf_checkpoint_tensor(step, 99, &tensor, &err), SHEAF_EEND,
 	      "tensor 99: the checkpoint has 6");
 	FILLS(sheaf_checkpoint_find(step, NULL, "none", &tensor, &err), SHEAF_ELAYOUT,
@@ -277,8 +279,7 @@ TEST(each_local_call_on_a_save_or_checkpoint_says_what_is_wrong)
 	      "averages 0: the checkpoint has 0");
 	FILLS(sheaf_checkpoint_file_at(step, 2, &file, &bytes, &err), SHEAF_EEND,
 	      "attached file 2: the checkpoint has 0");
-	FILLS(sheaf_checkpoint_file(step, NULL, NULL, NULL, &err), SHEAF_EINVAL,
-	      "argument 'file' is NULL");
+	FILLS(sheaf_checkpoint_file(step, NULL, NULL, NULL, &err), SHEAF_EINVAL, NIL("file"));
 	sheaf_checkpoint_close(step);
 	api_place_release(&p);
 }

@@ -139,8 +139,9 @@ TEST(threads_stream_a_state_through_a_few_buffers)
 
 TEST(each_refusal_fills_the_callers_error)
 {
-	static const char report_size[] = "report.size is 8; set it to sizeof(struct "
-	                                  "sheaf_report), and what this sheaf does not know to 0";
+	static const char report_size[] = "report.size is 8, or a field is set that this version "
+	                                  "of sheaf does not know; set size to sizeof(struct "
+	                                  "sheaf_report)";
 	struct sheaf_report bad = { .size = 8 };
 	struct sheaf_load *load = NULL;
 	struct sheaf_error err;
@@ -149,24 +150,24 @@ TEST(each_refusal_fills_the_callers_error)
 
 	place_init(&p);
 	REFUSES(sheaf_load_begin(&load, NULL, p.st, 0, NULL, &err), SHEAF_EINVAL,
-	        "no step was given");
+	        "argument 'step' is NULL");
 	REFUSES(sheaf_load_begin(NULL, p.step, p.st, 0, NULL, &err), SHEAF_EINVAL,
-	        "nowhere to put the load");
+	        "argument 'load' is NULL");
 	REFUSES(sheaf_load_begin(&load, p.step, p.st, 0, &bad, &err), SHEAF_EINVAL, report_size);
 	REFUSES(sheaf_load_begin(&load, p.step, NULL, 0, NULL, &err), SHEAF_ENOMEM,
-	        "the state is NULL: sheaf_state_new had no memory");
-	REFUSES(sheaf_load_take(NULL, 0, NULL, &err), SHEAF_EINVAL, "no load was given");
-	REFUSES(sheaf_load_end(NULL, NULL, &err), SHEAF_EINVAL, "no load was given");
-	REFUSES(sheaf_load_fills(NULL, 0, &err), SHEAF_EINVAL, "no load was given");
+	        "the state is NULL; sheaf_state_new returns NULL when memory is out");
+	REFUSES(sheaf_load_take(NULL, 0, NULL, &err), SHEAF_EINVAL, "argument 'load' is NULL");
+	REFUSES(sheaf_load_end(NULL, NULL, &err), SHEAF_EINVAL, "argument 'load' is NULL");
+	REFUSES(sheaf_load_fills(NULL, 0, &err), SHEAF_EINVAL, "argument 'load' is NULL");
 	sheaf_load_free(NULL);
 	CHECK(load == NULL);
 	CHECK_RC(sheaf_load_begin(&load, p.step, p.st, 0, NULL, NULL), 0, &err);
 	REFUSES(sheaf_load_take(load, LAYERS, buffer, &err), SHEAF_EINVAL,
-	        "there is no slice 40: the state has 40");
+	        "there is no slice 40; the state has 40");
 	REFUSES(sheaf_load_take(load, 7, NULL, &err), SHEAF_EINVAL,
 	        "model/layers.7.w: no buffer was given, and the slice has no memory");
 	REFUSES(sheaf_load_fills(load, -1, &err), SHEAF_EINVAL,
-	        "there is no slice -1: the state has 40");
+	        "there is no slice -1; the state has 40");
 	CHECK_INT(sheaf_load_fills(load, 0, NULL), 1);
 	for (int i = 0; i < LAYERS - 1; i++)
 		CHECK_RC(sheaf_load_take(load, i, buffer, &err), 0, &err);

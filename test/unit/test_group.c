@@ -717,9 +717,9 @@ TEST(one_failed_operation_ends_the_group)
 	CHECK_INT(err.rank, -1);
 	CHECK(g->lost);
 	CHECK_INT(shf_agree(&t, SHEAF_EIO, &err), SHEAF_ELOST);
-	CHECK_STR(err.msg, "rank 1: agreement: the group was lost in an earlier operation: "
-	          "allreduce failed after 0 ms, its callback returned -1: what carries the group "
-	          "(MPI, or the program's own callbacks) knows why");
+	CHECK_STR(err.msg, "rank 1: agreement: the group is unusable since an earlier failure: "
+	          "allreduce failed after 0 ms, its callback returned -1; see the log of MPI, or "
+	          "of the program's own group callbacks");
 	sheaf_group_free(g);
 }
 

@@ -57,14 +57,15 @@ TEST(only_an_operation_whose_time_ran_out_is_said_to_be_late)
 		int64_t ms;
 		const char *says;
 	} cases[] = {
-		{ 0, "rank 1: allreduce failed after 0 ms, its callback returned -1: what carries "
-		     "the group (MPI, or the program's own callbacks) knows why" },
+		{ 0, "rank 1: allreduce failed after 0 ms, its callback returned -1; see the log "
+		     "of MPI, or of the program's own group callbacks" },
 		{ 500, "rank 1: allreduce failed after 500 ms, its callback returned -1" },
 		{ 53999, "rank 1: allreduce failed after 53999 ms, its callback returned -1" },
 		{ 54000, "rank 1 waited: allreduce did not finish within 60000 ms" },
 		{ 59990, "rank 1 waited: allreduce did not finish within 60000 ms" },
 		{ 61000, "rank 1 waited: allreduce did not finish within 60000 ms: a rank died or "
-		         "is late, and none of the others can tell which" },
+		         "is late, and the others cannot tell which; see the scheduler's log, or "
+		         "raise opts.timeout_ms" },
 	};
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -82,8 +83,9 @@ TEST(only_an_operation_whose_time_ran_out_is_said_to_be_late)
 		CHECK_INT(shf_agree(&t, 0, &err), SHEAF_ELOST);
 		CHECK(strncmp(err.msg, cases[i].says, strlen(cases[i].says)) == 0);
 		CHECK_INT(shf_agree(&t, 0, &err), SHEAF_ELOST);
-		CHECK(strstr(err.msg, "the group was lost in an earlier operation: allreduce "));
-		CHECK(strstr(err.msg, i < 3 ? "knows why" : "can tell which") != NULL);
+		CHECK(strstr(err.msg, "the group is unusable since an earlier failure: "
+		             "allreduce "));
+		CHECK(strstr(err.msg, i < 3 ? "callbacks" : "cannot tell which") != NULL);
 		sheaf_group_free(g);
 	}
 }
@@ -143,8 +145,8 @@ TEST(ranks_in_different_calls_learn_it_in_the_first_operation)
 	met(&same, 0, NULL);
 	met(&apart, SHEAF_EINVAL, "rank 1 sheaf_save_begin, rank 2 sheaf_save_commit");
 	met(&handles, SHEAF_EINVAL,
-	    "sheaf_checkpoint_load on different handles: rank 0 on what their "
-	    "collective call 4 made, rank 2 on what 5 made");
+	    "sheaf_checkpoint_load on different handles: rank 0 on the one that collective call 4 "
+	    "made, rank 2 on the one that call 5 made; all ranks must pass the same one");
 	wrong.rc[1] = wrong.rc[2] = SHEAF_EIO;
 	met(&wrong, SHEAF_EIO, "rank 1 is wrong");
 	both.rc[0] = SHEAF_ENOMEM;
@@ -238,7 +240,7 @@ TEST(what_a_failing_rank_tells_is_taken_whole_or_is_no_code)
 		CHECK_INT(o.calls, 2);
 		CHECK_INT(err.code, told[i].rc);
 		if (told[i].rc == SHEAF_EBUG) {
-			CHECK_STR(err.msg, "rank 1: no code in what a failing rank told");
+			CHECK_STR(err.msg, "rank 1: a failing rank sent no error code");
 		} else {
 			CHECK_INT(err.sys, (int)(uint32_t)told[i].sys);
 			CHECK_INT(err.rank, told[i].rank);
@@ -261,7 +263,7 @@ TEST(who_fails_names_the_rank_that_failed_first)
 	} fails[] = {
 		{ SHEAF_EIO, -1, 1, "the sentence" }, { SHEAF_EIO, 0, 0, "the sentence" },
 		{ SHEAF_EIO, 1, 1, "the sentence" }, { SHEAF_EIO, 2, 1, "the sentence" },
-		{ SHEAF_EINVAL, 0, 1, "rank 1: error %d, and no word of why" },
+		{ SHEAF_EINVAL, 0, 1, "rank 1: failed with code %d, without a message" },
 	};
 
 	for (size_t i = 0; i < sizeof(fails) / sizeof(*fails); i++) {
@@ -280,7 +282,7 @@ TEST(who_fails_names_the_rank_that_failed_first)
 		CHECK_INT(err.rank, fails[i].named);
 		CHECK_INT(err.sys, is ? 28 : 0);
 		CHECK_INT(shf_agree(&t, 3, &err), SHEAF_EBUG);
-		CHECK_STR(err.msg, "agreement on 3, which is no code");
+		CHECK_STR(err.msg, "agreement on 3, which is not an error code");
 		sheaf_group_free(g);
 	}
 }
@@ -310,8 +312,8 @@ static int call_one(struct shf_team *t, size_t i, struct sheaf_error *err)
 	return rc;
 }
 
-#define WHY " failed after 0 ms, its callback returned 7: what carries the group (MPI, or the " \
-	"program's own callbacks) knows why"
+#define WHY " failed after 0 ms, its callback returned 7; see the log of MPI, or of the " \
+	"program's own group callbacks"
 
 TEST(each_operation_that_fails_is_named_and_named_again_by_each_call_after_it)
 {
@@ -334,8 +336,8 @@ TEST(each_operation_that_fails_is_named_and_named_again_by_each_call_after_it)
 		for (size_t i = 0; i < 12; i++) {
 			o.calls = 0;
 			CHECK_INT(call_one(&t, i, &err), SHEAF_ELOST);
-			snprintf(says, sizeof(says), "rank 1: %s: the group was lost in an earlier "
-			         "operation: %s" WHY, calls[i], calls[first]);
+			snprintf(says, sizeof(says), "rank 1: %s: the group is unusable since an "
+			         "earlier failure: %s" WHY, calls[i], calls[first]);
 			CHECK_STR(err.msg, says);
 			CHECK_INT(call_one(&t, i, NULL), SHEAF_ELOST);
 			CHECK_INT(o.calls, 0);
@@ -355,7 +357,7 @@ TEST(more_than_memory_has_is_enomem_and_the_group_lives)
 
 	shf_buf_adds(&mine, "four");
 	CHECK_INT(shf_allgatherv(&t, 0, &mine, &all, NULL, &err), SHEAF_ENOMEM);
-	CHECK_STR(err.msg, "rank 1: allgather: more than memory has");
+	CHECK_STR(err.msg, "rank 1: allgather: more bytes than fit in memory");
 	o.len = UINT64_MAX - 7;
 	CHECK_INT(shf_allgatherv(&t, 0, &mine, &all, NULL, &err), SHEAF_ENOMEM);
 	CHECK_STR(err.msg, "no memory for the allgather of 18446744073709551612 bytes");
@@ -574,7 +576,7 @@ TEST(ranks_in_different_calls_hear_the_names_of_both)
 		[SHF_CALL_RESUME] = "sheaf_run_resume",
 		[SHF_CALL_AVERAGE] = "sheaf_state_average",
 		[SHF_CALL_LOAD_BEGIN] = "sheaf_load_begin", [SHF_CALL_LOAD_END] = "sheaf_load_end",
-		[SHF_CALL_LOAD_END + 1] = "no call of this sheaf",
+		[SHF_CALL_LOAD_END + 1] = "a call that this version of sheaf does not know",
 	};
 
 	for (unsigned i = 0; i <= SHF_CALL_LOAD_END + 1; i++) {
@@ -590,8 +592,9 @@ TEST(ranks_in_different_calls_hear_the_names_of_both)
 		char says[400];
 
 		CHECK_INT(shf_call_enter(&t, &call, 0, &err), SHEAF_EINVAL);
-		snprintf(says, sizeof(says), "ranks make different calls: rank 0 %s, rank 1 no "
-		         "call of this sheaf (every rank makes each of them, in one order)",
+		snprintf(says, sizeof(says), "ranks make different calls: rank 0 %s, rank 1 a call "
+		         "that this version of sheaf does not know (all ranks must make the same "
+		         "collective calls in the same order)",
 		         names[i]);
 		CHECK_STR(err.msg, says);
 		CHECK_INT(call.number, 0);
@@ -618,7 +621,7 @@ TEST(a_call_compares_all_its_arguments_and_counts_itself)
 	}
 	/* A call that failed is not counted. */
 	CHECK_INT(shf_call_refuse(&t, SHF_CALL_LOAD, 1, SHEAF_EINVAL, &err), SHEAF_EINVAL);
-	CHECK_STR(err.msg, "rank 1: error -1, and no word of why");
+	CHECK_STR(err.msg, "rank 1: failed with code -1, without a message");
 	CHECK_RC(shf_call_enter(&t, &call, 0, &err), 0, &err);
 	CHECK_INT(call.number, 3);
 	CHECK_INT(o.calls, 5);

@@ -254,10 +254,10 @@ TEST(the_hash_of_a_layout_is_the_sum_of_these_bytes)
 TEST(a_gap_is_told_with_those_on_both_sides_of_it)
 {
 	static const struct { int64_t before, after; const char *says; } all[] = {
-		{ -1, -1, "" }, { 0, -1, " (rank 0 holds what is before)" },
-		{ -1, 0, " (rank 0 holds what is after)" },
-		{ 0, 0, " (rank 0 holds what is before, rank 0 what is after)" },
-		{ 7, 2, " (rank 7 holds what is before, rank 2 what is after)" },
+		{ -1, -1, "" }, { 0, -1, " (rank 0 holds the part before)" },
+		{ -1, 0, " (rank 0 holds the part after)" },
+		{ 0, 0, " (rank 0 holds the part before, rank 0 the part after)" },
+		{ 7, 2, " (rank 7 holds the part before, rank 2 the part after)" },
 	};
 	struct laid d;
 
@@ -268,7 +268,8 @@ TEST(a_gap_is_told_with_those_on_both_sides_of_it)
 		struct sheaf_error err;
 		char want[120];
 
-		snprintf(want, sizeof(want), "optimizer/m: nobody holds [3:5] of [4096]%s",
+		snprintf(want, sizeof(want), "optimizer/m: no rank has added a slice for [3:5] of "
+		         "[4096]%s",
 		         all[i].says);
 		CHECK_INT(shf_gap_fail(&err, &d.l, 5, &gap), SHEAF_ELAYOUT);
 		CHECK_STR(err.msg, want);

@@ -319,7 +319,7 @@ TEST(a_lock_that_only_a_child_still_has_is_told_as_a_dead_jobs)
 	for (int i = 0; i < WRITERS; i++)
 		simdisk_kill(w.disk, w.proc[i]);
 	CHECK_INT(shf_store_left(&reader, hear_lock, text, &err), 0);
-	CHECK_STR(text, "none 0 held last by pid 100 on node0, who is gone");
+	CHECK_STR(text, "none 0 held last by pid 100 on node0, which has exited");
 	shf_store_close(&reader);
 	end(&w);
 }

@@ -162,10 +162,10 @@ TEST(the_best_by_a_note_stay_and_the_list_says_why)
 	CHECK_STR(said.why[8], "among the 2 best by loss (0.2)");
 	CHECK_STR(said.why[2], "among the 2 best by loss (2e-1)");
 	CHECK_STR(said.why[9], "among the newest");
-	CHECK_STR(said.why[1], "if the newest step proves sound");
-	CHECK_STR(said.why[3], "if the newest step proves sound; its note loss is no decimal "
-	          "number");
-	CHECK_STR(said.why[5], "if the newest step proves sound; it has no note loss");
+	CHECK_STR(said.why[1], "if the newest step is verified as valid");
+	CHECK_STR(said.why[3], "if the newest step is verified as valid; its note loss is not a "
+	          "decimal number");
+	CHECK_STR(said.why[5], "if the newest step is verified as valid; it has no note loss");
 	CHECK_STR(said.why[7], said.why[3]);
 	p = best_of(1, false, 9, true);
 	CHECK_INT(shf_store_prune(&w.store[0], &p, listen, &said, &w.err), 7);
@@ -207,10 +207,10 @@ TEST(a_long_note_is_the_number_that_it_says)
 	CHECK_STR(said.why[2],
 	          "among the 2 best by loss (0.000000000000000000000000000000000000000000...)");
 	CHECK_STR(said.why[3], said.why[2]);
-	CHECK_STR(said.why[1], "if the newest step proves sound");
-	CHECK_STR(said.why[4], "if the newest step proves sound");
-	CHECK_STR(said.why[5], "if the newest step proves sound; its note loss is no decimal "
-	          "number");
+	CHECK_STR(said.why[1], "if the newest step is verified as valid");
+	CHECK_STR(said.why[4], "if the newest step is verified as valid");
+	CHECK_STR(said.why[5], "if the newest step is verified as valid; its note loss is not a "
+	          "decimal number");
 	stop(&w);
 }
 
@@ -289,8 +289,8 @@ TEST(a_descent_that_is_torn_or_of_other_sessions_proves_nothing)
 		CHECK_INT(shf_store_prune(&w.store[0], &p, listen, &said, &w.err), way ? 1 : 2);
 		CHECK_INT(state_of(&w.store[0], 1, NULL), way ? 'C' : '-');
 		if (way)
-			CHECK_STR(said.why[1], "not on the branch of the verified step: "
-			          "3 follows 2, which is not here");
+			CHECK_STR(said.why[1], "not on the branch of the verified step: 3 follows "
+			          "2, which is missing");
 		p.verified.step = 3;
 		free(text);
 		stop(&w);

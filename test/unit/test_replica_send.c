@@ -156,7 +156,7 @@ static void hear(void *arg, int level, const char *line)
 
 	if (level <= 1)
 		fprintf(stderr, "# %s\n", line);
-	w->once += level == 1 && strstr(line, "kept once") != NULL;
+	w->once += level == 1 && strstr(line, "no second copy") != NULL;
 }
 
 static struct sheaf_run *open_run(struct rank *k, struct sheaf_group *front,

@@ -360,8 +360,8 @@ static int in_a_child(struct world *w)
 	    sheaf_state_average(w->state, run, 9, 0, &err[1]) != SHEAF_EINVAL)
 		return 2;
 	for (int i = 0; i < 2; i++)
-		if (strcmp(err[i].msg, "another process saves this state as step 0 (after a fork, "
-		           "make a state of your own)") != 0)
+		if (strcmp(err[i].msg, "another process is saving this state as step 0; after a "
+		           "fork, call sheaf_state_new in the child") != 0)
 			return 3;
 	sheaf_run_close(run);
 	return begun ? 4 : 0;

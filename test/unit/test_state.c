@@ -77,7 +77,8 @@ TEST(sizes_of_the_struct_are_honoured)
 	taken(&big.s, &s, &arena);
 	shf_arena_release(&arena);
 	big.more = 1;
-	refused(&big.s, "slice asks for something newer than this sheaf");
+	refused(&big.s, "slice has a field set that this version of sheaf does not know; set it to "
+	        "0, or use a newer sheaf");
 	big.s.size = 8;
 	refused(&big.s, "slice.size is 8; set it to sizeof(struct sheaf_slice)");
 	big.s.size = 5000;              /* never set: nothing behind it is looked at */
@@ -92,21 +93,24 @@ TEST(names_are_checked)
 	struct sheaf_slice in = good();
 
 	in.name = NULL;
-	refused(&in, "model: name '': want 1 to 1024 bytes of UTF-8 without controls");
+	refused(&in, "model: name '': must be 1 to 1024 bytes of UTF-8 without control characters");
 	in.name = "";
-	refused(&in, "model: name '': want 1 to 1024 bytes of UTF-8 without controls");
+	refused(&in, "model: name '': must be 1 to 1024 bytes of UTF-8 without control characters");
 	in.name = "a\nb";
-	refused(&in, "model: name 'a?b': want 1 to 1024 bytes of UTF-8 without controls");
+	refused(&in, "model: name 'a?b': must be 1 to 1024 bytes of UTF-8 without control "
+	        "characters");
 	in.name = "__metadata__";
-	refused(&in, "model: name '__metadata__': want 1 to 1024 bytes of UTF-8 without controls");
+	refused(&in, "model: name '__metadata__': must be 1 to 1024 bytes of UTF-8 without control "
+	        "characters");
 	in = good();
 	in.family = "Model";
-	refused(&in, "family 'Model': want [a-z][a-z0-9_]{0,31}");
+	refused(&in, "family 'Model': must match [a-z][a-z0-9_]{0,31}");
 	in.family = "../x";
-	refused(&in, "family '../x': want [a-z][a-z0-9_]{0,31}");
+	refused(&in, "family '../x': must match [a-z][a-z0-9_]{0,31}");
 	in = good();
 	in.tied_to = "";
-	refused(&in, "model/w: tied_to is no name");
+	refused(&in, "model/w: slice.tied_to must be a valid name: 1 to 1024 bytes of UTF-8 "
+	        "without control characters");
 }
 
 TEST(kinds_are_checked)
@@ -114,13 +118,13 @@ TEST(kinds_are_checked)
 	struct sheaf_slice in = good();
 
 	in.dtype = 0;
-	refused(&in, "model/w: dtype 0 is none of ours");
+	refused(&in, "model/w: dtype 0 is not one of enum sheaf_dtype; use sheaf_dtype_from_name");
 	in = good();
 	in.data_dtype = 99;
-	refused(&in, "model/w: dtype 99 is none of ours");
+	refused(&in, "model/w: dtype 99 is not one of enum sheaf_dtype; use sheaf_dtype_from_name");
 	in = good();
 	in.data_dtype = SHEAF_I32;
-	refused(&in, "model/w: no conversion between F32 and I32");
+	refused(&in, "model/w: dtype F32 cannot be converted from and to data_dtype I32");
 	in = good();
 	in.ndim = SHEAF_DIMS_MAX + 1;
 	refused(&in, "model/w: 9 dimensions, at most 8");
@@ -128,7 +132,8 @@ TEST(kinds_are_checked)
 	refused(&in, "model/w: -1 dimensions, at most 8");
 	in = good();
 	in.flags = UINT64_C(1) << 63;
-	refused(&in, "model/w: flags 0x8000000000000000 are unknown to this version of sheaf");
+	refused(&in, "model/w: flags 0x8000000000000000 are unknown to this version of sheaf; "
+	        "clear them, or use a newer sheaf");
 }
 
 TEST(complex_numbers_of_two_f64_are_taken_as_pairs)
@@ -158,9 +163,11 @@ TEST(complex_numbers_of_two_f64_are_taken_as_pairs)
 	CHECK(out.mem.origin == 10 && out.mem.lo == 8 && out.mem.hi == 14);
 	shf_arena_release(&arena);
 	in.origin = INT64_MAX / 2 + 1;
-	refused(&in, "model/w: it reaches beyond memory");
+	refused(&in, "model/w: the slice reaches beyond the address space; check flat_start and "
+	        "flat_count");
 	in.origin = INT64_MAX / 2;
-	refused(&in, "model/w: strides reach beyond memory");
+	refused(&in, "model/w: with its strides the slice is larger than any memory; check stride "
+	        "and count");
 	in = good();
 	in.dtype = SHEAF_C128;
 	in.ndim = SHEAF_DIMS_MAX;
@@ -168,14 +175,14 @@ TEST(complex_numbers_of_two_f64_are_taken_as_pairs)
 	in = good();
 	in.dtype = SHEAF_C128;
 	in.data_dtype = SHEAF_C64;
-	refused(&in, "model/w: no conversion between C128 and C64");
+	refused(&in, "model/w: dtype C128 cannot be converted from and to data_dtype C64");
 	in.dtype = SHEAF_F64;
 	in.data_dtype = SHEAF_C128;
-	refused(&in, "model/w: no conversion between F64 and C128");
+	refused(&in, "model/w: dtype F64 cannot be converted from and to data_dtype C128");
 	in.dtype = SHEAF_C128;
 	in.data_dtype = SHEAF_C128;
 	in.stride[1] = -1;
-	refused(&in, "model/w: dimension 1: stride -1 is negative");
+	refused(&in, "model/w: dimension 1: stride -1 is negative, must be at least 0");
 }
 
 TEST(boxes_are_checked)
@@ -183,22 +190,23 @@ TEST(boxes_are_checked)
 	struct sheaf_slice in = good();
 
 	in.start[1] = 5;
-	refused(&in, "model/w: dimension 1: start 5, count 4 is outside of 8");
+	refused(&in, "model/w: dimension 1: start 5, count 4 is outside of shape 8");
 	in = good();
 	in.start[0] = -1;
-	refused(&in, "model/w: dimension 0: start -1, count 3 is outside of 6");
+	refused(&in, "model/w: dimension 0: start -1, count 3 is outside of shape 6");
 	in = good();
 	in.count[0] = -1;
-	refused(&in, "model/w: dimension 0: start 2, count -1 is outside of 6");
+	refused(&in, "model/w: dimension 0: start 2, count -1 is outside of shape 6");
 	in = good();
 	in.count[1] = INT64_MAX;
-	refused(&in, "model/w: dimension 1: start 4, count 9223372036854775807 is outside of 8");
+	refused(&in, "model/w: dimension 1: start 4, count 9223372036854775807 is outside of shape "
+	        "8");
 	in = good();
 	in.shape[0] = -6;
-	refused(&in, "model/w: dimension 0 is -6");
+	refused(&in, "model/w: dimension 0 is -6, must be at least 0");
 	in = good();
 	in.shape[0] = in.shape[1] = INT64_MAX / 2;
-	refused(&in, "model/w: shape is too large, or no whole number of bytes in F32");
+	refused(&in, "model/w: shape is too large, or does not fill whole bytes of F32");
 }
 
 TEST(shapes_that_are_no_bytes_have_no_units)
@@ -240,7 +248,8 @@ TEST(strides_that_are_meant_are_never_taken_for_dense_memory)
 	CHECK_INT(s.mem.hi, 5);
 	shf_arena_release(&arena);
 	in.flags = SHEAF_SLICE_STRIDED;
-	refused(&in, "model/w: dimension 0: stride 0 puts 5 items in one place");
+	refused(&in, "model/w: dimension 0: with stride 0 its 5 items overlap; copy the tensor to "
+	        "dense memory, or add one item alone");
 	in.count[0] = 1;
 	taken(&in, &s, &arena);
 	CHECK_INT(s.mem.hi, 1);
@@ -251,7 +260,8 @@ TEST(strides_that_are_meant_are_never_taken_for_dense_memory)
 	shf_arena_release(&arena);
 	in = good();
 	in.flags = SHEAF_SLICE_STRIDED;
-	refused(&in, "model/w: dimension 0: stride 0 puts 3 items in one place");
+	refused(&in, "model/w: dimension 0: with stride 0 its 3 items overlap; copy the tensor to "
+	        "dense memory, or add one item alone");
 	in.stride[0] = 4;
 	in.stride[1] = 1;
 	taken(&in, &s, &arena);
@@ -263,7 +273,8 @@ TEST(strides_that_are_meant_are_never_taken_for_dense_memory)
 	in.flags = SHEAF_SLICE_STRIDED;
 	CHECK_INT(sheaf_slice_shard(&in, 0, 1, 3, NULL), 0);
 	/* And not dense either once it is cut. */
-	refused(&in, "model/w: dimension 1: stride 0 puts 4 items in one place");
+	refused(&in, "model/w: dimension 1: with stride 0 its 4 items overlap; copy the tensor to "
+	        "dense memory, or add one item alone");
 }
 
 TEST(memory_rules_are_checked)
@@ -271,41 +282,46 @@ TEST(memory_rules_are_checked)
 	struct sheaf_slice in = good();
 
 	in.stride[0] = -4;
-	refused(&in, "model/w: dimension 0: stride -4 is negative");
+	refused(&in, "model/w: dimension 0: stride -4 is negative, must be at least 0");
 	in = good();
 	in.stride[0] = 1;
-	refused(&in, "model/w: dimension 1: stride 0 puts 4 items in one place");
+	refused(&in, "model/w: dimension 1: with stride 0 its 4 items overlap; copy the tensor to "
+	        "dense memory, or add one item alone");
 	in = good();
 	in.stride[0] = INT64_MAX / 2;
 	in.stride[1] = 1;
-	refused(&in, "model/w: strides reach beyond memory");
+	refused(&in, "model/w: with its strides the slice is larger than any memory; check stride "
+	        "and count");
 	in = good();
 	in.shape[0] = in.count[0] = 8;
 	in.start[0] = 0;
 	in.stride[0] = INT64_MAX;       /* 7 of them are no number */
 	in.stride[1] = 1;
-	refused(&in, "model/w: strides reach beyond memory");
+	refused(&in, "model/w: with its strides the slice is larger than any memory; check stride "
+	        "and count");
 	in = good();
 	in.stride[0] = INT64_MAX;       /* 2 of them are one, and the origin is past it */
 	in.origin = 10;
-	refused(&in, "model/w: strides reach beyond memory");
+	refused(&in, "model/w: with its strides the slice is larger than any memory; check stride "
+	        "and count");
 	in = good();
 	in.origin = -1;
-	refused(&in, "model/w: origin -1 is negative");
+	refused(&in, "model/w: origin -1 is negative, must be at least 0");
 	in = good();
 	in.data = NULL;
-	refused(&in, "model/w: data is NULL, but the slice is not empty");
+	refused(&in, "model/w: slice.data is NULL, but the slice is not empty");
 	in = good();
 	in.flags = SHEAF_SLICE_FLAT;
 	in.flat_start = -1;
 	in.flat_count = 2;
-	refused(&in, "model/w: flat range -1+2 is no range");
+	refused(&in, "model/w: flat_start -1 and flat_count 2 must not be negative or overflow");
 	in.flat_start = 0;
 	in.flat_count = -2;
-	refused(&in, "model/w: flat range 0+-2 is no range");
+	refused(&in, "model/w: flat_start 0 and flat_count -2 must not be negative or overflow");
 	in.flat_start = INT64_MAX;
 	in.flat_count = 1;
-	refused(&in, "model/w: flat range 9223372036854775807+1 is no range");
+	refused(&in, "model/w: flat_start 9223372036854775807 and flat_count 1 must not be "
+	        "negative or overflow");
 	in = good();
 	in.flat_count = 2;
 	refused(&in, "model/w: flat_start or flat_count is set, but not the flag SHEAF_SLICE_FLAT");
@@ -326,7 +342,8 @@ TEST(memory_rules_are_checked)
 	        "model/w: SHEAF_LOAD_CONVERT belongs to sheaf_checkpoint_load, sheaf_load_begin "
 	        "and sheaf_run_resume");
 	in.flags = 0x20;
-	refused(&in, "model/w: flags 0x20 are unknown to this version of sheaf");
+	refused(&in, "model/w: flags 0x20 are unknown to this version of sheaf; clear them, or use "
+	        "a newer sheaf");
 }
 
 TEST(no_two_flags_share_a_bit)
@@ -477,15 +494,18 @@ TEST(half_bytes_are_cut_between_bytes_only)
 
 	in.dtype = SHEAF_F4;
 	in.start[1] = 3;
-	refused(&in, "model/w: F4 is cut between bytes only, every 2 items");
+	refused(&in, "model/w: F4 can be cut between bytes only: start and count must be multiples "
+	        "of 2 items");
 	in = good();
 	in.dtype = SHEAF_F4;
 	in.count[1] = 3;
-	refused(&in, "model/w: F4 is cut between bytes only, every 2 items");
+	refused(&in, "model/w: F4 can be cut between bytes only: start and count must be multiples "
+	        "of 2 items");
 	in = good();
 	in.dtype = SHEAF_F6_E3M2;
 	in.start[1] = 2;
-	refused(&in, "model/w: F6_E3M2 is cut between bytes only, every 4 items");
+	refused(&in, "model/w: F6_E3M2 can be cut between bytes only: start and count must be "
+	        "multiples of 4 items");
 	in = good();
 	in.dtype = SHEAF_F4;
 	in.stride[0] = 8;
@@ -496,24 +516,24 @@ TEST(half_bytes_are_cut_between_bytes_only)
 	in.flags = SHEAF_SLICE_FLAT;
 	in.flat_start = 1;
 	in.flat_count = 4;
-	refused(&in, "model/w: F4 ranges begin and end between bytes");
+	refused(&in, "model/w: F4: origin, flat_start and flat_count must be at a byte");
 	in = good();
 	in.dtype = SHEAF_F4;
 	in.shape[0] = 3;
 	in.shape[1] = 3;
 	in.start[0] = in.start[1] = 0;
 	in.count[1] = 3;
-	refused(&in, "model/w: shape is too large, or no whole number of bytes in F4");
+	refused(&in, "model/w: shape is too large, or does not fill whole bytes of F4");
 	in = good();
 	in.dtype = SHEAF_F4;
 	in.origin = 1;
-	refused(&in, "model/w: F4 ranges begin and end between bytes");
+	refused(&in, "model/w: F4: origin, flat_start and flat_count must be at a byte");
 	in = good();
 	in.dtype = SHEAF_F4;
 	in.flags = SHEAF_SLICE_FLAT;
 	in.flat_start = 2;
 	in.flat_count = 3;
-	refused(&in, "model/w: F4 ranges begin and end between bytes");
+	refused(&in, "model/w: F4: origin, flat_start and flat_count must be at a byte");
 }
 
 TEST(a_flat_window_of_half_bytes_is_in_bytes)
@@ -575,7 +595,8 @@ TEST(rows_that_are_no_whole_bytes_are_taken_whole_or_not_at_all)
 	CHECK_INT(s.mem.hi, 6);
 	shf_arena_release(&arena);
 	in.count[0] = 2;
-	refused(&in, "model/w: rows of F4 are no whole bytes, so it is not cut");
+	refused(&in, "model/w: rows of F4 do not end at a byte, so the slice must be the whole "
+	        "tensor");
 }
 
 TEST(a_failed_add_sticks_and_the_first_one_is_told)
@@ -645,7 +666,7 @@ TEST(a_state_without_memory_is_good_for_plans_only)
 	CHECK_INT(shf_state_add(st, &in, NULL), 0);
 	CHECK_INT(shf_state_ready(st, false, &err), 0);
 	CHECK_RC(shf_state_ready(st, true, &err), SHEAF_EINVAL, &err);
-	CHECK(strstr(err.msg, "model/w: data is NULL") != NULL);
+	CHECK(strstr(err.msg, "model/w: slice.data is NULL") != NULL);
 	CHECK_INT(shf_state_move(st, 0, memory, NULL), 0);
 	CHECK_INT(shf_state_ready(st, true, &err), 0);
 	CHECK_INT(shf_state_move(st, 0, memory + 4, NULL), 0);
@@ -686,7 +707,7 @@ TEST(averages_are_not_moved)
 	CHECK_INT(shf_state_move(st, 1, memory, NULL), SHEAF_EINVAL);
 	CHECK(st->slices[1].mem.base == NULL);
 	CHECK_RC(shf_state_ready(st, false, &err), SHEAF_EINVAL, &err);
-	CHECK_STR(err.msg, "ema/w: averages are not moved");
+	CHECK_STR(err.msg, "ema/w: averages cannot be moved; their memory belongs to the state");
 	shf_state_put(st);
 }
 

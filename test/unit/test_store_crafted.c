@@ -36,8 +36,9 @@ TEST(who_holds_no_lock_changes_nothing)
 	sys = simdisk_process(w.disk, 99, 0);
 	CHECK_RC(shf_store_open(&s, sys, RUN, &w.err), 0, &w.err);
 	before = simdisk_hash(w.disk, RUN);
-	refused(shf_store_rewind(&s, 1, &w.err), "needs the run open for writing", &w.err);
-	refused(shf_store_recover(&s, &w.err), "recovery needs the lock", &w.err);
+	refused(shf_store_rewind(&s, 1, &w.err), "needs a run that is open for writing", &w.err);
+	refused(shf_store_recover(&s, &w.err), "recovery needs a run that is open for writing",
+	        &w.err);
 	refused(shf_store_prune(&s, &rules, NULL, NULL, &w.err), "", &w.err);
 	refused(shf_store_mark(&s, 1, 'k', &w.err), "", &w.err);
 	refused(shf_stage_new(&s, &g, 3, NULL, &w.err), "open for writing", &w.err);
@@ -66,10 +67,10 @@ TEST(numbers_sessions_and_tokens_have_one_spelling)
 	refused(shf_stage_copy(s, &g, -1, ID, NULL, &w.err), "step -1", &w.err);
 	CHECK_RC(shf_stage_copy(s, &g, 0, ID, NULL, &w.err), 0, &w.err);
 	shf_stage_discard(s, &g);
-	refused(shf_stage_new(s, &g, 5, folders, &w.err), "a folder 'a/b'", &w.err);
-	refused(shf_stage_new(s, &g, 5, nameless, &w.err), "a folder ''", &w.err);
+	refused(shf_stage_new(s, &g, 5, folders, &w.err), "a directory 'a/b'", &w.err);
+	refused(shf_stage_new(s, &g, 5, nameless, &w.err), "a directory ''", &w.err);
 	for (size_t i = 0; i < sizeof(spelt) / sizeof(spelt[0]); i++)
-		refused(shf_stage_new(s, &g, 5, spelt[i], &w.err), "a folder '", &w.err);
+		refused(shf_stage_new(s, &g, 5, spelt[i], &w.err), "a directory '", &w.err);
 	refused(shf_stage_join(s, &g, 5, "6-" ID, &w.err), "not a stage of step 5", &w.err);
 	refused(shf_stage_join(s, &g, 5, "5-x", &w.err), "not a stage of step 5", &w.err);
 	CHECK_RC(shf_stage_join(s, &g, 5, "5-" ID, &w.err), SHEAF_EIO, &w.err);   /* gone */
@@ -212,7 +213,7 @@ TEST(of_two_whole_stages_of_a_step_none_is_chosen)
 	leave_a_stage(&w);
 	CHECK_INT(simdisk_put(w.disk, RUN "/.sheaf/stage/2-" ID "/sheaf.json", "x", 1), 0);
 	simdisk_advance(w.disk, 2 * 86400);
-	refused(salvage(&w, 2), "2 saves of step 2 are staged", &w.err);
+	refused(salvage(&w, 2), "2 complete saves of step 2 are in the stage", &w.err);
 	CHECK(!simdisk_exists(w.disk, RUN "/checkpoint-2"));
 	simdisk_free(w.disk);
 }
@@ -361,7 +362,7 @@ TEST(a_holder_whose_text_is_odd_is_busy_all_the_same)
 	CHECK_INT(simdisk_put(w.disk, RUN "/.sheaf/lock", "", 0), 0);
 	sys = simdisk_process(w.disk, 99, 0);
 	CHECK_RC(shf_store_own(&s, sys, RUN, false, 10, &w.err), SHEAF_EBUSY, &w.err);
-	CHECK(strstr(w.err.msg, "does not say who") != NULL);
+	CHECK(strstr(w.err.msg, "does not say which") != NULL);
 	CHECK_RC(shf_store_rewind(&w.store[0], 1, &w.err), SHEAF_ELOST, &w.err);
 	CHECK(strstr(w.err.msg, "no longer names this job") != NULL);
 	stop(&w);

@@ -154,11 +154,11 @@ TEST(steps_that_all_lost_their_manifests_are_damage_and_not_an_empty_run)
 	for (int i = 0; i < 3; i++) {   /* 3, 2 and 1 are the newest that was one */
 		CHECK_RC(shf_store_latest(&w.store[0], &step, NULL, NULL, &w.err), SHEAF_ECORRUPT,
 			 &w.err);
-		CHECK(strstr(w.err.msg, i == 0 ? "3 had one, checkpoint-3"
-		                      : i == 1 ? "2 had one, checkpoint-2"
-		                               : "1 had one, checkpoint-1"));
+		CHECK(strstr(w.err.msg, i == 0 ? "3 had one, the newest is checkpoint-3"
+		                      : i == 1 ? "2 had one, the newest is checkpoint-2"
+		                               : "1 had one, the newest is checkpoint-1"));
 		CHECK(strstr(w.err.msg, "sheaf recover " RUN " lists them"));
-		CHECK(strstr(w.err.msg, "name a new run"));
+		CHECK(strstr(w.err.msg, "open a new run directory"));
 		CHECK_INT(simdisk_remove(w.disk, i == 0 ? RUN "/checkpoint-3/sheaf.sums"
 		                               : i == 1 ? RUN "/checkpoint-2"
 		                                        : RUN "/checkpoint-1"), 0);
@@ -382,7 +382,7 @@ TEST(a_list_of_which_something_goes_each_time_is_an_error_and_no_answer)
 	simdisk_set_turn(w.disk, comes_and_goes, NULL);
 	CHECK_RC(shf_store_latest(&w.store[0], &step, hear, NULL, &w.err), SHEAF_EIO, &w.err);
 	CHECK_INT(w.err.sys, ENOENT);
-	CHECK(strstr(w.err.msg, "of its steps one had gone each time they were listed"));
+	CHECK(strstr(w.err.msg, "a step was deleted each time the steps were listed"));
 	CHECK_RC(shf_store_newest(&w.store[0], 0, &newest, &w.err), SHEAF_EIO, &w.err);
 	CHECK_RC(shf_store_list(&w.store[0], &list, &w.err), SHEAF_EIO, &w.err);
 	CHECK_INT(shf_step_older(&w.store[0], 90), -1);
@@ -647,7 +647,8 @@ TEST(what_stands_where_a_step_would_be_published_stays)
 			                      : i == NO_TEXT ? 0 : 900), 0);
 		was = simdisk_hash(w.disk, at);
 		CHECK_RC(world_publish(&w, 1, -1), SHEAF_EEXIST, &w.err);
-		CHECK(strstr(w.err.msg, "checkpoint-1: exists"));
+		CHECK(strstr(w.err.msg, "checkpoint-1: exists; save another step, or rewind the "
+		             "run"));
 		CHECK(simdisk_hash(w.disk, at) == was);
 		leave(&w);
 	}

@@ -107,12 +107,12 @@ TEST(a_prune_says_of_each_step_why_it_stays_or_goes)
 
 	start_reasons(&w);
 	CHECK_INT(shf_store_prune(&w.store[1], &p, hear_item, NULL, &w.err), 3);
-	is_heard_in_order("1 k marked keep\n" "2 k its mark cannot be read\n" "3 k loaded\n"
-	                  "4 k kept by its number\n" "5 k damaged: a person decides\n"
-	                  "6 r if the newest step proves sound\n"
-	                  "7 r if the newest step proves sound\n"
-	                  "8 k kept by its number\n" "9 r if the newest step proves sound\n"
-	                  "10 k not older than the verified step\n" "11 k among the newest\n");
+	is_heard_in_order("1 k marked keep\n2 k its mark cannot be read\n3 k loaded\n"
+	                  "4 k kept by its number\n5 k damaged: not deleted automatically\n"
+	                  "6 r if the newest step is verified as valid\n"
+	                  "7 r if the newest step is verified as valid\n8 k kept by its number\n"
+	                  "9 r if the newest step is verified as valid\n"
+	                  "10 k not older than the verified step\n11 k among the newest\n");
 	reader = simdisk_process(w.disk, 500, 0);
 	dir = shf_sys_open(reader, SHF_CWD, RUN "/checkpoint-6", SHF_O_DIR, 0);
 	fd = shf_sys_open(reader, dir, "sheaf.json", 0, 0);
@@ -124,12 +124,11 @@ TEST(a_prune_says_of_each_step_why_it_stays_or_goes)
 	CHECK_INT(shf_store_prune(&w.store[0], &p, hear_item, NULL, &w.err), 1);
 	CHECK_INT(simdisk_fired(w.disk), 1);
 	simdisk_faults_clear(w.disk);
-	is_heard_in_order("1 k marked keep\n" "2 k its mark cannot be read\n" "3 k loaded\n"
-	                  "4 k kept by its number\n" "5 k damaged: a person decides\n"
-	                  "6 k being read\n"
-	                  "7 k its manifest cannot be locked\n" "8 k kept by its number\n"
-	                  "9 r a newer step is verified\n" "10 k not older than the verified step\n"
-	                  "11 k among the newest\n");
+	is_heard_in_order("1 k marked keep\n2 k its mark cannot be read\n3 k loaded\n"
+	                  "4 k kept by its number\n5 k damaged: not deleted automatically\n"
+	                  "6 k it is being read\n7 k its manifest cannot be locked\n"
+	                  "8 k kept by its number\n9 r a newer step is verified\n"
+	                  "10 k not older than the verified step\n11 k among the newest\n");
 	shf_fd_close(reader, &fd);
 	shf_fd_close(reader, &dir);
 	CHECK_INT(shf_store_prune(&w.store[0], &p, NULL, NULL, &w.err), 2);
@@ -230,13 +229,14 @@ TEST(of_a_living_job_the_lock_and_the_stage_are_listed)
 	hear_all(&w);
 	snprintf(want, sizeof(want),
 	         "lock -1 wait, .sheaf/lock, 0 bytes, lives, @: held by pid %llu on %s\n"
-	         "staged 2 wait, .sheaf/stage/2-@, 0 bytes, lives, @: its writer may live\n",
+	         "staged 2 wait, .sheaf/stage/2-@, 0 bytes, lives, @: its writer may be alive\n",
 	         (unsigned long long)w.store[0].self.pid, w.store[0].self.host);
 	is_heard(want);
 	put(&w, RUN "/.sheaf/lock", "");
 	hear_all(&w);
-	is_heard("lock -1 wait, .sheaf/lock, 0 bytes, lives, : held, and it does not say by whom\n"
-	         "staged 2 wait, .sheaf/stage/2-@, 0 bytes, lives, @: its writer may live\n");
+	is_heard("lock -1 wait, .sheaf/lock, 0 bytes, lives, : held, but the lock file does not "
+	         "name the job\n"
+	         "staged 2 wait, .sheaf/stage/2-@, 0 bytes, lives, @: its writer may be alive\n");
 	for (int i = 0; i < WRITERS; i++)
 		shf_stage_close(&w.store[i], &w.stage[i]);
 	stop(&w);
@@ -276,27 +276,23 @@ static void start_leavings(struct world *w)
 TEST(of_a_dead_job_all_is_listed_and_what_becomes_of_it)
 {
 	static const char want[] =
-		"lock -1 none, .sheaf/lock, 0 bytes, dead, @: held last by pid 100 on node0, who "
-		"is gone\n"
-		"damaged 3 decide, checkpoint-3, 6160 bytes, -, @: run/checkpoint-3/config.json: "
-		"named by the manifest: No such file or directory\n"
-		"remains 6 decide, checkpoint-6, 0 bytes, -, : no manifest: what a removal by hand "
-		"left; the next save of that number sets it aside\n"
-		"staged 5 delete, .sheaf/stage/5-@, 6160 bytes, dead, whole, @: a whole save that "
-		"was not published, of somebody who is dead: --salvage 5 publishes it\n"
-		"copy 7 wait, .sheaf/stage/copy-7-@, 0 bytes, -, @: half a copy: the next copy of "
-		"that step takes it up\n"
-		"staged 4 delete, .sheaf/stage/4-@, 0 bytes, dead, @: half a save of somebody who "
-		"is dead\n"
-		"aside 3 decide, .sheaf/aside/3-@, 6160 bytes, -, whole, @: set aside; sheaf "
-		"aside brings it back or deletes it\n"
-		"trash 1 wait, .sheaf/trash/1-@, 6160 bytes, -, whole, @: pruned; deleted when its "
-		"grace is over\n"
-		"trash 2 wait, .sheaf/trash/2-@, 6160 bytes, -, whole, @: pruned; deleted when its "
-		"grace is over\n"
-		"flush -1 wait, .sheaf/due-@, 0 bytes, -, : agents of several nodes write a step "
-		"here, or one died\n"
-		"rewind -1 finish, .sheaf/rewind, 0 bytes, -, : a rewind that was cut\n";
+		"lock -1 none, .sheaf/lock, 0 bytes, dead, @: held last by pid 100 on node0, which "
+		"has exited\ndamaged 3 decide, checkpoint-3, 6160 bytes, -, @: "
+		"run/checkpoint-3/config.json: finding the file that the manifest names: No such "
+		"file or directory\nremains 6 decide, checkpoint-6, 0 bytes, -, : no manifest: "
+		"left over from a deletion by hand; the next save of this step sets it "
+		"aside\nstaged 5 delete, .sheaf/stage/5-@, 6160 bytes, dead, whole, @: a complete "
+		"save that was not published, of a job that has exited: --salvage 5 publishes "
+		"it\ncopy 7 wait, .sheaf/stage/copy-7-@, 0 bytes, -, @: an incomplete copy: the "
+		"next copy of this step resumes it\nstaged 4 delete, .sheaf/stage/4-@, 0 bytes, "
+		"dead, @: an incomplete save of a job that has exited\naside 3 decide, "
+		".sheaf/aside/3-@, 6160 bytes, -, whole, @: set aside; sheaf aside brings it back "
+		"or deletes it\ntrash 1 wait, .sheaf/trash/1-@, 6160 bytes, -, whole, @: pruned; "
+		"deleted when its grace period is over\ntrash 2 wait, .sheaf/trash/2-@, 6160 "
+		"bytes, -, whole, @: pruned; deleted when its grace period is over\nflush -1 wait, "
+		".sheaf/due-@, 0 bytes, -, : agents of several nodes write a step here, or one of "
+		"them was lost\nrewind -1 finish, .sheaf/rewind, 0 bytes, -, : a rewind that was "
+		"interrupted\n";
 	const char *copy;
 	struct world w;
 
@@ -315,12 +311,12 @@ TEST(of_a_dead_job_all_is_listed_and_what_becomes_of_it)
 	simdisk_advance(w.disk, SHF_COPY_S + 1);
 	hear_all(&w);
 	copy = strstr(heard, "copy 7 ");
-	CHECK(copy && strncmp(copy, "copy 7 delete, .sheaf/stage/copy-7-@, 0 bytes, -, @: half a "
-	                      "copy that nobody took up\n", 83) == 0);
+	CHECK(copy && strncmp(copy, "copy 7 delete, .sheaf/stage/copy-7-@, 0 bytes, -, @: an "
+	                      "incomplete copy that was not resumed for a week\n", 83) == 0);
 	CHECK(strstr(heard, "trash 1 delete, .sheaf/trash/1-@, 6160 bytes, -, whole, @: pruned; "
-	             "its grace is over\n"));
+	             "its grace period is over\n"));
 	CHECK(strstr(heard, "flush -1 delete, .sheaf/due-@, 0 bytes, -, : agents of several nodes "
-	             "wrote a step here, a week ago\n"));
+	             "wrote a step here a week ago\n"));
 	heard[0] = '\0';
 	simdisk_free(w.disk);
 }
@@ -334,24 +330,26 @@ TEST(of_a_damaged_step_it_is_said_how)
 		const char *path, *text;        /* NULL: gone; "/": a folder; "@": a link */
 		const char *says;
 	} cases[] = {
-		{ "config.json", NULL, "run/checkpoint-2/config.json: named by the manifest: No "
-		  "such file or directory" },
+		{ "config.json", NULL, "run/checkpoint-2/config.json: finding the file that the "
+		  "manifest names: No such file or directory" },
 		{ "config.json", "four", "run/checkpoint-2/config.json: has 4 bytes, the manifest "
 		  "says 60" },
-		{ "sheaf.sums", NULL, "run/checkpoint-2/sheaf.sums: named by the manifest: No "
-		  "such file or directory" },
+		{ "sheaf.sums", NULL, "run/checkpoint-2/sheaf.sums: finding the file that the "
+		  "manifest names: No such file or directory" },
 		{ "sheaf.sums", "x", "run/checkpoint-2/sheaf.sums: has 1 bytes, the manifest says "
 		  "200" },
 		{ "model-00001-of-00001.safetensors", "x", "run/checkpoint-2/model-00001-of-00001"
 		  ".safetensors: has 1 bytes, the manifest says 5000" },
-		{ "optimizer", NULL, "run/checkpoint-2/optimizer/optimizer-00001-of-00001"
-		  ".safetensors: named by the manifest: No such file or directory" },
-		{ "optimizer", "x", "run/checkpoint-2/optimizer/optimizer-00001-of-00001"
-		  ".safetensors: named by the manifest: Not a directory" },
+		{ "optimizer", NULL,
+		  "run/checkpoint-2/optimizer/optimizer-00001-of-00001.safetensors: "
+		  "finding the file that the manifest names: No such file or directory" },
+		{ "optimizer", "x",
+		  "run/checkpoint-2/optimizer/optimizer-00001-of-00001.safetensors: "
+		  "finding the file that the manifest names: Not a directory" },
 		{ "sheaf.json", "/", "run/checkpoint-2/sheaf.json: cannot be a manifest: not a "
-		  "plain file" },
+		  "regular file" },
 		{ "sheaf.json", "@", "run/checkpoint-2/sheaf.json: cannot be a manifest: not a "
-		  "plain file" },
+		  "regular file" },
 		{ "sheaf.json", "+", "run/checkpoint-2/sheaf.json: cannot be a manifest: longer "
 		  "than 1 MiB" },
 	};
@@ -392,12 +390,12 @@ TEST(a_step_under_another_number_or_in_another_run_is_told_by_both)
 	CHECK_INT(simdisk_copy(w.disk, RUN "/checkpoint-1", RUN "/checkpoint-12"), 0);
 	hear_all(&w);
 	is_heard("damaged 12 decide, checkpoint-12, 6160 bytes, -, @: run/checkpoint-12: its "
-	         "manifest says step 1\n");
+	         "manifest is that of step 1\n");
 	gone(&w, RUN "/checkpoint-12");
 	put(&w, RUN "/.sheaf/run", "sheaf-run 1\n" ID "\n");
 	hear_all(&w);
-	is_heard("damaged 1 decide, checkpoint-1, 6160 bytes, -, @: run/checkpoint-1: its "
-	         "manifest says run @, run/.sheaf/run says @\n");
+	is_heard("damaged 1 decide, checkpoint-1, 6160 bytes, -, @: run/checkpoint-1: its manifest "
+	         "is that of run @, but run/.sheaf/run says @\n");
 	simdisk_free(w.disk);
 }
 
@@ -461,17 +459,26 @@ TEST(of_a_stage_that_is_not_as_its_writers_say_it_is_said_how)
 	static const struct {
 		const char *path, *text, *says;         /* says NULL: it is published */
 	} cases[] = {
-		{ "extra", "x", "extra: nobody said he wrote it" },
-		{ "optimizer/extra", "x", "optimizer/extra: nobody said he wrote it" },
-		{ "more/extra", "x", "more/extra: nobody said he wrote it" },
+		{ "extra", "x", "extra: unexpected file, which no rank has written; find out what "
+		  "put it there, and save again" },
+		{ "optimizer/extra", "x",
+		  "optimizer/extra: unexpected file, which no rank has written; find out what put "
+		  "it there, and save again" },
+		{ "more/extra", "x", "more/extra: unexpected file, which no rank has written; find "
+		  "out what put it there, and save again" },
 		{ ".nfs", "x", NULL }, { "optimizer/.nfs0123", "x", NULL },
-		{ ".nfx", "x", ".nfx: nobody said he wrote it" },
-		{ "config.json", "x", "config.json: has 1 bytes, its writers say 60" },
-		{ "config.json", NULL, "config.json: is not here, though its writers say so" },
-		{ "sheaf.sums", "12", "sheaf.sums: has 2 bytes, its writers say 200" },
-		{ "sheaf.sums", NULL, "sheaf.sums: is not here, though its writers say so" },
-		{ "optimizer", NULL, "optimizer/optimizer-00001-of-00001.safetensors: is not here, "
-		  "though its writers say so" },
+		{ ".nfx", "x", ".nfx: unexpected file, which no rank has written; find out what "
+		  "put it there, and save again" },
+		{ "config.json", "x", "config.json: has 1 bytes, but 60 were written; check the "
+		  "file system, and save again" },
+		{ "config.json", NULL, "config.json: was written, but rank 0 does not see it; "
+		  "check that all nodes mount the same file system" },
+		{ "sheaf.sums", "12", "sheaf.sums: has 2 bytes, but 200 were written; check the "
+		  "file system, and save again" },
+		{ "sheaf.sums", NULL, "sheaf.sums: was written, but rank 0 does not see it; check "
+		  "that all nodes mount the same file system" },
+		{ "optimizer", NULL, "optimizer/optimizer-00001-of-00001.safetensors: was written, "
+		  "but rank 0 does not see it; check that all nodes mount the same file system" },
 	};
 
 	for (size_t i = 0; i < LENGTH(cases); i++) {
@@ -538,9 +545,12 @@ TEST(what_cannot_be_salvaged_is_told_and_stays)
 		int rc;
 		const char *says;
 	} cases[] = {
-		{ 3, SHEAF_EEXIST, "run/checkpoint-3: exists" },
-		{ 4, SHEAF_ECORRUPT, "run: step 4 is staged, but not whole: it has no manifest" },
-		{ 8, SHEAF_ENOENT, "run: no step 8 is staged" },
+		{ 3, SHEAF_EEXIST, "run/checkpoint-3: exists; rewind the run, or move it away "
+		  "first" },
+		{ 4, SHEAF_ECORRUPT, "run: step 4 is in the stage, but incomplete: it has no "
+			"manifest" },
+		{ 8, SHEAF_ENOENT, "run: step 8 is not in the stage (sheaf recover lists what "
+		  "is)" },
 	};
 	const struct shf_sys *sys;
 	struct shf_store s;
@@ -597,8 +607,8 @@ TEST(who_salvages_takes_over_the_first_half_of_the_dead_ones_session)
 	CHECK_STR(session + 16, s.session + 16);
 	shf_buf_adds(&text, "{}");
 	CHECK_RC(shf_salvage_finish(&s, &g, &text, ID, &w.err), SHEAF_ECORRUPT, &w.err);
-	snprintf(want, sizeof(want), "run/.sheaf/stage/%s: its manifest says run " ID ", this is "
-	         "run %s", dead->stage, s.run);
+	snprintf(want, sizeof(want), "run/.sheaf/stage/%s: its manifest is that of run " ID ", but "
+	         "this is run %s", dead->stage, s.run);
 	CHECK_STR(w.err.msg, want);
 	/* What half a rename left of the manifest goes first. */
 	snprintf(want, sizeof(want), RUN "/.sheaf/stage/%s/sheaf.json.tmp", dead->stage);
@@ -674,14 +684,15 @@ TEST(done_files_say_what_the_step_has_kind_by_kind)
 		snprintf(path, sizeof(path), "done/%s.2.done", kinds[i]);
 		gone(&w, path);
 		CHECK_INT(simdisk_symlink(w.disk, "x", path), 0);
-		snprintf(want, sizeof(want), "%s: is no file, and stays as it is", path);
+		snprintf(want, sizeof(want), "%s: is not a regular file and is not replaced; "
+		         "remove it, or choose another opts.signal_dir", path);
 		CHECK_RC(shf_done_put(&w.store[0], "done", 2, session, &w.err), SHEAF_EINVAL,
 		         &w.err);
 		CHECK_STR(w.err.msg, want);
 		gone(&w, path);
 	}
 	CHECK_RC(shf_done_put(&w.store[0], "done", 2, ID, &w.err), SHEAF_ECORRUPT, &w.err);
-	CHECK_STR(w.err.msg, "run/checkpoint-2: is another save");
+	CHECK_STR(w.err.msg, "run/checkpoint-2: is another save of this step");
 	CHECK_RC(shf_done_put(&w.store[0], "done", 7, ID, &w.err), SHEAF_EIO, &w.err);
 	CHECK_STR(w.err.msg, "run/checkpoint-7/sheaf.json: No such file or directory");
 	put(&w, "file", "x");
@@ -826,7 +837,7 @@ TEST(remains_of_a_step_are_told_and_a_manifest_that_is_none_is_set_aside)
 	put(&w, RUN "/checkpoint-5/sheaf.sums", "x");
 	CHECK_INT(shf_step_look(&w.store[1], w.store[1].dir, "checkpoint-5", &e, &err), 0);
 	CHECK(e.remains && e.state == SHF_DAMAGED && !e.unread);
-	CHECK_STR(err.msg, "run/checkpoint-5: its manifest is gone");
+	CHECK_STR(err.msg, "run/checkpoint-5: sheaf.json is missing");
 	CHECK_INT(err.code, SHEAF_ECORRUPT);
 	/* Of these nothing tells who wrote them, and a rewind takes them all the same. */
 	gone(&w, RUN "/checkpoint-2/sheaf.json");

@@ -275,45 +275,49 @@ static int lock_taken(struct world *w, struct shf_store *s, struct sheaf_error *
 
 TEST(what_is_refused_is_told_whole)
 {
-	static const char mark[] = "run: a mark is k, b or none, of a step, in a run open for "
+	static const char mark[] = "run: the mark must be k, b or none, and the run open for "
 		"writing";
-	static const char copy[] = "run: a copy of step 5 needs a run open for writing and the "
-		"session of the step";
+	static const char copy[] = "run: a copy of step 5 needs a run that is open for writing, "
+		"and the session of the step";
 	static const char proof[] = "run: a proof needs an open run and 32 hex digits";
 	static const struct refusal refusals[] = {
 		{ mark_k, 1, SHEAF_EINVAL, mark }, { mark_x, 0, SHEAF_EINVAL, mark },
 		{ mark_under, 0, SHEAF_EINVAL, mark },
 		{ mark_gone, 0, SHEAF_ENOENT, "run/checkpoint-7: No such file or directory" },
-		{ rewind_it, 1, SHEAF_EINVAL, "run: a rewind needs the run open for writing" },
+		{ rewind_it, 1, SHEAF_EINVAL, "run: a rewind needs a run that is open for "
+		  "writing" },
 		{ rewind_gone, 0, SHEAF_ENOENT, "run/checkpoint-7: No such file or directory" },
-		{ rewind_under, 0, SHEAF_EINVAL, "run: a step's number is not negative" },
-		{ rewind_foreign, 0, SHEAF_EFORMAT, "run/checkpoint-5: no manifest, so it is not "
-		  "a step of ours" },
-		{ recover, 1, SHEAF_EINVAL, "run: recovery needs the lock" },
+		{ rewind_under, 0, SHEAF_EINVAL, "run: the step must not be negative" },
+		{ rewind_foreign, 0, SHEAF_EFORMAT, "run/checkpoint-5: no sheaf.json, so it is not "
+		  "a checkpoint of Sheaf" },
+		{ recover, 1, SHEAF_EINVAL, "run: recovery needs a run that is open for writing" },
 		{ metrics, 1, SHEAF_EINVAL, "run: not open for writing" },
-		{ prune, 1, SHEAF_EINVAL, "run: pruning needs the run open for writing" },
-		{ stage_under, 0, SHEAF_EINVAL, "run: step -1 needs a run open for writing and a "
-		  "number that is not negative" },
-		{ stage_3, 1, SHEAF_EINVAL, "run: step 3 needs a run open for writing and a "
-		  "number that is not negative" },
-		{ stage_2, 0, SHEAF_EEXIST, "run/checkpoint-2: exists" },
-		{ stage_odd, 0, SHEAF_EINVAL, "run: a step cannot have a folder 'a/'" },
+		{ prune, 1, SHEAF_EINVAL, "run: pruning needs a run that is open for writing" },
+		{ stage_under, 0, SHEAF_EINVAL, "run: saving step -1 needs a run that is open for "
+		  "writing, and a step that is not negative" },
+		{ stage_3, 1, SHEAF_EINVAL, "run: saving step 3 needs a run that is open for "
+		  "writing, and a step that is not negative" },
+		{ stage_2, 0, SHEAF_EEXIST, "run/checkpoint-2: exists; save another step, or "
+		  "rewind the run" },
+		{ stage_odd, 0, SHEAF_EINVAL, "run: a checkpoint cannot have a directory 'a/'" },
 		{ copy_5, 1, SHEAF_EINVAL, copy }, { copy_nobodys, 0, SHEAF_EINVAL, copy },
-		{ copy_under, 0, SHEAF_EINVAL, "run: a copy of step -1 needs a run open for "
-		  "writing and the session of the step" },
-		{ copy_2, 0, SHEAF_EEXIST, "run/checkpoint-2: exists" },
+		{ copy_under, 0, SHEAF_EINVAL, "run: a copy of step -1 needs a run that is open "
+		  "for writing, and the session of the step" },
+		{ copy_2, 0, SHEAF_EEXIST, "run/checkpoint-2: exists; save another step, or rewind "
+		  "the run" },
 		{ join_other, 1, SHEAF_EINVAL, "run: '6-@' is not a stage of step 5" },
 		{ join_no_name, 1, SHEAF_EINVAL, "run: '5-x' is not a stage of step 5" },
-		{ join_nothing, 1, SHEAF_EIO, "run/.sheaf/stage/5-@: somebody removed the files of "
-		  "this save from .sheaf/stage: another job, or a hand: No such file or "
-		  "directory" },
-		{ manifest_under, 1, SHEAF_EINVAL, "run: a step's number is not negative" },
+		{ join_nothing, 1, SHEAF_EIO, "run/.sheaf/stage/5-@: the files of this save were "
+		  "deleted from .sheaf/stage by another job or by hand; save again: No such file "
+		  "or directory" },
+		{ manifest_under, 1, SHEAF_EINVAL, "run: the step must not be negative" },
 		{ proof_write, 0, SHEAF_EINVAL, proof }, { proof_read, 0, SHEAF_EINVAL, proof },
-		{ proof_gone, 0, SHEAF_EINVAL, "run: the first rank's token is not here: the ranks "
-		  "do not see one file system" },
-		{ lock_lost, 0, SHEAF_ELOST, "run: the lock file no longer names this job" },
+		{ proof_gone, 0, SHEAF_EINVAL, "run: a file that rank 0 has just written is not "
+		  "visible to this rank; check that all nodes mount the same file system there" },
+		{ lock_lost, 0, SHEAF_ELOST, "run: the lock file no longer names this job: it was "
+			"overwritten or deleted; end this job, and see which other one writes" },
 		{ lock_taken, 0, SHEAF_ELOST, "run: the lock was taken by pid 77 on there, session "
-		  "@" },
+		  "@; end one of the two jobs" },
 	};
 
 	for (size_t i = 0; i < LENGTH(refusals); i++) {
@@ -365,8 +369,11 @@ TEST(who_lost_the_lock_changes_nothing)
 				CHECK_INT(simdisk_remove(w.disk, RUN "/.sheaf/lock"), 0);
 			was = simdisk_hash(w.disk, "/");
 			CHECK_RC(calls[i](&w, &w.store[0], &w.err), SHEAF_ELOST, &w.err);
-			is_said(&w.err, how ? "run: the lock file no longer names this job"
-			        : "run: the lock was taken by pid 77 on there, session @");
+			is_said(&w.err, how ? "run: the lock file no longer names this job: it was "
+			        "overwritten or deleted; end this job, and see which other one "
+			        "writes"
+			        : "run: the lock was taken by pid 77 on there, session @; end one "
+			                "of the two jobs");
 			CHECK(simdisk_hash(w.disk, "/") == was);
 			stop(&w);
 		}
@@ -436,12 +443,15 @@ TEST(who_cannot_open_a_run_is_told_whose_it_is)
 	far = simdisk_process(w.disk, 321, 1);
 	memcpy(run, w.store[0].run, sizeof(run));
 	CHECK_RC(shf_store_open(&s, far, "nowhere", &err), SHEAF_ENOENT, &err);
-	is_said(&err, "nowhere: no run here: No such file or directory");
+	is_said(&err, "nowhere: no run directory here (SHEAF_RUN_CREATE makes one): No such file "
+	        "or directory");
 	CHECK_RC(shf_store_own(&s, far, "nowhere", false, 0, &err), SHEAF_ENOENT, &err);
-	is_said(&err, "nowhere: no run here: No such file or directory");
+	is_said(&err, "nowhere: no run directory here (SHEAF_RUN_CREATE makes one): No such file "
+	        "or directory");
 	put(&w, "/empty/notes", "");
 	CHECK_RC(shf_store_own(&s, far, "/empty", false, 0, &err), SHEAF_ENOENT, &err);
-	is_said(&err, "/empty: not a run: it has no step and no .sheaf");
+	is_said(&err, "/empty: not a run: no checkpoint and no .sheaf in it (SHEAF_RUN_CREATE "
+	        "makes it one)");
 	CHECK_RC(shf_store_join(&s, far, RUN, ID "0", ID, &err), SHEAF_EINVAL, &err);
 	is_said(&err, "run: run and session are not 32 hex digits");
 	memset(&s, 'x', sizeof(s));
@@ -449,25 +459,27 @@ TEST(who_cannot_open_a_run_is_told_whose_it_is)
 	is_said(&err, "run: run and session are not 32 hex digits");
 	shf_store_close(&s);            /* may be done, and closes nothing */
 	CHECK_RC(shf_store_join(&s, far, "/empty", ID, ID, &err), SHEAF_EINVAL, &err);
-	is_said(&err, "/empty: here lies no run, but the writer opened run @: the ranks do not see "
-	        "one file system");
+	is_said(&err, "/empty: this rank sees no run, but rank 0 opened run @; check that all "
+	        "nodes mount the same file system there");
 	CHECK_RC(shf_store_join(&s, far, RUN, ID, OTHER, &err), SHEAF_EINVAL, &err);
-	snprintf(want, sizeof(want), "run: here lies %s, but the writer opened run " ID ": the "
-	         "ranks do not see one file system", run);
+	snprintf(want, sizeof(want), "run: this rank sees %s, but rank 0 opened run " ID "; check "
+	         "that all nodes mount the same file system there", run);
 	CHECK_STR(err.msg, want);
 	CHECK_RC(shf_store_own(&s, far, RUN, false, 0, &err), SHEAF_EBUSY, &err);
-	snprintf(want, sizeof(want), "run: another job writes here: pid %llu on %s, session %s",
+	snprintf(want, sizeof(want), "run: another job has the run open for writing: pid %llu on "
+	         "%s, session %s; wait for it, or open with SHEAF_RUN_READONLY",
 	         (unsigned long long)w.store[0].self.pid, w.store[0].self.host,
 	         w.store[0].session);
 	CHECK_STR(err.msg, want);
 	CHECK_RC(shf_store_own(&s, w.proc[0], RUN, false, 0, &err), SHEAF_EBUSY, &err);
 	snprintf(want, sizeof(want), "run: this process (pid %llu) has the run open for writing "
-	         "already: close that first, or open it with SHEAF_RUN_READONLY",
+	         "already; close that first, or open with SHEAF_RUN_READONLY",
 	         (unsigned long long)w.store[0].self.pid);
 	CHECK_STR(err.msg, want);
 	put(&w, RUN "/.sheaf/lock", "");
 	CHECK_RC(shf_store_own(&s, far, RUN, false, 0, &err), SHEAF_EBUSY, &err);
-	is_said(&err, "run: another job writes here, its lock does not say who");
+	is_said(&err, "run: another job has the run open for writing, and its lock does not say "
+	        "which; wait for it, or open with SHEAF_RUN_READONLY");
 	stop(&w);
 }
 
@@ -476,8 +488,8 @@ TEST(who_cannot_open_a_run_is_told_whose_it_is)
 TEST(a_directory_that_cannot_be_synced_is_told_by_whose_it_is)
 {
 	static const int errors[] = { EIO, EINVAL, ENOTSUP, EROFS, ENOSPC };
-	static const char ours[] = "run: sync of the directory: ";
-	static const char above[] = "run: sync of the directory above: ";
+	static const char ours[] = "run: fsync of the directory: ";
+	static const char above[] = "run: fsync of the directory above: ";
 
 	for (size_t i = 0; i < LENGTH(errors); i++)
 		for (int nth = 1; nth <= 4; nth++) {    /* stage, .sheaf, the run, above */
@@ -555,13 +567,13 @@ TEST(what_latest_passes_over_and_where_it_ends_is_said)
 	} cases[] = {
 		{ NULL, NULL, 0, 3, "", "" },
 		{ ".sheaf/marks/3", "b", 0, 2, "", "1 run/checkpoint-3: skipped: marked bad;" },
-		{ ".sheaf/marks/3", "x", SHEAF_ECORRUPT, 3, "run/.sheaf/marks/3: not to be read as "
-		  "a mark; mark step 3 again", "" },
+		{ ".sheaf/marks/3", "x", SHEAF_ECORRUPT, 3, "run/.sheaf/marks/3: not a valid mark; "
+		  "mark step 3 again", "" },
 		{ "checkpoint-7/weights", "x", 0, 3, "", "1 run/checkpoint-7: skipped: has no "
-		  "manifest, so it is no checkpoint;" },
+		  "manifest, so it is not a checkpoint;" },
 		{ "checkpoint-3/config.json", "", SHEAF_ECORRUPT, 3, "step 3, the latest, is "
 		  "damaged: run/checkpoint-3/config.json: has 0 bytes, the manifest says 60 (sheaf "
-		  "rewind run@2 goes back to the one before it)", "" },
+		  "rewind run@2 goes back to the step before it)", "" },
 		{ "checkpoint-3/sheaf.json", "", SHEAF_ECORRUPT, 3, NULL, "" },
 	};
 
@@ -655,15 +667,16 @@ TEST(why_a_new_run_cannot_be_made_is_told)
 		int nth, error, rc;     /* of the mkdirs, the first of which is of all of it */
 		const char *path, *says;
 	} cases[] = {
-		{ 1, EACCES, SHEAF_EIO, "new", "new: the run cannot be made: Permission denied" },
+		{ 1, EACCES, SHEAF_EIO, "new", "new: creating the run directory: Permission "
+		  "denied" },
 		{ 1, EACCES, SHEAF_EIO, "a/new",
-		  "a/new: the run cannot be made: Permission denied" },
+		  "a/new: creating the run directory: Permission denied" },
 		{ 3, EACCES, SHEAF_EIO, "a/new",
-		  "a/new: the run cannot be made: Permission denied" },
+		  "a/new: creating the run directory: Permission denied" },
 		{ 2, EROFS, SHEAF_EIO, "a/new",
-		  "a/new: the run cannot be made: Read-only file system" },
+		  "a/new: creating the run directory: Read-only file system" },
 		{ 3, ENOSPC, SHEAF_EIO, "a/b/new",
-		  "a/b/new: the run cannot be made: No space left on device" },
+		  "a/b/new: creating the run directory: No space left on device" },
 		{ 2, EACCES, 0, "old/a/new", NULL },
 	};
 
@@ -694,8 +707,8 @@ TEST(remains_that_cannot_be_moved_for_good_are_told)
 		simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = nth, .error = EIO,
 			.kind = SIMDISK_FSYNC });
 		CHECK_RC(stage(&w.store[0], 5, "model", &w.err), SHEAF_EIO, &w.err);
-		is_said(&w.err, "run: sync after moving the remains of checkpoint-5: Input/output "
-		        "error");
+		is_said(&w.err, "run: fsync of the directory after moving the remains of "
+		        "checkpoint-5: Input/output error");
 		stop(&w);
 	}
 }
@@ -711,9 +724,9 @@ TEST(a_disk_that_does_not_say_what_a_step_had_is_told_by_file)
 	CHECK_INT(simdisk_remove(w.disk, RUN "/checkpoint-90"), 0);
 	CHECK_INT(simdisk_remove(w.disk, RUN "/checkpoint-91"), 0);
 	CHECK_RC(shf_store_latest(&w.store[1], &step, NULL, NULL, &w.err), SHEAF_ECORRUPT, &w.err);
-	is_said(&w.err, "run: no checkpoint has a sheaf.json, but 1 had one, checkpoint-1 the "
-	        "newest (sheaf recover run lists them; bring sheaf.json back from a copy, or name "
-	        "a new run to start afresh)");
+	is_said(&w.err, "run: no checkpoint has its sheaf.json, but 1 had one, the newest is "
+	        "checkpoint-1 (sheaf recover run lists them; restore sheaf.json from a copy, or "
+	        "open a new run directory)");
 	simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = 3, .error = EIO,
 		.kind = SIMDISK_STAT, .name = "sheaf.sums" });
 	CHECK_RC(shf_store_latest(&w.store[1], &step, NULL, NULL, &w.err), SHEAF_EIO, &w.err);
@@ -721,7 +734,7 @@ TEST(a_disk_that_does_not_say_what_a_step_had_is_told_by_file)
 	CHECK_INT(simdisk_remove(w.disk, RUN "/checkpoint-1"), 0);
 	simdisk_faults_clear(w.disk);
 	CHECK_RC(shf_store_latest(&w.store[1], &step, NULL, NULL, &w.err), SHEAF_ENOENT, &w.err);
-	is_said(&w.err, "run: has no step");
+	is_said(&w.err, "run: has no checkpoint");
 	stop(&w);
 }
 
@@ -734,8 +747,8 @@ TEST(no_run_is_made_in_a_step)
 	start(&w, 1);
 	CHECK_RC(shf_store_own(&s, w.proc[1], RUN "/checkpoint-1", true, 0, &w.err), SHEAF_EINVAL,
 	         &w.err);
-	is_said(&w.err, "run/checkpoint-1: is a step; a step holds what its manifest names and "
-	        "nothing else, so no run is made in it");
+	is_said(&w.err, "run/checkpoint-1: is a checkpoint, and no run is made inside one; name "
+	        "another directory");
 	CHECK(!simdisk_exists(w.disk, RUN "/checkpoint-1/.sheaf"));
 	shf_store_close(&s);
 	stop(&w);

@@ -166,7 +166,7 @@ TEST(a_mark_says_of_which_save_it_is_and_only_that_one_is_bad)
 	CHECK_RC(shf_store_is_bad(s, 2, ID, &w.err), 1, &w.err);
 	put(&w, "marks/2", "x", 1);
 	CHECK_RC(shf_store_is_bad(s, 2, ID, &w.err), SHEAF_EIO, &w.err);
-	CHECK_STR(w.err.msg, RUN "/.sheaf/marks/2: not to be read as a mark; mark step 2 again");
+	CHECK_STR(w.err.msg, RUN "/.sheaf/marks/2: not a valid mark; mark step 2 again");
 	CHECK_RC(shf_store_mark(s, 2, 'b', &w.err), 0, &w.err);
 	is_text(&w, "marks/2", "b");
 	stop(&w);
@@ -398,9 +398,10 @@ TEST(only_a_whole_journal_moves_steps_and_only_those_it_names)
 
 TEST(a_runs_identity_is_that_text_or_is_told_not_to_be_one)
 {
-	static const char not[] = "run/.sheaf/run: not a run's identity; remove the file and the "
-		"next save makes one";
-	static const char newer[] = "run/.sheaf/run: made by a newer sheaf";
+	static const char not[] = "run/.sheaf/run: not the identity of a run; remove the file, and "
+		"the next save makes one";
+	static const char newer[] = "run/.sheaf/run: made by a newer version of sheaf; use that "
+		"version";
 	static const struct {
 		const char *text;
 		int rc;

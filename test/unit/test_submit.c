@@ -439,21 +439,21 @@ static void submit_wrongly(struct rank *k)
 	struct sheaf_save *one = begin(k, 1, SHEAF_SAVE_LAZY), *two;
 	struct sheaf_error err;
 
-	SAYS(sheaf_save_submit(NULL, &err), SHEAF_EINVAL, "no save", &err);
-	SAYS(sheaf_save_result(NULL, 0, &err), SHEAF_EINVAL, "no save", &err);
+	SAYS(sheaf_save_submit(NULL, &err), SHEAF_EINVAL, "argument 'save' is NULL", &err);
+	SAYS(sheaf_save_result(NULL, 0, &err), SHEAF_EINVAL, "argument 'save' is NULL", &err);
 	SAYS(sheaf_save_result(one, 0, &err), SHEAF_EINVAL, "was not submitted", &err);
 	train(k, one, 1);
 	two = begin(k, 2, SHEAF_SAVE_LAZY);
 	train(k, two, 2);
 	SAYS(sheaf_save_submit(two, &err), SHEAF_EINVAL, "step 1 was begun before it", &err);
 	submit(one);
-	SAYS(sheaf_save_submit(one, &err), SHEAF_EINVAL, "was submitted before", &err);
-	SAYS(sheaf_save_commit(one, -1, &err), SHEAF_EINVAL, "it was submitted", &err);
+	SAYS(sheaf_save_submit(one, &err), SHEAF_EINVAL, "submitted before; call", &err);
+	SAYS(sheaf_save_commit(one, -1, &err), SHEAF_EINVAL, "the save was submitted", &err);
 	CHECK_RC(sheaf_save_result(one, INT_MAX, &err), 0, &err);
-	SAYS(sheaf_save_submit(one, &err), SHEAF_EINVAL, "was submitted before", &err);
+	SAYS(sheaf_save_submit(one, &err), SHEAF_EINVAL, "submitted before; call", &err);
 	/* What the caller commits itself is over, too. */
 	CHECK_RC(sheaf_save_commit(two, -1, &err), 0, &err);
-	SAYS(sheaf_save_submit(two, &err), SHEAF_EINVAL, "the save is over", &err);
+	SAYS(sheaf_save_submit(two, &err), SHEAF_EINVAL, "the save has ended; free it", &err);
 	sheaf_save_free(one);
 	sheaf_save_free(two);
 	check_latest(k, 2);

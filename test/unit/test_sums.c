@@ -379,7 +379,7 @@ static const struct lie {
 	const char *says;
 } lies[] = {
 	{ HEAD, 0, 8, 4, 0, "header with version 0, flags 0 or bytes that are not 0" },
-	{ HEAD, 0, 8, 4, 2, "version 2 was written by a newer sheaf" },
+	{ HEAD, 0, 8, 4, 2, "version 2 was written by a newer sheaf; use that version" },
 	{ HEAD, 0, 12, 4, 0xab, "header with version 1, flags ab or bytes that are not 0" },
 	{ HEAD, 0, 88, 1, 1, "header with version 1, flags 0 or bytes that are not 0" },
 	{ HEAD, 0, 119, 1, 1, "header with version 1, flags 0 or bytes that are not 0" },
@@ -395,16 +395,16 @@ static const struct lie {
 	{ FILES, 3, 0, 8, 1048577, "file 3 of the table does not follow the one before it" },
 	{ FILES, 3, 0, 8, 4097, "tensors of file 3 end at byte 4096 of 4097" },
 	{ FILES, 3, 0, 8, 1048576, "tensors of file 3 end at byte 4096 of 1048576" },
-	{ FILES, 2, 0, 8, 4143, "tensor 4 of the table: it does not lie behind the one before it" },
+	{ FILES, 2, 0, 8, 4143, "tensor 4 of the table: it does not follow the one before it" },
 	{ FILES, 2, 28, 4, 4095,
-	  "tensor 3 of the table: it does not lie behind the one before it" },
+	  "tensor 3 of the table: it does not follow the one before it" },
 	{ FILES, 3, 24, 4, 2, "0 blocks and 1 tensors belong to no file" },
 	{ TENSORS, 4, 0, 8, 4096,
-	  "tensor 4 of the table: it does not lie behind the one before it" },
+	  "tensor 4 of the table: it does not follow the one before it" },
 	{ TENSORS, 4, 0, 8, 4121,
-	  "tensor 4 of the table: it does not lie behind the one before it" },
+	  "tensor 4 of the table: it does not follow the one before it" },
 	{ TENSORS, 6, 0, 8, 4097,
-	  "tensor 6 of the table: it does not lie behind the one before it" },
+	  "tensor 6 of the table: it does not follow the one before it" },
 	{ TENSORS, 3, 16, 4, 1, "tensor 3 of the table: it names another file" },
 	{ TENSORS, 3, 51, 1, 1, "tensor 3 of the table: a byte that must be 0 is not" },
 	{ TENSORS, 3, 48, 2, 0,
@@ -419,22 +419,22 @@ static const struct lie {
 	  "tensor 5 of the table: dtype, dimensions, items and bytes do not fit" },
 	{ TENSORS, 5, 40, 8, 1, "tensor 5 of the table: an empty tensor with a digest" },
 	{ TENSORS, 1, 24, 8, 14,
-	  "tensor 1 of the table: its name does not lie where the names say" },
+	  "tensor 1 of the table: its name is not where the table says" },
 	{ TENSORS, 1, 20, 4, 6,
-	  "tensor 1 of the table: its name does not lie where the names say" },
+	  "tensor 1 of the table: its name is not where the table says" },
 	{ TENSORS, 7, 20, 4, 8,
-	  "tensor 7 of the table: its name does not lie where the names say" },
-	{ TENSORS, 1, 32, 8, 5, "tensor 1 of the table: its key is not that of its name" },
+	  "tensor 7 of the table: its name is not where the table says" },
+	{ TENSORS, 1, 32, 8, 5, "tensor 1 of the table: its key does not match its name" },
 	{ TENSORS, 1, 52, 4, 8, "tensor 1 of the table: its slot is out of range" },
 	{ TENSORS, 0, 52, 4, UINT32_MAX, "tensor 0 of the table: its slot is out of range" },
-	{ NAMES, 0, 0, 1, 'M', "tensor 0 of the table: its family is no valid one" },
-	{ NAMES, 0, 5, 1, 'x', "tensor 0 of the table: its family is no valid one" },
-	{ NAMES, 0, 20, 1, 'x', "tensor 1 of the table: its family is no valid one" },
-	{ NAMES, 0, 6, 1, 'b', "tensor 0 of the table: its key is not that of its name" },
-	{ NAMES, 0, 6, 1, 1, "tensor 0 of the table: its name is no valid one" },
-	{ NAMES, 0, 6, 1, 0, "tensor 0 of the table: its name is no valid one" },
+	{ NAMES, 0, 0, 1, 'M', "tensor 0 of the table: its family is invalid" },
+	{ NAMES, 0, 5, 1, 'x', "tensor 0 of the table: its family is invalid" },
+	{ NAMES, 0, 20, 1, 'x', "tensor 1 of the table: its family is invalid" },
+	{ NAMES, 0, 6, 1, 'b', "tensor 0 of the table: its key does not match its name" },
+	{ NAMES, 0, 6, 1, 1, "tensor 0 of the table: its name is invalid" },
+	{ NAMES, 0, 6, 1, 0, "tensor 0 of the table: its name is invalid" },
 	{ NAMES, 0, 14, 1, 'x',
-	  "tensor 0 of the table: its name does not lie where the names say" },
+	  "tensor 0 of the table: its name is not where the table says" },
 };
 
 static int open_built(const struct built *b, struct sheaf_error *err)
@@ -590,7 +590,7 @@ TEST(wrong_sums_are_told_with_both_numbers)
 		CHECK_STR(err.msg, want);
 		b.head.bytes = SHF_SUMS_HEADER - 1;
 		CHECK_RC(open_built(&b, &err), SHEAF_ECORRUPT, &err);
-		CHECK_STR(err.msg, "s: 127 bytes are no table of sums");
+		CHECK_STR(err.msg, "s: 127 bytes are too short for a file of checksums");
 		free(b.bytes);
 	}
 }
@@ -657,7 +657,7 @@ TEST(tensors_at_their_limits_are_taken)
 	shf_put64(last + 56, INT64_MAX);        /* a size that is one, and no room for it */
 	seal(&b);
 	CHECK_RC(open_built(&b, &err), SHEAF_ECORRUPT, &err);
-	CHECK_STR(err.msg, "s: tensor 2 of the table: it does not lie behind the one before it");
+	CHECK_STR(err.msg, "s: tensor 2 of the table: it does not follow the one before it");
 	free(b.bytes);
 }
 

@@ -135,34 +135,36 @@ TEST(options_that_make_no_sense_open_nothing)
 		const char *word;
 	} wrong[] = {
 		{ { .flags = SHEAF_LOAD_ZERO }, "opts.flags: SHEAF_LOAD_ZERO belongs to" },
-		{ { .io_threads = -1 }, "opts.io_threads is -1, at least 0" },
-		{ { .io_threads = 257 }, "opts.io_threads is 257, at most 256" },
-		{ { .images_max = -1 }, "opts.images_max is -1, at least 0" },
-		{ { .keep_last = -1 }, "opts.keep_last is -1, at least 0" },
-		{ { .keep_every = -1 }, "opts.keep_every is -1, at least 0" },
-		{ { .keep_best = -1 }, "opts.keep_best is -1, at least 0" },
-		{ { .grace_s = -2 }, "opts.grace_s is -2, at least -1" },
-		{ { .timeout_ms = -1 }, "opts.timeout_ms is -1, at least 0" },
-		{ { .images_max = 9 }, "opts.images_max is 9, at most 8" },
-		{ { .copy_threads = -1 }, "opts.copy_threads is -1, at least 0" },
-		{ { .copy_threads = 257 }, "opts.copy_threads is 257, at most 256" },
-		{ { .copies = -1 }, "opts.copies is -1, at least 0" },
-		{ { .copies = 3 }, "opts.copies is 3, at most 2" },
-		{ { .resume_attempts_max = -1 }, "opts.resume_attempts_max is -1, at least 0" },
-		{ { .keep_every = 5 }, "opts.keep_every needs keep_last" },
-		{ { .keep_best = 1, .best_note = "loss" }, "opts.keep_best needs keep_last" },
-		{ { .agent = "" }, "opts.agent is" },
+		{ { .io_threads = -1 }, "opts.io_threads is -1, must be at least 0" },
+		{ { .io_threads = 257 }, "opts.io_threads is 257, must be at most 256" },
+		{ { .images_max = -1 }, "opts.images_max is -1, must be at least 0" },
+		{ { .keep_last = -1 }, "opts.keep_last is -1, must be at least 0" },
+		{ { .keep_every = -1 }, "opts.keep_every is -1, must be at least 0" },
+		{ { .keep_best = -1 }, "opts.keep_best is -1, must be at least 0" },
+		{ { .grace_s = -2 }, "opts.grace_s is -2, must be at least -1" },
+		{ { .timeout_ms = -1 }, "opts.timeout_ms is -1, must be at least 0" },
+		{ { .images_max = 9 }, "opts.images_max is 9, must be at most 8" },
+		{ { .copy_threads = -1 }, "opts.copy_threads is -1, must be at least 0" },
+		{ { .copy_threads = 257 }, "opts.copy_threads is 257, must be at most 256" },
+		{ { .copies = -1 }, "opts.copies is -1, must be at least 0" },
+		{ { .copies = 3 }, "opts.copies is 3, must be at most 2" },
+		{ { .resume_attempts_max = -1 },
+		  "opts.resume_attempts_max is -1, must be at least 0" },
+		{ { .keep_every = 5 }, "opts.keep_every needs opts.keep_last" },
+		{ { .keep_best = 1, .best_note = "loss" }, "opts.keep_best needs opts.keep_last" },
+		{ { .agent = "" }, "opts.agent must be" },
 		{ { .agent = "/a/path/that/is/longer/than/the/address/of/a/unix/socket/can/be"
-		             "/which/is/a/hundred/and/eight/bytes/or/more" }, "opts.agent is" },
-		{ { .copies = 2 }, "they need an agent" },
-		{ { .copy_cpus = "1-" }, "no list of processors" },
-		{ { .signal_dir = "" }, "opts.signal_dir is empty" },
+		             "/which/is/a/hundred/and/eight/bytes/or/more" },
+		  "opts.agent must be" },
+		{ { .copies = 2 }, "but opts.agent is NULL" },
+		{ { .copy_cpus = "1-" }, "expected a list of processors" },
+		{ { .signal_dir = "" }, "opts.signal_dir is an empty string" },
 		{ { .flags = SHEAF_RUN_READONLY | SHEAF_RUN_METRICS },
 		  "SHEAF_RUN_METRICS and SHEAF_RUN_READONLY" },
-		{ { .keep_best = 1 }, "keep_best needs best_note" },
-		{ { .keep_best = 1, .best_note = "a key" }, "keep_best needs best_note" },
+		{ { .keep_best = 1 }, "keep_best needs opts.best_note" },
+		{ { .keep_best = 1, .best_note = "a key" }, "keep_best needs opts.best_note" },
 		{ { .staging_bytes_max = 1 }, "opts.staging_bytes_max is 1" },
-		{ { .flags = SHEAF_RUN_CREATE | SHEAF_RUN_READONLY }, "exclude each other" },
+		{ { .flags = SHEAF_RUN_CREATE | SHEAF_RUN_READONLY }, "cannot be combined" },
 	};
 	struct sheaf_error err;
 
@@ -185,7 +187,7 @@ TEST(options_of_a_newer_caller_are_taken_where_their_tail_is_zero)
 	o.opts.size = sizeof(o);
 	CHECK_RC(open_with(&o.opts, &err), 0, &err);
 	o.newer = 1;
-	SAID(open_with(&o.opts, &err), SHEAF_EINVAL, "something newer", &err);
+	SAID(open_with(&o.opts, &err), SHEAF_EINVAL, "does not know", &err);
 	o.opts.size = 4;
 	SAID(open_with(&o.opts, &err), SHEAF_EINVAL, "opts.size is 4", &err);
 	o.opts.size = 1 << 20;
@@ -213,7 +215,7 @@ TEST(options_of_a_save_are_checked_like_those_of_a_run)
 	o.opts.size = sizeof(o);
 	CHECK_RC(save_with(&a, &o.opts), 0, &a.err);
 	o.newer = 1;
-	SAID(save_with(&a, &o.opts), SHEAF_EINVAL, "something newer", &a.err);
+	SAID(save_with(&a, &o.opts), SHEAF_EINVAL, "does not know", &a.err);
 	o.opts.size = 4;
 	SAID(save_with(&a, &o.opts), SHEAF_EINVAL, "save_opts.size is 4", &a.err);
 	o.opts.size = 1 << 20;
@@ -235,17 +237,17 @@ TEST(nowhere_is_no_run_and_no_step)
 	struct sheaf_run *run = NULL;
 	struct sheaf_error err;
 
-	SAID(shf_run_open(&run, NULL, NULL, NULL, sys, &err), SHEAF_EINVAL, "no directory", &err);
-	SAID(shf_run_open(&run, "", NULL, NULL, sys, &err), SHEAF_EINVAL, "no directory", &err);
-	SAID(shf_step_open_path(&step, NULL, NULL, NULL, sys, &err), SHEAF_EINVAL, "no path", &err);
-	SAID(shf_step_open_path(&step, "", NULL, NULL, sys, &err), SHEAF_EINVAL, "no path", &err);
-	SAID(shf_run_salvage(NULL, 1, NULL, sys, NULL, &err), SHEAF_EINVAL, "needs a run", &err);
-	SAID(shf_run_salvage("", 1, NULL, sys, NULL, &err), SHEAF_EINVAL, "needs a run", &err);
-	SAID(shf_run_salvage("run", -1, NULL, sys, NULL, &err), SHEAF_EINVAL, "number", &err);
-	SAID(shf_run_restore(NULL, "3", NULL, sys, &err), SHEAF_EINVAL, "a run and the path", &err);
-	SAID(shf_run_restore("run", NULL, NULL, sys, &err), SHEAF_EINVAL, "the path", &err);
-	SAID(shf_run_discard("run", "", NULL, sys, &err), SHEAF_EINVAL, "the path", &err);
-	SAID(shf_run_discard("", "3", NULL, sys, &err), SHEAF_EINVAL, "a run and the path", &err);
+	SAID(shf_run_open(&run, NULL, NULL, NULL, sys, &err), SHEAF_EINVAL, "'dir' is", &err);
+	SAID(shf_run_open(&run, "", NULL, NULL, sys, &err), SHEAF_EINVAL, "'dir' is", &err);
+	SAID(shf_step_open_path(&step, NULL, NULL, NULL, sys, &err), SHEAF_EINVAL, "'path'", &err);
+	SAID(shf_step_open_path(&step, "", NULL, NULL, sys, &err), SHEAF_EINVAL, "'path'", &err);
+	SAID(shf_run_salvage(NULL, 1, NULL, sys, NULL, &err), SHEAF_EINVAL, "'dir' is", &err);
+	SAID(shf_run_salvage("", 1, NULL, sys, NULL, &err), SHEAF_EINVAL, "'dir' is", &err);
+	SAID(shf_run_salvage("run", -1, NULL, sys, NULL, &err), SHEAF_EINVAL, "negative", &err);
+	SAID(shf_run_restore(NULL, "3", NULL, sys, &err), SHEAF_EINVAL, "pass the path", &err);
+	SAID(shf_run_restore("run", NULL, NULL, sys, &err), SHEAF_EINVAL, "pass the path", &err);
+	SAID(shf_run_discard("run", "", NULL, sys, &err), SHEAF_EINVAL, "pass the path", &err);
+	SAID(shf_run_discard("", "3", NULL, sys, &err), SHEAF_EINVAL, "pass the path", &err);
 	CHECK_INT(simdisk_open_n(sys), 0);
 	simdisk_free(disk);
 }
@@ -258,10 +260,10 @@ TEST(a_run_that_is_opened_twice_in_one_process_is_said_to_be)
 
 	begin(&a, SHEAF_RUN_CREATE);
 	SAID(shf_run_open(&again, "run", NULL, &opts, a.sys, &a.err), SHEAF_EBUSY,
-	     "run: this process (pid 77) has the run open for writing already: close that first",
+	     "run: this process (pid 77) has the run open for writing already; close that first",
 	     &a.err);
 	SAID(shf_run_open(&again, "run", NULL, &opts, simdisk_process(a.disk, 78, 0), &a.err),
-	     SHEAF_EBUSY, "another job writes here: pid 77", &a.err);
+	     SHEAF_EBUSY, "another job has the run open for writing: pid 77", &a.err);
 	opts.flags = SHEAF_RUN_READONLY;
 	CHECK_RC(shf_run_open(&again, "run", NULL, &opts, a.sys, &a.err), 0, &a.err);
 	shf_run_close(again);
@@ -292,14 +294,14 @@ TEST(what_is_attached_or_noted_wrongly_is_refused_and_the_step_is_saved)
 		{ "big.bin", NULL, NULL, "at most 64 MiB", (size_t)65 << 20 },
 		{ "null.bin", NULL, NULL, "null.bin: 1 bytes", 1 },
 		{ "twice.json", NULL, NULL, "given twice", 0 },
-		{ "optimizer", NULL, NULL, "the folder of the family's tensors", 0 },
+		{ "optimizer", NULL, NULL, "a family has this name", 0 },
 		{ "", "a key", "v", "note 'a key'", 0 },
-		{ "", "a:key", "v", "want a key [A-Za-z0-9._/-]{1,64}", 0 },
+		{ "", "a:key", "v", "its key must match [A-Za-z0-9._/-]{1,64}", 0 },
 		{ "", NULL, "v", "note ''", 0 },
 		{ "", "key", NULL, "note 'key'", 0 },
 		{ "", "key", "\xff", "note 'key'", 0 },
 		{ "", "twice", "v", "note twice: given twice", 0 },
-		{ "", "ranks.rng", "drop", "rules of sheaf_state_rank_bytes", 0 },
+		{ "", "ranks.rng", "drop", "reserved for sheaf_state_rank_bytes", 0 },
 		{ "", "long", long_value, "at most 64 KiB", 0 },
 	};
 	struct alone a = { .disk = NULL };
@@ -341,8 +343,8 @@ TEST(a_step_of_no_tensor_is_saved_with_a_warning)
 
 	begin(&a, SHEAF_RUN_CREATE);
 	CHECK_RC(shf_save_begin(&save, a.run, 1, nothing, NULL, &a.err), 0, &a.err);
-	CHECK_STR(a.said, "run: step 1 will have no tensor: no rank's state has one that "
-	          "opts.ignore leaves");
+	CHECK_STR(a.said, "run: step 1 will have no tensors: opts.ignore matches all slices, or no "
+	          "slice was added");
 	CHECK_RC(shf_save_commit(save, -1, &a.err), 0, &a.err);
 	shf_save_free(save);
 	a.said[0] = '\0';
@@ -393,7 +395,7 @@ TEST(a_note_that_the_manifest_has_no_room_for_is_refused_when_it_is_given)
 	begin(&a, SHEAF_RUN_CREATE);
 	save = save_begun(&a, 1);
 	/* 2 of 390,000 bytes each fit into 1,048,576. */
-	CHECK_INT(notes_taken(&a, save, 1, "a control character is 6"), 2);
+	CHECK_INT(notes_taken(&a, save, 1, "a control character takes 6 bytes"), 2);
 	CHECK_RC(shf_save_commit(save, -1, &a.err), 0, &a.err);
 	shf_save_free(save);
 	end(&a);
@@ -493,8 +495,8 @@ TEST(steps_being_saved_are_in_the_way_of_the_same_and_of_older_ones)
 	save = save_begun(&a, 5);
 	SAID(shf_save_begin(&other, a.run, 5, a.state, NULL, err), SHEAF_EEXIST, "being saved",
 	     err);
-	SAID(shf_save_begin(&other, a.run, 4, a.state, NULL, err), SHEAF_EINVAL, "older than 5",
-	     err);
+	SAID(shf_save_begin(&other, a.run, 4, a.state, NULL, err), SHEAF_EINVAL, "older than step "
+	     "5", err);
 	CHECK(other == NULL);
 	other = save_begun(&a, 6);
 	SAID(shf_save_commit(other, -1, err), SHEAF_EINVAL, "5", err);
@@ -522,13 +524,13 @@ TEST(a_save_says_how_far_it_is_and_what_became_of_it)
 	shf_save_stat(save, &stat);
 	CHECK_INT(stat.phase, 3);
 	CHECK_INT(shf_save_wait(save, -1, NULL), 0);
-	SAID(shf_save_exchange(save, 0, &a.err), SHEAF_EINVAL, "over", &a.err);
-	SAID(shf_save_commit(save, -1, &a.err), SHEAF_EINVAL, "over", &a.err);
+	SAID(shf_save_exchange(save, 0, &a.err), SHEAF_EINVAL, "has ended", &a.err);
+	SAID(shf_save_commit(save, -1, &a.err), SHEAF_EINVAL, "has ended", &a.err);
 	shf_save_free(save);
 	save = save_begun(&a, 2);
 	CHECK_INT(shf_save_fail(save, NULL, NULL), 0);
 	CHECK_INT(shf_save_fail(save, "the second reason", NULL), 0);
-	SAID(shf_save_commit(save, -1, &a.err), SHEAF_EFAILED, "no reason was given", &a.err);
+	SAID(shf_save_commit(save, -1, &a.err), SHEAF_EFAILED, "called without a reason", &a.err);
 	CHECK_INT(shf_save_wait(save, -1, NULL), SHEAF_EFAILED);
 	shf_save_free(save);
 	CHECK(!simdisk_exists(a.disk, "run/checkpoint-2"));
@@ -569,7 +571,7 @@ TEST(a_save_that_may_be_dropped_does_not_wait_for_an_image)
 	static const struct {
 		int code;
 		const char *word;
-	} all[] = { { SHEAF_EAGAIN, "no image is free" }, { 0, "" } };
+	} all[] = { { SHEAF_EAGAIN, "no staging buffer is free" }, { 0, "" } };
 
 	for (int i = 0; i < 2; i++) {
 		struct simdisk *disk = disk_new();
@@ -584,7 +586,7 @@ TEST(a_save_that_may_be_dropped_does_not_wait_for_an_image)
 	}
 }
 
-/* ---- pieces that nobody holds ---- */
+/* ---- pieces that no rank has added a slice for ---- */
 
 static void with_a_gap(struct hand *h)
 {
@@ -602,9 +604,9 @@ static void with_a_gap(struct hand *h)
 
 TEST(a_gap_is_told_with_who_holds_what_is_beside_it)
 {
-	static const char *const word[] = { "(rank 0 holds what is before, rank 1 what is after)",
-		"(rank 1 holds what is before)", "(rank 0 holds what is after)", "nobody holds",
-		"nobody holds" };
+	static const char *const word[] = { "(rank 0 holds the part before, rank 1 the part after)",
+		"(rank 1 holds the part before)", "(rank 0 holds the part after)",
+		"no rank has added a slice for", "no rank has added a slice for" };
 
 	for (int i = 0; i < 5; i++) {
 		struct simdisk *disk = disk_new();
@@ -643,10 +645,11 @@ static int open_differently(struct hand *h)
 
 TEST(ranks_that_open_a_run_differently_are_told_in_what)
 {
-	static const char *const word[] = { "different file_bytes_max (1048576 and 5000000000)",
+	static const char *const word[] = { "different opts.file_bytes_max (1048576 and "
+		"5000000000)",
 		"with SHEAF_RUN_BUFFERED and without", "different directories",
-		"different images_max",
-		"with an agent and without", "with copies 2 and without", "the run's own group" };
+		"different opts.images_max", "with opts.agent and without",
+		"with opts.copies 2 and without", "the run's own group" };
 
 	for (int i = 0; i < 7; i++) {
 		struct simdisk *disk = disk_new();
@@ -696,8 +699,8 @@ TEST(ranks_that_ask_for_different_things_are_told_which)
 		int variant, code;
 		const char *word;
 	} all[] = {
-		{ 0, SHEAF_EINVAL, "exchanges of 5000 and 6000 bytes" },
-		{ 2, SHEAF_EINVAL, "ranks open different steps: 7 and -1" },
+		{ 0, SHEAF_EINVAL, "sheaf_save_advance: 5000 and 6000" },
+		{ 2, SHEAF_EINVAL, "different steps to sheaf_checkpoint_open: 7 and -1" },
 		{ 3, SHEAF_EINVAL, "different arguments (7 and 8)" },
 		{ 4, SHEAF_EINVAL, "different arguments (1 and 2)" },
 		{ 5, SHEAF_EINVAL, "step -2 is negative" },
@@ -728,9 +731,9 @@ TEST(a_run_that_was_closed_answers_for_those_who_still_hold_it)
 	saved(&a, 1);
 	CHECK_RC(shf_step_open(&step, a.run, 1, err), 0, err);
 	shf_run_close(a.run);
-	SAID(shf_step_open(&more, a.run, 1, err), SHEAF_EINVAL, "not open", err);
+	SAID(shf_step_open(&more, a.run, 1, err), SHEAF_EINVAL, "is closed", err);
 	SAID(shf_save_begin(&save, a.run, 2, a.state, NULL, err), SHEAF_EINVAL, "not open", err);
-	SAID(shf_run_prune(a.run, true, NULL, NULL, err), SHEAF_EINVAL, "not open", err);
+	SAID(shf_run_prune(a.run, true, NULL, NULL, err), SHEAF_EINVAL, "is closed", err);
 	CHECK_INT(shf_run_prune(a.run, true, NULL, NULL, NULL), SHEAF_EINVAL);
 	SAID(shf_run_rewind(a.run, 1, err), SHEAF_EINVAL, "open for writing", err);
 	SAID(shf_run_mark(a.run, 1, SHEAF_MARK_KEEP, err), SHEAF_EINVAL, "open for writing", err);
@@ -751,7 +754,7 @@ TEST(rewinds_and_marks_want_a_step_and_a_mark)
 	CHECK_INT(shf_run_rewind(a.run, 2, NULL), SHEAF_ENOENT);
 	SAID(shf_run_mark(a.run, -1, SHEAF_MARK_KEEP, err), SHEAF_EINVAL, "step -1 is negative",
 	     err);
-	SAID(shf_run_mark(a.run, 1, SHEAF_MARK_UNREAD, err), SHEAF_EINVAL, "mark 3: use", err);
+	SAID(shf_run_mark(a.run, 1, SHEAF_MARK_UNREAD, err), SHEAF_EINVAL, "mark is 3; use", err);
 	CHECK_INT(shf_run_mark(a.run, 2, SHEAF_MARK_KEEP, NULL), SHEAF_ENOENT);
 	CHECK(simdisk_exists(a.disk, "run/checkpoint-1"));
 	end(&a);
@@ -774,12 +777,12 @@ TEST(what_is_no_step_of_ours_is_not_copied_and_has_no_such_file)
 	shf_step_put(step);
 	step = NULL;
 	CHECK_RC(shf_step_open_path(&step, "run/checkpoint-12", NULL, NULL, sys, &err), 0, &err);
-	SAID(shf_step_copy(step, NULL, NULL, &err), SHEAF_EINVAL, "no directory", &err);
-	SAID(shf_step_copy(step, "", NULL, &err), SHEAF_EINVAL, "no directory", &err);
+	SAID(shf_step_copy(step, NULL, NULL, &err), SHEAF_EINVAL, "argument 'dir' is NULL", &err);
+	SAID(shf_step_copy(step, "", NULL, &err), SHEAF_EINVAL, "argument 'dir' is NULL", &err);
 	CHECK_RC(shf_step_attached(step, "extra-3.json", &bytes, &n, &err), 0, &err);
 	CHECK_RC(shf_step_attached(step, "extra-4.json", &bytes, &n, &err), 0, &err);
 	CHECK_INT(simdisk_remove(disk, "run/checkpoint-12/extra-5.json"), 0);
-	SAID(shf_step_attached(step, "extra-5.json", &bytes, &n, &err), SHEAF_ECORRUPT, "gone",
+	SAID(shf_step_attached(step, "extra-5.json", &bytes, &n, &err), SHEAF_ECORRUPT, "missing",
 	     &err);
 	shf_step_put(step);
 	CHECK_INT(simdisk_open_n(sys), 0);
@@ -803,8 +806,8 @@ TEST(a_link_is_a_file_of_a_step_by_path_and_none_of_a_run)
 	shf_step_put(step);
 	step = NULL;
 	CHECK_RC(shf_step_open(&step, a.run, 12, &a.err), 0, &a.err);
-	SAID(shf_step_attached(step, "extra-5.json", &bytes, &n, &a.err), SHEAF_ECORRUPT, "a link",
-	     &a.err);
+	SAID(shf_step_attached(step, "extra-5.json", &bytes, &n, &a.err), SHEAF_ECORRUPT,
+	                       "a symbolic link", &a.err);
 	shf_step_put(step);
 	end(&a);
 }
@@ -830,9 +833,11 @@ TEST(a_state_remembers_the_first_thing_that_was_wrong)
 		int32_t rank, ranks;
 	} wrong[] = {
 		{ NULL, NULL, "stream ''", 0, 1 }, { "UP", NULL, "stream 'UP'", 0, 1 },
-		{ long_name, NULL, "want [a-z0-9._-]{1,57}", 0, 1 },
-		{ "rng", "never", "rule 'never'", 0, 1 }, { "rng", NULL, "rank 0 of 0", 0, 0 },
-		{ "rng", NULL, "rank -1 of 2", -1, 2 }, { "rng", NULL, "rank 2 of 2", 2, 2 },
+		{ long_name, NULL, "must match [a-z0-9._-]{1,57}", 0, 1 },
+		{ "rng", "never", "rule 'never'", 0, 1 }, { "rng", NULL,
+		  "rank 0 must be at least 0 and less than ranks, 0", 0, 0 },
+		{ "rng", NULL, "rank -1 must be at least 0", -1, 2 }, { "rng", NULL,
+		  "rank 2 must be at least 0 and less than ranks, 2", 2, 2 },
 	};
 	struct alone a = { .disk = NULL };
 	struct sheaf_slice s = slice_of(&a);
@@ -846,12 +851,12 @@ TEST(a_state_remembers_the_first_thing_that_was_wrong)
 	}
 	held = shf_state_new();
 	CHECK_INT(shf_state_add(held, &s, NULL), 0);
-	sticks(held, shf_state_move(held, 1, &byte, NULL), "slice 1 of 1");
+	sticks(held, shf_state_move(held, 1, &byte, NULL), "slice 1 does not exist");
 	held = shf_state_new();
-	sticks(held, shf_state_move(held, -1, &byte, NULL), "slice -1 of 0");
+	sticks(held, shf_state_move(held, -1, &byte, NULL), "slice -1 does not exist");
 	held = shf_state_new();
 	CHECK_INT(shf_state_add(held, &s, NULL), 0);
-	sticks(held, shf_state_move(held, 0, NULL, NULL), "moved to NULL");
+	sticks(held, shf_state_move(held, 0, NULL, NULL), "cannot be moved to NULL");
 	CHECK_INT(shf_state_move(NULL, 0, &byte, NULL), SHEAF_ENOMEM);
 	CHECK_INT(shf_state_stream(NULL, "rng", NULL, 0, 1, &byte, 1, NULL), SHEAF_ENOMEM);
 }

@@ -165,8 +165,8 @@ static struct came flush_with(struct simdisk *d, int node, int wait_ms, int lock
 /* Both have come, and the second has written what it has. */
 static void come_both(struct simdisk *d, int first)
 {
-	CAME(flush(d, first), SHEAF_EAGAIN, "of its 3 ranks have come");
-	CAME(flush(d, 1 - first), SHEAF_EAGAIN, "ranks had is written");
+	CAME(flush(d, first), SHEAF_EAGAIN, "of its 3 ranks answered");
+	CAME(flush(d, 1 - first), SHEAF_EAGAIN, "ranks were written");
 }
 
 /* What is left to do is done. */
@@ -241,7 +241,7 @@ TEST(who_comes_alone_waits_as_long_as_it_is_told)
 		struct simdisk *d = left_at(4);
 		struct came c = flush_for(d, 0, waits[i]);
 
-		CAME(c, SHEAF_EAGAIN, "the agents of 2 of its 3 ranks have come");
+		CAME(c, SHEAF_EAGAIN, "the agents of only 2 of its 3 ranks answered");
 		CHECK(c.ms >= waits[i] && c.ms < waits[i] + 2000);
 		goes_on(d, 4);
 		simdisk_free(d);
@@ -268,7 +268,7 @@ TEST(who_waits_goes_on_when_the_other_has_come)
 	struct simdisk *d = left_at(4);
 	struct came c;
 
-	CAME(flush(d, 1), SHEAF_EAGAIN, "1 of its 3 ranks have come");
+	CAME(flush(d, 1), SHEAF_EAGAIN, "1 of its 3 ranks answered");
 	c = flush_with(d, 0, 30000, 0, 1, other_one_comes);
 	WROTE(c, 4);
 	CHECK(c.ms < 1000);
@@ -285,7 +285,7 @@ TEST(the_number_of_a_step_may_have_nineteen_digits)
 		.disk_every = 5, .images = 3 });
 
 	PLAYED(j, 0);
-	CAME(flush(d, 1), SHEAF_EAGAIN, "1 of its 3 ranks have come");
+	CAME(flush(d, 1), SHEAF_EAGAIN, "1 of its 3 ranks answered");
 	goes_on(d, first + 3);
 	simdisk_free(d);
 }
@@ -304,7 +304,7 @@ TEST(who_has_not_rank_0_waits_until_it_is_published)
 
 static void first_one_comes(struct simdisk *d)
 {
-	CAME(flush(d, 0), SHEAF_EAGAIN, "what 2 of its 3 ranks had is written");
+	CAME(flush(d, 0), SHEAF_EAGAIN, "the parts of only 2 of its 3 ranks were written");
 }
 
 TEST(who_has_waited_long_enough_publishes_without_rank_0)
@@ -324,9 +324,9 @@ TEST(who_waits_for_bytes_gives_up_some_time)
 	struct simdisk *d = left_at(4);
 	struct came c;
 
-	CAME(flush(d, 0), SHEAF_EAGAIN, "2 of its 3 ranks have come");
+	CAME(flush(d, 0), SHEAF_EAGAIN, "2 of its 3 ranks answered");
 	c = flush_for(d, 1, 1000);
-	CAME(c, SHEAF_EAGAIN, "what 1 of its 3 ranks had is written");
+	CAME(c, SHEAF_EAGAIN, "the parts of only 1 of its 3 ranks were written");
 	CHECK(c.ms >= 600000 && c.ms < 610000);
 	goes_on(d, 4);
 	simdisk_free(d);
@@ -353,7 +353,7 @@ TEST(when_the_run_has_gone_on_nothing_is_written)
 		struct came c;
 
 		if (i / 3)
-			CAME(flush(d, 1), SHEAF_EAGAIN, "1 of its 3 ranks have come");
+			CAME(flush(d, 1), SHEAF_EAGAIN, "1 of its 3 ranks answered");
 		c = flush_with(d, 0, 30000, 0, 1, then[i % 3]);
 		CHECK_RC(c.rc, 0, &c.err);
 		CHECK_INT(c.step, -1);
@@ -392,7 +392,7 @@ TEST(who_has_the_lock_at_last_finds_that_the_run_has_gone_on)
 
 		come_both(d, 0);
 		c = flush_with(d, 0, 0, 3, 0, then[i]);
-		CAME(c, SHEAF_EAGAIN, "the run has gone on meanwhile");
+		CAME(c, SHEAF_EAGAIN, "a later job has saved meanwhile");
 		c = flush(d, 1);
 		CHECK_RC(c.rc, 0, &c.err);
 		CHECK_INT(c.step, -1);
@@ -513,7 +513,7 @@ TEST(while_a_job_has_the_run_open_no_agent_writes)
 	struct shf_store store;
 
 	CHECK_RC(shf_store_own(&store, job, "run", false, 0, &err), 0, &err);
-	CAME(flush(d, 0), SHEAF_EAGAIN, "2 of its 3 ranks have come");
+	CAME(flush(d, 0), SHEAF_EAGAIN, "2 of its 3 ranks answered");
 	CAME(flush(d, 1), SHEAF_EAGAIN, "step 4 in memory: a job has the run open");
 	CAME(flush(d, 0), SHEAF_EAGAIN, "step 4 in memory: a job has the run open");
 	simdisk_kill(d, job);
@@ -528,10 +528,10 @@ TEST(of_a_node_one_process_writes)
 	const struct shf_sys *twin;
 	char path[80];
 
-	CAME(flush(d, 0), SHEAF_EAGAIN, "2 of its 3 ranks have come");
+	CAME(flush(d, 0), SHEAF_EAGAIN, "2 of its 3 ranks answered");
 	meeting_of(d, path);
 	twin = locked(d, 0, strcat(path, "/lock-0"));
-	CAME(flush(d, 0), SHEAF_EBUSY, "another process writes what the memory of this node has");
+	CAME(flush(d, 0), SHEAF_EBUSY, "another process is writing the step that this node has");
 	simdisk_kill(d, twin);
 	simdisk_fault(d, &(struct simdisk_fault){ .nth = 1, .error = ENOLCK, .always = true,
 		.kind = SIMDISK_LOCK });        /* where there are no locks, all go on without */
@@ -546,13 +546,12 @@ static void rank_1_is_gone(struct simdisk *d) { forget(d, 0, 4, 1); }
 /* Before it is looked at, and while it is written; nor at a later try of one that waits. */
 TEST(a_part_that_is_gone_meanwhile_is_not_written_as_whole)
 {
-	static const char *const words[] = { "the agent has not all that it had of it",
-		"its memory was another step's meanwhile" };
+	static const char *const words[] = { "no longer holds all staging", "a newer save reused" };
 
 	for (int i = 0; i < 4; i++) {
 		struct simdisk *d = left_at(4);
 
-		CAME(flush(d, 1), SHEAF_EAGAIN, "1 of its 3 ranks have come");
+		CAME(flush(d, 1), SHEAF_EAGAIN, "1 of its 3 ranks answered");
 		CAME(flush_with(d, 0, i < 2 ? 0 : 1000, 1 + i % 2, 0, rank_1_is_gone), SHEAF_EAGAIN,
 		     words[i % 2]);
 		for (int k = 0; k < 4; k++)
@@ -595,7 +594,7 @@ TEST(what_is_whole_in_memory_and_on_disk_by_now_is_not_written_again)
 	struct came c;
 
 	forget(d, 1, 5, 2);
-	CAME(flush(d, 1), SHEAF_EAGAIN, "1 of its 3 ranks have come");
+	CAME(flush(d, 1), SHEAF_EAGAIN, "1 of its 3 ranks answered");
 	c = flush_with(d, 0, 0, 1, 0, job_saves_4_too);
 	CHECK_RC(c.rc, 0, &c.err);
 	CHECK_INT(c.step, -1);
@@ -622,7 +621,7 @@ TEST(names_that_are_no_tables_are_passed_over)
 {
 	struct simdisk *d = left_at(4);
 
-	CAME(flush(d, 0), SHEAF_EAGAIN, "2 of its 3 ranks have come");
+	CAME(flush(d, 0), SHEAF_EAGAIN, "2 of its 3 ranks answered");
 	put_there(d, "have-", "x\n");
 	put_there(d, "have-x", "x\n");
 	put_there(d, "have-2x", "0123456789abcdef0123456789abcdef 4 2 3 0 0 0 0 9\n");
@@ -636,9 +635,9 @@ TEST(a_rank_that_the_job_does_not_have_is_not_counted)
 	for (uint64_t seed = 0; seed < 12; seed++) {
 		struct simdisk *d = left_in(seed, 4);
 
-		CAME(flush(d, 0), SHEAF_EAGAIN, "2 of its 3 ranks have come");
+		CAME(flush(d, 0), SHEAF_EAGAIN, "2 of its 3 ranks answered");
 		put_there(d, "have-9", "0123456789abcdef0123456789abcdef 4 5 9 0 0 0 0 9\n");
-		CAME(flush(d, 1), SHEAF_EAGAIN, "what 1 of its 3 ranks had is written");
+		CAME(flush(d, 1), SHEAF_EAGAIN, "the parts of only 1 of its 3 ranks were written");
 		goes_on(d, 4);
 		simdisk_free(d);
 	}
@@ -654,12 +653,12 @@ TEST(a_table_that_goes_meanwhile_has_not_come)
 		struct simdisk_fault fault = { .nth = 1, .error = errors[i],
 			.kind = SIMDISK_OPEN, .name = "have-2" };
 
-		CAME(flush(d, 1), SHEAF_EAGAIN, "1 of its 3 ranks have come");
+		CAME(flush(d, 1), SHEAF_EAGAIN, "1 of its 3 ranks answered");
 		simdisk_fault(d, &fault);
 		if (i)
 			CAME(flush(d, 0), SHEAF_EIO, "have-2: ");
 		else
-			CAME(flush(d, 0), SHEAF_EAGAIN, "2 of its 3 ranks have come");
+			CAME(flush(d, 0), SHEAF_EAGAIN, "2 of its 3 ranks answered");
 		CHECK_INT(simdisk_fired(d), 1);
 		simdisk_faults_clear(d);
 		goes_on(d, 4);
@@ -680,12 +679,12 @@ TEST(a_stage_that_stays_is_told_and_the_next_try_makes_it_anew)
 	CAME(flush(d, 0), SHEAF_EIO, "4-");
 	CHECK_INT(simdisk_fired(d), 1);
 	simdisk_faults_clear(d);
-	CAME(flush(d, 1), SHEAF_EAGAIN, "what 1 of its 3 ranks had is written");
+	CAME(flush(d, 1), SHEAF_EAGAIN, "the parts of only 1 of its 3 ranks were written");
 	simdisk_fault(d, &stays);
 	CAME(flush(d, 0), SHEAF_EIO, "4-");
 	CHECK(simdisk_fired(d) > 0);
 	simdisk_faults_clear(d);
-	CAME(flush(d, 1), SHEAF_EAGAIN, "what 1 of its 3 ranks had is written");
+	CAME(flush(d, 1), SHEAF_EAGAIN, "the parts of only 1 of its 3 ranks were written");
 	/* It is taken away, and what has been written takes its place by the second rename. */
 	after.nth = 2;
 	simdisk_fault(d, &after);
@@ -813,7 +812,7 @@ static void each_fails(enum simdisk_kind kind, const char *call, struct said *s)
 	struct simdisk *d = left_at(4);
 	char meeting[60];
 
-	CAME(flush(d, 1), SHEAF_EAGAIN, "1 of its 3 ranks have come");
+	CAME(flush(d, 1), SHEAF_EAGAIN, "1 of its 3 ranks answered");
 	meeting_of(d, meeting);
 	for (int nth = 1, fired = 1; fired; nth++) {
 		const struct shf_sys *sys = simdisk_process(d, next_pid(), 0);
@@ -827,7 +826,7 @@ static void each_fails(enum simdisk_kind kind, const char *call, struct said *s)
 		CHECK_INT(simdisk_open_n(sys), 0);
 		simdisk_kill(d, sys);
 		if (!fired)
-			CAME(c, SHEAF_EAGAIN, "what 2 of its 3 ranks had is written");
+			CAME(c, SHEAF_EAGAIN, "the parts of only 2 of its 3 ranks were written");
 		say_what_came(s, call, &c, meeting);
 		if (fired)
 			unwrite(d, meeting);
@@ -836,26 +835,27 @@ static void each_fails(enum simdisk_kind kind, const char *call, struct said *s)
 	simdisk_free(d);
 }
 
-#define RUN_FILES "1 open: run: no run here\n1 open: run/.sheaf\n1 open: run/.sheaf/run\n" \
-	"1 open: run/.sheaf/stage\n"
-#define MARKS "run/.sheaf/marks: does step 4 in memory follow a bad one?\n"
-#define ASIDE "run/.sheaf/aside: does step 4 in memory follow one of these?\n"
-#define RULES "1 open: run/.sheaf/rewinds cannot be read: was what is in memory rewound?\n" \
-	"1 open: " MARKS "1 open: " ASIDE
-#define LISTS "1 list: run: its list of steps\n1 list: " MARKS "1 list: " ASIDE
+#define RUN_FILES "1 open: run: no run directory here (SHEAF_RUN_CREATE makes one)\n"    \
+	"1 open: run/.sheaf\n1 open: run/.sheaf/run\n1 open: run/.sheaf/stage\n"
+#define MARKS "run/.sheaf/marks: finding out whether step 4 in memory follows a bad step\n"
+#define ASIDE "run/.sheaf/aside: finding out whether step 4 in memory follows one of these\n"
+#define RULES "1 open: run/.sheaf/rewinds cannot be read, so it is not known whether the " \
+	"checkpoints in memory were rewound\n1 open: " MARKS "1 open: " ASIDE
+#define LISTS "1 list: run: listing its steps\n1 list: " MARKS "1 list: " ASIDE
 #define FILE_1 "@/model-00001-of-00001.safetensors\n"
+#define ASKS "sending a request to the agent\n"
 #define FILE_2 "@/optimizer/optimizer-00001-of-00001.safetensors\n"
 static const char wanted[] =
 	"1 mkdir: @/\n1 mkdir: @/4-S\n1 mkdir: @/optimizer\n" RUN_FILES RULES RUN_FILES
-	"1 open: @/\n1 open: @/have-N\n1 open: @/lock-0\n2 open: @/have-N\n" RULES
-	"1 open: @/4-S\n1 open: " FILE_1 "1 open: @/optimizer\n1 open: " FILE_2
-	"1 open: @/done-0-4\n1 lock: @/lock-0\n1 resize: " FILE_1 "1 resize: " FILE_2
+	"1 open: @/\n1 open: @/have-N\n1 open: @/lock-0\n"
+	"2 open: @/have-N\n" RULES "1 open: @/4-S\n1 open: " FILE_1 "1 open: @/optimizer\n1 open: "
+	FILE_2 "1 open: @/done-0-4\n1 lock: @/lock-0\n1 resize: " FILE_1 "1 resize: " FILE_2
 	"1 pwrite: @/have-N\n2 pwrite: " FILE_1 "2 pwrite: " FILE_2 "1 pwrite: @/done-0-4\n"
-	"1 fsync: @/\n2 fsync: @/have-N\n2 fsync: " FILE_1 "2 fsync: " FILE_2
-	"2 fsync: @/4-S\n2 fsync: @/done-0-4\n1 close: @/have-N\n1 close: " FILE_1
-	"1 close: " FILE_2 "1 close: @/done-0-4\n1 rename: @/have-N\n1 rename: @/done-0-4\n"
-	LISTS "1 list: @/\n" LISTS "1 agent: the agent\n10 agent: run: asking the agent\n"
-	"7 agent: step 4 in memory: asking the agent\n5 agent: run: asking the agent\n";
+	"1 fsync: @/\n2 fsync: @/have-N\n2 fsync: " FILE_1 "2 fsync: " FILE_2 "2 fsync: @/4-S\n"
+	"2 fsync: @/done-0-4\n1 close: @/have-N\n1 close: " FILE_1 "1 close: " FILE_2
+	"1 close: @/done-0-4\n1 rename: @/have-N\n1 rename: @/done-0-4\n" LISTS "1 list: @/\n" LISTS
+	"1 agent: connecting to the agent\n10 agent: run: " ASKS "7 agent: step 4 in memory: " ASKS
+	"5 agent: run: " ASKS;
 
 TEST(each_call_that_fails_is_told_with_the_name_of_its_file)
 {
@@ -884,12 +884,12 @@ TEST(each_descriptor_of_an_agent_may_be_0)
 	char meeting[60];
 	int nth = 1;
 
-	CAME(flush(d, 1), SHEAF_EAGAIN, "1 of its 3 ranks have come");
+	CAME(flush(d, 1), SHEAF_EAGAIN, "1 of its 3 ranks answered");
 	meeting_of(d, meeting);
 	for (int fired = 1; fired; nth++) {
 		simdisk_fault(d, &(struct simdisk_fault){ .nth = nth, .kind = SIMDISK_OPEN,
 			.how = SIMDISK_ZERO });
-		CAME(flush(d, 0), SHEAF_EAGAIN, "what 2 of its 3 ranks had is written");
+		CAME(flush(d, 0), SHEAF_EAGAIN, "the parts of only 2 of its 3 ranks were written");
 		fired = simdisk_fired(d);
 		simdisk_faults_clear(d);
 		unwrite(d, meeting);

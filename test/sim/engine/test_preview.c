@@ -226,7 +226,7 @@ TEST(what_nobody_holds_is_named)
 		states[r] = state_with(&s);
 	}
 	CHECK_RC(preview(states, NULL, 2, NULL, &seen, &err), SHEAF_ELAYOUT, &err);
-	CHECK(strstr(err.msg, "model/w: nobody holds [500:524, 0:1024]") != NULL);
+	CHECK(strstr(err.msg, "model/w: no rank has added a slice for [500:524, 0:1024]") != NULL);
 	CHECK_INT(seen.n, 0);
 	release(states, 2);
 }
@@ -239,7 +239,7 @@ TEST(ranks_that_disagree_are_named)
 	struct seen seen;
 
 	CHECK_RC(preview(states, NULL, 3, NULL, &seen, &err), SHEAF_ELAYOUT, &err);
-	CHECK(strstr(err.msg, "rank 0 says F32 [8, 8], rank 2 says F32 [8, 9]") != NULL);
+	CHECK(strstr(err.msg, "rank 0 has F32 [8, 8], rank 2 has F32 [8, 9]") != NULL);
 	release(states, 3);
 }
 

@@ -312,7 +312,7 @@ TEST(a_step_that_a_newer_sheaf_wrote_is_not_damaged)
 		hash = simdisk_hash(disk, "run");
 		p = played(disk, reads, SHEAF_LOAD_FALLBACK);
 		CHECK_RC(p.rc, SHEAF_EFORMAT, &p.err);
-		CHECK(strstr(p.err.msg, "use the sheaf that wrote it") != NULL);
+		CHECK(strstr(p.err.msg, "use the version of sheaf that wrote it") != NULL);
 		CHECK_INT(hands_told(&p, 'A'), 0);
 		CHECK(!is_aside(disk, 3) && !is_aside(disk, 2));
 		CHECK(!reads || simdisk_hash(disk, "run") == hash);
@@ -419,7 +419,7 @@ TEST(damage_that_a_second_read_does_not_find_is_no_reason_to_fall_back)
 	p.tamper = heals;
 	CHECK_RC(hands_run(&p, resume, false), SHEAF_ECORRUPT, &p.err);
 	CHECK_INT(passing.opened, 2);
-	CHECK(strstr(p.err.msg, "a second read found it whole") != NULL);
+	CHECK(strstr(p.err.msg, "read again, the checkpoint is whole") != NULL);
 	CHECK(!is_aside(disk, 3));
 	p = played(disk, false, SHEAF_LOAD_FALLBACK);
 	CHECK_RC(p.rc, 0, &p.err);
@@ -601,7 +601,7 @@ static const struct {
 } memories[] = {
 	{ "alone in memory", 5, 5, 0, false, 4, 1, 0 },
 	{ "and the one before it in memory, too", 5, 5, 4, false, 3, 2, 0 },
-	{ "on disk, too", 6, 6, 0, false, 6, 1, 6 },
+	{ "also on disk", 6, 6, 0, false, 6, 1, 6 },
 	{ "there, too, and damaged", 6, 6, 0, true, 3, 2, 0 },
 };
 

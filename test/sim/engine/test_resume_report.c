@@ -129,7 +129,7 @@ TEST(where_nothing_is_whole_the_newest_is_told_and_nothing_moved)
 
 	harm(disk, FILE_OF("1"), why[0], "");
 	harm(disk, FILE_OF("2"), why[1], "");
-	harm(disk, FILE_OF("3"), why[2], " (model/w) (sheaf rewind run@2 goes back to the one "
+	harm(disk, FILE_OF("3"), why[2], " (model/w) (sheaf rewind run@2 goes back to the step "
 	     "before it)");
 	CHECK_RC(hands_run(&p, resumes, false), SHEAF_ECORRUPT, &p.err);
 	snprintf(want, sizeof(want), "%s; nothing else could be loaded", why[2]);
@@ -146,7 +146,7 @@ TEST(without_the_flag_the_error_names_what_helps)
 	struct play p = asked(disk, 2, SHEAF_LOAD_STRICT);
 	char why[300];
 
-	harm(disk, FILE_OF("3"), why, " (model/w) (sheaf rewind run@2 goes back to the one before "
+	harm(disk, FILE_OF("3"), why, " (model/w) (sheaf rewind run@2 goes back to the step before "
 	     "it)");
 	CHECK_RC(hands_run(&p, resumes, false), SHEAF_ECORRUPT, &p.err);
 	CHECK(strstr(p.err.msg, why) != NULL);
@@ -194,18 +194,20 @@ TEST(what_a_resume_cannot_do_is_told_in_full)
 
 	CHECK_RC(hands_run(&p, resumes, false), SHEAF_EINVAL, &p.err);
 	CHECK_STR(p.err.msg,
-	          "SHEAF_LOAD_FALLBACK and SHEAF_LOAD_DRY exclude each other: what is not read "
-	          "cannot be proved");
+	          "SHEAF_LOAD_FALLBACK and SHEAF_LOAD_DRY cannot be combined, because a fallback "
+	          "must read what it chooses");
 	p.flags = SHEAF_LOAD_FALLBACK;
 	CHECK_RC(hands_run(&p, resumes_beside_a_save, false), SHEAF_EINVAL, &p.err);
-	CHECK_STR(p.err.msg, "run: step 9 is being saved (commit it or free it before a resume)");
+	CHECK_STR(p.err.msg, "run: step 9 is being saved; commit or free that save before a "
+	          "resume");
 	p = asked(disk, 2, SHEAF_LOAD_FALLBACK);
 	with = SHEAF_LOAD_LENIENT;
 	CHECK_RC(hands_run(&p, resumes, false), SHEAF_EINVAL, &p.err);
-	CHECK(strstr(p.err.msg, "ranks resume with different flags") != NULL);
+	CHECK(strstr(p.err.msg, "ranks pass different flags to sheaf_run_resume") != NULL);
 	p = asked(disk, 1, SHEAF_SAVE_LATER << 1);
 	CHECK_RC(hands_run(&p, resumes, false), SHEAF_EINVAL, &p.err);
-	CHECK_STR(p.err.msg, "load: flags 0x4000000000 are unknown to this version of sheaf");
+	CHECK_STR(p.err.msg, "load: flags 0x4000000000 are unknown to this version of sheaf; clear "
+	          "them, or use a newer sheaf");
 	simdisk_free(disk);
 }
 
@@ -223,12 +225,12 @@ static int loads_and_dies(struct hand *h)
 TEST(how_often_a_step_was_loaded_in_vain_is_told)
 {
 	static const char *const said[] = { "",
-		"1 run: step 3 was loaded 1 time by jobs that came no further, and is loaded "
-		"again\n",
-		"1 run: step 3 was loaded 2 times by jobs that came no further, and is loaded "
-		"again\n",
-		"1 run: step 3 was loaded 3 times by jobs that came no further, and is loaded "
-		"again\n" };
+		"1 run: step 3 is loaded again, after 1 job resumed from it and ended without "
+		"saving (see opts.resume_attempts_max)\n",
+		"1 run: step 3 is loaded again, after 2 jobs resumed from it and ended without "
+		"saving (see opts.resume_attempts_max)\n",
+		"1 run: step 3 is loaded again, after 3 jobs resumed from it and ended without "
+		"saving (see opts.resume_attempts_max)\n" };
 	struct simdisk *disk = three();
 
 	for (int i = 0; i < 4; i++) {
@@ -258,7 +260,8 @@ TEST(a_load_that_cannot_be_counted_is_told_and_goes_on)
 
 	CHECK_RC(hands_run(&p, loads_uncounted, false), 0, &p.err);
 	CHECK_INT(newest, 3);
-	CHECK(strncmp(log_, "1 run: a load of step 3 is not counted: run/.sheaf/tries/3-",
+	CHECK(strncmp(log_, "1 run: loading step 3 could not be recorded as a resume attempt: "
+	              "run/.sheaf/tries/3-",
 	              59) == 0);
 	CHECK(strstr(log_, ": Permission denied\n") != NULL);
 	simdisk_free(disk);
@@ -307,7 +310,8 @@ TEST(damage_on_one_node_counts_more_than_what_another_cannot_read)
 	p.variant = 0;
 	p.step = 9;
 	CHECK_RC(hands_run(&p, confirms, false), SHEAF_EIO, &p.err);
-	CHECK(strstr(p.err.msg, "run/checkpoint-9: has just gone") != NULL);
+	CHECK(strstr(p.err.msg, "run/checkpoint-9: was deleted or moved while it was being read "
+	             "again") != NULL);
 	simdisk_free(disk);
 }
 
@@ -328,6 +332,6 @@ TEST(what_no_step_has_is_kept_where_none_was_damaged)
 	p.hold = row_and_two_more;
 	CHECK_RC(hands_run(&p, resumes, false), 0, &p.err);
 	CHECK_INT(newest, 3);
-	CHECK_STR(p.told, "M model/x: not in this step\nM model/y: not in this step\n");
+	CHECK_STR(p.told, "M model/x: not in this checkpoint\nM model/y: not in this checkpoint\n");
 	simdisk_free(disk);
 }

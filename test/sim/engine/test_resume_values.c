@@ -140,10 +140,11 @@ TEST(nothing_of_a_damaged_step_is_kept_beside_an_older_one)
 
 		damage(disk, false);
 		CHECK_RC(hands_run(&p, resume_act, false), SHEAF_ELAYOUT, &p.err);
-		CHECK(strstr(p.err.msg, "checkpoint-1: has nothing for ") != NULL);
+		CHECK(strstr(p.err.msg, "checkpoint-1: has no tensor ") != NULL);
 		CHECK(strstr(p.err.msg, mixed[k].names) != NULL);
-		CHECK(strstr(p.err.msg, "changed by step 2, which is damaged") != NULL);
-		CHECK(strstr(p.err.msg, "rewind the run to step 1 and start again") != NULL);
+		CHECK(strstr(p.err.msg, "overwritten by step 2, which is damaged") != NULL);
+		CHECK(strstr(p.err.msg, "rewind the run to step 1 and start the job "
+		             "again") != NULL);
 		CHECK_INT(hands_told(&p, 'A'), 0);
 		CHECK(simdisk_exists(disk, "run/checkpoint-2"));
 		/* What the error says helps. */

@@ -323,7 +323,7 @@ TEST(a_step_older_than_the_newest_is_not_saved)
 	world_init(&w);
 	CHECK_INT(play(&w, save_four), 0);
 	CHECK_INT(play(&w, save_3_again), SHEAF_EINVAL);
-	CHECK(strstr(w.why, "step 3 is older than 5"));
+	CHECK(strstr(w.why, "step 3 is older than step 5"));
 	CHECK(has(&w, 5) && !has(&w, 3));
 	simdisk_free(w.disk);
 }
@@ -372,7 +372,7 @@ TEST(who_loaded_an_older_step_rewinds_before_saving)
 	world_init(&w);
 	CHECK_INT(play(&w, save_four), 0);
 	CHECK_INT(play(&w, load_2_and_save), SHEAF_EINVAL);
-	CHECK(strstr(w.why, "step 2 was opened"));
+	CHECK(strstr(w.why, "step 2 was loaded"));
 	CHECK(has(&w, 4) && !has(&w, 5));
 	simdisk_free(w.disk);
 }
@@ -792,11 +792,11 @@ TEST(a_step_that_so_many_jobs_died_of_is_passed_over_by_the_next)
 	CHECK_INT(tries_of(&w, 4), 1);
 	CHECK_INT(play(&w, load_latest), 0);
 	CHECK_INT(w.loaded, 4);
-	CHECK(strstr(w.log, "step 4 was loaded 1 time by jobs that came no further"));
+	CHECK(strstr(w.log, "step 4 is loaded again, after 1 job resumed from it"));
 	CHECK_INT(tries_of(&w, 4), 2);
 	CHECK_INT(play(&w, load_latest), 0);
 	CHECK_INT(w.loaded, 3);
-	CHECK(strstr(w.log, "checkpoint-4: skipped: 2 resumes from it came to nothing"));
+	CHECK(strstr(w.log, "checkpoint-4: skipped: 2 jobs resumed from it"));
 	CHECK_INT(tries_of(&w, 3), 1);
 	w.dies = false;
 	CHECK_INT(play(&w, load_and_save_5), 0);
@@ -891,7 +891,7 @@ TEST(no_failure_of_counting_stops_a_load_or_a_commit)
 			more = simdisk_fired(w.disk);
 			simdisk_faults_clear(w.disk);
 			CHECK(has(&w, 5));
-			said += strstr(w.log, "counted") != NULL;
+			said += strstr(w.log, "recorded") != NULL;
 			n++;
 			simdisk_free(w.disk);
 		}

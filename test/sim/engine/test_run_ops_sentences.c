@@ -68,14 +68,15 @@ static const struct deed deeds[] = {
 	{ .what = 'R', .step = 1, .other = 3, .code = SHEAF_EINVAL,
 	  .sentence = "run: rewind: ranks pass different arguments (1 and 3)" },
 	{ .what = 'R', .step = 1, .other = 1, .code = SHEAF_EINVAL, .saving = true,
-	  .sentence = "run: step 9 is being saved (commit it or free it before a rewind)" },
+	  .sentence = "run: step 9 is being saved; commit or free that save before a rewind" },
 	{ .what = 'R', .step = 1, .other = 1, .code = SHEAF_EINVAL, .flags = SHEAF_RUN_READONLY,
-	  .sentence = "run: a rewind needs the run open for writing" },
+	  .sentence = "run: a rewind needs a run that is open for writing; open it without "
+		"SHEAF_RUN_READONLY" },
 	{ .what = 'M', .step = -1, .other = -1, .mark = SHEAF_MARK_KEEP,
 	  .other_mark = SHEAF_MARK_KEEP, .code = SHEAF_EINVAL, .sentence = "step -1 is negative" },
 	{ .what = 'M', .step = 1, .other = 1, .mark = SHEAF_MARK_UNREAD,
 	  .other_mark = SHEAF_MARK_UNREAD, .code = SHEAF_EINVAL,
-	          .sentence = "mark 3: use SHEAF_MARK_KEEP, "
+	          .sentence = "mark is 3; use SHEAF_MARK_KEEP, "
 	  "SHEAF_MARK_BAD or SHEAF_MARK_NONE" },
 	{ .what = 'M', .step = 2, .other = 1, .mark = SHEAF_MARK_KEEP,
 	  .other_mark = SHEAF_MARK_KEEP, .code = SHEAF_EINVAL,
@@ -88,11 +89,13 @@ static const struct deed deeds[] = {
 	          .sentence = "run/checkpoint-9: No such file or directory" },
 	{ .what = 'M', .step = 1, .other = 1, .mark = SHEAF_MARK_KEEP,
 	  .other_mark = SHEAF_MARK_KEEP, .code = SHEAF_EINVAL, .flags = SHEAF_RUN_READONLY,
-	  .sentence = "run: a mark needs the run open for writing" },
+	  .sentence = "run: a mark needs a run that is open for writing; open it without "
+		"SHEAF_RUN_READONLY" },
 	{ .what = 'P', .step = 0, .other = 1, .code = SHEAF_EINVAL,
 	  .sentence = "run: prune: ranks pass different arguments (0 and 1)" },
 	{ .what = 'P', .code = SHEAF_EINVAL, .flags = SHEAF_RUN_READONLY,
-	  .sentence = "run: pruning needs the run open for writing" },
+	  .sentence = "run: pruning needs a run that is open for writing; open it without "
+	              "SHEAF_RUN_READONLY" },
 	{ .what = 'R', .step = 0, .other = 0, .code = SHEAF_ENOENT,
 	  .sentence = "run/checkpoint-0: No such file or directory" },
 	{ .what = 'M', .step = 0, .other = 0, .mark = SHEAF_MARK_BAD,
@@ -145,15 +148,17 @@ static int after_close(struct hand *h)
 	shf_run_get(run);
 	shf_run_close(run);
 	CHECK_INT(shf_run_prune(run, true, NULL, NULL, &err), SHEAF_EINVAL);
-	CHECK_STR(err.msg, "the run is not open");
+	CHECK_STR(err.msg, "the run is closed");
 	CHECK_INT(shf_run_prune(run, false, NULL, NULL, &err), SHEAF_EINVAL);
-	CHECK_STR(err.msg, "the run is not open");
+	CHECK_STR(err.msg, "the run is closed");
 	CHECK_INT(shf_run_rewind(run, 1, &err), SHEAF_EINVAL);
-	CHECK_STR(err.msg, "run: a rewind needs the run open for writing");
+	CHECK_STR(err.msg, "run: a rewind needs a run that is open for writing; open it without "
+	          "SHEAF_RUN_READONLY");
 	CHECK_INT(shf_run_mark(run, 1, SHEAF_MARK_KEEP, &err), SHEAF_EINVAL);
-	CHECK_STR(err.msg, "run: a mark needs the run open for writing");
+	CHECK_STR(err.msg, "run: a mark needs a run that is open for writing; open it without "
+	          "SHEAF_RUN_READONLY");
 	CHECK_INT(shf_step_open(&step, run, 1, &err), SHEAF_EINVAL);
-	CHECK_STR(err.msg, "the run is not open");
+	CHECK_STR(err.msg, "the run is closed");
 	CHECK_INT(shf_run_prune(run, true, NULL, NULL, NULL), SHEAF_EINVAL);
 	CHECK_INT(shf_run_rewind(run, 1, NULL), SHEAF_EINVAL);
 	CHECK_INT(shf_run_mark(run, 1, SHEAF_MARK_KEEP, NULL), SHEAF_EINVAL);
@@ -186,8 +191,8 @@ TEST(a_step_is_opened_by_one_number_that_is_there)
 		int code;
 		const char *sentence;
 	} want[] = { { SHEAF_EINVAL, "step -2 is negative" },
-		{ SHEAF_EINVAL, "ranks open different steps: 1 and 2" },
-		{ SHEAF_ENOENT, "run: no step 9" } };
+		{ SHEAF_EINVAL, "ranks pass different steps to sheaf_checkpoint_open: 1 and 2" },
+		{ SHEAF_ENOENT, "run: no step 9 (sheaf ls lists what there is)" } };
 	struct simdisk *disk = four(2);
 
 	for (int i = 0; i < 3; i++) {
@@ -225,7 +230,8 @@ TEST(an_index_that_is_gone_is_logged_once)
 				CHECK_INT(simdisk_remove(disk, index), 0);
 			CHECK_RC(hands_run(&p, opens_four, false), 0, &p.err);
 			CHECK_STR(log_, gone ? "1 run/checkpoint-4/model.safetensors.index.json: "
-			          "the index is gone; rebuilt in memory from the headers\n" : "");
+			          "the index is missing; rebuilt in memory from the file "
+			          "headers\n" : "");
 		}
 	simdisk_free(disk);
 }
@@ -355,9 +361,9 @@ TEST(what_a_prune_takes_and_leaves_is_told_and_logged)
 		p.opts.log = hear;
 		log_[0] = items[0] = '\0';
 		CHECK_RC(hands_run(&p, prunes, true), 0, &p.err);
-		CHECK_STR(items, dry ? "1 r if the newest step proves sound\n"
-		          "2 r if the newest step proves sound\n"
-		          "3 k among the newest\n4 k among the newest\n"
+		CHECK_STR(items, dry ? "1 r if the newest step is verified as valid\n"
+		          "2 r if the newest step is verified as valid\n3 k among the newest\n"
+		          "4 k among the newest\n"
 		          : "1 r a newer step is verified\n2 r a newer step is verified\n"
 		          "3 k among the newest\n4 k among the newest\n");
 		CHECK_STR(log_, dry ? "" : "2 run: step 1 pruned: a newer step is verified\n"
@@ -390,8 +396,10 @@ static int opens_hidden(struct hand *h)
 TEST(a_step_that_is_seen_and_not_found_is_no_step_that_is_not_there)
 {
 	static const char *const said[] = {
-		"run/checkpoint-4: rank 0 has found it, this rank does not see it: No such file or "
-		"directory", "run: step 4, the latest, is listed and is not there" };
+		"run/checkpoint-4: rank 0 has opened it, but this rank does not see it; check that "
+		"all nodes mount the same file system there: No such file or directory",
+		"run: step 4, the latest, is listed, but cannot be opened: it is being deleted; "
+		"open again" };
 	struct simdisk *disk = four(2);
 
 	for (int i = 0; i < 2; i++) {
@@ -417,13 +425,14 @@ struct copy {
 static const struct copy copies[] = {
 	{ "other/run", 0, NULL },
 	{ "other/run", 0, NULL },       /* is proved where it is */
-	{ "", SHEAF_EINVAL, "no directory was named" },
-	{ NULL, SHEAF_EINVAL, "no directory was named" },
+	{ "", SHEAF_EINVAL, "argument 'dir' is NULL or empty" },
+	{ NULL, SHEAF_EINVAL, "argument 'dir' is NULL or empty" },
 	{ "run/checkpoint-3", SHEAF_EINVAL,
-	  "run/checkpoint-3: is a step; a step is copied into a run" },
-	{ "alien", SHEAF_EINVAL, "alien: is run 0123456789abcdef0123456789abcdef, and step 4 is of "
+	  "run/checkpoint-3: is a checkpoint; name the run directory that is to get the copy" },
+	{ "alien", SHEAF_EINVAL, "alien: is run 0123456789abcdef0123456789abcdef, but step 4 is of "
 	  "run " },
-	{ "same", SHEAF_EEXIST, "same/checkpoint-4: exists, and is not the same save" },
+	{ "same", SHEAF_EEXIST, "same/checkpoint-4: exists, and is another save of this number; "
+		"move it away, or copy to another run" },
 };
 
 static int copies_step(struct hand *h)
@@ -499,12 +508,13 @@ TEST(what_cannot_be_copied_is_told)
 	struct play p = hands_play(disk, 2, row);
 
 	CHECK_RC(hands_run(&p, copies_from_two, false), SHEAF_EINVAL, &p.err);
-	CHECK_STR(p.err.msg, "run/checkpoint-4: is open on 2 ranks; one process copies it");
+	CHECK_STR(p.err.msg, "run/checkpoint-4: is open on 2 ranks; open it in one process alone "
+	          "to copy it");
 	hands_file(disk, "hf/w.safetensors", &t, 1, 0);
 	p = hands_play(disk, 1, row);
 	CHECK_RC(hands_run(&p, copies_foreign, false), SHEAF_EFORMAT, &p.err);
-	CHECK_STR(p.err.msg, "hf: has no manifest, so no byte of it could be proved (cp -a copies "
-	          "it as it is)");
+	CHECK_STR(p.err.msg, "hf: has no manifest, so its bytes cannot be checked; use cp -a to "
+	          "copy it as it is");
 	CHECK(!simdisk_exists(disk, "other"));
 	simdisk_free(disk);
 }
@@ -519,11 +529,15 @@ TEST(a_salvage_needs_a_run_and_a_step_that_was_staged)
 		int code;
 		const char *sentence;
 	} rows[] = {
-		{ NULL, 1, SHEAF_EINVAL, "a salvage needs a run and a step's number" },
-		{ "", 1, SHEAF_EINVAL, "a salvage needs a run and a step's number" },
-		{ "run", -1, SHEAF_EINVAL, "a salvage needs a run and a step's number" },
-		{ "run", 0, SHEAF_ENOENT, "run: no step 0 is staged" },
-		{ "run", 1, SHEAF_EEXIST, "run/checkpoint-1: exists" },
+		{ NULL, 1, SHEAF_EINVAL, "argument 'dir' is NULL or empty, or the step is "
+		  "negative" },
+		{ "", 1, SHEAF_EINVAL, "argument 'dir' is NULL or empty, or the step is negative" },
+		{ "run", -1, SHEAF_EINVAL, "argument 'dir' is NULL or empty, or the step is "
+		  "negative" },
+		{ "run", 0, SHEAF_ENOENT, "run: step 0 is not in the stage (sheaf recover lists "
+			"what is)" },
+		{ "run", 1, SHEAF_EEXIST, "run/checkpoint-1: exists; rewind the run, or move it "
+		  "away first" },
 	};
 	struct simdisk *disk = four(1);
 	const struct shf_sys *sys = simdisk_process(disk, 4000, 0);

@@ -360,11 +360,11 @@ TEST(a_salvage_without_a_run_or_a_step_is_refused)
 	CHECK_INT(shf_run_salvage("run", 2, &unset, sys, NULL, &err), SHEAF_EINVAL);
 	CHECK(strstr(err.msg, "opts.size is 1") != NULL);
 	CHECK_INT(shf_run_salvage(NULL, 2, NULL, sys, NULL, &err), SHEAF_EINVAL);
-	CHECK(strstr(err.msg, "needs a run") != NULL);
+	CHECK(strstr(err.msg, "argument 'dir' is NULL") != NULL);
 	CHECK_INT(shf_run_salvage("", 2, NULL, sys, NULL, &err), SHEAF_EINVAL);
-	CHECK(strstr(err.msg, "needs a run") != NULL);
+	CHECK(strstr(err.msg, "argument 'dir' is NULL") != NULL);
 	CHECK_INT(shf_run_salvage("run", -1, NULL, sys, NULL, &err), SHEAF_EINVAL);
-	CHECK(strstr(err.msg, "a step's number") != NULL);
+	CHECK(strstr(err.msg, "the step is negative") != NULL);
 	CHECK(!simdisk_exists(disk, TO));
 	CHECK_INT(simdisk_open_n(sys), 0);
 	simdisk_free(disk);
@@ -402,7 +402,7 @@ TEST(the_living_are_not_robbed)
 	simdisk_set_locks(disk, false);
 	s = salvage(disk);
 	CHECK_RC(s.rc, SHEAF_EBUSY, &s.err);    /* what he left */
-	CHECK(strstr(s.err.msg, "may live") != NULL);
+	CHECK(strstr(s.err.msg, "may be alive") != NULL);
 	/* And he does not lose his lock by it. */
 	CHECK_RC(shf_store_mark(&run->store, 1, 'k', &err), 0, &err);
 	shf_stage_discard(&run->store, &g);
@@ -461,14 +461,15 @@ TEST(a_lock_that_was_taken_meanwhile_ends_a_salvage)
 
 	shf_owner_put(&text, &other, "0123456789abcdef0123456789abcdef");
 	the_lock_says((const char *)text.data, text.len,
-	              "run: the lock was taken meanwhile by pid 99 on away, "
-	              "session 0123456789abcdef0123456789abcdef");
+	              "run: the lock was taken meanwhile by pid 99 on away, session "
+	              "0123456789abcdef0123456789abcdef; wait for that job");
 	shf_buf_release(&text);
 }
 
 TEST(a_lock_that_names_nobody_any_more_ends_a_salvage)
 {
-	the_lock_says("another job", 11, "run: the lock file no longer names this job");
+	the_lock_says("another job", 11, "run: the lock file no longer names this job: it was "
+	              "overwritten or deleted; try again");
 }
 
 TEST(all_kinds_of_leavings_are_listed)

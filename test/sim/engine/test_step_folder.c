@@ -376,7 +376,7 @@ TEST(a_run_that_lost_its_identity_is_read_by_the_pattern_that_is_asked_for)
 	CHECK_INT(simdisk_remove(w.disk, "run/.sheaf"), 0);
 	want(&w, "step-{n}");
 	CHECK_RC(play(&w, nothing), SHEAF_EINVAL, &w.err);
-	CHECK_STR(w.err.msg, "run: holds checkpoint checkpoint-1 and no .sheaf/run; opts.folder "
+	CHECK_STR(w.err.msg, "run: has checkpoint checkpoint-1, but no .sheaf/run; opts.folder "
 	          "checkpoint-{n} would find it, step-{n} does not");
 	simdisk_free(w.disk);
 }
@@ -447,7 +447,7 @@ TEST(what_a_dead_job_left_is_recovered_or_salvaged_under_the_runs_names)
 	opts.folder = NULL;
 	CHECK_RC(shf_run_salvage("run", 2, &opts, sys, &report, &w.err), 0, &w.err);
 	CHECK_RC(shf_run_salvage("run", 2, &opts, sys, &report, &w.err), SHEAF_EEXIST, &w.err);
-	CHECK_STR(w.err.msg, "run/step-2: exists");
+	CHECK_STR(w.err.msg, "run/step-2: exists; rewind the run, or move it away first");
 	simdisk_kill(w.disk, sys);
 	CHECK(has(&w, "run/step-2"));
 	CHECK_INT(simdisk_remove(w.disk, "run/step-2/sheaf.json"), 0);
@@ -552,13 +552,14 @@ TEST(a_pattern_is_a_plain_prefix_and_the_number)
 	static const struct {
 		const char *pattern, *why;
 	} bad[] = {
-		{ "", "want up to 40" }, { "step-", "want up to 40" }, { "step-{n}x", "want" },
-		{ "step-{n}{n}", "want up to 40" }, { "a/{n}", "want up to 40" },
-		{ "st\xc3\xa9p-{n}", "want up to 40" }, { "a b{n}", "want up to 40" },
-		{ "{n", "want up to 40" }, { "step-{N}", "want up to 40" },
+		{ "", "must be up to 40" }, { "step-", "must be up to 40" },
+		{ "step-{n}x", "must be up to 40" },
+		{ "step-{n}{n}", "must be up to 40" }, { "a/{n}", "must be up to 40" },
+		{ "st\xc3\xa9p-{n}", "must be up to 40" }, { "a b{n}", "must be up to 40" },
+		{ "{n", "must be up to 40" }, { "step-{N}", "must be up to 40" },
 		{ ".{n}", "it must not begin with a dot" }, { ".sheaf{n}", "begin with a dot" },
-		{ "..{n}", "begin with a dot" }, { "step1{n}", "no digit may stand before {n}" },
-		{ "aaaaaaaaaabbbbbbbbbbccccccccccddddddddddx{n}", "want up to 40" },
+		{ "..{n}", "begin with a dot" }, { "step1{n}", "not have a digit before {n}" },
+		{ "aaaaaaaaaabbbbbbbbbbccccccccccddddddddddx{n}", "must be up to 40" },
 	};
 	struct sheaf_error err;
 	char name[SHF_STEP_NAME];

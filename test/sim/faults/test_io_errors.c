@@ -22,28 +22,33 @@ struct act {
 /* In these sentences # stands for a number, * for a session, a checksum or another number in
  * hexadecimal, and FILE for a file of a step. The words of the C library for an error are left
  * out, and so is what is added where the files of a save are gone. */
-#define GONE ": somebody removed the files of this save from .sheaf/stage: another job, or a hand"
+#define GONE                                                                                \
+	": the files of this save were deleted from .sheaf/stage by another job or by hand; " \
+	"save again"
 #define SO_FAR " (# damaged so far)"
-#define BACK " (sheaf rewind run@# goes back to the one before it)"
+#define BACK " (sheaf rewind run@# goes back to the step before it)"
 static const char *const sentences[] = {
-	"0 run: step # is damaged, read again after its commit: run/checkpoint-#/FILE" SO_FAR,
-	"0 run: step # is damaged, read again after its commit:" " run/checkpoint-#/sheaf.json"
-	SO_FAR,
-	"0 run: step # is damaged, read again after its commit:" " run/checkpoint-#/sheaf.sums"
-	SO_FAR,
-	"1 run/.sheaf/stage/#-*/FILE: the index is gone; rebuilt in memory from the headers",
-	"1 run/checkpoint-#/FILE: the index is gone; rebuilt in memory from the headers",
-	"1 run: a load of step # is not counted: run/.sheaf/tries/#-*",
-	"1 run: a load stays counted though it went well: run/.sheaf/tries",
+	"0 run: step # is damaged: it was read again after its commit: "
+	"run/checkpoint-#/FILE" SO_FAR,
+	"0 run: step # is damaged: it was read again after its commit: "
+	"run/checkpoint-#/sheaf.json" SO_FAR,
+	"0 run: step # is damaged: it was read again after its commit: "
+	"run/checkpoint-#/sheaf.sums" SO_FAR,
+	"1 run/.sheaf/stage/#-*/FILE: the index is missing; rebuilt in memory from the file "
+	"headers",
+	"1 run/checkpoint-#/FILE: the index is missing; rebuilt in memory from the file headers",
+	"1 run: loading step # could not be recorded as a resume attempt: run/.sheaf/tries/#-*",
+	"1 run: a successful resume could not be recorded, so it still counts as a failed attempt: "
+	"run/.sheaf/tries (sheaf mark RUN@N none resets the count)",
 	"1 run: metrics are not written: run/.sheaf/metrics.jsonl",
 	"1 run: nothing pruned: run/.sheaf/aside", "1 run: nothing pruned: run/.sheaf/descent",
 	"1 run: step # could not be read again: run/checkpoint-#" SO_FAR,
 	"1 run: step # could not be read again: run/checkpoint-#/FILE" SO_FAR,
 	"1 run: step # could not be read again: run/checkpoint-#/sheaf.json" SO_FAR,
 	"1 run: step # could not be read again: run/checkpoint-#/sheaf.sums" SO_FAR,
-	"1 run: step # could not be read again: run/checkpoint-#: starting to read it" " again"
-	SO_FAR,
-	"an image of # MiB of memory", "drawing a number", "hf", "hf/FILE",
+	"1 run: step # could not be read again: run/checkpoint-#: starting a thread to read it "
+	"again" SO_FAR,
+	"allocating a staging buffer of # MiB", "reading random bytes", "hf", "hf/FILE",
 	"hf/FILE: reading # bytes at #", "hf/sheaf.json", "other/run/.sheaf",
 	"other/run/.sheaf/aside", "other/run/.sheaf/lock", "other/run/.sheaf/marks",
 	"other/run/.sheaf/rewind", "other/run/.sheaf/run", "other/run/.sheaf/stage",
@@ -53,52 +58,70 @@ static const char *const sentences[] = {
 	"other/run/.sheaf/stage/copy-#-*/ranks", "other/run/.sheaf/stage/copy-#-*/sheaf.json",
 	"other/run/.sheaf/stage/copy-#-*/sheaf.json.tmp",
 	"other/run/.sheaf/stage/copy-#-*/sheaf.sums",
-	"other/run/.sheaf/stage: what dead jobs left", "other/run/.sheaf/trash",
+	"other/run/.sheaf/stage: deleting what dead jobs left", "other/run/.sheaf/trash",
 	"other/run/.sheaf/trash: sync before deleting", "other/run/checkpoint-#",
-	"other/run/checkpoint-#: rename of the stage", "other/run: the run cannot be made",
-	"other/run: step #", "other/run: sync of the directory", "other/run: the run's identity",
+	"other/run/checkpoint-#: rename of the stage", "other/run: creating the run directory",
+	"other/run: step #", "other/run: fsync of the directory", "other/run: reading random bytes "
+		"for the run's identity",
 	"run/.sheaf", "run/.sheaf/aside", "run/.sheaf/descent", "run/.sheaf/lock",
 	"run/.sheaf/marks", "run/.sheaf/marks/#", "run/.sheaf/proof-*", "run/.sheaf/rewind",
 	"run/.sheaf/rewinds", "run/.sheaf/run", "run/.sheaf/stage", "run/.sheaf/stage/#-*",
-	"run/.sheaf/stage/#-*/.", "run/.sheaf/stage/#-*/FILE", "run/.sheaf/stage/#-*/FILE: gone",
+	"run/.sheaf/stage/#-*/.", "run/.sheaf/stage/#-*/FILE", "run/.sheaf/stage/#-*/FILE: missing",
 	"run/.sheaf/stage/#-*/FILE: reading # bytes at #", "run/.sheaf/stage/#-*/alive-#",
 	"run/.sheaf/stage/#-*/alive-#: Device or resource busy", "run/.sheaf/stage/#-*/ema",
 	"run/.sheaf/stage/#-*/optimizer", "run/.sheaf/stage/#-*/ranks",
 	"run/.sheaf/stage/#-*/sheaf.json", "run/.sheaf/stage/#-*/sheaf.json.tmp",
-	"run/.sheaf/stage/#-*/sheaf.sums", "run/.sheaf/stage/#-*/sheaf.sums: gone",
-	"run/.sheaf/stage/#-*: its manifest is gone, so its sums prove nothing",
-	"run/.sheaf/stage/#-*: its writer may live"
-	" (what gives no sign for a day counts as dead)",
-	"run/.sheaf/stage/#-*: listing it", "run/.sheaf/stage: what dead jobs left",
+	"run/.sheaf/stage/#-*/sheaf.sums", "run/.sheaf/stage/#-*/sheaf.sums: missing",
+	"run/.sheaf/stage/#-*: sheaf.json is missing, so sheaf.sums proves nothing; "
+	"SHEAF_RUN_UNVERIFIED reads it without checks",
+	"run/.sheaf/stage/#-*: its writer may be alive; end that job, or wait a day after its last "
+	"write",
+	"run/.sheaf/stage/#-*: listing it", "run/.sheaf/stage: deleting what dead jobs left",
 	"run/.sheaf/trash", "run/.sheaf/trash: sync before deleting", "run/checkpoint-#",
-	"run/checkpoint-#/FILE", "run/checkpoint-#/FILE" BACK, "run/checkpoint-#/FILE: gone",
+	"run/checkpoint-#/FILE", "run/checkpoint-#/FILE" BACK, "run/checkpoint-#/FILE: missing",
 	"run/checkpoint-#/FILE: reading # bytes at #",
-	"run/checkpoint-#/FILE; a second read found it whole: try again", "run/checkpoint-#/ema",
+	"run/checkpoint-#/FILE; read again, the checkpoint is whole: memory or the network failed. "
+	"Load again, and check this node", "run/checkpoint-#/ema",
 	"run/checkpoint-#/optimizer", "run/checkpoint-#/ranks", "run/checkpoint-#/sheaf.json",
-	"run/checkpoint-#/sheaf.json: gone", "run/checkpoint-#/sheaf.sums",
-	"run/checkpoint-#/sheaf.sums: gone", "run/checkpoint-#: has just gone",
-	"run/checkpoint-#: its manifest is gone, so its sums prove nothing",
+	"run/checkpoint-#/sheaf.json: missing", "run/checkpoint-#/sheaf.sums",
+	"run/checkpoint-#/sheaf.sums: missing",
+	"run/checkpoint-#: was deleted or moved while it was being read again",
+	"run/checkpoint-#: sheaf.json is missing, so sheaf.sums proves nothing; "
+	"SHEAF_RUN_UNVERIFIED reads it without checks",
 	"run/checkpoint-#: listing it", "run/checkpoint-#: moving it away",
-	"run/checkpoint-#: no manifest, so it is foreign (open it by path)",
-	"run/checkpoint-#: rename of the stage", "run: a session for the lock",
-	"run: here lies *, but the writer opened run *: the ranks do not see one file system",
-	"run: here lies no run, but the writer opened run *"
-	": the ranks do not see one file system",
-	"run: its list of steps", "run: no run here", "run: the run cannot be made", "run: step #",
-	"run: step # is staged, but not whole: it has no manifest",
-	"run: sync after moving the remains of checkpoint-#",
-	"run: sync after setting step # aside", "run: sync of the directory",
-	"run: sync of the directory above",
-	"run: the first rank's token is not here: the ranks do not see one file system",
+	"run/checkpoint-#: no sheaf.json, so it was not saved by Sheaf; open it with "
+	"sheaf_checkpoint_open_path",
+	"run/checkpoint-#: rename of the stage", "run: reading random bytes for the session",
+	"run: this rank sees *, but rank # opened run *; check that all nodes mount the same file "
+	"system there",
+	"run: this rank sees no run, but rank # opened run *; check that all nodes mount the same "
+	"file system there",
+	"run: listing its steps", "run: no run directory here (SHEAF_RUN_CREATE makes one)",
+		"run: creating the run directory",
+		"run: step #",
+	"run: step # is in the stage, but incomplete: it has no manifest",
+	"run: fsync of the directory after moving the remains of checkpoint-#",
+	"run: fsync of the directory after setting step # aside", "run: fsync of the directory",
+	"run: fsync of the directory above",
+	"run: this rank sees *, but rank # opened run *; check that all nodes mount the same file "
+	"system there",
+	"run: this rank sees no run, but rank # opened run *; check that all nodes mount the same "
+	"file system there",
+	"run/checkpoint-#: was deleted or moved while it was being opened",
+	"run: a file that rank # has just written is not visible to this rank; check that all "
+	"nodes mount the same file system there",
 	"starting # I/O threads",
-	"step #, the latest, cannot be read: run/checkpoint-#/FILE: named by the manifest",
-	"step #, the latest, is damaged: run/checkpoint-#/FILE: named by the manifest" BACK,
-	"step #: FILE", "step #: FILE: fsync", "step #: FILE: making room for # bytes",
+	"step #, the latest, cannot be read: run/checkpoint-#/FILE: finding the file that the "
+	"manifest names",
+	"step #, the latest, is damaged: run/checkpoint-#/FILE: finding the file that the manifest "
+	"names" BACK,
+	"step #: FILE", "step #: FILE: fsync", "step #: FILE: preallocating # bytes",
 	"step #: FILE: submitting a write", "step #: FILE: write",
 	"step #: FILE: writing # bytes", "step #: closing FILE", "step #: ema",
 	"step #: optimizer", "step #: sheaf.sums", "step #: sheaf.sums: writing # bytes",
 	"step #: submitting an fsync", "submitting a read",
-	"this process cannot be named: no boot id or pid",
+	"this process cannot be identified: /proc/sys/kernel/random/boot_id or its pid cannot be "
+	"read; mount /proc",
 };
 
 static struct {                 /* of the act that is tried */
@@ -266,7 +289,7 @@ static bool same_report(const struct sheaf_report *a, const struct sheaf_report 
 static bool has_code(const struct play *p)
 {
 	return p->rc == SHEAF_EIO || (now.fault.error == ENOENT && p->rc < 0) ||
-	       (p->rc == SHEAF_EBUSY && strstr(p->err.msg, "its writer may live"));
+	       (p->rc == SHEAF_EBUSY && strstr(p->err.msg, "its writer may be alive"));
 }
 
 /* A file beside the weights of somebody else that cannot be looked at is not listed. */
@@ -467,7 +490,7 @@ static void everywhere(const struct act *a)
 	{                                                                               \
 		each(&(struct act){ #name, act_##name, ranks, log, false });                 \
 	}
-#define SKIPPED "1 run/checkpoint-20: skipped: has no manifest, so it is no checkpoint\n"
+#define SKIPPED "1 run/checkpoint-20: skipped: has no manifest, so it is not a checkpoint\n"
 #define COMMITTED "2 run: step 20 committed, rank 0\n"
 #define PRUNED_TWO                                          \
 	"2 run: step 11 pruned: a newer step is verified\n" \

@@ -61,7 +61,7 @@ TEST(a_commit_waits_no_longer_than_its_least_patient_rank)
 		CHECK_RC(run_all(&p, commit_with_own_patience), 0, &p.err);
 		CHECK_INT(seen[0].n, seen[1].n);
 		CHECK(seen[0].n >= 3); /* begin, not yet, done */
-		check_seen(1, SHEAF_EAGAIN, "must still travel");
+		check_seen(1, SHEAF_EAGAIN, "must still be sent");
 		check_seen(seen[0].n - 1, 0, "");
 		simdisk_free(disk);
 	}
@@ -127,7 +127,7 @@ TEST(a_save_freed_on_one_rank_stops_the_next_on_all)
 			p.variant = rank;
 			p.nodes = far ? apart : NULL;
 			CHECK_RC(run_all(&p, free_on_one_rank), 0, &p.err);
-			check_seen(1, SHEAF_EINVAL, "different saves in flight");
+			check_seen(1, SHEAF_EINVAL, "different numbers of saves in flight");
 			check_seen(2, 0, "");
 			simdisk_free(disk);
 		}
@@ -198,7 +198,7 @@ TEST(steps_begin_in_their_order)
 
 	CHECK_RC(run_all(&p, begin_in_wrong_order), 0, &p.err);
 	check_seen(1, SHEAF_EEXIST, "step 5 is being saved");
-	check_seen(2, SHEAF_EINVAL, "step 4 is older than 5");
+	check_seen(2, SHEAF_EINVAL, "step 4 is older than step 5");
 	check_seen(3, 0, "");
 	simdisk_free(disk);
 }
@@ -216,7 +216,8 @@ TEST(ranks_at_different_steps_begin_none)
 
 		p.variant = variant;
 		CHECK_INT(run_all(&p, begin_apart), variant ? SHEAF_EINVAL : 0);
-		check_seen(0, variant ? SHEAF_EINVAL : 0, variant ? "steps: 5 and 6" : "");
+		check_seen(0, variant ? SHEAF_EINVAL : 0, variant ? "steps to sheaf_save_begin: 5 "
+		           "and 6" : "");
 		CHECK(simdisk_exists(disk, "run/checkpoint-5") == !variant);
 		CHECK(!simdisk_exists(disk, "run/checkpoint-6"));
 		simdisk_free(disk);
@@ -282,7 +283,7 @@ static void diverge(int variant, const int32_t *nodes, bool asked)
 	p.nodes = nodes;
 	p.opts.flags |= asked ? SHEAF_RUN_REPLICAS : 0;
 	CHECK_INT(run_all(&p, save_diverged), bad ? SHEAF_EDIVERGED : 0);
-	check_seen(seen[0].n - 1, bad ? SHEAF_EDIVERGED : 0, bad ? "all: rank " : "");
+	check_seen(seen[0].n - 1, bad ? SHEAF_EDIVERGED : 0, bad ? "all: ranks " : "");
 	CHECK(simdisk_exists(disk, "run/checkpoint-7") == !bad);
 	simdisk_free(disk);
 }
@@ -349,7 +350,7 @@ TEST(a_save_in_doubt_fails_the_one_begun_after_it)
 
 	CHECK_RC(run_all(&p, doubt_the_first), 0, &p.err);
 	check_seen(2, SHEAF_EINDOUBT, "");
-	check_seen(3, SHEAF_EFAILED, "in doubt");
+	check_seen(3, SHEAF_EFAILED, "not known whether");
 	CHECK(!simdisk_exists(disk, "run/checkpoint-2"));
 	CHECK(simdisk_exists(disk, "run/checkpoint-3"));
 	simdisk_free(disk);
@@ -387,7 +388,7 @@ TEST(a_held_lock_is_told_before_the_others_give_up)
 	p.tamper = sleep_for_real;
 	p.opts.timeout_ms = 1000;
 	CHECK_INT(run_all(&p, open_with_own_opts), SHEAF_EBUSY);
-	check_seen(0, SHEAF_EBUSY, "another job writes here: pid 77 on ");
+	check_seen(0, SHEAF_EBUSY, "another job has the run open for writing: pid 77 on ");
 	shf_run_close(held);
 	CHECK_RC(run_all(&p, open_with_own_opts), 0, &p.err);
 	simdisk_free(disk);

@@ -23,12 +23,14 @@ static const struct {
 	const char *said;
 } outcome[CASES] = {
 	[SAME] = { 0, "" },
-	[DTYPE] = { SHEAF_ELAYOUT, "model/v: rank 0 says F32 [4, 6], rank 1 says F16 [4, 6]" },
-	[DIMENSIONS] = { SHEAF_ELAYOUT, "model/v: rank 0 says F32 [4, 6], rank 1 says F32 [24]" },
-	[TIED] = { SHEAF_ELAYOUT, "model/head: tied to v on rank 0, to w on rank 1" },
-	[TIED_OR_NOT] = { SHEAF_ELAYOUT, "model/head: a tensor of its own on rank 1, tied to v "
-	                  "on rank 0" },
-	[STREAM] = { SHEAF_EINVAL, "stream rng: said to be of 3 ranks, the group has 2" },
+	[DTYPE] = { SHEAF_ELAYOUT, "model/v: rank 0 has F32 [4, 6], rank 1 has F16 [4, 6]" },
+	[DIMENSIONS] = { SHEAF_ELAYOUT, "model/v: rank 0 has F32 [4, 6], rank 1 has F32 [24]" },
+	[TIED] = { SHEAF_ELAYOUT, "model/head: tied to v on rank 0, but to w on rank 1; set the "
+		"same slice.tied_to on all ranks" },
+	[TIED_OR_NOT] = { SHEAF_ELAYOUT, "model/head: stored by itself on rank 1, but tied to v on "
+	                  "rank 0; set the same slice.tied_to on all ranks" },
+	[STREAM] = { SHEAF_EINVAL, "stream rng: added for 3 ranks, the group has 2; pass that "
+		"number to sheaf_state_rank_bytes" },
 };
 static const int64_t shape[2] = { 4, 6 };
 
@@ -230,12 +232,14 @@ static const struct {
 	int code;
 	const char *said;
 } given[GIVEN] = {
-	[NOTE_DIFFERS] = { SHEAF_EFAILED, "note epoch: ranks 0 and 1 give different values" },
-	[NOTE_LONGER] = { SHEAF_EFAILED, "note epoch: ranks 0 and 1 give different values" },
+	[NOTE_DIFFERS] = { SHEAF_EFAILED, "note epoch: ranks 0 and 1 give different values; give "
+		"it on one rank, or the same on all" },
+	[NOTE_LONGER] = { SHEAF_EFAILED, "note epoch: ranks 0 and 1 give different values; give it "
+		"on one rank, or the same on all" },
 	[FILE_DIFFERS] = { SHEAF_EFAILED, "attached file a.json: ranks 0 and 1 give different "
-	                   "bytes" },
+	                   "bytes; give it on one rank, or the same on all" },
 	[FILE_LONGER] = { SHEAF_EFAILED, "attached file a.json: ranks 0 and 1 give different "
-	                  "bytes" },
+	                  "bytes; give it on one rank, or the same on all" },
 };
 static int now;
 

@@ -833,7 +833,7 @@ TEST(a_piece_of_an_expert_that_nobody_holds_is_an_error_of_the_save)
 	lost_name = "layers.1.mlp.experts.3.up";
 	s.edit = lose_a_piece;
 	fails_naming(&s, SHEAF_ELAYOUT,
-	             "model/layers.1.mlp.experts.3.up: nobody holds [6:9, 0:12]");
+	             "model/layers.1.mlp.experts.3.up: no rank has added a slice for [6:9, 0:12]");
 	CHECK(!simdisk_exists(d, "run/checkpoint-1"));
 	simdisk_free(d);
 }

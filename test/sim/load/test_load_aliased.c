@@ -119,8 +119,8 @@ static bool told_whole(const char *msg, const char *who)
 	char want[300];
 	size_t n = strlen(msg), m;
 
-	snprintf(want, sizeof(want), "%s lie in the same memory, and one of them would be lost: "
-	         "give the one that is made of the other SHEAF_SLICE_SAVE_ONLY", who);
+	snprintf(want, sizeof(want), "%s share memory, so loading one would overwrite the other: "
+	         "set SHEAF_SLICE_SAVE_ONLY on the one that is derived", who);
 	m = strlen(want);
 	return n >= m && strcmp(msg + n - m, want) == 0;
 }

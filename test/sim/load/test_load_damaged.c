@@ -77,8 +77,9 @@ static const struct {
 	{ "a tensor file is gone", MODEL, REMOVE, 0, NULL, SHEAF_ECORRUPT, "model-00001", true },
 	{ "a family's folder is gone", STEP "optimizer", REMOVE, 0, NULL, SHEAF_ECORRUPT,
 	  "optimizer", true },
-	{ "the sums are gone", SUMS, REMOVE, 0, NULL, SHEAF_ECORRUPT, "sheaf.sums: gone", true },
-	{ "the manifest is gone", MANIFEST, REMOVE, 0, NULL, SHEAF_ECORRUPT, "manifest is gone",
+	{ "the sums are gone", SUMS, REMOVE, 0, NULL, SHEAF_ECORRUPT, "sheaf.sums: missing", true },
+	{ "the manifest is gone", MANIFEST, REMOVE, 0, NULL, SHEAF_ECORRUPT,
+	  "sheaf.json is missing",
 	  true },
 	{ "a tensor file is short", MODEL, RESIZE, -5, NULL, SHEAF_ECORRUPT, "the manifest says",
 	  true },
@@ -234,7 +235,7 @@ TEST(where_the_only_manifests_are_gone_no_load_says_start_afresh)
 		p = hands_play(disk, 1 + i, held);
 		p.step = SHEAF_LATEST;
 		CHECK_RC(hands_load(&p), SHEAF_ECORRUPT, &p.err);
-		CHECK(strstr(p.err.msg, "checkpoint-7 the newest (sheaf recover run") != NULL);
+		CHECK(strstr(p.err.msg, "the newest is checkpoint-7 (sheaf recover run") != NULL);
 	}
 	simdisk_free(disk);
 }
@@ -247,7 +248,7 @@ TEST(where_no_older_step_is_left_the_error_says_so)
 	damage(disk, 0);
 	p.step = SHEAF_LATEST;
 	CHECK_RC(hands_load(&p), SHEAF_ECORRUPT, &p.err);
-	CHECK(strstr(p.err.msg, "no older one is left") != NULL);
+	CHECK(strstr(p.err.msg, "no older step is left") != NULL);
 	simdisk_free(disk);
 }
 

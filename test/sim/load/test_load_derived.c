@@ -373,7 +373,7 @@ TEST(weights_are_derived_only_when_asked_and_from_a_master_that_is_there)
 	p.flags = SHEAF_LOAD_DERIVE | SHEAF_LOAD_LENIENT;
 	CHECK_RC(hands_load(&p), 0, &p.err);
 	CHECK_INT(p.report.missing, 1);
-	CHECK(strstr(p.told, "M model/norm: not in this step") != NULL);
+	CHECK(strstr(p.told, "M model/norm: not in this checkpoint") != NULL);
 	CHECK_INT(p.report.derived, 4);
 	simdisk_free(disk);
 	disk = saved(2, MOMENTS);

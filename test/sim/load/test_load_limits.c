@@ -303,7 +303,7 @@ TEST(no_number_is_made_of_another_kind_of_number)
 	SAVED(p);
 	p.variant = 1;
 	p.flags = SHEAF_LOAD_CONVERT;
-	REFUSED(p, SHEAF_ELAYOUT, "model/w: F32 is stored, no conversion to I64");
+	REFUSED(p, SHEAF_ELAYOUT, "model/w: F32 is stored and cannot be converted to I64");
 	simdisk_free(disk);
 }
 

@@ -75,33 +75,42 @@ static const struct row {
 	struct sheaf_report want;       /* what is counted */
 } rows[] = {
 	{ SAVED_AS, SHEAF_LOAD_STRICT, "", NULL, { .loaded = 3, .bytes = 308 } },
-	{ ANOTHER, SHEAF_LOAD_LENIENT, "M model/new: not in this step\n", NULL,
+	{ ANOTHER, SHEAF_LOAD_LENIENT, "M model/new: not in this checkpoint\n", NULL,
 	  { .loaded = 3, .bytes = 308, .missing = 1 } },
-	{ ANOTHER, 0, "M model/new: not in this step\n", CKPT "no tensor model/new", { 0 } },
-	{ SHORTER, SHEAF_LOAD_LENIENT, "X model/a: another shape is stored\n", NULL,
+	{ ANOTHER, 0, "M model/new: not in this checkpoint\n",
+	  CKPT "no tensor model/new (SHEAF_LOAD_LENIENT keeps what is in memory)", { 0 } },
+	{ SHORTER, SHEAF_LOAD_LENIENT, "X model/a: stored with another shape\n", NULL,
 	  { .loaded = 2, .bytes = 212, .mismatched = 1 } },
-	{ FEWER_DIMS, SHEAF_LOAD_LENIENT, "X model/a: another shape is stored\n", NULL,
+	{ FEWER_DIMS, SHEAF_LOAD_LENIENT, "X model/a: stored with another shape\n", NULL,
 	  { .loaded = 2, .bytes = 212, .mismatched = 1 } },
-	{ WIDER, 0, "", "model/a: shape [4, 6] is stored, [5, 6] was asked for", { 0 } },
-	{ SHORTER, 0, "", "model/a: shape [4, 6] is stored, [3, 6] was asked for", { 0 } },
-	{ FEWER_DIMS, 0, "", "model/a: shape [4, 6] is stored, [24] was asked for", { 0 } },
-	{ AS_BF16, SHEAF_LOAD_CONVERT, "C model/a: another type is stored\n", NULL,
+	{ WIDER, 0, "", "model/a: shape [4, 6] is stored, [5, 6] was asked for (SHEAF_LOAD_LENIENT "
+		"keeps what is in memory)", { 0 } },
+	{ SHORTER, 0, "", "model/a: shape [4, 6] is stored, [3, 6] was asked for "
+		"(SHEAF_LOAD_LENIENT keeps what is in memory)", { 0 } },
+	{ FEWER_DIMS, 0, "", "model/a: shape [4, 6] is stored, [24] was asked for "
+		"(SHEAF_LOAD_LENIENT keeps what is in memory)", { 0 } },
+	{ AS_BF16, SHEAF_LOAD_CONVERT, "C model/a: stored as another type\n", NULL,
 	  { .loaded = 3, .bytes = 308, .converted = 1 } },
-	{ AS_BF16, 0, "", "model/a: F32 is stored, BF16 was asked for (allow conversion)", { 0 } },
-	{ AS_I64, SHEAF_LOAD_CONVERT, "", "model/a: F32 is stored, no conversion to I64", { 0 } },
-	{ WITHOUT, 0, "U model/b: in the step, not in the state\n", NULL,
+	{ AS_BF16, 0, "", "model/a: F32 is stored, BF16 was asked for (SHEAF_LOAD_CONVERT "
+		"converts)", { 0 } },
+	{ AS_I64, SHEAF_LOAD_CONVERT, "", "model/a: F32 is stored and cannot be converted to I64",
+		{ 0 } },
+	{ WITHOUT, 0, "U model/b: in the checkpoint, not in the state\n", NULL,
 	  { .loaded = 2, .bytes = 116, .unexpected = 1 } },
-	{ WITHOUT, SHEAF_LOAD_STRICT, "U model/b: in the step, not in the state\n",
-	  CKPT "model/b is stored and nobody asked for it", { 0 } },
+	{ WITHOUT, SHEAF_LOAD_STRICT, "U model/b: in the checkpoint, not in the state\n",
+	  CKPT "model/b is stored, but no rank has a slice of it (load without SHEAF_LOAD_STRICT, "
+	          "or put it into opts.ignore)", { 0 } },
 	{ ZEROS, SHEAF_LOAD_ZERO, "Z optimizer/new.m: filled with zeros\n", NULL,
 	  { .loaded = 3, .bytes = 308, .zeroed = 1 } },
-	{ ZEROS, 0, "M optimizer/new.m: not in this step\n", CKPT "no tensor optimizer/new.m",
+	{ ZEROS, 0, "M optimizer/new.m: not in this checkpoint\n",
+	  CKPT "no tensor optimizer/new.m (SHEAF_LOAD_LENIENT keeps what is in memory)",
 	  { 0 } },
 	{ ONLY_SAVED, 0, "I model/a: SHEAF_SLICE_SAVE_ONLY\n", NULL,
 	  { .loaded = 2, .bytes = 212, .ignored = 1 } },
 	{ MASTER, SHEAF_LOAD_DERIVE, "D master_weights/b: cast from the model\n", NULL,
 	  { .loaded = 3, .bytes = 308, .derived = 1 } },
-	{ MASTER, 0, "M master_weights/b: not in this step\n", CKPT "no tensor master_weights/b",
+	{ MASTER, 0, "M master_weights/b: not in this checkpoint\n",
+		CKPT "no tensor master_weights/b (SHEAF_LOAD_LENIENT keeps what is in memory)",
 	  { 0 } },
 };
 
@@ -172,7 +181,8 @@ TEST(absent_names_are_told_a_dozen_at_a_time)
 
 	for (int n = 1; n <= 14; n++) {
 		struct play p = hands_play(disk, 1, held);
-		char want[500] = CKPT "no tensor model/n00";
+		char want[500] = CKPT "no tensor model/n00 (SHEAF_LOAD_LENIENT keeps what is in "
+			"memory)";
 
 		for (int i = 1; i < n && i < 12; i++)
 			snprintf(want + strlen(want), 40, "%s model/n%02d",
@@ -209,8 +219,8 @@ TEST(what_was_read_in_part_or_unchecked_is_told)
 	p.opts.flags |= SHEAF_RUN_UNVERIFIED;
 	LOADED(p);
 	CHECK_STR(p.told,
-	          "V model/a: read without a look at any sum, as the run was opened\n"
-	          "V model/b: read without a look at any sum, as the run was opened\n");
+	          "V model/a: read without any check, because of SHEAF_RUN_UNVERIFIED\n"
+	          "V model/b: read without any check, because of SHEAF_RUN_UNVERIFIED\n");
 	CHECK_INT(p.report.unverified, 2);
 	simdisk_free(disk);
 }
@@ -235,7 +245,7 @@ TEST(of_a_large_tensor_what_was_read_in_part_is_told)
 	SAVED(p);
 	p.variant = 1;
 	LOADED(p);
-	CHECK_STR(p.told, "V model/a: read in part: its blocks were checked\n");
+	CHECK_STR(p.told, "V model/a: only a part was read: its blocks were checked\n");
 	CHECK_INT(p.report.unverified, 1);
 	CHECK_INT(p.report.loaded, 1);
 	CHECK_INT(p.report.bytes, 1200 * 256 * 4);
@@ -259,9 +269,10 @@ static int reads(struct hand *h)
 		{ "a", 4, SHEAF_F32, 0, 0, NULL },
 		{ "none", 4, SHEAF_F32, 0, SHEAF_ELAYOUT, CKPT "no tensor model/none" },
 		{ "a", 5, SHEAF_F32, 0, SHEAF_ELAYOUT,
-		  "model/a: shape [4, 6] is stored, [5, 6] was asked for" },
+		  "model/a: shape [4, 6] is stored, [5, 6] was asked for (SHEAF_LOAD_LENIENT keeps "
+		  "what is in memory)" },
 		{ "a", 4, SHEAF_I32, 0, SHEAF_ELAYOUT,
-		  "model/a: F32 is stored, no conversion to I32" },
+		  "model/a: F32 is stored and cannot be converted to I32" },
 		{ "a", 4, SHEAF_F32, SIMDISK_PREAD, SHEAF_EIO, MODEL ": reading 4" },
 		{ "a", 4, SHEAF_F32, SIMDISK_OPEN, SHEAF_EIO, MODEL ": Permission denied" },
 		{ "a", 4, SHEAF_F32, SIMDISK_FSTAT, SHEAF_EIO, MODEL ": Permission denied" },

@@ -381,12 +381,12 @@ static int misuse_act(struct hand *h)
 	SAYS(TAKE(ABSENT_ONE, whole), SHEAF_EINVAL, "model/absent: the load has nothing for it");
 	SAYS(TAKE(PART, NULL), SHEAF_EINVAL, "no buffer was given");
 	/* Meanwhile the state is of no use to others. */
-	SAYS(shf_state_take(h->state, &more, &h->err), SHEAF_EINVAL, "until the load that has");
+	SAYS(shf_state_take(h->state, &more, &h->err), SHEAF_EINVAL, "until it ends no slice");
 	SAYS(shf_save_begin(&save, h->run, 8, h->state, NULL, &h->err), SHEAF_EINVAL,
-	     "is not over");
-	SAYS(shf_step_load(step, h->state, 0, NULL, &h->err), SHEAF_EINVAL, "is not over");
+	     "end it first with");
+	SAYS(shf_step_load(step, h->state, 0, NULL, &h->err), SHEAF_EINVAL, "end it first with");
 	SAYS(shf_load_slices_begin(&other, step, h->state, 0, NULL, &h->err), SHEAF_EINVAL,
-	     "is not over");
+	     "end it first with");
 	/* What one rank has forgotten, all are told of; then it goes on. */
 	SAYS(END(), SHEAF_EINVAL, "2 slices of this rank, the first of them model/part, were not");
 	WANT(h->err.rank == 0);
@@ -401,8 +401,8 @@ static int misuse_act(struct hand *h)
 	WANT(h->run->lineage.loaded == -1);
 	WANT(END() == 0);
 	WANT(h->run->lineage.loaded == 7 && h->run->lineage.parent == 7);
-	SAYS(TAKE(PART, part), SHEAF_EINVAL, "the load is over");
-	SAYS(END(), SHEAF_EINVAL, "the load is over");
+	SAYS(TAKE(PART, part), SHEAF_EINVAL, "the load has ended: call sheaf_load_begin");
+	SAYS(END(), SHEAF_EINVAL, "the load has ended; free it");
 	shf_load_slices_free(load);
 	WANT(BEGIN(0) == 0);
 	shf_load_slices_free(load);
@@ -665,7 +665,7 @@ static int average_act(struct hand *h)
 	if (saves)
 		return 0;
 	WANT(shf_step_open(&step, h->run, 2, &h->err) == 0 && BEGIN(0) == 0);
-	SAYS(TAKE(1, was), SHEAF_EINVAL, "ema/w: averages lie in memory of the state");
+	SAYS(TAKE(1, was), SHEAF_EINVAL, "ema/w: averages are in memory of the state");
 	WANT(TAKE(1, NULL) == 0 && TAKE(0, was) == 0);
 	WANT(h->state->emas[0].updates == 0);
 	WANT(END() == 0);
@@ -762,7 +762,7 @@ TEST(memory_that_is_reused_meanwhile_is_told_from_damage)
 		one_saves(&o, n, SHEAF_SAVE_NO_DISK);
 	for (int i = 0; i < RE_TENSORS; i++) {
 		CHECK_RC(shf_load_slices_take(load, i, NULL, &o.err), SHEAF_EAGAIN, &o.err);
-		CHECK(strstr(o.err.msg, "its memory was taken for a newer step"));
+		CHECK(strstr(o.err.msg, "this checkpoint in memory was overwritten by a"));
 	}
 	CHECK_RC(shf_load_slices_end(load, 0, NULL, &o.err), SHEAF_EAGAIN, &o.err);
 	shf_load_slices_free(load);

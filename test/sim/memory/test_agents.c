@@ -33,7 +33,7 @@ struct one {
 	int gone;                       /* logged: a step is in memory no more */
 	int lost;                       /* logged: until an agent answers */
 	int others;                     /* logged: the agent is another directory's */
-	char told[600];                 /* logged of agents and memory, line by line */
+	char told[2000];                /* logged of agents and memory, line by line */
 };
 
 static void hear(void *arg, int level, const char *line)
@@ -44,10 +44,11 @@ static void hear(void *arg, int level, const char *line)
 	if (strstr(line, "agent") || strstr(line, "memory"))
 		snprintf(o->told + strlen(o->told), sizeof(o->told) - strlen(o->told), "%s\n",
 		         line);
-	o->gone += strcmp(line, "run: step 1 is in memory no more: its image is needed") == 0;
-	o->lost += strstr(line, "run: steps are not kept in memory until an agent answers: ") ==
-	           line;
-	o->others += strstr(line, "that of a copy of this run") != NULL;
+	o->gone += strcmp(line, "run: step 1 is no longer in memory: a newer save needed its "
+	                  "staging buffer") == 0;
+	o->lost += strstr(line, "run: checkpoints are not kept in memory until an agent "
+	                  "answers: ") == line;
+	o->others += strstr(line, "or a copy of this run") != NULL;
 }
 
 static void begin_as(struct one *o, struct simdisk *disk, const char *path,
@@ -172,11 +173,14 @@ TEST(an_agent_that_is_not_there_or_another_runs_is_told_apart)
 	static const struct {
 		int error, code;
 		const char *says;
-	} ways[] = { { ENOENT, SHEAF_ENOENT, "no agent answers (sheaf agent RUN is one)" },
-		{ ECONNREFUSED, SHEAF_ENOENT, "no agent answers (sheaf agent RUN is one)" },
-		{ EXDEV, SHEAF_EINVAL, "the agent there is another run's, or that of a copy of "
-		  "this run: give each a socket of its own" },
-		{ EACCES, SHEAF_EIO, "the agent: Permission denied" } };
+	} ways[] = { { ENOENT, SHEAF_ENOENT, "no agent answers (start one on this node: sheaf "
+		"agent RUN --detach)" },
+		{ ECONNREFUSED, SHEAF_ENOENT, "no agent answers (start one on this node: sheaf "
+			"agent RUN --detach)" },
+		{ EXDEV, SHEAF_EINVAL, "the agent on this socket serves another run, or a copy of "
+		  "this run; give each its own socket (sheaf agent RUN --socket PATH, "
+		  "opts.agent)" },
+		{ EACCES, SHEAF_EIO, "connecting to the agent: Permission denied" } };
 	struct one o;
 	int keep;
 
@@ -230,29 +234,26 @@ static void one_call_fails(int nth, int error, struct shf_buf *said, int *fired)
 	simdisk_free(disk);
 }
 
-#define UNTIL "run: steps are not kept in memory until an agent answers: "
-#define NO_AGENT "step 2: no agent keeps it on some node: none answers there, or its " \
-	"--memory-max is too small (sheaf agent RUN --status on each node)\n"
+#define UNTIL "run: checkpoints are not kept in memory until an agent answers: "
+#define NO_AGENT "step 2: not saved, because on some node no agent answers, or its --memory-max " \
+	"is too small (check with sheaf agent RUN --status on each node)\n"
+#define PASSING "passing a staging buffer to the agent: Broken pipe, rank 0\n"
+#define LOST "the agent was lost or has no memory left for it (sheaf agent --memory-max)\n"
+#define NOT_KEPT "run: step 1 is not kept in memory: step 1: " LOST
 #define KEPT "run: step 2 is in memory, rank 0\n"
 static const char wanted[] =
-	"1:\n" "run: nothing is kept in memory: the agent: Broken pipe, rank 0\n" KEPT
-	"2:\n" "run: what is in memory is not known: asking the agent: Broken pipe, rank 0\n"
-	KEPT
+	"1:\n" "run: no checkpoint is kept in memory: connecting to the agent: Broken pipe, "
+	"rank 0\n" KEPT
+	"2:\n" "run: the checkpoints in memory are not known: sending a request to the agent: "
+	"Broken pipe, rank 0\n" KEPT
 	"3:\n" KEPT
-	"4:\n" UNTIL "handing memory to the agent: Broken pipe, rank 0\n"
-	"run: step 1 is not kept in memory: step 1: the agent is gone, or has no room for it\n"
-	KEPT
-	"5:\n" UNTIL "handing memory to the agent: Broken pipe, rank 0\n"
-	"run: step 1 is not kept in memory: step 1: the agent is gone, or has no room for it\n"
-	KEPT
+	"4:\n" UNTIL PASSING NOT_KEPT KEPT
+	"5:\n" UNTIL PASSING NOT_KEPT KEPT
 	"6:\n" KEPT
-	"7:\n" NO_AGENT
-	UNTIL "telling the agent: Broken pipe, rank 0\n"
-	"8:\n" NO_AGENT
-	UNTIL "handing memory to the agent: Broken pipe, rank 0\n"
-	"9:\n" "step 2: the agent is gone, or has no room for it\n"
-	UNTIL "handing memory to the agent: Broken pipe, rank 0\n"
-	"10:\n" KEPT UNTIL "telling the agent: Broken pipe, rank 0\n"
+	"7:\n" NO_AGENT UNTIL "sending a message to the agent: Broken pipe, rank 0\n"
+	"8:\n" NO_AGENT UNTIL PASSING
+	"9:\n" "step 2: " LOST UNTIL PASSING
+	"10:\n" KEPT UNTIL "sending a message to the agent: Broken pipe, rank 0\n"
 	"11:\n" KEPT;
 
 TEST(each_call_of_an_agent_that_fails_is_told_in_full_and_the_next_step_is_kept)
@@ -335,8 +336,10 @@ TEST(a_card_that_cannot_grow_fails_its_step_and_no_other)
 		simdisk_fault(o.disk, &(struct simdisk_fault){
 			.nth = 1, .error = i ? EPIPE : ENOMEM, .kind = kinds[i] });
 		CHECK_INT(committed(&o, save), i ? SHEAF_EFAILED : SHEAF_ENOMEM);
-		CHECK_STR(o.err.msg, i ? "step 3: the agent is gone, or has no room for it"
-		                       : "the card of an image: Cannot allocate memory");
+		CHECK_STR(o.err.msg, i ? "step 3: the agent was lost or has no memory left for it "
+		          "(sheaf agent --memory-max)"
+		                       : "allocating the header of a staging buffer: Cannot "
+		                               "allocate memory");
 		CHECK_INT(simdisk_fired(o.disk), 1);
 		CHECK_INT(o.lost, i);
 		disk = leave(&o);
@@ -359,7 +362,8 @@ TEST(without_the_agent_it_was_begun_with_no_step_is_in_memory)
 	save = begun(&o, 4, SHEAF_SAVE_NO_DISK);
 	simdisk_kill_agent(o.disk, 0);
 	CHECK_INT(committed(&o, save), SHEAF_EFAILED);
-	CHECK_STR(o.err.msg, "step 4: the agent is gone, or has no room for it");
+	CHECK_STR(o.err.msg, "step 4: the agent was lost or has no memory left for it (sheaf agent "
+	          "--memory-max)");
 	CHECK_INT(o.lost, 1);
 	simdisk_advance(o.disk, 2);
 	CHECK_INT(saved(&o, 5, SHEAF_SAVE_NO_DISK), 0);
@@ -472,8 +476,8 @@ static void beside(int64_t load, int64_t step)
 	save = begun(&o, step, SHEAF_SAVE_NO_DISK);
 	rc = committed(&o, save);
 	CHECK_RC(rc, SHEAF_EFAILED, &o.err);
-	snprintf(want, sizeof(want), "step %d in memory would lie beside 3 in run (rewind to go "
-	         "back)", (int)step);
+	snprintf(want, sizeof(want), "step %d in memory would not follow step 3 in run; call "
+	         "sheaf_run_rewind to save after an older step", (int)step);
 	CHECK_STR(o.err.msg, want);
 	disk = leave(&o);
 	next_resumes(disk, 3, false);
@@ -500,7 +504,8 @@ TEST(a_step_that_comes_to_memory_behind_a_newer_one_on_disk_is_refused)
 	three = begun(&o, 3, 0);
 	CHECK_RC(committed(&o, three), 0, &o.err);
 	CHECK_RC(committed(&o, two), SHEAF_EFAILED, &o.err);
-	CHECK(strstr(o.err.msg, "step 2 is not newer than 3 on disk") != NULL);
+	CHECK(strstr(o.err.msg, "step 2 is not newer than step 3 on disk; call sheaf_run_rewind to "
+	             "save after an older step") != NULL);
 	disk = leave(&o);
 	next_resumes(disk, 3, true);
 	simdisk_free(disk);
@@ -717,7 +722,7 @@ TEST(a_prune_leaves_an_older_step_that_was_loaded_from_memory)
 	CHECK_INT(shf_run_prune(o.run, false, NULL, NULL, &o.err), 0);
 	CHECK_INT(sheaf_run_steps(o.run, steps, 4, &o.err), 2);
 	CHECK_INT(shf_save_begin(&refused, o.run, 5, o.state, NULL, &o.err), SHEAF_EINVAL);
-	CHECK(strstr(o.err.msg, "step 2 was opened, but run goes on to 4") != NULL);
+	CHECK(strstr(o.err.msg, "step 2 was loaded, but run has later steps up to 4") != NULL);
 	end(&o);
 }
 

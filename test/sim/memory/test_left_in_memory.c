@@ -503,7 +503,7 @@ TEST(a_flush_that_waited_for_the_lock_leaves_what_a_later_job_saved)
 	simover(sys)->file.lock = lock_after_a_job;
 	CHECK_RC(shf_flush_newest("run", NULL, false, 0, sys, &step, NULL, &o.err), SHEAF_EBUSY,
 	         &o.err);
-	CHECK(strstr(o.err.msg, "a later job has gone on") != NULL);
+	CHECK(strstr(o.err.msg, "a later job has resumed") != NULL);
 	simdisk_kill(o.disk, sys);
 	one_next(&o);
 	CHECK_INT(one_loads(&o, SHEAF_LATEST, NULL), 4);

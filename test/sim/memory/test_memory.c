@@ -156,7 +156,7 @@ TEST(what_changed_in_memory_is_read_from_the_disk_then_where_the_same_save_is_th
 	PLAYED(j, 0);
 	CHECK(re_flip(d, 0) > 0);
 	PLAYED(k, SHEAF_ECORRUPT);
-	CHECK(strstr(k.why, "it lies on disk, too") != NULL);
+	CHECK(strstr(k.why, "the checkpoint is also on disk") != NULL);
 	k.why[0] = '\0';
 	PLAYED(k, 0);
 	CHECK_INT(k.loaded, 6);
@@ -436,7 +436,7 @@ static int64_t flushed_due(struct simdisk *d)
 	return step;
 }
 
-/* 4 was to be on disk and is not; what is behind it is in memory. */
+/* 4 was to be on disk and is not; what is behind it is safe in the agents' memory. */
 static void one_in_flight(struct one *o)
 {
 	one_save(o, 3, 3, 0, NULL, -1);
@@ -620,7 +620,7 @@ static void one_failed(struct one *o)
 	shf_save_free(flies);
 }
 
-/* One whose time was up: commit has said that it is in memory. */
+/* One whose time was up: commit has said that it is safe in the agents' memory. */
 static void one_left(struct one *o)
 {
 	struct sheaf_save *flies = NULL, *again = NULL;
@@ -629,7 +629,7 @@ static void one_left(struct one *o)
 	one_save(o, 3, 3, 0, NULL, -1);
 	one_save(o, 4, 4, 0, &flies, 0);
 	CHECK_INT(o->rc, SHEAF_EAGAIN);
-	CHECK(strstr(o->err.msg, "it is in memory") != NULL);
+	CHECK(strstr(o->err.msg, "it is safe in the agents' memory") != NULL);
 	shf_save_free(flies);
 	o->rc = 0;
 	/* There is one step 4 in memory, and no other. */
@@ -733,7 +733,7 @@ static void one_watched_late(struct one *o)
 	if (o->rc == 0) {
 		CHECK_INT(shf_step_load(step, o->state, SHEAF_LOAD_STRICT, &report, &o->err),
 		          SHEAF_EAGAIN);
-		CHECK(strstr(o->err.msg, "its memory was taken for a newer step"));
+		CHECK(strstr(o->err.msg, "was overwritten by a newer save"));
 		CHECK(strstr(o->err.msg, "rewind") == NULL);
 		CHECK_INT(shf_step_verify(step, &report, &o->err), SHEAF_EAGAIN);
 		CHECK_INT(shf_step_read(step, &a, &o->err), SHEAF_EAGAIN);

@@ -316,7 +316,8 @@ TEST(what_is_on_no_node_is_counted_and_refused_or_comes_from_disk)
 	add(w, 0, 0, 0, MIB + 10);
 	add(w, 1, 0, MIB + 20, MIB + 30);
 	fill(w);
-	is_refused(w, SHEAF_EFORMAT, "4194284 bytes are on no node");
+	is_refused(w, SHEAF_EFORMAT, "4194284 bytes of the checkpoint in memory are on no node: a "
+	           "node or its agent was lost, and opts.copies was not 2");
 	w->on_disk = "checkpoint-1";
 	is_spread(w);
 	w->on_disk = "checkpoint-2";
@@ -329,7 +330,8 @@ TEST(a_step_that_nobody_knows_is_refused)
 	struct world *w = cut();
 
 	w->unknown = true;
-	is_refused(w, SHEAF_EFORMAT, "its manifest is on no node");
+	is_refused(w, SHEAF_EFORMAT, "the manifest of the checkpoint in memory is on no node: rank "
+	           "0's node or its agent was lost");
 	drop(w);
 }
 
@@ -343,7 +345,8 @@ TEST(bytes_that_a_file_does_not_have_are_not_read)
 	add(w, 1, 0, 3 * MIB - 10, 3 * MIB);
 	add(w, 0, 1, 0, 4096);
 	fill(w);
-	is_refused(w, SHEAF_EFORMAT, "1048576 bytes are on no node");
+	is_refused(w, SHEAF_EFORMAT, "1048576 bytes of the checkpoint in memory are on no node: a "
+	           "node or its agent was lost, and opts.copies was not 2");
 	drop(w);
 }
 
@@ -380,7 +383,7 @@ TEST(bytes_that_come_where_they_are_already_are_refused)
 	add(w, 1, 0, MIB / 4, MIB);
 	add(w, 0, 1, 0, MIB);
 	fill(w);
-	is_refused(w, SHEAF_ECORRUPT, "blocks of several nodes");
+	is_refused(w, SHEAF_ECORRUPT, "blocks that lie on several nodes");
 	drop(w);
 }
 
@@ -401,7 +404,7 @@ TEST(a_piece_that_comes_short_is_refused)
 	struct world *w = cut();
 
 	mute = true;
-	is_refused(w, SHEAF_ECORRUPT, "what this node lacks of a block");
+	is_refused(w, SHEAF_ECORRUPT, "this node's list of missing blocks");
 	mute = false;
 	is_spread(w);
 	drop(w);

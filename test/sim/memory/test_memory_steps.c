@@ -211,7 +211,7 @@ TEST(a_card_that_goes_while_all_are_looked_at_is_no_failure)
 		CHECK_INT(shf_memory_steps_rebase(w.sys, w.keep, RUN, &four, 1, 2), -EPIPE);
 		fail_keep(&w, nth, EPIPE);
 		CHECK(shf_memory_step_open_parts(w.sys, w.keep, &r, NULL, &v, &w.err) == SHEAF_EIO);
-		CHECK(strstr(w.err.msg, "asking the agent") != NULL);
+		CHECK(strstr(w.err.msg, "sending a request to the agent") != NULL);
 	}
 	simdisk_faults_clear(w.disk);
 	end(&w);
@@ -562,7 +562,7 @@ CHANGE(another_manifest)
 static const struct edit edits[] = {
 	{ "no change", 0, no_change, 0, "" },
 	{ "an image that is smaller than its card says", 0, an_image_larger_than_it_is,
-	  SHEAF_ECORRUPT, "the card of an image" },
+	  SHEAF_ECORRUPT, "the header of a staging buffer" },
 	{ "bytes that are there twice", 0, the_same_bytes_twice, SHEAF_ECORRUPT, "step 1" },
 	{ "bytes behind the end of a file", 1, bytes_beyond_the_file, SHEAF_ECORRUPT, "step 1" },
 	{ "a file too many", 0, a_file_that_the_step_does_not_have, SHEAF_ECORRUPT, "step 1" },
@@ -571,8 +571,8 @@ static const struct edit edits[] = {
 	{ "a folder without a name", 0, nothing_before_the_slash, SHEAF_ECORRUPT, "step 1" },
 	{ "a folder with a long name", 0, a_long_folder, SHEAF_ECORRUPT, "step 1" },
 	{ "folders that begin alike", 0, folders_that_begin_alike, 0, "" },
-	{ "another file first", 0, no_manifest_first, SHEAF_EFORMAT, "its manifest is not here" },
-	{ "no manifest", 0, no_small_files, SHEAF_EFORMAT, "its manifest is not here" },
+	{ "another file first", 0, no_manifest_first, SHEAF_EFORMAT, "not on this node" },
+	{ "no manifest", 0, no_small_files, SHEAF_EFORMAT, "its manifest is not on this node" },
 	{ "half a manifest", 0, another_manifest, SHEAF_ECORRUPT, "sheaf.json in memory" },
 };
 
@@ -744,7 +744,7 @@ TEST(what_comes_from_other_nodes_is_taken_or_there_is_no_memory)
 		rc = shf_view_unpack_small_files(w, &told, &s.w.err);
 		starve_left = 0;
 		CHECK_INT(rc, starved ? SHEAF_ENOMEM : 0);
-		CHECK(!starved || strstr(s.w.err.msg, "what another node knows") != NULL);
+		CHECK(!starved || strstr(s.w.err.msg, "its description from another node") != NULL);
 		CHECK(shf_view_has_small_files(w) == !starved);
 		shf_view_free(w);
 	}
@@ -825,7 +825,7 @@ TEST(no_step_that_a_prune_has_locked_is_read_beside_memory)
 	CHECK_INT(shf_sys_lock(sys, fd, true), 0);
 	v = half_of(&s);
 	CHECK_RC(shf_view_open_disk(v, s.store.dir, "checkpoint-1", &s.w.err), SHEAF_EIO, &s.w.err);
-	CHECK(strstr(s.w.err.msg, "checkpoint-1: has just gone"));
+	CHECK(strstr(s.w.err.msg, "checkpoint-1: was deleted or moved while it was being opened"));
 	shf_view_free(v);
 	CHECK_INT(shf_sys_close(sys, fd), 0);
 	end_step(&s);

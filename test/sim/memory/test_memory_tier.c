@@ -323,7 +323,7 @@ static int gives_up(void *arg, int rank, struct sheaf_group *group)
 	re_paint(&m, 4);
 	rc = rc == 0 ? shf_save_begin(&save, run, 4, state, NULL, &err) : rc;
 	rc = rc == 0 ? shf_save_commit(save, 0, &err) : rc;
-	if (rc == SHEAF_EAGAIN && strstr(err.msg, "it is in memory")) {
+	if (rc == SHEAF_EAGAIN && strstr(err.msg, "it is safe in the agents' memory")) {
 		if (rank == 1)
 			(void)shf_save_fail(save, "not wanted", NULL);
 		rc = shf_agree(&run->team, 0, &err);

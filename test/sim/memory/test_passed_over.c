@@ -237,7 +237,7 @@ static bool says_in_memory(struct one *o, struct sheaf_save *save)
 {
 	simdisk_set_task_steps(o->disk, 0);
 	CHECK_INT(shf_save_commit(save, 0, &o->err), SHEAF_EAGAIN);
-	return strstr(o->err.msg, "it is in memory") != NULL;
+	return strstr(o->err.msg, "it is safe in the agents' memory") != NULL;
 }
 
 static struct one one_job(const char *agent)

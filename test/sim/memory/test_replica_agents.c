@@ -47,8 +47,9 @@ static void hear(void *arg, int level, const char *line)
 	struct mine *m = arg;
 
 	(void)level;
-	m->once += strstr(line, "run: steps in memory are kept once from now on: ") == line;
-	m->left += strstr(line, "is in memory no more") != NULL;
+	m->once += strstr(line, "run: checkpoints in memory have no second copy from now on: ") ==
+	           line;
+	m->left += strstr(line, "is no longer in memory") != NULL;
 }
 
 static int rank_main(void *arg, int rank, struct sheaf_group *group)

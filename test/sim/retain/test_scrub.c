@@ -385,7 +385,7 @@ TEST(what_is_not_the_step_that_was_committed_is_damage)
 	make(m);
 	seal(m);
 	r = reread(m, (struct asked){ .step = 2 });
-	SAYS(r, SHEAF_ECORRUPT, "is not what was committed, but step 1");
+	SAYS(r, SHEAF_ECORRUPT, "is not the checkpoint that was committed, but step 1");
 	r = reread(m, (struct asked){ .session = OTHER });
 	SAYS(r, SHEAF_ECORRUPT, "of session " ID);
 	drop(m);
@@ -439,7 +439,7 @@ TEST(a_table_without_a_header_is_damage)
 	m->sums = (struct shf_mf_file){ "sheaf.sums", SHF_SUMS_HEADER - 1, 5 };
 	seal(m);
 	r = reread(m, (struct asked){ .shares = 1 });
-	SAYS(r, SHEAF_ECORRUPT, "127 bytes are no table of sums");
+	SAYS(r, SHEAF_ECORRUPT, "127 bytes are too short for a file of checksums");
 	drop(m);
 }
 
@@ -501,14 +501,15 @@ static void other_digest(struct made *m)
 
 TEST(what_a_table_says_wrongly_is_damage)
 {
-	lie(one_file_more, "has sums of 4 files and 5 blocks, the manifest names 3 and 5");
-	lie(other_bytes, "says of model-00002-of-00003.safetensors what the manifest");
-	lie(other_block, "says of model-00002-of-00003.safetensors what the manifest");
-	lie(too_many_tensors, "says of model-00003-of-00003.safetensors what the manifest");
-	lie(tensors_from_far_off, "says of model-00003-of-00003.safetensors what the manifest");
+	lie(one_file_more, "has checksums of 4 files and 5 blocks, the manifest names 3 and 5");
+	lie(other_bytes, "contradicts the manifest about model-00002-of-00003.safetensors");
+	lie(other_block, "contradicts the manifest about model-00002-of-00003.safetensors");
+	lie(too_many_tensors, "contradicts the manifest about model-00003-of-00003.safetensors");
+	lie(tensors_from_far_off, "contradicts the manifest about "
+	    "model-00003-of-00003.safetensors");
 	lie(more_tensors_than_all,
-	    "says of model-00003-of-00003.safetensors what the manifest");
-	lie(fewer_blocks, "has sums of 3 files and 1 blocks");
+	    "contradicts the manifest about model-00003-of-00003.safetensors");
+	lie(fewer_blocks, "has checksums of 3 files and 1 blocks");
 	lie(other_digest, "model-00003-of-00003.safetensors: tensor at byte 64 has digest");
 }
 
@@ -597,7 +598,8 @@ TEST(lengths_digests_and_names_are_told_with_what_they_should_be)
 	other_digest(m);
 	seal(m);
 	r = reread(m, (struct asked){ .step = 2 });
-	says_all(&r, "step/sheaf.json: is not what was committed, but step 1 of session " ID);
+	says_all(&r, "step/sheaf.json: is not the checkpoint that was committed, but step 1 of "
+	         "session " ID);
 	r = reread(m, (struct asked){ .run = ID });
 	says_all(&r, "step/sheaf.json: is of run " OTHER ", and this is run " ID);
 	r = reread(m, (struct asked){ .run = OTHER });
@@ -607,13 +609,13 @@ TEST(lengths_digests_and_names_are_told_with_what_they_should_be)
 	one_file_more(m);
 	seal(m);
 	r = reread(m, (struct asked){ .shares = 1 });
-	says_all(&r, "step/sheaf.sums: has sums of 4 files and 5 blocks, the manifest names 3 and "
-	         "5");
+	says_all(&r, "step/sheaf.sums: has checksums of 4 files and 5 blocks, the manifest names 3 "
+	         "and 5");
 	shf_put64(m->table + 16, FILES);
 	other_block(m);
 	seal(m);
 	r = reread(m, (struct asked){ .shares = 1 });
-	says_all(&r, "step/sheaf.sums: says of %s what the manifest does not", names[1]);
+	says_all(&r, "step/sheaf.sums: contradicts the manifest about %s", names[1]);
 	shf_put64(file_record(m, 1) + 8, 2);
 	seal(m);
 	r = reread(m, (struct asked){ .shares = 1 });

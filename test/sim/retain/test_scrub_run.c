@@ -430,7 +430,7 @@ TEST(damage_that_is_read_again_is_said_and_dominates_nothing)
 		w.before = flip_3;
 		w.turns_at_close = 0;
 		CHECK_INT(job(&w, 2, 4), 0);
-		if (!strstr(w.log, "step 3 is damaged, read again after its commit") ||
+		if (!strstr(w.log, "step 3 is damaged: it was read again after its commit") ||
 		    !strstr(w.log, flip_file))
 			print_error("%s, bit %llu, nodes %zu: %s\n", flip_file,
 			            (unsigned long long)flip_bit, (i + i / 6) % 3, w.log);

@@ -24,7 +24,7 @@ static int check(const struct shf_growth *all, int ranks, int node)
 	struct sheaf_error err = { 0 };
 	int rc = shf_growth_check(all, sizeof(*all), ranks, node, &err);
 
-	CHECK(rc == 0 || strstr(err.msg, "more memory for images"));
+	CHECK(rc == 0 || strstr(err.msg, "more memory for staging buffers"));
 	return rc;
 }
 
@@ -203,7 +203,7 @@ TEST(an_image_whose_socket_strangers_fill_is_offered_under_another_name)
 			simdisk_fault(d, &(struct simdisk_fault){ .nth = 2 + i,
 				.error = ECONNREFUSED, .kind = SIMDISK_SHM_CONNECT });
 		CHECK_INT(played(d, 2, plan, why), refusals < 5 ? 0 : SHEAF_EIO);
-		CHECK(refusals < 5 || strstr(why, "processes of other users fill it"));
+		CHECK(refusals < 5 || strstr(why, "other users' processes keep it busy"));
 		simdisk_faults_clear(d);
 		CHECK_INT(played(d, 2, plan, why), 0);
 		simdisk_free(d);

@@ -105,9 +105,11 @@ static int open_apart(struct hand *h)
 
 TEST(copies_go_over_another_group_of_the_same_ranks_on_all_of_them)
 {
-	static const char *const word[] = { "opts.copies_group is of other ranks",
-		"opts.copies_group is of other ranks", "with a copies_group and without",
-		"is for copies 2", "images_max 3 at least" };
+	static const char *const word[] = { "opts.copies_group is a group of other ranks; "
+		"pass a second group of the same ranks",
+		"opts.copies_group is a group of other ranks; pass a second group of the "
+		"same ranks", "with opts.copies_group and without",
+		"needs opts.copies 2", "images_max 0 or at least 3" };
 
 	for (int i = 0; i < 6; i++) {
 		struct simdisk *disk = disk_new();
@@ -150,8 +152,10 @@ static int open_behind(struct hand *h)
 
 TEST(commits_behind_go_over_another_group_of_the_same_ranks_on_all_of_them)
 {
-	static const char *const word[] = { "opts.commit_group is of other ranks",
-		"opts.commit_group is of other ranks", "with a commit_group and without",
+	static const char *const word[] = { "opts.commit_group is a group of other ranks; pass a "
+		"second group of the same ranks",
+		"opts.commit_group is a group of other ranks; pass a second group of the same "
+		"ranks", "with opts.commit_group and without",
 		"opts.commit_group is the run's own group",
 		"opts.commit_group is copies_group" };
 
@@ -201,7 +205,7 @@ TEST(a_run_whose_done_files_cannot_be_made_is_open_all_the_same)
 	p.opts.log = hear;
 	heard[0] = '\0';
 	CHECK_RC(hands_run(&p, only_open, true), 0, &p.err);
-	CHECK(strstr(heard, "the done files of its newest step are not all there") != NULL);
+	CHECK(strstr(heard, "the done files of the newest step could not all be written") != NULL);
 	simdisk_free(disk);
 }
 
@@ -234,7 +238,7 @@ TEST(a_load_that_stays_counted_though_it_went_well_is_told)
 	heard[0] = '\0';
 	CHECK_RC(hands_run(&p, load_and_go_on, true), 0, &p.err);
 	CHECK(simdisk_fired(disk) > 0);
-	CHECK(strstr(heard, "a load stays counted though it went well") != NULL);
+	CHECK(strstr(heard, "a successful resume could not be recorded") != NULL);
 	simdisk_free(disk);
 }
 

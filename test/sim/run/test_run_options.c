@@ -64,13 +64,14 @@ TEST(each_number_has_its_bounds)
 		CHECK_RC(takes(&least, &out), 0, &err);
 		CHECK_RC(takes(&most, &out), 0, &err);
 		beyond = with(n, n->least - 1);
-		snprintf(want, sizeof(want), "opts.%s is %d, at least %d", n->name,
+		snprintf(want, sizeof(want), "opts.%s is %d, must be at least %d", n->name,
 		         (int)n->least - 1, (int)n->least);
 		refuses(&beyond, want);
 		if (n->most == INT32_MAX)
 			continue;
 		beyond = with(n, n->most + 1);
-		snprintf(want, sizeof(want), "opts.%s is %d, at most %d", n->name, (int)n->most + 1,
+		snprintf(want, sizeof(want), "opts.%s is %d, must be at most %d", n->name,
+		         (int)n->most + 1,
 		         (int)n->most);
 		refuses(&beyond, want);
 	}
@@ -138,7 +139,8 @@ TEST(a_struct_of_another_sheaf_is_taken_as_far_as_it_is_known)
 		in.o.size = (uint32_t)at;
 		CHECK_RC(takes(&in.o, &out), 0, &err);
 		in.o.size = (uint32_t)at + 1;
-		refuses(&in.o, "opts asks for something newer than this sheaf");
+		refuses(&in.o, "opts has a field set that this version of sheaf does not know; set "
+		        "it to 0, or use a newer sheaf");
 		in.bytes[at] = 0;
 	}
 }
@@ -182,32 +184,36 @@ TEST(what_makes_no_sense_is_refused_with_its_sentence)
 		const char *sentence;   /* NULL: it is taken */
 	} rows[] = {
 		{ { .flags = UINT64_C(1) << 62 | SHEAF_RUN_CREATE },
-		  "opts.flags: flags 0x4000000000000000 are unknown to this version of sheaf" },
-		{ { .keep_best = 1 }, "opts.keep_best needs best_note, the key of a note" },
+		  "opts.flags: flags 0x4000000000000000 are unknown to this version of sheaf; "
+		  "clear them, or use a newer sheaf" },
+		{ { .keep_best = 1 }, "opts.keep_best needs opts.best_note, the key of a note" },
 		{ { .keep_best = 1, .best_note = "" },
-		  "opts.keep_best needs best_note, the key of a note" },
+		  "opts.keep_best needs opts.best_note, the key of a note" },
 		{ { .agent = "" },
-		  "opts.agent is \"auto\" or the path of a socket, shorter than 104 bytes" },
+		  "opts.agent must be \"auto\" or the path of a socket, shorter than 104 bytes" },
 		{ { .agent = path },
-		  "opts.agent is \"auto\" or the path of a socket, shorter than 104 bytes" },
+		  "opts.agent must be \"auto\" or the path of a socket, shorter than 104 bytes" },
 		{ { .agent = path + 1 }, NULL }, { { .copies = 1 }, NULL },
-		{ { .copies = 2 }, "opts.copies are of steps in memory: they need an agent" },
+		{ { .copies = 2 }, "opts.copies is 2, but opts.agent is NULL: only checkpoints in "
+			"memory have copies" },
 		{ { .copies = 1, .agent = "auto", .copies_group = some },
-		  "opts.copies_group is for copies 2, and needs images_max 3 at least" },
+		  "opts.copies_group needs opts.copies 2 and opts.images_max 0 or at least 3" },
 		{ { .copies = 2, .agent = "auto", .copies_group = some, .images_max = 2 },
-		  "opts.copies_group is for copies 2, and needs images_max 3 at least" },
+		  "opts.copies_group needs opts.copies 2 and opts.images_max 0 or at least 3" },
 		{ { .copies = 2, .agent = "auto", .copies_group = some, .images_max = 3 }, NULL },
 		{ { .copy_cpus = "0-" },
-		  "opts.copy_cpus is '0-', no list of processors (0-3,8)" },
-		{ { .signal_dir = "" }, "opts.signal_dir is empty; NULL is none" },
-		{ { .staging_bytes_max = 1 }, "opts.staging_bytes_max is 1, at least 131072" },
+		  "opts.copy_cpus is '0-'; expected a list of processors like 0-3,8" },
+		{ { .signal_dir = "" }, "opts.signal_dir is an empty string; set it to NULL for no "
+			"done files" },
+		{ { .staging_bytes_max = 1 }, "opts.staging_bytes_max is 1, must be 0 or at least "
+			"131072" },
 		{ { .staging_bytes_max = 2 * SHF_WINDOW_MIN - 1 },
-		  "opts.staging_bytes_max is 131071, at least 131072" },
+		  "opts.staging_bytes_max is 131071, must be 0 or at least 131072" },
 		{ { .staging_bytes_max = 2 * SHF_WINDOW_MIN }, NULL },
 		{ { .flags = SHEAF_RUN_CREATE | SHEAF_RUN_READONLY },
-		  "SHEAF_RUN_CREATE and SHEAF_RUN_READONLY exclude each other" },
+		  "SHEAF_RUN_CREATE and SHEAF_RUN_READONLY cannot be combined" },
 		{ { .flags = SHEAF_RUN_METRICS | SHEAF_RUN_READONLY },
-		  "SHEAF_RUN_METRICS and SHEAF_RUN_READONLY exclude each other" },
+		  "SHEAF_RUN_METRICS and SHEAF_RUN_READONLY cannot be combined" },
 		{ { .flags = SHEAF_RUN_READONLY }, NULL },
 	};
 
@@ -230,20 +236,20 @@ static const struct differ {
 	const char *dir, *sentence;
 } differs[] = {
 	{ { .file_bytes_max = 1000 }, "run",
-	  "run: ranks opened with different file_bytes_max (1000 and 5000000000)" },
+	  "run: ranks opened with different opts.file_bytes_max (1000 and 5000000000)" },
 	{ { .flags = SHEAF_RUN_BUFFERED }, "run",
 	  "run: ranks opened with SHEAF_RUN_BUFFERED and without" },
 	{ { .keep_last = 1 }, "run",
-	  "run: ranks opened with different keep_last or keep_every" },
+	  "run: ranks opened with different opts.keep_last or keep_every" },
 	{ { .keep_every = 1 }, "run",
-	  "run: ranks opened with different keep_last or keep_every" },
+	  "run: ranks opened with different opts.keep_last or keep_every" },
 	{ { .keep_best = 1, .best_note = "loss" }, "run",
-	  "run: ranks opened with different keep_best, best_largest or best_note" },
+	  "run: ranks opened with different opts.keep_best, best_largest or best_note" },
 	{ { .best_largest = 1 }, "run",
-	  "run: ranks opened with different keep_best, best_largest or best_note" },
+	  "run: ranks opened with different opts.keep_best, best_largest or best_note" },
 	{ { .images_max = 7 }, "run",
-	  "run: ranks opened with different images_max (0 and 7)" },
-	{ { .agent = "auto" }, "run", "run: ranks opened with an agent and without" },
+	  "run: ranks opened with different opts.images_max (0 and 7)" },
+	{ { .agent = "auto" }, "run", "run: ranks opened with opts.agent and without" },
 	{ { .io_threads = 2 }, "other", "ranks opened different directories" },
 	{ { .io_threads = 2, .timeout_ms = 61000, .grace_s = 1, .copy_threads = 2,
 	    .staging_bytes_max = 1 << 20, .signal_dir = "s", .copy_cpus = "0" }, "run", NULL },
@@ -300,7 +306,7 @@ TEST(a_run_has_a_name)
 		p.path = "";
 		p.variant = i;
 		CHECK_RC(hands_run(&p, opens_by_no_name, false), SHEAF_EINVAL, &p.err);
-		CHECK_STR(p.err.msg, "no directory was named");
+		CHECK_STR(p.err.msg, "argument 'dir' is NULL or empty");
 		simdisk_free(disk);
 	}
 }
@@ -322,7 +328,7 @@ TEST(copies_do_not_go_over_the_runs_own_group)
 
 	p.path = "";
 	CHECK_RC(hands_run(&p, opens_with_its_own_group, false), SHEAF_EINVAL, &p.err);
-	CHECK(strstr(p.err.msg, "opts.copies_group is the run's own group: copies go behind its "
-	             "calls") != NULL);
+	CHECK(strstr(p.err.msg, "opts.copies_group is the run's own group; pass a second group of "
+	             "the same ranks, because copies are sent in the background") != NULL);
 	simdisk_free(disk);
 }

@@ -183,7 +183,8 @@ static int opened_where_one_rank_is_late(uint64_t flags, int64_t ms)
 	simgroup_run(&g, opens, &o, rc);
 	CHECK_INT(rc[0], rc[1]);
 	if (rc[0] < 0)
-		CHECK(strstr(o.err[0].msg, "is it the same file system?") != NULL);
+		CHECK(strstr(o.err[0].msg, "check that all nodes mount the same file "
+		             "system") != NULL);
 	simdisk_free(o.disk);
 	return rc[0];
 }

@@ -311,7 +311,7 @@ static int stage_too_long(struct hand *h)
 	shf_durations_add(&h->run->saves.pace.stage, 10000 * (int64_t)MS);
 	rc = rc ? rc : begin(h, 8, &save);
 	if (rc == 0 && (commit_once(h, save, false) != SHEAF_EAGAIN ||
-	                strstr(h->err.msg, "too little time is left to begin its stage") == NULL))
+	                strstr(h->err.msg, "too little time is left to create its files") == NULL))
 		rc = shf_fail(&h->err, SHEAF_EBUG, "the stage was begun");
 	rc = rc ? rc : commit_once(h, save, true);
 	shf_save_free(save);
@@ -646,7 +646,7 @@ static int leave_in_memory(struct hand *h)
 	rc = rc ? rc : begin(h, 8, &save);
 	wait_ms = 5;
 	if (rc == 0 && (commit_once(h, save, false) != SHEAF_EAGAIN ||
-	                !strstr(h->err.msg, "it is in memory")))
+	                !strstr(h->err.msg, "it is safe in the agents' memory")))
 		rc = shf_fail(&h->err, SHEAF_EBUG, "no word of memory: %.200s", h->err.msg);
 	shf_save_free(save);
 	return rc;

@@ -379,7 +379,7 @@ TEST(what_is_no_file_is_left_as_it_is)
 			CHECK_INT(simdisk_put(disk, OUT "/optimizer.7.done/y", "", 0), 0);
 		SAVED(p);
 		CHECK_INT(heard.warned, 1);
-		CHECK(strstr(heard.warning, "is no file"));
+		CHECK(strstr(heard.warning, "is not a regular file"));
 		CHECK_INT(size_of(disk, "kept"), 4);
 		if (way == 1)
 			(void)simdisk_remove(disk, OUT "/whole-step.7.done");

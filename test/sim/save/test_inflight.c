@@ -233,7 +233,7 @@ TEST(a_write_that_stops_short_fails_the_save)
 		odd.shorter = shorter[i];
 		p.tamper = tamper;
 		CHECK_RC(hands_save(&p), shorter[i] ? SHEAF_EIO : 0, &p.err);
-		CHECK(!shorter[i] || strstr(p.err.msg, "bytes written"));
+		CHECK(!shorter[i] || strstr(p.err.msg, "bytes were written"));
 		CHECK(simdisk_exists(disk, "run/checkpoint-7") == !shorter[i]);
 		odd_release();
 		simdisk_free(disk);

@@ -238,10 +238,10 @@ static int forget_one(struct hand *h)
 		rc = rc ? rc : shf_save_copied(save, i, -1, NULL);
 	}
 	if (rc == 0 && (shf_save_commit(save, -1, &h->err) != SHEAF_EINVAL ||
-	                !says(h, "slice 0 (model/rows) was not brought")))
+	                !says(h, "slice 0 (model/rows) is not ready")))
 		rc = wrong_here(h, 0, "is committed");
 	if (rc == 0 && (shf_save_begin(&next, h->run, 2, h->state, &lazily, &h->err) !=
-	                SHEAF_EINVAL || !says(h, "not all slices of step 1")))
+	                SHEAF_EINVAL || !says(h, "the save of step 1 still waits")))
 		rc = wrong_here(h, 0, "the next has begun");
 	if (rc == 0 && shf_save_copied(save, SHEAF_ALL_SLICES, -1, NULL) != SHEAF_EINVAL)
 		rc = wrong_here(h, 0, "all are copied");
@@ -366,10 +366,11 @@ static int refused(struct hand *h)
 
 	if (rc != SHEAF_EINVAL || !says(h, why))
 		return wrong_here(h, 0, "it was plain");
-	why = h->play->opts.staging_bytes_max ? "holds a part"
-	      : h->play->variant ? "SHEAF_SLICE_IN_PLACE" : "no averages";
-	if (strcmp(why, "no averages") == 0 && shf_state_ema(h->state, "model", &ema, NULL) < 0)
-		return wrong_here(h, 0, "no averages can be");
+	why = h->play->opts.staging_bytes_max ? "is too small for it"
+	      : h->play->variant ? "SHEAF_SLICE_IN_PLACE" : "cannot be combined with averages";
+	if (strcmp(why, "cannot be combined with averages") == 0 && shf_state_ema(h->state, "model",
+	           &ema, NULL) < 0)
+		return wrong_here(h, 0, "cannot be combined with averages can be");
 	rc = shf_save_begin(&save, h->run, 1, h->state, &later, &h->err);
 	if (rc != SHEAF_EINVAL || !says(h, why))
 		return wrong_here(h, 0, why);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The copy behind: what is saved is what memory held when the save began, although every tensor
+/* The no copy thread: what is saved is what memory held when the save began, although every tensor
  * changes as soon as it was asked for. A seed says how much the threads have copied when a slice is
  * asked for, in which order that happens, and what is copied, sent and written between.
  *
@@ -623,7 +623,8 @@ static void without_tasks(struct hand *h)
 static void hear(void *arg, int level, const char *line)
 {
 	(void)arg;
-	told += level == 1 && (strstr(line, "copy behind") || strstr(line, "inside begin"));
+	told += level == 1 && (strstr(line, "no copy thread") || strstr(line,
+	                              "copied synchronously"));
 }
 
 TEST(without_a_thread_who_asks_copies)

@@ -59,7 +59,7 @@ TEST(a_write_that_fails_behind_is_told_by_the_commit)
 
 TEST(room_that_is_refused_behind_is_told_by_the_commit)
 {
-	told_by_the_commit(SIMDISK_RESIZE, 1, ENOSPC, ": making room for ");
+	told_by_the_commit(SIMDISK_RESIZE, 1, ENOSPC, ": preallocating ");
 }
 
 /* The third lazy save of a state begins without the disk, so what is wrong with its number is found
@@ -93,7 +93,7 @@ TEST(a_number_that_is_found_too_low_behind_fails_the_save)
 	struct play p = hands_play(disk, 1, halves);
 
 	CHECK_RC(hands_run(&p, number_too_low, false), SHEAF_EFAILED, &p.err);
-	CHECK(strstr(p.err.msg, "step 3 is older than 7") != NULL);
+	CHECK(strstr(p.err.msg, "step 3 is older than step 7") != NULL);
 	simdisk_free(disk);
 }
 

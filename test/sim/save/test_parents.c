@@ -158,7 +158,7 @@ static void refuses(struct one *o, int64_t step, uint64_t flags)
 		shf_save_free(save);
 	}
 	CHECK_INT(rc, SHEAF_EINVAL);
-	CHECK(strstr(o->err.msg, "step 2 was opened, but it has been set aside in run (rewind") !=
+	CHECK(strstr(o->err.msg, "step 2 was loaded, but was set aside in run since; rewind") !=
 	      NULL);
 }
 
@@ -302,7 +302,7 @@ TEST(who_loaded_an_older_step_from_memory_saves_none_to_memory_beside_a_newer_on
 	loads(&o, one);
 	CHECK_RC(shf_save_begin(&save, o.run, 6, o.state, &memory, &o.err), 0, &o.err);
 	CHECK_RC(shf_save_commit(save, -1, &o.err), SHEAF_EFAILED, &o.err);
-	CHECK(strstr(o.err.msg, "would lie beside 3") != NULL);
+	CHECK(strstr(o.err.msg, "would not follow step 3") != NULL);
 	shf_save_free(save);
 	end(&o);
 }
@@ -484,7 +484,7 @@ static void is_refused(struct one *o, int64_t step, uint64_t flags)
 
 	CHECK_RC(shf_save_begin(&save, o->run, step, o->state, &opts, &o->err), SHEAF_EINVAL,
 	         &o->err);
-	CHECK(strstr(o->err.msg, "an older step was loaded, but memory goes on to 1") != NULL);
+	CHECK(strstr(o->err.msg, "an older step was loaded, but step 1"));
 }
 
 /* The newest is of the same job, or of one that has died. A load of the newest is in no save's way;
@@ -536,7 +536,7 @@ TEST(a_flush_of_what_was_due_takes_up_no_other_jobs_branch)
 	loads(&o, opened(&o, 10));
 	save = begun(&o, 11);
 	CHECK_RC(shf_save_commit(save, 0, &o.err), SHEAF_EAGAIN, &o.err);
-	CHECK(strstr(o.err.msg, "it is in memory") != NULL);
+	CHECK(strstr(o.err.msg, "it is safe in the agents' memory") != NULL);
 	is_killed(&o);
 	shf_save_free(save);
 	CHECK_INT(flushed_due(&o), 11);
@@ -589,7 +589,7 @@ TEST(who_loads_the_very_step_that_is_being_saved_goes_on_from_it)
 	simdisk_set_takes(o.disk, SIMDISK_FSYNC, 20);
 	twenty = begun(&o, 20);
 	CHECK_RC(shf_save_commit(twenty, 0, &o.err), SHEAF_EAGAIN, &o.err);
-	CHECK(strstr(o.err.msg, "it is in memory") != NULL);
+	CHECK(strstr(o.err.msg, "it is safe in the agents' memory") != NULL);
 	loads(&o, from_memory(&o, 20));
 	commits(&o, twenty);
 	commits(&o, begun(&o, 21));
@@ -624,7 +624,7 @@ TEST(a_disk_that_fails_takes_no_step_from_memory)
 	simdisk_set_takes(o.disk, SIMDISK_FSYNC, 20);
 	save = begun(&o, 4);
 	CHECK_RC(shf_save_commit(save, 0, &o.err), SHEAF_EAGAIN, &o.err);
-	CHECK(strstr(o.err.msg, "it is in memory") != NULL);
+	CHECK(strstr(o.err.msg, "it is safe in the agents' memory") != NULL);
 	shf_save_stick(save, shf_fail(&why, SHEAF_EIO, "the disk is full"), &why);
 	shf_save_free(save);
 	loads(&o, from_memory(&o, 4));
@@ -651,7 +651,7 @@ TEST(what_is_in_memory_already_takes_no_notes_and_files)
 	simover(o.sys)->queue.complete = nothing_is_complete;
 	CHECK_RC(shf_save_commit(save, 0, &o.err), SHEAF_EAGAIN, &o.err);
 	simover(o.sys)->queue.complete = simover_real()->queue.complete;
-	CHECK(strstr(o.err.msg, "it is in memory") != NULL);
+	CHECK(strstr(o.err.msg, "it is safe in the agents' memory") != NULL);
 	CHECK(save->at.disk < SHF_DISK_PUBLISHING);
 	CHECK_INT(shf_save_note(save, "eval.loss", "3.5", NULL), SHEAF_EINVAL);
 	CHECK_INT(shf_save_attach(save, "config.json", "{}", 2, NULL), SHEAF_EINVAL);

@@ -57,39 +57,42 @@ TEST(what_is_given_wrongly_is_refused_in_the_log)
 
 	story(&p, give,
 	      "0\n"
-	      "1 run: step 1: refused: attached file '': want [A-Za-z0-9._-]{1,128}, not "
-	      "sheaf.*, not *.safetensors*\nattach -1\n"
-	      "1 run: step 1: refused: attached file '': want [A-Za-z0-9._-]{1,128}, not "
-	      "sheaf.*, not *.safetensors*\nattach -1\n"
-	      "1 run: step 1: refused: attached file '.': want [A-Za-z0-9._-]{1,128}, not "
-	      "sheaf.*, not *.safetensors*\nattach -1\n"
-	      "1 run: step 1: refused: attached file 'a/b': want [A-Za-z0-9._-]{1,128}, not "
-	      "sheaf.*, not *.safetensors*\nattach -1\n"
-	      "1 run: step 1: refused: attached file 'sheaf.x': want [A-Za-z0-9._-]{1,128}, "
-	      "not sheaf.*, not *.safetensors*\nattach -1\n"
-	      "1 run: step 1: refused: attached file 'a.safetensors': want "
-	      "[A-Za-z0-9._-]{1,128}, not sheaf.*, not *.safetensors*\nattach -1\n"
-	      "1 run: step 1: refused: attached file 'optimizer': that is the folder of the "
-	      "family's tensors\nattach -1\nattach 0\nattach 0\n"
-	      "1 run: step 1: refused: attached file twice: given twice\nattach -1\nattach 0\n"
-	      "1 run: step 1: refused: attached file null: 1 bytes at NULL\nattach -1\n"
-	      "1 run: step 1: refused: attached file big: 67108865 bytes, at most 64 MiB\n"
+	      "1 run: step 1 is saved without this: attached file '': its name must match "
+	      "[A-Za-z0-9._-]{1,128}, and not sheaf.* or *.safetensors*\nattach -1\n"
+	      "1 run: step 1 is saved without this: attached file '': its name must match "
+	      "[A-Za-z0-9._-]{1,128}, and not sheaf.* or *.safetensors*\nattach -1\n"
+	      "1 run: step 1 is saved without this: attached file '.': its name must match "
+	      "[A-Za-z0-9._-]{1,128}, and not sheaf.* or *.safetensors*\nattach -1\n"
+	      "1 run: step 1 is saved without this: attached file 'a/b': its name must match "
+	      "[A-Za-z0-9._-]{1,128}, and not sheaf.* or *.safetensors*\nattach -1\n"
+	      "1 run: step 1 is saved without this: attached file 'sheaf.x': its name must "
+	      "match [A-Za-z0-9._-]{1,128}, and not sheaf.* or *.safetensors*\nattach -1\n"
+	      "1 run: step 1 is saved without this: attached file 'a.safetensors': its name "
+	      "must match [A-Za-z0-9._-]{1,128}, and not sheaf.* or *.safetensors*\nattach -1\n"
+	      "1 run: step 1 is saved without this: attached file 'optimizer': a family has "
+	      "this name; choose another\nattach -1\nattach 0\nattach 0\n"
+	      "1 run: step 1 is saved without this: attached file twice: given twice\n"
 	      "attach -1\nattach 0\n"
-	      "1 run: step 1: refused: note '': want a key [A-Za-z0-9._/-]{1,64} and UTF-8\n"
+	      "1 run: step 1 is saved without this: attached file null: 1 bytes at NULL\n"
+	      "attach -1\n"
+	      "1 run: step 1 is saved without this: attached file big: 67108865 bytes, at most "
+	      "64 MiB\nattach -1\nattach 0\n"
+	      "1 run: step 1 is saved without this: note '': its key must match "
+	      "[A-Za-z0-9._/-]{1,64}, and its value must be UTF-8\nnote -1\n"
+	      "1 run: step 1 is saved without this: note '': its key must match "
+	      "[A-Za-z0-9._/-]{1,64}, and its value must be UTF-8\nnote -1\n"
+	      "1 run: step 1 is saved without this: note 'a key': its key must match "
+	      "[A-Za-z0-9._/-]{1,64}, and its value must be UTF-8\nnote -1\n"
+	      "1 run: step 1 is saved without this: note 'key': its key must match "
+	      "[A-Za-z0-9._/-]{1,64}, and its value must be UTF-8\nnote -1\n"
+	      "1 run: step 1 is saved without this: note 'key': its key must match "
+	      "[A-Za-z0-9._/-]{1,64}, and its value must be UTF-8\nnote -1\n"
+	      "1 run: step 1 is saved without this: note ranks.rng: keys that begin with "
+	      "'ranks.' are reserved for sheaf_state_rank_bytes; choose another\nnote -1\n"
+	      "note 0\nnote 0\n1 run: step 1 is saved without this: note twice: given twice\n"
 	      "note -1\n"
-	      "1 run: step 1: refused: note '': want a key [A-Za-z0-9._/-]{1,64} and UTF-8\n"
-	      "note -1\n"
-	      "1 run: step 1: refused: note 'a key': want a key [A-Za-z0-9._/-]{1,64} and "
-	      "UTF-8\nnote -1\n"
-	      "1 run: step 1: refused: note 'key': want a key [A-Za-z0-9._/-]{1,64} and UTF-8\n"
-	      "note -1\n"
-	      "1 run: step 1: refused: note 'key': want a key [A-Za-z0-9._/-]{1,64} and UTF-8\n"
-	      "note -1\n"
-	      "1 run: step 1: refused: note ranks.rng: keys that begin with 'ranks.' hold the "
-	      "rules of sheaf_state_rank_bytes\nnote -1\nnote 0\nnote 0\n"
-	      "1 run: step 1: refused: note twice: given twice\nnote -1\n"
-	      "1 run: step 1: refused: note long: a value is at most 64 KiB, all notes 512 "
-	      "KiB\nnote -1\nnote 0\n");
+	      "1 run: step 1 is saved without this: note long: a value must be at most 64 KiB, "
+	      "all notes together at most 512 KiB\nnote -1\nnote 0\n");
 }
 
 /* Notes of 64 KiB with their keys, and one that is as long as fits, or one byte longer. */
@@ -120,8 +123,9 @@ TEST(all_notes_are_half_a_mebibyte_and_not_a_byte_more)
 		"0\nnote 0\nnote 0\nnote 0\nnote 0\nnote 0\nnote 0\nnote 0\nnote 0\n"
 		"2 run: step 1 committed, rank 0\n0\n",
 		"0\nnote 0\nnote 0\nnote 0\nnote 0\nnote 0\nnote 0\nnote 0\n"
-		"1 run: step 1: refused: note 0.7: a value is at most 64 KiB, all notes 512 "
-		"KiB\nnote -1\n2 run: step 1 committed, rank 0\n0\n",
+		"1 run: step 1 is saved without this: note 0.7: a value must be at most 64 KiB, "
+		"all notes together at most 512 KiB\nnote -1\n2 run: step 1 committed, rank 0\n"
+		"0\n",
 		"0\nnote 0\nnote 0\nnote 0\nnote 0\n2 run: step 1 committed, rank 1\n"
 		"2 run: step 1 committed, rank 0\n0\n",
 		"0\nnote 0\nnote 0\nnote 0\nnote 0\n"
@@ -164,17 +168,17 @@ TEST(a_note_that_fills_the_manifest_is_one_byte_too_long)
 {
 	static const char *const want[] = {
 		"0\n"
-		"1 run: step 1: refused: note: the manifest would have 1048576 bytes with it, "
-		"must have less than 1048576 (as JSON, where a control character is 6)\n"
-		"note -1\nnote 0\nleft 1\n",
+		"1 run: step 1 is saved without this: note: with it the manifest would have "
+		"1048576 bytes, must have less than 1048576; shorten notes (a control character "
+		"takes 6 bytes)\nnote -1\nnote 0\nleft 1\n",
 		"0\n"
-		"1 run: step 1: refused: mesh: the manifest would have 1048576 bytes with it, "
-		"must have less than 1048576 (as JSON, where a control character is 6)\n"
-		"mesh -1\nmesh 0\nleft 2\n",
+		"1 run: step 1 is saved without this: mesh: with it the manifest would have "
+		"1048576 bytes, must have less than 1048576; shorten notes (a control character "
+		"takes 6 bytes)\nmesh -1\nmesh 0\nleft 2\n",
 		"0\n"
-		"1 run: step 1: refused: config.digest: the manifest would have 1048576 bytes "
-		"with it, must have less than 1048576 (as JSON, where a control character is "
-		"6)\nconfig.digest -1\nconfig.digest 0\nleft 2\n"
+		"1 run: step 1 is saved without this: config.digest: with it the manifest would "
+		"have 1048576 bytes, must have less than 1048576; shorten notes (a control "
+		"character takes 6 bytes)\nconfig.digest -1\nconfig.digest 0\nleft 2\n"
 	};
 
 	for (int i = 0; i < 3; i++) {
@@ -235,26 +239,31 @@ TEST(averages_that_cannot_be_are_told_why)
 		tell("%zu ", held->n);
 		state_says(held);
 	}
-	is_text("-1 -1 ema.size is 8; set it to sizeof(struct sheaf_ema)\n"
+	is_text(
+	        "-1 -1 ema.size is 8; set it to sizeof(struct sheaf_ema)\n"
 	        "-1 -1 ema.size is 5000; set it to sizeof(struct sheaf_ema)\n"
-	        "-1 -1 averages 'Ema': want [a-z][a-z0-9_]{0,31}\n"
-	        "-1 -1 averages model: a family of that name is there\n"
-	        "-1 -1 averages ema: coef is -0.5: want 0 to less than 1\n"
-	        "-1 -1 averages ema: coef is 1: want 0 to less than 1\n"
-	        "-1 -1 averages ema: interval, warmup and loss_max are not negative, and "
-	        "numbers\n"
-	        "-1 -1 averages ema: interval, warmup and loss_max are not negative, and "
-	        "numbers\n0 -1 ema/w: data is NULL, but the slice is not empty\n"
-	        "0 -1 ema/w: data is NULL, but the slice is not empty\n"
-	        "0 2 -1 ema/w: data is NULL, but the slice is not empty\n"
-	        "0 2 -1 ema/w: data is NULL, but the slice is not empty\n"
-	        "-1 1 -1 averages ema: no family 'Other'\n0 1 0 \n0 1 0 \n"
-	        "0 2 -1 ema/w: data is NULL, but the slice is not empty\n"
-	        "-1 1 -1 averages ema: no family 'Other'\n0 1 0 \n0 1 0 \n"
-	        "-1 1 -1 averages ema: model/w is I32\n"
-	        "-1 1 -1 averages ema: no family 'Other'\n0 1 0 \n0 1 0 \n"
-	        "-1 1 -1 averages ema: model/w is F4\n-1 1 -1 averages ema: no family 'Other'\n"
-	        "0 1 0 \n");
+	        "-1 -1 averages 'Ema': the name must match [a-z][a-z0-9_]{0,31}\n"
+	        "-1 -1 averages model: a family has this name already; choose another\n"
+	        "-1 -1 averages ema: ema.coef is -0.5, must be at least 0 and less than 1\n"
+	        "-1 -1 averages ema: ema.coef is 1, must be at least 0 and less than 1\n"
+	        "-1 -1 averages ema: ema.interval, warmup and loss_max must be numbers that are "
+	        "not negative\n"
+	        "-1 -1 averages ema: ema.interval, warmup and loss_max must be numbers that are "
+	        "not negative\n0 -1 ema/w: slice.data is NULL, but the slice is not empty\n"
+	        "0 -1 ema/w: slice.data is NULL, but the slice is not empty\n"
+	        "0 2 -1 ema/w: slice.data is NULL, but the slice is not empty\n"
+	        "0 2 -1 ema/w: slice.data is NULL, but the slice is not empty\n"
+	        "-1 1 -1 averages ema: no slice of family 'Other' was added before; add its "
+	        "slices first\n0 1 0 \n0 1 0 \n"
+	        "0 2 -1 ema/w: slice.data is NULL, but the slice is not empty\n"
+	        "-1 1 -1 averages ema: no slice of family 'Other' was added before; add its "
+	        "slices first\n0 1 0 \n0 1 0 \n"
+	        "-1 1 -1 averages ema: model/w is I32, which cannot be averaged in fp32\n"
+	        "-1 1 -1 averages ema: no slice of family 'Other' was added before; add its "
+	        "slices first\n0 1 0 \n0 1 0 \n"
+	        "-1 1 -1 averages ema: model/w is F4, which cannot be averaged in fp32\n"
+	        "-1 1 -1 averages ema: no slice of family 'Other' was added before; add its "
+	        "slices first\n0 1 0 \n");
 }
 
 TEST(streams_that_cannot_be_are_told_why)
@@ -280,13 +289,15 @@ TEST(streams_that_cannot_be_are_told_why)
 			     held->slices[1].stream.rank, held->slices[1].stream.ranks);
 		state_says(held);
 	}
-	is_text("-1 -1 stream '': want [a-z0-9._-]{1,57}\n"
-	        "-1 -1 stream '': want [a-z0-9._-]{1,57}\n"
-	        "-1 -1 stream 'A': want [a-z0-9._-]{1,57}\n"
-	        "-1 -1 stream r: rule 'often': want strict, drop or modulo\n"
-	        "-1 -1 stream r: rank 0 of 0\n-1 -1 stream r: rank -1 of 1\n"
-	        "-1 -1 stream r: rank 1 of 1\n1 r/2 drop 2 3 0 \n1 r/0 strict 0 1 0 \n"
-	        "1 r/0 modulo 0 2147483647 0 \n");
+	is_text(
+	        "-1 -1 stream '': its name must match [a-z0-9._-]{1,57}\n"
+	        "-1 -1 stream '': its name must match [a-z0-9._-]{1,57}\n"
+	        "-1 -1 stream 'A': its name must match [a-z0-9._-]{1,57}\n"
+	        "-1 -1 stream r: rule 'often' must be strict, drop or modulo\n"
+	        "-1 -1 stream r: rank 0 must be at least 0 and less than ranks, 0\n"
+	        "-1 -1 stream r: rank -1 must be at least 0 and less than ranks, 1\n"
+	        "-1 -1 stream r: rank 1 must be at least 0 and less than ranks, 1\n"
+	        "1 r/2 drop 2 3 0 \n1 r/0 strict 0 1 0 \n1 r/0 modulo 0 2147483647 0 \n");
 }
 
 TEST(moves_that_cannot_be_are_told_why)
@@ -300,8 +311,10 @@ TEST(moves_that_cannot_be_are_told_why)
 		tell("%d ", shf_state_move(held, slices[i], i == 2 ? NULL : told, NULL));
 		state_says(held);
 	}
-	is_text("-1 -1 slice -1 of 1: no such slice\n-1 -1 slice 1 of 1: no such slice\n"
-	        "-1 -1 model/w: moved to NULL\n0 0 \n");
+	is_text(
+	        "-1 -1 slice -1 does not exist: the state has 1 (see sheaf_state_add)\n"
+	        "-1 -1 slice 1 does not exist: the state has 1 (see sheaf_state_add)\n"
+	        "-1 -1 model/w: cannot be moved to NULL, because the slice is not empty\n0 0 \n");
 }
 
 static int move_early(struct hand *h)
@@ -330,11 +343,13 @@ TEST(a_state_that_changes_too_early_or_too_late_says_so)
 	simdisk_set_task_steps(p.disk, 0);
 	story(&p, move_early,
 	      "0\nmove -1\n"
-	      "-1: optimizer/b: it was moved before a lazy save had copied it, and is where it "
-	      "was: move it again (sheaf_state_move)\ncopied 0\n"
-	      "-1: optimizer/b: it was moved before a lazy save had copied it, and is where it "
-	      "was: move it again (sheaf_state_move)\nmove 0\n2 run: step 1 committed, rank 0\n"
-	      "0\n0\nadd -1\n-1: slices are fixed after the first save has begun\n");
+	      "-1: optimizer/b: sheaf_state_move was refused, because a lazy save had not "
+	      "copied the slice; call it again\ncopied 0\n"
+	      "-1: optimizer/b: sheaf_state_move was refused, because a lazy save had not "
+	      "copied the slice; call it again\nmove 0\n2 run: step 1 committed, rank 0\n0\n0\n"
+	      "add -1\n"
+	      "-1: slices must be added before the first save; make another state with "
+	      "sheaf_state_new\n");
 }
 
 /* ---- room in the manifest ---- */

@@ -122,9 +122,9 @@ TEST(a_step_in_memory_alone_that_is_not_committed_keeps_its_image)
 	CHECK_RC(save_begin(&a, &first, 1, SHEAF_SAVE_NO_DISK), 0, &a.err);
 	CHECK_RC(save_begin(&a, &second, 2, SHEAF_SAVE_NO_DISK), 0, &a.err);
 	CHECK_RC(save_begin(&a, &third, 3, SHEAF_SAVE_NO_DISK), SHEAF_EAGAIN, &a.err);
-	CHECK(strstr(a.err.msg, "step 1 is in memory alone and not committed") != NULL);
+	CHECK(strstr(a.err.msg, "step 1 is in memory and not committed") != NULL);
 	CHECK_RC(save_begin(&a, &third, 3, SHEAF_SAVE_MAY_DROP), SHEAF_EAGAIN, &a.err);
-	CHECK(strstr(a.err.msg, "step 1 is in memory alone and not committed") != NULL);
+	CHECK(strstr(a.err.msg, "step 1 is in memory and not committed") != NULL);
 	CHECK(third == NULL);
 	CHECK_RC(shf_save_commit(first, -1, &a.err), 0, &a.err);
 	CHECK_RC(shf_save_commit(second, -1, &a.err), 0, &a.err);
@@ -272,7 +272,8 @@ TEST(an_image_that_no_machine_has_is_refused_and_the_next_one_is_made)
 
 	begin(&a);
 	CHECK_RC(shf_image_reserve(a.run, 0, 0, UINT64_C(1) << 63, &a.err), SHEAF_ENOMEM, &a.err);
-	CHECK(strstr(a.err.msg, "an image of 9223372036854775808 bytes") != NULL);
+	CHECK(strstr(a.err.msg, "a staging buffer of 9223372036854775808 bytes is larger than any "
+	             "memory; lower opts.staging_bytes_max") != NULL);
 	CHECK(shf_image_of(a.run, 0, 0) == NULL);
 	CHECK(shf_image_of(a.run, 0, 1) == NULL);
 	CHECK_RC(save_begin(&a, &save, 1, 0), 0, &a.err);
@@ -466,7 +467,7 @@ static int begins_otherwise(void *arg, int rank, struct sheaf_group *group)
 	re_paint(&mine, 10);
 	rc = rc == 0 ? is_copied(&ten, run, 10, state, &err) : rc;
 	if (rc == 0 && shf_save_commit(ten, 1, &err) == SHEAF_EAGAIN)
-		rc = strstr(err.msg, "it is in memory") ? 0 : SHEAF_EBUG;
+		rc = strstr(err.msg, "it is safe in the agents' memory") ? 0 : SHEAF_EBUG;
 	if (rc == 0)
 		rc = shf_save_exchange(ten, UINT64_MAX, &err);
 	if (rc == 0)

@@ -136,7 +136,7 @@ TEST(a_disk_without_room_is_told_also_to_who_wants_no_sentence)
 	begin(0);
 	simdisk_set_space(a.disk, simdisk_used(a.disk) + (4 << 20));
 	CHECK_INT(saves(1, NULL), SHEAF_EIO);
-	SAID(saves(1, &a.err), SHEAF_EIO, "bytes are needed", &a.err);
+	SAID(saves(1, &a.err), SHEAF_EIO, "free space there", &a.err);
 	CHECK_INT(a.err.sys, ENOSPC);
 	simdisk_set_space(a.disk, UINT64_C(1) << 40);
 	CHECK_RC(saves(1, &a.err), 0, &a.err);
@@ -172,7 +172,7 @@ TEST(a_save_that_finds_the_disk_full_empties_the_trash_whose_grace_is_over)
 		if (late)
 			CHECK_RC(saves(5, &a.err), 0, &a.err);
 		else
-			SAID(saves(5, &a.err), SHEAF_EIO, "stay in .sheaf/trash for grace_s",
+			SAID(saves(5, &a.err), SHEAF_EIO, "stay in .sheaf/trash for opts.grace_s",
 			     &a.err);
 		end();
 	}
@@ -212,7 +212,7 @@ TEST(a_step_that_lies_in_no_second_image_is_not_kept_in_memory)
 				shf_save_free(save);
 				SAID(begins(&save, step + 1, flags | SHEAF_SAVE_NO_DISK),
 				     SHEAF_EINVAL,
-				     "memory alone needs two images", &a.err);
+				     "SHEAF_SAVE_NO_DISK needs two staging buffers", &a.err);
 				CHECK(save == NULL);
 			}
 			CHECK(simdisk_exists(a.disk, "run/checkpoint-2"));
@@ -226,7 +226,8 @@ TEST(a_commit_that_is_not_over_says_that_the_step_is_in_memory)
 
 	begin_with((struct sheaf_opts){ .agent = "auto", .images_max = 2 });
 	CHECK_RC(begins(&save, 1, 0), 0, &a.err);
-	SAID(shf_save_commit(save, 0, &a.err), SHEAF_EAGAIN, "; it is in memory", &a.err);
+	SAID(shf_save_commit(save, 0, &a.err), SHEAF_EAGAIN, "; it is safe in the agents' memory",
+	     &a.err);
 	CHECK(save->at.memory == SHF_MEMORY_KEPT);
 	CHECK_INT(shf_save_commit(save, 0, NULL), SHEAF_EAGAIN);
 	CHECK_INT(shf_save_commit(save, -1, NULL), 0);
@@ -348,7 +349,7 @@ static int save_columns(struct hand *h)
 		rc = shf_save_begin(&save, h->run, 7, h->state, &opts, &h->err);
 	while (rc == 0 && variant == LATE &&
 	       (rc = shf_save_commit(save, 200, &h->err)) == SHEAF_EAGAIN && again++ < 50) {
-		if (again == 1 && !strstr(h->err.msg, "bytes must still travel"))
+		if (again == 1 && !strstr(h->err.msg, "bytes must still be sent"))
 			return SHEAF_EBUG;
 		rc = 0;
 	}
@@ -393,8 +394,8 @@ TEST(ranks_that_begin_a_save_differently_are_told_in_what)
 		p.variant = variant;
 		p.tamper = tamper;
 		SAID(hands_run(&p, save_columns, true), SHEAF_EINVAL, variant == LOSSES
-		     ? "step 7: ranks pass different losses"
-		     : "step 7: ranks pass different flags", &p.err);
+		     ? "step 7: ranks pass different save_opts.loss"
+		     : "step 7: ranks pass different flags to sheaf_save_begin", &p.err);
 		CHECK(!simdisk_exists(disk, "run/checkpoint-7"));
 		simdisk_free(disk);
 	}
@@ -427,10 +428,10 @@ TEST(a_thread_that_cannot_be_made_is_no_disk_that_is_full)
 	SAVED(q);
 	simdisk_fault(disk, &threadless);
 	p.step = 8;
-	SAID(hands_save(&p), SHEAF_EIO, "no thread can be made to do it (see ulimit -u", &p.err);
+	SAID(hands_save(&p), SHEAF_EIO, "no thread can be started for it (see ulimit -u", &p.err);
 	CHECK_INT(p.err.sys, EAGAIN);
-	SAID(hands_run(&p, save_lazily, true), SHEAF_EIO, "no thread can be made", &p.err);
+	SAID(hands_run(&p, save_lazily, true), SHEAF_EIO, "no thread can be started", &p.err);
 	p.step = 7;
-	SAID(hands_load(&p), SHEAF_EIO, "submitting a read: no thread can be made", &p.err);
+	SAID(hands_load(&p), SHEAF_EIO, "submitting a read: no thread can be started", &p.err);
 	simdisk_free(disk);
 }

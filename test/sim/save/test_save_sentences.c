@@ -45,18 +45,17 @@ TEST(options_of_a_save_that_make_no_sense_are_told)
 	struct play p = hands_play(disk_new(), 1, two);
 
 	story(&p, odd_options,
-	      "-1: save_opts.flags: SHEAF_RUN_UNVERIFIED belongs to sheaf_opts.flags\n"
-	      "-1: SHEAF_SAVE_CHECK needs SHEAF_SAVE_LAZY\n"
-	      "-1: SHEAF_SAVE_LATER needs SHEAF_SAVE_LAZY\n"
-	      "-1: SHEAF_SAVE_CHECK needs SHEAF_SAVE_LAZY\n-1: step -1 is negative\n"
-	      "-1: step -9223372036854775808 is negative\n"
-	      "-1: step 9223372036854775807 is beyond the last number, 2^63 - 2\n"
-	      "-1: save_opts.size is 7; set it to sizeof(struct sheaf_save_opts)\n"
-	      "-1: save_opts.size is 8; set it to sizeof(struct sheaf_save_opts)\n"
-	      "-1: save_opts asks for something newer than this sheaf\n"
-	      "-1: save_opts.size is 4104; set it to sizeof(struct sheaf_save_opts)\n"
-	      "-1: save_opts asks for something newer than this sheaf\n"
-	      "-2: the state is NULL: sheaf_state_new had no memory\n");
+	      "-1: save_opts.flags: SHEAF_RUN_UNVERIFIED belongs to sheaf_opts.flags\n-1: "
+	      "SHEAF_SAVE_CHECK needs SHEAF_SAVE_LAZY\n-1: SHEAF_SAVE_LATER needs "
+	      "SHEAF_SAVE_LAZY\n-1: SHEAF_SAVE_CHECK needs SHEAF_SAVE_LAZY\n-1: step -1 is "
+	      "negative\n-1: step -9223372036854775808 is negative\n-1: step 9223372036854775807 "
+	      "is larger than the largest step, 2^63 - 2\n-1: save_opts.size is 7; set it to "
+	      "sizeof(struct sheaf_save_opts)\n-1: save_opts.size is 8; set it to sizeof(struct "
+	      "sheaf_save_opts)\n-1: save_opts has a field set that this version of sheaf does not "
+	      "know; set it to 0, or use a newer sheaf\n-1: save_opts.size is 4104; set it to "
+	      "sizeof(struct sheaf_save_opts)\n-1: save_opts has a field set that this version of "
+	      "sheaf does not know; set it to 0, or use a newer sheaf\n-2: the state is "
+	      "NULL; sheaf_state_new returns NULL when memory is out\n");
 }
 
 /* One after the other, and at the wrong time. */
@@ -91,16 +90,15 @@ TEST(saves_in_the_wrong_order_are_told_which_is_in_the_way)
 	struct play p = hands_play(disk_new(), 1, two);
 
 	story(&p, in_order,
-	      "0\n-5: step 5 is being saved\n-1: step 4 is older than 5, which is being saved\n"
-	      "0\n-1: step 6: step 5 was begun before it and is not committed\n"
-	      "2 run: step 5 committed, rank 0\n0\n-1: step 5: the save is over\n"
-	      "-1: the save is over\nattach -1\nnote -1\nput -1\ncopied -1\ncopied 0\n"
-	      "2 run: step 6 committed, rank 0\n0\nwait 0\n"
-	      "-5: step 6 exists in run (sheaf rewind run@5 sets it aside; or save under "
-	      "another number)\n"
-	      "-5: step 5 exists in run, and none before it (save under another number, or "
-	      "name a new run directory)\n"
-	      "-1: step 3 is older than 6 in run (rewind to go back)\n");
+	      "0\n-5: step 5 is being saved already; commit or free that save first\n-1: step 4 is "
+	      "older than step 5, which is being saved; steps must be saved in ascending "
+	      "order\n0\n-1: step 6: step 5 was begun before it; commit or free that save first\n2 "
+	      "run: step 5 committed, rank 0\n0\n-1: step 5: the save has ended; free it\n-1: the "
+	      "save has ended; free it\nattach -1\nnote -1\nput -1\ncopied -1\ncopied 0\n2 run: "
+	      "step 6 committed, rank 0\n0\nwait 0\n-5: step 6 exists in run (sheaf rewind run@5 "
+	      "sets it aside; or save another step)\n-5: step 5 exists in run, and none before it; "
+	      "save another step, or open a new run directory\n-1: step 3 is older than step 6 in "
+	      "run; call sheaf_run_rewind, or sheaf rewind, to save after an older step\n");
 }
 
 static int first_again(struct hand *h)
@@ -128,11 +126,12 @@ TEST(a_step_that_is_there_and_none_before_it_wants_another_number)
 
 	story(&p, first_again,
 	      "0\n2 run: step 5 committed, rank 0\n0\n"
-	      "-5: step 5 exists in run, and none before it (save under another number, or "
-	      "name a new run directory)\n"
-	      "-1: step 4 is older than 5 in run (rewind to go back)\n0\nfail 0\nfail 0\n"
-	      "-15: step 9: no reason was given\n-1: step 9: the save is over\nfail 0\n"
-	      "wait -15\n");
+	      "-5: step 5 exists in run, and none before it; save another step, or open a new run "
+	      "directory\n"
+	      "-1: step 4 is older than step 5 in run; call sheaf_run_rewind, or sheaf rewind, to "
+	      "save after an older step\n0\nfail 0\nfail 0\n"
+	      "-15: step 9: sheaf_save_abort was called without a reason\n"
+	      "-1: step 9: the save has ended; free it\nfail 0\nwait -15\n");
 }
 
 /* ---- slices that are brought later ---- */
@@ -164,13 +163,12 @@ TEST(slices_that_were_not_brought_are_named)
 	struct play p = hands_play(disk_new(), 1, two);
 
 	story(&p, bring,
-	      "0\ncopied -1\ncopied -1\n"
-	      "-1: step 8: not all slices of step 7 were brought (sheaf_save_slice_ready)\n"
-	      "-1: step 7: slice 0 (model/w) was not brought (sheaf_save_slice_ready)\n"
-	      "put -1\nput -1\n"
-	      "put 0\nput -1\n"
-	      "-1: step 7: slice 1 (optimizer/b) was not brought (sheaf_save_slice_ready)\nput 0\n"
-	      "copied 0\ncopied -1\n2 run: step 7 committed, rank 0\n0\nput -1\n");
+	      "0\ncopied -1\ncopied -1\n-1: step 8: the save of step 7 still waits for slices; "
+	      "call sheaf_save_slice_ready for each of them first\n-1: step 7: slice 0 (model/w) "
+	      "is not ready; call sheaf_save_slice_ready for it before the commit\nput -1\nput "
+	      "-1\nput 0\nput -1\n-1: step 7: slice 1 (optimizer/b) is not ready; call "
+	      "sheaf_save_slice_ready for it before the commit\nput 0\ncopied 0\ncopied -1\n2 run: "
+	      "step 7 committed, rank 0\n0\nput -1\n");
 }
 
 static int not_later(struct hand *h)
@@ -195,18 +193,19 @@ TEST(saves_that_can_bring_nothing_later_say_why)
 	struct play p = hands_play(disk_new(), 1, in_place);
 
 	story(&p, not_later,
-	      "-1: step 1: SHEAF_SAVE_LATER needs all of it staged: some slices are not "
-	      "(SHEAF_SLICE_IN_PLACE)\n"
-	      "-1: step 2: SHEAF_SAVE_LATER needs all of it staged: some slices are not "
-	      "(SHEAF_SLICE_IN_PLACE)\n0\n");
+	      "-1: step 1: SHEAF_SAVE_LATER needs staging for the whole state: "
+	      "SHEAF_SLICE_IN_PLACE keeps some slices out of it\n"
+	      "-1: step 2: SHEAF_SAVE_LATER needs staging for the whole state: "
+	      "SHEAF_SLICE_IN_PLACE keeps some slices out of it\n0\n");
 	p = hands_play(disk_new(), 1, two);
 	p.opts.staging_bytes_max = 128 * KIB;
 	story(&p, not_later,
-	      "-1: step 1: SHEAF_SAVE_LATER needs all of it staged: staging_bytes_max holds a "
-	      "part\n"
-	      "-1: step 2: SHEAF_SAVE_LATER needs all of it staged: staging_bytes_max holds a "
-	      "part\n"
-	      "1 step 3: copied inside begin: the staging holds a part of it only\n0\n");
+	      "-1: step 1: SHEAF_SAVE_LATER needs staging for the whole state: "
+	      "opts.staging_bytes_max is too small for it\n"
+	      "-1: step 2: SHEAF_SAVE_LATER needs staging for the whole state: "
+	      "opts.staging_bytes_max is too small for it\n"
+	      "1 step 3: copied synchronously in sheaf_save_begin, because opts.staging_bytes_max "
+	      "cannot hold the whole state\n0\n");
 }
 
 /* ---- images ---- */
@@ -236,29 +235,30 @@ TEST(where_no_image_is_free_it_is_told_whose_it_is)
 
 	p.nodes = apart;
 	story(&p, too_many,
-	      "0\n0\n-7: no image is free: step 2 is being written\n"
-	      "0\n"
-	      "-7: step 1: some rank is still writing\n2 run: step 1 committed, rank 0\n0\n"
-	      "2 run: step 1 committed, rank 1\n-1: step 1: the save is over\n"
-	      "-1: step 1: the save is over\n-7: step 2: some rank is still writing\n"
-	      "2 run: step 2 committed, rank 1\n2 run: step 2 committed, rank 0\n0\n"
-	      "-1: step 2: the save is over\n-1: step 2: the save is over\n"
-	      "-7: step 8: some rank is still writing\n2 run: step 8 committed, rank 1\n"
-	      "2 run: step 8 committed, rank 0\n0\n-1: step 8: the save is over\n"
-	      "-1: step 8: the save is over\n");
+	      "0\n0\n-7: no staging buffer is free: step 2 is still being written; save less "
+	      "often, or raise opts.images_max\n0\n-7: step 1: at least one rank is still writing; "
+	      "commit again\n2 run: step 1 committed, rank 0\n0\n2 run: step 1 committed, rank "
+	      "1\n-1: step 1: the save has ended; free it\n-1: step 1: the save has ended; free "
+	      "it\n-7: step 2: at least one rank is still writing; commit again\n2 run: step 2 "
+	      "committed, rank 1\n2 run: step 2 committed, rank 0\n0\n-1: step 2: the save has "
+	      "ended; free it\n-1: step 2: the save has ended; free it\n-7: step 8: at least one "
+	      "rank is still writing; commit again\n2 run: step 8 committed, rank 1\n2 run: step 8 "
+	      "committed, rank 0\n0\n-1: step 8: the save has ended; free it\n-1: step 8: the save "
+	      "has ended; free it\n");
 	p = hands_play(disk_new(), 2, two);
 	p.opts.agent = "auto";
 	p.opts.images_max = 2;
 	p.variant = 1;
 	simdisk_set_agents(p.disk, UINT64_C(1) << 30);
 	story(&p, too_many,
-	      "0\n0\n-7: no image is free: step 1 is in memory alone and not committed\n"
-	      "-7: no image is free: step 1 is in memory alone and not committed\n"
-	      "2 run: step 1 is in memory, rank 0\n0\n2 run: step 1 is in memory, rank 1\n"
-	      "-1: step 1: the save is over\n-1: step 1: the save is over\n"
-	      "-1: step 1: the save is over\n2 run: step 2 is in memory, rank 0\n0\n"
-	      "2 run: step 2 is in memory, rank 1\n-1: step 2: the save is over\n"
-	      "-1: step 2: the save is over\n-1: step 2: the save is over\n");
+	      "0\n0\n-7: no staging buffer is free: step 1 is in memory and not committed; commit "
+	      "it, or raise opts.images_max\n-7: no staging buffer is free: step 1 is in memory "
+	      "and not committed; commit it, or raise opts.images_max\n2 run: step 1 is in memory, "
+	      "rank 0\n0\n2 run: step 1 is in memory, rank 1\n-1: step 1: the save has ended; free "
+	      "it\n-1: step 1: the save has ended; free it\n-1: step 1: the save has ended; free "
+	      "it\n2 run: step 2 is in memory, rank 0\n0\n2 run: step 2 is in memory, rank 1\n-1: "
+	      "step 2: the save has ended; free it\n-1: step 2: the save has ended; free it\n-1: "
+	      "step 2: the save has ended; free it\n");
 }
 
 static int in_memory(struct hand *h)
@@ -280,18 +280,18 @@ enum { NO_AGENT, POOR_AGENT, ONE_IMAGE, NOT_STAGED, IN_ROUNDS, GOOD_AGENT, AGENT
 TEST(a_save_to_memory_alone_that_cannot_be_is_told_why)
 {
 	static const char *const want[AGENTS] = {
-		"-1: step 1: a save to memory alone needs opts.agent\n0\n"
+		"-1: step 1: SHEAF_SAVE_NO_DISK needs opts.agent\n0\n"
 		"2 run: step 2 committed, rank 0\n0\n",
-		"1 run: nothing is kept in memory: no agent answers (sheaf agent RUN is one), "
-		"rank 0\n-7: step 1: no agent keeps it on some node: none answers there, or its "
-		"--memory-max is too small (sheaf agent RUN --status on each node)\n0\n"
-		"2 run: step 2 committed, rank 0\n0\n",
-		"-1: step 1: memory alone needs two images (images_max, staging_bytes_max)\n0\n"
-		"2 run: step 2 committed, rank 0\n0\n",
-		"-1: step 1: memory alone needs all of it there: some slices are "
+		"1 run: no checkpoint is kept in memory: no agent answers (start one on this node: "
+		"sheaf agent RUN --detach), rank 0\n-7: step 1: not saved, because on some node no "
+		"agent answers, or its --memory-max is too small (check with sheaf agent RUN "
+		"--status on each node)\n0\n2 run: step 2 committed, rank 0\n0\n",
+		"-1: step 1: SHEAF_SAVE_NO_DISK needs two staging buffers: raise opts.images_max "
+		"or opts.staging_bytes_max\n0\n2 run: step 2 committed, rank 0\n0\n",
+		"-1: step 1: SHEAF_SAVE_NO_DISK cannot be combined with slices that are "
 		"SHEAF_SLICE_IN_PLACE\n0\n2 run: step 2 committed, rank 0\n0\n",
-		"-1: step 1: memory alone needs two images (images_max, staging_bytes_max)\n0\n"
-		"2 run: step 2 committed, rank 0\n0\n",
+		"-1: step 1: SHEAF_SAVE_NO_DISK needs two staging buffers: raise opts.images_max "
+		"or opts.staging_bytes_max\n0\n2 run: step 2 committed, rank 0\n0\n",
 		"0\n2 run: step 1 is in memory, rank 0\n0\n0\n2 run: step 2 committed, rank 0\n"
 		"0\n"
 	};
@@ -330,13 +330,13 @@ TEST(an_image_that_cannot_be_shared_is_told_by_its_rank)
 		{ SIMDISK_SHM_SERVE, 2 }, { SIMDISK_SHM_TAKE, 2 }, { SIMDISK_SHM_CONNECT, 2 },
 	};
 	static const char *const want[] = {
-		"-4: an image of 0 MiB of memory: Not a directory\n",
-		"-4: offering the image to the ranks of this node: Not a directory\n",
-		"-4: rank 0's image: Not a directory\n",
-		"-4: handing the image to the ranks of this node: Not a directory\n",
-		"-4: taking rank 0's image: Not a directory\n",
-		("-3: rank 0's image: its socket takes no connection: processes of other users "
-		 "fill it, or the rank is in another network namespace by now\n"),
+		"-4: allocating a staging buffer of 0 MiB: Not a directory\n",
+		"-4: opening a socket to share the staging buffer on this node: Not a directory\n",
+		"-4: connecting to rank 0 for its staging buffer: Not a directory\n",
+		"-4: sharing the staging buffer with the ranks of this node: Not a directory\n",
+		"-4: receiving the staging buffer of rank 0: Not a directory\n",
+		("-3: staging buffer of rank 0: its socket accepts no connection: other users' "
+		 "processes keep it busy, or that rank has moved to another network namespace\n"),
 	};
 
 	for (int i = 0; i < 6; i++) {
@@ -377,12 +377,12 @@ TEST(ranks_that_do_not_do_the_same_are_told_in_what)
 
 	p.nodes = apart;
 	story(&p, begin_differently,
-	      "-1: ranks are at different steps: 3 and 4\n"
-	      "-1: step 3: ranks pass different flags\n"
-	      "-1: step 3: ranks pass different losses\n0\n"
-	      "-1: ranks ask for exchanges of 5000 and 6000 bytes\n"
-	      "-1: ranks have different saves in flight (0 to 1): one was freed here and not "
-	      "there\n");
+	      "-1: ranks pass different steps to sheaf_save_begin: 3 and 4\n"
+	      "-1: step 3: ranks pass different flags to sheaf_save_begin\n"
+	      "-1: step 3: ranks pass different save_opts.loss\n0\n"
+	      "-1: ranks pass different bytes_max to sheaf_save_advance: 5000 and 6000\n"
+	      "-1: ranks have different numbers of saves in flight (0 to 1); free each save on "
+	      "all ranks\n");
 }
 
 static void alike(struct hand *h)
@@ -407,10 +407,9 @@ static int diverge(struct hand *h)
 TEST(replicas_that_differ_are_told_where)
 {
 	static const char *const want[] = {
-		"0\n-14: step 3: model/w: rank 1's replica of [0:16, 0:32] differs from what "
-		"rank 0 writes\n",
-		"0\n-14: step 3: model/v: rank 1's replica of [0:300, 0:256] differs from what "
-		"rank 0 writes\n"
+		"0\n-14: step 3: model/w: ranks 1 and 0 have different replicas of [0:16, 0:32]\n",
+		"0\n"
+		"-14: step 3: model/v: ranks 1 and 0 have different replicas of [0:300, 0:256]\n"
 	};
 
 	for (int i = 0; i < 2; i++) {
@@ -455,10 +454,11 @@ static int behind(struct hand *h)
 TEST(threads_that_cannot_be_made_or_run_where_they_should_are_told)
 {
 	static const char *const want[] = {
-		"1 step 1: no thread to copy behind: who asks for a slice copies it\n0\n"
-		"copied 0\ncopied 0\n2 run: step 1 committed, rank 0\n0\n",
-		"1 step 1: the threads that copy run anywhere: the kernel does not let them on "
-		"0-3\n0\ncopied 0\ncopied 0\n2 run: step 1 committed, rank 0\n0\n"
+		"1 step 1: no copy thread could be started (see ulimit -u); "
+		"sheaf_save_wait_copied and commit copy in the caller's thread\n0\ncopied 0\n"
+		"copied 0\n2 run: step 1 committed, rank 0\n0\n",
+		"1 step 1: the copy threads are not bound: the kernel refuses opts.copy_cpus 0-3\n"
+		"0\ncopied 0\ncopied 0\n2 run: step 1 committed, rank 0\n0\n"
 	};
 
 	for (int i = 0; i < 2; i++) {
@@ -478,8 +478,9 @@ TEST(a_copy_inside_begin_is_told)
 
 	p.opts.staging_bytes_max = 128 * KIB;
 	story(&p, behind,
-	      "1 step 1: copied inside begin: the staging holds a part of it only\n0\n"
-	      "copied 0\ncopied 0\n2 run: step 1 committed, rank 0\n0\n");
+	      "1 step 1: copied synchronously in sheaf_save_begin, because opts.staging_bytes_max "
+	      "cannot hold the whole state\n0\ncopied 0\ncopied 0\n"
+	      "2 run: step 1 committed, rank 0\n0\n");
 }
 
 static int change(struct hand *h)
@@ -503,7 +504,8 @@ TEST(a_slice_that_changed_is_named_with_its_number)
 	simdisk_set_task_steps(p.disk, 0);
 	story(&p, change,
 	      "0\ncopied 0\ncopied -14\nwait -14\n"
-	      "-14: step 3: slice 1 (optimizer/b) changed before it was asked for\nwait -14\n");
+	      "-14: step 3: slice 1 (optimizer/b) was modified before sheaf_save_wait_copied "
+	      "returned for it\nwait -14\n");
 }
 
 /* Rank 1 has not asked for its second slice; a commit that waits for nothing is called again. */
@@ -531,12 +533,13 @@ TEST(a_commit_that_is_not_over_says_what_it_waits_for)
 	p.nodes = apart;
 	simdisk_set_task_steps(p.disk, 0);
 	story(&p, ask_again,
-	      "0\ncopied -7\n-7: step 3: some rank still copies\ncopied 0\ncopied 0\n"
-	      "copied 0\n-7: step 3: some rank still copies\n"
-	      "-7: step 3: some rank is still writing\n-7: step 3: some rank is still writing\n"
-	      "-7: step 3: it is being published\n-7: step 3: it is being published\n"
-	      "-7: step 3: it is being published\n2 run: step 3 committed, rank 1\n"
-	      "2 run: step 3 committed, rank 0\n0\n");
+	      "0\ncopied -7\n-7: step 3: at least one rank is still copying; call again\ncopied "
+	      "0\ncopied 0\ncopied 0\n-7: step 3: at least one rank is still copying; call "
+	      "again\n-7: step 3: at least one rank is still writing; commit again\n-7: step 3: at "
+	      "least one rank is still writing; commit again\n-7: step 3: it is being published; "
+	      "commit again for the result\n-7: step 3: it is being published; commit again for "
+	      "the result\n-7: step 3: it is being published; commit again for the result\n2 run: "
+	      "step 3 committed, rank 1\n2 run: step 3 committed, rank 0\n0\n");
 }
 
 /* Two saves are in flight; the second cannot end before the first. */
@@ -568,11 +571,10 @@ TEST(an_advance_of_a_later_save_names_the_one_before_it)
 
 	p.nodes = apart;
 	story(&p, advance,
-	      "0\n0\ncopied 0\ncopied 0\n"
-	      "-7: step 2: step 1 was begun before it and is not committed\n"
-	      "2 run: step 1 committed, rank 0\n0\n2 run: step 2 committed, rank 0\n0\n"
-	      "-1: step 2: the save is over\n"
-	      "2 run: step 1 committed, rank 1\n2 run: step 2 committed, rank 1\n");
+	      "0\n0\ncopied 0\ncopied 0\n-7: step 2: step 1 was begun before it and is not "
+	      "committed; advance or commit that one first\n2 run: step 1 committed, rank 0\n0\n2 "
+	      "run: step 2 committed, rank 0\n0\n-1: step 2: the save has ended; free it\n2 run: "
+	      "step 1 committed, rank 1\n2 run: step 2 committed, rank 1\n");
 }
 
 /* ---- steps that are in the way, and disks that are full ---- */
@@ -603,10 +605,11 @@ TEST(a_save_beside_a_newer_step_is_told_to_rewind)
 	struct play p = hands_play(disk_new(), 1, two);
 
 	story(&p, go_on_beside,
-	      "0\n2 run: step 1 committed, rank 0\n0\n0\n2 run: step 2 committed, rank 0\n0\n"
-	      "0\n2 run: step 3 committed, rank 0\n0\n0\n0\n"
-	      "-1: step 2 was opened, but run goes on to 3 (rewind to go back)\n"
-	      "2 run: rewound to step 2, rank 0\n0\n0\n2 run: step 4 committed, rank 0\n0\n");
+	      "0\n2 run: step 1 committed, rank 0\n0\n0\n2 run: step 2 committed, rank 0\n0\n0\n"
+	      "2 run: step 3 committed, rank 0\n0\n0\n0\n"
+	      "-1: step 2 was loaded, but run has later steps up to 3; call sheaf_run_rewind, or "
+	      "sheaf rewind, to save after an older step\n2 run: rewound to step 2, rank 0\n0\n0\n"
+	      "2 run: step 4 committed, rank 0\n0\n");
 }
 
 static int save_one(struct hand *h)
@@ -626,8 +629,8 @@ TEST(a_disk_without_room_is_told_with_what_is_needed)
 
 	simdisk_set_space(p.disk, 64 * KIB);
 	story(&p, save_one,
-	      "-3: step 1: 74128 bytes are needed, run has room for 57344 (steps that were pruned "
-	      "stay in .sheaf/trash for grace_s seconds)\nsys 28\n");
+	      "-3: step 1: needs 74128 bytes, but run has 57344 free; free space there (pruned "
+	      "steps stay in .sheaf/trash for opts.grace_s seconds)\nsys 28\n");
 }
 
 TEST(done_files_that_cannot_be_made_are_told_and_the_step_is_there)
@@ -638,8 +641,8 @@ TEST(done_files_that_cannot_be_made_are_told_and_the_step_is_there)
 	CHECK_INT(simdisk_put(p.disk, "done", "a file", 6), 0);
 	story(&p, save_one,
 	      "0\n2 run: step 1 committed, rank 0\n"
-	      "1 run: step 1 is committed, its done files are not all there: done: Not a "
-	      "directory\n0\nsys 0\n");
+	      "1 run: step 1 is committed, but its done files could not all be written to "
+	      "opts.signal_dir: done: Not a directory\n0\nsys 0\n");
 }
 
 static int closed(struct hand *h)
@@ -661,5 +664,6 @@ TEST(a_save_whose_run_was_closed_is_over)
 	struct play p = hands_play(disk_new(), 1, two);
 
 	story(&p, closed,
-	      "0\n-1: step 1: the save is over\nwait -15\n-15: the run was closed\nattach -1\n");
+	      "0\n-1: step 1: the save has ended; free it\nwait -15\n"
+	      "-15: the run was closed before the save was committed\nattach -1\n");
 }

@@ -117,9 +117,12 @@ static int average_at_once(struct hand *h)
 
 TEST(ranks_that_do_not_average_the_same_are_told)
 {
-	static const char *const said[] = { "", "ranks are at different steps: 0 and 1",
-		"step 0: ranks pass different losses",
-		"step 0: ranks average by different rules (sheaf_state_ema)" };
+	static const char *const said[] = { "", "ranks pass different steps to "
+		"sheaf_state_average: 0 and 1",
+		"step 0: ranks pass different losses; pass the same one, for example their mean, "
+		"on all ranks",
+		"step 0: ranks have averages with different rules; call sheaf_state_ema with the "
+		"same values on all ranks" };
 
 	for (int variant = 0; variant < 4; variant++) {
 		struct simdisk *disk = disk_new();
@@ -146,17 +149,19 @@ static int refuses(struct hand *h, struct sheaf_state *state, int64_t step, int 
 static int average_nonsense(struct hand *h)
 {
 	int rc = refuses(h, NULL, 1, SHEAF_ENOMEM,
-	                 "the state is NULL: sheaf_state_new had no memory");
+	                 "the state is NULL; sheaf_state_new returns NULL when memory is out");
 
 	rc = rc ? rc : refuses(h, h->state, -1, SHEAF_EINVAL, "step -1 is negative");
-	rc = rc ? rc : refuses(h, h->state, INT64_MAX, SHEAF_EINVAL, "beyond the last number");
+	rc = rc ? rc : refuses(h, h->state, INT64_MAX, SHEAF_EINVAL, "larger than the largest "
+	                       "step");
 	/* Without averages it only agrees. */
 	return rc ? rc : shf_state_average(h->state, h->run, 1, 0, &h->err);
 }
 
 static int average_read_only(struct hand *h)
 {
-	return refuses(h, h->state, 1, SHEAF_EINVAL, "the run is not open for writing");
+	return refuses(h, h->state, 1, SHEAF_EINVAL, "the run is not open for writing; open it "
+	               "without SHEAF_RUN_READONLY");
 }
 
 TEST(a_step_is_averaged_with_a_run_that_is_written)
@@ -181,7 +186,8 @@ TEST(averages_of_nothing_are_refused_at_a_step_that_is_not_saved)
 	struct play p = hands_play(disk, 2, hold_bytes);
 
 	CHECK_RC(hands_run(&p, average_at_once, true), SHEAF_EINVAL, &p.err);
-	CHECK_STR(p.err.msg, "averages ema: no rank has a slice to average");
+	CHECK_STR(p.err.msg, "averages ema: no rank has a slice to average; add one, or drop the "
+	          "call of sheaf_state_ema");
 	simdisk_free(disk);
 }
 
@@ -305,7 +311,7 @@ TEST(ranks_that_average_by_different_rules_save_nothing)
 		struct play p = hands_play(disk, 2, hold);
 
 		CHECK_RC(hands_run(&p, save_by_other_rules, true), SHEAF_EINVAL, &p.err);
-		CHECK(strstr(p.err.msg, "average by different rules (sheaf_state_ema)") != NULL);
+		CHECK(strstr(p.err.msg, "averages with different rules") != NULL);
 		CHECK(!simdisk_exists(disk, "run/checkpoint-1"));
 		simdisk_free(disk);
 	}

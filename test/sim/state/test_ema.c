@@ -663,11 +663,11 @@ TEST(arguments_that_make_no_averages_are_told)
 		int64_t interval, warmup;
 	} bad[] = {
 		{ NULL, NULL, "not negative", 0.9, 0, 0, -1 },
-		{ "Model", NULL, "no family 'Model'", 0.9, 0, 0, 0 },
+		{ "Model", NULL, "no slice of family 'Model'", 0.9, 0, 0, 0 },
 		{ NULL, NULL, "coef is -0.1", -0.1, 0, 0, 0 },
 		{ "halves", NULL, "halves/h is F4", 0.9, 0, 0, 0 },
-		{ NULL, "Ema", "want [a-z]", 0.9, 0, 0, 0 },
-		{ NULL, "model", "a family of that name is there", 0.9, 0, 0, 0 },
+		{ NULL, "Ema", "must match [a-z]", 0.9, 0, 0, 0 },
+		{ NULL, "model", "a family has this name already", 0.9, 0, 0, 0 },
 		{ NULL, NULL, "coef is 1", 1, 0, 0, 0 },
 		{ NULL, NULL, "coef is nan", NAN, 0, 0, 0 },
 		{ NULL, NULL, "not negative", 0.9, 0, -1, 0 },
@@ -729,7 +729,7 @@ TEST(averages_of_a_newer_caller_and_too_many_are_refused)
 		newer.e.size = i < 2 ? sizeof(newer) : i == 4 ? 5000 : 4;
 		newer.tail = i == 1;
 		CHECK_INT(told(st, i == 3 ? NULL : &newer.e,
-		               i == 1 ? "something newer" : "ema.size"),
+		               i == 1 ? "does not know" : "ema.size"),
 		          i == 0 ? 0 : SHEAF_EINVAL);
 		shf_state_put(st);
 	}
@@ -800,8 +800,7 @@ static int load_averages(struct hand *h)
 /* No rank has anything to average: a save and a load say so, and of what. */
 TEST(averages_of_nothing_are_refused)
 {
-	static const char *const said[] = { "averages ema: no rank has a slice to average",
-		"averages ema: no rank has a slice to average in optimizer" };
+	static const char *const said[] = { "to average; add", "to average in optimizer; add" };
 
 	for (int variant = 1; variant < 4; variant++) {
 		struct simdisk *disk = disk_new();
@@ -809,10 +808,10 @@ TEST(averages_of_nothing_are_refused)
 
 		p.variant = variant;
 		CHECK_RC(hands_run(&p, average_elsewhere, true), SHEAF_EINVAL, &p.err);
-		CHECK_STR(p.err.msg, said[variant % 2 == 0]);
+		CHECK(strstr(p.err.msg, said[variant % 2 == 0]));
 		CHECK_RC(hands_save(&p), 0, &p.err);
 		CHECK_RC(hands_run(&p, load_averages, false), SHEAF_EINVAL, &p.err);
-		CHECK_STR(p.err.msg, said[variant % 2 == 0]);
+		CHECK(strstr(p.err.msg, said[variant % 2 == 0]));
 		simdisk_free(disk);
 	}
 }
@@ -831,7 +830,7 @@ TEST(averages_wait_for_the_memory_of_what_they_average)
 	CHECK_INT(shf_emas_ready(st, &err), 0);
 	CHECK(st->slices[1].mem.base == NULL);
 	CHECK_INT(shf_state_ready(st, true, &err), SHEAF_EINVAL);
-	CHECK_STR(err.msg, "model/w: data is NULL, but the slice is not empty");
+	CHECK_STR(err.msg, "model/w: slice.data is NULL, but the slice is not empty");
 	CHECK_INT(shf_state_move(st, 0, w, NULL), 0);
 	CHECK_INT(shf_emas_ready(st, &err), 0);
 	CHECK(st->slices[1].mem.base != NULL);
@@ -840,7 +839,7 @@ TEST(averages_wait_for_the_memory_of_what_they_average)
 	e.name = "late";
 	CHECK_INT(shf_state_ema(st, NULL, &e, NULL), SHEAF_EINVAL);
 	CHECK_INT(shf_state_ready(st, true, &err), SHEAF_EINVAL);
-	CHECK_STR(err.msg, "averages are fixed after the first save has begun");
+	CHECK_STR(err.msg, "sheaf_state_ema must be called before the first save");
 	shf_state_put(st);
 }
 

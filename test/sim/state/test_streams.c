@@ -156,7 +156,7 @@ TEST(a_strict_stream_refuses_another_number_of_ranks)
 		CHECK_RC(hands_run(&p, load_act, false), SHEAF_ELAYOUT, &p.err);
 		CHECK(strstr(p.err.msg, ranks == 2
 		             ? "stream rng.global: saved by 4 ranks, loaded by 2, and its rule is "
-		               "strict (opts.ignore with ranks/rng.global/* loads the rest)"
+		               "strict (put ranks/rng.global/* into opts.ignore to load the rest)"
 		             : "stream rng.global: saved by 4 ranks, loaded by 5, and its rule is "
 		               "strict") != NULL);
 		simdisk_free(disk);

@@ -309,7 +309,7 @@ TEST(a_cut_inside_a_byte_is_refused_everywhere)
 	struct play p = hands_play(disk, 2, half_item);
 
 	CHECK_RC(hands_save(&p), SHEAF_EINVAL, &p.err);
-	CHECK(strstr(p.err.msg, "between bytes"));
+	CHECK(strstr(p.err.msg, "can be cut between bytes only"));
 	simdisk_free(disk);
 }
 

@@ -87,7 +87,7 @@ static void loads_everywhere(struct simdisk *disk, const char *path)
 		LOADED(p);
 		CHECK_INT(p.report.loaded, 4);
 		CHECK_INT(p.report.unverified, 4);
-		CHECK(strstr(p.told, "V model/embed: foreign") != NULL);
+		CHECK(strstr(p.told, "V model/embed: no manifest") != NULL);
 	}
 }
 
@@ -134,7 +134,7 @@ TEST(a_missing_shard_is_told_by_index_and_by_name)
 	CHECK_INT(simdisk_remove(disk, F2), 0);
 	REFUSED(p, SHEAF_ECORRUPT, "the index names model-00002-of-00002.safetensors");
 	CHECK_INT(simdisk_remove(disk, INDEX), 0);
-	REFUSED(p, SHEAF_ECORRUPT, "model-00002-of-00002.safetensors is not there");
+	REFUSED(p, SHEAF_ECORRUPT, "model-00002-of-00002.safetensors is missing");
 	simdisk_free(disk);
 }
 
@@ -163,7 +163,7 @@ TEST(an_index_that_puts_a_tensor_into_the_wrong_file_is_refused)
 
 	put_index(disk, N2, N1);
 	CHECK_RC(hands_load(&p), SHEAF_EFORMAT, &p.err);
-	CHECK(strstr(p.err.msg, "the index puts") != NULL);
+	CHECK(strstr(p.err.msg, "the index says that") != NULL);
 	simdisk_free(disk);
 }
 
@@ -357,7 +357,7 @@ TEST(a_step_under_the_number_of_another_is_corrupt)
 
 	copy_step(disk, "run/checkpoint-7", "run/checkpoint-9");
 	p.step = 9;
-	REFUSED(p, SHEAF_ECORRUPT, "its manifest is of step 7");
+	REFUSED(p, SHEAF_ECORRUPT, "its manifest is that of step 7");
 	p.step = 7;
 	LOADED(p);
 	simdisk_free(disk);
@@ -381,7 +381,7 @@ TEST(a_step_of_another_run_is_corrupt_by_number_and_opens_by_path)
 		free(bytes);
 	}
 	p.disk = disk;
-	REFUSED(p, SHEAF_ECORRUPT, "its manifest is of another run");
+	REFUSED(p, SHEAF_ECORRUPT, "its manifest is that of another run");
 	p.path = "run/checkpoint-9";
 	p.opts.flags = 0;
 	LOADED(p);

@@ -70,11 +70,11 @@ TEST(a_directory_is_known_by_the_names_in_it)
 		{ 1, "", { "model-00001-of-00000.safetensors" } },
 		{ 1, "", { "m-of-n-00001-of-00001.safetensors" } },
 		{ 2, "", { "m-00001-of-00002.safetensors", "m-00002-of-00002.safetensors" } },
-		{ SHEAF_ECORRUPT, "m-00001-of-00002.safetensors is not there",
+		{ SHEAF_ECORRUPT, "m-00001-of-00002.safetensors is missing",
 		  { "m-00002-of-00002.safetensors" } },
-		{ SHEAF_ECORRUPT, "m-00002-of-00003.safetensors is not there",
+		{ SHEAF_ECORRUPT, "m-00002-of-00003.safetensors is missing",
 		  { "m-00001-of-00003.safetensors", "m-00003-of-00003.safetensors" } },
-		{ SHEAF_ECORRUPT, "m-00001-of-00002.safetensors is not there",
+		{ SHEAF_ECORRUPT, "m-00001-of-00002.safetensors is missing",
 		  { "m-00009-of-00002.safetensors" } },
 		{ 1, "", { "x.safetensors", "odd.safetensors.index.json", "y.safetensors" } },
 		{ 2, "", { "x.safetensors", "a.safetensors.index.json", "b.safetensors.index.json",
@@ -146,7 +146,7 @@ TEST(sums_without_a_manifest_prove_nothing)
 	struct sheaf_error err;
 
 	CHECK_INT(simdisk_remove(disk, "run/checkpoint-12/sheaf.json"), 0);
-	SAID(open_at(disk, "run/checkpoint-12", 0, &err), SHEAF_ECORRUPT, "its manifest is gone",
+	SAID(open_at(disk, "run/checkpoint-12", 0, &err), SHEAF_ECORRUPT, "sheaf.json is missing",
 	     &err);
 	CHECK_INT(open_at(disk, "run/checkpoint-12", SHEAF_RUN_UNVERIFIED, &err), 1);
 	simdisk_free(disk);
@@ -185,8 +185,8 @@ TEST(a_slice_of_another_shape_or_type_is_refused_before_a_byte_is_touched)
 	} all[] = {
 		{ 0, 0, "[4, 6] is stored, [24] was asked for" },
 		{ 1, 0, "[4, 6] is stored, [6, 4] was asked for" },
-		{ 2, 0, "F32 is stored, F16 was asked for (allow conversion)" },
-		{ 3, SHEAF_LOAD_CONVERT, "F32 is stored, no conversion to I32" },
+		{ 2, 0, "F32 is stored, F16 was asked for (SHEAF_LOAD_CONVERT converts)" },
+		{ 3, SHEAF_LOAD_CONVERT, "F32 is stored and cannot be converted to I32" },
 		{ 4, SHEAF_LOAD_CONVERT, "F4 is stored" },
 		{ 5, 0, "no tensor model/v" }, { 6, 0, "no tensor optimizer/w" },
 		{ 7, 0, "is stored, [1] was asked for" },
@@ -249,7 +249,7 @@ TEST(a_step_that_the_disk_has_no_room_for_is_refused_at_its_beginning)
 
 	simdisk_set_space(disk, 40960);
 	CHECK_RC(hands_save(&p), SHEAF_EIO, &p.err);
-	CHECK(strstr(p.err.msg, "bytes are needed") && p.err.sys == ENOSPC);
+	CHECK(strstr(p.err.msg, "free space there") && p.err.sys == ENOSPC);
 	CHECK(!simdisk_exists(disk, "run/checkpoint-7"));
 	simdisk_set_space(disk, UINT64_C(64) << 20);
 	SAVED(p);

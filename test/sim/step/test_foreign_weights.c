@@ -76,7 +76,7 @@ static void has_no_headers(struct simdisk *disk, int code, const char *sentence)
 
 /* ---- names of shards ---- */
 
-#define NOT_THERE(name) "hf: " name " is not there"
+#define NOT_THERE(name) "hf: " name " is missing"
 static const struct {
 	const char *files[6];
 	const char *are, *sentence;     /* one of them */
@@ -142,11 +142,11 @@ TEST(the_models_index_counts_or_the_only_one)
 	files_are(disk, "hf", "b.safetensors c.safetensors ");
 	put(disk, "hf/model.safetensors.index.json",
 	    "{\"weight_map\":{\"b.safetensors\":\"c.safetensors\"}}");
-	has_no_headers(disk, SHEAF_EFORMAT, "hf: the index puts b.safetensors into c.safetensors, "
-	               "which does not have it");
+	has_no_headers(disk, SHEAF_EFORMAT, "hf: the index says that tensor b.safetensors is in "
+	               "c.safetensors, but it is not; make the index again");
 	put(disk, "hf/model.safetensors.index.json", MAP("b.safetensors", "d.safetensors"));
 	refused(disk, "hf", SHEAF_ECORRUPT,
-	        "hf: the index names d.safetensors, which is not there");
+	        "hf: the index names d.safetensors, which is missing");
 	put(disk, "hf/model.safetensors.index.json", "{");
 	refused(disk, "hf", SHEAF_EFORMAT,
 	        "hf/model.safetensors.index.json: unexpected end at byte 1");
@@ -187,13 +187,14 @@ TEST(a_file_whose_header_cannot_be_had_is_told_by_its_name)
 		char want[80];
 
 		CHECK_INT(simdisk_put(disk, "hf/w.safetensors", seven, n), 0);
-		snprintf(want, sizeof(want), "hf/w.safetensors: %zu bytes are no safetensors file",
+		snprintf(want, sizeof(want), "hf/w.safetensors: %zu bytes are too short for a "
+		         "safetensors file",
 		         n);
 		has_no_headers(disk, SHEAF_EFORMAT, want);
 	}
 	CHECK_INT(simdisk_remove(disk, "hf/w.safetensors"), 0);
 	put(disk, "hf/w.safetensors/inside", "x");
-	has_no_headers(disk, SHEAF_EFORMAT, "hf/w.safetensors: no plain file");
+	has_no_headers(disk, SHEAF_EFORMAT, "hf/w.safetensors: not a regular file");
 	simdisk_free(disk);
 }
 
@@ -236,9 +237,9 @@ TEST(what_is_no_weights_and_has_a_plain_name_is_attached)
 	}
 	CHECK_INT(step->files_n, 3);
 	CHECK_INT(shf_step_attached(step, "a.bin", &bytes, &n, &err), SHEAF_ENOENT);
-	CHECK_STR(err.msg, "hf: no attached file a.bin");
+	CHECK_STR(err.msg, "hf: no attached file a.bin (sheaf show lists them)");
 	CHECK_INT(shf_step_attached(step, NULL, &bytes, &n, &err), SHEAF_ENOENT);
-	CHECK_STR(err.msg, "hf: no attached file ");
+	CHECK_STR(err.msg, "hf: no attached file  (sheaf show lists them)");
 	shf_step_put(step);
 	simdisk_free(disk);
 }
@@ -307,8 +308,8 @@ TEST(a_file_is_opened_wherever_it_lies)
 		CHECK_INT(step->layout.tensors_n, 1);
 		shf_step_put(step);
 	}
-	refused(disk, "", SHEAF_EINVAL, "no path was given");
-	refused(disk, NULL, SHEAF_EINVAL, "no path was given");
+	refused(disk, "", SHEAF_EINVAL, "argument 'path' is NULL or empty");
+	refused(disk, NULL, SHEAF_EINVAL, "argument 'path' is NULL or empty");
 	refused(disk, "gone", SHEAF_ENOENT, "gone: No such file or directory");
 	simdisk_free(disk);
 }
@@ -328,17 +329,18 @@ TEST(a_directory_that_was_a_step_once_is_refused_with_its_sentence)
 	step = opened(disk, "big", 0, &rc);
 	CHECK(rc < 0 && !step && !strstr(err.msg, "larger"));
 	put(disk, "odd/sheaf.json/x", "");
-	refused(disk, "odd", SHEAF_ECORRUPT, "odd/sheaf.json: no regular file");
+	refused(disk, "odd", SHEAF_ECORRUPT, "odd/sheaf.json: not a regular file");
 	weights(disk, "sums", "w.safetensors");
 	put(disk, "sums/sheaf.sums", "");
 	refused(disk, "sums", SHEAF_ECORRUPT,
-	        "sums: its manifest is gone, so its sums prove nothing");
+	        "sums: sheaf.json is missing, so sheaf.sums proves nothing; SHEAF_RUN_UNVERIFIED "
+	        "reads it without checks");
 	step = opened(disk, "sums", SHEAF_RUN_UNVERIFIED, &rc);
 	CHECK_RC(rc, 0, &err);
 	shf_step_put(step);
 	put(disk, "none/readme", "");
-	refused(disk, "none", SHEAF_EFORMAT, "none: no sheaf.json and no *.safetensors, so no "
-	        "checkpoint (a run is opened as a run)");
+	refused(disk, "none", SHEAF_EFORMAT, "none: not a checkpoint: no sheaf.json and no "
+	        "*.safetensors (if it is a run directory, use sheaf_run_open, or name RUN@STEP)");
 	free(text);
 	simdisk_free(disk);
 }
@@ -378,7 +380,7 @@ TEST(a_verify_opens_what_has_a_whole_chunk_past_the_page_cache_too)
 	CHECK_RC(shf_step_open_path(&step, "hf", NULL, NULL, sys, &err), 0, &err);
 	directs[0] = '\0';
 	CHECK_RC(shf_step_verify(step, NULL, &err), SHEAF_EFORMAT, &err);
-	CHECK_STR(err.msg, "hf: sound, but without checksums: its values cannot be proved");
+	CHECK_STR(err.msg, "hf: well formed, but without checksums: its values cannot be checked");
 	CHECK_STR(directs, "b.safetensors ");
 	shf_step_put(step);
 	CHECK_INT(simdisk_open_n(sys), 0);

@@ -184,14 +184,14 @@ TEST(a_folder_that_is_gone_is_damage_and_named)
 	CHECK_INT(simdisk_remove(c.disk, STEP "/optimizer"), 0);
 	CHECK_RC(reads(&c, "model", "w"), 0, &c.err);
 	SAID(shf_step_attached(c.step, index, &bytes, &n, &c.err), SHEAF_ECORRUPT,
-	     STEP "/optimizer: gone", &c.err);
-	CHECK_INT(simdisk_put(c.disk, STEP "/optimizer", "no folder", 9), 0);
+	     STEP "/optimizer: missing", &c.err);
+	CHECK_INT(simdisk_put(c.disk, STEP "/optimizer", "is not a directory", 9), 0);
 	SAID(shf_step_attached(c.step, index, &bytes, &n, &c.err), SHEAF_ECORRUPT,
-	     STEP "/optimizer: gone; what has its name is no folder", &c.err);
+	     STEP "/optimizer: missing: what has its name is not a directory", &c.err);
 	CHECK_INT(simdisk_remove(c.disk, STEP "/optimizer"), 0);
 	CHECK_INT(simdisk_symlink(c.disk, "/elsewhere", STEP "/optimizer"), 0);
 	SAID(shf_step_attached(c.step, index, &bytes, &n, &c.err), SHEAF_ECORRUPT,
-	     STEP "/optimizer: gone; what has its name is a link", &c.err);
+	     STEP "/optimizer: missing: a symbolic link has its name", &c.err);
 	SAID(reads(&c, "optimizer", "w"), SHEAF_ECORRUPT, STEP "/optimizer: ", &c.err);
 	SAID(reads(&c, "model", "w"), SHEAF_ECORRUPT, STEP "/optimizer: ", &c.err);
 	end(&c);
@@ -221,10 +221,10 @@ TEST(an_attached_file_that_is_gone_is_damage_and_one_that_cannot_be_read_is_not)
 	     "tokens.json: 4 bytes, want 2", &c.err);
 	CHECK_INT(simdisk_remove(c.disk, STEP "/tokens.json"), 0);
 	SAID(shf_step_attached(c.step, "tokens.json", &bytes, &n, &c.err), SHEAF_ECORRUPT,
-	     "tokens.json: gone", &c.err);
+	     "tokens.json: missing", &c.err);
 	CHECK_INT(simdisk_symlink(c.disk, "/run/lock", STEP "/tokens.json"), 0);
 	SAID(shf_step_attached(c.step, "tokens.json", &bytes, &n, &c.err), SHEAF_ECORRUPT,
-	     "gone; what has its name is a link", &c.err);
+	     "missing: a symbolic link has its name", &c.err);
 	end(&c);
 }
 
@@ -258,7 +258,7 @@ TEST(a_large_table_is_read_where_its_files_are_as_large)
 
 	begin(&c);
 	table = large_table(&c, &h);
-	fails(&c, SHEAF_ECORRUPT, "is four times as long as all the files that it lists");
+	fails(&c, SHEAF_ECORRUPT, "is implausibly large for the files that it describes");
 	/* Of the first file there is enough: the second one is not looked for. */
 	snprintf(path, sizeof(path), STEP "/%s", c.m.files[0].name);
 	CHECK_INT(simdisk_put(c.disk, path, table, 5 * MIB), 0);
@@ -271,7 +271,7 @@ TEST(a_large_table_is_read_where_its_files_are_as_large)
 
 TEST(files_that_are_gone_or_links_have_no_bytes_for_a_large_table)
 {
-	static const char said[] = "is four times as long as all the files that it lists";
+	static const char said[] = "is implausibly large for the files that it describes";
 	struct claim c;
 	struct shf_sums_head h;
 	char path[100];
@@ -285,7 +285,7 @@ TEST(files_that_are_gone_or_links_have_no_bytes_for_a_large_table)
 	fails(&c, SHEAF_ECORRUPT, said);
 	CHECK_INT(simdisk_remove(c.disk, STEP "/optimizer"), 0);
 	fails(&c, SHEAF_ECORRUPT, said);
-	CHECK_INT(simdisk_put(c.disk, STEP "/optimizer", "no folder", 9), 0);
+	CHECK_INT(simdisk_put(c.disk, STEP "/optimizer", "is not a directory", 9), 0);
 	fails(&c, SHEAF_ECORRUPT, said);
 	end(&c);
 }
@@ -320,6 +320,7 @@ TEST(a_large_table_that_becomes_short_is_corrupt)
 		.how = SIMDISK_PART, .name = "sheaf.sums", .always = true });
 	CHECK_RC(opens(&c), 0, &c.err);
 	CHECK(reads(&c, "model", "w") < 0);
-	SAID(c.step->sums_rc, SHEAF_ECORRUPT, STEP "/sheaf.sums: short", &c.step->sums_err);
+	SAID(c.step->sums_rc, SHEAF_ECORRUPT, STEP "/sheaf.sums: shorter than its header says",
+	     &c.step->sums_err);
 	end(&c);
 }

@@ -29,7 +29,7 @@ static void hear(void *arg, int level, const char *line)
 {
 	struct trainer *t = arg;
 
-	t->late += level == 1 && strstr(line, "could be deleted in time") != NULL;
+	t->late += level == 1 && strstr(line, "are not deleted yet") != NULL;
 }
 
 static struct trainer trainer_on(struct simdisk *disk)

@@ -172,7 +172,7 @@ static int opened_or_told(void)
 		return 1;
 	}
 	CHECK_RC(both.rc, both.rc == SHEAF_ENOENT ? SHEAF_ENOENT : SHEAF_EIO, &both.err);
-	CHECK(both.rc == SHEAF_ENOENT || strstr(both.err.msg, "has just gone"));
+	CHECK(both.rc == SHEAF_ENOENT || strstr(both.err.msg, "was deleted or moved"));
 	return both.rc == SHEAF_ENOENT ? 0 : 2;
 }
 

@@ -98,7 +98,8 @@ TEST(a_step_that_two_sessions_died_of_is_passed_over_and_marked_bad)
 	heard[0] = '\0';
 	CHECK_RC(shf_store_latest(&w.store[0], &step, hear, NULL, &err), 0, &err);
 	CHECK_INT(step, 1);
-	CHECK(strstr(heard, "checkpoint-2: skipped: 2 resumes from it came to nothing"));
+	CHECK(strstr(heard, "checkpoint-2: skipped: 2 jobs resumed from it and ended without "
+	             "saving"));
 	CHECK_RC(shf_store_list(&w.store[0], &list, &err), 0, &err);
 	CHECK_INT(list.entries[1].tries, 2);
 	CHECK_INT(list.entries[1].mark, 'b');

@@ -44,7 +44,7 @@ TEST(sizes_and_files_that_are_gone)
 	snprintf((char *)more, n, STEP "%s: %zu bytes, the manifest says %zu", name, n - 1, n);
 	CHECK_STR(look.found[0].msg, (char *)more);
 	CHECK_INT(simdisk_remove(disk, path_of(name)), 0);
-	says(disk, STEP "%s: gone", name);
+	says(disk, STEP "%s: missing", name);
 	put(disk, name, bytes, n);
 	put(disk, "nobodys.bin", bytes, n);
 	says(disk, STEP "nobodys.bin: the manifest does not name it");
@@ -67,7 +67,7 @@ TEST(checksums_of_files_as_they_are_and_as_they_should_be)
 	flip(disk, "config.json", 2, 2);
 	was = crc_of(disk, name);
 	crc_edit(disk, was, was ^ 1);
-	says(disk, STEP "sheaf.json: says checksum %016" PRIx64 " of %s, its blocks in the sums "
+	says(disk, STEP "sheaf.json: says checksum %016" PRIx64 " of %s, its blocks in sheaf.sums "
 	     "make %016" PRIx64, was ^ 1, name, was);
 	crc_edit(disk, was ^ 1, was);
 	flip(disk, "sheaf.sums", 200, 3);
@@ -75,8 +75,9 @@ TEST(checksums_of_files_as_they_are_and_as_they_should_be)
 	look = (struct look){ .disk = disk, .ranks = 1 };
 	CHECK_INT(verify(&look), SHEAF_ECORRUPT);
 	CHECK_INT(look.n, 2);
-	snprintf(text, sizeof(text), STEP "%s: the file has checksum %016" PRIx64 ", want %016"
-	         PRIx64 "; where, the damaged sums cannot tell", name, crc_of(disk, name), was);
+	snprintf(text, sizeof(text), STEP "%s: the file has checksum %016" PRIx64 ", want "
+	         "%016" PRIx64 "; sheaf.sums is damaged, so the place is not known", name,
+	         crc_of(disk, name), was);
 	CHECK_STR(look.found[1].msg, text);
 	simdisk_free(disk);
 }
@@ -94,8 +95,8 @@ TEST(tensors_that_a_manifest_miscounts_or_misties)
 	CHECK(ema && sscanf(strstr(ema, "\"bytes\": "), "\"bytes\": %llu", &bytes) == 1);
 	manifest_edit(disk, "\"dir\": \"ema\", \"files\": 1, \"tensors\": 1",
 	              "\"dir\": \"ema\", \"files\": 1, \"tensors\": 2");
-	says(disk, STEP "sheaf.json: says that family ema has 2 tensors, %llu bytes; the sums "
-	     "have 1, %llu", bytes, bytes);
+	says(disk, STEP "sheaf.json: says that family ema has 2 tensors, %llu bytes; sheaf.sums "
+	     "has 1, %llu", bytes, bytes);
 	manifest_edit(disk, "\"dir\": \"ema\", \"files\": 1, \"tensors\": 2",
 	              "\"dir\": \"ema\", \"files\": 1, \"tensors\": 1");
 	manifest_edit(disk, "\"head.weight\", \"embed.weight\"", "\"head.weight\", \"embed\"");
@@ -181,12 +182,13 @@ TEST(an_index_is_told_what_it_lists_wrongly)
 	static const char name[] = "model.safetensors.index.json";
 	static const char *const change[][3] = {
 		{ "\"steps\": \"model-", "\"slept\": \"model-",
-		  "lists slept, which is not stored" },
+		  "lists tensor slept, which is not stored" },
 		{ "\"steps\": \"model-00003", "\"steps\": \"model-00001",
-		  "puts steps into model-00001-of-00003.safetensors, it is in "
+		  "says that steps is in model-00001-of-00003.safetensors, but it is in "
 		  "model-00003-of-00003.safetensors" },
 		{ ",\n    \"steps\": \"model-00003-of-00003.safetensors\"",
-		  "                                                 ", "lists 20 tensors of 21" },
+		  "                                                 ",
+		  "lists 20 tensors, but 21 are stored" },
 	};
 
 	for (size_t i = 0; i < sizeof(change) / sizeof(change[0]); i++) {
@@ -254,7 +256,7 @@ TEST(a_header_is_told_what_it_says_wrongly)
 	uint64_t header = 8 + shf_get64(bytes);
 
 	header_byte(disk, 0, -8);
-	says(disk, STEP "%s: says that its header has %" PRIu64 " bytes, the sums say %" PRIu64,
+	says(disk, STEP "%s: says that its header has %" PRIu64 " bytes, sheaf.sums says %" PRIu64,
 	     ema, header - 8, header);
 	CHECK_STR(look.found[0].what, "header");
 	header_byte(disk, 0, 8);
@@ -262,18 +264,18 @@ TEST(a_header_is_told_what_it_says_wrongly)
 	pt = memmem(bytes, n, "\"pt\"", 4);
 	CHECK(p && pt);
 	header_byte(disk, (uint64_t)(p - bytes), 1);
-	says(disk, STEP "%s: tensor mayers.0.norm is not what the sums say", ema);
+	says(disk, STEP "%s: tensor mayers.0.norm is not as sheaf.sums describes it", ema);
 	CHECK_STR(look.found[0].name, "");
 	/* That is looked at where something else is wrong. */
 	header_byte(disk, (uint64_t)(pt - bytes) + 1, 1);
-	says(disk, STEP "%s: a header without {\"format\":\"pt\"}", ema);
+	says(disk, STEP "%s: its header lacks {\"format\":\"pt\"}", ema);
 	CHECK_STR(look.found[0].name, "");
 	header_byte(disk, (uint64_t)(pt - bytes) + 1, -1);
 	header_byte(disk, (uint64_t)(p - bytes), -1);
 	p = memmem(bytes, n, "\"F32\"", 5);
 	CHECK(p != NULL);
 	header_byte(disk, (uint64_t)(p - bytes) + 1, 'I' - 'F');
-	says(disk, STEP "%s: tensor layers.0.norm is not what the sums say", ema);
+	says(disk, STEP "%s: tensor layers.0.norm is not as sheaf.sums describes it", ema);
 	CHECK_STR(look.found[0].family, "ema");
 	CHECK_STR(look.found[0].name, "layers.0.norm");
 	free(bytes);
@@ -297,6 +299,6 @@ TEST(a_manifest_that_ties_in_a_family_of_nobody_does_not_open)
 	manifest_edit(disk, "[\"model\", \"head.weight\"", "[\"nobody\", \"head.weight\"");
 	for (int ranks = 1; ranks <= 2; ranks++)
 		opens(disk, ranks, SHEAF_ECORRUPT, "run/checkpoint-7/sheaf.json: "
-		      "nobody/head.weight is tied in a family that is not there");
+		      "nobody/head.weight is tied in a family that it does not have");
 	simdisk_free(disk);
 }

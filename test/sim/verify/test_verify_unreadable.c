@@ -125,8 +125,8 @@ static void mended(struct simdisk *disk, const char *name, const char *was, cons
 	mend_block(disk, name, f, crc);
 }
 
-/* Of a header that is not what the sums say nothing is found where it cannot be read, and anything
- * else that fails hides it no more. */
+/* Of a header that is not as sheaf.sums describes it nothing is found where it cannot be read, and
+ * anything else that fails hides it no more. */
 TEST(a_header_that_cannot_be_read_again_is_no_damage)
 {
 #define EMA "ema/ema-00001-of-00001.safetensors"
@@ -140,8 +140,8 @@ TEST(a_header_that_cannot_be_read_again_is_no_damage)
 		if (l.err[0].code == SHEAF_ECORRUPT) {
 			CHECK_INT(l.n, 1);
 			CHECK_STR(l.found[0].what, "header");
-			CHECK_STR(l.err[0].msg, STEP EMA ": tensor layers.0.form is not what the "
-			          "sums say");
+			CHECK_STR(l.err[0].msg, STEP EMA ": tensor layers.0.form is not as "
+			          "sheaf.sums describes it");
 			continue;
 		}
 		CHECK_INT(l.err[0].code, SHEAF_EIO);

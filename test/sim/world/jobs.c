@@ -680,7 +680,7 @@ static int look_at(struct simdisk *disk, struct sheaf_run *run, struct memory *m
 	if (rc == SHEAF_ENOENT && seen->n)
 		return shf_fail(err, SHEAF_EBUG, "told to start afresh, and %zu steps are there",
 		                seen->n);
-	if (rc == SHEAF_ECORRUPT && strstr(err->msg, "is marked bad, as is all that is left"))
+	if (rc == SHEAF_ECORRUPT && strstr(err->msg, "is marked bad, like all that are left"))
 		rc = 0;
 	return rc == SHEAF_ENOENT ? 0 : rc;
 }

@@ -197,7 +197,7 @@ static void hear(void *arg, int level, const char *line)
 
 	if (getenv("RE_LOG"))
 		fprintf(stderr, "# %d %s\n", level, line);
-	if (level == 1 && strstr(line, "are kept once"))
+	if (level == 1 && strstr(line, "have no second copy"))
 		atomic_fetch_add(&j->once, 1);
 }
 
