@@ -607,7 +607,7 @@ static const struct cli_opt opts[] = {
 	{ "hook", "PROG", "run PROG STEP PATH when a step is on disk" },
 	{ "no-flush", NULL, "write nothing when a job has died" },
 	{ "grace", "SECONDS", "wait for the next job before writing (15)" },
-	{ "status", NULL, "ask it what it has; exit 1: nobody answers" },
+	{ "status", NULL, "ask it what it has; exit 1: none answers" },
 	{ "flush", NULL, "write the newest step that is in memory alone; exit 1: none" },
 	{ "due", NULL, "with --flush: only one whose save was to be on disk" },
 	{ "stop", NULL, "end it; what it keeps is gone. Refused while a step is due" },
@@ -646,7 +646,7 @@ const struct cli_verb cli_agent = {
 		"that failed says there why.",
 	.exits = "  0  it has ended as it should, or answered\n"
 		 "     (--stop: also if there was none)\n"
-		 "  1  --status: nobody answers, or no such run; --flush without --due: nothing\n"
+		 "  1  --status: none answers, or no such run; --flush without --due: nothing\n"
 		 "     to write\n"
 		 "  2  no such run, another one serves there, agents of other nodes have not\n"
 		 "     come, a disk failed, or --stop was refused",

@@ -275,7 +275,7 @@ const struct cli_verb cli_plan = {
 		"STATE.json is {\"tensors\": [{name, dtype, shape, tp_axis, stage, expert,\n"
 		"experts, family, tied_to}], \"adam\": bool}; name, dtype and shape are\n"
 		"required. It is the file that sheaf-bench reads, and cut by the same rules:\n"
-		"tp along tp_axis in pieces of ceil(n / tp); stages dealt evenly over pp,\n"
+		"tp along tp_axis in pieces of ceil(n / tp); stages spread evenly over pp,\n"
 		"null on all; expert e of E to ep rank floor(e * ep / E). Of a PATH the\n"
 		"tensors are taken as they stand there; those of two or more dimensions are\n"
 		"cut on axis 0 and 1 in turn.",
