@@ -245,7 +245,7 @@ int  sheaf_run_prune(struct sheaf_run *run, int dry,
  * a save. The call holds the lock of the destination. A copy that was interrupted is continued by
  * the next call.
  * step    the checkpoint to copy.
- * dir     directory of the destination run. If there is no run, one is created with the same run
+ * dir     directory of the destination run, which is created if need be, with the same run
  *         id as the source.
  * report  receives what was found; report->held is the number of bytes written. May be NULL.
  * 0: The destination has the checkpoint, durable, with every byte verified now. If it had the same

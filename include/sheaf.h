@@ -919,7 +919,7 @@ struct sheaf_ema_info {
 int  sheaf_checkpoint_ema_at(struct sheaf_checkpoint *step, size_t i, struct sheaf_ema_info *info,
                              struct sheaf_error *err);
 /* Sets *file and *bytes to the name and the size of attached file i, counted from 0. In a directory
- * of another program these are the plain files beside the weights. EEND if there is no file i.
+ * of another program these are the plain files beside the weights. EEND past the last file.
  * [local] */
 int  sheaf_checkpoint_file_at(struct sheaf_checkpoint *step, size_t i, const char **file,
                               uint64_t *bytes, struct sheaf_error *err);
