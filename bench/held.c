@@ -5,6 +5,7 @@
  * after another in a buffer per item type, of which this rank has an equal part: such a piece is a
  * SHEAF_SLICE_FLAT slice whose origin is its place in that buffer.
  */
+#include "sheaf-inspect.h"
 #include "workload.h"
 
 #include <math.h>

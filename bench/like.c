@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A description taken from a checkpoint that is there already. */
+#include "sheaf-inspect.h"
 #include "workload.h"
 
 #include <string.h>

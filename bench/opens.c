@@ -10,6 +10,7 @@
 #include <string.h>
 #include <time.h>
 #include "sheaf.h"
+#include "sheaf-inspect.h"
 
 #define ITEMS 4
 struct opens {

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "sheaf-mpi.h"
+#include "sheaf-inspect.h"
 
 #define LIKE_MAX 4096
 

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 #include "sheaf-admin.h"
+#include "sheaf-inspect.h"
 
 static int64_t now_ns(void)
 {

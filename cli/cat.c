@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "sheaf-inspect.h"
 #include "workload.h"
 
 #define WINDOW (INT64_C(4) << 20)

@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include "sheaf.h"
+#include "sheaf-inspect.h"
 
 #define CLI_POS_MAX 64
 #define CLI_OPTS_MAX 16

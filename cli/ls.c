@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "sheaf-admin.h"
+#include "sheaf-inspect.h"
 #include "sheaf-agent.h"
 #include "workload.h"
 

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include "sheaf-inspect.h"
 #include "workload.h"
 
 void cli_put(FILE *f, const char *text)

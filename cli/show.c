@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include "sheaf-inspect.h"
 #include "workload.h"
 
 /* Words after PATH are patterns of names; none: all. */

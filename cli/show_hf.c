@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include "sheaf-inspect.h"
 #include "workload.h"
 
 #define CONFIG_MAX (1u << 20)           /* as values it takes some twenty times its text */

@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include "workload.h"
 #include "sheaf-admin.h"
+#include "sheaf-inspect.h"
 
 struct verify {
 	const struct cli_args *a;

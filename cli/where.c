@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include "sheaf-admin.h"
+#include "sheaf-inspect.h"
 #include "workload.h"
 
 static bool ends(const char *s, const char *tail)

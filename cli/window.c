@@ -2,6 +2,7 @@
 /* A tensor in bounded memory: its row-major items a window at a time. A window is a flat range of
  * the dense box, so it costs the same whatever the shape. */
 #include "cli.h"
+#include "sheaf-inspect.h"
 
 #include <string.h>
 

@@ -5,6 +5,7 @@
  * they hold; a load that says yes gives the bytes of the files; what verify calls good, loads.
  */
 #include "sheaf-admin.h"
+#include "sheaf-inspect.h"
 #include "world.h"
 #include <malloc.h>
 #include "step.h"

@@ -115,7 +115,7 @@ struct sheaf_run;                       /* an open run */
 struct sheaf_checkpoint;                /* an open checkpoint; no prune deletes it */
 struct sheaf_state;                     /* what this rank holds */
 struct sheaf_save;                      /* a save in progress */
-struct sheaf_load;                      /* a load that fills one slice at a time */
+struct sheaf_finding;                   /* something a verification found: sheaf-inspect.h */
 struct sheaf_report;                    /* what a load or a verification found, see below */
 
 enum sheaf_code {                       /* result codes; numbers never change */
@@ -830,131 +830,13 @@ void sheaf_save_free(struct sheaf_save *save);
  * [collective] */
 int  sheaf_checkpoint_open(struct sheaf_checkpoint **step, struct sheaf_run *run, int64_t n,
                            struct sheaf_error *err);
-/* Opens anything that sheaf can read, by its path: a checkpoint, a Hugging Face directory, or one
- * safetensors file. What other programs wrote has no checksums, and reports say so.
- * step   receives the checkpoint. Close it with sheaf_checkpoint_close.
- * path   the directory or file.
- * group  the ranks; NULL: this process alone.
- * opts   as for sheaf_run_open; NULL: defaults.
- * ENOENT: there is nothing at that path.
- * EFORMAT: nothing that sheaf can read.
- * [collective] */
-int  sheaf_checkpoint_open_path(struct sheaf_checkpoint **step, const char *path,
-                                struct sheaf_group *group,
-                                const struct sheaf_opts *opts, struct sheaf_error *err);
 /* Closes a checkpoint. [local] */
 void sheaf_checkpoint_close(struct sheaf_checkpoint *step);
-/* What a checkpoint says of itself. Strings are valid until it is closed; "" means unknown. */
-struct sheaf_checkpoint_info {
-	uint32_t size;
-	int32_t ranks;                  /* number of ranks that saved it; 0: unknown */
-	int64_t step;                   /* its number; -1: unknown */
-	int64_t parent;                 /* number of the checkpoint that the training had loaded or
-	                                 * saved before it; -1: unknown or none */
-	const char *format;             /* "sheaf", "hf" (Hugging Face) or "safetensors" */
-	const char *path;               /* its directory or file */
-	const char *session;            /* session of its save */
-	const char *run;                /* id of the run that it was saved to */
-	const char *created;            /* when it was saved */
-	const char *writer;             /* version of the sheaf that wrote it */
-	const char *commit;             /* source revision of that sheaf */
-	const char *compiler;           /* compiler of that sheaf */
-	uint64_t bytes;                 /* total size of its tensors, each counted once */
-	uint64_t tensors;               /* number of tensors */
-	uint64_t files;                 /* number of tensor files */
-};
-/* Fills *info with what a checkpoint says of itself. [local] */
-int  sheaf_checkpoint_get_info(struct sheaf_checkpoint *step, struct sheaf_checkpoint_info *info,
-                               struct sheaf_error *err);
-/* A tensor of a checkpoint. Strings are valid until the checkpoint is closed. */
-struct sheaf_tensor {
-	uint32_t size;
-	int32_t dtype;                  /* enum sheaf_dtype */
-	int32_t ndim;                   /* number of dimensions */
-	int32_t verified;               /* 1: there are a digest and block checksums for it */
-	const char *family;             /* its family */
-	const char *name;               /* its name */
-	const char *file;               /* path of its file, relative to the checkpoint */
-	const char *tied_to;            /* NULL, or the tensor under whose name its bytes are */
-	int64_t shape[SHEAF_DIMS_MAX];  /* its shape */
-	uint64_t offset;                /* where its bytes begin in the file; UINT64_MAX: they are
-	                                 * not contiguous there */
-	uint64_t bytes;                 /* its size */
-	uint64_t digest;                /* checksum of all its bytes */
-	/* NULL, except for a tensor of another program with more than SHEAF_DIMS_MAX dimensions.
-	 * Then shape is 0, and dims has all ndim sizes, or is NULL if there are more than 64.
-	 * sheaf_checkpoint_read reads such a tensor as bytes: U8 with one dimension. */
-	const int64_t *dims;
-};
-/* Fills *tensor with tensor i of a checkpoint, counted from 0. Tensors are sorted by family, then
- * by name in natural order. EEND if there is no tensor i. [local] */
-int  sheaf_checkpoint_tensor(struct sheaf_checkpoint *step, size_t i, struct sheaf_tensor *tensor,
-                             struct sheaf_error *err);
-/* Fills *tensor with the tensor of that name. family NULL: "model". ELAYOUT if it is absent.
- * [local] */
-int  sheaf_checkpoint_find(struct sheaf_checkpoint *step, const char *family, const char *name,
-                           struct sheaf_tensor *tensor, struct sheaf_error *err);
 /* Returns the number of a checkpoint, or -1 if another program wrote it. [local] */
 int64_t sheaf_checkpoint_number(const struct sheaf_checkpoint *step);
 /* Returns the value of a note, or NULL if there is no such note. Valid until the checkpoint is
  * closed. [local] */
 const char *sheaf_checkpoint_note(struct sheaf_checkpoint *step, const char *key);
-/* Sets *key and *value to those of note i, counted from 0 in order of keys. They are valid until
- * the checkpoint is closed. EEND if there is no note i. [local] */
-int  sheaf_checkpoint_note_at(struct sheaf_checkpoint *step, size_t i, const char **key,
-                              const char **value, struct sheaf_error *err);
-/* Moving averages that a checkpoint has. Strings are valid until it is closed. */
-struct sheaf_ema_info {
-	uint32_t size;
-	uint32_t reserved;
-	const char *name;               /* family of the averages */
-	const char *of;                 /* family that is averaged; NULL: as in sheaf_state_ema */
-	double coef;                    /* decay, as in sheaf_ema */
-	int64_t interval;               /* as in sheaf_ema */
-	int64_t updates;                /* number of updates so far */
-};
-/* Fills *info with averages i of a checkpoint, counted from 0. EEND if there are none of that
- * index.
- * [local] */
-int  sheaf_checkpoint_ema_at(struct sheaf_checkpoint *step, size_t i, struct sheaf_ema_info *info,
-                             struct sheaf_error *err);
-/* Sets *file and *bytes to the name and the size of attached file i, counted from 0. In a directory
- * of another program these are the plain files beside the weights. EEND past the last file.
- * [local] */
-int  sheaf_checkpoint_file_at(struct sheaf_checkpoint *step, size_t i, const char **file,
-                              uint64_t *bytes, struct sheaf_error *err);
-/* Reads an attached file and compares it with its checksum. *bytes and *n receive its contents and
- * size, valid until the checkpoint is closed. [local] */
-int  sheaf_checkpoint_file(struct sheaf_checkpoint *step, const char *file, const void **bytes,
-                           size_t *n, struct sheaf_error *err);
-/* What is wrong with a checkpoint, see sheaf_finding. */
-enum sheaf_finding_kind {
-	SHEAF_FINDING_CHECKSUM = 1,     /* a block does not match its checksum */
-	SHEAF_FINDING_DIGEST = 2,       /* a tensor does not match its digest */
-	SHEAF_FINDING_TRUNCATED = 3,    /* a file is shorter than the manifest says */
-	SHEAF_FINDING_EXTENDED = 4,     /* a file is longer than the manifest says */
-	SHEAF_FINDING_MISSING = 5,      /* a file of the manifest is not there */
-	SHEAF_FINDING_EXTRA = 6,        /* the manifest does not name this file */
-	SHEAF_FINDING_MANIFEST = 7,     /* sheaf.json or sheaf.sums is damaged */
-	SHEAF_FINDING_HEADER = 8,       /* the header of a safetensors file is damaged */
-	SHEAF_FINDING_INDEX = 9,        /* an index is damaged */
-	SHEAF_FINDING_UNVERIFIED = 10   /* there are no checksums to compare with */
-};
-/* Returns the name of a kind, such as "checksum", or NULL if there is no such kind. Static.
- * [any thread] */
-const char *sheaf_finding_kind_name(int32_t kind);
-/* Something wrong that sheaf_checkpoint_verify found. Strings are valid during the callback only;
- * "" means that it does not apply. */
-struct sheaf_finding {
-	uint32_t size;
-	int32_t kind;                   /* enum sheaf_finding_kind */
-	const char *file;               /* the file, relative to the checkpoint */
-	const char *family;             /* family of the tensor */
-	const char *name;               /* name of the tensor */
-	const char *msg;                /* explanation for people, one line */
-	int64_t block;                  /* index of the 1-MiB block in the file; -1: none */
-	int64_t offset;                 /* byte offset in the file; -1: none */
-};
 /* What a load says of a tensor or a checkpoint, see sheaf_report.item. */
 enum sheaf_report_kind {
 	SHEAF_REPORT_MISSING = 1,       /* a tensor of the state is not in the checkpoint */
@@ -1084,88 +966,6 @@ int  sheaf_checkpoint_load(struct sheaf_checkpoint *step, struct sheaf_state *st
  * [collective] */
 int  sheaf_run_resume(struct sheaf_run *run, struct sheaf_state *state, uint64_t flags,
                       struct sheaf_report *report, struct sheaf_error *err);
-
-/* Loading slice by slice
- *
- * These calls are for ranks that do not have enough host memory for their state, because its
- * tensors are on a device. Call sheaf_load_begin, then sheaf_load_take for each slice, into one of
- * a few buffers that is then copied to the device, then sheaf_load_end. To find the checkpoint,
- * open SHEAF_LATEST: ENOENT means that training starts afresh. The values are those that
- * sheaf_checkpoint_load gives with the same flags.
- * - No device pointer enters the library. The caller copies from the buffer, and does not use the
- *   buffer again before that copy is complete (an event of the device).
- * - Buffers may be page-locked memory. In addition a take allocates at most 4 MiB.
- * - Each rank reads what its slices need by itself, in whole blocks of 1 MiB. What several ranks of
- *   a node need is read from disk once if the page cache can keep it until the last of them takes
- *   it. So take slices in the same order on all ranks of a node. Nothing is sent between nodes.
- * - Several threads that take at once keep the disk busier than one.
- * - A checkpoint in the memory tier is read from there, as far as this node has it. The rest is
- *   read from disk. If it is not on disk, sheaf_load_begin is EINVAL. */
-
-/* Begins a load slice by slice, and decides what each slice is filled from. The load counts as a
- * resume attempt (opts.resume_attempts_max). Until it has ended or is freed, no slice can be added
- * to the state, and no save, average or other load of the state can begin (EINVAL). The checkpoint
- * may be closed and the state freed before the load.
- * load    receives the load. Free it with sheaf_load_free.
- * state   what this rank holds; slices may have NULL data.
- * flags   as for sheaf_checkpoint_load, without SHEAF_LOAD_DRY.
- * report  receives what a load with SHEAF_LOAD_DRY reports; may be NULL.
- * Returns the codes of sheaf_checkpoint_load that are found before any byte is read.
- * EINVAL: also for averages of weights whose data is NULL.
- * [collective] */
-int  sheaf_load_begin(struct sheaf_load **load, struct sheaf_checkpoint *step,
-                      struct sheaf_state *state, uint64_t flags, struct sheaf_report *report,
-                      struct sheaf_error *err);
-/* Returns whether a slice must be taken.
- * 1: Yes.
- * 0: No. It is empty, or its memory stays as it is: SHEAF_SLICE_SAVE_ONLY, opts.ignore, or absent
- *    and SHEAF_SLICE_OPTIONAL or SHEAF_LOAD_LENIENT.
- * EINVAL: there is no such slice.
- * [any thread] */
-int  sheaf_load_fills(const struct sheaf_load *load, int slice, struct sheaf_error *err);
-/* Fills a buffer with the values of one slice, and checks every block that it needs. A slice that
- * is a whole tensor is also compared with the digest of the tensor. Slices may be taken in any
- * order, and again; the last take counts. Several threads may take at once, each into its own
- * buffer.
- * slice  its number in the state.
- * data   the buffer, in place of sheaf_slice.data, with the strides, origin and flat range of the
- *        slice. Bytes that are not items of the slice stay as they are. NULL: the memory that the
- *        state had in sheaf_load_begin. Averages must be taken with NULL.
- * 0: The values match their checksums. Do not use them before sheaf_load_end has returned 0,
- *    because another rank may have found damage.
- * EINVAL: there is no such slice, it needs no take, there is no buffer, or the load has ended.
- *    Nothing happened.
- * Any other code: the buffer is undefined. sheaf_load_end will fail on all ranks, unless a later
- *    take of the slice succeeds.
- * [any thread] */
-int  sheaf_load_take(struct sheaf_load *load, int slice, void *data, struct sheaf_error *err);
-/* Ends a load: all ranks agree that they have taken what they must. Call it when all takes have
- * returned, even if one has failed.
- * report  receives the numbers of the whole load; may be NULL. `unverified` counts tensors that no
- *         rank has taken whole, and report->item is called for these only.
- * 0: All values are valid, and the next save of the state has this checkpoint as its parent.
- * EINVAL: rank err->rank has not taken a slice, or is still taking one. The load goes on: take the
- *    slice, and call this again on all ranks.
- * Any other code: a take failed on some rank. The load has ended; do not use the values.
- * [collective] */
-int  sheaf_load_end(struct sheaf_load *load, struct sheaf_report *report, struct sheaf_error *err);
-/* Frees a load after all takes have returned. A load that has not ended is cancelled on this rank
- * only: the others would wait in sheaf_load_end until the deadline. So a rank that gives up calls
- * sheaf_load_end first, which is EINVAL on all ranks if a slice was not taken. [local] */
-void sheaf_load_free(struct sheaf_load *load);
-/* Reads one slice from a checkpoint into slice->data, by this process alone, and checks the blocks
- * that it needs. [local] */
-int  sheaf_checkpoint_read(struct sheaf_checkpoint *step, const struct sheaf_slice *slice,
-                           struct sheaf_error *err);
-/* Verifies a checkpoint: compares every byte with its checksum, every tensor with its digest, and
- * every file with the manifest.
- * report  receives the findings; may be NULL.
- * 0: Everything is right.
- * ECORRUPT: there is damage; report->findings is not 0.
- * EFORMAT: nothing is wrong, but there are no checksums, so the values cannot be proved.
- * [collective] */
-int  sheaf_checkpoint_verify(struct sheaf_checkpoint *step, struct sheaf_report *report,
-                             struct sheaf_error *err);
 
 #ifdef __GNUC__
 #pragma GCC visibility pop

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Texts for error codes, names of item types, and the version. */
 #include "sheaf-admin.h"
+#include "sheaf-inspect.h"
 
 #include <stdlib.h>
 #include <string.h>

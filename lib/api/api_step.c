@@ -10,6 +10,7 @@
 #include "place.h"
 #include "read_slice.h"
 #include "sheaf-admin.h"
+#include "sheaf-inspect.h"
 #include "state.h"
 #include "step.h"
 #include "step_attached.h"

@@ -4,6 +4,7 @@
 #include "flags.h"
 #include <inttypes.h>
 #include "err.h"
+#include "sheaf-load.h"
 
 #define FLAG(name) { name, #name }
 

@@ -7,6 +7,7 @@
 #include "err.h"
 #include "opts.h"
 #include "salvage.h"
+#include "sheaf-inspect.h"
 #include "step_folder.h"
 #include "step_open.h"
 #include "verify_step.h"

@@ -35,6 +35,7 @@
 #include "read_slice.h"
 #include "run_env.h"
 #include "run_files.h"
+#include "sheaf-load.h"
 #include "step_files.h"
 #include "step_open.h"
 
@@ -58,7 +59,7 @@ struct sheaf_load {
 	uint64_t *counts;               /* owned; for the operation that unites `whole` */
 };
 
-const struct sheaf_run *shf_load_slices_run(const struct sheaf_load *load)
+struct sheaf_run *shf_load_slices_run(const struct sheaf_load *load)
 {
 	return load->ld.step->run;
 }

@@ -4,6 +4,7 @@
 #ifndef SHF_LOAD_SLICES_H
 #define SHF_LOAD_SLICES_H
 #include "load.h"
+#include "sheaf-load.h"
 
 /* Do what sheaf.h says of sheaf_load_begin, _take, _fills, _end and _free. report: may be NULL; its
  * numbers are set on success only. */
@@ -19,5 +20,5 @@ int shf_load_slices_end(struct sheaf_load *load, int rc, struct sheaf_report *re
                         struct sheaf_error *err);          /* [collective] */
 void shf_load_slices_free(struct sheaf_load *load);        /* [local] */
 /* Returns the run whose step is loaded. */
-const struct sheaf_run *shf_load_slices_run(const struct sheaf_load *load);
+struct sheaf_run *shf_load_slices_run(const struct sheaf_load *load);
 #endif

@@ -12,6 +12,7 @@
 #include <string.h>
 #include "err.h"
 #include "run_id.h"
+#include "sheaf-inspect.h"
 #include "step_look.h"
 #include "valid.h"
 

@@ -14,6 +14,7 @@
 #include "err.h"
 #include "name_in_step.h"
 #include "run_io.h"
+#include "sheaf-inspect.h"
 #include "step.h"
 #include "step_blocks.h"
 #include "step_files.h"

@@ -13,6 +13,7 @@
 #include "index.h"
 #include "json.h"
 #include "safetensors.h"
+#include "sheaf-inspect.h"
 #include "step.h"
 #include "step_blocks.h"
 #include "step_files.h"

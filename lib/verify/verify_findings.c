@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include "err.h"
 #include "name_in_step.h"
+#include "sheaf-inspect.h"
 #include "step_files.h"
 #include "verify.h"
 

@@ -16,6 +16,7 @@
 #include "err.h"
 #include "memory_dir.h"
 #include "run_env.h"
+#include "sheaf-inspect.h"
 #include "step.h"
 #include "step_files.h"
 #include "step_lookup.h"

@@ -5,6 +5,7 @@
  *   test_golden STEP-DIRECTORY N    one step, by path, that is (a copy of) step N
  */
 #include "golden.h"
+#include "sheaf-inspect.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "actor.h"
 #include "sheaf-admin.h"
+#include "sheaf-inspect.h"
 #include "sheaf-agent.h"
 
 #include <stdlib.h>

@@ -21,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "sheaf.h"
+#include "sheaf-inspect.h"
 #include "rng.h"
 
 #define EVALUE 1                /* loaded without complaint, and wrong */

@@ -2,6 +2,7 @@
 /* The entry points as a caller of sheaf.h meets them: arguments that are missing, structs of other
  * sizes, what is in a step. One process, a real directory. */
 #include "sheaf.h"
+#include "sheaf-inspect.h"
 #include "sheaf-admin.h"
 #include "sheaf-agent.h"
 #include "sheaf-plan.h"

@@ -2,6 +2,7 @@
 /* What the entry points say of arguments that are missing or wrong. One process, a real
  * directory. */
 #include "sheaf.h"
+#include "sheaf-inspect.h"
 #include "sheaf-admin.h"
 #include "sheaf-agent.h"
 #include "sheaf-plan.h"

@@ -2,6 +2,7 @@
 /* A load slice by slice, as a caller of sheaf.h writes it: a few buffers that several threads use
  * again and again, refusals, and a forked child. One process, a real directory. */
 #include "sheaf.h"
+#include "sheaf-load.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How a collective call begins: ranks that are in different calls get an error. And how a group
  * ends: what the error says of the operation that failed. */
+#include "sheaf-inspect.h"
+#include "sheaf-load.h"
 #include "t.h"
 #include "err.h"
 #include "group.h"

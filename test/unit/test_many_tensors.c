@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
+#include "sheaf-inspect.h"
 #include "step.h"
 #include "rmtree.h"
 #include "sys.h"

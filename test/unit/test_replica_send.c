@@ -12,6 +12,7 @@
 #include "step.h"
 #include "rmtree.h"
 #include "sheaf.h"
+#include "sheaf-inspect.h"
 #include "sheaf-agent.h"
 #include "agent_link.h"
 #define T_STDIN_CLOSED

@@ -15,6 +15,7 @@
 #include "procself.h"
 #include "save.h"
 #include "sheaf.h"
+#include "sheaf-inspect.h"
 #include "rng.h"
 #include "t.h"
 #include "step.h"

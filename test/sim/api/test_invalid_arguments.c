@@ -645,8 +645,8 @@ static int open_differently(struct hand *h)
 
 TEST(ranks_that_open_a_run_differently_are_told_in_what)
 {
-	static const char *const word[] = { "different opts.file_bytes_max (1048576 and "
-		"5000000000)",
+	static const char *const word[] = {
+		"different opts.file_bytes_max (1048576 and 5000000000)",
 		"with SHEAF_RUN_BUFFERED and without", "different directories",
 		"different opts.images_max", "with opts.agent and without",
 		"with opts.copies 2 and without", "the run's own group" };

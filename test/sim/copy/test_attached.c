@@ -2,6 +2,7 @@
 /* Attached files, which are whatever somebody gave to a step: copied and verified in the memory of
  * a chunk, however long they are. */
 #include <stdlib.h>
+#include "sheaf-inspect.h"
 #include "step.h"
 #include "err.h"
 #include "mem.h"

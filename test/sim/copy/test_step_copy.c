@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include "everycut.h"
 #include "jobs.h"
+#include "sheaf-inspect.h"
 #include "step.h"
 #include "err.h"
 #include "run_open.h"

@@ -6,6 +6,7 @@
 #include "acts.h"
 #include <errno.h>
 #include <stdlib.h>
+#include "sheaf-inspect.h"
 #include "t.h"
 #include "run_open.h"
 #include "run_resume.h"

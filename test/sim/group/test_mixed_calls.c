@@ -17,6 +17,8 @@
 #include "load.h"
 #include "load_slices.h"
 #include "sheaf-admin.h"
+#include "sheaf-load.h"
+#include "sheaf-inspect.h"
 
 /* What a rank has open while it makes the wrong call. */
 struct open_things {

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "sheaf-inspect.h"
 #include "step.h"
 #include "simgroup.h"
 #include "run_open.h"

@@ -14,6 +14,7 @@
 #include "run_open.h"
 #include "save_commit.h"
 #include "save_end.h"
+#include "sheaf-load.h"
 #include "state.h"
 #include "takes.h"
 #include "t.h"

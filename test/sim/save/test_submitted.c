@@ -14,6 +14,7 @@
 #include "run_open.h"
 #include "save_submit.h"
 #include "sheaf.h"
+#include "sheaf-inspect.h"
 #include "sheaf-admin.h"
 #include "simdisk.h"
 #include "simgroup.h"

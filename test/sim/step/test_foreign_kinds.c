@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include "run_salvage.h"
+#include "sheaf-inspect.h"
 #include "t.h"
 #include "run_open.h"
 #include "save_commit.h"

@@ -7,6 +7,7 @@
 #include "crc64.h"
 #include "hands.h"
 #include "manifest.h"
+#include "sheaf-inspect.h"
 #include "step_lookup.h"
 #include "save.h"
 #include "starve.h"

@@ -3,6 +3,7 @@
  * right one. */
 #include "looks.h"
 #include <stdarg.h>
+#include "sheaf-inspect.h"
 #include "step.h"
 #include "step_open.h"
 #include "verify_step.h"

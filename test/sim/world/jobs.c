@@ -18,6 +18,7 @@
 #include "run_ops.h"
 #include "load.h"
 #include "sheaf-admin.h"
+#include "sheaf-inspect.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include "crc64.h"
+#include "sheaf-inspect.h"
 #include "step.h"
 #include "err.h"
 #include "layouts.h"

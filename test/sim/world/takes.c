@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "sheaf-load.h"
 #include "takes.h"
 #include <pthread.h>
 #include <stdlib.h>
