@@ -535,6 +535,29 @@ static void copy_rest(struct sheaf_save *save, int wait_ms)
 		(void)shf_save_gates_copied(save, SHEAF_ALL_SLICES, wait_ms, &own);
 }
 
+/* Copies the rest on all ranks, a time slice at a time, until everything is copied, the time of
+ * some rank is over, or a rank cannot go on. The ranks meet after each slice, so that none of them
+ * waits for another one longer than that. [collective] */
+static int copy_rest_together(struct sheaf_save *save, const struct limit *l,
+                              struct sheaf_error *err)
+{
+	enum { COPYING, ENOUGH };
+	uint64_t x[2];
+	int rc;
+
+	do {
+		int ms = shf_save_poll_ms(save->run, l->until_ns), own;
+
+		copy_rest(save, ms);
+		shf_save_progress(save);
+		own = shf_save_gates_check_asked(save, NULL);
+		x[COPYING] = own == SHEAF_EAGAIN;
+		x[ENOUGH] = ms == 0 || own == SHEAF_EINVAL || shf_save_failure(save, NULL) < 0;
+		rc = shf_allreduce(&save->run->team, x, 2, SHEAF_MAX, err);
+	} while (rc == 0 && x[COPYING] && !x[ENOUGH]);
+	return rc;
+}
+
 /* Checks that on all ranks every slice of a lazy save is copied, and waits until its averages are
  * copied. EINVAL names a slice that was not put; but a call that does not wait returns EAGAIN, as
  * the caller may still put it. EAGAIN: not all slices or averages are copied when the time is over.
@@ -547,9 +570,16 @@ static int all_asked(struct sheaf_save *save, const struct limit *l, const struc
 
 	if (save->at.copy == SHF_ASKED)
 		return 0;
-	if (e->uncopied) {
-		rc = shf_save_gates_check_asked(save, err);
-		rc = shf_agree(team, rc == SHEAF_EINVAL && l->asks ? SHEAF_EAGAIN : rc, err);
+	if (e->uncopied && !l->asks)
+		rc = copy_rest_together(save, l, err);
+	if (rc == 0 && e->uncopied) {
+		rc = shf_save_failure(save, err);
+		if (rc == 0)
+			rc = shf_save_gates_check_asked(save, err);
+		if (rc == SHEAF_EINVAL && l->asks)
+			rc = shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": not all slices are "
+			              "ready yet (sheaf_save_slice_ready)", save->id.step);
+		rc = shf_agree(team, rc, err);
 	}
 	if (rc == 0 && e->emas)
 		rc = shf_agree(team, averages_copied(save, l->until_ns, err), err);
@@ -666,7 +696,7 @@ int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error 
 	bool again, waiting;
 	int rc;
 
-	copy_rest(save, wait);
+	copy_rest(save, 0);
 	rc = enter_commit_call(save, &wait, &entry, from, err);
 	if (rc < 0)
 		return rc;

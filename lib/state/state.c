@@ -11,6 +11,7 @@
 #include "dtype.h"
 #include "err.h"
 #include "flags.h"
+#include "sheaf-load.h"
 #include "struct_size.h"
 #include "valid.h"
 
@@ -320,6 +321,7 @@ static int take_complex(struct sheaf_slice *s, const char *who, struct sheaf_err
 	s->stride[n] = dense ? 0 : 1;
 	fits &= twice(&s->flat_start);
 	fits &= twice(&s->flat_count);
+	fits = fits && s->flat_start <= INT64_MAX - s->flat_count;
 	s->dtype = SHEAF_F64;
 	s->data_dtype = 0;
 	return fits ? 0 : shf_fail(err, SHEAF_EINVAL, "%s: the slice reaches beyond the address "
@@ -604,8 +606,21 @@ int shf_state_move(struct sheaf_state *state, int slice, void *data, struct shea
 	return 0;
 }
 
-/* All are checked before any is moved, so that a failure leaves the state as it was. A slice that a
- * lazy save still reads is noted by is_too_early, as by a move of it alone. */
+/* Notes that all slices must be moved again: the caller may have freed their old memory. */
+static void all_unmoved(struct sheaf_state *state)
+{
+	for (size_t i = 0; i < state->n; i++) {
+		struct shf_slice *s = &state->slices[i];
+
+		if (s->owned)
+			continue;
+		state->unmoved_n += !s->unmoved;
+		s->unmoved = true;
+	}
+}
+
+/* All are checked before any is moved, so that a failure leaves their memory as it was. If it came
+ * too early, no save or load of the state begins until all were moved. */
 int shf_state_move_all(struct sheaf_state *state, void *const *data, size_t n,
                        struct sheaf_error *err)
 {
@@ -615,18 +630,21 @@ int shf_state_move_all(struct sheaf_state *state, void *const *data, size_t n,
 	if (!state)
 		return shf_state_is_null(err);
 	if (n != state->n || (n && !data))
-		return shf_fail(err, SHEAF_EINVAL, "memory for %zu slices was given, the state has "
-		                "%zu", data ? n : 0, state->n);
+		return shf_state_stick(state, shf_fail(err, SHEAF_EINVAL, "memory for %zu slices "
+		                                       "was given, the state has %zu",
+		                                       data ? n : 0, state->n), err);
 	for (size_t i = 0; i < n; i++) {
 		if (state->slices[i].owned)
 			continue;
 		if (!data[i] && !state->slices[i].empty)
-			return check_move(state, (int)i, NULL, err);
-		if (is_read(state, i))
+			return shf_state_stick(state, check_move(state, (int)i, NULL, err), err);
+		if (is_read(state, i)) {
+			all_unmoved(state);
 			return shf_fail(err, SHEAF_EINVAL, "%s/%s: a lazy save still reads its "
 			                "memory: call sheaf_save_wait_copied for slice %zu, then "
 			                "move all again", state->slices[i].family,
 			                state->slices[i].name, i);
+		}
 	}
 	for (size_t i = 0; i < n; i++)
 		if (!state->slices[i].owned)

@@ -335,8 +335,8 @@ bug("away_not_averaged", "a save for memory alone that no agent keeps makes no a
     "if (!MUTANT || !is_away(save)) finish_averages(save);",
     EMA + "a_save_that_no_agent_keeps_is_averaged_once")
 bug("rest_not_copied", "a commit that waits copies no slice whose gate was not called",
-    "save/save_commit.c:shf_save_commit", "copy_rest(save, wait);",
-    "if (!MUTANT) copy_rest(save, wait);",
+    "save/save_commit.c:copy_rest", "if (refuse(save, &own) == 0",
+    "if (!MUTANT && refuse(save, &own) == 0",
     "sim/test_in_place: one_that_nobody_asked_for_is_copied_by_the_commit")
 bug("sent_before_copied", "bytes travel to other nodes before they are copied",
     "save/save_gates.c:shf_save_gates_poll_all",
@@ -1834,6 +1834,9 @@ blind("begin_waits_for_no_memory", "begin gives up where a submitted save has th
       "save/save.c:enter_begin_call", "met == 0 && m.hi[WAITS] && !m.hi[NONE]",
       SUBMITTED + "steps_in_memory_do_not_wait_for_the_disk")
 
+bug("moved_later_or_never", "a move of all slices that came too early need not be repeated",
+    "state/state.c:shf_state_move_all", "all_unmoved(state);", "if (!MUTANT) all_unmoved(state);",
+    "unit/test_state: all_slices_move_at_once_or_none")
 bug("moved_in_part", "a move of all slices moves some, and then finds one that cannot be moved",
     "state/state.c:shf_state_move_all", "if (!data[i] && !state->slices[i].empty)",
     "if (MUTANT) state->slices[i].mem.base = data[i];"

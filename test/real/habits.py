@@ -83,7 +83,7 @@ def renamed(g, run):
         got = t.do("load 3")
         g.claim(got["code"] == 0, "the others load", got)
         got = t.do("save 4")
-        g.claim(name_of(got) == "EINVAL" and "older than 9" in got["message"],
+        g.claim(name_of(got) == "EINVAL" and " 9 " in got["message"] + " ",
                 "saving below it is refused, and says what it is below", got)
     rc, out = ground.call([g.args.sheaf, "verify", run + "@9"])
     g.claim(rc == 1, "verify by number: no", out)
