@@ -61,7 +61,8 @@ struct sheaf_item {
 	int64_t step;                   /* its number */
 	int64_t parent;                 /* number of its parent; -1: none */
 	const char *session;            /* its session; "": unknown */
-	const char *created;            /* when it was saved; "": unknown */
+	const char *created;            /* when it was saved, as 2026-01-31T12:00:00Z; "":
+	                                 * unknown */
 	const char *path;               /* its path relative to the run; "": unknown */
 	uint64_t bytes;                 /* total size of all files that its manifest names */
 };
@@ -156,9 +157,9 @@ int  sheaf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *o
 
 /* Sets all checkpoints after `step` aside, so that training can continue from that one. Call it
  * before saving if the training goes back: to save after loading an older checkpoint, or one that
- * was set aside, is EINVAL without a rewind. There is one exception. If checkpoints newer than the
- * newest one on disk are in memory only (sheaf-agent.h), a job may load that one and save. Those in
- * memory are no longer found once the next checkpoint exists.
+ * was set aside, is EINVAL without a rewind. There is one exception: a job may load the
+ * newest checkpoint on disk and save, although newer ones are in memory only (sheaf-agent.h). These
+ * are no longer found once the next checkpoint exists.
  * step    number of the checkpoint to continue from.
  * Returns 0 or an error code. [collective] */
 int  sheaf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err);

@@ -49,11 +49,12 @@ struct sheaf_agent_opts {
 	/* Called when the last process of a job has exited, if this job or an earlier one ended
 	 * without closing the run. The function may start a flush (sheaf_agent_flush) of what was
 	 * to be written to disk. The flush must run in another process, because the agent answers
-	 * no request until this function returns. */
+	 * no request until this function returns. job: an id of the job, for logs. */
 	void (*died)(void *arg, const char *job);
 	/* Called when the trainer reports that a checkpoint is on disk. */
 	void (*committed)(void *arg, int64_t step);
-	/* Called after each signal. A result other than 0 ends the agent. */
+	/* Called when a signal has interrupted the agent, which installs no handlers: the caller
+	 * does. A result other than 0 ends the agent. */
 	int  (*stop)(void *arg);
 	/* Called with the path of the run's directory when a job connects, and at each commit to
 	 * disk. If the directory was renamed, the path differs from the `dir` of the call. */
@@ -129,8 +130,9 @@ struct sheaf_memory {
 int  sheaf_agent_list(const char *dir, const char *agent,
                       int (*item)(void *arg, const struct sheaf_memory *m), void *arg,
                       struct sheaf_error *err);
-/* Writes the newest checkpoint that is in memory only to disk, and publishes it as every commit
- * does. A checkpoint is left out if a later job has resumed from another one.
+/* Takes the newest checkpoint that is in memory and not on disk, writes it to disk, and publishes
+ * it as every commit does. If there is none, returns 0 and sets *step to -1. A checkpoint is left
+ * out if a later job has resumed from another one.
  *
  * If parts of the checkpoint are on several nodes, a process on each of these nodes must call this,
  * with the same `due`. Each writes what its node has, and one of them publishes the checkpoint. The

@@ -35,7 +35,7 @@ struct sheaf_checkpoint_info {
 	const char *path;               /* its directory or file */
 	const char *session;            /* session of its save */
 	const char *run;                /* id of the run that it was saved to */
-	const char *created;            /* when it was saved */
+	const char *created;            /* when it was saved, as 2026-01-31T12:00:00Z */
 	const char *writer;             /* version of the sheaf that wrote it */
 	const char *commit;             /* source revision of that sheaf */
 	const char *compiler;           /* compiler of that sheaf */
@@ -112,7 +112,7 @@ enum sheaf_finding_kind {
 	SHEAF_FINDING_EXTRA = 6,        /* the manifest does not name this file */
 	SHEAF_FINDING_MANIFEST = 7,     /* sheaf.json or sheaf.sums is damaged */
 	SHEAF_FINDING_HEADER = 8,       /* the header of a safetensors file is damaged */
-	SHEAF_FINDING_INDEX = 9,        /* an index is damaged */
+	SHEAF_FINDING_INDEX = 9,        /* <family>.safetensors.index.json is damaged */
 	SHEAF_FINDING_UNVERIFIED = 10   /* there are no checksums to compare with */
 };
 /* Returns the name of a kind, such as "checksum", or NULL if there is no such kind. Static.

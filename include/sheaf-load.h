@@ -33,7 +33,7 @@ struct sheaf_load;                      /* a load that fills one slice at a time
 /* Begins a load slice by slice, and decides what each slice is filled from. The load counts as a
  * resume attempt (opts.resume_attempts_max). Until it has ended or is freed, no slice can be added
  * to the state, and no save, average or other load of the state can begin (EINVAL). The checkpoint
- * may be closed and the state freed before the load.
+ * may be closed, and the state freed, while the load is still in use.
  * load    receives the load. Free it with sheaf_load_free.
  * state   what this rank holds; slices may have NULL data.
  * flags   as for sheaf_checkpoint_load, without SHEAF_LOAD_DRY.

@@ -25,7 +25,8 @@ extern "C" {
 
 /* Makes a group of all ranks of a communicator. The communicator is duplicated, so the caller may
  * free its own at any time.
- * group   receives the group. Free it with sheaf_group_free after the runs that use it are closed.
+ * group   receives the group. Free it with sheaf_group_free; it lives until the
+ *         last run that uses it is closed, which must be before MPI_Finalize.
  * comm    the communicator.
  * node    number of this rank's node, as in sheaf_group_ops; 0: sheaf finds out which ranks share
  *         memory.

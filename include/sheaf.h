@@ -68,7 +68,8 @@
  *             EINVAL with a message that names two of them, and nothing has happened.
  *             [local]: the call does not communicate. Its failure is remembered in the handle, and
  *             the next collective call on that handle returns it on all ranks, unless the comment
- *             of the call says otherwise.
+ *             of the call says otherwise. Calls that only look something up, such as those on an
+ *             open checkpoint, remember nothing.
  * Threads     One thread at a time may call functions on a run and on what was opened, begun or
  *             loaded through it. The same holds for a state. Different runs are independent. A call
  *             marked [any thread] may be made at any time before the handle is released. Two
@@ -222,7 +223,8 @@ struct sheaf_slice {
  * - Data passes through at most 48 MiB of bounce buffers per save. So the caller waits for the
  *   disk: in sheaf_save_wait_copied for a lazy save, in sheaf_save_begin otherwise.
  * - A stripe of a file (16 MiB or less) that also has bytes of other ranks, or of slices without
- *   this flag, is staged. So are averages of such slices, and with SHEAF_RUN_REPLICAS all replicas.
+ *   this flag, is staged all the same. Averages of slices in place are staged, too, and with
+ *   SHEAF_RUN_REPLICAS all replicas.
  * - The save is in no memory tier.
  * - sheaf_save_begin makes the files. It first waits until the save before is published. */
 #define SHEAF_SLICE_IN_PLACE  0x4ULL
@@ -246,7 +248,8 @@ int sheaf_slice_shard(struct sheaf_slice *slice, int dim, int64_t i, int64_t n,
 /* Reductions of sheaf_group_ops.allreduce: sum, largest value, bitwise exclusive or. */
 enum sheaf_op { SHEAF_SUM = 0, SHEAF_MAX = 1, SHEAF_XOR = 2 };
 /* How sheaf communicates: the operations of a group, given by the caller. They are called on the
- * thread that called sheaf, in the same order on all ranks. Each returns 0, or non-zero if it
+ * thread that called sheaf, in the same order on all ranks; those of commit_group and copies_group
+ * are called on a thread of sheaf. Each returns 0, or non-zero if it
  * failed or if it would wait longer than timeout_ms. After one failure the group is not used any
  * more. */
 struct sheaf_group_ops {
@@ -300,8 +303,8 @@ struct sheaf_stat {
 	uint64_t written;               /* bytes written to disk so far */
 	uint64_t sent;                  /* bytes sent to other nodes so far */
 	uint64_t begin_ns;              /* in sheaf_save_begin */
-	uint64_t copied_ns;             /* waiting for copies: at gates, and in the begin of a save
-	                                 * that is not lazy, where this is a part of begin_ns */
+	uint64_t copied_ns;             /* in calls of gates (gates_ns), or in the copying of a
+	                                 * save that is not lazy (a part of begin_ns) */
 	uint64_t exchange_ns;           /* in sheaf_save_advance */
 	uint64_t wait_ns;               /* in sheaf_save_ready */
 	uint64_t commit_ns;             /* in sheaf_save_commit */
@@ -334,14 +337,16 @@ struct sheaf_opts {
 	uint64_t flags;                 /* SHEAF_RUN_... */
 	/* Limit on the host memory that saves of this rank use, in bytes; 0: what images_max saves
 	 * need. Half of it is for staging buffers: as many as fit, or one that holds only a part of
-	 * the state at a time. A load uses the part that saves do not use, at most 40 MiB and at
-	 * least 2 MiB, and frees that when it returns. */
+	 * the state at a time. The other half is for bounce buffers and messages. A load uses the
+	 * part that saves do not use, at most 40 MiB and at least 2 MiB, and frees that when it
+	 * returns. */
 	uint64_t staging_bytes_max;
 	uint64_t file_bytes_max;        /* limit on the size of a tensor file; 0: 5e9. A larger
 	                                 * tensor gets a file of its own */
 	/* I/O threads of this rank; 0: 4. They do disk I/O where io_uring is not available, and
 	 * copy from memory or the page cache in loads, as far as there are processors. If there is
-	 * more than one, one of them makes the destination pages during a load from disk. */
+	 * more than one, one of them touches the destination memory ahead of the reads of a load,
+	 * so that page faults do not delay these. */
 	int32_t io_threads;
 	/* Staging buffers, which is how many saves may be in flight at once; 0: 1, or 2 for lazy
 	 * saves; at most 8; same on all ranks. */
@@ -354,8 +359,9 @@ struct sheaf_opts {
 	int32_t keep_every;             /* retention: also keep checkpoints whose number is a
 	                                 * multiple of N; 0: none. EINVAL without keep_last */
 	int32_t grace_s;                /* seconds from the removal of a checkpoint by a prune of
-	                                 * this run to its deletion; 0: 600; -1: none. A job that
-	                                 * opens the run deletes after 600 s in any case */
+	                                 * this run to its deletion; 0: 600; -1: it is deleted at
+	                                 * once. A job that opens the run later deletes what was
+	                                 * removed 600 s before, whatever this was */
 	/* Failed resume attempts after which a checkpoint is skipped; 0: no limit. If this many
 	 * jobs have loaded a checkpoint and none of them got further, and there is an older one,
 	 * then SHEAF_LATEST skips it, and sheaf_run_open marks it bad. Loads from memory and
@@ -542,7 +548,8 @@ int  sheaf_state_fail(struct sheaf_state *state, const char *why, struct sheaf_e
  * ranks       number of ranks of the group that saves.
  * data        the memory, borrowed as that of a slice.
  * bytes       its size.
- * To load the rest of a checkpoint without the stream, name it in sheaf_opts.ignore. [local] */
+ * Returns the number of the slice, as sheaf_state_add does. To load the rest of a checkpoint
+ * without the stream, name it in sheaf_opts.ignore. [local] */
 int  sheaf_state_rank_bytes(struct sheaf_state *state, const char *stream, const char *rule,
                             int32_t rank, int32_t ranks, void *data, size_t bytes,
                             struct sheaf_error *err);
@@ -695,7 +702,7 @@ int  sheaf_save_advance(struct sheaf_save *save, uint64_t bytes_max, struct shea
  *    until all of them are copied and their averages are made. Slices count as in the same memory
  *    if the bytes from the first to the last item of one overlap with those of another.
  * EAGAIN: not yet, after timeout_ms.
- * EINVAL: there is no such slice, or it was not put yet (SHEAF_SAVE_LATER).
+ * EINVAL: there is no such slice, or it is not ready yet (SHEAF_SAVE_LATER).
  * Any other code: the save has failed. It does not read the memory any more either.
  * The caller copies what no thread has begun to copy and waits for the rest; no other rank is
  * asked. The gate is open at once in a plain save, and where this save reads nothing of the memory
@@ -737,7 +744,8 @@ int  sheaf_save_get_stat(struct sheaf_save *save, struct sheaf_stat *stat,
                          struct sheaf_error *err);
 /* Estimates the milliseconds until this rank has done what a commit that returns 0 needs, assuming
  * that all ranks do nothing else from now on. The estimate is based on the speed of this save, or
- * of the earlier saves of the run. The largest value of all ranks counts.
+ * of the earlier saves of the run. It is of this rank alone: the save needs as long as the
+ * rank with the largest value.
  * 0: The save is committed; never returned before that.
  * -1: The save has failed, or nothing is known yet, as in the first save of a run until part of it
  *    is written.
