@@ -11,6 +11,7 @@ void shf_turns_init(struct sheaf_run *run)
 {
 	pthread_mutex_init(&run->turns.lock, NULL);
 	pthread_mutex_init(&run->turns.log_lock, NULL);
+	pthread_mutex_init(&run->turns.announce_lock, NULL);
 	(void)shf_cond_init(&run->turns.moved);
 }
 
@@ -21,6 +22,7 @@ void shf_turns_release(struct sheaf_run *run, bool ours)
 	if (ours) {
 		pthread_cond_destroy(&run->turns.moved);
 		pthread_mutex_destroy(&run->turns.log_lock);
+		pthread_mutex_destroy(&run->turns.announce_lock);
 		pthread_mutex_destroy(&run->turns.lock);
 	} else if (group) {
 		group->ops.free = NULL; /* the group is the parent's */

@@ -30,6 +30,9 @@ struct shf_turns {
 	                                 * caller's thread uses it */
 	struct shf_team front, back;    /* over the run's group, and over the background group, of
 	                                 * which `back` holds a reference */
+	pthread_mutex_t announce_lock;  /* held while a commit is announced in a run with
+	                                 * opts.commit_group: its thread and the caller may each
+	                                 * have committed a save. Taken before log_lock */
 	pthread_mutex_t log_lock;       /* held in calls of opts.log, if `on`; no other lock is
 	                                 * taken meanwhile */
 	pthread_mutex_t lock;           /* guards all that follows */

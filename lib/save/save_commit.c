@@ -391,16 +391,14 @@ static void succeed(struct sheaf_save *save)
 	        run->team.rank);
 }
 
-/* A failure is only logged. */
-void shf_save_announce(const struct sheaf_save *save)
+/* Writes the done files and calls opts.committed. A failure is only logged. [rank 0] */
+static void announce_committed(const struct sheaf_save *save)
 {
 	struct sheaf_run *run = save->run;
 	const struct sheaf_opts *o = &run->opts;
 	char name[SHF_STEP_NAME];
 	struct sheaf_error err;
 
-	if (run->team.rank)
-		return;
 	if (o->signal_dir && shf_done_put(&run->store, o->signal_dir, save->id.step,
 	                                  save->id.session, &err) < 0)
 		shf_log(run, 1, "%s: step %" PRId64 " is committed, but its done files could not "
@@ -412,6 +410,20 @@ void shf_save_announce(const struct sheaf_save *save)
 	snprintf(run->saves.commit_path, run->saves.commit_path_bytes, "%s/%s", run->store.path,
 	         name);
 	o->committed(o->arg, save->id.step, run->saves.commit_path);
+}
+
+void shf_save_announce(const struct sheaf_save *save)
+{
+	struct shf_turns *t = &save->run->turns;
+	bool alone = !save->run->opts.commit_group;
+
+	if (save->run->team.rank)
+		return;
+	if (!alone)
+		pthread_mutex_lock(&t->announce_lock);
+	announce_committed(save);
+	if (!alone)
+		pthread_mutex_unlock(&t->announce_lock);
 }
 
 /* ---- the first operation ---- */
