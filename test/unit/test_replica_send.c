@@ -17,6 +17,7 @@
 #include "agent_link.h"
 #define T_STDIN_CLOSED
 #include "image_card.h"
+#include "painted.h"
 #include "t.h"
 
 enum { RANKS = 2, SLICES = 3, ITEMS = 1500000, STEPS = 12 };
@@ -122,33 +123,14 @@ struct rank {
 	struct sheaf_state *state;
 };
 
-static float item(int rank, int slice, int64_t step, size_t i)
-{
-	return (float)((i * 7 + (size_t)slice * 131 + (size_t)rank * 17 + (size_t)step * 1009) %
-	               65521);
-}
-
 static void paint(struct rank *k, int slice, int64_t step)
 {
-	for (size_t i = 0; i < ITEMS; i++)
-		k->data[slice][i] = item(k->rank, slice, step, i);
+	painted_fill(k->data[slice], ITEMS, k->rank, slice, step);
 }
 
 static void state_init(struct rank *k)
 {
-	k->state = sheaf_state_new();
-	for (int i = 0; i < SLICES; i++) {
-		struct sheaf_slice s = { .size = sizeof(s), .dtype = SHEAF_F32, .ndim = 2,
-			.shape = { RANKS, ITEMS }, .count = { 1, ITEMS } };
-		char name[8];
-
-		k->data[i] = calloc(ITEMS, sizeof(float));
-		snprintf(name, sizeof(name), "t.%d", i);
-		s.name = name;
-		s.start[0] = k->rank;
-		s.data = k->data[i];
-		CHECK_INT(sheaf_state_add(k->state, &s, NULL), i);
-	}
+	k->state = painted_state(k->data, SLICES, k->rank, RANKS, ITEMS);
 }
 
 static void hear(void *arg, int level, const char *line)
@@ -209,7 +191,7 @@ static void look(struct rank *k, struct sheaf_run *run)
 	CHECK_INT(sheaf_checkpoint_get_info(step, &info, NULL), 0);
 	for (int i = 0; i < SLICES; i++)
 		for (size_t n = 0; n < ITEMS; n++)
-			k->w->bad += k->data[i][n] != item(k->rank, i, info.step, n);
+			k->w->bad += k->data[i][n] != painted_item(k->rank, i, info.step, n);
 	k->w->loaded = info.step;
 	k->w->disk_bytes = report.disk_bytes;
 	k->w->peers = (int)report.peers;

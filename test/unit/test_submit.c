@@ -14,6 +14,8 @@
 #include "rng.h"
 #include "sheaf.h"
 #include "sheaf-admin.h"
+#include "sheaf-load.h"
+#include "painted.h"
 #include "t.h"
 
 enum { RANKS = 2, SLICES = 3, ITEMS = 3000 };
@@ -159,7 +161,7 @@ static struct sheaf_group *group_of(struct member *me)
 struct world {
 	char dir[32];
 	struct meeting front, back;
-	bool alone;                     /* without a background group */
+	bool alone;                     /* without a commit group */
 	int timeout_ms;
 	uint64_t seed;                  /* of the delays; 0: none */
 	int front_us, back_us;          /* longest delay before an operation of rank 1 */
@@ -175,34 +177,16 @@ struct rank {
 	struct sheaf_run *run;
 };
 
-static float item(int rank, int slice, int64_t step, size_t i)
-{
-	return (float)((i * 7 + (size_t)slice * 131 + (size_t)rank * 17 + (size_t)step * 1009) %
-	               65521);
-}
-
 static void paint(struct rank *k, int slice, int64_t step)
 {
-	for (size_t i = 0; i < ITEMS; i++)
-		k->data[slice][i] = item(k->rank, slice, step, i);
+	painted_fill(k->data[slice], ITEMS, k->rank, slice, step);
 }
 
 static void state_init(struct rank *k)
 {
-	k->state = sheaf_state_new();
-	for (int i = 0; i < SLICES; i++) {
-		struct sheaf_slice s = { .size = sizeof(s), .dtype = SHEAF_F32, .ndim = 2,
-			.shape = { RANKS, ITEMS }, .count = { 1, ITEMS } };
-		char name[8];
-
-		k->data[i] = calloc(ITEMS, sizeof(float));
-		snprintf(name, sizeof(name), "t.%d", i);
-		s.name = name;
-		s.start[0] = k->rank;
-		s.data = k->data[i];
-		CHECK_INT(sheaf_state_add(k->state, &s, NULL), i);
+	k->state = painted_state(k->data, SLICES, k->rank, RANKS, ITEMS);
+	for (int i = 0; i < SLICES; i++)
 		paint(k, i, 1);
-	}
 }
 
 static void hear(void *arg, int level, const char *line)
@@ -324,7 +308,7 @@ static void check_latest(struct rank *k, int64_t step)
 	CHECK_INT(report.step, step);
 	for (int i = 0; i < SLICES; i++)
 		for (size_t n = 0; n < ITEMS; n++)
-			k->w->bad += k->data[i][n] != item(k->rank, i, step, n);
+			k->w->bad += k->data[i][n] != painted_item(k->rank, i, step, n);
 	sheaf_checkpoint_close(latest);
 }
 
@@ -422,6 +406,61 @@ TEST(with_a_late_caller_on_one_rank)
 TEST(with_both_late)
 {
 	many(3, 60, 1000, 1000);
+}
+
+/* ---- loads slice by slice meanwhile ---- */
+
+/* Loads the latest checkpoint into a state of its own, one slice after the other. All saves of this
+ * test have the values of step 1. */
+static void load_by_slices(struct rank *k)
+{
+	float *data[SLICES];
+	struct sheaf_state *state = painted_state(data, SLICES, k->rank, RANKS, ITEMS);
+	struct sheaf_checkpoint *latest = NULL;
+	struct sheaf_load *load = NULL;
+	struct sheaf_error err;
+
+	CHECK_RC(sheaf_checkpoint_open(&latest, k->run, SHEAF_LATEST, &err), 0, &err);
+	CHECK_RC(sheaf_load_begin(&load, latest, state, 0, NULL, &err), 0, &err);
+	for (int i = 0; i < SLICES; i++)
+		CHECK_RC(sheaf_load_take(load, i, NULL, &err), 0, &err);
+	CHECK_RC(sheaf_load_end(load, NULL, &err), 0, &err);
+	sheaf_load_free(load);
+	sheaf_checkpoint_close(latest);
+	sheaf_state_free(state);
+	for (int i = 0; i < SLICES; i++) {
+		for (size_t n = 0; n < ITEMS; n++)
+			k->w->bad += data[i][n] != painted_item(k->rank, i, 1, n);
+		free(data[i]);
+	}
+}
+
+/* Neither group is ever used by two threads (play counts strangers). The last load of each step is
+ * that of the newest checkpoint, so that the next save may follow. */
+static void load_while_committed(struct rank *k)
+{
+	struct sheaf_error err;
+
+	for (int64_t step = 1; step <= k->w->steps; step++) {
+		struct sheaf_save *save = begin(k, step, 0);
+
+		submit(save);
+		for (int i = 0; i < 3 && step > 1; i++)
+			load_by_slices(k);
+		CHECK_RC(sheaf_save_result(save, INT_MAX, &err), 0, &err);
+		sheaf_save_free(save);
+		load_by_slices(k);
+	}
+}
+
+TEST(a_load_by_slices_and_the_commit_thread_use_no_group_together)
+{
+	struct world w = { .seed = 4, .steps = 12, .back_us = 3000 };
+
+	world_new(&w);
+	play(&w, load_while_committed);
+	CHECK_INT(w.bad, 0);
+	rmtree(w.dir);
 }
 
 /* ---- what is refused ---- */
