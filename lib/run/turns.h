@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Turns: which thread of this process may change an open run, if the run has a background group
+/* Turns: which thread of this process may change an open run, if the run has a commit group
  * (opts.commit_group). The caller's thread has the run during its calls, and the commit thread
  * (save_submit.h) has it during its turns, the parts of commits in which ranks act together.
  *
  * On all ranks the calls of the caller and the turns of the commit thread come in one order. So a
  * run changes in the same order everywhere, as if one thread made all of them:
  *
- * N1. The ranks agree over the background group which save the next turn is about, before any of
+ * N1. The ranks agree over the commit group which save the next turn is about, before any of
  *     them begins it. So if a turn has begun on one rank, the others begin it without any further
  *     call of their callers.
  * N2. A [collective] call first waits, over the caller's group, until it was entered on all ranks
@@ -15,8 +15,8 @@
  *     thread has ended that many, which it can by N1, and has the run until shf_turns_give.
  * N4. A turn never waits for a disk: it only does what can be done at once.
  *
- * During a turn run->team is over the background group, so that all that a commit calls needs not
- * know which thread it runs on. The two threads never have the run at the same time, so neither
+ * During a turn run->team is over the commit group, so the functions that a commit calls need not
+ * know on which thread they run. The two threads never have the run at the same time, so neither
  * group is used by two threads. */
 #ifndef SHF_TURNS_H
 #define SHF_TURNS_H
@@ -26,13 +26,13 @@
 
 struct sheaf_run;
 struct shf_turns {
-	bool on;                        /* there is a commit thread; equal on all ranks. Only the
-	                                 * caller's thread uses it */
-	struct shf_team front, back;    /* over the run's group, and over the background group, of
+	bool on;                        /* there is a commit thread; equal on all ranks. Set before
+	                                 * that thread starts, and cleared after it has ended */
+	struct shf_team front, back;    /* over the run's group, and over the commit group, of
 	                                 * which `back` holds a reference */
-	pthread_mutex_t announce_lock;  /* held while a commit is announced in a run with
-	                                 * opts.commit_group: its thread and the caller may each
-	                                 * have committed a save. Taken before log_lock */
+	pthread_mutex_t announce_lock;  /* held while a commit is announced, if `on`: the commit
+	                                 * thread and the caller may each have committed a save.
+	                                 * Taken before log_lock */
 	pthread_mutex_t log_lock;       /* held in calls of opts.log, if `on`; no other lock is
 	                                 * taken meanwhile */
 	pthread_mutex_t lock;           /* guards all that follows */
@@ -42,7 +42,7 @@ struct shf_turns {
 	int taken;                      /* the caller's thread has the run; counts nested calls */
 	bool looking;                   /* the commit thread looks at the run, between two turns */
 	bool quit;                      /* the commit thread must end at once */
-	bool lost;                      /* the background group is lost, and `why` says how */
+	bool lost;                      /* the commit group is lost, and `why` says how */
 	struct sheaf_error why;
 };
 /* Prepares the lock. release is its counterpart; ours: false in a forked child. [local] */

@@ -415,14 +415,13 @@ static void announce_committed(const struct sheaf_save *save)
 void shf_save_announce(const struct sheaf_save *save)
 {
 	struct shf_turns *t = &save->run->turns;
-	bool alone = !save->run->opts.commit_group;
 
 	if (save->run->team.rank)
 		return;
-	if (!alone)
+	if (t->on)
 		pthread_mutex_lock(&t->announce_lock);
 	announce_committed(save);
-	if (!alone)
+	if (t->on)
 		pthread_mutex_unlock(&t->announce_lock);
 }
 
@@ -535,13 +534,17 @@ static int averages_copied(struct sheaf_save *save, int64_t until_ns, struct she
 	return rc == 0 ? shf_save_failure(save, err) : rc;
 }
 
-/* Copies what is left of a lazy save on this rank, as the gates of all slices do. A caller whose
- * tensors no longer change, as at the end of a run, so need not call the gates. The outcome is seen
- * in the entry: slices that are not copied, or the failure of the save. [local] */
+/* Copies what is left of a lazy save on this rank, as the gates of all slices do. So a caller whose
+ * tensors no longer change, as at the end of a run, need not call the gates. The outcome is seen in
+ * the entry: slices that are not copied, or the failure of the save. With SHEAF_SAVE_CHECK a call
+ * that does not wait opens no gate: a gate that the caller forgot would compare too early to find
+ * the change. [local] */
 static void copy_rest(struct sheaf_save *save, int wait_ms)
 {
 	struct sheaf_error own;
 
+	if (wait_ms == 0 && save->id.flags & SHEAF_SAVE_CHECK)
+		return;
 	if (refuse(save, &own) == 0 && save->copy.lazy && save->at.copy < SHF_ASKED &&
 	    !save->behind.submitted && shf_save_gates_unput(save) < 0)
 		(void)shf_save_gates_copied(save, SHEAF_ALL_SLICES, wait_ms, &own);

@@ -321,7 +321,8 @@ static int take_complex(struct sheaf_slice *s, const char *who, struct sheaf_err
 	s->stride[n] = dense ? 0 : 1;
 	fits &= twice(&s->flat_start);
 	fits &= twice(&s->flat_count);
-	fits = fits && s->flat_start <= INT64_MAX - s->flat_count;
+	if (s->flat_start > INT64_MAX - s->flat_count)
+		fits = false;
 	s->dtype = SHEAF_F64;
 	s->data_dtype = 0;
 	return fits ? 0 : shf_fail(err, SHEAF_EINVAL, "%s: the slice reaches beyond the address "

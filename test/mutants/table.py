@@ -334,6 +334,13 @@ bug("away_not_averaged", "a save for memory alone that no agent keeps makes no a
     "save/save.c:begin_after_agreement", "finish_averages(save);",
     "if (!MUTANT || !is_away(save)) finish_averages(save);",
     EMA + "a_save_that_no_agent_keeps_is_averaged_once")
+blind("check_opened_by_advance", "an advance opens gates of a save that is checked",
+      "save/save_commit.c:copy_rest", "wait_ms == 0 && save->id.flags & SHEAF_SAVE_CHECK",
+      "sim/test_lazy_errors: "
+      "a_forgotten_gate_is_found_although_advances_were_made_before_the_change")
+blind("pairs_beyond_count", "a range of complex numbers may wrap when it is doubled",
+      "state/state.c:take_complex", "s->flat_start > INT64_MAX - s->flat_count",
+      "sim/test_complex: a_range_of_pairs_that_64_bits_cannot_count_is_refused")
 bug("rest_not_copied", "a commit that waits copies no slice whose gate was not called",
     "save/save_commit.c:copy_rest", "if (refuse(save, &own) == 0",
     "if (!MUTANT && refuse(save, &own) == 0",

@@ -149,6 +149,7 @@ static int bring(struct hand *h)
 	coded(h, "put", shf_save_put(save, 0, NULL, NULL));
 	coded(h, "put", shf_save_put(save, 0, NULL, NULL));
 	committed(h, save, -1);
+	committed(h, save, 0);
 	coded(h, "put", shf_save_put(save, 1, NULL, NULL));
 	coded(h, "copied", shf_save_copied(save, 0, -1, NULL));
 	coded(h, "copied", shf_save_copied(save, 2, -1, NULL));
@@ -167,7 +168,8 @@ TEST(slices_that_were_not_brought_are_named)
 	      "call sheaf_save_slice_ready for each of them first\n-1: step 7: slice 0 (model/w) "
 	      "is not ready; call sheaf_save_slice_ready for it before the commit\nput -1\nput "
 	      "-1\nput 0\nput -1\n-1: step 7: slice 1 (optimizer/b) is not ready; call "
-	      "sheaf_save_slice_ready for it before the commit\nput 0\ncopied 0\ncopied -1\n2 run: "
+	      "sheaf_save_slice_ready for it before the commit\n-7: step 7: not all slices are "
+	      "ready yet (sheaf_save_slice_ready)\nput 0\ncopied 0\ncopied -1\n2 run: "
 	      "step 7 committed, rank 0\n0\nput -1\n");
 }
 

@@ -212,3 +212,21 @@ TEST(a_step_lists_pairs_of_f64)
 	simdisk_kill(disk, sys);
 	simdisk_free(disk);
 }
+
+TEST(a_range_of_pairs_that_64_bits_cannot_count_is_refused)
+{
+	static const int64_t far[][2] = { { INT64_MAX / 2 + 1, 0 }, { 0, INT64_MAX / 2 + 1 },
+		{ INT64_C(3) << 60, INT64_C(3) << 60 } };
+	struct sheaf_state *st = shf_state_new();
+	double z[2] = { 0 };
+
+	for (size_t i = 0; i < 3; i++) {
+		struct sheaf_slice s = { .size = sizeof(s), .name = "z", .dtype = SHEAF_C128,
+			.flags = SHEAF_SLICE_FLAT, .ndim = 1, .shape = { 4 }, .count = { 4 },
+			.flat_start = far[i][0], .flat_count = far[i][1], .data = z };
+		struct sheaf_error err;
+
+		CHECK_INT(shf_state_add(st, &s, &err), SHEAF_EINVAL);
+	}
+	shf_state_put(st);
+}
