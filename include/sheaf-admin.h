@@ -84,7 +84,7 @@ int  sheaf_run_list(struct sheaf_run *run, int (*item)(void *arg, const struct s
 int  sheaf_run_path(struct sheaf_run *run, int64_t step, char *path, size_t bytes,
                     struct sheaf_error *err);
 
-/* What a leftover is, see sheaf_run_leftovers. */
+/* The kinds of leftovers that sheaf_run_leftovers lists. */
 enum sheaf_leftover_kind {
 	SHEAF_LEFTOVER_LOCK = 1,        /* the lock of the run, and which process has or had it */
 	SHEAF_LEFTOVER_DAMAGED = 2,     /* a damaged checkpoint */

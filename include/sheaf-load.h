@@ -54,7 +54,8 @@ int  sheaf_load_fills(const struct sheaf_load *load, int slice, struct sheaf_err
 /* Fills a buffer with the values of one slice, and checks every block that it needs. A slice that
  * is a whole tensor is also compared with the digest of the tensor. Slices may be taken in any
  * order, and again; the last take counts. Several threads may take at once, each into its own
- * buffer.
+ * buffer. While a take runs, no other call may use the same checkpoint: no read, verification or
+ * other load of it.
  * slice  its number in the state.
  * data   the buffer, in place of sheaf_slice.data, with the strides, origin and flat range of the
  *        slice. Bytes that are not items of the slice stay as they are. NULL: the memory that the

@@ -305,9 +305,10 @@ struct sheaf_stat {
 	uint64_t begin_ns;              /* in sheaf_save_begin */
 	uint64_t copied_ns;             /* in calls of gates (gates_ns), or in the copying of a
 	                                 * save that is not lazy (a part of begin_ns) */
-	uint64_t exchange_ns;           /* in sheaf_save_advance */
+	uint64_t exchange_ns;           /* in sheaf_save_advance, sending bytes to other nodes */
 	uint64_t wait_ns;               /* in sheaf_save_ready */
-	uint64_t commit_ns;             /* in sheaf_save_commit */
+	uint64_t commit_ns;             /* in sheaf_save_commit, and the rest of
+	                                 * sheaf_save_advance */
 	uint64_t image_ns;              /* the part of begin_ns before a staging buffer was free */
 	uint32_t images_busy;           /* staging buffers in use by saves in flight of the run */
 	uint32_t at_once;               /* 1: a lazy save that was copied inside begin */
@@ -506,9 +507,10 @@ struct sheaf_run_stat {
 	uint64_t begin_ns;              /* in sheaf_save_begin */
 	uint64_t image_ns;              /* the part of begin_ns before a staging buffer was free */
 	uint64_t gates_ns;              /* in sheaf_save_wait_copied */
-	uint64_t exchange_ns;           /* in sheaf_save_advance */
+	uint64_t exchange_ns;           /* in sheaf_save_advance, sending bytes to other nodes */
 	uint64_t wait_ns;               /* in sheaf_save_ready */
-	uint64_t commit_ns;             /* in sheaf_save_commit */
+	uint64_t commit_ns;             /* in sheaf_save_commit, and the rest of
+	                                 * sheaf_save_advance */
 };
 /* Fills *stat with the totals of the run's saves. [local] [any thread] */
 int  sheaf_run_get_stat(struct sheaf_run *run, struct sheaf_run_stat *stat,
@@ -563,10 +565,11 @@ struct sheaf_ema {
 	int64_t interval;               /* only steps that are multiples of it count; 0: all */
 	int64_t warmup;                 /* smaller decay at first, see sheaf_state_ema; 0: none */
 };
-/* Adds exponential moving averages of a family's slices to a state. They are slices of family
- * ema->name, in F32, with numbers after those of the state, and are saved and loaded with the other
- * slices. Each save updates them with the weights that it copies: inside begin, or for a lazy save
- * in the background, before the gate of the weights opens.
+/* Adds exponential moving averages of a family's slices to a state. Call it once, after the slices
+ * were added. The averages are further slices of the state: of family ema->name, in F32, numbered
+ * from the next free number on. They are saved and loaded with the other slices. Each save updates
+ * them with the weights that it copies: inside begin, or for a lazy save in the background, before
+ * the gate of the weights opens.
  *
  * A step counts if it is a multiple of ema->interval and its loss is below ema->loss_max. The first
  * save and the first step that counts set e = w. Each later step that counts makes the update
@@ -580,10 +583,10 @@ struct sheaf_ema {
  *
  * - Memory: the state owns it, 4 bytes for each item. For memory with strides it is 4 bytes for
  *   each item from the first to the last, held or not.
- * - Every step that counts is applied once, even if its save is dropped or fails. A begin that all
- *   ranks agreed on and that gives no save makes the update itself. If a lazy save fails, the rest
- *   of its update is made by the first of these: sheaf_save_wait_copied for the slice, the next
- *   begin or sheaf_state_average, and the commit or free of the save.
+ * - Every step that counts is applied once, even if its save is dropped or fails. A begin that
+ *   returns EAGAIN on all ranks makes the update, although it begins no save. If a lazy save fails,
+ *   the rest of its update is made by the first of these: sheaf_save_wait_copied for the slice, the
+ *   next begin or sheaf_state_average, and the commit or free of the save.
  * - After a load the count of updates and the averages that were filled continue. Saving the loaded
  *   step again, to the same run, makes no update. Averages that were not filled (kept by
  *   SHEAF_LOAD_LENIENT, or of a weight that is absent and SHEAF_SLICE_OPTIONAL) become the weights
@@ -800,7 +803,7 @@ int  sheaf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_err
  *
  * EINVAL: the run has no such thread, the save was submitted already, or one that began before it
  *         was not submitted. Nothing happened.
- * ELOST: the background group is lost, and the save with it.
+ * ELOST: opts.commit_group is lost, and the save with it.
  * [local] */
 int  sheaf_save_submit(struct sheaf_save *save, struct sheaf_error *err);
 /* Waits for the outcome of a submitted save, and returns what sheaf_save_commit would have

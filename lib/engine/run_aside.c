@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Brings back, or deletes, a step that was set aside. This is for a person, not for a job in its
- * course: the run is opened for it and its lock is held meanwhile, so that no job goes on from
- * steps that change under it. */
+/* Brings back, or deletes, a step that was set aside. A person does this between jobs, so the
+ * functions open the run themselves and hold its lock meanwhile. No job can then continue from
+ * steps that change. */
 #include "run_aside.h"
 #include <string.h>
 #include "aside_restore.h"
@@ -9,7 +9,7 @@
 #include "opts.h"
 #include "store.h"
 
-/* Opens the run as its owner, does it, and closes the run. */
+/* Opens the run as its owner, calls `act` for the step, and closes the run. */
 static int with_owner(const char *dir, const char *aside, const struct sheaf_opts *opts,
                       const struct shf_sys *sys,
                       int (*act)(struct shf_store *, const char *, struct sheaf_error *),

@@ -3,8 +3,8 @@
  * device. The caller takes one slice after the other into a few buffers, in any order and from any
  * thread. So a take cannot wait for other ranks, which may take other slices, or none, at that
  * moment: each rank reads what its slices need itself, as sheaf_checkpoint_read does. The ranks
- * meet twice only: in begin, which decides for all slices as every load does (load.c), and in end,
- * which agrees on the result.
+ * communicate only in begin, which decides what each slice is filled from, as every load does
+ * (load.c), and in end, which agrees on the result.
  *
  * What that costs: a block that several ranks want is read by each of them. On one node all but the
  * first find it in the page cache, if they take it before the kernel has dropped it; each node
@@ -402,8 +402,8 @@ static int take_failed(const struct sheaf_load *load, size_t i, struct sheaf_err
 	return load->taken[i];
 }
 
-/* Returns 0 if every slice was taken, else what end returns for this rank. A failure comes before a
- * slice that was not taken, because a caller stops to take slices after a failure. */
+/* Returns 0 if every slice was taken, else what end returns for this rank. A take that failed is
+ * reported rather than a slice that was not taken, because callers stop taking after a failure. */
 static int check_all_taken(const struct sheaf_load *load, struct sheaf_error *err)
 {
 	size_t missing = 0, first = 0;

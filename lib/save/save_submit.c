@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The commit thread. Each rank has one, and they meet over the background group in rounds.
+/* The commit thread. Each rank has one. These threads communicate over the commit group, in rounds.
  *
  * A round is one all-reduce. In it each rank says for each queue how many saves it has finished or
  * could go on with, and whether it has anything left to wait for. If all ranks can go on with the
@@ -16,8 +16,8 @@
  *     disk under way this rank sleeps until it can go on: the others can wait for nothing else.
  * R4. With both queues empty it sleeps until a save is submitted.
  *
- * So the threads poll only while a save is being written, and a rank whose caller is late holds up
- * nobody's training: the others wait in the commit thread. */
+ * So the threads poll only while a save is being written. A rank whose caller is late does not
+ * delay the training of the others: only their commit threads wait. */
 #include "save_submit.h"
 #include <inttypes.h>
 #include <limits.h>
@@ -39,7 +39,7 @@
 #define PROGRESS_MS 100         /* time between two calls of opts.progress in a wait */
 
 enum { TO_MEMORY, TO_DISK, QUEUES };
-/* Where a rank is, as far as the others must know. */
+/* The state of a rank, as it is sent to the others in a round. */
 struct stand {
 	uint64_t ready[QUEUES];         /* saves that are over, plus one if this rank can go on with
 	                                 * the first of the queue */
@@ -64,7 +64,7 @@ struct shf_committer {
 	                                 * thread uses this list */
 	/* of the thread alone */
 	uint64_t over[QUEUES];          /* saves that are over; equal on all ranks */
-	struct stand told;              /* what this rank said in the last round */
+	struct stand sent;              /* what this rank sent in the last round */
 	int nap_ms;
 	int64_t nap_from;
 };
@@ -76,7 +76,7 @@ static int queue_of(const struct sheaf_save *save)
 
 /* ---- where this rank is ---- */
 
-/* Whether this rank can go on with a save that no turn was about yet: all is copied here. With
+/* Whether this rank can go on with a save for which no turn was taken yet: all is copied here. With
  * SHEAF_SAVE_CHECK, all gates must have compared, too. A save that has failed can always go on. */
 static bool is_copied_here(struct sheaf_save *save)
 {
@@ -146,7 +146,7 @@ static bool enters(struct shf_committer *c, const struct stand *s, bool waits)
 	             (s->ready[TO_DISK] > c->over[TO_DISK] && (!disk->behind.begun || s->written));
 	bool rested = shf_now(c->run) - c->nap_from >= shf_ms_ns(c->nap_ms);
 
-	if (ready && (!waits || memcmp(s, &c->told, sizeof(*s))))
+	if (ready && (!waits || memcmp(s, &c->sent, sizeof(*s))))
 		return true;
 	return rested && (s->stopping || (disk && disk->behind.begun));
 }
@@ -198,8 +198,8 @@ static void is_over(struct shf_committer *c, int q, int rc, const struct sheaf_e
 	pthread_mutex_unlock(&c->run->turns.lock);
 }
 
-/* The background group is lost, or the ranks are not where they should be: nothing more can be
- * committed. All saves that are left get this error. */
+/* The commit group is lost, or the ranks disagree about the save, so nothing more can be committed.
+ * All saves that are left get this error. */
 static void lose_submitted(struct shf_committer *c, const struct sheaf_error *err)
 {
 	struct sheaf_error own = *err;
@@ -214,7 +214,7 @@ static void lose_submitted(struct shf_committer *c, const struct sheaf_error *er
 			is_over(c, q, SHEAF_ELOST, &own);
 }
 
-/* Takes a turn for the first save of a queue: does of its commit what can be done without waiting.
+/* Takes a turn for the first save of a queue: does the part of its commit that needs no waiting.
  * False: the thread must end. */
 static bool take_turn_for(struct shf_committer *c, int q)
 {
@@ -253,7 +253,7 @@ static bool commit_round(struct shf_committer *c)
 
 	if (!wait_to_enter(c, &u.s))
 		return false;
-	c->told = u.s;
+	c->sent = u.s;
 	/* The complements, so that the maximum gives the smallest of all ranks. */
 	for (size_t i = 0; i < STAND_WORDS; i++)
 		u.words[i] = ~u.words[i];

@@ -10,7 +10,7 @@
 #define SHF_SAVE_SUBMIT_H
 #include "save.h"
 
-/* Makes the run's commit thread, if it has a background group. [collective] */
+/* Makes the run's commit thread, if it has a commit group. [collective] */
 int shf_committer_open(struct sheaf_run *run, struct sheaf_error *err);
 /* Ends the commit thread. First all saves that were submitted on all ranks are committed, unless
  * some rank does not close the run, or a group is lost. [collective] */

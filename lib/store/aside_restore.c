@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Brings a step that was set aside back under its number, or deletes it.
  *
- * The number alone decides which step is the latest, so a step that comes back must fit the steps
- * that are there: otherwise a job would go on from a branch that nobody chose, now, or as soon as
- * the steps above it are marked bad. It fits if
+ * A job continues from the step with the largest number that is not marked bad. A step that comes
+ * back must not change to which branch of the training that step belongs, neither now nor when the
+ * steps above it are marked bad. So it comes back only if it fits the steps that are there, which
+ * it does if
  *   - it is newer than all that could be the latest, and the newest of these is its parent (or the
  *     next ancestor that was not pruned): the end of a rewind is undone; or
  *   - a step that is there has it for its parent: a hole in that branch is closed.
@@ -83,7 +84,7 @@ static bool is_parent(const struct shf_entry *parent, const struct shf_entry *e)
 	       strcmp(e->parent_session, parent->session) == 0;
 }
 
-/* Makes the error for a step that does not fit. */
+/* Writes the error for a step that does not fit. */
 static int fail_descent(const struct shf_store *s, const struct shf_entry *e,
                         const struct shf_entry *newest, struct sheaf_error *err)
 {
@@ -144,7 +145,8 @@ static int check_descent(struct shf_store *s, const char *name, struct sheaf_err
 	return rc;
 }
 
-/* Gives the number the mark that this save had, and none else. */
+/* Gives the step the mark that it had when it was set aside, and removes any other mark of that
+ * number. */
 static int restore_mark(struct shf_store *s, const struct shf_entry *e, struct sheaf_error *err)
 {
 	char marked[33], mark, kept, name[24];
@@ -169,7 +171,7 @@ static int restore_mark(struct shf_store *s, const struct shf_entry *e, struct s
 	             : 0;
 }
 
-/* Makes the error for a number that is taken, with what makes room. */
+/* Writes the error for a number that is taken, and says how to free it. */
 static int fail_taken(struct shf_store *s, const struct shf_entry *e, struct sheaf_error *err)
 {
 	struct shf_stat st;
@@ -232,7 +234,7 @@ int shf_aside_restore(struct shf_store *s, const char *name, struct sheaf_error 
 	if (rc >= 0)
 		rc = look_aside(s, aside, name, &e, err);
 	if (rc == 0) {
-		/* The rename would say so, too, but the mark must not change before. */
+		/* The rename would find this, too, but by then the mark would have changed. */
 		shf_name_of_step(s, t, e.step);
 		rc = shf_sys_stat(s->sys, s->dir, t, false, &st);
 		if (rc >= 0)

@@ -24,8 +24,8 @@ bool shf_folder_is_usual(const struct shf_store *s);
 /* The largest number of a step. It is one less than the largest int64_t, so that a search for the
  * newest can begin above every step. */
 #define SHF_STEP_MAX (INT64_MAX - 1)
-/* Reads a decimal number without sign or leading zero that ends at `end`. Returns false if the text
- * is no such number, or the number is larger than SHF_STEP_MAX. */
+/* Reads a decimal number without sign or leading zero, from s to `end`. Returns false if the text
+ * is anything else, or if the number is larger than SHF_STEP_MAX. */
 bool shf_step_number_get(const char *s, const char *end, int64_t *step);
 /* Convert between "checkpoint-12" and 12, by the pattern of the run. shf_step_of_name returns false
  * for any other spelling. */

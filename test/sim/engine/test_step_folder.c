@@ -329,7 +329,7 @@ TEST(ranks_name_one_pattern)
 	simdisk_free(w.disk);
 }
 
-/* The usual pattern is not written down, so such a run is what it always was. */
+/* The default pattern is not stored, so .sheaf/run has the bytes that it had before patterns. */
 TEST(the_usual_pattern_named_is_the_usual_run)
 {
 	static const char *const usual[] = { "checkpoint-{n}", NULL };
