@@ -39,10 +39,11 @@ const char *sheaf_mark_name(int32_t mark);
 /* What an entry of sheaf_run_list is. */
 enum sheaf_item_state {
 	SHEAF_ITEM_COMMITTED = 1,       /* a checkpoint */
-	SHEAF_ITEM_DAMAGED = 2,         /* a checkpoint whose manifest is damaged, or with files
-	                                 * that are missing or have another size */
-	SHEAF_ITEM_FOREIGN = 3,         /* a directory without a manifest, which another program
-	                                 * wrote */
+	SHEAF_ITEM_DAMAGED = 2,         /* a checkpoint whose manifest (sheaf.json) is damaged or
+	                                 * missing, or with files that are missing or have another
+	                                 * size */
+	SHEAF_ITEM_FOREIGN = 3,         /* a directory with the name of a checkpoint that another
+	                                 * program wrote, with neither sheaf.json nor sheaf.sums */
 	SHEAF_ITEM_ASIDE = 4,           /* a checkpoint that was set aside */
 	SHEAF_ITEM_STAGED = 5,          /* a save in the stage that was not committed */
 	SHEAF_ITEM_UNREAD = 6           /* unknown, because of an I/O error */
@@ -89,7 +90,9 @@ enum sheaf_leftover_kind {
 	SHEAF_LEFTOVER_LOCK = 1,        /* the lock of the run, and which process has or had it */
 	SHEAF_LEFTOVER_DAMAGED = 2,     /* a damaged checkpoint */
 	SHEAF_LEFTOVER_UNREAD = 3,      /* a directory that an I/O error hides */
-	SHEAF_LEFTOVER_REMAINS = 4,     /* a checkpoint without its manifest */
+	SHEAF_LEFTOVER_REMAINS = 4,     /* a directory that was a checkpoint: it is empty, or has
+	                                 * sheaf.sums but no sheaf.json, as after an interrupted
+	                                 * rm -r */
 	SHEAF_LEFTOVER_STAGED = 5,      /* a save in the stage that was not committed */
 	SHEAF_LEFTOVER_COPY = 6,        /* an incomplete copy made by sheaf_checkpoint_copy */
 	SHEAF_LEFTOVER_ASIDE = 7,       /* a checkpoint that was set aside */
@@ -131,8 +134,9 @@ struct sheaf_leftover {
 	int32_t reserved;
 };
 /* Lists what needs attention in a run: what dead jobs, interrupted operations and removals by hand
- * have left, the lock first. Nothing is changed. To find out which processes are alive, the call
- * tries to take locks, and releases them at once.
+ * have left, the lock first. Nothing is changed. Open the run with SHEAF_RUN_READONLY for it,
+ * because an open for writing has cleaned up already. To find out which processes are alive, the
+ * call tries to take locks, and releases them at once.
  * item    called for each leftover. A result other than 0 ends the list, and the call returns it.
  * arg     passed to item.
  * Returns 0 or an error code. [local] */
@@ -155,11 +159,10 @@ int  sheaf_run_leftovers(struct sheaf_run *run,
 int  sheaf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *opts,
                        struct sheaf_report *report, struct sheaf_error *err);
 
-/* Sets all checkpoints after `step` aside, so that training can continue from that one. Call it
- * before saving if the training goes back: to save after loading an older checkpoint, or one that
- * was set aside, is EINVAL without a rewind. There is one exception: a job may load the
- * newest checkpoint on disk and save, although newer ones are in memory only (sheaf-agent.h). These
- * are no longer found once the next checkpoint exists.
+/* Sets all checkpoints after `step` aside, so that training can continue from that one. A job that
+ * goes back calls it, and then loads that checkpoint. Without it the next save after loading an
+ * older checkpoint is EINVAL. Newer checkpoints that are in memory only (sheaf-agent.h) need no
+ * rewind: they are no longer found once the next checkpoint exists.
  * step    number of the checkpoint to continue from.
  * Returns 0 or an error code. [collective] */
 int  sheaf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err);

@@ -34,12 +34,11 @@ struct sheaf_agent_opts {
 	                                 * connected process; 0: never */
 	const char *agent;              /* path of its socket, as sheaf_opts.agent; NULL: "auto" */
 	uint64_t memory_max;            /* limit for all memory it keeps, in bytes; 0: no limit */
-	/* Limit on the checkpoints kept per job; 0: no limit, otherwise at least 2, because one is
-	 * kept while the next one is copied. A job whose first save begins with the agent uses at
-	 * most this many staging buffers, whatever its images_max. If its agents have different
-	 * limits, the smallest applies. Two things are kept in addition: checkpoints of the
-	 * previous job, until the present one has a newer checkpoint, and replicas
-	 * (sheaf_opts.copies). */
+	/* Limit on the checkpoints kept for a job; 0: no limit, otherwise at least 2, because one
+	 * is kept while the next one is copied. A job then has at most this many staging buffers.
+	 * If the agents of its nodes have different limits, the smallest applies. Two things are
+	 * kept in addition: checkpoints of the previous job, until the present one has a newer
+	 * checkpoint, and replicas. */
 	int32_t steps_max;
 	void *arg;                      /* passed to the functions below */
 	/* Called when processes can connect. A result other than 0 ends the agent. The caller may
@@ -82,7 +81,8 @@ struct sheaf_agent_info {
 	int32_t users;                  /* connected processes of jobs, without readers */
 	uint64_t pid;                   /* its process id */
 	uint64_t bytes;                 /* memory that it keeps */
-	uint64_t names;                 /* memory objects that it keeps */
+	uint64_t names;                 /* number of memory objects that it keeps: a staging buffer
+	                                 * and a short description for each rank and checkpoint */
 	int32_t steps_max;              /* sheaf_agent_opts.steps_max; 0: no limit, or unknown */
 	int32_t reserved;
 	char about[112];                /* sheaf_agent_opts.about, cut to this size; "": unknown */

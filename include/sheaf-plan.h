@@ -33,7 +33,8 @@ struct sheaf_plan_rank {
 };
 /* Predicts what each rank of a job would write, read and send.
  * states  states[r] is the state of rank r. The data of slices is not used and may be NULL.
- * node    node[r] is the number of rank r's node; NULL: all ranks are on one node.
+ * node    node[r] is the number of rank r's node. Ranks with the same number share memory, and any
+ *         number is allowed. NULL: all ranks are on one node.
  * ranks   number of ranks.
  * opts    the options of the run; NULL: defaults.
  * item    called once for each rank, in order.

@@ -123,16 +123,19 @@ enum sheaf_code {                       /* result codes; numbers never change */
 	SHEAF_OK = 0,                   /* success */
 	SHEAF_EINVAL = -1,              /* the call was wrong; nothing happened */
 	SHEAF_ENOMEM = -2,              /* out of memory */
-	SHEAF_EIO = -3,                 /* I/O error; err->sys is the errno; a save has failed */
+	SHEAF_EIO = -3,                 /* I/O error or no space; err->sys is the errno. If
+	                                 * a call on a save returns it, the save has failed */
 	SHEAF_ENOENT = -4,              /* no such run, checkpoint or file; never a tensor */
 	SHEAF_EEXIST = -5,              /* the number is taken; err->msg says how to free it */
 	SHEAF_EBUSY = -6,               /* another process writes to the run or is its agent */
-	SHEAF_EAGAIN = -7,              /* not yet */
+	SHEAF_EAGAIN = -7,              /* not yet: nothing is lost, and the call may be repeated */
 	SHEAF_ELAYOUT = -8,             /* a tensor is absent or has gaps, or slices do not match
 	                                 * what is stored */
 	SHEAF_ECORRUPT = -9,            /* bytes do not match their checksum or digest */
-	SHEAF_EFORMAT = -10,            /* not a checkpoint, or written by a newer sheaf */
-	SHEAF_EINDOUBT = -11,           /* published, but perhaps not durable; save again later */
+	SHEAF_EFORMAT = -10,            /* not a checkpoint of sheaf, or one that only a
+	                                 * newer version can read */
+	SHEAF_EINDOUBT = -11,           /* the checkpoint is there and whole, but a power cut may
+	                                 * still take it, until a later save is committed */
 	SHEAF_EBUG = -12,               /* sheaf found an error of its own */
 	SHEAF_ELOST = -13,              /* a rank died or was too late, or the lock was lost */
 	SHEAF_EDIVERGED = -14,          /* replicas differ, or a slice changed before its gate */
@@ -178,17 +181,20 @@ int sheaf_dtype_bits(int dtype);
 int sheaf_dtype_from_name(const char *name);
 
 #define SHEAF_DIMS_MAX 8                /* maximum number of dimensions of a slice */
-/* A box of a row-major tensor, and where this rank has it in memory. Item i of the box is item
- *     origin + i[0] * stride[0] + i[1] * stride[1] + ...
- * of a buffer. Without SHEAF_SLICE_FLAT, `data` is item 0 of that buffer. With it this rank has
- * only the items [flat_start, flat_start + flat_count) of the buffer, possibly none, and `data` is
- * the first of them. Examples:
- * - Dense and transposed memory: strides.
- * - Fused q-k-v weights: one slice for each stored tensor, in the same memory.
- * - Parameter ranges of ZeRO and FSDP: SHEAF_SLICE_FLAT.
+/* One part of one tensor, and where this rank has it in memory. The part is a box: `count[d]` items
+ * from index `start[d]` on in each dimension d of a tensor with that `shape`. For dense memory that
+ * is all: `data` points to the first item of the box, and the rest follows in row-major order.
  *
- * An empty slice is allowed, may have NULL data, and never means "all". For F4 and F6 memory must
- * be dense, and boxes must begin and end between bytes. */
+ * With strides, item (i, j, ...) of the box is item origin + i * stride[0] + j * stride[1] + ... of
+ * the memory at `data`. Examples: a transposed matrix; fused q-k-v weights, which are one slice for
+ * each of the three stored tensors, with another origin in the same memory.
+ *
+ * With SHEAF_SLICE_FLAT this rank has only a range of the items of the box, as with ZeRO and FSDP:
+ * see that flag.
+ *
+ * A slice with a count of 0 is empty. It is allowed on ranks that have nothing of a tensor, may
+ * have NULL data, and never means "all". For F4 and F6 memory must be dense, and boxes must begin
+ * and end between bytes. */
 struct sheaf_slice {
 	uint32_t size;
 	int32_t memory;                 /* 0: host memory; other values are reserved (EINVAL) */
@@ -208,25 +214,33 @@ struct sheaf_slice {
 	int64_t count[SHEAF_DIMS_MAX];  /* size of the box in each dimension */
 	int64_t stride[SHEAF_DIMS_MAX]; /* in items, not negative; all 0: dense and row-major,
 	                                 * unless SHEAF_SLICE_STRIDED is set */
-	int64_t origin;                 /* item of the buffer that is item 0 of the box */
-	int64_t flat_start;             /* SHEAF_SLICE_FLAT: first item of the buffer that this rank
-	                                 * has */
+	int64_t origin;                 /* where the first item of the box is: so many items after
+	                                 * item 0 of the memory */
+	int64_t flat_start;             /* SHEAF_SLICE_FLAT: first item that this rank has */
 	int64_t flat_count;             /* SHEAF_SLICE_FLAT: number of items that this rank has */
 	void *data;                     /* the memory; borrowed as long as the state exists */
 };
-/* This rank has only a range of the buffer, given by flat_start and flat_count. */
+/* This rank has only a range of the memory that the other fields describe: flat_count items from
+ * item flat_start on, possibly none. `data` points to item flat_start. Examples:
+ * - ZeRO cuts the 12 items of a [3, 4] matrix over two ranks. Both have start {0, 0} and count
+ *   {3, 4}. Rank 0 has flat_start 0, rank 1 has 6, and both have flat_count 6.
+ * - FSDP1 puts several parameters one after another into a flat buffer, and each rank has a range
+ *   of it. Each parameter is a slice whose origin is where it begins in the buffer. All of them
+ *   have the same flat_start, flat_count and data: those of the rank's range. */
 #define SHEAF_SLICE_FLAT      0x1ULL
 /* In a load, the checkpoint may lack the tensor. The memory is then left as it is. */
 #define SHEAF_SLICE_OPTIONAL  0x2ULL
-/* Writes this slice straight from the caller's memory instead of staging a copy. Meant for
- * offloaded optimizer state (host memory or a mapped file) that is too large to hold twice.
- * - Data passes through at most 48 MiB of bounce buffers per save. So the caller waits for the
- *   disk: in sheaf_save_wait_copied for a lazy save, in sheaf_save_begin otherwise.
- * - A stripe of a file (16 MiB or less) that also has bytes of other ranks, or of slices without
- *   this flag, is staged all the same. Averages of slices in place are staged, too, and with
- *   SHEAF_RUN_REPLICAS all replicas.
- * - The save is in no memory tier.
- * - sheaf_save_begin makes the files. It first waits until the save before is published. */
+/* Writes this slice to disk straight from the caller's memory ("in place"), without a copy in the
+ * staging buffer. Set it for state that is too large to hold twice, such as an optimizer state that
+ * was offloaded to host memory or to a mapped file. It has a price:
+ * - The caller waits for the disk: in sheaf_save_wait_copied for a lazy save, in sheaf_save_begin
+ *   otherwise. The data passes through at most 48 MiB of memory of the library.
+ * - sheaf_save_begin waits until the save before is published, and makes the files of this one.
+ * - The checkpoint is never kept in the memory tier.
+ *
+ * Some bytes are staged all the same: averages of the slice; with SHEAF_RUN_REPLICAS all replicas;
+ * and each piece of a file (16 MiB or less) that also has bytes of other ranks, or of slices
+ * without this flag. */
 #define SHEAF_SLICE_IN_PLACE  0x4ULL
 /* Uses the strides as they are, also if all are 0. Without this flag strides that are all 0 mean
  * dense memory. Set it if the strides come from the tensors of another program: a scalar that was
@@ -238,9 +252,13 @@ struct sheaf_slice {
  * model. Without this flag a load would fill that memory twice, which is ELAYOUT.
  * sheaf_checkpoint_read fills the slice nevertheless, and sheaf_plan counts it as read. */
 #define SHEAF_SLICE_SAVE_ONLY 0x10ULL
-/* Narrows a slice to piece i of n along one dimension, as torch.chunk cuts. Pieces have
- * ceil(count/n) items, and the last ones are shorter or empty. Call it once for each mesh axis,
- * the outermost first. If strides are given, they keep their meaning, and origin is moved.
+/* Narrows a slice to piece i of n along one dimension: changes its start and count. Use it to get
+ * the box of this rank from the whole tensor, with one call for each axis of the mesh of devices
+ * that cuts the tensor, the outermost first. Cuts as torch.chunk does: pieces have ceil(count / n)
+ * items, and the last ones are shorter or empty.
+ * - Without strides, `data` must be the dense memory of the piece.
+ * - With strides, `data` stays the memory of the box before the cut, and origin is moved.
+ *
  * [local] */
 int sheaf_slice_shard(struct sheaf_slice *slice, int dim, int64_t i, int64_t n,
                       struct sheaf_error *err);
@@ -256,8 +274,9 @@ struct sheaf_group_ops {
 	uint32_t size;
 	int32_t rank;                   /* this rank, from 0 */
 	int32_t ranks;                  /* number of ranks */
-	int32_t node;                   /* 0: sheaf finds out which ranks share memory; n > 0: this
-	                                 * rank shares no memory with ranks whose n differs */
+	int32_t node;                   /* 0, normally: sheaf finds out which ranks share memory.
+	                                 * A number above 0 forbids it to share memory with ranks
+	                                 * that have another number */
 	/* Collects `bytes` bytes of each rank in `all`, in order of ranks (ranks * bytes). */
 	int (*allgather)(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms);
 	/* Sends out_bytes[r] bytes to rank r, and receives in_bytes[r] bytes from rank r. `out` and
@@ -291,8 +310,8 @@ enum sheaf_phase {
 /* Returns the name of a phase, such as "copying", or NULL if there is no such phase. Static.
  * [any thread] */
 const char *sheaf_phase_name(int32_t phase);
-/* How far a save, a load or a verification is on this rank. Times are in nanoseconds; those of
- * calls are the times for which the caller was blocked in them. */
+/* How far a save, a load or a verification is on this rank. All times are in nanoseconds. Times
+ * "in" a call are how long the caller was blocked in it. */
 struct sheaf_stat {
 	uint32_t size;
 	int32_t phase;                  /* enum sheaf_phase */
@@ -520,16 +539,20 @@ int  sheaf_run_get_stat(struct sheaf_run *run, struct sheaf_run_stat *stat,
  * next collective call returns ENOMEM on all ranks. Free the state with sheaf_state_free.
  * [local] */
 struct sheaf_state *sheaf_state_new(void);
-/* Adds a slice to a state, and returns its number: 0, 1, ... One tensor may be added many times, as
- * pieces or as replicas. Pieces of one rank that overlap must have the same bytes. No slice can be
- * added after the first sheaf_save_begin of the state. A run may save different states at different
- * steps. ENOMEM if the state is NULL. A failure may be ignored: the next collective call that uses
- * the state returns it. [local] */
+/* Adds a slice to a state, and returns its number: 0, 1, ... Call it for all that this rank holds,
+ * before the first sheaf_save_begin of the state; after that it is EINVAL.
+ * - One tensor may be added many times, as pieces, or by several ranks as replicas. Pieces of one
+ *   rank that overlap must have the same bytes.
+ * - The result need not be checked: after a failure the next collective call that uses the state
+ *   returns its code. ENOMEM if the state is NULL.
+ *
+ * [local] */
 int  sheaf_state_add(struct sheaf_state *state, const struct sheaf_slice *slice,
                      struct sheaf_error *err);
-/* Gives a slice other memory: `data` replaces sheaf_slice.data. EINVAL while the slice's gate in a
- * lazy save is not open. Then call it again after the gate: until that succeeds, no save and no
- * load of the state begins. [local] */
+/* Gives a slice other memory: `data` replaces sheaf_slice.data. Call it when a tensor has moved,
+ * such as an optimizer state that was allocated again. EINVAL while a lazy save may still read the
+ * old memory, because sheaf_save_wait_copied has not returned 0 for the slice. Then call it again
+ * after that: until it has succeeded, no save and no load of the state begins. [local] */
 int  sheaf_state_move(struct sheaf_state *state, int slice, void *data, struct sheaf_error *err);
 /* Gives all slices of a state other memory, as sheaf_state_move does for one. data[i] belongs to
  * slice i, and n is the number of slices. Slices of averages count, but their entries are not read.
@@ -537,8 +560,9 @@ int  sheaf_state_move(struct sheaf_state *state, int slice, void *data, struct s
 int  sheaf_state_move_all(struct sheaf_state *state, void *const *data, size_t n,
                           struct sheaf_error *err);
 /* Makes the next collective call with this state fail with EFAILED and this reason on all ranks.
- * Meant for a rank that cannot describe what it holds, while the other ranks already wait in
- * sheaf_save_begin or in a load. The state is of no use afterwards. [local] */
+ * Call it if this rank cannot describe what it holds, and then make that collective call all the
+ * same (sheaf_save_begin or a load), because the other ranks wait in it. The state is of no use
+ * afterwards. [local] */
 int  sheaf_state_fail(struct sheaf_state *state, const char *why, struct sheaf_error *err);
 /* Adds opaque bytes of this rank, such as the state of a random generator. They are stored as the
  * U8 tensor <stream>/<rank> of family "ranks".
@@ -565,11 +589,14 @@ struct sheaf_ema {
 	int64_t interval;               /* only steps that are multiples of it count; 0: all */
 	int64_t warmup;                 /* smaller decay at first, see sheaf_state_ema; 0: none */
 };
-/* Adds exponential moving averages of a family's slices to a state. Call it once, after the slices
- * were added. The averages are further slices of the state: of family ema->name, in F32, numbered
- * from the next free number on. They are saved and loaded with the other slices. Each save updates
- * them with the weights that it copies: inside begin, or for a lazy save in the background, before
- * the gate of the weights opens.
+/* Adds exponential moving averages (EMA) of a family's slices to a state. Call it once, after the
+ * slices were added and before the first save or load. From then on every save updates the averages
+ * with the weights that it copies, and every checkpoint has them, as F32 tensors of family
+ * ema->name. At steps that are not saved call sheaf_state_average.
+ *
+ * family  the family to average, whose slices were added before; NULL: master_weights, and the
+ *         slices of model that are stored in F32 and have no master.
+ * ema     the decay, and which steps count: see struct sheaf_ema.
  *
  * A step counts if it is a multiple of ema->interval and its loss is below ema->loss_max. The first
  * save and the first step that counts set e = w. Each later step that counts makes the update
@@ -577,19 +604,14 @@ struct sheaf_ema {
  * Both products are rounded once, so every layout computes the same bits. With warmup the n-th
  * update after the first uses the smaller of coef and (1 + n) / (warmup + n).
  *
- * family  the family to average, whose slices were added before; NULL: master_weights, and the
- *         slices of model that are stored in F32 and have no master.
- * ema     see struct sheaf_ema.
- *
- * - Memory: the state owns it, 4 bytes for each item. For memory with strides it is 4 bytes for
- *   each item from the first to the last, held or not.
- * - Every step that counts is applied once, even if its save is dropped or fails. A begin that
- *   returns EAGAIN on all ranks makes the update, although it begins no save. If a lazy save fails,
- *   the rest of its update is made by the first of these: sheaf_save_wait_copied for the slice, the
- *   next begin or sheaf_state_average, and the commit or free of the save.
- * - After a load the count of updates and the averages that were filled continue. Saving the loaded
- *   step again, to the same run, makes no update. Averages that were not filled (kept by
- *   SHEAF_LOAD_LENIENT, or of a weight that is absent and SHEAF_SLICE_OPTIONAL) become the weights
+ * - The averages are further slices of the state, numbered from the next free number on. The state
+ *   owns their memory: 4 bytes for each item. For memory with strides it is 4 bytes for each item
+ *   from the first to the last, held or not.
+ * - The update is made inside begin, or for a lazy save in the background, before the gate of the
+ *   weights opens.
+ * - Every step that counts is applied once, even if its save is dropped (EAGAIN) or fails.
+ * - After a load the averages continue from what was loaded. If the loaded step is saved again, to
+ *   the same run, it makes no update. Averages that the load left as they were become the weights
  *   at the next save. If a load fills none, all averages start again.
  * - A rank may have none of the slices. If no rank has any, begin, sheaf_state_average and load are
  *   EINVAL.
@@ -597,11 +619,13 @@ struct sheaf_ema {
  * Returns 0 or an error code. [local] */
 int  sheaf_state_ema(struct sheaf_state *state, const char *family, const struct sheaf_ema *ema,
                      struct sheaf_error *err);
-/* Updates the averages of a state as a save would, and saves nothing. Call it at steps that are not
- * saved, so that the averages miss none. The calling thread makes the update, after waiting for
- * averages that a lazy save still copies. The weights may change when it returns. A step is counted
- * once, even if it is also saved. Step numbers must not go down without a load or a rewind. The
- * time counts as begin_ns of sheaf_run_get_stat.
+/* Updates the averages of a state as a save would, and saves nothing. Call it after steps that are
+ * not saved, so that the averages miss none. The weights may change when it returns.
+ * - A step is counted once, even if it is also saved. Step numbers must not go down without a load
+ *   or a rewind.
+ * - The calling thread makes the update, after waiting for averages that a lazy save still copies.
+ *   The time counts as begin_ns of sheaf_run_get_stat.
+ *
  * run    open for writing; the run that the state is saved to.
  * step   the step number; same on all ranks.
  * loss   compared with sheaf_ema.loss_max; same on all ranks.
@@ -652,10 +676,13 @@ struct sheaf_save_opts {
  * data may be NULL until then. EINVAL with averages, with slices in place, or if staging_bytes_max
  * does not hold the whole state. */
 #define SHEAF_SAVE_LATER    0x2000000000ULL
-/* Begins a save: copies the state of all ranks, and then the tensors may change. The data is
- * written in the background; sheaf_save_commit completes the checkpoint. Saves are committed in the
- * order in which they began. If no staging buffer is free, begin waits until the oldest save is
- * written.
+/* Begins a save of the state of all ranks. It copies the state to staging buffers, and when it
+ * returns, the tensors may change (with SHEAF_SAVE_LAZY: each of them after its gate). Threads of
+ * sheaf write the copies to disk in the background. Go on training, call sheaf_save_commit later to
+ * complete the checkpoint, and then sheaf_save_free.
+ * - Saves are committed in the order in which they began.
+ * - If no staging buffer is free, begin waits until the oldest save is written.
+ *
  * save   receives the save. Free it with sheaf_save_free.
  * step   number of the checkpoint.
  * state  what this rank holds.
@@ -698,7 +725,10 @@ int  sheaf_save_note(struct sheaf_save *save, const char *key, const char *value
  *    Call again later.
  * Any other code: as of sheaf_save_commit; the save has failed. [collective] */
 int  sheaf_save_advance(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err);
-/* The gate of a slice: call it before the slice's memory changes.
+/* The gate of a slice in a lazy save: call it before the slice's memory changes, for example just
+ * before the optimizer step. It copies or waits for what is not copied yet. No other rank is asked.
+ * slice       the number of the slice, or SHEAF_ALL_SLICES.
+ * timeout_ms  how long it waits at most; negative: as long as the run allows.
  * 0: the memory of the slice may change. This save does not read it any more, neither for this
  *    slice nor for another one in the same memory: a tied tensor, a slice that was added twice,
  *    pieces that overlap, F32 masters that are also stored as a BF16 model. The gate of each waits
@@ -707,22 +737,24 @@ int  sheaf_save_advance(struct sheaf_save *save, uint64_t bytes_max, struct shea
  * EAGAIN: not yet, after timeout_ms.
  * EINVAL: there is no such slice, or it is not ready yet (SHEAF_SAVE_LATER).
  * Any other code: the save has failed. It does not read the memory any more either.
- * The caller copies what no thread has begun to copy and waits for the rest; no other rank is
- * asked. The gate is open at once in a plain save, and where this save reads nothing of the memory
- * (bytes that another rank writes). Each save has its own gates: memory that two saves read may
- * change after the gates of both. Threads must have returned from it before the save is freed.
- * A commit that waits opens the gates that were not called. [any thread] */
+ *
+ * - The gate is open at once in a save that is not lazy, and where this save reads nothing of the
+ *   memory because another rank writes the same bytes.
+ * - Each save has its own gates: memory that two saves read may change after the gates of both.
+ * - A commit that waits opens the gates that were not called.
+ * - All threads must have returned from it before the save is freed.
+ *
+ * [any thread] */
 int  sheaf_save_wait_copied(struct sheaf_save *save, int slice, int timeout_ms,
                             struct sheaf_error *err);
 /* In sheaf_save_wait_copied: all slices of the state, for a caller that changes all of them at
  * once. No code of sheaf_state_add has this value, so an error that was overlooked does not mean
  * "all". */
 #define SHEAF_ALL_SLICES INT32_MIN
-/* In a save with SHEAF_SAVE_LATER: says that a slice holds the values of the step. It may be read
- * until sheaf_save_wait_copied has returned for it. So a layer can be copied as soon as it is
- * final, while others are still computed. State that is elsewhere, such as on a device or in a
- * file, can be sent through a few buffers: fill a buffer, call this, call the gate, and fill it
- * again.
+/* Says, in a save with SHEAF_SAVE_LATER, that a slice now holds the values of the step and may be
+ * copied until its gate. Two uses: a layer is copied as soon as it is final, while others are still
+ * computed; and state on a device or in a file is sent through a few host buffers: fill a buffer,
+ * call this, call the gate (sheaf_save_wait_copied), and fill the buffer again.
  *
  * Until all slices are ready, commit is refused and names one that is not, no other save begins
  * (EINVAL), and sheaf_save_wait_copied is EINVAL for slices that are not ready. The gate of a slice
@@ -764,18 +796,22 @@ int64_t sheaf_save_eta_ms(struct sheaf_save *save);
  *    happened.
  * [any thread] */
 int  sheaf_save_abort(struct sheaf_save *save, const char *why, struct sheaf_error *err);
-/* Commits the save: waits until every rank has copied and written its part, and publishes the
- * checkpoint. What is left of a lazy save is copied by this call, so a trainer whose tensors no
- * longer change, as at its end, need not call the gates. timeout_ms: the shortest of all ranks
- * counts; with 0 the call does not wait, as sheaf_save_advance.
- * 0: the checkpoint survives power loss.
+/* Completes a save: waits until every rank has written its part, and publishes the checkpoint.
+ * Every save needs it once, unless sheaf_save_advance has returned 0 or the save was submitted. To
+ * wait little, call it some training steps after begin, for example before the next
+ * sheaf_save_begin. What is left of a lazy save is copied by this call, so a trainer whose tensors
+ * no longer change, as at its end, need not call the gates.
+ * timeout_ms  how long it waits at most; the shortest of all ranks counts. With 0 it does not wait,
+ *             as sheaf_save_advance. Negative: as long as the run allows.
+ * 0: the checkpoint is complete and survives a power loss.
  * EAGAIN: it is not committed after timeout_ms. What was begun goes on; call again.
  * EINVAL: a save that was begun before this one is not committed, or with SHEAF_SAVE_LATER a slice
  *    is not ready; msg names it. Nothing happened; call again.
  * EFAILED: the save was given up, or the notes and attached files of its ranks differ or do not fit
  *    into one manifest.
  * EDIVERGED: replicas differ, or with SHEAF_SAVE_CHECK a slice changed before it was copied.
- * EINDOUBT: the checkpoint is there and whole, but a power cut may still take it. Save again.
+ * EINDOUBT: the checkpoint is there and whole, but a power cut may still take it. Save the next
+ *    step soon.
  * ELOST: a rank was lost. sheaf_run_steps, after opening the run again, says whether the checkpoint
  *    is there.
  * Any other code: the checkpoint does not exist and never will.
@@ -814,7 +850,8 @@ int  sheaf_save_submit(struct sheaf_save *save, struct sheaf_error *err);
  * EINVAL: the save was not submitted.
  * [any thread] */
 int  sheaf_save_result(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err);
-/* Frees a save. What happens to it depends on how far it is:
+/* Frees a save. Call it once for each save, normally after commit. What happens to the checkpoint
+ * depends on how far the save is:
  * - Submitted: it is committed all the same, unless sheaf_save_abort was called.
  * - Being published: this call waits for the outcome, which may be either. Saves that began after
  *   it fail.
@@ -824,8 +861,8 @@ int  sheaf_save_result(struct sheaf_save *save, int timeout_ms, struct sheaf_err
  * NULL is accepted. [local] */
 void sheaf_save_free(struct sheaf_save *save);
 
-/* In place of a number: the newest checkpoint on disk or in memory that is not marked bad and not
- * set aside (sheaf-admin.h), and not excluded by opts.resume_attempts_max.
+/* In place of a number: the newest checkpoint, on disk or in memory. Checkpoints that are marked
+ * bad, were set aside (sheaf-admin.h) or are skipped by opts.resume_attempts_max do not count.
  * - If it cannot be loaded, no older one is taken instead, however often it is tried. The message
  *   names the damage and the command that helps. sheaf_run_resume can fall back to an older one.
  * - ENOENT means that the run has no checkpoint at all. If all are marked bad, it is ECORRUPT.
@@ -833,7 +870,8 @@ void sheaf_save_free(struct sheaf_save *save);
  *   in log and in the report of the load. If there is nothing else, and the directory has a
  *   sheaf.sums, it was a checkpoint once: that is ECORRUPT, too. */
 #define SHEAF_LATEST (-1)
-/* Opens a checkpoint of a run.
+/* Opens a checkpoint of a run, to load it, to read its notes and tensors (sheaf-inspect.h), or to
+ * verify it. No prune deletes it while it is open.
  * step   receives the checkpoint. Close it with sheaf_checkpoint_close.
  * n      its number, or SHEAF_LATEST.
  * ENOENT: there is no such checkpoint.
@@ -918,21 +956,23 @@ struct sheaf_report {
 #define SHEAF_LOAD_CONVERT 0x2000000000000ULL
 /* Plans the load and fills the report, but reads no tensor. */
 #define SHEAF_LOAD_DRY     0x4000000000000ULL
-/* Makes absent tensors from another family:
- * - Absent master_weights are converted from the model.
- * - Absent tensors of model whose slice is BF16 or F16, in the checkpoint and in memory, are the
- *   F32 master weights of the same name, rounded to nearest even. If a trainer makes its weights
- *   so, a checkpoint need not hold them: that is 12 bytes instead of 14 for a parameter with
- *   Adam. */
+/* Makes tensors that the checkpoint lacks from the same tensors of another family:
+ * - Tensors of master_weights are converted from those of model. Use it to train on from a
+ *   checkpoint that has only the model.
+ * - Tensors of model whose slice has dtype and data_dtype BF16, or both F16, are made from those of
+ *   master_weights in F32, rounded to nearest even. So a trainer that rounds the same way can leave
+ *   the model out of its checkpoints: with Adam that is 12 bytes for a parameter instead of 14. */
 #define SHEAF_LOAD_DERIVE  0x8000000000000ULL
-/* Fills absent tensors of family optimizer with zeros. */
+/* Fills absent tensors of family optimizer with zeros, to start the optimizer afresh on weights
+ * that were saved without it. */
 #define SHEAF_LOAD_ZERO    0x10000000000000ULL
 /* Leaves the memory of tensors that are absent, or have another shape, as it is. */
 #define SHEAF_LOAD_LENIENT 0x20000000000000ULL
-/* Fills a state from a checkpoint. What cannot be filled is found before any byte is written. After
- * another failure the contents of the slices are undefined. If the run is open for writing, the
- * load counts as a resume attempt, once for each job, until the job saves again or closes the run
- * (see opts.resume_attempts_max). So open the run with SHEAF_RUN_READONLY to evaluate.
+/* Fills the slices of a state from a checkpoint, whatever layout it was saved in. What cannot be
+ * filled is found before any memory is changed. After another failure the contents of the slices
+ * are undefined. If the run is open for writing, the load counts as a resume attempt, once for each
+ * job, until the job saves again or closes the run (see opts.resume_attempts_max). So open the run
+ * with SHEAF_RUN_READONLY to evaluate.
  * flags   SHEAF_LOAD_..., or 0.
  * report  receives what was found; may be NULL.
  * ELAYOUT: one of these:
@@ -945,12 +985,15 @@ struct sheaf_report {
  * [collective] */
 int  sheaf_checkpoint_load(struct sheaf_checkpoint *step, struct sheaf_state *state, uint64_t flags,
                            struct sheaf_report *report, struct sheaf_error *err);
-/* For sheaf_run_resume only: if the latest checkpoint is damaged, loads an older one. */
+/* For sheaf_run_resume only: if the latest checkpoint is damaged, loads an older one. Set it where
+ * a job that loses some steps is better than one that waits for a person. */
 #define SHEAF_LOAD_FALLBACK 0x40000000000000ULL
-/* Opens the latest checkpoint of a run, loads it, and closes it: the start of a training job.
- * report->step is its number, and report->memory is 1 if it was in memory.
+/* Loads the latest checkpoint of a run: the start of a training job. It is sheaf_checkpoint_open
+ * with SHEAF_LATEST, sheaf_checkpoint_load and sheaf_checkpoint_close in one call. ENOENT means
+ * that the run has no checkpoint, and the state is unchanged: then start the training afresh.
  * flags   SHEAF_LOAD_..., or 0.
- * report  receives what was found; may be NULL.
+ * report  receives what was found; may be NULL. report->step is the number of the checkpoint, and
+ *         report->memory is 1 if it was in memory.
  *
  * With SHEAF_LOAD_FALLBACK, if the latest checkpoint is damaged, an older one is loaded instead:
  * - If the damaged one was read from memory, its copy on disk is tried next, and then each older
@@ -972,7 +1015,6 @@ int  sheaf_checkpoint_load(struct sheaf_checkpoint *step, struct sheaf_state *st
  *
  * Returns the codes of sheaf_checkpoint_open and sheaf_checkpoint_load. If no checkpoint can be
  * loaded, the error is that of the first.
- * ENOENT: the run has no checkpoint at all, and the state is unchanged: start the training afresh.
  * EINVAL: SHEAF_LOAD_FALLBACK is set, and a save is in flight or SHEAF_LOAD_DRY is set, too.
  * [collective] */
 int  sheaf_run_resume(struct sheaf_run *run, struct sheaf_state *state, uint64_t flags,
