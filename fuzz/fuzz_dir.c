@@ -315,7 +315,7 @@ static void look(struct world *w, struct sheaf_checkpoint *step)
 
 static void by_path(struct world *w, const char *path, uint64_t flags)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY | flags };
+	struct shf_opts opts = { .flags = SHEAF_RUN_READONLY | flags };
 	struct sheaf_error err = { .msg = "" };
 	struct sheaf_checkpoint *step = NULL;
 
@@ -341,7 +341,7 @@ static void one_pruned(void *arg, int64_t step, int32_t action, const char *why)
 
 static void in_run(struct world *w)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY,
+	struct shf_opts opts = { .flags = SHEAF_RUN_READONLY,
 	                           .keep_last = 1 };
 	struct sheaf_error err = { .msg = "" };
 	struct sheaf_checkpoint *step = NULL;

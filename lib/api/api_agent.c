@@ -28,7 +28,7 @@
 static int open_run(struct sheaf_run **out, const char *dir, bool make, const char *folder,
                     struct sheaf_error *err)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY,
+	struct shf_opts opts = { .flags = SHEAF_RUN_READONLY,
 		.folder = folder };
 	struct sheaf_run *r = NULL;
 	int rc = dir ? shf_run_open(&r, dir, NULL, &opts, shf_sys_real(), err)
@@ -262,7 +262,7 @@ SHEAF_API int sheaf_agent_list(const char *dir, const char *agent,
                                int (*item)(void *arg, const struct sheaf_memory *m), void *arg,
                                struct sheaf_error *err)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
+	struct shf_opts opts = { .flags = SHEAF_RUN_READONLY };
 	struct telling t = { .item = item, .arg = arg };
 	const struct shf_sys *sys = shf_sys_real();
 	struct sheaf_run *r = NULL;

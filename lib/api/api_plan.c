@@ -13,6 +13,7 @@ SHEAF_API int sheaf_plan(struct sheaf_state *const *states, const int32_t *node,
                          struct sheaf_error *err)
 {
 	struct sheaf_error own;
+	struct shf_opts o;
 	int rc = 0;
 
 	err = shf_err_or(err, &own);
@@ -24,6 +25,8 @@ SHEAF_API int sheaf_plan(struct sheaf_state *const *states, const int32_t *node,
 			rc = shf_fail(err, SHEAF_ENOMEM, "rank %d: its state is NULL; "
 			              "sheaf_state_new returns NULL when memory is out", (int)r);
 	if (rc == 0)
-		rc = shf_plan_job(states, node, ranks, opts, item, arg, err);
+		rc = shf_opts_gather(&o, opts, err);
+	if (rc == 0)
+		rc = shf_plan_job(states, node, ranks, &o, item, arg, err);
 	return shf_ended(rc, err);
 }

@@ -26,11 +26,13 @@ SHEAF_API int sheaf_run_open(struct sheaf_run **run, const char *dir, struct she
                              const struct sheaf_opts *opts, struct sheaf_error *err)
 {
 	struct sheaf_error own;
+	struct shf_opts o;
 	int rc;
 
 	err = shf_err_or(err, &own);
-	rc = run ? shf_run_open(run, dir, group, opts, shf_sys_real(), err)
-	         : shf_refuse_all(group, opts, SHF_CALL_RUN_OPEN, "run", err);
+	rc = shf_open_check(run, "run", &o, opts, group, SHF_CALL_RUN_OPEN, err);
+	if (rc == 0)
+		rc = shf_run_open(run, dir, group, &o, shf_sys_real(), err);
 	return shf_ended(rc, err);
 }
 
@@ -198,12 +200,15 @@ SHEAF_API int sheaf_run_salvage(const char *dir, int64_t step, const struct shea
 {
 	struct shf_reporting heard;
 	struct sheaf_error own;
+	struct shf_opts o;
 	int rc;
 
 	err = shf_err_or(err, &own);
-	rc = shf_report_begin(&heard, report, err);
+	rc = shf_opts_gather(&o, opts, err);
+	if (rc == 0)
+		rc = shf_report_begin(&heard, report, err);
 	if (rc == 0) {
-		rc = shf_run_salvage(dir, step, opts, shf_sys_real(), &heard.own, err);
+		rc = shf_run_salvage(dir, step, &o, shf_sys_real(), &heard.own, err);
 		shf_report_end(&heard, report);
 	}
 	return shf_ended(rc, err);
@@ -213,18 +218,28 @@ SHEAF_API int sheaf_run_restore(const char *dir, const char *aside, const struct
                                 struct sheaf_error *err)
 {
 	struct sheaf_error own;
+	struct shf_opts o;
+	int rc;
 
 	err = shf_err_or(err, &own);
-	return shf_ended(shf_run_restore(dir, aside, opts, shf_sys_real(), err), err);
+	rc = shf_opts_gather(&o, opts, err);
+	if (rc == 0)
+		rc = shf_run_restore(dir, aside, &o, shf_sys_real(), err);
+	return shf_ended(rc, err);
 }
 
 SHEAF_API int sheaf_run_discard(const char *dir, const char *aside, const struct sheaf_opts *opts,
                                 struct sheaf_error *err)
 {
 	struct sheaf_error own;
+	struct shf_opts o;
+	int rc;
 
 	err = shf_err_or(err, &own);
-	return shf_ended(shf_run_discard(dir, aside, opts, shf_sys_real(), err), err);
+	rc = shf_opts_gather(&o, opts, err);
+	if (rc == 0)
+		rc = shf_run_discard(dir, aside, &o, shf_sys_real(), err);
+	return shf_ended(rc, err);
 }
 
 SHEAF_API int sheaf_run_get_stat(struct sheaf_run *run, struct sheaf_run_stat *stat,

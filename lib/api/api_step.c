@@ -69,11 +69,13 @@ SHEAF_API int sheaf_checkpoint_open_path(struct sheaf_checkpoint **step, const c
                                          struct sheaf_error *err)
 {
 	struct sheaf_error own;
+	struct shf_opts o;
 	int rc;
 
 	err = shf_err_or(err, &own);
-	rc = step ? shf_step_open_path(step, path, group, opts, shf_sys_real(), err)
-	          : shf_refuse_all(group, opts, SHF_CALL_STEP_OPEN_PATH, "step", err);
+	rc = shf_open_check(step, "step", &o, opts, group, SHF_CALL_STEP_OPEN_PATH, err);
+	if (rc == 0)
+		rc = shf_step_open_path(step, path, group, &o, shf_sys_real(), err);
 	return shf_ended(rc, err);
 }
 

@@ -2,7 +2,6 @@
 /* How entry points check their arguments and return errors and structs; see entry.h. */
 #include "entry.h"
 #include "err.h"
-#include "opts.h"
 #include "run.h"
 #include "run_env.h"
 #include "struct_size.h"
@@ -61,19 +60,20 @@ int shf_run_check(const struct sheaf_run *run, struct sheaf_error *err)
 }
 
 /* Without a group there are no other ranks that would wait for this one. */
-int shf_refuse_all(struct sheaf_group *group, const struct sheaf_opts *opts,
-                   enum shf_call_kind call, const char *what, struct sheaf_error *err)
+int shf_open_check(const void *out, const char *what, struct shf_opts *opts,
+                   const struct sheaf_opts *theirs, struct sheaf_group *group,
+                   enum shf_call_kind call, struct sheaf_error *err)
 {
-	int rc = shf_fail(err, SHEAF_EINVAL, "argument '%s' is NULL", what), wait = SHF_TIMEOUT_MS;
+	int rc = shf_opts_gather(opts, theirs, err);
 
-	if (!group)
+	if (!out)
+		rc = shf_fail(err, SHEAF_EINVAL, "argument '%s' is NULL", what);
+	if (rc == 0 || !group)
 		return rc;
-	/* The options were not checked yet, so timeout_ms is read only if the struct has it. */
-	if (opts && opts->size >= offsetof(struct sheaf_opts, ignore) && opts->timeout_ms > 0)
-		wait = opts->timeout_ms;
 	const struct shf_sys *sys = shf_sys_real();
-	/* There is no run yet, so the team is made here. */
-	struct shf_team team = { group, group->ops.rank, group->ops.ranks, wait,
+	/* There is no run yet, so the team is made here. The options were not checked yet. */
+	struct shf_team team = { group, group->ops.rank, group->ops.ranks,
+	                         opts->timeout_ms > 0 ? opts->timeout_ms : SHF_TIMEOUT_MS,
 	                         sys->host.ops->mono_ns, sys->host.arg };
 
 	return shf_call_refuse(&team, call, 0, rc, err);

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include "group.h"
+#include "opts.h"
 #include "sheaf.h"
 
 struct sheaf_run;
@@ -25,8 +26,10 @@ void shf_report_end(struct shf_reporting *r, struct sheaf_report *theirs);
 /* Returns 0, or SHEAF_EINVAL if run is NULL or was opened by another process (a forked child must
  * not use it). On EINVAL the caller must not use the group. */
 int shf_run_check(const struct sheaf_run *run, struct sheaf_error *err);
-/* Returns EINVAL because an output pointer, for `what`, is NULL on this rank. Takes part in the
- * call first, so that the other ranks fail as well instead of waiting. [collective] */
-int shf_refuse_all(struct sheaf_group *group, const struct sheaf_opts *opts,
-                   enum shf_call_kind call, const char *what, struct sheaf_error *err);
+/* Checks the output pointer of a call that opens something, and collects the caller's options. If
+ * one of them is wrong, returns EINVAL after taking part in the call, so that the other ranks fail
+ * as well instead of waiting. what: name of the argument `out`. [collective] */
+int shf_open_check(const void *out, const char *what, struct shf_opts *opts,
+                   const struct sheaf_opts *theirs, struct sheaf_group *group,
+                   enum shf_call_kind call, struct sheaf_error *err);
 #endif

@@ -373,7 +373,7 @@ static int is_there(struct copying *c, bool over, struct sheaf_error *err)
 static int verify_there(const struct copying *c, struct sheaf_report *report,
                         struct sheaf_error *err)
 {
-	struct sheaf_opts opts = c->step->run->opts;
+	struct shf_opts opts = c->step->run->opts;
 	struct sheaf_checkpoint *there = NULL;
 	struct shf_buf path = SHF_BUF_INIT;
 	char t[SHF_STEP_NAME];

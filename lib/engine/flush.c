@@ -89,7 +89,7 @@ static int check_still_wanted(void *arg, struct shf_store *dst, struct sheaf_err
 static int publish_from_memory(struct flushing *f, struct shf_view *view, const char *dir,
                                struct sheaf_report *report, struct sheaf_error *err)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts) };
+	struct shf_opts opts = { 0 };
 	struct sheaf_checkpoint *step = NULL;
 	char name[SHF_STEP_NAME];
 	int rc;

@@ -558,7 +558,7 @@ static void start_again(const struct meet *t)
 static int publish_common_step(struct meet *t, struct sheaf_report *report, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = t->m->sys;
-	struct sheaf_opts opts = { .size = sizeof(opts) };
+	struct shf_opts opts = { 0 };
 	struct sheaf_checkpoint *step = NULL;
 	struct shf_stat st;
 	char folder[80] = "copy-", name[SHF_STEP_NAME];

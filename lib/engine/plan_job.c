@@ -9,7 +9,6 @@
 #include "deal_home.h"
 #include "err.h"
 #include "match.h"
-#include "opts.h"
 #include "save_plan.h"
 #include "schema.h"
 #include "sheaf-plan.h"
@@ -148,7 +147,7 @@ static int count_writer(struct preview *p, const struct shf_match *m, uint32_t s
 
 /* Plans the save of one rank: the segments that it writes, and which of them are staged. */
 static int plan_writer(struct preview *p, const struct shf_match *m, uint32_t rank,
-                       const struct sheaf_opts *opts, struct shf_work *w, struct sheaf_error *err)
+                       const struct shf_opts *opts, struct shf_work *w, struct sheaf_error *err)
 {
 	struct shf_holds holds = { 0 };
 	const struct shf_plan_slices held = { &holds, p->states[rank] };
@@ -164,7 +163,7 @@ static int plan_writer(struct preview *p, const struct shf_match *m, uint32_t ra
 }
 
 /* Deals the stripes, and counts what each rank does with its share. */
-static int count_all(struct preview *p, const struct shf_match *m, const struct sheaf_opts *opts,
+static int count_all(struct preview *p, const struct shf_match *m, const struct shf_opts *opts,
                      struct sheaf_error *err)
 {
 	int rc = shf_home_deal(m, p->ranks, &p->home, p->told, err);
@@ -187,7 +186,7 @@ static int count_all(struct preview *p, const struct shf_match *m, const struct 
 
 /* Plans a save, then a load. The staging memory of a rank is its image and the message buffers of
  * its largest round. */
-static int plan_all(struct preview *p, const struct sheaf_opts *opts, const int32_t *nodes,
+static int plan_all(struct preview *p, const struct shf_opts *opts, const int32_t *nodes,
                     struct sheaf_error *err)
 {
 	struct shf_match m = { .layout = &p->layout, .nodes = nodes, .way = SHF_SAVE,
@@ -231,13 +230,13 @@ static int check_states(struct sheaf_state *const *states, int32_t ranks, struct
 
 /* Communicates with nobody. If a failure concerns one rank, err->rank names it. */
 int shf_plan_job(struct sheaf_state *const *states, const int32_t *node, int32_t ranks,
-                 const struct sheaf_opts *opts,
+                 const struct shf_opts *opts,
                  void (*item)(void *arg, const struct sheaf_plan_rank *rank), void *arg,
                  struct sheaf_error *err)
 {
 	struct preview p = { .states = states, .ranks = (uint32_t)ranks };
 	int32_t *nodes = shf_zalloc((size_t)ranks, sizeof(*nodes));
-	struct sheaf_opts own = { 0 };
+	struct shf_opts own = { 0 };
 	int rc = check_states(states, ranks, err);
 
 	p.out = shf_zalloc(p.ranks, sizeof(*p.out));

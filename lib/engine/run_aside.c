@@ -6,17 +6,16 @@
 #include <string.h>
 #include "aside_restore.h"
 #include "err.h"
-#include "opts.h"
 #include "store.h"
 
 /* Opens the run as its owner, calls `act` for the step, and closes the run. */
-static int with_owner(const char *dir, const char *aside, const struct sheaf_opts *opts,
+static int with_owner(const char *dir, const char *aside, const struct shf_opts *opts,
                       const struct shf_sys *sys,
                       int (*act)(struct shf_store *, const char *, struct sheaf_error *),
                       struct sheaf_error *err)
 {
 	static const char folder[] = ".sheaf/aside/";
-	struct sheaf_opts o = { .size = sizeof(o) };
+	struct shf_opts o = { 0 };
 	struct shf_store s;
 	int rc = shf_opts_take(&o, opts, err);
 
@@ -36,13 +35,13 @@ static int with_owner(const char *dir, const char *aside, const struct sheaf_opt
 	return rc;
 }
 
-int shf_run_restore(const char *dir, const char *aside, const struct sheaf_opts *opts,
+int shf_run_restore(const char *dir, const char *aside, const struct shf_opts *opts,
                     const struct shf_sys *sys, struct sheaf_error *err)
 {
 	return with_owner(dir, aside, opts, sys, shf_aside_restore, err);
 }
 
-int shf_run_discard(const char *dir, const char *aside, const struct sheaf_opts *opts,
+int shf_run_discard(const char *dir, const char *aside, const struct shf_opts *opts,
                     const struct shf_sys *sys, struct sheaf_error *err)
 {
 	return with_owner(dir, aside, opts, sys, shf_aside_delete, err);

@@ -30,7 +30,7 @@ struct opened {
  * are deleted, for at most a quarter of the deadline. */
 static int own(struct sheaf_run *run, const char *dir, struct opened *told, struct sheaf_error *err)
 {
-	const struct sheaf_opts *o = &run->opts;
+	const struct shf_opts *o = &run->opts;
 	struct shf_owning how = { .create = o->flags & SHEAF_RUN_CREATE, .folder = o->folder,
 		.wait_ms = shf_opts_wait_ms(o, SHF_LOCK_WAIT_MS),
 		.clear_ms = shf_opts_clear_ms(o) };
@@ -166,7 +166,7 @@ static uint64_t text_hash(const char *s)
  * first one of the table is named. */
 static int same_arguments(struct sheaf_run *run, const char *dir, struct sheaf_error *err)
 {
-	const struct sheaf_opts *o = &run->opts;
+	const struct shf_opts *o = &run->opts;
 	enum { PLAIN, NUMBERS, FLAGS };
 	const struct {
 		uint64_t x;
@@ -261,7 +261,7 @@ static int parts_new(struct sheaf_run *run, struct sheaf_error *err)
 
 /* If any rank fails, all ranks release the run, which closes what was opened. [collective] */
 int shf_run_open(struct sheaf_run **out, const char *dir, struct sheaf_group *group,
-                 const struct sheaf_opts *opts, const struct shf_sys *sys,
+                 const struct shf_opts *opts, const struct shf_sys *sys,
                  struct sheaf_error *err)
 {
 	struct sheaf_run *run = NULL;

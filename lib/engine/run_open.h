@@ -7,6 +7,6 @@
 /* Does what sheaf_run_open does, on a given system interface, which tests replace by a simulator.
  * [collective] */
 int shf_run_open(struct sheaf_run **run, const char *dir, struct sheaf_group *group,
-                 const struct sheaf_opts *opts, const struct shf_sys *sys,
+                 const struct shf_opts *opts, const struct shf_sys *sys,
                  struct sheaf_error *err);
 #endif

@@ -5,7 +5,6 @@
 #include <inttypes.h>
 #include <string.h>
 #include "err.h"
-#include "opts.h"
 #include "salvage.h"
 #include "sheaf-inspect.h"
 #include "step_folder.h"
@@ -35,7 +34,7 @@ static void note_salvage_finding(void *arg, const struct sheaf_finding *f)
 /* Verifies every byte of the stage, and returns its manifest (*text) and run id. If the only
  * finding was sheaf.json.tmp, the stage counts as right. */
 static int prove_stage(struct shf_store *s, const struct shf_stage *g,
-                       const struct sheaf_opts *opts, struct sheaf_report *report,
+                       const struct shf_opts *opts, struct sheaf_report *report,
                        struct shf_buf *text, char run[33], struct sheaf_error *err)
 {
 	struct salvaging heard_of = { report, 0 };
@@ -75,11 +74,11 @@ static int prove_stage(struct shf_store *s, const struct shf_stage *g,
 }
 
 /* The stage is locked while it is verified, so that no other process salvages or deletes it. */
-int shf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *opts,
+int shf_run_salvage(const char *dir, int64_t step, const struct shf_opts *opts,
                     const struct shf_sys *sys, struct sheaf_report *report,
                     struct sheaf_error *err)
 {
-	struct sheaf_opts o = { .size = sizeof(o) }, look;
+	struct shf_opts o = { 0 }, look;
 	struct shf_buf text = SHF_BUF_INIT;
 	struct shf_stage g;
 	struct shf_store s;

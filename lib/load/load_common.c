@@ -88,7 +88,7 @@ uint8_t *shf_load_image(const struct shf_load *ld)
 
 int shf_load_progress(const struct shf_load *ld, struct sheaf_error *err)
 {
-	const struct sheaf_opts *o = &ld->step->run->opts;
+	const struct shf_opts *o = &ld->step->run->opts;
 	struct sheaf_stat stat = { .size = sizeof(stat), .phase = SHEAF_PHASE_READING,
 	                           .held = ld->work.bytes,
 		.copied = ld->disk_bytes };

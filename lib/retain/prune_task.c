@@ -118,7 +118,7 @@ void shf_prune_task_begin(struct sheaf_run *run, const struct shf_prune *rules, 
 struct shf_prune shf_run_prune_rules(const struct sheaf_run *run, const struct shf_saved *verified,
                               bool dry)
 {
-	const struct sheaf_opts *o = &run->opts;
+	const struct shf_opts *o = &run->opts;
 
 	return (struct shf_prune){ .keep_last = o->keep_last, .keep_every = o->keep_every,
 		.keep_best = o->keep_best, .best_largest = o->best_largest != 0,

@@ -15,7 +15,7 @@
 
 /* Copies the key of the note by which keep_best chooses steps. Without keep_best the key is not
  * used. */
-static int note_copy(struct sheaf_opts *out, const char *note, struct sheaf_error *err)
+static int note_copy(struct shf_opts *out, const char *note, struct sheaf_error *err)
 {
 	out->best_note = out->keep_best ? shf_strdup(note) : NULL;
 	return out->best_note || !out->keep_best
@@ -31,7 +31,7 @@ static int path_copy(const char **out, const char *path, struct sheaf_error *err
 }
 
 /* Copies the list of patterns and its strings into one allocation. */
-static int ignore_copy(struct sheaf_opts *out, const char *const *in, struct sheaf_error *err)
+static int ignore_copy(struct shf_opts *out, const char *const *in, struct sheaf_error *err)
 {
 	size_t n = 0, bytes = 0;
 	char *text;
@@ -55,7 +55,7 @@ static int ignore_copy(struct sheaf_opts *out, const char *const *in, struct she
 	return 0;
 }
 
-void shf_opts_release(struct sheaf_opts *opts)
+void shf_opts_release(struct shf_opts *opts)
 {
 	shf_free((void *)(uintptr_t)opts->ignore);
 	shf_free((void *)(uintptr_t)opts->best_note);
@@ -68,7 +68,7 @@ void shf_opts_release(struct sheaf_opts *opts)
 }
 
 /* Checks the bounds of numbers. The message names the option and the bound. */
-static int opts_check_bounds(const struct sheaf_opts *o, struct sheaf_error *err)
+static int opts_check_bounds(const struct shf_opts *o, struct sheaf_error *err)
 {
 	const struct {
 		const char *name;
@@ -98,7 +98,7 @@ static int opts_check_bounds(const struct sheaf_opts *o, struct sheaf_error *err
 }
 
 /* Checks all options: flags, bounds, strings, and options that exclude or need each other. */
-static int opts_check(const struct sheaf_opts *o, struct sheaf_error *err)
+static int opts_check(const struct shf_opts *o, struct sheaf_error *err)
 {
 	uint64_t cpus[SHF_CPUS_WORDS];
 	int rc = shf_flags_check(o->flags, SHF_RUN_FLAGS, "opts.flags", err);
@@ -142,14 +142,43 @@ static int opts_check(const struct sheaf_opts *o, struct sheaf_error *err)
 	return 0;
 }
 
-int shf_opts_take(struct sheaf_opts *out, const struct sheaf_opts *in, struct sheaf_error *err)
+int shf_opts_gather(struct shf_opts *out, const struct sheaf_opts *in, struct sheaf_error *err)
 {
-	struct sheaf_opts o = { .size = sizeof(o) };
+	struct sheaf_opts o = { 0 };
+	int rc = in ? shf_struct_take(&o, in, sizeof(o), OPTS_MIN, "opts", err) : 0;
+
+	*out = (struct shf_opts){ 0 };
+	if (rc < 0) {
+		/* The group may have to hear of it (shf_refuse_all), for as long as is usual. */
+		if (in->size >= OPTS_MIN && in->timeout_ms > 0)
+			out->timeout_ms = in->timeout_ms;
+		return rc;
+	}
+	*out = (struct shf_opts){
+		.flags = o.flags, .timeout_ms = o.timeout_ms, .io_threads = o.io_threads,
+		.resume_attempts_max = o.resume_attempts_max,
+		.file_bytes_max = o.file_bytes_max, .folder = o.folder, .ignore = o.ignore,
+		.log = o.log, .progress = o.progress, .arg = o.arg,
+		.commit_group = o.commit_group,
+		.staging_bytes_max = o.staging_bytes_max, .copy_rate_max = o.copy_rate_max,
+		.copy_cpus = o.copy_cpus, .images_max = o.images_max,
+		.copy_threads = o.copy_threads,
+		.keep_last = o.keep_last, .keep_every = o.keep_every, .keep_best = o.keep_best,
+		.best_largest = o.best_largest, .best_note = o.best_note, .grace_s = o.grace_s,
+		.copies = o.copies, .agent = o.agent, .copies_group = o.copies_group,
+		.committed = o.committed, .committed_arg = o.arg, .signal_dir = o.signal_dir,
+	};
+	return 0;
+}
+
+int shf_opts_take(struct shf_opts *out, const struct shf_opts *in, struct sheaf_error *err)
+{
+	struct shf_opts o = { 0 };
 
 	*out = o;
-	int rc = in ? shf_struct_take(&o, in, sizeof(o), OPTS_MIN, "opts", err) : 0;
-	if (rc == 0)
-		rc = opts_check(&o, err);
+	if (in)
+		o = *in;
+	int rc = opts_check(&o, err);
 	if (rc < 0)
 		return rc;
 	o.file_bytes_max = o.file_bytes_max ? o.file_bytes_max : UINT64_C(5000000000);
@@ -158,7 +187,7 @@ int shf_opts_take(struct sheaf_opts *out, const struct sheaf_opts *in, struct sh
 	if (o.copies_group && !o.images_max)
 		o.images_max = 4;
 	o.grace_s = o.grace_s == 0 ? 600 : o.grace_s < 0 ? 0 : o.grace_s;
-	struct sheaf_opts theirs = o;
+	struct shf_opts theirs = o;
 	o.ignore = NULL;
 	o.best_note = o.agent = o.signal_dir = o.copy_cpus = o.folder = NULL;
 	rc = ignore_copy(&o, theirs.ignore, err);
@@ -179,12 +208,12 @@ int shf_opts_take(struct sheaf_opts *out, const struct sheaf_opts *in, struct sh
 	return rc;
 }
 
-int shf_opts_wait_ms(const struct sheaf_opts *opts, int most_ms)
+int shf_opts_wait_ms(const struct shf_opts *opts, int most_ms)
 {
 	return opts->timeout_ms / 2 < most_ms ? opts->timeout_ms / 2 : most_ms;
 }
 
-int shf_opts_clear_ms(const struct sheaf_opts *opts)
+int shf_opts_clear_ms(const struct shf_opts *opts)
 {
 	return opts->timeout_ms / 4;
 }

@@ -68,7 +68,7 @@ static struct shf_team team_of(struct sheaf_group *group, int timeout_ms, const 
  * after the allocation: the caller enters the collective call with it, so that the other ranks get
  * the failure and do not wait. */
 static int run_new(struct sheaf_run **out, struct sheaf_group *group,
-                   const struct sheaf_opts *opts, const struct shf_sys *sys,
+                   const struct shf_opts *opts, const struct shf_sys *sys,
                    struct sheaf_error *err)
 {
 	struct sheaf_run *run = shf_zalloc(1, sizeof(*run));
@@ -134,7 +134,7 @@ static int nodes_copy(struct shf_nodes *to, const struct shf_nodes *from, int ra
 /* The call is entered even if this rank could not make its run (enter_open_call). From then on,
  * either all ranks fail or no rank does. [collective] */
 int shf_run_open_bare(struct sheaf_run **out, struct sheaf_group *group,
-                      const struct sheaf_opts *opts, const struct shf_sys *sys,
+                      const struct shf_opts *opts, const struct shf_sys *sys,
                       const struct shf_nodes *place, enum shf_call_kind call,
                       struct sheaf_error *err)
 {

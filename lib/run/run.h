@@ -117,7 +117,7 @@ struct sheaf_run {
 	const struct shf_sys *sys;      /* borrowed */
 	struct shf_team team;
 	struct shf_store store;
-	struct sheaf_opts opts;         /* from shf_opts_take; owns its strings */
+	struct shf_opts opts;         /* from shf_opts_take; owns its strings */
 	struct shf_nodes place;
 	struct shf_run_life life;
 	struct shf_turns turns;
@@ -135,7 +135,7 @@ struct sheaf_run {
  * to find them; finding them twice may give different results. call: the public call that begins
  * with this one. [collective] */
 int shf_run_open_bare(struct sheaf_run **run, struct sheaf_group *group,
-                      const struct sheaf_opts *opts, const struct shf_sys *sys,
+                      const struct shf_opts *opts, const struct shf_sys *sys,
                       const struct shf_nodes *place, enum shf_call_kind call,
                       struct sheaf_error *err);
 /* Take and drop a reference. The run is freed with the last one. Only the caller's thread may call

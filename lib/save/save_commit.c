@@ -395,7 +395,7 @@ static void succeed(struct sheaf_save *save)
 static void announce_committed(const struct sheaf_save *save)
 {
 	struct sheaf_run *run = save->run;
-	const struct sheaf_opts *o = &run->opts;
+	const struct shf_opts *o = &run->opts;
 	char name[SHF_STEP_NAME];
 	struct sheaf_error err;
 
@@ -409,7 +409,7 @@ static void announce_committed(const struct sheaf_save *save)
 	shf_name_of_step(&run->store, name, save->id.step);
 	snprintf(run->saves.commit_path, run->saves.commit_path_bytes, "%s/%s", run->store.path,
 	         name);
-	o->committed(o->arg, save->id.step, run->saves.commit_path);
+	o->committed(o->committed_arg, save->id.step, run->saves.commit_path);
 }
 
 void shf_save_announce(const struct sheaf_save *save)

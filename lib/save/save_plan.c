@@ -28,7 +28,7 @@ void shf_plan_put(void *p)
 	shf_free(plan);
 }
 
-uint64_t shf_plan_window(const struct sheaf_opts *opts)
+uint64_t shf_plan_window(const struct shf_opts *opts)
 {
 	return opts->staging_bytes_max / 2 / SHF_PAGE * SHF_PAGE;
 }

@@ -17,7 +17,7 @@ int shf_plan_get(struct sheaf_run *run, struct sheaf_state *state, struct shf_pl
                  struct sheaf_error *err);
 /* Returns how many bytes of staging_bytes_max are for images: half of it; the other half is for
  * what goes to other nodes. 0: no limit. */
-uint64_t shf_plan_window(const struct sheaf_opts *opts);
+uint64_t shf_plan_window(const struct shf_opts *opts);
 /* Sets in *m which boxes of this rank need no staging (SHEAF_SLICE_IN_PLACE), and how much of the
  * window slots take from images. `held` is borrowed while m is used. [local] */
 struct shf_plan_slices {

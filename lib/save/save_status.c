@@ -119,7 +119,7 @@ void shf_save_stat(const struct sheaf_save *save, struct sheaf_stat *stat)
 
 void shf_save_progress_now(struct sheaf_save *save)
 {
-	const struct sheaf_opts *o = &save->run->opts;
+	const struct shf_opts *o = &save->run->opts;
 	struct sheaf_stat stat;
 
 	if (!o->progress)

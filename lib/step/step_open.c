@@ -523,7 +523,7 @@ static int open_bare(struct sheaf_checkpoint **out, struct sheaf_checkpoint *ste
  * directory. */
 int shf_step_open_view(struct sheaf_checkpoint **out, struct shf_view *view,
                        struct sheaf_group *group,
-                       const struct shf_nodes *place, const struct sheaf_opts *opts,
+                       const struct shf_nodes *place, const struct shf_opts *opts,
                        const char *run, const char *name, struct sheaf_error *err)
 {
 	struct sheaf_run *bare = NULL;
@@ -754,7 +754,7 @@ int shf_step_open_disk(struct sheaf_checkpoint **out, struct sheaf_run *run, int
 
 /* The step gets a bare run of its own, which has no run directory. */
 int shf_step_open_path(struct sheaf_checkpoint **out, const char *path, struct sheaf_group *group,
-                       const struct sheaf_opts *opts, const struct shf_sys *sys,
+                       const struct shf_opts *opts, const struct shf_sys *sys,
                        struct sheaf_error *err)
 {
 	struct sheaf_run *run = NULL;

@@ -24,11 +24,11 @@ int shf_step_open_latest(struct sheaf_checkpoint **step, struct sheaf_run *run,
  * of the run, and what the folder of the step in it is named, for messages. [collective] */
 int shf_step_open_view(struct sheaf_checkpoint **step, struct shf_view *view,
                        struct sheaf_group *group,
-                       const struct shf_nodes *place, const struct sheaf_opts *opts,
+                       const struct shf_nodes *place, const struct shf_opts *opts,
                        const char *run, const char *name, struct sheaf_error *err);
 /* Opens a directory or a file by its path. [collective] */
 int shf_step_open_path(struct sheaf_checkpoint **step, const char *path, struct sheaf_group *group,
-                       const struct sheaf_opts *opts, const struct shf_sys *sys,
+                       const struct shf_opts *opts, const struct shf_sys *sys,
                        struct sheaf_error *err);
 /* Reads the table and the headers of a step that is asleep. Returns 0 if the step is awake already,
  * even if it is broken. A failure is kept in cat_rc. [local: the step has

@@ -344,7 +344,7 @@ static int take_chunk(void *arg, struct shf_read *r, int64_t got, struct sheaf_e
  * Returns false if that ends the verification. */
 static bool report_progress(struct shf_verify *v, uint64_t blocks)
 {
-	const struct sheaf_opts *o = &v->step->run->opts;
+	const struct shf_opts *o = &v->step->run->opts;
 	struct sheaf_stat stat = { .size = sizeof(stat), .phase = SHEAF_PHASE_VERIFYING,
 	                           .held = blocks * SHF_BLOCK,
 		.copied = v->disk_bytes };

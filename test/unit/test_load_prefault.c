@@ -199,8 +199,7 @@ static void world_release(struct world *w)
 /* Into memory that is new again. Whoever touched it is done when the load is. */
 static int load(struct world *w, struct sheaf_error *err)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY,
-	                           .io_threads = 2 };
+	struct shf_opts opts = { .flags = SHEAF_RUN_READONLY, .io_threads = 2 };
 	struct sheaf_run *run;
 	struct sheaf_checkpoint *step;
 	int rc, touches;

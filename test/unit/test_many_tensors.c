@@ -44,7 +44,7 @@ static int open_refused(const char *dir, int error, struct sheaf_error *err)
 {
 	struct sys_tables ops = sys_tables_of(shf_sys_real());
 	struct shf_sys sys = sys_tables_sys(&ops, NULL);
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
+	struct shf_opts opts = { .flags = SHEAF_RUN_READONLY };
 	struct sheaf_run *run;
 	struct sheaf_checkpoint *step = NULL;
 	int rc;

@@ -52,7 +52,7 @@ static struct sheaf_slice slice_of(struct alone *a)
 
 static void begin(struct alone *a, uint64_t flags)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = flags, .io_threads = 1,
+	struct shf_opts opts = { .flags = flags, .io_threads = 1,
 		.log = warned, .arg = a };
 	struct sheaf_slice s = slice_of(a);
 
@@ -90,7 +90,7 @@ static void saved(struct alone *a, int64_t step)
 
 TEST(the_path_of_a_step_is_whole_however_long_it_is)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE,
+	struct shf_opts opts = { .flags = SHEAF_RUN_CREATE,
 	                           .io_threads = 1 };
 	struct alone a = { .disk = disk_new() };
 	struct sheaf_checkpoint *step = NULL;
@@ -114,7 +114,7 @@ TEST(the_path_of_a_step_is_whole_however_long_it_is)
 
 /* ---- options ---- */
 
-static int open_with(const struct sheaf_opts *opts, struct sheaf_error *err)
+static int open_with(const struct shf_opts *opts, struct sheaf_error *err)
 {
 	struct simdisk *disk = disk_new();
 	const struct shf_sys *sys = simdisk_process(disk, 7, 0);
@@ -131,7 +131,7 @@ static int open_with(const struct sheaf_opts *opts, struct sheaf_error *err)
 TEST(options_that_make_no_sense_open_nothing)
 {
 	static const struct {
-		struct sheaf_opts opts;
+		struct shf_opts opts;
 		const char *word;
 	} wrong[] = {
 		{ { .flags = SHEAF_LOAD_ZERO }, "opts.flags: SHEAF_LOAD_ZERO belongs to" },
@@ -169,29 +169,8 @@ TEST(options_that_make_no_sense_open_nothing)
 	struct sheaf_error err;
 
 	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
-		struct sheaf_opts o = wrong[i].opts;
-
-		o.size = sizeof(o);
-		SAID(open_with(&o, &err), SHEAF_EINVAL, wrong[i].word, &err);
+		SAID(open_with(&wrong[i].opts, &err), SHEAF_EINVAL, wrong[i].word, &err);
 	}
-}
-
-TEST(options_of_a_newer_caller_are_taken_where_their_tail_is_zero)
-{
-	struct {
-		struct sheaf_opts opts;
-		uint64_t newer;
-	} o = { { .flags = SHEAF_RUN_CREATE, .io_threads = 1 }, 0 };
-	struct sheaf_error err;
-
-	o.opts.size = sizeof(o);
-	CHECK_RC(open_with(&o.opts, &err), 0, &err);
-	o.newer = 1;
-	SAID(open_with(&o.opts, &err), SHEAF_EINVAL, "does not know", &err);
-	o.opts.size = 4;
-	SAID(open_with(&o.opts, &err), SHEAF_EINVAL, "opts.size is 4", &err);
-	o.opts.size = 1 << 20;
-	SAID(open_with(&o.opts, &err), SHEAF_EINVAL, "opts.size is 1048576", &err);
 }
 
 static int save_with(struct alone *a, const struct sheaf_save_opts *opts)
@@ -254,7 +233,7 @@ TEST(nowhere_is_no_run_and_no_step)
 
 TEST(a_run_that_is_opened_twice_in_one_process_is_said_to_be)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .timeout_ms = 1000 };
+	struct shf_opts opts = { .timeout_ms = 1000 };
 	struct alone a = { .disk = NULL };
 	struct sheaf_run *again = NULL;
 
@@ -623,7 +602,7 @@ TEST(a_gap_is_told_with_who_holds_what_is_beside_it)
 
 static int open_differently(struct hand *h)
 {
-	struct sheaf_opts o = h->play->opts;
+	struct shf_opts o = h->play->opts;
 
 	if (h->rank == 1 && h->play->variant == 0)
 		o.file_bytes_max = 1 << 20;

@@ -89,7 +89,7 @@ static const struct shf_sys *process(struct simdisk *disk)
 static struct simdisk *saved(int64_t items)
 {
 	struct simdisk *disk = simdisk_new(0xa77, SIMDISK_EXT4);
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE,
+	struct shf_opts opts = { .flags = SHEAF_RUN_CREATE,
 	                           .io_threads = 1 };
 	const struct shf_sys *sys = process(disk);
 	struct sheaf_slice slice = { .size = sizeof(slice), .name = "w", .dtype = SHEAF_F32,
@@ -132,7 +132,7 @@ static void finding(void *arg, const struct sheaf_finding *f)
 /* A copy into `to`; NULL: a verify. Its code, and what was found. */
 static int look(struct simdisk *disk, const char *to, char found[200])
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY,
+	struct shf_opts opts = { .flags = SHEAF_RUN_READONLY,
 	                           .io_threads = 1 };
 	struct sheaf_report report = { .size = sizeof(report), .finding = finding, .arg = found };
 	const struct shf_sys *sys = process(disk);

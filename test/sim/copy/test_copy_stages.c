@@ -35,7 +35,7 @@ struct copy {
 /* By a process that is killed afterwards, and has given back what it opened. */
 static struct copy copy_by(struct simdisk *disk, const struct shf_sys *sys)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY,
+	struct shf_opts opts = { .flags = SHEAF_RUN_READONLY,
 	                           .io_threads = 1 };
 	struct copy c = { .report = { .size = sizeof(c.report) } };
 	struct sheaf_checkpoint *step = NULL;

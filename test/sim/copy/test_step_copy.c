@@ -93,7 +93,7 @@ static void finding(void *arg, const struct sheaf_finding *f)
 /* By a process that is killed afterwards, and has given back what it opened. */
 static int copy_by(struct simdisk *disk, const struct shf_sys *sys, struct copy *c)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY,
+	struct shf_opts opts = { .flags = SHEAF_RUN_READONLY,
 	                           .io_threads = 1 };
 	struct sheaf_checkpoint *step = NULL;
 
@@ -175,7 +175,7 @@ static uint64_t dst_hash(struct simdisk *disk)
 
 static int open_to_write(struct simdisk *disk)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .io_threads = 1 };
+	struct shf_opts opts = { .io_threads = 1 };
 	const struct shf_sys *sys = process(disk);
 	struct sheaf_run *run = NULL;
 	struct sheaf_error err;
@@ -751,7 +751,7 @@ TEST(another_run_a_step_and_a_foreign_directory_are_refused)
 
 static int copy_on_two(void *arg, int rank, struct sheaf_group *group)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY,
+	struct shf_opts opts = { .flags = SHEAF_RUN_READONLY,
 	                           .io_threads = 1 };
 	const struct shf_sys *sys = process(arg);
 	struct sheaf_checkpoint *step = NULL;
@@ -780,7 +780,7 @@ TEST(a_step_that_is_open_on_two_ranks_is_refused)
 
 TEST(a_run_that_is_being_written_is_waited_for_and_then_busy)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .io_threads = 1 };
+	struct shf_opts opts = { .io_threads = 1 };
 	struct simdisk *disk = base_new(SIMDISK_STRICT);
 	const struct shf_sys *sys = process(disk);
 	struct sheaf_run *run = NULL;

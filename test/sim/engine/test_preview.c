@@ -36,7 +36,7 @@ static void see(void *arg, const struct sheaf_plan_rank *rank)
 }
 
 static int preview(struct sheaf_state **states, const int32_t *node, int ranks,
-                   const struct sheaf_opts *opts, struct seen *seen, struct sheaf_error *err)
+                   const struct shf_opts *opts, struct seen *seen, struct sheaf_error *err)
 {
 	*seen = (struct seen){ .n = 0 };
 	return shf_plan_job(states, node, ranks, opts, see, seen, err);
@@ -199,7 +199,7 @@ TEST(stages_write_their_own_tensors_into_one_file)
 
 TEST(files_of_their_own_are_counted)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .file_bytes_max = 3 * MIB };
+	struct shf_opts opts = { .file_bytes_max = 3 * MIB };
 	struct sheaf_slice a = matrix("a", 768, 1024), b = matrix("b", 768, 1024);
 	struct sheaf_state *states[1] = { state_with(&a) };
 	struct sheaf_error err = { 0 };
@@ -342,7 +342,7 @@ TEST(short_runs_in_many_files_are_written_in_two_phases)
 {
 	enum { RANKS = 8, TENSORS = 17 };
 	struct sheaf_state *states[RANKS];
-	struct sheaf_opts opts = { .size = sizeof(opts), .file_bytes_max = 1 };
+	struct shf_opts opts = { .file_bytes_max = 1 };
 	int32_t node[RANKS], files = 0;
 	uint64_t sends = 0, receives = 0, collects = 0, written = 0;
 	struct sheaf_error err = { 0 };
@@ -396,7 +396,7 @@ TEST(the_rest_of_a_file_follows_the_stripe_before_it)
 	enum { RANKS = 8, TENSORS = 17 };
 	static const int32_t node[RANKS] = { 0, 1, 2, 3, 4, 5, 6, 7 };
 	struct sheaf_state *states[RANKS];
-	struct sheaf_opts opts = { .size = sizeof(opts), .file_bytes_max = 1 };
+	struct shf_opts opts = { .file_bytes_max = 1 };
 	struct sheaf_error err = { 0 };
 	struct seen seen;
 	char name[8];
@@ -426,7 +426,7 @@ TEST(the_rest_of_a_file_follows_the_stripe_before_it)
 struct job {
 	const struct layout *l;
 	const struct shf_sys *sys[RANKS_MAX];
-	struct sheaf_opts opts;
+	struct shf_opts opts;
 	struct sheaf_plan_rank real[RANKS_MAX];
 	char why[500];
 };
@@ -535,7 +535,7 @@ static int rank_main(void *arg, int rank, struct sheaf_group *group)
 static uint64_t compare(const struct layout *l, const int32_t *nodes, uint64_t staging,
                         uint64_t file, uint64_t seed)
 {
-	struct job j = { .l = l, .opts = { .size = sizeof(j.opts), .flags = SHEAF_RUN_CREATE,
+	struct job j = { .l = l, .opts = { .flags = SHEAF_RUN_CREATE,
 		.timeout_ms = 60000, .staging_bytes_max = staging, .file_bytes_max = file } };
 	struct simdisk *disk = simdisk_new(seed, SIMDISK_STRICT);
 	uint64_t collects = 0;
@@ -613,7 +613,7 @@ static struct sheaf_state *adam(uint32_t weights, uint32_t moments)
 /* In each row of the file are bytes of both ranks: all of it is staged, in the whole window. */
 TEST(where_nothing_can_stay_in_place_slots_take_no_room)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .staging_bytes_max = 8 * MIB };
+	struct shf_opts opts = { .staging_bytes_max = 8 * MIB };
 
 	for (uint64_t flags = 0; flags <= SHEAF_SLICE_IN_PLACE; flags += SHEAF_SLICE_IN_PLACE) {
 		struct sheaf_state *held[2];
@@ -646,7 +646,7 @@ TEST(what_is_not_staged_takes_slots)
 	};
 
 	for (size_t i = 0; i < sizeof(t) / sizeof(t[0]); i++) {
-		struct sheaf_opts opts = { .size = sizeof(opts), .file_bytes_max = MIB };
+		struct shf_opts opts = { .file_bytes_max = MIB };
 		struct sheaf_state *held = adam(t[i].weights, t[i].moments);
 		struct sheaf_error err = { 0 };
 		struct seen seen;

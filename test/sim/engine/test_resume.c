@@ -677,7 +677,7 @@ struct one {                    /* a job of one rank */
 static struct one one_tries(struct simdisk *disk, int images, int attempts)
 {
 	static uint64_t pid = 72000;
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE, .agent = "auto",
+	struct shf_opts opts = { .flags = SHEAF_RUN_CREATE, .agent = "auto",
 		.images_max = images, .io_threads = 1, .resume_attempts_max = attempts };
 	struct one o = { .disk = disk };
 

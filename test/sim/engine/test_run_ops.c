@@ -22,7 +22,7 @@ enum { RANKS = 2, ITEMS = 64 };
 struct world {
 	struct simdisk *disk;
 	const struct shf_sys *sys[RANKS];
-	struct sheaf_opts opts;
+	struct shf_opts opts;
 	int (*play)(struct world *w, int rank, struct sheaf_run *run, struct sheaf_error *err);
 	char kept[64], gone[64];        /* what rank 0's item heard: step digits */
 	char why[500];
@@ -80,7 +80,7 @@ static int play(struct world *w, int (*fn)(struct world *, int, struct sheaf_run
 static void world_init(struct world *w)
 {
 	*w = (struct world){ .disk = simdisk_new(7, SIMDISK_STRICT),
-		.opts = { .size = sizeof(w->opts), .flags = SHEAF_RUN_CREATE, .timeout_ms = 60000,
+		.opts = { .flags = SHEAF_RUN_CREATE, .timeout_ms = 60000,
 		          .grace_s = -1 } };
 }
 

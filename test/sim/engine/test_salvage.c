@@ -45,7 +45,7 @@ struct salvaged {
 
 static struct salvaged salvage_by(struct simdisk *disk, const struct shf_sys *sys, int64_t step)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .io_threads = 1, .timeout_ms = 1000 };
+	struct shf_opts opts = { .io_threads = 1, .timeout_ms = 1000 };
 	struct salvaged s = { .report = { .size = sizeof(s.report) } };
 
 	s.rc = shf_run_salvage("run", step, &opts, sys, &s.report, &s.err);
@@ -354,11 +354,11 @@ TEST(a_salvage_without_a_run_or_a_step_is_refused)
 {
 	struct simdisk *disk = base_new(SIMDISK_EXT4, BEFORE_RENAME);
 	const struct shf_sys *sys = process(disk);
-	struct sheaf_opts unset = { .size = 1 };
+	struct shf_opts wrong = { .io_threads = -1 };
 	struct sheaf_error err;
 
-	CHECK_INT(shf_run_salvage("run", 2, &unset, sys, NULL, &err), SHEAF_EINVAL);
-	CHECK(strstr(err.msg, "opts.size is 1") != NULL);
+	CHECK_INT(shf_run_salvage("run", 2, &wrong, sys, NULL, &err), SHEAF_EINVAL);
+	CHECK(strstr(err.msg, "opts.io_threads is -1") != NULL);
 	CHECK_INT(shf_run_salvage(NULL, 2, NULL, sys, NULL, &err), SHEAF_EINVAL);
 	CHECK(strstr(err.msg, "argument 'dir' is NULL") != NULL);
 	CHECK_INT(shf_run_salvage("", 2, NULL, sys, NULL, &err), SHEAF_EINVAL);
@@ -373,7 +373,7 @@ TEST(a_salvage_without_a_run_or_a_step_is_refused)
 /* A run open for writing, in a process that lives. */
 static struct sheaf_run *opened(struct simdisk *disk)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .io_threads = 1 };
+	struct shf_opts opts = { .io_threads = 1 };
 	struct sheaf_run *run = NULL;
 	struct sheaf_error err;
 

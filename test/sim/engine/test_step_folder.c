@@ -31,7 +31,7 @@ enum { RANKS = 2, ITEMS = 64 };
 struct world {
 	struct simdisk *disk;
 	const struct shf_sys *sys[RANKS];
-	struct sheaf_opts opts;
+	struct shf_opts opts;
 	const char *folders[RANKS];     /* opts.folder of each rank */
 	int (*play)(struct world *w, int rank, struct sheaf_run *run, struct sheaf_error *err);
 	bool dies;                      /* the job does not close its run */
@@ -62,7 +62,7 @@ static void committed(void *arg, int64_t step, const char *path)
 static int play_rank(void *arg, int rank, struct sheaf_group *group)
 {
 	struct world *w = arg;
-	struct sheaf_opts opts = w->opts;
+	struct shf_opts opts = w->opts;
 	struct sheaf_run *run = NULL;
 	struct sheaf_error err = { 0 };
 	int rc;
@@ -70,6 +70,7 @@ static int play_rank(void *arg, int rank, struct sheaf_group *group)
 	opts.folder = w->folders[rank];
 	opts.arg = w;
 	opts.log = rank ? NULL : log_line;
+	opts.committed_arg = w;
 	opts.committed = rank ? NULL : committed;
 	rc = shf_run_open(&run, "run", group, &opts, w->sys[rank], &err);
 	if (rc == 0)
@@ -120,7 +121,7 @@ static void want(struct world *w, const char *folder)
 static void world_init(struct world *w, const char *folder)
 {
 	*w = (struct world){ .disk = simdisk_new(7, SIMDISK_STRICT),
-		.opts = { .size = sizeof(w->opts), .flags = SHEAF_RUN_CREATE, .timeout_ms = 60000,
+		.opts = { .flags = SHEAF_RUN_CREATE, .timeout_ms = 60000,
 		          .grace_s = -1 } };
 	want(w, folder);
 }
@@ -431,7 +432,7 @@ static void die_before_the_rename(struct world *w, int64_t step)
 
 TEST(what_a_dead_job_left_is_recovered_or_salvaged_under_the_runs_names)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .timeout_ms = 1000 };
+	struct shf_opts opts = { .timeout_ms = 1000 };
 	struct sheaf_report report = { .size = sizeof(report) };
 	const struct shf_sys *sys;
 	struct world w;
@@ -474,7 +475,7 @@ TEST(the_next_job_clears_the_stage)
 static int copy_to(struct world *w, const char *to)
 {
 	const struct shf_sys *sys = process(w);
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
+	struct shf_opts opts = { .flags = SHEAF_RUN_READONLY };
 	struct sheaf_report report = { .size = sizeof(report) };
 	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_run *run = NULL;

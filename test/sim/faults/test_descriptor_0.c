@@ -60,7 +60,7 @@ static void each_open_gives_0(int ranks, int (*act)(struct hand *h))
 /* Which sets the bad one aside. */
 static int act_save_12_anew(struct hand *h)
 {
-	struct sheaf_opts o = h->play->opts;
+	struct shf_opts o = h->play->opts;
 	struct sheaf_save *save = NULL;
 	int rc;
 

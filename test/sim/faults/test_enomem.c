@@ -40,9 +40,9 @@ static float number(int r, int c)
 	return (float)(r * 100 + c);
 }
 
-static struct sheaf_opts opts_of(uint64_t flags)
+static struct shf_opts opts_of(uint64_t flags)
 {
-	return (struct sheaf_opts){ .size = sizeof(struct sheaf_opts), .flags = flags,
+	return (struct shf_opts){ .flags = flags,
 		.io_threads = 1 };
 }
 
@@ -82,7 +82,7 @@ static int save_to(struct lone *l, struct sheaf_run *run, struct sheaf_state *st
 
 static int saves(struct lone *l)
 {
-	struct sheaf_opts opts = opts_of(SHEAF_RUN_CREATE);
+	struct shf_opts opts = opts_of(SHEAF_RUN_CREATE);
 	struct sheaf_run *run = NULL;
 	struct sheaf_state *state = NULL;
 	int rc = shf_run_open(&run, "run", NULL, &opts, l->sys, &l->err);
@@ -143,7 +143,7 @@ static int reads_from(struct lone *l, struct sheaf_checkpoint *step, bool all)
 
 static int reads_run(struct lone *l)
 {
-	struct sheaf_opts opts = opts_of(SHEAF_RUN_READONLY);
+	struct shf_opts opts = opts_of(SHEAF_RUN_READONLY);
 	struct sheaf_run *run = NULL;
 	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_run_open(&run, "run", NULL, &opts, l->sys, &l->err);
@@ -159,7 +159,7 @@ static int reads_run(struct lone *l)
 
 static int reads_path(struct lone *l)
 {
-	struct sheaf_opts opts = opts_of(0);
+	struct shf_opts opts = opts_of(0);
 	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open_path(&step, "run/checkpoint-5", NULL, &opts, l->sys, &l->err);
 
@@ -171,7 +171,7 @@ static int reads_path(struct lone *l)
 
 static int reads_theirs(struct lone *l)
 {
-	struct sheaf_opts opts = opts_of(0);
+	struct shf_opts opts = opts_of(0);
 	struct sheaf_slice s = { .size = sizeof(s), .name = "w", .dtype = SHEAF_F32, .ndim = 1,
 		.shape = { 9 }, .count = { 9 }, .data = l->gone };
 	struct sheaf_checkpoint *step = NULL;
@@ -259,7 +259,7 @@ TEST(a_step_is_read_without_any_of_the_allocations)
 /* A step of the dead: it stays in its stage until all of a salvage has its memory. */
 static int salvages(struct lone *l)
 {
-	struct sheaf_opts opts = opts_of(0);
+	struct shf_opts opts = opts_of(0);
 	struct sheaf_report report = { .size = sizeof(report) };
 
 	opts.timeout_ms = 1000;
@@ -320,7 +320,7 @@ static void states_of(struct sheaf_state *states[PLANNED])
 TEST(a_plan_goes_without_any_of_its_allocations)
 {
 	static const int32_t node[PLANNED] = { 0, 0, 1, 1 };
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_REPLICAS,
+	struct shf_opts opts = { .flags = SHEAF_RUN_REPLICAS,
 		.file_bytes_max = 1 };
 	struct sheaf_state *states[PLANNED];
 	long nth = 0;

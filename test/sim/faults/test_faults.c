@@ -790,7 +790,7 @@ TEST(each_allocation_of_two_nodes_may_fail) { each_allocation_fails(&starving_fa
  * files. */
 static int notes_without(struct simdisk *disk, long nth, struct sheaf_error *err)
 {
-	struct sheaf_opts opts = { sizeof(opts), .flags = SHEAF_RUN_CREATE, .io_threads = 1 };
+	struct shf_opts opts = { .flags = SHEAF_RUN_CREATE, .io_threads = 1 };
 	const struct shf_sys *sys = simdisk_process(disk, (uint64_t)(77 + nth), 0);
 	struct sheaf_state *state = shf_state_new();
 	struct sheaf_run *run = NULL;

@@ -191,7 +191,7 @@ static int next_job(struct scene *s, struct simdisk *disk, struct harm_hand *h, 
                     struct sheaf_error *err)
 {
 	const struct shf_sys *sys = simdisk_process(disk, 900 + s->looks, 0);
-	struct sheaf_opts opts = { .size = sizeof(opts), .keep_last = 1 };
+	struct shf_opts opts = { .keep_last = 1 };
 	struct sheaf_run *run = NULL;
 	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_run_open(&run, "run", NULL, &opts, sys, err);

@@ -134,7 +134,7 @@ static struct {                 /* of the act that is tried */
 /* Falls back from 12 to 11. */
 static int act_resume(struct hand *h)
 {
-	struct sheaf_opts o = h->play->opts;
+	struct shf_opts o = h->play->opts;
 	int rc;
 
 	o.flags = 0;

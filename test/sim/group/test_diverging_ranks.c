@@ -70,7 +70,7 @@ TEST(a_commit_waits_no_longer_than_its_least_patient_rank)
 /* For plays with a path, whose run is not opened for them. */
 static int open_with_own_opts(struct hand *h)
 {
-	struct sheaf_opts o = h->play->opts;
+	struct shf_opts o = h->play->opts;
 
 	if (h->rank == 0 && h->play->variant == 1)
 		o.keep_last = 1;
@@ -440,7 +440,7 @@ TEST(asking_does_not_wait_for_a_thread_that_waits)
 	static uint8_t bytes[100000];
 	struct simdisk *disk = disk_new();
 	const struct shf_sys *sys = simdisk_process(disk, 5, 0);
-	struct sheaf_opts o = { .size = sizeof(o), .flags = SHEAF_RUN_CREATE };
+	struct shf_opts o = { .flags = SHEAF_RUN_CREATE };
 	struct sheaf_state *st = state_of_one(bytes, sizeof(bytes));
 	struct sheaf_run *run = NULL;
 	struct sheaf_save *save = NULL;

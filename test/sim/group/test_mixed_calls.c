@@ -120,7 +120,7 @@ static int call_verify(struct hand *h, const struct open_things *o)
 
 static int call_run_open(struct hand *h, const struct open_things *o)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE };
+	struct shf_opts opts = { .flags = SHEAF_RUN_CREATE };
 	struct sheaf_run *more = NULL;
 	int rc = shf_run_open(&more, "other", h->group, &opts, h->sys, &h->err);
 

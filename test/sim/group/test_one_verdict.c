@@ -38,7 +38,7 @@ static int after(struct hand *h, int rc)
 static int load_strictly(struct hand *h)
 {
 	const char *const ignore[] = { "optimizer/x", NULL };
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY,
+	struct shf_opts opts = { .flags = SHEAF_RUN_READONLY,
 		.timeout_ms = 60000, .ignore = h->rank ? NULL : ignore };
 	struct sheaf_run *run = NULL;
 	struct sheaf_checkpoint *step = NULL;
@@ -79,7 +79,7 @@ TEST(what_one_rank_does_not_ignore_is_refused_on_all)
 /* One rank looks at no sums. */
 static int load_unverified(struct hand *h)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .timeout_ms = 60000,
+	struct shf_opts opts = { .timeout_ms = 60000,
 		.flags = h->rank ? 0 : SHEAF_RUN_UNVERIFIED };
 	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open_path(&step, "run/checkpoint-1", h->group, &opts, h->sys, &h->err);

@@ -114,7 +114,7 @@ static int look_rank(void *arg, int rank, struct sheaf_group *group)
 	struct looking *g = arg;
 	struct harm_look *l = &g->own[rank];
 	struct harm_hand *h = l->ranks == 1 ? &g->e->alone : &g->e->half[rank];
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY,
+	struct shf_opts opts = { .flags = SHEAF_RUN_READONLY,
 		.timeout_ms = 60000, .log = log_line, .arg = l };
 	struct sheaf_error err = { 0 };
 	struct sheaf_run *run = NULL;

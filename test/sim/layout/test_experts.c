@@ -172,7 +172,7 @@ static int rank_main(void *arg, int rank, struct sheaf_group *group)
 {
 	struct job *j = arg;
 	/* A look at a step is no try of it. */
-	struct sheaf_opts opts = { .size = sizeof(opts), .timeout_ms = 60000, .images_max = 2,
+	struct shf_opts opts = { .timeout_ms = 60000, .images_max = 2,
 		.staging_bytes_max = j->staging,
 		.flags = j->run_flags | (j->load && !j->copy ? SHEAF_RUN_READONLY
 		                         : SHEAF_RUN_CREATE),

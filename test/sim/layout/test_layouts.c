@@ -24,7 +24,7 @@ struct job {
 	const struct layout *l;
 	struct simdisk *disk;
 	const struct shf_sys *sys[8];
-	struct sheaf_opts opts;
+	struct shf_opts opts;
 	int64_t step;
 	bool load;
 	char why[600];
@@ -103,7 +103,7 @@ static bool play(struct simdisk *disk, const struct layout *l, int64_t step, boo
                  const int32_t *nodes, struct bounds bound, uint64_t seed, uint64_t *pairs)
 {
 	struct job j = { .l = l, .disk = disk, .step = step, .load = load,
-		.opts = { .size = sizeof(j.opts), .flags = SHEAF_RUN_CREATE, .timeout_ms = 60000,
+		.opts = { .flags = SHEAF_RUN_CREATE, .timeout_ms = 60000,
 		          .staging_bytes_max = bound.staging, .file_bytes_max = bound.file } };
 	struct simgroup_opts o = { .seed = seed, .ranks = l->ranks, .nodes = nodes,
 	                           .pair_bytes = pairs };

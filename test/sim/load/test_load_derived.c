@@ -288,7 +288,7 @@ static uint64_t stored(int variant)
 {
 	struct simdisk *disk = saved(2, variant);
 	const struct shf_sys *sys = simdisk_process(disk, 1, 0);
-	struct sheaf_opts o = { .size = sizeof(o), .flags = SHEAF_RUN_READONLY };
+	struct shf_opts o = { .flags = SHEAF_RUN_READONLY };
 	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err;
 	uint64_t bytes = 0;

@@ -417,7 +417,7 @@ static const char *const others[] = { "hf", "shards", "alone.safetensors", "hf/a
 static int open_other(struct hand *h)
 {
 	struct sheaf_checkpoint *step = NULL;
-	struct sheaf_opts o = h->play->opts;
+	struct shf_opts o = h->play->opts;
 	int rc;
 
 	o.flags = SHEAF_RUN_UNVERIFIED;

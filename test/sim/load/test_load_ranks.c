@@ -296,7 +296,7 @@ static void sees_images(struct hand *h)
 
 static int load_with_own_room(struct hand *h)
 {
-	struct sheaf_opts opts = h->play->opts;
+	struct shf_opts opts = h->play->opts;
 	struct sheaf_checkpoint *step = NULL;
 	char why[300];
 	int rc;

@@ -563,7 +563,7 @@ static int dying(void *arg, int rank, struct sheaf_group *group)
 {
 	struct simdisk *disk = arg;
 	const struct shf_sys *sys = simdisk_process(disk, 700 + (uint64_t)rank, 0);
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY,
+	struct shf_opts opts = { .flags = SHEAF_RUN_READONLY,
 		.timeout_ms = 5000 };
 	struct sheaf_slice s = { .size = sizeof(s), .name = "whole", .dtype = SHEAF_F32, .ndim = 2,
 		.shape = { 7, 13 }, .count = { 7, 13 } };

@@ -50,7 +50,7 @@ static struct sheaf_slice whole(void *data)
 
 static void make_ours(struct pieces *p)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE,
+	struct shf_opts opts = { .flags = SHEAF_RUN_CREATE,
 	                           .io_threads = 1 };
 	struct sheaf_slice s = whole(p->got);
 	struct sheaf_state *state = shf_state_new();
@@ -83,7 +83,7 @@ static void make_theirs(struct pieces *p)
 
 static void opens(struct pieces *p, bool ours, uint64_t flags)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = flags };
+	struct shf_opts opts = { .flags = flags };
 
 	shf_step_put(p->step);
 	p->step = NULL;

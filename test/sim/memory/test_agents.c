@@ -52,12 +52,11 @@ static void hear(void *arg, int level, const char *line)
 }
 
 static void begin_as(struct one *o, struct simdisk *disk, const char *path,
-                     const struct sheaf_opts *how)
+                     const struct shf_opts *how)
 {
 	static uint64_t pid = 50000;
-	struct sheaf_opts opts = *how;
+	struct shf_opts opts = *how;
 
-	opts.size = sizeof(opts);
 	opts.io_threads = 1;
 	opts.log = hear;
 	opts.arg = o;
@@ -69,7 +68,7 @@ static void begin_as(struct one *o, struct simdisk *disk, const char *path,
 static void begin_with(struct one *o, struct simdisk *disk, const char *path, int images,
                        uint64_t staging)
 {
-	begin_as(o, disk, path, &(struct sheaf_opts){ .flags = SHEAF_RUN_CREATE, .agent = "auto",
+	begin_as(o, disk, path, &(struct shf_opts){ .flags = SHEAF_RUN_CREATE, .agent = "auto",
 		.images_max = images, .staging_bytes_max = staging });
 }
 
@@ -644,7 +643,7 @@ static void damage(struct simdisk *disk, int64_t step)
 /* The newest step lies in memory, whole, and on disk, damaged: it dominates nothing. */
 TEST(a_prune_proves_what_lies_on_disk_and_not_what_memory_has_of_it)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .agent = "auto", .keep_last = 1,
+	struct shf_opts opts = { .agent = "auto", .keep_last = 1,
 		.io_threads = 1 };
 	int64_t steps[4];
 	struct simdisk *disk;
@@ -668,7 +667,7 @@ TEST(a_prune_proves_what_lies_on_disk_and_not_what_memory_has_of_it)
 
 static void begin_pruning(struct one *o)
 {
-	begin_as(o, re_world(1), "run", &(struct sheaf_opts){ .flags = SHEAF_RUN_CREATE,
+	begin_as(o, re_world(1), "run", &(struct shf_opts){ .flags = SHEAF_RUN_CREATE,
 		.agent = "auto", .images_max = 2, .keep_last = 1 });
 }
 
@@ -752,7 +751,7 @@ static struct simdisk *one_and_two(const char *agent)
 {
 	struct one o;
 
-	begin_as(&o, re_world(1), "run", &(struct sheaf_opts){ .flags = SHEAF_RUN_CREATE,
+	begin_as(&o, re_world(1), "run", &(struct shf_opts){ .flags = SHEAF_RUN_CREATE,
 		.agent = agent, .images_max = 2 });
 	CHECK_INT(saved(&o, 1, 0), 0);
 	CHECK_INT(saved(&o, 2, SHEAF_SAVE_NO_DISK), 0);
@@ -851,7 +850,7 @@ TEST(a_reader_of_a_read_only_mount_finds_the_agent)
 
 	simdisk_set_read_only(disk, true);
 	begin_as(&o, disk, "run",
-	         &(struct sheaf_opts){ .flags = SHEAF_RUN_READONLY, .agent = "auto" });
+	         &(struct shf_opts){ .flags = SHEAF_RUN_READONLY, .agent = "auto" });
 	resumes(&o, 2, true);
 	end(&o);
 }
@@ -865,7 +864,7 @@ TEST(an_agent_of_another_directory_is_done_without_and_said_once)
 	struct one o;
 
 	CHECK_INT(simdisk_copy(disk, "run", "copy"), 0);
-	begin_as(&o, disk, "copy", &(struct sheaf_opts){ .agent = "/tmp/a.sock", .images_max = 2 });
+	begin_as(&o, disk, "copy", &(struct shf_opts){ .agent = "/tmp/a.sock", .images_max = 2 });
 	CHECK_INT(o.others, 1);
 	resumes(&o, 1, false);
 	for (int64_t step = 3; step < 8; step++) {
@@ -876,7 +875,7 @@ TEST(an_agent_of_another_directory_is_done_without_and_said_once)
 	CHECK_INT(saved(&o, 8, 0), 0);
 	CHECK_INT(o.others, 1);
 	(void)leave(&o);
-	begin_as(&o, disk, "run", &(struct sheaf_opts){ .agent = "/tmp/a.sock", .images_max = 2 });
+	begin_as(&o, disk, "run", &(struct shf_opts){ .agent = "/tmp/a.sock", .images_max = 2 });
 	CHECK_INT(o.others, 0);
 	resumes(&o, 2, true);
 	end(&o);

@@ -244,7 +244,7 @@ TEST(what_the_latest_job_saved_comes_before_what_it_left)
 static void mark_bad(struct simdisk *d, int64_t step)
 {
 	static uint64_t pid = 67000;
-	struct sheaf_opts opts = { .size = sizeof(opts), .io_threads = 1 };
+	struct shf_opts opts = { .io_threads = 1 };
 	const struct shf_sys *sys = simdisk_process(d, pid++, 0);
 	struct sheaf_run *run = NULL;
 	struct sheaf_error err;

@@ -378,7 +378,7 @@ static int act_images = 4, act_ranks = 1;
 static int act_main(void *arg, int rank, struct sheaf_group *group)
 {
 	struct one o = { .rank = rank, .j = arg };
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE,
+	struct shf_opts opts = { .flags = SHEAF_RUN_CREATE,
 		.timeout_ms = 60000, .images_max = act_images, .agent = "auto" };
 
 	o.state = re_state(&o.m, rank, act_ranks);
@@ -690,7 +690,7 @@ TEST(an_image_that_is_copied_into_is_no_step)
 
 static int read_as(struct one *o, int times)
 {
-	struct sheaf_opts ro = { .size = sizeof(ro), .flags = SHEAF_RUN_READONLY,
+	struct shf_opts ro = { .flags = SHEAF_RUN_READONLY,
 	                         .timeout_ms = 60000, .agent = "auto" };
 	struct sheaf_run *reader = NULL;
 	int64_t at;
@@ -714,7 +714,7 @@ static void one_watched(struct one *o)
 /* A reader holds step 2 until its image is another one's. */
 static void one_watched_late(struct one *o)
 {
-	struct sheaf_opts ro = { .size = sizeof(ro), .flags = SHEAF_RUN_READONLY,
+	struct shf_opts ro = { .flags = SHEAF_RUN_READONLY,
 	                         .timeout_ms = 60000, .agent = "auto" };
 	struct sheaf_report report = { .size = sizeof(report) };
 	struct sheaf_slice a = { .size = sizeof(a), .name = "a", .family = "model",
@@ -852,7 +852,7 @@ TEST(after_a_step_in_doubt_what_is_in_memory_is_found)
 
 static void one_of_two_runs(struct one *o)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE,
+	struct shf_opts opts = { .flags = SHEAF_RUN_CREATE,
 		.timeout_ms = 60000, .agent = "auto" };
 	struct sheaf_save_opts mem = { .size = sizeof(mem), .flags = SHEAF_SAVE_NO_DISK };
 	struct sheaf_save *save = NULL;

@@ -589,7 +589,7 @@ TEST(what_was_due_is_written_by_agents_that_are_told)
 static int read_rank(void *arg, int rank, struct sheaf_group *group)
 {
 	struct re_job *j = arg;
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY,
+	struct shf_opts opts = { .flags = SHEAF_RUN_READONLY,
 		.timeout_ms = 60000, .agent = "auto" };
 	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err = { 0 };

@@ -213,7 +213,7 @@ static void save(struct sheaf_run *run, int64_t cols, int64_t step)
  * more. */
 TEST(an_image_that_grows_is_let_go_by_the_agent_first)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE, .agent = "auto",
+	struct shf_opts opts = { .flags = SHEAF_RUN_CREATE, .agent = "auto",
 		.images_max = 2, .io_threads = 1 };
 	uint64_t room = UINT64_MAX;
 
@@ -311,7 +311,7 @@ struct giving {
 static int gives_up(void *arg, int rank, struct sheaf_group *group)
 {
 	struct giving *g = arg;
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE, .agent = "auto",
+	struct shf_opts opts = { .flags = SHEAF_RUN_CREATE, .agent = "auto",
 		.images_max = 3, .io_threads = 1, .timeout_ms = 60000 };
 	struct sheaf_save *save = NULL;
 	struct sheaf_run *run = NULL;

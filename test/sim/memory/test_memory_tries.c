@@ -115,7 +115,7 @@ TEST(a_save_to_memory_forgets_the_tries_of_what_was_loaded)
 /* A close says that what was loaded was good. It says nothing of loads that come after it. */
 TEST(a_load_after_the_run_was_closed_is_no_try)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE,
+	struct shf_opts opts = { .flags = SHEAF_RUN_CREATE,
 	                           .io_threads = 1 };
 	struct simdisk *d = re_world(6);
 	const struct shf_sys *sys = simdisk_process(d, 71000, 0);

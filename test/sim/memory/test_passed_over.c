@@ -50,7 +50,7 @@ TEST(a_newest_step_whose_manifest_is_damaged_is_not_passed_over_for_memory)
 static struct sheaf_run *opened_with(struct simdisk *d, const struct shf_sys **sys,
                                      const char *agent)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .io_threads = 1, .agent = agent };
+	struct shf_opts opts = { .io_threads = 1, .agent = agent };
 	struct sheaf_run *run = NULL;
 	struct sheaf_error err;
 
@@ -242,7 +242,7 @@ static bool says_in_memory(struct one *o, struct sheaf_save *save)
 
 static struct one one_job(const char *agent)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE, .agent = agent,
+	struct shf_opts opts = { .flags = SHEAF_RUN_CREATE, .agent = agent,
 		.images_max = 2, .io_threads = 1 };
 	struct one o = { .disk = re_world(8) };
 
@@ -388,7 +388,7 @@ TEST(a_number_in_memory_and_on_disk_is_free_when_the_disk_says_so)
 static struct one job_on(struct simdisk *d, const char *agent, int attempts)
 {
 	static uint64_t pid = 73000;
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE, .agent = agent,
+	struct shf_opts opts = { .flags = SHEAF_RUN_CREATE, .agent = agent,
 		.images_max = 2, .io_threads = 1, .resume_attempts_max = attempts };
 	struct one o = { .disk = d };
 

@@ -56,7 +56,7 @@ static int rank_main(void *arg, int rank, struct sheaf_group *group)
 {
 	struct host *h = arg;
 	struct mine m = { .h = h, .rank = rank };
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE, .agent = "auto",
+	struct shf_opts opts = { .flags = SHEAF_RUN_CREATE, .agent = "auto",
 		.timeout_ms = 60000, .images_max = h->images, .copies = 2, .io_threads = 1,
 		.staging_bytes_max = h->staging, .log = hear, .arg = &m };
 	int rc;
@@ -468,7 +468,7 @@ static long open_nth;
 static int opens_alone(void *arg, int rank, struct sheaf_group *group)
 {
 	struct host *h = arg;
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE, .agent = "auto",
+	struct shf_opts opts = { .flags = SHEAF_RUN_CREATE, .agent = "auto",
 		.timeout_ms = 60000, .copies = 2, .io_threads = 1 };
 	struct sheaf_run *run = NULL;
 	struct sheaf_error err;

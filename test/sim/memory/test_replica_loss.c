@@ -466,7 +466,7 @@ TEST(agents_write_their_own_and_no_copies)
 static int gives_six_up(void *arg, int rank, struct sheaf_group *group)
 {
 	struct re_job *j = arg;
-	struct sheaf_opts opts = { .size = sizeof(opts), .timeout_ms = 60000, .images_max = 4,
+	struct shf_opts opts = { .timeout_ms = 60000, .images_max = 4,
 		.copies = 2, .agent = "auto" };
 	struct sheaf_save_opts memory = { .size = sizeof(memory), .flags = SHEAF_SAVE_NO_DISK };
 	struct sheaf_error err = { 0 };

@@ -75,7 +75,7 @@ static void wait_until_verified(struct alone *a, int64_t step)
  * save that was begun after the load has its stage. */
 TEST(tries_are_not_taken_back_while_a_thread_prunes_by_them)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE, .keep_last = 1,
+	struct shf_opts opts = { .flags = SHEAF_RUN_CREATE, .keep_last = 1,
 		.resume_attempts_max = 3 };
 	struct alone a = { .disk = re_world(3) };
 	struct sheaf_checkpoint *step = NULL;

@@ -37,7 +37,7 @@ struct world {
 	struct simdisk *disk;
 	const struct shf_sys *sys[RANKS];
 	const int32_t *nodes;
-	struct sheaf_opts opts;
+	struct shf_opts opts;
 	int64_t items;                  /* of a row of each tensor */
 	int64_t first, last;            /* steps to commit */
 	int turns, turns_at_close;      /* of a task: at each commit, at the close */
@@ -320,7 +320,7 @@ static void start(struct world *w, const int32_t *nodes, int64_t items)
 {
 	*w = (struct world){ .disk = simdisk_new(0xbed, SIMDISK_STRICT), .nodes = nodes,
 		.items = items, .turns = ALL, .turns_at_close = ALL,
-		.opts = { .size = sizeof(w->opts), .flags = SHEAF_RUN_CREATE, .timeout_ms = 60000,
+		.opts = { .flags = SHEAF_RUN_CREATE, .timeout_ms = 60000,
 		          .grace_s = -1, .keep_last = 1, .log = hear } };
 }
 

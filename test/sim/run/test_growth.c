@@ -129,7 +129,7 @@ static int grows_by_half(void *arg, int rank, struct sheaf_group *group)
 {
 	struct growing *g = arg;
 	const struct shf_sys *sys = g->sys[rank];
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE, .images_max = 2,
+	struct shf_opts opts = { .flags = SHEAF_RUN_CREATE, .images_max = 2,
 		.agent = g->agent ? "auto" : NULL, .io_threads = 1 };
 	struct shf_memory_limit rooms[SHF_MEMORY_LIMITS];
 	struct sheaf_error err = { 0 };

@@ -35,7 +35,7 @@ static void committed(void *arg, int64_t step, const char *path)
 static int open_with_all(struct hand *h)
 {
 	static const char *const ignore[] = { "model/x*", "model/y", NULL };
-	struct sheaf_opts o = h->play->opts;
+	struct shf_opts o = h->play->opts;
 	int rc;
 
 	o.ignore = ignore;
@@ -81,7 +81,7 @@ TEST(a_run_is_opened_with_all_that_was_asked_for_or_not_at_all)
 
 static int open_apart(struct hand *h)
 {
-	struct sheaf_opts o = h->play->opts;
+	struct shf_opts o = h->play->opts;
 	struct sheaf_group_ops other = h->group->ops;
 	struct sheaf_group *copies = NULL;
 	int v = h->play->variant, rc;
@@ -128,7 +128,7 @@ TEST(copies_go_over_another_group_of_the_same_ranks_on_all_of_them)
 
 static int open_behind(struct hand *h)
 {
-	struct sheaf_opts o = h->play->opts;
+	struct shf_opts o = h->play->opts;
 	struct sheaf_group_ops other = h->group->ops;
 	struct sheaf_group *behind = NULL;
 	int v = h->play->variant, rc;
@@ -245,7 +245,7 @@ TEST(a_load_that_stays_counted_though_it_went_well_is_told)
 TEST(a_reader_that_came_before_the_job_opens_no_step_of_another_run)
 {
 	static const char id[] = "sheaf-run 1\n0123456789abcdef0123456789abcdef\n";
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
+	struct shf_opts opts = { .flags = SHEAF_RUN_READONLY };
 	struct simdisk *disk = disk_new();
 	struct play p = hands_play(disk, 1, some);
 	const struct shf_sys *sys = simdisk_process(disk, 4000, 0);

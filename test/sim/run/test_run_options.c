@@ -13,7 +13,7 @@
 
 static struct sheaf_error err;
 
-static int takes(const struct sheaf_opts *in, struct sheaf_opts *out)
+static int takes(const struct shf_opts *in, struct shf_opts *out)
 {
 	int rc = shf_opts_take(out, in, &err);
 
@@ -22,16 +22,16 @@ static int takes(const struct sheaf_opts *in, struct sheaf_opts *out)
 	return rc;
 }
 
-static void refuses(const struct sheaf_opts *in, const char *sentence)
+static void refuses(const struct shf_opts *in, const char *sentence)
 {
-	struct sheaf_opts out;
+	struct shf_opts out;
 
 	CHECK_RC(takes(in, &out), SHEAF_EINVAL, &err);
 	CHECK_STR(err.msg, sentence);
 	CHECK(!out.ignore && !out.best_note && !out.agent && !out.signal_dir && !out.copy_cpus);
 }
 
-#define AT(field) offsetof(struct sheaf_opts, field), #field
+#define AT(field) offsetof(struct shf_opts, field), #field
 static const struct number {
 	size_t at;
 	const char *name;
@@ -44,9 +44,9 @@ static const struct number {
 	{ AT(resume_attempts_max), 0, INT32_MAX },
 };
 
-static struct sheaf_opts with(const struct number *n, int32_t x)
+static struct shf_opts with(const struct number *n, int32_t x)
 {
-	struct sheaf_opts o = { .size = sizeof(o), .agent = "auto", .best_note = "loss",
+	struct shf_opts o = { .agent = "auto", .best_note = "loss",
 		.keep_last = 1 };
 
 	memcpy((char *)&o + n->at, &x, sizeof(x));
@@ -57,7 +57,7 @@ TEST(each_number_has_its_bounds)
 {
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
 		const struct number *n = &numbers[i];
-		struct sheaf_opts least = with(n, n->least), most = with(n, n->most), out, beyond;
+		struct shf_opts least = with(n, n->least), most = with(n, n->most), out, beyond;
 		char want[100];
 
 		print_message("# %s\n", n->name);
@@ -79,18 +79,17 @@ TEST(each_number_has_its_bounds)
 
 TEST(what_was_not_said_has_its_value)
 {
-	struct sheaf_opts in = { .size = sizeof(in) }, out, of_none;
+	struct shf_opts in = { 0 }, out, of_none;
 
 	CHECK_RC(takes(NULL, &of_none), 0, &err);
 	CHECK_RC(takes(&in, &out), 0, &err);
 	CHECK(memcmp(&out, &of_none, sizeof(out)) == 0);
-	CHECK_INT(out.size, sizeof(out));
 	CHECK_INT(out.file_bytes_max, 5000000000);
 	CHECK_INT(out.io_threads, 4);
 	CHECK_INT(out.timeout_ms, 600000);
 	CHECK_INT(out.grace_s, 600);
 	CHECK_INT(out.images_max, 0);
-	in = (struct sheaf_opts){ .size = sizeof(in), .file_bytes_max = 7, .io_threads = 3,
+	in = (struct shf_opts){ .file_bytes_max = 7, .io_threads = 3,
 		.timeout_ms = 1000, .grace_s = 1, .images_max = 5, .agent = "auto", .copies = 2,
 		.copies_group = (struct sheaf_group *)&in };
 	CHECK_RC(takes(&in, &out), 0, &err);
@@ -116,31 +115,33 @@ TEST(a_struct_of_another_sheaf_is_taken_as_far_as_it_is_known)
 	union {
 		struct sheaf_opts o;
 		uint8_t bytes[MOST + 1];
-	} in = { .o = { .keep_last = 3, .ignore = none } };
-	struct sheaf_opts out;
+	} in = { .o = { .keep_last = 3, .ignore = none, .timeout_ms = 7 } };
+	struct shf_opts out;
 	char want[100];
 
 	for (uint32_t size = MIN - 1; size <= MOST + 1; size += size == MIN ? MOST - MIN : 1) {
 		in.o.size = size;
 		if (size >= MIN && size <= MOST) {
-			CHECK_RC(shf_opts_take(&out, &in.o, &err), 0, &err);
-			CHECK_INT(out.size, sizeof(out));
+			CHECK_RC(shf_opts_gather(&out, &in.o, &err), 0, &err);
 			CHECK_INT(out.keep_last, 3);
 			CHECK((out.ignore != NULL) == (size > MIN));
-			shf_opts_release(&out);
 			continue;
 		}
 		snprintf(want, sizeof(want), "opts.size is %u; set it to sizeof(struct sheaf_opts)",
 		         size);
-		refuses(&in.o, want);
+		CHECK_RC(shf_opts_gather(&out, &in.o, &err), SHEAF_EINVAL, &err);
+		CHECK_STR(err.msg, want);
+		CHECK_INT(out.keep_last, 0);
+		CHECK_INT(out.timeout_ms, size >= MIN ? 7 : 0);
 	}
 	for (size_t at = sizeof(in.o); at < MOST; at += at == sizeof(in.o) ? MOST - at - 1 : 1) {
 		in.bytes[at] = 1;
 		in.o.size = (uint32_t)at;
-		CHECK_RC(takes(&in.o, &out), 0, &err);
+		CHECK_RC(shf_opts_gather(&out, &in.o, &err), 0, &err);
 		in.o.size = (uint32_t)at + 1;
-		refuses(&in.o, "opts has a field set that this version of sheaf does not know; set "
-		        "it to 0, or use a newer sheaf");
+		CHECK_RC(shf_opts_gather(&out, &in.o, &err), SHEAF_EINVAL, &err);
+		CHECK_STR(err.msg, "opts has a field set that this version of sheaf does not know; "
+		          "set it to 0, or use a newer sheaf");
 		in.bytes[at] = 0;
 	}
 }
@@ -150,7 +151,7 @@ TEST(texts_are_copied)
 	char pattern[] = "model/x*", other[] = "model/y", note[] = "loss", agent[] = "sock",
 	     folder[] = "signals", cpus[] = "0-1";
 	const char *ignore[] = { pattern, other, NULL };
-	struct sheaf_opts in = { .size = sizeof(in), .ignore = ignore, .keep_last = 1,
+	struct shf_opts in = { .ignore = ignore, .keep_last = 1,
 		.keep_best = 1, .best_note = note, .agent = agent, .signal_dir = folder,
 		.copy_cpus = cpus }, out;
 
@@ -180,7 +181,7 @@ TEST(what_makes_no_sense_is_refused_with_its_sentence)
 {
 	struct sheaf_group *some = (struct sheaf_group *)path;
 	const struct {
-		struct sheaf_opts o;
+		struct shf_opts o;
 		const char *sentence;   /* NULL: it is taken */
 	} rows[] = {
 		{ { .flags = UINT64_C(1) << 62 | SHEAF_RUN_CREATE },
@@ -219,9 +220,8 @@ TEST(what_makes_no_sense_is_refused_with_its_sentence)
 
 	memset(path, 'a', SHF_AGENT_MAX);
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-		struct sheaf_opts in = rows[i].o, out;
+		struct shf_opts in = rows[i].o, out;
 
-		in.size = sizeof(in);
 		if (rows[i].sentence)
 			refuses(&in, rows[i].sentence);
 		else
@@ -232,7 +232,7 @@ TEST(what_makes_no_sense_is_refused_with_its_sentence)
 /* ---- of several ranks ---- */
 
 static const struct differ {
-	struct sheaf_opts one;          /* of rank 1 */
+	struct shf_opts one;          /* of rank 1 */
 	const char *dir, *sentence;
 } differs[] = {
 	{ { .file_bytes_max = 1000 }, "run",
@@ -258,10 +258,9 @@ static const struct differ {
 static int opens(struct hand *h)
 {
 	const struct differ *d = &differs[h->play->variant];
-	struct sheaf_opts o = h->rank ? d->one : h->play->opts;
+	struct shf_opts o = h->rank ? d->one : h->play->opts;
 	int rc;
 
-	o.size = sizeof(o);
 	o.flags |= SHEAF_RUN_CREATE;
 	o.keep_last = o.keep_last ? o.keep_last : 5;    /* which the other rules need */
 	o.timeout_ms = o.timeout_ms ? o.timeout_ms : 60000;
@@ -313,7 +312,7 @@ TEST(a_run_has_a_name)
 
 static int opens_with_its_own_group(struct hand *h)
 {
-	struct sheaf_opts o = h->play->opts;
+	struct shf_opts o = h->play->opts;
 
 	o.agent = "auto";
 	o.copies = 2;

@@ -159,7 +159,7 @@ struct opening {
 static int opens(void *arg, int rank, struct sheaf_group *group)
 {
 	struct opening *o = arg;
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = o->flags, .timeout_ms = 60000 };
+	struct shf_opts opts = { .flags = o->flags, .timeout_ms = 60000 };
 	struct sheaf_run *run = NULL;
 	int rc = shf_run_open(&run, "run", group, &opts, o->sys[rank], &o->err[rank]);
 

@@ -201,7 +201,7 @@ static int train(struct hand *h)
 
 /* Each seed once; false, with the words, where one goes wrong. */
 static void each_seed(const char *what, void (*hold)(struct hand *), const int32_t *nodes,
-                      struct sheaf_opts more, uint64_t last)
+                      struct shf_opts more, uint64_t last)
 {
 	uint64_t bad = 0, n = 0;
 
@@ -230,28 +230,28 @@ static void each_seed(const char *what, void (*hold)(struct hand *), const int32
 
 TEST(a_tensor_may_change_when_it_was_asked_for)
 {
-	each_seed("one node", mixture, NULL, (struct sheaf_opts){ 0 }, seeds_last);
+	each_seed("one node", mixture, NULL, (struct shf_opts){ 0 }, seeds_last);
 }
 
 TEST(a_tensor_may_change_when_it_was_asked_for_on_two_nodes)
 {
 	each_seed("two nodes", mixture, two_nodes,
-	          (struct sheaf_opts){ .flags = SHEAF_RUN_REPLICAS },
+	          (struct shf_opts){ .flags = SHEAF_RUN_REPLICAS },
 	          seeds_last);
 	each_seed("two nodes, three images", mixture, two_nodes,
-	          (struct sheaf_opts){ .images_max = 3, .copy_threads = 2 }, seeds_last / 4);
+	          (struct shf_opts){ .images_max = 3, .copy_threads = 2 }, seeds_last / 4);
 }
 
 TEST(a_tensor_of_many_pieces_may_change_when_it_was_asked_for)
 {
-	each_seed("pieces", large, NULL, (struct sheaf_opts){ .images_max = 1 },
+	each_seed("pieces", large, NULL, (struct shf_opts){ .images_max = 1 },
 	          seeds_first + seeds_last / 15 - 1);
 }
 
 TEST(ranks_that_hold_little_or_nothing_save_behind_too)
 {
-	each_seed("one rank's", lonely, two_nodes, (struct sheaf_opts){ 0 }, seeds_first + 3);
-	each_seed("nobody's", nothing, NULL, (struct sheaf_opts){ 0 }, seeds_first + 3);
+	each_seed("one rank's", lonely, two_nodes, (struct shf_opts){ 0 }, seeds_first + 3);
+	each_seed("nobody's", nothing, NULL, (struct shf_opts){ 0 }, seeds_first + 3);
 }
 
 /* ---- what a begin costs ---- */

@@ -35,7 +35,7 @@ struct one {
 
 static struct one one_job(const char *agent)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE, .agent = agent,
+	struct shf_opts opts = { .flags = SHEAF_RUN_CREATE, .agent = agent,
 		.images_max = 3, .io_threads = 1, .keep_last = 1 };
 	struct one o = { .disk = re_world(8) };
 
@@ -380,7 +380,7 @@ static void is_killed(struct one *o)
 static void is_followed(struct one *o)
 {
 	static uint64_t pid = 72000;
-	struct sheaf_opts opts = { .size = sizeof(opts), .agent = "auto", .images_max = 3,
+	struct shf_opts opts = { .agent = "auto", .images_max = 3,
 		.io_threads = 1, .keep_last = 1 };
 
 	o->sys = simdisk_process(o->disk, pid++, 0);

@@ -31,7 +31,7 @@ struct clocked {
 
 static void begin(struct clocked *c, uint64_t flags)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE | flags,
+	struct shf_opts opts = { .flags = SHEAF_RUN_CREATE | flags,
 		.io_threads = 1 };
 	struct sheaf_slice s = { .size = sizeof(s), .name = "w", .dtype = SHEAF_F32, .ndim = 1,
 		.shape = { 12 }, .count = { 12 }, .data = c->w };

@@ -85,7 +85,7 @@ struct alone {
 
 static void begin(struct alone *a)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE, .agent = "auto",
+	struct shf_opts opts = { .flags = SHEAF_RUN_CREATE, .agent = "auto",
 		.images_max = 2, .io_threads = 1 };
 
 	*a = (struct alone){ .disk = re_world(3) };
@@ -195,7 +195,7 @@ TEST(a_step_in_doubt_is_the_newest_in_memory)
 
 TEST(an_older_step_that_comes_to_memory_later_leaves_the_one_in_doubt)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE, .agent = "auto",
+	struct shf_opts opts = { .flags = SHEAF_RUN_CREATE, .agent = "auto",
 		.images_max = 3, .io_threads = 1 };
 	struct sheaf_save *older = NULL, *save = NULL;
 	struct alone a = { .disk = re_world(3) };
@@ -309,7 +309,7 @@ static void ask_for(struct sheaf_save *save, bool all)
 static int job_of(void *arg, int rank, struct sheaf_group *group)
 {
 	struct job *j = arg;
-	struct sheaf_opts o = { .size = sizeof(o), .flags = SHEAF_RUN_CREATE, .images_max = 1,
+	struct shf_opts o = { .flags = SHEAF_RUN_CREATE, .images_max = 1,
 		.timeout_ms = 60000, .io_threads = 1 };
 	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = j->flags };
 	struct sheaf_save *first = NULL, *second = NULL;
@@ -448,7 +448,7 @@ static int is_copied(struct sheaf_save **save, struct sheaf_run *run, int64_t st
 static int begins_otherwise(void *arg, int rank, struct sheaf_group *group)
 {
 	struct re_job *j = arg;
-	struct sheaf_opts o = { .size = sizeof(o), .flags = SHEAF_RUN_CREATE, .images_max = 2,
+	struct shf_opts o = { .flags = SHEAF_RUN_CREATE, .images_max = 2,
 		.timeout_ms = 60000, .io_threads = 1, .agent = "auto" };
 	struct sheaf_save *save = NULL, *ten = NULL, *other = NULL;
 	struct sheaf_run *run = NULL;

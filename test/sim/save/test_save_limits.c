@@ -30,12 +30,11 @@ struct alone {
 };
 static struct alone a;
 
-static void begin_with(struct sheaf_opts opts)
+static void begin_with(struct shf_opts opts)
 {
 	struct sheaf_slice s = { .size = sizeof(s), .name = "w", .dtype = SHEAF_U8, .ndim = 1,
 		.shape = { sizeof(a.w) }, .count = { sizeof(a.w) }, .data = a.w };
 
-	opts.size = sizeof(opts);
 	opts.flags |= SHEAF_RUN_CREATE;
 	opts.io_threads = 1;
 	a.disk = disk_new();
@@ -51,7 +50,7 @@ static void begin_with(struct sheaf_opts opts)
 
 static void begin(uint64_t flags)
 {
-	begin_with((struct sheaf_opts){ .flags = flags });
+	begin_with((struct shf_opts){ .flags = flags });
 }
 
 static void end(void)
@@ -155,7 +154,7 @@ static void fill(int n)
 /* Otherwise steps go after a commit, and here no commit works before they go. */
 TEST(a_save_that_finds_the_disk_full_lets_old_steps_go_first)
 {
-	begin_with((struct sheaf_opts){ .keep_last = 1, .grace_s = -1 });
+	begin_with((struct shf_opts){ .keep_last = 1, .grace_s = -1 });
 	fill(3);
 	CHECK(simdisk_exists(a.disk, "run/checkpoint-2"));
 	CHECK_RC(saves(4, &a.err), 0, &a.err);
@@ -166,7 +165,7 @@ TEST(a_save_that_finds_the_disk_full_lets_old_steps_go_first)
 TEST(a_save_that_finds_the_disk_full_empties_the_trash_whose_grace_is_over)
 {
 	for (int late = 0; late < 2; late++) {
-		begin_with((struct sheaf_opts){ .keep_last = 1, .grace_s = 100 });
+		begin_with((struct shf_opts){ .keep_last = 1, .grace_s = 100 });
 		fill(4);
 		simdisk_advance(a.disk, late ? 101 : 0);
 		if (late)
@@ -192,7 +191,7 @@ static int begins(struct sheaf_save **save, int64_t step, uint64_t flags)
  * memory. To disk such a step comes all the same. */
 TEST(a_step_that_lies_in_no_second_image_is_not_kept_in_memory)
 {
-	static const struct sheaf_opts scant[] = {
+	static const struct shf_opts scant[] = {
 		{ .agent = "auto", .images_max = 1 },
 		{ .agent = "auto", .images_max = 2, .staging_bytes_max = 4 << 20 },
 	};
@@ -224,7 +223,7 @@ TEST(a_commit_that_is_not_over_says_that_the_step_is_in_memory)
 {
 	struct sheaf_save *save;
 
-	begin_with((struct sheaf_opts){ .agent = "auto", .images_max = 2 });
+	begin_with((struct shf_opts){ .agent = "auto", .images_max = 2 });
 	CHECK_RC(begins(&save, 1, 0), 0, &a.err);
 	SAID(shf_save_commit(save, 0, &a.err), SHEAF_EAGAIN, "; it is safe in the agents' memory",
 	     &a.err);

@@ -30,7 +30,7 @@ struct world {
 
 static void world_init(struct world *w)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE };
+	struct shf_opts opts = { .flags = SHEAF_RUN_CREATE };
 	struct sheaf_error err = { 0 };
 
 	w->disk = simdisk_new(0xfe7, SIMDISK_STRICT);

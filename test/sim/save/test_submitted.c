@@ -335,7 +335,7 @@ static int train(struct host *h, int rank, struct sheaf_run *run, struct memory 
 
 static int caller(struct host *h, int rank, struct sheaf_group *group)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE | h->run_flags,
+	struct shf_opts opts = { .flags = SHEAF_RUN_CREATE | h->run_flags,
 		.timeout_ms = h->timeout_ms ? h->timeout_ms : 600000, .io_threads = 1,
 		.keep_last = 3, .grace_s = -1, .agent = h->agents ? "auto" : NULL,
 		.commit_group = h->back[rank] };
@@ -428,7 +428,7 @@ static int64_t loaded(struct simdisk *disk, int ranks)
 {
 	static uint64_t pid = 900000;
 	const struct shf_sys *sys = simdisk_process(disk, pid++, 0);
-	struct sheaf_opts opts = { .size = sizeof(opts) };
+	struct shf_opts opts = { 0 };
 	struct sheaf_report report = { .size = sizeof(report) };
 	struct sheaf_checkpoint *latest = NULL;
 	struct memory *m = calloc((size_t)ranks, sizeof(*m));

@@ -520,7 +520,7 @@ static const char *one_seed(uint64_t seed, bool later, struct weave_stat *stat)
 	struct simdisk *disk = simdisk_new(seed, SIMDISK_STRICT);
 	const struct shf_sys *sys = simdisk_process(disk, 1000 + seed, 0);
 	struct world w = { .later = later, .checks = !later && seed % 3 == 1 };
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE,
+	struct shf_opts opts = { .flags = SHEAF_RUN_CREATE,
 		.images_max = 1 + (int)(seed % 2), .copy_threads = 1 + (int)(seed / 2 % 3) };
 	struct sheaf_error err;
 

@@ -123,7 +123,7 @@ static int load(struct sheaf_run *run, struct sheaf_state *st, struct sheaf_erro
 static int play_rank(void *arg, int rank, struct sheaf_group *group)
 {
 	struct play *p = arg;
-	struct sheaf_opts opts = { .size = sizeof(opts), .timeout_ms = 60000,
+	struct shf_opts opts = { .timeout_ms = 60000,
 		.flags = p->save ? SHEAF_RUN_CREATE : SHEAF_RUN_READONLY };
 	struct sheaf_state *st = shf_state_new();
 	struct sheaf_save *sv = NULL;
@@ -191,7 +191,7 @@ TEST(a_step_lists_pairs_of_f64)
 {
 	struct simdisk *disk = simdisk_new(3, SIMDISK_STRICT);
 	const struct shf_sys *sys;
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
+	struct shf_opts opts = { .flags = SHEAF_RUN_READONLY };
 	struct sheaf_slice s = { .size = sizeof(s), .name = "z", .dtype = SHEAF_C128, .ndim = 2,
 		.shape = { ROWS, COLUMNS }, .start = { 4, 3 }, .count = { 1, 1 } };
 	struct sheaf_checkpoint *step = NULL;

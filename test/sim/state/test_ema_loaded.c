@@ -29,7 +29,7 @@ static void save_in(struct simdisk *disk, const char *dir, struct sheaf_state *s
 {
 	static uint64_t pid = 9000;
 	const struct shf_sys *sys = simdisk_process(disk, pid++, 0);
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE,
+	struct shf_opts opts = { .flags = SHEAF_RUN_CREATE,
 	                           .io_threads = 1 };
 	struct sheaf_save *save = NULL;
 	struct sheaf_run *run = NULL;
@@ -49,7 +49,7 @@ static void save_in(struct simdisk *disk, const char *dir, struct sheaf_state *s
 static struct sheaf_state *step_3(struct simdisk *disk, float w[4])
 {
 	const struct shf_sys *sys = simdisk_process(disk, 8000, 0);
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
+	struct shf_opts opts = { .flags = SHEAF_RUN_READONLY };
 	struct sheaf_state *st = four_items(w);
 	struct sheaf_run *run = NULL;
 	struct sheaf_checkpoint *step = NULL;
@@ -122,7 +122,7 @@ TEST(a_loaded_step_is_averaged_alone_in_another_run_and_not_in_its_own)
 	w[0] = 13;
 	for (int i = 0; i < 2; i++) {
 		const struct shf_sys *sys = simdisk_process(disk, 8100 + (uint64_t)i, 0);
-		struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE };
+		struct shf_opts opts = { .flags = SHEAF_RUN_CREATE };
 		struct sheaf_run *run = NULL;
 		struct sheaf_error err;
 
@@ -142,7 +142,7 @@ TEST(averages_that_no_manifest_counts_go_on_when_they_are_loaded)
 {
 	struct simdisk *disk = simdisk_new(0x5eaf, SIMDISK_STRICT);
 	const struct shf_sys *sys = simdisk_process(disk, 8000, 0);
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
+	struct shf_opts opts = { .flags = SHEAF_RUN_READONLY };
 	float w[4] = { 1, 2, 3, 4 }, e[4] = { 7, 7, 7, 7 };
 	struct sheaf_slice s = { .size = sizeof(s), .name = "w", .dtype = SHEAF_F32, .ndim = 1,
 		.shape = { 4 }, .count = { 4 }, .data = w };
@@ -277,7 +277,7 @@ struct outcome {
 static void is_as(struct simdisk *disk, int variant, const struct outcome *want)
 {
 	const struct shf_sys *sys = simdisk_process(disk, 8000, 0);
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
+	struct shf_opts opts = { .flags = SHEAF_RUN_READONLY };
 	struct sheaf_run *run = NULL;
 	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err;

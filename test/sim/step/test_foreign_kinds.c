@@ -22,7 +22,7 @@ static const struct hand_tensor tensor[] = { { "w", SHEAF_F32, 1, { 7 } } };
 /* How many tensor files are found, or the code. */
 static int open_at(struct simdisk *disk, const char *path, uint64_t flags, struct sheaf_error *err)
 {
-	struct sheaf_opts o = { .size = sizeof(o), .flags = flags };
+	struct shf_opts o = { .flags = flags };
 	const struct shf_sys *sys = simdisk_process(disk, 5, 0);
 	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open_path(&step, path, NULL, &o, sys, err);
@@ -272,7 +272,7 @@ TEST(a_salvage_tells_what_is_damaged_and_publishes_without_being_asked_for_a_rep
 {
 	struct simdisk *base = acts_disk(1), *disk = acts_disk_copy(base);
 	const struct shf_sys *sys = simdisk_process(disk, 5, 0);
-	struct sheaf_opts o = { .size = sizeof(o), .timeout_ms = 100 };
+	struct shf_opts o = { .timeout_ms = 100 };
 	struct sheaf_report report = { .size = sizeof(report), .finding = finding };
 	struct sheaf_error err;
 	char name[80] = "", path[200];
@@ -302,7 +302,7 @@ TEST(a_forked_child_may_only_let_go)
 {
 	struct simdisk *disk = acts_disk(1);
 	const struct shf_sys *sys = simdisk_process(disk, 5, 0), *child;
-	struct sheaf_opts o = { .size = sizeof(o), .io_threads = 1 };
+	struct shf_opts o = { .io_threads = 1 };
 	struct sheaf_state *held = shf_state_new();
 	struct sheaf_save *save = NULL, *more = NULL;
 	struct sheaf_checkpoint *step = NULL;

@@ -30,7 +30,7 @@ static struct sheaf_checkpoint *opened(struct simdisk *disk, const char *path, u
                                        int *rc)
 {
 	static uint64_t pid = 900;
-	struct sheaf_opts o = { .size = sizeof(o), .flags = flags };
+	struct shf_opts o = { .flags = flags };
 	struct sheaf_checkpoint *step = NULL;
 
 	*rc = shf_step_open_path(&step, path, NULL, &o, simdisk_process(disk, pid++, 0), &err);

@@ -69,7 +69,7 @@ static void seal(struct claim *c)
 
 static int opens(struct claim *c)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
+	struct shf_opts opts = { .flags = SHEAF_RUN_READONLY };
 	int rc = shf_run_open(&c->run, "run", NULL, &opts, c->sys, &c->err);
 
 	return rc == 0 ? shf_step_open(&c->step, c->run, 7, &c->err) : rc;

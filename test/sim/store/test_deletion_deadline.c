@@ -41,7 +41,7 @@ static struct trainer trainer_on(struct simdisk *disk)
 
 static void open_run(struct trainer *t, int keep_last)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE, .io_threads = 1,
+	struct shf_opts opts = { .flags = SHEAF_RUN_CREATE, .io_threads = 1,
 		.timeout_ms = DEADLINE_MS, .keep_last = keep_last, .log = hear, .arg = t };
 
 	CHECK_RC(shf_run_open(&t->run, "run", NULL, &opts, t->sys, &t->err), 0, &t->err);

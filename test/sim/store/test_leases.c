@@ -38,7 +38,7 @@ static bool has(struct simdisk *disk, int step)
 
 TEST(a_step_that_is_open_for_reading_is_not_pruned_before_it_is_closed)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
+	struct shf_opts opts = { .flags = SHEAF_RUN_READONLY };
 	struct simdisk *disk = simdisk_new(JOB_SEED, SIMDISK_STRICT);
 	struct job saves = job_on(disk, DEED_SAVE, 4), prunes[2];
 	struct sheaf_run *reader = NULL;
@@ -68,7 +68,7 @@ TEST(a_step_that_is_open_for_reading_is_not_pruned_before_it_is_closed)
 /* The lock of a lease is shared with forked children, and a killed reader gives nothing up. */
 TEST(a_step_that_a_killed_reader_had_open_stays_until_its_children_have_exited)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
+	struct shf_opts opts = { .flags = SHEAF_RUN_READONLY };
 	struct simdisk *disk = simdisk_new(JOB_SEED, SIMDISK_STRICT);
 	struct job saves = job_on(disk, DEED_SAVE, 4), prunes;
 	struct sheaf_run *reader = NULL;
@@ -138,7 +138,7 @@ static void owner_prunes(void *arg)
 /* Steps 1 to n of a job, a run that is open to read, and one who may prune. */
 static void begin_both(int64_t n, long at, int64_t number)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
+	struct shf_opts opts = { .flags = SHEAF_RUN_READONLY };
 	struct job saves;
 
 	memset(&both, 0, sizeof(both));

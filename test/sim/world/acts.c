@@ -81,7 +81,7 @@ static int with_stream(struct hand *h)
 static int open_run(struct hand *h, uint64_t flags, int grace_s)
 {
 	static const char *const ignore[] = { "model/l.7*", NULL };
-	struct sheaf_opts o = h->play->opts;
+	struct shf_opts o = h->play->opts;
 
 	o.flags = flags;
 	o.ignore = ignore;
@@ -189,7 +189,7 @@ int act_verify(struct hand *h)
 
 static int by_path(struct hand *h, struct sheaf_checkpoint **step, const char *path)
 {
-	struct sheaf_opts o = h->play->opts;
+	struct shf_opts o = h->play->opts;
 
 	o.flags = 0;
 	return shf_step_open_path(step, path, h->group, &o, h->sys, &h->err);
@@ -263,7 +263,7 @@ int act_plan(struct hand *h)
 {
 	static const char *const ignore[] = { "model/1??", NULL };
 	static const int32_t nodes[] = { 0, 1, 1 };
-	struct sheaf_opts o = { .size = sizeof(o), .flags = SHEAF_RUN_REPLICAS, .ignore = ignore };
+	struct shf_opts o = { .flags = SHEAF_RUN_REPLICAS, .ignore = ignore };
 	struct sheaf_state *states[3];
 	int rc = 0, n = 0;
 
@@ -338,7 +338,7 @@ int act_rewind(struct hand *h)
 
 int act_salvage(struct hand *h)
 {
-	struct sheaf_opts o = h->play->opts;
+	struct shf_opts o = h->play->opts;
 
 	o.flags = 0;
 	o.timeout_ms = 1000;
@@ -368,7 +368,7 @@ static int damaged(void *arg, const struct sheaf_item *item)
 /* Each step that is there has all its files, and the newest is whole. */
 int act_look_after(struct hand *h)
 {
-	struct sheaf_opts o = h->play->opts;
+	struct shf_opts o = h->play->opts;
 	struct sheaf_checkpoint *step = NULL;
 	int rc;
 

@@ -450,7 +450,7 @@ int hands_load(struct play *p)
 struct play hands_play(struct simdisk *disk, int ranks, void (*hold)(struct hand *h))
 {
 	return (struct play){ .disk = disk, .ranks = ranks, .hold = hold, .step = 7, .seed = 0x5eaf,
-		.opts = { .size = sizeof(struct sheaf_opts), .flags = SHEAF_RUN_CREATE,
+		.opts = { .flags = SHEAF_RUN_CREATE,
 		          .timeout_ms = 60000 } };
 }
 

@@ -51,7 +51,7 @@ struct play {
 	void (*hold)(struct hand *h);   /* NULL: nothing */
 	void (*during)(struct hand *h, struct sheaf_save *save); /* between begin and commit */
 	int variant;                    /* for hold to look at */
-	struct sheaf_opts opts;
+	struct shf_opts opts;
 	const char *path;               /* load from there; NULL: a step of the run "run" */
 	int64_t step;
 	uint64_t flags;                 /* of the load */

@@ -220,7 +220,7 @@ static void put_tries(struct simdisk *disk, const char *dir)
 void harm_save(struct simdisk *disk, const char *dir, uint64_t salt)
 {
 	const struct shf_sys *sys = simdisk_process(disk, 77, 0);
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE,
+	struct shf_opts opts = { .flags = SHEAF_RUN_CREATE,
 		.file_bytes_max = FILE_BYTES };
 	struct sheaf_run *run = NULL;
 	struct sheaf_error err = { 0 };

@@ -391,8 +391,7 @@ static void give_way(void *arg)
 static int rank_main(void *arg, int rank, struct sheaf_group *group)
 {
 	struct job *j = job_of_rank(arg, &rank);
-	struct sheaf_opts opts = { .size = sizeof(opts),
-				   .flags = SHEAF_RUN_CREATE | (j->lazy ? SHEAF_RUN_METRICS : 0),
+	struct shf_opts opts = { .flags = SHEAF_RUN_CREATE | (j->lazy ? SHEAF_RUN_METRICS : 0),
 				   .timeout_ms = JOB_TIMEOUT_MS,
 				   .staging_bytes_max = j->staging,
 				   .file_bytes_max = j->file_bytes,
@@ -611,7 +610,7 @@ static int look_at_stage(struct simdisk *disk, const struct shf_sys *sys, const 
 	int findings = 0;
 	struct sheaf_report report = { .size = sizeof(report), .finding = finding,
 	                               .arg = &findings };
-	struct sheaf_opts opts = { .size = sizeof(opts), .io_threads = 1 };
+	struct shf_opts opts = { .io_threads = 1 };
 	struct sheaf_checkpoint *step = NULL;
 	char path[160];
 	int rc;
@@ -690,7 +689,7 @@ static const char *visit(struct simdisk *disk, enum look how, const struct job_s
                          int64_t step, struct seen *seen, char why[300])
 {
 	const struct shf_sys *sys = simdisk_process(disk, next_pid++, 0);
-	struct sheaf_opts opts = { .size = sizeof(opts), .timeout_ms = JOB_TIMEOUT_MS,
+	struct shf_opts opts = { .timeout_ms = JOB_TIMEOUT_MS,
 		.flags = how & LOOK_WRITE ? SHEAF_RUN_CREATE : SHEAF_RUN_READONLY,
 		        .io_threads = 1 };
 	struct sheaf_error err = { 0 };

@@ -55,7 +55,7 @@ static int save_rank(void *arg, int rank, struct sheaf_group *group)
 {
 	struct sheaf_slice slices[SLICES], tied, twin = { .size = sizeof(twin), .name = "w",
 		.dtype = SHEAF_U8, .ndim = 1, .shape = { TWIN }, .count = { TWIN } };
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE,
+	struct shf_opts opts = { .flags = SHEAF_RUN_CREATE,
 	                           .file_bytes_max = 700000 };
 	struct sheaf_run *run = NULL;
 	struct sheaf_save *save = NULL;
@@ -132,7 +132,7 @@ static int progress(void *arg, const struct sheaf_stat *stat)
 static int look_rank(void *arg, int rank, struct sheaf_group *group)
 {
 	struct look *l = arg;
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = l->flags, .timeout_ms = 60000,
+	struct shf_opts opts = { .flags = l->flags, .timeout_ms = 60000,
 	                           .progress = progress, .arg = l };
 	struct sheaf_report *report = &l->report[rank];
 	struct sheaf_error *err = &l->err[rank];

@@ -28,7 +28,7 @@ static void must(bool does, const char *what, const struct one *o)
 static void open_run(struct one *o, uint64_t flags, int keep_last)
 {
 	static uint64_t pid = 60000;
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = flags, .agent = "auto",
+	struct shf_opts opts = { .flags = flags, .agent = "auto",
 		.images_max = 4, .io_threads = 1, .keep_last = keep_last, .grace_s = -1 };
 
 	o->sys = simdisk_process(o->disk, pid++, 0);

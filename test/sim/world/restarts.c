@@ -204,8 +204,7 @@ static void hear(void *arg, int level, const char *line)
 static int rank_main(void *arg, int rank, struct sheaf_group *group)
 {
 	struct re_job *j = arg;
-	struct sheaf_opts opts = { .size = sizeof(opts),
-		.flags = j->plan.readonly ? SHEAF_RUN_READONLY : SHEAF_RUN_CREATE |
+	struct shf_opts opts = { .flags = j->plan.readonly ? SHEAF_RUN_READONLY : SHEAF_RUN_CREATE |
 		        SHEAF_RUN_METRICS,
 		.timeout_ms = 60000, .images_max = j->plan.images, .copies = j->plan.copies,
 		.log = hear, .arg = j,
