@@ -5,6 +5,7 @@
 #define BENCH_H
 #include <jansson.h>
 #include <mpi.h>
+#include "sheaf-opts.h"
 #include "workload.h"
 
 enum bench_verb { BENCH_SAVE = 1, BENCH_LOAD = 2, BENCH_RESHARD = 4, BENCH_STALL = 8 };
@@ -94,7 +95,14 @@ json_t *bench_meter_json(const struct bench_meter *m, int64_t round);
 int bench_on_line(const struct bench *b, char line[BENCH_LINE], struct sheaf_error *err);
 
 /* How the command line says that a run is to be opened. */
-struct sheaf_opts bench_run_opts(const struct bench *b, uint64_t flags);
+struct bench_run_opts {
+	struct sheaf_opts opts;         /* points to the others */
+	struct sheaf_staging staging;
+	struct sheaf_retention retention;
+	struct sheaf_memory_tier tier;
+	struct sheaf_notify notify;
+};
+void bench_run_opts_init(struct bench_run_opts *o, const struct bench *b, uint64_t flags);
 /* Waits as long as anybody writes. */
 int bench_commit(const struct bench *b, struct sheaf_save *save, struct sheaf_error *err);
 /* 0, or the code that all ranks return; events and sentences are out. */

@@ -231,14 +231,15 @@ static int run_open(const struct stall *s, const struct mode *m, uint64_t flags,
 		    struct sheaf_run **run, struct sheaf_error *err)
 {
 	const char *agent = s->b->o->agent;
-	struct sheaf_opts opts = bench_run_opts(s->b, flags);
+	struct bench_run_opts o;
 	char path[PATH_MAX];
 
 	run_path(s, m, path);
-	opts.agent = !is_memory(m->kind) ? NULL : agent ? agent : "auto";
-	opts.keep_last = prunes;
-	opts.grace_s = prunes ? -1 : 0;
-	return sheaf_run_open(run, path, s->b->group, &opts, err);
+	bench_run_opts_init(&o, s->b, flags);
+	o.tier.agent = !is_memory(m->kind) ? NULL : agent ? agent : "auto";
+	o.retention.keep_last = prunes;
+	o.retention.grace_s = prunes ? -1 : 0;
+	return sheaf_run_open(run, path, s->b->group, &o.opts, err);
 }
 
 static int agent_begin(const struct stall *s, const struct mode *m, int *agent,

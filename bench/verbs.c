@@ -67,34 +67,51 @@ static const char *speed(char text[40], uint64_t bytes, double seconds)
 	return text;
 }
 
-struct sheaf_opts bench_run_opts(const struct bench *b, uint64_t flags)
+void bench_run_opts_init(struct bench_run_opts *out, const struct bench *b, uint64_t flags)
 {
 	const struct bench_opts *o = b->o;
-	struct sheaf_opts opts = {
-		.size = sizeof(opts),
-		.flags = flags,
-		.staging_bytes_max = (uint64_t)o->staging_bytes,
-		.file_bytes_max = (uint64_t)o->file_bytes,
-		.io_threads = (int32_t)o->io_threads,
-		.timeout_ms = (int32_t)o->timeout_ms,
-		.keep_last = (int32_t)o->keep_last,
-		.images_max = (int32_t)o->images,
-		.copy_threads = (int32_t)o->copy_threads,
-		.copy_cpus = o->copy_cpus,
-		.copy_rate_max = (uint64_t)o->copy_rate,
-		.agent = o->agent,
-		.copies = (int32_t)o->copies,
-		.copies_group = b->behind,
-		.commit_group = b->commits,
-		.signal_dir = o->signal_dir,
-		.log = log_line,
-		.arg = (void *)(uintptr_t)b,
-	};
 
+	*out = (struct bench_run_opts){
+		.opts = {
+			.size = sizeof(out->opts),
+			.flags = flags,
+			.file_bytes_max = (uint64_t)o->file_bytes,
+			.io_threads = (int32_t)o->io_threads,
+			.timeout_ms = (int32_t)o->timeout_ms,
+			.commit_group = b->commits,
+			.log = log_line,
+			.arg = (void *)(uintptr_t)b,
+			.staging = &out->staging,
+			.retention = &out->retention,
+			.memory_tier = &out->tier,
+			.notify = &out->notify,
+		},
+		.staging = {
+			.size = sizeof(out->staging),
+			.bytes_max = (uint64_t)o->staging_bytes,
+			.buffers_max = (int32_t)o->images,
+			.copy_threads = (int32_t)o->copy_threads,
+			.copy_cpus = o->copy_cpus,
+			.copy_rate_max = (uint64_t)o->copy_rate,
+		},
+		.retention = {
+			.size = sizeof(out->retention),
+			.keep_last = (int32_t)o->keep_last,
+		},
+		.tier = {
+			.size = sizeof(out->tier),
+			.agent = o->agent,
+			.copies = (int32_t)o->copies,
+			.copies_group = b->behind,
+		},
+		.notify = {
+			.size = sizeof(out->notify),
+			.signal_dir = o->signal_dir,
+		},
+	};
 	if (o->io && strcmp(o->io, "buffered") == 0)
-		opts.flags |= SHEAF_RUN_BUFFERED;
-	opts.flags |= o->metrics ? SHEAF_RUN_METRICS : 0;
-	return opts;
+		out->opts.flags |= SHEAF_RUN_BUFFERED;
+	out->opts.flags |= o->metrics ? SHEAF_RUN_METRICS : 0;
 }
 
 /* --- save --------------------------------------------------------------------------------- */
@@ -656,10 +673,12 @@ int bench_run(struct bench *b)
 	struct wl_held *into = o->verb == BENCH_RESHARD ? &b->held_to : &b->held;
 	struct sheaf_state *state = o->verb == BENCH_RESHARD ? b->state_to : b->state;
 	struct flight flight = { .n = 0 };
-	struct sheaf_opts opts = bench_run_opts(b, saves ? SHEAF_RUN_CREATE : SHEAF_RUN_READONLY);
-	int rc = sheaf_run_open(&run, o->run, b->group, &opts, &err);
+	struct bench_run_opts how;
 	char line[BENCH_LINE];
+	int rc;
 
+	bench_run_opts_init(&how, b, saves ? SHEAF_RUN_CREATE : SHEAF_RUN_READONLY);
+	rc = sheaf_run_open(&run, o->run, b->group, &how.opts, &err);
 	flight.run = run;
 	for (int64_t k = 0; rc == 0 && k < n; k++) {
 		int64_t round = o->rounds ? k : 0;

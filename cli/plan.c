@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include "sheaf-opts.h"
 #include "sheaf-plan.h"
 #include "workload.h"
 
@@ -213,6 +214,7 @@ static int build(struct plan *p)
 static int run(const struct cli_args *a)
 {
 	struct plan p = { .a = a };
+	struct sheaf_staging memory = { .size = sizeof(memory) };
 	struct sheaf_opts opts = { .size = sizeof(opts) };
 	struct sheaf_error err = { .msg = "" };
 	int64_t file_bytes = 0, staging = 0;
@@ -227,7 +229,8 @@ static int run(const struct cli_args *a)
 	if (!rc)
 		rc = build(&p);
 	opts.file_bytes_max = (uint64_t)file_bytes;
-	opts.staging_bytes_max = (uint64_t)staging;
+	memory.bytes_max = (uint64_t)staging;
+	opts.staging = &memory;
 	if (!rc) {
 		rc = sheaf_plan(p.states, p.node, (int32_t)p.ranks, &opts, item, &p, &err);
 		if (rc < 0)

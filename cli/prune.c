@@ -2,6 +2,7 @@
 /* sheaf prune: which steps the keep rules let go; with --apply they go. */
 #include "cli.h"
 #include "sheaf-admin.h"
+#include "sheaf-opts.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -34,7 +35,7 @@ static void log_line(void *arg, int level, const char *line)
 }
 
 /* K:NOTE:min|max, note being room for its NOTE. The library says what is no key. */
-static int best(const struct cli_args *a, struct sheaf_opts *opts, char note[80])
+static int best(const struct cli_args *a, struct sheaf_retention *keep, char note[80])
 {
 	const char *text = cli_value(a, "best"), *from, *to;
 	char *end;
@@ -52,14 +53,15 @@ static int best(const struct cli_args *a, struct sheaf_opts *opts, char note[80]
 		                 "3:loss:min");
 	memcpy(note, from, (size_t)(to - from));
 	note[to - from] = '\0';
-	opts->keep_best = (int32_t)k;
-	opts->best_largest = to[2] == 'a';
-	opts->best_note = note;
+	keep->keep_best = (int32_t)k;
+	keep->best_largest = to[2] == 'a';
+	keep->best_note = note;
 	return 0;
 }
 
 static int run(const struct cli_args *a)
 {
+	struct sheaf_retention keep = { .size = sizeof(keep) };
 	struct sheaf_opts opts = { .size = sizeof(opts), .arg = (void *)(uintptr_t)a };
 	struct sheaf_error err = { .msg = "" };
 	int64_t keep_last = 0, keep_every = 0, grace = 600, timeout = 60000;
@@ -76,7 +78,7 @@ static int run(const struct cli_args *a)
 	if (!rc)
 		rc = cli_int(a, "timeout-ms", 1, INT32_MAX, &timeout);
 	if (!rc)
-		rc = best(a, &opts, note);
+		rc = best(a, &keep, note);
 	if (!rc && !keep_last)
 		rc = cli_usage(a, "--keep-last", "this option must be given", NULL);
 	if (!rc)
@@ -85,9 +87,10 @@ static int run(const struct cli_args *a)
 		goto out;
 	/* Listing changes nothing, and needs no lock. */
 	opts.flags = apply ? 0 : SHEAF_RUN_READONLY;
-	opts.keep_last = (int32_t)keep_last;
-	opts.keep_every = (int32_t)keep_every;
-	opts.grace_s = grace ? (int32_t)grace : -1;
+	keep.keep_last = (int32_t)keep_last;
+	keep.keep_every = (int32_t)keep_every;
+	keep.grace_s = grace ? (int32_t)grace : -1;
+	opts.retention = &keep;
 	opts.timeout_ms = (int32_t)timeout;
 	opts.log = a->json ? NULL : log_line;
 	rc = sheaf_run_open(&r, place.path, NULL, &opts, &err);

@@ -222,18 +222,18 @@ enum sheaf_prune_action {
 /* Returns the name of an action, "keep" or "remove", or NULL if there is no such action. The string
  * is static. [any thread] */
 const char *sheaf_prune_action_name(int32_t action);
-/* Removes old checkpoints by the retention options of the run: keep_last, keep_every and keep_best
- * of sheaf_opts. A checkpoint is removed only if a newer one descends from it and is verified. Its
- * line of descent must be known: each checkpoint between the two is in the run or was pruned. If
- * one was removed by hand, or never copied to this run, all older ones stay, and their reason names
- * the missing one.
+/* Removes old checkpoints by the retention options of the run (sheaf_opts.retention; struct
+ * sheaf_retention is in sheaf-opts.h). A checkpoint is removed only if a newer one descends from it
+ * and is verified. Its line of descent must be known: each checkpoint between the two is in the run
+ * or was pruned. If one was removed by hand, or never copied to this run, all older ones stay, and
+ * their reason names the missing one.
  *
  * The newest checkpoint is verified first, unless that was done since its commit. For this its data
  * is dropped from the page cache and read from the disk again.
  *
- * Removed checkpoints are moved to .sheaf/trash and deleted after sheaf_opts.grace_s. A call spends
- * at most a quarter of sheaf_opts.timeout_ms on deleting. The next prune, commit or open deletes
- * the rest.
+ * Removed checkpoints are moved to .sheaf/trash and deleted after sheaf_retention.grace_s. A call
+ * spends at most a quarter of sheaf_opts.timeout_ms on deleting. The next prune, commit or open
+ * deletes the rest.
  * dry     not 0: removes nothing, but reports what would be removed.
  * item    called on rank 0 for each checkpoint; may be NULL. action: enum sheaf_prune_action; why:
  *         the reason, one line.

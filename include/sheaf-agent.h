@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sheaf-agent.h - the memory tier: agents, which keep checkpoints in the memory of their nodes, so
- * that the next job resumes from memory. A trainer needs none of these calls, only opts.agent.
+ * that the next job resumes from memory. A trainer needs none of these calls, only struct
+ * sheaf_memory_tier of sheaf-opts.h.
  *
  * The rules at the head of sheaf.h apply to these calls, too.
  *
  * Agent      A process on each node that the launcher starts with `sheaf agent RUN`. It outlives
- *            the trainer. If a job opens the run with sheaf_opts.agent, the agent keeps the
- *            staging buffers of the newest checkpoints as they were committed.
- * Resuming   A later job opens the run on the same nodes with sheaf_opts.agent. Then
+ *            the trainer. If a job opens the run with a memory tier (sheaf_opts.memory_tier), the
+ *            agent keeps the staging buffers of the newest checkpoints as they were committed.
+ * Resuming   A later job opens the run on the same nodes with a memory tier. Then
  *            sheaf_checkpoint_open of SHEAF_LATEST finds the newest checkpoint in memory or on
  *            disk. One in memory is loaded at the speed of memory, in any layout, and every block
  *            is verified as when it is read from disk.
@@ -32,7 +33,8 @@ struct sheaf_agent_opts {
 	uint32_t size;                  /* sizeof(struct sheaf_agent_opts) */
 	int32_t idle_s;                 /* the agent exits after this many seconds without a
 	                                 * connected process; 0: never */
-	const char *agent;              /* path of its socket, as sheaf_opts.agent; NULL: "auto" */
+	const char *agent;              /* path of its socket, as sheaf_memory_tier.agent; NULL:
+	                                 * "auto" */
 	uint64_t memory_max;            /* limit for all memory it keeps, in bytes; 0: no limit */
 	/* Limit on the checkpoints kept for a job; 0: no limit, otherwise at least 2, because one
 	 * is kept while the next one is copied. A job then has at most this many staging buffers.
@@ -89,7 +91,7 @@ struct sheaf_agent_info {
 };
 /* Asks the agent of this node about itself.
  * dir     directory of the run.
- * agent   path of the agent's socket, as sheaf_opts.agent; NULL: "auto".
+ * agent   path of the agent's socket, as sheaf_memory_tier.agent; NULL: "auto".
  * info    receives the answer.
  * ENOENT: no agent answers.
  * EINVAL: the agent at that path belongs to another run directory.
@@ -99,7 +101,7 @@ int  sheaf_agent_get_info(const char *dir, const char *agent, struct sheaf_agent
 /* Stops the agent of this node and waits until it has ended. What it kept is then lost, and another
  * agent may be started.
  * dir     directory of the run.
- * agent   path of the agent's socket, as sheaf_opts.agent; NULL: "auto".
+ * agent   path of the agent's socket, as sheaf_memory_tier.agent; NULL: "auto".
  * ENOENT: no agent answers.
  * EINVAL: the agent at that path belongs to another run directory.
  * [local] */
@@ -121,7 +123,7 @@ struct sheaf_memory {
 /* Lists the checkpoints that the agent of this node keeps. Those of the latest job come first. For
  * each job the newest checkpoint comes first.
  * dir     directory of the run.
- * agent   path of the agent's socket, as sheaf_opts.agent; NULL: "auto".
+ * agent   path of the agent's socket, as sheaf_memory_tier.agent; NULL: "auto".
  * item    called for each checkpoint. A result other than 0 ends the list, and the call returns it.
  * arg     passed to item.
  * ENOENT: no agent answers.
@@ -138,7 +140,7 @@ int  sheaf_agent_list(const char *dir, const char *agent,
  * with the same `due`. Each writes what its node has, and one of them publishes the checkpoint. The
  * others get 0 in report->held.
  * dir     directory of the run.
- * agent   path of the agent's socket, as sheaf_opts.agent; NULL: "auto".
+ * agent   path of the agent's socket, as sheaf_memory_tier.agent; NULL: "auto".
  * due     not 0: only a checkpoint whose save was meant for the disk.
  * step    receives the number of the checkpoint that was written, also if the call fails after
  *         that; -1: none was written. May be NULL.

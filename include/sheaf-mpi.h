@@ -4,9 +4,9 @@
  * The rules at the head of sheaf.h apply to this call, too.
  *
  * Threads    MPI_THREAD_FUNNELED is enough for the group of a run. A group for
- *            sheaf_opts.commit_group or sheaf_opts.copies_group is used by threads of sheaf and
- *            needs MPI_THREAD_MULTIPLE. The caller requests that level from MPI_Init_thread, and
- *            must check the level that was provided.
+ *            sheaf_opts.commit_group or sheaf_memory_tier.copies_group is used by threads of
+ *            sheaf and needs MPI_THREAD_MULTIPLE. The caller requests that level from
+ *            MPI_Init_thread, and must check the level that was provided.
  * Waiting    A rank that waits for others polls MPI, with sleeps between that grow to 1 ms. It
  *            never waits longer than the deadline of the call.
  * Exit       After SHEAF_ELOST a program should print its messages, flush its files and call

@@ -46,7 +46,7 @@
  * Group       The ranks (processes) that save and load together.
  * Node        A set of ranks that share memory.
  * Replica     A copy: of a tensor, on another rank; or of a checkpoint, in the memory of another
- *             node (sheaf_opts.copies).
+ *             node (sheaf_memory_tier.copies in sheaf-opts.h).
  * Staging     A save copies the state into a staging buffer in host memory, from which it is
  *             written to disk in the background. Each save in flight has a buffer of its own.
  * Gate        The call of sheaf_save_wait_copied for a slice, before its memory changes.
@@ -75,7 +75,7 @@
  *             marked [any thread] may be made at any time before the handle is released. Two
  *             checkpoints of one run must not be loaded at the same time. The threads of sheaf
  *             block all signals. They use no group, except sheaf_opts.commit_group and
- *             copies_group.
+ *             sheaf_memory_tier.copies_group.
  * Callbacks   They run inside calls of sheaf, on the thread of the caller, and must return. A C++
  *             exception, a longjmp or a panic of another language must not leave a callback: the
  *             library would keep its locks, and the other ranks would wait. Catch it inside. If
@@ -355,12 +355,15 @@ struct sheaf_opts {
 	int32_t timeout_ms;             /* how long a collective call waits for a rank, in ms; 0:
 	                                 * 600000 */
 	uint64_t flags;                 /* SHEAF_RUN_... */
-	/* Limit on the host memory that saves of this rank use, in bytes; 0: what images_max saves
-	 * need. Half of it is for staging buffers: as many as fit, or one that holds only a part of
-	 * the state at a time. The other half is for bounce buffers and messages. A load uses the
-	 * part that saves do not use, at most 40 MiB and at least 2 MiB, and frees that when it
-	 * returns. */
-	uint64_t staging_bytes_max;
+	/* Names of the checkpoints' folders; NULL: the names that the run has, or "checkpoint-{n}"
+	 * for a new run. Otherwise a prefix and "{n}", such as "step-{n}". The prefix has at most
+	 * 40 characters of [A-Za-z0-9._-], does not begin with a dot and does not end with a digit.
+	 * It is stored when the run is created and never changes: another one is EINVAL, and the
+	 * message names both. Same on all ranks. */
+	const char *folder;
+	const char *const *ignore;      /* fnmatch(3) patterns for "family/name", NULL at the end:
+	                                 * such tensors are neither saved nor loaded; reports list
+	                                 * them */
 	uint64_t file_bytes_max;        /* limit on the size of a tensor file; 0: 5e9. A larger
 	                                 * tensor gets a file of its own */
 	/* I/O threads of this rank; 0: 4. They do disk I/O where io_uring is not available, and
@@ -368,20 +371,6 @@ struct sheaf_opts {
 	 * more than one, one of them touches the destination memory ahead of the reads of a load,
 	 * so that page faults do not delay these. */
 	int32_t io_threads;
-	/* Staging buffers, which is how many saves may be in flight at once; 0: 1, or 2 for lazy
-	 * saves; at most 8; same on all ranks. */
-	int32_t images_max;
-	/* Retention: keep the newest N checkpoints; 0: keep all. Retention is applied by
-	 * sheaf_run_prune, and after commits, which do not wait for it: a thread of each node reads
-	 * its share of the new checkpoint again, at low priority and past the page cache. Older
-	 * checkpoints are deleted by the first later commit or close that finds it undamaged. */
-	int32_t keep_last;
-	int32_t keep_every;             /* retention: also keep checkpoints whose number is a
-	                                 * multiple of N; 0: none. EINVAL without keep_last */
-	int32_t grace_s;                /* seconds from the removal of a checkpoint by a prune of
-	                                 * this run to its deletion; 0: 600; -1: it is deleted at
-	                                 * once. A job that opens the run later deletes what was
-	                                 * removed 600 s before, whatever this was */
 	/* Failed resume attempts after which a checkpoint is skipped; 0: no limit. If this many
 	 * jobs have loaded a checkpoint and none of them got further, and there is an older one,
 	 * then SHEAF_LATEST skips it, and sheaf_run_open marks it bad. Loads from memory and
@@ -391,86 +380,25 @@ struct sheaf_opts {
 	 * - Its next save to memory only is committed.
 	 * - It closed the run. */
 	int32_t resume_attempts_max;
-	const char *const *ignore;      /* fnmatch(3) patterns for "family/name", NULL at the end:
-	                                 * such tensors are neither saved nor loaded; reports list
-	                                 * them */
 	/* Called with each line of the log; NULL: none. level: enum sheaf_log_level. */
 	void (*log)(void *arg, int level, const char *line);
 	/* Called again and again by calls that wait, to report how far they are: commits, loads,
 	 * verifications and sheaf_save_result. Non-zero ends the call with EFAILED on all ranks,
 	 * and aborts the save. It must not call sheaf. */
 	int  (*progress)(void *arg, const struct sheaf_stat *stat);
-	void *arg;                      /* passed to log, progress and committed */
-	/* Retention: also keep the N best checkpoints by the note best_note; 0: none. The note is a
-	 * decimal number of at most 40 significant digits. The smallest is the best, or with
-	 * best_largest the largest. Of equal ones the newer is better. A checkpoint without such a
-	 * note is never one of the best. EINVAL without keep_last. Same on all ranks. */
-	int32_t keep_best;
-	int32_t best_largest;           /* not 0: the largest note is the best */
-	const char *best_note;          /* key of the note (sheaf_save_note); needs keep_best */
-	/* Limit on the threads that copy one lazy save on this rank; never more than there are
-	 * processors. 0: the smaller of 4 and this rank's share of the node's processors minus one.
-	 * The number of threads is adapted from save to save. The first save has 1. One is added
-	 * after a save whose copy was waited for at a gate. One is removed after a save that fewer
-	 * threads would have copied before the first gate. */
-	int32_t copy_threads;
-	/* Copies of each checkpoint in memory. 0 or 1: no replica. 2: the memory of the next node
-	 * has a replica, so that the checkpoint survives the loss of one node. Replicas need
-	 * `agent` and the memory of two more staging buffers. They are sent inside the commit, or
-	 * in the background with copies_group. If there is only one node, or after a failure, log
-	 * has a warning that there are no replicas. Same on all ranks. */
-	int32_t copies;
-	/* The memory tier (sheaf-agent.h): path of the socket of this node's agent, or "auto", the
-	 * default socket of `sheaf agent` for this run; NULL: no memory tier. If no agent answers,
-	 * or an agent of another run directory, or if the agent ends, the run goes on without one
-	 * and log has a warning. NULL on all ranks or on none. */
-	const char *agent;
-	/* Called on rank 0 for each checkpoint on disk, inside the sheaf_save_commit that then
-	 * returns 0; NULL: none. The checkpoint survives a power loss, its done files (signal_dir)
-	 * are written, and the other ranks go on. Not called for a save that failed, is in doubt or
-	 * is in memory only. path: the checkpoint's folder, as sheaf_run_path gives it; valid
-	 * during the callback. It must not do any of these:
-	 * - Call a [collective] function on this run, its checkpoints or its saves.
-	 * - Call sheaf_save_free for this save.
-	 * - Take timeout_ms or longer: the other ranks wait in their next collective call.
-	 * - Leave by longjmp or a C++ exception. */
-	void (*committed)(void *arg, int64_t step, const char *path);
-	/* A folder for done files, which tell other programs of new checkpoints; NULL: none. Only
-	 * the value of rank 0 is used, and the parent of the folder must exist. Before a commit
-	 * returns 0, the file <family>.<step>.done is written for each family of the checkpoint,
-	 * and when these are durable, whole-step.<step>.done (doc/format.md). sheaf_run_open for
-	 * writing adds those that the newest checkpoint lacks. A failure here is a warning. Sheaf
-	 * never deletes done files: compare the session in them to recognise a checkpoint that was
-	 * saved again. A relative path is looked up at each commit, so give an absolute one if the
-	 * program changes its directory. */
-	const char *signal_dir;
-	/* Processors for the threads that copy lazy saves on this rank, such as "0-3,8"; NULL: any.
-	 * If the kernel refuses one, log has a warning. */
-	const char *copy_cpus;
-	/* Limit on how fast those threads copy one save together, in bytes a second; 0: none. A
-	 * caller that waits at a gate or in commit copies the rest without this limit. */
-	uint64_t copy_rate_max;
-	/* A second group of the same ranks, to send replicas in the background; NULL: they are sent
-	 * inside commits. On all ranks or on none. A thread of each rank uses this group at any
-	 * time, also while the caller uses the other one. sheaf_run_close waits for that thread.
-	 * Keep the group until the run is closed.
-	 * - A checkpoint that is committed while another is being sent is not replicated.
-	 * - images_max must be at least 3; its default is then 4. With 3, a replica that takes
-	 *   longer to send than the time to the next save replaces the last complete one.
-	 * - If the staging has room for only 2 buffers, replicas are sent inside commits. */
-	struct sheaf_group *copies_group;
-	/* Names of the checkpoints' folders; NULL: the names that the run has, or "checkpoint-{n}"
-	 * for a new run. Otherwise a prefix and "{n}", such as "step-{n}". The prefix has at most
-	 * 40 characters of [A-Za-z0-9._-], does not begin with a dot and does not end with a digit.
-	 * It is stored when the run is created and never changes: another one is EINVAL, and the
-	 * message names both. Same on all ranks. */
-	const char *folder;
+	void *arg;                      /* passed to log and progress */
 	/* One more group of the same ranks, for commits in the background (sheaf_save_submit);
 	 * NULL: none. On all ranks or on none. A thread of sheaf on each rank uses this group at
 	 * any time, so nothing else may use it. Keep the group until the run is closed. That thread
-	 * also calls log and committed, which must not call sheaf then. log is called by one thread
-	 * at a time. committed may be called while another thread is in a call of sheaf. */
+	 * also calls log and sheaf_notify.committed, which must not call sheaf then. log is called
+	 * by one thread at a time. */
 	struct sheaf_group *commit_group;
+	/* Options that only some runs set, in structs of sheaf-opts.h. NULL: their defaults. They
+	 * are read when the run is opened, and are not needed afterwards. */
+	const struct sheaf_staging *staging;            /* memory and threads of saves */
+	const struct sheaf_retention *retention;        /* which checkpoints are kept; NULL: all */
+	const struct sheaf_memory_tier *memory_tier;    /* checkpoints in memory; NULL: none */
+	const struct sheaf_notify *notify;              /* announces checkpoints; NULL: none is */
 };
 /* Creates the run directory if there is none. */
 #define SHEAF_RUN_CREATE     0x10000ULL
@@ -503,8 +431,8 @@ int  sheaf_run_open(struct sheaf_run **run, const char *dir, struct sheaf_group 
                     const struct sheaf_opts *opts, struct sheaf_error *err);
 /* Closes a run. It first waits until all saves that were submitted on all ranks are committed.
  * Other uncommitted saves are aborted. A save that is being published is completed if the disk
- * allows it, but neither opts.committed nor a done file reports it. The lock is released when the
- * last handle of the run is closed or freed. [collective] */
+ * allows it, but is not announced (sheaf_notify). The lock is released when the last handle of
+ * the run is closed or freed. [collective] */
 void sheaf_run_close(struct sheaf_run *run);
 /* Lists the numbers of the checkpoints on disk, in ascending order. Stores at most n of them in
  * steps, and returns how many there are. [local] */
@@ -653,8 +581,8 @@ struct sheaf_save_opts {
  * it. Do not load into the state before that.
  * - Slices are copied in the order in which the gates were called in the save before; in the first
  *   save in the order in which they were added.
- * - If staging_bytes_max cannot hold the whole state, begin copies everything after all, and
- *   sheaf_stat.at_once is 1.
+ * - If sheaf_staging.bytes_max is set and cannot hold the whole state, begin copies everything
+ *   after all, and sheaf_stat.at_once is 1.
  * - From the second lazy save of a state on, begin is one small agreement and touches no disk,
  *   unless there are slices in place (SHEAF_SLICE_IN_PLACE). The files are made by the first
  *   advance or commit, which then finds what is wrong with the save (EEXIST, no space). */
@@ -673,8 +601,8 @@ struct sheaf_save_opts {
  * memory twice more; meant for the first runs of a trainer. */
 #define SHEAF_SAVE_CHECK    0x800000000ULL
 /* For a lazy save: a slice is not read before sheaf_save_slice_ready was called for it, and its
- * data may be NULL until then. EINVAL with averages, with slices in place, or if staging_bytes_max
- * does not hold the whole state. */
+ * data may be NULL until then. EINVAL with averages, with slices in place, or if
+ * sheaf_staging.bytes_max does not hold the whole state. */
 #define SHEAF_SAVE_LATER    0x2000000000ULL
 /* Begins a save of the state of all ranks. It copies the state to staging buffers, and when it
  * returns, the tensors may change (with SHEAF_SAVE_LAZY: each of them after its gate). Threads of
@@ -824,7 +752,7 @@ int  sheaf_save_abort(struct sheaf_save *save, const char *why, struct sheaf_err
  * - After EAGAIN with no time left call sheaf_save_free, which waits for what is being written, or
  *   exit at once. The next sheaf_run_open removes what is left, and the checkpoint never appears,
  *   unless it was being published: then it may appear, whole.
- * - With opts.agent the checkpoint may be in memory. Then msg ends in "it is in memory", and the
+ * - With a memory tier the checkpoint may be in memory. Then msg ends in "it is in memory", and the
  *   next job or the agent can still write it to disk.
  * [collective] */
 int  sheaf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err);

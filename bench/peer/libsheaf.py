@@ -26,8 +26,10 @@ class Sheaf:
     def __init__(self, library, run, create, images=0, agent=None):
         self.lib = interface(library)
         self.run = self.lib.handle("sheaf_run")
+        staging = self.lib.new("sheaf_staging", buffers_max=images)
+        tier = self.lib.new("sheaf_memory_tier", agent=agent)
         opts = self.lib.new("sheaf_opts", flags=self.lib.SHEAF_RUN_CREATE if create else 0,
-                            images_max=images, agent=agent)
+                            staging=ctypes.pointer(staging), memory_tier=ctypes.pointer(tier))
         self.lib.call("sheaf_run_open", ctypes.byref(self.run), run.encode(), None,
                       ctypes.byref(opts))
 

@@ -4,6 +4,7 @@
  *     mpirun -n 4 leave RUN 30
  */
 #include <sheaf-mpi.h>
+#include <sheaf-opts.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -66,8 +67,9 @@ static int run_until_told(struct sheaf_run *run, struct sheaf_state *state, floa
 int main(int argc, char **argv)
 {
 	static float weight[ITEMS];
+	struct sheaf_retention retention = { .size = sizeof(retention), .keep_last = 2 };
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE,
-	                           .keep_last = 2 };
+	                           .retention = &retention };
 	struct sheaf_slice slice = { .size = sizeof(slice), .name = "layer.0.weight",
 		.dtype = SHEAF_F32, .ndim = 1, .shape = { ITEMS }, .count = { ITEMS },
 		.data = weight };

@@ -8,6 +8,7 @@
  * step is saved, and only each tenth of them to disk.
  */
 #include <sheaf-mpi.h>
+#include <sheaf-opts.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -75,8 +76,11 @@ static int resume(struct sheaf_run *run, struct sheaf_state *state, int64_t *n,
 int main(int argc, char **argv)
 {
 	static float weight[ROWS * COLS], moment[ROWS * COLS];
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE, .keep_last = 3,
+	struct sheaf_retention retention = { .size = sizeof(retention), .keep_last = 3 };
+	struct sheaf_memory_tier tier = { .size = sizeof(tier),
 		.agent = argc > 3 ? argv[3] : NULL };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE,
+		.retention = &retention, .memory_tier = &tier };
 	struct sheaf_state *state = sheaf_state_new();
 	struct sheaf_group *group = NULL;
 	struct sheaf_run *run = NULL;
@@ -105,7 +109,7 @@ int main(int argc, char **argv)
 		train(weight, moment);
 		if (++n % 10 == 0)
 			rc = save(run, state, n, 0, &err);
-		else if (opts.agent)
+		else if (tier.agent)
 			rc = save(run, state, n, SHEAF_SAVE_NO_DISK, &err);
 	}
 	if (rank == 0 && rc != 0)

@@ -8,6 +8,7 @@
  * "check" finds gates that are called too late: set SHEAF_SAVE_CHECK in a trainer's first runs.
  */
 #include <sheaf-mpi.h>
+#include <sheaf-opts.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -263,8 +264,9 @@ static int train(struct trainer *t, int64_t steps, int step_ms, struct sheaf_err
 int main(int argc, char **argv)
 {
 	static struct trainer t;
+	struct sheaf_retention retention = { .size = sizeof(retention), .keep_last = 3 };
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE,
-	                           .keep_last = 3 };
+	                           .retention = &retention };
 	struct sigaction act = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
 	struct sheaf_group *group = NULL;
 	struct sheaf_error err = { 0 };

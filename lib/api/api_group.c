@@ -36,7 +36,8 @@ SHEAF_API int sheaf_group_new(struct sheaf_group **group, const struct sheaf_gro
 	int rc;
 
 	err = shf_err_or(err, &own);
-	rc = group ? shf_struct_take(&table, ops, sizeof(table), sizeof(table), "group_ops", err)
+	rc = group ? shf_struct_take(&table, ops, sizeof(table), sizeof(table), "group_ops",
+	                             "group_ops", err)
 	           : shf_fail(err, SHEAF_EINVAL, "argument 'group' is NULL");
 	if (rc == 0)
 		rc = check_ops(&table, err);

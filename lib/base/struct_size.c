@@ -57,17 +57,16 @@ int shf_struct_in(void *to, const void *from, size_t bytes, size_t least)
 	return 0;
 }
 
-int shf_struct_take(void *to, const void *from, size_t bytes, size_t least, const char *name,
-                    struct sheaf_error *err)
+int shf_struct_take(void *to, const void *from, size_t bytes, size_t least, const char *arg,
+                    const char *name, struct sheaf_error *err)
 {
 	size_t size = 0;
 
 	if (!size_of(from, least, &size))
 		return shf_fail(err, SHEAF_EINVAL, "%s.size is %u; set it to sizeof(struct "
-		                "sheaf_%s)", name, (unsigned)size, name);
+		                "sheaf_%s)", arg, (unsigned)size, name);
 	if (shf_struct_in(to, from, bytes, least) < 0)
 		return shf_fail(err, SHEAF_EINVAL, "%s has a field set that this version of sheaf "
-		                "does not know; set it to 0, or use a newer sheaf",
-		                name);
+		                "does not know; set it to 0, or use a newer sheaf", arg);
 	return 0;
 }

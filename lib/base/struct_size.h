@@ -14,8 +14,8 @@ int shf_struct_out(void *to, const void *from, size_t bytes, size_t least, const
  * 0. SHEAF_EINVAL also if members that this version does not have are not 0, because they ask for
  * something that it cannot do. */
 int shf_struct_in(void *to, const void *from, size_t bytes, size_t least);
-/* The same, and says what is wrong. name: of the caller's argument, and of its struct, which is
- * sheaf_<name>. */
-int shf_struct_take(void *to, const void *from, size_t bytes, size_t least, const char *name,
-                    struct sheaf_error *err);
+/* The same, and says what is wrong. arg: what the caller calls the struct. name: of the struct,
+ * without `sheaf_`. */
+int shf_struct_take(void *to, const void *from, size_t bytes, size_t least, const char *arg,
+                    const char *name, struct sheaf_error *err);
 #endif

@@ -50,8 +50,8 @@ static int own(struct sheaf_run *run, const char *dir, struct opened *told, stru
 	rc = run->opts.flags & SHEAF_RUN_READONLY ? 0 : shf_tries_settle(&run->store);
 	if (rc < 0)
 		return shf_fail_sys(err, -rc, "%s/.sheaf/tries", run->store.path);
-	/* The memory for the path that opts.committed gets is allocated here, because a commit
-	 * should not fail for want of memory. */
+	/* The memory for the path that opts.notify.committed gets is allocated here, because a
+	 * commit should not fail for want of memory. */
 	run->saves.commit_path_bytes = strlen(run->store.path) + 1 + SHF_STEP_NAME;
 	if (run->opts.committed)
 		run->saves.commit_path = shf_alloc(run->saves.commit_path_bytes, 1);
@@ -141,8 +141,8 @@ static int background_check(const struct sheaf_run *run, struct sheaf_error *err
 	return 0;
 }
 
-/* Checks opts.copies_group: it must have the same ranks as the run's group, and be another group,
- * because replicas are sent in the background while the run's group is in use. */
+/* Checks opts.memory_tier.copies_group: it must have the same ranks as the run's group, and be
+ * another group, because replicas are sent in the background while the run's group is in use. */
 static int copies_check(const struct sheaf_run *run, struct sheaf_error *err)
 {
 	const struct sheaf_group *g = run->opts.copies_group;
@@ -150,7 +150,8 @@ static int copies_check(const struct sheaf_run *run, struct sheaf_error *err)
 	if (!g || (g != run->team.group && g->ops.rank == run->team.rank &&
 	           g->ops.ranks == run->team.ranks))
 		return 0;
-	return shf_fail(err, SHEAF_EINVAL, "opts.copies_group is %s", g == run->team.group
+	return shf_fail(err, SHEAF_EINVAL, "opts.memory_tier.copies_group is %s",
+	                g == run->team.group
 	                ? "the run's own group; pass a second group of the same ranks, because "
 	                  "copies are sent in the background"
 	                : "a group of other ranks; pass a second group of the same ranks");
@@ -175,17 +176,18 @@ static int same_arguments(struct sheaf_run *run, const char *dir, struct sheaf_e
 		                                 * largest value; FLAGS: a flag that only some
 		                                 * ranks gave */
 	} a[] = {
-		{ o->copies == 2, "with opts.copies 2 and without", PLAIN },
-		{ o->copies_group != NULL, "with opts.copies_group and without", PLAIN },
+		{ o->copies == 2, "with opts.memory_tier.copies 2 and without", PLAIN },
+		{ o->copies_group != NULL, "with opts.memory_tier.copies_group and without",
+		  PLAIN },
 		{ o->commit_group != NULL, "with opts.commit_group and without", PLAIN },
-		{ o->agent != NULL, "with opts.agent and without", PLAIN },
-		{ (uint64_t)o->images_max, "with different opts.images_max", NUMBERS },
+		{ o->agent != NULL, "with opts.memory_tier.agent and without", PLAIN },
+		{ (uint64_t)o->images_max, "with different opts.staging.buffers_max", NUMBERS },
 		{ (uint64_t)o->keep_best << 1 | (o->best_largest != 0),
-		  "with different opts.keep_best, best_largest or best_note", PLAIN },
+		  "with different opts.retention.keep_best, best_largest or best_note", PLAIN },
 		{ text_hash(o->best_note),
-		  "with different opts.keep_best, best_largest or best_note", PLAIN },
+		  "with different opts.retention.keep_best, best_largest or best_note", PLAIN },
 		{ (uint64_t)o->keep_last << 32 | (uint32_t)o->keep_every,
-		  "with different opts.keep_last or keep_every", PLAIN },
+		  "with different opts.retention.keep_last or keep_every", PLAIN },
 		{ text_hash(dir), "different directories", PLAIN },
 		{ text_hash(o->folder), "with different opts.folder", PLAIN },
 		{ o->flags, "with", FLAGS },
@@ -221,7 +223,7 @@ static void announce_newest(struct sheaf_run *run)
 		return;
 	if (shf_done_put_newest(&run->store, run->opts.signal_dir, &err) < 0)
 		shf_log(run, 1, "%s: the done files of the newest step could not all be written to "
-		        "opts.signal_dir: %s",
+		        "opts.notify.signal_dir: %s",
 		        run->store.path, err.msg);
 }
 

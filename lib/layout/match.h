@@ -94,6 +94,6 @@ void shf_matching_release(struct shf_matching *g);
 /* If there are more files than this, stripes of short runs are written in two phases (deal.h);
  * otherwise every rank would open all files. */
 #define SHF_FILES_MANY 16
-/* The smallest window, in bytes; opts.staging_bytes_max must be at least twice as much. */
+/* The smallest window, in bytes; opts.staging.bytes_max must be at least twice as much. */
 #define SHF_WINDOW_MIN (UINT64_C(64) << 10)
 #endif

@@ -512,7 +512,8 @@ static void add_remedy(const struct sheaf_checkpoint *step, struct sheaf_error *
 		return;
 	if (shf_load_has_twin(step))
 		snprintf(text, sizeof(text), " (the checkpoint is also on disk: load again%s)",
-		         run->opts.flags & SHEAF_RUN_READONLY ? " without opts.agent" : "");
+		         run->opts.flags & SHEAF_RUN_READONLY ? " without opts.memory_tier.agent"
+		                                              : "");
 	at = strlen(err->msg);
 	at = at + strlen(text) < sizeof(err->msg) ? at : sizeof(err->msg) - 1 - strlen(text);
 	snprintf(err->msg + at, sizeof(err->msg) - at, "%s", text);

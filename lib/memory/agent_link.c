@@ -104,7 +104,7 @@ static int connect_to_agent(const struct shf_store *store, const char *agent, co
 	if (rc == -EXDEV)
 		return shf_fail(err, SHEAF_EINVAL, "the agent on this socket serves another run, "
 		                "or a copy of this run; give each its own socket (sheaf agent RUN "
-		                "--socket PATH, opts.agent)");
+		                "--socket PATH, opts.memory_tier.agent)");
 	return rc < 0 ? shf_fail_sys(err, -rc, "connecting to the agent") : 0;
 }
 

@@ -235,8 +235,8 @@ static int map_make(const struct sheaf_run *run, const struct shf_manifest *mani
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for what nodes have");
 	else if (map->missing)
 		rc = shf_fail(err, SHEAF_EFORMAT, "%" PRIu64 " bytes of the checkpoint in memory "
-		              "are on no node: a node or its agent was lost, and opts.copies was "
-		              "not 2",
+		              "are on no node: a node or its agent was lost, and "
+		              "opts.memory_tier.copies was not 2",
 		              map->missing);
 	shf_free(spans);
 	shf_free(m.weight);

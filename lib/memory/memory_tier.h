@@ -43,7 +43,7 @@ struct sheaf_run;
 /* The state of the memory tier on this rank. Only the thread that has the run changes it (turns.h).
  * The thread that sends replicas reads cards, with guests.lock held. */
 struct shf_memory_tier {
-	bool wanted;                    /* opts.agent is set; the same on all ranks */
+	bool wanted;                    /* opts.memory_tier.agent is set; the same on all ranks */
 	int keep;                       /* connection to the agent; -1: not connected now */
 	int steps_told;                 /* steps that this rank's agent allows; 0: no limit */
 	int steps_max;                  /* minimum of these limits over all ranks; 0: no limit */

@@ -46,8 +46,8 @@ int shf_replicas_open(struct sheaf_run *run, struct sheaf_error *err)
 
 	g->wanted = run->opts.copies == 2 && place->nodes_n > 1;
 	if (run->opts.copies == 2 && place->nodes_n == 1 && run->team.rank == 0)
-		shf_log(run, 1, "%s: opts.copies is 2, but all ranks are on one node: checkpoints "
-		        "in memory have no second copy",
+		shf_log(run, 1, "%s: opts.memory_tier.copies is 2, but all ranks are on one node: "
+		        "checkpoints in memory have no second copy",
 		        run->store.path);
 	if (!g->wanted)
 		return 0;

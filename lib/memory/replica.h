@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Replicas: steps in memory twice (opts.copies 2). Each rank sends its image and the card of it to
- * a rank of the next node, whose agent keeps them under the name of the rank that sent them. So a
- * step survives the loss of any one node. "Copies" means replicas in this room; a guest is a rank
- * whose replicas this rank keeps.
+/* Replicas: steps in memory twice (opts.memory_tier.copies 2). Each rank sends its image and the
+ * card of it to a rank of the next node, whose agent keeps them under the name of the rank that
+ * sent them. So a step survives the loss of any one node. "Copies" means replicas in this room; a
+ * guest is a rank whose replicas this rank keeps.
  *
  * G1. A replica is made after its step is in memory (image_card.h, M2). Unless replicas have a
- *     group of their own (opts.copies_group), it is complete before the commit returns. So a step
- *     whose commit succeeded is in memory twice, or the log says that no more replicas are made.
- * G2. There are two slots for the replicas of each guest, and a new replica overwrites the older
- *     one: the newest step that is in memory twice stays so until a newer one is (like M3). In the
- *     background this needs two images that no save may overwrite: that of the step being sent, and
- *     that of the newest step that was sent. If there are fewer than four images, a save that would
- *     have to wait overwrites the latter.
+ *     group of their own (opts.memory_tier.copies_group), it is complete before the commit returns.
+ *     So a step whose commit succeeded is in memory twice, or the log says that no more replicas
+ *     are made.
+ * G2. There are two slots for the replicas of each guest, and a new replica overwrites
+ *     the older one: the newest step that is in memory twice stays so until a newer one is (like
+ *     M3). In the background this needs two images that no save may overwrite: that of the step
+ *     being sent, and that of the newest step that was sent. If there are fewer than four images, a
+ *     save that would have to wait overwrites the latter.
  * G3. The card of a replica is cleared when the card of the original is, for example by a
  *     rewind. */
 #ifndef SHF_REPLICA_H

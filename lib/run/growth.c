@@ -71,7 +71,7 @@ int shf_growth_check(const void *all, size_t stride, int ranks, int node,
 				return shf_fail(err, SHEAF_ENOMEM, "the ranks of a node need %llu "
 				                "MiB more memory for staging buffers, and the "
 				                "machine or a control group has %llu MiB left: "
-				                "lower opts.staging_bytes_max, or give the job "
+				                "lower opts.staging.bytes_max, or give the job "
 				                "more memory",
 				                (unsigned long long)(taken >> 20),
 				                (unsigned long long)(left >> 20));

@@ -115,7 +115,7 @@ static int grow_image(struct sheaf_run *run, struct shf_image *m, uint64_t want,
 
 	if (want > SIZE_MAX / 2)
 		return shf_fail(err, SHEAF_ENOMEM, "a staging buffer of %llu bytes is larger than "
-		                "any memory; lower opts.staging_bytes_max",
+		                "any memory; lower opts.staging.bytes_max",
 				(unsigned long long)want);
 	rc = shf_sys_shm_new(sys, &fresh, (size_t)want, shared);
 	if (rc < 0)

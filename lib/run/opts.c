@@ -3,15 +3,19 @@
  * the caller may free its own when the call returns. */
 #include "opts.h"
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include "cpulist.h"
 #include "err.h"
 #include "flags.h"
 #include "match.h"
+#include "sheaf-opts.h"
 #include "struct_size.h"
 #include "valid.h"
 
-#define OPTS_MIN offsetof(struct sheaf_opts, ignore)
+/* The least sizes of the caller's structs: the fields before these always were there. */
+#define OPTS_MIN offsetof(struct sheaf_opts, folder)
+#define GROUP_MIN (2 * sizeof(uint32_t))
 
 /* Copies the key of the note by which keep_best chooses steps. Without keep_best the key is not
  * used. */
@@ -74,16 +78,16 @@ static int opts_check_bounds(const struct shf_opts *o, struct sheaf_error *err)
 		const char *name;
 		int32_t value, least, most;
 	} all[] = {
-		{ "io_threads", o->io_threads, 0, 256 },
-		{ "images_max", o->images_max, 0, SHF_IMAGES_MAX },
-		{ "copy_threads", o->copy_threads, 0, 256 },
-		{ "copies", o->copies, 0, 2 },
-		{ "keep_last", o->keep_last, 0, INT32_MAX },
-		{ "keep_every", o->keep_every, 0, INT32_MAX },
-		{ "keep_best", o->keep_best, 0, INT32_MAX },
-		{ "grace_s", o->grace_s, -1, INT32_MAX },
 		{ "timeout_ms", o->timeout_ms, 0, INT32_MAX },
+		{ "io_threads", o->io_threads, 0, 256 },
 		{ "resume_attempts_max", o->resume_attempts_max, 0, INT32_MAX },
+		{ "staging.buffers_max", o->images_max, 0, SHF_IMAGES_MAX },
+		{ "staging.copy_threads", o->copy_threads, 0, 256 },
+		{ "retention.keep_last", o->keep_last, 0, INT32_MAX },
+		{ "retention.keep_every", o->keep_every, 0, INT32_MAX },
+		{ "retention.keep_best", o->keep_best, 0, INT32_MAX },
+		{ "retention.grace_s", o->grace_s, -1, INT32_MAX },
+		{ "memory_tier.copies", o->copies, 0, 2 },
 	};
 
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
@@ -108,29 +112,32 @@ static int opts_check(const struct shf_opts *o, struct sheaf_error *err)
 	if (rc < 0)
 		return rc;
 	if (o->keep_best && (!o->best_note || !shf_note_key_is_valid(o->best_note)))
-		return shf_fail(err, SHEAF_EINVAL, "opts.keep_best needs opts.best_note, the key "
-		                "of a note");
+		return shf_fail(err, SHEAF_EINVAL, "opts.retention.keep_best needs "
+		                "opts.retention.best_note, the key of a note");
 	if (!o->keep_last && (o->keep_every || o->keep_best))
-		return shf_fail(err, SHEAF_EINVAL, "opts.%s needs opts.keep_last: without it all "
-		                "checkpoints are kept", o->keep_every ? "keep_every" : "keep_best");
+		return shf_fail(err, SHEAF_EINVAL, "opts.retention.%s needs "
+		                "opts.retention.keep_last: without it all checkpoints are kept",
+		                o->keep_every ? "keep_every" : "keep_best");
 	if (o->agent && (!o->agent[0] || strlen(o->agent) >= SHF_AGENT_MAX))
-		return shf_fail(err, SHEAF_EINVAL, "opts.agent must be \"auto\" or the path of a "
-		                "socket, shorter than %d bytes", SHF_AGENT_MAX);
+		return shf_fail(err, SHEAF_EINVAL, "opts.memory_tier.agent must be \"auto\" or the "
+		                "path of a socket, shorter than %d bytes", SHF_AGENT_MAX);
 	if (o->copies == 2 && !o->agent)
-		return shf_fail(err, SHEAF_EINVAL, "opts.copies is 2, but opts.agent is NULL: only "
-		                "checkpoints in memory have copies");
+		return shf_fail(err, SHEAF_EINVAL, "opts.memory_tier.copies is 2, but "
+		                "opts.memory_tier.agent is NULL: only checkpoints in memory "
+		                "have copies");
 	if (o->copies_group && (o->copies != 2 || (o->images_max && o->images_max < 3)))
-		return shf_fail(err, SHEAF_EINVAL, "opts.copies_group needs opts.copies 2 and "
-		                "opts.images_max 0 or at least 3");
+		return shf_fail(err, SHEAF_EINVAL, "opts.memory_tier.copies_group needs "
+		                "opts.memory_tier.copies 2 and opts.staging.buffers_max 0 or "
+		                "at least 3");
 	if (o->copy_cpus && !shf_cpulist(o->copy_cpus, cpus))
-		return shf_fail(err, SHEAF_EINVAL, "opts.copy_cpus is '%.40s'; expected a list of "
-		                "processors like 0-3,8", o->copy_cpus);
+		return shf_fail(err, SHEAF_EINVAL, "opts.staging.copy_cpus is '%.40s'; expected a "
+		                "list of processors like 0-3,8", o->copy_cpus);
 	if (o->signal_dir && !o->signal_dir[0])
-		return shf_fail(err, SHEAF_EINVAL, "opts.signal_dir is an empty string; set it to "
-		                "NULL for no done files");
+		return shf_fail(err, SHEAF_EINVAL, "opts.notify.signal_dir is an empty string; set "
+		                "it to NULL for no done files");
 	if (o->staging_bytes_max && o->staging_bytes_max < 2 * SHF_WINDOW_MIN)
 		return shf_fail(err, SHEAF_EINVAL,
-				"opts.staging_bytes_max is %" PRIu64 ", must be 0 or at least "
+				"opts.staging.bytes_max is %" PRIu64 ", must be 0 or at least "
 				"%" PRIu64,
 				o->staging_bytes_max, 2 * SHF_WINDOW_MIN);
 	if (o->flags & SHEAF_RUN_CREATE && o->flags & SHEAF_RUN_READONLY)
@@ -142,31 +149,80 @@ static int opts_check(const struct shf_opts *o, struct sheaf_error *err)
 	return 0;
 }
 
+/* Copies the caller's struct `theirs`, one of a group of options, to *own; NULL: all zeros. name:
+ * of the field of sheaf_opts that points to the struct, and of the struct without `sheaf_`. */
+static int group_take(void *own, const void *theirs, size_t bytes, const char *name,
+                      struct sheaf_error *err)
+{
+	char arg[40];
+
+	if (!theirs)
+		return 0;
+	snprintf(arg, sizeof(arg), "opts.%s", name);
+	return shf_struct_take(own, theirs, bytes, GROUP_MIN, arg, name, err);
+}
+
+/* All public structs of options. */
+struct groups {
+	struct sheaf_opts top;
+	struct sheaf_staging staging;
+	struct sheaf_retention retention;
+	struct sheaf_memory_tier tier;
+	struct sheaf_notify notify;
+};
+
+/* Copies the caller's structs, as far as their sizes say. */
+static int groups_take(struct groups *g, const struct sheaf_opts *in, struct sheaf_error *err)
+{
+	int rc = shf_struct_take(&g->top, in, sizeof(g->top), OPTS_MIN, "opts", "opts", err);
+
+	if (rc == 0)
+		rc = group_take(&g->staging, g->top.staging, sizeof(g->staging), "staging", err);
+	if (rc == 0)
+		rc = group_take(&g->retention, g->top.retention, sizeof(g->retention), "retention",
+		                err);
+	if (rc == 0)
+		rc = group_take(&g->tier, g->top.memory_tier, sizeof(g->tier), "memory_tier", err);
+	if (rc == 0)
+		rc = group_take(&g->notify, g->top.notify, sizeof(g->notify), "notify", err);
+	if (rc == 0 && g->staging.reserved)
+		rc = shf_fail(err, SHEAF_EINVAL, "opts.staging.reserved is %d; it must be 0",
+		              (int)g->staging.reserved);
+	if (rc == 0 && g->notify.reserved)
+		rc = shf_fail(err, SHEAF_EINVAL, "opts.notify.reserved is %d; it must be 0",
+		              (int)g->notify.reserved);
+	return rc;
+}
+
 int shf_opts_gather(struct shf_opts *out, const struct sheaf_opts *in, struct sheaf_error *err)
 {
-	struct sheaf_opts o = { 0 };
-	int rc = in ? shf_struct_take(&o, in, sizeof(o), OPTS_MIN, "opts", err) : 0;
+	struct groups g = { .top = { 0 } };
+	const struct sheaf_opts *o = &g.top;
+	int rc = in ? groups_take(&g, in, err) : 0;
 
 	*out = (struct shf_opts){ 0 };
 	if (rc < 0) {
-		/* The group may have to hear of it (shf_refuse_all), for as long as is usual. */
+		/* The other ranks wait for this one only as long as the caller wished. */
 		if (in->size >= OPTS_MIN && in->timeout_ms > 0)
 			out->timeout_ms = in->timeout_ms;
 		return rc;
 	}
 	*out = (struct shf_opts){
-		.flags = o.flags, .timeout_ms = o.timeout_ms, .io_threads = o.io_threads,
-		.resume_attempts_max = o.resume_attempts_max,
-		.file_bytes_max = o.file_bytes_max, .folder = o.folder, .ignore = o.ignore,
-		.log = o.log, .progress = o.progress, .arg = o.arg,
-		.commit_group = o.commit_group,
-		.staging_bytes_max = o.staging_bytes_max, .copy_rate_max = o.copy_rate_max,
-		.copy_cpus = o.copy_cpus, .images_max = o.images_max,
-		.copy_threads = o.copy_threads,
-		.keep_last = o.keep_last, .keep_every = o.keep_every, .keep_best = o.keep_best,
-		.best_largest = o.best_largest, .best_note = o.best_note, .grace_s = o.grace_s,
-		.copies = o.copies, .agent = o.agent, .copies_group = o.copies_group,
-		.committed = o.committed, .committed_arg = o.arg, .signal_dir = o.signal_dir,
+		.flags = o->flags, .timeout_ms = o->timeout_ms, .io_threads = o->io_threads,
+		.resume_attempts_max = o->resume_attempts_max,
+		.file_bytes_max = o->file_bytes_max, .folder = o->folder, .ignore = o->ignore,
+		.log = o->log, .progress = o->progress, .arg = o->arg,
+		.commit_group = o->commit_group,
+		.staging_bytes_max = g.staging.bytes_max, .images_max = g.staging.buffers_max,
+		.copy_threads = g.staging.copy_threads, .copy_cpus = g.staging.copy_cpus,
+		.copy_rate_max = g.staging.copy_rate_max,
+		.keep_last = g.retention.keep_last, .keep_every = g.retention.keep_every,
+		.keep_best = g.retention.keep_best, .best_note = g.retention.best_note,
+		.best_largest = g.retention.best_largest, .grace_s = g.retention.grace_s,
+		.copies = g.tier.copies, .agent = g.tier.agent,
+		.copies_group = g.tier.copies_group,
+		.committed = g.notify.committed, .committed_arg = g.notify.arg,
+		.signal_dir = g.notify.signal_dir,
 	};
 	return 0;
 }

@@ -8,7 +8,8 @@
 
 #define SHF_TIMEOUT_MS 600000   /* the default of opts.timeout_ms */
 #define SHF_LOCK_WAIT_MS 30000  /* most time to wait for another job to release the run's lock */
-#define SHF_AGENT_MAX 104       /* most bytes of opts.agent, with the NUL: a socket's path */
+#define SHF_AGENT_MAX 104       /* most bytes of a socket's path (opts.memory_tier.agent), with
+	                         * the NUL */
 /* Most images of saves. Each image, and that of a load, is registered with the disk queue. */
 #define SHF_IMAGES_MAX (SHF_PINS - 1)
 

@@ -70,7 +70,7 @@ struct shf_run_saves {
 	struct shf_run_blocked *stalls;      /* owned; where callers were blocked, and how long */
 	bool metrics_said;              /* the log has the warning that metrics cannot be written */
 	char *commit_path;              /* owned; buffer for the path of a step, which is passed to
-	                                 * opts.committed; NULL without that function */
+	                                 * opts.notify.committed; NULL without that function */
 	size_t commit_path_bytes;
 	struct shf_committer *committer;        /* owned; the thread that commits (turns.h); NULL:
 	                                         * there is none */

@@ -6,7 +6,7 @@
 #define SHF_COPY_PACE_H
 #include <stdint.h>
 
-#define SHF_COPY_THREADS 4              /* most copy threads, unless opts.copy_threads says
+#define SHF_COPY_THREADS 4              /* most copy threads, unless opts.staging.copy_threads says
 	                                 * otherwise */
 
 struct shf_copy_pace {          /* how the last complete copy in a learned order went; zeroed: there
@@ -17,8 +17,8 @@ struct shf_copy_pace {          /* how the last complete copy in a learned order
 	int64_t waited_ns;              /* how long callers waited, at all gates together */
 };
 /* Returns the largest number of copy threads that a save may have, at least 1. limit:
- * opts.copy_threads; 0: SHF_COPY_THREADS, if `spare` allows as many. cpus: processors that the
- * threads may run on; spare: how many of these the caller's own threads seem to leave. */
+ * opts.staging.copy_threads; 0: SHF_COPY_THREADS, if `spare` allows as many. cpus: processors that
+ * the threads may run on; spare: how many of these the caller's own threads seem to leave. */
 int shf_copy_pace_threads_most(int limit, int cpus, int spare);
 /* Returns how many threads copy the next save, 1 to `most`: one more than the last save had if
  * callers had to wait for the copy; one less if that many would have copied everything in three

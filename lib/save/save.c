@@ -38,7 +38,8 @@ static int known_flags(const struct sheaf_save_opts *opts, uint64_t *flags, doub
                        struct sheaf_error *err)
 {
 	struct sheaf_save_opts own = { 0 };
-	int rc = opts ? shf_struct_take(&own, opts, sizeof(own), SAVE_OPTS_MIN, "save_opts", err)
+	int rc = opts ? shf_struct_take(&own, opts, sizeof(own), SAVE_OPTS_MIN, "save_opts",
+	                                "save_opts", err)
 	              : 0;
 
 	*flags = 0;
@@ -201,22 +202,22 @@ static int prepare(struct sheaf_save *save, struct sheaf_error *err)
 		return shf_fail(err, SHEAF_EINVAL,
 		                "step %" PRId64 ": SHEAF_SAVE_LATER needs staging for the whole "
 		                "state: %s", save->id.step,
-		                now ? "opts.staging_bytes_max is too small for it"
+		                now ? "opts.staging.bytes_max is too small for it"
 		                    : "SHEAF_SLICE_IN_PLACE keeps some slices out of it");
 	if (now)
 		shf_log(save->run, 1, "step %" PRId64 ": copied synchronously in sheaf_save_begin, "
-		        "because opts.staging_bytes_max cannot hold the whole state",
+		        "because opts.staging.bytes_max cannot hold the whole state",
 		        save->id.step);
 	return shf_save_copier_new(save, now, err);
 }
 
-/* Fails a save to memory alone that has no agent: EINVAL if the run was opened without opts.agent,
- * else EAGAIN, because an agent may answer later. */
+/* Fails a save to memory alone that has no agent: EINVAL if the run was opened without
+ * opts.memory_tier.agent, else EAGAIN, because an agent may answer later. */
 static int no_agent(const struct sheaf_save *save, struct sheaf_error *err)
 {
 	if (!save->run->tier->wanted)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": SHEAF_SAVE_NO_DISK needs "
-		                "opts.agent", save->id.step);
+		                "opts.memory_tier.agent", save->id.step);
 	return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": not saved, because on some node no "
 	                "agent answers, or its --memory-max is too small (check with sheaf agent "
 	                "RUN --status on each node)", save->id.step);
@@ -236,8 +237,8 @@ static int begin_memory(struct sheaf_save *save, struct sheaf_error *err)
 		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": SHEAF_SAVE_NO_DISK %s",
 		              save->id.step, save->plan->slotted
 		              ? "cannot be combined with slices that are SHEAF_SLICE_IN_PLACE"
-		              : "needs two staging buffers: raise opts.images_max or "
-		                      "opts.staging_bytes_max");
+		              : "needs two staging buffers: raise opts.staging.buffers_max or "
+		                      "opts.staging.bytes_max");
 	if (rc == 0)
 		shf_memory_tier_card_reuse(run, save->copy.image); /* clears its card, before any
 		                                                    * rank copies into it (M1) */

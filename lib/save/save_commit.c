@@ -402,7 +402,8 @@ static void announce_committed(const struct sheaf_save *save)
 	if (o->signal_dir && shf_done_put(&run->store, o->signal_dir, save->id.step,
 	                                  save->id.session, &err) < 0)
 		shf_log(run, 1, "%s: step %" PRId64 " is committed, but its done files could not "
-		        "all be written to opts.signal_dir: %s", run->store.path, save->id.step,
+		        "all be written to opts.notify.signal_dir: %s",
+		         run->store.path, save->id.step,
 		        err.msg);
 	if (!o->committed)
 		return;
@@ -624,7 +625,7 @@ static void conclude(struct sheaf_save *save, int rc, bool scrubbing, const stru
 			                   shf_save_bytes(save));
 		shf_run_prune_auto(run, scrubbing, save->at.disk == SHF_DISK_BEHIND);
 		if (!save->behind.submitted) /* else the commit thread announces it after its turn,
-		                              * because opts.committed may take long */
+		                              * because opts.notify.committed may take long */
 			shf_save_announce(save);
 	}
 	shf_save_blocked_write_all(save, rc); /* last, because it may wait for a rank that has died

@@ -20,7 +20,7 @@
                                  * need not wait long */
 
 /* Returns for how many ms (NAP_MS at most) to pause so that the average rate since the copy began
- * falls to opts.copy_rate_max; 0: no pause is needed. */
+ * falls to opts.staging.copy_rate_max; 0: no pause is needed. */
 static int ahead_ms(const struct shf_save_copier *lz)
 {
 	uint64_t rate = lz->save->run->opts.copy_rate_max;
@@ -99,7 +99,8 @@ void shf_save_copier_start(struct sheaf_save *save)
 	rc = shf_sys_task_new(run->sys, &lz->first, lead, lz, run->opts.copy_cpus);
 	if (rc > 0)
 		shf_log(run, 1, "step %" PRId64 ": the copy threads are not bound: the kernel "
-		        "refuses opts.copy_cpus %.60s", lz->save->id.step, run->opts.copy_cpus);
+		        "refuses opts.staging.copy_cpus %.60s",
+		        lz->save->id.step, run->opts.copy_cpus);
 	if (rc < 0)
 		shf_log(run, 1, "step %" PRId64 ": no copy thread could be started (see ulimit "
 		        "-u); sheaf_save_wait_copied and commit copy in the caller's thread",

@@ -197,11 +197,13 @@ int shf_save_image_take(struct sheaf_run *run, int below, uint64_t flags, int *i
 		                c.lo[SAVES] >> 56, c.hi[SAVES] >> 56);
 	if (c.hi[BUSY] && of->id.flags & SHEAF_SAVE_NO_DISK)
 		return shf_fail(err, SHEAF_EAGAIN, "no staging buffer is free: step %" PRId64 " is "
-		                "in memory and not committed; commit it, or raise opts.images_max",
+		                "in memory and not committed; commit it, or raise "
+		                "opts.staging.buffers_max",
 		                of->id.step);
 	if (c.hi[BUSY] && flags & SHEAF_SAVE_MAY_DROP)
 		return shf_fail(err, SHEAF_EAGAIN, "no staging buffer is free: step %" PRId64 " is "
-		                "still being written; save less often, or raise opts.images_max",
+		                "still being written; save less often, or raise "
+		                "opts.staging.buffers_max",
 		                of->id.step);
 	rc = c.hi[BUSY] ? finish_owner(of, err) : 0;
 	if (rc < 0)

@@ -106,7 +106,7 @@ void shf_save_learn_end(struct shf_save_copier *lz)
 
 /* Returns the largest number of copy threads. A rank leaves the other ranks of its node their share
  * of the processors, and one of its own share to the caller's threads. The processors of
- * opts.copy_cpus are all for the copy. */
+ * opts.staging.copy_cpus are all for the copy. */
 static int threads_most(const struct sheaf_run *run)
 {
 	int cpus = shf_sys_cpus(run->sys), spare = cpus / run->place.node_ranks - 1;

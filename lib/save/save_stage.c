@@ -155,8 +155,8 @@ static int room_check(struct sheaf_save *save, struct sheaf_error *err)
 	if (shf_sys_free_bytes(sys, save->run->store.dir, &room) < 0 || room >= need)
 		return 0;
 	shf_fail(err, SHEAF_EIO, "step %" PRId64 ": needs %" PRIu64 " bytes, but %s has %" PRIu64
-	         " free; free space there (pruned steps stay in .sheaf/trash for opts.grace_s "
-	         "seconds)",
+	         " free; free space there (pruned steps stay in .sheaf/trash for "
+	         "opts.retention.grace_s seconds)",
 	         save->id.step, need, save->run->store.path, room);
 	err->sys = ENOSPC;
 	return SHEAF_EIO;

@@ -162,7 +162,7 @@ static int average_take(struct sheaf_state *state, const char *family, const str
 	const char *name;
 	struct shf_ema e = { .last = -1 };
 	struct sheaf_ema own;
-	int rc = shf_struct_take(&own, in, sizeof(own), sizeof(own), "ema", err);
+	int rc = shf_struct_take(&own, in, sizeof(own), sizeof(own), "ema", "ema", err);
 
 	if (rc < 0)
 		return rc;

@@ -341,7 +341,7 @@ static int slice_take(struct shf_slice *out, const struct sheaf_slice *in, bool 
 	struct sheaf_slice own = { 0 };
 	const char *family = NULL;
 	char who[160];
-	int rc = shf_struct_take(&own, in, sizeof(own), sizeof(own), "slice", err);
+	int rc = shf_struct_take(&own, in, sizeof(own), sizeof(own), "slice", "slice", err);
 
 	if (rc == 0)
 		rc = check_slice_names(&own, any_name, &family, err);

@@ -146,7 +146,7 @@ static int done_file_put(const struct telling *t, const char *kind, const struct
 	rc = shf_sys_stat(sys, t->dir, name, false, &st);
 	if (rc >= 0 && st.type != SHF_T_FILE)
 		return shf_fail(t->err, SHEAF_EINVAL, "%s/%s: is not a regular file and is not "
-		                "replaced; remove it, or choose another opts.signal_dir",
+		                "replaced; remove it, or choose another opts.notify.signal_dir",
 		                t->where, name);
 	if (rc >= 0 && says(sys, t->dir, name, text))
 		return 0;

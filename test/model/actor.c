@@ -3,6 +3,7 @@
 #include "sheaf-admin.h"
 #include "sheaf-inspect.h"
 #include "sheaf-agent.h"
+#include "sheaf-opts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -204,14 +205,19 @@ static void failed(struct reply *r, int rc, const struct sheaf_error *err)
 
 static void do_open(struct actor *a, const struct call *c, const char *dir, struct reply *r)
 {
+	struct sheaf_staging staging = { .size = sizeof(staging), .buffers_max = c->images };
+	struct sheaf_retention keep = { .size = sizeof(keep),
+					.keep_last = c->keep,
+					.grace_s = -1 };
+	struct sheaf_memory_tier tier = { .size = sizeof(tier),
+					  .agent = c->agent ? "auto" : NULL };
 	struct sheaf_opts opts = { .size = sizeof(opts),
 				   .flags = c->flags,
 				   .timeout_ms = actor_timeout_ms,
-				   .images_max = c->images,
-				   .keep_last = c->keep,
-				   .grace_s = -1,
 				   .io_threads = 1,
-				   .agent = c->agent ? "auto" : NULL };
+				   .staging = &staging,
+				   .retention = &keep,
+				   .memory_tier = &tier };
 	struct sheaf_error err = { 0 };
 
 	opts.resume_attempts_max = c->attempts;
@@ -502,11 +508,13 @@ static int32_t mark_of(int64_t letter)
 /* As the command line does it: a process opens the run, does one thing and closes it. */
 static void do_once(const struct call *c, const char *dir, struct reply *r)
 {
+	struct sheaf_retention keep = { .size = sizeof(keep),
+					.keep_last = c->keep,
+					.grace_s = -1 };
 	struct sheaf_opts opts = { .size = sizeof(opts),
 				   .timeout_ms = 2000,
-				   .keep_last = c->keep,
-				   .grace_s = -1,
-				   .io_threads = 1 };
+				   .io_threads = 1,
+				   .retention = &keep };
 	struct sheaf_error err = { 0 };
 	struct sheaf_run *run = NULL;
 	int rc = sheaf_run_open(&run, dir, NULL, &opts, &err);
@@ -746,11 +754,12 @@ static int note_item(void *arg, const struct sheaf_item *item)
 void actor_look(const char *dir, bool agent, bool load, struct reply *r)
 {
 	static const struct call alone = { .n = 1, .layout = L_WHOLE };
+	struct sheaf_memory_tier tier = { .size = sizeof(tier), .agent = agent ? "auto" : NULL };
 	struct sheaf_opts opts = { .size = sizeof(opts),
 				   .flags = SHEAF_RUN_READONLY,
 				   .timeout_ms = 2000,
 				   .io_threads = 1,
-				   .agent = agent ? "auto" : NULL };
+				   .memory_tier = &tier };
 	struct sheaf_error err = { 0 };
 	struct sheaf_checkpoint *step = NULL;
 	struct actor a = { 0 };

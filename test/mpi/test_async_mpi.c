@@ -10,6 +10,7 @@
 #include "procself.h"
 #include "rmtree.h"
 #include "sheaf-mpi.h"
+#include "sheaf-opts.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -163,8 +164,9 @@ static void look(struct sheaf_run *run, struct sheaf_state *state)
 
 int main(int argc, char **argv)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE, .images_max = 2,
-		.timeout_ms = 60000 };
+	struct sheaf_staging staging = { .size = sizeof(staging), .buffers_max = 2 };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE,
+		.timeout_ms = 60000, .staging = &staging };
 	struct sheaf_group *group = NULL;
 	struct sheaf_run *run = NULL;
 	struct sheaf_state *state;

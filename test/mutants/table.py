@@ -1889,3 +1889,7 @@ bug("einval_ends_the_load", "a forgotten slice ends the load for good",
 blind("twin_not_opened", "blocks in the memory of another node are not read from disk",
       "load/load_slices.c:reach_all", "shf_load_has_twin(ld->step) && !run->life.closed",
       SLICES + "a_step_in_the_memory_of_several_nodes")
+bug("retention_mistaken", "keep_every of the caller arrives as keep_last, and checkpoints go",
+    "run/opts.c:shf_opts_gather", ".keep_last = g.retention.keep_last,",
+    ".keep_last = MUTANT ? g.retention.keep_every : g.retention.keep_last,",
+    "sim/test_run_options: each_option_arrives_in_its_own_place_and_in_no_other")

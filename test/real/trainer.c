@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "sheaf-opts.h"
 #include "sheaf.h"
 #include "sheaf-inspect.h"
 #include "rng.h"
@@ -64,10 +65,13 @@ static uint32_t value(int64_t step, int t, uint64_t i)
 
 static int open_run(struct trainer *tr, struct sheaf_error *err)
 {
+	struct sheaf_retention keep = { .size = sizeof(keep), .keep_last = tr->keep_last,
+					.grace_s = -1 };
+	struct sheaf_memory_tier tier = { .size = sizeof(tier),
+					  .agent = tr->agent ? "auto" : NULL };
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE | tr->flags,
 				   .file_bytes_max = FILE_BYTES, .timeout_ms = 500,
-				   .keep_last = tr->keep_last, .grace_s = -1,
-				   .agent = tr->agent ? "auto" : NULL };
+				   .retention = &keep, .memory_tier = &tier };
 
 	return tr->run ? 0 : sheaf_run_open(&tr->run, tr->dir, NULL, &opts, err);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The entry points as a caller of sheaf.h meets them: arguments that are missing, structs of other
  * sizes, what is in a step. One process, a real directory. */
+#include "sheaf-opts.h"
 #include "sheaf.h"
 #include "sheaf-inspect.h"
 #include "sheaf-admin.h"
@@ -532,7 +533,8 @@ static bool is_through(struct sheaf_save **save, int *behind)
 TEST(a_step_is_published_behind_the_next_save)
 {
 	struct api_place p;
-	struct sheaf_opts opts = { .size = sizeof(opts), .images_max = 3 };
+	struct sheaf_staging staging = { .size = sizeof(staging), .buffers_max = 3 };
+	struct sheaf_opts opts = { .size = sizeof(opts), .staging = &staging };
 	struct sheaf_save *save = NULL, *next = NULL;
 	struct sheaf_checkpoint *opened = NULL;
 	struct sheaf_error err;
@@ -573,7 +575,8 @@ static void committed(void *arg, int64_t step, const char *path)
 TEST(any_thread_may_ask_how_long_a_save_takes)
 {
 	struct api_place p;
-	struct sheaf_opts opts = { .size = sizeof(opts), .committed = committed };
+	struct sheaf_notify notify = { .size = sizeof(notify), .committed = committed };
+	struct sheaf_opts opts = { .size = sizeof(opts), .notify = &notify };
 	struct sheaf_error err;
 	int64_t asked = 0;
 	char signals[80], want[100], command[200];
@@ -582,7 +585,7 @@ TEST(any_thread_may_ask_how_long_a_save_takes)
 	api_place_fill(&p);
 	sheaf_run_close(p.run);
 	snprintf(signals, sizeof(signals), "%s.done", p.dir);
-	opts.signal_dir = signals;
+	notify.signal_dir = signals;
 	CHECK_RC(sheaf_run_open(&p.run, p.dir, NULL, &opts, &err), 0, &err);
 	for (int64_t step = 1; step <= 20; step++) {
 		struct asking a = { .least = 1 };
@@ -641,8 +644,10 @@ TEST(steps_are_read_again_behind_and_the_rules_hold_when_the_run_is_closed)
 {
 	static const char *const losses[] = { "0.5", "0.1", "0.9", "0.2", "0.8", "nan" };
 	char dir[] = "/tmp/sheaf-api-XXXXXX", command[64];
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE, .keep_last = 2,
-		.keep_best = 1, .best_note = "loss", .grace_s = -1 };
+	struct sheaf_retention keep = { .size = sizeof(keep), .keep_last = 2, .keep_best = 1,
+		.best_note = "loss", .grace_s = -1 };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE,
+		.retention = &keep };
 	struct sheaf_run *run = NULL;
 	struct sheaf_error err;
 	int64_t steps[8];

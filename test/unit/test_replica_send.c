@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include "step.h"
 #include "rmtree.h"
+#include "sheaf-opts.h"
 #include "sheaf.h"
 #include "sheaf-inspect.h"
 #include "sheaf-agent.h"
@@ -145,8 +146,11 @@ static void hear(void *arg, int level, const char *line)
 static struct sheaf_run *open_run(struct rank *k, struct sheaf_group *front,
                                   struct sheaf_group *back, struct sheaf_group *commits)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE, .agent = "auto",
-		.copies = 2, .copies_group = k->w->behind ? back : NULL, .images_max = 3,
+	struct sheaf_staging staging = { .size = sizeof(staging), .buffers_max = 3 };
+	struct sheaf_memory_tier tier = { .size = sizeof(tier), .agent = "auto", .copies = 2,
+		.copies_group = k->w->behind ? back : NULL };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE,
+		.staging = &staging, .memory_tier = &tier,
 		.commit_group = k->w->submits ? commits : NULL, .log = hear, .arg = k->w };
 	struct sheaf_run *run = NULL;
 	struct sheaf_error err;

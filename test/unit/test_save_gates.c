@@ -14,6 +14,7 @@
 #include "save_pieces.h"
 #include "procself.h"
 #include "save.h"
+#include "sheaf-opts.h"
 #include "sheaf.h"
 #include "sheaf-inspect.h"
 #include "rng.h"
@@ -76,9 +77,10 @@ static bool in_place;                   /* nothing is staged, in more files than
 static void world_init(struct world *w, int threads, int images, bool averages)
 {
 	const struct sheaf_ema ema = { .size = sizeof(ema), .coef = 0.75 };
+	struct sheaf_staging staging = { .size = sizeof(staging), .copy_threads = threads,
+		.buffers_max = images, .copy_rate_max = rate, .copy_cpus = cpus };
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE,
-		.copy_threads = threads, .images_max = images, .copy_rate_max = rate,
-		.copy_cpus = cpus, .file_bytes_max = in_place ? 1 << 20 : 0 };
+		.staging = &staging, .file_bytes_max = in_place ? 1 << 20 : 0 };
 	struct sheaf_error err;
 
 	*w = (struct world){ .dir = "gates.XXXXXX", .seed = SEED, .averages = averages };

@@ -685,7 +685,7 @@ TEST(done_files_say_what_the_step_has_kind_by_kind)
 		gone(&w, path);
 		CHECK_INT(simdisk_symlink(w.disk, "x", path), 0);
 		snprintf(want, sizeof(want), "%s: is not a regular file and is not replaced; "
-		         "remove it, or choose another opts.signal_dir", path);
+		         "remove it, or choose another opts.notify.signal_dir", path);
 		CHECK_RC(shf_done_put(&w.store[0], "done", 2, session, &w.err), SHEAF_EINVAL,
 		         &w.err);
 		CHECK_STR(w.err.msg, want);

@@ -12,6 +12,8 @@
 #include <unistd.h>
 #include "rmtree.h"
 #include "rng.h"
+#include "sheaf-inspect.h"
+#include "sheaf-opts.h"
 #include "sheaf.h"
 #include "sheaf-admin.h"
 #include "sheaf-load.h"
@@ -221,10 +223,12 @@ static void *run_rank(void *arg)
 	struct member back = { .m = &w->back, .rank = k->rank, .random = seed ? seed + 1 : 0,
 		.most_us = w->back_us, .strangers = &w->strangers };
 	struct sheaf_group *a = group_of(&front), *b = group_of(&back);
+	struct sheaf_retention keep = { .size = sizeof(keep), .keep_last = 3, .grace_s = -1 };
+	struct sheaf_notify notify = { .size = sizeof(notify), .committed = committed, .arg = w };
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE,
-		.timeout_ms = w->timeout_ms, .io_threads = 1, .keep_last = 3, .grace_s = -1,
-		.commit_group = w->alone ? NULL : b, .log = hear, .committed = committed,
-		.arg = w };
+		.timeout_ms = w->timeout_ms, .io_threads = 1,
+		.commit_group = w->alone ? NULL : b, .log = hear, .retention = &keep,
+		.notify = &notify };
 	struct sheaf_error err;
 
 	state_init(k);
@@ -260,6 +264,49 @@ static void play(struct world *w, void (*does)(struct rank *k))
 	for (int r = 0; r < RANKS; r++)
 		pthread_join(threads[r], NULL);
 	CHECK_INT(w->strangers, 0);
+}
+
+/* Rank 1 passes a group of options whose size it did not set. */
+static void *open_wrongly(void *arg)
+{
+	struct job *j = arg;
+	struct rank *k = &j->rank;
+	struct member front = { .m = &k->w->front, .rank = k->rank, .strangers = &k->w->strangers };
+	struct sheaf_group *group = group_of(&front);
+	struct sheaf_staging staging = { .size = k->rank == 1 ? 4 : sizeof(staging) };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_CREATE,
+		.timeout_ms = 60000, .staging = &staging };
+	struct sheaf_checkpoint *step = NULL;
+	struct sheaf_error err;
+
+	for (int i = 0; i < 2; i++) {
+		int rc = i ? sheaf_checkpoint_open_path(&step, k->w->dir, group, &opts, &err)
+		           : sheaf_run_open(&k->run, k->w->dir, group, &opts, &err);
+
+		CHECK_RC(rc, SHEAF_EINVAL, &err);
+		CHECK_INT(err.rank, 1);
+		CHECK_STR(err.msg, "opts.staging.size is 4; set it to sizeof(struct "
+		          "sheaf_staging)");
+	}
+	CHECK(!k->run && !step && access(k->w->dir, F_OK) != 0);
+	sheaf_group_free(group);
+	return NULL;
+}
+
+TEST(options_that_one_rank_cannot_pass_open_nothing_on_any)
+{
+	struct world w = { .dir = "submit.none" };
+	struct job jobs[RANKS];
+	pthread_t threads[RANKS];
+
+	meeting_init(&w.front);
+	for (int r = 0; r < RANKS; r++) {
+		jobs[r] = (struct job){ .rank = { .w = &w, .rank = r } };
+		CHECK_INT(pthread_create(&threads[r], NULL, open_wrongly, &jobs[r]), 0);
+	}
+	for (int r = 0; r < RANKS; r++)
+		pthread_join(threads[r], NULL);
+	CHECK_INT(w.strangers, 0);
 }
 
 static void world_new(struct world *w)

@@ -137,33 +137,36 @@ TEST(options_that_make_no_sense_open_nothing)
 		{ { .flags = SHEAF_LOAD_ZERO }, "opts.flags: SHEAF_LOAD_ZERO belongs to" },
 		{ { .io_threads = -1 }, "opts.io_threads is -1, must be at least 0" },
 		{ { .io_threads = 257 }, "opts.io_threads is 257, must be at most 256" },
-		{ { .images_max = -1 }, "opts.images_max is -1, must be at least 0" },
-		{ { .keep_last = -1 }, "opts.keep_last is -1, must be at least 0" },
-		{ { .keep_every = -1 }, "opts.keep_every is -1, must be at least 0" },
-		{ { .keep_best = -1 }, "opts.keep_best is -1, must be at least 0" },
-		{ { .grace_s = -2 }, "opts.grace_s is -2, must be at least -1" },
+		{ { .images_max = -1 }, "opts.staging.buffers_max is -1, must be at least 0" },
+		{ { .keep_last = -1 }, "opts.retention.keep_last is -1, must be at least 0" },
+		{ { .keep_every = -1 }, "opts.retention.keep_every is -1, must be at least 0" },
+		{ { .keep_best = -1 }, "opts.retention.keep_best is -1, must be at least 0" },
+		{ { .grace_s = -2 }, "opts.retention.grace_s is -2, must be at least -1" },
 		{ { .timeout_ms = -1 }, "opts.timeout_ms is -1, must be at least 0" },
-		{ { .images_max = 9 }, "opts.images_max is 9, must be at most 8" },
-		{ { .copy_threads = -1 }, "opts.copy_threads is -1, must be at least 0" },
-		{ { .copy_threads = 257 }, "opts.copy_threads is 257, must be at most 256" },
-		{ { .copies = -1 }, "opts.copies is -1, must be at least 0" },
-		{ { .copies = 3 }, "opts.copies is 3, must be at most 2" },
+		{ { .images_max = 9 }, "opts.staging.buffers_max is 9, must be at most 8" },
+		{ { .copy_threads = -1 }, "opts.staging.copy_threads is -1, must be at least 0" },
+		{ { .copy_threads = 257 }, "opts.staging.copy_threads is 257, must be at most "
+			"256" },
+		{ { .copies = -1 }, "opts.memory_tier.copies is -1, must be at least 0" },
+		{ { .copies = 3 }, "opts.memory_tier.copies is 3, must be at most 2" },
 		{ { .resume_attempts_max = -1 },
 		  "opts.resume_attempts_max is -1, must be at least 0" },
-		{ { .keep_every = 5 }, "opts.keep_every needs opts.keep_last" },
-		{ { .keep_best = 1, .best_note = "loss" }, "opts.keep_best needs opts.keep_last" },
-		{ { .agent = "" }, "opts.agent must be" },
+		{ { .keep_every = 5 }, "opts.retention.keep_every needs opts.retention.keep_last" },
+		{ { .keep_best = 1, .best_note = "loss" }, "opts.retention.keep_best needs "
+			"opts.retention.keep_last" },
+		{ { .agent = "" }, "opts.memory_tier.agent must be" },
 		{ { .agent = "/a/path/that/is/longer/than/the/address/of/a/unix/socket/can/be"
 		             "/which/is/a/hundred/and/eight/bytes/or/more" },
-		  "opts.agent must be" },
-		{ { .copies = 2 }, "but opts.agent is NULL" },
+		  "opts.memory_tier.agent must be" },
+		{ { .copies = 2 }, "but opts.memory_tier.agent is NULL" },
 		{ { .copy_cpus = "1-" }, "expected a list of processors" },
-		{ { .signal_dir = "" }, "opts.signal_dir is an empty string" },
+		{ { .signal_dir = "" }, "opts.notify.signal_dir is an empty string" },
 		{ { .flags = SHEAF_RUN_READONLY | SHEAF_RUN_METRICS },
 		  "SHEAF_RUN_METRICS and SHEAF_RUN_READONLY" },
-		{ { .keep_best = 1 }, "keep_best needs opts.best_note" },
-		{ { .keep_best = 1, .best_note = "a key" }, "keep_best needs opts.best_note" },
-		{ { .staging_bytes_max = 1 }, "opts.staging_bytes_max is 1" },
+		{ { .keep_best = 1 }, "keep_best needs opts.retention.best_note" },
+		{ { .keep_best = 1, .best_note = "a key" }, "keep_best needs "
+		  "opts.retention.best_note" },
+		{ { .staging_bytes_max = 1 }, "opts.staging.bytes_max is 1" },
 		{ { .flags = SHEAF_RUN_CREATE | SHEAF_RUN_READONLY }, "cannot be combined" },
 	};
 	struct sheaf_error err;
@@ -627,8 +630,8 @@ TEST(ranks_that_open_a_run_differently_are_told_in_what)
 	static const char *const word[] = {
 		"different opts.file_bytes_max (1048576 and 5000000000)",
 		"with SHEAF_RUN_BUFFERED and without", "different directories",
-		"different opts.images_max", "with opts.agent and without",
-		"with opts.copies 2 and without", "the run's own group" };
+		"different opts.staging.buffers_max", "with opts.memory_tier.agent and without",
+		"with opts.memory_tier.copies 2 and without", "the run's own group" };
 
 	for (int i = 0; i < 7; i++) {
 		struct simdisk *disk = disk_new();

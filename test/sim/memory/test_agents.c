@@ -178,7 +178,7 @@ TEST(an_agent_that_is_not_there_or_another_runs_is_told_apart)
 			"agent RUN --detach)" },
 		{ EXDEV, SHEAF_EINVAL, "the agent on this socket serves another run, or a copy of "
 		  "this run; give each its own socket (sheaf agent RUN --socket PATH, "
-		  "opts.agent)" },
+		  "opts.memory_tier.agent)" },
 		{ EACCES, SHEAF_EIO, "connecting to the agent: Permission denied" } };
 	struct one o;
 	int keep;

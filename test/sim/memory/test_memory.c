@@ -107,7 +107,7 @@ TEST(without_an_agent_training_goes_on)
 	PLAYED(none, 0); /* nothing left to do */
 	none.plan.last = 7;
 	PLAYED(none, SHEAF_EINVAL);
-	CHECK(strstr(none.why, "needs opts.agent") != NULL);
+	CHECK(strstr(none.why, "needs opts.memory_tier.agent") != NULL);
 	simdisk_free(d);
 }
 

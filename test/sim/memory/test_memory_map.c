@@ -317,7 +317,7 @@ TEST(what_is_on_no_node_is_counted_and_refused_or_comes_from_disk)
 	add(w, 1, 0, MIB + 20, MIB + 30);
 	fill(w);
 	is_refused(w, SHEAF_EFORMAT, "4194284 bytes of the checkpoint in memory are on no node: a "
-	           "node or its agent was lost, and opts.copies was not 2");
+	           "node or its agent was lost, and opts.memory_tier.copies was not 2");
 	w->on_disk = "checkpoint-1";
 	is_spread(w);
 	w->on_disk = "checkpoint-2";
@@ -346,7 +346,7 @@ TEST(bytes_that_a_file_does_not_have_are_not_read)
 	add(w, 0, 1, 0, 4096);
 	fill(w);
 	is_refused(w, SHEAF_EFORMAT, "1048576 bytes of the checkpoint in memory are on no node: a "
-	           "node or its agent was lost, and opts.copies was not 2");
+	           "node or its agent was lost, and opts.memory_tier.copies was not 2");
 	drop(w);
 }
 

@@ -105,11 +105,11 @@ static int open_apart(struct hand *h)
 
 TEST(copies_go_over_another_group_of_the_same_ranks_on_all_of_them)
 {
-	static const char *const word[] = { "opts.copies_group is a group of other ranks; "
-		"pass a second group of the same ranks",
-		"opts.copies_group is a group of other ranks; pass a second group of the "
-		"same ranks", "with opts.copies_group and without",
-		"needs opts.copies 2", "images_max 0 or at least 3" };
+	static const char *const word[] = { "opts.memory_tier.copies_group is a group of other "
+		"ranks; pass a second group of the same ranks",
+		"opts.memory_tier.copies_group is a group of other ranks; pass a second group of "
+		"the same ranks", "with opts.memory_tier.copies_group and without",
+		"needs opts.memory_tier.copies 2", "buffers_max 0 or at least 3" };
 
 	for (int i = 0; i < 6; i++) {
 		struct simdisk *disk = disk_new();

@@ -273,7 +273,7 @@ TEST(an_image_that_no_machine_has_is_refused_and_the_next_one_is_made)
 	begin(&a);
 	CHECK_RC(shf_image_reserve(a.run, 0, 0, UINT64_C(1) << 63, &a.err), SHEAF_ENOMEM, &a.err);
 	CHECK(strstr(a.err.msg, "a staging buffer of 9223372036854775808 bytes is larger than any "
-	             "memory; lower opts.staging_bytes_max") != NULL);
+	             "memory; lower opts.staging.bytes_max") != NULL);
 	CHECK(shf_image_of(a.run, 0, 0) == NULL);
 	CHECK(shf_image_of(a.run, 0, 1) == NULL);
 	CHECK_RC(save_begin(&a, &save, 1, 0), 0, &a.err);

@@ -171,7 +171,8 @@ TEST(a_save_that_finds_the_disk_full_empties_the_trash_whose_grace_is_over)
 		if (late)
 			CHECK_RC(saves(5, &a.err), 0, &a.err);
 		else
-			SAID(saves(5, &a.err), SHEAF_EIO, "stay in .sheaf/trash for opts.grace_s",
+			SAID(saves(5, &a.err), SHEAF_EIO, "stay in .sheaf/trash for "
+							  "opts.retention.grace_s",
 			     &a.err);
 		end();
 	}

@@ -203,10 +203,10 @@ TEST(saves_that_can_bring_nothing_later_say_why)
 	p.opts.staging_bytes_max = 128 * KIB;
 	story(&p, not_later,
 	      "-1: step 1: SHEAF_SAVE_LATER needs staging for the whole state: "
-	      "opts.staging_bytes_max is too small for it\n"
+	      "opts.staging.bytes_max is too small for it\n"
 	      "-1: step 2: SHEAF_SAVE_LATER needs staging for the whole state: "
-	      "opts.staging_bytes_max is too small for it\n"
-	      "1 step 3: copied synchronously in sheaf_save_begin, because opts.staging_bytes_max "
+	      "opts.staging.bytes_max is too small for it\n"
+	      "1 step 3: copied synchronously in sheaf_save_begin, because opts.staging.bytes_max "
 	      "cannot hold the whole state\n0\n");
 }
 
@@ -238,11 +238,11 @@ TEST(where_no_image_is_free_it_is_told_whose_it_is)
 	p.nodes = apart;
 	story(&p, too_many,
 	      "0\n0\n-7: no staging buffer is free: step 2 is still being written; save less "
-	      "often, or raise opts.images_max\n0\n-7: step 1: at least one rank is still writing; "
-	      "commit again\n2 run: step 1 committed, rank 0\n0\n2 run: step 1 committed, rank "
-	      "1\n-1: step 1: the save has ended; free it\n-1: step 1: the save has ended; free "
-	      "it\n-7: step 2: at least one rank is still writing; commit again\n2 run: step 2 "
-	      "committed, rank 1\n2 run: step 2 committed, rank 0\n0\n-1: step 2: the save has "
+	      "often, or raise opts.staging.buffers_max\n0\n-7: step 1: at least one rank is still "
+	      "writing; commit again\n2 run: step 1 committed, rank 0\n0\n2 run: step 1 committed, "
+	      "rank 1\n-1: step 1: the save has ended; free it\n-1: step 1: the save has ended; "
+	      "free it\n-7: step 2: at least one rank is still writing; commit again\n2 run: step "
+	      "2 committed, rank 1\n2 run: step 2 committed, rank 0\n0\n-1: step 2: the save has "
 	      "ended; free it\n-1: step 2: the save has ended; free it\n-7: step 8: at least one "
 	      "rank is still writing; commit again\n2 run: step 8 committed, rank 1\n2 run: step 8 "
 	      "committed, rank 0\n0\n-1: step 8: the save has ended; free it\n-1: step 8: the save "
@@ -254,13 +254,13 @@ TEST(where_no_image_is_free_it_is_told_whose_it_is)
 	simdisk_set_agents(p.disk, UINT64_C(1) << 30);
 	story(&p, too_many,
 	      "0\n0\n-7: no staging buffer is free: step 1 is in memory and not committed; commit "
-	      "it, or raise opts.images_max\n-7: no staging buffer is free: step 1 is in memory "
-	      "and not committed; commit it, or raise opts.images_max\n2 run: step 1 is in memory, "
-	      "rank 0\n0\n2 run: step 1 is in memory, rank 1\n-1: step 1: the save has ended; free "
-	      "it\n-1: step 1: the save has ended; free it\n-1: step 1: the save has ended; free "
-	      "it\n2 run: step 2 is in memory, rank 0\n0\n2 run: step 2 is in memory, rank 1\n-1: "
-	      "step 2: the save has ended; free it\n-1: step 2: the save has ended; free it\n-1: "
-	      "step 2: the save has ended; free it\n");
+	      "it, or raise opts.staging.buffers_max\n-7: no staging buffer is free: step 1 is in "
+	      "memory and not committed; commit it, or raise opts.staging.buffers_max\n2 run: step "
+	      "1 is in memory, rank 0\n0\n2 run: step 1 is in memory, rank 1\n-1: step 1: the save "
+	      "has ended; free it\n-1: step 1: the save has ended; free it\n-1: step 1: the save "
+	      "has ended; free it\n2 run: step 2 is in memory, rank 0\n0\n2 run: step 2 is in "
+	      "memory, rank 1\n-1: step 2: the save has ended; free it\n-1: step 2: the save has "
+	      "ended; free it\n-1: step 2: the save has ended; free it\n");
 }
 
 static int in_memory(struct hand *h)
@@ -282,18 +282,20 @@ enum { NO_AGENT, POOR_AGENT, ONE_IMAGE, NOT_STAGED, IN_ROUNDS, GOOD_AGENT, AGENT
 TEST(a_save_to_memory_alone_that_cannot_be_is_told_why)
 {
 	static const char *const want[AGENTS] = {
-		"-1: step 1: SHEAF_SAVE_NO_DISK needs opts.agent\n0\n"
+		"-1: step 1: SHEAF_SAVE_NO_DISK needs opts.memory_tier.agent\n0\n"
 		"2 run: step 2 committed, rank 0\n0\n",
 		"1 run: no checkpoint is kept in memory: no agent answers (start one on this node: "
 		"sheaf agent RUN --detach), rank 0\n-7: step 1: not saved, because on some node no "
 		"agent answers, or its --memory-max is too small (check with sheaf agent RUN "
 		"--status on each node)\n0\n2 run: step 2 committed, rank 0\n0\n",
-		"-1: step 1: SHEAF_SAVE_NO_DISK needs two staging buffers: raise opts.images_max "
-		"or opts.staging_bytes_max\n0\n2 run: step 2 committed, rank 0\n0\n",
+		"-1: step 1: SHEAF_SAVE_NO_DISK needs two staging buffers: raise "
+		"opts.staging.buffers_max or opts.staging.bytes_max\n0\n2 run: step 2 committed, "
+		"rank 0\n0\n",
 		"-1: step 1: SHEAF_SAVE_NO_DISK cannot be combined with slices that are "
 		"SHEAF_SLICE_IN_PLACE\n0\n2 run: step 2 committed, rank 0\n0\n",
-		"-1: step 1: SHEAF_SAVE_NO_DISK needs two staging buffers: raise opts.images_max "
-		"or opts.staging_bytes_max\n0\n2 run: step 2 committed, rank 0\n0\n",
+		"-1: step 1: SHEAF_SAVE_NO_DISK needs two staging buffers: raise "
+		"opts.staging.buffers_max or opts.staging.bytes_max\n0\n2 run: step 2 committed, "
+		"rank 0\n0\n",
 		"0\n2 run: step 1 is in memory, rank 0\n0\n0\n2 run: step 2 committed, rank 0\n"
 		"0\n"
 	};
@@ -459,8 +461,9 @@ TEST(threads_that_cannot_be_made_or_run_where_they_should_are_told)
 		"1 step 1: no copy thread could be started (see ulimit -u); "
 		"sheaf_save_wait_copied and commit copy in the caller's thread\n0\ncopied 0\n"
 		"copied 0\n2 run: step 1 committed, rank 0\n0\n",
-		"1 step 1: the copy threads are not bound: the kernel refuses opts.copy_cpus 0-3\n"
-		"0\ncopied 0\ncopied 0\n2 run: step 1 committed, rank 0\n0\n"
+		"1 step 1: the copy threads are not bound: the kernel refuses "
+		"opts.staging.copy_cpus 0-3\n0\ncopied 0\ncopied 0\n2 run: step 1 committed, rank "
+		"0\n0\n"
 	};
 
 	for (int i = 0; i < 2; i++) {
@@ -480,7 +483,7 @@ TEST(a_copy_inside_begin_is_told)
 
 	p.opts.staging_bytes_max = 128 * KIB;
 	story(&p, behind,
-	      "1 step 1: copied synchronously in sheaf_save_begin, because opts.staging_bytes_max "
+	      "1 step 1: copied synchronously in sheaf_save_begin, because opts.staging.bytes_max "
 	      "cannot hold the whole state\n0\ncopied 0\ncopied 0\n"
 	      "2 run: step 1 committed, rank 0\n0\n");
 }
@@ -632,7 +635,7 @@ TEST(a_disk_without_room_is_told_with_what_is_needed)
 	simdisk_set_space(p.disk, 64 * KIB);
 	story(&p, save_one,
 	      "-3: step 1: needs 74128 bytes, but run has 57344 free; free space there (pruned "
-	      "steps stay in .sheaf/trash for opts.grace_s seconds)\nsys 28\n");
+	      "steps stay in .sheaf/trash for opts.retention.grace_s seconds)\nsys 28\n");
 }
 
 TEST(done_files_that_cannot_be_made_are_told_and_the_step_is_there)
@@ -644,7 +647,7 @@ TEST(done_files_that_cannot_be_made_are_told_and_the_step_is_there)
 	story(&p, save_one,
 	      "0\n2 run: step 1 committed, rank 0\n"
 	      "1 run: step 1 is committed, but its done files could not all be written to "
-	      "opts.signal_dir: done: Not a directory\n0\nsys 0\n");
+	      "opts.notify.signal_dir: done: Not a directory\n0\nsys 0\n");
 }
 
 static int closed(struct hand *h)

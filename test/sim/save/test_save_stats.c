@@ -453,7 +453,7 @@ TEST(a_save_in_rounds_is_counted)
 	p.opts.staging_bytes_max = 128 * KIB;
 	story(&p, count,
 	      "1 step 1: copied synchronously in sheaf_save_begin, because "
-	      "opts.staging_bytes_max cannot hold the whole state\n"
+	      "opts.staging.bytes_max cannot hold the whole state\n"
 	      "  0: 0 copied, 4096 written, 0 sent\n  0: 65536 copied, 69632 written, 0 sent\n0\n"
 	      "copied 0\ncopied 0\n"
 	      "save: phase 1, held 65936, copied 65936, written 69632 of 74128, sent 0, images "
@@ -465,7 +465,7 @@ TEST(a_save_in_rounds_is_counted)
 	      " gates 2, waited 0, 0, most 0; copy 32, over 387\n"
 	      "pace: write 74128 in 52, send 0 in 0, stage 6, 0 sync 34, 0 publish 295, 0\n"
 	      "1 step 2: copied synchronously in sheaf_save_begin, because "
-	      "opts.staging_bytes_max cannot hold the whole state\n"
+	      "opts.staging.bytes_max cannot hold the whole state\n"
 	      "  0: 0 copied, 4096 written, 0 sent\n  0: 65536 copied, 69632 written, 0 sent\n0\n"
 	      "copied 0\ncopied 0\ncopied 0\nwait 0\n"
 	      "save: phase 2, held 65936, copied 65936, written 74128 of 74128, sent 0, images "

@@ -87,7 +87,7 @@ static int right(struct hand *h, int from_n, bool kept)
 	return 0;
 }
 
-/* How many ranks had saved is in opts.keep_every, which loads do not look at. */
+/* How many ranks had saved is in opts.retention.keep_every, which loads do not look at. */
 static int load_act(struct hand *h)
 {
 	struct sheaf_checkpoint *step = NULL;
