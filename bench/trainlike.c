@@ -11,6 +11,7 @@
  */
 #include "drill.h"
 #include "sheaf-admin.h"
+#include "sheaf-stat.h"
 
 #include <errno.h>
 #include <limits.h>

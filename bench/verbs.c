@@ -8,6 +8,7 @@
 #include <time.h>
 #include "sheaf-admin.h"
 #include "sheaf-inspect.h"
+#include "sheaf-stat.h"
 
 static int64_t now_ns(void)
 {
@@ -209,7 +210,7 @@ static uint64_t gates_ns(const struct bench *b, const struct sheaf_stat *stat)
 static int stalled(const struct bench *b, const struct sheaf_stat *stat, json_t *event,
 		   struct sheaf_error *err)
 {
-	uint64_t ns[5] = { stat->begin_ns, stat->image_ns, stat->exchange_ns, stat->commit_ns,
+	uint64_t ns[5] = { stat->begin_ns, stat->buffer_ns, stat->exchange_ns, stat->commit_ns,
 			   gates_ns(b, stat) };
 	int rc = b->o->async ? bench_reduce(&b->comm, ns, 5, MPI_MAX, err) : 0;
 

@@ -118,6 +118,7 @@ struct sheaf_state;                     /* what this rank holds */
 struct sheaf_save;                      /* a save in progress */
 struct sheaf_finding;                   /* something a verification found: sheaf-inspect.h */
 struct sheaf_report;                    /* what a load or a verification found, see below */
+struct sheaf_stat;                      /* how far a save or a load is: sheaf-stat.h */
 
 enum sheaf_code {                       /* result codes; numbers never change */
 	SHEAF_OK = 0,                   /* success */
@@ -297,50 +298,6 @@ int  sheaf_group_new(struct sheaf_group **group, const struct sheaf_group_ops *o
  * closed. [local] */
 void sheaf_group_free(struct sheaf_group *group);
 
-/* What a save, a load or a verification is doing. */
-enum sheaf_phase {
-	SHEAF_PHASE_COPYING = 0,        /* save: copies the state to the staging buffer */
-	SHEAF_PHASE_WRITING = 1,        /* save: writes to disk */
-	SHEAF_PHASE_WRITTEN = 2,        /* save: this rank has written and synced its part */
-	SHEAF_PHASE_FINISHED = 3,       /* save: committed, failed or aborted */
-	SHEAF_PHASE_READING = 4,        /* load: reads */
-	SHEAF_PHASE_VERIFYING = 5,      /* verification: reads */
-	SHEAF_PHASE_PUBLISHING = 6      /* save: a thread of rank 0 publishes the checkpoint */
-};
-/* Returns the name of a phase, such as "copying", or NULL if there is no such phase. Static.
- * [any thread] */
-const char *sheaf_phase_name(int32_t phase);
-/* How far a save, a load or a verification is on this rank. All times are in nanoseconds. Times
- * "in" a call are how long the caller was blocked in it. */
-struct sheaf_stat {
-	uint32_t size;
-	int32_t phase;                  /* enum sheaf_phase */
-	uint64_t held;                  /* save: bytes of this rank's slices; load or verification:
-	                                 * bytes to read here */
-	uint64_t copied;                /* save: bytes copied so far; load or verification: read */
-	uint64_t to_write;              /* bytes that this rank writes to disk */
-	uint64_t written;               /* bytes written to disk so far */
-	uint64_t sent;                  /* bytes sent to other nodes so far */
-	uint64_t begin_ns;              /* in sheaf_save_begin */
-	uint64_t copied_ns;             /* in calls of gates (gates_ns), or in the copying of a
-	                                 * save that is not lazy (a part of begin_ns) */
-	uint64_t exchange_ns;           /* in sheaf_save_advance, sending bytes to other nodes */
-	uint64_t wait_ns;               /* in sheaf_save_ready */
-	uint64_t commit_ns;             /* in sheaf_save_commit, and the rest of
-	                                 * sheaf_save_advance */
-	uint64_t image_ns;              /* the part of begin_ns before a staging buffer was free */
-	uint32_t images_busy;           /* staging buffers in use by saves in flight of the run */
-	uint32_t at_once;               /* 1: a lazy save that was copied inside begin */
-	uint64_t gates;                 /* lazy save: calls of sheaf_save_wait_copied */
-	uint64_t gates_waited;          /* those of them that found the slice not copied, and had a
-	                                 * timeout other than 0 */
-	uint64_t gates_ns;              /* time in all these calls together */
-	uint64_t gate_ns_max;           /* time in the longest of them */
-	uint64_t copy_ns;               /* from the start of begin until all was copied here, so
-	                                 * copied / copy_ns is the speed; 0: not yet */
-	uint64_t over_ns;               /* from the start of begin until the save had finished; 0:
-	                                 * not yet */
-};
 /* Levels of sheaf_opts.log. */
 enum sheaf_log_level {
 	SHEAF_LOG_ERROR = 0,            /* something failed */
@@ -437,31 +394,6 @@ void sheaf_run_close(struct sheaf_run *run);
 /* Lists the numbers of the checkpoints on disk, in ascending order. Stores at most n of them in
  * steps, and returns how many there are. [local] */
 int  sheaf_run_steps(struct sheaf_run *run, int64_t *steps, size_t n, struct sheaf_error *err);
-/* Totals of all saves since this rank opened the run. Times are as in sheaf_stat, and include saves
- * that failed. */
-struct sheaf_run_stat {
-	uint32_t size;
-	uint32_t images_busy;           /* staging buffers in use */
-	uint64_t begun;                 /* calls of sheaf_save_begin: committed, dropped, failed,
-	                                 * and still in progress */
-	uint64_t committed;             /* saves that are committed */
-	uint64_t dropped;               /* saves whose begin returned EAGAIN */
-	uint64_t failed;                /* saves that failed or were aborted */
-	uint64_t bytes;                 /* tensor bytes of the committed saves, over all ranks */
-	uint64_t gates;                 /* calls of sheaf_save_wait_copied */
-	uint64_t gates_waited;          /* those of them that had to wait */
-	uint64_t gate_ns_max;           /* time in the longest of them */
-	uint64_t begin_ns;              /* in sheaf_save_begin */
-	uint64_t image_ns;              /* the part of begin_ns before a staging buffer was free */
-	uint64_t gates_ns;              /* in sheaf_save_wait_copied */
-	uint64_t exchange_ns;           /* in sheaf_save_advance, sending bytes to other nodes */
-	uint64_t wait_ns;               /* in sheaf_save_ready */
-	uint64_t commit_ns;             /* in sheaf_save_commit, and the rest of
-	                                 * sheaf_save_advance */
-};
-/* Fills *stat with the totals of the run's saves. [local] [any thread] */
-int  sheaf_run_get_stat(struct sheaf_run *run, struct sheaf_run_stat *stat,
-                        struct sheaf_error *err);
 
 /* Makes an empty state. Returns NULL if there is no memory; every call accepts that NULL, and the
  * next collective call returns ENOMEM on all ranks. Free the state with sheaf_state_free.
@@ -702,9 +634,6 @@ int  sheaf_save_slice_ready(struct sheaf_save *save, int slice, const void *data
  * EAGAIN: not yet.
  * Any other code: the save has failed. [any thread] */
 int  sheaf_save_ready(struct sheaf_save *save, struct sheaf_error *err);
-/* Fills *stat with the progress and the times of a save. [any thread] */
-int  sheaf_save_get_stat(struct sheaf_save *save, struct sheaf_stat *stat,
-                         struct sheaf_error *err);
 /* Estimates the milliseconds until this rank has done what a commit that returns 0 needs, assuming
  * that all ranks do nothing else from now on. The estimate is based on the speed of this save, or
  * of the earlier saves of the run. It is of this rank alone: the save needs as long as the

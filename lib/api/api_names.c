@@ -8,6 +8,7 @@
 #include "dtype.h"
 #include "err.h"
 #include "export.h"
+#include "sheaf-stat.h"
 #include "version.h"
 
 SHEAF_API const char *sheaf_strerror(int code)

@@ -16,11 +16,12 @@
 #include "run_salvage.h"
 #include "save_blocked.h"
 #include "sheaf-admin.h"
+#include "sheaf-stat.h"
 #include "state.h"
 #include "step_folder.h"
 #include "struct_size.h"
 
-#define RUN_STAT_MIN (offsetof(struct sheaf_run_stat, images_busy) + sizeof(uint32_t))
+#define RUN_STAT_MIN (offsetof(struct sheaf_run_stat, buffers_busy) + sizeof(uint32_t))
 
 SHEAF_API int sheaf_run_open(struct sheaf_run **run, const char *dir, struct sheaf_group *group,
                              const struct sheaf_opts *opts, struct sheaf_error *err)

@@ -11,6 +11,7 @@
 #include "save_attach.h"
 #include "save_status.h"
 #include "save_submit.h"
+#include "sheaf-stat.h"
 #include "state.h"
 #include "struct_size.h"
 

@@ -6,6 +6,7 @@
 #include "err.h"
 #include "load.h"
 #include "run_env.h"
+#include "sheaf-stat.h"
 #include "state.h"
 #include "work.h"
 

@@ -26,6 +26,7 @@
 #include "save_rounds.h"
 #include "save_stage.h"
 #include "save_write.h"
+#include "sheaf-stat.h"
 #include "state.h"
 #include "struct_size.h"
 #include "unstaged.h"

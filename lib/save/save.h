@@ -33,6 +33,7 @@
 #include "save_record.h"
 #include "save_publish.h"
 #include "save_state.h"
+#include "sheaf-stat.h"
 #include "stage.h"
 #include "store_way.h"
 #include "streams.h"

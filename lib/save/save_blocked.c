@@ -7,6 +7,7 @@
 #include "run_env.h"
 #include "save.h"
 #include "save_status.h"
+#include "sheaf-stat.h"
 
 static void add(struct shf_save_blocked *s, enum shf_cause in, uint64_t ns)
 {
@@ -72,14 +73,14 @@ void shf_save_blocked_stat(const struct sheaf_run *run, struct sheaf_run_stat *s
 	const struct shf_save_blocked *all = &s->all;
 
 	*stat = (struct sheaf_run_stat){ .size = sizeof(*stat),
-		.images_busy = atomic_load(&run->image.busy), .begun = atomic_load(&s->begun),
+		.buffers_busy = atomic_load(&run->image.busy), .begun = atomic_load(&s->begun),
 		.committed = atomic_load(&s->committed), .dropped = atomic_load(&s->dropped),
 		.failed = atomic_load(&s->failed), .bytes = atomic_load(&s->bytes),
 		.gates = atomic_load(&all->gates),
 		.gates_waited = atomic_load(&all->gates_waited),
 		.gate_ns_max = atomic_load(&all->gate_ns_max),
 		.begin_ns = atomic_load(&all->ns[SHF_IN_BEGIN]),
-		.image_ns = atomic_load(&all->ns[SHF_IN_IMAGE]),
+		.buffer_ns = atomic_load(&all->ns[SHF_IN_IMAGE]),
 		.gates_ns = atomic_load(&all->ns[SHF_IN_GATES]),
 		.exchange_ns = atomic_load(&all->ns[SHF_IN_EXCHANGE]),
 		.wait_ns = atomic_load(&all->ns[SHF_IN_WAIT]),

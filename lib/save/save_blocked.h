@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include "sheaf.h"
+#include "sheaf-stat.h"
 
 /* Where a caller was blocked. BEGIN: in sheaf_save_begin. IMAGE: the part of that in which begin
  * waited for a free image. GATES: in sheaf_save_wait_copied. EXCHANGE, WAIT, COMMIT: in

@@ -12,6 +12,7 @@
 #include "save_image.h"
 #include "save_memory.h"
 #include "save_plan.h"
+#include "sheaf-stat.h"
 #include "state.h"
 #include "unstaged.h"
 

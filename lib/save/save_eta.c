@@ -8,6 +8,7 @@
 #include "run_io.h"
 #include "save.h"
 #include "save_status.h"
+#include "sheaf-stat.h"
 
 #define UNKNOWN (-1.0)
 

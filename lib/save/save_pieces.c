@@ -10,6 +10,7 @@
 #include "save_rounds.h"
 #include "save_where.h"
 #include "save_write.h"
+#include "sheaf-stat.h"
 #include "state.h"
 #include "unstaged.h"
 #include "unstaged_copy.h"

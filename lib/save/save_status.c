@@ -12,6 +12,7 @@
 #include "save.h"
 #include "save_blocked.h"
 #include "save_pieces.h"
+#include "sheaf-stat.h"
 
 void shf_save_stick(struct sheaf_save *save, int rc, const struct sheaf_error *err)
 {
@@ -103,8 +104,8 @@ void shf_save_stat(const struct sheaf_save *save, struct sheaf_stat *stat)
 		.exchange_ns = atomic_load(&s->ns[SHF_IN_EXCHANGE]),
 		.wait_ns = atomic_load(&s->ns[SHF_IN_WAIT]),
 		.commit_ns = atomic_load(&s->ns[SHF_IN_COMMIT]),
-		.image_ns = atomic_load(&s->ns[SHF_IN_IMAGE]),
-		.images_busy = atomic_load(&save->run->image.busy),
+		.buffer_ns = atomic_load(&s->ns[SHF_IN_IMAGE]),
+		.buffers_busy = atomic_load(&save->run->image.busy),
 		.at_once = save->copy.lazy && !shf_save_is_async(save),
 		.gates = atomic_load(&s->gates), .gates_waited = atomic_load(&s->gates_waited),
 		.gates_ns = gates_ns, .gate_ns_max = atomic_load(&s->gate_ns_max),

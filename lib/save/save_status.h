@@ -4,6 +4,7 @@
 #ifndef SHF_SAVE_STATUS_H
 #define SHF_SAVE_STATUS_H
 #include "save.h"
+#include "sheaf-stat.h"
 
 /* Records rc and its sentence as the failure of the save, unless it has failed already. err NULL: a
  * general sentence. [any thread] */

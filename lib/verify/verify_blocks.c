@@ -15,6 +15,7 @@
 #include "name_in_step.h"
 #include "run_io.h"
 #include "sheaf-inspect.h"
+#include "sheaf-stat.h"
 #include "step.h"
 #include "step_blocks.h"
 #include "step_files.h"

@@ -19,6 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "group.h"
+#include "sheaf-stat.h"
 
 #define SEED UINT64_C(0x5eaf)
 enum { RANKS = 8, SLICES = 128, TIMEOUT_MS = 60000 };

@@ -2,6 +2,7 @@
 /* The entry points as a caller of sheaf.h meets them: arguments that are missing, structs of other
  * sizes, what is in a step. One process, a real directory. */
 #include "sheaf-opts.h"
+#include "sheaf-stat.h"
 #include "sheaf.h"
 #include "sheaf-inspect.h"
 #include "sheaf-admin.h"

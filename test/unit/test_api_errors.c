@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "api_place.h"
+#include "sheaf-stat.h"
 #include "t.h"
 
 /* Each call that takes an error fills the caller's: its code is what is returned, and its sentence

@@ -15,6 +15,7 @@
 #include "procself.h"
 #include "save.h"
 #include "sheaf-opts.h"
+#include "sheaf-stat.h"
 #include "sheaf.h"
 #include "sheaf-inspect.h"
 #include "rng.h"

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include "run_aside.h"
 #include "run_salvage.h"
+#include "sheaf-stat.h"
 #include "step_attached.h"
 #include "t.h"
 #include "run_open.h"

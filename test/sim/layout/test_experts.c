@@ -10,6 +10,7 @@
 #include "items.h"
 #include "save.h"
 #include "sheaf-plan.h"
+#include "sheaf-stat.h"
 #include "simdisk.h"
 #include "simgroup.h"
 #include "t.h"

@@ -5,6 +5,7 @@
 #include "acts.h"
 #include <errno.h>
 #include <stdlib.h>
+#include "sheaf-stat.h"
 #include "step_lookup.h"
 #include "load.h"
 #include "step_open.h"

@@ -5,6 +5,7 @@
 #include "hands.h"
 #include <errno.h>
 #include <stdlib.h>
+#include "sheaf-stat.h"
 #include "simover.h"
 #include "t.h"
 #include "err.h"

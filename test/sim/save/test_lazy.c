@@ -14,6 +14,7 @@
 #include "save_calls.h"
 #include "save_end.h"
 #include "save_status.h"
+#include "sheaf-stat.h"
 #include "state.h"
 
 #define main t_main
@@ -729,7 +730,7 @@ static int one_too_many(struct hand *h)
 		rc = fail_here(h, "the oldest was not copied, or more than that");
 	if (rc == 0) {
 		shf_save_stat(s[2], &stat);
-		if (stat.images_busy != 2)
+		if (stat.buffers_busy != 2)
 			rc = fail_here(h, "images are counted wrong");
 	}
 	/* The memory is that of all three: each is asked before it changes. */

@@ -7,6 +7,7 @@
 #include "err.h"
 #include "hands.h"
 #include "metrics.h"
+#include "sheaf-stat.h"
 #include "simover.h"
 #include "t.h"
 #include "save_commit.h"
@@ -124,7 +125,7 @@ static int all_ends(struct hand *h)
 		rc = shf_save_begin(&s[2], h->run, 5, h->state, &lazy, &h->err);
 	shf_save_blocked_stat(h->run, &sum);
 	if (rc == 0 && (sum.begun != 7 || sum.committed != 2 || sum.dropped != 1 ||
-	                sum.failed != 3 || sum.bytes != bytes || sum.images_busy != 1))
+	                sum.failed != 3 || sum.bytes != bytes || sum.buffers_busy != 1))
 		rc = fail_here(h, "what became of seven begins is counted wrong");
 	shf_run_get(h->run);
 	shf_run_close(h->run);
@@ -281,7 +282,7 @@ TEST(a_line_says_of_each_cause_what_the_slowest_rank_says)
 	CHECK_INT(lines_of(text, ",\"code\":0,\"ranks\":4,\"of\":4,\"lazy\":true,"), 1);
 	CHECK(stats[RANKS_MAX - 1].begin_ns > stats[0].begin_ns);
 	has_ms(text, "begin_ms", MOST(begin_ns));
-	has_ms(text, "image_ms", MOST(image_ns));
+	has_ms(text, "image_ms", MOST(buffer_ns));
 	has_ms(text, "gates_ms", MOST(gates_ns));
 	has_ms(text, "gate_max_ms", MOST(gate_ns_max));
 	has_ms(text, "exchange_ms", MOST(exchange_ns));

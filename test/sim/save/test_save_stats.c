@@ -10,6 +10,7 @@
 #include "save_calls.h"
 #include "save_end.h"
 #include "save_status.h"
+#include "sheaf-stat.h"
 
 #define MS INT64_C(1000000)
 /* Milliseconds: of a file that gets its room, of a write, of a sync behind, of a sync at once, of a
@@ -104,9 +105,9 @@ static void tell_stat(const char *who, const struct sheaf_stat *s)
 {
 	tell("%s: phase %u, held %d, copied %d, written %d of %d, sent %d, images %d%s\n", who,
 	     s->phase, (int)s->held, (int)s->copied, (int)s->written, (int)s->to_write,
-	     (int)s->sent, (int)s->images_busy, s->at_once ? ", at once" : "");
+	     (int)s->sent, (int)s->buffers_busy, s->at_once ? ", at once" : "");
 	tell(" begin %g, image %g, copied %g, exchange %g, wait %g, commit %g\n", ms(s->begin_ns),
-	     ms(s->image_ns), ms(s->copied_ns), ms(s->exchange_ns), ms(s->wait_ns),
+	     ms(s->buffer_ns), ms(s->copied_ns), ms(s->exchange_ns), ms(s->wait_ns),
 	     ms(s->commit_ns));
 	tell(" gates %d, waited %d, %g, most %g; copy %g, over %g\n", (int)s->gates,
 	     (int)s->gates_waited, ms(s->gates_ns), ms(s->gate_ns_max), ms(s->copy_ns),
@@ -139,9 +140,9 @@ static void tell_run(struct sheaf_run *run)
 	shf_save_blocked_stat(run, &s);
 	tell("run: begun %d, committed %d, dropped %d, failed %d, bytes %d, images %d\n",
 	     (int)s.begun, (int)s.committed, (int)s.dropped, (int)s.failed, (int)s.bytes,
-	     (int)s.images_busy);
+	     (int)s.buffers_busy);
 	tell(" begin %g, image %g, exchange %g, wait %g, commit %g, gates %d, %d, %g, %g\n",
-	     ms(s.begin_ns), ms(s.image_ns), ms(s.exchange_ns), ms(s.wait_ns), ms(s.commit_ns),
+	     ms(s.begin_ns), ms(s.buffer_ns), ms(s.exchange_ns), ms(s.wait_ns), ms(s.commit_ns),
 	     (int)s.gates, (int)s.gates_waited, ms(s.gates_ns), ms(s.gate_ns_max));
 }
 

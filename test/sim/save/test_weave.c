@@ -13,6 +13,7 @@
 #include "box_copy.h"
 #include "dtype.h"
 #include "averages.h"
+#include "sheaf-stat.h"
 #include "step.h"
 #include "save.h"
 #include "simdisk.h"

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "average_step.h"
 #include "averages.h"
+#include "sheaf-stat.h"
 #include "starve.h"
 #include "save_blocked.h"
 #include "t.h"

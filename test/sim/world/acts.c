@@ -7,6 +7,7 @@
 #include "run_salvage.h"
 #include "sheaf-admin.h"
 #include "sheaf-plan.h"
+#include "sheaf-stat.h"
 #include "simcore.h"
 #include "run_open.h"
 #include "save_commit.h"

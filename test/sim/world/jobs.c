@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "jobs.h"
 #include "list.h"
+#include "sheaf-stat.h"
 #include "step.h"
 #include "err.h"
 #include "layouts.h"

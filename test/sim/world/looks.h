@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include "crc64.h"
 #include "sheaf-inspect.h"
+#include "sheaf-stat.h"
 #include "step.h"
 #include "err.h"
 #include "layouts.h"
