@@ -67,8 +67,8 @@ need_packages() {
 packages_build='gcc libc6-dev meson ninja-build pkg-config python3 python3-venv ca-certificates
 	libjansson-dev liburing-dev libopenmpi-dev openmpi-bin libcmocka-dev'
 packages_demo='fio procps'
-packages_check='g++ cmake iproute2 util-linux clang libclang-rt-14-dev binutils mandoc strace gdb
-	e2fsprogs xfsprogs btrfs-progs libfuse3-dev fuse3'
+packages_check='g++ bindgen cmake iproute2 util-linux clang libclang-rt-14-dev binutils mandoc
+	strace gdb e2fsprogs xfsprogs btrfs-progs libfuse3-dev fuse3'
 
 # Python parts go to build/venv in named sets; a set is installed once per version of the pins.
 pins=test/interop/requirements.txt
