@@ -268,9 +268,15 @@ int sheaf_slice_shard(struct sheaf_slice *slice, int dim, int64_t i, int64_t n,
 enum sheaf_op { SHEAF_SUM = 0, SHEAF_MAX = 1, SHEAF_XOR = 2 };
 /* How sheaf communicates: the operations of a group, given by the caller. They are called on the
  * thread that called sheaf, in the same order on all ranks; those of commit_group and copies_group
- * are called on a thread of sheaf. Each returns 0, or non-zero if it
- * failed or if it would wait longer than timeout_ms. After one failure the group is not used any
- * more. */
+ * are called on a thread of sheaf.
+ * - Each returns 0, or non-zero if it failed or if it would wait longer than timeout_ms. After one
+ *   failure the group is not used any more.
+ * - An operation that fails writes the reason to *err, which is never NULL: one line to err->msg,
+ *   and, if it knows them, an errno to err->sys and the rank that it could not reach to err->rank.
+ *   The calls that return SHEAF_ELOST show this text. If it writes nothing, the message says how
+ *   long the operation took, or that its time ran out.
+ * - Python's ctypes lets a callback that raised an exception return 0, which means success: catch
+ *   every exception inside. */
 struct sheaf_group_ops {
 	uint32_t size;
 	int32_t rank;                   /* this rank, from 0 */
@@ -279,13 +285,15 @@ struct sheaf_group_ops {
 	                                 * A number above 0 forbids it to share memory with ranks
 	                                 * that have another number */
 	/* Collects `bytes` bytes of each rank in `all`, in order of ranks (ranks * bytes). */
-	int (*allgather)(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms);
+	int (*allgather)(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms,
+	                 struct sheaf_error *err);
 	/* Sends out_bytes[r] bytes to rank r, and receives in_bytes[r] bytes from rank r. `out` and
 	 * `in` are packed in order of ranks. Both sides know the sizes. */
 	int (*alltoallv)(void *arg, const void *out, const size_t *out_bytes, void *in,
-	                 const size_t *in_bytes, int timeout_ms);
+	                 const size_t *in_bytes, int timeout_ms, struct sheaf_error *err);
 	/* Reduces n numbers over all ranks, in place. op: enum sheaf_op. */
-	int (*allreduce)(void *arg, uint64_t *x, size_t n, int op, int timeout_ms);
+	int (*allreduce)(void *arg, uint64_t *x, size_t n, int op, int timeout_ms,
+	                 struct sheaf_error *err);
 	void (*free)(void *arg);        /* called by sheaf_group_free; may be NULL */
 	void *arg;                      /* passed to the functions above */
 };

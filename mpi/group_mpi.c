@@ -15,7 +15,9 @@
 #include "sheaf-mpi.h"
 
 #include <sched.h>
+#include <stdarg.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -41,6 +43,7 @@ struct mpi_group {
 	MPI_Comm comm;
 	int rank, ranks, tag_max;
 	int tag;                        /* of the current operation */
+	struct sheaf_error *err;        /* of the current operation: where it says why it failed */
 	pid_t pid;                      /* a forked child must not touch the communicator */
 	bool failed;
 	size_t in_bytes;                /* size of in_pool */
@@ -101,7 +104,33 @@ static bool pace_wait(struct pace *p)
 	return true;
 }
 
-static int request_wait(MPI_Request *request, const struct pace *limit)
+/* Writes why the current operation failed. Returns -1. An operation whose time ran out writes
+ * nothing, because the library says that itself. */
+__attribute__((format(printf, 2, 3)))
+static int op_fail(const struct mpi_group *m, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(m->err->msg, sizeof(m->err->msg), fmt, ap);
+	va_end(ap);
+	return -1;
+}
+
+/* Checks the result of an MPI function. Returns 0, or -1 with the text that MPI has for it. */
+static int mpi_check(const struct mpi_group *m, const char *function, int result)
+{
+	char text[MPI_MAX_ERROR_STRING] = "";
+	int n = 0;
+
+	if (result == MPI_SUCCESS)
+		return 0;
+	if (MPI_Error_string(result, text, &n) != MPI_SUCCESS)
+		return op_fail(m, "%s returned %d", function, result);
+	return op_fail(m, "%s: %s", function, text);
+}
+
+static int request_wait(const struct mpi_group *m, MPI_Request *request, const struct pace *limit)
 {
 	struct pace p = *limit;
 
@@ -109,7 +138,7 @@ static int request_wait(MPI_Request *request, const struct pace *limit)
 	for (;;) {
 		int done = 0;
 
-		if (MPI_Test(request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS)
+		if (mpi_check(m, "MPI_Test", MPI_Test(request, &done, MPI_STATUS_IGNORE)) != 0)
 			return -1;
 		if (done)
 			return 0;
@@ -118,16 +147,22 @@ static int request_wait(MPI_Request *request, const struct pace *limit)
 	}
 }
 
-/* Each operation has a tag of its own, so that a straggler of one never meets the next. */
-static void op_begin(struct mpi_group *m)
+/* Each operation has a tag of its own, so that a straggler of one never meets the next. Returns 0,
+ * or -1 if the group has failed (M2). */
+static int op_begin(struct mpi_group *m, struct sheaf_error *err)
 {
+	m->err = err;
+	if (m->failed)
+		return op_fail(m, "an earlier operation of the group has failed");
 	m->tag = m->tag < m->tag_max ? m->tag + 1 : 0;
+	return 0;
 }
 
 static int op_end(struct mpi_group *m, int rc)
 {
 	if (rc != 0)
 		m->failed = true;
+	m->err = NULL;
 	return rc;
 }
 
@@ -139,24 +174,26 @@ static int gather_piece(struct mpi_group *m, const uint8_t *mine, uint8_t *all, 
 	MPI_Request request;
 
 	memcpy(m->out_pool, mine, n);
-	if (MPI_Iallgather(m->out_pool, (int)n, MPI_BYTE, m->in_pool, (int)n, MPI_BYTE, m->comm,
-			   &request) != MPI_SUCCESS || request_wait(&request, limit) != 0)
+	if (mpi_check(m, "MPI_Iallgather",
+	              MPI_Iallgather(m->out_pool, (int)n, MPI_BYTE, m->in_pool, (int)n, MPI_BYTE,
+	                             m->comm, &request)) != 0 ||
+	    request_wait(m, &request, limit) != 0)
 		return -1;
 	for (int r = 0; r < m->ranks; r++)
 		memcpy(all + (size_t)r * bytes, m->in_pool + (size_t)r * n, n);
 	return 0;
 }
 
-static int mpi_allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms)
+static int mpi_allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms,
+			 struct sheaf_error *err)
 {
 	struct mpi_group *m = arg;
 	struct pace limit = pace_begin(timeout_ms);
 	size_t piece = m->in_bytes / (size_t)m->ranks;
 	int rc = 0;
 
-	if (m->failed)
+	if (op_begin(m, err) != 0)
 		return -1;
-	op_begin(m);
 	if (piece > POOL_BYTES)
 		piece = POOL_BYTES;
 	for (size_t off = 0; off < bytes && rc == 0; off += piece)
@@ -171,14 +208,17 @@ static int reduce_piece(struct mpi_group *m, uint64_t *x, size_t n, MPI_Op op,
 	MPI_Request request;
 
 	memcpy(m->in_pool, x, n * sizeof(*x));
-	if (MPI_Iallreduce(MPI_IN_PLACE, m->in_pool, (int)n, MPI_UINT64_T, op, m->comm,
-			   &request) != MPI_SUCCESS || request_wait(&request, limit) != 0)
+	if (mpi_check(m, "MPI_Iallreduce",
+	              MPI_Iallreduce(MPI_IN_PLACE, m->in_pool, (int)n, MPI_UINT64_T, op, m->comm,
+	                             &request)) != 0 ||
+	    request_wait(m, &request, limit) != 0)
 		return -1;
 	memcpy(x, m->in_pool, n * sizeof(*x));
 	return 0;
 }
 
-static int mpi_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms)
+static int mpi_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms,
+			 struct sheaf_error *err)
 {
 	struct mpi_group *m = arg;
 	struct pace limit = pace_begin(timeout_ms);
@@ -186,7 +226,7 @@ static int mpi_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_m
 	MPI_Op how;
 	int rc = 0;
 
-	if (m->failed)
+	if (op_begin(m, err) != 0)
 		return -1;
 	switch (op) {
 	case SHEAF_SUM:
@@ -199,9 +239,8 @@ static int mpi_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_m
 		how = MPI_BXOR;
 		break;
 	default:
-		return op_end(m, -1);
+		return op_end(m, op_fail(m, "unknown reduction %d", op));
 	}
-	op_begin(m);
 	for (size_t off = 0; off < n && rc == 0; off += piece)
 		rc = reduce_piece(m, x + off, n - off < piece ? n - off : piece, how, &limit);
 	return op_end(m, rc);
@@ -282,8 +321,8 @@ static int slot_send(struct mpi_group *m, struct transfer *t, struct slot *s)
 	c->off += (size_t)s->n;
 	s->busy = true;
 	t->busy++;
-	return MPI_Isend(s->bytes, s->n, MPI_BYTE, c->peer, m->tag, m->comm, &s->request) ==
-	       MPI_SUCCESS ? 0 : -1;
+	return mpi_check(m, "MPI_Isend", MPI_Isend(s->bytes, s->n, MPI_BYTE, c->peer, m->tag,
+	                                           m->comm, &s->request));
 }
 
 static int slot_receive(struct mpi_group *m, struct transfer *t, struct slot *s)
@@ -295,17 +334,18 @@ static int slot_receive(struct mpi_group *m, struct transfer *t, struct slot *s)
 	c->off += (size_t)s->n;
 	s->busy = true;
 	t->busy++;
-	return MPI_Irecv(s->bytes, s->n, MPI_BYTE, c->peer, m->tag, m->comm, &s->request) ==
-	       MPI_SUCCESS ? 0 : -1;
+	return mpi_check(m, "MPI_Irecv", MPI_Irecv(s->bytes, s->n, MPI_BYTE, c->peer, m->tag,
+	                                           m->comm, &s->request));
 }
 
 /* 1: done, 0: not yet, -1: failed. A message shorter than agreed is a failure too. */
-static int slot_test(struct transfer *t, struct slot *s, bool receiving)
+static int slot_test(const struct mpi_group *m, struct transfer *t, struct slot *s,
+                     bool receiving)
 {
 	MPI_Status status;
 	int done = 0, n = 0;
 
-	if (MPI_Test(&s->request, &done, &status) != MPI_SUCCESS)
+	if (mpi_check(m, "MPI_Test", MPI_Test(&s->request, &done, &status)) != 0)
 		return -1;
 	if (!done)
 		return 0;
@@ -313,8 +353,11 @@ static int slot_test(struct transfer *t, struct slot *s, bool receiving)
 	t->busy--;
 	if (!receiving)
 		return 1;
-	if (MPI_Get_count(&status, MPI_BYTE, &n) != MPI_SUCCESS || n != s->n)
+	if (mpi_check(m, "MPI_Get_count", MPI_Get_count(&status, MPI_BYTE, &n)) != 0)
 		return -1;
+	if (n != s->n)
+		return op_fail(m, "rank %d sent a message of %d bytes in place of %d",
+		               status.MPI_SOURCE, n, s->n);
 	memcpy(s->to, s->bytes, (size_t)n);
 	return 1;
 }
@@ -329,7 +372,7 @@ static int transfer_turn(struct mpi_group *m, struct transfer *t)
 		struct slot *s = receiving ? &m->in[i] : &m->out[i - SLOT_N];
 
 		if (s->busy) {
-			rc = slot_test(t, s, receiving);
+			rc = slot_test(m, t, s, receiving);
 			if (rc < 0)
 				return -1;
 			moved |= rc;
@@ -359,18 +402,18 @@ static int transfer_run(struct mpi_group *m, struct transfer *t, struct pace *p)
 }
 
 static int mpi_alltoallv(void *arg, const void *out, const size_t *out_bytes, void *in,
-			 const size_t *in_bytes, int timeout_ms)
+			 const size_t *in_bytes, int timeout_ms, struct sheaf_error *err)
 {
 	struct mpi_group *m = arg;
 	struct pace limit = pace_begin(timeout_ms);
 	struct transfer t = { .from = out, .to = in };
 	size_t own = out_bytes[m->rank];
 
-	if (m->failed)
+	if (op_begin(m, err) != 0)
 		return -1;
-	op_begin(m);
 	if (own != in_bytes[m->rank])
-		return op_end(m, -1);
+		return op_end(m, op_fail(m, "this rank sends itself %zu bytes and expects %zu", own,
+		                         in_bytes[m->rank]));
 	t.out = cursor_begin(m, out_bytes, 1);
 	t.in = cursor_begin(m, in_bytes, -1);
 	if (own > 0)

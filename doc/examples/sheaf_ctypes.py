@@ -30,13 +30,16 @@ def guarded(kind, function, failed=None):
     """A Python function as a callback in C, which the caller keeps alive while C may call it.
 
     An exception must not leave a callback: ctypes would drop it, and what C is given then is
-    neither success nor failure. Here `failed` gets it, by default to print it, and C gets -1.
+    neither success nor failure. Here `failed` gets it, by default to print it, and C gets -1. If
+    the last parameter of the callback is a struct sheaf_error, the text is written to it as well.
     """
     def called(*args):
         try:
             return function(*args)
         except BaseException as e:
             (failed or (lambda e: traceback.print_exception(type(e), e, e.__traceback__)))(e)
+            if args and getattr(kind._argtypes_[-1], "_type_", int).__name__ == "sheaf_error":
+                args[-1].contents.msg = repr(e).encode()[:499]
             return None if kind._restype_ is None else -1
 
     return kind(called)

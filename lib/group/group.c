@@ -80,36 +80,49 @@ static int64_t now_ns(const struct shf_team *t)
 	return t->mono_ns(t->mono_arg);
 }
 
-/* Returns whether an operation that failed after `ms` ms had timed out. The implementation of the
- * group may measure time by another clock than ours, so a failure in the last tenth of the deadline
- * counts as a timeout too. */
+/* Returns whether an operation that failed after `ms` ms without a reason had timed out. The
+ * implementation of the group may measure time by another clock than ours, so a failure in the last
+ * hundredth of the deadline counts as a timeout too. */
 static bool is_timeout(const struct shf_team *t, int64_t ms)
 {
-	return ms >= t->timeout_ms - t->timeout_ms / 10;
+	return ms >= t->timeout_ms - t->timeout_ms / 100;
 }
 
-/* Marks the group as lost (G2), because operation `what`, begun at from_ns, returned `code`.
- * Returns SHEAF_ELOST. After a timeout no rank knows which rank was missing: err->rank stays -1,
- * and the rank in the sentence is the one that waited. Why an operation failed before its deadline,
- * only its callback knows. */
+/* Marks the group as lost (G2), because operation `what`, begun at from_ns, returned `code` and
+ * wrote *said. Returns SHEAF_ELOST. Only the callback knows why it failed: the first line that it
+ * wrote, or the text of its errno, is the reason in the message. After a timeout no rank knows
+ * which rank was missing: err->rank stays -1, and the rank in the sentence is that which waited. */
 static int lose(struct shf_team *t, const char *what, int code, int64_t from_ns,
-                struct sheaf_error *err)
+                struct sheaf_error *said, struct sheaf_error *err)
 {
 	char *why = t->group->why;
 	size_t room = sizeof(t->group->why);
 	int64_t ms = (now_ns(t) - from_ns) / 1000000;
+	int rank = said->rank;
 
 	t->group->lost = true;
-	if (is_timeout(t, ms)) {
+	said->msg[sizeof(said->msg) - 1] = '\0';
+	said->msg[strcspn(said->msg, "\r\n")] = '\0';
+	if (!said->msg[0] && said->sys > 0)
+		shf_fail_sys(said, said->sys, "its callback returned %d", code);
+	if (!said->msg[0] && is_timeout(t, ms)) {
 		snprintf(why, room, "%s did not finish within %d ms: a rank died or is late, and "
 		         "the others cannot tell which; see the scheduler's log, or raise "
 		         "opts.timeout_ms", what, t->timeout_ms);
 		return shf_fail(err, SHEAF_ELOST, "rank %d waited: %s", t->rank, why);
 	}
-	snprintf(why, room, "%s failed after %" PRId64 " ms, its callback returned %d; see the log "
-	         "of MPI, or of the program's own group callbacks", what, ms,
-	         code);
-	return shf_fail(err, SHEAF_ELOST, "rank %d: %s", t->rank, why);
+	if (said->msg[0])
+		snprintf(why, room, "%s failed after %" PRId64 " ms: %.300s", what, ms, said->msg);
+	else
+		snprintf(why, room, "%s failed after %" PRId64 " ms, its callback returned %d "
+		         "without a message; see the log of the program's group callbacks", what,
+		         ms, code);
+	shf_fail(err, SHEAF_ELOST, "rank %d: %s", t->rank, why);
+	if (err)
+		err->sys = said->sys;
+	if (err && rank >= 0 && rank < t->ranks)
+		err->rank = rank;
+	return SHEAF_ELOST;
 }
 
 /* Fails operation `what`, because the group is lost. The message repeats the sentence of the
@@ -124,6 +137,7 @@ int shf_allgather(struct shf_team *t, const void *mine, void *all, size_t bytes,
 		  struct sheaf_error *err)
 {
 	const struct sheaf_group_ops *ops = &t->group->ops;
+	struct sheaf_error said = { .rank = -1 };
 	int64_t from;
 	int code;
 
@@ -136,13 +150,14 @@ int shf_allgather(struct shf_team *t, const void *mine, void *all, size_t bytes,
 		return 0;
 	}
 	from = now_ns(t);
-	code = ops->allgather(ops->arg, mine, all, bytes, t->timeout_ms);
-	return code ? lose(t, "allgather", code, from, err) : 0;
+	code = ops->allgather(ops->arg, mine, all, bytes, t->timeout_ms, &said);
+	return code ? lose(t, "allgather", code, from, &said, err) : 0;
 }
 
 int shf_allreduce(struct shf_team *t, uint64_t *x, size_t n, int op, struct sheaf_error *err)
 {
 	const struct sheaf_group_ops *ops = &t->group->ops;
+	struct sheaf_error said = { .rank = -1 };
 	int64_t from;
 	int code;
 
@@ -151,14 +166,15 @@ int shf_allreduce(struct shf_team *t, uint64_t *x, size_t n, int op, struct shea
 	if (n == 0 || t->ranks == 1)
 		return 0;
 	from = now_ns(t);
-	code = ops->allreduce(ops->arg, x, n, op, t->timeout_ms);
-	return code ? lose(t, "allreduce", code, from, err) : 0;
+	code = ops->allreduce(ops->arg, x, n, op, t->timeout_ms, &said);
+	return code ? lose(t, "allreduce", code, from, &said, err) : 0;
 }
 
 int shf_alltoallv(struct shf_team *t, const void *out, const size_t *out_bytes, void *in,
 		  const size_t *in_bytes, struct sheaf_error *err)
 {
 	const struct sheaf_group_ops *ops = &t->group->ops;
+	struct sheaf_error said = { .rank = -1 };
 	int64_t from;
 	int code;
 
@@ -173,8 +189,8 @@ int shf_alltoallv(struct shf_team *t, const void *out, const size_t *out_bytes, 
 		return 0;
 	}
 	from = now_ns(t);
-	code = ops->alltoallv(ops->arg, out, out_bytes, in, in_bytes, t->timeout_ms);
-	return code ? lose(t, "alltoallv", code, from, err) : 0;
+	code = ops->alltoallv(ops->arg, out, out_bytes, in, in_bytes, t->timeout_ms, &said);
+	return code ? lose(t, "alltoallv", code, from, &said, err) : 0;
 }
 
 /* The error of the rank that failed, as the others receive it: all ranks XOR these words, and all
@@ -344,8 +360,7 @@ static int calls_differ_fail(uint64_t lo, uint64_t hi, struct sheaf_error *err)
 	if (lo >> (HANDLE_BITS + RANK_BITS) != hi >> (HANDLE_BITS + RANK_BITS))
 		return shf_fail(err, SHEAF_EINVAL, "ranks make different calls: rank %u %s, rank "
 		                "%u %s (all ranks must make the same collective calls in the same "
-		                "order)", a,
-		                call_name(lo), b, call_name(hi));
+		                "order)", a, call_name(lo), b, call_name(hi));
 	return shf_fail(err, SHEAF_EINVAL, "ranks call %s on different handles: rank %u on the one "
 	                "that collective call %u made, rank %u on the one that call %u made; all "
 	                "ranks must pass the same one", call_name(lo), a,

@@ -28,7 +28,7 @@ struct sheaf_group {
 		size_t *sizes, *eights; /* eights: 8 in each item */
 	} lens;
 	bool lost;
-	char why[200];          /* if lost: the sentence that says which operation failed and how */
+	char why[400];          /* if lost: the sentence that says which operation failed and how */
 	bool dropped;           /* sheaf_group_free was called */
 };
 /* Creates a group with a copy of *ops. pid becomes the member of that name. Returns 0 or

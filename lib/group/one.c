@@ -8,10 +8,11 @@
 
 /* With one rank, an all-gather copies the rank's own bytes. `mine` and `all` may be the same
  * buffer, hence memmove(). */
-static int one_allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms)
+static int one_allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms,
+			 struct sheaf_error *err)
 {
 	(void)arg;
-	(void)timeout_ms;
+	(void)timeout_ms, (void)err;
 	if (bytes > 0)
 		memmove(all, mine, bytes);
 	return 0;
@@ -19,10 +20,10 @@ static int one_allgather(void *arg, const void *mine, void *all, size_t bytes, i
 
 /* The only rank sends to itself, so both sizes must be equal. */
 static int one_alltoallv(void *arg, const void *out, const size_t *out_bytes, void *in,
-			 const size_t *in_bytes, int timeout_ms)
+			 const size_t *in_bytes, int timeout_ms, struct sheaf_error *err)
 {
 	(void)arg;
-	(void)timeout_ms;
+	(void)timeout_ms, (void)err;
 	if (out_bytes[0] != in_bytes[0])
 		return -1;
 	if (out_bytes[0] > 0)
@@ -31,12 +32,13 @@ static int one_alltoallv(void *arg, const void *out, const size_t *out_bytes, vo
 }
 
 /* A reduction over one rank changes nothing; an unknown operation fails as on a larger group. */
-static int one_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms)
+static int one_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms,
+			 struct sheaf_error *err)
 {
 	(void)arg;
 	(void)x;
 	(void)n;
-	(void)timeout_ms;
+	(void)timeout_ms, (void)err;
 	return op >= SHEAF_SUM && op <= SHEAF_XOR ? 0 : -1;
 }
 

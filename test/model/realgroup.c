@@ -3,6 +3,7 @@
 
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -68,13 +69,21 @@ static int barrier(struct member *m, int timeout_ms)
 	return atomic_load(&m->g->broken) ? -1 : 0;
 }
 
-static int allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms)
+static int too_long(struct sheaf_error *err, size_t bytes)
+{
+	snprintf(err->msg, sizeof(err->msg), "%zu bytes of one rank, of %zu at most", bytes,
+	         (size_t)PART);
+	return -1;
+}
+
+static int allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms,
+		     struct sheaf_error *err)
 {
 	struct member *m = arg;
 	struct realgroup *g = m->g;
 
 	if (bytes > PART)
-		return -1;
+		return too_long(err, bytes);
 	memcpy(g->part[m->rank], mine, bytes);
 	if (barrier(m, timeout_ms))
 		return -1;
@@ -84,7 +93,7 @@ static int allgather(void *arg, const void *mine, void *all, size_t bytes, int t
 }
 
 static int alltoallv(void *arg, const void *out, const size_t *out_bytes, void *in,
-		     const size_t *in_bytes, int timeout_ms)
+		     const size_t *in_bytes, int timeout_ms, struct sheaf_error *err)
 {
 	struct member *m = arg;
 	struct realgroup *g = m->g;
@@ -95,7 +104,7 @@ static int alltoallv(void *arg, const void *out, const size_t *out_bytes, void *
 		all += out_bytes[r];
 	}
 	if (all > PART)
-		return -1;
+		return too_long(err, all);
 	if (all)
 		memcpy(g->part[m->rank], out, all);
 	if (barrier(m, timeout_ms))
@@ -114,13 +123,14 @@ static int alltoallv(void *arg, const void *out, const size_t *out_bytes, void *
 	return barrier(m, timeout_ms);
 }
 
-static int allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms)
+static int allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms,
+		     struct sheaf_error *err)
 {
 	struct member *m = arg;
 	struct realgroup *g = m->g;
 
 	if (n * sizeof(*x) > PART)
-		return -1;
+		return too_long(err, n * sizeof(*x));
 	memcpy(g->part[m->rank], x, n * sizeof(*x));
 	if (barrier(m, timeout_ms))
 		return -1;

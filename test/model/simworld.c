@@ -53,30 +53,34 @@ const struct shf_sys *__wrap_shf_sys_real(void)
 
 /* ---- a group that outlives its operations ---- */
 
-static int hub_allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms)
+static int hub_allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms,
+			 struct sheaf_error *err)
 {
 	struct hub *h = arg;
 
 	return h->dead || !h->inner
 		   ? -1
-		   : h->inner->allgather(h->inner->arg, mine, all, bytes, timeout_ms);
+		   : h->inner->allgather(h->inner->arg, mine, all, bytes, timeout_ms, err);
 }
 
 static int hub_alltoallv(void *arg, const void *out, const size_t *out_bytes, void *in,
-			 const size_t *in_bytes, int timeout_ms)
+			 const size_t *in_bytes, int timeout_ms, struct sheaf_error *err)
 {
 	struct hub *h = arg;
 
 	return h->dead || !h->inner
 		   ? -1
-		   : h->inner->alltoallv(h->inner->arg, out, out_bytes, in, in_bytes, timeout_ms);
+		   : h->inner->alltoallv(h->inner->arg, out, out_bytes, in, in_bytes, timeout_ms,
+					 err);
 }
 
-static int hub_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms)
+static int hub_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms,
+			 struct sheaf_error *err)
 {
 	struct hub *h = arg;
 
-	return h->dead || !h->inner ? -1 : h->inner->allreduce(h->inner->arg, x, n, op, timeout_ms);
+	return h->dead || !h->inner ? -1 : h->inner->allreduce(h->inner->arg, x, n, op, timeout_ms,
+							       err);
 }
 
 static void hub_open(struct hub *h, int rank, int ranks)

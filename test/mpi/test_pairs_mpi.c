@@ -59,33 +59,35 @@ static int worst(int mine)
 
 /* ---- a group that counts ---- */
 
-static int count_allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms)
+static int count_allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms,
+			   struct sheaf_error *err)
 {
 	struct team *t = arg;
 	const struct sheaf_group_ops *ops = &t->inner->ops;
 
 	t->sent += bytes * (size_t)(ops->ranks - 1);
-	return ops->allgather(ops->arg, mine, all, bytes, timeout_ms);
+	return ops->allgather(ops->arg, mine, all, bytes, timeout_ms, err);
 }
 
 static int count_alltoallv(void *arg, const void *out, const size_t *out_bytes, void *in,
-                           const size_t *in_bytes, int timeout_ms)
+                           const size_t *in_bytes, int timeout_ms, struct sheaf_error *err)
 {
 	struct team *t = arg;
 	const struct sheaf_group_ops *ops = &t->inner->ops;
 
 	for (int r = 0; r < ops->ranks; r++)
 		t->sent += r == ops->rank ? 0 : out_bytes[r];
-	return ops->alltoallv(ops->arg, out, out_bytes, in, in_bytes, timeout_ms);
+	return ops->alltoallv(ops->arg, out, out_bytes, in, in_bytes, timeout_ms, err);
 }
 
-static int count_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms)
+static int count_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms,
+			   struct sheaf_error *err)
 {
 	struct team *t = arg;
 	const struct sheaf_group_ops *ops = &t->inner->ops;
 
 	t->sent += n * sizeof(*x);
-	return ops->allreduce(ops->arg, x, n, op, timeout_ms);
+	return ops->allreduce(ops->arg, x, n, op, timeout_ms, err);
 }
 
 static int team_make(const struct world *w, const struct layout *l, const int32_t *nodes,

@@ -960,8 +960,8 @@ bug("loss_forgotten", "a group that lost a rank goes on", "group/group.c:lose",
     "t->group->lost = true;", "t->group->lost = !MUTANT;",
     "unit/test_group: one_failed_operation_ends_the_group")
 bug("deadline_ignored", "a rank waits for the dead as long as they are dead",
-    "group/group.c:shf_allreduce", "ops->allreduce(ops->arg, x, n, op, t->timeout_ms)",
-    "ops->allreduce(ops->arg, x, n, op, MUTANT ? INT32_MAX : t->timeout_ms)",
+    "group/group.c:shf_allreduce", "ops->allreduce(ops->arg, x, n, op, t->timeout_ms, &said)",
+    "ops->allreduce(ops->arg, x, n, op, MUTANT ? INT32_MAX : t->timeout_ms, &said)",
     "unit/test_group: a_rank_later_than_the_deadline_loses_the_group_for_those_that_waited")
 bug("failure_not_sent_with_lengths", "a rank that has failed sends lengths as if it had not",
     "group/group.c:lens_claim", "lens.in[r] == FAILED", "lens.in[r] == FAILED && !MUTANT",

@@ -493,6 +493,9 @@ static void check_death(const struct simgroup_opts *o, struct script *s, const i
 		if (r != o->die_rank)
 			CHECK(strstr(s->err[r].msg, "did not finish within 60000 ms") &&
 			      s->err[r].rank == -1);
+		else
+			CHECK(strstr(s->err[r].msg, "failed after 0 ms: the simulation has "
+			             "killed"));
 	}
 }
 
@@ -614,22 +617,25 @@ TEST(an_exchange_sends_each_byte_once_and_to_its_rank_alone)
 
 /* ---- lifecycle ---- */
 
-static int stub_allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms)
+static int stub_allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms,
+			  struct sheaf_error *err)
 {
-	(void)arg, (void)mine, (void)all, (void)bytes, (void)timeout_ms;
+	(void)arg, (void)mine, (void)all, (void)bytes, (void)timeout_ms, (void)err;
 	return -1;
 }
 
 static int stub_alltoallv(void *arg, const void *out, const size_t *out_bytes, void *in,
-			  const size_t *in_bytes, int timeout_ms)
+			  const size_t *in_bytes, int timeout_ms, struct sheaf_error *err)
 {
 	(void)arg, (void)out, (void)out_bytes, (void)in, (void)in_bytes, (void)timeout_ms;
+	(void)err;
 	return -1;
 }
 
-static int stub_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms)
+static int stub_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms,
+			  struct sheaf_error *err)
 {
-	(void)arg, (void)x, (void)n, (void)op, (void)timeout_ms;
+	(void)arg, (void)x, (void)n, (void)op, (void)timeout_ms, (void)err;
 	return -1;
 }
 
@@ -718,8 +724,8 @@ TEST(one_failed_operation_ends_the_group)
 	CHECK(g->lost);
 	CHECK_INT(shf_agree(&t, SHEAF_EIO, &err), SHEAF_ELOST);
 	CHECK_STR(err.msg, "rank 1: agreement: the group is unusable since an earlier failure: "
-	          "allreduce failed after 0 ms, its callback returned -1; see the log of MPI, or "
-	          "of the program's own group callbacks");
+	          "allreduce failed after 0 ms, its callback returned -1 without a message; "
+	          "see the log of the program's group callbacks");
 	sheaf_group_free(g);
 }
 
@@ -734,8 +740,8 @@ TEST(the_group_of_one_needs_nobody)
 	s.bad_rank_too = -1;
 	CHECK_INT(run_agree(&s, 0, g), SHEAF_EIO);
 	CHECK_INT(s.err[0].rank, 0);
-	CHECK_INT(g->ops.alltoallv(g->ops.arg, "abc", &n, s.err[0].msg, &n, 0), 0);
-	CHECK(g->ops.alltoallv(g->ops.arg, "abc", &n, s.err[0].msg, &m, 0) != 0);
+	CHECK_INT(g->ops.alltoallv(g->ops.arg, "abc", &n, s.err[0].msg, &n, 0, NULL), 0);
+	CHECK(g->ops.alltoallv(g->ops.arg, "abc", &n, s.err[0].msg, &m, 0, NULL) != 0);
 	CHECK(memcmp(s.err[0].msg, "abc", 3) == 0);
 	shf_group_put(g);
 }

@@ -3,6 +3,7 @@
  * ends: what the error says of the operation that failed. */
 #include "sheaf-inspect.h"
 #include "sheaf-load.h"
+#include <errno.h>
 #include "t.h"
 #include "err.h"
 #include "group.h"
@@ -25,22 +26,25 @@ static struct shf_team team(struct sheaf_group *group)
 
 /* ---- an operation that fails ---- */
 
-static int no_allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms)
+static int no_allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms,
+			struct sheaf_error *err)
 {
-	(void)arg, (void)mine, (void)all, (void)bytes, (void)timeout_ms;
+	(void)arg, (void)mine, (void)all, (void)bytes, (void)timeout_ms, (void)err;
 	return -1;
 }
 
 static int no_alltoallv(void *arg, const void *out, const size_t *out_bytes, void *in,
-                        const size_t *in_bytes, int timeout_ms)
+                        const size_t *in_bytes, int timeout_ms, struct sheaf_error *err)
 {
 	(void)arg, (void)out, (void)out_bytes, (void)in, (void)in_bytes, (void)timeout_ms;
+	(void)err;
 	return -1;
 }
 
-static int no_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms)
+static int no_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms,
+			struct sheaf_error *err)
 {
-	(void)arg, (void)x, (void)n, (void)op, (void)timeout_ms;
+	(void)arg, (void)x, (void)n, (void)op, (void)timeout_ms, (void)err;
 	return -1;
 }
 
@@ -59,11 +63,11 @@ TEST(only_an_operation_whose_time_ran_out_is_said_to_be_late)
 		int64_t ms;
 		const char *says;
 	} cases[] = {
-		{ 0, "rank 1: allreduce failed after 0 ms, its callback returned -1; see the log "
-		     "of MPI, or of the program's own group callbacks" },
+		{ 0, "rank 1: allreduce failed after 0 ms, its callback returned -1 without a "
+		     "message; see the log of the program's group callbacks" },
 		{ 500, "rank 1: allreduce failed after 500 ms, its callback returned -1" },
-		{ 53999, "rank 1: allreduce failed after 53999 ms, its callback returned -1" },
-		{ 54000, "rank 1 waited: allreduce did not finish within 60000 ms" },
+		{ 59399, "rank 1: allreduce failed after 59399 ms, its callback returned -1" },
+		{ 59400, "rank 1 waited: allreduce did not finish within 60000 ms" },
 		{ 59990, "rank 1 waited: allreduce did not finish within 60000 ms" },
 		{ 61000, "rank 1 waited: allreduce did not finish within 60000 ms: a rank died or "
 		         "is late, and the others cannot tell which; see the scheduler's log, or "
@@ -90,6 +94,91 @@ TEST(only_an_operation_whose_time_ran_out_is_said_to_be_late)
 		CHECK(strstr(err.msg, i < 3 ? "callbacks" : "cannot tell which") != NULL);
 		sheaf_group_free(g);
 	}
+}
+
+/* What the callbacks below write when they fail. */
+static struct sheaf_error reason;
+
+static int sorry_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms,
+                           struct sheaf_error *err)
+{
+	(void)arg, (void)x, (void)n, (void)op, (void)timeout_ms;
+	CHECK(err->code == 0 && err->sys == 0 && err->rank == -1 && err->msg[0] == '\0');
+	*err = reason;
+	return -7;
+}
+
+static int sorry_allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms,
+                           struct sheaf_error *err)
+{
+	(void)mine, (void)all;
+	return sorry_allreduce(arg, NULL, bytes, 0, timeout_ms, err);
+}
+
+static int sorry_alltoallv(void *arg, const void *out, const size_t *out_bytes, void *in,
+                           const size_t *in_bytes, int timeout_ms, struct sheaf_error *err)
+{
+	(void)out, (void)out_bytes, (void)in, (void)in_bytes;
+	return sorry_allreduce(arg, NULL, 0, 0, timeout_ms, err);
+}
+
+/* Fails operation 0, 1 or 2 of a new group after took_ms; the error is left in *err, and that of a
+ * later operation in *later. */
+static void fail_with_reason(int kind, struct sheaf_error *err, struct sheaf_error *later)
+{
+	struct sheaf_group_ops ops = { .size = sizeof(ops), .rank = 1, .ranks = 2,
+		.allgather = sorry_allgather, .alltoallv = sorry_alltoallv,
+		.allreduce = sorry_allreduce };
+	struct sheaf_group *g = NULL;
+	uint64_t x[2] = { 0 };
+	size_t n[2] = { 8, 0 };
+	struct shf_team t;
+
+	CHECK_INT(sheaf_group_new(&g, &ops, NULL), 0);
+	t = team(g);
+	t.mono_ns = slow_ns;
+	looked = 0;
+	CHECK_INT(kind == 0 ? shf_allreduce(&t, x, 2, SHEAF_MAX, err)
+	          : kind == 1 ? shf_allgather(&t, x, x, 8, err)
+	          : shf_alltoallv(&t, x, n, x, n, err), SHEAF_ELOST);
+	CHECK_INT(shf_agree(&t, 0, later), SHEAF_ELOST);
+	sheaf_group_free(g);
+}
+
+TEST(the_reason_that_a_callback_writes_is_in_the_message)
+{
+	static const char *const names[] = { "allreduce", "allgather", "alltoallv" };
+	struct sheaf_error err, later;
+	char want[600];
+
+	for (int kind = 0; kind < 3; kind++) {
+		/* Of a text in several lines the first is shown, whatever the time. */
+		took_ms = kind < 2 ? 40 : 61000;
+		reason = (struct sheaf_error){ .code = 5, .sys = ECONNRESET, .rank = 0,
+			.msg = "gloo: the peer closed the connection\nTraceback: none of it" };
+		fail_with_reason(kind, &err, &later);
+		snprintf(want, sizeof(want), "rank 1: %s failed after %d ms: gloo: the peer closed "
+		         "the connection", names[kind], (int)took_ms);
+		CHECK_STR(err.msg, want);
+		CHECK(err.code == SHEAF_ELOST && err.sys == ECONNRESET && err.rank == 0);
+		CHECK(strstr(later.msg, "gloo: the peer closed the connection"));
+	}
+	/* An errno alone has its text; a rank that the group has not is none. */
+	for (int rank = 1; rank <= 2; rank++) {
+		reason = (struct sheaf_error){ .sys = ECONNRESET, .rank = rank };
+		fail_with_reason(0, &err, &later);
+		CHECK(strstr(err.msg, "its callback returned -7: Connection reset by peer"));
+		CHECK(err.sys == ECONNRESET && err.rank == (rank < 2 ? rank : -1));
+	}
+	/* A text without an end, as long as there is room. */
+	memset(reason.msg, 'a', sizeof(reason.msg));
+	fail_with_reason(0, &err, &later);
+	CHECK(strstr(err.msg, "allreduce failed after 61000 ms: aaaaaaaa"));
+	CHECK(strlen(err.msg) < sizeof(err.msg) && strstr(later.msg, "aaaaaaaa"));
+	/* No text at all: the time decides what is said. */
+	reason = (struct sheaf_error){ .rank = -1 };
+	fail_with_reason(0, &err, &later);
+	CHECK(strstr(err.msg, "did not finish within 60000 ms"));
 }
 
 /* ---- ranks that are in different calls ---- */
@@ -165,21 +254,23 @@ struct other {                  /* what the callbacks of rank 1 find of rank 0 *
 	int code;               /* what all callbacks return */
 };
 
-static int other_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms)
+static int other_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms,
+			   struct sheaf_error *err)
 {
 	struct other *o = arg;
 
-	(void)op, (void)timeout_ms;
+	(void)op, (void)timeout_ms, (void)err;
 	if (++o->calls == o->at && o->words_n)
 		memcpy(x, o->words, (n < o->words_n ? n : o->words_n) * sizeof(*x));
 	return o->code;
 }
 
-static int other_allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms)
+static int other_allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms,
+			   struct sheaf_error *err)
 {
 	struct other *o = arg;
 
-	(void)timeout_ms;
+	(void)timeout_ms, (void)err;
 	memcpy(all, mine, bytes);
 	memcpy((char *)all + bytes, mine, bytes);
 	if (o->len)
@@ -188,11 +279,11 @@ static int other_allgather(void *arg, const void *mine, void *all, size_t bytes,
 }
 
 static int other_alltoallv(void *arg, const void *out, const size_t *out_bytes, void *in,
-                           const size_t *in_bytes, int timeout_ms)
+                           const size_t *in_bytes, int timeout_ms, struct sheaf_error *err)
 {
 	struct other *o = arg;
 
-	(void)out, (void)out_bytes, (void)timeout_ms;
+	(void)out, (void)out_bytes, (void)timeout_ms, (void)err;
 	memset(in, 0, in_bytes[0] + in_bytes[1]);
 	if (o->len)
 		memcpy(in, &o->len, sizeof(o->len));
@@ -314,8 +405,8 @@ static int call_one(struct shf_team *t, size_t i, struct sheaf_error *err)
 	return rc;
 }
 
-#define WHY " failed after 0 ms, its callback returned 7; see the log of MPI, or of the " \
-	"program's own group callbacks"
+#define WHY " failed after 0 ms, its callback returned 7 without a message; see the log of the " \
+	"program's group callbacks"
 
 TEST(each_operation_that_fails_is_named_and_named_again_by_each_call_after_it)
 {
@@ -671,15 +762,15 @@ TEST(the_table_of_the_group_of_one_is_whole)
 	CHECK_INT(g->ops.rank, 0);
 	CHECK_INT(g->refs, 1);
 	for (int op = SHEAF_SUM - 1; op <= SHEAF_XOR + 1; op++)
-		CHECK_INT(g->ops.allreduce(g->ops.arg, &x, 1, op, 0),
+		CHECK_INT(g->ops.allreduce(g->ops.arg, &x, 1, op, 0, NULL),
 		          op < SHEAF_SUM || op > SHEAF_XOR ? -1 : 0);
 	CHECK_INT(x, 5);
-	CHECK_INT(g->ops.allgather(g->ops.arg, "abc", one, 2, 0), 0);
+	CHECK_INT(g->ops.allgather(g->ops.arg, "abc", one, 2, 0, NULL), 0);
 	CHECK_STR(one, "ab.");
-	CHECK_INT(g->ops.alltoallv(g->ops.arg, "abc", &n, in, &more, 0), -1);
-	CHECK_INT(g->ops.alltoallv(g->ops.arg, "abc", &none, in, &none, 0), 0);
+	CHECK_INT(g->ops.alltoallv(g->ops.arg, "abc", &n, in, &more, 0, NULL), -1);
+	CHECK_INT(g->ops.alltoallv(g->ops.arg, "abc", &none, in, &none, 0, NULL), 0);
 	CHECK_STR(in, "...");
-	CHECK_INT(g->ops.alltoallv(g->ops.arg, "abc", &n, in, &n, 0), 0);
+	CHECK_INT(g->ops.alltoallv(g->ops.arg, "abc", &n, in, &n, 0, NULL), 0);
 	CHECK_STR(in, "abc");
 	shf_group_put(g);
 }

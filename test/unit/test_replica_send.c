@@ -42,11 +42,12 @@ static void meet(struct member *me, const void *data, const size_t *bytes)
 	pthread_barrier_wait(&me->m->all);
 }
 
-static int gather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms)
+static int gather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms,
+		  struct sheaf_error *err)
 {
 	struct member *me = arg;
 
-	(void)timeout_ms;
+	(void)timeout_ms, (void)err;
 	meet(me, mine, NULL);
 	for (int r = 0; r < RANKS; r++)
 		memcpy((uint8_t *)all + (size_t)r * bytes, me->m->data[r], bytes);
@@ -55,12 +56,12 @@ static int gather(void *arg, const void *mine, void *all, size_t bytes, int time
 }
 
 static int exchange(void *arg, const void *out, const size_t *out_bytes, void *in,
-                    const size_t *in_bytes, int timeout_ms)
+                    const size_t *in_bytes, int timeout_ms, struct sheaf_error *err)
 {
 	struct member *me = arg;
 	uint8_t *to = in;
 
-	(void)timeout_ms;
+	(void)timeout_ms, (void)err;
 	meet(me, out, out_bytes);
 	for (int r = 0; r < RANKS; r++) {
 		const uint8_t *from = me->m->data[r];
@@ -75,12 +76,12 @@ static int exchange(void *arg, const void *out, const size_t *out_bytes, void *i
 	return 0;
 }
 
-static int reduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms)
+static int reduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms, struct sheaf_error *err)
 {
 	struct member *me = arg;
 	uint64_t *sum = calloc(n + 1, sizeof(*sum));
 
-	(void)timeout_ms;
+	(void)timeout_ms, (void)err;
 	meet(me, x, NULL);
 	for (int r = 0; r < RANKS; r++)
 		for (size_t i = 0; i < n; i++) {

@@ -95,10 +95,12 @@ static int meet(struct member *me, const void *data, const size_t *bytes, int ti
 	return wait_all(me->m, timeout_ms);
 }
 
-static int gather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms)
+static int gather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms,
+		  struct sheaf_error *err)
 {
 	struct member *me = arg;
 
+	(void)err;
 	if (meet(me, mine, NULL, timeout_ms) < 0)
 		return -1;
 	for (int r = 0; r < RANKS; r++)
@@ -107,11 +109,12 @@ static int gather(void *arg, const void *mine, void *all, size_t bytes, int time
 }
 
 static int exchange(void *arg, const void *out, const size_t *out_bytes, void *in,
-                    const size_t *in_bytes, int timeout_ms)
+                    const size_t *in_bytes, int timeout_ms, struct sheaf_error *err)
 {
 	struct member *me = arg;
 	uint8_t *to = in;
 
+	(void)err;
 	if (meet(me, out, out_bytes, timeout_ms) < 0)
 		return -1;
 	for (int r = 0; r < RANKS; r++) {
@@ -126,12 +129,13 @@ static int exchange(void *arg, const void *out, const size_t *out_bytes, void *i
 	return wait_all(me->m, timeout_ms);
 }
 
-static int reduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms)
+static int reduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms, struct sheaf_error *err)
 {
 	struct member *me = arg;
 	uint64_t *sum;
 	int rc = meet(me, x, NULL, timeout_ms);
 
+	(void)err;
 	if (rc < 0)
 		return rc;
 	sum = calloc(n + 1, sizeof(*sum));

@@ -37,26 +37,28 @@ static void between(void)
 		flip(evil.shm[i].base, evil.shm[i].bytes);
 }
 
-static int evil_allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms)
+static int evil_allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms,
+			  struct sheaf_error *err)
 {
 	between();
-	return evil.group.allgather(arg, mine, all, bytes, timeout_ms);
+	return evil.group.allgather(arg, mine, all, bytes, timeout_ms, err);
 }
 
-static int evil_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms)
+static int evil_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms,
+			  struct sheaf_error *err)
 {
 	between();
-	return evil.group.allreduce(arg, x, n, op, timeout_ms);
+	return evil.group.allreduce(arg, x, n, op, timeout_ms, err);
 }
 
 static int evil_alltoallv(void *arg, const void *out, const size_t *out_bytes, void *in,
-                          const size_t *in_bytes, int timeout_ms)
+                          const size_t *in_bytes, int timeout_ms, struct sheaf_error *err)
 {
 	size_t total = in_bytes[0] + in_bytes[1] + in_bytes[2] + in_bytes[3];
 	int rc;
 
 	between();
-	rc = evil.group.alltoallv(arg, out, out_bytes, in, in_bytes, timeout_ms);
+	rc = evil.group.alltoallv(arg, out, out_bytes, in, in_bytes, timeout_ms, err);
 	if (rc == 0 && total > 20000 && evil.travel > 0 && --evil.travel == 0)
 		flip(in, total);        /* plans are shorter: this is what travels */
 	return rc;

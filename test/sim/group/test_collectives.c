@@ -34,23 +34,25 @@ static void entered(const void *arg, const char *what, size_t n)
 	fprintf(stderr, "\n");
 }
 
-static int allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms)
+static int allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms,
+		     struct sheaf_error *err)
 {
 	entered(arg, "allgather", bytes);
-	return real_ops.allgather(arg, mine, all, bytes, timeout_ms);
+	return real_ops.allgather(arg, mine, all, bytes, timeout_ms, err);
 }
 
-static int allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms)
+static int allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms,
+		     struct sheaf_error *err)
 {
 	entered(arg, "allreduce", n);
-	return real_ops.allreduce(arg, x, n, op, timeout_ms);
+	return real_ops.allreduce(arg, x, n, op, timeout_ms, err);
 }
 
 static int alltoallv(void *arg, const void *out, const size_t *out_bytes, void *in,
-                     const size_t *in_bytes, int timeout_ms)
+                     const size_t *in_bytes, int timeout_ms, struct sheaf_error *err)
 {
 	entered(arg, "alltoallv", out_bytes[0]);
-	return real_ops.alltoallv(arg, out, out_bytes, in, in_bytes, timeout_ms);
+	return real_ops.alltoallv(arg, out, out_bytes, in, in_bytes, timeout_ms, err);
 }
 
 static void counted(struct hand *h)

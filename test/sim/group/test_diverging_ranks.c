@@ -743,22 +743,25 @@ static void count_free(void *arg)
 	group_freed++;
 }
 
-static int no_allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms)
+static int no_allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms,
+			struct sheaf_error *err)
 {
-	(void)arg, (void)mine, (void)all, (void)bytes, (void)timeout_ms;
+	(void)arg, (void)mine, (void)all, (void)bytes, (void)timeout_ms, (void)err;
 	return -1;
 }
 
-static int no_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms)
+static int no_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms,
+			struct sheaf_error *err)
 {
-	(void)arg, (void)x, (void)n, (void)op, (void)timeout_ms;
+	(void)arg, (void)x, (void)n, (void)op, (void)timeout_ms, (void)err;
 	return -1;
 }
 
 static int no_alltoallv(void *arg, const void *out, const size_t *out_bytes, void *in,
-                        const size_t *in_bytes, int timeout_ms)
+                        const size_t *in_bytes, int timeout_ms, struct sheaf_error *err)
 {
 	(void)arg, (void)out, (void)out_bytes, (void)in, (void)in_bytes, (void)timeout_ms;
+	(void)err;
 	return -1;
 }
 

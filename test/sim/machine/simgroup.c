@@ -30,6 +30,7 @@ struct call {                   /* one rank's view of one operation */
 	const size_t *out_bytes, *in_bytes;
 	void *in;
 	int timeout_ms;
+	struct sheaf_error *err;        /* where a failed operation writes its reason */
 };
 
 struct part {                   /* what one rank has given */
@@ -472,6 +473,16 @@ static bool is_killed(struct simrank *me)
 	return true;
 }
 
+/* Writes why an operation of this rank failed. One whose time ran out says nothing: the library
+ * knows that itself. */
+static void say_why(const struct simrank *me, struct sheaf_error *err)
+{
+	if (me->sim->broken)
+		snprintf(err->msg, sizeof(err->msg), "%s", me->sim->stat.why);
+	else if (me->dead)
+		snprintf(err->msg, sizeof(err->msg), "the simulation has killed rank %d", me->rank);
+}
+
 static int operate(struct simrank *me, const struct call *c)
 {
 	struct sim *sim = me->sim;
@@ -484,6 +495,7 @@ static int operate(struct simrank *me, const struct call *c)
 
 		complain(sim, "%s by rank %d from another thread",
 			 call_text(c, text, sizeof(text)), me->rank);
+		say_why(me, c->err);
 		pthread_mutex_unlock(&sim->lock);
 		return -1;
 	}
@@ -500,36 +512,42 @@ static int operate(struct simrank *me, const struct call *c)
 	if (!died && !sim->broken)
 		rc = meet(me, c);
 out:
+	if (rc != 0)
+		say_why(me, c->err);
 	pthread_mutex_unlock(&sim->lock);
 	if (died && sim->opts->died)
 		sim->opts->died(sim->arg, me->rank);
 	return rc;
 }
 
-static int sim_allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms)
+static int sim_allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms,
+			 struct sheaf_error *err)
 {
 	struct call c = {
-		.kind = ALLGATHER, .n = bytes, .out = mine, .in = all, .timeout_ms = timeout_ms
+		.kind = ALLGATHER, .n = bytes, .out = mine, .in = all, .timeout_ms = timeout_ms,
+		.err = err
 	};
 
 	return operate(arg, &c);
 }
 
 static int sim_alltoallv(void *arg, const void *out, const size_t *out_bytes, void *in,
-			 const size_t *in_bytes, int timeout_ms)
+			 const size_t *in_bytes, int timeout_ms, struct sheaf_error *err)
 {
 	struct call c = {
 		.kind = ALLTOALLV, .out = out, .out_bytes = out_bytes, .in_bytes = in_bytes,
-		.in = in, .timeout_ms = timeout_ms
+		.in = in, .timeout_ms = timeout_ms, .err = err
 	};
 
 	return operate(arg, &c);
 }
 
-static int sim_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms)
+static int sim_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms,
+			 struct sheaf_error *err)
 {
 	struct call c = {
-		.kind = ALLREDUCE, .op = op, .n = n, .out = x, .in = x, .timeout_ms = timeout_ms
+		.kind = ALLREDUCE, .op = op, .n = n, .out = x, .in = x, .timeout_ms = timeout_ms,
+		.err = err
 	};
 
 	return operate(arg, &c);

@@ -19,7 +19,8 @@ enum { MIB = 1 << 20, HELD = 64, MS = 1000000, TOLERANCE = 5 * MS };
 
 /* The machine of all ranks but for this. One rank runs at a time. */
 static struct {
-	int (*alltoallv)(void *, const void *, const size_t *, void *, const size_t *, int);
+	int (*alltoallv)(void *, const void *, const size_t *, void *, const size_t *, int,
+	                 struct sheaf_error *);
 	int64_t clock_ns;               /* ahead of the disk's */
 	int64_t write_ns, sync_ns, dir_ns, open_ns;     /* a MiB; a file; a directory; a new file */
 	int64_t net_ns;                 /* a MiB */
@@ -114,10 +115,10 @@ static int slow_rename(void *arg, int from_dir, const char *from, int to_dir, co
 }
 
 static int slow_alltoallv(void *arg, const void *out, const size_t *out_bytes, void *in,
-                          const size_t *in_bytes, int timeout_ms)
+                          const size_t *in_bytes, int timeout_ms, struct sheaf_error *err)
 {
 	slow.clock_ns += (int64_t)((out_bytes[0] + out_bytes[1]) * (uint64_t)slow.net_ns / MIB);
-	return slow.alltoallv(arg, out, out_bytes, in, in_bytes, timeout_ms);
+	return slow.alltoallv(arg, out, out_bytes, in, in_bytes, timeout_ms, err);
 }
 
 /* Rank 0's is everybody's, so the others wait for it. */
@@ -128,7 +129,8 @@ static void tamper(struct hand *h)
 
 	if (h->rank == 0)
 		slow.alltoallv = h->group->ops.alltoallv;
-	(void)h->group->ops.allreduce(h->group->ops.arg, &x, 1, SHEAF_MAX, 60000);
+	(void)h->group->ops.allreduce(h->group->ops.arg, &x, 1, SHEAF_MAX, 60000,
+	                                  &(struct sheaf_error){ 0 });
 	calls->host.mono_ns = slow_now;
 	calls->queue.submit = slow_submit;
 	calls->queue.complete = slow_complete;

@@ -39,26 +39,26 @@ static void look(const void *group)
 		at.failed = shf_save_fail(at.save, "the loss is no number", NULL);
 }
 
-static int reduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms)
+static int reduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms, struct sheaf_error *err)
 {
 	int rc;
 
 	if (!at.after)
 		look(arg);
-	rc = at.real.allreduce(arg, x, n, op, timeout_ms);
+	rc = at.real.allreduce(arg, x, n, op, timeout_ms, err);
 	if (at.after)
 		look(arg);
 	return rc;
 }
 
 static int alltoallv(void *arg, const void *out, const size_t *out_bytes, void *in,
-                     const size_t *in_bytes, int timeout_ms)
+                     const size_t *in_bytes, int timeout_ms, struct sheaf_error *err)
 {
 	int rc;
 
 	if (!at.after)
 		look(arg);
-	rc = at.real.alltoallv(arg, out, out_bytes, in, in_bytes, timeout_ms);
+	rc = at.real.alltoallv(arg, out, out_bytes, in, in_bytes, timeout_ms, err);
 	if (at.after)
 		look(arg);
 	return rc;

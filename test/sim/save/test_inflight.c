@@ -95,7 +95,8 @@ static void tamper(struct hand *h)
 		odd.rank0 = h->used.host.arg;
 	if (h->rank == 1)
 		odd.rank1 = h->used.host.arg;
-	(void)h->group->ops.allreduce(h->group->ops.arg, &x, 1, SHEAF_MAX, 60000);
+	(void)h->group->ops.allreduce(h->group->ops.arg, &x, 1, SHEAF_MAX, 60000,
+	                                  &(struct sheaf_error){ 0 });
 	calls->queue.submit = odd_submit;
 	calls->queue.complete = odd_complete;
 	calls->queue.queue_pin = odd_pin;

@@ -260,23 +260,25 @@ TEST(ranks_that_hold_little_or_nothing_save_behind_too)
 static atomic_int operations;           /* of rank 0 */
 static struct sheaf_group_ops group_ops;
 
-static int count_allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms)
+static int count_allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms,
+			   struct sheaf_error *err)
 {
 	operations++;
-	return group_ops.allgather(arg, mine, all, bytes, timeout_ms);
+	return group_ops.allgather(arg, mine, all, bytes, timeout_ms, err);
 }
 
 static int count_alltoallv(void *arg, const void *out, const size_t *out_bytes, void *in,
-                           const size_t *in_bytes, int timeout_ms)
+                           const size_t *in_bytes, int timeout_ms, struct sheaf_error *err)
 {
 	operations++;
-	return group_ops.alltoallv(arg, out, out_bytes, in, in_bytes, timeout_ms);
+	return group_ops.alltoallv(arg, out, out_bytes, in, in_bytes, timeout_ms, err);
 }
 
-static int count_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms)
+static int count_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms,
+			   struct sheaf_error *err)
 {
 	operations++;
-	return group_ops.allreduce(arg, x, n, op, timeout_ms);
+	return group_ops.allreduce(arg, x, n, op, timeout_ms, err);
 }
 
 static void count(struct hand *h)

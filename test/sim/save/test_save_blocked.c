@@ -494,7 +494,8 @@ static void hear_step(void *arg, int64_t step, const char *path)
 	announced += step == 5;
 }
 
-static int watch_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms)
+static int watch_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms,
+			   struct sheaf_error *err)
 {
 	/* What a line of metrics says: times first. As many words begin a call, or plan, with a
 	 * complement among the first. */
@@ -502,7 +503,7 @@ static int watch_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout
 		asked++;
 		asked_early += !announced;
 	}
-	return group_ops.allreduce(arg, x, n, op, timeout_ms);
+	return group_ops.allreduce(arg, x, n, op, timeout_ms, err);
 }
 
 static void watch(struct hand *h)

@@ -305,9 +305,9 @@ static void columns(struct hand *h)
 static struct hand *hands[2];
 
 static int slowly(void *arg, const void *out, const size_t *out_bytes, void *in,
-                  const size_t *in_bytes, int timeout_ms)
+                  const size_t *in_bytes, int timeout_ms, struct sheaf_error *err)
 {
-	int rc = real.alltoallv(arg, out, out_bytes, in, in_bytes, timeout_ms);
+	int rc = real.alltoallv(arg, out, out_bytes, in, in_bytes, timeout_ms, err);
 
 	for (int r = 0; r < 2; r++)
 		if (hands[r]->group->ops.arg == arg)
@@ -341,7 +341,8 @@ static int save_columns(struct hand *h)
 	int rc, again = 0;
 
 	/* Both hands are there before anybody looks at the clock. */
-	if (h->group->ops.allreduce(h->group->ops.arg, &none, 1, SHEAF_MAX, 1000))
+	if (h->group->ops.allreduce(h->group->ops.arg, &none, 1, SHEAF_MAX, 1000,
+	                            &(struct sheaf_error){ 0 }))
 		return SHEAF_ELOST;
 	simover(&h->used)->host.mono_ns = group_ns;
 	rc = shf_run_open(&h->run, "run", h->group, &h->play->opts, h->sys, &h->err);

@@ -18,7 +18,8 @@
 enum { RESIZE = 3, WRITE = 13, SYNC = 17, FSYNC = 7, RENAME = 101, TRAVEL = 29 };
 
 static struct {
-	int (*alltoallv)(void *, const void *, const size_t *, void *, const size_t *, int);
+	int (*alltoallv)(void *, const void *, const size_t *, void *, const size_t *, int,
+	                 struct sheaf_error *);
 	int64_t now;
 	int rests;                      /* naps that threads took; told */
 } machine;
@@ -69,10 +70,10 @@ static void rests(void *arg, int ms)
 }
 
 static int travels(void *arg, const void *out, const size_t *out_bytes, void *in,
-                   const size_t *in_bytes, int timeout_ms)
+                   const size_t *in_bytes, int timeout_ms, struct sheaf_error *err)
 {
 	machine.now += TRAVEL * MS;
-	return machine.alltoallv(arg, out, out_bytes, in, in_bytes, timeout_ms);
+	return machine.alltoallv(arg, out, out_bytes, in, in_bytes, timeout_ms, err);
 }
 
 /* One machine is all ranks': one of them runs at a time. */
@@ -86,7 +87,8 @@ static void clocked(struct hand *h)
 		machine.alltoallv = h->group->ops.alltoallv;
 		machine.now = 1000 * MS;
 	}
-	(void)h->group->ops.allreduce(h->group->ops.arg, &x, 1, SHEAF_MAX, 60000);
+	(void)h->group->ops.allreduce(h->group->ops.arg, &x, 1, SHEAF_MAX, 60000,
+	                                  &(struct sheaf_error){ 0 });
 	calls->host.mono_ns = now_is;
 	calls->queue.complete = completes;
 	calls->disk.fsync = syncs;
@@ -570,23 +572,25 @@ TEST(threads_rest_for_as_long_as_their_rate_says)
 static struct sheaf_group_ops group;    /* of rank 0 */
 static int meetings;
 
-static int gathers(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms)
+static int gathers(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms,
+		   struct sheaf_error *err)
 {
 	meetings++;
-	return group.allgather(arg, mine, all, bytes, timeout_ms);
+	return group.allgather(arg, mine, all, bytes, timeout_ms, err);
 }
 
 static int exchanges_all(void *arg, const void *out, const size_t *out_bytes, void *in,
-                         const size_t *in_bytes, int timeout_ms)
+                         const size_t *in_bytes, int timeout_ms, struct sheaf_error *err)
 {
 	meetings++;
-	return group.alltoallv(arg, out, out_bytes, in, in_bytes, timeout_ms);
+	return group.alltoallv(arg, out, out_bytes, in, in_bytes, timeout_ms, err);
 }
 
-static int reduces(void *arg, uint64_t *x, size_t n, int op, int timeout_ms)
+static int reduces(void *arg, uint64_t *x, size_t n, int op, int timeout_ms,
+		   struct sheaf_error *err)
 {
 	meetings++;
-	return group.allreduce(arg, x, n, op, timeout_ms);
+	return group.allreduce(arg, x, n, op, timeout_ms, err);
 }
 
 static void meets(struct hand *h)

@@ -189,7 +189,7 @@ static bool has_left(struct who *self)
 }
 
 /* Before a round, the commit thread of one rank is late. Rounds are the shortest all-reduces. */
-static int reduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms)
+static int reduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms, struct sheaf_error *err)
 {
 	struct who *self = me;
 	int rc = -1;
@@ -198,7 +198,7 @@ static int reduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms)
 		let_others((int64_t)(rng_next(&self->random) % (uint64_t)self->h->late_ms));
 	me = NULL;
 	if (!has_left(self))
-		rc = self->h->ops.allreduce(arg, x, n, op, timeout_ms);
+		rc = self->h->ops.allreduce(arg, x, n, op, timeout_ms, err);
 	me = self;
 	/* So the caller may take the run between a round and the turn that it decided. */
 	if (self->h->restless && n < 8 && self->number >= self->h->ranks)
@@ -206,27 +206,28 @@ static int reduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms)
 	return rc;
 }
 
-static int gather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms)
+static int gather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms,
+		  struct sheaf_error *err)
 {
 	struct who *self = me;
 	int rc = -1;
 
 	me = NULL;
 	if (!has_left(self))
-		rc = self->h->ops.allgather(arg, mine, all, bytes, timeout_ms);
+		rc = self->h->ops.allgather(arg, mine, all, bytes, timeout_ms, err);
 	me = self;
 	return rc;
 }
 
 static int exchange(void *arg, const void *out, const size_t *out_bytes, void *in,
-                    const size_t *in_bytes, int timeout_ms)
+                    const size_t *in_bytes, int timeout_ms, struct sheaf_error *err)
 {
 	struct who *self = me;
 	int rc = -1;
 
 	me = NULL;
 	if (!has_left(self))
-		rc = self->h->ops.alltoallv(arg, out, out_bytes, in, in_bytes, timeout_ms);
+		rc = self->h->ops.alltoallv(arg, out, out_bytes, in, in_bytes, timeout_ms, err);
 	me = self;
 	return rc;
 }

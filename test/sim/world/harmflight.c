@@ -89,10 +89,11 @@ static void between(void)
 
 /* ---- the group ---- */
 
-static int evil_allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms)
+static int evil_allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms,
+			  struct sheaf_error *err)
 {
 	between();
-	return evil.group.allgather(arg, mine, all, bytes, timeout_ms);
+	return evil.group.allgather(arg, mine, all, bytes, timeout_ms, err);
 }
 
 /* Manifest, sums or the header of a file among what is told; what is around it is no content. */
@@ -109,12 +110,13 @@ static void told(void *words, size_t n)
 	}
 }
 
-static int evil_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms)
+static int evil_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms,
+			  struct sheaf_error *err)
 {
 	int rc;
 
 	between();
-	rc = evil.group.allreduce(arg, x, n, op, timeout_ms);
+	rc = evil.group.allreduce(arg, x, n, op, timeout_ms, err);
 	if (rc == 0 && op == SHEAF_XOR)
 		told(x, 8 * n);
 	return rc;
@@ -148,13 +150,13 @@ static void misdirect(uint8_t *in, const size_t *bytes)
 }
 
 static int evil_alltoallv(void *arg, const void *out, const size_t *out_bytes, void *in,
-                          const size_t *in_bytes, int timeout_ms)
+                          const size_t *in_bytes, int timeout_ms, struct sheaf_error *err)
 {
 	size_t total = in_bytes[0] + in_bytes[1] + in_bytes[2] + in_bytes[3];
 	int rc;
 
 	between();
-	rc = evil.group.alltoallv(arg, out, out_bytes, in, in_bytes, timeout_ms);
+	rc = evil.group.alltoallv(arg, out, out_bytes, in, in_bytes, timeout_ms, err);
 	if (rc < 0 || total < DATA_MIN)
 		return rc;
 	if (now(HARM_MESSAGE))
