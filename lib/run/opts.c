@@ -17,8 +17,7 @@
 #define OPTS_MIN offsetof(struct sheaf_opts, folder)
 #define GROUP_MIN (2 * sizeof(uint32_t))
 
-/* Copies the key of the note by which keep_best chooses steps. Without keep_best the key is not
- * used. */
+/* Copies the key of the note by which keep_best chooses steps, if there is one. */
 static int note_copy(struct shf_opts *out, const char *note, struct sheaf_error *err)
 {
 	out->best_note = out->keep_best ? shf_strdup(note) : NULL;
@@ -114,6 +113,10 @@ static int opts_check(const struct shf_opts *o, struct sheaf_error *err)
 	if (o->keep_best && (!o->best_note || !shf_note_key_is_valid(o->best_note)))
 		return shf_fail(err, SHEAF_EINVAL, "opts.retention.keep_best needs "
 		                "opts.retention.best_note, the key of a note");
+	if (o->best_note && !o->keep_best)
+		return shf_fail(err, SHEAF_EINVAL, "opts.retention.best_note is set, but "
+		                "opts.retention.keep_best is 0; set it to the number of best "
+		                "checkpoints to keep");
 	if (!o->keep_last && (o->keep_every || o->keep_best))
 		return shf_fail(err, SHEAF_EINVAL, "opts.retention.%s needs "
 		                "opts.retention.keep_last: without it all checkpoints are kept",

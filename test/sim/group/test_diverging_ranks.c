@@ -78,7 +78,8 @@ static int open_with_own_opts(struct hand *h)
 		o.keep_every = 10;
 	if (h->play->variant > 3 || (h->rank == 0 && h->play->variant == 3))
 		o.keep_best = 2;
-	o.best_note = h->rank == 0 && h->play->variant == 4 ? "accuracy" : "loss";
+	if (o.keep_best)
+		o.best_note = h->rank == 0 && h->play->variant == 4 ? "accuracy" : "loss";
 	o.best_largest = h->rank == 0 && h->play->variant == 5;
 	return note(h, shf_run_open(&h->run, "run", h->group, &o, h->sys, &h->err));
 }

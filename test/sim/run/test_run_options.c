@@ -51,10 +51,10 @@ static const struct number {
 
 static struct shf_opts with(const struct number *n, int32_t x)
 {
-	struct shf_opts o = { .agent = "auto", .best_note = "loss",
-		.keep_last = 1 };
+	struct shf_opts o = { .agent = "auto", .keep_last = 1 };
 
 	memcpy((char *)&o + n->at, &x, sizeof(x));
+	o.best_note = o.keep_best ? "loss" : NULL;
 	return o;
 }
 
@@ -319,7 +319,8 @@ TEST(texts_are_copied)
 	CHECK_STR(out.copy_cpus, "0-1");
 	shf_opts_release(&out);
 	CHECK(!out.ignore && !out.best_note && !out.agent && !out.signal_dir && !out.copy_cpus);
-	in.keep_best = 0;       /* then nobody asks for a note */
+	in.keep_best = 0;
+	in.best_note = NULL;
 	ignore[0] = NULL;
 	in.copy_cpus = NULL;
 	CHECK_RC(shf_opts_take(&out, &in, &err), 0, &err);
@@ -343,6 +344,9 @@ TEST(what_makes_no_sense_is_refused_with_its_sentence)
 			"the key of a note" },
 		{ { .keep_best = 1, .best_note = "" },
 		  "opts.retention.keep_best needs opts.retention.best_note, the key of a note" },
+		{ { .best_note = "loss" }, "opts.retention.best_note is set, but "
+			"opts.retention.keep_best is 0; set it to the number of best checkpoints "
+			"to keep" },
 		{ { .agent = "" },
 		  "opts.memory_tier.agent must be \"auto\" or the path of a socket, shorter than "
 		  "104 bytes" },

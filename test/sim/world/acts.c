@@ -87,7 +87,7 @@ static int open_run(struct hand *h, uint64_t flags, int grace_s)
 	o.flags = flags;
 	o.ignore = ignore;
 	o.keep_best = o.keep_last > 0;
-	o.best_note = "loss";
+	o.best_note = o.keep_best ? "loss" : NULL;
 	o.grace_s = grace_s;
 	o.io_threads = 1;
 	o.progress = progress;
