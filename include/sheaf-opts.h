@@ -137,8 +137,7 @@ struct sheaf_notify {
 	 * sheaf_run_open for writing adds those that the newest checkpoint lacks. If one cannot be
 	 * written, log has a warning and the save succeeds all the same. Sheaf never deletes done
 	 * files: compare the session in them to recognise a checkpoint that was saved again. A
-	 * relative path is looked up at each commit, so give an absolute one if the program changes
-	 * its directory. */
+	 * relative path is taken from the working directory of sheaf_run_open. */
 	const char *signal_dir;
 };
 

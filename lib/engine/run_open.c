@@ -26,6 +26,33 @@ struct opened {
 	uint8_t no_dir_fsync, pad[5];
 };
 
+#define CWD_MAX 4096
+
+/* Makes a relative opts.notify.signal_dir absolute, because a commit looks it up, and the program
+ * may have changed its working directory by then. Where /proc is not mounted the path stays as it
+ * is. */
+static int fix_signal_dir(struct sheaf_run *run, struct sheaf_error *err)
+{
+	const char *dir = run->opts.signal_dir;
+	char cwd[CWD_MAX], *path;
+	size_t bytes;
+	int n;
+
+	if (!dir || dir[0] == '/')
+		return 0;
+	n = shf_sys_readlink(run->sys, SHF_CWD, "/proc/self/cwd", cwd, sizeof(cwd));
+	if (n <= 0 || n >= CWD_MAX || cwd[0] != '/')
+		return 0;
+	bytes = (size_t)n + 1 + strlen(dir) + 1;
+	path = shf_alloc(bytes, 1);
+	if (!path)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for a path");
+	snprintf(path, bytes, "%.*s/%s", n, cwd, dir);
+	shf_free((void *)(uintptr_t)dir);
+	run->opts.signal_dir = path;
+	return 0;
+}
+
 /* Opens the run on rank 0: with the lock, unless it is opened read-only. Files that dead jobs left
  * are deleted, for at most a quarter of the deadline. */
 static int own(struct sheaf_run *run, const char *dir, struct opened *told, struct sheaf_error *err)
@@ -44,6 +71,9 @@ static int own(struct sheaf_run *run, const char *dir, struct opened *told, stru
 		shf_log(run, 1, "%s: some leftovers of earlier jobs are not deleted yet, because "
 		        "time was short; the next job that opens the run goes on", run->store.path);
 	run->life.foreign = false;
+	rc = fix_signal_dir(run, err);
+	if (rc < 0)
+		return rc;
 	run->store.attempts_max = run->opts.resume_attempts_max;
 	/* Steps that killed too many jobs while they were loaded are marked bad now, before this
 	 * job looks for the latest step. */

@@ -619,6 +619,31 @@ TEST(any_thread_may_ask_how_long_a_save_takes)
 	api_place_release(&p);
 }
 
+TEST(a_relative_folder_for_done_files_is_that_of_the_open)
+{
+	struct api_place p;
+	struct sheaf_notify notify = { .size = sizeof(notify), .signal_dir = "done" };
+	struct sheaf_opts opts = { .size = sizeof(opts), .notify = &notify };
+	struct sheaf_save *save = NULL;
+	struct sheaf_error err;
+	char old[4096], done[100];
+
+	api_place_init(&p);
+	api_place_fill(&p);
+	sheaf_run_close(p.run);
+	CHECK(getcwd(old, sizeof(old)));
+	CHECK_INT(chdir(p.dir), 0);
+	CHECK_RC(sheaf_run_open(&p.run, p.dir, NULL, &opts, &err), 0, &err);
+	CHECK_INT(chdir("/"), 0);
+	CHECK_RC(sheaf_save_begin(&save, p.run, 1, p.st, NULL, &err), 0, &err);
+	CHECK_RC(sheaf_save_commit(save, -1, &err), 0, &err);
+	sheaf_save_free(save);
+	CHECK_INT(chdir(old), 0);
+	snprintf(done, sizeof(done), "%s/done/whole-step.1.done", p.dir);
+	CHECK_INT(access(done, F_OK), 0);
+	api_place_release(&p);
+}
+
 static int save_with_loss(struct sheaf_run *run, int64_t step, const char *loss)
 {
 	static float data[1 << 19];             /* 2 MiB, so that blocks are read past the cache */
