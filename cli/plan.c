@@ -21,6 +21,7 @@ struct plan {
 	int64_t ranks, nodes;
 	struct sheaf_plan_rank total, most;
 	struct sheaf_plan_rank *of_node;        /* owned; sums of its ranks */
+	double mb_per_s;                /* of a node; 0: not given */
 	bool header;
 };
 
@@ -54,35 +55,75 @@ static void count(struct plan *p, const struct sheaf_plan_rank *r)
 	if (r->files > p->most.files)
 		p->most.files = r->files;
 	p->total.collects += r->collects;
+	p->total.checkpoint_files = r->checkpoint_files;
+	p->of_node[r->node].writes += r->writes;
+	p->of_node[r->node].reads += r->reads;
 	p->of_node[r->node].files += r->files;
 	p->of_node[r->node].sends += r->sends;
 	p->of_node[r->node].receives += r->receives;
 }
 
-/* How it is written and why, and what that costs the nodes. */
-static void tell(const struct plan *p)
+/* Returns the largest number of each kind that a node has. */
+static struct sheaf_plan_rank most_of_nodes(const struct plan *p)
 {
 	struct sheaf_plan_rank most = { 0 };
-	const char *way = p->total.collects ? "two-phase" : "one-phase";
-	char t[4][32];
 
 	for (int64_t n = 0; n < p->nodes; n++) {
 		const struct sheaf_plan_rank *r = &p->of_node[n];
 
 		most.files = r->files > most.files ? r->files : most.files;
+		most.writes = r->writes > most.writes ? r->writes : most.writes;
+		most.reads = r->reads > most.reads ? r->reads : most.reads;
 		most.sends = r->sends > most.sends ? r->sends : most.sends;
 		most.receives = r->receives > most.receives ? r->receives : most.receives;
 	}
+	return most;
+}
+
+/* Returns how long a node takes for so many bytes, in seconds. */
+static double seconds(const struct plan *p, uint64_t bytes)
+{
+	return (double)bytes / 1e6 / p->mb_per_s;
+}
+
+/* The last line of --json. Times are there only if a speed was given. */
+static void tell_json(const struct plan *p, const struct sheaf_plan_rank *most)
+{
+	json_t *o = json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "way",
+	                      p->total.collects ? "two-phase" : "one-phase", "collects",
+	                      (json_int_t)p->total.collects, "nodes", (json_int_t)p->nodes,
+	                      "node_files_most", (json_int_t)most->files, "files",
+	                      (json_int_t)p->total.files, "node_sends_most",
+	                      (json_int_t)most->sends, "node_receives_most",
+	                      (json_int_t)most->receives, "sends", (json_int_t)p->total.sends,
+	                      "node_writes_most", (json_int_t)most->writes, "node_reads_most",
+	                      (json_int_t)most->reads, "checkpoint_files",
+	                      (json_int_t)p->total.checkpoint_files);
+
+	if (p->mb_per_s > 0) {
+		json_object_set_new(o, "write_s", json_real(seconds(p, most->writes)));
+		json_object_set_new(o, "read_s", json_real(seconds(p, most->reads)));
+	}
+	cli_line(o);
+}
+
+/* How it is written and why, and what that costs the nodes. */
+static void tell(const struct plan *p)
+{
+	struct sheaf_plan_rank most = most_of_nodes(p);
+	char t[4][32];
+
 	if (p->a->json) {
-		cli_line(json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "way", way, "collects",
-		                   (json_int_t)p->total.collects, "nodes", (json_int_t)p->nodes,
-		                   "node_files_most", (json_int_t)most.files, "files",
-		                   (json_int_t)p->total.files, "node_sends_most",
-		                   (json_int_t)most.sends, "node_receives_most",
-		                   (json_int_t)most.receives, "sends",
-		                   (json_int_t)p->total.sends));
+		tell_json(p, &most);
 		return;
 	}
+	printf("\nThe checkpoint has %llu safetensors files, %s in all.\n",
+	       (unsigned long long)p->total.checkpoint_files, wl_size(t[0], p->total.writes));
+	if (p->mb_per_s > 0)
+		printf("At %g MB/s a node, it is written in %.3g s and read in %.3g s, at best: a "
+		       "node writes\nat most %s and reads at most %s.\n", p->mb_per_s,
+		       seconds(p, most.writes), seconds(p, most.reads), wl_size(t[0], most.writes),
+		       wl_size(t[1], most.reads));
 	if (p->nodes < 2)
 		return;
 	printf("\nA node opens at most %d files, sends at most %s and receives at most %s;\n"
@@ -225,6 +266,10 @@ static int run(const struct cli_args *a)
 	if (!rc)
 		rc = cli_bytes(a, "staging-bytes", 1, INT64_MAX, &staging);
 	if (!rc)
+		rc = cli_real(a, "mb-per-s", &p.mb_per_s);
+	if (!rc && cli_value(a, "mb-per-s") && p.mb_per_s <= 0)
+		rc = cli_usage(a, "--mb-per-s", "must be more than 0", NULL);
+	if (!rc)
 		rc = read_model(&p);
 	if (!rc)
 		rc = build(&p);
@@ -262,19 +307,25 @@ static const struct cli_opt opts[] = {
 	{ "nodes", "N", "ranks split evenly over N nodes that share no memory" },
 	{ "file-bytes", "BYTES", "largest file (5000000000)" },
 	{ "staging-bytes", "BYTES", "bound of a rank's host copies" },
+	{ "mb-per-s", "MB", "how long writing and reading take where a node moves so many\n"
+			    "megabytes (10^6 bytes) a second to and from the disk" },
 	{ 0 },
 };
 const struct cli_verb cli_plan = {
 	.name = "plan",
 	.brief = "who would write and read what, without running it",
 	.synopsis = "sheaf plan STATE.json|PATH [--mesh M] [--expert-mesh M] [--nodes N]\n"
-		    "                  [--zero Z] [--adam] [--families A,B] [--json]",
+		    "                  [--zero Z] [--adam] [--families A,B] [--mb-per-s MB]\n"
+		    "                  [--json]",
 	.text = "Prints for each rank of a mesh how many bytes it holds, writes to disk,\n"
 		"reads back, sends to and receives from other nodes, passes on through node\n"
 		"memory, and keeps in staging. Nothing is run and no tensor is read. Then, of\n"
 		"several nodes, how many files a node opens, what it moves, and how much is\n"
 		"written in two phases: where a stripe of 16 MiB has bytes of more than four\n"
 		"nodes, and there are more than 16 files, one rank collects and writes it.\n\n"
+		"--mb-per-s estimates the time from the node that moves most: `sheaf bench DIR`\n"
+		"measures the speed of a disk. Where nodes share a file system, give what it\n"
+		"takes from all of them, divided by their number.\n\n"
 		"STATE.json is {\"tensors\": [{name, dtype, shape, tp_axis, stage, expert,\n"
 		"experts, family, tied_to}], \"adam\": bool}; name, dtype and shape are\n"
 		"required. It is the file that sheaf-bench reads, and cut by the same rules:\n"

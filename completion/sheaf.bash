@@ -48,7 +48,7 @@ _sheaf()
 	diff) options+=' --rtol --atol --family --unverified' ;;
 	cat) options+=' --family --slice --npy --unverified' ;;
 	plan) options+=' --mesh --expert-mesh --zero --nodes --adam --families --file-bytes
-			--staging-bytes' ;;
+			--staging-bytes --mb-per-s' ;;
 	prune) options+=' --keep-last --keep-every --best --apply --grace --timeout-ms' ;;
 	mark)
 		options+=' --timeout-ms'

@@ -30,6 +30,8 @@ struct sheaf_plan_rank {
 	 * which writes them together. This is done where there are many files and each node holds
 	 * only short pieces of them. */
 	uint64_t collects;
+	uint64_t checkpoint_files;      /* safetensors files of the checkpoint, the same for all
+	                                 * ranks */
 };
 /* Predicts what each rank of a job would write, read and send.
  * states  states[r] is the state of rank r. The data of slices is not used and may be NULL.

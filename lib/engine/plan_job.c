@@ -254,8 +254,10 @@ int shf_plan_job(struct sheaf_state *const *states, const int32_t *node, int32_t
 	}
 	if (rc == 0)
 		rc = plan_all(&p, &own, nodes, err);
-	for (int32_t r = 0; rc == 0 && r < ranks; r++)
+	for (int32_t r = 0; rc == 0 && r < ranks; r++) {
+		p.out[r].checkpoint_files = p.layout.files_n;
 		item(arg, &p.out[r]);
+	}
 	for (uint32_t r = 0; r < p.ranks; r++) {
 		if (p.told)
 			shf_buf_release(&p.told[r]);

@@ -192,6 +192,17 @@ t 0 'and of one node' "$SHEAF" plan rows.json --mesh tp=16 --file-bytes 4096k --
 json 'in one' 'o[-1]["way"] == "one-phase" and o[-1]["sends"] == 0'
 t 0 'plan says why' "$SHEAF" plan rows.json --mesh tp=16 --nodes 8 --file-bytes 4194304
 has 'in a sentence' out 'are written in two phases: a node holds less than 4 MiB'
+t 0 'plan with a speed' "$SHEAF" plan rows.json --mesh tp=16 --nodes 8 --file-bytes 4M \
+	--mb-per-s 100 --json
+json 'gives the time of the node that writes most' \
+	'abs(o[-1]["write_s"] - o[-1]["node_writes_most"] / 1e8) < 1e-9 and \
+	abs(o[-1]["read_s"] - o[-1]["node_reads_most"] / 1e8) < 1e-9 and \
+	o[-1]["node_writes_most"] == 3 * ((4 << 20) + 4096)'
+json 'and how many files there are' 'o[-1]["checkpoint_files"] == 20'
+t 0 'also in words' "$SHEAF" plan rows.json --mesh tp=16 --file-bytes 4M --mb-per-s 100
+has 'of the files' out 'has 20 safetensors files'
+has 'and the seconds' out 'it is written in 0.84 s and read in 0.84 s'
+wrong "$SHEAF" plan rows.json --mesh tp=16 --mb-per-s 0
 t 0 'plan of a step is a table' "$SHEAF" plan run@10 --mesh tp=2,pp=2
 has 'with a sum' out 'total'
 t 0 'plan with ZeRO' "$SHEAF" plan state.json --adam --mesh dp=3 --zero 3 --json

@@ -87,6 +87,7 @@ static void check_rank(const struct sheaf_plan_rank *got, const struct sheaf_pla
 	CHECK_INT(got->shares, want->shares);
 	CHECK_INT(got->staging, want->staging);
 	CHECK_INT(got->collects, want->collects);
+	CHECK_INT(got->checkpoint_files, want->checkpoint_files ? want->checkpoint_files : 1);
 }
 
 TEST(rows_are_written_by_who_holds_them)
@@ -521,6 +522,7 @@ static int rank_main(void *arg, int rank, struct sheaf_group *group)
 		fold(run, plan, &j->real[rank]);
 		rc = shf_match(&run->team, &match, 0, &back, &err);
 		j->real[rank].reads = back.bytes;
+		j->real[rank].checkpoint_files = plan->layout.files_n;
 		shf_work_release(&back);
 	}
 	if (rc < 0)
