@@ -3,22 +3,50 @@
 #include "cli.h"
 #include "sheaf-admin.h"
 #include "sheaf-opts.h"
+#include "workload.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+struct pruning {
+	const struct cli_args *a;
+	struct cli_list list;           /* what is in the run; empty if it could not be read */
+	int64_t removed;                /* steps that go */
+	uint64_t bytes;                 /* of these */
+};
+
+/* Returns the bytes of a step in the run, or -1 if they are not known. */
+static int64_t bytes_of(const struct pruning *p, int64_t step)
+{
+	for (size_t i = 0; i < p->list.n; i++) {
+		const struct cli_item *it = &p->list.items[i];
+
+		if (it->step == step && (it->state == SHEAF_ITEM_COMMITTED ||
+		                         it->state == SHEAF_ITEM_DAMAGED))
+			return (int64_t)it->bytes;
+	}
+	return -1;
+}
+
 static void item(void *arg, int64_t step, int32_t action, const char *why)
 {
-	const struct cli_args *a = arg;
+	struct pruning *p = arg;
+	int64_t bytes = bytes_of(p, step);
+	char size[32] = "-";
 
-	if (a->json) {
-		cli_line(json_pack("{s:I,s:s,s:o}", "step", (json_int_t)step, "action",
-				   sheaf_prune_action_name(action),
+	if (action == SHEAF_PRUNE_REMOVE) {
+		p->removed++;
+		p->bytes += bytes > 0 ? (uint64_t)bytes : 0;
+	}
+	if (p->a->json) {
+		cli_line(json_pack("{s:I,s:s,s:o,s:o}", "step", (json_int_t)step, "action",
+				   sheaf_prune_action_name(action), "bytes", cli_num(bytes),
 				   "why", cli_str(why)));
 		return;
 	}
-	printf("%10lld  %-6s  ", (long long)step, sheaf_prune_action_name(action));
+	printf("%10lld  %-6s  %10s  ", (long long)step, sheaf_prune_action_name(action),
+	       bytes < 0 ? size : wl_size(size, (uint64_t)bytes));
 	cli_put(stdout, why ? why : "");
 	putchar('\n');
 }
@@ -63,10 +91,11 @@ static int run(const struct cli_args *a)
 {
 	struct sheaf_retention keep = { .size = sizeof(keep) };
 	struct sheaf_opts opts = { .size = sizeof(opts), .arg = (void *)(uintptr_t)a };
+	struct pruning p = { .a = a };
 	struct sheaf_error err = { .msg = "" };
 	int64_t keep_last = 0, keep_every = 0, grace = 600, timeout = 60000;
 	bool apply = cli_flag(a, "apply");
-	char note[80];
+	char note[80], size[32];
 	struct sheaf_run *r = NULL;
 	struct cli_place place = { 0 };
 	int rc = cli_int(a, "keep-last", 1, INT32_MAX, &keep_last);
@@ -94,10 +123,17 @@ static int run(const struct cli_args *a)
 	opts.timeout_ms = (int32_t)timeout;
 	opts.log = a->json ? NULL : log_line;
 	rc = sheaf_run_open(&r, place.path, NULL, &opts, &err);
-	if (rc == 0)
-		rc = sheaf_run_prune(r, !apply, item, (void *)(uintptr_t)a, &err);
+	if (rc == 0) {
+		(void)cli_list_read(&p.list, r, NULL);
+		rc = sheaf_run_prune(r, !apply, item, &p, &err);
+	}
+	if (rc >= 0 && p.removed && !a->json)
+		printf("%s%s in %lld step%s%s\n", apply ? "removed: " : "to remove: ",
+		       wl_size(size, p.bytes), (long long)p.removed, p.removed == 1 ? "" : "s",
+		       apply && grace ? ", deleted when the grace is over" : "");
 	rc = rc < 0 ? cli_error(a, rc, place.path, err.msg, NULL) : 0;
 out:
+	cli_list_release(&p.list);
 	sheaf_run_close(r);
 	cli_place_release(&place);
 	return rc;
@@ -117,13 +153,14 @@ const struct cli_verb cli_prune = {
 	.brief = "list, or remove, steps that newer ones replace",
 	.synopsis = "sheaf prune RUN --keep-last N [--keep-every N] [--best K:NOTE:min|max]\n"
 		    "       [--apply] [--grace SECONDS]",
-	.text = "Says of each step whether it stays or goes, and why. Only steps go that a\n"
-		"newer, verified step of the same branch replaces; marked ones (`sheaf mark`)\n"
-		"stay. The newest step is verified first if that has not been done since its\n"
-		"commit. --best looks at a note of the steps that is a decimal number, as in\n"
-		"1.25e-3; of equal ones the newer is better, and a step without such a note\n"
-		"is kept by the other rules only. Removed steps lie in .sheaf/trash for the\n"
-		"grace, then their bytes are deleted.",
+	.text = "Says of each step whether it stays or goes, its size, and why, and then how\n"
+		"many bytes the removal frees. Only steps go that a newer, verified step of the\n"
+		"same branch replaces; marked ones (`sheaf mark`) stay. The newest step is\n"
+		"verified first if that has not been done since its commit. --best looks at a\n"
+		"note of the steps that is a decimal number, as in 1.25e-3; of equal ones the\n"
+		"newer is better, and a step without such a note is kept by the other rules\n"
+		"only. Removed steps lie in .sheaf/trash for the grace, then their bytes are\n"
+		"deleted.",
 	.exits = "  0  listed, or removed\n"
 		 "  1  the newest step is damaged, so nothing goes\n"
 		 "  2  no such run, it is locked, or it could not be read",

@@ -244,6 +244,10 @@ t 2 'a step that is not there cannot be marked' "$SHEAF" mark run@41 keep
 t 0 'prune lists' "$SHEAF" prune run --keep-last 1 --json
 json 'what would go' '{x["step"]: x["action"] for x in o} == {10: "keep", 20: "remove", \
 	30: "remove", 40: "keep"} and all(x["why"] for x in o)'
+json 'and how many bytes each has' 'all(x["bytes"] > 1000 for x in o)'
+t 0 'the list ends with what it frees' "$SHEAF" prune run --keep-last 1
+has 'in all' out 'iB in 2 steps'
+t 0 'prune lists again' "$SHEAF" prune run --keep-last 1 --json
 json 'and claims no proof' 'by("step")[20]["why"] == "if the newest step is verified as valid"'
 [ -d run/checkpoint-20 ]
 result $? 'and removes nothing'
@@ -267,6 +271,7 @@ json 'two of them' '{x["step"] for x in only("action", "keep")} == {1, 3, 4} and
 	by("step")[3]["why"] == "among the 2 best by bench.seed (200)"'
 t 0 'a note that is not there' "$SHEAF" prune best --keep-last 1 --best 2:loss:min --json
 json 'is missed aloud' 'by("step")[2] == {"step": 2, "action": "remove", \
+	"bytes": by("step")[2]["bytes"], \
 	"why": "if the newest step is verified as valid; it has no note loss"}'
 t 0 'prune --best --apply removes' "$SHEAF" prune best --keep-last 1 --best 1:bench.seed:min --apply
 [ ! -d best/checkpoint-1 ] && [ -d best/checkpoint-2 ] && [ ! -d best/checkpoint-3 ]
