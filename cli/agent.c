@@ -405,6 +405,56 @@ static int status(const struct agent *g)
 	return rc < 0 ? cli_error(g->a, rc, g->run, err.msg, NULL) : 0;
 }
 
+/* An agent of this node. */
+static int found(void *arg, const char *socket, const struct sheaf_agent_info *info)
+{
+	const struct agent *g = arg;
+	bool there = access(info->dir, F_OK) == 0;
+	char size[32];
+
+	if (g->a->json) {
+		cli_line(json_pack("{s:I,s:i,s:I,s:o,s:o,s:b}", "pid", (json_int_t)info->pid,
+		                   "users", (int)info->users, "bytes", (json_int_t)info->bytes,
+		                   "socket", cli_str(socket), "run", cli_str(info->dir), "there",
+		                   there));
+		return 0;
+	}
+	printf("agent %llu keeps %s, %d connected, run ", (unsigned long long)info->pid,
+	       wl_size(size, info->bytes), (int)info->users);
+	cli_put(stdout, info->dir[0] ? info->dir : "unknown");
+	printf("%s, socket ", there || info->dir[0] != '/' ? "" : " (not there any more)");
+	cli_put(stdout, socket);
+	putchar('\n');
+	return 0;
+}
+
+static int list(const struct agent *g)
+{
+	struct sheaf_error err = { .msg = "" };
+	int rc = sheaf_agent_find(found, (void *)(uintptr_t)g, &err);
+
+	return rc < 0 ? cli_error(g->a, rc, "", err.msg, NULL) : 0;
+}
+
+/* Stops the agent at a socket, because its run was deleted. Nobody can tell that from a run that
+ * was moved, and whose steps may be in this memory alone; so whatever is kept is dropped only by
+ * --force. */
+static int end_at_socket(const struct agent *g)
+{
+	struct sheaf_agent_info info = { .size = sizeof(info) };
+	struct sheaf_error err = { .msg = "" };
+	bool force = cli_flag(g->a, "force");
+	int rc = force ? 0 : sheaf_agent_get_info(NULL, g->socket, &info, &err);
+
+	if (rc == 0 && info.names > 0)
+		return cli_error(g->a, SHEAF_EBUSY, g->socket, "this agent keeps steps, which may "
+		                 "not be on disk", "name its run, or drop them with --stop "
+		                 "--force");
+	if (rc == 0)
+		rc = sheaf_agent_stop(NULL, g->socket, &err);
+	return rc < 0 && rc != SHEAF_ENOENT ? cli_error(g->a, rc, g->socket, err.msg, NULL) : 0;
+}
+
 struct due {
 	int64_t step;                   /* the newest that is due; -1: none */
 };
@@ -447,7 +497,9 @@ static int end(const struct agent *g)
 			fputs("sheaf: agent: none was serving\n", stderr);
 		return 0;
 	}
-	return rc < 0 ? cli_error(g->a, rc, g->run, err.msg, NULL) : 0;
+	return rc < 0 ? cli_error(g->a, rc, g->run, err.msg, rc != SHEAF_ENOENT ? NULL
+	                          : "if the run was deleted, sheaf agent --list names the socket, "
+	                            "and sheaf agent --stop --socket PATH ends the agent") : 0;
 }
 
 /* Waits out the grace and tells whether a job has come to the agent meanwhile. If so this flush
@@ -554,19 +606,53 @@ static int act(struct agent *g)
 		return status(g);
 	if (cli_flag(g->a, "flush"))
 		return flush(g);
-	return cli_flag(g->a, "stop") ? end(g) : serve(g);
+	if (cli_flag(g->a, "list"))
+		return list(g);
+	if (!cli_flag(g->a, "stop"))
+		return serve(g);
+	return g->run ? end(g) : end_at_socket(g);
+}
+
+/* The absolute path of RUN, if it is given. One that is missing is made where we are. */
+static int find_run(struct agent *g)
+{
+	const char *path = g->a->pos_n ? g->a->pos[0] : NULL;
+	char here[4096];
+
+	if (!path)
+		return 0;
+	g->run = realpath(path, NULL);
+	if (!g->run && errno == ENOENT && path[0] != '/') {
+		if (getcwd(here, sizeof(here)) && asprintf(&g->run, "%s/%s", here, path) < 0)
+			g->run = NULL;
+	} else if (!g->run) {
+		g->run = strdup(path);
+	}
+	return g->run ? 0 : -1;
+}
+
+/* What is asked of an agent, and of which one. */
+static int check_verb(const struct cli_args *a)
+{
+	bool stop = cli_flag(a, "stop"), list = cli_flag(a, "list");
+	int asks = cli_flag(a, "status") + cli_flag(a, "flush") + stop + list;
+
+	if (asks > 1)
+		return cli_usage(a, "--status, --flush, --stop, --list", "only one of these can "
+		                 "be given", NULL);
+	if (list && (a->pos_n || cli_value(a, "socket")))
+		return cli_usage(a, "--list", "this option takes no RUN and no --socket", NULL);
+	if (!a->pos_n && !list && !(stop && cli_value(a, "socket")))
+		return cli_usage(a, "RUN", "an argument is missing", NULL);
+	return check_unused(a, asks > 0);
 }
 
 static int run(const struct cli_args *a)
 {
 	char socket[4200], hook[4200];
 	struct agent g = { .a = a, .told = -1, .grace = cli_flag(a, "flush") ? 0 : GRACE_S };
-	int asks = cli_flag(a, "status") + cli_flag(a, "flush") + cli_flag(a, "stop"), rc;
+	int rc = check_verb(a);
 
-	if (asks > 1)
-		return cli_usage(a, "--status, --flush, --stop", "only one of these can "
-		                 "be given", NULL);
-	rc = check_unused(a, asks > 0);
 	if (rc)
 		return rc;
 	if (cli_flag(a, "force") && !cli_flag(a, "stop"))
@@ -576,17 +662,7 @@ static int run(const struct cli_args *a)
 	g.socket = cli_value(a, "socket");
 	g.hook = cli_value(a, "hook");
 	g.flush = !cli_flag(a, "no-flush");
-	g.run = realpath(a->pos[0], NULL);
-	if (!g.run && errno == ENOENT && a->pos[0][0] != '/') { /* it is made: where we are */
-		char here[4096];
-
-		if (getcwd(here, sizeof(here)) &&
-		    asprintf(&g.run, "%s/%s", here, a->pos[0]) < 0)
-			g.run = NULL;
-	} else if (!g.run) {
-		g.run = strdup(a->pos[0]);
-	}
-	if (!g.run || absolute(&g.socket, false, socket) || absolute(&g.hook, true, hook)) {
+	if (find_run(&g) || absolute(&g.socket, false, socket) || absolute(&g.hook, true, hook)) {
 		free(g.run);
 		return cli_nomem(a);
 	}
@@ -610,6 +686,7 @@ static const struct cli_opt opts[] = {
 	{ "status", NULL, "ask it what it has; exit 1: none answers" },
 	{ "flush", NULL, "write the newest step that is in memory alone; exit 1: none" },
 	{ "due", NULL, "with --flush: only one whose save was to be on disk" },
+	{ "list", NULL, "the agents of this user on this node, and their runs" },
 	{ "stop", NULL, "end it; what it keeps is gone. Refused while a step is due" },
 	{ "force", NULL, "with --stop: also then" },
 	{ 0 },
@@ -621,7 +698,9 @@ const struct cli_verb cli_agent = {
 		    "       [--steps N] [--idle SECONDS] [--folder PATTERN] [--hook PROG]\n"
 		    "       [--no-flush] [--grace SECONDS]\n"
 		    "sheaf agent RUN --status | --flush [--due] | --stop [--force]\n"
-		    "       [--socket PATH] [--json]",
+		    "       [--socket PATH] [--json]\n"
+		    "sheaf agent --list [--json]\n"
+		    "sheaf agent --stop --socket PATH [--force]",
 	.text = "The launcher starts one agent on each node before the trainer. It keeps the\n"
 		"memory of the trainer's saves, so that after a crash the next job on the same\n"
 		"node resumes from the newest step at the speed of memory. It listens on a\n"
@@ -634,7 +713,10 @@ const struct cli_verb cli_agent = {
 		"nodes, the agent of each writes what its node has, and one of them publishes\n"
 		"the step. If one agent does not take part, nothing appears.\n\n"
 		"--stop is refused while a step that was to be on disk is in memory alone and no\n"
-		"job is connected that would write it: --flush --due does, --force drops it.\n\n"
+		"job is connected that would write it: --flush --due does, --force drops it.\n"
+		"If RUN was deleted, name its agent by the socket alone. Then --stop is refused\n"
+		"while the agent keeps anything, because the run may only have been moved.\n"
+		"--list prints the sockets of all agents that were started without --socket.\n\n"
 		"Where an agent serves RUN already, --detach succeeds and changes nothing. If\n"
 		"that agent has other options, it keeps them; --detach fails and says which.\n\n"
 		"--hook runs a program for each step that has come to disk: a trainer's commit\n"
@@ -654,7 +736,7 @@ const struct cli_verb cli_agent = {
 		    "  sheaf agent runs/gpt --status\n"
 		    "  sheaf agent runs/gpt --flush",
 	.opts = opts,
-	.pos_min = 1,
+	.pos_min = 0,
 	.pos_max = 1,
 	.pos_names = "RUN",
 	.run = run,

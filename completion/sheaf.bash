@@ -57,7 +57,7 @@ _sheaf()
 	rewind) options+=' --timeout-ms' ;;
 	recover) options+=' --apply --salvage --timeout-ms' ;;
 	agent) options+=' --detach --socket --memory-max --steps --idle --folder --hook --no-flush --grace --status --flush
-			--due --stop --force' ;;
+			--due --list --stop --force' ;;
 	stats) options+=' --last' ;;
 	bench) options+=' --size --rounds --threads' ;;
 	esac

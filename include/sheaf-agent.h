@@ -88,9 +88,11 @@ struct sheaf_agent_info {
 	int32_t steps_max;              /* sheaf_agent_opts.steps_max; 0: no limit, or unknown */
 	int32_t reserved;
 	char about[112];                /* sheaf_agent_opts.about, cut to this size; "": unknown */
+	char dir[112];                  /* path of the run's directory as the agent knows it; a
+	                                 * longer one is "..." and its end; "": unknown */
 };
 /* Asks the agent of this node about itself.
- * dir     directory of the run.
+ * dir     directory of the run; NULL: whichever run the agent serves, and `agent` is a path.
  * agent   path of the agent's socket, as sheaf_memory_tier.agent; NULL: "auto".
  * info    receives the answer.
  * ENOENT: no agent answers.
@@ -98,9 +100,20 @@ struct sheaf_agent_info {
  * [local] */
 int  sheaf_agent_get_info(const char *dir, const char *agent, struct sheaf_agent_info *info,
                           struct sheaf_error *err);
+/* Finds the agents that this user has on this node, and asks each about itself. An agent whose
+ * socket is not in /tmp, because sheaf_agent_opts.agent named another path, is not found.
+ * item    called for each agent with the path of its socket. The strings are valid during the
+ *         callback only. A result other than 0 ends the list, and the call returns it.
+ * arg     passed to item.
+ * Returns 0 or an error code.
+ * [local] */
+int  sheaf_agent_find(int (*item)(void *arg, const char *socket,
+                                  const struct sheaf_agent_info *info), void *arg,
+                      struct sheaf_error *err);
 /* Stops the agent of this node and waits until it has ended. What it kept is then lost, and another
  * agent may be started.
- * dir     directory of the run.
+ * dir     directory of the run; NULL: whichever run the agent serves, and `agent` is a path. So an
+ *         agent can be stopped whose run was deleted.
  * agent   path of the agent's socket, as sheaf_memory_tier.agent; NULL: "auto".
  * ENOENT: no agent answers.
  * EINVAL: the agent at that path belongs to another run directory.

@@ -3,6 +3,7 @@
  * to disk. */
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 #include "agent_link.h"
 #include "entry.h"
 #include "err.h"
@@ -111,12 +112,13 @@ static void left(void *arg)
 
 /* Serves as the agent of the run with this identity until it is stopped. -ECANCELED means that the
  * caller's `ready` refused, which is no error. */
-static int serve(const char *identity, const struct sheaf_agent_opts *o, struct sheaf_error *err)
+static int serve(const char *identity, const char *dir, const struct sheaf_agent_opts *o,
+                 struct sheaf_error *err)
 {
 	char where[SHF_KEEP_NAME], path[SHF_KEEP_PATH];
 	struct serving s = { o, path, where };
-	struct shf_agent_server k = { .socket = path, .run = identity, .bytes_max = o->memory_max,
-		.arg = &s,
+	struct shf_agent_server k = { .socket = path, .run = identity, .dir = dir,
+		.bytes_max = o->memory_max, .arg = &s,
 		.steps_max = o->steps_max, .about = o->about,
 		.idle_ms = o->idle_s ? o->idle_s > INT32_MAX / 1000 ? INT32_MAX : o->idle_s * 1000
 		                     : -1,
@@ -169,27 +171,57 @@ SHEAF_API int sheaf_agent_serve(const char *dir, const struct sheaf_agent_opts *
 	if (r)
 		shf_run_close(r);
 	if (rc == 0)
-		rc = serve(identity, &o, err);
+		rc = serve(identity, dir, &o, err);
 	return shf_ended(rc, err);
 }
 
-/* Connects to the agent of a run and sends one request. *m: the answer; *steps (may be NULL): the
- * agent's limit of steps. */
-static int ask(const char *dir, const char *agent, int op, struct shf_keep_msg *m, int *steps,
-               struct sheaf_error *err)
+/* Connects to the agent of a run, or, if dir is NULL, to the one that listens on the socket
+ * `agent`. */
+static int reach_agent(const char *dir, const char *agent, int *keep, int *steps,
+                       struct sheaf_error *err)
 {
 	struct sheaf_run *r = NULL;
-	int keep = -1, rc = open_run(&r, dir, false, NULL, err);
+	int rc;
 
+	if (!dir && (!agent || strcmp(agent, "auto") == 0))
+		return shf_fail(err, SHEAF_EINVAL, "argument 'dir' is NULL; then 'agent' must be "
+		                "the path of a socket");
+	if (!dir) {
+		rc = shf_sys_keep_open(shf_sys_real(), agent, "", "", keep, steps);
+		if (rc == -ENOENT || rc == -ECONNREFUSED)
+			return shf_fail(err, SHEAF_ENOENT, "%s: no agent answers; sheaf agent "
+			                "--list shows those of this node", agent);
+		return rc < 0 ? shf_fail_sys(err, -rc, "%s: connecting to the agent", agent) : 0;
+	}
+	rc = open_run(&r, dir, false, NULL, err);
 	if (rc == 0) {
-		rc = shf_agent_connect(&r->store, agent, &keep, steps, err);
+		rc = shf_agent_connect(&r->store, agent, keep, steps, err);
 		shf_run_close(r);
 	}
+	return rc;
+}
+
+/* Reads what an agent says of itself over a connection. One that is older, and does not know where
+ * its run is, leaves dir empty. */
+static int ask_info(int keep, int steps, struct sheaf_agent_info *out)
+{
+	struct shf_keep_msg m;
+	int rc = shf_keep_ask(keep, SHF_KEEP_STATUS, &m);
+
 	if (rc < 0)
 		return rc;
-	rc = shf_keep_ask(keep, op, m);
-	shf_sys_keep_close(shf_sys_real(), keep, true);
-	return rc < 0 ? shf_fail_sys(err, -rc, "%s: asking the agent", dir) : 0;
+	out->users = m.users;
+	out->pid = m.pid;
+	out->bytes = m.bytes;
+	out->names = m.names;
+	out->steps_max = steps;
+	m.name[sizeof(m.name) - 1] = '\0';
+	snprintf(out->about, sizeof(out->about), "%s", m.name);
+	rc = shf_keep_ask(keep, SHF_KEEP_WHERE, &m);
+	m.name[sizeof(m.name) - 1] = '\0';
+	if (rc == 0)
+		snprintf(out->dir, sizeof(out->dir), "%s", m.name);
+	return rc == -ENOSYS ? 0 : rc;
 }
 
 SHEAF_API int sheaf_agent_get_info(const char *dir, const char *agent,
@@ -197,22 +229,19 @@ SHEAF_API int sheaf_agent_get_info(const char *dir, const char *agent,
 {
 	struct sheaf_agent_info out = { .size = sizeof(out) };
 	struct sheaf_error own;
-	struct shf_keep_msg m;
-	int steps = 0, rc;
+	int steps = 0, keep = -1, rc;
 
 	err = shf_err_or(err, &own);
-	rc = info ? ask(dir, agent, SHF_KEEP_STATUS, &m, &steps, err)
+	rc = info ? reach_agent(dir, agent, &keep, &steps, err)
 	          : shf_fail(err, SHEAF_EINVAL, "argument 'info' is NULL");
 	if (rc == 0) {
-		out.users = m.users;
-		out.pid = m.pid;
-		out.bytes = m.bytes;
-		out.names = m.names;
-		out.steps_max = steps;
-		m.name[sizeof(m.name) - 1] = '\0';
-		snprintf(out.about, sizeof(out.about), "%s", m.name);
-		rc = shf_struct_out(info, &out, sizeof(out), INFO_MIN, "agent_info", err);
+		rc = ask_info(keep, steps, &out);
+		shf_sys_keep_close(shf_sys_real(), keep, true);
+		if (rc < 0)
+			rc = shf_fail_sys(err, -rc, "%s: asking the agent", dir ? dir : agent);
 	}
+	if (rc == 0)
+		rc = shf_struct_out(info, &out, sizeof(out), INFO_MIN, "agent_info", err);
 	return shf_ended(rc, err);
 }
 
@@ -220,9 +249,69 @@ SHEAF_API int sheaf_agent_stop(const char *dir, const char *agent, struct sheaf_
 {
 	struct sheaf_error own;
 	struct shf_keep_msg m;
+	int keep = -1, rc;
 
 	err = shf_err_or(err, &own);
-	return shf_ended(ask(dir, agent, SHF_KEEP_STOP, &m, NULL, err), err);
+	rc = reach_agent(dir, agent, &keep, NULL, err);
+	if (rc == 0) {
+		rc = shf_keep_ask(keep, SHF_KEEP_STOP, &m);
+		shf_sys_keep_close(shf_sys_real(), keep, true);
+		if (rc < 0)
+			rc = shf_fail_sys(err, -rc, "%s: asking the agent", dir ? dir : agent);
+	}
+	return shf_ended(rc, err);
+}
+
+/* The argument of found_folder. */
+struct finding_agents {
+	int (*item)(void *arg, const char *socket, const struct sheaf_agent_info *info);
+	void *arg;
+	int told;                       /* what item returned */
+};
+
+/* Asks the agent whose socket is in this folder of /tmp, if it is such a folder and one answers. A
+ * folder that another user made under our name is no danger: a connection is only kept to a process
+ * of this user. */
+static int found_folder(void *arg, const char *name)
+{
+	struct finding_agents *f = arg;
+	struct sheaf_agent_info info = { .size = sizeof(info) };
+	char socket[SHF_KEEP_PATH];
+	int keep = -1, steps = 0, rc;
+
+	if (!shf_keep_is_folder(name))
+		return 0;
+	rc = snprintf(socket, sizeof(socket), "/tmp/%s/agent.sock", name);
+	if (rc < 0 || rc >= SHF_KEEP_PATH ||
+	    shf_sys_keep_open(shf_sys_real(), socket, "", "", &keep, &steps) < 0)
+		return 0;
+	rc = ask_info(keep, steps, &info);
+	shf_sys_keep_close(shf_sys_real(), keep, true);
+	if (rc == 0)
+		f->told = f->item(f->arg, socket, &info);
+	return f->told;
+}
+
+SHEAF_API int sheaf_agent_find(int (*item)(void *arg, const char *socket,
+                                           const struct sheaf_agent_info *info), void *arg,
+                               struct sheaf_error *err)
+{
+	struct finding_agents f = { .item = item, .arg = arg };
+	const struct shf_sys *sys = shf_sys_real();
+	struct sheaf_error own;
+	int tmp, rc;
+
+	err = shf_err_or(err, &own);
+	if (!item)
+		return shf_ended(shf_fail(err, SHEAF_EINVAL, "callback 'item' is NULL"), err);
+	tmp = shf_sys_open(sys, SHF_CWD, "/tmp", SHF_O_DIR, 0);
+	if (tmp < 0)
+		return shf_ended(shf_fail_sys(err, -tmp, "/tmp"), err);
+	rc = shf_sys_list(sys, tmp, found_folder, &f);
+	shf_fd_close(sys, &tmp);
+	if (rc < 0 && f.told == 0)
+		return shf_ended(shf_fail_sys(err, -rc, "/tmp"), err);
+	return f.told;
 }
 
 /* The argument of list_memory_step. */

@@ -86,6 +86,14 @@ int shf_keep_path(const char *socket, char out[SHF_KEEP_PATH])
 	return n < 0 || n >= SHF_KEEP_PATH ? -ENAMETOOLONG : 0;
 }
 
+bool shf_keep_is_folder(const char *name)
+{
+	char ours[32];
+	int n = snprintf(ours, sizeof(ours), "sheaf-%lu-", (unsigned long)geteuid());
+
+	return strncmp(name, ours, (size_t)n) == 0;
+}
+
 int shf_keep_dir(const char *socket)
 {
 	char path[SHF_KEEP_PATH];

@@ -17,7 +17,8 @@ extern const struct shf_keep_ops shf_real_keep;
 #define SHF_KEEP_WAIT_MS 5000   /* limit for an answer; a stopped agent counts as lost */
 #define SHF_KEEP_HELLO_MS 1000  /* limit for the first answer */
 enum { SHF_KEEP_HELLO = 1, SHF_KEEP_PUT, SHF_KEEP_GET, SHF_KEEP_DROP, SHF_KEEP_LIST,
-       SHF_KEEP_STATUS, SHF_KEEP_STOP, SHF_KEEP_BYE, SHF_KEEP_MESSAGE, SHF_KEEP_AT };
+       SHF_KEEP_STATUS, SHF_KEEP_STOP, SHF_KEEP_BYE, SHF_KEEP_MESSAGE, SHF_KEEP_AT,
+       SHF_KEEP_WHERE };
 struct shf_keep_msg {
 	uint64_t magic;
 	uint32_t version, op;
@@ -28,16 +29,20 @@ struct shf_keep_msg {
 	uint64_t pid, names;            /* answer to STATUS. names in the answer to HELLO: the steps
 	                                 * that a job may keep, 0: no limit. Agents that do not know
 	                                 * the limit send back the 0 of the request */
-	char run[72];                   /* HELLO: identity of the run directory */
+	char run[72];                   /* HELLO: identity of the run directory; "" for a reader
+	                                 * that asks any agent about itself, or stops it */
 	char name[SHF_KEEP_NAME];       /* of the memory; HELLO: the job, "" for a mere reader;
 	                                 * TELL: the text; answer to STATUS: what the agent says
-	                                 * about itself */
+	                                 * about itself; answer to WHERE: the path of the run, or
+	                                 * "..." and its end */
 };
 
 /* Writes the path of an agent's socket to out: socket itself, or for auto/<run> the path
  * /tmp/sheaf-<uid>-<run>/agent.sock. Returns 0 or -ENAMETOOLONG. */
 #define SHF_KEEP_PATH 108
 int shf_keep_path(const char *socket, char out[SHF_KEEP_PATH]);
+/* Returns whether a folder of /tmp with this name may have such a socket of this user. */
+bool shf_keep_is_folder(const char *name);
 /* Makes the directory of an auto/<run> socket, which no other user may enter, or checks the
  * existing one. Returns 0 or a negative errno; -EPERM: it is not ours, or open to others. */
 int shf_keep_dir(const char *socket);
@@ -45,7 +50,7 @@ int shf_keep_dir(const char *socket);
  * it is empty. The log lies beside the socket and has the name of the socket with this ending. */
 #define SHF_KEEP_LOG ".log"
 void shf_keep_dir_leave(const char *socket);
-/* Sends STATUS or STOP over a connection and waits for the answer in *m; after STOP, also until the
- * agent has exited. Returns 0 or a negative errno, such as -ETIMEDOUT. */
+/* Sends STATUS, WHERE or STOP over a connection and waits for the answer in *m; after STOP, also
+ * until the agent has exited. Returns 0 or a negative errno, such as -ETIMEDOUT. */
 int shf_keep_ask(int keep, int op, struct shf_keep_msg *m);
 #endif

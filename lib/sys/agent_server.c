@@ -55,6 +55,7 @@ struct serving {
 	bool mourns;                    /* a job has crashed: from now on k->died is called at the
 	                                 * end of every job */
 	bool over;                      /* STOP was received */
+	char dir[SHF_KEEP_NAME];        /* present path of the run, or "..." and its end */
 };
 
 /* Returns the region with this name, or NULL. */
@@ -155,6 +156,17 @@ static int status(struct serving *s, int fd, struct shf_keep_msg *m)
 	return keeper_answer(fd, m, 0, -1);
 }
 
+/* Keeps the path of the run for those who ask where it is. */
+static void dir_keep(struct serving *s, const char *path)
+{
+	size_t n = strlen(path), room = sizeof(s->dir) - 1;
+
+	if (n <= room)
+		snprintf(s->dir, sizeof(s->dir), "%s", path);
+	else
+		snprintf(s->dir, sizeof(s->dir), "...%s", path + n - (room - 3));
+}
+
 /* Reports the path of the run's directory to k->at. Only the path is kept, because an open
  * descriptor would keep the file system mounted. A path that does not lead to the same directory
  * from here is not reported: the client may be in another mount namespace. */
@@ -166,12 +178,15 @@ static void locate(struct serving *s, int dir)
 
 	snprintf(link, sizeof(link), "/proc/self/fd/%d", dir);
 	n = readlink(link, path, sizeof(path) - 1);
-	if (n <= 0 || path[0] != '/' || !s->k->at)
+	if (n <= 0 || path[0] != '/')
 		return;
 	path[n] = '\0';
 	if (!fstat(dir, &told) && !stat(path, &found) && S_ISDIR(found.st_mode) &&
-	    told.st_dev == found.st_dev && told.st_ino == found.st_ino)
-		s->k->at(s->k->arg, path);
+	    told.st_dev == found.st_dev && told.st_ino == found.st_ino) {
+		dir_keep(s, path);
+		if (s->k->at)
+			s->k->at(s->k->arg, path);
+	}
 }
 
 /* Carries out one request and answers it. Returns non-zero if the connection is to be closed.
@@ -184,7 +199,8 @@ static int keeper_handle(struct serving *s, struct user *u, struct shf_keep_msg 
 	switch (m->op) {
 	case SHF_KEEP_HELLO:
 		m->run[sizeof(m->run) - 1] = '\0';
-		if (s->k->run && strcmp(m->run, s->k->run))
+		/* A reader may connect without naming a run: it knows the socket alone. */
+		if (s->k->run && (m->run[0] || m->name[0]) && strcmp(m->run, s->k->run))
 			/* The client is of another run directory: it gets the answer, then the
 			 * connection ends. */
 			return keeper_answer(u->fd, m, -EXDEV, -1) < 0 ? -EPIPE : -EXDEV;
@@ -208,6 +224,9 @@ static int keeper_handle(struct serving *s, struct user *u, struct shf_keep_msg 
 		return list(s, u->fd, m);
 	case SHF_KEEP_STATUS:
 		return status(s, u->fd, m);
+	case SHF_KEEP_WHERE:
+		memcpy(m->name, s->dir, sizeof(m->name));
+		return keeper_answer(u->fd, m, 0, -1);
 	case SHF_KEEP_STOP:
 		s->over = true;
 		return keeper_answer(u->fd, m, 0, -1);
@@ -446,7 +465,8 @@ int shf_agent_server_run(const struct shf_agent_server *k)
 	int rc = users_grow(&s) ? open_socket(&s) : -ENOMEM;
 
 	sigemptyset(&s.open);
-
+	if (k->dir)
+		dir_keep(&s, k->dir);
 	if (!rc && k->ready)
 		rc = k->ready(k->arg);
 	if (!rc) {

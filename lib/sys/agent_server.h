@@ -9,6 +9,7 @@ struct shf_agent_server {
 	const char *socket;             /* path of the socket that it serves */
 	const char *run;                /* identity of the run directory whose memory it keeps;
 	                                 * processes of another one are refused */
+	const char *dir;                /* path of that directory; NULL: unknown */
 	uint64_t bytes_max;             /* limit for all memory kept; 0: no limit */
 	int steps_max;                  /* limit that is sent to clients, which obey it; 0: no
 	                                 * limit */

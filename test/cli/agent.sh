@@ -107,6 +107,27 @@ mv mem-moved mem
 rm -rf mem-copy mem-links
 t 0 'until it is told' "$SHEAF" agent mem --stop
 
+# Agents are listed, and one whose run was deleted is ended by its socket.
+t 0 'an agent of a run that will be deleted' "$SHEAF" agent gone --detach
+t 0 'the agents of a node are listed' "$SHEAF" agent --list --json
+json 'with their runs' '[x["there"] for x in o if x["run"] == "'"$PWD"'/gone"] == [True] and \
+	all(keys(x, "pid users bytes socket run there") for x in o)'
+socket=$("$PY" -c 'import json, sys
+print(*[x["socket"] for x in map(json.loads, open("out")) if x["run"] == sys.argv[1] + "/gone"])' \
+	"$PWD")
+rm -rf gone
+t 0 'also where the run is gone' "$SHEAF" agent --list
+has 'which is said' out "run $PWD/gone (not there any more), socket $socket"
+t 2 'by the run it cannot be ended' "$SHEAF" agent gone --stop
+has 'which says how it can' err 'sheaf agent --list names the socket'
+t 0 'but by the socket' "$SHEAF" agent --stop --socket "$socket"
+t 0 'then it is listed no more' "$SHEAF" agent --list --json
+json 'at all' '[x for x in o if x["run"] == "'"$PWD"'/gone"] == []'
+t 0 'and to end it again is no failure' "$SHEAF" agent --stop --socket "$socket"
+wrong "$SHEAF" agent --stop
+wrong "$SHEAF" agent mem --list
+wrong "$SHEAF" agent --list --stop
+
 # An agent that allows so many steps.
 wrong "$SHEAF" agent mem --steps 1
 has 'and says why' err 'must be at least 2, because one step is kept while the next is copied'
@@ -279,6 +300,11 @@ if strace -o /dev/null true 2>/dev/null; then
 	dies enter fourth 20002
 	t 2 'is not stopped while a step is due' "$SHEAF" agent fourth --stop
 	has 'which is said' err 'step 20002 was to be written to disk, but is in memory alone'
+	run "$SHEAF" agent --list --json
+	socket=$("$PY" -c 'import json
+print(*[x["socket"] for x in map(json.loads, open("out")) if x["run"].endswith("/fourth")])')
+	t 2 'nor by its socket' "$SHEAF" agent --stop --socket "$socket"
+	has 'which says why' err 'this agent keeps steps, which may not be on disk'
 	t 0 'the step is written' "$SHEAF" agent fourth --flush --due
 	t 0 'and it ends' "$SHEAF" agent fourth --stop
 	t 0 'another one' "$SHEAF" agent fourth --detach --no-flush

@@ -91,9 +91,14 @@ TEST(each_refusal_fills_the_callers_error)
 	      "argument 'states' or callback 'item' is NULL, or ranks is less than 1; pass one "
 	      "state for each rank");
 	FILLS(sheaf_agent_serve(NULL, NULL, &err), SHEAF_EINVAL, NIL("dir"));
-	FILLS(sheaf_agent_get_info(NULL, NULL, &info, &err), SHEAF_EINVAL, NIL("dir"));
+	FILLS(sheaf_agent_get_info(NULL, NULL, &info, &err), SHEAF_EINVAL, NIL("dir") "; then "
+	      "'agent' must be the path of a socket");
 	FILLS(sheaf_agent_get_info(p.dir, NULL, NULL, &err), SHEAF_EINVAL, NIL("info"));
-	FILLS(sheaf_agent_stop(NULL, NULL, &err), SHEAF_EINVAL, NIL("dir"));
+	FILLS(sheaf_agent_stop(NULL, "auto", &err), SHEAF_EINVAL, NIL("dir") "; then 'agent' must "
+	      "be the path of a socket");
+	FILLS(sheaf_agent_stop(NULL, "/tmp/no/agent", &err), SHEAF_ENOENT, "/tmp/no/agent: no "
+	      "agent answers; sheaf agent --list shows those of this node");
+	FILLS(sheaf_agent_find(NULL, NULL, &err), SHEAF_EINVAL, "callback 'item' is NULL");
 	FILLS(sheaf_agent_stop(none, NULL, &err), SHEAF_ENOENT, NO_RUN);
 	FILLS(sheaf_agent_list(p.dir, NULL, NULL, NULL, &err), SHEAF_EINVAL,
 	      "argument 'dir' or callback 'item' is NULL");
