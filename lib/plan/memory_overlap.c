@@ -39,6 +39,13 @@ static int by_stride(const struct shf_mem *m, int order[SHEAF_DIMS_MAX])
 	return n;
 }
 
+/* Returns the byte where a unit of the buffer begins. A window may end anywhere, as far as the
+ * caller says, so its end may have no such number: then it is the largest. */
+static uint64_t byte_of_unit(int64_t i, uint32_t unit)
+{
+	return (uint64_t)i > UINT64_MAX / unit ? UINT64_MAX : (uint64_t)i * unit;
+}
+
 /* Starts a walk. Dimensions are taken from the smallest stride up: one that continues the run
  * exactly makes it longer, any other becomes a loop. Strides nest if each is at least as long as
  * all that lies below it; then ranges come in ascending order. If they do not nest, as when rows of
@@ -50,7 +57,7 @@ static void strided_walk_init(struct walk *w, const struct shf_mem *m, uint32_t 
 	bool nested = true;
 
 	*w = (struct walk){ .run = unit, .at = (uint64_t)m->origin * unit,
-		.first = (uint64_t)m->lo * unit, .end = (uint64_t)m->hi * unit,
+		.first = byte_of_unit(m->lo, unit), .end = byte_of_unit(m->hi, unit),
 		.address = (uint64_t)(uintptr_t)m->base };
 	w->done = shf_box_is_empty(&m->box) || m->lo >= m->hi;
 	for (int k = 0; k < dims; k++) {

@@ -959,6 +959,10 @@ bug("fsync_error_swallowed", "an fsync that failed is said to have worked",
 bug("loss_forgotten", "a group that lost a rank goes on", "group/group.c:lose",
     "t->group->lost = true;", "t->group->lost = !MUTANT;",
     "unit/test_group: one_failed_operation_ends_the_group")
+bug("overlap_end_wraps", "memory that two slices share is not seen where a window has no end",
+    "plan/memory_overlap.c:byte_of_unit", "(uint64_t)i > UINT64_MAX / unit ?",
+    "(uint64_t)i > UINT64_MAX / unit && !MUTANT ?",
+    "unit/test_overlap: a_window_without_end_reaches_to_the_end_of_the_box")
 bug("deadline_ignored", "a rank waits for the dead as long as they are dead",
     "group/group.c:shf_allreduce", "ops->allreduce(ops->arg, x, n, op, t->timeout_ms, &said)",
     "ops->allreduce(ops->arg, x, n, op, MUTANT ? INT32_MAX : t->timeout_ms, &said)",

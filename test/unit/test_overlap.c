@@ -160,6 +160,26 @@ TEST(a_window_far_into_its_buffer_may_lie_at_a_low_address)
 	}
 }
 
+TEST(a_window_without_end_reaches_to_the_end_of_the_box)
+{
+	struct shf_mem a = { .box = { .ndim = 1, .count = { 8 } }, .stride = { 1 }, .hi = 8,
+		.base = memory };
+	struct shf_mem b = a;
+	uint64_t lo, hi;
+	static const int64_t ends[] = { INT64_C(1) << 61, (INT64_C(1) << 61) + 1, INT64_C(1) << 62,
+		INT64_MAX };
+
+	/* In 64 bits, as many bytes are 0, 8, 0 and -8. */
+	for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
+		b.hi = ends[i];
+		CHECK(shf_mem_overlap(&a, 8, &b, 8));
+		CHECK(shf_mem_span(&b, 8, &lo, &hi));
+		CHECK_INT(hi - lo, 64);
+	}
+	b.lo = INT64_C(1) << 61;
+	CHECK(!shf_mem_overlap(&a, 8, &b, 8));
+}
+
 TEST(an_empty_box_lies_nowhere)
 {
 	struct shf_mem none = { .box = { .ndim = 1, .count = { 0 } }, .stride = { 1 }, .hi = 4,
