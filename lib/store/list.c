@@ -156,9 +156,15 @@ static int list_steps(struct shf_store *s, const struct shf_steps *steps, void *
 	return rc < 0 ? shf_fail_io(err, -rc, "%s: listing its steps", s->path) : 0;
 }
 
-/* Adds what is in .sheaf/stage or .sheaf/aside, whose names are <step>-<session>. A missing folder
- * is no error; a lack of descriptors or memory is, because the list would be short without anybody
- * noticing. */
+/* Returns whether a folder that could not be opened has nothing to list: it is missing, something
+ * else has its name, or this user may not look into it. */
+static bool has_nothing_to_list(int rc)
+{
+	return rc == -ENOENT || rc == -ENOTDIR || rc == -ELOOP || rc == -EACCES || rc == -EPERM;
+}
+
+/* Adds what is in .sheaf/stage or .sheaf/aside, whose names are <step>-<session>. Any other failure
+ * is an error, because the list would be short without anybody noticing. */
 static int list_folder(struct shf_store *s, const char *folder, enum shf_step_state state,
                        struct shf_list *list, struct sheaf_error *err)
 {
@@ -169,8 +175,8 @@ static int list_folder(struct shf_store *s, const char *folder, enum shf_step_st
 
 	dir = s->dot < 0 ? -ENOENT : shf_dir_open(s->sys, s->dot, folder);
 	if (dir < 0)
-		return shf_is_own_lack(dir)
-		       ? shf_fail_io(err, -dir, "%s/.sheaf/%s", s->path, folder) : 0;
+		return has_nothing_to_list(dir)
+		       ? 0 : shf_fail_io(err, -dir, "%s/.sheaf/%s", s->path, folder);
 	rc = shf_names_read(s->sys, dir, &names);
 	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; ) {
 		/* Other names, such as those of copies, are not listed. */

@@ -587,6 +587,31 @@ TEST(only_a_good_older_step_is_one_to_fall_back_to)
 	stop(&w);
 }
 
+TEST(a_list_says_that_a_folder_of_it_could_not_be_read)
+{
+	static const char *const folders[] = { "aside", "stage" };
+	struct shf_list list;
+	struct world w;
+
+	start(&w, 2);
+	CHECK_RC(world_rewind(&w, 1), 0, &w.err);
+	for (int i = 0; i < 2; i++) {
+		char want[80];
+
+		fault(&w, SIMDISK_OPEN, 1, EIO, folders[i]);
+		CHECK_RC(shf_store_list(&w.store[0], &list, &w.err), SHEAF_EIO, &w.err);
+		snprintf(want, sizeof(want), RUN "/.sheaf/%s: Input/output error", folders[i]);
+		CHECK_STR(w.err.msg, want);
+		fired(&w);
+		/* A reader that may not look into it lists the rest. */
+		fault(&w, SIMDISK_OPEN, 1, EACCES, folders[i]);
+		CHECK_RC(shf_store_list(&w.store[0], &list, &w.err), 0, &w.err);
+		shf_list_release(&list);
+		fired(&w);
+	}
+	stop(&w);
+}
+
 /* ---- publishing ---- */
 
 static void leave(struct world *w)
