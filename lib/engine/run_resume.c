@@ -342,7 +342,11 @@ int shf_run_resume(struct sheaf_run *run, struct sheaf_state *state, uint64_t fl
 	int rc;
 
 	err = err ? err : &own;
-	rc = flags & SHEAF_LOAD_FALLBACK ? prepare_resume(&r, err) : 0;
+	/* Before any checkpoint is looked for: where there is none, ENOENT would make the caller
+	 * begin with a state that has failed. */
+	rc = shf_state_ready(state, false, err);
+	if (rc == 0 && flags & SHEAF_LOAD_FALLBACK)
+		rc = prepare_resume(&r, err);
 	rc = shf_call_enter(&run->team, &m, rc, err);
 	if (rc == 0 && shf_call_differs(&m, 0))
 		rc = shf_fail(err, SHEAF_EINVAL, "ranks pass different flags to sheaf_run_resume");

@@ -185,6 +185,29 @@ TEST(a_run_without_a_checkpoint_is_enoent_and_one_with_one_says_which)
 	simdisk_free(disk);
 }
 
+static int resume_failed(struct hand *h)
+{
+	if (h->rank == 1)
+		shf_state_fail(h->state, "no data", NULL);
+	return shf_run_resume(h->run, h->state, h->play->flags, &h->report, &h->err);
+}
+
+TEST(a_state_that_failed_is_refused_also_where_there_is_no_checkpoint)
+{
+	struct simdisk *disk = disk_new();
+
+	for (int falls = 0; falls < 2; falls++) {
+		struct play p = hands_play(disk, 2, held);
+
+		p.flags = falls ? SHEAF_LOAD_FALLBACK : 0;
+		(void)hands_run(&p, resume_failed, false);
+		CHECK_RC(p.rc, SHEAF_EFAILED, &p.err);
+		CHECK_STR(p.err.msg, "no data");
+		CHECK_INT(p.err.rank, 1);
+	}
+	simdisk_free(disk);
+}
+
 TEST(damage_on_disk_is_refused_or_passed_over_as_the_caller_says)
 {
 	for (int kind = 0; kind < DAMAGES; kind++)
