@@ -11,19 +11,29 @@
 #include "state.h"
 
 /* Without a copy thread nothing is copied between two calls, so each call may take a time slice,
- * also one that does not wait: else who only asks would never come to the end. */
+ * also one that does not wait: else who only asks would never come to the end. It begins at the
+ * first slice that is not copied, so that each call copies something. */
 int shf_save_averages_wait(struct sheaf_save *save, int64_t until_ns, struct sheaf_error *err)
 {
 	const struct sheaf_state *state = save->state;
-	int64_t slice_end = shf_now(save->run) + shf_ms_ns(SHF_SAVE_POLL_MS);
+	bool alone = state->emas_n && !shf_save_copier_has_thread(save);
+	bool begun = false, late = false;
 
-	if (state->emas_n && until_ns < slice_end && !shf_save_copier_has_thread(save))
-		until_ns = slice_end;
 	for (size_t k = 0; k < state->emas_n; k++)
 		for (size_t i = 0; i < state->emas[k].n; i++) {
 			int slice = (int)(state->emas[k].first + i);
 
-			if (shf_save_gates_copied(save, slice, shf_ms_left(save->run, until_ns),
+			if (alone && shf_save_gates_reads(save, (size_t)slice)) {
+				int64_t now = shf_now(save->run),
+				        end = now + shf_ms_ns(SHF_SAVE_POLL_MS);
+
+				late = begun && now >= until_ns;
+				until_ns = begun || until_ns > end ? until_ns : end;
+				begun = true;
+			}
+			/* A gate that is asked when the time is over would take another one. */
+			if (late ||
+			    shf_save_gates_copied(save, slice, shf_ms_left(save->run, until_ns),
 			                          NULL) == SHEAF_EAGAIN)
 				return shf_fail(err, SHEAF_EAGAIN, "step %lld: averages are still "
 				                "being copied; call again",

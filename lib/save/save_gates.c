@@ -70,12 +70,6 @@ static int wait_for(struct shf_save_copier *lz, size_t slice, int timeout_ms)
 	struct shf_save_piece p;
 	int rc, failed;
 
-	/* Without a copy thread nothing is copied between two calls, so a call that does not wait
-	 * copies for a time slice: otherwise a caller that only polls would never see the end. */
-	if (timeout_ms == 0 && !shf_save_copier_has_thread(save)) {
-		timeout_ms = 1;
-		until = shf_now(save->run) + shf_ms_ns(SHF_SAVE_POLL_MS);
-	}
 	do {
 		while (timeout_ms != 0 && (until < 0 || shf_now(save->run) < until) &&
 		       shf_save_piece_take(lz, slice, until, &p)) {
@@ -123,10 +117,18 @@ bool shf_save_gates_is_partial(struct sheaf_save *save)
 	return shf_save_write_is_partial(save);
 }
 
+/* Returns for how long a call may copy. Without a copy thread nothing is copied between two calls,
+ * so a call that does not wait copies for a time slice: otherwise a caller that only polls would
+ * never see the end. It is one time slice for all that the call asks for. */
+static int time_to_copy_ms(struct sheaf_save *save, int timeout_ms)
+{
+	return timeout_ms == 0 && !shf_save_copier_has_thread(save) ? SHF_SAVE_POLL_MS : timeout_ms;
+}
+
 int shf_save_gates_finish(struct sheaf_save *save, int timeout_ms)
 {
 	shf_save_copier_tick(save);
-	return wait_for(save->copy.lazy, SHF_ANY_SLICE, timeout_ms);
+	return wait_for(save->copy.lazy, SHF_ANY_SLICE, time_to_copy_ms(save, timeout_ms));
 }
 
 /* Returns how much of timeout_ms is left if it ends at until_ns; 0 and negative values stay. */
@@ -250,20 +252,33 @@ static bool is_put(struct shf_save_copier *lz, size_t slice)
 	return put;
 }
 
+/* Whether the save still reads the slice: to copy it, or with SHEAF_SAVE_CHECK to sum it again at
+ * its gate. */
+static bool is_left(const struct shf_save_copier *lz, size_t slice)
+{
+	return atomic_load_explicit(&lz->left[slice], memory_order_acquire) > 0 ||
+	       (lz->checks && lz->turns->saved[slice] && !atomic_load(&lz->asked[slice]));
+}
+
 int shf_save_gates_copied(struct sheaf_save *save, int slice, int timeout_ms,
                           struct sheaf_error *err)
 {
-	int64_t until;
+	int64_t until = -1;
 	int rc = 0, one = 0;
 
+	timeout_ms = time_to_copy_ms(save, timeout_ms);
 	if (slice != SHEAF_ALL_SLICES)
 		return is_put(save->copy.lazy, (size_t)slice)
 		       ? slice_copied(save, (size_t)slice, timeout_ms, err) : SHEAF_EINVAL;
 	if (shf_save_gates_unput(save) >= 0)
 		return SHEAF_EINVAL;
-	until = shf_now(save->run) + shf_ms_ns(timeout_ms);
+	/* The time begins at the first slice that is not copied, so that each call copies
+	 * something, however many slices there are. */
 	for (size_t s = 0; one != SHEAF_EAGAIN && s < save->state->n; s++) {
-		one = slice_copied(save, s, rest_ms(save->copy.lazy, timeout_ms, until), err);
+		if (until < 0 && is_left(save->copy.lazy, s))
+			until = shf_now(save->run) + shf_ms_ns(timeout_ms);
+		one = slice_copied(save, s, until < 0 ? timeout_ms
+		                   : rest_ms(save->copy.lazy, timeout_ms, until), err);
 		rc = rc < 0 ? rc : one;
 	}
 	return one == SHEAF_EAGAIN ? one : rc;
@@ -350,14 +365,6 @@ int shf_save_gates_check_asked(struct sheaf_save *save, struct sheaf_error *err)
 static bool was_let_go(struct sheaf_save *save, size_t slice)
 {
 	return atomic_load(&save->copy.lazy->asked[slice]) && shf_save_failure(save, NULL) < 0;
-}
-
-/* Whether the save still reads the slice: to copy it, or with SHEAF_SAVE_CHECK to sum it again at
- * its gate. */
-static bool is_left(const struct shf_save_copier *lz, size_t slice)
-{
-	return atomic_load_explicit(&lz->left[slice], memory_order_acquire) > 0 ||
-	       (lz->checks && lz->turns->saved[slice] && !atomic_load(&lz->asked[slice]));
 }
 
 bool shf_save_gates_reads_some(struct sheaf_save *save)

@@ -3,9 +3,11 @@
 #include <errno.h>
 #include "err.h"
 #include "hands.h"
+#include "simover.h"
 #include "t.h"
 #include "save_commit.h"
 #include "save_calls.h"
+#include "save_averages.h"
 #include "save_end.h"
 #include "state.h"
 
@@ -124,6 +126,79 @@ TEST(who_only_asks_comes_to_the_end_without_a_thread)
 	simdisk_faults_clear(disk);
 	CHECK(simdisk_exists(disk, "run/checkpoint-3"));
 	simdisk_free(disk);
+}
+
+/* Each look at the clock takes 5 ms while this is set, so that copying a slice takes some time. */
+static bool slow;
+static int64_t late_ns;
+
+static int64_t slow_now(void *arg)
+{
+	late_ns += slow ? INT64_C(5000000) : 0;
+	return simover_real()->host.mono_ns(arg) + late_ns;
+}
+
+static void slow_clock(struct hand *h)
+{
+	simover(&h->used)->host.mono_ns = slow_now;
+}
+
+static void many(struct hand *h)
+{
+	static char names[50][8];
+
+	for (int i = 0; i < 50; i++) {
+		snprintf(names[i], sizeof(names[i]), "m.%d", i);
+		hand_add(h, "model", names[i], SHEAF_F32, 1, 64);
+	}
+}
+
+/* Asks for all slices, or waits for the averages alone, until they are copied, without a thread
+ * that copies. most[0]: the longest call in ms; most[1]: how many calls. */
+static int64_t most[2];
+
+static int ask_for_all_without_a_thread(struct hand *h)
+{
+	static const struct sheaf_ema ema = { .size = sizeof(ema), .coef = 0.5 };
+	struct sheaf_save *save = NULL;
+	int rc = h->play->variant ? shf_state_ema(h->state, NULL, &ema, &h->err) : 0;
+
+	rc = rc ? rc : shf_save_begin(&save, h->run, 3, h->state, &lazy, &h->err);
+	for (int i = 0; i < h->n && h->play->variant; i++)
+		CHECK_INT(shf_save_copied(save, i, -1, NULL), 0);
+	do {
+		int64_t from = late_ns;
+
+		slow = true;
+		rc = h->play->variant ? shf_save_averages_wait(save, from, &h->err)
+		                      : shf_save_copied(save, SHEAF_ALL_SLICES, 0, &h->err);
+		slow = false;
+		most[1]++;
+		most[0] = late_ns - from > most[0] ? late_ns - from : most[0];
+	} while (rc == SHEAF_EAGAIN && most[1] < 10000);
+	most[0] /= 1000000;
+	rc = rc ? rc : shf_save_commit(save, -1, &h->err);
+	shf_save_free(save);
+	return rc;
+}
+
+TEST(a_call_that_does_not_wait_copies_for_one_time_slice_and_not_for_one_a_slice)
+{
+	for (int averages = 0; averages < 2; averages++) {
+		struct simdisk *disk = disk_new();
+		struct play p = hands_play(disk, 1, many);
+
+		p.variant = averages;
+		p.tamper = slow_clock;
+		most[0] = most[1] = 0;
+		simdisk_fault(disk, &(struct simdisk_fault){ .nth = 1, .kind = SIMDISK_TASK_NEW,
+			.error = EAGAIN, .always = true });
+		CHECK_RC(hands_run(&p, ask_for_all_without_a_thread, true), 0, &p.err);
+		simdisk_faults_clear(disk);
+		printf("# %lld calls of at most %lld ms\n", (long long)most[1], (long long)most[0]);
+		CHECK(most[1] > 3 && most[0] >= 250 && most[0] < 1000);
+		simdisk_free(disk);
+	}
 }
 
 /* A trainer that commits between its steps, and forgets a gate on rank 0: everything is copied, an
