@@ -27,8 +27,24 @@ static void found_json(const struct verify *v, const struct sheaf_finding *f)
 			   cli_str(f->name), "message", cli_str(f->msg)));
 }
 
+/* The message without the path of the file in front, which the line has already. */
+static const char *without_path(const struct sheaf_finding *f)
+{
+	const char *at = *f->file ? strstr(f->msg, f->file) : NULL;
+	size_t n = strlen(f->file);
+
+	if (!at || (at != f->msg && at[-1] != '/') || strncmp(at + n, ": ", 2) != 0)
+		return f->msg;
+	for (const char *p = f->msg; p < at; p++)
+		if (p[0] == ':' && p[1] == ' ') /* the file is named by the message itself */
+			return f->msg;
+	return at + n + 2;
+}
+
 static void found_text(const struct verify *v, const struct sheaf_finding *f)
 {
+	const char *msg = without_path(f);
+
 	cli_put(stdout, v->where);
 	printf(": %s", sheaf_finding_kind_name(f->kind));
 	if (*f->file) {
@@ -45,9 +61,9 @@ static void found_text(const struct verify *v, const struct sheaf_finding *f)
 		putchar('/');
 		cli_put(stdout, f->name);
 	}
-	if (*f->msg) {
+	if (*msg) {
 		fputs(": ", stdout);
-		cli_put(stdout, f->msg);
+		cli_put(stdout, msg);
 	}
 	putchar('\n');
 }

@@ -66,6 +66,8 @@ for file in $weights sheaf.sums sheaf.json model.safetensors.index.json \
 	"$PY" -c 'import os, sys; os.truncate(sys.argv[1], os.path.getsize(sys.argv[1]) - 1)' \
 		"$C/$file"
 	t 1 "$file cut short is found" "$SHEAF" verify run@3
+	[ "$(head -n 1 out | grep -o "$file" | wc -l)" = 1 ]
+	result $? 'and is named once'
 	again
 	printf x >>"$C/$file"
 	t 1 "$file grown is found" "$SHEAF" verify run@3
