@@ -24,7 +24,7 @@ static int enter_average_call(struct sheaf_run *run, const struct sheaf_state *s
 
 	if (rc == 0) {
 		m.x[STEP] = (uint64_t)step;
-		memcpy(&m.x[LOSS], &loss, sizeof(loss));
+		m.x[LOSS] = shf_ema_loss_word(loss);
 		m.x[RULES] = shf_emas_hash(state);
 		m.x[UNCHECKED] = state->emas_checked < state->emas_n;
 	}

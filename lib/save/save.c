@@ -383,10 +383,7 @@ static bool is_away(const struct sheaf_save *save)
  * any. */
 static uint64_t loss_and_rules(const struct sheaf_state *state, double loss)
 {
-	uint64_t word;
-
-	memcpy(&word, &loss, sizeof(word));
-	return word ^ shf_emas_hash(state);
+	return shf_ema_loss_word(loss) ^ shf_emas_hash(state);
 }
 
 /* Returns the save to memory alone that another save may wait for: the oldest one, if it was

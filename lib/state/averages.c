@@ -363,6 +363,11 @@ static uint64_t bits_of(double x)
 	return bits;
 }
 
+uint64_t shf_ema_loss_word(double loss)
+{
+	return bits_of(isnan(loss) ? (double)NAN : loss == 0 ? 0 : loss);
+}
+
 /* The number of updates so far is left out: after ELOST some ranks may have made one more, and the
  * next call for that step brings the others to the same number. */
 uint64_t shf_emas_hash(const struct sheaf_state *state)

@@ -62,6 +62,9 @@ struct shf_ema_window {
 	                                 * the weights */
 };
 _Static_assert(SHF_EMAS_MAX <= 8, "a bit for each");
+/* Returns the word by which ranks compare a loss. Losses that decide alike have one word: all NaN,
+ * whose bits differ between processors and operations, and both zeros. */
+uint64_t shf_ema_loss_word(double loss);
 /* Computes into fresh[k] what a save of this step, with this loss, to that run does to emas[k] of
  * the state; sheaf_state_average does the same. Changes nothing yet. The arguments must be equal on
  * all ranks. [local] */

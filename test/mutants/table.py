@@ -1808,8 +1808,8 @@ blind("refused_is_counted", "a begin that was refused updates averages",
       "save/save.c:begin_after_agreement", "is_refusal(rc)",
       "sim/test_average_step: a_begin_that_is_refused_updates_no_averages")
 bug("rules_differ", "ranks save averages by different rules",
-    "save/save.c:loss_and_rules", "word ^ shf_emas_hash(state)",
-    "word ^ (MUTANT ? 0 : shf_emas_hash(state))",
+    "save/save.c:loss_and_rules", "shf_ema_loss_word(loss) ^ shf_emas_hash(state)",
+    "shf_ema_loss_word(loss) ^ (MUTANT ? 0 : shf_emas_hash(state))",
     "sim/test_average_step: ranks_that_average_by_different_rules_save_nothing")
 bug("poller_waits_for_ever", "who only asks for a slice, without a thread, asks for ever",
     "save/save_gates.c:time_to_copy_ms", "timeout_ms == 0 &&", "timeout_ms == 0 && !MUTANT &&",

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sheaf_state_average: averages of steps that are not saved are those of steps that are. */
 #include "hands.h"
+#include <math.h>
 #include <string.h>
 #include "average_step.h"
 #include "averages.h"
@@ -133,6 +134,30 @@ TEST(ranks_that_do_not_average_the_same_are_told)
 		CHECK_RC(hands_run(&p, average_at_once, true), variant ? SHEAF_EINVAL : 0, &p.err);
 		if (variant)
 			CHECK_STR(p.err.msg, said[variant]);
+		simdisk_free(disk);
+	}
+}
+
+/* Losses of both ranks that decide alike: two NaN that differ in their bits, and two zeros. */
+static int average_alike(struct hand *h)
+{
+	double nan = h->rank ? -(double)NAN : (double)NAN, zero = h->rank ? -0.0 : 0.0;
+	double loss = h->play->variant ? zero : nan;
+	int rc = shf_state_ema(h->state, NULL, &halves, NULL);
+
+	set_weights(h, 0);
+	rc = rc ? rc : shf_state_average(h->state, h->run, 0, loss, &h->err);
+	return rc ? rc : save(h, 1, loss);
+}
+
+TEST(losses_that_decide_alike_are_the_same_loss)
+{
+	for (int variant = 0; variant < 2; variant++) {
+		struct simdisk *disk = disk_new();
+		struct play p = hands_play(disk, 2, hold);
+
+		p.variant = variant;
+		CHECK_RC(hands_run(&p, average_alike, true), 0, &p.err);
 		simdisk_free(disk);
 	}
 }
