@@ -164,7 +164,9 @@ int shf_save_advance(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_e
 		rc = shf_save_exchange(save, bytes_max, err);
 	if (rc == 0 && first)
 		return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": step %" PRId64 " was begun "
-		                "before it and is not committed; advance or commit that one first",
-		                save->id.step, first->id.step);
+		                "before it and is not committed; %s", save->id.step,
+		                first->id.step, first->behind.submitted
+		                ? "wait for that one with sheaf_save_result"
+		                : "advance or commit that one first");
 	return rc == 0 ? shf_save_commit(save, 0, err) : rc;
 }

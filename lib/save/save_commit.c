@@ -447,8 +447,10 @@ static int refuse(const struct sheaf_save *save, struct sheaf_error *err)
 		first = first->next;
 	if (first != save)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": step %" PRId64 " was begun "
-		                "before it; commit or free that save first", save->id.step,
-		                first ? first->id.step : -1);
+		                "before it; %s", save->id.step, first ? first->id.step : -1,
+		                first && first->behind.submitted
+		                ? "wait for that save with sheaf_save_result"
+		                : "commit or free that save first");
 	return 0;
 }
 

@@ -313,8 +313,8 @@ static void end_thread_of(struct shf_committer *c, bool quit)
 	if (c->made)
 		pthread_join(c->thread, NULL);
 	c->made = false;
-	shf_fail(&err, SHEAF_ELOST, "the run was closed, but not by all ranks; close it on all of "
-	         "them");
+	shf_fail(&err, SHEAF_ELOST, "the run was closed before this save was committed, and not "
+	         "by all ranks in time; all ranks must call sheaf_run_close");
 	for (int q = 0; q < QUEUES; q++)
 		while (c->queues[q].first)
 			is_over(c, q, SHEAF_ELOST, &err);

@@ -572,6 +572,70 @@ TEST(what_cannot_be_submitted_is_refused)
 	rmtree(without.dir);
 }
 
+/* The first save is not committed before the caller has come to its gates. */
+static void follow_a_submitted(struct rank *k)
+{
+	struct sheaf_save *one = begin(k, 1, SHEAF_SAVE_LAZY | SHEAF_SAVE_CHECK), *two;
+	struct sheaf_error err;
+
+	submit(one);
+	two = begin(k, 2, SHEAF_SAVE_LAZY);
+	for (int i = 0; i < SLICES; i++)
+		CHECK_INT(sheaf_save_wait_copied(two, i, -1, NULL), 0);
+	/* Pages of headers have no gate, and may still be copied. */
+	while (sheaf_save_advance(two, 0, &err) == SHEAF_EAGAIN && strstr(err.msg, "still copying"))
+		pause_us(1000);
+	SAYS(sheaf_save_advance(two, 0, &err), SHEAF_EAGAIN, "step 2: step 1 was begun before it "
+	     "and is not committed; wait for that one with sheaf_save_result", &err);
+	SAYS(sheaf_save_commit(two, -1, &err), SHEAF_EINVAL, "step 2: step 1 was begun before it; "
+	     "wait for that save with sheaf_save_result", &err);
+	for (int i = 0; i < SLICES; i++)
+		CHECK_INT(sheaf_save_wait_copied(one, i, -1, NULL), 0);
+	CHECK_RC(sheaf_save_result(one, INT_MAX, &err), 0, &err);
+	CHECK_RC(sheaf_save_commit(two, -1, &err), 0, &err);
+	sheaf_save_free(one);
+	sheaf_save_free(two);
+}
+
+TEST(what_follows_a_submitted_save_waits_for_its_result)
+{
+	struct world w = { .seed = 0 };
+
+	world_new(&w);
+	play(&w, follow_a_submitted);
+	CHECK_INT(w.bad, 0);
+	rmtree(w.dir);
+}
+
+static atomic_bool has_closed;
+
+/* Rank 1 closes the run when rank 0 has waited for it in vain. */
+static void close_alone(struct rank *k)
+{
+	struct sheaf_save *save = begin(k, 1, SHEAF_SAVE_LAZY | SHEAF_SAVE_CHECK);
+	struct sheaf_error err;
+
+	submit(save);
+	while (k->rank && !atomic_load(&has_closed))
+		pause_us(1000);
+	sheaf_run_close(k->run);
+	k->run = NULL;
+	atomic_store(&has_closed, true);
+	SAYS(sheaf_save_result(save, 0, &err), SHEAF_ELOST, "the run was closed before this save "
+	     "was committed, and not by all ranks in time; all ranks must call sheaf_run_close",
+	     &err);
+	sheaf_save_free(save);
+}
+
+TEST(a_rank_that_closes_alone_says_what_became_of_its_save)
+{
+	struct world w = { .timeout_ms = 1000 };
+
+	world_new(&w);
+	play(&w, close_alone);
+	rmtree(w.dir);
+}
+
 /* ---- a child, and a handle that outlives the run ---- */
 
 static void fork_meanwhile(struct rank *k)
