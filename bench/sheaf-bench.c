@@ -13,6 +13,7 @@
 #include <unistd.h>
 #include "sheaf-mpi.h"
 #include "sheaf-inspect.h"
+#include "sheaf-state.h"
 
 #define LIKE_MAX 4096
 

@@ -9,6 +9,7 @@
  */
 #include <sheaf-mpi.h>
 #include <sheaf-opts.h>
+#include <sheaf-state.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdatomic.h>

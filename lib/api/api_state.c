@@ -6,6 +6,7 @@
 #include "entry.h"
 #include "export.h"
 #include "run.h"
+#include "sheaf-state.h"
 #include "slice_chunk.h"
 #include "state.h"
 

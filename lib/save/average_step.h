@@ -4,7 +4,7 @@
 #define SHF_AVERAGE_STEP_H
 #include "averages.h"
 
-/* As sheaf_state_average in sheaf.h. [collective] */
+/* As sheaf_state_average in sheaf-state.h. [collective] */
 int  shf_state_average(struct sheaf_state *state, struct sheaf_run *run, int64_t step, double loss,
                        struct sheaf_error *err);
 #endif

@@ -14,6 +14,7 @@
 #ifndef SHF_AVERAGES_H
 #define SHF_AVERAGES_H
 #include "manifest.h"
+#include "sheaf-state.h"
 #include "state.h"
 
 #define SHF_EMAS_MAX 8
@@ -35,7 +36,7 @@ struct shf_ema {
 	                                 * made it, and may save it to any run */
 	bool begun;                     /* the memory holds averages, except slices in anew */
 };
-/* Does what sheaf.h says of sheaf_state_ema. [local] */
+/* Does what sheaf-state.h says of sheaf_state_ema. [local] */
 int  shf_state_ema(struct sheaf_state *state, const char *family, const struct sheaf_ema *ema,
                    struct sheaf_error *err);
 /* A rank may have no slice of a family that is averaged, because other ranks hold the layers or

@@ -2,6 +2,7 @@
 #include "actor.h"
 #include "sheaf-admin.h"
 #include "sheaf-inspect.h"
+#include "sheaf-state.h"
 #include "sheaf-agent.h"
 #include "sheaf-opts.h"
 

@@ -5,6 +5,7 @@
 #include "sheaf-stat.h"
 #include "sheaf.h"
 #include "sheaf-inspect.h"
+#include "sheaf-state.h"
 #include "sheaf-admin.h"
 #include "sheaf-agent.h"
 #include "sheaf-plan.h"

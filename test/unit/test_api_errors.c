@@ -3,6 +3,7 @@
  * directory. */
 #include "sheaf.h"
 #include "sheaf-inspect.h"
+#include "sheaf-state.h"
 #include "sheaf-admin.h"
 #include "sheaf-agent.h"
 #include "sheaf-plan.h"

@@ -18,6 +18,7 @@
 #include "sheaf-stat.h"
 #include "sheaf.h"
 #include "sheaf-inspect.h"
+#include "sheaf-state.h"
 #include "rng.h"
 #include "t.h"
 #include "step.h"
