@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf-state.h - moving averages of the weights of a state. The rules at the head of sheaf.h apply
- * to these calls, too. */
+/* sheaf-state.h - what a checkpoint can have besides the slices of a trainer: moving averages of
+ * the weights, and opaque bytes of each rank whose size varies. The rules at the head of sheaf.h
+ * apply to these calls, too. */
 #ifndef SHEAF_STATE_H
 #define SHEAF_STATE_H
 #include "sheaf.h"
@@ -69,6 +70,38 @@ int  sheaf_state_ema(struct sheaf_state *state, const char *family, const struct
  * [collective] */
 int  sheaf_state_average(struct sheaf_state *state, struct sheaf_run *run, int64_t step,
                          double loss, struct sheaf_error *err);
+
+/* Adds opaque bytes of this rank to a checkpoint, such as the state of a data loader. Call it after
+ * sheaf_save_begin, where sheaf_save_note may be called. The size may differ from rank to rank and
+ * from save to save, and a rank may give none. Bytes that always have the same size can be a part
+ * of the state instead (sheaf_state_rank_bytes).
+ * stream  name of the stream: [a-z0-9._-]{1,57}, and none of sheaf_state_rank_bytes. A rank gives
+ *         each stream once in a save.
+ * bytes   the contents; copied.
+ * n       their size, at most 64 MiB; may be 0.
+ * EINVAL: not allowed, or too late, as for sheaf_save_attach. The save goes on without the bytes,
+ *         and log has a warning with the reason.
+ * ENOMEM: the save fails.
+ *
+ * All streams of all ranks have at most 512 MiB together, otherwise the commit is EFAILED. Rank 0
+ * holds them twice during the commit. With a memory tier (sheaf-agent.h) rank 0 and the lowest rank
+ * of each other node hold them up to five times. They are stored in files
+ * rank-bytes.<stream>.<rank>, which are listed with the attached files, and which any safetensors
+ * library reads. [local] */
+int  sheaf_save_rank_bytes(struct sheaf_save *save, const char *stream, const void *bytes, size_t n,
+                           struct sheaf_error *err);
+/* Reads what a rank gave to sheaf_save_rank_bytes, and compares it with its checksum. Any rank may
+ * read the bytes of any other. So the caller decides what a job with another number of ranks does
+ * with them; sheaf_checkpoint_info.ranks says how many ranks saved.
+ * stream  name of the stream.
+ * rank    the rank that gave the bytes, from 0.
+ * bytes, n  receive the contents and their size, valid until the checkpoint is closed. They may
+ *         begin at any address.
+ * ENOENT: that rank gave none.
+ * ECORRUPT: they are damaged.
+ * [local] */
+int  sheaf_checkpoint_rank_bytes(struct sheaf_checkpoint *step, const char *stream, int32_t rank,
+                                 const void **bytes, size_t *n, struct sheaf_error *err);
 
 #ifdef __GNUC__
 #pragma GCC visibility pop

@@ -507,8 +507,9 @@ int  sheaf_save_begin(struct sheaf_save **save, struct sheaf_run *run, int64_t s
                       struct sheaf_state *state, const struct sheaf_save_opts *opts,
                       struct sheaf_error *err);
 /* Adds a file to the checkpoint, such as config.json. The bytes are copied.
- * file    a plain name: [A-Za-z0-9._-]{1,128}, not sheaf.*, not *.safetensors*, and no family of
- *         the checkpoint except model. If two ranks give the same name, the bytes must be equal.
+ * file    a plain name: [A-Za-z0-9._-]{1,128}, not sheaf.*, rank-bytes.* or *.safetensors*, and no
+ *         family of the checkpoint except model. If two ranks give the same name, the bytes must be
+ *         equal.
  * bytes   the contents.
  * n       their size, at most 64 MiB.
  * EINVAL: not allowed, given twice, or too late: a sheaf_save_commit that returned EAGAIN has

@@ -10,6 +10,7 @@
 #include "save_eta.h"
 #include "save_attach.h"
 #include "save_status.h"
+#include "sheaf-state.h"
 #include "save_submit.h"
 #include "sheaf-stat.h"
 #include "state.h"
@@ -83,6 +84,22 @@ SHEAF_API int sheaf_save_note(struct sheaf_save *save, const char *key, const ch
 	if (rc == 0) {
 		shf_turns_hold(save->run);
 		rc = shf_save_note(save, key, value, err);
+		shf_turns_give(save->run);
+	}
+	return shf_ended(rc, err);
+}
+
+SHEAF_API int sheaf_save_rank_bytes(struct sheaf_save *save, const char *stream, const void *bytes,
+                                    size_t n, struct sheaf_error *err)
+{
+	struct sheaf_error own;
+	int rc;
+
+	err = shf_err_or(err, &own);
+	rc = save_check(save, err);
+	if (rc == 0) {
+		shf_turns_hold(save->run);
+		rc = shf_save_rank_bytes(save, stream, bytes, n, err);
 		shf_turns_give(save->run);
 	}
 	return shf_ended(rc, err);

@@ -11,6 +11,7 @@
 #include "read_slice.h"
 #include "sheaf-admin.h"
 #include "sheaf-inspect.h"
+#include "sheaf-state.h"
 #include "state.h"
 #include "step.h"
 #include "step_attached.h"
@@ -371,6 +372,29 @@ SHEAF_API int sheaf_checkpoint_file(struct sheaf_checkpoint *step, const char *f
 		              !file ? "file" : !bytes ? "bytes" : "n");
 	if (rc == 0)
 		rc = shf_step_attached(step, file, &data, &size, err);
+	if (rc == 0) {
+		*bytes = data;
+		*n = size;
+	}
+	return shf_ended(rc, err);
+}
+
+SHEAF_API int sheaf_checkpoint_rank_bytes(struct sheaf_checkpoint *step, const char *stream,
+                                          int32_t rank, const void **bytes, size_t *n,
+                                          struct sheaf_error *err)
+{
+	struct sheaf_error own;
+	const void *data;
+	size_t size;
+	int rc;
+
+	err = shf_err_or(err, &own);
+	rc = step_check(step, err);
+	if (rc == 0 && (!stream || !bytes || !n))
+		rc = shf_fail(err, SHEAF_EINVAL, "argument '%s' is NULL",
+		              !stream ? "stream" : !bytes ? "bytes" : "n");
+	if (rc == 0)
+		rc = shf_step_rank_bytes(step, stream, rank, &data, &size, err);
 	if (rc == 0) {
 		*bytes = data;
 		*n = size;

@@ -88,8 +88,8 @@ struct shf_plan {               /* who writes what, for one state and one run; t
 	                                 * round; 0: no bytes are sent to other nodes */
 };
 
-/* What a caller gave by sheaf_save_attach and by sheaf_save_note. The strings and bytes are owned
- * copies. */
+/* What a caller gave by sheaf_save_attach, by sheaf_save_note and by sheaf_save_rank_bytes. The
+ * strings and bytes are owned copies. */
 struct shf_attached {
 	char *name;
 	uint8_t *bytes;
@@ -97,6 +97,12 @@ struct shf_attached {
 };
 struct shf_note {
 	char *key, *value;
+};
+struct shf_rank_given {
+	char *stream;
+	uint8_t *bytes;
+	size_t n;
+	uint64_t crc;                   /* standard CRC of the bytes, as the caller gave them */
 };
 struct shf_block_sum {
 	uint64_t block, part;           /* block: its number in the whole step; part: raw CRC of the
@@ -182,12 +188,15 @@ struct shf_save_disk {
 	                                 * sets the file's size */
 	struct shf_syncs syncs;
 };
-/* Attached files and notes, as this rank's caller gave them. */
+/* Attached files, notes and opaque bytes, as this rank's caller gave them. */
 struct shf_save_given {
 	struct shf_attached *attached;  /* owned */
 	size_t attached_n;
 	struct shf_note *notes;         /* owned */
 	size_t notes_n, notes_bytes;    /* notes_bytes: of all keys and values */
+	struct shf_rank_given *ranks;   /* owned; a stream each */
+	size_t ranks_n;
+	uint64_t ranks_bytes;           /* of all streams */
 	size_t given_bytes;             /* how many bytes all of these take in the manifest */
 };
 /* Failure and end of the save. */

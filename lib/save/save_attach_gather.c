@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attached files and notes in a commit. Every rank sends what it was given to rank 0. Rank 0 checks
- * that ranks which give the same name give the same contents, and chooses the lowest of them to
- * write the file.
+/* Attached files, notes and opaque bytes in a commit. Every rank sends what it was given to rank 0.
+ * Rank 0 checks that ranks which give the same name give the same contents, and chooses the lowest
+ * of them to write the file. Of the opaque bytes of all ranks it makes files (rank_files.h), which
+ * it writes itself: this late no plan can have a tensor for them, and each rank knows only its own
+ * size.
  *
- * Message to rank 0: u32 n, then n times: u8 kind (0 file, 1 note), u16 name bytes, name; of a file
- * u64 bytes, u64 crc and, if files are carried, its bytes; of a note u32 value bytes, value.
+ * Message to rank 0: u32 n, then n times: u8 kind, u16 name bytes, name; of a file u64 bytes, u64
+ * crc and, if files are carried, its bytes; of a note u32 value bytes, value; of a stream u64
+ * bytes, u64 crc, its bytes.
  * Message from rank 0: u32 n, then n times u16 name bytes, name, u32 rank. */
 #include "save_attach_gather.h"
 #include <stdio.h>
@@ -12,24 +15,27 @@
 #include <string.h>
 #include "crc64.h"
 #include "err.h"
+#include "rank_files.h"
 #include "save.h"
 #include "small_files.h"
 #include "state.h"
 
-/* One attached file or note of one rank, as decoded on rank 0. */
+enum { A_FILE, A_NOTE, A_STREAM };      /* kinds of entries, in the order of the sort */
+
+/* One attached file, note or stream of one rank, as decoded on rank 0. */
 struct shf_save_attach_entry {
 	const char *name, *value;       /* in the arena; value: of a note */
-	const uint8_t *data;            /* of a file, if files are carried; borrowed from the
-	                                 * message */
-	uint64_t bytes, crc;            /* bytes: length of the file, or of a note's value; crc: of
-	                                 * the file, 0 for a note */
+	const uint8_t *data;            /* of a stream, and of a file if files are carried; borrowed
+	                                 * from the message */
+	uint64_t bytes, crc;            /* bytes: length of the contents, or of a note's value; crc:
+	                                 * of the contents, 0 for a note */
 	uint32_t rank;                  /* the rank that gave it */
-	bool note;
+	uint8_t kind;
 };
 
 static void put_note(struct shf_buf *b, const char *key, const char *value)
 {
-	shf_buf_u8(b, 1);
+	shf_buf_u8(b, A_NOTE);
 	shf_buf_u16(b, (uint16_t)strlen(key));
 	shf_buf_adds(b, key);
 	shf_buf_u32(b, (uint32_t)strlen(value));
@@ -49,13 +55,14 @@ static uint32_t rules_n(const struct sheaf_state *state)
 
 void shf_save_attach_put(const struct sheaf_save *save, bool carry, struct shf_buf *b)
 {
-	uint32_t given = (uint32_t)(save->given.attached_n + save->given.notes_n);
+	uint32_t given = (uint32_t)(save->given.attached_n + save->given.notes_n +
+	                            save->given.ranks_n);
 
 	shf_buf_u32(b, given + rules_n(save->state));
 	for (size_t i = 0; i < save->given.attached_n; i++) {
 		const struct shf_attached *a = &save->given.attached[i];
 
-		shf_buf_u8(b, 0);
+		shf_buf_u8(b, A_FILE);
 		shf_buf_u16(b, (uint16_t)strlen(a->name));
 		shf_buf_adds(b, a->name);
 		shf_buf_u64(b, a->n);
@@ -65,6 +72,16 @@ void shf_save_attach_put(const struct sheaf_save *save, bool carry, struct shf_b
 	}
 	for (size_t i = 0; i < save->given.notes_n; i++)
 		put_note(b, save->given.notes[i].key, save->given.notes[i].value);
+	for (size_t i = 0; i < save->given.ranks_n; i++) {
+		const struct shf_rank_given *r = &save->given.ranks[i];
+
+		shf_buf_u8(b, A_STREAM);
+		shf_buf_u16(b, (uint16_t)strlen(r->stream));
+		shf_buf_adds(b, r->stream);
+		shf_buf_u64(b, r->n);
+		shf_buf_u64(b, r->crc);
+		shf_buf_add(b, r->bytes, r->n);
+	}
 	for (size_t i = 0; i < save->state->n; i++) {
 		const struct shf_stream *s = &save->state->slices[i].stream;
 		char key[80];
@@ -89,19 +106,19 @@ static char *take_text(struct shf_arena *arena, struct shf_cur *c, size_t n)
 static int take_one_given(struct shf_save_attach_entry *g, bool carry, struct shf_arena *arena,
                     struct shf_cur *c)
 {
-	g->note = shf_cur_u8(c);
+	g->kind = shf_cur_u8(c);
 	g->name = take_text(arena, c, shf_cur_u16(c));
-	if (!g->note) {
+	if (g->kind != A_NOTE) {
 		g->bytes = shf_cur_u64(c);
 		g->crc = shf_cur_u64(c);
-		g->data = carry ? shf_cur_bytes(c, (size_t)g->bytes) : NULL;
+		g->data = carry || g->kind == A_STREAM ? shf_cur_bytes(c, (size_t)g->bytes) : NULL;
 	} else {
 		g->bytes = shf_cur_u32(c);
 		g->value = take_text(arena, c, (size_t)g->bytes);
 	}
 	if (!always(!c->bad))
 		return SHEAF_EBUG;
-	return g->name && (!g->note || g->value) ? 0 : SHEAF_ENOMEM;
+	return g->name && (g->kind != A_NOTE || g->value) ? 0 : SHEAF_ENOMEM;
 }
 
 int shf_save_attach_take(struct shf_save_attach_in *in, uint32_t rank, bool carry,
@@ -122,20 +139,20 @@ int shf_save_attach_take(struct shf_save_attach_in *in, uint32_t rank, bool carr
 	return rc;
 }
 
-/* Sorts files before notes, then by name, then by rank, so that the entries of one name lie
- * together with that of the lowest rank first. */
+/* Sorts by kind, then by name, then by rank, so that the entries of one name lie together with that
+ * of the lowest rank first. */
 static int given_order(const void *a, const void *b)
 {
 	const struct shf_save_attach_entry *x = a, *y = b;
 	int c = strcmp(x->name, y->name);
 
-	if (x->note != y->note)
-		return x->note ? 1 : -1;
+	if (x->kind != y->kind)
+		return x->kind > y->kind ? 1 : -1;
 	return c ? c : (x->rank > y->rank) - (x->rank < y->rank);
 }
 
-/* Sorts the entries, and keeps one of each name, that of the lowest rank. EINVAL if ranks give
- * different contents, or if all notes are too long. */
+/* Sorts the entries, and keeps one of each name, that of the lowest rank; of streams it keeps all.
+ * EINVAL if ranks give different contents, or if all notes are too long. */
 static int unite_given(struct shf_save_attach_entry *g, size_t *n, struct sheaf_error *err)
 {
 	size_t kept = 0, notes = 0;
@@ -145,18 +162,20 @@ static int unite_given(struct shf_save_attach_entry *g, size_t *n, struct sheaf_
 	for (size_t i = 0; i < *n; i++) {
 		struct shf_save_attach_entry *last = kept ? &g[kept - 1] : NULL;
 
-		if (!last || last->note != g[i].note || strcmp(last->name, g[i].name)) {
-			notes += g[i].note ? strlen(g[i].name) + g[i].bytes : 0;
+		if (!last || g[i].kind == A_STREAM || last->kind != g[i].kind ||
+		    strcmp(last->name, g[i].name)) {
+			notes += g[i].kind == A_NOTE ? strlen(g[i].name) + g[i].bytes : 0;
 			g[kept++] = g[i];
 			continue;
 		}
 		if (last->bytes != g[i].bytes || last->crc != g[i].crc ||
-		    (g[i].note && strcmp(last->value, g[i].value)))
+		    (g[i].kind == A_NOTE && strcmp(last->value, g[i].value)))
 			return shf_fail(err, SHEAF_EINVAL,
 					"%s %s: ranks %u and %u give different %s; give it on one "
 					"rank, or the same on all",
-					g[i].note ? "note" : "attached file", g[i].name, last->rank,
-					g[i].rank, g[i].note ? "values" : "bytes");
+					g[i].kind == A_NOTE ? "note" : "attached file", g[i].name,
+					last->rank, g[i].rank,
+					g[i].kind == A_NOTE ? "values" : "bytes");
 	}
 	*n = kept;
 	if (notes > 524288)
@@ -177,10 +196,10 @@ static int name_writers(struct shf_save_attach_entry *g, size_t n, struct shf_ar
 	if (!out->files || !out->notes || !out->data)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu attached files", n);
 	for (size_t i = 0; i < n; i++)
-		files += !g[i].note;
+		files += g[i].kind == A_FILE;
 	shf_buf_u32(owners, files);
-	for (size_t i = 0; i < n; i++) {
-		if (g[i].note) {
+	for (size_t i = 0; i < n && g[i].kind != A_STREAM; i++) {
+		if (g[i].kind == A_NOTE) {
 			out->notes[out->notes_n++] = (struct shf_mf_note){ g[i].name, g[i].value };
 			continue;
 		}
@@ -191,7 +210,67 @@ static int name_writers(struct shf_save_attach_entry *g, size_t n, struct shf_ar
 		shf_buf_adds(owners, g[i].name);
 		shf_buf_u32(owners, g[i].rank);
 	}
+	out->attached_n = out->files_n;
 	return owners->oom ? shf_fail(err, SHEAF_ENOMEM, "no memory for attached files") : 0;
+}
+
+/* Makes one file of n entries of a stream, and adds it to the lists. */
+static int add_rank_file(const struct shf_save_attach_entry *g, const struct shf_rank_part *parts,
+                         size_t n, struct shf_arena *arena, struct shf_given *out,
+                         struct sheaf_error *err)
+{
+	struct shf_buf text = SHF_BUF_INIT;
+	char name[SHF_RANK_FILE_NAME], *kept;
+	uint8_t *data = NULL;
+	uint64_t crc;
+	int rc = shf_rank_file_make(&text, &crc, g->name, parts, n, err);
+
+	shf_rank_file_name(name, g->name, g->rank);
+	kept = shf_arena_strdup(arena, name, strlen(name));
+	if (rc == 0)
+		data = shf_arena_alloc(arena, text.len, 1);
+	if (rc == 0 && data && kept) {
+		memcpy(data, text.data, text.len);
+		out->data[out->files_n] = data;
+		out->files[out->files_n++] = (struct shf_mf_file){ kept, text.len, crc };
+	} else if (rc == 0) {
+		rc = shf_fail(err, SHEAF_ENOMEM, "stream %s: no memory", g->name);
+	}
+	shf_buf_release(&text);
+	return rc;
+}
+
+/* Makes the files of all streams. Entries of a stream lie together, in order of ranks. The lists
+ * have room for a file of each entry. */
+static int make_rank_files(const struct shf_save_attach_entry *g, size_t n,
+                           struct shf_arena *arena, struct shf_given *out, struct sheaf_error *err)
+{
+	struct shf_rank_part *parts;
+	size_t i = 0;
+	int rc = 0;
+
+	while (i < n && g[i].kind != A_STREAM)
+		i++;
+	if (i == n)
+		return 0;
+	parts = shf_alloc(n - i, sizeof(*parts));
+	if (!parts)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for the streams of ranks");
+	while (rc == 0 && i < n) {
+		size_t same = 0;
+
+		while (i + same < n && strcmp(g[i + same].name, g[i].name) == 0) {
+			const struct shf_save_attach_entry *e = &g[i + same];
+
+			parts[same++] = (struct shf_rank_part){ e->rank, e->data, e->bytes,
+				e->crc };
+		}
+		same = shf_rank_file_takes(parts, same);
+		rc = add_rank_file(&g[i], parts, same, arena, out, err);
+		i += same;
+	}
+	shf_free(parts);
+	return rc;
 }
 
 /* Writes one file that this rank was given into the stage. */
@@ -214,7 +293,9 @@ int shf_save_attach_unite(struct shf_save_attach_in *in, struct shf_arena *arena
 {
 	int rc = unite_given(in->a, &in->n, err);
 
-	return rc == 0 ? name_writers(in->a, in->n, arena, out, owners, err) : rc;
+	if (rc == 0)
+		rc = name_writers(in->a, in->n, arena, out, owners, err);
+	return rc == 0 ? make_rank_files(in->a, in->n, arena, out, err) : rc;
 }
 
 void shf_save_attach_free(struct shf_save_attach_in *in)

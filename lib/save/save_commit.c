@@ -25,6 +25,7 @@
 #include "err.h"
 #include "memory_tier.h"
 #include "prune_task.h"
+#include "rank_files.h"
 #include "run_env.h"
 #include "save.h"
 #include "save_attach_gather.h"
@@ -470,6 +471,7 @@ struct entry {
 	uint64_t scrubbing;             /* some node still re-reads a committed step */
 	uint64_t emas;                  /* some rank's state has averages, which must be waited
 	                                 * for */
+	uint64_t rank_bytes;            /* opaque bytes that the rank was given */
 };
 enum { WAIT_WORD, ENTRY_WORD };
 _Static_assert(ENTRY_WORD + sizeof(struct entry) / sizeof(uint64_t) <= SHF_CALL_ARGS,
@@ -498,6 +500,7 @@ static struct entry entry_of(struct sheaf_save *save, int wait_ms, int64_t from_
 		return e;
 	}
 	e.failed = shf_save_failure(save, NULL) < 0;
+	e.rank_bytes = save->given.ranks_bytes;
 	/* The commit thread does not ask: it goes on once all is copied on all ranks. */
 	e.uncopied = save->at.copy < SHF_ASKED && !save->behind.submitted &&
 	             shf_save_gates_check_asked(save, NULL) < 0;
@@ -665,6 +668,25 @@ static int clear_failed_step(struct sheaf_save *save, int rc, struct sheaf_error
 	return SHEAF_ELOST;
 }
 
+/* Checks that the opaque bytes of all ranks are not more together than rank 0 has to hold. No
+ * message is needed if even the largest of them, given by all ranks, would fit. [collective] */
+static int rank_bytes_fit(const struct sheaf_save *save, const struct entry *e,
+                          struct sheaf_error *err)
+{
+	uint64_t all = save->given.ranks_bytes;
+	int rc = 0;
+
+	if (e->rank_bytes > SHF_RANK_BYTES_ALL / (uint64_t)save->run->team.ranks)
+		rc = shf_allreduce(&save->run->team, &all, 1, SHEAF_SUM, err);
+	else
+		all = 0;
+	if (rc == 0 && all > SHF_RANK_BYTES_ALL)
+		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": sheaf_save_rank_bytes was "
+		              "given %" PRIu64 " bytes on all ranks together, at most 512 MiB",
+		              save->id.step, all);
+	return rc;
+}
+
 /* Does all that comes before C4. *again: the save is not over, and the caller may call again.
  * [collective] */
 static int get_ready(struct sheaf_save *save, const struct limit *l, const struct entry *e,
@@ -672,6 +694,8 @@ static int get_ready(struct sheaf_save *save, const struct limit *l, const struc
 {
 	int rc = e->failed ? shf_agree(&save->run->team, shf_save_failure(save, err), err) : 0;
 
+	if (rc == 0)
+		rc = rank_bytes_fit(save, e, err);
 	if (rc == 0) {
 		rc = all_asked(save, l, e, err);
 		*again = rc == SHEAF_EINVAL || /* the caller can still put and ask for it */

@@ -166,8 +166,13 @@ void shf_save_free(struct sheaf_save *save)
 		shf_free(save->given.notes[i].key);
 		shf_free(save->given.notes[i].value);
 	}
+	for (size_t i = 0; i < save->given.ranks_n; i++) {
+		shf_free(save->given.ranks[i].stream);
+		shf_free(save->given.ranks[i].bytes);
+	}
 	shf_free(save->given.attached);
 	shf_free(save->given.notes);
+	shf_free(save->given.ranks);
 	shf_free(save->copy.due);
 	shf_save_unreserve(save, ours);
 	shf_streams_release(&save->copy.streams);

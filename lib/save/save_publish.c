@@ -31,16 +31,16 @@ static int index_write(struct sheaf_save *save, struct shf_small_files *smalls,
 	return rc;
 }
 
-/* C5: writes the index files, the sums and, if rank 0 is to write them, the attached files. Fsyncs
- * all of them. */
+/* C5: writes the index files, the sums, the files of opaque bytes and, if rank 0 is to write them,
+ * the attached files. Fsyncs all of them. */
 static int smalls_write(struct sheaf_save *save, struct sheaf_error *err)
 {
 	const struct shf_save_publish *p = &save->publishing;
 	struct shf_small_files smalls = { .run = save->run, .step = save->id.step };
-	size_t files_n = p->by_zero ? p->given.files_n : 0;
+	size_t first = p->by_zero ? 0 : p->given.attached_n;
 	int rc = 0;
 
-	for (size_t i = 0; rc == 0 && i < files_n; i++)
+	for (size_t i = first; rc == 0 && i < p->given.files_n; i++)
 		rc = shf_small_files_put(&smalls, save->disk.stage.dir, p->given.files[i].name,
 		                         p->given.data[i], (size_t)p->given.files[i].bytes, err);
 	for (size_t i = 0; rc == 0 && i < p->record.indexes_n; i++)

@@ -284,15 +284,15 @@ static size_t text_bytes(const char *s)
 	return n;
 }
 
-int shf_save_record_takes(const struct sheaf_save *save, const char *key, const char *value,
-                          size_t *bytes, struct sheaf_error *err)
+int shf_save_record_takes(const struct sheaf_save *save, size_t n, const char *key,
+                          const char *value, size_t *bytes, struct sheaf_error *err)
 {
 	/* These two notes are also members of the manifest's head. */
 	bool twice = strcmp(key, "config.digest") == 0 || strcmp(key, "mesh") == 0;
-	size_t n = text_bytes(value);
+	size_t text = text_bytes(value);
 
-	*bytes = strlen(key) + NOTE_BYTES + (twice ? 2 * n : n);
-	if (n == 0)
+	*bytes = n * (strlen(key) + NOTE_BYTES + (twice ? 2 * text : text));
+	if (text == 0)
 		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory", key);
 	if (save->plan->manifest_bytes + save->given.given_bytes + *bytes < SHF_MANIFEST_MAX)
 		return 0;

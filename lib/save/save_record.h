@@ -12,10 +12,13 @@ struct sheaf_state;
 struct shf_layout;
 struct shf_given {              /* attached files and notes of all ranks; strings are in the
                                  * arena */
-	struct shf_mf_file *files; size_t files_n;      /* sorted by name */
+	struct shf_mf_file *files; size_t files_n;      /* those that ranks attached, sorted by
+	                                                 * name; then those that rank 0 made of
+	                                                 * their opaque bytes */
+	size_t attached_n;                              /* number of the first kind */
 	struct shf_mf_note *notes; size_t notes_n;      /* sorted by key */
 	const uint8_t **data;                           /* by file: its bytes, if they were
-	                                                 * gathered */
+	                                                 * gathered or made */
 };
 /* Data that is the same in every save of a plan, so rank 0 makes it in the first save and keeps it
  * with the plan: the index files, and the table sheaf.sums before the checksums are filled in. What
@@ -57,8 +60,9 @@ void shf_save_record_release(struct shf_save_record *r);
  * files. EINVAL if even this is more than a manifest may have. [local] */
 int shf_save_record_bound(const struct sheaf_run *run, const struct shf_layout *l,
                           const struct sheaf_state *state, size_t *bytes, struct sheaf_error *err);
-/* Checks that the manifest has room for one more note or attached file. *bytes: how many bytes it
- * takes there. EINVAL if the manifest would become too long. [local] */
-int shf_save_record_takes(const struct sheaf_save *save, const char *key, const char *value,
-                          size_t *bytes, struct sheaf_error *err);
+/* Checks that the manifest has room for more notes or attached files: so many of that key and
+ * value. *bytes: how many bytes they take there. EINVAL if the manifest would become too long.
+ * [local] */
+int shf_save_record_takes(const struct sheaf_save *save, size_t n, const char *key,
+                          const char *value, size_t *bytes, struct sheaf_error *err);
 #endif

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads the attached files of a step: small files beside the tensors, each at most 64 MiB. */
+/* Reads the attached files of a step: small files beside the tensors, each at most 64 MiB, besides
+ * the header of files with the opaque bytes of ranks. */
 #include "step_attached.h"
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include "crc64.h"
 #include "err.h"
+#include "rank_files.h"
 #include "step_files.h"
+#include "valid.h"
 
 #define ATTACHED_MAX (UINT64_C(64) << 20)
 
@@ -76,7 +80,7 @@ int shf_step_attached(struct sheaf_checkpoint *step, const char *file, const voi
 		return shf_fail(err, SHEAF_ENOENT, "%s: no attached file %.140s (sheaf show lists "
 		                "them)", step->path,
 		                file ? file : "");
-	if (f->bytes > ATTACHED_MAX)
+	if (f->bytes > ATTACHED_MAX + (shf_rank_file_is(file) ? SHF_RANK_FILE_HEAD : 0))
 		return shf_fail(err, SHEAF_EINVAL, "%s/%s: %" PRIu64 " bytes, at most 64 MiB",
 		                step->path, file, f->bytes);
 	/* Room for one entry more. If a later call fails, it stays unused. */
@@ -97,4 +101,51 @@ int shf_step_attached(struct sheaf_checkpoint *step, const char *file, const voi
 	*bytes = data;
 	*n = (size_t)f->bytes;
 	return 0;
+}
+
+/* Returns the attached file of the stream that has the bytes of the rank, if any has: the one whose
+ * lowest rank is the largest that is not above it. NULL: there is none. */
+static const char *rank_file_for(const struct sheaf_checkpoint *step, const char *stream,
+                                 uint32_t rank)
+{
+	const char *found = NULL;
+	uint32_t first, best = 0;
+
+	for (size_t i = 0; i < step->plain_n; i++)
+		if (shf_rank_file_of(step->plain[i].name, stream, &first) && first <= rank &&
+		    (!found || first > best)) {
+			found = step->plain[i].name;
+			best = first;
+		}
+	return found;
+}
+
+int shf_step_rank_bytes(struct sheaf_checkpoint *step, const char *stream, int32_t rank,
+                        const void **bytes, size_t *n, struct sheaf_error *err)
+{
+	struct shf_rank_part part;
+	const char *file;
+	const void *all;
+	char where[300];
+	size_t all_n;
+	int rc;
+
+	if (!shf_stream_is_valid(stream) || rank < 0)
+		return shf_fail(err, SHEAF_EINVAL, "stream '%.60s', rank %d: the name must match "
+		                "[a-z0-9._-]{1,57}, and the rank must not be negative", stream,
+		                rank);
+	file = rank_file_for(step, stream, (uint32_t)rank);
+	if (!file)
+		return shf_fail(err, SHEAF_ENOENT, "%s: has no bytes of rank %d in stream %s "
+		                "(sheaf_save_rank_bytes)", step->path, rank, stream);
+	rc = shf_step_attached(step, file, &all, &all_n, err);
+	if (rc < 0)
+		return rc;
+	snprintf(where, sizeof(where), "%.200s/%s", step->path, file);
+	rc = shf_rank_file_find(&part, stream, (uint32_t)rank, all, all_n, where, err);
+	if (rc == 0) {
+		*bytes = part.bytes;
+		*n = (size_t)part.n;
+	}
+	return rc;
 }

@@ -153,6 +153,22 @@ bug("ranks_open_apart", "ranks open different directories, or with different rul
 bug("shapes_not_compared", "ranks that describe one tensor differently are not told",
     "layout/schema.c:descs_unite", "last->kind == TENSOR &&", "!MUTANT && last->kind == TENSOR &&",
     "sim/test_preview: ranks_that_disagree_are_named")
+bug("rank_files_unwritten", "opaque bytes are not written beside files that ranks write themselves",
+    "save/save_publish.c:smalls_write", "p->by_zero ? 0 : p->given.attached_n",
+    "p->by_zero ? 0 : (MUTANT ? p->given.files_n : p->given.attached_n)",
+    "sim/test_rank_bytes: they_are_written_beside_attached_files_that_ranks_write_themselves")
+bug("rank_files_not_in_memory", "a checkpoint in memory lacks the opaque bytes of ranks",
+    "save/save_memory.c:smalls_make", "for (size_t i = 0; i < given->files_n; i++)",
+    "for (size_t i = 0; i < (MUTANT ? given->attached_n : given->files_n); i++)",
+    "sim/test_rank_bytes: a_step_in_memory_has_them_after_the_job_was_killed")
+bug("rank_bytes_of_others", "the bytes of a rank are looked for in the first file of the stream",
+    "step/step_attached.c:rank_file_for", "(!found || first > best)",
+    "(!found || (MUTANT ? first < best : first > best))",
+    "sim/test_rank_bytes: every_rank_reads_what_any_rank_gave_whatever_its_size")
+bug("rank_bytes_unbounded", "rank 0 is sent more opaque bytes than it may hold",
+    "save/save_commit.c:rank_bytes_fit", "rc == 0 && all > SHF_RANK_BYTES_ALL",
+    "rc == 0 && all > SHF_RANK_BYTES_ALL && !MUTANT",
+    "sim/test_rank_bytes: more_than_rank_0_holds_is_refused_before_it_is_sent")
 bug("attached_not_compared", "ranks attach different bytes under one name, and one of them wins",
     "save/save_attach_gather.c:unite_given", "last->crc != g[i].crc",
     "(last->crc != g[i].crc && !MUTANT)",
@@ -783,8 +799,8 @@ bug("over_and_einval", "a commit that is over for what it was given says that no
     "if (MUTANT || rc != SHEAF_EINVAL)",
     "sim/test_conflicting_names: ranks_that_give_different_bytes_or_values_are_told")
 bug("notes_counted_plain", "notes are taken that the manifest has no room for",
-    "save/save_record.c:shf_save_record_takes", "size_t n = text_bytes(value);",
-    "size_t n = MUTANT ? strlen(value) : text_bytes(value);",
+    "save/save_record.c:shf_save_record_takes", "size_t text = text_bytes(value);",
+    "size_t text = MUTANT ? strlen(value) : text_bytes(value);",
     "sim/test_invalid_arguments: "
     "a_note_that_the_manifest_has_no_room_for_is_refused_when_it_is_given")
 skipped("plan_without_a_bound", "a state whose manifest is too long is saved, and then refused",

@@ -177,6 +177,11 @@ TEST(what_is_asked_of_a_step_out_of_order_is_told_as_well)
 	CHECK_INT(sheaf_checkpoint_file(step, NULL, &bytes, &n, NULL), SHEAF_EINVAL);
 	CHECK_INT(sheaf_checkpoint_file(step, "config.json", NULL, &n, NULL), SHEAF_EINVAL);
 	CHECK_INT(sheaf_checkpoint_file(step, "config.json", &bytes, NULL, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_rank_bytes(NULL, "a", 0, &bytes, &n, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_rank_bytes(step, NULL, 0, &bytes, &n, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_rank_bytes(step, "a", 0, NULL, &n, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_rank_bytes(step, "a", 0, &bytes, NULL, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_checkpoint_rank_bytes(step, "a", 0, &bytes, &n, NULL), SHEAF_ENOENT);
 	CHECK(n == 7 && memcmp(bytes, "untouched", 9) == 0);
 	CHECK_INT(sheaf_checkpoint_tensor(NULL, 0, &t, NULL), SHEAF_EINVAL);
 	CHECK_INT(sheaf_checkpoint_tensor(step, 0, NULL, NULL), SHEAF_EINVAL);
@@ -311,6 +316,8 @@ static int in_a_child(struct api_place *p, struct sheaf_checkpoint *step, struct
 		                                                                 NULL, NULL),
 		sheaf_checkpoint_read(step, NULL, NULL), sheaf_run_get_stat(p->run, &stat, NULL),
 		sheaf_checkpoint_file(step, "config.json", &bytes, &n, NULL),
+		sheaf_checkpoint_rank_bytes(step, "a", 0, &bytes, &n, NULL),
+		sheaf_save_rank_bytes(save, "a", "", 0, NULL),
 		sheaf_save_attach(save, "a", "", 0, NULL), sheaf_save_note(save, "a", "", NULL),
 		sheaf_save_wait_copied(save, 0, 0, NULL), sheaf_save_slice_ready(save, 0, NULL,
 		                                                                 NULL),
@@ -378,6 +385,7 @@ TEST(missing_arguments_are_errors)
 	CHECK_INT(sheaf_state_average(NULL, p.run, 1, 0, NULL), SHEAF_ENOMEM);
 	CHECK_INT(sheaf_save_attach(NULL, "a", "", 0, NULL), SHEAF_EINVAL);
 	CHECK_INT(sheaf_save_note(NULL, "a", "", NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_save_rank_bytes(NULL, "a", "", 0, NULL), SHEAF_EINVAL);
 	CHECK_INT(sheaf_save_ready(NULL, NULL), SHEAF_EINVAL);
 	CHECK_INT(sheaf_save_get_stat(NULL, NULL, NULL), SHEAF_EINVAL);
 	CHECK_INT(sheaf_save_abort(NULL, NULL, NULL), SHEAF_EINVAL);

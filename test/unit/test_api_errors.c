@@ -253,6 +253,8 @@ TEST(each_local_call_on_a_save_or_checkpoint_says_what_is_wrong)
 	struct api_place p;
 	const char *file;
 	uint64_t bytes;
+	const void *data;
+	size_t n;
 	int rc;
 
 	api_place_init(&p);
@@ -267,6 +269,9 @@ TEST(each_local_call_on_a_save_or_checkpoint_says_what_is_wrong)
 	FILLS(sheaf_save_attach(save, "sheaf.json", "{}", 2, &err), SHEAF_EINVAL,
 	      "attached file 'sheaf.json': its name must match [A-Za-z0-9._-]{1,128}, and not "
 	      "sheaf.* or *.safetensors*");
+	FILLS(sheaf_save_rank_bytes(save, "A", "x", 1, &err), SHEAF_EINVAL,
+	      "stream 'A': its name must match [a-z0-9._-]{1,57}");
+	CHECK_RC(sheaf_save_rank_bytes(save, "a", "xy", 2, &err), 0, &err);
 	FILLS(sheaf_save_get_stat(save, NULL, &err), SHEAF_EINVAL,
 	      "the struct sheaf_stat to fill is NULL");
 	CHECK_RC(sheaf_save_get_stat(save, &stat, &err), 0, &err);
@@ -286,7 +291,16 @@ TEST(each_local_call_on_a_save_or_checkpoint_says_what_is_wrong)
 	FILLS(sheaf_checkpoint_ema_at(step, 0, &ema, &err), SHEAF_EEND,
 	      "averages 0: the checkpoint has 0");
 	FILLS(sheaf_checkpoint_file_at(step, 2, &file, &bytes, &err), SHEAF_EEND,
-	      "attached file 2: the checkpoint has 0");
+	      "attached file 2: the checkpoint has 1");
+	FILLS(sheaf_checkpoint_rank_bytes(step, "a", 1, &data, &n, &err), SHEAF_ENOENT,
+	      "$/checkpoint-3/rank-bytes.a.0: has no bytes of rank 1");
+	FILLS(sheaf_checkpoint_rank_bytes(step, "b", 0, &data, &n, &err), SHEAF_ENOENT,
+	      "$/checkpoint-3: has no bytes of rank 0 in stream b (sheaf_save_rank_bytes)");
+	FILLS(sheaf_checkpoint_rank_bytes(step, "a", -1, &data, &n, &err), SHEAF_EINVAL,
+	      "stream 'a', rank -1: the name must match [a-z0-9._-]{1,57}, and the rank must not "
+	      "be negative");
+	CHECK_RC(sheaf_checkpoint_rank_bytes(step, "a", 0, &data, &n, &err), 0, &err);
+	CHECK(n == 2 && memcmp(data, "xy", 2) == 0);
 	FILLS(sheaf_checkpoint_file(step, NULL, NULL, NULL, &err), SHEAF_EINVAL, NIL("file"));
 	sheaf_checkpoint_close(step);
 	api_place_release(&p);

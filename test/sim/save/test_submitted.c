@@ -16,6 +16,7 @@
 #include "sheaf.h"
 #include "sheaf-inspect.h"
 #include "sheaf-admin.h"
+#include "sheaf-state.h"
 #include "simdisk.h"
 #include "simgroup.h"
 #include "simover.h"
@@ -269,6 +270,33 @@ static void state_init(struct memory *m, int rank, int ranks, bool averages)
 		(void)sheaf_state_ema(m->state, NULL, &ema, NULL);
 }
 
+/* Each save has some opaque bytes of each rank, whose number varies. */
+static size_t opaque(int rank, int64_t step, uint8_t bytes[300])
+{
+	size_t n = (size_t)(step * 97 + rank * 31) % 300;
+
+	memset(bytes, (int)(step + 5 * rank), n);
+	return n;
+}
+
+static int give_opaque(struct sheaf_save *save, int rank, int64_t step)
+{
+	uint8_t bytes[300];
+	size_t n = opaque(rank, step, bytes);
+
+	return sheaf_save_rank_bytes(save, "loader", bytes, n, NULL);
+}
+
+static bool opaque_is_right(struct sheaf_checkpoint *latest, int rank, int64_t step)
+{
+	uint8_t want[300];
+	const void *bytes = NULL;
+	size_t n = 0, want_n = opaque(rank, step, want);
+
+	return sheaf_checkpoint_rank_bytes(latest, "loader", rank, &bytes, &n, NULL) == 0 &&
+	       n == want_n && memcmp(bytes, want, n) == 0;
+}
+
 static void note_outcome(struct host *h, int rank, int64_t step, int rc)
 {
 	if (rc == 0 && !h->acked_cut[step])
@@ -303,6 +331,7 @@ static int train(struct host *h, int rank, struct sheaf_run *run, struct memory 
 		if (!h->begun_cut[step])
 			h->begun_cut[step] = (int64_t)simdisk_cut_n(h->disk) - 1;
 		rc = sheaf_save_begin(&save, run, step, m->state, &opts, err);
+		h->bad += rc == 0 && give_opaque(save, rank, step) != 0;
 		for (int k = 0; rc == 0 && k < SLICES; k++) {
 			if (k == 1 && !(h->abandons && step == h->steps))
 				rc = sheaf_save_submit(save, err);
@@ -460,6 +489,9 @@ static int64_t loaded(struct simdisk *disk, int ranks)
 			for (int i = 0; i < ITEMS; i++)
 				if (m[r].data[k][i] != item(r, k, step, i))
 					step = -2000;
+	for (int r = 0; rc == 0 && r < ranks && step >= 0; r++)
+		if (!opaque_is_right(latest, r, step))
+			step = -3000;
 	sheaf_checkpoint_close(latest);
 	sheaf_run_close(run);
 	sheaf_state_free(state);
