@@ -250,35 +250,71 @@ struct on_disk {                /* the step on disk that steps in memory follow,
 	int64_t step;
 	char session[33];
 	uint64_t rewinds;
+	uint64_t smalls;                /* bytes of the small files */
 };
 
-/* Sends from rank 0 to all ranks which step on disk the step follows: the node of rank 0 may be the
- * one that fails. Sends the small files to the lowest rank of each other node, so that each node
- * has them. rc: the result of this rank's work so far. *in: what this rank received.
+/* Rank 0 sends at most so many bytes at once to all nodes together, but not less than PORTION_MIN
+ * to each. */
+#define SEND_BYTES (UINT64_C(16) << 20)
+#define PORTION_MIN (UINT64_C(64) << 10)
+
+/* Sends a portion of the small files from rank 0 to the lowest rank of each other node; with `on`
+ * also that, to all ranks. rc: the result of this rank's work so far. *in: what this rank received.
  * [collective] */
-static int send_from_zero(struct sheaf_save *save, int rc, const struct shf_buf *smalls,
-                          struct shf_buf *in, struct sheaf_error *err)
+static int send_portion(struct sheaf_save *save, int rc, const struct on_disk *on,
+                        struct shf_buf portion, struct shf_buf *in, struct sheaf_error *err)
 {
 	struct shf_team *team = &save->run->team;
 	const struct shf_nodes *place = &save->run->place;
-	const struct shf_memory_tier *t = save->run->tier;
-	struct on_disk on = { .step = t->base_step, .rewinds = t->rewinds };
 	size_t ranks = (size_t)team->ranks;
 	struct shf_buf *to = shf_zalloc(ranks, sizeof(*to));
 	bool *sent = shf_zalloc((size_t)place->nodes_n, sizeof(*sent));
 
-	memcpy(on.session, t->base_session, sizeof(on.session));
 	if (rc == 0 && (!to || !sent))
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for a step in memory");
 	for (size_t r = 0; rc == 0 && team->rank == 0 && r < ranks; r++) {
-		shf_buf_add(&to[r], &on, sizeof(on));
+		if (on)
+			shf_buf_add(&to[r], on, sizeof(*on));
 		if (r && !sent[place->nodes[r]]) /* rank 0 has the files itself */
-			shf_buf_add(&to[r], smalls->data, smalls->len);
+			shf_buf_add(&to[r], portion.data, portion.len);
 		sent[place->nodes[r]] = true;
 	}
 	rc = shf_exchange(team, rc, to, in, NULL, err);
 	shf_bufs_free(to, team->ranks);
 	shf_free(sent);
+	return rc;
+}
+
+/* Sends from rank 0 to all ranks which step on disk the step follows: the node of rank 0 may be the
+ * one that fails. Sends the small files to the lowest rank of each other node, so that each node
+ * has them; in portions, because rank 0 copies what it sends for each node. rc: the result of this
+ * rank's work so far. *in: what this rank received; it is out of memory (oom) if it had no room.
+ * [collective] */
+static int send_from_zero(struct sheaf_save *save, int rc, const struct shf_buf *smalls,
+                          struct shf_buf *in, struct sheaf_error *err)
+{
+	const struct shf_memory_tier *t = save->run->tier;
+	struct on_disk on = { .step = t->base_step, .rewinds = t->rewinds,
+		.smalls = smalls->len };
+	size_t share = SEND_BYTES / (uint64_t)save->run->place.nodes_n, at = 0;
+	size_t most = share > PORTION_MIN ? share : PORTION_MIN;
+
+	memcpy(on.session, t->base_session, sizeof(on.session));
+	do {
+		struct shf_buf part = SHF_BUF_INIT, mine = SHF_BUF_INIT;
+
+		if (at < smalls->len) {
+			mine.data = smalls->data + at;
+			mine.len = smalls->len - at < most ? smalls->len - at : most;
+		}
+		rc = send_portion(save, rc, at ? NULL : &on, mine, at ? &part : in, err);
+		if (rc == 0 && at)
+			shf_buf_add(in, part.data, part.len);
+		else if (rc == 0 && always(in->len >= sizeof(on)))
+			memcpy(&on, in->data, sizeof(on));
+		shf_buf_release(&part);
+		at += most;
+	} while (rc == 0 && at < on.smalls);
 	return rc;
 }
 
@@ -346,6 +382,8 @@ static int stamp_with(struct sheaf_save *save, const struct shf_buf *smalls,
 	struct shf_buf mine = *smalls;
 	int rc = take_base(save, in, before, err);
 
+	if (rc == 0 && in->oom)
+		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for a step in memory");
 	if (rc == 0 && save->run->team.rank) {
 		mine.data = in->data + sizeof(struct on_disk);
 		mine.len = in->len - sizeof(struct on_disk);
