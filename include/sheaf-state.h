@@ -70,6 +70,37 @@ int  sheaf_state_ema(struct sheaf_state *state, const char *family, const struct
  * [collective] */
 int  sheaf_state_average(struct sheaf_state *state, struct sheaf_run *run, int64_t step,
                          double loss, struct sheaf_error *err);
+/* Averages of a slice in the running job. */
+struct sheaf_average {
+	uint32_t size;
+	int32_t slice;                  /* number of their own slice in the state */
+	float *data;                    /* averages of items [start, start + count) of the buffer of
+	                                 * the weights; NULL if the slice is empty */
+	int64_t start, count;
+};
+/* Gives access to the averages of a slice, for example to evaluate the model with them. First the
+ * calling thread makes what lazy saves in flight have not yet updated of these averages, or waits
+ * for the thread that does. The averages are then those of the last step that counted, bit for bit
+ * as a checkpoint of that step has them. No other rank is asked, and the disk is not waited for.
+ * name     family of the averages (sheaf_ema.name); NULL: "ema".
+ * slice    number of a slice of weights.
+ * average  receives where its averages are. They lie as the weights do: the average of item k of
+ *          the weights' buffer, k = origin + i[0] * stride[0] + ... (struct sheaf_slice), is
+ *          data[k - start]. For dense memory without SHEAF_SLICE_FLAT start is 0, and the averages
+ *          lie in row-major order.
+ *
+ * - The pointer is valid until the state is freed. The values may be read until the next
+ *   sheaf_save_begin, sheaf_state_average or load with the state begins.
+ * - The caller may also exchange averages and weights, to evaluate without more memory. Before
+ *   that, call the gates of `slice` and of average->slice in each lazy save in flight
+ *   (sheaf_save_wait_copied). Exchange them back before the next sheaf_save_begin,
+ *   sheaf_state_average or load.
+ * EAGAIN: there are no averages yet: no save and no sheaf_state_average of the state has begun, or
+ *    a load has not filled them and no step has counted since.
+ * EINVAL: the state has no averages of that name, or they are not of that slice.
+ * A failure is not remembered. [local] */
+int  sheaf_state_get_average(struct sheaf_state *state, const char *name, int slice,
+                             struct sheaf_average *average, struct sheaf_error *err);
 
 /* Adds opaque bytes of this rank to a checkpoint, such as the state of a data loader. Call it after
  * sheaf_save_begin, where sheaf_save_note may be called. The size may differ from rank to rank and

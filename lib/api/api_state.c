@@ -6,6 +6,7 @@
 #include "entry.h"
 #include "export.h"
 #include "run.h"
+#include "save_averages.h"
 #include "sheaf-state.h"
 #include "slice_chunk.h"
 #include "state.h"
@@ -93,6 +94,15 @@ SHEAF_API int sheaf_state_average(struct sheaf_state *state, struct sheaf_run *r
 		shf_turns_give(run);
 	}
 	return shf_ended(rc, err);
+}
+
+SHEAF_API int sheaf_state_get_average(struct sheaf_state *state, const char *name, int slice,
+                                      struct sheaf_average *average, struct sheaf_error *err)
+{
+	struct sheaf_error own;
+
+	err = shf_err_or(err, &own);
+	return shf_ended(shf_state_get_average(state, name, slice, average, err), err);
 }
 
 SHEAF_API void sheaf_state_free(struct sheaf_state *state)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Waits until lazy saves have copied the averages of a state, so that the next step does not change
- * averages that are still to be saved. */
+/* Averages of a state that lazy saves still update and copy. */
 #include "save_averages.h"
 #include <math.h>
 #include "averages.h"
@@ -9,6 +8,7 @@
 #include "save_gates.h"
 #include "save_status.h"
 #include "state.h"
+#include "struct_size.h"
 
 /* Without a copy thread nothing is copied between two calls, so each call may take a time slice,
  * also one that does not wait: else who only asks would never come to the end. It begins at the
@@ -58,4 +58,33 @@ void shf_save_averages_finish(struct sheaf_state *state, const struct shf_ema_up
 	for (size_t k = 0; k < state->emas_n; k++)
 		if (shf_ema_changes(&state->emas[k], &fresh[k]))
 			let_copies_end(state, &state->emas[k]);
+}
+
+/* The update of a lazy save is not made by its gate, as that belongs to the caller, who may have
+ * reasons to call it later; SHEAF_SAVE_CHECK compares the memory there. Its pieces are copied
+ * instead, as if a thread of the save had come to them. */
+int shf_state_get_average(struct sheaf_state *state, const char *name, int slice,
+                          struct sheaf_average *average, struct sheaf_error *err)
+{
+	int rc = shf_state_ready(state, false, err);
+	struct sheaf_average out = { 0 };
+	const struct shf_slice *a;
+	size_t at = 0;
+
+	if (rc == 0)
+		rc = shf_save_gates_check_forked(state, err);
+	if (rc == 0)
+		rc = shf_emas_find(state, name ? name : "ema", slice, &at, err);
+	if (rc < 0)
+		return rc;
+	for (struct shf_reader *r = state->readers; r; r = r->next)
+		shf_save_copier_update_slice(shf_save_of(r), (size_t)slice);
+	a = &state->slices[at];
+	out.slice = (int32_t)at;
+	if (!a->empty) {
+		out.data = (float *)(void *)a->mem.base;
+		out.start = a->mem.lo;
+		out.count = a->mem.hi - a->mem.lo;
+	}
+	return shf_struct_out(average, &out, sizeof(out), sizeof(out), "average", err);
 }

@@ -228,17 +228,23 @@ int shf_save_copier_begin(struct sheaf_save *save, struct sheaf_error *err)
 	return rc;
 }
 
-void shf_save_copier_update(struct sheaf_save *save)
+void shf_save_copier_update_slice(struct sheaf_save *save, size_t slice)
 {
 	struct shf_save_copier *lz = save->copy.lazy;
 	struct shf_save_piece p;
 
-	for (size_t s = 0; lz->turns && s < lz->turns->slices_n; s++)
-		if (lz->due[s] && atomic_load_explicit(&lz->left[s], memory_order_acquire) > 0) {
-			while (shf_save_piece_take(lz, s, -1, &p))
-				shf_save_piece_copy(lz, &p);
-			(void)shf_save_pieces_wait_slice(lz, s, -1);
-		}
+	if (!lz->turns || slice >= lz->turns->slices_n || !lz->due[slice] ||
+	    atomic_load_explicit(&lz->left[slice], memory_order_acquire) == 0)
+		return;
+	while (shf_save_piece_take(lz, slice, -1, &p))
+		shf_save_piece_copy(lz, &p);
+	(void)shf_save_pieces_wait_slice(lz, slice, -1);
+}
+
+void shf_save_copier_update(struct sheaf_save *save)
+{
+	for (size_t s = 0; save->copy.lazy->turns && s < save->copy.lazy->turns->slices_n; s++)
+		shf_save_copier_update_slice(save, s);
 }
 
 void shf_save_copier_leave_averages(struct sheaf_save *save)

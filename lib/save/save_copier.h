@@ -46,6 +46,8 @@ bool shf_save_copier_has_thread(struct sheaf_save *save);
 /* Brings all averages that this save updates up to date, and copies their weights on the way.
  * [local] */
 void shf_save_copier_update(struct sheaf_save *save);
+/* Does the same for the averages of one slice of weights. [any thread] */
+void shf_save_copier_update_slice(struct sheaf_save *save, size_t slice);
 /* Ends the copy: joins the threads, brings averages up to date, and waits for pieces that other
  * callers are copying. [local] */
 void shf_save_copier_stop(struct sheaf_save *save);

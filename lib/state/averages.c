@@ -422,6 +422,39 @@ static int by_number(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
+/* Returns the index of the source slice in the averages; -1: it is not averaged in them. */
+static int64_t average_index(const struct shf_ema *e, uint32_t slice)
+{
+	const uint32_t *at = e->n ? bsearch(&slice, e->source, e->n, sizeof(slice), by_number)
+	                          : NULL;
+
+	return at ? at - e->source : -1;
+}
+
+int shf_emas_find(const struct sheaf_state *state, const char *name, int slice, size_t *average,
+                  struct sheaf_error *err)
+{
+	const struct shf_ema *e = NULL;
+	int64_t i;
+
+	for (size_t k = 0; k < state->emas_n; k++)
+		if (strcmp(state->emas[k].name, name) == 0)
+			e = &state->emas[k];
+	if (!e)
+		return shf_fail(err, SHEAF_EINVAL, "averages %.40s: the state has none of this "
+		                "name; add them with sheaf_state_ema", name);
+	i = slice < 0 ? -1 : average_index(e, (uint32_t)slice);
+	if (i < 0)
+		return shf_fail(err, SHEAF_EINVAL, "averages %s: slice %d is not averaged in them; "
+		                "pass the number of a slice of weights", e->name, slice);
+	if (!e->begun || e->anew[i])
+		return shf_fail(err, SHEAF_EAGAIN, "averages %s: no step has counted yet for slice "
+		                "%d; call this after the next save or sheaf_state_average",
+		                e->name, slice);
+	*average = e->first + (size_t)i;
+	return 0;
+}
+
 /* Updates units [lo, hi) of averages `a` from the same units of their source s, which has the same
  * window and strides. Gaps between strided items are updated too, because one dense pass is
  * simpler; no box contains them. */
@@ -449,13 +482,13 @@ void shf_emas_update(const struct sheaf_state *state, const struct shf_ema_updat
 		return;
 	for (size_t k = 0; k < state->emas_n; k++) {
 		const struct shf_ema *e = &state->emas[k];
-		const uint32_t *at;
+		int64_t i;
 
 		if (!(due->made >> k & 1))
 			continue;
-		at = bsearch(&slice, e->source, e->n, sizeof(slice), by_number);
-		if (at)
-			update(&state->slices[e->first + (size_t)(at - e->source)],
+		i = average_index(e, slice);
+		if (i >= 0)
+			update(&state->slices[e->first + (size_t)i],
 			       &state->slices[slice], due->first >> k & 1, fresh[k].coef, due->at,
 			       to);
 	}

@@ -93,6 +93,10 @@ size_t shf_emas_before(const struct sheaf_state *state, const struct shf_ema_win
  * due->at. [any thread, but one at a time] */
 void shf_emas_update(const struct sheaf_state *state, const struct shf_ema_update *fresh,
                      struct shf_ema_window *due, int64_t to);
+/* Finds the averages of a slice in the family `name`: *average becomes the number of their slice.
+ * EINVAL: there are none. EAGAIN: their memory holds no averages yet. [local] */
+int  shf_emas_find(const struct sheaf_state *state, const char *name, int slice, size_t *average,
+                   struct sheaf_error *err);
 /* Returns the slice that is averaged in `slice`, which must be a slice of averages. */
 uint32_t shf_ema_source(const struct sheaf_state *state, size_t slice);
 /* Call it after a load has filled the state from a step with manifest m. filled[k]: some rank

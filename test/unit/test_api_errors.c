@@ -228,6 +228,8 @@ TEST(each_local_call_says_what_is_wrong_with_its_arguments)
 	      "group: the callback allgather is NULL");
 	FILLS(sheaf_state_add(NULL, &s, &err), SHEAF_ENOMEM,
 	      "the state is NULL; sheaf_state_new returns NULL when memory is out");
+	FILLS(sheaf_state_get_average(NULL, NULL, 0, NULL, &err), SHEAF_ENOMEM,
+	      "the state is NULL; sheaf_state_new returns NULL when memory is out");
 	FILLS(sheaf_state_ema(NULL, NULL, NULL, &err), SHEAF_ENOMEM,
 	      "the state is NULL; sheaf_state_new returns NULL when memory is out");
 	FILLS(sheaf_state_rank_bytes(NULL, "rng", NULL, 0, 1, p.rng, 5, &err), SHEAF_ENOMEM,
