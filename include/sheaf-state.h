@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sheaf-state.h - what a checkpoint can have besides the slices of a trainer: moving averages of
- * the weights, and opaque bytes of each rank whose size varies. The rules at the head of sheaf.h
- * apply to these calls, too. */
+ * the weights, and opaque bytes of each rank whose size varies; and a hash by which a binding finds
+ * the state that it has made before. The rules at the head of sheaf.h apply to these calls, too. */
 #ifndef SHEAF_STATE_H
 #define SHEAF_STATE_H
 #include "sheaf.h"
@@ -133,6 +133,22 @@ int  sheaf_save_rank_bytes(struct sheaf_save *save, const char *stream, const vo
  * [local] */
 int  sheaf_checkpoint_rank_bytes(struct sheaf_checkpoint *step, const char *stream, int32_t rank,
                                  const void **bytes, size_t *n, struct sheaf_error *err);
+
+/* Returns a hash of what a state describes. Meant for bindings that describe the state anew at each
+ * save: if a state with the same hash exists, they give that one the memory of the new one
+ * (sheaf_state_move_all) and save with it, and so keep its plan, its order of gates and its
+ * averages.
+ * - It covers the number and the order of the slices, and of each slice all fields of struct
+ *   sheaf_slice except data; of sheaf_state_rank_bytes stream, rule, rank and ranks; of
+ *   sheaf_state_ema all its arguments.
+ * - It does not cover data, the values of averages, or what was done with the state.
+ * - Two ways to write the same slice give the same hash: NULL and "model" for the family, 0 and
+ *   dtype for data_dtype, and strides that are all 0 and those of dense memory.
+ * - Other states have the same hash with a probability of 2^-64. Hashes of different ranks, and of
+ *   different versions of the library, say nothing when they are compared.
+ * 0: the state is NULL, or a call on it has failed. No other state has this hash.
+ * [local] */
+uint64_t sheaf_state_hash(const struct sheaf_state *state);
 
 #ifdef __GNUC__
 #pragma GCC visibility pop

@@ -10,6 +10,7 @@
 #include "sheaf-state.h"
 #include "slice_chunk.h"
 #include "state.h"
+#include "state_hash.h"
 
 SHEAF_API int sheaf_slice_shard(struct sheaf_slice *slice, int dim, int64_t i, int64_t n,
                                 struct sheaf_error *err)
@@ -103,6 +104,11 @@ SHEAF_API int sheaf_state_get_average(struct sheaf_state *state, const char *nam
 
 	err = shf_err_or(err, &own);
 	return shf_ended(shf_state_get_average(state, name, slice, average, err), err);
+}
+
+SHEAF_API uint64_t sheaf_state_hash(const struct sheaf_state *state)
+{
+	return shf_state_hash(state);
 }
 
 SHEAF_API void sheaf_state_free(struct sheaf_state *state)
