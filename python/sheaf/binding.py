@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libsheaf by Python's ctypes, made from the description of its interface alone.
+
+    c = sheaf.binding.library()         # the library that comes with this package
+    c.SHEAF_LATEST                      # every constant of the headers
+    c.new("sheaf_opts", flags=...)      # a struct, its size set
+    c.sheaf_version()                   # every function, with the types of its parameters
+    c.call("sheaf_run_open", ...)       # the same: adds the error parameter, raises sheaf.Error
+
+Everything else of the package calls the library through this module. The description is the file
+sheaf_abi.json that the build makes from the headers (`pkg-config --variable=abi sheaf`), or the
+short form of it in this package, without comments. So the binding cannot lag behind the headers.
+
+The interpreter lock is released in every call.
+"""
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import threading
+from typing import Any, Callable, Mapping, Optional, Sequence
+
+from .errors import BY_NAME, Error
+
+Kind = dict[str, Any]                   # a type as the description spells it
+
+FLOATS: dict[int, Any] = {4: ctypes.c_float, 8: ctypes.c_double}
+SIGNED: dict[int, Any] = {1: ctypes.c_int8, 2: ctypes.c_int16, 4: ctypes.c_int32,
+                          8: ctypes.c_int64}
+UNSIGNED: dict[int, Any] = {1: ctypes.c_uint8, 2: ctypes.c_uint16, 4: ctypes.c_uint32,
+                            8: ctypes.c_uint64}
+TOLD = "what a Python callback raised"  # begins the message that C gets
+
+
+def is_text(kind: Kind) -> bool:
+    """Whether a type is `const char *`, a text that ends with NUL."""
+    to = kind.get("to", {})
+    return kind["kind"] == "pointer" and to.get("name") == "char" and bool(to.get("const"))
+
+
+def is_error(kind: Kind) -> bool:
+    """Whether a type is `struct sheaf_error *`."""
+    return struct_behind(kind) == "sheaf_error"
+
+
+def is_callback(kind: Kind) -> bool:
+    """Whether a type is a pointer to a function."""
+    return bool(kind["kind"] == "pointer" and kind["to"]["kind"] == "function")
+
+
+def struct_behind(kind: Kind) -> Optional[str]:
+    """The name of the struct that a pointer leads to; None: it leads to something else."""
+    if kind["kind"] == "pointer" and kind["to"]["kind"] == "struct":
+        return str(kind["to"]["name"])
+    return None
+
+
+class Library:
+    """The interface that a description lists, of one library.
+
+    path  the shared library
+    abi   the description: sheaf_abi.json, or its short form
+    name  which library of the description: "sheaf" or "sheaf-mpi"
+    """
+
+    def __init__(self, path: str, abi: str, name: str = "sheaf") -> None:
+        with open(abi, encoding="utf-8") as f:
+            self.abi = json.load(f)
+        self.path = path
+        self.shared = ctypes.CDLL(path)
+        self.raised = threading.local()     # .last: what a callback on this thread raised
+        self.constants: dict[str, Any] = {c["name"]: c["value"] for c in self.abi["constants"]}
+        self.__dict__.update(self.constants)
+        self.described = {s["name"]: s for s in self.abi["structs"]}
+        self.fields: dict[str, dict[str, Kind]] = {
+            s["name"]: {f["name"]: f["type"] for f in s.get("fields", [])}
+            for s in self.abi["structs"]}
+        self.structs: dict[str, Any] = {n: type(n, (ctypes.Structure,), {}) for n in self.fields}
+        for n, fields in self.fields.items():
+            if fields:
+                self.structs[n]._fields_ = [(f, self.type_of(k)) for f, k in fields.items()]
+        self.prove_layout()
+        self.functions = {f["name"]: f for f in self.abi["functions"] if f["library"] == name}
+
+    def __getattr__(self, name: str) -> Any:
+        """A function of the library, when it is first used."""
+        function = self.__dict__.get("functions", {}).get(name)
+        if function is None:
+            raise AttributeError(name)
+        found = getattr(self.shared, name)
+        found.restype = self.type_of(function["returns"])
+        found.argtypes = [self.type_of(p["type"]) for p in function["parameters"]]
+        setattr(self, name, found)
+        return found
+
+    def type_of(self, kind: Kind) -> Any:
+        """The ctypes type of a type in the description."""
+        what = kind["kind"]
+        if what == "void":
+            return None
+        if what == "float":
+            return FLOATS[kind["bytes"]]
+        if what == "foreign":           # an opaque handle: passed as an integer of its size
+            return UNSIGNED[kind["bytes"]]
+        if what == "struct":
+            return self.structs[kind["name"]]
+        if what == "array":
+            of = kind["of"]
+            item = ctypes.c_char if of.get("name") == "char" else self.type_of(of)
+            return item * kind["length"]
+        if what == "function":
+            return ctypes.CFUNCTYPE(self.type_of(kind["returns"]),
+                                    *(self.type_of(p["type"]) for p in kind["parameters"]))
+        if what == "pointer":
+            return self.pointer_to(kind)
+        return (SIGNED if kind["signed"] else UNSIGNED)[kind["bytes"]]
+
+    def pointer_to(self, kind: Kind) -> Any:
+        to = kind["to"]
+        if to["kind"] == "void":
+            return ctypes.c_void_p
+        if to["kind"] == "function":
+            return self.type_of(to)
+        return ctypes.c_char_p if is_text(kind) else ctypes.POINTER(self.type_of(to))
+
+    def prove_layout(self) -> None:
+        """The compiler's sizes and offsets must be those of ctypes."""
+        for name, s in self.described.items():
+            made = self.structs[name]
+            odd = [f["name"] for f in s.get("fields", [])
+                   if getattr(made, f["name"]).offset != f["offset"] or
+                   getattr(made, f["name"]).size != f["bytes"]]
+            if odd or not s.get("opaque") and ctypes.sizeof(made) != s["bytes"]:
+                raise TypeError("struct %s: the file is of another machine %s" % (name, odd))
+
+    def new(self, struct: str, /, **fields: Any) -> Any:
+        """A struct whose other fields are 0, and whose size is set.
+
+        Values are converted: a str to bytes, a list of str to an array that ends with NULL, a
+        function to a callback, and a dict to a struct that the field points to. A field of such a
+        struct may also be given directly: `keep_last=3` is found wherever it is in sheaf_opts.
+        The struct keeps all of these alive.
+
+        TypeError: the struct has no such field.
+        """
+        known = self.fields[struct]
+        inner: dict[str, dict[str, Any]] = {}
+        made = self.structs[struct]()
+        if "size" in known:
+            made.size = ctypes.sizeof(made)
+        for name, value in fields.items():
+            if name in known:
+                setattr(made, name, self.converted(known[name], value))
+                continue
+            inside = [f for f, k in known.items() if name in self.fields.get(struct_behind(k) or
+                                                                             "", {})]
+            if len(inside) != 1:
+                raise TypeError("struct %s has no field %r" % (struct, name))
+            inner.setdefault(inside[0], {})[name] = value
+        for name, values in inner.items():
+            setattr(made, name, self.converted(known[name], values))
+        return made
+
+    def converted(self, kind: Kind, value: Any) -> Any:
+        """A Python value as ctypes takes it for that type."""
+        if isinstance(value, str):
+            return value.encode()
+        if isinstance(value, os.PathLike):
+            return os.fsencode(value)
+        if is_callback(kind):
+            return value if isinstance(value, self.type_of(kind)) else self.guarded(kind, value)
+        if isinstance(value, Mapping) and struct_behind(kind):
+            return ctypes.pointer(self.new(struct_behind(kind) or "", **value))
+        if isinstance(value, (list, tuple)) and kind["kind"] == "pointer":
+            texts = [v.encode() if isinstance(v, str) else v for v in value]
+            return ctypes.cast((ctypes.c_char_p * (len(texts) + 1))(*texts, None),
+                               self.type_of(kind))
+        return value
+
+    def handle(self, name: str) -> Any:
+        """A NULL pointer to an opaque struct, for a call to fill through ctypes.byref."""
+        return ctypes.POINTER(self.structs[name])()
+
+    def guarded(self, kind: Kind, function: Callable[..., Any]) -> Any:
+        """A Python function as a callback in C. The caller keeps it alive while C may call it.
+
+        The function is called without `void *arg` and without the struct sheaf_error that some
+        callbacks have. None counts as 0. An exception must not leave a callback: ctypes would drop
+        it. So C gets -1 and the exception's text, and `call` raises the exception as the cause.
+        """
+        names = [p["name"] for p in kind["to"]["parameters"]]
+        first = 1 if names[:1] == ["arg"] else 0
+        told = is_error(kind["to"]["parameters"][-1]["type"]) if names else False
+        last = len(names) - (1 if told else 0)
+        void = kind["to"]["returns"]["kind"] == "void"
+
+        def called(*args: Any) -> Any:
+            try:
+                result = function(*args[first:last])
+                return None if void else result or 0
+            except BaseException as e:      # it must not leave
+                self.raised.last = e
+                if void:
+                    self.report(e)
+                    return None
+                if told and args[-1]:
+                    self.tell(args[-1].contents, e)
+                return -1
+
+        return self.type_of(kind)(called)
+
+    def report(self, e: BaseException) -> None:
+        """A callback without a result has nowhere to say that it failed but the log."""
+        import logging
+        logging.getLogger("sheaf").error("a callback raised an exception", exc_info=e)
+
+    def tell(self, error: Any, e: BaseException) -> None:
+        error.code = self.constants["SHEAF_EFAILED"]
+        error.rank = -1
+        text = "%s: %s: %s" % (TOLD, type(e).__name__, e)
+        error.msg = text.encode(errors="replace")[:499]
+
+    def callback(self, struct: str, field: str, function: Callable[..., Any]) -> Any:
+        """A Python function as that field of a struct takes it; see guarded."""
+        return self.guarded(self.fields[struct][field], function)
+
+    def parameter(self, name: str, parameter: str, function: Callable[..., Any]) -> Any:
+        """A Python function as that parameter of a function takes it; see guarded."""
+        kinds = {p["name"]: p["type"] for p in self.functions[name]["parameters"]}
+        return self.guarded(kinds[parameter], function)
+
+    def call(self, name: str, *args: Any) -> int:
+        """The result of a function that returns a code; the error parameter is added.
+
+        Raises sheaf.Error, or one of its subclasses, for a negative code. If a callback raised an
+        exception meanwhile, that is the cause; KeyboardInterrupt and SystemExit are raised as they
+        are.
+        """
+        parameters = self.functions[name]["parameters"]
+        error = self.structs["sheaf_error"]()
+        if len(parameters) == len(args) + 1 and is_error(parameters[-1]["type"]):
+            args += (ctypes.byref(error),)
+        self.raised.last = None
+        code = int(getattr(self, name)(*args))
+        if code < 0:
+            self.fail(code, error)
+        return code
+
+    def fail(self, code: int, error: Any) -> None:
+        """Raises the exception of a result code."""
+        cause, self.raised.last = self.raised.last, None
+        if isinstance(cause, (KeyboardInterrupt, SystemExit)):
+            raise cause
+        text = error.msg or self.sheaf_strerror(code)
+        kind = BY_NAME.get((self.sheaf_code_name(code) or b"").decode(), Error)
+        raise kind(code, error.rank if error.msg else -1, error.sys,
+                   text.decode(errors="replace")) from cause
+
+
+def error(name: str, message: str) -> Error:
+    """An exception of this package's own, of that code: error("ELAYOUT", "...")."""
+    return BY_NAME[name](int(library().constants["SHEAF_" + name]), -1, 0, message)
+
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+_loaded: list[Library] = []
+_lock = threading.Lock()
+
+
+def library() -> Library:
+    """The library that comes with the package, loaded when it is first used."""
+    if not _loaded:
+        with _lock:
+            if not _loaded:
+                _loaded.append(Library(os.path.join(HERE, "libsheaf.so"),
+                                       os.path.join(HERE, "abi.json")))
+    return _loaded[0]
+
+
+def texts(names: Sequence[Optional[bytes]]) -> tuple[str, ...]:
+    """Texts from C; NULL is ""."""
+    return tuple((n or b"").decode(errors="replace") for n in names)
