@@ -1,15 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sheaf: checkpoints of training state that any layout loads.
 
+    sheaf.save("runs/gpt", {"model": model.state_dict(), "epoch": 3})
+    tree = sheaf.load("runs/gpt")
+    rows = sheaf.open("runs/gpt")["embed.weight"][0:4]
+
 See doc/python.md. Importing this package imports neither NumPy nor torch, and loads no library:
-that is done by the first call that needs them.
+the first call that needs them does.
 """
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from .errors import (Bug, Busy, Corrupt, Diverged, End, Error, Exists, Failed, InDoubt,
                      InputOutput, Invalid, Lost, Mismatch, NotFound, NotYet, OutOfMemory,
                      UnknownFormat)
 
-__all__ = ["Bug", "Busy", "Corrupt", "Diverged", "End", "Error", "Exists", "Failed", "InDoubt",
-           "InputOutput", "Invalid", "Lost", "Mismatch", "NotFound", "NotYet", "OutOfMemory",
-           "UnknownFormat"]
+if TYPE_CHECKING:
+    from .loading import load as load
+    from .reading import open as open
+    from .run import LATEST as LATEST, Checkpoint as Checkpoint, Run as Run, Save as Save, \
+        State as State
+    from .saving import save as save
+    from .tree import Codec as Codec
+
+# What is imported when it is first used, and from where.
+_LATER = {"save": "saving", "load": "loading", "open": "reading", "Codec": "tree",
+          "LATEST": "run", "Checkpoint": "run", "Run": "run", "Save": "run", "State": "run"}
+__all__ = ["Bug", "Busy", "Checkpoint", "Codec", "Corrupt", "Diverged", "End", "Error", "Exists",
+           "Failed", "InDoubt", "InputOutput", "Invalid", "LATEST", "Lost", "Mismatch",
+           "NotFound", "NotYet", "OutOfMemory", "Run", "Save", "State", "UnknownFormat", "load",
+           "open", "save", "version"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError("module 'sheaf' has no attribute %r" % name)
+    import importlib
+    found = getattr(importlib.import_module("." + _LATER[name], __name__), name)
+    globals()[name] = found
+    return found
+
+
+def version() -> str:
+    """The version of the library, such as "0.1.0"."""
+    from .binding import library
+    number = library().sheaf_version()
+    return "%d.%d.%d" % (number // 10000, number // 100 % 100, number % 100)

@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""sheaf.load: a tree from a checkpoint, new or into memory that the caller has."""
+from __future__ import annotations
+
+from typing import Any, Callable, Iterator, Optional
+
+from . import dtypes, memory, place, tree
+from .binding import error
+from .memory import Memory
+from .run import Checkpoint, Path, State, Tensor
+
+Names = dict[tuple[str, str], Tensor]
+
+
+def load(path: Path, tree: Any = None, *, framework: Optional[str] = None, strict: bool = True,
+         convert: bool = False, codec: Optional[tree.Codec] = None,
+         timeout: Optional[float] = None, **opts: Any) -> Any:
+    """Loads a checkpoint, and returns its tree. Every byte is compared with its checksum.
+
+    path       a run (its newest checkpoint), RUN@STEP, RUN@latest, the folder of a checkpoint, a
+               Hugging Face directory, or a safetensors file
+    tree       None: new tensors are made. Otherwise a tree of the same structure, whose tensors
+               are filled in place; its dicts and lists receive the other values, and it is
+               returned. Before any byte is written, all keys, shapes and types are compared.
+    framework  "np" or "pt": new tensors are NumPy arrays or torch tensors; None: as they were
+               saved, and NumPy if another program saved them
+    strict     with `tree`: a key of the tree that the checkpoint lacks, or the reverse, is an
+               error. False: such values stay as they are, or are not loaded.
+    convert    with `tree`: values are converted where the types of tensors differ
+    codec      decodes what sheaf.save stored by a codec
+    timeout    how long the run waits, in seconds; None: 600
+    opts       other options of struct sheaf_opts, such as agent="auto"
+
+    A checkpoint of another program, or one that the C library saved, gives a dict of tensors by
+    name; with several families a dict of these by family.
+
+    sheaf.NotFound: there is no such run or checkpoint.
+    sheaf.Mismatch: keys, shapes or types differ; the message names each of them.
+    sheaf.Corrupt: the checkpoint is damaged. What is in `tree` then is undefined.
+    TypeError: the framework has no type for a tensor, or is not installed.
+    """
+    wanted = None if framework is None else dtypes.framework(framework)
+    with place.to_load(path, timeout=timeout, **opts) as found:
+        node = document(found)
+        names: Names = {(t.family, t.name): t for t in found.tensors()}
+        if tree is not None:
+            return Filler(found, names, strict, convert, codec).fill(tree, node)
+        return Maker(found, names, wanted, codec).make(node)
+
+
+FOREIGN = {"foreign": None}             # in place of a root node
+
+
+def document(found: Checkpoint) -> Any:
+    """The root node of a checkpoint's tree; FOREIGN: sheaf.save did not save it."""
+    return tree.parse(found.file(tree.FILE)) if tree.FILE in found.files() else FOREIGN
+
+
+def by_family(names: Names) -> dict[str, Any]:
+    """A node for the tensors of another program, by name; of several families, by family."""
+    nodes: dict[str, dict[str, Any]] = {}
+    for family, name in names:
+        nodes.setdefault(family, {})[name] = {"tensor": name, "family": family}
+    if set(nodes) <= {"model"}:
+        return {"dict": nodes.get("model", {})}
+    return {"dict": {family: {"dict": n} for family, n in nodes.items()}}
+
+
+def key_of(node: dict[str, Any]) -> tuple[str, str]:
+    return node.get("family", "model"), node["tensor"]
+
+
+class Loader:
+    """What both ways share: the checkpoint, its tensors, and the state that is loaded."""
+
+    def __init__(self, found: Checkpoint, names: Names, codec: Optional[tree.Codec]) -> None:
+        self.found, self.names, self.codec = found, names, codec
+        self.state = State()
+
+    def stored(self, node: dict[str, Any]) -> Tensor:
+        """What the checkpoint says of a node's tensor."""
+        found = self.names.get(key_of(node))
+        if found is None:
+            raise error("ECORRUPT", "%s names a tensor %s/%s that the checkpoint lacks" %
+                        ((tree.FILE,) + key_of(node)))
+        return found
+
+    def add(self, node: dict[str, Any], held: Memory) -> None:
+        """Adds a tensor to what is loaded. A tied tensor is filled from the stored one."""
+        family, name = key_of(node)
+        t = self.stored(node)
+        self.state.add(t.tied_to or name, held, family=family,
+                       dtype=t.dtype if t.dtype != held.dtype else None)
+
+    def run(self, convert: bool = False) -> None:
+        if self.state.keeps:
+            self.found.load(self.state, convert=convert)
+
+
+class Maker(Loader):
+    """Loads into new tensors."""
+
+    def __init__(self, found: Checkpoint, names: Names, framework: Optional[str],
+                 codec: Optional[tree.Codec]) -> None:
+        super().__init__(found, names, codec)
+        self.framework = framework
+        self.made: dict[tuple[str, str], Any] = {}
+
+    def make(self, node: Any) -> Any:
+        root = by_family(self.names) if node is FOREIGN else node
+        with self.state:
+            # The values first: an object of a codec may be made of tensors.
+            for n in tree.tensors_of(root):
+                self.prepare(n)
+            self.run()
+        return tree.Decoder(self.tensor, self.codec).value(root)
+
+    def prepare(self, node: dict[str, Any]) -> None:
+        """Makes the tensor of a node, once for all that are tied."""
+        t = self.stored(node)
+        key = (t.family, t.tied_to or t.name)
+        if key not in self.made:
+            saved = node.get("as", "numpy")
+            where = saved if saved == "bytes" or self.framework is None else self.framework
+            what = "%s/%s" % key
+            self.made[key], held = memory.empty(where, t.dtype, t.shape, what)
+            self.add(node, held)
+
+    def tensor(self, node: dict[str, Any]) -> Any:
+        t = self.stored(node)
+        return memory.restored(self.made[t.family, t.tied_to or t.name], node.get("special", ""))
+
+
+class Filler(Loader):
+    """Loads into a tree that the caller has. All differences are found before any byte is read."""
+
+    MOST = 8                            # differences that a message names
+
+    def __init__(self, found: Checkpoint, names: Names, strict: bool, convert: bool,
+                 codec: Optional[tree.Codec]) -> None:
+        super().__init__(found, names, codec)
+        self.strict, self.convert = strict, convert
+        self.wrong: list[str] = []
+        self.setters: list[Callable[[], Any]] = []
+        self.filled: dict[int, Any] = {}
+        self.bytes: dict[tuple[str, str], Any] = {}
+
+    def fill(self, target: Any, node: Any) -> Any:
+        with self.state:
+            if node is FOREIGN:
+                self.match_names(target)
+                made: Callable[[], Any] = lambda: target
+            else:
+                made = self.match(target, node, ())
+            self.refuse()
+            self.run(self.convert)
+        return made()
+
+    def refuse(self) -> None:
+        if self.wrong:
+            more = len(self.wrong) - self.MOST
+            text = "; ".join(self.wrong[:self.MOST])
+            raise error("ELAYOUT", text + ("; and %d more" % more if more > 0 else ""))
+
+    def missing(self, at: tuple[Any, ...]) -> None:
+        if self.strict:
+            self.wrong.append("%s: the checkpoint lacks it; strict=False leaves it as it is" %
+                              tree.shown(at))
+
+    def unexpected(self, at: tuple[Any, ...]) -> None:
+        if self.strict:
+            self.wrong.append("%s: the checkpoint has it, but the tree does not; strict=False "
+                              "ignores it" % tree.shown(at))
+
+    def match(self, target: Any, node: Any, at: tuple[Any, ...]) -> Callable[[], Any]:
+        """Compares a part of the tree with its node. Returns what gives its value after the
+        load."""
+        ordered = node["ordered"] if isinstance(node, dict) and "ordered" in node else node
+        if isinstance(target, dict) and isinstance(ordered, dict) and \
+                ("dict" in ordered or "items" in ordered):
+            return self.match_dict(target, ordered, at)
+        nodes = node["tuple"] if isinstance(node, dict) and "tuple" in node else node
+        if isinstance(target, (list, tuple)) and isinstance(nodes, list):
+            return self.match_list(target, nodes, at)
+        held = self.memory(target, at)
+        is_tensor = isinstance(node, dict) and "tensor" in node
+        if held is not None or is_tensor:
+            self.match_tensor(target, held, node if is_tensor else None, at)
+            return lambda: target
+        if isinstance(target, (dict, list, tuple)) or isinstance(nodes, list) or \
+                isinstance(ordered, dict) and ("dict" in ordered or "items" in ordered):
+            self.wrong.append("%s: the tree has a %s, and the checkpoint something else" %
+                              (tree.shown(at), type(target).__name__))
+            return lambda: target
+        return self.value(node)
+
+    def value(self, node: Any) -> Callable[[], Any]:
+        """A value of the checkpoint; long bytes, and tensors of a codec, are loaded first."""
+        for n in tree.tensors_of(node):
+            t = self.stored(n)
+            made, held = memory.empty(n.get("as", "numpy"), t.dtype, t.shape, t.name)
+            self.bytes[key_of(n)] = memory.restored(made, n.get("special", ""))
+            self.add(n, held)
+        return lambda: tree.Decoder(lambda n: self.bytes[key_of(n)], self.codec).value(node)
+
+    def match_dict(self, target: dict[Any, Any], node: dict[str, Any],
+                   at: tuple[Any, ...]) -> Callable[[], Any]:
+        pairs: dict[Any, Any]
+        if "dict" in node:
+            pairs = node["dict"]
+        else:
+            keys = tree.Decoder(lambda n: None, self.codec)
+            pairs = {keys.value(k): n for k, n in node["items"]}
+        made = {}
+        for key, n in pairs.items():
+            if key in target:
+                made[key] = self.match(target[key], n, at + (key,))
+            else:
+                self.unexpected(at + (key,))
+        for key in target:
+            if key not in pairs:
+                self.missing(at + (key,))
+
+        def give() -> Any:
+            for key, f in made.items():
+                value = f()
+                if value is not target[key]:
+                    target[key] = value
+            return target
+        return give
+
+    def match_list(self, target: Any, nodes: list[Any], at: tuple[Any, ...]
+                   ) -> Callable[[], Any]:
+        made = [self.match(v, n, at + (i,)) for i, (v, n) in enumerate(zip(target, nodes))]
+        for i in range(len(target), len(nodes)):
+            self.unexpected(at + (i,))
+        for i in range(len(nodes), len(target)):
+            self.missing(at + (i,))
+
+        def give() -> Any:
+            values = [f() for f in made]
+            if isinstance(target, list):
+                target[:len(values)] = values
+                return target
+            whole = values + list(target[len(values):])
+            if all(a is b for a, b in zip(whole, target)):
+                return target
+            return type(target)(whole) if type(target) is tuple else tuple(whole)
+        return give
+
+    def memory(self, target: Any, at: tuple[Any, ...]) -> Optional[Memory]:
+        try:
+            return memory.of(target)
+        except memory.Unfit as e:
+            raise memory.Unfit("%s: %s" % (tree.shown(at), e)) from None
+
+    def match_tensor(self, target: Any, held: Optional[Memory], node: Optional[dict[str, Any]],
+                     at: tuple[Any, ...]) -> None:
+        where = tree.shown(at)
+        if held is None or node is None:
+            self.wrong.append("%s: %s has a tensor there, and %s has none" % (
+                (where, "the checkpoint", "the tree") if held is None else
+                (where, "the tree", "the checkpoint")))
+            return
+        t, special = self.stored(node), node.get("special", "")
+        there = "%s of shape %s" % (special or t.dtype, t.shape)
+        if held.shape != t.shape or held.special != special:
+            self.wrong.append("%s: the tree has %s, and the checkpoint %s" %
+                              (where, held.described(), there))
+        elif held.dtype != t.dtype and not self.convert:
+            self.wrong.append("%s: the tree has %s, and the checkpoint %s; convert=True converts "
+                              "the values" % (where, held.described(), there))
+        elif not held.writable:
+            self.wrong.append("%s: the tensor of the tree is read-only" % where)
+        else:
+            self.add(node, held)
+
+    def match_names(self, target: Any) -> None:
+        """Compares a tree with the tensors of another program, by name."""
+        names, seen = tree.Names(target), set()
+        for at, x in leaves(target, ()):
+            held = self.memory(x, at)
+            if held is None:
+                continue
+            family, name = names.of(at)
+            seen.add((family, name))
+            if (family, name) in self.names:
+                node = {"tensor": name, "family": family}
+                if held.special:
+                    node["special"] = held.special
+                self.match_tensor(x, held, node, at)
+            else:
+                self.missing(at)
+        for family, name in self.names:
+            if (family, name) not in seen:
+                self.unexpected((name,) if family == "model" else (family, name))
+
+
+def leaves(target: Any, at: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """What stands in the dicts, lists and tuples of a tree, and where."""
+    if isinstance(target, dict):
+        for key, v in target.items():
+            yield from leaves(v, at + (key,))
+    elif isinstance(target, (list, tuple)):
+        for i, v in enumerate(target):
+            yield from leaves(v, at + (i,))
+    else:
+        yield at, target

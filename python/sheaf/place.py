@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which run and which checkpoint a path means, by the rules of the command `sheaf`."""
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Optional
+
+from .binding import error
+from .run import LATEST, Checkpoint, Path, Run, open_path
+
+AT = re.compile(r"(.+)@(\d+|latest)\Z", re.S)
+FOLDER = re.compile(r"checkpoint-(\d+)\Z")
+WEIGHTS = (".safetensors", ".safetensors.index.json")
+
+
+def split(path: Path) -> tuple[str, Optional[int]]:
+    """RUN@STEP as the run and the number; a path that exists as it stands is that path."""
+    text = os.fspath(path)
+    found = None if os.path.lexists(text) else AT.match(text)
+    if not found:
+        return text, None
+    return found[1], LATEST if found[2] == "latest" else int(found[2])
+
+
+def is_run(path: str) -> bool:
+    """Whether a directory is a run: it has .sheaf or checkpoint-N, or nothing that is loaded."""
+    names = os.listdir(path)
+    weights = any(n in ("sheaf.json", "sheaf.sums") or n.endswith(WEIGHTS) for n in names)
+    return ".sheaf" in names or not weights
+
+
+def to_save(path: Path, step: Optional[int]) -> tuple[str, Optional[int]]:
+    """The run and the number that a save to `path` means; None: the next number.
+
+    path  a run, RUN@STEP, or the folder RUN/checkpoint-STEP
+    """
+    run, at = split(path)
+    folder = FOLDER.match(os.path.basename(os.path.normpath(run)))
+    if at is None and folder and not os.path.isdir(os.path.join(run, ".sheaf")):
+        run, at = os.path.dirname(os.path.normpath(run)) or ".", int(folder[1])
+    if at == LATEST:
+        raise error("EINVAL", "%s: a save needs a number after the @" % os.fspath(path))
+    if at is not None and step is not None and at != step:
+        raise error("EINVAL", "%s: the path says step %d, and step=%d was given" %
+                    (os.fspath(path), at, step))
+    return run, step if at is None else at
+
+
+def to_load(path: Path, group: Any = None, **opts: Any) -> Checkpoint:
+    """Opens the checkpoint that a path means.
+
+    path  a run (its newest checkpoint), RUN@STEP or RUN@latest, the folder of a checkpoint, a
+          Hugging Face directory, or a safetensors file
+    """
+    run, at = split(path)
+    if at is not None or os.path.isdir(run) and is_run(run):
+        return Run(run, group, readonly=True, **opts).checkpoint(LATEST if at is None else at)
+    return open_path(run, group, **opts)

@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs, states, saves and checkpoints: the handles of the library as objects.
+
+Each object closes its handle at the end of a `with` block, by close(), or when it is collected.
+With a group, close a run yourself: that is a collective call. Errors are sheaf.Error.
+"""
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any, Callable, Iterator, Optional, Union
+
+from .binding import Library, library
+from .memory import Memory
+
+Path = Union[str, "os.PathLike[str]"]
+LATEST = -1                             # in place of a number: the newest checkpoint
+
+
+def flags_of(c: Library, prefix: str, wanted: dict[str, bool]) -> int:
+    """The flags whose names are given in small letters: create=True is SHEAF_RUN_CREATE."""
+    bits = 0
+    for name, on in wanted.items():
+        if on:
+            bits |= int(c.constants["SHEAF_%s_%s" % (prefix, name.upper())])
+    return bits
+
+
+def milliseconds(timeout: Optional[float]) -> int:
+    """A time limit in seconds as the library takes it; None: that of the run."""
+    return -1 if timeout is None else max(0, min(int(timeout * 1000), 2**31 - 1))
+
+
+def log_line(level: int, line: bytes) -> None:
+    """A line of the library's log, to the logger "sheaf"."""
+    import logging
+    levels = (logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
+    logging.getLogger("sheaf").log(levels[min(level, 3)], "%s", line.decode(errors="replace"))
+
+
+def interruptible(stat: Any) -> int:
+    """Called by calls that wait. That a Python function runs lets Ctrl-C raise its exception."""
+    return 0
+
+
+def options(c: Library, timeout: Optional[float], flags: int, more: dict[str, Any]) -> Any:
+    """A struct sheaf_opts, with the log and Ctrl-C connected unless the caller has its own."""
+    more.setdefault("log", log_line)
+    more.setdefault("progress", interruptible)
+    if timeout is not None:
+        more["timeout_ms"] = milliseconds(timeout)
+    return c.new("sheaf_opts", flags=flags, **more)
+
+
+class Handle:
+    """A pointer to a struct of the library, and what must live as long as it."""
+
+    closes = ""                         # the function that closes it
+
+    def __init__(self, struct: str) -> None:
+        self.c = library()
+        self.pointer = self.c.handle(struct)
+        self.keeps: list[Any] = []
+        self.collective_close = False
+        self.closer = getattr(self.c, self.closes)
+
+    def close(self) -> None:
+        """Closes the handle; a second call does nothing."""
+        pointer, self.pointer = self.pointer, None
+        if pointer:
+            self.closer(pointer)
+        self.keeps.clear()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # All ranks must close together, and no two of them collect at the same moment.
+        if getattr(self, "pointer", None) and not self.collective_close:
+            self.close()
+
+
+class Run(Handle):
+    """A run: a directory with the checkpoints of one training. [collective]
+
+    path      its directory
+    group     a sheaf.group.Group; None: this process alone
+    create    makes the directory if there is none
+    readonly  takes no lock and writes nothing
+    timeout   how long a collective call waits for a rank, in seconds; None: 600
+    buffered, unverified, metrics, replicas
+              SHEAF_RUN_BUFFERED and so on
+    opts      any other field of struct sheaf_opts, such as keep_last=3
+    """
+
+    closes = "sheaf_run_close"
+
+    def __init__(self, path: Path, group: Any = None, *, create: bool = False,
+                 readonly: bool = False, timeout: Optional[float] = None, buffered: bool = False,
+                 unverified: bool = False, metrics: bool = False, replicas: bool = False,
+                 **opts: Any) -> None:
+        super().__init__("sheaf_run")
+        self.path = os.fspath(path)
+        self.group = group
+        flags = flags_of(self.c, "RUN", {
+            "create": create, "readonly": readonly, "buffered": buffered,
+            "unverified": unverified, "metrics": metrics, "replicas": replicas})
+        made = options(self.c, timeout, flags, opts)
+        self.c.call("sheaf_run_open", ctypes.byref(self.pointer), os.fsencode(path),
+                    group.pointer if group else None, ctypes.byref(made))
+        self.keeps += [made, group]
+        self.collective_close = group is not None
+
+    def steps(self) -> list[int]:
+        """The numbers of the checkpoints on disk, in ascending order. [local]"""
+        n = self.c.call("sheaf_run_steps", self.pointer, None, 0)
+        while True:
+            numbers = (ctypes.c_int64 * max(n, 1))()
+            there = self.c.call("sheaf_run_steps", self.pointer, numbers, n)
+            if there <= n:
+                return list(numbers[:there])
+            n = there
+
+    def begin(self, step: int, state: State, *, lazy: bool = False, no_disk: bool = False,
+              may_drop: bool = False, check: bool = False, later: bool = False,
+              loss: float = 0.0) -> Save:
+        """Begins a save of what the state lists, as checkpoint `step`. [collective]"""
+        flags = flags_of(self.c, "SAVE", {"lazy": lazy, "no_disk": no_disk, "check": check,
+                                          "may_drop": may_drop, "later": later})
+        save = Save(self, state)
+        self.c.call("sheaf_save_begin", ctypes.byref(save.pointer), self.pointer, step,
+                    state.pointer, ctypes.byref(self.c.new("sheaf_save_opts", flags=flags,
+                                                           loss=loss)))
+        return save
+
+    def checkpoint(self, step: int = LATEST) -> Checkpoint:
+        """Opens a checkpoint of the run, by default the newest. [collective]"""
+        found = Checkpoint()
+        self.c.call("sheaf_checkpoint_open", ctypes.byref(found.pointer), self.pointer, step)
+        found.keeps.append(self)
+        return found
+
+    def mark(self, step: int, mark: str) -> None:
+        """Marks a checkpoint "keep", "bad" or "none". [collective]"""
+        self.c.call("sheaf_run_mark", self.pointer, step,
+                    int(self.c.constants["SHEAF_MARK_" + mark.upper()]))
+
+    def rewind(self, step: int) -> None:
+        """Sets all checkpoints after `step` aside. [collective]"""
+        self.c.call("sheaf_run_rewind", self.pointer, step)
+
+
+class State(Handle):
+    """The list of what this rank holds. It keeps the objects whose memory it lists."""
+
+    closes = "sheaf_state_free"
+
+    def __init__(self) -> None:
+        super().__init__("sheaf_state")
+        self.pointer = self.c.sheaf_state_new()
+
+    def add(self, name: str, memory: Memory, *, family: str = "model",
+            tied_to: Optional[str] = None, shape: Optional[tuple[int, ...]] = None,
+            start: Optional[tuple[int, ...]] = None, dtype: Optional[str] = None,
+            optional: bool = False, in_place: bool = False, save_only: bool = False) -> int:
+        """Adds a slice, and returns its number: 0, 1, ... [local]
+
+        name, family  of the tensor
+        memory        the box that this rank has, and where
+        tied_to       the name of the tensor that has the same bytes
+        shape         of the whole tensor; None: the box is the whole tensor
+        start         first index of the box in each dimension; None: 0
+        dtype         type in the checkpoint, such as "BF16"; None: that of the memory
+        """
+        c, n = self.c, len(memory.shape)
+        stored = c.sheaf_dtype_from_name((dtype or memory.dtype).encode())
+        here = c.sheaf_dtype_from_name(memory.dtype.encode()) if dtype else stored
+        flags = flags_of(c, "SLICE", {"optional": optional, "in_place": in_place,
+                                      "save_only": save_only,
+                                      "strided": memory.strides is not None})
+        # Filled field by field: this is the inner loop of a save.
+        s = c.structs["sheaf_slice"]()
+        s.size, s.flags, s.ndim = ctypes.sizeof(s), flags, n
+        s.family, s.name = family.encode(), name.encode()
+        if tied_to is not None:
+            s.tied_to = tied_to.encode()
+        s.dtype, s.data_dtype, s.data = stored, here, memory.address
+        s.count[:n] = memory.shape
+        s.shape[:n] = memory.shape if shape is None else shape
+        if start is not None:
+            s.start[:n] = start
+        if memory.strides is not None:
+            s.stride[:n] = memory.strides
+        self.keeps.append(memory)
+        return c.call("sheaf_state_add", self.pointer, ctypes.byref(s))
+
+    def fail(self, why: str) -> None:
+        """Makes the next collective call with this state fail on all ranks. [local]"""
+        self.c.call("sheaf_state_fail", self.pointer, why.encode())
+
+
+class Save(Handle):
+    """A save in progress, from Run.begin. Leaving `with` without a commit aborts it."""
+
+    closes = "sheaf_save_free"
+
+    def __init__(self, run: Run, state: State) -> None:
+        super().__init__("sheaf_save")
+        self.keeps += [run, state]
+
+    def attach(self, name: str, data: bytes) -> None:
+        """Adds a file to the checkpoint, at most 64 MiB. [local]"""
+        self.c.call("sheaf_save_attach", self.pointer, name.encode(), data, len(data))
+
+    def note(self, key: str, value: str) -> None:
+        """Adds a note to the manifest. [local]"""
+        self.c.call("sheaf_save_note", self.pointer, key.encode(), value.encode())
+
+    def wait_copied(self, slice: Optional[int] = None, timeout: Optional[float] = None) -> None:
+        """The gate of a slice, or of all: call it before the memory changes. [any thread]"""
+        which = self.c.SHEAF_ALL_SLICES if slice is None else slice
+        self.c.call("sheaf_save_wait_copied", self.pointer, which, milliseconds(timeout))
+
+    def abort(self, why: str) -> None:
+        """Aborts the save; this rank must still call commit. [any thread]"""
+        self.c.call("sheaf_save_abort", self.pointer, why.encode())
+
+    def commit(self, timeout: Optional[float] = None) -> None:
+        """Waits until the checkpoint survives a power loss. timeout in seconds. [collective]"""
+        self.c.call("sheaf_save_commit", self.pointer, milliseconds(timeout))
+
+    def stat(self) -> dict[str, int]:
+        """Progress and times, by the names of struct sheaf_stat. [any thread]"""
+        stat = self.c.new("sheaf_stat")
+        self.c.call("sheaf_save_get_stat", self.pointer, ctypes.byref(stat))
+        return {f: getattr(stat, f) for f in self.c.fields["sheaf_stat"] if f != "size"}
+
+
+class Tensor:
+    """What a checkpoint says of a tensor: family, name, dtype, shape, tied_to, verified."""
+
+    __slots__ = ("family", "name", "dtype", "shape", "tied_to", "verified", "bytes")
+
+    def __init__(self, c: Library, t: Any) -> None:
+        dims = t.shape if not t.dims else t.dims
+        self.family = str(t.family.decode())
+        self.name = str(t.name.decode(errors="surrogateescape"))
+        self.dtype = str(c.sheaf_dtype_name(t.dtype).decode())
+        self.shape = tuple(int(n) for n in dims[:t.ndim])
+        self.tied_to = t.tied_to.decode(errors="surrogateescape") if t.tied_to else None
+        self.verified = bool(t.verified)
+        self.bytes = int(t.bytes)
+
+
+class Checkpoint(Handle):
+    """An open checkpoint, from Run.checkpoint or open_path."""
+
+    closes = "sheaf_checkpoint_close"
+
+    def __init__(self) -> None:
+        super().__init__("sheaf_checkpoint")
+
+    @property
+    def number(self) -> int:
+        """Its step number; -1: another program wrote it."""
+        return int(self.c.sheaf_checkpoint_number(self.pointer))
+
+    def tensors(self) -> Iterator[Tensor]:
+        """All tensors, by family, then by name in natural order. [local]"""
+        t, i = self.c.new("sheaf_tensor"), 0
+        at, error = ctypes.byref(t), self.c.structs["sheaf_error"]()
+        look = self.c.sheaf_checkpoint_tensor
+        while True:
+            code = look(self.pointer, i, at, ctypes.byref(error))
+            if code == self.c.SHEAF_EEND:
+                return
+            if code < 0:
+                self.c.fail(code, error)
+            yield Tensor(self.c, t)
+            i += 1
+
+    def find(self, name: str, family: str = "model") -> Tensor:
+        """The tensor of that name. Raises sheaf.Mismatch if it is absent. [local]"""
+        t = self.c.new("sheaf_tensor")
+        self.c.call("sheaf_checkpoint_find", self.pointer, family.encode(),
+                    name.encode(errors="surrogateescape"), ctypes.byref(t))
+        return Tensor(self.c, t)
+
+    def notes(self) -> dict[str, str]:
+        """All notes. [local]"""
+        return dict(self.listed("sheaf_checkpoint_note_at", ctypes.c_char_p, ctypes.c_char_p,
+                                lambda k, v: (k.decode(), v.decode())))
+
+    def files(self) -> dict[str, int]:
+        """The names of all attached files, and their sizes in bytes. [local]"""
+        return dict(self.listed("sheaf_checkpoint_file_at", ctypes.c_char_p, ctypes.c_uint64,
+                                lambda k, n: (k.decode(), n)))
+
+    def listed(self, call: str, first: Any, second: Any,
+               made: Callable[..., tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+        a, b, i = first(), second(), 0
+        error = self.c.structs["sheaf_error"]()
+        while True:
+            code = getattr(self.c, call)(self.pointer, i, ctypes.byref(a), ctypes.byref(b),
+                                         ctypes.byref(error))
+            if code == self.c.SHEAF_EEND:
+                return
+            if code < 0:
+                self.c.fail(code, error)
+            yield made(a.value, b.value)
+            i += 1
+
+    def file(self, name: str) -> bytes:
+        """The contents of an attached file, compared with its checksum. [local]"""
+        at, n = ctypes.c_void_p(), ctypes.c_size_t()
+        self.c.call("sheaf_checkpoint_file", self.pointer, name.encode(), ctypes.byref(at),
+                    ctypes.byref(n))
+        return ctypes.string_at(at, n.value) if n.value else b""
+
+    def load(self, state: State, *, strict: bool = False, convert: bool = False,
+             lenient: bool = False, dry: bool = False) -> dict[str, int]:
+        """Fills the memory of a state. Returns the numbers of struct sheaf_report. [collective]"""
+        flags = flags_of(self.c, "LOAD", {"strict": strict, "convert": convert, "dry": dry,
+                                          "lenient": lenient})
+        report = self.c.new("sheaf_report")
+        self.c.call("sheaf_checkpoint_load", self.pointer, state.pointer, flags,
+                    ctypes.byref(report))
+        return {f: getattr(report, f) for f, k in self.c.fields["sheaf_report"].items()
+                if k["kind"] == "integer" and f != "size"}
+
+    def read(self, name: str, memory: Memory, *, family: str = "model",
+             shape: Optional[tuple[int, ...]] = None,
+             start: Optional[tuple[int, ...]] = None) -> None:
+        """Reads one box of a tensor into memory, and checks the blocks that it needs. [local]"""
+        n, kind = len(memory.shape), self.c.sheaf_dtype_from_name(memory.dtype.encode())
+        s = self.c.new("sheaf_slice", family=family, name=name.encode(errors="surrogateescape"),
+                       dtype=kind, ndim=n, count=memory.shape, data=memory.address,
+                       shape=memory.shape if shape is None else shape, start=start or (0,) * n)
+        self.c.call("sheaf_checkpoint_read", self.pointer, ctypes.byref(s))
+
+
+def open_path(path: Path, group: Any = None, *, timeout: Optional[float] = None,
+              **opts: Any) -> Checkpoint:
+    """Opens a checkpoint's folder, a Hugging Face directory or a safetensors file. [collective]"""
+    found = Checkpoint()
+    made = options(found.c, timeout, 0, opts)
+    found.c.call("sheaf_checkpoint_open_path", ctypes.byref(found.pointer), os.fsencode(path),
+                 group.pointer if group else None, ctypes.byref(made))
+    found.keeps += [made, group]
+    return found
