@@ -17,6 +17,7 @@ from .errors import (Bug, Busy, Corrupt, Diverged, End, Error, Exists, Failed, I
                      UnknownFormat)
 
 if TYPE_CHECKING:
+    from . import group as group
     from .loading import load as load
     from .reading import open as open
     from .run import LATEST as LATEST, Checkpoint as Checkpoint, Run as Run, Save as Save, \
@@ -29,14 +30,16 @@ _LATER = {"save": "saving", "load": "loading", "open": "reading", "Codec": "tree
           "LATEST": "run", "Checkpoint": "run", "Run": "run", "Save": "run", "State": "run"}
 __all__ = ["Bug", "Busy", "Checkpoint", "Codec", "Corrupt", "Diverged", "End", "Error", "Exists",
            "Failed", "InDoubt", "InputOutput", "Invalid", "LATEST", "Lost", "Mismatch",
-           "NotFound", "NotYet", "OutOfMemory", "Run", "Save", "State", "UnknownFormat", "load",
-           "open", "save", "version"]
+           "NotFound", "NotYet", "OutOfMemory", "Run", "Save", "State", "UnknownFormat", "group",
+           "load", "open", "save", "version"]
 
 
 def __getattr__(name: str) -> Any:
+    import importlib
+    if name == "group":
+        return importlib.import_module(".group", __name__)
     if name not in _LATER:
         raise AttributeError("module 'sheaf' has no attribute %r" % name)
-    import importlib
     found = getattr(importlib.import_module("." + _LATER[name], __name__), name)
     globals()[name] = found
     return found

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups: the ranks that save and load together, by operations that are written in Python.
+
+    group = sheaf.group.torch_distributed()         # all ranks of torch.distributed, by gloo
+    group = sheaf.group.mpi4py(MPI.COMM_WORLD)
+    with sheaf.Run("runs/gpt", group, create=True) as run:
+        ...
+
+One process alone needs no group. The operations run inside calls of the library, on the thread
+that makes the call, and get memory of the library as memoryviews. An exception in one of them ends
+the call on this rank with sheaf.Lost, of which it is the cause; the group is not used any more.
+"""
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Protocol
+
+from .dtypes import module
+from .run import Handle
+
+MASK = (1 << 64) - 1
+
+
+class Operations(Protocol):
+    """What a group needs: the ranks, and three operations that all of them call together.
+
+    Each waits at most `timeout` seconds, and raises an exception if it fails or waits longer.
+    """
+
+    rank: int
+    ranks: int
+
+    def allgather(self, mine: memoryview, out: memoryview, timeout: float) -> None:
+        """Collects the bytes of each rank in `out`, in order of ranks; all have as many."""
+
+    def alltoallv(self, out: memoryview, out_bytes: list[int], into: memoryview,
+                  in_bytes: list[int], timeout: float) -> None:
+        """Sends out_bytes[r] bytes to rank r, and receives in_bytes[r] from it, both packed."""
+
+    def allreduce(self, x: memoryview, op: str, timeout: float) -> None:
+        """Reduces unsigned numbers of 64 bits over all ranks, in place, by "sum" (modulo 2**64),
+        "max" or "xor"."""
+
+
+def view(address: Any, n: int) -> memoryview:
+    """Memory of the library as writable bytes."""
+    if not n:
+        return memoryview(bytearray())
+    return memoryview((ctypes.c_char * n).from_address(address)).cast("B")
+
+
+class Group(Handle):
+    """A group of the library, made of operations. [local]
+
+    node  0: the library finds out which ranks share memory; n > 0: this rank shares none with
+          ranks whose n differs
+
+    Close it after all runs that use it, or leave that to the collector: the library keeps it as
+    long as a run needs it.
+    """
+
+    closes = "sheaf_group_free"
+
+    def __init__(self, operations: Operations, node: int = 0) -> None:
+        super().__init__("sheaf_group")
+        self.operations, self.rank, self.ranks = operations, operations.rank, operations.ranks
+        ops = self.c.new("sheaf_group_ops", rank=self.rank, ranks=self.ranks, node=node,
+                         allgather=self.allgather, alltoallv=self.alltoallv,
+                         allreduce=self.allreduce)
+        self.names = {int(self.c.constants["SHEAF_" + n.upper()]): n for n in
+                      ("sum", "max", "xor")}
+        self.c.call("sheaf_group_new", ctypes.byref(self.pointer), ctypes.byref(ops))
+        self.ops = ops                      # the library copied it; the callbacks must stay
+
+    def allgather(self, mine: Any, out: Any, n: int, ms: int) -> None:
+        self.operations.allgather(view(mine, n), view(out, n * self.ranks), ms / 1000)
+
+    def alltoallv(self, out: Any, out_bytes: Any, into: Any, in_bytes: Any, ms: int) -> None:
+        outs, ins = out_bytes[:self.ranks], in_bytes[:self.ranks]
+        self.operations.alltoallv(view(out, sum(outs)), outs, view(into, sum(ins)), ins, ms / 1000)
+
+    def allreduce(self, x: Any, n: int, op: int, ms: int) -> None:
+        address = ctypes.cast(x, ctypes.c_void_p).value
+        self.operations.allreduce(view(address, 8 * n), self.names[op], ms / 1000)
+
+
+class TorchDistributed:
+    """The operations of a process group of torch.distributed on the CPU (gloo).
+
+    Memory is copied on the way: an operation that gave up may write to its memory later, and that
+    must not be the library's. gloo has no unsigned 64-bit numbers: sums and exclusive ors are the
+    same for signed ones, and for maxima the highest bit is flipped, which keeps the order.
+    """
+
+    def __init__(self, pg: Any) -> None:
+        self.torch, self.dist = module("torch"), module("torch").distributed
+        self.pg, self.rank, self.ranks = pg, self.dist.get_rank(pg), self.dist.get_world_size(pg)
+
+    def options(self, kind: str, timeout: float) -> Any:
+        from datetime import timedelta
+        made = getattr(self.torch._C._distributed_c10d, kind)()
+        made.timeout = timedelta(seconds=timeout)
+        return made
+
+    def wait(self, work: Any, timeout: float) -> None:
+        from datetime import timedelta
+        if work.wait(timedelta(seconds=max(timeout, 0.001))) is False:
+            raise TimeoutError("torch.distributed did not finish within %g s" % timeout)
+
+    def copied(self, data: memoryview) -> Any:
+        t = self.torch.empty(len(data), dtype=self.torch.uint8)
+        if len(data):
+            t.copy_(self.torch.frombuffer(data, dtype=self.torch.uint8))
+        return t
+
+    def given(self, t: Any, into: memoryview) -> None:
+        if len(into):
+            self.torch.frombuffer(into, dtype=self.torch.uint8).copy_(t)
+
+    def allgather(self, mine: memoryview, out: memoryview, timeout: float) -> None:
+        got = self.torch.empty(len(out), dtype=self.torch.uint8)
+        self.wait(self.pg._allgather_base(got, self.copied(mine),
+                                          self.options("AllgatherOptions", timeout)), timeout)
+        self.given(got, out)
+
+    def alltoallv(self, out: memoryview, out_bytes: list[int], into: memoryview,
+                  in_bytes: list[int], timeout: float) -> None:
+        got = self.torch.empty(len(into), dtype=self.torch.uint8)
+        self.wait(self.pg.alltoall_base(got, self.copied(out), in_bytes, out_bytes,
+                                        self.options("AllToAllOptions", timeout)), timeout)
+        self.given(got, into)
+
+    def allreduce(self, x: memoryview, op: str, timeout: float) -> None:
+        t = self.copied(x).view(self.torch.int64)
+        options = self.options("AllreduceOptions", timeout)
+        options.reduceOp = {"sum": self.dist.ReduceOp.SUM, "max": self.dist.ReduceOp.MAX,
+                            "xor": self.dist.ReduceOp.BXOR}[op]
+        flip = -2**63 if op == "max" else 0
+        t ^= flip
+        self.wait(self.pg.allreduce([t], options), timeout)
+        t ^= flip
+        self.given(t.view(self.torch.uint8), x)
+
+
+def torch_distributed(pg: Any = None, *, timeout: float = 600.0, node: int = 0) -> Group:
+    """A group of the ranks of torch.distributed. [collective]
+
+    pg       a process group; None: all ranks
+    timeout  of a new process group, in seconds
+    node     as for Group
+
+    If the process group cannot work on the CPU (nccl), a gloo group of the same ranks is made
+    beside it. Do not destroy the process group before runs that use this group are closed.
+    """
+    from datetime import timedelta
+    dist = module("torch").distributed
+    if pg is None:
+        pg = dist.group.WORLD
+    if "gloo" not in str(dist.get_backend_config(pg)) if hasattr(dist, "get_backend_config") \
+            else dist.get_backend(pg) != "gloo":
+        pg = dist.new_group(dist.get_process_group_ranks(pg), backend="gloo",
+                            timeout=timedelta(seconds=timeout))
+    return Group(TorchDistributed(pg), node)
+
+
+class Mpi4py:
+    """The operations of a communicator of mpi4py, of which the group has a copy of its own.
+
+    They wait by testing, with pauses that grow to 1 ms, so that a time limit holds.
+    """
+
+    def __init__(self, comm: Any) -> None:
+        self.mpi = module("mpi4py.MPI")
+        self.comm = comm.Dup()
+        self.late: list[Any] = []       # what an operation that gave up may still use
+        self.rank, self.ranks = self.comm.Get_rank(), self.comm.Get_size()
+
+    def wait(self, request: Any, timeout: float, *used: Any) -> None:
+        import time
+        end, pause = time.monotonic() + timeout, 1e-6
+        while not request.Test():
+            if time.monotonic() > end:
+                self.late.append((request, used))
+                raise TimeoutError("MPI did not finish within %g s" % timeout)
+            time.sleep(pause)
+            pause = min(2 * pause, 1e-3)
+
+    def allgather(self, mine: memoryview, out: memoryview, timeout: float) -> None:
+        sent, got, byte = bytes(mine), bytearray(len(out)), self.mpi.BYTE
+        self.wait(self.comm.Iallgather([sent, len(sent), byte], [got, len(sent), byte]), timeout,
+                  sent, got)
+        out[:] = got
+
+    def alltoallv(self, out: memoryview, out_bytes: list[int], into: memoryview,
+                  in_bytes: list[int], timeout: float) -> None:
+        sent, got, byte = bytes(out), bytearray(len(into)), self.mpi.BYTE
+        self.wait(self.comm.Ialltoallv([sent, (out_bytes, starts(out_bytes)), byte],
+                                       [got, (in_bytes, starts(in_bytes)), byte]), timeout,
+                  sent, got)
+        into[:] = got
+
+    def allreduce(self, x: memoryview, op: str, timeout: float) -> None:
+        sent, got, n = bytes(x), bytearray(len(x)), len(x) // 8
+        kind = {"sum": self.mpi.SUM, "max": self.mpi.MAX, "xor": self.mpi.BXOR}[op]
+        self.wait(self.comm.Iallreduce([sent, n, self.mpi.UINT64_T],
+                                       [got, n, self.mpi.UINT64_T], kind), timeout, sent, got)
+        x[:] = got
+
+
+def starts(sizes: list[int]) -> list[int]:
+    """Where each part begins of parts that are packed."""
+    return [sum(sizes[:i]) for i in range(len(sizes))]
+
+
+def mpi4py(comm: Any, *, node: int = 0) -> Group:
+    """A group of the ranks of a communicator of mpi4py, which is duplicated. [collective]"""
+    return Group(Mpi4py(comm), node)
