@@ -4,6 +4,7 @@
 #include "err.h"
 
 #include <errno.h>
+#include <locale.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -58,13 +59,16 @@ static void clean(char *msg)
 /* Writes the text of an errno, untranslated, to text; never empty. */
 static void errno_text(char text[static 80], int sys)
 {
-#ifdef __GLIBC__
+#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 32)
 	const char *s = strerrordesc_np(sys);
 
 	if (s)
 		snprintf(text, 80, "%s", s);
 	else
 		snprintf(text, 80, "error %d", sys);
+#elif defined(__GLIBC__)
+	/* The locale "C" is constant data of the C library: nothing is allocated. */
+	snprintf(text, 80, "%s", strerror_l(sys, newlocale(LC_ALL_MASK, "C", (locale_t)0)));
 #else
 	if (strerror_r(sys, text, 80) || !text[0])
 		snprintf(text, 80, "error %d", sys);
