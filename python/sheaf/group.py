@@ -13,6 +13,8 @@ the call on this rank with sheaf.Lost, of which it is the cause; the group is no
 from __future__ import annotations
 
 import ctypes
+import weakref
+from datetime import timedelta
 from typing import Any, Protocol
 
 from .dtypes import module
@@ -90,20 +92,30 @@ class TorchDistributed:
     Memory is copied on the way: an operation that gave up may write to its memory later, and that
     must not be the library's. gloo has no unsigned 64-bit numbers: sums and exclusive ors are the
     same for signed ones, and for maxima the highest bit is flipped, which keeps the order.
+
+    The process group is not kept alive: destroy_process_group must be what ends it. Its threads
+    drop tensors, for which they need the interpreter, and abort the process if they do so while
+    the interpreter is being shut down.
     """
 
     def __init__(self, pg: Any) -> None:
         self.torch, self.dist = module("torch"), module("torch").distributed
-        self.pg, self.rank, self.ranks = pg, self.dist.get_rank(pg), self.dist.get_world_size(pg)
+        self.weak = weakref.ref(pg)
+        self.rank, self.ranks = self.dist.get_rank(pg), self.dist.get_world_size(pg)
+
+    @property
+    def pg(self) -> Any:
+        found = self.weak()
+        if found is None:
+            raise RuntimeError("the process group was destroyed before the run was closed")
+        return found
 
     def options(self, kind: str, timeout: float) -> Any:
-        from datetime import timedelta
         made = getattr(self.torch._C._distributed_c10d, kind)()
         made.timeout = timedelta(seconds=timeout)
         return made
 
     def wait(self, work: Any, timeout: float) -> None:
-        from datetime import timedelta
         if work.wait(timedelta(seconds=max(timeout, 0.001))) is False:
             raise TimeoutError("torch.distributed did not finish within %g s" % timeout)
 
@@ -150,9 +162,9 @@ def torch_distributed(pg: Any = None, *, timeout: float = 600.0, node: int = 0) 
     node     as for Group
 
     If the process group cannot work on the CPU (nccl), a gloo group of the same ranks is made
-    beside it. Do not destroy the process group before runs that use this group are closed.
+    beside it. Call destroy_process_group when all runs that use this group are closed, and before
+    the program ends.
     """
-    from datetime import timedelta
     dist = module("torch").distributed
     if pg is None:
         pg = dist.group.WORLD

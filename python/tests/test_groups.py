@@ -115,6 +115,20 @@ def fails(group: Group, at: str) -> None:
     raise AssertionError("no error")
 
 
+def destroyed(group: Group, at: str) -> None:
+    """A process group that is destroyed too early is an error, with a sentence."""
+    import torch.distributed as dist
+    run = sheaf.Run(os.path.join(at, "run"), group, create=True)
+    dist.destroy_process_group()
+    try:
+        run.checkpoint()
+    except sheaf.Lost as e:
+        assert "was destroyed" in str(e.__cause__), repr(e.__cause__)
+    else:
+        raise AssertionError("no error")
+    run.close()
+
+
 class Failing:
     """Operations that stop working on rank 1, after some calls."""
 
@@ -145,6 +159,9 @@ def one_rank(kind: str, rank: str, ranks: str, at: str, acts: str) -> None:
         rank = os.environ["OMPI_COMM_WORLD_RANK"]
     group = make(kind, int(rank), int(ranks), at)
     for act in acts.split(","):
+        if act == "destroyed":
+            destroyed(group, at)
+            continue
         if act == "operations":
             operations(group.operations)
         else:
@@ -152,6 +169,9 @@ def one_rank(kind: str, rank: str, ranks: str, at: str, acts: str) -> None:
     print("done", flush=True)
     if "fails" in acts:                     # gloo of the others waits for this rank otherwise
         os._exit(0)
+    if kind == "gloo" and "destroyed" not in acts:
+        import torch.distributed as dist
+        dist.destroy_process_group()
 
 
 def gloo(ranks: int, acts: str) -> None:
@@ -180,6 +200,12 @@ def test_gloo_operations_and_a_save_of_four_ranks() -> None:
 def test_an_exception_in_an_operation() -> None:
     """An exception in an operation ends the calls of all ranks, and is the cause on its rank"""
     gloo(2, "fails")
+
+
+@tap.needs("torch")
+def test_a_process_group_that_is_destroyed_first() -> None:
+    """A process group that is destroyed before its run is closed is an error, and no crash"""
+    gloo(2, "destroyed")
 
 
 @tap.needs("mpi4py", "numpy")
