@@ -88,9 +88,10 @@ need_python() {
 		;;
 	check)
 		say "${dim}installing in build/venv:" \
-			"torch, transformers, ml_dtypes$plain$(torch_parts)"
+			"torch, transformers, ml_dtypes, mpi4py, mypy$plain$(torch_parts)"
 		pip_install torch
 		pip_install transformers safetensors ml_dtypes numpy tokenizers
+		pip_install mpi4py mypy meson-python
 		;;
 	esac
 	: >"$stamp"

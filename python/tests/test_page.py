@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The examples of doc/python.md and README.md are run as they stand. Prints TAP.
+
+usage: test_page.py ROOT
+"""
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import tap
+
+ROOT = sys.argv[1]
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    """The blocks of Python of a page, and the comment above each; "": it has none."""
+    with open(os.path.join(ROOT, page), encoding="utf-8") as f:
+        text = f.read()
+    return [(mark or "", code) for mark, code in
+            re.findall(r"(?:<!-- ([^\n]*?) -->\n)?```python\n(.*?)```", text, re.S)]
+
+
+def tried(code: str, at: str, **env: str) -> None:
+    done = subprocess.run([sys.executable, "-B", "-c", code], cwd=at, capture_output=True,
+                          text=True, env=dict(os.environ, OMP_NUM_THREADS="1", **env))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@tap.needs("numpy", "torch")
+def test_the_examples_of_the_page() -> None:
+    """The examples of doc/python.md run one after another, as a reader types them"""
+    found = [code for mark, code in blocks(os.path.join("doc", "python.md")) if not mark]
+    assert len(found) >= 5, len(found)
+    with tap.folder() as at:
+        tried("\n".join(found), at)
+
+
+@tap.needs("numpy", "torch")
+def test_the_example_of_many_ranks() -> None:
+    """The example for many ranks runs under torchrun"""
+    found = [code for mark, code in blocks(os.path.join("doc", "python.md"))
+             if mark == "many ranks"]
+    assert len(found) == 1, len(found)
+    with tap.folder() as at:
+        script = os.path.join(at, "many.py")
+        with open(script, "w", encoding="utf-8") as f:
+            f.write(found[0])
+        done = subprocess.run([sys.executable, "-B", "-m", "torch.distributed.run", "--standalone",
+                               "--nproc_per_node", "2", script], cwd=at, capture_output=True,
+                              text=True, env=dict(os.environ, OMP_NUM_THREADS="1"))
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert os.path.isdir(os.path.join(at, "runs", "ranks", "checkpoint-100"))
+
+
+@tap.needs("numpy", "torch")
+def test_the_example_of_the_readme() -> None:
+    """The Python example of README.md runs"""
+    found = blocks("README.md")
+    assert len(found) == 1, len(found)
+    with tap.folder() as at:
+        tried(found[0][1], at)
+
+
+if __name__ == "__main__":
+    sys.exit(tap.run(globals()))

@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The package is typed, and small. Prints TAP.
+
+usage: test_types.py ROOT
+"""
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+
+import tap
+
+PACKAGE = os.path.join(sys.argv[1], "python", "sheaf")
+LINES = 500
+
+
+def sources() -> list[str]:
+    return sorted(os.path.join(PACKAGE, n) for n in os.listdir(PACKAGE) if n.endswith(".py"))
+
+
+@tap.needs("mypy")
+def test_mypy_finds_nothing() -> None:
+    """mypy --strict finds nothing, for Python 3.10 as well"""
+    for version in ("3.10", "3.%d" % sys.version_info[1]):
+        done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--python-version",
+                               version, "--cache-dir", os.devnull, PACKAGE],
+                              capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_modules_are_small_and_listed() -> None:
+    """Modules have at most 500 lines, and the build installs each of them"""
+    with open(os.path.join(PACKAGE, "meson.build"), encoding="utf-8") as f:
+        listed = f.read()
+    for path in sources():
+        with open(path, encoding="utf-8") as f:
+            n = f.read().count("\n")
+        assert n <= LINES, (path, n)
+        assert "'%s'" % os.path.basename(path) in listed, path
+
+
+def test_what_users_call_is_described() -> None:
+    """Each public function and class has a docstring, and says what it raises where it may"""
+    said = []
+    for path in sources():
+        with open(path, encoding="utf-8") as f:
+            tree = ast.parse(f.read())
+        assert ast.get_docstring(tree), path
+        said += ["%s: %s" % (os.path.basename(path), n.name) for n in tree.body
+                 if isinstance(n, ast.ClassDef) and not ast.get_docstring(n)]
+        public = {"saving.py": ("save",), "loading.py": ("load",), "reading.py": ("open",)}
+        for n in tree.body:
+            if isinstance(n, ast.FunctionDef) and n.name in public.get(os.path.basename(path), ()):
+                text = ast.get_docstring(n) or ""
+                said += ["%s: nothing about %s" % (n.name, a.arg) for a in
+                         n.args.args + n.args.kwonlyargs if a.arg not in text]
+                if "sheaf." not in text:
+                    said.append("%s: nothing about its errors" % n.name)
+    assert not said, said
+
+
+if __name__ == "__main__":
+    sys.exit(tap.run(globals()))
