@@ -9,8 +9,9 @@ import functools
 import os
 import sys
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../doc/examples"))
-from sheaf_ctypes import Sheaf as Interface, SheafError  # noqa: E402
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../python"))
+from sheaf import Error as SheafError  # noqa: E402
+from sheaf.binding import Library as Interface  # noqa: E402
 
 
 @functools.lru_cache(maxsize=None)
@@ -26,10 +27,8 @@ class Sheaf:
     def __init__(self, library, run, create, images=0, agent=None):
         self.lib = interface(library)
         self.run = self.lib.handle("sheaf_run")
-        staging = self.lib.new("sheaf_staging", buffers_max=images)
-        tier = self.lib.new("sheaf_memory_tier", agent=agent)
         opts = self.lib.new("sheaf_opts", flags=self.lib.SHEAF_RUN_CREATE if create else 0,
-                            staging=ctypes.pointer(staging), memory_tier=ctypes.pointer(tier))
+                            staging={"buffers_max": images}, memory_tier={"agent": agent})
         self.lib.call("sheaf_run_open", ctypes.byref(self.run), run.encode(), None,
                       ctypes.byref(opts))
 

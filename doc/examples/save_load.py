@@ -1,21 +1,24 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""save_load.c in Python: saves a tensor, clears it, loads it again. One process; ctypes alone.
+"""save_load.c in Python: saves a tensor, clears it, loads it again. Every call as in C.
 
-usage: save_load.py LIBSHEAF.so SHEAF_ABI.json RUN-DIRECTORY
+usage: save_load.py RUN-DIRECTORY [LIBSHEAF.so SHEAF_ABI.json]
+
+The library is that of the Python package sheaf, or the one that is named. sheaf.save and sheaf.load
+of the package do the same in two lines.
 """
 import ctypes
 import sys
 
-from sheaf_ctypes import Sheaf
+from sheaf import binding
 
 
-def main(library, abi, directory):
-    sheaf = Sheaf(library, abi)
+def main(directory, *library):
+    sheaf = binding.Library(*library) if library else binding.library()
     weights = (ctypes.c_float * 12)(*range(12))
     run, save = sheaf.handle("sheaf_run"), sheaf.handle("sheaf_save")
     state, step = sheaf.sheaf_state_new(), sheaf.handle("sheaf_checkpoint")
-    all_of_it = sheaf.new("sheaf_slice", name=b"weights", dtype=sheaf.SHEAF_F32, ndim=2,
+    all_of_it = sheaf.new("sheaf_slice", name="weights", dtype=sheaf.SHEAF_F32, ndim=2,
                           shape=(3, 4), count=(3, 4), data=ctypes.addressof(weights))
     opts = sheaf.new("sheaf_opts", flags=sheaf.SHEAF_RUN_CREATE)
     try:

@@ -49,6 +49,7 @@ def test_structs_take_keywords() -> None:
     opts = c.new("sheaf_opts", timeout_ms=5, keep_last=3, ignore=["a*", "b"], folder="step-{n}",
                  log=lambda level, line: None)
     assert opts.size == ctypes.sizeof(opts) and opts.timeout_ms == 5 and opts.log
+    assert opts.retention.contents.keep_last == 3
     assert [opts.ignore[i] for i in range(3)] == [b"a*", b"b", None]
     with tap.raises(TypeError, "kep_last"):
         c.new("sheaf_opts", kep_last=3)
