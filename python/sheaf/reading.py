@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import builtins
+import functools
+import os
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
 from . import dtypes, memory, place, tree
+from .binding import error
 from .loading import document
-from .memory import Memory
-from .run import Path, Tensor
+from .run import Checkpoint, Path, Tensor
 
 
 def open(path: Path, framework: str = "np", device: str = "cpu", *,
@@ -48,7 +50,8 @@ class Reader(Mapping[str, "Slice"]):
         if self.framework == "numpy" and self.device != "cpu":
             raise ValueError("device=%r: NumPy has host memory only" % device)
         dtypes.module(self.framework)
-        self.checkpoint = place.to_load(path, timeout=timeout, **opts)
+        self.again = functools.partial(place.to_load, path, timeout=timeout, **opts)
+        self.checkpoint, self.pid = self.again(), os.getpid()
         self.lock = threading.Lock()
         self.tensors: dict[str, Tensor] = {}
         for t in self.checkpoint.tensors():
@@ -102,7 +105,20 @@ class Reader(Mapping[str, "Slice"]):
     def file(self, name: str) -> bytes:
         """The contents of an attached file."""
         with self.lock:
-            return self.checkpoint.file(name)
+            return self.here(name).file(name)
+
+    def here(self, what: str) -> Checkpoint:
+        """The checkpoint, opened again in a process that was forked, such as the workers of a
+        data loader. The caller has the lock."""
+        if not self.checkpoint.pointer:
+            raise ValueError("%s: the checkpoint is closed" % what)
+        if self.pid != os.getpid():
+            number, self.checkpoint, self.pid = self.step, self.again(), os.getpid()
+            if self.checkpoint.number != number:
+                raise error("EAGAIN", "%s: step %d was opened before the fork, and the newest is "
+                            "now %d; name the step in the path" %
+                            (what, number, self.checkpoint.number))
+        return self.checkpoint
 
     def close(self) -> None:
         """Closes the checkpoint. What was read stays."""
@@ -155,8 +171,7 @@ class Slice:
         picked = pick(self.name, self.shape, index)
         start = tuple(p.start for p in picked)
         count = tuple(len(range(p.start, p.stop)) for p in picked)
-        read, shape = self.read(start, count), self.tensor.shape
-        assert len(shape) >= len(start)
+        read = self.read(start, count)
         # Steps and single indices apply to the box that was read.
         return read[tuple(builtins.slice(None, None, p.step) if p.step else 0 for p in picked)] \
             if any(p.step != 1 for p in picked) else read
@@ -170,10 +185,8 @@ class Slice:
         made, held = memory.empty(where, t.dtype, count, self.name)
         if held.address:
             with self.reader.lock:
-                if not self.reader.checkpoint.pointer:
-                    raise ValueError("%s: the checkpoint is closed" % self.name)
-                self.reader.checkpoint.read(t.tied_to or t.name, held, family=t.family,
-                                            shape=shape, start=start)
+                self.reader.here(self.name).read(t.tied_to or t.name, held, family=t.family,
+                                                 shape=shape, start=start)
         made = memory.restored(made, self.special)
         if where == "torch" and self.reader.device != "cpu":
             made = made.to(self.reader.device)
@@ -228,6 +241,3 @@ def pick_one(name: str, dim: int, n: int, part: Any) -> Picked:
                          (name, i, dim, n))
     i %= n
     return Picked(i, i + 1, 0)
-
-
-__all__ = ["open", "Reader", "Slice", "Memory"]

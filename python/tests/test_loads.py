@@ -287,6 +287,31 @@ def test_threads_share_a_reader() -> None:
         assert not wrong, wrong
 
 
+@tap.needs("numpy")
+def test_a_forked_process_reads() -> None:
+    """A process that was forked goes on reading, as the workers of a data loader do"""
+    import numpy as np
+    with tap.folder() as at:
+        x = np.arange(5000.).reshape(50, 100)
+        sheaf.save(at, {"x": x})
+        with sheaf.open(at) as f:
+            assert np.array_equal(f["x"][3], x[3])
+            pid = os.fork()
+            if pid == 0:
+                os._exit(0 if np.array_equal(f["x"][4:9], x[4:9]) else 1)
+            assert os.waitpid(pid, 0)[1] == 0
+            sheaf.save(at, {"x": x + 1})    # a newer step is another one
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    f["x"][4]
+                except sheaf.NotYet as e:
+                    os._exit(0 if "step 0" in str(e) else 2)
+                os._exit(1)
+            assert os.waitpid(pid, 0)[1] == 0
+            assert np.array_equal(f["x"][4:9], x[4:9])
+
+
 @tap.needs("torch", "safetensors")
 def test_foreign_files() -> None:
     """A safetensors file and a Hugging Face directory are opened and loaded, by names"""
