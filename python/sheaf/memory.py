@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import ctypes
+import functools
 import math
 from typing import Any, Optional
 
@@ -96,6 +97,20 @@ def finished(address: int, dtype: str, shape: tuple[int, ...], strides: tuple[in
                   special, writable)
 
 
+@functools.lru_cache(maxsize=None)
+def stored_of(dtype: Any) -> tuple[str, str]:
+    """The stored type of a dtype of torch or NumPy, and its own name if that is special; "": it
+    cannot be stored."""
+    if type(dtype).__module__ == "torch":
+        name = str(dtype)[len("torch."):]
+        special = name if name in dtypes.PAIRS or name == "float4_e2m1fn_x2" else ""
+        return dtypes.FROM_TORCH.get(name, "F4" if special else ""), special
+    if dtype.kind in "Mm":
+        return "I64", str(dtype.name)
+    special = dtype.name if dtype.name in dtypes.PAIRS else ""
+    return dtypes.PAIRS.get(special) or dtypes.FROM_NUMPY.get(dtype.name, ""), special
+
+
 def of_torch(t: Any, torch: Any) -> Memory:
     if type(t) not in (torch.Tensor, torch.nn.Parameter):
         raise Unfit("a %s, which is no plain tensor" % type(t).__name__)
@@ -106,11 +121,11 @@ def of_torch(t: Any, torch: Any) -> Memory:
     if t.is_conj() or t.is_neg():
         raise Unfit("a view that conjugates or negates its memory; use .resolve_conj() or "
                     ".resolve_neg()")
-    name = str(t.dtype)[len("torch."):]
-    special = name if name in dtypes.PAIRS or name == "float4_e2m1fn_x2" else ""
-    dtype = dtypes.FROM_TORCH.get(name, "F4" if special else "")
+    dtype, special = stored_of(t.dtype)
     if not dtype:
         raise Unfit("type %s has no place in a safetensors file" % t.dtype)
+    if not special and t.is_contiguous() and t.dim() <= DIMS_MAX:
+        return Memory(t.data_ptr(), dtype, tuple(t.shape), None, "torch", t)
     return finished(t.data_ptr(), dtype, tuple(t.shape), tuple(t.stride()), "torch", t, special,
                     True)
 
@@ -118,23 +133,20 @@ def of_torch(t: Any, torch: Any) -> Memory:
 def of_numpy(a: Any, numpy: Any) -> Memory:
     if type(a) not in (numpy.ndarray, numpy.memmap):
         raise Unfit("a %s, which is no plain array" % type(a).__name__)
-    dtype, special = a.dtype, ""
-    if dtype.kind in "Mm":
-        special, name = dtype.name, "int64"
-    else:
-        name = dtype.name
-        special = name if name in dtypes.PAIRS else ""
+    dtype = a.dtype
     if not dtype.isnative:
         raise Unfit("an array in the byte order of another machine; use "
                     ".astype(a.dtype.newbyteorder('='))")
-    stored = dtypes.PAIRS.get(special) or dtypes.FROM_NUMPY.get(name, "")
+    stored, special = stored_of(dtype)
+    address, writable = a.__array_interface__["data"][0], bool(a.flags.writeable)
+    if stored and not special and a.flags.c_contiguous and a.ndim <= DIMS_MAX:
+        return Memory(address if a.size else 0, stored, a.shape, None, "numpy", a, "", writable)
     if not stored:
         raise Unfit("type %s has no place in a safetensors file" % dtype)
     if any(s % dtype.itemsize for s, n in zip(a.strides, a.shape) if n > 1):
         raise Unfit("a view whose strides are no whole items; make it dense with .copy()")
     strides = tuple(s // dtype.itemsize for s in a.strides)
-    return finished(a.ctypes.data if a.size else 0, stored, tuple(a.shape), strides, "numpy", a,
-                    special, bool(a.flags.writeable))
+    return finished(address, stored, tuple(a.shape), strides, "numpy", a, special, writable)
 
 
 class DLTensor(ctypes.Structure):
@@ -222,6 +234,9 @@ def empty(where: str, stored: str, shape: tuple[int, ...], what: str) -> tuple[A
     if where == "bytes" and stored == "U8" and len(shape) == 1:
         held = (ctypes.c_char * shape[0])()
         return held, Memory(ctypes.addressof(held), "U8", shape, None, "bytes", held)
+    if len(shape) > DIMS_MAX:
+        raise Unfit("%s: %d dimensions, of which at most %d can be loaded" %
+                    (what, len(shape), DIMS_MAX))
     dtype = dtypes.dtype_in(where, stored, what)
     if stored == "F4":
         shape = shape[:-1] + (shape[-1] // 2,)

@@ -7,6 +7,7 @@ With a group, close a run yourself: that is a collective call. Errors are sheaf.
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 from typing import Any, Callable, Iterator, Optional, Union
 
@@ -24,6 +25,12 @@ def flags_of(c: Library, prefix: str, wanted: dict[str, bool]) -> int:
         if on:
             bits |= int(c.constants["SHEAF_%s_%s" % (prefix, name.upper())])
     return bits
+
+
+@functools.lru_cache(maxsize=None)
+def dtype_number(name: str) -> int:
+    """The number of a stored type; 0: there is none of that name."""
+    return int(library().sheaf_dtype_from_name(name.encode()))
 
 
 def milliseconds(timeout: Optional[float]) -> int:
@@ -176,17 +183,19 @@ class State(Handle):
         dtype         type in the checkpoint, such as "BF16"; None: that of the memory
         """
         c, n = self.c, len(memory.shape)
-        stored = c.sheaf_dtype_from_name((dtype or memory.dtype).encode())
-        here = c.sheaf_dtype_from_name(memory.dtype.encode()) if dtype else stored
-        flags = flags_of(c, "SLICE", {"optional": optional, "in_place": in_place,
-                                      "save_only": save_only,
-                                      "strided": memory.strides is not None})
+        here = dtype_number(memory.dtype)
+        stored = dtype_number(dtype) if dtype else here
+        flags = 0
+        if optional or in_place or save_only or memory.strides is not None:
+            flags = flags_of(c, "SLICE", {"optional": optional, "in_place": in_place,
+                                          "save_only": save_only,
+                                          "strided": memory.strides is not None})
         # Filled field by field: this is the inner loop of a save.
         s = c.structs["sheaf_slice"]()
         s.size, s.flags, s.ndim = ctypes.sizeof(s), flags, n
-        s.family, s.name = family.encode(), name.encode()
+        s.family, s.name = family.encode(), name.encode(errors="surrogateescape")
         if tied_to is not None:
-            s.tied_to = tied_to.encode()
+            s.tied_to = tied_to.encode(errors="surrogateescape")
         s.dtype, s.data_dtype, s.data = stored, here, memory.address
         s.count[:n] = memory.shape
         s.shape[:n] = memory.shape if shape is None else shape
@@ -335,7 +344,7 @@ class Checkpoint(Handle):
              shape: Optional[tuple[int, ...]] = None,
              start: Optional[tuple[int, ...]] = None) -> None:
         """Reads one box of a tensor into memory, and checks the blocks that it needs. [local]"""
-        n, kind = len(memory.shape), self.c.sheaf_dtype_from_name(memory.dtype.encode())
+        n, kind = len(memory.shape), dtype_number(memory.dtype)
         s = self.c.new("sheaf_slice", family=family, name=name.encode(errors="surrogateescape"),
                        dtype=kind, ndim=n, count=memory.shape, data=memory.address,
                        shape=memory.shape if shape is None else shape, start=start or (0,) * n)

@@ -7,7 +7,7 @@ import os
 from typing import Any, Mapping, Optional, Union
 
 from . import place, tree
-from .run import Path, Run, State
+from .run import Path, Run, State, log_line
 
 Content = Union[bytes, "os.PathLike[str]", dict[str, Any], list[Any]]
 
@@ -44,6 +44,8 @@ def save(path: Path, tree: Any, *, step: Optional[int] = None,
     made = encode(tree, unsupported)
     attached = {name: contents(name, data) for name, data in (files or {}).items()}
     where, number = place.to_save(path, step)
+    if not made.leaves:                 # the library warns of a checkpoint without tensors
+        opts.setdefault("log", lambda level, line: log_line(max(level, 2), line))
     with State() as state, Run(where, create=True, timeout=timeout, **opts) as run:
         for leaf in made.leaves:
             state.add(leaf.name, leaf.memory, family=leaf.family, tied_to=leaf.tied_to)

@@ -57,12 +57,12 @@ DROPPED = object()
 
 
 class Leaf:
-    """A tensor of a tree: its name in the checkpoint, where it stands, and its memory."""
+    """A tensor of a tree: its name in the checkpoint, and its memory."""
 
-    __slots__ = ("family", "name", "place", "memory", "tied_to")
+    __slots__ = ("family", "name", "memory", "tied_to")
 
-    def __init__(self, family: str, name: str, place: str, memory: Memory) -> None:
-        self.family, self.name, self.place, self.memory = family, name, place, memory
+    def __init__(self, family: str, name: str, memory: Memory) -> None:
+        self.family, self.name, self.memory = family, name, memory
         self.tied_to: Optional[str] = None
 
 
@@ -74,6 +74,9 @@ def shown(place: tuple[Any, ...]) -> str:
 def plain_name(place: tuple[Any, ...]) -> str:
     """The name of a tensor from the keys that lead to it, joined by dots."""
     name = ".".join(k if isinstance(k, str) else re.sub(r"\s+", "", str(k)) for k in place)
+    if name.isascii() and name.isprintable() and 0 < len(name) <= 1000 and \
+            name != "__metadata__":
+        return name
     name = "".join(c if c >= " " and not "\x7f" <= c <= "\x9f" and not "\ud800" <= c <= "\udfff"
                    else "_" for c in name)
     name = name.encode()[:1000].decode(errors="ignore")
@@ -186,7 +189,7 @@ class Encoder:
 
     def tensor(self, found: Memory, place: tuple[Any, ...]) -> Any:
         family, name = self.names.of(place)
-        leaf = Leaf(family, name, shown(place), found)
+        leaf = Leaf(family, name, found)
         if found.address:
             first = self.stored.setdefault((family,) + found.key(), leaf)
             leaf.tied_to = None if first is leaf else first.name
