@@ -17,7 +17,7 @@ from .errors import (Bug, Busy, Corrupt, Diverged, End, Error, Exists, Failed, I
                      UnknownFormat)
 
 if TYPE_CHECKING:
-    from . import group as group
+    from . import group as group, torch as torch
     from .loading import load as load
     from .reading import open as open
     from .run import LATEST as LATEST, Checkpoint as Checkpoint, Run as Run, Save as Save, \
@@ -27,17 +27,18 @@ if TYPE_CHECKING:
 
 # What is imported when it is first used, and from where.
 _LATER = {"save": "saving", "load": "loading", "open": "reading", "Codec": "tree",
-          "LATEST": "run", "Checkpoint": "run", "Run": "run", "Save": "run", "State": "run"}
-__all__ = ["Bug", "Busy", "Checkpoint", "Codec", "Corrupt", "Diverged", "End", "Error", "Exists",
-           "Failed", "InDoubt", "InputOutput", "Invalid", "LATEST", "Lost", "Mismatch",
-           "NotFound", "NotYet", "OutOfMemory", "Run", "Save", "State", "UnknownFormat", "group",
-           "load", "open", "save", "version"]
+          "LATEST": "run", "Checkpoint": "run", "Run": "run",
+          "Save": "run", "State": "run"}
+__all__ = ["Bug", "Busy", "Checkpoint", "Codec", "Corrupt", "Diverged", "End",
+           "Error", "Exists", "Failed", "InDoubt", "InputOutput", "Invalid", "LATEST", "Lost",
+           "Mismatch", "NotFound", "NotYet", "OutOfMemory", "Run", "Save", "State",
+           "UnknownFormat", "group", "load", "open", "save", "torch", "version"]
 
 
 def __getattr__(name: str) -> Any:
     import importlib
-    if name == "group":
-        return importlib.import_module(".group", __name__)
+    if name in ("group", "torch"):
+        return importlib.import_module("." + name, __name__)
     if name not in _LATER:
         raise AttributeError("module 'sheaf' has no attribute %r" % name)
     found = getattr(importlib.import_module("." + _LATER[name], __name__), name)

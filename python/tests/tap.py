@@ -22,6 +22,11 @@ class Skip(Exception):
     """Raised by a claim that cannot be tried here; the text is the reason."""
 
 
+def there(*modules: str) -> bool:
+    """Whether all these modules are installed."""
+    return all(importlib.util.find_spec(m) is not None for m in modules)
+
+
 def needs(*modules: str) -> Callable[[Claim], Claim]:
     """Marks a claim that can be tried only where all these modules are installed."""
     def marked(claim: Claim) -> Claim:

@@ -78,7 +78,8 @@ def contents() -> dict[str, str]:
 
 def test_only_what_runs_is_in_it() -> None:
     """The wheel has the modules, one library without a version, and the command; nothing else"""
-    modules = {"sheaf/" + n for n in os.listdir(PACKAGE) if n.endswith((".py", ".typed"))}
+    modules = {"sheaf/" + under + n for under in ("", "torch/")
+               for n in os.listdir(os.path.join(PACKAGE, under)) if n.endswith((".py", ".typed"))}
     want = modules | {"sheaf/libsheaf.so", "sheaf/abi.json", "sheaf", "METADATA", "WHEEL",
                       "RECORD", "licenses/LICENSE"}
     have = set(contents())

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tensors of a torch module, under the names that its state_dict has.
+
+The names are those that `from_pretrained` of transformers looks for. Wrappers do not show in
+them: DistributedDataParallel's `module.`, torch.compile's `_orig_mod.` and activation
+checkpointing's `_checkpoint_wrapped_module.` are left out, so that a checkpoint loads with and
+without them. A second name of a parameter is tied to the first.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Iterator, Optional
+
+import torch
+from torch import nn
+
+from .layout import DTYPES, Unsupported
+
+WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
+FSDP1 = "FullyShardedDataParallel"
+
+
+@dataclass
+class Item:
+    """A tensor that is saved and loaded.
+
+    store      its type in the checkpoint, as safetensors calls it; None: that of the memory
+    tied_to    the name of this family under which the bytes are stored
+    save_only  a load leaves it as it is, for the same memory is filled under another family
+    optional   a load leaves it as it is if the checkpoint lacks it
+    """
+
+    family: str
+    name: str
+    tensor: torch.Tensor
+    store: Optional[str] = None
+    tied_to: Optional[str] = None
+    save_only: bool = False
+    optional: bool = False
+
+
+@dataclass
+class Held:
+    """Where a module keeps a tensor: look it up anew at each save, for it may be replaced."""
+
+    name: str
+    place: dict[str, Any]               # _parameters or _buffers of the module
+    key: str
+    parameter: bool
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The module that the user wrote, inside those wrappers that hold it as their only child."""
+    while True:
+        if isinstance(module, nn.parallel.DistributedDataParallel):
+            module = module.module
+        elif hasattr(module, "_orig_mod") and isinstance(module._orig_mod, nn.Module):
+            module = module._orig_mod
+        else:
+            return module
+
+
+def shown(key: str) -> str:
+    """A key of a state_dict without what wrappers add to it."""
+    for w in WRAPPERS:
+        key = key.replace(w, "")
+    return key
+
+
+class Model:
+    """A module whose parameters and persistent buffers are saved in family model.
+
+    module       the model; wrappers are looked through
+    prefix       goes before all names, for a trainer with several models: "generator."
+    store_dtype  a torch dtype: F32 parameters are stored in it in family model, and exactly in
+                 family master_weights. Both are the same memory, and a load fills it from the
+                 masters.
+    """
+
+    def __init__(self, module: nn.Module, prefix: str = "",
+                 store_dtype: Optional[torch.dtype] = None) -> None:
+        self.module = unwrapped(module)
+        self.prefix = prefix
+        self.store = None if store_dtype is None else DTYPES[store_dtype]
+        self.modules: list[nn.Module] = []
+        self.held: list[Held] = []
+        self.extra: dict[str, nn.Module] = {}
+        self.sizes = -1
+
+    def settle(self) -> None:
+        """Brings the parameters to where an optimizer sees them, as state_dict() does.
+
+        FSDP2 may have left gathered parameters in the modules after a forward pass; its hook
+        takes them away.
+        """
+        for m in self.walk():
+            for hook in list(m._state_dict_pre_hooks.values()):
+                hook(m, "", True)
+
+    def walk(self) -> list[nn.Module]:
+        """All modules, each once. Looks the tensors up again if a module came or went."""
+        found: list[nn.Module] = []
+        seen: set[int] = set()
+        todo = [self.module]
+        sizes = 0
+        while todo:
+            m = todo.pop()
+            if id(m) in seen:
+                continue
+            seen.add(id(m))
+            found.append(m)
+            sizes += len(m._parameters) + len(m._buffers)
+            todo += [c for c in m._modules.values() if c is not None]
+        same = sizes == self.sizes and len(found) == len(self.modules) and \
+            all(a is b for a, b in zip(found, self.modules))
+        if not same:
+            self.modules, self.sizes, self.held = found, sizes, []
+        return found
+
+    def look(self) -> None:
+        """Finds the names, by what the module's own state_dict says."""
+        for m in self.modules:
+            if type(m).__name__ == FSDP1:
+                raise Unsupported("a module is wrapped in FSDP1 (%s), whose flat parameters are "
+                                  "not supported: use fully_shard (FSDP2)" % FSDP1)
+        places: dict[int, Held] = {}
+        for m in self.modules:
+            for key, p in m._parameters.items():
+                if p is not None:
+                    places[id(p)] = Held("", m._parameters, key, True)
+            for key, b in m._buffers.items():
+                if b is not None:
+                    places[id(b)] = Held("", m._buffers, key, False)
+        held = []
+        self.extra = {}
+        named = dict(self.module.named_modules(remove_duplicate=False))
+        for key, value in self.module.state_dict(keep_vars=True).items():
+            name = self.prefix + shown(key)
+            if key.rpartition(".")[2] == "_extra_state":
+                self.extra[name] = named[key.rpartition(".")[0]]
+            elif id(value) in places:
+                at = places[id(value)]
+                held.append(Held(name, at.place, at.key, at.parameter))
+            else:
+                raise Unsupported("state_dict() has %s, which is neither a parameter nor a "
+                                  "persistent buffer of the model, so that no load could put it "
+                                  "back" % name)
+        self.held = held
+
+    def items(self) -> list[Item]:
+        """What the model has now: parameters and persistent buffers, tied ones too."""
+        self.settle()
+        if not self.held:
+            self.look()
+        return list(self.described())
+
+    def described(self) -> Iterator[Item]:
+        first: dict[int, str] = {}
+        for h in self.held:
+            t = h.place[h.key]
+            tied = first.setdefault(id(t), h.name)
+            cast = self.store if h.parameter and t.dtype == torch.float32 else None
+            if cast == "F32":
+                cast = None
+            yield Item("model", h.name, t, cast, tied if tied != h.name else None,
+                       cast is not None)
+            if cast is not None and tied == h.name:
+                yield Item("master_weights", h.name, t)
+
+    def parameters(self) -> dict[int, str]:
+        """The name of each parameter by its id(): the first, where it has several."""
+        names: dict[int, str] = {}
+        for h in self.held:
+            if h.parameter:
+                names.setdefault(id(h.place[h.key]), h.name)
+        return names
+
+    def extra_state(self) -> dict[str, Any]:
+        """What get_extra_state of the modules says, by the name that state_dict gives it."""
+        return {name: m.get_extra_state() for name, m in self.extra.items()}
+
+    def set_extra_state(self, values: dict[str, Any]) -> None:
+        """Gives the modules their extra state back."""
+        for name, value in values.items():
+            if name in self.extra:
+                self.extra[name].set_extra_state(value)
+
+    def files(self) -> dict[str, bytes]:
+        """config.json and generation_config.json of a transformers model, else nothing."""
+        found: dict[str, bytes] = {}
+        config: Any = getattr(self.module, "config", None)
+        if self.prefix or not hasattr(config, "to_json_string"):
+            return found
+        import copy
+        config = copy.deepcopy(config)
+        written = next(k for k in type(self.module).__mro__
+                       if not k.__module__.startswith("torch."))
+        config.architectures = [written.__name__]
+        if self.store is not None:
+            config.dtype = {s: str(d)[6:] for d, s in DTYPES.items()}[self.store]
+        found["config.json"] = config.to_json_string(use_diff=True).encode()
+        generation: Any = getattr(self.module, "generation_config", None)
+        if hasattr(generation, "to_json_string"):
+            found["generation_config.json"] = generation.to_json_string().encode()
+        return found

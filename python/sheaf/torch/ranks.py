@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ranks of torch.distributed as a Checkpointer uses them: a gloo group of its own.
+
+A rank that leaves because of an exception says why in the store of torch.distributed, and closes
+its connections. So the others, whose next operation fails, can name the reason.
+"""
+from __future__ import annotations
+
+import contextlib
+import datetime
+import logging
+from typing import Any, Callable, Iterator, Optional
+
+import torch
+import torch.distributed as dist
+
+from ..binding import error
+from ..errors import Error, Lost
+from ..group import Group, TorchDistributed
+
+log = logging.getLogger("sheaf")
+SECONDS = 600.0                         # of operations of the group; the library has its own limit
+LEFT = "left"
+
+
+class Left(RuntimeError):
+    """Another rank left, or this one; the text has its reason."""
+
+
+class Ranks(TorchDistributed):
+    """The operations of a new gloo group of all ranks. [collective]"""
+
+    def __init__(self, timeout: Optional[float]) -> None:
+        pg = dist.new_group(backend="gloo",
+                            timeout=datetime.timedelta(seconds=timeout or SECONDS))
+        super().__init__(pg)
+        self.mine: Optional[str] = None
+        name = "sheaf/%s" % getattr(pg, "group_name", "group")
+        self.store = torch._C._distributed_c10d.PrefixStore(
+            name, dist.distributed_c10d._get_default_store())
+
+    def reason(self) -> Optional[str]:
+        """Why a rank left; None: none did, or the store is gone as well."""
+        try:
+            return str(self.store.get(LEFT).decode()) if self.store.check([LEFT]) else None
+        except Exception as e:
+            log.debug("the store of torch.distributed does not answer: %s", e)
+            return None
+
+    def tried(self, operation: Callable[..., None], *args: Any) -> None:
+        """An operation, whose failure is explained if a rank has said why it left."""
+        if self.mine is not None:
+            raise Left(self.mine)
+        try:
+            operation(*args)
+        except Exception as e:
+            why = self.reason()
+            if why is None:
+                raise
+            raise Left(why) from e
+
+    def allgather(self, *args: Any) -> None:
+        self.tried(super().allgather, *args)
+
+    def alltoallv(self, *args: Any) -> None:
+        self.tried(super().alltoallv, *args)
+
+    def allreduce(self, *args: Any) -> None:
+        self.tried(super().allreduce, *args)
+
+    def leave(self, why: str) -> None:
+        """From now on every operation fails, here and on the other ranks. [local]"""
+        self.mine = "rank %d left: %s" % (self.rank, why)
+        try:
+            self.store.compare_set(LEFT, "", self.mine)     # the first reason stays
+        except Exception as e:
+            log.debug("the store of torch.distributed does not answer: %s", e)
+        self.close()
+
+    def close(self) -> None:
+        """Ends the group on this rank. [local]"""
+        pg = self.weak()
+        if pg is not None and dist.is_initialized():
+            dist.destroy_process_group(pg)
+
+
+def gathered(group: Group, mine: bytes, timeout: Optional[float]) -> list[bytes]:
+    """The bytes of each rank, as many as there are here. Raises sheaf.Lost. [collective]"""
+    out = bytearray(len(mine) * group.ranks)
+    try:
+        group.operations.allgather(memoryview(bytearray(mine)), memoryview(out),
+                                   timeout or SECONDS)
+    except Exception as e:
+        raise error("ELOST", "the ranks could not agree who writes which documents") from e
+    return [bytes(out[i:i + len(mine)]) for i in range(0, len(out), len(mine))]
+
+
+def ended(group: Group) -> None:
+    """Closes a group of this module, after all runs that use it. [local]"""
+    group.close()
+    if isinstance(group.operations, Ranks):
+        group.operations.close()
+
+
+class Gone:
+    """The operations of a group that this rank has left: all of them fail."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+    def __getattr__(self, name: str) -> Any:
+        raise Left(self.why)
+
+
+def leave(group: Group, why: str) -> None:
+    """Makes all further operations of the group fail on this rank. [local]
+
+    The other ranks get the reason if it is a group of this module. Otherwise they wait until this
+    process ends, or their time is up.
+    """
+    if isinstance(group.operations, Ranks):
+        group.operations.leave(why)
+    else:
+        group.operations = Gone("this rank left: " + why)
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Gives an error about a lost rank the reason that its cause has."""
+    try:
+        yield
+    except Lost as e:
+        cause = e.__cause__
+        if cause is None or isinstance(cause, Error):
+            raise
+        why = str(cause).split("\n")[0][:400]
+        text = why if isinstance(cause, Left) else "%s: %s" % (e.message, why)
+        raise Lost(e.code, e.rank, e.sys, text) from cause
+
+
+def of_torch(timeout: Optional[float]) -> Optional[Group]:
+    """A group of all ranks of torch.distributed; None: it is not in use. [collective]"""
+    if not dist.is_available() or not dist.is_initialized():
+        return None
+    return Group(Ranks(timeout))
