@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from .run import LATEST as LATEST, Checkpoint as Checkpoint, Run as Run, Save as Save, \
         State as State
     from .saving import save as save
+    from .torch import Checkpointer as Checkpointer
     from .tree import Codec as Codec
 
 # What is imported when it is first used, and from where.
 _LATER = {"save": "saving", "load": "loading", "open": "reading", "Codec": "tree",
-          "LATEST": "run", "Checkpoint": "run", "Run": "run",
+          "LATEST": "run", "Checkpoint": "run", "Checkpointer": "torch", "Run": "run",
           "Save": "run", "State": "run"}
-__all__ = ["Bug", "Busy", "Checkpoint", "Codec", "Corrupt", "Diverged", "End",
+__all__ = ["Bug", "Busy", "Checkpoint", "Checkpointer", "Codec", "Corrupt", "Diverged", "End",
            "Error", "Exists", "Failed", "InDoubt", "InputOutput", "Invalid", "LATEST", "Lost",
            "Mismatch", "NotFound", "NotYet", "OutOfMemory", "Run", "Save", "State",
            "UnknownFormat", "group", "load", "open", "save", "torch", "version"]

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sheaf for PyTorch: tensors of any layout as slices. Importing this imports torch."""
+"""Sheaf for PyTorch: sheaf.Checkpointer, and what it is made of. Importing this imports torch."""
 from __future__ import annotations
 
+from .checkpointer import Checkpointer
 from .layout import Box, Layout, Unsupported, layout
+from .loader import CountedLoader
+from .loading import Loaded
 
-__all__ = ["Box", "Layout", "Unsupported", "layout"]
+__all__ = ["Box", "Checkpointer", "CountedLoader", "Layout", "Loaded", "Unsupported", "layout"]

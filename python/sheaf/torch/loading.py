@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A load of a Checkpointer: which checkpoint, which tensors, and the documents afterwards.
+
+What fails on one rank alone, in reading documents or in giving them back, is told to the others in
+the next collective call, so that all of them raise it.
+"""
+from __future__ import annotations
+
+import ctypes
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional
+
+from ..errors import Corrupt, Error, Lost
+from ..run import LATEST, Checkpoint, Run, State, flags_of
+from .plan import Plan
+from .tracked import Restore, Wanted
+
+if TYPE_CHECKING:
+    from .checkpointer import Checkpointer
+
+log = logging.getLogger("sheaf")
+DAMAGE = "damaged: "                    # begins the sentence of a rank that found damage
+ADAM = "adam.step"                      # a note of doc/format.md, section 13
+# What messages of the library call by the names of C.
+NAMES = {"SHEAF_LOAD_LENIENT": "strict=False", "SHEAF_LOAD_CONVERT": "convert=True",
+         "without SHEAF_LOAD_STRICT": "with strict=False",
+         "put it into opts.ignore": "give ignore=[...] to the Checkpointer"}
+
+
+def sentence(e: BaseException) -> str:
+    """What an exception says, with its type unless it is one of ours."""
+    text = str(e) if isinstance(e, Error) else "%s: %s" % (type(e).__name__, e)
+    if isinstance(e, Corrupt):
+        text = DAMAGE + text
+    return text[:400]
+
+
+@dataclass
+class Loaded:
+    """What a load gave back.
+
+    step        number of the checkpoint
+    metrics     what save() was given: numbers, and strings
+    missing, unexpected, converted
+                names of tensors, as "family/name", that this rank knows of
+    """
+
+    step: int
+    metrics: dict[str, Any] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    unexpected: list[str] = field(default_factory=list)
+    converted: list[str] = field(default_factory=list)
+
+
+def measured(notes: Mapping[str, str]) -> dict[str, Any]:
+    """Metrics from the notes of a checkpoint: numbers where they are."""
+    found: dict[str, Any] = {}
+    for key, text in notes.items():
+        if key == ADAM or key.startswith("ranks."):
+            continue
+        try:
+            found[key] = int(text)
+        except ValueError:
+            try:
+                found[key] = float(text)
+            except ValueError:
+                found[key] = text
+    return found
+
+
+def failing(e: BaseException) -> State:
+    """A state with which the next collective call fails on all ranks, with that reason."""
+    state = State()
+    state.fail(sentence(e))
+    return state
+
+
+class Loading:
+    """One load. [collective]
+
+    wanted   the parts that are loaded
+    strict   whether a difference between the checkpoint and what is tracked is an error
+    convert  whether a tensor may have another dtype in the checkpoint
+    """
+
+    def __init__(self, ckpt: Checkpointer, run: Run, wanted: Wanted, strict: bool,
+                 convert: bool) -> None:
+        self.ckpt, self.run, self.wanted, self.strict = ckpt, run, wanted, strict
+        self.convert = convert
+        self.plan = Plan()
+        self.restore: Optional[Restore] = None
+
+    def load(self, step: int) -> Loaded:
+        """Loads the checkpoint of that number, or LATEST."""
+        with self.run.checkpoint(step) as checkpoint:
+            found: Loaded = self.together(lambda: self.described(checkpoint),
+                                  lambda state: self.fill(checkpoint, state, False))
+            self.give_back(checkpoint, found)
+        return found
+
+    def resume(self) -> Loaded:
+        """Loads the latest checkpoint, or an older one if it is damaged.
+
+        What is stored of an optimizer is taken from the newest checkpoint whose headers and
+        documents can be read, for the library decides only then which one it loads.
+        """
+        first: Optional[Corrupt] = None
+        for step in [LATEST, *reversed(self.run.steps())]:
+            try:
+                with self.run.checkpoint(step) as checkpoint:
+                    self.together(lambda: self.described(checkpoint),
+                                  lambda state: self.dry(checkpoint, state))
+                    break
+            except Corrupt as e:
+                first = first or e
+        else:
+            assert first is not None
+            raise first
+        assert self.plan.state is not None
+        found = self.fill(checkpoint, self.plan.state, True)
+        with self.run.checkpoint(found.step) as checkpoint:
+            self.give_back(checkpoint, found)
+        return found
+
+    def together(self, mine: Callable[[], State], theirs: Callable[[State], Any]) -> Any:
+        """Does this rank's part, and then a collective call that fails on all ranks if one of
+        them could not do its own."""
+        problem: Optional[BaseException] = None
+        try:
+            state = mine()
+        except BaseException as e:
+            problem, state = e, failing(e)
+        try:
+            return theirs(state)
+        except Error as e:
+            told = self.explained(e)
+            # All ranks must agree whether it is damage: resume() then goes on to the next.
+            if problem is not None and isinstance(problem, Corrupt) == isinstance(told, Corrupt):
+                raise problem from e
+            if told is e:
+                raise
+            raise told from e
+
+    def explained(self, e: Error) -> Error:
+        """An error with the names that Python has. Damage that one rank found is damage."""
+        if isinstance(e, Lost):
+            return e
+        text = e.message
+        for theirs, ours in NAMES.items():
+            text = text.replace(theirs, ours)
+        kind, code = type(e), e.code
+        if code == self.run.c.SHEAF_EFAILED and text.startswith(DAMAGE):
+            kind, code, text = Corrupt, int(self.run.c.SHEAF_ECORRUPT), text[len(DAMAGE):]
+        return kind(code, e.rank, e.sys, text)
+
+    def described(self, checkpoint: Checkpoint) -> State:
+        """The state to fill from that checkpoint; reads its documents. [local]"""
+        ckpt = self.ckpt
+        self.restore = ckpt.tracked.to_load(checkpoint, self.wanted, self.strict, ckpt.rank,
+                                            ckpt.ranks)
+        return self.plan.update(self.restore.items)
+
+    def dry(self, checkpoint: Checkpoint, state: State) -> None:
+        """Plans a load, and loads nothing: all ranks agree that their part can be done."""
+        c = self.run.c
+        empty = state if state is not self.plan.state else State()
+        c.call("sheaf_checkpoint_load", checkpoint.pointer, empty.pointer,
+               flags_of(c, "LOAD", {"dry": True}), None)
+
+    def fill(self, checkpoint: Checkpoint, state: State, resume: bool) -> Loaded:
+        """Fills the state, and notes the names of which the load has something to say."""
+        c = self.run.c
+        said: dict[int, list[str]] = {}
+
+        def item(kind: int, family: bytes, name: bytes, msg: bytes) -> None:
+            said.setdefault(kind, []).append("%s/%s" % (family.decode(), name.decode())
+                                             if family else name.decode())
+
+        strict = self.strict and self.wanted.patterns is None
+        flags = flags_of(c, "LOAD", {"strict": strict, "convert": self.convert,
+                                     "derive": self.convert, "fallback": resume})
+        report = c.new("sheaf_report", item=item)
+        if resume:
+            c.call("sheaf_run_resume", self.run.pointer, state.pointer, flags,
+                   ctypes.byref(report))
+        else:
+            c.call("sheaf_checkpoint_load", checkpoint.pointer, state.pointer, flags,
+                   ctypes.byref(report))
+        return Loaded(int(report.step), {}, said.get(c.SHEAF_REPORT_MISSING, []),
+                      said.get(c.SHEAF_REPORT_UNEXPECTED, []),
+                      said.get(c.SHEAF_REPORT_CONVERTED, []))
+
+    def give_back(self, checkpoint: Checkpoint, found: Loaded) -> None:
+        """Gives the objects what was loaded, and agrees that all ranks could."""
+        restore = self.restore
+        assert restore is not None
+
+        def mine() -> State:
+            if checkpoint is not restore.checkpoint:
+                restore.read(checkpoint, self.ckpt.rank, self.ckpt.ranks)
+            self.plan.empty()
+            restore.accept()
+            found.metrics = measured(checkpoint.notes())
+            return State()
+
+        self.together(mine, lambda state: self.dry(checkpoint, state))
+        log.info("%s: loaded step %d", self.ckpt.path, found.step)

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state of torch optimizers, by the names of their parameters (doc/format.md, section 13).
+
+Only what an optimizer has is saved: nothing here makes it take a step, as torch's get_state_dict
+does before the first one. A load builds what is missing from what is stored. A value that the
+optimizer keeps for each item of a sharded parameter gets the parameter's sharding.
+"""
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
+
+import torch
+from torch.distributed.tensor import DTensor, Replicate
+
+from .layout import DTYPES, TORCH_DTYPES, Unsupported
+from .model import Item
+
+FAMILY = "optimizer"
+STORED = {"exp_avg": "moment1_0", "exp_avg_sq": "moment2_0", "max_exp_avg_sq": "moment2_max_0"}
+OURS = {stored: key for key, stored in STORED.items()}
+KEY = re.compile(r"[A-Za-z0-9_.-]+")
+
+Shape = tuple[int, ...]
+Stored = Mapping[str, tuple[str, Shape]]    # dtype and shape of the tensors of family optimizer
+
+
+class Absent(LookupError):
+    """A parameter of an optimizer is in no model that is tracked."""
+
+
+def whole_step(value: Any) -> Optional[int]:
+    """A step count as an integer; None: it is none, or it lies on a device."""
+    if isinstance(value, torch.Tensor):
+        if value.device.type != "cpu" or value.numel() != 1:
+            return None
+        value = value.item()
+    return int(value) if isinstance(value, (int, float)) and value == int(value) else None
+
+
+class Optimizer:
+    """One optimizer: anything with the `state` and the `param_groups` of torch.optim.Optimizer.
+
+    name_of  the name of a parameter by its id(), from the models that are tracked
+    """
+
+    def __init__(self, optimizer: Any, name_of: Callable[[int], Optional[str]]) -> None:
+        self.optimizer = optimizer
+        self.name_of = name_of
+        self.pending: dict[int, dict[str, Any]] = {}
+
+    def named(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The parameters with their names, in the order of the groups."""
+        for g, group in enumerate(self.optimizer.param_groups):
+            for p in group["params"]:
+                name = self.name_of(id(p))
+                if name is None:
+                    raise Absent("a parameter of shape %s in group %d of %s is in no model that "
+                                 "is tracked: track the module that has it as well"
+                                 % (tuple(p.shape), g, type(self.optimizer).__name__))
+                yield name, p
+
+    def items(self) -> list[Item]:
+        """The tensors that the optimizer has now."""
+        found: list[Item] = []
+        state = self.optimizer.state
+        for name, p in self.named():
+            for key, value in state.get(p, {}).items():
+                if isinstance(value, torch.Tensor):
+                    self.prove(name, key, p, value)
+                    found.append(Item(FAMILY, "%s/%s" % (name, STORED.get(key, key)), value))
+        return found
+
+    def prove(self, name: str, key: str, p: torch.Tensor, value: torch.Tensor) -> None:
+        """A value must be one that another layout can make its own part of."""
+        if not KEY.fullmatch(key) or key in OURS:
+            raise Unsupported("the optimizer's state %r of %s has no name in a checkpoint"
+                              % (key, name))
+        if isinstance(p, DTensor) and not isinstance(value, DTensor) and value.numel() > 1 and \
+                not all(isinstance(x, Replicate) for x in p.placements):
+            raise Unsupported("the optimizer's state %s of %s is a plain tensor of this rank, and "
+                              "the parameter is sharded (%s): what the others have of it cannot "
+                              "be known" % (key, name, tuple(p.placements)))
+
+    def plain(self) -> dict[str, dict[str, Any]]:
+        """What the state has beside tensors, by name and key."""
+        found: dict[str, dict[str, Any]] = {}
+        for name, p in self.named():
+            for key, value in self.optimizer.state.get(p, {}).items():
+                if not isinstance(value, torch.Tensor):
+                    found.setdefault(name, {})[key] = value
+        return found
+
+    def steps(self) -> Iterator[Optional[int]]:
+        """The step count of each parameter that has one."""
+        for values in list(self.optimizer.state.values()):
+            if "step" in values:
+                yield whole_step(values["step"])
+
+    def groups(self) -> list[dict[str, Any]]:
+        """param_groups with names in place of parameters, and what JSON can hold."""
+        names = iter([name for name, _ in self.named()])
+        return [{k: [next(names) for _ in v] if k == "params" else jsonable(k, v)
+                 for k, v in sorted(group.items(), key=lambda kv: kv[0] != "params")}
+                for group in self.optimizer.param_groups]
+
+    # ---- loading ----
+
+    def prepare(self, stored: Stored) -> list[Item]:
+        """The tensors to load into, for what is stored of each parameter.
+
+        Those that the optimizer has are filled where they are, and the others are made. The
+        optimizer sees them after accept() alone, so a load that fails leaves it as it was.
+        """
+        keys: dict[str, list[str]] = {}
+        for full in stored:
+            name, _, key = full.rpartition("/")
+            keys.setdefault(name, []).append(key)
+        self.pending = {}
+        found: list[Item] = []
+        for group in self.optimizer.param_groups:
+            for p in group["params"]:
+                name = self.name_of(id(p)) or ""
+                now = self.optimizer.state.get(p, {})
+                values: dict[str, Any] = {}
+                for key in keys.get(name, []):
+                    ours = OURS.get(key, key)
+                    full = "%s/%s" % (name, key)
+                    value = now.get(ours)
+                    if not isinstance(value, torch.Tensor):
+                        value = made(p, group, ours, *stored[full])
+                    values[ours] = value
+                    found.append(Item(FAMILY, full, value))
+                self.pending[id(p)] = values
+        return found
+
+    def accept(self, groups: Sequence[Mapping[str, Any]],
+               plain: Mapping[str, Mapping[str, Any]]) -> None:
+        """Gives the optimizer what was loaded: its state, and the options of its groups.
+
+        plain  what the state has beside tensors, by name and key
+        """
+        for group in self.optimizer.param_groups:
+            for p in group["params"]:
+                values = self.pending.get(id(p), {})
+                values.update(plain.get(self.name_of(id(p)) or "", {}))
+                if values:
+                    state = self.optimizer.state[p]
+                    for key in [k for k in state if k not in values]:
+                        del state[key]
+                    state.update(values)
+                elif p in self.optimizer.state:
+                    del self.optimizer.state[p]
+        self.pending = {}
+        for old, options in list(self.matched(groups)):
+            for key, value in options.items():
+                if key != "params":
+                    old[key] = restored(value, old.get(key))
+
+    def prove_groups(self, stored: Sequence[Mapping[str, Any]], strict: bool) -> None:
+        """Each group must have been stored: accept() finds its options then."""
+        known = [id(group) for group, _ in self.matched(stored)]
+        for group in self.optimizer.param_groups:
+            if strict and group["params"] and id(group) not in known:
+                raise Unsupported("no options are stored for the parameter group that begins with "
+                                  "%s; strict=False keeps those that it has"
+                                  % self.name_of(id(group["params"][0])))
+
+    def matched(self, stored: Sequence[Mapping[str, Any]]
+                ) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
+        """Each group of the optimizer, and the stored group that has its parameters.
+
+        Raises Unsupported if its parameters were stored in groups with different options.
+        """
+        where = {name: i for i, group in enumerate(stored) for name in group["params"]}
+        for group in self.optimizer.param_groups:
+            names = [self.name_of(id(p)) or "" for p in group["params"]]
+            known: dict[int, str] = {}
+            for n in names:
+                if n in where:
+                    known.setdefault(where[n], n)
+            if len(known) > 1 and len({options_of(stored[i]) for i in known}) > 1:
+                raise Unsupported("%s and %s are in one parameter group, and were stored in two "
+                                  "with different options" % tuple(list(known.values())[:2]))
+            if known:
+                yield group, stored[min(known)]
+
+
+def options_of(group: Mapping[str, Any]) -> str:
+    """The options of a group as a text to compare."""
+    return repr(sorted((k, repr(v)) for k, v in group.items() if k != "params"))
+
+
+def made(p: torch.Tensor, group: Mapping[str, Any], key: str, dtype: str,
+         shape: Shape) -> torch.Tensor:
+    """A tensor of zeros for a value that is stored and that the optimizer lacks."""
+    if dtype not in TORCH_DTYPES:
+        raise Unsupported("the optimizer's state %s is stored as %s, which torch lacks"
+                          % (key, dtype))
+    kind = TORCH_DTYPES[dtype]
+    if key == "step":                   # as torch.optim places it
+        device = p.device if group.get("capturable") or group.get("fused") else "cpu"
+        return torch.zeros(shape, dtype=kind, device=device)
+    p = p.detach()
+    if tuple(p.shape) == shape:
+        return torch.zeros_like(p, dtype=kind)
+    if not shape:
+        return torch.zeros((), dtype=kind, device=p.device)
+    return p.new_zeros(shape, dtype=kind)   # of a DTensor: on every rank
+
+
+def jsonable(key: str, value: Any) -> Any:
+    """An option of a parameter group as JSON has it; tensors of one item become numbers."""
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [jsonable(key, v) for v in value]
+    if isinstance(value, torch.dtype) and value in DTYPES:
+        return str(value)[6:]
+    raise Unsupported("the option %s of a parameter group is a %s, which JSON cannot hold"
+                      % (key, type(value).__name__))
+
+
+def restored(value: Any, old: Any) -> Any:
+    """An option from JSON, of the type that the group has for it now."""
+    if value in ("inf", "-inf", "nan") and not isinstance(old, str):
+        value = float(value)
+    if isinstance(old, torch.Tensor):
+        return old.fill_(value)
+    if isinstance(old, torch.dtype):
+        return getattr(torch, value)
+    if isinstance(value, list):
+        items = [restored(v, None) for v in value]
+        return items if isinstance(old, list) else tuple(items)
+    return value

@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a Checkpointer tracks, as tensors and documents: what a save stores, and a load gives back.
+
+A checkpoint has, beside the tensors:
+
+    param_groups.json   the options of the optimizers, with parameters by name (doc/format.md)
+    trainer.json        the document of what is the same on all ranks: schedulers, the gradient
+                        scaler, what optimizers have beside tensors, extra state of modules
+    stream "trainer"    a document of each rank: its random streams and its loaders, as bytes of
+                        ranks (sheaf_save_rank_bytes)
+
+Ranks that hold other parameters than rank 0, as with pipeline stages, write the first two with
+their number, for their parameters: param_groups-<r>.json, trainer-<r>.json.
+"""
+from __future__ import annotations
+
+import ctypes
+import fnmatch
+import hashlib
+import json
+from typing import Any, Iterable, Mapping, Optional, Protocol, Sequence, Union
+
+import torch
+from torch import nn
+
+from ..binding import error
+from ..errors import NotFound
+from ..run import Checkpoint, Tensor
+from . import document, rng
+from .layout import TORCH_DTYPES
+from .model import Item, Model
+from .optimizer import FAMILY, Optimizer
+
+GROUPS, TRAINER = "param_groups", "trainer"
+STREAM = "trainer"
+WEIGHTS = ("model", "master_weights")
+
+
+class Stateful(Protocol):
+    """Anything with a state_dict, as schedulers, scalers and loaders have it."""
+
+    def state_dict(self) -> Any:
+        """The state: anything that a document can hold."""
+
+    def load_state_dict(self, state: Any) -> Any:
+        """Takes the state back."""
+
+
+Few = Union[None, Stateful, Iterable[Stateful]]
+
+
+def few(what: str, given: Few) -> list[Stateful]:
+    """One object or several as a list. TypeError: one has no state_dict."""
+    if given is None:
+        return []
+    found: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
+    for x in found:
+        if not hasattr(x, "state_dict") or not hasattr(x, "load_state_dict"):
+            more = "; use torchdata's StatefulDataLoader, or sheaf.torch.CountedLoader(loader), " \
+                "which counts the batches that were taken" if what == "loader" else ""
+            raise TypeError("%s: a %s has no state_dict() and load_state_dict()%s"
+                            % (what, type(x).__name__, more))
+    return found
+
+
+class Wanted:
+    """Which parts of a checkpoint are loaded: all, or those that a pattern names.
+
+    A pattern is a part ("model", "optimizer", "scheduler", "rng", ...), or one for
+    "family/name" as a shell has it: "model/layers.0.*". Weights are in "model", also where they
+    are loaded from their masters.
+    """
+
+    def __init__(self, only: Union[None, str, Sequence[str]]) -> None:
+        self.patterns = [only] if isinstance(only, str) else only
+
+    def __call__(self, part: str, name: str = "") -> bool:
+        if self.patterns is None:
+            return True
+        parts = {part, "model"} if part in WEIGHTS else {part}
+        return any(p in parts or name and any(fnmatch.fnmatchcase("%s/%s" % (x, name), p)
+                                              for x in parts) for p in self.patterns)
+
+
+class Tracked:
+    """The objects of one training on this rank."""
+
+    def __init__(self, store_dtype: Optional[torch.dtype] = None) -> None:
+        self.store_dtype = store_dtype
+        self.models: list[Model] = []
+        self.optimizers: list[Optimizer] = []
+        self.parts: dict[str, list[Stateful]] = {}      # same on all ranks: scheduler, scaler, ...
+        self.loaders: list[Stateful] = []
+        self.streams: dict[str, Any] = {}
+        self.names: dict[int, str] = {}
+
+    def add(self, model: Optional[nn.Module], optimizers: Sequence[Any], prefix: str,
+            loader: Few, streams: Optional[Mapping[str, Any]], parts: Mapping[str, Few]) -> None:
+        """Adds objects; TypeError or ValueError: one of them cannot be tracked."""
+        if isinstance(model, torch.optim.Optimizer):
+            raise TypeError("track(model, *optimizers): the first argument is an optimizer; "
+                            "give None in place of the model")
+        if model is not None and prefix in [m.prefix for m in self.models]:
+            raise ValueError("a model with prefix %r is tracked already: give another prefix, "
+                             "which goes before all names" % prefix)
+        for o in optimizers:
+            if not hasattr(o, "param_groups") or not hasattr(o, "state"):
+                raise TypeError("a %s is no optimizer: it lacks param_groups or state"
+                                % type(o).__name__)
+        found = {what: few(what, given) for what, given in parts.items()}
+        loaders = few("loader", loader)
+        for name, stream in (streams or {}).items():
+            rng.read_one(name, stream)
+        if model is not None:
+            self.models.append(Model(model, prefix, self.store_dtype))
+        self.optimizers += [Optimizer(o, self.names.get) for o in optimizers]
+        for what, objects in found.items():
+            if objects:
+                self.parts.setdefault(what, []).extend(objects)
+        self.loaders += loaders
+        self.streams.update(streams or {})
+
+    def __str__(self) -> str:
+        words = [type(m.module).__name__ for m in self.models]
+        words += [type(o.optimizer).__name__ for o in self.optimizers]
+        words += [type(x).__name__ for found in self.parts.values() for x in found]
+        words += [type(x).__name__ for x in self.loaders]
+        return ", ".join(words) or "nothing"
+
+    # ---- saving ----
+
+    def items(self) -> list[Item]:
+        """All tensors as they are now: those of models first, then those of optimizers."""
+        found = self.weights()
+        for o in self.optimizers:
+            found += o.items()
+        return found
+
+    def weights(self) -> list[Item]:
+        """The tensors of the models; refreshes the names of the parameters, too."""
+        found: list[Item] = []
+        self.names.clear()
+        for m in self.models:
+            found += m.items()
+            self.names.update(m.parameters())
+        return found
+
+    def layout_digest(self) -> bytes:
+        """The same on ranks whose optimizers have the same parameters, and models the same extra
+        state: one of them writes the documents for all."""
+        names = [[n for n, _ in o.named()] for o in self.optimizers]
+        extra = sorted(n for m in self.models for n in m.extra)
+        return hashlib.sha256(json.dumps([names, extra]).encode()).digest()
+
+    def group_sizes(self) -> list[list[int]]:
+        """How many parameters each group of each optimizer has: equal if nothing was added."""
+        return [[len(g["params"]) for g in o.optimizer.param_groups] for o in self.optimizers]
+
+    def documents(self, rank: int, writes: bool) -> dict[str, bytes]:
+        """The files that this rank attaches.
+
+        writes  whether it is the first of the ranks with its parameters
+        """
+        found: dict[str, bytes] = {}
+        numbered = "" if rank == 0 else "-%d" % rank
+        if writes and self.optimizers:
+            groups = [g for o in self.optimizers for g in o.groups()]
+            kinds = [{"type": type(o.optimizer).__name__,
+                      "groups": len(o.optimizer.param_groups)} for o in self.optimizers]
+            found["%s%s.json" % (GROUPS, numbered)] = json.dumps(
+                {"param_groups": groups, "optimizers": kinds}, allow_nan=False).encode()
+        if writes:
+            plain: dict[str, Any] = {}
+            for o in self.optimizers:
+                plain.update(o.plain())
+            extra = {n: v for m in self.models for n, v in m.extra_state().items()}
+            parts = {what: [x.state_dict() for x in objects]
+                     for what, objects in self.parts.items()} if rank == 0 else {}
+            value = {"optimizer": plain, "extra_state": extra, "parts": parts}
+            if rank == 0 or plain or extra:
+                name = "%s%s.json" % (TRAINER, numbered)
+                found[name] = document.dumps(value, name)
+        if rank == 0:
+            for m in self.models:
+                found.update(m.files())
+        return found
+
+    def rank_document(self) -> bytes:
+        """The document of this rank alone."""
+        return document.dumps({"rng": rng.read(self.streams),
+                               "loader": [x.state_dict() for x in self.loaders]}, STREAM)
+
+    def note(self) -> Optional[str]:
+        """The step that all parameters have, for the note adam.step; None: they have not."""
+        steps = {s for o in self.optimizers for s in o.steps()}
+        only = steps.pop() if len(steps) == 1 else None
+        return None if only is None else str(only)
+
+    # ---- loading ----
+
+    def to_load(self, checkpoint: Checkpoint, wanted: Wanted, strict: bool, rank: int,
+                ranks: int) -> Restore:
+        """What a load of that checkpoint fills, and the documents to give back afterwards.
+
+        Raises sheaf.Mismatch if the checkpoint lacks a document of something that is tracked.
+        """
+        stored: dict[str, dict[str, Tensor]] = {}
+        for t in checkpoint.tensors():
+            stored.setdefault(t.family, {})[t.name] = t
+        items = from_stored(self.weights(), stored)
+        restore = Restore(self, wanted, strict)
+        restore.read(checkpoint, rank, ranks)
+        if wanted("optimizer") and self.optimizers:
+            tensors = {n: (t.dtype, t.shape) for n, t in stored.get(FAMILY, {}).items()}
+            if not tensors and not restore.groups and strict:
+                raise error("ELAYOUT", "the checkpoint has no state of an optimizer; only='model' "
+                            "loads the weights alone")
+            for o in self.optimizers:
+                if restore.groups:
+                    o.prove_groups(restore.groups, strict)
+                items += o.prepare(tensors)
+        restore.items = [i for i in items if wanted(i.family, i.name)]
+        for item in restore.items:
+            item.optional = not strict
+        return restore
+
+
+def from_stored(items: list[Item], stored: Mapping[str, Mapping[str, Tensor]]) -> list[Item]:
+    """The items of models for a load: F32 weights are filled from their masters, if there are
+    masters, and from family model otherwise, whatever this training stores."""
+    masters, model = stored.get("master_weights", {}), stored.get("model", {})
+    alone = {i.name for i in items if i.family == "master_weights" and i.name not in masters}
+    found: list[Item] = []
+    for item in items:
+        if item.family == "master_weights":
+            found.append(Item("model", item.name, item.tensor) if item.name in alone else item)
+        elif item.save_only:
+            first = item.tied_to or item.name
+            if first in alone and item.tied_to is not None:
+                found.append(Item("model", item.name, item.tensor, tied_to=first))
+            elif first not in alone:
+                found.append(item)
+        elif item.name in masters and item.tensor.dtype == torch.float32 and \
+                item.name in model and TORCH_DTYPES.get(model[item.name].dtype) != torch.float32:
+            store = model[item.name].dtype
+            found.append(Item("model", item.name, item.tensor, store, save_only=True))
+            found.append(Item("master_weights", item.name, item.tensor))
+        else:
+            found.append(item)
+    return found
+
+
+class Restore:
+    """The documents of a checkpoint, read before a load and given back after it."""
+
+    def __init__(self, tracked: Tracked, wanted: Wanted, strict: bool) -> None:
+        self.tracked, self.wanted, self.strict = tracked, wanted, strict
+        self.items: list[Item] = []
+
+    def read(self, checkpoint: Checkpoint, rank: int, ranks: int) -> None:
+        """Reads the documents. Raises sheaf.Mismatch if one is absent, sheaf.Corrupt for damage."""
+        self.checkpoint = checkpoint
+        self.groups: list[dict[str, Any]] = []
+        self.plain: dict[str, Any] = {}
+        self.extra: dict[str, Any] = {}
+        self.parts: dict[str, list[Any]] = {}
+        self.rank: dict[str, Any] = {}
+        for name in checkpoint.files():
+            base, _, number = name[:-len(".json")].partition("-")
+            if not name.endswith(".json") or number and not number.isdigit():
+                continue
+            if base == GROUPS:
+                self.groups += json.loads(checkpoint.file(name))["param_groups"]
+            elif base == TRAINER:
+                value = document.loads(checkpoint.file(name), name)
+                self.plain.update(value["optimizer"])
+                self.extra.update(value["extra_state"])
+                self.parts.update(value["parts"])
+        for what, objects in self.tracked.parts.items():
+            there = len(self.parts.get(what, []))
+            if self.wanted(what) and there != len(objects) and self.strict:
+                raise error("ELAYOUT", "%d of %s are tracked, and the checkpoint has %d of it"
+                            % (len(objects), what, there))
+        self.read_rank(rank, ranks)
+
+    def read_rank(self, rank: int, ranks: int) -> None:
+        """Reads what was stored for this rank, or the one that takes its place."""
+        c = self.checkpoint.c
+        info = c.new("sheaf_checkpoint_info")
+        c.call("sheaf_checkpoint_get_info", self.checkpoint.pointer, ctypes.byref(info))
+        saved = max(1, int(info.ranks))
+        try:
+            self.rank = self.read_one(rank % saved)
+        except NotFound:
+            if self.strict and (self.tracked.loaders and self.wanted("loader")):
+                raise error("ELAYOUT", "the checkpoint has no state of a loader; strict=False "
+                            "begins the data anew")
+            return
+        loaders = self.tracked.loaders
+        if not loaders or not self.wanted("loader"):
+            return
+        if self.strict and len(self.rank["loader"]) != len(loaders):
+            raise error("ELAYOUT", "%d loaders are tracked, and the checkpoint has the state of %d"
+                        % (len(loaders), len(self.rank["loader"])))
+        if saved != ranks:
+            mine = document.dumps(self.rank["loader"], "loader")
+            if any(document.dumps(self.read_one(r)["loader"], "loader") != mine
+                   for r in range(saved)):
+                raise error("ELAYOUT", "the loaders of the %d ranks that saved were at different "
+                            "positions, so that %d ranks cannot go on from them; load with "
+                            "only=[...] without \"loader\", and set their position yourself"
+                            % (saved, ranks))
+
+    def read_one(self, rank: int) -> dict[str, Any]:
+        c, at, n = self.checkpoint.c, ctypes.c_void_p(), ctypes.c_size_t()
+        c.call("sheaf_checkpoint_rank_bytes", self.checkpoint.pointer, STREAM.encode(), rank,
+               ctypes.byref(at), ctypes.byref(n))
+        found: dict[str, Any] = document.loads(ctypes.string_at(at, n.value),
+                                               "%s of rank %d" % (STREAM, rank))
+        return found
+
+    def accept(self) -> None:
+        """Gives all objects what was loaded; random streams last."""
+        t, wanted = self.tracked, self.wanted
+        if wanted("model"):
+            for m in t.models:
+                m.set_extra_state(self.extra)
+        if wanted("optimizer"):
+            for o in t.optimizers:
+                o.accept(self.groups, self.plain)
+        for what, objects in t.parts.items():
+            if wanted(what):
+                for x, state in zip(objects, self.parts.get(what, [])):
+                    x.load_state_dict(state)
+        if self.rank and wanted("loader"):
+            for x, state in zip(t.loaders, self.rank["loader"]):
+                x.load_state_dict(state)
+        if self.rank and wanted("rng"):
+            rng.write(self.rank["rng"], t.streams)
