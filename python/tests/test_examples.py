@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scripts of python/examples run as their heads say. Prints TAP.
+
+usage: test_examples.py ROOT
+"""
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import tap
+from tap import folder, needs
+
+EXAMPLES = os.path.join(sys.argv[1], "python", "examples")
+
+
+def run(at: str, ranks: int, script: str, *args: str) -> str:
+    """What a script prints on as many processes; it must succeed."""
+    under = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
+    done = subprocess.run([sys.executable, "-B", *(under if ranks > 1 else []),
+                           os.path.join(EXAMPLES, script), *args], cwd=at, capture_output=True,
+                          text=True, env=dict(os.environ, OMP_NUM_THREADS="1"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def losses(text: str) -> dict[int, float]:
+    return {int(step): float(loss) for step, loss in re.findall(r"step (\d+) loss ([0-9.]+)",
+                                                                text)}
+
+
+@needs("torch", "transformers")
+def test_fsdp2() -> None:
+    """fsdp2.py on 2 x 2 ranks goes on in one process, with the losses of one that did not stop."""
+    with folder() as at:
+        first = run(at, 4, "fsdp2.py", "runs/tiny", "--steps", "8", "--every", "3")
+        assert "goes on" not in first and sorted(losses(first)) == list(range(8))
+        then = run(at, 1, "fsdp2.py", "runs/tiny", "--steps", "9", "--every", "3")
+        assert "goes on after step 5" in then and sorted(losses(then)) == [6, 7, 8]
+        for step in (6, 7):
+            assert abs(losses(first)[step] - losses(then)[step]) < 2e-3, (first, then)
+        assert losses(then)[8] < losses(first)[0] - 1
+        assert sorted(os.listdir(os.path.join(at, "runs", "tiny")))[1:] == [
+            "checkpoint-2", "checkpoint-5", "checkpoint-8"]
+
+
+if __name__ == "__main__":
+    sys.exit(tap.run(globals()))
