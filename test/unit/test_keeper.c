@@ -489,7 +489,7 @@ TEST(a_stranger_to_what_is_spoken_is_told_so_and_left)
 		CHECK_INT(recv(fd, &m, sizeof(m), 0), 0);
 		close(fd);
 	}
-	for (int op = SHF_KEEP_AT; op <= SHF_KEEP_AT + 1; op++) {
+	for (int op = SHF_KEEP_AT; op <= SHF_KEEP_WHERE + 1; op += 2) {
 		struct shf_keep_msg m;
 
 		CHECK_INT(shf_keep_ask(looks, op, &m), op == SHF_KEEP_AT ? -EINVAL : -ENOSYS);
