@@ -152,6 +152,21 @@ static bool is_of_absent(const struct shf_load *ld, const struct shf_slice *s)
 	       ld->targets[source].source == SHF_KEEP;
 }
 
+/* What helps if the slice's tensor is absent. To keep what is in memory is the last resort: a
+ * trainer would go on with values that no checkpoint has. */
+static const char *absent_remedy(const struct shf_slice *s)
+{
+	if (strcmp(s->family, "optimizer") == 0)
+		return "SHEAF_LOAD_ZERO fills absent optimizer state with zeros";
+	if (strcmp(s->family, "master_weights") == 0)
+		return "SHEAF_LOAD_DERIVE makes master weights from the model";
+	if (strcmp(s->family, "model") == 0 &&
+	    (s->dtype == SHEAF_BF16 || s->dtype == SHEAF_F16))
+		return "check its name, or see whether the checkpoint has master weights: "
+		       "SHEAF_LOAD_DERIVE makes the model from them";
+	return "check its name, or set SHEAF_SLICE_OPTIONAL if it may be absent";
+}
+
 /* Decides for a slice whose tensor is not stored: it is derived, zeroed, kept, or the load fails
  * with ELAYOUT. */
 static int decide_absent(struct shf_load *ld, const struct shf_slice *s, struct shf_target *t,
@@ -174,9 +189,8 @@ static int decide_absent(struct shf_load *ld, const struct shf_slice *s, struct 
 	    (s->owned ? shf_layout_family(l, s->family) < 0 || is_of_absent(ld, s)
 	              : (s->flags & SHEAF_SLICE_OPTIONAL) != 0))
 		return 0;
-	return shf_fail(err, SHEAF_ELAYOUT, "%s: no tensor %s/%s (SHEAF_LOAD_LENIENT keeps what is "
-	                "in memory)", ld->step->path, s->family,
-			s->stored);
+	return shf_fail(err, SHEAF_ELAYOUT, "%s: no tensor %s/%s; %s", ld->step->path, s->family,
+	                s->stored, absent_remedy(s));
 }
 
 /* Decides what one slice is filled from, and fills in *t. The order matters: what the caller
@@ -357,7 +371,7 @@ static void note_filled(const struct shf_load *ld)
 static int prepare_load(struct shf_load *ld, struct sheaf_error *err)
 {
 	const struct sheaf_checkpoint *step = ld->step;
-	const struct sheaf_state *state = ld->state;
+	struct sheaf_state *state = ld->state;
 	/* The buffers of a load by slices come with the slices. */
 	int rc = shf_state_ready(state, ld->prepare && ld->call == SHF_CALL_LOAD, err);
 

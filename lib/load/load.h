@@ -30,7 +30,7 @@ struct shf_target {             /* one slice of the state */
  * own (load_workers.c). */
 struct shf_load {
 	struct sheaf_checkpoint *step;
-	const struct sheaf_state *state;
+	struct sheaf_state *state;
 	uint64_t flags;
 	enum shf_call_kind call;        /* SHF_CALL_LOAD, or SHF_CALL_LOAD_BEGIN: the caller gives a
 	                                 * buffer for each slice later */

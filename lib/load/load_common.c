@@ -127,8 +127,9 @@ int shf_load_slice_adapt(struct shf_slice *out, const struct shf_slice *in,
 				t->wide, SHEAF_DIMS_MAX);
 	if (in->items.ndim != t->items.ndim ||
 	    memcmp(in->items.dim, t->items.dim, sizeof(int64_t) * (size_t)t->items.ndim))
-		return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: shape %s is stored, %s was asked for "
-		                "(SHEAF_LOAD_LENIENT keeps what is in memory)",
+		return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: shape %s is stored, %s was asked for; "
+		                "the state describes another model, or sheaf_slice.shape is not "
+		                "that of the whole tensor",
 		                family, t->name, shf_shape_print(&t->items, have, sizeof(have)),
 		                shf_shape_print(&in->items, want, sizeof(want)));
 	*out = *in;

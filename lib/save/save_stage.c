@@ -156,7 +156,7 @@ static int room_check(struct sheaf_save *save, struct sheaf_error *err)
 		return 0;
 	shf_fail(err, SHEAF_EIO, "step %" PRId64 ": needs %" PRIu64 " bytes, but %s has %" PRIu64
 	         " free; free space there (pruned steps stay in .sheaf/trash for "
-	         "opts.retention.grace_s seconds)",
+	         "opts.retention.grace_s seconds; with -1 they are deleted at once)",
 	         save->id.step, need, save->run->store.path, room);
 	err->sys = ENOSPC;
 	return SHEAF_EIO;

@@ -67,6 +67,8 @@ static struct simdisk *saved(int ranks)
 	return disk;
 }
 
+#define OTHER_MODEL "the state describes another model, or sheaf_slice.shape is not that of the " \
+	"whole tensor"
 #define CKPT "run/checkpoint-7: "
 static const struct row {
 	int variant;
@@ -79,17 +81,18 @@ static const struct row {
 	{ ANOTHER, SHEAF_LOAD_LENIENT, "M model/new: not in this checkpoint\n", NULL,
 	  { .loaded = 3, .bytes = 308, .missing = 1 } },
 	{ ANOTHER, 0, "M model/new: not in this checkpoint\n",
-	  CKPT "no tensor model/new (SHEAF_LOAD_LENIENT keeps what is in memory)", { 0 } },
+	  CKPT "no tensor model/new; check its name, or set SHEAF_SLICE_OPTIONAL if it may be "
+		"absent", { 0 } },
 	{ SHORTER, SHEAF_LOAD_LENIENT, "X model/a: stored with another shape\n", NULL,
 	  { .loaded = 2, .bytes = 212, .mismatched = 1 } },
 	{ FEWER_DIMS, SHEAF_LOAD_LENIENT, "X model/a: stored with another shape\n", NULL,
 	  { .loaded = 2, .bytes = 212, .mismatched = 1 } },
-	{ WIDER, 0, "", "model/a: shape [4, 6] is stored, [5, 6] was asked for (SHEAF_LOAD_LENIENT "
-		"keeps what is in memory)", { 0 } },
-	{ SHORTER, 0, "", "model/a: shape [4, 6] is stored, [3, 6] was asked for "
-		"(SHEAF_LOAD_LENIENT keeps what is in memory)", { 0 } },
-	{ FEWER_DIMS, 0, "", "model/a: shape [4, 6] is stored, [24] was asked for "
-		"(SHEAF_LOAD_LENIENT keeps what is in memory)", { 0 } },
+	{ WIDER, 0, "", "model/a: shape [4, 6] is stored, [5, 6] was asked for; "
+		OTHER_MODEL, { 0 } },
+	{ SHORTER, 0, "", "model/a: shape [4, 6] is stored, [3, 6] was asked for; "
+		OTHER_MODEL, { 0 } },
+	{ FEWER_DIMS, 0, "", "model/a: shape [4, 6] is stored, [24] was asked for; "
+		OTHER_MODEL, { 0 } },
 	{ AS_BF16, SHEAF_LOAD_CONVERT, "C model/a: stored as another type\n", NULL,
 	  { .loaded = 3, .bytes = 308, .converted = 1 } },
 	{ AS_BF16, 0, "", "model/a: F32 is stored, BF16 was asked for (SHEAF_LOAD_CONVERT "
@@ -104,14 +107,15 @@ static const struct row {
 	{ ZEROS, SHEAF_LOAD_ZERO, "Z optimizer/new.m: filled with zeros\n", NULL,
 	  { .loaded = 3, .bytes = 308, .zeroed = 1 } },
 	{ ZEROS, 0, "M optimizer/new.m: not in this checkpoint\n",
-	  CKPT "no tensor optimizer/new.m (SHEAF_LOAD_LENIENT keeps what is in memory)",
+	  CKPT "no tensor optimizer/new.m; SHEAF_LOAD_ZERO fills absent optimizer state with zeros",
 	  { 0 } },
 	{ ONLY_SAVED, 0, "I model/a: SHEAF_SLICE_SAVE_ONLY\n", NULL,
 	  { .loaded = 2, .bytes = 212, .ignored = 1 } },
 	{ MASTER, SHEAF_LOAD_DERIVE, "D master_weights/b: cast from the model\n", NULL,
 	  { .loaded = 3, .bytes = 308, .derived = 1 } },
 	{ MASTER, 0, "M master_weights/b: not in this checkpoint\n",
-		CKPT "no tensor master_weights/b (SHEAF_LOAD_LENIENT keeps what is in memory)",
+		CKPT "no tensor master_weights/b; SHEAF_LOAD_DERIVE makes master weights from the "
+		"model",
 	  { 0 } },
 };
 
@@ -182,8 +186,8 @@ TEST(absent_names_are_told_a_dozen_at_a_time)
 
 	for (int n = 1; n <= 14; n++) {
 		struct play p = hands_play(disk, 1, held);
-		char want[500] = CKPT "no tensor model/n00 (SHEAF_LOAD_LENIENT keeps what is in "
-			"memory)";
+		char want[500] = CKPT "no tensor model/n00; check its name, or set "
+			"SHEAF_SLICE_OPTIONAL if it may be absent";
 
 		for (int i = 1; i < n && i < 12; i++)
 			snprintf(want + strlen(want), 40, "%s model/n%02d",
@@ -270,8 +274,7 @@ static int reads(struct hand *h)
 		{ "a", 4, SHEAF_F32, 0, 0, NULL },
 		{ "none", 4, SHEAF_F32, 0, SHEAF_ELAYOUT, CKPT "no tensor model/none" },
 		{ "a", 5, SHEAF_F32, 0, SHEAF_ELAYOUT,
-		  "model/a: shape [4, 6] is stored, [5, 6] was asked for (SHEAF_LOAD_LENIENT keeps "
-		  "what is in memory)" },
+		  "model/a: shape [4, 6] is stored, [5, 6] was asked for; " OTHER_MODEL },
 		{ "a", 4, SHEAF_I32, 0, SHEAF_ELAYOUT,
 		  "model/a: F32 is stored and cannot be converted to I32" },
 		{ "a", 4, SHEAF_F32, SIMDISK_PREAD, SHEAF_EIO, MODEL ": reading 4" },

@@ -635,7 +635,8 @@ TEST(a_disk_without_room_is_told_with_what_is_needed)
 	simdisk_set_space(p.disk, 64 * KIB);
 	story(&p, save_one,
 	      "-3: step 1: needs 74128 bytes, but run has 57344 free; free space there (pruned "
-	      "steps stay in .sheaf/trash for opts.retention.grace_s seconds)\nsys 28\n");
+	      "steps stay in .sheaf/trash for opts.retention.grace_s seconds; with -1 they are "
+	      "deleted at once)\nsys 28\n");
 }
 
 TEST(done_files_that_cannot_be_made_are_told_and_the_step_is_there)
