@@ -79,8 +79,9 @@ struct sheaf_retention {
 	const char *best_note;
 	int32_t best_largest;           /* 0: the smallest value is the best. 1: the largest */
 	/* Seconds from the removal of a checkpoint to its deletion, in which a person can still get
-	 * it back from .sheaf/trash. 0: 600. -1: it is deleted at once. A job that opens the run
-	 * later deletes what was removed 600 s before, whatever this was. */
+	 * it back from .sheaf/trash. 0: 600. -1: it is deleted at once. Until then it
+	 * takes space on the disk. A job that opens the run later deletes what was removed 600 s
+	 * before, whatever this was. */
 	int32_t grace_s;
 };
 

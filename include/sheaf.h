@@ -68,8 +68,9 @@
  *             EINVAL with a message that names two of them, and nothing has happened.
  *             [local]: the call does not communicate. Its failure is remembered in the handle, and
  *             the next collective call on that handle returns it on all ranks, unless the comment
- *             of the call says otherwise. Calls that only look something up, such as those on an
- *             open checkpoint, remember nothing.
+ *             of the call says otherwise. So its result need not be checked, and must not decide
+ *             whether this rank makes a collective call: the others would wait for it. Calls that
+ *             only look something up, such as those on an open checkpoint, remember nothing.
  * Threads     One thread at a time may call functions on a run and on what was opened, begun or
  *             loaded through it. The same holds for a state. Different runs are independent. A call
  *             marked [any thread] may be made at any time before the handle is released. Two
@@ -201,7 +202,9 @@ struct sheaf_slice {
 	int32_t memory;                 /* 0: host memory; other values are reserved (EINVAL) */
 	uint64_t flags;                 /* SHEAF_SLICE_... */
 	const char *family;             /* family of the tensor; NULL: "model" */
-	const char *name;               /* name of the tensor */
+	const char *name;               /* name of the tensor. Master weights have the name of their
+	                                 * weight, and its moments <name>/moment1_0 and
+	                                 * <name>/moment2_0: doc/format.md lists more */
 	/* NULL, or the name of the tensor of this family that has the same bytes (tied weights).
 	 * The bytes are stored once, under that name, and loaded from there. */
 	const char *tied_to;
@@ -227,7 +230,9 @@ struct sheaf_slice {
  *   {3, 4}. Rank 0 has flat_start 0, rank 1 has 6, and both have flat_count 6.
  * - FSDP1 puts several parameters one after another into a flat buffer, and each rank has a range
  *   of it. Each parameter is a slice whose origin is where it begins in the buffer. All of them
- *   have the same flat_start, flat_count and data: those of the rank's range. */
+ *   have the same flat_start, flat_count and data: those of the rank's range.
+ * - With tensor parallelism too, cut the box first (sheaf_slice_shard), then set the origin and the
+ *   range in the flat buffer of the tensor-parallel rank. */
 #define SHEAF_SLICE_FLAT      0x1ULL
 /* In a load, the checkpoint may lack the tensor. The memory is then left as it is. */
 #define SHEAF_SLICE_OPTIONAL  0x2ULL
@@ -250,13 +255,19 @@ struct sheaf_slice {
 #define SHEAF_SLICE_STRIDED   0x8ULL
 /* Saves the slice but does not load it: the memory is left as it is, and the report says ignored.
  * Meant for memory that is saved twice, such as F32 master weights that are also saved as the BF16
- * model. Without this flag a load would fill that memory twice, which is ELAYOUT.
- * sheaf_checkpoint_read fills the slice nevertheless, and sheaf_plan counts it as read. */
+ * model. Without this flag a load would fill that memory twice, which is ELAYOUT. If both have
+ * memory of their own, the flag is not needed. sheaf_checkpoint_read fills the slice nevertheless,
+ * and sheaf_plan counts it as read. */
 #define SHEAF_SLICE_SAVE_ONLY 0x10ULL
+/* This rank has the same items a second time, in other memory, and both always have the same
+ * values. One of the two is saved, and a load fills both. Without this flag on at least one of them
+ * such a state is EINVAL, because two tensors that have one name by mistake look the same, and one
+ * of them would be lost. Replicas on different ranks do not need it. */
+#define SHEAF_SLICE_COPY      0x20ULL
 /* Narrows a slice to piece i of n along one dimension: changes its start and count. Use it to get
  * the box of this rank from the whole tensor, with one call for each axis of the mesh of devices
  * that cuts the tensor, the outermost first. Cuts as torch.chunk does: pieces have ceil(count / n)
- * items, and the last ones are shorter or empty.
+ * items, and the last ones are shorter or empty. EINVAL if SHEAF_SLICE_FLAT is set already.
  * - Without strides, `data` must be the dense memory of the piece.
  * - With strides, `data` stays the memory of the box before the cut, and origin is moved.
  *
@@ -523,7 +534,7 @@ int  sheaf_save_attach(struct sheaf_save *save, const char *file, const void *by
  * a checkpoint are at most 512 KiB together, and its manifest less than 1 MiB, where a control
  * character takes 6 bytes.
  * key     [A-Za-z0-9._/-]{1,64}, not ranks.*.
- * value   a string of at most 64 KiB. Ranks that give the same key must give the same value.
+ * value   a string of at most 64 KiB. One rank may give a note, or several ranks the same value.
  * EINVAL: as for sheaf_save_attach.
  * ENOMEM: the save fails.
  * [local] */
@@ -624,12 +635,14 @@ int  sheaf_save_abort(struct sheaf_save *save, const char *why, struct sheaf_err
  * ELOST: a rank was lost. sheaf_run_steps, after opening the run again, says whether the checkpoint
  *    is there.
  * Any other code: the checkpoint does not exist and never will.
- * With a deadline, as after SIGTERM, pass the time that is left:
+ * With a deadline, as after SIGTERM, begin that save with SHEAF_SAVE_LAZY, so that the copy is a
+ * part of the commit. Pass the time that is left, or 0 if there is none, because a negative number
+ * means the default, which is minutes:
  * - Copies, writes and transfers end when the time is up. The call may last longer by one agreement
  *   of the ranks and one portion of a transfer (4 MiB at first, and later what takes 0.1 s).
  * - Making the files and publishing cannot be interrupted. Each is begun only if at least as much
  *   time is left as it took in the last two saves of the run, else the result is EAGAIN at once.
- *   The next call begins it in any case. The first save of a run always begins.
+ *   The next call begins it in any case, and so does the first save since the run was opened.
  * - After EAGAIN with no time left call sheaf_save_free, which waits for what is being written, or
  *   exit at once. The next sheaf_run_open removes what is left, and the checkpoint never appears,
  *   unless it was being published: then it may appear, whole.

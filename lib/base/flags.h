@@ -7,7 +7,7 @@
 
 #define SHF_SLICE_FLAGS                                                                            \
 	(SHEAF_SLICE_FLAT | SHEAF_SLICE_OPTIONAL | SHEAF_SLICE_IN_PLACE | SHEAF_SLICE_STRIDED |    \
-	 SHEAF_SLICE_SAVE_ONLY)
+	 SHEAF_SLICE_SAVE_ONLY | SHEAF_SLICE_COPY)
 #define SHF_RUN_FLAGS                                                                              \
 	(SHEAF_RUN_CREATE | SHEAF_RUN_READONLY | SHEAF_RUN_REPLICAS | SHEAF_RUN_BUFFERED |         \
 	 SHEAF_RUN_UNVERIFIED | SHEAF_RUN_METRICS)

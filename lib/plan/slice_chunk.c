@@ -11,6 +11,9 @@ int shf_slice_shard(struct sheaf_slice *slice, int dim, int64_t i, int64_t n,
 
 	if (!slice)
 		return shf_fail(err, SHEAF_EINVAL, "argument 'slice' is NULL");
+	if (slice->flags & SHEAF_SLICE_FLAT)
+		return shf_fail(err, SHEAF_EINVAL, "SHEAF_SLICE_FLAT is set; cut the box first, "
+		                "and set the flat range of the piece afterwards");
 	if (slice->ndim > SHEAF_DIMS_MAX || dim < 0 || dim >= slice->ndim)
 		return shf_fail(err, SHEAF_EINVAL, "there is no dimension %d; the slice has %d",
 		                dim,

@@ -64,7 +64,7 @@ static int known_flags(const struct sheaf_save_opts *opts, uint64_t *flags, doub
 
 /* Makes the checks of may_begin that concern the state, for SHEAF_SAVE_LATER, where the data of
  * slices may be NULL until they are put. */
-static int may_begin_later(int64_t step, const struct sheaf_state *state, struct sheaf_error *err)
+static int may_begin_later(int64_t step, struct sheaf_state *state, struct sheaf_error *err)
 {
 	if (state && state->emas_n > 0)
 		return shf_fail(err, SHEAF_EINVAL,
@@ -75,7 +75,7 @@ static int may_begin_later(int64_t step, const struct sheaf_state *state, struct
 
 /* Checks whether this rank may begin a save of that step. Its number must be larger than those of
  * all saves in flight and of the steps that the run continues from. [local] */
-static int may_begin(struct sheaf_run *run, int64_t step, const struct sheaf_state *state,
+static int may_begin(struct sheaf_run *run, int64_t step, struct sheaf_state *state,
                      uint64_t flags, struct sheaf_error *err)
 {
 	int rc = shf_run_may_train(run, step, err);

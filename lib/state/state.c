@@ -3,6 +3,7 @@
  * and copying never meet an item of half a byte, strides of 0 that mean "dense", or a box that is
  * out of range. */
 #include "state.h"
+#include "slice_twins.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -665,9 +666,9 @@ int shf_state_fail(struct sheaf_state *state, const char *why, struct sheaf_erro
 	return 0;
 }
 
-/* Uses counters, so that the check takes the same time for any number of slices; slices are
- * walked only to write an error message. */
-int shf_state_ready(const struct sheaf_state *state, bool memory, struct sheaf_error *err)
+/* Uses counters, so that the check takes the same time for any number of slices, once the state has
+ * been compared with itself; slices are walked only to write an error message. */
+int shf_state_ready(struct sheaf_state *state, bool memory, struct sheaf_error *err)
 {
 	if (!state)
 		return shf_state_is_null(err);
@@ -682,7 +683,7 @@ int shf_state_ready(const struct sheaf_state *state, bool memory, struct sheaf_e
 	if (state->unmoved_n > 0)
 		return unmoved_fail(state, err);
 	if (!memory || state->hollow == 0)
-		return 0;
+		return shf_twins_check(state, err);
 	for (size_t i = 0; always(i < state->n); i++)
 		if (is_hollow(&state->slices[i]))
 			return hollow_fail(&state->slices[i], err);

@@ -71,6 +71,7 @@ struct sheaf_state {
 	                                 * call returns it on all ranks */
 	struct sheaf_error err;         /* the error that belongs to rc */
 	uint64_t version;               /* counts adds; a plan is valid for one version */
+	uint64_t twins_of;              /* `version` for which shf_twins_check found nothing */
 	size_t unmoved_n;               /* slices with `unmoved` set */
 	uint64_t places;                /* counts adds and moves */
 	uint32_t *overlaps;             /* owned; cached result of shf_overlaps_find */
@@ -122,9 +123,10 @@ int  shf_state_move_all(struct sheaf_state *state, void *const *data, size_t n,
                         struct sheaf_error *err);
 int  shf_state_fail(struct sheaf_state *state, const char *why, struct sheaf_error *err);
 /* Checks that a save or load of the state may begin. Returns the code that sticks to the state, or
- * EINVAL if a load by slices is not over, if a slice must be moved again or, with `memory` set, if
- * one has items but no memory. [local] */
-int  shf_state_ready(const struct sheaf_state *state, bool memory, struct sheaf_error *err);
+ * EINVAL if a load by slices is not over, if a slice must be moved again, if two slices are the
+ * same items in different memory (slice_twins.h) or, with `memory` set, if one has items but no
+ * memory. [local] */
+int  shf_state_ready(struct sheaf_state *state, bool memory, struct sheaf_error *err);
 /* Drops a reference; the last one frees the state. [local] */
 void shf_state_put(struct sheaf_state *state);
 #endif

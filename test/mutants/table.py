@@ -157,6 +157,10 @@ bug("hash_without_strides", "states whose strides differ have one hash",
     "state/state_hash.c:hash_slice", "put_number(&x, (uint64_t)s->mem.stride[d])",
     "put_number(&x, MUTANT ? 0 : (uint64_t)s->mem.stride[d])",
     "unit/test_state_hash: each_field_of_a_slice_changes_it")
+bug("twins_unseen", "two tensors of one rank that have one name by mistake are saved as one",
+    "state/slice_twins.c:are_twins", "first_unit(a) != first_unit(b)",
+    "(!MUTANT && first_unit(a) != first_unit(b))",
+    "unit/test_slice_twins: one_name_for_two_buffers_is_refused")
 skipped("average_read_early", "a caller reads averages that a lazy save has still to update",
         "save/save_averages.c:shf_state_get_average",
         "shf_save_copier_update_slice(shf_save_of(r), (size_t)slice)",

@@ -342,8 +342,8 @@ TEST(memory_rules_are_checked)
 	refused(&in,
 	        "model/w: SHEAF_LOAD_CONVERT belongs to sheaf_checkpoint_load, sheaf_load_begin "
 	        "and sheaf_run_resume");
-	in.flags = 0x20;
-	refused(&in, "model/w: flags 0x20 are unknown to this version of sheaf; clear them, or use "
+	in.flags = 0x40;
+	refused(&in, "model/w: flags 0x40 are unknown to this version of sheaf; clear them, or use "
 	        "a newer sheaf");
 }
 
@@ -351,7 +351,7 @@ TEST(no_two_flags_share_a_bit)
 {
 	static const uint64_t sets[] = { SHF_SLICE_FLAGS, SHF_RUN_FLAGS, SHF_SAVE_FLAGS,
 		SHF_LOAD_FLAGS | SHEAF_LOAD_FALLBACK };
-	static const int flags[] = { 5, 6, 5, 7 };
+	static const int flags[] = { 6, 6, 5, 7 };
 	uint64_t all = 0;
 
 	for (size_t i = 0; i < 4; i++) {

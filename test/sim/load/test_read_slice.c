@@ -81,8 +81,9 @@ static void random_slice(struct hand *h, uint64_t *x)
 			s->stride[d] = by;
 			by *= (s->count[d] ? s->count[d] : 1) + (int64_t)draw(x, 2);
 		}
+	s->flags = SHEAF_SLICE_COPY;
 	if (draw(x, 3) == 0) {
-		s->flags = SHEAF_SLICE_FLAT;
+		s->flags |= SHEAF_SLICE_FLAT;
 		s->flat_start = (int64_t)draw(x, (uint64_t)items + 9);
 		s->flat_count = (int64_t)draw(x, (uint64_t)items + 9);
 	}

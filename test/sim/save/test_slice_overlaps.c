@@ -158,6 +158,7 @@ static int fail_here(struct hand *h, const char *what)
 /* Adds the slice to the state with memory of its own, which the caller frees. */
 static uint8_t *apart(struct hand *h, int slice, struct sheaf_state *state)
 {
+	struct sheaf_slice own = h->s[slice];
 	uint8_t *at = h->s[slice].data, *block;
 	size_t n = hand_block_of(h, slice, &at);
 
@@ -165,8 +166,9 @@ static uint8_t *apart(struct hand *h, int slice, struct sheaf_state *state)
 	if (!block)
 		abort();
 	memset(block, 0x33, n + 1);
-	h->s[slice].data = block + ((uint8_t *)h->s[slice].data - at);
-	(void)shf_state_add(state, &h->s[slice], NULL);
+	h->s[slice].data = own.data = block + ((uint8_t *)h->s[slice].data - at);
+	own.flags |= SHEAF_SLICE_COPY;
+	(void)shf_state_add(state, &own, NULL);
 	return block;
 }
 

@@ -456,6 +456,7 @@ static void many(struct hand *h)
 
 	hand_add(h, "model", "w", SHEAF_F32, 2, 12, 10);
 	s = hand_add(h, "model", "w", SHEAF_F32, 2, 12, 10);
+	s->flags = SHEAF_SLICE_COPY;
 	s->stride[0] = 1;
 	s->stride[1] = 15;
 	s = hand_add(h, "model", "w", SHEAF_F32, 2, 12, 10);
