@@ -7,8 +7,7 @@
 #include "state.h"
 
 /* EINVAL, with both slices in the message, if the state has such slices and neither has
- * SHEAF_SLICE_COPY. ENOMEM. Sorts the slices once for each version of the state. Not compared are
- * slices without memory, tied ones, averages, boxes that overlap without being equal, and flat
- * ranges whose buffers have different strides. [local] */
+ * SHEAF_SLICE_COPY. ENOMEM. Not compared are slices without memory, tied ones, averages, boxes that
+ * overlap without being equal, and flat ranges whose memory has different strides. [local] */
 int shf_twins_check(struct sheaf_state *state, struct sheaf_error *err);
 #endif

@@ -6,7 +6,7 @@
 #include "state.h"
 #include "t.h"
 
-static float memory[2][4096];
+static float memory[3][4096];
 
 static struct sheaf_slice slice(void *data)
 {
@@ -92,6 +92,59 @@ TEST(flat_ranges_are_twins_where_they_meet)
 	CHECK_INT(pair(a, b), 0);
 	CHECK_INT(pair(a, slice(memory[1])), SHEAF_EINVAL);
 	CHECK_INT(pair(a, slice(memory[0])), 0);
+}
+
+/* Each parameter of a flat buffer has an origin of its own. */
+TEST(flat_ranges_are_counted_from_the_first_item_of_the_box)
+{
+	struct sheaf_slice a = flat(memory[0], 0, 20), b = flat(memory[1], 100, 20);
+
+	b.origin = 100;
+	CHECK_INT(pair(a, b), SHEAF_EINVAL);
+	b.flat_start = 110;                     /* items 10 to 20 of the box */
+	CHECK_INT(pair(a, b), SHEAF_EINVAL);
+	a.flat_count = 10;
+	CHECK_INT(pair(a, b), 0);
+	a.flat_count = 20;
+	b.data = memory[0] + 10;
+	CHECK_INT(pair(a, b), 0);
+}
+
+/* The two that are twins are not beside each other in the order of their names and ranges. */
+TEST(a_slice_between_them_hides_no_twins)
+{
+	struct sheaf_slice s[3] = { slice(memory[0]), slice(memory[1]), slice(memory[2]) };
+	struct sheaf_error err = { 0 };
+
+	s[1].flags = SHEAF_SLICE_COPY;
+	CHECK_RC(told(s, 3, &err), SHEAF_EINVAL, &err);
+	CHECK(strstr(err.msg, "slices 0 and 2 are") != NULL);
+	s[2].flags = SHEAF_SLICE_COPY;
+	CHECK_RC(told(s, 3, &err), 0, &err);
+	s[0] = flat(memory[0], 0, 20);
+	s[1] = flat(memory[0], 0, 4);
+	s[2] = flat(memory[1], 4, 4);
+	CHECK_RC(told(s, 3, &err), SHEAF_EINVAL, &err);
+	s[2].data = memory[0] + 4;
+	CHECK_RC(told(s, 3, &err), 0, &err);
+}
+
+TEST(memory_that_moves_apart_is_compared_again)
+{
+	struct sheaf_state *st = shf_state_new();
+	struct sheaf_slice a = slice(memory[0]), b = slice(NULL);
+	void *apart[2] = { memory[0], memory[1] }, *together[2] = { memory[1], memory[1] };
+
+	CHECK_INT(shf_state_add(st, &a, NULL), 0);
+	CHECK_INT(shf_state_add(st, &b, NULL), 1);
+	CHECK_INT(shf_state_ready(st, false, NULL), 0);
+	CHECK_INT(shf_state_move(st, 1, memory[0], NULL), 0);
+	CHECK_INT(shf_state_ready(st, true, NULL), 0);
+	CHECK_INT(shf_state_move_all(st, apart, 2, NULL), 0);
+	CHECK_INT(shf_state_ready(st, true, NULL), SHEAF_EINVAL);
+	CHECK_INT(shf_state_move_all(st, together, 2, NULL), 0);
+	CHECK_INT(shf_state_ready(st, true, NULL), 0);
+	shf_state_put(st);
 }
 
 /* What a reader of the code would take for the mistake, and is none. */
