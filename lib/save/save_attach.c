@@ -227,6 +227,10 @@ static int rank_bytes_check(const struct sheaf_save *save, const char *stream, c
 		if (strcmp(save->given.ranks[i].stream, stream) == 0)
 			return shf_fail(err, SHEAF_EINVAL, "stream %s: given twice", stream);
 	shf_rank_file_name(file, stream, UINT32_MAX);
+	if (!shf_attached_is_valid(file))
+		return shf_fail(err, SHEAF_EINVAL, "stream %s: its name is a part of a file name, "
+		                "which must not contain .safetensors; choose another name",
+		                stream);
 	return shf_save_record_takes(save, save->given.ranks_n ? 1 : 1 + full, file, FILE_NUMBERS,
 	                             line, err);
 }

@@ -356,6 +356,7 @@ static void during_refused(struct hand *h, struct sheaf_save *save)
 	NO(save, "", "", 0, "its name must match [a-z0-9._-]{1,57}");
 	NO(save, "Big", "", 0, "its name must match");
 	NO(save, "a/b", "", 0, "its name must match");
+	NO(save, "loader.safetensors", "", 0, "must not contain .safetensors");
 	memset(name, 'x', 58);
 	name[58] = '\0';
 	NO(save, name, "", 0, "its name must match");
