@@ -405,24 +405,33 @@ static int status(const struct agent *g)
 	return rc < 0 ? cli_error(g->a, rc, g->run, err.msg, NULL) : 0;
 }
 
+/* Returns 1 if the directory exists, 0 if it does not, and -1 if that is not known: the path was
+ * cut (sheaf_agent_info.dir), or the system does not say. */
+static int dir_is_there(const char *dir)
+{
+	if (dir[0] != '/')
+		return -1;
+	return access(dir, F_OK) == 0 ? 1 : errno == ENOENT || errno == ENOTDIR ? 0 : -1;
+}
+
 /* An agent of this node. */
 static int found(void *arg, const char *socket, const struct sheaf_agent_info *info)
 {
 	const struct agent *g = arg;
-	bool there = access(info->dir, F_OK) == 0;
+	int there = dir_is_there(info->dir);
 	char size[32];
 
 	if (g->a->json) {
-		cli_line(json_pack("{s:I,s:i,s:I,s:o,s:o,s:b}", "pid", (json_int_t)info->pid,
+		cli_line(json_pack("{s:I,s:i,s:I,s:o,s:o,s:o}", "pid", (json_int_t)info->pid,
 		                   "users", (int)info->users, "bytes", (json_int_t)info->bytes,
 		                   "socket", cli_str(socket), "run", cli_str(info->dir), "there",
-		                   there));
+		                   there < 0 ? json_null() : json_boolean(there)));
 		return 0;
 	}
 	printf("agent %llu keeps %s, %d connected, run ", (unsigned long long)info->pid,
 	       wl_size(size, info->bytes), (int)info->users);
 	cli_put(stdout, info->dir[0] ? info->dir : "unknown");
-	printf("%s, socket ", there || info->dir[0] != '/' ? "" : " (not there any more)");
+	printf("%s, socket ", there ? "" : " (not there any more)");
 	cli_put(stdout, socket);
 	putchar('\n');
 	return 0;

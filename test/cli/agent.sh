@@ -121,6 +121,12 @@ has 'which is said' out "run $PWD/gone (not there any more), socket $socket"
 t 2 'by the run it cannot be ended' "$SHEAF" agent gone --stop
 has 'which says how it can' err 'sheaf agent --list names the socket'
 t 0 'but by the socket' "$SHEAF" agent --stop --socket "$socket"
+long=$(printf 'a%.0s' $(seq 120))
+t 0 'an agent of a run with a long path' "$SHEAF" agent "$long" --detach
+t 0 'whose path is cut in the list' "$SHEAF" agent --list --json
+json 'so that nothing is said of its directory' \
+	'[x["there"] for x in o if x["run"].startswith("...")] == [None]'
+t 0 'which is there' "$SHEAF" agent "$long" --stop
 t 0 'then it is listed no more' "$SHEAF" agent --list --json
 json 'at all' '[x for x in o if x["run"] == "'"$PWD"'/gone"] == []'
 t 0 'and to end it again is no failure' "$SHEAF" agent --stop --socket "$socket"
