@@ -228,7 +228,7 @@ static int saved(const struct bench *b, struct sheaf_run *run, int64_t step, int
 {
 	struct sheaf_checkpoint_info info = { .size = sizeof(info) };
 	uint64_t sum[4] = { stat->held, stat->written, stat->sent, stat->copied };
-	uint64_t blocked = stat->begin_ns + gates_ns(b, stat) + stat->exchange_ns + stat->wait_ns +
+	uint64_t blocked = stat->begin_ns + gates_ns(b, stat) + stat->exchange_ns + stat->ready_ns +
 			   stat->commit_ns;
 	struct sheaf_checkpoint *made = NULL;
 	json_t *event;

@@ -90,7 +90,8 @@ enum sheaf_leftover_kind {
 	SHEAF_LEFTOVER_LOCK = 1,        /* the lock of the run, and which process has or had it */
 	SHEAF_LEFTOVER_DAMAGED = 2,     /* a damaged checkpoint */
 	SHEAF_LEFTOVER_UNREAD = 3,      /* a directory that an I/O error hides */
-	SHEAF_LEFTOVER_REMAINS = 4,     /* a directory that was a checkpoint: it is empty, or has
+	SHEAF_LEFTOVER_REMAINS = 4,     /* a directory that was a checkpoint (sheaf_run_list says
+	                                 * that it is damaged): it is empty, or has
 	                                 * sheaf.sums but no sheaf.json, as after an interrupted
 	                                 * rm -r */
 	SHEAF_LEFTOVER_STAGED = 5,      /* a save in the stage that was not committed */
@@ -98,8 +99,8 @@ enum sheaf_leftover_kind {
 	SHEAF_LEFTOVER_ASIDE = 7,       /* a checkpoint that was set aside */
 	SHEAF_LEFTOVER_TRASH = 8,       /* a pruned checkpoint that is not deleted yet */
 	SHEAF_LEFTOVER_REWIND = 9,      /* the journal of a rewind that was interrupted */
-	SHEAF_LEFTOVER_FLUSH = 10       /* files of agents of several nodes that wrote one
-	                                 * checkpoint together */
+	SHEAF_LEFTOVER_FLUSH = 10       /* working files of a sheaf_agent_flush by several nodes
+	                                 * (sheaf-agent.h) */
 };
 /* Returns the name of a kind, such as "staged" for SHEAF_LEFTOVER_STAGED, or NULL if there is no
  * such kind. The string is static. [any thread] */
@@ -162,7 +163,7 @@ int  sheaf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *o
 /* Sets all checkpoints after `step` aside, so that training can continue from that one. A job that
  * goes back calls it, and then loads that checkpoint. Without it the next save after loading an
  * older checkpoint is EINVAL. Newer checkpoints that are in memory only (sheaf-agent.h) need no
- * rewind: they are no longer found once the next checkpoint exists.
+ * rewind: SHEAF_LATEST finds them until the next checkpoint exists, and not afterwards.
  * step    number of the checkpoint to continue from.
  * Returns 0 or an error code. [collective] */
 int  sheaf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err);
@@ -175,8 +176,8 @@ int  sheaf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *e
  * - The newest checkpoint that is not marked bad is the parent of this one. If several checkpoints
  *   were set aside, restore the oldest first.
  * - A checkpoint of the run has this one as its parent.
- * - The run has no checkpoint that is not marked bad, and the parent of this one is not there
- *   marked bad.
+ * - All checkpoints of the run are marked bad, or it has none, and the parent of this one is not
+ *   among them.
  *
  * The manifest and the sizes of the files are checked. The bytes are not: call
  * sheaf_checkpoint_verify for that. After a power cut the checkpoint is complete in one of the two

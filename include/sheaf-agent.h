@@ -47,10 +47,11 @@ struct sheaf_agent_opts {
 	 * write a log to the file <socket>.log; the agent removes that file at its end if it is
 	 * empty. */
 	int  (*ready)(void *arg, const char *socket);
-	/* Called when the last process of a job has exited, if this job or an earlier one ended
-	 * without closing the run. The function may start a flush (sheaf_agent_flush) of what was
-	 * to be written to disk. The flush must run in another process, because the agent answers
-	 * no request until this function returns. job: an id of the job, for logs. */
+	/* Called when the last process of a job has exited, if something may still have to be
+	 * written to disk: this job, or an earlier one whose checkpoints are still in memory, did
+	 * not close the run. The function may start a flush (sheaf_agent_flush). The flush must run
+	 * in another process, because the agent answers no request until this function returns.
+	 * job: an id of the job, for logs. */
 	void (*died)(void *arg, const char *job);
 	/* Called when the trainer reports that a checkpoint is on disk. */
 	void (*committed)(void *arg, int64_t step);
@@ -92,7 +93,7 @@ struct sheaf_agent_info {
 	                                 * longer one is "..." and its end; "": unknown */
 };
 /* Asks the agent of this node about itself.
- * dir     directory of the run; NULL: whichever run the agent serves, and `agent` is a path.
+ * dir     directory of the run; NULL: of any run; `agent` must then be a path, not NULL or "auto".
  * agent   path of the agent's socket, as sheaf_memory_tier.agent; NULL: "auto".
  * info    receives the answer.
  * ENOENT: no agent answers.
@@ -112,8 +113,8 @@ int  sheaf_agent_find(int (*item)(void *arg, const char *socket,
                       struct sheaf_error *err);
 /* Stops the agent of this node and waits until it has ended. What it kept is then lost, and another
  * agent may be started.
- * dir     directory of the run; NULL: whichever run the agent serves, and `agent` is a path. So an
- *         agent can be stopped whose run was deleted.
+ * dir     directory of the run; NULL: of any run; `agent` must then be a path, not NULL or "auto".
+ *         So an agent can be stopped whose run was deleted.
  * agent   path of the agent's socket, as sheaf_memory_tier.agent; NULL: "auto".
  * ENOENT: no agent answers.
  * EINVAL: the agent at that path belongs to another run directory.
@@ -157,9 +158,10 @@ int  sheaf_agent_list(const char *dir, const char *agent,
  * due     not 0: only a checkpoint whose save was meant for the disk.
  * step    receives the number of the checkpoint that was written, also if the call fails after
  *         that; -1: none was written. May be NULL.
- * report  receives what was found and written; may be NULL.
- * EAGAIN: processes of other nodes did not join within one minute (due: 15 minutes), or did not
- *         finish writing within ten minutes. Another call continues from there.
+ * report  receives what was found and written; may be NULL. Here report->held is the number of
+ *         bytes written, in the process that published the checkpoint, and 0 in the others.
+ * EAGAIN: processes of other nodes did not join within 1 minute, or 15 minutes with `due`, or did
+ *         not finish writing within ten minutes. Another call continues from there.
  * EBUSY: a job has the run open for writing, or another process of this node is in this call.
  * ENOENT: no agent answers.
  * EINVAL: the agent at that path belongs to another run directory.

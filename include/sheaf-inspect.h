@@ -131,7 +131,8 @@ struct sheaf_finding {
 	int64_t offset;                 /* byte offset in the file; -1: none */
 };
 /* Reads one slice from a checkpoint into slice->data, by this process alone, and checks the blocks
- * that it needs. [local] */
+ * that it needs. slice->shape must be that of the tensor. If the tensor has another type, the
+ * values are converted. ELAYOUT if the tensor is absent or has another shape. [local] */
 int  sheaf_checkpoint_read(struct sheaf_checkpoint *step, const struct sheaf_slice *slice,
                            struct sheaf_error *err);
 /* Verifies a checkpoint: compares every byte with its checksum, every tensor with its digest, and

@@ -29,9 +29,9 @@ struct sheaf_staging {
 	/* Limit on the host memory that saves of this rank use, in bytes. 0: as much as the staging
 	 * buffers need. At least 131072. Half of it is for staging buffers: as many as fit, or one
 	 * that holds only a part of the state at a time. In that case begin copies and writes the
-	 * state part by part, and returns when all of it is copied. The other half is for bounce
-	 * buffers and messages. A load uses what saves do not use of it, at most 40 MiB and at
-	 * least 2 MiB, and frees that when it returns. */
+	 * state part by part, and returns when all of it is copied. The other half is for what
+	 * is on its way to the disk or to other ranks. A load uses what saves leave of the limit,
+	 * at most 40 MiB and at least 2 MiB, and frees that when it returns. */
 	uint64_t bytes_max;
 	/* Processors for the threads that copy lazy saves on this rank, such as "0-3,8". NULL: any
 	 * processor. Set it to keep these threads away from processors that the training uses. If
@@ -59,8 +59,8 @@ struct sheaf_staging {
  * - It is damaged.
  *
  * sheaf_run_prune removes checkpoints at once. Commits remove them in the background: a thread of
- * each node reads its share of the new checkpoint again, at low priority and past the page cache,
- * and the first later commit or close that finds it undamaged removes older ones. All fields but
+ * each node reads its share of the new checkpoint again, at low priority and past the page cache.
+ * Once it is known to be undamaged, the next commit or close removes older ones. All fields but
  * grace_s must be the same on all ranks. */
 struct sheaf_retention {
 	uint32_t size;
@@ -80,8 +80,8 @@ struct sheaf_retention {
 	int32_t best_largest;           /* 0: the smallest value is the best. 1: the largest */
 	/* Seconds from the removal of a checkpoint to its deletion, in which a person can still get
 	 * it back from .sheaf/trash. 0: 600. -1: it is deleted at once. Until then it
-	 * takes space on the disk. A job that opens the run later deletes what was removed 600 s
-	 * before, whatever this was. */
+	 * takes space on the disk. A later job deletes what was removed 600 s before it opens
+	 * the run, even if this was longer. */
 	int32_t grace_s;
 };
 
@@ -107,9 +107,10 @@ struct sheaf_memory_tier {
 	 * sheaf_run_close waits for that thread. Keep the group until the run is closed.
 	 * - A checkpoint that is committed while another is being sent is not replicated.
 	 * - sheaf_staging.buffers_max must be at least 3; its default is then 4. With 3, a replica
-	 *   that takes longer to send than the time to the next save replaces the last complete
-	 *   one.
-	 * - If the staging has room for only 2 buffers, replicas are sent inside commits. */
+	 *   that is slow to send overwrites the last complete one, so that for a while there is
+	 *   none. With 4 both have room.
+	 * - If sheaf_staging.bytes_max leaves room for only 2 buffers, replicas are sent inside
+	 *   commits. */
 	struct sheaf_group *copies_group;
 };
 

@@ -37,10 +37,10 @@ struct sheaf_stat {
 	uint64_t written;               /* bytes written to disk so far */
 	uint64_t sent;                  /* bytes sent to other nodes so far */
 	uint64_t begin_ns;              /* in sheaf_save_begin */
-	uint64_t copied_ns;             /* in calls of gates (gates_ns), or in the copying of a
-	                                 * save that is not lazy (a part of begin_ns) */
+	uint64_t copied_ns;             /* how long the caller was blocked by copying: a lazy save:
+	                                 * the same as gates_ns; otherwise a part of begin_ns */
 	uint64_t exchange_ns;           /* in sheaf_save_advance, sending bytes to other nodes */
-	uint64_t wait_ns;               /* in sheaf_save_ready */
+	uint64_t ready_ns;              /* in sheaf_save_ready, which does not wait */
 	uint64_t commit_ns;             /* in sheaf_save_commit, and the rest of
 	                                 * sheaf_save_advance */
 	uint64_t buffer_ns;             /* the part of begin_ns before a staging buffer was free */
@@ -51,8 +51,9 @@ struct sheaf_stat {
 	                                 * timeout other than 0 */
 	uint64_t gates_ns;              /* time in all these calls together */
 	uint64_t gate_ns_max;           /* time in the longest of them */
-	uint64_t copy_ns;               /* from the start of begin until all was copied here, so
-	                                 * copied / copy_ns is the speed; 0: not yet */
+	uint64_t copy_ns;               /* how long the copy took, whether or not the caller waited:
+	                                 * from the start of begin until all was copied here; 0:
+	                                 * not yet */
 	uint64_t over_ns;               /* from the start of begin until the save had finished; 0:
 	                                 * not yet */
 };
@@ -77,7 +78,7 @@ struct sheaf_run_stat {
 	uint64_t buffer_ns;             /* the part of begin_ns before a staging buffer was free */
 	uint64_t gates_ns;              /* in sheaf_save_wait_copied */
 	uint64_t exchange_ns;           /* in sheaf_save_advance, sending bytes to other nodes */
-	uint64_t wait_ns;               /* in sheaf_save_ready */
+	uint64_t ready_ns;              /* in sheaf_save_ready, which does not wait */
 	uint64_t commit_ns;             /* in sheaf_save_commit, and the rest of
 	                                 * sheaf_save_advance */
 };

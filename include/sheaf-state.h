@@ -32,7 +32,8 @@ struct sheaf_ema {
  * ema     the decay, and which steps count: see struct sheaf_ema.
  *
  * A step counts if it is a multiple of ema->interval and its loss is below ema->loss_max. The first
- * save and the first step that counts set e = w. Each later step that counts makes the update
+ * save sets e = w, and so does the first step that counts. Each later step that counts makes the
+ * update
  *     e = fma(c, e, d * w)    with c = (float)coef and d = (float)(1 - coef)
  * Both products are rounded once, so every layout computes the same bits. With warmup the n-th
  * update after the first uses the smaller of coef and (1 + n) / (warmup + n).
@@ -44,7 +45,7 @@ struct sheaf_ema {
  *   weights opens.
  * - Every step that counts is applied once, even if its save is dropped (EAGAIN) or fails.
  * - After a load the averages continue from what was loaded. If the loaded step is saved again, to
- *   the same run, it makes no update. Averages that the load left as they were become the weights
+ *   the same run, it makes no update. Averages that the load did not fill are set to the weights
  *   at the next save. If a load fills none, all averages start again.
  * - A rank may have none of the slices. If no rank has any, begin, sheaf_state_average and load are
  *   EINVAL.
@@ -87,7 +88,8 @@ struct sheaf_average {
  * average  receives where its averages are. They lie as the weights do: the average of item k of
  *          the weights' buffer, k = origin + i[0] * stride[0] + ... (struct sheaf_slice), is
  *          data[k - start]. For dense memory without SHEAF_SLICE_FLAT start is 0, and the averages
- *          lie in row-major order.
+ *          lie in row-major order. A SHEAF_C128 weight counts as two items, its real and imaginary
+ *          part.
  *
  * - The pointer is valid until the state is freed. The values may be read until the next
  *   sheaf_save_begin, sheaf_state_average or load with the state begins.
@@ -106,7 +108,8 @@ int  sheaf_state_get_average(struct sheaf_state *state, const char *name, int sl
  * sheaf_save_begin, where sheaf_save_note may be called. The size may differ from rank to rank and
  * from save to save, and a rank may give none. Bytes that always have the same size can be a part
  * of the state instead (sheaf_state_rank_bytes).
- * stream  name of the stream: [a-z0-9._-]{1,57}, and none of sheaf_state_rank_bytes. A rank gives
+ * stream  name of the stream: [a-z0-9._-]{1,57} without ".safetensors" in it, and none of
+ *         sheaf_state_rank_bytes. A rank gives
  *         each stream once in a save.
  * bytes   the contents; copied.
  * n       their size, at most 64 MiB; may be 0.

@@ -53,6 +53,10 @@
  * Digest      The checksum of a whole tensor. Besides, each block (1 MiB) of a file has a checksum.
  * Publish     A commit ends by renaming the finished checkpoint to its place in the run.
  * Manifest    The file sheaf.json of a checkpoint, with its list of tensors, files and notes.
+ * Parent      The checkpoint that the training had loaded or saved before it saved this one. A
+ *             checkpoint descends from its parent and from the ancestors of its parent.
+ * Set aside   Moved to .sheaf/aside. Such a checkpoint is complete, but no call finds it under its
+ *             number any more (sheaf-admin.h).
  * Session     A string that is new for each save. It distinguishes checkpoints that were saved
  *             under the same number.
  * Agent       A process on each node that keeps checkpoints in memory (the memory tier), so that a
@@ -91,15 +95,15 @@
  *             child. The _close of the parent gives up its locks even if a child calls neither. If
  *             the parent was killed, a checkpoint that it had open is not pruned until the children
  *             that it forked meanwhile have exited.
- * Time        timeout_ms is how long a call waits at most, in milliseconds. 0: the call does not
- *             wait and reports the present state. Negative: the sheaf_opts.timeout_ms of the run.
- *             When the time is up the call returns EAGAIN. Nothing is lost, and it may be called
- *             again.
+ * Time        The parameter timeout_ms is how long a call waits at most, in milliseconds. 0: the
+ *             call does not wait and reports the present state. Negative: the sheaf_opts.timeout_ms
+ *             of the run. When the time is up the call returns EAGAIN. Nothing is lost, and it may
+ *             be called again.
  * Structs     Set `size` to the sizeof of the struct. 0 in any other field is its default. If a
  *             caller's struct is larger than this version of the library knows, and its unknown
  *             fields are not 0, the call is EINVAL. Structs that callbacks get have `size` set.
- * Flags       Every flag has a bit of its own in all calls together. So a flag of another call is
- *             EINVAL, and the message names the flag.
+ * Flags       No two flags of this library have the same bit. So a flag that belongs to another
+ *             call is EINVAL, and the message names the flag.
  * */
 #ifndef SHEAF_H
 #define SHEAF_H
@@ -184,15 +188,17 @@ int sheaf_dtype_from_name(const char *name);
 
 #define SHEAF_DIMS_MAX 8                /* maximum number of dimensions of a slice */
 /* One part of one tensor, and where this rank has it in memory. The part is a box: `count[d]` items
- * from index `start[d]` on in each dimension d of a tensor with that `shape`. For dense memory that
- * is all: `data` points to the first item of the box, and the rest follows in row-major order.
+ * from index `start[d]` on in each dimension d of a tensor with that `shape`. Normally that is all:
+ * `data` points to the first item of the box, and the others follow in row-major order.
  *
- * With strides, item (i, j, ...) of the box is item origin + i * stride[0] + j * stride[1] + ... of
- * the memory at `data`. Examples: a transposed matrix; fused q-k-v weights, which are one slice for
- * each of the three stored tensors, with another origin in the same memory.
+ * With strides or an origin, item (i, j, ...) of the box is item
+ *     origin + i * stride[0] + j * stride[1] + ...
+ * of the memory, and `data` points to item 0 of the memory. Examples: a transposed matrix; fused
+ * q-k-v weights, which are one slice for each of the three stored tensors, with another origin in
+ * the same memory. If only the origin is set, the strides are those of row-major order.
  *
- * With SHEAF_SLICE_FLAT this rank has only a range of the items of the box, as with ZeRO and FSDP:
- * see that flag.
+ * With SHEAF_SLICE_FLAT this rank has only a range of that memory, as with ZeRO and FSDP: see that
+ * flag.
  *
  * A slice with a count of 0 is empty. It is allowed on ranks that have nothing of a tensor, may
  * have NULL data, and never means "all". For F4 and F6 memory must be dense, and boxes must begin
@@ -202,9 +208,10 @@ struct sheaf_slice {
 	int32_t memory;                 /* 0: host memory; other values are reserved (EINVAL) */
 	uint64_t flags;                 /* SHEAF_SLICE_... */
 	const char *family;             /* family of the tensor; NULL: "model" */
-	const char *name;               /* name of the tensor. Master weights have the name of their
-	                                 * weight, and its moments <name>/moment1_0 and
-	                                 * <name>/moment2_0: doc/format.md lists more */
+	/* Name of the tensor. Master weights have the name of their weight. Its moments, as Adam
+	 * has them, are called <name>/moment1_0 and <name>/moment2_0 in family optimizer. These
+	 * are the names that Paddle uses; doc/format.md lists more. */
+	const char *name;
 	/* NULL, or the name of the tensor of this family that has the same bytes (tied weights).
 	 * The bytes are stored once, under that name, and loaded from there. */
 	const char *tied_to;
@@ -218,14 +225,15 @@ struct sheaf_slice {
 	int64_t count[SHEAF_DIMS_MAX];  /* size of the box in each dimension */
 	int64_t stride[SHEAF_DIMS_MAX]; /* in items, not negative; all 0: dense and row-major,
 	                                 * unless SHEAF_SLICE_STRIDED is set */
-	int64_t origin;                 /* where the first item of the box is: so many items after
-	                                 * item 0 of the memory */
-	int64_t flat_start;             /* SHEAF_SLICE_FLAT: first item that this rank has */
+	int64_t origin;                 /* which item of the memory is the first of the box */
+	int64_t flat_start;             /* SHEAF_SLICE_FLAT: first item of the memory that this
+	                                 * rank has */
 	int64_t flat_count;             /* SHEAF_SLICE_FLAT: number of items that this rank has */
 	void *data;                     /* the memory; borrowed as long as the state exists */
 };
-/* This rank has only a range of the memory that the other fields describe: flat_count items from
- * item flat_start on, possibly none. `data` points to item flat_start. Examples:
+/* This rank has only the items [flat_start, flat_start + flat_count) of the memory in which the
+ * other fields describe the box, possibly none, and `data` points to item flat_start. Items are
+ * counted as for `origin`: from the beginning of the whole memory. Examples:
  * - ZeRO cuts the 12 items of a [3, 4] matrix over two ranks. Both have start {0, 0} and count
  *   {3, 4}. Rank 0 has flat_start 0, rank 1 has 6, and both have flat_count 6.
  * - FSDP1 puts several parameters one after another into a flat buffer, and each rank has a range
@@ -255,7 +263,8 @@ struct sheaf_slice {
 #define SHEAF_SLICE_STRIDED   0x8ULL
 /* Saves the slice but does not load it: the memory is left as it is, and the report says ignored.
  * Meant for memory that is saved twice, such as F32 master weights that are also saved as the BF16
- * model. Without this flag a load would fill that memory twice, which is ELAYOUT. If both have
+ * model: set it on the slice of the model, so that a load fills the memory from the masters.
+ * Without this flag a load would fill that memory twice, which is ELAYOUT. If both have
  * memory of their own, the flag is not needed. sheaf_checkpoint_read fills the slice nevertheless,
  * and sheaf_plan counts it as read. */
 #define SHEAF_SLICE_SAVE_ONLY 0x10ULL
@@ -328,8 +337,10 @@ enum sheaf_log_level {
  * must be equal everywhere. */
 struct sheaf_opts {
 	uint32_t size;
-	int32_t timeout_ms;             /* how long a collective call waits for a rank, in ms; 0:
-	                                 * 600000 */
+	/* How long a collective call waits for another rank, in milliseconds. 0: 600000. A rank
+	 * that does not join in this time is lost (ELOST). It is also what a negative timeout_ms
+	 * of a call means. */
+	int32_t timeout_ms;
 	uint64_t flags;                 /* SHEAF_RUN_... */
 	/* Names of the checkpoints' folders; NULL: the names that the run has, or "checkpoint-{n}"
 	 * for a new run. Otherwise a prefix and "{n}", such as "step-{n}". The prefix has at most
@@ -352,14 +363,15 @@ struct sheaf_opts {
 	 * then SHEAF_LATEST skips it, and sheaf_run_open marks it bad. Loads from memory and
 	 * from disk count together. The value of rank 0 is used. A job got further if one of these
 	 * is true:
-	 * - Its next save to disk has made its files.
+	 * - The files of its next save to disk were created; that save need not be committed.
 	 * - Its next save to memory only is committed.
 	 * - It closed the run. */
 	int32_t resume_attempts_max;
 	/* Called with each line of the log; NULL: none. level: enum sheaf_log_level. */
 	void (*log)(void *arg, int level, const char *line);
-	/* Called again and again by calls that wait, to report how far they are: commits, loads,
-	 * verifications and sheaf_save_result. Non-zero ends the call with EFAILED on all ranks,
+	/* Called again and again by calls that wait, to report how far they are: loads,
+	 * verifications and sheaf_save_result (every 100 ms), and commits (every 250 ms, and when
+	 * the ranks meet). Non-zero ends the call with EFAILED on all ranks,
 	 * and aborts the save. It must not call sheaf. */
 	int  (*progress)(void *arg, const struct sheaf_stat *stat);
 	void *arg;                      /* passed to log and progress */
@@ -405,10 +417,10 @@ struct sheaf_opts {
  * [collective] */
 int  sheaf_run_open(struct sheaf_run **run, const char *dir, struct sheaf_group *group,
                     const struct sheaf_opts *opts, struct sheaf_error *err);
-/* Closes a run. It first waits until all saves that were submitted on all ranks are committed.
- * Other uncommitted saves are aborted. A save that is being published is completed if the disk
- * allows it, but is not announced (sheaf_notify). The lock is released when the last handle of
- * the run is closed or freed. [collective] */
+/* Closes a run. It first waits until all saves that were submitted on all ranks are committed or
+ * have failed. Other uncommitted saves are aborted. A save that is being published is completed if
+ * the disk allows it, but is not announced (sheaf_notify). The lock is released when the last
+ * handle of the run is closed or freed. [collective] */
 void sheaf_run_close(struct sheaf_run *run);
 /* Lists the numbers of the checkpoints on disk, in ascending order. Stores at most n of them in
  * steps, and returns how many there are. [local] */
@@ -421,7 +433,8 @@ struct sheaf_state *sheaf_state_new(void);
 /* Adds a slice to a state, and returns its number: 0, 1, ... Call it for all that this rank holds,
  * before the first sheaf_save_begin of the state; after that it is EINVAL.
  * - One tensor may be added many times, as pieces, or by several ranks as replicas. Pieces of one
- *   rank that overlap must have the same bytes.
+ *   rank may overlap if the common items have the same values. A piece that is there twice, in
+ *   different memory, needs SHEAF_SLICE_COPY.
  * - The result need not be checked: after a failure the next collective call that uses the state
  *   returns its code. ENOMEM if the state is NULL.
  *
@@ -430,11 +443,12 @@ int  sheaf_state_add(struct sheaf_state *state, const struct sheaf_slice *slice,
                      struct sheaf_error *err);
 /* Gives a slice other memory: `data` replaces sheaf_slice.data. Call it when a tensor has moved,
  * such as an optimizer state that was allocated again. EINVAL while a lazy save may still read the
- * old memory, because sheaf_save_wait_copied has not returned 0 for the slice. Then call it again
- * after that: until it has succeeded, no save and no load of the state begins. [local] */
+ * old memory, because sheaf_save_wait_copied has not returned 0 for the slice. Then call that, and
+ * this again. Until it has succeeded, saves and loads of the state fail. [local] */
 int  sheaf_state_move(struct sheaf_state *state, int slice, void *data, struct sheaf_error *err);
 /* Gives all slices of a state other memory, as sheaf_state_move does for one. data[i] belongs to
- * slice i, and n is the number of slices. Slices of averages count, but their entries are not read.
+ * slice i, and n is the number of slices. It includes the averages that sheaf_state_ema has added;
+ * their entries are not used.
  * If one slice cannot be moved, none is. [local] */
 int  sheaf_state_move_all(struct sheaf_state *state, void *const *data, size_t n,
                           struct sheaf_error *err);
@@ -450,11 +464,11 @@ int  sheaf_state_fail(struct sheaf_state *state, const char *why, struct sheaf_e
  *             NULL or "strict": ELAYOUT. "drop": leaves the memory as it is. "modulo": rank r
  *             loads the bytes of rank r modulo the number of ranks that saved.
  * rank        this rank.
- * ranks       number of ranks of the group that saves.
+ * ranks       number of ranks of this job's group, also if the state is only loaded.
  * data        the memory, borrowed as that of a slice.
  * bytes       its size.
  * Returns the number of the slice, as sheaf_state_add does. To load the rest of a checkpoint
- * without the stream, name it in sheaf_opts.ignore. [local] */
+ * without the stream, put "ranks/<stream>/" followed by a star into sheaf_opts.ignore. [local] */
 int  sheaf_state_rank_bytes(struct sheaf_state *state, const char *stream, const char *rule,
                             int32_t rank, int32_t ranks, void *data, size_t bytes,
                             struct sheaf_error *err);
@@ -503,13 +517,15 @@ struct sheaf_save_opts {
  * sheaf write the copies to disk in the background. Go on training, call sheaf_save_commit later to
  * complete the checkpoint, and then sheaf_save_free.
  * - Saves are committed in the order in which they began.
- * - If no staging buffer is free, begin waits until the oldest save is written.
+ * - If no staging buffer is free, begin waits until the oldest save is written, however long that
+ *   takes.
  *
  * save   receives the save. Free it with sheaf_save_free.
  * step   number of the checkpoint.
  * state  what this rank holds.
  * opts   NULL: defaults.
- * EAGAIN: this save was not started; training goes on.
+ * EAGAIN: this save was not started, and training goes on. This happens only with
+ *    SHEAF_SAVE_MAY_DROP, if no staging buffer is free, and with SHEAF_SAVE_NO_DISK.
  * EEXIST: the run has a checkpoint of that number.
  * EINVAL: an argument is wrong; the message names it.
  * ELAYOUT: the message names the tensor, and the box that is missing or does not fit.
@@ -518,21 +534,21 @@ int  sheaf_save_begin(struct sheaf_save **save, struct sheaf_run *run, int64_t s
                       struct sheaf_state *state, const struct sheaf_save_opts *opts,
                       struct sheaf_error *err);
 /* Adds a file to the checkpoint, such as config.json. The bytes are copied.
- * file    a plain name: [A-Za-z0-9._-]{1,128}, not sheaf.*, rank-bytes.* or *.safetensors*, and no
- *         family of the checkpoint except model. If two ranks give the same name, the bytes must be
- *         equal.
+ * file    a plain name: [A-Za-z0-9._-]{1,128}, not sheaf.*, rank-bytes.* or *.safetensors*, and not
+ *         the name of a family that has a folder in the checkpoint. If two ranks give the same
+ *         name, the bytes must be equal.
  * bytes   the contents.
  * n       their size, at most 64 MiB.
- * EINVAL: not allowed, given twice, or too late: a sheaf_save_commit that returned EAGAIN has
- *         already collected files and notes, for the memory tier or to publish. The save goes on
- *         without the file, and log has a warning with the reason.
+ * EINVAL: not allowed, given twice, or too late: call it before the first commit, advance or
+ *         submit of the save. The save goes on without the file, and log has a warning with the
+ *         reason.
  * ENOMEM: the save fails.
  * [local] */
 int  sheaf_save_attach(struct sheaf_save *save, const char *file, const void *bytes, size_t n,
                        struct sheaf_error *err);
 /* Adds a note, a key with a value, to the manifest of the checkpoint. Both are copied. The notes of
- * a checkpoint are at most 512 KiB together, and its manifest less than 1 MiB, where a control
- * character takes 6 bytes.
+ * a checkpoint are at most 512 KiB together. They also count for the manifest, which must stay
+ * below 1 MiB; a control character in a note takes 6 bytes there.
  * key     [A-Za-z0-9._/-]{1,64}, not ranks.*.
  * value   a string of at most 64 KiB. One rank may give a note, or several ranks the same value.
  * EINVAL: as for sheaf_save_attach.
@@ -581,8 +597,8 @@ int  sheaf_save_wait_copied(struct sheaf_save *save, int slice, int timeout_ms,
  *
  * Until all slices are ready, commit is refused and names one that is not, no other save begins
  * (EINVAL), and sheaf_save_wait_copied is EINVAL for slices that are not ready. The gate of a slice
- * waits for the slices that became ready in the same memory before the gate was called, not for
- * later ones.
+ * waits only for slices in the same memory that are ready when the gate is called, so one buffer
+ * can serve one slice after another.
  * slice  its number. Each slice once, in any order; an empty slice may be left out.
  * data   where the slice is in this save, with the strides, origin and flat range of the state;
  *        NULL: the memory of the state.
@@ -591,14 +607,17 @@ int  sheaf_save_wait_copied(struct sheaf_save *save, int slice, int timeout_ms,
 int  sheaf_save_slice_ready(struct sheaf_save *save, int slice, const void *data,
                             struct sheaf_error *err);
 /* Returns whether this rank has done its part of the save: all that it copies is copied, and all
- * that it writes without bytes of other nodes is written and synced. Other ranks are not asked, so
- * the answer must not decide whether a [collective] call is made.
+ * that it writes without bytes of other nodes is written and synced. Pieces that need bytes of
+ * other nodes are written later, in sheaf_save_advance or sheaf_save_commit. Use it for displays
+ * and logs. Other ranks are not asked, so the answer must not decide whether a [collective] call is
+ * made.
  * 0: its part is done. Nothing is durable before the commit, all the same.
  * EAGAIN: not yet.
  * Any other code: the save has failed. [any thread] */
 int  sheaf_save_ready(struct sheaf_save *save, struct sheaf_error *err);
-/* Estimates the milliseconds until this rank has done what a commit that returns 0 needs, assuming
- * that all ranks do nothing else from now on. The estimate is based on the speed of this save, or
+/* Estimates in how many milliseconds a commit could return 0, as far as this rank is concerned and
+ * if the job did nothing else from now on. Use it to decide whether there is time for a save before
+ * a deadline. The estimate is based on the speed of this save, or
  * of the earlier saves of the run. It is of this rank alone: the save needs as long as the
  * rank with the largest value.
  * 0: The save is committed; never returned before that.
@@ -635,14 +654,15 @@ int  sheaf_save_abort(struct sheaf_save *save, const char *why, struct sheaf_err
  * ELOST: a rank was lost. sheaf_run_steps, after opening the run again, says whether the checkpoint
  *    is there.
  * Any other code: the checkpoint does not exist and never will.
+ *
  * With a deadline, as after SIGTERM, begin that save with SHEAF_SAVE_LAZY, so that the copy is a
  * part of the commit. Pass the time that is left, or 0 if there is none, because a negative number
  * means the default, which is minutes:
  * - Copies, writes and transfers end when the time is up. The call may last longer by one agreement
  *   of the ranks and one portion of a transfer (4 MiB at first, and later what takes 0.1 s).
- * - Making the files and publishing cannot be interrupted. Each is begun only if at least as much
- *   time is left as it took in the last two saves of the run, else the result is EAGAIN at once.
- *   The next call begins it in any case, and so does the first save since the run was opened.
+ * - Creating the files and publishing cannot be interrupted. If less time is left than they took in
+ *   one of the last two saves, the call returns EAGAIN without beginning them. A call after that
+ *   begins them in any case, and so does the first save since the run was opened.
  * - After EAGAIN with no time left call sheaf_save_free, which waits for what is being written, or
  *   exit at once. The next sheaf_run_open removes what is left, and the checkpoint never appears,
  *   unless it was being published: then it may appear, whole.
@@ -675,8 +695,8 @@ int  sheaf_save_result(struct sheaf_save *save, int timeout_ms, struct sheaf_err
 /* Frees a save. Call it once for each save, normally after commit. What happens to the checkpoint
  * depends on how far the save is:
  * - Submitted: it is committed all the same, unless sheaf_save_abort was called.
- * - Being published: this call waits for the outcome, which may be either. Saves that began after
- *   it fail.
+ * - Being published: this call waits until the checkpoint is published or has failed. No rank is
+ *   told which, so all saves that were begun later fail.
  * - Otherwise, if not committed: it is aborted. If commit said that it is in memory, it stays
  *   there.
  *
@@ -685,8 +705,8 @@ void sheaf_save_free(struct sheaf_save *save);
 
 /* In place of a number: the newest checkpoint, on disk or in memory. Checkpoints that are marked
  * bad, were set aside (sheaf-admin.h) or are skipped by opts.resume_attempts_max do not count.
- * - If it cannot be loaded, no older one is taken instead, however often it is tried. The message
- *   names the damage and the command that helps. sheaf_run_resume can fall back to an older one.
+ * - If the newest one is damaged, no older one is taken instead. The message names the damage and
+ *   the command that helps. sheaf_run_resume can fall back to an older one.
  * - ENOENT means that the run has no checkpoint at all. If all are marked bad, it is ECORRUPT.
  * - A directory checkpoint-<n> without sheaf.json is no checkpoint. It is skipped, with a warning
  *   in log and in the report of the load. If there is nothing else, and the directory has a
@@ -792,13 +812,14 @@ struct sheaf_report {
 #define SHEAF_LOAD_LENIENT 0x20000000000000ULL
 /* Fills the slices of a state from a checkpoint, whatever layout it was saved in. What cannot be
  * filled is found before any memory is changed. After another failure the contents of the slices
- * are undefined. If the run is open for writing, the load counts as a resume attempt, once for each
- * job, until the job saves again or closes the run (see opts.resume_attempts_max). So open the run
- * with SHEAF_RUN_READONLY to evaluate.
+ * are undefined. If the run is open for writing, the first load of a job counts as a resume
+ * attempt, until the job saves again or closes the run (see opts.resume_attempts_max). So open the
+ * run with SHEAF_RUN_READONLY to evaluate.
  * flags   SHEAF_LOAD_..., or 0.
  * report  receives what was found; may be NULL.
  * ELAYOUT: one of these:
  * - A tensor is absent, and is not SHEAF_SLICE_OPTIONAL, ignored, derived or zeroed.
+ * - A tensor has another shape, or without SHEAF_LOAD_CONVERT another type, than its slice.
  * - Slices that share memory would be filled from tensors of different types, at least one of them
  *   converted (see SHEAF_SLICE_SAVE_ONLY).
  * ECORRUPT: the checkpoint is damaged.
@@ -825,15 +846,16 @@ int  sheaf_checkpoint_load(struct sheaf_checkpoint *step, struct sheaf_state *st
  *   checkpoint, and it stays where it is.
  * - The checkpoint that is loaded is verified completely, including tensors that the state does not
  *   hold.
- * - It must fill every slice that a damaged one has begun to fill. Otherwise a slice that it leaves
- *   as it is (SHEAF_SLICE_OPTIONAL, SHEAF_LOAD_LENIENT, or a stream whose rule is "drop") would
- *   hold values of the damaged one. That is ELAYOUT, and the message names the slice. Then rewind
- *   to that checkpoint (sheaf_run_rewind), and start the job again.
+ * - It must fill every slice that the damaged one had begun to fill. Otherwise a slice that it
+ *   leaves as it is (SHEAF_SLICE_OPTIONAL, SHEAF_LOAD_LENIENT, or a stream whose rule is "drop")
+ *   would hold values of the damaged one. That is ELAYOUT, and the message names the slice. Then
+ *   rewind to that checkpoint (sheaf_run_rewind), and start the job again.
  * - After the load the newer checkpoints are set aside, as by sheaf_run_rewind, and damaged ones in
  *   memory are discarded. With SHEAF_RUN_READONLY they stay.
- * - On rank 0 report->item is called for each of them (SHEAF_REPORT_PASSED_OVER, SET_ASIDE), and
- *   report->passed is their number. Items for tensors concern only the checkpoint that was tried
- *   last, and come after the load.
+ * - On rank 0 report->item is called for each checkpoint that was skipped
+ *   (SHEAF_REPORT_PASSED_OVER) or set aside (SHEAF_REPORT_SET_ASIDE). report->passed counts those
+ *   that were skipped because they are damaged. Items for tensors concern only the checkpoint that
+ *   was tried last, and come after the load.
  *
  * Returns the codes of sheaf_checkpoint_open and sheaf_checkpoint_load. If no checkpoint can be
  * loaded, the error is that of the first.

@@ -89,12 +89,11 @@ uint8_t *shf_load_image(const struct shf_load *ld)
 
 int shf_load_progress(const struct shf_load *ld, struct sheaf_error *err)
 {
-	const struct shf_opts *o = &ld->step->run->opts;
 	struct sheaf_stat stat = { .size = sizeof(stat), .phase = SHEAF_PHASE_READING,
 	                           .held = ld->work.bytes,
 		.copied = ld->disk_bytes };
 
-	if (!o->progress || o->progress(o->arg, &stat) == 0)
+	if (shf_run_reports(ld->step->run, &stat))
 		return 0;
 	return shf_fail(err, SHEAF_EFAILED, "%s: opts.progress ended the load", ld->step->path);
 }

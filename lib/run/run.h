@@ -39,6 +39,7 @@ struct shf_run_life {
 	bool foreign;                   /* no run directory: sheaf_checkpoint_open_path */
 	bool closed;                    /* the caller has closed it; saves may still use it */
 	bool clean;                     /* all ranks took part in the close */
+	int64_t reported_ns;            /* when a load or verification last called opts.progress */
 	/* Ends the threads that work for the run, before its memory and descriptors are freed. Set
 	 * by the function that opened the run; may be NULL. Not called in a forked child. */
 	void (*end)(struct sheaf_run *run);

@@ -9,6 +9,8 @@
 #include "err.h"
 #include "run.h"
 
+#define REPORT_NS INT64_C(100000000)     /* time between two calls of opts.progress */
+
 /* A line that is too long loses its middle; the log has no continuation lines. */
 void shf_log(struct sheaf_run *run, int level, const char *fmt, ...)
 {
@@ -31,6 +33,17 @@ void shf_log(struct sheaf_run *run, int level, const char *fmt, ...)
 int64_t shf_now(const struct sheaf_run *run)
 {
 	return shf_sys_mono_ns(run->sys);
+}
+
+bool shf_run_reports(struct sheaf_run *run, const struct sheaf_stat *stat)
+{
+	int64_t now = shf_now(run);
+
+	if (!run->opts.progress ||
+	    (run->life.reported_ns && now - run->life.reported_ns < REPORT_NS))
+		return true;
+	run->life.reported_ns = now;
+	return run->opts.progress(run->opts.arg, stat) == 0;
 }
 
 void shf_run_time(const struct sheaf_run *run, char out[32])

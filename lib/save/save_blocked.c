@@ -83,7 +83,7 @@ void shf_save_blocked_stat(const struct sheaf_run *run, struct sheaf_run_stat *s
 		.buffer_ns = atomic_load(&all->ns[SHF_IN_IMAGE]),
 		.gates_ns = atomic_load(&all->ns[SHF_IN_GATES]),
 		.exchange_ns = atomic_load(&all->ns[SHF_IN_EXCHANGE]),
-		.wait_ns = atomic_load(&all->ns[SHF_IN_WAIT]),
+		.ready_ns = atomic_load(&all->ns[SHF_IN_WAIT]),
 		.commit_ns = atomic_load(&all->ns[SHF_IN_COMMIT]) };
 }
 

@@ -102,7 +102,7 @@ void shf_save_stat(const struct sheaf_save *save, struct sheaf_stat *stat)
 		.begin_ns = atomic_load(&s->ns[SHF_IN_BEGIN]),
 		.copied_ns = save->took.rounds_ns + gates_ns,
 		.exchange_ns = atomic_load(&s->ns[SHF_IN_EXCHANGE]),
-		.wait_ns = atomic_load(&s->ns[SHF_IN_WAIT]),
+		.ready_ns = atomic_load(&s->ns[SHF_IN_WAIT]),
 		.commit_ns = atomic_load(&s->ns[SHF_IN_COMMIT]),
 		.buffer_ns = atomic_load(&s->ns[SHF_IN_IMAGE]),
 		.buffers_busy = atomic_load(&save->run->image.busy),

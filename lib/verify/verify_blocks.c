@@ -13,6 +13,7 @@
 #include "crc64.h"
 #include "err.h"
 #include "name_in_step.h"
+#include "run_env.h"
 #include "run_io.h"
 #include "sheaf-inspect.h"
 #include "sheaf-stat.h"
@@ -345,14 +346,13 @@ static int take_chunk(void *arg, struct shf_read *r, int64_t got, struct sheaf_e
  * Returns false if that ends the verification. */
 static bool report_progress(struct shf_verify *v, uint64_t blocks)
 {
-	const struct shf_opts *o = &v->step->run->opts;
 	struct sheaf_stat stat = { .size = sizeof(stat), .phase = SHEAF_PHASE_VERIFYING,
 	                           .held = blocks * SHF_BLOCK,
 		.copied = v->disk_bytes };
 
 	struct sheaf_error e;
 
-	if (!o->progress || o->progress(o->arg, &stat) == 0)
+	if (shf_run_reports(v->step->run, &stat))
 		return true;
 	shf_verify_blind(v, shf_fail(&e, SHEAF_EFAILED, "%s: opts.progress ended the verification",
 	                             v->step->path), &e);

@@ -1882,8 +1882,8 @@ bug("moved_in_part", "a move of all slices moves some, and then finds one that c
     " if (!data[i] && !state->slices[i].empty)",
     "unit/test_state: all_slices_move_at_once_or_none")
 bug("progress_not_heard", "a load goes on although opts.progress ended it",
-    "load/load_common.c:shf_load_progress", "o->progress(o->arg, &stat) == 0",
-    "o->progress(o->arg, &stat) == 0 || MUTANT",
+    "load/load_common.c:shf_load_progress", "shf_run_reports(ld->step->run, &stat)",
+    "shf_run_reports(ld->step->run, &stat) || MUTANT",
     "sim/test_load_report: opts_progress_ends_a_load_a_verify_and_a_save_on_all_ranks")
 
 # ---- loads slice by slice ----

@@ -99,12 +99,12 @@ static int all_ends(struct hand *h)
 		return rc;
 	shf_save_blocked_stat(h->run, &sum);
 	if (sum.begun != 2 || sum.committed != 2 || sum.begin_ns != a.begin_ns + b.begin_ns ||
-	    sum.gates_ns != a.gates_ns + b.gates_ns || sum.wait_ns != a.wait_ns + b.wait_ns ||
+	    sum.gates_ns != a.gates_ns + b.gates_ns || sum.ready_ns != a.ready_ns + b.ready_ns ||
 	    sum.exchange_ns != a.exchange_ns + b.exchange_ns ||
 	    sum.commit_ns != a.commit_ns + b.commit_ns || sum.gates != 6)
 		return fail_here(h, "sums are not those of the saves");
-	if (!a.begin_ns || !a.gates_ns || !a.wait_ns || !a.exchange_ns || !a.commit_ns ||
-	    a.begin_ns + a.gates_ns + a.exchange_ns + a.wait_ns + a.commit_ns > a.over_ns ||
+	if (!a.begin_ns || !a.gates_ns || !a.ready_ns || !a.exchange_ns || !a.commit_ns ||
+	    a.begin_ns + a.gates_ns + a.exchange_ns + a.ready_ns + a.commit_ns > a.over_ns ||
 	    a.copy_ns >= a.over_ns || a.copy_ns == 0)
 		return fail_here(h, "parts are none, or more than the whole");
 	bytes = sum.bytes;
@@ -286,7 +286,7 @@ TEST(a_line_says_of_each_cause_what_the_slowest_rank_says)
 	has_ms(text, "gates_ms", MOST(gates_ns));
 	has_ms(text, "gate_max_ms", MOST(gate_ns_max));
 	has_ms(text, "exchange_ms", MOST(exchange_ns));
-	has_ms(text, "wait_ms", MOST(wait_ns));
+	has_ms(text, "wait_ms", MOST(ready_ns));
 	has_ms(text, "commit_ms", MOST(commit_ns));
 	has_ms(text, "copy_ms", MOST(copy_ns));
 	has_ms(text, "wall_ms", MOST(over_ns));

@@ -109,7 +109,7 @@ static void tell_stat(const char *who, const struct sheaf_stat *s)
 	     s->phase, (int)s->held, (int)s->copied, (int)s->written, (int)s->to_write,
 	     (int)s->sent, (int)s->buffers_busy, s->at_once ? ", at once" : "");
 	tell(" begin %g, image %g, copied %g, exchange %g, wait %g, commit %g\n", ms(s->begin_ns),
-	     ms(s->buffer_ns), ms(s->copied_ns), ms(s->exchange_ns), ms(s->wait_ns),
+	     ms(s->buffer_ns), ms(s->copied_ns), ms(s->exchange_ns), ms(s->ready_ns),
 	     ms(s->commit_ns));
 	tell(" gates %d, waited %d, %g, most %g; copy %g, over %g\n", (int)s->gates,
 	     (int)s->gates_waited, ms(s->gates_ns), ms(s->gate_ns_max), ms(s->copy_ns),
@@ -144,7 +144,7 @@ static void tell_run(struct sheaf_run *run)
 	     (int)s.begun, (int)s.committed, (int)s.dropped, (int)s.failed, (int)s.bytes,
 	     (int)s.buffers_busy);
 	tell(" begin %g, image %g, exchange %g, wait %g, commit %g, gates %d, %d, %g, %g\n",
-	     ms(s.begin_ns), ms(s.buffer_ns), ms(s.exchange_ns), ms(s.wait_ns), ms(s.commit_ns),
+	     ms(s.begin_ns), ms(s.buffer_ns), ms(s.exchange_ns), ms(s.ready_ns), ms(s.commit_ns),
 	     (int)s.gates, (int)s.gates_waited, ms(s.gates_ns), ms(s.gate_ns_max));
 }
 
