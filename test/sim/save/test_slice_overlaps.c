@@ -469,9 +469,11 @@ static void hold_drawn(struct hand *h)
 		if (i == 0 && mode_of(h->play) == AVERAGES)
 			kind = TIED; /* something to average */
 		add_kind(h, kind, names[i], cut);
-		for (; from < h->n; from++)
+		for (; from < h->n; from++) {
+			h->s[from].flags |= SHEAF_SLICE_COPY; /* some are moved apart */
 			if (mode_of(h->play) == PLACE && rng_next(&x) % 3 > 0)
 				h->s[from].flags |= SHEAF_SLICE_IN_PLACE;
+		}
 	}
 }
 

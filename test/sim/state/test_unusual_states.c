@@ -463,7 +463,7 @@ static void many(struct hand *h)
 	s->start[0] = 3 + h->rank;
 	s->count[0] = 4;
 	s = hand_add(h, "model", "w", SHEAF_F32, 2, 12, 10);
-	s->flags = SHEAF_SLICE_FLAT;
+	s->flags = SHEAF_SLICE_FLAT | SHEAF_SLICE_COPY;
 	s->origin = 7;
 	s->flat_start = 33 * h->rank;
 	s->flat_count = 39;
