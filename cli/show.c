@@ -139,6 +139,7 @@ static void head_json(struct sheaf_checkpoint *step, const struct sheaf_checkpoi
 			 cli_str(info->commit), "compiler", cli_str(info->compiler), "families",
 			 names, "ranks", (int)info->ranks, "bytes", (json_int_t)info->bytes,
 			 "notes", notes_json(step));
+	json_object_set_new(head, "evidence", cli_str(info->evidence));
 	json_object_set_new(head, "attached", attached_json(step));
 	json_object_set_new(head, "averages", averages_json(step));
 	cli_open(head); /* the tensors follow one by one, however many they are */
@@ -197,7 +198,10 @@ static void head_text(struct sheaf_checkpoint *step, const struct sheaf_checkpoi
 	char size[32];
 
 	head_line("path", info->path);
-	head_line("format", info->format);
+	if (strcmp(info->format, "sheaf") == 0)
+		head_line("format", info->format);
+	else
+		printf("%-10s %s (%s)\n", "format", info->format, info->evidence);
 	if (info->step >= 0)
 		printf("%-10s %lld\n", "step", (long long)info->step);
 	if (info->parent >= 0)
@@ -291,8 +295,9 @@ const struct cli_verb cli_show = {
 		"its tensors with dtype, shape and size. NAMEs restrict the list; they may be\n"
 		"patterns as a shell knows them. A run alone is its latest step. No tensor is\n"
 		"read.\n\n"
-		"With --json it is one object: format (sheaf, hf, safetensors), step,\n"
-		"families, notes, attached, averages [family, of, coef, interval, updates],\n"
+		"With --json it is one object: format (sheaf, hf, safetensors, torch.save),\n"
+		"evidence (what that was recognised by), step, families, notes, attached,\n"
+		"averages [family, of, coef, interval, updates],\n"
 		"tensors [family, name, dtype, shape, file, offset, bytes, digest].\n\n"
 		"--hf names what transformers or vLLM would stumble over: config.json and\n"
 		"what it must say, tensors that the architecture wants and that are absent or\n"

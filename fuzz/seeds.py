@@ -257,13 +257,118 @@ DIR += [bytes([0, 1]) + struct.pack("<4BI", BENDS - 1, 0, part, 1, 0xE0000000)
         for part in range(3)]
 
 
+def text(s):
+    s = s.encode()
+    return b"X" + struct.pack("<I", len(s)) + s
+
+
+def number(v):
+    return b"\x8a\x08" + struct.pack("<q", v)
+
+
+def tensor(dims=(2, 3), strides=(3, 1), at=0, items=16, of="Float", key="0", tail=b"", func="_v2"):
+    """A tensor as torch pickles it."""
+    return (b"ctorch._utils\n_rebuild_tensor" + func.encode() + b"\n((" + text("storage") +
+            b"ctorch\n" + of.encode() + b"Storage\n" + text(key) + text("cpu") + number(items) +
+            b"tQ" + number(at) + b"(" + b"".join(map(number, dims)) + b"t(" +
+            b"".join(map(number, strides)) + b"t\x89ccollections\nOrderedDict\n)R" + tail + b"tR")
+
+
+def entries(*pairs):
+    return b"\x80\x02}(" + b"".join(text(k) + v for k, v in pairs) + b"u."
+
+
+def call(name, args=b")"):
+    return b"c" + name.replace(".", "\n").encode() + b"\n" + args + b"R"
+
+
+def short(s):
+    return b"\x8c" + bytes([len(s)]) + s.encode()
+
+
+BOMB = b"\x80\x02]q\x00" + b"".join(b"](" + b"h%c" % (i,) * 9 + b"eq%c" % (i + 1,)
+                                   for i in range(20)) + b"."
+PICKLES = [
+    entries(("a", tensor())), entries(("a", tensor()), ("b", tensor(at=3, key="1"))),
+    entries(("t", tensor((3, 2), (1, 3)))), entries(("x", tensor((4, 4), (0, 0)))),
+    entries(("c", tensor((2,), (1,), of="ComplexFloat", items=8,
+                         tail=b"}" + text("conj") + b"\x88s"))),
+    entries(("z", tensor((2,), (1,), of="ComplexDouble", items=4))),
+    entries(("e", tensor((0, 5), (5, 1), at=99))),
+    entries(("s", tensor((), (), of="Double", items=8))),
+    entries(("far", tensor((2,), (2**62,)))), entries(("big", tensor((2**62, 2**62), (0, 0)))),
+    entries(("neg", tensor((2,), (-1,)))), entries(("at", tensor(at=-1))),
+    entries(("lie", tensor(items=17))), entries(("none", tensor(key="9"))),
+    entries(("d", b"}(" + text("a") + tensor() + text("b") + b"](K\x01K\x02eu")),
+    entries(("d.a", tensor()), ("d", b"}(" + text("a") + tensor() + b"u")),
+    entries(("w", tensor((1,) * 12, (1,) * 12))), entries(("v3", tensor(
+        func="_v3", of="Byte", items=64, tail=b"ctorch\nuint16\n"))),
+    entries(("q", tensor(func="_qtensor"))), tensor() + b".", b"\x80\x02N.",
+    entries(("n", b"N"), ("i", b"K\x07"), ("f", b"G" + struct.pack(">d", 0.1)), ("b", b"\x88"),
+            ("l", b"\x8a\x09" + b"\x01" * 9), ("t", text("x") + text("y") + b"\x86")),
+    b"\x80\x02" + call("os.system", text("id") + b"\x85") + b".",
+    b"\x80\x02" + call("posix.system", text("id") + b"\x85") + b".",
+    b"\x80\x04" + short("os") + short("system") + b"\x93" + short("id") + b"\x85R.",
+    b"\x80\x04" + short("torch") + short("os.system") + b"\x93" + short("id") + b"\x85R.",
+    b"(ios\nsystem\n.", b"(cos\nsystem\n" + text("id") + b"o.",
+    b"\x80\x02ccopy_reg\n_reconstructor\n(cm\nC\nc__builtin__\nobject\nNtR}" + text("k") +
+    tensor() + b"sb.", b"\x80\x02cm\nC\n)\x81}" + text("k") + b"K\x01sb.",
+    b"\x80\x02cm\nC\n)}\x92.", b"\x80\x02]q\x00h\x00a.", BOMB,
+    b"]" + b"](" * 200 + b"e" * 200 + b".",
+    b"\x80\x02" + b"\x85" * 3 + b".", b"N" + b"\x85" * 300 + b".", b"\x80\x06N.",
+    b"\x82\x01.", b"\x97.",
+    b"I1\n.", b"I01\n.", b"L5L\n.", b"F1.5\n.", b"S'a'\n.", b"Va\n.", b"(lp0\nI1\na.",
+    b"(dp0\nVa\nI1\ns.", b"(Va\nI1\nd.", b"N0N.", b"((1N.", b"N2\x86.",
+    b"\x8f(K\x01\x90.", b"(K\x01\x91.",
+    b"X\xff\xff\xff\x7f.", b"\x8d" + b"\xff" * 8 + b".", b"\x8b\xff\xff\xff\xff.",
+    b"q\xff.", b"Nr\xff\xff\xff\xff.",
+    b"h\x00.", b"u.", b"t.", b"b.", b"N}b.", b"NR.", b"", b".", b"\x95" + b"\0" * 8 + b"N.",
+    b"c\n\n.", b"c" + b"a" * 1001 + b"\nb\n.", b"PX\n.", b"\x8ePK",
+]
+TORCH = [b"\1" + p for p in PICKLES]
+# Files of before torch 1.6: what follows the magic number and the version.
+LEGACY = (b"\x80\x02}(" + text("little_endian") + b"\x88" + text("protocol_version") +
+          b"M\xe9\x03" + text("type_sizes") + b"}u.")
+OLD = [entries(("a", tensor().replace(b"tQ", b"NtQ"))), entries(("a", tensor().replace(
+    b"tQ", b"(" + text("7") + number(2) + number(8) + b"ttQ")))]
+KEYS = b"\x80\x02](" + text("0") + b"e."
+TORCH += [b"\2" + LEGACY + p + KEYS + struct.pack("<q", 16) + b"\7" * 64 for p in OLD]
+TORCH += [b"\2" + LEGACY + OLD[0] + KEYS + struct.pack("<q", 2**62) + b"\7" * 64,
+          b"\2" + LEGACY.replace(b"\x88", b"\x89") + OLD[0] + KEYS, b"\2" + LEGACY + OLD[0],
+          b"\2" + LEGACY + OLD[0] + b"\x80\x02](" + text("0") + text("0") + b"e.",
+          b"\2N.N."]
+
+
+def archive(records, **lies):
+    out, table = b"", b""
+    for name, data in records:
+        at = len(out)
+        out += struct.pack("<IHHHHHIIIHH", 0x04034b50, 0, 0x808, 0, 0, 0, 0, 0, 0, len(name), 0)
+        out += name + data
+        table += struct.pack("<IHHHHHHIIIHHHHHII", 0x02014b50, 0, 0, lies.get("flags", 0x808),
+                             lies.get("method", 0), 0, 0, 1, len(data), len(data), len(name), 0, 0,
+                             0, 0, 0, lies.get("at", at)) + name
+    n = lies.get("n", len(records))
+    return out + table + struct.pack("<IHHHHIIH", 0x06054b50, 0, 0, n, n, len(table),
+                                     lies.get("dir", len(out)), 0) + lies.get("tail", b"")
+
+
+ONE = [(b"x/data.pkl", PICKLES[0]), (b"x/data/0", b"\7" * 64)]
+TORCH += [b"\0" + z for z in (
+    archive(ONE), archive(ONE + ONE[1:]), archive(ONE, flags=1), archive(ONE, method=8),
+    archive(ONE, n=9), archive(ONE, at=5), archive(ONE, dir=2**32 - 1), archive(ONE, tail=b"x"),
+    archive(ONE + [(b"x/byteorder", b"big")]), archive(ONE + [(b"x/constants.pkl", b"N.")]),
+    archive([(b"../x/data.pkl", PICKLES[0]), (b"../x/data/0", b"\7" * 64)]), archive([]),
+    archive(ONE[1:]), archive(ONE) + archive(ONE), archive(ONE)[:-1])]
+
+
 def main():
     here = os.path.dirname(os.path.abspath(__file__))
     root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(here, "corpus")
     for target, inputs in (("json", JSON), ("safetensors", SAFETENSORS), ("index", INDEX),
                            ("manifest", MANIFEST), ("sums", SUMS), ("dir", DIR),
                            ("text", TEXT), ("state", STATE), ("card", CARD),
-                           ("have", HAVE)):
+                           ("have", HAVE), ("torch", TORCH)):
         folder = os.path.join(root, target)
         os.makedirs(folder, exist_ok=True)
         for i, data in enumerate(inputs):

@@ -12,8 +12,9 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-/* Opens anything that sheaf can read, by its path: a checkpoint, a Hugging Face directory, or one
- * safetensors file. What other programs wrote has no checksums, and reports say so.
+/* Opens anything that sheaf can read, by its path: a checkpoint, a Hugging Face directory, one
+ * safetensors file, or a file of torch.save, of which nothing is executed (doc/foreign.md). What
+ * other programs wrote has no digests, and reports say so.
  * step   receives the checkpoint. Close it with sheaf_checkpoint_close.
  * path   the directory or file.
  * group  the ranks; NULL: this process alone.
@@ -31,7 +32,8 @@ struct sheaf_checkpoint_info {
 	int64_t step;                   /* its number; -1: unknown */
 	int64_t parent;                 /* number of the checkpoint that the training had loaded or
 	                                 * saved before it; -1: unknown or none */
-	const char *format;             /* "sheaf", "hf" (Hugging Face) or "safetensors" */
+	const char *format;             /* "sheaf", "hf" (Hugging Face), "safetensors", or of other
+	                                 * programs: "torch.save" */
 	const char *path;               /* its directory or file */
 	const char *session;            /* session of its save */
 	const char *run;                /* id of the run that it was saved to */
@@ -42,6 +44,7 @@ struct sheaf_checkpoint_info {
 	uint64_t bytes;                 /* total size of its tensors, each counted once */
 	uint64_t tensors;               /* number of tensors */
 	uint64_t files;                 /* number of tensor files */
+	const char *evidence;           /* what the format was recognised by */
 };
 /* Fills *info with what a checkpoint says of itself. [local] */
 int  sheaf_checkpoint_get_info(struct sheaf_checkpoint *step, struct sheaf_checkpoint_info *info,

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "entry.h"
 #include "err.h"
+#include "foreign_dir.h"
 #include "export.h"
 #include "hexfloat.h"
 #include "load.h"
@@ -115,6 +116,13 @@ SHEAF_API int sheaf_checkpoint_get_info(struct sheaf_checkpoint *step,
 		.writer = text_or_none(m->version), .commit = text_or_none(m->commit),
 		.compiler = text_or_none(m->compiler), .files = step->layout.files_n };
 
+	if (step->foreign) {
+		out.evidence = step->foreign->why;
+		out.files = shf_foreign_files(step->foreign);
+	} else {
+		out.evidence = step->sound ? "sheaf.json" : "the header of a safetensors file";
+	}
+
 	/* If the catalog is broken or not read yet, the counts come from the manifest. */
 	bool read = step->cat_rc == 0 && !step->asleep;
 
@@ -196,6 +204,8 @@ static int tensor_out(const struct sheaf_checkpoint *step, const struct shf_lt_t
 		out.shape[d] = t->items.dim[d];
 	if (out.verified)
 		out.digest = t->digest;
+	if (step->foreign)
+		shf_foreign_where(step->foreign, out.file, t->off, &out.file, &out.offset);
 	return shf_struct_out(tensor, &out, sizeof(out), TENSOR_MIN, "tensor", err);
 }
 

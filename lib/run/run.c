@@ -53,6 +53,8 @@ void shf_run_put(struct sheaf_run *run)
 	shf_opts_release(&run->opts);
 	if (run->team.group)
 		shf_group_put(run->team.group);
+	if (run->life.sys_free)
+		run->life.sys_free(run->life.sys_arg);
 	shf_free(run);
 }
 
@@ -157,4 +159,21 @@ int shf_run_open_bare(struct sheaf_run **out, struct sheaf_group *group,
 	else
 		shf_run_put(run);
 	return rc;
+}
+
+/* The new queue is made before the old one is freed, so that a failure changes nothing. */
+int shf_run_set_sys(struct sheaf_run *run, const struct shf_sys *sys, void (*sys_free)(void *arg),
+                    void *arg, struct sheaf_error *err)
+{
+	struct shf_queue *queue;
+	int rc = shf_sys_queue_new(sys, &queue, run->opts.io_threads);
+
+	if (rc < 0)
+		return shf_fail_sys(err, -rc, "starting %d I/O threads", run->opts.io_threads);
+	shf_sys_queue_free(run->sys, run->io.queue);
+	run->io.queue = queue;
+	run->sys = sys;
+	run->life.sys_free = sys_free;
+	run->life.sys_arg = arg;
+	return 0;
 }

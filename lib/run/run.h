@@ -43,6 +43,9 @@ struct shf_run_life {
 	/* Ends the threads that work for the run, before its memory and descriptors are freed. Set
 	 * by the function that opened the run; may be NULL. Not called in a forked child. */
 	void (*end)(struct sheaf_run *run);
+	void (*sys_free)(void *arg);    /* frees what shf_run_set_sys was given; NULL:
+		nothing was */
+	void *sys_arg;
 };
 struct shf_run_images {
 	/* By number, which is the same on all ranks; the last is used by a load. */
@@ -139,6 +142,10 @@ int shf_run_open_bare(struct sheaf_run **run, struct sheaf_group *group,
                       const struct shf_opts *opts, const struct shf_sys *sys,
                       const struct shf_nodes *place, enum shf_call_kind call,
                       struct sheaf_error *err);
+/* Replaces the system layer of a bare run that has no file open, by one over the present layer. On
+ * success the run owns it: sys_free(arg) is called when the run is freed. [local] */
+int shf_run_set_sys(struct sheaf_run *run, const struct shf_sys *sys, void (*sys_free)(void *arg),
+                    void *arg, struct sheaf_error *err);
 /* Take and drop a reference. The run is freed with the last one. Only the caller's thread may call
  * these. [local] */
 void shf_run_get(struct sheaf_run *run);

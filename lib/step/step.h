@@ -15,6 +15,7 @@
 #include "state.h"
 #include "sums.h"
 
+struct shf_foreign;
 struct shf_view;
 struct shf_step_lookup {               /* state for lookups in a step that is asleep
                                         * (step_lookup.h) */
@@ -33,6 +34,8 @@ struct sheaf_checkpoint {
 	                                 * steps opened by path */
 	struct shf_view *view;          /* owned; shows a step in agents' memory as a directory,
 	                                 * through the sys of `run`; NULL for a step on disk */
+	struct shf_foreign *foreign;    /* owned by `run`, whose sys shows it as a directory; a
+	                                 * checkpoint in a format of other software; NULL: none */
 	int refs;                       /* references: one for the caller's handle, one for each
 	                                 * load by slices */
 	uint64_t pid;                   /* process that opened it; a forked child does not give up
@@ -40,7 +43,7 @@ struct sheaf_checkpoint {
 	uint64_t made;                  /* number of the call that opened it, see shf_call_enter;
 	                                 * identifies the handle on all ranks */
 	int64_t number;                 /* number of the step; -1: foreign */
-	const char *format;             /* "sheaf", "hf", "safetensors" */
+	const char *format;             /* "sheaf", "hf", "safetensors", or that of `foreign` */
 	char *path;                     /* owned */
 	int dir;                        /* descriptor of the directory */
 	int lease;                      /* descriptor of sheaf.json with a shared lock; -1: none */

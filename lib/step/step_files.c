@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "err.h"
+#include "foreign_dir.h"
 #include "memory_dir.h"
 #include "name_in_step.h"
 #include "read_ring.h"
@@ -58,6 +59,8 @@ int shf_step_file_got(const struct sheaf_checkpoint *step, uint32_t f, uint64_t 
 {
 	const char *name = step->layout.files[f].name;
 
+	if (got == -EBADMSG && step->foreign && shf_foreign_failure(step->foreign, err))
+		return err->code;
 	if (got < 0)
 		return shf_fail_sys(err, (int)-got, "%s/%s: reading %" PRIu64 " bytes at %" PRIu64,
 		                    step->path, name, n, off);

@@ -11,12 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include "err.h"
+#include "foreign.h"
 #include "run_id.h"
 #include "sheaf-inspect.h"
 #include "step_look.h"
 #include "valid.h"
 
-enum { SOUND = 1, SINGLE = 2, IN_RUN = 4, INDEX = 8 };
+enum { SOUND = 1, SINGLE = 2, IN_RUN = 4, INDEX = 8, FOREIGN = 16 };
 #define PLAIN_MAX (UINT64_C(64) << 20)
 #define INDEX_MAX (UINT64_C(256) << 20)
 
@@ -104,7 +105,8 @@ int shf_step_find_decode(struct shf_step_found *f, struct shf_arena *arena,
 	int rc;
 
 	*f = (struct shf_step_found){ .sound = flags & SOUND, .single = flags & SINGLE,
-		.in_run = flags & IN_RUN, .has_index = flags & INDEX };
+		.in_run = flags & IN_RUN, .has_index = flags & INDEX,
+		.foreign = flags & FOREIGN };
 	f->step = (int64_t)shf_cur_u64(&c);
 	f->ino = shf_cur_u64(&c);
 	f->path = get_found_text(&c, arena);
@@ -552,11 +554,17 @@ int shf_step_find_path(struct sheaf_run *run, const char *path, struct shf_buf *
 	struct tell t = { .step = -1, .path = path, .dir = path };
 	struct shf_stat st;
 	char *parent = NULL;
-	int rc = shf_sys_stat(sys, SHF_CWD, path, true, &st);
+	int rc = shf_sys_stat(sys, SHF_CWD, path, true, &st), foreign;
 
 	if (rc < 0)
 		return shf_fail_sys(err, -rc, "%s", path);
-	if (st.type == SHF_T_DIR) {
+	foreign = shf_foreign_is_here(sys, path, err);
+	if (foreign < 0)
+		return foreign;
+	if (foreign) {
+		t.flags = FOREIGN;
+		t.dir = SHF_FOREIGN_DIR;
+	} else if (st.type == SHF_T_DIR) {
 		rc = look_at_dir(sys, path, run->opts.flags & SHEAF_RUN_UNVERIFIED, &t, err);
 	} else if (st.type == SHF_T_FILE) {
 		const char *slash = strrchr(path, '/');

@@ -12,6 +12,7 @@
 struct shf_step_found {
 	bool sound, single, in_run, has_index;  /* it has a manifest; it is a single file; it is a
 	                                         * step of the run; `index` is filled in */
+	bool foreign;                   /* lib/foreign opens it, by `path` */
 	int64_t step;                   /* number of the step, if in_run */
 	uint64_t ino;                   /* inode of the directory in which rank 0 read; 0: not
 	                                 * known */

@@ -16,6 +16,7 @@
 #include <string.h>
 #include "catalog.h"
 #include "err.h"
+#include "foreign.h"
 #include "latest_search.h"
 #include "lease.h"
 #include "memory_choose.h"
@@ -30,6 +31,7 @@
 #include "step.h"
 #include "step_files.h"
 #include "step_find.h"
+#include "step_foreign.h"
 #include "step_lookup.h"
 
 #define LOOKS 8                 /* attempts, if the latest step vanishes after it was listed */
@@ -169,6 +171,8 @@ static int files_of_found(struct sheaf_checkpoint *step, const struct shf_step_f
 {
 	struct shf_layout *l = &step->layout;
 
+	if (found->foreign)
+		return shf_step_foreign_files(step, err);
 	l->families = shf_arena_alloc(&l->arena, 1, sizeof(*l->families));
 	l->files = shf_arena_alloc(&l->arena, found->files_n + 1, sizeof(*l->files));
 	if (!l->families || !l->files)
@@ -426,7 +430,8 @@ static int open_foreign(struct sheaf_checkpoint *step, const struct shf_step_fou
 {
 	int rc = files_of_found(step, found, err);
 
-	step->format = found->single ? "safetensors" : "hf";
+	step->format = found->foreign ? step->foreign->format->name
+	             : found->single ? "safetensors" : "hf";
 	if (rc == 0)
 		rc = make_file_tables(step, err);
 	rc = shf_agree(&step->run->team, rc, err);
@@ -476,10 +481,14 @@ static int open_encoded(struct sheaf_checkpoint *step, struct shf_buf *told, int
 			if (!step->path)
 				rc = shf_fail(err, SHEAF_ENOMEM, "no memory for a path");
 		}
+		if (rc == 0 && found.foreign)
+			rc = shf_step_foreign_show(step, err);
 		if (rc == 0)
 			rc = open_found(step, &found, err);
 		rc = shf_agree(team, rc, err);
 	}
+	if (rc == 0 && found.foreign)
+		rc = shf_step_foreign_compare(step, err);
 	if (rc == 0 && found.sound)
 		rc = open_sound(step, &found, err);
 	else if (rc == 0)

@@ -64,6 +64,7 @@ struct shf_verify {
 	uint64_t chunk_bytes;           /* size of each buffer: what the longest file needs, at most
 	                                 * SHF_VERIFY_CHUNK */
 	uint64_t block_ones;            /* shf_crc64_ones of a whole block */
+	bool unproved;                  /* there is nothing to compare the values with */
 	int rc, blind;                  /* rc: SHEAF_ECORRUPT after a finding; blind: code of the
 	                                 * first failure that is no finding; 0: there was none */
 	struct sheaf_error err, blind_err;

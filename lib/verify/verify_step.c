@@ -14,6 +14,7 @@
 #include "crc64.h"
 #include "digests.h"
 #include "err.h"
+#include "foreign.h"
 #include "memory_dir.h"
 #include "run_env.h"
 #include "sheaf-inspect.h"
@@ -314,6 +315,37 @@ static void verify_release(struct shf_verify *v)
 		shf_free(v->chunk[i]);
 }
 
+/* Records what a format of other software found. */
+static void note_foreign(void *arg, bool is_sum, const char *file, int64_t offset,
+                         const struct sheaf_error *e)
+{
+	struct shf_verify_at at = { file, NULL, NULL, -1, offset };
+
+	shf_verify_find(arg, is_sum ? SHEAF_FINDING_CHECKSUM : SHEAF_FINDING_HEADER, &at, e);
+}
+
+/* Checks the files of other software by the checksums that their format has. They are read, and not
+ * the tensors that are made of them: one byte may be part of several tensors. [rank 0] */
+static void look_at_foreign(struct shf_verify *v)
+{
+	struct sheaf_checkpoint *step = v->step;
+	struct shf_foreign_findings to = { .found = note_foreign, .arg = v };
+	struct sheaf_error e = { 0 };
+	int rc = 0;
+
+	if (step->foreign->format->verify)
+		rc = step->foreign->format->verify(step->foreign, &to, &e);
+	if (rc == SHEAF_EFORMAT)
+		note_foreign(v, false, "", -1, &e);
+	else if (rc < 0)
+		shf_verify_blind(v, rc, &e);
+	v->disk_bytes += to.bytes;
+	v->unproved = to.unproved || !step->foreign->format->verify;
+	v->tensors = step->layout.tensors_n;
+	for (size_t i = 0; i < step->layout.families_n; i++)
+		v->tensor_bytes += step->layout.families[i].bytes;
+}
+
 /* The order matters: sizes come first, because shares and findings depend on them; headers come
  * after the blocks that contain them. Returns failures of the group; findings and other failures
  * are in v. [collective] */
@@ -321,8 +353,13 @@ static int look_at_everything(struct shf_verify *v, struct sheaf_error *err)
 {
 	const struct sheaf_checkpoint *step = v->step;
 	bool zero = step->run->team.rank == 0;
-	int rc = look_at_files(v, err);
+	int rc = 0;
 
+	if (step->foreign && zero)
+		look_at_foreign(v);
+	if (step->foreign)
+		return 0;
+	rc = look_at_files(v, err);
 	if (rc < 0)
 		return rc;
 	if (zero)
@@ -348,7 +385,7 @@ static int look_at_everything(struct shf_verify *v, struct sheaf_error *err)
 	return 0;
 }
 
-enum { FINDINGS, BLIND, DISK_BYTES, RETRIES, TENSORS, TENSOR_BYTES, SUMS_N };
+enum { FINDINGS, BLIND, DISK_BYTES, RETRIES, TENSORS, TENSOR_BYTES, UNPROVED, SUMS_N };
 
 /* Adds up the counts of all ranks. If no rank found anything although the catalog could not be
  * built, the error of the catalog becomes the finding. [collective] */
@@ -357,7 +394,7 @@ static int sum_up(struct shf_verify *v, uint64_t x[SUMS_N], struct sheaf_error *
 	const struct sheaf_checkpoint *step = v->step;
 	struct shf_team *team = &step->run->team;
 	uint64_t own[SUMS_N] = { v->findings, v->blind != 0, v->disk_bytes, v->retries, v->tensors,
-		v->tensor_bytes };
+		v->tensor_bytes, v->unproved };
 	int rc;
 
 	memcpy(x, own, sizeof(own));
@@ -385,8 +422,9 @@ static void fill_verify_report(const struct shf_verify *v, const uint64_t x[SUMS
 	r->retries = x[RETRIES];
 	r->loaded = x[TENSORS];
 	r->bytes = x[TENSOR_BYTES];
-	r->unverified = step->sound ? 0 : step->layout.tensors_n;
-	r->files = step->layout.files_n + step->plain_n + (step->sound ? 2 : 0);
+	r->unverified = x[UNPROVED] ? step->layout.tensors_n : 0;
+	r->files = (step->foreign ? shf_foreign_files(step->foreign) : step->layout.files_n) +
+	           step->plain_n + (step->sound ? 2 : 0);
 	r->verify_ns = (uint64_t)ns;
 }
 
@@ -449,6 +487,7 @@ int shf_step_verify_into(struct sheaf_checkpoint *step, struct shf_verify_sink *
 	err = err ? err : &own;
 	rc = shf_step_wake(step, err);
 	v.sums = step->sound && step->sums_rc == 0;
+	v.unproved = !step->sound;
 	rc = shf_call_enter(&run->team, &m, rc == 0 ? verify_setup(&v, err) : rc, err);
 	if (rc == 0)
 		rc = look_at_everything(&v, err);
@@ -459,7 +498,7 @@ int shf_step_verify_into(struct sheaf_checkpoint *step, struct shf_verify_sink *
 			fill_verify_report(&v, x, shf_now(run) - from, report);
 		*err = x[FINDINGS] ? v.err : v.blind_err;
 		rc = shf_agree(&run->team, x[FINDINGS] ? v.rc : v.blind, err);
-		if (rc == 0 && !step->sound)
+		if (rc == 0 && x[UNPROVED])
 			rc = unverified(&v, err);
 	}
 	rc = shf_step_exclude_reuse(step, rc, err);

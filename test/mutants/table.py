@@ -1925,3 +1925,33 @@ bug("retention_mistaken", "keep_every of the caller arrives as keep_last, and ch
     "run/opts.c:shf_opts_gather", ".keep_last = g.retention.keep_last,",
     ".keep_last = MUTANT ? g.retention.keep_every : g.retention.keep_last,",
     "sim/test_run_options: each_option_arrives_in_its_own_place_and_in_no_other")
+
+# ---- checkpoints of other software ----
+TORCH, PICKLE = "sim/test_torch_files: ", "unit/test_pickle: "
+bug("stride_ignored", "a transposed tensor of a torch.save file is read as if it were row-major",
+    "foreign/foreign_read.c:gather_box", "p.stride ? (uint64_t)p.stride[d] : src_row",
+    "p.stride && !MUTANT ? (uint64_t)p.stride[d] : src_row", TORCH + "a_state_dict_loads")
+bug("tensor_at_storage_start", "a tensor in the middle of its storage is read from its start",
+    "foreign/torch_place.c:shf_torch_place", "end ? view + (uint64_t)t->at * item : 0",
+    "end && !MUTANT ? view + (uint64_t)t->at * item : view", TORCH + "a_state_dict_loads")
+blind("tensor_leaves_storage", "a tensor may reach beyond its storage, into the next record",
+      "foreign/torch_place.c:shf_torch_place",
+      "!last_item(t, &end) || end > t->storage_bytes / item",
+      TORCH + "a_tensor_that_leaves_its_storage")
+blind("storage_lies", "a storage may be shorter than the pickle says",
+      "foreign/torch_place.c:shf_torch_place",
+      "view > have || t->storage_bytes > have - view", TORCH + "a_tensor_that_leaves_its_storage")
+blind("zip_sum_not_compared", "a record of a zip archive is not compared with its CRC-32",
+      "foreign/torch_save.c:shf_zip_verify", "rc == 0 && sum != record->crc",
+      TORCH + "a_flipped_bit_is_found")
+blind("zip_overlap_allowed", "two records of a zip archive may share bytes",
+      "foreign/zip.c:check_records", "a[i].at > limit || a[i].end - a[i].at < LOCAL_BYTES || "
+      "a[i].bytes > a[i].end - a[i].at - LOCAL_BYTES", TORCH + "archives_that_torch_does_not")
+blind("zip_name_not_compared", "a record of a zip archive is taken for another one",
+      "foreign/zip.c:shf_zip_data", "shf_get32(b) != 0x04034b50 || shf_get16(b + 26) != name_n || "
+      "memcmp(b + LOCAL_BYTES, rec->name, n - LOCAL_BYTES)",
+      TORCH + "archives_that_torch_does_not")
+blind("call_not_refused", "a pickle that would call os.system is read as data",
+      "foreign/pickle.c:pk_call", "shf_pickle_is_refused(func, args)", PICKLE + "what_would_call")
+blind("memo_beyond_pickle", "a memo may be larger than the pickle", "foreign/pickle.c:pk_memo_put",
+      "i > m->op", PICKLE + "what_would_call")

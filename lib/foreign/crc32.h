@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* CRC-32 as zip archives have it: reflected polynomial 0xEDB88320, init and xorout all ones. */
+#ifndef SHF_CRC32_H
+#define SHF_CRC32_H
+#include <stddef.h>
+#include <stdint.h>
+
+struct shf_crc32 {              /* tables, made once for many sums */
+	uint32_t table[8][256];
+};
+void shf_crc32_init(struct shf_crc32 *c);
+/* Continues a sum over n bytes. The sum of nothing is 0. */
+uint32_t shf_crc32_more(const struct shf_crc32 *c, uint32_t sum, const void *bytes, size_t n);
+#endif

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of formats, and opening what one of them recognises. */
+#include "foreign.h"
+#include <inttypes.h>
+#include <string.h>
+#include "err.h"
+#include "foreign_dir.h"
+
+static const struct shf_foreign_format *const formats[] = { &shf_torch_save, &shf_torch_legacy };
+
+/* Finds the format of what is open as fd. *format NULL: none. */
+static int recognise(const struct shf_sys *sys, const char *path, int fd,
+                     const struct shf_stat *st, const struct shf_foreign_format **format,
+                     const char **why, struct sheaf_error *err)
+{
+	struct shf_region r = { sys, fd, 0, st->bytes, path };
+	int rc = 0;
+
+	for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]) && rc == 0; i++) {
+		*format = formats[i];
+		if (st->type == SHF_T_FILE && formats[i]->is_file)
+			rc = formats[i]->is_file(&r, why, err);
+		else if (st->type == SHF_T_DIR && formats[i]->is_dir)
+			rc = formats[i]->is_dir(sys, fd, why, err);
+	}
+	if (rc != 1)
+		*format = NULL;
+	return rc;
+}
+
+/* Opens what lies at path and finds its format. *fd: to be closed by the caller, or -1. */
+static int recognise_path(const struct shf_sys *sys, const char *path, int *fd,
+                          const struct shf_foreign_format **format, const char **why,
+                          struct sheaf_error *err)
+{
+	struct shf_stat st;
+	int rc;
+
+	*format = NULL;
+	*fd = -1;
+	rc = shf_sys_stat(sys, SHF_CWD, path, true, &st);
+	if (rc >= 0 && st.type != SHF_T_FILE && st.type != SHF_T_DIR)
+		return 0;
+	*fd = rc < 0 ? rc : shf_sys_open(sys, SHF_CWD, path, st.type == SHF_T_DIR ? SHF_O_DIR : 0,
+	                                 0);
+	rc = *fd < 0 ? *fd : shf_sys_fstat(sys, *fd, &st);
+	if (rc < 0)
+		return shf_fail_sys(err, -rc, "%s", path);
+	if (st.type == SHF_T_DIR) {
+		struct shf_stat own;
+
+		if (shf_sys_stat(sys, *fd, "sheaf.json", true, &own) >= 0)
+			return 0;
+	}
+	return recognise(sys, path, *fd, &st, format, why, err);
+}
+
+int shf_foreign_is_here(const struct shf_sys *sys, const char *path, struct sheaf_error *err)
+{
+	const struct shf_foreign_format *format;
+	const char *why;
+	int fd, rc = recognise_path(sys, path, &fd, &format, &why, err);
+
+	if (fd >= 0)
+		shf_sys_close(sys, fd);
+	return rc;
+}
+
+int shf_foreign_open(struct shf_foreign **out, const struct shf_sys *in, const char *path,
+                     struct sheaf_error *err)
+{
+	struct shf_foreign *f = shf_zalloc(1, sizeof(*f));
+	int fd = -1, rc;
+
+	if (!f)
+		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory to open it", path);
+	pthread_mutex_init(&f->lock, NULL);
+	f->in = in;
+	f->path = shf_arena_strdup(&f->arena, path, strlen(path));
+	rc = f->path ? recognise_path(in, path, &fd, &f->format, &f->why, err)
+	             : shf_fail(err, SHEAF_ENOMEM, "%s: no memory to open it", path);
+	if (rc == 0)
+		rc = shf_fail(err, SHEAF_EFORMAT, "%s: has changed while it was being opened",
+			      path);
+	if (fd >= 0)
+		shf_sys_close(in, fd);
+	if (rc > 0)
+		rc = f->format->open(f, err);
+	if (rc == 0 && f->notes_left)
+		rc = shf_foreign_note(f, err, SHF_FOREIGN_MORE, 3,
+				      "%" PRIu64 " more values are not listed",
+		                      f->notes_left);
+	if (rc == 0)
+		rc = shf_foreign_dir_make(f, err);
+	if (rc == 0)
+		*out = f;
+	else
+		shf_foreign_free(f);
+	return rc;
+}
+
+void shf_foreign_free(struct shf_foreign *f)
+{
+	const struct shf_foreign_file *files;
+
+	if (!f)
+		return;
+	files = (const struct shf_foreign_file *)(const void *)f->files.data;
+	for (size_t i = 0; i < f->files.len / sizeof(*files); i++)
+		shf_sys_close(f->in, files[i].fd);
+	shf_foreign_dir_release(f);
+	shf_buf_release(&f->files);
+	shf_buf_release(&f->tensors);
+	shf_buf_release(&f->pieces);
+	shf_buf_release(&f->notes);
+	shf_arena_release(&f->arena);
+	shf_arena_release(&f->resolved);
+	pthread_mutex_destroy(&f->lock);
+	shf_free(f);
+}

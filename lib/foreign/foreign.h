@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checkpoints that other software wrote, in one form: named tensors, each made of pieces of files.
+ *
+ * The room lib/foreign owns struct shf_foreign. A format is one file here, with a row in the table
+ * of foreign.c. Everything else works on the form alone: foreign_dir.c shows it as a directory of
+ * safetensors files, which lib/step opens as any other; foreign_read.c gathers bytes of a tensor;
+ * foreign_verify.c compares the files with what checksums they have. The room sees base, plan,
+ * format and sys. */
+#ifndef SHF_FOREIGN_H
+#define SHF_FOREIGN_H
+#include <pthread.h>
+#include <stdatomic.h>
+#include "mem.h"
+#include "region.h"
+#include "sheaf.h"
+#include "sys.h"
+
+#define SHF_FOREIGN_DIR "foreign:"
+#define SHF_FOREIGN_MORE "..."  /* key of the note that says how many others were left out */
+#define SHF_FOREIGN_DIMS_MAX 65  /* torch has 64, and a pair of numbers is one more */
+/* A box of a tensor, and where its items are: item i of the box (counted from its start) is at
+ * byte `at` + sum of i[d] * stride[d] of the file. */
+struct shf_foreign_piece {
+	const int64_t *start, *count;   /* the box, in items; NULL: the whole tensor */
+	const int64_t *stride;          /* in bytes, >= 0; NULL: row-major without gaps */
+	uint32_t file;                  /* number of the file */
+	uint64_t at;
+	/* What `at` and `stride` are is found out at the first read, because each item of the file
+	 * has a header of its own: `at` is where it begins, and it has `item_bytes`. 0: known. */
+	uint64_t item_bytes;
+};
+struct shf_foreign_tensor {
+	const char *name;               /* UTF-8 of any length, NUL-ended, as safetensors has it */
+	int32_t dtype, ndim;
+	const int64_t *dims;
+	uint64_t bytes;
+	uint64_t off;                   /* in the payload of the file that shows it */
+	size_t first, n;                /* its pieces */
+	/* Of each group of flip_every bytes the highest bit of byte flip_at is inverted: the sign
+	 * of a number, or of one part of it. flip_every 0: of none. */
+	uint8_t flip_every, flip_at;
+};
+struct shf_foreign_file {
+	const char *name;               /* relative to the checkpoint; of a single file its name */
+	const char *where;              /* its path, for sentences */
+	int fd;
+	uint64_t bytes;
+};
+struct shf_foreign_note { const char *key, *text; };
+struct shf_foreign_format;
+struct shf_foreign {
+	const struct shf_sys *in;       /* borrowed; the system layer with the real files */
+	const struct shf_foreign_format *format;
+	const char *why;                /* what it was recognised by */
+	const char *path;
+	struct shf_arena arena;         /* of all texts and arrays */
+	struct shf_buf files, tensors, pieces, notes;   /* of the structs above */
+	uint64_t notes_left;            /* notes that were not kept, because there are too many */
+	/* private to foreign_dir.c */
+	struct shf_sys sys;
+	struct shf_foreign_view *views; /* in the arena; the files that are shown */
+	size_t views_n;
+	pthread_mutex_t lock;
+	struct shf_arena resolved;      /* guarded by lock */
+	struct sheaf_error failed;      /* guarded by lock; the first failure of a read that was no
+	                                 * error of the machine; code 0: none */
+};
+struct shf_foreign_findings {   /* who is told of damage */
+	void (*found)(void *arg, bool is_sum, const char *file, int64_t offset,
+	              const struct sheaf_error *e);
+	void *arg;
+	uint64_t bytes;                 /* bytes that were read and compared */
+	bool unproved;                  /* some bytes have no checksum */
+};
+/* A kind of checkpoint. */
+struct shf_foreign_format {
+	const char *name;               /* in reports, such as "torch.save" */
+	/* Returns 1 if the file (its region) or the directory is of this format, by what is in it,
+	 * and sets *why; 0 if not; a negative code if it cannot be read. Either may be NULL. */
+	int (*is_file)(const struct shf_region *r, const char **why, struct sheaf_error *err);
+	int (*is_dir)(const struct shf_sys *sys, int dir, const char **why,
+	              struct sheaf_error *err);
+	/* Fills in files, tensors, pieces and notes. */
+	int (*open)(struct shf_foreign *f, struct sheaf_error *err);
+	/* Finds out where the items of a piece with item_bytes are: its first one at byte *at of
+	 * the file, the others by strides in bytes. NULL: the format has no such pieces.
+	 * [any thread] */
+	int (*resolve)(const struct shf_foreign *f, const struct shf_foreign_tensor *t,
+	               const struct shf_foreign_piece *piece, uint64_t *at,
+	               int64_t stride[SHF_FOREIGN_DIMS_MAX], struct sheaf_error *err);
+	/* Compares everything that has a checksum. NULL: nothing has. */
+	int (*verify)(const struct shf_foreign *f, struct shf_foreign_findings *to,
+	              struct sheaf_error *err);
+};
+/* The formats, one file each. */
+extern const struct shf_foreign_format shf_torch_save, shf_torch_legacy;
+
+/* Returns whether what lies at `path` is of a format in this room: 1, 0, or a negative code. A
+ * directory that has a sheaf.json is never. */
+int shf_foreign_is_here(const struct shf_sys *sys, const char *path, struct sheaf_error *err);
+/* Opens it. in: must outlive the result. */
+int shf_foreign_open(struct shf_foreign **out, const struct shf_sys *in, const char *path,
+                     struct sheaf_error *err);
+void shf_foreign_free(struct shf_foreign *f);   /* NULL is fine */
+size_t shf_foreign_files(const struct shf_foreign *f);  /* how many real files it has */
+const struct shf_foreign_tensor *shf_foreign_tensors(const struct shf_foreign *f, size_t *n);
+
+/* For the formats: each adds to the checkpoint. */
+/* Opens a file, relative to the directory dir; *file gets its number. */
+int shf_foreign_add_file(struct shf_foreign *f, int dir, const char *open_as, const char *name,
+                         uint32_t *file, struct sheaf_error *err);
+struct shf_region shf_foreign_region(const struct shf_foreign *f, uint32_t file);
+/* Adds a tensor whose pieces are the last t->n of f->pieces. Its size is computed here. Dims are
+ * copied. name: n bytes. EFORMAT: it is not UTF-8, or its size is beyond 63 bits. */
+int shf_foreign_add_tensor(struct shf_foreign *f, const struct shf_foreign_tensor *t,
+                           const char *name, size_t n, struct sheaf_error *err);
+/* Adds a note: printf. Notes beyond the first 4096 are only counted. */
+int shf_foreign_note(struct shf_foreign *f, struct sheaf_error *err, const char *key, size_t key_n,
+                     const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+int64_t *shf_foreign_numbers(struct shf_foreign *f, size_t n);  /* zeroed, in the arena */
+#endif

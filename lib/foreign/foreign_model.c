@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What all formats fill in: files, tensors and notes. */
+#include <stdio.h>
+#include <string.h>
+#include "dtype.h"
+#include "err.h"
+#include "foreign.h"
+#include "json.h"
+#include "valid.h"
+
+#define NOTES_MAX 4096
+#define NOTE_BYTES_MAX 1024
+
+size_t shf_foreign_files(const struct shf_foreign *f)
+{
+	return f->files.len / sizeof(struct shf_foreign_file);
+}
+
+const struct shf_foreign_tensor *shf_foreign_tensors(const struct shf_foreign *f, size_t *n)
+{
+	*n = f->tensors.len / sizeof(struct shf_foreign_tensor);
+	return (const struct shf_foreign_tensor *)(const void *)f->tensors.data;
+}
+
+static int foreign_no_memory(const struct shf_foreign *f, struct sheaf_error *err)
+{
+	return shf_fail(err, SHEAF_ENOMEM, "%s: no memory for its list of tensors", f->path);
+}
+
+int64_t *shf_foreign_numbers(struct shf_foreign *f, size_t n)
+{
+	return shf_arena_alloc(&f->arena, n ? n : 1, sizeof(int64_t));
+}
+
+int shf_foreign_add_file(struct shf_foreign *f, int dir, const char *open_as, const char *name,
+                         uint32_t *file, struct sheaf_error *err)
+{
+	struct shf_foreign_file x = { .name = shf_arena_strdup(&f->arena, name, strlen(name)) };
+	struct shf_buf where = SHF_BUF_INIT;
+	struct shf_stat st = { 0 };
+	int rc;
+
+	shf_buf_adds(&where, f->path);
+	if (dir != SHF_CWD)
+		shf_buf_addf(&where, "/%s", name);
+	x.where = where.oom ? NULL : shf_arena_strdup(&f->arena, (char *)where.data, where.len);
+	shf_buf_release(&where);
+	if (!x.name || !x.where)
+		return foreign_no_memory(f, err);
+	x.fd = shf_sys_open(f->in, dir, open_as, 0, 0);
+	rc = x.fd < 0 ? x.fd : shf_sys_fstat(f->in, x.fd, &st);
+	if (rc < 0)
+		rc = shf_fail_sys(err, -rc, "%s", x.where);
+	else if (st.type != SHF_T_FILE)
+		rc = shf_fail(err, SHEAF_EFORMAT, "%s: is not a regular file", x.where);
+	x.bytes = st.bytes;
+	*file = (uint32_t)(f->files.len / sizeof(x));
+	if (rc == 0) {
+		shf_buf_add(&f->files, &x, sizeof(x));
+		rc = f->files.oom ? foreign_no_memory(f, err) : 0;
+	}
+	if (rc < 0 && x.fd >= 0)
+		shf_sys_close(f->in, x.fd);
+	return rc;
+}
+
+struct shf_region shf_foreign_region(const struct shf_foreign *f, uint32_t file)
+{
+	const struct shf_foreign_file *x = (const void *)f->files.data;
+
+	return (struct shf_region){ f->in, x[file].fd, 0, x[file].bytes, x[file].where };
+}
+
+int shf_foreign_add_tensor(struct shf_foreign *f, const struct shf_foreign_tensor *t,
+                           const char *name, size_t n, struct sheaf_error *err)
+{
+	struct shf_foreign_tensor x = *t;
+	uint64_t items = 1, product = 1;
+	int64_t *dims = shf_foreign_numbers(f, (size_t)t->ndim);
+	const char *shown = shf_name_escape(&f->arena, name, n);
+	char *own = shf_arena_strdup(&f->arena, name, n);
+
+	if (!dims || !shown || !own)
+		return foreign_no_memory(f, err);
+	if (!shf_utf8_is_valid(name, n) || memchr(name, 0, n))
+		return shf_fail(err, SHEAF_EFORMAT, "%s: the name of a tensor is not UTF-8, or "
+						    "has a "
+		                "NUL", f->path);
+	for (int d = 0; d < t->ndim; d++) {
+		dims[d] = t->dims[d];
+		items *= (uint64_t)dims[d];
+		if (dims[d] && !shf_mul64(&product, product, (uint64_t)dims[d]))
+			product = UINT64_MAX;
+		if (product > INT64_MAX / 16)
+			return shf_fail(err, SHEAF_EFORMAT, "%s: tensor %.*s has a size beyond 63 "
+			                "bits", f->path, shf_name_show(shown), shown);
+	}
+	x.name = own;
+	x.dims = dims;
+	x.first = f->pieces.len / sizeof(struct shf_foreign_piece) - x.n;
+	if (!always(shf_dtype_bytes(&x.bytes, x.dtype, items)))
+		return shf_fail(err, SHEAF_EBUG, "%s: a tensor ends inside a byte", f->path);
+	shf_buf_add(&f->tensors, &x, sizeof(x));
+	return f->tensors.oom || f->pieces.oom ? foreign_no_memory(f, err) : 0;
+}
+
+int shf_foreign_note(struct shf_foreign *f, struct sheaf_error *err, const char *key, size_t key_n,
+                     const char *fmt, ...)
+{
+	struct shf_foreign_note x;
+	char text[NOTE_BYTES_MAX];
+	size_t n = f->notes.len / sizeof(x);
+	va_list ap;
+
+	if (n >= NOTES_MAX && strcmp(key, SHF_FOREIGN_MORE)) {
+		f->notes_left++;
+		return 0;
+	}
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	/* A text that is cut inside a character is made whole again. */
+	for (n = strlen(text); n && !shf_utf8_is_valid(text, n);)
+		text[--n] = '\0';
+	x.key = shf_name_escape(&f->arena, shf_utf8_is_valid(key, key_n) ? key : "?",
+	                        shf_utf8_is_valid(key, key_n) ? key_n : 1);
+	x.text = shf_name_escape(&f->arena, text, n);
+	if (!x.key || !x.text)
+		return foreign_no_memory(f, err);
+	shf_buf_add(&f->notes, &x, sizeof(x));
+	return f->notes.oom ? foreign_no_memory(f, err) : 0;
+}

@@ -1,0 +1,638 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The machine that reads a pickle. Every opcode of protocols 0 to 5 is handled, or refused by name:
+ * extension codes and buffers outside the pickle mean nothing without the program that wrote
+ * them.
+ *
+ * Invariants: a record is made from at least one byte of the input. Lengths are compared with the
+ * rest of the input before they are used. The memo has no entry above the offset of the opcode that
+ * sets it. */
+#include "pickle.h"
+#include <stdlib.h>
+#include <string.h>
+#include "err.h"
+#include "pickle_calls.h"
+#include "pickle_stack.h"
+#include "valid.h"
+
+static int pk_push_text(struct shf_pk_machine *m, enum shf_pk_kind kind, const char *s, uint64_t n)
+{
+	struct shf_pk *v = shf_pk_new(m, kind);
+
+	if (!v)
+		return shf_pk_no_memory(m);
+	v->u.s = s;
+	v->n = (uint32_t)n;             /* the pickle has at most 1 GiB */
+	return shf_pk_push(m, v);
+}
+
+/* Pushes the text of `width` bytes of length and then its bytes. */
+static int pk_counted(struct shf_pk_machine *m, enum shf_pk_kind kind, unsigned width)
+{
+	const char *s = NULL;
+	uint64_t n = 0;
+	int rc = shf_pk_number(m, width, &n);
+
+	if (rc == 0)
+		rc = shf_pk_bytes(m, n, &s);
+	return rc < 0 ? rc : pk_push_text(m, kind, s, n);
+}
+
+static int pk_push_int(struct shf_pk_machine *m, enum shf_pk_kind kind, int64_t i)
+{
+	struct shf_pk *v = shf_pk_new(m, kind);
+
+	if (!v)
+		return shf_pk_no_memory(m);
+	v->u.i = i;
+	return shf_pk_push(m, v);
+}
+
+static int pk_push_constant(struct shf_pk_machine *m, struct shf_pk **kept, enum shf_pk_kind kind,
+                            int64_t i)
+{
+	if (!*kept) {
+		*kept = shf_pk_new(m, kind);
+		if (!*kept)
+			return shf_pk_no_memory(m);
+		(*kept)->u.i = i;
+	}
+	return shf_pk_push(m, *kept);
+}
+
+/* Pushes an integer of any length, little-endian: as INT if it has at most 8 bytes. */
+static int pk_push_long(struct shf_pk_machine *m, uint64_t n)
+{
+	const char *s = NULL;
+	int rc = shf_pk_bytes(m, n, &s);
+	uint64_t v = 0;
+
+	if (rc < 0)
+		return rc;
+	if (n > 8)
+		return pk_push_text(m, SHF_PK_LONG, s, n);
+	for (unsigned i = 0; i < n; i++)
+		v |= (uint64_t)(uint8_t)s[i] << 8 * i;
+	if (n && n < 8 && s[n - 1] & 0x80)
+		v |= UINT64_MAX << 8 * n;
+	return pk_push_int(m, SHF_PK_INT, (int64_t)v);
+}
+
+/* Reads a decimal number of protocol 0. "01" and "00" of opcode INT are True and False. One that
+ * does not fit 64 bits is kept as text. */
+static int pk_push_decimal(struct shf_pk_machine *m, bool may_be_bool)
+{
+	char text[32], *end;
+	const char *s = NULL;
+	long long v;
+	size_t n = 0;
+	int rc = shf_pk_line(m, &s, &n);
+
+	if (rc < 0)
+		return rc;
+	if (may_be_bool && n == 2 && s[0] == '0' && (s[1] == '0' || s[1] == '1'))
+		return pk_push_constant(m, s[1] == '1' ? &m->yes : &m->no, SHF_PK_BOOL, s[1] ==
+					'1');
+	if (n && s[n - 1] == 'L')
+		n--;
+	if (n == 0)
+		return shf_pk_fail(m, "has an empty number");
+	if (n >= sizeof(text))
+		return pk_push_text(m, SHF_PK_STR, s, n);
+	memcpy(text, s, n);
+	text[n] = '\0';
+	v = strtoll(text, &end, 10);
+	return *end ? shf_pk_fail(m, "has a number that is none") : pk_push_int(m, SHF_PK_INT, v);
+}
+
+static int pk_push_float(struct shf_pk_machine *m, double f)
+{
+	struct shf_pk *v = shf_pk_new(m, SHF_PK_FLOAT);
+
+	if (!v)
+		return shf_pk_no_memory(m);
+	v->u.f = f;
+	return shf_pk_push(m, v);
+}
+
+/* Protocol 0 writes the digits, later ones write 8 bytes, the highest first. */
+static int pk_read_float(struct shf_pk_machine *m, bool text)
+{
+	char digits[64], *end;
+	const char *s = NULL;
+	uint64_t bits = 0;
+	double f;
+	size_t n = 8;
+	int rc = text ? shf_pk_line(m, &s, &n) : shf_pk_bytes(m, 8, &s);
+
+	if (rc < 0)
+		return rc;
+	if (text) {
+		if (n == 0 || n >= sizeof(digits))
+			return shf_pk_fail(m, "has a number that is none");
+		memcpy(digits, s, n);
+		digits[n] = '\0';
+		f = strtod(digits, &end);
+		return *end ? shf_pk_fail(m, "has a number that is none") : pk_push_float(m, f);
+	}
+	for (int i = 0; i < 8; i++)
+		bits = bits << 8 | (uint8_t)s[i];
+	memcpy(&f, &bits, sizeof(f));
+	return pk_push_float(m, f);
+}
+
+/* Reads a text of protocol 0. Its escapes are kept as they stand, so a text with a backslash is no
+ * name that anything here would know. STRING has quotes. */
+static int pk_push_quoted(struct shf_pk_machine *m, bool quotes)
+{
+	const char *s = NULL;
+	size_t n = 0;
+	int rc = shf_pk_line(m, &s, &n);
+
+	if (rc < 0)
+		return rc;
+	if (!quotes)
+		return pk_push_text(m, SHF_PK_STR, s, n);
+	if (n < 2 || (s[0] != '"' && s[0] != '\'') || s[n - 1] != s[0])
+		return shf_pk_fail(m, "has a text without quotes");
+	return pk_push_text(m, SHF_PK_STR, s + 1, n - 2);
+}
+
+/* ---- the memo ---- */
+
+static int pk_memo_put(struct shf_pk_machine *m, uint64_t i)
+{
+	struct shf_pk *v = shf_pk_top(m);
+	size_t n = m->memo.len / sizeof(v);
+
+	if (!v)
+		return shf_pk_empty(m);
+	if (i > m->op)
+		return shf_pk_fail(m, "has a memo that is larger than the pickle");
+	if (i >= n && !shf_buf_extend(&m->memo, ((size_t)i + 1 - n) * sizeof(v)))
+		return shf_pk_no_memory(m);
+	((struct shf_pk **)(void *)m->memo.data)[i] = v;
+	return 0;
+}
+
+static int pk_memo_get(struct shf_pk_machine *m, uint64_t i)
+{
+	struct shf_pk **memo = (struct shf_pk **)(void *)m->memo.data;
+
+	if (i >= m->memo.len / sizeof(*memo) || !memo[i])
+		return shf_pk_fail(m, "asks the memo for what is not in it");
+	return shf_pk_push(m, memo[i]);
+}
+
+/* Reads the index of a memo entry that is written in digits. */
+static int pk_memo_line(struct shf_pk_machine *m, uint64_t *i)
+{
+	const char *s = NULL;
+	size_t n = 0;
+	int rc = shf_pk_line(m, &s, &n);
+
+	*i = 0;
+	if (rc == 0 && (n == 0 || n > 10))
+		rc = shf_pk_fail(m, "has a memo index that is not a number");
+	for (size_t k = 0; rc == 0 && k < n; k++) {
+		if (s[k] < '0' || s[k] > '9')
+			return shf_pk_fail(m, "has a memo index that is not a number");
+		*i = *i * 10 + (uint64_t)(s[k] - '0');
+	}
+	return rc;
+}
+
+/* ---- globals and calls ---- */
+
+static int pk_push_global(struct shf_pk_machine *m, const char *module, size_t module_n,
+			  const char *name,
+                          size_t name_n)
+{
+	struct shf_pk *v = shf_pk_new(m, SHF_PK_GLOBAL);
+	char *text;
+
+	/* No name is so long, and the quadratic cost of a memo full of long ones is bounded. */
+	if (module_n + name_n > 1000 || !module_n || !name_n || memchr(module, 0, module_n) ||
+	    memchr(name, 0, name_n))
+		return shf_pk_fail(m, "has a global whose name is empty, has a NUL, or is longer "
+				      "than "
+		               "1000 bytes");
+	text = shf_arena_alloc(&m->p->arena, module_n + name_n + 2, 1);
+	if (!v || !text)
+		return shf_pk_no_memory(m);
+	memcpy(text, module, module_n);
+	text[module_n] = '.';
+	memcpy(text + module_n + 1, name, name_n);
+	v->u.s = text;
+	v->n = (uint32_t)module_n;
+	return shf_pk_push(m, v);
+}
+
+/* GLOBAL has two lines; the global that it pushes is that of opcode INST, too. */
+static int pk_global_lines(struct shf_pk_machine *m)
+{
+	const char *module = NULL, *name = NULL;
+	size_t module_n = 0, name_n = 0;
+	int rc = shf_pk_line(m, &module, &module_n);
+
+	if (rc == 0)
+		rc = shf_pk_line(m, &name, &name_n);
+	return rc < 0 ? rc : pk_push_global(m, module, module_n, name, name_n);
+}
+
+static int pk_stack_global(struct shf_pk_machine *m)
+{
+	struct shf_pk *name = shf_pk_pop(m), *module = shf_pk_pop(m);
+
+	if (!name || !module)
+		return shf_pk_empty(m);
+	if (name->kind != SHF_PK_STR || module->kind != SHF_PK_STR)
+		return shf_pk_fail(m, "has a global whose name is not a text");
+	return pk_push_global(m, module->u.s, module->n, name->u.s, name->n);
+}
+
+/* Pushes the record of a call. An ordered dictionary is a dictionary from the start, because it is
+ * what models are saved as. */
+static int pk_call(struct shf_pk_machine *m, const struct shf_pk *func, const struct shf_pk *args,
+                   const struct shf_pk *kwargs)
+{
+	struct shf_pk *v;
+
+	if (!func || !args)
+		return shf_pk_empty(m);
+	if (func->kind != SHF_PK_GLOBAL)
+		return shf_pk_fail(m, "would call something that is not a global");
+	if (args->kind != SHF_PK_TUPLE || (kwargs && kwargs->kind != SHF_PK_DICT))
+		return shf_pk_fail(m, "has a call whose arguments are not a tuple");
+	if (shf_pickle_is_refused(func, args))
+		return shf_fail(m->err, SHEAF_EFORMAT, "%s: pickle, byte %zu: unpickling this "
+						       "would "
+		                "call %.*s; nothing of it was executed", m->where, m->op,
+		                shf_name_show(func->u.s), func->u.s);
+	if (args->n == 0 && !kwargs && (shf_pk_is_global(func, "collections.OrderedDict") ||
+	                                shf_pk_is_global(func, "builtins.dict") ||
+	                                shf_pk_is_global(func, "__builtin__.dict")))
+		return shf_pk_push(m, shf_pk_new(m, SHF_PK_DICT));
+	v = shf_pk_new(m, SHF_PK_CALL);
+	if (!v)
+		return shf_pk_no_memory(m);
+	v->u.call = shf_arena_alloc(&m->p->arena, 1, sizeof(*v->u.call));
+	if (!v->u.call)
+		return shf_pk_no_memory(m);
+	*v->u.call = (struct shf_pk_call){ .func = func, .args = args, .kwargs = kwargs };
+	return shf_pk_push(m, v);
+}
+
+/* Takes arguments off the stack, up to the mark, and for OBJ the class below them. */
+static int pk_call_marked(struct shf_pk_machine *m, const struct shf_pk *func)
+{
+	struct shf_pk **items = NULL, *args;
+	size_t n = 0;
+	int rc = shf_pk_pop_mark(m, &items, &n);
+
+	if (rc < 0)
+		return rc;
+	if (!func && n == 0)
+		return shf_pk_empty(m);
+	if (!func) {
+		func = *items++;
+		n--;
+	}
+	rc = shf_pk_push_items(m, SHF_PK_TUPLE, items, n);
+	args = rc == 0 ? shf_pk_pop(m) : NULL;
+	return rc < 0 ? rc : pk_call(m, func, args, NULL);
+}
+
+static int pk_inst(struct shf_pk_machine *m)
+{
+	struct shf_pk *func;
+	int rc = pk_global_lines(m);
+
+	func = rc == 0 ? shf_pk_pop(m) : NULL;
+	return rc < 0 ? rc : pk_call_marked(m, func);
+}
+
+/* Attributes of a dictionary, such as _metadata of a state_dict, are dropped. */
+static int pk_build(struct shf_pk_machine *m)
+{
+	struct shf_pk *state = shf_pk_pop(m), *v = shf_pk_top(m);
+
+	if (!state || !v)
+		return shf_pk_empty(m);
+	if (v->kind == SHF_PK_DICT)
+		return 0;
+	if (v->kind != SHF_PK_CALL)
+		return shf_pk_fail(m, "would set the state of something that is not an object");
+	if (v->u.call->state)
+		return shf_pk_fail(m, "would set the state of an object twice");
+	v->u.call->state = state;
+	return 0;
+}
+
+static int pk_persid(struct shf_pk_machine *m, struct shf_pk *id)
+{
+	struct shf_pk *v = shf_pk_new(m, SHF_PK_PERSID);
+
+	if (!id)
+		return shf_pk_empty(m);
+	if (!v)
+		return shf_pk_no_memory(m);
+	v->u.of = id;
+	shf_buf_add(&m->p->persids, &v, sizeof(v));
+	return m->p->persids.oom ? shf_pk_no_memory(m) : shf_pk_push(m, v);
+}
+
+/* ---- containers ---- */
+
+/* Appends to a list or set, or sets items of a dict. An object that is not one of them, such as an
+ * instance of a class derived from list, keeps them in a list or dict of its own. */
+static int pk_add(struct shf_pk_machine *m, struct shf_pk *v, struct shf_pk *const *items, size_t n,
+                  bool pairs)
+{
+	struct shf_pk **own;
+
+	if (v->kind == SHF_PK_CALL) {
+		own = pairs ? &v->u.call->dict : &v->u.call->list;
+		if (!*own)
+			*own = shf_pk_new(m, pairs ? SHF_PK_DICT : SHF_PK_LIST);
+		if (!*own)
+			return shf_pk_no_memory(m);
+		v = *own;
+	}
+	if (pairs ? v->kind != SHF_PK_DICT : v->kind != SHF_PK_LIST && v->kind != SHF_PK_SET)
+		return shf_pk_fail(m, "adds items to what has none");
+	if (pairs && n % 2)
+		return shf_pk_fail(m, "has a key without a value");
+	return shf_pk_append(m, v, items, n, pairs ? 2 : 1);
+}
+
+/* Adds all items above the mark to the container below it. */
+static int pk_add_marked(struct shf_pk_machine *m, bool pairs)
+{
+	struct shf_pk **items = NULL, *v;
+	size_t n = 0;
+	int rc = shf_pk_pop_mark(m, &items, &n);
+
+	v = rc == 0 ? shf_pk_top(m) : NULL;
+	if (rc < 0)
+		return rc;
+	return v ? pk_add(m, v, items, n, pairs) : shf_pk_empty(m);
+}
+
+/* Adds the item, or the key and value, on the stack to the container below them. */
+static int pk_add_one(struct shf_pk_machine *m, bool pair)
+{
+	struct shf_pk *items[2], *v;
+
+	items[1] = pair ? shf_pk_pop(m) : NULL;
+	items[0] = shf_pk_pop(m);
+	v = shf_pk_top(m);
+	if (!items[0] || !v || (pair && !items[1]))
+		return shf_pk_empty(m);
+	return pk_add(m, v, items, pair ? 2 : 1, pair);
+}
+
+static int pk_tuple(struct shf_pk_machine *m, size_t n)
+{
+	struct shf_pk *items[3] = { NULL };
+
+	for (size_t i = n; i-- > 0;)
+		if (!(items[i] = shf_pk_pop(m)))
+			return shf_pk_empty(m);
+	return shf_pk_push_items(m, SHF_PK_TUPLE, items, n);
+}
+
+static int pk_marked(struct shf_pk_machine *m, enum shf_pk_kind kind)
+{
+	struct shf_pk **items = NULL;
+	size_t n = 0;
+	int rc = shf_pk_pop_mark(m, &items, &n);
+
+	return rc < 0 ? rc : shf_pk_push_items(m, kind, items, n);
+}
+
+static int pk_mark(struct shf_pk_machine *m)
+{
+	size_t n = shf_pk_height(m);
+
+	shf_buf_add(&m->marks, &n, sizeof(n));
+	return m->marks.oom ? shf_pk_no_memory(m) : 0;
+}
+
+/* Takes the top off the stack: an item, or the mark if nothing is above it. */
+static int pk_drop(struct shf_pk_machine *m)
+{
+	if (shf_pk_pop(m))
+		return 0;
+	if (!m->marks.len)
+		return shf_pk_empty(m);
+	m->marks.len -= sizeof(size_t);
+	return 0;
+}
+
+/* ---- opcodes, by what they do. Each function returns 1 if the opcode is none of its own ---- */
+
+static int op_number(struct shf_pk_machine *m, uint8_t op)
+{
+	uint64_t v = 0;
+	int rc;
+
+	switch (op) {
+	case 'I': return pk_push_decimal(m, true);
+	case 'L': return pk_push_decimal(m, false);
+	case 'F': return pk_read_float(m, true);
+	case 'G': return pk_read_float(m, false);
+	case 'N': return pk_push_constant(m, &m->none, SHF_PK_NONE, 0);
+	case 0x88: return pk_push_constant(m, &m->yes, SHF_PK_BOOL, 1);
+	case 0x89: return pk_push_constant(m, &m->no, SHF_PK_BOOL, 0);
+	case 'J':
+		rc = shf_pk_number(m, 4, &v);
+		return rc < 0 ? rc : pk_push_int(m, SHF_PK_INT, (int32_t)(uint32_t)v);
+	case 'K':
+	case 'M':
+		rc = shf_pk_number(m, op == 'K' ? 1 : 2, &v);
+		return rc < 0 ? rc : pk_push_int(m, SHF_PK_INT, (int64_t)v);
+	case 0x8a:
+	case 0x8b:
+		rc = shf_pk_number(m, op == 0x8a ? 1 : 4, &v);
+		return rc < 0 ? rc : pk_push_long(m, v);
+	default: return 1;
+	}
+}
+
+static int op_text(struct shf_pk_machine *m, uint8_t op)
+{
+	switch (op) {
+	case 'S': return pk_push_quoted(m, true);
+	case 'V': return pk_push_quoted(m, false);
+	case 'T': return pk_counted(m, SHF_PK_STR, 4);          /* BINSTRING */
+	case 'U': return pk_counted(m, SHF_PK_STR, 1);          /* SHORT_BINSTRING */
+	case 'X': return pk_counted(m, SHF_PK_STR, 4);          /* BINUNICODE */
+	case 0x8c: return pk_counted(m, SHF_PK_STR, 1);         /* SHORT_BINUNICODE */
+	case 0x8d: return pk_counted(m, SHF_PK_STR, 8);         /* BINUNICODE8 */
+	case 'B': return pk_counted(m, SHF_PK_BYTES, 4);
+	case 'C': return pk_counted(m, SHF_PK_BYTES, 1);
+	case 0x8e: return pk_counted(m, SHF_PK_BYTES, 8);
+	case 0x96: return pk_counted(m, SHF_PK_BYTES, 8);       /* BYTEARRAY8 */
+	default: return 1;
+	}
+}
+
+static int op_container(struct shf_pk_machine *m, uint8_t op)
+{
+	switch (op) {
+	case '(': return pk_mark(m);
+	case '0': return pk_drop(m);
+	case '1': {
+		struct shf_pk **items = NULL;
+		size_t n = 0;
+
+		return shf_pk_pop_mark(m, &items, &n);
+	}
+	case '2': return shf_pk_top(m) ? shf_pk_push(m, shf_pk_top(m)) : shf_pk_empty(m);
+	case ')': return shf_pk_push_items(m, SHF_PK_TUPLE, NULL, 0);
+	case ']': return shf_pk_push_items(m, SHF_PK_LIST, NULL, 0);
+	case '}': return shf_pk_push_items(m, SHF_PK_DICT, NULL, 0);
+	case 0x8f: return shf_pk_push_items(m, SHF_PK_SET, NULL, 0);
+	case 't': return pk_marked(m, SHF_PK_TUPLE);
+	case 'l': return pk_marked(m, SHF_PK_LIST);
+	case 'd': return pk_marked(m, SHF_PK_DICT);
+	case 0x91: return pk_marked(m, SHF_PK_SET);             /* FROZENSET */
+	case 0x85: return pk_tuple(m, 1);
+	case 0x86: return pk_tuple(m, 2);
+	case 0x87: return pk_tuple(m, 3);
+	case 'a': return pk_add_one(m, false);
+	case 's': return pk_add_one(m, true);
+	case 'e': return pk_add_marked(m, false);
+	case 'u': return pk_add_marked(m, true);
+	case 0x90: return pk_add_marked(m, false);              /* ADDITEMS */
+	default: return 1;
+	}
+}
+
+static int op_memo(struct shf_pk_machine *m, uint8_t op)
+{
+	unsigned width = op == 'q' || op == 'h' ? 1 : 4;
+	uint64_t i = 0;
+	int rc;
+
+	switch (op) {
+	case 'p':
+	case 'g':
+		rc = pk_memo_line(m, &i);
+		if (rc < 0)
+			return rc;
+		return op == 'p' ? pk_memo_put(m, i) : pk_memo_get(m, i);
+	case 'q':
+	case 'r':
+		rc = shf_pk_number(m, width, &i);
+		return rc < 0 ? rc : pk_memo_put(m, i);
+	case 'h':
+	case 'j':
+		rc = shf_pk_number(m, width, &i);
+		return rc < 0 ? rc : pk_memo_get(m, i);
+	case 0x94: return pk_memo_put(m, m->memo.len / sizeof(struct shf_pk *));
+	default: return 1;
+	}
+}
+
+static int op_call(struct shf_pk_machine *m, uint8_t op)
+{
+	const struct shf_pk *args, *kwargs;
+	const char *s = NULL;
+	uint64_t v = 0;
+	size_t n = 0;
+	int rc;
+
+	switch (op) {
+	case 'c': return pk_global_lines(m);
+	case 0x93: return pk_stack_global(m);
+	case 'R':
+	case 0x81:                                              /* NEWOBJ */
+		args = shf_pk_pop(m);
+		return pk_call(m, shf_pk_pop(m), args, NULL);
+	case 0x92:                                              /* NEWOBJ_EX */
+		kwargs = shf_pk_pop(m);
+		args = shf_pk_pop(m);
+		return kwargs ? pk_call(m, shf_pk_pop(m), args, kwargs) : shf_pk_empty(m);
+	case 'i': return pk_inst(m);
+	case 'o': return pk_call_marked(m, NULL);
+	case 'b': return pk_build(m);
+	case 'Q': return pk_persid(m, shf_pk_pop(m));
+	case 'P':
+		rc = shf_pk_line(m, &s, &n);
+		if (rc == 0)
+			rc = pk_push_text(m, SHF_PK_STR, s, n);
+		return rc < 0 ? rc : pk_persid(m, shf_pk_pop(m));
+	case 0x80:
+		rc = shf_pk_number(m, 1, &v);
+		return rc == 0 && v > 5 ? shf_pk_fail(m, "has a protocol above 5, which is not "
+							 "known")
+		                        : rc;
+	case 0x95: return shf_pk_number(m, 8, &v);                  /* FRAME: a hint for readers */
+	case 0x82:
+	case 0x83:
+	case 0x84: return shf_pk_fail(m, "has an extension code (EXT), which only its writer "
+					 "knows");
+	case 0x97:
+	case 0x98: return shf_pk_fail(m, "has a buffer that is kept outside the pickle");
+	default: return 1;
+	}
+}
+
+static int pk_run(struct shf_pk_machine *m)
+{
+	static int (*const of[])(struct shf_pk_machine *m, uint8_t op) = { op_memo, op_container,
+									  op_text,
+		op_number, op_call };
+	int rc = 0;
+
+	while (rc == 0) {
+		uint8_t op;
+
+		m->op = m->at;
+		if (m->at == m->n)
+			return shf_pk_fail(m, "ends without its STOP");
+		op = m->bytes[m->at++];
+		if (op == '.')
+			break;
+		rc = 1;
+		for (size_t i = 0; i < sizeof(of) / sizeof(of[0]) && rc == 1; i++)
+			rc = of[i](m, op);
+		if (rc == 1)
+			return shf_fail(m->err, SHEAF_EFORMAT,
+					"%s: pickle, byte %zu: has an unknown "
+			                "opcode %02x", m->where, m->op, op);
+	}
+	if (rc < 0)
+		return rc;
+	m->p->root = shf_pk_pop(m);
+	m->p->bytes = m->at;
+	if (!m->p->root || shf_pk_height(m) || m->marks.len)
+		return shf_pk_fail(m, "does not end with one value");
+	return 0;
+}
+
+int shf_pickle_read(struct shf_pickle *p, const uint8_t *bytes, size_t n, const char *where,
+                    struct sheaf_error *err)
+{
+	struct shf_pk_machine m = { .p = p, .bytes = bytes, .n = n, .where = where, .err = err };
+	int rc;
+
+	*p = (struct shf_pickle){ 0 };
+	if (n > SHF_PICKLE_MAX)
+		return shf_fail(err, SHEAF_EFORMAT, "%s: its pickle has %zu bytes, at most 1 GiB "
+						    "is "
+		                "read", where, n);
+	rc = pk_run(&m);
+	shf_buf_release(&m.stack);
+	shf_buf_release(&m.marks);
+	shf_buf_release(&m.memo);
+	return rc;
+}
+
+void shf_pickle_release(struct shf_pickle *p)
+{
+	shf_arena_release(&p->arena);
+	shf_buf_release(&p->persids);
+	*p = (struct shf_pickle){ 0 };
+}

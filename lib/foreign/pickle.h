@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads a Python pickle into records, and executes nothing of it.
+ *
+ * A pickle is a program. This machine knows its opcodes, but it has no way to import or to call
+ * anything: a global becomes a record with its name, and a call becomes a record of what would be
+ * called with which arguments. All records lie in one arena and are freed at once.
+ *
+ * What bounds it: a record costs at least one byte of the pickle, so memory is linear in its
+ * length. Records may refer to the same record, and even to themselves, so whoever walks through
+ * them must bound depth and number of steps. */
+#ifndef SHF_PICKLE_H
+#define SHF_PICKLE_H
+#include "mem.h"
+#include "sheaf.h"
+
+#define SHF_PICKLE_MAX (UINT64_C(1) << 30)      /* bytes of a pickle */
+enum shf_pk_kind {
+	SHF_PK_NONE, SHF_PK_BOOL, SHF_PK_INT, SHF_PK_LONG, SHF_PK_FLOAT, SHF_PK_STR, SHF_PK_BYTES,
+	SHF_PK_TUPLE, SHF_PK_LIST, SHF_PK_SET, SHF_PK_DICT, SHF_PK_GLOBAL, SHF_PK_CALL,
+	SHF_PK_PERSID
+};
+struct shf_pk {
+	uint8_t kind;                   /* enum shf_pk_kind */
+	uint32_t n, cap;                /* n: bytes of a text; items; pairs of a dict; GLOBAL: bytes
+	                                 * of the module's name */
+	union {
+		int64_t i;              /* BOOL, INT */
+		double f;
+		const char *s;          /* STR, BYTES and LONG (little-endian, two's complement): n
+		                         * bytes, borrowed from the pickle or in the arena; GLOBAL:
+		                         * "module.name", NUL-ended */
+		struct shf_pk **a;      /* items; of a dict, keys and values in turn */
+		struct shf_pk_call *call;
+		struct shf_pk *of;      /* PERSID: the persistent id */
+	} u;
+};
+struct shf_pk_call {            /* what would be called, and what would be done to the result */
+	const struct shf_pk *func, *args;       /* a GLOBAL, a TUPLE */
+	const struct shf_pk *kwargs;    /* NULL: none */
+	const struct shf_pk *state;     /* NULL: the result is not changed by BUILD */
+	struct shf_pk *list, *dict;     /* NULL, or items that are appended or set */
+};
+struct shf_pickle {
+	const struct shf_pk *root;
+	size_t bytes;                   /* length of the pickle, with its STOP */
+	uint64_t records;               /* how many records it has */
+	struct shf_buf persids;         /* owned; of const struct shf_pk *: all PERSIDs */
+	struct shf_arena arena;
+};
+/* Reads the pickle at the beginning of n bytes, which must outlive the records. where: for
+ * sentences. EFORMAT: it is damaged, has an opcode that is not read, or its execution would call
+ * something that is not data ("unpickling this would call os.system"). The caller releases *p after
+ * a failure, too. */
+int shf_pickle_read(struct shf_pickle *p, const uint8_t *bytes, size_t n, const char *where,
+                    struct sheaf_error *err);
+void shf_pickle_release(struct shf_pickle *p);
+
+/* ---- looking at records; NULL is fine and is nothing ---- */
+
+bool shf_pk_is_global(const struct shf_pk *v, const char *name);        /* "module.name" */
+/* Returns the call if v is a call of this global that nothing was done to, or NULL. */
+const struct shf_pk_call *shf_pk_call_of(const struct shf_pk *v, const char *name);
+bool shf_pk_text_is(const struct shf_pk *v, const char *text);          /* a STR */
+const struct shf_pk *shf_pk_at(const struct shf_pk *v, uint32_t i);     /* of a TUPLE or LIST */
+const struct shf_pk *shf_pk_get(const struct shf_pk *v, const char *key);       /* of a DICT */
+bool shf_pk_int(const struct shf_pk *v, int64_t *out);                  /* an INT */
+#endif

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The calls that a pickle may not have. It is no list of all that is dangerous, and need not be
+ * one, because no call is ever made: it decides when a person is told that a file is an attack. */
+#include "pickle_calls.h"
+#include <string.h>
+
+/* Whether the first n bytes of s are one of the words. */
+static bool is_one_of(const char *s, size_t n, const char *const *words, size_t words_n)
+{
+	for (size_t i = 0; i < words_n; i++)
+		if (strlen(words[i]) == n && memcmp(s, words[i], n) == 0)
+			return true;
+	return false;
+}
+
+/* Whether a dotted part of `path` is one of the words. first: only the first part counts. */
+static bool has_part(const char *path, size_t n, bool first, const char *const *words,
+                     size_t words_n)
+{
+	const char *end = path + n;
+
+	for (const char *p = path; p < end;) {
+		const char *dot = memchr(p, '.', (size_t)(end - p));
+		size_t part = (size_t)((dot ? dot : end) - p);
+
+		if (is_one_of(p, part, words, words_n))
+			return true;
+		if (first || !dot)
+			return false;
+		p = dot + 1;
+	}
+	return false;
+}
+
+/* torch.distributed.checkpoint writes its memory formats like this (Python 3.11 and older):
+ * getattr(_MEM_FORMAT_ENCODING, "TORCH_CONTIGUOUS_FORMAT"). It is the one getattr that is data. */
+static bool is_enum_member(const struct shf_pk *args)
+{
+	static const char *const enums[] = {
+		"torch.distributed.checkpoint.metadata._MEM_FORMAT_ENCODING" };
+	const struct shf_pk *of = shf_pk_at(args, 0), *name = shf_pk_at(args, 1);
+
+	for (size_t i = 0; i < sizeof(enums) / sizeof(enums[0]); i++)
+		if (args->n == 2 && shf_pk_is_global(of, enums[i]) && name->kind == SHF_PK_STR &&
+		    name->n && name->u.s[0] != '_')
+			return true;
+	return false;
+}
+
+#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
+
+/* A module is judged by its first part, so that the types of a package which happens to have a
+ * module "code" are not refused. A name with dots, which STACK_GLOBAL may have, leads from the
+ * module to what that has imported: torch and "os.system". */
+bool shf_pickle_is_refused(const struct shf_pk *func, const struct shf_pk *args)
+{
+	static const char *const modules[] = { "os", "posix", "nt", "subprocess", "sys", "pty",
+		"socket", "shutil", "runpy", "importlib", "imp", "ctypes", "_ctypes", "code",
+		"codeop", "commands", "popen2", "webbrowser", "timeit", "pdb", "bdb", "cProfile",
+		"profile", "doctest", "pickle", "_pickle", "marshal", "operator", "_operator",
+		"asyncio", "_posixsubprocess", "urllib", "urllib2", "requests", "smtplib",
+		"ftplib", "zipimport", "pkgutil", "pip", "setuptools" };
+	static const char *const builtins[] = { "builtins", "__builtin__", "__builtins__" };
+	static const char *const functions[] = { "eval", "exec", "execfile", "compile", "open",
+		"input", "getattr", "setattr", "delattr", "__import__", "apply", "globals",
+		"locals", "vars", "breakpoint", "map", "filter", "type", "super" };
+	static const char *const others[] = { "types.CodeType", "types.FunctionType",
+		"torch.hub.load", "torch.load", "torch.serialization.load", "torch.jit.load",
+		"numpy.load", "joblib.load", "dill.loads", "cloudpickle.loads" };
+	const char *name = func->u.s + func->n + 1;
+	size_t n = strlen(name);
+
+	if (has_part(func->u.s, func->n, true, modules, COUNT(modules)) ||
+	    (strchr(name, '.') && has_part(name, n, false, modules, COUNT(modules))) ||
+	    is_one_of(func->u.s, strlen(func->u.s), others, COUNT(others)))
+		return true;
+	if (!has_part(func->u.s, func->n, true, builtins, COUNT(builtins)) &&
+	    !has_part(name, n, true, builtins, COUNT(builtins)))
+		return false;
+	return has_part(name, n, false, functions, COUNT(functions)) &&
+	       !(strcmp(name, "getattr") == 0 && is_enum_member(args));
+}

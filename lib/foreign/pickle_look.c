@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Looking at the records of a pickle. */
+#include <string.h>
+#include "pickle.h"
+
+/* A name with a dot, as STACK_GLOBAL may have it, is an attribute of something in the module. It is
+ * none of the globals that this library knows, even if it is spelt like one. */
+bool shf_pk_is_global(const struct shf_pk *v, const char *name)
+{
+	return v && v->kind == SHF_PK_GLOBAL && strcmp(v->u.s, name) == 0 &&
+	       !strchr(v->u.s + v->n + 1, '.');
+}
+
+const struct shf_pk_call *shf_pk_call_of(const struct shf_pk *v, const char *name)
+{
+	const struct shf_pk_call *c = v && v->kind == SHF_PK_CALL ? v->u.call : NULL;
+
+	return c && shf_pk_is_global(c->func, name) && !c->kwargs && !c->list && !c->dict ? c :
+		NULL;
+}
+
+bool shf_pk_text_is(const struct shf_pk *v, const char *text)
+{
+	size_t n = strlen(text);
+
+	return v && v->kind == SHF_PK_STR && v->n == n && memcmp(v->u.s, text, n) == 0;
+}
+
+const struct shf_pk *shf_pk_at(const struct shf_pk *v, uint32_t i)
+{
+	return v && (v->kind == SHF_PK_TUPLE || v->kind == SHF_PK_LIST) && i < v->n ? v->u.a[i]
+	                                                                            : NULL;
+}
+
+const struct shf_pk *shf_pk_get(const struct shf_pk *v, const char *key)
+{
+	for (uint32_t i = 0; v && v->kind == SHF_PK_DICT && i < v->n; i++)
+		if (shf_pk_text_is(v->u.a[2 * i], key))
+			return v->u.a[2 * i + 1];
+	return NULL;
+}
+
+bool shf_pk_int(const struct shf_pk *v, int64_t *out)
+{
+	if (!v || v->kind != SHF_PK_INT)
+		return false;
+	*out = v->u.i;
+	return true;
+}

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A range of bytes of an open file: a whole file, or an item in a file of several. */
+#ifndef SHF_REGION_H
+#define SHF_REGION_H
+#include "sheaf.h"
+#include "sys.h"
+
+struct shf_region {
+	const struct shf_sys *sys;      /* borrowed */
+	int fd;                         /* borrowed */
+	uint64_t off, bytes;            /* of the range in the file */
+	const char *where;              /* borrowed; for sentences */
+};
+/* Reads n bytes at `off` of the range. EFORMAT: they are not all in it, or the file has become
+ * shorter. */
+int shf_region_read(const struct shf_region *r, void *to, uint64_t n, uint64_t off,
+                    struct sheaf_error *err);
+#endif

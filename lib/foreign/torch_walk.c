@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Values may be shared, and a list may hold itself, so the walk is bounded: in depth, in steps by
+ * the number of records, and in the memory that names take. */
+#include "torch_walk.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include "err.h"
+#include "torch_place.h"
+#include "valid.h"
+
+#define WALK_DEPTH 100
+#define NAME_MAX_BYTES 4096
+#define LIST_SHOWN 16           /* numbers of a list that are shown */
+#define ROOT_NOTE "(root)"      /* key of a note about the whole */
+#define ROOT_NAME "tensor"      /* of a tensor that is not in any dictionary */
+
+struct walk {
+	struct shf_foreign *f;
+	shf_torch_place_fn *place;
+	void *arg;
+	struct shf_buf name;            /* the path to the present value */
+	uint64_t steps, names;          /* what is left: steps, bytes of names */
+	struct sheaf_error *err;
+};
+
+static int walk_value(struct walk *w, const struct shf_pk *v, int depth);
+
+static int walk_fail(const struct walk *w, const char *why)
+{
+	return shf_fail(w->err, SHEAF_EFORMAT, "%s: %s", w->f->path, why);
+}
+
+static int walk_no_memory(const struct walk *w)
+{
+	return shf_fail(w->err, SHEAF_ENOMEM, "%s: no memory for its list of tensors", w->f->path);
+}
+
+/* Adds a note about the present value. */
+#define walk_note(w, ...) \
+	shf_foreign_note((w)->f, (w)->err, \
+	                 (w)->name.len ? (const char *)(w)->name.data : ROOT_NOTE, \
+	                 (w)->name.len ? (w)->name.len : strlen(ROOT_NOTE), __VA_ARGS__)
+
+/* ---- values that are no tensors ---- */
+
+static void put_float(struct shf_buf *out, double v)
+{
+	char text[40];
+
+	/* The shortest form that gives the number back. */
+	for (int digits = 15; digits <= 17; digits++) {
+		double back = 0;
+
+		snprintf(text, sizeof(text), "%.*g", digits, v);
+		if (sscanf(text, "%lf", &back) == 1 && back == v)
+			break;
+	}
+	shf_buf_adds(out, text);
+}
+
+bool shf_torch_scalar(struct shf_buf *out, const struct shf_pk *v)
+{
+	const struct shf_pk_call *c;
+
+	switch (v->kind) {
+	case SHF_PK_NONE: shf_buf_adds(out, "none"); return true;
+	case SHF_PK_BOOL: shf_buf_adds(out, v->u.i ? "true" : "false"); return true;
+	case SHF_PK_INT: shf_buf_addf(out, "%" PRId64, v->u.i); return true;
+	case SHF_PK_FLOAT: put_float(out, v->u.f); return true;
+	case SHF_PK_LONG: shf_buf_addf(out, "an integer of %" PRIu32 " bytes", v->n); return true;
+	case SHF_PK_STR: shf_buf_add(out, v->u.s, v->n); return true;
+	case SHF_PK_BYTES: shf_buf_addf(out, "%" PRIu32 " bytes", v->n); return true;
+	case SHF_PK_GLOBAL: shf_buf_adds(out, v->u.s); return true;
+	default: break;
+	}
+	c = shf_pk_call_of(v, "_codecs.encode"); /* bytes, in protocol 2 */
+	if (c && !c->state && c->args->n == 2 && shf_pk_at(c->args, 0)->kind == SHF_PK_STR) {
+		const struct shf_pk *text = shf_pk_at(c->args, 0);
+		uint32_t n = 0;
+
+		/* Each character of the text is a byte. */
+		for (uint32_t i = 0; i < text->n; i++)
+			n += (text->u.s[i] & 0xc0) != 0x80;
+		shf_buf_addf(out, "%" PRIu32 " bytes", n);
+		return true;
+	}
+	c = shf_pk_call_of(v, "torch.device");
+	if (c && c->args->n && shf_pk_at(c->args, 0)->kind == SHF_PK_STR) {
+		shf_buf_add(out, shf_pk_at(c->args, 0)->u.s, shf_pk_at(c->args, 0)->n);
+		return true;
+	}
+	return false;
+}
+
+/* Counts the tensors that a value leads to, by at most `steps` steps. */
+static uint64_t count_tensors(const struct shf_pk *v, int depth, uint64_t *steps)
+{
+	struct shf_torch_tensor t;
+	const char *why;
+	uint64_t n = 0;
+
+	if (!v || depth > WALK_DEPTH || !*steps)
+		return 0;
+	--*steps;
+	if (v->kind == SHF_PK_CALL) {
+		const struct shf_pk_call *c = v->u.call;
+
+		if (shf_torch_tensor_of(&t, v, &why) != SHF_TORCH_NONE)
+			return 1;
+		return count_tensors(c->args, depth + 1, steps) +
+		       count_tensors(c->kwargs, depth + 1, steps) +
+		       count_tensors(c->state, depth + 1, steps) +
+		       count_tensors(c->list, depth + 1, steps) +
+		       count_tensors(c->dict, depth + 1, steps);
+	}
+	if (v->kind < SHF_PK_TUPLE || v->kind > SHF_PK_DICT)
+		return 0;
+	for (uint32_t i = 0; i < (v->kind == SHF_PK_DICT ? 2 : 1) * v->n; i++)
+		n += count_tensors(v->u.a[i], depth + 1, steps);
+	return n;
+}
+
+/* Notes an object of a class that is not known. What is in it is counted, and not listed. */
+static int walk_opaque(struct walk *w, const struct shf_pk *v)
+{
+	uint64_t steps = w->steps < 10000 ? w->steps : 10000, had = steps;
+	uint64_t n = count_tensors(v, 0, &steps);
+	const char *of = v->kind == SHF_PK_CALL ? v->u.call->func->u.s : "a storage";
+
+	w->steps -= had - steps;
+	if (n)
+		return walk_note(w, "an object of %.*s, which is not read; %" PRIu64 "%s tensor%s "
+		                 "in it can not be loaded", shf_name_show(of), of, n,
+		                 steps ? "" : " or more", n == 1 ? "" : "s");
+	return walk_note(w, "an object of %.*s, which is not read", shf_name_show(of), of);
+}
+
+/* ---- containers ---- */
+
+/* Appends a key to the name. Returns the length to go back to; 0 if it is no key of a name. */
+static bool name_push(struct walk *w, const struct shf_pk *key, uint32_t i, size_t *back)
+{
+	*back = w->name.len;
+	if (key && key->kind != SHF_PK_STR && key->kind != SHF_PK_INT)
+		return false;
+	if (w->name.len)
+		shf_buf_adds(&w->name, ".");
+	if (!key)
+		shf_buf_addf(&w->name, "%" PRIu32, i);
+	else if (key->kind == SHF_PK_INT)
+		shf_buf_addf(&w->name, "%" PRId64, key->u.i);
+	else
+		shf_buf_add(&w->name, key->u.s, key->n);
+	return true;
+}
+
+static int walk_dict(struct walk *w, const struct shf_pk *v, int depth)
+{
+	uint32_t strange = 0;
+	size_t back;
+	int rc = 0;
+
+	if (v->n == 0)
+		return depth ? walk_note(w, "{}") : 0;
+	for (uint32_t i = 0; i < v->n && rc == 0; i++) {
+		if (!name_push(w, v->u.a[2 * i], 0, &back)) {
+			strange++;
+			continue;
+		}
+		rc = walk_value(w, v->u.a[2 * i + 1], depth + 1);
+		w->name.len = back;
+	}
+	if (rc == 0 && strange)
+		rc = walk_note(w, "%" PRIu32 " entr%s with a key that is neither a text nor a "
+					     "number, "
+		               "not listed", strange, strange == 1 ? "y" : "ies");
+	return rc;
+}
+
+/* A list of plain values is one note. */
+static int walk_list(struct walk *w, const struct shf_pk *v, int depth)
+{
+	struct shf_buf text = SHF_BUF_INIT;
+	bool plain = true;
+	size_t back;
+	int rc = 0;
+
+	for (uint32_t i = 0; i < v->n && plain; i++) {
+		size_t had = text.len;
+
+		shf_buf_adds(&text, i ? ", " : "");
+		plain = shf_torch_scalar(&text, v->u.a[i]);
+		text.len = i < LIST_SHOWN ? text.len : had;
+	}
+	if (plain && text.oom)
+		rc = walk_no_memory(w);
+	else if (plain)
+		rc = walk_note(w, v->n > LIST_SHOWN ? "[%.*s, ...], %" PRIu32 " values" : "[%.*s]",
+		               (int)(text.len < 2000 ? text.len : 2000),
+		               text.len ? (const char *)text.data : "", v->n);
+	shf_buf_release(&text);
+	for (uint32_t i = 0; !plain && i < v->n && rc == 0; i++) {
+		(void)name_push(w, NULL, i, &back);
+		rc = walk_value(w, v->u.a[i], depth + 1);
+		w->name.len = back;
+	}
+	return rc;
+}
+
+/* Classes whose instances are dictionaries in all but name: what they hold is listed as the
+ * entries of one. */
+static const struct shf_pk *as_dict(const struct shf_pk *v)
+{
+	const struct shf_pk_call *c = v->kind == SHF_PK_CALL ? v->u.call : NULL;
+
+	if (!c || c->list || c->kwargs)
+		return NULL;
+	if (c->dict && !c->state && (shf_pk_is_global(c->func, "collections.defaultdict") ||
+	                             shf_pk_is_global(c->func, "collections.Counter")))
+		return c->dict;
+	if (c->state && !c->dict && c->state->kind == SHF_PK_DICT && c->args->n == 0 &&
+	    (shf_pk_is_global(c->func, "argparse.Namespace") ||
+	     shf_pk_is_global(c->func, "types.SimpleNamespace")))
+		return c->state;
+	return NULL;
+}
+
+static int walk_tensor(struct walk *w, const struct shf_torch_tensor *t)
+{
+	int64_t dims[SHF_FOREIGN_DIMS_MAX];
+	struct shf_foreign_tensor x = shf_torch_shown(t, dims);
+	struct shf_foreign_piece piece = { 0 };
+	size_t n = w->name.len;
+	int rc;
+
+	if (n == 0)
+		shf_buf_adds(&w->name, ROOT_NAME);
+	shf_buf_u8(&w->name, 0);
+	if (w->name.oom)
+		return walk_no_memory(w);
+	w->names = w->names > w->name.len ? w->names - w->name.len : 0;
+	if (!w->names || w->name.len > NAME_MAX_BYTES)
+		return walk_fail(w, "its names are longer than can be listed");
+	rc = w->place(w->arg, w->f, t, (const char *)w->name.data, &piece, w->err);
+	x.n = 1;
+	if (rc == 0)
+		shf_buf_add(&w->f->pieces, &piece, sizeof(piece));
+	if (rc == 0)
+		rc = shf_foreign_add_tensor(w->f, &x, (const char *)w->name.data, w->name.len - 1,
+		                            w->err);
+	w->name.len = n;
+	return rc;
+}
+
+static int walk_value(struct walk *w, const struct shf_pk *v, int depth)
+{
+	struct shf_buf text = SHF_BUF_INIT;
+	const struct shf_pk *dict, *size;
+	struct shf_torch_tensor t;
+	enum shf_torch_kind kind;
+	const char *why;
+	int rc;
+
+	if (depth > WALK_DEPTH)
+		return walk_fail(w, "its values are nested more than 100 deep");
+	if (!w->steps)
+		return walk_fail(w, "its values refer to each other so often that they can not be "
+		                 "listed");
+	w->steps--;
+	kind = shf_torch_tensor_of(&t, v, &why);
+	if (kind == SHF_TORCH_TENSOR)
+		return walk_tensor(w, &t);
+	if (kind == SHF_TORCH_UNREAD)
+		return walk_note(w, "%s", why);
+	dict = v->kind == SHF_PK_DICT ? v : as_dict(v);
+	if (dict)
+		return walk_dict(w, dict, depth);
+	size = shf_torch_size(v);
+	if (size || v->kind == SHF_PK_LIST || v->kind == SHF_PK_SET)
+		return walk_list(w, size ? size : v, depth);
+	if (!shf_torch_scalar(&text, v))
+		rc = walk_opaque(w, v);
+	else if (text.oom)
+		rc = walk_no_memory(w);
+	else
+		rc = walk_note(w, "%.*s", (int)(text.len < 2000 ? text.len : 2000),
+		               text.len ? (const char *)text.data : "");
+	shf_buf_release(&text);
+	return rc;
+}
+
+/* Refuses two tensors of one name: {"a.b": x, "a": {"b": y}}. */
+static int check_names(struct shf_foreign *f, struct sheaf_error *err)
+{
+	size_t n;
+	const struct shf_foreign_tensor *t = shf_foreign_tensors(f, &n);
+	const char **names = shf_alloc(n, sizeof(*names)), *twice;
+
+	if (!names)
+		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory for its list of tensors",
+				f->path);
+	for (size_t i = 0; i < n; i++)
+		names[i] = t[i].name;
+	twice = shf_names_twice(names, n);
+	shf_free(names);
+	if (!twice)
+		return 0;
+	return shf_fail(err, SHEAF_EFORMAT, "%s: two tensors have the name %.*s, because keys are "
+	                "joined by dots", f->path, shf_name_show(twice), twice);
+}
+
+int shf_torch_walk(struct shf_foreign *f, const struct shf_pickle *pickle,
+                   shf_torch_place_fn *place, void *arg, struct sheaf_error *err)
+{
+	struct walk w = { .f = f, .place = place, .arg = arg, .err = err,
+		.steps = 8 * pickle->records + 4096,
+		.names = (UINT64_C(64) << 20) + 16 * pickle->bytes };
+	int rc = walk_value(&w, pickle->root, 0);
+
+	shf_buf_release(&w.name);
+	return rc < 0 ? rc : check_names(f, err);
+}

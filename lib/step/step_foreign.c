@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A step in a format of other software: lib/foreign shows it as a directory of safetensors files,
+ * so that all that follows is as with a directory of Hugging Face. */
+#include "step_foreign.h"
+#include <stdlib.h>
+#include <string.h>
+#include "err.h"
+#include "foreign.h"
+#include "foreign_dir.h"
+
+static void free_foreign(void *arg)
+{
+	shf_foreign_free(arg);
+}
+
+/* Opens what lib/foreign reads, and shows it as a directory from now on: in the system layer of the
+ * step's own run. */
+int shf_step_foreign_show(struct sheaf_checkpoint *step, struct sheaf_error *err)
+{
+	struct shf_foreign *f;
+	int rc = shf_foreign_open(&f, step->run->sys, step->path, err);
+
+	if (rc < 0)
+		return rc;
+	rc = shf_run_set_sys(step->run, shf_foreign_sys(f), free_foreign, f, err);
+	if (rc < 0)
+		shf_foreign_free(f);
+	else
+		step->foreign = f;
+	return rc;
+}
+
+/* Compares what the ranks see. Each reads the description itself, and a file may change while it is
+ * being read. [collective] */
+int shf_step_foreign_compare(const struct sheaf_checkpoint *step, struct sheaf_error *err)
+{
+	uint64_t own = shf_foreign_digest(step->foreign), x[2] = { own, ~own };
+	int rc = shf_allreduce(&step->run->team, x, 2, SHEAF_MAX, err);
+
+	if (rc < 0 || x[0] == ~x[1])
+		return rc;
+	return shf_fail(err, SHEAF_EIO, "%s: ranks see different contents; check that all nodes "
+	                "mount the same file system there, and that no program is writing it",
+	                step->path);
+}
+
+static int notes_by_key(const void *a, const void *b)
+{
+	return strcmp(((const struct shf_mf_note *)a)->key, ((const struct shf_mf_note *)b)->key);
+}
+
+/* Fills the layout of a step that lib/foreign shows: one family, "model", with all files in it. The
+ * values that are no tensors become its notes. */
+int shf_step_foreign_files(struct sheaf_checkpoint *step, struct sheaf_error *err)
+{
+	const struct shf_foreign *f = step->foreign;
+	const struct shf_foreign_note *notes = (const void *)f->notes.data;
+	size_t files_n = 0, notes_n = f->notes.len / sizeof(*notes);
+	struct shf_manifest *m = &step->manifest;
+	struct shf_layout *l = &step->layout;
+
+	while (shf_foreign_shown(f, files_n))
+		files_n++;
+	l->families = shf_arena_alloc(&l->arena, 1, sizeof(*l->families));
+	l->files = shf_arena_alloc(&l->arena, files_n + 1, sizeof(*l->files));
+	m->notes = shf_arena_alloc(&step->arena, notes_n + 1, sizeof(*m->notes));
+	if (!l->families || !l->files || !m->notes)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu files", files_n);
+	l->families[0] = (struct shf_lt_family){ "model", ".", 0, (uint32_t)files_n, 0, 0, 0 };
+	l->families_n = 1;
+	l->files_n = files_n;
+	for (size_t i = 0; i < files_n; i++)
+		l->files[i] = (struct shf_lt_file){ .name = shf_foreign_shown(f, i) };
+	for (size_t i = 0; i < notes_n; i++) {
+		m->notes[i].key = notes[i].key;
+		m->notes[i].value = notes[i].text;
+	}
+	m->notes_n = notes_n;
+	if (notes_n)
+		qsort(m->notes, notes_n, sizeof(*m->notes), notes_by_key);
+	return 0;
+}

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The parts of opening a step that are special to a format of lib/foreign. */
+#ifndef SHF_STEP_FOREIGN_H
+#define SHF_STEP_FOREIGN_H
+#include "step.h"
+
+/* Opens what lies at step->path, and replaces the system layer of the step's bare run by one that
+ * shows it as SHF_FOREIGN_DIR. [local] */
+int shf_step_foreign_show(struct sheaf_checkpoint *step, struct sheaf_error *err);
+/* Compares what the ranks see. [collective] */
+int shf_step_foreign_compare(const struct sheaf_checkpoint *step, struct sheaf_error *err);
+/* Fills in families, files and notes. [local] */
+int shf_step_foreign_files(struct sheaf_checkpoint *step, struct sheaf_error *err);
+#endif

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Files of torch.save: loaded in any layout, verified by the sums that they have, and refused with
+ * a sentence where they are damaged or made to harm. */
+#include "torchfile.h"
+#include <stdlib.h>
+#include "foreign.h"
+#include "read_slice.h"
+#include "t.h"
+
+#define FILE_PT "model.pt"
+#define T(n, d, dims, ...) { .name = n, .dtype = SHEAF_##d, .ndim = dims, __VA_ARGS__ }
+
+/* Row-major, transposed, with gaps, from the middle of a storage, and all items the same. */
+static const struct torch_tensor good[] = {
+	T("embed", BF16, 2, .shape = { 301, 37 }),
+	T("l.0.w", F32, 2, .shape = { 29, 13 }, .stride = { 1, 29 }),
+	T("l.1.w", F32, 2, .shape = { 29, 13 }, .stride = { 40, 3 },
+	  .at = 5),
+	T("norm", F16, 1, .shape = { 37 }, .at = 3),
+	T("scale", F64, 0, .at = 0),
+	T("none", I8, 2, .shape = { 0, 5 }),
+};
+#define GOOD ((int)(sizeof(good) / sizeof(good[0])))
+
+static struct simdisk *disk_of(struct torch_bytes file)
+{
+	struct simdisk *disk = disk_new();
+
+	CHECK_INT(simdisk_put(disk, FILE_PT, file.p, file.n), 0);
+	free(file.p);
+	return disk;
+}
+
+static void held(struct hand *h)
+{
+	struct sheaf_slice *s = hand_add(h, "model", "embed", SHEAF_BF16, 2, 301, 37);
+
+	hand_cut(s, h->play->variant % 2, h->rank, h->ranks);
+	s = hand_add(h, "model", "l.0.w", SHEAF_F32, 2, 29, 13);
+	hand_cut(s, 1, h->rank, h->ranks);
+	s->stride[0] = 1;
+	s->stride[1] = 31;
+	s = hand_add(h, "model", "l.1.w", SHEAF_F32, 2, 29, 13);
+	s->flags = SHEAF_SLICE_FLAT;
+	s->flat_start = 377 * h->rank / h->ranks;
+	s->flat_count = 377 * (h->rank + 1) / h->ranks - s->flat_start;
+	hand_add(h, "model", "norm", SHEAF_F16, 1, 37);
+	hand_add(h, "model", "scale", SHEAF_F64, 0);
+	hand_add(h, "model", "none", SHEAF_I8, 2, 0, 5);
+}
+
+static struct play of_file(struct simdisk *disk, int ranks)
+{
+	struct play p = hands_play(disk, ranks, held);
+
+	p.path = FILE_PT;
+	p.opts.flags = 0;
+	p.flags = SHEAF_LOAD_STRICT;
+	return p;
+}
+
+TEST(a_state_dict_loads_in_any_layout)
+{
+	static const int32_t apart[4] = { 1, 1, 2, 3 };
+	struct simdisk *disk = disk_of(torch_archive(good, GOOD, TORCH_SOUND));
+
+	for (int k = 0; k < 8; k++) {
+		struct play p = of_file(disk, 1 + k % 4);
+
+		p.nodes = k >= 4 ? apart : NULL;
+		p.variant = k / 2;
+		LOADED(p);
+		CHECK_INT(p.report.loaded, GOOD);
+	}
+	simdisk_free(disk);
+}
+
+/* Returns the code of opening a file with these bytes, with the sentence in err; verified: after a
+ * success, that of verifying it. */
+static int opens(const uint8_t *bytes, size_t n, int *verified, struct sheaf_error *err)
+{
+	struct simdisk *disk = disk_new();
+	const struct shf_sys *sys = simdisk_process(disk, 77, 0);
+	struct sheaf_checkpoint *step = NULL;
+	int rc;
+
+	CHECK_INT(simdisk_put(disk, FILE_PT, bytes, n), 0);
+	rc = shf_step_open_path(&step, FILE_PT, NULL, NULL, sys, err);
+	if (rc == 0 && step->cat_rc < 0) {
+		rc = step->cat_rc;
+		*err = step->cat_err;
+	}
+	if (rc == 0 && verified)
+		*verified = shf_step_verify(step, NULL, err);
+	shf_step_put(step);
+	CHECK_INT(simdisk_open_n(sys), 0);
+	simdisk_free(disk);
+	return rc;
+}
+
+static void refused(struct torch_bytes file, const char *why)
+{
+	struct sheaf_error err = { 0 };
+	int rc = opens(file.p, file.n, NULL, &err);
+
+	if (rc != SHEAF_EFORMAT || !strstr(err.msg, why))
+		fail_msg("want '%s', got %d: %s", why, rc, err.msg);
+	CHECK(strncmp(err.msg, FILE_PT, strlen(FILE_PT)) == 0);
+	free(file.p);
+}
+
+TEST(archives_that_torch_does_not_write_are_refused_by_what_is_wrong)
+{
+	static const struct { enum torch_flaw flaw; const char *why; } flaws[] = {
+		{ TORCH_BIG_ENDIAN, "its byte order is \"big\"" },
+		{ TORCH_COMPRESSED, "record a/data/0 is compressed (method 8)" },
+		{ TORCH_ENCRYPTED, "record a/data/0 is encrypted" },
+		{ TORCH_TWICE, "overlaps what follows it" },
+		{ TORCH_OVERLAP, "overlaps what follows it" },
+		{ TORCH_TAIL, "does not end with its end record" },
+		{ TORCH_COMMENT, "does not end with its end record" },
+		{ TORCH_OTHER_NAME, "is not the beginning of record a/data/0" },
+		{ TORCH_NO_STORAGE, "its storage 0 is not in the file" },
+		{ TORCH_SCRIPT, "a TorchScript archive" },
+		{ TORCH_MANY_RECORDS, "larger than can be" },
+		{ TORCH_NUL_NAME, "not a text" },
+	};
+
+	for (size_t i = 0; i < sizeof(flaws) / sizeof(flaws[0]); i++)
+		refused(torch_archive(good, GOOD, flaws[i].flaw), flaws[i].why);
+}
+
+TEST(a_tensor_that_leaves_its_storage_is_refused)
+{
+	static const struct { struct torch_tensor t; const char *why; } lies[] = {
+		{ T("w", F32, 1, .shape = { 8 }, .lied_items = 1),
+		  "the pickle says 36" },
+		{ T("w", F32, 1, .shape = { 8 }, .lied_items = -1),
+		  "leave its storage of 28 bytes" },
+		{ T("w", F32, 1, .shape = { 8 }, .lied_items = INT64_MAX / 2),
+		  "not known" },
+	};
+	static const struct torch_tensor shared[][2] = {
+		{ T("w", F32, 1, .shape = { 8 }),
+		  T("v", F32, 1, .shape = { 8 }, .at = 1, .of = "w") },
+		{ T("w", F32, 1, .shape = { 8 }),
+		  T("v", F32, 2, .shape = { 2, 4 }, .stride = { 5, 1 }, .of = "w") },
+		{ T("w", F32, 1, .shape = { 8 }),
+		  T("v", F32, 2, .shape = { INT64_MAX / 16, 3 },
+		    .stride = { 1, INT64_MAX / 4 }, .of = "w") },
+	};
+	struct sheaf_error err;
+
+	for (size_t i = 0; i < 2; i++)
+		refused(torch_archive(&lies[i].t, 1, TORCH_SOUND), lies[i].why);
+	for (size_t i = 0; i < sizeof(shared) / sizeof(shared[0]); i++)
+		refused(torch_archive(shared[i], 2, TORCH_SOUND), "leave its storage");
+	/* A size that overflows is no tensor, so that it is listed and not loaded. */
+	struct torch_bytes file = torch_archive(&lies[2].t, 1, TORCH_SOUND);
+
+	CHECK_RC(opens(file.p, file.n, NULL, &err), 0, &err);
+	free(file.p);
+}
+
+TEST(a_file_that_is_cut_anywhere_is_refused)
+{
+	struct torch_bytes file = torch_archive(good + 3, 3, TORCH_SOUND);
+	struct sheaf_error err;
+
+	for (size_t n = 8; n < file.n; n++) {
+		memset(&err, 0, sizeof(err));
+		CHECK_INT(opens(file.p, n, NULL, &err), SHEAF_EFORMAT);
+		CHECK(err.msg[0] != '\0');
+	}
+	free(file.p);
+}
+
+/* Reads "norm" and "scale" of the file; returns whether both are as they were written. */
+static bool has_values(const uint8_t *bytes, size_t n)
+{
+	struct simdisk *disk = disk_new();
+	const struct shf_sys *sys = simdisk_process(disk, 77, 0);
+	struct sheaf_checkpoint *step = NULL;
+	struct sheaf_slice s = { .size = sizeof(s), .dtype = SHEAF_F16, .ndim = 1, .name = "norm",
+		.shape = { 37 }, .count = { 37 } };
+	struct sheaf_error err;
+	uint16_t got[37] = { 0 };
+	bool same;
+
+	s.data = got;
+	CHECK_INT(simdisk_put(disk, FILE_PT, bytes, n), 0);
+	same = shf_step_open_path(&step, FILE_PT, NULL, NULL, sys, &err) == 0 &&
+	       shf_step_read(step, &s, &err) == 0;
+	for (int i = 0; i < 37; i++)
+		same &= got[i] == hand_value("model", "norm", SHEAF_F16, i);
+	shf_step_put(step);
+	simdisk_free(disk);
+	return same;
+}
+
+/* Padding, and what the local headers repeat, may change: no value depends on it. */
+TEST(a_flipped_bit_is_found_or_changes_no_value)
+{
+	struct torch_bytes file = torch_archive(good + 3, 1, TORCH_SOUND);
+	int found = 0;
+
+	CHECK(has_values(file.p, file.n));
+	for (size_t i = (size_t)t_from(T_FEWER); i < 8 * file.n; i += (size_t)T_FEWER) {
+		struct sheaf_error err = { 0 };
+		int verified = 0;
+
+		file.p[i / 8] ^= (uint8_t)(1 << i % 8);
+		if (i >= 64 && (opens(file.p, file.n, &verified, &err) < 0 || verified < 0))
+			found++;
+		else if (i >= 64 && !has_values(file.p, file.n))
+			fail_msg("bit %zu of byte %zu is not found", i % 8, i / 8);
+		file.p[i / 8] ^= (uint8_t)(1 << i % 8);
+	}
+	CHECK(found > 1000 / T_FEWER);
+	free(file.p);
+}
+
+TEST(a_file_without_sums_is_not_proved)
+{
+	struct torch_bytes file = torch_archive(good, GOOD, TORCH_NO_SUMS);
+	struct sheaf_error err;
+	int verified = 0;
+
+	CHECK_RC(opens(file.p, file.n, &verified, &err), 0, &err);
+	CHECK_INT(verified, SHEAF_EFORMAT);
+	free(file.p);
+	file = torch_archive(good, GOOD, TORCH_SOUND);
+	CHECK_RC(opens(file.p, file.n, &verified, &err), 0, &err);
+	CHECK_INT(verified, 0);
+	free(file.p);
+}

@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "torchfile.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void torch_add(struct torch_bytes *b, const void *bytes, size_t n)
+{
+	if (b->n + n > b->cap) {
+		b->cap = 2 * (b->n + n);
+		b->p = realloc(b->p, b->cap);
+	}
+	if (n)
+		memcpy(b->p + b->n, bytes, n);
+	b->n += n;
+}
+
+static void add_number(struct torch_bytes *b, uint64_t v, int width)
+{
+	for (int i = 0; i < width; i++)
+		torch_add(b, &(uint8_t){ (uint8_t)(i < 8 ? v >> 8 * i : 0) }, 1);
+}
+
+static void add_string(struct torch_bytes *b, const char *s)
+{
+	torch_add(b, s, strlen(s));
+}
+
+/* ---- the pickle ---- */
+
+static void put_text(struct torch_bytes *b, const char *s)
+{
+	add_string(b, "X");
+	add_number(b, strlen(s), 4);
+	add_string(b, s);
+}
+
+static void put_int(struct torch_bytes *b, int64_t v)
+{
+	torch_add(b, "\x8a\x08", 2);
+	add_number(b, (uint64_t)v, 8);
+}
+
+static void put_ints(struct torch_bytes *b, const int64_t *v, int n)
+{
+	add_string(b, "(");
+	for (int i = 0; i < n; i++)
+		put_int(b, v[i]);
+	add_string(b, "t");
+}
+
+static const char *storage_of(int dtype)
+{
+	switch (dtype) {
+	case SHEAF_F64: return "DoubleStorage";
+	case SHEAF_F32: return "FloatStorage";
+	case SHEAF_F16: return "HalfStorage";
+	case SHEAF_BF16: return "BFloat16Storage";
+	case SHEAF_I64: return "LongStorage";
+	case SHEAF_I32: return "IntStorage";
+	case SHEAF_I16: return "ShortStorage";
+	case SHEAF_I8: return "CharStorage";
+	default: return "ByteStorage";
+	}
+}
+
+static void strides_of(const struct torch_tensor *t, int64_t stride[8])
+{
+	int64_t row = 1, any = 0;
+
+	for (int d = 0; d < t->ndim; d++)
+		any |= t->stride[d];
+	for (int d = t->ndim - 1; d >= 0; d--) {
+		stride[d] = any ? t->stride[d] : row;
+		row *= t->shape[d];
+	}
+}
+
+/* Items of the storage. */
+static int64_t items_of(const struct torch_tensor *t)
+{
+	int64_t stride[8], last = t->at;
+
+	strides_of(t, stride);
+	for (int d = 0; d < t->ndim; d++) {
+		if (t->shape[d] == 0)
+			return 0;
+		last += (t->shape[d] - 1) * stride[d];
+	}
+	return last + 1;
+}
+
+static const struct torch_tensor *owner_of(const struct torch_tensor *t, int n, int i, int *key)
+{
+	*key = i;
+	for (int k = 0; t[i].of && k < n; k++)
+		if (strcmp(t[k].name, t[i].of) == 0)
+			*key = k;
+	return &t[*key];
+}
+
+static void put_tensor(struct torch_bytes *b, const struct torch_tensor *t, int n, int i)
+{
+	const struct torch_tensor *owner;
+	int64_t stride[8];
+	char key[20];
+	int k;
+
+	owner = owner_of(t, n, i, &k);
+	snprintf(key, sizeof(key), "%d", k);
+	strides_of(&t[i], stride);
+	add_string(b, "ctorch._utils\n_rebuild_tensor_v2\n((");
+	put_text(b, "storage");
+	add_string(b, "ctorch\n");
+	add_string(b, storage_of(t[i].dtype));
+	add_string(b, "\n");
+	put_text(b, key);
+	put_text(b, "cpu");
+	put_int(b, items_of(owner) + t[i].lied_items);
+	add_string(b, "tQ");
+	put_int(b, t[i].at);
+	put_ints(b, t[i].shape, t[i].ndim);
+	put_ints(b, stride, t[i].ndim);
+	add_string(b, "\x89" "ccollections\nOrderedDict\n)RtR");
+}
+
+/* ---- the archive ---- */
+
+static uint32_t crc_of(const uint8_t *p, size_t n)
+{
+	uint32_t c = ~0u;
+
+	for (size_t i = 0; i < n; i++) {
+		c ^= p[i];
+		for (int k = 0; k < 8; k++)
+			c = c >> 1 ^ (c & 1 ? 0xedb88320u : 0);
+	}
+	return ~c;
+}
+
+struct archive {
+	struct torch_bytes file, dir;
+	enum torch_flaw flaw;
+	unsigned records;
+};
+
+/* Adds a record as torch does: the local header has no sizes, the data begins at a multiple of 64,
+ * and a descriptor follows it. */
+static void add_record(struct archive *a, const char *name, const uint8_t *data, size_t n)
+{
+	size_t name_n = strlen(name), at = a->file.n;
+	size_t pad = (64 - (at + 30 + name_n + 4) % 64) % 64;
+	bool odd = strstr(name, "data/0") != NULL;
+	uint16_t flags = a->flaw == TORCH_ENCRYPTED && odd ? 0x809 : 0x808;
+	uint16_t method = a->flaw == TORCH_COMPRESSED && odd ? 8 : 0;
+	uint32_t crc = a->flaw == TORCH_NO_SUMS ? 0 : crc_of(data, n);
+
+	add_number(&a->file, 0x04034b50, 4);
+	add_number(&a->file, 0, 2);
+	add_number(&a->file, flags, 2);
+	add_number(&a->file, method, 2);
+	add_number(&a->file, 0, 4 + 12);
+	add_number(&a->file, name_n, 2);
+	add_number(&a->file, 4 + pad, 2);
+	if (a->flaw == TORCH_OTHER_NAME && odd)
+		add_string(&a->file, "x");
+	torch_add(&a->file, name + (a->flaw == TORCH_OTHER_NAME && odd),
+	          name_n - (a->flaw == TORCH_OTHER_NAME && odd));
+	add_string(&a->file, "FB");
+	add_number(&a->file, pad, 2);
+	for (size_t i = 0; i < pad; i++)
+		add_string(&a->file, "Z");
+	torch_add(&a->file, data, n);
+	add_number(&a->file, 0x08074b50, 4);
+	add_number(&a->file, crc, 4);
+	add_number(&a->file, n, 4);
+	add_number(&a->file, n, 4);
+	for (int twice = 0; twice < (a->flaw == TORCH_TWICE && odd ? 2 : 1); twice++) {
+		add_number(&a->dir, 0x02014b50, 4);
+		add_number(&a->dir, 0, 4);
+		add_number(&a->dir, flags, 2);
+		add_number(&a->dir, method, 2);
+		add_number(&a->dir, 0, 4);
+		add_number(&a->dir, crc, 4);
+		add_number(&a->dir, n + (a->flaw == TORCH_OVERLAP && odd ? 200 : 0), 4);
+		add_number(&a->dir, n + (a->flaw == TORCH_OVERLAP && odd ? 200 : 0), 4);
+		add_number(&a->dir, name_n, 2);
+		add_number(&a->dir, 0, 12);
+		add_number(&a->dir, twice ? at + 1 : at, 4);
+		torch_add(&a->dir, a->flaw == TORCH_NUL_NAME && odd ? "a\0data/0" : name, name_n);
+		a->records++;
+	}
+}
+
+static struct torch_bytes end_archive(struct archive *a)
+{
+	size_t at = a->file.n;
+
+	torch_add(&a->file, a->dir.p, a->dir.n);
+	add_number(&a->file, 0x06054b50, 4);
+	add_number(&a->file, 0, 4);
+	add_number(&a->file, a->flaw == TORCH_MANY_RECORDS ? 60000 : a->records, 2);
+	add_number(&a->file, a->flaw == TORCH_MANY_RECORDS ? 60000 : a->records, 2);
+	add_number(&a->file, a->dir.n, 4);
+	add_number(&a->file, at, 4);
+	add_number(&a->file, a->flaw == TORCH_COMMENT ? 5 : 0, 2);
+	if (a->flaw == TORCH_COMMENT || a->flaw == TORCH_TAIL)
+		add_string(&a->file, "words");
+	free(a->dir.p);
+	return a->file;
+}
+
+struct torch_bytes torch_archive_of(const void *pickle, size_t n)
+{
+	struct archive a = { .flaw = TORCH_SOUND };
+	uint8_t data[64];
+
+	for (int i = 0; i < 64; i++)
+		data[i] = (uint8_t)i;
+	add_record(&a, "a/data.pkl", pickle, n);
+	add_record(&a, "a/byteorder", (const uint8_t *)"little", 6);
+	add_record(&a, "a/data/0", data, 64);
+	return end_archive(&a);
+}
+
+/* Writes the values of a tensor where they belong in its storage. */
+static struct torch_bytes storage(const struct torch_tensor *t)
+{
+	size_t item = (size_t)hand_bits(t->dtype) / 8;
+	int64_t items = items_of(t), stride[8], n = 1;
+	struct torch_bytes out = { calloc((size_t)items + 1, item), (size_t)items * item,
+		((size_t)items + 1) * item };
+
+	strides_of(t, stride);
+	for (int d = 0; d < t->ndim; d++)
+		n *= t->shape[d];
+	for (int64_t k = 0; k < n; k++) {
+		uint64_t v = hand_value("model", t->name, t->dtype, k);
+		int64_t at = t->at, rest = k;
+
+		for (int d = t->ndim - 1; d >= 0; d--) {
+			at += rest % t->shape[d] * stride[d];
+			rest /= t->shape[d];
+		}
+		memcpy(out.p + (size_t)at * item, &v, item);
+	}
+	return out;
+}
+
+struct torch_bytes torch_archive(const struct torch_tensor *t, int n, enum torch_flaw flaw)
+{
+	struct archive a = { .flaw = flaw };
+	struct torch_bytes pickle = { 0 };
+	char name[40];
+
+	torch_add(&pickle, "\x80\x02}(", 4);
+	for (int i = 0; i < n; i++) {
+		put_text(&pickle, t[i].name);
+		put_tensor(&pickle, t, n, i);
+	}
+	add_string(&pickle, "u.");
+	add_record(&a, flaw == TORCH_NO_PICKLE ? "a/other.pkl" : "a/data.pkl", pickle.p, pickle.n);
+	add_record(&a, "a/byteorder", (const uint8_t *)(flaw == TORCH_BIG_ENDIAN ? "big" :
+							"little"),
+	           flaw == TORCH_BIG_ENDIAN ? 3 : 6);
+	if (flaw == TORCH_SCRIPT)
+		add_record(&a, "a/constants.pkl", pickle.p, pickle.n);
+	for (int i = 0; i < n; i++) {
+		struct torch_bytes data;
+
+		if (t[i].of || (flaw == TORCH_NO_STORAGE && i == 0))
+			continue;
+		data = storage(&t[i]);
+		snprintf(name, sizeof(name), "a/data/%d", i);
+		add_record(&a, name, data.p, data.n);
+		free(data.p);
+	}
+	free(pickle.p);
+	return end_archive(&a);
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Makes files as torch.save writes them, with values of hands.h, and files that it never wrote.
+ * Shares no code with lib/foreign. */
+#ifndef TORCHFILE_H
+#define TORCHFILE_H
+#include <stddef.h>
+#include <stdint.h>
+#include "hands.h"
+
+struct torch_tensor {           /* one tensor: its values are those of hands.h under its name */
+	const char *name;
+	int dtype, ndim;
+	int64_t shape[8], stride[8];    /* in items; stride all 0: row-major */
+	int64_t at;                     /* first item of the storage that it has */
+	int64_t lied_items;             /* added to what the pickle says of the storage's size */
+	const char *of;                 /* NULL, or the tensor whose storage it shares; no values
+	                                 * are written then */
+};
+enum torch_flaw {               /* what is wrong with the archive */
+	TORCH_SOUND, TORCH_BIG_ENDIAN, TORCH_COMPRESSED, TORCH_ENCRYPTED, TORCH_TWICE,
+	TORCH_OVERLAP, TORCH_TAIL, TORCH_COMMENT, TORCH_OTHER_NAME, TORCH_NO_PICKLE,
+	TORCH_NO_STORAGE, TORCH_SCRIPT, TORCH_MANY_RECORDS, TORCH_NUL_NAME, TORCH_NO_SUMS
+};
+struct torch_bytes { uint8_t *p; size_t n, cap; };      /* p: to be freed */
+void torch_add(struct torch_bytes *b, const void *bytes, size_t n);
+/* Returns an archive of a dictionary of these tensors. */
+struct torch_bytes torch_archive(const struct torch_tensor *t, int n, enum torch_flaw flaw);
+/* Returns an archive with this pickle and a storage "0" of 64 bytes. */
+struct torch_bytes torch_archive_of(const void *pickle, size_t n);
+#endif
