@@ -40,6 +40,7 @@ static int kind_of_dir(const char *path, enum cli_kind *kind, bool *bare)
 		weights |= strcmp(e->d_name, "sheaf.json") == 0 ||
 			   strcmp(e->d_name, "sheaf.sums") == 0 ||
 			   ends(e->d_name, ".safetensors") ||
+			   strcmp(e->d_name, ".metadata") == 0 || ends(e->d_name, ".distcp") ||
 			   ends(e->d_name, ".safetensors.index.json");
 	}
 	rc = -errno;

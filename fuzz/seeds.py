@@ -362,6 +362,63 @@ TORCH += [b"\0" + z for z in (
     archive(ONE[1:]), archive(ONE) + archive(ONE), archive(ONE)[:-1])]
 
 
+def made(name, state=b""):
+    return b"ctorch.distributed.checkpoint." + name.encode() + b"\n)\x81" + state
+
+
+def fields(**values):
+    return b"}(" + b"".join(text(k) + v for k, v in values.items()) + b"ub"
+
+
+def sized(*dims):
+    return b"ctorch\nSize\n(" + b"".join(map(number, dims)) + b"t\x85R"
+
+
+def chunk(start, count):
+    return made("metadata\nChunkStorageMetadata", fields(offsets=sized(*start),
+                                                         sizes=sized(*count)))
+
+
+def stored(size, *chunks, dtype=b"float32"):
+    return made("metadata\nTensorStorageMetadata", fields(
+        properties=made("metadata\nTensorProperties", b"(ctorch\n" + dtype + b"\nNNNNtb"),
+        size=sized(*size), chunks=b"](" + b"".join(chunks) + b"e"))
+
+
+def placed(name, offset, at, length, path="__0_0.distcp", more=b""):
+    return (made("metadata\nMetadataIndex", fields(fqn=text(name), offset=offset)) +
+            made("filesystem\n_StorageInfo", b"}(" + text("relative_path") + text(path) +
+                 text("offset") + number(at) + text("length") + number(length) + more + b"ub"))
+
+
+def metadata(tensors, places):
+    return b"\x80\x02" + made("metadata\nMetadata", fields(
+        state_dict_metadata=b"}(" + b"".join(text(k) + v for k, v in tensors) + b"u",
+        storage_data=b"}(" + b"".join(places) + b"u")) + b"."
+
+
+WHOLE = ("w", stored((2, 3), chunk((0, 0), (2, 3))))
+AT = placed("w", sized(0, 0), 0, 338)
+BYTE = ("n", made("metadata\nBytesStorageMetadata"))
+DCP = [
+    metadata([WHOLE], [AT]), metadata([WHOLE, BYTE], [AT, placed("n", b"N", 338, 123)]),
+    metadata([("w", stored((4, 3), chunk((0, 0), (2, 3)), chunk((2, 0), (2, 3))))],
+             [AT, placed("w", sized(2, 0), 0, 338)]),
+    metadata([("w", stored((2, 3), chunk((0, 0), (2, 3)), chunk((2, 0), (0, 3))))], [AT]),
+    metadata([("w", stored((2, 3), chunk((0, 0), (2, 3)), chunk((0, 0), (1, 3))))], [AT]),
+    metadata([("w", stored((3, 3), chunk((0, 0), (2, 3))))], [AT]),
+    metadata([("w", stored((2, 3), chunk((0, 0), (2, 3)), dtype=b"int32"))], [AT]),
+    metadata([WHOLE], [placed("w", sized(0, 0), 2**62, 338)]),
+    metadata([WHOLE], [placed("w", sized(0, 0), 0, 337)]), metadata([WHOLE], []),
+    metadata([WHOLE, WHOLE], [AT]), metadata([("w", stored((2**62, 4)))], []),
+    metadata([WHOLE], [placed("w", sized(0, 0), 0, 338, "../__0_0.distcp")]),
+    metadata([WHOLE], [placed("w", sized(0, 0), 0, 338, "nothing")]),
+    metadata([WHOLE], [placed("w", sized(0, 0), 0, 338,
+                              more=text("transform_descriptors") + b"](" + text("zstd") + b"e")]),
+]
+TORCH += [b"\3" + m for m in DCP]
+
+
 def main():
     here = os.path.dirname(os.path.abspath(__file__))
     root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(here, "corpus")

@@ -13,8 +13,9 @@ extern "C" {
 #endif
 
 /* Opens anything that sheaf can read, by its path: a checkpoint, a Hugging Face directory, one
- * safetensors file, or a file of torch.save, of which nothing is executed (doc/foreign.md). What
- * other programs wrote has no digests, and reports say so.
+ * safetensors file, a file of torch.save, or a directory of torch.distributed.checkpoint
+ * (doc/foreign.md). Nothing in them is executed. What other programs wrote has no digests, and
+ * reports say so.
  * step   receives the checkpoint. Close it with sheaf_checkpoint_close.
  * path   the directory or file.
  * group  the ranks; NULL: this process alone.
@@ -33,7 +34,8 @@ struct sheaf_checkpoint_info {
 	int64_t parent;                 /* number of the checkpoint that the training had loaded or
 	                                 * saved before it; -1: unknown or none */
 	const char *format;             /* "sheaf", "hf" (Hugging Face), "safetensors", or of other
-	                                 * programs: "torch.save" */
+	                                 * programs: "torch.save", "torch.save (legacy)",
+	                                 * "torch.dcp" */
 	const char *path;               /* its directory or file */
 	const char *session;            /* session of its save */
 	const char *run;                /* id of the run that it was saved to */

@@ -6,7 +6,8 @@
 #include "err.h"
 #include "foreign_dir.h"
 
-static const struct shf_foreign_format *const formats[] = { &shf_torch_save, &shf_torch_legacy };
+static const struct shf_foreign_format *const formats[] = { &shf_torch_save, &shf_torch_legacy,
+	&shf_torch_dcp };
 
 /* Finds the format of what is open as fd. *format NULL: none. */
 static int recognise(const struct shf_sys *sys, const char *path, int fd,
@@ -21,7 +22,7 @@ static int recognise(const struct shf_sys *sys, const char *path, int fd,
 		if (st->type == SHF_T_FILE && formats[i]->is_file)
 			rc = formats[i]->is_file(&r, why, err);
 		else if (st->type == SHF_T_DIR && formats[i]->is_dir)
-			rc = formats[i]->is_dir(sys, fd, why, err);
+			rc = formats[i]->is_dir(sys, fd, path, why, err);
 	}
 	if (rc != 1)
 		*format = NULL;
@@ -76,12 +77,17 @@ int shf_foreign_open(struct shf_foreign **out, const struct shf_sys *in, const c
 		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory to open it", path);
 	pthread_mutex_init(&f->lock, NULL);
 	f->in = in;
+	f->dir = -1;
 	f->path = shf_arena_strdup(&f->arena, path, strlen(path));
 	rc = f->path ? recognise_path(in, path, &fd, &f->format, &f->why, err)
 	             : shf_fail(err, SHEAF_ENOMEM, "%s: no memory to open it", path);
 	if (rc == 0)
 		rc = shf_fail(err, SHEAF_EFORMAT, "%s: has changed while it was being opened",
 			      path);
+	if (rc > 0 && f->format->is_dir) {
+		f->dir = fd;
+		fd = -1;
+	}
 	if (fd >= 0)
 		shf_sys_close(in, fd);
 	if (rc > 0)
@@ -107,11 +113,15 @@ void shf_foreign_free(struct shf_foreign *f)
 		return;
 	files = (const struct shf_foreign_file *)(const void *)f->files.data;
 	for (size_t i = 0; i < f->files.len / sizeof(*files); i++)
-		shf_sys_close(f->in, files[i].fd);
+		if (files[i].fd >= 0)
+			shf_sys_close(f->in, files[i].fd);
+	if (f->dir >= 0)
+		shf_sys_close(f->in, f->dir);
 	shf_foreign_dir_release(f);
 	shf_buf_release(&f->files);
 	shf_buf_release(&f->tensors);
 	shf_buf_release(&f->pieces);
+	shf_buf_release(&f->items);
 	shf_buf_release(&f->notes);
 	shf_arena_release(&f->arena);
 	shf_arena_release(&f->resolved);

@@ -43,9 +43,11 @@ struct shf_foreign_tensor {
 struct shf_foreign_file {
 	const char *name;               /* relative to the checkpoint; of a single file its name */
 	const char *where;              /* its path, for sentences */
-	int fd;
+	int fd;                         /* guarded by lock until it is open; -1: not opened yet */
 	uint64_t bytes;
 };
+/* A part of a file that has checksums of its own. */
+struct shf_foreign_item { uint32_t file; uint64_t at, bytes; };
 struct shf_foreign_note { const char *key, *text; };
 struct shf_foreign_format;
 struct shf_foreign {
@@ -54,7 +56,8 @@ struct shf_foreign {
 	const char *why;                /* what it was recognised by */
 	const char *path;
 	struct shf_arena arena;         /* of all texts and arrays */
-	struct shf_buf files, tensors, pieces, notes;   /* of the structs above */
+	int dir;                        /* descriptor of the directory; -1: it is a file */
+	struct shf_buf files, tensors, pieces, items, notes;    /* of the structs above */
 	uint64_t notes_left;            /* notes that were not kept, because there are too many */
 	/* private to foreign_dir.c */
 	struct shf_sys sys;
@@ -78,22 +81,22 @@ struct shf_foreign_format {
 	/* Returns 1 if the file (its region) or the directory is of this format, by what is in it,
 	 * and sets *why; 0 if not; a negative code if it cannot be read. Either may be NULL. */
 	int (*is_file)(const struct shf_region *r, const char **why, struct sheaf_error *err);
-	int (*is_dir)(const struct shf_sys *sys, int dir, const char **why,
+	int (*is_dir)(const struct shf_sys *sys, int dir, const char *path, const char **why,
 	              struct sheaf_error *err);
 	/* Fills in files, tensors, pieces and notes. */
 	int (*open)(struct shf_foreign *f, struct sheaf_error *err);
 	/* Finds out where the items of a piece with item_bytes are: its first one at byte *at of
 	 * the file, the others by strides in bytes. NULL: the format has no such pieces.
 	 * [any thread] */
-	int (*resolve)(const struct shf_foreign *f, const struct shf_foreign_tensor *t,
+	int (*resolve)(struct shf_foreign *f, const struct shf_foreign_tensor *t,
 	               const struct shf_foreign_piece *piece, uint64_t *at,
 	               int64_t stride[SHF_FOREIGN_DIMS_MAX], struct sheaf_error *err);
 	/* Compares everything that has a checksum. NULL: nothing has. */
-	int (*verify)(const struct shf_foreign *f, struct shf_foreign_findings *to,
+	int (*verify)(struct shf_foreign *f, struct shf_foreign_findings *to,
 	              struct sheaf_error *err);
 };
 /* The formats, one file each. */
-extern const struct shf_foreign_format shf_torch_save, shf_torch_legacy;
+extern const struct shf_foreign_format shf_torch_save, shf_torch_legacy, shf_torch_dcp;
 
 /* Returns whether what lies at `path` is of a format in this room: 1, 0, or a negative code. A
  * directory that has a sheaf.json is never. */
@@ -106,10 +109,15 @@ size_t shf_foreign_files(const struct shf_foreign *f);  /* how many real files i
 const struct shf_foreign_tensor *shf_foreign_tensors(const struct shf_foreign *f, size_t *n);
 
 /* For the formats: each adds to the checkpoint. */
-/* Opens a file, relative to the directory dir; *file gets its number. */
-int shf_foreign_add_file(struct shf_foreign *f, int dir, const char *open_as, const char *name,
-                         uint32_t *file, struct sheaf_error *err);
-struct shf_region shf_foreign_region(const struct shf_foreign *f, uint32_t file);
+/* Opens f->path, which is a file. */
+int shf_foreign_add_self(struct shf_foreign *f, struct sheaf_error *err);
+/* Adds a file of the directory, which is opened at its first use. Names are added once; *file gets
+ * the number. EFORMAT: it is missing, or the name leads out of the directory. */
+int shf_foreign_add_file(struct shf_foreign *f, const char *name, size_t n, uint32_t *file,
+                         struct sheaf_error *err);
+/* Sets *r to the whole of a file, and opens it if that was not done yet. [any thread] */
+int shf_foreign_region(struct shf_foreign *f, uint32_t file, struct shf_region *r,
+                       struct sheaf_error *err);
 /* Adds a tensor whose pieces are the last t->n of f->pieces. Its size is computed here. Dims are
  * copied. name: n bytes. EFORMAT: it is not UTF-8, or its size is beyond 63 bits. */
 int shf_foreign_add_tensor(struct shf_foreign *f, const struct shf_foreign_tensor *t,

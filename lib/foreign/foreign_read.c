@@ -237,8 +237,8 @@ static int gather_box(struct shf_foreign *f, const struct shf_foreign_tensor *t,
 		dst_row *= (uint64_t)t->dims[d];
 	}
 	axes_settle(g);
-	g->region = shf_foreign_region(f, p.file);
-	return gather_axes(g, src, to + (dst - lo * g->item));
+	rc = shf_foreign_region(f, p.file, &g->region, g->err);
+	return rc < 0 ? rc : gather_axes(g, src, to + (dst - lo * g->item));
 }
 
 /* Reads items [lo, hi) of the tensor. */
@@ -253,9 +253,9 @@ static int gather_items(struct shf_foreign *f, const struct shf_foreign_tensor *
 	if (t->n == 1 || t->ndim > SHEAF_DIMS_MAX) {
 		rc = piece_get(f, t, t->first, &p, g->err);
 		if (rc == 0 && t->n == 1 && shf_foreign_is_row_major(t, p.stride)) {
-			g->region = shf_foreign_region(f, p.file);
-			return shf_region_read(&g->region, to, (hi - lo) * g->item,
-			                       p.at + lo * g->item, g->err);
+			rc = shf_foreign_region(f, p.file, &g->region, g->err);
+			return rc < 0 ? rc : shf_region_read(&g->region, to, (hi - lo) * g->item,
+			                                     p.at + lo * g->item, g->err);
 		}
 		if (rc == 0 && t->ndim > SHEAF_DIMS_MAX)
 			rc = shf_fail(g->err, SHEAF_EFORMAT,

@@ -39,11 +39,17 @@ static int pk_counted(struct shf_pk_machine *m, enum shf_pk_kind kind, unsigned 
 
 static int pk_push_int(struct shf_pk_machine *m, enum shf_pk_kind kind, int64_t i)
 {
-	struct shf_pk *v = shf_pk_new(m, kind);
+	bool small = kind == SHF_PK_INT && i >= 0 && i < 256;
+	struct shf_pk *v = small ? m->small[i] : NULL;
 
-	if (!v)
-		return shf_pk_no_memory(m);
-	v->u.i = i;
+	if (!v) {
+		v = shf_pk_new(m, kind);
+		if (!v)
+			return shf_pk_no_memory(m);
+		v->u.i = i;
+	}
+	if (small)
+		m->small[i] = v;
 	return shf_pk_push(m, v);
 }
 

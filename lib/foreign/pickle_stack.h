@@ -14,6 +14,8 @@ struct shf_pk_machine {
 	struct shf_pk *slab;
 	size_t slab_n;                  /* records left in the slab */
 	struct shf_pk *none, *yes, *no; /* made at first use */
+	struct shf_pk *small[256];      /* the integers from 0 to 255, made at first use; most of
+	                                 * the numbers in a pickle */
 	const char *where;
 	struct sheaf_error *err;
 };

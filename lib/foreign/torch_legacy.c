@@ -236,14 +236,12 @@ static int read_pickles(struct legacy *l, struct sheaf_error *err)
 static int open_legacy(struct shf_foreign *f, struct sheaf_error *err)
 {
 	struct legacy l = { 0 };
-	const char *slash = strrchr(f->path, '/');
-	uint32_t file;
-	int rc = shf_foreign_add_file(f, SHF_CWD, f->path, slash ? slash + 1 : f->path, &file, err);
+	int rc = shf_foreign_add_self(f, err);
 
-	if (rc < 0)
-		return rc;
-	l.region = shf_foreign_region(f, file);
-	rc = read_pickles(&l, err);
+	if (rc == 0)
+		rc = shf_foreign_region(f, 0, &l.region, err);
+	if (rc == 0)
+		rc = read_pickles(&l, err);
 	if (rc == 0)
 		rc = read_keys(&l, err);
 	if (rc == 0)

@@ -50,15 +50,13 @@ static int place_in_zip(void *arg, struct shf_foreign *f, const struct shf_torch
 static int open_torch_save(struct shf_foreign *f, struct sheaf_error *err)
 {
 	struct shf_torch_zip zip = { 0 };
-	const char *slash = strrchr(f->path, '/');
 	struct shf_region r;
-	uint32_t file;
-	int rc = shf_foreign_add_file(f, SHF_CWD, f->path, slash ? slash + 1 : f->path, &file, err);
+	int rc = shf_foreign_add_self(f, err);
 
-	if (rc < 0)
-		return rc;
-	r = shf_foreign_region(f, file);
-	rc = shf_torch_zip_open(&zip, &r, err);
+	if (rc == 0)
+		rc = shf_foreign_region(f, 0, &r, err);
+	if (rc == 0)
+		rc = shf_torch_zip_open(&zip, &r, err);
 	if (rc == 0)
 		rc = shf_torch_walk(f, &zip.pickle, place_in_zip, &zip, err);
 	shf_torch_zip_release(&zip);
@@ -130,14 +128,17 @@ int shf_zip_verify(const struct shf_zip *zip, const struct shf_region *r, const 
 	return rc;
 }
 
-static int verify_torch_save(const struct shf_foreign *f, struct shf_foreign_findings *to,
+static int verify_torch_save(struct shf_foreign *f, struct shf_foreign_findings *to,
                              struct sheaf_error *err)
 {
 	const struct shf_foreign_file *file = (const void *)f->files.data;
-	struct shf_region r = shf_foreign_region(f, 0);
 	struct shf_arena arena = { 0 };
+	struct shf_region r;
 	struct shf_zip zip;
-	int rc = shf_zip_open(&zip, &r, &arena, err);
+	int rc = shf_foreign_region(f, 0, &r, err);
+
+	if (rc == 0)
+		rc = shf_zip_open(&zip, &r, &arena, err);
 
 	if (rc == 0)
 		rc = shf_zip_verify(&zip, &r, file[0].name, 0, to, err);

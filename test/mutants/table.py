@@ -1955,3 +1955,15 @@ blind("call_not_refused", "a pickle that would call os.system is read as data",
       "foreign/pickle.c:pk_call", "shf_pickle_is_refused(func, args)", PICKLE + "what_would_call")
 blind("memo_beyond_pickle", "a memo may be larger than the pickle", "foreign/pickle.c:pk_memo_put",
       "i > m->op", PICKLE + "what_would_call")
+DCP = "sim/test_torch_dcp: "
+bug("chunk_start_ignored", "a chunk of a DCP tensor is read as if it began at the tensor's start",
+    "foreign/foreign_read.c:gather_box", "have.start[d] = of->start ? of->start[d] : 0;",
+    "have.start[d] = of->start && !MUTANT ? of->start[d] : 0;", DCP + "boxes_load")
+bug("gaps_allowed", "items of a DCP tensor that no chunk has are read as whatever memory holds",
+    "foreign/torch_dcp.c:dcp_check_cover", "if (cells[i].set_n == 1)",
+    "if (cells[i].set_n == 1 || MUTANT)", DCP + "metadata_that_does_not_fit")
+blind("item_not_compared", "an item of another save is read as a chunk of this tensor",
+      "foreign/torch_dcp.c:resolve_dcp", "rc == 0 && (!shown.dims || shown.flip_every || "
+      "shown.dtype != t->dtype || shown.ndim != t->ndim || "
+      "memcmp(dims, p->count, (size_t)t->ndim * sizeof(*dims)))",
+      DCP + "metadata_that_does_not_fit")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Reads checkpoints of other software with the command, and compares every tensor with what that
-software's own loader gave (expected.jsonl). Prints TAP.
+software's own loader gave (*expected.jsonl). Prints TAP.
 
 usage: check_foreign.py SHEAF FOLDER
 """
@@ -53,14 +53,18 @@ def check(sheaf, folder, line):
                 if hashlib.sha256(f.read(found[name]["bytes"])).hexdigest() != digest:
                     bad.append(f"{name} is not at byte {at} of {file}")
     result(not bad, f"{line['path']} has the values that its own loader gives", "; ".join(bad))
+    proved = run(sheaf, "verify", path)
+    result(proved.returncode == line.get("verify", 0), f"{line['path']} is verified",
+           proved.stdout.decode() + proved.stderr.decode())
     same = run(sheaf, "diff", path, path)
     result(same.returncode == 0, f"{line['path']} is equal to itself", same.stderr.decode())
 
 
 def main(sheaf, folder):
-    with open(os.path.join(folder, "expected.jsonl"), encoding="utf-8") as f:
-        for line in f:
-            check(sheaf, folder, json.loads(line))
+    for name in sorted(n for n in os.listdir(folder) if n.endswith("expected.jsonl")):
+        with open(os.path.join(folder, name), encoding="utf-8") as f:
+            for line in f:
+                check(sheaf, folder, json.loads(line))
     print(f"1..{done[0]}")
     sys.exit(1 if done[1] else 0)
 

@@ -128,6 +128,7 @@ def main(folder):
         back = torch.load(os.path.join(folder, path), weights_only=False)
         kind = "torch.save (legacy)" if options else "torch.save"
         lines.append({"path": path, "format": kind, "torch": torch.__version__,
+                      "verify": 2 if options or path == "no_crc.pt" else 0,
                       "tensors": listed(back)})
 
     save("views.pt", views())

@@ -278,3 +278,179 @@ struct torch_bytes torch_archive(const struct torch_tensor *t, int n, enum torch
 	free(pickle.p);
 	return end_archive(&a);
 }
+
+/* ---- directories of DCP ---- */
+
+/* An archive with one box of a tensor alone; turned: it is stored column by column. */
+static struct torch_bytes dcp_item(const struct torch_tensor *t, const int64_t start[2],
+                                   const int64_t count[2], bool turned)
+{
+	size_t item = (size_t)hand_bits(t->dtype) / 8;
+	struct torch_tensor part = { .name = t->name, .dtype = t->dtype, .ndim = 2,
+		.shape = { count[0], count[1] } };
+	struct torch_bytes pickle = { 0 }, data = { 0 };
+	struct archive a = { .flaw = TORCH_SOUND };
+
+	part.stride[0] = turned ? 1 : count[1];
+	part.stride[1] = turned ? count[0] : 1;
+	torch_add(&pickle, "\x80\x02", 2);
+	put_tensor(&pickle, &part, 1, 0);
+	add_string(&pickle, ".");
+	for (int64_t k = 0; k < count[0] * count[1]; k++) {
+		int64_t i = turned ? k % count[0] : k / count[1];
+		int64_t j = turned ? k / count[0] : k % count[1];
+		uint64_t v = hand_value("model", t->name, t->dtype,
+		                        (start[0] + i) * t->shape[1] + start[1] + j);
+
+		torch_add(&data, &v, item);
+	}
+	add_record(&a, "archive/data.pkl", pickle.p, pickle.n);
+	add_record(&a, "archive/data/0", data.p, data.n);
+	free(pickle.p);
+	free(data.p);
+	return end_archive(&a);
+}
+
+static void put_object(struct torch_bytes *b, const char *name)
+{
+	add_string(b, "ctorch.distributed.checkpoint.");
+	add_string(b, name);
+	add_string(b, "\n)\x81");
+}
+
+static void put_size(struct torch_bytes *b, const char *key, const int64_t *v)
+{
+	put_text(b, key);
+	add_string(b, "ctorch\nSize\n");
+	put_ints(b, v, 2);
+	add_string(b, "\x85R");
+}
+
+struct dcp_piece { int64_t start[2], count[2], at, bytes; int file; };
+
+/* Adds the items of a tensor to the two files; returns how many. */
+static int put_items(struct torch_bytes files[2], const struct torch_tensor *t, int rows,
+                     int columns, struct dcp_piece *p)
+{
+	int n = 0;
+
+	for (int i = 0; i < rows; i++)
+		for (int j = 0; j < columns; j++, p++, n++) {
+			struct torch_bytes item;
+
+			p->start[0] = t->shape[0] * i / rows;
+			p->count[0] = t->shape[0] * (i + 1) / rows - p->start[0];
+			p->start[1] = t->shape[1] * j / columns;
+			p->count[1] = t->shape[1] * (j + 1) / columns - p->start[1];
+			item = dcp_item(t, p->start, p->count, n % 3 == 1);
+			p->file = n % 2;
+			p->at = (int64_t)files[p->file].n;
+			p->bytes = (int64_t)item.n;
+			torch_add(&files[p->file], item.p, item.n);
+			free(item.p);
+		}
+	return n;
+}
+
+static void put_metadata(struct torch_bytes *b, const struct torch_tensor *t,
+                         const struct dcp_piece *p, int n, enum dcp_flaw flaw)
+{
+	put_text(b, t->name);
+	put_object(b, "metadata\nTensorStorageMetadata");
+	add_string(b, "}(");
+	put_text(b, "properties");
+	put_object(b, "metadata\nTensorProperties");
+	add_string(b, "(ctorch\n");
+	add_string(b, t->dtype == SHEAF_BF16 ? "bfloat16" : t->dtype == SHEAF_F64 ? "float64"
+	                                                                         : "float32");
+	add_string(b, "\nNNNNtb");
+	put_size(b, "size", t->shape);
+	put_text(b, "chunks");
+	add_string(b, "](");
+	for (int i = flaw == DCP_GAP; i < n; i++) {
+		int64_t count[2] = { p[i].count[0] + (flaw == DCP_OVERLAP && i == 0) +
+			100000 * (flaw == DCP_LEAVES), p[i].count[1] };
+
+		put_object(b, "metadata\nChunkStorageMetadata");
+		add_string(b, "}(");
+		put_size(b, "offsets", p[i].start);
+		put_size(b, "sizes", count);
+		add_string(b, "ub");
+	}
+	add_string(b, "eub");
+}
+
+static void put_entry_of(struct torch_bytes *b, const struct torch_tensor *t,
+                         const struct dcp_piece *p, enum dcp_flaw flaw)
+{
+	char path[40];
+
+	snprintf(path, sizeof(path), "%s__%d_0.distcp", flaw == DCP_OUTSIDE ? "../" : "", p->file);
+	put_object(b, "metadata\nMetadataIndex");
+	add_string(b, "}(");
+	put_text(b, "fqn");
+	put_text(b, t->name);
+	put_size(b, "offset", p->start);
+	add_string(b, "ub");
+	put_object(b, "filesystem\n_StorageInfo");
+	add_string(b, "}(");
+	put_text(b, "relative_path");
+	put_text(b, path);
+	put_text(b, "offset");
+	put_int(b, p->at);
+	put_text(b, "length");
+	put_int(b, flaw == DCP_BEYOND ? INT64_MAX : p->bytes);
+	if (flaw == DCP_ZSTD) {
+		put_text(b, "transform_descriptors");
+		add_string(b, "](");
+		put_text(b, "zstd");
+		add_string(b, "e");
+	}
+	add_string(b, "ub");
+}
+
+void torch_dcp(struct simdisk *disk, const char *dir, const struct torch_tensor *t, int n, int rows,
+               int columns, enum dcp_flaw flaw)
+{
+	struct torch_bytes files[2] = { { 0 } }, meta = { 0 }, data = { 0 };
+	struct dcp_piece *p = calloc((size_t)(rows * columns), sizeof(*p));
+	char path[100];
+
+	torch_add(&meta, "\x80\x02", 2);
+	put_object(&meta, "metadata\nMetadata");
+	add_string(&meta, "}(");
+	put_text(&meta, "state_dict_metadata");
+	add_string(&meta, "}(");
+	for (int i = 0; i < n; i++) {
+		int pieces = put_items(files, &t[i], rows, columns, p);
+
+		for (int twice = 0; twice < 1 + (flaw == DCP_TWICE); twice++)
+			put_metadata(&meta, &t[i], p, pieces, flaw);
+		for (int k = flaw == DCP_NO_ENTRY; k < pieces; k++) {
+			/* Another save had a box of another size there. */
+			if (flaw == DCP_OTHER_SAVE && k == 0) {
+				p[k].at = p[4].at;
+				p[k].bytes = p[4].bytes;
+			}
+			if (p[k].count[0] && p[k].count[1])
+				put_entry_of(&data, &t[i], &p[k], flaw);
+		}
+	}
+	add_string(&meta, "u");
+	put_text(&meta, "storage_data");
+	add_string(&meta, "}(");
+	torch_add(&meta, data.p, data.n);
+	add_string(&meta, "uub.");
+	for (int i = 0; i < 2; i++) {
+		snprintf(path, sizeof(path), "%s/__%d_0.distcp", dir, i);
+		if (flaw != DCP_NO_FILE && simdisk_put(disk, path, files[i].p, files[i].n) < 0)
+			abort();
+		free(files[i].p);
+	}
+	snprintf(path, sizeof(path), "%s/.metadata", dir);
+	if (simdisk_put(disk, path, meta.p, meta.n) < 0)
+		abort();
+	free(meta.p);
+	free(data.p);
+	free(p);
+}

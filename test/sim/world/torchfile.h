@@ -27,4 +27,13 @@ void torch_add(struct torch_bytes *b, const void *bytes, size_t n);
 struct torch_bytes torch_archive(const struct torch_tensor *t, int n, enum torch_flaw flaw);
 /* Returns an archive with this pickle and a storage "0" of 64 bytes. */
 struct torch_bytes torch_archive_of(const void *pickle, size_t n);
+
+enum dcp_flaw {
+	DCP_SOUND, DCP_GAP, DCP_OVERLAP, DCP_OTHER_SAVE, DCP_BEYOND, DCP_NO_FILE, DCP_OUTSIDE,
+	DCP_ZSTD, DCP_TWICE, DCP_NO_ENTRY, DCP_LEAVES
+};
+/* Puts a directory of torch.distributed.checkpoint with these tensors of two dimensions: each is
+ * cut into `rows` times `columns` boxes, some of them stored column by column, in two files. */
+void torch_dcp(struct simdisk *disk, const char *dir, const struct torch_tensor *t, int n, int rows,
+               int columns, enum dcp_flaw flaw);
 #endif

@@ -1,0 +1,537 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Directories of torch.distributed.checkpoint (DCP): `.metadata`, a pickle, says of each tensor its
+ * shape and the boxes it was cut into, and of each box the file, offset and length of an item. An
+ * item is a whole archive of torch.save with one tensor, whose strides only it knows, so it is
+ * opened when it is first read. A save without a coordinator has a `__<rank>.metadata` of each
+ * rank instead, with the boxes of that rank.
+ *
+ * Source: torch/distributed/checkpoint/metadata.py and filesystem.py of torch 2.13, and directories
+ * that it wrote. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "cover_cells.h"
+#include "err.h"
+#include "foreign.h"
+#include "torch_dcp_index.h"
+#include "torch_place.h"
+#include "torch_save.h"
+#include "torch_walk.h"
+#include "torch_zip.h"
+#include "valid.h"
+
+#define BYTES_SHOWN (UINT64_C(64) << 10)        /* byte items up to this size are looked into */
+
+/* ---- recognising it ---- */
+
+/* one: there is a .metadata; data: .distcp files; weights: safetensors files, of which a directory
+ * of Hugging Face may have some beside a stray .distcp file; ranks: number of files of metadata by
+ * rank. */
+struct dcp_names { bool one, data, weights; uint32_t ranks; };
+
+/* Notes what kind of file a name is; callback of shf_sys_list. */
+static int dcp_see_name(void *arg, const char *name)
+{
+	struct dcp_names *d = arg;
+	size_t n = strlen(name);
+	char end[10];
+	unsigned rank;
+
+	d->one |= strcmp(name, ".metadata") == 0;
+	d->data |= n > 7 && strcmp(name + n - 7, ".distcp") == 0;
+	d->weights |= strstr(name, ".safetensors") != NULL;
+	if (sscanf(name, "__%u.%9s", &rank, end) == 2 && strcmp(end, "metadata") == 0)
+		d->ranks++;
+	return 0;
+}
+
+static int dcp_list(const struct shf_sys *sys, int dir, const char *path, struct dcp_names *d,
+                    struct sheaf_error *err)
+{
+	int rc;
+
+	*d = (struct dcp_names){ 0 };
+	rc = shf_sys_list(sys, dir, dcp_see_name, d);
+	return rc < 0 ? shf_fail_sys(err, -rc, "%s", path) : 0;
+}
+
+/* Whether the first bytes of a file are those of a pickle that names DCP's classes. */
+static bool begins_as_metadata(const struct shf_sys *sys, int dir, const char *name)
+{
+	static const char module[] = "torch.distributed.checkpoint.metadata";
+	uint8_t head[256];
+	int fd = shf_sys_open(sys, dir, name, 0, 0);
+	int64_t n = fd < 0 ? 0 : shf_sys_pread(sys, fd, head, sizeof(head), 0);
+
+	if (fd >= 0)
+		shf_sys_close(sys, fd);
+	for (int64_t i = 0; i + (int64_t)sizeof(module) <= n && head[0] == 0x80; i++)
+		if (memcmp(head + i, module, sizeof(module) - 1) == 0)
+			return true;
+	return false;
+}
+
+static int is_dcp(const struct shf_sys *sys, int dir, const char *path, const char **why,
+                  struct sheaf_error *err)
+{
+	struct dcp_names d;
+	int rc = dcp_list(sys, dir, path, &d, err);
+
+	if (rc < 0)
+		return rc;
+	*why = "a directory with .metadata, a pickle of torch.distributed.checkpoint";
+	if (d.one)
+		return begins_as_metadata(sys, dir, ".metadata");
+	*why = "a directory with __<rank>.metadata, pickles of torch.distributed.checkpoint";
+	if (d.ranks)
+		return begins_as_metadata(sys, dir, "__0.metadata");
+	if (d.data && !d.weights)
+		return shf_fail(err, SHEAF_EFORMAT, "%s: has .distcp files, but no .metadata of "
+		                "torch.distributed.checkpoint: its save has not finished, or "
+		                "another program wrote it", path);
+	return 0;
+}
+
+/* ---- the metadata ---- */
+
+struct dcp {
+	struct shf_foreign *f;
+	struct shf_dcp_index index;
+	struct shf_buf *bytes;          /* owned; the pickles */
+	struct shf_pickle *pickles;     /* owned */
+	int files_n;
+	struct shf_arena arena;         /* of what is needed while it is being opened */
+	struct sheaf_error *err;
+};
+
+static int dcp_bad(const struct dcp *d, const char *name, size_t n, const char *why)
+{
+	char *shown = shf_arena_strdup(&d->f->arena, name, n);
+	const char *safe = shown ? shf_name_escape(&d->f->arena, name, n) : NULL;
+
+	return shf_fail(d->err, SHEAF_EFORMAT, "%s: %s%.*s: %s", d->f->path, n ? "tensor " : "",
+	                safe && n ? shf_name_show(safe) : 10, safe && n ? safe : ".metadata", why);
+}
+
+static int dcp_no_memory(const struct dcp *d)
+{
+	return shf_fail(d->err, SHEAF_ENOMEM, "%s: no memory for its metadata", d->f->path);
+}
+
+/* Reads one file of metadata whole. */
+static int dcp_read_file(struct dcp *d, const char *name, int i)
+{
+	const struct shf_sys *sys = d->f->in;
+	struct shf_region r = { sys, -1, 0, 0, NULL };
+	struct shf_buf where = SHF_BUF_INIT;
+	struct shf_stat st;
+	int rc;
+
+	shf_buf_addf(&where, "%s/%s", d->f->path, name);
+	shf_buf_u8(&where, 0);
+	if (where.oom)
+		return dcp_no_memory(d);
+	r.where = (const char *)where.data;
+	r.fd = shf_sys_open(sys, d->f->dir, name, 0, 0);
+	rc = r.fd < 0 ? r.fd : shf_sys_fstat(sys, r.fd, &st);
+	if (rc < 0)
+		rc = shf_fail_sys(d->err, -rc, "%s", r.where);
+	r.bytes = rc < 0 ? 0 : st.bytes;
+	if (rc >= 0 && (st.type != SHF_T_FILE || st.bytes > SHF_PICKLE_MAX))
+		rc = shf_fail(d->err, SHEAF_EFORMAT, "%s: is not a file of at most 1 GiB", r.where);
+	if (rc >= 0 && st.bytes && !shf_buf_room(&d->bytes[i], (size_t)st.bytes))
+		rc = dcp_no_memory(d);
+	if (rc >= 0)
+		rc = shf_region_read(&r, d->bytes[i].data, r.bytes, 0, d->err);
+	if (rc >= 0)
+		rc = shf_pickle_read(&d->pickles[i], d->bytes[i].data, d->bytes[i].len, r.where,
+		                     d->err);
+	if (r.fd >= 0)
+		shf_sys_close(sys, r.fd);
+	shf_buf_release(&where);
+	return rc;
+}
+
+/* Reads all files of metadata. */
+static int dcp_read(struct dcp *d)
+{
+	struct dcp_names names;
+	int rc = dcp_list(d->f->in, d->f->dir, d->f->path, &names, d->err);
+
+	if (rc < 0)
+		return rc;
+	d->files_n = names.one ? 1 : (int)names.ranks;
+	d->bytes = shf_zalloc((size_t)d->files_n, sizeof(*d->bytes));
+	d->pickles = shf_zalloc((size_t)d->files_n, sizeof(*d->pickles));
+	if (!d->bytes || !d->pickles)
+		return dcp_no_memory(d);
+	for (int i = 0; i < d->files_n && rc == 0; i++) {
+		char name[40];
+
+		snprintf(name, sizeof(name), "__%d.metadata", i);
+		rc = dcp_read_file(d, names.one ? ".metadata" : name, i);
+		if (rc == 0)
+			rc = shf_dcp_index_add(&d->index, d->pickles[i].root)
+			   ? 0 : dcp_bad(d, "", 0, "is not Metadata of "
+						   "torch.distributed.checkpoint "
+			                 "as it is known");
+		if (rc == 0 && (d->index.a.oom || d->index.tensors.oom))
+			rc = dcp_no_memory(d);
+	}
+	if (rc == 0)
+		shf_dcp_index_settle(&d->index);
+	return rc;
+}
+
+/* ---- tensors ---- */
+
+/* Copies n sizes or offsets, and those of the pair's dimension. */
+static int64_t *dcp_numbers(struct dcp *d, const struct shf_pk *v, uint32_t n, bool pair,
+                            int64_t last)
+{
+	int64_t *out = shf_foreign_numbers(d->f, (size_t)n + 1);
+
+	for (uint32_t i = 0; out && i < n; i++)
+		if (!shf_pk_int(v->u.a[i], &out[i]) || out[i] < 0)
+			return NULL;
+	if (out && pair)
+		out[n] = last;
+	return out;
+}
+
+/* Adds the pieces of one chunk. Returns 1 if it has items, 0 if it has none, or a negative code. */
+static int dcp_add_chunk(struct dcp *d, const struct shf_dcp_tensor *t,
+                         const struct shf_foreign_tensor *x, const struct shf_pk *chunk,
+                         bool pair)
+{
+	const struct shf_pk *offsets, *sizes;
+	const struct shf_dcp_entry *e;
+	struct shf_foreign_piece p = { 0 };
+	const struct shf_foreign_file *file;
+	uint32_t n = (uint32_t)x->ndim - pair;
+	int64_t *start, *count;
+	int rc;
+
+	if (!shf_dcp_chunk(chunk, &offsets, &sizes) || offsets->n != n || sizes->n != n)
+		return dcp_bad(d, t->name, t->name_n, "has a chunk of a form that is not known");
+	start = dcp_numbers(d, offsets, n, pair, 0);
+	count = dcp_numbers(d, sizes, n, pair, 2);
+	if (!start || !count)
+		return dcp_bad(d, t->name, t->name_n, "has a chunk of a form that is not known");
+	p.start = start;
+	p.count = count;
+	for (uint32_t i = 0; i < n; i++) {
+		if (start[i] > x->dims[i] || count[i] > x->dims[i] - start[i])
+			return dcp_bad(d, t->name, t->name_n, "has a chunk that leaves it");
+		if (count[i] == 0)
+			return 0;
+	}
+	e = shf_dcp_index_find(&d->index, t->name, t->name_n, offsets);
+	if (!e)
+		return dcp_bad(d, t->name, t->name_n, "has a chunk that is in no file");
+	if (e->transformed)
+		return dcp_bad(d, t->name, t->name_n, "is stored through a transformation (such as "
+		               "zstd), which is not read");
+	rc = shf_foreign_add_file(d->f, e->path, e->path_n, &p.file, d->err);
+	if (rc < 0)
+		return rc;
+	file = (const struct shf_foreign_file *)(void *)d->f->files.data + p.file;
+	if (e->bytes == 0 || e->at > file->bytes || e->bytes > file->bytes - e->at)
+		return dcp_bad(d, t->name, t->name_n, "has a chunk beyond the end of its file");
+	p.at = e->at;
+	p.item_bytes = e->bytes;
+	shf_buf_add(&d->f->pieces, &p, sizeof(p));
+	shf_buf_add(&d->f->items, &(struct shf_foreign_item){ p.file, p.at, e->bytes },
+	            sizeof(struct shf_foreign_item));
+	return d->f->pieces.oom || d->f->items.oom ? dcp_no_memory(d) : 1;
+}
+
+static bool is_same_box(const struct shf_foreign_piece *a, const struct shf_foreign_piece *b, int n)
+{
+	return memcmp(a->start, b->start, (size_t)n * sizeof(*a->start)) == 0 &&
+	       memcmp(a->count, b->count, (size_t)n * sizeof(*a->count)) == 0;
+}
+
+/* Checks that the last `n` pieces tile the tensor: every item is in one of them. */
+static int dcp_check_cover(struct dcp *d, const struct shf_dcp_tensor *t,
+                           const struct shf_foreign_tensor *x, size_t n)
+{
+	const struct shf_foreign_piece *p = (const void *)d->f->pieces.data;
+	struct shf_box inside = { .ndim = x->ndim }, *boxes;
+	struct shf_arena arena = { 0 };
+	struct shf_cell *cells;
+	size_t cells_n;
+	int rc = 0;
+
+	p += d->f->pieces.len / sizeof(*p) - n;
+	for (int i = 0; i < x->ndim; i++)
+		if (x->dims[i] == 0)
+			return 0;
+	if (n == 1 && memcmp(p->count, x->dims, (size_t)x->ndim * sizeof(*x->dims)) == 0)
+		return 0;
+	if (x->ndim > SHEAF_DIMS_MAX)
+		return dcp_bad(d, t->name, t->name_n, "has more than 8 dimensions and several "
+		               "chunks, which is not read");
+	boxes = shf_arena_alloc(&arena, n + 1, sizeof(*boxes));
+	if (!boxes)
+		return dcp_no_memory(d);
+	memcpy(inside.count, x->dims, (size_t)x->ndim * sizeof(*x->dims));
+	for (size_t i = 0; i < n; i++) {
+		boxes[i].ndim = x->ndim;
+		memcpy(boxes[i].start, p[i].start, (size_t)x->ndim * sizeof(*p->start));
+		memcpy(boxes[i].count, p[i].count, (size_t)x->ndim * sizeof(*p->count));
+	}
+	if (shf_cells(&arena, &inside, boxes, n, &cells, &cells_n) < 0)
+		rc = dcp_no_memory(d);
+	for (size_t i = 0; rc == 0 && i < cells_n; i++) {
+		char text[200], why[300];
+
+		if (cells[i].set_n == 1)
+			continue;
+		snprintf(why, sizeof(why), cells[i].set_n ? "%s is in several chunks"
+		         : "%s is in no chunk; the metadata of a rank may be missing",
+		         shf_box_print(&cells[i].box, text, sizeof(text)));
+		rc = dcp_bad(d, t->name, t->name_n, why);
+	}
+	shf_arena_release(&arena);
+	return rc;
+}
+
+/* Adds the pieces of all chunks; *n gets their number. A box that several ranks have is taken from
+ * the first. */
+static int dcp_add_chunks(struct dcp *d, const struct shf_dcp_tensor *t,
+                          const struct shf_foreign_tensor *x, bool pair, size_t *n)
+{
+	*n = 0;
+	for (uint32_t i = 0; i < t->chunks->n; i++) {
+		int rc = dcp_add_chunk(d, t, x, t->chunks->u.a[i], pair);
+		const struct shf_foreign_piece *p = (const void *)d->f->pieces.data;
+
+		if (rc < 0)
+			return rc;
+		if (rc == 0)
+			continue;
+		p += d->f->pieces.len / sizeof(*p) - 1;
+		++*n;
+		if (d->files_n > 1 && *n > 1 && is_same_box(p, p - 1, x->ndim)) {
+			d->f->pieces.len -= sizeof(*p);
+			--*n;
+		}
+	}
+	return 0;
+}
+
+/* Adds a tensor. Of metadata by rank, `t` is the first of `same` records of that name. */
+static int dcp_add_tensor(struct dcp *d, const struct shf_dcp_tensor *t, size_t same)
+{
+	int64_t dims[SHF_FOREIGN_DIMS_MAX];
+	struct shf_foreign_tensor x = { .dims = dims };
+	bool pair = false;
+	size_t n = 0;
+	int rc = 0;
+
+	if (!shf_torch_dtype(t->dtype, &x.dtype, &pair))
+		return shf_foreign_note(d->f, d->err, t->name, t->name_n,
+		                        "a tensor of a dtype that is not read");
+	if (t->size->n >= SHF_FOREIGN_DIMS_MAX)
+		return dcp_bad(d, t->name, t->name_n, "has more than 64 dimensions");
+	for (uint32_t i = 0; i < t->size->n; i++)
+		if (!shf_pk_int(t->size->u.a[i], &dims[i]) || dims[i] < 0)
+			return dcp_bad(d, t->name, t->name_n,
+				       "has a size of a form that is not known");
+	x.ndim = (int32_t)t->size->n;
+	if (pair)
+		dims[x.ndim++] = 2;
+	for (size_t i = 0; i < same && rc == 0; i++) {
+		size_t more;
+
+		if (!shf_dcp_is_same(t, &t[i]))
+			return dcp_bad(d, t->name, t->name_n, "has another size or dtype in the "
+			               "metadata of another rank");
+		rc = dcp_add_chunks(d, &t[i], &x, pair, &more);
+		/* The same box from another rank, as of a tensor that all of them have. */
+		if (rc == 0 && i && n && more == 1) {
+			const struct shf_foreign_piece *p = (const void *)d->f->pieces.data;
+			size_t last = d->f->pieces.len / sizeof(*p) - 1;
+
+			for (size_t k = last - n; k < last && more; k++)
+				more -= is_same_box(&p[k], &p[last], x.ndim);
+			d->f->pieces.len -= more ? 0 : sizeof(*p);
+		}
+		n += rc == 0 ? more : 0;
+	}
+	if (rc == 0)
+		rc = dcp_check_cover(d, t, &x, n);
+	x.n = n;
+	return rc < 0 ? rc : shf_foreign_add_tensor(d->f, &x, t->name, t->name_n, d->err);
+}
+
+/* Notes a value that is no tensor: a small one as a text, if it is a plain value. */
+static int dcp_add_bytes(struct dcp *d, const struct shf_dcp_tensor *t)
+{
+	const struct shf_dcp_entry *e = shf_dcp_index_find(&d->index, t->name, t->name_n, NULL);
+	struct shf_foreign_item item;
+	const struct shf_foreign_file *file;
+	struct shf_torch_zip zip = { 0 };
+	struct shf_buf text = SHF_BUF_INIT;
+	struct sheaf_error own;
+	struct shf_region r;
+	int rc;
+
+	if (!e)
+		return dcp_bad(d, t->name, t->name_n, "is in no file");
+	rc = shf_foreign_add_file(d->f, e->path, e->path_n, &item.file, d->err);
+	if (rc < 0)
+		return rc;
+	file = (const struct shf_foreign_file *)(void *)d->f->files.data + item.file;
+	if (e->at > file->bytes || e->bytes > file->bytes - e->at)
+		return dcp_bad(d, t->name, t->name_n, "is beyond the end of its file");
+	item.at = e->at;
+	item.bytes = e->bytes;
+	shf_buf_add(&d->f->items, &item, sizeof(item));
+	rc = shf_foreign_region(d->f, item.file, &r, d->err);
+	r.off = e->at;
+	r.bytes = e->bytes;
+	if (rc == 0 && e->bytes <= BYTES_SHOWN && !e->transformed &&
+	    shf_torch_zip_open(&zip, &r, &own) == 0 && shf_torch_scalar(&text, zip.pickle.root))
+		rc = shf_foreign_note(d->f, d->err, t->name, t->name_n, "%.*s",
+		                      (int)(text.len < 2000 ? text.len : 2000),
+		                      text.len ? (const char *)text.data : "");
+	else if (rc == 0)
+		rc = shf_foreign_note(d->f, d->err, t->name, t->name_n, "an object of %" PRIu64
+		                      " bytes, which is not read", e->bytes);
+	shf_torch_zip_release(&zip);
+	shf_buf_release(&text);
+	return rc;
+}
+
+static int open_dcp(struct shf_foreign *f, struct sheaf_error *err)
+{
+	struct dcp d = { .f = f, .err = err };
+	const struct shf_dcp_tensor *t;
+	size_t n, same;
+	int rc = dcp_read(&d);
+
+	t = (const struct shf_dcp_tensor *)(const void *)d.index.tensors.data;
+	n = d.index.tensors.len / sizeof(*t);
+	for (size_t i = 0; i < n && rc == 0; i += same) {
+		for (same = 1; i + same < n && t[i].name_n == t[i + same].name_n &&
+		     memcmp(t[i].name, t[i + same].name, t[i].name_n) == 0; same++)
+			;
+		if (same > 1 && d.files_n == 1)
+			rc = dcp_bad(&d, t[i].name, t[i].name_n, "is in the metadata twice");
+		else
+			rc = t[i].chunks ? dcp_add_tensor(&d, &t[i], same)
+			                 : dcp_add_bytes(&d, &t[i]);
+	}
+	for (int i = 0; d.pickles && i < d.files_n; i++)
+		shf_pickle_release(&d.pickles[i]);
+	if (d.bytes)
+		shf_bufs_free(d.bytes, d.files_n);
+	shf_free(d.pickles);
+	shf_dcp_index_release(&d.index);
+	return rc;
+}
+
+/* ---- items ---- */
+
+static int resolve_dcp(struct shf_foreign *f, const struct shf_foreign_tensor *t,
+                       const struct shf_foreign_piece *p, uint64_t *at,
+                       int64_t stride[SHF_FOREIGN_DIMS_MAX], struct sheaf_error *err)
+{
+	struct shf_torch_zip zip = { 0 };
+	struct shf_torch_tensor have;
+	int64_t dims[SHF_FOREIGN_DIMS_MAX];
+	struct shf_foreign_tensor shown = { 0 };
+	struct shf_region r;
+	const char *why;
+	int rc = shf_foreign_region(f, p->file, &r, err);
+
+	if (rc < 0)
+		return rc;
+	r.off = p->at;
+	r.bytes = p->item_bytes;
+	rc = shf_torch_zip_open(&zip, &r, err);
+	if (rc == 0 && shf_torch_tensor_of(&have, zip.pickle.root, &why) == SHF_TORCH_TENSOR)
+		shown = shf_torch_shown(&have, dims);
+	if (rc == 0 && (!shown.dims || shown.flip_every || shown.dtype != t->dtype ||
+	                shown.ndim != t->ndim ||
+	                memcmp(dims, p->count, (size_t)t->ndim * sizeof(*dims))))
+		rc = shf_fail(err, SHEAF_EFORMAT, "%s: the item at byte %" PRIu64 " is not the "
+			      "chunk "
+		              "of tensor %.*s that the metadata says it is; is it of another save?",
+		              r.where, p->at, shf_name_show(t->name), t->name);
+	if (rc == 0)
+		rc = shf_torch_zip_place(&zip, &have, t->name, at, stride, err);
+	*at += p->at;
+	shf_torch_zip_release(&zip);
+	return rc;
+}
+
+static int dcp_item_order(const void *a, const void *b)
+{
+	const struct shf_foreign_item *x = a, *y = b;
+
+	if (x->file != y->file)
+		return x->file < y->file ? -1 : 1;
+	return (x->at > y->at) - (x->at < y->at);
+}
+
+/* Checks each item once. Byte items need not be archives, and have no checksums then. */
+static int verify_dcp(struct shf_foreign *f, struct shf_foreign_findings *to,
+                      struct sheaf_error *err)
+{
+	struct shf_foreign_item *item = (struct shf_foreign_item *)(void *)f->items.data;
+	size_t n = f->items.len / sizeof(*item);
+	bool unproved = false;
+	int rc = 0;
+
+	if (n)
+		qsort(item, n, sizeof(*item), dcp_item_order);
+	for (size_t i = 0; i < n && rc == 0; i++) {
+		const struct shf_foreign_file *file = (const void *)f->files.data;
+		struct shf_arena arena = { 0 };
+		struct sheaf_error e = { 0 };
+		struct shf_region r;
+		struct shf_zip zip;
+		uint8_t head[4] = { 0 };
+
+		if (i && dcp_item_order(&item[i - 1], &item[i]) == 0)
+			continue;
+		rc = shf_foreign_region(f, item[i].file, &r, err);
+		if (rc < 0)
+			break;
+		r.off = item[i].at;
+		r.bytes = item[i].bytes;
+		rc = r.bytes < 4 ? 0 : shf_region_read(&r, head, 4, 0, &e);
+		if (rc == 0 && shf_get32(head) != 0x04034b50) {
+			unproved = true;
+			continue;
+		}
+		rc = rc < 0 ? rc : shf_zip_open(&zip, &r, &arena, &e);
+		if (rc == 0) {
+			to->unproved = false;
+			rc = shf_zip_verify(&zip, &r, file[item[i].file].name, item[i].at, to, &e);
+			unproved |= to->unproved;
+		}
+		if (rc == SHEAF_EFORMAT) {
+			to->found(to->arg, false, file[item[i].file].name, (int64_t)item[i].at, &e);
+			rc = 0;
+		} else if (rc < 0) {
+			*err = e;
+		}
+		shf_arena_release(&arena);
+	}
+	to->unproved = unproved;
+	return rc;
+}
+
+const struct shf_foreign_format shf_torch_dcp = {
+	.name = "torch.dcp",
+	.is_dir = is_dcp,
+	.open = open_dcp,
+	.resolve = resolve_dcp,
+	.verify = verify_dcp,
+};

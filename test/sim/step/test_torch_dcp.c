@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Directories of torch.distributed.checkpoint: loaded in any layout from many boxes, and refused
+ * with a sentence where the metadata and the files do not fit. */
+#include <stdlib.h>
+#include "foreign.h"
+#include "read_slice.h"
+#include "t.h"
+#include "torchfile.h"
+
+static const struct torch_tensor two[] = {
+	{ .name = "a.w", .dtype = SHEAF_F32, .ndim = 2, .shape = { 37, 29 } },
+	{ .name = "a.h", .dtype = SHEAF_BF16, .ndim = 2, .shape = { 301, 41 } },
+	{ .name = "big", .dtype = SHEAF_F64, .ndim = 2, .shape = { 700, 513 } },
+};
+#define TWO ((int)(sizeof(two) / sizeof(two[0])))
+
+static void held(struct hand *h)
+{
+	struct sheaf_slice *s = hand_add(h, "model", "a.w", SHEAF_F32, 2, 37, 29);
+
+	s->flags = SHEAF_SLICE_FLAT;
+	s->flat_start = 1073 * h->rank / h->ranks;
+	s->flat_count = 1073 * (h->rank + 1) / h->ranks - s->flat_start;
+	s = hand_add(h, "model", "a.h", SHEAF_BF16, 2, 301, 41);
+	hand_cut(s, h->play->variant % 2, h->rank, h->ranks);
+	s = hand_add(h, "model", "big", SHEAF_F64, 2, 700, 513);
+	hand_cut(s, 1, h->rank, h->ranks);
+}
+
+static struct play of_dir(struct simdisk *disk, int ranks)
+{
+	struct play p = hands_play(disk, ranks, held);
+
+	p.path = "dcp";
+	p.opts.flags = 0;
+	p.flags = SHEAF_LOAD_STRICT;
+	return p;
+}
+
+TEST(boxes_load_in_any_layout)
+{
+	static const int cuts[][2] = { { 1, 1 }, { 4, 1 }, { 1, 5 }, { 3, 4 }, { 40, 2 } };
+
+	for (size_t k = 0; k < sizeof(cuts) / sizeof(cuts[0]); k++) {
+		struct simdisk *disk = disk_new();
+
+		torch_dcp(disk, "dcp", two, TWO, cuts[k][0], cuts[k][1], DCP_SOUND);
+		for (int ranks = 1; ranks < 5; ranks++) {
+			struct play p = of_dir(disk, ranks);
+
+			p.variant = ranks;
+			LOADED(p);
+			CHECK_INT(p.report.loaded, TWO);
+		}
+		simdisk_free(disk);
+	}
+}
+
+/* Opens, reads and verifies a directory with a flaw; returns the first code that is not 0. */
+static int opens(enum dcp_flaw flaw, int *verified, struct sheaf_error *err)
+{
+	struct simdisk *disk = disk_new();
+	const struct shf_sys *sys = simdisk_process(disk, 77, 0);
+	struct sheaf_slice s = { .size = sizeof(s), .dtype = SHEAF_F32, .ndim = 2, .name = "a.w",
+		.shape = { 37, 29 }, .count = { 37, 29 } };
+	struct sheaf_checkpoint *step = NULL;
+	int rc;
+
+	s.data = malloc(37 * 29 * 4);
+	torch_dcp(disk, "dcp", two, 1, 3, 2, flaw);
+	rc = shf_step_open_path(&step, "dcp", NULL, NULL, sys, err);
+	if (rc == 0)
+		rc = shf_step_read(step, &s, err);
+	if (rc == 0)
+		*verified = shf_step_verify(step, NULL, err);
+	shf_step_put(step);
+	CHECK_INT(simdisk_open_n(sys), 0);
+	simdisk_free(disk);
+	free(s.data);
+	return rc;
+}
+
+TEST(metadata_that_does_not_fit_its_files_is_refused_by_what_is_wrong)
+{
+	static const struct { enum dcp_flaw flaw; const char *why; } flaws[] = {
+		{ DCP_GAP, "tensor a.w: [0:12, 0:14] is in no chunk; the metadata of a rank may "
+			   "be" },
+		{ DCP_OVERLAP, "is in several chunks" },
+		{ DCP_OTHER_SAVE, "is not the chunk of tensor a.w that the metadata says it is" },
+		{ DCP_BEYOND, "a chunk beyond the end of its file" },
+		{ DCP_NO_FILE, "dcp/__0_0.distcp: missing, but the metadata names it" },
+		{ DCP_OUTSIDE, "names the file ../__0_0.distcp, which is not a file directly in "
+			       "it" },
+		{ DCP_ZSTD, "is stored through a transformation" },
+		{ DCP_TWICE, "is in the metadata twice" },
+		{ DCP_NO_ENTRY, "has a chunk that is in no file" },
+		{ DCP_LEAVES, "has a chunk that leaves it" },
+	};
+	struct sheaf_error err = { 0 };
+	int verified = 1;
+
+	CHECK_RC(opens(DCP_SOUND, &verified, &err), 0, &err);
+	CHECK_INT(verified, 0);
+	for (size_t i = 0; i < sizeof(flaws) / sizeof(flaws[0]); i++) {
+		int rc = opens(flaws[i].flaw, &verified, &err);
+
+		if (rc != SHEAF_EFORMAT || !strstr(err.msg, flaws[i].why))
+			fail_msg("want '%s', got %d: %s", flaws[i].why, rc, err.msg);
+	}
+}
+
+TEST(a_save_that_has_not_finished_is_said_to_be)
+{
+	struct simdisk *disk = disk_new();
+	const struct shf_sys *sys = simdisk_process(disk, 77, 0);
+	struct sheaf_checkpoint *step = NULL;
+	struct sheaf_error err;
+
+	torch_dcp(disk, "dcp", two, 1, 3, 2, DCP_SOUND);
+	CHECK_INT(simdisk_remove(disk, "dcp/.metadata"), 0);
+	CHECK_RC(shf_step_open_path(&step, "dcp", NULL, NULL, sys, &err), SHEAF_EFORMAT, &err);
+	CHECK(strstr(err.msg, "its save has not finished") != NULL);
+	simdisk_free(disk);
+}
