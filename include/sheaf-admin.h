@@ -43,7 +43,8 @@ enum sheaf_item_state {
 	                                 * missing, or with files that are missing or have another
 	                                 * size */
 	SHEAF_ITEM_FOREIGN = 3,         /* a directory with the name of a checkpoint that another
-	                                 * program wrote, with neither sheaf.json nor sheaf.sums */
+	                                 * program wrote: not empty, with neither sheaf.json nor
+	                                 * sheaf.sums */
 	SHEAF_ITEM_ASIDE = 4,           /* a checkpoint that was set aside */
 	SHEAF_ITEM_STAGED = 5,          /* a save in the stage that was not committed */
 	SHEAF_ITEM_UNREAD = 6           /* unknown, because of an I/O error */
@@ -162,8 +163,9 @@ int  sheaf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *o
 
 /* Sets all checkpoints after `step` aside, so that training can continue from that one. A job that
  * goes back calls it, and then loads that checkpoint. Without it the next save after loading an
- * older checkpoint is EINVAL. Newer checkpoints that are in memory only (sheaf-agent.h) need no
- * rewind: SHEAF_LATEST finds them until the next checkpoint exists, and not afterwards.
+ * older checkpoint is EINVAL. To go back to the newest checkpoint on disk, past newer ones that
+ * are in memory only (sheaf-agent.h), no rewind is needed: open it by its number. SHEAF_LATEST
+ * finds those in memory until the next checkpoint exists.
  * step    number of the checkpoint to continue from.
  * Returns 0 or an error code. [collective] */
 int  sheaf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err);
@@ -176,8 +178,8 @@ int  sheaf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *e
  * - The newest checkpoint that is not marked bad is the parent of this one. If several checkpoints
  *   were set aside, restore the oldest first.
  * - A checkpoint of the run has this one as its parent.
- * - All checkpoints of the run are marked bad, or it has none, and the parent of this one is not
- *   among them.
+ * - The run has only checkpoints that are marked bad, or none at all, and none of them is the
+ *   parent of this one.
  *
  * The manifest and the sizes of the files are checked. The bytes are not: call
  * sheaf_checkpoint_verify for that. After a power cut the checkpoint is complete in one of the two

@@ -80,8 +80,9 @@ int  sheaf_load_take(struct sheaf_load *load, int slice, void *data, struct shea
 int  sheaf_load_end(struct sheaf_load *load, struct sheaf_report *report, struct sheaf_error *err);
 /* Frees a load after all takes have returned. A load that has not ended is cancelled on this rank
  * only: the others would wait in sheaf_load_end until the deadline. So a rank that gives up calls
- * sheaf_load_end first. That is EINVAL on all ranks, because a slice was not taken, and then all
- * ranks free the load. [local] */
+ * sheaf_load_end first, which is EINVAL on all ranks, because a slice was not taken. EINVAL does
+ * not say whether a rank gave up or only forgot a slice. The simplest rule is that all ranks free
+ * the load then. [local] */
 void sheaf_load_free(struct sheaf_load *load);
 
 #ifdef __GNUC__

@@ -80,8 +80,8 @@ struct sheaf_retention {
 	int32_t best_largest;           /* 0: the smallest value is the best. 1: the largest */
 	/* Seconds from the removal of a checkpoint to its deletion, in which a person can still get
 	 * it back from .sheaf/trash. 0: 600. -1: it is deleted at once. Until then it
-	 * takes space on the disk. A later job deletes what was removed 600 s before it opens
-	 * the run, even if this was longer. */
+	 * takes space on the disk. A later job does not know it: when it opens the run, it
+	 * deletes what was removed 600 s ago or earlier. */
 	int32_t grace_s;
 };
 
@@ -107,8 +107,8 @@ struct sheaf_memory_tier {
 	 * sheaf_run_close waits for that thread. Keep the group until the run is closed.
 	 * - A checkpoint that is committed while another is being sent is not replicated.
 	 * - sheaf_staging.buffers_max must be at least 3; its default is then 4. With 3, a replica
-	 *   that is slow to send overwrites the last complete one, so that for a while there is
-	 *   none. With 4 both have room.
+	 *   overwrites the last complete one while it is sent, so that for a while there is none.
+	 *   With 4 there is room for both.
 	 * - If sheaf_staging.bytes_max leaves room for only 2 buffers, replicas are sent inside
 	 *   commits. */
 	struct sheaf_group *copies_group;

@@ -31,12 +31,12 @@ struct sheaf_ema {
  *         slices of model that are stored in F32 and have no master.
  * ema     the decay, and which steps count: see struct sheaf_ema.
  *
- * A step counts if it is a multiple of ema->interval and its loss is below ema->loss_max. The first
- * save sets e = w, and so does the first step that counts. Each later step that counts makes the
- * update
+ * A step counts if it is a multiple of ema->interval and its loss is below ema->loss_max. Until a
+ * step has counted, e is the w of the first save. The first step that counts sets e = w. Each later
+ * step that counts makes the update
  *     e = fma(c, e, d * w)    with c = (float)coef and d = (float)(1 - coef)
- * Both products are rounded once, so every layout computes the same bits. With warmup the n-th
- * update after the first uses the smaller of coef and (1 + n) / (warmup + n).
+ * d * w is rounded, and then the sum once, so every layout computes the same bits. With warmup the
+ * n-th update after the first uses the smaller of coef and (1 + n) / (warmup + n).
  *
  * - The averages are further slices of the state, numbered from the next free number on. The state
  *   owns their memory: 4 bytes for each item. For memory with strides it is 4 bytes for each item
@@ -66,8 +66,8 @@ int  sheaf_state_ema(struct sheaf_state *state, const char *family, const struct
  * EINVAL: the run, the step or the state cannot be saved now, or ranks disagree. Nothing is
  *    updated.
  * ENOMEM: no memory for the averages. Nothing is updated.
- * ELOST: some ranks may have updated theirs. Call it again for that step, with a new group, before
- *        going on.
+ * ELOST: some ranks may have updated theirs. Open the run again with a new group, and call it again
+ *        for that step: ranks that have counted the step leave it out.
  * [collective] */
 int  sheaf_state_average(struct sheaf_state *state, struct sheaf_run *run, int64_t step,
                          double loss, struct sheaf_error *err);
@@ -79,10 +79,10 @@ struct sheaf_average {
 	                                 * the weights; NULL if the slice is empty */
 	int64_t start, count;
 };
-/* Gives access to the averages of a slice, for example to evaluate the model with them. First the
- * calling thread makes what lazy saves in flight have not yet updated of these averages, or waits
- * for the thread that does. The averages are then those of the last step that counted, bit for bit
- * as a checkpoint of that step has them. No other rank is asked, and the disk is not waited for.
+/* Gives access to the averages of a slice, for example to evaluate the model with them. If a lazy
+ * save in flight has not yet updated these averages, the call does that first. The averages are
+ * then those of the last step that counted, bit for bit as a checkpoint of that step has them. No
+ * other rank is asked, and the disk is not waited for.
  * name     family of the averages (sheaf_ema.name); NULL: "ema".
  * slice    number of a slice of weights.
  * average  receives where its averages are. They lie as the weights do: the average of item k of
@@ -108,8 +108,8 @@ int  sheaf_state_get_average(struct sheaf_state *state, const char *name, int sl
  * sheaf_save_begin, where sheaf_save_note may be called. The size may differ from rank to rank and
  * from save to save, and a rank may give none. Bytes that always have the same size can be a part
  * of the state instead (sheaf_state_rank_bytes).
- * stream  name of the stream: [a-z0-9._-]{1,57} without ".safetensors" in it, and none of
- *         sheaf_state_rank_bytes. A rank gives
+ * stream  name of the stream: [a-z0-9._-]{1,57} without ".safetensors" in it, and not the name
+ *         of a stream that was added with sheaf_state_rank_bytes. A rank gives
  *         each stream once in a save.
  * bytes   the contents; copied.
  * n       their size, at most 64 MiB; may be 0.

@@ -195,14 +195,15 @@ int sheaf_dtype_from_name(const char *name);
  *     origin + i * stride[0] + j * stride[1] + ...
  * of the memory, and `data` points to item 0 of the memory. Examples: a transposed matrix; fused
  * q-k-v weights, which are one slice for each of the three stored tensors, with another origin in
- * the same memory. If only the origin is set, the strides are those of row-major order.
+ * the same memory. If only the origin is set, the strides are those of a dense array of
+ * size `count`.
  *
  * With SHEAF_SLICE_FLAT this rank has only a range of that memory, as with ZeRO and FSDP: see that
  * flag.
  *
  * A slice with a count of 0 is empty. It is allowed on ranks that have nothing of a tensor, may
  * have NULL data, and never means "all". For F4 and F6 memory must be dense, and boxes must begin
- * and end between bytes. */
+ * and end at whole bytes. */
 struct sheaf_slice {
 	uint32_t size;
 	int32_t memory;                 /* 0: host memory; other values are reserved (EINVAL) */
@@ -231,9 +232,9 @@ struct sheaf_slice {
 	int64_t flat_count;             /* SHEAF_SLICE_FLAT: number of items that this rank has */
 	void *data;                     /* the memory; borrowed as long as the state exists */
 };
-/* This rank has only the items [flat_start, flat_start + flat_count) of the memory in which the
- * other fields describe the box, possibly none, and `data` points to item flat_start. Items are
- * counted as for `origin`: from the beginning of the whole memory. Examples:
+/* The other fields describe a box in a buffer that is cut over several ranks. This rank has only
+ * the items [flat_start, flat_start + flat_count) of the buffer, possibly none, and `data` points
+ * to the first of these. `origin` is counted from the beginning of the whole buffer. Examples:
  * - ZeRO cuts the 12 items of a [3, 4] matrix over two ranks. Both have start {0, 0} and count
  *   {3, 4}. Rank 0 has flat_start 0, rank 1 has 6, and both have flat_count 6.
  * - FSDP1 puts several parameters one after another into a flat buffer, and each rank has a range
@@ -264,9 +265,9 @@ struct sheaf_slice {
 /* Saves the slice but does not load it: the memory is left as it is, and the report says ignored.
  * Meant for memory that is saved twice, such as F32 master weights that are also saved as the BF16
  * model: set it on the slice of the model, so that a load fills the memory from the masters.
- * Without this flag a load would fill that memory twice, which is ELAYOUT. If both have
- * memory of their own, the flag is not needed. sheaf_checkpoint_read fills the slice nevertheless,
- * and sheaf_plan counts it as read. */
+ * Without this flag a load would fill that memory from two tensors of different types, which is
+ * ELAYOUT. If both have memory of their own, the flag is not needed. sheaf_checkpoint_read fills
+ * the slice nevertheless, and sheaf_plan counts it as read. */
 #define SHEAF_SLICE_SAVE_ONLY 0x10ULL
 /* This rank has the same items a second time, in other memory, and both always have the same
  * values. One of the two is saved, and a load fills both. Without this flag on at least one of them
@@ -277,7 +278,7 @@ struct sheaf_slice {
  * the box of this rank from the whole tensor, with one call for each axis of the mesh of devices
  * that cuts the tensor, the outermost first. Cuts as torch.chunk does: pieces have ceil(count / n)
  * items, and the last ones are shorter or empty. EINVAL if SHEAF_SLICE_FLAT is set already.
- * - Without strides, `data` must be the dense memory of the piece.
+ * - Without strides, the memory of the slice must be the dense memory of the piece.
  * - With strides, `data` stays the memory of the box before the cut, and origin is moved.
  *
  * [local] */
@@ -337,9 +338,9 @@ enum sheaf_log_level {
  * must be equal everywhere. */
 struct sheaf_opts {
 	uint32_t size;
-	/* How long a collective call waits for another rank, in milliseconds. 0: 600000. A rank
-	 * that does not join in this time is lost (ELOST). It is also what a negative timeout_ms
-	 * of a call means. */
+	/* How long a collective call waits for another rank, in milliseconds. 0: 600000. If a
+	 * rank is missing for this time, the call is ELOST; work that is only unfinished is EAGAIN.
+	 * It is also what a negative timeout_ms of a call means. */
 	int32_t timeout_ms;
 	uint64_t flags;                 /* SHEAF_RUN_... */
 	/* Names of the checkpoints' folders; NULL: the names that the run has, or "checkpoint-{n}"
@@ -433,8 +434,8 @@ struct sheaf_state *sheaf_state_new(void);
 /* Adds a slice to a state, and returns its number: 0, 1, ... Call it for all that this rank holds,
  * before the first sheaf_save_begin of the state; after that it is EINVAL.
  * - One tensor may be added many times, as pieces, or by several ranks as replicas. Pieces of one
- *   rank may overlap if the common items have the same values. A piece that is there twice, in
- *   different memory, needs SHEAF_SLICE_COPY.
+ *   rank may overlap if the common items have the same values. Only two slices of exactly the
+ *   same items, in different memory, need SHEAF_SLICE_COPY.
  * - The result need not be checked: after a failure the next collective call that uses the state
  *   returns its code. ENOMEM if the state is NULL.
  *
@@ -492,8 +493,9 @@ struct sheaf_save_opts {
  * - If sheaf_staging.bytes_max is set and cannot hold the whole state, begin copies everything
  *   after all, and sheaf_stat.at_once is 1.
  * - From the second lazy save of a state on, begin is one small agreement and touches no disk,
- *   unless there are slices in place (SHEAF_SLICE_IN_PLACE). The files are made by the first
- *   advance or commit, which then finds what is wrong with the save (EEXIST, no space). */
+ *   unless there are slices in place (SHEAF_SLICE_IN_PLACE). So nothing is written before the first
+ *   advance or commit of the save, or its submit. That creates the files, and finds what is wrong
+ *   with the save (EEXIST, no space). */
 #define SHEAF_SAVE_LAZY     0x100000000ULL
 /* Saves to the memory tier only, and updates averages. Nothing is written to disk. After the commit
  * a later job finds the checkpoint in memory. Needs two staging buffers. Such saves are committed
@@ -517,8 +519,8 @@ struct sheaf_save_opts {
  * sheaf write the copies to disk in the background. Go on training, call sheaf_save_commit later to
  * complete the checkpoint, and then sheaf_save_free.
  * - Saves are committed in the order in which they began.
- * - If no staging buffer is free, begin waits until the oldest save is written, however long that
- *   takes.
+ * - If no staging buffer is free, begin carries the oldest save on until it is written, however
+ *   long that takes. That save must still be committed.
  *
  * save   receives the save. Free it with sheaf_save_free.
  * step   number of the checkpoint.
@@ -580,7 +582,7 @@ int  sheaf_save_advance(struct sheaf_save *save, uint64_t bytes_max, struct shea
  * - The gate is open at once in a save that is not lazy, and where this save reads nothing of the
  *   memory because another rank writes the same bytes.
  * - Each save has its own gates: memory that two saves read may change after the gates of both.
- * - A commit that waits opens the gates that were not called.
+ * - sheaf_save_commit copies what is left. When it has returned 0, no gate needs to be called.
  * - All threads must have returned from it before the save is freed.
  *
  * [any thread] */
@@ -661,8 +663,8 @@ int  sheaf_save_abort(struct sheaf_save *save, const char *why, struct sheaf_err
  * - Copies, writes and transfers end when the time is up. The call may last longer by one agreement
  *   of the ranks and one portion of a transfer (4 MiB at first, and later what takes 0.1 s).
  * - Creating the files and publishing cannot be interrupted. If less time is left than they took in
- *   one of the last two saves, the call returns EAGAIN without beginning them. A call after that
- *   begins them in any case, and so does the first save since the run was opened.
+ *   one of the last two saves, the call returns EAGAIN without beginning them, but only once for
+ *   each of the two, and never in the first save since the run was opened.
  * - After EAGAIN with no time left call sheaf_save_free, which waits for what is being written, or
  *   exit at once. The next sheaf_run_open removes what is left, and the checkpoint never appears,
  *   unless it was being published: then it may appear, whole.
@@ -695,8 +697,8 @@ int  sheaf_save_result(struct sheaf_save *save, int timeout_ms, struct sheaf_err
 /* Frees a save. Call it once for each save, normally after commit. What happens to the checkpoint
  * depends on how far the save is:
  * - Submitted: it is committed all the same, unless sheaf_save_abort was called.
- * - Being published: this call waits until the checkpoint is published or has failed. No rank is
- *   told which, so all saves that were begun later fail.
+ * - Being published: this call waits until the checkpoint is published or has failed. Which of the
+ *   two is then unknown, so all saves that were begun later fail. To avoid that, commit first.
  * - Otherwise, if not committed: it is aborted. If commit said that it is in memory, it stays
  *   there.
  *
