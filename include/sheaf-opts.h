@@ -91,8 +91,9 @@ struct sheaf_retention {
 struct sheaf_memory_tier {
 	uint32_t size;
 	/* Copies of each checkpoint in memory. 0 or 1: no replica. 2: the memory of the next node
-	 * has a replica, so that the checkpoint survives the loss of one node. Replicas need
-	 * `agent`, and the memory of two more staging buffers. They are sent inside the commit, or
+	 * has a replica, so that the checkpoint survives the loss of one node. Other values are
+	 * EINVAL. Replicas need `agent`. They take the memory of two staging buffers more, which
+	 * do not count for sheaf_staging.buffers_max. They are sent inside the commit, or
 	 * in the background with copies_group. If there is only one node, or after a failure, log
 	 * has a warning that there are no replicas. Same on all ranks. */
 	int32_t copies;

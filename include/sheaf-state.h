@@ -45,8 +45,9 @@ struct sheaf_ema {
  *   weights opens.
  * - Every step that counts is applied once, even if its save is dropped (EAGAIN) or fails.
  * - After a load the averages continue from what was loaded. If the loaded step is saved again, to
- *   the same run, it makes no update. Averages that the load did not fill are set to the weights
- *   at the next save. If a load fills none, all averages start again.
+ *   the same run, it makes no update. A checkpoint without averages
+ *   of that name can be loaded without a flag, and the averages start again. Averages that the load
+ *   did not fill are set to the weights at the next save.
  * - A rank may have none of the slices. If no rank has any, begin, sheaf_state_average and load are
  *   EINVAL.
  *

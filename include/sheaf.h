@@ -250,7 +250,8 @@ struct sheaf_slice {
  * was offloaded to host memory or to a mapped file. It has a price:
  * - The caller waits for the disk: in sheaf_save_wait_copied for a lazy save, in sheaf_save_begin
  *   otherwise. The data passes through at most 48 MiB of memory of the library.
- * - sheaf_save_begin waits until the save before is published, and makes the files of this one.
+ * - sheaf_save_begin creates the files. If the save before is just being published, it waits for
+ *   that first.
  * - The checkpoint is never kept in the memory tier.
  *
  * Some bytes are staged all the same: averages of the slice; with SHEAF_RUN_REPLICAS all replicas;
@@ -339,8 +340,9 @@ enum sheaf_log_level {
 struct sheaf_opts {
 	uint32_t size;
 	/* How long a collective call waits for another rank, in milliseconds. 0: 600000. If a
-	 * rank is missing for this time, the call is ELOST; work that is only unfinished is EAGAIN.
-	 * It is also what a negative timeout_ms of a call means. */
+	 * rank has not joined the call after this time, the call is ELOST, whatever its timeout_ms
+	 * is. The timeout_ms of a call only limits how long it waits for work to be finished
+	 * (EAGAIN). If it is negative, that limit is this one. */
 	int32_t timeout_ms;
 	uint64_t flags;                 /* SHEAF_RUN_... */
 	/* Names of the checkpoints' folders; NULL: the names that the run has, or "checkpoint-{n}"
@@ -394,7 +396,7 @@ struct sheaf_opts {
 /* Opens the run for reading: takes no lock, writes nothing and cleans nothing up. */
 #define SHEAF_RUN_READONLY   0x20000ULL
 /* Compares the replicas of different ranks at each save. EDIVERGED names a tensor and a rank where
- * they differ. Slices of one rank that have the same name, or overlap, are not compared. */
+ * they differ. Slices of one and the same rank are not compared with each other. */
 #define SHEAF_RUN_REPLICAS   0x40000ULL
 /* Reads and writes only through the page cache, never with O_DIRECT. */
 #define SHEAF_RUN_BUFFERED   0x80000ULL
@@ -493,14 +495,17 @@ struct sheaf_save_opts {
  * - If sheaf_staging.bytes_max is set and cannot hold the whole state, begin copies everything
  *   after all, and sheaf_stat.at_once is 1.
  * - From the second lazy save of a state on, begin is one small agreement and touches no disk,
- *   unless there are slices in place (SHEAF_SLICE_IN_PLACE). So nothing is written before the first
- *   advance or commit of the save, or its submit. That creates the files, and finds what is wrong
- *   with the save (EEXIST, no space). */
+ *   unless there are slices in place (SHEAF_SLICE_IN_PLACE). The files are created by the first
+ *   sheaf_save_advance or sheaf_save_commit of the save, or after its sheaf_save_submit, and
+ *   nothing is written to disk before. So call one of them soon after begin. It also finds what is
+ *   wrong with the save (EEXIST, no space). */
 #define SHEAF_SAVE_LAZY     0x100000000ULL
 /* Saves to the memory tier only, and updates averages. Nothing is written to disk. After the commit
- * a later job finds the checkpoint in memory. Needs two staging buffers. Such saves are committed
- * in the order in which they began, independently of saves to disk. Two errors mean that this
- * checkpoint is not kept and training goes on: EAGAIN from begin, if some node has no agent; and
+ * a later job finds the checkpoint in memory. Needs two staging buffers, which lazy
+ * saves have by default; otherwise set sheaf_staging.buffers_max to 2 (EINVAL). Such saves are
+ * committed in the order in which they began, independently of saves to disk. Two errors mean that
+ * this checkpoint is not kept and training goes on: EAGAIN from begin, if some node has no agent;
+ * and
  * EFAILED from commit, if an agent has ended since or has no memory left. */
 #define SHEAF_SAVE_NO_DISK  0x200000000ULL
 /* Back-pressure: if no staging buffer is free, begin returns EAGAIN instead of waiting. */
@@ -629,9 +634,9 @@ int  sheaf_save_ready(struct sheaf_save *save, struct sheaf_error *err);
 int64_t sheaf_save_eta_ms(struct sheaf_save *save);
 /* Aborts a save whose state is no good. The next advance or commit returns EFAILED on all ranks,
  * and so does one that another thread is in now. Agents do not keep the checkpoint either. Unless
- * the save was submitted, this rank must still call sheaf_save_commit, where the other ranks wait
- * and get the error. If all ranks free the save instead, a replica on another node may keep it in
- * memory.
+ * the save was submitted, this rank must still call sheaf_save_commit and then sheaf_save_free,
+ * because the other ranks wait in the commit and get the error there. If all ranks leave out the
+ * commit, a replica on another node may keep the checkpoint in memory.
  * why    the reason, which becomes the message of EFAILED; copied.
  * EINVAL: too late: the save is committed, or all ranks have agreed to publish it. Nothing
  *    happened.
@@ -662,9 +667,10 @@ int  sheaf_save_abort(struct sheaf_save *save, const char *why, struct sheaf_err
  * means the default, which is minutes:
  * - Copies, writes and transfers end when the time is up. The call may last longer by one agreement
  *   of the ranks and one portion of a transfer (4 MiB at first, and later what takes 0.1 s).
- * - Creating the files and publishing cannot be interrupted. If less time is left than they took in
- *   one of the last two saves, the call returns EAGAIN without beginning them, but only once for
- *   each of the two, and never in the first save since the run was opened.
+ * - Creating the files and publishing cannot be interrupted. If less time is left for one of the
+ *   two than it took in the last two saves, the call returns EAGAIN and does not begin it. The next
+ *   call begins it all the same, and may then overrun its timeout_ms. In the first save since the
+ *   run was opened there is nothing to compare with, and both are always begun.
  * - After EAGAIN with no time left call sheaf_save_free, which waits for what is being written, or
  *   exit at once. The next sheaf_run_open removes what is left, and the checkpoint never appears,
  *   unless it was being published: then it may appear, whole.
@@ -735,7 +741,8 @@ enum sheaf_report_kind {
 	SHEAF_REPORT_MISSING = 1,       /* a tensor of the state is not in the checkpoint */
 	SHEAF_REPORT_UNEXPECTED = 2,    /* a tensor of the checkpoint is not in the state */
 	SHEAF_REPORT_CONVERTED = 3,     /* the checkpoint has another dtype: converted */
-	SHEAF_REPORT_UNVERIFIED = 4,    /* read without comparing all of it with its digest */
+	SHEAF_REPORT_UNVERIFIED = 4,    /* not compared as a whole with its digest, see
+	                                 * sheaf_report.unverified */
 	SHEAF_REPORT_DERIVED = 5,       /* made from another family: SHEAF_LOAD_DERIVE */
 	SHEAF_REPORT_IGNORED = 6,       /* by opts.ignore or SHEAF_SLICE_SAVE_ONLY */
 	SHEAF_REPORT_MISMATCHED = 7,    /* the checkpoint has another shape: memory left as it is */
@@ -773,8 +780,10 @@ struct sheaf_report {
 	uint64_t ignored;               /* tensors that were ignored */
 	uint64_t mismatched;            /* tensors of another shape: memory left as it is */
 	uint64_t zeroed;                /* tensors filled with zeros */
-	uint64_t unverified;            /* tensors read in part, or without checksums: at most their
-	                                 * blocks were checked */
+	uint64_t unverified;            /* tensors that no rank has compared with their digest as a
+	                                 * whole, which is normal if ranks load parts of them. Each
+	                                 * block was checked all the same, unless there are no
+	                                 * checksums, or SHEAF_RUN_UNVERIFIED is set */
 	uint64_t findings;              /* verification: number of findings */
 	uint64_t files;                 /* load: tensor files; verification: files checked */
 	uint64_t disk_bytes;            /* over all ranks: read from disk */
