@@ -26,9 +26,9 @@ extern "C" {
  *   a node need is read from disk once if the page cache can keep it until the last of them takes
  *   it. So take slices in the same order on all ranks of a node. Nothing is sent between nodes.
  * - Several threads that take at once keep the disk busier than one.
- * - A checkpoint in the memory tier is read from there, as far as this node has it. What it
- *   lacks is read from disk. If the checkpoint is not there, sheaf_load_begin is EINVAL: write it to
- *   disk (sheaf_agent_flush), or open an older one by its number. */
+ * - A checkpoint in the memory tier is read from there, as far as this node has it. What it lacks
+ *   is read from disk. If the checkpoint is not there, sheaf_load_begin is EINVAL: write it to disk
+ *   (sheaf_agent_flush), or open an older one by its number. */
 struct sheaf_load;                      /* a load that fills one slice at a time */
 
 /* Begins a load slice by slice, and decides what each slice is filled from. The load counts as a
