@@ -162,8 +162,9 @@ int  sheaf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *o
                        struct sheaf_report *report, struct sheaf_error *err);
 
 /* Sets all checkpoints after `step` aside, so that training can continue from that one. A job that
- * goes back calls it, and then loads that checkpoint. Without it the next save after loading an
- * older checkpoint is EINVAL. To go back to the newest checkpoint on disk, past newer ones that
+ * goes back calls it, and then loads that checkpoint. Without it the next save is EINVAL if the
+ * loaded checkpoint is older than the newest one on disk that is not marked bad. A load of
+ * SHEAF_LATEST needs no rewind. To go back to the newest checkpoint on disk, past newer ones that
  * are in memory only (sheaf-agent.h), no rewind is needed: open it by its number. SHEAF_LATEST
  * finds those in memory until the next checkpoint exists.
  * step    number of the checkpoint to continue from.

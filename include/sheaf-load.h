@@ -40,7 +40,7 @@ struct sheaf_load;                      /* a load that fills one slice at a time
  * flags   as for sheaf_checkpoint_load, without SHEAF_LOAD_DRY.
  * report  receives what a load with SHEAF_LOAD_DRY reports; may be NULL.
  * Returns the codes of sheaf_checkpoint_load that are found before any byte is read.
- * EINVAL: also for averages of weights whose data is NULL.
+ * EINVAL: also if the state has averages (sheaf_state_ema) of a slice whose data is NULL.
  * [collective] */
 int  sheaf_load_begin(struct sheaf_load **load, struct sheaf_checkpoint *step,
                       struct sheaf_state *state, uint64_t flags, struct sheaf_report *report,

@@ -79,9 +79,9 @@ struct sheaf_retention {
 	const char *best_note;
 	int32_t best_largest;           /* 0: the smallest value is the best. 1: the largest */
 	/* Seconds from the removal of a checkpoint to its deletion, in which a person can still get
-	 * it back from .sheaf/trash. 0: 600. -1: it is deleted at once. Until then it
-	 * takes space on the disk. A later job does not know it: when it opens the run, it
-	 * deletes what was removed 600 s ago or earlier. */
+	 * it back from .sheaf/trash. 0: 600. -1: it is deleted at once. Until then the
+	 * checkpoint takes space on the disk. This option is not stored: a later job that opens the
+	 * run deletes what was removed 600 s ago or earlier. */
 	int32_t grace_s;
 };
 
@@ -120,13 +120,13 @@ struct sheaf_memory_tier {
 struct sheaf_notify {
 	uint32_t size;
 	int32_t reserved;
-	/* Called on rank 0 for each checkpoint on disk, inside the sheaf_save_commit that then
-	 * returns 0. NULL: none. The checkpoint survives a power loss, its done files are written,
-	 * and the other ranks go on. Not called for a save that failed, is in doubt or is in memory
-	 * only. For saves that were submitted (sheaf_save_submit) it is called on the thread that
-	 * commits, possibly while another thread is in a call of sheaf, and must not call sheaf.
-	 * path: the checkpoint's folder, as sheaf_run_path gives it; valid during the callback. It
-	 * must not do any of these:
+	/* Called on rank 0 for each checkpoint on disk, inside the sheaf_save_commit or
+	 * sheaf_save_advance that then returns 0. NULL: none. The checkpoint survives a power loss,
+	 * its done files are written, and the other ranks go on. Not called for a save that failed,
+	 * is in doubt or is in memory only. For saves that were submitted (sheaf_save_submit) it is
+	 * called on the thread that commits, possibly while another thread is in a call of sheaf,
+	 * and must not call sheaf. path: the checkpoint's folder, as sheaf_run_path gives it; valid
+	 * during the callback. It must not do any of these:
 	 * - Call a [collective] function on this run, its checkpoints or its saves.
 	 * - Call sheaf_save_free for this save.
 	 * - Take timeout_ms or longer: the other ranks wait in their next collective call.

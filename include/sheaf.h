@@ -133,7 +133,8 @@ enum sheaf_code {                       /* result codes; numbers never change */
 	                                 * a call on a save returns it, the save has failed */
 	SHEAF_ENOENT = -4,              /* no such run, checkpoint or file; never a tensor */
 	SHEAF_EEXIST = -5,              /* the number is taken; err->msg says how to free it */
-	SHEAF_EBUSY = -6,               /* another process writes to the run or is its agent */
+	SHEAF_EBUSY = -6,               /* another process has the run open for writing or, in
+	                                 * sheaf_agent_serve, is its agent already */
 	SHEAF_EAGAIN = -7,              /* not yet: nothing is lost, and the call may be repeated */
 	SHEAF_ELAYOUT = -8,             /* a tensor is absent or has gaps, or slices do not match
 	                                 * what is stored */
@@ -209,9 +210,10 @@ struct sheaf_slice {
 	int32_t memory;                 /* 0: host memory; other values are reserved (EINVAL) */
 	uint64_t flags;                 /* SHEAF_SLICE_... */
 	const char *family;             /* family of the tensor; NULL: "model" */
-	/* Name of the tensor. Master weights have the name of their weight. Its moments, as Adam
-	 * has them, are called <name>/moment1_0 and <name>/moment2_0 in family optimizer. These
-	 * are the names that Paddle uses; doc/format.md lists more. */
+	/* Name of the tensor. Any name will do, but other programs understand these, which Paddle
+	 * uses, too: master weights have the name of their weight (SHEAF_LOAD_DERIVE needs that),
+	 * and its moments, as Adam has them, are <name>/moment1_0 and <name>/moment2_0 in family
+	 * optimizer. doc/format.md lists more. */
 	const char *name;
 	/* NULL, or the name of the tensor of this family that has the same bytes (tied weights).
 	 * The bytes are stored once, under that name, and loaded from there. */
@@ -450,9 +452,8 @@ int  sheaf_state_add(struct sheaf_state *state, const struct sheaf_slice *slice,
  * this again. Until it has succeeded, saves and loads of the state fail. [local] */
 int  sheaf_state_move(struct sheaf_state *state, int slice, void *data, struct sheaf_error *err);
 /* Gives all slices of a state other memory, as sheaf_state_move does for one. data[i] belongs to
- * slice i, and n is the number of slices. It includes the averages that sheaf_state_ema has added;
- * their entries are not used.
- * If one slice cannot be moved, none is. [local] */
+ * slice i, and n is the number of slices. n counts the averages that sheaf_state_ema has added,
+ * too; their entries are not used. If one slice cannot be moved, none is. [local] */
 int  sheaf_state_move_all(struct sheaf_state *state, void *const *data, size_t n,
                           struct sheaf_error *err);
 /* Makes the next collective call with this state fail with EFAILED and this reason on all ranks.
@@ -463,7 +464,8 @@ int  sheaf_state_fail(struct sheaf_state *state, const char *why, struct sheaf_e
 /* Adds opaque bytes of this rank, such as the state of a random generator. They are stored as the
  * U8 tensor <stream>/<rank> of family "ranks".
  * stream      name of the stream.
- * rule        what a load on another number of ranks does; stored in the checkpoint:
+ * rule        what a load on another number of ranks does. The rule that was saved with the bytes
+ *             counts, not that of the job that loads:
  *             NULL or "strict": ELAYOUT. "drop": leaves the memory as it is. "modulo": rank r
  *             loads the bytes of rank r modulo the number of ranks that saved.
  * rank        this rank.
@@ -502,7 +504,8 @@ struct sheaf_save_opts {
 #define SHEAF_SAVE_LAZY     0x100000000ULL
 /* Saves to the memory tier only, and updates averages. Nothing is written to disk. After the commit
  * a later job finds the checkpoint in memory. Needs two staging buffers, which lazy
- * saves have by default; otherwise set sheaf_staging.buffers_max to 2 (EINVAL). Such saves are
+ * saves have by default; otherwise set sheaf_staging.buffers_max to 2.
+ * With fewer, begin is EINVAL. Such saves are
  * committed in the order in which they began, independently of saves to disk. Two errors mean that
  * this checkpoint is not kept and training goes on: EAGAIN from begin, if some node has no agent;
  * and
@@ -635,8 +638,8 @@ int64_t sheaf_save_eta_ms(struct sheaf_save *save);
 /* Aborts a save whose state is no good. The next advance or commit returns EFAILED on all ranks,
  * and so does one that another thread is in now. Agents do not keep the checkpoint either. Unless
  * the save was submitted, this rank must still call sheaf_save_commit and then sheaf_save_free,
- * because the other ranks wait in the commit and get the error there. If all ranks leave out the
- * commit, a replica on another node may keep the checkpoint in memory.
+ * because the other ranks wait in the commit and get the error there. (Otherwise a
+ * replica on another node might keep the checkpoint in memory.)
  * why    the reason, which becomes the message of EFAILED; copied.
  * EINVAL: too late: the save is committed, or all ranks have agreed to publish it. Nothing
  *    happened.
@@ -645,9 +648,10 @@ int  sheaf_save_abort(struct sheaf_save *save, const char *why, struct sheaf_err
 /* Completes a save: waits until every rank has written its part, and publishes the checkpoint.
  * Every save needs it once, unless sheaf_save_advance has returned 0 or the save was submitted. To
  * wait little, call it some training steps after begin, for example before the next
- * sheaf_save_begin. What is left of a lazy save is copied by this call, so a trainer whose tensors
- * no longer change, as at its end, need not call the gates.
- * timeout_ms  how long it waits at most; the shortest of all ranks counts. With 0 it does not wait,
+ * sheaf_save_begin. Of a lazy save nothing is written before the first call; start it with
+ * sheaf_save_advance. What is left of a lazy save is copied by this call, so a trainer whose
+ * tensors no longer change, as at its end, need not call the gates. timeout_ms how long it waits at
+ * most; the shortest of all ranks counts. With 0 it does not wait,
  *             as sheaf_save_advance. Negative: as long as the run allows.
  * 0: the checkpoint is complete and survives a power loss.
  * EAGAIN: it is not committed after timeout_ms. What was begun goes on; call again.
