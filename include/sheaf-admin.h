@@ -179,8 +179,8 @@ int  sheaf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *e
  * - The newest checkpoint that is not marked bad is the parent of this one. If several checkpoints
  *   were set aside, restore the oldest first.
  * - A checkpoint of the run has this one as its parent.
- * - The run has only checkpoints that are marked bad, or none at all, and none of them is the
- *   parent of this one.
+ * - The run has no checkpoint.
+ * - All checkpoints of the run are marked bad, and the parent of this one is not among them.
  *
  * The manifest and the sizes of the files are checked. The bytes are not: call
  * sheaf_checkpoint_verify for that. After a power cut the checkpoint is complete in one of the two

@@ -216,7 +216,8 @@ struct sheaf_slice {
 	 * optimizer. doc/format.md lists more. */
 	const char *name;
 	/* NULL, or the name of the tensor of this family that has the same bytes (tied weights).
-	 * The bytes are stored once, under that name, and loaded from there. */
+	 * Some rank adds that tensor, too. The bytes are stored once, under that name, and
+	 * loaded from there. */
 	const char *tied_to;
 	int32_t dtype;                  /* type in the checkpoint: enum sheaf_dtype */
 	int32_t data_dtype;             /* type in memory; 0: dtype. Otherwise saves and loads
@@ -293,7 +294,8 @@ enum sheaf_op { SHEAF_SUM = 0, SHEAF_MAX = 1, SHEAF_XOR = 2 };
 /* How sheaf communicates: the operations of a group, given by the caller. They are called on the
  * thread that called sheaf, in the same order on all ranks; those of commit_group and copies_group
  * are called on a thread of sheaf.
- * - Each returns 0, or non-zero if it failed or if it would wait longer than timeout_ms. After one
+ * - Each returns 0, or non-zero if it failed or if it would wait longer than timeout_ms, which is
+ *   always above 0 here. All buffers are in host memory. After one
  *   failure the group is not used any more.
  * - An operation that fails writes the reason to *err, which is never NULL: one line to err->msg,
  *   and, if it knows them, an errno to err->sys and the rank that it could not reach to err->rank.
@@ -353,9 +355,10 @@ struct sheaf_opts {
 	 * It is stored when the run is created and never changes: another one is EINVAL, and the
 	 * message names both. Same on all ranks. */
 	const char *folder;
-	const char *const *ignore;      /* fnmatch(3) patterns for "family/name", NULL at the end:
-	                                 * such tensors are neither saved nor loaded; reports list
-	                                 * them */
+	/* Patterns for "family/name", NULL at the end: such tensors are neither saved nor loaded,
+	 * and reports list them. A star matches any characters, also slashes (fnmatch(3) without
+	 * flags). */
+	const char *const *ignore;
 	uint64_t file_bytes_max;        /* limit on the size of a tensor file; 0: 5e9. A larger
 	                                 * tensor gets a file of its own */
 	/* I/O threads of this rank; 0: 4. They do disk I/O where io_uring is not available, and
@@ -612,7 +615,7 @@ int  sheaf_save_wait_copied(struct sheaf_save *save, int slice, int timeout_ms,
  * slice  its number. Each slice once, in any order; an empty slice may be left out.
  * data   where the slice is in this save, with the strides, origin and flat range of the state;
  *        NULL: the memory of the state.
- * EINVAL: the slice is ready already, or the save has no SHEAF_SAVE_LATER.
+ * EINVAL: the slice is ready already, or the save has no SHEAF_SAVE_LATER. It is not remembered.
  * [any thread] */
 int  sheaf_save_slice_ready(struct sheaf_save *save, int slice, const void *data,
                             struct sheaf_error *err);
