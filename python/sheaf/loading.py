@@ -76,6 +76,7 @@ class Loader:
     def __init__(self, found: Checkpoint, names: Names, codec: Optional[tree.Codec]) -> None:
         self.found, self.names, self.codec = found, names, codec
         self.state = State()
+        self.added: set[tuple[str, str]] = set()
 
     def stored(self, node: dict[str, Any]) -> Tensor:
         """What the checkpoint says of a node's tensor."""
@@ -89,8 +90,10 @@ class Loader:
         """Adds a tensor to what is loaded. A tied tensor is filled from the stored one."""
         family, name = key_of(node)
         t = self.stored(node)
-        self.state.add(t.tied_to or name, held, family=family,
+        key = family, t.tied_to or name
+        self.state.add(key[1], held, family=family, copy=key in self.added,
                        dtype=t.dtype if t.dtype != held.dtype else None)
+        self.added.add(key)
 
     def run(self, convert: bool = False) -> None:
         if self.state.keeps:

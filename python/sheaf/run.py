@@ -172,7 +172,8 @@ class State(Handle):
     def add(self, name: str, memory: Memory, *, family: str = "model",
             tied_to: Optional[str] = None, shape: Optional[tuple[int, ...]] = None,
             start: Optional[tuple[int, ...]] = None, dtype: Optional[str] = None,
-            optional: bool = False, in_place: bool = False, save_only: bool = False) -> int:
+            optional: bool = False, in_place: bool = False, save_only: bool = False,
+            copy: bool = False) -> int:
         """Adds a slice, and returns its number: 0, 1, ... [local]
 
         name, family  of the tensor
@@ -181,14 +182,16 @@ class State(Handle):
         shape         of the whole tensor; None: the box is the whole tensor
         start         first index of the box in each dimension; None: 0
         dtype         type in the checkpoint, such as "BF16"; None: that of the memory
+        optional, in_place, save_only, copy
+                      SHEAF_SLICE_OPTIONAL and so on
         """
         c, n = self.c, len(memory.shape)
         here = dtype_number(memory.dtype)
         stored = dtype_number(dtype) if dtype else here
         flags = 0
-        if optional or in_place or save_only or memory.strides is not None:
+        if optional or in_place or save_only or copy or memory.strides is not None:
             flags = flags_of(c, "SLICE", {"optional": optional, "in_place": in_place,
-                                          "save_only": save_only,
+                                          "save_only": save_only, "copy": copy,
                                           "strided": memory.strides is not None})
         # Filled field by field: this is the inner loop of a save.
         s = c.structs["sheaf_slice"]()

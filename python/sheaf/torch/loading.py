@@ -24,6 +24,10 @@ DAMAGE = "damaged: "                    # begins the sentence of a rank that fou
 ADAM = "adam.step"                      # a note of doc/format.md, section 13
 # What messages of the library call by the names of C.
 NAMES = {"SHEAF_LOAD_LENIENT": "strict=False", "SHEAF_LOAD_CONVERT": "convert=True",
+         "set SHEAF_SLICE_OPTIONAL if it may be absent": "load with strict=False",
+         "SHEAF_LOAD_DERIVE": "convert=True",
+         "SHEAF_LOAD_ZERO fills absent optimizer state with zeros":
+             "strict=False leaves it as it is",
          "without SHEAF_LOAD_STRICT": "with strict=False",
          "put it into opts.ignore": "give ignore=[...] to the Checkpointer"}
 
