@@ -76,7 +76,7 @@ class Handle:
         pointer, self.pointer = self.pointer, None
         if pointer:
             self.closer(pointer)
-        self.keeps.clear()
+        self.keeps = []                 # a handle that was made of this one may have the list
 
     def __enter__(self) -> Any:
         return self
@@ -147,7 +147,7 @@ class Run(Handle):
         """Opens a checkpoint of the run, by default the newest. [collective]"""
         found = Checkpoint()
         self.c.call("sheaf_checkpoint_open", ctypes.byref(found.pointer), self.pointer, step)
-        found.keeps.append(self)
+        found.keeps += [self, self.keeps]
         return found
 
     def mark(self, step: int, mark: str) -> None:
@@ -221,7 +221,7 @@ class Save(Handle):
 
     def __init__(self, run: Run, state: State) -> None:
         super().__init__("sheaf_save")
-        self.keeps += [run, state]
+        self.keeps += [run, run.keeps, state, state.keeps]
 
     def attach(self, name: str, data: bytes) -> None:
         """Adds a file to the checkpoint, at most 64 MiB. [local]"""

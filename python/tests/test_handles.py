@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What must live as long as a handle, and readers in processes that were forked."""
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+import weakref
+from typing import Any, Callable
+
+import tap
+
+if tap.there("numpy"):
+    import numpy as np
+    import sheaf
+    from sheaf import memory
+
+
+def watched() -> tuple[Callable[[Any], int], "weakref.ref[Any]"]:
+    """A function for opts.progress, and a reference that dies with it."""
+    def progress(stat: Any) -> int:
+        return 0
+    return progress, weakref.ref(progress)
+
+
+def listed(x: Any) -> sheaf.State:
+    """A state with an array as x."""
+    held = memory.of(x)
+    assert held is not None
+    state = sheaf.State()
+    state.add("x", held)
+    return state
+
+
+@tap.needs("numpy")
+def test_a_checkpoint_outlives_its_run() -> None:
+    """The library may call the functions of a run as long as a checkpoint of it is open"""
+    with tap.folder() as at:
+        sheaf.save(at, {"x": np.arange(4)})
+        progress, called = watched()
+        run = sheaf.Run(at, progress=progress)
+        checkpoint = run.checkpoint()
+        run.close()
+        del run, progress
+        gc.collect()
+        assert called() is not None
+        x = np.zeros(4, np.int64)
+        checkpoint.load(listed(x))
+        assert x[3] == 3
+        checkpoint.close()
+        gc.collect()
+        assert called() is None
+
+
+@tap.needs("numpy")
+def test_a_save_outlives_its_state() -> None:
+    """A lazy save reads memory that nothing else refers to, and the functions of its run"""
+    with tap.folder() as at:
+        x = np.full(1000, 7)
+        there = weakref.ref(x)
+        progress, called = watched()
+        run = sheaf.Run(at, create=True, progress=progress)
+        state = listed(x)
+        save = run.begin(0, state, lazy=True)
+        state.close()
+        del x, state, progress
+        gc.collect()
+        assert there() is not None and called() is not None
+        save.commit()
+        save.close()
+        gc.collect()
+        assert there() is None
+        run.close()
+        assert (sheaf.load(at)["x"] == 7).all()
+
+
+if __name__ == "__main__":
+    sys.exit(tap.run(globals()))
