@@ -47,13 +47,15 @@ def to_save(path: Path, step: Optional[int]) -> tuple[str, Optional[int]]:
     return run, step if at is None else at
 
 
-def to_load(path: Path, group: Any = None, **opts: Any) -> Checkpoint:
+def to_load(path: Path, group: Any = None, *, step: int = LATEST, **opts: Any) -> Checkpoint:
     """Opens the checkpoint that a path means.
 
-    path  a run (its newest checkpoint), RUN@STEP or RUN@latest, the folder of a checkpoint, a
-          Hugging Face directory, or a safetensors file
+    path  a run, RUN@STEP or RUN@latest, the folder of a checkpoint, a Hugging Face directory, or
+          a safetensors file
+    step  which checkpoint of a run, if the path does not say it
     """
     run, at = split(path)
     if at is not None or os.path.isdir(run) and is_run(run):
-        return Run(run, group, readonly=True, **opts).checkpoint(LATEST if at is None else at)
+        number = step if at is None or at == LATEST else at
+        return Run(run, group, readonly=True, **opts).checkpoint(number)
     return open_path(run, group, **opts)

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
 from . import dtypes, memory, place, tree
-from .binding import error
 from .loading import document
 from .run import Checkpoint, Path, Tensor
 
@@ -52,7 +51,7 @@ class Reader(Mapping[str, "Slice"]):
         dtypes.module(self.framework)
         self.again = functools.partial(place.to_load, path, timeout=timeout, **opts)
         self.checkpoint, self.pid = self.again(), os.getpid()
-        self.lock = threading.Lock()
+        self.locks = {self.pid: threading.Lock()}
         self.tensors: dict[str, Tensor] = {}
         for t in self.checkpoint.tensors():
             self.tensors.setdefault(t.name if t.family == "model" else t.family + "/" + t.name, t)
@@ -107,17 +106,18 @@ class Reader(Mapping[str, "Slice"]):
         with self.lock:
             return self.here(name).file(name)
 
+    @property
+    def lock(self) -> threading.Lock:
+        """The lock of this process: a thread may have held another one as it was forked."""
+        return self.locks.setdefault(os.getpid(), threading.Lock())
+
     def here(self, what: str) -> Checkpoint:
         """The checkpoint, opened again in a process that was forked, such as the workers of a
-        data loader. The caller has the lock."""
+        data loader: the same step, also if there is a newer one. The caller has the lock."""
         if not self.checkpoint.pointer:
             raise ValueError("%s: the checkpoint is closed" % what)
         if self.pid != os.getpid():
-            number, self.checkpoint, self.pid = self.step, self.again(), os.getpid()
-            if self.checkpoint.number != number:
-                raise error("EAGAIN", "%s: step %d was opened before the fork, and the newest is "
-                            "now %d; name the step in the path" %
-                            (what, number, self.checkpoint.number))
+            self.checkpoint, self.pid = self.again(step=self.checkpoint.number), os.getpid()
         return self.checkpoint
 
     def close(self) -> None:

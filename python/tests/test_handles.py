@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
-import threading
 import weakref
 from typing import Any, Callable
 
@@ -73,6 +73,52 @@ def test_a_save_outlives_its_state() -> None:
         assert there() is None
         run.close()
         assert (sheaf.load(at)["x"] == 7).all()
+
+
+def in_a_child(work: Callable[[], bool]) -> bool:
+    """What a forked process says, within ten seconds."""
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(10)                # it ends the process
+        try:
+            os._exit(0 if work() else 1)
+        except BaseException as e:
+            print("# %s: %s" % (type(e).__name__, e), flush=True)
+        os._exit(2)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+@tap.needs("numpy")
+def test_a_fork_keeps_the_step() -> None:
+    """A forked process reads the step that was opened, however often, if there is a newer one"""
+    with tap.folder() as at:
+        for path in ("", "@latest"):
+            sheaf.save(at, {"x": np.full(4, 1)})
+            with sheaf.open(at + path) as f:
+                sheaf.save(at, {"x": np.full(4, 2)})
+                assert in_a_child(lambda: all((f["x"][...] == 1).all() for i in range(3)))
+                assert (f["x"][...] == 1).all()
+            f = sheaf.open(at + path)
+            f.close()
+            assert in_a_child(lambda: told(lambda: f["x"][...]) == "x: the checkpoint is closed")
+
+
+def told(work: Callable[[], Any]) -> str:
+    """The text of the ValueError that a call raises."""
+    try:
+        work()
+    except ValueError as e:
+        return str(e)
+    return ""
+
+
+@tap.needs("numpy")
+def test_a_fork_while_a_thread_reads() -> None:
+    """A process that is forked while another thread reads does not wait for that thread"""
+    with tap.folder() as at:
+        sheaf.save(at, {"x": np.arange(4)})
+        with sheaf.open(at) as f, f.lock:
+            assert in_a_child(lambda: bool(f["x"][3] == 3))
 
 
 if __name__ == "__main__":
