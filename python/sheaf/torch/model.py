@@ -67,6 +67,16 @@ def shown(key: str) -> str:
     return key
 
 
+Keys = tuple[tuple[str, ...], ...]
+
+
+def keys_of(m: nn.Module) -> Keys:
+    """The names of what a module has; one that is None may be set later."""
+    return (tuple(k for k, p in m._parameters.items() if p is not None),
+            tuple(k for k, b in m._buffers.items() if b is not None),
+            tuple(m._modules), tuple(sorted(m._non_persistent_buffers_set)))
+
+
 class Model:
     """A module whose parameters and persistent buffers are saved in family model.
 
@@ -85,7 +95,7 @@ class Model:
         self.modules: list[nn.Module] = []
         self.held: list[Held] = []
         self.extra: dict[str, nn.Module] = {}
-        self.sizes = -1
+        self.keys: list[Keys] = []
 
     def settle(self) -> None:
         """Brings the parameters to where an optimizer sees them, as state_dict() does.
@@ -98,23 +108,24 @@ class Model:
                 hook(m, "", True)
 
     def walk(self) -> list[nn.Module]:
-        """All modules, each once. Looks the tensors up again if a module came or went."""
+        """All modules, each once. Looks the tensors up again if a module, a parameter or a buffer
+        came or went."""
         found: list[nn.Module] = []
         seen: set[int] = set()
         todo = [self.module]
-        sizes = 0
+        keys: list[Keys] = []
         while todo:
             m = todo.pop()
             if id(m) in seen:
                 continue
             seen.add(id(m))
             found.append(m)
-            sizes += len(m._parameters) + len(m._buffers)
+            keys.append(keys_of(m))
             todo += [c for c in m._modules.values() if c is not None]
-        same = sizes == self.sizes and len(found) == len(self.modules) and \
+        same = keys == self.keys and len(found) == len(self.modules) and \
             all(a is b for a, b in zip(found, self.modules))
         if not same:
-            self.modules, self.sizes, self.held = found, sizes, []
+            self.modules, self.keys, self.held = found, keys, []
         return found
 
     def look(self) -> None:
