@@ -55,5 +55,56 @@ def test_what_was_none_is_saved_later() -> None:
             assert sheaf.open(at).keys() == ["bias", "other", "weight"]
 
 
+@needs("torch")
+def test_parts_of_an_optimizer() -> None:
+    """only= with a pattern for optimizer state loads that, and nothing else"""
+    m = nn.Linear(2, 2)
+    with folder() as at:
+        saved(at, m, trained(m))
+        for only, keys in ("optimizer/*", "exp_avg exp_avg_sq step"), \
+                ("optimizer", "exp_avg exp_avg_sq step"), ("optimizer/*/moment1_0", "exp_avg"), \
+                (["optimizer/weight/*"], "exp_avg exp_avg_sq step"):
+            other = nn.Linear(2, 2)
+            w = other.weight.detach().clone()
+            o = torch.optim.Adam(other.parameters(), 0.7)
+            with sheaf.Checkpointer(at, readonly=True) as ckpt:
+                ckpt.track(other, o)
+                ckpt.load(only=only)
+            assert " ".join(sorted(o.state[other.weight])) == keys, (only, o.state)
+            assert (other.bias in o.state) == (isinstance(only, str)), only
+            assert o.state[other.weight]["exp_avg"].any() and torch.equal(other.weight, w)
+            assert o.param_groups[0]["lr"] == (0.1 if only in ("optimizer", "optimizer/*") else 0.7)
+
+
+@needs("torch")
+def test_a_pattern_must_match() -> None:
+    """only= with a pattern that means nothing is an error"""
+    m = nn.Linear(2, 2)
+    with folder() as at:
+        saved(at, m, trained(m))
+        with sheaf.Checkpointer(at, readonly=True) as ckpt:
+            ckpt.track(m)
+            for only in "modle", "model/wieght*", "scheduler", "scheduler/x", "loader":
+                with raises(sheaf.Invalid, "only=%r" % only, "model, optimizer, rng"):
+                    ckpt.load(only=["model", only])
+            for only in "rng", "model/b*", "optimizer", "*/bias":
+                ckpt.load(only=only)
+
+
+@needs("torch")
+def test_state_that_only_the_job_has() -> None:
+    """strict=False leaves the optimizer state of a parameter that the checkpoint lacks"""
+    m = nn.Linear(2, 2)
+    with folder() as at:
+        saved(at, m, torch.optim.Adam(m.parameters()))
+        more = nn.Linear(2, 2)
+        more.register_parameter("new", nn.Parameter(torch.ones(3)))
+        o = trained(more)
+        with sheaf.Checkpointer(at, readonly=True) as ckpt:
+            ckpt.track(more, o)
+            ckpt.load(strict=False)
+        assert more.new in o.state and more.weight not in o.state
+
+
 if __name__ == "__main__":
     sys.exit(tap.run(globals()))

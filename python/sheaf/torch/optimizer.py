@@ -136,27 +136,40 @@ class Optimizer:
         return found
 
     def accept(self, groups: Sequence[Mapping[str, Any]],
-               plain: Mapping[str, Mapping[str, Any]]) -> None:
+               plain: Mapping[str, Mapping[str, Any]], strict: bool = True) -> None:
         """Gives the optimizer what was loaded: its state, and the options of its groups.
 
-        plain  what the state has beside tensors, by name and key
+        plain   what the state has beside tensors, by name and key
+        strict  False: the state of a parameter that the checkpoint lacks stays as it is
         """
+        known = {name for group in groups for name in group["params"]}
         for group in self.optimizer.param_groups:
             for p in group["params"]:
+                name = self.name_of(id(p)) or ""
                 values = self.pending.get(id(p), {})
-                values.update(plain.get(self.name_of(id(p)) or "", {}))
+                values.update(plain.get(name, {}))
                 if values:
                     state = self.optimizer.state[p]
                     for key in [k for k in state if k not in values]:
                         del state[key]
                     state.update(values)
-                elif p in self.optimizer.state:
+                elif p in self.optimizer.state and (strict or name in known):
                     del self.optimizer.state[p]
         self.pending = {}
         for old, options in list(self.matched(groups)):
             for key, value in options.items():
                 if key != "params":
                     old[key] = restored(value, old.get(key))
+
+    def accept_some(self, plain: Mapping[str, Mapping[str, Any]]) -> None:
+        """Gives the optimizer those values of its state that were loaded, and leaves the rest."""
+        for group in self.optimizer.param_groups:
+            for p in group["params"]:
+                values = self.pending.get(id(p), {})
+                values.update(plain.get(self.name_of(id(p)) or "", {}))
+                if values:
+                    self.optimizer.state[p].update(values)
+        self.pending = {}
 
     def prove_groups(self, stored: Sequence[Mapping[str, Any]], strict: bool) -> None:
         """Each group must have been stored: accept() finds its options then."""

@@ -75,11 +75,32 @@ class Wanted:
         self.patterns = [only] if isinstance(only, str) else only
 
     def __call__(self, part: str, name: str = "") -> bool:
-        if self.patterns is None:
-            return True
-        parts = {part, "model"} if part in WEIGHTS else {part}
-        return any(p in parts or name and any(fnmatch.fnmatchcase("%s/%s" % (x, name), p)
-                                              for x in parts) for p in self.patterns)
+        """Whether a part is loaded, or that name of it."""
+        return self.patterns is None or any(chosen(p, part, name) for p in self.patterns)
+
+    def some(self, part: str) -> bool:
+        """Whether any of a part may be loaded."""
+        return self(part) or any(fnmatch.fnmatchcase(part, p.partition("/")[0])
+                                 for p in self.patterns or ())
+
+    def prove(self, parts: Iterable[str], names: Mapping[str, Iterable[str]]) -> None:
+        """Each pattern must mean something. Raises sheaf.Invalid.
+
+        parts  what can be loaded as a whole
+        names  what can be loaded by name, by family
+        """
+        for p in self.patterns or ():
+            if not any(chosen(p, part, "") for part in parts) and \
+                    not any(chosen(p, part, n) for part, some in names.items() for n in some):
+                raise error("EINVAL", "only=%r: neither a part that is tracked (%s) nor a name "
+                            "in the checkpoint matches it" % (p, ", ".join(sorted(parts))))
+
+
+def chosen(pattern: str, part: str, name: str) -> bool:
+    """Whether a pattern means a part, or that name of it."""
+    parts = {part, "model"} if part in WEIGHTS else {part}
+    return any(pattern in (x, x + "/*") or
+               name and fnmatch.fnmatchcase("%s/%s" % (x, name), pattern) for x in parts)
 
 
 class Tracked:
@@ -210,13 +231,15 @@ class Tracked:
         items = from_stored(self.weights(), stored)
         restore = Restore(self, wanted, strict)
         restore.read(checkpoint, rank, ranks)
-        if wanted("optimizer") and self.optimizers:
-            tensors = {n: (t.dtype, t.shape) for n, t in stored.get(FAMILY, {}).items()}
-            if not tensors and not restore.groups and strict:
+        restore.prove(stored)
+        if wanted.some("optimizer") and self.optimizers:
+            there = stored.get(FAMILY, {})
+            if not there and not restore.groups and strict:
                 raise error("ELAYOUT", "the checkpoint has no state of an optimizer; only='model' "
                             "loads the weights alone")
+            tensors = {n: (t.dtype, t.shape) for n, t in there.items() if wanted(FAMILY, n)}
             for o in self.optimizers:
-                if restore.groups:
+                if restore.groups and wanted(FAMILY):
                     o.prove_groups(restore.groups, strict)
                 items += o.prepare(tensors)
         restore.items = [i for i in items if wanted(i.family, i.name)]
@@ -283,6 +306,21 @@ class Restore:
                             % (len(objects), what, there))
         self.read_rank(rank, ranks)
 
+    def prove(self, stored: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """What shall be loaded alone must be there. The same on all ranks, for a pattern may mean
+        what only some of them hold. Raises sheaf.Invalid."""
+        parts = {"rng", *self.tracked.parts, *(f for f in ("model", FAMILY) if f in stored)}
+        parts |= {"optimizer"} if self.tracked.optimizers else set()
+        parts |= {"model"} if self.tracked.models else set()
+        parts |= {"loader"} if self.tracked.loaders else set()
+        names: dict[str, set[str]] = {family: set(found) for family, found in stored.items()}
+        names.setdefault("model", set()).update(self.extra)
+        names.setdefault(FAMILY, set()).update("%s/%s" % (name, k) for name, values in
+                                               self.plain.items() for k in values)
+        if not self.strict:             # what the checkpoint lacks may be named as well
+            names["model"].update(n for m in self.tracked.models for n in m.parameters().values())
+        self.wanted.prove(parts, names)
+
     def read_rank(self, rank: int, ranks: int) -> None:
         """Reads what was stored for this rank, or the one that takes its place."""
         c = self.checkpoint.c
@@ -322,12 +360,14 @@ class Restore:
     def accept(self) -> None:
         """Gives all objects what was loaded; random streams last."""
         t, wanted = self.tracked, self.wanted
-        if wanted("model"):
-            for m in t.models:
-                m.set_extra_state(self.extra)
-        if wanted("optimizer"):
-            for o in t.optimizers:
-                o.accept(self.groups, self.plain)
+        for m in t.models:
+            m.set_extra_state({n: v for n, v in self.extra.items() if wanted("model", n)})
+        plain = {name: {k: v for k, v in values.items() if wanted(FAMILY, "%s/%s" % (name, k))}
+                 for name, values in self.plain.items()}
+        for o in t.optimizers if wanted(FAMILY) else ():
+            o.accept(self.groups, plain, self.strict)
+        for o in t.optimizers if wanted.some(FAMILY) and not wanted(FAMILY) else ():
+            o.accept_some(plain)
         for what, objects in t.parts.items():
             if wanted(what):
                 for x, state in zip(objects, self.parts.get(what, [])):
