@@ -106,5 +106,53 @@ def test_state_that_only_the_job_has() -> None:
         assert more.new in o.state and more.weight not in o.state
 
 
+class Tied(nn.Module if tap.there("torch") else object):    # type: ignore[misc]
+    """Two names of one weight, in either order."""
+
+    def __init__(self, names: tuple[str, str] = ("embed", "head")) -> None:
+        super().__init__()
+        for name in names:
+            self.add_module(name, nn.Linear(3, 3, bias=False))
+        self.head.weight = self.embed.weight
+
+
+@needs("torch")
+def test_tied_weights_and_masters() -> None:
+    """Tied weights load with and without masters, in either order of their names, bit for bit"""
+    for kept, store in (torch.bfloat16, None), (torch.bfloat16, torch.bfloat16), (None, None), \
+            (None, torch.bfloat16):
+        for names in ("embed", "head"), ("head", "embed"):
+            m = Tied()
+            with folder() as at:
+                saved(at, m, store_dtype=kept)
+                other = Tied(names)
+                with sheaf.Checkpointer(at, readonly=True, store_dtype=store) as ckpt:
+                    ckpt.track(other)
+                    ckpt.load()
+                assert torch.equal(other.head.weight, m.embed.weight), (kept, store, names)
+                assert other.head.weight is other.embed.weight
+
+
+@needs("torch")
+def test_one_name_twice() -> None:
+    """Two tensors of one name are refused, and a parameter that two optimizers have"""
+    first = nn.ModuleDict({"critic": nn.Linear(2, 2)})
+    second = nn.Linear(2, 2)
+    with folder() as at, sheaf.Checkpointer(at) as ckpt:
+        ckpt.track(first)
+        ckpt.track(second, prefix="critic.")
+        with raises(sheaf.torch.Unsupported, "model/critic.weight", "prefix"):
+            ckpt.save(0)
+    with folder() as at:
+        saved(at, second, trained(second))
+        with sheaf.Checkpointer(at) as ckpt:
+            ckpt.track(second, torch.optim.SGD(second.parameters(), 0.1),
+                       torch.optim.Adagrad(second.parameters(), 0.2))
+            with raises(sheaf.torch.Unsupported, "weight is in two optimizers", "SGD", "Adagrad"):
+                ckpt.save(1)
+            with raises(sheaf.torch.Unsupported, "weight is in two optimizers"):
+                ckpt.load()
+
+
 if __name__ == "__main__":
     sys.exit(tap.run(globals()))

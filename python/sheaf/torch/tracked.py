@@ -27,7 +27,7 @@ from ..binding import error
 from ..errors import NotFound
 from ..run import Checkpoint, Tensor
 from . import document, rng
-from .layout import TORCH_DTYPES
+from .layout import TORCH_DTYPES, Unsupported
 from .model import Item, Model
 from .optimizer import FAMILY, Optimizer
 
@@ -153,9 +153,22 @@ class Tracked:
     def items(self) -> list[Item]:
         """All tensors as they are now: those of models first, then those of optimizers."""
         found = self.weights()
+        self.prove_optimizers()
         for o in self.optimizers:
             found += o.items()
+        prove_names(found)
         return found
+
+    def prove_optimizers(self) -> None:
+        """A parameter is in one optimizer at most: names and groups would be mixed up."""
+        owner: dict[int, Optimizer] = {}
+        for o in self.optimizers if len(self.optimizers) > 1 else ():
+            for name, p in o.named():
+                if owner.setdefault(id(p), o) is not o:
+                    raise Unsupported("%s is in two optimizers that are tracked, a %s and a %s: "
+                                      "their state would have one name" %
+                                      (name, type(owner[id(p)].optimizer).__name__,
+                                       type(o.optimizer).__name__))
 
     def weights(self) -> list[Item]:
         """The tensors of the models; refreshes the names of the parameters, too."""
@@ -229,6 +242,7 @@ class Tracked:
         for t in checkpoint.tensors():
             stored.setdefault(t.family, {})[t.name] = t
         items = from_stored(self.weights(), stored)
+        prove_names(items)
         restore = Restore(self, wanted, strict)
         restore.read(checkpoint, rank, ranks)
         restore.prove(stored)
@@ -238,6 +252,7 @@ class Tracked:
                 raise error("ELAYOUT", "the checkpoint has no state of an optimizer; only='model' "
                             "loads the weights alone")
             tensors = {n: (t.dtype, t.shape) for n, t in there.items() if wanted(FAMILY, n)}
+            self.prove_optimizers()
             for o in self.optimizers:
                 if restore.groups and wanted(FAMILY):
                     o.prove_groups(restore.groups, strict)
@@ -248,10 +263,35 @@ class Tracked:
         return restore
 
 
+def prove_names(items: list[Item]) -> None:
+    """Raises Unsupported if two tensors have one name."""
+    seen: dict[tuple[str, str], torch.Tensor] = {}
+    for i in items:
+        if seen.setdefault((i.family, i.name), i.tensor) is not i.tensor:
+            raise Unsupported("two tensors that are tracked are called %s/%s: give one model "
+                              "another prefix" % (i.family, i.name))
+
+
+def tie_as_stored(items: list[Item], model: Mapping[str, Tensor]) -> None:
+    """Ties names to the one under which the checkpoint has the bytes, if this model has it too."""
+    other: dict[str, str] = {}
+    for i in items:
+        first = model.get(i.tied_to or "")
+        if i.family == "model" and first is not None and first.tied_to == i.name:
+            other[first.name] = i.name
+    for i in items:
+        root = other.get(i.tied_to or i.name)
+        if root is not None and i.family == "model":
+            i.tied_to = None if i.name == root else root
+        elif root is not None and i.family == "master_weights":
+            i.name = root
+
+
 def from_stored(items: list[Item], stored: Mapping[str, Mapping[str, Tensor]]) -> list[Item]:
     """The items of models for a load: F32 weights are filled from their masters, if there are
     masters, and from family model otherwise, whatever this training stores."""
     masters, model = stored.get("master_weights", {}), stored.get("model", {})
+    tie_as_stored(items, model)
     alone = {i.name for i in items if i.family == "master_weights" and i.name not in masters}
     found: list[Item] = []
     for item in items:
@@ -263,13 +303,17 @@ def from_stored(items: list[Item], stored: Mapping[str, Mapping[str, Tensor]]) -
                 found.append(Item("model", item.name, item.tensor, tied_to=first))
             elif first not in alone:
                 found.append(item)
-        elif item.name in masters and item.tensor.dtype == torch.float32 and \
-                item.name in model and TORCH_DTYPES.get(model[item.name].dtype) != torch.float32:
-            store = model[item.name].dtype
-            found.append(Item("model", item.name, item.tensor, store, save_only=True))
-            found.append(Item("master_weights", item.name, item.tensor))
         else:
-            found.append(item)
+            root = item.tied_to or item.name
+            there = model.get(root)
+            if there is None or root not in masters or item.tensor.dtype != torch.float32 or \
+                    TORCH_DTYPES.get(there.dtype) == torch.float32:
+                found.append(item)
+                continue
+            found.append(Item("model", item.name, item.tensor, there.dtype, item.tied_to,
+                              save_only=True))
+            if item.tied_to is None:
+                found.append(Item("master_weights", root, item.tensor))
     return found
 
 
