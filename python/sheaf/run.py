@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import operator
 import os
 from typing import Any, Callable, Iterator, Optional, Union
 
-from .binding import Library, library
+from .binding import Library, error, library
+from .errors import Error
 from .memory import Memory
 
 Path = Union[str, "os.PathLike[str]"]
 LATEST = -1                             # in place of a number: the newest checkpoint
+NONE = -2                               # no checkpoint has that number
 
 
 def flags_of(c: Library, prefix: str, wanted: dict[str, bool]) -> int:
@@ -36,6 +39,14 @@ def dtype_number(name: str) -> int:
 def milliseconds(timeout: Optional[float]) -> int:
     """A time limit in seconds as the library takes it; None: that of the run."""
     return -1 if timeout is None else max(0, min(int(timeout * 1000), 2**31 - 1))
+
+
+def number_of(step: Any) -> int:
+    """A step number. TypeError: it is none. sheaf.Invalid: it is too large."""
+    n = int(step) if isinstance(step, str) and step.isdecimal() else operator.index(step)
+    if not -2**63 <= n < 2**63:
+        raise error("EINVAL", "step %d: a step number has 63 bits" % n)
+    return n
 
 
 def log_line(level: int, line: bytes) -> None:
@@ -134,30 +145,54 @@ class Run(Handle):
     def begin(self, step: int, state: State, *, lazy: bool = False, no_disk: bool = False,
               may_drop: bool = False, check: bool = False, later: bool = False,
               loss: float = 0.0) -> Save:
-        """Begins a save of what the state lists, as checkpoint `step`. [collective]"""
+        """Begins a save of what the state lists, as checkpoint `step`. [collective]
+
+        A rank whose step is no number takes part all the same, so that no other waits for it.
+        """
+        problem: Optional[Exception] = None
+        try:
+            number = number_of(step)
+        except (TypeError, Error) as e:
+            problem, number, state = e, 0, State()
+            state.fail("%s: %s" % (type(e).__name__, e))
         flags = flags_of(self.c, "SAVE", {"lazy": lazy, "no_disk": no_disk, "check": check,
                                           "may_drop": may_drop, "later": later})
         save = Save(self, state)
-        self.c.call("sheaf_save_begin", ctypes.byref(save.pointer), self.pointer, step,
-                    state.pointer, ctypes.byref(self.c.new("sheaf_save_opts", flags=flags,
-                                                           loss=loss)))
+        try:
+            self.c.call("sheaf_save_begin", ctypes.byref(save.pointer), self.pointer, number,
+                        state.pointer, ctypes.byref(self.c.new("sheaf_save_opts", flags=flags,
+                                                               loss=loss)))
+        except Error as e:
+            if problem is not None:
+                raise problem from e
+            raise
         return save
 
     def checkpoint(self, step: int = LATEST) -> Checkpoint:
         """Opens a checkpoint of the run, by default the newest. [collective]"""
         found = Checkpoint()
-        self.c.call("sheaf_checkpoint_open", ctypes.byref(found.pointer), self.pointer, step)
+        problem: Optional[Exception] = None
+        try:
+            number = number_of(step)
+        except (TypeError, Error) as e:
+            problem, number = e, NONE   # it takes part, so that no other rank waits for it
+        try:
+            self.c.call("sheaf_checkpoint_open", ctypes.byref(found.pointer), self.pointer, number)
+        except Error as e:
+            if problem is not None:
+                raise problem from e
+            raise
         found.keeps += [self, self.keeps]
         return found
 
     def mark(self, step: int, mark: str) -> None:
         """Marks a checkpoint "keep", "bad" or "none". [collective]"""
-        self.c.call("sheaf_run_mark", self.pointer, step,
+        self.c.call("sheaf_run_mark", self.pointer, number_of(step),
                     int(self.c.constants["SHEAF_MARK_" + mark.upper()]))
 
     def rewind(self, step: int) -> None:
         """Sets all checkpoints after `step` aside. [collective]"""
-        self.c.call("sheaf_run_rewind", self.pointer, step)
+        self.c.call("sheaf_run_rewind", self.pointer, number_of(step))
 
 
 class State(Handle):
@@ -211,7 +246,7 @@ class State(Handle):
 
     def fail(self, why: str) -> None:
         """Makes the next collective call with this state fail on all ranks. [local]"""
-        self.c.call("sheaf_state_fail", self.pointer, why.encode())
+        self.c.call("sheaf_state_fail", self.pointer, why.encode(errors="replace"))
 
 
 class Save(Handle):
@@ -238,7 +273,7 @@ class Save(Handle):
 
     def abort(self, why: str) -> None:
         """Aborts the save; this rank must still call commit. [any thread]"""
-        self.c.call("sheaf_save_abort", self.pointer, why.encode())
+        self.c.call("sheaf_save_abort", self.pointer, why.encode(errors="replace"))
 
     def commit(self, timeout: Optional[float] = None) -> None:
         """Waits until the checkpoint survives a power loss. timeout in seconds. [collective]"""

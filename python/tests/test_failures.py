@@ -29,15 +29,19 @@ def said(work: Any) -> str:
     return ""
 
 
+class Told(Exception):
+    """An exception of a test."""
+
+
 class Bad:
     """A scheduler whose state cannot be taken, or given back, on one rank."""
 
     def __init__(self, take: bool = False, give: bool = False) -> None:
-        self.take, self.give = take, give
+        self.take, self.give, self.text = take, give, "lr"
 
     def state_dict(self) -> dict[str, int]:
         if self.take:
-            raise KeyError("lr")
+            raise Told(self.text) if self.text != "lr" else KeyError("lr")
         return {"a": 1}
 
     def load_state_dict(self, state: Any) -> None:
@@ -298,6 +302,44 @@ def test_killed_rank() -> None:
             ckpt.track(m, loader=Bad())
             start = ckpt.load()
             assert start is not None and start.step == 1 and ckpt.verify() == []
+
+
+def odd_arguments(rank: int, path: str) -> tuple[list[str], float]:
+    """Rank 0 alone gives what is no step, or raises a text that is no UTF-8."""
+    odd = rank == 0
+    m = nn.Linear(3, 3)
+    bad = Bad()
+    told = []
+    ckpt = sheaf.Checkpointer(path, timeout=30)     # without `with`, no rank ever leaves
+    ckpt.track(m, other=bad)
+    ckpt.save(0)
+    start = time.monotonic()
+    bad.text = "caf\udce9"
+    bad.take = odd
+    told.append(said(lambda: ckpt.save(1)))
+    bad.take = False
+    told.append(said(lambda: ckpt.save("x" if odd else 1)))     # type: ignore[arg-type]
+    told.append(said(lambda: ckpt.save(2**64 + 1 if odd else 1)))
+    told.append(said(lambda: ckpt.load("x" if odd else 0)))
+    ckpt.save(7)
+    took = time.monotonic() - start
+    ckpt.close()
+    return told, took
+
+
+@needs("torch")
+def test_odd_arguments_on_one_rank() -> None:
+    """A rank whose argument or exception is odd keeps no other rank waiting"""
+    with folder() as at:
+        (mine, took), (theirs, _) = ranks.results(2, odd_arguments, at + "/run")
+        assert took < 15, took
+        for i, (own, others) in enumerate([
+                ("Told: caf\udce9", "Failed: Told: caf?"),
+                ("TypeError: 'str' object cannot", "Failed: TypeError: 'str' object"),
+                ("Invalid: step 18446744073709551617: ", "Failed: Invalid: step 18446744"),
+                ("TypeError: 'str' object cannot", "")]):
+            assert mine[i].startswith(own), (i, mine[i])
+            assert theirs[i].startswith(others) and theirs[i], (i, theirs[i])
 
 
 if __name__ == "__main__":

@@ -256,7 +256,7 @@ class Checkpointer:
         try:
             with explained():
                 return tried.resume() if fallback else \
-                    tried.load(LATEST if step == "latest" else int(step))
+                    tried.load(LATEST if step == "latest" else step)
         except NotFound:
             if step == "latest":
                 return None

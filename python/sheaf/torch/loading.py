@@ -37,7 +37,7 @@ def sentence(e: BaseException) -> str:
     text = str(e) if isinstance(e, Error) else "%s: %s" % (type(e).__name__, e)
     if isinstance(e, Corrupt):
         text = DAMAGE + text
-    return text[:400]
+    return text[:400].encode(errors="replace").decode()     # names of files may have any bytes
 
 
 @dataclass
@@ -95,7 +95,7 @@ class Loading:
         self.plan = Plan()
         self.restore: Optional[Restore] = None
 
-    def load(self, step: int) -> Loaded:
+    def load(self, step: Any) -> Loaded:
         """Loads the checkpoint of that number, or LATEST."""
         with self.run.checkpoint(step) as checkpoint:
             found: Loaded = self.together(lambda: self.described(checkpoint),
