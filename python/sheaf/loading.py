@@ -178,7 +178,9 @@ class Filler(Loader):
     def match(self, target: Any, node: Any, at: tuple[Any, ...]) -> Callable[[], Any]:
         """Compares a part of the tree with its node. Returns what gives its value after the
         load."""
-        ordered = node["ordered"] if isinstance(node, dict) and "ordered" in node else node
+        ordered = node
+        if isinstance(node, dict):
+            ordered = node.get("ordered", node.get("counter", node))
         if isinstance(target, dict) and isinstance(ordered, dict) and \
                 ("dict" in ordered or "items" in ordered):
             return self.match_dict(target, ordered, at)

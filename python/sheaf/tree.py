@@ -185,6 +185,8 @@ class Encoder:
             pairs = [(self.node(k, place + (k,)), self.node(v, place + (k,)))
                      for k, v in x.items()]
             made = {"items": [[k, n] for k, n in pairs if k is not DROPPED and n is not DROPPED]}
+        if isinstance(x, collections.Counter):
+            return {"counter": made}
         return {"ordered": made} if isinstance(x, collections.OrderedDict) else made
 
     def tensor(self, found: Memory, place: tuple[Any, ...]) -> Any:
@@ -225,7 +227,7 @@ class Encoder:
                         % what)
 
 
-CONTAINERS = (dict, list, tuple, set, frozenset, collections.OrderedDict)
+CONTAINERS = (dict, list, tuple, set, frozenset, collections.OrderedDict, collections.Counter)
 
 
 def float_node(x: float) -> Any:
@@ -364,6 +366,7 @@ MAKERS: dict[str, Callable[[Decoder, Any], Any]] = {
     "dict": lambda d, v: {k: d.of(n) for k, n in v.items()},
     "items": lambda d, v: {d.of(k): d.of(n) for k, n in v},
     "ordered": lambda d, v: collections.OrderedDict(d.of(v)),
+    "counter": lambda d, v: collections.Counter(d.of(v)),
     "tuple": lambda d, v: tuple(d.of(n) for n in v),
     "set": lambda d, v: {d.of(n) for n in v},
     "frozenset": lambda d, v: frozenset(d.of(n) for n in v),

@@ -2,9 +2,11 @@
 """What a Checkpointer saves and gives back where it is easy to miss something."""
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
+import ranks
 import tap
 from tap import folder, needs, raises
 
@@ -152,6 +154,118 @@ def test_one_name_twice() -> None:
                 ckpt.save(1)
             with raises(sheaf.torch.Unsupported, "weight is in two optimizers"):
                 ckpt.load()
+
+
+@needs("torch")
+def test_schedulers() -> None:
+    """Every scheduler of torch goes on, also MultiStepLR, which has a Counter"""
+    kinds = torch.optim.lr_scheduler
+    for make in (lambda o: kinds.MultiStepLR(o, [2, 4]),
+                 lambda o: kinds.SequentialLR(o, [kinds.ConstantLR(o), kinds.MultiStepLR(o, [3])],
+                                              [2]),
+                 lambda o: kinds.OneCycleLR(o, 1.0, total_steps=9)):
+        made = []
+        with folder() as at:
+            for i in range(2):
+                m = nn.Linear(2, 2)
+                o = torch.optim.SGD(m.parameters(), 0.1, momentum=0.9)
+                made.append((o, make(o)))
+                with sheaf.Checkpointer(at) as ckpt:
+                    ckpt.track(m, o, scheduler=made[i][1])
+                    for k in range(3 if i == 0 else 0):
+                        o.step()
+                        made[0][1].step()
+                    if i == 0:
+                        ckpt.save(0)
+                    else:
+                        ckpt.load()
+        for k in range(3):
+            rates = []
+            for o, s in made:
+                o.step()
+                s.step()
+                rates.append(o.param_groups[0]["lr"])
+            assert rates[0] == rates[1], (made[0][1], rates)
+        assert type(made[1][1].__dict__.get("milestones")) is \
+            type(made[0][1].__dict__.get("milestones"))
+
+
+@needs("torch")
+def test_metrics_keep_their_types() -> None:
+    """Metrics that are strings come back as strings, and numbers as numbers"""
+    m = nn.Linear(2, 2)
+    given = {"git": "12345e6", "run": "00123", "tag": "1_000", "name": "x", "space": " 1",
+             "loss": 0.1, "n": 3, "least": 1e-30, "all": float("inf"), "down": -2.0}
+    with folder() as at, sheaf.Checkpointer(at) as ckpt:
+        ckpt.track(m)
+        ckpt.save(0, given)
+        found = ckpt.load()
+        assert found is not None and found.metrics == given, found
+        assert [type(v) for v in found.metrics.values()] == \
+            [type(given[k]) for k in found.metrics]
+
+
+@needs("torch")
+def test_state_of_an_optimizer() -> None:
+    """State of complex128 is built as it is, and state that belongs to no parameter is refused"""
+    made = []
+    with folder() as at:
+        for i in range(2):
+            m = nn.Module()
+            m.w = nn.Parameter(torch.full((3, 2), 1 + 2j, dtype=torch.complex128))
+            o = torch.optim.Adam(m.parameters())
+            with sheaf.Checkpointer(at) as ckpt:
+                ckpt.track(m, o)
+                if i == 0:
+                    m.w.grad = torch.ones_like(m.w)
+                    o.step()
+                    ckpt.save(0)
+                else:
+                    ckpt.load()
+            made.append(o.state[m.w])
+        assert made[0].keys() == made[1].keys()
+        for key, value in made[0].items():
+            assert torch.equal(value, made[1][key]) and value.dtype == made[1][key].dtype, key
+        o.state["global"] = {"count": 3}
+        with sheaf.Checkpointer(at) as ckpt:
+            ckpt.track(m, o)
+            with raises(sheaf.torch.Unsupported, "'global'", "belongs to no parameter"):
+                ckpt.save(1)
+
+
+def files_of(rank: int, path: str, save: bool) -> Any:
+    """Trains to step 3 of a counted loader and saves, or loads; the files, or the position."""
+    torch.manual_seed(100 + rank)
+    m = nn.Linear(2, 2)
+    torch.distributed.broadcast(m.weight.data, 0) if save else None
+    torch.distributed.broadcast(m.bias.data, 0) if save else None
+    o = torch.optim.SGD(m.parameters(), 0.1)
+    data = torch.utils.data.TensorDataset(torch.arange(20))
+    loader = sheaf.torch.CountedLoader(torch.utils.data.DataLoader(data, batch_size=2,
+                                                                   shuffle=True))
+    with sheaf.Checkpointer(path, timeout=20) as ckpt:
+        ckpt.track(m, o, loader=loader)
+        if not save:
+            ckpt.load()
+            return loader.consumed
+        for i, batch in enumerate(loader):
+            if i == 2:
+                break
+        ckpt.save(0)
+        o.add_param_group({"params": [], "lr": 0.5})
+        ckpt.save(1)
+    return [sorted(f for f in os.listdir(os.path.join(path, "checkpoint-%d" % step))
+                   if f.startswith(("param_groups", "trainer"))) for step in (0, 1)]
+
+
+@needs("torch")
+def test_documents_are_written_once() -> None:
+    """Equal ranks write one document, and counted loaders go on with another number of ranks"""
+    with folder() as at:
+        one, more = ranks.first(ranks.results(2, files_of, at, True))
+        assert one == ["param_groups.json", "trainer.json"], one
+        assert "param_groups-1.json" in more, more
+        assert ranks.results(1, files_of, at, False) == [3]
 
 
 if __name__ == "__main__":

@@ -180,7 +180,7 @@ class Checkpointer:
         if problem is None:
             try:
                 sizes = self.tracked.group_sizes()
-                if sizes != self.sizes and self.writes is not None:
+                if sizes != self.sizes and digest == NONE:
                     self.writes = writes = True     # nobody else may have these groups
                 self.sizes = sizes
                 self.plan.fill()

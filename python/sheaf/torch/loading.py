@@ -58,18 +58,20 @@ class Loaded:
 
 
 def measured(notes: Mapping[str, str]) -> dict[str, Any]:
-    """Metrics from the notes of a checkpoint: numbers where they are."""
+    """Metrics from the notes of a checkpoint: numbers where the text is how a number prints."""
     found: dict[str, Any] = {}
     for key, text in notes.items():
         if key == ADAM or key.startswith("ranks."):
             continue
-        try:
-            found[key] = int(text)
-        except ValueError:
+        found[key] = text
+        for kind in (int, float):
             try:
-                found[key] = float(text)
+                number = kind(text)
             except ValueError:
-                found[key] = text
+                continue
+            if repr(number) == text:    # not a name such as "00123" or "12345e6"
+                found[key] = number
+                break
     return found
 
 

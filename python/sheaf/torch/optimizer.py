@@ -65,6 +65,11 @@ class Optimizer:
         """The tensors that the optimizer has now."""
         found: list[Item] = []
         state = self.optimizer.state
+        for k in state:
+            if not isinstance(k, torch.Tensor):
+                raise Unsupported("the state of %s has %r, which belongs to no parameter and "
+                                  "would be lost: track an object with state_dict() that has it"
+                                  % (type(self.optimizer).__name__, k))
         for name, p in self.named():
             for key, value in state.get(p, {}).items():
                 if isinstance(value, torch.Tensor):
@@ -218,6 +223,8 @@ def made(p: torch.Tensor, group: Mapping[str, Any], key: str, dtype: str,
     p = p.detach()
     if tuple(p.shape) == shape:
         return torch.zeros_like(p, dtype=kind)
+    if p.dtype == torch.complex128 and kind == torch.float64 and shape == (*p.shape, 2):
+        return torch.zeros_like(p)      # it is stored as pairs
     if not shape:
         return torch.zeros((), dtype=kind, device=p.device)
     return p.new_zeros(shape, dtype=kind)   # of a DTensor: on every rank

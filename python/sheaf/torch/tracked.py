@@ -18,6 +18,7 @@ import ctypes
 import fnmatch
 import hashlib
 import json
+import logging
 from typing import Any, Iterable, Mapping, Optional, Protocol, Sequence, Union
 
 import torch
@@ -31,6 +32,7 @@ from .layout import TORCH_DTYPES, Unsupported
 from .model import Item, Model
 from .optimizer import FAMILY, Optimizer
 
+log = logging.getLogger("sheaf")
 GROUPS, TRAINER = "param_groups", "trainer"
 STREAM = "trainer"
 WEIGHTS = ("model", "master_weights")
@@ -317,6 +319,15 @@ def from_stored(items: list[Item], stored: Mapping[str, Mapping[str, Tensor]]) -
     return found
 
 
+def position(states: list[Any]) -> bytes:
+    """Equal for loaders at one position; the random streams of a CountedLoader are no part of it,
+    for each rank has its own."""
+    plain = [{k: v for k, v in s.items() if k != "start"}
+             if isinstance(s, dict) and set(s) == {"consumed", "epoch", "start"} else s
+             for s in states]
+    return document.dumps(plain, "loader")
+
+
 class Restore:
     """The documents of a checkpoint, read before a load and given back after it."""
 
@@ -378,6 +389,10 @@ class Restore:
                 raise error("ELAYOUT", "the checkpoint has no state of a loader; strict=False "
                             "begins the data anew")
             return
+        if rank == 0 and saved < ranks and self.wanted("rng"):
+            log.warning("the random streams of %d ranks are stored, and there are %d now: rank r "
+                        "has those of rank r %% %d, so that some ranks draw the same numbers",
+                        saved, ranks, saved)
         loaders = self.tracked.loaders
         if not loaders or not self.wanted("loader"):
             return
@@ -385,8 +400,7 @@ class Restore:
             raise error("ELAYOUT", "%d loaders are tracked, and the checkpoint has the state of %d"
                         % (len(loaders), len(self.rank["loader"])))
         if saved != ranks:
-            mine = document.dumps(self.rank["loader"], "loader")
-            if any(document.dumps(self.read_one(r)["loader"], "loader") != mine
+            if any(position(self.read_one(r)["loader"]) != position(self.rank["loader"])
                    for r in range(saved)):
                 raise error("ELAYOUT", "the loaders of the %d ranks that saved were at different "
                             "positions, so that %d ranks cannot go on from them; load with "
