@@ -2,6 +2,7 @@
 """sheaf.load: a tree from a checkpoint, new or into memory that the caller has."""
 from __future__ import annotations
 
+import ctypes
 from typing import Any, Callable, Iterator, Optional
 
 from . import dtypes, memory, place, tree
@@ -70,6 +71,11 @@ def key_of(node: dict[str, Any]) -> tuple[str, str]:
     return node.get("family", "model"), node["tensor"]
 
 
+def root_of(t: Tensor) -> tuple[str, str]:
+    """The family and the name under which a tensor's bytes are stored."""
+    return t.family, t.tied_to or t.name
+
+
 class Loader:
     """What both ways share: the checkpoint, its tensors, and the state that is loaded."""
 
@@ -88,10 +94,9 @@ class Loader:
 
     def add(self, node: dict[str, Any], held: Memory) -> None:
         """Adds a tensor to what is loaded. A tied tensor is filled from the stored one."""
-        family, name = key_of(node)
         t = self.stored(node)
-        key = family, t.tied_to or name
-        self.state.add(key[1], held, family=family, copy=key in self.added,
+        key = root_of(t)
+        self.state.add(key[1], held, family=key[0], copy=key in self.added,
                        dtype=t.dtype if t.dtype != held.dtype else None)
         self.added.add(key)
 
@@ -107,7 +112,7 @@ class Maker(Loader):
                  codec: Optional[tree.Codec]) -> None:
         super().__init__(found, names, codec)
         self.framework = framework
-        self.made: dict[tuple[str, str], Any] = {}
+        self.made: dict[tuple[str, str, str], Any] = {}
 
     def make(self, node: Any) -> Any:
         root = by_family(self.names) if node is FOREIGN else node
@@ -118,20 +123,21 @@ class Maker(Loader):
             self.run()
         return tree.Decoder(self.tensor, self.codec).value(root)
 
+    def key(self, node: dict[str, Any]) -> tuple[str, str, str]:
+        """Equal for nodes that are one object: tied, and of one framework."""
+        t, saved = self.stored(node), node.get("as", "numpy")
+        where = saved if saved == "bytes" or self.framework is None else self.framework
+        return (*root_of(t), where)
+
     def prepare(self, node: dict[str, Any]) -> None:
         """Makes the tensor of a node, once for all that are tied."""
-        t = self.stored(node)
-        key = (t.family, t.tied_to or t.name)
+        t, key = self.stored(node), self.key(node)
         if key not in self.made:
-            saved = node.get("as", "numpy")
-            where = saved if saved == "bytes" or self.framework is None else self.framework
-            what = "%s/%s" % key
-            self.made[key], held = memory.empty(where, t.dtype, t.shape, what)
+            self.made[key], held = memory.empty(key[2], t.dtype, t.shape, "%s/%s" % key[:2])
             self.add(node, held)
 
     def tensor(self, node: dict[str, Any]) -> Any:
-        t = self.stored(node)
-        return memory.restored(self.made[t.family, t.tied_to or t.name], node.get("special", ""))
+        return memory.restored(self.made[self.key(node)], node.get("special", ""))
 
 
 class Filler(Loader):
@@ -147,6 +153,7 @@ class Filler(Loader):
         self.setters: list[Callable[[], Any]] = []
         self.filled: dict[int, Any] = {}
         self.bytes: dict[tuple[str, str], Any] = {}
+        self.targets: dict[tuple[Any, ...], Tensor] = {}
 
     def fill(self, target: Any, node: Any) -> Any:
         with self.state:
@@ -178,6 +185,8 @@ class Filler(Loader):
     def match(self, target: Any, node: Any, at: tuple[Any, ...]) -> Callable[[], Any]:
         """Compares a part of the tree with its node. Returns what gives its value after the
         load."""
+        if isinstance(node, dict) and "torch.Size" in node:
+            return self.value(node)
         ordered = node
         if isinstance(node, dict):
             ordered = node.get("ordered", node.get("counter", node))
@@ -201,7 +210,11 @@ class Filler(Loader):
 
     def value(self, node: Any) -> Callable[[], Any]:
         """A value of the checkpoint; long bytes, and tensors of a codec, are loaded first."""
-        for n in tree.tensors_of(node):
+        tensors = list(tree.tensors_of(node))
+        if not tensors or self.codec is None and tree.has_codec(node):
+            value = tree.Decoder(lambda n: b"", self.codec).value(node)
+            return lambda: value        # what is wrong was found before any byte is written
+        for n in tensors:
             t = self.stored(n)
             made, held = memory.empty(n.get("as", "numpy"), t.dtype, t.shape, t.name)
             self.bytes[key_of(n)] = memory.restored(made, n.get("special", ""))
@@ -278,7 +291,23 @@ class Filler(Loader):
         elif not held.writable:
             self.wrong.append("%s: the tensor of the tree is read-only" % where)
         else:
+            first = self.targets.setdefault(held.key(), t) if held.address else t
+            if root_of(first) != root_of(t) and self.differ(first, t):
+                self.wrong.append("%s: the tree has the memory of another tensor there, %s/%s, and "
+                                  "the checkpoint two with different values" %
+                                  (where, first.family, first.name))
+                return
             self.add(node, held)
+
+    def differ(self, a: Tensor, b: Tensor) -> bool:
+        """Whether two stored tensors have different bytes."""
+        found = []
+        for t in (a, b):
+            held = (ctypes.c_char * t.bytes)()
+            self.found.read(t.tied_to or t.name, Memory(
+                ctypes.addressof(held), t.dtype, t.shape, None, "bytes", held), family=t.family)
+            found.append(held.raw)
+        return a.dtype != b.dtype or found[0] != found[1]
 
     def match_names(self, target: Any) -> None:
         """Compares a tree with the tensors of another program, by name."""

@@ -23,6 +23,10 @@ class Unfit(ValueError):
     """A tensor that cannot be stored or filled as it is; the text says why."""
 
 
+class NoType(TypeError):
+    """The framework has no type for a tensor; the text says which."""
+
+
 class Memory:
     """The items of one tensor in host memory.
 
@@ -259,7 +263,7 @@ def restored(x: Any, special: str) -> Any:
             return x                    # torch has no dates: they stay numbers
         return torch.view_as_complex(x)
     if special == "complex32":
-        raise TypeError("NumPy has no type complex32; load with framework='pt'")
+        raise NoType("NumPy has no type complex32; load with framework='pt'")
     if special in dtypes.PAIRS:
         return x.view(special)[..., 0]
     return x.view(special)

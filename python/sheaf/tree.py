@@ -292,6 +292,13 @@ def parse(data: bytes) -> Any:
     return node
 
 
+class Outside(Exception):
+    """An exception of a codec: it says nothing about the document."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
 class Decoder:
     """Makes the objects of a document again. `tensor` gives the tensor of a node."""
 
@@ -303,9 +310,11 @@ class Decoder:
         """The object of a node. Raises sheaf.Corrupt or sheaf.UnknownFormat."""
         try:
             return self.of(node)
+        except Outside as e:
+            raise e.error from e.error.__cause__
         except (KeyError, ValueError, TypeError, AttributeError, IndexError, struct.error,
                 RuntimeError) as e:
-            if isinstance(e, memory.Unfit) or hasattr(e, "code"):
+            if isinstance(e, (memory.Unfit, memory.NoType)) or hasattr(e, "code"):
                 raise
             raise error("ECORRUPT", "%s: a node is wrong: %s: %s" %
                         (FILE, type(e).__name__, e)) from e
@@ -330,7 +339,11 @@ class Decoder:
         if self.codec is None:
             raise error("EINVAL", "%s: an object was stored by a codec as %.80r; give the codec" %
                         (FILE, node["codec"]))
-        return self.codec.decode(node["codec"], self.of(node["value"]))
+        tag, value = node["codec"], self.of(node["value"])
+        try:
+            return self.codec.decode(tag, value)
+        except Exception as e:
+            raise Outside(e) from e
 
     def raw(self, inner: Any) -> bytes:
         if isinstance(inner, str):
@@ -381,6 +394,16 @@ MAKERS: dict[str, Callable[[Decoder, Any], Any]] = {
     "torch.dtype": lambda d, v: torch_named(v, "dtype"),
     "torch.Size": lambda d, v: dtypes.module("torch").Size(v),
     "torch.device": lambda d, v: torch_named(v, "device")}
+
+
+def has_codec(node: Any) -> bool:
+    """Whether a codec stored an object below a node."""
+    if isinstance(node, list):
+        return any(map(has_codec, node))
+    if not isinstance(node, dict) or "tensor" in node:
+        return False
+    inner = node["dict"] if "dict" in node else node
+    return "codec" in node or any(map(has_codec, inner.values()))
 
 
 def tensors_of(node: Any) -> Iterator[dict[str, Any]]:
