@@ -2,6 +2,7 @@
 """sheaf.load: a tree from a checkpoint, new or into memory that the caller has."""
 from __future__ import annotations
 
+import bisect
 import ctypes
 from typing import Any, Callable, Iterator, Optional
 
@@ -154,6 +155,7 @@ class Filler(Loader):
         self.filled: dict[int, Any] = {}
         self.bytes: dict[tuple[str, str], Any] = {}
         self.targets: dict[tuple[Any, ...], Tensor] = {}
+        self.readonly: Optional[list[tuple[int, int]]] = None
 
     def fill(self, target: Any, node: Any) -> Any:
         with self.state:
@@ -288,7 +290,7 @@ class Filler(Loader):
         elif held.dtype != t.dtype and not self.convert:
             self.wrong.append("%s: the tree has %s, and the checkpoint %s; convert=True converts "
                               "the values" % (where, held.described(), there))
-        elif not held.writable:
+        elif not held.writable or held.framework == "torch" and self.mapped_readonly(held):
             self.wrong.append("%s: the tensor of the tree is read-only" % where)
         else:
             first = self.targets.setdefault(held.key(), t) if held.address else t
@@ -298,6 +300,13 @@ class Filler(Loader):
                                   (where, first.family, first.name))
                 return
             self.add(node, held)
+
+    def mapped_readonly(self, held: Memory) -> bool:
+        """Whether a tensor is a file that is mapped to be read: torch does not know that."""
+        if self.readonly is None:
+            self.readonly = memory.mapped_readonly()
+        at = bisect.bisect_right(self.readonly, (held.address, 1 << 64)) - 1
+        return at >= 0 and held.address < self.readonly[at][1]
 
     def differ(self, a: Tensor, b: Tensor) -> bool:
         """Whether two stored tensors have different bytes."""

@@ -233,6 +233,21 @@ def of(x: Any) -> Optional[Memory]:
     return None
 
 
+def mapped_readonly() -> list[tuple[int, int]]:
+    """The ranges of addresses that are mapped to be read alone, in ascending order."""
+    found = []
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as f:
+            for line in f:
+                at, mode = line.split(" ", 2)[:2]
+                if "w" not in mode:
+                    first, _, end = at.partition("-")
+                    found.append((int(first, 16), int(end, 16)))
+    except OSError:                     # no such file: nothing is known
+        pass
+    return found
+
+
 def empty(where: str, stored: str, shape: tuple[int, ...], what: str) -> tuple[Any, Memory]:
     """A new tensor of "numpy" or "torch" with that stored type and shape, and its memory."""
     if where == "bytes" and stored == "U8" and len(shape) == 1:

@@ -39,7 +39,8 @@ def open(path: Path, framework: str = "np", device: str = "cpu", *,
 class Reader(Mapping[str, "Slice"]):
     """The tensors of an open checkpoint, by name. Threads may share it; they take turns.
 
-    A tensor of the family "model" has its own name; others are called FAMILY/NAME.
+    A tensor of the family "model" has its own name; others are called FAMILY/NAME. If that name is
+    taken, "~2" is put behind it, or "~3" and so on.
     """
 
     def __init__(self, path: Path, framework: str = "np", device: str = "cpu",
@@ -54,10 +55,19 @@ class Reader(Mapping[str, "Slice"]):
         self.locks = {self.pid: threading.Lock()}
         self.tensors: dict[str, Tensor] = {}
         for t in self.checkpoint.tensors():
-            self.tensors.setdefault(t.name if t.family == "model" else t.family + "/" + t.name, t)
+            self.tensors[self.name_of(t)] = t
         node = document(self.checkpoint)
         self.special = {(n.get("family", "model"), n["tensor"]): n["special"]
                         for n in tree.tensors_of(node) if "special" in n}
+
+    def name_of(self, t: Tensor) -> str:
+        """The name of a tensor among those that are there."""
+        name = t.name if t.family == "model" else t.family + "/" + t.name
+        found, n = name, 1
+        while found in self.tensors:
+            n += 1
+            found = "%s~%d" % (name, n)
+        return found
 
     def keys(self) -> list[str]:                    # type: ignore[override]
         """The names of all tensors."""

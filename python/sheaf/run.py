@@ -38,7 +38,7 @@ def dtype_number(name: str) -> int:
 
 def milliseconds(timeout: Optional[float]) -> int:
     """A time limit in seconds as the library takes it; None: that of the run."""
-    return -1 if timeout is None else max(0, min(int(timeout * 1000), 2**31 - 1))
+    return -1 if timeout is None else int(max(0, min(timeout * 1000, 2**31 - 1)))
 
 
 def number_of(step: Any) -> int:

@@ -95,5 +95,33 @@ def test_kinds_of_torch() -> None:
             sheaf.load(at, framework="np")
 
 
+@tap.needs("torch", "numpy")
+def test_a_file_that_is_mapped_to_be_read() -> None:
+    """A torch tensor of a file that is mapped to be read is refused, not written to"""
+    import numpy as np
+    import torch
+    with tap.folder() as at:
+        sheaf.save(at, {"x": torch.ones(4096)})
+        np.zeros(4096, np.float32).tofile(at + "/file")
+        x = torch.from_numpy(np.memmap(at + "/file", np.float32, "r"))
+        with tap.raises(sheaf.Mismatch, "['x']", "read-only"):
+            sheaf.load(at, {"x": x})
+        x = torch.from_numpy(np.memmap(at + "/file", np.float32, "r+"))
+        sheaf.load(at, {"x": x})
+        assert x.all() and np.fromfile(at + "/file", np.float32).all()
+
+
+@tap.needs("numpy")
+def test_names_that_collide_in_a_reader() -> None:
+    """sheaf.open has all tensors, also if a name looks like that of another family"""
+    import numpy as np
+    with tap.folder() as at:
+        sheaf.save(at, {"model": {"other/x": np.full(2, 1)}, "other": {"x": np.full(2, 2)},
+                        "x": np.full(2, 3)}, timeout=float("inf"))
+        with sheaf.open(at) as f:
+            found = {name: int(f[name][0]) for name in f}
+        assert sorted(found.values()) == [1, 2, 3] and found["other/x"] == 1, found
+
+
 if __name__ == "__main__":
     sys.exit(tap.run(globals()))

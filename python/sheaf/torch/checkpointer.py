@@ -245,9 +245,9 @@ class Checkpointer:
         fallback  if the latest is damaged, an older one is loaded, and those after it set aside
 
         Returns None if "latest" was asked for and the run has no checkpoint, else what was loaded.
-        A failed load leaves tensors undefined, but optimizers as they were. Raises sheaf.Mismatch
-        with the name of a tensor that is missing, unexpected or of another dtype or shape, and
-        sheaf.Corrupt for damage.
+        A failed load leaves tensors undefined, but optimizers as they were, unless an object
+        refuses its state. Raises sheaf.Mismatch with the name of a tensor that is missing,
+        unexpected or of another dtype or shape, and sheaf.Corrupt for damage.
         """
         run = self.opened()
         if fallback and step != "latest":
