@@ -235,7 +235,7 @@ class Library:
 
         Raises sheaf.Error, or one of its subclasses, for a negative code. If a callback raised an
         exception meanwhile, that is the cause; KeyboardInterrupt and SystemExit are raised as they
-        are.
+        are, also if the call succeeded.
         """
         parameters = self.functions[name]["parameters"]
         error = self.structs["sheaf_error"]()
@@ -245,11 +245,14 @@ class Library:
         code = int(getattr(self, name)(*args))
         if code < 0:
             self.fail(code, error)
+        cause, self.raised.last = self.raised.last, None
+        if isinstance(cause, (KeyboardInterrupt, SystemExit)):
+            raise cause
         return code
 
     def fail(self, code: int, error: Any) -> None:
         """Raises the exception of a result code."""
-        cause, self.raised.last = self.raised.last, None
+        cause, self.raised.last = getattr(self.raised, "last", None), None
         if isinstance(cause, (KeyboardInterrupt, SystemExit)):
             raise cause
         text = error.msg or self.sheaf_strerror(code)

@@ -162,8 +162,9 @@ class Run(Handle):
             self.c.call("sheaf_save_begin", ctypes.byref(save.pointer), self.pointer, number,
                         state.pointer, ctypes.byref(self.c.new("sheaf_save_opts", flags=flags,
                                                                loss=loss)))
-        except Error as e:
-            if problem is not None:
+        except BaseException as e:
+            save.close()                # Ctrl-C may have come after it had begun
+            if problem is not None and isinstance(e, Error):
                 raise problem from e
             raise
         return save

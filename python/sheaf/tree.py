@@ -256,7 +256,8 @@ def numpy_node(x: Any) -> Any:
         name = x.dtype.name if x.dtype.name in dtypes.FROM_NUMPY else x.dtype.str
         return {"numpy": [name, x.tobytes().hex()]}
     if isinstance(x, numpy.dtype) and (x.name in dtypes.FROM_NUMPY or x.kind not in "VO"):
-        return {"numpy.dtype": x.name if x.name in dtypes.FROM_NUMPY else x.str}
+        native = x.name in dtypes.FROM_NUMPY and x.isnative
+        return {"numpy.dtype": x.name if native else x.str}
     if isinstance(x, type) and issubclass(x, numpy.generic):
         try:
             name = str(numpy.dtype(x).name)

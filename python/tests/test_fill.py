@@ -123,5 +123,15 @@ def test_names_that_collide_in_a_reader() -> None:
         assert sorted(found.values()) == [1, 2, 3] and found["other/x"] == 1, found
 
 
+@tap.needs("numpy")
+def test_dtypes_of_another_byte_order() -> None:
+    """A dtype of NumPy keeps its byte order"""
+    import numpy as np
+    with tap.folder() as at:
+        kinds = [np.dtype(name) for name in (">f4", "<f4", ">i8", "bool", ">U3")]
+        sheaf.save(at, kinds)
+        assert [d.str for d in sheaf.load(at)] == [d.str for d in kinds]
+
+
 if __name__ == "__main__":
     sys.exit(tap.run(globals()))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import sys
+import threading
 import weakref
 from typing import Any, Callable
 
@@ -119,6 +121,44 @@ def test_a_fork_while_a_thread_reads() -> None:
         sheaf.save(at, {"x": np.arange(4)})
         with sheaf.open(at) as f, f.lock:
             assert in_a_child(lambda: bool(f["x"][3] == 3))
+
+
+@tap.needs("numpy")
+def test_exceptions_of_callbacks() -> None:
+    """An interrupt in a callback ends the call, and an exception is no cause of later errors"""
+    with tap.folder() as at:
+        raised: list[BaseException] = [KeyboardInterrupt()]
+        logging.getLogger("sheaf").setLevel(logging.CRITICAL)
+
+        def log(level: int, line: bytes) -> None:
+            if raised:
+                raise raised.pop()
+
+        # A checkpoint without tensors is something to log.
+        run = sheaf.Run(at, create=True, log=log)
+        with tap.raises(KeyboardInterrupt):
+            with run.begin(0, sheaf.State()) as save:
+                save.commit()
+        raised.append(ZeroDivisionError())
+        with run.begin(1, sheaf.State()) as save:
+            save.commit()
+        logging.getLogger("sheaf").setLevel(logging.NOTSET)
+        assert not raised
+        checkpoint = run.checkpoint()
+        checkpoint.close()
+        causes: list[Any] = []
+
+        def look() -> None:
+            try:
+                list(checkpoint.tensors())
+            except sheaf.Error as e:
+                causes.append(e.__cause__)
+
+        other = threading.Thread(target=look)       # which has made no call yet
+        other.start()
+        other.join()
+        look()
+        assert causes == [None, None], causes
 
 
 if __name__ == "__main__":
