@@ -138,9 +138,9 @@ class Library:
         """A struct whose other fields are 0, and whose size is set.
 
         Values are converted: a str to bytes, a list of str to an array that ends with NULL, a
-        function to a callback, and a dict to a struct that the field points to. A field of such a
-        struct may also be given directly: `keep_last=3` is found wherever it is in sheaf_opts.
-        The struct keeps all of these alive.
+        function to a callback, a dict to a struct that the field points to, and an object such as
+        sheaf.group.Group to its pointer. A field of such a struct may also be given directly:
+        `keep_last=3` is found wherever it is in sheaf_opts. The struct keeps all of these alive.
 
         TypeError: the struct has no such field.
         """
@@ -170,6 +170,8 @@ class Library:
             return os.fsencode(value)
         if is_callback(kind):
             return value if isinstance(value, self.type_of(kind)) else self.guarded(kind, value)
+        if hasattr(value, "pointer"):       # an object of run.py or group.py
+            return value.pointer
         if isinstance(value, Mapping) and struct_behind(kind):
             return ctypes.pointer(self.new(struct_behind(kind) or "", **value))
         if isinstance(value, (list, tuple)) and kind["kind"] == "pointer":

@@ -7,7 +7,8 @@
         ...
 
 One process alone needs no group. The operations run inside calls of the library, on the thread
-that makes the call, and get memory of the library as memoryviews. An exception in one of them ends
+that makes the call (those of opts.commit_group: on a thread of the library), and get memory of the
+library as memoryviews. An exception in one of them ends
 the call on this rank with sheaf.Lost, of which it is the cause; the group is not used any more.
 """
 from __future__ import annotations
@@ -84,6 +85,22 @@ class Group(Handle):
     def allreduce(self, x: Any, n: int, op: int, ms: int) -> None:
         address = ctypes.cast(x, ctypes.c_void_p).value
         self.operations.allreduce(view(address, 8 * n), self.names[op], ms / 1000)
+
+
+class Alone:
+    """The operations of one process, for a call that needs a group."""
+
+    rank, ranks = 0, 1
+
+    def allgather(self, mine: memoryview, out: memoryview, timeout: float) -> None:
+        out[:] = mine
+
+    def alltoallv(self, out: memoryview, out_bytes: list[int], into: memoryview,
+                  in_bytes: list[int], timeout: float) -> None:
+        into[:] = out
+
+    def allreduce(self, x: memoryview, op: str, timeout: float) -> None:
+        pass
 
 
 class TorchDistributed:

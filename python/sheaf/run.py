@@ -129,7 +129,7 @@ class Run(Handle):
         made = options(self.c, timeout, flags, opts)
         self.c.call("sheaf_run_open", ctypes.byref(self.pointer), os.fsencode(path),
                     group.pointer if group else None, ctypes.byref(made))
-        self.keeps += [made, group]
+        self.keeps += [made, group, opts.get("commit_group")]
         self.collective_close = group is not None
 
     def steps(self) -> list[int]:
@@ -168,6 +168,12 @@ class Run(Handle):
                 raise problem from e
             raise
         return save
+
+    def stat(self) -> dict[str, int]:
+        """Totals of all saves, by the names of struct sheaf_run_stat. [any thread]"""
+        stat = self.c.new("sheaf_run_stat")
+        self.c.call("sheaf_run_get_stat", self.pointer, ctypes.byref(stat))
+        return {f: getattr(stat, f) for f in self.c.fields["sheaf_run_stat"] if f != "size"}
 
     def checkpoint(self, step: int = LATEST) -> Checkpoint:
         """Opens a checkpoint of the run, by default the newest. [collective]"""
@@ -279,6 +285,15 @@ class Save(Handle):
     def commit(self, timeout: Optional[float] = None) -> None:
         """Waits until the checkpoint survives a power loss. timeout in seconds. [collective]"""
         self.c.call("sheaf_save_commit", self.pointer, milliseconds(timeout))
+
+    def submit(self) -> None:
+        """Hands the save to the thread that commits (opts.commit_group). [local]"""
+        self.c.call("sheaf_save_submit", self.pointer)
+
+    def result(self, timeout: Optional[float] = None) -> None:
+        """Waits for the outcome of a save that was submitted; sheaf.NotYet: it is not known yet.
+        [any thread]"""
+        self.c.call("sheaf_save_result", self.pointer, milliseconds(timeout))
 
     def stat(self) -> dict[str, int]:
         """Progress and times, by the names of struct sheaf_stat. [any thread]"""

@@ -3,63 +3,38 @@
 
 A save is `begin` and `commit` over one description: a state of the library, notes and files. A
 rank whose description fails takes part all the same, with the reason, so no other rank waits for
-it, and all of them raise it.
+it, and all of them raise it. A save in the background is a lazy begin, and the library's own thread
+commits it, over a second group of the ranks.
 """
 from __future__ import annotations
 
 import ctypes
 import logging
-import numbers
-import re
+import os
 from types import TracebackType
 from typing import Any, Mapping, Optional, Sequence, Union
 
 import torch
 from torch import nn
 
+from .. import agent as agents
 from ..binding import error
-from ..errors import Corrupt, Error, Lost, NotFound
+from ..errors import Corrupt, Error, Lost, NotFound, NotYet
+from ..group import Alone, Group
 from ..run import LATEST, Path, Run, Save
+from .background import Background, remember
+from .leaving import Leaving
 from .loading import ADAM, Loaded, Loading, failing, sentence
+from .metrics import Best, Metrics, best_options, noted
+from .pending import DISK, MEMORY, NOWHERE, Pending
 from .plan import Plan
-from .ranks import ended, explained, gathered, leave, of_torch
+from .ranks import SECONDS, ended, explained, gathered, leave, of_torch, together
+from .stats import Stats, stats_of
 from .tracked import STREAM, Few, Tracked, Wanted
 
 log = logging.getLogger("sheaf")
 NONE = b"\0" * 32                       # in place of the digest of a rank that failed
-NOTE = re.compile(r"[A-Za-z0-9._/-]{1,64}")
-Metrics = Mapping[str, Any]
-Best = Union[None, str, tuple[str, str]]
-
-
-def noted(metrics: Optional[Metrics]) -> dict[str, str]:
-    """Metrics as notes. ValueError, TypeError: a key or a value cannot be one."""
-    found: dict[str, str] = {}
-    for key, value in (metrics or {}).items():
-        if not isinstance(key, str) or not NOTE.fullmatch(key) or key.startswith("ranks.") or \
-                key == ADAM:
-            raise ValueError("metrics: the key %r does not match [A-Za-z0-9._/-]{1,64}, or is "
-                             "reserved" % (key,))
-        if isinstance(value, torch.Tensor):
-            value = value.item()
-        if isinstance(value, str):
-            found[key] = value
-        elif isinstance(value, numbers.Real):
-            found[key] = repr(int(value) if isinstance(value, numbers.Integral) else float(value))
-        else:
-            raise TypeError("metrics[%r]: a %s is neither a number nor a string"
-                            % (key, type(value).__name__))
-    return found
-
-
-def best_options(best: Best) -> dict[str, Any]:
-    """The options of a run for `best`: a note, or a note and "min" or "max"."""
-    if best is None:
-        return {}
-    note, which = (best, "min") if isinstance(best, str) else best
-    if which not in ("min", "max"):
-        raise ValueError("best=(%r, %r): the second must be 'min' or 'max'" % (note, which))
-    return {"keep_best": 1, "best_note": note, "best_largest": int(which == "max")}
+LEAVE_SECONDS = 5.0                     # how long a rank that leaves waits for the others
 
 
 class Checkpointer:
@@ -70,20 +45,29 @@ class Checkpointer:
             start = ckpt.load()                     # None: a fresh run
             for step in range(start.step + 1 if start else 0, steps):
                 train(step)
-                ckpt.save(step, metrics={"train/loss": loss})
+                ckpt.save_async(step, metrics={"train/loss": loss})
 
     path         the folder; it is made if there is none
     group        the ranks: a sheaf.group.Group; None: those of torch.distributed if it is
-                 initialised, by a group of its own over gloo, else this process alone
+                 initialised, by two groups of its own over gloo, else this process alone
+    commit_group if group is given: a second group of the same ranks, for save_async. A thread of
+                 the library uses it, so nothing else may; mpi4py needs MPI_THREAD_MULTIPLE
     keep_last    keep the newest checkpoints, so many; None: all
     keep_every   keep those as well whose step is a multiple of it
     best         keep the best one as well, by a metric: "eval/loss", or ("eval/bleu", "max")
+    agent        True: checkpoints also stay in the memory of the nodes, in an agent of the run on
+                 each, which is started if there is none. A path: the socket of an agent
+    memory_every save_async saves the steps that are multiples of it to memory. None: none
+    disk_every   save_async saves the steps that are multiples of it to disk. None: none if
+                 memory_every is given, else all. Other steps are left out
+    on_sigterm   the seconds that a process has after SIGTERM: see `leaving`
     timeout      how long a call waits for another rank, in seconds
     store_dtype  torch.bfloat16, for example: F32 parameters are stored in it in family model,
                  for transformers, and exactly in family master_weights, from the same memory. A
                  load takes the masters
     readonly     opens the run to load alone: no lock, and nothing is written
-    check        compares replicas of different ranks at each save
+    check        compares replicas of different ranks at each save, and finds tensors that change
+                 before their gate; slow
     files        further files for each checkpoint, by name, such as a tokenizer's; on rank 0
     opts         any other field of struct sheaf_opts
 
@@ -91,36 +75,72 @@ class Checkpointer:
     if another job writes to the run.
     """
 
-    def __init__(self, path: Path, group: Any = None, *, keep_last: Optional[int] = None,
-                 keep_every: Optional[int] = None, best: Best = None,
+    def __init__(self, path: Path, group: Any = None, *, commit_group: Any = None,
+                 keep_last: Optional[int] = None, keep_every: Optional[int] = None,
+                 best: Best = None, agent: Union[bool, str, None] = None,
+                 memory_every: Optional[int] = None, disk_every: Optional[int] = None,
+                 on_sigterm: Optional[float] = None,
                  timeout: Optional[float] = None, store_dtype: Optional[torch.dtype] = None,
                  readonly: bool = False, check: bool = False,
                  files: Optional[Mapping[str, bytes]] = None, **opts: Any) -> None:
         if keep_last is None and (keep_every is not None or best is not None):
             raise ValueError("keep_every and best need keep_last: without it all checkpoints are "
                              "kept")
+        for name, every in (("memory_every", memory_every), ("disk_every", disk_every)):
+            if every is not None and every < 1:
+                raise ValueError("%s=%r: it must be at least 1" % (name, every))
+        agent = memory_every is not None if agent is None else agent
+        if memory_every is not None and not agent:
+            raise ValueError("memory_every needs an agent")
         opts.update(best_options(best), keep_last=keep_last or 0, keep_every=keep_every or 0)
-        self.own = of_torch(timeout) if group is None else None
-        self.group = self.own if group is None else group
-        self.rank: int = self.group.rank if self.group else 0
-        self.ranks: int = self.group.ranks if self.group else 1
-        self.readonly = readonly
-        self.check = check
+        self.path = os.fspath(path)
+        self.readonly, self.check, self.timeout = readonly, check, timeout
+        self.memory_every, self.disk_every = memory_every, disk_every
         self.files = dict(files or {})
         self.tracked = Tracked(store_dtype)
         self.plan = Plan()
+        self.background = Background()
         self.writes: Optional[bool] = None      # whether this rank writes documents for others,
         self.sizes: list[list[int]] = []        # when its optimizers had groups of these sizes
-        self.timeout = timeout
         self.run: Optional[Run] = None
+        self.own: list[Group] = []              # groups that close() ends
+        self.told: Optional[Leaving] = None
+        self.leaving = False
+        self.groups(group, commit_group)
+        if self.commit_group is not None:
+            opts["commit_group"] = self.commit_group
         try:
+            self.told = None if on_sigterm is None else Leaving(on_sigterm)
+            if agent:
+                opts["agent"] = agent if isinstance(agent, str) else "auto"
+                if agent is True and not readonly:
+                    self.start_agent(opts.get("folder"))
             with explained():
                 self.run = Run(path, self.group, create=not readonly, readonly=readonly,
                                timeout=timeout, replicas=check, **opts)
         except BaseException:
             self.close()
             raise
-        self.path = self.run.path
+        remember(self)
+
+    def groups(self, group: Any, commit_group: Any) -> None:
+        """Sets the group of the ranks, and the one for commits in the background."""
+        if group is None:
+            group = of_torch(self.timeout)
+            self.own += [group] if group else []
+            if commit_group is None and not self.readonly:
+                commit_group = of_torch(self.timeout) if group else Group(Alone())
+                self.own.append(commit_group)
+        self.group, self.commit_group = group, commit_group
+        self.rank: int = group.rank if group else 0
+        self.ranks: int = group.ranks if group else 1
+
+    def start_agent(self, folder: Optional[str]) -> None:
+        """Starts the agent of this node; returns when those of all nodes are there. [collective]"""
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            agents.started(self.path, folder)
+        if self.group is not None:
+            gathered(self.group, b"1", self.timeout)
 
     # ---- what is saved ----
 
@@ -154,14 +174,93 @@ class Checkpointer:
         Raises sheaf.Exists if the run has that step, sheaf.Failed with the sentence of a rank that
         failed, and on that rank its own exception. After any of them training can go on.
         """
+        self.opened()
+        self.background.drain()
         with explained(), self.begin(step, metrics) as save:
             save.commit()
 
-    def begin(self, step: int, metrics: Optional[Metrics] = None) -> Save:
-        """Copies all that is tracked, and gives it to the threads that write it. [collective]"""
+    def save_async(self, step: int, metrics: Optional[Metrics] = None) -> Pending:
+        """Saves all that is tracked in the background, and returns at once.
+
+        What optimizers own is copied while the training goes on; optimizer.step() waits for what is
+        not copied yet. All else is copied before this returns. See Pending.gate for updates that
+        no optimizer makes.
+
+        step     its number: that of the optimizer step. Whether it goes to disk or to memory, or is
+                 left out, is decided by disk_every and memory_every
+        metrics  as for save
+
+        Returns a handle; nobody need look at it. A save whose failure nobody asked for is logged,
+        and the first such failure is raised by close(). Saves to memory alone are left out if no
+        buffer is free, or a node has no agent.
+
+        Raises what save raises, except what only writing finds; then result() does.
+        """
+        self.opened()
+        if self.commit_group is None and not self.readonly:
+            raise error("EINVAL", "save_async needs commit_group=, a second group of the same "
+                        "ranks, because group= was given")
+        with explained():
+            self.leaving = self.leaving or self.told is not None and \
+                self.told.agree(self.group, self.timeout or SECONDS)
+            where = DISK if self.leaving else self.where(step)
+            if where == NOWHERE:
+                return Pending(step, NOWHERE)
+            pending = self.submit(step, metrics, where)
+        if self.leaving and self.told is not None:
+            self.finish(pending, self.told.left or 0.0)
+        return pending
+
+    def where(self, step: int) -> str:
+        """Where save_async saves a step."""
+        if self.memory_every is None and self.disk_every is None:
+            return DISK
+        if self.disk_every is not None and step % self.disk_every == 0:
+            return DISK
+        return MEMORY if self.memory_every and step % self.memory_every == 0 else NOWHERE
+
+    def submit(self, step: int, metrics: Optional[Metrics], where: str) -> Pending:
+        """Begins a save in the background, and copies at once what no gate protects."""
+        self.background.watch(self.tracked)
+        memory = where == MEMORY
+        try:
+            save = self.begin(step, metrics, lazy=True, no_disk=memory, may_drop=memory,
+                              check=self.check)
+        except NotYet as e:
+            log.debug("step %d: left out: %s", step, e)
+            self.background.left_out += 1
+            return Pending(step, NOWHERE)
+        try:
+            gated, at_once = self.background.slices(self.tracked, self.plan)
+            held = [self.plan.state, *(m.untyped_storage() for m in self.plan.memory)]
+            pending = Pending(step, where, save, gated, held, self.check)
+            if any(gated) or self.plan.devices:
+                for number in at_once:
+                    pending.wait(number)
+            else:
+                pending.gate()
+            save.submit()
+        except BaseException as e:
+            self.give_up(save, e, True)
+            raise
+        self.background.pending.append(pending)
+        return pending
+
+    def finish(self, pending: Pending, seconds: float) -> None:
+        """Waits for the last save of a job that was told to leave, at most so long."""
+        try:
+            pending.result(seconds)
+            log.info("step %d is saved, and the job was told to leave", pending.step)
+        except NotYet:
+            log.warning("step %d: the time after SIGTERM was too short for it; it goes on",
+                        pending.step)
+
+    def begin(self, step: int, metrics: Optional[Metrics] = None, **flags: bool) -> Save:
+        """Describes all that is tracked, and begins a save with these flags. [collective]"""
         run = self.opened()
         if self.readonly:
             raise error("EINVAL", "the run was opened with readonly=True: nothing can be saved")
+        self.background.settle()
         problem: Optional[BaseException] = None
         notes: dict[str, str] = {}
         files: dict[str, bytes] = {}
@@ -193,7 +292,7 @@ class Checkpointer:
             except BaseException as e:
                 problem, state = e, failing(e)
         try:
-            save = run.begin(step, state)
+            save = run.begin(step, state, **flags)
         except Error as e:
             if problem is not None:
                 raise problem from e
@@ -205,7 +304,7 @@ class Checkpointer:
             for key, text in notes.items() if self.rank == 0 else ():
                 save.note(key, text)
         except BaseException as e:
-            self.give_up(save, e)
+            self.give_up(save, e, flags.get("lazy", False))
             raise
         return save
 
@@ -220,11 +319,17 @@ class Checkpointer:
             self.writes = first
         return first
 
-    def give_up(self, save: Save, e: BaseException) -> None:
-        """Ends a save that this rank cannot finish: the others get its sentence. [collective]"""
+    def give_up(self, save: Save, e: BaseException, submit: bool) -> None:
+        """Ends a save that this rank cannot finish: the others get its sentence.
+
+        submit  whether the library's thread commits it; otherwise this call does. [collective]
+        """
         try:
             save.abort(sentence(e))
-            save.commit()
+            if submit:
+                save.submit()
+            else:
+                save.commit()
         except Error as told:
             log.debug("the save was given up: %s", told)
         finally:
@@ -252,6 +357,7 @@ class Checkpointer:
         run = self.opened()
         if fallback and step != "latest":
             raise ValueError("fallback=True is for step='latest'")
+        self.background.drain()
         tried = Loading(self, run, Wanted(only), strict, convert)
         try:
             with explained():
@@ -273,13 +379,17 @@ class Checkpointer:
         """Marks a checkpoint "keep" or "bad", or None: takes the mark away. [collective]"""
         if mark not in (None, "keep", "bad"):
             raise ValueError("mark=%r: it must be 'keep', 'bad' or None" % (mark,))
+        run = self.opened()
+        self.background.drain()
         with explained():
-            self.opened().mark(step, mark or "none")
+            run.mark(step, mark or "none")
 
     def rewind(self, step: int) -> None:
         """Sets all checkpoints after `step` aside, to go on from it. [collective]"""
+        run = self.opened()
+        self.background.drain()
         with explained():
-            self.opened().rewind(step)
+            run.rewind(step)
 
     def verify(self, step: Union[int, str] = "latest") -> list[str]:
         """Compares all bytes of a checkpoint with their checksums. [collective]
@@ -287,6 +397,7 @@ class Checkpointer:
         Returns what is wrong, a sentence each, on the rank that found it; nothing: all is right.
         """
         run = self.opened()
+        self.background.drain()
         found: list[str] = []
 
         def finding(at: Any) -> None:
@@ -316,27 +427,66 @@ class Checkpointer:
             "no checkpoint" if not steps else "%d checkpoints, the newest %d"
             % (len(steps), steps[-1]), self.tracked)
 
+    def stats(self) -> Stats:
+        """Totals of this rank's saves, and for how long they blocked. print() shows a table."""
+        run = self.opened()
+        self.background.reap()
+        return stats_of(run.stat(), len(self.background.pending), self.background.left_out)
+
     # ---- the end ----
 
     def close(self) -> None:
-        """Closes the run; a second call does nothing. [collective]"""
+        """Waits for all saves in the background, and closes the run; a second call does nothing.
+
+        Raises the first failure of a save in the background for which nobody asked, when the run is
+        closed. [collective]
+        """
+        if self.run is not None:
+            self.background.drain()
+        self.end()
+        failure, self.background.failure = self.background.failure, None
+        if failure is not None:
+            raise failure
+
+    def end(self) -> None:
+        """Closes the run and the groups."""
         run, self.run = self.run, None
+        self.background.free()
         if run is not None:
             run.close()
-        own, self.own = self.own, None
-        if own is not None:
-            ended(own)
+        while self.own:
+            ended(self.own.pop())
+        if self.told is not None:
+            self.told.restore()
 
     def leave(self, e: BaseException) -> None:
         """Closes the run on this rank alone, because of an exception. [local]
 
-        The others get Lost, with its sentence, from their next call.
+        Saves in flight are given up. The others get Lost, with the sentence, from their next call.
         """
-        if self.group is not None:
-            log.log(logging.INFO if isinstance(e, Lost) else logging.ERROR, "rank %d leaves %s: %s",
-                    self.rank, self.path, sentence(e))
-            leave(self.group, sentence(e))
-        self.close()
+        log.log(logging.INFO if isinstance(e, Lost) else logging.ERROR, "rank %d leaves %s: %s",
+                self.rank, self.path, sentence(e))
+        if self.run is not None:
+            self.background.abort("rank %d left: %s" % (self.rank, sentence(e)), LEAVE_SECONDS)
+        for group in (self.commit_group, self.group):
+            if group is not None:
+                leave(group, sentence(e))
+        self.end()
+
+    def exits(self, e: Optional[BaseException]) -> None:
+        """At the end of a process that has not closed the run: commits what is in flight. [local]
+
+        e  the exception that ends the process, if one does
+        """
+        if self.run is None or not self.background.pending:
+            return
+        if e is None:
+            log.warning("%s: the process ends, and %d saves are in flight: close() is missing",
+                        self.path, len(self.background.pending))
+            self.background.drain()
+            together(self.group, LEAVE_SECONDS)
+            e = SystemExit("the process ended")
+        self.leave(e)
 
     def __enter__(self) -> Checkpointer:
         return self

@@ -59,7 +59,8 @@ class Plan:
         self.state: Optional[State] = None
         self.made = 0
         self.keys: list[Key] = []
-        self.slices: list[tuple[int, int]] = []     # of each item, and bytes before its box
+        self.slices: list[tuple[int, int]] = []     # its memory, and bytes before its box
+        self.of_items: list[range] = []             # the slices of each item
         self.memory: list[torch.Tensor] = []        # what each item is read from and filled in
         self.devices: dict[int, torch.Tensor] = {}  # items whose memory is a copy of this
         self.on_host: Callable[[torch.Tensor], bool] = lambda t: t.device.type == "cpu"
@@ -81,14 +82,16 @@ class Plan:
 
     def make(self, items: Sequence[Item]) -> State:
         """A new state, with slices for all boxes of all items."""
-        self.slices, self.memory, self.devices = [], [], {}
+        self.slices, self.of_items, self.memory, self.devices = [], [], [], {}
         state = State()
         for item in items:
+            before = len(self.slices)
             try:
                 for name, t in parts(item.name, item.tensor):
                     self.add(state, item, name, layout(t))
             except Unsupported as e:
                 raise Unsupported("%s (family %s): %s" % (item.name, item.family, e)) from None
+            self.of_items.append(range(before, len(self.slices)))
         return state
 
     def add(self, state: State, item: Item, name: str, at: Layout) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import logging
+import time
 from typing import Any, Callable, Iterator, Optional
 
 import torch
@@ -21,6 +22,7 @@ from ..group import Group, TorchDistributed
 log = logging.getLogger("sheaf")
 SECONDS = 600.0                         # of operations of the group; the library has its own limit
 LEFT = "left"
+LOOK = 0.5                              # seconds between two looks whether this rank has left
 
 
 class Left(RuntimeError):
@@ -58,6 +60,23 @@ class Ranks(TorchDistributed):
             if why is None:
                 raise
             raise Left(why) from e
+
+    def wait(self, work: Any, timeout: float) -> None:
+        """Waits for an operation, but not after this rank has left on another thread."""
+        end = time.monotonic() + timeout
+        while True:
+            left = end - time.monotonic()
+            try:
+                super().wait(work, min(left, LOOK))
+                return
+            except Exception:
+                if work.is_completed():
+                    work.wait()         # its own result: it may have ended just now
+                    return
+                if left <= LOOK:
+                    raise
+            if self.mine is not None:
+                raise Left(self.mine)
 
     def allgather(self, *args: Any) -> None:
         self.tried(super().allgather, *args)
@@ -122,6 +141,22 @@ def leave(group: Group, why: str) -> None:
         group.operations.leave(why)
     else:
         group.operations = Gone("this rank left: " + why)
+
+
+def together(group: Optional[Group], seconds: float) -> None:
+    """Waits until all ranks are here, but not longer: they may be gone, or come never. [local]
+
+    So the connections of a rank that ends do not break while another still needs its last answer.
+    """
+    operations = None if group is None else group.operations
+    if not isinstance(operations, Ranks):
+        return
+    try:
+        operations.store.set("exit/%d" % operations.rank, "1")
+        operations.store.wait(["exit/%d" % r for r in range(operations.ranks)],
+                              datetime.timedelta(seconds=seconds))
+    except Exception as e:
+        log.debug("not all ranks end at this time: %s", e)
 
 
 @contextlib.contextmanager

@@ -116,6 +116,8 @@ class Tracked:
         self.loaders: list[Stateful] = []
         self.streams: dict[str, Any] = {}
         self.names: dict[int, str] = {}
+        self.ids: list[int] = []                        # of the tensors that items() listed
+        self.spans: list[range] = []                    # of items: those of each optimizer
 
     def add(self, model: Optional[nn.Module], optimizers: Sequence[Any], prefix: str,
             loader: Few, streams: Optional[Mapping[str, Any]], parts: Mapping[str, Few]) -> None:
@@ -156,9 +158,13 @@ class Tracked:
         """All tensors as they are now: those of models first, then those of optimizers."""
         found = self.weights()
         self.prove_optimizers()
+        self.spans = []
         for o in self.optimizers:
+            before = len(found)
             found += o.items()
+            self.spans.append(range(before, len(found)))
         prove_names(found)
+        self.ids = [id(i.tensor) for i in found]
         return found
 
     def prove_optimizers(self) -> None:

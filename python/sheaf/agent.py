@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent of a run on this node, which keeps checkpoints in memory (doc/async.md)."""
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import shutil
+import subprocess
+import sysconfig
+from typing import Optional
+
+from .binding import HERE, error, library
+from .errors import Error, NotFound
+from .run import Path
+
+log = logging.getLogger("sheaf")
+
+
+def command() -> str:
+    """The path of the command `sheaf`: that of the wheel, or the one on the path of programs.
+
+    Raises sheaf.NotFound if there is none.
+    """
+    scripts = sysconfig.get_path("scripts")
+    mine = os.path.join(scripts, "sheaf")
+    if os.path.dirname(HERE) in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")) \
+            and os.access(mine, os.X_OK):
+        return mine
+    found = shutil.which("sheaf")
+    if found is None:
+        raise error("ENOENT", "the command sheaf is neither in %s nor on PATH" % scripts)
+    return found
+
+
+def is_there(path: Path, socket: Optional[str] = None) -> bool:
+    """Whether an agent of that run answers on this node. [local]"""
+    c = library()
+    info = c.new("sheaf_agent_info")
+    try:
+        c.call("sheaf_agent_get_info", os.fsencode(path), socket.encode() if socket else None,
+               ctypes.byref(info))
+    except NotFound:
+        return False
+    return True
+
+
+def start(path: Path, *options: str) -> None:
+    """Starts the agent of a run on this node, unless one is there. It outlives this process.
+
+    options  further options of `sheaf agent`, such as "--memory-max", "64G"
+
+    Raises sheaf.Failed with what the command said. [local]
+    """
+    if is_there(path):
+        return
+    done = subprocess.run([command(), "agent", os.fspath(path), "--detach", *options],
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise error("EFAILED", "the agent of %s did not start: %s"
+                    % (os.fspath(path), done.stderr.strip() or "exit %d" % done.returncode))
+    log.info("%s: started an agent", os.fspath(path))
+
+
+def started(path: Path, folder: Optional[str] = None) -> bool:
+    """Starts the agent of a run if it can; otherwise says so in the log. [local]
+
+    Without an agent a run goes on, and its saves to memory alone are left out.
+    """
+    try:
+        start(path, *(["--folder", folder] if folder else []))
+    except (Error, OSError) as e:
+        log.warning("%s: there is no agent on this node: %s", os.fspath(path), e)
+        return False
+    return True
+
+
+def stop(path: Path, socket: Optional[str] = None) -> None:
+    """Ends the agent of a run on this node; what it kept is lost. Raises sheaf.NotFound if there is
+    none. [local]"""
+    library().call("sheaf_agent_stop", os.fsencode(path), socket.encode() if socket else None)

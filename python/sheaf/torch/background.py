@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The saves in the background of a Checkpointer, and the gates of its optimizers.
+
+Only what an optimizer changes in step() is copied while the training goes on: the parameters in its
+param_groups and its state. Its gate is a hook before step(), before all other such hooks. All else
+may change at any moment (buffers in a forward pass, for example), and is copied before save_async
+returns.
+"""
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import time
+import weakref
+from typing import Any, Callable, Optional
+
+from ..errors import Error
+from .optimizer import Optimizer
+from .pending import Pending
+from .plan import Plan
+from .tracked import Tracked
+
+log = logging.getLogger("sheaf")
+
+
+def has_gate(o: Optimizer) -> bool:
+    """Whether an optimizer calls hooks before step(), as those of torch.optim do."""
+    return isinstance(getattr(o.optimizer, "_optimizer_step_pre_hooks", None), dict)
+
+
+class Background:
+    """The saves in flight, oldest first."""
+
+    def __init__(self) -> None:
+        self.pending: list[Pending] = []
+        self.failure: Optional[Error] = None    # the first that nobody asked for
+        self.left_out = 0
+        self.hooks: dict[int, Any] = {}         # of optimizers, by their number
+        self.key: Any = None
+        self.found: tuple[list[list[int]], list[int]] = ([], [])
+
+    # ---- gates ----
+
+    def watch(self, tracked: Tracked) -> None:
+        """Puts a gate before step() of each optimizer that has none yet."""
+        for i, o in enumerate(tracked.optimizers):
+            if i not in self.hooks and has_gate(o):
+                self.hooks[i] = hook = o.optimizer.register_step_pre_hook(opens(self, i))
+                o.optimizer._optimizer_step_pre_hooks.move_to_end(hook.id, last=False)
+
+    def open(self, optimizer: int) -> None:
+        """The gate of one optimizer, in all saves in flight."""
+        for p in self.pending:
+            p.open(optimizer)
+
+    def slices(self, tracked: Tracked, plan: Plan) -> tuple[list[list[int]], list[int]]:
+        """The slices that the gate of each optimizer opens, and those that must be copied at once.
+
+        Tensors on a device are in neither: their copy on the host changes in the next save alone.
+        """
+        key = (plan.made, sorted(self.hooks), tracked.ids,
+               [[list(map(id, g["params"])) for g in o.optimizer.param_groups]
+                for o in tracked.optimizers])
+        if key == self.key:
+            return self.found
+        owners: dict[int, list[int]] = {}       # of a parameter, by its id()
+        for i in self.hooks:
+            for group in tracked.optimizers[i].optimizer.param_groups:
+                for p in group["params"]:
+                    owners.setdefault(id(p), []).append(i)
+        gated: list[list[int]] = [[] for _ in tracked.optimizers]
+        at_once: list[int] = []
+        state_of = {n: [i] for i, span in enumerate(tracked.spans) if i in self.hooks
+                    for n in span}
+        for n, slices in enumerate(plan.of_items):
+            numbers = [k for k in slices if plan.slices[k][0] not in plan.devices]
+            whose = state_of.get(n) or owners.get(tracked.ids[n]) or []
+            for i in whose:
+                gated[i] += numbers
+            if not whose:
+                at_once += numbers
+        self.key, self.found = key, (gated, at_once)
+        return self.found
+
+    # ---- saves in flight ----
+
+    def settle(self) -> None:
+        """Before another save or a load: all memory may change, and what has ended is noted."""
+        for p in self.pending:
+            p.gate()
+        self.reap()
+
+    def reap(self) -> None:
+        """Forgets the saves that have ended; a failure is logged."""
+        for p in [p for p in self.pending if p.done()]:
+            self.pending.remove(p)
+            if p.error is None or p.asked:
+                continue
+            log.log(logging.WARNING if p.harmless else logging.ERROR,
+                    "the save of step %d to %s failed: %s", p.step, p.where, p.error)
+            if not p.harmless and self.failure is None:
+                self.failure = p.error
+
+    def drain(self) -> None:
+        """Waits until all saves in flight have ended. Failures are kept for close()."""
+        for p in list(self.pending):
+            asked = p.asked
+            try:
+                p.result()
+            except Error:
+                p.asked = asked
+        self.reap()
+
+    def abort(self, why: str, seconds: float) -> None:
+        """Gives all saves in flight up on all ranks, and waits a little for that."""
+        for p in self.pending:
+            p.cancel(why)
+        end = time.monotonic() + seconds
+        while not all([p.done() for p in self.pending]) and time.monotonic() < end:
+            time.sleep(0.002)
+
+    def free(self) -> None:
+        """At the end of the run: takes the gates away, and frees all saves."""
+        for hook in self.hooks.values():
+            hook.remove()
+        self.hooks.clear()
+        for p in self.pending:
+            with p.lock:
+                p.end()
+        self.pending.clear()
+
+
+def opens(background: Background, optimizer: int) -> Callable[..., None]:
+    """A hook before step() that is the gate of that optimizer."""
+    weak = weakref.ref(background)
+
+    def gate(*_: Any) -> None:
+        found = weak()
+        if found is not None and found.pending:
+            found.open(optimizer)
+    return gate
+
+
+# ---- the end of the process ----
+
+_open: weakref.WeakSet[Any] = weakref.WeakSet()     # checkpointers that may have saves in flight
+_pid = os.getpid()
+
+
+def remember(checkpointer: Any) -> None:
+    """Ends the saves of a Checkpointer when the process exits before it was closed."""
+    global _pid
+    if _pid != os.getpid():             # a forked process inherits none
+        _pid = os.getpid()
+        _open.clear()
+    _open.add(checkpointer)
+
+
+@atexit.register
+def at_exit() -> None:
+    """Commits the saves in flight of Checkpointers that were not closed, and says so."""
+    if _pid != os.getpid():
+        return
+    failed: Optional[BaseException] = getattr(sys, "last_value", None)
+    for checkpointer in list(_open):
+        try:
+            checkpointer.exits(failed)
+        except Exception as e:
+            log.error("%s: at the end of the process: %s", checkpointer.path, e)

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SIGTERM: the process is told to leave, and the ranks agree which step they still save."""
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from types import FrameType
+from typing import Any, Optional
+
+from ..binding import error
+from ..group import Group
+
+
+class Leaving:
+    """What a Checkpointer does when SIGTERM arrives, on any rank. [main thread]
+
+    The handler notes the time, and nothing else. The next save_async of all ranks agrees, and is
+    the last. A second SIGTERM has the effect that it had before.
+
+    seconds  from the signal to the end of the process, as the scheduler grants them
+    """
+
+    def __init__(self, seconds: float) -> None:
+        if seconds <= 0:
+            raise ValueError("on_sigterm=%r: give the seconds that a process has after SIGTERM"
+                             % (seconds,))
+        if threading.current_thread() is not threading.main_thread():
+            raise error("EINVAL", "on_sigterm needs the main thread, which alone gets signals")
+        self.seconds = seconds
+        self.told: Optional[float] = None       # when this rank got the signal
+        self.left: Optional[float] = None       # seconds, once all ranks have agreed
+        self.before: Any = signal.signal(signal.SIGTERM, self.got)
+
+    def got(self, number: int, frame: Optional[FrameType]) -> None:
+        """The handler."""
+        if self.told is not None:
+            self.restore()
+            os.kill(os.getpid(), number)
+            return
+        self.told = time.monotonic()
+
+    def agree(self, group: Optional[Group], timeout: float) -> bool:
+        """Whether a rank was told to leave: the same on all ranks. Raises sheaf.Lost. [collective]
+
+        One small operation.
+        """
+        mine = 0 if self.told is None else 1 + int(1000 * (time.monotonic() - self.told))
+        if group is not None:
+            x = bytearray(mine.to_bytes(8, "little"))
+            try:
+                group.operations.allreduce(memoryview(x), "max", timeout)
+            except Exception as e:
+                raise error("ELOST", "the ranks could not agree whether one was told to leave"
+                            ) from e
+            mine = int.from_bytes(x, "little")
+        if mine:
+            self.left = max(0.0, self.seconds - (mine - 1) / 1000)
+        return mine > 0
+
+    def restore(self) -> None:
+        """Gives SIGTERM the effect that it had before."""
+        if signal.getsignal(signal.SIGTERM) == self.got and \
+                threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.SIG_DFL if self.before is None else self.before)

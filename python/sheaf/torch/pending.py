@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A save in the background: what Checkpointer.save_async returns.
+
+The library copies the state while the training goes on, and a thread of the library commits the
+save. The gate of an optimizer is called before it changes what it owns.
+"""
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any, Optional, Sequence
+
+from ..binding import error
+from ..errors import Error, Failed, Invalid, NotYet
+from ..run import Save
+
+log = logging.getLogger("sheaf")
+DISK, MEMORY, NOWHERE = "disk", "memory", "nowhere"
+PAUSE, PAUSE_MAX = 0.0002, 0.01         # seconds between two looks at the outcome
+
+
+class Pending:
+    """A save in the background. [any thread]
+
+    step   its number
+    where  "disk", "memory" or "nowhere": the save was left out, because this step is neither a
+           multiple of disk_every nor of memory_every, or because memory had no room or no agent
+    error  why it failed; None: it did not, or it is not known yet
+    """
+
+    def __init__(self, step: int, where: str, save: Optional[Save] = None,
+                 gated: Sequence[Sequence[int]] = (), held: Sequence[Any] = (),
+                 check: bool = False) -> None:
+        self.step, self.where, self.save, self.check = step, where, save, check
+        self.closed = [list(slices) for slices in gated]    # of each optimizer, not open yet
+        self.held = list(held)          # memory that may still be read must not be freed
+        self.copied = save is None
+        self.error: Optional[Error] = None
+        self.asked = save is None       # whether the caller has seen the outcome
+        self.lock = threading.RLock()   # the save is not freed while another thread uses it
+
+    def gate(self) -> None:
+        """Waits until all is copied, and returns when any tensor may change. [local]
+
+        Optimizers that are tracked do this by themselves in step(). Call it before a CUDA graph
+        is replayed, before weights are changed by hand, and before an optimizer that runs inside
+        the backward pass.
+        """
+        with self.lock:
+            if not self.copied:
+                self.wait(None)
+                self.copied, self.held, self.closed = True, [], []
+
+    def open(self, optimizer: int) -> None:
+        """The gate of one optimizer, by its number: waits for what it changes. [local]"""
+        with self.lock:
+            if self.copied or optimizer >= len(self.closed) or not self.closed[optimizer]:
+                return
+            if sum(map(bool, self.closed)) == 1:
+                self.gate()             # one call for all
+                return
+            for number in self.closed[optimizer]:
+                self.wait(number)
+            self.closed[optimizer] = []
+
+    def wait(self, number: Optional[int]) -> None:
+        """The gate of a slice, or of all. A save that has failed reads nothing any more."""
+        assert self.save is not None
+        try:
+            self.save.wait_copied(number)
+        except (Invalid, NotYet):
+            raise
+        except Error as e:
+            log.debug("step %d: at its gate: %s", self.step, e)
+
+    def done(self) -> bool:
+        """Whether the outcome is known. It never waits, and other ranks may know it later."""
+        with self.lock:
+            if self.save is None:
+                return True
+            try:
+                self.save.result(0)
+            except NotYet:
+                return False
+            except Error as e:
+                self.error = e
+            self.end()
+        return True
+
+    def end(self) -> None:
+        """Frees the save, whose outcome is known."""
+        save, self.save = self.save, None
+        self.copied, self.held, self.closed = True, [], []
+        if save is not None:
+            save.close()
+
+    def result(self, timeout: Optional[float] = None) -> bool:
+        """Waits for the outcome. [local]
+
+        timeout  in seconds; None: as long as it takes
+
+        Returns True if the checkpoint survives a power loss (where is "disk"), or the death of all
+        ranks (where is "memory"). False: the save was left out. Ctrl-C ends the waiting, and the
+        save goes on. Raises sheaf.NotYet when the time is up, and otherwise what Checkpointer.save
+        would have raised.
+        """
+        if self.check:
+            self.gate()                 # the library compares at the gates, and waits for them
+        end = None if timeout is None else time.monotonic() + timeout
+        pause = PAUSE
+        while not self.done():
+            left = PAUSE_MAX if end is None else end - time.monotonic()
+            if left <= 0:
+                raise error("EAGAIN", "step %d: its outcome is not known after %g s"
+                            % (self.step, timeout or 0))
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, PAUSE_MAX)
+        self.asked = True
+        if self.error is not None:
+            raise self.error
+        return self.where != NOWHERE
+
+    def cancel(self, why: str = "it was cancelled") -> bool:
+        """Gives the save up on all ranks, for which result() raises sheaf.Failed. [local]
+
+        Returns False if it is too late: the checkpoint is there, or is being published.
+        """
+        with self.lock:
+            if self.save is None:
+                return False
+            try:
+                self.save.abort(why)
+            except Invalid:
+                return False
+            self.asked = True           # the caller knows
+        return True
+
+    @property
+    def harmless(self) -> bool:
+        """Whether training need not hear of the failure: memory had no room or lost its agent."""
+        return self.where == MEMORY and isinstance(self.error, Failed)
+
+    def __repr__(self) -> str:
+        if self.where == NOWHERE:
+            said = "left out"
+        elif self.save is not None:
+            said = "to %s, %s" % (self.where, "copied" if self.copied else "being copied")
+        else:
+            said = "in %s" % self.where if self.error is None else "failed: %s" % self.error
+        return "<save of step %d, %s>" % (self.step, said)
