@@ -202,7 +202,10 @@ class Library:
                 result = function(*args[first:last])
                 return None if void else result or 0
             except BaseException as e:      # it must not leave
-                self.raised.last = e
+                # Only for a thread that is in `call`. One of the library has a state of Python's
+                # as long as a callback runs, and its end would free the exception: that crashed.
+                if hasattr(self.raised, "last"):
+                    self.raised.last = e
                 if void:
                     self.report(e)
                     return None

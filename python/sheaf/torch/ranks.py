@@ -37,6 +37,7 @@ class Ranks(TorchDistributed):
                             timeout=datetime.timedelta(seconds=timeout or SECONDS))
         super().__init__(pg)
         self.mine: Optional[str] = None
+        self.busy = False               # whether an operation is in progress
         name = "sheaf/%s" % getattr(pg, "group_name", "group")
         self.store = torch._C._distributed_c10d.PrefixStore(
             name, dist.distributed_c10d._get_default_store())
@@ -53,9 +54,12 @@ class Ranks(TorchDistributed):
         """An operation, whose failure is explained if a rank has said why it left."""
         if self.mine is not None:
             raise Left(self.mine)
+        self.busy = True
         try:
             operation(*args)
+            self.busy = False
         except Exception as e:
+            self.busy = isinstance(e, Left)     # that one goes on
             why = self.reason()
             if why is None:
                 raise
@@ -97,9 +101,9 @@ class Ranks(TorchDistributed):
         self.close()
 
     def close(self) -> None:
-        """Ends the group on this rank. [local]"""
+        """Ends the group on this rank, unless that would wait for an operation. [local]"""
         pg = self.weak()
-        if pg is not None and dist.is_initialized():
+        if pg is not None and dist.is_initialized() and not self.busy:
             dist.destroy_process_group(pg)
 
 
