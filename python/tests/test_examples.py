@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scripts of python/examples run as their heads say. Prints TAP.
 
-usage: test_examples.py ROOT
+usage: test_examples.py ROOT SHEAF, the command
 """
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ import sys
 import tap
 from tap import folder, needs
 
+PATH = os.path.dirname(sys.argv[2]) + ":" + os.environ["PATH"]
 EXAMPLES = os.path.join(sys.argv[1], "python", "examples")
 
 
-def run(at: str, ranks: int, script: str, *args: str) -> str:
-    """What a script prints on as many processes; it must succeed."""
+def run(at: str, ranks: int, script: str, *args: str, killed: bool = False) -> str:
+    """What a script prints on as many processes; it must succeed, or be killed."""
     under = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
     done = subprocess.run([sys.executable, "-B", *(under if ranks > 1 else []),
                            os.path.join(EXAMPLES, script), *args], cwd=at, capture_output=True,
-                          text=True, env=dict(os.environ, OMP_NUM_THREADS="1"))
-    assert done.returncode == 0, done.stdout + done.stderr
+                          text=True, env=dict(os.environ, OMP_NUM_THREADS="1", PATH=PATH))
+    assert (done.returncode != 0) == killed, done.stdout + done.stderr
     return done.stdout
 
 
@@ -44,6 +45,23 @@ def test_fsdp2() -> None:
         assert losses(then)[8] < losses(first)[0] - 1
         assert sorted(os.listdir(os.path.join(at, "runs", "tiny")))[1:] == [
             "checkpoint-2", "checkpoint-5", "checkpoint-8"]
+
+
+@needs("torch", "transformers")
+def test_async() -> None:
+    """async.py on 2 ranks is killed, and goes on from memory in one process."""
+    with folder() as at:
+        try:
+            first = run(at, 2, "async.py", "runs/tiny", "--steps", "20", "--kill", "6",
+                        killed=True)
+            assert sorted(losses(first)) == list(range(7)), first
+            assert sorted(os.listdir(os.path.join(at, "runs", "tiny")))[1:] == ["checkpoint-0"]
+            then = run(at, 1, "async.py", "runs/tiny", "--steps", "11")
+            assert "goes on after step 6" in then and sorted(losses(then)) == [7, 8, 9, 10], then
+            assert losses(then)[7] < losses(first)[6] + 0.1 and "left out" in then
+        finally:
+            subprocess.run([sys.argv[2], "agent", os.path.join(at, "runs", "tiny"), "--stop",
+                            "--force"], check=True, capture_output=True)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The examples of doc/python.md and README.md are run as they stand. Prints TAP.
 
-usage: test_page.py ROOT
+usage: test_page.py ROOT SHEAF, the command
 """
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import sys
 import tap
 
 ROOT = sys.argv[1]
+PATH = os.path.dirname(sys.argv[2]) + ":" + os.environ["PATH"]
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
@@ -26,7 +27,7 @@ def blocks(page: str) -> list[tuple[str, str]]:
 
 def tried(code: str, at: str, **env: str) -> None:
     done = subprocess.run([sys.executable, "-B", "-c", code], cwd=at, capture_output=True,
-                          text=True, env=dict(os.environ, OMP_NUM_THREADS="1", **env))
+                          text=True, env=dict(os.environ, OMP_NUM_THREADS="1", PATH=PATH, **env))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -62,7 +63,13 @@ def test_the_example_of_the_readme() -> None:
     found = blocks("README.md")
     assert len(found) == 1, len(found)
     with tap.folder() as at:
-        tried(found[0][1], at)
+        try:
+            tried(found[0][1], at)
+        finally:
+            subprocess.run([sys.argv[2], "agent", os.path.join(at, "runs", "gpt"), "--stop",
+                            "--force"], check=True, capture_output=True)
+        there = sorted(os.listdir(os.path.join(at, "runs", "gpt")))
+        assert there[1:] == ["checkpoint-0", "checkpoint-1000", "checkpoint-500"], there
 
 
 if __name__ == "__main__":
