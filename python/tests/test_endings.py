@@ -161,7 +161,7 @@ def from_memory(rank: int, path: str) -> tuple[int, list[int], bool]:
 @needs("torch")
 def test_memory() -> None:
     """All ranks are killed; the next job goes on from memory, after the last step"""
-    os.environ["PATH"] = os.path.dirname(sys.argv[1]) + ":" + os.environ["PATH"]
+    os.environ["PATH"] = os.path.dirname(os.path.abspath(sys.argv[1])) + ":" + os.environ["PATH"]
     with folder() as at:
         try:
             killed = ranks.everywhere(2, to_memory, at + "/run", 8)

@@ -13,7 +13,7 @@ import sys
 import tap
 from tap import folder, needs
 
-PATH = os.path.dirname(sys.argv[2]) + ":" + os.environ["PATH"]
+PATH = os.path.dirname(os.path.abspath(sys.argv[2])) + ":" + os.environ["PATH"]
 EXAMPLES = os.path.join(sys.argv[1], "python", "examples")
 
 

@@ -14,7 +14,7 @@ import sys
 import tap
 
 ROOT = sys.argv[1]
-PATH = os.path.dirname(sys.argv[2]) + ":" + os.environ["PATH"]
+PATH = os.path.dirname(os.path.abspath(sys.argv[2])) + ":" + os.environ["PATH"]
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
