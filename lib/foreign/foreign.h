@@ -47,7 +47,12 @@ struct shf_foreign_file {
 	uint64_t bytes;
 };
 /* A part of a file that has checksums of its own. */
-struct shf_foreign_item { uint32_t file; uint64_t at, bytes; };
+struct shf_foreign_item {
+	uint32_t file;
+	bool tensor;                    /* it holds values of a tensor */
+	uint64_t at, bytes;
+	const char *name;               /* of the value, for sentences; NULL: it is a tensor */
+};
 struct shf_foreign_note { const char *key, *text; };
 struct shf_foreign_format;
 struct shf_foreign {
@@ -74,6 +79,7 @@ struct shf_foreign_findings {   /* who is told of damage */
 	void *arg;
 	uint64_t bytes;                 /* bytes that were read and compared */
 	bool unproved;                  /* some bytes have no checksum */
+	const char *item;               /* the item they are of; NULL: of the whole */
 };
 /* A kind of checkpoint. */
 struct shf_foreign_format {

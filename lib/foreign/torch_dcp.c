@@ -243,7 +243,7 @@ static int dcp_add_chunk(struct dcp *d, const struct shf_dcp_tensor *t,
 	p.at = e->at;
 	p.item_bytes = e->bytes;
 	shf_buf_add(&d->f->pieces, &p, sizeof(p));
-	shf_buf_add(&d->f->items, &(struct shf_foreign_item){ p.file, p.at, e->bytes },
+	shf_buf_add(&d->f->items, &(struct shf_foreign_item){ p.file, true, p.at, e->bytes, NULL },
 	            sizeof(struct shf_foreign_item));
 	return d->f->pieces.oom || d->f->items.oom ? dcp_no_memory(d) : 1;
 }
@@ -388,8 +388,12 @@ static int dcp_add_bytes(struct dcp *d, const struct shf_dcp_tensor *t)
 	file = (const struct shf_foreign_file *)(void *)d->f->files.data + item.file;
 	if (e->at > file->bytes || e->bytes > file->bytes - e->at)
 		return dcp_bad(d, t->name, t->name_n, "is beyond the end of its file");
+	item.tensor = false;
 	item.at = e->at;
 	item.bytes = e->bytes;
+	item.name = shf_name_escape(&d->f->arena, t->name, t->name_n);
+	if (!item.name)
+		return dcp_no_memory(d);
 	shf_buf_add(&d->f->items, &item, sizeof(item));
 	rc = shf_foreign_region(d->f, item.file, &r, d->err);
 	r.off = e->at;
@@ -405,6 +409,18 @@ static int dcp_add_bytes(struct dcp *d, const struct shf_dcp_tensor *t)
 	shf_torch_zip_release(&zip);
 	shf_buf_release(&text);
 	return rc;
+}
+
+/* Tensors come first of those at one place. */
+static int dcp_item_order(const void *a, const void *b)
+{
+	const struct shf_foreign_item *x = a, *y = b;
+
+	if (x->file != y->file)
+		return x->file < y->file ? -1 : 1;
+	if (x->at != y->at)
+		return x->at < y->at ? -1 : 1;
+	return y->tensor - x->tensor;
 }
 
 static int open_dcp(struct shf_foreign *f, struct sheaf_error *err)
@@ -426,6 +442,9 @@ static int open_dcp(struct shf_foreign *f, struct sheaf_error *err)
 			rc = t[i].chunks ? dcp_add_tensor(&d, &t[i], same)
 			                 : dcp_add_bytes(&d, &t[i]);
 	}
+	if (f->items.len)
+		qsort(f->items.data, f->items.len / sizeof(struct shf_foreign_item),
+		      sizeof(struct shf_foreign_item), dcp_item_order);
 	for (int i = 0; d.pickles && i < d.files_n; i++)
 		shf_pickle_release(&d.pickles[i]);
 	if (d.bytes)
@@ -470,59 +489,61 @@ static int resolve_dcp(struct shf_foreign *f, const struct shf_foreign_tensor *t
 	return rc;
 }
 
-static int dcp_item_order(const void *a, const void *b)
+/* Checks one item, which begins where r does. One of a value that is no tensor may be of another
+ * planner, which need not write archives; it has no checksums then. */
+static int dcp_verify_item(struct shf_region *r, const struct shf_foreign_item *item,
+                           const char *file, struct shf_foreign_findings *to,
+                           struct sheaf_error *err)
 {
-	const struct shf_foreign_item *x = a, *y = b;
+	struct shf_arena arena = { 0 };
+	struct shf_zip zip;
+	uint8_t head[4] = { 0 };
+	int rc = r->bytes < 4 ? 0 : shf_region_read(r, head, 4, 0, err);
 
-	if (x->file != y->file)
-		return x->file < y->file ? -1 : 1;
-	return (x->at > y->at) - (x->at < y->at);
+	if (rc == 0 && !item->tensor && shf_get32(head) != 0x04034b50) {
+		to->item = to->item ? to->item : item->name;
+		to->unproved = true;
+		return 0;
+	}
+	if (rc == 0)
+		rc = shf_zip_open(&zip, r, &arena, err);
+	if (rc == 0)
+		rc = shf_zip_verify(&zip, r, file, item->at, to, err);
+	shf_arena_release(&arena);
+	return rc;
 }
 
-/* Checks each item once. Byte items need not be archives, and have no checksums then. */
+/* Checks each item once. */
 static int verify_dcp(struct shf_foreign *f, struct shf_foreign_findings *to,
                       struct sheaf_error *err)
 {
-	struct shf_foreign_item *item = (struct shf_foreign_item *)(void *)f->items.data;
+	const struct shf_foreign_item *item = (const void *)f->items.data;
+	const struct shf_foreign_file *file = (const void *)f->files.data;
 	size_t n = f->items.len / sizeof(*item);
 	bool unproved = false;
 	int rc = 0;
 
-	if (n)
-		qsort(item, n, sizeof(*item), dcp_item_order);
 	for (size_t i = 0; i < n && rc == 0; i++) {
-		const struct shf_foreign_file *file = (const void *)f->files.data;
-		struct shf_arena arena = { 0 };
 		struct sheaf_error e = { 0 };
 		struct shf_region r;
-		struct shf_zip zip;
-		uint8_t head[4] = { 0 };
 
-		if (i && dcp_item_order(&item[i - 1], &item[i]) == 0)
+		if (i && item[i - 1].file == item[i].file && item[i - 1].at == item[i].at &&
+		    item[i - 1].bytes == item[i].bytes)
 			continue;
 		rc = shf_foreign_region(f, item[i].file, &r, err);
 		if (rc < 0)
 			break;
 		r.off = item[i].at;
 		r.bytes = item[i].bytes;
-		rc = r.bytes < 4 ? 0 : shf_region_read(&r, head, 4, 0, &e);
-		if (rc == 0 && shf_get32(head) != 0x04034b50) {
-			unproved = true;
-			continue;
-		}
-		rc = rc < 0 ? rc : shf_zip_open(&zip, &r, &arena, &e);
-		if (rc == 0) {
-			to->unproved = false;
-			rc = shf_zip_verify(&zip, &r, file[item[i].file].name, item[i].at, to, &e);
-			unproved |= to->unproved;
-		}
+		to->unproved = false;
+		rc = dcp_verify_item(&r, &item[i], file[item[i].file].name, to, &e);
+		unproved |= to->unproved;
 		if (rc == SHEAF_EFORMAT) {
 			to->found(to->arg, false, file[item[i].file].name, (int64_t)item[i].at, &e);
 			rc = 0;
 		} else if (rc < 0) {
 			*err = e;
 		}
-		shf_arena_release(&arena);
 	}
 	to->unproved = unproved;
 	return rc;

@@ -65,6 +65,8 @@ struct shf_verify {
 	                                 * SHF_VERIFY_CHUNK */
 	uint64_t block_ones;            /* shf_crc64_ones of a whole block */
 	bool unproved;                  /* there is nothing to compare the values with */
+	const char *unproved_item;      /* borrowed; of a foreign step the item that is meant; NULL:
+	                                 * all of it */
 	int rc, blind;                  /* rc: SHEAF_ECORRUPT after a finding; blind: code of the
 	                                 * first failure that is no finding; 0: there was none */
 	struct sheaf_error err, blind_err;

@@ -341,6 +341,7 @@ static void look_at_foreign(struct shf_verify *v)
 		shf_verify_blind(v, rc, &e);
 	v->disk_bytes += to.bytes;
 	v->unproved = to.unproved || !step->foreign->format->verify;
+	v->unproved_item = to.item;
 	v->tensors = step->layout.tensors_n;
 	for (size_t i = 0; i < step->layout.families_n; i++)
 		v->tensor_bytes += step->layout.families[i].bytes;
@@ -438,6 +439,10 @@ static int unverified(struct shf_verify *v, struct sheaf_error *err)
 	int rc = shf_fail(&e, SHEAF_EFORMAT, "%s: well formed, but without checksums: its values "
 	                  "cannot be checked", v->step->path);
 
+	if (v->unproved_item)
+		shf_fail(&e, SHEAF_EFORMAT, "%s: item %.*s is no zip archive, so it has no "
+		         "checksum and cannot be checked", v->step->path,
+		         shf_name_show(v->unproved_item), v->unproved_item);
 	f.msg = e.msg;
 	*err = e;
 	if (v->step->run->team.rank == 0 && v->report && v->report->finding)

@@ -1962,6 +1962,9 @@ bug("chunk_start_ignored", "a chunk of a DCP tensor is read as if it began at th
 bug("gaps_allowed", "items of a DCP tensor that no chunk has are read as whatever memory holds",
     "foreign/torch_dcp.c:dcp_check_cover", "if (cells[i].set_n == 1)",
     "if (cells[i].set_n == 1 || MUTANT)", DCP + "metadata_that_does_not_fit")
+bug("torn_item_passed_over", "an item of a tensor that is no archive any more counts as unproved",
+    "foreign/torch_dcp.c:dcp_verify_item", "!item->tensor &&", "(!item->tensor || MUTANT) &&",
+    DCP + "a_tensor_whose_item_is_no_archive")
 blind("item_not_compared", "an item of another save is read as a chunk of this tensor",
       "foreign/torch_dcp.c:resolve_dcp", "rc == 0 && (!shown.dims || shown.flip_every || "
       "shown.dtype != t->dtype || shown.ndim != t->ndim || "

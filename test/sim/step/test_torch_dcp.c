@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Directories of torch.distributed.checkpoint: loaded in any layout from many boxes, and refused
  * with a sentence where the metadata and the files do not fit. */
+#include <stdio.h>
 #include <stdlib.h>
 #include "foreign.h"
 #include "read_slice.h"
+#include "sheaf-inspect.h"
 #include "t.h"
 #include "torchfile.h"
 
@@ -107,6 +109,61 @@ TEST(metadata_that_does_not_fit_its_files_is_refused_by_what_is_wrong)
 		if (rc != SHEAF_EFORMAT || !strstr(err.msg, flaws[i].why))
 			fail_msg("want '%s', got %d: %s", flaws[i].why, rc, err.msg);
 	}
+}
+
+struct heard { int n, kind; int64_t offset; char msg[300]; };
+
+static void hear(void *arg, const struct sheaf_finding *f)
+{
+	struct heard *h = arg;
+
+	h->n++;
+	h->kind = f->kind;
+	h->offset = f->offset;
+	snprintf(h->msg, sizeof(h->msg), "%s", f->msg);
+}
+
+/* Opens and verifies a directory with a flaw. */
+static int verified(enum dcp_flaw flaw, struct heard *h, struct sheaf_error *err)
+{
+	struct simdisk *disk = disk_new();
+	const struct shf_sys *sys = simdisk_process(disk, 77, 0);
+	struct sheaf_report report = { .size = sizeof(report), .finding = hear, .arg = h };
+	struct sheaf_checkpoint *step = NULL;
+	int rc;
+
+	*h = (struct heard){ 0 };
+	torch_dcp(disk, "dcp", two, 1, 3, 2, flaw);
+	CHECK_RC(shf_step_open_path(&step, "dcp", NULL, NULL, sys, err), 0, err);
+	rc = shf_step_verify(step, &report, err);
+	shf_step_put(step);
+	CHECK_INT(simdisk_open_n(sys), 0);
+	simdisk_free(disk);
+	return rc;
+}
+
+/* Every item of a tensor is an archive, so one that does not begin as one is damaged. */
+TEST(a_tensor_whose_item_is_no_archive_is_found)
+{
+	struct sheaf_error err = { 0 };
+	struct heard h;
+
+	CHECK_RC(verified(DCP_SOUND, &h, &err), 0, &err);
+	CHECK_INT(h.n, 0);
+	CHECK_RC(verified(DCP_TORN, &h, &err), SHEAF_ECORRUPT, &err);
+	CHECK_INT(h.n, 1);
+	CHECK_INT(h.kind, SHEAF_FINDING_HEADER);
+	CHECK_INT(h.offset, 0);
+}
+
+TEST(a_value_that_is_no_archive_is_named_as_not_proved)
+{
+	struct sheaf_error err = { 0 };
+	struct heard h;
+
+	CHECK_RC(verified(DCP_BYTES, &h, &err), SHEAF_EFORMAT, &err);
+	CHECK_INT(h.kind, SHEAF_FINDING_UNVERIFIED);
+	CHECK(strstr(h.msg, "item words is no zip archive") != NULL);
 }
 
 TEST(a_save_that_has_not_finished_is_said_to_be)

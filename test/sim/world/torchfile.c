@@ -409,6 +409,27 @@ static void put_entry_of(struct torch_bytes *b, const struct torch_tensor *t,
 	add_string(b, "ub");
 }
 
+/* Adds an item that is no archive, of a value "words". */
+static void put_bytes_item(struct torch_bytes *b, struct torch_bytes *file)
+{
+	put_object(b, "metadata\nMetadataIndex");
+	add_string(b, "}(");
+	put_text(b, "fqn");
+	put_text(b, "words");
+	put_text(b, "offset");
+	add_string(b, "Nub");
+	put_object(b, "filesystem\n_StorageInfo");
+	add_string(b, "}(");
+	put_text(b, "relative_path");
+	put_text(b, "__0_0.distcp");
+	put_text(b, "offset");
+	put_int(b, (int64_t)file->n);
+	put_text(b, "length");
+	put_int(b, 11);
+	add_string(b, "ub");
+	add_string(file, "hello world");
+}
+
 void torch_dcp(struct simdisk *disk, const char *dir, const struct torch_tensor *t, int n, int rows,
                int columns, enum dcp_flaw flaw)
 {
@@ -434,7 +455,17 @@ void torch_dcp(struct simdisk *disk, const char *dir, const struct torch_tensor 
 			}
 			if (p[k].count[0] && p[k].count[1])
 				put_entry_of(&data, &t[i], &p[k], flaw);
+			if (flaw == DCP_ENTRY_TWICE && k == 0) {
+				p[k].at++;
+				put_entry_of(&data, &t[i], &p[k], flaw);
+				p[k].at--;
+			}
 		}
+	}
+	if (flaw == DCP_BYTES) {
+		put_text(&meta, "words");
+		put_object(&meta, "metadata\nBytesStorageMetadata");
+		put_bytes_item(&data, &files[0]);
 	}
 	add_string(&meta, "u");
 	put_text(&meta, "storage_data");
@@ -443,6 +474,8 @@ void torch_dcp(struct simdisk *disk, const char *dir, const struct torch_tensor 
 	add_string(&meta, "uub.");
 	for (int i = 0; i < 2; i++) {
 		snprintf(path, sizeof(path), "%s/__%d_0.distcp", dir, i);
+		if (flaw == DCP_TORN && i == 0)         /* the first item begins with zeros */
+			memset(files[i].p, 0, 8);
 		if (flaw != DCP_NO_FILE && simdisk_put(disk, path, files[i].p, files[i].n) < 0)
 			abort();
 		free(files[i].p);
