@@ -125,10 +125,12 @@ int shf_foreign_add_file(struct shf_foreign *f, const char *name, size_t n, uint
 int shf_foreign_region(struct shf_foreign *f, uint32_t file, struct shf_region *r,
                        struct sheaf_error *err);
 /* Adds a tensor whose pieces are the last t->n of f->pieces. Its size is computed here. Dims are
- * copied. name: n bytes. EFORMAT: it is not UTF-8, or its size is beyond 63 bits. */
+ * copied. name: n bytes; if it is no name of safetensors, the tensor is noted as one that is not
+ * read. EFORMAT: its size is beyond 63 bits. */
 int shf_foreign_add_tensor(struct shf_foreign *f, const struct shf_foreign_tensor *t,
                            const char *name, size_t n, struct sheaf_error *err);
-/* Adds a note: printf. Notes beyond the first 4096 are only counted. */
+/* Adds a note: printf. Notes beyond the first 4096 are only counted. Of a key the first 256 bytes
+ * are kept, of the text 1024. */
 int shf_foreign_note(struct shf_foreign *f, struct sheaf_error *err, const char *key, size_t key_n,
                      const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 int64_t *shf_foreign_numbers(struct shf_foreign *f, size_t n);  /* zeroed, in the arena */

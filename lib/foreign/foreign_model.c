@@ -11,6 +11,7 @@
 
 #define NOTES_MAX 4096
 #define NOTE_BYTES_MAX 1024
+#define NOTE_KEY_MAX 256
 
 size_t shf_foreign_files(const struct shf_foreign *f)
 {
@@ -108,6 +109,20 @@ int shf_foreign_region(struct shf_foreign *f, uint32_t file, struct shf_region *
 	return 0;
 }
 
+/* Says what makes a name none that a header of safetensors can have; NULL: nothing. */
+static const char *name_flaw(const char *name, size_t n)
+{
+	static const char reserved[] = "__metadata__";
+
+	if (!shf_utf8_is_valid(name, n))
+		return "is not UTF-8";
+	if (memchr(name, 0, n))
+		return "has a NUL";
+	if (n == strlen(reserved) && memcmp(name, reserved, n) == 0)
+		return "is __metadata__, as safetensors calls what is no tensor";
+	return NULL;
+}
+
 int shf_foreign_add_tensor(struct shf_foreign *f, const struct shf_foreign_tensor *t,
                            const char *name, size_t n, struct sheaf_error *err)
 {
@@ -116,13 +131,15 @@ int shf_foreign_add_tensor(struct shf_foreign *f, const struct shf_foreign_tenso
 	int64_t *dims = shf_foreign_numbers(f, (size_t)t->ndim);
 	const char *shown = shf_name_escape(&f->arena, name, n);
 	char *own = shf_arena_strdup(&f->arena, name, n);
+	const char *why = name_flaw(name, n);
 
 	if (!dims || !shown || !own)
 		return foreign_no_memory(f, err);
-	if (!shf_utf8_is_valid(name, n) || memchr(name, 0, n))
-		return shf_fail(err, SHEAF_EFORMAT, "%s: the name of a tensor is not UTF-8, or "
-						    "has a "
-		                "NUL", f->path);
+	if (why) {
+		f->pieces.len -= x.n * sizeof(struct shf_foreign_piece);
+		return shf_foreign_note(f, err, name, n, "a tensor whose name %s, which is not "
+		                        "read", why);
+	}
 	for (int d = 0; d < t->ndim; d++) {
 		dims[d] = t->dims[d];
 		items *= (uint64_t)dims[d];
@@ -139,6 +156,22 @@ int shf_foreign_add_tensor(struct shf_foreign *f, const struct shf_foreign_tenso
 		return shf_fail(err, SHEAF_EBUG, "%s: a tensor ends inside a byte", f->path);
 	shf_buf_add(&f->tensors, &x, sizeof(x));
 	return f->tensors.oom || f->pieces.oom ? foreign_no_memory(f, err) : 0;
+}
+
+/* Copies a key for show, of a long one its beginning: one key may be that of all notes. */
+static const char *note_key(struct shf_foreign *f, const char *key, size_t n)
+{
+	char text[NOTE_KEY_MAX + 4];
+	bool cut = n > NOTE_KEY_MAX;
+
+	n = cut ? NOTE_KEY_MAX : n;
+	while (cut && n > NOTE_KEY_MAX - 4 && ((uint8_t)key[n] & 0xc0) == 0x80)
+		n--;
+	if (!shf_utf8_is_valid(key, n))
+		return shf_name_escape(&f->arena, "?", 1);
+	memcpy(text, key, n);
+	memcpy(text + n, "...", 3);
+	return shf_name_escape(&f->arena, text, n + (cut ? 3 : 0));
 }
 
 int shf_foreign_note(struct shf_foreign *f, struct sheaf_error *err, const char *key, size_t key_n,
@@ -159,8 +192,7 @@ int shf_foreign_note(struct shf_foreign *f, struct sheaf_error *err, const char 
 	/* A text that is cut inside a character is made whole again. */
 	for (n = strlen(text); n && !shf_utf8_is_valid(text, n);)
 		text[--n] = '\0';
-	x.key = shf_name_escape(&f->arena, shf_utf8_is_valid(key, key_n) ? key : "?",
-	                        shf_utf8_is_valid(key, key_n) ? key_n : 1);
+	x.key = note_key(f, key, key_n);
 	x.text = shf_name_escape(&f->arena, text, n);
 	if (!x.key || !x.text)
 		return foreign_no_memory(f, err);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Values may be shared, and a list may hold itself, so the walk is bounded: in depth, in steps by
- * the number of records, and in the memory that names take. */
+ * the length of the pickle, and in the memory that names take. So is what a step costs: it is one
+ * value with at most NAME_STEP bytes of its key, and little of a long text is copied. */
 #include "torch_walk.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,7 +12,11 @@
 
 #define WALK_DEPTH 100
 #define NAME_MAX_BYTES 4096
-#define LIST_SHOWN 16           /* numbers of a list that are shown */
+#define NAME_STEP 64            /* bytes of a key that cost one step more */
+#define LIST_SHOWN 16           /* values of a list that are shown */
+#define TEXT_SHOWN 1024         /* bytes of a text that are shown */
+#define ENCODED_SHOWN 4096      /* bytes of a text whose characters are counted */
+#define COUNT_STEPS 10000       /* in which the tensors of a value that is not read are counted */
 #define ROOT_NOTE "(root)"      /* key of a note about the whole */
 #define ROOT_NAME "tensor"      /* of a tensor that is not in any dictionary */
 
@@ -42,6 +47,16 @@ static int walk_no_memory(const struct walk *w)
 	                 (w)->name.len ? (const char *)(w)->name.data : ROOT_NOTE, \
 	                 (w)->name.len ? (w)->name.len : strlen(ROOT_NOTE), __VA_ARGS__)
 
+/* Takes n steps. */
+static int walk_steps(struct walk *w, uint64_t n)
+{
+	if (w->steps < n)
+		return walk_fail(w, "its values refer to each other so often that they can not be "
+		                 "listed");
+	w->steps -= n;
+	return 0;
+}
+
 /* ---- values that are no tensors ---- */
 
 static void put_float(struct shf_buf *out, double v)
@@ -59,6 +74,11 @@ static void put_float(struct shf_buf *out, double v)
 	shf_buf_adds(out, text);
 }
 
+static void put_some(struct shf_buf *out, const struct shf_pk *text)
+{
+	shf_buf_add(out, text->u.s, text->n < TEXT_SHOWN ? text->n : TEXT_SHOWN);
+}
+
 bool shf_torch_scalar(struct shf_buf *out, const struct shf_pk *v)
 {
 	const struct shf_pk_call *c;
@@ -69,7 +89,7 @@ bool shf_torch_scalar(struct shf_buf *out, const struct shf_pk *v)
 	case SHF_PK_INT: shf_buf_addf(out, "%" PRId64, v->u.i); return true;
 	case SHF_PK_FLOAT: put_float(out, v->u.f); return true;
 	case SHF_PK_LONG: shf_buf_addf(out, "an integer of %" PRIu32 " bytes", v->n); return true;
-	case SHF_PK_STR: shf_buf_add(out, v->u.s, v->n); return true;
+	case SHF_PK_STR: put_some(out, v); return true;
 	case SHF_PK_BYTES: shf_buf_addf(out, "%" PRIu32 " bytes", v->n); return true;
 	case SHF_PK_GLOBAL: shf_buf_adds(out, v->u.s); return true;
 	default: break;
@@ -80,14 +100,15 @@ bool shf_torch_scalar(struct shf_buf *out, const struct shf_pk *v)
 		uint32_t n = 0;
 
 		/* Each character of the text is a byte. */
-		for (uint32_t i = 0; i < text->n; i++)
+		for (uint32_t i = 0; i < text->n && i < ENCODED_SHOWN; i++)
 			n += (text->u.s[i] & 0xc0) != 0x80;
-		shf_buf_addf(out, "%" PRIu32 " bytes", n);
+		shf_buf_addf(out, "%s%" PRIu32 " bytes", text->n > ENCODED_SHOWN ? "more than " :
+			     "", n);
 		return true;
 	}
 	c = shf_pk_call_of(v, "torch.device");
 	if (c && c->args->n && shf_pk_at(c->args, 0)->kind == SHF_PK_STR) {
-		shf_buf_add(out, shf_pk_at(c->args, 0)->u.s, shf_pk_at(c->args, 0)->n);
+		put_some(out, shf_pk_at(c->args, 0));
 		return true;
 	}
 	return false;
@@ -124,7 +145,7 @@ static uint64_t count_tensors(const struct shf_pk *v, int depth, uint64_t *steps
 /* Notes an object of a class that is not known. What is in it is counted, and not listed. */
 static int walk_opaque(struct walk *w, const struct shf_pk *v)
 {
-	uint64_t steps = w->steps < 10000 ? w->steps : 10000, had = steps;
+	uint64_t steps = w->steps < COUNT_STEPS ? w->steps : COUNT_STEPS, had = steps;
 	uint64_t n = count_tensors(v, 0, &steps);
 	const char *of = v->kind == SHF_PK_CALL ? v->u.call->func->u.s : "a storage";
 
@@ -138,9 +159,12 @@ static int walk_opaque(struct walk *w, const struct shf_pk *v)
 
 /* ---- containers ---- */
 
-/* Appends a key to the name. Returns the length to go back to; 0 if it is no key of a name. */
+/* Appends a key to the name: its beginning, if the name gets too long for a tensor. Returns false
+ * if it is no key of a name; *back: the length to go back to. */
 static bool name_push(struct walk *w, const struct shf_pk *key, uint32_t i, size_t *back)
 {
+	size_t room;
+
 	*back = w->name.len;
 	if (key && key->kind != SHF_PK_STR && key->kind != SHF_PK_INT)
 		return false;
@@ -150,31 +174,49 @@ static bool name_push(struct walk *w, const struct shf_pk *key, uint32_t i, size
 		shf_buf_addf(&w->name, "%" PRIu32, i);
 	else if (key->kind == SHF_PK_INT)
 		shf_buf_addf(&w->name, "%" PRId64, key->u.i);
-	else
-		shf_buf_add(&w->name, key->u.s, key->n);
+	/* Of a text, what a tensor's name may have and one byte, by which it is seen to be long. */
+	room = w->name.len <= NAME_MAX_BYTES ? NAME_MAX_BYTES + 1 - w->name.len : 0;
+	if (key && key->kind == SHF_PK_STR)
+		shf_buf_add(&w->name, key->u.s, key->n < room ? key->n : room);
 	return true;
+}
+
+/* Walks the value of one key or place. Returns 1 if the key is none of a name. */
+static int walk_entry(struct walk *w, const struct shf_pk *key, uint32_t i, const struct shf_pk *v,
+                      int depth)
+{
+	size_t back;
+	int rc;
+
+	if (!name_push(w, key, i, &back))
+		return 1;
+	rc = walk_steps(w, (w->name.len - back) / NAME_STEP);
+	if (rc == 0)
+		rc = walk_value(w, v, depth);
+	w->name.len = back;
+	return rc;
 }
 
 static int walk_dict(struct walk *w, const struct shf_pk *v, int depth)
 {
-	uint32_t strange = 0;
-	size_t back;
+	uint64_t strange = 0, tensors = 0, steps;
 	int rc = 0;
 
 	if (v->n == 0)
 		return depth ? walk_note(w, "{}") : 0;
 	for (uint32_t i = 0; i < v->n && rc == 0; i++) {
-		if (!name_push(w, v->u.a[2 * i], 0, &back)) {
-			strange++;
+		rc = walk_entry(w, v->u.a[2 * i], 0, v->u.a[2 * i + 1], depth + 1);
+		if (rc <= 0)
 			continue;
-		}
-		rc = walk_value(w, v->u.a[2 * i + 1], depth + 1);
-		w->name.len = back;
+		steps = COUNT_STEPS;
+		strange++;
+		tensors += count_tensors(v->u.a[2 * i + 1], depth, &steps);
+		rc = walk_steps(w, 1 + COUNT_STEPS - steps);
 	}
 	if (rc == 0 && strange)
-		rc = walk_note(w, "%" PRIu32 " entr%s with a key that is neither a text nor a "
-					     "number, "
-		               "not listed", strange, strange == 1 ? "y" : "ies");
+		rc = walk_note(w, "%" PRIu64 " entr%s with a key that is neither a text nor a "
+		               "number, not listed; tensors in them, which can not be loaded: %"
+		               PRIu64, strange, strange == 1 ? "y" : "ies", tensors);
 	return rc;
 }
 
@@ -183,28 +225,27 @@ static int walk_list(struct walk *w, const struct shf_pk *v, int depth)
 {
 	struct shf_buf text = SHF_BUF_INIT;
 	bool plain = true;
-	size_t back;
 	int rc = 0;
 
-	for (uint32_t i = 0; i < v->n && plain; i++) {
+	for (uint32_t i = 0; i < v->n && plain && rc == 0; i++) {
 		size_t had = text.len;
 
+		rc = walk_steps(w, 1);
 		shf_buf_adds(&text, i ? ", " : "");
 		plain = shf_torch_scalar(&text, v->u.a[i]);
-		text.len = i < LIST_SHOWN ? text.len : had;
+		text.len = i < LIST_SHOWN && text.len < 2 * TEXT_SHOWN ? text.len : had;
 	}
-	if (plain && text.oom)
+	if (rc < 0)
+		plain = true;
+	else if (plain && text.oom)
 		rc = walk_no_memory(w);
 	else if (plain)
 		rc = walk_note(w, v->n > LIST_SHOWN ? "[%.*s, ...], %" PRIu32 " values" : "[%.*s]",
 		               (int)(text.len < 2000 ? text.len : 2000),
 		               text.len ? (const char *)text.data : "", v->n);
 	shf_buf_release(&text);
-	for (uint32_t i = 0; !plain && i < v->n && rc == 0; i++) {
-		(void)name_push(w, NULL, i, &back);
-		rc = walk_value(w, v->u.a[i], depth + 1);
-		w->name.len = back;
-	}
+	for (uint32_t i = 0; !plain && i < v->n && rc == 0; i++)
+		rc = walk_entry(w, NULL, i, v->u.a[i], depth + 1);
 	return rc;
 }
 
@@ -240,8 +281,13 @@ static int walk_tensor(struct walk *w, const struct shf_torch_tensor *t)
 	if (w->name.oom)
 		return walk_no_memory(w);
 	w->names = w->names > w->name.len ? w->names - w->name.len : 0;
-	if (!w->names || w->name.len > NAME_MAX_BYTES)
+	if (!w->names)
 		return walk_fail(w, "its names are longer than can be listed");
+	if (w->name.len > NAME_MAX_BYTES) {
+		w->name.len = n;
+		return walk_note(w, "a tensor whose name has more than %d bytes, which is not "
+		                 "read", NAME_MAX_BYTES);
+	}
 	rc = w->place(w->arg, w->f, t, (const char *)w->name.data, &piece, w->err);
 	x.n = 1;
 	if (rc == 0)
@@ -264,10 +310,9 @@ static int walk_value(struct walk *w, const struct shf_pk *v, int depth)
 
 	if (depth > WALK_DEPTH)
 		return walk_fail(w, "its values are nested more than 100 deep");
-	if (!w->steps)
-		return walk_fail(w, "its values refer to each other so often that they can not be "
-		                 "listed");
-	w->steps--;
+	rc = walk_steps(w, 1);
+	if (rc < 0)
+		return rc;
 	kind = shf_torch_tensor_of(&t, v, &why);
 	if (kind == SHF_TORCH_TENSOR)
 		return walk_tensor(w, &t);
@@ -314,7 +359,7 @@ int shf_torch_walk(struct shf_foreign *f, const struct shf_pickle *pickle,
                    shf_torch_place_fn *place, void *arg, struct sheaf_error *err)
 {
 	struct walk w = { .f = f, .place = place, .arg = arg, .err = err,
-		.steps = 8 * pickle->records + 4096,
+		.steps = 4 * (uint64_t)pickle->bytes + 4096,
 		.names = (UINT64_C(64) << 20) + 16 * pickle->bytes };
 	int rc = walk_value(&w, pickle->root, 0);
 

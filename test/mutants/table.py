@@ -1955,6 +1955,9 @@ blind("call_not_refused", "a pickle that would call os.system is read as data",
       "foreign/pickle.c:pk_call", "shf_pickle_is_refused(func, args)", PICKLE + "what_would_call")
 blind("memo_beyond_pickle", "a memo may be larger than the pickle", "foreign/pickle.c:pk_memo_put",
       "i > m->op", PICKLE + "what_would_call")
+bug("list_for_one_step", "a list of plain values costs one step, however long it is",
+    "foreign/torch_walk.c:walk_list", "rc = walk_steps(w, 1);", "rc = walk_steps(w, !MUTANT);",
+    TORCH + "a_list_that_many_lists_share")
 DCP = "sim/test_torch_dcp: "
 bug("chunk_start_ignored", "a chunk of a DCP tensor is read as if it began at the tensor's start",
     "foreign/foreign_read.c:gather_box", "have.start[d] = of->start ? of->start[d] : 0;",

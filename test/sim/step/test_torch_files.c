@@ -234,3 +234,132 @@ TEST(a_file_without_sums_is_not_proved)
 	CHECK_INT(verified, 0);
 	free(file.p);
 }
+
+/* ---- pickles whose values are shared ---- */
+
+/* A tensor of four numbers in storage 0, which is put into memo 1. */
+static const char tensor_1[] = "ctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagectorch\n"
+	"FloatStorage\nX\x01\0\0\0" "0X\x03\0\0\0cpuK\x04tQK\0K\x04\x85K\x01\x85\x89"
+	"ccollections\nOrderedDict\n)RtRq\x01";
+
+static void add_key(struct torch_bytes *b, size_t n)
+{
+	uint8_t head[5] = { 'X', (uint8_t)n, (uint8_t)(n >> 8), (uint8_t)(n >> 16), 0 };
+
+	torch_add(b, head, 5);
+	for (size_t i = 0; i < n; i++)
+		torch_add(b, "k", 1);
+}
+
+/* Opens an archive with this pickle, which is freed; NULL: refused, as err says. */
+static struct shf_foreign *foreign_of_pickle(struct simdisk **disk, struct torch_bytes pickle,
+                                             struct sheaf_error *err)
+{
+	struct shf_foreign *f = NULL;
+	int rc;
+
+	*disk = disk_of(torch_archive_of(pickle.p, pickle.n));
+	free(pickle.p);
+	memset(err, 0, sizeof(*err));
+	rc = shf_foreign_open(&f, simdisk_process(*disk, 77, 0), FILE_PT, err);
+	CHECK(rc == 0 || (rc == SHEAF_EFORMAT && !f));
+	return f;
+}
+
+TEST(a_key_that_many_notes_share_is_not_copied_whole)
+{
+	struct torch_bytes p = { 0 };
+	const struct shf_foreign_note *note;
+	struct sheaf_error err;
+	struct shf_foreign *f;
+	struct simdisk *disk;
+
+	torch_add(&p, "\x80\x02}", 3);
+	add_key(&p, 20000);
+	torch_add(&p, "q\0Ns", 4);
+	for (int i = 0; i < 500; i++)
+		torch_add(&p, "h\0Ns", 4);
+	torch_add(&p, ".", 1);
+	f = foreign_of_pickle(&disk, p, &err);
+	CHECK(f != NULL);
+	note = (const void *)f->notes.data;
+	CHECK_INT(f->notes.len / sizeof(*note), 501);
+	for (int i = 0; i < 501; i++)
+		CHECK(strlen(note[i].key) == 259 && strcmp(note[i].key + 256, "...") == 0);
+	shf_foreign_free(f);
+	simdisk_free(disk);
+}
+
+TEST(a_list_that_many_lists_share_costs_a_step_for_each_item)
+{
+	struct torch_bytes p = { 0 };
+	struct sheaf_error err;
+	struct simdisk *disk;
+
+	torch_add(&p, "\x80\x02]((", 5);
+	for (int i = 0; i < 20000; i++)
+		torch_add(&p, "K\x01", 2);
+	torch_add(&p, "lq\0", 3);
+	for (int i = 0; i < 2000; i++)
+		torch_add(&p, "h\0", 2);
+	torch_add(&p, "e.", 2);
+	CHECK(!foreign_of_pickle(&disk, p, &err));
+	CHECK(strstr(err.msg, "refer to each other so often") != NULL);
+	simdisk_free(disk);
+}
+
+TEST(a_tensor_may_be_in_a_list_many_times)
+{
+	struct torch_bytes p = { 0 };
+	struct sheaf_error err;
+	struct shf_foreign *f;
+	struct simdisk *disk;
+	size_t n;
+
+	torch_add(&p, "\x80\x02](", 4);
+	torch_add(&p, tensor_1, sizeof(tensor_1) - 1);
+	for (int i = 1; i < 5000; i++)
+		torch_add(&p, "h\x01", 2);
+	torch_add(&p, "e.", 2);
+	f = foreign_of_pickle(&disk, p, &err);
+	if (!f)
+		fail_msg("%s", err.msg);
+	(void)shf_foreign_tensors(f, &n);
+	CHECK_INT(n, 5000);
+	shf_foreign_free(f);
+	simdisk_free(disk);
+}
+
+/* One value that cannot be listed does not take the others with it. */
+TEST(a_key_that_is_no_name_is_noted_and_the_others_are_read)
+{
+	struct torch_bytes p = { 0 };
+	const struct shf_foreign_note *note;
+	const struct shf_foreign_tensor *t;
+	struct sheaf_error err;
+	struct shf_foreign *f;
+	struct simdisk *disk;
+	size_t n;
+
+	torch_add(&p, "\x80\x02}X\x01\0\0\0b", 9);
+	torch_add(&p, tensor_1, sizeof(tensor_1) - 1);
+	torch_add(&p, "s", 1);
+	add_key(&p, 5000);
+	torch_add(&p, "h\x01sX\x0c\0\0\0__metadata__h\x01sX\x03\0\0\0\xed\xa0\x80h\x01s", 34);
+	torch_add(&p, "K\x01\x85h\x01s.", 7);
+	f = foreign_of_pickle(&disk, p, &err);
+	if (!f)
+		fail_msg("%s", err.msg);
+	t = shf_foreign_tensors(f, &n);
+	CHECK_INT(n, 1);
+	CHECK_STR(t[0].name, "b");
+	note = (const void *)f->notes.data;
+	CHECK_INT(f->notes.len / sizeof(*note), 4);
+	CHECK(strstr(note[0].text, "more than 4096 bytes") != NULL);
+	CHECK(strstr(note[1].text, "__metadata__") != NULL);
+	CHECK(strstr(note[2].text, "UTF-8") != NULL);
+	CHECK(strstr(note[3].text, "neither a text nor a number") != NULL &&
+	      strstr(note[3].text, "can not be loaded: 1") != NULL);
+	shf_foreign_free(f);
+	simdisk_free(disk);
+}
