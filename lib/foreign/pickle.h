@@ -62,6 +62,7 @@ bool shf_pk_is_global(const struct shf_pk *v, const char *name);        /* "modu
 const struct shf_pk_call *shf_pk_call_of(const struct shf_pk *v, const char *name);
 bool shf_pk_text_is(const struct shf_pk *v, const char *text);          /* a STR */
 const struct shf_pk *shf_pk_at(const struct shf_pk *v, uint32_t i);     /* of a TUPLE or LIST */
-const struct shf_pk *shf_pk_get(const struct shf_pk *v, const char *key);       /* of a DICT */
+/* Returns the value of a key of a DICT: the last one that it was given, as Python does. */
+const struct shf_pk *shf_pk_get(const struct shf_pk *v, const char *key);
 bool shf_pk_int(const struct shf_pk *v, int64_t *out);                  /* an INT */
 #endif

@@ -34,7 +34,7 @@ const struct shf_pk *shf_pk_at(const struct shf_pk *v, uint32_t i)
 
 const struct shf_pk *shf_pk_get(const struct shf_pk *v, const char *key)
 {
-	for (uint32_t i = 0; v && v->kind == SHF_PK_DICT && i < v->n; i++)
+	for (uint32_t i = v && v->kind == SHF_PK_DICT ? v->n : 0; i-- > 0;)
 		if (shf_pk_text_is(v->u.a[2 * i], key))
 			return v->u.a[2 * i + 1];
 	return NULL;

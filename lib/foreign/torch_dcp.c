@@ -157,6 +157,7 @@ static int dcp_read_file(struct dcp *d, const char *name, int i)
 /* Reads all files of metadata. */
 static int dcp_read(struct dcp *d)
 {
+	const struct shf_dcp_entry *twice;
 	struct dcp_names names;
 	int rc = dcp_list(d->f->in, d->f->dir, d->f->path, &names, d->err);
 
@@ -180,9 +181,9 @@ static int dcp_read(struct dcp *d)
 		if (rc == 0 && (d->index.a.oom || d->index.tensors.oom))
 			rc = dcp_no_memory(d);
 	}
-	if (rc == 0)
-		shf_dcp_index_settle(&d->index);
-	return rc;
+	twice = rc == 0 ? shf_dcp_index_settle(&d->index) : NULL;
+	return twice ? dcp_bad(d, twice->name, twice->name_n, "has two places in the metadata for "
+	                       "one chunk") : rc;
 }
 
 /* ---- tensors ---- */
@@ -433,10 +434,12 @@ static int open_dcp(struct shf_foreign *f, struct sheaf_error *err)
 	t = (const struct shf_dcp_tensor *)(const void *)d.index.tensors.data;
 	n = d.index.tensors.len / sizeof(*t);
 	for (size_t i = 0; i < n && rc == 0; i += same) {
+		bool twice = false;
+
 		for (same = 1; i + same < n && t[i].name_n == t[i + same].name_n &&
 		     memcmp(t[i].name, t[i + same].name, t[i].name_n) == 0; same++)
-			;
-		if (same > 1 && d.files_n == 1)
+			twice |= t[i + same - 1].file == t[i + same].file;
+		if (twice)
 			rc = dcp_bad(&d, t[i].name, t[i].name_n, "is in the metadata twice");
 		else
 			rc = t[i].chunks ? dcp_add_tensor(&d, &t[i], same)

@@ -86,19 +86,21 @@ bool shf_dcp_index_add(struct shf_dcp_index *x, const struct shf_pk *root)
 	for (uint32_t i = 0; i < tensors->n; i++) {
 		const struct shf_pk *name = tensors->u.a[2 * i];
 		struct shf_dcp_tensor t = { .name = name->u.s, .name_n = name->n,
-			.order = (uint32_t)(x->tensors.len / sizeof(t)) };
+			.order = (uint32_t)(x->tensors.len / sizeof(t)), .file = x->files };
 
 		if (name->kind != SHF_PK_STR || !read_tensor(&t, tensors->u.a[2 * i + 1]))
 			return false;
 		shf_buf_add(&x->tensors, &t, sizeof(t));
 	}
 	for (uint32_t i = 0; i < data->n; i++) {
-		struct shf_dcp_entry e = { .order = (uint32_t)(x->a.len / sizeof(e)) };
+		struct shf_dcp_entry e = { .order = (uint32_t)(x->a.len / sizeof(e)),
+			.file = x->files };
 
 		if (!read_dcp_entry(&e, data->u.a[2 * i], data->u.a[2 * i + 1]))
 			return false;
 		shf_buf_add(&x->a, &e, sizeof(e));
 	}
+	x->files++;
 	return true;
 }
 
@@ -144,8 +146,9 @@ static int dcp_entry_order(const void *a, const void *b)
 	return c ? c : (x->order > y->order) - (x->order < y->order);
 }
 
-void shf_dcp_index_settle(struct shf_dcp_index *x)
+const struct shf_dcp_entry *shf_dcp_index_settle(struct shf_dcp_index *x)
 {
+	const struct shf_dcp_entry *a = (const void *)x->a.data;
 	size_t n = x->tensors.len / sizeof(struct shf_dcp_tensor);
 	size_t m = x->a.len / sizeof(struct shf_dcp_entry);
 
@@ -153,6 +156,10 @@ void shf_dcp_index_settle(struct shf_dcp_index *x)
 		qsort(x->tensors.data, n, sizeof(struct shf_dcp_tensor), dcp_tensor_order);
 	if (m)
 		qsort(x->a.data, m, sizeof(struct shf_dcp_entry), dcp_entry_order);
+	for (size_t i = 1; i < m; i++)
+		if (a[i - 1].file == a[i].file && dcp_place_compare(&a[i - 1], &a[i]) == 0)
+			return &a[i];
+	return NULL;
 }
 
 /* Finds the first one that was added. */

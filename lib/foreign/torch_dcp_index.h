@@ -8,25 +8,27 @@
 struct shf_dcp_tensor {
 	const char *name;               /* name_n bytes */
 	uint32_t name_n;
-	uint32_t order;                 /* in which it was added */
+	uint32_t order, file;           /* in which it was added; the pickle that has it */
 	const struct shf_pk *dtype, *size;      /* size: a TUPLE */
 	const struct shf_pk *chunks;    /* a LIST; NULL: it is no tensor, but bytes */
 };
 struct shf_dcp_entry {          /* where a chunk is */
 	const char *name, *path;
-	uint32_t name_n, path_n, order;
+	uint32_t name_n, path_n, order, file;
 	const struct shf_pk *offsets;   /* a TUPLE; NULL: of bytes */
 	uint64_t at, bytes;
 	bool transformed;               /* what is there is compressed or the like */
 };
 struct shf_dcp_index {
 	struct shf_buf tensors, a;      /* owned; of the structs above */
+	uint32_t files;                 /* pickles that were added */
 };
 /* Adds what a pickle of Metadata says. Returns false if it is of a form that is not known. Memory
  * may be out: tensors.oom, a.oom. */
 bool shf_dcp_index_add(struct shf_dcp_index *x, const struct shf_pk *root);
-/* Sorts: tensors by name, and then in the order in which they were added. */
-void shf_dcp_index_settle(struct shf_dcp_index *x);
+/* Sorts: tensors by name, and then in the order in which they were added. Returns NULL, or the
+ * place of a chunk that one pickle has twice: of two equal keys Python takes the last. */
+const struct shf_dcp_entry *shf_dcp_index_settle(struct shf_dcp_index *x);
 const struct shf_dcp_entry *shf_dcp_index_find(const struct shf_dcp_index *x, const char *name,
                                                size_t n, const struct shf_pk *offsets);
 /* Sets *offsets and *sizes, TUPLEs, to those of a ChunkStorageMetadata; false: it is none. */

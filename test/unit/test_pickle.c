@@ -73,6 +73,18 @@ TEST(containers_hold_what_was_put_into_them)
 	free(copy);
 }
 
+TEST(a_key_that_is_set_twice_has_the_last_value)
+{
+	struct shf_pickle p;
+	uint8_t *copy;
+	int64_t i;
+
+	CHECK_RC(reads(&p, P("}(X\x01\0\0\0" "aK\x01X\x01\0\0\0" "aK\x02u."), &copy), 0, &err);
+	CHECK(shf_pk_int(shf_pk_get(p.root, "a"), &i) && i == 2);
+	shf_pickle_release(&p);
+	free(copy);
+}
+
 TEST(a_call_becomes_a_record_of_itself)
 {
 	static const char text[] =

@@ -97,6 +97,7 @@ TEST(metadata_that_does_not_fit_its_files_is_refused_by_what_is_wrong)
 		{ DCP_TWICE, "is in the metadata twice" },
 		{ DCP_NO_ENTRY, "has a chunk that is in no file" },
 		{ DCP_LEAVES, "has a chunk that leaves it" },
+		{ DCP_ENTRY_TWICE, "tensor a.w: has two places in the metadata for one chunk" },
 	};
 	struct sheaf_error err = { 0 };
 	int verified = 1;
