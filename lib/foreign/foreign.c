@@ -119,6 +119,7 @@ void shf_foreign_free(struct shf_foreign *f)
 		shf_sys_close(f->in, f->dir);
 	shf_foreign_dir_release(f);
 	shf_buf_release(&f->files);
+	shf_buf_release(&f->hashes);
 	shf_buf_release(&f->tensors);
 	shf_buf_release(&f->pieces);
 	shf_buf_release(&f->items);

@@ -17,6 +17,7 @@
 
 #define SHF_FOREIGN_DIR "foreign:"
 #define SHF_FOREIGN_MORE "..."  /* key of the note that says how many others were left out */
+#define SHF_FOREIGN_OPEN_MAX 64 /* files of a directory that stay open without being read */
 #define SHF_FOREIGN_DIMS_MAX 65  /* torch has 64, and a pair of numbers is one more */
 /* A box of a tensor, and where its items are: item i of the box (counted from its start) is at
  * byte `at` + sum of i[d] * stride[d] of the file. */
@@ -43,7 +44,10 @@ struct shf_foreign_tensor {
 struct shf_foreign_file {
 	const char *name;               /* relative to the checkpoint; of a single file its name */
 	const char *where;              /* its path, for sentences */
-	int fd;                         /* guarded by lock until it is open; -1: not opened yet */
+	int fd;                         /* guarded by lock; -1: it is not open */
+	bool kept;                      /* guarded by lock; it stays open when nobody reads it */
+	uint32_t users;                 /* guarded by lock; regions of it that are not given back */
+	uint32_t next;                  /* number + 1 of the next one of this hash; 0: none */
 	uint64_t bytes;
 };
 /* A part of a file that has checksums of its own. */
@@ -63,6 +67,10 @@ struct shf_foreign {
 	struct shf_arena arena;         /* of all texts and arrays */
 	int dir;                        /* descriptor of the directory; -1: it is a file */
 	struct shf_buf files, tensors, pieces, items, notes;    /* of the structs above */
+	struct shf_buf hashes;          /* of names; of uint32_t: number + 1 of a file; 0: none */
+	uint32_t open[SHF_FOREIGN_OPEN_MAX];    /* guarded by lock; files that are kept open */
+	uint32_t open_n, open_next;     /* guarded by lock; how many; where the next one is sought
+	                                 * that may be closed */
 	uint64_t notes_left;            /* notes that were not kept, because there are too many */
 	/* private to foreign_dir.c */
 	struct shf_sys sys;
@@ -121,9 +129,11 @@ int shf_foreign_add_self(struct shf_foreign *f, struct sheaf_error *err);
  * the number. EFORMAT: it is missing, or the name leads out of the directory. */
 int shf_foreign_add_file(struct shf_foreign *f, const char *name, size_t n, uint32_t *file,
                          struct sheaf_error *err);
-/* Sets *r to the whole of a file, and opens it if that was not done yet. [any thread] */
+/* Sets *r to the whole of a file, and opens it if it is not open. It is not closed before
+ * shf_foreign_region_end, which need not be called for f->path itself. [any thread] */
 int shf_foreign_region(struct shf_foreign *f, uint32_t file, struct shf_region *r,
                        struct sheaf_error *err);
+void shf_foreign_region_end(struct shf_foreign *f, uint32_t file);      /* [any thread] */
 /* Adds a tensor whose pieces are the last t->n of f->pieces. Its size is computed here. Dims are
  * copied. name: n bytes; if it is no name of safetensors, the tensor is noted as one that is not
  * read. EFORMAT: its size is beyond 63 bits. */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all formats fill in: files, tensors and notes. */
-#include <errno.h>
+/* What all formats fill in: tensors and notes. */
 #include <stdio.h>
 #include <string.h>
 #include "dtype.h"
@@ -12,11 +11,6 @@
 #define NOTES_MAX 4096
 #define NOTE_BYTES_MAX 1024
 #define NOTE_KEY_MAX 256
-
-size_t shf_foreign_files(const struct shf_foreign *f)
-{
-	return f->files.len / sizeof(struct shf_foreign_file);
-}
 
 const struct shf_foreign_tensor *shf_foreign_tensors(const struct shf_foreign *f, size_t *n)
 {
@@ -32,81 +26,6 @@ static int foreign_no_memory(const struct shf_foreign *f, struct sheaf_error *er
 int64_t *shf_foreign_numbers(struct shf_foreign *f, size_t n)
 {
 	return shf_arena_alloc(&f->arena, n ? n : 1, sizeof(int64_t));
-}
-
-/* Adds a file with its size. where: its path. */
-static int file_add(struct shf_foreign *f, const char *name, const char *where, int fd,
-                    const struct shf_stat *st, struct sheaf_error *err)
-{
-	struct shf_foreign_file x = { .name = name, .where = where, .fd = fd, .bytes = st->bytes };
-
-	if (st->type != SHF_T_FILE)
-		return shf_fail(err, SHEAF_EFORMAT, "%s: is not a regular file", where);
-	shf_buf_add(&f->files, &x, sizeof(x));
-	return f->files.oom ? foreign_no_memory(f, err) : 0;
-}
-
-int shf_foreign_add_self(struct shf_foreign *f, struct sheaf_error *err)
-{
-	const char *slash = strrchr(f->path, '/');
-	struct shf_stat st;
-	int fd = shf_sys_open(f->in, SHF_CWD, f->path, 0, 0);
-	int rc = fd < 0 ? fd : shf_sys_fstat(f->in, fd, &st);
-
-	rc = rc < 0 ? shf_fail_sys(err, -rc, "%s", f->path)
-	            : file_add(f, slash ? slash + 1 : f->path, f->path, fd, &st, err);
-	if (rc < 0 && fd >= 0)
-		shf_sys_close(f->in, fd);
-	return rc;
-}
-
-/* Most tensors follow another one of the same file, so the search begins at the end. */
-int shf_foreign_add_file(struct shf_foreign *f, const char *name, size_t n, uint32_t *file,
-                         struct sheaf_error *err)
-{
-	const struct shf_foreign_file *all = (const void *)f->files.data;
-	const char *shown = shf_name_escape(&f->arena, name, n);
-	struct shf_buf where = SHF_BUF_INIT;
-	char *own = shf_arena_strdup(&f->arena, name, n), *path = NULL;
-	struct shf_stat st;
-	int rc;
-
-	for (size_t i = shf_foreign_files(f); i-- > 0;)
-		if (strlen(all[i].name) == n && memcmp(all[i].name, name, n) == 0) {
-			*file = (uint32_t)i;
-			return 0;
-		}
-	if (own && (strlen(own) != n || !shf_plain_is_valid(own)))
-		return shf_fail(err, SHEAF_EFORMAT, "%s: names the file %.*s, which is not a file "
-		                "directly in it", f->path, shf_name_show(shown), shown);
-	shf_buf_addf(&where, "%s/%s", f->path, own ? own : "");
-	if (!where.oom)
-		path = shf_arena_strdup(&f->arena, (const char *)where.data, where.len);
-	shf_buf_release(&where);
-	if (!own || !shown || !path)
-		return foreign_no_memory(f, err);
-	rc = shf_sys_stat(f->in, f->dir, own, true, &st);
-	if (rc == -ENOENT)
-		return shf_fail(err, SHEAF_EFORMAT, "%s: missing, but the metadata names it", path);
-	*file = (uint32_t)shf_foreign_files(f);
-	return rc < 0 ? shf_fail_sys(err, -rc, "%s", path) : file_add(f, own, path, -1, &st, err);
-}
-
-int shf_foreign_region(struct shf_foreign *f, uint32_t file, struct shf_region *r,
-                       struct sheaf_error *err)
-{
-	struct shf_foreign_file *x = (struct shf_foreign_file *)(void *)f->files.data + file;
-	int fd;
-
-	pthread_mutex_lock(&f->lock);
-	if (x->fd < 0)
-		x->fd = shf_sys_open(f->in, f->dir, x->name, 0, 0);
-	fd = x->fd;
-	pthread_mutex_unlock(&f->lock);
-	if (fd < 0)
-		return shf_fail_sys(err, -fd, "%s", x->where);
-	*r = (struct shf_region){ f->in, fd, 0, x->bytes, x->where };
-	return 0;
 }
 
 /* Says what makes a name none that a header of safetensors can have; NULL: nothing. */

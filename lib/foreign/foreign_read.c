@@ -238,7 +238,11 @@ static int gather_box(struct shf_foreign *f, const struct shf_foreign_tensor *t,
 	}
 	axes_settle(g);
 	rc = shf_foreign_region(f, p.file, &g->region, g->err);
-	return rc < 0 ? rc : gather_axes(g, src, to + (dst - lo * g->item));
+	if (rc < 0)
+		return rc;
+	rc = gather_axes(g, src, to + (dst - lo * g->item));
+	shf_foreign_region_end(f, p.file);
+	return rc;
 }
 
 /* Reads items [lo, hi) of the tensor. */
@@ -254,8 +258,12 @@ static int gather_items(struct shf_foreign *f, const struct shf_foreign_tensor *
 		rc = piece_get(f, t, t->first, &p, g->err);
 		if (rc == 0 && t->n == 1 && shf_foreign_is_row_major(t, p.stride)) {
 			rc = shf_foreign_region(f, p.file, &g->region, g->err);
-			return rc < 0 ? rc : shf_region_read(&g->region, to, (hi - lo) * g->item,
-			                                     p.at + lo * g->item, g->err);
+			if (rc < 0)
+				return rc;
+			rc = shf_region_read(&g->region, to, (hi - lo) * g->item,
+			                     p.at + lo * g->item, g->err);
+			shf_foreign_region_end(f, p.file);
+			return rc;
 		}
 		if (rc == 0 && t->ndim > SHEAF_DIMS_MAX)
 			rc = shf_fail(g->err, SHEAF_EFORMAT,

@@ -397,18 +397,21 @@ static int dcp_add_bytes(struct dcp *d, const struct shf_dcp_tensor *t)
 		return dcp_no_memory(d);
 	shf_buf_add(&d->f->items, &item, sizeof(item));
 	rc = shf_foreign_region(d->f, item.file, &r, d->err);
+	if (rc < 0)
+		return rc;
 	r.off = e->at;
 	r.bytes = e->bytes;
-	if (rc == 0 && e->bytes <= BYTES_SHOWN && !e->transformed &&
+	if (e->bytes <= BYTES_SHOWN && !e->transformed &&
 	    shf_torch_zip_open(&zip, &r, &own) == 0 && shf_torch_scalar(&text, zip.pickle.root))
 		rc = shf_foreign_note(d->f, d->err, t->name, t->name_n, "%.*s",
 		                      (int)(text.len < 2000 ? text.len : 2000),
 		                      text.len ? (const char *)text.data : "");
-	else if (rc == 0)
+	else
 		rc = shf_foreign_note(d->f, d->err, t->name, t->name_n, "an object of %" PRIu64
 		                      " bytes, which is not read", e->bytes);
 	shf_torch_zip_release(&zip);
 	shf_buf_release(&text);
+	shf_foreign_region_end(d->f, item.file);
 	return rc;
 }
 
@@ -489,6 +492,7 @@ static int resolve_dcp(struct shf_foreign *f, const struct shf_foreign_tensor *t
 		rc = shf_torch_zip_place(&zip, &have, t->name, at, stride, err);
 	*at += p->at;
 	shf_torch_zip_release(&zip);
+	shf_foreign_region_end(f, p->file);
 	return rc;
 }
 
@@ -541,6 +545,7 @@ static int verify_dcp(struct shf_foreign *f, struct shf_foreign_findings *to,
 		to->unproved = false;
 		rc = dcp_verify_item(&r, &item[i], file[item[i].file].name, to, &e);
 		unproved |= to->unproved;
+		shf_foreign_region_end(f, item[i].file);
 		if (rc == SHEAF_EFORMAT) {
 			to->found(to->arg, false, file[item[i].file].name, (int64_t)item[i].at, &e);
 			rc = 0;

@@ -1968,6 +1968,9 @@ bug("gaps_allowed", "items of a DCP tensor that no chunk has are read as whateve
 bug("torn_item_passed_over", "an item of a tensor that is no archive any more counts as unproved",
     "foreign/torch_dcp.c:dcp_verify_item", "!item->tensor &&", "(!item->tensor || MUTANT) &&",
     DCP + "a_tensor_whose_item_is_no_archive")
+bug("file_in_use_closed", "a file of a DCP directory is closed while another thread reads it",
+    "foreign/foreign_files.c:open_room", "if (x->users)", "if (x->users && !MUTANT)",
+    DCP + "a_file_that_is_read_is_not_closed")
 bug("place_twice", "of two places of one chunk in the metadata of DCP any is taken",
     "foreign/torch_dcp_index.c:shf_dcp_index_settle", "a[i - 1].file == a[i].file &&",
     "a[i - 1].file == a[i].file && !MUTANT &&", DCP + "metadata_that_does_not_fit")

@@ -167,6 +167,62 @@ TEST(a_value_that_is_no_archive_is_named_as_not_proved)
 	CHECK(strstr(h.msg, "item words is no zip archive") != NULL);
 }
 
+/* A directory may have a file for each box. */
+TEST(of_many_files_only_some_stay_open)
+{
+	struct simdisk *disk = disk_new();
+	const struct shf_sys *sys = simdisk_process(disk, 77, 0);
+	struct sheaf_slice s = { .size = sizeof(s), .dtype = SHEAF_F32, .ndim = 2, .name = "a.w",
+		.shape = { 37, 29 }, .count = { 37, 29 } };
+	float *got = s.data = malloc(37 * 29 * sizeof(*got));
+	struct sheaf_checkpoint *step = NULL;
+	struct sheaf_error err = { 0 };
+	size_t n;
+
+	torch_dcp(disk, "dcp", two, 1, 10, 20, DCP_MANY_FILES);
+	CHECK_RC(shf_step_open_path(&step, "dcp", NULL, NULL, sys, &err), 0, &err);
+	for (int again = 0; again < 2; again++) {
+		memset(got, 0, 37 * 29 * sizeof(*got));
+		CHECK_RC(shf_step_read(step, &s, &err), 0, &err);
+		for (int i = 0; i < 37 * 29; i++) {
+			uint64_t want = hand_value("model", "a.w", SHEAF_F32, i);
+
+			CHECK(memcmp(&got[i], &want, sizeof(*got)) == 0);
+		}
+	}
+	CHECK_RC(shf_step_verify(step, NULL, &err), 0, &err);
+	n = simdisk_open_n(sys);
+	if (n > SHF_FOREIGN_OPEN_MAX + 10)
+		fail_msg("%zu files are open", n);
+	shf_step_put(step);
+	CHECK_INT(simdisk_open_n(sys), 0);
+	simdisk_free(disk);
+	free(got);
+}
+
+/* Of 200 files all but the last are being read when that is opened, and then none are. */
+TEST(a_file_that_is_read_is_not_closed)
+{
+	struct simdisk *disk = disk_new();
+	struct shf_region r[200];
+	struct shf_foreign *f = NULL;
+	struct sheaf_error err = { 0 };
+	uint8_t head[4];
+
+	torch_dcp(disk, "dcp", two, 1, 10, 20, DCP_MANY_FILES);
+	CHECK_RC(shf_foreign_open(&f, simdisk_process(disk, 77, 0), "dcp", &err), 0, &err);
+	CHECK_INT(shf_foreign_files(f), 200);
+	for (uint32_t i = 0; i < 200; i++)
+		CHECK_RC(shf_foreign_region(f, i, &r[i], &err), 0, &err);
+	for (uint32_t i = 0; i < 200; i++)
+		CHECK_RC(shf_region_read(&r[i], head, 4, 0, &err), 0, &err);
+	for (uint32_t i = 0; i < 200; i++)
+		shf_foreign_region_end(f, i);
+	CHECK_INT(simdisk_open_n(f->in), 1 + SHF_FOREIGN_OPEN_MAX);
+	shf_foreign_free(f);
+	simdisk_free(disk);
+}
+
 TEST(a_save_that_has_not_finished_is_said_to_be)
 {
 	struct simdisk *disk = disk_new();

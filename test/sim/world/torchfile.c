@@ -328,9 +328,9 @@ static void put_size(struct torch_bytes *b, const char *key, const int64_t *v)
 
 struct dcp_piece { int64_t start[2], count[2], at, bytes; int file; };
 
-/* Adds the items of a tensor to the two files; returns how many. */
-static int put_items(struct torch_bytes files[2], const struct torch_tensor *t, int rows,
-                     int columns, struct dcp_piece *p)
+/* Adds the items of a tensor to the files; returns how many. */
+static int put_items(struct torch_bytes *files, int files_n, const struct torch_tensor *t,
+                     int rows, int columns, struct dcp_piece *p)
 {
 	int n = 0;
 
@@ -343,7 +343,7 @@ static int put_items(struct torch_bytes files[2], const struct torch_tensor *t, 
 			p->start[1] = t->shape[1] * j / columns;
 			p->count[1] = t->shape[1] * (j + 1) / columns - p->start[1];
 			item = dcp_item(t, p->start, p->count, n % 3 == 1);
-			p->file = n % 2;
+			p->file = n % files_n;
 			p->at = (int64_t)files[p->file].n;
 			p->bytes = (int64_t)item.n;
 			torch_add(&files[p->file], item.p, item.n);
@@ -433,7 +433,8 @@ static void put_bytes_item(struct torch_bytes *b, struct torch_bytes *file)
 void torch_dcp(struct simdisk *disk, const char *dir, const struct torch_tensor *t, int n, int rows,
                int columns, enum dcp_flaw flaw)
 {
-	struct torch_bytes files[2] = { { 0 } }, meta = { 0 }, data = { 0 };
+	struct torch_bytes files[200] = { { 0 } }, meta = { 0 }, data = { 0 };
+	int files_n = flaw == DCP_MANY_FILES ? 200 : 2;
 	struct dcp_piece *p = calloc((size_t)(rows * columns), sizeof(*p));
 	char path[100];
 
@@ -443,7 +444,7 @@ void torch_dcp(struct simdisk *disk, const char *dir, const struct torch_tensor 
 	put_text(&meta, "state_dict_metadata");
 	add_string(&meta, "}(");
 	for (int i = 0; i < n; i++) {
-		int pieces = put_items(files, &t[i], rows, columns, p);
+		int pieces = put_items(files, files_n, &t[i], rows, columns, p);
 
 		for (int twice = 0; twice < 1 + (flaw == DCP_TWICE); twice++)
 			put_metadata(&meta, &t[i], p, pieces, flaw);
@@ -472,7 +473,7 @@ void torch_dcp(struct simdisk *disk, const char *dir, const struct torch_tensor 
 	add_string(&meta, "}(");
 	torch_add(&meta, data.p, data.n);
 	add_string(&meta, "uub.");
-	for (int i = 0; i < 2; i++) {
+	for (int i = 0; i < files_n; i++) {
 		snprintf(path, sizeof(path), "%s/__%d_0.distcp", dir, i);
 		if (flaw == DCP_TORN && i == 0)         /* the first item begins with zeros */
 			memset(files[i].p, 0, 8);
