@@ -481,7 +481,12 @@ static int resolve_dcp(struct shf_foreign *f, const struct shf_foreign_tensor *t
 	rc = shf_torch_zip_open(&zip, &r, err);
 	if (rc == 0 && shf_torch_tensor_of(&have, zip.pickle.root, &why) == SHF_TORCH_TENSOR)
 		shown = shf_torch_shown(&have, dims);
-	if (rc == 0 && (!shown.dims || shown.flip_every || shown.dtype != t->dtype ||
+	if (rc == 0 && shown.flip_every)
+		rc = shf_fail(err, SHEAF_EFORMAT, "%s: the item at byte %" PRIu64 " is a chunk of "
+		              "tensor %.*s as its conjugate or negative, which is not read; save "
+		              "its resolve_conj().resolve_neg()", r.where, p->at,
+		              shf_name_show(t->name), t->name);
+	if (rc == 0 && (!shown.dims || shown.dtype != t->dtype ||
 	                shown.ndim != t->ndim ||
 	                memcmp(dims, p->count, (size_t)t->ndim * sizeof(*dims))))
 		rc = shf_fail(err, SHEAF_EFORMAT, "%s: the item at byte %" PRIu64 " is not the "

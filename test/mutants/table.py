@@ -1975,7 +1975,7 @@ bug("place_twice", "of two places of one chunk in the metadata of DCP any is tak
     "foreign/torch_dcp_index.c:shf_dcp_index_settle", "a[i - 1].file == a[i].file &&",
     "a[i - 1].file == a[i].file && !MUTANT &&", DCP + "metadata_that_does_not_fit")
 blind("item_not_compared", "an item of another save is read as a chunk of this tensor",
-      "foreign/torch_dcp.c:resolve_dcp", "rc == 0 && (!shown.dims || shown.flip_every || "
+      "foreign/torch_dcp.c:resolve_dcp", "rc == 0 && (!shown.dims || "
       "shown.dtype != t->dtype || shown.ndim != t->ndim || "
       "memcmp(dims, p->count, (size_t)t->ndim * sizeof(*dims)))",
       DCP + "metadata_that_does_not_fit")

@@ -112,6 +112,28 @@ TEST(metadata_that_does_not_fit_its_files_is_refused_by_what_is_wrong)
 	}
 }
 
+/* It has the dtype and size that the metadata says, so it must not be taken for another save. */
+TEST(a_negative_view_is_refused_by_what_it_is)
+{
+	static const struct torch_tensor negative = { .name = "a.w", .dtype = SHEAF_F32, .ndim = 2,
+		.shape = { 37, 29 }, .neg = true };
+	struct simdisk *disk = disk_new();
+	struct sheaf_slice s = { .size = sizeof(s), .dtype = SHEAF_F32, .ndim = 2, .name = "a.w",
+		.shape = { 37, 29 }, .count = { 37, 29 } };
+	struct sheaf_checkpoint *step = NULL;
+	struct sheaf_error err = { 0 };
+
+	torch_dcp(disk, "dcp", &negative, 1, 1, 1, DCP_SOUND);
+	CHECK_RC(shf_step_open_path(&step, "dcp", NULL, NULL, simdisk_process(disk, 77, 0), &err),
+	         0, &err);
+	s.data = malloc(37 * 29 * 4);
+	CHECK_RC(shf_step_read(step, &s, &err), SHEAF_EFORMAT, &err);
+	CHECK(strstr(err.msg, "as its conjugate or negative, which is not read") != NULL);
+	shf_step_put(step);
+	simdisk_free(disk);
+	free(s.data);
+}
+
 struct heard { int n, kind; int64_t offset; char msg[300]; };
 
 static void hear(void *arg, const struct sheaf_finding *f)

@@ -121,7 +121,13 @@ static void put_tensor(struct torch_bytes *b, const struct torch_tensor *t, int 
 	put_int(b, t[i].at);
 	put_ints(b, t[i].shape, t[i].ndim);
 	put_ints(b, stride, t[i].ndim);
-	add_string(b, "\x89" "ccollections\nOrderedDict\n)RtR");
+	add_string(b, "\x89" "ccollections\nOrderedDict\n)R");
+	if (t[i].neg) {
+		add_string(b, "}");
+		put_text(b, "neg");
+		add_string(b, "\x88s");
+	}
+	add_string(b, "tR");
 }
 
 /* ---- the archive ---- */
@@ -287,7 +293,7 @@ static struct torch_bytes dcp_item(const struct torch_tensor *t, const int64_t s
 {
 	size_t item = (size_t)hand_bits(t->dtype) / 8;
 	struct torch_tensor part = { .name = t->name, .dtype = t->dtype, .ndim = 2,
-		.shape = { count[0], count[1] } };
+		.shape = { count[0], count[1] }, .neg = t->neg };
 	struct torch_bytes pickle = { 0 }, data = { 0 };
 	struct archive a = { .flaw = TORCH_SOUND };
 

@@ -3,6 +3,7 @@
  * Shares no code with lib/foreign. */
 #ifndef TORCHFILE_H
 #define TORCHFILE_H
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "hands.h"
@@ -13,6 +14,7 @@ struct torch_tensor {           /* one tensor: its values are those of hands.h u
 	int64_t shape[8], stride[8];    /* in items; stride all 0: row-major */
 	int64_t at;                     /* first item of the storage that it has */
 	int64_t lied_items;             /* added to what the pickle says of the storage's size */
+	bool neg;                       /* it is the negative of what is stored */
 	const char *of;                 /* NULL, or the tensor whose storage it shares; no values
 	                                 * are written then */
 };
