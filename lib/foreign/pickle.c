@@ -265,6 +265,11 @@ static int pk_call(struct shf_pk_machine *m, const struct shf_pk *func, const st
 
 	if (!func || !args)
 		return shf_pk_empty(m);
+	/* Legacy files of torch have classes of models with their source: ("module", class, file,
+	 * text). */
+	if (func->kind == SHF_PK_PERSID && shf_pk_text_is(shf_pk_at(func->u.of, 0), "module") &&
+	    shf_pk_at(func->u.of, 1))
+		func = shf_pk_at(func->u.of, 1);
 	if (func->kind != SHF_PK_GLOBAL)
 		return shf_pk_fail(m, "would call something that is not a global");
 	if (args->kind != SHF_PK_TUPLE || (kwargs && kwargs->kind != SHF_PK_DICT))
@@ -596,8 +601,10 @@ static int pk_run(struct shf_pk_machine *m)
 		uint8_t op;
 
 		m->op = m->at;
-		if (m->at == m->n)
+		if (m->at == m->n) {
+			m->p->cut = true;
 			return shf_pk_fail(m, "ends without its STOP");
+		}
 		op = m->bytes[m->at++];
 		if (op == '.')
 			break;

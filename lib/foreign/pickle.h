@@ -44,6 +44,7 @@ struct shf_pickle {
 	const struct shf_pk *root;
 	size_t bytes;                   /* length of the pickle, with its STOP */
 	uint64_t records;               /* how many records it has */
+	bool cut;                       /* reading it failed because its bytes end too early */
 	struct shf_buf persids;         /* owned; of const struct shf_pk *: all PERSIDs */
 	struct shf_arena arena;
 };

@@ -141,6 +141,7 @@ int shf_pk_push_items(struct shf_pk_machine *m, enum shf_pk_kind kind, struct sh
 
 int shf_pk_short(struct shf_pk_machine *m)
 {
+	m->p->cut = true;
 	return shf_pk_fail(m, "ends in the middle of an opcode");
 }
 
@@ -161,8 +162,10 @@ int shf_pk_number(struct shf_pk_machine *m, unsigned width, uint64_t *out)
 /* Takes n bytes of the input. */
 int shf_pk_bytes(struct shf_pk_machine *m, uint64_t n, const char **out)
 {
-	if (n > m->n - m->at)
+	if (n > m->n - m->at) {
+		m->p->cut = true;
 		return shf_pk_fail(m, "has a length beyond its end");
+	}
 	*out = (const char *)m->bytes + m->at;
 	m->at += (size_t)n;
 	return 0;

@@ -14,9 +14,11 @@
 #include "torch_walk.h"
 #include "valid.h"
 
-/* pickle.dumps(0x1950a86a20f9469cfc6c, 2) */
-static const uint8_t magic[] = { 0x80, 2, 0x8a, 10, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8,
-	0x50, 0x19, '.' };
+/* pickle.dumps(0x1950a86a20f9469cfc6c), without what it begins with: the protocol, and from 4 on
+ * the length of what follows. */
+static const uint8_t magic[] = { 0x8a, 10, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50,
+	0x19, '.' };
+#define MAGIC_MAX (2 + 9 + sizeof(magic))
 
 struct legacy_storage {
 	const struct shf_pk *key;       /* a STR of the list of keys */
@@ -30,6 +32,7 @@ struct legacy {
 	struct legacy_storage *a;       /* in keys.arena, in order of key */
 	size_t n;
 	uint64_t data;                  /* where the storages begin */
+	bool cut;                       /* a pickle is longer than what was read */
 };
 
 static int legacy_bad(const struct legacy *l, const char *why, struct sheaf_error *err)
@@ -38,30 +41,40 @@ static int legacy_bad(const struct legacy *l, const char *why, struct sheaf_erro
 	                why);
 }
 
+/* Returns the length of the pickle of the magic number; 0: the n bytes do not begin with it. */
+static size_t magic_bytes(const uint8_t *head, size_t n)
+{
+	size_t at = n > 2 && head[1] >= 4 && head[2] == 0x95 ? 11 : 2;
+
+	if (n < at + sizeof(magic) || head[0] != 0x80 || head[1] < 2 || head[1] > 5 ||
+	    (at == 11 && shf_get64(head + 3) != sizeof(magic)))
+		return 0;
+	return memcmp(head + at, magic, sizeof(magic)) ? 0 : at + sizeof(magic);
+}
+
 static int is_legacy(const struct shf_region *r, const char **why, struct sheaf_error *err)
 {
-	uint8_t head[sizeof(magic)];
-	int rc;
+	uint8_t head[MAGIC_MAX];
+	uint64_t n = r->bytes < MAGIC_MAX ? r->bytes : MAGIC_MAX;
+	int rc = n ? shf_region_read(r, head, n, 0, err) : 0;
 
-	if (r->bytes < sizeof(magic))
-		return 0;
-	rc = shf_region_read(r, head, sizeof(head), 0, err);
 	*why = "the magic number of torch.save, pickled";
-	return rc < 0 ? rc : memcmp(head, magic, sizeof(magic)) == 0;
+	return rc < 0 ? rc : magic_bytes(head, (size_t)n) > 0;
 }
 
 /* Reads the pickle at byte *at of l->bytes, and moves *at behind it. */
-static int next_pickle(const struct legacy *l, struct shf_pickle *p, size_t *at,
+static int next_pickle(struct legacy *l, struct shf_pickle *p, size_t *at,
                        struct sheaf_error *err)
 {
 	int rc = shf_pickle_read(p, l->bytes.data + *at, l->bytes.len - *at, l->region.where, err);
 
 	*at += rc == 0 ? p->bytes : 0;
+	l->cut = p->cut;
 	return rc;
 }
 
 /* Reads version and facts, which must be those that this reader knows. */
-static int read_facts(const struct legacy *l, size_t *at, struct sheaf_error *err)
+static int read_facts(struct legacy *l, size_t *at, struct sheaf_error *err)
 {
 	struct shf_pickle p = { 0 };
 	const struct shf_pk *little;
@@ -131,6 +144,8 @@ static int see_storages(struct legacy *l, struct sheaf_error *err)
 		struct legacy_storage *s;
 		uint32_t item;
 
+		if (shf_pk_text_is(shf_pk_at(ids[i]->u.of, 0), "module"))
+			continue;               /* a class of a model, with its source */
 		if (!shf_torch_storage(ids[i], &key, &item))
 			return legacy_bad(l, "it has a storage of a form that is not known", err);
 		s = storage_find(l, key);
@@ -203,17 +218,17 @@ static int place_in_legacy(void *arg, struct shf_foreign *f, const struct shf_to
 }
 
 /* Reads the pickles. Nothing says how long they are: the storages follow them in the same file. So
- * the first part of the file is read, and twice as much if a pickle is not complete there. */
+ * the first part of the file is read, and four times as much if a pickle is not complete there. */
 static int read_pickles(struct legacy *l, struct sheaf_error *err)
 {
 	uint64_t n = UINT64_C(1) << 20;
+	uint64_t most = l->region.bytes < SHF_PICKLE_MAX ? l->region.bytes : SHF_PICKLE_MAX;
 	int rc;
 
 	for (;; n *= 4) {
-		size_t at = sizeof(magic);
-		bool all = n >= l->region.bytes;
+		size_t at;
 
-		n = all ? l->region.bytes : n;
+		n = n < most ? n : most;
 		shf_pickle_release(&l->values);
 		shf_pickle_release(&l->keys);
 		shf_buf_reset(&l->bytes);
@@ -221,6 +236,8 @@ static int read_pickles(struct legacy *l, struct sheaf_error *err)
 			return shf_fail(err, SHEAF_ENOMEM, "%s: no memory for its pickle",
 			                l->region.where);
 		rc = shf_region_read(&l->region, l->bytes.data, n, 0, err);
+		at = rc == 0 ? magic_bytes(l->bytes.data, (size_t)n) : 0;
+		l->cut = false;
 		if (rc == 0)
 			rc = read_facts(l, &at, err);
 		if (rc == 0)
@@ -228,7 +245,7 @@ static int read_pickles(struct legacy *l, struct sheaf_error *err)
 		if (rc == 0)
 			rc = next_pickle(l, &l->keys, &at, err);
 		l->data = at;
-		if (rc == 0 || rc != SHEAF_EFORMAT || all || n > SHF_PICKLE_MAX)
+		if (rc != SHEAF_EFORMAT || !l->cut || n == most)
 			return rc;
 	}
 }

@@ -121,9 +121,23 @@ static bool read_storage(struct shf_torch_tensor *t, const struct shf_pk *v, boo
 
 bool shf_torch_storage(const struct shf_pk *v, const struct shf_pk **key, uint32_t *item)
 {
+	static const struct { const char *name; uint32_t item; } quantised[] = {
+		{ "torch.QInt8Storage", 1 }, { "torch.QUInt8Storage", 1 },
+		{ "torch.QInt32Storage", 4 }, { "torch.QUInt4x2Storage", 1 },
+		{ "torch.QUInt2x4Storage", 1 } };
+	const struct shf_pk *id = v && v->kind == SHF_PK_PERSID ? v->u.of : NULL;
 	struct shf_torch_tensor t = { 0 };
 	bool typed;
 
+	/* Their tensors are not read, but the bytes of their storages must be passed over. */
+	for (size_t i = 0; i < sizeof(quantised) / sizeof(quantised[0]); i++)
+		if (shf_pk_text_is(shf_pk_at(id, 0), "storage") && shf_pk_at(id, 2) &&
+		    shf_pk_at(id, 2)->kind == SHF_PK_STR &&
+		    shf_pk_is_global(shf_pk_at(id, 1), quantised[i].name)) {
+			*key = shf_pk_at(id, 2);
+			*item = quantised[i].item;
+			return true;
+		}
 	if (!read_storage(&t, v, &typed))
 		return false;
 	*key = t.key;

@@ -2,6 +2,7 @@
 /* Files of torch.save: loaded in any layout, verified by the sums that they have, and refused with
  * a sentence where they are damaged or made to harm. */
 #include "torchfile.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include "foreign.h"
 #include "read_slice.h"
@@ -361,5 +362,101 @@ TEST(a_key_that_is_no_name_is_noted_and_the_others_are_read)
 	CHECK(strstr(note[3].text, "neither a text nor a number") != NULL &&
 	      strstr(note[3].text, "can not be loaded: 1") != NULL);
 	shf_foreign_free(f);
+	simdisk_free(disk);
+}
+
+/* ---- files of before torch 1.6 ---- */
+
+static const char legacy_magic[] = "\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19.";
+static const char legacy_facts[] = "M\xe9\x03.}X\x0d\0\0\0little_endian\x88s.";
+
+/* A file with these values, whose only storage is "0" with 4 items of `item` bytes. */
+static struct torch_bytes legacy_file(int protocol, const char *values, size_t n, int item)
+{
+	struct torch_bytes b = { 0 };
+	uint8_t head[11] = { 0x80, (uint8_t)protocol, 0x95, sizeof(legacy_magic) - 1 };
+	uint8_t data[16];
+
+	for (int i = 0; i < 16; i++)
+		data[i] = (uint8_t)i;
+	torch_add(&b, head, protocol < 4 ? 2 : 11);
+	torch_add(&b, legacy_magic, sizeof(legacy_magic) - 1);
+	torch_add(&b, legacy_facts, sizeof(legacy_facts) - 1);
+	torch_add(&b, values, n);
+	torch_add(&b, "](X\x01\0\0\0" "0e.", 10);
+	torch_add(&b, "\x04\0\0\0\0\0\0\0", 8);
+	torch_add(&b, data, (size_t)(4 * item));
+	return b;
+}
+
+/* Opens a legacy file, which is freed, and sets *tensors and *note, which is the first one. */
+static void legacy_opens(struct torch_bytes file, size_t *tensors, char note[200])
+{
+	struct simdisk *disk = disk_of(file);
+	struct sheaf_error err = { 0 };
+	struct shf_foreign *f = NULL;
+
+	CHECK_RC(shf_foreign_open(&f, simdisk_process(disk, 77, 0), FILE_PT, &err), 0, &err);
+	(void)shf_foreign_tensors(f, tensors);
+	snprintf(note, 200, "%s", f->notes.len ? ((struct shf_foreign_note *)(void *)f->notes.data)
+	         ->text : "");
+	shf_foreign_free(f);
+	simdisk_free(disk);
+}
+
+#define LEGACY_TENSOR(storage) "ctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagectorch\n" \
+	storage "\nX\x01\0\0\0" "0X\x03\0\0\0cpuK\x04NtQK\0K\x04\x85K\x01\x85\x89" \
+	"ccollections\nOrderedDict\n)RtR"
+
+TEST(a_legacy_file_of_any_protocol_is_read)
+{
+	static const char values[] = "}X\x01\0\0\0w" LEGACY_TENSOR("FloatStorage") "s.";
+	char note[200];
+	size_t n;
+
+	for (int protocol = 2; protocol < 6; protocol++) {
+		legacy_opens(legacy_file(protocol, values, sizeof(values) - 1, 4), &n, note);
+		CHECK_INT(n, 1);
+	}
+}
+
+/* torch stores the class of a model with its source as a persistent id. */
+TEST(a_model_or_a_quantised_tensor_in_a_legacy_file_is_noted)
+{
+	static const char model[] = "(X\x06\0\0\0modulecm\nNet\nX\x01\0\0\0fX\x01\0\0\0stQ)\x81}"
+		"X\x01\0\0\0w" LEGACY_TENSOR("FloatStorage") "sb.";
+	static const char quantised[] = "ctorch._utils\n_rebuild_qtensor\n((X\x07\0\0\0storage"
+		"ctorch\nQInt8Storage\nX\x01\0\0\0" "0X\x03\0\0\0cpuK\x04NtQK\0tR.";
+	char note[200];
+	size_t n;
+
+	legacy_opens(legacy_file(2, model, sizeof(model) - 1, 4), &n, note);
+	CHECK_INT(n, 0);
+	CHECK(strstr(note, "an object of m.Net, which is not read; 1 tensor") != NULL);
+	legacy_opens(legacy_file(2, quantised, sizeof(quantised) - 1, 1), &n, note);
+	CHECK_INT(n, 0);
+	CHECK(strstr(note, "a quantised tensor") != NULL);
+}
+
+/* Only a pickle that ends too early is read again with more of the file. */
+TEST(a_legacy_file_that_is_refused_is_read_once)
+{
+	struct torch_bytes file = legacy_file(2, "\xff.", 2, 4);
+	struct simdisk *disk = disk_new();
+	struct shf_foreign *f = NULL;
+	struct sheaf_error err = { 0 };
+	uint8_t *zeros = calloc(5, 1 << 20);
+	size_t reads = 0;
+
+	torch_add(&file, zeros, 5 << 20);
+	free(zeros);
+	CHECK_INT(simdisk_put(disk, FILE_PT, file.p, file.n), 0);
+	free(file.p);
+	CHECK_RC(shf_foreign_open(&f, simdisk_process(disk, 77, 0), FILE_PT, &err), SHEAF_EFORMAT,
+	         &err);
+	CHECK(strstr(err.msg, "unknown opcode ff") != NULL);
+	for (size_t i = 0; i < simdisk_calls(disk); i++)
+		reads += strstr(simdisk_call_text(disk, i), "pread") != NULL;
+	CHECK_INT(reads, 3);
 	simdisk_free(disk);
 }
