@@ -78,7 +78,7 @@ struct shf_foreign {
 	size_t views_n;
 	pthread_mutex_t lock;
 	struct shf_arena resolved;      /* guarded by lock */
-	struct sheaf_error failed;      /* guarded by lock; the first failure of a read that was no
+	struct sheaf_error failed;      /* guarded by lock; the last failure of a read that was no
 	                                 * error of the machine; code 0: none */
 };
 struct shf_foreign_findings {   /* who is told of damage */

@@ -211,16 +211,14 @@ static size_t tensor_index(const struct shf_foreign *f, const struct shf_foreign
 	return lo;
 }
 
-/* Notes why a read failed. Returns the errno for it. */
+/* Notes why a read failed, in place of why an earlier one did. Returns the errno for it. */
 static int keep_failure(struct shf_foreign *f, int rc, const struct sheaf_error *e)
 {
 	if (e->sys && rc == SHEAF_EIO)
 		return -e->sys;
 	pthread_mutex_lock(&f->lock);
-	if (!f->failed.code) {
-		f->failed = *e;
-		f->failed.code = rc;
-	}
+	f->failed = *e;
+	f->failed.code = rc;
 	pthread_mutex_unlock(&f->lock);
 	return rc == SHEAF_ENOMEM ? -ENOMEM : -EBADMSG;
 }
@@ -435,14 +433,31 @@ void shf_foreign_where(struct shf_foreign *f, const char *file, uint64_t off, co
 uint64_t shf_foreign_digest(const struct shf_foreign *f)
 {
 	const struct shf_foreign_piece *p = (const void *)f->pieces.data;
+	const struct shf_foreign_file *files = (const void *)f->files.data;
+	size_t n;
+	const struct shf_foreign_tensor *t = shf_foreign_tensors(f, &n);
 	uint64_t sum = 0;
 
 	for (size_t i = 0; i < f->views_n; i++)
 		sum = shf_crc64_raw(sum, f->views[i].header.data, f->views[i].header.len);
-	for (size_t i = 0; i < f->pieces.len / sizeof(*p); i++) {
-		uint64_t x[3] = { p[i].file, p[i].at, p[i].item_bytes };
+	for (size_t i = 0; f->dir >= 0 && i < shf_foreign_files(f); i++)
+		sum = shf_crc64_raw(sum, files[i].name, strlen(files[i].name) + 1);
+	for (size_t i = 0; i < n; i++) {
+		size_t row = (size_t)t[i].ndim * sizeof(int64_t);
+		uint64_t of[3] = { t[i].n, t[i].flip_every, t[i].flip_at };
 
-		sum = shf_crc64_raw(sum, x, sizeof(x));
+		sum = shf_crc64_raw(sum, of, sizeof(of));
+		for (size_t k = t[i].first; k < t[i].first + t[i].n; k++) {
+			uint64_t x[3] = { p[k].file, p[k].at, p[k].item_bytes };
+
+			sum = shf_crc64_raw(sum, x, sizeof(x));
+			if (p[k].start)
+				sum = shf_crc64_raw(sum, p[k].start, row);
+			if (p[k].count)
+				sum = shf_crc64_raw(sum, p[k].count, row);
+			if (p[k].stride)
+				sum = shf_crc64_raw(sum, p[k].stride, row);
+		}
 	}
 	return sum;
 }

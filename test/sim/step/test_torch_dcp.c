@@ -134,6 +134,35 @@ TEST(a_negative_view_is_refused_by_what_it_is)
 	free(s.data);
 }
 
+TEST(a_failure_is_told_and_not_an_earlier_one)
+{
+	static const struct torch_tensor negative[] = {
+		{ .name = "a.w", .dtype = SHEAF_F32, .ndim = 2, .shape = { 3, 5 }, .neg = true },
+		{ .name = "b.w", .dtype = SHEAF_F32, .ndim = 2, .shape = { 3, 5 }, .neg = true },
+	};
+	struct simdisk *disk = disk_new();
+	struct sheaf_slice s = { .size = sizeof(s), .dtype = SHEAF_F32, .ndim = 2,
+		.shape = { 3, 5 }, .count = { 3, 5 } };
+	struct sheaf_checkpoint *step = NULL;
+	struct sheaf_error err = { 0 };
+	float got[15];
+
+	torch_dcp(disk, "dcp", negative, 2, 1, 1, DCP_SOUND);
+	CHECK_RC(shf_step_open_path(&step, "dcp", NULL, NULL, simdisk_process(disk, 77, 0), &err),
+	         0, &err);
+	s.data = got;
+	for (int i = 0; i < 2; i++) {
+		char want[40];
+
+		s.name = negative[i].name;
+		snprintf(want, sizeof(want), "a chunk of tensor %s", s.name);
+		CHECK_RC(shf_step_read(step, &s, &err), SHEAF_EFORMAT, &err);
+		CHECK(strstr(err.msg, want) != NULL);
+	}
+	shf_step_put(step);
+	simdisk_free(disk);
+}
+
 struct heard { int n, kind; int64_t offset; char msg[300]; };
 
 static void hear(void *arg, const struct sheaf_finding *f)

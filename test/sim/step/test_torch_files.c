@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include "foreign.h"
+#include "foreign_dir.h"
 #include "read_slice.h"
 #include "t.h"
 
@@ -234,6 +235,37 @@ TEST(a_file_without_sums_is_not_proved)
 	CHECK_RC(opens(file.p, file.n, &verified, &err), 0, &err);
 	CHECK_INT(verified, 0);
 	free(file.p);
+}
+
+static uint64_t digest_of(const struct torch_tensor *t)
+{
+	struct simdisk *disk = disk_of(torch_archive(t, 1, TORCH_SOUND));
+	struct shf_foreign *f = NULL;
+	struct sheaf_error err = { 0 };
+	uint64_t digest;
+
+	CHECK_RC(shf_foreign_open(&f, simdisk_process(disk, 77, 0), FILE_PT, &err), 0, &err);
+	digest = shf_foreign_digest(f);
+	shf_foreign_free(f);
+	simdisk_free(disk);
+	return digest;
+}
+
+/* Ranks compare it: so they see that another file lies at their path. */
+TEST(the_digest_differs_where_values_would)
+{
+	static const struct torch_tensor t[] = {
+		T("w", F32, 2, .shape = { 4, 4 }),
+		T("w", F32, 2, .shape = { 4, 4 }, .stride = { 1, 4 }),
+		T("w", F32, 2, .shape = { 4, 4 }, .neg = true),
+	};
+	uint64_t digest[3];
+
+	for (int i = 0; i < 3; i++)
+		digest[i] = digest_of(&t[i]);
+	CHECK(digest[0] == digest_of(&t[0]));
+	CHECK(digest[0] != digest[1]);
+	CHECK(digest[0] != digest[2]);
 }
 
 /* ---- pickles whose values are shared ---- */
