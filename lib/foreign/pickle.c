@@ -7,6 +7,7 @@
  * rest of the input before they are used. The memo has no entry above the offset of the opcode that
  * sets it. */
 #include "pickle.h"
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include "err.h"
@@ -102,12 +103,17 @@ static int pk_push_decimal(struct shf_pk_machine *m, bool may_be_bool)
 		n--;
 	if (n == 0)
 		return shf_pk_fail(m, "has an empty number");
+	if (memchr(s, 0, n))
+		return shf_pk_fail(m, "has a number that is none");
 	if (n >= sizeof(text))
 		return pk_push_text(m, SHF_PK_STR, s, n);
 	memcpy(text, s, n);
 	text[n] = '\0';
+	errno = 0;
 	v = strtoll(text, &end, 10);
-	return *end ? shf_pk_fail(m, "has a number that is none") : pk_push_int(m, SHF_PK_INT, v);
+	if (*end)
+		return shf_pk_fail(m, "has a number that is none");
+	return errno ? pk_push_text(m, SHF_PK_STR, s, n) : pk_push_int(m, SHF_PK_INT, v);
 }
 
 static int pk_push_float(struct shf_pk_machine *m, double f)
@@ -133,7 +139,7 @@ static int pk_read_float(struct shf_pk_machine *m, bool text)
 	if (rc < 0)
 		return rc;
 	if (text) {
-		if (n == 0 || n >= sizeof(digits))
+		if (n == 0 || n >= sizeof(digits) || memchr(s, 0, n))
 			return shf_pk_fail(m, "has a number that is none");
 		memcpy(digits, s, n);
 		digits[n] = '\0';

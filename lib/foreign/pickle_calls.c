@@ -50,16 +50,18 @@ static bool is_enum_member(const struct shf_pk *args)
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
 /* A module is judged by its first part, so that the types of a package which happens to have a
- * module "code" are not refused. A name with dots, which STACK_GLOBAL may have, leads from the
+ * module "os" are not refused. A name with dots, which STACK_GLOBAL may have, leads from the
  * module to what that has imported: torch and "os.system". */
 bool shf_pickle_is_refused(const struct shf_pk *func, const struct shf_pk *args)
 {
 	static const char *const modules[] = { "os", "posix", "nt", "subprocess", "sys", "pty",
-		"socket", "shutil", "runpy", "importlib", "imp", "ctypes", "_ctypes", "code",
-		"codeop", "commands", "popen2", "webbrowser", "timeit", "pdb", "bdb", "cProfile",
-		"profile", "doctest", "pickle", "_pickle", "marshal", "operator", "_operator",
-		"asyncio", "_posixsubprocess", "urllib", "urllib2", "requests", "smtplib",
-		"ftplib", "zipimport", "pkgutil", "pip", "setuptools" };
+		"socket", "shutil", "runpy", "importlib", "ctypes", "_ctypes", "codeop", "popen2",
+		"webbrowser", "pdb", "bdb", "cProfile", "pickle", "_pickle", "marshal",
+		"operator", "_operator", "asyncio", "_posixsubprocess", "urllib", "urllib2",
+		"requests", "smtplib", "ftplib", "zipimport", "pkgutil", "pip", "setuptools" };
+	/* These are single modules, and their names are those of many a package, too. */
+	static const char *const single[] = { "code", "commands", "doctest", "imp", "profile",
+		"timeit" };
 	static const char *const builtins[] = { "builtins", "__builtin__", "__builtins__" };
 	static const char *const functions[] = { "eval", "exec", "execfile", "compile", "open",
 		"input", "getattr", "setattr", "delattr", "__import__", "apply", "globals",
@@ -67,11 +69,13 @@ bool shf_pickle_is_refused(const struct shf_pk *func, const struct shf_pk *args)
 	static const char *const others[] = { "types.CodeType", "types.FunctionType",
 		"torch.hub.load", "torch.load", "torch.serialization.load", "torch.jit.load",
 		"numpy.load", "joblib.load", "dill.loads", "cloudpickle.loads" };
-	const char *name = func->u.s + func->n + 1;
+	const char *name = func->u.s + func->n + 1, *last = strrchr(name, '.');
 	size_t n = strlen(name);
 
-	if (has_part(func->u.s, func->n, true, modules, COUNT(modules)) ||
-	    (strchr(name, '.') && has_part(name, n, false, modules, COUNT(modules))) ||
+	if (is_one_of(func->u.s, func->n, single, COUNT(single)) ||
+	    (last && has_part(name, (size_t)(last - name), false, single, COUNT(single))) ||
+	    has_part(func->u.s, func->n, true, modules, COUNT(modules)) ||
+	    (last && has_part(name, n, false, modules, COUNT(modules))) ||
 	    is_one_of(func->u.s, strlen(func->u.s), others, COUNT(others)))
 		return true;
 	if (!has_part(func->u.s, func->n, true, builtins, COUNT(builtins)) &&

@@ -36,6 +36,7 @@ TEST(values_of_all_protocols_are_read)
 		{ P("K\x01q\x00" "0h\x00."), SHF_PK_INT, 1 }, { P("K\x05\x94" "0h\x00."),
 							       SHF_PK_INT, 5 },
 		{ P("K\x01" "2\x86" "0K\x09."), SHF_PK_INT, 9 },
+		{ P("I9223372036854775807\n."), SHF_PK_INT, INT64_MAX },
 	};
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -148,6 +149,9 @@ static const struct { const char *bytes; size_t n; const char *why; } bad[] = {
 	{ P("N)\x93."), "a global whose name is not a text" }, { P("Ix\n."),
 								"a number that is none" },
 	{ P("F1.5x\n."), "a number that is none" }, { P("Sabc\n."), "a text without quotes" },
+	{ P("I1\0\n."), "a number that is none" }, { P("F1.5\0z\n."), "a number that is none" },
+	{ P("ccode\ninteract\n)R."), "would call code.interact" },
+	{ P("\x80\x04\x8c\x05torch\x8c\x0d" "code.interact\x93)R."), "would call torch.code.int" },
 	{ P("I\n."), "an empty number" }, { P("I1"), "ends in the middle of an opcode" },
 };
 
@@ -161,6 +165,39 @@ TEST(what_would_call_or_lies_is_refused_by_what_is_wrong)
 		if (rc != SHEAF_EFORMAT || !strstr(err.msg, bad[i].why) ||
 		    strncmp(err.msg, "f: pickle, byte ", 16))
 			fail_msg("case %zu: want '%s', got %d: %s", i, bad[i].why, rc, err.msg);
+		shf_pickle_release(&p);
+		free(copy);
+	}
+}
+
+TEST(a_number_that_does_not_fit_is_no_other_number)
+{
+	static const char *const texts[] = { "I9223372036854775808\n.", "L-9223372036854775809L\n.",
+		"I99999999999999999999999\n." };
+
+	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+		struct shf_pickle p;
+		uint8_t *copy;
+
+		CHECK_RC(reads(&p, texts[i], strlen(texts[i]), &copy), 0, &err);
+		CHECK_INT(p.root->kind, SHF_PK_STR);
+		shf_pickle_release(&p);
+		free(copy);
+	}
+}
+
+/* A package may have the name of a module that is none. */
+TEST(a_class_of_a_package_that_is_called_code_is_data)
+{
+	static const char *const texts[] = { "ccode.model\nConfig\n)\x81.",
+		"cprofile.a.b\nC\n)R.", "cm\nprofile\n)R." };
+
+	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+		struct shf_pickle p;
+		uint8_t *copy;
+
+		CHECK_RC(reads(&p, texts[i], strlen(texts[i]), &copy), 0, &err);
+		CHECK_INT(p.root->kind, SHF_PK_CALL);
 		shf_pickle_release(&p);
 		free(copy);
 	}
