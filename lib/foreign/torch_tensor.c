@@ -185,6 +185,15 @@ static bool read_bits(struct shf_torch_tensor *t, const struct shf_pk *v)
 	return true;
 }
 
+/* Whether a wrapper, which may convert, leaves the dtype as it is. */
+static bool is_dtype(const struct shf_torch_tensor *t, const struct shf_pk *v)
+{
+	int32_t dtype;
+	bool pair;
+
+	return !v || (shf_torch_dtype(v, &dtype, &pair) && dtype == t->dtype && pair == t->pair);
+}
+
 /* Reads the arguments of a rebuild function. bits: the place of the dictionary in them; type: of
  * the dtype, or 0 if the storage has it. */
 static enum shf_torch_kind read_rebuild(struct shf_torch_tensor *t, const struct shf_pk *args,
@@ -232,9 +241,9 @@ static const struct shf_pk *rebuild_args(const struct shf_pk_call *c, const char
 }
 
 /* Parameters are wrapped tensors, and a wrapped tensor may be wrapped again. Returns the innermost
- * call; *func and *args: what is called, and with what. */
+ * call; *func and *args: what is called, and with what; *dtype: NULL, or what a wrapper says. */
 static bool unwrap(const struct shf_pk *v, const char **func, const struct shf_pk **args,
-                   const char **why)
+                   const struct shf_pk **dtype, const char **why)
 {
 	for (int depth = 0; v && v->kind == SHF_PK_CALL && depth < 8; depth++) {
 		const struct shf_pk_call *c = v->u.call;
@@ -254,6 +263,8 @@ static bool unwrap(const struct shf_pk *v, const char **func, const struct shf_p
 				*args = rebuild_args(c, func, why);
 			return true;
 		}
+		if (strcmp(*func, "torch._utils._rebuild_device_tensor_from_cpu_tensor") == 0)
+			*dtype = shf_pk_at(c->args, 1);
 		v = shf_pk_at(c->args, 0);
 	}
 	return false;
@@ -273,12 +284,13 @@ enum shf_torch_kind shf_torch_tensor_of(struct shf_torch_tensor *t, const struct
 		{ "_rebuild_device_tensor_from_numpy", "a tensor that is kept as a NumPy array, "
 		  "which is not read" },
 	};
-	const struct shf_pk *args = NULL;
+	const struct shf_pk *args = NULL, *dtype = NULL;
+	enum shf_torch_kind kind = SHF_TORCH_UNREAD;
 	const char *func = NULL;
 
 	*t = (struct shf_torch_tensor){ 0 };
 	*why = NULL;
-	if (!unwrap(v, &func, &args, why) || strncmp(func, "torch._utils._rebuild", 21))
+	if (!unwrap(v, &func, &args, &dtype, why) || strncmp(func, "torch._utils._rebuild", 21))
 		return *why ? SHF_TORCH_UNREAD : SHF_TORCH_NONE;
 	func += 13;
 	for (size_t i = 0; i < sizeof(unread) / sizeof(unread[0]); i++)
@@ -287,11 +299,16 @@ enum shf_torch_kind shf_torch_tensor_of(struct shf_torch_tensor *t, const struct
 			return SHF_TORCH_UNREAD;
 		}
 	if (args && strcmp(func, "_rebuild_tensor") == 0)
-		return read_rebuild(t, args, 0, 4, why);
-	if (args && strcmp(func, "_rebuild_tensor_v2") == 0)
-		return read_rebuild(t, args, 0, 6, why);
-	if (args && strcmp(func, "_rebuild_tensor_v3") == 0)
-		return read_rebuild(t, args, 6, 7, why);
-	*why = *why ? *why : "a tensor that is rebuilt in a way that is not known";
-	return SHF_TORCH_UNREAD;
+		kind = read_rebuild(t, args, 0, 4, why);
+	else if (args && strcmp(func, "_rebuild_tensor_v2") == 0)
+		kind = read_rebuild(t, args, 0, 6, why);
+	else if (args && strcmp(func, "_rebuild_tensor_v3") == 0)
+		kind = read_rebuild(t, args, 6, 7, why);
+	else if (!*why)
+		*why = "a tensor that is rebuilt in a way that is not known";
+	if (kind == SHF_TORCH_TENSOR && !is_dtype(t, dtype)) {
+		*why = "a tensor that is converted to another dtype, which is not read";
+		kind = SHF_TORCH_UNREAD;
+	}
+	return kind;
 }

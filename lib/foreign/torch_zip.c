@@ -83,6 +83,23 @@ static int check_archive_kind(const struct shf_torch_zip *z, struct sheaf_error 
 	return rc;
 }
 
+/* Refuses archives with a record outside the folder of the pickle: torch reads the folder of the
+ * record that comes first, which may be another one. */
+static int zip_check_folder(const struct shf_torch_zip *z, struct sheaf_error *err)
+{
+	for (size_t i = 0; i < z->zip.n; i++) {
+		const char *name = z->zip.records[i].name;
+
+		if (strncmp(name, (const char *)z->prefix.data, z->prefix.len))
+			return shf_fail(err, SHEAF_EFORMAT, "%s: record %.*s is not in folder %.*s "
+			                "with the others, where torch.save puts all",
+			                z->region.where, shf_name_show(name), name,
+			                (int)(z->prefix.len < 80 ? z->prefix.len : 80),
+			                (const char *)z->prefix.data);
+	}
+	return 0;
+}
+
 int shf_torch_zip_open(struct shf_torch_zip *z, const struct shf_region *r,
                        struct sheaf_error *err)
 {
@@ -101,7 +118,9 @@ int shf_torch_zip_open(struct shf_torch_zip *z, const struct shf_region *r,
 	shf_buf_add(&z->prefix, record->name, strlen(record->name) - strlen(PICKLE));
 	if (z->prefix.oom)
 		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory for its pickle", r->where);
-	rc = check_archive_kind(z, err);
+	rc = zip_check_folder(z, err);
+	if (rc == 0)
+		rc = check_archive_kind(z, err);
 	if (rc == 0)
 		rc = record_read(z, record, &z->bytes, err);
 	return rc < 0 ? rc : shf_pickle_read(&z->pickle, z->bytes.data, z->bytes.len, r->where,

@@ -136,7 +136,8 @@ static int64_t read_entry(struct shf_zip_record *rec, const uint8_t *p, size_t n
 		return zip_bad(r, at, "the name of a record is empty, too long, or not a text",
 			       err);
 	rec->name = shf_name_escape(arena, (const char *)p + ENTRY_BYTES, name_n);
-	if (!rec->name)
+	rec->raw = shf_arena_strdup(arena, (const char *)p + ENTRY_BYTES, name_n);
+	if (!rec->name || !rec->raw)
 		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory for its directory", r->where);
 	rec->crc = shf_get32(p + 16);
 	packed = shf_get32(p + 20);
@@ -249,14 +250,14 @@ int shf_zip_data(const struct shf_zip_record *rec, const struct shf_region *r, u
                  struct sheaf_error *err)
 {
 	uint8_t b[LOCAL_BYTES + 256];
-	size_t name_n = strlen(rec->name), n = LOCAL_BYTES + (name_n < 256 ? name_n : 256);
+	size_t name_n = strlen(rec->raw), n = LOCAL_BYTES + (name_n < 256 ? name_n : 256);
 	uint64_t head;
 	int rc = shf_region_read(r, b, n, rec->at, err);
 
 	if (rc < 0)
 		return rc;
 	if (shf_get32(b) != 0x04034b50 || shf_get16(b + 26) != name_n ||
-	    memcmp(b + LOCAL_BYTES, rec->name, n - LOCAL_BYTES))
+	    memcmp(b + LOCAL_BYTES, rec->raw, n - LOCAL_BYTES))
 		return shf_fail(err, SHEAF_EFORMAT, "%s: zip archive, byte %" PRIu64 ": is not the "
 		                "beginning of record %.*s", r->where, rec->at,
 		                shf_name_show(rec->name), rec->name);

@@ -12,6 +12,7 @@
 
 struct shf_zip_record {
 	const char *name;               /* in the arena, NUL-ended, without control characters */
+	const char *raw;                /* the same as the archive has it */
 	uint64_t at, bytes;             /* of its local header in the region; of its data */
 	uint64_t end;                   /* where its data must have ended: at the next record */
 	uint32_t crc;                   /* CRC-32 of its data */

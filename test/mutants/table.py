@@ -1949,7 +1949,7 @@ blind("zip_overlap_allowed", "two records of a zip archive may share bytes",
       "a[i].bytes > a[i].end - a[i].at - LOCAL_BYTES", TORCH + "archives_that_torch_does_not")
 blind("zip_name_not_compared", "a record of a zip archive is taken for another one",
       "foreign/zip.c:shf_zip_data", "shf_get32(b) != 0x04034b50 || shf_get16(b + 26) != name_n || "
-      "memcmp(b + LOCAL_BYTES, rec->name, n - LOCAL_BYTES)",
+      "memcmp(b + LOCAL_BYTES, rec->raw, n - LOCAL_BYTES)",
       TORCH + "archives_that_torch_does_not")
 blind("call_not_refused", "a pickle that would call os.system is read as data",
       "foreign/pickle.c:pk_call", "shf_pickle_is_refused(func, args)", PICKLE + "what_would_call")

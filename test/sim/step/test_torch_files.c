@@ -126,6 +126,7 @@ TEST(archives_that_torch_does_not_write_are_refused_by_what_is_wrong)
 		{ TORCH_SCRIPT, "a TorchScript archive" },
 		{ TORCH_MANY_RECORDS, "larger than can be" },
 		{ TORCH_NUL_NAME, "not a text" },
+		{ TORCH_TWO_FOLDERS, "record z/data.pkl is not in folder a/" },
 	};
 
 	for (size_t i = 0; i < sizeof(flaws) / sizeof(flaws[0]); i++)
@@ -161,6 +162,21 @@ TEST(a_tensor_that_leaves_its_storage_is_refused)
 	struct torch_bytes file = torch_archive(&lies[2].t, 1, TORCH_SOUND);
 
 	CHECK_RC(opens(file.p, file.n, NULL, &err), 0, &err);
+	free(file.p);
+}
+
+/* torch calls the folder of an archive as the file is called. */
+TEST(an_archive_may_have_control_characters_in_its_names)
+{
+	struct torch_bytes file = torch_archive(good, GOOD, TORCH_SOUND);
+	struct sheaf_error err = { 0 };
+	int verified = 1;
+
+	for (size_t i = 1; i + 2 < file.n; i++)
+		if (memcmp(file.p + i, "a/d", 3) == 0 || memcmp(file.p + i, "a/b", 3) == 0)
+			file.p[i] = '\x01';
+	CHECK_RC(opens(file.p, file.n, &verified, &err), 0, &err);
+	CHECK_INT(verified, 0);
 	free(file.p);
 }
 
@@ -395,6 +411,36 @@ TEST(a_key_that_is_no_name_is_noted_and_the_others_are_read)
 	      strstr(note[3].text, "can not be loaded: 1") != NULL);
 	shf_foreign_free(f);
 	simdisk_free(disk);
+}
+
+/* torch wraps tensors of some devices, with the dtype that they had there. */
+TEST(a_tensor_that_is_converted_is_noted)
+{
+	static const char *const dtypes[] = { "float32", "int32" };
+
+	for (size_t i = 0; i < 2; i++) {
+		struct torch_bytes p = { 0 };
+		struct sheaf_error err;
+		struct shf_foreign *f;
+		struct simdisk *disk;
+		size_t n;
+
+		torch_add(&p, "ctorch._utils\n_rebuild_device_tensor_from_cpu_tensor\n(", 54);
+		torch_add(&p, tensor_1, sizeof(tensor_1) - 1);
+		torch_add(&p, "ctorch\n", 7);
+		torch_add(&p, dtypes[i], strlen(dtypes[i]));
+		torch_add(&p, "\nX\x03\0\0\0xpu\x89tR.", 13);
+		f = foreign_of_pickle(&disk, p, &err);
+		if (!f)
+			fail_msg("%s", err.msg);
+		(void)shf_foreign_tensors(f, &n);
+		CHECK_INT(n, i == 0);
+		if (i == 1)
+			CHECK(strstr(((struct shf_foreign_note *)(void *)f->notes.data)->text,
+			             "converted to another dtype") != NULL);
+		shf_foreign_free(f);
+		simdisk_free(disk);
+	}
 }
 
 /* ---- files of before torch 1.6 ---- */

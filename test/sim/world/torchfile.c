@@ -269,6 +269,8 @@ struct torch_bytes torch_archive(const struct torch_tensor *t, int n, enum torch
 	add_record(&a, "a/byteorder", (const uint8_t *)(flaw == TORCH_BIG_ENDIAN ? "big" :
 							"little"),
 	           flaw == TORCH_BIG_ENDIAN ? 3 : 6);
+	if (flaw == TORCH_TWO_FOLDERS)
+		add_record(&a, "z/data.pkl", pickle.p, pickle.n);
 	if (flaw == TORCH_SCRIPT)
 		add_record(&a, "a/constants.pkl", pickle.p, pickle.n);
 	for (int i = 0; i < n; i++) {

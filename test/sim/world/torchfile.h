@@ -21,7 +21,8 @@ struct torch_tensor {           /* one tensor: its values are those of hands.h u
 enum torch_flaw {               /* what is wrong with the archive */
 	TORCH_SOUND, TORCH_BIG_ENDIAN, TORCH_COMPRESSED, TORCH_ENCRYPTED, TORCH_TWICE,
 	TORCH_OVERLAP, TORCH_TAIL, TORCH_COMMENT, TORCH_OTHER_NAME, TORCH_NO_PICKLE,
-	TORCH_NO_STORAGE, TORCH_SCRIPT, TORCH_MANY_RECORDS, TORCH_NUL_NAME, TORCH_NO_SUMS
+	TORCH_NO_STORAGE, TORCH_SCRIPT, TORCH_MANY_RECORDS, TORCH_NUL_NAME, TORCH_NO_SUMS,
+	TORCH_TWO_FOLDERS
 };
 struct torch_bytes { uint8_t *p; size_t n, cap; };      /* p: to be freed */
 void torch_add(struct torch_bytes *b, const void *bytes, size_t n);
