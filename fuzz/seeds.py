@@ -417,6 +417,21 @@ DCP = [
                               more=text("transform_descriptors") + b"](" + text("zstd") + b"e")]),
 ]
 TORCH += [b"\3" + m for m in DCP]
+# Values that are shared very often, and keys that are no names.
+MANY = [
+    b"\x80\x02}" + text("k" * 4000) + b"q\x00Ns" + b"h\x00Ns" * 300 + b".",
+    b"\x80\x02]((" + b"K\x01" * 1000 + b"lq\x00" + b"h\x00" * 500 + b"e.",
+    b"\x80\x02](" + tensor() + b"q\x01" + b"h\x01" * 1000 + b"e.",
+    b"\x80\x02}(" + text("k" * 5000) + tensor() + text("__metadata__") + tensor() +
+    b"K\x01\x85" + tensor() + text("a") + tensor() + b"u.",
+    b"\x80\x02ctorch._utils\n_rebuild_device_tensor_from_cpu_tensor\n(" + tensor() +
+    b"ctorch\nint32\n" + text("xpu") + b"\x89tR.",
+]
+MODEL = (b"\x80\x02(" + text("module") + b"cm\nNet\n" + text("f") + text("s") + b"tQ)\x81}" +
+         text("w") + tensor().replace(b"tQ", b"NtQ") + b"sb.")
+TORCH += [b"\1" + p for p in MANY] + [
+    b"\2" + LEGACY + MODEL + KEYS + struct.pack("<q", 16) + b"\7" * 64,
+    b"\3" + metadata([WHOLE], [AT, placed("w", sized(0, 0), 1, 337)])]
 
 
 def main():
