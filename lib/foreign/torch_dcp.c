@@ -324,6 +324,28 @@ static int dcp_add_chunks(struct dcp *d, const struct shf_dcp_tensor *t,
 	return 0;
 }
 
+/* Drops those of the last `more` pieces whose box one of the n before them has: another rank has it
+ * too, as of a tensor that all of them have. Returns how many are left. */
+static size_t dcp_join(struct dcp *d, size_t n, size_t more, int ndim)
+{
+	struct shf_foreign_piece *p = (struct shf_foreign_piece *)(void *)d->f->pieces.data;
+	size_t all = d->f->pieces.len / sizeof(*p), left = 0;
+
+	if (!n || !more)
+		return more;
+	p += all - more - n;
+	for (size_t i = n; i < n + more; i++) {
+		bool same = false;
+
+		for (size_t k = 0; k < n && !same; k++)
+			same = is_same_box(&p[k], &p[i], ndim);
+		if (!same)
+			p[n + left++] = p[i];
+	}
+	d->f->pieces.len -= (more - left) * sizeof(*p);
+	return left;
+}
+
 /* Adds a tensor. Of metadata by rank, `t` is the first of `same` records of that name. */
 static int dcp_add_tensor(struct dcp *d, const struct shf_dcp_tensor *t, size_t same)
 {
@@ -352,15 +374,8 @@ static int dcp_add_tensor(struct dcp *d, const struct shf_dcp_tensor *t, size_t 
 			return dcp_bad(d, t->name, t->name_n, "has another size or dtype in the "
 			               "metadata of another rank");
 		rc = dcp_add_chunks(d, &t[i], &x, pair, &more);
-		/* The same box from another rank, as of a tensor that all of them have. */
-		if (rc == 0 && i && n && more == 1) {
-			const struct shf_foreign_piece *p = (const void *)d->f->pieces.data;
-			size_t last = d->f->pieces.len / sizeof(*p) - 1;
-
-			for (size_t k = last - n; k < last && more; k++)
-				more -= is_same_box(&p[k], &p[last], x.ndim);
-			d->f->pieces.len -= more ? 0 : sizeof(*p);
-		}
+		if (rc == 0 && i)
+			more = dcp_join(d, n, more, x.ndim);
 		n += rc == 0 ? more : 0;
 	}
 	if (rc == 0)

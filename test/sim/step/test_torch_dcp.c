@@ -58,6 +58,19 @@ TEST(boxes_load_in_any_layout)
 	}
 }
 
+TEST(boxes_that_several_ranks_have_are_taken_once)
+{
+	for (int ranks = 1; ranks < 4; ranks += 2) {
+		struct simdisk *disk = disk_new();
+		struct play p = of_dir(disk, ranks);
+
+		torch_dcp(disk, "dcp", two, TWO, 3, 4, DCP_RANKS);
+		LOADED(p);
+		CHECK_INT(p.report.loaded, TWO);
+		simdisk_free(disk);
+	}
+}
+
 /* Opens, reads and verifies a directory with a flaw; returns the first code that is not 0. */
 static int opens(enum dcp_flaw flaw, int *verified, struct sheaf_error *err)
 {

@@ -489,9 +489,14 @@ void torch_dcp(struct simdisk *disk, const char *dir, const struct torch_tensor 
 			abort();
 		free(files[i].p);
 	}
-	snprintf(path, sizeof(path), "%s/.metadata", dir);
-	if (simdisk_put(disk, path, meta.p, meta.n) < 0)
-		abort();
+	for (int i = 0; i < 1 + (flaw == DCP_RANKS); i++) {
+		if (flaw == DCP_RANKS)
+			snprintf(path, sizeof(path), "%s/__%d.metadata", dir, i);
+		else
+			snprintf(path, sizeof(path), "%s/.metadata", dir);
+		if (simdisk_put(disk, path, meta.p, meta.n) < 0)
+			abort();
+	}
 	free(meta.p);
 	free(data.p);
 	free(p);

@@ -34,11 +34,11 @@ struct torch_bytes torch_archive_of(const void *pickle, size_t n);
 enum dcp_flaw {
 	DCP_SOUND, DCP_GAP, DCP_OVERLAP, DCP_OTHER_SAVE, DCP_BEYOND, DCP_NO_FILE, DCP_OUTSIDE,
 	DCP_ZSTD, DCP_TWICE, DCP_NO_ENTRY, DCP_LEAVES, DCP_TORN, DCP_BYTES, DCP_ENTRY_TWICE,
-	DCP_MANY_FILES
+	DCP_MANY_FILES, DCP_RANKS
 };
 /* Puts a directory of torch.distributed.checkpoint with these tensors of two dimensions: each is
  * cut into `rows` times `columns` boxes, some of them stored column by column, in two files; in 200
- * with DCP_MANY_FILES. */
+ * with DCP_MANY_FILES. DCP_RANKS: there are metadata of two ranks, and both have all boxes. */
 void torch_dcp(struct simdisk *disk, const char *dir, const struct torch_tensor *t, int n, int rows,
                int columns, enum dcp_flaw flaw);
 #endif
