@@ -308,11 +308,12 @@ static int walk_value(struct walk *w, const struct shf_pk *v, int depth)
 	const char *why;
 	int rc;
 
-	if (depth > WALK_DEPTH)
-		return walk_fail(w, "its values are nested more than 100 deep");
 	rc = walk_steps(w, 1);
 	if (rc < 0)
 		return rc;
+	if (depth > WALK_DEPTH)
+		return walk_note(w, "a value that is nested more than %d deep, which is not read",
+		                 WALK_DEPTH);
 	kind = shf_torch_tensor_of(&t, v, &why);
 	if (kind == SHF_TORCH_TENSOR)
 		return walk_tensor(w, &t);

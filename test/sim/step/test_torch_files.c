@@ -413,6 +413,33 @@ TEST(a_key_that_is_no_name_is_noted_and_the_others_are_read)
 	simdisk_free(disk);
 }
 
+TEST(a_value_that_is_nested_too_deep_is_noted)
+{
+	struct torch_bytes p = { 0 };
+	struct sheaf_error err;
+	struct shf_foreign *f;
+	struct simdisk *disk;
+	size_t n;
+
+	torch_add(&p, "](", 2);
+	torch_add(&p, tensor_1, sizeof(tensor_1) - 1);
+	for (int i = 0; i < 105; i++)
+		torch_add(&p, "](", 2);
+	torch_add(&p, "h\x01", 2);
+	for (int i = 0; i < 106; i++)
+		torch_add(&p, "e", 1);
+	torch_add(&p, ".", 1);
+	f = foreign_of_pickle(&disk, p, &err);
+	if (!f)
+		fail_msg("%s", err.msg);
+	(void)shf_foreign_tensors(f, &n);
+	CHECK_INT(n, 1);
+	CHECK(strstr(((struct shf_foreign_note *)(void *)f->notes.data)->text,
+	             "nested more than 100 deep") != NULL);
+	shf_foreign_free(f);
+	simdisk_free(disk);
+}
+
 /* torch wraps tensors of some devices, with the dtype that they had there. */
 TEST(a_tensor_that_is_converted_is_noted)
 {
