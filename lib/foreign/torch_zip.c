@@ -83,8 +83,8 @@ static int check_archive_kind(const struct shf_torch_zip *z, struct sheaf_error 
 	return rc;
 }
 
-/* Refuses archives with a record outside the folder of the pickle: torch reads the folder of the
- * record that comes first, which may be another one. */
+/* Refuses archives with a record outside the folder of the pickle, as torch does: it is not clear
+ * then which folder is meant. */
 static int zip_check_folder(const struct shf_torch_zip *z, struct sheaf_error *err)
 {
 	for (size_t i = 0; i < z->zip.n; i++) {
