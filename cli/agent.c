@@ -445,8 +445,8 @@ static int list(const struct agent *g)
 	return rc < 0 ? cli_error(g->a, rc, "", err.msg, NULL) : 0;
 }
 
-/* Stops the agent at a socket, because its run was deleted. Nobody can tell that from a run that
- * was moved, and whose steps may be in this memory alone; so whatever is kept is dropped only by
+/* Stops the agent at a socket, because its run was deleted. A deleted run looks like one that was
+ * moved, whose steps may be in this memory alone. So an agent that keeps steps is stopped only with
  * --force. */
 static int end_at_socket(const struct agent *g)
 {
@@ -640,7 +640,7 @@ static int find_run(struct agent *g)
 	return g->run ? 0 : -1;
 }
 
-/* What is asked of an agent, and of which one. */
+/* Checks that at most one action is given, and RUN or --socket where the action needs one. */
 static int check_verb(const struct cli_args *a)
 {
 	bool stop = cli_flag(a, "stop"), list = cli_flag(a, "list");

@@ -91,8 +91,8 @@ enum sheaf_leftover_kind {
 	SHEAF_LEFTOVER_LOCK = 1,        /* the lock of the run, and which process has or had it */
 	SHEAF_LEFTOVER_DAMAGED = 2,     /* a damaged checkpoint */
 	SHEAF_LEFTOVER_UNREAD = 3,      /* a directory that an I/O error hides */
-	SHEAF_LEFTOVER_REMAINS = 4,     /* a directory that was a checkpoint (sheaf_run_list says
-	                                 * that it is damaged): it is empty, or has
+	SHEAF_LEFTOVER_REMAINS = 4,     /* what is left of a checkpoint, which sheaf_run_list calls
+	                                 * damaged: a directory that is empty, or that has
 	                                 * sheaf.sums but no sheaf.json, as after an interrupted
 	                                 * rm -r */
 	SHEAF_LEFTOVER_STAGED = 5,      /* a save in the stage that was not committed */

@@ -97,9 +97,7 @@ int shf_rank_file_find(struct shf_rank_part *part, const char *stream, uint32_t 
 	struct shf_st st = { 0 };
 	char name[SHF_RANK_FILE_NAME];
 	uint64_t head = 0;
-	int rc = n < 8 ? shf_fail(err, SHEAF_EFORMAT, "%s: %zu bytes are no safetensors file",
-	                          where, n)
-	               : shf_st_header_bytes(&head, file, n, where, err);
+	int rc = shf_st_header_bytes(&head, file, n, where, err);
 
 	if (rc == 0)
 		rc = shf_st_parse(&st, &arena, file, (size_t)head, n, where, err);

@@ -23,9 +23,6 @@
 #include <stdio.h>
 #include <string.h>
 #include "err.h"
-#include "sheaf-inspect.h"
-#include "sheaf-load.h"
-#include "sheaf-state.h"
 
 #define SAME_MAX 64             /* shf_same returns one bit for each value, in a uint64_t */
 #define FAILED UINT64_MAX       /* sent in place of a length by a rank that has failed: no buffer is

@@ -127,8 +127,8 @@ static int fill_rest(struct shf_load *ld, struct sheaf_error *err)
 	return rc;
 }
 
-/* The room is what staging_bytes_max leaves beside the images of saves, but at most ROOM_MAX, and
- * at least two blocks: rounds need two windows of whole blocks. */
+/* The room is what opts.staging.bytes_max leaves beside the images of saves, but at most ROOM_MAX,
+ * and at least two blocks: rounds need two windows of whole blocks. */
 uint64_t shf_load_room(const struct sheaf_run *run)
 {
 	const struct sheaf_run *saves = run->lineage.memory_of ? run->lineage.memory_of : run;

@@ -197,7 +197,7 @@ bool shf_agent_is_up(struct sheaf_run *run)
 	if (!t->wanted)
 		return false;
 	if (t->keep >= 0 && shf_sys_keep_lives(run->sys, t->keep) < 0)
-		shf_agent_lost(run, EPIPE, "connecting to the agent");
+		shf_agent_lost(run, EPIPE, "the connection to the agent");
 	if (t->keep < 0 && shf_now(run) >= t->ask_ns) {
 		(void)shf_agent_reconnect(run, NULL);
 		shf_agent_put_all(run);

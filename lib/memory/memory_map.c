@@ -235,8 +235,8 @@ static int map_make(const struct sheaf_run *run, const struct shf_manifest *mani
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for what nodes have");
 	else if (map->missing)
 		rc = shf_fail(err, SHEAF_EFORMAT, "%" PRIu64 " bytes of the checkpoint in memory "
-		              "are on no node: a node or its agent was lost, and "
-		              "opts.memory_tier.copies was not 2",
+		              "are on no node: a node or its agent was lost; "
+		              "set opts.memory_tier.copies to 2 to survive the loss of one",
 		              map->missing);
 	shf_free(spans);
 	shf_free(m.weight);
@@ -260,7 +260,7 @@ static int send_some(struct sheaf_run *run, struct shf_view *view, const struct 
 		if (p[i].from == team->rank)
 			rc = shf_view_get_bytes(view, p[i].file, p[i].lo, p[i].hi, &out[p[i].to]);
 	if (rc < 0)
-		shf_fail(err, rc, "another node's list of missing blocks: %s", shf_strerror(rc));
+		shf_fail(err, rc, "reading bytes for another node: %s", shf_strerror(rc));
 	rc = shf_agree(team, rc, err);
 	if (rc == 0)
 		rc = shf_exchange(team, 0, out, &in, bytes, err);
@@ -278,7 +278,7 @@ static int send_some(struct sheaf_run *run, struct shf_view *view, const struct 
 			at[p[i].from] += n;
 		}
 		if (rc < 0)
-			shf_fail(err, rc, "this node's list of missing blocks: %s",
+			shf_fail(err, rc, "storing bytes of another node: %s",
 			         shf_strerror(rc));
 		rc = shf_agree(team, rc, err);
 	}

@@ -48,7 +48,8 @@ struct shf_replicas {
 	int64_t coming;                 /* step whose replicas are being received; -1: no step, or
 	                                 * its cards were cleared meanwhile */
 	/* The replica that is sent in the background. Image numbers are equal on all ranks. */
-	struct shf_team behind;         /* holds a reference to its group, opts.copies_group. Group
+	struct shf_team behind;         /* holds a reference to its group,
+	                                 * opts.memory_tier.copies_group. Group
 	                                 * NULL: replicas are sent inside commits */
 	struct shf_replica_transfer *moving;     /* owned; the replica being sent, or sent last */
 	struct shf_background task;     /* the thread that sends it */

@@ -13,7 +13,8 @@
 #include "struct_size.h"
 #include "valid.h"
 
-/* The least sizes of the caller's structs: the fields before these always were there. */
+/* The least sizes of the caller's structs that are accepted: every version of the headers has the
+ * fields before these. */
 #define OPTS_MIN offsetof(struct sheaf_opts, folder)
 #define GROUP_MIN (2 * sizeof(uint32_t))
 

@@ -43,8 +43,7 @@ struct shf_run_life {
 	/* Ends the threads that work for the run, before its memory and descriptors are freed. Set
 	 * by the function that opened the run; may be NULL. Not called in a forked child. */
 	void (*end)(struct sheaf_run *run);
-	void (*sys_free)(void *arg);    /* frees what shf_run_set_sys was given; NULL:
-		nothing was */
+	void (*sys_free)(void *arg);    /* frees what shf_run_set_sys was given; NULL: nothing */
 	void *sys_arg;
 };
 struct shf_run_images {
@@ -121,7 +120,7 @@ struct sheaf_run {
 	const struct shf_sys *sys;      /* borrowed */
 	struct shf_team team;
 	struct shf_store store;
-	struct shf_opts opts;         /* from shf_opts_take; owns its strings */
+	struct shf_opts opts;           /* from shf_opts_take; owns its strings */
 	struct shf_nodes place;
 	struct shf_run_life life;
 	struct shf_turns turns;

@@ -9,8 +9,6 @@
 #include "err.h"
 #include "run.h"
 
-#define REPORT_NS INT64_C(100000000)     /* time between two calls of opts.progress */
-
 /* A line that is too long loses its middle; the log has no continuation lines. */
 void shf_log(struct sheaf_run *run, int level, const char *fmt, ...)
 {
@@ -40,7 +38,7 @@ bool shf_run_reports(struct sheaf_run *run, const struct sheaf_stat *stat)
 	int64_t now = shf_now(run);
 
 	if (!run->opts.progress ||
-	    (run->life.reported_ns && now - run->life.reported_ns < REPORT_NS))
+	    (run->life.reported_ns && now - run->life.reported_ns < shf_ms_ns(SHF_PROGRESS_MS)))
 		return true;
 	run->life.reported_ns = now;
 	return run->opts.progress(run->opts.arg, stat) == 0;

@@ -15,8 +15,9 @@ int  shf_run_may_train(const struct sheaf_run *run, int64_t step, struct sheaf_e
 void shf_log(struct sheaf_run *run, int level, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 int64_t shf_now(const struct sheaf_run *run);   /* monotonic clock, ns */
+#define SHF_PROGRESS_MS 100     /* time between two calls of opts.progress in a wait */
 /* Calls opts.progress for a load or a verification, if there is one and the last call was at least
- * 100 ms ago. Returns whether the caller wants to go on. Only the caller's thread. */
+ * SHF_PROGRESS_MS ago. Returns whether the caller wants to go on. Only the caller's thread. */
 bool shf_run_reports(struct sheaf_run *run, const struct sheaf_stat *stat);
 /* Prints the time of the wall clock as in manifests: 2026-01-31T12:00:00Z. [local] */
 void shf_run_time(const struct sheaf_run *run, char out[32]);

@@ -99,8 +99,7 @@ static int may_begin(struct sheaf_run *run, int64_t step, struct sheaf_state *st
 			return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": the save of step "
 			                "%" PRId64 " still waits for slices; call "
 			                "sheaf_save_slice_ready for each of them first",
-			                        step,
-			                s->id.step);
+			                step, s->id.step);
 	}
 	if (run->tier->beyond >= 0)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": an older step was loaded, "

@@ -77,7 +77,7 @@ struct shf_plan {               /* who writes what, for one state and one run; t
 	uint64_t hash;                  /* of the whole plan; equal on all ranks */
 	size_t manifest_bytes;          /* upper bound for the size of the manifest, without notes
 	                                 * and attached files */
-	int images;                     /* how many images fit into staging_bytes_max; at least 1;
+	int images;                     /* how many images opts.staging.bytes_max holds; at least 1;
 	                                 * equal on all ranks */
 	bool slotted;                   /* some rank has segments in no image (unstaged.h); equal on
 	                                 * all ranks */

@@ -2,8 +2,7 @@
 /* Attached files, notes and opaque bytes in a commit. Every rank sends what it was given to rank 0.
  * Rank 0 checks that ranks which give the same name give the same contents, and chooses the lowest
  * of them to write the file. Of the opaque bytes of all ranks it makes files (rank_files.h), which
- * it writes itself: this late no plan can have a tensor for them, and each rank knows only its own
- * size.
+ * it writes itself: the plan was made before their sizes were known, so it has no tensors for them.
  *
  * Message to rank 0: u32 n, then n times: u8 kind, u16 name bytes, name; of a file u64 bytes, u64
  * crc and, if files are carried, its bytes; of a note u32 value bytes, value; of a stream u64

@@ -11,8 +11,8 @@
 #include "struct_size.h"
 
 /* Without a copy thread nothing is copied between two calls, so each call may take a time slice,
- * also one that does not wait: else who only asks would never come to the end. It begins at the
- * first slice that is not copied, so that each call copies something. */
+ * even a call that does not wait: a caller that only polls would otherwise never see the end. It
+ * begins at the first slice that is not copied, so that each call copies something. */
 int shf_save_averages_wait(struct sheaf_save *save, int64_t until_ns, struct sheaf_error *err)
 {
 	const struct sheaf_state *state = save->state;
@@ -60,9 +60,9 @@ void shf_save_averages_finish(struct sheaf_state *state, const struct shf_ema_up
 			let_copies_end(state, &state->emas[k]);
 }
 
-/* The update of a lazy save is not made by its gate, as that belongs to the caller, who may have
- * reasons to call it later; SHEAF_SAVE_CHECK compares the memory there. Its pieces are copied
- * instead, as if a thread of the save had come to them. */
+/* The gate of the slice is not opened here: only the caller opens gates, and SHEAF_SAVE_CHECK
+ * compares the memory when it does. Instead this thread copies the pieces of the slice, as a copy
+ * thread would. */
 int shf_state_get_average(struct sheaf_state *state, const char *name, int slice,
                           struct sheaf_average *average, struct sheaf_error *err)
 {

@@ -392,7 +392,7 @@ static void succeed(struct sheaf_save *save)
 	        run->team.rank);
 }
 
-/* Writes the done files and calls opts.committed. A failure is only logged. [rank 0] */
+/* Writes the done files and calls opts.notify.committed. A failure is only logged. [rank 0] */
 static void announce_committed(const struct sheaf_save *save)
 {
 	struct sheaf_run *run = save->run;
@@ -404,8 +404,7 @@ static void announce_committed(const struct sheaf_save *save)
 	                                  save->id.session, &err) < 0)
 		shf_log(run, 1, "%s: step %" PRId64 " is committed, but its done files could not "
 		        "all be written to opts.notify.signal_dir: %s",
-		         run->store.path, save->id.step,
-		        err.msg);
+		        run->store.path, save->id.step, err.msg);
 	if (!o->committed)
 		return;
 	shf_name_of_step(&run->store, name, save->id.step);

@@ -157,7 +157,7 @@ static int stamp(struct sheaf_save *save, const struct shf_buf *smalls, struct s
 	if (rc == 0 && (run->tier->keep < 0 ||
 	                shf_sys_keep_lives(run->sys, run->tier->keep) < 0)) {
 		if (run->tier->keep >= 0)
-			shf_agent_lost(run, EPIPE, "connecting to the agent");
+			shf_agent_lost(run, EPIPE, "the connection to the agent");
 		rc = shf_fail(err, SHEAF_EFAILED, "step %" PRId64 ": the agent was lost or has no "
 		              "memory left for it (sheaf agent --memory-max)", save->id.step);
 	}
@@ -258,9 +258,9 @@ struct on_disk {                /* the step on disk that steps in memory follow,
 #define SEND_BYTES (UINT64_C(16) << 20)
 #define PORTION_MIN (UINT64_C(64) << 10)
 
-/* Sends a portion of the small files from rank 0 to the lowest rank of each other node; with `on`
- * also that, to all ranks. rc: the result of this rank's work so far. *in: what this rank received.
- * [collective] */
+/* Sends a portion of the small files from rank 0 to the lowest rank of each other node. If `on` is
+ * not NULL, sends *on to all ranks, too. rc: the result of this rank's work so far. *in: what this
+ * rank received. [collective] */
 static int send_portion(struct sheaf_save *save, int rc, const struct on_disk *on,
                         struct shf_buf portion, struct shf_buf *in, struct sheaf_error *err)
 {
@@ -288,7 +288,7 @@ static int send_portion(struct sheaf_save *save, int rc, const struct on_disk *o
 /* Sends from rank 0 to all ranks which step on disk the step follows: the node of rank 0 may be the
  * one that fails. Sends the small files to the lowest rank of each other node, so that each node
  * has them; in portions, because rank 0 copies what it sends for each node. rc: the result of this
- * rank's work so far. *in: what this rank received; it is out of memory (oom) if it had no room.
+ * rank's work so far. *in: what this rank received; in->oom is set if it had no memory for it.
  * [collective] */
 static int send_from_zero(struct sheaf_save *save, int rc, const struct shf_buf *smalls,
                           struct shf_buf *in, struct sheaf_error *err)

@@ -15,8 +15,8 @@ struct shf_plan *shf_plan_cached(const struct sheaf_run *run, const struct sheaf
  * one. [collective] */
 int shf_plan_get(struct sheaf_run *run, struct sheaf_state *state, struct shf_plan **plan,
                  struct sheaf_error *err);
-/* Returns how many bytes of staging_bytes_max are for images: half of it; the other half is for
- * what goes to other nodes. 0: no limit. */
+/* Returns how many bytes of opts.staging.bytes_max are for images: half of it; the other half is
+ * for what goes to other nodes. 0: no limit. */
 uint64_t shf_plan_window(const struct shf_opts *opts);
 /* Sets in *m which boxes of this rank need no staging (SHEAF_SLICE_IN_PLACE), and how much of the
  * window slots take from images. `held` is borrowed while m is used. [local] */

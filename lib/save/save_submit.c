@@ -36,7 +36,6 @@
 
 #define NAP_MS 64               /* longest time between two rounds while a save is written */
 #define LOOK_MS 8               /* longest time between two looks at what is waited for */
-#define PROGRESS_MS 100         /* time between two calls of opts.progress in a wait */
 
 enum { TO_MEMORY, TO_DISK, QUEUES };
 /* The state of a rank, as it is sent to the others in a round. */
@@ -431,7 +430,7 @@ static void wait_until_over(struct sheaf_save *save, int timeout_ms)
 {
 	int64_t until = shf_now(save->run) + shf_ms_ns(timeout_ms);
 	struct shf_turns *t = &save->run->turns;
-	int most = save->run->opts.progress ? PROGRESS_MS : INT_MAX;
+	int most = save->run->opts.progress ? SHF_PROGRESS_MS : INT_MAX;
 
 	while (!save->behind.over) {
 		int ms = timeout_ms < 0 ? most : shf_ms_left(save->run, until);

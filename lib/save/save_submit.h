@@ -4,7 +4,7 @@
  *
  * There are two queues, one of saves to disk and one of saves to memory alone, and the saves of a
  * queue are committed in the order in which they began. So a step in memory does not wait for one
- * that is still being written. The ranks meet in rounds (save_submit.c), in which each tells how
+ * that is still being written. The ranks meet in rounds (save_submit.c), in which each sends how
  * far it is. A round decides which turn (turns.h) comes next, so that all ranks take the same. */
 #ifndef SHF_SAVE_SUBMIT_H
 #define SHF_SAVE_SUBMIT_H

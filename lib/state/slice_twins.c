@@ -122,7 +122,7 @@ int shf_twins_check(struct sheaf_state *state, struct sheaf_error *err)
 	int rc;
 
 	if (state->n == 0 || state->twinless_of == state->version ||
-	    state->twins_of == state->places)
+	    state->twins_sought_of == state->places)
 		return 0;
 	all = shf_alloc(state->n, sizeof(struct shf_slice *));
 	if (!all)
@@ -138,7 +138,7 @@ int shf_twins_check(struct sheaf_state *state, struct sheaf_error *err)
 	shf_free(all);
 	if (rc < 0)
 		return rc;
-	state->twins_of = state->places;
+	state->twins_sought_of = state->places;
 	if (!some)
 		state->twinless_of = state->version;
 	return 0;

@@ -666,8 +666,8 @@ int shf_state_fail(struct sheaf_state *state, const char *why, struct sheaf_erro
 	return 0;
 }
 
-/* Uses counters, so that the check takes the same time for any number of slices, once the state has
- * been compared with itself; slices are walked only to write an error message. */
+/* Uses counters, so that the check takes the same time for any number of slices, once twins have
+ * been looked for (slice_twins.h); slices are walked only to write an error message. */
 int shf_state_ready(struct sheaf_state *state, bool memory, struct sheaf_error *err)
 {
 	if (!state)

@@ -72,7 +72,7 @@ struct sheaf_state {
 	struct sheaf_error err;         /* the error that belongs to rc */
 	uint64_t version;               /* counts adds; a plan is valid for one version */
 	uint64_t twinless_of;           /* `version` in which no two slices have the same items */
-	uint64_t twins_of;              /* `places` for which shf_twins_check found nothing */
+	uint64_t twins_sought_of;       /* `places` for which shf_twins_check found nothing */
 	size_t unmoved_n;               /* slices with `unmoved` set */
 	uint64_t places;                /* counts adds and moves */
 	uint32_t *overlaps;             /* owned; cached result of shf_overlaps_find */

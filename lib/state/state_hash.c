@@ -2,8 +2,9 @@
 /* A hash of all that a state describes, except where its memory is.
  *
  * Numbers have eight bytes each and strings end with a NUL, and every slice has the same numbers in
- * the same order, so two different states never give the same bytes. The slices are hashed as they
- * are kept, in units: two ways to write the same slice give the same hash. */
+ * the same order, so two different states never give the same bytes (NULL and "" are the same). The
+ * slices are hashed as they are kept, in units: two ways to write the same slice give the same
+ * hash. */
 #include "state_hash.h"
 #include <string.h>
 #include "averages.h"
@@ -11,7 +12,7 @@
 
 /* Bytes that are hashed at once: all numbers of a slice. */
 struct numbers {
-	uint8_t bytes[8 * (16 + 5 * SHEAF_DIMS_MAX)];
+	uint8_t bytes[8 * (11 + 4 * SHEAF_DIMS_MAX)];   /* as many as hash_slice puts */
 	size_t n;
 };
 
@@ -56,7 +57,7 @@ static uint64_t hash_slice(uint64_t hash, const struct shf_slice *s)
 	return hash_text(hash, s->stream.rule);
 }
 
-/* 0 says that the state is of no use, so no other state may have it. */
+/* 0 means that the state is NULL or has failed, so no other state gets it. */
 uint64_t shf_state_hash(const struct sheaf_state *state)
 {
 	struct numbers x = { .n = 0 };

@@ -156,7 +156,8 @@ static int status(struct serving *s, int fd, struct shf_keep_msg *m)
 	return keeper_answer(fd, m, 0, -1);
 }
 
-/* Keeps the path of the run for those who ask where it is. */
+/* Stores the path of the run, which is the answer to SHF_KEEP_WHERE. Of a path that is too long it
+ * stores "..." and its end. */
 static void dir_keep(struct serving *s, const char *path)
 {
 	size_t n = strlen(path), room = sizeof(s->dir) - 1;
@@ -167,7 +168,7 @@ static void dir_keep(struct serving *s, const char *path)
 		snprintf(s->dir, sizeof(s->dir), "...%s", path + n - (room - 3));
 }
 
-/* Reports the path of the run's directory to k->at. Only the path is kept, because an open
+/* Stores the path of the run's directory and reports it to k->at. Only the path, because an open
  * descriptor would keep the file system mounted. A path that does not lead to the same directory
  * from here is not reported: the client may be in another mount namespace. */
 static void locate(struct serving *s, int dir)

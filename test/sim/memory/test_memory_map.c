@@ -317,7 +317,8 @@ TEST(what_is_on_no_node_is_counted_and_refused_or_comes_from_disk)
 	add(w, 1, 0, MIB + 20, MIB + 30);
 	fill(w);
 	is_refused(w, SHEAF_EFORMAT, "4194284 bytes of the checkpoint in memory are on no node: a "
-	           "node or its agent was lost, and opts.memory_tier.copies was not 2");
+	           "node or its agent was lost; set opts.memory_tier.copies to 2 to "
+	           "survive the loss of one");
 	w->on_disk = "checkpoint-1";
 	is_spread(w);
 	w->on_disk = "checkpoint-2";
@@ -346,7 +347,8 @@ TEST(bytes_that_a_file_does_not_have_are_not_read)
 	add(w, 0, 1, 0, 4096);
 	fill(w);
 	is_refused(w, SHEAF_EFORMAT, "1048576 bytes of the checkpoint in memory are on no node: a "
-	           "node or its agent was lost, and opts.memory_tier.copies was not 2");
+	           "node or its agent was lost; set opts.memory_tier.copies to 2 to "
+	           "survive the loss of one");
 	drop(w);
 }
 
@@ -404,7 +406,7 @@ TEST(a_piece_that_comes_short_is_refused)
 	struct world *w = cut();
 
 	mute = true;
-	is_refused(w, SHEAF_ECORRUPT, "this node's list of missing blocks");
+	is_refused(w, SHEAF_ECORRUPT, "storing bytes of another node");
 	mute = false;
 	is_spread(w);
 	drop(w);
