@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of formats, and opening what one of them recognises. */
 #include "foreign.h"
-#include <inttypes.h>
 #include <string.h>
 #include "err.h"
 #include "foreign_dir.h"
@@ -92,10 +91,8 @@ int shf_foreign_open(struct shf_foreign **out, const struct shf_sys *in, const c
 		shf_sys_close(in, fd);
 	if (rc > 0)
 		rc = f->format->open(f, err);
-	if (rc == 0 && f->notes_left)
-		rc = shf_foreign_note(f, err, SHF_FOREIGN_MORE, 3,
-				      "%" PRIu64 " more values are not listed",
-		                      f->notes_left);
+	if (rc == 0)
+		rc = shf_foreign_notes_end(f, err);
 	if (rc == 0)
 		rc = shf_foreign_dir_make(f, err);
 	if (rc == 0)

@@ -16,7 +16,6 @@
 #include "sys.h"
 
 #define SHF_FOREIGN_DIR "foreign:"
-#define SHF_FOREIGN_MORE "..."  /* key of the note that says how many others were left out */
 #define SHF_FOREIGN_OPEN_MAX 64 /* files of a directory that stay open without being read */
 #define SHF_FOREIGN_DIMS_MAX 65  /* torch has 64, and a pair of numbers is one more */
 /* A box of a tensor, and where its items are: item i of the box (counted from its start) is at
@@ -143,5 +142,7 @@ int shf_foreign_add_tensor(struct shf_foreign *f, const struct shf_foreign_tenso
  * are kept, of the text 1024. */
 int shf_foreign_note(struct shf_foreign *f, struct sheaf_error *err, const char *key, size_t key_n,
                      const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+/* Adds the last note, which says how many others were left out, if any were. Its key is "...". */
+int shf_foreign_notes_end(struct shf_foreign *f, struct sheaf_error *err);
 int64_t *shf_foreign_numbers(struct shf_foreign *f, size_t n);  /* zeroed, in the arena */
 #endif

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What all formats fill in: tensors and notes. */
+#include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include "dtype.h"
@@ -93,22 +95,15 @@ static const char *note_key(struct shf_foreign *f, const char *key, size_t n)
 	return shf_name_escape(&f->arena, text, n + (cut ? 3 : 0));
 }
 
-int shf_foreign_note(struct shf_foreign *f, struct sheaf_error *err, const char *key, size_t key_n,
-                     const char *fmt, ...)
+static int note_add(struct shf_foreign *f, struct sheaf_error *err, const char *key,
+                    size_t key_n, const char *fmt, va_list ap)
 {
 	struct shf_foreign_note x;
 	char text[NOTE_BYTES_MAX];
-	size_t n = f->notes.len / sizeof(x);
-	va_list ap;
+	size_t n;
 
-	if (n >= NOTES_MAX && strcmp(key, SHF_FOREIGN_MORE)) {
-		f->notes_left++;
-		return 0;
-	}
-	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
-	va_end(ap);
-	/* A text that is cut inside a character is made whole again. */
+	/* A text cut inside a character, or not UTF-8, ends before the first bad byte. */
 	for (n = strlen(text); n && !shf_utf8_is_valid(text, n);)
 		text[--n] = '\0';
 	x.key = note_key(f, key, key_n);
@@ -117,4 +112,39 @@ int shf_foreign_note(struct shf_foreign *f, struct sheaf_error *err, const char 
 		return foreign_no_memory(f, err);
 	shf_buf_add(&f->notes, &x, sizeof(x));
 	return f->notes.oom ? foreign_no_memory(f, err) : 0;
+}
+
+int shf_foreign_note(struct shf_foreign *f, struct sheaf_error *err, const char *key, size_t key_n,
+                     const char *fmt, ...)
+{
+	va_list ap;
+	int rc;
+
+	if (f->notes.len / sizeof(struct shf_foreign_note) >= NOTES_MAX) {
+		f->notes_left++;
+		return 0;
+	}
+	va_start(ap, fmt);
+	rc = note_add(f, err, key, key_n, fmt, ap);
+	va_end(ap);
+	return rc;
+}
+
+/* Adds a note whose key is "...", beyond the limit. */
+static int __attribute__((format(printf, 3, 4)))
+note_more(struct shf_foreign *f, struct sheaf_error *err, const char *fmt, ...)
+{
+	va_list ap;
+	int rc;
+
+	va_start(ap, fmt);
+	rc = note_add(f, err, "...", 3, fmt, ap);
+	va_end(ap);
+	return rc;
+}
+
+int shf_foreign_notes_end(struct shf_foreign *f, struct sheaf_error *err)
+{
+	return f->notes_left ? note_more(f, err, "%" PRIu64 " more values are not listed",
+	                                 f->notes_left) : 0;
 }

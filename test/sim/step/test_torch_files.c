@@ -339,6 +339,32 @@ TEST(a_key_that_many_notes_share_is_not_copied_whole)
 	simdisk_free(disk);
 }
 
+/* "..." is the key of the note that says how many others were left out, and of that one alone. */
+TEST(a_key_of_the_file_does_not_lift_the_limit_of_notes)
+{
+	struct torch_bytes p = { 0 };
+	const struct shf_foreign_note *note;
+	struct sheaf_error err;
+	struct shf_foreign *f;
+	struct simdisk *disk;
+
+	torch_add(&p, "\x80\x02}X\x03\0\0\0abc", 11);
+	torch_add(&p, tensor_1, sizeof(tensor_1) - 1);
+	torch_add(&p, "sX\x03\0\0\0...q\0Ns", 13);
+	for (int i = 1; i < 5000; i++)
+		torch_add(&p, "h\0Ns", 4);
+	torch_add(&p, ".", 1);
+	f = foreign_of_pickle(&disk, p, &err);
+	CHECK(f != NULL);
+	note = (const void *)f->notes.data;
+	CHECK_INT(f->notes.len / sizeof(*note), 4097);
+	CHECK_STR(note[4095].text, "none");
+	CHECK_STR(note[4096].key, "...");
+	CHECK_STR(note[4096].text, "904 more values are not listed");
+	shf_foreign_free(f);
+	simdisk_free(disk);
+}
+
 TEST(a_list_that_many_lists_share_costs_a_step_for_each_item)
 {
 	struct torch_bytes p = { 0 };
