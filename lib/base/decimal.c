@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "decimal.h"
 
+#include <locale.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define EXPONENT_MAX 1000000
@@ -109,4 +112,32 @@ int shf_decimal_cmp(const struct shf_decimal *a, const struct shf_decimal *b)
 	if (a->sign != b->sign)
 		return a->sign - b->sign;
 	return a->sign == 0 ? 0 : a->sign * magnitude(a, b);
+}
+
+/* Sets locale "C" for the calling thread alone, and returns the one that it had. That locale is
+ * constant data of the C library: nothing is allocated. */
+static locale_t enter_c(void)
+{
+	return uselocale(newlocale(LC_ALL_MASK, "C", (locale_t)0));
+}
+
+double shf_decimal_strtod(const char *text, char **end)
+{
+	locale_t was = enter_c();
+	double v = strtod(text, end);
+
+	uselocale(was);
+	return v;
+}
+
+void shf_decimal_print(char text[SHF_DECIMAL_DOUBLE], double v)
+{
+	locale_t was = enter_c();
+
+	for (int digits = 15; digits <= 17; digits++) {
+		snprintf(text, SHF_DECIMAL_DOUBLE, "%.*g", digits, v);
+		if (strtod(text, NULL) == v)
+			break;
+	}
+	uselocale(was);
 }

@@ -20,6 +20,11 @@ struct shf_decimal {            /* sign * 0.DIGITS * 10^at; zero has no digits *
 bool shf_decimal_read(struct shf_decimal *d, const char *text);
 /* Returns a value < 0, 0 or > 0, as a is less than, equal to or greater than b. */
 int shf_decimal_cmp(const struct shf_decimal *a, const struct shf_decimal *b);
+#define SHF_DECIMAL_DOUBLE 40   /* bytes for a double as text */
+/* Does what strtod() does in locale "C", whatever the locale. */
+double shf_decimal_strtod(const char *text, char **end);
+/* Writes the shortest of 15 to 17 digits that give v back, as %g does in locale "C". */
+void shf_decimal_print(char text[SHF_DECIMAL_DOUBLE], double v);
 /* Does what isdigit() does, whatever the locale. */
 static inline bool shf_is_digit(char c)
 {

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include "decimal.h"
 #include "err.h"
 #include "pickle_calls.h"
 #include "pickle_stack.h"
@@ -143,7 +144,7 @@ static int pk_read_float(struct shf_pk_machine *m, bool text)
 			return shf_pk_fail(m, "has a number that is none");
 		memcpy(digits, s, n);
 		digits[n] = '\0';
-		f = strtod(digits, &end);
+		f = shf_decimal_strtod(digits, &end);
 		return *end ? shf_pk_fail(m, "has a number that is none") : pk_push_float(m, f);
 	}
 	for (int i = 0; i < 8; i++)

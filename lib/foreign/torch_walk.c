@@ -4,8 +4,8 @@
  * value with at most NAME_STEP bytes of its key, and little of a long text is copied. */
 #include "torch_walk.h"
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
+#include "decimal.h"
 #include "err.h"
 #include "torch_place.h"
 #include "valid.h"
@@ -61,16 +61,9 @@ static int walk_steps(struct walk *w, uint64_t n)
 
 static void put_float(struct shf_buf *out, double v)
 {
-	char text[40];
+	char text[SHF_DECIMAL_DOUBLE];
 
-	/* The shortest form that gives the number back. */
-	for (int digits = 15; digits <= 17; digits++) {
-		double back = 0;
-
-		snprintf(text, sizeof(text), "%.*g", digits, v);
-		if (sscanf(text, "%lf", &back) == 1 && back == v)
-			break;
-	}
+	shf_decimal_print(text, v);
 	shf_buf_adds(out, text);
 }
 

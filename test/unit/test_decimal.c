@@ -83,6 +83,31 @@ TEST(decimals_are_compared_exactly)
 	CHECK_INT(cmp("9007199254740993", "9007199254740992"), 1);
 }
 
+/* Locales that a machine does not have are passed over. */
+TEST(a_locale_with_a_comma_changes_no_number)
+{
+	static const char *const locales[] = { "C", "de_DE.UTF-8", "fr_FR.UTF-8" };
+	static const struct { const char *text; double v; } cases[] = {
+		{ "1.5", 1.5 }, { "0.1", 0.1 }, { "-2.25e-05", -2.25e-5 }, { "1e+300", 1e300 },
+		{ "0.30000000000000004", 0.1 + 0.2 }, { "-3", -3 },
+	};
+
+	for (size_t k = 0; k < sizeof(locales) / sizeof(locales[0]); k++) {
+		if (!setlocale(LC_ALL, locales[k]))
+			continue;
+		for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+			char text[SHF_DECIMAL_DOUBLE], *end;
+
+			CHECK(shf_decimal_strtod(cases[i].text, &end) == cases[i].v);
+			CHECK(*end == '\0');
+			shf_decimal_print(text, cases[i].v);
+			CHECK_STR(text, cases[i].text);
+		}
+		CHECK_STR(setlocale(LC_ALL, NULL), locales[k]);
+	}
+	(void)setlocale(LC_ALL, "C");
+}
+
 TEST(drawn_floats_are_ordered_as_the_machine_orders_them)
 {
 	static const char *const formats[] = { "%.17g", "%.17e", "%.20f", "%.9g" };
