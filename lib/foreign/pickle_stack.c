@@ -139,7 +139,7 @@ int shf_pk_push_items(struct shf_pk_machine *m, enum shf_pk_kind kind, struct sh
 
 /* ---- the input ---- */
 
-int shf_pk_short(struct shf_pk_machine *m)
+static int pk_short(struct shf_pk_machine *m)
 {
 	m->p->cut = true;
 	return shf_pk_fail(m, "ends in the middle of an opcode");
@@ -151,7 +151,7 @@ int shf_pk_number(struct shf_pk_machine *m, unsigned width, uint64_t *out)
 	uint64_t v = 0;
 
 	if (m->n - m->at < width)
-		return shf_pk_short(m);
+		return pk_short(m);
 	for (unsigned i = 0; i < width; i++)
 		v |= (uint64_t)m->bytes[m->at + i] << 8 * i;
 	m->at += width;
@@ -177,7 +177,7 @@ int shf_pk_line(struct shf_pk_machine *m, const char **out, size_t *n)
 	const uint8_t *end = memchr(m->bytes + m->at, '\n', m->n - m->at);
 
 	if (!end)
-		return shf_pk_short(m);
+		return pk_short(m);
 	*out = (const char *)m->bytes + m->at;
 	*n = (size_t)(end - (m->bytes + m->at));
 	m->at += *n + 1;

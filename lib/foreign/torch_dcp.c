@@ -102,14 +102,12 @@ struct dcp {
 	struct shf_buf *bytes;          /* owned; the pickles */
 	struct shf_pickle *pickles;     /* owned */
 	int files_n;
-	struct shf_arena arena;         /* of what is needed while it is being opened */
 	struct sheaf_error *err;
 };
 
 static int dcp_bad(const struct dcp *d, const char *name, size_t n, const char *why)
 {
-	char *shown = shf_arena_strdup(&d->f->arena, name, n);
-	const char *safe = shown ? shf_name_escape(&d->f->arena, name, n) : NULL;
+	const char *safe = shf_name_escape(&d->f->arena, name, n);
 
 	return shf_fail(d->err, SHEAF_EFORMAT, "%s: %s%.*s: %s", d->f->path, n ? "tensor " : "",
 	                safe && n ? shf_name_show(safe) : 10, safe && n ? safe : ".metadata", why);
@@ -249,12 +247,6 @@ static int dcp_add_chunk(struct dcp *d, const struct shf_dcp_tensor *t,
 	return d->f->pieces.oom || d->f->items.oom ? dcp_no_memory(d) : 1;
 }
 
-static bool is_same_box(const struct shf_foreign_piece *a, const struct shf_foreign_piece *b, int n)
-{
-	return memcmp(a->start, b->start, (size_t)n * sizeof(*a->start)) == 0 &&
-	       memcmp(a->count, b->count, (size_t)n * sizeof(*a->count)) == 0;
-}
-
 /* Checks that the last `n` pieces tile the tensor: every item is in one of them. */
 static int dcp_check_cover(struct dcp *d, const struct shf_dcp_tensor *t,
                            const struct shf_foreign_tensor *x, size_t n)
@@ -300,50 +292,101 @@ static int dcp_check_cover(struct dcp *d, const struct shf_dcp_tensor *t,
 	return rc;
 }
 
-/* Adds the pieces of all chunks; *n gets their number. A box that several ranks have is taken from
- * the first. */
+/* Adds the pieces of all chunks; *n gets their number. */
 static int dcp_add_chunks(struct dcp *d, const struct shf_dcp_tensor *t,
                           const struct shf_foreign_tensor *x, bool pair, size_t *n)
 {
 	*n = 0;
 	for (uint32_t i = 0; i < t->chunks->n; i++) {
 		int rc = dcp_add_chunk(d, t, x, t->chunks->u.a[i], pair);
-		const struct shf_foreign_piece *p = (const void *)d->f->pieces.data;
 
 		if (rc < 0)
 			return rc;
-		if (rc == 0)
-			continue;
-		p += d->f->pieces.len / sizeof(*p) - 1;
-		++*n;
-		if (d->files_n > 1 && *n > 1 && is_same_box(p, p - 1, x->ndim)) {
-			d->f->pieces.len -= sizeof(*p);
-			--*n;
-		}
+		*n += (size_t)rc;
 	}
 	return 0;
 }
 
-/* Drops those of the last `more` pieces whose box one of the n before them has: another rank has it
- * too, as of a tensor that all of them have. Returns how many are left. */
-static size_t dcp_join(struct dcp *d, size_t n, size_t more, int ndim)
+/* Piece i of those that are joined, which is in the metadata of the rank-th rank. */
+struct dcp_joined { const struct shf_foreign_piece *piece; size_t i, rank; int ndim; };
+
+static int compare_boxes(const struct dcp_joined *a, const struct dcp_joined *b)
+{
+	const struct shf_foreign_piece *x = a->piece, *y = b->piece;
+
+	for (int d = 0; d < a->ndim; d++) {
+		if (x->start[d] != y->start[d])
+			return x->start[d] < y->start[d] ? -1 : 1;
+		if (x->count[d] != y->count[d])
+			return x->count[d] < y->count[d] ? -1 : 1;
+	}
+	return 0;
+}
+
+static int dcp_joined_order(const void *a, const void *b)
+{
+	const struct dcp_joined *x = a, *y = b;
+	int c = compare_boxes(x, y);
+
+	return c ? c : (x->i > y->i) - (x->i < y->i);
+}
+
+/* Keeps each box of the last *n pieces from the lowest rank that has it: the others have it too, as
+ * of a tensor that all of them have. ends: of the pieces of each rank. */
+static int dcp_join(struct dcp *d, const size_t *ends, size_t *n, int ndim)
 {
 	struct shf_foreign_piece *p = (struct shf_foreign_piece *)(void *)d->f->pieces.data;
-	size_t all = d->f->pieces.len / sizeof(*p), left = 0;
+	struct dcp_joined *a = shf_alloc(*n + 1, sizeof(*a));
+	bool *drop = shf_zalloc(*n + 1, sizeof(*drop));
+	size_t left = 0;
 
-	if (!n || !more)
-		return more;
-	p += all - more - n;
-	for (size_t i = n; i < n + more; i++) {
-		bool same = false;
-
-		for (size_t k = 0; k < n && !same; k++)
-			same = is_same_box(&p[k], &p[i], ndim);
-		if (!same)
-			p[n + left++] = p[i];
+	p = *n ? p + d->f->pieces.len / sizeof(*p) - *n : NULL;
+	for (size_t i = 0, rank = 0; a && drop && i < *n; i++) {
+		while (i >= ends[rank])
+			rank++;
+		a[i] = (struct dcp_joined){ &p[i], i, rank, ndim };
 	}
-	d->f->pieces.len -= (more - left) * sizeof(*p);
-	return left;
+	if (a && drop) {
+		qsort(a, *n, sizeof(*a), dcp_joined_order);
+		for (size_t i = 1, lowest = 0; i < *n; i++) {
+			lowest = compare_boxes(&a[lowest], &a[i]) ? i : lowest;
+			drop[a[i].i] = a[i].rank != a[lowest].rank;
+		}
+		for (size_t i = 0; i < *n; i++)
+			if (!drop[i])
+				p[left++] = p[i];
+		d->f->pieces.len -= (*n - left) * sizeof(*p);
+		*n = left;
+	}
+	shf_free(a);
+	shf_free(drop);
+	return a && drop ? 0 : dcp_no_memory(d);
+}
+
+/* Adds the pieces of all `same` records of a tensor, one of each rank; *n gets their number. */
+static int dcp_add_ranks(struct dcp *d, const struct shf_dcp_tensor *t, size_t same,
+                         const struct shf_foreign_tensor *x, bool pair, size_t *n)
+{
+	size_t *ends = shf_alloc(same, sizeof(*ends));
+	int rc = ends ? 0 : dcp_no_memory(d);
+
+	*n = 0;
+	for (size_t i = 0; i < same && rc == 0; i++) {
+		size_t more = 0;
+
+		if (shf_dcp_is_same(t, &t[i]))
+			rc = dcp_add_chunks(d, &t[i], x, pair, &more);
+		else
+			rc = dcp_bad(d, t->name, t->name_n, "has another size or dtype in the "
+			             "metadata of another rank");
+		*n += more;
+		if (rc == 0)
+			ends[i] = *n;
+	}
+	if (rc == 0 && same > 1)
+		rc = dcp_join(d, ends, n, x->ndim);
+	shf_free(ends);
+	return rc;
 }
 
 /* Adds a tensor. Of metadata by rank, `t` is the first of `same` records of that name. */
@@ -352,8 +395,8 @@ static int dcp_add_tensor(struct dcp *d, const struct shf_dcp_tensor *t, size_t 
 	int64_t dims[SHF_FOREIGN_DIMS_MAX];
 	struct shf_foreign_tensor x = { .dims = dims };
 	bool pair = false;
-	size_t n = 0;
-	int rc = 0;
+	size_t n;
+	int rc;
 
 	if (!shf_torch_dtype(t->dtype, &x.dtype, &pair))
 		return shf_foreign_note(d->f, d->err, t->name, t->name_n,
@@ -367,17 +410,7 @@ static int dcp_add_tensor(struct dcp *d, const struct shf_dcp_tensor *t, size_t 
 	x.ndim = (int32_t)t->size->n;
 	if (pair)
 		dims[x.ndim++] = 2;
-	for (size_t i = 0; i < same && rc == 0; i++) {
-		size_t more;
-
-		if (!shf_dcp_is_same(t, &t[i]))
-			return dcp_bad(d, t->name, t->name_n, "has another size or dtype in the "
-			               "metadata of another rank");
-		rc = dcp_add_chunks(d, &t[i], &x, pair, &more);
-		if (rc == 0 && i)
-			more = dcp_join(d, n, more, x.ndim);
-		n += rc == 0 ? more : 0;
-	}
+	rc = dcp_add_ranks(d, t, same, &x, pair, &n);
 	if (rc == 0)
 		rc = dcp_check_cover(d, t, &x, n);
 	x.n = n;

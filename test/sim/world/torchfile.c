@@ -438,24 +438,43 @@ static void put_bytes_item(struct torch_bytes *b, struct torch_bytes *file)
 	add_string(file, "hello world");
 }
 
-void torch_dcp(struct simdisk *disk, const char *dir, const struct torch_tensor *t, int n, int rows,
-               int columns, enum dcp_flaw flaw)
+/* Puts a file of metadata with these entries of tensors and of places. */
+static void put_metadata_file(struct simdisk *disk, const char *path,
+                              const struct torch_bytes *tensors, const struct torch_bytes *data)
 {
-	struct torch_bytes files[200] = { { 0 } }, meta = { 0 }, data = { 0 };
-	int files_n = flaw == DCP_MANY_FILES ? 200 : 2;
-	struct dcp_piece *p = calloc((size_t)(rows * columns), sizeof(*p));
-	char path[100];
+	struct torch_bytes meta = { 0 };
 
 	torch_add(&meta, "\x80\x02", 2);
 	put_object(&meta, "metadata\nMetadata");
 	add_string(&meta, "}(");
 	put_text(&meta, "state_dict_metadata");
 	add_string(&meta, "}(");
+	torch_add(&meta, tensors->p, tensors->n);
+	add_string(&meta, "u");
+	put_text(&meta, "storage_data");
+	add_string(&meta, "}(");
+	torch_add(&meta, data->p, data->n);
+	add_string(&meta, "uub.");
+	if (simdisk_put(disk, path, meta.p, meta.n) < 0)
+		abort();
+	free(meta.p);
+}
+
+void torch_dcp(struct simdisk *disk, const char *dir, const struct torch_tensor *t, int n, int rows,
+               int columns, enum dcp_flaw flaw)
+{
+	struct torch_bytes files[200] = { { 0 } }, tensors[2] = { { 0 } }, data = { 0 };
+	int files_n = flaw == DCP_MANY_FILES ? 200 : 2;
+	struct dcp_piece *p = calloc((size_t)(rows * columns), sizeof(*p));
+	char path[100];
+
 	for (int i = 0; i < n; i++) {
 		int pieces = put_items(files, files_n, &t[i], rows, columns, p);
 
 		for (int twice = 0; twice < 1 + (flaw == DCP_TWICE); twice++)
-			put_metadata(&meta, &t[i], p, pieces, flaw);
+			put_metadata(&tensors[0], &t[i], p,
+			             pieces - (flaw == DCP_RANKS && i == 0), flaw);
+		put_metadata(&tensors[1], &t[i], p, pieces, flaw);
 		for (int k = flaw == DCP_NO_ENTRY; k < pieces; k++) {
 			/* Another save had a box of another size there. */
 			if (flaw == DCP_OTHER_SAVE && k == 0) {
@@ -472,15 +491,10 @@ void torch_dcp(struct simdisk *disk, const char *dir, const struct torch_tensor 
 		}
 	}
 	if (flaw == DCP_BYTES) {
-		put_text(&meta, "words");
-		put_object(&meta, "metadata\nBytesStorageMetadata");
+		put_text(&tensors[0], "words");
+		put_object(&tensors[0], "metadata\nBytesStorageMetadata");
 		put_bytes_item(&data, &files[0]);
 	}
-	add_string(&meta, "u");
-	put_text(&meta, "storage_data");
-	add_string(&meta, "}(");
-	torch_add(&meta, data.p, data.n);
-	add_string(&meta, "uub.");
 	for (int i = 0; i < files_n; i++) {
 		snprintf(path, sizeof(path), "%s/__%d_0.distcp", dir, i);
 		if (flaw == DCP_TORN && i == 0)         /* the first item begins with zeros */
@@ -489,15 +503,15 @@ void torch_dcp(struct simdisk *disk, const char *dir, const struct torch_tensor 
 			abort();
 		free(files[i].p);
 	}
-	for (int i = 0; i < 1 + (flaw == DCP_RANKS); i++) {
+	for (int i = 0; i < 2; i++) {
 		if (flaw == DCP_RANKS)
 			snprintf(path, sizeof(path), "%s/__%d.metadata", dir, i);
 		else
 			snprintf(path, sizeof(path), "%s/.metadata", dir);
-		if (simdisk_put(disk, path, meta.p, meta.n) < 0)
-			abort();
+		if (flaw == DCP_RANKS || i == 0)
+			put_metadata_file(disk, path, &tensors[i], &data);
+		free(tensors[i].p);
 	}
-	free(meta.p);
 	free(data.p);
 	free(p);
 }

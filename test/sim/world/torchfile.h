@@ -38,7 +38,8 @@ enum dcp_flaw {
 };
 /* Puts a directory of torch.distributed.checkpoint with these tensors of two dimensions: each is
  * cut into `rows` times `columns` boxes, some of them stored column by column, in two files; in 200
- * with DCP_MANY_FILES. DCP_RANKS: there are metadata of two ranks, and both have all boxes. */
+ * with DCP_MANY_FILES. DCP_RANKS: there are metadata of two ranks, and both have all boxes, but for
+ * the last one of the first tensor, which only rank 1 has. */
 void torch_dcp(struct simdisk *disk, const char *dir, const struct torch_tensor *t, int n, int rows,
                int columns, enum dcp_flaw flaw);
 #endif
