@@ -83,13 +83,13 @@ int shf_foreign_open(struct shf_foreign **out, const struct shf_sys *in, const c
 	if (rc == 0)
 		rc = shf_fail(err, SHEAF_EFORMAT, "%s: has changed while it was being opened",
 			      path);
-	if (rc > 0 && f->format->is_dir) {
+	if (rc > 0 && f->format->is_dir)
 		f->dir = fd;
-		fd = -1;
-	}
-	if (fd >= 0)
+	else if (rc > 0)
+		rc = shf_foreign_add_self(f, fd, err);
+	else if (fd >= 0)
 		shf_sys_close(in, fd);
-	if (rc > 0)
+	if (rc >= 0)
 		rc = f->format->open(f, err);
 	if (rc == 0)
 		rc = shf_foreign_notes_end(f, err);

@@ -96,7 +96,8 @@ struct shf_foreign_format {
 	int (*is_file)(const struct shf_region *r, const char **why, struct sheaf_error *err);
 	int (*is_dir)(const struct shf_sys *sys, int dir, const char *path, const char **why,
 	              struct sheaf_error *err);
-	/* Fills in files, tensors, pieces and notes. */
+	/* Fills in tensors, pieces and notes; of a directory its files, too. A file is the file 0
+	 * already. */
 	int (*open)(struct shf_foreign *f, struct sheaf_error *err);
 	/* Finds out where the items of a piece with item_bytes are: its first one at byte *at of
 	 * the file, the others by strides in bytes. NULL: the format has no such pieces.
@@ -121,9 +122,10 @@ void shf_foreign_free(struct shf_foreign *f);   /* NULL is fine */
 size_t shf_foreign_files(const struct shf_foreign *f);  /* how many real files it has */
 const struct shf_foreign_tensor *shf_foreign_tensors(const struct shf_foreign *f, size_t *n);
 
+/* Adds f->path, which is a file and open as fd. f owns fd from now on, after a failure, too. */
+int shf_foreign_add_self(struct shf_foreign *f, int fd, struct sheaf_error *err);
+
 /* For the formats: each adds to the checkpoint. */
-/* Opens f->path, which is a file. */
-int shf_foreign_add_self(struct shf_foreign *f, struct sheaf_error *err);
 /* Adds a file of the directory, which is opened at its first use. Names are added once; *file gets
  * the number. EFORMAT: it is missing, or the name leads out of the directory. */
 int shf_foreign_add_file(struct shf_foreign *f, const char *name, size_t n, uint32_t *file,

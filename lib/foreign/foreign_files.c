@@ -31,16 +31,15 @@ static int file_add(struct shf_foreign *f, const char *name, const char *where, 
 	return f->files.oom ? files_no_memory(f, err) : 0;
 }
 
-int shf_foreign_add_self(struct shf_foreign *f, struct sheaf_error *err)
+int shf_foreign_add_self(struct shf_foreign *f, int fd, struct sheaf_error *err)
 {
 	const char *slash = strrchr(f->path, '/');
 	struct shf_stat st;
-	int fd = shf_sys_open(f->in, SHF_CWD, f->path, 0, 0);
-	int rc = fd < 0 ? fd : shf_sys_fstat(f->in, fd, &st);
+	int rc = shf_sys_fstat(f->in, fd, &st);
 
 	rc = rc < 0 ? shf_fail_sys(err, -rc, "%s", f->path)
 	            : file_add(f, slash ? slash + 1 : f->path, f->path, fd, &st, err);
-	if (rc < 0 && fd >= 0)
+	if (rc < 0)
 		shf_sys_close(f->in, fd);
 	return rc;
 }

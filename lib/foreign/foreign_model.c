@@ -44,17 +44,26 @@ static const char *name_flaw(const char *name, size_t n)
 	return NULL;
 }
 
+static int too_large(struct shf_foreign *f, const char *name, size_t n, struct sheaf_error *err)
+{
+	const char *shown = shf_name_escape(&f->arena, name, n);
+
+	if (!shown)
+		return foreign_no_memory(f, err);
+	return shf_fail(err, SHEAF_EFORMAT, "%s: tensor %.*s has a size beyond 63 bits", f->path,
+	                shf_name_show(shown), shown);
+}
+
 int shf_foreign_add_tensor(struct shf_foreign *f, const struct shf_foreign_tensor *t,
                            const char *name, size_t n, struct sheaf_error *err)
 {
 	struct shf_foreign_tensor x = *t;
 	uint64_t items = 1, product = 1;
 	int64_t *dims = shf_foreign_numbers(f, (size_t)t->ndim);
-	const char *shown = shf_name_escape(&f->arena, name, n);
 	char *own = shf_arena_strdup(&f->arena, name, n);
 	const char *why = name_flaw(name, n);
 
-	if (!dims || !shown || !own)
+	if (!dims || !own)
 		return foreign_no_memory(f, err);
 	if (why) {
 		f->pieces.len -= x.n * sizeof(struct shf_foreign_piece);
@@ -67,8 +76,7 @@ int shf_foreign_add_tensor(struct shf_foreign *f, const struct shf_foreign_tenso
 		if (dims[d] && !shf_mul64(&product, product, (uint64_t)dims[d]))
 			product = UINT64_MAX;
 		if (product > INT64_MAX / 16)
-			return shf_fail(err, SHEAF_EFORMAT, "%s: tensor %.*s has a size beyond 63 "
-			                "bits", f->path, shf_name_show(shown), shown);
+			return too_large(f, name, n, err);
 	}
 	x.name = own;
 	x.dims = dims;

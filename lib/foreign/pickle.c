@@ -39,22 +39,7 @@ static int pk_counted(struct shf_pk_machine *m, enum shf_pk_kind kind, unsigned 
 	return rc < 0 ? rc : pk_push_text(m, kind, s, n);
 }
 
-static int pk_push_int(struct shf_pk_machine *m, enum shf_pk_kind kind, int64_t i)
-{
-	bool small = kind == SHF_PK_INT && i >= 0 && i < 256;
-	struct shf_pk *v = small ? m->small[i] : NULL;
-
-	if (!v) {
-		v = shf_pk_new(m, kind);
-		if (!v)
-			return shf_pk_no_memory(m);
-		v->u.i = i;
-	}
-	if (small)
-		m->small[i] = v;
-	return shf_pk_push(m, v);
-}
-
+/* Pushes a value of which one record is enough: *kept, which is made at its first use. */
 static int pk_push_constant(struct shf_pk_machine *m, struct shf_pk **kept, enum shf_pk_kind kind,
                             int64_t i)
 {
@@ -67,7 +52,14 @@ static int pk_push_constant(struct shf_pk_machine *m, struct shf_pk **kept, enum
 	return shf_pk_push(m, *kept);
 }
 
-/* Pushes an integer of any length, little-endian: as INT if it has at most 8 bytes. */
+static int pk_push_int(struct shf_pk_machine *m, int64_t i)
+{
+	struct shf_pk *once = NULL;
+
+	return pk_push_constant(m, i >= 0 && i < 256 ? &m->small[i] : &once, SHF_PK_INT, i);
+}
+
+/* Pushes a little-endian integer of n bytes: an INT if n is at most 8, else a LONG. */
 static int pk_push_long(struct shf_pk_machine *m, uint64_t n)
 {
 	const char *s = NULL;
@@ -82,7 +74,7 @@ static int pk_push_long(struct shf_pk_machine *m, uint64_t n)
 		v |= (uint64_t)(uint8_t)s[i] << 8 * i;
 	if (n && n < 8 && s[n - 1] & 0x80)
 		v |= UINT64_MAX << 8 * n;
-	return pk_push_int(m, SHF_PK_INT, (int64_t)v);
+	return pk_push_int(m, (int64_t)v);
 }
 
 /* Reads a decimal number of protocol 0. "01" and "00" of opcode INT are True and False. One that
@@ -114,7 +106,7 @@ static int pk_push_decimal(struct shf_pk_machine *m, bool may_be_bool)
 	v = strtoll(text, &end, 10);
 	if (*end)
 		return shf_pk_fail(m, "has a number that is none");
-	return errno ? pk_push_text(m, SHF_PK_STR, s, n) : pk_push_int(m, SHF_PK_INT, v);
+	return errno ? pk_push_text(m, SHF_PK_STR, s, n) : pk_push_int(m, v);
 }
 
 static int pk_push_float(struct shf_pk_machine *m, double f)
@@ -464,11 +456,11 @@ static int op_number(struct shf_pk_machine *m, uint8_t op)
 	case 0x89: return pk_push_constant(m, &m->no, SHF_PK_BOOL, 0);
 	case 'J':
 		rc = shf_pk_number(m, 4, &v);
-		return rc < 0 ? rc : pk_push_int(m, SHF_PK_INT, (int32_t)(uint32_t)v);
+		return rc < 0 ? rc : pk_push_int(m, (int32_t)(uint32_t)v);
 	case 'K':
 	case 'M':
 		rc = shf_pk_number(m, op == 'K' ? 1 : 2, &v);
-		return rc < 0 ? rc : pk_push_int(m, SHF_PK_INT, (int64_t)v);
+		return rc < 0 ? rc : pk_push_int(m, (int64_t)v);
 	case 0x8a:
 	case 0x8b:
 		rc = shf_pk_number(m, op == 0x8a ? 1 : 4, &v);

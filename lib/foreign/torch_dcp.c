@@ -17,7 +17,6 @@
 #include "foreign.h"
 #include "torch_dcp_index.h"
 #include "torch_place.h"
-#include "torch_save.h"
 #include "torch_walk.h"
 #include "torch_zip.h"
 #include "valid.h"
@@ -452,7 +451,7 @@ static int dcp_add_bytes(struct dcp *d, const struct shf_dcp_tensor *t)
 	if (e->bytes <= BYTES_SHOWN && !e->transformed &&
 	    shf_torch_zip_open(&zip, &r, &own) == 0 && shf_torch_scalar(&text, zip.pickle.root))
 		rc = shf_foreign_note(d->f, d->err, t->name, t->name_n, "%.*s",
-		                      (int)(text.len < 2000 ? text.len : 2000),
+		                      (int)text.len,
 		                      text.len ? (const char *)text.data : "");
 	else
 		rc = shf_foreign_note(d->f, d->err, t->name, t->name_n, "an object of %" PRIu64
@@ -560,7 +559,7 @@ static int dcp_verify_item(struct shf_region *r, const struct shf_foreign_item *
 	uint8_t head[4] = { 0 };
 	int rc = r->bytes < 4 ? 0 : shf_region_read(r, head, 4, 0, err);
 
-	if (rc == 0 && !item->tensor && shf_get32(head) != 0x04034b50) {
+	if (rc == 0 && !item->tensor && shf_get32(head) != SHF_ZIP_MAGIC) {
 		to->item = to->item ? to->item : item->name;
 		to->unproved = true;
 		return 0;
@@ -568,7 +567,7 @@ static int dcp_verify_item(struct shf_region *r, const struct shf_foreign_item *
 	if (rc == 0)
 		rc = shf_zip_open(&zip, r, &arena, err);
 	if (rc == 0)
-		rc = shf_zip_verify(&zip, r, file, item->at, to, err);
+		rc = shf_torch_zip_verify(&zip, r, file, item->at, to, err);
 	shf_arena_release(&arena);
 	return rc;
 }

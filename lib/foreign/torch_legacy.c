@@ -253,10 +253,8 @@ static int read_pickles(struct legacy *l, struct sheaf_error *err)
 static int open_legacy(struct shf_foreign *f, struct sheaf_error *err)
 {
 	struct legacy l = { 0 };
-	int rc = shf_foreign_add_self(f, err);
+	int rc = shf_foreign_region(f, 0, &l.region, err);
 
-	if (rc == 0)
-		rc = shf_foreign_region(f, 0, &l.region, err);
 	if (rc == 0)
 		rc = read_pickles(&l, err);
 	if (rc == 0)

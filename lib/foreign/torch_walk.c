@@ -234,7 +234,7 @@ static int walk_list(struct walk *w, const struct shf_pk *v, int depth)
 		rc = walk_no_memory(w);
 	else if (plain)
 		rc = walk_note(w, v->n > LIST_SHOWN ? "[%.*s, ...], %" PRIu32 " values" : "[%.*s]",
-		               (int)(text.len < 2000 ? text.len : 2000),
+		               (int)text.len,
 		               text.len ? (const char *)text.data : "", v->n);
 	shf_buf_release(&text);
 	for (uint32_t i = 0; !plain && i < v->n && rc == 0; i++)
@@ -323,7 +323,7 @@ static int walk_value(struct walk *w, const struct shf_pk *v, int depth)
 	else if (text.oom)
 		rc = walk_no_memory(w);
 	else
-		rc = walk_note(w, "%.*s", (int)(text.len < 2000 ? text.len : 2000),
+		rc = walk_note(w, "%.*s", (int)text.len,
 		               text.len ? (const char *)text.data : "");
 	shf_buf_release(&text);
 	return rc;

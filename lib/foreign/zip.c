@@ -256,7 +256,7 @@ int shf_zip_data(const struct shf_zip_record *rec, const struct shf_region *r, u
 
 	if (rc < 0)
 		return rc;
-	if (shf_get32(b) != 0x04034b50 || shf_get16(b + 26) != name_n ||
+	if (shf_get32(b) != SHF_ZIP_MAGIC || shf_get16(b + 26) != name_n ||
 	    memcmp(b + LOCAL_BYTES, rec->raw, n - LOCAL_BYTES))
 		return shf_fail(err, SHEAF_EFORMAT, "%s: zip archive, byte %" PRIu64 ": is not the "
 		                "beginning of record %.*s", r->where, rec->at,

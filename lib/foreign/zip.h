@@ -10,6 +10,7 @@
 #include "mem.h"
 #include "region.h"
 
+#define SHF_ZIP_MAGIC 0x04034b50u       /* the first bytes of a record, and so of an archive */
 struct shf_zip_record {
 	const char *name;               /* in the arena, NUL-ended, without control characters */
 	const char *raw;                /* the same as the archive has it */

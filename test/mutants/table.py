@@ -1942,14 +1942,14 @@ blind("storage_lies", "a storage may be shorter than the pickle says",
       "foreign/torch_place.c:shf_torch_place",
       "view > have || t->storage_bytes > have - view", TORCH + "a_tensor_that_leaves_its_storage")
 blind("zip_sum_not_compared", "a record of a zip archive is not compared with its CRC-32",
-      "foreign/torch_save.c:shf_zip_verify", "rc == 0 && sum != record->crc",
+      "foreign/torch_zip.c:shf_torch_zip_verify", "rc == 0 && sum != record->crc",
       TORCH + "a_flipped_bit_is_found")
 blind("zip_overlap_allowed", "two records of a zip archive may share bytes",
       "foreign/zip.c:check_records", "a[i].at > limit || a[i].end - a[i].at < LOCAL_BYTES || "
       "a[i].bytes > a[i].end - a[i].at - LOCAL_BYTES", TORCH + "archives_that_torch_does_not")
 blind("zip_name_not_compared", "a record of a zip archive is taken for another one",
-      "foreign/zip.c:shf_zip_data", "shf_get32(b) != 0x04034b50 || shf_get16(b + 26) != name_n || "
-      "memcmp(b + LOCAL_BYTES, rec->raw, n - LOCAL_BYTES)",
+      "foreign/zip.c:shf_zip_data", "shf_get32(b) != SHF_ZIP_MAGIC || "
+      "shf_get16(b + 26) != name_n || memcmp(b + LOCAL_BYTES, rec->raw, n - LOCAL_BYTES)",
       TORCH + "archives_that_torch_does_not")
 blind("call_not_refused", "a pickle that would call os.system is read as data",
       "foreign/pickle.c:pk_call", "shf_pickle_is_refused(func, args)", PICKLE + "what_would_call")
