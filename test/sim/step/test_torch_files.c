@@ -117,11 +117,12 @@ TEST(archives_that_torch_does_not_write_are_refused_by_what_is_wrong)
 		{ TORCH_BIG_ENDIAN, "its byte order is \"big\"" },
 		{ TORCH_COMPRESSED, "record a/data/0 is compressed (method 8)" },
 		{ TORCH_ENCRYPTED, "record a/data/0 is encrypted" },
-		{ TORCH_TWICE, "overlaps what follows it" },
+		{ TORCH_TWICE, "has record a/data/0 twice" },
 		{ TORCH_OVERLAP, "overlaps what follows it" },
 		{ TORCH_TAIL, "does not end with its end record" },
 		{ TORCH_COMMENT, "does not end with its end record" },
 		{ TORCH_OTHER_NAME, "is not the beginning of record a/data/0" },
+		{ TORCH_NO_PICKLE, "not a safetensors file" },
 		{ TORCH_NO_STORAGE, "its storage 0 is not in the file" },
 		{ TORCH_SCRIPT, "a TorchScript archive" },
 		{ TORCH_MANY_RECORDS, "larger than can be" },
@@ -152,17 +153,27 @@ TEST(a_tensor_that_leaves_its_storage_is_refused)
 		  T("v", F32, 2, .shape = { INT64_MAX / 16, 3 },
 		    .stride = { 1, INT64_MAX / 4 }, .of = "w") },
 	};
-	struct sheaf_error err;
+	const struct shf_foreign_note *note;
+	struct shf_foreign *f = NULL;
+	struct sheaf_error err = { 0 };
+	struct simdisk *disk;
+	size_t n;
 
 	for (size_t i = 0; i < 2; i++)
 		refused(torch_archive(&lies[i].t, 1, TORCH_SOUND), lies[i].why);
 	for (size_t i = 0; i < sizeof(shared) / sizeof(shared[0]); i++)
 		refused(torch_archive(shared[i], 2, TORCH_SOUND), "leave its storage");
 	/* A size that overflows is no tensor, so that it is listed and not loaded. */
-	struct torch_bytes file = torch_archive(&lies[2].t, 1, TORCH_SOUND);
-
-	CHECK_RC(opens(file.p, file.n, NULL, &err), 0, &err);
-	free(file.p);
+	disk = disk_of(torch_archive(&lies[2].t, 1, TORCH_SOUND));
+	CHECK_RC(shf_foreign_open(&f, simdisk_process(disk, 77, 0), FILE_PT, &err), 0, &err);
+	(void)shf_foreign_tensors(f, &n);
+	CHECK_INT(n, 0);
+	CHECK_INT(f->notes.len, sizeof(*note));
+	note = (const void *)f->notes.data;
+	if (!strstr(note->text, lies[2].why))
+		fail_msg("want '%s', got '%s'", lies[2].why, note->text);
+	shf_foreign_free(f);
+	simdisk_free(disk);
 }
 
 /* torch calls the folder of an archive as the file is called. */

@@ -181,21 +181,19 @@ static void add_record(struct archive *a, const char *name, const uint8_t *data,
 	add_number(&a->file, crc, 4);
 	add_number(&a->file, n, 4);
 	add_number(&a->file, n, 4);
-	for (int twice = 0; twice < (a->flaw == TORCH_TWICE && odd ? 2 : 1); twice++) {
-		add_number(&a->dir, 0x02014b50, 4);
-		add_number(&a->dir, 0, 4);
-		add_number(&a->dir, flags, 2);
-		add_number(&a->dir, method, 2);
-		add_number(&a->dir, 0, 4);
-		add_number(&a->dir, crc, 4);
-		add_number(&a->dir, n + (a->flaw == TORCH_OVERLAP && odd ? 200 : 0), 4);
-		add_number(&a->dir, n + (a->flaw == TORCH_OVERLAP && odd ? 200 : 0), 4);
-		add_number(&a->dir, name_n, 2);
-		add_number(&a->dir, 0, 12);
-		add_number(&a->dir, twice ? at + 1 : at, 4);
-		torch_add(&a->dir, a->flaw == TORCH_NUL_NAME && odd ? "a\0data/0" : name, name_n);
-		a->records++;
-	}
+	add_number(&a->dir, 0x02014b50, 4);
+	add_number(&a->dir, 0, 4);
+	add_number(&a->dir, flags, 2);
+	add_number(&a->dir, method, 2);
+	add_number(&a->dir, 0, 4);
+	add_number(&a->dir, crc, 4);
+	add_number(&a->dir, n + (a->flaw == TORCH_OVERLAP && odd ? 200 : 0), 4);
+	add_number(&a->dir, n + (a->flaw == TORCH_OVERLAP && odd ? 200 : 0), 4);
+	add_number(&a->dir, name_n, 2);
+	add_number(&a->dir, 0, 12);
+	add_number(&a->dir, at, 4);
+	torch_add(&a->dir, a->flaw == TORCH_NUL_NAME && odd ? "a\0data/0" : name, name_n);
+	a->records++;
 }
 
 static struct torch_bytes end_archive(struct archive *a)
@@ -280,7 +278,8 @@ struct torch_bytes torch_archive(const struct torch_tensor *t, int n, enum torch
 			continue;
 		data = storage(&t[i]);
 		snprintf(name, sizeof(name), "a/data/%d", i);
-		add_record(&a, name, data.p, data.n);
+		for (int twice = 0; twice < 1 + (flaw == TORCH_TWICE && i == 0); twice++)
+			add_record(&a, name, data.p, data.n);
 		free(data.p);
 	}
 	free(pickle.p);
