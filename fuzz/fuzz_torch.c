@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A file of torch.save. By the first byte: 0, the input is the file; 1, it is the pickle of a sound
- * archive with storages "0" and "1"; 2, it is a legacy file behind its magic number; 3, it is the
- * metadata of a directory of DCP with one file. What is taken can be listed and read to its end,
- * and its header is one that the reader of safetensors takes. */
+/* A file of torch.save, or a directory of DCP. By the first byte: 0, the input is the file; 1, it
+ * is the pickle of a sound archive with storages "0" and "1"; 2, it is a legacy file behind its
+ * magic number; 3, it is the metadata of a directory of DCP with one file. What is taken can be
+ * listed and read to its end, and its header is one that the reader of safetensors takes. */
 #include "foreign.h"
 #include "foreign_dir.h"
 #include "foreign_read.h"

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints that other software wrote, in one form: named tensors, each made of pieces of files.
  *
- * The room lib/foreign owns struct shf_foreign. A format is one file here, with a row in the table
- * of foreign.c. Everything else works on the form alone: foreign_dir.c shows it as a directory of
- * safetensors files, which lib/step opens as any other; foreign_read.c gathers bytes of a tensor;
- * foreign_verify.c compares the files with what checksums they have. The room sees base, plan,
- * format and sys. */
+ * Each format fills in a struct shf_foreign_format, listed in foreign.c. All other code works on
+ * struct shf_foreign: foreign_dir.c presents it as a directory of safetensors files, which lib/step
+ * opens like any other, and foreign_read.c gathers the bytes of a tensor. A format compares
+ * checksums in its verify function. The room sees base, plan, format and sys. */
 #ifndef SHF_FOREIGN_H
 #define SHF_FOREIGN_H
 #include <pthread.h>

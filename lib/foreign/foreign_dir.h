@@ -20,6 +20,6 @@ void shf_foreign_where(struct shf_foreign *f, const char *file, uint64_t off, co
 /* Returns a digest of all that is shown, by which ranks find out whether they see the same. */
 uint64_t shf_foreign_digest(const struct shf_foreign *f);
 /* Reads of the system layer that fail because the checkpoint is damaged return -EBADMSG. Returns
- * the code of the first such failure, and its message; 0: none. [any thread] */
+ * the code of the last such failure and sets *err; 0: there was none. [any thread] */
 int shf_foreign_failure(struct shf_foreign *f, struct sheaf_error *err);
 #endif

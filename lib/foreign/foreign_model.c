@@ -30,7 +30,7 @@ int64_t *shf_foreign_numbers(struct shf_foreign *f, size_t n)
 	return shf_arena_alloc(&f->arena, n ? n : 1, sizeof(int64_t));
 }
 
-/* Says what makes a name none that a header of safetensors can have; NULL: nothing. */
+/* Returns why safetensors cannot have this name, or NULL if it can. */
 static const char *name_flaw(const char *name, size_t n)
 {
 	static const char reserved[] = "__metadata__";
@@ -40,7 +40,7 @@ static const char *name_flaw(const char *name, size_t n)
 	if (memchr(name, 0, n))
 		return "has a NUL";
 	if (n == strlen(reserved) && memcmp(name, reserved, n) == 0)
-		return "is __metadata__, as safetensors calls what is no tensor";
+		return "is __metadata__, which safetensors reserves";
 	return NULL;
 }
 

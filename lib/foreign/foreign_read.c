@@ -12,7 +12,8 @@
 #include "valid.h"
 
 #define WINDOW (UINT64_C(256) << 10)    /* bytes of a window */
-#define LONG_RUN (UINT64_C(32) << 10)   /* longer runs are read into the caller's memory */
+#define LONG_RUN (UINT64_C(32) << 10)   /* runs of so many bytes or more are read
+                                         * directly into the caller's memory */
 #define SPARSE 4                        /* a window has at most so many bytes for each wanted one,
                                          * unless it is a page or less */
 #define SMALL 4096

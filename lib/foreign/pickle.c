@@ -97,7 +97,7 @@ static int pk_push_decimal(struct shf_pk_machine *m, bool may_be_bool)
 	if (n == 0)
 		return shf_pk_fail(m, "has an empty number");
 	if (memchr(s, 0, n))
-		return shf_pk_fail(m, "has a number that is none");
+		return shf_pk_fail(m, "has a number that is malformed");
 	if (n >= sizeof(text))
 		return pk_push_text(m, SHF_PK_STR, s, n);
 	memcpy(text, s, n);
@@ -105,7 +105,7 @@ static int pk_push_decimal(struct shf_pk_machine *m, bool may_be_bool)
 	errno = 0;
 	v = strtoll(text, &end, 10);
 	if (*end)
-		return shf_pk_fail(m, "has a number that is none");
+		return shf_pk_fail(m, "has a number that is malformed");
 	return errno ? pk_push_text(m, SHF_PK_STR, s, n) : pk_push_int(m, v);
 }
 
@@ -133,11 +133,12 @@ static int pk_read_float(struct shf_pk_machine *m, bool text)
 		return rc;
 	if (text) {
 		if (n == 0 || n >= sizeof(digits) || memchr(s, 0, n))
-			return shf_pk_fail(m, "has a number that is none");
+			return shf_pk_fail(m, "has a number that is malformed");
 		memcpy(digits, s, n);
 		digits[n] = '\0';
 		f = shf_decimal_strtod(digits, &end);
-		return *end ? shf_pk_fail(m, "has a number that is none") : pk_push_float(m, f);
+		return *end ? shf_pk_fail(m, "has a number that is malformed")
+		            : pk_push_float(m, f);
 	}
 	for (int i = 0; i < 8; i++)
 		bits = bits << 8 | (uint8_t)s[i];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The calls that a pickle may not have. It is no list of all that is dangerous, and need not be
- * one, because no call is ever made: it decides when a person is told that a file is an attack. */
+/* The calls that a pickle may not have. This list is not complete and need not be, because no call
+ * is ever made. It decides only which files are reported as attacks. */
 #include "pickle_calls.h"
 #include <string.h>
 

@@ -26,8 +26,8 @@ struct shf_dcp_index {
 /* Adds what a pickle of Metadata says. Returns false if it is of a form that is not known. Memory
  * may be out: tensors.oom, a.oom. */
 bool shf_dcp_index_add(struct shf_dcp_index *x, const struct shf_pk *root);
-/* Sorts: tensors by name, and then in the order in which they were added. Returns NULL, or the
- * place of a chunk that one pickle has twice: of two equal keys Python takes the last. */
+/* Sorts: tensors by name, and then in the order in which they were added. Returns NULL, or an
+ * entry whose chunk has two places in one pickle, of which Python would take the last. */
 const struct shf_dcp_entry *shf_dcp_index_settle(struct shf_dcp_index *x);
 const struct shf_dcp_entry *shf_dcp_index_find(const struct shf_dcp_index *x, const char *name,
                                                size_t n, const struct shf_pk *offsets);

@@ -58,7 +58,7 @@ static int is_legacy(const struct shf_region *r, const char **why, struct sheaf_
 	uint64_t n = r->bytes < MAGIC_MAX ? r->bytes : MAGIC_MAX;
 	int rc = n ? shf_region_read(r, head, n, 0, err) : 0;
 
-	*why = "the magic number of torch.save, pickled";
+	*why = "the pickled magic number of torch.save, at the beginning of the file";
 	return rc < 0 ? rc : magic_bytes(head, (size_t)n) > 0;
 }
 

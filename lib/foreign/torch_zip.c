@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Source: torch/serialization.py and caffe2/serialize/inline_container.cc of torch 2.13, and files
- * that torch 1.13 to 2.13 wrote.
+ * that torch 2.13 wrote.
  *
  * What torch itself does not check is checked here: that a storage is as long as the pickle says,
  * and that a tensor lies within it. */

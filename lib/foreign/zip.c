@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Source: APPNOTE.TXT 6.3.10 of PKWARE, and archives that torch 1.13 to 2.13 wrote: local headers
- * have no sizes there, so only the central directory is used for them. All numbers are
- * little-endian.
+/* Source: APPNOTE.TXT 6.3.10 of PKWARE, and archives that torch 2.13 wrote: local headers have no
+ * sizes there, so only the central directory is used for them. All numbers are little-endian.
  *
  * Invariant: nothing is allocated before its size was compared with the size of the archive. */
 #include "zip.h"

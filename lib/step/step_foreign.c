@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A step in a format of other software: lib/foreign shows it as a directory of safetensors files,
- * so that all that follows is as with a directory of Hugging Face. */
+/* Opens a step that lib/foreign reads. It is shown as a directory of safetensors files, and from
+ * then on read like a directory of Hugging Face. */
 #include "step_foreign.h"
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parts of opening a step that are special to a format of lib/foreign. */
+/* Opens a step that lib/foreign reads: shows it as a directory, compares it between ranks, and
+ * fills in its layout and notes. */
 #ifndef SHF_STEP_FOREIGN_H
 #define SHF_STEP_FOREIGN_H
 #include "step.h"
