@@ -20,7 +20,8 @@ def load(path: Path, tree: Any = None, *, framework: Optional[str] = None, stric
     """Loads a checkpoint, and returns its tree. Every byte is compared with its checksum.
 
     path       a run (its newest checkpoint), RUN@STEP, RUN@latest, the folder of a checkpoint, a
-               Hugging Face directory, or a safetensors file
+               Hugging Face directory, a directory of PyTorch DCP, a safetensors file, or a file
+               of torch.save
     tree       None: new tensors are made. Otherwise a tree of the same structure, whose tensors
                are filled in place; its dicts and lists receive the other values, and it is
                returned. Before any byte is written, all keys, shapes and types are compared.

@@ -11,7 +11,7 @@ from .run import LATEST, Checkpoint, Path, Run, open_path
 
 AT = re.compile(r"(.+)@(\d+|latest)\Z", re.S)
 FOLDER = re.compile(r"checkpoint-(\d+)\Z")
-WEIGHTS = (".safetensors", ".safetensors.index.json")
+WEIGHTS = (".safetensors", ".safetensors.index.json", ".distcp")
 
 
 def split(path: Path) -> tuple[str, Optional[int]]:
@@ -24,9 +24,10 @@ def split(path: Path) -> tuple[str, Optional[int]]:
 
 
 def is_run(path: str) -> bool:
-    """Whether a directory is a run: it has .sheaf or checkpoint-N, or nothing that is loaded."""
+    """Whether a directory is a run: it has .sheaf, or nothing that can be loaded by itself."""
     names = os.listdir(path)
-    weights = any(n in ("sheaf.json", "sheaf.sums") or n.endswith(WEIGHTS) for n in names)
+    weights = any(n in ("sheaf.json", "sheaf.sums", ".metadata") or n.endswith(WEIGHTS)
+                  for n in names)
     return ".sheaf" in names or not weights
 
 
@@ -50,8 +51,8 @@ def to_save(path: Path, step: Optional[int]) -> tuple[str, Optional[int]]:
 def to_load(path: Path, group: Any = None, *, step: int = LATEST, **opts: Any) -> Checkpoint:
     """Opens the checkpoint that a path means.
 
-    path  a run, RUN@STEP or RUN@latest, the folder of a checkpoint, a Hugging Face directory, or
-          a safetensors file
+    path  a run, RUN@STEP or RUN@latest, the folder of a checkpoint, a Hugging Face directory, a
+          directory of PyTorch DCP, a safetensors file, or a file of torch.save
     step  which checkpoint of a run, if the path does not say it
     """
     run, at = split(path)

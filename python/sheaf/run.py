@@ -407,7 +407,11 @@ class Checkpoint(Handle):
 
 def open_path(path: Path, group: Any = None, *, timeout: Optional[float] = None,
               **opts: Any) -> Checkpoint:
-    """Opens a checkpoint's folder, a Hugging Face directory or a safetensors file. [collective]"""
+    """Opens a checkpoint by its own path. [collective]
+
+    path  the folder of a checkpoint, a Hugging Face directory, a directory of PyTorch DCP, a
+          safetensors file, or a file of torch.save
+    """
     found = Checkpoint()
     made = options(found.c, timeout, 0, opts)
     found.c.call("sheaf_checkpoint_open_path", ctypes.byref(found.pointer), os.fsencode(path),

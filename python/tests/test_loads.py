@@ -123,6 +123,30 @@ def test_differences_are_found_before_any_byte() -> None:
 
 
 @tap.needs("torch", "numpy")
+def test_checkpoints_of_torch() -> None:
+    """A directory of PyTorch DCP and a file of torch.save are loaded, and opened"""
+    import torch
+    here = os.path.dirname(os.path.abspath(__file__))
+    golden = os.path.join(here, "..", "..", "test", "golden", "foreign")
+    for path in (os.path.join(golden, "dcp-mesh"), os.path.join(golden, "dcp-files")):
+        found = sheaf.load(path, framework="pt")
+        assert found["model.w"].shape == (11, 7) and found["model.h"].dtype == torch.bfloat16
+        with sheaf.open(path, framework="pt") as f:
+            assert sorted(f) == sorted(found) and torch.equal(f["model.w"][2:4],
+                                                              found["model.w"][2:4])
+    with tap.folder() as at:
+        path = os.path.join(at, "x.pt")
+        torch.save({"w": torch.arange(6.)}, path)
+        assert torch.equal(sheaf.load(path, framework="pt")["w"], torch.arange(6.))
+        part = os.path.join(at, "part")     # a rank's file alone is no run, either
+        os.mkdir(part)
+        with open(os.path.join(part, "__0_0.distcp"), "wb") as out:
+            out.write(b"x")
+        with tap.raises(sheaf.UnknownFormat, part, ".metadata"):
+            sheaf.load(part)
+
+
+@tap.needs("torch", "numpy")
 def test_the_framework_is_chosen() -> None:
     """framework="np" or "pt" says what new tensors are"""
     import numpy as np
