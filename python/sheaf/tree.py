@@ -118,6 +118,8 @@ class Names:
 class Encoder:
     """Makes the document of a tree, and the list of its tensors."""
 
+    format = FORMAT
+
     def __init__(self, tree: Any, unsupported: Unsupported = "refuse") -> None:
         if isinstance(unsupported, str) and unsupported not in ("refuse", "drop"):
             raise ValueError("unsupported=%r: it must be 'refuse', 'drop' or a codec" %
@@ -132,8 +134,8 @@ class Encoder:
         self.tree = None if node is DROPPED else node
 
     def document(self) -> bytes:
-        """The contents of tree.json."""
-        made = {"format": FORMAT, "version": VERSION, "tree": self.tree}
+        """The document as bytes."""
+        made = {"format": self.format, "version": VERSION, "tree": self.tree}
         return json.dumps(made, allow_nan=False, separators=(",", ":")).encode()
 
     def node(self, x: Any, place: tuple[Any, ...]) -> Any:
@@ -280,16 +282,20 @@ def torch_node(x: Any) -> Any:
     return None
 
 
-def parse(data: bytes) -> Any:
-    """The root node of a document. Raises sheaf.Corrupt or sheaf.UnknownFormat."""
+def parse(data: bytes, what: str = FILE, form: str = FORMAT) -> Any:
+    """The root node of a document. Raises sheaf.Corrupt or sheaf.UnknownFormat.
+
+    what  names the document in messages
+    form  the format that it must have
+    """
     try:
         made = json.loads(data)
         kind, version, node = made["format"], made["version"], made["tree"]
     except (ValueError, KeyError, TypeError, RecursionError) as e:
-        raise error("ECORRUPT", "%s: this is no document of a tree: %s" % (FILE, e)) from None
-    if kind != FORMAT or version != VERSION:
+        raise error("ECORRUPT", "%s: this is no document of a tree: %s" % (what, e)) from None
+    if kind != form or version != VERSION:
         raise error("EFORMAT", "%s: format %.40r, version %.40r: a newer sheaf wrote it" %
-                    (FILE, kind, version))
+                    (what, kind, version))
     return node
 
 
@@ -301,11 +307,16 @@ class Outside(Exception):
 
 
 class Decoder:
-    """Makes the objects of a document again. `tensor` gives the tensor of a node."""
+    """Makes the objects of a document again.
+
+    tensor  gives the tensor of a node
+    codec   decodes what the caller's codec stored
+    what    names the document in messages
+    """
 
     def __init__(self, tensor: Callable[[dict[str, Any]], Any],
-                 codec: Optional[Codec] = None) -> None:
-        self.tensor, self.codec = tensor, codec
+                 codec: Optional[Codec] = None, what: str = FILE) -> None:
+        self.tensor, self.codec, self.what = tensor, codec, what
 
     def value(self, node: Any) -> Any:
         """The object of a node. Raises sheaf.Corrupt or sheaf.UnknownFormat."""
@@ -318,7 +329,7 @@ class Decoder:
             if isinstance(e, (memory.Unfit, memory.NoType)) or hasattr(e, "code"):
                 raise
             raise error("ECORRUPT", "%s: a node is wrong: %s: %s" %
-                        (FILE, type(e).__name__, e)) from e
+                        (self.what, type(e).__name__, e)) from e
 
     def of(self, node: Any) -> Any:
         if isinstance(node, list):
@@ -333,13 +344,13 @@ class Decoder:
         made = MAKERS.get(tag)
         if made is None:
             raise error("EFORMAT", "%s: a node has tag %.40r: a newer sheaf wrote it" %
-                        (FILE, tag))
+                        (self.what, tag))
         return made(self, inner)
 
     def decoded(self, node: dict[str, Any]) -> Any:
         if self.codec is None:
             raise error("EINVAL", "%s: an object was stored by a codec as %.80r; give the codec" %
-                        (FILE, node["codec"]))
+                        (self.what, node["codec"]))
         tag, value = node["codec"], self.of(node["value"])
         try:
             return self.codec.decode(tag, value)

@@ -532,6 +532,9 @@ def test_broken_documents() -> None:
         document.loads(b'{"format": "sheaf.document", "version": 9, "tree": 1}', "trainer.json")
     with raises(sheaf.Corrupt, "trainer.json"):
         document.loads(b'{"format"', "trainer.json")
+    with raises(sheaf.UnknownFormat, "trainer.json", "'later'", "newer"):
+        document.loads(b'{"format": "sheaf.document", "version": 1, "tree": {"later": 1}}',
+                       "trainer.json")
     with raises(TypeError, "trainer", "lambda"):
         document.dumps({"lambda": lambda: 1}, "trainer")
     with raises(ValueError, "32 MiB"):

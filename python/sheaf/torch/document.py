@@ -8,23 +8,22 @@ pickled.
 from __future__ import annotations
 
 import base64
-import json
 import math
 from typing import Any
 
 import torch
 
 from .. import dtypes, tree
-from ..binding import error
 from ..memory import Memory, of
 
 BYTES_MAX = 32 << 20                    # attached files have at most 64 MiB
-FORMAT, VERSION = "sheaf.document", 1
+FORMAT = "sheaf.document"
 
 
 class Encoder(tree.Encoder):
     """Makes a document whose tensors stand in it."""
 
+    format = FORMAT
     total = 0
 
     def tensor(self, found: Memory, place: tuple[Any, ...]) -> Any:
@@ -67,8 +66,9 @@ def tensor_of(node: dict[str, Any]) -> Any:
     made: Any = flat.view(kind).reshape(stored)
     if node["as"] == "numpy":
         name = dtypes.TABLE[node["dtype"]][0]
-        if dtypes.module("numpy") is not None and name:
-            made = flat.numpy().view(dtypes.numpy_dtype(name)).reshape(stored)
+        if name:
+            dtype = dtypes.numpy_dtype(name)    # first: it says so where there is no NumPy
+            made = flat.numpy().view(dtype).reshape(stored)
     from ..memory import restored
     return restored(made, node["special"])
 
@@ -76,21 +76,11 @@ def tensor_of(node: dict[str, Any]) -> Any:
 def dumps(value: Any, what: str) -> bytes:
     """The document of a value. TypeError or ValueError: something in it cannot be stored."""
     try:
-        made = Encoder(value).tree
+        return Encoder(value).document()
     except (TypeError, ValueError) as e:
         raise type(e)("%s: %s" % (what, e)) from None
-    return json.dumps({"format": FORMAT, "version": VERSION, "tree": made}, allow_nan=False,
-                      separators=(",", ":")).encode()
 
 
 def loads(data: bytes, what: str) -> Any:
     """The value of a document. Raises sheaf.Corrupt or sheaf.UnknownFormat."""
-    try:
-        made = json.loads(data)
-        kind, version, node = made["format"], made["version"], made["tree"]
-    except (ValueError, KeyError, TypeError, RecursionError) as e:
-        raise error("ECORRUPT", "%s: this is no document: %s" % (what, e)) from None
-    if kind != FORMAT or version != VERSION:
-        raise error("EFORMAT", "%s: format %.40r, version %.40r: a newer sheaf wrote it"
-                    % (what, kind, version))
-    return tree.Decoder(tensor_of).value(node)
+    return tree.Decoder(tensor_of, what=what).value(tree.parse(data, what, FORMAT))
