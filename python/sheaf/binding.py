@@ -19,7 +19,7 @@ import ctypes
 import json
 import os
 import threading
-from typing import Any, Callable, Mapping, Optional, Sequence
+from typing import Any, Callable, Mapping, Optional
 
 from .errors import BY_NAME, Error
 
@@ -226,10 +226,6 @@ class Library:
         text = "%s: %s: %s" % (TOLD, type(e).__name__, e)
         error.msg = text.encode(errors="replace")[:499]
 
-    def callback(self, struct: str, field: str, function: Callable[..., Any]) -> Any:
-        """A Python function as that field of a struct takes it; see guarded."""
-        return self.guarded(self.fields[struct][field], function)
-
     def parameter(self, name: str, parameter: str, function: Callable[..., Any]) -> Any:
         """A Python function as that parameter of a function takes it; see guarded."""
         kinds = {p["name"]: p["type"] for p in self.functions[name]["parameters"]}
@@ -284,8 +280,3 @@ def library() -> Library:
                 _loaded.append(Library(os.path.join(HERE, "libsheaf.so"),
                                        os.path.join(HERE, "abi.json")))
     return _loaded[0]
-
-
-def texts(names: Sequence[Optional[bytes]]) -> tuple[str, ...]:
-    """Texts from C; NULL is ""."""
-    return tuple((n or b"").decode(errors="replace") for n in names)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the items of a tensor lie: of NumPy, torch, DLPack and buffers. Nothing is copied."""
+"""Where the items of a tensor lie: of NumPy, torch, DLPack and buffers.
+
+Only buffers that are read-only are copied.
+"""
 from __future__ import annotations
 
 import array
@@ -11,7 +14,7 @@ from typing import Any, Optional
 from . import dtypes
 
 DIMS_MAX = 8                            # SHEAF_DIMS_MAX: of a tensor as it is stored
-CPU = {1: "cpu", 3: "pinned memory"}    # devices of DLPack that are host memory
+CPU = (1, 3)                            # DLPack's devices of host memory: plain and pinned
 # Kind and bits of DLPack: the stored type.
 DLPACK = {(0, 8): "I8", (0, 16): "I16", (0, 32): "I32", (0, 64): "I64", (1, 8): "U8",
           (1, 16): "U16", (1, 32): "U32", (1, 64): "U64", (2, 16): "F16", (2, 32): "F32",

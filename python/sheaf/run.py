@@ -10,7 +10,7 @@ import ctypes
 import functools
 import operator
 import os
-from typing import Any, Callable, Iterator, Optional, Union
+from typing import Any, Iterator, Optional, Union
 
 from .binding import Library, error, library
 from .errors import Error
@@ -57,7 +57,8 @@ def log_line(level: int, line: bytes) -> None:
 
 
 def interruptible(stat: Any) -> int:
-    """Called by calls that wait. That a Python function runs lets Ctrl-C raise its exception."""
+    """Called by calls that wait: Python can raise KeyboardInterrupt only while a Python function
+    runs, so this one does nothing."""
     return 0
 
 
@@ -295,15 +296,9 @@ class Save(Handle):
         [any thread]"""
         self.c.call("sheaf_save_result", self.pointer, milliseconds(timeout))
 
-    def stat(self) -> dict[str, int]:
-        """Progress and times, by the names of struct sheaf_stat. [any thread]"""
-        stat = self.c.new("sheaf_stat")
-        self.c.call("sheaf_save_get_stat", self.pointer, ctypes.byref(stat))
-        return {f: getattr(stat, f) for f in self.c.fields["sheaf_stat"] if f != "size"}
-
 
 class Tensor:
-    """What a checkpoint says of a tensor: family, name, dtype, shape, tied_to, verified."""
+    """What a checkpoint says of a tensor: family, name, dtype, shape, tied_to, verified, bytes."""
 
     __slots__ = ("family", "name", "dtype", "shape", "tied_to", "verified", "bytes")
 
@@ -333,17 +328,9 @@ class Checkpoint(Handle):
 
     def tensors(self) -> Iterator[Tensor]:
         """All tensors, by family, then by name in natural order. [local]"""
-        t, i = self.c.new("sheaf_tensor"), 0
-        at, error = ctypes.byref(t), self.c.structs["sheaf_error"]()
-        look = self.c.sheaf_checkpoint_tensor
-        while True:
-            code = look(self.pointer, i, at, ctypes.byref(error))
-            if code == self.c.SHEAF_EEND:
-                return
-            if code < 0:
-                self.c.fail(code, error)
+        t = self.c.new("sheaf_tensor")
+        for _ in self.each("sheaf_checkpoint_tensor", t):
             yield Tensor(self.c, t)
-            i += 1
 
     def find(self, name: str, family: str = "model") -> Tensor:
         """The tensor of that name. Raises sheaf.Mismatch if it is absent. [local]"""
@@ -354,26 +341,30 @@ class Checkpoint(Handle):
 
     def notes(self) -> dict[str, str]:
         """All notes. [local]"""
-        return dict(self.listed("sheaf_checkpoint_note_at", ctypes.c_char_p, ctypes.c_char_p,
-                                lambda k, v: (k.decode(), v.decode())))
+        key: Any = ctypes.c_char_p()
+        value: Any = ctypes.c_char_p()
+        return {key.value.decode(): value.value.decode()
+                for _ in self.each("sheaf_checkpoint_note_at", key, value)}
 
     def files(self) -> dict[str, int]:
         """The names of all attached files, and their sizes in bytes. [local]"""
-        return dict(self.listed("sheaf_checkpoint_file_at", ctypes.c_char_p, ctypes.c_uint64,
-                                lambda k, n: (k.decode(), n)))
+        name: Any = ctypes.c_char_p()
+        size = ctypes.c_uint64()
+        return {name.value.decode(): size.value
+                for _ in self.each("sheaf_checkpoint_file_at", name, size)}
 
-    def listed(self, call: str, first: Any, second: Any,
-               made: Callable[..., tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-        a, b, i = first(), second(), 0
+    def each(self, call: str, *filled: Any) -> Iterator[None]:
+        """Calls a function of a list for its items 0, 1, ...; each call fills these objects."""
+        look, i = getattr(self.c, call), 0
         error = self.c.structs["sheaf_error"]()
+        at = [ctypes.byref(x) for x in filled + (error,)]
         while True:
-            code = getattr(self.c, call)(self.pointer, i, ctypes.byref(a), ctypes.byref(b),
-                                         ctypes.byref(error))
+            code = look(self.pointer, i, *at)
             if code == self.c.SHEAF_EEND:
                 return
             if code < 0:
                 self.c.fail(code, error)
-            yield made(a.value, b.value)
+            yield
             i += 1
 
     def file(self, name: str) -> bytes:

@@ -7,6 +7,7 @@ for a list), or an object with one tag:
     {"dict": {"lr": 0.1}}               a dict whose keys are all strings
     {"items": [[1, "a"], ...]}          a dict with other keys, in its order
     {"ordered": NODE}                   a collections.OrderedDict
+    {"counter": NODE}                   a collections.Counter
     {"tuple": [...]}, {"set": [...]}, {"frozenset": [...]}
     {"tensor": NAME, "family": F, "as": "torch", "special": "complex128"}
     {"int": "0x..."}                    of more than 63 bits

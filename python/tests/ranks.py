@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 import traceback
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Union
 
 SECONDS = 60                            # a rank that takes longer hangs
 
@@ -98,7 +98,7 @@ def results(ranks: int, work: Callable[..., Any], *args: Any) -> list[Any]:
     return found
 
 
-def first(found: list[Any], kind: Optional[type] = None) -> Any:
+def first(found: list[Any]) -> Any:
     """The first result, which all ranks must have."""
     assert all(x == found[0] for x in found), found
     return found[0]

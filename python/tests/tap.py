@@ -65,8 +65,17 @@ def raises(kind: type[BaseException], *words: str) -> Iterator[list[BaseExceptio
     raise AssertionError("no %s was raised" % kind.__name__)
 
 
+def told(work: Callable[[], Any]) -> str:
+    """What a call raises, as its type and its sentence; "": nothing."""
+    try:
+        work()
+    except (Exception, KeyboardInterrupt) as e:
+        return "%s: %s" % (type(e).__name__, e)
+    return ""
+
+
 def run(names: dict[str, Any]) -> int:
-    """Tries the claims of a module, given as globals(). T_PART names some of them."""
+    """Tries the claims of a module, given as globals(). T_PYTHON names some of them."""
     part = os.environ.get("T_PYTHON", "").split()
     claims = [(n, f) for n, f in names.items() if n.startswith("test_") and
               (not part or n in part)]

@@ -158,7 +158,7 @@ def test_one_name_twice() -> None:
 
 @needs("torch")
 def test_schedulers() -> None:
-    """Every scheduler of torch goes on, also MultiStepLR, which has a Counter"""
+    """MultiStepLR (which has a Counter), SequentialLR and OneCycleLR go on"""
     kinds = torch.optim.lr_scheduler
     for make in (lambda o: kinds.MultiStepLR(o, [2, 4]),
                  lambda o: kinds.SequentialLR(o, [kinds.ConstantLR(o), kinds.MultiStepLR(o, [3])],

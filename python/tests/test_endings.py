@@ -15,7 +15,7 @@ from typing import Any
 
 import ranks
 import tap
-from tap import folder, needs, raises
+from tap import folder, needs, raises, told
 
 if tap.there("torch"):
     import torch
@@ -24,7 +24,7 @@ if tap.there("torch"):
     import sheaf.agent
     import sheaf.torch
     from test_async import late, model, step
-    from test_in_flight import told, trained
+    from test_in_flight import trained
 
 
 END = """

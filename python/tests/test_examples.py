@@ -58,7 +58,10 @@ def test_async() -> None:
             assert sorted(os.listdir(os.path.join(at, "runs", "tiny")))[1:] == ["checkpoint-0"]
             then = run(at, 1, "async.py", "runs/tiny", "--steps", "11")
             assert "goes on after step 6" in then and sorted(losses(then)) == [7, 8, 9, 10], then
-            assert losses(then)[7] < losses(first)[6] + 0.1 and "left out" in then
+            assert losses(then)[7] < losses(first)[6] + 0.1, (first, then)
+            counts = {name: int(n) for name, n in
+                      re.findall(r"^(committed|in flight|left out|failed) +(\d+)$", then, re.M)}
+            assert sum(counts.values()) == 4 and counts["failed"] == 0, then
         finally:
             subprocess.run([sys.argv[2], "agent", os.path.join(at, "runs", "tiny"), "--stop",
                             "--force"], check=True, capture_output=True)

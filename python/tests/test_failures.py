@@ -20,15 +20,6 @@ if tap.there("torch"):
     import sheaf.torch
 
 
-def said(work: Any) -> str:
-    """What a call raises, as its type and its sentence; "": nothing."""
-    try:
-        work()
-    except Exception as e:
-        return "%s: %s" % (type(e).__name__, e)
-    return ""
-
-
 class Told(Exception):
     """An exception of a test."""
 
@@ -57,23 +48,23 @@ def one_rank_fails(rank: int, path: str) -> list[str]:
         ckpt.track(m, other=bad)
         ckpt.save(1)
         bad.take = rank == 0
-        told.append(said(lambda: ckpt.save(2)))
+        told.append(tap.told(lambda: ckpt.save(2)))
         bad.take = False
         if rank == 1:
             m.register_buffer("odd", torch.ones(2, 1).expand(2, 2))
-        told.append(said(lambda: ckpt.save(3)))
+        told.append(tap.told(lambda: ckpt.save(3)))
         if rank == 1:
             del m.odd
-        told.append(said(lambda: ckpt.save(4, {"bad key": 1} if rank == 2 else None)))
-        told.append(said(lambda: ckpt.save(5 + rank)))
+        told.append(tap.told(lambda: ckpt.save(4, {"bad key": 1} if rank == 2 else None)))
+        told.append(tap.told(lambda: ckpt.save(5 + rank)))
         ckpt.files = {"no name": b""} if rank == 0 else {}
-        told.append(said(lambda: ckpt.save(6)))
+        told.append(tap.told(lambda: ckpt.save(6)))
         ckpt.files = {}
         m.register_buffer("odd", torch.ones(3 if rank == 2 else 2))
-        told.append(said(lambda: ckpt.save(7)))
+        told.append(tap.told(lambda: ckpt.save(7)))
         del m.odd
         bad.give = rank == 3
-        told.append(said(lambda: ckpt.load()))
+        told.append(tap.told(lambda: ckpt.load()))
         bad.give = False
         ckpt.save(9)
         told.append(str(ckpt.steps))
@@ -113,7 +104,7 @@ def parallel(rank: int, path: str) -> list[Any]:
         if rank == 1:
             with torch.no_grad():
                 m[0].bias[2] += 1
-        told = said(lambda: ckpt.save(2))
+        told = tap.told(lambda: ckpt.save(2))
         assert told.startswith("Diverged: ") and "0.bias" in told, told
     return [v.tolist() for v in m.state_dict().values()]
 
@@ -205,7 +196,7 @@ def moved(rank: int, path: str) -> list[Any]:
     place = Place(0)
     with sheaf.Checkpointer(path, timeout=20) as ckpt:
         ckpt.track(nn.Linear(2, 2), loader=place)
-        told = said(lambda: ckpt.load())
+        told = tap.told(lambda: ckpt.load())
         assert told.startswith("Mismatch: ") and "loaders of the 4 ranks" in told, told
         ckpt.load(only=["model", "rng"])
         assert place.at == 0
@@ -237,7 +228,7 @@ def left(rank: int, path: str) -> tuple[str, float]:
                 raise ZeroDivisionError("the loss is nan")
             ckpt.save(2)
 
-    told = said(work)
+    told = tap.told(work)
     waited = time.monotonic() - start
     if rank == 2:
         time.sleep(3)                   # it lives on, as in a notebook
@@ -266,8 +257,8 @@ def killed(rank: int, path: str, n: int) -> tuple[str, str, float]:
     if n > 1:
         ckpt.save(1)
     start = time.monotonic()
-    told = said(lambda: ckpt.save(2))
-    again = said(lambda: ckpt.save(3))
+    told = tap.told(lambda: ckpt.save(2))
+    again = tap.told(lambda: ckpt.save(3))
     ckpt.close()
     return told, again, time.monotonic() - start
 
@@ -316,11 +307,11 @@ def odd_arguments(rank: int, path: str) -> tuple[list[str], float]:
     start = time.monotonic()
     bad.text = "caf\udce9"
     bad.take = odd
-    told.append(said(lambda: ckpt.save(1)))
+    told.append(tap.told(lambda: ckpt.save(1)))
     bad.take = False
-    told.append(said(lambda: ckpt.save("x" if odd else 1)))     # type: ignore[arg-type]
-    told.append(said(lambda: ckpt.save(2**64 + 1 if odd else 1)))
-    told.append(said(lambda: ckpt.load("x" if odd else 0)))
+    told.append(tap.told(lambda: ckpt.save("x" if odd else 1)))     # type: ignore[arg-type]
+    told.append(tap.told(lambda: ckpt.save(2**64 + 1 if odd else 1)))
+    told.append(tap.told(lambda: ckpt.load("x" if odd else 0)))
     ckpt.save(7)
     took = time.monotonic() - start
     ckpt.close()

@@ -223,7 +223,7 @@ def test_mpi4py() -> None:
 
 
 def test_a_group_of_one() -> None:
-    """A group whose operations are plain Python works, and is freed after its run"""
+    """A group whose operations are plain Python works, also if it is closed before its run"""
     class Alone:
         rank, ranks = 0, 1
 

@@ -163,9 +163,6 @@ def test_the_framework_is_chosen() -> None:
 
 def test_a_module_that_is_not_there() -> None:
     """Tensors that need a module which is not installed are an error with its name"""
-    import importlib.util
-    if importlib.util.find_spec("numpy") is None:
-        raise tap.Skip("no module numpy")
     code = """if True:
         import sys
         sys.modules[sys.argv[2]] = None
@@ -379,7 +376,6 @@ def test_files_and_notes() -> None:
             assert c.file("other.txt") == b"hello" and r.steps() == [0]
 
 
-@tap.needs("numpy")
 def test_two_writers_exclude_each_other() -> None:
     """A run that another process writes is sheaf.Busy, and readers go on"""
     with tap.folder() as at:

@@ -190,9 +190,9 @@ class Checkpointer:
                  left out, is decided by disk_every and memory_every
         metrics  as for save
 
-        Returns a handle; nobody need look at it. A save whose failure nobody asked for is logged,
-        and the first such failure is raised by close(). Saves to memory alone are left out if no
-        buffer is free, or a node has no agent.
+        Returns a handle. The caller may ignore it. A failure that no call of result() has reported
+        is logged, and the first such failure is raised by close(). Saves to memory alone are left
+        out if no buffer is free, or a node has no agent.
 
         Raises what save raises, except what only writing finds; then result() does.
         """
@@ -438,8 +438,8 @@ class Checkpointer:
     def close(self) -> None:
         """Waits for all saves in the background, and closes the run; a second call does nothing.
 
-        Raises the first failure of a save in the background for which nobody asked, when the run is
-        closed. [collective]
+        Raises the first failure that no call of result() has reported, when the run is closed.
+        [collective]
         """
         if self.run is not None:
             self.background.drain()

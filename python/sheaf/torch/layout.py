@@ -18,17 +18,14 @@ import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
+from .. import dtypes
+from ..memory import DIMS_MAX
+
 Ranges = list[tuple[int, int]]          # half-open, ascending
 
-DIMS_MAX = 8
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 # The types that safetensors has a name for, and F64 pairs. Some names are not in every torch.
-NAMES = {
-    "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32",
-    "int32": "I32", "uint64": "U64", "int64": "I64", "float16": "F16", "bfloat16": "BF16",
-    "float32": "F32", "float64": "F64", "complex64": "C64", "complex128": "C128",
-    "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0",
-    "float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ"}
+NAMES = dict(dtypes.FROM_TORCH, complex128="C128")
 DTYPES: dict[torch.dtype, str] = {getattr(torch, n): s for n, s in NAMES.items()
                                   if hasattr(torch, n)}
 TORCH_DTYPES: dict[str, torch.dtype] = {s: d for d, s in DTYPES.items()}

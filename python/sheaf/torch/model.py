@@ -16,7 +16,7 @@ from torch import nn
 
 from .layout import DTYPES, Unsupported
 
-WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
+WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")
 FSDP1 = "FullyShardedDataParallel"
 
 

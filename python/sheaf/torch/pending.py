@@ -138,7 +138,8 @@ class Pending:
 
     @property
     def harmless(self) -> bool:
-        """Whether training need not hear of the failure: memory had no room or lost its agent."""
+        """Whether the failure is only logged, and not raised by close(): a save to memory alone
+        found no room, or lost its agent."""
         return self.where == MEMORY and isinstance(self.error, Failed)
 
     def __repr__(self) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Callable, Optional, Sequence
 import torch
 from torch.distributed.tensor import DTensor
 
-from ..run import State
+from ..run import State, dtype_number
 from .layout import Layout, Unsupported, layout, parts
 from .model import Item
 
@@ -102,8 +102,8 @@ class Plan:
             s = c.structs["sheaf_slice"]()
             s.size, s.ndim = ctypes.sizeof(s), n
             s.family, s.name = item.family.encode(), name.encode()
-            s.dtype = dtype_number(c, item.store or at.dtype)
-            s.data_dtype = dtype_number(c, at.dtype)
+            s.dtype = dtype_number(item.store or at.dtype)
+            s.data_dtype = dtype_number(at.dtype)
             if item.tied_to is not None:
                 s.tied_to = (item.tied_to + name[len(item.name):]).encode()
             if item.save_only:
@@ -162,8 +162,3 @@ class Plan:
 
 
 EMPTY = -1                              # in place of an offset: the slice is empty
-
-
-def dtype_number(c: Any, name: str) -> int:
-    """A dtype as the library counts it."""
-    return int(c.SHEAF_C128 if name == "C128" else c.sheaf_dtype_from_name(name.encode()))
