@@ -226,6 +226,10 @@ class Library:
         text = "%s: %s: %s" % (TOLD, type(e).__name__, e)
         error.msg = text.encode(errors="replace")[:499]
 
+    def callback(self, struct: str, field: str, function: Callable[..., Any]) -> Any:
+        """A Python function as that field of a struct takes it; see guarded."""
+        return self.guarded(self.fields[struct][field], function)
+
     def parameter(self, name: str, parameter: str, function: Callable[..., Any]) -> Any:
         """A Python function as that parameter of a function takes it; see guarded."""
         kinds = {p["name"]: p["type"] for p in self.functions[name]["parameters"]}
