@@ -8,7 +8,6 @@ commits it, over a second group of the ranks.
 """
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 from types import TracebackType
@@ -18,17 +17,18 @@ import torch
 from torch import nn
 
 from .. import agent as agents
-from ..binding import error
-from ..errors import Corrupt, Error, Lost, NotFound, NotYet
+from ..binding import error, library
+from ..errors import Error, Lost, NotFound, NotYet
 from ..group import Alone, Group
-from ..run import LATEST, Path, Run, Save
+from ..run import LATEST, Path, Run, Save, options
+from .arguments import bad_step, is_time, prove_arguments
 from .background import Background, remember
-from .leaving import Leaving
-from .loading import ADAM, Loaded, Loading, failing, sentence
+from .leaving import Leaving, finish
+from .loading import ADAM, Loaded, Loading, failing, findings, sentence
 from .metrics import Best, Metrics, best_options, noted
 from .pending import DISK, MEMORY, NOWHERE, Pending
 from .plan import Plan
-from .ranks import SECONDS, ended, explained, gathered, leave, of_torch, together
+from .ranks import SECONDS, agreed, ended, explained, gathered, leave, of_torch, together
 from .stats import Stats, stats_of
 from .tracked import STREAM, Few, Tracked, Wanted
 
@@ -83,21 +83,8 @@ class Checkpointer:
                  timeout: Optional[float] = None, store_dtype: Optional[torch.dtype] = None,
                  readonly: bool = False, check: bool = False,
                  files: Optional[Mapping[str, bytes]] = None, **opts: Any) -> None:
-        if keep_last is None and (keep_every is not None or best is not None):
-            raise ValueError("keep_every and best need keep_last: without it all checkpoints are "
-                             "kept")
-        for name, every in (("memory_every", memory_every), ("disk_every", disk_every)):
-            if every is not None and every < 1:
-                raise ValueError("%s=%r: it must be at least 1" % (name, every))
-        agent = memory_every is not None if agent is None else agent
-        if memory_every is not None and not agent:
-            raise ValueError("memory_every needs an agent")
-        opts.update(best_options(best), keep_last=keep_last or 0, keep_every=keep_every or 0)
-        self.path = os.fspath(path)
-        self.readonly, self.check, self.timeout = readonly, check, timeout
+        self.readonly, self.check = bool(readonly), check
         self.memory_every, self.disk_every = memory_every, disk_every
-        self.files = dict(files or {})
-        self.tracked = Tracked(store_dtype)
         self.plan = Plan()
         self.background = Background()
         self.writes: Optional[bool] = None      # whether this rank writes documents for others,
@@ -106,16 +93,32 @@ class Checkpointer:
         self.own: list[Group] = []              # groups that close() ends
         self.told: Optional[Leaving] = None
         self.leaving = False
-        self.groups(group, commit_group)
-        if self.commit_group is not None:
-            opts["commit_group"] = self.commit_group
+        self.timeout = timeout if is_time(timeout) else None
+        agent = memory_every is not None if agent is None else agent
+        problem: Optional[BaseException] = None     # with the arguments of this rank
         try:
-            self.told = None if on_sigterm is None else Leaving(on_sigterm)
+            prove_arguments(keep_last, keep_every, best, agent, memory_every, disk_every, timeout,
+                            store_dtype)
+            self.path = os.fspath(path)
+            self.files = dict(files or {})
+            self.tracked = Tracked(store_dtype)
+            opts.update(best_options(best), keep_last=keep_last or 0, keep_every=keep_every or 0)
             if agent:
                 opts["agent"] = agent if isinstance(agent, str) else "auto"
+            options(library(), timeout, 0, dict(opts))
+            self.told = None if on_sigterm is None else Leaving(on_sigterm)
+        except BaseException as e:
+            problem = e
+        try:
+            with explained():
+                self.groups(group, commit_group, problem,
+                            "has readonly=%s, memory_every=%s, disk_every=%s, agent=%s, "
+                            "on_sigterm %s" % (self.readonly, memory_every, disk_every,
+                                               bool(agent), on_sigterm is not None))
+                if self.commit_group is not None:
+                    opts["commit_group"] = self.commit_group
                 if agent is True and not readonly:
                     self.start_agent(opts.get("folder"))
-            with explained():
                 self.run = Run(path, self.group, create=not readonly, readonly=readonly,
                                timeout=timeout, replicas=check, **opts)
         except BaseException:
@@ -123,17 +126,25 @@ class Checkpointer:
             raise
         remember(self)
 
-    def groups(self, group: Any, commit_group: Any) -> None:
-        """Sets the group of the ranks, and the one for commits in the background."""
-        if group is None:
+    def groups(self, group: Any, commit_group: Any, problem: Optional[BaseException],
+               mine: str) -> None:
+        """Sets the group of the ranks, which agree that all can go on, and the one for commits in
+        the background. [collective]
+
+        problem, mine  see agreed()
+        """
+        made = group is None
+        if made:
             group = of_torch(self.timeout)
             self.own += [group] if group else []
-            if commit_group is None and not self.readonly:
-                commit_group = of_torch(self.timeout) if group else Group(Alone())
-                self.own.append(commit_group)
         self.group, self.commit_group = group, commit_group
         self.rank: int = group.rank if group else 0
         self.ranks: int = group.ranks if group else 1
+        agreed(group, problem, self.timeout, "%s, %s commit_group"
+               % (mine, "no" if commit_group is None else "a"))
+        if made and commit_group is None and not self.readonly:
+            self.commit_group = of_torch(self.timeout) if group else Group(Alone())
+            self.own.append(self.commit_group)
 
     def start_agent(self, folder: Optional[str]) -> None:
         """Starts the agent of this node; returns when those of all nodes are there. [collective]"""
@@ -208,7 +219,7 @@ class Checkpointer:
                 return Pending(step, NOWHERE)
             pending = self.submit(step, metrics, where)
         if self.leaving and self.told is not None:
-            self.finish(pending, self.told.left or 0.0)
+            finish(pending, self.told.left or 0.0)
         return pending
 
     def where(self, step: int) -> str:
@@ -245,15 +256,6 @@ class Checkpointer:
             raise
         self.background.pending.append(pending)
         return pending
-
-    def finish(self, pending: Pending, seconds: float) -> None:
-        """Waits for the last save of a job that was told to leave, at most so long."""
-        try:
-            pending.result(seconds)
-            log.info("step %d is saved, and the job was told to leave", pending.step)
-        except NotYet:
-            log.warning("step %d: the time after SIGTERM was too short for it; it goes on",
-                        pending.step)
 
     def begin(self, step: int, metrics: Optional[Metrics] = None, **flags: bool) -> Save:
         """Describes all that is tracked, and begins a save with these flags. [collective]"""
@@ -355,12 +357,14 @@ class Checkpointer:
         unexpected or of another dtype or shape, and sheaf.Corrupt for damage.
         """
         run = self.opened()
-        if fallback and step != "latest":
-            raise ValueError("fallback=True is for step='latest'")
         self.background.drain()
+        problem = ValueError("fallback=True is for step='latest'") \
+            if fallback and step != "latest" else bad_step(step)
         tried = Loading(self, run, Wanted(only), strict, convert)
         try:
             with explained():
+                agreed(self.group, problem, self.timeout, "loads step %s with fallback=%s, "
+                       "strict=%s" % (step, bool(fallback), bool(strict)))
                 return tried.resume() if fallback else \
                     tried.load(LATEST if step == "latest" else step)
         except NotFound:
@@ -377,11 +381,13 @@ class Checkpointer:
 
     def mark(self, step: int, mark: Optional[str]) -> None:
         """Marks a checkpoint "keep" or "bad", or None: takes the mark away. [collective]"""
-        if mark not in (None, "keep", "bad"):
-            raise ValueError("mark=%r: it must be 'keep', 'bad' or None" % (mark,))
         run = self.opened()
         self.background.drain()
+        problem = bad_step(step)
+        if mark not in (None, "keep", "bad"):
+            problem = ValueError("mark=%r: it must be 'keep', 'bad' or None" % (mark,))
         with explained():
+            agreed(self.group, problem, self.timeout, "marks step %s as %s" % (step, mark))
             run.mark(step, mark or "none")
 
     def rewind(self, step: int) -> None:
@@ -389,6 +395,7 @@ class Checkpointer:
         run = self.opened()
         self.background.drain()
         with explained():
+            agreed(self.group, bad_step(step), self.timeout, "rewinds to step %s" % step)
             run.rewind(step)
 
     def verify(self, step: Union[int, str] = "latest") -> list[str]:
@@ -398,19 +405,9 @@ class Checkpointer:
         """
         run = self.opened()
         self.background.drain()
-        found: list[str] = []
-
-        def finding(at: Any) -> None:
-            found.append("%s: %s" % (at.contents.file.decode(), at.contents.msg.decode()))
-
-        number = LATEST if step == "latest" else int(step)
-        with explained(), run.checkpoint(number) as checkpoint:
-            report = run.c.new("sheaf_report", finding=finding)
-            try:
-                run.c.call("sheaf_checkpoint_verify", checkpoint.pointer, ctypes.byref(report))
-            except Corrupt as e:
-                return found or [str(e)]
-        return found
+        with explained():
+            agreed(self.group, bad_step(step), self.timeout, "verifies step %s" % step)
+            return findings(run, step)
 
     def opened(self) -> Run:
         """The run; sheaf.Invalid if it was closed."""

@@ -2,6 +2,7 @@
 """SIGTERM: the process is told to leave, and the ranks agree which step they still save."""
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -10,7 +11,11 @@ from types import FrameType
 from typing import Any, Optional
 
 from ..binding import error
+from ..errors import NotYet
 from ..group import Group
+from .pending import Pending
+
+log = logging.getLogger("sheaf")
 
 
 class Leaving:
@@ -64,3 +69,13 @@ class Leaving:
         if signal.getsignal(signal.SIGTERM) == self.got and \
                 threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.SIG_DFL if self.before is None else self.before)
+
+
+def finish(pending: Pending, seconds: float) -> None:
+    """Waits for the last save of a job that was told to leave, at most so long. [local]"""
+    try:
+        pending.result(seconds)
+        log.info("step %d is saved, and the job was told to leave", pending.step)
+    except NotYet:
+        log.warning("step %d: the time after SIGTERM was too short for it; it goes on",
+                    pending.step)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import ctypes
 import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Union
 
 from ..errors import Corrupt, Error, Lost
-from ..run import LATEST, Checkpoint, Run, State, flags_of
+from ..run import LATEST, Checkpoint, Run, State, flags_of, number_of
 from .plan import Plan
+from .ranks import sentence as plain_sentence
 from .tracked import Restore, Wanted
 
 if TYPE_CHECKING:
@@ -33,11 +34,8 @@ NAMES = {"SHEAF_LOAD_LENIENT": "strict=False", "SHEAF_LOAD_CONVERT": "convert=Tr
 
 
 def sentence(e: BaseException) -> str:
-    """What an exception says, with its type unless it is one of ours."""
-    text = str(e) if isinstance(e, Error) else "%s: %s" % (type(e).__name__, e)
-    if isinstance(e, Corrupt):
-        text = DAMAGE + text
-    return text[:400].encode(errors="replace").decode()     # names of files may have any bytes
+    """What an exception says to other ranks, which must know whether it is damage."""
+    return (DAMAGE if isinstance(e, Corrupt) else "") + plain_sentence(e)
 
 
 @dataclass
@@ -212,3 +210,19 @@ class Loading:
 
         self.together(mine, lambda state: self.dry(checkpoint, state))
         log.info("%s: loaded step %d", self.ckpt.path, found.step)
+
+
+def findings(run: Run, step: Union[int, str]) -> list[str]:
+    """What a verification of a checkpoint finds on this rank, a sentence each. [collective]"""
+    found: list[str] = []
+
+    def finding(at: Any) -> None:
+        found.append("%s: %s" % (at.contents.file.decode(), at.contents.msg.decode()))
+
+    with run.checkpoint(LATEST if step == "latest" else number_of(step)) as checkpoint:
+        report = run.c.new("sheaf_report", finding=finding)
+        try:
+            run.c.call("sheaf_checkpoint_verify", checkpoint.pointer, ctypes.byref(report))
+        except Corrupt as e:
+            return found or [str(e)]
+    return found

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from ..binding import error
-from ..errors import Error, Lost
+from ..errors import Error, Failed, Lost
 from ..group import Group, TorchDistributed
 
 log = logging.getLogger("sheaf")
@@ -114,8 +114,51 @@ def gathered(group: Group, mine: bytes, timeout: Optional[float]) -> list[bytes]
         group.operations.allgather(memoryview(bytearray(mine)), memoryview(out),
                                    timeout or SECONDS)
     except Exception as e:
-        raise error("ELOST", "the ranks could not agree who writes which documents") from e
+        raise error("ELOST", "the ranks could not agree on the call") from e
     return [bytes(out[i:i + len(mine)]) for i in range(0, len(out), len(mine))]
+
+
+SAID = 512                              # bytes of what a rank says in agreed()
+
+
+def agreed(group: Optional[Group], problem: Optional[BaseException], timeout: Optional[float],
+           mine: str = "") -> None:
+    """All ranks make this call before one that a rank with a wrong argument must not make.
+
+    problem  why this rank cannot go on; None: it can
+    mine     what must be the same on all ranks, in words
+
+    Raises the problem on its rank, and sheaf.Failed with its sentence on the others; sheaf.Invalid
+    if ranks have different words. [collective]
+    """
+    if group is None:
+        if problem is not None:
+            raise problem
+        return
+    text = ("=" + mine if problem is None else sentence(problem)).encode()[:SAID]
+    try:
+        every = gathered(group, text.ljust(SAID, b"\0"), timeout)
+    except Error:
+        if problem is not None:         # more useful than that another rank is lost
+            raise problem
+        raise
+    if problem is not None:
+        raise problem
+    said = [x.rstrip(b"\0").decode(errors="ignore") for x in every]
+    for rank, other in enumerate(said):
+        if not other.startswith("="):
+            c = group.c
+            raise Failed(int(c.SHEAF_EFAILED), rank, 0, other)
+    for rank, other in enumerate(said):
+        if other != said[0]:
+            raise error("EINVAL", "ranks differ: rank 0 %s, and rank %d %s"
+                        % (said[0][1:], rank, other[1:]))
+
+
+def sentence(e: BaseException) -> str:
+    """What an exception says, with its type unless it is one of ours."""
+    text = str(e) if isinstance(e, Error) else "%s: %s" % (type(e).__name__, e)
+    return text[:400].encode(errors="replace").decode()     # names of files may have any bytes
 
 
 def ended(group: Group) -> None:

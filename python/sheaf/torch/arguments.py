@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arguments of a Checkpointer, proved before a call that all ranks make together."""
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from ..errors import Error
+from ..run import number_of
+from .layout import DTYPES
+
+
+def is_time(timeout: Any) -> bool:
+    """Whether an argument is a time limit in seconds, or None."""
+    return timeout is None or isinstance(timeout, (int, float)) and 0 < timeout < 1e9
+
+
+def prove_arguments(keep_last: Any, keep_every: Any, best: Any, agent: Any, memory_every: Any,
+                    disk_every: Any, timeout: Any, store_dtype: Any) -> None:
+    """Raises ValueError or TypeError for an argument that makes no sense."""
+    for name, n, least in (("keep_last", keep_last, 0), ("keep_every", keep_every, 0),
+                           ("memory_every", memory_every, 1), ("disk_every", disk_every, 1)):
+        if n is not None and (not hasattr(n, "__index__") or n < least):
+            raise ValueError("%s=%r: it must be a number that is at least %d, or None"
+                             % (name, n, least))
+    if keep_last is None and (keep_every is not None or best is not None):
+        raise ValueError("keep_every and best need keep_last: without it all checkpoints are kept")
+    if memory_every is not None and not agent:
+        raise ValueError("memory_every needs an agent")
+    if not isinstance(agent, (bool, str)):
+        raise TypeError("agent=%r: it must be True, False, None, or the path of a socket"
+                        % (agent,))
+    if store_dtype is not None and store_dtype not in DTYPES:
+        raise TypeError("store_dtype=%r: it must be a torch.dtype that safetensors has"
+                        % (store_dtype,))
+    if not is_time(timeout):
+        raise ValueError("timeout=%r: it must be a number of seconds above 0, or None"
+                         % (timeout,))
+
+
+def bad_step(step: Any) -> Optional[Exception]:
+    """What is wrong with the number of a step; None: nothing."""
+    try:
+        if step != "latest":
+            number_of(step)
+    except (TypeError, Error) as e:
+        return e
+    return None
