@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""transformers.Trainer with sheaf.transformers, in one process and on ranks. Prints TAP.
+
+usage: test_transformers.py SHEAF, the command
+"""
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import Any, Optional
+
+import ranks
+import tap
+from tap import folder, needs, told
+
+READY = tap.there("torch", "transformers", "accelerate", "numpy")
+if READY:
+    os.environ.update(HF_HUB_OFFLINE="1", PATH=os.path.dirname(os.path.abspath(sys.argv[1])) + ":" +
+                      os.environ["PATH"])
+    import torch
+    import transformers
+    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, \
+        TrainingArguments
+
+    import sheaf
+    import sheaf.agent
+    import sheaf.transformers
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+
+    class At(TrainerCallback):          # type: ignore[misc]
+        """Does something before a step of a rank."""
+
+        def __init__(self, rank: int, step: int, work: Any) -> None:
+            self.rank, self.step, self.work = rank, step, work
+
+        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == self.step and args.process_index == self.rank:
+                self.work()
+
+NEEDED = ("torch", "transformers", "accelerate", "numpy")
+STEPS = 10
+
+
+def data(n: int = 32) -> list[dict[str, Any]]:
+    rows = torch.randint(0, 64, (n, 8), generator=torch.Generator().manual_seed(1))
+    return [{"input_ids": r, "labels": r} for r in rows]
+
+
+def trainer(at: str, *callbacks: Any, plain: bool = False, use: Optional[dict[str, Any]] = None,
+            **settings: Any) -> Any:
+    """A Trainer of a small model with dropout, whose data is shuffled."""
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_positions=8, n_embd=16, n_layer=1, n_head=2,
+                                       bos_token_id=0, eos_token_id=0))
+    made = dict(per_device_train_batch_size=4, max_steps=STEPS, save_steps=3, logging_steps=1,
+                use_cpu=True, report_to=[], disable_tqdm=True, learning_rate=1e-2,
+                lr_scheduler_type="cosine", log_level="error", ddp_find_unused_parameters=False)
+    made.update(settings)
+    found = Trainer(model, TrainingArguments(at, **made), train_dataset=data(),
+                    eval_dataset=data(8), callbacks=list(callbacks))
+    found.remove_callback(transformers.PrinterCallback)
+    return found if plain else sheaf.transformers.use(found, **(use or {}))
+
+
+def losses(t: Any) -> dict[int, float]:
+    return {h["step"]: h["loss"] for h in t.state.log_history if "loss" in h}
+
+
+def weights(model: Any) -> list[Any]:
+    return [p.tolist() for p in model.parameters()]
+
+
+def launched(rank: int, ranks: int) -> None:
+    """The environment that torchrun gives a rank."""
+    if ranks > 1:
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks),
+                          LOCAL_WORLD_SIZE=str(ranks), MASTER_ADDR="localhost", MASTER_PORT="1",
+                          OMP_NUM_THREADS="1")
+
+
+def trained(rank: int, n: int, at: str, resume: Any, kill: Any = None, **settings: Any) -> Any:
+    """Trains, and returns losses and weights. kill: the rank and the step at which it is killed."""
+    launched(rank, n)
+    own = [At(*kill, lambda: os.kill(os.getpid(), signal.SIGKILL))] if kill else []
+    t = trainer(at, *own, **settings)
+    t.train(resume_from_checkpoint=resume)
+    return losses(t), weights(t.model)
+
+
+def there(at: str) -> list[int]:
+    return sorted(int(n[11:]) for n in os.listdir(at) if n.startswith("checkpoint-"))
+
+
+def goes_on(n: int, at: str, **settings: Any) -> None:
+    """A job that is killed and resumed has the losses and weights of one that was not."""
+    whole = ranks.results(n, trained, n, at + "/whole", None, None)
+    use = {"background": False}         # or the step before the end might not be there
+    ended = ranks.everywhere(n, killed, n, at + "/cut", (n - 1, 8), use)
+    assert isinstance(ended[n - 1], ranks.Ended) and there(at + "/cut") == [3, 6], ended
+    again = ranks.results(n, trained, n, at + "/cut", True)
+    assert again == whole and sorted(whole[0][0]) == list(range(1, STEPS + 1))
+    assert there(at + "/cut") == [3, 6, 9, 10] == there(at + "/whole")
+    model = GPT2LMHeadModel.from_pretrained(at + "/cut/checkpoint-10")
+    assert weights(model) == whole[0][1]
+
+
+def killed(rank: int, n: int, at: str, kill: Any, use: Any) -> Any:
+    return trained(rank, n, at, None, kill, use=use)
+
+
+@needs(*NEEDED)
+def test_goes_on_after_a_kill() -> None:
+    """A Trainer that is killed goes on bit for bit, and from_pretrained opens its checkpoint"""
+    with folder() as at:
+        goes_on(1, at)
+
+
+@needs(*NEEDED)
+def test_goes_on_on_two_ranks() -> None:
+    """The same on two ranks (DistributedDataParallel), of which one is killed"""
+    with folder() as at:
+        goes_on(2, at)
+
+
+def two_more(rank: int, at: str) -> Any:
+    plain = trainer(at, plain=True, max_steps=STEPS)
+    plain.train()
+    os.rename(at, at + "/../hf")
+    t = trainer(at, max_steps=STEPS)
+    t.train(resume_from_checkpoint=at + "/../hf/checkpoint-6")
+    return weights(plain.model) == weights(t.model), losses(t) == losses(plain), there(at)
+
+
+@needs(*NEEDED)
+def test_resumes_from_what_the_trainer_wrote() -> None:
+    """A checkpoint that the Trainer itself wrote is resumed from, and the next one is Sheaf's"""
+    with folder() as at:
+        assert ranks.results(1, two_more, at + "/run") == [(True, True, [9, 10])]
+        assert os.path.exists(at + "/run/checkpoint-9/sheaf.json")
+
+
+def back(rank: int, at: str) -> Any:
+    first = trainer(at)
+    first.train()
+    again = trainer(at, max_steps=12)
+    said = told(lambda: again.train())
+    again.train(resume_from_checkpoint=at + "/checkpoint-3")
+    other = trainer(at + "-2")
+    other.train(resume_from_checkpoint=at + "/checkpoint-9")
+    return said, losses(first)[4] == losses(again)[4], there(at), there(at + "-2")
+
+
+@needs(*NEEDED)
+def test_goes_back_and_elsewhere() -> None:
+    """A Trainer goes back to an older step, goes on in another folder, and overwrites nothing"""
+    with folder() as at:
+        (said, same, steps, others), = ranks.results(1, back, at + "/run")
+        assert "the newest of step 10" in said and "resume_from_checkpoint=True" in said, said
+        assert same and steps == [3, 6, 9, 12] and others == [10], (steps, others)
+
+
+def best(rank: int, n: int, at: str) -> Any:
+    launched(rank, n)
+    t = trainer(at, eval_strategy="steps", eval_steps=2, save_steps=2, save_total_limit=2,
+                load_best_model_at_end=True, learning_rate=0.5)
+    scores = iter([5.0, 3.0, 4.0, 3.0, 6.0])
+    own = t.evaluate
+    t.evaluate = lambda *a, **k: dict(own(*a, **k), eval_loss=next(scores))
+    t.train()
+    with open(at + "/checkpoint-10/trainer_state.json", encoding="utf-8") as f:
+        state = json.load(f)
+    saved = GPT2LMHeadModel.from_pretrained(at + "/checkpoint-8")
+    return there(at), t.state.best_model_checkpoint == at + "/checkpoint-8" == \
+        state["best_model_checkpoint"], weights(saved) == weights(t.model)
+
+
+@needs(*NEEDED)
+def test_limit_and_best() -> None:
+    """save_total_limit and load_best_model_at_end have their meaning, on two ranks"""
+    with folder() as at:
+        assert ranks.first(ranks.results(2, best, 2, at + "/run")) == ([8, 10], True, True)
+
+
+def from_memory(rank: int, n: int, at: str, resume: Any, kill: Any) -> Any:
+    return trained(rank, n, at, resume, kill, save_steps=1,
+                   use={"memory_every": 1, "disk_every": 4})
+
+
+@needs(*NEEDED)
+def test_goes_on_from_memory() -> None:
+    """Checkpoints in memory outlive both ranks, and the Trainer resumes from the newest of them"""
+    with folder() as at:
+        try:
+            whole = ranks.results(2, trained, 2, at + "/whole", None)
+            ended = ranks.everywhere(2, from_memory, 2, at + "/cut", None, (1, 7))
+            assert isinstance(ended[1], ranks.Ended) and max(there(at + "/cut")) <= 4, ended
+            newest = sheaf.Run(at + "/cut", readonly=True, agent="auto").checkpoint().number
+            assert ranks.results(2, from_memory, 2, at + "/cut", True, None) == whole
+            assert newest in (5, 6, 7) and there(at + "/cut") == [4, 8], newest
+        finally:
+            subprocess.run([sys.argv[1], "agent", at + "/cut", "--stop", "--force"], check=True,
+                           capture_output=True)
+
+
+def terminated(rank: int, n: int, at: str, resume: Any) -> Any:
+    launched(rank, n)
+    own = [At(1, 4, lambda: os.kill(os.getpid(), signal.SIGTERM))] if resume is None else []
+    t = trainer(at, *own, use={"on_sigterm": 30})
+    t.train(resume_from_checkpoint=resume)
+    return losses(t), weights(t.model)
+
+
+@needs(*NEEDED)
+def test_sigterm() -> None:
+    """SIGTERM on one rank: both save that step and end; the next job goes on"""
+    with folder() as at:
+        whole = ranks.results(2, trained, 2, at + "/whole", None)
+        first = ranks.results(2, terminated, 2, at + "/cut", None)
+        assert sorted(first[0][0]) == [1, 2, 3, 4, 5] and there(at + "/cut") == [3, 5]
+        assert ranks.results(2, terminated, 2, at + "/cut", True) == whole
+
+
+def fails(rank: int, n: int, at: str) -> Any:
+    launched(rank, n)
+    t = trainer(at, At(1, 2, lambda: t.model.register_buffer("wrong", torch.ones(1).expand(4))))
+    return told(t.train), there(at)
+
+
+@needs(*NEEDED)
+def test_a_failure_on_one_rank() -> None:
+    """What one rank cannot save ends both with its name, and nothing hangs"""
+    with folder() as at:
+        (first, a), (second, b) = ranks.results(2, fails, 2, at + "/run")
+        assert first.startswith("Failed: ") and "wrong" in first, first
+        assert "wrong" in second and a == b == [], second
+
+
+def settings(rank: int, at: str) -> Any:
+    found = [told(lambda: trainer(at, **{name: value})) for name, value in
+             (("auto_find_batch_size", True), ("save_on_each_node", True),
+              ("enable_jit_checkpoint", True))]
+    found.append(told(lambda: trainer(at, use={"keep_last": 3})))
+    found.append(told(lambda: sheaf.transformers.use("no trainer")))
+    t = trainer(at)
+    found.append(told(lambda: sheaf.transformers.use(t)))
+    return found
+
+
+@needs(*NEEDED)
+def test_settings_that_are_refused() -> None:
+    """A setting that cannot have its meaning is refused, with what to do"""
+    with folder() as at:
+        (batch, node, jit, keep, other, twice), = ranks.results(1, settings, at)
+        assert "auto_find_batch_size=True" in batch and "per_device_train_batch_size" in batch
+        assert "save_on_each_node=False" in node and "on_sigterm=SECONDS" in jit
+        assert "save_total_limit" in keep and "a str is no" in other and "already" in twice
+
+
+if __name__ == "__main__":
+    sys.exit(tap.run(globals()))
