@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -15,14 +16,19 @@ from tap import folder, needs
 
 PATH = os.path.dirname(os.path.abspath(sys.argv[2])) + ":" + os.environ["PATH"]
 EXAMPLES = os.path.join(sys.argv[1], "python", "examples")
+ENVIRONMENT = dict(os.environ, OMP_NUM_THREADS="1", PATH=PATH)
+
+
+def command(ranks: int) -> list[str]:
+    """What runs a script on as many processes."""
+    under = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
+    return [sys.executable, "-B", *(under if ranks > 1 else [])]
 
 
 def run(at: str, ranks: int, script: str, *args: str, killed: bool = False) -> str:
     """What a script prints on as many processes; it must succeed, or be killed."""
-    under = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
-    done = subprocess.run([sys.executable, "-B", *(under if ranks > 1 else []),
-                           os.path.join(EXAMPLES, script), *args], cwd=at, capture_output=True,
-                          text=True, env=dict(os.environ, OMP_NUM_THREADS="1", PATH=PATH))
+    done = subprocess.run([*command(ranks), os.path.join(EXAMPLES, script), *args], cwd=at,
+                          capture_output=True, text=True, env=ENVIRONMENT)
     assert (done.returncode != 0) == killed, done.stdout + done.stderr
     return done.stdout
 
@@ -77,6 +83,84 @@ def test_transformers_trainer() -> None:
         then = run(at, 1, "transformers_trainer.py", "runs/cut", "--steps", "12")
         assert losses(then) == losses(whole) and len(losses(whole)) == 12, (whole, then)
         assert "the best is runs/cut/checkpoint-12" in then, then
+
+
+def kill_all(at: str) -> None:
+    """Kills the processes of finetune.py in that folder; the agent lives on."""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open("/proc/%s/cmdline" % pid, "rb") as f:
+                words = f.read().split(b"\0")
+            if any(at.encode() in w for w in words) and any(b"finetune" in w for w in words):
+                os.kill(int(pid), signal.SIGKILL)
+        except OSError:
+            continue
+
+
+def small_bert(at: str, texts: list[str]) -> str:
+    """A small BERT with a tokenizer of its own for these texts, as a Hugging Face directory."""
+    import tokenizers
+    import torch
+    from transformers import BertConfig, BertModel
+    words = tokenizers.BertWordPieceTokenizer()
+    words.train(texts, vocab_size=600, show_progress=False)
+    path = os.path.join(at, "bert")
+    torch.manual_seed(1)
+    BertModel(BertConfig(vocab_size=words.get_vocab_size(), hidden_size=32, num_hidden_layers=2,
+                         num_attention_heads=4, intermediate_size=64)).save_pretrained(path)
+    words.save(os.path.join(path, "tokenizer.json"))
+    with open(os.path.join(path, "tokenizer_config.json"), "w", encoding="utf-8") as f:
+        f.write('{"tokenizer_class": "PreTrainedTokenizerFast", "mask_token": "[MASK]"}')
+    return path
+
+
+@needs("torch", "transformers")
+def test_finetune() -> None:
+    """A fine-tuning of 2 x 2 ranks is killed, and goes on with its losses on 2 ranks, evaluated."""
+    from transformers import AutoTokenizer, BertForMaskedLM
+    with folder() as at:
+        texts = [os.path.join(sys.argv[1], "doc", name) for name in ("design.md", "async.md")]
+        given = [small_bert(at, texts), *texts, "--steps", "12", "--disk-every", "4"]
+        runs = os.path.join(at, "tuned")
+        whole = losses(run(at, 1, "finetune.py", os.path.join(at, "whole"), *given))
+        reader = subprocess.Popen(
+            [sys.executable, "-B", os.path.join(EXAMPLES, "held_out.py"), runs, *given[:3],
+             "--until", "12"], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
+        try:
+            job = subprocess.Popen(
+                [*command(4), os.path.join(EXAMPLES, "finetune.py"), runs, *given],
+                stdout=subprocess.PIPE, text=True, cwd=at, env=ENVIRONMENT)
+            assert job.stdout is not None
+            first = ""
+            while "step 6 " not in first:
+                line = job.stdout.readline()
+                assert line, first
+                first += line
+            kill_all(at)
+            job.wait()
+            then = run(at, 2, "finetune.py", runs, *given)
+            evaluated = reader.communicate()[0]
+        finally:
+            reader.kill()
+            for name in (runs, os.path.join(at, "whole")):
+                subprocess.run([sys.argv[2], "agent", name, "--stop", "--force"], check=True,
+                               capture_output=True)
+        went_on = re.search(r"goes on after step (\d+)\n", then)
+        assert went_on is not None, then
+        both = losses(first) | losses(then)
+        assert sorted(losses(then)) == list(range(int(went_on[1]) + 1, 13)), then
+        assert all(abs(both[step] - whole[step]) < 2e-3 for step in both), (both, whole)
+        assert "step 12 held-out loss" in evaluated, evaluated
+        model, what = BertForMaskedLM.from_pretrained(os.path.join(runs, "checkpoint-12"),
+                                                      output_loading_info=True)
+        assert not what["missing_keys"] and not what["unexpected_keys"], what
+        tokenizer = AutoTokenizer.from_pretrained(os.path.join(runs, "checkpoint-12"))
+        assert tokenizer.mask_token_id == 4 and model.config.hidden_size == 32
+        picture = os.path.join(at, "curve.svg")
+        run(at, 1, "curve.py", os.path.join(runs, "losses.jsonl"), picture)
+        with open(picture, encoding="utf-8") as f:
+            drawn = f.read()
+        assert "on 4 ranks" in drawn and "to 12 on 2 ranks" in drawn, drawn
 
 
 if __name__ == "__main__":
