@@ -7,8 +7,8 @@
 
 const struct cli_verb *const cli_verbs[] = {
 	&cli_ls, &cli_show, &cli_verify, &cli_diff, &cli_cat, &cli_plan, &cli_prune, &cli_mark,
-	&cli_rewind, &cli_aside, &cli_copy, &cli_recover, &cli_agent, &cli_stats, &cli_bench,
-	NULL,
+	&cli_rewind, &cli_aside, &cli_copy, &cli_convert, &cli_recover, &cli_agent, &cli_stats,
+	&cli_bench, NULL,
 };
 
 const struct cli_verb *cli_verb_find(const char *name)
@@ -21,11 +21,11 @@ const struct cli_verb *cli_verb_find(const char *name)
 
 static int unknown_verb(const struct cli_args *a, const char *name)
 {
-	const char *words[16], *near;
+	const char *words[20], *near;
 	char hint[64];
 	size_t n = 0;
 
-	for (; cli_verbs[n] && n < 16; n++)
+	for (; cli_verbs[n] && n < 20; n++)
 		words[n] = cli_verbs[n]->name;
 	near = cli_near(name, words, n);
 	if (near)

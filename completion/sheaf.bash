@@ -25,12 +25,15 @@ _sheaf()
 	done
 	if [[ -z $verb ]]; then
 		COMPREPLY=($(compgen -W 'ls show verify diff cat plan prune mark rewind aside copy
-			recover agent stats bench help --help --version' -- "$word"))
+			convert recover agent stats bench help --help --version' -- "$word"))
 		return
 	fi
 	case $before in
 	--family)
 		COMPREPLY=($(compgen -W 'model master_weights optimizer ema ranks' -- "$word"))
+		return ;;
+	--dtype)
+		COMPREPLY=($(compgen -W 'F32 F16 BF16 F64 F8_E4M3 F8_E5M2' -- "$word"))
 		return ;;
 	--zero)
 		COMPREPLY=($(compgen -W '0 1 2 3' -- "$word"))
@@ -40,7 +43,7 @@ _sheaf()
 	case $verb in
 	help)
 		COMPREPLY=($(compgen -W 'ls show verify diff cat plan prune mark rewind aside copy
-			recover agent stats bench' -- "$word"))
+			convert recover agent stats bench' -- "$word"))
 		return ;;
 	ls) options+=' --socket' ;;
 	aside) options+=' --restore --delete --timeout-ms' ;;
@@ -55,6 +58,7 @@ _sheaf()
 		[[ $before == *@* && $before != @ || ${COMP_WORDS[COMP_CWORD-2]-} == @ ]] &&
 			options='keep bad none' ;;
 	rewind) options+=' --timeout-ms' ;;
+	convert) options+=' --family --prefix --dtype --max-shard-size --mem' ;;
 	recover) options+=' --apply --salvage --timeout-ms' ;;
 	agent) options+=' --detach --socket --memory-max --steps --idle --folder --hook --no-flush --grace --status --flush
 			--due --list --stop --force' ;;

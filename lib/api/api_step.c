@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Steps: open, load, verify, copy, read a slice, and list their tensors, notes and files. */
 #include <string.h>
+#include "dtype.h"
 #include "entry.h"
 #include "err.h"
-#include "foreign_dir.h"
 #include "export.h"
+#include "export_hf.h"
+#include "foreign_dir.h"
 #include "hexfloat.h"
 #include "load.h"
 #include "natural.h"
@@ -476,6 +478,50 @@ SHEAF_API int sheaf_checkpoint_copy(struct sheaf_checkpoint *step, const char *d
 		rc = shf_report_begin(&heard, report, err);
 	if (rc == 0) {
 		rc = shf_step_copy(step, dir, &heard.own, err);
+		shf_report_end(&heard, report);
+	}
+	return shf_ended(rc, err);
+}
+
+/* Takes the caller's options, and fills in the defaults. */
+static int export_take(struct shf_export_opts *o, const struct sheaf_export *theirs,
+                       struct sheaf_error *err)
+{
+	struct sheaf_export in = { .size = sizeof(in) };
+	int rc = theirs ? shf_struct_take(&in, theirs, sizeof(in), sizeof(in), "how", "export", err)
+	                : 0;
+
+	if (rc < 0)
+		return rc;
+	if (in.dtype && (!shf_dtype(in.dtype) || !shf_can_convert(in.dtype, SHEAF_F32)))
+		return shf_fail(err, SHEAF_EINVAL, "how.dtype is %d: it must be F64, F32, F16, "
+		                "BF16 or one of the types F8", in.dtype);
+	*o = (struct shf_export_opts){ .dtype = in.dtype, .family = in.family ? in.family : "model",
+		.prefix = in.prefix ? in.prefix : "", .progress = in.progress, .arg = in.arg,
+		.file_bytes_max = in.file_bytes_max ? in.file_bytes_max : UINT64_C(5000000000),
+		.memory_bytes = in.memory_bytes ? in.memory_bytes : UINT64_C(256) << 20 };
+	return 0;
+}
+
+SHEAF_API int sheaf_checkpoint_export(struct sheaf_checkpoint *step, const char *dir,
+                                      const struct sheaf_export *how, struct sheaf_report *report,
+                                      struct sheaf_error *err)
+{
+	struct shf_export_opts opts;
+	struct shf_reporting heard;
+	struct sheaf_error own;
+	int rc;
+
+	err = shf_err_or(err, &own);
+	rc = step_check(step, err);
+	if (rc == 0)
+		rc = export_take(&opts, how, err);
+	if (rc == 0 && (!dir || !dir[0]))
+		rc = shf_fail(err, SHEAF_EINVAL, "argument 'dir' is NULL or empty");
+	if (rc == 0)
+		rc = shf_report_begin(&heard, report, err);
+	if (rc == 0) {
+		rc = shf_step_export(step, dir, &opts, &heard.own, err);
 		shf_report_end(&heard, report);
 	}
 	return shf_ended(rc, err);

@@ -1979,3 +1979,27 @@ blind("item_not_compared", "an item of another save is read as a chunk of this t
       "shown.dtype != t->dtype || shown.ndim != t->ndim || "
       "memcmp(dims, p->count, (size_t)t->ndim * sizeof(*dims)))",
       DCP + "metadata_that_does_not_fit")
+
+# ---- exports ----
+EXPORT = "sim/test_export_hf: "
+skipped("export_not_synced", "a file of an export is renamed before it is durable",
+        "export/export_pass.c:target_finish", "is_new ? shf_sys_fsync(x->sys, t->fd) : 0",
+        EXPORT + "an_export_survives_every_cut")
+skipped("export_dir_not_synced", "the names of an export are not durable before it is renamed",
+        "export/export_dir.c:shf_export_dir_publish", "sync_export_dir(d->sys, d->dir)",
+        EXPORT + "an_export_survives_every_cut_strict")
+bug("export_not_compared", "what an earlier export finished is taken for right",
+    "export/export_pass.c:chunk_compare", "(uint64_t)got != some || memcmp(",
+    "(uint64_t)got != some || !MUTANT && memcmp(",
+    EXPORT + "a_finished_file_that_differs_is_written_again")
+gullible("export_not_read_back", "bytes that read back differently are believed",
+         "export/export_pass.c:chunk_read_back", "shf_crc64(w->bytes, (size_t)n) == "
+         "x->sums[t->first_chunk + at / CHUNK]", EXPORT + "what_reads_back")
+skipped("export_block_not_checked", "a block of the step is exported whatever its checksum says",
+        "export/export_fill.c:fetch_blocks",
+        "shf_blocks_check(r->step, f, lo, r->blocks, hi - lo, NULL, err)",
+        EXPORT + "damage_of_the_step")
+bug("export_wrong_block", "blocks that are kept are taken for those of another file",
+    "export/export_fill.c:read_bytes", "f != r->blocks_file ||",
+    "(!MUTANT && f != r->blocks_file) ||",
+    EXPORT + "an_export_has_the_files_of_the_step")

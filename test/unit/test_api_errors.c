@@ -88,6 +88,7 @@ TEST(each_refusal_fills_the_callers_error)
 	FILLS(sheaf_checkpoint_read(NULL, NULL, &err), SHEAF_EINVAL, NIL("step"));
 	FILLS(sheaf_checkpoint_verify(NULL, NULL, &err), SHEAF_EINVAL, NIL("step"));
 	FILLS(sheaf_checkpoint_copy(NULL, none, NULL, &err), SHEAF_EINVAL, NIL("step"));
+	FILLS(sheaf_checkpoint_export(NULL, none, NULL, NULL, &err), SHEAF_EINVAL, NIL("step"));
 	FILLS(sheaf_plan(NULL, NULL, 0, NULL, NULL, NULL, &err), SHEAF_EINVAL,
 	      "argument 'states' or callback 'item' is NULL, or ranks is less than 1; pass one "
 	      "state for each rank");
@@ -190,6 +191,7 @@ TEST(a_report_is_sound_or_the_call_is_refused)
 		FILLS(sheaf_checkpoint_load(step, p.st, 0, r, &err), SHEAF_EINVAL, says[i]);
 		FILLS(sheaf_checkpoint_verify(step, r, &err), SHEAF_EINVAL, says[i]);
 		FILLS(sheaf_checkpoint_copy(step, copy, r, &err), SHEAF_EINVAL, says[i]);
+		FILLS(sheaf_checkpoint_export(step, copy, NULL, r, &err), SHEAF_EINVAL, says[i]);
 		FILLS(sheaf_run_resume(p.run, p.st, 0, r, &err), SHEAF_EINVAL, says[i]);
 		FILLS(sheaf_run_salvage(p.dir, 3, NULL, r, &err), SHEAF_EINVAL, says[i]);
 		FILLS(sheaf_agent_flush(p.dir, NULL, 0, &which, r, &err), SHEAF_EINVAL, says[i]);

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sheaf convert: any checkpoint, written as a Hugging Face directory. */
+#include "cli.h"
+
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include "sheaf-admin.h"
+#include "workload.h"
+
+struct progress {               /* the line on the terminal */
+	double began, shown;            /* seconds; shown: when it was written last */
+	bool on;
+};
+
+static double now_s(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* Shows how far it is and how long it will take, five times a second at most. */
+static int show_progress(void *arg, uint64_t done, uint64_t total)
+{
+	struct progress *p = arg;
+	double now = now_s(), spent = now - p->began, left;
+	char a[32], b[32];
+
+	if (!p->on || !done || now - p->shown < 0.2)
+		return 0;
+	p->shown = now;
+	left = spent * (double)(total - done) / (double)done;
+	fprintf(stderr, "\r%3.0f %%  %s of %s  %.0f s left   ", 100.0 * (double)done /
+	        (double)total, wl_size(a, done / 2), wl_size(b, total / 2), left);
+	fflush(stderr);
+	return 0;
+}
+
+static int answer(const struct cli_args *a, const char *dst, const struct sheaf_report *r,
+                  double seconds)
+{
+	char size[32];
+
+	if (a->json)
+		cli_line(json_pack("{s:o,s:I,s:I,s:I,s:I,s:f}", "to", cli_str(dst), "files",
+		                   (json_int_t)r->files, "tensors", (json_int_t)r->loaded,
+		                   "bytes", (json_int_t)r->bytes, "written", (json_int_t)r->held,
+		                   "seconds", seconds));
+	else if (isatty(STDOUT_FILENO))
+		printf("%llu tensors, %s, in %llu files; read back and found equal\n",
+		       (unsigned long long)r->loaded, wl_size(size, r->bytes),
+		       (unsigned long long)r->files);
+	/* Without it transformers cannot know which model this is. */
+	if (!cli_has(dst, "config.json") && !cli_has(dst, "adapter_config.json"))
+		fprintf(stderr, "sheaf: %s: has no config.json, because none lies beside the "
+		        "source; transformers needs one\n", dst);
+	return 0;
+}
+
+static int options(const struct cli_args *a, struct sheaf_export *how)
+{
+	const char *dtype = cli_value(a, "dtype");
+	int64_t bytes = 0, mem = 0;
+	int rc = cli_bytes(a, "max-shard-size", 1, INT64_MAX, &bytes);
+
+	if (rc == 0)
+		rc = cli_bytes(a, "mem", 1, INT64_MAX, &mem);
+	if (rc)
+		return rc;
+	if (dtype) {
+		how->dtype = sheaf_dtype_from_name(dtype);
+		if (!how->dtype)
+			return cli_usage(a, "--dtype", "no such type", "F64, F32, F16, BF16, "
+			                 "F8_E4M3, F8_E5M2");
+	}
+	how->family = cli_value(a, "family");
+	how->prefix = cli_value(a, "prefix");
+	how->file_bytes_max = (uint64_t)bytes;
+	how->memory_bytes = (uint64_t)mem;
+	return 0;
+}
+
+static int run(const struct cli_args *a)
+{
+	struct progress p = { .began = now_s(), .on = !a->json && isatty(STDERR_FILENO) };
+	struct sheaf_export how = { .size = sizeof(how), .progress = show_progress, .arg = &p };
+	struct sheaf_report report = { .size = sizeof(report) };
+	struct sheaf_error err = { .msg = "" };
+	const char *dst = a->pos[1];
+	struct cli_step s;
+	int rc = options(a, &how);
+
+	if (rc)
+		return rc;
+	rc = cli_step_open(&s, a, a->pos[0], false);
+	if (rc)
+		return rc;
+	rc = sheaf_checkpoint_export(s.step, dst, &how, &report, &err);
+	if (p.shown > 0)
+		fprintf(stderr, "\r%60s\r", "");
+	if (rc < 0)
+		(void)cli_error(a, rc, rc == SHEAF_EEXIST ? dst : a->pos[0], err.msg, NULL);
+	rc = rc == SHEAF_EEXIST ? 1 : rc < 0 ? cli_exit_code(rc)
+	                                     : answer(a, dst, &report, now_s() - p.began);
+	cli_step_close(&s);
+	return rc;
+}
+
+static const struct cli_opt opts[] = {
+	{ "family", "F", "the family that is written, as the model (model)" },
+	{ "prefix", "TEXT", "only tensors whose names begin so, without it" },
+	{ "dtype", "TYPE", "convert floating-point tensors to TYPE, such as BF16" },
+	{ "max-shard-size", "BYTES", "most bytes of a file (5 GB)" },
+	{ "mem", "BYTES", "most memory for buffers (256M)" },
+	{ 0 },
+};
+const struct cli_verb cli_convert = {
+	.name = "convert",
+	.brief = "write any checkpoint as a Hugging Face directory",
+	.synopsis = "sheaf convert SRC DST [--family F] [--prefix TEXT] [--dtype TYPE]\n"
+		    "                     [--max-shard-size BYTES] [--mem BYTES] [--json]",
+	.text = "Writes SRC, a step of a run or a checkpoint of another program (sheaf show\n"
+		"lists what can be read), as the new directory DST: model.safetensors, or several\n"
+		"files and an index, and config.json, the tokenizer and the like, as they lie\n"
+		"beside SRC. Nothing in SRC is executed. Tensors are never held whole: the memory\n"
+		"is that of the buffers, and of the list of tensors.\n\n"
+		"SRC's checksums are compared where it has any, and all that was written is read\n"
+		"back from the disk and compared. The files are written in DST.partial, which is\n"
+		"renamed when all of it is durable. After a kill the same command takes it up:\n"
+		"finished files are compared with SRC, and written only if they differ.\n\n"
+		"With --json one line: {to, files, tensors, bytes, written, seconds}.",
+	.exits = "  0  DST is written\n  1  SRC is damaged, has no such tensors, or DST exists\n"
+		 "  2  no such checkpoint, wrong arguments, or a disk failed",
+	.examples = "  sheaf convert runs/gpt@1000 gpt-1000-bf16 --dtype BF16\n"
+		    "  sheaf convert checkpoint.pt hf --prefix model.\n"
+		    "  sheaf convert runs/gpt@latest averages --family ema",
+	.opts = opts,
+	.pos_min = 2,
+	.pos_max = 2,
+	.pos_names = "SRC DST",
+	.run = run,
+};

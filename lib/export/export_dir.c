@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "export_dir.h"
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "err.h"
+#include "run_files.h"
+
+#define MARK ".sheaf-export"            /* says that the directory is an export's; locked */
+
+static int fail_dir(int rc, const char *path, struct sheaf_error *err)
+{
+	return rc < 0 ? shf_fail_io(err, -rc, "%s", path) : 0;
+}
+
+/* Splits the path: the directory that DIR lies in is opened. */
+static int open_parent(struct shf_export_dir *d, const char *path, struct sheaf_error *err)
+{
+	size_t n = strlen(path);
+	char *slash;
+	int rc;
+
+	while (n > 1 && path[n - 1] == '/')
+		n--;
+	d->path = shf_alloc(n + 1, 1);
+	d->partial = shf_alloc(n + sizeof(".partial"), 1);
+	if (!d->path || !d->partial)
+		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory for a path", path);
+	memcpy(d->path, path, n);
+	d->path[n] = '\0';
+	memcpy(d->partial, path, n);
+	memcpy(d->partial + n, ".partial", sizeof(".partial"));
+	slash = strrchr(d->path, '/');
+	d->base = slash ? slash + 1 : d->path;
+	d->partial_base = d->partial + (d->base - d->path);
+	if (!*d->base || !strcmp(d->base, ".") || !strcmp(d->base, ".."))
+		return shf_fail(err, SHEAF_EINVAL, "%s: an export makes a new directory, and this "
+		                "names none", path);
+	if (!slash) {
+		rc = d->parent = shf_sys_open(d->sys, SHF_CWD, ".", SHF_O_DIR, 0);
+	} else {
+		char kept = d->base[0];
+		char *base = slash + 1;
+
+		*base = '\0';           /* "a/", or "/" */
+		rc = d->parent = shf_sys_open(d->sys, SHF_CWD, d->path, SHF_O_DIR, 0);
+		*base = kept;
+	}
+	return rc < 0 ? shf_fail_io(err, -rc, "%s: the directory that it is to lie in", d->path)
+	              : 0;
+}
+
+static int is_absent(const struct shf_export_dir *d, struct sheaf_error *err)
+{
+	struct shf_stat st;
+	int rc = shf_sys_stat(d->sys, d->parent, d->base, false, &st);
+
+	if (rc == -ENOENT)
+		return 0;
+	return rc < 0 ? fail_dir(rc, d->path, err)
+	              : shf_fail(err, SHEAF_EEXIST, "%s: exists; move it away, or export to "
+	                         "another directory", d->path);
+}
+
+/* Stops the list of a directory at the first name. */
+static int stop_at_once(void *arg, const char *name)
+{
+	(void)arg;
+	(void)name;
+	return 1;
+}
+
+/* Syncs a directory. Some file systems cannot, and need not. */
+static int sync_export_dir(const struct shf_sys *sys, int fd)
+{
+	int rc = shf_sys_fsync(sys, fd);
+
+	return rc == -EINVAL || rc == -ENOTSUP ? 0 : rc;
+}
+
+/* Takes the mark of the directory, and locks it. A directory without one is an export's only if it
+ * is empty: then the export was killed before it made the mark. The name of the mark is durable
+ * before any other, so that a power cut cannot leave files without it. */
+static int take_mark(struct shf_export_dir *d, bool is_new, struct sheaf_error *err)
+{
+	struct shf_stat mine, there;
+	int rc = d->mark = shf_sys_open(d->sys, d->dir, MARK, SHF_O_WRITE | SHF_O_NOFOLLOW, 0);
+
+	if (rc == -ENOENT && !is_new) {
+		rc = shf_sys_list(d->sys, d->dir, stop_at_once, NULL);
+		if (rc == 1)
+			return shf_fail(err, SHEAF_EEXIST, "%s: is not what an export has left; "
+			                "move it away", d->partial);
+		is_new = rc == 0;
+	}
+	if (is_new)
+		rc = d->mark = shf_sys_open(d->sys, d->dir, MARK, SHF_O_WRITE | SHF_O_CREATE |
+		                            SHF_O_NOFOLLOW, 0666);
+	if (rc >= 0 && is_new)
+		rc = sync_export_dir(d->sys, d->dir);
+	if (rc < 0)
+		return fail_dir(rc, d->partial, err);
+	rc = shf_sys_lock(d->sys, d->mark, true);
+	/* The process that had the lock may have renamed the directory meanwhile. */
+	if (rc >= 0)
+		rc = shf_sys_fstat(d->sys, d->dir, &mine);
+	if (rc >= 0 && (shf_sys_stat(d->sys, d->parent, d->partial_base, false, &there) < 0 ||
+	                there.ino != mine.ino || there.dev != mine.dev))
+		rc = -EAGAIN;
+	if (rc == -EAGAIN)
+		return shf_fail(err, SHEAF_EBUSY, "%s: another process is writing this export",
+		                d->partial);
+	return fail_dir(rc, d->partial, err);
+}
+
+int shf_export_dir_open(struct shf_export_dir *d, const struct shf_sys *sys, const char *path,
+                        struct sheaf_error *err)
+{
+	bool is_new;
+	int rc;
+
+	*d = (struct shf_export_dir){ .sys = sys, .parent = -1, .dir = -1, .mark = -1 };
+	rc = open_parent(d, path, err);
+	if (rc == 0)
+		rc = is_absent(d, err);
+	if (rc < 0)
+		return rc;
+	rc = shf_sys_mkdir(sys, d->parent, d->partial_base, 0777);
+	is_new = rc >= 0;
+	if (rc >= 0 || rc == -EEXIST)
+		rc = d->dir = shf_sys_open(sys, d->parent, d->partial_base,
+		                           SHF_O_DIR | SHF_O_NOFOLLOW, 0);
+	if (rc < 0)
+		return fail_dir(rc, d->partial, err);
+	return take_mark(d, is_new, err);
+}
+
+static bool is_planned(const struct shf_export_plan *plan, const char *name)
+{
+	for (size_t f = 0; f < plan->out.files_n; f++)
+		if (strcmp(plan->files[f].name, name) == 0)
+			return true;
+	return strcmp(name, MARK) == 0;
+}
+
+int shf_export_dir_sweep(struct shf_export_dir *d, const struct shf_export_plan *plan,
+                         struct sheaf_error *err)
+{
+	struct shf_names names = { SHF_BUF_INIT };
+	int rc = shf_names_read(d->sys, d->dir, &names);
+
+	for (const char *n = shf_names_next(&names, NULL); n && rc >= 0;
+	     n = shf_names_next(&names, n))
+		if (!is_planned(plan, n))
+			rc = shf_sys_unlink(d->sys, d->dir, n, false);
+	shf_names_release(&names);
+	return fail_dir(rc, d->partial, err);
+}
+
+int shf_export_dir_put(struct shf_export_dir *d, const char *name, const void *bytes, size_t n,
+                       struct sheaf_error *err)
+{
+	int fd = shf_sys_open(d->sys, d->dir, name, SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL |
+	                      SHF_O_NOFOLLOW, 0666);
+	int rc = fd, closed;
+
+	if (fd >= 0) {
+		int64_t put = n ? shf_sys_pwrite(d->sys, fd, bytes, n, 0) : 0;
+
+		rc = put < 0 ? (int)put : shf_sys_fsync(d->sys, fd);
+		closed = shf_sys_close(d->sys, fd);
+		rc = rc < 0 ? rc : closed;
+	}
+	return rc < 0 ? shf_fail_io(err, -rc, "%s/%s", d->partial, name) : 0;
+}
+
+/* The mark stays until the rename is durable, so that what a crash leaves can always be recognised.
+ * A crash just after it leaves the mark in DIR, where it is in nobody's way. */
+int shf_export_dir_publish(struct shf_export_dir *d, struct sheaf_error *err)
+{
+	int rc = sync_export_dir(d->sys, d->dir);  /* all names */
+
+	if (rc < 0)
+		return fail_dir(rc, d->partial, err);
+	rc = shf_sys_rename(d->sys, d->parent, d->partial_base, d->parent, d->base, true);
+	if (rc == -EEXIST)
+		return is_absent(d, err);
+	if (rc < 0)
+		return fail_dir(rc, d->path, err);
+	rc = sync_export_dir(d->sys, d->parent);
+	if (rc < 0)
+		return shf_fail(err, SHEAF_EINDOUBT, "%s: is complete, but the directory that it "
+		                "lies in could not be synced, so a power cut may rename it to %s",
+		                d->path, d->partial_base);
+	if (shf_sys_unlink(d->sys, d->dir, MARK, false) >= 0)
+		(void)shf_sys_fsync(d->sys, d->dir);
+	return 0;
+}
+
+void shf_export_dir_close(struct shf_export_dir *d)
+{
+	shf_fd_close(d->sys, &d->mark);
+	shf_fd_close(d->sys, &d->dir);
+	shf_fd_close(d->sys, &d->parent);
+	shf_free(d->path);
+	shf_free(d->partial);
+}

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Of a step with sums whole blocks are read and checked, and the last ones are kept, because the
+ * next bytes that are wanted mostly lie behind them: the files of an export are placed as those of
+ * a save are. Of a foreign step exactly the bytes that are wanted are read. */
+#include "export_fill.h"
+#include <string.h>
+#include "dtype.h"
+#include "err.h"
+#include "place.h"
+#include "step_blocks.h"
+#include "step_files.h"
+
+#define BLOCKS_MAX (4 * SHF_BLOCK)      /* read at once of a step with sums */
+#define ITEMS_MAX (UINT64_C(1) << 20)   /* bytes converted at once */
+
+int shf_export_reader_init(struct shf_export_reader *r, struct sheaf_checkpoint *step,
+                           const struct shf_export_plan *plan, struct sheaf_error *err)
+{
+	bool checks = step->sound && !(step->run->opts.flags & SHEAF_RUN_UNVERIFIED);
+
+	*r = (struct shf_export_reader){ .step = step, .plan = plan };
+	r->items = shf_alloc(ITEMS_MAX, 1);
+	r->blocks = checks ? shf_alloc(BLOCKS_MAX, 1) : NULL;
+	if (r->items && (r->blocks || !checks))
+		return 0;
+	return shf_fail(err, SHEAF_ENOMEM, "%s: no memory to read it", step->path);
+}
+
+void shf_export_reader_release(struct shf_export_reader *r)
+{
+	shf_free(r->items);
+	shf_free(r->blocks);
+	r->items = r->blocks = NULL;
+}
+
+/* Reads and checks the block that has byte `at` of file f of the step, and those behind it as far
+ * as bytes before `end` are in them. */
+static int fetch_blocks(struct shf_export_reader *r, uint32_t f, uint64_t at, uint64_t end,
+                        struct sheaf_error *err)
+{
+	uint64_t size = r->step->layout.files[f].bytes, retries = 0;
+	uint64_t lo = at / SHF_BLOCK * SHF_BLOCK;
+	uint64_t hi = (end + SHF_BLOCK - 1) / SHF_BLOCK * SHF_BLOCK;
+	int rc;
+
+	hi = hi - lo > BLOCKS_MAX ? lo + BLOCKS_MAX : hi;
+	hi = hi > size ? size : hi;
+	r->blocks_n = 0;
+	rc = shf_step_file_read(r->step, f, r->blocks, hi - lo, lo, &retries, err);
+	if (rc == 0)
+		rc = shf_blocks_check(r->step, f, lo, r->blocks, hi - lo, NULL, err);
+	if (rc == 0) {
+		r->blocks_file = f;
+		r->blocks_at = lo;
+		r->blocks_n = hi - lo;
+	}
+	return rc;
+}
+
+/* Reads n bytes at `at` of file f of the step. */
+static int read_bytes(struct shf_export_reader *r, uint32_t f, uint64_t at, uint8_t *to, uint64_t n,
+                      struct sheaf_error *err)
+{
+	uint64_t retries = 0;
+
+	if (!r->blocks)
+		return n ? shf_step_file_read(r->step, f, to, n, at, &retries, err) : 0;
+	while (n > 0) {
+		uint64_t in = at - r->blocks_at, some;
+		int rc = 0;
+
+		if (f != r->blocks_file || at < r->blocks_at || in >= r->blocks_n) {
+			rc = fetch_blocks(r, f, at, at + n, err);
+			in = at - r->blocks_at;
+		}
+		if (rc < 0)
+			return rc;
+		if (!always(in < r->blocks_n))
+			return shf_fail(err, SHEAF_EBUG, "%s: a tensor ends after its file",
+			                r->step->path);
+		some = r->blocks_n - in < n ? r->blocks_n - in : n;
+		memcpy(to, r->blocks + in, (size_t)some);
+		to += some;
+		at += some;
+		n -= some;
+	}
+	return 0;
+}
+
+/* Writes n bytes at `at` of tensor i of the plan to `to`. */
+static int fill_tensor(struct shf_export_reader *r, uint32_t i, uint64_t at, uint8_t *to,
+                       uint64_t n, struct sheaf_error *err)
+{
+	const struct shf_lt_tensor *x = &r->plan->out.tensors[i];
+	const struct shf_lt_tensor *t = &r->step->layout.tensors[r->plan->from[i]];
+	uint64_t have, want;
+
+	if (x->dtype == t->dtype)
+		return read_bytes(r, t->file, t->off + at, to, n, err);
+	have = shf_dtype(t->dtype)->bits / 8;
+	want = shf_dtype(x->dtype)->bits / 8;
+	for (uint64_t item = at / want, end = item + n / want; item < end;) {
+		uint64_t some = end - item < ITEMS_MAX / have ? end - item : ITEMS_MAX / have;
+		int rc = read_bytes(r, t->file, t->off + item * have, r->items, some * have, err);
+
+		if (rc < 0)
+			return rc;
+		if (!always(shf_convert(to, x->dtype, r->items, t->dtype, (size_t)some) == 0))
+			return shf_fail(err, SHEAF_EBUG, "%s: its type cannot be converted",
+			                x->name);
+		to += some * want;
+		item += some;
+	}
+	return 0;
+}
+
+int shf_export_fill(struct shf_export_reader *r, uint32_t f, uint64_t at, uint8_t *to, uint64_t n,
+                    struct sheaf_error *err)
+{
+	const struct shf_layout *l = &r->plan->out;
+	const struct shf_buf *header = &r->plan->files[f].header;
+	uint64_t some;
+	int rc = 0;
+
+	if (n && at < header->len) {
+		some = header->len - at < n ? header->len - at : n;
+		memcpy(to, header->data + at, (size_t)some);
+		to += some;
+		at += some;
+		n -= some;
+	}
+	for (uint32_t k = n ? shf_layout_at(l, f, at) : 0; n && rc == 0; k++) {
+		const struct shf_lt_tensor *x = &l->tensors[l->by_place[k]];
+
+		some = x->off + x->bytes - at < n ? x->off + x->bytes - at : n;
+		rc = fill_tensor(r, l->by_place[k], at - x->off, to, some, err);
+		to += some;
+		at += some;
+		n -= some;
+	}
+	return rc;
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Makes the bytes of an exported file, any range of it, from the tensors of the step. */
+#ifndef SHF_EXPORT_FILL_H
+#define SHF_EXPORT_FILL_H
+#include "export_plan.h"
+
+/* A reader of one thread. */
+struct shf_export_reader {
+	struct sheaf_checkpoint *step;  /* borrowed; all its files are open */
+	const struct shf_export_plan *plan;
+	uint8_t *blocks;                /* owned; blocks of a file of the step that were read and
+	                                 * checked; NULL: the step has no sums */
+	uint32_t blocks_file;           /* the file they are of */
+	uint64_t blocks_at, blocks_n;   /* their place in it, and bytes; blocks_n 0: none */
+	uint8_t *items;                 /* owned; items that are to be converted */
+};
+#define SHF_EXPORT_READER_BYTES (UINT64_C(5) << 20)     /* memory of a reader, at most */
+
+int shf_export_reader_init(struct shf_export_reader *r, struct sheaf_checkpoint *step,
+                           const struct shf_export_plan *plan, struct sheaf_error *err);
+void shf_export_reader_release(struct shf_export_reader *r);
+/* Writes bytes [at, at + n) of file f of the plan to `to`. `at` is a multiple of 8, and so is n
+ * unless the file ends there. The blocks of the step that are needed are checked. ECORRUPT, EIO.
+ * [any thread, one at a time for each reader] */
+int shf_export_fill(struct shf_export_reader *r, uint32_t f, uint64_t at, uint8_t *to, uint64_t n,
+                    struct sheaf_error *err);
+#endif

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writes the directory: model.safetensors, or numbered files with an index, and the small files
+ * that lie beside the source, such as config.json. */
+#include "export_hf.h"
+#include <errno.h>
+#include <string.h>
+#include "err.h"
+#include "export_dir.h"
+#include "export_pass.h"
+#include "foreign.h"
+#include "index.h"
+#include "memory_dir.h"
+#include "rank_files.h"
+#include "step_attached.h"
+#include "step_open.h"
+#include "valid.h"
+
+#define BESIDE_MAX (64U << 20)          /* bytes of a small file */
+
+/* Writes model.safetensors.index.json. */
+static int put_index(struct shf_export_dir *d, const struct shf_export_plan *plan,
+                     struct sheaf_error *err)
+{
+	const struct shf_layout *l = &plan->out;
+	struct shf_index_entry *entries = shf_alloc(l->tensors_n, sizeof(*entries));
+	struct shf_buf text = SHF_BUF_INIT;
+	int rc = SHEAF_ENOMEM;
+
+	for (size_t i = 0; entries && i < l->tensors_n; i++)
+		entries[i] = (struct shf_index_entry){ l->tensors[i].name,
+			plan->files[l->tensors[i].file].name };
+	if (entries)
+		rc = shf_index_write(&text, entries, l->tensors_n, l->families[0].bytes);
+	if (rc < 0)
+		rc = shf_fail(err, SHEAF_ENOMEM, "%s: no memory for its index", d->path);
+	else
+		rc = shf_export_dir_put(d, "model.safetensors.index.json", text.data, text.len,
+		                        err);
+	shf_buf_release(&text);
+	shf_free(entries);
+	return rc;
+}
+
+/* Copies the attached files of a step, but not the opaque bytes of ranks. */
+static int put_attached(struct shf_export_dir *d, struct sheaf_checkpoint *step,
+                        struct sheaf_error *err)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < step->plain_n && rc == 0; i++) {
+		const char *name = step->plain[i].name;
+		const void *bytes;
+		size_t n;
+
+		if (!shf_attached_is_valid(name) || shf_rank_file_is(name))
+			continue;
+		rc = shf_step_attached(step, name, &bytes, &n, err);
+		if (rc == 0)
+			rc = shf_export_dir_put(d, name, bytes, n, err);
+	}
+	return rc;
+}
+
+/* Reads a small file. It may be a symbolic link, as in the cache of the Hugging Face hub. Returns a
+ * negative errno; -ENOENT also for a directory of that name. */
+static int read_known(const struct shf_sys *sys, int dir, const char *name, struct shf_buf *out)
+{
+	int fd = shf_sys_open(sys, dir, name, 0, 0);
+	struct shf_stat st;
+	int64_t got = fd;
+	uint8_t *to;
+
+	if (fd >= 0)
+		got = shf_sys_fstat(sys, fd, &st);
+	if (got >= 0 && st.type != SHF_T_FILE)
+		got = -ENOENT;
+	if (got >= 0 && st.bytes > BESIDE_MAX)
+		got = -EFBIG;
+	if (got >= 0 && st.bytes) {
+		to = shf_buf_room(out, (size_t)st.bytes);
+		got = to ? shf_sys_pread(sys, fd, to, (size_t)st.bytes, 0) : -ENOMEM;
+		out->len = got > 0 ? (size_t)got : 0;
+	}
+	if (fd >= 0)
+		shf_sys_close(sys, fd);
+	return got < 0 ? (int)got : 0;
+}
+
+/* Copies the files that a model of Hugging Face has, if they lie in the directory `from`. All kinds
+ * of files may lie beside a file of torch.save, so only known names are looked for. */
+static int put_known(struct shf_export_dir *d, int from, const char *path, struct sheaf_error *err)
+{
+	static const char *const known[] = { "config.json", "generation_config.json",
+		"tokenizer.json", "tokenizer_config.json", "tokenizer.model",
+		"special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt",
+		"merges.txt", "spiece.model", "sentencepiece.bpe.model", "chat_template.jinja",
+		"chat_template.json", "preprocessor_config.json", "processor_config.json",
+		"modules.json", "adapter_config.json" };
+	struct shf_buf text = SHF_BUF_INIT;
+	int rc = 0;
+
+	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]) && rc == 0; i++) {
+		shf_buf_reset(&text);
+		rc = read_known(d->sys, from, known[i], &text);
+		if (rc >= 0)
+			rc = shf_export_dir_put(d, known[i], text.data, text.len, err);
+		else
+			rc = rc == -ENOENT ? 0 : shf_fail_io(err, -rc, "%s: %s beside it", path,
+			                                     known[i]);
+	}
+	shf_buf_release(&text);
+	return rc;
+}
+
+/* Copies the known files from the directory of a foreign checkpoint, or the one that its file is
+ * in. */
+static int put_beside(struct shf_export_dir *d, const struct sheaf_checkpoint *step,
+                      struct sheaf_error *err)
+{
+	const struct shf_foreign *f = step->foreign;
+	char *in = shf_strdup(f->path), *slash;
+	int from, rc;
+
+	if (!in)
+		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory for a path", f->path);
+	slash = f->dir >= 0 ? NULL : strrchr(in, '/');
+	if (slash)
+		slash[1] = '\0';
+	from = shf_sys_open(d->sys, SHF_CWD, f->dir >= 0 || slash ? in : ".", SHF_O_DIR, 0);
+	if (from < 0) {
+		rc = shf_fail_io(err, -from, "%s: the directory that it lies in", f->path);
+	} else {
+		rc = put_known(d, from, f->path, err);
+		shf_sys_close(d->sys, from);
+	}
+	shf_free(in);
+	return rc;
+}
+
+/* Writes everything into the directory, and renames it. */
+static int fill(struct shf_export *x, struct shf_export_dir *d, struct sheaf_error *err)
+{
+	int rc = shf_export_dir_sweep(d, &x->plan, err);
+
+	x->dir = d->dir;
+	x->path = d->path;
+	x->partial = d->partial;
+	if (rc == 0)
+		rc = shf_export_targets_make(x, err);
+	if (rc == 0)
+		rc = shf_export_files(x, err);
+	if (rc == 0 && x->plan.out.files_n > 1)
+		rc = put_index(d, &x->plan, err);
+	if (rc == 0)
+		rc = x->step->foreign ? put_beside(d, x->step, err)
+		                      : put_attached(d, x->step, err);
+	return rc == 0 ? shf_export_dir_publish(d, err) : rc;
+}
+
+/* Checks that the step can be read here, and reads its list of tensors. */
+static int look_at_source(struct sheaf_checkpoint *step, struct sheaf_error *err)
+{
+	int rc;
+
+	if (step->run->team.ranks != 1)
+		return shf_fail(err, SHEAF_EINVAL, "%s: is open on %d ranks; open it in one "
+		                "process alone to export it", step->path, step->run->team.ranks);
+	if (step->view && shf_view_access(step->view))
+		return shf_fail(err, SHEAF_EINVAL, "%s: is spread over the memory of several "
+		                "nodes; use sheaf_agent_flush first", step->path);
+	rc = shf_step_wake(step, err);
+	if (rc == 0 && step->cat_rc < 0) {
+		*err = step->cat_err;
+		rc = step->cat_rc;
+	}
+	if (rc == 0 && step->sound && step->sums_rc < 0) {
+		*err = step->sums_err;
+		rc = step->sums_rc;
+	}
+	return rc;
+}
+
+int shf_step_export(struct sheaf_checkpoint *step, const char *path,
+                    const struct shf_export_opts *opts, struct sheaf_report *report,
+                    struct sheaf_error *err)
+{
+	struct shf_export x = { .step = step, .opts = opts, .sys = step->run->sys };
+	struct shf_export_dir d = { .parent = -1, .dir = -1, .mark = -1, .sys = x.sys };
+	int rc = look_at_source(step, err);
+
+	if (rc < 0)
+		return rc;
+	pthread_mutex_init(&x.lock, NULL);
+	rc = shf_export_plan_make(&x.plan, step, opts, err);
+	if (rc == 0)
+		rc = shf_export_dir_open(&d, x.sys, path, err);
+	if (rc == 0)
+		rc = fill(&x, &d, err);
+	if (rc == SHEAF_ECORRUPT && shf_view_check_unchanged(step->view, step->path, err) < 0)
+		rc = SHEAF_EAGAIN;
+	if (report) {
+		report->held = x.written;
+		report->files = x.plan.out.files_n;
+		report->loaded = x.plan.out.tensors_n;
+		report->bytes = x.plan.out.families_n ? x.plan.out.families[0].bytes : 0;
+	}
+	shf_export_dir_close(&d);
+	shf_export_targets_release(&x);
+	shf_export_plan_release(&x.plan);
+	pthread_mutex_destroy(&x.lock);
+	return rc;
+}

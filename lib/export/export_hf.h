@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writes a family of a step, native or foreign, as a new Hugging Face directory. [local]
+ *
+ * The room lib/export owns struct shf_export, an export in progress. It reads a step through
+ * lib/step, and writes a directory that is no run. */
+#ifndef SHF_EXPORT_HF_H
+#define SHF_EXPORT_HF_H
+#include "step.h"
+
+/* struct sheaf_export of sheaf-admin.h, with the defaults filled in. */
+struct shf_export_opts {
+	int32_t dtype;                  /* 0: types stay */
+	const char *family, *prefix;    /* prefix "": all names */
+	uint64_t file_bytes_max, memory_bytes;
+	int (*progress)(void *arg, uint64_t done, uint64_t total);      /* NULL: none */
+	void *arg;
+};
+/* Writes the directory `path`, which must not exist. report (may be NULL) gets files, tensors and
+ * bytes; report->held becomes the number of bytes that were written now, without those of an
+ * earlier export that was taken up. [local] */
+int shf_step_export(struct sheaf_checkpoint *step, const char *path,
+                    const struct shf_export_opts *opts, struct sheaf_report *report,
+                    struct sheaf_error *err);
+#endif

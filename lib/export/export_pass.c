@@ -1,0 +1,449 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A file is cut into chunks, which the threads take one after the other. While it is written it is
+ * called part-<name>; it gets its name when all its chunks are written and its fsync succeeded. An
+ * export that is taken up compares files that have their names, and deletes parts: the bytes of a
+ * part may be in the page cache only, and after a failed fsync they may never reach the disk.
+ *
+ * Reading back bypasses the page cache where the file system allows it, so it finds what the disk
+ * has. It is a pass of its own, when all files are durable. */
+#include "export_pass.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include "crc64.h"
+#include "err.h"
+#include "place.h"
+#include "run_files.h"
+#include "step_files.h"
+
+#define CHUNK (UINT64_C(4) << 20)
+#define PIECE (UINT64_C(1) << 20)       /* of a finished file, compared at once */
+#define THREADS_MAX 16
+
+struct worker {
+	struct shf_export *x;
+	struct shf_export_reader reader;
+	uint8_t *memory;                /* owned; in it lie: */
+	uint8_t *bytes, *there;         /* CHUNK bytes on a page; PIECE bytes */
+	struct shf_task *task;          /* NULL: the thread of the caller */
+};
+
+static void part_name(char name[300], const struct shf_export *x, uint32_t f)
+{
+	snprintf(name, 300, "part-%.250s", x->plan.files[f].name);
+}
+
+static int fail_in_file(const struct shf_export *x, int sys, uint32_t f, struct sheaf_error *err)
+{
+	return shf_fail_io(err, -sys, "%s/%s", x->partial, x->plan.files[f].name);
+}
+
+/* ---- files ---- */
+
+/* Opens a file for its pass, with the lock held. */
+static int target_open(struct shf_export *x, uint32_t f, struct sheaf_error *err)
+{
+	struct shf_export_target *t = &x->targets[f];
+	bool is_new = t->what == SHF_EXPORT_WRITE && !x->reads_back;
+	char part[300];
+	int rc;
+
+	part_name(part, x, f);
+	t->fd = shf_sys_open(x->sys, x->dir, is_new ? part : x->plan.files[f].name,
+	                     SHF_O_NOFOLLOW | (is_new ? SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL
+	                                              : 0), 0666);
+	rc = t->fd;
+	/* The space is reserved at once, so that a full file system is found before bytes are
+	 * read. */
+	if (rc >= 0 && is_new)
+		rc = shf_sys_resize(x->sys, t->fd, x->plan.files[f].bytes);
+	if (rc < 0)
+		return fail_in_file(x, rc, f, err);
+	t->direct = shf_sys_open(x->sys, x->dir, is_new ? part : x->plan.files[f].name,
+	                         SHF_O_NOFOLLOW | SHF_O_DIRECT | (is_new ? SHF_O_WRITE : 0), 0);
+	t->left = t->chunks_n;
+	return 0;
+}
+
+/* Closes a file whose last chunk is done. If it was written, it becomes durable and gets its
+ * name. Called by the thread that did that chunk, without the lock. */
+static int target_finish(struct shf_export *x, uint32_t f, struct sheaf_error *err)
+{
+	struct shf_export_target *t = &x->targets[f];
+	bool is_new = t->what == SHF_EXPORT_WRITE && !x->reads_back;
+	int rc = is_new ? shf_sys_fsync(x->sys, t->fd) : 0, closed;
+	char part[300];
+
+	if (t->direct >= 0)
+		shf_sys_close(x->sys, t->direct);
+	closed = shf_sys_close(x->sys, t->fd);
+	t->fd = t->direct = -1;
+	rc = rc < 0 ? rc : closed;
+	part_name(part, x, f);
+	if (rc >= 0 && is_new)
+		rc = shf_sys_rename(x->sys, x->dir, part, x->dir, x->plan.files[f].name, false);
+	return rc < 0 ? fail_in_file(x, rc, f, err) : 0;
+}
+
+/* ---- chunks ---- */
+
+/* Writes n bytes, whole pages without the page cache if that is possible. */
+static int chunk_put(const struct shf_export *x, const struct shf_export_target *t,
+                     const uint8_t *bytes, uint64_t at, uint64_t n)
+{
+	uint64_t pages = t->direct >= 0 ? n / SHF_PAGE * SHF_PAGE : 0;
+	int64_t put = pages ? shf_sys_pwrite(x->sys, t->direct, bytes, (size_t)pages, at) : 0;
+
+	if (put == -EINVAL) {
+		pages = 0;
+		put = 0;
+	}
+	if (put >= 0 && pages < n)
+		put = shf_sys_pwrite(x->sys, t->fd, bytes + pages, (size_t)(n - pages), at + pages);
+	return put < 0 ? (int)put : 0;
+}
+
+static int chunk_write(struct worker *w, uint32_t f, uint64_t at, uint64_t n,
+                       struct sheaf_error *err)
+{
+	struct shf_export *x = w->x;
+	const struct shf_export_target *t = &x->targets[f];
+	int rc = shf_export_fill(&w->reader, f, at, w->bytes, n, err);
+
+	if (rc < 0)
+		return rc;
+	x->sums[t->first_chunk + at / CHUNK] = shf_crc64(w->bytes, (size_t)n);
+	rc = chunk_put(x, t, w->bytes, at, n);
+	return rc < 0 ? fail_in_file(x, rc, f, err) : 0;
+}
+
+/* Compares a chunk with a file that an earlier export has finished. Sets *differs. */
+static int chunk_compare(struct worker *w, uint32_t f, uint64_t at, uint64_t n, bool *differs,
+                         struct sheaf_error *err)
+{
+	struct shf_export *x = w->x;
+	int rc = shf_export_fill(&w->reader, f, at, w->bytes, n, err);
+
+	for (uint64_t i = 0; i < n && rc == 0 && !*differs; i += PIECE) {
+		uint64_t some = n - i < PIECE ? n - i : PIECE;
+		int64_t got = shf_sys_pread(x->sys, x->targets[f].fd, w->there, (size_t)some,
+		                            at + i);
+
+		if (got < 0)
+			return fail_in_file(x, (int)got, f, err);
+		*differs = (uint64_t)got != some || memcmp(w->there, w->bytes + i, (size_t)some);
+	}
+	return rc;
+}
+
+/* Reads a chunk back that was written, and compares its sum. */
+static int chunk_read_back(struct worker *w, uint32_t f, uint64_t at, uint64_t n,
+                           struct sheaf_error *err)
+{
+	struct shf_export *x = w->x;
+	const struct shf_export_target *t = &x->targets[f];
+	int64_t got = -EINVAL;
+
+	/* At the end of the file more is asked for, because direct I/O reads whole pages. */
+	if (t->direct >= 0)
+		got = shf_sys_pread(x->sys, t->direct, w->bytes,
+		                    (size_t)((n + SHF_PAGE - 1) / SHF_PAGE * SHF_PAGE), at);
+	if (got == -EINVAL) {
+		shf_sys_forget(x->sys, t->fd, at, n);
+		got = shf_sys_pread(x->sys, t->fd, w->bytes, (size_t)n, at);
+	}
+	if (got < 0)
+		return fail_in_file(x, (int)got, f, err);
+	if ((uint64_t)got == n &&
+	    shf_crc64(w->bytes, (size_t)n) == x->sums[t->first_chunk + at / CHUNK])
+		return 0;
+	return shf_fail(err, SHEAF_EIO, "%s/%s: bytes %" PRIu64 " to %" PRIu64 " read back "
+	                "differently from how they were written; check the disk and the memory "
+	                "of this machine", x->partial, x->plan.files[f].name, at, at + n);
+}
+
+static int chunk_do(struct worker *w, uint32_t f, uint64_t chunk, struct sheaf_error *err)
+{
+	struct shf_export *x = w->x;
+	uint64_t at = chunk * CHUNK, size = x->plan.files[f].bytes;
+	uint64_t n = size - at < CHUNK ? size - at : CHUNK;
+	bool differs = false, last;
+	int rc;
+
+	if (x->reads_back)
+		rc = chunk_read_back(w, f, at, n, err);
+	else if (x->targets[f].what == SHF_EXPORT_COMPARE)
+		rc = chunk_compare(w, f, at, n, &differs, err);
+	else
+		rc = chunk_write(w, f, at, n, err);
+	pthread_mutex_lock(&x->lock);
+	x->targets[f].stale |= differs;
+	x->done += n;
+	if (!x->reads_back && x->targets[f].what == SHF_EXPORT_WRITE)
+		x->written += n;
+	last = rc == 0 && --x->targets[f].left == 0;
+	pthread_mutex_unlock(&x->lock);
+	return last ? target_finish(x, f, err) : rc;
+}
+
+/* ---- threads ---- */
+
+static bool is_of_pass(const struct shf_export *x, uint32_t f)
+{
+	return x->reads_back ? x->targets[f].what == SHF_EXPORT_WRITE
+	                     : x->targets[f].what != SHF_EXPORT_DONE;
+}
+
+/* Takes the next chunk, and opens its file if it is the first one of it. Returns false if none is
+ * left, or something has failed. */
+static bool claim_chunk(struct shf_export *x, uint32_t *f, uint64_t *chunk)
+{
+	bool taken = false;
+
+	pthread_mutex_lock(&x->lock);
+	while (x->file < x->plan.out.files_n &&
+	       (!is_of_pass(x, x->file) || x->chunk == x->targets[x->file].chunks_n)) {
+		x->file++;
+		x->chunk = 0;
+	}
+	if (x->rc == 0 && x->file < x->plan.out.files_n && x->chunk == 0)
+		x->rc = target_open(x, x->file, &x->err);
+	if (x->rc == 0 && x->file < x->plan.out.files_n) {
+		*f = x->file;
+		*chunk = x->chunk++;
+		taken = true;
+	}
+	pthread_mutex_unlock(&x->lock);
+	return taken;
+}
+
+static bool export_work(void *arg)
+{
+	struct worker *w = arg;
+	struct shf_export *x = w->x;
+	struct sheaf_error err;
+	uint64_t chunk;
+	uint32_t f;
+	int rc;
+
+	if (!claim_chunk(x, &f, &chunk))
+		return false;
+	rc = chunk_do(w, f, chunk, &err);
+	pthread_mutex_lock(&x->lock);
+	if (rc < 0 && x->rc == 0) {
+		x->rc = rc;
+		x->err = err;
+	}
+	pthread_mutex_unlock(&x->lock);
+	return true;
+}
+
+/* Calls the caller's function. Returns what it returned, or 0. */
+static int say_progress(struct shf_export *x, uint64_t total)
+{
+	uint64_t done;
+
+	if (!x->opts->progress)
+		return 0;
+	pthread_mutex_lock(&x->lock);
+	done = x->done;
+	pthread_mutex_unlock(&x->lock);
+	return x->opts->progress(x->opts->arg, done < total ? done : total, total);
+}
+
+static int worker_init(struct worker *w, struct shf_export *x, struct sheaf_error *err)
+{
+	size_t room = (size_t)(CHUNK + PIECE + SHF_PAGE);
+
+	*w = (struct worker){ .x = x };
+	w->memory = shf_alloc(room, 1);
+	if (!w->memory)
+		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory for a buffer of %zu bytes",
+		                x->path, room);
+	w->bytes = w->memory + (SHF_PAGE - (uintptr_t)w->memory % SHF_PAGE) % SHF_PAGE;
+	w->there = w->bytes + CHUNK;
+	return shf_export_reader_init(&w->reader, x->step, &x->plan, err);
+}
+
+/* Makes as many workers as the memory allows; the first is the thread of the caller. The others are
+ * twice the processors, because each waits for the disk half of the time. */
+static int workers_make(struct worker **workers, int *n, struct shf_export *x,
+                        struct sheaf_error *err)
+{
+	uint64_t each = CHUNK + PIECE + SHF_PAGE + SHF_EXPORT_READER_BYTES;
+	uint64_t most = x->opts->memory_bytes / each;
+	int cpus = 2 * shf_sys_cpus(x->sys), rc = 0;
+
+	cpus = cpus > THREADS_MAX ? THREADS_MAX : cpus < 1 ? 1 : cpus;
+	cpus = most < (uint64_t)cpus ? (int)most : cpus;
+	cpus = cpus < 1 ? 1 : cpus;
+	*workers = shf_zalloc((size_t)cpus, sizeof(**workers));
+	if (!*workers)
+		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory for %d threads", x->path, cpus);
+	for (*n = 0; *n < cpus && rc == 0; ++*n) {
+		struct sheaf_error own;
+
+		rc = worker_init(&(*workers)[*n], x, *n ? &own : err);
+		if (rc < 0 && *n) {     /* fewer will do */
+			shf_export_reader_release(&(*workers)[*n].reader);
+			shf_free((*workers)[*n].memory);
+			return 0;
+		}
+	}
+	return rc;
+}
+
+static void workers_free(struct worker *workers, int n)
+{
+	for (int i = 0; workers && i < n; i++) {
+		shf_export_reader_release(&workers[i].reader);
+		shf_free(workers[i].memory);
+	}
+	shf_free(workers);
+}
+
+/* Closes what a pass that failed has left open. */
+static void close_targets(struct shf_export *x)
+{
+	for (uint32_t f = 0; f < x->plan.out.files_n; f++) {
+		if (x->targets[f].direct >= 0)
+			shf_sys_close(x->sys, x->targets[f].direct);
+		if (x->targets[f].fd >= 0)
+			shf_sys_close(x->sys, x->targets[f].fd);
+		x->targets[f].fd = x->targets[f].direct = -1;
+	}
+}
+
+/* One pass: the thread of the caller does chunks, too, and reports how far it is. A thread that
+ * cannot be started is done without. */
+static int do_pass(struct shf_export *x, struct worker *workers, int n, bool reads_back,
+                uint64_t total, struct sheaf_error *err)
+{
+	int asked = 0;
+
+	x->reads_back = reads_back;
+	x->file = 0;
+	x->chunk = 0;
+	for (int i = 1; i < n; i++)
+		if (shf_sys_task_new(x->sys, &workers[i].task, export_work, &workers[i], NULL) < 0)
+			workers[i].task = NULL;
+	while (asked == 0 && export_work(&workers[0]))
+		asked = say_progress(x, total);
+	if (asked) {
+		pthread_mutex_lock(&x->lock);
+		x->rc = x->rc ? x->rc : shf_fail(&x->err, SHEAF_EFAILED, "%s: how.progress ended "
+		                                 "the export", x->path);
+		pthread_mutex_unlock(&x->lock);
+	}
+	for (int i = 1; i < n; i++) {
+		while (workers[i].task && !shf_sys_task_over(x->sys, workers[i].task)) {
+			if (!asked)
+				(void)say_progress(x, total);   /* these are the last chunks */
+			shf_sys_sleep_ms(x->sys, 5);
+		}
+		if (workers[i].task)
+			shf_sys_task_free(x->sys, workers[i].task);
+		workers[i].task = NULL;
+	}
+	close_targets(x);
+	if (x->rc != 0)
+		*err = x->err;
+	return x->rc;
+}
+
+/* Files that are not as the step says are deleted, and written by the next pass. */
+static int drop_stale(struct shf_export *x, bool *again, struct sheaf_error *err)
+{
+	for (uint32_t f = 0; f < x->plan.out.files_n; f++) {
+		struct shf_export_target *t = &x->targets[f];
+
+		if (t->what != SHF_EXPORT_COMPARE)
+			continue;
+		t->what = t->stale ? SHF_EXPORT_WRITE : SHF_EXPORT_DONE;
+		if (t->stale) {
+			int rc = shf_sys_unlink(x->sys, x->dir, x->plan.files[f].name, false);
+
+			if (rc < 0)
+				return fail_in_file(x, rc, f, err);
+			*again = true;
+		}
+	}
+	return 0;
+}
+
+/* Marks what has been written, between the two writing passes, so that it is not written twice. */
+static void hold_written(struct shf_export *x, enum shf_export_what *held)
+{
+	for (uint32_t f = 0; f < x->plan.out.files_n; f++) {
+		held[f] = x->targets[f].what;
+		if (held[f] == SHF_EXPORT_WRITE)
+			x->targets[f].what = SHF_EXPORT_DONE;
+	}
+}
+
+int shf_export_files(struct shf_export *x, struct sheaf_error *err)
+{
+	uint64_t total = 2 * x->plan.bytes;
+	enum shf_export_what *held = shf_alloc(x->plan.out.files_n, sizeof(*held));
+	struct worker *workers = NULL;
+	bool again = false;
+	int n = 0, rc = held ? 0 : shf_fail(err, SHEAF_ENOMEM, "%s: no memory for %zu files",
+	                                    x->path, x->plan.out.files_n);
+
+	/* The threads use the descriptors, and must not open files. */
+	for (uint32_t f = 0; f < x->step->layout.files_n && rc == 0; f++) {
+		int fd = shf_step_fd(x->step, f, err);
+
+		rc = fd < 0 ? fd : 0;
+	}
+	if (rc == 0)
+		rc = workers_make(&workers, &n, x, err);
+	if (rc == 0)
+		rc = do_pass(x, workers, n, false, total, err);
+	if (rc == 0) {
+		hold_written(x, held);
+		rc = drop_stale(x, &again, err);
+	}
+	if (rc == 0 && again)
+		rc = do_pass(x, workers, n, false, total, err);
+	for (uint32_t f = 0; rc == 0 && f < x->plan.out.files_n; f++)
+		if (held[f] == SHF_EXPORT_WRITE)
+			x->targets[f].what = SHF_EXPORT_WRITE;
+	if (rc == 0)
+		rc = do_pass(x, workers, n, true, total, err);
+	workers_free(workers, n);
+	shf_free(held);
+	return rc;
+}
+
+int shf_export_targets_make(struct shf_export *x, struct sheaf_error *err)
+{
+	uint64_t chunks = 0;
+
+	x->targets = shf_zalloc(x->plan.out.files_n, sizeof(*x->targets));
+	if (!x->targets)
+		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory for %zu files", x->path,
+		                x->plan.out.files_n);
+	for (uint32_t f = 0; f < x->plan.out.files_n; f++) {
+		struct shf_export_target *t = &x->targets[f];
+		struct shf_stat st;
+
+		t->fd = t->direct = -1;
+		t->first_chunk = chunks;
+		t->chunks_n = (x->plan.files[f].bytes + CHUNK - 1) / CHUNK;
+		chunks += t->chunks_n;
+		if (shf_sys_stat(x->sys, x->dir, x->plan.files[f].name, false, &st) >= 0 &&
+		    st.type == SHF_T_FILE && st.bytes == x->plan.files[f].bytes)
+			t->what = SHF_EXPORT_COMPARE;
+	}
+	x->sums = shf_alloc((size_t)chunks, sizeof(*x->sums));
+	return x->sums ? 0 : shf_fail(err, SHEAF_ENOMEM, "%s: no memory for %" PRIu64 " checksums",
+	                              x->path, chunks);
+}
+
+void shf_export_targets_release(struct shf_export *x)
+{
+	shf_free(x->targets);
+	shf_free(x->sums);
+}

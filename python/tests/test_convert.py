@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What `sheaf convert` writes is opened by transformers and safetensors. Prints TAP.
+
+usage: test_convert.py SHEAF, the command
+"""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import tap
+
+if tap.there("torch", "transformers", "safetensors"):
+    import torch
+    import torch.distributed.checkpoint as dcp
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+    import sheaf
+
+NEEDS = ("torch", "transformers", "safetensors")
+
+
+def convert(*arguments: str) -> dict[str, Any]:
+    done = subprocess.run([sys.argv[1], "convert", *arguments, "--json"], capture_output=True,
+                          text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    said: dict[str, Any] = json.loads(done.stdout)
+    return said
+
+
+def trained() -> Any:
+    """A tiny Qwen2 with odd sizes, without tied weights."""
+    torch.manual_seed(5)
+    config = Qwen2Config(vocab_size=61, hidden_size=24, intermediate_size=40, num_hidden_layers=3,
+                         num_attention_heads=4, num_key_value_heads=2,
+                         tie_word_embeddings=False)
+    return Qwen2ForCausalLM(config).eval()
+
+
+def opens(model: Any, path: str) -> None:
+    """transformers finds every weight, bit for bit, and computes the same."""
+    again, said = AutoModelForCausalLM.from_pretrained(path, output_loading_info=True)
+    assert not any(said.values()), said
+    have, want = again.state_dict(), model.state_dict()
+    assert have.keys() == want.keys()
+    for name, t in want.items():
+        assert have[name].dtype == t.dtype and torch.equal(have[name], t), name
+    text = torch.arange(30).reshape(2, 15)
+    with torch.no_grad():
+        assert torch.equal(again.eval()(text).logits, model(text).logits)
+
+
+@tap.needs(*NEEDS)
+def test_a_file_of_torch_save() -> None:
+    """A training checkpoint of torch.save becomes a model that transformers opens"""
+    model = trained()
+    with tap.folder() as at:
+        model.config.save_pretrained(at)
+        torch.save({"model": model.state_dict(), "step": 7,
+                    "optimizer": {"state": {0: {"exp_avg": torch.ones(3)}}}}, at + "/ck.pt")
+        said = convert(at + "/ck.pt", at + "/hf", "--prefix", "model.")
+        assert said["tensors"] == len(model.state_dict()) and said["files"] == 1
+        assert sorted(os.listdir(at + "/hf")) == ["config.json", "model.safetensors"]
+        opens(model, at + "/hf")
+
+
+@tap.needs(*NEEDS)
+def test_a_directory_of_dcp() -> None:
+    """So does a directory of torch.distributed.checkpoint, in several files"""
+    model = trained()
+    with tap.folder() as at:
+        dcp.save({"model": model.state_dict()}, checkpoint_id=at + "/dcp", no_dist=True)
+        model.config.save_pretrained(at + "/dcp")
+        said = convert(at + "/dcp", at + "/hf", "--prefix", "model.", "--max-shard-size", "8K")
+        assert said["files"] > 3
+        opens(model, at + "/hf")
+
+
+@tap.needs(*NEEDS)
+def test_a_run_of_sheaf() -> None:
+    """So does a step of a run, and its averages"""
+    model = trained()
+    with tap.folder() as at:
+        model.config.save_pretrained(at)
+        sheaf.save(at + "/run@3", {"model": model.state_dict(), "ema": model.state_dict()},
+                   files={"config.json": at + "/config.json"})
+        convert(at + "/run@3", at + "/hf")
+        opens(model, at + "/hf")
+        convert(at + "/run", at + "/ema", "--family", "ema", "--max-shard-size", "8K")
+        opens(model, at + "/ema")
+
+
+@tap.needs(*NEEDS)
+def test_another_type() -> None:
+    """--dtype converts floating-point tensors as torch does, and no others"""
+    tensors = {"a": torch.randn(33, 7) * 1e5, "b": torch.randn(5).double(), "c": torch.arange(9),
+               "d": torch.randn(4).bfloat16(), "e": torch.tensor([True, False]),
+               "f": torch.tensor([float("nan"), float("inf"), 1e-45, 70000., -0.])}
+    with tap.folder() as at:
+        torch.save(tensors, at + "/t.pt")
+        for name, dtype in (("BF16", torch.bfloat16), ("F16", torch.float16),
+                            ("F64", torch.float64)):
+            convert(at + "/t.pt", at + "/" + name, "--dtype", name)
+            have = load_file(at + "/" + name + "/model.safetensors")
+            for key, t in tensors.items():
+                want = t.to(dtype) if t.is_floating_point() else t
+                assert have[key].dtype == want.dtype, (name, key)
+                assert torch.equal(torch.nan_to_num(have[key]) if t.is_floating_point()
+                                   else have[key], torch.nan_to_num(want)
+                                   if t.is_floating_point() else want), (name, key)
+
+
+if __name__ == "__main__":
+    sys.exit(tap.run(globals()))

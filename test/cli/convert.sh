@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+# Checkpoints written as Hugging Face directories.
+golden=$here/../golden
+cp -r "$golden/foreign" f
+mkdir conf && cp f/training.pt conf/ && echo '{}' >conf/config.json && echo x >conf/notes.txt
+
+wrong "$SHEAF" convert
+wrong "$SHEAF" convert f/training.pt
+wrong "$SHEAF" convert nowhere.pt out
+wrong "$SHEAF" convert f/training.pt dst --dtype I32
+wrong "$SHEAF" convert f/training.pt dst --dtype float32
+wrong "$SHEAF" convert f/training.pt dst --mem 0
+wrong "$SHEAF" convert f/training.pt dst --max-shard-size 5X
+wrong "$SHEAF" convert f/training.pt nowhere/out
+wrong "$SHEAF" convert f/training.pt .
+wrong "$SHEAF" convert f/training.pt dst/..
+
+t 0 'a file of torch.save is converted' "$SHEAF" convert conf/training.pt dst --json
+json 'in an object' 'len(o) == 1 and keys(o[0], "to files tensors bytes written seconds") and \
+	o[0]["files"] == 1 and o[0]["written"] > o[0]["bytes"] > 0'
+[ "$(ls -A dst | tr '\n' ' ')" = 'config.json model.safetensors ' ]
+result $? 'the configuration beside it comes along, and nothing else'
+t 0 'and all its tensors are there' "$SHEAF" diff conf/training.pt dst
+[ ! -e dst.partial ]
+result $? 'nothing is left beside it'
+t 1 'what is there is not replaced' "$SHEAF" convert conf/training.pt dst
+has 'and named' err 'dst: exists'
+t 0 'a directory of DCP is converted, in many files' \
+	"$SHEAF" convert f/dcp-mesh mesh --max-shard-size 600 --mem 1
+has 'and it is said that there is no configuration' err 'has no config.json'
+t 0 'they hold what it holds' "$SHEAF" diff f/dcp-mesh mesh
+[ -f mesh/model.safetensors.index.json ] && [ -f mesh/model-00001-of-00003.safetensors ]
+result $? 'with an index'
+t 0 'a Hugging Face directory is converted, too' "$SHEAF" convert mesh one --dtype BF16
+t 0 'to another type' "$SHEAF" show one --json
+json 'of floating-point tensors' '{x["dtype"] for x in o[0]["tensors"]} <= {"BF16", "I64"}'
+t 1 'a prefix that no name has is an answer' "$SHEAF" convert mesh two --prefix x.
+has 'in a sentence' err "no tensor whose name begins with 'x.'"
+t 1 'and so is a family that is not there' "$SHEAF" convert mesh two --family ema
+[ ! -e two ] && [ ! -e two.partial ]
+result $? 'and nothing is made'
+t 0 'a prefix is left out' "$SHEAF" convert mesh two --prefix model. --json
+t 0 'of the names' "$SHEAF" cat two w
+mkdir mine.partial && echo x >mine.partial/thesis.txt
+t 1 'a directory that happens to have the name is not touched' "$SHEAF" convert mesh mine
+has 'and named' err 'mine.partial: is not what an export has left'
+[ "$(cat mine.partial/thesis.txt)" = x ]
+result $? 'in any way'
+"$PY" - <<'P'
+import os
+os.mkdir("half.partial")
+open("half.partial/.sheaf-export", "w").close()
+data = bytearray(open("dst/model.safetensors", "rb").read())
+data[-1] ^= 1
+open("half.partial/model.safetensors", "wb").write(data)
+open("half.partial/part-model.safetensors", "wb").write(b"x")
+P
+t 0 'what a killed one has left is taken up' "$SHEAF" convert conf/training.pt half
+t 0 'and what is wrong in it written again' "$SHEAF" diff half dst
+[ "$(ls -A half | tr '\n' ' ')" = 'config.json model.safetensors ' ]
+result $? 'and the rest of it is gone'
