@@ -6,6 +6,8 @@ that one, so `except FileNotFoundError` catches `sheaf.NotFound`.
 """
 from __future__ import annotations
 
+from typing import Union
+
 
 class Error(Exception):
     """A call of the library that failed.
@@ -21,9 +23,12 @@ class Error(Exception):
     sys: int
     message: str
 
-    def __init__(self, code: int, rank: int = -1, sys: int = 0, message: str = "") -> None:
+    def __init__(self, code: Union[int, str], rank: int = -1, sys: int = 0,
+                 message: str = "") -> None:
+        if isinstance(code, str):       # so torch's loader makes the exception of a worker again
+            message, code = code, 0
         self.args = (code, rank, sys, message)
-        self.code = code
+        self.code = int(code)
         self.rank = rank
         self.sys = sys
         self.message = message

@@ -20,9 +20,12 @@ from ..errors import Error
 from .optimizer import Optimizer
 from .pending import Pending
 from .plan import Plan
+from .ranks import together
 from .tracked import Tracked
+from .turns import Turns
 
 log = logging.getLogger("sheaf")
+LEAVE_SECONDS = 5.0                     # how long a rank that leaves waits for the others
 
 
 def has_gate(o: Optimizer) -> bool:
@@ -37,18 +40,21 @@ class Background:
         self.pending: list[Pending] = []
         self.failure: Optional[Error] = None    # the first that nobody asked for
         self.left_out = 0
-        self.hooks: dict[int, Any] = {}         # of optimizers, by their number
+        self.hooks: dict[int, Any] = {}         # before step(), by the number of the optimizer
+        self.ends: list[Any] = []               # hooks after step()
         self.key: Any = None
         self.found: tuple[list[list[int]], list[int]] = ([], [])
 
     # ---- gates ----
 
-    def watch(self, tracked: Tracked) -> None:
+    def watch(self, tracked: Tracked, turns: Turns) -> None:
         """Puts a gate before step() of each optimizer that has none yet."""
         for i, o in enumerate(tracked.optimizers):
             if i not in self.hooks and has_gate(o):
-                self.hooks[i] = hook = o.optimizer.register_step_pre_hook(opens(self, i))
+                self.hooks[i] = hook = o.optimizer.register_step_pre_hook(opens(self, i, turns))
                 o.optimizer._optimizer_step_pre_hooks.move_to_end(hook.id, last=False)
+                self.ends.append(o.optimizer.register_step_post_hook(
+                    lambda *_: turns.after_step()))
 
     def open(self, optimizer: int) -> None:
         """The gate of one optimizer, in all saves in flight."""
@@ -123,23 +129,26 @@ class Background:
 
     def free(self) -> None:
         """At the end of the run: takes the gates away, and frees all saves."""
-        for hook in self.hooks.values():
+        for hook in [*self.hooks.values(), *self.ends]:
             hook.remove()
         self.hooks.clear()
+        self.ends.clear()
         for p in self.pending:
             with p.lock:
                 p.end()
         self.pending.clear()
 
 
-def opens(background: Background, optimizer: int) -> Callable[..., None]:
+def opens(background: Background, optimizer: int, turns: Turns) -> Callable[..., None]:
     """A hook before step() that is the gate of that optimizer."""
-    weak = weakref.ref(background)
+    weak, pid = weakref.ref(background), os.getpid()
 
     def gate(*_: Any) -> None:
         found = weak()
-        if found is not None and found.pending:
-            found.open(optimizer)
+        if found is not None and pid == os.getpid():
+            turns.before_step()
+            if found.pending:
+                found.open(optimizer)
     return gate
 
 
@@ -158,6 +167,23 @@ def remember(checkpointer: Any) -> None:
     _open.add(checkpointer)
 
 
+def exits(checkpointer: Any, e: Optional[BaseException]) -> None:
+    """Commits what is in flight of a Checkpointer that was not closed. [local]
+
+    e  the exception that ends the process, if one does
+    """
+    background = checkpointer.background
+    if checkpointer.run is None or not background.pending:
+        return
+    if e is None:
+        log.warning("%s: the process ends, and %d saves are in flight: close() is missing",
+                    checkpointer.path, len(background.pending))
+        background.drain()
+        together(checkpointer.group, LEAVE_SECONDS)
+        e = SystemExit("the process ended")
+    checkpointer.leave(e)
+
+
 @atexit.register
 def at_exit() -> None:
     """Commits the saves in flight of Checkpointers that were not closed, and says so."""
@@ -166,6 +192,6 @@ def at_exit() -> None:
     failed: Optional[BaseException] = getattr(sys, "last_value", None)
     for checkpointer in list(_open):
         try:
-            checkpointer.exits(failed)
+            exits(checkpointer, failed)
         except Exception as e:
             log.error("%s: at the end of the process: %s", checkpointer.path, e)

@@ -16,25 +16,25 @@ from typing import Any, Mapping, Optional, Sequence, Union
 import torch
 from torch import nn
 
-from .. import agent as agents
 from ..binding import error, library
 from ..errors import Error, Lost, NotFound, NotYet
 from ..group import Alone, Group
 from ..run import LATEST, Path, Run, Save, options
 from .arguments import bad_step, is_time, prove_arguments
-from .background import Background, remember
+from .background import LEAVE_SECONDS, Background, remember
 from .leaving import Leaving, finish
 from .loading import ADAM, Loaded, Loading, failing, findings, sentence
 from .metrics import Best, Metrics, best_options, noted
-from .pending import DISK, MEMORY, NOWHERE, Pending
+from .pending import DISK, MEMORY, NOWHERE, Pending, where_of
 from .plan import Plan
-from .ranks import SECONDS, agreed, ended, explained, gathered, leave, of_torch, together
+from .ranks import SECONDS, agreed, ended, explained, gathered, leave, of_torch, \
+    start_agents
 from .stats import Stats, stats_of
 from .tracked import STREAM, Few, Tracked, Wanted
+from .turns import Turns, one_at_a_time
 
 log = logging.getLogger("sheaf")
 NONE = b"\0" * 32                       # in place of the digest of a rank that failed
-LEAVE_SECONDS = 5.0                     # how long a rank that leaves waits for the others
 
 
 class Checkpointer:
@@ -87,9 +87,11 @@ class Checkpointer:
         self.memory_every, self.disk_every = memory_every, disk_every
         self.plan = Plan()
         self.background = Background()
+        self.turns = Turns()
         self.writes: Optional[bool] = None      # whether this rank writes documents for others,
         self.sizes: list[list[int]] = []        # when its optimizers had groups of these sizes
         self.run: Optional[Run] = None
+        self.pid = os.getpid()                  # a process that it forks only forgets the run
         self.own: list[Group] = []              # groups that close() ends
         self.told: Optional[Leaving] = None
         self.leaving = False
@@ -118,7 +120,7 @@ class Checkpointer:
                 if self.commit_group is not None:
                     opts["commit_group"] = self.commit_group
                 if agent is True and not readonly:
-                    self.start_agent(opts.get("folder"))
+                    start_agents(path, opts.get("folder"), self.group, self.timeout)
                 self.run = Run(path, self.group, create=not readonly, readonly=readonly,
                                timeout=timeout, replicas=check, **opts)
         except BaseException:
@@ -146,13 +148,6 @@ class Checkpointer:
             self.commit_group = of_torch(self.timeout) if group else Group(Alone())
             self.own.append(self.commit_group)
 
-    def start_agent(self, folder: Optional[str]) -> None:
-        """Starts the agent of this node; returns when those of all nodes are there. [collective]"""
-        if os.environ.get("LOCAL_RANK", "0") == "0":
-            agents.started(self.path, folder)
-        if self.group is not None:
-            gathered(self.group, b"1", self.timeout)
-
     # ---- what is saved ----
 
     def track(self, model: Optional[nn.Module] = None, *optimizers: Any, scheduler: Few = None,
@@ -173,9 +168,11 @@ class Checkpointer:
         """
         parts = dict(others, scheduler=scheduler, scaler=scaler)
         self.tracked.add(model, optimizers, prefix, loader, rng, parts)
+        self.background.watch(self.tracked, self.turns)
 
     # ---- saving ----
 
+    @one_at_a_time
     def save(self, step: int, metrics: Optional[Metrics] = None) -> None:
         """Saves all that is tracked. When it returns, the checkpoint survives a power loss.
 
@@ -187,9 +184,13 @@ class Checkpointer:
         """
         self.opened()
         self.background.drain()
-        with explained(), self.begin(step, metrics) as save:
-            save.commit()
+        with explained():
+            with self.turns.still() as problem:
+                save = self.begin(step, metrics, problem)
+            with save:
+                save.commit()
 
+    @one_at_a_time
     def save_async(self, step: int, metrics: Optional[Metrics] = None) -> Pending:
         """Saves all that is tracked in the background, and returns at once.
 
@@ -214,28 +215,21 @@ class Checkpointer:
         with explained():
             self.leaving = self.leaving or self.told is not None and \
                 self.told.agree(self.group, self.timeout or SECONDS)
-            where = DISK if self.leaving else self.where(step)
+            where = DISK if self.leaving else where_of(step, self.memory_every, self.disk_every)
             if where == NOWHERE:
                 return Pending(step, NOWHERE)
-            pending = self.submit(step, metrics, where)
+            with self.turns.still() as problem:
+                pending = self.submit(step, metrics, where, problem)
         if self.leaving and self.told is not None:
             finish(pending, self.told.left or 0.0)
         return pending
 
-    def where(self, step: int) -> str:
-        """Where save_async saves a step."""
-        if self.memory_every is None and self.disk_every is None:
-            return DISK
-        if self.disk_every is not None and step % self.disk_every == 0:
-            return DISK
-        return MEMORY if self.memory_every and step % self.memory_every == 0 else NOWHERE
-
-    def submit(self, step: int, metrics: Optional[Metrics], where: str) -> Pending:
+    def submit(self, step: int, metrics: Optional[Metrics], where: str,
+               problem: Optional[Exception]) -> Pending:
         """Begins a save in the background, and copies at once what no gate protects."""
-        self.background.watch(self.tracked)
         memory = where == MEMORY
         try:
-            save = self.begin(step, metrics, lazy=True, no_disk=memory, may_drop=memory,
+            save = self.begin(step, metrics, problem, lazy=True, no_disk=memory, may_drop=memory,
                               check=self.check)
         except NotYet as e:
             log.debug("step %d: left out: %s", step, e)
@@ -257,18 +251,23 @@ class Checkpointer:
         self.background.pending.append(pending)
         return pending
 
-    def begin(self, step: int, metrics: Optional[Metrics] = None, **flags: bool) -> Save:
-        """Describes all that is tracked, and begins a save with these flags. [collective]"""
+    def begin(self, step: int, metrics: Optional[Metrics], problem: Optional[BaseException],
+              **flags: bool) -> Save:
+        """Describes all that is tracked, and begins a save with these flags. [collective]
+
+        problem  why this rank cannot save; None: it can
+        """
         run = self.opened()
         if self.readonly:
             raise error("EINVAL", "the run was opened with readonly=True: nothing can be saved")
         self.background.settle()
-        problem: Optional[BaseException] = None
         notes: dict[str, str] = {}
         files: dict[str, bytes] = {}
         mine = b""
         digest = NONE
         try:
+            if problem is not None:
+                raise problem
             notes = noted(metrics)
             state = self.plan.update(self.tracked.items())
             if self.writes is None:
@@ -339,6 +338,7 @@ class Checkpointer:
 
     # ---- loading ----
 
+    @one_at_a_time
     def load(self, step: Union[int, str] = "latest", *, strict: bool = True,
              convert: bool = False, only: Union[None, str, Sequence[str]] = None,
              fallback: bool = False) -> Optional[Loaded]:
@@ -375,10 +375,12 @@ class Checkpointer:
     # ---- what is there ----
 
     @property
+    @one_at_a_time
     def steps(self) -> list[int]:
         """The numbers of the checkpoints on disk, in ascending order. [local]"""
         return self.opened().steps()
 
+    @one_at_a_time
     def mark(self, step: int, mark: Optional[str]) -> None:
         """Marks a checkpoint "keep" or "bad", or None: takes the mark away. [collective]"""
         run = self.opened()
@@ -390,6 +392,7 @@ class Checkpointer:
             agreed(self.group, problem, self.timeout, "marks step %s as %s" % (step, mark))
             run.mark(step, mark or "none")
 
+    @one_at_a_time
     def rewind(self, step: int) -> None:
         """Sets all checkpoints after `step` aside, to go on from it. [collective]"""
         run = self.opened()
@@ -398,6 +401,7 @@ class Checkpointer:
             agreed(self.group, bad_step(step), self.timeout, "rewinds to step %s" % step)
             run.rewind(step)
 
+    @one_at_a_time
     def verify(self, step: Union[int, str] = "latest") -> list[str]:
         """Compares all bytes of a checkpoint with their checksums. [collective]
 
@@ -410,14 +414,18 @@ class Checkpointer:
             return findings(run, step)
 
     def opened(self) -> Run:
-        """The run; sheaf.Invalid if it was closed."""
+        """The run; sheaf.Invalid if it was closed, or another process has it."""
         if self.run is None:
             raise error("EINVAL", "the checkpointer of %s is closed" % self.path)
+        if self.pid != os.getpid():
+            raise error("EINVAL", "this process was forked from %d, which has the checkpointer of "
+                        "%s; make one here with readonly=True" % (self.pid, self.path))
         return self.run
 
     def __repr__(self) -> str:
-        if self.run is None:
-            return "<Checkpointer %r, closed>" % self.path
+        if self.run is None or self.pid != os.getpid():
+            return "<Checkpointer %r, %s>" % (self.path, "closed" if self.run is None else
+                                              "in another process")
         steps = self.run.steps()
         return "<Checkpointer %r, rank %d of %d, %s, tracks %s>" % (
             self.path, self.rank, self.ranks,
@@ -432,12 +440,15 @@ class Checkpointer:
 
     # ---- the end ----
 
+    @one_at_a_time
     def close(self) -> None:
         """Waits for all saves in the background, and closes the run; a second call does nothing.
 
         Raises the first failure that no call of result() has reported, when the run is closed.
         [collective]
         """
+        if self.pid != os.getpid():
+            return
         if self.run is not None:
             self.background.drain()
         self.end()
@@ -461,6 +472,8 @@ class Checkpointer:
 
         Saves in flight are given up. The others get Lost, with the sentence, from their next call.
         """
+        if self.pid != os.getpid():
+            return
         log.log(logging.INFO if isinstance(e, Lost) else logging.ERROR, "rank %d leaves %s: %s",
                 self.rank, self.path, sentence(e))
         if self.run is not None:
@@ -468,22 +481,9 @@ class Checkpointer:
         for group in (self.commit_group, self.group):
             if group is not None:
                 leave(group, sentence(e))
-        self.end()
-
-    def exits(self, e: Optional[BaseException]) -> None:
-        """At the end of a process that has not closed the run: commits what is in flight. [local]
-
-        e  the exception that ends the process, if one does
-        """
-        if self.run is None or not self.background.pending:
-            return
-        if e is None:
-            log.warning("%s: the process ends, and %d saves are in flight: close() is missing",
-                        self.path, len(self.background.pending))
-            self.background.drain()
-            together(self.group, LEAVE_SECONDS)
-            e = SystemExit("the process ended")
-        self.leave(e)
+        with self.turns.taken("leave", LEAVE_SECONDS) as got:
+            if got:
+                self.end()              # otherwise another thread still uses the run
 
     def __enter__(self) -> Checkpointer:
         return self

@@ -7,6 +7,7 @@ save. The gate of an optimizer is called before it changes what it owns.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from typing import Any, Optional, Sequence
@@ -18,6 +19,15 @@ from ..run import Save
 log = logging.getLogger("sheaf")
 DISK, MEMORY, NOWHERE = "disk", "memory", "nowhere"
 PAUSE, PAUSE_MAX = 0.0002, 0.01         # seconds between two looks at the outcome
+
+
+def where_of(step: int, memory_every: Optional[int], disk_every: Optional[int]) -> str:
+    """Where a step is saved in the background. What is no number fails in the save, everywhere."""
+    if memory_every is None and disk_every is None or not hasattr(step, "__index__"):
+        return DISK
+    if disk_every is not None and step % disk_every == 0:
+        return DISK
+    return MEMORY if memory_every and step % memory_every == 0 else NOWHERE
 
 
 class Pending:
@@ -39,6 +49,7 @@ class Pending:
         self.error: Optional[Error] = None
         self.asked = save is None       # whether the caller has seen the outcome
         self.lock = threading.RLock()   # the save is not freed while another thread uses it
+        self.pid = os.getpid()
 
     def gate(self) -> None:
         """Waits until all is copied, and returns when any tensor may change. [local]
@@ -47,6 +58,8 @@ class Pending:
         is replayed, before weights are changed by hand, and before an optimizer that runs inside
         the backward pass.
         """
+        if self.pid != os.getpid():     # a forked process changes its own memory
+            return
         with self.lock:
             if not self.copied:
                 self.wait(None)
@@ -54,6 +67,8 @@ class Pending:
 
     def open(self, optimizer: int) -> None:
         """The gate of one optimizer, by its number: waits for what it changes. [local]"""
+        if self.pid != os.getpid():
+            return
         with self.lock:
             if self.copied or optimizer >= len(self.closed) or not self.closed[optimizer]:
                 return
@@ -74,8 +89,15 @@ class Pending:
         except Error as e:
             log.debug("step %d: at its gate: %s", self.step, e)
 
+    def prove_process(self) -> None:
+        """Raises sheaf.Invalid in a process that was forked: no thread works on the save there."""
+        if self.pid != os.getpid():
+            raise error("EINVAL", "step %d: this process was forked while the save was in flight, "
+                        "and only process %d knows its outcome" % (self.step, self.pid))
+
     def done(self) -> bool:
         """Whether the outcome is known. It never waits, and other ranks may know it later."""
+        self.prove_process()
         with self.lock:
             if self.save is None:
                 return True
@@ -126,6 +148,7 @@ class Pending:
 
         Returns False if it is too late: the checkpoint is there, or is being published.
         """
+        self.prove_process()
         with self.lock:
             if self.save is None:
                 return False
@@ -145,6 +168,8 @@ class Pending:
     def __repr__(self) -> str:
         if self.where == NOWHERE:
             said = "left out"
+        elif self.pid != os.getpid():
+            said = "to %s, in another process" % self.where
         elif self.save is not None:
             said = "to %s, %s" % (self.where, "copied" if self.copied else "being copied")
         else:

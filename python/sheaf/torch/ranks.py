@@ -9,15 +9,18 @@ from __future__ import annotations
 import contextlib
 import datetime
 import logging
+import os
 import time
 from typing import Any, Callable, Iterator, Optional
 
 import torch
 import torch.distributed as dist
 
+from .. import agent as agents
 from ..binding import error
 from ..errors import Error, Failed, Lost
 from ..group import Group, TorchDistributed
+from ..run import Path
 
 log = logging.getLogger("sheaf")
 SECONDS = 600.0                         # of operations of the group; the library has its own limit
@@ -116,6 +119,15 @@ def gathered(group: Group, mine: bytes, timeout: Optional[float]) -> list[bytes]
     except Exception as e:
         raise error("ELOST", "the ranks could not agree on the call") from e
     return [bytes(out[i:i + len(mine)]) for i in range(0, len(out), len(mine))]
+
+
+def start_agents(path: Path, folder: Optional[str], group: Optional[Group],
+                 timeout: Optional[float]) -> None:
+    """Starts the agent of this node; returns when those of all nodes are there. [collective]"""
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        agents.started(path, folder)
+    if group is not None:
+        gathered(group, b"1", timeout)
 
 
 SAID = 512                              # bytes of what a rank says in agreed()
