@@ -2,8 +2,12 @@
 """Bad input and bad days: each has an outcome and a sentence on every rank, and nothing hangs."""
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
 import time
+import types
 from typing import Any
 
 import ranks
@@ -16,6 +20,7 @@ if tap.there("torch"):
 
     import sheaf
     import sheaf.torch
+    from test_async import late
 
 
 def opens(path: str, wrong: bool, **options: Any) -> str:
@@ -103,6 +108,38 @@ def test_wrong_arguments_of_one_rank() -> None:
             assert theirs[i] == (mine[i] if want[0] == "I" else "Failed: " + mine[i]), \
                 (i, theirs[i])
         assert mine[-1] == theirs[-1] == "[1] []", (mine, theirs)
+
+
+def interrupts(rank: int, path: str, call: str) -> tuple[list[str], float]:
+    """Ctrl-C on rank 0 while it waits for rank 1, in a save or in a load."""
+    m = nn.Linear(3, 3)
+    with sheaf.Checkpointer(path, timeout=20) as ckpt:
+        ckpt.track(m)
+        ckpt.save(1)
+        if rank == 1:
+            late(types.SimpleNamespace(commit_group=ckpt.group), 0.3)
+        start = time.monotonic()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if rank == 0:
+            threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        said = [tap.told(lambda: getattr(ckpt, call)(*[2] * (call == "save")))]
+        took = time.monotonic() - start
+        late(types.SimpleNamespace(commit_group=ckpt.group), 0)
+        ckpt.save(3)
+        ckpt.load(3)
+        said.append(str(ckpt.steps))
+    return said, took
+
+
+@needs("torch")
+def test_ctrl_c() -> None:
+    """Ctrl-C in a save or a load ends it on all ranks, and the next one succeeds"""
+    with folder() as at:
+        for call in ("save", "load"):
+            (mine, took), (theirs, _) = ranks.results(2, interrupts, at + "/" + call, call)
+            assert mine[0].startswith("KeyboardInterrupt") and took < 15, (mine, took)
+            assert theirs[0].startswith("Failed: ") and "Ctrl-C on a rank" in theirs[0], theirs
+            assert mine[1] == theirs[1] == "[1, 3]", (mine, theirs)
 
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ from .loading import ADAM, Loaded, Loading, failing, findings, sentence
 from .metrics import Best, Metrics, best_options, noted
 from .pending import DISK, MEMORY, NOWHERE, Pending, where_of
 from .plan import Plan
-from .ranks import SECONDS, agreed, ended, explained, gathered, leave, of_torch, \
-    start_agents
+from .ranks import SECONDS, agreed, ended, explained, gathered, interrupting, leave, \
+    of_torch, start_agents
 from .stats import Stats, stats_of
 from .tracked import STREAM, Few, Tracked, Wanted
 from .turns import Turns, one_at_a_time
@@ -119,6 +119,7 @@ class Checkpointer:
                                                bool(agent), on_sigterm is not None))
                 if self.commit_group is not None:
                     opts["commit_group"] = self.commit_group
+                opts.setdefault("progress", interrupting(self.group))
                 if agent is True and not readonly:
                     start_agents(path, opts.get("folder"), self.group, self.timeout)
                 self.run = Run(path, self.group, create=not readonly, readonly=readonly,

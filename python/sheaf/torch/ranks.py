@@ -25,6 +25,7 @@ from ..run import Path
 log = logging.getLogger("sheaf")
 SECONDS = 600.0                         # of operations of the group; the library has its own limit
 LEFT = "left"
+ENDED = "opts.progress ended "          # what the library says of it
 LOOK = 0.5                              # seconds between two looks whether this rank has left
 
 
@@ -41,6 +42,7 @@ class Ranks(TorchDistributed):
         super().__init__(pg)
         self.mine: Optional[str] = None
         self.busy = False               # whether an operation is in progress
+        self.interrupted = False        # by Ctrl-C, which is raised when the operation has ended
         name = "sheaf/%s" % getattr(pg, "group_name", "group")
         self.store = torch._C._distributed_c10d.PrefixStore(
             name, dist.distributed_c10d._get_default_store())
@@ -76,6 +78,9 @@ class Ranks(TorchDistributed):
             try:
                 super().wait(work, min(left, LOOK))
                 return
+            except KeyboardInterrupt:   # an operation that is given up would end the group
+                self.interrupted = True
+                continue
             except Exception:
                 if work.is_completed():
                     work.wait()         # its own result: it may have ended just now
@@ -180,6 +185,19 @@ def ended(group: Group) -> None:
         group.operations.close()
 
 
+def interrupted(group: Optional[Group]) -> None:
+    """Raises KeyboardInterrupt if Ctrl-C came while an operation of the group waited. [local]"""
+    operations = None if group is None else group.operations
+    if isinstance(operations, Ranks) and operations.interrupted:
+        operations.interrupted = False
+        raise KeyboardInterrupt
+
+
+def interrupting(group: Optional[Group]) -> Callable[[Any], None]:
+    """The function opts.progress of a run with this group."""
+    return lambda stat: interrupted(group)
+
+
 class Gone:
     """The operations of a group that this rank has left: all of them fail."""
 
@@ -220,9 +238,14 @@ def together(group: Optional[Group], seconds: float) -> None:
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Gives an error about a lost rank the reason that its cause has."""
+    """Gives an error about a lost rank the reason that its cause has, and names Ctrl-C."""
     try:
         yield
+    except Failed as e:
+        if ENDED not in e.message:
+            raise
+        text = e.message.replace(ENDED, "Ctrl-C on a rank, or its progress=, ended ")
+        raise Failed(e.code, e.rank, e.sys, text) from e
     except Lost as e:
         cause = e.__cause__
         if cause is None or isinstance(cause, Error):

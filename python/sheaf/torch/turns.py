@@ -15,6 +15,7 @@ import time
 from typing import Any, Callable, Iterator, Optional, TypeVar
 
 from ..binding import error
+from .ranks import interrupted
 
 STEP_SECONDS = 10.0                     # how long a save waits for step() on another thread
 Call = TypeVar("Call", bound=Callable[..., Any])
@@ -100,5 +101,7 @@ def one_at_a_time(method: Call) -> Call:
         if self.pid != os.getpid():     # a forked process must not wait for threads it lacks
             return method(self, *args, **kwargs)
         with self.turns.taken(method.__name__):
-            return method(self, *args, **kwargs)
+            found = method(self, *args, **kwargs)
+            interrupted(self.group)
+            return found
     return called  # type: ignore[return-value]
