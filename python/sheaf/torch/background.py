@@ -16,6 +16,8 @@ import time
 import weakref
 from typing import Any, Callable, Optional
 
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
 from ..errors import Error
 from .optimizer import Optimizer
 from .pending import Pending
@@ -41,7 +43,8 @@ class Background:
         self.failure: Optional[Error] = None    # the first that nobody asked for
         self.left_out = 0
         self.hooks: dict[int, Any] = {}         # before step(), by the number of the optimizer
-        self.ends: list[Any] = []               # hooks after step()
+        self.ends: list[Any] = []               # other hooks that are removed at the end
+        self.others: Any = None                 # one before step() of any optimizer
         self.key: Any = None
         self.found: tuple[list[list[int]], list[int]] = ([], [])
 
@@ -55,6 +58,9 @@ class Background:
                 o.optimizer._optimizer_step_pre_hooks.move_to_end(hook.id, last=False)
                 self.ends.append(o.optimizer.register_step_post_hook(
                     lambda *_: turns.after_step()))
+        if tracked.optimizers and self.others is None:
+            self.others = register_optimizer_step_pre_hook(opens_all(self, tracked))
+            self.ends.append(self.others)
 
     def open(self, optimizer: int) -> None:
         """The gate of one optimizer, in all saves in flight."""
@@ -165,6 +171,50 @@ def remember(checkpointer: Any) -> None:
         _pid = os.getpid()
         _open.clear()
     _open.add(checkpointer)
+
+
+def owner(tracked: Tracked, optimizer: Any) -> Optional[tuple[str, Any]]:
+    """The name of a parameter that an optimizer has in common with one that is tracked, and that
+    one. None: it has none, or is that one, or a part of it, such as an optimizer that it wraps."""
+    mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    groups = {id(group) for group in optimizer.param_groups}
+    for o in tracked.optimizers:
+        if o.optimizer.state is optimizer.state or \
+                any(id(group) in groups for group in o.optimizer.param_groups):
+            return None
+    for o in tracked.optimizers:
+        if any(x is optimizer for x in vars(o.optimizer).values()):
+            return None
+        for group in o.optimizer.param_groups:
+            for p in group["params"]:
+                if id(p) in mine:
+                    return tracked.names.get(id(p), "a parameter"), o.optimizer
+    return None
+
+
+def opens_all(background: Background, tracked: Tracked) -> Callable[..., None]:
+    """A hook before step() of any optimizer: all gates, if it is not tracked and changes what one
+    that is tracked owns. Such an optimizer has taken the place of that one, by mistake or not."""
+    weak, known = weakref.ref(background), weakref.ref(tracked)
+    pid = os.getpid()
+    seen: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+
+    def gate(optimizer: Any, *_: Any) -> None:
+        found, mine = weak(), known()
+        if found is None or mine is None or pid != os.getpid():
+            return
+        if optimizer not in seen:
+            common = owner(mine, optimizer)
+            seen[optimizer] = common is not None
+            if common is not None:
+                log.warning("%s is stepped by the optimizer %s, which is not tracked, and %s, "
+                            "which is, is saved as it is: if it was replaced, make another "
+                            "Checkpointer", common[0], type(optimizer).__name__,
+                            type(common[1]).__name__)
+        if seen[optimizer]:
+            for p in found.pending:
+                p.gate()
+    return gate
 
 
 def exits(checkpointer: Any, e: Optional[BaseException]) -> None:

@@ -126,6 +126,7 @@ class Plan:
         """The tensor itself, or a copy of it in host memory, which fill() fills."""
         if self.on_host(t):
             return t
+        copier(t.device.type)
         copy = torch.empty_strided(t.size(), t.stride(), dtype=t.dtype,
                                    pin_memory=t.device.type == "cuda")
         self.devices[len(self.memory)] = t
@@ -158,7 +159,19 @@ class Plan:
 
     def wait(self) -> None:
         for kind in {t.device.type for t in self.devices.values()}:
-            getattr(torch, kind).synchronize()
+            copier(kind).synchronize()
+
+
+def copier(kind: str) -> Any:
+    """The module of a kind of device, whose synchronize() waits for copies.
+
+    Raises Unsupported if there is none.
+    """
+    module = getattr(torch, kind, None)
+    if not hasattr(module, "synchronize"):
+        raise Unsupported("it lies on a device of kind %s, and without torch.%s.synchronize() "
+                          "nothing can be copied from there" % (kind, kind))
+    return module
 
 
 EMPTY = -1                              # in place of an offset: the slice is empty

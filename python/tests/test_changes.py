@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects that change, are replaced or are collected while a Checkpointer has them, and ranks
+that stand still or lose their group."""
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import random
+import signal
+import sys
+import time
+import warnings
+from typing import Any, Iterator
+
+import ranks
+import tap
+from tap import folder, needs, raises, told
+
+if tap.there("torch"):
+    import torch
+    from torch import nn
+
+    import sheaf
+    import sheaf.torch
+    from sheaf import memory
+    from sheaf.torch import plan
+    from test_async import late
+    from test_in_flight import trained
+
+SLOW = 1 << 20                          # bytes a second: nothing is copied before its gate
+
+
+def small() -> tuple[Any, Any]:
+    m = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+    o = torch.optim.AdamW(m.parameters(), 0.01)
+    m(torch.ones(2, 64)).sum().backward()
+    o.step()
+    return m, o
+
+
+@needs("torch")
+def test_state_that_changes_before_the_commit() -> None:
+    """What is replaced between save_async and its commit is stored as it was"""
+    with folder() as at, sheaf.Checkpointer(at + "/run", copy_rate_max=SLOW) as ckpt:
+        m, o = small()
+        schedule = torch.optim.lr_scheduler.StepLR(o, 1)
+        ckpt.track(m, o, scheduler=schedule)
+        want = {n: t.clone() for n, t in m.state_dict().items()}
+        moment = o.state[m[0].weight]["exp_avg"].clone()
+        h = ckpt.save_async(1)
+        old, m[1] = m[1], nn.Linear(3, 3)               # a module, and all of its memory
+        m[0].weight = nn.Parameter(torch.zeros(5, 5))   # a parameter
+        o.load_state_dict(o.state_dict())               # the state of the optimizer
+        o.state.clear()
+        warnings.simplefilter("ignore")
+        schedule.step()
+        del old
+        gc.collect()
+        filled = [torch.full((64, 64), 9.0) for _ in range(8)]      # may get the memory
+        assert h.result() and filled
+        with sheaf.open(at + "/run", framework="pt") as f:
+            for name, t in want.items():
+                assert torch.equal(f.get_tensor(name), t), name
+            assert torch.equal(f.get_tensor("optimizer/0.weight/moment1_0"), moment)
+        with raises(LookupError, "in no model that is tracked"):
+            ckpt.save(2)                # the optimizer has parameters that the model lost
+
+
+@contextlib.contextmanager
+def logged() -> Iterator[list[str]]:
+    """The warnings that the package logs meanwhile."""
+    found: list[str] = []
+
+    class Keeps(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            found.append(record.getMessage())
+
+    handler = Keeps(logging.WARNING)
+    logging.getLogger("sheaf").addHandler(handler)
+    try:
+        yield found
+    finally:
+        logging.getLogger("sheaf").removeHandler(handler)
+
+
+@needs("torch")
+def test_an_optimizer_that_was_replaced() -> None:
+    """An optimizer that is not tracked, but steps parameters of one that is, waits at all gates,
+    and the log says so, once"""
+    with folder() as at, logged() as said:
+        m, o = small()
+        with sheaf.Checkpointer(at + "/run", copy_rate_max=SLOW) as ckpt:
+            ckpt.track(m, o)
+            ckpt.save(1)
+            other = torch.optim.SGD(m.parameters(), 0.1)
+            want = m[0].weight.detach().clone()
+            h = ckpt.save_async(2)
+            other.step()                # it has no gate of its own
+            assert h.copied and h.result()
+            other.step()
+            with sheaf.open(at + "/run@2", framework="pt") as f:
+                assert torch.equal(f.get_tensor("0.weight"), want)
+            assert len(said) == 1 and "0.weight is stepped by the optimizer SGD" in said[0] \
+                and "AdamW, which is" in said[0], said
+            torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1).step()
+        with sheaf.Checkpointer(at + "/weights") as ckpt:
+            ckpt.track(m)               # without an optimizer, any may train it
+            other.step()
+            ckpt.save(1)
+        assert len(said) == 1, said
+    with folder() as at, logged() as said, sheaf.Checkpointer(at + "/run") as ckpt:
+        class Wraps(torch.optim.SGD):
+            """An optimizer around another one, as SAM and others are."""
+
+            def step(self, closure: Any = None) -> None:
+                self.base.step()
+
+        m, base = small()
+        outer = Wraps(m.parameters(), 0.1)
+        outer.base = base
+        outer.state = base.state
+        ckpt.track(m, outer)
+        outer.step()
+        ckpt.save_async(1)
+        outer.step()
+        assert not said, said
+
+
+@needs("torch")
+def test_a_device_without_a_copier() -> None:
+    """A tensor on a device from which nothing can be copied is refused by its name"""
+    with folder() as at, sheaf.Checkpointer(at + "/run") as ckpt:
+        m = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3, device="meta"))
+        ckpt.track(m)
+        with raises(TypeError, "1.weight", "meta"):
+            ckpt.save(1)
+        m[1] = nn.Linear(3, 3)
+        ckpt.save(1)
+    with raises(TypeError, "vulkan", "synchronize"):
+        plan.copier("vulkan")
+    with folder() as at, raises(memory.Unfit, "['x']", "meta"):
+        sheaf.save(at, {"x": torch.ones(2, device="meta")})
+
+
+def stands(rank: int, path: str) -> tuple[list[str], float]:
+    """Rank 1 is stopped in a save, and goes on later."""
+    m = nn.Linear(3, 3)
+    ckpt = sheaf.Checkpointer(path, timeout=4)
+    ckpt.track(m)
+    ckpt.save(1)
+    start = time.monotonic()
+    if rank == 1:
+        me = os.getpid()
+        if os.fork() == 0:              # continues it, after the others have given up
+            time.sleep(9)
+            os.kill(me, signal.SIGCONT)
+            os._exit(0)
+        os.kill(me, signal.SIGSTOP)
+    said = [told(lambda: ckpt.save(2)), told(lambda: ckpt.save(3)), told(ckpt.close)]
+    return said, time.monotonic() - start
+
+
+@needs("torch")
+def test_a_stopped_rank() -> None:
+    """A rank that is stopped in a save is Lost for the others when the time is up, and so are they
+    for it when it goes on; what was committed stays"""
+    with folder() as at:
+        found = ranks.results(3, stands, at + "/run")
+        for rank, (said, took) in enumerate(found):
+            assert said[0].startswith("Lost: ") and said[1].startswith("Lost: "), found
+            assert took < 30, found
+        with sheaf.open(at + "/run", framework="pt") as f:
+            assert f.step == 1
+
+
+def destroyed(rank: int, path: str) -> list[str]:
+    """The process groups are destroyed while a save is in flight."""
+    ckpt, m, o = trained(path, rank, 1)
+    late(ckpt, 0.05)
+    h = ckpt.save_async(2)
+    torch.distributed.destroy_process_group()
+    said = [told(lambda: h.result(20)), told(lambda: ckpt.save(3)), told(ckpt.close)]
+    return said + [repr(ckpt)]
+
+
+@needs("torch")
+def test_a_group_that_is_destroyed_first() -> None:
+    """After destroy_process_group() saves are Lost or were committed; nothing aborts or hangs"""
+    with folder() as at:
+        for said in ranks.results(2, destroyed, at + "/run"):
+            assert said[0] == "" or said[0].startswith("Lost: "), said
+            assert said[1].startswith("Lost: ") and "destroyed" in said[1], said
+            assert said[3].endswith("closed>"), said
+        with sheaf.open(at + "/run", framework="pt") as f:
+            assert f.step in (1, 2)
+
+
+def collected(rank: int, path: str) -> list[str]:
+    """Drops a Checkpointer, its handle and what it tracks, with a save in flight."""
+    drawn, found = random.Random(5), []
+    for i in range(8):
+        at = "%s-%d" % (path, i)
+        m, o = small()
+        ckpt = sheaf.Checkpointer(at, copy_rate_max=SLOW)
+        ckpt.track(m, o)
+        held = {"m": m, "o": o, "ckpt": ckpt, "h": ckpt.save_async(1)}
+        del m, o, ckpt
+        for name in drawn.sample(sorted(held), 4):
+            del held[name]
+            if drawn.random() < 0.5:
+                gc.collect()
+            torch.ones(64, 64)          # may get memory that was freed
+        gc.collect()
+        with sheaf.Checkpointer(at, readonly=True) as again:
+            found.append("%s %s" % (again.steps, again.verify() if again.steps else ""))
+        sheaf.Checkpointer(at, timeout=5).close()       # the lock is free
+    return found
+
+
+@needs("torch")
+def test_gc_in_any_order() -> None:
+    """A Checkpointer, its handle and what it tracks may be collected in any order"""
+    with folder() as at:
+        found = ranks.results(1, collected, at + "/run")[0]
+        assert all(x in ("[1] []", "[] ") for x in found), found
+
+
+if __name__ == "__main__":
+    if tap.there("torch"):
+        torch.set_num_threads(1)
+    sys.exit(tap.run(globals()))
