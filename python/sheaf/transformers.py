@@ -25,7 +25,7 @@ from .place import FOLDER
 from .torch import rng
 from .torch.checkpointer import Checkpointer
 from .torch.metrics import NOTE
-from .torch.pending import DISK, Pending
+from .torch.pending import DISK, Pending, where_of
 
 log = logging.getLogger("sheaf")
 STATE, ARGS = "trainer_state.json", "training_args.json"
@@ -259,7 +259,8 @@ class Session:
             return
         key = metric_of(trainer.args)
         metrics = self.metrics(trainer)
-        if key is not None and key in metrics and ckpt.where(step) == DISK and \
+        where = where_of(step, ckpt.memory_every, ckpt.disk_every)
+        if key is not None and key in metrics and where == DISK and \
                 better(metrics[key], self.best, trainer.args.greater_is_better):
             self.best = metrics[key]
             state.best_model_checkpoint = os.path.join(trainer.args.output_dir,

@@ -142,6 +142,36 @@ class Calls:
         pass
 
 
+class Ended:
+    """A save that ends, in the eyes of another thread, while this one asks about it."""
+    error = None
+
+    def __init__(self, background: Any) -> None:
+        self.background, self.opened = background, False
+
+    def gate(self) -> None:
+        self.opened = True
+        if self in self.background.pending:
+            self.background.pending.remove(self)
+
+    def done(self) -> bool:
+        return self.opened
+
+
+@needs("torch")
+def test_saves_that_another_thread_forgets() -> None:
+    """Saves that another thread forgets meanwhile hide no other gate, and are forgotten once"""
+    background = sheaf.torch.background.Background()
+    saves = [Ended(background) for _ in range(4)]
+    background.pending.extend(saves)
+    background.settle()
+    assert all(s.opened for s in saves) and not background.pending
+    background.pending.extend(saves)
+    saves[0].done = lambda: background.pending.clear() or True
+    background.reap()
+    assert not background.pending
+
+
 @needs("torch")
 def test_a_call_within_a_call() -> None:
     """A call within another one, as in the handler of a signal, is Invalid and harms nothing"""

@@ -64,7 +64,7 @@ class Background:
 
     def open(self, optimizer: int) -> None:
         """The gate of one optimizer, in all saves in flight."""
-        for p in self.pending:
+        for p in tuple(self.pending):           # another thread may forget some meanwhile
             p.open(optimizer)
 
     def slices(self, tracked: Tracked, plan: Plan) -> tuple[list[list[int]], list[int]]:
@@ -100,14 +100,17 @@ class Background:
 
     def settle(self) -> None:
         """Before another save or a load: all memory may change, and what has ended is noted."""
-        for p in self.pending:
+        for p in tuple(self.pending):
             p.gate()
         self.reap()
 
     def reap(self) -> None:
         """Forgets the saves that have ended; a failure is logged."""
-        for p in [p for p in self.pending if p.done()]:
-            self.pending.remove(p)
+        for p in [p for p in tuple(self.pending) if p.done()]:
+            try:
+                self.pending.remove(p)
+            except ValueError:                  # another thread did
+                continue
             if p.error is None or p.asked:
                 continue
             log.log(logging.WARNING if p.harmless else logging.ERROR,
@@ -127,10 +130,10 @@ class Background:
 
     def abort(self, why: str, seconds: float) -> None:
         """Gives all saves in flight up on all ranks, and waits a little for that."""
-        for p in self.pending:
+        for p in tuple(self.pending):
             p.cancel(why)
         end = time.monotonic() + seconds
-        while not all([p.done() for p in self.pending]) and time.monotonic() < end:
+        while not all([p.done() for p in tuple(self.pending)]) and time.monotonic() < end:
             time.sleep(0.002)
 
     def free(self) -> None:
