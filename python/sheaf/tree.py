@@ -172,7 +172,10 @@ class Encoder:
                 nodes = [self.node(v, place + (v,)) for v in x]
                 kept = [n for n in nodes if n is not DROPPED]
                 return {type(x).__name__: sorted(kept, key=lambda n: json.dumps(n))}
-            nodes = [self.node(v, place + (i,)) for i, v in enumerate(x)]
+            if set(map(type, x)) == {int} and -2**63 <= min(x) and max(x) < 2**63:
+                nodes = list(x)         # as random.getstate() has hundreds of them
+            else:
+                nodes = [self.node(v, place + (i,)) for i, v in enumerate(x)]
             # The others must keep their places.
             nodes = [None if n is DROPPED else n for n in nodes]
             return nodes if isinstance(x, list) else {"tuple": nodes}

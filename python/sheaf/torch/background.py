@@ -46,6 +46,7 @@ class Background:
         self.ends: list[Any] = []               # other hooks that are removed at the end
         self.others: Any = None                 # one before step() of any optimizer
         self.key: Any = None
+        self.listed: Any = None
         self.found: tuple[list[list[int]], list[int]] = ([], [])
 
     # ---- gates ----
@@ -72,6 +73,10 @@ class Background:
 
         Tensors on a device are in neither: their copy on the host changes in the next save alone.
         """
+        listed = (plan.made, tracked.listed, len(self.hooks))
+        if listed == self.listed:
+            return self.found
+        self.listed = listed
         key = (plan.made, sorted(self.hooks), tracked.ids,
                [[list(map(id, g["params"])) for g in o.optimizer.param_groups]
                 for o in tracked.optimizers])

@@ -32,6 +32,7 @@ from .ranks import SECONDS, agreed, ended, explained, gathered, interrupting, le
 from .stats import Stats, stats_of
 from .tracked import STREAM, Few, Tracked, Wanted
 from .turns import Turns, one_at_a_time
+from .unchanged import Lists
 
 log = logging.getLogger("sheaf")
 NONE = b"\0" * 32                       # in place of the digest of a rank that failed
@@ -86,6 +87,7 @@ class Checkpointer:
         self.readonly, self.check = bool(readonly), check
         self.memory_every, self.disk_every = memory_every, disk_every
         self.plan = Plan()
+        self.lists = Lists()
         self.background = Background()
         self.turns = Turns()
         self.writes: Optional[bool] = None      # whether this rank writes documents for others,
@@ -238,8 +240,7 @@ class Checkpointer:
             return Pending(step, NOWHERE)
         try:
             gated, at_once = self.background.slices(self.tracked, self.plan)
-            held = [self.plan.state, *(m.untyped_storage() for m in self.plan.memory)]
-            pending = Pending(step, where, save, gated, held, self.check)
+            pending = Pending(step, where, save, gated, self.plan.held(), self.check)
             if any(gated) or self.plan.devices:
                 for number in at_once:
                     pending.wait(number)
@@ -270,7 +271,7 @@ class Checkpointer:
             if problem is not None:
                 raise problem
             notes = noted(metrics)
-            state = self.plan.update(self.tracked.items())
+            state = self.lists.state(self.tracked, self.plan)
             if self.writes is None:
                 digest = self.tracked.layout_digest()
         except BaseException as e:

@@ -9,6 +9,7 @@ without them. A second name of a parameter is tied to the first.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import is_
 from typing import Any, Iterator, Optional
 
 import torch
@@ -67,6 +68,15 @@ def shown(key: str) -> str:
     return key
 
 
+def place_of(m: Optional[nn.Module], key: str, value: Any) -> Optional[Held]:
+    """Where a module has that value under that name; None: it has not."""
+    if m is not None and m._parameters.get(key) is value:
+        return Held("", m._parameters, key, True)
+    if m is not None and m._buffers.get(key) is value:
+        return Held("", m._buffers, key, False)
+    return None
+
+
 Keys = tuple[tuple[str, ...], ...]
 
 
@@ -96,20 +106,28 @@ class Model:
         self.held: list[Held] = []
         self.extra: dict[str, nn.Module] = {}
         self.keys: list[Keys] = []
+        self.there: list[Any] = []      # what was compared last: modules, dicts and parameters
 
     def settle(self) -> None:
-        """Brings the parameters to where an optimizer sees them, as state_dict() does.
+        """Brings the parameters to where an optimizer sees them, as state_dict() does, and finds
+        out whether the names must be looked up again.
 
         FSDP2 may have left gathered parameters in the modules after a forward pass; its hook
-        takes them away.
+        takes them away. Names are kept while all modules hold the same parameters, and buffers of
+        the same names.
         """
-        for m in self.walk():
+        found, keys = self.walk()
+        for m in found:
             for hook in list(m._state_dict_pre_hooks.values()):
                 hook(m, "", True)
+        there: list[Any] = [x for m in found for x in (m, m._parameters, m._buffers)]
+        there += [p for m in found for p in m._parameters.values()]
+        if keys != self.keys or len(there) != len(self.there) or \
+                not all(map(is_, there, self.there)):
+            self.modules, self.keys, self.there, self.held = found, keys, there, []
 
-    def walk(self) -> list[nn.Module]:
-        """All modules, each once. Looks the tensors up again if a module, a parameter or a buffer
-        came or went."""
+    def walk(self) -> tuple[list[nn.Module], list[Keys]]:
+        """All modules, each once, and the names of what each has."""
         found: list[nn.Module] = []
         seen: set[int] = set()
         todo = [self.module]
@@ -122,11 +140,7 @@ class Model:
             found.append(m)
             keys.append(keys_of(m))
             todo += [c for c in m._modules.values() if c is not None]
-        same = keys == self.keys and len(found) == len(self.modules) and \
-            all(a is b for a, b in zip(found, self.modules))
-        if not same:
-            self.modules, self.keys, self.held = found, keys, []
-        return found
+        return found, keys
 
     def look(self) -> None:
         """Finds the names, by what the module's own state_dict says."""
@@ -150,7 +164,8 @@ class Model:
             if key.rpartition(".")[2] == "_extra_state":
                 self.extra[name] = named[key.rpartition(".")[0]]
             elif id(value) in places:
-                at = places[id(value)]
+                path, _, leaf = key.rpartition(".")
+                at = place_of(named.get(path), leaf, value) or places[id(value)]
                 held.append(Held(name, at.place, at.key, at.parameter))
             else:
                 raise Unsupported("state_dict() has %s, which is neither a parameter nor a "

@@ -7,6 +7,7 @@ optimizer keeps for each item of a sharded parameter gets the parameter's shardi
 """
 from __future__ import annotations
 
+import json
 import math
 import re
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
@@ -36,7 +37,9 @@ def whole_step(value: Any) -> Optional[int]:
         if value.device.type != "cpu" or value.numel() != 1:
             return None
         value = value.item()
-    return int(value) if isinstance(value, (int, float)) and value == int(value) else None
+    if isinstance(value, float) and not value.is_integer():
+        return None
+    return int(value) if isinstance(value, (int, float)) else None
 
 
 class Optimizer:
@@ -49,6 +52,9 @@ class Optimizer:
         self.optimizer = optimizer
         self.name_of = name_of
         self.pending: dict[int, dict[str, Any]] = {}
+        self.others: list[tuple[str, torch.Tensor, str]] = []   # what items() saw beside tensors
+        self.listed: list[str] = []     # JSON of the names in each group
+        self.counts: Optional[Sequence[torch.Tensor]] = None    # step counts on the CPU
 
     def named(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The parameters with their names, in the order of the groups."""
@@ -62,8 +68,9 @@ class Optimizer:
                 yield name, p
 
     def items(self) -> list[Item]:
-        """The tensors that the optimizer has now."""
+        """The tensors that the optimizer has now; notes what else its state has."""
         found: list[Item] = []
+        self.others, self.listed, self.counts = [], [], None
         state = self.optimizer.state
         for k in state:
             if not isinstance(k, torch.Tensor):
@@ -75,6 +82,8 @@ class Optimizer:
                 if isinstance(value, torch.Tensor):
                     self.prove(name, key, p, value)
                     found.append(Item(FAMILY, "%s/%s" % (name, STORED.get(key, key)), value))
+                else:
+                    self.others.append((name, p, key))
         return found
 
     def prove(self, name: str, key: str, p: torch.Tensor, value: torch.Tensor) -> None:
@@ -89,26 +98,31 @@ class Optimizer:
                               "be known" % (key, name, tuple(p.placements)))
 
     def plain(self) -> dict[str, dict[str, Any]]:
-        """What the state has beside tensors, by name and key."""
+        """What the state has beside the tensors of items(), by name and key."""
         found: dict[str, dict[str, Any]] = {}
-        for name, p in self.named():
-            for key, value in self.optimizer.state.get(p, {}).items():
-                if not isinstance(value, torch.Tensor):
-                    found.setdefault(name, {})[key] = value
+        for name, p, key in self.others:
+            found.setdefault(name, {})[key] = self.optimizer.state[p][key]
         return found
 
-    def steps(self) -> Iterator[Optional[int]]:
-        """The step count of each parameter that has one."""
-        for values in list(self.optimizer.state.values()):
-            if "step" in values:
-                yield whole_step(values["step"])
+    def steps(self) -> set[Optional[int]]:
+        """The step counts that parameters have."""
+        if self.counts is not None:
+            return set(map(whole_step, set(map(torch.Tensor.item, self.counts))))
+        return {whole_step(v["step"]) for v in list(self.optimizer.state.values()) if "step" in v}
 
-    def groups(self) -> list[dict[str, Any]]:
-        """param_groups with names in place of parameters, and what JSON can hold."""
-        names = iter([name for name, _ in self.named()])
-        return [{k: [next(names) for _ in v] if k == "params" else jsonable(k, v)
-                 for k, v in sorted(group.items(), key=lambda kv: kv[0] != "params")}
-                for group in self.optimizer.param_groups]
+    def groups(self) -> str:
+        """param_groups as JSON, with the names that items() saw in place of parameters."""
+        groups = self.optimizer.param_groups
+        if not self.listed:
+            names = iter([name for name, _ in self.named()])
+            self.listed = [json.dumps([next(names) for _ in g["params"]]) for g in groups]
+        made = []
+        for listed, group in zip(self.listed, groups):
+            options = json.dumps({k: jsonable(k, v) for k, v in group.items() if k != "params"},
+                                 allow_nan=False)
+            made.append('{"params": %s%s%s' % (listed, ", " if len(options) > 2 else "",
+                                               options[1:]))
+        return "[%s]" % ", ".join(made)
 
     # ---- loading ----
 

@@ -62,6 +62,8 @@ class Plan:
         self.slices: list[tuple[int, int]] = []     # its memory, and bytes before its box
         self.of_items: list[range] = []             # the slices of each item
         self.memory: list[torch.Tensor] = []        # what each item is read from and filled in
+        self.base: list[int] = []                   # the addresses that the state has
+        self.storages: list[Any] = []               # who has that memory
         self.devices: dict[int, torch.Tensor] = {}  # items whose memory is a copy of this
         self.on_host: Callable[[torch.Tensor], bool] = lambda t: t.device.type == "cpu"
 
@@ -77,12 +79,23 @@ class Plan:
             self.keys = keys
             self.made += 1
         else:
-            self.move(self.state, items)
+            self.move(self.state, [local_of(i.tensor) for i in items])
         return self.state
+
+    def again(self, tensors: Sequence[torch.Tensor]) -> Optional[State]:
+        """The state for the same items, of which each is one tensor that has this memory now.
+
+        Call it if nothing but the memory can have changed. None: nothing was planned yet.
+        """
+        if self.state is not None and len(tensors) == len(self.memory):
+            self.move(self.state, tensors)
+            return self.state
+        return None
 
     def make(self, items: Sequence[Item]) -> State:
         """A new state, with slices for all boxes of all items."""
         self.slices, self.of_items, self.memory, self.devices = [], [], [], {}
+        self.base, self.storages = [], []
         state = State()
         for item in items:
             before = len(self.slices)
@@ -92,6 +105,8 @@ class Plan:
             except Unsupported as e:
                 raise Unsupported("%s (family %s): %s" % (item.name, item.family, e)) from None
             self.of_items.append(range(before, len(self.slices)))
+        self.base = list(map(torch.Tensor.data_ptr, self.memory))
+        self.storages = list(map(torch.Tensor.untyped_storage, self.memory))
         return state
 
     def add(self, state: State, item: Item, name: str, at: Layout) -> None:
@@ -132,18 +147,23 @@ class Plan:
         self.devices[len(self.memory)] = t
         return copy
 
-    def move(self, state: State, items: Sequence[Item]) -> None:
+    def move(self, state: State, tensors: Sequence[torch.Tensor]) -> None:
         """Gives the state the addresses that the memory has now."""
-        for i, item in enumerate(items):
-            local = local_of(item.tensor)
-            if i in self.devices:
-                self.devices[i] = local.detach()
-            else:
-                self.memory[i] = local
-        base = [m.data_ptr() for m in self.memory]
-        data = (ctypes.c_void_p * len(self.slices))(*[None if before == EMPTY else base[i] + before
-                                                      for i, before in self.slices])
-        state.c.call("sheaf_state_move_all", state.pointer, data, len(data))
+        memory = list(tensors)
+        for i in self.devices:
+            self.devices[i], memory[i] = memory[i].detach(), self.memory[i]
+        base = list(map(torch.Tensor.data_ptr, memory))
+        if base != self.base:
+            storages = list(map(torch.Tensor.untyped_storage, memory))
+            data = (ctypes.c_void_p * len(self.slices))(*[
+                None if before == EMPTY else base[i] + before for i, before in self.slices])
+            state.c.call("sheaf_state_move_all", state.pointer, data, len(data))
+            self.base, self.storages = base, storages
+        self.memory = memory
+
+    def held(self) -> list[Any]:
+        """What must live until a save has read the memory."""
+        return [self.state, self.storages]
 
     def fill(self) -> None:
         """Copies what lies on a device to the host, before a save."""

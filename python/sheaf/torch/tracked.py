@@ -118,6 +118,7 @@ class Tracked:
         self.names: dict[int, str] = {}
         self.ids: list[int] = []                        # of the tensors that items() listed
         self.spans: list[range] = []                    # of items: those of each optimizer
+        self.listed = 0                                 # how often items() was called
 
     def add(self, model: Optional[nn.Module], optimizers: Sequence[Any], prefix: str,
             loader: Few, streams: Optional[Mapping[str, Any]], parts: Mapping[str, Few]) -> None:
@@ -156,6 +157,7 @@ class Tracked:
 
     def items(self) -> list[Item]:
         """All tensors as they are now: those of models first, then those of optimizers."""
+        self.listed += 1
         found = self.weights()
         self.prove_optimizers()
         self.spans = []
@@ -206,11 +208,12 @@ class Tracked:
         found: dict[str, bytes] = {}
         numbered = "" if rank == 0 else "-%d" % rank
         if writes and self.optimizers:
-            groups = [g for o in self.optimizers for g in o.groups()]
+            groups = [text for text in (o.groups()[1:-1] for o in self.optimizers) if text]
             kinds = [{"type": type(o.optimizer).__name__,
                       "groups": len(o.optimizer.param_groups)} for o in self.optimizers]
-            found["%s%s.json" % (GROUPS, numbered)] = json.dumps(
-                {"param_groups": groups, "optimizers": kinds}, allow_nan=False).encode()
+            found["%s%s.json" % (GROUPS, numbered)] = (
+                '{"param_groups": [%s], "optimizers": %s}'
+                % (", ".join(groups), json.dumps(kinds))).encode()
         if writes:
             plain: dict[str, Any] = {}
             for o in self.optimizers:
@@ -234,7 +237,7 @@ class Tracked:
 
     def note(self) -> Optional[str]:
         """The step that all parameters have, for the note adam.step; None: they have not."""
-        steps = {s for o in self.optimizers for s in o.steps()}
+        steps: set[Optional[int]] = set().union(*(o.steps() for o in self.optimizers))
         only = steps.pop() if len(steps) == 1 else None
         return None if only is None else str(only)
 
