@@ -15,7 +15,7 @@ def is_time(timeout: Any) -> bool:
 
 
 def prove_arguments(keep_last: Any, keep_every: Any, best: Any, agent: Any, memory_every: Any,
-                    disk_every: Any, timeout: Any, store_dtype: Any) -> None:
+                    disk_every: Any, timeout: Any, store_dtype: Any, measure: Any) -> None:
     """Raises ValueError or TypeError for an argument that makes no sense."""
     for name, n, least in (("keep_last", keep_last, 0), ("keep_every", keep_every, 0),
                            ("memory_every", memory_every, 1), ("disk_every", disk_every, 1)):
@@ -26,6 +26,8 @@ def prove_arguments(keep_last: Any, keep_every: Any, best: Any, agent: Any, memo
         raise ValueError("keep_every and best need keep_last: without it all checkpoints are kept")
     if memory_every is not None and not agent:
         raise ValueError("memory_every needs an agent")
+    if measure and memory_every is None:
+        raise ValueError("measure=True needs memory_every: it leaves out saves to memory alone")
     if not isinstance(agent, (bool, str)):
         raise TypeError("agent=%r: it must be True, False, None, or the path of a socket"
                         % (agent,))

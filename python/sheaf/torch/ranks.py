@@ -25,6 +25,7 @@ from ..run import Path
 log = logging.getLogger("sheaf")
 SECONDS = 600.0                         # of operations of the group; the library has its own limit
 LEFT = "left"
+NONE = b"\0" * 32                       # in place of the digest of a rank that failed
 ENDED = "opts.progress ended "          # what the library says of it
 LOOK = 0.5                              # seconds between two looks whether this rank has left
 
@@ -176,6 +177,14 @@ def sentence(e: BaseException) -> str:
     """What an exception says, with its type unless it is one of ours."""
     text = str(e) if isinstance(e, Error) else "%s: %s" % (type(e).__name__, e)
     return text[:400].encode(errors="replace").decode()     # names of files may have any bytes
+
+
+def first_with(group: Optional[Group], digest: bytes, timeout: Optional[float]
+               ) -> tuple[bool, bool]:
+    """Whether this is the first rank with that digest, and whether all ranks have one, for then
+    nobody need ask again. NONE is in place of that of a rank that failed. [collective]"""
+    every = [digest] if group is None else gathered(group, digest, timeout)
+    return every.index(digest) == (group.rank if group else 0), NONE not in every
 
 
 def ended(group: Group) -> None:
