@@ -469,6 +469,9 @@ def test_always_another() -> None:
                 assert not list(differing("%s/checkpoint-%d" % (at, number), truth(m, o)))
             assert ckpt.plan.made == 1 and ckpt.lists.unchanged is None
             assert ckpt.tracked.listed == 2 * unchanged.MISSES
+            for number in range(2 * unchanged.MISSES, 2 * unchanged.MISSES + 4):
+                ckpt.save(number)       # it is tried again after 16 misses, and holds now
+            assert ckpt.lists.unchanged is not None and ckpt.lists.misses == 0
 
 
 @needs("torch")

@@ -275,7 +275,7 @@ class Lists:
         made, items = plan.made, tracked.items()
         state = plan.update(items)
         self.misses = self.misses + 1 if made == plan.made else 0
-        if self.misses < MISSES:
+        if self.misses < MISSES or self.misses & (self.misses - 1) == 0:    # and now and then
             self.unchanged = Unchanged(tracked.models, tracked.optimizers, items, tracked.spans)
         return state
 
