@@ -474,6 +474,53 @@ def test_always_another() -> None:
             assert ckpt.lists.unchanged is not None and ckpt.lists.misses == 0
 
 
+class Config:
+    """A configuration as transformers has them."""
+
+    def __init__(self, **values: Any) -> None:
+        self.__dict__.update(values)
+
+    def to_json_string(self, use_diff: bool = True) -> str:
+        return json.dumps(self.__dict__, default=lambda x: sorted(x) if isinstance(x, set)
+                          else getattr(x, "__dict__", str(x)))
+
+
+@needs("torch")
+def test_configuration() -> None:
+    """A configuration that changes is written anew, however deep the change"""
+    m = nn.Linear(2, 2)
+    m.config = Config(cache=True, layers=["a", "b"], inner=Config(rate=1.0, names={"x": 1}),
+                      kind=torch.float32, odd={1, 2})
+    m.generation_config = Config(heat=0.5)
+
+    def heat() -> None:
+        m.generation_config = Config(heat=0.7)
+
+    changes: list[Callable[[], Any]] = [
+        lambda: None, lambda: None, lambda: setattr(m.config, "cache", 1),
+        lambda: m.config.layers.append("c"), lambda: m.config.inner.names.update(y=2),
+        lambda: setattr(m.config.inner, "rate", 2.0), heat,
+        lambda: setattr(m.config, "kind", torch.float16), lambda: m.config.odd.add(3)]
+    with folder() as at:
+        with sheaf.Checkpointer(at) as ckpt:
+            ckpt.track(m)
+            for number, change in enumerate(changes):
+                change()
+                ckpt.save(number)
+                for name, config in ("config", m.config), ("generation_config",
+                                                           m.generation_config):
+                    path = "%s/checkpoint-%d/%s.json" % (at, number, name)
+                    with open(path, encoding="utf-8") as f:
+                        found = json.load(f)
+                    found.pop("architectures", None)
+                    assert found == json.loads(config.to_json_string()), (number, found)
+            del m.config.odd
+            ckpt.save(100)
+            one = ckpt.tracked.models[0].written
+            ckpt.save(101)
+            assert ckpt.tracked.models[0].written is one
+
+
 @needs("torch")
 def test_time() -> None:
     """A later save takes a small part of the time of listing all tensors"""

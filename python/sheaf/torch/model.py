@@ -77,6 +77,22 @@ def place_of(m: Optional[nn.Module], key: str, value: Any) -> Optional[Held]:
     return None
 
 
+def contents(x: Any) -> Any:
+    """Equal for two states of a configuration, or of anything else made of plain values."""
+    kind = type(x)
+    if x is None or kind in (bool, int, float, str):
+        return kind, x
+    if kind in (list, tuple):
+        return kind, tuple(map(contents, x))
+    if isinstance(x, dict):
+        return kind, tuple((k, contents(v)) for k, v in x.items())
+    if isinstance(x, torch.dtype):
+        return x
+    if hasattr(x, "__dict__") and not isinstance(x, type):
+        return kind, contents(vars(x))
+    return object()                     # equal to nothing: who knows what it holds
+
+
 Keys = tuple[tuple[str, ...], ...]
 
 
@@ -106,6 +122,7 @@ class Model:
         self.held: list[Held] = []
         self.extra: dict[str, nn.Module] = {}
         self.keys: list[Keys] = []
+        self.written: Optional[tuple[Any, dict[str, bytes]]] = None     # by files(), from what
         self.there: list[Any] = []      # what was compared last: modules, dicts and parameters
 
     def settle(self) -> None:
@@ -213,10 +230,18 @@ class Model:
 
     def files(self) -> dict[str, bytes]:
         """config.json and generation_config.json of a transformers model, else nothing."""
-        found: dict[str, bytes] = {}
         config: Any = getattr(self.module, "config", None)
         if self.prefix or not hasattr(config, "to_json_string"):
-            return found
+            return {}
+        generation: Any = getattr(self.module, "generation_config", None)
+        now = contents(config), contents(generation)
+        if self.written is None or self.written[0] != now:
+            self.written = now, self.made(config, generation)
+        return dict(self.written[1])
+
+    def made(self, config: Any, generation: Any) -> dict[str, bytes]:
+        """These files, which takes transformers some milliseconds."""
+        found: dict[str, bytes] = {}
         import copy
         config = copy.deepcopy(config)
         written = next(k for k in type(self.module).__mro__
@@ -225,7 +250,6 @@ class Model:
         if self.store is not None:
             config.dtype = {s: str(d)[6:] for d, s in DTYPES.items()}[self.store]
         found["config.json"] = config.to_json_string(use_diff=True).encode()
-        generation: Any = getattr(self.module, "generation_config", None)
         if hasattr(generation, "to_json_string"):
             found["generation_config.json"] = generation.to_json_string().encode()
         return found
