@@ -7,6 +7,7 @@ import signal
 import sys
 from typing import Any, Optional
 
+import launched
 import ranks
 import tap
 from tap import folder, needs, told
@@ -15,11 +16,16 @@ NEEDED = ("torch", "accelerate", "numpy")
 if tap.there(*NEEDED):
     import accelerate
     import torch
+    import torch._dynamo                # now, and not in each rank
     from accelerate.state import AcceleratorState, PartialState
     from accelerate.utils import DistributedType, ProjectConfiguration
 
     import sheaf
     import sheaf.accelerate
+
+    if tap.there("transformers"):
+        os.environ["HF_HUB_OFFLINE"] = "1"
+        import transformers.models.qwen2.modeling_qwen2     # as above
 
 STEPS = 8
 
@@ -48,14 +54,6 @@ class Count:
         self.n = state["n"]
 
 
-def launched(rank: int, n: int) -> None:
-    """The environment that torchrun gives a rank."""
-    if n > 1:
-        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(n),
-                          LOCAL_WORLD_SIZE=str(n), MASTER_ADDR="localhost", MASTER_PORT="1",
-                          OMP_NUM_THREADS="1")
-
-
 class Job:
     """A training by accelerate: a model, shuffled data, and registered objects.
 
@@ -64,7 +62,7 @@ class Job:
 
     def __init__(self, rank: int = 0, n: int = 1, shard: bool = False, plain: bool = False,
                  config: Any = None, **opts: Any) -> None:
-        launched(rank, n)
+        launched.environment(rank, n)
         # Otherwise skip_first_batches would skip batches of another order.
         order = accelerate.DataLoaderConfiguration(use_seedable_sampler=True)
         found = accelerate.Accelerator(cpu=True, project_config=config, dataloader_config=order)
@@ -266,6 +264,19 @@ def test_what_is_refused() -> None:
             assert "register_for_checkpointing" in hook and exists.startswith("Exists: "), said
             assert "accelerator.sheaf.close()" in late and "registered" in odd, said
         assert odd.startswith("Failed: "), odd
+
+
+@needs(*NEEDED, "transformers")
+def test_the_script() -> None:
+    """accelerate_loop.py on 2 ranks is killed, and goes on with the losses of one that was not"""
+    with folder() as at:
+        whole = launched.losses(launched.script(2, at, "accelerate_loop.py", "runs/whole",
+                                                "--steps", "15"))
+        launched.killed(2, at, "accelerate_loop.py", "runs/cut", "--steps", "15", "--kill", "6")
+        then = launched.script(2, at, "accelerate_loop.py", "runs/cut", "--steps", "15")
+        found = launched.losses(then)
+        assert "goes on after step 4" in then and sorted(found) == list(range(5, 16)), then
+        assert found.items() <= whole.items(), (whole, then)
 
 
 if __name__ == "__main__":

@@ -73,18 +73,6 @@ def test_async() -> None:
                             "--force"], check=True, capture_output=True)
 
 
-@needs("torch", "transformers", "accelerate")
-def test_transformers_trainer() -> None:
-    """transformers_trainer.py is killed, and goes on with the losses of one that was not."""
-    with folder() as at:
-        whole = run(at, 1, "transformers_trainer.py", "runs/whole", "--steps", "12")
-        run(at, 1, "transformers_trainer.py", "runs/cut", "--steps", "12", "--kill", "10",
-            killed=True)
-        then = run(at, 1, "transformers_trainer.py", "runs/cut", "--steps", "12")
-        assert losses(then) == losses(whole) and len(losses(whole)) == 12, (whole, then)
-        assert "the best is runs/cut/checkpoint-12" in then, then
-
-
 def kill_all(at: str) -> None:
     """Kills the processes of finetune.py in that folder; the agent lives on."""
     for pid in filter(str.isdigit, os.listdir("/proc")):

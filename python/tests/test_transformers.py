@@ -5,6 +5,7 @@ usage: test_transformers.py SHEAF, the command
 """
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ import subprocess
 import sys
 from typing import Any, Optional
 
+import launched
 import ranks
 import tap
 from tap import folder, needs, told
@@ -21,6 +23,7 @@ if READY:
     os.environ.update(HF_HUB_OFFLINE="1", PATH=os.path.dirname(os.path.abspath(sys.argv[1])) + ":" +
                       os.environ["PATH"])
     import torch
+    import torch._dynamo                # now, and not in each rank
     import transformers
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, \
         TrainingArguments
@@ -71,20 +74,34 @@ def losses(t: Any) -> dict[int, float]:
 
 
 def weights(model: Any) -> list[Any]:
-    return [p.tolist() for p in model.parameters()]
+    return [(p.full_tensor() if hasattr(p, "full_tensor") else p).tolist()
+            for p in model.parameters()]
 
 
-def launched(rank: int, ranks: int) -> None:
-    """The environment that torchrun gives a rank."""
-    if ranks > 1:
-        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks),
-                          LOCAL_WORLD_SIZE=str(ranks), MASTER_ADDR="localhost", MASTER_PORT="1",
-                          OMP_NUM_THREADS="1")
+def shard() -> None:
+    """Makes the Trainer use FSDP2, which accelerate itself allows on accelerators alone."""
+    import accelerate
+    from accelerate.state import AcceleratorState, PartialState
+    from accelerate.utils import DistributedType
+    own = accelerate.Accelerator.__init__
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        own(self, *args, **kwargs)
+        plugin = accelerate.FullyShardedDataParallelPlugin(fsdp_version=2,
+                                                           auto_wrap_policy="no_wrap")
+        PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+        AcceleratorState._shared_state.update(fsdp_plugin=plugin,
+                                              distributed_type=DistributedType.FSDP)
+    os.environ.update(ACCELERATE_USE_FSDP="true", FSDP_VERSION="2")
+    accelerate.Accelerator.__init__ = init
 
 
-def trained(rank: int, n: int, at: str, resume: Any, kill: Any = None, **settings: Any) -> Any:
+def trained(rank: int, n: int, at: str, resume: Any, kill: Any = None, sharded: bool = False,
+            **settings: Any) -> Any:
     """Trains, and returns losses and weights. kill: the rank and the step at which it is killed."""
-    launched(rank, n)
+    launched.environment(rank, n)
+    if sharded:
+        shard()
     own = [At(*kill, lambda: os.kill(os.getpid(), signal.SIGKILL))] if kill else []
     t = trainer(at, *own, **settings)
     t.train(resume_from_checkpoint=resume)
@@ -95,17 +112,24 @@ def there(at: str) -> list[int]:
     return sorted(int(n[11:]) for n in os.listdir(at) if n.startswith("checkpoint-"))
 
 
-def goes_on(n: int, at: str, **settings: Any) -> None:
+@functools.lru_cache
+def unbroken(n: int) -> Any:
+    """What a job returns that is not killed."""
+    with folder() as at:
+        found = ranks.results(n, trained, n, at, None)
+        assert there(at) == [3, 6, 9, 10] and sorted(found[0][0]) == list(range(1, STEPS + 1))
+        return found
+
+
+def goes_on(n: int, at: str) -> None:
     """A job that is killed and resumed has the losses and weights of one that was not."""
-    whole = ranks.results(n, trained, n, at + "/whole", None, None)
     use = {"background": False}         # or the step before the end might not be there
     ended = ranks.everywhere(n, killed, n, at + "/cut", (n - 1, 8), use)
     assert isinstance(ended[n - 1], ranks.Ended) and there(at + "/cut") == [3, 6], ended
     again = ranks.results(n, trained, n, at + "/cut", True)
-    assert again == whole and sorted(whole[0][0]) == list(range(1, STEPS + 1))
-    assert there(at + "/cut") == [3, 6, 9, 10] == there(at + "/whole")
+    assert again == unbroken(n) and there(at + "/cut") == [3, 6, 9, 10]
     model = GPT2LMHeadModel.from_pretrained(at + "/cut/checkpoint-10")
-    assert weights(model) == whole[0][1]
+    assert weights(model) == again[0][1]
 
 
 def killed(rank: int, n: int, at: str, kill: Any, use: Any) -> Any:
@@ -124,6 +148,19 @@ def test_goes_on_on_two_ranks() -> None:
     """The same on two ranks (DistributedDataParallel), of which one is killed"""
     with folder() as at:
         goes_on(2, at)
+
+
+@needs(*NEEDED)
+def test_goes_on_sharded() -> None:
+    """With FSDP2 on two ranks it goes on bit for bit, and one process loads that checkpoint"""
+    with folder() as at:
+        first = ranks.results(2, trained, 2, at + "/run", None, None, True)
+        again = ranks.results(2, trained, 2, at + "/run", at + "/run/checkpoint-6", None, True)
+        assert again == first
+        (losses_of_one, _), = ranks.results(1, trained, 1, at + "/one", at + "/run/checkpoint-9")
+        assert sorted(losses_of_one) == list(range(1, STEPS + 1)) and there(at + "/one") == [10]
+        model = GPT2LMHeadModel.from_pretrained(at + "/run/checkpoint-10")
+        assert weights(model) == first[0][1]
 
 
 def two_more(rank: int, at: str) -> Any:
@@ -164,7 +201,7 @@ def test_goes_back_and_elsewhere() -> None:
 
 
 def best(rank: int, n: int, at: str) -> Any:
-    launched(rank, n)
+    launched.environment(rank, n)
     t = trainer(at, eval_strategy="steps", eval_steps=2, save_steps=2, save_total_limit=2,
                 load_best_model_at_end=True, learning_rate=0.5)
     scores = iter([5.0, 3.0, 4.0, 3.0, 6.0])
@@ -195,11 +232,10 @@ def test_goes_on_from_memory() -> None:
     """Checkpoints in memory outlive both ranks, and the Trainer resumes from the newest of them"""
     with folder() as at:
         try:
-            whole = ranks.results(2, trained, 2, at + "/whole", None)
             ended = ranks.everywhere(2, from_memory, 2, at + "/cut", None, (1, 7))
             assert isinstance(ended[1], ranks.Ended) and max(there(at + "/cut")) <= 4, ended
             newest = sheaf.Run(at + "/cut", readonly=True, agent="auto").checkpoint().number
-            assert ranks.results(2, from_memory, 2, at + "/cut", True, None) == whole
+            assert ranks.results(2, from_memory, 2, at + "/cut", True, None) == unbroken(2)
             assert newest in (5, 6, 7) and there(at + "/cut") == [4, 8], newest
         finally:
             subprocess.run([sys.argv[1], "agent", at + "/cut", "--stop", "--force"], check=True,
@@ -207,7 +243,7 @@ def test_goes_on_from_memory() -> None:
 
 
 def terminated(rank: int, n: int, at: str, resume: Any) -> Any:
-    launched(rank, n)
+    launched.environment(rank, n)
     own = [At(1, 4, lambda: os.kill(os.getpid(), signal.SIGTERM))] if resume is None else []
     t = trainer(at, *own, use={"on_sigterm": 30})
     t.train(resume_from_checkpoint=resume)
@@ -218,14 +254,13 @@ def terminated(rank: int, n: int, at: str, resume: Any) -> Any:
 def test_sigterm() -> None:
     """SIGTERM on one rank: both save that step and end; the next job goes on"""
     with folder() as at:
-        whole = ranks.results(2, trained, 2, at + "/whole", None)
         first = ranks.results(2, terminated, 2, at + "/cut", None)
         assert sorted(first[0][0]) == [1, 2, 3, 4, 5] and there(at + "/cut") == [3, 5]
-        assert ranks.results(2, terminated, 2, at + "/cut", True) == whole
+        assert ranks.results(2, terminated, 2, at + "/cut", True) == unbroken(2)
 
 
 def fails(rank: int, n: int, at: str) -> Any:
-    launched(rank, n)
+    launched.environment(rank, n)
     t = trainer(at, At(1, 2, lambda: t.model.register_buffer("wrong", torch.ones(1).expand(4))))
     return told(t.train), there(at)
 
@@ -258,6 +293,19 @@ def test_settings_that_are_refused() -> None:
         assert "auto_find_batch_size=True" in batch and "per_device_train_batch_size" in batch
         assert "save_on_each_node=False" in node and "on_sigterm=SECONDS" in jit
         assert "save_total_limit" in keep and "a str is no" in other and "already" in twice
+
+
+@needs(*NEEDED)
+def test_the_script() -> None:
+    """transformers_trainer.py is killed, and goes on with the losses of one that was not"""
+    with folder() as at:
+        whole = launched.script(1, at, "transformers_trainer.py", "runs/whole", "--steps", "12")
+        launched.killed(1, at, "transformers_trainer.py", "runs/cut", "--steps", "12", "--kill",
+                        "10")
+        then = launched.script(1, at, "transformers_trainer.py", "runs/cut", "--steps", "12")
+        known = launched.losses(whole)
+        assert launched.losses(then) == known and len(known) == 12, (whole, then)
+        assert "the best is runs/cut/checkpoint-12" in then, then
 
 
 if __name__ == "__main__":
