@@ -17,8 +17,8 @@ from .errors import (Bug, Busy, Corrupt, Diverged, End, Error, Exists, Failed, I
                      UnknownFormat)
 
 if TYPE_CHECKING:
-    from . import accelerate as accelerate, agent as agent, group as group, torch as torch, \
-        transformers as transformers
+    from . import accelerate as accelerate, agent as agent, group as group, \
+        lightning as lightning, torch as torch, transformers as transformers
     from .loading import load as load
     from .reading import open as open
     from .run import LATEST as LATEST, Checkpoint as Checkpoint, Run as Run, Save as Save, \
@@ -34,13 +34,13 @@ _LATER = {"save": "saving", "load": "loading", "open": "reading", "Codec": "tree
 __all__ = ["Bug", "Busy", "Checkpoint", "Checkpointer", "Codec", "Corrupt", "Diverged", "End",
            "Error", "Exists", "Failed", "InDoubt", "InputOutput", "Invalid", "LATEST", "Lost",
            "Mismatch", "NotFound", "NotYet", "OutOfMemory", "Run", "Save", "State",
-           "UnknownFormat", "accelerate", "agent", "group", "load", "open", "save", "torch",
-           "transformers", "version"]
+           "UnknownFormat", "accelerate", "agent", "group", "lightning", "load", "open", "save",
+           "torch", "transformers", "version"]
 
 
 def __getattr__(name: str) -> Any:
     import importlib
-    if name in ("accelerate", "agent", "group", "torch", "transformers"):
+    if name in ("accelerate", "agent", "group", "lightning", "torch", "transformers"):
         return importlib.import_module("." + name, __name__)
     if name not in _LATER:
         raise AttributeError("module 'sheaf' has no attribute %r" % name)

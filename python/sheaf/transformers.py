@@ -56,6 +56,11 @@ def use(trainer: T, *, background: Optional[bool] = None, **opts: Any) -> T:
             raise TypeError("sheaf.transformers.use: %s is set by %s of TrainingArguments" %
                             (name, "save_total_limit" if name == "keep_last" else
                              "metric_for_best_model"))
+    lacks = [n for n in vars(Checkpoints) if callable(getattr(Checkpoints, n)) and
+             not hasattr(kind, n)]
+    if lacks:
+        raise ValueError("sheaf.transformers.use: the Trainer of transformers %s has no %s; 5.24 "
+                         "has it" % (importlib.import_module("transformers").__version__, lacks[0]))
     given: Any = trainer
     prove(given)
     if isinstance(given, Checkpoints):
@@ -397,7 +402,7 @@ class Checkpoints:
         with self.sheaf.opened(self, resume_from_checkpoint) as resume:
             return above.train(resume, trial, *args, **kwargs)
 
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         above: Any = self
         above.store_flos()
         self.sheaf.save(self)

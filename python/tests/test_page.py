@@ -49,6 +49,18 @@ def test_the_examples_of_trainers() -> None:
         tried("\n".join(found), at)
 
 
+@tap.needs("numpy", "torch", "lightning")
+def test_the_example_of_lightning() -> None:
+    """The example of Lightning in doc/python-trainers.md runs, and goes on when it is run again"""
+    found = [code for mark, code in blocks(os.path.join("doc", "python-trainers.md"))
+             if mark == "lightning"]
+    assert len(found) == 1, len(found)
+    with tap.folder() as at:
+        tried(found[0], at)
+        tried(found[0], at)
+        assert os.path.isdir(os.path.join(at, "runs", "lightning", "last.ckpt", ".sheaf"))
+
+
 @tap.needs("numpy", "torch")
 def test_the_example_of_many_ranks() -> None:
     """The example for many ranks runs under torchrun"""
