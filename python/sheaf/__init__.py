@@ -34,8 +34,7 @@ _LATER = {"save": "saving", "load": "loading", "open": "reading", "Codec": "tree
 __all__ = ["Bug", "Busy", "Checkpoint", "Checkpointer", "Codec", "Corrupt", "Diverged", "End",
            "Error", "Exists", "Failed", "InDoubt", "InputOutput", "Invalid", "LATEST", "Lost",
            "Mismatch", "NotFound", "NotYet", "OutOfMemory", "Run", "Save", "State",
-           "UnknownFormat", "accelerate", "agent", "group", "lightning", "load", "open", "save",
-           "torch", "transformers", "version"]
+           "UnknownFormat", "agent", "group", "load", "open", "save", "torch", "version"]
 
 
 def __getattr__(name: str) -> Any:

@@ -92,7 +92,8 @@ def prove(trainer: Any) -> None:
         "after the training" % str(getattr(args.hub_strategy, "value", args.hub_strategy)):
             args.push_to_hub and args.hub_strategy != "end",
         "a PeftModel: its checkpoints have the adapter alone, which Sheaf does not select; leave "
-        "sheaf.transformers.use out": type(trainer.model).__name__.startswith("Peft")}
+        "sheaf.transformers.use out": type(trainer.model).__name__.startswith("Peft") or
+            getattr(trainer.model, "_hf_peft_config_loaded", False)}
     for what, found in wrong.items():
         if found:
             raise ValueError("sheaf.transformers.use does not support " + what)
@@ -316,7 +317,14 @@ def callback_states(trainer: Any) -> dict[str, Any]:
     found: dict[str, list[Any]] = {}
     for cb in trainer.callback_handler.callbacks + [trainer.control]:
         if isinstance(cb, kind):
-            found.setdefault(type(cb).__name__, []).append(cb.state())
+            name, value = type(cb).__name__, cb.state()
+            try:
+                json.dumps(value)
+            except (TypeError, ValueError) as e:
+                raise TypeError("the state() of the callback %s cannot be in %s: %s; return "
+                                "numbers, strings, lists and dicts there" % (name, STATE, e)
+                                ) from None
+            found.setdefault(name, []).append(value)
     return {name: states if len(states) > 1 else states[0] for name, states in found.items()}
 
 

@@ -279,5 +279,13 @@ def test_the_script() -> None:
         assert found.items() <= whole.items(), (whole, then)
 
 
+@needs(*NEEDED)
+def test_the_example_of_the_page() -> None:
+    """The example of doc/python-trainers.md runs, and goes on when it is run again"""
+    with folder() as at:
+        launched.page(at, "accelerate")
+        assert os.path.isdir(os.path.join(at, "runs/accelerate/checkpoint-5"))
+
+
 if __name__ == "__main__":
     sys.exit(tap.run(globals()))

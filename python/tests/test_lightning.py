@@ -229,5 +229,13 @@ def script(at: str, *args: str) -> str:
         del os.environ["TORCHELASTIC_RUN_ID"], os.environ["GROUP_RANK"]
 
 
+@needs(*NEEDED)
+def test_the_example_of_the_page() -> None:
+    """The example of doc/python-trainers.md runs, and goes on when it is run again"""
+    with folder() as at:
+        launched.page(at, "lightning")
+        assert os.path.isdir(os.path.join(at, "runs/lightning/last.ckpt/.sheaf"))
+
+
 if __name__ == "__main__":
     sys.exit(tap.run(globals()))

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The examples of the pages on Python and of README.md are run as they stand. Prints TAP.
+"""The examples of doc/python.md and README.md are run as they stand. Prints TAP.
 
 usage: test_page.py ROOT SHEAF, the command
 """
@@ -38,27 +38,6 @@ def test_the_examples_of_the_page() -> None:
     assert len(found) >= 5, len(found)
     with tap.folder() as at:
         tried("\n".join(found), at)
-
-
-@tap.needs("numpy", "torch", "transformers", "accelerate")
-def test_the_examples_of_trainers() -> None:
-    """The examples of doc/python-trainers.md run, and go on when they are run again"""
-    found = [code for mark, code in blocks(os.path.join("doc", "python-trainers.md")) if not mark]
-    with tap.folder() as at:
-        tried("\n".join(found), at)
-        tried("\n".join(found), at)
-
-
-@tap.needs("numpy", "torch", "lightning")
-def test_the_example_of_lightning() -> None:
-    """The example of Lightning in doc/python-trainers.md runs, and goes on when it is run again"""
-    found = [code for mark, code in blocks(os.path.join("doc", "python-trainers.md"))
-             if mark == "lightning"]
-    assert len(found) == 1, len(found)
-    with tap.folder() as at:
-        tried(found[0], at)
-        tried(found[0], at)
-        assert os.path.isdir(os.path.join(at, "runs", "lightning", "last.ckpt", ".sheaf"))
 
 
 @tap.needs("numpy", "torch")

@@ -27,6 +27,7 @@ if READY:
     import transformers
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, \
         TrainingArguments
+    from transformers.trainer_callback import ExportableState
 
     import sheaf
     import sheaf.agent
@@ -274,6 +275,14 @@ def test_a_failure_on_one_rank() -> None:
         assert "wrong" in second and a == b == [], second
 
 
+def held(at: str) -> str:
+    """A callback whose state is no JSON."""
+    class Odd(TrainerCallback, ExportableState):        # type: ignore[misc]
+        def state(self) -> Any:
+            return {"args": {}, "attributes": {"odd": object()}}
+    return told(trainer(at + "-odd", Odd()).train)
+
+
 def settings(rank: int, at: str) -> Any:
     found = [told(lambda: trainer(at, **{name: value})) for name, value in
              (("auto_find_batch_size", True), ("save_on_each_node", True),
@@ -282,6 +291,7 @@ def settings(rank: int, at: str) -> Any:
     found.append(told(lambda: sheaf.transformers.use("no trainer")))
     t = trainer(at)
     found.append(told(lambda: sheaf.transformers.use(t)))
+    found.append(held(at))
     return found
 
 
@@ -289,10 +299,11 @@ def settings(rank: int, at: str) -> Any:
 def test_settings_that_are_refused() -> None:
     """A setting that cannot have its meaning is refused, with what to do"""
     with folder() as at:
-        (batch, node, jit, keep, other, twice), = ranks.results(1, settings, at)
+        (batch, node, jit, keep, other, twice, odd), = ranks.results(1, settings, at)
         assert "auto_find_batch_size=True" in batch and "per_device_train_batch_size" in batch
         assert "save_on_each_node=False" in node and "on_sigterm=SECONDS" in jit
         assert "save_total_limit" in keep and "a str is no" in other and "already" in twice
+        assert "the callback Odd" in odd and "numbers, strings" in odd, odd
 
 
 @needs(*NEEDED)
@@ -306,6 +317,14 @@ def test_the_script() -> None:
         known = launched.losses(whole)
         assert launched.losses(then) == known and len(known) == 12, (whole, then)
         assert "the best is runs/cut/checkpoint-12" in then, then
+
+
+@needs(*NEEDED)
+def test_the_example_of_the_page() -> None:
+    """The example of doc/python-trainers.md runs, and goes on when it is run again"""
+    with folder() as at:
+        launched.page(at, "transformers")
+        assert os.path.isdir(os.path.join(at, "runs/trainer/checkpoint-6"))
 
 
 if __name__ == "__main__":
