@@ -256,6 +256,22 @@ static int pk_stack_global(struct shf_pk_machine *m)
 	return pk_push_global(m, module->u.s, module->n, name->u.s, name->n);
 }
 
+/* Whether a pickle may not call this. A pickle calls few globals, each of them often, so the answer
+ * is kept where it does not depend on the arguments. */
+static bool is_refused(struct shf_pk_machine *m, const struct shf_pk *func,
+                       const struct shf_pk *args)
+{
+	const struct shf_pk **fine = &m->fine[(uintptr_t)func / sizeof(*func) % 64];
+
+	if (*fine == func)
+		return false;
+	if (shf_pickle_is_refused(func, args))
+		return true;
+	if (!strstr(func->u.s, "getattr"))
+		*fine = func;
+	return false;
+}
+
 /* Pushes the record of a call. An ordered dictionary is a dictionary from the start, because it is
  * what models are saved as. */
 static int pk_call(struct shf_pk_machine *m, const struct shf_pk *func, const struct shf_pk *args,
@@ -274,7 +290,7 @@ static int pk_call(struct shf_pk_machine *m, const struct shf_pk *func, const st
 		return shf_pk_fail(m, "would call something that is not a global");
 	if (args->kind != SHF_PK_TUPLE || (kwargs && kwargs->kind != SHF_PK_DICT))
 		return shf_pk_fail(m, "has a call whose arguments are not a tuple");
-	if (shf_pickle_is_refused(func, args))
+	if (is_refused(m, func, args))
 		return shf_fail(m->err, SHEAF_EFORMAT, "%s: pickle, byte %zu: unpickling this "
 						       "would "
 		                "call %.*s; nothing of it was executed", m->where, m->op,

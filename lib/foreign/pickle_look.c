@@ -34,9 +34,14 @@ const struct shf_pk *shf_pk_at(const struct shf_pk *v, uint32_t i)
 
 const struct shf_pk *shf_pk_get(const struct shf_pk *v, const char *key)
 {
-	for (uint32_t i = v && v->kind == SHF_PK_DICT ? v->n : 0; i-- > 0;)
-		if (shf_pk_text_is(v->u.a[2 * i], key))
+	size_t n = strlen(key);
+
+	for (uint32_t i = v && v->kind == SHF_PK_DICT ? v->n : 0; i-- > 0;) {
+		const struct shf_pk *k = v->u.a[2 * i];
+
+		if (k->kind == SHF_PK_STR && k->n == n && memcmp(k->u.s, key, n) == 0)
 			return v->u.a[2 * i + 1];
+	}
 	return NULL;
 }
 

@@ -16,6 +16,8 @@ struct shf_pk_machine {
 	struct shf_pk *none, *yes, *no; /* made at first use */
 	struct shf_pk *small[256];      /* the integers from 0 to 255, made at first use; most of
 	                                 * the numbers in a pickle */
+	/* Globals that may be called, whatever the arguments, by their address. */
+	const struct shf_pk *fine[64];
 	const char *where;
 	struct sheaf_error *err;
 };

@@ -226,7 +226,7 @@ static int dcp_add_chunk(struct dcp *d, const struct shf_dcp_tensor *t,
 		if (count[i] == 0)
 			return 0;
 	}
-	e = shf_dcp_index_find(&d->index, t->name, t->name_n, offsets);
+	e = shf_dcp_index_find(&d->index, t, offsets);
 	if (!e)
 		return dcp_bad(d, t->name, t->name_n, "has a chunk that is in no file");
 	if (e->transformed)
@@ -419,7 +419,7 @@ static int dcp_add_tensor(struct dcp *d, const struct shf_dcp_tensor *t, size_t 
 /* Notes a value that is no tensor: a small one as a text, if it is a plain value. */
 static int dcp_add_bytes(struct dcp *d, const struct shf_dcp_tensor *t)
 {
-	const struct shf_dcp_entry *e = shf_dcp_index_find(&d->index, t->name, t->name_n, NULL);
+	const struct shf_dcp_entry *e = shf_dcp_index_find(&d->index, t, NULL);
 	struct shf_foreign_item item;
 	const struct shf_foreign_file *file;
 	struct shf_torch_zip zip = { 0 };

@@ -2,8 +2,8 @@
 /* A dataclass is pickled as an object without arguments that gets a dictionary as its state. Of the
  * metadata only the classes below are read; what planners keep beside them is not needed. */
 #include "torch_dcp_index.h"
-#include <stdlib.h>
 #include <string.h>
+#include "sort.h"
 #include "torch_tensor.h"
 
 #define METADATA "torch.distributed.checkpoint.metadata."
@@ -119,12 +119,15 @@ static int dcp_tensor_order(const void *a, const void *b)
 	return c ? c : (x->order > y->order) - (x->order < y->order);
 }
 
-/* Orders by name and offsets. NULL, of bytes, comes first. */
+/* Compares two places: by tensor and offsets. NULL, of bytes, comes first. Names are compared only
+ * of entries that are of no tensor. */
 static int dcp_place_compare(const struct shf_dcp_entry *x, const struct shf_dcp_entry *y)
 {
-	int c = text_compare(x->name, x->name_n, y->name, y->name_n);
+	int c = (x->tensor > y->tensor) - (x->tensor < y->tensor);
 	uint32_t n = x->offsets ? x->offsets->n : 0, m = y->offsets ? y->offsets->n : 0;
 
+	if (!c && x->tensor == UINT32_MAX)
+		c = text_compare(x->name, x->name_n, y->name, y->name_n);
 	if (c || !x->offsets || !y->offsets)
 		return c ? c : (x->offsets != NULL) - (y->offsets != NULL);
 	for (uint32_t i = 0; i < n && i < m; i++) {
@@ -146,16 +149,40 @@ static int dcp_entry_order(const void *a, const void *b)
 	return c ? c : (x->order > y->order) - (x->order < y->order);
 }
 
+/* Finds the first of n sorted tensors that has this name. */
+static uint32_t first_of_name(const struct shf_dcp_tensor *t, size_t n, const char *name,
+                              uint32_t name_n)
+{
+	size_t lo = 0, hi = n;
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (text_compare(t[mid].name, t[mid].name_n, name, name_n) < 0)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo < n && text_compare(t[lo].name, t[lo].name_n, name, name_n) == 0 ? (uint32_t)lo
+	                                                                         : UINT32_MAX;
+}
+
+/* Names are looked up once for the entries of a tensor, which mostly follow one another and have
+ * one text. */
 const struct shf_dcp_entry *shf_dcp_index_settle(struct shf_dcp_index *x)
 {
-	const struct shf_dcp_entry *a = (const void *)x->a.data;
-	size_t n = x->tensors.len / sizeof(struct shf_dcp_tensor);
-	size_t m = x->a.len / sizeof(struct shf_dcp_entry);
+	struct shf_dcp_entry *a = (struct shf_dcp_entry *)(void *)x->a.data;
+	struct shf_dcp_tensor *t = (struct shf_dcp_tensor *)(void *)x->tensors.data;
+	size_t n = x->tensors.len / sizeof(*t), m = x->a.len / sizeof(*a);
 
-	if (n)
-		qsort(x->tensors.data, n, sizeof(struct shf_dcp_tensor), dcp_tensor_order);
-	if (m)
-		qsort(x->a.data, m, sizeof(struct shf_dcp_entry), dcp_entry_order);
+	shf_records_sort(t, n, sizeof(*t), dcp_tensor_order);
+	for (size_t i = 0; i < n; i++)
+		t[i].first = i && text_compare(t[i - 1].name, t[i - 1].name_n, t[i].name,
+		                               t[i].name_n) == 0 ? t[i - 1].first : (uint32_t)i;
+	for (size_t i = 0; i < m; i++)
+		a[i].tensor = i && a[i - 1].name == a[i].name && a[i - 1].name_n == a[i].name_n
+		            ? a[i - 1].tensor : first_of_name(t, n, a[i].name, a[i].name_n);
+	shf_records_sort(a, m, sizeof(*a), dcp_entry_order);
 	for (size_t i = 1; i < m; i++)
 		if (a[i - 1].file == a[i].file && dcp_place_compare(&a[i - 1], &a[i]) == 0)
 			return &a[i];
@@ -163,11 +190,12 @@ const struct shf_dcp_entry *shf_dcp_index_settle(struct shf_dcp_index *x)
 }
 
 /* Finds the first one that was added. */
-const struct shf_dcp_entry *shf_dcp_index_find(const struct shf_dcp_index *x, const char *name,
-                                               size_t n, const struct shf_pk *offsets)
+const struct shf_dcp_entry *shf_dcp_index_find(const struct shf_dcp_index *x,
+                                               const struct shf_dcp_tensor *t,
+                                               const struct shf_pk *offsets)
 {
 	const struct shf_dcp_entry *a = (const void *)x->a.data;
-	struct shf_dcp_entry want = { .name = name, .name_n = (uint32_t)n, .offsets = offsets };
+	struct shf_dcp_entry want = { .tensor = t->first, .offsets = offsets };
 	size_t lo = 0, hi = x->a.len / sizeof(*a), end = hi;
 
 	while (lo < hi) {

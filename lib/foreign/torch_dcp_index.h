@@ -9,12 +9,16 @@ struct shf_dcp_tensor {
 	const char *name;               /* name_n bytes */
 	uint32_t name_n;
 	uint32_t order, file;           /* in which it was added; the pickle that has it */
+	uint32_t first;                 /* number of the first tensor of this name, once that is
+	                                 * settled */
 	const struct shf_pk *dtype, *size;      /* size: a TUPLE */
 	const struct shf_pk *chunks;    /* a LIST; NULL: it is no tensor, but bytes */
 };
 struct shf_dcp_entry {          /* where a chunk is */
 	const char *name, *path;
 	uint32_t name_n, path_n, order, file;
+	uint32_t tensor;                /* number of the first tensor of its name, once that is
+	                                 * settled; UINT32_MAX: none has it */
 	const struct shf_pk *offsets;   /* a TUPLE; NULL: of bytes */
 	uint64_t at, bytes;
 	bool transformed;               /* what is there is compressed or the like */
@@ -29,8 +33,10 @@ bool shf_dcp_index_add(struct shf_dcp_index *x, const struct shf_pk *root);
 /* Sorts: tensors by name, and then in the order in which they were added. Returns NULL, or an
  * entry whose chunk has two places in one pickle, of which Python would take the last. */
 const struct shf_dcp_entry *shf_dcp_index_settle(struct shf_dcp_index *x);
-const struct shf_dcp_entry *shf_dcp_index_find(const struct shf_dcp_index *x, const char *name,
-                                               size_t n, const struct shf_pk *offsets);
+/* Finds the place of a chunk of a tensor, which is one of x->tensors. */
+const struct shf_dcp_entry *shf_dcp_index_find(const struct shf_dcp_index *x,
+                                               const struct shf_dcp_tensor *t,
+                                               const struct shf_pk *offsets);
 /* Sets *offsets and *sizes, TUPLEs, to those of a ChunkStorageMetadata; false: it is none. */
 bool shf_dcp_chunk(const struct shf_pk *v, const struct shf_pk **offsets,
                    const struct shf_pk **sizes);
