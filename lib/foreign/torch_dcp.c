@@ -257,7 +257,7 @@ static int dcp_check_cover(struct dcp *d, const struct shf_dcp_tensor *t,
 	size_t cells_n;
 	int rc = 0;
 
-	p += d->f->pieces.len / sizeof(*p) - n;
+	p = n ? p + d->f->pieces.len / sizeof(*p) - n : NULL;
 	for (int i = 0; i < x->ndim; i++)
 		if (x->dims[i] == 0)
 			return 0;
