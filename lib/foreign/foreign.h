@@ -23,9 +23,11 @@ struct shf_foreign_piece {
 	const int64_t *start, *count;   /* the box, in items; NULL: the whole tensor */
 	const int64_t *stride;          /* in bytes, >= 0; NULL: row-major without gaps */
 	uint32_t file;                  /* number of the file */
+	uint8_t flip_every, flip_at;    /* as those of a tensor, of the bytes that this piece has */
 	uint64_t at;
-	/* What `at` and `stride` are is found out at the first read, because each item of the file
-	 * has a header of its own: `at` is where it begins, and it has `item_bytes`. 0: known. */
+	/* What `at`, `stride` and the flips are is found out at the first read, because each item
+	 * of the file has a header of its own: `at` is where it begins, and it has `item_bytes`. 0:
+	 * known. */
 	uint64_t item_bytes;
 };
 struct shf_foreign_tensor {
@@ -98,11 +100,11 @@ struct shf_foreign_format {
 	/* Fills in tensors, pieces and notes; of a directory its files, too. A file is the file 0
 	 * already. */
 	int (*open)(struct shf_foreign *f, struct sheaf_error *err);
-	/* Finds out where the items of a piece with item_bytes are: its first one at byte *at of
-	 * the file, the others by strides in bytes. NULL: the format has no such pieces.
+	/* Finds out where the items of a piece with item_bytes are: sets piece->at to the first
+	 * one, its flips, and the strides in bytes. NULL: the format has no such pieces.
 	 * [any thread] */
 	int (*resolve)(struct shf_foreign *f, const struct shf_foreign_tensor *t,
-	               const struct shf_foreign_piece *piece, uint64_t *at,
+	               struct shf_foreign_piece *piece,
 	               int64_t stride[SHF_FOREIGN_DIMS_MAX], struct sheaf_error *err);
 	/* Compares everything that has a checksum. NULL: nothing has. */
 	int (*verify)(struct shf_foreign *f, struct shf_foreign_findings *to,

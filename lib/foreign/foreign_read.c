@@ -165,7 +165,6 @@ static int piece_get(struct shf_foreign *f, const struct shf_foreign_tensor *t, 
 {
 	struct shf_foreign_piece *all = (struct shf_foreign_piece *)(void *)f->pieces.data;
 	int64_t stride[SHF_FOREIGN_DIMS_MAX], *kept;
-	uint64_t at = 0;
 	int rc;
 
 	pthread_mutex_lock(&f->lock);
@@ -173,7 +172,7 @@ static int piece_get(struct shf_foreign *f, const struct shf_foreign_tensor *t, 
 	pthread_mutex_unlock(&f->lock);
 	if (!out->item_bytes)
 		return 0;
-	rc = f->format->resolve(f, t, out, &at, stride, err);
+	rc = f->format->resolve(f, t, out, stride, err);
 	if (rc < 0)
 		return rc;
 	pthread_mutex_lock(&f->lock);
@@ -182,7 +181,7 @@ static int piece_get(struct shf_foreign *f, const struct shf_foreign_tensor *t, 
 		kept = shf_arena_alloc(&f->resolved, (size_t)t->ndim + 1, sizeof(*kept));
 		if (kept) {
 			memcpy(kept, stride, (size_t)t->ndim * sizeof(*kept));
-			all[i].at = at;
+			all[i] = *out;
 			all[i].stride = kept;
 			all[i].item_bytes = 0;
 		} else {
@@ -204,6 +203,33 @@ bool shf_foreign_is_row_major(const struct shf_foreign_tensor *t, const int64_t 
 		want *= (uint64_t)t->dims[d];
 	}
 	return true;
+}
+
+/* Inverts signs in n bytes that lie from byte `at` of the tensor on. */
+static void flip_signs(uint64_t every, uint64_t first, uint8_t *to, uint64_t n, uint64_t at)
+{
+	for (uint64_t i = (first + every - at % every) % every; i < n; i += every)
+		to[i] ^= 0x80;
+}
+
+/* Inverts signs in a box of the tensor, row by row. to: memory of unit `lo` of it. */
+static void flip_box(const struct shf_foreign_tensor *t, const struct shf_foreign_piece *p,
+                     const struct shf_box *box, uint64_t lo, uint8_t *to, uint64_t item)
+{
+	int last = t->ndim - 1;
+	int64_t at[SHEAF_DIMS_MAX] = { 0 };
+	uint64_t row = t->ndim ? (uint64_t)box->count[last] * item : item;
+	int d;
+
+	do {
+		uint64_t unit = 0;
+
+		for (d = 0; d <= last; d++)
+			unit = unit * (uint64_t)t->dims[d] + (uint64_t)(box->start[d] + at[d]);
+		flip_signs(p->flip_every, p->flip_at, to + (unit - lo) * item, row, unit * item);
+		for (d = last - 1; d >= 0 && ++at[d] == box->count[d]; d--)
+			at[d] = 0;
+	} while (d >= 0);
 }
 
 /* Reads the part of a box that a piece has. to: memory of unit `lo` of the tensor. */
@@ -243,6 +269,8 @@ static int gather_box(struct shf_foreign *f, const struct shf_foreign_tensor *t,
 		return rc;
 	rc = gather_axes(g, src, to + (dst - lo * g->item));
 	shf_foreign_region_end(f, p.file);
+	if (rc == 0 && p.flip_every)
+		flip_box(t, &p, &part, lo, to, g->item);
 	return rc;
 }
 
@@ -264,6 +292,9 @@ static int gather_items(struct shf_foreign *f, const struct shf_foreign_tensor *
 			rc = shf_region_read(&g->region, to, (hi - lo) * g->item,
 			                     p.at + lo * g->item, g->err);
 			shf_foreign_region_end(f, p.file);
+			if (rc == 0 && p.flip_every)
+				flip_signs(p.flip_every, p.flip_at, to, (hi - lo) * g->item,
+				           lo * g->item);
 			return rc;
 		}
 		if (rc == 0 && t->ndim > SHEAF_DIMS_MAX)
@@ -284,15 +315,6 @@ static int gather_items(struct shf_foreign *f, const struct shf_foreign_tensor *
 		for (size_t k = t->first; k < t->first + t->n && rc == 0; k++)
 			rc = gather_box(f, t, k, &range[i], lo, to, g);
 	return rc;
-}
-
-/* Inverts signs: of the bytes that follow each other in the tensor from `at` on. */
-static void flip_signs(const struct shf_foreign_tensor *t, uint8_t *to, uint64_t n, uint64_t at)
-{
-	uint64_t every = t->flip_every;
-
-	for (uint64_t i = (t->flip_at + every - at % every) % every; i < n; i += every)
-		to[i] ^= 0x80;
 }
 
 /* Reads bytes that begin or end inside an item: via a copy of that item. */
@@ -327,7 +349,7 @@ int shf_foreign_gather(struct shf_foreign *f, const struct shf_foreign_tensor *t
 	if (rc == 0 && head + whole < n)
 		rc = gather_part(f, t, to + head + whole, n - head - whole, at + head + whole, &g);
 	if (rc == 0 && t->flip_every)
-		flip_signs(t, to, n, at);
+		flip_signs(t->flip_every, t->flip_at, to, n, at);
 	shf_free(g.buf);
 	return rc;
 }

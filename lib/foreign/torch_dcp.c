@@ -510,7 +510,7 @@ static int open_dcp(struct shf_foreign *f, struct sheaf_error *err)
 /* ---- items ---- */
 
 static int resolve_dcp(struct shf_foreign *f, const struct shf_foreign_tensor *t,
-                       const struct shf_foreign_piece *p, uint64_t *at,
+                       struct shf_foreign_piece *p,
                        int64_t stride[SHF_FOREIGN_DIMS_MAX], struct sheaf_error *err)
 {
 	struct shf_torch_zip zip = { 0 };
@@ -519,6 +519,7 @@ static int resolve_dcp(struct shf_foreign *f, const struct shf_foreign_tensor *t
 	struct shf_foreign_tensor shown = { 0 };
 	struct shf_region r;
 	const char *why;
+	uint64_t at = 0;
 	int rc = shf_foreign_region(f, p->file, &r, err);
 
 	if (rc < 0)
@@ -528,11 +529,6 @@ static int resolve_dcp(struct shf_foreign *f, const struct shf_foreign_tensor *t
 	rc = shf_torch_zip_open(&zip, &r, err);
 	if (rc == 0 && shf_torch_tensor_of(&have, zip.pickle.root, &why) == SHF_TORCH_TENSOR)
 		shown = shf_torch_shown(&have, dims);
-	if (rc == 0 && shown.flip_every)
-		rc = shf_fail(err, SHEAF_EFORMAT, "%s: the item at byte %" PRIu64 " is a chunk of "
-		              "tensor %.*s as its conjugate or negative, which is not read; save "
-		              "its resolve_conj().resolve_neg()", r.where, p->at,
-		              shf_name_show(t->name), t->name);
 	if (rc == 0 && (!shown.dims || shown.dtype != t->dtype ||
 	                shown.ndim != t->ndim ||
 	                memcmp(dims, p->count, (size_t)t->ndim * sizeof(*dims))))
@@ -541,8 +537,12 @@ static int resolve_dcp(struct shf_foreign *f, const struct shf_foreign_tensor *t
 		              "of tensor %.*s that the metadata says it is; is it of another save?",
 		              r.where, p->at, shf_name_show(t->name), t->name);
 	if (rc == 0)
-		rc = shf_torch_zip_place(&zip, &have, t->name, at, stride, err);
-	*at += p->at;
+		rc = shf_torch_zip_place(&zip, &have, t->name, &at, stride, err);
+	if (rc == 0) {
+		p->at += at;
+		p->flip_every = shown.flip_every;
+		p->flip_at = shown.flip_at;
+	}
 	shf_torch_zip_release(&zip);
 	shf_foreign_region_end(f, p->file);
 	return rc;

@@ -82,6 +82,24 @@ def test_a_directory_of_dcp() -> None:
 
 
 @tap.needs(*NEEDS)
+def test_conjugates_in_dcp() -> None:
+    """Conjugates and negatives that DCP saved as views are read with their values"""
+    torch.manual_seed(3)
+    x, y = torch.randn(7, 5, dtype=torch.complex64), torch.randn(3, 4, dtype=torch.complex128)
+    tensors = {"conj": x.conj(), "neg": x.conj().imag, "wide": y.conj(), "turned": y.conj().t(),
+               "both": torch._neg_view(x.conj()), "plain": x}
+    with tap.folder() as at:
+        dcp.save(dict(tensors), checkpoint_id=at + "/dcp", no_dist=True)
+        convert(at + "/dcp", at + "/hf")
+        have = load_file(at + "/hf/model.safetensors")
+        for key, t in tensors.items():
+            want = t.resolve_conj().resolve_neg()
+            if want.dtype == torch.complex128:
+                want = torch.view_as_real(want)
+            assert torch.equal(have[key], want), key
+
+
+@tap.needs(*NEEDS)
 def test_a_run_of_sheaf() -> None:
     """So does a step of a run, and its averages"""
     model = trained()

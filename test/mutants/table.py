@@ -1952,7 +1952,8 @@ blind("zip_name_not_compared", "a record of a zip archive is taken for another o
       "shf_get16(b + 26) != name_n || memcmp(b + LOCAL_BYTES, rec->raw, n - LOCAL_BYTES)",
       TORCH + "archives_that_torch_does_not")
 blind("call_not_refused", "a pickle that would call os.system is read as data",
-      "foreign/pickle.c:is_refused", "shf_pickle_is_refused(func, args)", PICKLE + "what_would_call")
+      "foreign/pickle.c:is_refused", "shf_pickle_is_refused(func, args)",
+      PICKLE + "what_would_call")
 blind("memo_beyond_pickle", "a memo may be larger than the pickle", "foreign/pickle.c:pk_memo_put",
       "i > m->op", PICKLE + "what_would_call")
 bug("list_for_one_step", "a list of plain values costs one step, however long it is",
@@ -2003,3 +2004,6 @@ bug("export_wrong_block", "blocks that are kept are taken for those of another f
     "export/export_fill.c:read_bytes", "f != r->blocks_file ||",
     "(!MUTANT && f != r->blocks_file) ||",
     EXPORT + "an_export_has_the_files_of_the_step")
+bug("box_sign_kept", "a box of DCP that is a negative view is read with the signs that are stored",
+    "foreign/foreign_read.c:gather_box", "if (rc == 0 && p.flip_every)",
+    "if (rc == 0 && p.flip_every && !MUTANT)", DCP + "boxes_that_are_negative")
