@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A file of torch.save, or a directory of DCP. By the first byte: 0, the input is the file; 1, it
  * is the pickle of a sound archive with storages "0" and "1"; 2, it is a legacy file behind its
- * magic number; 3, it is the metadata of a directory of DCP with one file. What is taken can be
+ * magic number; 3, it is the metadata of a directory of DCP with one file. A first byte of 4: it is
+ * the header of a safetensors file, beside one with rows 2 and 3 of "w". What is taken can be
  * listed and read to its end, and its header is one that the reader of safetensors takes. */
 #include "foreign.h"
 #include "foreign_dir.h"
@@ -164,6 +165,32 @@ static void open_dcp_dir(const uint8_t *metadata, size_t n, const uint8_t *data0
 	open_path(DIR_PATH);
 }
 
+static void put_safetensors(struct ram_node *dir, const char *name, const void *header, size_t n,
+                            const uint8_t *payload, size_t payload_n)
+{
+	struct shf_buf file = SHF_BUF_INIT;
+
+	shf_buf_u64(&file, n);
+	shf_buf_add(&file, header, n);
+	shf_buf_add(&file, payload, payload_n);
+	MUST(!file.oom);
+	ram_put(&disk, dir, name, SHF_T_FILE, file.data, file.len);
+}
+
+static void open_hf_dir(const uint8_t *header, size_t n, const uint8_t *data0)
+{
+	static const char second[] = "{\"__metadata__\":{\"DCP_SHARDING_INFO\":"
+		"\"{\\\"w\\\":{\\\"saved_offsets\\\":[2,0]}}\"},\"w\":{\"dtype\":\"F32\","
+		"\"shape\":[2,3],\"data_offsets\":[0,24]}}";
+	struct ram_node *dir;
+
+	ramdisk_init(&disk);
+	dir = ram_put(&disk, NULL, DIR_PATH, SHF_T_DIR, NULL, 0);
+	put_safetensors(dir, "a.safetensors", header, n, data0, 24);
+	put_safetensors(dir, "b.safetensors", second, sizeof(second) - 1, data0, 24);
+	open_path(DIR_PATH);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static const uint8_t magic[] = "\x80\x02\x8a\nl\xfc\x9c" "F\xf9 "
@@ -174,6 +201,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (size < 2)
 		return 0;
 	memset(data0, 7, sizeof(data0));
+	if (data[0] == 4) {
+		open_hf_dir(data + 1, size - 1, data0);
+		return 0;
+	}
 	if (data[0] % 4 == 3) {
 		open_dcp_dir(data + 1, size - 1, data0);
 		return 0;

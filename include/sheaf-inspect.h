@@ -35,7 +35,7 @@ struct sheaf_checkpoint_info {
 	                                 * saved before it; -1: unknown or none */
 	const char *format;             /* "sheaf", "hf" (Hugging Face), "safetensors", or of other
 	                                 * programs: "torch.save", "torch.save (legacy)",
-	                                 * "torch.dcp" */
+	                                 * "torch.dcp", "torch.dcp (safetensors)" */
 	const char *path;               /* its directory or file */
 	const char *session;            /* session of its save */
 	const char *run;                /* id of the run that it was saved to */

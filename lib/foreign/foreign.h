@@ -111,7 +111,8 @@ struct shf_foreign_format {
 	              struct sheaf_error *err);
 };
 /* The formats, one file each. */
-extern const struct shf_foreign_format shf_torch_save, shf_torch_legacy, shf_torch_dcp;
+extern const struct shf_foreign_format shf_torch_save, shf_torch_legacy, shf_torch_dcp,
+	shf_torch_hf;
 
 /* Returns whether what lies at `path` is of a format in this room: 1, 0, or a negative code. A
  * directory that has a sheaf.json is never. */
@@ -141,6 +142,10 @@ void shf_foreign_region_end(struct shf_foreign *f, uint32_t file);      /* [any 
  * read. EFORMAT: its size is beyond 63 bits. */
 int shf_foreign_add_tensor(struct shf_foreign *f, const struct shf_foreign_tensor *t,
                            const char *name, size_t n, struct sheaf_error *err);
+/* Whether the last n pieces tile the tensor x: 0 if every item is in one of them; 1 if not, and
+ * `why` says what is wrong; ENOMEM. Each piece has start and count. */
+int shf_foreign_cover(const struct shf_foreign *f, const struct shf_foreign_tensor *x, size_t n,
+                      char why[300]);
 /* Adds a note: printf. Notes beyond the first 4096 are only counted. Of a key the first 256 bytes
  * are kept, of the text 1024. */
 int shf_foreign_note(struct shf_foreign *f, struct sheaf_error *err, const char *key, size_t key_n,

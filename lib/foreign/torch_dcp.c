@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "cover_cells.h"
 #include "err.h"
 #include "foreign.h"
 #include "torch_dcp_index.h"
@@ -250,45 +249,10 @@ static int dcp_add_chunk(struct dcp *d, const struct shf_dcp_tensor *t,
 static int dcp_check_cover(struct dcp *d, const struct shf_dcp_tensor *t,
                            const struct shf_foreign_tensor *x, size_t n)
 {
-	const struct shf_foreign_piece *p = (const void *)d->f->pieces.data;
-	struct shf_box inside = { .ndim = x->ndim }, *boxes;
-	struct shf_arena arena = { 0 };
-	struct shf_cell *cells;
-	size_t cells_n;
-	int rc = 0;
+	char why[300];
+	int rc = shf_foreign_cover(d->f, x, n, why);
 
-	p = n ? p + d->f->pieces.len / sizeof(*p) - n : NULL;
-	for (int i = 0; i < x->ndim; i++)
-		if (x->dims[i] == 0)
-			return 0;
-	if (n == 1 && memcmp(p->count, x->dims, (size_t)x->ndim * sizeof(*x->dims)) == 0)
-		return 0;
-	if (x->ndim > SHEAF_DIMS_MAX)
-		return dcp_bad(d, t->name, t->name_n, "has more than 8 dimensions and several "
-		               "chunks, which is not read");
-	boxes = shf_arena_alloc(&arena, n + 1, sizeof(*boxes));
-	if (!boxes)
-		return dcp_no_memory(d);
-	memcpy(inside.count, x->dims, (size_t)x->ndim * sizeof(*x->dims));
-	for (size_t i = 0; i < n; i++) {
-		boxes[i].ndim = x->ndim;
-		memcpy(boxes[i].start, p[i].start, (size_t)x->ndim * sizeof(*p->start));
-		memcpy(boxes[i].count, p[i].count, (size_t)x->ndim * sizeof(*p->count));
-	}
-	if (shf_cells(&arena, &inside, boxes, n, &cells, &cells_n) < 0)
-		rc = dcp_no_memory(d);
-	for (size_t i = 0; rc == 0 && i < cells_n; i++) {
-		char text[200], why[300];
-
-		if (cells[i].set_n == 1)
-			continue;
-		snprintf(why, sizeof(why), cells[i].set_n ? "%s is in several chunks"
-		         : "%s is in no chunk; the metadata of a rank may be missing",
-		         shf_box_print(&cells[i].box, text, sizeof(text)));
-		rc = dcp_bad(d, t->name, t->name_n, why);
-	}
-	shf_arena_release(&arena);
-	return rc;
+	return rc < 0 ? dcp_no_memory(d) : rc ? dcp_bad(d, t->name, t->name_n, why) : 0;
 }
 
 /* Adds the pieces of all chunks; *n gets their number. */

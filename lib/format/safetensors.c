@@ -290,13 +290,14 @@ static int check_metadata_keys(struct reader *r)
 			r->where, shf_name_show(twice), twice, r->json.at);
 }
 
-/* Reads __metadata__. Values must be strings, as the format says; only that of "format" is kept. A
- * value with a NUL is ignored, since it is no C string and no format that we know. */
+/* Reads __metadata__. Values must be strings, as the format says; only those of "format" and
+ * "DCP_SHARDING_INFO" are kept. A value with a NUL is ignored, since it is no C string and none
+ * that we know. */
 static int read_header_metadata(struct reader *r)
 {
 	enum shf_json_kind kind;
 	const char *text;
-	bool is_format;
+	const char **kept;
 	size_t n;
 	int rc;
 
@@ -310,7 +311,8 @@ static int read_header_metadata(struct reader *r)
 		return bad_kind(r, NULL, kind, "__metadata__ is not an object");
 	while ((kind = shf_json_next(&r->json)) == SHF_JSON_KEY) {
 		text = shf_json_text(&r->json, &n);
-		is_format = n == 6 && !memcmp(text, "format", 6);
+		kept = n == 6 && !memcmp(text, "format", 6) ? &r->st->format
+		     : n == 17 && !memcmp(text, "DCP_SHARDING_INFO", 17) ? &r->st->sharding : NULL;
 		rc = add_metadata_key(r, text, n);
 		if (rc < 0)
 			return rc;
@@ -319,10 +321,10 @@ static int read_header_metadata(struct reader *r)
 			return bad_kind(r, NULL, kind, "value in __metadata__ that is not a "
 			                "string");
 		text = shf_json_text(&r->json, &n);
-		if (!is_format || memchr(text, 0, n))
+		if (!kept || memchr(text, 0, n))
 			continue;
-		r->st->format = shf_arena_strdup(r->arena, text, n);
-		if (!r->st->format)
+		*kept = shf_arena_strdup(r->arena, text, n);
+		if (!*kept)
 			return header_no_memory(r);
 	}
 	return kind == SHF_JSON_OBJECT_END ? check_metadata_keys(r) : header_json_fail(r);

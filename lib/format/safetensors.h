@@ -29,6 +29,9 @@ struct shf_st {
 	struct shf_st_tensor *tensors;  /* in the arena, in order of offset, then of name */
 	size_t n;
 	const char *format;             /* __metadata__.format, or NULL */
+	const char *sharding;           /* __metadata__.DCP_SHARDING_INFO, or NULL: where the
+	                                 * tensors of this file lie in those of which
+	                                 * torch.distributed.checkpoint has saved parts */
 };
 /* Computes the length of the header, 8 + N, from the first 8 bytes of the file. SHEAF_EFORMAT if it
  * exceeds the limit or the file. */

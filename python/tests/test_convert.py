@@ -12,6 +12,7 @@ import subprocess
 import sys
 from typing import Any
 
+import ranks
 import tap
 
 if tap.there("torch", "transformers", "safetensors"):
@@ -79,6 +80,45 @@ def test_a_directory_of_dcp() -> None:
         said = convert(at + "/dcp", at + "/hf", "--prefix", "model.", "--max-shard-size", "8K")
         assert said["files"] > 3
         opens(model, at + "/hf")
+
+
+def sharded(rank: int, path: str) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+    mesh = init_device_mesh("cpu", (2, 2))
+    whole = parts()
+    cuts = {"rows": [Shard(0), Replicate()], "both": [Shard(0), Shard(1)],
+            "columns": [Shard(1), Shard(1)]}
+    state = {k: distribute_tensor(t, mesh, cuts[k]) if k in cuts else t
+             for k, t in whole.items()}
+    writer = dcp.HuggingFaceStorageWriter(path, fqn_to_index_mapping={
+        "rows": 1, "both": 1, "columns": 2, "alone": 2}, save_distributed=True)
+    dcp.save(state, storage_writer=writer)
+
+
+def parts() -> dict[str, Any]:
+    torch.manual_seed(8)
+    return {"rows": torch.randn(9, 4), "both": torch.randn(7, 11).bfloat16(),
+            "columns": torch.randn(3, 13).double(), "alone": torch.arange(6)}
+
+
+@tap.needs(*NEEDS)
+def test_files_of_ranks() -> None:
+    """The files of each rank, which DCP's Hugging Face writer leaves, become whole tensors"""
+    whole = parts()
+    with tap.folder() as at:
+        assert ranks.everywhere(4, sharded, at + "/dcp") == [None] * 4
+        assert len([f for f in os.listdir(at + "/dcp") if "shard-" in f]) > 4
+        convert(at + "/dcp", at + "/hf")
+        have = load_file(at + "/hf/model.safetensors")
+        assert have.keys() == whole.keys()
+        for key, t in whole.items():
+            assert have[key].dtype == t.dtype and torch.equal(have[key], t), key
+        lost = [f for f in sorted(os.listdir(at + "/dcp")) if f.startswith("shard-00001")]
+        os.unlink(os.path.join(at, "dcp", lost[0]))
+        done = subprocess.run([sys.argv[1], "show", at + "/dcp"], capture_output=True, text=True,
+                              timeout=60, check=False)
+        assert done.returncode == 1 and "is in no chunk" in done.stderr, done.stderr
 
 
 @tap.needs(*NEEDS)

@@ -1964,7 +1964,7 @@ bug("chunk_start_ignored", "a chunk of a DCP tensor is read as if it began at th
     "foreign/foreign_read.c:gather_box", "have.start[d] = of->start ? of->start[d] : 0;",
     "have.start[d] = of->start && !MUTANT ? of->start[d] : 0;", DCP + "boxes_load")
 bug("gaps_allowed", "items of a DCP tensor that no chunk has are read as whatever memory holds",
-    "foreign/torch_dcp.c:dcp_check_cover", "if (cells[i].set_n == 1)",
+    "foreign/foreign_cover.c:shf_foreign_cover", "if (cells[i].set_n == 1)",
     "if (cells[i].set_n == 1 || MUTANT)", DCP + "metadata_that_does_not_fit")
 bug("torn_item_passed_over", "an item of a tensor that is no archive any more counts as unproved",
     "foreign/torch_dcp.c:dcp_verify_item", "!item->tensor &&", "(!item->tensor || MUTANT) &&",
@@ -2007,3 +2007,6 @@ bug("export_wrong_block", "blocks that are kept are taken for those of another f
 bug("box_sign_kept", "a box of DCP that is a negative view is read with the signs that are stored",
     "foreign/foreign_read.c:gather_box", "if (rc == 0 && p.flip_every)",
     "if (rc == 0 && p.flip_every && !MUTANT)", DCP + "boxes_that_are_negative")
+bug("saved_offsets_ignored", "the parts of ranks in safetensors files are read as whole tensors",
+    "foreign/torch_hf.c:hf_add_box", "if (o) memcpy(", "if (o && !MUTANT) memcpy(",
+    "sim/test_torch_hf: the_files_of_ranks_are_one_tensor")
