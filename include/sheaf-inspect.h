@@ -14,7 +14,7 @@ extern "C" {
 
 /* Opens anything that sheaf can read, by its path: a checkpoint, a Hugging Face directory, one
  * safetensors file, a file of torch.save, or a directory of torch.distributed.checkpoint
- * (doc/foreign.md). Nothing in them is executed. What other programs wrote has no digests, and
+ * (doc/formats.md). Nothing in them is executed. What other programs wrote has no digests, and
  * reports say so.
  * step   receives the checkpoint. Close it with sheaf_checkpoint_close.
  * path   the directory or file.
