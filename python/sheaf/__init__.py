@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from . import accelerate as accelerate, agent as agent, group as group, \
         lightning as lightning, torch as torch, transformers as transformers
     from .loading import load as load
+    from .parts import Part as Part
     from .reading import open as open
     from .run import LATEST as LATEST, Checkpoint as Checkpoint, Run as Run, Save as Save, \
         State as State
@@ -29,11 +30,12 @@ if TYPE_CHECKING:
 
 # What is imported when it is first used, and from where.
 _LATER = {"save": "saving", "load": "loading", "open": "reading", "Codec": "tree",
-          "LATEST": "run", "Checkpoint": "run", "Checkpointer": "torch", "Run": "run",
+          "LATEST": "run", "Checkpoint": "run", "Checkpointer": "torch", "Part": "parts",
+          "Run": "run",
           "Save": "run", "State": "run"}
 __all__ = ["Bug", "Busy", "Checkpoint", "Checkpointer", "Codec", "Corrupt", "Diverged", "End",
            "Error", "Exists", "Failed", "InDoubt", "InputOutput", "Invalid", "LATEST", "Lost",
-           "Mismatch", "NotFound", "NotYet", "OutOfMemory", "Run", "Save", "State",
+           "Mismatch", "NotFound", "NotYet", "OutOfMemory", "Part", "Run", "Save", "State",
            "UnknownFormat", "agent", "group", "load", "open", "save", "torch", "version"]
 
 

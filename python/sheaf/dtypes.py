@@ -33,13 +33,14 @@ FROM_NUMPY = {n: k for k, (n, _) in TABLE.items() if n}
 FROM_TORCH = {t: k for k, (_, t) in TABLE.items() if t and k != "F4"}
 PAIRS = {"complex128": "F64", "complex32": "F16"}
 ML = ("bfloat16", "float8_")            # begin the names that ml_dtypes adds to NumPy
-FRAMEWORKS = {"np": "numpy", "numpy": "numpy", "pt": "torch", "torch": "torch"}
+FRAMEWORKS = {"np": "numpy", "numpy": "numpy", "pt": "torch", "torch": "torch", "jax": "jax",
+              "flax": "jax"}
 
 
 def framework(name: str) -> str:
-    """"numpy" or "torch", from a name as safetensors takes it: "np", "pt" and so on."""
+    """"numpy", "torch" or "jax", from a name as safetensors takes it: "np", "pt" and so on."""
     if name not in FRAMEWORKS:
-        raise ValueError("framework=%r: it must be 'np' or 'pt'" % (name,))
+        raise ValueError("framework=%r: it must be 'np', 'pt' or 'jax'" % (name,))
     return FRAMEWORKS[name]
 
 
@@ -67,9 +68,10 @@ def numpy_dtype(name: str) -> Any:
 
 
 def dtype_in(where: str, stored: str, what: str) -> Any:
-    """The dtype of "numpy" or "torch" for a stored type. `what` names the tensor."""
+    """The dtype of "numpy" or "torch" for a stored type. `what` names the tensor. Those of JAX are
+    those of NumPy."""
     names = TABLE.get(stored, ("", ""))
-    name = names[0] if where == "numpy" else names[1]
+    name = names[1] if where == "torch" else names[0]
     if where == "torch":
         found = getattr(module("torch"), name, None) if name else None
         if found is None:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import bisect
 import ctypes
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Optional, Union
 
-from . import dtypes, memory, place, tree
+from . import dtypes, memory, parts, place, tree
 from .binding import error
+from .errors import Error
+from .group import Group
 from .memory import Memory
-from .run import Checkpoint, Path, State, Tensor
+from .parts import Split
+from .run import Checkpoint, Path, Run, State, Tensor
 
 Names = dict[tuple[str, str], Tensor]
+Box = tuple[Memory, Optional[tuple[int, ...]]]
 
 
-def load(path: Path, tree: Any = None, *, framework: Optional[str] = None, strict: bool = True,
-         convert: bool = False, codec: Optional[tree.Codec] = None,
-         timeout: Optional[float] = None, **opts: Any) -> Any:
+def load(path: Path, tree: Any = None, *, group: Optional[Group] = None,
+         framework: Optional[str] = None, strict: bool = True, convert: bool = False,
+         codec: Optional[tree.Codec] = None, timeout: Optional[float] = None, **opts: Any) -> Any:
     """Loads a checkpoint, and returns its tree. Every byte is compared with its checksum.
+    [collective]
 
     path       a run (its newest checkpoint), RUN@STEP, RUN@latest, the folder of a checkpoint, a
                Hugging Face directory, a directory of PyTorch DCP, a safetensors file, or a file
@@ -25,8 +30,12 @@ def load(path: Path, tree: Any = None, *, framework: Optional[str] = None, stric
     tree       None: new tensors are made. Otherwise a tree of the same structure, whose tensors
                are filled in place; its dicts and lists receive the other values, and it is
                returned. Before any byte is written, all keys, shapes and types are compared.
-    framework  "np" or "pt": new tensors are NumPy arrays or torch tensors; None: as they were
-               saved, and NumPy if another program saved them
+               Arrays of JAX do not change: new ones with the same sharding take their place, in
+               what is returned. It may have a jax.ShapeDtypeStruct there. Of these, and of a
+               sheaf.Part, only the boxes of this process are read.
+    group      the ranks that load together; None: this process alone
+    framework  "np", "pt" or "jax": new tensors are arrays of NumPy, tensors of torch or arrays of
+               JAX; None: as they were saved, and NumPy if another program saved them
     strict     with `tree`: a key of the tree that the checkpoint lacks, or the reverse, is an
                error. False: such values stay as they are, or are not loaded.
     convert    with `tree`: values are converted where the types of tensors differ
@@ -40,15 +49,20 @@ def load(path: Path, tree: Any = None, *, framework: Optional[str] = None, stric
     sheaf.NotFound: there is no such run or checkpoint.
     sheaf.Mismatch: keys, shapes or types differ; the message names each of them.
     sheaf.Corrupt: the checkpoint is damaged. What is in `tree` then is undefined.
+    sheaf.Failed: another rank could not load; the message is its reason.
     TypeError: the framework has no type for a tensor, or is not installed.
     """
     wanted = None if framework is None else dtypes.framework(framework)
-    with place.to_load(path, timeout=timeout, **opts) as found:
-        node = document(found)
-        names: Names = {(t.family, t.name): t for t in found.tensors()}
-        if tree is not None:
-            return Filler(found, names, strict, convert, codec).fill(tree, node)
-        return Maker(found, names, wanted, codec).make(node)
+    found = place.to_load(path, group, timeout=timeout, **opts)
+    run = next((k for k in found.keeps if isinstance(k, Run)), None)
+    try:
+        with found:
+            if tree is not None:
+                return Filler(found, group, strict, convert, codec).fill(tree)
+            return Maker(found, group, wanted, codec).make()
+    finally:
+        if group is not None and run is not None:
+            run.close()                 # collective, so nobody else does it
 
 
 FOREIGN = {"foreign": None}             # in place of a root node
@@ -81,8 +95,10 @@ def root_of(t: Tensor) -> tuple[str, str]:
 class Loader:
     """What both ways share: the checkpoint, its tensors, and the state that is loaded."""
 
-    def __init__(self, found: Checkpoint, names: Names, codec: Optional[tree.Codec]) -> None:
-        self.found, self.names, self.codec = found, names, codec
+    def __init__(self, found: Checkpoint, group: Optional[Group],
+                 codec: Optional[tree.Codec]) -> None:
+        self.found, self.group, self.codec = found, group, codec
+        self.names: Names = {(t.family, t.name): t for t in found.tensors()}
         self.state = State()
         self.added: set[tuple[str, str]] = set()
 
@@ -94,36 +110,58 @@ class Loader:
                         ((tree.FILE,) + key_of(node)))
         return found
 
-    def add(self, node: dict[str, Any], held: Memory) -> None:
-        """Adds a tensor to what is loaded. A tied tensor is filled from the stored one."""
+    def add(self, node: dict[str, Any], *boxes: Box) -> None:
+        """Adds a tensor to what is loaded, whole or some boxes of it. A tied tensor is filled from
+        the stored one."""
         t = self.stored(node)
         key = root_of(t)
-        self.state.add(key[1], held, family=key[0], copy=key in self.added,
-                       dtype=t.dtype if t.dtype != held.dtype else None)
+        for held, start in boxes:
+            self.state.add(key[1], held, family=key[0], copy=key in self.added, shape=t.shape,
+                           start=start, dtype=t.dtype if t.dtype != held.dtype else None)
         self.added.add(key)
 
-    def run(self, convert: bool = False) -> None:
-        if self.state.keeps:
-            self.found.load(self.state, convert=convert)
+    def run(self, plan: Callable[[Any], Any], convert: bool = False) -> Any:
+        """Loads what a plan lists of the document. If a plan fails, all ranks raise that."""
+        problem: Optional[BaseException] = None
+        made = None
+        try:
+            made = plan(document(self.found))
+        except BaseException as e:
+            if self.group is None:
+                raise
+            problem = e
+            self.state.fail("%s: %s" % (type(e).__name__, e))
+        try:
+            if self.state.keeps or self.group is not None:
+                self.found.load(self.state, convert=convert)
+        except Error as e:
+            if problem is not None:
+                raise problem from e
+            raise
+        return made
 
 
 class Maker(Loader):
     """Loads into new tensors."""
 
-    def __init__(self, found: Checkpoint, names: Names, framework: Optional[str],
+    def __init__(self, found: Checkpoint, group: Optional[Group], framework: Optional[str],
                  codec: Optional[tree.Codec]) -> None:
-        super().__init__(found, names, codec)
+        super().__init__(found, group, codec)
         self.framework = framework
         self.made: dict[tuple[str, str, str], Any] = {}
+        self.given: dict[tuple[str, ...], Any] = {}
 
-    def make(self, node: Any) -> Any:
-        root = by_family(self.names) if node is FOREIGN else node
+    def make(self) -> Any:
         with self.state:
-            # The values first: an object of a codec may be made of tensors.
-            for n in tree.tensors_of(root):
-                self.prepare(n)
-            self.run()
+            root = self.run(self.plan)
         return tree.Decoder(self.tensor, self.codec).value(root)
+
+    def plan(self, node: Any) -> Any:
+        """Lists all tensors: an object of a codec may be made of them, so they come first."""
+        root = by_family(self.names) if node is FOREIGN else node
+        for n in tree.tensors_of(root):
+            self.prepare(n)
+        return root
 
     def key(self, node: dict[str, Any]) -> tuple[str, str, str]:
         """Equal for nodes that are one object: tied, and of one framework."""
@@ -136,10 +174,18 @@ class Maker(Loader):
         t, key = self.stored(node), self.key(node)
         if key not in self.made:
             self.made[key], held = memory.empty(key[2], t.dtype, t.shape, "%s/%s" % key[:2])
-            self.add(node, held)
+            self.add(node, (held, None))
 
     def tensor(self, node: dict[str, Any]) -> Any:
-        return memory.restored(self.made[self.key(node)], node.get("special", ""))
+        key, special = self.key(node), node.get("special", "")
+        if key[2] not in parts.HANDED:
+            return memory.restored(self.made[key], special)
+        # All that are tied are one array.
+        one = (*key, special)
+        if one not in self.given:
+            whole = memory.restored(self.made[key], special)
+            self.given[one] = parts.given(key[2], whole, "%s/%s" % key[:2])
+        return self.given[one]
 
 
 class Filler(Loader):
@@ -147,9 +193,9 @@ class Filler(Loader):
 
     MOST = 8                            # differences that a message names
 
-    def __init__(self, found: Checkpoint, names: Names, strict: bool, convert: bool,
+    def __init__(self, found: Checkpoint, group: Optional[Group], strict: bool, convert: bool,
                  codec: Optional[tree.Codec]) -> None:
-        super().__init__(found, names, codec)
+        super().__init__(found, group, codec)
         self.strict, self.convert = strict, convert
         self.wrong: list[str] = []
         self.setters: list[Callable[[], Any]] = []
@@ -158,15 +204,14 @@ class Filler(Loader):
         self.targets: dict[tuple[Any, ...], Tensor] = {}
         self.readonly: Optional[list[tuple[int, int]]] = None
 
-    def fill(self, target: Any, node: Any) -> Any:
-        with self.state:
-            if node is FOREIGN:
-                self.match_names(target)
-                made: Callable[[], Any] = lambda: target
-            else:
-                made = self.match(target, node, ())
+    def fill(self, target: Any) -> Any:
+        def plan(node: Any) -> Callable[[], Any]:
+            made = self.match_names(target) if node is FOREIGN else self.match(target, node, ())
             self.refuse()
-            self.run(self.convert)
+            return made
+
+        with self.state:
+            made: Callable[[], Any] = self.run(plan, self.convert)
         return made()
 
     def refuse(self) -> None:
@@ -190,9 +235,14 @@ class Filler(Loader):
         load."""
         if isinstance(node, dict) and "torch.Size" in node:
             return self.value(node)
+        special = self.match_special(target, node, at)
+        if special is not None:
+            return special
         ordered = node
         if isinstance(node, dict):
             ordered = node.get("ordered", node.get("counter", node))
+            if "record" in node:
+                ordered = node["record"][1]
         if isinstance(target, dict) and isinstance(ordered, dict) and \
                 ("dict" in ordered or "items" in ordered):
             return self.match_dict(target, ordered, at)
@@ -202,7 +252,7 @@ class Filler(Loader):
         held = self.memory(target, at)
         is_tensor = isinstance(node, dict) and "tensor" in node
         if held is not None or is_tensor:
-            self.match_tensor(target, held, node if is_tensor else None, at)
+            self.match_tensor(held, node if is_tensor else None, at)
             return lambda: target
         if isinstance(target, (dict, list, tuple)) or isinstance(nodes, list) or \
                 isinstance(ordered, dict) and ("dict" in ordered or "items" in ordered):
@@ -221,8 +271,59 @@ class Filler(Loader):
             t = self.stored(n)
             made, held = memory.empty(n.get("as", "numpy"), t.dtype, t.shape, t.name)
             self.bytes[key_of(n)] = memory.restored(made, n.get("special", ""))
-            self.add(n, held)
+            self.add(n, (held, None))
         return lambda: tree.Decoder(lambda n: self.bytes[key_of(n)], self.codec).value(node)
+
+    def match_special(self, target: Any, node: Any, at: tuple[Any, ...]
+                      ) -> Optional[Callable[[], Any]]:
+        """The same for what is split, for keys of JAX, and for records; None: it is none."""
+        is_node = isinstance(node, dict)
+        try:
+            split = parts.target(target)
+            numbers = parts.key_target(target) if split is None else None
+            record = parts.fields(target)
+        except (memory.Unfit, memory.NoType) as e:
+            raise type(e)("%s: %s" % (tree.shown(at), e)) from None
+        if split is not None:
+            return self.match_split(split, node if is_node and "tensor" in node else None, at)
+        if numbers is not None:
+            return self.match_keys(target, numbers, node, at)
+        if record is not None and is_node:
+            inner = node["record"][1] if "record" in node else node
+            if "dict" in inner:
+                return self.match_record(target, record, inner["dict"], at)
+            if "tuple" in inner and isinstance(target, tuple):
+                names = (k for k, _ in record[0])
+                return self.match_record(target, record, dict(zip(names, inner["tuple"])), at)
+        return None
+
+    def match_record(self, target: Any, record: parts.Fields, nodes: dict[str, Any],
+                     at: tuple[Any, ...]) -> Callable[[], Any]:
+        made = self.match_dict(dict(record[0]), {"dict": nodes}, at)
+        return give_record(target, record, lambda: list(made().values()))
+
+    def match_split(self, split: Split, node: Optional[dict[str, Any]], at: tuple[Any, ...]
+                    ) -> Callable[[], Any]:
+        if self.fits(split, node, at) and node is not None:
+            if split.writable:
+                self.add(node, *split.boxes())
+            else:
+                self.wrong.append("%s: the tensor of the tree is read-only" % tree.shown(at))
+        return split.given
+
+    def match_keys(self, target: Any, numbers: Any, node: Any, at: tuple[Any, ...]
+                   ) -> Callable[[], Any]:
+        if not isinstance(node, dict) or "jax.key" not in node:
+            self.wrong.append("%s: the tree has keys of jax.random there, and the checkpoint none"
+                              % tree.shown(at))
+            return lambda: target
+        impl, inner = node["jax.key"]
+        if not parts.same_algorithm(target, impl):
+            self.wrong.append("%s: the tree has keys %s there, and the checkpoint keys for %s" %
+                              (tree.shown(at), target.dtype, impl))
+            return lambda: target
+        made = self.match(numbers, inner, at)
+        return lambda: parts.key_again(target, impl, made())
 
     def match_dict(self, target: dict[Any, Any], node: dict[str, Any],
                    at: tuple[Any, ...]) -> Callable[[], Any]:
@@ -241,14 +342,7 @@ class Filler(Loader):
         for key in target:
             if key not in pairs:
                 self.missing(at + (key,))
-
-        def give() -> Any:
-            for key, f in made.items():
-                value = f()
-                if value is not target[key]:
-                    target[key] = value
-            return target
-        return give
+        return give_dict(target, made)
 
     def match_list(self, target: Any, nodes: list[Any], at: tuple[Any, ...]
                    ) -> Callable[[], Any]:
@@ -257,17 +351,7 @@ class Filler(Loader):
             self.unexpected(at + (i,))
         for i in range(len(nodes), len(target)):
             self.missing(at + (i,))
-
-        def give() -> Any:
-            values = [f() for f in made]
-            if isinstance(target, list):
-                target[:len(values)] = values
-                return target
-            whole = values + list(target[len(values):])
-            if all(a is b for a, b in zip(whole, target)):
-                return target
-            return type(target)(whole) if type(target) is tuple else tuple(whole)
-        return give
+        return give_list(target, made)
 
     def memory(self, target: Any, at: tuple[Any, ...]) -> Optional[Memory]:
         try:
@@ -275,14 +359,15 @@ class Filler(Loader):
         except memory.Unfit as e:
             raise memory.Unfit("%s: %s" % (tree.shown(at), e)) from None
 
-    def match_tensor(self, target: Any, held: Optional[Memory], node: Optional[dict[str, Any]],
-                     at: tuple[Any, ...]) -> None:
+    def fits(self, held: Union[Memory, Split, None], node: Optional[dict[str, Any]],
+             at: tuple[Any, ...]) -> bool:
+        """Whether a tensor of the tree can be filled from that node; notes why not."""
         where = tree.shown(at)
         if held is None or node is None:
             self.wrong.append("%s: %s has a tensor there, and %s has none" % (
                 (where, "the checkpoint", "the tree") if held is None else
                 (where, "the tree", "the checkpoint")))
-            return
+            return False
         t, special = self.stored(node), node.get("special", "")
         there = "%s of shape %s" % (special or t.dtype, t.shape)
         if held.shape != t.shape or held.special != special:
@@ -291,16 +376,26 @@ class Filler(Loader):
         elif held.dtype != t.dtype and not self.convert:
             self.wrong.append("%s: the tree has %s, and the checkpoint %s; convert=True converts "
                               "the values" % (where, held.described(), there))
-        elif not held.writable or held.framework == "torch" and self.mapped_readonly(held):
+        else:
+            return True
+        return False
+
+    def match_tensor(self, held: Optional[Memory], node: Optional[dict[str, Any]],
+                     at: tuple[Any, ...]) -> None:
+        if not self.fits(held, node, at) or held is None or node is None:
+            return
+        where, t = tree.shown(at), self.stored(node)
+        if not held.writable or held.framework == "torch" and self.mapped_readonly(held):
             self.wrong.append("%s: the tensor of the tree is read-only" % where)
         else:
-            first = self.targets.setdefault(held.key(), t) if held.address else t
+            key = held.key()
+            first = t if key is None else self.targets.setdefault(key, t)
             if root_of(first) != root_of(t) and self.differ(first, t):
                 self.wrong.append("%s: the tree has the memory of another tensor there, %s/%s, and "
                                   "the checkpoint two with different values" %
                                   (where, first.family, first.name))
                 return
-            self.add(node, held)
+            self.add(node, (held, None))
 
     def mapped_readonly(self, held: Memory) -> bool:
         """Whether a tensor is a file that is mapped to be read: torch does not know that."""
@@ -319,34 +414,75 @@ class Filler(Loader):
             found.append(held.raw)
         return a.dtype != b.dtype or found[0] != found[1]
 
-    def match_names(self, target: Any) -> None:
+    def match_names(self, target: Any) -> Callable[[], Any]:
         """Compares a tree with the tensors of another program, by name."""
         names, seen = tree.Names(target), set()
-        for at, x in leaves(target, ()):
-            held = self.memory(x, at)
-            if held is None:
-                continue
-            family, name = names.of(at)
-            seen.add((family, name))
-            if (family, name) in self.names:
-                node = {"tensor": name, "family": family}
-                if held.special:
-                    node["special"] = held.special
-                self.match_tensor(x, held, node, at)
-            else:
+
+        def leaf(x: Any, at: tuple[Any, ...]) -> Callable[[], Any]:
+            split = parts.target(x)
+            held = self.memory(x, at) if split is None else None
+            if split is None and held is None:
+                return lambda: x
+            key = names.of(at)
+            seen.add(key)
+            if key not in self.names:
                 self.missing(at)
+                return lambda: x
+            node = {"tensor": key[1], "family": key[0]}
+            special = (split or held).special   # type: ignore[union-attr]
+            if special:
+                node["special"] = special
+            if split is not None:
+                return self.match_split(split, node, at)
+            self.match_tensor(held, node, at)
+            return lambda: x
+
+        def walk(x: Any, at: tuple[Any, ...]) -> Callable[[], Any]:
+            if isinstance(x, dict):
+                return give_dict(x, {k: walk(v, at + (k,)) for k, v in x.items()})
+            record = parts.fields(x)
+            if record is not None:
+                made = [walk(v, at + (k,)) for k, v in record[0]]
+                return give_record(x, record, lambda: [f() for f in made])
+            if isinstance(x, (list, tuple)):
+                return give_list(x, [walk(v, at + (i,)) for i, v in enumerate(x)])
+            return leaf(x, at)
+
+        found = walk(target, ())
         for family, name in self.names:
             if (family, name) not in seen:
                 self.unexpected((name,) if family == "model" else (family, name))
+        return found
 
 
-def leaves(target: Any, at: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """What stands in the dicts, lists and tuples of a tree, and where."""
-    if isinstance(target, dict):
-        for key, v in target.items():
-            yield from leaves(v, at + (key,))
-    elif isinstance(target, (list, tuple)):
-        for i, v in enumerate(target):
-            yield from leaves(v, at + (i,))
-    else:
-        yield at, target
+def give_dict(target: dict[Any, Any], made: dict[Any, Callable[[], Any]]) -> Callable[[], Any]:
+    """What puts values into a dict, and returns it."""
+    def give() -> Any:
+        for key, f in made.items():
+            value = f()
+            if value is not target[key]:
+                target[key] = value
+        return target
+    return give
+
+
+def give_list(target: Any, made: list[Callable[[], Any]]) -> Callable[[], Any]:
+    """What puts values at the beginning of a list, or makes a tuple of them."""
+    def give() -> Any:
+        values = [f() for f in made]
+        if isinstance(target, list):
+            target[:len(values)] = values
+            return target
+        whole = values + list(target[len(values):])
+        return target if all(a is b for a, b in zip(whole, target)) else tuple(whole)
+    return give
+
+
+def give_record(target: Any, record: parts.Fields, made: Callable[[], list[Any]]
+                ) -> Callable[[], Any]:
+    """What makes a record of values, unless they are those that it has."""
+    def give() -> Any:
+        values = made()
+        same = all(a is b for a, (_, b) in zip(values, record[0]))
+        return target if same else record[1](values)
+    return give

@@ -37,7 +37,7 @@ class Memory:
     dtype      the type that is stored, such as "BF16"
     shape      as it is stored
     strides    in items; None: dense and row-major
-    framework  "torch" or "numpy"; "bytes" for long bytes
+    framework  "torch", "numpy" or "jax"; "bytes" for long bytes
     special    the type that the object has itself, where it has no name on disk; else ""
     owner      the object, which must live as long as its memory is used
     writable   whether a load may fill it
@@ -53,8 +53,10 @@ class Memory:
         self.framework, self.owner, self.special = framework, owner, special
         self.writable = writable
 
-    def key(self) -> tuple[Any, ...]:
-        """Equal for two tensors that are the same items of the same memory."""
+    def key(self) -> Optional[tuple[Any, ...]]:
+        """Equal for two tensors that are the same items of the same memory; None: it has none."""
+        if not self.address:
+            return None
         return self.address, self.dtype, self.shape, self.strides
 
     def described(self) -> str:
@@ -252,7 +254,8 @@ def mapped_readonly() -> list[tuple[int, int]]:
 
 
 def empty(where: str, stored: str, shape: tuple[int, ...], what: str) -> tuple[Any, Memory]:
-    """A new tensor of "numpy" or "torch" with that stored type and shape, and its memory."""
+    """A new tensor of "numpy" or "torch" with that stored type and shape, and its memory. For
+    "jax" it is an array of NumPy, which parts.given hands over."""
     if where == "bytes" and stored == "U8" and len(shape) == 1:
         held = (ctypes.c_char * shape[0])()
         return held, Memory(ctypes.addressof(held), "U8", shape, None, "bytes", held)
@@ -267,7 +270,12 @@ def empty(where: str, stored: str, shape: tuple[int, ...], what: str) -> tuple[A
         made = torch.empty(shape, dtype=dtype, device="cpu", requires_grad=False)
         return made, of_torch(made, torch)
     numpy = dtypes.module("numpy")
-    made = numpy.empty(shape, dtype=dtype)
+    if where == "jax":
+        dtypes.module("jax")
+        from .jax_array import aligned
+        made = aligned(shape, dtype)
+    else:
+        made = numpy.empty(shape, dtype=dtype)
     return made, of_numpy(made, numpy)
 
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
-from . import dtypes, memory, place, tree
+from . import dtypes, memory, parts, place, tree
 from .loading import document
 from .run import Checkpoint, Path, Tensor
 
@@ -19,7 +19,7 @@ def open(path: Path, framework: str = "np", device: str = "cpu", *,
     """Opens a checkpoint to read tensors, or parts of them, by name. Nothing is read yet.
 
     path       as for sheaf.load
-    framework  "np" or "numpy", "pt" or "torch": what tensors are made as
+    framework  "np" or "numpy", "pt" or "torch", "jax": what tensors are made as
     device     with torch: where they are moved to, such as "cuda:0"
     timeout    how long the run waits, in seconds; None: 600
     opts       other options of struct sheaf_opts
@@ -47,8 +47,8 @@ class Reader(Mapping[str, "Slice"]):
                  timeout: Optional[float] = None, **opts: Any) -> None:
         self.framework = dtypes.framework(framework)
         self.device = str(device)
-        if self.framework == "numpy" and self.device != "cpu":
-            raise ValueError("device=%r: NumPy has host memory only" % device)
+        if self.framework != "torch" and self.device != "cpu":
+            raise ValueError("device=%r: only tensors of torch are moved to a device" % device)
         dtypes.module(self.framework)
         self.again = functools.partial(place.to_load, path, timeout=timeout, **opts)
         self.checkpoint, self.pid = self.again(), os.getpid()
@@ -197,7 +197,7 @@ class Slice:
             with self.reader.lock:
                 self.reader.here(self.name).read(t.tied_to or t.name, held, family=t.family,
                                                  shape=shape, start=start)
-        made = memory.restored(made, self.special)
+        made = parts.given(where, memory.restored(made, self.special), self.name)
         if where == "torch" and self.reader.device != "cpu":
             made = made.to(self.reader.device)
         return made

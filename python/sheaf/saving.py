@@ -7,22 +7,30 @@ import os
 from typing import Any, Mapping, Optional, Union
 
 from . import place, tree
-from .run import Path, Run, State, log_line
+from .errors import Error
+from .group import Group
+from .memory import Memory
+from .run import Path, Run, Save, State, log_line
 
 Content = Union[bytes, "os.PathLike[str]", dict[str, Any], list[Any]]
 
 
-def save(path: Path, tree: Any, *, step: Optional[int] = None,
+def save(path: Path, tree: Any, *, group: Optional[Group] = None, step: Optional[int] = None,
          unsupported: tree.Unsupported = "refuse", notes: Optional[Mapping[str, str]] = None,
          files: Optional[Mapping[str, Content]] = None, timeout: Optional[float] = None,
          **opts: Any) -> int:
     """Saves a tree as a checkpoint that survives a power loss, and returns its step number.
+    [collective]
 
     path         a run directory, which is made if there is none; or RUN@STEP, or the folder
                  RUN/checkpoint-STEP
-    tree         dicts, lists, tuples and sets of any depth with tensors (NumPy, torch, whatever
-                 has __dlpack__ or a buffer), numbers, strings, bytes, None, dtypes and NumPy
-                 scalars. Tensors must be in host memory; dense ones are not copied in Python.
+    tree         dicts, lists, tuples and sets of any depth with tensors (NumPy, torch, JAX,
+                 whatever has __dlpack__ or a buffer), numbers, strings, bytes, None, dtypes and
+                 NumPy scalars; NamedTuples, and with JAX all nodes of pytrees. Tensors must be in
+                 host memory, but for those of JAX; dense ones are not copied in Python.
+    group        the ranks that save together: a sheaf.group.Group; None: this process alone. All
+                 ranks give the same tree, in which a sheaf.Part or a sharded array has what this
+                 rank has of a tensor. Other tensors are the same on all ranks.
     step         its number; None: that of the path, else the next one, or 0 in a new run
     unsupported  "refuse": an object of any other type is a TypeError. "drop": it is left out of
                  dicts and sets, is None in lists and tuples, and the log names it. A codec
@@ -39,26 +47,73 @@ def save(path: Path, tree: Any, *, step: Optional[int] = None,
     TypeError, ValueError: something in the tree cannot be stored; the text says where and why.
     sheaf.Exists: the run has a checkpoint of that number.
     sheaf.Busy: another process writes to the run.
+    sheaf.Failed: another rank could not save; the message is its reason.
     Nothing is saved after any of these. Other codes are those of sheaf_save_commit.
     """
-    made = encode(tree, unsupported)
-    attached = {name: contents(name, data) for name, data in (files or {}).items()}
+    problem: Optional[BaseException] = None
+    attached: dict[str, bytes] = {}
     where, number = place.to_save(path, step)
-    if not made.leaves:                 # the library warns of a checkpoint without tensors
-        opts.setdefault("log", lambda level, line: log_line(max(level, 2), line))
-    with State() as state, Run(where, create=True, timeout=timeout, **opts) as run:
-        for leaf in made.leaves:
-            state.add(leaf.name, leaf.memory, family=leaf.family, tied_to=leaf.tied_to)
-        if number is None:
-            number = max(run.steps(), default=-1) + 1
-        with run.begin(number, state) as begun:
-            begun.attach(FILE, made.document())
-            for name, data in attached.items():
-                begun.attach(name, data)
-            for key, value in (notes or {}).items():
-                begun.note(key, value)
-            begun.commit()
+    with State() as state:
+        try:
+            made = encode(tree, unsupported)
+            describe(state, made)
+            attached[FILE] = made.document()
+            if group is None or group.rank == 0:
+                attached.update({name: contents(name, data) for name, data in
+                                 (files or {}).items()})
+            if not made.leaves:         # the library warns of a checkpoint without tensors
+                opts.setdefault("log", lambda level, line: log_line(max(level, 2), line))
+        except BaseException as e:
+            if group is None:
+                raise
+            problem = e                 # the other ranks are told in begin
+            state.fail("%s: %s" % (type(e).__name__, e))
+        with Run(where, group, create=True, timeout=timeout, **opts) as run:
+            if number is None:          # no rank publishes before all of them are in begin
+                number = max(run.steps(), default=-1) + 1
+            try:
+                with run.begin(number, state) as begun:
+                    commit(begun, attached, notes or {}, group)
+            except Error as e:
+                if problem is not None:
+                    raise problem from e
+                raise
     return number
+
+
+def describe(state: State, made: tree.Encoder) -> None:
+    """Lists the tensors of a tree in a state."""
+    for leaf in made.leaves:
+        held = leaf.memory
+        if isinstance(held, Memory):
+            state.add(leaf.name, held, family=leaf.family, tied_to=leaf.tied_to)
+            continue
+        for memory, start in held.boxes():
+            state.add(leaf.name, memory, family=leaf.family, tied_to=leaf.tied_to,
+                      shape=held.shape, start=start)
+
+
+def commit(begun: Save, attached: Mapping[str, bytes], notes: Mapping[str, str],
+           group: Optional[Group]) -> None:
+    """Attaches files and notes, and commits. If that fails here, the save is given up on all
+    ranks."""
+    problem: Optional[BaseException] = None
+    try:
+        for name, data in attached.items():
+            begun.attach(name, data)
+        for key, value in notes.items() if group is None or group.rank == 0 else ():
+            begun.note(key, value)
+    except BaseException as e:
+        if group is None:
+            raise
+        problem = e
+        begun.abort("%s: %s" % (type(e).__name__, e))
+    try:
+        begun.commit()
+    except Error as e:
+        if problem is not None:
+            raise problem from e
+        raise
 
 
 FILE = tree.FILE
@@ -66,7 +121,7 @@ FILE = tree.FILE
 
 def encode(value: Any, unsupported: tree.Unsupported) -> tree.Encoder:
     """The document and the tensors of a tree; what was dropped is logged."""
-    made = tree.Encoder(value, unsupported)
+    made = tree.Encoder(value, unsupported, records=True)
     if made.dropped:
         import logging
         for what in made.dropped:

@@ -8,12 +8,15 @@ for a list), or an object with one tag:
     {"items": [[1, "a"], ...]}          a dict with other keys, in its order
     {"ordered": NODE}                   a collections.OrderedDict
     {"counter": NODE}                   a collections.Counter
+    {"record": [NAME, {"dict": ...}]}   the fields of a NamedTuple, or of a node of a pytree of JAX
+                                        whose type has that name: a dict, if no target has another
     {"tuple": [...]}, {"set": [...]}, {"frozenset": [...]}
     {"tensor": NAME, "family": F, "as": "torch", "special": "complex128"}
     {"int": "0x..."}                    of more than 63 bits
     {"float": "nan"}                    also "inf", "-inf", and "0x..." for other bits of a NaN
     {"complex": [1.0, NODE]}            real and imaginary part
     {"bytes": BASE64}, {"bytearray": BASE64}; of more than 64 KiB {"bytes": NODE of a tensor}
+    {"jax.key": [NAME, NODE]}           keys of jax.random for that algorithm, and their numbers
     {"numpy": [DTYPE, HEX]}             a NumPy scalar
     {"numpy.dtype": "float32"}, {"numpy.type": "float32"}
     {"torch.dtype": "bfloat16"}, {"torch.Size": [2, 3]}, {"torch.device": "cpu"}
@@ -32,9 +35,10 @@ import re
 import struct
 from typing import Any, Callable, Iterator, Optional, Protocol, Union
 
-from . import dtypes, memory
+from . import dtypes, memory, parts
 from .binding import error
 from .memory import Memory
+from .parts import Split
 
 FORMAT, VERSION = "sheaf.tree", 1
 FILE = "tree.json"                      # its name in a checkpoint
@@ -58,11 +62,11 @@ DROPPED = object()
 
 
 class Leaf:
-    """A tensor of a tree: its name in the checkpoint, and its memory."""
+    """A tensor of a tree: its name in the checkpoint, and its memory, or its boxes here."""
 
     __slots__ = ("family", "name", "memory", "tied_to")
 
-    def __init__(self, family: str, name: str, memory: Memory) -> None:
+    def __init__(self, family: str, name: str, memory: Union[Memory, Split]) -> None:
         self.family, self.name, self.memory = family, name, memory
         self.tied_to: Optional[str] = None
 
@@ -117,15 +121,20 @@ class Names:
 
 
 class Encoder:
-    """Makes the document of a tree, and the list of its tensors."""
+    """Makes the document of a tree, and the list of its tensors.
+
+    records  whether it may have NamedTuples and other records, sheaf.Part, and arrays of JAX that
+             stay such
+    """
 
     format = FORMAT
 
-    def __init__(self, tree: Any, unsupported: Unsupported = "refuse") -> None:
+    def __init__(self, tree: Any, unsupported: Unsupported = "refuse",
+                 records: bool = False) -> None:
         if isinstance(unsupported, str) and unsupported not in ("refuse", "drop"):
             raise ValueError("unsupported=%r: it must be 'refuse', 'drop' or a codec" %
                              (unsupported,))
-        self.unsupported = unsupported
+        self.unsupported, self.records = unsupported, records
         self.names = Names(tree)
         self.leaves: list[Leaf] = []
         self.dropped: list[str] = []
@@ -150,8 +159,15 @@ class Encoder:
             return float_node(x)
         if kind in CONTAINERS:
             return self.container(x, place)
+        found: Union[Memory, Split, None] = None
         try:
-            found = memory.of(x)
+            if self.records:
+                keys = key_parts(x)
+                if keys is not None:
+                    return {"jax.key": [keys[0], self.node(keys[1], place)]}
+                found = parts.of(x)
+            if found is None:
+                found = memory.of(x)
         except memory.Unfit as e:
             if self.unsupported == "refuse":
                 raise memory.Unfit("%s: %s" % (shown(place), e)) from None
@@ -195,11 +211,13 @@ class Encoder:
             return {"counter": made}
         return {"ordered": made} if isinstance(x, collections.OrderedDict) else made
 
-    def tensor(self, found: Memory, place: tuple[Any, ...]) -> Any:
+    def tensor(self, found: Any, place: tuple[Any, ...]) -> Any:
+        """The node of a tensor, which is a Memory or a Split."""
         family, name = self.names.of(place)
         leaf = Leaf(family, name, found)
-        if found.address:
-            first = self.stored.setdefault((family,) + found.key(), leaf)
+        key = found.key()
+        if key is not None:
+            first = self.stored.setdefault((family, *key), leaf)
             leaf.tied_to = None if first is leaf else first.name
         self.leaves.append(leaf)
         node = {"tensor": name, "as": found.framework}
@@ -220,13 +238,26 @@ class Encoder:
             return {kind.__name__: base64.b64encode(x).decode()}
         return numpy_node(x) or torch_node(x)
 
+    def record(self, x: Any, place: tuple[Any, ...]) -> Any:
+        """The node of a NamedTuple and the like; None: it is none."""
+        found = parts.fields(x) if self.records else None
+        if found is None:
+            return None
+        nodes = {k: self.node(v, place + (k,)) for k, v in found[0]}
+        # As in tuples, all fields must be there.
+        nodes = {k: None if n is DROPPED else n for k, n in nodes.items()}
+        return {"record": [type(x).__name__, {"dict": nodes}]}
+
     def other(self, x: Any, place: tuple[Any, ...]) -> Any:
         what = "%s: a %s" % (shown(place), type(x).__name__)
         if not isinstance(self.unsupported, str):
             made = self.unsupported.encode(x)
             if made is not None:
                 return {"codec": made[0], "value": self.node(made[1], place)}
-        elif self.unsupported == "drop":
+        node = self.record(x, place)
+        if node is not None:
+            return node
+        if self.unsupported == "drop":
             self.dropped.append(what)
             return DROPPED
         raise TypeError("%s cannot be stored; convert it, or give unsupported='drop' or a codec"
@@ -234,6 +265,20 @@ class Encoder:
 
 
 CONTAINERS = (dict, list, tuple, set, frozenset, collections.OrderedDict, collections.Counter)
+
+
+def key_parts(x: Any) -> Optional[tuple[str, Any]]:
+    """The algorithm and the numbers of keys of jax.random; None: it is none. Raises Unfit."""
+    if dtypes.loaded("jax") is None:
+        return None
+    from . import jax_array
+    return jax_array.key_parts(x)
+
+
+def keys_of(impl: str, data: Any) -> Any:
+    """Keys of jax.random again."""
+    from . import jax_array
+    return jax_array.keys(impl, data)
 
 
 def float_node(x: float) -> Any:
@@ -404,6 +449,8 @@ MAKERS: dict[str, Callable[[Decoder, Any], Any]] = {
     "complex": lambda d, v: complex(float_of(v[0]), float_of(v[1])),
     "bytes": lambda d, v: d.raw(v),
     "bytearray": lambda d, v: bytearray(d.raw(v)),
+    "record": lambda d, v: d.of(v[1]),
+    "jax.key": lambda d, v: keys_of(v[0], d.of(v[1])),
     "numpy": lambda d, v: numpy_scalar(v),
     "numpy.dtype": lambda d, v: dtypes.numpy_dtype(v),
     "numpy.type": lambda d, v: dtypes.numpy_dtype(v).type,

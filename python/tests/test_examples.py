@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -149,6 +150,52 @@ def test_finetune() -> None:
         with open(picture, encoding="utf-8") as f:
             drawn = f.read()
         assert "on 4 ranks" in drawn and "to 12 on 2 ranks" in drawn, drawn
+
+
+def without_torch(at: str, before: list[str], script: str, *args: str, **env: str) -> str:
+    """What a script prints that needs no torch; `before` starts it."""
+    done = subprocess.run([*before, sys.executable, "-B", os.path.join(EXAMPLES, script), *args],
+                          cwd=at, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          env=dict(os.environ, OMP_NUM_THREADS="1", PATH=PATH, **env))
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@needs("numpy", "mpi4py")
+def test_mpi_numpy() -> None:
+    """mpi_numpy.py goes on with other ranks, and ends where one that did not stop does"""
+    mpirun = shutil.which("mpirun")
+    if mpirun is None:
+        raise tap.Skip("no mpirun")
+    under = [mpirun, "--allow-run-as-root", "--oversubscribe", "-n"]
+    with folder() as at:
+        first = without_torch(at, [*under, "4"], "mpi_numpy.py", "runs/heat", "--steps", "100")
+        assert "goes on" not in first
+        then = without_torch(at, [*under, "3"], "mpi_numpy.py", "runs/heat", "--steps", "130")
+        whole = without_torch(at, [*under, "1"], "mpi_numpy.py", "runs/whole", "--steps", "130")
+        assert "goes on after step 100" in then and then.split("\n")[1:] == whole.split("\n"), \
+            (then, whole)
+
+
+@needs("jax", "optax")
+def test_jax_sharded() -> None:
+    """jax_sharded.py goes on on other meshes, with the losses of one that did not stop"""
+    env = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+
+    def run_on(run: str, mesh: str, steps: int) -> dict[int, float]:
+        text = without_torch(at, [], "jax_sharded.py", run, "--mesh", mesh, "--steps", str(steps),
+                             "--every", "10", **env)
+        assert ("goes on after" in text) == (run == "runs/jax" and mesh != "4,2")
+        return losses(text)
+
+    with folder() as at:
+        found = run_on("runs/jax", "4,2", 10)
+        found.update(run_on("runs/jax", "2,4", 20))
+        found.update(run_on("runs/jax", "1,1", 25))
+        whole = run_on("runs/whole", "8,1", 25)
+        assert sorted(found) == sorted(whole) == list(range(1, 26))
+        for step in whole:
+            assert abs(found[step] - whole[step]) < 1e-3, (step, found, whole)
 
 
 if __name__ == "__main__":

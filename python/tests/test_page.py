@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -55,6 +56,40 @@ def test_the_example_of_many_ranks() -> None:
                               text=True, env=dict(os.environ, OMP_NUM_THREADS="1"))
         assert done.returncode == 0, done.stdout + done.stderr
         assert os.path.isdir(os.path.join(at, "runs", "ranks", "checkpoint-100"))
+
+
+FRAMEWORKS = os.path.join("doc", "python-frameworks.md")
+
+
+def marked(mark: str) -> str:
+    """The examples of the page of other frameworks with that mark, one after another."""
+    found = blocks(FRAMEWORKS)
+    assert {m for m, _ in found} <= {"mpi", "jax", "paddle"}, [m for m, _ in found]
+    code = "\n".join(code for m, code in found if m == mark)
+    assert code, mark
+    return code
+
+
+@tap.needs("numpy", "mpi4py")
+def test_the_example_of_mpi4py() -> None:
+    """The example of a tree of several ranks runs under mpirun"""
+    mpirun = shutil.which("mpirun")
+    if mpirun is None:
+        raise tap.Skip("no mpirun")
+    with tap.folder() as at:
+        done = subprocess.run([mpirun, "--allow-run-as-root", "--oversubscribe", "-n", "2",
+                               sys.executable, "-B", "-c", marked("mpi")], cwd=at,
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert os.path.isdir(os.path.join(at, "runs", "rows", "checkpoint-0"))
+
+
+@tap.needs("jax")
+def test_the_example_of_jax() -> None:
+    """The example of JAX runs on eight devices of one CPU"""
+    with tap.folder() as at:
+        tried(marked("jax"), at, XLA_FLAGS="--xla_force_host_platform_device_count=8",
+              JAX_PLATFORMS="cpu")
 
 
 @tap.needs("numpy", "torch")
