@@ -34,13 +34,13 @@ FROM_TORCH = {t: k for k, (_, t) in TABLE.items() if t and k != "F4"}
 PAIRS = {"complex128": "F64", "complex32": "F16"}
 ML = ("bfloat16", "float8_")            # begin the names that ml_dtypes adds to NumPy
 FRAMEWORKS = {"np": "numpy", "numpy": "numpy", "pt": "torch", "torch": "torch", "jax": "jax",
-              "flax": "jax"}
+              "flax": "jax", "paddle": "paddle"}
 
 
 def framework(name: str) -> str:
-    """"numpy", "torch" or "jax", from a name as safetensors takes it: "np", "pt" and so on."""
+    """"numpy", "torch", "jax" or "paddle", from a name as safetensors takes it: "np" and so on."""
     if name not in FRAMEWORKS:
-        raise ValueError("framework=%r: it must be 'np', 'pt' or 'jax'" % (name,))
+        raise ValueError("framework=%r: it must be 'np', 'pt', 'jax' or 'paddle'" % (name,))
     return FRAMEWORKS[name]
 
 
@@ -68,14 +68,15 @@ def numpy_dtype(name: str) -> Any:
 
 
 def dtype_in(where: str, stored: str, what: str) -> Any:
-    """The dtype of "numpy" or "torch" for a stored type. `what` names the tensor. Those of JAX are
-    those of NumPy."""
+    """The dtype of "numpy", "torch" or "paddle" for a stored type. `what` names the tensor. Those
+    of JAX are those of NumPy."""
     names = TABLE.get(stored, ("", ""))
-    name = names[1] if where == "torch" else names[0]
-    if where == "torch":
-        found = getattr(module("torch"), name, None) if name else None
-        if found is None:
-            raise TypeError("%s: torch has no type for %s" % (what, stored))
+    name = names[1] if where in ("torch", "paddle") else names[0]
+    if where in ("torch", "paddle"):
+        found = getattr(module(where), name, None) if name else None
+        if not isinstance(found, module(where).dtype) or \
+                where == "paddle" and stored in ("U16", "U32", "U64"):
+            raise TypeError("%s: %s has no type for %s" % (what, where, stored))
         return found
     module("numpy")
     if not name:

@@ -192,6 +192,14 @@ def torch_distributed(pg: Any = None, *, timeout: float = 600.0, node: int = 0) 
     return Group(TorchDistributed(pg), node)
 
 
+def paddle_distributed(*, node: int = 0) -> Group:
+    """A group of all ranks of paddle.distributed, by gloo; call init_parallel_env first.
+    [collective]"""
+    from .paddle_tensor import PaddleDistributed
+    alone = module("paddle").distributed.get_world_size() == 1  # then Paddle has no group either
+    return Group(Alone() if alone else PaddleDistributed(), node)
+
+
 class Mpi4py:
     """The operations of a communicator of mpi4py, of which the group has a copy of its own.
 

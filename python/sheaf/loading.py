@@ -34,8 +34,8 @@ def load(path: Path, tree: Any = None, *, group: Optional[Group] = None,
                what is returned. It may have a jax.ShapeDtypeStruct there. Of these, and of a
                sheaf.Part, only the boxes of this process are read.
     group      the ranks that load together; None: this process alone
-    framework  "np", "pt" or "jax": new tensors are arrays of NumPy, tensors of torch or arrays of
-               JAX; None: as they were saved, and NumPy if another program saved them
+    framework  "np", "pt", "jax" or "paddle": new tensors are arrays of NumPy or JAX, or tensors of
+               torch or Paddle; None: as they were saved, and NumPy if another program saved them
     strict     with `tree`: a key of the tree that the checkpoint lacks, or the reverse, is an
                error. False: such values stay as they are, or are not loaded.
     convert    with `tree`: values are converted where the types of tensors differ

@@ -37,7 +37,7 @@ class Memory:
     dtype      the type that is stored, such as "BF16"
     shape      as it is stored
     strides    in items; None: dense and row-major
-    framework  "torch", "numpy" or "jax"; "bytes" for long bytes
+    framework  "torch", "numpy", "jax" or "paddle"; "bytes" for long bytes
     special    the type that the object has itself, where it has no name on disk; else ""
     owner      the object, which must live as long as its memory is used
     writable   whether a load may fill it
@@ -91,7 +91,7 @@ def laid_out(shape: tuple[int, ...], strides: tuple[int, ...], copy: str
 def finished(address: int, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...],
              framework: str, owner: Any, special: str, writable: bool) -> Memory:
     """The last checks that all kinds of tensors share."""
-    copy = ".contiguous()" if framework == "torch" else ".copy()"
+    copy = ".contiguous()" if framework in ("torch", "paddle") else ".copy()"
     if special in dtypes.PAIRS:
         shape, strides = shape + (2,), tuple(2 * s for s in strides) + (1,)
         dtype = dtypes.PAIRS[special]
@@ -231,6 +231,10 @@ def of(x: Any) -> Optional[Memory]:
         return of_numpy(x, numpy)
     if numpy is not None and isinstance(x, numpy.generic):
         return None
+    paddle = dtypes.loaded("paddle")
+    if paddle is not None and isinstance(x, getattr(paddle, "Tensor", ())):
+        from .paddle_tensor import of_paddle
+        return of_paddle(x)
     if isinstance(x, (memoryview, array.array, ctypes.Array)):
         return of_buffer(x)
     if hasattr(x, "__dlpack__") and not isinstance(x, type):
@@ -269,6 +273,9 @@ def empty(where: str, stored: str, shape: tuple[int, ...], what: str) -> tuple[A
         torch = dtypes.module("torch")
         made = torch.empty(shape, dtype=dtype, device="cpu", requires_grad=False)
         return made, of_torch(made, torch)
+    if where == "paddle":
+        from .paddle_tensor import empty as empty_paddle
+        return empty_paddle(shape, dtype)
     numpy = dtypes.module("numpy")
     if where == "jax":
         dtypes.module("jax")
@@ -288,6 +295,11 @@ def restored(x: Any, special: str) -> Any:
         if special not in dtypes.PAIRS:
             return x                    # torch has no dates: they stay numbers
         return torch.view_as_complex(x)
+    paddle = dtypes.loaded("paddle")
+    if paddle is not None and isinstance(x, getattr(paddle, "Tensor", ())):
+        if special == "complex128":
+            return paddle.as_complex(x)
+        return x                        # Paddle has neither complex32 nor dates
     if special == "complex32":
         raise NoType("NumPy has no type complex32; load with framework='pt'")
     if special in dtypes.PAIRS:

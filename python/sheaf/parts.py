@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of a tree of which this process has boxes: sheaf.Part, and arrays of JAX with a sharding.
+"""Tensors of a tree of which this process has boxes: sheaf.Part, arrays of JAX with a sharding, and
+tensors of paddle.distributed.
 
 Each of them is seen as a Split: the shape of the whole tensor, and the boxes that are here. A tree
 to load into may have the same, and then only these boxes are read.
@@ -110,8 +111,10 @@ def of(x: Any) -> Optional[Split]:
         return OfPart(x)
     if dtypes.loaded("jax") is not None:
         from . import jax_array
-        return jax_array.saved(x)
-    return None
+        found = jax_array.saved(x)
+        if found is not None:
+            return found
+    return placed(x)
 
 
 def target(x: Any) -> Optional[Split]:
@@ -120,8 +123,18 @@ def target(x: Any) -> Optional[Split]:
         return OfPart(x)
     if dtypes.loaded("jax") is not None:
         from . import jax_array
-        return jax_array.loaded(x)
-    return None
+        found = jax_array.loaded(x)
+        if found is not None:
+            return found
+    return placed(x)
+
+
+def placed(x: Any) -> Optional[Split]:
+    """A tensor of paddle.distributed; None: it is none. Raises Unfit."""
+    if dtypes.loaded("paddle") is None:
+        return None
+    from . import paddle_tensor
+    return paddle_tensor.placed(x)
 
 
 def given(where: str, x: Any, what: str) -> Any:

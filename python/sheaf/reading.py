@@ -19,7 +19,7 @@ def open(path: Path, framework: str = "np", device: str = "cpu", *,
     """Opens a checkpoint to read tensors, or parts of them, by name. Nothing is read yet.
 
     path       as for sheaf.load
-    framework  "np" or "numpy", "pt" or "torch", "jax": what tensors are made as
+    framework  "np" or "numpy", "pt" or "torch", "jax", "paddle": what tensors are made as
     device     with torch: where they are moved to, such as "cuda:0"
     timeout    how long the run waits, in seconds; None: 600
     opts       other options of struct sheaf_opts

@@ -198,5 +198,31 @@ def test_jax_sharded() -> None:
             assert abs(found[step] - whole[step]) < 1e-3, (step, found, whole)
 
 
+@needs("paddle")
+def test_paddle_sharded() -> None:
+    """paddle_sharded.py goes on on other ranks, with the losses of one that did not stop"""
+    def run_on(run: str, ranks: int, steps: int) -> str:
+        under = ["-m", "paddle.distributed.launch", "--nproc_per_node", str(ranks), "--backend",
+                 "gloo", "--log_dir", os.path.join(at, "logs")]
+        done = subprocess.run([sys.executable, "-B", *under,
+                               os.path.join(EXAMPLES, "paddle_sharded.py"), run, "--steps",
+                               str(steps)], cwd=at, stdin=subprocess.DEVNULL, text=True,
+                              capture_output=True, env=dict(os.environ, OMP_NUM_THREADS="1"))
+        with open(os.path.join(at, "logs", "workerlog.0"), encoding="utf-8") as f:
+            said = f.read()
+        assert done.returncode == 0, said + done.stdout + done.stderr
+        return said
+
+    with folder() as at:
+        found = losses(run_on("runs/paddle", 2, 5))
+        then = run_on("runs/paddle", 4, 10)
+        assert "goes on after step 5" in then, then
+        found.update(losses(then))
+        whole = losses(run_on("runs/whole", 1, 10))
+        assert sorted(found) == sorted(whole) == list(range(1, 11))
+        for step in whole:
+            assert abs(found[step] - whole[step]) < 1e-4, (step, found, whole)
+
+
 if __name__ == "__main__":
     sys.exit(tap.run(globals()))

@@ -92,6 +92,21 @@ def test_the_example_of_jax() -> None:
               JAX_PLATFORMS="cpu")
 
 
+@tap.needs("paddle")
+def test_the_example_of_paddle() -> None:
+    """The example of Paddle runs on two ranks"""
+    with tap.folder() as at:
+        script = os.path.join(at, "script.py")
+        with open(script, "w", encoding="utf-8") as f:
+            f.write(marked("paddle"))
+        done = subprocess.run([sys.executable, "-B", "-m", "paddle.distributed.launch",
+                               "--nproc_per_node", "2", "--backend", "gloo", script], cwd=at,
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              env=dict(os.environ, OMP_NUM_THREADS="1"))
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert os.path.isdir(os.path.join(at, "runs", "paddle", "checkpoint-0"))
+
+
 @tap.needs("numpy", "torch")
 def test_the_example_of_the_readme() -> None:
     """The Python example of README.md runs"""
