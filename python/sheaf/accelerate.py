@@ -182,8 +182,8 @@ class Checkpoints:
         own: Any = self
         refused("save_state", kwargs)
         if not safe_serialization:
-            raise ValueError("save_state: safe_serialization=False asks for a pickle, and nothing "
-                             "is pickled here: leave it out")
+            raise ValueError("save_state: safe_serialization=False asks for torch.save, and "
+                             "nothing is written by it here: leave it out")
         if own._save_model_state_pre_hook:
             raise ValueError("save_state: a hook of register_save_state_pre_hook would write into "
                              "a folder that is not there before the checkpoint is whole; register "
