@@ -41,6 +41,8 @@ static int see_first(void *arg, const char *name)
 	return 0;
 }
 
+/* A file that cannot be read is not recognised: whoever reads the directory as one of Hugging Face
+ * meets the same error, and reports it with what else is wrong there. */
 static int is_torch_hf(const struct shf_sys *sys, int dir, const char *path, const char **why,
                        struct sheaf_error *err)
 {
