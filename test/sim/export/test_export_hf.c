@@ -121,6 +121,7 @@ TEST(an_export_has_the_files_of_the_step_and_nothing_of_sheaf)
 
 	CHECK_RC(e.rc, 0, &e.err);
 	is_like_the_step(disk, FIRST);
+	is_like_the_step(disk, "model-00002-of-00002.safetensors");
 	is_like_the_step(disk, "model.safetensors.index.json");
 	CHECK(!simdisk_exists(disk, TO "/sheaf.json"));
 	CHECK(!simdisk_exists(disk, TO "/.sheaf-export"));
@@ -153,13 +154,15 @@ TEST(files_of_several_chunks_are_written_by_several_threads)
 
 TEST(damage_of_the_step_is_found_and_nothing_is_published)
 {
-	struct simdisk *disk = saved();
+	struct simdisk *disk = saved_on(SIMDISK_EXT4, 40000, 2);
 	struct export e;
 
-	CHECK_INT(simdisk_flip(disk, FROM "/" FIRST, 8 * 4200), 0);
+	/* In a block that has nothing of the header, which is checked when the step is opened. */
+	CHECK_INT(simdisk_flip(disk, FROM "/model-00001-of-00001.safetensors", UINT64_C(8) * (5 <<
+	                       20)), 0);
 	e = exported(disk);
 	CHECK_RC(e.rc, SHEAF_ECORRUPT, &e.err);
-	CHECK(strstr(e.err.msg, FIRST) != NULL);
+	CHECK(strstr(e.err.msg, "model-00001-of-00001.safetensors: block 5") != NULL);
 	CHECK(!simdisk_exists(disk, TO));
 	simdisk_free(disk);
 }
