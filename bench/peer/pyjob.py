@@ -181,6 +181,12 @@ class Job:
 
     # ---- steps with saves in the background, at each step ----
 
+    def all_true(self, mine):
+        """Whether it is true on all ranks."""
+        found = self.torch.tensor([int(mine)])
+        self.dist.all_reduce(found, self.dist.ReduceOp.MIN)
+        return bool(found)
+
     def steps(self, saver):
         """Mean time for which a save blocks."""
         blocked, saves = 0.0, 0
@@ -211,7 +217,8 @@ class Job:
 
 
 class Sheaf:
-    """save_async of a Checkpointer; its gate is in optimizer.step()."""
+    """save_async of a Checkpointer; its gate is in optimizer.step(). A step that finds the save
+    before in progress is not saved, for that is how dcp.async_save is called, too."""
 
     def __init__(self, job, name, **options):
         self.job, self.name, self.options = job, name, options
@@ -229,6 +236,8 @@ class Sheaf:
         """The gate is called by the optimizer, and counted by the library."""
 
     def save(self, step):
+        if self.handles and not self.job.all_true(self.handles[-1].done()):
+            return False
         self.handles.append(self.ckpt.save_async(step))
         return self.handles[-1].where != "nowhere"
 
@@ -266,9 +275,7 @@ class Dcp:
             self.staged = None
 
     def save(self, step):
-        ready = self.job.torch.tensor([int(self.future is None or self.future.done())])
-        self.job.dist.all_reduce(ready, self.job.dist.ReduceOp.MIN)
-        if not int(ready):
+        if not self.job.all_true(self.future is None or self.future.done()):
             return False
         self.last = os.path.join(self.path, str(step))
         said = self.dcp.async_save(
