@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import sys
 from typing import Any
 
 import ranks
 import tap
-from tap import folder, needs, raises
+from tap import folder, needs, raises, told
 
 if tap.there("torch"):
     import torch
     import torch.distributed as dist
-    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
     from torch.distributed.tensor.placement_types import _StridedShard
 
@@ -164,6 +165,27 @@ def test_placements_that_are_refused() -> None:
             layout(t)
     finally:
         dist.destroy_process_group()
+
+
+def swapped(_rank: int, path: str) -> str:
+    """What a rank is told of a tensor on a mesh of rank 1 and rank 0."""
+    mesh = DeviceMesh("cpu", [1, 0])
+    t = distribute_tensor(torch.arange(4.0), mesh, [Shard(0)])
+    assert t.full_tensor().tolist() == [0, 1, 2, 3]     # torch gathers it as it cut it
+    model = torch.nn.Module()
+    model.w = torch.nn.Parameter(t)
+    with sheaf.Checkpointer(path) as ckpt:
+        ckpt.track(model)
+        return told(lambda: ckpt.save(1))
+
+
+@needs("torch")
+def test_meshes_that_are_refused() -> None:
+    """A mesh of ranks that do not ascend is refused: torch cuts there otherwise than it computes."""
+    with folder() as at:
+        for text in ranks.results(2, swapped, at + "/run"):
+            assert "its mesh" in text and "do not ascend" in text and "w (" in text, text
+        assert not [n for n in os.listdir(at + "/run") if n.startswith("checkpoint")]
 
 
 if __name__ == "__main__":
