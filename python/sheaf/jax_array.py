@@ -128,7 +128,7 @@ def loaded(x: Any) -> Optional[Split]:
     jax = dtypes.module("jax")
     if not isinstance(x, (jax.Array, jax.ShapeDtypeStruct)) or is_key(x, jax):
         return None
-    committed = isinstance(x, jax.ShapeDtypeStruct) or getattr(x, "committed", x._committed)
+    committed = isinstance(x, jax.ShapeDtypeStruct) or getattr(x, "committed", True)
     return Loaded(x, x.sharding if committed else None)
 
 
@@ -173,7 +173,7 @@ def key_target(x: Any) -> Optional[Any]:
 
 
 def key_again(x: Any, impl: str, data: Any) -> Any:
-    """The keys in place of `x`. """
+    """The keys in place of `x`."""
     jax = dtypes.module("jax")
     made = jax.random.wrap_key_data(data, impl=impl)
     if isinstance(x, jax.ShapeDtypeStruct) and x.sharding is not None:
