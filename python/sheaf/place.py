@@ -48,6 +48,17 @@ def to_save(path: Path, step: Optional[int]) -> tuple[str, Optional[int]]:
     return run, step if at is None else at
 
 
+def in_run(path: Path, step: int = LATEST) -> Optional[tuple[str, int]]:
+    """The run and the number that a load from `path` means; None: it is no path of a run.
+
+    step  which checkpoint of a run, if the path does not say it
+    """
+    run, at = split(path)
+    if at is None and not (os.path.isdir(run) and is_run(run)):
+        return None
+    return run, step if at is None or at == LATEST else at
+
+
 def to_load(path: Path, group: Any = None, *, step: int = LATEST, **opts: Any) -> Checkpoint:
     """Opens the checkpoint that a path means.
 
@@ -55,8 +66,7 @@ def to_load(path: Path, group: Any = None, *, step: int = LATEST, **opts: Any) -
           directory of PyTorch DCP, a safetensors file, or a file of torch.save
     step  which checkpoint of a run, if the path does not say it
     """
-    run, at = split(path)
-    if at is not None or os.path.isdir(run) and is_run(run):
-        number = step if at is None or at == LATEST else at
-        return Run(run, group, readonly=True, **opts).checkpoint(number)
-    return open_path(run, group, **opts)
+    found = in_run(path, step)
+    if found is not None:
+        return Run(found[0], group, readonly=True, **opts).checkpoint(found[1])
+    return open_path(path, group, **opts)

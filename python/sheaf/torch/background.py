@@ -14,23 +14,44 @@ import os
 import sys
 import time
 import weakref
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Protocol, Sequence
 
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ..errors import Error
-from .optimizer import Optimizer
 from .pending import Pending
 from .plan import Plan
 from .ranks import together
-from .tracked import Tracked
 from .turns import Turns
 
 log = logging.getLogger("sheaf")
 LEAVE_SECONDS = 5.0                     # how long a rank that leaves waits for the others
 
 
-def has_gate(o: Optimizer) -> bool:
+class Optimizing(Protocol):
+    """An optimizer whose step() is a gate."""
+
+    @property
+    def optimizer(self) -> Any: ...
+
+
+class Objects(Protocol):
+    """What is saved: `ids` has the id() of each item's parameter or buffer, `spans` says which
+    items are the state of which optimizer, and `names` has the name of each parameter by id().
+    `listed` differs from one list to the next."""
+
+    ids: list[int]
+    spans: list[range]
+    names: dict[int, str]
+
+    @property
+    def listed(self) -> Any: ...
+
+    @property
+    def optimizers(self) -> Sequence[Optimizing]: ...
+
+
+def has_gate(o: Optimizing) -> bool:
     """Whether an optimizer calls hooks before step(), as those of torch.optim do."""
     return isinstance(getattr(o.optimizer, "_optimizer_step_pre_hooks", None), dict)
 
@@ -51,7 +72,7 @@ class Background:
 
     # ---- gates ----
 
-    def watch(self, tracked: Tracked, turns: Turns) -> None:
+    def watch(self, tracked: Objects, turns: Turns) -> None:
         """Puts a gate before step() of each optimizer that has none yet."""
         for i, o in enumerate(tracked.optimizers):
             if i not in self.hooks and has_gate(o):
@@ -68,7 +89,7 @@ class Background:
         for p in tuple(self.pending):           # another thread may forget some meanwhile
             p.open(optimizer)
 
-    def slices(self, tracked: Tracked, plan: Plan) -> tuple[list[list[int]], list[int]]:
+    def slices(self, tracked: Objects, plan: Plan) -> tuple[list[list[int]], list[int]]:
         """The slices that the gate of each optimizer opens, and those that must be copied at once.
 
         Tensors on a device are in neither: their copy on the host changes in the next save alone.
@@ -181,7 +202,7 @@ def remember(checkpointer: Any) -> None:
     _open.add(checkpointer)
 
 
-def owner(tracked: Tracked, optimizer: Any) -> Optional[tuple[str, Any]]:
+def owner(tracked: Objects, optimizer: Any) -> Optional[tuple[str, Any]]:
     """The name of a parameter that an optimizer has in common with one that is tracked, and that
     one. None: it has none, or is that one, or a part of it, such as an optimizer that it wraps."""
     mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
@@ -200,7 +221,7 @@ def owner(tracked: Tracked, optimizer: Any) -> Optional[tuple[str, Any]]:
     return None
 
 
-def opens_all(background: Background, tracked: Tracked) -> Callable[..., None]:
+def opens_all(background: Background, tracked: Objects) -> Callable[..., None]:
     """A hook before step() of any optimizer: all gates, if it is not tracked and changes what one
     that is tracked owns. Such an optimizer has taken the place of that one, by mistake or not."""
     weak, known = weakref.ref(background), weakref.ref(tracked)

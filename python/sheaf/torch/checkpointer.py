@@ -26,7 +26,7 @@ from .leaving import Leaving, finish
 from .loading import ADAM, Loaded, Loading, failing, findings, sentence
 from .measure import Measure
 from .metrics import Best, Metrics, best_options, noted
-from .pending import DISK, MEMORY, NOWHERE, Pending, where_of
+from .pending import DISK, MEMORY, NOWHERE, Pending, give_up, where_of
 from .plan import Plan
 from .ranks import NONE, SECONDS, agreed, ended, explained, first_with, interrupting, leave, \
     of_torch, start_agents
@@ -257,7 +257,7 @@ class Checkpointer:
                 pending.gate()
             save.submit()
         except BaseException as e:
-            self.give_up(save, e, True)
+            give_up(save, sentence(e), True)
             raise
         self.background.pending.append(pending)
         return pending
@@ -317,25 +317,9 @@ class Checkpointer:
             for key, text in notes.items() if self.rank == 0 else ():
                 save.note(key, text)
         except BaseException as e:
-            self.give_up(save, e, flags.get("lazy", False))
+            give_up(save, sentence(e), flags.get("lazy", False))
             raise
         return save
-
-    def give_up(self, save: Save, e: BaseException, submit: bool) -> None:
-        """Ends a save that this rank cannot finish: the others get its sentence.
-
-        submit  whether the library's thread commits it; otherwise this call does. [collective]
-        """
-        try:
-            save.abort(sentence(e))
-            if submit:
-                save.submit()
-            else:
-                save.commit()
-        except Error as told:
-            log.debug("the save was given up: %s", told)
-        finally:
-            save.close()
 
     # ---- loading ----
 

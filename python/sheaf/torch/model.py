@@ -15,7 +15,7 @@ from typing import Any, Iterator, Optional
 import torch
 from torch import nn
 
-from .layout import DTYPES, Unsupported
+from .layout import DTYPES, Layout, Unsupported
 
 WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")
 FSDP1 = "FullyShardedDataParallel"
@@ -29,6 +29,8 @@ class Item:
     tied_to    the name of this family under which the bytes are stored
     save_only  a load leaves it as it is, for the same memory is filled under another family
     optional   a load leaves it as it is if the checkpoint lacks it
+    copy       another item is filled with the same bytes, in other memory
+    at         where the memory lies in the whole tensor; None: the tensor says so itself
     """
 
     family: str
@@ -38,6 +40,8 @@ class Item:
     tied_to: Optional[str] = None
     save_only: bool = False
     optional: bool = False
+    copy: bool = False
+    at: Optional[Layout] = None
 
 
 @dataclass

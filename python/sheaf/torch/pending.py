@@ -30,6 +30,23 @@ def where_of(step: int, memory_every: Optional[int], disk_every: Optional[int]) 
     return MEMORY if memory_every and step % memory_every == 0 else NOWHERE
 
 
+def give_up(save: Save, why: str, submit: bool) -> None:
+    """Ends a save that this rank cannot finish: the others get the reason.
+
+    submit  whether the library's thread commits it; otherwise this call does. [collective]
+    """
+    try:
+        save.abort(why)
+        if submit:
+            save.submit()
+        else:
+            save.commit()
+    except Error as told:
+        log.debug("the save was given up: %s", told)
+    finally:
+        save.close()
+
+
 class Pending:
     """A save in the background. [any thread]
 

@@ -34,9 +34,10 @@ def key_of(item: Item) -> Key:
     t = item.tensor
     local = local_of(t)
     spec = (t.device_mesh, t.placements, t.shape) if isinstance(t, DTensor) else None
+    at = None if item.at is None else (item.at.shape, item.at.boxes)
     return (item.family, item.name, item.store, item.tied_to, item.save_only, item.optional,
-            type(t), type(local), local.shape, local.stride(), local.dtype, local.device,
-            local.is_complex() and local.is_conj(), spec)
+            item.copy, at, type(t), type(local), local.shape, local.stride(), local.dtype,
+            local.device, local.is_complex() and local.is_conj(), spec)
 
 
 def is_plain(item: Item) -> bool:
@@ -100,7 +101,9 @@ class Plan:
         for item in items:
             before = len(self.slices)
             try:
-                for name, t in parts(item.name, item.tensor):
+                if item.at is not None:
+                    self.add(state, item, item.name, item.at)
+                for name, t in () if item.at else parts(item.name, item.tensor):
                     self.add(state, item, name, layout(t))
             except Unsupported as e:
                 raise Unsupported("%s (family %s): %s" % (item.name, item.family, e)) from None
@@ -125,6 +128,8 @@ class Plan:
                 s.flags |= c.SHEAF_SLICE_SAVE_ONLY
             if item.optional:
                 s.flags |= c.SHEAF_SLICE_OPTIONAL
+            if item.copy:
+                s.flags |= c.SHEAF_SLICE_COPY
             s.shape[:n] = at.shape
             before = EMPTY
             if box is not None:

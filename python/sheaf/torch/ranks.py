@@ -35,10 +35,14 @@ class Left(RuntimeError):
 
 
 class Ranks(TorchDistributed):
-    """The operations of a new gloo group of all ranks. [collective]"""
+    """The operations of a new gloo group of the ranks of a process group. [collective]
 
-    def __init__(self, timeout: Optional[float]) -> None:
-        pg = dist.new_group(backend="gloo",
+    of  that process group; None: all ranks
+    """
+
+    def __init__(self, timeout: Optional[float], of: Optional[dist.ProcessGroup] = None) -> None:
+        some = None if of is None or of is dist.group.WORLD else dist.get_process_group_ranks(of)
+        pg = dist.new_group(some, backend="gloo", use_local_synchronization=some is not None,
                             timeout=datetime.timedelta(seconds=timeout or SECONDS))
         super().__init__(pg)
         self.mine: Optional[str] = None
