@@ -17,7 +17,7 @@ from .errors import (Bug, Busy, Corrupt, Diverged, End, Error, Exists, Failed, I
                      UnknownFormat)
 
 if TYPE_CHECKING:
-    from . import accelerate as accelerate, agent as agent, group as group, \
+    from . import accelerate as accelerate, agent as agent, dcp as dcp, group as group, \
         lightning as lightning, torch as torch, transformers as transformers
     from .loading import load as load
     from .parts import Part as Part
@@ -36,12 +36,12 @@ _LATER = {"save": "saving", "load": "loading", "open": "reading", "Codec": "tree
 __all__ = ["Bug", "Busy", "Checkpoint", "Checkpointer", "Codec", "Corrupt", "Diverged", "End",
            "Error", "Exists", "Failed", "InDoubt", "InputOutput", "Invalid", "LATEST", "Lost",
            "Mismatch", "NotFound", "NotYet", "OutOfMemory", "Part", "Run", "Save", "State",
-           "UnknownFormat", "agent", "group", "load", "open", "save", "torch", "version"]
+           "UnknownFormat", "agent", "dcp", "group", "load", "open", "save", "torch", "version"]
 
 
 def __getattr__(name: str) -> Any:
     import importlib
-    if name in ("accelerate", "agent", "group", "lightning", "torch", "transformers"):
+    if name in ("accelerate", "agent", "dcp", "group", "lightning", "torch", "transformers"):
         return importlib.import_module("." + name, __name__)
     if name not in _LATER:
         raise AttributeError("module 'sheaf' has no attribute %r" % name)

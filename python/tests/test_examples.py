@@ -55,6 +55,20 @@ def test_fsdp2() -> None:
 
 
 @needs("torch", "transformers")
+def test_dcp() -> None:
+    """dcp.py on 2 x 2 ranks goes on in one process, with the losses of one that did not stop."""
+    with folder() as at:
+        first = run(at, 4, "dcp.py", "runs/tiny", "--steps", "8", "--every", "3")
+        assert "goes on" not in first and sorted(losses(first)) == list(range(8))
+        then = run(at, 1, "dcp.py", "runs/tiny", "--steps", "9", "--every", "3")
+        assert "goes on after step 5" in then and sorted(losses(then)) == [6, 7, 8]
+        for step in (6, 7):
+            assert abs(losses(first)[step] - losses(then)[step]) < 2e-3, (first, then)
+        assert sorted(os.listdir(os.path.join(at, "runs", "tiny")))[1:] == [
+            "checkpoint-2", "checkpoint-5", "checkpoint-8"]
+
+
+@needs("torch", "transformers")
 def test_async() -> None:
     """async.py on 2 ranks is killed, and goes on from memory in one process."""
     with folder() as at:

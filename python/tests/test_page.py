@@ -41,6 +41,16 @@ def test_the_examples_of_the_page() -> None:
         tried("\n".join(found), at)
 
 
+@tap.needs("torch")
+def test_the_examples_of_the_page_on_dcp() -> None:
+    """The examples of doc/python-dcp.md run one after another"""
+    found = [code for _, code in blocks(os.path.join("doc", "python-dcp.md"))]
+    assert len(found) == 4, len(found)
+    with tap.folder() as at:
+        tried("\n".join(found), at)
+        assert sorted(os.listdir(os.path.join(at, "runs"))) == ["behind", "gpt", "more"]
+
+
 @tap.needs("numpy", "torch")
 def test_the_example_of_many_ranks() -> None:
     """The example for many ranks runs under torchrun"""

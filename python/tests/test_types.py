@@ -18,8 +18,8 @@ LINES = 500
 
 
 def sources() -> list[str]:
-    return sorted(os.path.join(folder, n) for folder in (PACKAGE, os.path.join(PACKAGE, "torch"))
-                  for n in os.listdir(folder) if n.endswith(".py"))
+    return sorted(os.path.join(folder, n) for folder, _, names in os.walk(PACKAGE)
+                  for n in names if n.endswith(".py"))
 
 
 @tap.needs("mypy", "torch")

@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Trains the model of fsdp2.py with torch.distributed.checkpoint, which saves to Sheaf.
+
+    torchrun --nproc_per_node 4 dcp.py runs/tiny --steps 20
+    torchrun --nproc_per_node 2 dcp.py runs/tiny --steps 40         # another mesh goes on
+    python dcp.py runs/tiny --steps 60                              # and so does one process
+
+Three lines differ from a trainer that uses DCP's own files: those with `sheaf`.
+"""
+import argparse
+import os
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from fsdp2 import Text, build
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+import sheaf
+
+
+class App:
+    """What DCP saves and loads: the model, the optimizer, and the position of the job."""
+
+    def __init__(self, model, optimizer, scheduler, text) -> None:
+        self.model, self.optimizer = model, optimizer
+        self.parts = {"scheduler": scheduler, "text": text}
+        self.step = -1
+
+    def state(self) -> dict:
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        return {"model": model, "optimizer": optimizer, "step": self.step,
+                **{k: v.state_dict() for k, v in self.parts.items()}}
+
+    def load(self, state: dict) -> None:
+        set_state_dict(self.model, self.optimizer, model_state_dict=state["model"],
+                       optim_state_dict=state["optimizer"])
+        self.step = state["step"]
+        for k, v in self.parts.items():
+            v.load_state_dict(state[k])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("run")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--every", type=int, default=5)
+    args = parser.parse_args()
+
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    if ranks > 1:
+        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+    rank = int(os.environ.get("RANK", "0"))
+    model = build(ranks)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
+    text = Text(os.path.join(os.path.dirname(os.path.abspath(__file__)), "fsdp2.py"))
+    app = App(model, optimizer, scheduler, text)
+
+    if os.path.isdir(args.run):
+        state = app.state()
+        dcp.load(state, storage_reader=sheaf.dcp.Reader(args.run))
+        app.load(state)
+        if rank == 0:
+            print("goes on after step %d" % app.step, flush=True)
+
+    saving = None
+    with sheaf.dcp.Writer(args.run, optimizers=[optimizer], keep_last=3) as writer:
+        for app.step in range(app.step + 1, args.steps):
+            batch = text.batch().to(next(model.parameters()).device)
+            loss = model(input_ids=batch, labels=batch).loss
+            loss.backward()
+            optimizer.step()                    # waits for what is not copied yet
+            optimizer.zero_grad()
+            scheduler.step()
+            if rank == 0:
+                print("step %d loss %.4f" % (app.step, loss.item()), flush=True)
+            if app.step % args.every == args.every - 1:
+                if saving is not None:
+                    saving.result()             # one save in flight, as DCP wants it
+                saving = dcp.async_save(app.state(), storage_writer=writer.at(app.step))
+        if saving is not None:
+            saving.result()
+
+    if ranks > 1:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
