@@ -66,6 +66,7 @@ def main() -> None:
             print("goes on after step %d" % app.step, flush=True)
 
     saving = None
+    group = dist.new_group(backend="gloo") if ranks > 1 else None   # for DCP's own thread
     with sheaf.dcp.Writer(args.run, optimizers=[optimizer], keep_last=3) as writer:
         for app.step in range(app.step + 1, args.steps):
             batch = text.batch().to(next(model.parameters()).device)
@@ -79,7 +80,8 @@ def main() -> None:
             if app.step % args.every == args.every - 1:
                 if saving is not None:
                     saving.result()             # one save in flight, as DCP wants it
-                saving = dcp.async_save(app.state(), storage_writer=writer.at(app.step))
+                saving = dcp.async_save(app.state(), storage_writer=writer.at(app.step),
+                                        process_group=group)
         if saving is not None:
             saving.result()
 
