@@ -54,7 +54,7 @@ def test_fsdp2() -> None:
             "checkpoint-2", "checkpoint-5", "checkpoint-8"]
 
 
-@needs("torch", "transformers")
+@needs("torch")
 def test_dcp() -> None:
     """dcp.py on 2 ranks goes on in one process, with the losses of one that did not stop."""
     with folder() as at:
