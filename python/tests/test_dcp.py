@@ -105,6 +105,9 @@ def different(rank: int, path: str) -> Any:
     dcp.load(again, storage_reader=sheaf.dcp.Reader(path))
     assert again["dp_rank_%d" % rank]["at"] == rank and again["own_%d" % rank].item() == rank
     assert again["loader"]["at"] == 0
+    for _ in range(2):                  # writers that are dropped, and not closed
+        dcp.save(again, storage_writer=sheaf.dcp.Writer(path))
+    dcp.save(again, storage_writer=sheaf.dcp.Writer(path + "@9"))
     return True
 
 
@@ -115,7 +118,7 @@ def test_ranks_with_different_keys() -> None:
     import sheaf
     with folder() as at:
         ranks.results(2, different, at + "/run")
-        tree = sheaf.load(at + "/run")
+        tree = sheaf.load(at + "/run@1")
         assert tree["dp_rank_0"] == {"at": 0} and tree["dp_rank_1"] == {"at": 1}
         assert any(torch.equal(tree["rng"], torch.arange(1000) + 1000 * r) for r in (0, 1))
         assert tree["loader"] == {"at": 0, "order": [0]} and tree["tail"].tolist() == [1.0] * 5

@@ -2,7 +2,8 @@
 """An open run and its ranks, for the saves of a Writer."""
 from __future__ import annotations
 
-import logging
+import os
+import threading
 from typing import Any, Mapping, Optional, Sequence
 
 import torch.distributed as dist
@@ -19,9 +20,6 @@ from ..torch.ranks import Ranks, ended, explained, leave
 from ..torch.turns import Turns
 from ..tree import FILE
 from .contents import ANY, Contents, agree, document
-
-log = logging.getLogger("sheaf")
-
 
 class Owned:
     """An optimizer, as saves in the background see one."""
@@ -64,8 +62,15 @@ def cpu_group(pg: Optional[dist.ProcessGroup]) -> bool:
     return "gloo" in str(dist.get_backend_config(pg))
 
 
+# The open session of each run, by process and path: a run can be opened once.
+_open: dict[tuple[int, str], Any] = {}
+
+
 class Session:
     """The run that a Writer saves to, from its first save until close(). [collective]
+
+    A session closes another one of the same run in this process when it opens it: a writer that was
+    dropped leaves its run open, for only all ranks together can close it.
 
     path           of the run
     process_group  of torch.distributed; None: all ranks
@@ -88,6 +93,8 @@ class Session:
         self.commit_group: Optional[Group] = None
         self.alone = False
         self.number = ANY               # of the last save
+        self.key = (os.getpid(), os.path.abspath(path))
+        self.lock = threading.RLock()   # close() may come from the thread of DCP
 
     # ---- ranks ----
 
@@ -97,14 +104,22 @@ class Session:
         alone       this process saves by itself, whatever torch.distributed has
         background  saves are committed by the library's own thread, which needs a group
         """
-        alone = alone or not dist.is_available() or not dist.is_initialized()
+        with self.lock:
+            return self.opened(alone or not dist.is_available() or not dist.is_initialized(),
+                               background)
+
+    def opened(self, alone: bool, background: bool) -> Run:
         if self.run is not None and (self.alone != alone or
                                      background and self.commit_group is None):
             self.close()
         if self.run is not None:
             return self.run
+        other = _open.get(self.key)
+        if other is not None:
+            other.close()
         opts = dict(self.opts)
         self.alone = alone
+        _open[self.key] = self
         try:
             self.group, self.commit_group = self.groups(alone, background)
             if self.commit_group is not None:
@@ -226,6 +241,12 @@ class Session:
 
     def close(self) -> None:
         """Waits for the saves in flight, and closes the run. Another save opens it again."""
+        with self.lock:
+            self.end()
+            if _open.get(self.key) is self:
+                del _open[self.key]
+
+    def end(self) -> None:
         self.background.drain()
         self.background.free()
         run, self.run = self.run, None

@@ -134,6 +134,8 @@ class Writer(StorageWriter, AsyncStager):
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__)
         made.number, made.pending = step, None
+        if self.one and self.session is not None:
+            made.session = Session(self.session.path, *self.given)
         return made
 
     def opened(self) -> Session:
