@@ -225,6 +225,12 @@ def test_what_torch_itself_offers() -> None:
         assert torch.equal(wide["model"]["w"], state["model"]["w"].double())
         with raises(dcp.api.CheckpointException, "model/w"):
             dcp.load(wide, storage_reader=sheaf.dcp.Reader(path, convert=False))
+        file = path + "/checkpoint-4/model-00001-of-00001.safetensors"
+        with open(file, "r+b") as f:
+            f.seek(-4, 2)
+            f.write(b"\x77")
+        with raises(dcp.api.CheckpointException, "has checksum"):
+            dcp.load(wide, storage_reader=sheaf.dcp.Reader(path + "@4"))
         with raises(dcp.api.CheckpointException, "no step 9"):
             dcp.load(more, storage_reader=sheaf.dcp.Reader(path + "@9"))
 
@@ -331,6 +337,54 @@ def test_one_rank_cannot_save() -> None:
             assert "duplicated flatten key model.w" in said[4], said[4]
             assert "Exists" in said[5], said[5]
         assert first[2].startswith("Failed") and second[2].startswith("TypeError"), second[2]
+
+
+def some(rank: int, path: str) -> bool:
+    """Some of the ranks save and load, one alone does, and ranks that do not see one newest."""
+    import torch
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as dcp
+    import sheaf
+    from sheaf.dcp.names import Names
+
+    class Late(sheaf.dcp.Reader):       # rank 1 has not seen the newest one yet
+        def read_metadata(self) -> Any:
+            with self.open(None, rank + 1 if rank < 2 else 1) as checkpoint:
+                self.names = Names(checkpoint)
+            return self.names.metadata()
+
+    state = {"w": torch.full((3,), float(rank)), "at": rank}
+    pair = dist.new_group([1, 2], backend="gloo")
+    if rank in (1, 2):
+        with raises(dcp.api.CheckpointException, "DCP saves on 2 ranks"):
+            dcp.save(state, storage_writer=sheaf.dcp.Writer(path + "@1"), process_group=pair)
+        writer = sheaf.dcp.Writer(path + "@1", process_group=pair)
+        dcp.save(state, storage_writer=writer, process_group=pair)
+        again = {"w": torch.zeros(3), "at": 0}
+        dcp.load(again, storage_reader=sheaf.dcp.Reader(path, process_group=pair),
+                 process_group=pair)
+        assert again["at"] == 1, again
+        with sheaf.dcp.Writer(path + "2", process_group=pair, optimizers=[]) as writer:
+            dcp.async_save(state, storage_writer=writer.at(5), process_group=pair).result()
+    dist.barrier()
+    if rank == 2:
+        dcp.save(state, storage_writer=sheaf.dcp.Writer(path + "@2"), no_dist=True)
+        alone = {"at": 0}
+        dcp.load(alone, storage_reader=sheaf.dcp.Reader(path), no_dist=True)
+        assert alone["at"] == 2
+    dist.barrier()
+    reader = Late(path)
+    again = {"w": torch.zeros(3), "at": 0}
+    dcp.load(again, storage_reader=reader)
+    assert reader.number == 1 and again["at"] == 1, (reader.number, again)
+    return True
+
+
+@needs("torch")
+def test_some_of_the_ranks() -> None:
+    """Process groups, no_dist, and ranks that do not see the same newest checkpoint"""
+    with folder() as at:
+        ranks.results(3, some, at + "/run")
 
 
 def killed(rank: int, path: str) -> tuple[str, float]:
