@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What ranks do together, with ranks that are threads. */
+#include "t.h"
+
+#include <math.h>
+#include <pthread.h>
+
+#include "leafsum.h"
+#include "philox.h"
+#include "ranks_threads.h"
+#include "sumtree.h"
+
+enum { ITEMS = 1003, LEAVES_MAX = 24 };
+
+/* One rank of a test: its thread, what it is to do, and what came of it. */
+struct worker {
+	pthread_t thread;
+	struct tr_ranks g;
+	int leaves;
+	int64_t items;
+	float *sum;
+	struct tr_error err;
+	int rc;
+};
+
+static void add(float *y, const float *x, int64_t n)
+{
+	for (int64_t i = 0; i < n; i++)
+		y[i] += x[i];
+}
+
+static void draw_leaf(float *x, int leaf, int64_t n)
+{
+	for (int64_t i = 0; i < n; i++) {
+		uint32_t r[4];
+
+		tr_random(3, TR_RANDOM_INIT, (uint64_t)leaf, (uint64_t)i, r);
+		x[i] = ldexpf((float)(int32_t)r[0], (int)(r[1] % 20) - 31);
+	}
+}
+
+/* The sum of leaves [low, low + n) by the tree, computed plainly. */
+static void sum_plainly(float *to, int low, int n, int64_t items)
+{
+	float *right;
+
+	if (n == 1) {
+		draw_leaf(to, low, items);
+		return;
+	}
+	right = malloc((size_t)items * sizeof(*right));
+	sum_plainly(to, low, tr_tree_left(n), items);
+	sum_plainly(right, low + tr_tree_left(n), n - tr_tree_left(n), items);
+	add(to, right, items);
+	free(right);
+}
+
+static void *sum_leaves(void *arg)
+{
+	struct worker *w = arg;
+	float *node[64];
+	int from, to, end[64], n;
+
+	tr_leaves_of(&w->g, w->leaves, &from, &to);
+	n = tr_tree_nodes(w->leaves, from, to, end);
+	for (int i = 0; i < n; from = end[i++]) {
+		node[i] = malloc((size_t)w->items * sizeof(float));
+		sum_plainly(node[i], from, end[i] - from, w->items);
+	}
+	w->rc = tr_sum_leaves(&w->g, w->leaves, node, w->items, add, &w->err);
+	w->sum = node[0];
+	for (int i = 1; i < n; i++)
+		free(node[i]);
+	return NULL;
+}
+
+static void work_together(struct worker *w, int n, struct tr_hub *hub, void *(*what)(void *))
+{
+	for (int r = 0; r < n; r++) {
+		tr_ranks_hub(&w[r].g, hub, r, 20000);
+		CHECK_INT(pthread_create(&w[r].thread, NULL, what, &w[r]), 0);
+	}
+	for (int r = 0; r < n; r++)
+		pthread_join(w[r].thread, NULL);
+}
+
+static void check_sum(int ranks, int leaves, int64_t items)
+{
+	struct worker w[LEAVES_MAX];
+	struct tr_hub *hub = tr_hub_new(ranks);
+	float *want = malloc((size_t)items * sizeof(*want));
+
+	memset(w, 0, sizeof(w));
+	sum_plainly(want, 0, leaves, items);
+	for (int r = 0; r < ranks; r++) {
+		w[r].leaves = leaves;
+		w[r].items = items;
+	}
+	work_together(w, ranks, hub, sum_leaves);
+	for (int r = 0; r < ranks; r++) {
+		CHECK_RC(w[r].rc, 0, &w[r].err);
+		CHECK(memcmp(w[r].sum, want, (size_t)items * sizeof(*want)) == 0);
+		free(w[r].sum);
+	}
+	free(want);
+	tr_hub_free(hub);
+}
+
+TEST(the_sum_over_leaves_has_the_same_bits_on_any_number_of_ranks)
+{
+	static const int leaves[] = { 1, 2, 3, 6, 8, 12, 24 };
+
+	for (size_t i = 0; i < sizeof(leaves) / sizeof(leaves[0]); i++)
+		for (int ranks = 1; ranks <= leaves[i] && ranks <= 12; ranks++)
+			if (leaves[i] % ranks == 0)
+				check_sum(ranks, leaves[i], ITEMS);
+}
+
+TEST(sums_of_fewer_items_than_ranks_and_of_several_blocks_are_whole)
+{
+	check_sum(6, 6, 4);
+	check_sum(3, 3, ((int64_t)1 << 20) + 5);
+}
+
+static void *reduce(void *arg)
+{
+	struct worker *w = arg;
+	uint64_t x[2] = { (uint64_t)w->g.rank + 1, (uint64_t)1 << w->g.rank };
+	struct tr_error own = { .code = 0 };
+
+	w->rc = tr_allreduce(&w->g, x, 2, TR_SUM, &w->err);
+	if (w->rc == 0 && (x[0] != 15 || x[1] != 31))
+		w->rc = 1;
+	if (w->rc == 0)
+		w->rc = tr_allreduce(&w->g, x, 1, TR_MAX, &w->err);
+	if (w->rc == 0)
+		w->rc = tr_agree(&w->g, 0, &own);
+	if (w->rc == 0 && w->g.rank >= 3)
+		tr_fail(&own, TR_EIO, "the disk of rank %d", w->g.rank);
+	if (w->rc == 0)
+		w->rc = tr_agree(&w->g, own.code, &own);
+	w->err = own;
+	return NULL;
+}
+
+TEST(ranks_reduce_and_agree_on_the_error_of_one)
+{
+	struct worker w[5];
+	struct tr_hub *hub = tr_hub_new(5);
+
+	memset(w, 0, sizeof(w));
+	work_together(w, 5, hub, reduce);
+	for (int r = 0; r < 5; r++) {
+		CHECK_INT(w[r].rc, TR_EIO);
+		CHECK_INT(w[r].err.rank, 3);
+		CHECK_STR(w[r].err.msg, w[0].err.msg);
+	}
+	tr_hub_free(hub);
+}
+
+TEST(the_failure_of_any_exchange_is_an_error_on_all_ranks)
+{
+	for (int nth = 1; nth <= 2; nth++) {
+		struct worker w[3];
+		struct tr_hub *hub = tr_hub_new(3);
+
+		memset(w, 0, sizeof(w));
+		for (int r = 0; r < 3; r++) {
+			w[r].leaves = 6;
+			w[r].items = 50;
+		}
+		tr_hub_fail_at(hub, 1, nth);
+		work_together(w, 3, hub, sum_leaves);
+		for (int r = 0; r < 3; r++) {
+			CHECK_INT(w[r].rc, TR_ELOST);
+			CHECK_INT(w[r].err.rank, 1);
+			free(w[r].sum);
+		}
+		tr_hub_free(hub);
+	}
+}
+
+static void *leave_or_wait(void *arg)
+{
+	struct worker *w = arg;
+	uint64_t x = 1;
+
+	w->g.timeout_ms = 50;
+	if (w->g.rank)
+		w->rc = tr_allreduce(&w->g, &x, 1, TR_SUM, &w->err);
+	return NULL;
+}
+
+TEST(ranks_that_wait_for_one_that_does_not_come_end_at_the_deadline)
+{
+	struct worker w[3];
+	struct tr_hub *hub = tr_hub_new(3);
+
+	memset(w, 0, sizeof(w));
+	work_together(w, 3, hub, leave_or_wait);
+	CHECK_INT(w[1].rc, TR_ELOST);
+	CHECK_INT(w[2].rc, TR_ELOST);
+	tr_hub_free(hub);
+}

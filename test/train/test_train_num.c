@@ -1,0 +1,410 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The arithmetic of the trainer: against published values, doubles, and other instruction sets. */
+#include "t.h"
+
+#include <math.h>
+
+#include "elementary.h"
+#include "exact.h"
+#include "isa.h"
+#include "itemhash.h"
+#include "philox.h"
+#include "sumtree.h"
+
+static float work[TR_GEMM_WORK] __attribute__((aligned(64)));
+
+/* Drawn from [-1, 1). */
+static void draw(float *x, int64_t n, uint64_t of)
+{
+	for (int64_t i = 0; i < n; i++) {
+		uint32_t r[4];
+
+		tr_random(7, TR_RANDOM_INIT, of, (uint64_t)i, r);
+		x[i] = (float)((double)(int32_t)r[0] * 0x1p-31);
+	}
+}
+
+/* Each instruction set of this machine. */
+static int sets(const struct tr_isa **isa)
+{
+	struct tr_error err;
+	int n = 0;
+
+	CHECK_INT(tr_isa_find(&isa[n++], "portable", &err), 0);
+	n += tr_isa_find(&isa[n], "avx2", &err) == 0;
+	return n;
+}
+
+TEST(philox_has_the_numbers_of_its_authors)
+{
+	static const uint32_t in[3][6] = {
+		{ 0, 0, 0, 0, 0, 0 },
+		{ ~0u, ~0u, ~0u, ~0u, ~0u, ~0u },
+		{ 0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822, 0x299f31d0 },
+	};
+	static const uint32_t want[3][4] = {
+		{ 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 },
+		{ 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd },
+		{ 0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1 },
+	};
+	uint32_t out[4];
+
+	for (int i = 0; i < 3; i++) {
+		tr_philox(in[i], in[i] + 4, out);
+		CHECK(memcmp(out, want[i], sizeof(out)) == 0);
+	}
+}
+
+TEST(normal_numbers_have_the_moments_of_their_distribution)
+{
+	double sum = 0, squares = 0, fourth = 0, x[2];
+	const int n = 100000;
+
+	for (int i = 0; i < n; i++) {
+		tr_random_normal(1, TR_RANDOM_INIT, 5, (uint64_t)i, x);
+		for (int j = 0; j < 2; j++) {
+			sum += x[j];
+			squares += x[j] * x[j];
+			fourth += x[j] * x[j] * x[j] * x[j];
+		}
+	}
+	CHECK(fabs(sum / (2 * n)) < 0.01);
+	CHECK(fabs(squares / (2 * n) - 1) < 0.02);
+	CHECK(fabs(fourth / (2 * n) - 3) < 0.1);
+}
+
+TEST(the_crc_is_that_of_nvme_and_hashes_of_ranges_add_up)
+{
+	float x[50];
+	uint64_t whole;
+
+	CHECK(tr_crc64("123456789") == 0xAE8B14860A799888ULL);
+	draw(x, 50, 1);
+	whole = tr_item_hash(9, x, 0, 50);
+	CHECK(whole == tr_item_hash(9, x, 0, 17) + tr_item_hash(9, x + 17, 17, 33));
+	x[3] = nextafterf(x[3], 2);
+	CHECK(whole != tr_item_hash(9, x, 0, 50));
+}
+
+static double error_of(double got, double want)
+{
+	return want == 0 ? fabs(got) : fabs(got - want) / fabs(want);
+}
+
+TEST(elementary_functions_agree_with_the_c_library)
+{
+	double worst = 0, s, c;
+
+	for (int i = -70000; i <= 70000; i += 7) {
+		double x = i * 0.01;
+
+		worst = fmax(worst, error_of(tr_exp(x), exp(x)));
+		if (i > 0)
+			worst = fmax(worst, error_of(tr_log(x), log(x)));
+		worst = fmax(worst, error_of(tr_log(exp(x)), x));
+		tr_sincos(x * 100, &s, &c);
+		worst = fmax(worst, fmax(fabs(s - sin(x * 100)), fabs(c - cos(x * 100))));
+	}
+	CHECK(worst < 1e-14);
+	CHECK(tr_log(0) == -INFINITY && isnan(tr_log(-1)) && tr_log(1) == 0);
+	CHECK(tr_exp(0) == 1 && tr_exp(-800) == 0 && tr_exp(800) == INFINITY && isnan(tr_exp(NAN)));
+	CHECK(tr_power(0.5, 10) == 0x1p-10 && tr_power(3, 0) == 1);
+}
+
+/* A product whose operands may be transposed, cut where cut says. */
+struct product {
+	struct tr_gemm g;
+	float a[90 * 700], b[90 * 700], c[90 * 90], want[90 * 90];
+};
+
+static void make(struct product *p, int64_t m, int64_t n, int64_t k, int how, uint64_t of)
+{
+	int ta = how & 1, tb = how >> 1 & 1;
+
+	draw(p->a, m * k, of);
+	draw(p->b, n * k, of + 1);
+	draw(p->c, m * n, of + 2);
+	p->g = (struct tr_gemm){ .m = m, .n = n, .k = k, .c = p->c, .c_row = n, .add = how >> 2 & 1,
+		.a = { p->a, ta ? 1 : k, ta ? m : 1 }, .b = { p->b, tb ? 1 : n, tb ? k : 1 } };
+	memcpy(p->want, p->c, sizeof(p->c));
+}
+
+TEST(products_have_the_bits_of_their_definition_on_every_instruction_set)
+{
+	static const int64_t cut[] = { 0, 5, 5, 300, 612 };
+	static struct product p;
+	const struct tr_isa *isa[2];
+	int n = sets(isa);
+
+	for (int s = 0; s < n; s++) {
+		for (int i = t_from(T_STRIDE); i < 120; i += T_STRIDE) {
+			int64_t k = i % 5 ? 1 + i * 5 : 612;
+
+			make(&p, 1 + i * 7 % 90, 1 + i * 11 % 90, k, i, (uint64_t)i);
+			if (k == 612) {
+				p.g.cut = cut;
+				p.g.cut_n = 4;
+			}
+			tr_gemm(isa[s], &p.g, work);
+			p.g.c = p.want;
+			tr_gemm_chain(&p.g);
+			CHECK(memcmp(p.c, p.want, sizeof(p.c)) == 0);
+		}
+	}
+}
+
+TEST(a_product_made_in_two_calls_has_the_bits_of_one)
+{
+	static const int64_t cut[] = { 0, 37, 411 };
+	static struct product p;
+	const struct tr_isa *isa[2];
+	int n = sets(isa);
+
+	make(&p, 50, 40, 411, 1 | 4, 3);        /* C += A^T B, as gradients of weights are */
+	p.g.cut = cut;
+	p.g.cut_n = 2;
+	tr_gemm(isa[n - 1], &p.g, work);
+	p.g.c = p.want;
+	p.g.cut = NULL;
+	p.g.k = 37;
+	tr_gemm(isa[n - 1], &p.g, work);
+	p.g.a.at += 37 * p.g.a.column;
+	p.g.b.at += 37 * p.g.b.row;
+	p.g.k = 411 - 37;
+	tr_gemm(isa[n - 1], &p.g, work);
+	CHECK(memcmp(p.c, p.want, sizeof(p.c)) == 0);
+}
+
+TEST(products_of_many_rows_and_columns_leave_nothing_out)
+{
+	enum { M = 401, N = 1100, K = 20 };
+	static float a[M * K], b[K * N], c[M * N];
+	const struct tr_isa *isa[2];
+	struct tr_gemm g = { .m = M, .n = N, .k = K, .a = { a, K, 1 }, .b = { b, N, 1 }, .c = c,
+			     .c_row = N };
+	double worst = 0;
+
+	draw(a, M * K, 1);
+	draw(b, K * N, 2);
+	tr_gemm(isa[sets(isa) - 1], &g, work);
+	for (int i = 0; i < M; i++) {
+		for (int j = 0; j < N; j++) {
+			double want = 0;
+
+			for (int k = 0; k < K; k++)
+				want += (double)a[i * K + k] * (double)b[k * N + j];
+			worst = fmax(worst, fabs(c[i * N + j] - want));
+		}
+	}
+	CHECK(worst < 5e-6);
+}
+
+/* Calls every row operation on n items; all results go to `out`. */
+static void operate(const struct tr_rowops *o, int64_t n, float out[12][80])
+{
+	struct tr_adamw_step step = { 0.7f, 0.1f, 0.99f, 0.01f, 0.999f, 1.5f, 1e-8f, 0.03f };
+	int64_t squares[2] = { 0, 0 };
+	float x[80], y[80], w[80];
+
+	draw(x, n, 11);
+	draw(y, n, 12);
+	draw(w, n, 13);
+	for (int64_t i = 0; i < n; i++)
+		x[i] *= 20;
+	for (int i = 0; i < 12; i++)
+		memcpy(out[i], x, (size_t)n * sizeof(*x));
+	out[0][70] = o->dot(x, y, n);
+	out[0][71] = o->dot3(x, y, w, n);
+	o->softmax(out[1], n, 0.3f, &out[1][70], &out[1][71]);
+	o->softmax_again(out[2], n, 0.3f, out[1][70], out[1][71]);
+	o->softmax_bwd(out[3], y, 0.2f, 0.3f, n);
+	out[4][72] = o->xent(x, n, n / 2, &out[4][70], &out[4][71]);
+	o->xent_bwd(out[4], n, n / 2, out[4][70], out[4][71], 0.25f);
+	o->norm(out[5], x, 0.7f, w, n);
+	o->norm_bwd(out[6], y, x, 0.7f, 0.1f, w, n);
+	o->norm_weight(out[7], y, x, 0.7f, n);
+	o->add(out[8], y, n);
+	o->swiglu(out[9], x, y, n);
+	o->swiglu_bwd(out[10], w, x, y, n);
+	o->adamw(out[11], y, w, x, n, &step);
+	o->rope(out[8], y, w, n / 2);
+	o->squares(x, n, 0x1p-5, squares);
+	out[0][72] = o->absmax(x, n);
+	memcpy(&out[0][74], squares, sizeof(squares));
+	memcpy(out[5], w, (size_t)n / 2 * sizeof(*w));
+}
+
+TEST(row_operations_have_equal_bits_on_every_instruction_set)
+{
+	static float got[12][80], want[12][80];
+	const struct tr_isa *isa[2];
+	int sets_n = sets(isa);
+
+	for (int64_t n = 1; n < 70; n++) {
+		memset(got, 0, sizeof(got));
+		memset(want, 0, sizeof(want));
+		operate(&isa[0]->row, n, want);
+		operate(&isa[sets_n - 1]->row, n, got);
+		CHECK(memcmp(got, want, sizeof(got)) == 0);
+	}
+}
+
+TEST(rows_agree_with_doubles)
+{
+	static float x[12][80];
+	const struct tr_isa *isa[2];
+	float row[70], max, sum, inverse, loss;
+	double total = 0, worst = 0;
+
+	sets(isa);
+	draw(row, 70, 11);
+	for (int i = 0; i < 70; i++) {
+		row[i] *= 20;
+		total += exp((double)row[i]);
+	}
+	loss = isa[0]->row.xent(row, 70, 9, &max, &sum);
+	CHECK(fabs(loss - (log(total) - (double)row[9])) < 1e-6 * fabs((double)loss));
+	memcpy(x[0], row, sizeof(row));
+	isa[0]->row.xent_bwd(x[0], 70, 9, max, sum, 0.5f);
+	memcpy(x[1], row, sizeof(row));
+	isa[0]->row.softmax(x[1], 70, 1, &max, &inverse);
+	isa[0]->row.swiglu(x[2], row, row, 70);
+	for (int i = 0; i < 70; i++) {
+		double p = exp((double)row[i]) / total, r = (double)row[i];
+
+		worst = fmax(worst, fabs(x[0][i] - 0.5 * (p - (i == 9))));
+		worst = fmax(worst, error_of((double)x[1][i], p) * 0.1);
+		worst = fmax(worst, error_of((double)x[2][i], r * r / (1 + exp(-r))) * 0.1);
+	}
+	CHECK(worst < 2e-7);
+}
+
+TEST(rows_carry_what_is_not_a_number)
+{
+	const struct tr_isa *isa[2];
+	int n = sets(isa);
+	float x[40], y[40], max, sum;
+
+	for (int s = 0; s < n; s++) {
+		draw(x, 40, 1);
+		x[20] = NAN;
+		CHECK(isnan(isa[s]->row.absmax(x, 40)));
+		CHECK(isnan(isa[s]->row.xent(x, 40, 3, &max, &sum)));
+		isa[s]->row.swiglu(y, x, x, 40);
+		CHECK(isnan(y[20]) && !isnan(y[19]));
+		isa[s]->row.softmax(x, 40, 1, &max, &sum);
+		CHECK(isnan(x[0]));
+	}
+}
+
+TEST(exact_sums_do_not_depend_on_order_or_grouping)
+{
+	struct tr_exact all, parts[3];
+	float x[999];
+	double plain = 0;
+
+	draw(x, 999, 5);
+	memset(parts, 0, sizeof(parts));
+	memset(&all, 0, sizeof(all));
+	for (int i = 0; i < 999; i++)
+		x[i] = ldexpf(x[i], i % 60 - 30);
+	for (int i = 0; i < 999; i++) {
+		tr_exact_add(&all, x[i]);
+		tr_exact_add(&parts[i % 3], x[998 - i]);
+		plain += (double)x[i];
+	}
+	tr_exact_add_sum(&parts[1], &parts[2]);
+	tr_exact_add_sum(&parts[0], &parts[1]);
+	CHECK(tr_exact_value(&all) == tr_exact_value(&parts[0]));
+	CHECK(fabs(tr_exact_value(&all) - plain) <= 1e-9 * fabs(plain));
+}
+
+TEST(exact_sums_are_rounded_once)
+{
+	static const float in[6][4] = {
+		{ 0x1p100f, 1, -0x1p100f, 0 },          /* 1 */
+		{ 0x1p-149f, 0x1p-149f, 0, 0 },         /* 2^-148 */
+		{ -3, 1, 0.5f, 0 },
+		{ 0x1p53f, 1, 0, 0 },                   /* a tie: to even */
+		{ 0x1p53f, 1, 0x1p-100f, 0 },           /* above the tie */
+		{ -0x1p127f, -0x1p127f, -0x1p127f, 0 },
+	};
+	static const double want[6] = { 1, 0x1p-148, -1.5, 0x1p53, 0x1p53 + 2, -0x1.8p128 };
+
+	for (int i = 0; i < 6; i++) {
+		struct tr_exact sum = { .adds = 0 };
+
+		for (int j = 0; j < 4; j++)
+			tr_exact_add(&sum, in[i][j]);
+		CHECK(tr_exact_value(&sum) == want[i]);
+	}
+}
+
+static int slow_is_node(int low, int n, int from, int to)
+{
+	int left;
+
+	if (from == low && to == low + n)
+		return 1;
+	if (n < 2)
+		return 0;
+	left = tr_tree_left(n);
+	return slow_is_node(low, left, from, to) || slow_is_node(low + left, n - left, from, to);
+}
+
+TEST(nodes_of_the_tree_cover_what_a_rank_has)
+{
+	for (int n = 1; n <= 33; n++) {
+		for (int from = 0; from < n; from++) {
+			for (int to = from + 1; to <= n; to++) {
+				int end[64], count, at = from;
+
+				CHECK_INT(tr_tree_is_node(n, from, to),
+					  slow_is_node(0, n, from, to));
+				count = tr_tree_nodes(n, from, to, end);
+				for (int i = 0; i < count; at = end[i++])
+					CHECK(tr_tree_is_node(n, at, end[i]));
+				CHECK_INT(at, to);
+			}
+		}
+	}
+	CHECK_INT(tr_tree_left(24), 16);
+}
+
+TEST(cuts_depend_on_the_pieces_and_cover_all)
+{
+	CHECK_INT(tr_cut(101, 4, 0), 0);
+	CHECK_INT(tr_cut(101, 4, 1), 25);
+	CHECK_INT(tr_cut(101, 4, 2), tr_cut(101, 2, 1));
+	CHECK_INT(tr_cut(101, 4, 4), 101);
+	CHECK(tr_cut(INT64_MAX / 2, 3, 3) == INT64_MAX / 2);
+}
+
+TEST(the_kernels_pass_the_check_that_a_start_makes)
+{
+	const struct tr_isa *isa[2];
+	struct tr_error err;
+	int n = sets(isa);
+
+	for (int i = 0; i < n; i++)
+		CHECK_RC(tr_isa_check(isa[i], work, &err), 0, &err);
+}
+
+static void tile_off(int64_t k, const float *a, const float *b, float *c, int64_t c_row, int add)
+{
+	tr_tile_portable(k, a, b, c, c_row, add);
+	c[0] = nextafterf(c[0], 100);
+}
+
+TEST(a_kernel_with_one_wrong_bit_is_found_at_the_start)
+{
+	const struct tr_isa *isa[2];
+	struct tr_isa off;
+	struct tr_error err;
+
+	sets(isa);
+	off = *isa[0];
+	off.tile = tile_off;
+	CHECK_INT(tr_isa_check(&off, work, &err), TR_EBUG);
+	CHECK_INT(tr_isa_find(&isa[0], "vliw", &err), TR_EINVAL);
+}

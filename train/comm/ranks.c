@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ranks.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int exchange_alone(void *arg, const struct tr_piece *out, const struct tr_piece *in,
+			  int timeout_ms, struct tr_error *err)
+{
+	(void)arg;
+	(void)timeout_ms;
+	(void)err;
+	if (in[0].bytes)
+		memcpy(in[0].at, out[0].at, in[0].bytes);
+	return 0;
+}
+
+void tr_ranks_alone(struct tr_ranks *g)
+{
+	*g = (struct tr_ranks){ .rank = 0, .n = 1, .exchange = exchange_alone };
+}
+
+void tr_ranks_free(struct tr_ranks *g)
+{
+	if (g && g->free)
+		g->free(g->arg);
+	if (g)
+		*g = (struct tr_ranks){ .rank = 0 };
+}
+
+int tr_exchange(const struct tr_ranks *g, const struct tr_piece *out, const struct tr_piece *in,
+		struct tr_error *err)
+{
+	return g->exchange(g->arg, out, in, g->timeout_ms, err);
+}
+
+int tr_allgather(const struct tr_ranks *g, const void *mine, void *all, size_t bytes,
+		 struct tr_error *err)
+{
+	struct tr_piece *p = calloc((size_t)g->n * 2, sizeof(*p));
+	int rc;
+
+	if (!p)
+		return tr_fail(err, TR_ENOMEM, "no memory for the pieces of %d ranks", g->n);
+	for (int r = 0; r < g->n; r++) {
+		/* Nothing is written through the pieces of `out`. */
+		p[r] = (struct tr_piece){ (void *)(uintptr_t)mine, bytes };
+		p[g->n + r] = (struct tr_piece){ (char *)all + (size_t)r * bytes, bytes };
+	}
+	rc = tr_exchange(g, p, p + g->n, err);
+	free(p);
+	return rc;
+}
+
+int tr_allreduce(const struct tr_ranks *g, uint64_t *x, size_t n, enum tr_op op,
+		 struct tr_error *err)
+{
+	uint64_t *all = calloc((size_t)g->n * n + 1, sizeof(*all));
+	int rc;
+
+	if (!all)
+		return tr_fail(err, TR_ENOMEM, "no memory for %zu numbers of %d ranks", n, g->n);
+	rc = tr_allgather(g, x, all, n * sizeof(*x), err);
+	if (rc == 0)
+		memcpy(x, all, n * sizeof(*x));
+	for (int r = 1; rc == 0 && r < g->n; r++) {
+		for (size_t i = 0; i < n; i++) {
+			uint64_t y = all[(size_t)r * n + i];
+
+			x[i] = op == TR_SUM ? x[i] + y : op == TR_XOR ? x[i] ^ y :
+				x[i] > y ? x[i] : y;
+		}
+	}
+	free(all);
+	return rc;
+}
+
+int tr_agree(const struct tr_ranks *g, int code, struct tr_error *err)
+{
+	struct tr_error mine = { .code = code, .rank = -1 }, *all;
+	int rc;
+
+	if (code == TR_ELOST)
+		return code; /* no rank may be left to agree with */
+	if (code && err)
+		mine = *err;
+	mine.code = code;
+	all = calloc((size_t)g->n, sizeof(*all));
+	if (!all)
+		return tr_fail(err, TR_ENOMEM, "no memory for the results of %d ranks", g->n);
+	rc = tr_allgather(g, &mine, all, sizeof(mine), err);
+	for (int r = 0; rc == 0 && r < g->n; r++) {
+		if (!all[r].code)
+			continue;
+		rc = all[r].code;
+		if (err) {
+			*err = all[r];
+			err->rank = err->rank < 0 ? r : err->rank;
+		}
+		break;
+	}
+	free(all);
+	return rc;
+}

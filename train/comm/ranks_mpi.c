@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An exchange is messages between pairs of ranks, so that the ranks which are late are known.
+ * Messages are split because MPI counts with an int. */
+#include "ranks_mpi.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { MESSAGE_MAX = 1 << 30, TAG = 1 };
+
+struct mpi_ranks {
+	MPI_Comm comm;
+	int rank, n;
+};
+
+struct transfer {                       /* the messages of one exchange */
+	MPI_Request *request;
+	int *peer;
+	int n;
+};
+
+static int64_t clock_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
+}
+
+static size_t messages(const struct tr_piece *p, int n)
+{
+	size_t count = 0;
+
+	for (int r = 0; r < n; r++)
+		count += p[r].bytes / MESSAGE_MAX + 1;
+	return count;
+}
+
+/* Posts the messages of one piece. Returns whether MPI took them. */
+static int post(const struct mpi_ranks *m, struct transfer *t, const struct tr_piece *p, int peer,
+		int sends)
+{
+	for (size_t at = 0; at < p->bytes; at += MESSAGE_MAX) {
+		size_t left = p->bytes - at;
+		int bytes = left < MESSAGE_MAX ? (int)left : MESSAGE_MAX;
+		char *from = (char *)p->at + at;
+		MPI_Request *q = &t->request[t->n];
+		int rc = sends ? MPI_Isend(from, bytes, MPI_BYTE, peer, TAG, m->comm, q) :
+			MPI_Irecv(from, bytes, MPI_BYTE, peer, TAG, m->comm, q);
+
+		if (rc != MPI_SUCCESS)
+			return 0;
+		t->peer[t->n++] = peer;
+	}
+	return 1;
+}
+
+static int late(const struct transfer *t, int timeout_ms, struct tr_error *err)
+{
+	int done, peer = -1, rc;
+
+	for (int i = 0; i < t->n && peer < 0; i++)
+		if (MPI_Test(&t->request[i], &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || !done)
+			peer = t->peer[i];
+	rc = tr_fail(err, TR_ELOST, "rank %d did not take part in an exchange within %d ms; see "
+		     "the log of MPI, or raise timeout-ms", peer, timeout_ms);
+	if (err)
+		err->rank = peer;
+	return rc;
+}
+
+/* Polls, gives the core to other ranks, and after a while sleeps. */
+static int wait_all(struct transfer *t, int timeout_ms, struct tr_error *err)
+{
+	int64_t start = clock_ns(), now = start;
+	int done = 0;
+
+	for (unsigned turn = 0;; turn++) {
+		if (MPI_Testall(t->n, t->request, &done, MPI_STATUSES_IGNORE) != MPI_SUCCESS)
+			return tr_fail(err, TR_ELOST, "MPI lost a rank; see its log");
+		if (done)
+			return 0;
+		if (turn % 16 == 0)
+			now = clock_ns();
+		if (now - start > (int64_t)timeout_ms * 1000000)
+			return late(t, timeout_ms, err);
+		if (now - start > 50000000) {
+			struct timespec ts = { .tv_nsec = 100000 };
+
+			nanosleep(&ts, NULL);
+		} else {
+			sched_yield();
+		}
+	}
+}
+
+static int exchange_mpi(void *arg, const struct tr_piece *out, const struct tr_piece *in,
+			int timeout_ms, struct tr_error *err)
+{
+	struct mpi_ranks *m = arg;
+	size_t most = messages(out, m->n) + messages(in, m->n);
+	struct transfer t = { .request = malloc(most * sizeof(*t.request)),
+			      .peer = malloc(most * sizeof(*t.peer)) };
+	int posted = 1, rc;
+
+	if (!t.request || !t.peer) {
+		rc = tr_fail(err, TR_ENOMEM, "no memory for %zu messages", most);
+		goto out;
+	}
+	for (int i = 1; i < m->n && posted; i++) {
+		int r = (m->rank + m->n - i) % m->n;
+
+		posted = post(m, &t, &in[r], r, 0);
+	}
+	for (int i = 1; i < m->n && posted; i++) {
+		int r = (m->rank + i) % m->n;
+
+		posted = post(m, &t, &out[r], r, 1);
+	}
+	if (in[m->rank].bytes)
+		memcpy(in[m->rank].at, out[m->rank].at, in[m->rank].bytes);
+	rc = posted ? wait_all(&t, timeout_ms, err) :
+		tr_fail(err, TR_ELOST, "MPI refused a message; see its log");
+out:
+	free(t.request);
+	free(t.peer);
+	return rc;
+}
+
+static void free_mpi(void *arg)
+{
+	struct mpi_ranks *m = arg;
+
+	MPI_Comm_free(&m->comm);
+	free(m);
+}
+
+int tr_ranks_mpi(struct tr_ranks *g, MPI_Comm comm, int timeout_ms, struct tr_error *err)
+{
+	struct mpi_ranks *m = calloc(1, sizeof(*m));
+
+	if (!m)
+		return tr_fail(err, TR_ENOMEM, "no memory for the communicator");
+	if (MPI_Comm_dup(comm, &m->comm) != MPI_SUCCESS) {
+		free(m);
+		return tr_fail(err, TR_ELOST, "MPI did not duplicate the communicator");
+	}
+	MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
+	MPI_Comm_rank(m->comm, &m->rank);
+	MPI_Comm_size(m->comm, &m->n);
+	*g = (struct tr_ranks){ .rank = m->rank, .n = m->n, .timeout_ms = timeout_ms,
+				.exchange = exchange_mpi, .free = free_mpi, .arg = m };
+	return 0;
+}

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Blocking around the tile of the micro-kernel, as in Goto and van de Geijn (2008). A block of A
+ * stays in the second-level cache, a panel of B in the third. k is not blocked any further than
+ * the parts of gemm.h, so that a part is one pass of the micro-kernel. */
+#include "gemm.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "isa.h"
+
+enum { ROWS = 192, COLUMNS = 1024 };    /* multiples of every tile */
+
+static int64_t least(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* Packs rows [r0, r0 + rows) of a matrix, in strips of `tile` rows: within a strip by k, then row.
+ * The last strip is filled up with zeros. */
+static void pack(const struct tr_matrix *x, int64_t r0, int64_t rows, int64_t k0, int64_t kc,
+		 int64_t tile, float *to)
+{
+	for (int64_t s = 0; s < rows; s += tile, to += tile * kc) {
+		const float *from = x->at + (r0 + s) * x->row + k0 * x->column;
+		int64_t n = least(tile, rows - s);
+
+		if (n < tile)
+			memset(to, 0, (size_t)(tile * kc) * sizeof(*to));
+		if (x->row == 1) {
+			for (int64_t k = 0; k < kc; k++)
+				memcpy(to + k * tile, from + k * x->column,
+				       (size_t)n * sizeof(*to));
+			continue;
+		}
+		for (int64_t r = 0; r < n; r++)
+			for (int64_t k = 0; k < kc; k++)
+				to[k * tile + r] = from[r * x->row + k * x->column];
+	}
+}
+
+/* One tile that is not whole: through a whole one. The values of C that exist go in and out. */
+static void edge_tile(const struct tr_isa *isa, int64_t kc, const float *a, const float *b,
+		      float *c, int64_t c_row, int add, int64_t m, int64_t n)
+{
+	float whole[TR_TILE_ROWS * TR_TILE_COLUMNS] __attribute__((aligned(64)));
+
+	memset(whole, 0, sizeof(whole));
+	for (int64_t i = 0; add && i < m; i++)
+		memcpy(whole + i * isa->tile_columns, c + i * c_row, (size_t)n * sizeof(*c));
+	isa->tile(kc, a, b, whole, isa->tile_columns, add);
+	for (int64_t i = 0; i < m; i++)
+		memcpy(c + i * c_row, whole + i * isa->tile_columns, (size_t)n * sizeof(*c));
+}
+
+static void block(const struct tr_isa *isa, int64_t kc, const float *a, const float *b, float *c,
+		  int64_t c_row, int add, int64_t m, int64_t n)
+{
+	int64_t rows = isa->tile_rows, columns = isa->tile_columns;
+
+	for (int64_t j = 0; j < n; j += columns) {
+		for (int64_t i = 0; i < m; i += rows) {
+			float *at = c + i * c_row + j;
+
+			if (m - i >= rows && n - j >= columns)
+				isa->tile(kc, a + i * kc, b + j * kc, at, c_row, add);
+			else
+				edge_tile(isa, kc, a + i * kc, b + j * kc, at, c_row, add,
+					  least(rows, m - i), least(columns, n - j));
+		}
+	}
+}
+
+/* One part of k, for a panel of columns. */
+static void part(const struct tr_isa *isa, const struct tr_gemm *g, int64_t k0, int64_t kc,
+		 int add, int64_t j0, float *work)
+{
+	float *b = work, *a = work + (int64_t)TR_CHAIN * COLUMNS;
+	struct tr_matrix bt = { g->b.at, g->b.column, g->b.row };
+	int64_t n = least(COLUMNS, g->n - j0);
+
+	pack(&bt, j0, n, k0, kc, isa->tile_columns, b);
+	for (int64_t i0 = 0; i0 < g->m; i0 += ROWS) {
+		int64_t m = least(ROWS, g->m - i0);
+
+		pack(&g->a, i0, m, k0, kc, isa->tile_rows, a);
+		block(isa, kc, a, b, g->c + i0 * g->c_row + j0, g->c_row, add, m, n);
+	}
+}
+
+static int64_t cuts(const struct tr_gemm *g)
+{
+	return g->cut ? g->cut_n : 1;
+}
+
+static void cut_range(const struct tr_gemm *g, int64_t i, int64_t *from, int64_t *to)
+{
+	*from = g->cut ? g->cut[i] : 0;
+	*to = g->cut ? g->cut[i + 1] : g->k;
+}
+
+void tr_gemm(const struct tr_isa *isa, const struct tr_gemm *g, float *work)
+{
+	for (int64_t j = 0; j < g->n; j += COLUMNS) {
+		int add = g->add;
+
+		for (int64_t s = 0; s < cuts(g); s++) {
+			int64_t from, to;
+
+			cut_range(g, s, &from, &to);
+			for (int64_t k = from; k < to; k += TR_CHAIN, add = 1)
+				part(isa, g, k, least(TR_CHAIN, to - k), add, j, work);
+		}
+	}
+}
+
+static float chain(const struct tr_gemm *g, int64_t i, int64_t j, int64_t k0, int64_t k1)
+{
+	float sum = 0;
+
+	for (int64_t k = k0; k < k1; k++)
+		sum = fmaf(g->a.at[i * g->a.row + k * g->a.column],
+			   g->b.at[k * g->b.row + j * g->b.column], sum);
+	return sum;
+}
+
+static void element(const struct tr_gemm *g, int64_t i, int64_t j)
+{
+	float *c = g->c + i * g->c_row + j;
+	int add = g->add;
+
+	for (int64_t s = 0; s < cuts(g); s++) {
+		int64_t from, to;
+
+		cut_range(g, s, &from, &to);
+		for (int64_t k = from; k < to; k += TR_CHAIN, add = 1) {
+			float sum = chain(g, i, j, k, least(k + TR_CHAIN, to));
+
+			*c = add ? *c + sum : sum;
+		}
+	}
+}
+
+void tr_gemm_chain(const struct tr_gemm *g)
+{
+	for (int64_t i = 0; i < g->m; i++)
+		for (int64_t j = 0; j < g->n; j++)
+			element(g, i, j);
+}

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Operations on rows, item by item or as sums along a row. A sum has 16 lanes by index in the row,
+ * and one tree over the lanes, so its bits depend on the row alone. */
+#ifndef ROWOPS_H
+#define ROWOPS_H
+#include <stdint.h>
+
+/* What AdamW does to an item, with all factors computed in double by the caller. */
+struct tr_adamw_step {
+	float scale;                    /* of the gradient: clipping */
+	float beta1_rest, beta2, beta2_rest;    /* 1 - beta1, beta2, 1 - beta2 */
+	float keep;                     /* 1 - lr * decay */
+	float root;                     /* 1 / sqrt(1 - beta2^t) */
+	float eps;
+	float rate;                     /* lr / (1 - beta1^t) */
+};
+/* The function of each, by the name of an instruction set. */
+#define TR_ROWOPS_OF(isa)                                                                       \
+	/* Sum of x[i] * y[i]. */                                                               \
+	float tr_dot_##isa(const float *x, const float *y, int64_t n);                          \
+	/* x = exp(scale * x - max), divided by its sum. *max and *inverse are saved for        \
+	 * tr_softmax_again. */                                                                 \
+	void tr_softmax_##isa(float *x, int64_t n, float scale, float *max, float *inverse);    \
+	void tr_softmax_again_##isa(float *x, int64_t n, float scale, float max,                \
+				    float inverse);                                             \
+	/* ds = p * (dp - delta) * scale, in place of dp. */                                    \
+	void tr_softmax_bwd_##isa(float *dp, const float *p, float delta, float scale,          \
+				  int64_t n);                                                   \
+	/* Returns -log softmax(x)[target]. */                                                  \
+	float tr_xent_##isa(const float *x, int64_t n, int64_t target, float *max, float *sum); \
+	/* x = (softmax(x) - [i == target]) * weight. */                                        \
+	void tr_xent_bwd_##isa(float *x, int64_t n, int64_t target, float max, float sum,       \
+			       float weight);                                                   \
+	/* y = x * factor * w. */                                                               \
+	void tr_norm_##isa(float *y, const float *x, float factor, const float *w, int64_t n);  \
+	/* dx += factor * (dy * w - x * mean). */                                               \
+	void tr_norm_bwd_##isa(float *dx, const float *dy, const float *x, float factor,        \
+			       float mean, const float *w, int64_t n);                          \
+	/* Sum of dy[i] * w[i] * x[i]. */                                                       \
+	float tr_dot3_##isa(const float *dy, const float *w, const float *x, int64_t n);        \
+	/* sum += dy * x * factor: the gradient of a norm's weight. */                          \
+	void tr_norm_weight_##isa(float *sum, const float *dy, const float *x, float factor,    \
+				  int64_t n);                                                   \
+	/* y += x. */                                                                           \
+	void tr_add_##isa(float *y, const float *x, int64_t n);                                 \
+	/* h = silu(g) * u. */                                                                  \
+	void tr_swiglu_##isa(float *h, const float *g, const float *u, int64_t n);              \
+	/* dg and du, in place of dh and in du. */                                              \
+	void tr_swiglu_bwd_##isa(float *dh, float *du, const float *g, const float *u,          \
+				 int64_t n);                                                    \
+	/* Rotates the pairs (x[i], x[i + half]). */                                            \
+	void tr_rope_##isa(float *x, const float *cosine, const float *sine, int64_t half);     \
+	void tr_adamw_##isa(float *p, float *m, float *v, const float *g, int64_t n,            \
+			    const struct tr_adamw_step *s);                                     \
+	/* Largest |x[i]|; NaN if there is a NaN. */                                            \
+	float tr_absmax_##isa(const float *x, int64_t n);                                       \
+	/* Adds the squares of x[i] * scale, each at most 1, as two integers a square:          \
+	 * sum[0] in units of 2^-31, sum[1] of 2^-71. n is at most 2^20. */                     \
+	void tr_squares_##isa(const float *x, int64_t n, double scale, int64_t sum[2]);
+
+TR_ROWOPS_OF(portable)
+TR_ROWOPS_OF(avx2)
+
+struct tr_rowops {
+	float (*dot)(const float *, const float *, int64_t);
+	void (*softmax)(float *, int64_t, float, float *, float *);
+	void (*softmax_again)(float *, int64_t, float, float, float);
+	void (*softmax_bwd)(float *, const float *, float, float, int64_t);
+	float (*xent)(const float *, int64_t, int64_t, float *, float *);
+	void (*xent_bwd)(float *, int64_t, int64_t, float, float, float);
+	void (*norm)(float *, const float *, float, const float *, int64_t);
+	void (*norm_bwd)(float *, const float *, const float *, float, float, const float *,
+			 int64_t);
+	float (*dot3)(const float *, const float *, const float *, int64_t);
+	void (*norm_weight)(float *, const float *, const float *, float, int64_t);
+	void (*add)(float *, const float *, int64_t);
+	void (*swiglu)(float *, const float *, const float *, int64_t);
+	void (*swiglu_bwd)(float *, float *, const float *, const float *, int64_t);
+	void (*rope)(float *, const float *, const float *, int64_t);
+	void (*adamw)(float *, float *, float *, const float *, int64_t,
+		      const struct tr_adamw_step *);
+	float (*absmax)(const float *, int64_t);
+	void (*squares)(const float *, int64_t, double, int64_t *);
+};
+#define TR_ROWOPS(isa)                                                                          \
+	{ tr_dot_##isa, tr_softmax_##isa, tr_softmax_again_##isa, tr_softmax_bwd_##isa,         \
+	  tr_xent_##isa, tr_xent_bwd_##isa, tr_norm_##isa, tr_norm_bwd_##isa, tr_dot3_##isa,    \
+	  tr_norm_weight_##isa, tr_add_##isa, tr_swiglu_##isa, tr_swiglu_bwd_##isa,             \
+	  tr_rope_##isa, tr_adamw_##isa, tr_absmax_##isa, tr_squares_##isa }
+#endif
