@@ -227,7 +227,7 @@ static void operate(const struct tr_rowops *o, int64_t n, float out[12][80])
 	o->swiglu(out[9], x, y, n);
 	o->swiglu_bwd(out[10], w, x, y, n);
 	o->adamw(out[11], y, w, x, n, &step);
-	o->rope(out[8], y, w, n / 2);
+	o->rope(out[8], y, w, n / 2, -1);
 	o->squares(x, n, 0x1p-5, squares);
 	out[0][72] = o->absmax(x, n);
 	memcpy(&out[0][74], squares, sizeof(squares));

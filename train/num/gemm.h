@@ -26,8 +26,9 @@ struct tr_gemm {
 	float *c;
 	int64_t c_row;                  /* elements from one row of C to the next */
 	int add;                        /* add to C; otherwise C is overwritten */
-	/* Cuts of k, ascending, cut[0] = 0 to cut[cut_n] = k: each begins a new chain. NULL: none
-	 * but those of TR_CHAIN. */
+	/* NULL: the sum runs from 0 to k. Otherwise it runs over the ranges from cut[i] to
+	 * cut[i + 1], one after the other, for i < cut_n, and `k` is not used. Each range begins a
+	 * new chain. */
 	const int64_t *cut;
 	int64_t cut_n;
 };

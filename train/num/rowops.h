@@ -48,8 +48,9 @@ struct tr_adamw_step {
 	/* dg and du, in place of dh and in du. */                                              \
 	void tr_swiglu_bwd_##isa(float *dh, float *du, const float *g, const float *u,          \
 				 int64_t n);                                                    \
-	/* Rotates the pairs (x[i], x[i + half]). */                                            \
-	void tr_rope_##isa(float *x, const float *cosine, const float *sine, int64_t half);     \
+	/* Rotates the pairs (x[i], x[i + half]); turn is 1, or -1: back. */                    \
+	void tr_rope_##isa(float *x, const float *cosine, const float *sine, int64_t half,      \
+			   float turn);                                                         \
 	void tr_adamw_##isa(float *p, float *m, float *v, const float *g, int64_t n,            \
 			    const struct tr_adamw_step *s);                                     \
 	/* Largest |x[i]|; NaN if there is a NaN. */                                            \
@@ -76,7 +77,7 @@ struct tr_rowops {
 	void (*add)(float *, const float *, int64_t);
 	void (*swiglu)(float *, const float *, const float *, int64_t);
 	void (*swiglu_bwd)(float *, float *, const float *, const float *, int64_t);
-	void (*rope)(float *, const float *, const float *, int64_t);
+	void (*rope)(float *, const float *, const float *, int64_t, float);
 	void (*adamw)(float *, float *, float *, const float *, int64_t,
 		      const struct tr_adamw_step *);
 	float (*absmax)(const float *, int64_t);

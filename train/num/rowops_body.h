@@ -290,13 +290,13 @@ void OP(swiglu_bwd)(float *dh, float *du, const float *g, const float *u, int64_
 	});
 }
 
-void OP(rope)(float *x, const float *cosine, const float *sine, int64_t half)
+void OP(rope)(float *x, const float *cosine, const float *sine, int64_t half, float turn)
 {
 	for (int64_t i = 0; i < half; i++) {
-		float a = x[i], b = x[i + half];
+		float a = x[i], b = x[i + half], s = turn * sine[i];
 
-		x[i] = a * cosine[i] - b * sine[i];
-		x[i + half] = b * cosine[i] + a * sine[i];
+		x[i] = a * cosine[i] - b * s;
+		x[i + half] = b * cosine[i] + a * s;
 	}
 }
 

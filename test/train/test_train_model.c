@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A whole model: its configuration, its parameters, and the independence of its gradients from how
+ * tokens are put into calls. */
+#include "t.h"
+
+#include <math.h>
+
+#include "qwen2.h"
+
+static const char tiny[] = "{\"model_type\": \"qwen2\", \"vocab_size\": 61, \"hidden_size\": 24, "
+	"\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
+	"\"intermediate_size\": 35, \"tie_word_embeddings\": true, \"rope_theta\": 1e6}";
+
+static int read_config(struct tr_model_config *c, const char *text, struct tr_error *err)
+{
+	return tr_model_config_read(c, text, strlen(text), "config.json", err);
+}
+
+TEST(a_configuration_is_read_and_defaults_are_those_of_hugging_face)
+{
+	struct tr_model_config c;
+	struct tr_error err;
+
+	CHECK_RC(read_config(&c, tiny, &err), 0, &err);
+	CHECK(c.vocab == 61 && c.hidden == 24 && c.layers == 2 && c.heads == 4 && c.kv_heads == 2);
+	CHECK(c.ffn == 35 && c.head_size == 6 && c.tied && c.qkv_bias && c.rope_theta == 1e6);
+	CHECK(c.norm_eps == 1e-6 && c.init_range == 0.02);
+	CHECK_RC(read_config(&c, "{\"model_type\": \"llama\", \"vocab_size\": 5, "
+		"\"hidden_size\": 8, \"num_hidden_layers\": 1, \"num_attention_heads\": 2, "
+		"\"intermediate_size\": 8, \"head_dim\": 6, \"rope_parameters\": "
+		"{\"rope_theta\": 500000.0, \"rope_type\": \"default\"}}", &err), 0, &err);
+	CHECK(!c.qkv_bias && !c.tied && c.kv_heads == 2 && c.head_size == 6);
+	CHECK(c.rope_theta == 500000);
+}
+
+TEST(what_would_change_the_arithmetic_is_refused_by_name)
+{
+	static const char *const bad[][2] = {
+		{ "[]", "not the JSON" },
+		{ "{\"model_type\": \"gpt2\"}", "model_type" },
+		{ "{\"model_type\": \"qwen2\"}", "vocab_size" },
+		{ "{\"model_type\": \"qwen2\", \"vocab_size\": -3}", "vocab_size" },
+		{ "{\"model_type\": \"qwen2\", \"hidden_act\": \"gelu\"}", "hidden_act" },
+		{ "{\"model_type\": \"qwen2\", \"use_sliding_window\": true}", "sliding" },
+		{ "{\"model_type\": \"llama\", \"vocab_size\": 5, \"hidden_size\": 8, "
+		  "\"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"intermediate_size\": 8, "
+		  "\"rope_scaling\": {\"rope_type\": \"llama3\"}}", "rotary" },
+		{ "{\"model_type\": \"llama\", \"vocab_size\": 5, \"hidden_size\": 8, "
+		  "\"num_hidden_layers\": 1, \"num_attention_heads\": 3, \"intermediate_size\": 8, "
+		  "\"num_key_value_heads\": 2}", "num_key_value_heads" },
+	};
+
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		struct tr_model_config c;
+		struct tr_error err = { .code = 0 };
+
+		CHECK_INT(read_config(&c, bad[i][0], &err), TR_EFORMAT);
+		CHECK(strstr(err.msg, bad[i][1]) != NULL);
+	}
+}
+
+TEST(qwen2_0_5b_has_the_published_number_of_parameters)
+{
+	struct tr_model_config c = { .vocab = 151936, .hidden = 896, .layers = 24, .heads = 14,
+		.kv_heads = 2, .head_size = 64, .ffn = 4864, .tied = 1, .qkv_bias = 1 };
+	struct tr_registry r;
+	struct tr_error err;
+
+	CHECK_RC(tr_registry_make(&r, &c, &err), 0, &err);
+	CHECK(r.distinct == 494032768);
+	CHECK_STR(r.param[r.layer[23 * TR_LAYER_PARAMS + TR_DOWN]].name,
+		  "model.layers.23.mlp.down_proj.weight");
+	CHECK_INT(r.param[r.head].tied_to, r.embedding);
+	CHECK(r.param[r.head].offset >= r.weights && r.gradients > r.weights);
+	tr_registry_release(&r);
+}
+
+enum { TOKENS = 23, SEQS = 5, LEAVES = 2 };
+static const int64_t begin[SEQS + 1] = { 0, 7, 8, 14, 21, TOKENS };
+
+struct world {
+	struct tr_backend *be;
+	struct tr_model *m;
+	float *leaf[LEAVES];
+	int64_t items;
+	float loss[TOKENS];
+};
+
+static void open_world(struct world *w)
+{
+	const struct tr_isa *isa;
+	struct tr_model_config c;
+	struct tr_error err;
+
+	CHECK_RC(read_config(&c, tiny, &err), 0, &err);
+	CHECK_RC(tr_isa_find(&isa, "auto", &err), 0, &err);
+	CHECK_RC(tr_backend_cpu(&w->be, isa, &err), 0, &err);
+	CHECK_RC(tr_model_new(&w->m, &c, w->be, TOKENS, 7, &err), 0, &err);
+	tr_registry_draw(tr_model_registry(w->m), tr_model_weights(w->m), 3, 0.3);
+	w->items = tr_model_registry(w->m)->gradients;
+	for (int i = 0; i < LEAVES; i++)
+		w->leaf[i] = w->be->alloc(w->be, (size_t)w->items);
+}
+
+static void close_world(struct world *w)
+{
+	for (int i = 0; i < LEAVES; i++)
+		w->be->release(w->be, w->leaf[i]);
+	tr_model_free(w->m);
+	tr_backend_free(w->be);
+}
+
+/* Sequences [from, to) in one call. The first three are of leaf 0. */
+static void step(struct world *w, int from, int to)
+{
+	int64_t start[SEQS + 1], n = begin[to] - begin[from];
+	int32_t token[TOKENS], target[TOKENS], position[TOKENS];
+	float weight[TOKENS], *grad[SEQS];
+	struct tr_rows rows = { .n = n, .seqs = to - from, .begin = start, .token = token,
+		.target = target, .weight = weight, .position = position, .grad = grad };
+
+	for (int s = from; s <= to; s++)
+		start[s - from] = begin[s] - begin[from];
+	for (int s = from; s < to; s++) {
+		grad[s - from] = w->leaf[s >= 3];
+		for (int64_t i = begin[s]; i < begin[s + 1]; i++) {
+			int64_t at = i - begin[from];
+
+			token[at] = (int32_t)(i * 17 % 61);
+			target[at] = (int32_t)(i * 23 % 61);
+			weight[at] = i % 4 ? 1 : 0;
+			position[at] = (int32_t)(i - begin[s]);
+		}
+	}
+	tr_model_forward(w->m, &rows, 1);
+	tr_model_loss(w->m, &rows, 0.0625, w->loss + begin[from], 1);
+	tr_model_backward(w->m, &rows);
+}
+
+TEST(gradients_have_the_same_bits_however_sequences_are_put_into_calls)
+{
+	static const int ways[4][SEQS + 1] = { { 0, 1, 2, 3, 4, 5 }, { 0, 2, 5, 5, 5, 5 },
+					       { 0, 4, 5, 5, 5, 5 }, { 0, 3, 4, 5, 5, 5 } };
+	struct world one, other;
+
+	open_world(&one);
+	step(&one, 0, SEQS);
+	for (int i = 0; i < 4; i++) {
+		open_world(&other);
+		for (int j = 0; j < SEQS; j++)
+			if (ways[i][j] < ways[i][j + 1])
+				step(&other, ways[i][j], ways[i][j + 1]);
+		CHECK(memcmp(one.loss, other.loss, sizeof(one.loss)) == 0);
+		for (int l = 0; l < LEAVES; l++)
+			CHECK(memcmp(one.leaf[l], other.leaf[l],
+				     (size_t)one.items * sizeof(float)) == 0);
+		close_world(&other);
+	}
+	close_world(&one);
+}
+
+static double total_loss(struct world *w)
+{
+	double sum = 0;
+
+	step(w, 0, SEQS);
+	for (int i = 0; i < TOKENS; i++)
+		sum += 0.0625 * (double)w->loss[i];
+	return sum;
+}
+
+/* The loss in fp32 is good enough to see that a whole gradient points where the loss rises. The
+ * gradients of operations are in test_train_ops.c, those of whole models in oracle.py. */
+TEST(the_loss_falls_by_what_the_gradient_says)
+{
+	struct world w;
+	const struct tr_registry *r;
+	double before, after, squares = 0;
+	float *x, *g;
+
+	open_world(&w);
+	r = tr_model_registry(w.m);
+	x = tr_model_weights(w.m);
+	before = total_loss(&w);
+	g = w.leaf[0];
+	w.be->add(w.be, g, w.leaf[1], w.items);
+	w.be->add(w.be, g + r->param[r->embedding].offset, g + r->param[r->head].offset,
+		  r->param[r->head].items);
+	for (int64_t i = 0; i < r->weights; i++)
+		squares += (double)g[i] * (double)g[i];
+	for (int64_t i = 0; i < r->weights; i++)
+		x[i] -= (float)(0.002 / sqrt(squares)) * g[i];
+	after = total_loss(&w);
+	CHECK(fabs((before - after) / (0.002 * sqrt(squares)) - 1) < 0.02);
+	close_world(&w);
+}
+
+TEST(a_hash_is_the_sum_of_its_shares_and_a_tied_head_counts_once)
+{
+	struct world w;
+	const struct tr_registry *r;
+	uint64_t sum = 0;
+
+	open_world(&w);
+	r = tr_model_registry(w.m);
+	for (int i = 0; i < 5; i++)
+		sum += tr_registry_hash(r, tr_model_weights(w.m), i, 5);
+	CHECK(sum == tr_registry_hash(r, tr_model_weights(w.m), 0, 1));
+	close_world(&w);
+}

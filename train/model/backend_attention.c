@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Attention of one core. For each head, queries are taken in panels of TR_CHAIN from the start of
+ * the sequence, and a panel in blocks of BLOCK. Keys after the last query of a block are left out:
+ * their probabilities are zeros, which change no chain. So sums over keys are chains from the
+ * start of the sequence, and sums over queries are one chain for each panel. */
+#include <math.h>
+#include <string.h>
+
+#include "backend.h"
+
+enum { BLOCK = 64 };
+
+/* One head of one sequence. Matrices begin at its first token. */
+struct head {
+	const struct tr_attention *a;
+	int64_t n;                      /* tokens */
+	int64_t q_row, kv_row;          /* floats from token to token */
+	const float *q, *k, *v;
+	float *stat;                    /* stat[i * stat_row]: of token i */
+	int64_t stat_row;
+	float scale;
+	float *p, *ds;                  /* [TR_CHAIN, n] */
+};
+
+int64_t tr_attention_scratch(int64_t n)
+{
+	return 2 * TR_CHAIN * n;
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
+static struct head head_of(const struct tr_rows *rows, const struct tr_attention *a, int64_t s,
+			   int64_t h)
+{
+	int64_t at = rows->begin[s], kv = h / (a->heads / a->kv_heads) * a->size;
+	struct head x = { .a = a, .n = rows->begin[s + 1] - at, .q_row = a->heads * a->size,
+			  .kv_row = a->kv_heads * a->size, .stat_row = a->heads * 2 };
+
+	x.q = a->q + at * x.q_row + h * a->size;
+	x.k = a->k + at * x.kv_row + kv;
+	x.v = a->v + at * x.kv_row + kv;
+	x.stat = a->stat + at * x.stat_row + h * 2;
+	x.scale = (float)(1 / sqrt((double)a->size));
+	x.p = a->scratch;
+	x.ds = a->scratch + TR_CHAIN * x.n;
+	return x;
+}
+
+/* to[m, keys] = x[m, size] y[keys, size]^T, the rows of x and y being those of queries and keys. */
+static void scores(struct tr_backend *be, const struct head *h, const float *x, const float *y,
+		   float *to, int64_t m, int64_t keys)
+{
+	struct tr_gemm g = { .m = m, .n = keys, .k = h->a->size, .a = { x, h->q_row, 1 },
+			     .b = { y, 1, h->kv_row }, .c = to, .c_row = h->n };
+
+	tr_cpu_gemm(be, &g);
+}
+
+/* to[m, size] = x[m, keys] y[keys, size]. */
+static void mix(struct tr_backend *be, const struct head *h, const float *x, const float *y,
+		float *to, int64_t m, int64_t keys)
+{
+	struct tr_gemm g = { .m = m, .n = h->a->size, .k = keys, .a = { x, h->n, 1 },
+			     .b = { y, h->kv_row, 1 }, .c = to, .c_row = h->q_row };
+
+	tr_cpu_gemm(be, &g);
+}
+
+static void forward_block(struct tr_backend *be, const struct head *h, int64_t from, int64_t m,
+			  float *o)
+{
+	int64_t keys = from + m;
+
+	scores(be, h, h->q + from * h->q_row, h->k, h->p, m, keys);
+	for (int64_t i = 0; i < m; i++) {
+		float *row = h->p + i * h->n, *stat = h->stat + (from + i) * h->stat_row;
+		int64_t seen = from + i + 1;
+
+		be->isa->row.softmax(row, seen, h->scale, &stat[0], &stat[1]);
+		memset(row + seen, 0, (size_t)(keys - seen) * sizeof(*row));
+	}
+	mix(be, h, h->p, h->v, o + from * h->q_row, m, keys);
+}
+
+void tr_cpu_attention(struct tr_backend *be, const struct tr_rows *rows,
+		      const struct tr_attention *a, float *o)
+{
+	for (int64_t s = 0; s < rows->seqs; s++) {
+		for (int64_t i = 0; i < a->heads; i++) {
+			struct head h = head_of(rows, a, s, i);
+			float *to = o + rows->begin[s] * h.q_row + i * a->size;
+
+			for (int64_t at = 0; at < h.n; at += BLOCK)
+				forward_block(be, &h, at, least(BLOCK, h.n - at), to);
+		}
+	}
+}
+
+/* Probabilities and gradients of scores of queries [from, from + m), in the rows of the panel from
+ * `row` on. And dq. */
+static void backward_block(struct tr_backend *be, const struct head *h, int64_t from, int64_t m,
+			   int64_t row, const float *o, const float *grad_o, float *dq)
+{
+	const struct tr_rowops *op = &be->isa->row;
+	float *p = h->p + row * h->n, *ds = h->ds + row * h->n;
+	int64_t keys = from + m;
+
+	scores(be, h, h->q + from * h->q_row, h->k, p, m, keys);
+	scores(be, h, grad_o + from * h->q_row, h->v, ds, m, keys);
+	for (int64_t i = 0; i < m; i++) {
+		const float *stat = h->stat + (from + i) * h->stat_row;
+		int64_t seen = from + i + 1, at = (from + i) * h->q_row;
+		size_t rest = (size_t)(keys - seen) * sizeof(float);
+		float delta = op->dot(o + at, grad_o + at, h->a->size);
+
+		op->softmax_again(p + i * h->n, seen, h->scale, stat[0], stat[1]);
+		op->softmax_bwd(ds + i * h->n, p + i * h->n, delta, h->scale, seen);
+		memset(p + i * h->n + seen, 0, rest);
+		memset(ds + i * h->n + seen, 0, rest);
+	}
+	mix(be, h, ds, h->k, dq + from * h->q_row, m, keys);
+}
+
+/* to[keys, size] += x^T y for the panel of queries [from, from + m). Queries before the first key
+ * of a block have not seen it. */
+static void gather(struct tr_backend *be, const struct head *h, const float *x, const float *y,
+		   float *to, int64_t from, int64_t m)
+{
+	for (int64_t key = 0; key < from + m; key += BLOCK) {
+		int64_t skip = key > from ? key - from : 0;
+		struct tr_gemm g = { .m = least(BLOCK, from + m - key), .n = h->a->size,
+				     .k = m - skip, .a = { x + skip * h->n + key, 1, h->n },
+				     .b = { y + (from + skip) * h->q_row, h->q_row, 1 },
+				     .c = to + key * h->kv_row, .c_row = h->kv_row, .add = 1 };
+
+		tr_cpu_gemm(be, &g);
+	}
+}
+
+void tr_cpu_attention_bwd(struct tr_backend *be, const struct tr_rows *rows,
+			  const struct tr_attention *a, const float *o, const float *grad_o,
+			  float *dq, float *dk, float *dv)
+{
+	size_t kv_bytes = (size_t)(rows->n * a->kv_heads * a->size) * sizeof(float);
+
+	memset(dk, 0, kv_bytes);
+	memset(dv, 0, kv_bytes);
+	for (int64_t s = 0; s < rows->seqs; s++) {
+		for (int64_t i = 0; i < a->heads; i++) {
+			struct head h = head_of(rows, a, s, i);
+			int64_t q = rows->begin[s] * h.q_row + i * a->size, kv = h.k - a->k;
+
+			for (int64_t at = 0; at < h.n; at += TR_CHAIN) {
+				int64_t m = least(TR_CHAIN, h.n - at);
+
+				for (int64_t b = 0; b < m; b += BLOCK)
+					backward_block(be, &h, at + b, least(BLOCK, m - b), b,
+						       o + q, grad_o + q, dq + q);
+				gather(be, &h, h.p, grad_o + q, dv + kv, at, m);
+				gather(be, &h, h.ds, h.q, dk + kv, at, m);
+			}
+		}
+	}
+}

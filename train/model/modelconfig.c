@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "modelconfig.h"
+
+#include <jansson.h>
+#include <string.h>
+
+#define SIZE_MAX_OF_MODEL ((int64_t)1 << 31)
+
+struct reading {
+	const json_t *json;
+	const char *name;
+	struct tr_error *err;
+	int rc;                         /* of the first that failed */
+};
+
+static int64_t integer(struct reading *r, const char *key, int64_t otherwise)
+{
+	const json_t *x = json_object_get(r->json, key);
+	int64_t value;
+
+	if ((!x || json_is_null(x)) && otherwise)
+		return otherwise;
+	value = json_is_integer(x) ? (int64_t)json_integer_value(x) : 0;
+	if ((value < 1 || value > SIZE_MAX_OF_MODEL) && !r->rc)
+		r->rc = tr_fail(r->err, TR_EFORMAT, "%s: %s must be a whole number from 1 to 2^31",
+				r->name, key);
+	return value;
+}
+
+static double number(struct reading *r, const json_t *from, const char *key, double otherwise)
+{
+	const json_t *x = json_object_get(from, key);
+
+	if (!x || json_is_null(x))
+		return otherwise;
+	if ((!json_is_number(x) || !(json_number_value(x) > 0)) && !r->rc)
+		r->rc = tr_fail(r->err, TR_EFORMAT, "%s: %s must be a number above 0", r->name,
+				key);
+	return json_number_value(x);
+}
+
+static void refuse(struct reading *r, const char *what, const char *instead)
+{
+	if (!r->rc)
+		r->rc = tr_fail(r->err, TR_EFORMAT, "%s: %s; use a model with %s", r->name, what,
+				instead);
+}
+
+static const char *string(const json_t *from, const char *key, const char *otherwise)
+{
+	const char *s = json_string_value(json_object_get(from, key));
+
+	return s ? s : otherwise;
+}
+
+/* Scaled rotations have other tables. transformers 5 writes an object for all of them. */
+static void read_rope(struct reading *r, struct tr_model_config *c)
+{
+	const json_t *scaling = json_object_get(r->json, "rope_scaling");
+	const json_t *all = json_object_get(r->json, "rope_parameters");
+	const json_t *of = json_is_object(all) ? all : scaling;
+
+	c->rope_theta = number(r, r->json, "rope_theta", 10000);
+	if (json_is_object(all))
+		c->rope_theta = number(r, all, "rope_theta", c->rope_theta);
+	if (strcmp(string(of, "rope_type", string(of, "type", "default")), "default") != 0)
+		refuse(r, "its rotary embedding is scaled", "rope_type default");
+}
+
+static void read_kind(struct reading *r, struct tr_model_config *c)
+{
+	const char *type = string(r->json, "model_type", "");
+
+	c->qkv_bias = strcmp(type, "qwen2") == 0;
+	if (!c->qkv_bias && strcmp(type, "llama") != 0)
+		refuse(r, "its model_type is neither qwen2 nor llama", "one of these");
+	if (strcmp(string(r->json, "hidden_act", "silu"), "silu") != 0)
+		refuse(r, "its hidden_act is not silu", "hidden_act silu");
+	if (json_is_true(json_object_get(r->json, "use_sliding_window")))
+		refuse(r, "it has a sliding window", "use_sliding_window false");
+	if (json_is_true(json_object_get(r->json, "attention_bias")) ||
+	    json_is_true(json_object_get(r->json, "mlp_bias")))
+		refuse(r, "it has biases that are not of Qwen2", "none");
+}
+
+int tr_model_config_read(struct tr_model_config *c, const char *text, size_t n, const char *name,
+			 struct tr_error *err)
+{
+	json_error_t why;
+	json_t *json = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why);
+	struct reading r = { .json = json, .name = name, .err = err };
+
+	if (!json_is_object(json)) {
+		json_decref(json);
+		return tr_fail(err, TR_EFORMAT, "%s: line %d: not the JSON of a model: %s", name,
+			       why.line, why.text);
+	}
+	*c = (struct tr_model_config){ .vocab = 0 };
+	read_kind(&r, c);
+	c->vocab = integer(&r, "vocab_size", 0);
+	c->hidden = integer(&r, "hidden_size", 0);
+	c->layers = integer(&r, "num_hidden_layers", 0);
+	c->heads = integer(&r, "num_attention_heads", 0);
+	c->kv_heads = integer(&r, "num_key_value_heads", c->heads);
+	c->ffn = integer(&r, "intermediate_size", 0);
+	c->positions_max = integer(&r, "max_position_embeddings", 32768);
+	c->head_size = integer(&r, "head_dim", c->heads ? c->hidden / c->heads : 1);
+	c->norm_eps = number(&r, json, "rms_norm_eps", 1e-6);
+	c->init_range = number(&r, json, "initializer_range", 0.02);
+	c->tied = json_is_true(json_object_get(json, "tie_word_embeddings"));
+	read_rope(&r, c);
+	if (c->kv_heads && c->heads % c->kv_heads)
+		refuse(&r, "num_key_value_heads does not divide num_attention_heads",
+		       "heads that are a multiple of the kv heads");
+	if (c->head_size % 2)
+		refuse(&r, "its heads have an odd size, which cannot be rotated", "even ones");
+	json_decref(json);
+	return r.rc;
+}
