@@ -56,7 +56,7 @@ struct tr_adamw_step {
 	/* Largest |x[i]|; NaN if there is a NaN. */                                            \
 	float tr_absmax_##isa(const float *x, int64_t n);                                       \
 	/* Adds the squares of x[i] * scale, each at most 1, as two integers a square:          \
-	 * sum[0] in units of 2^-31, sum[1] of 2^-71. n is at most 2^20. */                     \
+	 * sum[0] in units of 2^-31, sum[1] of 2^-62. n is at most 2^31. */                     \
 	void tr_squares_##isa(const float *x, int64_t n, double scale, int64_t sum[2]);
 
 TR_ROWOPS_OF(portable)

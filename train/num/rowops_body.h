@@ -372,7 +372,7 @@ void OP(squares)(const float *x, int64_t n, double scale, int64_t sum[2])
 
 		memcpy(&bits, &whole, sizeof(bits));
 		high += bits - zero;
-		rest = (q - (whole - magic)) * 0x1p40 + magic;
+		rest = (q - (whole - magic)) * 0x1p31 + magic;
 		memcpy(&bits, &rest, sizeof(bits));
 		low += bits - zero;
 	}

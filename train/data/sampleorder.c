@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sampleorder.h"
+
+#include "philox.h"
+
+enum { ROUNDS = 6 };
+
+/* A Feistel network on twice `half` bits: a permutation of [0, 4^half). */
+static uint64_t permute(uint64_t seed, uint64_t epoch, unsigned half, uint64_t x)
+{
+	uint64_t mask = ((uint64_t)1 << half) - 1, left = x >> half, right = x & mask;
+
+	for (uint64_t round = 0; round < ROUNDS; round++) {
+		uint32_t r[4];
+		uint64_t next;
+
+		tr_random(seed, TR_RANDOM_SHUFFLE, epoch, round << 32 | right, r);
+		next = left ^ (((uint64_t)r[0] << 32 | r[1]) & mask);
+		left = right;
+		right = next;
+	}
+	return left << half | right;
+}
+
+int64_t tr_sample_at(uint64_t seed, int shuffle, int64_t n, int64_t position)
+{
+	uint64_t epoch = (uint64_t)(position / n), x = (uint64_t)(position % n);
+	unsigned half = 1;
+
+	if (!shuffle)
+		return (int64_t)x;
+	while ((uint64_t)1 << (2 * half) < (uint64_t)n)
+		half++;
+	/* Numbers beyond n lead back into [0, n): each of them begins no other walk. */
+	do
+		x = permute(seed, epoch, half, x);
+	while (x >= (uint64_t)n);
+	return (int64_t)x;
+}

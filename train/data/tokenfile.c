@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tokenfile.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { HEADER_MAX = 1 << 20, TOKENS_AT_ONCE = 4096 };
+
+static int read_all(const struct tr_tokenfile *f, void *to, size_t n, int64_t at,
+		    struct tr_error *err)
+{
+	char *p = to;
+
+	while (n > 0) {
+		ssize_t got = pread(f->fd, p, n, at);
+
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got < 0)
+			return tr_fail(err, TR_EIO, "%s: %s", f->path, strerror(errno));
+		if (got == 0)
+			return tr_fail(err, TR_EFORMAT, "%s: it ends at byte %" PRId64
+				       ", before its last token; make it again", f->path, at);
+		p += got;
+		at += got;
+		n -= (size_t)got;
+	}
+	return 0;
+}
+
+/* One tensor of the header: its type, items and place. Returns 0 if there is none. */
+static int find_tensor(const json_t *header, const char *name, const char **type, int64_t *items,
+		       int64_t *begin, int64_t *end)
+{
+	const json_t *t = json_object_get(header, name), *shape, *offsets;
+
+	shape = json_object_get(t, "shape");
+	offsets = json_object_get(t, "data_offsets");
+	*type = json_string_value(json_object_get(t, "dtype"));
+	if (!*type || json_array_size(shape) != 1 || json_array_size(offsets) != 2)
+		return 0;
+	*items = (int64_t)json_integer_value(json_array_get(shape, 0));
+	*begin = (int64_t)json_integer_value(json_array_get(offsets, 0));
+	*end = (int64_t)json_integer_value(json_array_get(offsets, 1));
+	return *items >= 0 && *begin >= 0 && *end >= *begin;
+}
+
+static int read_tensors(struct tr_tokenfile *f, const json_t *header, int64_t data, int64_t size,
+			struct tr_error *err)
+{
+	int64_t items, begin, end;
+	const char *type;
+
+	if (!find_tensor(header, "tokens", &type, &f->n, &begin, &end))
+		return tr_fail(err, TR_EFORMAT, "%s: it has no tensor tokens [n]; make it with "
+			       "sheaf-train data", f->path);
+	f->item_bytes = strcmp(type, "U16") == 0 ? 2 : strcmp(type, "U32") == 0 ? 4 : 0;
+	if (!f->item_bytes || (end - begin) / f->item_bytes != f->n ||
+	    (end - begin) % f->item_bytes)
+		return tr_fail(err, TR_EFORMAT, "%s: tokens must be U16 or U32, not %s of %" PRId64
+			       " bytes", f->path, type, end - begin);
+	if (end > size - data)
+		return tr_fail(err, TR_EFORMAT, "%s: it is too short for its %" PRId64 " tokens; "
+			       "make it again", f->path, f->n);
+	f->tokens_at = data + begin;
+	f->mask_at = -1;
+	if (!json_object_get(header, "mask"))
+		return 0;
+	if (!find_tensor(header, "mask", &type, &items, &begin, &end) ||
+	    strcmp(type, "U8") != 0 || items != f->n || end - begin != f->n || end > size - data)
+		return tr_fail(err, TR_EFORMAT, "%s: mask must be U8 with an item a token",
+			       f->path);
+	f->mask_at = data + begin;
+	return 0;
+}
+
+static int read_header(struct tr_tokenfile *f, struct tr_error *err)
+{
+	unsigned char count[8];
+	json_error_t why;
+	json_t *header = NULL;
+	uint64_t n = 0;
+	struct stat st;
+	char *text = NULL;
+	int rc;
+
+	if (fstat(f->fd, &st) < 0)
+		return tr_fail(err, TR_EIO, "%s: %s", f->path, strerror(errno));
+	if (!S_ISREG(st.st_mode))
+		return tr_fail(err, TR_EFORMAT, "%s: not a file", f->path);
+	if (st.st_size < 8)
+		return tr_fail(err, TR_EFORMAT, "%s: not a safetensors file: it has %" PRId64
+			       " bytes", f->path, (int64_t)st.st_size);
+	rc = read_all(f, count, sizeof(count), 0, err);
+	if (rc < 0)
+		return rc;
+	for (int i = 7; i >= 0; i--)
+		n = n << 8 | count[i];
+	if (n < 2 || n > HEADER_MAX || (int64_t)n > st.st_size - 8)
+		return tr_fail(err, TR_EFORMAT, "%s: not a safetensors file", f->path);
+	text = malloc(n);
+	if (!text)
+		return tr_fail(err, TR_ENOMEM, "%s: no memory for its header", f->path);
+	rc = read_all(f, text, n, 8, err);
+	if (rc < 0)
+		goto out;
+	header = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why);
+	rc = header ? read_tensors(f, header, 8 + (int64_t)n, st.st_size, err) :
+		tr_fail(err, TR_EFORMAT, "%s: its header is not JSON: %s", f->path, why.text);
+out:
+	json_decref(header);
+	free(text);
+	return rc;
+}
+
+int tr_tokenfile_open(struct tr_tokenfile *f, const char *path, struct tr_error *err)
+{
+	int rc;
+
+	*f = (struct tr_tokenfile){ .path = strdup(path), .fd = -1 };
+	if (!f->path)
+		return tr_fail(err, TR_ENOMEM, "%s: no memory for its name", path);
+	f->fd = open(path, O_RDONLY | O_CLOEXEC);
+	rc = f->fd < 0 ? tr_fail(err, errno == ENOENT ? TR_ENOENT : TR_EIO, "%s: %s", path,
+				 strerror(errno)) :
+		read_header(f, err);
+	if (rc == 0 && f->n < 2)
+		rc = tr_fail(err, TR_EINVAL, "%s: it has %" PRId64 " tokens, and the smallest "
+			     "sample needs 2", path, f->n);
+	if (rc < 0)
+		tr_tokenfile_close(f);
+	return rc;
+}
+
+void tr_tokenfile_close(struct tr_tokenfile *f)
+{
+	if (f->path && f->fd >= 0)
+		close(f->fd);
+	free(f->path);
+	f->path = NULL;
+	f->fd = -1;
+}
+
+static int read_tokens(const struct tr_tokenfile *f, int64_t first, int64_t n, int64_t vocab,
+		       int32_t *token, struct tr_error *err)
+{
+	unsigned char bytes[TOKENS_AT_ONCE * 4];
+	int rc = read_all(f, bytes, (size_t)(n * f->item_bytes),
+			  f->tokens_at + first * f->item_bytes, err);
+
+	for (int64_t i = 0; rc == 0 && i < n; i++) {
+		const unsigned char *b = bytes + i * f->item_bytes;
+		uint32_t id = (uint32_t)b[0] | (uint32_t)b[1] << 8;
+
+		if (f->item_bytes == 4)
+			id |= (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
+		if ((int64_t)id >= vocab)
+			return tr_fail(err, TR_EINVAL, "%s: token %" PRId64 " is %" PRIu32
+				       ", and the model has a vocab_size of %" PRId64
+				       "; use data of its tokenizer", f->path, first + i, id,
+				       vocab);
+		token[i] = (int32_t)id;
+	}
+	return rc;
+}
+
+int tr_tokenfile_read(const struct tr_tokenfile *f, int64_t first, int64_t n, int64_t vocab,
+		      int32_t *token, uint8_t *mask, struct tr_error *err)
+{
+	int rc = 0;
+
+	for (int64_t at = 0; rc == 0 && at < n; at += TOKENS_AT_ONCE)
+		rc = read_tokens(f, first + at, n - at < TOKENS_AT_ONCE ? n - at : TOKENS_AT_ONCE,
+				 vocab, token + at, err);
+	if (rc == 0 && f->mask_at >= 0)
+		rc = read_all(f, mask, (size_t)n, f->mask_at + first, err);
+	else if (rc == 0)
+		memset(mask, 1, (size_t)n);
+	return rc;
+}
+
+int64_t tr_tokenfile_samples(const struct tr_tokenfile *f, int64_t seq)
+{
+	return (f->n - 1 + seq - 1) / seq;
+}

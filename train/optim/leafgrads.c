@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "leafgrads.h"
+
+#include <stdlib.h>
+
+#include "leafsum.h"
+#include "sumtree.h"
+
+enum { BUFFERS_MAX = 512 };
+
+struct node {                           /* leaves [from, to), added up */
+	int from, to;
+	float *grad;
+};
+struct tr_leafgrads {
+	const struct tr_registry *reg;
+	struct tr_backend *be;
+	const struct tr_ranks *ranks;
+	int leaves, from, to;
+	/* In order of leaves: closed nodes, then leaves that are open. */
+	struct node node[BUFFERS_MAX];
+	int closed, n;
+	float *spare[BUFFERS_MAX];
+	int spare_n;
+	int most;
+	int done;                       /* the step was reduced */
+};
+
+int tr_leafgrads_new(struct tr_leafgrads **lg, const struct tr_registry *reg,
+		     struct tr_backend *be, const struct tr_ranks *ranks, int leaves,
+		     struct tr_error *err)
+{
+	struct tr_leafgrads *g = calloc(1, sizeof(*g));
+
+	if (!g)
+		return tr_fail(err, TR_ENOMEM, "no memory for gradients");
+	g->reg = reg;
+	g->be = be;
+	g->ranks = ranks;
+	g->leaves = leaves;
+	tr_leaves_of(ranks, leaves, &g->from, &g->to);
+	*lg = g;
+	return 0;
+}
+
+void tr_leafgrads_free(struct tr_leafgrads *lg)
+{
+	if (!lg)
+		return;
+	for (int i = 0; i < lg->n; i++)
+		lg->be->release(lg->be, lg->node[i].grad);
+	for (int i = 0; i < lg->spare_n; i++)
+		lg->be->release(lg->be, lg->spare[i]);
+	free(lg);
+}
+
+void tr_leafgrads_range(const struct tr_leafgrads *lg, int *from, int *to)
+{
+	*from = lg->from;
+	*to = lg->to;
+}
+
+static void take_back(struct tr_leafgrads *lg, float *grad)
+{
+	lg->spare[lg->spare_n++] = grad;
+}
+
+float *tr_leafgrads_of(struct tr_leafgrads *lg, int leaf)
+{
+	float *grad;
+
+	if (lg->done) {
+		while (lg->n > 0)
+			take_back(lg, lg->node[--lg->n].grad);
+		lg->closed = 0;
+		lg->done = 0;
+	}
+	for (int i = lg->closed; i < lg->n; i++)
+		if (lg->node[i].from == leaf)
+			return lg->node[i].grad;
+	if (lg->n == BUFFERS_MAX)
+		return NULL;
+	grad = lg->spare_n ? lg->spare[--lg->spare_n] :
+		lg->be->alloc(lg->be, (size_t)lg->reg->gradients);
+	if (!grad)
+		return NULL;
+	lg->be->zero(lg->be, grad, lg->reg->gradients);
+	lg->node[lg->n++] = (struct node){ leaf, leaf + 1, grad };
+	lg->most = lg->n > lg->most ? lg->n : lg->most;
+	return grad;
+}
+
+/* Merges the last two closed nodes while they are the parts of a node. */
+static void merge(struct tr_leafgrads *lg)
+{
+	while (lg->closed >= 2) {
+		struct node *a = &lg->node[lg->closed - 2], *b = a + 1;
+
+		if (!tr_tree_is_node(lg->leaves, a->from, b->to) ||
+		    a->from + tr_tree_left(b->to - a->from) != a->to)
+			return;
+		lg->be->add(lg->be, a->grad, b->grad, lg->reg->gradients);
+		a->to = b->to;
+		take_back(lg, b->grad);
+		for (int i = lg->closed - 1; i + 1 < lg->n; i++)
+			lg->node[i] = lg->node[i + 1];
+		lg->closed--;
+		lg->n--;
+	}
+}
+
+void tr_leafgrads_close(struct tr_leafgrads *lg, int leaf)
+{
+	while (lg->closed < lg->n && lg->node[lg->closed].from <= leaf) {
+		lg->closed++;
+		merge(lg);
+	}
+}
+
+int tr_leafgrads_reduce(struct tr_leafgrads *lg, float **grad, struct tr_error *err)
+{
+	const struct tr_param *head = &lg->reg->param[lg->reg->head];
+	float *node[BUFFERS_MAX];
+	int rc;
+
+	if (lg->closed != lg->n || lg->n == 0 || lg->node[lg->n - 1].to != lg->to ||
+	    lg->node[0].from != lg->from)
+		return tr_fail(err, TR_EBUG, "the gradients of a step are not complete");
+	for (int i = 0; i < lg->n; i++)
+		node[i] = lg->node[i].grad;
+	rc = tr_sum_leaves(lg->ranks, lg->leaves, node, lg->reg->gradients, lg->be->isa->row.add,
+			   err);
+	if (rc < 0)
+		return rc;
+	if (head->tied_to >= 0)
+		lg->be->add(lg->be, node[0] + lg->reg->param[head->tied_to].offset,
+			    node[0] + head->offset, head->items);
+	lg->done = 1;
+	*grad = node[0];
+	return 0;
+}
+
+int tr_leafgrads_buffers(const struct tr_leafgrads *lg)
+{
+	return lg->most;
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Training a language model on a token file: data, loss, and the order of phases. */
+#ifndef LM_H
+#define LM_H
+#include "tokenfile.h"
+#include "training.h"
+
+struct tr_lm_opts {
+	const char *data;               /* a token file */
+	int64_t batch;                  /* samples of a step; V divides it */
+	int64_t micro_batch;            /* samples of a call of the model */
+	int64_t seq;                    /* tokens of a sample */
+	int64_t vocab;
+	uint64_t seed;
+	int shuffle;
+};
+struct tr_lm_step {                     /* what a step was, equal on all ranks */
+	double loss, norm, lr;
+	int64_t tokens;                 /* unmasked targets */
+};
+struct tr_lm;
+
+/* Reads no token. [local] */
+int tr_lm_new(struct tr_lm **lm, const struct tr_lm_opts *o, struct tr_error *err);
+void tr_lm_free(struct tr_lm *lm);
+int64_t tr_lm_samples(const struct tr_lm *lm);
+/* Trains on the positions [consumed, consumed + batch) of the run. gate NULL: none.
+ * ENAN: the loss or the gradient is not a number; nothing was updated. [collective] */
+int tr_lm_train(struct tr_lm *lm, struct tr_trainer *t, int64_t consumed,
+		const struct tr_gate *gate, struct tr_lm_step *step, struct tr_error *err);
+#endif

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "training.h"
+
+int tr_trainer_init(struct tr_trainer *t, const struct tr_model_config *c, int64_t tokens_max,
+		    int64_t seq_max, struct tr_error *err)
+{
+	const struct tr_registry *reg;
+	int rc = tr_model_new(&t->model, c, t->be, tokens_max, seq_max, err);
+
+	if (rc < 0)
+		return rc;
+	reg = tr_model_registry(t->model);
+	t->adamw.m = t->be->alloc(t->be, (size_t)reg->weights);
+	t->adamw.v = t->be->alloc(t->be, (size_t)reg->weights);
+	if (!t->adamw.m || !t->adamw.v)
+		rc = tr_fail(err, TR_ENOMEM, "no memory for the moments of the optimizer");
+	if (rc == 0)
+		rc = tr_leafgrads_new(&t->grads, reg, t->be, t->ranks, t->leaves, err);
+	if (rc < 0)
+		tr_trainer_release(t);
+	return rc;
+}
+
+void tr_trainer_release(struct tr_trainer *t)
+{
+	tr_leafgrads_free(t->grads);
+	t->grads = NULL;
+	if (t->be) {
+		t->be->release(t->be, t->adamw.m);
+		t->be->release(t->be, t->adamw.v);
+	}
+	t->adamw.m = t->adamw.v = NULL;
+	tr_model_free(t->model);
+	t->model = NULL;
+}
+
+int tr_trainer_reduce(struct tr_trainer *t, double *norm, struct tr_error *err)
+{
+	int rc = tr_leafgrads_reduce(t->grads, &t->grad, err);
+
+	if (rc < 0)
+		return rc;
+	return tr_gradient_norm(tr_model_registry(t->model), t->be->isa, t->ranks, t->grad, norm,
+				err);
+}
+
+int tr_trainer_update(struct tr_trainer *t, double norm, const struct tr_gate *gate, double *lr,
+		      struct tr_error *err)
+{
+	/* As torch.nn.utils.clip_grad_norm_. */
+	double scale = t->clip > 0 && norm + 1e-6 > t->clip ? t->clip / (norm + 1e-6) : 1;
+	int rc;
+
+	*lr = tr_schedule_lr(&t->schedule, t->step);
+	rc = tr_adamw_update(&t->adamw, tr_model_registry(t->model), t->be->isa,
+			     tr_model_weights(t->model), t->grad, *lr, scale, gate, err);
+	if (rc == 0)
+		t->step++;
+	return rc;
+}
+
+int tr_trainer_hash(struct tr_trainer *t, uint64_t *hash, struct tr_error *err)
+{
+	*hash = tr_registry_hash(tr_model_registry(t->model), tr_model_weights(t->model),
+				 t->ranks->rank, t->ranks->n);
+	return tr_allreduce(t->ranks, hash, 1, TR_SUM, err);
+}
