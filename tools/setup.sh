@@ -141,5 +141,6 @@ build_release() {
 	configure build -Dbuildtype=release -Dwerror=true -Db_lundef=true \
 		-Dpython="$PWD/build/venv/bin/python" || return 1
 	quietly build/ninja.log ninja -C build fast || return 1
-	ln -sf cli/sheaf build/sheaf && ln -sf bench/sheaf-bench build/sheaf-bench
+	ln -sf cli/sheaf build/sheaf && ln -sf bench/sheaf-bench build/sheaf-bench &&
+		ln -sf train/sheaf-train build/sheaf-train
 }

@@ -138,7 +138,7 @@ TEST(linear_layers_have_their_values_and_gradients)
 	memset(leaf, 0, sizeof(leaf));
 	/* In two calls, which part the last sequence from the others. */
 	be->linear_weight(be, &rows, 0, 5, c_lin, OUT, x_lin, IN, 3);
-	be->linear_weight(be, &rows, 5, N, c_lin, OUT, x_lin, IN, 3);
+	be->linear_weight(be, &rows, 5, N, c_lin + 5 * OUT, OUT, x_lin + 5 * IN, IN, 3);
 	be->linear_bias(be, &rows, c_lin, OUT, 100);
 	add_leaves(sum, MAX);
 	check_gradient(&(struct function){ linear_w, NULL, OUT * IN }, w_lin, sum + 3);

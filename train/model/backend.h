@@ -34,7 +34,8 @@ struct tr_backend {
 	void (*linear_input)(struct tr_backend *be, const struct tr_linear *l, const float *dy,
 			     float *dx, int64_t n, int add);
 	/* Adds dy^T x to the gradients of each sequence of rows [first, last), from item `offset`.
-	 * Rows begin and end at ends of sequences, or a multiple of TR_CHAIN after their begin. */
+	 * Rows begin and end at ends of sequences, or a multiple of TR_CHAIN after their begin. dy
+	 * and x begin with row `first`. */
 	void (*linear_weight)(struct tr_backend *be, const struct tr_rows *rows, int64_t first,
 			      int64_t last, const float *dy, int64_t out, const float *x,
 			      int64_t in, int64_t offset);

@@ -74,7 +74,7 @@ static void cpu_linear_weight(struct tr_backend *be, const struct tr_rows *rows,
 			      int64_t last, const float *dy, int64_t out, const float *x,
 			      int64_t in, int64_t offset)
 {
-	int64_t cut[CUTS_MAX + 1], s = 0;
+	int64_t cut[CUTS_MAX + 1], s = 0, base = first;
 	struct tr_gemm g = { .m = out, .n = in, .a = { dy, 1, out }, .b = { x, in, 1 },
 			     .c_row = in, .add = 1, .cut = cut };
 
@@ -83,10 +83,10 @@ static void cpu_linear_weight(struct tr_backend *be, const struct tr_rows *rows,
 	while (first < last) {
 		g.c = rows->grad[s] + offset;
 		g.cut_n = 0;
-		cut[0] = first;
+		cut[0] = first - base;
 		do {
 			first = rows->begin[s + 1] < last ? rows->begin[s + 1] : last;
-			cut[++g.cut_n] = first;
+			cut[++g.cut_n] = first - base;
 			s++;
 		} while (first < last && g.cut_n < CUTS_MAX && g.c == rows->grad[s] + offset);
 		tr_cpu_gemm(be, &g);

@@ -325,8 +325,8 @@ void tr_model_loss(struct tr_model *m, const struct tr_rows *rows, double scale,
 		if (!grad)
 			continue;
 		be->linear_input(be, &l, m->logits, m->dhidden + at * size, end - at, 0);
-		be->linear_weight(be, rows, at, end, m->logits, m->c.vocab, m->hidden, size,
-				  m->reg.param[m->reg.head].offset);
+		be->linear_weight(be, rows, at, end, m->logits, m->c.vocab, m->hidden + at * size,
+				  size, m->reg.param[m->reg.head].offset);
 	}
 }
 

@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""sheaf-train beside transformers: losses, gradients, updates, and the model that it saves. Prints
+TAP; skips where torch or transformers is not installed.
+
+usage: oracle.py SHEAF-TRAIN
+
+A gradient is read from a checkpoint: with beta1 0 the first moment after a step is the gradient.
+"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+from trainrun import ROOT, Claims, Job
+
+try:
+    import numpy as np
+    import torch
+    from safetensors.numpy import save_file
+    from safetensors.torch import load_file
+    from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+except ImportError as missing:
+    print("1..0 # SKIP %s" % missing)
+    sys.exit(0)
+
+GRADIENT, LOSS, UPDATE = 3e-6, 1e-6, 1e-3
+ADAM = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8}
+
+
+def qwen2(hidden, layers, heads, kv, ffn, vocab, tied, **more):
+    return Qwen2ForCausalLM, Qwen2Config(
+        hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads,
+        num_key_value_heads=kv, intermediate_size=ffn, vocab_size=vocab,
+        tie_word_embeddings=tied, **more)
+
+
+# name: model, seq, batch, how many targets in a thousand count, U32 tokens
+SHAPES = {
+    "t0": (qwen2(48, 5, 8, 4, 101, 523, True), 37, 6, 1000, False),
+    "untied, one kv head, long sequences": (qwen2(64, 2, 4, 1, 96, 700, False), 530, 2, 300, True),
+    "one layer, heads of 32": (qwen2(64, 1, 2, 2, 40, 301, True), 64, 4, 30, False),
+    "another base of rotations": (qwen2(40, 3, 4, 2, 64, 257, False, rope_parameters={
+        "rope_type": "default", "rope_theta": 5e5}), 101, 3, 1000, False),
+    "llama": ((LlamaForCausalLM, LlamaConfig(
+        hidden_size=40, num_hidden_layers=3, num_attention_heads=5, num_key_value_heads=5,
+        intermediate_size=77, vocab_size=300, tie_word_embeddings=False, head_dim=16)), 65, 4, 1000,
+        False),
+}
+
+
+class Case:
+    def __init__(self, program, at, index, shape):
+        (self.kind, config), self.seq, self.batch, part, wide = shape
+        self.program = program
+        self.hf = os.path.join(at, "hf%d" % index)
+        self.run = os.path.join(at, "run%d" % index)
+        self.data = os.path.join(at, "data%d.safetensors" % index)
+        torch.manual_seed(index)
+        model = self.kind(config).float()
+        with torch.no_grad():           # further from zero than a fresh model
+            for p in model.parameters():
+                if p.ndim == 1:
+                    p.add_(torch.randn_like(p) * 0.1)
+                else:
+                    p.mul_(4)
+        model.save_pretrained(self.hf)
+        rng = np.random.default_rng(index)
+        n = self.seq * self.batch * 4 + 1
+        self.tokens = rng.integers(0, config.vocab_size, n).astype(np.uint32 if wide else np.uint16)
+        self.mask = (rng.integers(0, 1000, n) < part).astype(np.uint8)
+        tensors = {"tokens": self.tokens, "documents": np.array([0, n], dtype=np.int64)}
+        if part < 1000:
+            tensors["mask"] = self.mask
+        save_file(tensors, self.data)
+
+    def train(self, *args):
+        done = subprocess.run([self.program, "run", "/dev/null", "--json", "--run", self.run,
+                               "--model", self.hf, "--init", "model", "--data", self.data,
+                               "--shuffle", "false", "--seq", str(self.seq), "--batch",
+                               str(self.batch), "--micro-batch", "2", "--resume", "none"] +
+                              list(args), text=True, capture_output=True, cwd=ROOT)
+        return Job(done.returncode, done.stdout, done.stderr)
+
+    def saved(self, step, family):
+        folder = os.path.join(self.run, "checkpoint-%d" % step, family)
+        tensors = {}
+        for name in sorted(os.listdir(folder)):
+            if name.endswith(".safetensors"):
+                tensors.update(load_file(os.path.join(folder, name)))
+        return tensors
+
+    def model(self, dtype, path=None):
+        return self.kind.from_pretrained(path or self.hf, attn_implementation="eager").to(dtype)
+
+    def loss(self, model, step):
+        """The mean over the targets that count."""
+        n = self.seq * self.batch
+        tokens = torch.from_numpy(self.tokens[step * n:(step + 1) * n + 1].astype(np.int64))
+        weight = torch.from_numpy(self.mask[step * n + 1:(step + 1) * n + 1]).to(model.dtype)
+        logits = model(tokens[:-1].view(self.batch, self.seq)).logits
+        losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[1:],
+                                                   reduction="none")
+        return (losses * weight).sum() / weight.sum()
+
+    def optimizer(self, model):
+        split = [[p for p in model.parameters() if p.ndim == 2],
+                 [p for p in model.parameters() if p.ndim != 2]]
+        return torch.optim.AdamW([{"params": split[0], "weight_decay": 0.1},
+                                  {"params": split[1], "weight_decay": 0.0}], **ADAM)
+
+    def steps(self, model, steps):
+        """Trains, and returns the losses."""
+        adam, losses = self.optimizer(model), []
+        for step in range(steps):
+            loss = self.loss(model, step)
+            adam.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            adam.step()
+            losses.append(loss.item())
+        return losses
+
+
+def apart(x, y):
+    return ((x.double() - y.double()).norm() / y.double().norm()).item()
+
+
+def gradients(c, case, name):
+    job = case.train("--steps", "1", "--beta1", "0", "--clip", "0", "--lr", "0")
+    model = case.model(torch.float64)
+    loss = case.loss(model, 0)
+    loss.backward()
+    if not c.check(job.status == 0, "%s: a step is made" % name, job.err):
+        return
+    got = case.saved(1, "optimizer")
+    worst = max((apart(got[n + "/moment1_0"], p.grad), n) for n, p in model.named_parameters())
+    c.check(worst[0] <= GRADIENT, "%s: gradients of all tensors within %g" % (name, GRADIENT),
+            worst)
+    c.check(len(got) == 2 * len(list(model.named_parameters())),
+            "%s: two moments of each parameter are saved, and no others" % name)
+
+
+def updates(c, case, name):
+    args = ["--decay", "constant", "--lr", "1e-3", "--save-every", "1"]
+    subprocess.run(["rm", "-rf", case.run], check=True)
+    job = case.train("--steps", "4", *args)
+    model = case.model(torch.float32)
+    first = {n: p.detach().clone() for n, p in model.named_parameters()}
+    want = case.steps(model, 3)
+    want.append(case.loss(model, 3).item())
+    got = [e["loss"] for e in job.of("step")]
+    c.check(len(got) == 4 and all(abs(a - b) <= LOSS * b for a, b in zip(got, want)),
+            "%s: losses of four steps within %g" % (name, LOSS), got, want, job.err)
+    ours = case.saved(3, "")
+    worst = 0
+    for n, p in model.named_parameters():
+        update = (p.detach() - first[n]).double().norm().item()
+        worst = max(worst, (ours[n].double() - p.detach().double()).norm().item() / update)
+    c.check(worst <= UPDATE, "%s: weights after three within %g of the update" % (name, UPDATE),
+            worst)
+    return job
+
+
+def goes_on(c, case, name):
+    """Our checkpoint is a model of transformers: its loss is that of our next step."""
+    path = os.path.join(case.run, "checkpoint-3")
+    double = case.model(torch.float64, path)
+    events = [json.loads(line) for line in case.train(
+        "--resume", case.run + "@3", "--rewind", "--steps", "4", "--decay", "constant", "--lr",
+        "1e-3").out.splitlines()]
+    got = [e["loss"] for e in events if e["event"] == "step"]
+    c.check(len(got) == 1 and abs(got[0] - case.loss(double, 3).item()) <= LOSS * got[0],
+            "%s: a step that goes on in transformers has our loss" % name, got, events)
+
+
+def main():
+    torch.set_num_threads(1)
+    c = Claims()
+    with tempfile.TemporaryDirectory(prefix="sheaf-oracle-") as at:
+        for i, (name, shape) in enumerate(SHAPES.items()):
+            case = Case(os.path.abspath(sys.argv[1]), at, i, shape)
+            gradients(c, case, name)
+            updates(c, case, name)
+            goes_on(c, case, name)
+    return c.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,405 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bind.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sheaf-admin.h"
+#include "sheaf-inspect.h"
+#include "sheaf-opts.h"
+#include "sheaf.h"
+
+_Static_assert((int)TR_EINVAL == SHEAF_EINVAL && (int)TR_ENOMEM == SHEAF_ENOMEM &&
+	       (int)TR_EIO == SHEAF_EIO && (int)TR_ENOENT == SHEAF_ENOENT &&
+	       (int)TR_ELAYOUT == SHEAF_ELAYOUT && (int)TR_ECORRUPT == SHEAF_ECORRUPT &&
+	       (int)TR_EFORMAT == SHEAF_EFORMAT && (int)TR_EBUG == SHEAF_EBUG &&
+	       (int)TR_ELOST == SHEAF_ELOST && (int)TR_EDIVERGED == SHEAF_EDIVERGED &&
+	       (int)TR_EFAILED == SHEAF_EFAILED, "codes are those of sheaf.h");
+
+enum { KINDS = 3 };                     /* slices of a parameter: weight and two moments */
+static const char config_file[] = "train.yaml";
+
+struct tr_store {
+	struct tr_ranks *ranks;         /* borrowed */
+	struct sheaf_group *group;
+	struct sheaf_run *run, *other;  /* other: the run that is resumed from, if another one */
+	struct sheaf_checkpoint *found;
+	struct sheaf_state *state;
+	int *slice;                     /* [parameters * KINDS]; -1: none */
+	struct sheaf_save *save;        /* in flight */
+	int64_t save_step;
+	char *run_dir;                  /* owned */
+	char name[4200];
+};
+
+const char *tr_code_name(int code)
+{
+	const char *name = code == TR_ENAN ? "ENAN" : sheaf_code_name(code);
+
+	return name ? name : "EUNKNOWN";
+}
+
+static int pass(struct tr_error *err, const struct sheaf_error *from, int code)
+{
+	if (code >= 0)
+		return code;
+	tr_fail(err, code, "%s", from->msg);
+	if (err)
+		err->rank = from->rank;
+	return code;
+}
+
+/* ---- the group of sheaf, by the exchanges of ours ---- */
+
+static int tell(struct sheaf_error *err, const struct tr_error *e, int code)
+{
+	if (code < 0) {
+		snprintf(err->msg, sizeof(err->msg), "%s", e->msg);
+		err->rank = e->rank;
+	}
+	return code;
+}
+
+static int group_allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms,
+			   struct sheaf_error *err)
+{
+	struct tr_ranks g = *(struct tr_ranks *)arg;
+	struct tr_error e = { .rank = -1 };
+
+	g.timeout_ms = timeout_ms;
+	return tell(err, &e, tr_allgather(&g, mine, all, bytes, &e));
+}
+
+static int group_alltoallv(void *arg, const void *out, const size_t *out_bytes, void *in,
+			   const size_t *in_bytes, int timeout_ms, struct sheaf_error *err)
+{
+	struct tr_ranks g = *(struct tr_ranks *)arg;
+	struct tr_piece *p = calloc((size_t)g.n * 2, sizeof(*p));
+	struct tr_error e = { .rank = -1 };
+	size_t sent = 0, received = 0;
+	int rc;
+
+	if (!p)
+		return SHEAF_ENOMEM;
+	for (int r = 0; r < g.n; r++) {
+		p[r] = (struct tr_piece){ (char *)(uintptr_t)out + sent, out_bytes[r] };
+		p[g.n + r] = (struct tr_piece){ (char *)in + received, in_bytes[r] };
+		sent += out_bytes[r];
+		received += in_bytes[r];
+	}
+	g.timeout_ms = timeout_ms;
+	rc = tell(err, &e, tr_exchange(&g, p, p + g.n, &e));
+	free(p);
+	return rc;
+}
+
+static int group_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms,
+			   struct sheaf_error *err)
+{
+	struct tr_ranks g = *(struct tr_ranks *)arg;
+	struct tr_error e = { .rank = -1 };
+
+	g.timeout_ms = timeout_ms;
+	return tell(err, &e, tr_allreduce(&g, x, n, op == SHEAF_SUM ? TR_SUM : op == SHEAF_MAX ?
+					  TR_MAX : TR_XOR, &e));
+}
+
+static int make_group(struct tr_store *s, struct sheaf_error *err)
+{
+	struct sheaf_group_ops ops = { .size = sizeof(ops), .rank = s->ranks->rank,
+		.ranks = s->ranks->n, .allgather = group_allgather,
+		.alltoallv = group_alltoallv, .allreduce = group_allreduce, .arg = s->ranks };
+
+	return sheaf_group_new(&s->group, &ops, err);
+}
+
+int tr_store_open(struct tr_store **out, const struct tr_store_opts *o, struct tr_ranks *ranks,
+		  struct tr_error *err)
+{
+	struct sheaf_retention keep = { .size = sizeof(keep), .keep_last = (int32_t)o->keep_last };
+	struct sheaf_opts opts = { .size = sizeof(opts), .timeout_ms = ranks->timeout_ms,
+		.flags = SHEAF_RUN_CREATE, .log = o->log, .arg = o->arg, .retention = &keep };
+	struct tr_store *s = calloc(1, sizeof(*s));
+	struct sheaf_error e;
+	int rc;
+
+	if (!s)
+		return tr_fail(err, TR_ENOMEM, "no memory to open the run");
+	s->ranks = ranks;
+	s->run_dir = strdup(o->run);
+	rc = s->run_dir ? pass(err, &e, make_group(s, &e)) :
+		tr_fail(err, TR_ENOMEM, "no memory to open the run");
+	if (rc == 0)
+		rc = pass(err, &e, sheaf_run_open(&s->run, o->run, s->group, &opts, &e));
+	if (rc < 0) {
+		tr_store_close(s);
+		return rc;
+	}
+	*out = s;
+	return 0;
+}
+
+void tr_store_close(struct tr_store *s)
+{
+	if (!s)
+		return;
+	sheaf_checkpoint_close(s->found);
+	sheaf_save_free(s->save);
+	sheaf_run_close(s->other);
+	sheaf_run_close(s->run);
+	sheaf_state_free(s->state);
+	sheaf_group_free(s->group);
+	free(s->slice);
+	free(s->run_dir);
+	free(s);
+}
+
+/* Opens the checkpoint of "RUN@STEP". */
+static int open_named(struct tr_store *s, const char *resume, int rewind, struct tr_error *err)
+{
+	const char *at = strrchr(resume, '@');
+	struct sheaf_opts opts = { .size = sizeof(opts), .timeout_ms = s->ranks->timeout_ms,
+				   .flags = SHEAF_RUN_READONLY };
+	struct sheaf_run *run = s->run;
+	struct sheaf_error e;
+	char dir[4096], *end;
+	long long n;
+	int rc = 0;
+
+	n = at ? strtoll(at + 1, &end, 10) : -1;
+	if (!at || n < 0 || at[1] == 0 || *end || at == resume || at - resume >= 4096)
+		return tr_fail(err, TR_EINVAL, "resume: it must be auto, none or RUN@STEP, not "
+			       "'%s'", resume);
+	snprintf(dir, sizeof(dir), "%.*s", (int)(at - resume), resume);
+	if (strcmp(dir, s->run_dir) != 0) {
+		rc = pass(err, &e, sheaf_run_open(&s->other, dir, s->group, &opts, &e));
+		run = s->other;
+	} else if (rewind) {
+		rc = pass(err, &e, sheaf_run_rewind(s->run, n, &e));
+	}
+	if (rc < 0)
+		return rc;
+	snprintf(s->name, sizeof(s->name), "%s@%lld", dir, n);
+	return pass(err, &e, sheaf_checkpoint_open(&s->found, run, n, &e));
+}
+
+static int note(const struct tr_store *s, const char *key, uint64_t *x, struct tr_error *err)
+{
+	const char *text = sheaf_checkpoint_note(s->found, key);
+	char *end;
+
+	if (text)
+		*x = strtoull(text, &end, 10);
+	if (!text || !*text || *end)
+		return tr_fail(err, TR_EFORMAT, "%s has no note %s: it was not saved by "
+			       "sheaf-train; use init model to begin with its weights", s->name,
+			       key);
+	return 0;
+}
+
+static int read_notes(const struct tr_store *s, struct tr_progress *p, struct tr_error *err)
+{
+	uint64_t x[5];
+	static const char *const keys[5] = { "train.consumed_samples", "train.tokens", "train.seed",
+					     "train.virtual", "adam.step" };
+
+	for (int i = 0; i < 5; i++) {
+		int rc = note(s, keys[i], &x[i], err);
+
+		if (rc < 0)
+			return rc;
+	}
+	*p = (struct tr_progress){ .step = sheaf_checkpoint_number(s->found),
+		.consumed = (int64_t)x[0], .tokens = (int64_t)x[1], .seed = x[2],
+		.virtual_dp = (int64_t)x[3], .adam_step = (int64_t)x[4] };
+	return 0;
+}
+
+int tr_store_find(struct tr_store *s, const char *resume, int rewind, struct tr_progress *p,
+		  const char **config, size_t *n, struct tr_error *err)
+{
+	const void *bytes = NULL;
+	struct sheaf_error e;
+	int rc;
+
+	*p = (struct tr_progress){ .step = 0 };
+	*config = NULL;
+	if (strcmp(resume, "none") == 0)
+		return 0;
+	if (strcmp(resume, "auto") == 0) {
+		rc = sheaf_checkpoint_open(&s->found, s->run, SHEAF_LATEST, &e);
+		if (rc == SHEAF_ENOENT)
+			return 0;
+		rc = pass(err, &e, rc);
+		if (rc == 0)
+			snprintf(s->name, sizeof(s->name), "%s@%" PRId64, s->run_dir,
+				 sheaf_checkpoint_number(s->found));
+	} else {
+		rc = open_named(s, resume, rewind, err);
+	}
+	if (rc == 0)
+		rc = read_notes(s, p, err);
+	if (rc < 0)
+		return rc;
+	if (sheaf_checkpoint_file(s->found, config_file, &bytes, n, NULL) == 0)
+		*config = bytes;
+	return 0;
+}
+
+const char *tr_store_found(const struct tr_store *s)
+{
+	return s->name;
+}
+
+/* ---- the state ---- */
+
+static int add_tensor(struct sheaf_state *state, const struct tr_param *p, const char *family,
+		      const char *suffix, float *data, struct sheaf_error *err)
+{
+	char name[160];
+	struct sheaf_slice slice = { .size = sizeof(slice), .family = family, .name = name,
+				     .dtype = SHEAF_F32, .ndim = p->ndim,
+				     .data = data + p->offset };
+
+	snprintf(name, sizeof(name), "%s%s", p->name, suffix);
+	for (int d = 0; d < p->ndim; d++)
+		slice.shape[d] = slice.count[d] = p->shape[d];
+	return sheaf_state_add(state, &slice, err);
+}
+
+int tr_store_describe(struct tr_store *s, struct tr_trainer *t, struct tr_error *err)
+{
+	const struct tr_registry *reg = tr_model_registry(t->model);
+	float *data[KINDS] = { tr_model_weights(t->model), t->adamw.m, t->adamw.v };
+	static const char *const suffix[KINDS] = { "", "/moment1_0", "/moment2_0" };
+	struct sheaf_error e;
+
+	s->state = sheaf_state_new();
+	s->slice = malloc((size_t)reg->n * KINDS * sizeof(*s->slice));
+	if (!s->state || !s->slice)
+		return tr_fail(err, TR_ENOMEM, "no memory to describe the state");
+	for (int i = 0; i < reg->n * KINDS; i++) {
+		const struct tr_param *p = &reg->param[i / KINDS];
+		int kind = i % KINDS;
+
+		s->slice[i] = -1;
+		if (p->tied_to >= 0)
+			continue;
+		s->slice[i] = add_tensor(s->state, p, kind ? "optimizer" : "model", suffix[kind],
+					 data[kind], &e);
+		if (s->slice[i] < 0)
+			return pass(err, &e, s->slice[i]);
+	}
+	return 0;
+}
+
+int tr_store_load(struct tr_store *s, struct tr_error *err)
+{
+	struct sheaf_error e;
+	int rc = pass(err, &e, sheaf_checkpoint_load(s->found, s->state, 0, NULL, &e));
+
+	sheaf_checkpoint_close(s->found);
+	s->found = NULL;
+	sheaf_run_close(s->other);
+	s->other = NULL;
+	return rc;
+}
+
+int tr_store_import(struct tr_store *s, struct tr_trainer *t, const char *dir,
+		    struct tr_error *err)
+{
+	const struct tr_registry *reg = tr_model_registry(t->model);
+	struct sheaf_opts opts = { .size = sizeof(opts), .timeout_ms = s->ranks->timeout_ms };
+	struct sheaf_state *state = sheaf_state_new();
+	struct sheaf_checkpoint *from = NULL;
+	struct sheaf_error e;
+	int rc = sheaf_checkpoint_open_path(&from, dir, s->group, &opts, &e);
+
+	for (int i = 0; i < reg->n; i++)
+		if (reg->param[i].tied_to < 0)
+			add_tensor(state, &reg->param[i], "model", "", tr_model_weights(t->model),
+				   NULL);
+	if (rc == 0)
+		rc = sheaf_checkpoint_load(from, state, SHEAF_LOAD_CONVERT, NULL, &e);
+	rc = pass(err, &e, rc);
+	sheaf_checkpoint_close(from);
+	sheaf_state_free(state);
+	return rc;
+}
+
+/* ---- saves ---- */
+
+static void add_notes(struct tr_store *s, const struct tr_progress *p)
+{
+	const uint64_t x[5] = { (uint64_t)p->consumed, (uint64_t)p->tokens, p->seed,
+				(uint64_t)p->virtual_dp, (uint64_t)p->adam_step };
+	static const char *const keys[5] = { "train.consumed_samples", "train.tokens", "train.seed",
+					     "train.virtual", "adam.step" };
+	char text[24];
+
+	/* By all ranks: the commit fails if they differ. So do the results of these calls. */
+	for (int i = 0; i < 5; i++) {
+		snprintf(text, sizeof(text), "%" PRIu64, x[i]);
+		sheaf_save_note(s->save, keys[i], text, NULL);
+	}
+}
+
+int tr_store_begin(struct tr_store *s, const struct tr_progress *p,
+		   const struct tr_attachment *files, int files_n, struct tr_error *err)
+{
+	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_SAVE_LAZY };
+	struct sheaf_error e;
+	int rc = 0;
+
+	if (s->save)
+		return tr_fail(err, TR_EBUG, "a save began before the last one was committed");
+	rc = pass(err, &e, sheaf_save_begin(&s->save, s->run, p->step, s->state, &opts, &e));
+	if (rc < 0)
+		return rc;
+	s->save_step = p->step;
+	add_notes(s, p);
+	for (int i = 0; rc == 0 && i < files_n; i++)
+		rc = pass(err, &e, sheaf_save_attach(s->save, files[i].file, files[i].bytes,
+						     files[i].n, &e));
+	return tr_agree(s->ranks, rc, err);
+}
+
+static int wait_gate(void *arg, int param, struct tr_error *err)
+{
+	struct tr_store *s = arg;
+	struct sheaf_error e;
+	int rc = 0;
+
+	for (int kind = 0; s->save && rc == 0 && kind < KINDS; kind++) {
+		int slice = s->slice[param * KINDS + kind];
+
+		if (slice >= 0)
+			rc = pass(err, &e, sheaf_save_wait_copied(s->save, slice, -1, &e));
+	}
+	return rc;
+}
+
+struct tr_gate tr_store_gate(struct tr_store *s)
+{
+	return (struct tr_gate){ wait_gate, s };
+}
+
+int tr_store_advance(struct tr_store *s, int wait, int64_t *step, struct tr_error *err)
+{
+	struct sheaf_error e;
+	int rc;
+
+	*step = 0;
+	if (!s->save)
+		return 0;
+	rc = wait ? sheaf_save_commit(s->save, -1, &e) : sheaf_save_advance(s->save, 0, &e);
+	if (rc == SHEAF_EAGAIN && !wait)
+		return 0;
+	if (rc == 0)
+		*step = s->save_step;
+	sheaf_save_free(s->save);
+	s->save = NULL;
+	return pass(err, &e, rc);
+}

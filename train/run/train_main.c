@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sheaf-train: the command. */
+#include <errno.h>
+#include <inttypes.h>
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ranks_mpi.h"
+#include "textprep.h"
+#include "trainloop.h"
+
+enum { FILE_MAX_BYTES = 1 << 20, EXIT_NO = 1, EXIT_TROUBLE = 2 };
+
+struct command {
+	struct tr_opts opts;
+	int json, print_config;
+	const char *events;
+};
+
+static void usage(FILE *to)
+{
+	fputs("usage: mpirun -n RANKS sheaf-train run CONFIG [--KEY VALUE ...] [--json] "
+	      "[--events FILE]\n"
+	      "       sheaf-train run CONFIG [--KEY VALUE ...] --print-config\n"
+	      "       sheaf-train data TEXT... -o FILE [--tokenizer bytes]\n"
+	      "\n"
+	      "`run` trains a model of Qwen2 or Llama. CONFIG is YAML, `KEY: VALUE` a line.\n"
+	      "A flag comes before the file, the file before the checkpoint that is resumed, and\n"
+	      "that before the default. `data` makes a token file from text, a token a byte.\n"
+	      "\n"
+	      "  --json          events to stdout, a line of JSON each\n"
+	      "  --events FILE   events appended to FILE\n"
+	      "  --print-config  print the options as YAML, and do nothing\n"
+	      "\n"
+	      "KEYs:\n", to);
+	tr_opts_help(to);
+	fputs("\nExit status: 0 it finished; 1 the training or a checkpoint is at fault (not a\n"
+	      "number, damaged, another layout or format); 2 anything else.\n", to);
+}
+
+static int exit_status(int rc)
+{
+	switch (rc) {
+	case 0:
+		return 0;
+	case TR_ENAN:
+	case TR_ECORRUPT:
+	case TR_EDIVERGED:
+	case TR_ELAYOUT:
+	case TR_EFORMAT:
+		return EXIT_NO;
+	default:
+		return EXIT_TROUBLE;
+	}
+}
+
+static int complain(const struct tr_error *err)
+{
+	fprintf(stderr, "sheaf-train: %s\n", err->msg);
+	return exit_status(err->code);
+}
+
+/* ---- run ---- */
+
+/* --KEY VALUE and --KEY=VALUE; a switch may stand alone. Returns the arguments that were taken. */
+static int take_flag(struct command *c, int argc, char **argv, struct tr_error *err)
+{
+	char key[64], *equals = strchr(argv[0], '=');
+	const char *value = equals ? equals + 1 : argc > 1 ? argv[1] : NULL;
+	size_t n = equals ? (size_t)(equals - argv[0]) : strlen(argv[0]);
+	int taken = equals ? 1 : 2, rc;
+
+	snprintf(key, sizeof(key), "%.*s", (int)(n < 60 ? n : 60) - 2, argv[0] + 2);
+	if (strcmp(key, "events") == 0 && value) {
+		c->events = value;
+		return taken;
+	}
+	if (!equals && tr_opts_is_switch(key) == 1 &&
+	    (!value || (strcmp(value, "true") != 0 && strcmp(value, "false") != 0))) {
+		value = "true";
+		taken = 1;
+	}
+	if (!value)
+		return tr_fail(err, TR_EINVAL, "--%s: it needs a value; see sheaf-train --help",
+			       key);
+	rc = tr_opts_set(&c->opts, key, value, TR_FROM_FLAG, "--", err);
+	return rc < 0 ? rc : taken;
+}
+
+static int read_config(struct command *c, const char *path, struct tr_error *err)
+{
+	char *text = malloc(FILE_MAX_BYTES + 1);
+	FILE *f = fopen(path, "rbe");
+	size_t n;
+	int rc = 0;
+
+	if (!f || !text) {
+		rc = tr_fail(err, f ? TR_ENOMEM : TR_EIO, "%s: %s", path, strerror(errno));
+	} else {
+		n = fread(text, 1, FILE_MAX_BYTES + 1, f);
+		if (ferror(f))
+			rc = tr_fail(err, TR_EIO, "%s: %s", path, strerror(errno));
+		else if (n > FILE_MAX_BYTES)
+			rc = tr_fail(err, TR_EINVAL, "%s: larger than 1 MiB", path);
+		else
+			rc = tr_opts_read_yaml(&c->opts, text, n, path, TR_FROM_FILE, err);
+	}
+	if (f)
+		fclose(f);
+	free(text);
+	return rc;
+}
+
+static int read_arguments(struct command *c, int argc, char **argv, struct tr_error *err)
+{
+	const char *config = NULL;
+	int rc = tr_opts_init(&c->opts, err);
+
+	for (int i = 0; rc >= 0 && i < argc;) {
+		rc = 1;
+		if (strcmp(argv[i], "--json") == 0) {
+			c->json = 1;
+		} else if (strcmp(argv[i], "--print-config") == 0) {
+			c->print_config = 1;
+		} else if (strncmp(argv[i], "--", 2) == 0) {
+			rc = take_flag(c, argc - i, argv + i, err);
+		} else if (!config) {
+			config = argv[i];
+		} else {
+			rc = tr_fail(err, TR_EINVAL, "%s: there is a CONFIG already, %s; use "
+				     "one", argv[i], config);
+		}
+		i += rc;
+	}
+	if (rc < 0)
+		return rc;
+	return config ? read_config(c, config, err) :
+		tr_fail(err, TR_EINVAL, "which CONFIG? See sheaf-train --help");
+}
+
+static int print_config(const struct command *c, struct tr_error *err)
+{
+	char *text = tr_opts_yaml(&c->opts);
+
+	if (!text)
+		return tr_fail(err, TR_ENOMEM, "no memory for the options");
+	fputs(text, stdout);
+	free(text);
+	return fflush(stdout) == 0 ? 0 : tr_fail(err, TR_EIO, "stdout: %s", strerror(errno));
+}
+
+static int train(struct command *c, struct tr_ranks *ranks, struct tr_error *err)
+{
+	struct tr_events events;
+	int rc = tr_events_open(&events, ranks->rank == 0, c->json, c->events, err);
+
+	rc = tr_agree(ranks, rc, err);
+	if (rc == 0)
+		rc = tr_train(ranks, &c->opts, &events, err);
+	tr_events_close(&events);
+	return rc;
+}
+
+static int run(int argc, char **argv)
+{
+	struct command c = { .json = 0 };
+	struct tr_error err = { .rank = -1 };
+	struct tr_ranks ranks;
+	int rc = read_arguments(&c, argc, argv, &err), level, status, rank = 0;
+
+	if (rc == 0 && c.print_config)
+		rc = print_config(&c, &err);
+	if (rc < 0 || c.print_config) {
+		status = rc < 0 ? complain(&err) : 0;
+		tr_opts_release(&c.opts);
+		return status;
+	}
+	MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level);
+	rc = tr_ranks_mpi(&ranks, MPI_COMM_WORLD, (int)c.opts.timeout_ms, &err);
+	if (rc == 0) {
+		rank = ranks.rank;
+		rc = train(&c, &ranks, &err);
+	}
+	status = exit_status(rc);
+	if (rc < 0 && (rank == 0 || rc == TR_ELOST))
+		complain(&err);
+	fflush(NULL);
+	tr_opts_release(&c.opts);
+	/* Finalize would wait for ranks that are not there any more. */
+	if (rc == TR_ELOST)
+		_exit(status);
+	tr_ranks_free(&ranks);
+	MPI_Finalize();
+	return status;
+}
+
+/* ---- data ---- */
+
+static int data(int argc, char **argv)
+{
+	struct tr_error err = { .rank = -1 };
+	const char *out = NULL;
+	int64_t tokens;
+	int n = 0;
+
+	for (int i = 0; i < argc; i++) {
+		int more = i + 1 < argc;
+
+		if (strcmp(argv[i], "-o") == 0 && more) {
+			out = argv[++i];
+		} else if (strcmp(argv[i], "--tokenizer") == 0 && more) {
+			if (strcmp(argv[++i], "bytes") != 0) {
+				tr_fail(&err, TR_EINVAL, "--tokenizer %s: it must be bytes",
+					argv[i]);
+				return complain(&err);
+			}
+		} else if (argv[i][0] == '-') {
+			tr_fail(&err, TR_EINVAL, "%s: there is no such option; see sheaf-train "
+				"--help", argv[i]);
+			return complain(&err);
+		} else {
+			argv[n++] = argv[i];
+		}
+	}
+	if (!out || !n) {
+		tr_fail(&err, TR_EINVAL, "data needs text files and -o FILE; see sheaf-train "
+			"--help");
+		return complain(&err);
+	}
+	if (tr_prepare_bytes((const char *const *)argv, n, out, &tokens, &err) < 0)
+		return complain(&err);
+	printf("%s: %" PRId64 " tokens\n", out, tokens);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	if (argc > 1 && strcmp(argv[1], "run") == 0)
+		return run(argc - 2, argv + 2);
+	if (argc > 1 && strcmp(argv[1], "data") == 0)
+		return data(argc - 2, argv + 2);
+	if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+		usage(stdout);
+		return fflush(stdout) == 0 ? 0 : EXIT_TROUBLE;
+	}
+	usage(stderr);
+	return EXIT_TROUBLE;
+}

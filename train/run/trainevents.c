@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "trainevents.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int tr_events_open(struct tr_events *e, int speaks, int json, const char *path,
+		   struct tr_error *err)
+{
+	*e = (struct tr_events){ .speaks = speaks, .json = json, .fd = -1 };
+	if (!speaks || !path)
+		return 0;
+	e->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+	if (e->fd < 0)
+		return tr_fail(err, TR_EIO, "%s: %s", path, strerror(errno));
+	return 0;
+}
+
+void tr_events_close(struct tr_events *e)
+{
+	if (e->fd >= 0)
+		close(e->fd);
+	e->fd = -1;
+}
+
+static void put_line(struct tr_events *e, int fd, const char *line, size_t n)
+{
+	ssize_t put;
+
+	do {
+		put = write(fd, line, n);
+		if (put > 0) {          /* a pipe may take less than all */
+			line += put;
+			n -= (size_t)put;
+		}
+	} while (n > 0 && (put > 0 || (put < 0 && errno == EINTR)));
+	if (n > 0 && !e->lost) {
+		e->lost = 1;
+		fprintf(stderr, "sheaf-train: %s: events are lost\n", strerror(errno));
+	}
+}
+
+void tr_event(struct tr_events *e, json_t *event)
+{
+	char *text;
+	size_t n;
+
+	if (e->speaks && (e->json || e->fd >= 0) && event) {
+		text = json_dumps(event, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(9));
+		if (text) {
+			n = strlen(text);
+			text[n++] = '\n'; /* in place of the zero, so that there is one write */
+			if (e->json)
+				put_line(e, STDOUT_FILENO, text, n);
+			if (e->fd >= 0)
+				put_line(e, e->fd, text, n);
+			free(text);
+		}
+	}
+	json_decref(event);
+}
+
+void tr_say(struct tr_events *e, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (!e->speaks || e->json)
+		return;
+	va_start(ap, fmt);
+	vprintf(fmt, ap);
+	va_end(ap);
+	putchar('\n');
+	fflush(stdout);
+}
+
+json_t *tr_json_hex(double x)
+{
+	char text[40];
+
+	snprintf(text, sizeof(text), "%a", x);
+	return json_string(text);
+}
+
+json_t *tr_json_hash(unsigned long long hash)
+{
+	char text[20];
+
+	snprintf(text, sizeof(text), "%016llx", hash);
+	return json_string(text);
+}

@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "trainloop.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "bind.h"
+#include "lm.h"
+
+enum { CONFIG_MAX = 1 << 20 };
+
+struct loop {
+	struct tr_opts *o;
+	struct tr_events *events;
+	struct tr_ranks *ranks;
+	struct tr_store *store;
+	struct tr_backend *be;
+	struct tr_trainer t;
+	struct tr_lm *lm;
+	struct tr_model_config config;
+	char *config_text;              /* config.json */
+	size_t config_n;
+	char *yaml;                     /* the options */
+	struct tr_progress progress;
+	int64_t first_step;             /* that this job began with */
+	int64_t blocked_ns;             /* by saves, since the last event of a step */
+	int64_t last_saved;             /* step of the last save that began */
+	const char *changed[TR_OPTS_MAX + 1];
+};
+
+static int64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
+}
+
+/* Lines of the library; those of files and steps that it only tells are for people who ask. */
+static void log_line(void *arg, int level, const char *line)
+{
+	const struct loop *l = arg;
+
+	if (level <= 1 && l->ranks->rank == 0)
+		fprintf(stderr, "sheaf-train: %s\n", line);
+}
+
+static int read_file(const char *path, char **text, size_t *n, struct tr_error *err)
+{
+	FILE *f = fopen(path, "rbe");
+	int rc = 0;
+
+	*text = malloc(CONFIG_MAX + 1);
+	if (!f)
+		rc = tr_fail(err, errno == ENOENT ? TR_ENOENT : TR_EIO, "%s: %s", path,
+			     strerror(errno));
+	else if (!*text)
+		rc = tr_fail(err, TR_ENOMEM, "%s: no memory to read it", path);
+	if (rc == 0) {
+		*n = fread(*text, 1, CONFIG_MAX + 1, f);
+		if (ferror(f))
+			rc = tr_fail(err, TR_EIO, "%s: %s", path, strerror(errno));
+		else if (*n > CONFIG_MAX)
+			rc = tr_fail(err, TR_EFORMAT, "%s: larger than 1 MiB", path);
+		else
+			(*text)[*n] = 0;
+	}
+	if (f)
+		fclose(f);
+	return rc;
+}
+
+static int is_directory(const char *path)
+{
+	struct stat st;
+
+	return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+static int read_model_config(struct loop *l, struct tr_error *err)
+{
+	char path[4200];
+	int rc;
+
+	snprintf(path, sizeof(path), "%s%s", l->o->model,
+		 is_directory(l->o->model) ? "/config.json" : "");
+	rc = read_file(path, &l->config_text, &l->config_n, err);
+	if (rc == 0)
+		rc = tr_model_config_read(&l->config, l->config_text, l->config_n, path, err);
+	if (rc == 0 && l->o->seq > l->config.positions_max)
+		rc = tr_fail(err, TR_EINVAL, "seq %" PRId64 " is above max_position_embeddings %"
+			     PRId64 " of %s; use a smaller seq", l->o->seq,
+			     l->config.positions_max, path);
+	if (rc == 0 && l->o->init == TR_INIT_MODEL && !is_directory(l->o->model))
+		rc = tr_fail(err, TR_EINVAL, "init model reads weights from the directory of "
+			     "model, and %s is a file; use a Hugging Face directory, or init "
+			     "random", l->o->model);
+	return rc;
+}
+
+/* Finds what to resume from, and completes the options by those that it was trained with. */
+static int find_checkpoint(struct loop *l, struct tr_error *err)
+{
+	const char *config;
+	struct tr_opts before;
+	size_t n;
+	int rc = tr_store_find(l->store, l->o->resume, (int)l->o->rewind, &l->progress, &config, &n,
+			       err);
+
+	if (rc < 0 || !config)
+		return rc;
+	rc = tr_opts_init(&before, err);
+	if (rc == 0)
+		rc = tr_opts_read_yaml(&before, config, n, "the options in the checkpoint",
+				       TR_FROM_FILE, err);
+	if (rc == 0)
+		rc = tr_opts_read_yaml(l->o, config, n, "the options in the checkpoint",
+				       TR_FROM_CHECKPOINT, err);
+	if (rc == 0)
+		tr_opts_differ(l->o, &before, l->changed);
+	tr_opts_release(&before);
+	return rc;
+}
+
+static int make_backend(struct loop *l, struct tr_error *err)
+{
+	const struct tr_isa *isa;
+	float *work;
+	int rc = tr_isa_find(&isa, l->o->isa, err);
+
+	if (rc == 0)
+		rc = tr_backend_cpu(&l->be, isa, err);
+	if (rc < 0)
+		return rc;
+	work = l->be->alloc(l->be, (size_t)TR_GEMM_WORK);
+	rc = work ? tr_isa_check(isa, work, err) :
+		tr_fail(err, TR_ENOMEM, "no memory to check the kernels");
+	l->be->release(l->be, work);
+	return rc;
+}
+
+static int make_trainer(struct loop *l, struct tr_error *err)
+{
+	const struct tr_opts *o = l->o;
+
+	l->t = (struct tr_trainer){ .ranks = l->ranks, .be = l->be,
+		.adamw = { .beta1 = o->beta1, .beta2 = o->beta2, .eps = o->eps,
+			   .decay = o->weight_decay },
+		.schedule = { .lr = o->lr, .min_lr = o->min_lr, .warmup = o->warmup,
+			      .steps = o->steps, .decay = (enum tr_decay)o->decay },
+		.clip = o->clip, .leaves = (int)(o->virtual.dp ? o->virtual.dp : o->mesh.dp) };
+	return tr_trainer_init(&l->t, &l->config, o->micro_batch * o->seq, o->seq, err);
+}
+
+static int make_task(struct loop *l, struct tr_error *err)
+{
+	const struct tr_opts *o = l->o;
+	struct tr_lm_opts lm = { .data = o->data, .batch = o->batch,
+		.micro_batch = o->micro_batch, .seq = o->seq, .vocab = l->config.vocab,
+		.seed = (uint64_t)o->seed, .shuffle = (int)o->shuffle };
+	int rc = tr_lm_new(&l->lm, &lm, err);
+
+	if (rc == 0 && !o->steps)
+		l->t.schedule.steps = o->epochs * tr_lm_samples(l->lm) / o->batch;
+	return rc;
+}
+
+/* The weights and the place in the training. */
+static int fill(struct loop *l, struct tr_error *err)
+{
+	int rc = tr_store_describe(l->store, &l->t, err);
+
+	rc = tr_agree(l->ranks, rc, err);
+	if (rc < 0)
+		return rc;
+	if (l->progress.step) {
+		rc = tr_store_load(l->store, err);
+		l->t.step = l->progress.step;
+		l->t.adamw.step = l->progress.adam_step;
+	} else if (l->o->init == TR_INIT_MODEL) {
+		rc = tr_store_import(l->store, &l->t, l->o->model, err);
+	} else {
+		tr_registry_draw(tr_model_registry(l->t.model), tr_model_weights(l->t.model),
+				 (uint64_t)l->o->seed, l->config.init_range);
+	}
+	l->first_step = l->last_saved = l->progress.step;
+	l->progress.seed = (uint64_t)l->o->seed;
+	l->progress.virtual_dp = l->o->virtual.dp;
+	return rc;
+}
+
+/* What only this rank does, between agreements. */
+static int prepare_alone(struct loop *l, struct tr_error *err)
+{
+	int rc = tr_opts_check(l->o, l->ranks->n, err);
+
+	if (rc == 0)
+		rc = read_model_config(l, err);
+	if (rc == 0)
+		rc = make_backend(l, err);
+	if (rc == 0)
+		rc = make_trainer(l, err);
+	if (rc == 0)
+		rc = make_task(l, err);
+	if (rc < 0)
+		return rc;
+	l->yaml = tr_opts_yaml(l->o);
+	return l->yaml ? 0 : tr_fail(err, TR_ENOMEM, "no memory for the options");
+}
+
+static int prepare(struct loop *l, struct tr_error *err)
+{
+	struct tr_store_opts so = { .run = l->o->run, .keep_last = l->o->keep_last,
+				    .log = log_line, .arg = l };
+	int rc = l->o->run ? 0 : tr_fail(err, TR_EINVAL, "run is not set; set it in the file or "
+					 "with --run");
+
+	if (rc == 0)
+		rc = tr_store_open(&l->store, &so, l->ranks, err);
+	if (rc == 0)
+		rc = tr_agree(l->ranks, find_checkpoint(l, err), err);
+	if (rc == 0)
+		rc = tr_agree(l->ranks, prepare_alone(l, err), err);
+	return rc == 0 ? fill(l, err) : rc;
+}
+
+/* ---- events ---- */
+
+static int tell_start(struct loop *l, struct tr_error *err)
+{
+	const struct tr_opts *o = l->o;
+	json_t *changed = json_array();
+	uint64_t hash;
+	int rc = tr_trainer_hash(&l->t, &hash, err);
+
+	for (int i = 0; l->changed[i]; i++)
+		json_array_append_new(changed, json_string(l->changed[i]));
+	if (rc < 0) {
+		json_decref(changed);
+		return rc;
+	}
+	tr_event(l->events, json_pack("{s:s,s:i,s:{s:I,s:I,s:I},s:{s:I,s:I},s:I,s:s,s:I,s:o,s:I,"
+		"s:s?,s:o}", "event", "start", "ranks", l->ranks->n, "mesh",
+		"dp", (json_int_t)o->mesh.dp, "tp", (json_int_t)o->mesh.tp,
+		"pp", (json_int_t)o->mesh.pp, "virtual", "dp", (json_int_t)l->t.leaves,
+		"tp", (json_int_t)1, "params", (json_int_t)tr_model_registry(l->t.model)->distinct,
+		"isa", l->be->isa->name, "step", (json_int_t)l->progress.step,
+		"hash", tr_json_hash(hash), "consumed_samples", (json_int_t)l->progress.consumed,
+		"resumed_from", l->progress.step ? tr_store_found(l->store) : NULL,
+		"changed", changed));
+	tr_say(l->events, "%" PRId64 " parameters, %d ranks, %s, step %" PRId64 "%s%s",
+	       tr_model_registry(l->t.model)->distinct, l->ranks->n, l->be->isa->name,
+	       l->progress.step, l->progress.step ? " of " : "",
+	       l->progress.step ? tr_store_found(l->store) : "");
+	return 0;
+}
+
+static int tell_step(struct loop *l, const struct tr_lm_step *s, int64_t start,
+		     struct tr_error *err)
+{
+	double seconds = (double)(now_ns() - start) * 1e-9;
+	double share = seconds > 0 ? (double)l->be->gemm_ns * 1e-9 / seconds : 0;
+	uint64_t hash;
+	int rc = tr_trainer_hash(&l->t, &hash, err);
+
+	if (rc < 0)
+		return rc;
+	tr_event(l->events, json_pack("{s:s,s:I,s:f,s:o,s:o,s:o,s:o,s:I,s:I,s:f,s:f,s:f,s:f}",
+		"event", "step", "step", (json_int_t)l->t.step, "loss", s->loss,
+		"loss_hex", tr_json_hex(s->loss), "grad_norm_hex", tr_json_hex(s->norm),
+		"lr_hex", tr_json_hex(s->lr), "hash", tr_json_hash(hash),
+		"tokens", (json_int_t)s->tokens, "consumed_samples",
+		(json_int_t)l->progress.consumed, "seconds", seconds,
+		"tokens_per_s", (double)s->tokens / seconds,
+		"blocked_ms", (double)l->blocked_ns * 1e-6, "gemm_share", share));
+	tr_say(l->events, "step %" PRId64 "  loss %.4f  norm %.3f  lr %.2e  %.0f tokens/s",
+	       l->t.step, s->loss, s->norm, s->lr, (double)s->tokens / seconds);
+	l->blocked_ns = 0;
+	return 0;
+}
+
+static void tell_saved(struct loop *l, int64_t step)
+{
+	const struct tr_registry *reg = tr_model_registry(l->t.model);
+
+	tr_event(l->events, json_pack("{s:s,s:I,s:s,s:I,s:f}", "event", "saved", "step",
+		(json_int_t)step, "to", "disk", "bytes", (json_int_t)(reg->distinct * 12),
+		"blocked_ms", (double)l->blocked_ns * 1e-6));
+	tr_say(l->events, "saved step %" PRId64, step);
+}
+
+/* ---- the loop ---- */
+
+/* Carries the save in flight on; with wait to its commit. */
+static int advance(struct loop *l, int wait, struct tr_error *err)
+{
+	int64_t start = now_ns(), step;
+	int rc = tr_store_advance(l->store, wait, &step, err);
+
+	l->blocked_ns += now_ns() - start;
+	if (rc == 0 && step)
+		tell_saved(l, step);
+	return rc;
+}
+
+static int save(struct loop *l, struct tr_error *err)
+{
+	const struct tr_attachment files[2] = {
+		{ "config.json", l->config_text, l->config_n },
+		{ "train.yaml", l->yaml, strlen(l->yaml) },
+	};
+	int rc = advance(l, 1, err);
+	int64_t start = now_ns();
+
+	if (rc < 0)
+		return rc;
+	l->progress.step = l->t.step;
+	l->progress.adam_step = l->t.adamw.step;
+	rc = tr_store_begin(l->store, &l->progress, files, 2, err);
+	l->last_saved = l->t.step;
+	l->blocked_ns += now_ns() - start;
+	return rc;
+}
+
+static int step(struct loop *l, struct tr_error *err)
+{
+	struct tr_gate gate = tr_store_gate(l->store);
+	struct tr_lm_step s;
+	int64_t start = now_ns();
+	int rc;
+
+	l->be->gemm_ns = 0;
+	rc = tr_lm_train(l->lm, &l->t, l->progress.consumed, &gate, &s, err);
+	/* A failure in the update is of one rank's gate; the others learn of it here. */
+	rc = tr_agree(l->ranks, rc, err);
+	if (rc < 0)
+		return rc;
+	l->progress.consumed += l->o->batch;
+	l->progress.tokens += s.tokens;
+	rc = tell_step(l, &s, start, err);
+	if (rc == 0)
+		rc = advance(l, 0, err);
+	if (rc == 0 && l->o->save_every && l->t.step % l->o->save_every == 0)
+		rc = save(l, err);
+	return rc;
+}
+
+/* Why there is no further step, or NULL. */
+static const char *reason_to_end(const struct loop *l)
+{
+	const struct tr_opts *o = l->o;
+	int64_t samples = tr_lm_samples(l->lm);
+
+	if (o->steps && l->t.step >= o->steps)
+		return "steps";
+	if (o->epochs && l->progress.consumed / samples >= o->epochs - 1 &&
+	    l->progress.consumed + o->batch > o->epochs * samples)
+		return "data";
+	return NULL;
+}
+
+static int run_steps(struct loop *l, struct tr_error *err)
+{
+	const char *reason;
+	int rc = tell_start(l, err);
+
+	while (rc == 0 && !(reason = reason_to_end(l)))
+		rc = step(l, err);
+	if (rc == 0 && l->last_saved != l->t.step)
+		rc = save(l, err);
+	if (rc == 0)
+		rc = advance(l, 1, err);
+	if (rc == 0)
+		tr_event(l->events, json_pack("{s:s,s:s,s:I}", "event", "end", "reason", reason,
+					      "step", (json_int_t)l->t.step));
+	return rc;
+}
+
+int tr_train(struct tr_ranks *ranks, struct tr_opts *o, struct tr_events *events,
+	     struct tr_error *err)
+{
+	struct loop *l = calloc(1, sizeof(*l));
+	int rc;
+
+	if (!l)
+		return tr_fail(err, TR_ENOMEM, "no memory to train");
+	l->o = o;
+	l->events = events;
+	l->ranks = ranks;
+	rc = prepare(l, err);
+	if (rc == 0)
+		rc = run_steps(l, err);
+	if (rc < 0)
+		tr_event(events, json_pack("{s:s,s:s,s:i,s:s}", "event", "error", "code",
+					   tr_code_name(rc), "rank", err->rank, "message",
+					   err->msg));
+	tr_lm_free(l->lm);
+	tr_trainer_release(&l->t);
+	tr_backend_free(l->be);
+	if (rc != TR_ELOST)
+		tr_store_close(l->store);
+	free(l->config_text);
+	free(l->yaml);
+	free(l);
+	return rc;
+}

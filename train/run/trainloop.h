@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A training from its options to its end. */
+#ifndef TRAINLOOP_H
+#define TRAINLOOP_H
+#include "ranks.h"
+#include "trainevents.h"
+#include "trainopts.h"
+
+/* Trains as the options say, which the values of a checkpoint that is resumed complete. Returns 0
+ * when all steps are done, or the data is at its end, and the last step is saved. [collective] */
+int tr_train(struct tr_ranks *ranks, struct tr_opts *o, struct tr_events *events,
+	     struct tr_error *err);
+#endif

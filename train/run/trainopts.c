@@ -1,0 +1,440 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "trainopts.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum kind { TEXT, INTEGER, NUMBER, SWITCH, CHOICE, AXES };
+/* COMPUTES: a checkpoint has it, and a resume takes it from there unless it is given. */
+enum { COMPUTES = 1, NEEDED = 2 };
+
+struct option {
+	const char *key;
+	enum kind kind;
+	unsigned flags;
+	size_t at;                      /* in struct tr_opts */
+	double least, most;
+	const char *value;              /* default; NULL: none */
+	const char *choices;            /* "a|b|c" */
+	const char *help;
+};
+
+#define AT(field) offsetof(struct tr_opts, field)
+#define MANY 1e15
+
+static const struct option table[] = {
+	{ "run", TEXT, NEEDED, AT(run), 0, 0, NULL, NULL,
+	  "directory of the checkpoints; made if it is not there" },
+	{ "model", TEXT, COMPUTES | NEEDED, AT(model), 0, 0, NULL, NULL,
+	  "config.json of a model, or a Hugging Face directory that has one" },
+	{ "init", CHOICE, COMPUTES, AT(init), 0, 0, "random", "random|model",
+	  "first weights: drawn from seed, or read from the directory of model" },
+	{ "seed", INTEGER, COMPUTES, AT(seed), 0, MANY, "1", NULL,
+	  "of first weights and of the order of samples" },
+	{ "dtype", CHOICE, COMPUTES, AT(dtype), 0, 0, "fp32", "fp32",
+	  "type of weights and activations" },
+	{ "mesh", AXES, 0, AT(mesh), 1, 65536, NULL, NULL,
+	  "ranks of each axis, such as dp=2; their product is the number of ranks" },
+	{ "virtual", AXES, COMPUTES, AT(virtual), 1, 65536, NULL, NULL,
+	  "pieces of sums, such as dp=4: every mesh whose dp divides it has the same bits" },
+	{ "batch", INTEGER, COMPUTES | NEEDED, AT(batch), 1, 1 << 24, NULL, NULL,
+	  "samples of a step, over all ranks" },
+	{ "micro-batch", INTEGER, 0, AT(micro_batch), 1, 1 << 24, NULL, NULL,
+	  "samples that a rank computes at once; fewer take less memory. Default: all" },
+	{ "seq", INTEGER, COMPUTES | NEEDED, AT(seq), 1, 1 << 20, NULL, NULL,
+	  "tokens of a sample" },
+	{ "steps", INTEGER, COMPUTES, AT(steps), 1, MANY, NULL, NULL,
+	  "updates after which the training ends" },
+	{ "epochs", INTEGER, COMPUTES, AT(epochs), 1, 1 << 24, NULL, NULL,
+	  "passes over the data after which the training ends" },
+	{ "lr", NUMBER, COMPUTES, AT(lr), 0, 1e3, "3e-4", NULL, "largest learning rate" },
+	{ "min-lr", NUMBER, COMPUTES, AT(min_lr), 0, 1e3, "0", NULL, "rate at the end" },
+	{ "warmup", INTEGER, COMPUTES, AT(warmup), 0, MANY, "0", NULL,
+	  "steps in which the rate rises to lr" },
+	{ "decay", CHOICE, COMPUTES, AT(decay), 0, 0, "cosine", "constant|linear|cosine",
+	  "how the rate falls to min-lr" },
+	{ "beta1", NUMBER, COMPUTES, AT(beta1), 0, 0.9999999, "0.9", NULL, "of AdamW" },
+	{ "beta2", NUMBER, COMPUTES, AT(beta2), 0, 0.9999999, "0.95", NULL, "of AdamW" },
+	{ "eps", NUMBER, COMPUTES, AT(eps), 0, 1, "1e-8", NULL, "of AdamW" },
+	{ "weight-decay", NUMBER, COMPUTES, AT(weight_decay), 0, 100, "0.1", NULL,
+	  "of matrices" },
+	{ "clip", NUMBER, COMPUTES, AT(clip), 0, 1e30, "1", NULL,
+	  "largest norm of the gradient; 0: any" },
+	{ "data", TEXT, COMPUTES | NEEDED, AT(data), 0, 0, NULL, NULL,
+	  "token file, made by sheaf-train data" },
+	{ "shuffle", SWITCH, COMPUTES, AT(shuffle), 0, 0, "true", NULL,
+	  "take the samples of each epoch in an order drawn from seed" },
+	{ "save-every", INTEGER, 0, AT(save_every), 0, MANY, "0", NULL,
+	  "steps from one checkpoint to the next; one is saved at the end in any case" },
+	{ "keep-last", INTEGER, 0, AT(keep_last), 0, 1 << 20, "0", NULL,
+	  "newest checkpoints that are kept; 0: all" },
+	{ "resume", TEXT, 0, AT(resume), 0, 0, "auto", NULL,
+	  "auto: the newest checkpoint of run, if there is one; none; or RUN@STEP" },
+	{ "rewind", SWITCH, 0, AT(rewind), 0, 0, "false", NULL,
+	  "with resume RUN@STEP of run itself: set the newer checkpoints aside" },
+	{ "isa", TEXT, 0, AT(isa), 0, 0, "auto", NULL,
+	  "instruction set: auto, portable or avx2; all give the same bits" },
+	{ "timeout-ms", INTEGER, 0, AT(timeout_ms), 1, 1 << 30, "600000", NULL,
+	  "how long ranks wait for each other" },
+};
+enum { OPTIONS = sizeof(table) / sizeof(table[0]) };
+_Static_assert((int)OPTIONS <= (int)TR_OPTS_MAX, "struct tr_opts has no room for their sources");
+
+static void *field(const struct tr_opts *o, const struct option *t)
+{
+	return (char *)(uintptr_t)o + t->at;
+}
+
+static int find(const char *key)
+{
+	for (int i = 0; i < OPTIONS; i++)
+		if (strcmp(table[i].key, key) == 0)
+			return i;
+	return -1;
+}
+
+static int read_integer(const char *text, int64_t *x)
+{
+	char *end;
+	long long value;
+
+	errno = 0;
+	value = strtoll(text, &end, 10);
+	*x = value;
+	return *text && !*end && !errno && *text != ' ' && *text != '+';
+}
+
+static int read_number(const char *text, double *x)
+{
+	char *end;
+
+	*x = strtod(text, &end);
+	return *text && !*end && isfinite(*x) && *text != ' ';
+}
+
+/* "dp=2,tp=4". Axes that are not named are 1. */
+static int read_axes(const struct option *t, const char *text, struct tr_axes *a)
+{
+	struct tr_axes got = { 0, 0, 0 };
+
+	while (*text) {
+		int64_t *axis = strncmp(text, "dp=", 3) == 0 ? &got.dp :
+			strncmp(text, "tp=", 3) == 0 ? &got.tp :
+			strncmp(text, "pp=", 3) == 0 ? &got.pp : NULL;
+		char one[24];
+		size_t n;
+
+		if (!axis || *axis)
+			return 0;
+		text += 3;
+		n = strcspn(text, ",");
+		snprintf(one, sizeof(one), "%.*s", (int)(n < 20 ? n : 20), text);
+		if (!read_integer(one, axis) || (double)*axis < t->least ||
+		    (double)*axis > t->most)
+			return 0;
+		text += n;
+		text += *text == ',';
+	}
+	a->dp = got.dp ? got.dp : 1;
+	a->tp = got.tp ? got.tp : 1;
+	a->pp = got.pp ? got.pp : 1;
+	return got.dp || got.tp || got.pp;
+}
+
+static int read_choice(const struct option *t, const char *text, int64_t *x)
+{
+	const char *at = t->choices;
+
+	for (*x = 0; at; (*x)++) {
+		size_t n = strcspn(at, "|");
+
+		if (strlen(text) == n && strncmp(at, text, n) == 0)
+			return 1;
+		at = at[n] ? at + n + 1 : NULL;
+	}
+	return 0;
+}
+
+static int within(const struct option *t, double x)
+{
+	return x >= t->least && x <= t->most;
+}
+
+/* Returns whether the option may have that value. */
+static int read_value(const struct option *t, const char *text, struct tr_opts *o)
+{
+	int64_t x;
+	double d;
+
+	switch (t->kind) {
+	case INTEGER:
+		if (!read_integer(text, &x) || !within(t, (double)x))
+			return 0;
+		break;
+	case NUMBER:
+		if (!read_number(text, &d) || !within(t, d))
+			return 0;
+		*(double *)field(o, t) = d;
+		return 1;
+	case SWITCH:
+		x = strcmp(text, "true") == 0;
+		if (!x && strcmp(text, "false") != 0)
+			return 0;
+		break;
+	case CHOICE:
+		if (!read_choice(t, text, &x))
+			return 0;
+		break;
+	case AXES:
+		return read_axes(t, text, field(o, t));
+	default:
+		return *text != 0;
+	}
+	*(int64_t *)field(o, t) = x;
+	return 1;
+}
+
+static void say_kind(const struct option *t, char *to, size_t n)
+{
+	switch (t->kind) {
+	case INTEGER:
+		snprintf(to, n, "a whole number from %.0f to %.0f", t->least, t->most);
+		break;
+	case NUMBER:
+		snprintf(to, n, "a number from %g to %g", t->least, t->most);
+		break;
+	case SWITCH:
+		snprintf(to, n, "true or false");
+		break;
+	case CHOICE:
+		snprintf(to, n, "one of %s", t->choices);
+		break;
+	case AXES:
+		snprintf(to, n, "such as dp=2, with dp, tp and pp from 1");
+		break;
+	default:
+		snprintf(to, n, "a text");
+	}
+}
+
+int tr_opts_set(struct tr_opts *o, const char *key, const char *text, enum tr_source source,
+		const char *where, struct tr_error *err)
+{
+	int i = find(key);
+	const struct option *t = &table[i < 0 ? 0 : i];
+	char expected[80], *copy;
+
+	if (i < 0)
+		return tr_fail(err, TR_EINVAL, "%s%s: there is no such option; see sheaf-train "
+			       "--help", where, key);
+	/* How to run is not a property of a checkpoint. */
+	if (o->source[i] > source || (source == TR_FROM_CHECKPOINT && !(t->flags & COMPUTES)))
+		return 0;
+	if (!read_value(t, text, o)) {
+		say_kind(t, expected, sizeof(expected));
+		return tr_fail(err, TR_EINVAL, "%s%s: it must be %s, not '%.100s'", where, key,
+			       expected, text);
+	}
+	o->source[i] = (unsigned char)source;
+	if (t->kind != TEXT)
+		return 0;
+	copy = strdup(text);
+	if (!copy)
+		return tr_fail(err, TR_ENOMEM, "no memory for the options");
+	free(*(char **)field(o, t));
+	*(char **)field(o, t) = copy;
+	return 0;
+}
+
+int tr_opts_is_switch(const char *key)
+{
+	int i = find(key);
+
+	return i < 0 ? -1 : table[i].kind == SWITCH;
+}
+
+int tr_opts_init(struct tr_opts *o, struct tr_error *err)
+{
+	*o = (struct tr_opts){ .seed = 0 };
+	for (int i = 0; i < OPTIONS; i++) {
+		int rc = table[i].value ? tr_opts_set(o, table[i].key, table[i].value,
+						      TR_FROM_DEFAULT, "", err) : 0;
+
+		if (rc < 0)
+			return rc;
+	}
+	return 0;
+}
+
+void tr_opts_release(struct tr_opts *o)
+{
+	for (int i = 0; i < OPTIONS; i++)
+		if (table[i].kind == TEXT)
+			free(*(char **)field(o, &table[i]));
+	*o = (struct tr_opts){ .seed = 0 };
+}
+
+/* The value as text, or 0 if it has none. */
+static int value_text(const struct tr_opts *o, const struct option *t, char *to, size_t n)
+{
+	const void *at = field(o, t);
+	const struct tr_axes *a = at;
+	int64_t x = 0;
+	const char *choice = t->choices;
+
+	if (t->kind == INTEGER || t->kind == SWITCH || t->kind == CHOICE)
+		memcpy(&x, at, sizeof(x));
+	switch (t->kind) {
+	case TEXT:
+		if (*(char *const *)at)
+			snprintf(to, n, "%s", *(char *const *)at);
+		return *(char *const *)at != NULL;
+	case INTEGER:
+		snprintf(to, n, "%" PRId64, x);
+		return t->value || x;
+	case NUMBER:
+		snprintf(to, n, "%.17g", *(const double *)at);
+		return 1;
+	case SWITCH:
+		snprintf(to, n, "%s", x ? "true" : "false");
+		return 1;
+	case CHOICE:
+		for (; x > 0; x--)
+			choice = strchr(choice, '|') + 1;
+		snprintf(to, n, "%.*s", (int)strcspn(choice, "|"), choice);
+		return 1;
+	default:
+		snprintf(to, n, "{dp: %" PRId64 ", tp: %" PRId64 ", pp: %" PRId64 "}", a->dp, a->tp,
+			 a->pp);
+		return a->dp != 0;
+	}
+}
+
+/* A text is quoted, so that YAML takes it as it is. */
+static void write_option(FILE *to, const struct tr_opts *o, const struct option *t)
+{
+	char text[4200];
+
+	if (!value_text(o, t, text, sizeof(text)))
+		return;
+	fprintf(to, "%s: ", t->key);
+	if (t->kind != TEXT) {
+		fprintf(to, "%s\n", text);
+		return;
+	}
+	fputc('\'', to);
+	for (const char *c = text; *c; c++)
+		fprintf(to, *c == '\'' ? "''" : "%c", *c);
+	fputs("'\n", to);
+}
+
+char *tr_opts_yaml(const struct tr_opts *o)
+{
+	char *text = NULL;
+	size_t n;
+	FILE *to = open_memstream(&text, &n);
+
+	if (!to)
+		return NULL;
+	for (int i = 0; i < OPTIONS; i++)
+		write_option(to, o, &table[i]);
+	if (fclose(to) != 0) {
+		free(text);
+		return NULL;
+	}
+	return text;
+}
+
+void tr_opts_differ(const struct tr_opts *a, const struct tr_opts *b, const char **keys)
+{
+	char x[4200], y[4200];
+
+	for (int i = 0; i < OPTIONS; i++) {
+		const struct option *t = &table[i];
+		int has = value_text(a, t, x, sizeof(x)), had = value_text(b, t, y, sizeof(y));
+
+		if ((t->flags & COMPUTES) && (has != had || (has && strcmp(x, y) != 0)))
+			*keys++ = t->key;
+	}
+	*keys = NULL;
+}
+
+void tr_opts_help(FILE *to)
+{
+	for (int i = 0; i < OPTIONS; i++) {
+		const struct option *t = &table[i];
+		char kind[80];
+
+		say_kind(t, kind, sizeof(kind));
+		fprintf(to, "  %-13s %s\n", t->key, t->help);
+		fprintf(to, "  %-13s (%s%s%s)\n", "", kind,
+			t->value ? "; default " : t->flags & NEEDED ? "; must be given" : "",
+			t->value ? t->value : "");
+	}
+}
+
+/* ---- what options must be together ---- */
+
+static int check_needed(const struct tr_opts *o, struct tr_error *err)
+{
+	char text[4200];
+
+	for (int i = 0; i < OPTIONS; i++)
+		if ((table[i].flags & NEEDED) && !value_text(o, &table[i], text, sizeof(text)))
+			return tr_fail(err, TR_EINVAL, "%s is not set; set it in the file or with "
+				       "--%s", table[i].key, table[i].key);
+	if (!o->steps && !o->epochs)
+		return tr_fail(err, TR_EINVAL, "neither steps nor epochs is set; set one of them");
+	return 0;
+}
+
+static int check_layout(const struct tr_opts *o, int ranks, struct tr_error *err)
+{
+	if (o->mesh.tp != 1 || o->mesh.pp != 1)
+		return tr_fail(err, TR_EINVAL, "mesh tp=%" PRId64 ", pp=%" PRId64 ": this version "
+			       "cuts the batch alone; use dp, and tp=1, pp=1", o->mesh.tp,
+			       o->mesh.pp);
+	if (o->virtual.dp && (o->virtual.tp != 1 || o->virtual.pp != 1))
+		return tr_fail(err, TR_EINVAL, "virtual tp=%" PRId64 ", pp=%" PRId64 ": this "
+			       "version cuts the batch alone; use dp, and tp=1", o->virtual.tp,
+			       o->virtual.pp);
+	if (o->mesh.dp != ranks)
+		return tr_fail(err, TR_EINVAL, "mesh dp=%" PRId64 " needs as many ranks, and the "
+			       "job has %d; use mpirun -n %" PRId64 ", or leave mesh out",
+			       o->mesh.dp, ranks, o->mesh.dp);
+	if (o->virtual.dp && o->virtual.dp % o->mesh.dp)
+		return tr_fail(err, TR_EINVAL, "mesh dp=%" PRId64 " does not divide virtual dp=%"
+			       PRId64 "; use another number of ranks", o->mesh.dp, o->virtual.dp);
+	if (o->virtual.dp && o->batch % o->virtual.dp)
+		return tr_fail(err, TR_EINVAL, "virtual dp=%" PRId64 " does not divide batch %"
+			       PRId64 "; use another batch", o->virtual.dp, o->batch);
+	if (o->batch % o->mesh.dp)
+		return tr_fail(err, TR_EINVAL, "mesh dp=%" PRId64 " does not divide batch %" PRId64
+			       "; use another batch or number of ranks", o->mesh.dp, o->batch);
+	return 0;
+}
+
+int tr_opts_check(struct tr_opts *o, int ranks, struct tr_error *err)
+{
+	int rc = check_needed(o, err);
+
+	if (rc < 0)
+		return rc;
+	if (!o->mesh.dp)
+		o->mesh = (struct tr_axes){ ranks, 1, 1 };
+	rc = check_layout(o, ranks, err);
+	if (rc < 0)
+		return rc;
+	if (o->min_lr > o->lr)
+		return tr_fail(err, TR_EINVAL, "min-lr %g is above lr %g; use a smaller min-lr",
+			       o->min_lr, o->lr);
+	if (o->steps && o->warmup > o->steps)
+		return tr_fail(err, TR_EINVAL, "warmup %" PRId64 " is above steps %" PRId64
+			       "; use fewer steps of warmup", o->warmup, o->steps);
+	if (!o->micro_batch || o->micro_batch > o->batch / o->mesh.dp)
+		o->micro_batch = o->batch / o->mesh.dp;
+	return 0;
+}
