@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""sheaf-train on several ranks: do all layouts of a training have equal bits, also where one goes on
-with what another one saved, or was killed? Prints TAP.
+"""sheaf-train on several ranks: do all layouts of a training have equal bits, also where one goes
+on with what another one saved, or was killed? Prints TAP.
 
 usage: layouts.py SHEAF-TRAIN MPIRUN [--seed N]
 """
