@@ -23,6 +23,7 @@ static const char config_file[] = "train.yaml";
 
 struct tr_store {
 	struct tr_ranks *ranks;         /* borrowed */
+	int lost;                       /* operations of the group fail at once */
 	struct sheaf_group *group;
 	struct sheaf_run *run, *other;  /* other: the run that is resumed from, if another one */
 	struct sheaf_checkpoint *found;
@@ -53,6 +54,21 @@ static int pass(struct tr_error *err, const struct sheaf_error *from, int code)
 
 /* ---- the group of sheaf, by the exchanges of ours ---- */
 
+static struct tr_ranks within(const void *arg, int timeout_ms)
+{
+	const struct tr_store *s = arg;
+	struct tr_ranks g = *s->ranks;
+
+	g.timeout_ms = timeout_ms;
+	return g;
+}
+
+/* Ranks that are lost are not waited for again. */
+static int is_lost(const void *arg)
+{
+	return ((const struct tr_store *)arg)->lost;
+}
+
 static int tell(struct sheaf_error *err, const struct tr_error *e, int code)
 {
 	if (code < 0) {
@@ -65,31 +81,34 @@ static int tell(struct sheaf_error *err, const struct tr_error *e, int code)
 static int group_allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms,
 			   struct sheaf_error *err)
 {
-	struct tr_ranks g = *(struct tr_ranks *)arg;
+	struct tr_ranks g = within(arg, timeout_ms);
 	struct tr_error e = { .rank = -1 };
 
-	g.timeout_ms = timeout_ms;
+	if (is_lost(arg))
+		return SHEAF_ELOST;
 	return tell(err, &e, tr_allgather(&g, mine, all, bytes, &e));
 }
 
 static int group_alltoallv(void *arg, const void *out, const size_t *out_bytes, void *in,
 			   const size_t *in_bytes, int timeout_ms, struct sheaf_error *err)
 {
-	struct tr_ranks g = *(struct tr_ranks *)arg;
+	struct tr_ranks g = within(arg, timeout_ms);
 	struct tr_piece *p = calloc((size_t)g.n * 2, sizeof(*p));
 	struct tr_error e = { .rank = -1 };
 	size_t sent = 0, received = 0;
 	int rc;
 
-	if (!p)
-		return SHEAF_ENOMEM;
+	if (!p || is_lost(arg)) {
+		rc = p ? SHEAF_ELOST : SHEAF_ENOMEM;
+		free(p);
+		return rc;
+	}
 	for (int r = 0; r < g.n; r++) {
 		p[r] = (struct tr_piece){ (char *)(uintptr_t)out + sent, out_bytes[r] };
 		p[g.n + r] = (struct tr_piece){ (char *)in + received, in_bytes[r] };
 		sent += out_bytes[r];
 		received += in_bytes[r];
 	}
-	g.timeout_ms = timeout_ms;
 	rc = tell(err, &e, tr_exchange(&g, p, p + g.n, &e));
 	free(p);
 	return rc;
@@ -98,10 +117,11 @@ static int group_alltoallv(void *arg, const void *out, const size_t *out_bytes, 
 static int group_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms,
 			   struct sheaf_error *err)
 {
-	struct tr_ranks g = *(struct tr_ranks *)arg;
+	struct tr_ranks g = within(arg, timeout_ms);
 	struct tr_error e = { .rank = -1 };
 
-	g.timeout_ms = timeout_ms;
+	if (is_lost(arg))
+		return SHEAF_ELOST;
 	return tell(err, &e, tr_allreduce(&g, x, n, op == SHEAF_SUM ? TR_SUM : op == SHEAF_MAX ?
 					  TR_MAX : TR_XOR, &e));
 }
@@ -110,7 +130,7 @@ static int make_group(struct tr_store *s, struct sheaf_error *err)
 {
 	struct sheaf_group_ops ops = { .size = sizeof(ops), .rank = s->ranks->rank,
 		.ranks = s->ranks->n, .allgather = group_allgather,
-		.alltoallv = group_alltoallv, .allreduce = group_allreduce, .arg = s->ranks };
+		.alltoallv = group_alltoallv, .allreduce = group_allreduce, .arg = s };
 
 	return sheaf_group_new(&s->group, &ops, err);
 }
@@ -134,17 +154,18 @@ int tr_store_open(struct tr_store **out, const struct tr_store_opts *o, struct t
 	if (rc == 0)
 		rc = pass(err, &e, sheaf_run_open(&s->run, o->run, s->group, &opts, &e));
 	if (rc < 0) {
-		tr_store_close(s);
+		tr_store_close(s, rc == TR_ELOST);
 		return rc;
 	}
 	*out = s;
 	return 0;
 }
 
-void tr_store_close(struct tr_store *s)
+void tr_store_close(struct tr_store *s, int lost)
 {
 	if (!s)
 		return;
+	s->lost = lost;
 	sheaf_checkpoint_close(s->found);
 	sheaf_save_free(s->save);
 	sheaf_run_close(s->other);

@@ -25,7 +25,8 @@ const char *tr_code_name(int code);
 /* Opens the run, and makes it if it is not there. [collective] */
 int tr_store_open(struct tr_store **s, const struct tr_store_opts *o, struct tr_ranks *ranks,
 		  struct tr_error *err);
-void tr_store_close(struct tr_store *s);
+/* lost: a rank is lost, and the others are not waited for. [collective] unless lost */
+void tr_store_close(struct tr_store *s, int lost);
 /* Finds the checkpoint to resume from. resume: "auto", "none" or "RUN@STEP". p->step is 0 if there
  * is none. *config and *n get the options that it was trained with, or NULL; valid until the load.
  * rewind: if newer checkpoints of the run are in the way, set them aside. [collective] */

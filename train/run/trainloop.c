@@ -402,8 +402,7 @@ int tr_train(struct tr_ranks *ranks, struct tr_opts *o, struct tr_events *events
 	tr_lm_free(l->lm);
 	tr_trainer_release(&l->t);
 	tr_backend_free(l->be);
-	if (rc != TR_ELOST)
-		tr_store_close(l->store);
+	tr_store_close(l->store, rc == TR_ELOST);
 	free(l->config_text);
 	free(l->yaml);
 	free(l);

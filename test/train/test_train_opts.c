@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Options: from YAML, flags and checkpoints; what is refused; what reproduces a run. */
+#include "t.h"
+
+#include "trainopts.h"
+
+static int read_text(struct tr_opts *o, const char *text, enum tr_source source,
+		     struct tr_error *err)
+{
+	return tr_opts_read_yaml(o, text, strlen(text), "a.yaml", source, err);
+}
+
+TEST(a_file_sets_options_and_those_that_it_leaves_out_have_their_defaults)
+{
+	struct tr_opts o;
+	struct tr_error err;
+
+	CHECK_RC(tr_opts_init(&o, &err), 0, &err);
+	CHECK_RC(read_text(&o, "# a comment\nrun: 'r'\nlr: 1e-3\nbatch: 24\nshuffle: false\n"
+			   "virtual: {dp: 12}\nmesh:\n  dp: 3\n  tp: 1\ndecay: linear\n",
+			   TR_FROM_FILE, &err), 0, &err);
+	CHECK_STR(o.run, "r");
+	CHECK(o.lr == 1e-3 && o.batch == 24 && o.shuffle == 0 && o.virtual.dp == 12);
+	CHECK(o.virtual.tp == 1 && o.mesh.dp == 3 && o.decay == 1 && o.beta1 == 0.9);
+	CHECK(o.seed == 1 && o.init == TR_INIT_RANDOM && !o.steps);
+	CHECK_STR(o.resume, "auto");
+	tr_opts_release(&o);
+	CHECK_RC(tr_opts_init(&o, &err), 0, &err);
+	CHECK_RC(read_text(&o, "", TR_FROM_FILE, &err), 0, &err);
+	tr_opts_release(&o);
+}
+
+TEST(a_flag_comes_before_the_file_and_the_file_before_the_checkpoint)
+{
+	static const char *const texts[] = { "lr: 0.5\nseed: 5\nbatch: 4\nmicro-batch: 2\n",
+					     "lr: 0.25\nseed: 6\n" };
+	struct tr_error err;
+
+	/* In both orders in which they may be read. */
+	for (int i = 0; i < 2; i++) {
+		struct tr_opts o;
+
+		CHECK_RC(tr_opts_init(&o, &err), 0, &err);
+		if (i == 0)
+			CHECK_RC(read_text(&o, texts[0], TR_FROM_CHECKPOINT, &err), 0, &err);
+		CHECK_RC(tr_opts_set(&o, "lr", "0.125", TR_FROM_FLAG, "--", &err), 0, &err);
+		CHECK_RC(read_text(&o, texts[1], TR_FROM_FILE, &err), 0, &err);
+		if (i == 1)
+			CHECK_RC(read_text(&o, texts[0], TR_FROM_CHECKPOINT, &err), 0, &err);
+		CHECK(o.lr == 0.125 && o.seed == 6 && o.batch == 4);
+		CHECK_INT(o.micro_batch, 0);    /* how to run is no property of a checkpoint */
+		tr_opts_release(&o);
+	}
+}
+
+TEST(what_is_no_plain_mapping_of_options_is_refused_with_its_line)
+{
+	static const char *const bad[][2] = {
+		{ "lr: &a 1", "line 1: an anchor" },
+		{ "lr: 1\nmin-lr: *a", "line 2" },
+		{ "lr: !!float 1", "line 1: a tag" },
+		{ "lr: 1\nseed: 2\nlr: 1", "line 3: an option that was set above" },
+		{ "- lr", "list" },
+		{ "lr", "mapping" },
+		{ "lr: [1]", "list" },
+		{ "{lr: 1", "not YAML" },
+		{ "lr: 1\n---\nlr: 2", "second document" },
+		{ "mesh: {dp: {a: 1}}", "mapping within" },
+		{ "learning-rate: 1", "learning-rate: there is no such option" },
+		{ "\nbatch: 0", "line 2: batch: it must be a whole number from 1" },
+		{ "batch: 2.5", "batch: it must be a whole number" },
+		{ "batch: ' 2'", "batch" },
+		{ "batch: 99999999999999999999", "batch" },
+		{ "lr: fast", "lr: it must be a number" },
+		{ "lr: .inf", "lr" },
+		{ "lr: -1", "lr" },
+		{ "beta1: 1", "beta1" },
+		{ "shuffle: yes", "shuffle: it must be true or false" },
+		{ "decay: exponential", "one of constant|linear|cosine" },
+		{ "dtype: fp64", "dtype: it must be one of fp32" },
+		{ "mesh: 2", "mesh" },
+		{ "mesh: {dp: 0}", "mesh" },
+		{ "mesh: {ep: 2}", "mesh" },
+		{ "virtual: {dp: 2, dp: 2}", "virtual" },
+		{ "run: ''", "run: it must be a text" },
+	};
+
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		struct tr_error err = { .code = 0 };
+		struct tr_opts o;
+
+		CHECK_INT(tr_opts_init(&o, &err), 0);
+		CHECK_INT(read_text(&o, bad[i][0], TR_FROM_FILE, &err), TR_EINVAL);
+		if (!strstr(err.msg, bad[i][1]))
+			print_error("%s: %s\n", bad[i][0], err.msg);
+		CHECK(strstr(err.msg, bad[i][1]) != NULL);
+		tr_opts_release(&o);
+	}
+}
+
+static const char good[] = "run: r\nmodel: m.json\ndata: d\nbatch: 24\nseq: 8\nsteps: 10\n";
+
+TEST(options_that_do_not_fit_together_are_named)
+{
+	static const char *const bad[][3] = {
+		{ "mesh: {dp: 3}", "mesh dp=3", "2" },
+		{ "virtual: {dp: 3}", "mesh dp=2", "virtual dp=3" },
+		{ "virtual: {dp: 10}", "virtual dp=10", "batch 24" },
+		{ "mesh: {dp: 2, tp: 2}", "mesh tp=2", "tp=1" },
+		{ "virtual: {dp: 2, tp: 4}", "virtual tp=4", "tp=1" },
+		{ "min-lr: 1", "min-lr 1", "lr 0.0003" },
+		{ "warmup: 11", "warmup 11", "steps 10" },
+	};
+	static const char *const needed[] = { "run", "model", "data", "batch", "seq", "steps" };
+	struct tr_error err;
+	struct tr_opts o;
+
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		CHECK_INT(tr_opts_init(&o, &err), 0);
+		CHECK_RC(read_text(&o, good, TR_FROM_FILE, &err), 0, &err);
+		CHECK_RC(read_text(&o, bad[i][0], TR_FROM_FILE, &err), 0, &err);
+		CHECK_INT(tr_opts_check(&o, 2, &err), TR_EINVAL);
+		CHECK(strstr(err.msg, bad[i][1]) && strstr(err.msg, bad[i][2]));
+		tr_opts_release(&o);
+	}
+	for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]); i++) {
+		char text[sizeof(good)];
+		char *line;
+
+		memcpy(text, good, sizeof(good));
+		line = strstr(text, needed[i]);
+		*line = '#';
+		CHECK_INT(tr_opts_init(&o, &err), 0);
+		CHECK_RC(read_text(&o, text, TR_FROM_FILE, &err), 0, &err);
+		CHECK_INT(tr_opts_check(&o, 2, &err), TR_EINVAL);
+		CHECK(strstr(err.msg, needed[i]) != NULL);
+		tr_opts_release(&o);
+	}
+}
+
+TEST(what_is_left_out_follows_from_the_ranks)
+{
+	struct tr_error err;
+	struct tr_opts o;
+
+	CHECK_INT(tr_opts_init(&o, &err), 0);
+	CHECK_RC(read_text(&o, good, TR_FROM_FILE, &err), 0, &err);
+	CHECK_RC(tr_opts_check(&o, 3, &err), 0, &err);
+	CHECK(o.mesh.dp == 3 && o.micro_batch == 8 && !o.virtual.dp);
+	tr_opts_release(&o);
+	CHECK_INT(tr_opts_init(&o, &err), 0);
+	CHECK_RC(read_text(&o, good, TR_FROM_FILE, &err), 0, &err);
+	CHECK_INT(tr_opts_check(&o, 5, &err), TR_EINVAL);       /* 5 does not divide 24 */
+	CHECK(strstr(err.msg, "mesh dp=5") && strstr(err.msg, "batch 24"));
+	tr_opts_release(&o);
+}
+
+TEST(the_printed_options_reproduce_the_run)
+{
+	struct tr_opts o, again;
+	const char *keys[TR_OPTS_MAX + 1];
+	struct tr_error err;
+	char *text, *second;
+
+	CHECK_INT(tr_opts_init(&o, &err), 0);
+	CHECK_RC(read_text(&o, good, TR_FROM_FILE, &err), 0, &err);
+	CHECK_RC(read_text(&o, "lr: 0.1\neps: 1e-12\nvirtual: {dp: 12}", TR_FROM_FILE, &err), 0,
+		 &err);
+	CHECK_RC(tr_opts_set(&o, "run", "it's: a #run", TR_FROM_FLAG, "--", &err), 0, &err);
+	CHECK_RC(tr_opts_check(&o, 2, &err), 0, &err);
+	text = tr_opts_yaml(&o);
+	CHECK_INT(tr_opts_init(&again, &err), 0);
+	CHECK_RC(read_text(&again, text, TR_FROM_FILE, &err), 0, &err);
+	second = tr_opts_yaml(&again);
+	CHECK_STR(text, second);
+	CHECK_STR(again.run, "it's: a #run");
+	tr_opts_differ(&o, &again, keys);
+	CHECK(!keys[0]);
+	CHECK_RC(tr_opts_set(&again, "lr", "0.2", TR_FROM_FLAG, "--", &err), 0, &err);
+	CHECK_RC(tr_opts_set(&again, "isa", "portable", TR_FROM_FLAG, "--", &err), 0, &err);
+	tr_opts_differ(&o, &again, keys);
+	CHECK_STR(keys[0], "lr");
+	CHECK(!keys[1]);
+	free(text);
+	free(second);
+	tr_opts_release(&o);
+	tr_opts_release(&again);
+}

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whole trainings on ranks that are threads of this process: a trainer has no globals, and a rank
+ * that is lost is an error on all ranks, at whichever exchange it happens. */
+#include "t.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include "ranks_threads.h"
+#include "rmtree.h"
+#include "textprep.h"
+#include "trainloop.h"
+
+enum { RANKS = 3 };
+
+static const char model[] = "{\"model_type\": \"qwen2\", \"vocab_size\": 257, \"hidden_size\": 16, "
+	"\"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"num_key_value_heads\": 1, "
+	"\"intermediate_size\": 20, \"tie_word_embeddings\": true}";
+static const char options[] = "model: whole/model.json\ndata: whole/data\nseq: 9\nbatch: 12\n"
+	"steps: 3\nvirtual: {dp: 6}\nlr: 0.01\n";
+
+struct rank {
+	pthread_t thread;
+	struct tr_ranks g;
+	const char *run, *events;
+	struct tr_error err;
+	int rc;
+};
+
+static void put_text(const char *path, const char *text)
+{
+	FILE *f = fopen(path, "wb");
+
+	CHECK(f && fputs(text, f) >= 0);
+	CHECK_INT(fclose(f), 0);
+}
+
+static void prepare(void)
+{
+	static char text[2000];
+	struct tr_error err;
+	int64_t n;
+
+	rmtree("whole");
+	CHECK_INT(mkdir("whole", 0777), 0);
+	put_text("whole/model.json", model);
+	for (size_t i = 0; i + 1 < sizeof(text); i++)
+		text[i] = (char)('a' + i * i % 7 + i % 3);
+	put_text("whole/text", text);
+	CHECK_RC(tr_prepare_bytes((const char *const[]){ "whole/text" }, 1, "whole/data", &n, &err),
+		 0, &err);
+}
+
+static void *train(void *arg)
+{
+	struct rank *r = arg;
+	struct tr_events events = { .fd = -1 };
+	struct tr_opts o;
+
+	r->rc = tr_opts_init(&o, &r->err);
+	if (r->rc == 0)
+		r->rc = tr_opts_read_yaml(&o, options, strlen(options), "options", TR_FROM_FILE,
+					  &r->err);
+	if (r->rc == 0)
+		r->rc = tr_opts_set(&o, "run", r->run, TR_FROM_FLAG, "--", &r->err);
+	if (r->rc == 0)
+		r->rc = tr_events_open(&events, r->g.rank == 0, 0, r->events, &r->err);
+	/* Lines for people are not for the log of a test. */
+	events.json = 1;
+	events.speaks = 0;
+	if (r->rc == 0)
+		r->rc = tr_train(&r->g, &o, &events, &r->err);
+	tr_events_close(&events);
+	tr_opts_release(&o);
+	return NULL;
+}
+
+/* Trains on n threads. Returns the result of rank 0, which all must have. */
+static int train_on(int n, const char *run, struct tr_hub *hub, struct rank *rank)
+{
+	memset(rank, 0, (size_t)n * sizeof(*rank));
+	for (int i = 0; i < n; i++) {
+		tr_ranks_hub(&rank[i].g, hub, i, 20000);
+		rank[i].run = run;
+		CHECK_INT(pthread_create(&rank[i].thread, NULL, train, &rank[i]), 0);
+	}
+	for (int i = 0; i < n; i++)
+		pthread_join(rank[i].thread, NULL);
+	for (int i = 1; i < n; i++)
+		CHECK_INT(rank[i].rc, rank[0].rc);
+	return rank[0].rc;
+}
+
+static size_t read_whole(const char *path, char *to, size_t n)
+{
+	FILE *f = fopen(path, "rb");
+	size_t got = f ? fread(to, 1, n, f) : 0;
+
+	if (f)
+		fclose(f);
+	return got;
+}
+
+static const char weights[] = "model-00001-of-00001.safetensors";
+
+TEST(ranks_that_are_threads_save_the_files_of_one_rank)
+{
+	static char a[1 << 17], b[1 << 17];
+	char path[200];
+	size_t n;
+
+	prepare();
+	for (int ranks = 1; ranks <= RANKS; ranks++) {
+		struct tr_hub *hub = tr_hub_new(ranks);
+		struct rank rank[RANKS];
+		char run[20];
+
+		snprintf(run, sizeof(run), "whole/run%d", ranks);
+		CHECK_RC(train_on(ranks, run, hub, rank), 0, &rank[0].err);
+		tr_hub_free(hub);
+		snprintf(path, sizeof(path), "%s/checkpoint-3/%s", run, weights);
+		n = read_whole(path, ranks == 1 ? a : b, sizeof(a));
+		CHECK(n > 1000 && n < sizeof(a));
+		CHECK(ranks == 1 || memcmp(a, b, n) == 0);
+	}
+	rmtree("whole");
+}
+
+TEST(a_rank_that_is_lost_at_any_exchange_ends_all_ranks)
+{
+	int lost = 0;
+
+	prepare();
+	for (int nth = 1 + t_from(T_STRIDE); nth < 400; nth += T_STRIDE) {
+		struct tr_hub *hub = tr_hub_new(RANKS);
+		struct rank rank[RANKS];
+		char run[30];
+		int rc;
+
+		snprintf(run, sizeof(run), "whole/run%d", nth);
+		tr_hub_fail_at(hub, nth % RANKS, nth);
+		rc = train_on(RANKS, run, hub, rank);
+		tr_hub_free(hub);
+		if (rc == 0)
+			break;
+		CHECK_INT(rc, TR_ELOST);
+		lost++;
+	}
+	CHECK(lost > 0);
+	rmtree("whole");
+}
