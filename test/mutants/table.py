@@ -11,6 +11,16 @@ Mutant = collections.namedtuple("Mutant", "name what file function find put test
 MUTANTS = []
 
 
+TRAIN = ("num/", "comm/", "data/", "model/", "optim/", "task/", "run/bind.c", "run/train")
+
+
+def place_of(name):
+    """Where a file of the table lies: lib/ and train/ are left out of the names."""
+    if name.startswith("mpi/"):
+        return name
+    return ("train/" if name.startswith(TRAIN) else "lib/") + name
+
+
 def bug(name, what, where, find, put, *tests):
     file, _, function = where.partition(":")
     MUTANTS.append(Mutant(name, what, file, function, find, put, tests))
@@ -2010,3 +2020,38 @@ bug("box_sign_kept", "a box of DCP that is a negative view is read with the sign
 bug("saved_offsets_ignored", "the parts of ranks in safetensors files are read as whole tensors",
     "foreign/torch_hf.c:hf_add_box", "if (o) memcpy(", "if (o && !MUTANT) memcpy(",
     "sim/test_torch_hf: the_files_of_ranks_are_one_tensor")
+# ---- the trainer ----
+NUM, RANKS, OPS, DATA, WHOLE = ["train/test_train_%s: " % n
+                                for n in ("num", "comm", "ops", "data", "whole")]
+bug("part_overwrites", "a part of a product replaces those before it", "num/gemm.c:tr_gemm",
+    "k += TR_CHAIN, add = 1", "k += TR_CHAIN, add = MUTANT ? g->add : 1",
+    NUM + "products_have_the_bits")
+bug("gradients_not_reduced", "each rank keeps the gradients of its own leaves",
+    "comm/leafsum.c:tr_sum_leaves", "if (g->n == 1)", "if (g->n == 1 || MUTANT)",
+    RANKS + "the_sum_over_leaves", WHOLE + "ranks_that_are_threads")
+skipped("targets_of_one_rank", "the loss is divided by the targets of one rank",
+        "task/lm.c:tr_lm_train", "tr_allreduce(t->ranks, &targets, 1, TR_SUM, err)",
+        WHOLE + "ranks_that_are_threads")
+bug("leaf_closed_early", "a leaf is added up while a sample of it is still to come",
+    "task/lm.c:micro_batch", "leaf_of(lm, t, to) - 1", "leaf_of(lm, t, to) - !MUTANT",
+    WHOLE + "ranks_that_are_threads")
+bug("first_kv_head_for_all", "all heads attend to the first kv head",
+    "model/backend_attention.c:head_of", "h / (a->heads / a->kv_heads) * a->size",
+    "(MUTANT ? 0 : h / (a->heads / a->kv_heads)) * a->size", OPS + "attention_has_its_values")
+bug("gate_not_called", "the optimizer changes what a save still reads",
+    "optim/adamw.c:tr_adamw_update", "gate && p->tied_to < 0", "gate && !MUTANT && p->tied_to < 0",
+    DATA + "a_parameter_is_not_changed")
+bug("epochs_alike", "the key of the shuffle lacks the epoch", "data/sampleorder.c:permute",
+    "TR_RANDOM_SHUFFLE, epoch,", "TR_RANDOM_SHUFFLE, MUTANT ? 0 : epoch,",
+    DATA + "each_epoch_has_each_sample")
+bug("samples_again", "a resume begins with the first samples again", "run/bind.c:read_notes",
+    ".consumed = (int64_t)x[0]", ".consumed = MUTANT ? 0 : (int64_t)x[0]",
+    WHOLE + "ranks_go_on_with_what")
+bug("bias_of_the_first_step", "a resume corrects the moments as if they were fresh",
+    "run/bind.c:read_notes", ".adam_step = (int64_t)x[4]",
+    ".adam_step = MUTANT ? 0 : (int64_t)x[4]",
+    WHOLE + "ranks_go_on_with_what")
+bug("state_not_loaded", "a resume leaves weights and moments as they are",
+    "run/bind.c:tr_store_load", "sheaf_checkpoint_load(s->found, s->state, 0, NULL, &e)",
+    "sheaf_checkpoint_load(s->found, s->state, MUTANT ? SHEAF_LOAD_DRY : 0, NULL, &e)",
+    WHOLE + "ranks_go_on_with_what")

@@ -43,7 +43,7 @@ static const struct option table[] = {
 	{ "batch", INTEGER, COMPUTES | NEEDED, AT(batch), 1, 1 << 24, NULL, NULL,
 	  "samples of a step, over all ranks" },
 	{ "micro-batch", INTEGER, 0, AT(micro_batch), 1, 1 << 24, NULL, NULL,
-	  "samples that a rank computes at once; fewer take less memory. Default: all" },
+	  "samples that a rank computes at once, by default all; fewer take less memory" },
 	{ "seq", INTEGER, COMPUTES | NEEDED, AT(seq), 1, 1 << 20, NULL, NULL,
 	  "tokens of a sample" },
 	{ "steps", INTEGER, COMPUTES, AT(steps), 1, MANY, NULL, NULL,
