@@ -238,5 +238,15 @@ def test_paddle_sharded() -> None:
             assert abs(found[step] - whole[step]) < 1e-4, (step, found, whole)
 
 
+@needs("torch")
+def test_megatron() -> None:
+    """megatron.py on 2 ranks goes on in one process."""
+    with folder() as at:
+        first = losses(run(at, 2, "megatron.py", "runs/tp", "--steps", "3"))
+        then = run(at, 1, "megatron.py", "runs/tp", "--steps", "6")
+        assert sorted(first) == [0, 1, 2] and "goes on after step 2" in then, then
+        assert first[2] > losses(then)[3] and sorted(losses(then)) == [3, 4, 5], (first, then)
+
+
 if __name__ == "__main__":
     sys.exit(tap.run(globals()))

@@ -48,7 +48,16 @@ def test_the_examples_of_the_page_on_dcp() -> None:
     assert len(found) == 4, len(found)
     with tap.folder() as at:
         tried("\n".join(found), at)
-        assert sorted(os.listdir(os.path.join(at, "runs"))) == ["behind", "gpt", "more"]
+        assert sorted(os.listdir(os.path.join(at, "runs"))) == ["background", "gpt", "more"]
+
+
+@tap.needs("torch")
+def test_the_example_of_splits() -> None:
+    """The example of doc/python-splits.md runs"""
+    found = [code for mark, code in blocks(os.path.join("doc", "python-splits.md"))]
+    assert len(found) == 1, len(found)
+    with tap.folder() as at:
+        tried(found[0], at)
 
 
 @tap.needs("numpy", "torch")

@@ -181,7 +181,7 @@ def swapped(_rank: int, path: str) -> str:
 
 @needs("torch")
 def test_meshes_that_are_refused() -> None:
-    """A mesh of ranks that do not ascend is refused: torch cuts there otherwise than it computes."""
+    """A mesh of ranks that do not ascend is refused: torch cuts there not as it computes."""
     with folder() as at:
         for text in ranks.results(2, swapped, at + "/run"):
             assert "its mesh" in text and "do not ascend" in text and "w (" in text, text

@@ -28,8 +28,9 @@ from .. import dtypes, tree
 from ..binding import error
 from ..group import Group
 from ..memory import Memory
-from ..torch.layout import DTYPES, Box, Layout, Unsupported, held, plain
+from ..torch.layout import Box, Unsupported, held, plain
 from ..torch.model import Item
+from ..torch.placed import Placed
 from ..torch.plan import local_of
 from ..torch.ranks import SECONDS, gathered
 
@@ -48,8 +49,7 @@ def shards(family: str, name: str, t: ShardedTensor) -> list[Item]:
     for s in t.local_shards():
         local = plain(s.tensor)
         box = Box(tuple(s.metadata.shard_offsets), tuple(s.metadata.shard_sizes), 0)
-        at = Layout(shape, DTYPES[local.dtype], (box,) if local.numel() else (),
-                    tuple(local.stride()), local)
+        at = Placed(name, shape, (box,) if local.numel() else ())
         found.append(Item(family, name, local, at=at))
     return found
 

@@ -28,9 +28,10 @@ from ..binding import error
 from ..errors import Error
 from ..group import Group, torch_distributed
 from ..run import LATEST, Checkpoint, Run, State, flags_of, open_path
-from ..torch.layout import DTYPES, Box, Layout, Unsupported, plain
+from ..torch.layout import Box, Unsupported, plain
 from ..torch.loading import failing
 from ..torch.model import Item
+from ..torch.placed import Placed
 from ..torch.plan import Plan
 from ..torch.ranks import Ranks, ended, explained
 from .contents import shards
@@ -165,7 +166,7 @@ class Reader(StorageReader):
         found: list[Item] = []
         seen: dict[Any, int] = {}
 
-        def add(key: str, t: torch.Tensor, at: Optional[Layout] = None) -> None:
+        def add(key: str, t: torch.Tensor, at: Optional[Placed] = None) -> None:
             stored = names.of(names.tensors[key])
             try:
                 made = shards("", "", t) if isinstance(t, ShardedTensor) else \
@@ -218,8 +219,8 @@ def overridden(planner: LoadPlanner, names: tuple[str, ...]) -> bool:
         any(getattr(type(planner), n) is not getattr(DefaultLoadPlanner, n) for n in names)
 
 
-def part(r: ReadItem, names: Names, t: torch.Tensor) -> Layout:
+def part(r: ReadItem, names: Names, t: torch.Tensor) -> Placed:
     """Where a part that DCP asks for lies in the whole tensor."""
     shape = tuple(names.shapes[r.storage_index.fqn][1])
     box = Box(tuple(r.storage_offsets), tuple(r.lengths), 0)
-    return Layout(shape, DTYPES[t.dtype], (box,) if t.numel() else (), tuple(t.stride()), t)
+    return Placed(r.storage_index.fqn, shape, (box,) if t.numel() else ())

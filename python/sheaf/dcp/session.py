@@ -6,6 +6,7 @@ import os
 import threading
 from typing import Any, Mapping, Optional, Sequence
 
+import torch
 import torch.distributed as dist
 
 from ..binding import error
@@ -27,6 +28,10 @@ class Owned:
     def __init__(self, optimizer: Any) -> None:
         self.optimizer = optimizer
 
+    def names_of(self, _p: torch.Tensor) -> list[str]:
+        """No names: those of a state dict are not known by its parameters."""
+        return []
+
 
 class Owners:
     """Which optimizer changes which tensor of a state dict: it has the same memory."""
@@ -35,7 +40,6 @@ class Owners:
         self.optimizers = [Owned(o) for o in optimizers]
         self.spans: list[range] = []
         self.ids: list[int] = []
-        self.names: dict[int, str] = {}
         self.listed = 0                 # how often look() was called
 
     def look(self, tensors: Sequence[Any]) -> None:

@@ -6,5 +6,7 @@ from .checkpointer import Checkpointer
 from .layout import Box, Layout, Unsupported, layout
 from .loader import CountedLoader
 from .loading import Loaded
+from .placed import Declared, Flat, GateUp, Placed, QKV, Split
 
-__all__ = ["Box", "Checkpointer", "CountedLoader", "Layout", "Loaded", "Unsupported", "layout"]
+__all__ = ["Box", "Checkpointer", "CountedLoader", "Declared", "Flat", "GateUp", "Layout", "Loaded",
+           "Placed", "QKV", "Split", "Unsupported", "layout"]

@@ -16,6 +16,8 @@ import time
 import weakref
 from typing import Any, Callable, Optional, Protocol, Sequence
 
+import torch
+
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ..errors import Error
@@ -34,15 +36,16 @@ class Optimizing(Protocol):
     @property
     def optimizer(self) -> Any: ...
 
+    def names_of(self, p: torch.Tensor) -> Sequence[str]:
+        """The names of the stored tensors of which a parameter has a part, if they are known."""
+
 
 class Objects(Protocol):
     """What is saved: `ids` has the id() of each item's parameter or buffer, `spans` says which
-    items are the state of which optimizer, and `names` has the name of each parameter by id().
-    `listed` differs from one list to the next."""
+    items are the state of which optimizer. `listed` differs from one list to the next."""
 
     ids: list[int]
     spans: list[range]
-    names: dict[int, str]
 
     @property
     def listed(self) -> Any: ...
@@ -217,7 +220,7 @@ def owner(tracked: Objects, optimizer: Any) -> Optional[tuple[str, Any]]:
         for group in o.optimizer.param_groups:
             for p in group["params"]:
                 if id(p) in mine:
-                    return tracked.names.get(id(p), "a parameter"), o.optimizer
+                    return next(iter(o.names_of(p)), "a parameter"), o.optimizer
     return None
 
 
@@ -241,7 +244,7 @@ def opens_all(background: Background, tracked: Objects) -> Callable[..., None]:
                             "Checkpointer", common[0], type(optimizer).__name__,
                             type(common[1]).__name__)
         if seen[optimizer]:
-            for p in found.pending:
+            for p in tuple(found.pending):
                 p.gate()
     return gate
 

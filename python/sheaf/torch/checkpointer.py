@@ -27,6 +27,7 @@ from .loading import ADAM, Loaded, Loading, failing, findings, sentence
 from .measure import Measure
 from .metrics import Best, Metrics, best_options, noted
 from .pending import DISK, MEMORY, NOWHERE, Pending, give_up, where_of
+from .placed import Parts
 from .plan import Plan
 from .ranks import NONE, SECONDS, agreed, ended, explained, first_with, interrupting, leave, \
     of_torch, start_agents
@@ -163,7 +164,7 @@ class Checkpointer:
 
     def track(self, model: Optional[nn.Module] = None, *optimizers: Any, scheduler: Few = None,
               loader: Few = None, scaler: Few = None, rng: Optional[Mapping[str, Any]] = None,
-              prefix: str = "", **others: Few) -> None:
+              prefix: str = "", parts: Parts = None, **others: Few) -> None:
         """Names the objects whose state is saved and loaded, any of them. [local]
 
         model       a module: its parameters and persistent buffers, by the names of state_dict()
@@ -173,12 +174,14 @@ class Checkpointer:
         rng         further random streams by name, such as a model-parallel tracker. Those of
                     torch, its device, NumPy and Python are always saved
         prefix      goes before all names of the model, for a trainer with several
+        parts       how a trainer splits tensors by hand: a dict of patterns of names, or a function
+                    of name and tensor, to a sheaf.torch.Split, Flat, QKV or GateUp
         others      anything with state_dict() and load_state_dict() that is the same on all ranks
 
         TypeError, ValueError: an object cannot be tracked; the text says why.
         """
-        parts = dict(others, scheduler=scheduler, scaler=scaler)
-        self.tracked.add(model, optimizers, prefix, loader, rng, parts)
+        self.tracked.add(model, optimizers, prefix, loader, rng,
+                         dict(others, scheduler=scheduler, scaler=scaler), parts)
         self.background.watch(self.tracked, self.turns)
 
     # ---- saving ----

@@ -54,6 +54,8 @@ class Layout:
     boxes   none: this rank has nothing of the tensor
     stride  of the local tensor, in items
     local   the tensor that owns the memory; its data_ptr() is where item 0 lies
+    flat    the first item in row-major order, and how many: this rank has only these of its box,
+            in a row from the origin of the box on. None: it has the whole box
     """
 
     shape: tuple[int, ...]
@@ -61,6 +63,7 @@ class Layout:
     boxes: tuple[Box, ...]
     stride: tuple[int, ...]
     local: torch.Tensor
+    flat: Optional[tuple[int, int]] = None
 
 
 def chunk(ranges: Ranges, pieces: int, i: int) -> Ranges:

@@ -8,17 +8,18 @@ without them. A second name of a parameter is tied to the first.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import is_
 from typing import Any, Iterator, Optional
 
 import torch
 from torch import nn
 
-from .layout import DTYPES, Layout, Unsupported
+from .fsdp1 import inner, is_fsdp1, settle, shards
+from .layout import DTYPES, Unsupported
+from .placed import PLAIN, Parts, Placed, declared
 
-WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")
-FSDP1 = "FullyShardedDataParallel"
+WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
 
 
 @dataclass
@@ -30,7 +31,8 @@ class Item:
     save_only  a load leaves it as it is, for the same memory is filled under another family
     optional   a load leaves it as it is if the checkpoint lacks it
     copy       another item is filled with the same bytes, in other memory
-    at         where the memory lies in the whole tensor; None: the tensor says so itself
+    at         what it has of the stored tensor; None: the tensor itself says that
+    owner      the parameter that an optimizer has, if that is another object
     """
 
     family: str
@@ -41,7 +43,8 @@ class Item:
     save_only: bool = False
     optional: bool = False
     copy: bool = False
-    at: Optional[Layout] = None
+    at: Optional[Placed] = None
+    owner: Optional[torch.Tensor] = None
 
 
 @dataclass
@@ -52,6 +55,7 @@ class Held:
     place: dict[str, Any]               # _parameters or _buffers of the module
     key: str
     parameter: bool
+    placed: tuple[Placed, ...] = ()     # what was declared of it
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
@@ -112,14 +116,17 @@ class Model:
 
     module       the model; wrappers are looked through
     prefix       goes before all names, for a trainer with several models: "generator."
+    parts        what its tensors have of those that are stored, where they are split by hand
     store_dtype  a torch dtype: F32 parameters are stored in it in family model, and exactly in
                  family master_weights. Both are the same memory, and a load fills it from the
                  masters.
     """
 
     def __init__(self, module: nn.Module, prefix: str = "",
-                 store_dtype: Optional[torch.dtype] = None) -> None:
+                 store_dtype: Optional[torch.dtype] = None, parts: Parts = None) -> None:
         self.module = unwrapped(module)
+        self.parts = parts
+        self.fsdp1: list[tuple[str, nn.Module]] = []    # with the prefix of its parameters
         self.prefix = prefix
         self.store = None if store_dtype is None else DTYPES[store_dtype]
         self.modules: list[nn.Module] = []
@@ -139,13 +146,16 @@ class Model:
         """
         found, keys = self.walk()
         for m in found:
-            for hook in list(m._state_dict_pre_hooks.values()):
+            if is_fsdp1(m):
+                settle(m)
+            for hook in list(m._state_dict_pre_hooks.values()) if not is_fsdp1(m) else ():
                 hook(m, "", True)
         there: list[Any] = [x for m in found for x in (m, m._parameters, m._buffers)]
         there += [p for m in found for p in m._parameters.values()]
         if keys != self.keys or len(there) != len(self.there) or \
                 not all(map(is_, there, self.there)):
-            self.modules, self.keys, self.there, self.held = found, keys, there, []
+            self.modules, self.keys, self.there = found, keys, there
+            self.held, self.fsdp1 = [], []
 
     def walk(self) -> tuple[list[nn.Module], list[Keys]]:
         """All modules, each once, and the names of what each has."""
@@ -165,10 +175,9 @@ class Model:
 
     def look(self) -> None:
         """Finds the names, by what the module's own state_dict says."""
-        for m in self.modules:
-            if type(m).__name__ == FSDP1:
-                raise Unsupported("a module is wrapped in FSDP1 (%s), whose flat parameters are "
-                                  "not supported: use fully_shard (FSDP2)" % FSDP1)
+        if any(map(is_fsdp1, self.modules)):
+            self.look_fsdp1()
+            return
         places: dict[int, Held] = {}
         for m in self.modules:
             for key, p in m._parameters.items():
@@ -192,34 +201,76 @@ class Model:
                 raise Unsupported("state_dict() has %s, which is neither a parameter nor a "
                                   "persistent buffer of the model, so that no load could put it "
                                   "back" % name)
+        found = declared(self.parts, [(h.name, h.place[h.key]) for h in held])
+        for h in held:
+            h.placed = found.get(h.name, ())
         self.held = held
+
+    def look_fsdp1(self) -> None:
+        """The same where FSDP1 has taken parameters away, of which its state_dict() would gather
+        all. Names are those that it would have."""
+        if self.parts is not None:
+            raise Unsupported("parts= cannot be given for a model in FSDP1, which says by itself "
+                              "what each rank has")
+        self.fsdp1, self.held, self.extra = [], [], {}
+        for name, m in self.module.named_modules(remove_duplicate=False):
+            prefix = self.prefix + shown(name + "." if name else "")
+            if is_fsdp1(m):
+                self.fsdp1.append((prefix, m))
+            if type(m).get_extra_state is not nn.Module.get_extra_state:
+                self.extra[prefix + "_extra_state"] = m
+            for key, p in m._parameters.items():
+                if p is not None and not key.startswith("_flat_param"):
+                    self.held.append(Held(prefix + key, m._parameters, key, True))
+            for key, b in m._buffers.items():
+                if b is not None and key not in m._non_persistent_buffers_set:
+                    self.held.append(Held(prefix + key, m._buffers, key, False))
+        mine = {id(s.owner) for p, m in self.fsdp1 for s in shards(p, m)}
+        self.held = [h for h in self.held if id(h.place[h.key]) not in mine]
 
     def items(self) -> list[Item]:
         """What the model has now: parameters and persistent buffers, tied ones too."""
         self.settle()
-        if not self.held:
+        if not self.held and not self.fsdp1:
             self.look()
         return list(self.described())
 
     def described(self) -> Iterator[Item]:
-        first: dict[int, str] = {}
+        first: dict[int, tuple[str, ...]] = {}
+        for prefix, m in self.fsdp1:
+            for s in shards(prefix, m):
+                yield from self.stored(shown(s.placed.name), s.memory, True, s.tied_to and
+                                       shown(s.tied_to), s.placed, s.owner)
         for h in self.held:
             t = h.place[h.key]
-            tied = first.setdefault(id(t), h.name)
-            cast = self.store if h.parameter and t.dtype == torch.float32 else None
-            if cast == "F32":
-                cast = None
-            yield Item("model", h.name, t, cast, tied if tied != h.name else None,
-                       cast is not None)
-            if cast is not None and tied == h.name:
-                yield Item("master_weights", h.name, t)
+            names = tuple(p.name for p in h.placed) or (h.name,)
+            tied = first.setdefault(id(t), names)
+            for i, name in enumerate(names):
+                yield from self.stored(name, t, h.parameter, tied[i] if tied[i] != name else None,
+                                       h.placed[i] if h.placed else None)
 
-    def parameters(self) -> dict[int, str]:
-        """The name of each parameter by its id(): the first, where it has several."""
-        names: dict[int, str] = {}
+    def stored(self, name: str, t: torch.Tensor, parameter: bool, tied_to: Optional[str],
+               at: Optional[Placed], owner: Optional[torch.Tensor] = None) -> Iterator[Item]:
+        """A tensor as it is stored: in family model, and the exact values of a master."""
+        cast = self.store if parameter and t.dtype == torch.float32 else None
+        if cast == "F32":
+            cast = None
+        yield Item("model", name, t, cast, tied_to, cast is not None, at=at, owner=owner)
+        if cast is not None and tied_to is None:
+            yield Item("master_weights", name, t, at=at, owner=owner)
+
+    def parameters(self) -> dict[int, tuple[Placed, ...]]:
+        """What each parameter has of which stored tensors, by its id(). A parameter that several
+        modules have goes by its first name."""
+        names: dict[int, tuple[Placed, ...]] = {}
+        for prefix, m in self.fsdp1:
+            for s in shards(prefix, m):
+                if s.tied_to is None:
+                    names[id(s.owner)] = names.get(id(s.owner), ()) + \
+                        (replace(s.state, name=shown(s.state.name)),)
         for h in self.held:
             if h.parameter:
-                names.setdefault(id(h.place[h.key]), h.name)
+                names.setdefault(id(h.place[h.key]), h.placed or (Placed(h.name, PLAIN),))
         return names
 
     def extra_state(self) -> dict[str, Any]:
@@ -234,10 +285,10 @@ class Model:
 
     def files(self) -> dict[str, bytes]:
         """config.json and generation_config.json of a transformers model, else nothing."""
-        config: Any = getattr(self.module, "config", None)
+        config: Any = getattr(inner(self.module), "config", None)
         if self.prefix or not hasattr(config, "to_json_string"):
             return {}
-        generation: Any = getattr(self.module, "generation_config", None)
+        generation: Any = getattr(inner(self.module), "generation_config", None)
         now = contents(config), contents(generation)
         if self.written is None or self.written[0] != now:
             self.written = now, self.made(config, generation)
@@ -248,7 +299,7 @@ class Model:
         found: dict[str, bytes] = {}
         import copy
         config = copy.deepcopy(config)
-        written = next(k for k in type(self.module).__mro__
+        written = next(k for k in type(inner(self.module)).__mro__
                        if not k.__module__.startswith("torch."))
         config.architectures = [written.__name__]
         if self.store is not None:

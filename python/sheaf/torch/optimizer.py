@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor, Replicate
 
 from .layout import DTYPES, TORCH_DTYPES, Unsupported
 from .model import Item
+from .placed import PLAIN, Placed
 
 FAMILY = "optimizer"
 STORED = {"exp_avg": "moment1_0", "exp_avg_sq": "moment2_0", "max_exp_avg_sq": "moment2_max_0"}
@@ -45,45 +46,68 @@ def whole_step(value: Any) -> Optional[int]:
 class Optimizer:
     """One optimizer: anything with the `state` and the `param_groups` of torch.optim.Optimizer.
 
-    name_of  the name of a parameter by its id(), from the models that are tracked
+    placed_of  what a parameter has of which stored tensors, by its id(), from the models that are
+               tracked
     """
 
-    def __init__(self, optimizer: Any, name_of: Callable[[int], Optional[str]]) -> None:
+    def __init__(self, optimizer: Any,
+                 placed_of: Callable[[int], Optional[tuple[Placed, ...]]]) -> None:
         self.optimizer = optimizer
-        self.name_of = name_of
+        self.placed_of = placed_of
         self.pending: dict[int, dict[str, Any]] = {}
         self.others: list[tuple[str, torch.Tensor, str]] = []   # what items() saw beside tensors
         self.listed: list[str] = []     # JSON of the names in each group
         self.counts: Optional[Sequence[torch.Tensor]] = None    # step counts on the CPU
 
-    def named(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The parameters with their names, in the order of the groups."""
+    @property
+    def local(self) -> Any:
+        """The optimizer that has the state of this rank: of ZeRO the one that it wraps, which
+        has the parameters that this rank updates."""
+        if any(k.__name__ == "ZeroRedundancyOptimizer" for k in type(self.optimizer).__mro__):
+            if getattr(self.optimizer, "_overlap_with_ddp", False):
+                raise Unsupported("ZeroRedundancyOptimizer with overlap_with_ddp=True updates "
+                                  "parameters in the backward pass, in an order of its own")
+            return self.optimizer.optim
+        return self.optimizer
+
+    def names_of(self, p: torch.Tensor) -> list[str]:
+        """The names of the stored tensors of which a parameter has a part."""
+        return [x.name for x in self.placed_of(id(p)) or ()]
+
+    def params(self) -> Iterator[tuple[tuple[Placed, ...], torch.Tensor]]:
+        """The parameters, and what they have of which tensors, in the order of the groups."""
         for g, group in enumerate(self.optimizer.param_groups):
             for p in group["params"]:
-                name = self.name_of(id(p))
-                if name is None:
+                placed = self.placed_of(id(p))
+                if placed is None:
                     raise Absent("a parameter of shape %s in group %d of %s is in no model that "
                                  "is tracked: track the module that has it as well"
                                  % (tuple(p.shape), g, type(self.optimizer).__name__))
-                yield name, p
+                yield placed, p
+
+    def named(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The parameters with all their names, in the order of the groups."""
+        for placed, p in self.params():
+            for x in placed:
+                yield x.name, p
 
     def items(self) -> list[Item]:
         """The tensors that the optimizer has now; notes what else its state has."""
         found: list[Item] = []
         self.others, self.listed, self.counts = [], [], None
-        state = self.optimizer.state
+        state = self.local.state
         for k in state:
             if not isinstance(k, torch.Tensor):
                 raise Unsupported("the state of %s has %r, which belongs to no parameter and "
                                   "would be lost: track an object with state_dict() that has it"
                                   % (type(self.optimizer).__name__, k))
-        for name, p in self.named():
+        for placed, p in self.params():
             for key, value in state.get(p, {}).items():
                 if isinstance(value, torch.Tensor):
-                    self.prove(name, key, p, value)
-                    found.append(Item(FAMILY, "%s/%s" % (name, STORED.get(key, key)), value))
+                    self.prove(placed[0].name, key, p, value)
+                    found += items_of(placed, STORED.get(key, key), p, value)
                 else:
-                    self.others.append((name, p, key))
+                    self.others += [(x.name, p, key) for x in placed]
         return found
 
     def prove(self, name: str, key: str, p: torch.Tensor, value: torch.Tensor) -> None:
@@ -101,21 +125,22 @@ class Optimizer:
         """What the state has beside the tensors of items(), by name and key."""
         found: dict[str, dict[str, Any]] = {}
         for name, p, key in self.others:
-            found.setdefault(name, {})[key] = self.optimizer.state[p][key]
+            found.setdefault(name, {})[key] = self.local.state[p][key]
         return found
 
     def steps(self) -> set[Optional[int]]:
         """The step counts that parameters have."""
         if self.counts is not None:
             return set(map(whole_step, set(map(torch.Tensor.item, self.counts))))
-        return {whole_step(v["step"]) for v in list(self.optimizer.state.values()) if "step" in v}
+        return {whole_step(v["step"]) for v in list(self.local.state.values()) if "step" in v}
 
     def groups(self) -> str:
         """param_groups as JSON, with the names that items() saw in place of parameters."""
         groups = self.optimizer.param_groups
         if not self.listed:
-            names = iter([name for name, _ in self.named()])
-            self.listed = [json.dumps([next(names) for _ in g["params"]]) for g in groups]
+            list(self.params())         # all of them must have names
+            self.listed = [json.dumps([n for p in g["params"] for n in self.names_of(p)])
+                           for g in groups]
         made = []
         for listed, group in zip(self.listed, groups):
             options = json.dumps({k: jsonable(k, v) for k, v in group.items() if k != "params"},
@@ -138,19 +163,24 @@ class Optimizer:
             keys.setdefault(name, []).append(key)
         self.pending = {}
         found: list[Item] = []
-        for group in self.optimizer.param_groups:
+        for group in self.local.param_groups:
             for p in group["params"]:
-                name = self.name_of(id(p)) or ""
-                now = self.optimizer.state.get(p, {})
+                placed = self.placed_of(id(p)) or ()
+                now = self.local.state.get(p, {})
                 values: dict[str, Any] = {}
-                for key in keys.get(name, []):
+                there = {key: x.name for x in reversed(placed) for key in keys.get(x.name, [])}
+                if is_nothing(placed):          # other ranks have all of it
+                    there = {}
+                for key in sorted(there):
                     ours = OURS.get(key, key)
-                    full = "%s/%s" % (name, key)
                     value = now.get(ours)
                     if not isinstance(value, torch.Tensor):
-                        value = made(p, group, ours, *stored[full])
+                        dtype, shape = stored["%s/%s" % (there[key], key)]
+                        if shape and placed[0].shape != PLAIN:
+                            shape = tuple(p.shape)
+                        value = made(p, group, ours, dtype, shape)
                     values[ours] = value
-                    found.append(Item(FAMILY, full, value))
+                    found += items_of(placed, key, p, value)
                 self.pending[id(p)] = values
         return found
 
@@ -162,18 +192,20 @@ class Optimizer:
         strict  False: the state of a parameter that the checkpoint lacks stays as it is
         """
         known = {name for group in groups for name in group["params"]}
-        for group in self.optimizer.param_groups:
+        state_of = self.local.state
+        for group in self.local.param_groups:
             for p in group["params"]:
-                name = self.name_of(id(p)) or ""
+                names = self.names_of(p) or [""]
                 values = self.pending.get(id(p), {})
-                values.update(plain.get(name, {}))
+                if not is_nothing(self.placed_of(id(p)) or ()):
+                    values.update(plain.get(names[0], {}))
                 if values:
-                    state = self.optimizer.state[p]
+                    state = state_of[p]
                     for key in [k for k in state if k not in values]:
                         del state[key]
                     state.update(values)
-                elif p in self.optimizer.state and (strict or name in known):
-                    del self.optimizer.state[p]
+                elif p in state_of and (strict or names[0] in known):
+                    del state_of[p]
         self.pending = {}
         for old, options in list(self.matched(groups)):
             for key, value in options.items():
@@ -182,12 +214,13 @@ class Optimizer:
 
     def accept_some(self, plain: Mapping[str, Mapping[str, Any]]) -> None:
         """Gives the optimizer those values of its state that were loaded, and leaves the rest."""
-        for group in self.optimizer.param_groups:
+        for group in self.local.param_groups:
             for p in group["params"]:
                 values = self.pending.get(id(p), {})
-                values.update(plain.get(self.name_of(id(p)) or "", {}))
+                for name in self.names_of(p)[:1]:
+                    values.update(plain.get(name, {}))
                 if values:
-                    self.optimizer.state[p].update(values)
+                    self.local.state[p].update(values)
         self.pending = {}
 
     def prove_groups(self, stored: Sequence[Mapping[str, Any]], strict: bool) -> None:
@@ -197,7 +230,7 @@ class Optimizer:
             if strict and group["params"] and id(group) not in known:
                 raise Unsupported("no options are stored for the parameter group that begins with "
                                   "%s; strict=False keeps those that it has"
-                                  % self.name_of(id(group["params"][0])))
+                                  % self.names_of(group["params"][0])[0])
 
     def matched(self, stored: Sequence[Mapping[str, Any]]
                 ) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
@@ -207,7 +240,7 @@ class Optimizer:
         """
         where = {name: i for i, group in enumerate(stored) for name in group["params"]}
         for group in self.optimizer.param_groups:
-            names = [self.name_of(id(p)) or "" for p in group["params"]]
+            names = [n for p in group["params"] for n in self.names_of(p)]
             known: dict[int, str] = {}
             for n in names:
                 if n in where:
@@ -217,6 +250,27 @@ class Optimizer:
                                   "with different options" % tuple(list(known.values())[:2]))
             if known:
                 yield group, stored[min(known)]
+
+
+def is_nothing(placed: Sequence[Placed]) -> bool:
+    """Whether a parameter has no item of any tensor, as views of FSDP1's buffers may."""
+    return bool(placed) and all(x.flat is not None and x.flat[1] == 0 for x in placed)
+
+
+def items_of(placed: Sequence[Placed], key: str, p: torch.Tensor,
+             value: torch.Tensor) -> list[Item]:
+    """A value of the state of a parameter as it is stored: for each tensor of which the parameter
+    has a part. One number, such as a step, is stored for each of them, and loaded for the first."""
+    names = ["%s/%s" % (x.name, key) for x in placed]
+    if placed[0].shape == PLAIN:
+        return [Item(FAMILY, names[0], value)]
+    if value.shape == p.shape:
+        return [Item(FAMILY, n, value, at=x) for n, x in zip(names, placed)]
+    if value.numel() == 1:
+        return [Item(FAMILY, n, value, save_only=i > 0) for i, n in enumerate(names)]
+    raise Unsupported("the optimizer's state %s has shape %s and its parameter, which is a part of "
+                      "a tensor, has %s: what the others have of it cannot be known"
+                      % (names[0], tuple(value.shape), tuple(p.shape)))
 
 
 def options_of(group: Mapping[str, Any]) -> str:

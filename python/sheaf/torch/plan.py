@@ -34,10 +34,9 @@ def key_of(item: Item) -> Key:
     t = item.tensor
     local = local_of(t)
     spec = (t.device_mesh, t.placements, t.shape) if isinstance(t, DTensor) else None
-    at = None if item.at is None else (item.at.shape, item.at.boxes)
-    return (item.family, item.name, item.store, item.tied_to, item.save_only, item.optional,
-            item.copy, at, type(t), type(local), local.shape, local.stride(), local.dtype,
-            local.device, local.is_complex() and local.is_conj(), spec)
+    return (item.family, item.name, item.at, item.store, item.tied_to, item.save_only,
+            item.optional, item.copy, type(t), type(local), local.shape, local.stride(),
+            local.dtype, local.device, local.is_complex() and local.is_conj(), spec)
 
 
 def is_plain(item: Item) -> bool:
@@ -102,9 +101,10 @@ class Plan:
             before = len(self.slices)
             try:
                 if item.at is not None:
-                    self.add(state, item, item.name, item.at)
-                for name, t in () if item.at else parts(item.name, item.tensor):
-                    self.add(state, item, name, layout(t))
+                    self.add(state, item, item.name, item.at.layout(item.tensor))
+                else:
+                    for name, t in parts(item.name, item.tensor):
+                        self.add(state, item, name, layout(t))
             except Unsupported as e:
                 raise Unsupported("%s (family %s): %s" % (item.name, item.family, e)) from None
             self.of_items.append(range(before, len(self.slices)))
@@ -132,7 +132,13 @@ class Plan:
                 s.flags |= c.SHEAF_SLICE_COPY
             s.shape[:n] = at.shape
             before = EMPTY
-            if box is not None:
+            if box is not None and at.flat is not None:
+                s.flags |= c.SHEAF_SLICE_FLAT
+                s.count[:n] = box.count
+                s.flat_start, s.flat_count = at.flat
+                before = bytes_each * box.origin
+                s.data = host.data_ptr() + before
+            elif box is not None:
                 s.flags |= c.SHEAF_SLICE_STRIDED
                 s.start[:n], s.count[:n] = box.start, box.count
                 s.stride[:n] = [step if k > 1 else 0 for step, k in zip(at.stride, box.count)]

@@ -19,6 +19,7 @@ import fnmatch
 import hashlib
 import json
 import logging
+from dataclasses import replace
 from typing import Any, Iterable, Mapping, Optional, Protocol, Sequence, Union
 
 import torch
@@ -31,6 +32,7 @@ from . import document, rng
 from .layout import TORCH_DTYPES, Unsupported
 from .model import Item, Model
 from .optimizer import FAMILY, Optimizer
+from .placed import Parts, Placed
 
 log = logging.getLogger("sheaf")
 GROUPS, TRAINER = "param_groups", "trainer"
@@ -115,13 +117,14 @@ class Tracked:
         self.parts: dict[str, list[Stateful]] = {}      # same on all ranks: scheduler, scaler, ...
         self.loaders: list[Stateful] = []
         self.streams: dict[str, Any] = {}
-        self.names: dict[int, str] = {}
+        self.names: dict[int, tuple[Placed, ...]] = {}  # of each parameter, by its id()
         self.ids: list[int] = []                        # of the tensors that items() listed
         self.spans: list[range] = []                    # of items: those of each optimizer
         self.listed = 0                                 # how often items() was called
 
     def add(self, model: Optional[nn.Module], optimizers: Sequence[Any], prefix: str,
-            loader: Few, streams: Optional[Mapping[str, Any]], parts: Mapping[str, Few]) -> None:
+            loader: Few, streams: Optional[Mapping[str, Any]], parts: Mapping[str, Few],
+            split: Parts = None) -> None:
         """Adds objects; TypeError or ValueError: one of them cannot be tracked."""
         if isinstance(model, torch.optim.Optimizer):
             raise TypeError("track(model, *optimizers): the first argument is an optimizer; "
@@ -138,7 +141,7 @@ class Tracked:
         for name, stream in (streams or {}).items():
             rng.read_one(name, stream)
         if model is not None:
-            self.models.append(Model(model, prefix, self.store_dtype))
+            self.models.append(Model(model, prefix, self.store_dtype, split))
         self.optimizers += [Optimizer(o, self.names.get) for o in optimizers]
         for what, objects in found.items():
             if objects:
@@ -166,7 +169,7 @@ class Tracked:
             found += o.items()
             self.spans.append(range(before, len(found)))
         prove_names(found)
-        self.ids = [id(i.tensor) for i in found]
+        self.ids = [id(i.tensor if i.owner is None else i.owner) for i in found]
         return found
 
     def prove_optimizers(self) -> None:
@@ -307,11 +310,11 @@ def from_stored(items: list[Item], stored: Mapping[str, Mapping[str, Tensor]]) -
     found: list[Item] = []
     for item in items:
         if item.family == "master_weights":
-            found.append(Item("model", item.name, item.tensor) if item.name in alone else item)
+            found.append(replace(item, family="model") if item.name in alone else item)
         elif item.save_only:
             first = item.tied_to or item.name
             if first in alone and item.tied_to is not None:
-                found.append(Item("model", item.name, item.tensor, tied_to=first))
+                found.append(replace(item, store=None, tied_to=first, save_only=False))
             elif first not in alone:
                 found.append(item)
         else:
@@ -321,10 +324,9 @@ def from_stored(items: list[Item], stored: Mapping[str, Mapping[str, Tensor]]) -
                     TORCH_DTYPES.get(there.dtype) == torch.float32:
                 found.append(item)
                 continue
-            found.append(Item("model", item.name, item.tensor, there.dtype, item.tied_to,
-                              save_only=True))
+            found.append(replace(item, store=there.dtype, save_only=True))
             if item.tied_to is None:
-                found.append(Item("master_weights", root, item.tensor))
+                found.append(replace(item, family="master_weights", name=root))
     return found
 
 
@@ -382,7 +384,8 @@ class Restore:
         names.setdefault(FAMILY, set()).update("%s/%s" % (name, k) for name, values in
                                                self.plain.items() for k in values)
         if not self.strict:             # what the checkpoint lacks may be named as well
-            names["model"].update(n for m in self.tracked.models for n in m.parameters().values())
+            names["model"].update(x.name for m in self.tracked.models
+                                  for placed in m.parameters().values() for x in placed)
         self.wanted.prove(parts, names)
 
     def read_rank(self, rank: int, ranks: int) -> None:

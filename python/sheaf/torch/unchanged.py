@@ -52,7 +52,7 @@ class Modules:
         self.keys = list(chain.from_iterable(self.filled))
         self.dicts = [isinstance(d, dict) for d in self.filled]
         self.values = self.held(self.filled)
-        self.known = all(type(d) in (*DICTS, set) for d in self.parts)
+        self.known = all(type(d) in (*DICTS, set) for d in self.parts) and not model.fsdp1
 
     def held(self, filled: Sequence[Any]) -> list[Any]:
         """All that these dicts hold; those of them that are sets are left out."""
@@ -82,7 +82,8 @@ class States:
         groups = self.grouped()
         self.group_sizes, self.params = list(map(len, groups)), list(chain.from_iterable(groups))
         state = self.inner.state
-        self.known = type(state) in DICTS and all(type(d) is dict for d in state.values())
+        self.known = optimizer.local is self.inner and type(state) in DICTS and \
+            all(type(d) is dict for d in state.values())
         if not self.known:
             return
         self.owners, inner = list(state), list(state.values())

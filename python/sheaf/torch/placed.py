@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a plain tensor of this rank has of the tensors that a checkpoint stores.
+
+A DTensor says by itself what it has. Trainers that split tensors by hand declare it:
+
+    tp = {"rank": tp_rank, "ranks": tp_size}
+    ckpt.track(model, optimizer, parts={
+        "*.qkv.weight": sheaf.torch.QKV(heads=32, kv_heads=8, **tp),
+        "*.gate_up.weight": sheaf.torch.GateUp(**tp),
+        "*.o_proj.weight": sheaf.torch.Split(1, **tp)})         # row parallel
+
+The state that an optimizer keeps of such a parameter is placed as the parameter is. Nothing here
+communicates, and nothing copies.
+"""
+from __future__ import annotations
+
+import fnmatch
+import math
+from dataclasses import dataclass
+from typing import Callable, Mapping, Optional, Protocol, Sequence, Union
+
+import torch
+
+from .layout import DTYPES, Box, Layout, Unsupported, plain
+
+Shape = tuple[int, ...]
+PLAIN: Shape = (-1,)                    # in place of a shape: nothing was declared of the tensor
+
+
+@dataclass(frozen=True)
+class Placed:
+    """What a local tensor has of one stored tensor.
+
+    name   of the stored tensor
+    shape  of the whole of it
+    boxes  that lie in the local tensor
+    flat   in place of boxes: the first item of the stored tensor in row-major order that is here,
+           how many are, and where they begin in the local tensor, which is dense
+    """
+
+    name: str
+    shape: Shape
+    boxes: tuple[Box, ...] = ()
+    flat: Optional[tuple[int, int, int]] = None
+
+    def layout(self, t: torch.Tensor) -> Layout:
+        """The layout of that tensor of this rank. Raises Unsupported."""
+        local = plain(t)
+        dtype = DTYPES[local.dtype]
+        if self.flat is None:
+            return Layout(self.shape, dtype, self.boxes, tuple(local.stride()), local)
+        first, count, origin = self.flat
+        if not local.is_contiguous():
+            raise Unsupported("a range of items needs dense memory")
+        if origin + count > local.numel() or first + count > math.prod(self.shape):
+            raise Unsupported("%d items from item %d on of a tensor of shape %s cannot be in %d "
+                              "items here" % (count, first, self.shape, local.numel()))
+        box = Box((0,) * len(self.shape), self.shape, origin)
+        return Layout(self.shape, dtype, (box,) if count else (), (), local, (first, count))
+
+
+class Declared(Protocol):
+    """A declaration: what the tensor of that name has of which stored tensors."""
+
+    def placed(self, name: str, t: torch.Tensor) -> tuple[Placed, ...]:
+        """One for each stored tensor. Raises Unsupported if the shape does not fit."""
+
+
+def rank_of(what: str, rank: int, ranks: int) -> None:
+    """Raises ValueError unless it is one of the ranks."""
+    if not 0 <= rank < ranks:
+        raise ValueError("%s(rank=%r, ranks=%r): rank must be one of 0 to ranks - 1"
+                         % (what, rank, ranks))
+
+
+def rows(t: torch.Tensor, shape: Shape, here: int, there: int, n: int) -> Box:
+    """A box of n rows: they begin at row `here` of the local tensor, and `there` of the whole."""
+    rest = shape[1:]
+    return Box((there,) + (0,) * len(rest), (n,) + rest, here * t.stride(0))
+
+
+def renamed(name: str, module: str) -> str:
+    """The name with another module: `layers.0.qkv.weight` becomes `layers.0.q_proj.weight`."""
+    names = name.split(".")
+    names[max(0, len(names) - 2)] = module
+    return ".".join(names)
+
+
+@dataclass(frozen=True)
+class Split:
+    """A tensor that is cut along a dimension into equal parts, one for each rank.
+
+    dim    0: the weight and the bias of a column-parallel layer, and an embedding that is cut by
+           words; 1: the weight of a row-parallel layer
+    rank, ranks
+           of the tensor-parallel group
+    size   of the dimension of the whole, without the padding at the end that the last ranks may
+           have; None: there is no padding
+    name   of the stored tensor; None: the name that the model has for it
+    """
+
+    dim: int
+    rank: int
+    ranks: int
+    size: Optional[int] = None
+    name: Optional[str] = None
+
+    def __post_init__(self) -> None:
+        rank_of("Split", self.rank, self.ranks)
+
+    def placed(self, name: str, t: torch.Tensor) -> tuple[Placed, ...]:
+        """The box of this rank."""
+        if not -t.ndim <= self.dim < t.ndim:
+            raise Unsupported("it has shape %s and is declared as cut along dimension %d"
+                              % (tuple(t.shape), self.dim))
+        d = self.dim % t.ndim
+        each = int(t.shape[d])
+        size = each * self.ranks if self.size is None else self.size
+        first = min(self.rank * each, size)
+        n = min(each, size - first)
+        if size > each * self.ranks:
+            raise Unsupported("it has %d of %d in dimension %d, and %d ranks do not have all"
+                              % (each, size, d, self.ranks))
+        shape = tuple(t.shape[:d]) + (size,) + tuple(t.shape[d + 1:])
+        start = (0,) * d + (first,) + (0,) * (t.ndim - d - 1)
+        count = tuple(t.shape[:d]) + (n,) + tuple(t.shape[d + 1:])
+        return (Placed(self.name or name, shape, (Box(start, count, 0),) if math.prod(count)
+                       else ()),)
+
+
+@dataclass(frozen=True)
+class Flat:
+    """A tensor of one dimension that has the items [first, first + its size) of a tensor of that
+    shape, in row-major order: a partition as ZeRO makes them.
+
+    last   items of it that are padding, at its end
+    name   of the stored tensor; None: the name that the model has for it
+    """
+
+    shape: Shape
+    first: int
+    last: int = 0
+    name: Optional[str] = None
+
+    def placed(self, name: str, t: torch.Tensor) -> tuple[Placed, ...]:
+        """The range of this rank."""
+        if t.ndim != 1:
+            raise Unsupported("it has shape %s and is declared as a range of items"
+                              % (tuple(t.shape),))
+        return (Placed(self.name or name, tuple(self.shape), (),
+                       (self.first, int(t.shape[0]) - self.last, 0)),)
+
+
+@dataclass(frozen=True)
+class QKV:
+    """The fused weight or bias of queries, keys and values, stored as three tensors.
+
+    rank, ranks  of the tensor-parallel group
+    heads        of the queries in the whole model
+    kv_heads     of keys and values, which several heads of the queries may share. With more ranks
+                 than kv_heads several ranks have the same one
+    names        of the modules that the stored tensors belong to
+    interleaved  True: as in Megatron, the rows of each kv_head are together, after those of its
+                 queries; False: all queries of the rank, then its keys, then its values
+    """
+
+    rank: int
+    ranks: int
+    heads: int
+    kv_heads: int
+    names: tuple[str, str, str] = ("q_proj", "k_proj", "v_proj")
+    interleaved: bool = True
+
+    def __post_init__(self) -> None:
+        rank_of("QKV", self.rank, self.ranks)
+        few, many = sorted((self.kv_heads, self.ranks))
+        if self.heads % self.ranks or self.heads % self.kv_heads or many % few:
+            raise ValueError("QKV: %d heads with %d kv_heads cannot be split over %d ranks"
+                             % (self.heads, self.kv_heads, self.ranks))
+
+    def placed(self, name: str, t: torch.Tensor) -> tuple[Placed, ...]:
+        """The boxes of queries, keys and values of this rank."""
+        heads, pairs = self.heads // self.ranks, max(1, self.kv_heads // self.ranks)
+        if t.ndim == 0 or t.shape[0] % (heads + 2 * pairs):
+            raise Unsupported("it has shape %s, which %d heads and %d pairs of keys and values "
+                              "cannot share" % (tuple(t.shape), heads, pairs))
+        size = int(t.shape[0]) // (heads + 2 * pairs)
+        rest = tuple(t.shape[1:])
+        shapes = [(n * size,) + rest for n in (self.heads, self.kv_heads, self.kv_heads)]
+        first = self.rank * self.kv_heads // self.ranks
+        boxes: list[list[Box]] = [[], [], []]
+        each = heads // pairs           # queries of one pair
+        for i in range(pairs if self.interleaved else 1):
+            n = each if self.interleaved else heads
+            k = 1 if self.interleaved else pairs
+            at = i * (each + 2)
+            for which, (here, there, many) in enumerate((
+                    (at, self.rank * heads + i * each, n), (at + n, first + i, k),
+                    (at + n + k, first + i, k))):
+                boxes[which].append(rows(t, shapes[which], here * size, there * size,
+                                         many * size))
+        return tuple(Placed(renamed(name, module), shape, tuple(b))
+                     for module, shape, b in zip(self.names, shapes, boxes))
+
+
+@dataclass(frozen=True)
+class GateUp:
+    """The fused weight of a gate and an up projection, stored as two tensors: each rank has its
+    rows of the first, then its rows of the second.
+
+    names  of the modules that the stored tensors belong to
+    """
+
+    rank: int
+    ranks: int
+    names: tuple[str, ...] = ("gate_proj", "up_proj")
+
+    def __post_init__(self) -> None:
+        rank_of("GateUp", self.rank, self.ranks)
+
+    def placed(self, name: str, t: torch.Tensor) -> tuple[Placed, ...]:
+        """The rows of each on this rank."""
+        if t.ndim == 0 or t.shape[0] % len(self.names):
+            raise Unsupported("it has shape %s, which %d projections cannot share"
+                              % (tuple(t.shape), len(self.names)))
+        n = int(t.shape[0]) // len(self.names)
+        shape = (n * self.ranks,) + tuple(t.shape[1:])
+        return tuple(Placed(renamed(name, module), shape,
+                            (rows(t, shape, i * n, self.rank * n, n),))
+                     for i, module in enumerate(self.names))
+
+
+Parts = Union[None, Mapping[str, Declared], Callable[[str, torch.Tensor], Optional[Declared]]]
+
+
+def declared(parts: Parts, names: Sequence[tuple[str, torch.Tensor]]
+             ) -> dict[str, tuple[Placed, ...]]:
+    """What is declared of tensors, by their names.
+
+    Raises Unsupported if a declaration does not fit its tensor, and ValueError if a pattern means
+    no tensor.
+    """
+    found: dict[str, tuple[Placed, ...]] = {}
+    unused = set() if parts is None or callable(parts) else set(parts)
+    for name, t in names:
+        how: Optional[Declared] = None
+        if callable(parts):
+            how = parts(name, t)
+        elif parts is not None:
+            pattern = next((p for p in parts if fnmatch.fnmatchcase(name, p)), None)
+            if pattern is not None:
+                how = parts[pattern]
+                unused.discard(pattern)
+        if how is not None:
+            try:
+                found[name] = how.placed(name, t)
+            except Unsupported as e:
+                raise Unsupported("%s: %s" % (name, e)) from None
+    if unused:
+        raise ValueError("parts=: no tensor of the model is called %s"
+                         % " or ".join(sorted(unused)))
+    return found
