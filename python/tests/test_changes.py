@@ -219,6 +219,63 @@ def collected(rank: int, path: str) -> list[str]:
     return found
 
 
+def micro_batches(rank: int, path: str) -> list[str]:
+    """Saves between micro-batches where torch keeps gradients that are not reduced, and after."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+    said = []
+    for i in range(3):
+        m: Any = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+        if i == 0:
+            fully_shard(m, mesh=init_device_mesh("cpu", (2,)))
+        else:
+            m = nn.parallel.DistributedDataParallel(m) if i == 1 else \
+                FullyShardedDataParallel(m, device_id=torch.device("cpu"))
+        o = torch.optim.SGD(m.parameters(), 0.1)
+        with sheaf.Checkpointer("%s-%d" % (path, i), timeout=20) as ckpt:
+            ckpt.track(m, o)
+            with contextlib.nullcontext() if i == 0 else m.no_sync():
+                if i == 0:
+                    m.set_requires_gradient_sync(False)
+                m(torch.ones(2, 4)).sum().backward()
+                said.append(told(lambda: ckpt.save(1)))
+            if i == 0:
+                m.set_requires_gradient_sync(True)
+            m(torch.ones(2, 4)).sum().backward()
+            o.step()
+            ckpt.save(1)
+            o.zero_grad()
+            ckpt.save(2)
+    return said
+
+
+@needs("torch")
+def test_between_micro_batches() -> None:
+    """A save between micro-batches is an error where gradients are seen to wait, and elsewhere the
+    log warns of it"""
+    with folder() as at:
+        said = ranks.first(ranks.results(2, micro_batches, at + "/run"))
+        for text, words in zip(said, ("set_requires_gradient_sync", "no_sync() of Distributed",
+                                      "no_sync() of FullySharded")):
+            assert text.startswith("Invalid: step 1: a save between mi") and words in text, text
+    with folder() as at, logged() as warned, sheaf.Checkpointer(at + "/run") as ckpt:
+        m, o = small()
+        ckpt.track(m, o)
+        for step in range(6):           # zero_grad() at the top, or at the end, or a step left out
+            if step % 2:
+                o.zero_grad()
+            m(torch.full((2, 64), float("inf") if step == 4 else 1.0)).sum().backward()
+            if step != 4:
+                o.step()
+            ckpt.save_async(step)
+            o.zero_grad(set_to_none=step % 3 == 0)
+        assert not warned, warned
+        m(torch.ones(2, 64)).sum().backward()
+        ckpt.save(7)
+        ckpt.save(8)
+        assert len(warned) == 1 and "step 7 is saved between micro-batches" in warned[0], warned
+
+
 @needs("torch")
 def test_gc_in_any_order() -> None:
     """A Checkpointer, its handle and what it tracks may be collected in any order"""

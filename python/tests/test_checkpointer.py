@@ -466,6 +466,33 @@ def test_scheduler_scaler_loader() -> None:
 
 
 @needs("torch", "numpy")
+def test_a_loader_with_a_generator() -> None:
+    """A counted loader whose batches are drawn from a stream of its own gives the rest of them"""
+    data = torch.utils.data.TensorDataset(torch.arange(20))
+
+    def loader(seed: int) -> Any:
+        return sheaf.torch.CountedLoader(torch.utils.data.DataLoader(
+            data, 3, shuffle=True, generator=torch.Generator().manual_seed(seed)))
+
+    with folder() as at, sheaf.Checkpointer(at + "/run") as ckpt:
+        batches = loader(1)
+        ckpt.track(model(), loader=batches)
+        taken = iter(batches)
+        first = [next(taken)[0].tolist() for _ in range(3)]
+        ckpt.save(1)
+        rest = [[b[0].tolist() for b in taken], [b[0].tolist() for b in batches]]
+        for number in (1, 2):
+            again = loader(5)
+            with sheaf.Checkpointer(at + "/run", readonly=True) as reader:
+                reader.track(model(), loader=again)
+                reader.load(number)
+                if number == 1:         # it is saved before the next batch
+                    batches.load_state_dict(again.state_dict())
+                    ckpt.save(2)
+            assert [[b[0].tolist() for b in again], [b[0].tolist() for b in again]] == rest, first
+
+
+@needs("torch", "numpy")
 def test_retention() -> None:
     """The newest checkpoints, the best, and those that are marked are kept."""
     with folder() as at:

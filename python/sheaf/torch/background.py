@@ -17,10 +17,11 @@ import weakref
 from typing import Any, Callable, Optional, Protocol, Sequence
 
 import torch
-
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ..errors import Error
+from .accumulated import Watched, keeps_gradients, prove
+from .optimizer import Optimizer
 from .pending import Pending
 from .plan import Plan
 from .ranks import together
@@ -66,6 +67,9 @@ class Background:
         self.pending: list[Pending] = []
         self.failure: Optional[Error] = None    # the first that nobody asked for
         self.left_out = 0
+        self.watched = Watched()
+        self.wrappers: list[Any] = []           # modules whose gradients may wait
+        self.seen = -1                          # how often items were listed before that
         self.hooks: dict[int, Any] = {}         # before step(), by the number of the optimizer
         self.ends: list[Any] = []               # other hooks that are removed at the end
         self.others: Any = None                 # one before step() of any optimizer
@@ -81,8 +85,7 @@ class Background:
             if i not in self.hooks and has_gate(o):
                 self.hooks[i] = hook = o.optimizer.register_step_pre_hook(opens(self, i, turns))
                 o.optimizer._optimizer_step_pre_hooks.move_to_end(hook.id, last=False)
-                self.ends.append(o.optimizer.register_step_post_hook(
-                    lambda *_: turns.after_step()))
+                self.ends.append(o.optimizer.register_step_post_hook(ends(self, turns)))
         if tracked.optimizers and self.others is None:
             self.others = register_optimizer_step_pre_hook(opens_all(self, tracked))
             self.ends.append(self.others)
@@ -126,6 +129,17 @@ class Background:
         return self.found
 
     # ---- saves in flight ----
+
+    def prove(self, step: Any, tracked: Tracked) -> None:
+        """Raises sheaf.Invalid if a save is seen to be between micro-batches, and warns if it only
+        seems so."""
+        if self.seen != tracked.listed:         # looked at anew when the items were
+            self.seen = tracked.listed
+            self.wrappers = [m for model in tracked.models for m in model.given.modules()
+                             if keeps_gradients(m)]
+        prove(step, self.wrappers)
+        if len(tracked.optimizers) == 1 and not tracked.parts.get("scaler"):
+            self.watched.look(step, tracked.optimizers[0].optimizer)
 
     def settle(self) -> None:
         """Before another save or a load: all memory may change, and what has ended is noted."""
@@ -203,6 +217,18 @@ def remember(checkpointer: Any) -> None:
         _pid = os.getpid()
         _open.clear()
     _open.add(checkpointer)
+
+
+def ends(background: Background, turns: Turns) -> Callable[..., None]:
+    """A hook after step()."""
+    weak = weakref.ref(background)
+
+    def ended(optimizer: Any, *_: Any) -> None:
+        found = weak()
+        turns.after_step()
+        if found is not None:
+            found.watched.stepped(optimizer)
+    return ended
 
 
 def owner(tracked: Objects, optimizer: Any) -> Optional[tuple[str, Any]]:

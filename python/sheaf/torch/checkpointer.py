@@ -283,6 +283,7 @@ class Checkpointer:
             if problem is not None:
                 raise problem
             notes = noted(metrics)
+            self.background.prove(step, self.tracked)
             state = self.lists.state(self.tracked, self.plan)
             if self.writes is None:
                 digest = self.tracked.layout_digest()

@@ -124,7 +124,7 @@ class Model:
 
     def __init__(self, module: nn.Module, prefix: str = "",
                  store_dtype: Optional[torch.dtype] = None, parts: Parts = None) -> None:
-        self.module = unwrapped(module)
+        self.given, self.module = module, unwrapped(module)
         self.parts = parts
         self.fsdp1: list[tuple[str, nn.Module]] = []    # with the prefix of its parameters
         self.prefix = prefix
