@@ -8,6 +8,7 @@ import random
 import sys
 from typing import Any, Callable
 
+import ranks
 import tap
 from tap import folder, needs, raises
 
@@ -490,6 +491,53 @@ def test_a_loader_with_a_generator() -> None:
                     batches.load_state_dict(again.state_dict())
                     ckpt.save(2)
             assert [[b[0].tolist() for b in again], [b[0].tolist() for b in again]] == rest, first
+
+
+def watched(rank: int, at: str, tqdm: bool, shown: Any) -> str:
+    """What a terminal shows of a save that is halfway, and then ends."""
+    import ctypes
+    import fcntl
+    import pty
+    import struct
+    import termios
+    from sheaf.binding import library
+    from sheaf.torch import progress
+    theirs, mine = pty.openpty()
+    fcntl.ioctl(mine, termios.TIOCSWINSZ, struct.pack("4H", 24, 100, 0, 0))
+    progress.SECONDS = 0.0
+    if not tqdm:
+        sys.modules["tqdm.auto"] = None     # type: ignore[assignment]
+    stat = library().new("sheaf_stat", phase=library().SHEAF_PHASE_WRITING, to_write=2 * 10**9)
+    with os.fdopen(mine, "w") as sys.stderr:
+        bar = progress.Progress(at, None, shown)
+        for stat.written in (10**9, 2 * 10**9):
+            bar(ctypes.pointer(stat))
+        bar.end()
+    sys.stderr = sys.__stderr__
+    os.set_blocking(theirs, False)
+    text = b""
+    try:
+        while True:
+            text += os.read(theirs, 1 << 16)
+    except OSError:
+        return text.decode()
+
+
+@needs("torch")
+def test_progress() -> None:
+    """A terminal shows how far a call is, by tqdm or by a line of text; progress= decides"""
+    assert "/a: saving:  50 %, 1.0 of 2.0 GB" in ranks.results(1, watched, "/a", False, None)[0]
+    assert ranks.results(1, watched, "/a", False, False)[0] == ""
+    if tap.there("tqdm"):
+        assert "/a: saving: " in ranks.results(1, watched, "/a", True, None)[0]
+    calls: list[int] = []
+    with folder() as at, sheaf.Checkpointer(at, progress=lambda stat: calls.append(1)) as ckpt:
+        ckpt.track(nn.Linear(300, 300))
+        for step in range(100):
+            ckpt.save(step)
+            if calls:
+                break
+        assert calls and ckpt.shown is not None
 
 
 @needs("torch", "numpy")

@@ -29,8 +29,9 @@ from .metrics import Best, Metrics, best_options, noted
 from .pending import DISK, MEMORY, NOWHERE, Pending, give_up, where_of
 from .placed import Parts
 from .plan import Plan
-from .ranks import NONE, SECONDS, agreed, ended, explained, first_with, interrupting, leave, \
-    of_torch, start_agents
+from .progress import Progress
+from .ranks import NONE, SECONDS, agreed, ended, explained, first_with, leave, of_torch, \
+    start_agents
 from .stats import Stats, stats_of
 from .tracked import STREAM, Few, Tracked, Wanted
 from .turns import Turns, one_at_a_time
@@ -76,7 +77,7 @@ class Checkpointer:
                  all made. So with memory_every=1 a job that dies goes on from one or a few steps
                  before its last: set it for a trial, not where every step must be kept
     files        further files for each checkpoint, by name, such as a tokenizer's; on rank 0
-    opts         any other field of struct sheaf_opts
+    opts         any other field of struct sheaf_opts; progress=True shows a bar, False none
 
     All ranks make it, call its methods in the same order, and close it. Raises sheaf.Error: Busy
     if another job writes to the run.
@@ -106,6 +107,8 @@ class Checkpointer:
         self.leaving = False
         self.timeout = timeout if is_time(timeout) else None
         agent = memory_every is not None if agent is None else agent
+        shown = opts.pop("progress", None)
+        self.shown: Optional[Progress] = None
         problem: Optional[BaseException] = None     # with the arguments of this rank
         try:
             prove_arguments(keep_last, keep_every, best, agent, memory_every, disk_every, timeout,
@@ -129,7 +132,7 @@ class Checkpointer:
                                 on_sigterm is not None, bool(measure)))
                 if self.commit_group is not None:
                     opts["commit_group"] = self.commit_group
-                opts.setdefault("progress", interrupting(self.group))
+                opts["progress"] = self.shown = Progress(self.path, self.group, shown)
                 if agent is True and not readonly:
                     start_agents(path, opts.get("folder"), self.group, self.timeout)
                 self.run = Run(path, self.group, create=not readonly, readonly=readonly,

@@ -206,11 +206,6 @@ def interrupted(group: Optional[Group]) -> None:
         raise KeyboardInterrupt
 
 
-def interrupting(group: Optional[Group]) -> Callable[[Any], None]:
-    """The function opts.progress of a run with this group."""
-    return lambda stat: interrupted(group)
-
-
 class Gone:
     """The operations of a group that this rank has left: all of them fail."""
 

@@ -101,7 +101,11 @@ def one_at_a_time(method: Call) -> Call:
         if self.pid != os.getpid():     # a forked process must not wait for threads it lacks
             return method(self, *args, **kwargs)
         with self.turns.taken(method.__name__):
-            found = method(self, *args, **kwargs)
+            try:
+                found = method(self, *args, **kwargs)
+            finally:
+                if self.shown is not None:
+                    self.shown.end()
             interrupted(self.group)
             return found
     return called  # type: ignore[return-value]
