@@ -191,6 +191,42 @@ def test_fsdp2_to_fsdp1() -> None:
         goes_round(at + "/b", "ddp", 3, [("fsdp1 original", 2), ("ddp", 2)])
 
 
+def counts(rank: int, path: str, layout: str) -> dict[str, int]:
+    """What an optimizer keeps beside tensors, which each rank has for other parameters."""
+    class Counts(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:
+            super().step()
+            for group in self.param_groups:
+                for p in group["params"]:
+                    if p.grad is not None:
+                        self.state[p]["count"] = self.state[p].get("count", 0) + p.shape[0]
+
+    m = wrapped(layout, 1)
+    if layout == "ddp":
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+        o: Any = ZeroRedundancyOptimizer(m.parameters(), optimizer_class=Counts, lr=0.1)
+    else:
+        o = Counts(m.parameters(), 0.1)
+    with sheaf.Checkpointer(path, timeout=30) as ckpt:
+        ckpt.track(m, o)
+        if layout == "one":
+            ckpt.load()
+            return {n: o.state[p]["count"] for n, p in m.named_parameters()}
+        step(m, o, 1)
+        ckpt.save(1)
+    return {}
+
+
+@needs("torch")
+def test_what_is_no_tensor() -> None:
+    """State that is no tensor is saved by each rank that has it, with ZeRO and with FSDP1"""
+    for layout in ("ddp", "fsdp1 original"):
+        with folder() as at:
+            ranks.results(3, counts, at + "/run", layout)
+            found = ranks.results(1, counts, at + "/run", "one")[0]
+            assert len(found) == 8 and all(found.values()), found
+
+
 if __name__ == "__main__":
     if tap.there("torch"):
         torch.set_num_threads(1)

@@ -91,6 +91,12 @@ class Optimizer:
             for x in placed:
                 yield x.name, p
 
+    def held(self) -> list[str]:
+        """The names of the parameters whose state this rank has: not the same on all ranks with
+        ZeRO, and with views of FSDP1's buffers."""
+        return [x.name for group in self.local.param_groups for p in group["params"]
+                for x in self.placed_of(id(p)) or () if not is_nothing((x,))]
+
     def items(self) -> list[Item]:
         """The tensors that the optimizer has now; notes what else its state has."""
         found: list[Item] = []

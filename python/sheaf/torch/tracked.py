@@ -193,9 +193,9 @@ class Tracked:
         return found
 
     def layout_digest(self) -> bytes:
-        """The same on ranks whose optimizers have the same parameters, and models the same extra
-        state: one of them writes the documents for all."""
-        names = [[n for n, _ in o.named()] for o in self.optimizers]
+        """The same on ranks whose optimizers have the same parameters and state, and models the
+        same extra state: one of them writes the documents for all."""
+        names = [[[n for n, _ in o.named()], o.held()] for o in self.optimizers]
         extra = sorted(n for m in self.models for n in m.extra)
         return hashlib.sha256(json.dumps([names, extra]).encode()).digest()
 
