@@ -25,6 +25,7 @@ from .optimizer import Optimizer
 from .pending import Pending
 from .plan import Plan
 from .ranks import together
+from .tracked import Tracked
 from .turns import Turns
 
 log = logging.getLogger("sheaf")
