@@ -78,7 +78,7 @@ def contents() -> dict[str, str]:
 
 def test_only_what_runs_is_in_it() -> None:
     """The wheel has the modules, one library without a version, and the command; nothing else"""
-    modules = {"sheaf/" + under + n for under in ("", "torch/")
+    modules = {"sheaf/" + under + n for under in ("", "torch/", "dcp/")
                for n in os.listdir(os.path.join(PACKAGE, under)) if n.endswith((".py", ".typed"))}
     want = modules | {"sheaf/libsheaf.so", "sheaf/abi.json", "sheaf", "METADATA", "WHEEL",
                       "RECORD", "licenses/LICENSE"}
