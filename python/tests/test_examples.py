@@ -8,29 +8,29 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 
+import forked
 import tap
 from tap import folder, needs
 
 PATH = os.path.dirname(os.path.abspath(sys.argv[2])) + ":" + os.environ["PATH"]
 EXAMPLES = os.path.join(sys.argv[1], "python", "examples")
-ENVIRONMENT = dict(os.environ, OMP_NUM_THREADS="1", PATH=PATH)
-
-
-def command(ranks: int) -> list[str]:
-    """What runs a script on as many processes."""
-    under = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
-    return [sys.executable, "-B", *(under if ranks > 1 else [])]
 
 
 def run(at: str, ranks: int, script: str, *args: str, killed: bool = False) -> str:
-    """What a script prints on as many processes; it must succeed, or be killed."""
-    done = subprocess.run([*command(ranks), os.path.join(EXAMPLES, script), *args], cwd=at,
-                          capture_output=True, text=True, env=ENVIRONMENT)
-    assert (done.returncode != 0) == killed, done.stdout + done.stderr
+    """What a script prints on as many processes; all must succeed, or be killed."""
+    return forked.run(ranks, at, os.path.join(EXAMPLES, script), *args, killed=killed)
+
+
+def torchrun(at: str, ranks: int, script: str, *args: str) -> str:
+    """What a script prints under torchrun."""
+    done = subprocess.run([sys.executable, "-B", "-m", "torch.distributed.run", "--standalone",
+                           "--nproc_per_node", str(ranks), os.path.join(EXAMPLES, script), *args],
+                          cwd=at, capture_output=True, text=True,
+                          env=dict(os.environ, OMP_NUM_THREADS="1"))
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
@@ -43,7 +43,7 @@ def losses(text: str) -> dict[int, float]:
 def test_fsdp2() -> None:
     """fsdp2.py on 2 x 2 ranks goes on in one process, with the losses of one that did not stop."""
     with folder() as at:
-        first = run(at, 4, "fsdp2.py", "runs/tiny", "--steps", "8", "--every", "3")
+        first = torchrun(at, 4, "fsdp2.py", "runs/tiny", "--steps", "8", "--every", "3")
         assert "goes on" not in first and sorted(losses(first)) == list(range(8))
         then = run(at, 1, "fsdp2.py", "runs/tiny", "--steps", "9", "--every", "3")
         assert "goes on after step 5" in then and sorted(losses(then)) == [6, 7, 8]
@@ -88,18 +88,6 @@ def test_async() -> None:
                             "--force"], check=True, capture_output=True)
 
 
-def kill_all(at: str) -> None:
-    """Kills the processes of finetune.py in that folder; the agent lives on."""
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open("/proc/%s/cmdline" % pid, "rb") as f:
-                words = f.read().split(b"\0")
-            if any(at.encode() in w for w in words) and any(b"finetune" in w for w in words):
-                os.kill(int(pid), signal.SIGKILL)
-        except OSError:
-            continue
-
-
 def small_bert(at: str, texts: list[str]) -> str:
     """A small BERT with a tokenizer of its own for these texts, as a Hugging Face directory."""
     import tokenizers
@@ -126,28 +114,21 @@ def test_finetune() -> None:
         given = [small_bert(at, texts), *texts, "--steps", "12", "--disk-every", "4"]
         runs = os.path.join(at, "tuned")
         whole = losses(run(at, 1, "finetune.py", os.path.join(at, "whole"), *given))
-        reader = subprocess.Popen(
-            [sys.executable, "-B", os.path.join(EXAMPLES, "held_out.py"), runs, *given[:3],
-             "--until", "12"], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
-        try:
-            job = subprocess.Popen(
-                [*command(4), os.path.join(EXAMPLES, "finetune.py"), runs, *given],
-                stdout=subprocess.PIPE, text=True, cwd=at, env=ENVIRONMENT)
-            assert job.stdout is not None
-            first = ""
-            while "step 6 " not in first:
-                line = job.stdout.readline()
-                assert line, first
-                first += line
-            kill_all(at)
-            job.wait()
-            then = run(at, 2, "finetune.py", runs, *given)
-            evaluated = reader.communicate()[0]
-        finally:
-            reader.kill()
-            for name in (runs, os.path.join(at, "whole")):
-                subprocess.run([sys.argv[2], "agent", name, "--stop", "--force"], check=True,
-                               capture_output=True)
+        held_out = os.path.join(EXAMPLES, "held_out.py")
+        with forked.Job(1, at, held_out, runs, *given[:3], "--until", "12") as reader:
+            with forked.Job(4, at, os.path.join(EXAMPLES, "finetune.py"), runs, *given) as job:
+                job.wait_for("step 6 ")
+                job.kill()
+                job.wait()
+                first = job.said()
+            try:
+                then = run(at, 2, "finetune.py", runs, *given)
+                assert reader.wait() == [0], reader.said()
+                evaluated = reader.said()
+            finally:
+                for name in (runs, os.path.join(at, "whole")):
+                    subprocess.run([sys.argv[2], "agent", name, "--stop", "--force"], check=True,
+                                   capture_output=True)
         went_on = re.search(r"goes on after step (\d+)\n", then)
         assert went_on is not None, then
         both = losses(first) | losses(then)
@@ -249,4 +230,5 @@ def test_megatron() -> None:
 
 
 if __name__ == "__main__":
+    os.environ["PATH"], sys.argv[1] = PATH, os.path.abspath(sys.argv[1])
     sys.exit(tap.run(globals()))
