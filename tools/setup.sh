@@ -88,9 +88,9 @@ need_python() {
 		;;
 	check)
 		say "${dim}installing in build/venv:" \
-			"torch, transformers, ml_dtypes, mpi4py, mypy$plain$(torch_parts)"
+			"torch, transformers, accelerate, ml_dtypes, mpi4py, mypy$plain$(torch_parts)"
 		pip_install torch
-		pip_install transformers safetensors ml_dtypes numpy tokenizers
+		pip_install transformers accelerate safetensors ml_dtypes numpy tokenizers
 		pip_install mpi4py mypy meson-python
 		;;
 	esac

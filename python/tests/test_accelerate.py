@@ -30,7 +30,7 @@ if tap.there(*NEEDED):
 STEPS = 8
 
 
-class Average(torch.nn.Module if tap.there("torch") else object):   # type: ignore[misc]
+class Average(torch.nn.Module if tap.there(*NEEDED) else object):   # type: ignore[misc]
     """A moving average of a weight, and how often it was taken, registered for checkpointing."""
 
     def __init__(self) -> None:

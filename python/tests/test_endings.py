@@ -52,7 +52,7 @@ def ends(path: str) -> list[tuple[int, str]]:
     begun = [subprocess.Popen([sys.executable, "-B", "-c", END, path, str(rank), "", here],
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
              for rank in range(2)]
-    said = [p.communicate(timeout=50)[0] for p in begun]
+    said = [p.communicate(timeout=200)[0] for p in begun]
     return [(p.returncode, text) for p, text in zip(begun, said)]
 
 
