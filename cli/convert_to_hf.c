@@ -9,7 +9,7 @@
 #include "workload.h"
 
 struct progress {               /* the line on the terminal */
-	double began, shown;            /* seconds; shown: when it was written last */
+	double began, shown;            /* seconds; shown: when the line was last written */
 	bool on;
 };
 
@@ -21,7 +21,7 @@ static double now_s(void)
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* Shows how far it is and how long it will take, five times a second at most. */
+/* Shows the progress and the time that is left, at most five times a second. */
 static int show_progress(void *arg, uint64_t done, uint64_t total)
 {
 	struct progress *p = arg;
@@ -52,7 +52,7 @@ static int answer(const struct cli_args *a, const char *dst, const struct sheaf_
 		printf("%llu tensors, %s, in %llu files; read back and found equal\n",
 		       (unsigned long long)r->loaded, wl_size(size, r->bytes),
 		       (unsigned long long)r->files);
-	/* Without it transformers cannot know which model this is. */
+	/* Without a configuration transformers cannot know which model this is. */
 	if (!cli_has(dst, "config.json") && !cli_has(dst, "adapter_config.json"))
 		fprintf(stderr, "sheaf: %s: has no config.json, because none lies beside the "
 		        "source; transformers needs one\n", dst);
@@ -109,11 +109,11 @@ static int run(const struct cli_args *a)
 }
 
 static const struct cli_opt opts[] = {
-	{ "family", "F", "the family that is written, as the model (model)" },
-	{ "prefix", "TEXT", "only tensors whose names begin so, without it" },
+	{ "family", "F", "the family to write as the model (model)" },
+	{ "prefix", "TEXT", "write only tensors whose names begin with TEXT, and remove it" },
 	{ "dtype", "TYPE", "convert floating-point tensors to TYPE, such as BF16" },
-	{ "max-shard-size", "BYTES", "most bytes of a file (5 GB)" },
-	{ "mem", "BYTES", "most memory for buffers (256M)" },
+	{ "max-shard-size", "BYTES", "largest size of a file (5 GB)" },
+	{ "mem", "BYTES", "largest memory for buffers (256M)" },
 	{ 0 },
 };
 const struct cli_verb cli_convert = {
@@ -121,15 +121,15 @@ const struct cli_verb cli_convert = {
 	.brief = "write any checkpoint as a Hugging Face directory",
 	.synopsis = "sheaf convert SRC DST [--family F] [--prefix TEXT] [--dtype TYPE]\n"
 		    "                     [--max-shard-size BYTES] [--mem BYTES] [--json]",
-	.text = "Writes SRC, a step of a run or a checkpoint of another program (sheaf show\n"
-		"lists what can be read), as the new directory DST: model.safetensors, or several\n"
-		"files and an index, and config.json, the tokenizer and the like, as they lie\n"
-		"beside SRC. Nothing in SRC is executed. Tensors are never held whole: the memory\n"
-		"is that of the buffers, and of the list of tensors.\n\n"
-		"SRC's checksums are compared where it has any, and all that was written is read\n"
-		"back from the disk and compared. The files are written in DST.partial, which is\n"
-		"renamed when all of it is durable. After a kill the same command takes it up:\n"
-		"finished files are compared with SRC, and written only if they differ.\n\n"
+	.text = "Writes SRC, a step of a run or a checkpoint of another program (see sheaf help\n"
+		"show), as the new directory DST: model.safetensors, or several files and an\n"
+		"index, with copies of config.json, the tokenizer and similar files beside SRC.\n"
+		"Nothing in SRC is executed. No tensor is in memory as a whole: memory is used\n"
+		"for the buffers and the list of tensors only.\n\n"
+		"The checksums of SRC are compared if it has any, and all files are read back\n"
+		"from the disk and compared. The files are written in DST.partial, which is\n"
+		"renamed when all of it is durable. If the command was killed, run it again:\n"
+		"finished files are compared with SRC, and written again only if they differ.\n\n"
 		"With --json one line: {to, files, tensors, bytes, written, seconds}.",
 	.exits = "  0  DST is written\n  1  SRC is damaged, has no such tensors, or DST exists\n"
 		 "  2  no such checkpoint, wrong arguments, or a disk failed",

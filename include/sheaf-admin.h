@@ -275,38 +275,40 @@ struct sheaf_export {
 	uint32_t size;
 	int32_t dtype;                  /* enum sheaf_dtype: tensors of floating-point numbers are
 	                                 * converted to this type; 0: they keep theirs */
-	const char *family;             /* the family that is written; NULL: "model" */
+	const char *family;             /* the family to write; NULL: "model" */
 	const char *prefix;             /* only tensors whose names begin with this are written, and
-	                                 * without it; NULL: all tensors */
-	uint64_t file_bytes_max;        /* most bytes of a file, before another one is begun; 0: 5
-	                                 * GB. A tensor is never cut */
-	uint64_t memory_bytes;          /* most memory for buffers, which decides how many threads
-	                                 * work; 0: 256 MiB. One thread takes 10 MiB */
+	                                 * it is removed from the names; NULL: all tensors */
+	uint64_t file_bytes_max;        /* largest size of a file with several tensors; 0: 5 GB. A
+	                                 * tensor is never divided among files */
+	uint64_t memory_bytes;          /* limit of the memory for buffers, which determines the
+	                                 * number of threads; 0: 256 MiB. A thread needs 10 MiB */
 	/* Called on the thread of the caller, every few MiB; may be NULL. `total` counts each byte
-	 * twice, because all bytes are read back. Non-zero ends the export with EFAILED. */
+	 * twice, because all bytes are read back. If the function returns non-zero, the export ends
+	 * with EFAILED. */
 	int (*progress)(void *arg, uint64_t done, uint64_t total);
 	void *arg;                      /* passed to progress */
 };
-/* Writes a family of a checkpoint, also of one that another program wrote, as a new directory that
+/* Writes a family of a checkpoint, of Sheaf or of another program, as a new directory that
  * Hugging Face software opens: model.safetensors, or several files and an index, and the attached
- * files. Of another program's checkpoint config.json, the tokenizer and the like are taken from the
- * directory that it lies in. The process works alone. Blocks are compared with their checksums if
- * there are any, and everything that was written is read back.
+ * files. If another program wrote the checkpoint, config.json, the tokenizer and similar files are
+ * copied from its directory. This process does all the work alone. Blocks are compared with their
+ * checksums if there are any, and everything that was written is read back and compared.
  *
  * The files are written in <dir>.partial, which is renamed when all of it is durable. If the call
- * fails or is interrupted, <dir>.partial stays. The next call for the same dir takes it up:
- * finished files in it are compared with the checkpoint, and written only if they differ.
+ * fails or is interrupted, <dir>.partial stays, and the next call for the same dir continues from
+ * it: finished files in it are compared with the checkpoint, and written again only if they differ.
  * step    the checkpoint.
- * dir     the directory, which must not exist. The one that it lies in must.
- * how     see there; NULL: defaults.
+ * dir     the directory, which must not exist. Its parent directory must.
+ * how     the options; NULL: defaults.
  * report  receives files, loaded (the number of tensors), bytes, and held, the number of bytes that
- *         were written now. May be NULL.
- * EEXIST: the directory exists, or <dir>.partial is nothing that this call has left.
- * ELAYOUT: the checkpoint has no such family, or no tensor whose name begins so.
+ *         this call wrote. May be NULL.
+ * EEXIST: the directory exists, or <dir>.partial was not left by this call.
+ * ELAYOUT: the checkpoint has no such family, or no tensor whose name begins with how->prefix.
  * ECORRUPT: the checkpoint is damaged.
  * EBUSY: another process is writing <dir>.partial.
  * EFAILED: how->progress ended it.
- * EINDOUBT: the directory is there, but a power cut may bring its former name back.
+ * EINDOUBT: the directory exists, but after a power cut it may have its former name,
+ *         <dir>.partial.
  * EINVAL: several ranks opened the checkpoint together, or a tensor has a name or a number of
  *         dimensions that Sheaf does not write.
  * [local] */

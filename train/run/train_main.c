@@ -27,18 +27,19 @@ static void usage(FILE *to)
 	      "       sheaf-train run CONFIG [--KEY VALUE ...] --print-config\n"
 	      "       sheaf-train data TEXT... -o FILE [--tokenizer bytes]\n"
 	      "\n"
-	      "`run` trains a model of Qwen2 or Llama. CONFIG is YAML, `KEY: VALUE` a line.\n"
-	      "A flag comes before the file, the file before the checkpoint that is resumed, and\n"
-	      "that before the default. `data` makes a token file from text, a token a byte.\n"
+	      "`run` trains a Qwen2 or Llama model. CONFIG is YAML, a line `KEY: VALUE` for each\n"
+	      "option. A value on the command line overrides that of the file, which overrides\n"
+	      "that of the checkpoint that is resumed, which overrides the default. `data`\n"
+	      "makes a token file from text, with a token for each byte.\n"
 	      "\n"
-	      "  --json          events to stdout, a line of JSON each\n"
-	      "  --events FILE   events appended to FILE\n"
-	      "  --print-config  print the options as YAML, and do nothing\n"
+	      "  --json          write events to stdout, a line of JSON each\n"
+	      "  --events FILE   append events to FILE\n"
+	      "  --print-config  print the options as YAML, and exit\n"
 	      "\n"
 	      "KEYs:\n", to);
 	tr_opts_help(to);
-	fputs("\nExit status: 0 it finished; 1 the training or a checkpoint is at fault (not a\n"
-	      "number, damaged, another layout or format); 2 anything else.\n", to);
+	fputs("\nExit status: 0 finished; 1 the loss is not a number, or a checkpoint is damaged\n"
+	      "or has another layout or format; 2 another error.\n", to);
 }
 
 static int exit_status(int rc)
