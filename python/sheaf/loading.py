@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""sheaf.load: a tree from a checkpoint, new or into memory that the caller has."""
+"""sheaf.load: loads a tree from a checkpoint, into new tensors or into those of the caller."""
 from __future__ import annotations
 
 import bisect
@@ -29,26 +29,26 @@ def load(path: Path, tree: Any = None, *, group: Optional[Group] = None,
                of torch.save
     tree       None: new tensors are made. Otherwise a tree of the same structure, whose tensors
                are filled in place; its dicts and lists receive the other values, and it is
-               returned. Before any byte is written, all keys, shapes and types are compared.
-               Arrays of JAX do not change: new ones with the same sharding take their place, in
-               what is returned. It may have a jax.ShapeDtypeStruct there. Of these, and of a
-               sheaf.Part, only the boxes of this process are read.
+               returned. All keys, shapes and types are compared before any tensor is changed.
+               Arrays of JAX are immutable: in the result, new ones with the same sharding replace
+               them. A jax.ShapeDtypeStruct may take the place of an array. Of arrays of JAX and of
+               a sheaf.Part, only the boxes of this process are read.
     group      the ranks that load together; None: this process alone
     framework  "np", "pt", "jax" or "paddle": new tensors are arrays of NumPy or JAX, or tensors of
                torch or Paddle; None: as they were saved, and NumPy if another program saved them
-    strict     with `tree`: a key of the tree that the checkpoint lacks, or the reverse, is an
-               error. False: such values stay as they are, or are not loaded.
-    convert    with `tree`: values are converted where the types of tensors differ
-    codec      decodes what sheaf.save stored by a codec
+    strict     with `tree`: a key that only the tree or only the checkpoint has is an error. False:
+               values that the checkpoint lacks stay as they are, and further ones are not loaded.
+    convert    with `tree`: values are converted if the types of tensors differ
+    codec      decodes what sheaf.save stored with a codec
     timeout    how long the run waits, in seconds; None: 600
     opts       other options of struct sheaf_opts, such as agent="auto"
 
-    A checkpoint of another program, or one that the C library saved, gives a dict of tensors by
-    name; with several families a dict of these by family.
+    For a checkpoint of another program, or one that a C program saved, the result is a dict of
+    tensors by name, or with several families a dict of such dicts by family.
 
     sheaf.NotFound: there is no such run or checkpoint.
     sheaf.Mismatch: keys, shapes or types differ; the message names each of them.
-    sheaf.Corrupt: the checkpoint is damaged. What is in `tree` then is undefined.
+    sheaf.Corrupt: the checkpoint is damaged. The contents of `tree` are then undefined.
     sheaf.Failed: another rank could not load; the message is its reason.
     TypeError: the framework has no type for a tensor, or is not installed.
     """

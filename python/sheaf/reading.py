@@ -19,28 +19,28 @@ def open(path: Path, framework: str = "np", device: str = "cpu", *,
     """Opens a checkpoint to read tensors, or parts of them, by name. Nothing is read yet.
 
     path       as for sheaf.load
-    framework  "np" or "numpy", "pt" or "torch", "jax", "paddle": what tensors are made as
-    device     with torch: where they are moved to, such as "cuda:0"
+    framework  "np" or "numpy", "pt" or "torch", "jax", "paddle": the kind of tensors to return
+    device     with torch: the device that they are moved to, such as "cuda:0"
     timeout    how long the run waits, in seconds; None: 600
     opts       other options of struct sheaf_opts
 
         with sheaf.open("runs/gpt") as f:
             rows = f["model.embed_tokens.weight"][0:4]
 
-    Only the blocks of 1 MiB that are needed are read, and each is compared with its checksum. It
-    can be used in place of safetensors.safe_open.
+    Only the blocks of 1 MiB that are needed are read, and each is compared with its checksum. The
+    result can be used in place of that of safetensors.safe_open.
 
-    sheaf.NotFound: there is nothing at that path.
-    sheaf.UnknownFormat: it is nothing that Sheaf can read.
+    sheaf.NotFound: the path does not exist.
+    sheaf.UnknownFormat: the path is not a checkpoint that Sheaf can read.
     """
     return Reader(path, framework, device, timeout=timeout, **opts)
 
 
 class Reader(Mapping[str, "Slice"]):
-    """The tensors of an open checkpoint, by name. Threads may share it; they take turns.
+    """The tensors of an open checkpoint, by name. Threads may share it; reads are serialized.
 
     A tensor of the family "model" has its own name; others are called FAMILY/NAME. If that name is
-    taken, "~2" is put behind it, or "~3" and so on.
+    already in use, "~2" is appended, or "~3" and so on.
     """
 
     def __init__(self, path: Path, framework: str = "np", device: str = "cpu",
@@ -146,9 +146,10 @@ class Reader(Mapping[str, "Slice"]):
 
 
 class Slice:
-    """A tensor of a checkpoint, of which an index reads a part: integers, ranges and `...`.
+    """A tensor of a checkpoint. An index of integers, ranges and `...` reads a part of it.
 
-    shape  its shape, and `dtype` the name that safetensors has for its type
+    shape  its shape
+    dtype  its type, by the name that safetensors has for it
     """
 
     def __init__(self, reader: Reader, name: str, tensor: Tensor) -> None:

@@ -22,19 +22,19 @@ def save(path: Path, tree: Any, *, group: Optional[Group] = None, step: Optional
     """Saves a tree as a checkpoint that survives a power loss, and returns its step number.
     [collective]
 
-    path         a run directory, which is made if there is none; or RUN@STEP, or the folder
+    path         a run directory, which is created if it does not exist; or RUN@STEP, or the folder
                  RUN/checkpoint-STEP
     tree         dicts, lists, tuples and sets of any depth with tensors (NumPy, torch, JAX,
                  whatever has __dlpack__ or a buffer), numbers, strings, bytes, None, dtypes and
                  NumPy scalars; NamedTuples, and with JAX all nodes of pytrees. Tensors must be in
-                 host memory, but for those of JAX; dense ones are not copied in Python.
+                 host memory, except those of JAX. Dense tensors are not copied by Python.
     group        the ranks that save together: a sheaf.group.Group; None: this process alone. All
-                 ranks give the same tree, in which a sheaf.Part or a sharded array has what this
-                 rank has of a tensor. Other tensors are the same on all ranks.
+                 ranks give the same tree, in which a sheaf.Part or a sharded array is the part of a
+                 tensor that this rank has. All other tensors must be the same on all ranks.
     step         its number; None: that of the path, else the next one, or 0 in a new run
     unsupported  "refuse": an object of any other type is a TypeError. "drop": it is left out of
-                 dicts and sets, is None in lists and tuples, and the log names it. A codec
-                 (sheaf.Codec): asked for a tree that says the same.
+                 dicts and sets, becomes None in lists and tuples, and the log names it. A codec
+                 (sheaf.Codec): its encode() turns such objects into trees.
     notes        short texts for the manifest
     files        files to attach, such as config.json: bytes, a path to copy, or a dict that is
                  written as JSON
@@ -45,10 +45,10 @@ def save(path: Path, tree: Any, *, group: Optional[Group] = None, step: Optional
     it has a key "model" with a container, each key with a container is a family of its own.
 
     TypeError, ValueError: something in the tree cannot be stored; the text says where and why.
-    sheaf.Exists: the run has a checkpoint of that number.
+    sheaf.Exists: the run has a checkpoint with that number.
     sheaf.Busy: another process writes to the run.
     sheaf.Failed: another rank could not save; the message is its reason.
-    Nothing is saved after any of these. Other codes are those of sheaf_save_commit.
+    In all these cases nothing is saved. Other errors are those of sheaf_save_commit.
     """
     problem: Optional[BaseException] = None
     attached: dict[str, bytes] = {}

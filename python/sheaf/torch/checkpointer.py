@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """sheaf.Checkpointer: saves and loads the training state of a PyTorch job.
 
-A save is `begin` and `commit` over one description: a state of the library, notes and files. A
-rank whose description fails takes part all the same, with the reason, so no other rank waits for
-it, and all of them raise it. A save in the background is a lazy begin, and the library's own thread
-commits it, over a second group of the ranks.
+A save is `begin` and `commit` with one description: a state of the library, notes and files. If the
+description fails on one rank, that rank still takes part and passes on the reason, so that no other
+rank waits for it, and all of them raise it. A save in the background is a lazy begin, which a
+thread of the library commits over a second group of the ranks.
 """
 from __future__ import annotations
 
@@ -51,36 +51,39 @@ class Checkpointer:
                 ckpt.save_async(step, metrics={"train/loss": loss})
 
     path         the folder; it is made if there is none
-    group        the ranks: a sheaf.group.Group; None: those of torch.distributed if it is
-                 initialised, by two groups of its own over gloo, else this process alone
+    group        the ranks: a sheaf.group.Group; None: all ranks of torch.distributed if that is
+                 initialised, in two new gloo groups, else this process alone
     commit_group if group is given: a second group of the same ranks, for save_async. A thread of
                  the library uses it, so nothing else may; mpi4py needs MPI_THREAD_MULTIPLE
-    keep_last    keep the newest checkpoints, so many; None: all
-    keep_every   keep those as well whose step is a multiple of it
-    best         keep the best one as well, by a metric: "eval/loss", or ("eval/bleu", "max")
+    keep_last    how many of the newest checkpoints to keep; None: all
+    keep_every   also keep the checkpoints whose step is a multiple of it
+    best         also keep the best one, by a metric: "eval/loss", or ("eval/bleu", "max")
     agent        True: checkpoints also stay in the memory of the nodes, in an agent of the run on
-                 each, which is started if there is none. A path: the socket of an agent
+                 each, which is started if there is none. A path: the socket of an agent. None:
+                 True if memory_every is given
     memory_every save_async saves the steps that are multiples of it to memory. None: none
     disk_every   save_async saves the steps that are multiples of it to disk. None: none if
                  memory_every is given, else all. Other steps are left out
-    on_sigterm   the seconds that a process has after SIGTERM: see `leaving`
+    on_sigterm   the seconds between SIGTERM and the end of the process. The next save_async after
+                 the signal goes to disk on all ranks, and then `leaving` is True
     timeout      how long a call waits for another rank, in seconds
-    store_dtype  torch.bfloat16, for example: F32 parameters are stored in it in family model,
-                 for transformers, and exactly in family master_weights, from the same memory. A
-                 load takes the masters
-    readonly     opens the run to load alone: no lock, and nothing is written
-    check        compares replicas of different ranks at each save, and finds tensors that change
+    store_dtype  for example torch.bfloat16: F32 parameters are stored with this dtype in family
+                 model, for transformers, and exactly in family master_weights. A load takes the
+                 values in master_weights
+    readonly     opens the run for loads only: takes no lock, and writes nothing
+    check        compares replicas of different ranks at each save, and detects tensors that change
                  before their gate; slow
-    measure      says in the log of rank 0 how much longer a copy to memory makes a step, with the
-                 95 % interval. For that a coin, the same on all ranks, leaves out about half of
-                 the saves to memory alone, those of memory_every; saves to disk and save() are
-                 all made. So with memory_every=1 a job that dies goes on from one or a few steps
-                 before its last: set it for a trial, not where every step must be kept
+    measure      logs on rank 0 by how much a copy to memory lengthens a step, with the 95 %
+                 confidence interval. To compare them, about half of the saves to memory alone are
+                 left out, the same ones on all ranks. Saves to disk and save() are all made. With
+                 memory_every=1 a job that dies may resume a few steps before its last one, so set
+                 it for a trial only
     files        further files for each checkpoint, by name, such as a tokenizer's; on rank 0
-    opts         any other field of struct sheaf_opts; progress=True shows a bar, False none
+    opts         any other field of struct sheaf_opts; progress=True always shows a progress bar,
+                 and False never does
 
-    All ranks make it, call its methods in the same order, and close it. Raises sheaf.Error: Busy
-    if another job writes to the run.
+    All ranks must construct it, call its methods in the same order, and close it. Raises
+    sheaf.Error: Busy if another job writes to the run.
     """
 
     def __init__(self, path: Path, group: Any = None, *, commit_group: Any = None,
@@ -168,17 +171,18 @@ class Checkpointer:
     def track(self, model: Optional[nn.Module] = None, *optimizers: Any, scheduler: Few = None,
               loader: Few = None, scaler: Few = None, rng: Optional[Mapping[str, Any]] = None,
               prefix: str = "", parts: Parts = None, **others: Few) -> None:
-        """Names the objects whose state is saved and loaded, any of them. [local]
+        """Adds the objects whose state is saved and loaded; each is optional. [local]
 
         model       a module: its parameters and persistent buffers, by the names of state_dict()
         optimizers  of these parameters
         scheduler   one or several, and so are loader and scaler
-        loader      of the data, with a state_dict(), or a sheaf.torch.CountedLoader
-        rng         further random streams by name, such as a model-parallel tracker. Those of
-                    torch, its device, NumPy and Python are always saved
-        prefix      goes before all names of the model, for a trainer with several
-        parts       how a trainer splits tensors by hand: a dict of patterns of names, or a function
-                    of name and tensor, to a sheaf.torch.Split, Flat, QKV or GateUp
+        loader      a data loader with a state_dict(), or a sheaf.torch.CountedLoader
+        rng         further random number generators by name, such as a model-parallel tracker.
+                    Those of torch, its device, NumPy and Python are always saved
+        prefix      is put before all names of the model, for a trainer with several models
+        parts       how the trainer splits tensors by hand: a dict from patterns of names to
+                    sheaf.torch.Split, Flat, QKV or GateUp, or a function of name and tensor that
+                    returns one of these
         others      anything with state_dict() and load_state_dict() that is the same on all ranks
 
         TypeError, ValueError: an object cannot be tracked; the text says why.
@@ -194,10 +198,11 @@ class Checkpointer:
         """Saves all that is tracked. When it returns, the checkpoint survives a power loss.
 
         step     its number: that of the optimizer step
-        metrics  numbers and strings for people, for `best`, and for load(); those of rank 0 count
+        metrics  numbers and strings, which load() returns and `best` compares; those of rank 0 are
+                 stored
 
-        Raises sheaf.Exists if the run has that step, sheaf.Failed with the sentence of a rank that
-        failed, and on that rank its own exception. After any of them training can go on.
+        Raises sheaf.Exists if the run has that step, sheaf.Failed with the message of a rank that
+        failed, and on that rank its own exception. After any of these training can continue.
         """
         self.opened()
         self.background.drain()
@@ -211,19 +216,19 @@ class Checkpointer:
     def save_async(self, step: int, metrics: Optional[Metrics] = None) -> Pending:
         """Saves all that is tracked in the background, and returns at once.
 
-        What optimizers own is copied while the training goes on; optimizer.step() waits for what is
-        not copied yet. All else is copied before this returns. See Pending.gate for updates that
-        no optimizer makes.
+        What optimizers own is copied while the training continues; optimizer.step() waits for what
+        is not copied yet. Everything else is copied before this returns. Call Pending.gate before
+        updates that no optimizer makes.
 
-        step     its number: that of the optimizer step. Whether it goes to disk or to memory, or is
-                 left out, is decided by disk_every and memory_every
+        step     its number: that of the optimizer step. disk_every and memory_every decide whether
+                 it is saved to disk or to memory, or is left out
         metrics  as for save
 
         Returns a handle. The caller may ignore it. A failure that no call of result() has reported
         is logged, and the first such failure is raised by close(). Saves to memory alone are left
         out if no buffer is free, or a node has no agent.
 
-        Raises what save raises, except what only writing finds; then result() does.
+        Raises what save raises, except errors in writing, which result() raises.
         """
         self.opened()
         if self.commit_group is None and not self.readonly:
@@ -334,7 +339,7 @@ class Checkpointer:
     def load(self, step: Union[int, str] = "latest", *, strict: bool = True,
              convert: bool = False, only: Union[None, str, Sequence[str]] = None,
              fallback: bool = False) -> Optional[Loaded]:
-        """Gives all that is tracked the state of a checkpoint, whatever layout it was saved in.
+        """Loads the state of all tracked objects, whatever layout it was saved in.
 
         step      its number, or "latest"
         strict    the checkpoint and what is tracked must have the same tensors and documents;
@@ -344,9 +349,9 @@ class Checkpointer:
         fallback  if the latest is damaged, an older one is loaded, and those after it set aside
 
         Returns None if "latest" was asked for and the run has no checkpoint, else what was loaded.
-        A failed load leaves tensors undefined, but optimizers as they were, unless an object
-        refuses its state. Raises sheaf.Mismatch with the name of a tensor that is missing,
-        unexpected or of another dtype or shape, and sheaf.Corrupt for damage.
+        After a failed load the contents of tensors are undefined, and optimizers are unchanged,
+        unless an object rejected its state. Raises sheaf.Mismatch with the name of a tensor that is
+        missing, unexpected or of another dtype or shape, and sheaf.Corrupt for damage.
         """
         run = self.opened()
         self.background.drain()
@@ -374,7 +379,7 @@ class Checkpointer:
 
     @one_at_a_time
     def mark(self, step: int, mark: Optional[str]) -> None:
-        """Marks a checkpoint "keep" or "bad", or None: takes the mark away. [collective]"""
+        """Marks a checkpoint "keep" or "bad"; None removes the mark. [collective]"""
         run = self.opened()
         self.background.drain()
         problem = bad_step(step)
@@ -386,7 +391,7 @@ class Checkpointer:
 
     @one_at_a_time
     def rewind(self, step: int) -> None:
-        """Sets all checkpoints after `step` aside, to go on from it. [collective]"""
+        """Sets all checkpoints after `step` aside, to continue from it. [collective]"""
         run = self.opened()
         self.background.drain()
         with explained():
@@ -397,7 +402,7 @@ class Checkpointer:
     def verify(self, step: Union[int, str] = "latest") -> list[str]:
         """Compares all bytes of a checkpoint with their checksums. [collective]
 
-        Returns what is wrong, a sentence each, on the rank that found it; nothing: all is right.
+        Returns the findings, one message each, on the rank that found them; none if all is well.
         """
         run = self.opened()
         self.background.drain()
@@ -425,7 +430,7 @@ class Checkpointer:
             % (len(steps), steps[-1]), self.tracked)
 
     def stats(self) -> Stats:
-        """Totals of this rank's saves, and for how long they blocked. print() shows a table."""
+        """Totals of this rank's saves, and how long they blocked. print() shows a table."""
         run = self.opened()
         self.background.reap()
         return stats_of(run.stat(), len(self.background.pending), self.background.left_out)
@@ -463,7 +468,7 @@ class Checkpointer:
     def leave(self, e: BaseException) -> None:
         """Closes the run on this rank alone, because of an exception. [local]
 
-        Saves in flight are given up. The others get Lost, with the sentence, from their next call.
+        Saves in flight are aborted. The next call of each other rank raises Lost with the message.
         """
         if self.pid != os.getpid():
             return
