@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""accelerator.save_state and accelerator.load_state of accelerate by Sheaf.
+"""Makes save_state and load_state of an accelerate.Accelerator use Sheaf.
 
     accelerator = sheaf.accelerate.use(Accelerator(), keep_last=3)
     ...
     accelerator.load_state("runs/x")                    # the newest checkpoint
     accelerator.save_state("runs/x/checkpoint-500")     # step 500 of the run
 
-`use` gives the accelerator a class that is made of its own and of Checkpoints below.
+`use` replaces the class of the accelerator by one that derives from Checkpoints below and from the
+class that it had.
 """
 from __future__ import annotations
 
@@ -27,15 +28,15 @@ T = TypeVar("T")
 
 
 def use(accelerator: T, *, background: bool = False, **opts: Any) -> T:
-    """Makes save_state and load_state of an Accelerator those of Sheaf. [local]
+    """Makes save_state and load_state of an Accelerator use Sheaf. [local]
 
     accelerator  an accelerate.Accelerator
     background   True: save_state returns at once, and the checkpoint is written while the training
-                 goes on; end_training() waits for all of them
+                 continues; end_training() waits for all saves
     opts         options of sheaf.Checkpointer: keep_last, agent, store_dtype, ...
 
-    Returns the accelerator. ValueError, TypeError: a setting of it is not possible; the text says
-    which and what to do.
+    Returns the accelerator. ValueError, TypeError: a setting of the accelerator is not supported;
+    the text says which one and what to do.
     """
     kind = importlib.import_module("accelerate").Accelerator
     if not isinstance(accelerator, kind):
@@ -68,7 +69,7 @@ def use(accelerator: T, *, background: bool = False, **opts: Any) -> T:
 
 
 class Counters:
-    """What an Accelerator counts itself, as an object with a state."""
+    """The counters of an Accelerator, as an object with a state_dict."""
 
     def __init__(self, accelerator: Any) -> None:
         self.accelerator = accelerator
@@ -78,15 +79,15 @@ class Counters:
         return {"step": int(self.accelerator.step)}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Goes on counting from there."""
+        """Continues counting from there."""
         self.accelerator.step = state["step"]
 
 
 class Session:
-    """What an accelerator that uses Sheaf has beside its own attributes, as `accelerator.sheaf`.
+    """The state of an accelerator that uses Sheaf, as the attribute `accelerator.sheaf`.
 
-    ckpt    the Checkpointer of the run that was saved to or loaded from; None: of none yet
-    loaded  the step from which the training goes on; None: nothing was loaded since the last save
+    ckpt    the Checkpointer of the run that was saved to or loaded from; None: there is none yet
+    loaded  the step that was loaded since the last save; None: none
     """
 
     def __init__(self, accelerator: Any, background: bool, opts: dict[str, Any]) -> None:
@@ -97,7 +98,7 @@ class Session:
         self.objects: list[Any] = []
 
     def opened(self, accelerator: Any, run: str) -> Checkpointer:
-        """The Checkpointer of a run, with all that the accelerator has. [collective]"""
+        """The Checkpointer of a run, which tracks all objects of the accelerator. [collective]"""
         if self.ckpt is not None and os.path.realpath(self.ckpt.path) != os.path.realpath(run):
             self.close()
         if self.ckpt is None:
@@ -157,7 +158,7 @@ def which(accelerator: Any, path: Any, what: str) -> tuple[str, Optional[int]]:
 
 
 def refused(what: str, given: Iterable[str]) -> None:
-    """Raises TypeError if there are arguments that mean nothing here."""
+    """Raises TypeError for arguments that are not supported."""
     names = sorted(given)
     if names:
         raise TypeError("%s: %s has no meaning for a checkpoint of Sheaf: leave it out"
@@ -165,7 +166,7 @@ def refused(what: str, given: Iterable[str]) -> None:
 
 
 class Checkpoints:
-    """What stands before the class of an Accelerator: the methods that save and load states."""
+    """The base class that is put before that of an Accelerator: saves and loads states."""
 
     sheaf: Session
 
@@ -176,8 +177,8 @@ class Checkpoints:
         output_dir  RUN/checkpoint-NUMBER; None with automatic_checkpoint_naming: the next number
                     of the run PROJECT_DIR/checkpoints
 
-        Returns the folder of the checkpoint. Raises sheaf.Exists if there is one of that number,
-        unless the training went back by load_state: then later ones are set aside. [collective]
+        Returns the folder of the checkpoint. Raises sheaf.Exists if the number is already used. But
+        if load_state loaded an older checkpoint, later ones are set aside. [collective]
         """
         own: Any = self
         refused("save_state", kwargs)
@@ -206,7 +207,7 @@ class Checkpoints:
         return os.path.join(run, "checkpoint-%d" % number)
 
     def load_state(self, input_dir: Any = None, load_kwargs: Any = None, **kwargs: Any) -> None:
-        """Gives all objects the state of a checkpoint; one of accelerate is loaded by accelerate.
+        """Loads the state of all objects. accelerate loads the checkpoints that it wrote itself.
 
         input_dir  RUN/checkpoint-NUMBER, or RUN: its newest checkpoint, on disk or in memory; None
                    with automatic_checkpoint_naming: the newest of PROJECT_DIR/checkpoints

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups: the ranks that save and load together, by operations that are written in Python.
+"""Groups: the ranks that save and load together, and the operations by which they communicate.
 
     group = sheaf.group.torch_distributed()         # all ranks of torch.distributed, by gloo
     group = sheaf.group.mpi4py(MPI.COMM_WORLD)
     with sheaf.Run("runs/gpt", group, create=True) as run:
         ...
 
-One process alone needs no group. The operations run inside calls of the library, on the thread
-that makes the call (those of opts.commit_group: on a thread of the library), and get memory of the
-library as memoryviews. An exception in one of them ends
-the call on this rank with sheaf.Lost, of which it is the cause; the group is not used any more.
+A single process needs no group. The operations run inside calls of the library, on the thread
+that makes the call (those of opts.commit_group on a thread of the library), and receive memory of
+the library as memoryviews. If one of them raises an exception, the call on this rank raises
+sheaf.Lost with that exception as the cause, and the group can no longer be used.
 """
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def view(address: Any, n: int) -> memoryview:
 class Group(Handle):
     """A group of the library, made of operations. [local]
 
-    node  0: the library finds out which ranks share memory; n > 0: this rank shares none with
-          ranks whose n differs
+    node  0: the library finds out which ranks share memory; n > 0: this rank shares no memory with
+          ranks that have another n
 
-    Close it after all runs that use it, or leave that to the collector: the library keeps it as
-    long as a run needs it.
+    Close it after all runs that use it, or leave that to the garbage collector: the library keeps
+    it as long as a run needs it.
     """
 
     closes = "sheaf_group_free"
@@ -106,13 +106,13 @@ class Alone:
 class TorchDistributed:
     """The operations of a process group of torch.distributed on the CPU (gloo).
 
-    Memory is copied on the way: an operation that gave up may write to its memory later, and that
-    must not be the library's. gloo has no unsigned 64-bit numbers: sums and exclusive ors are the
+    All data are copied: an operation that timed out may still write to its memory later, which
+    must not be the library's. gloo has no unsigned 64-bit numbers. Sums and exclusive ors are the
     same for signed ones, and for maxima the highest bit is flipped, which keeps the order.
 
-    The process group is not kept alive: destroy_process_group must be what ends it. Its threads
-    drop tensors, for which they need the interpreter, and abort the process if they do so while
-    the interpreter is being shut down.
+    This class holds no reference to the process group, so that destroy_process_group ends it. The
+    threads of the process group release tensors, for which they need the interpreter, and abort the
+    process if that happens while the interpreter is shutting down.
     """
 
     def __init__(self, pg: Any) -> None:
@@ -178,8 +178,8 @@ def torch_distributed(pg: Any = None, *, timeout: float = 600.0, node: int = 0) 
     timeout  of a new process group, in seconds
     node     as for Group
 
-    If the process group cannot work on the CPU (nccl), a gloo group of the same ranks is made
-    beside it. Call destroy_process_group when all runs that use this group are closed, and before
+    If the process group cannot work on the CPU (nccl), a gloo group of the same ranks is made.
+    Call destroy_process_group when all runs that use this group are closed, and before
     the program ends.
     """
     dist = module("torch").distributed
@@ -203,7 +203,7 @@ def paddle_distributed(*, node: int = 0) -> Group:
 class Mpi4py:
     """The operations of a communicator of mpi4py, of which the group has a copy of its own.
 
-    They wait by testing, with pauses that grow to 1 ms, so that a time limit holds.
+    They poll, with pauses that grow to 1 ms, so that a time limit can be kept.
     """
 
     def __init__(self, comm: Any) -> None:

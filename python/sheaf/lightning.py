@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of Lightning by Sheaf: a CheckpointIO, and a strategy for models that are sharded.
+"""Makes Lightning save with Sheaf: a CheckpointIO, and a strategy for sharded models.
 
     trainer = Trainer(plugins=[sheaf.lightning.CheckpointIO()])
     trainer = Trainer(strategy=sheaf.lightning.ModelParallelStrategy())
 
 Each path that Lightning names, such as epoch=0-step=10.ckpt, is a run of its own with one
-checkpoint: it can be moved and removed like a file. A new one is made beside its place and renamed,
-so that no path is there before its checkpoint is whole. If the path is there, the run gets its next
-step and forgets the last one.
+checkpoint: it can be moved and removed like a file. A new run is created under another name in the
+same directory and then renamed, so that no path exists before its checkpoint is complete. If the
+path exists, the run gets a further step, and the previous one is removed.
 """
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def framework(package: str, module: str) -> Any:
 
 
 def local(path: Path) -> str:
-    """A path of this machine. ValueError: it is a URL of a store of objects."""
+    """A local path. ValueError: it is a URL of an object store."""
     text = os.fspath(path)
     if "://" in text:
         raise ValueError("%s: Sheaf writes to file systems alone; mount the store, or give "
@@ -50,7 +50,7 @@ def is_sheaf(path: str) -> bool:
 
 
 def made_at(path: str) -> str:
-    """Where the next save of a path is made: there, or beside it if nothing is there yet."""
+    """Where the next save of a path is made: there, or beside it if the path does not exist."""
     if is_sheaf(path):
         return path
     if os.path.lexists(path):
@@ -94,9 +94,9 @@ class CheckpointIO(Plugin):             # type: ignore[misc]
 
     opts  options of sheaf.save: unsupported, timeout, ...
 
-    The weights are in family `model`, by the names of the module, and all else is in a typed tree.
-    What a tree cannot hold is a TypeError that names its place. A checkpoint that Lightning itself
-    wrote is loaded by Lightning.
+    The weights are in family `model`, by the names of the module, and everything else is in a typed
+    tree. A value that a tree cannot hold is a TypeError that names its place. Lightning loads the
+    checkpoints that it wrote itself.
     """
 
     def __init__(self, **opts: Any) -> None:
@@ -121,7 +121,7 @@ class CheckpointIO(Plugin):             # type: ignore[misc]
 
     def load_checkpoint(self, path: Path, map_location: Any = None,
                         weights_only: Optional[bool] = None) -> dict[str, Any]:
-        """Loads a checkpoint. Nothing in it can run code, whatever weights_only says. [local]"""
+        """Loads a checkpoint. Nothing in it can run code, with any weights_only. [local]"""
         at = local(path)
         if os.path.exists(at) and not is_sheaf(at):
             other = framework("lightning.fabric", "plugins").TorchCheckpointIO()
@@ -155,7 +155,7 @@ def refuse_storage(options: Any) -> None:
 
 
 class Rest:
-    """What Lightning saves beside the tensors of the model and the optimizers."""
+    """What Lightning saves in addition to the tensors of the model and the optimizers."""
 
     def __init__(self, value: Optional[dict[str, Any]] = None) -> None:
         self.value = value
@@ -175,10 +175,10 @@ class ModelParallelStrategy(Parallel):  # type: ignore[misc]
     opts  options of Lightning's strategy; checkpoint={...}: options of sheaf.Checkpointer, such as
           store_dtype
 
-    Lightning's own goes past the CheckpointIO, and a checkpoint of it needs a conversion before
-    other programs can read it. Here any number of ranks loads what any other number saved, and
-    `from_pretrained` opens it if the names are those of transformers. Random streams of each rank
-    are saved, too.
+    Lightning's own strategy bypasses the CheckpointIO, and its checkpoints must be converted before
+    other programs can read them. With this one, any number of ranks loads what any other number
+    saved, and `from_pretrained` opens a checkpoint if the names are those of transformers. The
+    random streams of each rank are saved, too.
     """
 
     def __init__(self, *args: Any, checkpoint: Optional[Mapping[str, Any]] = None,
@@ -224,7 +224,7 @@ class ModelParallelStrategy(Parallel):  # type: ignore[misc]
 
     def load_checkpoint(self, checkpoint_path: Path,
                         weights_only: Optional[bool] = None) -> dict[str, Any]:
-        """Gives model and optimizers the state of a checkpoint, whoever saved it. [collective]"""
+        """Loads a checkpoint of Sheaf or of Lightning. [collective]"""
         own: Any = self
         above: Any = super()
         at = local(own.broadcast(checkpoint_path))
@@ -241,7 +241,7 @@ class ModelParallelStrategy(Parallel):  # type: ignore[misc]
 
 
 def told(work: Any, *args: Any) -> Any:
-    """What a call returns, or the exception that it raises, for the other ranks."""
+    """The result of a call, or the exception that it raises, to send to the other ranks."""
     try:
         return work(*args)
     except Exception as e:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transformers.Trainer saves to Sheaf, and resumes from it.
+"""Makes transformers.Trainer save its checkpoints with Sheaf, and resume from them.
 
     trainer = sheaf.transformers.use(Trainer(...))
     trainer.train(resume_from_checkpoint="auto")
 
-`use` gives the trainer a class that is made of its own class and of Checkpoints below, so any
-subclass of Trainer will do. The folder `output_dir` is the run. What the Trainer itself reads from
-a checkpoint is `trainer_state.json`, an attached file.
+`use` replaces the class of the trainer by one that derives from Checkpoints below and from the
+class that it had, so any subclass of Trainer works. The folder `output_dir` is the run. The Trainer
+itself reads only `trainer_state.json` from a checkpoint, which is an attached file.
 """
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ T = TypeVar("T")
 
 
 def use(trainer: T, *, background: Optional[bool] = None, **opts: Any) -> T:
-    """Makes a Trainer save its checkpoints by Sheaf, and resume from them. [local]
+    """Makes a Trainer save its checkpoints with Sheaf, and resume from them. [local]
 
     trainer     a transformers.Trainer, before train()
-    background  True: training goes on while a checkpoint is written. False: each save is durable
+    background  True: training continues while a checkpoint is written. False: each save is durable
                 before on_save of the callbacks. None: False if a callback of the trainer has an
                 on_save of its own, which may open the folder, and True otherwise
     opts        options of sheaf.Checkpointer: agent, memory_every, disk_every, on_sigterm,
-                store_dtype, ... But `save_total_limit` and `metric_for_best_model` of the Trainer
-                say which checkpoints are kept
+                store_dtype, ... Not keep_last and best: the Trainer's save_total_limit and
+                metric_for_best_model take their place
 
-    Returns the trainer. ValueError, TypeError: a setting of it is not possible; the text says which
-    and what to do.
+    Returns the trainer. ValueError, TypeError: a setting of the trainer is not supported; the text
+    says which one and what to do.
     """
     kind = importlib.import_module("transformers").Trainer
     if not isinstance(trainer, kind):
@@ -73,7 +73,7 @@ def use(trainer: T, *, background: Optional[bool] = None, **opts: Any) -> T:
 
 
 def prove(trainer: Any) -> None:
-    """Raises ValueError for a setting that cannot have its meaning here."""
+    """Raises ValueError for a setting that Sheaf cannot support."""
     args = trainer.args
     plugin = getattr(trainer.accelerator.state, "fsdp_plugin", None)
     wrong = {
@@ -103,8 +103,8 @@ def prove(trainer: Any) -> None:
 class Source:
     """The checkpoint from which a training resumes.
 
-    folder  what the Trainer is told
-    run     the run that has it
+    folder  passed to the Trainer
+    run     the run that has the checkpoint
     step    its number
     """
 
@@ -114,7 +114,7 @@ class Source:
 
 
 class Session:
-    """What a trainer that uses Sheaf has beside its own attributes, as `trainer.sheaf`.
+    """The state of a trainer that uses Sheaf, as the attribute `trainer.sheaf`.
 
     background  as given to use()
     opts        as given to use()
@@ -135,7 +135,7 @@ class Session:
 
     @property
     def checkpointer(self) -> Checkpointer:
-        """The Checkpointer; it is there during train() alone."""
+        """The Checkpointer, which exists only during train()."""
         assert self.ckpt is not None
         return self.ckpt
 
@@ -143,7 +143,7 @@ class Session:
 
     @contextlib.contextmanager
     def opened(self, trainer: Any, resume: Any) -> Iterator[Any]:
-        """Opens the run for one training, and gives what the Trainer is to resume from."""
+        """Opens the run for one training, and yields what the Trainer is to resume from."""
         args = trainer.args
         base = importlib.import_module("transformers").TrainerCallback.on_save
         own = [cb for cb in trainer.callback_handler.callbacks if type(cb).on_save is not base]
@@ -217,7 +217,7 @@ class Session:
         return Source(folder, output, step)
 
     def track(self, trainer: Any) -> None:
-        """Tracks what the Trainer has made; again does nothing."""
+        """Tracks the objects that the Trainer has made; a second call does nothing."""
         if self.tracks:
             return
         self.tracks = True
@@ -239,8 +239,8 @@ class Session:
         return self.source is not None and folder == self.source.folder
 
     def load(self, trainer: Any) -> None:
-        """Loads all that is tracked. The random streams are given back later, by the Trainer's
-        own order."""
+        """Loads all tracked objects. The random streams are restored later, at the point at which
+        the Trainer does so."""
         assert self.source is not None
         self.track(trainer)
         before = rng.read({})
@@ -293,7 +293,7 @@ class Session:
                 (name == key or NOTE.fullmatch(name) and not name.startswith("ranks."))}
 
     def leaves(self) -> bool:
-        """Whether a rank was told to leave (on_sigterm): then this step is saved. [collective]"""
+        """Whether a rank received SIGTERM (on_sigterm): then this step is saved. [collective]"""
         ckpt = self.checkpointer
         return ckpt.told is not None and not ckpt.leaving and \
             ckpt.told.agree(ckpt.group, ckpt.timeout or 600.0)
@@ -364,7 +364,7 @@ def best_of(trainer: Any) -> Optional[float]:
 
 
 def side_files(trainer: Any) -> dict[str, bytes]:
-    """What a checkpoint has beside tensors and state: the tokenizer, and the arguments as JSON."""
+    """Further files of a checkpoint: the tokenizer, and the arguments as JSON."""
     found = {ARGS: (trainer.args.to_json_string() + "\n").encode()}
     holder = trainer.processing_class
     if holder is None:
@@ -387,7 +387,7 @@ def side_files(trainer: Any) -> dict[str, bytes]:
 
 
 class Checkpoints:
-    """What stands before the class of a Trainer: the methods that save and load checkpoints."""
+    """The base class that is put before that of a Trainer: saves and loads checkpoints."""
 
     sheaf: Session
     args: Any
@@ -401,7 +401,7 @@ class Checkpoints:
         resume_from_checkpoint  as there; "auto": True if there is a checkpoint, on disk or in the
                                 memory of the nodes, and None otherwise
 
-        Raises ValueError if nothing is to be resumed and output_dir has checkpoints.
+        Raises ValueError if output_dir has checkpoints and resume_from_checkpoint is not given.
         """
         above: Any = super()
         if trial is not None:

@@ -2,12 +2,13 @@
 """What a state dict of torch.distributed.checkpoint (DCP) contains, as Sheaf stores it.
 
 Tensors are tensors of the checkpoint. All other values, and the structure of the state dict, are
-one document of sheaf.tree, so sheaf.load gives the state dict back, too. DCP calls each value by
-the keys that lead to it, joined by dots; its functions flatten_state_dict and set_element say how,
-here as there.
+one document of sheaf.tree, so sheaf.load returns the state dict, too. DCP names each value by the
+keys that lead to it, joined by dots; this module uses DCP's functions flatten_state_dict and
+set_element for that.
 
-Ranks may have different keys. Rank 0 writes the document, and is sent what it lacks. If a value
-that is no sharded tensor is on several ranks under one key, one of them writes it, as with DCP.
+Ranks may have different keys. Rank 0 writes the document, and the other ranks send it what it
+lacks. If a value other than a sharded tensor is on several ranks under one key, one of them writes
+it, as with DCP.
 """
 from __future__ import annotations
 
@@ -155,7 +156,7 @@ class Contents(tree.Encoder):
 
 
 def shared_out(roots: Mapping[tuple[str, str], int], ranks: int) -> dict[tuple[str, str], int]:
-    """Owners of whole tensors that all ranks have: each goes to the rank with least so far."""
+    """Owners of whole tensors that all ranks have: each goes to the rank with the fewest bytes."""
     loads = [0] * ranks
     owners = {}
     for key, n in roots.items():
@@ -216,7 +217,7 @@ def agree(contents: Optional[Contents], number: int, group: Optional[Group],
           timeout: Optional[float]) -> Agreed:
     """Decides which rank stores what, and gives rank 0 all values. [collective]
 
-    contents  None: this rank has failed. It takes part, and the begin that follows fails
+    contents  None: this rank has failed. It takes part, and the following begin fails
     number    that of rank 0 counts
     """
     roots = {} if contents is None else contents.roots()
@@ -273,7 +274,7 @@ def document(every: list[list[Leaf]]) -> bytes:
 
 
 class Inner(dict[Any, Any]):
-    """A container of the document that is being made: a dict, or with integer keys a list."""
+    """A container of the document under construction: a dict, or with integer keys a list."""
 
 
 def put(root: dict[Any, Any], path: Path, node: Any) -> None:

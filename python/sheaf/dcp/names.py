@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a checkpoint has, by the names of torch.distributed.checkpoint (DCP)."""
+"""The contents of a checkpoint, by the names of torch.distributed.checkpoint (DCP)."""
 from __future__ import annotations
 
 import json
@@ -26,7 +26,7 @@ GROUPS = re.compile(r"param_groups(-\d+)?\.json")
 
 
 class Array:
-    """In place of a tensor that is none of torch: DCP takes it for a value like any other."""
+    """Stands for a tensor that is not one of torch: to DCP it is a value like any other."""
 
     def __bytes__(self) -> bytes:       # long bytes are stored as a tensor
         return b""
@@ -61,7 +61,7 @@ def root_of(checkpoint: Checkpoint, stored: Mapping[tuple[str, str], Tensor]) ->
 
 
 class Names:
-    """What a checkpoint has, by the names of DCP. [local]
+    """The contents of a checkpoint, by the names of DCP. [local]
 
     tensors  the node of each tensor
     paths    the keys that lead to each value, tensors too
@@ -115,7 +115,7 @@ class Names:
         return Metadata(found, planner_data=self.paths)
 
     def value(self, checkpoint: Checkpoint, key: str) -> Any:
-        """A value that is no tensor; tensors in it are read."""
+        """A value other than a tensor; tensors in it are read."""
         def tensor(node: dict[str, Any]) -> Any:
             t = self.of(node)
             made, held = memory.empty(node.get("as", "torch"), t.dtype, t.shape, key)

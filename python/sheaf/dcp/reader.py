@@ -49,18 +49,19 @@ class Reader(StorageReader):
         dcp.load(state_dict, storage_reader=sheaf.dcp.Reader("runs/gpt"))
 
     path           a run (its newest checkpoint), RUN@STEP, RUN/checkpoint-STEP, or another path
-                   that sheaf.load takes. None: the checkpoint_id of dcp.load says it
-    process_group  the one that dcp.load is given; None: all ranks
+                   that sheaf.load takes. None: the checkpoint_id of dcp.load
+    process_group  the one that is passed to dcp.load; None: all ranks
     convert        whether a tensor may have another dtype in the checkpoint, as with DCP; False:
-                   that is sheaf.Mismatch
+                   another dtype raises sheaf.Mismatch
     timeout        how long a call waits for another rank, in seconds; None: 600
     opts           other options of struct sheaf_opts, such as agent="auto"
 
     number         of the checkpoint that was loaded last
 
     All bytes are compared with their checksums. A checkpoint of a Checkpointer is loaded as
-    {"model": ..., "optimizer": ...}, as get_state_dict has these. Any other one without a document
-    of a state dict has the names `FAMILY.NAME` if it has several families, and NAME otherwise.
+    {"model": ..., "optimizer": ...}, with the keys of get_state_dict. In any other checkpoint
+    without the document of a state dict, tensors are called FAMILY.NAME if there are several
+    families, and NAME otherwise.
     """
 
     def __init__(self, path: Optional[Path] = None, *,
@@ -104,7 +105,7 @@ class Reader(StorageReader):
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """All ranks load the checkpoint that the first one saw, if there is a newer one by now."""
+        """Makes all ranks load the checkpoint that the first one saw, not a newer one."""
         assert self.names is not None
         told = (self.names.number, len(plans))
         return [dataclasses.replace(p, storage_data=told) for p in plans]

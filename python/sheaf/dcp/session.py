@@ -29,7 +29,7 @@ class Owned:
         self.optimizer = optimizer
 
     def names_of(self, _p: torch.Tensor) -> list[str]:
-        """No names: those of a state dict are not known by its parameters."""
+        """No names: the names in a state dict cannot be found from its parameters."""
         return []
 
 
@@ -73,12 +73,12 @@ _open: dict[tuple[int, str], Any] = {}
 class Session:
     """The run that a Writer saves to, from its first save until close(). [collective]
 
-    A session closes another one of the same run in this process when it opens it: a writer that was
-    dropped leaves its run open, for only all ranks together can close it.
+    When a session opens a run, it closes any other session of that run in this process. A writer
+    that was dropped leaves its run open, because only all ranks together can close it.
 
     path           of the run
     process_group  of torch.distributed; None: all ranks
-    optimizers     what they own is copied while the training goes on
+    optimizers     what they own is copied while the training continues
     timeout        how long a call waits for another rank, in seconds
     opts           as for sheaf.Run
     """
@@ -105,8 +105,8 @@ class Session:
     def open(self, alone: bool, background: bool) -> Run:
         """Opens the run, unless it is open for the same ranks. [collective]
 
-        alone       this process saves by itself, whatever torch.distributed has
-        background  saves are committed by the library's own thread, which needs a group
+        alone       this process saves by itself, even if torch.distributed is initialised
+        background  saves are committed by a thread of the library, which needs its own group
         """
         with self.lock:
             return self.opened(alone or not dist.is_available() or not dist.is_initialized(),
@@ -136,7 +136,7 @@ class Session:
         return self.run
 
     def prove_ranks(self, plans: Optional[int], alone: bool) -> None:
-        """DCP must have the ranks that the session has: others would not come. [local]"""
+        """Checks that DCP has the ranks of the session: others would never arrive. [local]"""
         if plans is not None and not alone and plans != dist.get_world_size(self.process_group):
             raise error("EINVAL", "%s: DCP saves on %d ranks, and the writer has a process_group "
                         "of %d: give both the same" % (self.path, plans, dist.get_world_size(
@@ -145,8 +145,8 @@ class Session:
     def groups(self, alone: bool, background: bool) -> tuple[Optional[Group], Optional[Group]]:
         """The group of the ranks, and the one of the library's thread.
 
-        A save that begins while another is committed needs groups of its own: torch uses the
-        caller's on the thread of its future.
+        A save that begins while another is being committed needs groups of its own, because torch
+        uses the caller's group on the thread of its future.
         """
         if alone:
             return None, Group(Alone()) if background else None
@@ -159,7 +159,7 @@ class Session:
 
     def begin(self, contents: Optional[Contents], problem: Optional[BaseException], number: int,
               **flags: bool) -> Save:
-        """Begins a save. A rank that has failed takes part, and all raise its sentence.
+        """Begins a save. A rank that has failed takes part, and all ranks raise its message.
 
         contents  None: this rank has failed, and `problem` says why
         """

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The StorageWriter for torch.distributed.checkpoint, and its planner and stager.
 
-DCP plans a save by itself, and then calls write_data on each rank. The plans of the ranks have
-nothing in them here, so DCP sends next to nothing around: the library agrees what each rank writes.
+DCP plans a save by itself, and then calls write_data on each rank. With this writer the plans are
+empty, so DCP sends almost no data between ranks; the library decides what each rank writes.
 
-Ranks meet in write_data alone, or in stage, never while DCP plans: a rank that fails there does not
-reach a call in which others wait.
+The ranks communicate only in write_data or in stage, never while DCP plans: a rank that fails in
+planning would not reach a call in which the others wait.
 """
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ ALONE = 1                               # in SavePlan.storage_data: the number o
 class SavePlanner(DefaultSavePlanner):
     """A planner that plans nothing, for dcp.save(..., planner=sheaf.dcp.SavePlanner()).
 
-    Saves are planned by the library. DCP's own planner describes each tensor before that, which
-    is not used and takes about 0.1 ms a tensor. With use_collectives=False it is needed: what
-    fails on one rank is raised on all ranks, while DCP's planner would leave that rank alone, and
-    the others would wait for it until their time is up.
+    The library plans the saves. DCP's own planner would describe each tensor before, for about
+    0.1 ms a tensor and without use. With use_collectives=False this planner is needed: it makes all
+    ranks raise a failure of one rank. With DCP's planner, that rank alone would raise it, and the
+    others would wait until their timeout.
     """
 
     def __init__(self) -> None:
@@ -92,16 +92,16 @@ class Writer(StorageWriter, AsyncStager):
             future = dcp.async_save(state_dict, storage_writer=writer.at(8))
 
     path           a run, which is made if there is none; RUN@STEP, or RUN/checkpoint-STEP. None:
-                   the checkpoint_id of dcp.save says it
-    process_group  the one that dcp.save is given; None: all ranks
+                   the checkpoint_id of dcp.save
+    process_group  the one that is passed to dcp.save; None: all ranks
     optimizers     of torch.optim, for dcp.async_save: what they own is copied while the training
-                   goes on, and their step() waits for what is not copied yet
+                   continues, and their step() waits for what is not copied yet
     timeout        how long a call waits for another rank, in seconds; None: 600
     opts           other options of struct sheaf_opts, such as keep_last=3
 
-    A run stays open from the first save until close() or the end of `with`, which all ranks must
-    reach. With a path that has a number, it is closed after that save. dcp.save raises
-    sheaf.Exists and so on, or CheckpointException with these inside.
+    The run stays open from the first save until close() or the end of `with`, which all ranks must
+    reach. If the path has a number, the run is closed after that save. dcp.save raises
+    sheaf.Exists and so on, or a CheckpointException that contains them.
     """
 
     _synchronize_after_execute = False
@@ -120,7 +120,7 @@ class Writer(StorageWriter, AsyncStager):
             self.go_to(path)
 
     def go_to(self, path: Path) -> None:
-        """The next save goes to that path."""
+        """Sets the path of the next save."""
         run, number = place.to_save(path, None)
         if self.session is None or self.session.path != run:
             if self.session is not None:
@@ -148,7 +148,7 @@ class Writer(StorageWriter, AsyncStager):
     # ---- StorageWriter ----
 
     def reset(self, checkpoint_id: Optional[Path] = None) -> None:
-        """Called by dcp.save if it has a checkpoint_id; by async_save, when the state is staged."""
+        """Called by dcp.save if it has a checkpoint_id, and by async_save after staging."""
         if checkpoint_id is None:
             return
         if self.pending is None:
@@ -170,7 +170,7 @@ class Writer(StorageWriter, AsyncStager):
         return [dataclasses.replace(p, storage_data=len(plans)) for p in plans]
 
     def write_data(self, plan: SavePlan, planner: Planner) -> Future[list[WriteResult]]:
-        """Saves; durable when it returns. [collective]"""
+        """Saves. When it returns, the checkpoint is durable. [collective]"""
         session = self.opened()
         try:
             if self.pending is not None:
@@ -213,8 +213,8 @@ class Writer(StorageWriter, AsyncStager):
     def stage(self, state_dict: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Begins a save in the background: what dcp.async_save calls first. [collective]
 
-        It returns when all is copied but what `optimizers` own. DCP's thread has nothing left to
-        save: it waits for the outcome.
+        It returns when everything is copied except what `optimizers` own. DCP's thread then only
+        waits for the outcome.
         """
         session = self.opened()
         if self.number == ANY:
@@ -239,7 +239,7 @@ class Writer(StorageWriter, AsyncStager):
     def synchronize_staging(self) -> None:
         """The gate: returns when all is copied, and any tensor may change. [local]
 
-        The optimizers that the writer was given call it by themselves, in step().
+        The optimizers that were given to the writer call it themselves, in step().
         """
         if self.session is not None:
             self.session.background.settle()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The position in the data of loaders that cannot tell it themselves."""
+"""The position in the data, for loaders that do not record it themselves."""
 from __future__ import annotations
 
 from typing import Any, Generic, Iterable, Iterator, Mapping, Optional, Sized, TypeVar
@@ -12,26 +12,26 @@ Batch = TypeVar("Batch")
 
 
 def generators(loader: Any) -> dict[str, torch.Generator]:
-    """The random streams that a loader of torch and its sampler have of their own."""
+    """The random number generators that a loader of torch and its sampler own."""
     found = {"loader": getattr(loader, "generator", None),
              "sampler": getattr(getattr(loader, "sampler", None), "generator", None)}
     return {name: g for name, g in found.items() if isinstance(g, torch.Generator)}
 
 
 class CountedLoader(Generic[Batch]):
-    """A loader whose position is how many batches of the epoch were taken.
+    """A loader whose position is the number of batches that were taken in the epoch.
 
         loader = sheaf.torch.CountedLoader(DataLoader(...))
         ckpt.track(model, optimizer, loader=loader)
 
-    After a load the next iteration takes as many batches from the loader and drops them, with the
-    random streams as they were when the epoch began, so that a shuffling sampler gives the same
-    order, and so with a generator that the loader or its sampler has. Then it gives the streams
-    back the state that the load had given them. A loader with a state_dict of its own, such as
-    torchdata's StatefulDataLoader, needs none of this.
+    After a load the next iteration skips that many batches. For this the random streams, including
+    a generator of the loader or its sampler, first get the state that they had when the epoch
+    began, so that a shuffling sampler gives the same order. Then they get the state that the load
+    had restored. A loader with a state_dict of its own, such as torchdata's StatefulDataLoader,
+    needs none of this.
 
-    consumed  batches of this epoch that were taken
-    epoch     how many epochs have ended
+    consumed  number of batches that were taken in this epoch
+    epoch     number of epochs that have ended
     """
 
     def __init__(self, loader: Iterable[Batch]) -> None:
@@ -68,13 +68,13 @@ class CountedLoader(Generic[Batch]):
         self.epoch += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """The position: what a load gives back."""
+        """The position, for load_state_dict."""
         saved = self.saved if self.skip else rng.read(self.own).get("tracked", {})
         start = self.start and dict(self.start, saved=saved)
         return {"consumed": self.consumed, "epoch": self.epoch, "start": start}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes to a position: the next iteration begins behind it."""
+        """Sets the position: the next iteration begins there."""
         self.consumed, self.epoch = int(state["consumed"]), int(state["epoch"])
         self.start, self.skip = state["start"], self.consumed
         self.saved = (self.start or {}).get("saved", {})

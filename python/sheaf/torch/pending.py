@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A save in the background: what Checkpointer.save_async returns.
 
-The library copies the state while the training goes on, and a thread of the library commits the
-save. The gate of an optimizer is called before it changes what it owns.
+The library copies the state while the training continues, and a thread of the library commits the
+save. The gate of an optimizer is called before the optimizer changes what it owns.
 """
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAUSE, PAUSE_MAX = 0.0002, 0.01         # seconds between two looks at the outco
 
 
 def where_of(step: int, memory_every: Optional[int], disk_every: Optional[int]) -> str:
-    """Where a step is saved in the background. What is no number fails in the save, everywhere."""
+    """Where a step is saved in the background. If it is not a number, the save fails everywhere."""
     if memory_every is None and disk_every is None or not hasattr(step, "__index__"):
         return DISK
     if disk_every is not None and step % disk_every == 0:
@@ -51,9 +51,9 @@ class Pending:
     """A save in the background. [any thread]
 
     step   its number
-    where  "disk", "memory" or "nowhere": the save was left out, because this step is neither a
-           multiple of disk_every nor of memory_every, or because memory had no room or no agent
-    error  why it failed; None: it did not, or it is not known yet
+    where  "disk", "memory" or "nowhere": the save was left out, because the step is not a multiple
+           of disk_every or memory_every, no buffer was free, or a node had no agent
+    error  why it failed; None: it did not fail, or has not ended yet
     """
 
     def __init__(self, step: int, where: str, save: Optional[Save] = None,
@@ -69,9 +69,9 @@ class Pending:
         self.pid = os.getpid()
 
     def gate(self) -> None:
-        """Waits until all is copied, and returns when any tensor may change. [local]
+        """Waits until everything is copied; after that any tensor may change. [local]
 
-        Optimizers that are tracked do this by themselves in step(). Call it before a CUDA graph
+        Tracked optimizers do this themselves in step(). Call it before a CUDA graph
         is replayed, before weights are changed by hand, and before an optimizer that runs inside
         the backward pass.
         """
@@ -97,7 +97,7 @@ class Pending:
             self.closed[optimizer] = []
 
     def wait(self, number: Optional[int]) -> None:
-        """The gate of a slice, or of all. A save that has failed reads nothing any more."""
+        """The gate of one slice or of all. A save that has failed no longer reads memory."""
         assert self.save is not None
         try:
             self.save.wait_copied(number)
@@ -107,13 +107,13 @@ class Pending:
             log.debug("step %d: at its gate: %s", self.step, e)
 
     def prove_process(self) -> None:
-        """Raises sheaf.Invalid in a process that was forked: no thread works on the save there."""
+        """Raises sheaf.Invalid in a forked process, in which no thread works on the save."""
         if self.pid != os.getpid():
             raise error("EINVAL", "step %d: this process was forked while the save was in flight, "
                         "and only process %d knows its outcome" % (self.step, self.pid))
 
     def done(self) -> bool:
-        """Whether the outcome is known. It never waits, and other ranks may know it later."""
+        """Whether the outcome is known. Never waits; other ranks may learn the outcome later."""
         self.prove_process()
         with self.lock:
             if self.save is None:
@@ -137,12 +137,12 @@ class Pending:
     def result(self, timeout: Optional[float] = None) -> bool:
         """Waits for the outcome. [local]
 
-        timeout  in seconds; None: as long as it takes
+        timeout  in seconds; None: no limit
 
         Returns True if the checkpoint survives a power loss (where is "disk"), or the death of all
-        ranks (where is "memory"). False: the save was left out. Ctrl-C ends the waiting, and the
-        save goes on. Raises sheaf.NotYet when the time is up, and otherwise what Checkpointer.save
-        would have raised.
+        ranks (where is "memory"), and False if the save was left out. Ctrl-C ends the wait, not the
+        save. Raises sheaf.NotYet if the timeout passes, and otherwise what Checkpointer.save would
+        have raised.
         """
         if self.check:
             self.gate()                 # the library compares at the gates, and waits for them
@@ -161,9 +161,9 @@ class Pending:
         return self.where != NOWHERE
 
     def cancel(self, why: str = "it was cancelled") -> bool:
-        """Gives the save up on all ranks, for which result() raises sheaf.Failed. [local]
+        """Aborts the save on all ranks; result() then raises sheaf.Failed. [local]
 
-        Returns False if it is too late: the checkpoint is there, or is being published.
+        Returns False if it is too late: the checkpoint exists, or is being published.
         """
         self.prove_process()
         with self.lock:

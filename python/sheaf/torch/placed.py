@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plain tensor of this rank has of the tensors that a checkpoint stores.
+"""Which parts of the stored tensors a plain tensor of this rank has.
 
-A DTensor says by itself what it has. Trainers that split tensors by hand declare it:
+A DTensor describes its part itself. Trainers that split tensors by hand declare it:
 
     tp = {"rank": tp_rank, "ranks": tp_size}
     ckpt.track(model, optimizer, parts={
@@ -9,8 +9,8 @@ A DTensor says by itself what it has. Trainers that split tensors by hand declar
         "*.gate_up.weight": sheaf.torch.GateUp(**tp),
         "*.o_proj.weight": sheaf.torch.Split(1, **tp)})         # row parallel
 
-The state that an optimizer keeps of such a parameter is placed as the parameter is. Nothing here
-communicates, and nothing copies.
+Optimizer state of such a parameter is split like the parameter. Nothing here communicates or
+copies.
 """
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ PLAIN: Shape = (-1,)                    # in place of a shape: nothing was decla
 
 @dataclass(frozen=True)
 class Placed:
-    """What a local tensor has of one stored tensor.
+    """The part of one stored tensor that a local tensor has.
 
     name   of the stored tensor
-    shape  of the whole of it
-    boxes  that lie in the local tensor
-    flat   in place of boxes: the first item of the stored tensor in row-major order that is here,
-           how many are, and where they begin in the local tensor, which is dense
+    shape  of the whole stored tensor
+    boxes  the boxes of it that are in the local tensor
+    flat   instead of boxes, a range of the stored tensor in row-major order: its first item, the
+           number of items, and where they begin in the local tensor, which must be dense
     """
 
     name: str
@@ -60,7 +60,7 @@ class Placed:
 
 
 class Declared(Protocol):
-    """A declaration: what the tensor of that name has of which stored tensors."""
+    """A declaration: which parts of which stored tensors the tensor of that name has."""
 
     def placed(self, name: str, t: torch.Tensor) -> tuple[Placed, ...]:
         """One for each stored tensor. Raises Unsupported if the shape does not fit."""
@@ -88,14 +88,14 @@ def renamed(name: str, module: str) -> str:
 
 @dataclass(frozen=True)
 class Split:
-    """A tensor that is cut along a dimension into equal parts, one for each rank.
+    """A tensor that is split along a dimension into equal parts, one for each rank.
 
-    dim    0: the weight and the bias of a column-parallel layer, and an embedding that is cut by
-           words; 1: the weight of a row-parallel layer
+    dim    0: the weight and the bias of a column-parallel layer, and an embedding that is split
+           along the vocabulary; 1: the weight of a row-parallel layer
     rank, ranks
            of the tensor-parallel group
-    size   of the dimension of the whole, without the padding at the end that the last ranks may
-           have; None: there is no padding
+    size   of the whole dimension, without padding at the end, which the last ranks may have; None:
+           there is no padding
     name   of the stored tensor; None: the name that the model has for it
     """
 
@@ -130,10 +130,10 @@ class Split:
 
 @dataclass(frozen=True)
 class Flat:
-    """A tensor of one dimension that has the items [first, first + its size) of a tensor of that
-    shape, in row-major order: a partition as ZeRO makes them.
+    """A one-dimensional tensor that has the items [first, first + its size) of a tensor of that
+    shape, in row-major order, as a partition of ZeRO does.
 
-    last   items of it that are padding, at its end
+    last   number of items at its end that are padding
     name   of the stored tensor; None: the name that the model has for it
     """
 
@@ -156,12 +156,12 @@ class QKV:
     """The fused weight or bias of queries, keys and values, stored as three tensors.
 
     rank, ranks  of the tensor-parallel group
-    heads        of the queries in the whole model
-    kv_heads     of keys and values, which several heads of the queries may share. With more ranks
-                 than kv_heads several ranks have the same one
+    heads        number of query heads in the whole model
+    kv_heads     number of heads of keys and values, which several query heads may share. If there
+                 are more ranks than kv_heads, several ranks have the same one
     names        of the modules that the stored tensors belong to
-    interleaved  True: as in Megatron, the rows of each kv_head are together, after those of its
-                 queries; False: all queries of the rank, then its keys, then its values
+    interleaved  True: as in Megatron, the key and the value of each kv head follow its queries;
+                 False: all queries of the rank, then its keys, then its values
     """
 
     rank: int
@@ -235,7 +235,7 @@ Parts = Union[None, Mapping[str, Declared], Callable[[str, torch.Tensor], Option
 
 def declared(parts: Parts, names: Sequence[tuple[str, torch.Tensor]]
              ) -> dict[str, tuple[Placed, ...]]:
-    """What is declared of tensors, by their names.
+    """The declarations of tensors, by their names.
 
     Raises Unsupported if a declaration does not fit its tensor, and ValueError if a pattern means
     no tensor.
