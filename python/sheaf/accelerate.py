@@ -130,7 +130,7 @@ def objects(accelerator: Any) -> list[Any]:
 
 
 def track(ckpt: Checkpointer, accelerator: Any, counters: Counters) -> None:
-    """Tracks what was prepared, and what was registered by register_for_checkpointing."""
+    """Tracks the objects of prepare() and of register_for_checkpointing()."""
     if not accelerator._models and not accelerator._custom_objects:
         raise ValueError("the accelerator has no model yet: call save_state and load_state after "
                          "accelerator.prepare")

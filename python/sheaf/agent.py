@@ -18,7 +18,7 @@ log = logging.getLogger("sheaf")
 
 
 def command() -> str:
-    """The path of the command `sheaf`: that of the wheel, or the one on the path of programs.
+    """The path of the command `sheaf`: that of the wheel, or else the one in $PATH.
 
     Raises sheaf.NotFound if there is none.
     """
@@ -46,11 +46,11 @@ def is_there(path: Path, socket: Optional[str] = None) -> bool:
 
 
 def start(path: Path, *options: str) -> None:
-    """Starts the agent of a run on this node, unless one is there. It outlives this process.
+    """Starts the agent of a run on this node, unless there is one. It outlives this process.
 
     options  further options of `sheaf agent`, such as "--memory-max", "64G"
 
-    Raises sheaf.Failed with what the command said. [local]
+    Raises sheaf.Failed with the message of the command. [local]
     """
     if is_there(path):
         return
@@ -63,9 +63,9 @@ def start(path: Path, *options: str) -> None:
 
 
 def started(path: Path, folder: Optional[str] = None) -> bool:
-    """Starts the agent of a run if it can; otherwise says so in the log. [local]
+    """Starts the agent of a run if it can; otherwise logs why not. [local]
 
-    Without an agent a run goes on, and its saves to memory alone are left out.
+    Without an agent the training continues, and its saves to memory alone are left out.
     """
     try:
         start(path, *(["--folder", folder] if folder else []))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libsheaf by Python's ctypes, made from the description of its interface alone.
+"""libsheaf through ctypes, generated from the description of its interface.
 
     c = sheaf.binding.library()         # the library that comes with this package
     c.SHEAF_LATEST                      # every constant of the headers
@@ -7,9 +7,9 @@
     c.sheaf_version()                   # every function, with the types of its parameters
     c.call("sheaf_run_open", ...)       # the same: adds the error parameter, raises sheaf.Error
 
-Everything else of the package calls the library through this module. The description is the file
-sheaf_abi.json that the build makes from the headers (`pkg-config --variable=abi sheaf`), or the
-short form of it in this package, without comments. So the binding cannot lag behind the headers.
+All other modules of the package call the library through this one. The description is the file
+sheaf_abi.json that the build makes from the headers (`pkg-config --variable=abi sheaf`), or its
+short form without comments, which is in this package. So the binding always matches the headers.
 
 The interpreter lock is released in every call.
 """
@@ -125,7 +125,7 @@ class Library:
         return ctypes.c_char_p if is_text(kind) else ctypes.POINTER(self.type_of(to))
 
     def prove_layout(self) -> None:
-        """The compiler's sizes and offsets must be those of ctypes."""
+        """Checks that sizes and offsets of ctypes are those of the compiler."""
         for name, s in self.described.items():
             made = self.structs[name]
             odd = [f["name"] for f in s.get("fields", [])
@@ -188,8 +188,8 @@ class Library:
         """A Python function as a callback in C. The caller keeps it alive while C may call it.
 
         The function is called without `void *arg` and without the struct sheaf_error that some
-        callbacks have. None counts as 0. An exception must not leave a callback: ctypes would drop
-        it. So C gets -1 and the exception's text, and `call` raises the exception as the cause.
+        callbacks have. A result of None counts as 0. ctypes would drop an exception that leaves a
+        callback, so C gets -1 and its text, and `call` raises it as the cause.
         """
         names = [p["name"] for p in kind["to"]["parameters"]]
         first = 1 if names[:1] == ["arg"] else 0
@@ -216,7 +216,7 @@ class Library:
         return self.type_of(kind)(called)
 
     def report(self, e: BaseException) -> None:
-        """A callback without a result has nowhere to say that it failed but the log."""
+        """Logs the failure of a callback without a result, which cannot return it."""
         import logging
         logging.getLogger("sheaf").error("a callback raised an exception", exc_info=e)
 

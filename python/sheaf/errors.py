@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The exceptions of this package: one class for each result code of the library.
 
-All of them are `sheaf.Error`. Where Python has an exception for the same thing, the class is also
-that one, so `except FileNotFoundError` catches `sheaf.NotFound`.
+All of them derive from `sheaf.Error`. If Python has a corresponding exception, the class derives
+from that, too, so `except FileNotFoundError` catches `sheaf.NotFound`.
 """
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Busy(Error):
 
 
 class NotYet(Error, TimeoutError):
-    """EAGAIN: the time was up before the work was done. The call may be made again."""
+    """EAGAIN: the time limit passed before the work was done. The call may be made again."""
 
 
 class Mismatch(Error, ValueError):
@@ -80,11 +80,11 @@ class Corrupt(Error):
 
 
 class UnknownFormat(Error):
-    """EFORMAT: this is no checkpoint, or a newer version of Sheaf wrote it."""
+    """EFORMAT: this is not a checkpoint, or a newer version of Sheaf wrote it."""
 
 
 class InDoubt(Error):
-    """EINDOUBT: the checkpoint is there, but a power cut may take it. Save again."""
+    """EINDOUBT: the checkpoint exists, but may be lost in a power cut. Save again."""
 
 
 class Bug(Error):
@@ -92,7 +92,7 @@ class Bug(Error):
 
 
 class Lost(Error):
-    """ELOST: a rank died or was too late, or the lock of the run was lost."""
+    """ELOST: a rank died or timed out, or the lock of the run was lost."""
 
 
 class Diverged(Error):
@@ -100,7 +100,7 @@ class Diverged(Error):
 
 
 class Failed(Error):
-    """EFAILED: the save was given up; the message is the reason."""
+    """EFAILED: the operation was aborted; the message is the reason."""
 
 
 class End(Error, IndexError):

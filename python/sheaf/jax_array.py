@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays of JAX in a tree: the shards that this process can address, each in its place.
+"""Arrays of JAX in a tree: the shards that this process can address, and where they are.
 
-Host memory of an array is saved where it lies; shards on an accelerator are copied to the host.
-Arrays do not change, so a load makes new ones: each distinct shard is read once, into memory that
-JAX takes over without a copy on the CPU.
+Shards in host memory are saved without a copy; shards on an accelerator are copied to the host.
+Arrays are immutable, so a load makes new ones: each distinct shard is read once, into memory that
+JAX on the CPU uses without a copy.
 """
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Loaded(Split):
 
 
 def aligned(shape: tuple[int, ...], dtype: Any) -> Any:
-    """A new array of NumPy that JAX can take over."""
+    """A new array of NumPy, aligned so that JAX can use it without a copy."""
     numpy = dtypes.module("numpy")
     n = dtype.itemsize
     for length in shape:
@@ -102,7 +102,7 @@ def aligned(shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def prove_width(dtype: Any) -> None:
-    """JAX makes 32 bits of 64 unless it is told otherwise: never silently here."""
+    """Raises if JAX would truncate 64-bit values to 32 bits, which it does by default."""
     jax = dtypes.module("jax")
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
         raise NoType("JAX makes %s of %s here; set jax_enable_x64, or load with framework='np'" %
@@ -110,7 +110,7 @@ def prove_width(dtype: Any) -> None:
 
 
 def saved(x: Any) -> Optional[Split]:
-    """An array that is saved; None: it is none, or has keys."""
+    """An array that is saved; None: `x` is not an array, or holds keys."""
     jax = dtypes.module("jax")
     if not isinstance(x, jax.Array):
         return None
@@ -124,7 +124,7 @@ def saved(x: Any) -> Optional[Split]:
 
 
 def loaded(x: Any) -> Optional[Split]:
-    """A place for an array that is loaded; None: it is none, or for keys."""
+    """A place for an array that is loaded; None: `x` is not an array, or is for keys."""
     jax = dtypes.module("jax")
     if not isinstance(x, (jax.Array, jax.ShapeDtypeStruct)) or is_key(x, jax):
         return None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the items of a tensor lie: of NumPy, torch, DLPack and buffers.
+"""The memory of a tensor: of NumPy, torch, JAX, Paddle, DLPack or a buffer.
 
-Only buffers that are read-only are copied.
+Only read-only buffers are copied.
 """
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Memory:
     shape      as it is stored
     strides    in items; None: dense and row-major
     framework  "torch", "numpy", "jax" or "paddle"; "bytes" for long bytes
-    special    the type that the object has itself, where it has no name on disk; else ""
+    special    the type of the object itself, if that has no name on disk; else ""
     owner      the object, which must live as long as its memory is used
     writable   whether a load may fill it
     """
@@ -217,7 +217,7 @@ def of_buffer(x: Any) -> Memory:
 
 
 def readonly_address(view: memoryview) -> tuple[Any, int]:
-    """ctypes gives the address of a writable buffer alone. This one is copied, once."""
+    """ctypes gives the address only of a writable buffer. A read-only one is copied, once."""
     copied = (ctypes.c_char * view.nbytes).from_buffer_copy(view)
     return copied, ctypes.addressof(copied)
 
@@ -243,7 +243,7 @@ def of(x: Any) -> Optional[Memory]:
 
 
 def mapped_readonly() -> list[tuple[int, int]]:
-    """The ranges of addresses that are mapped to be read alone, in ascending order."""
+    """The address ranges that are mapped read-only, in ascending order."""
     found = []
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as f:

@@ -115,9 +115,9 @@ def empty(shape: tuple[int, ...], dtype: Any) -> tuple[Any, Memory]:
 
 
 class Meeting:
-    """Where all ranks wait for each other, as long as they are told, over connections to rank 0.
+    """A barrier with a timeout of its own, over connections to rank 0.
 
-    The store of paddle.distributed could do that, too, but each of its calls takes 40 ms.
+    The store of paddle.distributed could serve as one, too, but each of its calls takes 40 ms.
     """
 
     def __init__(self, rank: int, ranks: int, store: Any, key: str, host: str) -> None:
@@ -174,10 +174,10 @@ def received(end: socket.socket, n: int) -> bytes:
 class PaddleDistributed:
     """The operations of paddle.distributed over gloo. [collective]
 
-    gloo waits 30 s at most here, and a rank that writes may take longer. So the ranks meet first,
-    and wait as long as the library says. What gloo of Paddle lacks is made of what it has. It
-    numbers messages by counting the operations of each rank, so that all ranks must have as many:
-    in each turn of an exchange each rank sends one message and receives one.
+    Paddle's gloo waits at most 30 s, and a rank may write for longer. So the ranks first meet at a
+    barrier, with the time limit of the library. Operations that Paddle's gloo lacks are composed of
+    those that it has. It numbers messages by counting the operations of each rank, so all ranks
+    must make equally many: in each turn of an exchange each rank sends and receives one message.
     """
 
     made = 0                            # groups of this process; all ranks make as many
@@ -245,7 +245,7 @@ class PaddleDistributed:
 
     def all_to_all(self, parts: list[memoryview], places: list[memoryview],
                    in_bytes: list[int]) -> None:
-        """An odd number of ranks has no pairs: each sends what it has for all to all."""
+        """For an odd number of ranks, which form no pairs: each broadcasts all that it sends."""
         sizes = self.numpy.array([len(p) for p in parts], "int64")
         table = self.gathered(memoryview(sizes).cast("B")).view("int64").reshape(self.ranks, -1)
         for source in range(self.ranks):
@@ -268,8 +268,8 @@ class PaddleDistributed:
 
 
 def partner(rank: int, ranks: int, turn: int) -> int:
-    """With whom a rank exchanges in a turn, for an even number of ranks; in ranks - 1 turns with
-    each of the others."""
+    """The rank with which a rank exchanges data in a turn, for an even number of ranks. In
+    ranks - 1 turns each rank meets each of the others."""
     last = ranks - 1
     if rank == last:
         return turn * (ranks // 2) % last   # the one that is its own partner below

@@ -2,8 +2,8 @@
 """Tensors of a tree of which this process has boxes: sheaf.Part, arrays of JAX with a sharding, and
 tensors of paddle.distributed.
 
-Each of them is seen as a Split: the shape of the whole tensor, and the boxes that are here. A tree
-to load into may have the same, and then only these boxes are read.
+Each of them is represented by a Split: the shape of the whole tensor, and the boxes that this
+process has. A tree to load into may hold such tensors, and then only these boxes are read.
 """
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Part:
 
         sheaf.save("runs/heat", {"u": sheaf.Part(u, (64, 32), (16 * rank, 0))}, group=group)
 
-    array  its items: anything that may stand in a tree as a tensor. A load fills it
+    array  its items: anything that a tree may hold as a tensor. A load fills it
     shape  of the whole tensor
     start  index of the first item in each dimension; None: 0 in each
 
-    The boxes of all ranks must cover the tensor. What several have is written by one of them. A
-    rank that has nothing of it gives an array with 0 items.
+    The boxes of all ranks must cover the tensor. Items that several ranks have are written by one
+    of them. A rank that has no part of the tensor gives an array with 0 items.
 
     ValueError: the box is not inside the tensor.
     """
@@ -50,9 +50,9 @@ class Split:
     """A tensor, of which some boxes are in this process.
 
     framework, dtype, special, shape  as of Memory, of the whole tensor
-    boxes     the boxes, made when they are first asked for
-    given     what a tree has in its place after a load
-    single    whether this process has all of it, so that tied tensors are seen
+    boxes     the boxes, which are made on first use
+    given     what takes its place in a tree after a load
+    single    whether this process has all of the tensor, so that tied tensors are recognised
     writable  whether a load may fill the boxes
     """
 

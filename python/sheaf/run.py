@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs, states, saves and checkpoints: the handles of the library as objects.
 
-Each object closes its handle at the end of a `with` block, by close(), or when it is collected.
-With a group, close a run yourself: that is a collective call. Errors are sheaf.Error.
+Each object closes its handle at the end of a `with` block, by close(), or when it is garbage
+collected. Close a run with a group explicitly, because closing is a collective call. Errors are
+raised as sheaf.Error.
 """
 from __future__ import annotations
 
@@ -57,8 +58,8 @@ def log_line(level: int, line: bytes) -> None:
 
 
 def interruptible(stat: Any) -> int:
-    """Called by calls that wait: Python can raise KeyboardInterrupt only while a Python function
-    runs, so this one does nothing."""
+    """Does nothing. Waiting calls of the library call it, because Python can raise
+    KeyboardInterrupt only while a Python function runs."""
     return 0
 
 
@@ -72,7 +73,7 @@ def options(c: Library, timeout: Optional[float], flags: int, more: dict[str, An
 
 
 class Handle:
-    """A pointer to a struct of the library, and what must live as long as it."""
+    """A pointer to a struct of the library, and the objects that must live as long as it."""
 
     closes = ""                         # the function that closes it
 
@@ -148,7 +149,7 @@ class Run(Handle):
               loss: float = 0.0) -> Save:
         """Begins a save of what the state lists, as checkpoint `step`. [collective]
 
-        A rank whose step is no number takes part all the same, so that no other waits for it.
+        A rank whose step is not a number still takes part, so that no other rank waits for it.
         """
         problem: Optional[Exception] = None
         try:
@@ -275,7 +276,7 @@ class Save(Handle):
         self.c.call("sheaf_save_note", self.pointer, key.encode(), value.encode())
 
     def wait_copied(self, slice: Optional[int] = None, timeout: Optional[float] = None) -> None:
-        """The gate of a slice, or of all: call it before the memory changes. [any thread]"""
+        """The gate of one slice or of all: call it before the memory changes. [any thread]"""
         which = self.c.SHEAF_ALL_SLICES if slice is None else slice
         self.c.call("sheaf_save_wait_copied", self.pointer, which, milliseconds(timeout))
 
@@ -288,11 +289,11 @@ class Save(Handle):
         self.c.call("sheaf_save_commit", self.pointer, milliseconds(timeout))
 
     def submit(self) -> None:
-        """Hands the save to the thread that commits (opts.commit_group). [local]"""
+        """Passes the save to the thread that commits (opts.commit_group). [local]"""
         self.c.call("sheaf_save_submit", self.pointer)
 
     def result(self, timeout: Optional[float] = None) -> None:
-        """Waits for the outcome of a save that was submitted; sheaf.NotYet: it is not known yet.
+        """Waits for the outcome of a submitted save. sheaf.NotYet: it is not known yet.
         [any thread]"""
         self.c.call("sheaf_save_result", self.pointer, milliseconds(timeout))
 

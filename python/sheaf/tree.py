@@ -48,13 +48,13 @@ RESERVED = ("ranks", "other")           # families that no key of a tree names
 
 
 class Codec(Protocol):
-    """What the caller gives to store objects that a tree has no node for."""
+    """Given by the caller to store objects of types that a tree does not know."""
 
     def encode(self, value: Any) -> Optional[tuple[str, Any]]:
-        """A tag and a tree that says the same; None: refuse the object."""
+        """Returns a tag and a tree that represents the object; None: refuse the object."""
 
     def decode(self, tag: str, value: Any) -> Any:
-        """The object again."""
+        """Returns the object."""
 
 
 Unsupported = Union[str, Codec]
@@ -349,7 +349,7 @@ def parse(data: bytes, what: str = FILE, form: str = FORMAT) -> Any:
 
 
 class Outside(Exception):
-    """An exception of a codec: it says nothing about the document."""
+    """An exception of a codec, which is no fault of the document."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error

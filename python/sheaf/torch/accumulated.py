@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients that wait for more micro-batches: a step is a step of the optimizer, and a checkpoint
-between two micro-batches would lose what the first of them has computed.
+"""Detects gradients that are being accumulated over micro-batches.
+
+A step is a step of the optimizer, and a checkpoint between two micro-batches would lose the
+gradients of the first.
 """
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ log = logging.getLogger("sheaf")
 
 
 def waiting(m: nn.Module) -> Optional[str]:
-    """How it can be seen that gradients of a module wait for more micro-batches; None: it cannot.
+    """The sign that a module accumulates gradients over micro-batches; None: there is none.
 
     m  one module, without those inside of it
     """
@@ -36,13 +38,13 @@ def waiting(m: nn.Module) -> Optional[str]:
 
 
 def keeps_gradients(m: nn.Module) -> bool:
-    """Whether a module is a wrapper of which waiting() can say something."""
+    """Whether a module is a wrapper that waiting() knows."""
     return isinstance(m, nn.parallel.DistributedDataParallel) or is_fsdp1(m) or \
         hasattr(m, "_get_fsdp_state")
 
 
 def prove(step: Any, modules: Iterable[nn.Module]) -> None:
-    """Raises sheaf.Invalid if gradients of these modules are seen to wait."""
+    """Raises sheaf.Invalid if these modules show that they accumulate gradients."""
     for m in modules:
         why = waiting(m)
         if why is not None:

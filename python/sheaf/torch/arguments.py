@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments of a Checkpointer, proved before a call that all ranks make together."""
+"""Checks of the arguments of a Checkpointer, before a call that all ranks make together."""
 from __future__ import annotations
 
 from typing import Any, Optional

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The saves in the background of a Checkpointer, and the gates of its optimizers.
 
-Only what an optimizer changes in step() is copied while the training goes on: the parameters in its
-param_groups and its state. Its gate is a hook before step(), before all other such hooks. All else
-may change at any moment (buffers in a forward pass, for example), and is copied before save_async
-returns.
+Only what an optimizer changes in step() is copied while the training continues: the parameters in
+its param_groups and its state. Its gate is a hook before step(), before all other such hooks.
+Everything else may change at any moment, such as buffers in a forward pass, and is copied before
+save_async returns.
 """
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class Background:
             self.watched.look(step, tracked.optimizers[0].optimizer)
 
     def settle(self) -> None:
-        """Before another save or a load: all memory may change, and what has ended is noted."""
+        """Before another save or a load: waits until all memory may change."""
         for p in tuple(self.pending):
             p.gate()
         self.reap()
@@ -173,7 +173,7 @@ class Background:
         self.reap()
 
     def abort(self, why: str, seconds: float) -> None:
-        """Gives all saves in flight up on all ranks, and waits a little for that."""
+        """Aborts all saves in flight on all ranks, and waits a little for that."""
         for p in tuple(self.pending):
             p.cancel(why)
         end = time.monotonic() + seconds
@@ -181,7 +181,7 @@ class Background:
             time.sleep(0.002)
 
     def free(self) -> None:
-        """At the end of the run: takes the gates away, and frees all saves."""
+        """At the end of the run: removes the gates, and frees all saves."""
         for hook in [*self.hooks.values(), *self.ends]:
             hook.remove()
         self.hooks.clear()
@@ -233,8 +233,8 @@ def ends(background: Background, turns: Turns) -> Callable[..., None]:
 
 
 def owner(tracked: Objects, optimizer: Any) -> Optional[tuple[str, Any]]:
-    """The name of a parameter that an optimizer has in common with one that is tracked, and that
-    one. None: it has none, or is that one, or a part of it, such as an optimizer that it wraps."""
+    """The name of a parameter that an optimizer shares with a tracked one, and the tracked one.
+    None: it shares none, or is the tracked one itself or an optimizer that the latter wraps."""
     mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
     groups = {id(group) for group in optimizer.param_groups}
     for o in tracked.optimizers:
@@ -252,8 +252,9 @@ def owner(tracked: Objects, optimizer: Any) -> Optional[tuple[str, Any]]:
 
 
 def opens_all(background: Background, tracked: Objects) -> Callable[..., None]:
-    """A hook before step() of any optimizer: all gates, if it is not tracked and changes what one
-    that is tracked owns. Such an optimizer has taken the place of that one, by mistake or not."""
+    """A hook before step() of any optimizer. If it is not tracked and changes what a tracked one
+    owns, it waits at all gates. Such an optimizer has replaced the tracked one, by design or by
+    mistake."""
     weak, known = weakref.ref(background), weakref.ref(tracked)
     pid = os.getpid()
     seen: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small state as one typed JSON document, tensors included: schedulers, loaders, generators.
 
-The nodes are those of sheaf.tree. Tensors stand in the document itself, as base64, for they are
-small here: whatever is large belongs into a module or an optimizer that is tracked. Nothing is
-pickled.
+The nodes are those of sheaf.tree. Tensors are in the document itself, as base64, because they are
+small: large ones belong in a module or an optimizer that is tracked. Nothing is pickled.
 """
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ FORMAT = "sheaf.document"
 
 
 class Encoder(tree.Encoder):
-    """Makes a document whose tensors stand in it."""
+    """Makes a document that contains its tensors."""
 
     format = FORMAT
     total = 0

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parameters of FSDP1, torch's FullyShardedDataParallel.
 
-It puts the parameters of a module one after another into a flat buffer, of which each rank has a
-range. So a rank has some items in a row of some parameters, in row-major order, and nothing of
-others. Padding between parameters and at the end belongs to none of them, and is never stored.
+FSDP1 concatenates the parameters of a module in a flat buffer, of which each rank has a range. So
+a rank has a contiguous range, in row-major order, of some parameters, and nothing of others.
+Padding between parameters and at the end belongs to none of them, and is never stored.
 
-With use_orig_params=False an optimizer has the flat buffer, and with True views of the range, one
-for each parameter.
+With use_orig_params=False the optimizer's parameter is the flat buffer. With True, its parameters
+are views of the range, one for each parameter of the module.
 """
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def inner(m: nn.Module) -> nn.Module:
 
 
 def settle(m: nn.Module) -> None:
-    """Gives the memory of gathered parameters back, which are left after a forward pass without a
-    backward pass: a load changes the range of this rank alone."""
+    """Frees gathered parameters, which remain after a forward pass without a backward pass: a load
+    changes only the range of this rank."""
     handle: Any = m._handle
     if handle is None or not handle.uses_sharded_strategy:
         return

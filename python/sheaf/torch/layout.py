@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the parts of a torch tensor lie: which boxes of the whole tensor this rank has in memory.
+"""Which boxes of a whole torch tensor this rank has in memory, and where.
 
     layout(weight)          # a tensor, a parameter or a DTensor
     Layout(shape=(8, 4), dtype="F32", boxes=(Box(start=(2, 0), count=(2, 4), origin=0),), ...)
@@ -54,8 +54,8 @@ class Layout:
     boxes   none: this rank has nothing of the tensor
     stride  of the local tensor, in items
     local   the tensor that owns the memory; its data_ptr() is where item 0 lies
-    flat    the first item in row-major order, and how many: this rank has only these of its box,
-            in a row from the origin of the box on. None: it has the whole box
+    flat    the first item in row-major order, and the number of items: this rank has only these
+            items of its box, contiguously from the origin of the box. None: the whole box
     """
 
     shape: tuple[int, ...]
@@ -165,8 +165,8 @@ _proved: WeakValueDictionary[int, Any] = WeakValueDictionary()
 def prove_place(mesh: Any, where: Sequence[int]) -> None:
     """Refuses a mesh whose ranks do not ascend in each dimension, such as DeviceMesh([1, 0]).
 
-    There torch cuts and gathers tensors by the rank in the group of a dimension, and computes
-    offsets by the coordinate in the mesh, so nobody can say which box this rank has.
+    For such a mesh torch splits and gathers tensors by the rank in the group of a dimension, but
+    computes offsets by the coordinate in the mesh, so it is undefined which box this rank has.
     """
     if _proved.get(id(mesh)) is mesh:
         return
@@ -210,9 +210,9 @@ def layout(t: torch.Tensor) -> Layout:
 def parts(name: str, t: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
     """The plain tensors of a tensor, and a name for each.
 
-    A tensor subclass is taken apart by its __tensor_flatten__: torchao's and other quantized
-    tensors become `<name>:<attribute>`. Raises Unsupported, with the name of the class, where that
-    is not possible.
+    A tensor subclass is decomposed by its __tensor_flatten__: torchao's and other quantized
+    tensors become `<name>:<attribute>`. Raises Unsupported, with the name of the class, if that is
+    not possible.
     """
     kind = type(t)
     if kind in PLAIN or isinstance(t, DTensor) or hasattr(t, "trigger_wait"):

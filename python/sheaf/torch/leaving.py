@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGTERM: the process is told to leave, and the ranks agree which step they still save."""
+"""SIGTERM: the scheduler ends the process, and the ranks agree on a last step to save."""
 from __future__ import annotations
 
 import logging
@@ -21,10 +21,10 @@ log = logging.getLogger("sheaf")
 class Leaving:
     """What a Checkpointer does when SIGTERM arrives, on any rank. [main thread]
 
-    The handler notes the time, and nothing else. The next save_async of all ranks agrees, and is
-    the last. A second SIGTERM has the effect that it had before.
+    The handler only records the time. In the next save_async all ranks learn of the signal, and
+    that save is the last. A second SIGTERM has the effect that it had before.
 
-    seconds  from the signal to the end of the process, as the scheduler grants them
+    seconds  between the signal and the end of the process, as set by the scheduler
     """
 
     def __init__(self, seconds: float) -> None:
@@ -47,9 +47,9 @@ class Leaving:
         self.told = time.monotonic()
 
     def agree(self, group: Optional[Group], timeout: float) -> bool:
-        """Whether a rank was told to leave: the same on all ranks. Raises sheaf.Lost. [collective]
+        """Whether any rank received SIGTERM; the same on all ranks. [collective]
 
-        One small operation.
+        Takes one small operation of the group. Raises sheaf.Lost.
         """
         mine = 0 if self.told is None else 1 + int(1000 * (time.monotonic() - self.told))
         if group is not None:
@@ -65,14 +65,14 @@ class Leaving:
         return mine > 0
 
     def restore(self) -> None:
-        """Gives SIGTERM the effect that it had before."""
+        """Restores the previous handler of SIGTERM."""
         if signal.getsignal(signal.SIGTERM) == self.got and \
                 threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.SIG_DFL if self.before is None else self.before)
 
 
 def finish(pending: Pending, seconds: float) -> None:
-    """Waits for the last save of a job that was told to leave, at most so long. [local]"""
+    """Waits for the last save after SIGTERM, at most until its deadline. [local]"""
     try:
         pending.result(seconds)
         log.info("step %d is saved, and the job was told to leave", pending.step)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A load of a Checkpointer: which checkpoint, which tensors, and the documents afterwards.
 
-What fails on one rank alone, in reading documents or in giving them back, is told to the others in
-the next collective call, so that all of them raise it.
+If one rank fails to read a document or to restore an object, the next collective call fails on all
+ranks, so that all of them raise the error.
 """
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def sentence(e: BaseException) -> str:
 
 @dataclass
 class Loaded:
-    """What a load gave back.
+    """The result of a load.
 
     step        number of the checkpoint
-    metrics     what save() was given: numbers, and strings
+    metrics     those of save(): numbers and strings
     missing, unexpected, converted
                 names of tensors, as "family/name", that this rank knows of
     """
@@ -106,8 +106,8 @@ class Loading:
     def resume(self) -> Loaded:
         """Loads the latest checkpoint, or an older one if it is damaged.
 
-        What is stored of an optimizer is taken from the newest checkpoint whose headers and
-        documents can be read, for the library decides only then which one it loads.
+        What to load of an optimizer is decided from the newest checkpoint whose headers and
+        documents can be read, because the library chooses the checkpoint only later.
         """
         first: Optional[Corrupt] = None
         for step in [LATEST, *reversed(self.run.steps())]:
@@ -128,8 +128,8 @@ class Loading:
         return found
 
     def together(self, mine: Callable[[], State], theirs: Callable[[State], Any]) -> Any:
-        """Does this rank's part, and then a collective call that fails on all ranks if one of
-        them could not do its own."""
+        """Does this rank's part, and then makes a collective call, which fails on all ranks if one
+        of them could not do its part."""
         problem: Optional[BaseException] = None
         try:
             state = mine()
@@ -166,7 +166,7 @@ class Loading:
         return self.plan.update(self.restore.items)
 
     def dry(self, checkpoint: Checkpoint, state: State) -> None:
-        """Plans a load, and loads nothing: all ranks agree that their part can be done."""
+        """Plans a load without loading: all ranks agree that they can do their part."""
         c = self.run.c
         empty = state if state is not self.plan.state else State()
         c.call("sheaf_checkpoint_load", checkpoint.pointer, empty.pointer,
@@ -196,7 +196,7 @@ class Loading:
                       said.get(c.SHEAF_REPORT_CONVERTED, []))
 
     def give_back(self, checkpoint: Checkpoint, found: Loaded) -> None:
-        """Gives the objects what was loaded, and agrees that all ranks could."""
+        """Restores the objects, and agrees that all ranks could."""
         restore = self.restore
         assert restore is not None
 

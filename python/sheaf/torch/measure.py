@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a copy to memory costs a training, measured by leaving half of them out.
+"""Measures what a copy to memory costs a training, by leaving half of the copies out.
 
-A coin decides for each save to memory alone whether it is made. It is drawn from the number of the
-step, so all ranks draw the same one without asking. A step is the time from one save_async to the
-next: the steps with a copy are compared with those without.
+For each save to memory alone, a coin flip decides whether it is made. The coin is computed from the
+step number, so all ranks get the same result without communication. The duration of a step is the
+time from one save_async to the next. Steps with a copy are compared with those without.
 """
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIDE = 0.1                              # of the steps are left out at either en
 
 
 def heads(step: int) -> bool:
-    """The coin of a step: the same on all ranks, and in each run of the job."""
+    """The coin flip of a step: the same on all ranks, and in every run of the job."""
     return hashlib.sha256(b"sheaf %d" % operator.index(step)).digest()[0] % 2 == 0
 
 
@@ -36,7 +36,7 @@ def trimmed(times: Sequence[float]) -> float:
 
 @dataclass
 class Cost:
-    """By how much a copy makes a step longer, in seconds, and the 95 % interval of that.
+    """By how much a copy lengthens a step, in seconds, with the 95 % confidence interval.
 
     with_copy, without  how many steps of either kind were measured
     step                how long a step without one takes
@@ -83,7 +83,7 @@ class Measure:
     def leaves_out(self, step: int, droppable: bool) -> bool:
         """Whether the save of this step is left out. Call it at the beginning of each save.
 
-        droppable  whether it goes to memory alone; others are always made, and not measured
+        droppable  whether it goes to memory alone; other saves are always made, and not measured
         """
         if not self.on:
             return False
@@ -99,14 +99,14 @@ class Measure:
         self.last = None
 
     def cost(self) -> Optional[Cost]:
-        """What is known by now; None: too little."""
+        """The result so far; None: there are too few steps."""
         made, left = self.times[True], self.times[False]
         return compared(made, left) if min(len(made), len(left)) >= ENOUGH else None
 
     def tell(self, wanted: int = ENOUGH) -> None:
-        """Logs what is known, if there are so many steps of either kind and more than last time.
+        """Logs the result, if there are that many steps of either kind and more than last time.
 
-        It is a warning, because saves are left out, and because logging shows these by default.
+        The level is warning, because saves are left out, and because logging shows it by default.
         """
         known = min(map(len, self.times.values()))
         if not self.loud or known < wanted or known == self.told:

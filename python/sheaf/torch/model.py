@@ -28,10 +28,10 @@ class Item:
 
     store      its type in the checkpoint, as safetensors calls it; None: that of the memory
     tied_to    the name of this family under which the bytes are stored
-    save_only  a load leaves it as it is, for the same memory is filled under another family
+    save_only  a load does not fill it, because the same memory is filled from another family
     optional   a load leaves it as it is if the checkpoint lacks it
     copy       another item is filled with the same bytes, in other memory
-    at         what it has of the stored tensor; None: the tensor itself says that
+    at         the part of the stored tensor that it has; None: the tensor itself describes that
     owner      the parameter that an optimizer has, if that is another object
     """
 
@@ -49,7 +49,7 @@ class Item:
 
 @dataclass
 class Held:
-    """Where a module keeps a tensor: look it up anew at each save, for it may be replaced."""
+    """Where a module keeps a tensor: looked up again at each save, because it may be replaced."""
 
     name: str
     place: dict[str, Any]               # _parameters or _buffers of the module
@@ -70,7 +70,7 @@ def unwrapped(module: nn.Module) -> nn.Module:
 
 
 def shown(key: str) -> str:
-    """A key of a state_dict without what wrappers add to it."""
+    """A key of a state_dict without the parts that wrappers add."""
     for w in WRAPPERS:
         key = key.replace(w, "")
     return key
@@ -137,8 +137,8 @@ class Model:
         self.there: list[Any] = []      # what was compared last: modules, dicts and parameters
 
     def settle(self) -> None:
-        """Brings the parameters to where an optimizer sees them, as state_dict() does, and finds
-        out whether the names must be looked up again.
+        """Restores the sharded parameters, as state_dict() does, and finds out whether the names
+        must be looked up again.
 
         FSDP2 may have left gathered parameters in the modules after a forward pass; its hook
         takes them away. Names are kept while all modules hold the same parameters, and buffers of
@@ -207,8 +207,8 @@ class Model:
         self.held = held
 
     def look_fsdp1(self) -> None:
-        """The same where FSDP1 has taken parameters away, of which its state_dict() would gather
-        all. Names are those that it would have."""
+        """The same for modules under FSDP1, whose state_dict() would gather all parameters. The
+        names are those that it would give."""
         if self.parts is not None:
             raise Unsupported("parts= cannot be given for a model in FSDP1, which says by itself "
                               "what each rank has")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of torch optimizers, by the names of their parameters (doc/format.md, section 13).
 
-Only what an optimizer has is saved: nothing here makes it take a step, as torch's get_state_dict
-does before the first one. A load builds what is missing from what is stored. A value that the
-optimizer keeps for each item of a sharded parameter gets the parameter's sharding.
+Only existing state is saved: nothing here makes an optimizer take a step, unlike torch's
+get_state_dict before the first one. A load creates missing state from what is stored. A value that
+the optimizer keeps for each item of a sharded parameter gets the parameter's sharding.
 """
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Optimizer:
         return found
 
     def prove(self, name: str, key: str, p: torch.Tensor, value: torch.Tensor) -> None:
-        """A value must be one that another layout can make its own part of."""
+        """Checks that another layout can load its part of a value."""
         if not KEY.fullmatch(key) or key in OURS:
             raise Unsupported("the optimizer's state %r of %s has no name in a checkpoint"
                               % (key, name))

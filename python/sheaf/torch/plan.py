@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The items of a save or a load as a state of the library, kept while the layout is the same.
 
-A save looks at each item: whether it is the same tensor as last time, of the same shape, type,
-sharding and strides. If all are, the state is used again, with the addresses that the memory has
-now, so the library keeps its plan. Otherwise a new state is made, on this rank alone if need be:
-the ranks find out in the next begin.
+For each item, a save checks whether it is the same tensor as last time, with the same shape, type,
+sharding and strides. If all are, the state is reused with the current addresses of the memory, so
+the library keeps its plan. Otherwise a new state is made, possibly on this rank only; the other
+ranks learn of it in the next begin.
 
-Tensors on a device have a copy in host memory here, which is filled before a save and emptied
-into the device after a load.
+For each tensor on a device there is a copy in host memory, which is filled from the device before
+a save and copied to the device after a load.
 """
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Key = tuple[Any, ...]
 
 
 def local_of(t: torch.Tensor) -> torch.Tensor:
-    """The local tensor of a DTensor without the cost of to_local(), which autograd follows."""
+    """The local tensor of a DTensor without the cost of to_local(), which autograd records."""
     return t._local_tensor if isinstance(t, DTensor) else t
 
 
 def key_of(item: Item) -> Key:
-    """Equal for two items that need the same slices, but for their addresses."""
+    """Equal for two items that need the same slices, except for their addresses."""
     t = item.tensor
     local = local_of(t)
     spec = (t.device_mesh, t.placements, t.shape) if isinstance(t, DTensor) else None
@@ -173,7 +173,7 @@ class Plan:
         self.memory = memory
 
     def held(self) -> list[Any]:
-        """What must live until a save has read the memory."""
+        """The objects that must live until a save has read the memory."""
         return [self.state, self.storages]
 
     def fill(self) -> None:

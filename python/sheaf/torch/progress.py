@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a call is, where a terminal or a notebook shows it.
+"""The progress of a call, shown in a terminal or a notebook.
 
-A bar appears on rank 0 once a save, a load or a verification has taken a second. It is one of tqdm
-if that is installed, and otherwise a line of text. Nothing is shown to a file or a pipe.
+A bar appears on rank 0 when a save, a load or a verification takes longer than a second. It is
+tqdm's if tqdm is installed, and otherwise a line of text. Nothing is written to a file or a pipe.
 """
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Shown = Union[None, bool, Callable[[Any], Any]]
 
 
 def is_watched() -> bool:
-    """Whether a person sees what this process prints."""
+    """Whether this process prints to a terminal or a notebook."""
     return "ipykernel" in sys.modules or bool(sys.stderr and sys.stderr.isatty())
 
 
 class Line:
-    """A bar without tqdm: a line that is written again and again."""
+    """A bar without tqdm: a line that is overwritten."""
 
     def __init__(self, what: str, total: int) -> None:
         self.what, self.total, self.n, self.began = what, total, 0, time.monotonic()
@@ -57,8 +57,8 @@ def made(what: str, total: int) -> Any:
 class Progress:
     """The function opts.progress of a run: shows a bar, and raises what Ctrl-C could not.
 
-    shown  None: if a person watches; True, False: in any case, or never; else the caller's own
-           function, which is called as well
+    shown  None: shows a bar in a terminal or a notebook; True: always; False: never; otherwise a
+           function of the caller, which is called as well
     """
 
     def __init__(self, path: str, group: Optional[Group], shown: Shown) -> None:
@@ -85,7 +85,7 @@ class Progress:
         return 0
 
     def show(self, stat: Any) -> None:
-        """Makes a bar, or moves it on."""
+        """Creates a bar, or advances it."""
         done, total = (stat.written, stat.to_write) if stat.to_write else (stat.copied, stat.held)
         now = time.monotonic()
         self.began = now if self.began is None else self.began
@@ -97,7 +97,7 @@ class Progress:
             self.done = min(done, total)
 
     def end(self) -> None:
-        """At the end of a call: the bar goes away."""
+        """At the end of a call: removes the bar."""
         bar, self.bar, self.began = self.bar, None, None
         if bar is not None:
             bar.close()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ranks of torch.distributed as a Checkpointer uses them: a gloo group of its own.
 
-A rank that leaves because of an exception says why in the store of torch.distributed, and closes
-its connections. So the others, whose next operation fails, can name the reason.
+A rank that leaves because of an exception writes the reason to the store of torch.distributed, and
+closes its connections. The next operation of the other ranks fails, and they read the reason.
 """
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Ranks(TorchDistributed):
             name, dist.distributed_c10d._get_default_store())
 
     def reason(self) -> Optional[str]:
-        """Why a rank left; None: none did, or the store is gone as well."""
+        """Why a rank left; None: no rank left, or the store is no longer available."""
         try:
             return str(self.store.get(LEFT).decode()) if self.store.check([LEFT]) else None
         except Exception as e:
@@ -145,13 +145,13 @@ SAID = 512                              # bytes of what a rank says in agreed()
 
 def agreed(group: Optional[Group], problem: Optional[BaseException], timeout: Optional[float],
            mine: str = "") -> None:
-    """All ranks make this call before one that a rank with a wrong argument must not make.
+    """Checks arguments on all ranks, before a call that a rank with a wrong one must not make.
 
     problem  why this rank cannot go on; None: it can
     mine     what must be the same on all ranks, in words
 
-    Raises the problem on its rank, and sheaf.Failed with its sentence on the others; sheaf.Invalid
-    if ranks have different words. [collective]
+    Raises the problem on its rank, and sheaf.Failed with its message on the others. Raises
+    sheaf.Invalid if `mine` differs between ranks. [collective]
     """
     if group is None:
         if problem is not None:
@@ -178,15 +178,15 @@ def agreed(group: Optional[Group], problem: Optional[BaseException], timeout: Op
 
 
 def sentence(e: BaseException) -> str:
-    """What an exception says, with its type unless it is one of ours."""
+    """The message of an exception, with its type unless it is one of this package."""
     text = str(e) if isinstance(e, Error) else "%s: %s" % (type(e).__name__, e)
     return text[:400].encode(errors="replace").decode()     # names of files may have any bytes
 
 
 def first_with(group: Optional[Group], digest: bytes, timeout: Optional[float]
                ) -> tuple[bool, bool]:
-    """Whether this is the first rank with that digest, and whether all ranks have one, for then
-    nobody need ask again. NONE is in place of that of a rank that failed. [collective]"""
+    """Whether this is the first rank with that digest, and whether all ranks have one, so that the
+    question need not be repeated. A rank that failed gives NONE. [collective]"""
     every = [digest] if group is None else gathered(group, digest, timeout)
     return every.index(digest) == (group.rank if group else 0), NONE not in every
 
@@ -219,8 +219,8 @@ class Gone:
 def leave(group: Group, why: str) -> None:
     """Makes all further operations of the group fail on this rank. [local]
 
-    The other ranks get the reason if it is a group of this module. Otherwise they wait until this
-    process ends, or their time is up.
+    If it is a group of this module, the other ranks learn the reason. Otherwise they wait until
+    this process ends, or until their timeout.
     """
     if isinstance(group.operations, Ranks):
         group.operations.leave(why)
@@ -229,9 +229,9 @@ def leave(group: Group, why: str) -> None:
 
 
 def together(group: Optional[Group], seconds: float) -> None:
-    """Waits until all ranks are here, but not longer: they may be gone, or come never. [local]
+    """Waits for all ranks, within limits, because some may have exited. [local]
 
-    So the connections of a rank that ends do not break while another still needs its last answer.
+    So the connections of a rank that exits do not break while another still needs its last reply.
     """
     operations = None if group is None else group.operations
     if not isinstance(operations, Ranks):
@@ -246,7 +246,7 @@ def together(group: Optional[Group], seconds: float) -> None:
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Gives an error about a lost rank the reason that its cause has, and names Ctrl-C."""
+    """Adds the reason to an error about a lost rank, and names Ctrl-C."""
     try:
         yield
     except Failed as e:
@@ -264,7 +264,7 @@ def explained() -> Iterator[None]:
 
 
 def of_torch(timeout: Optional[float]) -> Optional[Group]:
-    """A group of all ranks of torch.distributed; None: it is not in use. [collective]"""
+    """A group of all ranks of torch.distributed; None: that is not initialised. [collective]"""
     if not dist.is_available() or not dist.is_initialized():
         return None
     return Group(Ranks(timeout))

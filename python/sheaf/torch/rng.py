@@ -40,7 +40,7 @@ def read_one(name: str, stream: Any) -> Any:
 
 
 def write_one(name: str, stream: Any, state: Any) -> None:
-    """Gives a tracked stream its state back."""
+    """Restores the state of a tracked stream."""
     if hasattr(stream, "set_states"):
         stream.set_states(state)
     elif isinstance(stream, torch.Generator):
@@ -66,7 +66,7 @@ def read(streams: Streams) -> dict[str, Any]:
 
 
 def write(states: Mapping[str, Any], streams: Streams) -> None:
-    """Gives the streams of this rank their states back; those that are not stored stay."""
+    """Restores the streams of this rank; those that are not stored stay as they are."""
     random.setstate(states["python"])
     torch.set_rng_state(states["torch"])
     if "numpy" in states:

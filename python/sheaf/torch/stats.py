@@ -16,7 +16,7 @@ class Stats:
     failed      saves that failed or were given up
     gigabytes   of tensors in the saves that are complete, over all ranks
     begin       time in which begins blocked
-    buffers     the part of it in which no buffer was free
+    buffers     the part of `begin` in which no buffer was free
     gates       time in which gates blocked
     gate_max    time of the longest gate
     commit      time in which commits blocked; those in the background do not

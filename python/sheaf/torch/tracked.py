@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Checkpointer tracks, as tensors and documents: what a save stores, and a load gives back.
+"""The objects that a Checkpointer tracks, as the tensors and documents that it saves and loads.
 
-A checkpoint has, beside the tensors:
+In addition to tensors a checkpoint has:
 
     param_groups.json   the options of the optimizers, with parameters by name (doc/format.md)
     trainer.json        the document of what is the same on all ranks: schedulers, the gradient
@@ -9,8 +9,8 @@ A checkpoint has, beside the tensors:
     stream "trainer"    a document of each rank: its random streams and its loaders, as bytes of
                         ranks (sheaf_save_rank_bytes)
 
-Ranks that hold other parameters than rank 0, as with pipeline stages, write the first two with
-their number, for their parameters: param_groups-<r>.json, trainer-<r>.json.
+If a rank has other parameters than rank 0, as with pipeline stages, it writes the first two for its
+own parameters, with its number in the name: param_groups-<r>.json, trainer-<r>.json.
 """
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def few(what: str, given: Few) -> list[Stateful]:
 class Wanted:
     """Which parts of a checkpoint are loaded: all, or those that a pattern names.
 
-    A pattern is a part ("model", "optimizer", "scheduler", "rng", ...), or one for
-    "family/name" as a shell has it: "model/layers.0.*". Weights are in "model", also where they
-    are loaded from their masters.
+    A pattern is a part ("model", "optimizer", "scheduler", "rng", ...), or a shell pattern for
+    "family/name": "model/layers.0.*". Weights are in "model", even if they are loaded from
+    master_weights.
     """
 
     def __init__(self, only: Union[None, str, Sequence[str]]) -> None:
@@ -173,7 +173,7 @@ class Tracked:
         return found
 
     def prove_optimizers(self) -> None:
-        """A parameter is in one optimizer at most: names and groups would be mixed up."""
+        """Refuses a parameter of two optimizers: names and groups would be ambiguous."""
         owner: dict[int, Optimizer] = {}
         for o in self.optimizers if len(self.optimizers) > 1 else ():
             for name, p in o.named():
@@ -331,8 +331,8 @@ def from_stored(items: list[Item], stored: Mapping[str, Mapping[str, Tensor]]) -
 
 
 def position(states: list[Any]) -> bytes:
-    """Equal for loaders at one position; the random streams of a CountedLoader are no part of it,
-    for each rank has its own."""
+    """Equal for loaders at the same position. The random streams of a CountedLoader do not count,
+    because each rank has its own."""
     plain = [{k: v for k, v in s.items() if k != "start"}
              if isinstance(s, dict) and set(s) == {"consumed", "epoch", "start"} else s
              for s in states]
@@ -340,7 +340,7 @@ def position(states: list[Any]) -> bytes:
 
 
 class Restore:
-    """The documents of a checkpoint, read before a load and given back after it."""
+    """The documents of a checkpoint, read before a load and restored after it."""
 
     def __init__(self, tracked: Tracked, wanted: Wanted, strict: bool) -> None:
         self.tracked, self.wanted, self.strict = tracked, wanted, strict
@@ -428,7 +428,7 @@ class Restore:
         return found
 
     def accept(self) -> None:
-        """Gives all objects what was loaded; random streams last."""
+        """Restores all objects; random streams last."""
         t, wanted = self.tracked, self.wanted
         for m in t.models:
             m.set_extra_state({n: v for n, v in self.extra.items() if wanted("model", n)})

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls of a Checkpointer from several threads: one at a time, and not while an optimizer steps.
 
-The library lets one thread at a time use a run. A save describes and copies what another thread
-may train meanwhile: step() of an optimizer waits until the save has what it needs, and a save waits
-until step() has ended.
+Only one thread at a time may use a run. Another thread may train the tensors that a save describes
+and copies. So step() of an optimizer waits until the save has what it needs, and a save waits until
+step() has ended.
 """
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Turns:
 
     @contextlib.contextmanager
     def taken(self, name: str, seconds: float = -1) -> Iterator[bool]:
-        """This thread's turn for a call of that name; False: the time was up before.
+        """Takes this thread's turn for a call of that name. Yields False if it timed out.
 
         Raises sheaf.Invalid within another call of this thread, as in the handler of a signal.
         """
@@ -59,7 +59,7 @@ class Turns:
 
     @contextlib.contextmanager
     def still(self) -> Iterator[Optional[Exception]]:
-        """While this lasts, no other thread is in step(). Gives the reason if one does not end."""
+        """Keeps other threads out of step(). Yields the reason if a step() does not end."""
         me, end = threading.get_ident(), time.monotonic() + STEP_SECONDS
         with self.changed:
             self.stepping.discard(me)           # an exception may have ended its step()

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether what is tracked is laid out as it was when its items were listed.
 
-Listing thousands of tensors takes tens of milliseconds, and nearly always the list is the one of
-the save before. So a save compares what the list was made from, in few calls that each go through
-all of it: the dicts of all modules with what they hold, the parameter groups, the dicts of the
-optimizers' state, and class, type, shape, strides and sharding of each tensor. Whatever differs
-means that the items are listed again. Addresses are not compared here: see plan.Plan.again.
+Listing thousands of tensors takes tens of milliseconds, and the list is nearly always that of the
+save before. So a save compares what the list was made from, in a few calls that each process all of
+it: the dicts of all modules with their contents, the parameter groups, the dicts of the optimizers'
+state, and class, type, shape, strides and sharding of each tensor. If anything differs, the items
+are listed again. Addresses are not compared here: see plan.Plan.again.
 """
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ values_of: Callable[[Any], Any] = dict.values
 
 
 def same(now: Iterable[Any], before: Sequence[Any]) -> bool:
-    """Whether as many objects are the very same ones."""
+    """Whether two lists have the same length and hold the same objects."""
     return all(map(is_, now, before))
 
 
@@ -140,7 +140,7 @@ def is_count(value: Any) -> bool:
 
 
 def described(t: torch.Tensor) -> tuple[Any, ...]:
-    """All that must stay the same of a tensor but its memory."""
+    """All properties of a tensor that must stay the same, except its memory."""
     return (type(t), t.dtype, t.shape, t.stride(), t.layout, t.device, t.is_conj(), t.is_neg())
 
 
