@@ -129,6 +129,29 @@ def test_an_optimizer_that_was_replaced() -> None:
 
 
 @needs("torch")
+def test_a_part_of_an_optimizer() -> None:
+    """A trainer that steps the optimizer inside a tracked one waits at all gates, without a word;
+    so does an optimizer that gets a tracked parameter after it has stepped others"""
+    with folder() as at, logged() as said, \
+            sheaf.Checkpointer(at + "/run", copy_rate_max=SLOW) as ckpt:
+        m, base = small()
+        outer = torch.optim.SGD(m.parameters(), 0.1)
+        outer.base = base               # as SAM has one, and steps it by itself
+        x = nn.Parameter(torch.ones(1))
+        x.grad = torch.ones(1)
+        other = torch.optim.SGD([x], 0.1)
+        ckpt.track(m, outer)
+        other.step()
+        h = ckpt.save_async(1)
+        base.step()
+        assert h.copied and h.result() and not said, said
+        other.add_param_group({"params": [m[0].weight]})
+        h = ckpt.save_async(2)
+        other.step()
+        assert h.copied and h.result() and len(said) == 1, said
+
+
+@needs("torch")
 def test_a_device_without_a_copier() -> None:
     """A tensor on a device from which nothing can be copied is refused by its name"""
     with folder() as at, sheaf.Checkpointer(at + "/run") as ckpt:

@@ -304,6 +304,36 @@ def test_checkpoints_of_others() -> None:
         assert found["5"] == "five" and found["model"]["w"].tolist() == [1.0, 1.0]
 
 
+@needs("torch")
+def test_tied_weights_beside_masters() -> None:
+    """Tied weights that are rounded in `model` are loaded exactly, into tied and untied models; and
+    ranks with other ties have other layouts"""
+    import torch
+    import torch.distributed.checkpoint as dcp
+    import sheaf
+    from sheaf.dcp.contents import contents_of
+
+    def model(tie: bool) -> Any:
+        m = torch.nn.ModuleDict({"a": torch.nn.Linear(4, 4, bias=False),
+                                 "b": torch.nn.Linear(4, 4, bias=False)})
+        if tie:
+            m["b"].weight = m["a"].weight
+        return m
+
+    with folder() as at:
+        m = model(True)
+        with sheaf.Checkpointer(at + "/run", store_dtype=torch.bfloat16) as ckpt:
+            ckpt.track(m)
+            ckpt.save(1)
+        for tie in (True, False):
+            state = {"model": model(tie).state_dict()}
+            dcp.load(state, storage_reader=sheaf.dcp.Reader(at + "/run"), no_dist=True)
+            for name, t in m.state_dict().items():
+                assert torch.equal(state["model"][name], t), (tie, name)
+    t = torch.ones(3)
+    assert contents_of({"a": t, "b": t}).digests() != contents_of({"a": t, "b": t + 0}).digests()
+
+
 def refused(rank: int, path: str) -> list[str]:
     """What is said on each rank when one of them cannot save; after each, a save succeeds."""
     import torch

@@ -133,6 +133,41 @@ def refused(rank: int, path: str) -> Any:
 
 
 @needs("torch")
+def test_a_save_after_a_staged_one() -> None:
+    """dcp.save by a writer whose async_save did not come to its end saves, or says Exists, and a
+    run that was closed and opened again has its gates"""
+    import torch
+    import torch.distributed.checkpoint as dcp
+    import sheaf
+
+    class Fails(dcp.DefaultSavePlanner):
+        def create_local_plan(self) -> Any:
+            raise RuntimeError("the planner failed")
+
+    with folder() as at:
+        with sheaf.dcp.Writer(at + "/run") as writer:
+            one = writer.at(1)
+            future = dcp.async_save({"w": torch.zeros(2)}, storage_writer=one, planner=Fails(),
+                                    no_dist=True)
+            with raises(BaseException, "the planner failed"):
+                future.result()
+            with raises(BaseException, "step 1 exists"):
+                dcp.save({"w": torch.ones(2)}, storage_writer=one, no_dist=True)
+        w = torch.nn.Parameter(torch.zeros(1 << 20))
+        w.grad = -torch.ones(1 << 20)
+        mine, other = torch.optim.SGD([w], 1.0), torch.optim.SGD([w], 1.0)
+        with sheaf.dcp.Writer(at + "/gates", optimizers=[mine], copy_rate_max=8 << 20) as writer:
+            for n in (1, 2):
+                w.data.zero_()
+                future = dcp.async_save({"w": w.detach()}, storage_writer=writer.at(n),
+                                        no_dist=True)
+                other.step()
+                future.result()
+                assert not sheaf.load("%s/gates@%d" % (at, n))["w"].any(), n
+                writer.close()
+
+
+@needs("torch")
 def test_one_rank_cannot_stage() -> None:
     """A rank that cannot stage says why on all ranks, and the next save succeeds"""
     import sheaf

@@ -138,7 +138,7 @@ class Contents(tree.Encoder):
 
     def digests(self) -> tuple[bytes, bytes]:
         """Equal on ranks with the same tensors, and on ranks with the same document."""
-        layout = [(i.family, i.name, tuple(i.tensor.shape), str(i.tensor.dtype))
+        layout = [(i.family, i.name, i.tied_to, tuple(i.tensor.shape), str(i.tensor.dtype))
                   for i in self.whole]
         values = json.dumps(self.values, allow_nan=False)
         return (hashlib.sha256(repr(layout).encode()).digest(),

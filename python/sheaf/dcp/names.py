@@ -41,8 +41,11 @@ def root_of(checkpoint: Checkpoint, stored: Mapping[tuple[str, str], Tensor]) ->
     if TRAINER not in files:
         return by_family(dict(stored))
     # A Checkpointer's, which has exact weights in a family of their own if the model is rounded.
-    weights = {name: named(MASTERS if (MASTERS, name) in stored else "model", name, "torch", {})
-               for family, name in stored if family == "model"}
+    weights = {}
+    for (family, name), t in stored.items():
+        if family == "model":
+            exact = MASTERS, t.tied_to or name
+            weights[name] = named(*exact if exact in stored else (family, name), "torch", {})
     state: dict[str, Any] = {}
     for family, name in stored:
         of, _, key = name.rpartition("/")

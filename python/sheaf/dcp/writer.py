@@ -82,6 +82,11 @@ def contents(planner: Planner) -> Contents:
     return Contents(planner.state_dict, planner.mappings if planner.flatten_state_dict else {})
 
 
+def is_staged(planner: Planner) -> bool:
+    """Whether DCP saves what stage() has returned: an empty state dict."""
+    return not getattr(planner, "state_dict", None)
+
+
 class Writer(StorageWriter, AsyncStager):
     """Saves state dicts of torch.distributed.checkpoint as checkpoints of Sheaf.
 
@@ -173,10 +178,11 @@ class Writer(StorageWriter, AsyncStager):
         """Saves. When it returns, the checkpoint is durable. [collective]"""
         session = self.opened()
         try:
-            if self.pending is not None:
-                pending, self.pending = self.pending, None
+            pending, self.pending = self.pending, None
+            if pending is not None and is_staged(planner):
                 pending.result()
-            else:
+            else:                       # dcp.save; an async_save before it may not have ended
+                session.background.drain()
                 self.save(session, planner, plan.storage_data if self.collectives else None)
         finally:
             if self.one:

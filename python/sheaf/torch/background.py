@@ -186,6 +186,7 @@ class Background:
             hook.remove()
         self.hooks.clear()
         self.ends.clear()
+        self.others = None
         for p in self.pending:
             with p.lock:
                 p.end()
@@ -234,16 +235,11 @@ def ends(background: Background, turns: Turns) -> Callable[..., None]:
 
 def owner(tracked: Objects, optimizer: Any) -> Optional[tuple[str, Any]]:
     """The name of a parameter that an optimizer shares with a tracked one, and the tracked one.
-    None: it shares none, or is the tracked one itself or an optimizer that the latter wraps."""
+    None: it shares none, or is the tracked one itself."""
+    if any(o.optimizer is optimizer for o in tracked.optimizers):
+        return None
     mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    groups = {id(group) for group in optimizer.param_groups}
     for o in tracked.optimizers:
-        if o.optimizer.state is optimizer.state or \
-                any(id(group) in groups for group in o.optimizer.param_groups):
-            return None
-    for o in tracked.optimizers:
-        if any(x is optimizer for x in vars(o.optimizer).values()):
-            return None
         for group in o.optimizer.param_groups:
             for p in group["params"]:
                 if id(p) in mine:
@@ -251,27 +247,40 @@ def owner(tracked: Objects, optimizer: Any) -> Optional[tuple[str, Any]]:
     return None
 
 
+def is_wrapped(outer: Any, inner: Any) -> bool:
+    """Whether one of two optimizers works for the other, by its state, its groups or as a part."""
+    groups = {id(group) for group in inner.param_groups}
+    return outer.state is inner.state or any(x is inner for x in vars(outer).values()) or \
+        any(id(group) in groups for group in outer.param_groups)
+
+
 def opens_all(background: Background, tracked: Objects) -> Callable[..., None]:
     """A hook before step() of any optimizer. If it is not tracked and changes what a tracked one
-    owns, it waits at all gates. Such an optimizer has replaced the tracked one, by design or by
-    mistake."""
+    owns, it waits at all gates. Such an optimizer is a part of the tracked one that a trainer steps
+    by itself, or has replaced it, by design or by mistake."""
     weak, known = weakref.ref(background), weakref.ref(tracked)
     pid = os.getpid()
-    seen: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+    # What each optimizer owned when it was looked at, and whether a tracked one owns some of it.
+    seen: weakref.WeakKeyDictionary[Any, tuple[Any, bool]] = weakref.WeakKeyDictionary()
 
     def gate(optimizer: Any, *_: Any) -> None:
         found, mine = weak(), known()
         if found is None or mine is None or pid != os.getpid():
             return
-        if optimizer not in seen:
+        if any(o.optimizer is optimizer for o in mine.optimizers):
+            return
+        owned = len(mine.optimizers), [id(p) for g in optimizer.param_groups for p in g["params"]]
+        before, shares = seen.get(optimizer, (None, False))
+        if before != owned:
             common = owner(mine, optimizer)
-            seen[optimizer] = common is not None
-            if common is not None:
+            if common is not None and not shares and not is_wrapped(common[1], optimizer):
                 log.warning("%s is stepped by the optimizer %s, which is not tracked, and %s, "
                             "which is, is saved as it is: if it was replaced, make another "
                             "Checkpointer", common[0], type(optimizer).__name__,
                             type(common[1]).__name__)
-        if seen[optimizer]:
+            shares = common is not None
+            seen[optimizer] = owned, shares
+        if shares:
             for p in tuple(found.pending):
                 p.gate()
     return gate
