@@ -131,6 +131,31 @@ def test_groups_by_name() -> None:
                 ckpt.load()
 
 
+@needs("torch")
+def test_groups_with_names() -> None:
+    """Groups that torch gave the names of their parameters can be joined, and divided"""
+    def groups(model: Any, few: bool) -> Any:
+        named = list(model.named_parameters())
+        return torch.optim.AdamW(named if few else [{"params": named[:1]}, {"params": named[1:]}],
+                                 lr=0.1)
+
+    with folder() as at:
+        for few in (False, True):
+            model = torch.nn.Linear(2, 3)
+            with sheaf.Checkpointer("%s/%s" % (at, few)) as ckpt:
+                ckpt.track(model, groups(model, few))
+                ckpt.save(1)
+            other = groups(model, not few)
+            names = [g["param_names"] for g in other.param_groups]
+            assert names == ([["weight"], ["bias"]] if few else [["weight", "bias"]]), names
+            other.param_groups[0]["lr"] = 0.5
+            with sheaf.Checkpointer("%s/%s" % (at, few)) as ckpt:
+                ckpt.track(model, other)
+                assert ckpt.load() is not None
+            assert names == [g["param_names"] for g in other.param_groups]
+            assert {g["lr"] for g in other.param_groups} == {0.1}
+
+
 @needs("torch", "numpy")
 def test_plan_is_kept() -> None:
     """The state of the library is kept while the layout is the same, also if memory moves."""

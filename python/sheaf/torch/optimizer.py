@@ -23,6 +23,7 @@ FAMILY = "optimizer"
 STORED = {"exp_avg": "moment1_0", "exp_avg_sq": "moment2_0", "max_exp_avg_sq": "moment2_max_0"}
 OURS = {stored: key for key, stored in STORED.items()}
 KEY = re.compile(r"[A-Za-z0-9_.-]+")
+NAMES = ("params", "param_names")       # of a group: which parameters it has, and no options
 
 Shape = tuple[int, ...]
 Stored = Mapping[str, tuple[str, Shape]]    # dtype and shape of the tensors of family optimizer
@@ -149,7 +150,7 @@ class Optimizer:
                            for g in groups]
         made = []
         for listed, group in zip(self.listed, groups):
-            options = json.dumps({k: jsonable(k, v) for k, v in group.items() if k != "params"},
+            options = json.dumps({k: jsonable(k, v) for k, v in group.items() if k not in NAMES},
                                  allow_nan=False)
             made.append('{"params": %s%s%s' % (listed, ", " if len(options) > 2 else "",
                                                options[1:]))
@@ -215,7 +216,7 @@ class Optimizer:
         self.pending = {}
         for old, options in list(self.matched(groups)):
             for key, value in options.items():
-                if key != "params":
+                if key not in NAMES:
                     old[key] = restored(value, old.get(key))
 
     def accept_some(self, plain: Mapping[str, Mapping[str, Any]]) -> None:
@@ -281,7 +282,7 @@ def items_of(placed: Sequence[Placed], key: str, p: torch.Tensor,
 
 def options_of(group: Mapping[str, Any]) -> str:
     """The options of a group as a text to compare."""
-    return repr(sorted((k, repr(v)) for k, v in group.items() if k != "params"))
+    return repr(sorted((k, repr(v)) for k, v in group.items() if k not in NAMES))
 
 
 def made(p: torch.Tensor, group: Mapping[str, Any], key: str, dtype: str,
