@@ -18,7 +18,8 @@ from .errors import (Bug, Busy, Corrupt, Diverged, End, Error, Exists, Failed, I
 
 if TYPE_CHECKING:
     from . import accelerate as accelerate, agent as agent, dcp as dcp, group as group, \
-        lightning as lightning, torch as torch, transformers as transformers
+        lightning as lightning, torch as torch, torchtitan as torchtitan, \
+        transformers as transformers
     from .loading import load as load
     from .parts import Part as Part
     from .reading import open as open
@@ -41,7 +42,8 @@ __all__ = ["Bug", "Busy", "Checkpoint", "Checkpointer", "Codec", "Corrupt", "Div
 
 def __getattr__(name: str) -> Any:
     import importlib
-    if name in ("accelerate", "agent", "dcp", "group", "lightning", "torch", "transformers"):
+    if name in ("accelerate", "agent", "dcp", "group", "lightning", "torch", "torchtitan",
+                "transformers"):
         return importlib.import_module("." + name, __name__)
     if name not in _LATER:
         raise AttributeError("module 'sheaf' has no attribute %r" % name)

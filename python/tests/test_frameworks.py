@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sheaf in other people's trainers: the claims of three programs in one process, which imports
+"""Sheaf in other people's trainers: the claims of four programs in one process, which imports
 torch and transformers once. Each of them runs by itself, too. Prints TAP.
 
 usage: test_frameworks.py SHEAF, the command
@@ -12,6 +12,7 @@ from typing import Any
 import tap
 import test_accelerate
 import test_lightning
+import test_torchtitan
 import test_transformers
 
 
@@ -23,5 +24,6 @@ def named(module: Any, claim: Any) -> Any:
 
 if __name__ == "__main__":
     sys.exit(tap.run({"test_%s_%s" % (module.__name__[5:], name[5:]): named(module, claim)
-                      for module in (test_transformers, test_accelerate, test_lightning)
+                      for module in (test_transformers, test_accelerate, test_lightning,
+                                     test_torchtitan)
                       for name, claim in vars(module).items() if name.startswith("test_")}))
