@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""sheaf.torchtitan, driven by a trainer that calls it as torchtitan's own does. Prints TAP."""
+"""sheaf.torchtitan, driven by a trainer that calls it as torchtitan's own does. Prints TAP.
+
+usage: test_torchtitan.py SHEAF, the command
+"""
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from typing import Any, Iterator, Optional
 
@@ -28,6 +32,7 @@ if tap.there(*NEEDED):
 
     import sheaf
     from sheaf.torchtitan import CheckpointManager
+    os.environ["PATH"] = os.path.dirname(os.path.abspath(sys.argv[1])) + ":" + os.environ["PATH"]
     logging.disable(logging.WARNING)    # torchtitan tells of each step
     warnings.simplefilter("ignore")
 
@@ -169,6 +174,8 @@ def killed(rank: int, n: int, at: str, until: int, settings: Any) -> Any:
     trainer = Trainer(rank, n, at, **settings)
     trainer.train(STEPS, until)
     trainer.checkpointer.maybe_wait_for_saving()
+    if trainer.checkpointer.staged is not None:     # to memory
+        assert trainer.checkpointer.staged.result()
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -177,7 +184,7 @@ def goes_on(n: int, settings: Any) -> None:
     with folder() as at:
         whole = ranks.results(n, trained, n, at + "/whole", STEPS, None, settings)
         for found in ranks.everywhere(n, killed, n, at + "/cut", 5, settings):
-            assert isinstance(found, ranks.Ended) and "killed" in repr(found), found
+            assert repr(found) == "ended: it was killed", found
         again = ranks.results(n, trained, n, at + "/cut", STEPS, None, dict(settings, seed=9))
         for a, b in zip(whole, again):
             assert a[0][4:] == b[0] and a[2] == b[2], (a[0], b[0], a[2], b[2])
@@ -208,6 +215,48 @@ def test_another_split() -> None:
         (losses, weights, tokens), = ranks.results(1, trained, 1, at, STEPS, None, {
             "whole": True, "exclude_from_loading": ["dataloader"]})
         assert len(losses) == 3 and weights["seen0"] == [28.0] and tokens == 28, (losses, tokens)
+
+
+@needs(*NEEDED)
+def test_goes_on_from_memory() -> None:
+    """With memory_every it goes on from the step before its death, in the memory of the node"""
+    with folder() as at:
+        settings = {"interval": 4, "memory_every": 1}
+        try:
+            for found in ranks.everywhere(2, killed, 2, at, 6, settings):
+                assert repr(found) == "ended: it was killed", found
+            assert sorted(os.listdir(at + "/checkpoint"))[1:] == ["checkpoint-4"]
+            for losses, _, tokens in ranks.results(2, trained, 2, at, STEPS, None, settings):
+                assert len(losses) == STEPS - 6 and tokens == 4 * STEPS, (losses, tokens)
+        finally:
+            subprocess.run([sys.argv[1], "agent", at + "/checkpoint", "--stop", "--force"],
+                           check=True, capture_output=True)
+
+
+def fails(rank: int, at: str) -> Any:
+    """A training that fails on this rank with a save in flight, and what another one loads."""
+    trainer = Trainer(rank, 1, at, async_mode="async")
+    try:
+        trainer.train(STEPS, 2)
+        raise RuntimeError("the loss is not finite")
+    except RuntimeError:
+        trainer.checkpointer.close()
+    trainer.checkpointer.close()
+    reader = Trainer(rank, 1, at, load_only=True, load_step=2)
+    reader.train(3)
+    reader.checkpointer.close()
+    fresh = Trainer(rank, 1, at + "/none", load_only=True)
+    began = fresh.checkpointer.load(), fresh.checkpointer.save(2)
+    fresh.checkpointer.close()
+    return reader.step, sorted(os.listdir(at + "/checkpoint"))[1:], began
+
+
+@needs(*NEEDED)
+def test_close_after_an_exception() -> None:
+    """A save in flight is waited for after an exception, and load_only writes nothing"""
+    with folder() as at:
+        assert ranks.results(1, fails, at) == [(3, ["checkpoint-2"], (False, False))]
+        assert not os.path.exists(at + "/none/checkpoint")
 
 
 def told_by(rank: int, n: int, at: str, settings: Any) -> str:
