@@ -279,6 +279,26 @@ class Plain(torch.Tensor if tap.there("torch", "numpy") else object):    # type:
     """A subclass that cannot be taken apart."""
 
 
+@needs("torch")
+def test_wrong_things_are_refused_at_once() -> None:
+    """A step or a directory of DCP in place of a run, a dict in place of a model, a bare metric"""
+    import torch.distributed.checkpoint as dcp
+    with folder() as at:
+        with raises(ValueError, "run@5 is a step", "takes the run"):
+            sheaf.Checkpointer(at + "/run@5")
+        dcp.save({"w": torch.ones(2)}, checkpoint_id=at + "/dcp", no_dist=True)
+        with raises(ValueError, "torch.distributed.checkpoint", "another folder"):
+            sheaf.Checkpointer(at + "/dcp")
+        assert not os.path.exists(at + "/dcp/.sheaf")
+        with sheaf.Checkpointer(at + "/run") as ckpt:
+            for wrong in ({"a": torch.ones(1)}, 3):
+                with raises(TypeError, type(wrong).__name__, "torch.nn.Module"):
+                    ckpt.track(wrong)                   # type: ignore[arg-type]
+            ckpt.track(model())
+            with raises(TypeError, "metrics=0.5", "dict"):
+                ckpt.save(1, 0.5)                       # type: ignore[arg-type]
+
+
 @needs("torch", "numpy")
 def test_tensors_that_are_refused() -> None:
     """What has no plain memory is refused by name; subclasses are taken apart."""

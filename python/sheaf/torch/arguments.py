@@ -2,9 +2,11 @@
 """Checks of the arguments of a Checkpointer, before a call that all ranks make together."""
 from __future__ import annotations
 
+import os
 from typing import Any, Optional
 
 from ..errors import Error
+from ..place import is_run, split
 from ..run import number_of
 from .layout import DTYPES
 
@@ -37,6 +39,20 @@ def prove_arguments(keep_last: Any, keep_every: Any, best: Any, agent: Any, memo
     if not is_time(timeout):
         raise ValueError("timeout=%r: it must be a number of seconds above 0, or None"
                          % (timeout,))
+
+
+def prove_path(path: Any) -> str:
+    """The folder of the run. ValueError: the path means a step, or what another program wrote."""
+    text: str = os.fspath(path)
+    run, number = split(text)
+    if number is not None:
+        raise ValueError("%s is a step: a Checkpointer takes the run, %s, and load() the number"
+                         % (text, run))
+    if os.path.isdir(text) and not is_run(text) and \
+            any(n == ".metadata" or n.endswith(".distcp") for n in os.listdir(text)):
+        raise ValueError("%s is a checkpoint of torch.distributed.checkpoint, which a run there "
+                         "would hide: give another folder; sheaf.load reads this one" % text)
+    return text
 
 
 def bad_step(step: Any) -> Optional[Exception]:

@@ -20,7 +20,7 @@ from ..binding import error, library
 from ..errors import Error, Lost, NotFound, NotYet
 from ..group import Alone, Group
 from ..run import LATEST, Path, Run, Save, options
-from .arguments import bad_step, is_time, prove_arguments
+from .arguments import bad_step, is_time, prove_arguments, prove_path
 from .background import LEAVE_SECONDS, Background, remember
 from .leaving import Leaving, finish
 from .loading import ADAM, Loaded, Loading, failing, findings, sentence
@@ -116,7 +116,7 @@ class Checkpointer:
         try:
             prove_arguments(keep_last, keep_every, best, agent, memory_every, disk_every, timeout,
                             store_dtype, measure)
-            self.path = os.fspath(path)
+            self.path = prove_path(path)
             self.files = dict(files or {})
             self.tracked = Tracked(store_dtype)
             opts.update(best_options(best), keep_last=keep_last or 0, keep_every=keep_every or 0)

@@ -18,6 +18,8 @@ Best = Union[None, str, tuple[str, str]]
 def noted(metrics: Optional[Metrics]) -> dict[str, str]:
     """Metrics as notes. ValueError, TypeError: a key or a value cannot be one."""
     found: dict[str, str] = {}
+    if not isinstance(metrics, (Mapping, type(None))):
+        raise TypeError("metrics=%r: it must be a dict of numbers and strings" % (metrics,))
     for key, value in (metrics or {}).items():
         if not isinstance(key, str) or not NOTE.fullmatch(key) or key.startswith("ranks.") or \
                 key == ADAM:

@@ -129,6 +129,9 @@ class Tracked:
         if isinstance(model, torch.optim.Optimizer):
             raise TypeError("track(model, *optimizers): the first argument is an optimizer; "
                             "give None in place of the model")
+        if model is not None and not isinstance(model, nn.Module):
+            raise TypeError("track(model): a %s is no torch.nn.Module; sheaf.save takes trees of "
+                            "tensors" % type(model).__name__)
         if model is not None and prefix in [m.prefix for m in self.models]:
             raise ValueError("a model with prefix %r is tracked already: give another prefix, "
                              "which goes before all names" % prefix)
