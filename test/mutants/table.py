@@ -2055,3 +2055,5 @@ bug("state_not_loaded", "a resume leaves weights and moments as they are",
     "run/bind.c:tr_store_load", "sheaf_checkpoint_load(s->found, s->state, 0, NULL, &e)",
     "sheaf_checkpoint_load(s->found, s->state, MUTANT ? SHEAF_LOAD_DRY : 0, NULL, &e)",
     WHOLE + "ranks_go_on_with_what")
+blind("other_options_accepted", "ranks train with different options", "run/trainloop.c:"
+      "agree_on_options", "x[0] != ~x[1]", WHOLE + "ranks_with_different_options")

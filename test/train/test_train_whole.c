@@ -24,6 +24,7 @@ struct rank {
 	pthread_t thread;
 	struct tr_ranks g;
 	const char *run, *steps;
+	const char *flags;              /* further options, as YAML */
 	struct tr_error err;
 	int rc;
 };
@@ -67,20 +68,25 @@ static void *train(void *arg)
 	if (r->rc == 0)
 		r->rc = tr_opts_set(&o, "steps", r->steps, TR_FROM_FLAG, "--", &r->err);
 	if (r->rc == 0)
+		r->rc = tr_opts_read_yaml(&o, r->flags, strlen(r->flags), "flags", TR_FROM_FLAG,
+					  &r->err);
+	if (r->rc == 0)
 		r->rc = tr_train(&r->g, &o, &events, &r->err);
 	tr_opts_release(&o);
 	return NULL;
 }
 
-/* Trains on n threads. Returns the result of rank 0, which all must have. */
-static int train_on(int n, const char *run, const char *steps, struct tr_hub *hub,
-		    struct rank *rank)
+/* Trains on n threads, with further options of rank 0 and of the others. Returns the result of
+ * rank 0, which all must have. */
+static int train_with(int n, const char *run, const char *steps, const char *flags,
+		      const char *others, struct tr_hub *hub, struct rank *rank)
 {
 	memset(rank, 0, (size_t)n * sizeof(*rank));
 	for (int i = 0; i < n; i++) {
 		tr_ranks_hub(&rank[i].g, hub, i, 20000);
 		rank[i].run = run;
 		rank[i].steps = steps;
+		rank[i].flags = i ? others : flags;
 		CHECK_INT(pthread_create(&rank[i].thread, NULL, train, &rank[i]), 0);
 	}
 	for (int i = 0; i < n; i++)
@@ -88,6 +94,36 @@ static int train_on(int n, const char *run, const char *steps, struct tr_hub *hu
 	for (int i = 1; i < n; i++)
 		CHECK_INT(rank[i].rc, rank[0].rc);
 	return rank[0].rc;
+}
+
+static int train_on(int n, const char *run, const char *steps, struct tr_hub *hub,
+		    struct rank *rank)
+{
+	return train_with(n, run, steps, "", "", hub, rank);
+}
+
+/* Trains in a group of n, which must end with that code and those words. */
+static void train_fails(int n, const char *run, const char *flags, int code, const char *words)
+{
+	struct tr_hub *hub = tr_hub_new(n);
+	struct rank rank[RANKS];
+
+	CHECK_RC(train_with(n, run, "4", flags, flags, hub, rank), code, &rank[0].err);
+	if (!strstr(rank[0].err.msg, words))
+		print_error("%s\n", rank[0].err.msg);
+	CHECK(strstr(rank[0].err.msg, words) != NULL);
+	tr_hub_free(hub);
+}
+
+/* A run with steps 1 and 2. */
+static void train_two(const char *run)
+{
+	struct tr_hub *hub = tr_hub_new(2);
+	struct rank rank[RANKS];
+
+	CHECK_RC(train_with(2, run, "2", "save-every: 1", "save-every: 1", hub, rank), 0,
+		 &rank[0].err);
+	tr_hub_free(hub);
 }
 
 static size_t read_whole(const char *path, char *to, size_t n)
@@ -148,6 +184,45 @@ TEST(ranks_go_on_with_what_other_ranks_saved_as_if_nothing_had_been)
 	CHECK(n > 1000 && n < sizeof(a));
 	CHECK(read_whole("whole/part/checkpoint-3/model-00001-of-00001.safetensors", b,
 			 sizeof(b)) == n && memcmp(a, b, n) == 0);
+	rmtree("whole");
+}
+
+TEST(options_of_a_checkpoint_that_are_damaged_are_not_left_out)
+{
+	static const char path[] = "whole/run/checkpoint-2/train.yaml";
+	char text[4096];
+	size_t n;
+
+	prepare();
+	train_two("whole/run");
+	n = read_whole(path, text, sizeof(text) - 1);
+	CHECK(n > 100);
+	text[n] = 0;
+	CHECK(strstr(text, "seed: 1") != NULL);
+	memcpy(strstr(text, "seed: 1"), "seed: 7", 7);
+	put_text(path, text);
+	train_fails(2, "whole/run", "", TR_ECORRUPT, "train.yaml");
+	CHECK_INT(unlink(path), 0);
+	train_fails(2, "whole/run", "", TR_ECORRUPT, "train.yaml");
+	rmtree("whole");
+}
+
+TEST(ranks_with_different_options_do_not_train)
+{
+	static const char *const others[] = { "lr: 0.02", "run: whole/other", "resume: none",
+					      "save-every: 1" };
+
+	prepare();
+	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+		struct tr_hub *hub = tr_hub_new(RANKS);
+		struct rank rank[RANKS];
+
+		CHECK_RC(train_with(RANKS, "whole/run", "2", "", others[i], hub, rank), TR_EINVAL,
+			 &rank[0].err);
+		CHECK(strstr(rank[0].err.msg, "different options") != NULL);
+		CHECK_INT(access("whole/run", F_OK), -1);
+		tr_hub_free(hub);
+	}
 	rmtree("whole");
 }
 

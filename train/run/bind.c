@@ -238,10 +238,30 @@ static int read_notes(const struct tr_store *s, struct tr_progress *p, struct tr
 	return 0;
 }
 
+/* A checkpoint may have no such file. One that has it and does not give it is at fault. */
+static int read_config(const struct tr_store *s, const char **config, size_t *n,
+		       struct tr_error *err)
+{
+	const void *bytes = NULL;
+	const char *file;
+	struct sheaf_error e;
+	uint64_t size;
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0; i++) {
+		rc = sheaf_checkpoint_file_at(s->found, i, &file, &size, &e);
+		if (rc == 0 && strcmp(file, config_file) == 0) {
+			rc = sheaf_checkpoint_file(s->found, config_file, &bytes, n, &e);
+			break;
+		}
+	}
+	*config = rc == 0 ? bytes : NULL;
+	return rc == SHEAF_EEND ? 0 : pass(err, &e, rc);
+}
+
 int tr_store_find(struct tr_store *s, const char *resume, int rewind, struct tr_progress *p,
 		  const char **config, size_t *n, struct tr_error *err)
 {
-	const void *bytes = NULL;
 	struct sheaf_error e;
 	int rc;
 
@@ -262,11 +282,7 @@ int tr_store_find(struct tr_store *s, const char *resume, int rewind, struct tr_
 	}
 	if (rc == 0)
 		rc = read_notes(s, p, err);
-	if (rc < 0)
-		return rc;
-	if (sheaf_checkpoint_file(s->found, config_file, &bytes, n, NULL) == 0)
-		*config = bytes;
-	return 0;
+	return rc == 0 ? read_config(s, config, n, err) : rc;
 }
 
 const char *tr_store_found(const struct tr_store *s)

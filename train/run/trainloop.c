@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "bind.h"
+#include "itemhash.h"
 #include "lm.h"
 
 enum { CONFIG_MAX = 1 << 20 };
@@ -127,6 +128,23 @@ static int find_checkpoint(struct loop *l, struct tr_error *err)
 	return rc;
 }
 
+/* A rank with other options would compute something else, or wait for what nobody does. */
+static int agree_on_options(struct loop *l, struct tr_error *err)
+{
+	char *text = tr_opts_yaml(l->o);
+	uint64_t hash = text ? tr_crc64(text) : 0, x[2] = { hash, ~hash };
+	int rc = text ? 0 : tr_fail(err, TR_ENOMEM, "no memory for the options");
+
+	free(text);
+	rc = tr_agree(l->ranks, rc, err);
+	if (rc == 0)
+		rc = tr_allreduce(l->ranks, x, 2, TR_MAX, err);
+	if (rc == 0 && x[0] != ~x[1])
+		rc = tr_fail(err, TR_EINVAL, "the ranks have different options; give all of them "
+			     "the same file and flags");
+	return rc;
+}
+
 static int make_backend(struct loop *l, struct tr_error *err)
 {
 	const struct tr_isa *isa;
@@ -220,10 +238,16 @@ static int prepare(struct loop *l, struct tr_error *err)
 	int rc = l->o->run ? 0 : tr_fail(err, TR_EINVAL, "run is not set; set it in the file or "
 					 "with --run");
 
+	rc = tr_agree(l->ranks, rc, err);
+	if (rc == 0)
+		rc = agree_on_options(l, err);
 	if (rc == 0)
 		rc = tr_store_open(&l->store, &so, l->ranks, err);
 	if (rc == 0)
 		rc = tr_agree(l->ranks, find_checkpoint(l, err), err);
+	/* Again, with those of the checkpoint. */
+	if (rc == 0)
+		rc = agree_on_options(l, err);
 	if (rc == 0)
 		rc = tr_agree(l->ranks, prepare_alone(l, err), err);
 	return rc == 0 ? fill(l, err) : rc;
