@@ -2057,3 +2057,8 @@ bug("state_not_loaded", "a resume leaves weights and moments as they are",
     WHOLE + "ranks_go_on_with_what")
 blind("other_options_accepted", "ranks train with different options", "run/trainloop.c:"
       "agree_on_options", "x[0] != ~x[1]", WHOLE + "ranks_with_different_options")
+blind("newer_steps_unseen", "a training begins that its run cannot save",
+      "run/bind.c:check_newest", "newest > step && s->rewind_to < 0",
+      WHOLE + "a_run_that_cannot_be_saved_to")
+blind("another_run_rewound", "rewind is taken with the step of another run",
+      "run/bind.c:open_named", "!own && rewind", WHOLE + "a_run_is_the_same_one")

@@ -226,6 +226,56 @@ TEST(ranks_with_different_options_do_not_train)
 	rmtree("whole");
 }
 
+TEST(a_run_that_cannot_be_saved_to_is_refused_before_the_training)
+{
+	prepare();
+	train_two("whole/run");
+	train_fails(2, "whole/run", "resume: none", TR_EINVAL, "the training begins with step 0");
+	train_fails(2, "whole/run", "resume: whole/run@1", TR_EINVAL, "rewind");
+	train_two("whole/other");
+	train_fails(2, "whole/run", "resume: whole/other@1", TR_EINVAL, "has step 2");
+	rmtree("whole");
+}
+
+TEST(a_run_is_the_same_one_by_every_path_and_another_is_not_rewound)
+{
+	struct tr_hub *hub;
+	struct rank rank[RANKS];
+	static const char again[] = "{resume: ./whole//run@1, rewind: true}";
+
+	prepare();
+	train_two("whole/run");
+	train_two("whole/other");
+	train_fails(2, "whole/run", "{resume: whole/other@1, rewind: true}", TR_EINVAL,
+		    "another run");
+	CHECK_INT(access("whole/run/checkpoint-2", F_OK), 0);
+	CHECK_INT(access("whole/other/checkpoint-2", F_OK), 0);
+	hub = tr_hub_new(2);
+	CHECK_RC(train_with(2, "whole/run", "3", again, again, hub, rank), 0, &rank[0].err);
+	tr_hub_free(hub);
+	CHECK_INT(access("whole/run/checkpoint-2", F_OK), -1);
+	CHECK_INT(access("whole/run/checkpoint-3", F_OK), 0);
+	rmtree("whole");
+}
+
+TEST(nothing_is_set_aside_before_all_is_checked)
+{
+	static const char *const bad[] = { "batch: 7", "model: whole/none", "data: whole/none" };
+
+	prepare();
+	train_two("whole/run");
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		char flags[100];
+
+		snprintf(flags, sizeof(flags), "{resume: whole/run@1, rewind: true, %s}", bad[i]);
+		train_fails(2, "whole/run", flags, i ? TR_ENOENT : TR_EINVAL, "");
+		CHECK_INT(access("whole/run/checkpoint-2", F_OK), 0);
+	}
+	train_fails(2, "whole/run", "{resume: whole/run@5, rewind: true}", TR_ENOENT, "");
+	CHECK_INT(access("whole/run/checkpoint-2", F_OK), 0);
+	rmtree("whole");
+}
+
 TEST(a_rank_that_is_lost_at_any_exchange_ends_all_ranks)
 {
 	int lost = 0;

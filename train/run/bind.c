@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "sheaf-admin.h"
 #include "sheaf-inspect.h"
@@ -31,6 +32,7 @@ struct tr_store {
 	int *slice;                     /* [parameters * KINDS]; -1: none */
 	struct sheaf_save *save;        /* in flight */
 	int64_t save_step;
+	int64_t rewind_to;              /* -1: nothing is set aside */
 	char *run_dir;                  /* owned */
 	char name[4200];
 };
@@ -148,6 +150,7 @@ int tr_store_open(struct tr_store **out, const struct tr_store_opts *o, struct t
 	if (!s)
 		return tr_fail(err, TR_ENOMEM, "no memory to open the run");
 	s->ranks = ranks;
+	s->rewind_to = -1;
 	s->run_dir = strdup(o->run);
 	rc = s->run_dir ? pass(err, &e, make_group(s, &e)) :
 		tr_fail(err, TR_ENOMEM, "no memory to open the run");
@@ -177,6 +180,24 @@ void tr_store_close(struct tr_store *s, int lost)
 	free(s);
 }
 
+/* Whether a directory is that of the run, however it is written. All ranks must see the same. */
+static int is_own_run(const struct tr_store *s, const char *dir, int *own, struct tr_error *err)
+{
+	struct stat a, b;
+	uint64_t x[2];
+	int rc;
+
+	*own = stat(dir, &a) == 0 && stat(s->run_dir, &b) == 0 && a.st_dev == b.st_dev &&
+		a.st_ino == b.st_ino;
+	x[0] = (uint64_t)*own;
+	x[1] = !*own;
+	rc = tr_allreduce(s->ranks, x, 2, TR_MAX, err);
+	if (rc == 0 && x[0] && x[1])
+		rc = tr_fail(err, TR_EINVAL, "resume: %s is the run itself on some ranks only; "
+			     "use a path that means the same on all of them", dir);
+	return rc;
+}
+
 /* Opens the checkpoint of "RUN@STEP". */
 static int open_named(struct tr_store *s, const char *resume, int rewind, struct tr_error *err)
 {
@@ -187,19 +208,23 @@ static int open_named(struct tr_store *s, const char *resume, int rewind, struct
 	struct sheaf_error e;
 	char dir[4096], *end;
 	long long n;
-	int rc = 0;
+	int own, rc;
 
 	n = at ? strtoll(at + 1, &end, 10) : -1;
 	if (!at || n < 0 || at[1] == 0 || *end || at == resume || at - resume >= 4096)
 		return tr_fail(err, TR_EINVAL, "resume: it must be auto, none or RUN@STEP, not "
 			       "'%s'", resume);
 	snprintf(dir, sizeof(dir), "%.*s", (int)(at - resume), resume);
-	if (strcmp(dir, s->run_dir) != 0) {
+	rc = is_own_run(s, dir, &own, err);
+	if (rc == 0 && !own && rewind)
+		rc = tr_fail(err, TR_EINVAL, "rewind: %s is another run than %s, and stays as it "
+			     "is; leave rewind out", dir, s->run_dir);
+	if (rc == 0 && !own) {
 		rc = pass(err, &e, sheaf_run_open(&s->other, dir, s->group, &opts, &e));
 		run = s->other;
-	} else if (rewind) {
-		rc = pass(err, &e, sheaf_run_rewind(s->run, n, &e));
 	}
+	if (rc == 0 && rewind)
+		s->rewind_to = n;
 	if (rc < 0)
 		return rc;
 	snprintf(s->name, sizeof(s->name), "%s@%lld", dir, n);
@@ -238,6 +263,30 @@ static int read_notes(const struct tr_store *s, struct tr_progress *p, struct tr
 	return 0;
 }
 
+static int see_newest(void *arg, const struct sheaf_item *item)
+{
+	int64_t *newest = arg;
+
+	if (item->state == SHEAF_ITEM_COMMITTED && item->mark != SHEAF_MARK_BAD &&
+	    item->step > *newest)
+		*newest = item->step;
+	return 0;
+}
+
+/* Steps in the way of saves are found before the training, and not by its first save. */
+static int check_newest(const struct tr_store *s, int64_t step, struct tr_error *err)
+{
+	struct sheaf_error e;
+	int64_t newest = -1;
+	int rc = pass(err, &e, sheaf_run_list(s->run, see_newest, &newest, &e));
+
+	if (rc == 0 && newest > step && s->rewind_to < 0)
+		rc = tr_fail(err, TR_EINVAL, "%s has step %" PRId64 ", and the training begins "
+			     "with step %" PRId64 "; use resume auto, another run, or resume "
+			     "RUN@STEP with rewind", s->run_dir, newest, step);
+	return rc;
+}
+
 /* A checkpoint may have no such file. One that has it and does not give it is at fault. */
 static int read_config(const struct tr_store *s, const char **config, size_t *n,
 		       struct tr_error *err)
@@ -268,11 +317,11 @@ int tr_store_find(struct tr_store *s, const char *resume, int rewind, struct tr_
 	*p = (struct tr_progress){ .step = 0 };
 	*config = NULL;
 	if (strcmp(resume, "none") == 0)
-		return 0;
+		return check_newest(s, 0, err);
 	if (strcmp(resume, "auto") == 0) {
 		rc = sheaf_checkpoint_open(&s->found, s->run, SHEAF_LATEST, &e);
 		if (rc == SHEAF_ENOENT)
-			return 0;
+			return check_newest(s, 0, err);
 		rc = pass(err, &e, rc);
 		if (rc == 0)
 			snprintf(s->name, sizeof(s->name), "%s@%" PRId64, s->run_dir,
@@ -282,7 +331,23 @@ int tr_store_find(struct tr_store *s, const char *resume, int rewind, struct tr_
 	}
 	if (rc == 0)
 		rc = read_notes(s, p, err);
+	if (rc == 0)
+		rc = check_newest(s, p->step, err);
 	return rc == 0 ? read_config(s, config, n, err) : rc;
+}
+
+int tr_store_rewind(struct tr_store *s, struct tr_error *err)
+{
+	struct sheaf_error e;
+	int rc;
+
+	if (s->rewind_to < 0)
+		return 0;
+	/* Without the tensors, whose names, shapes and types are checked. */
+	rc = sheaf_checkpoint_load(s->found, s->state, SHEAF_LOAD_DRY, NULL, &e);
+	if (rc == 0)
+		rc = sheaf_run_rewind(s->run, s->rewind_to, &e);
+	return pass(err, &e, rc);
 }
 
 const char *tr_store_found(const struct tr_store *s)

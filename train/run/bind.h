@@ -29,9 +29,13 @@ int tr_store_open(struct tr_store **s, const struct tr_store_opts *o, struct tr_
 void tr_store_close(struct tr_store *s, int lost);
 /* Finds the checkpoint to resume from. resume: "auto", "none" or "RUN@STEP". p->step is 0 if there
  * is none. *config and *n get the options that it was trained with, or NULL; valid until the load.
- * rewind: if newer checkpoints of the run are in the way, set them aside. [collective] */
+ * rewind: newer checkpoints of the run may be in the way, for tr_store_rewind.
+ * EINVAL: they are, so no save could be committed, or rewind with another run. [collective] */
 int tr_store_find(struct tr_store *s, const char *resume, int rewind, struct tr_progress *p,
 		  const char **config, size_t *n, struct tr_error *err);
+/* Sets aside what is in the way, if tr_store_find got rewind. Call it when all else is checked,
+ * before the load. [collective] */
+int tr_store_rewind(struct tr_store *s, struct tr_error *err);
 /* What was found, for people: "RUN@STEP". Valid until the store is closed. */
 const char *tr_store_found(const struct tr_store *s);
 /* Describes the state: the weights and moments of a trainer. Before the next calls. [local] */

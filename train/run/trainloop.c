@@ -194,6 +194,8 @@ static int fill(struct loop *l, struct tr_error *err)
 	int rc = tr_store_describe(l->store, &l->t, err);
 
 	rc = tr_agree(l->ranks, rc, err);
+	if (rc == 0)
+		rc = tr_store_rewind(l->store, err);
 	if (rc < 0)
 		return rc;
 	if (l->progress.step) {
