@@ -10,6 +10,7 @@
 #include "ranks_threads.h"
 #include "rmtree.h"
 #include "textprep.h"
+#include "tokenfile.h"
 #include "trainloop.h"
 
 enum { RANKS = 3 };
@@ -273,6 +274,25 @@ TEST(nothing_is_set_aside_before_all_is_checked)
 	}
 	train_fails(2, "whole/run", "{resume: whole/run@5, rewind: true}", TR_ENOENT, "");
 	CHECK_INT(access("whole/run/checkpoint-2", F_OK), 0);
+	rmtree("whole");
+}
+
+TEST(a_save_in_flight_is_completed_when_a_later_step_fails)
+{
+	static const unsigned char bad[2] = { 0xff, 0xff };
+	struct tr_tokenfile tokens;
+	struct tr_error err;
+	int fd;
+
+	prepare();
+	CHECK_RC(tr_tokenfile_open(&tokens, "whole/data", &err), 0, &err);
+	fd = open("whole/data", O_WRONLY);
+	/* A token of the second step, which follows the 12 samples of the first. */
+	CHECK_INT(pwrite(fd, bad, sizeof(bad), tokens.tokens_at + 2 * (12 * 9 + 5)), sizeof(bad));
+	close(fd);
+	tr_tokenfile_close(&tokens);
+	train_fails(2, "whole/run", "{save-every: 1, shuffle: false}", TR_EINVAL, "65535");
+	CHECK_INT(access("whole/run/checkpoint-1/train.yaml", F_OK), 0);
 	rmtree("whole");
 }
 

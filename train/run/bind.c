@@ -465,7 +465,13 @@ int tr_store_begin(struct tr_store *s, const struct tr_progress *p,
 	for (int i = 0; rc == 0 && i < files_n; i++)
 		rc = pass(err, &e, sheaf_save_attach(s->save, files[i].file, files[i].bytes,
 						     files[i].n, &e));
-	return tr_agree(s->ranks, rc, err);
+	rc = tr_agree(s->ranks, rc, err);
+	/* It lacks a file, and must not be committed. */
+	if (rc < 0) {
+		sheaf_save_free(s->save);
+		s->save = NULL;
+	}
+	return rc;
 }
 
 static int wait_gate(void *arg, int param, struct tr_error *err)

@@ -334,6 +334,15 @@ static int advance(struct loop *l, int wait, struct tr_error *err)
 	return rc;
 }
 
+/* After a failure that all ranks know of: the save in flight is of a step before it. */
+static void finish_save(struct loop *l)
+{
+	struct tr_error err = { .rank = -1 };
+
+	if (advance(l, 1, &err) < 0 && l->ranks->rank == 0)
+		fprintf(stderr, "sheaf-train: the last save failed, too: %s\n", err.msg);
+}
+
 static int save(struct loop *l, struct tr_error *err)
 {
 	const struct tr_attachment files[2] = {
@@ -401,6 +410,8 @@ static int run_steps(struct loop *l, struct tr_error *err)
 		rc = save(l, err);
 	if (rc == 0)
 		rc = advance(l, 1, err);
+	else if (rc != TR_ELOST && rc != TR_ENAN)
+		finish_save(l);
 	if (rc == 0)
 		tr_event(l->events, json_pack("{s:s,s:s,s:I}", "event", "end", "reason", reason,
 					      "step", (json_int_t)l->t.step));
