@@ -296,6 +296,22 @@ TEST(a_save_in_flight_is_completed_when_a_later_step_fails)
 	rmtree("whole");
 }
 
+TEST(no_step_goes_past_the_last_epoch)
+{
+	static const char flags[] = "{epochs: 3, batch: 402}";
+	struct rank rank[RANKS];
+	struct tr_hub *hub;
+
+	prepare();                      /* 223 samples */
+	train_fails(2, "whole/none", "{epochs: 1, batch: 240}", TR_EINVAL, "there is no step");
+	hub = tr_hub_new(2);
+	CHECK_RC(train_with(2, "whole/run", "4", flags, flags, hub, rank), 0, &rank[0].err);
+	tr_hub_free(hub);
+	CHECK_INT(access("whole/run/checkpoint-1", F_OK), 0);
+	CHECK_INT(access("whole/run/checkpoint-2", F_OK), -1);
+	rmtree("whole");
+}
+
 TEST(a_rank_that_is_lost_at_any_exchange_ends_all_ranks)
 {
 	int lost = 0;

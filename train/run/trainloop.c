@@ -183,6 +183,11 @@ static int make_task(struct loop *l, struct tr_error *err)
 		.seed = (uint64_t)o->seed, .shuffle = (int)o->shuffle };
 	int rc = tr_lm_new(&l->lm, &lm, err);
 
+	if (rc == 0 && o->epochs && o->epochs * tr_lm_samples(l->lm) < o->batch)
+		return tr_fail(err, TR_EINVAL, "batch %" PRId64 " is above the %" PRId64
+			       " samples of %" PRId64 " epochs, so there is no step; use a "
+			       "smaller batch or more epochs", o->batch,
+			       o->epochs * tr_lm_samples(l->lm), o->epochs);
 	if (rc == 0 && !o->steps)
 		l->t.schedule.steps = o->epochs * tr_lm_samples(l->lm) / o->batch;
 	return rc;
@@ -393,8 +398,7 @@ static const char *reason_to_end(const struct loop *l)
 
 	if (o->steps && l->t.step >= o->steps)
 		return "steps";
-	if (o->epochs && l->progress.consumed / samples >= o->epochs - 1 &&
-	    l->progress.consumed + o->batch > o->epochs * samples)
+	if (o->epochs && l->progress.consumed + o->batch > o->epochs * samples)
 		return "data";
 	return NULL;
 }
