@@ -83,6 +83,9 @@ TEST(what_is_no_plain_mapping_of_options_is_refused_with_its_line)
 		{ "mesh: {ep: 2}", "mesh" },
 		{ "virtual: {dp: 2, dp: 2}", "virtual" },
 		{ "run: ''", "run: it must be a text" },
+		{ "run: \"a\\nb\"", "run: it must be a text" },
+		{ "eps: 0", "eps: it must be a number from 1.2e-38" },
+		{ "eps: 1e-38", "eps" },
 	};
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
@@ -99,6 +102,23 @@ TEST(what_is_no_plain_mapping_of_options_is_refused_with_its_line)
 }
 
 static const char good[] = "run: r\nmodel: m.json\ndata: d\nbatch: 24\nseq: 8\nsteps: 10\n";
+
+TEST(a_text_is_utf8_without_control_characters)
+{
+	static const char *const bad[] = { "r\xff", "\xc3", "\xe2\x82", "\xc0\xaf", "\xed\xa0\x80",
+		"\xf4\x90\x80\x80", "a\x1f", "\x7f", "\xc2\x85", "" };
+	static const char *const good_ones[] = { "r", "r\xc3\xa9", "\xe2\x82\xac",
+						 "\xf0\x9f\x98\x80", "a b\\" };
+	struct tr_error err;
+	struct tr_opts o;
+
+	CHECK_INT(tr_opts_init(&o, &err), 0);
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		CHECK_INT(tr_opts_set(&o, "run", bad[i], TR_FROM_FLAG, "--", &err), TR_EINVAL);
+	for (size_t i = 0; i < sizeof(good_ones) / sizeof(good_ones[0]); i++)
+		CHECK_RC(tr_opts_set(&o, "run", good_ones[i], TR_FROM_FLAG, "--", &err), 0, &err);
+	tr_opts_release(&o);
+}
 
 TEST(options_that_do_not_fit_together_are_named)
 {

@@ -60,7 +60,7 @@ static const struct option table[] = {
 	  "decay rate of the first moment of AdamW" },
 	{ "beta2", NUMBER, COMPUTES, AT(beta2), 0, 0.9999999, "0.95", NULL,
 	  "decay rate of the second moment of AdamW" },
-	{ "eps", NUMBER, COMPUTES, AT(eps), 0, 1, "1e-8", NULL, "epsilon of AdamW" },
+	{ "eps", NUMBER, COMPUTES, AT(eps), 1.2e-38, 1, "1e-8", NULL, "epsilon of AdamW" },
 	{ "weight-decay", NUMBER, COMPUTES, AT(weight_decay), 0, 100, "0.1", NULL,
 	  "weight decay of AdamW, for matrices only" },
 	{ "clip", NUMBER, COMPUTES, AT(clip), 0, 1e30, "1", NULL,
@@ -165,6 +165,26 @@ static int within(const struct option *t, double x)
 	return x >= t->least && x <= t->most;
 }
 
+/* Whether a text is UTF-8 without control characters, which YAML and JSON give back as it is. */
+static int is_text(const char *text)
+{
+	const unsigned char *c = (const unsigned char *)text;
+
+	while (*c) {
+		int more = *c < 0x80 ? 0 : *c >= 0xc2 && *c < 0xe0 ? 1 : *c >= 0xe0 && *c < 0xf0 ?
+			2 : *c >= 0xf0 && *c < 0xf5 ? 3 : -1;
+
+		if (more < 0 || *c < ' ' || *c == 0x7f || (*c == 0xc2 && c[1] < 0xa0) ||
+		    (*c == 0xe0 && c[1] < 0xa0) || (*c == 0xed && c[1] > 0x9f) ||
+		    (*c == 0xf0 && c[1] < 0x90) || (*c == 0xf4 && c[1] > 0x8f))
+			return 0;
+		for (c++; more > 0; more--, c++)
+			if ((*c & 0xc0) != 0x80)
+				return 0;
+	}
+	return 1;
+}
+
 /* Returns whether the option may have that value. */
 static int read_value(const struct option *t, const char *text, struct tr_opts *o)
 {
@@ -193,7 +213,7 @@ static int read_value(const struct option *t, const char *text, struct tr_opts *
 	case AXES:
 		return read_axes(t, text, field(o, t));
 	default:
-		return *text != 0;
+		return *text != 0 && is_text(text);
 	}
 	*(int64_t *)field(o, t) = x;
 	return 1;
@@ -218,7 +238,7 @@ static void say_kind(const struct option *t, char *to, size_t n)
 		snprintf(to, n, "such as dp=2, with dp, tp and pp from 1");
 		break;
 	default:
-		snprintf(to, n, "a text");
+		snprintf(to, n, "a text of UTF-8 without control characters");
 	}
 }
 
