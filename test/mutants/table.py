@@ -2062,3 +2062,6 @@ blind("newer_steps_unseen", "a training begins that its run cannot save",
       WHOLE + "a_run_that_cannot_be_saved_to")
 blind("another_run_rewound", "rewind is taken with the step of another run",
       "run/bind.c:open_named", "!own && rewind", WHOLE + "a_run_is_the_same_one")
+blind("other_data_unseen", "a resume goes on at its place in other data",
+      "run/trainloop.c:check_data", "rc == 0 && other && !tr_store_is_other(l->store)",
+      WHOLE + "a_resume_notices")

@@ -312,6 +312,39 @@ TEST(no_step_goes_past_the_last_epoch)
 	rmtree("whole");
 }
 
+TEST(a_resume_notices_other_data_and_another_model)
+{
+	static const char elsewhere[] = "resume: whole/run@2";
+	struct rank rank[RANKS];
+	struct tr_hub *hub;
+	struct tr_tokenfile tokens;
+	struct tr_error err;
+	char text[sizeof(model) + 40];
+	int fd;
+
+	prepare();
+	train_two("whole/run");
+	/* Another base of the rotation does not change a shape. */
+	snprintf(text, sizeof(text), "%.*s, \"rope_theta\": 500000}", (int)sizeof(model) - 2,
+		 model);
+	put_text("whole/model.json", text);
+	train_fails(2, "whole/run", "", TR_EINVAL, "rope_theta");
+	train_fails(2, "whole/other", elsewhere, TR_EINVAL, "rope_theta");
+	put_text("whole/model.json", model);
+	/* The same length, and another token. */
+	CHECK_RC(tr_tokenfile_open(&tokens, "whole/data", &err), 0, &err);
+	fd = open("whole/data", O_WRONLY);
+	CHECK_INT(pwrite(fd, "x", 1, tokens.tokens_at + 2 * 1000), 1);
+	close(fd);
+	tr_tokenfile_close(&tokens);
+	train_fails(2, "whole/run", "", TR_EINVAL, "whole/data is not what whole/run@2");
+	hub = tr_hub_new(2);
+	CHECK_RC(train_with(2, "whole/other", "3", elsewhere, elsewhere, hub, rank), 0,
+		 &rank[0].err);
+	tr_hub_free(hub);
+	rmtree("whole");
+}
+
 TEST(a_rank_that_is_lost_at_any_exchange_ends_all_ranks)
 {
 	int lost = 0;

@@ -10,7 +10,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { HEADER_MAX = 1 << 20, TOKENS_AT_ONCE = 4096 };
+#include "itemhash.h"
+
+enum { HEADER_MAX = 1 << 20, HASHED = 1 << 20, TOKENS_AT_ONCE = 4096 };
 
 static int read_all(const struct tr_tokenfile *f, void *to, size_t n, int64_t at,
 		    struct tr_error *err)
@@ -97,6 +99,7 @@ static int read_header(struct tr_tokenfile *f, struct tr_error *err)
 	if (st.st_size < 8)
 		return tr_fail(err, TR_EFORMAT, "%s: not a safetensors file: it has %" PRId64
 			       " bytes", f->path, (int64_t)st.st_size);
+	f->bytes = st.st_size;
 	rc = read_all(f, count, sizeof(count), 0, err);
 	if (rc < 0)
 		return rc;
@@ -182,6 +185,27 @@ int tr_tokenfile_read(const struct tr_tokenfile *f, int64_t first, int64_t n, in
 		rc = read_all(f, mask, (size_t)n, f->mask_at + first, err);
 	else if (rc == 0)
 		memset(mask, 1, (size_t)n);
+	return rc;
+}
+
+int tr_tokenfile_hash(const struct tr_tokenfile *f, uint64_t *hash, struct tr_error *err)
+{
+	size_t n = f->bytes < HASHED ? (size_t)f->bytes : HASHED;
+	char size[24], *part = malloc(n);
+	int rc;
+
+	if (!part)
+		return tr_fail(err, TR_ENOMEM, "%s: no memory for its hash", f->path);
+	snprintf(size, sizeof(size), "%" PRId64, f->bytes);
+	*hash = tr_crc64(size);
+	rc = read_all(f, part, n, 0, err);
+	if (rc == 0)
+		*hash = tr_crc64_more(*hash, part, n);
+	if (rc == 0)
+		rc = read_all(f, part, n, f->bytes - (int64_t)n, err);
+	if (rc == 0)
+		*hash = tr_crc64_more(*hash, part, n);
+	free(part);
 	return rc;
 }
 

@@ -13,6 +13,7 @@ struct tr_tokenfile {
 	int64_t n;                      /* tokens */
 	int item_bytes;                 /* of a token: 2 or 4 */
 	int64_t tokens_at, mask_at;     /* in the file; mask_at -1: there is none */
+	int64_t bytes;                  /* of the file */
 };
 int tr_tokenfile_open(struct tr_tokenfile *f, const char *path, struct tr_error *err);
 void tr_tokenfile_close(struct tr_tokenfile *f);
@@ -20,6 +21,9 @@ void tr_tokenfile_close(struct tr_tokenfile *f);
  * EINVAL: a token is not below vocab. */
 int tr_tokenfile_read(const struct tr_tokenfile *f, int64_t first, int64_t n, int64_t vocab,
 		      int32_t *token, uint8_t *mask, struct tr_error *err);
+/* A hash of the size of the file and of its first and last MiB: quick, and enough to notice that it
+ * is another one. */
+int tr_tokenfile_hash(const struct tr_tokenfile *f, uint64_t *hash, struct tr_error *err);
 
 /* Samples of `seq` tokens: sample i has inputs tokens[i * seq ...] and targets one later; the last
  * one may be shorter. */

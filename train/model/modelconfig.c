@@ -117,3 +117,30 @@ int tr_model_config_read(struct tr_model_config *c, const char *text, size_t n, 
 	json_decref(json);
 	return r.rc;
 }
+
+const char *tr_model_config_differ(const struct tr_model_config *a,
+				   const struct tr_model_config *b)
+{
+	const struct {
+		const char *key;
+		int same;
+	} property[] = {
+		{ "vocab_size", a->vocab == b->vocab },
+		{ "hidden_size", a->hidden == b->hidden },
+		{ "num_hidden_layers", a->layers == b->layers },
+		{ "num_attention_heads", a->heads == b->heads },
+		{ "num_key_value_heads", a->kv_heads == b->kv_heads },
+		{ "head_dim", a->head_size == b->head_size },
+		{ "intermediate_size", a->ffn == b->ffn },
+		{ "rms_norm_eps", !(a->norm_eps < b->norm_eps || a->norm_eps > b->norm_eps) },
+		{ "rope_theta",
+		  !(a->rope_theta < b->rope_theta || a->rope_theta > b->rope_theta) },
+		{ "tie_word_embeddings", a->tied == b->tied },
+		{ "model_type", a->qkv_bias == b->qkv_bias },
+	};
+
+	for (size_t i = 0; i < sizeof(property) / sizeof(property[0]); i++)
+		if (!property[i].same)
+			return property[i].key;
+	return NULL;
+}

@@ -17,4 +17,7 @@ struct tr_model_config {
  * not known here is refused: EFORMAT. */
 int tr_model_config_read(struct tr_model_config *c, const char *text, size_t n, const char *name,
 			 struct tr_error *err);
+/* Key of a property that changes the arithmetic and is not equal, or NULL. Static. */
+const char *tr_model_config_differ(const struct tr_model_config *a,
+				   const struct tr_model_config *b);
 #endif

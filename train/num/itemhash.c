@@ -3,16 +3,21 @@
 
 #include <string.h>
 
-uint64_t tr_crc64(const char *text)
+uint64_t tr_crc64_more(uint64_t crc, const void *bytes, size_t n)
 {
-	uint64_t crc = ~0ULL;
+	const unsigned char *byte = bytes;
 
-	for (; *text; text++) {
-		crc ^= (unsigned char)*text;
+	for (crc = ~crc; n > 0; n--) {
+		crc ^= *byte++;
 		for (int bit = 0; bit < 8; bit++)
 			crc = crc >> 1 ^ (crc & 1 ? 0x9A6C9329AC4BC9B5ULL : 0);
 	}
 	return ~crc;
+}
+
+uint64_t tr_crc64(const char *text)
+{
+	return tr_crc64_more(0, text, strlen(text));
 }
 
 uint64_t tr_splitmix(uint64_t x)

@@ -2,8 +2,11 @@
 /* The hash of a model: a sum over all items, so ranks may add what they have in any order. */
 #ifndef ITEMHASH_H
 #define ITEMHASH_H
+#include <stddef.h>
 #include <stdint.h>
 
+/* Continues a CRC-64/NVME by n bytes; it begins with 0. */
+uint64_t tr_crc64_more(uint64_t crc, const void *bytes, size_t n);
 /* CRC-64/NVME of a string. */
 uint64_t tr_crc64(const char *text);
 /* The finaliser of splitmix64. */

@@ -245,21 +245,25 @@ static int note(const struct tr_store *s, const char *key, uint64_t *x, struct t
 	return 0;
 }
 
+enum { NOTES = 7, NOTES_NEEDED = 5 };
+static const char *const keys[NOTES] = { "train.consumed_samples", "train.tokens", "train.seed",
+	"train.virtual", "adam.step", "train.data_tokens", "train.data_hash" };
+
 static int read_notes(const struct tr_store *s, struct tr_progress *p, struct tr_error *err)
 {
-	uint64_t x[5];
-	static const char *const keys[5] = { "train.consumed_samples", "train.tokens", "train.seed",
-					     "train.virtual", "adam.step" };
+	uint64_t x[NOTES] = { 0 };
 
-	for (int i = 0; i < 5; i++) {
-		int rc = note(s, keys[i], &x[i], err);
+	for (int i = 0; i < NOTES; i++) {
+		int rc = i < NOTES_NEEDED || sheaf_checkpoint_note(s->found, keys[i]) ?
+			note(s, keys[i], &x[i], err) : 0;
 
 		if (rc < 0)
 			return rc;
 	}
 	*p = (struct tr_progress){ .step = sheaf_checkpoint_number(s->found),
 		.consumed = (int64_t)x[0], .tokens = (int64_t)x[1], .seed = x[2],
-		.virtual_dp = (int64_t)x[3], .adam_step = (int64_t)x[4] };
+		.virtual_dp = (int64_t)x[3], .adam_step = (int64_t)x[4],
+		.data_tokens = (int64_t)x[5], .data_hash = x[6] };
 	return 0;
 }
 
@@ -288,8 +292,8 @@ static int check_newest(const struct tr_store *s, int64_t step, struct tr_error 
 }
 
 /* A checkpoint may have no such file. One that has it and does not give it is at fault. */
-static int read_config(const struct tr_store *s, const char **config, size_t *n,
-		       struct tr_error *err)
+int tr_store_file(struct tr_store *s, const char *name, const char **text, size_t *n,
+		  struct tr_error *err)
 {
 	const void *bytes = NULL;
 	const char *file;
@@ -299,12 +303,12 @@ static int read_config(const struct tr_store *s, const char **config, size_t *n,
 
 	for (size_t i = 0; rc == 0; i++) {
 		rc = sheaf_checkpoint_file_at(s->found, i, &file, &size, &e);
-		if (rc == 0 && strcmp(file, config_file) == 0) {
-			rc = sheaf_checkpoint_file(s->found, config_file, &bytes, n, &e);
+		if (rc == 0 && strcmp(file, name) == 0) {
+			rc = sheaf_checkpoint_file(s->found, name, &bytes, n, &e);
 			break;
 		}
 	}
-	*config = rc == 0 ? bytes : NULL;
+	*text = rc == 0 ? bytes : NULL;
 	return rc == SHEAF_EEND ? 0 : pass(err, &e, rc);
 }
 
@@ -333,7 +337,12 @@ int tr_store_find(struct tr_store *s, const char *resume, int rewind, struct tr_
 		rc = read_notes(s, p, err);
 	if (rc == 0)
 		rc = check_newest(s, p->step, err);
-	return rc == 0 ? read_config(s, config, n, err) : rc;
+	return rc == 0 ? tr_store_file(s, config_file, config, n, err) : rc;
+}
+
+int tr_store_is_other(const struct tr_store *s)
+{
+	return s->other != NULL;
 }
 
 int tr_store_rewind(struct tr_store *s, struct tr_error *err)
@@ -435,14 +444,13 @@ int tr_store_import(struct tr_store *s, struct tr_trainer *t, const char *dir,
 
 static void add_notes(struct tr_store *s, const struct tr_progress *p)
 {
-	const uint64_t x[5] = { (uint64_t)p->consumed, (uint64_t)p->tokens, p->seed,
-				(uint64_t)p->virtual_dp, (uint64_t)p->adam_step };
-	static const char *const keys[5] = { "train.consumed_samples", "train.tokens", "train.seed",
-					     "train.virtual", "adam.step" };
+	const uint64_t x[NOTES] = { (uint64_t)p->consumed, (uint64_t)p->tokens, p->seed,
+		(uint64_t)p->virtual_dp, (uint64_t)p->adam_step, (uint64_t)p->data_tokens,
+		p->data_hash };
 	char text[24];
 
 	/* By all ranks: the commit fails if they differ. So do the results of these calls. */
-	for (int i = 0; i < 5; i++) {
+	for (int i = 0; i < NOTES; i++) {
 		snprintf(text, sizeof(text), "%" PRIu64, x[i]);
 		sheaf_save_note(s->save, keys[i], text, NULL);
 	}

@@ -11,6 +11,8 @@ struct tr_progress {
 	int64_t step, consumed, tokens, adam_step;
 	uint64_t seed;
 	int64_t virtual_dp;             /* V; 0: it was not set */
+	int64_t data_tokens;            /* which data: tr_lm_identify; 0: unknown, in old ones */
+	uint64_t data_hash;
 };
 struct tr_store_opts {
 	const char *run;
@@ -33,6 +35,11 @@ void tr_store_close(struct tr_store *s, int lost);
  * EINVAL: they are, so no save could be committed, or rewind with another run. [collective] */
 int tr_store_find(struct tr_store *s, const char *resume, int rewind, struct tr_progress *p,
 		  const char **config, size_t *n, struct tr_error *err);
+/* An attached file of what was found, valid until the load; NULL if it has no such file. [local] */
+int tr_store_file(struct tr_store *s, const char *name, const char **text, size_t *n,
+		  struct tr_error *err);
+/* Whether what was found is of another run. */
+int tr_store_is_other(const struct tr_store *s);
 /* Sets aside what is in the way, if tr_store_find got rewind. Call it when all else is checked,
  * before the load. [collective] */
 int tr_store_rewind(struct tr_store *s, struct tr_error *err);

@@ -128,20 +128,22 @@ static int find_checkpoint(struct loop *l, struct tr_error *err)
 	return rc;
 }
 
-/* A rank with other options would compute something else, or wait for what nobody does. */
+/* A rank with other options or data would compute something else, or wait for what nobody does. */
 static int agree_on_options(struct loop *l, struct tr_error *err)
 {
 	char *text = tr_opts_yaml(l->o);
-	uint64_t hash = text ? tr_crc64(text) : 0, x[2] = { hash, ~hash };
+	uint64_t data = l->progress.data_hash, x[2];
 	int rc = text ? 0 : tr_fail(err, TR_ENOMEM, "no memory for the options");
 
+	x[0] = text ? tr_crc64_more(tr_crc64(text), &data, sizeof(data)) : 0;
+	x[1] = ~x[0];
 	free(text);
 	rc = tr_agree(l->ranks, rc, err);
 	if (rc == 0)
 		rc = tr_allreduce(l->ranks, x, 2, TR_MAX, err);
 	if (rc == 0 && x[0] != ~x[1])
-		rc = tr_fail(err, TR_EINVAL, "the ranks have different options; give all of them "
-			     "the same file and flags");
+		rc = tr_fail(err, TR_EINVAL, "the ranks have different options or data; give all "
+			     "of them the same files and flags");
 	return rc;
 }
 
@@ -193,6 +195,57 @@ static int make_task(struct loop *l, struct tr_error *err)
 	return rc;
 }
 
+/* Weights of another architecture may have the same shapes. */
+static int check_model(const struct loop *l, struct tr_error *err)
+{
+	struct tr_model_config before;
+	const char *text = NULL, *key;
+	size_t n;
+	int rc = l->progress.step ? tr_store_file(l->store, "config.json", &text, &n, err) : 0;
+
+	if (rc < 0 || !text)
+		return rc;
+	rc = tr_model_config_read(&before, text, n, "config.json in the checkpoint", err);
+	key = rc == 0 ? tr_model_config_differ(&before, &l->config) : NULL;
+	if (key)
+		return tr_fail(err, TR_EINVAL, "model %s: %s differs from that in %s; use the "
+			       "config.json of the checkpoint, or begin another run", l->o->model,
+			       key, tr_store_found(l->store));
+	return rc;
+}
+
+static void list_as_changed(struct loop *l, const char *key)
+{
+	int i = 0;
+
+	while (l->changed[i] && strcmp(l->changed[i], key) != 0)
+		i++;
+	l->changed[i] = key;
+}
+
+/* The place in the data means nothing in other data. */
+static int check_data(struct loop *l, struct tr_error *err)
+{
+	struct tr_progress *p = &l->progress;
+	int64_t tokens = 0;
+	uint64_t hash = 0;
+	int rc = tr_lm_identify(l->lm, &tokens, &hash, err);
+	int other = p->step && p->data_tokens && (p->data_tokens != tokens ||
+						  p->data_hash != hash);
+
+	if (rc == 0 && other && !tr_store_is_other(l->store))
+		rc = tr_fail(err, TR_EINVAL, "data %s is not what %s was trained on: it has "
+			     "%" PRId64 " tokens and that had %" PRId64 ", or others; use that "
+			     "data, or another run with resume %s", l->o->data,
+			     tr_store_found(l->store), tokens, p->data_tokens,
+			     tr_store_found(l->store));
+	if (rc == 0 && other)
+		list_as_changed(l, "data");
+	p->data_tokens = tokens;
+	p->data_hash = hash;
+	return rc;
+}
+
 /* The weights and the place in the training. */
 static int fill(struct loop *l, struct tr_error *err)
 {
@@ -227,11 +280,15 @@ static int prepare_alone(struct loop *l, struct tr_error *err)
 	if (rc == 0)
 		rc = read_model_config(l, err);
 	if (rc == 0)
+		rc = check_model(l, err);
+	if (rc == 0)
 		rc = make_backend(l, err);
 	if (rc == 0)
 		rc = make_trainer(l, err);
 	if (rc == 0)
 		rc = make_task(l, err);
+	if (rc == 0)
+		rc = check_data(l, err);
 	if (rc < 0)
 		return rc;
 	l->yaml = tr_opts_yaml(l->o);
@@ -252,11 +309,11 @@ static int prepare(struct loop *l, struct tr_error *err)
 		rc = tr_store_open(&l->store, &so, l->ranks, err);
 	if (rc == 0)
 		rc = tr_agree(l->ranks, find_checkpoint(l, err), err);
-	/* Again, with those of the checkpoint. */
-	if (rc == 0)
-		rc = agree_on_options(l, err);
 	if (rc == 0)
 		rc = tr_agree(l->ranks, prepare_alone(l, err), err);
+	/* Again, with the options of the checkpoint and the data. */
+	if (rc == 0)
+		rc = agree_on_options(l, err);
 	return rc == 0 ? fill(l, err) : rc;
 }
 

@@ -84,6 +84,12 @@ int64_t tr_lm_samples(const struct tr_lm *lm)
 	return lm->samples;
 }
 
+int tr_lm_identify(const struct tr_lm *lm, int64_t *tokens, uint64_t *hash, struct tr_error *err)
+{
+	*tokens = lm->file.n;
+	return tr_tokenfile_hash(&lm->file, hash, err);
+}
+
 /* The tokens of a sample that have a target: seq, or fewer at the end of the file. */
 static int64_t length_of(const struct tr_lm *lm, int64_t sample)
 {

@@ -24,6 +24,8 @@ struct tr_lm;
 int tr_lm_new(struct tr_lm **lm, const struct tr_lm_opts *o, struct tr_error *err);
 void tr_lm_free(struct tr_lm *lm);
 int64_t tr_lm_samples(const struct tr_lm *lm);
+/* Which data it is: the number of tokens, and tr_tokenfile_hash. [local] */
+int tr_lm_identify(const struct tr_lm *lm, int64_t *tokens, uint64_t *hash, struct tr_error *err);
 /* Trains on the positions [consumed, consumed + batch) of the run. gate NULL: none.
  * ENAN: the loss or the gradient is not a number; nothing was updated. [collective] */
 int tr_lm_train(struct tr_lm *lm, struct tr_trainer *t, int64_t consumed,
