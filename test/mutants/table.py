@@ -2065,3 +2065,6 @@ blind("another_run_rewound", "rewind is taken with the step of another run",
 blind("other_data_unseen", "a resume goes on at its place in other data",
       "run/trainloop.c:check_data", "rc == 0 && other && !tr_store_is_other(l->store)",
       WHOLE + "a_resume_notices")
+bug("gate_opens_at_once", "a gate does not wait for the copy of its parameter",
+    "run/bind.c:wait_gate", "if (slice >= 0)", "if (slice >= 0 && !MUTANT)",
+    WHOLE + "a_save_has_no_byte")

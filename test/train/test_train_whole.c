@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include "bind.h"
 #include "ranks_threads.h"
 #include "rmtree.h"
 #include "textprep.h"
@@ -342,6 +343,86 @@ TEST(a_resume_notices_other_data_and_another_model)
 	CHECK_RC(train_with(2, "whole/other", "3", elsewhere, elsewhere, hub, rank), 0,
 		 &rank[0].err);
 	tr_hub_free(hub);
+	rmtree("whole");
+}
+
+static void set_items(struct tr_trainer *t, const struct tr_param *p, float weight, float m,
+		      float v)
+{
+	for (int64_t i = p->offset; i < p->offset + p->items; i++) {
+		tr_model_weights(t->model)[i] = weight;
+		t->adamw.m[i] = m;
+		t->adamw.v[i] = v;
+	}
+}
+
+/* The last parameters first: the copy begins with others, and has not come to them. */
+static void save_and_overwrite(struct tr_store *s, struct tr_trainer *t)
+{
+	const struct tr_registry *reg = tr_model_registry(t->model);
+	const struct tr_progress place = { .step = 1, .adam_step = 1 };
+	struct tr_gate gate = tr_store_gate(s);
+	struct tr_error err;
+	int64_t step;
+
+	for (int i = 0; i < reg->n; i++)
+		if (reg->param[i].tied_to < 0)
+			set_items(t, &reg->param[i], 1.0f + (float)i, -1.0f - (float)i, 0.5f);
+	CHECK_RC(tr_store_begin(s, &place, NULL, 0, &err), 0, &err);
+	for (int i = reg->n - 1; i >= 0; i--) {
+		if (reg->param[i].tied_to >= 0)
+			continue;
+		CHECK_RC(gate.wait(gate.arg, i, &err), 0, &err);
+		set_items(t, &reg->param[i], 0, 0, 0);
+	}
+	CHECK_RC(tr_store_advance(s, 1, &step, &err), 0, &err);
+	CHECK_INT(step, 1);
+}
+
+TEST(a_save_has_no_byte_that_was_written_after_a_gate)
+{
+	static const char big[] = "{\"model_type\": \"qwen2\", \"vocab_size\": 2048, "
+		"\"hidden_size\": 512, \"num_hidden_layers\": 2, \"num_attention_heads\": 2, "
+		"\"num_key_value_heads\": 1, \"intermediate_size\": 1024, "
+		"\"tie_word_embeddings\": true}";
+	struct tr_store_opts so = { .run = "whole/run" };
+	const struct tr_isa *isa;
+	struct tr_trainer t = { .leaves = 1 };
+	struct tr_model_config c;
+	struct tr_progress found;
+	struct tr_store *s = NULL;
+	struct tr_ranks g;
+	struct tr_error err;
+	const char *config;
+	int64_t wrong = 0;
+	size_t n;
+
+	prepare();
+	tr_ranks_alone(&g);
+	g.timeout_ms = 60000;
+	t.ranks = &g;
+	CHECK_RC(tr_model_config_read(&c, big, strlen(big), "big", &err), 0, &err);
+	CHECK_RC(tr_isa_find(&isa, "portable", &err), 0, &err);
+	CHECK_RC(tr_backend_cpu(&t.be, isa, &err), 0, &err);
+	CHECK_RC(tr_trainer_init(&t, &c, 4, 4, &err), 0, &err);
+	CHECK_RC(tr_store_open(&s, &so, &g, &err), 0, &err);
+	CHECK_RC(tr_store_describe(s, &t, &err), 0, &err);
+	save_and_overwrite(s, &t);
+	CHECK_RC(tr_store_find(s, "auto", 0, &found, &config, &n, &err), 0, &err);
+	CHECK_INT(found.step, 1);
+	CHECK_RC(tr_store_load(s, &err), 0, &err);
+	for (int i = 0; i < tr_model_registry(t.model)->n; i++) {
+		const struct tr_param *p = &tr_model_registry(t.model)->param[i];
+		const float want = 1.0f + (float)i;
+
+		for (int64_t k = p->offset; p->tied_to < 0 && k < p->offset + p->items; k++)
+			wrong += tr_model_weights(t.model)[k] != want ||
+				t.adamw.m[k] != -want || t.adamw.v[k] != 0.5f;
+	}
+	CHECK_INT(wrong, 0);
+	tr_store_close(s, 0);
+	tr_trainer_release(&t);
+	tr_backend_free(t.be);
 	rmtree("whole");
 }
 
