@@ -544,5 +544,21 @@ def test_time() -> None:
             assert 4 * min(times["again"]) < min(times["anew"]), times
 
 
+@needs("torch")
+def test_a_thousand_names() -> None:
+    """A parameter with 1,100 names is saved again and again"""
+    m = nn.Module()
+    m.first = nn.Parameter(torch.zeros(2))
+    for i in range(1100):
+        m.register_parameter("again%d" % i, m.first)
+    with folder() as at, sheaf.Checkpointer(at) as ckpt:
+        ckpt.track(m)
+        for step in range(3):
+            with torch.no_grad():
+                m.first.fill_(step)
+            ckpt.save(step)
+        assert sheaf.open(at, framework="pt")["again1099"][0:2].tolist() == [2.0, 2.0]
+
+
 if __name__ == "__main__":
     sys.exit(tap.run(globals()))

@@ -158,7 +158,7 @@ class Forms:
 class Guards:
     """The same, compared in one call by what torch.compile guards its graphs with.
 
-    Such a guard refuses a tensor that is in the list twice, so these have guards of their own.
+    Such a guard refuses a tensor that is in the list twice, so that Python compares the others.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -168,9 +168,9 @@ class Guards:
         for t in tensors:
             self.again.append(id(t) in seen)
             seen.add(id(t))
-        self.rest: Optional[Guards] = None
+        self.rest: Optional[Forms] = None
         if any(self.again):
-            self.rest = Guards(list(compress(tensors, self.again)))
+            self.rest = Forms(list(compress(tensors, self.again)))
             self.once = [not twice for twice in self.again]
             tensors = list(compress(tensors, self.once))
         self.guards = made(
