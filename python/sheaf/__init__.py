@@ -17,8 +17,8 @@ from .errors import (Bug, Busy, Corrupt, Diverged, End, Error, Exists, Failed, I
                      UnknownFormat)
 
 if TYPE_CHECKING:
-    from . import accelerate as accelerate, agent as agent, dcp as dcp, group as group, \
-        lightning as lightning, torch as torch, torchtitan as torchtitan, \
+    from . import accelerate as accelerate, agent as agent, dcp as dcp, deepspeed as deepspeed, \
+        group as group, lightning as lightning, torch as torch, torchtitan as torchtitan, \
         transformers as transformers
     from .loading import load as load
     from .parts import Part as Part
