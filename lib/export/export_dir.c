@@ -5,8 +5,9 @@
 #include <string.h>
 #include "err.h"
 #include "run_files.h"
+#include "valid.h"
 
-#define MARK ".sheaf-export"            /* says that the directory is an export's; locked */
+#define PIECE (UINT64_C(1) << 20)       /* of a file, copied at once */
 
 static int fail_dir(int rc, const char *path, struct sheaf_error *err)
 {
@@ -50,6 +51,12 @@ static int open_parent(struct shf_export_dir *d, const char *path, struct sheaf_
 	              : 0;
 }
 
+static int fail_exists(const struct shf_export_dir *d, struct sheaf_error *err)
+{
+	return shf_fail(err, SHEAF_EEXIST, "%s: exists; move it away, or export to another "
+	                "directory", d->path);
+}
+
 static int is_absent(const struct shf_export_dir *d, struct sheaf_error *err)
 {
 	struct shf_stat st;
@@ -57,9 +64,7 @@ static int is_absent(const struct shf_export_dir *d, struct sheaf_error *err)
 
 	if (rc == -ENOENT)
 		return 0;
-	return rc < 0 ? fail_dir(rc, d->path, err)
-	              : shf_fail(err, SHEAF_EEXIST, "%s: exists; move it away, or export to "
-	                         "another directory", d->path);
+	return rc < 0 ? fail_dir(rc, d->path, err) : fail_exists(d, err);
 }
 
 /* Stops the list of a directory at the first name. */
@@ -84,7 +89,8 @@ static int sync_export_dir(const struct shf_sys *sys, int fd)
 static int take_mark(struct shf_export_dir *d, bool is_new, struct sheaf_error *err)
 {
 	struct shf_stat mine, there;
-	int rc = d->mark = shf_sys_open(d->sys, d->dir, MARK, SHF_O_WRITE | SHF_O_NOFOLLOW, 0);
+	int rc = d->mark = shf_sys_open(d->sys, d->dir, SHF_EXPORT_MARK,
+	                                SHF_O_WRITE | SHF_O_NOFOLLOW, 0);
 
 	if (rc == -ENOENT && !is_new) {
 		rc = shf_sys_list(d->sys, d->dir, stop_at_once, NULL);
@@ -94,8 +100,8 @@ static int take_mark(struct shf_export_dir *d, bool is_new, struct sheaf_error *
 		is_new = rc == 0;
 	}
 	if (is_new)
-		rc = d->mark = shf_sys_open(d->sys, d->dir, MARK, SHF_O_WRITE | SHF_O_CREATE |
-		                            SHF_O_NOFOLLOW, 0666);
+		rc = d->mark = shf_sys_open(d->sys, d->dir, SHF_EXPORT_MARK,
+		                            SHF_O_WRITE | SHF_O_CREATE | SHF_O_NOFOLLOW, 0666);
 	if (rc >= 0 && is_new)
 		rc = sync_export_dir(d->sys, d->dir);
 	if (rc < 0)
@@ -140,7 +146,7 @@ static bool is_planned(const struct shf_export_plan *plan, const char *name)
 	for (size_t f = 0; f < plan->out.files_n; f++)
 		if (strcmp(plan->files[f].name, name) == 0)
 			return true;
-	return strcmp(name, MARK) == 0;
+	return strcmp(name, SHF_EXPORT_MARK) == 0;
 }
 
 int shf_export_dir_sweep(struct shf_export_dir *d, const struct shf_export_plan *plan,
@@ -184,7 +190,7 @@ int shf_export_dir_publish(struct shf_export_dir *d, struct sheaf_error *err)
 		return fail_dir(rc, d->partial, err);
 	rc = shf_sys_rename(d->sys, d->parent, d->partial_base, d->parent, d->base, true);
 	if (rc == -EEXIST)
-		return is_absent(d, err);
+		return fail_exists(d, err);     /* what was there may be gone again */
 	if (rc < 0)
 		return fail_dir(rc, d->path, err);
 	rc = sync_export_dir(d->sys, d->parent);
@@ -192,7 +198,7 @@ int shf_export_dir_publish(struct shf_export_dir *d, struct sheaf_error *err)
 		return shf_fail(err, SHEAF_EINDOUBT, "%s: is complete, but the directory that it "
 		                "lies in could not be synced, so a power cut may rename it to %s",
 		                d->path, d->partial_base);
-	if (shf_sys_unlink(d->sys, d->dir, MARK, false) >= 0)
+	if (shf_sys_unlink(d->sys, d->dir, SHF_EXPORT_MARK, false) >= 0)
 		(void)shf_sys_fsync(d->sys, d->dir);
 	return 0;
 }

@@ -52,7 +52,8 @@ static int put_attached(struct shf_export_dir *d, struct sheaf_checkpoint *step,
 		const void *bytes;
 		size_t n;
 
-		if (!shf_attached_is_valid(name) || shf_rank_file_is(name))
+		if (!shf_attached_is_valid(name) || shf_rank_file_is(name) ||
+		    strcmp(name, SHF_EXPORT_MARK) == 0)
 			continue;
 		rc = shf_step_attached(step, name, &bytes, &n, err);
 		if (rc == 0)

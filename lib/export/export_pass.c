@@ -4,8 +4,8 @@
  * export that is taken up compares files that have their names, and deletes parts: the bytes of a
  * part may be in the page cache only, and after a failed fsync they may never reach the disk.
  *
- * Reading back bypasses the page cache where the file system allows it, so it finds what the disk
- * has. It is a pass of its own, when all files are durable. */
+ * Reading back and comparing bypass the page cache where the file system allows it, so they find
+ * what the disk has. Reading back is a pass of its own, when all files are durable. */
 #include "export_pass.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -118,6 +118,25 @@ static int chunk_write(struct worker *w, uint32_t f, uint64_t at, uint64_t n,
 	return rc < 0 ? fail_in_file(x, rc, f, err) : 0;
 }
 
+/* Reads what the disk has of a file at `at`, and not what the page cache has, if that is possible.
+ * `to` lies on a page, and has room for whole pages: at the end of the file more is asked for,
+ * because direct I/O reads whole pages. Returns how many bytes were read, which may be more than
+ * n if the file is longer, or a negative errno. */
+static int64_t read_disk(const struct shf_export *x, const struct shf_export_target *t, uint8_t *to,
+                         uint64_t at, uint64_t n)
+{
+	int64_t got = -EINVAL;
+
+	if (t->direct >= 0)
+		got = shf_sys_pread(x->sys, t->direct, to,
+		                    (size_t)((n + SHF_PAGE - 1) / SHF_PAGE * SHF_PAGE), at);
+	if (got == -EINVAL) {
+		shf_sys_forget(x->sys, t->fd, at, n);
+		got = shf_sys_pread(x->sys, t->fd, to, (size_t)n, at);
+	}
+	return got;
+}
+
 /* Compares a chunk with a file that an earlier export has finished. Sets *differs. */
 static int chunk_compare(struct worker *w, uint32_t f, uint64_t at, uint64_t n, bool *differs,
                          struct sheaf_error *err)
@@ -127,8 +146,7 @@ static int chunk_compare(struct worker *w, uint32_t f, uint64_t at, uint64_t n, 
 
 	for (uint64_t i = 0; i < n && rc == 0 && !*differs; i += PIECE) {
 		uint64_t some = n - i < PIECE ? n - i : PIECE;
-		int64_t got = shf_sys_pread(x->sys, x->targets[f].fd, w->there, (size_t)some,
-		                            at + i);
+		int64_t got = read_disk(x, &x->targets[f], w->there, at + i, some);
 
 		if (got < 0)
 			return fail_in_file(x, (int)got, f, err);
@@ -143,16 +161,8 @@ static int chunk_read_back(struct worker *w, uint32_t f, uint64_t at, uint64_t n
 {
 	struct shf_export *x = w->x;
 	const struct shf_export_target *t = &x->targets[f];
-	int64_t got = -EINVAL;
+	int64_t got = read_disk(x, t, w->bytes, at, n);
 
-	/* At the end of the file more is asked for, because direct I/O reads whole pages. */
-	if (t->direct >= 0)
-		got = shf_sys_pread(x->sys, t->direct, w->bytes,
-		                    (size_t)((n + SHF_PAGE - 1) / SHF_PAGE * SHF_PAGE), at);
-	if (got == -EINVAL) {
-		shf_sys_forget(x->sys, t->fd, at, n);
-		got = shf_sys_pread(x->sys, t->fd, w->bytes, (size_t)n, at);
-	}
 	if (got < 0)
 		return fail_in_file(x, (int)got, f, err);
 	if ((uint64_t)got == n &&

@@ -18,6 +18,8 @@ bool shf_attached_is_valid(const char *s);              /* [A-Za-z0-9._-]{1,128}
 bool shf_note_key_is_valid(const char *s);              /* [A-Za-z0-9._/-]{1,64} */
 bool shf_stream_is_valid(const char *s);                /* name of a stream of opaque bytes of a
                                                          * rank: [a-z0-9._-]{1,57} */
+#define SHF_EXPORT_MARK ".sheaf-export" /* a file in the directory that an export is writing; it is
+                                         * no part of a checkpoint */
 bool shf_plain_is_valid(const char *s);                 /* a file name: one component, 1..255, no
                                                          * control bytes, not . or .. */
 /* Returns how many bytes of a name to show in a sentence, with %.*s: all of a short one, only whole

@@ -342,6 +342,7 @@ static int add_plain(const struct shf_sys *sys, int dir, const struct names *l, 
 		uint64_t *more;
 
 		if (is_weights(l->a[i]) || !shf_attached_is_valid(l->a[i]) ||
+		    strcmp(l->a[i], SHF_EXPORT_MARK) == 0 ||
 		    shf_sys_stat(sys, dir, l->a[i], true, &st) < 0 ||
 		    st.type != SHF_T_FILE || st.bytes > PLAIN_MAX)
 			continue;

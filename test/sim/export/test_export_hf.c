@@ -11,6 +11,7 @@
 #include "everycut.h"
 #include "export_hf.h"
 #include "jobs.h"
+#include "simover.h"
 #include "starve.h"
 #include "step_open.h"
 #include "torchfile.h"
@@ -22,6 +23,7 @@
 #define FROM "run/checkpoint-2"
 #define TO "out/hf"
 #define PARTIAL "out/hf.partial/"
+#define MARK ".sheaf-export"
 #define FIRST "model-00001-of-00002.safetensors"
 
 static const struct shf_sys *process(struct simdisk *disk)
@@ -38,6 +40,7 @@ struct export {
 };
 static struct shf_export_opts how = { .family = "model", .prefix = "", .file_bytes_max = 5000,
 	.memory_bytes = 1 };
+static const char *to = TO;
 static long hungry;             /* which allocation of an export fails; 0: none */
 
 /* By a process that is killed afterwards, and has given back what it opened. */
@@ -50,7 +53,7 @@ static struct export export_by(struct simdisk *disk, const struct shf_sys *sys, 
 	e.rc = shf_step_open_path(&step, from, NULL, &opts, sys, &e.err);
 	starve_left = hungry;
 	if (e.rc == 0)
-		e.rc = shf_step_export(step, TO, &how, &e.report, &e.err);
+		e.rc = shf_step_export(step, to, &how, &e.report, &e.err);
 	starve_left = 0;
 	shf_step_put(step);
 	CHECK_INT(simdisk_open_n(sys), 0);
@@ -124,12 +127,33 @@ TEST(an_export_has_the_files_of_the_step_and_nothing_of_sheaf)
 	is_like_the_step(disk, "model-00002-of-00002.safetensors");
 	is_like_the_step(disk, "model.safetensors.index.json");
 	CHECK(!simdisk_exists(disk, TO "/sheaf.json"));
-	CHECK(!simdisk_exists(disk, TO "/.sheaf-export"));
+	CHECK(!simdisk_exists(disk, TO "/" MARK));
 	CHECK(!simdisk_exists(disk, "out/hf.partial"));
 	CHECK_INT(e.report.files, 2);
 	CHECK(e.report.held > e.report.bytes && e.report.bytes > 5000);
 	e = exported(disk);
 	CHECK_RC(e.rc, SHEAF_EEXIST, &e.err);
+	simdisk_free(disk);
+}
+
+TEST(an_export_that_kept_its_mark_is_exported_like_any_other)
+{
+	struct simdisk *disk = saved();
+	struct export e;
+
+	simdisk_fault(disk, &(struct simdisk_fault){ .nth = 1, .kind = SIMDISK_UNLINK,
+	                                             .how = SIMDISK_KILL, .name = MARK });
+	(void)exported(disk);
+	CHECK_INT(simdisk_fired(disk), 1);
+	simdisk_faults_clear(disk);
+	CHECK(simdisk_exists(disk, TO "/" MARK));
+	to = "out/again";
+	e = export_by(disk, process(disk), TO);
+	to = TO;
+	CHECK_RC(e.rc, 0, &e.err);
+	CHECK(!simdisk_exists(disk, "out/again/" MARK));
+	CHECK_INT(simdisk_remove(disk, TO "/" MARK), 0);
+	CHECK(simdisk_hash(disk, TO) == simdisk_hash(disk, "out/again"));
 	simdisk_free(disk);
 }
 
@@ -234,6 +258,66 @@ TEST(an_export_that_was_killed_is_taken_up)
 	CHECK(e.report.held > 0 && e.report.held < all);        /* one file of two */
 	simdisk_free(disk);
 	simdisk_free(base);
+}
+
+static struct {                 /* how the finished file was read, by descriptor */
+	struct { bool it, direct; } fds[64];
+	uint64_t bytes, cached;
+} finished;
+
+static int open_and_note(void *arg, int dir, const char *name, int flags, unsigned mode)
+{
+	int fd = simover_real()->file.open(arg, dir, name, flags, mode);
+
+	if (fd >= 0) {
+		finished.fds[fd % 64].it = strcmp(name, FIRST) == 0 && flags & SHF_O_NOFOLLOW;
+		finished.fds[fd % 64].direct = flags & SHF_O_DIRECT;
+	}
+	return fd;
+}
+
+static int64_t pread_and_note(void *arg, int fd, void *buf, size_t n, uint64_t off)
+{
+	if (finished.fds[fd % 64].it && finished.fds[fd % 64].direct)
+		finished.bytes += n;
+	else if (finished.fds[fd % 64].it)
+		finished.cached += n;
+	return simover_real()->file.pread(arg, fd, buf, n, off);
+}
+
+TEST(a_finished_file_is_compared_past_the_page_cache)
+{
+	struct simdisk *base = saved(), *disk = left_by(base, 2);
+	const struct shf_sys *sys = process(disk);
+	struct export e;
+
+	memset(&finished, 0, sizeof(finished));
+	simover(sys)->file.open = open_and_note;
+	simover(sys)->file.pread = pread_and_note;
+	e = export_by(disk, sys, FROM);
+	CHECK_RC(e.rc, 0, &e.err);
+	CHECK(finished.bytes >= 4096);
+	CHECK_INT(finished.cached, 0);
+	simdisk_free(disk);
+	simdisk_free(base);
+}
+
+/* Another process makes the directory just before the rename, and removes it just after. */
+TEST(a_rename_that_was_refused_is_no_success)
+{
+	struct simdisk *disk = saved();
+	struct export e;
+
+	simdisk_fault(disk, &(struct simdisk_fault){ .nth = 1, .kind = SIMDISK_RENAME,
+	                                             .error = EEXIST, .name = "hf.partial" });
+	e = exported(disk);
+	CHECK_INT(simdisk_fired(disk), 1);
+	simdisk_faults_clear(disk);
+	CHECK_RC(e.rc, SHEAF_EEXIST, &e.err);
+	CHECK(!simdisk_exists(disk, TO));
+	e = exported(disk);
+	CHECK_RC(e.rc, 0, &e.err);
+	simdisk_free(disk);
 }
 
 TEST(a_finished_file_that_differs_is_written_again)
@@ -346,7 +430,7 @@ TEST(each_call_of_an_export_may_fail)
 			e = exported(disk);
 			CHECK_RC(e.rc, 0, &e.err);
 		}
-		(void)simdisk_remove(disk, TO "/.sheaf-export");
+		(void)simdisk_remove(disk, TO "/" MARK);
 		CHECK(simdisk_hash(disk, TO) == want);
 		simdisk_free(disk);
 	}
@@ -411,7 +495,7 @@ static const char *judge(const void *arg, struct simdisk *disk, int64_t cut, cha
 		if (e.rc < 0)
 			return snprintf(why, 300, "the next export: %.200s", e.err.msg), why;
 	}
-	(void)simdisk_remove(disk, TO "/.sheaf-export");
+	(void)simdisk_remove(disk, TO "/" MARK);
 	if (simdisk_hash(disk, TO) != story->want)
 		return snprintf(why, 300, "the directory is not whole"), why;
 	return "";
