@@ -277,7 +277,9 @@ struct sheaf_export {
 	                                 * converted to this type; 0: they keep theirs */
 	const char *family;             /* the family to write; NULL: "model" */
 	const char *prefix;             /* only tensors whose names begin with this are written, and
-	                                 * it is removed from the names; NULL: all tensors */
+	                                 * it is removed from the names; NULL: all tensors. If only a
+	                                 * second (tied) name of a tensor begins with it, the tensor
+	                                 * is written under that name */
 	uint64_t file_bytes_max;        /* largest size of a file with several tensors; 0: 5 GB. A
 	                                 * tensor is never divided among files */
 	uint64_t memory_bytes;          /* limit of the memory for buffers, which determines the
@@ -305,6 +307,7 @@ struct sheaf_export {
  * EEXIST: the directory exists, or <dir>.partial was not left by this call.
  * ELAYOUT: the checkpoint has no such family, or no tensor whose name begins with how->prefix.
  * ECORRUPT: the checkpoint is damaged.
+ * EAGAIN: a file of a checkpoint that another program wrote was changed after it was opened.
  * EBUSY: another process is writing <dir>.partial.
  * EFAILED: how->progress ended it.
  * EINDOUBT: the directory exists, but after a power cut it may have its former name,

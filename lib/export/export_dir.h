@@ -23,6 +23,11 @@ int shf_export_dir_sweep(struct shf_export_dir *d, const struct shf_export_plan 
 /* Writes a small file there, durably. */
 int shf_export_dir_put(struct shf_export_dir *d, const char *name, const void *bytes, size_t n,
                        struct sheaf_error *err);
+/* Copies a file of the directory `from`, which is open and has that path, durably and in pieces. It
+ * may be a symbolic link, as in the cache of the Hugging Face hub. Does nothing if there is no file
+ * of that name. EAGAIN: it was changed meanwhile. */
+int shf_export_dir_copy(struct shf_export_dir *d, int from, const char *path, const char *name,
+                        struct sheaf_error *err);
 /* Renames it. EEXIST: there is a DIR now. EINDOUBT: it is there, but a power cut may undo that. */
 int shf_export_dir_publish(struct shf_export_dir *d, struct sheaf_error *err);
 void shf_export_dir_close(struct shf_export_dir *d);

@@ -12,10 +12,9 @@
 #include "memory_dir.h"
 #include "rank_files.h"
 #include "step_attached.h"
+#include "step_files.h"
 #include "step_open.h"
 #include "valid.h"
-
-#define BESIDE_MAX (64U << 20)          /* bytes of a small file */
 
 /* Writes model.safetensors.index.json. */
 static int put_index(struct shf_export_dir *d, const struct shf_export_plan *plan,
@@ -62,54 +61,43 @@ static int put_attached(struct shf_export_dir *d, struct sheaf_checkpoint *step,
 	return rc;
 }
 
-/* Reads a small file. It may be a symbolic link, as in the cache of the Hugging Face hub. Returns a
- * negative errno; -ENOENT also for a directory of that name. */
-static int read_known(const struct shf_sys *sys, int dir, const char *name, struct shf_buf *out)
-{
-	int fd = shf_sys_open(sys, dir, name, 0, 0);
-	struct shf_stat st;
-	int64_t got = fd;
-	uint8_t *to;
+static const char *const known[] = { "config.json", "generation_config.json", "tokenizer.json",
+	"tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json",
+	"vocab.json", "vocab.txt", "merges.txt", "spiece.model", "sentencepiece.bpe.model",
+	"chat_template.jinja", "chat_template.json", "preprocessor_config.json",
+	"processor_config.json", "modules.json", "adapter_config.json" };
+#define KNOWN_N (sizeof(known) / sizeof(known[0]))
 
-	if (fd >= 0)
-		got = shf_sys_fstat(sys, fd, &st);
-	if (got >= 0 && st.type != SHF_T_FILE)
-		got = -ENOENT;
-	if (got >= 0 && st.bytes > BESIDE_MAX)
-		got = -EFBIG;
-	if (got >= 0 && st.bytes) {
-		to = shf_buf_room(out, (size_t)st.bytes);
-		got = to ? shf_sys_pread(sys, fd, to, (size_t)st.bytes, 0) : -ENOMEM;
-		out->len = got > 0 ? (size_t)got : 0;
-	}
-	if (fd >= 0)
-		shf_sys_close(sys, fd);
-	return got < 0 ? (int)got : 0;
+static bool is_known(const char *name)
+{
+	for (size_t i = 0; i < KNOWN_N; i++)
+		if (strcmp(known[i], name) == 0)
+			return true;
+	return false;
 }
 
-/* Copies the files that a model of Hugging Face has, if they lie in the directory `from`. All kinds
- * of files may lie beside a file of torch.save, so only known names are looked for. */
+/* Copies the files that a model of Hugging Face has, of any size, if they lie in the directory
+ * `from`. All kinds of files may lie beside a file of torch.save, so only known names are looked
+ * for. */
 static int put_known(struct shf_export_dir *d, int from, const char *path, struct sheaf_error *err)
 {
-	static const char *const known[] = { "config.json", "generation_config.json",
-		"tokenizer.json", "tokenizer_config.json", "tokenizer.model",
-		"special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt",
-		"merges.txt", "spiece.model", "sentencepiece.bpe.model", "chat_template.jinja",
-		"chat_template.json", "preprocessor_config.json", "processor_config.json",
-		"modules.json", "adapter_config.json" };
-	struct shf_buf text = SHF_BUF_INIT;
 	int rc = 0;
 
-	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]) && rc == 0; i++) {
-		shf_buf_reset(&text);
-		rc = read_known(d->sys, from, known[i], &text);
-		if (rc >= 0)
-			rc = shf_export_dir_put(d, known[i], text.data, text.len, err);
-		else
-			rc = rc == -ENOENT ? 0 : shf_fail_io(err, -rc, "%s: %s beside it", path,
-			                                     known[i]);
-	}
-	shf_buf_release(&text);
+	for (size_t i = 0; i < KNOWN_N && rc == 0; i++)
+		rc = shf_export_dir_copy(d, from, path, known[i], err);
+	return rc;
+}
+
+/* Copies the plain files of a Hugging Face directory, and the known ones whatever their size. */
+static int put_plain(struct shf_export_dir *d, const struct sheaf_checkpoint *step,
+                     struct sheaf_error *err)
+{
+	int rc = put_known(d, step->dir, step->path, err);
+
+	for (size_t i = 0; i < step->plain_n && rc == 0; i++)
+		if (!is_known(step->plain[i].name) && !shf_rank_file_is(step->plain[i].name))
+			rc = shf_export_dir_copy(d, step->dir, step->path, step->plain[i].name,
+			                         err);
 	return rc;
 }
 
@@ -131,7 +119,9 @@ static int put_beside(struct shf_export_dir *d, const struct sheaf_checkpoint *s
 	if (from < 0) {
 		rc = shf_fail_io(err, -from, "%s: the directory that it lies in", f->path);
 	} else {
-		rc = put_known(d, from, f->path, err);
+		if (slash && slash > in)
+			*slash = '\0';
+		rc = put_known(d, from, f->dir >= 0 || slash ? in : ".", err);
 		shf_sys_close(d->sys, from);
 	}
 	shf_free(in);
@@ -148,13 +138,17 @@ static int fill(struct shf_export *x, struct shf_export_dir *d, struct sheaf_err
 	x->partial = d->partial;
 	if (rc == 0)
 		rc = shf_export_targets_make(x, err);
-	if (rc == 0)
-		rc = shf_export_files(x, err);
-	if (rc == 0 && x->plan.out.files_n > 1)
-		rc = put_index(d, &x->plan, err);
+	/* First what is small, so that it is soon known if it cannot be copied. */
 	if (rc == 0)
 		rc = x->step->foreign ? put_beside(d, x->step, err)
-		                      : put_attached(d, x->step, err);
+		     : x->step->sound ? put_attached(d, x->step, err)
+		                      : put_plain(d, x->step, err);
+	if (rc == 0)
+		rc = shf_export_files(x, err);
+	if (rc == 0 && !x->step->sound)
+		rc = shf_step_check_unchanged(x->step, err);
+	if (rc == 0 && x->plan.out.files_n > 1)
+		rc = put_index(d, &x->plan, err);
 	return rc == 0 ? shf_export_dir_publish(d, err) : rc;
 }
 

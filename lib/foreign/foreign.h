@@ -49,6 +49,7 @@ struct shf_foreign_file {
 	uint32_t users;                 /* guarded by lock; regions of it that are not given back */
 	uint32_t next;                  /* number + 1 of the next one of this hash; 0: none */
 	uint64_t bytes;
+	struct shf_stat seen;           /* what it was when it was added */
 };
 /* A part of a file that has checksums of its own. */
 struct shf_foreign_item {
@@ -122,6 +123,9 @@ int shf_foreign_open(struct shf_foreign **out, const struct shf_sys *in, const c
                      struct sheaf_error *err);
 void shf_foreign_free(struct shf_foreign *f);   /* NULL is fine */
 size_t shf_foreign_files(const struct shf_foreign *f);  /* how many real files it has */
+/* Compares all its files with what they were when it was opened. EAGAIN: one has been changed or
+ * replaced. EIO. [any thread] */
+int shf_foreign_check_unchanged(struct shf_foreign *f, struct sheaf_error *err);
 const struct shf_foreign_tensor *shf_foreign_tensors(const struct shf_foreign *f, size_t *n);
 
 /* Adds f->path, which is a file and open as fd. f owns fd from now on, after a failure, too. */

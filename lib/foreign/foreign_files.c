@@ -23,7 +23,7 @@ static int file_add(struct shf_foreign *f, const char *name, const char *where, 
                     const struct shf_stat *st, struct sheaf_error *err)
 {
 	struct shf_foreign_file x = { .name = name, .where = where, .fd = fd, .kept = fd >= 0,
-		.bytes = st->bytes };
+		.bytes = st->bytes, .seen = *st };
 
 	if (st->type != SHF_T_FILE)
 		return shf_fail(err, SHEAF_EFORMAT, "%s: is not a regular file", where);
@@ -192,4 +192,24 @@ void shf_foreign_region_end(struct shf_foreign *f, uint32_t file)
 		x->fd = -1;
 	}
 	pthread_mutex_unlock(&f->lock);
+}
+
+int shf_foreign_check_unchanged(struct shf_foreign *f, struct sheaf_error *err)
+{
+	for (uint32_t i = 0; i < shf_foreign_files(f); i++) {
+		struct shf_foreign_file *x = file_of(f, i);
+		struct shf_stat st;
+		int rc;
+
+		pthread_mutex_lock(&f->lock);
+		rc = x->fd >= 0 ? shf_sys_fstat(f->in, x->fd, &st)
+		                : shf_sys_stat(f->in, f->dir, x->name, true, &st);
+		pthread_mutex_unlock(&f->lock);
+		if (rc < 0 && rc != -ENOENT)
+			return shf_fail_sys(err, -rc, "%s", x->where);
+		if (rc < 0 || !shf_stat_is_same(&st, &x->seen))
+			return shf_fail(err, SHEAF_EAGAIN, "%s: was changed while it was being "
+			                "read; open it again when nobody writes it", x->where);
+	}
+	return 0;
 }

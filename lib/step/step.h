@@ -68,6 +68,8 @@ struct sheaf_checkpoint {
 	                                 * direct I/O is not used for this file */
 	uint64_t *file_bytes;           /* size by file, as on disk; UINT64_MAX: could not be
 	                                 * read */
+	struct shf_stat *seen;          /* owned; by file, as it was when its header was read; type
+	                                 * 0: it was not */
 	/* Attached files that were read; kept until the step is closed. */
 	struct shf_step_file { char *name; uint8_t *bytes; size_t n; } *files;
 	size_t files_n;

@@ -222,6 +222,7 @@ int shf_header_read(struct sheaf_checkpoint *step, uint32_t f, uint64_t *file_by
 		return shf_fail(err, step->sound ? SHEAF_ECORRUPT : SHEAF_EFORMAT,
 		                "%s/%s: not a regular file", step->path, name);
 	*file_bytes = st.bytes;
+	step->seen[f] = st;
 	rc = check_file_size(step, f, st.bytes, err);
 	if (rc == 0)
 		rc = header_bytes(step, f, st.bytes, proven, &n, err);

@@ -189,3 +189,27 @@ int shf_step_exclude_reuse(const struct sheaf_checkpoint *step, int rc, struct s
 		*err = own;
 	return moved < 0 ? moved : rc;
 }
+
+int shf_step_check_unchanged(struct sheaf_checkpoint *step, struct sheaf_error *err)
+{
+	const struct shf_sys *sys = step->run->sys;
+
+	if (step->foreign)
+		return shf_foreign_check_unchanged(step->foreign, err);
+	for (uint32_t f = 0; f < step->layout.files_n; f++) {
+		const char *name = step->layout.files[f].name;
+		struct shf_stat st;
+		int rc;
+
+		if (step->fds[f] < 0 || !step->seen[f].type)
+			continue;
+		rc = shf_sys_fstat(sys, step->fds[f], &st);
+		if (rc < 0)
+			return shf_fail_io(err, -rc, "%s/%s", step->path, name);
+		if (!shf_stat_is_same(&st, &step->seen[f]))
+			return shf_fail(err, SHEAF_EAGAIN, "%s/%s: was changed while it was being "
+			                "read; open it again when nobody writes it", step->path,
+			                name);
+	}
+	return 0;
+}

@@ -33,6 +33,9 @@ void shf_step_direct_close(struct sheaf_checkpoint *step, uint32_t end);
  * EAGAIN on all ranks if on some rank the memory that held the step was reused for another step
  * (shf_view_check_unchanged), because then the bytes were not damaged. [collective] */
 int shf_step_exclude_reuse(const struct sheaf_checkpoint *step, int rc, struct sheaf_error *err);
+/* Compares the files of a foreign step, which has no checksums, with what they were when it was
+ * opened. EAGAIN: one has been changed or replaced. EIO. [local] */
+int shf_step_check_unchanged(struct sheaf_checkpoint *step, struct sheaf_error *err);
 /* Opens a file of the step by its name in the manifest. Returns the descriptor or a negative errno.
  * If the family's folder is at fault and not the file, `where` gets the name of the folder, else
  * "". */

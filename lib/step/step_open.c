@@ -74,6 +74,7 @@ void shf_step_put(struct sheaf_checkpoint *step)
 	shf_free(step->fds);
 	shf_free(step->direct);
 	shf_free(step->file_bytes);
+	shf_free(step->seen);
 	shf_free(step->sums_bytes);
 	shf_free(step->peeked);
 	shf_buf_release(&step->passed);
@@ -196,6 +197,7 @@ static int make_file_tables(struct sheaf_checkpoint *step, struct sheaf_error *e
 	step->fds = shf_alloc(n, sizeof(*step->fds));
 	step->direct = shf_alloc(n, sizeof(*step->direct));
 	step->file_bytes = shf_alloc(n, sizeof(*step->file_bytes));
+	step->seen = shf_zalloc(n, sizeof(*step->seen));
 	for (size_t f = 0; f < n; f++) {
 		if (step->fds)
 			step->fds[f] = -1;
@@ -204,7 +206,7 @@ static int make_file_tables(struct sheaf_checkpoint *step, struct sheaf_error *e
 		if (step->file_bytes)
 			step->file_bytes[f] = UINT64_MAX;
 	}
-	if (!step->fds || !step->direct || !step->file_bytes)
+	if (!step->fds || !step->direct || !step->file_bytes || !step->seen)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu files", n);
 	return 0;
 }

@@ -28,7 +28,15 @@ struct shf_stat {
 	int type;                       /* SHF_T_... */
 	uint64_t bytes, ino, dev;
 	int64_t mtime_s;
+	int64_t mtime_ns, ctime_ns;     /* when the bytes were changed last, and when the bytes or
+	                                 * the inode were; nanoseconds since 1970 */
 };
+/* Whether two stats are of the same file, and it was not changed between them. */
+static inline bool shf_stat_is_same(const struct shf_stat *a, const struct shf_stat *b)
+{
+	return a->type == b->type && a->bytes == b->bytes && a->ino == b->ino && a->dev == b->dev &&
+	       a->mtime_ns == b->mtime_ns && a->ctime_ns == b->ctime_ns;
+}
 
 struct shf_file_ops {
 	int (*open)(void *arg, int dir, const char *name, int flags, unsigned mode);

@@ -228,6 +228,74 @@ TEST(a_checkpoint_of_torch_is_exported_from_its_boxes)
 	simdisk_free(disk);
 }
 
+/* ---- a source without checksums ---- */
+
+static struct changing {        /* a file of the source that another process changes */
+	struct simdisk *disk;
+	const char *path;
+	bool done;
+} changing;
+
+/* Writes a byte of it as it was, so that its size stays, and the next export finds it whole. */
+static int change(void *arg, uint64_t done, uint64_t total)
+{
+	const struct shf_sys *sys;
+	char byte;
+	int fd;
+
+	(void)arg;
+	(void)total;
+	if (!done || changing.done)
+		return 0;
+	changing.done = true;
+	simdisk_advance(changing.disk, 2);
+	sys = process(changing.disk);
+	fd = shf_sys_open(sys, SHF_CWD, changing.path, SHF_O_WRITE, 0);
+	CHECK(fd >= 0);
+	CHECK_INT(shf_sys_pread(sys, fd, &byte, 1, 400), 1);
+	CHECK_INT(shf_sys_pwrite(sys, fd, &byte, 1, 400), 1);
+	CHECK_INT(shf_sys_close(sys, fd), 0);
+	return 0;
+}
+
+static void is_not_exported_while(struct simdisk *disk, const char *from, const char *path)
+{
+	struct export e;
+
+	changing = (struct changing){ .disk = disk, .path = path };
+	to = "out/torn";
+	how.progress = change;
+	e = export_by(disk, process(disk), from);
+	how.progress = NULL;
+	CHECK(changing.done);
+	CHECK_RC(e.rc, SHEAF_EAGAIN, &e.err);
+	CHECK(strstr(e.err.msg, path) && strstr(e.err.msg, "was changed while"));
+	CHECK(!simdisk_exists(disk, to));
+	e = export_by(disk, process(disk), from);
+	CHECK_RC(e.rc, 0, &e.err);
+	CHECK_INT(simdisk_remove(disk, to), 0);
+	to = TO;
+}
+
+TEST(a_source_without_checksums_that_changes_meanwhile_is_not_exported)
+{
+	static const struct torch_tensor one[] = {
+		{ .name = "a", .dtype = SHEAF_F32, .ndim = 2, .shape = { 90, 70 } },
+	};
+	struct simdisk *disk = saved();
+	struct torch_bytes whole = torch_archive(one, 1, TORCH_SOUND);
+	struct export e = exported(disk);
+
+	CHECK_RC(e.rc, 0, &e.err);
+	torch_dcp(disk, "dcp", one, 1, 3, 4, DCP_SOUND);
+	CHECK_INT(simdisk_put(disk, "file/whole.pt", whole.p, whole.n), 0);
+	is_not_exported_while(disk, "file/whole.pt", "file/whole.pt");
+	is_not_exported_while(disk, "dcp", "dcp/__0_0.distcp");
+	is_not_exported_while(disk, TO, TO "/" FIRST);
+	free(whole.p);
+	simdisk_free(disk);
+}
+
 /* ---- the partial directory ---- */
 
 /* An export was killed when it synced its nth part. */
