@@ -18,14 +18,35 @@ static int chosen_order(const void *a, const void *b)
 	return shf_natural(((const struct chosen *)a)->name, ((const struct chosen *)b)->name);
 }
 
+/* Adds the tied names of family f that begin with the prefix, where no name of the same tensor is
+ * listed yet: then the tensor's own name does not begin so. listed: by tensor of the family. */
+static void choose_tied(struct chosen *list, size_t *n, const struct shf_layout *l, uint32_t f,
+                        const char *prefix, bool *listed)
+{
+	size_t skip = strlen(prefix);
+
+	for (size_t i = 0; i < l->tied_n; i++) {
+		const struct shf_lt_tied *t = &l->tied[i];
+		int64_t of = -1;
+
+		if (t->family == f && strncmp(t->name, prefix, skip) == 0)
+			of = shf_layout_find(l, l->families[f].name, t->to);
+		if (of < 0 || listed[(size_t)of - l->families[f].first_tensor])
+			continue;
+		listed[(size_t)of - l->families[f].first_tensor] = true;
+		list[(*n)++] = (struct chosen){ t->name + skip, (uint32_t)of };
+	}
+}
+
 /* Lists the tensors of the family whose names begin with the prefix, in natural order of what is
- * left of the names. Tied names are left out, as in the files of the step itself. */
+ * left of the names. Second names are left out, as in the files of the step itself. */
 static int choose(struct chosen **list, size_t *n, const struct sheaf_checkpoint *step,
                   const struct shf_export_opts *opts, struct sheaf_error *err)
 {
 	const struct shf_layout *l = &step->layout;
 	int64_t f = shf_layout_family(l, opts->family);
 	size_t skip = strlen(opts->prefix), first, count;
+	bool *listed;
 
 	if (f < 0)
 		return shf_fail(err, SHEAF_ELAYOUT, "%s: has no family %.60s", step->path,
@@ -33,12 +54,19 @@ static int choose(struct chosen **list, size_t *n, const struct sheaf_checkpoint
 	first = l->families[f].first_tensor;
 	count = l->families[f].tensors_n;
 	*list = shf_alloc(count + 1, sizeof(**list));
-	if (!*list)
+	listed = shf_zalloc(count + 1, sizeof(*listed));
+	if (!*list || !listed) {
+		shf_free(listed);
 		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory to list %zu tensors", step->path,
 		                count);
+	}
 	for (size_t i = first; i < first + count; i++)
-		if (strncmp(l->tensors[i].name, opts->prefix, skip) == 0)
+		if (strncmp(l->tensors[i].name, opts->prefix, skip) == 0) {
 			(*list)[(*n)++] = (struct chosen){ l->tensors[i].name + skip, (uint32_t)i };
+			listed[i - first] = true;
+		}
+	choose_tied(*list, n, l, (uint32_t)f, opts->prefix, listed);
+	shf_free(listed);
 	if (*n == 0)
 		return shf_fail(err, SHEAF_ELAYOUT, "%s: family %.60s has no tensor whose name "
 		                "begins with '%.200s'", step->path, opts->family, opts->prefix);

@@ -59,3 +59,15 @@ t 0 'what a killed one has left is taken up' "$SHEAF" convert conf/training.pt h
 t 0 'and what is wrong in it written again' "$SHEAF" diff half dst
 [ "$(ls -A half | tr '\n' ' ')" = 'config.json model.safetensors ' ]
 result $? 'and the rest of it is gone'
+# A second name, where the tensor's own name does not begin so.
+cp -r "$golden/v1/checkpoint-10" tied
+t 0 'a tensor whose second name has the prefix is written' "$SHEAF" convert tied head --prefix lm_
+t 0 'under that name' "$SHEAF" cat head head.weight
+cp out second
+t 0 'and it is the tensor' "$SHEAF" cat tied embed.weight
+cmp -s out second
+result $? 'with all its bytes'
+t 0 'without a prefix it is written once' "$SHEAF" convert tied once
+t 0 'under its own name' "$SHEAF" show once --json
+json 'alone' '"embed.weight" in {x["name"] for x in o[0]["tensors"]} and \
+	"lm_head.weight" not in {x["name"] for x in o[0]["tensors"]}'
