@@ -18,7 +18,10 @@ int wl_step_check(struct sheaf_checkpoint *step, struct sheaf_error *err)
 	none = sheaf_state_new();
 	sheaf_checkpoint_load(step, none, SHEAF_LOAD_DRY, NULL, &why);
 	sheaf_state_free(none);
-	return wl_fail(err, rc, "%s", why.msg[0] ? why.msg : sheaf_strerror(rc));
+	rc = wl_fail(err, rc, "%s", why.msg[0] ? why.msg : sheaf_strerror(rc));
+	if (err)
+		err->sys = why.sys;
+	return rc;
 }
 
 int wl_model_like(struct wl_model *m, struct sheaf_checkpoint *step, bool all,

@@ -7,7 +7,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -196,17 +195,6 @@ static int64_t now_ns(void)
 	return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
 }
 
-/* Two for each rank that is connected, one for each image and card. */
-static void want_descriptors(void)
-{
-	struct rlimit r;
-
-	if (!getrlimit(RLIMIT_NOFILE, &r) && r.rlim_cur < r.rlim_max) {
-		r.rlim_cur = r.rlim_max;
-		(void)setrlimit(RLIMIT_NOFILE, &r);
-	}
-}
-
 static void take_signals(void)
 {
 	struct sigaction act = { .sa_handler = on_signal };
@@ -346,7 +334,7 @@ static int serve(struct agent *g)
 	o.about = g->about;
 	o.folder = cli_value(g->a, "folder");
 	take_signals();
-	want_descriptors();
+	cli_want_descriptors(); /* two for each rank, one for each image and card */
 	rc = sheaf_agent_serve(g->run, &o, &err);
 	for (int64_t from = now_ns(); rc == SHEAF_EBUSY && cli_flag(g->a, "detach");) {
 		if (another(g, &rc))

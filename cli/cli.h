@@ -95,6 +95,10 @@ struct cli_step {
 	struct sheaf_run *run;          /* NULL: opened by path */
 	struct sheaf_checkpoint *step;
 };
+/* Lets the process open as many files as it may at most. */
+void cli_want_descriptors(void);
+/* What to do about an error, for cli_error; NULL: nothing is known. text: room for it. */
+const char *cli_hint_for(const struct sheaf_error *err, char text[100]);
 /* A place as one step: a run alone is its latest. 0, or an exit status with the line out. */
 int cli_step_open(struct cli_step *s, const struct cli_args *a, const char *text, bool unverified);
 void cli_step_close(struct cli_step *s);

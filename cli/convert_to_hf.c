@@ -2,11 +2,14 @@
 /* sheaf convert: any checkpoint, written as a Hugging Face directory. */
 #include "cli.h"
 
+#include <dirent.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 #include "sheaf-admin.h"
 #include "workload.h"
+
+#define NAMES_SAID 10           /* at most, of files that were not copied */
 
 struct progress {               /* the line on the terminal */
 	double began, shown;            /* seconds; shown: when the line was last written */
@@ -59,8 +62,49 @@ static int answer(const struct cli_args *a, const char *dst, const struct sheaf_
 	return 0;
 }
 
+/* Whether a name beside the weights is of weights or their index, which are not copied as such. */
+static bool is_weights_name(const char *name)
+{
+	static const char *const tails[] = { ".safetensors", ".index.json", ".distcp", ".bin",
+		".pt", ".pth", ".metadata", ".sheaf-export" };
+	size_t n = strlen(name);
+
+	for (size_t i = 0; i < sizeof(tails) / sizeof(tails[0]); i++)
+		if (n >= strlen(tails[i]) && strcmp(name + n - strlen(tails[i]), tails[i]) == 0)
+			return true;
+	return false;
+}
+
+/* Says which files and folders beside the weights of another program were not copied. */
+static void say_left_out(const char *src, const char *dst)
+{
+	struct dirent *e;
+	DIR *d = opendir(src);
+	int n = 0;
+
+	while (d && (e = readdir(d))) {
+		if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 ||
+		    is_weights_name(e->d_name) || cli_has(dst, e->d_name) || n++ >= NAMES_SAID)
+			continue;
+		if (n == 1) {
+			fputs("sheaf: ", stderr);
+			cli_put(stderr, dst);
+			fputs(": these were not copied: ", stderr);
+		}
+		fputs(n > 1 ? ", " : "", stderr);
+		cli_put(stderr, e->d_name);
+	}
+	if (n > NAMES_SAID)
+		fprintf(stderr, " and %d more", n - NAMES_SAID);
+	if (n)
+		fputc('\n', stderr);
+	if (d)
+		closedir(d);
+}
+
 static int options(const struct cli_args *a, struct sheaf_export *how)
 {
+	static const char *const types[] = { "F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2" };
 	const char *dtype = cli_value(a, "dtype");
 	int64_t bytes = 0, mem = 0;
 	int rc = cli_bytes(a, "max-shard-size", 1, INT64_MAX, &bytes);
@@ -70,7 +114,9 @@ static int options(const struct cli_args *a, struct sheaf_export *how)
 	if (rc)
 		return rc;
 	if (dtype) {
-		how->dtype = sheaf_dtype_from_name(dtype);
+		for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
+			if (strcmp(types[i], dtype) == 0)
+				how->dtype = sheaf_dtype_from_name(dtype);
 		if (!how->dtype)
 			return cli_usage(a, "--dtype", "no such type", "F64, F32, F16, BF16, "
 			                 "F8_E4M3, F8_E5M2");
@@ -89,6 +135,7 @@ static int run(const struct cli_args *a)
 	struct sheaf_report report = { .size = sizeof(report) };
 	struct sheaf_error err = { .msg = "" };
 	const char *dst = a->pos[1];
+	char hint[100];
 	struct cli_step s;
 	int rc = options(a, &how);
 
@@ -101,9 +148,12 @@ static int run(const struct cli_args *a)
 	if (p.shown > 0)
 		fprintf(stderr, "\r%60s\r", "");
 	if (rc < 0)
-		(void)cli_error(a, rc, rc == SHEAF_EEXIST ? dst : a->pos[0], err.msg, NULL);
+		(void)cli_error(a, rc, rc == SHEAF_EEXIST ? dst : a->pos[0], err.msg,
+		                cli_hint_for(&err, hint));
 	rc = rc == SHEAF_EEXIST ? 1 : rc < 0 ? cli_exit_code(rc)
 	                                     : answer(a, dst, &report, now_s() - p.began);
+	if (rc == 0 && s.place.kind == CLI_DIR && !cli_has(a->pos[0], "sheaf.json"))
+		say_left_out(a->pos[0], dst);
 	cli_step_close(&s);
 	return rc;
 }
@@ -124,11 +174,13 @@ const struct cli_verb cli_convert = {
 	.text = "Writes SRC, a step of a run or a checkpoint of another program (see sheaf help\n"
 		"show), as the new directory DST: model.safetensors, or several files and an\n"
 		"index, with copies of config.json, the tokenizer and similar files beside SRC.\n"
+		"Files and folders that are not copied are listed.\n"
 		"Nothing in SRC is executed. No tensor is in memory as a whole: memory is used\n"
 		"for the buffers and the list of tensors only.\n\n"
 		"The checksums of SRC are compared if it has any, and all files are read back\n"
 		"from the disk and compared. The files are written in DST.partial, which is\n"
-		"renamed when all of it is durable. If the command was killed, run it again:\n"
+		"renamed when all of it is durable, but not if SRC has no checksums and was\n"
+		"changed meanwhile. If the command was killed, run it again:\n"
 		"finished files are compared with SRC, and written again only if they differ.\n\n"
 		"With --json one line: {to, files, tensors, bytes, written, seconds}.",
 	.exits = "  0  DST is written\n  1  SRC is damaged, has no such tensors, or DST exists\n"

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include "sheaf-admin.h"
 #include "sheaf-inspect.h"
@@ -201,14 +202,37 @@ static int open_in_run(struct cli_step *s, bool unverified, struct sheaf_error *
 	return rc < 0 ? rc : open_path(s, path, true, err);
 }
 
+void cli_want_descriptors(void)
+{
+	struct rlimit r;
+
+	if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < r.rlim_max) {
+		r.rlim_cur = r.rlim_max;
+		(void)setrlimit(RLIMIT_NOFILE, &r);
+	}
+}
+
+const char *cli_hint_for(const struct sheaf_error *err, char text[100])
+{
+	struct rlimit r;
+
+	if (err->sys != EMFILE || getrlimit(RLIMIT_NOFILE, &r) != 0)
+		return NULL;
+	snprintf(text, 100, "at most %llu files may be open in a process; raise ulimit -Hn",
+	         (unsigned long long)r.rlim_cur);
+	return text;
+}
+
 int cli_step_open(struct cli_step *s, const struct cli_args *a, const char *text, bool unverified)
 {
 	struct cli_step made = { 0 };
 	struct sheaf_error err = { .msg = "" };
+	char hint[100];
 	int rc = cli_place_parse(&made.place, a, text);
 
 	if (rc)
 		return rc;
+	cli_want_descriptors();         /* one for each file of the step */
 	if (made.place.kind == CLI_RUN || made.place.kind == CLI_RUN_STEP)
 		rc = open_in_run(&made, unverified, &err);
 	else
@@ -216,7 +240,7 @@ int cli_step_open(struct cli_step *s, const struct cli_args *a, const char *text
 	if (rc == 0)
 		rc = wl_step_check(made.step, &err);
 	if (rc < 0) {
-		rc = cli_error(a, rc, text, err.msg, NULL);
+		rc = cli_error(a, rc, text, err.msg, cli_hint_for(&err, hint));
 		cli_step_close(&made);
 		return rc;
 	}

@@ -9,6 +9,7 @@ wrong "$SHEAF" convert f/training.pt
 wrong "$SHEAF" convert nowhere.pt out
 wrong "$SHEAF" convert f/training.pt dst --dtype I32
 wrong "$SHEAF" convert f/training.pt dst --dtype float32
+wrong "$SHEAF" convert f/training.pt dst --dtype F8_E8M0
 wrong "$SHEAF" convert f/training.pt dst --mem 0
 wrong "$SHEAF" convert f/training.pt dst --max-shard-size 5X
 wrong "$SHEAF" convert f/training.pt nowhere/out
@@ -71,3 +72,27 @@ t 0 'without a prefix it is written once' "$SHEAF" convert tied once
 t 0 'under its own name' "$SHEAF" show once --json
 json 'alone' '"embed.weight" in {x["name"] for x in o[0]["tensors"]} and \
 	"lm_head.weight" not in {x["name"] for x in o[0]["tensors"]}'
+# What lies beside the weights of another program.
+cp -r mesh beside && mkdir beside/1_Pooling && echo '{}' >beside/1_Pooling/config.json
+echo x >'beside/a name.txt' && echo '{}' >beside/notes.json && : >beside/.sheaf-export
+truncate -s 65M beside/tokenizer.json
+t 0 'a directory with other files is converted' "$SHEAF" convert beside copied
+has 'a folder that is not copied is named' err '1_Pooling'
+has 'and a file whose name cannot be that of an attached file' err 'a name.txt'
+! grep -q 'notes.json\|tokenizer.json\|safetensors\|sheaf-export' "$T/err"
+result $? 'and nothing else'
+cmp -s beside/tokenizer.json copied/tokenizer.json && cmp -s beside/notes.json copied/notes.json
+result $? 'a large tokenizer is copied'
+[ ! -e copied/.sheaf-export ]
+result $? 'but not the mark of another export'
+# More files than a process may have open.
+t 0 'a checkpoint of many files' "$SHEAF" convert mesh many --max-shard-size 1
+[ "$(ls many/*.safetensors | wc -l)" -ge 4 ]
+result $? 'has many'
+(ulimit -Sn 8 && exec "$SHEAF" convert many one-of-many) >"$T/out" 2>"$T/err"
+result $? 'is converted although few descriptors are allowed at first'
+(ulimit -n 8 && exec "$SHEAF" convert many none-of-many) >"$T/out" 2>"$T/err"
+rc=$?
+[ "$rc" = 2 ]
+result $? 'but not if no more can be had'
+has 'which is said with the limit' err 'at most 8 files may be open in a process'
