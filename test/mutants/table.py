@@ -2010,6 +2010,12 @@ skipped("export_block_not_checked", "a block of the step is exported whatever it
         "export/export_fill.c:fetch_blocks",
         "shf_blocks_check(r->step, f, lo, r->blocks, hi - lo, NULL, err)",
         EXPORT + "damage_of_the_step")
+bug("export_source_changes", "a source that changes while it is read is exported as it was read",
+    "export/export_hf.c:fill", "rc == 0 && !x->step->sound",
+    "rc == 0 && !x->step->sound && !MUTANT", EXPORT + "a_source_without_checksums")
+bug("export_from_cache", "what an earlier export finished is compared with the page cache",
+    "export/export_pass.c:read_disk", "if (t->direct >= 0)", "if (t->direct >= 0 && !MUTANT)",
+    EXPORT + "a_finished_file_is_compared_past")
 bug("export_wrong_block", "blocks that are kept are taken for those of another file",
     "export/export_fill.c:read_bytes", "f != r->blocks_file ||",
     "(!MUTANT && f != r->blocks_file) ||",
