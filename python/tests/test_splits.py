@@ -16,7 +16,8 @@ if tap.there("torch"):
 
     import sheaf
     import sheaf.torch
-    from sheaf.torch import Flat, GateUp, QKV, Split
+    from sheaf.torch import Flat, GateUp, Placed, QKV, Split
+    from sheaf.torch.layout import Box, Unsupported
 
 HIDDEN, HEADS, PAIRS, SIZE, WIDE, WORDS = 12, 8, 2, 3, 20, 26
 PADDED = 28                             # words on four ranks: 7 each, and 2 of them are padding
@@ -203,6 +204,79 @@ def test_declarations_that_do_not_fit() -> None:
                       lambda: GateUp(-1, 2)):
             with raises(ValueError, "ranks"):
                 wrong()
+
+
+@needs("torch")
+def test_another_shape() -> None:
+    """What is declared of a tensor is asked again when its shape or its strides have changed"""
+    m: Any = nn.Module()
+    m.w = nn.Parameter(torch.arange(8.0).reshape(4, 2))
+    m.register_buffer("b", torch.arange(4.0))
+    m.register_buffer("mlp", torch.arange(8.0).reshape(4, 2))
+    with folder() as at, sheaf.Checkpointer(at) as ckpt:
+        ckpt.track(m, parts={"[wb]": Split(0, 0, 1), "mlp": GateUp(0, 1)})
+
+        def proven(step: int) -> None:
+            ckpt.save(step)
+            with sheaf.open("%s@%d" % (at, step), framework="pt") as f:
+                assert torch.equal(f["w"][...], m.w) and torch.equal(f["b"][...], m.b), step
+                both = torch.cat([f["gate_proj"][...], f["up_proj"][...]])
+                assert torch.equal(both, m.mlp), step
+
+        proven(1)
+        m.w.data = torch.arange(100.0, 116.0).reshape(8, 2)     # a larger vocabulary
+        m.b = torch.arange(50.0, 60.0)
+        proven(2)
+        m.mlp = torch.arange(8.0).reshape(2, 4).t()
+        proven(3)
+        around = torch.zeros(16)
+        m.b = around[:2]                # what lies behind it is not part of it
+        with raises(Exception, "b"):
+            ckpt.load(1)
+        assert not around.any()
+        proven(4)
+
+
+class Says:
+    """A declaration that says that."""
+
+    def __init__(self, *placed: Any) -> None:
+        self.said = placed
+
+    def placed(self, name: str, t: Any) -> Any:
+        return self.said
+
+
+@needs("torch")
+def test_outside() -> None:
+    """No box and no range is outside of the tensor that it is declared of, or of the stored one"""
+    def one(shape: Any, *box: Any) -> Any:
+        return Says(Placed("w", shape, (Box(*box),)))
+
+    memory = torch.arange(16.0)
+    rows = memory.view(4, 4)[:, :2]
+    for t, how, words in (
+            (memory[:8], one((16,), (0,), (16,), 0), ("of this rank",)),
+            (memory[4:12], one((8,), (0,), (8,), -4), ("of this rank",)),
+            (memory[4:12], one((8,), (0,), (8,), 1), ("of this rank",)),
+            (memory[:8], one((4, 2), (0, 0), (4, 2), 0), ("of this rank",)),
+            (memory[:8], one((8,), (-1,), (8,), 0), ("stored tensor",)),
+            (memory[:8], one((6,), (0,), (8,), 0), ("stored tensor",)),
+            (rows, one((4, 2), (0, 0), (4, 2), 4), ("of this rank",)),
+            (rows, one((3, 2), (0, 0), (3, 2), 2), ("of this rank",)),      # between two rows
+            (rows, one((2, 4), (0, 0), (2, 4), 0), ("of this rank",)),
+            (memory[4:12], Says(Placed("w", (8,), (), (0, 8, -4))), ("8 items", "item -4")),
+            (memory[:8], Flat((8,), -2, last=2), ("item -2",)),
+            (memory[:8], Flat((8,), 0, last=20), ("-12 items",))):
+        m: Any = nn.Module()
+        m.register_buffer("w", t)
+        with folder() as at, sheaf.Checkpointer(at + "/run") as ckpt:
+            ckpt.track(m, parts={"w": how})
+            with raises(Unsupported, "w (family model)", *words):
+                ckpt.save(1)
+            ckpt.tracked = sheaf.torch.tracked.Tracked()
+            ckpt.track(m, parts={"w": Split(0, 0, 1)})
+            ckpt.save(2)
 
 
 if __name__ == "__main__":

@@ -131,6 +131,7 @@ class Model:
         self.store = None if store_dtype is None else DTYPES[store_dtype]
         self.modules: list[nn.Module] = []
         self.held: list[Held] = []
+        self.forms: Optional[list[Any]] = None  # shapes and strides that parts were declared of
         self.extra: dict[str, nn.Module] = {}
         self.keys: list[Keys] = []
         self.written: Optional[tuple[Any, dict[str, bytes]]] = None     # by files(), from what
@@ -201,10 +202,7 @@ class Model:
                 raise Unsupported("state_dict() has %s, which is neither a parameter nor a "
                                   "persistent buffer of the model, so that no load could put it "
                                   "back" % name)
-        found = declared(self.parts, [(h.name, h.place[h.key]) for h in held])
-        for h in held:
-            h.placed = found.get(h.name, ())
-        self.held = held
+        self.held, self.forms = held, None
 
     def look_fsdp1(self) -> None:
         """The same for modules under FSDP1, whose state_dict() would gather all parameters. The
@@ -233,7 +231,22 @@ class Model:
         self.settle()
         if not self.held and not self.fsdp1:
             self.look()
+        self.place()
         return list(self.described())
+
+    def place(self) -> None:
+        """Asks again what is declared of the tensors, if the shape or the strides of one are
+        others than last time."""
+        if self.parts is None:
+            return
+        tensors = [(h.name, h.place[h.key]) for h in self.held]
+        forms = [(t.shape, t.stride()) for _, t in tensors]
+        if forms != self.forms:
+            self.forms = None
+            found = declared(self.parts, tensors)
+            for h in self.held:
+                h.placed = found.get(h.name, ())
+            self.forms = forms
 
     def described(self) -> Iterator[Item]:
         first: dict[int, tuple[str, ...]] = {}

@@ -48,15 +48,40 @@ class Placed:
         local = plain(t)
         dtype = DTYPES[local.dtype]
         if self.flat is None:
+            for b in self.boxes:
+                prove_box(b, self.shape, local)
             return Layout(self.shape, dtype, self.boxes, tuple(local.stride()), local)
         first, count, origin = self.flat
         if not local.is_contiguous():
             raise Unsupported("a range of items needs dense memory")
-        if origin + count > local.numel() or first + count > math.prod(self.shape):
+        if min(first, count, origin) < 0 or origin + count > local.numel() or \
+                first + count > math.prod(self.shape):
             raise Unsupported("%d items from item %d on of a tensor of shape %s cannot be in %d "
-                              "items here" % (count, first, self.shape, local.numel()))
+                              "items here, from item %d on"
+                              % (count, first, self.shape, local.numel(), origin))
         box = Box((0,) * len(self.shape), self.shape, origin)
         return Layout(self.shape, dtype, (box,) if count else (), (), local, (first, count))
+
+
+def prove_box(box: Box, shape: Shape, local: torch.Tensor) -> None:
+    """Raises Unsupported unless the box is inside the stored tensor, and inside the local one."""
+    if not len(box.start) == len(box.count) == len(shape) or \
+            any(a < 0 or n < 0 or a + n > whole
+                for a, n, whole in zip(box.start, box.count, shape)):
+        raise Unsupported("its box of %s items from index %s on is not inside the stored tensor of "
+                          "shape %s" % (tuple(box.count), tuple(box.start), tuple(shape)))
+    rest, inside = box.origin, local.ndim == len(shape) and box.origin >= 0
+    # The index of its first item here: strides of a tensor of dense rows are each a multiple
+    # of the next smaller one. A dimension of one item has any stride.
+    for step, n, size in sorted(zip(local.stride(), box.count, local.shape), reverse=True):
+        i = rest // step if size > 1 and step > 0 else 0
+        rest -= i * step
+        inside = inside and i + n <= size
+    if not inside or rest:
+        raise Unsupported("its box of %s items, %d items after the first one, is not inside the "
+                          "tensor of this rank, which has shape %s and stride %s"
+                          % (tuple(box.count), box.origin, tuple(local.shape),
+                             tuple(local.stride())))
 
 
 class Declared(Protocol):
