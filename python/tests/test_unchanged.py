@@ -211,6 +211,15 @@ def no_module(m: Any, o: Any, ckpt: Any) -> None:
     del m["frozen"]
 
 
+def shared(m: Any, o: Any, ckpt: Any) -> None:
+    """The names of two modules that each have two: their order at first sight stays the same."""
+    x, y = nn.Linear(2, 2), nn.Linear(2, 2)
+    for i, one in enumerate((y, x, y, x)):
+        m["l%d" % i] = one
+    again(ckpt)
+    m["l0"], m["l1"] = x, y
+
+
 def other_state(m: Any, o: Any, ckpt: Any) -> None:
     saved = o.state_dict()
     for values in saved["state"].values():
@@ -302,8 +311,8 @@ def another_model(m: Any, o: Any, ckpt: Any) -> None:
 
 CHANGES: list[Change] = [none, replaced, written, other_dict, untied, storage, cast,
                          new_buffer, second_buffer, renamed, not_saved, elsewhere, across, alone,
-                         new_module, no_module, other_state, replaced_state, more_state,
-                         renamed_state, state_elsewhere, state_in_other_order, swapped,
+                         new_module, no_module, shared, other_state, replaced_state,
+                         more_state, renamed_state, state_elsewhere, state_in_other_order, swapped,
                          number_to_tensor, tensor_to_number, no_state, another_group,
                          between_groups, group_in_other_order, another_optimizer, another_model]
 DATA: dict[str, Callable[[Any], Any]] = {

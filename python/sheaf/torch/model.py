@@ -135,15 +135,16 @@ class Model:
         self.extra: dict[str, nn.Module] = {}
         self.keys: list[Keys] = []
         self.written: Optional[tuple[Any, dict[str, bytes]]] = None     # by files(), from what
-        self.there: list[Any] = []      # what was compared last: modules, dicts and parameters
+        self.there: list[Any] = []      # what was compared last, object by object
 
     def settle(self) -> None:
         """Restores the sharded parameters, as state_dict() does, and finds out whether the names
         must be looked up again.
 
         FSDP2 may have left gathered parameters in the modules after a forward pass; its hook
-        takes them away. Names are kept while all modules hold the same parameters, and buffers of
-        the same names.
+        takes them away. Names are kept while all modules hold the same modules and parameters,
+        and buffers of the same names. A module may be held twice, so the order in which they are
+        found does not say where.
         """
         found, keys = self.walk()
         for m in found:
@@ -152,7 +153,7 @@ class Model:
             for hook in list(m._state_dict_pre_hooks.values()) if not is_fsdp1(m) else ():
                 hook(m, "", True)
         there: list[Any] = [x for m in found for x in (m, m._parameters, m._buffers)]
-        there += [p for m in found for p in m._parameters.values()]
+        there += [x for m in found for d in (m._parameters, m._modules) for x in d.values()]
         if keys != self.keys or len(there) != len(self.there) or \
                 not all(map(is_, there, self.there)):
             self.modules, self.keys, self.there = found, keys, there
