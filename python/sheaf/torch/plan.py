@@ -36,7 +36,7 @@ def key_of(item: Item) -> Key:
     spec = (t.device_mesh, t.placements, t.shape) if isinstance(t, DTensor) else None
     return (item.family, item.name, item.at, item.store, item.tied_to, item.save_only,
             item.optional, item.copy, type(t), type(local), local.shape, local.stride(),
-            local.dtype, local.device, local.is_complex() and local.is_conj(), spec)
+            local.dtype, local.device, local.is_conj(), local.is_neg(), spec)
 
 
 def is_plain(item: Item) -> bool:
