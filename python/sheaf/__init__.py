@@ -42,8 +42,8 @@ __all__ = ["Bug", "Busy", "Checkpoint", "Checkpointer", "Codec", "Corrupt", "Div
 
 def __getattr__(name: str) -> Any:
     import importlib
-    if name in ("accelerate", "agent", "dcp", "group", "lightning", "torch", "torchtitan",
-                "transformers"):
+    if name in ("accelerate", "agent", "dcp", "deepspeed", "group", "lightning", "torch",
+                "torchtitan", "transformers"):
         return importlib.import_module("." + name, __name__)
     if name not in _LATER:
         raise AttributeError("module 'sheaf' has no attribute %r" % name)
