@@ -135,6 +135,41 @@ def test_tied_weights_and_masters() -> None:
                 assert other.head.weight is other.embed.weight
 
 
+def shared(order: str) -> Any:
+    """A module for each letter; the same letter is the same module."""
+    made = {letter: nn.Linear(1, 1, bias=False) for letter in sorted(set(order))}
+    return nn.ModuleDict({"l%d" % i: made[letter] for i, letter in enumerate(order)})
+
+
+@needs("torch")
+def test_other_ties() -> None:
+    """A strict load into a model with other ties is refused, and names both names"""
+    for order, other, says in (("xyy", "xyx", "model/l2.weight is tied to l0.weight"),
+                               ("yxyx", "xyyx", "model/l2.weight is tied to l1.weight"),
+                               ("xyz", "xyx", "l2.weight")):
+        with folder() as at:
+            saved(at, shared(order))
+            for only, refused in (None, True), ("model", True), ("model/l1*", False):
+                m = shared(other)
+                with sheaf.Checkpointer(at, readonly=True) as ckpt:
+                    ckpt.track(m)
+                    if refused:
+                        with raises(sheaf.Mismatch, says):
+                            ckpt.load(only=only)
+                    else:
+                        ckpt.load(only=only)
+    m = shared("xyy")
+    with folder() as at:
+        saved(at, m)
+        for order in "xyy", "xyz":      # what is one tensor there may be two here
+            other_m = shared(order)
+            with sheaf.Checkpointer(at, readonly=True) as ckpt:
+                ckpt.track(other_m)
+                ckpt.load()
+            for name, t in other_m.state_dict().items():
+                assert torch.equal(t, m.state_dict()[name]), (order, name)
+
+
 @needs("torch")
 def test_one_name_twice() -> None:
     """Two tensors of one name are refused, and a parameter that two optimizers have"""

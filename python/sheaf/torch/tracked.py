@@ -258,7 +258,10 @@ class Tracked:
         stored: dict[str, dict[str, Tensor]] = {}
         for t in checkpoint.tensors():
             stored.setdefault(t.family, {})[t.name] = t
-        items = from_stored(self.weights(), stored)
+        weights = self.weights()
+        if strict:
+            prove_ties(weights, stored.get("model", {}), wanted)
+        items = from_stored(weights, stored)
         prove_names(items)
         restore = Restore(self, wanted, strict)
         restore.read(checkpoint, rank, ranks)
@@ -302,6 +305,19 @@ def tie_as_stored(items: list[Item], model: Mapping[str, Tensor]) -> None:
             i.tied_to = None if i.name == root else root
         elif root is not None and i.family == "master_weights":
             i.name = root
+
+
+def prove_ties(items: list[Item], model: Mapping[str, Tensor], wanted: Wanted) -> None:
+    """Raises sheaf.Mismatch if two names are one tensor here, and two in the checkpoint."""
+    for i in items:
+        mine, first = model.get(i.name), model.get(i.tied_to or "")
+        if i.family != "model" or mine is None or first is None or not wanted("model", i.name):
+            continue
+        if (mine.tied_to or mine.name) != (first.tied_to or first.name):
+            raise error("ELAYOUT", "model/%s is tied to %s in the model, and in the checkpoint %s: "
+                        "it would get the values of another tensor (strict=False loads those)"
+                        % (i.name, i.tied_to, "to " + mine.tied_to if mine.tied_to else "it is a "
+                           "tensor of its own"))
 
 
 def from_stored(items: list[Item], stored: Mapping[str, Mapping[str, Tensor]]) -> list[Item]:
