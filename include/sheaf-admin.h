@@ -277,9 +277,9 @@ struct sheaf_export {
 	                                 * converted to this type; 0: they keep theirs */
 	const char *family;             /* the family to write; NULL: "model" */
 	const char *prefix;             /* only tensors whose names begin with this are written, and
-	                                 * it is removed from the names; NULL: all tensors. If only a
-	                                 * second (tied) name of a tensor begins with it, the tensor
-	                                 * is written under that name */
+	                                 * it is removed from the names; NULL: all tensors. If only
+	                                 * a second (tied) name of a tensor begins with it, the
+	                                 * tensor is written under that name */
 	uint64_t file_bytes_max;        /* largest size of a file with several tensors; 0: 5 GB. A
 	                                 * tensor is never divided among files */
 	uint64_t memory_bytes;          /* limit of the memory for buffers, which determines the

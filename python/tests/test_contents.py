@@ -268,6 +268,75 @@ def test_state_of_an_optimizer() -> None:
                 ckpt.save(1)
 
 
+class Extra(nn.Linear if tap.there("torch") else object):   # type: ignore[misc]
+    """A module with extra state."""
+
+    kept = 0
+
+    def get_extra_state(self) -> Any:
+        return {"kept": self.kept}
+
+    def set_extra_state(self, state: Any) -> None:
+        self.kept = state["kept"]
+
+
+@needs("torch")
+def test_strict_documents() -> None:
+    """A strict load needs the same extra state, schedulers and further objects on both sides"""
+    plain, extra = nn.Linear(2, 2), Extra(2, 2)
+    with folder() as at, folder() as more:
+        saved(at, plain)
+        saved(more, extra)
+        for path, m, says in ((at, extra, "model/_extra_state is extra state of a module"),
+                              (more, plain, "model/_extra_state is stored")):
+            with sheaf.Checkpointer(path, readonly=True) as ckpt:
+                ckpt.track(m)
+                with raises(sheaf.Mismatch, says):
+                    ckpt.load()
+                ckpt.load(strict=False)
+                ckpt.load(only=["model/weight", "model/bias"])
+    for what in "scheduler", "scaler", "mine":
+        o = torch.optim.SGD(plain.parameters(), 0.1)
+        some: Any = {what: torch.optim.lr_scheduler.StepLR(o, 1)}
+        for first, then, says in (some, {}, "0 of %s are tracked" % what), \
+                ({}, some, "1 of %s are tracked" % what):
+            with folder() as at:
+                with sheaf.Checkpointer(at) as ckpt:
+                    ckpt.track(plain, **first)
+                    ckpt.save(0)
+                with sheaf.Checkpointer(at, readonly=True) as ckpt:
+                    ckpt.track(plain, **then)
+                    with raises(sheaf.Mismatch, says):
+                        ckpt.load()
+                    ckpt.load(strict=False)
+                    ckpt.load(only="model")
+
+
+def extra_of_stages(rank: int, path: str) -> Any:
+    """Each rank has a stage with extra state; what a load says when rank 1 has another stage."""
+    stage = nn.ModuleDict({"s%d" % rank: Extra(2, 2)})
+    with sheaf.Checkpointer(path, timeout=20) as ckpt:
+        ckpt.track(stage)
+        stage["s%d" % rank].kept = rank + 5
+        ckpt.save(0)
+        stage["s%d" % rank].kept = 0
+        ckpt.load()
+        kept = stage["s%d" % rank].kept
+    with sheaf.Checkpointer(path, timeout=20) as ckpt:
+        ckpt.track(nn.ModuleDict({"s1": nn.Linear(2, 2)}) if rank == 1 else stage)
+        return kept, tap.told(ckpt.load)
+
+
+@needs("torch")
+def test_strict_extra_state_of_stages() -> None:
+    """The extra state that a strict load needs may be on any rank"""
+    with folder() as at:
+        found = ranks.results(2, extra_of_stages, at)
+        assert [kept for kept, told in found] == [5, 6], found
+        for kept, told in found:
+            assert told.startswith("Mismatch: model/s1._extra_state is stored"), found
+
+
 def files_of(rank: int, path: str, save: bool) -> Any:
     """Trains to step 3 of a counted loader and saves, or loads; the files, or the position."""
     torch.manual_seed(100 + rank)

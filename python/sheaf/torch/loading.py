@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Union
 from ..errors import Corrupt, Error, Lost
 from ..run import LATEST, Checkpoint, Run, State, flags_of, number_of
 from .plan import Plan
+from .ranks import anywhere
 from .ranks import sentence as plain_sentence
 from .tracked import Restore, Wanted
 
@@ -159,10 +160,21 @@ class Loading:
         return kind(code, e.rank, e.sys, text)
 
     def described(self, checkpoint: Checkpoint) -> State:
-        """The state to fill from that checkpoint; reads its documents. [local]"""
+        """The state to fill from that checkpoint; reads its documents. [collective]
+
+        Every rank comes to the collective call in it, also one that fails.
+        """
         ckpt = self.ckpt
-        self.restore = ckpt.tracked.to_load(checkpoint, self.wanted, self.strict, ckpt.rank,
-                                            ckpt.ranks)
+        names: Optional[set[str]] = None
+        try:
+            self.restore = ckpt.tracked.to_load(checkpoint, self.wanted, self.strict, ckpt.rank,
+                                                ckpt.ranks)
+            names = ckpt.tracked.extra()
+        finally:
+            if self.strict:
+                names = anywhere(ckpt.group, names, ckpt.timeout)
+        if self.strict and names is not None:
+            self.restore.prove_extra(names)
         return self.plan.update(self.restore.items)
 
     def dry(self, checkpoint: Checkpoint, state: State) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import json
 import logging
 import os
 import time
@@ -189,6 +190,18 @@ def first_with(group: Optional[Group], digest: bytes, timeout: Optional[float]
     question need not be repeated. A rank that failed gives NONE. [collective]"""
     every = [digest] if group is None else gathered(group, digest, timeout)
     return every.index(digest) == (group.rank if group else 0), NONE not in every
+
+
+def anywhere(group: Optional[Group], names: Optional[set[str]], timeout: Optional[float]
+             ) -> Optional[set[str]]:
+    """The names that any rank gives; None: a rank failed, and gave None. [collective]"""
+    if group is None:
+        return names
+    mine = b"!" if names is None else json.dumps(sorted(names)).encode()
+    sizes = gathered(group, len(mine).to_bytes(8, "little"), timeout)
+    longest = max(int.from_bytes(n, "little") for n in sizes)
+    every = [x.strip() for x in gathered(group, mine.ljust(longest), timeout)]
+    return None if b"!" in every else set().union(*map(json.loads, every))
 
 
 def ended(group: Group) -> None:

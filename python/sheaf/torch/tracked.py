@@ -199,8 +199,11 @@ class Tracked:
         """The same on ranks whose optimizers have the same parameters and state, and models the
         same extra state: one of them writes the documents for all."""
         names = [[[n for n, _ in o.named()], o.held()] for o in self.optimizers]
-        extra = sorted(n for m in self.models for n in m.extra)
-        return hashlib.sha256(json.dumps([names, extra]).encode()).digest()
+        return hashlib.sha256(json.dumps([names, sorted(self.extra())]).encode()).digest()
+
+    def extra(self) -> set[str]:
+        """The names of the extra state that modules of this rank have."""
+        return {n for m in self.models for n in m.extra}
 
     def group_sizes(self) -> list[list[int]]:
         """How many parameters each group of each optimizer has: equal if nothing was added."""
@@ -384,12 +387,31 @@ class Restore:
                 self.plain.update(value["optimizer"])
                 self.extra.update(value["extra_state"])
                 self.parts.update(value["parts"])
-        for what, objects in self.tracked.parts.items():
-            there = len(self.parts.get(what, []))
-            if self.wanted(what) and there != len(objects) and self.strict:
-                raise error("ELAYOUT", "%d of %s are tracked, and the checkpoint has %d of it"
-                            % (len(objects), what, there))
+        if self.strict:
+            self.prove_documents()
         self.read_rank(rank, ranks)
+
+    def prove_documents(self) -> None:
+        """Objects and extra state must be the same. Raises sheaf.Mismatch."""
+        tracked = self.tracked.parts
+        for what in sorted({*tracked, *(self.parts if self.wanted.patterns is None else ())}):
+            mine, there = len(tracked.get(what, [])), len(self.parts.get(what, []))
+            if self.wanted(what) and there != mine:
+                raise error("ELAYOUT", "%d of %s are tracked, and the checkpoint has %d of it "
+                            "(strict=False loads without it)" % (mine, what, there))
+        for n in sorted(self.tracked.extra() - self.extra.keys()):
+            if self.wanted("model", n):
+                raise error("ELAYOUT", "model/%s is extra state of a module, which the checkpoint "
+                            "lacks (strict=False leaves it as it is)" % n)
+
+    def prove_extra(self, names: set[str]) -> None:
+        """A rank must track each extra state. Raises sheaf.Mismatch.
+
+        names  of all that any rank tracks
+        """
+        for n in sorted(self.extra.keys() - names if self.wanted.patterns is None else ()):
+            raise error("ELAYOUT", "model/%s is stored, and is extra state of no module of any "
+                        "rank (strict=False loads without it)" % n)
 
     def prove(self, stored: Mapping[str, Mapping[str, Tensor]]) -> None:
         """What shall be loaded alone must be there. The same on all ranks, for a pattern may mean
