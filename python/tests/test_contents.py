@@ -337,6 +337,50 @@ def test_strict_extra_state_of_stages() -> None:
             assert told.startswith("Mismatch: model/s1._extra_state is stored"), found
 
 
+def later_on_one_rank(rank: int, path: str) -> Any:
+    """Rank 1 gets a module with extra state, and optimizers other parameters, after a save."""
+    m = nn.ModuleDict({"s%d" % rank: nn.Linear(2, 2)})
+    o = torch.optim.SGD([m["s%d" % rank].weight], 0.1 + rank)
+    with sheaf.Checkpointer(path, timeout=20) as ckpt:
+        ckpt.track(m, o)
+        ckpt.save(1)
+        if rank == 1:
+            m["x"] = Extra(2, 2)
+            m["x"].kept = 42
+        o.param_groups[0]["params"] = [m["s%d" % rank].bias]     # a group of the same size
+        ckpt.save(2)
+        o.param_groups[0]["lr"] = 9.0
+        if rank == 1:
+            m["x"].kept = 0
+        ckpt.load(2)
+        return m["x"].kept if rank == 1 else 42, round(o.param_groups[0]["lr"] - rank, 6)
+
+
+def shared_then_other(rank: int, path: str) -> Any:
+    """Replicas, until rank 1 alone gets a module with extra state."""
+    torch.manual_seed(0)
+    m = nn.ModuleDict({"s": nn.Linear(2, 2)})
+    with sheaf.Checkpointer(path, timeout=20) as ckpt:
+        ckpt.track(m)
+        ckpt.save(1)
+        if rank == 1:
+            m["x"] = Extra(2, 2)
+            m["x"].kept = 42
+        ckpt.save(2)
+        if rank == 1:
+            m["x"].kept = 0
+        ckpt.load(2)
+        return m["x"].kept if rank == 1 else 42
+
+
+@needs("torch")
+def test_extra_state_that_appears_later() -> None:
+    """What appears on one rank after the first save is saved, though ranks had equal parts"""
+    for work, want in (later_on_one_rank, (42, 0.1)), (shared_then_other, 42):
+        with folder() as at:
+            assert ranks.first(ranks.results(2, work, at)) == want, work
+
+
 def files_of(rank: int, path: str, save: bool) -> Any:
     """Trains to step 3 of a counted loader and saves, or loads; the files, or the position."""
     torch.manual_seed(100 + rank)

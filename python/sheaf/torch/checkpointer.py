@@ -102,7 +102,7 @@ class Checkpointer:
         self.background = Background()
         self.turns = Turns()
         self.writes: Optional[bool] = None      # whether this rank writes documents for others,
-        self.sizes: list[list[int]] = []        # when its optimizers had groups of these sizes
+        self.digest = NONE                      # when what it tracks had this digest
         self.run: Optional[Run] = None
         self.pid = os.getpid()                  # a process that it forks only forgets the run
         self.own: list[Group] = []              # groups that close() ends
@@ -293,20 +293,18 @@ class Checkpointer:
             notes = noted(metrics)
             self.background.prove(step, self.tracked)
             state = self.lists.state(self.tracked, self.plan)
-            if self.writes is None:
-                digest = self.tracked.layout_digest()
+            digest = self.tracked.layout_digest()
         except BaseException as e:
             problem, state = e, failing(e)
         writes = self.writes
         if writes is None:
             writes, known = first_with(self.group, digest, self.timeout)
             self.writes = writes if known else None
+        elif digest not in (NONE, self.digest):
+            self.writes = writes = True     # nobody else may have these parameters and groups
         if problem is None:
+            self.digest = digest
             try:
-                sizes = self.tracked.group_sizes()
-                if sizes != self.sizes and digest == NONE:
-                    self.writes = writes = True     # nobody else may have these groups
-                self.sizes = sizes
                 self.plan.fill()
                 files = self.tracked.documents(self.rank, writes)
                 mine = self.tracked.rank_document()

@@ -121,6 +121,7 @@ class Tracked:
         self.ids: list[int] = []                        # of the tensors that items() listed
         self.spans: list[range] = []                    # of items: those of each optimizer
         self.listed = 0                                 # how often items() was called
+        self.digest = 0, b""                            # of the layout, when it was so often
 
     def add(self, model: Optional[nn.Module], optimizers: Sequence[Any], prefix: str,
             loader: Few, streams: Optional[Mapping[str, Any]], parts: Mapping[str, Few],
@@ -196,18 +197,19 @@ class Tracked:
         return found
 
     def layout_digest(self) -> bytes:
-        """The same on ranks whose optimizers have the same parameters and state, and models the
-        same extra state: one of them writes the documents for all."""
-        names = [[[n for n, _ in o.named()], o.held()] for o in self.optimizers]
-        return hashlib.sha256(json.dumps([names, sorted(self.extra())]).encode()).digest()
+        """The same on ranks whose optimizers have the same parameters, groups and state, and models
+        the same extra state: one of them writes the documents for all."""
+        if self.digest[0] != self.listed:
+            names = [[[n for n, _ in o.named()], o.held(),
+                      [len(g["params"]) for g in o.optimizer.param_groups]]
+                     for o in self.optimizers]
+            text = json.dumps([names, sorted(self.extra())])
+            self.digest = self.listed, hashlib.sha256(text.encode()).digest()
+        return self.digest[1]
 
     def extra(self) -> set[str]:
         """The names of the extra state that modules of this rank have."""
         return {n for m in self.models for n in m.extra}
-
-    def group_sizes(self) -> list[list[int]]:
-        """How many parameters each group of each optimizer has: equal if nothing was added."""
-        return [[len(g["params"]) for g in o.optimizer.param_groups] for o in self.optimizers]
 
     def documents(self, rank: int, writes: bool) -> dict[str, bytes]:
         """The files that this rank attaches.
