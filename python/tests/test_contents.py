@@ -170,6 +170,40 @@ def test_other_ties() -> None:
                 assert torch.equal(t, m.state_dict()[name]), (order, name)
 
 
+class Counting(torch.optim.SGD if tap.there("torch") else object):  # type: ignore[misc]
+    """An optimizer whose state has no tensors."""
+
+    def step(self, closure: Any = None) -> None:
+        for p in self.param_groups[0]["params"]:
+            self.state[p]["count"] = self.state[p].get("count", 0) + 1
+
+
+@needs("torch")
+def test_optimizer_state_of_tied_weights() -> None:
+    """The optimizer state of a tied weight is found under any of its names, tensors and others"""
+    for kind in Counting, torch.optim.AdamW:
+        m = Tied()
+        o = kind(m.parameters(), 0.1)
+        m.embed.weight.grad = torch.ones(3, 3)
+        o.step()
+        for names in ("embed", "head"), ("head", "embed"):
+            other = Tied(names)
+            again = kind(other.parameters(), 0.2)
+            with folder() as at:
+                saved(at, m, o)
+                with sheaf.Checkpointer(at) as ckpt:
+                    ckpt.track(other, again)
+                    ckpt.load()
+                    state, want = again.state[other.head.weight], o.state[m.head.weight]
+                    assert state.keys() == want.keys(), (kind, names, state)
+                    assert all(torch.equal(torch.as_tensor(state[k]), torch.as_tensor(want[k]))
+                               for k in want), (kind, names)
+                    assert again.param_groups[0]["lr"] == 0.1
+                    ckpt.save(1)        # with the names of this model
+                    ckpt.load()
+                    assert state.keys() == again.state[other.head.weight].keys(), (kind, names)
+
+
 @needs("torch")
 def test_one_name_twice() -> None:
     """Two tensors of one name are refused, and a parameter that two optimizers have"""

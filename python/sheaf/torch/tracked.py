@@ -196,6 +196,15 @@ class Tracked:
             self.names.update(m.parameters())
         return found
 
+    def name_as_stored(self, model: Mapping[str, Tensor]) -> None:
+        """Calls parameters by the names that are stored, where another of their names is tied to
+        them in the checkpoint: state of optimizers has these."""
+        taken = {x.name for placed in self.names.values() for x in placed}
+        roots = {t.name: t.tied_to for t in model.values()
+                 if t.tied_to is not None and t.tied_to not in taken}
+        for key, placed in self.names.items() if roots else ():
+            self.names[key] = tuple(replace(x, name=roots.get(x.name, x.name)) for x in placed)
+
     def layout_digest(self) -> bytes:
         """The same on ranks whose optimizers have the same parameters, groups and state, and models
         the same extra state: one of them writes the documents for all."""
@@ -268,6 +277,7 @@ class Tracked:
             prove_ties(weights, stored.get("model", {}), wanted)
         items = from_stored(weights, stored)
         prove_names(items)
+        self.name_as_stored(stored.get("model", {}))
         restore = Restore(self, wanted, strict)
         restore.read(checkpoint, rank, ranks)
         restore.prove(stored)
