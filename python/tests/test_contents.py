@@ -260,6 +260,30 @@ def test_schedulers() -> None:
 
 
 @needs("torch")
+def test_groups_without_parameters() -> None:
+    """A parameter group without parameters gets its options back, of the second optimizer too"""
+    def make(lr: float) -> list[Any]:
+        both = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+        return [both] + [torch.optim.SGD([{"params": [], "lr": lr}, {"params": m.parameters()},
+                                          {"params": [], "lr": 2 * lr}], 3 * lr) for m in both]
+
+    made = make(0.1)
+    made[2].param_groups[0]["lr"] = 0.7
+    with folder() as at:
+        saved(at, *made)
+        other = make(1.0)
+        fewer = make(1.0)
+        del fewer[2].param_groups[2]    # these groups may mean something else
+        for tracked in other, fewer:
+            with sheaf.Checkpointer(at, readonly=True) as ckpt:
+                ckpt.track(*tracked)
+                ckpt.load()
+        rates = [[g["lr"] for g in o.param_groups] for o in (*other[1:], fewer[2])]
+        assert rates[:2] == [[g["lr"] for g in o.param_groups] for o in made[1:]], rates
+        assert rates[2] == [1.0, made[2].param_groups[1]["lr"]], rates
+
+
+@needs("torch")
 def test_metrics_keep_their_types() -> None:
     """Metrics that are strings come back as strings, and numbers as numbers"""
     m = nn.Linear(2, 2)

@@ -33,6 +33,26 @@ class Absent(LookupError):
     """A parameter of an optimizer is in no model that is tracked."""
 
 
+class Group(dict[str, Any]):
+    """A stored group: its options, and its parameters by name.
+
+    at  number of its optimizer, its own number there, and how many groups that has; None: unknown
+    """
+
+    at: Optional[tuple[int, int, int]] = None
+
+
+def groups_of(data: bytes) -> list[Group]:
+    """The groups in a file param_groups.json."""
+    value = json.loads(data)
+    found = [Group(g) for g in value["param_groups"]]
+    places = [(o, g, kind["groups"]) for o, kind in enumerate(value.get("optimizers", []))
+              for g in range(kind["groups"])]
+    for group, at in zip(found, places):
+        group.at = at
+    return found
+
+
 def whole_step(value: Any) -> Optional[int]:
     """A step count as an integer; None: it is none, or it lies on a device."""
     if isinstance(value, torch.Tensor):
@@ -49,10 +69,13 @@ class Optimizer:
 
     placed_of  what a parameter has of which stored tensors, by its id(), from the models that are
                tracked
+    number     how many optimizers are tracked before it
     """
 
     def __init__(self, optimizer: Any,
-                 placed_of: Callable[[int], Optional[tuple[Placed, ...]]]) -> None:
+                 placed_of: Callable[[int], Optional[tuple[Placed, ...]]],
+                 number: int = 0) -> None:
+        self.number = number
         self.optimizer = optimizer
         self.placed_of = placed_of
         self.pending: dict[int, dict[str, Any]] = {}
@@ -191,7 +214,7 @@ class Optimizer:
                 self.pending[id(p)] = values
         return found
 
-    def accept(self, groups: Sequence[Mapping[str, Any]],
+    def accept(self, groups: Sequence[Group],
                plain: Mapping[str, Mapping[str, Any]], strict: bool = True) -> None:
         """Gives the optimizer what was loaded: its state, and the options of its groups.
 
@@ -230,7 +253,7 @@ class Optimizer:
                     self.local.state[p].update(values)
         self.pending = {}
 
-    def prove_groups(self, stored: Sequence[Mapping[str, Any]], strict: bool) -> None:
+    def prove_groups(self, stored: Sequence[Group], strict: bool) -> None:
         """Each group must have been stored: accept() finds its options then."""
         known = [id(group) for group, _ in self.matched(stored)]
         for group in self.optimizer.param_groups:
@@ -239,13 +262,14 @@ class Optimizer:
                                   "%s; strict=False keeps those that it has"
                                   % self.names_of(group["params"][0])[0])
 
-    def matched(self, stored: Sequence[Mapping[str, Any]]
-                ) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
-        """Each group of the optimizer, and the stored group that has its parameters.
+    def matched(self, stored: Sequence[Group]) -> Iterator[tuple[dict[str, Any], Group]]:
+        """Each group of the optimizer, and the stored group that has its parameters. One without
+        parameters gets the stored group of its number, if there were as many.
 
         Raises Unsupported if its parameters were stored in groups with different options.
         """
         where = {name: i for i, group in enumerate(stored) for name in group["params"]}
+        used: set[int] = set()
         for group in self.optimizer.param_groups:
             names = [n for p in group["params"] for n in self.names_of(p)]
             known: dict[int, str] = {}
@@ -256,7 +280,14 @@ class Optimizer:
                 raise Unsupported("%s and %s are in one parameter group, and were stored in two "
                                   "with different options" % tuple(list(known.values())[:2]))
             if known:
+                used.add(min(known))
                 yield group, stored[min(known)]
+        many = len(self.optimizer.param_groups)
+        for g, group in enumerate(self.optimizer.param_groups):
+            alike = [s for i, s in enumerate(stored) if s.at == (self.number, g, many) and
+                     (i not in used or not s["params"])]
+            if alike and not group["params"]:
+                yield group, min(alike, key=lambda s: len(s["params"]) > 0)
 
 
 def is_nothing(placed: Sequence[Placed]) -> bool:

@@ -31,7 +31,7 @@ from ..run import Checkpoint, Tensor
 from . import document, rng
 from .layout import TORCH_DTYPES, Unsupported
 from .model import Item, Model
-from .optimizer import FAMILY, Optimizer
+from .optimizer import FAMILY, Group, Optimizer, groups_of
 from .placed import Parts, Placed
 
 log = logging.getLogger("sheaf")
@@ -146,7 +146,8 @@ class Tracked:
             rng.read_one(name, stream)
         if model is not None:
             self.models.append(Model(model, prefix, self.store_dtype, split))
-        self.optimizers += [Optimizer(o, self.names.get) for o in optimizers]
+        self.optimizers += [Optimizer(o, self.names.get, i) for i, o in
+                            enumerate(optimizers, len(self.optimizers))]
         for what, objects in found.items():
             if objects:
                 self.parts.setdefault(what, []).extend(objects)
@@ -383,7 +384,7 @@ class Restore:
     def read(self, checkpoint: Checkpoint, rank: int, ranks: int) -> None:
         """Reads the documents. Raises sheaf.Mismatch if one is absent, sheaf.Corrupt for damage."""
         self.checkpoint = checkpoint
-        self.groups: list[dict[str, Any]] = []
+        self.groups: list[Group] = []
         self.plain: dict[str, Any] = {}
         self.extra: dict[str, Any] = {}
         self.parts: dict[str, list[Any]] = {}
@@ -393,7 +394,7 @@ class Restore:
             if not name.endswith(".json") or number and not number.isdigit():
                 continue
             if base == GROUPS:
-                self.groups += json.loads(checkpoint.file(name))["param_groups"]
+                self.groups += groups_of(checkpoint.file(name))
             elif base == TRAINER:
                 value = document.loads(checkpoint.file(name), name)
                 self.plain.update(value["optimizer"])
@@ -485,8 +486,8 @@ class Restore:
         t, wanted = self.tracked, self.wanted
         for m in t.models:
             m.set_extra_state({n: v for n, v in self.extra.items() if wanted("model", n)})
-        plain = {name: {k: v for k, v in values.items() if wanted(FAMILY, "%s/%s" % (name, k))}
-                 for name, values in self.plain.items()}
+        plain = {n: {k: v for k, v in values.items() if wanted(FAMILY, "%s/%s" % (n, k))}
+                 for n, values in self.plain.items()}
         for o in t.optimizers if wanted(FAMILY) else ():
             o.accept(self.groups, plain, self.strict)
         for o in t.optimizers if wanted.some(FAMILY) and not wanted(FAMILY) else ():
