@@ -227,7 +227,7 @@ static int copy_open(struct shf_export_dir *d, int in, const char *path, const c
 		return shf_fail_io(err, -rc, "%s/%s", reading ? path : d->partial, name);
 	if (!shf_stat_is_same(&was, &is))
 		return shf_fail(err, SHEAF_EAGAIN, "%s/%s: was changed while it was being read; "
-		                "open it again when nobody writes it", path, name);
+		                "open it again when it is complete", path, name);
 	return 0;
 }
 

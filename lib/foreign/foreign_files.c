@@ -209,7 +209,7 @@ int shf_foreign_check_unchanged(struct shf_foreign *f, struct sheaf_error *err)
 			return shf_fail_sys(err, -rc, "%s", x->where);
 		if (rc < 0 || !shf_stat_is_same(&st, &x->seen))
 			return shf_fail(err, SHEAF_EAGAIN, "%s: was changed while it was being "
-			                "read; open it again when nobody writes it", x->where);
+			                "read; open it again when it is complete", x->where);
 	}
 	return 0;
 }

@@ -208,7 +208,7 @@ int shf_step_check_unchanged(struct sheaf_checkpoint *step, struct sheaf_error *
 			return shf_fail_io(err, -rc, "%s/%s", step->path, name);
 		if (!shf_stat_is_same(&st, &step->seen[f]))
 			return shf_fail(err, SHEAF_EAGAIN, "%s/%s: was changed while it was being "
-			                "read; open it again when nobody writes it", step->path,
+			                "read; open it again when it is complete", step->path,
 			                name);
 	}
 	return 0;

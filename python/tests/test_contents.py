@@ -284,6 +284,19 @@ def test_groups_without_parameters() -> None:
 
 
 @needs("torch")
+def test_files_of_its_own() -> None:
+    """Further files may not replace the documents of a Checkpointer"""
+    m = nn.Linear(2, 2)
+    for name in "trainer.json", "param_groups.json", "trainer-3.json", "param_groups-12.json":
+        with folder() as at, raises(ValueError, "files: %r" % name):
+            sheaf.Checkpointer(at, files={name: b"{}"})
+    with folder() as at:
+        saved(at, m, trained(m), files={"trainer.txt": b"x", "my-trainer.json": b"{}"})
+        assert {"trainer.txt", "my-trainer.json", "trainer.json"} <= \
+            set(os.listdir(at + "/checkpoint-0"))
+
+
+@needs("torch")
 def test_metrics_keep_their_types() -> None:
     """Metrics that are strings come back as strings, and numbers as numbers"""
     m = nn.Linear(2, 2)

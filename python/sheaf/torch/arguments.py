@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Optional
+import re
+from typing import Any, Mapping, Optional
 
 from ..errors import Error
 from ..place import is_run, split
 from ..run import number_of
 from .layout import DTYPES
+
+OWN = re.compile(r"(param_groups|trainer)(-[0-9]+)?\.json")     # see tracked.py
 
 
 def is_time(timeout: Any) -> bool:
@@ -53,6 +56,14 @@ def prove_path(path: Any) -> str:
         raise ValueError("%s is a checkpoint of torch.distributed.checkpoint, which a run there "
                          "would hide: give another folder; sheaf.load reads this one" % text)
     return text
+
+
+def prove_files(files: Mapping[str, bytes]) -> None:
+    """Raises ValueError if a further file has the name of one that each checkpoint has."""
+    for name in files:
+        if OWN.fullmatch(name):
+            raise ValueError("files: %r is the name of a file of the Checkpointer itself: give it "
+                             "another name" % name)
 
 
 def bad_step(step: Any) -> Optional[Exception]:

@@ -20,7 +20,7 @@ from ..binding import error, library
 from ..errors import Error, Lost, NotFound, NotYet
 from ..group import Alone, Group
 from ..run import LATEST, Path, Run, Save, options
-from .arguments import bad_step, is_time, prove_arguments, prove_path
+from .arguments import bad_step, is_time, prove_arguments, prove_files, prove_path
 from .background import LEAVE_SECONDS, Background, remember
 from .leaving import Leaving, finish
 from .loading import ADAM, Loaded, Loading, failing, findings, sentence
@@ -118,6 +118,7 @@ class Checkpointer:
                             store_dtype, measure)
             self.path = prove_path(path)
             self.files = dict(files or {})
+            prove_files(self.files)
             self.tracked = Tracked(store_dtype)
             opts.update(best_options(best), keep_last=keep_last or 0, keep_every=keep_every or 0)
             if agent:

@@ -131,8 +131,7 @@ class Tracked:
             raise TypeError("track(model, *optimizers): the first argument is an optimizer; "
                             "give None in place of the model")
         if model is not None and not isinstance(model, nn.Module):
-            raise TypeError("track(model): a %s is no torch.nn.Module; sheaf.save takes trees of "
-                            "tensors" % type(model).__name__)
+            raise TypeError("track(model): a %s is no torch.nn.Module" % type(model).__name__)
         if model is not None and prefix in [m.prefix for m in self.models]:
             raise ValueError("a model with prefix %r is tracked already: give another prefix, "
                              "which goes before all names" % prefix)
@@ -418,10 +417,7 @@ class Restore:
                             "lacks (strict=False leaves it as it is)" % n)
 
     def prove_extra(self, names: set[str]) -> None:
-        """A rank must track each extra state. Raises sheaf.Mismatch.
-
-        names  of all that any rank tracks
-        """
+        """A rank must track each extra state; `names` are those of all. Raises sheaf.Mismatch."""
         for n in sorted(self.extra.keys() - names if self.wanted.patterns is None else ()):
             raise error("ELAYOUT", "model/%s is stored, and is extra state of no module of any "
                         "rank (strict=False loads without it)" % n)
