@@ -219,6 +219,22 @@ def no_module(m: Any, o: Any, ckpt: Any) -> None:
     del m["frozen"]
 
 
+def hooked(m: Any, o: Any, ckpt: Any) -> None:
+    """A module gets a hook that leaves a name out of its state_dict."""
+    m["a"]._register_state_dict_hook(
+        lambda module, values, prefix, local: values.pop(prefix + "square") is None or None)
+
+
+def another_class(m: Any, o: Any, ckpt: Any) -> None:
+    """A module gets a class that leaves a name out of its state_dict."""
+    class Short(nn.Linear):
+        def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+            super()._save_to_state_dict(destination, prefix, keep_vars)
+            del destination[prefix + "bias"]
+
+    m["frozen"].__class__ = Short
+
+
 def shared(m: Any, o: Any, ckpt: Any) -> None:
     """The names of two modules that each have two: their order at first sight stays the same."""
     x, y = nn.Linear(2, 2), nn.Linear(2, 2)
@@ -317,9 +333,9 @@ def another_model(m: Any, o: Any, ckpt: Any) -> None:
     ckpt.track(nn.Linear(2, 2), prefix="more.")
 
 
-CHANGES: list[Change] = [none, replaced, written, other_dict, untied, storage, cast,
-                         new_buffer, second_buffer, renamed, not_saved, elsewhere, across, alone,
-                         new_module, no_module, shared, other_state, replaced_state,
+CHANGES: list[Change] = [none, replaced, written, other_dict, untied, storage, cast, new_buffer,
+                         second_buffer, renamed, not_saved, elsewhere, across, alone, new_module,
+                         no_module, hooked, another_class, shared, other_state, replaced_state,
                          more_state, renamed_state, state_elsewhere, state_in_other_order, swapped,
                          number_to_tensor, tensor_to_number, no_state, another_group,
                          between_groups, group_in_other_order, another_optimizer, another_model]
@@ -351,6 +367,7 @@ def test_changes() -> None:
 FLAWS: dict[str, list[tuple[str, Change]]] = {
     "unchanged": [
         ("same(chain.from_iterable(map(of_module, self.modules)), self.parts)", other_dict),
+        ("same(map(type, self.modules), self.kinds)", another_class),
         ("same(filled, self.filled)", alone),
         ("list(map(len, filled)) == self.sizes", across),
         ("list(chain.from_iterable(filled)) == self.keys", renamed),

@@ -142,9 +142,9 @@ class Model:
         must be looked up again.
 
         FSDP2 may have left gathered parameters in the modules after a forward pass; its hook
-        takes them away. Names are kept while all modules hold the same modules and parameters,
-        and buffers of the same names. A module may be held twice, so the order in which they are
-        found does not say where.
+        takes them away. Names are kept while all modules have the same class, hooks of
+        state_dict(), modules and parameters, and buffers of the same names. A module may be held
+        twice, so the order in which they are found does not say where.
         """
         found, keys = self.walk()
         for m in found:
@@ -152,7 +152,8 @@ class Model:
                 settle(m)
             for hook in list(m._state_dict_pre_hooks.values()) if not is_fsdp1(m) else ():
                 hook(m, "", True)
-        there: list[Any] = [x for m in found for x in (m, m._parameters, m._buffers)]
+        there: list[Any] = [x for m in found for x in (
+            m, type(m), m._parameters, m._buffers, *m._state_dict_hooks.values())]
         there += [x for m in found for d in (m._parameters, m._modules) for x in d.values()]
         if keys != self.keys or len(there) != len(self.there) or \
                 not all(map(is_, there, self.there)):

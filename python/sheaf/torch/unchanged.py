@@ -3,9 +3,9 @@
 
 Listing thousands of tensors takes tens of milliseconds, and the list is nearly always that of the
 save before. So a save compares what the list was made from, in a few calls that each process all of
-it: the dicts of all modules with their contents, the parameter groups, the dicts of the optimizers'
-state, and class, type, shape, strides and sharding of each tensor. If anything differs, the items
-are listed again. Addresses are not compared here: see plan.Plan.again.
+it: the classes and the dicts of all modules with their contents, the parameter groups, the dicts of
+the optimizers' state, and class, type, shape, strides and sharding of each tensor. If anything
+differs, the items are listed again. Addresses are not compared here: see plan.Plan.again.
 """
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 MISSES = 8                              # listed again so often in a row: comparing does not pay
 
 of_module = attrgetter("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set",
-                       "_state_dict_pre_hooks")
+                       "_state_dict_hooks", "_state_dict_pre_hooks")
 spec_of = attrgetter("_spec")
 sharding_of = attrgetter("mesh", "placements", "tensor_meta")
 local_of = attrgetter("_local_tensor")
@@ -45,8 +45,9 @@ class Modules:
     def __init__(self, model: Model) -> None:
         self.model, self.root = model, model.module
         self.modules = list(model.modules)
+        self.kinds = list(map(type, self.modules))
         self.parts: list[Any] = list(chain.from_iterable(map(of_module, self.modules)))
-        self.hooks = [(m, d) for m, d in zip(self.modules, self.parts[4::5]) if d]
+        self.hooks = [(m, d) for m, d in zip(self.modules, self.parts[5::6]) if d]
         self.filled = list(filter(None, self.parts))
         self.sizes = list(map(len, self.filled))
         self.keys = list(chain.from_iterable(self.filled))
@@ -62,6 +63,7 @@ class Modules:
         """Whether they still hold the same; brings sharded parameters back first, like
         Model.settle."""
         if not self.known or self.model.module is not self.root or \
+                not same(map(type, self.modules), self.kinds) or \
                 not same(chain.from_iterable(map(of_module, self.modules)), self.parts):
             return False
         for m, hooks in self.hooks:
