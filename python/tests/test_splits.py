@@ -237,6 +237,29 @@ def test_another_shape() -> None:
         proven(4)
 
 
+@needs("torch")
+def test_tied() -> None:
+    """One tensor under two names is the same parts of as many stored tensors, or is refused"""
+    m: Any = nn.Module()
+    for name in "xy":
+        m.add_module(name, nn.Linear(2, 4, bias=False))
+    m.y.weight = m.x.weight
+    first, second = (GateUp(0, 1, names=(x + "1", x + "2")) for x in "xy")
+    with folder() as at, sheaf.Checkpointer(at) as ckpt:
+        for one, other in (first, None), (None, second), (first, Split(0, 0, 1)):
+            ckpt.tracked = sheaf.torch.tracked.Tracked()
+            ckpt.track(m, parts=lambda n, t: one if n[0] == "x" else other)
+            with raises(Unsupported, "y.weight", "parts="):
+                ckpt.save(1)
+        ckpt.tracked = sheaf.torch.tracked.Tracked()
+        ckpt.track(m, parts={"x.weight": first, "y.weight": second})
+        ckpt.save(1)
+        with sheaf.open(at, framework="pt") as f:
+            for x in "xy":
+                both = torch.cat([f["%s%d.weight" % (x, i)][...] for i in (1, 2)])
+                assert torch.equal(both, m.x.weight), x
+
+
 class Says:
     """A declaration that says that."""
 

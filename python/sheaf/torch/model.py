@@ -260,6 +260,10 @@ class Model:
             t = h.place[h.key]
             names = tuple(p.name for p in h.placed) or (h.name,)
             tied = first.setdefault(id(t), names)
+            if len(tied) != len(names):
+                raise Unsupported("%s is the same tensor as what is stored as %s, and is declared "
+                                  "as %d stored tensors in place of %d: declare the same of both "
+                                  "in parts=" % (h.name, tied[0], len(names), len(tied)))
             for i, name in enumerate(names):
                 yield from self.stored(name, t, h.parameter, tied[i] if tied[i] != name else None,
                                        h.placed[i] if h.placed else None)
