@@ -260,6 +260,38 @@ def test_tied() -> None:
                 assert torch.equal(both, m.x.weight), x
 
 
+@needs("torch")
+def test_other_strides() -> None:
+    """State of an optimizer may have other strides than its parameter, which is a view of rows"""
+    def made(fill: float) -> Any:
+        m: Any = nn.Module()
+        m.register_parameter("abc", nn.Parameter(torch.full((6, 8), fill)[:, :4]))
+        return m, torch.optim.Adam(m.parameters(), 0.1)
+
+    parts = {"abc": GateUp(0, 1, names=("a", "b", "c"))}
+    m, o = made(1.0)
+    m.abc.grad = torch.arange(24.0).reshape(6, 4)
+    o.step()
+    with folder() as at, sheaf.Checkpointer(at) as ckpt:
+        for step in 1, 2:
+            state = o.state[m.abc]
+            if step == 2:
+                state["exp_avg"] = state["exp_avg"].t().contiguous().t()
+            assert state["exp_avg"].stride() != m.abc.stride()
+            ckpt.tracked = sheaf.torch.tracked.Tracked()
+            ckpt.track(m, o, parts=parts)
+            ckpt.save(step)
+            with sheaf.open(at, framework="pt") as f:
+                found = torch.cat([f["optimizer/%s/moment1_0" % x][...] for x in "abc"])
+                assert torch.equal(found, state["exp_avg"]), step
+            m2, o2 = made(0.0)
+            ckpt.tracked = sheaf.torch.tracked.Tracked()
+            ckpt.track(m2, o2, parts=parts)
+            ckpt.load()
+            assert torch.equal(o2.state[m2.abc]["exp_avg"], state["exp_avg"]), step
+            assert torch.equal(m2.abc, m.abc), step
+
+
 class Says:
     """A declaration that says that."""
 

@@ -303,7 +303,7 @@ def items_of(placed: Sequence[Placed], key: str, p: torch.Tensor,
     if placed[0].shape == PLAIN:
         return [Item(FAMILY, names[0], value)]
     if value.shape == p.shape:
-        return [Item(FAMILY, n, value, at=x) for n, x in zip(names, placed)]
+        return [Item(FAMILY, n, value, at=x.on(p, value)) for n, x in zip(names, placed)]
     if value.numel() == 1:
         return [Item(FAMILY, n, value, save_only=i > 0) for i, n in enumerate(names)]
     raise Unsupported("the optimizer's state %s has shape %s and its parameter, which is a part of "

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import fnmatch
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import mul
 from typing import Callable, Mapping, Optional, Protocol, Sequence, Union
 
 import torch
@@ -62,6 +63,35 @@ class Placed:
         box = Box((0,) * len(self.shape), self.shape, origin)
         return Layout(self.shape, dtype, (box,) if count else (), (), local, (first, count))
 
+    def on(self, t: torch.Tensor, other: torch.Tensor) -> Placed:
+        """The same part for another tensor of the same shape, which may have other strides.
+
+        t  the tensor of which this is the part
+        """
+        if not self.boxes or t.stride() == other.stride():
+            return self
+        boxes = []
+        for b in self.boxes:
+            index = index_of(b, t)
+            if index is None:
+                return self             # layout() refuses it for `t`
+            boxes.append(replace(b, origin=sum(map(mul, index, other.stride()))))
+        return replace(self, boxes=tuple(boxes))
+
+
+def index_of(box: Box, local: torch.Tensor) -> Optional[Shape]:
+    """The index in a local tensor at which a box begins; None: the box is not inside the tensor."""
+    rest, inside = box.origin, local.ndim == len(box.count) and box.origin >= 0
+    index = [0] * local.ndim
+    # Strides of a tensor of dense rows are each a multiple of the next smaller one. A dimension of
+    # one item has any stride.
+    for step, n, size, d in sorted(zip(local.stride(), box.count, local.shape, range(local.ndim)),
+                                   reverse=True):
+        index[d] = rest // step if size > 1 and step > 0 else 0
+        rest -= index[d] * step
+        inside = inside and index[d] + n <= size
+    return tuple(index) if inside and not rest else None
+
 
 def prove_box(box: Box, shape: Shape, local: torch.Tensor) -> None:
     """Raises Unsupported unless the box is inside the stored tensor, and inside the local one."""
@@ -70,14 +100,7 @@ def prove_box(box: Box, shape: Shape, local: torch.Tensor) -> None:
                 for a, n, whole in zip(box.start, box.count, shape)):
         raise Unsupported("its box of %s items from index %s on is not inside the stored tensor of "
                           "shape %s" % (tuple(box.count), tuple(box.start), tuple(shape)))
-    rest, inside = box.origin, local.ndim == len(shape) and box.origin >= 0
-    # The index of its first item here: strides of a tensor of dense rows are each a multiple
-    # of the next smaller one. A dimension of one item has any stride.
-    for step, n, size in sorted(zip(local.stride(), box.count, local.shape), reverse=True):
-        i = rest // step if size > 1 and step > 0 else 0
-        rest -= i * step
-        inside = inside and i + n <= size
-    if not inside or rest:
+    if index_of(box, local) is None:
         raise Unsupported("its box of %s items, %d items after the first one, is not inside the "
                           "tensor of this rank, which has shape %s and stride %s"
                           % (tuple(box.count), box.origin, tuple(local.shape),
