@@ -228,7 +228,7 @@ def test_copies_of_a_device() -> None:
             assert ckpt.plan.made == 1 and len(ckpt.plan.devices) == 2
             for step, want in ((1, model()[0].weight), (2, torch.full((8, 4), 2.0))):
                 loading = sheaf.torch.loading.Loading(ckpt, ckpt.opened(),
-                                                      sheaf.torch.tracked.Wanted(None), True,
+                                                      sheaf.torch.sources.Wanted(None), True,
                                                       False)
                 loading.plan.on_host = ckpt.plan.on_host
                 loading.load(step)

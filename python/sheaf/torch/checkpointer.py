@@ -32,8 +32,9 @@ from .plan import Plan
 from .progress import Progress
 from .ranks import NONE, SECONDS, agreed, ended, explained, first_with, leave, of_torch, \
     start_agents
+from .sources import Wanted
 from .stats import Stats, stats_of
-from .tracked import STREAM, Few, Tracked, Wanted
+from .tracked import STREAM, Few, Tracked
 from .turns import Turns, one_at_a_time
 from .unchanged import Lists
 

@@ -16,7 +16,8 @@ from ..run import LATEST, Checkpoint, Run, State, flags_of, number_of
 from .plan import Plan
 from .ranks import anywhere
 from .ranks import sentence as plain_sentence
-from .tracked import Restore, Wanted
+from .sources import Wanted
+from .tracked import Restore
 
 if TYPE_CHECKING:
     from .checkpointer import Checkpointer

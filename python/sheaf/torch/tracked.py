@@ -15,7 +15,6 @@ own parameters, with its number in the name: param_groups-<r>.json, trainer-<r>.
 from __future__ import annotations
 
 import ctypes
-import fnmatch
 import hashlib
 import json
 import logging
@@ -29,15 +28,15 @@ from ..binding import error
 from ..errors import NotFound
 from ..run import Checkpoint, Tensor
 from . import document, rng
-from .layout import TORCH_DTYPES, Unsupported
+from .layout import Unsupported
 from .model import Item, Model
 from .optimizer import FAMILY, Group, Optimizer, groups_of
 from .placed import Parts, Placed
+from .sources import Wanted, from_stored, prove_ties
 
 log = logging.getLogger("sheaf")
 GROUPS, TRAINER = "param_groups", "trainer"
 STREAM = "trainer"
-WEIGHTS = ("model", "master_weights")
 
 
 class Stateful(Protocol):
@@ -65,46 +64,6 @@ def few(what: str, given: Few) -> list[Stateful]:
             raise TypeError("%s: a %s has no state_dict() and load_state_dict()%s"
                             % (what, type(x).__name__, more))
     return found
-
-
-class Wanted:
-    """Which parts of a checkpoint are loaded: all, or those that a pattern names.
-
-    A pattern is a part ("model", "optimizer", "scheduler", "rng", ...), or a shell pattern for
-    "family/name": "model/layers.0.*". Weights are in "model", even if they are loaded from
-    master_weights.
-    """
-
-    def __init__(self, only: Union[None, str, Sequence[str]]) -> None:
-        self.patterns = [only] if isinstance(only, str) else only
-
-    def __call__(self, part: str, name: str = "") -> bool:
-        """Whether a part is loaded, or that name of it."""
-        return self.patterns is None or any(chosen(p, part, name) for p in self.patterns)
-
-    def some(self, part: str) -> bool:
-        """Whether any of a part may be loaded."""
-        return self(part) or any(fnmatch.fnmatchcase(part, p.partition("/")[0])
-                                 for p in self.patterns or ())
-
-    def prove(self, parts: Iterable[str], names: Mapping[str, Iterable[str]]) -> None:
-        """Each pattern must mean something. Raises sheaf.Invalid.
-
-        parts  what can be loaded as a whole
-        names  what can be loaded by name, by family
-        """
-        for p in self.patterns or ():
-            if not any(chosen(p, part, "") for part in parts) and \
-                    not any(chosen(p, part, n) for part, some in names.items() for n in some):
-                raise error("EINVAL", "only=%r: neither a part that is tracked (%s) nor a name "
-                            "in the checkpoint matches it" % (p, ", ".join(sorted(parts))))
-
-
-def chosen(pattern: str, part: str, name: str) -> bool:
-    """Whether a pattern means a part, or that name of it."""
-    parts = {part, "model"} if part in WEIGHTS else {part}
-    return any(pattern in (x, x + "/*") or
-               name and fnmatch.fnmatchcase("%s/%s" % (x, name), pattern) for x in parts)
 
 
 class Tracked:
@@ -305,63 +264,6 @@ def prove_names(items: list[Item]) -> None:
         if seen.setdefault((i.family, i.name), i.tensor) is not i.tensor:
             raise Unsupported("two tensors that are tracked are called %s/%s: give one model "
                               "another prefix" % (i.family, i.name))
-
-
-def tie_as_stored(items: list[Item], model: Mapping[str, Tensor]) -> None:
-    """Ties names to the one under which the checkpoint has the bytes, if this model has it too."""
-    other: dict[str, str] = {}
-    for i in items:
-        first = model.get(i.tied_to or "")
-        if i.family == "model" and first is not None and first.tied_to == i.name:
-            other[first.name] = i.name
-    for i in items:
-        root = other.get(i.tied_to or i.name)
-        if root is not None and i.family == "model":
-            i.tied_to = None if i.name == root else root
-        elif root is not None and i.family == "master_weights":
-            i.name = root
-
-
-def prove_ties(items: list[Item], model: Mapping[str, Tensor], wanted: Wanted) -> None:
-    """Raises sheaf.Mismatch if two names are one tensor here, and two in the checkpoint."""
-    for i in items:
-        mine, first = model.get(i.name), model.get(i.tied_to or "")
-        if i.family != "model" or mine is None or first is None or not wanted("model", i.name):
-            continue
-        if (mine.tied_to or mine.name) != (first.tied_to or first.name):
-            raise error("ELAYOUT", "model/%s is tied to %s in the model, and in the checkpoint %s: "
-                        "it would get the values of another tensor (strict=False loads those)"
-                        % (i.name, i.tied_to, "to " + mine.tied_to if mine.tied_to else "it is a "
-                           "tensor of its own"))
-
-
-def from_stored(items: list[Item], stored: Mapping[str, Mapping[str, Tensor]]) -> list[Item]:
-    """The items of models for a load: F32 weights are filled from their masters, if there are
-    masters, and from family model otherwise, whatever this training stores."""
-    masters, model = stored.get("master_weights", {}), stored.get("model", {})
-    tie_as_stored(items, model)
-    alone = {i.name for i in items if i.family == "master_weights" and i.name not in masters}
-    found: list[Item] = []
-    for item in items:
-        if item.family == "master_weights":
-            found.append(replace(item, family="model") if item.name in alone else item)
-        elif item.save_only:
-            first = item.tied_to or item.name
-            if first in alone and item.tied_to is not None:
-                found.append(replace(item, store=None, tied_to=first, save_only=False))
-            elif first not in alone:
-                found.append(item)
-        else:
-            root = item.tied_to or item.name
-            there = model.get(root)
-            if there is None or root not in masters or item.tensor.dtype != torch.float32 or \
-                    TORCH_DTYPES.get(there.dtype) == torch.float32:
-                found.append(item)
-                continue
-            found.append(replace(item, store=there.dtype, save_only=True))
-            if item.tied_to is None:
-                found.append(replace(item, family="master_weights", name=root))
-    return found
 
 
 def position(states: list[Any]) -> bytes:

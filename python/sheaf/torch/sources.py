@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which parts of a checkpoint a load wants, and from which stored tensors it fills weights."""
+from __future__ import annotations
+
+import fnmatch
+from dataclasses import replace
+from typing import Iterable, Mapping, Sequence, Union
+
+import torch
+
+from ..binding import error
+from ..run import Tensor
+from .layout import TORCH_DTYPES
+from .model import Item
+
+WEIGHTS = ("model", "master_weights")
+
+
+class Wanted:
+    """Which parts of a checkpoint are loaded: all, or those that a pattern names.
+
+    A pattern is a part ("model", "optimizer", "scheduler", "rng", ...), or a shell pattern for
+    "family/name": "model/layers.0.*". Weights are in "model", even if they are loaded from
+    master_weights.
+    """
+
+    def __init__(self, only: Union[None, str, Sequence[str]]) -> None:
+        self.patterns = [only] if isinstance(only, str) else only
+
+    def __call__(self, part: str, name: str = "") -> bool:
+        """Whether a part is loaded, or that name of it."""
+        return self.patterns is None or any(chosen(p, part, name) for p in self.patterns)
+
+    def some(self, part: str) -> bool:
+        """Whether any of a part may be loaded."""
+        return self(part) or any(fnmatch.fnmatchcase(part, p.partition("/")[0])
+                                 for p in self.patterns or ())
+
+    def prove(self, parts: Iterable[str], names: Mapping[str, Iterable[str]]) -> None:
+        """Each pattern must mean something. Raises sheaf.Invalid.
+
+        parts  what can be loaded as a whole
+        names  what can be loaded by name, by family
+        """
+        for p in self.patterns or ():
+            if not any(chosen(p, part, "") for part in parts) and \
+                    not any(chosen(p, part, n) for part, some in names.items() for n in some):
+                raise error("EINVAL", "only=%r: neither a part that is tracked (%s) nor a name "
+                            "in the checkpoint matches it" % (p, ", ".join(sorted(parts))))
+
+
+def chosen(pattern: str, part: str, name: str) -> bool:
+    """Whether a pattern means a part, or that name of it."""
+    parts = {part, "model"} if part in WEIGHTS else {part}
+    return any(pattern in (x, x + "/*") or
+               name and fnmatch.fnmatchcase("%s/%s" % (x, name), pattern) for x in parts)
+
+
+def tie_as_stored(items: list[Item], model: Mapping[str, Tensor]) -> None:
+    """Ties names to the one under which the checkpoint has the bytes, if this model has it too."""
+    other: dict[str, str] = {}
+    for i in items:
+        first = model.get(i.tied_to or "")
+        if i.family == "model" and first is not None and first.tied_to == i.name:
+            other[first.name] = i.name
+    for i in items:
+        root = other.get(i.tied_to or i.name)
+        if root is not None and i.family == "model":
+            i.tied_to = None if i.name == root else root
+        elif root is not None and i.family == "master_weights":
+            i.name = root
+
+
+def prove_ties(items: list[Item], model: Mapping[str, Tensor], wanted: Wanted) -> None:
+    """Raises sheaf.Mismatch if two names are one tensor here, and two in the checkpoint."""
+    for i in items:
+        mine, first = model.get(i.name), model.get(i.tied_to or "")
+        if i.family != "model" or mine is None or first is None or not wanted("model", i.name):
+            continue
+        if (mine.tied_to or mine.name) != (first.tied_to or first.name):
+            raise error("ELAYOUT", "model/%s is tied to %s in the model, and in the checkpoint %s: "
+                        "it would get the values of another tensor (strict=False loads those)"
+                        % (i.name, i.tied_to, "to " + mine.tied_to if mine.tied_to else "it is a "
+                           "tensor of its own"))
+
+
+def from_stored(items: list[Item], stored: Mapping[str, Mapping[str, Tensor]]) -> list[Item]:
+    """The items of models for a load: F32 weights are filled from their masters, if there are
+    masters, and from family model otherwise, whatever this training stores."""
+    masters, model = stored.get("master_weights", {}), stored.get("model", {})
+    tie_as_stored(items, model)
+    alone = {i.name for i in items if i.family == "master_weights" and i.name not in masters}
+    found: list[Item] = []
+    for item in items:
+        if item.family == "master_weights":
+            found.append(replace(item, family="model") if item.name in alone else item)
+        elif item.save_only:
+            first = item.tied_to or item.name
+            if first in alone and item.tied_to is not None:
+                found.append(replace(item, store=None, tied_to=first, save_only=False))
+            elif first not in alone:
+                found.append(item)
+        else:
+            root = item.tied_to or item.name
+            there = model.get(root)
+            if there is None or root not in masters or item.tensor.dtype != torch.float32 or \
+                    TORCH_DTYPES.get(there.dtype) == torch.float32:
+                found.append(item)
+                continue
+            found.append(replace(item, store=there.dtype, save_only=True))
+            if item.tied_to is None:
+                found.append(replace(item, family="master_weights", name=root))
+    return found
