@@ -84,30 +84,48 @@ def prove_ties(items: list[Item], model: Mapping[str, Tensor], wanted: Wanted) -
                            "tensor of its own"))
 
 
-def from_stored(items: list[Item], stored: Mapping[str, Mapping[str, Tensor]]) -> list[Item]:
-    """The items of models for a load: F32 weights are filled from their masters, if there are
-    masters, and from family model otherwise, whatever this training stores."""
+def from_stored(items: list[Item], stored: Mapping[str, Mapping[str, Tensor]],
+                wanted: Wanted) -> list[Item]:
+    """The items of models for a load; those that are wanted, by any name of the tensor.
+
+    F32 weights are filled from their masters if the checkpoint has them, and from family model
+    otherwise, whatever this training stores. Names that are tied in the checkpoint share a master,
+    from which several tensors are filled if this model does not tie them.
+    """
     masters, model = stored.get("master_weights", {}), stored.get("model", {})
     tie_as_stored(items, model)
-    alone = {i.name for i in items if i.family == "master_weights" and i.name not in masters}
+    names: dict[str, list[str]] = {}    # of each tensor of the models, by its first name
+    for i in items:
+        if i.family == "model":
+            names.setdefault(i.tied_to or i.name, []).append(i.name)
     found: list[Item] = []
+    used: set[str] = set()              # masters from which a tensor is filled
+
+    def fill(item: Item, master: str) -> None:
+        if any(wanted("master_weights", n) for n in names[item.name]):
+            found.append(replace(item, family="master_weights", name=master, copy=master in used))
+            used.add(master)
+
     for item in items:
+        first = item.tied_to or item.name
+        there = model.get(first)
+        root = there.tied_to if there is not None else None
+        master = next((n for n in (first, root) if n in masters), None)
         if item.family == "master_weights":
-            found.append(replace(item, family="model") if item.name in alone else item)
+            if master is None:
+                found.append(replace(item, family="model"))
+            else:
+                fill(item, master)
         elif item.save_only:
-            first = item.tied_to or item.name
-            if first in alone and item.tied_to is not None:
-                found.append(replace(item, store=None, tied_to=first, save_only=False))
-            elif first not in alone:
+            if master is not None:
                 found.append(item)
+            elif item.tied_to is not None:
+                found.append(replace(item, store=None, save_only=False))
+        elif there is None or master is None or item.tensor.dtype != torch.float32 or \
+                TORCH_DTYPES.get(there.dtype) == torch.float32:
+            found.append(item)
         else:
-            root = item.tied_to or item.name
-            there = model.get(root)
-            if there is None or root not in masters or item.tensor.dtype != torch.float32 or \
-                    TORCH_DTYPES.get(there.dtype) == torch.float32:
-                found.append(item)
-                continue
             found.append(replace(item, store=there.dtype, save_only=True))
             if item.tied_to is None:
-                found.append(replace(item, family="master_weights", name=root))
-    return found
+                fill(item, master)
+    return [i for i in found if i.family == "master_weights" or wanted(i.family, i.name)]

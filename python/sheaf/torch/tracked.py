@@ -232,10 +232,10 @@ class Tracked:
         for t in checkpoint.tensors():
             stored.setdefault(t.family, {})[t.name] = t
         weights = self.weights()
+        prove_names(weights)
         if strict:
             prove_ties(weights, stored.get("model", {}), wanted)
-        items = from_stored(weights, stored)
-        prove_names(items)
+        items = from_stored(weights, stored, wanted)
         self.name_as_stored(stored.get("model", {}))
         restore = Restore(self, wanted, strict)
         restore.read(checkpoint, rank, ranks)
@@ -250,8 +250,8 @@ class Tracked:
             for o in self.optimizers:
                 if restore.groups and wanted(FAMILY):
                     o.prove_groups(restore.groups, strict)
-                items += o.prepare(tensors)
-        restore.items = [i for i in items if wanted(i.family, i.name)]
+                items += [i for i in o.prepare(tensors) if wanted(i.family, i.name)]
+        restore.items = items
         for item in restore.items:
             item.optional = not strict
         return restore
