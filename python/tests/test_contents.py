@@ -512,18 +512,58 @@ def files_of(rank: int, path: str, save: bool) -> Any:
         ckpt.save(0)
         o.add_param_group({"params": [], "lr": 0.5})
         ckpt.save(1)
+        o.add_param_group({"params": [], "lr": 0.7})
+        ckpt.save_async(2).result()
+        if rank == 1:
+            o.add_param_group({"params": []})
+        ckpt.save(3)
+        if rank == 0:
+            o.add_param_group({"params": []})
+        ckpt.save(4)
+        stats = ckpt.stats()
     return [sorted(f for f in os.listdir(os.path.join(path, "checkpoint-%d" % step))
-                   if f.startswith(("param_groups", "trainer"))) for step in (0, 1)]
+                   if f.startswith(("param_groups", "trainer"))) for step in range(5)], \
+        (stats.committed, stats.failed)
 
 
 @needs("torch")
 def test_documents_are_written_once() -> None:
     """Equal ranks write one document, and counted loaders go on with another number of ranks"""
     with folder() as at:
-        one, more = ranks.first(ranks.results(2, files_of, at, True))
-        assert one == ["param_groups.json", "trainer.json"], one
-        assert "param_groups-1.json" in more, more
+        found, counts = ranks.first(ranks.results(2, files_of, at, True))
+        one = ["param_groups.json", "trainer.json"]
+        assert found == [one, one, one, sorted(["param_groups-1.json", *one]), one], found
+        assert counts == (5, 0), counts
         assert ranks.results(1, files_of, at, False) == [3]
+
+
+def changed_and_wrong(rank: int, path: str) -> Any:
+    """The groups of one rank change, and the other one saves a step that is no number."""
+    m = nn.Linear(2, 2)
+    o = torch.optim.SGD(m.parameters(), 0.1)
+    said = []
+    with sheaf.Checkpointer(path, timeout=20) as ckpt:
+        ckpt.track(m, o)
+        ckpt.save(0)
+        for changed in 0, 1:
+            if rank == changed:
+                o.add_param_group({"params": []})
+            step: Any = 9 if rank == changed else "nine"
+            said.append(tap.told(lambda: ckpt.save(step)))
+            ckpt.save(1 + changed)
+        return said, ckpt.steps
+
+
+@needs("torch")
+def test_a_change_and_a_wrong_argument() -> None:
+    """No rank waits if the names of one have changed and the other has a wrong argument"""
+    with folder() as at:
+        found = ranks.results(2, changed_and_wrong, at)
+        for rank, (said, steps) in enumerate(found):
+            assert steps == [0, 1, 2]
+            for changed, text in enumerate(said):
+                kind = "Failed: " if rank == changed else "TypeError: "
+                assert text.startswith(kind) and "'str'" in text, found
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from torch import nn
 from ..binding import error, library
 from ..errors import Error, Lost, NotFound, NotYet
 from ..group import Alone, Group
-from ..run import LATEST, Path, Run, Save, options
+from ..run import LATEST, Path, Run, Save, State, number_of, options
 from .arguments import bad_step, is_time, prove_arguments, prove_files, prove_path
 from .background import LEAVE_SECONDS, Background, remember
 from .leaving import Leaving, finish
@@ -30,7 +30,7 @@ from .pending import DISK, MEMORY, NOWHERE, Pending, give_up, where_of
 from .placed import Parts
 from .plan import Plan
 from .progress import Progress
-from .ranks import NONE, SECONDS, agreed, ended, explained, first_with, leave, of_torch, \
+from .ranks import CHANGED, NONE, SECONDS, Writer, agreed, ended, explained, leave, of_torch, \
     start_agents
 from .sources import Wanted
 from .stats import Stats, stats_of
@@ -102,8 +102,7 @@ class Checkpointer:
         self.measure = Measure(bool(measure))
         self.background = Background()
         self.turns = Turns()
-        self.writes: Optional[bool] = None      # whether this rank writes documents for others,
-        self.digest = NONE                      # when what it tracks had this digest
+        self.writer = Writer()
         self.run: Optional[Run] = None
         self.pid = os.getpid()                  # a process that it forks only forgets the run
         self.own: list[Group] = []              # groups that close() ends
@@ -281,31 +280,29 @@ class Checkpointer:
 
         problem  why this rank cannot save; None: it can
         """
-        run = self.opened()
+        run, given = self.opened(), problem
         if self.readonly:
             raise error("EINVAL", "the run was opened with readonly=True: nothing can be saved")
         self.background.settle()
         notes: dict[str, str] = {}
         files: dict[str, bytes] = {}
         mine = b""
-        digest = NONE
+        number, digest = 0, NONE
         try:
             if problem is not None:
                 raise problem
+            number = number_of(step)
             notes = noted(metrics)
             self.background.prove(step, self.tracked)
             state = self.lists.state(self.tracked, self.plan)
             digest = self.tracked.layout_digest()
         except BaseException as e:
             problem, state = e, failing(e)
-        writes = self.writes
+        writes = self.writer.agreed(self.group, digest, self.timeout)
         if writes is None:
-            writes, known = first_with(self.group, digest, self.timeout)
-            self.writes = writes if known else None
-        elif digest not in (NONE, self.digest):
-            self.writes = writes = True     # nobody else may have these parameters and groups
-        if problem is None:
-            self.digest = digest
+            state = State()
+            state.fail(CHANGED)
+        elif problem is None:
             try:
                 self.plan.fill()
                 files = self.tracked.documents(self.rank, writes)
@@ -317,8 +314,10 @@ class Checkpointer:
             except BaseException as e:
                 problem, state = e, failing(e)
         try:
-            save = run.begin(step, state, **flags)
+            save = run.begin(number, state, **flags)
         except Error as e:
+            if self.writer.has_changed(e):
+                return self.begin(step, metrics, given, **flags)
             if problem is not None:
                 raise problem from e
             raise
@@ -433,7 +432,8 @@ class Checkpointer:
         """Totals of this rank's saves, and how long they blocked. print() shows a table."""
         run = self.opened()
         self.background.reap()
-        return stats_of(run.stat(), len(self.background.pending), self.background.left_out)
+        return stats_of(run.stat(), len(self.background.pending), self.background.left_out,
+                        self.writer.changes)
 
     # ---- the end ----
 

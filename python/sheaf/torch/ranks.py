@@ -28,6 +28,7 @@ SECONDS = 600.0                         # of operations of the group; the librar
 LEFT = "left"
 NONE = b"\0" * 32                       # in place of the digest of a rank that failed
 ENDED = "opts.progress ended "          # what the library says of it
+CHANGED = "parameters, their groups or extra state have changed: the ranks begin again"
 LOOK = 0.5                              # seconds between two looks whether this rank has left
 
 
@@ -184,12 +185,43 @@ def sentence(e: BaseException) -> str:
     return text[:400].encode(errors="replace").decode()     # names of files may have any bytes
 
 
-def first_with(group: Optional[Group], digest: bytes, timeout: Optional[float]
-               ) -> tuple[bool, bool]:
-    """Whether this is the first rank with that digest, and whether all ranks have one, so that the
-    question need not be repeated. A rank that failed gives NONE. [collective]"""
-    every = [digest] if group is None else gathered(group, digest, timeout)
-    return every.index(digest) == (group.rank if group else 0), NONE not in every
+class Writer:
+    """Decides which of the ranks that track the same names writes the documents for all of them.
+
+    The ranks agree in their first save. If the names of a rank change later, the others cannot
+    know. That rank lets its begin fail with CHANGED, so that begin fails on all ranks, and all of
+    them agree anew and begin again. Saves in which nothing has changed exchange nothing.
+
+    changes  how often that has happened
+    """
+
+    def __init__(self) -> None:
+        self.writes: Optional[bool] = None  # None: the ranks agree in the next save
+        self.digest = NONE                  # of the names of this rank when they agreed
+        self.changes = 0
+
+    def agreed(self, group: Optional[Group], digest: bytes, timeout: Optional[float]
+               ) -> Optional[bool]:
+        """Whether this rank writes; None: its names have changed, and begin must fail with CHANGED.
+        [collective]
+
+        digest  the same on ranks that track the same names; NONE: this rank cannot save
+        """
+        if self.writes is None or group is None:
+            every = [digest] if group is None else gathered(group, digest, timeout)
+            first = every.index(digest) == (group.rank if group else 0)
+            if NONE in every:               # nothing is saved, and they agree in the next save
+                return first
+            self.writes, self.digest = first, digest
+        return self.writes if digest in (NONE, self.digest) else None
+
+    def has_changed(self, e: Error) -> bool:
+        """Whether that is why begin failed: all ranks begin again then."""
+        if not isinstance(e, Failed) or CHANGED not in e.message:
+            return False
+        self.writes = None
+        self.changes += 1
+        return True
 
 
 def anywhere(group: Optional[Group], names: Optional[set[str]], timeout: Optional[float]
