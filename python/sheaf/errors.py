@@ -107,6 +107,15 @@ class End(Error, IndexError):
     """EEND: a list has no item of that index."""
 
 
+def sentence(e: BaseException) -> str:
+    """The message of an exception for other ranks, with its type unless it is one of this package.
+
+    It has at most 400 characters. What has no UTF-8, as in names of files, becomes "?".
+    """
+    text = str(e) if isinstance(e, Error) else "%s: %s" % (type(e).__name__, e)
+    return text[:400].encode(errors="replace").decode()
+
+
 BY_NAME: dict[str, type[Error]] = {
     "EINVAL": Invalid, "ENOMEM": OutOfMemory, "EIO": InputOutput, "ENOENT": NotFound,
     "EEXIST": Exists, "EBUSY": Busy, "EAGAIN": NotYet, "ELAYOUT": Mismatch, "ECORRUPT": Corrupt,

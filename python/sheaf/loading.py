@@ -8,7 +8,7 @@ from typing import Any, Callable, Optional, Union
 
 from . import dtypes, memory, parts, place, tree
 from .binding import error
-from .errors import Error
+from .errors import Error, sentence
 from .group import Group
 from .memory import Memory
 from .parts import Split
@@ -130,7 +130,7 @@ class Loader:
             if self.group is None:
                 raise
             problem = e
-            self.state.fail("%s: %s" % (type(e).__name__, e))
+            self.state.fail(sentence(e))
         try:
             if self.state.keeps or self.group is not None:
                 self.found.load(self.state, convert=convert)

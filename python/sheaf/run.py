@@ -14,7 +14,7 @@ import os
 from typing import Any, Iterator, Optional, Union
 
 from .binding import Library, error, library
-from .errors import Error
+from .errors import Error, sentence
 from .memory import Memory
 
 Path = Union[str, "os.PathLike[str]"]
@@ -156,7 +156,7 @@ class Run(Handle):
             number = number_of(step)
         except (TypeError, Error) as e:
             problem, number, state = e, 0, State()
-            state.fail("%s: %s" % (type(e).__name__, e))
+            state.fail(sentence(e))
         flags = flags_of(self.c, "SAVE", {"lazy": lazy, "no_disk": no_disk, "check": check,
                                           "may_drop": may_drop, "later": later})
         save = Save(self, state)

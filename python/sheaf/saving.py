@@ -7,7 +7,7 @@ import os
 from typing import Any, Mapping, Optional, Union
 
 from . import place, tree
-from .errors import Error
+from .errors import Error, sentence
 from .group import Group
 from .memory import Memory
 from .run import Path, Run, Save, State, log_line
@@ -67,7 +67,7 @@ def save(path: Path, tree: Any, *, group: Optional[Group] = None, step: Optional
             if group is None:
                 raise
             problem = e                 # the other ranks are told in begin
-            state.fail("%s: %s" % (type(e).__name__, e))
+            state.fail(sentence(e))
         with Run(where, group, create=True, timeout=timeout, **opts) as run:
             if number is None:          # no rank publishes before all of them are in begin
                 number = max(run.steps(), default=-1) + 1
@@ -107,7 +107,7 @@ def commit(begun: Save, attached: Mapping[str, bytes], notes: Mapping[str, str],
         if group is None:
             raise
         problem = e
-        begun.abort("%s: %s" % (type(e).__name__, e))
+        begun.abort(sentence(e))
     try:
         begun.commit()
     except Error as e:

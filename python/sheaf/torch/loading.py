@@ -11,11 +11,11 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Union
 
+from .. import errors
 from ..errors import Corrupt, Error, Lost
 from ..run import LATEST, Checkpoint, Run, State, flags_of, number_of
 from .plan import Plan
 from .ranks import anywhere
-from .ranks import sentence as plain_sentence
 from .sources import Wanted
 from .tracked import Restore
 
@@ -37,7 +37,7 @@ NAMES = {"SHEAF_LOAD_LENIENT": "strict=False", "SHEAF_LOAD_CONVERT": "convert=Tr
 
 def sentence(e: BaseException) -> str:
     """What an exception says to other ranks, which must know whether it is damage."""
-    return (DAMAGE if isinstance(e, Corrupt) else "") + plain_sentence(e)
+    return (DAMAGE if isinstance(e, Corrupt) else "") + errors.sentence(e)
 
 
 @dataclass

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from .. import agent as agents
 from ..binding import error
-from ..errors import Error, Failed, Lost
+from ..errors import Error, Failed, Lost, sentence
 from ..group import Group, TorchDistributed
 from ..run import Path
 
@@ -177,12 +177,6 @@ def agreed(group: Optional[Group], problem: Optional[BaseException], timeout: Op
         if other != said[0]:
             raise error("EINVAL", "ranks differ: rank 0 %s, and rank %d %s"
                         % (said[0][1:], rank, other[1:]))
-
-
-def sentence(e: BaseException) -> str:
-    """The message of an exception, with its type unless it is one of this package."""
-    text = str(e) if isinstance(e, Error) else "%s: %s" % (type(e).__name__, e)
-    return text[:400].encode(errors="replace").decode()     # names of files may have any bytes
 
 
 class Writer:
