@@ -186,7 +186,9 @@ def plain(rank: int, at: str, save: str) -> Any:
     model, optimizer, scheduler = objects()
     with sheaf.Checkpointer(at, readonly=True) as ckpt:
         ckpt.track(model, optimizer, scheduler=scheduler)
-        ckpt.load(convert=True)         # bf16 of the frozen parameter and the buffer
+        # bf16 of the frozen parameter and the buffer is converted. The counters and client_state of
+        # the engine have no object here, so they are left out.
+        ckpt.load(convert=True, only=["model", "optimizer", "scheduler"])
     with sheaf.Checkpointer(save) as ckpt:
         ckpt.track(model, optimizer, scheduler=scheduler)
         ckpt.save(STEPS)
