@@ -12,17 +12,15 @@ class that it had.
 from __future__ import annotations
 
 import importlib
-import logging
 import os
-from typing import Any, Iterable, Optional, TypeVar
+from typing import Any, Iterable, Mapping, Optional, TypeVar
 
 import torch
 
 from .binding import error
-from .place import FOLDER
 from .torch.checkpointer import Checkpointer
+from .trainers import OneRun, derive, is_checkpoint, is_run, named, set_aside
 
-log = logging.getLogger("sheaf")
 ENGINES = ("DEEPSPEED", "MEGATRON_LM", "XLA")
 T = TypeVar("T")
 
@@ -62,9 +60,7 @@ def use(accelerator: T, *, background: bool = False, **opts: Any) -> T:
                              "of them out" % (opts["keep_last"], limit))
         opts["keep_last"] = limit
     given.sheaf = Session(given, background, opts)
-    own = type(given)
-    given.__class__ = type(own.__name__, (Checkpoints, own), {"__doc__": own.__doc__,
-                                                              "__module__": own.__module__})
+    derive(given, Checkpoints)
     return accelerator
 
 
@@ -83,66 +79,51 @@ class Counters:
         self.accelerator.step = state["step"]
 
 
-class Session:
-    """The state of an accelerator that uses Sheaf, as the attribute `accelerator.sheaf`.
+class Session(OneRun):
+    """The state of an accelerator that uses Sheaf, as the attribute `accelerator.sheaf`."""
 
-    ckpt    the Checkpointer of the run that was saved to or loaded from; None: there is none yet
-    loaded  the step that was loaded since the last save; None: none
-    """
-
-    def __init__(self, accelerator: Any, background: bool, opts: dict[str, Any]) -> None:
-        self.background, self.opts = background, opts
+    def __init__(self, accelerator: Any, background: bool, opts: Mapping[str, Any]) -> None:
+        super().__init__(opts, self.track_all)
+        self.accelerator, self.background = accelerator, background
         self.counters = Counters(accelerator)
-        self.ckpt: Optional[Checkpointer] = None
-        self.loaded: Optional[int] = None
         self.objects: list[Any] = []
 
-    def opened(self, accelerator: Any, run: str) -> Checkpointer:
+    def opened(self, run: str) -> Checkpointer:
         """The Checkpointer of a run, which tracks all objects of the accelerator. [collective]"""
-        if self.ckpt is not None and os.path.realpath(self.ckpt.path) != os.path.realpath(run):
-            self.close()
-        if self.ckpt is None:
-            self.ckpt = Checkpointer(run, **self.opts)
-            try:
-                self.objects = objects(accelerator)
-                track(self.ckpt, accelerator, self.counters)
-            except BaseException as e:
-                self.ckpt.leave(e)
-                self.ckpt = None
-                raise
-        elif [id(x) for x in self.objects] != [id(x) for x in objects(accelerator)]:
+        ckpt = super().opened(run)
+        if [id(x) for x in self.objects] != [id(x) for x in objects(self.accelerator)]:
             raise ValueError("objects were prepared or registered after the first call of "
                              "save_state or load_state: call accelerator.sheaf.close() before "
                              "the next")
-        return self.ckpt
+        return ckpt
+
+    def track_all(self, ckpt: Checkpointer) -> None:
+        """Tracks the objects of prepare() and of register_for_checkpointing()."""
+        a = self.accelerator
+        if not a._models and not a._custom_objects:
+            raise ValueError("the accelerator has no model yet: call save_state and load_state "
+                             "after accelerator.prepare")
+        self.objects = objects(a)
+        optimizers = [getattr(o, "optimizer", o) for o in a._optimizers]
+        modules = [x for x in a._custom_objects if isinstance(x, torch.nn.Module)]
+        others = [x for x in a._custom_objects if not isinstance(x, torch.nn.Module)]
+        loaders = [x for x in a._dataloaders if getattr(x, "use_stateful_dataloader", False)]
+        for what, found in (("model", a._models), ("registered", modules)):
+            for i, module in enumerate(found):
+                ckpt.track(module, prefix="" if (what, i) == ("model", 0) else "%s_%d." % (what, i))
+        ckpt.track(None, *optimizers, scheduler=a._schedulers, loader=loaders, scaler=a.scaler,
+                   accelerator=self.counters, registered=others)
 
     def close(self) -> None:
         """Waits for all saves and closes the run; the next call opens it again. [collective]"""
-        ckpt, self.ckpt, self.objects, self.loaded = self.ckpt, None, [], None
-        if ckpt is not None:
-            ckpt.close()
+        self.objects = []
+        super().close()
 
 
 def objects(accelerator: Any) -> list[Any]:
     """All objects whose state is saved."""
     return [*accelerator._models, *accelerator._optimizers, *accelerator._schedulers,
             *accelerator._dataloaders, *accelerator._custom_objects]
-
-
-def track(ckpt: Checkpointer, accelerator: Any, counters: Counters) -> None:
-    """Tracks the objects of prepare() and of register_for_checkpointing()."""
-    if not accelerator._models and not accelerator._custom_objects:
-        raise ValueError("the accelerator has no model yet: call save_state and load_state after "
-                         "accelerator.prepare")
-    optimizers = [getattr(o, "optimizer", o) for o in accelerator._optimizers]
-    modules = [x for x in accelerator._custom_objects if isinstance(x, torch.nn.Module)]
-    others = [x for x in accelerator._custom_objects if not isinstance(x, torch.nn.Module)]
-    loaders = [x for x in accelerator._dataloaders if getattr(x, "use_stateful_dataloader", False)]
-    for what, found in (("model", accelerator._models), ("registered", modules)):
-        for i, module in enumerate(found):
-            ckpt.track(module, prefix="" if (what, i) == ("model", 0) else "%s_%d." % (what, i))
-    ckpt.track(None, *optimizers, scheduler=accelerator._schedulers, loader=loaders,
-               scaler=accelerator.scaler, accelerator=counters, registered=others)
 
 
 def which(accelerator: Any, path: Any, what: str) -> tuple[str, Optional[int]]:
@@ -153,8 +134,7 @@ def which(accelerator: Any, path: Any, what: str) -> tuple[str, Optional[int]]:
                              "ProjectConfiguration with automatic_checkpoint_naming=True" % what)
         return os.path.join(accelerator.project_dir, "checkpoints"), None
     folder = os.path.normpath(os.path.expanduser(os.fspath(path)))
-    named = FOLDER.match(os.path.basename(folder))
-    return (os.path.dirname(folder) or ".", int(named[1])) if named else (folder, None)
+    return named(folder) or (folder, None)
 
 
 def refused(what: str, given: Iterable[str]) -> None:
@@ -193,12 +173,9 @@ class Checkpoints:
         if step is None and output_dir is not None:
             raise ValueError("save_state(%r): name the folder RUN/checkpoint-NUMBER, such as %s"
                              % (output_dir, os.path.join(os.path.dirname(run), "checkpoint-500")))
-        ckpt = self.sheaf.opened(own, run)
+        ckpt = self.sheaf.opened(run)
         number = int(own.save_iteration) if step is None else step
-        if self.sheaf.loaded is not None and any(s > self.sheaf.loaded for s in ckpt.steps):
-            log.warning("%s: the training went back to step %d; later checkpoints are set aside",
-                        run, self.sheaf.loaded)
-            ckpt.rewind(self.sheaf.loaded)
+        set_aside(ckpt, self.sheaf.loaded)
         pending = ckpt.save_async(number)
         if not self.sheaf.background:
             pending.result()
@@ -218,7 +195,7 @@ class Checkpoints:
         own: Any = self
         run, step = which(own, input_dir, "load_state")
         folder = run if step is None else os.path.join(run, "checkpoint-%d" % step)
-        if os.path.isdir(folder) and not is_sheaf(folder, step):
+        if os.path.isdir(folder) and not (is_run if step is None else is_checkpoint)(folder):
             above.load_state(input_dir, load_kwargs, **kwargs)
             return
         kwargs.pop("map_location", None)        # tensors are filled where they are
@@ -229,7 +206,7 @@ class Checkpoints:
                              "register_for_checkpointing instead")
         if not os.path.isdir(run):
             raise error("ENOENT", "%s: there is no such run" % run)
-        ckpt = self.sheaf.opened(own, run)
+        ckpt = self.sheaf.opened(run)
         found = ckpt.load("latest" if step is None else step)
         if found is None:
             raise error("ENOENT", "%s: there is no checkpoint yet" % run)
@@ -241,8 +218,3 @@ class Checkpoints:
         above: Any = super()
         self.sheaf.close()
         above.end_training()
-
-
-def is_sheaf(folder: str, step: Optional[int]) -> bool:
-    """Whether a folder is a run, or if a step was named a checkpoint, of Sheaf."""
-    return os.path.exists(os.path.join(folder, ".sheaf" if step is None else "sheaf.json"))

@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import os
 import re
 from typing import Any, Mapping, Optional, TypeVar
@@ -21,8 +20,8 @@ import torch
 
 from .torch.checkpointer import Checkpointer
 from .torch.zero import ZeroModel
+from .trainers import OneRun, Value, derive, is_run, set_aside
 
-log = logging.getLogger("sheaf")
 TAG = re.compile(r"(?:global_step|checkpoint-|step_?)?([0-9]+)")
 T = TypeVar("T")
 
@@ -47,9 +46,7 @@ def use(engine: T, **opts: Any) -> T:
     if why is not None:
         raise ValueError("sheaf.deepspeed.use does not support %s" % why)
     given.sheaf = Session(given, opts)
-    own = type(given)
-    given.__class__ = type(own.__name__, (Checkpoints, own), {"__doc__": own.__doc__,
-                                                              "__module__": own.__module__})
+    derive(given, Checkpoints)
     return engine
 
 
@@ -113,49 +110,17 @@ class Counters:
             vars(self.scaler).update(state["loss_scaler"]["numbers"])
 
 
-class Client:
-    """The client_state of a save or a load."""
+class Session(OneRun):
+    """The state of an engine that uses Sheaf, as the attribute `engine.sheaf`.
 
-    def __init__(self) -> None:
-        self.value: dict[str, Any] = {}
-
-    def state_dict(self) -> dict[str, Any]:
-        """What the caller gave."""
-        return self.value
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Keeps it for the caller."""
-        self.value = state
-
-
-class Session:
-    """What an engine that uses Sheaf has beside its own attributes, as `engine.sheaf`.
-
-    ckpt    the Checkpointer of the run that was saved to or loaded from; None: of none yet
-    loaded  the step from which the training goes on; None: nothing was loaded since the last save
+    client  the client_state of the last save or load
     """
 
     def __init__(self, engine: Any, opts: Mapping[str, Any]) -> None:
-        self.engine, self.opts = engine, dict(opts)
-        self.ckpt: Optional[Checkpointer] = None
-        self.loaded: Optional[int] = None
-        self.client = Client()
+        super().__init__(opts, self.track_all)
+        self.engine, self.client = engine, Value({})
 
-    def opened(self, run: str) -> Checkpointer:
-        """The Checkpointer of a run, with all that the engine has. [collective]"""
-        if self.ckpt is not None and os.path.realpath(self.ckpt.path) != os.path.realpath(run):
-            self.close()
-        if self.ckpt is None:
-            self.ckpt = Checkpointer(run, **self.opts)
-            try:
-                self.track(self.ckpt)
-            except BaseException as e:
-                self.ckpt.leave(e)
-                self.ckpt = None
-                raise
-        return self.ckpt
-
-    def track(self, ckpt: Checkpointer) -> None:
+    def track_all(self, ckpt: Checkpointer) -> None:
         """Tracks module, optimizer, schedule, counters and client_state."""
         e = self.engine
         optimizers = [] if e.optimizer is None else [e.optimizer]
@@ -171,12 +136,6 @@ class Session:
     def zero(self) -> Any:
         """The ZeRO optimizer; None: there is none."""
         return self.engine.optimizer if self.engine.zero_optimization_stage() else None
-
-    def close(self) -> None:
-        """Closes the run; the next call opens it again. [collective]"""
-        ckpt, self.ckpt, self.loaded = self.ckpt, None, None
-        if ckpt is not None:
-            ckpt.close()
 
 
 def number_of(what: str, tag: Any) -> int:
@@ -218,11 +177,7 @@ class Checkpoints:
         step = own.global_steps if tag is None else number_of("save_checkpoint", tag)
         run = os.fspath(save_dir)
         ckpt = self.sheaf.opened(run)
-        loaded = self.sheaf.loaded
-        if loaded is not None and any(s > loaded for s in ckpt.steps):
-            log.warning("%s: the training went back to step %d; later checkpoints are set aside",
-                        run, loaded)
-            ckpt.rewind(loaded)
+        set_aside(ckpt, self.sheaf.loaded)
         self.sheaf.client.value = dict(client_state or {})
         ckpt.save(step)
         self.sheaf.loaded = None
@@ -245,7 +200,7 @@ class Checkpoints:
         above: Any = super()
         own: Any = self
         run = os.fspath(load_dir)
-        if not os.path.isdir(os.path.join(run, ".sheaf")):
+        if not is_run(run):
             return above.load_checkpoint(load_dir, tag, load_module_strict, load_optimizer_states,
                                          load_lr_scheduler_states, load_module_only,
                                          custom_load_fn)

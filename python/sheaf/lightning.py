@@ -22,10 +22,9 @@ import torch
 from .loading import load
 from .saving import save
 from .torch.checkpointer import Checkpointer
+from .trainers import Value, is_run
 
 Path = Union[str, "os.PathLike[str]"]
-
-
 OLD = {"lightning.pytorch": "pytorch_lightning", "lightning.fabric": "lightning_fabric"}
 
 
@@ -44,14 +43,9 @@ def local(path: Path) -> str:
     return os.path.normpath(text)
 
 
-def is_sheaf(path: str) -> bool:
-    """Whether Sheaf made what Lightning calls a checkpoint."""
-    return os.path.isdir(os.path.join(path, ".sheaf"))
-
-
 def made_at(path: str) -> str:
     """Where the next save of a path is made: there, or beside it if the path does not exist."""
-    if is_sheaf(path):
+    if is_run(path):
         return path
     if os.path.lexists(path):
         raise FileExistsError("%s is no checkpoint of Sheaf: remove it, or give ModelCheckpoint "
@@ -123,7 +117,7 @@ class CheckpointIO(Plugin):             # type: ignore[misc]
                         weights_only: Optional[bool] = None) -> dict[str, Any]:
         """Loads a checkpoint. Nothing in it can run code, with any weights_only. [local]"""
         at = local(path)
-        if os.path.exists(at) and not is_sheaf(at):
+        if os.path.exists(at) and not is_run(at):
             other = framework("lightning.fabric", "plugins").TorchCheckpointIO()
             found: dict[str, Any] = other.load_checkpoint(path, weights_only=weights_only)
             return found
@@ -152,21 +146,6 @@ def refuse_storage(options: Any) -> None:
     if options is not None:
         raise TypeError("save_checkpoint: storage_options has no meaning for a checkpoint of "
                         "Sheaf: leave it out")
-
-
-class Rest:
-    """What Lightning saves in addition to the tensors of the model and the optimizers."""
-
-    def __init__(self, value: Optional[dict[str, Any]] = None) -> None:
-        self.value = value
-
-    def state_dict(self) -> Optional[dict[str, Any]]:
-        """Loops, callbacks, schedules, hyperparameters, and what hooks have added."""
-        return self.value
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Keeps it for Lightning."""
-        self.value = state
 
 
 class ModelParallelStrategy(Parallel):  # type: ignore[misc]
@@ -215,7 +194,7 @@ class ModelParallelStrategy(Parallel):  # type: ignore[misc]
         rest.pop("optimizer_states", None)
         os.makedirs(os.path.dirname(at) or ".", exist_ok=True)
         with Checkpointer(made, keep_last=1, **self.sheaf) as ckpt:
-            ckpt.track(own.model, *(own.optimizers if trains else ()), lightning=Rest(rest))
+            ckpt.track(own.model, *(own.optimizers if trains else ()), lightning=Value(rest))
             ckpt.save(max(ckpt.steps, default=-1) + 1, {"global_step": rest["global_step"],
                                                         "epoch": rest["epoch"]})
         failed = own.broadcast(told(shown, made, at) if own.is_global_zero else None)
@@ -228,10 +207,10 @@ class ModelParallelStrategy(Parallel):  # type: ignore[misc]
         own: Any = self
         above: Any = super()
         at = local(own.broadcast(checkpoint_path))
-        if os.path.exists(at) and not is_sheaf(at):
+        if os.path.exists(at) and not is_run(at):
             found: dict[str, Any] = above.load_checkpoint(checkpoint_path, weights_only)
             return found
-        rest = Rest()
+        rest = Value()
         only = None if own.optimizers else ["model", "lightning"]
         with Checkpointer(at, readonly=True) as ckpt:
             ckpt.track(own.model, *own.optimizers, lightning=rest)

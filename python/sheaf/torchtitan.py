@@ -23,9 +23,9 @@ from torch import nn
 
 from .binding import error
 from .errors import Error, NotFound
-from .place import FOLDER
 from .torch.checkpointer import Checkpointer
 from .torch.pending import Pending
+from .trainers import is_run, named, opened, set_aside
 
 log = logging.getLogger("sheaf")
 LAST_SECONDS = 30.0                     # how long close() waits for a save after an exception
@@ -206,14 +206,8 @@ class CheckpointManager(Own):           # type: ignore[misc]
     def opened(self) -> Optional[Checkpointer]:
         """The Checkpointer of the run; None: nothing may be written, and there is no run."""
         if self.ckpt is None and (not self.load_only or is_run(self.folder)):
-            ckpt = Checkpointer(self.folder, readonly=True) if self.load_only else \
-                Checkpointer(self.folder, **self.limits())
-            try:
-                self.track(ckpt)
-            except BaseException as e:
-                ckpt.leave(e)
-                raise
-            self.ckpt = ckpt
+            opts = {"readonly": True} if self.load_only else self.limits()
+            self.ckpt = opened(self.folder, self.track, **opts)
         return self.ckpt
 
     # ---- loading ----
@@ -228,12 +222,12 @@ class CheckpointManager(Own):           # type: ignore[misc]
             self.load_from(ckpt, found, found == 0)
             self.loaded = found
             return True
-        if step == -1 and theirs == -1 and self.initial_load_path and \
-                not self.initial_load_in_hf and initial(self.initial_load_path):
-            run, number = initial(self.initial_load_path) or ("", None)
-            with Checkpointer(run, readonly=True) as other:
+        start = initial(self.initial_load_path) \
+            if self.initial_load_path and not self.initial_load_in_hf else None
+        if step == -1 and theirs == -1 and start is not None:
+            with Checkpointer(start[0], readonly=True) as other:
                 self.track(other)
-                first = newest(other, -1 if number is None else number)
+                first = newest(other, start[1])
                 if first is None:
                     raise error("ENOENT", "checkpoint.initial_load_path=%s: there is no such "
                                 "checkpoint" % self.initial_load_path)
@@ -282,10 +276,7 @@ class CheckpointManager(Own):           # type: ignore[misc]
         to_disk = super()._should_save(curr_step, last_step)
         if to_disk:
             self.maybe_wait_for_saving()
-        if self.loaded is not None and any(s > self.loaded for s in ckpt.steps):
-            log.warning("%s: the training went back to step %d; later checkpoints are set aside",
-                        self.folder, self.loaded)
-            ckpt.rewind(self.loaded)
+        set_aside(ckpt, self.loaded)
         self.loaded = None
         if last_step:
             self._save_last_step(curr_step)
@@ -344,11 +335,6 @@ class CheckpointManager(Own):           # type: ignore[misc]
         ckpt.leave(e)
 
 
-def is_run(folder: str) -> bool:
-    """Whether a folder is a run of Sheaf."""
-    return os.path.isdir(os.path.join(folder, ".sheaf"))
-
-
 def newest(ckpt: Checkpointer, step: int) -> Optional[int]:
     """The number of that checkpoint, or for -1 of the newest, on disk or in memory; None: there is
     none. [collective]"""
@@ -366,11 +352,9 @@ def has_optimizer(ckpt: Checkpointer, step: int) -> bool:
         return GROUPS in found.files()
 
 
-def initial(path: str) -> Optional[tuple[str, Optional[int]]]:
-    """The run and the step, None for the newest, that a path means; None: it is not Sheaf's."""
-    path = os.path.normpath(path)
+def initial(path: str) -> Optional[tuple[str, int]]:
+    """The run and the step, -1 for the newest, that a path means; None: it is not Sheaf's."""
     if is_run(path):
-        return path, None
-    named = FOLDER.match(os.path.basename(path))
-    run = os.path.dirname(path)
-    return (run, int(named[1])) if named and is_run(run) else None
+        return path, -1
+    found = named(path)
+    return found if found is not None and is_run(found[0]) else None

@@ -21,11 +21,11 @@ import tempfile
 from typing import Any, Iterator, Mapping, Optional, TypeVar
 
 from .errors import NotFound
-from .place import FOLDER
 from .torch import rng
 from .torch.checkpointer import Checkpointer
 from .torch.metrics import NOTE
 from .torch.pending import DISK, Pending, where_of
+from .trainers import derive, is_checkpoint, named, set_aside
 
 log = logging.getLogger("sheaf")
 STATE, ARGS = "trainer_state.json", "training_args.json"
@@ -66,9 +66,7 @@ def use(trainer: T, *, background: Optional[bool] = None, **opts: Any) -> T:
     if isinstance(given, Checkpoints):
         raise ValueError("sheaf.transformers.use: this trainer uses Sheaf already")
     given.sheaf = Session(background, opts)
-    own = type(given)
-    given.__class__ = type(own.__name__, (Checkpoints, own), {"__doc__": own.__doc__,
-                                                              "__module__": own.__module__})
+    derive(given, Checkpoints)
     return trainer
 
 
@@ -178,16 +176,13 @@ class Session:
                 return self.source.folder
             return True if resume is True or last_of(output) else None
         folder = os.fspath(resume)
-        named = FOLDER.match(os.path.basename(os.path.normpath(folder)))
-        if not named or not os.path.exists(os.path.join(folder, "sheaf.json")):
+        found = named(folder)
+        if found is None or not is_checkpoint(folder):
             return resume               # another program wrote it: the Trainer itself loads it
-        run, step = os.path.dirname(os.path.normpath(folder)) or ".", int(named[1])
+        run, step = found
         self.source = Source(folder, run, step)
         if os.path.realpath(run) == os.path.realpath(output):
-            if there and step < there[-1]:
-                log.warning("%s: the training goes back to step %d; later checkpoints are set "
-                            "aside", output, step)
-                ckpt.rewind(step)
+            set_aside(ckpt, step)
         elif there:
             raise ValueError("%s has checkpoints, the newest of step %d, and %s is a checkpoint of "
                              "another run: give another output_dir" % (output, there[-1], folder))
@@ -357,9 +352,9 @@ def best_of(trainer: Any) -> Optional[float]:
     best, key = trainer.state.best_model_checkpoint, metric_of(trainer.args)
     if best is None or key is None:
         return None
-    named = FOLDER.match(os.path.basename(os.path.normpath(best)))
+    at = named(best)
     found = [entry[key] for entry in trainer.state.log_history
-             if key in entry and named and entry.get("step") == int(named[1])]
+             if key in entry and at is not None and entry.get("step") == at[1]]
     return found[-1] if found else None
 
 
@@ -442,9 +437,9 @@ class Checkpoints:
     def _load_best_model(self) -> None:
         above: Any = super()
         best = self.state.best_model_checkpoint
-        named = FOLDER.match(os.path.basename(os.path.normpath(best)))
-        if named and os.path.exists(os.path.join(best, "sheaf.json")):
-            self.sheaf.checkpointer.load(int(named[1]), only="model")
+        at = named(best)
+        if at is not None and is_checkpoint(best):
+            self.sheaf.checkpointer.load(at[1], only="model")
         else:
             above._load_best_model()
 
