@@ -69,9 +69,17 @@ def told(work: Callable[[], Any]) -> str:
     """What a call raises, as its type and its sentence; "": nothing."""
     try:
         work()
-    except (Exception, KeyboardInterrupt) as e:
+    except BaseException as e:          # such as KeyboardInterrupt, or DCP's CheckpointException
         return "%s: %s" % (type(e).__name__, e)
     return ""
+
+
+def mpirun() -> list[str]:
+    """How a command for mpirun begins. The claim is skipped where there is no mpirun."""
+    found = shutil.which("mpirun")
+    if found is None:
+        raise Skip("no mpirun")
+    return [found, "--allow-run-as-root", "--oversubscribe"]
 
 
 def run(names: dict[str, Any]) -> int:

@@ -17,8 +17,7 @@ if tap.there(*NEEDED):
     import accelerate
     import torch
     import torch._dynamo                # now, and not in each rank
-    from accelerate.state import AcceleratorState, PartialState
-    from accelerate.utils import DistributedType, ProjectConfiguration
+    from accelerate.utils import ProjectConfiguration
 
     import sheaf
     import sheaf.accelerate
@@ -57,7 +56,7 @@ class Count:
 class Job:
     """A training by accelerate: a model, shuffled data, and registered objects.
 
-    shard  uses FSDP2, which accelerate itself allows on accelerators alone
+    shard  uses FSDP2
     """
 
     def __init__(self, rank: int = 0, n: int = 1, shard: bool = False, plain: bool = False,
@@ -67,12 +66,7 @@ class Job:
         order = accelerate.DataLoaderConfiguration(use_seedable_sampler=True)
         found = accelerate.Accelerator(cpu=True, project_config=config, dataloader_config=order)
         if shard:
-            os.environ.update(ACCELERATE_USE_FSDP="true", FSDP_VERSION="2")
-            plugin = accelerate.FullyShardedDataParallelPlugin(fsdp_version=2,
-                                                               auto_wrap_policy="no_wrap")
-            PartialState._shared_state["distributed_type"] = DistributedType.FSDP
-            AcceleratorState._shared_state.update(fsdp_plugin=plugin,
-                                                  distributed_type=DistributedType.FSDP)
+            launched.use_fsdp2()
         self.accelerator = found if plain else sheaf.accelerate.use(found, **opts)
         torch.manual_seed(0)
         model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 8))
@@ -270,10 +264,7 @@ def test_what_is_refused() -> None:
 def test_the_script() -> None:
     """accelerate_loop.py on 2 ranks is killed, and goes on with the losses of one that was not"""
     with folder() as at:
-        whole = launched.losses(launched.script(2, at, "accelerate_loop.py", "runs/whole",
-                                                "--steps", "15"))
-        launched.killed(2, at, "accelerate_loop.py", "runs/cut", "--steps", "15", "--kill", "6")
-        then = launched.script(2, at, "accelerate_loop.py", "runs/cut", "--steps", "15")
+        whole, then = launched.resumed(2, at, "accelerate_loop.py", 15, 6)
         found = launched.losses(then)
         assert "goes on after step 4" in then and sorted(found) == list(range(5, 16)), then
         assert found.items() <= whole.items(), (whole, then)

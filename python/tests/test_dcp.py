@@ -10,21 +10,11 @@ from typing import Any
 
 import ranks
 import tap
-from tap import folder, needs, raises
+from tap import folder, needs, raises, told
 
 warnings.simplefilter("ignore")
 VALUES = {"step": 7, "lr": 1e-3, "name": "gpt", "none": None, "nan": float("nan"),
           "list": [1, 2.5, "x"], "tuple": (1, (True, b"\0")), "set": {1, 2}}
-
-
-def told(work: Any) -> str:
-    """What a call raises, as its type and its sentence: also CheckpointException, which is no
-    Exception."""
-    try:
-        work()
-    except BaseException as e:
-        return "%s: %s" % (type(e).__name__, e)
-    return ""
 
 
 def saved(rank: int, path: str, layout: str, collectives: bool, steps: int) -> Any:

@@ -10,8 +10,7 @@ from typing import Any
 
 import ranks
 import tap
-from tap import folder, needs, raises
-from test_dcp import told
+from tap import folder, needs, raises, told
 
 warnings.simplefilter("ignore")
 SAVES = 6

@@ -70,13 +70,17 @@ def objects() -> Any:
     return model, optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: 1 / (1 + i))
 
 
-def engine_of(rank: int, n: int, stage: int, kind: str, **settings: Any) -> Any:
-    """An engine of DeepSpeed for a new model."""
+def environment(rank: int, n: int) -> None:
+    """The environment of torchrun, which DeepSpeed needs for one rank, too."""
     launched.environment(rank, n)
     if n == 1:
-        os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="localhost")
-        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0,
-                                             world_size=1)
+        os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="localhost",
+                          MASTER_PORT=str(launched.free_port()))
+
+
+def engine_of(rank: int, n: int, stage: int, kind: str, **settings: Any) -> Any:
+    """An engine of DeepSpeed for a new model."""
+    environment(rank, n)
     model, optimizer, scheduler = objects()
     config = {"train_micro_batch_size_per_gpu": 4, "gradient_clipping": 1.0,
               "zero_optimization": {"stage": stage}, "zero_allow_untested_optimizer": True,
@@ -277,12 +281,8 @@ def test_loss_scale() -> None:
 
 def many(rank: int, at: str) -> Any:
     found = []
+    environment(0, 1)
     for steps in (2, 4):
-        if steps == 2:
-            launched.environment(0, 1)
-            os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="localhost")
-            torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(),
-                                                 rank=0, world_size=1)
         model = Many()
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-6, momentum=0.9)
         engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config={
@@ -312,10 +312,7 @@ def test_many_parameters() -> None:
 def test_the_script() -> None:
     """deepspeed_loop.py on 2 ranks is killed, and goes on with the losses of one that was not"""
     with folder() as at:
-        whole = launched.losses(launched.script(2, at, "deepspeed_loop.py", "runs/whole",
-                                                "--steps", "9"))
-        launched.killed(2, at, "deepspeed_loop.py", "runs/cut", "--steps", "9", "--kill", "6")
-        then = launched.script(2, at, "deepspeed_loop.py", "runs/cut", "--steps", "9")
+        whole, then = launched.resumed(2, at, "deepspeed_loop.py", 9, 6)
         found = launched.losses(then)
         assert "goes on after 64 rows" in then and sorted(found) == list(range(5, 10)), then
         assert found.items() <= whole.items(), (whole, then)
@@ -324,12 +321,7 @@ def test_the_script() -> None:
 @needs(*NEEDED)
 def test_the_example_of_the_page() -> None:
     """The example of doc/python-trainers.md runs, and goes on when it is run again"""
-    import socket
-    with socket.socket() as s:
-        s.bind(("localhost", 0))
-        port = s.getsockname()[1]
-    os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="localhost",
-                      MASTER_PORT=str(port))
+    environment(0, 1)
     with folder() as at:
         launched.page(at, "deepspeed")
         assert os.path.isdir(os.path.join(at, "runs/deepspeed/checkpoint-6"))

@@ -1,27 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scripts of python/examples run as their heads say. Prints TAP.
 
-usage: test_examples.py ROOT SHEAF, the command
+usage: test_examples.py SHEAF, the command
 """
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 
-import forked
 import tap
+from launched import EXAMPLES, ROOT, Job, losses, run
 from tap import folder, needs
 
-PATH = os.path.dirname(os.path.abspath(sys.argv[2])) + ":" + os.environ["PATH"]
-EXAMPLES = os.path.join(sys.argv[1], "python", "examples")
-
-
-def run(at: str, ranks: int, script: str, *args: str, killed: bool = False) -> str:
-    """What a script prints on as many processes; all must succeed, or be killed."""
-    return forked.run(ranks, at, os.path.join(EXAMPLES, script), *args, killed=killed)
+SHEAF = os.path.abspath(sys.argv[1])
+os.environ["PATH"] = os.path.dirname(SHEAF) + ":" + os.environ["PATH"]
+if tap.there("torch"):
+    import torch                        # before the scripts are forked
+    torch.set_num_threads(1)
+    if tap.there("transformers"):
+        import transformers.models.bert.modeling_bert
+        import transformers.models.qwen2.modeling_qwen2
 
 
 def torchrun(at: str, ranks: int, script: str, *args: str) -> str:
@@ -34,18 +34,13 @@ def torchrun(at: str, ranks: int, script: str, *args: str) -> str:
     return done.stdout
 
 
-def losses(text: str) -> dict[int, float]:
-    return {int(step): float(loss) for step, loss in re.findall(r"step (\d+) loss ([0-9.]+)",
-                                                                text)}
-
-
 @needs("torch", "transformers")
 def test_fsdp2() -> None:
     """fsdp2.py on 2 x 2 ranks goes on in one process, with the losses of one that did not stop."""
     with folder() as at:
         first = torchrun(at, 4, "fsdp2.py", "runs/tiny", "--steps", "8", "--every", "3")
         assert "goes on" not in first and sorted(losses(first)) == list(range(8))
-        then = run(at, 1, "fsdp2.py", "runs/tiny", "--steps", "9", "--every", "3")
+        then = run(1, at, "fsdp2.py", "runs/tiny", "--steps", "9", "--every", "3")
         assert "goes on after step 5" in then and sorted(losses(then)) == [6, 7, 8]
         for step in (6, 7):
             assert abs(losses(first)[step] - losses(then)[step]) < 2e-3, (first, then)
@@ -58,9 +53,9 @@ def test_fsdp2() -> None:
 def test_dcp() -> None:
     """dcp.py on 2 ranks goes on in one process, with the losses of one that did not stop."""
     with folder() as at:
-        first = run(at, 2, "dcp.py", "runs/tiny", "--steps", "8", "--every", "3")
+        first = run(2, at, "dcp.py", "runs/tiny", "--steps", "8", "--every", "3")
         assert "goes on" not in first and sorted(losses(first)) == list(range(8))
-        then = run(at, 1, "dcp.py", "runs/tiny", "--steps", "9", "--every", "3")
+        then = run(1, at, "dcp.py", "runs/tiny", "--steps", "9", "--every", "3")
         assert "goes on after step 5" in then and sorted(losses(then)) == [6, 7, 8]
         for step in (6, 7):
             assert abs(losses(first)[step] - losses(then)[step]) < 2e-3, (first, then)
@@ -73,25 +68,24 @@ def test_async() -> None:
     """async.py on 2 ranks is killed, and goes on from memory in one process."""
     with folder() as at:
         try:
-            first = run(at, 2, "async.py", "runs/tiny", "--steps", "20", "--kill", "6",
+            first = run(2, at, "async.py", "runs/tiny", "--steps", "20", "--kill", "6",
                         killed=True)
             assert sorted(losses(first)) == list(range(7)), first
             assert sorted(os.listdir(os.path.join(at, "runs", "tiny")))[1:] == ["checkpoint-0"]
-            then = run(at, 1, "async.py", "runs/tiny", "--steps", "11")
+            then = run(1, at, "async.py", "runs/tiny", "--steps", "11")
             assert "goes on after step 6" in then and sorted(losses(then)) == [7, 8, 9, 10], then
             assert losses(then)[7] < losses(first)[6] + 0.1, (first, then)
             counts = {name: int(n) for name, n in
                       re.findall(r"^(committed|in flight|left out|failed) +(\d+)$", then, re.M)}
             assert sum(counts.values()) == 4 and counts["failed"] == 0, then
         finally:
-            subprocess.run([sys.argv[2], "agent", os.path.join(at, "runs", "tiny"), "--stop",
+            subprocess.run([SHEAF, "agent", os.path.join(at, "runs", "tiny"), "--stop",
                             "--force"], check=True, capture_output=True)
 
 
 def small_bert(at: str, texts: list[str]) -> str:
     """A small BERT with a tokenizer of its own for these texts, as a Hugging Face directory."""
     import tokenizers
-    import torch
     from transformers import BertConfig, BertModel
     words = tokenizers.BertWordPieceTokenizer()
     words.train(texts, vocab_size=600, show_progress=False)
@@ -110,24 +104,23 @@ def test_finetune() -> None:
     """A fine-tuning of 2 x 2 ranks is killed, and goes on with its losses on 2 ranks, evaluated."""
     from transformers import AutoTokenizer, BertForMaskedLM
     with folder() as at:
-        texts = [os.path.join(sys.argv[1], "doc", name) for name in ("design.md", "async.md")]
+        texts = [os.path.join(ROOT, "doc", name) for name in ("design.md", "async.md")]
         given = [small_bert(at, texts), *texts, "--steps", "12", "--disk-every", "4"]
         runs = os.path.join(at, "tuned")
-        whole = losses(run(at, 1, "finetune.py", os.path.join(at, "whole"), *given))
-        held_out = os.path.join(EXAMPLES, "held_out.py")
-        with forked.Job(1, at, held_out, runs, *given[:3], "--until", "12") as reader:
-            with forked.Job(4, at, os.path.join(EXAMPLES, "finetune.py"), runs, *given) as job:
+        whole = losses(run(1, at, "finetune.py", os.path.join(at, "whole"), *given))
+        with Job(1, at, "held_out.py", runs, *given[:3], "--until", "12") as reader:
+            with Job(4, at, "finetune.py", runs, *given) as job:
                 job.wait_for("step 6 ")
                 job.kill()
                 job.wait()
                 first = job.said()
             try:
-                then = run(at, 2, "finetune.py", runs, *given)
+                then = run(2, at, "finetune.py", runs, *given)
                 assert reader.wait() == [0], reader.said()
                 evaluated = reader.said()
             finally:
                 for name in (runs, os.path.join(at, "whole")):
-                    subprocess.run([sys.argv[2], "agent", name, "--stop", "--force"], check=True,
+                    subprocess.run([SHEAF, "agent", name, "--stop", "--force"], check=True,
                                    capture_output=True)
         went_on = re.search(r"goes on after step (\d+)\n", then)
         assert went_on is not None, then
@@ -141,7 +134,7 @@ def test_finetune() -> None:
         tokenizer = AutoTokenizer.from_pretrained(os.path.join(runs, "checkpoint-12"))
         assert tokenizer.mask_token_id == 4 and model.config.hidden_size == 32
         picture = os.path.join(at, "curve.svg")
-        run(at, 1, "curve.py", os.path.join(runs, "losses.jsonl"), picture)
+        run(1, at, "curve.py", os.path.join(runs, "losses.jsonl"), picture)
         with open(picture, encoding="utf-8") as f:
             drawn = f.read()
         assert "on 4 ranks" in drawn and "to 12 on 2 ranks" in drawn, drawn
@@ -151,7 +144,7 @@ def without_torch(at: str, before: list[str], script: str, *args: str, **env: st
     """What a script prints that needs no torch; `before` starts it."""
     done = subprocess.run([*before, sys.executable, "-B", os.path.join(EXAMPLES, script), *args],
                           cwd=at, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          env=dict(os.environ, OMP_NUM_THREADS="1", PATH=PATH, **env))
+                          env=dict(os.environ, OMP_NUM_THREADS="1", **env))
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -159,10 +152,7 @@ def without_torch(at: str, before: list[str], script: str, *args: str, **env: st
 @needs("numpy", "mpi4py")
 def test_mpi_numpy() -> None:
     """mpi_numpy.py goes on with other ranks, and ends where one that did not stop does"""
-    mpirun = shutil.which("mpirun")
-    if mpirun is None:
-        raise tap.Skip("no mpirun")
-    under = [mpirun, "--allow-run-as-root", "--oversubscribe", "-n"]
+    under = [*tap.mpirun(), "-n"]
     with folder() as at:
         first = without_torch(at, [*under, "4"], "mpi_numpy.py", "runs/heat", "--steps", "100")
         assert "goes on" not in first
@@ -223,12 +213,11 @@ def test_paddle_sharded() -> None:
 def test_megatron() -> None:
     """megatron.py on 2 ranks goes on in one process."""
     with folder() as at:
-        first = losses(run(at, 2, "megatron.py", "runs/tp", "--steps", "3"))
-        then = run(at, 1, "megatron.py", "runs/tp", "--steps", "6")
+        first = losses(run(2, at, "megatron.py", "runs/tp", "--steps", "3"))
+        then = run(1, at, "megatron.py", "runs/tp", "--steps", "6")
         assert sorted(first) == [0, 1, 2] and "goes on after step 2" in then, then
         assert first[2] > losses(then)[3] and sorted(losses(then)) == [3, 4, 5], (first, then)
 
 
 if __name__ == "__main__":
-    os.environ["PATH"], sys.argv[1] = PATH, os.path.abspath(sys.argv[1])
     sys.exit(tap.run(globals()))

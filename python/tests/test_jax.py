@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from typing import Any, NamedTuple
 
+import launched
 import tap
 from tap import folder, needs, raises
 
@@ -300,16 +300,10 @@ def one_of_two(rank: str, port: str, at: str) -> None:
 @needs("jax", "mpi4py")
 def test_two_processes() -> None:
     """Two processes of four devices each save arrays that neither has whole, and load them"""
-    mpirun = shutil.which("mpirun")
-    if mpirun is None:
-        raise tap.Skip("no mpirun")
-    import socket
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
+    port = launched.free_port()
     env = dict(os.environ, XLA_FLAGS="--xla_force_host_platform_device_count=4")
     with folder() as at:
-        run = [mpirun, "--allow-run-as-root", "--oversubscribe"]
+        run = tap.mpirun()
         for rank in range(2):
             run += [":"] * rank + ["-n", "1", sys.executable, "-B", __file__, str(rank), str(port),
                                    at]

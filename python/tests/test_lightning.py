@@ -224,7 +224,7 @@ def test_the_script() -> None:
 def script(at: str, *args: str) -> str:
     os.environ.update(TORCHELASTIC_RUN_ID="none", GROUP_RANK="0")
     try:
-        return launched.script(2, at, "lightning_fit.py", *args)
+        return launched.run(2, at, "lightning_fit.py", *args)
     finally:
         del os.environ["TORCHELASTIC_RUN_ID"], os.environ["GROUP_RANK"]
 

@@ -2,28 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The examples of doc/python.md and README.md are run as they stand. Prints TAP.
 
-usage: test_page.py ROOT SHEAF, the command
+usage: test_page.py SHEAF, the command
 """
 from __future__ import annotations
 
 import os
-import re
-import shutil
 import subprocess
 import sys
 
 import tap
+from launched import blocks
 
-ROOT = sys.argv[1]
-PATH = os.path.dirname(os.path.abspath(sys.argv[2])) + ":" + os.environ["PATH"]
-
-
-def blocks(page: str) -> list[tuple[str, str]]:
-    """The blocks of Python of a page, and the comment above each; "": it has none."""
-    with open(os.path.join(ROOT, page), encoding="utf-8") as f:
-        text = f.read()
-    return [(mark or "", code) for mark, code in
-            re.findall(r"(?:<!-- ([^\n]*?) -->\n)?```python\n(.*?)```", text, re.S)]
+SHEAF = os.path.abspath(sys.argv[1])
+PATH = os.path.dirname(SHEAF) + ":" + os.environ["PATH"]
 
 
 def tried(code: str, at: str, **env: str) -> None:
@@ -92,13 +83,10 @@ def marked(mark: str) -> str:
 @tap.needs("numpy", "mpi4py")
 def test_the_example_of_mpi4py() -> None:
     """The example of a tree of several ranks runs under mpirun"""
-    mpirun = shutil.which("mpirun")
-    if mpirun is None:
-        raise tap.Skip("no mpirun")
+    mpirun = tap.mpirun()
     with tap.folder() as at:
-        done = subprocess.run([mpirun, "--allow-run-as-root", "--oversubscribe", "-n", "2",
-                               sys.executable, "-B", "-c", marked("mpi")], cwd=at,
-                              stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        done = subprocess.run([*mpirun, "-n", "2", sys.executable, "-B", "-c", marked("mpi")],
+                              cwd=at, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
         assert os.path.isdir(os.path.join(at, "runs", "rows", "checkpoint-0"))
 
@@ -135,7 +123,7 @@ def test_the_example_of_the_readme() -> None:
         try:
             tried(found[0][1], at)
         finally:
-            subprocess.run([sys.argv[2], "agent", os.path.join(at, "runs", "gpt"), "--stop",
+            subprocess.run([SHEAF, "agent", os.path.join(at, "runs", "gpt"), "--stop",
                             "--force"], check=True, capture_output=True)
         there = sorted(os.listdir(os.path.join(at, "runs", "gpt")))
         assert there[1:] == ["checkpoint-0", "checkpoint-1000", "checkpoint-500"], there

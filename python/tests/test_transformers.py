@@ -80,19 +80,13 @@ def weights(model: Any) -> list[Any]:
 
 
 def shard() -> None:
-    """Makes the Trainer use FSDP2, which accelerate itself allows on accelerators alone."""
+    """Makes a Trainer use FSDP2."""
     import accelerate
-    from accelerate.state import AcceleratorState, PartialState
-    from accelerate.utils import DistributedType
     own = accelerate.Accelerator.__init__
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         own(self, *args, **kwargs)
-        plugin = accelerate.FullyShardedDataParallelPlugin(fsdp_version=2,
-                                                           auto_wrap_policy="no_wrap")
-        PartialState._shared_state["distributed_type"] = DistributedType.FSDP
-        AcceleratorState._shared_state.update(fsdp_plugin=plugin,
-                                              distributed_type=DistributedType.FSDP)
+        launched.use_fsdp2()
     os.environ.update(ACCELERATE_USE_FSDP="true", FSDP_VERSION="2")
     accelerate.Accelerator.__init__ = init
 
@@ -310,12 +304,8 @@ def test_settings_that_are_refused() -> None:
 def test_the_script() -> None:
     """transformers_trainer.py is killed, and goes on with the losses of one that was not"""
     with folder() as at:
-        whole = launched.script(1, at, "transformers_trainer.py", "runs/whole", "--steps", "12")
-        launched.killed(1, at, "transformers_trainer.py", "runs/cut", "--steps", "12", "--kill",
-                        "10")
-        then = launched.script(1, at, "transformers_trainer.py", "runs/cut", "--steps", "12")
-        known = launched.losses(whole)
-        assert launched.losses(then) == known and len(known) == 12, (whole, then)
+        whole, then = launched.resumed(1, at, "transformers_trainer.py", 12, 10)
+        assert launched.losses(then) == whole and len(whole) == 12, (whole, then)
         assert "the best is runs/cut/checkpoint-12" in then, then
 
 
