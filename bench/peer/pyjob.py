@@ -3,10 +3,10 @@
 
 usage: pyjob.py CONFIG
 
-CONFIG is a JSON object: package (the folder with the package sheaf), dir, ranks, layout ("one",
-"fsdp" or "2x2"), layers, hidden, step_ms, steps, memory (whether there may be an agent), port. The
-model is a row of linear layers with AdamW, cut by FSDP2 (2x2: by tensor parallelism, too). Rank 0
-starts the others, which get each line from it. The time of a way is that of the slowest rank.
+CONFIG is a JSON object: package (the folder with the package sheaf), bin (the folder of the command
+sheaf), dir, ranks, layout ("one", "fsdp" or "2x2"), layers, hidden, step_ms, steps, port. The model
+is a row of linear layers with AdamW, cut by FSDP2 (2x2: by tensor parallelism, too). Rank 0 starts
+the others, which get each line from it. The time of a way is that of the slowest rank.
 """
 import json
 import os
