@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""engine.save_checkpoint and engine.load_checkpoint of DeepSpeed by Sheaf.
+"""Makes save_checkpoint and load_checkpoint of an engine of DeepSpeed use Sheaf.
 
     engine, _, _, _ = deepspeed.initialize(...)
     engine = sheaf.deepspeed.use(engine, keep_last=3)
@@ -7,7 +7,8 @@
     engine.load_checkpoint("runs/x")                    # the newest checkpoint
     engine.save_checkpoint("runs/x")                    # step engine.global_steps of the run
 
-`use` gives the engine a class that is made of its own and of Checkpoints below.
+`use` replaces the class of the engine by one that derives from Checkpoints below and from the class
+that it had.
 """
 from __future__ import annotations
 
@@ -27,13 +28,13 @@ T = TypeVar("T")
 
 
 def use(engine: T, **opts: Any) -> T:
-    """Makes save_checkpoint and load_checkpoint of a DeepSpeed engine those of Sheaf. [local]
+    """Makes save_checkpoint and load_checkpoint of a DeepSpeed engine use Sheaf. [local]
 
-    engine  what deepspeed.initialize returned first
+    engine  the first result of deepspeed.initialize
     opts    options of sheaf.Checkpointer: keep_last, keep_every, files, ...
 
-    Returns the engine. ValueError, TypeError: a setting of it is not possible; the text says which
-    and what to do.
+    Returns the engine. ValueError, TypeError: a setting of the engine is not supported; the text
+    says which one and what to do.
     """
     kind = importlib.import_module("deepspeed").DeepSpeedEngine
     if not isinstance(engine, kind):
@@ -51,13 +52,13 @@ def use(engine: T, **opts: Any) -> T:
 
 
 def refused(engine: Any) -> Optional[str]:
-    """What an engine uses that cannot be saved, and what to do; None: all of it can be."""
+    """What an engine uses that is not supported, and what to do; None: everything is supported."""
     above = {k.__name__ for k in type(engine).__mro__}
     if "PipelineEngine" in above:
         return "pipelines: their stages name the layers by numbers; use ZeRO without PipelineModule"
     stage = int(engine.zero_optimization_stage())
     if stage == 3:
-        return "ZeRO stage 3, which leaves no whole parameter to name: set \"stage\" to 1 or 2, " \
+        return "ZeRO stage 3, with which no rank has a whole parameter: set \"stage\" to 1 or 2, " \
             "or use FSDP2"
     if engine.mp_world_size != 1 or engine.sequence_parallel_size != 1:
         return "parallel models and sequences inside of the engine: set \"stage\" to 1 or 2 " \
@@ -81,7 +82,7 @@ def refused(engine: Any) -> Optional[str]:
 
 
 class Counters:
-    """What an engine counts itself, and its loss scale, as an object with a state."""
+    """The counters of an engine and its loss scaler, as an object with a state_dict."""
 
     def __init__(self, engine: Any) -> None:
         self.engine = engine
@@ -92,7 +93,7 @@ class Counters:
         return getattr(self.engine.optimizer, "loss_scaler", None)
 
     def state_dict(self) -> dict[str, Any]:
-        """Steps, samples, steps that were skipped, and numbers of the loss scaler."""
+        """Steps, samples, skipped steps, and the numbers of the loss scaler."""
         e, scaler = self.engine, self.scaler
         numbers = {} if scaler is None else {k: v for k, v in vars(scaler).items()
                                              if type(v) in (bool, int, float)}
@@ -101,7 +102,7 @@ class Counters:
                 "loss_scaler": {"type": type(scaler).__name__, "numbers": numbers}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on counting from there. The state of another kind of loss scaler is left out."""
+        """Continues counting from there. The state of a loss scaler of another type is ignored."""
         e = self.engine
         for key in ("global_steps", "global_samples", "skipped_steps"):
             setattr(e, key, state[key])
@@ -139,7 +140,7 @@ class Session(OneRun):
 
 
 def number_of(what: str, tag: Any) -> int:
-    """The number of a step that a tag means. ValueError: it has none."""
+    """The step that a tag means. ValueError: it means none."""
     found = TAG.fullmatch(str(tag))
     if found is None:
         raise ValueError("%s: tag=%r names no step: give a number, or global_step500" % (what, tag))
@@ -147,7 +148,7 @@ def number_of(what: str, tag: Any) -> int:
 
 
 class Checkpoints:
-    """What stands before the class of an engine: the methods that save and load checkpoints."""
+    """The base class that is put before that of an engine: saves and loads checkpoints."""
 
     sheaf: Session
 
@@ -157,11 +158,11 @@ class Checkpoints:
         """Saves module, optimizer, schedule, loss scale, counters, random streams, client_state.
 
         save_dir      the run
-        tag           a step, as 500 or "global_step500"; None: engine.global_steps
-        client_state  a dict of what a tree may hold, the same on all ranks
+        tag           a step: 500 or "global_step500"; None: engine.global_steps
+        client_state  a dict of values that a tree may hold, the same on all ranks
 
-        Returns True when the checkpoint is durable. Raises sheaf.Exists if there is one of that
-        number, unless the training went back by load_checkpoint: then later ones are set aside.
+        Returns True when the checkpoint is durable. Raises sheaf.Exists if the number is already
+        used. But if load_checkpoint loaded an older checkpoint, later ones are set aside.
         [collective]
         """
         own: Any = self
@@ -186,13 +187,13 @@ class Checkpoints:
     def load_checkpoint(self, load_dir: Any, tag: Any = None, load_module_strict: bool = True,
                         load_optimizer_states: bool = True, load_lr_scheduler_states: bool = True,
                         load_module_only: bool = False, custom_load_fn: Any = None) -> Any:
-        """Gives the engine the state of a checkpoint; one of DeepSpeed is loaded by DeepSpeed.
+        """Loads the state of the engine. DeepSpeed loads the checkpoints that it wrote itself.
 
         load_dir  the run
         tag       a step, as for save_checkpoint; None: the newest
         load_module_strict
-                  False: what the checkpoint or the engine lacks is left as it is, as for one that
-                  another trainer saved
+                  False: what only one of the checkpoint and the engine has is left as it is.
+                  A checkpoint that another trainer saved needs this
 
         Returns the folder and the client_state, or (None, None) if tag is None and there is no
         checkpoint. Raises sheaf.NotFound if there is none of that step. [collective]

@@ -30,11 +30,12 @@ from .trainers import is_run, named, opened, set_aside
 log = logging.getLogger("sheaf")
 LAST_SECONDS = 30.0                     # how long close() waits for a save after an exception
 GROUPS = "param_groups.json"            # a checkpoint without it has no optimizers
+# Parameters of Checkpointer.track, so no state can be tracked under these names.
 TAKEN = ("model", "optimizers", "scheduler", "loader", "scaler", "rng", "prefix", "parts")
 
 
 def framework() -> Any:
-    """The modules of torchtitan's checkpoints. ImportError: this torchtitan has them otherwise."""
+    """torchtitan's module of checkpoint managers. ImportError: this version has another one."""
     try:
         found = importlib.import_module("torchtitan.components.checkpointer")
         found.BaseCheckpointManager._save
@@ -86,7 +87,8 @@ class Weights(nn.Module):
 
 
 class Loader:
-    """The data loader of torchtitan. Its own state would be a pickle; this is what is in it."""
+    """The data loader of torchtitan, whose own state_dict() makes a pickle. The state here is what
+    that pickle contains."""
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
@@ -97,14 +99,14 @@ class Loader:
             type(loader).load_state_dict is known.load_state_dict else None
 
     def state_dict(self) -> Any:
-        """Where it is in the data."""
+        """The position in the data."""
         if self.base is None:
             return self.loader.state_dict()
         return {"rank": self.loader.dp_rank, "ranks": self.loader.dp_world_size,
                 "state": self.base.state_dict(self.loader)}
 
     def load_state_dict(self, state: Any) -> None:
-        """Goes there. ValueError: that was the position of another rank."""
+        """Continues at a position. ValueError: it is that of another data-parallel rank."""
         if self.base is None:
             self.loader.load_state_dict(state)
             return
@@ -126,10 +128,11 @@ PARTS = {Titan.DATALOADER: "loader"}    # what torchtitan's names of states are 
 class CheckpointManager(Own):           # type: ignore[misc]
     """The checkpoint manager of torchtitan, whose checkpoints are Sheaf's.
 
-    It is made by `Config.build`, as torchtitan's Trainer does. Settings that cannot have their
-    meaning are a ValueError, which says what to do. [collective]
+    torchtitan's Trainer constructs it by `Config.build`. ValueError: a setting is not supported;
+    the text says which one and what to do. [collective]
 
-    ckpt  the Checkpointer of the run; None: it is closed, or load_only was set and there is no run
+    ckpt    the Checkpointer of the run; None: it is closed, or load_only is set and there is no run
+    loaded  the step that was loaded since the last save; None: none
     """
 
     @dataclasses.dataclass(kw_only=True, slots=True)
@@ -152,8 +155,9 @@ class CheckpointManager(Own):           # type: ignore[misc]
         self.ckpt: Optional[Checkpointer] = None
         self.save_future: Any = None
         self.staged: Optional[Pending] = None
-        self.loaded: Optional[int] = None       # the step that was loaded, until the next save
-        given = copy.copy(config)       # its parent needs neither a group nor a thread that deletes
+        self.loaded: Optional[int] = None
+        # Otherwise the base class makes a process group, and a thread that deletes checkpoints.
+        given = copy.copy(config)
         given.async_mode, given.keep_latest_k = "disabled", 0
         super().__init__(given, model_parts=model_parts, optimizers=optimizers,
                          lr_schedulers=lr_schedulers, dataloader=dataloader, states=states,
@@ -167,17 +171,18 @@ class CheckpointManager(Own):           # type: ignore[misc]
         self.opened()
 
     def __del__(self) -> None:
-        """Nothing: ranks close a run together, and collect their garbage when they like."""
+        """Does nothing, in place of the base class: only all ranks together can close the run, and
+        they do not collect garbage at the same time."""
 
     def prove(self) -> None:
-        """Raises ValueError for a setting that cannot have its meaning."""
+        """Raises ValueError for a setting that is not supported."""
         if "://" in self.folder:
             raise ValueError("checkpoint.folder=%s: Sheaf writes to file systems alone; mount the "
                              "store, and give its path" % self.folder)
         for name in self.states:
             if name in TAKEN and name != Titan.MODEL:
                 raise ValueError("the state %r has a name that sheaf.Checkpointer gives to "
-                                 "something else: call it otherwise in states" % name)
+                                 "something else: give it another name in states" % name)
         for name in self.exclude_from_loading:
             if name not in self.states:
                 raise ValueError("checkpoint.exclude_from_loading has %r, and the states are %s"
@@ -204,7 +209,7 @@ class CheckpointManager(Own):           # type: ignore[misc]
         return found
 
     def opened(self) -> Optional[Checkpointer]:
-        """The Checkpointer of the run; None: nothing may be written, and there is no run."""
+        """The Checkpointer of the run; None: load_only is set, and there is no run."""
         if self.ckpt is None and (not self.load_only or is_run(self.folder)):
             opts = {"readonly": True} if self.load_only else self.limits()
             self.ckpt = opened(self.folder, self.track, **opts)
@@ -219,6 +224,7 @@ class CheckpointManager(Own):           # type: ignore[misc]
         theirs = self._find_load_step()
         if found is not None and (step != -1 or theirs <= found):
             assert ckpt is not None
+            # torchtitan, too, loads the weights alone of step 0.
             self.load_from(ckpt, found, found == 0)
             self.loaded = found
             return True
@@ -253,10 +259,11 @@ class CheckpointManager(Own):           # type: ignore[misc]
             only = ["rng", *(PARTS.get(name, name) for name, x in self.states.items()
                              if x is not None and name not in self.exclude_from_loading)]
         if (only is None or "optimizer" in only) and not has_optimizer(ckpt, step):
-            raise error("ELAYOUT", "step %d of %s has the weights alone, as last_save_model_only "
-                        "made it, and no training goes on from it: set checkpoint.load_step to an "
-                        "earlier step, or give it as checkpoint.initial_load_path with another "
-                        "folder; last_save_model_only=False saves all" % (step, ckpt.path))
+            raise error("ELAYOUT", "step %d of %s has the weights alone, because "
+                        "last_save_model_only was set, so a training cannot continue from it: set "
+                        "checkpoint.load_step to an earlier step, or give this one as "
+                        "checkpoint.initial_load_path with another folder; "
+                        "last_save_model_only=False saves all" % (step, ckpt.path))
         ckpt.load(step, only=only)
 
     # ---- saving ----
@@ -288,8 +295,8 @@ class CheckpointManager(Own):           # type: ignore[misc]
         return True
 
     def _save_last_step(self, curr_step: int) -> None:
-        """Saves all, or the weights alone in export_dtype, by their names in torchtitan or in
-        Hugging Face. When it returns, the checkpoint is durable."""
+        """Saves everything, or the weights alone: in export_dtype, under the names of torchtitan or
+        of Hugging Face. When it returns, the checkpoint is durable."""
         ckpt = self.opened()
         assert ckpt is not None
         if not self.last_save_model_only:
@@ -305,7 +312,7 @@ class CheckpointManager(Own):           # type: ignore[misc]
             weights.save(curr_step)
 
     def _maybe_wait_for_staging(self) -> None:
-        """Before the optimizers' step: waits until all is copied."""
+        """Called before the optimizers' step: waits until everything is copied."""
         staged, self.staged = self.staged, None
         if staged is not None:
             staged.gate()
@@ -317,8 +324,8 @@ class CheckpointManager(Own):           # type: ignore[misc]
     # ---- the end ----
 
     def _close(self) -> None:
-        """Waits for all saves, and closes the run. While an exception is handled, on this rank
-        alone: others may wait elsewhere."""
+        """Waits for all saves, and closes the run. While an exception is handled, it closes the run
+        on this rank alone, because other ranks may not come here."""
         ckpt, self.ckpt = self.ckpt, None
         pending, self.save_future, self.staged = self.save_future, None, None
         e = sys.exc_info()[1]
@@ -336,8 +343,10 @@ class CheckpointManager(Own):           # type: ignore[misc]
 
 
 def newest(ckpt: Checkpointer, step: int) -> Optional[int]:
-    """The number of that checkpoint, or for -1 of the newest, on disk or in memory; None: there is
-    none. [collective]"""
+    """The number of a checkpoint; None: there is none. [collective]
+
+    step  its number; -1: the newest one, on disk or in memory
+    """
     try:
         with (ckpt.opened().checkpoint() if step == -1 else
               ckpt.opened().checkpoint(step)) as found:

@@ -29,7 +29,7 @@ from .trainers import derive, is_checkpoint, named, set_aside
 
 log = logging.getLogger("sheaf")
 STATE, ARGS = "trainer_state.json", "training_args.json"
-LIMITS = ("keep_last", "best")          # options that settings of the Trainer stand for
+LIMITS = ("keep_last", "best")          # options that follow from settings of the Trainer
 T = TypeVar("T")
 
 
@@ -276,7 +276,7 @@ class Session:
             trainer.control.should_training_stop = True
 
     def metrics(self, trainer: Any) -> dict[str, Any]:
-        """What is known of this step: its evaluation, and the last line of the log."""
+        """The metrics of this step: those of its evaluation, and of the last line of the log."""
         step, found = self.evaluated
         known = dict(found) if step == trainer.state.global_step else {}
         key = metric_of(trainer.args)
@@ -400,8 +400,8 @@ class Checkpoints:
         """
         above: Any = super()
         if trial is not None:
-            raise ValueError("sheaf.transformers.use does not support hyperparameter_search: its "
-                             "trials write no run each; use a Trainer without it")
+            raise ValueError("sheaf.transformers.use does not support hyperparameter_search, "
+                             "whose trials have no run of their own: use a Trainer without it")
         with self.sheaf.opened(self, resume_from_checkpoint) as resume:
             return above.train(resume, trial, *args, **kwargs)
 

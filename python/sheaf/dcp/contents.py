@@ -59,8 +59,8 @@ def everywhere(t: DTensor) -> bool:
     """Whether each rank of the mesh has some of a DTensor, so that all see its memory."""
     mesh = t.device_mesh
     sizes = [mesh.size(i) for i in range(mesh.ndim)]
-    last = held(t.shape, t.placements, sizes, [n - 1 for n in sizes])   # it has least
-    return all(last)
+    # No rank has less than the last one.
+    return all(held(t.shape, t.placements, sizes, [n - 1 for n in sizes]))
 
 
 class Contents(tree.Encoder):

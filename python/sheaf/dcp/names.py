@@ -40,7 +40,8 @@ def root_of(checkpoint: Checkpoint, stored: Mapping[tuple[str, str], Tensor]) ->
         return root
     if TRAINER not in files:
         return by_family(dict(stored))
-    # A Checkpointer's, which has exact weights in a family of their own if the model is rounded.
+    # A Checkpointer saved it. If the weights in family model are rounded, the exact ones are in a
+    # family of their own.
     weights = {}
     for (family, name), t in stored.items():
         if family == "model":
@@ -110,7 +111,7 @@ class Names:
         return self.stored[key]
 
     def metadata(self) -> Metadata:
-        """The same for DCP."""
+        """The names and shapes as DCP describes a checkpoint."""
         found: dict[str, Any] = {k: BytesStorageMetadata() for k in self.paths}
         for key, (dtype, shape) in self.shapes.items():
             found[key] = TensorStorageMetadata(TensorProperties(dtype=dtype), shape, [

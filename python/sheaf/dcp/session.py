@@ -13,7 +13,7 @@ from ..binding import error
 from ..errors import Error
 from ..group import Alone, Group, torch_distributed
 from ..run import Path, Run, Save
-from ..torch.background import Background
+from ..torch.background import LEAVE_SECONDS, Background
 from ..torch.loading import failing, sentence
 from ..torch.pending import DISK, Pending, give_up
 from ..torch.plan import Plan, local_of
@@ -21,6 +21,7 @@ from ..torch.ranks import Ranks, ended, explained, leave
 from ..torch.turns import Turns
 from ..tree import FILE
 from .contents import ANY, Contents, agree, document
+
 
 class Owned:
     """An optimizer, as saves in the background see one."""
@@ -236,9 +237,10 @@ class Session:
     # ---- the end ----
 
     def leave(self, e: BaseException) -> None:
-        """Ends the saves of a rank that leaves by an exception, and tells the others. [local]"""
+        """Aborts the saves of this rank, which ends by an exception, and sends the reason to the
+        others. [local]"""
         why = sentence(e)
-        self.background.abort(why, 5.0)
+        self.background.abort(why, LEAVE_SECONDS)
         for group in (self.group, self.commit_group):
             if group is not None:
                 leave(group, why)

@@ -192,7 +192,7 @@ class Writer(StorageWriter, AsyncStager):
         return done
 
     def save(self, session: Session, planner: Planner, plans: Optional[int]) -> None:
-        """A save at once. What this rank cannot save is raised by all ranks.
+        """Saves before it returns. If one rank cannot save, all ranks raise its reason.
 
         plans  how many ranks DCP has; None: it does not say
         """
