@@ -80,7 +80,6 @@ def each_step(rank: int, path: str) -> int:
     optimizers = [torch.optim.AdamW(m["same"].parameters(), 0.01),
                   torch.optim.AdamW(m["own%d" % rank].parameters(), 0.01)]
 
-
     def changes(*_: Any) -> None:       # stands before step(), and is older than the gate
         m["same"][0].bias.data.add_(1.0)
 

@@ -18,6 +18,7 @@ if tap.there("torch"):
     import sheaf.torch
     from small_model import bits, digests
 
+
 class Net(nn.Module):
     """Layers of odd sizes, a buffer and a tied weight."""
 

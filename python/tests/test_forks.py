@@ -21,7 +21,7 @@ if tap.there("torch"):
 
     import sheaf
     import sheaf.agent
-    from test_async import late, step
+    from test_async import late, model, step
     from test_in_flight import trained
 
 
@@ -129,7 +129,6 @@ def outlived(rank: int, path: str, memory: bool) -> None:
 def again(rank: int, path: str, memory: bool) -> tuple[int, float]:
     start = time.monotonic()
     options: dict[str, Any] = {"memory_every": 1, "disk_every": 100} if memory else {}
-    from test_async import model
     m = model(rank)
     o = torch.optim.AdamW(m.parameters(), 0.01)
     with sheaf.Checkpointer(path, timeout=20, **options) as ckpt:

@@ -293,7 +293,7 @@ def test_other_strides() -> None:
 
 
 class Says:
-    """A declaration that says that."""
+    """A declaration that returns these parts of any tensor."""
 
     def __init__(self, *placed: Any) -> None:
         self.said = placed
