@@ -212,7 +212,7 @@ class ModelParallelStrategy(Parallel):  # type: ignore[misc]
             return found
         rest = Value()
         only = None if own.optimizers else ["model", "lightning"]
-        with Checkpointer(at, readonly=True) as ckpt:
+        with Checkpointer(at, readonly=True, timeout=self.sheaf.get("timeout")) as ckpt:
             ckpt.track(own.model, *own.optimizers, lightning=rest)
             if ckpt.load(strict=own.lightning_module.strict_loading, only=only) is None:
                 raise FileNotFoundError("%s has no checkpoint" % at)
