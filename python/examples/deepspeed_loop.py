@@ -21,7 +21,7 @@ LENGTH = 16
 
 
 class Next(torch.nn.Module):
-    """Says the next byte from the ones before."""
+    """Predicts the next byte of a text from the ones before it."""
 
     def __init__(self) -> None:
         super().__init__()

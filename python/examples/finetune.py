@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fine-tunes a BERT of transformers on a text, with FSDP2 and tensor parallelism, and survives.
+"""Fine-tunes a BERT of transformers on a text, with FSDP2 and tensor parallelism, and resumes.
 
     torchrun --nproc_per_node 4 finetune.py runs/tuned MODEL TEXT... --steps 100
     torchrun --nproc_per_node 2 finetune.py runs/tuned MODEL TEXT... --steps 100
