@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""sheaf-train on several ranks: do all layouts of a training have equal bits, also where one goes
-on with what another one saved, or was killed? Prints TAP.
+"""sheaf-train on several ranks: do all layouts of a training have equal bits, also where one layout
+resumes from the checkpoint of another, or after a kill? Prints TAP.
 
 usage: layouts.py SHEAF-TRAIN MPIRUN [--seed N]
 """
@@ -31,7 +31,7 @@ data: %s
 
 
 def text(n, seed):
-    """Words of no language, so that there is something to learn."""
+    """A text of 50 invented words, so that there is something to learn."""
     rng = random.Random(seed)
     words = ["".join(rng.choice("abcdefghij") for _ in range(rng.randint(2, 7)))
              for _ in range(50)]
@@ -51,7 +51,7 @@ class World:
         return train(self.program, self.mpirun, ranks, self.config, "--run", self.run(run), *args)
 
     def same(self, job, want, claim, first=1):
-        """Has the job the steps of the undisturbed run, from `first` on?"""
+        """Does the job have the steps of the undisturbed run, from `first` on?"""
         part = {step: x for step, x in want.items() if step >= first}
         self.claims.check(job.status == 0 and job.trace() == part, claim, job.err,
                           *["step %d: %s, not %s" % (s, job.trace().get(s), x)
@@ -133,7 +133,8 @@ def resumes(w, want):
 
 
 def kill(w, want, seed):
-    """Ranks get SIGKILL at a drawn moment; others go on, until there are no steps left."""
+    """Kills jobs at a drawn moment. The next job, on other ranks, resumes, until all steps are
+    done."""
     rng = random.Random(seed)
     sizes = [2, 3, 1, 2, 4, 1, 3, 2]
     steps, kills = {}, 0
@@ -168,10 +169,11 @@ def kill(w, want, seed):
 
 
 def unset(w):
-    """Without virtual the layout decides on the bits, and the same layout goes on with its own."""
-    config = open(w.config, encoding="ascii").read().replace("virtual: {dp: 12}\n", "")
+    """Without virtual the bits depend on the layout, and a resume in the same layout has them."""
+    with open(w.config, encoding="ascii") as f:
+        config = f.read()
     with open(w.run("unset.yaml"), "w", encoding="ascii") as f:
-        f.write(config)
+        f.write(config.replace("virtual: {dp: 12}\n", ""))
     whole = train(w.program, w.mpirun, 2, w.run("unset.yaml"), "--run", w.run("unset"))
     part = train(w.program, w.mpirun, 2, w.run("unset.yaml"), "--run", w.run("unset2"),
                  "--resume", w.run("unset") + "@4")
@@ -187,9 +189,11 @@ def unset(w):
 def ends(w):
     job = w.train(2, "epochs", "--epochs", 1, "--steps", 1000000, "--batch", 120, "--micro-batch",
                   20)
-    samples = [e["consumed_samples"] for e in job.of("step")]
-    w.claims.check(job.status == 0 and job.of("end")[0]["reason"] == "data" and samples,
-                   "at the end of the data all ranks stop and save", job.err, samples)
+    steps = [(e["step"], e["consumed_samples"]) for e in job.of("step")]
+    w.claims.check(job.status == 0 and job.of("end")[0]["reason"] == "data" and
+                   steps == [(i, 120 * i) for i in range(1, len(steps) + 1)] and
+                   [e["step"] for e in job.of("saved")][-1:] == [len(steps)],
+                   "at the end of the data all ranks stop and save", job.err, steps)
     job = w.train(2, "nan", "--lr", 1000, "--clip", 0, "--warmup", 0, "--save-every", 1)
     steps, saved = sorted(job.trace()), [e["step"] for e in job.of("saved")]
     w.claims.check(job.status == 1 and job.of("error")[0]["code"] == "ENAN" and

@@ -9,6 +9,7 @@ A gradient is read from a checkpoint: with beta1 0 the first moment after a step
 """
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -144,7 +145,7 @@ def gradients(c, case, name):
 
 def updates(c, case, name):
     args = ["--decay", "constant", "--lr", "1e-3", "--save-every", "1"]
-    subprocess.run(["rm", "-rf", case.run], check=True)
+    shutil.rmtree(case.run)
     job = case.train("--steps", "4", *args)
     model = case.model(torch.float32)
     first = {n: p.detach().clone() for n, p in model.named_parameters()}
@@ -164,7 +165,7 @@ def updates(c, case, name):
 
 
 def goes_on(c, case, name):
-    """Our checkpoint is a model of transformers: its loss is that of our next step."""
+    """transformers opens our checkpoint, and its loss there is that of our next step."""
     path = os.path.join(case.run, "checkpoint-3")
     double = case.model(torch.float64, path)
     events = [json.loads(line) for line in case.train(

@@ -5,6 +5,7 @@
 
 #include <math.h>
 
+#include "itemhash.h"
 #include "qwen2.h"
 
 static const char tiny[] = "{\"model_type\": \"qwen2\", \"vocab_size\": 61, \"hidden_size\": 24, "
@@ -159,6 +160,25 @@ TEST(gradients_have_the_same_bits_however_sequences_are_put_into_calls)
 	close_world(&one);
 }
 
+TEST(losses_have_the_same_bits_if_no_backward_pass_follows)
+{
+	int32_t zero[7] = { 0 }, position[7] = { 0, 1, 2, 3, 4, 5, 6 };
+	float weight[7] = { 1, 1, 1, 0, 1, 1, 1 }, *grad[1], kept[7], loss[7];
+	const int64_t one[] = { 0, 7 };
+	struct tr_rows rows = { .n = 7, .seqs = 1, .begin = one, .token = position,
+		.target = zero, .weight = weight, .position = position, .grad = grad };
+	struct world w;
+
+	open_world(&w);
+	grad[0] = w.leaf[0];
+	tr_model_forward(w.m, &rows, 1);
+	tr_model_loss(w.m, &rows, 1, kept, 1);
+	tr_model_forward(w.m, &rows, 0);
+	tr_model_loss(w.m, &rows, 1, loss, 0);
+	CHECK(kept[0] > 0 && memcmp(kept, loss, sizeof(kept)) == 0);
+	close_world(&w);
+}
+
 static double total_loss(struct world *w)
 {
 	double sum = 0;
@@ -199,12 +219,17 @@ TEST(a_hash_is_the_sum_of_its_shares_and_a_tied_head_counts_once)
 {
 	struct world w;
 	const struct tr_registry *r;
-	uint64_t sum = 0;
+	uint64_t sum = 0, plain = 0;
 
 	open_world(&w);
 	r = tr_model_registry(w.m);
 	for (int i = 0; i < 5; i++)
 		sum += tr_registry_hash(r, tr_model_weights(w.m), i, 5);
 	CHECK(sum == tr_registry_hash(r, tr_model_weights(w.m), 0, 1));
+	for (int i = 0; i < r->n; i++)
+		if (i != r->head)
+			plain += tr_item_hash(tr_crc64(r->param[i].name), tr_model_weights(w.m) +
+					      r->param[i].offset, 0, r->param[i].items);
+	CHECK(sum == plain);
 	close_world(&w);
 }

@@ -41,7 +41,7 @@ static const float weights[N] = { 1, 0, 1, 0.5f, 1, 1, 0, 1, 1 };
 static const struct tr_rows rows = { .n = N, .seqs = 3, .begin = begin, .token = token,
 	.target = token, .weight = weights, .position = position, .grad = grad };
 
-/* A function of one of the inputs to a number, in double: sum of c[i] * y[i] for its outputs. */
+/* A function in double of one input of an operation: the sum of c[i] * y[i] over its outputs y. */
 struct function {
 	double (*value)(const double *x, const void *arg);
 	const void *arg;
@@ -136,7 +136,7 @@ TEST(linear_layers_have_their_values_and_gradients)
 	be->linear_input(be, &l, c_lin, dx, N, 0);
 	check_gradient(&(struct function){ linear_x, NULL, N * IN }, x_lin, dx);
 	memset(leaf, 0, sizeof(leaf));
-	/* In two calls, which part the last sequence from the others. */
+	/* Two calls: the last sequence has one of its own. */
 	be->linear_weight(be, &rows, 0, 5, c_lin, OUT, x_lin, IN, 3);
 	be->linear_weight(be, &rows, 5, N, c_lin + 5 * OUT, OUT, x_lin + 5 * IN, IN, 3);
 	be->linear_bias(be, &rows, c_lin, OUT, 100);
@@ -318,7 +318,7 @@ TEST(a_rotation_is_undone_by_the_one_back)
 	tr_backend_free(be);
 }
 
-/* Long sequences go through several panels and blocks. The sums of the last tokens are compared. */
+/* A long sequence goes through several panels and blocks. Each 13th token is compared. */
 TEST(attention_over_several_panels_agrees_with_doubles)
 {
 	enum { LONG = 530, D = 4 };

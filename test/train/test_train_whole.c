@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whole trainings on ranks that are threads of this process: a trainer has no globals, and a rank
- * that is lost is an error on all ranks, at whichever exchange it happens. */
+/* Whole trainings on ranks that are threads of this process. So a trainer has no globals, and the
+ * tests can let any exchange of any rank fail, which must be an error on all ranks. */
 #include "t.h"
 
 #include <fcntl.h>
@@ -58,7 +58,7 @@ static void prepare(void)
 static void *train(void *arg)
 {
 	struct rank *r = arg;
-	struct tr_events events = { .fd = -1 };         /* it tells nothing */
+	struct tr_events events = { .fd = -1 };         /* no events are written */
 	struct tr_opts o;
 
 	r->rc = tr_opts_init(&o, &r->err);
@@ -104,7 +104,7 @@ static int train_on(int n, const char *run, const char *steps, struct tr_hub *hu
 	return train_with(n, run, steps, "", "", hub, rank);
 }
 
-/* Trains in a group of n, which must end with that code and those words. */
+/* Trains in a group of n. The training must fail with that code and a message with those words. */
 static void train_fails(int n, const char *run, const char *flags, int code, const char *words)
 {
 	struct tr_hub *hub = tr_hub_new(n);
@@ -117,7 +117,7 @@ static void train_fails(int n, const char *run, const char *flags, int code, con
 	tr_hub_free(hub);
 }
 
-/* A run with steps 1 and 2. */
+/* Makes a run with checkpoints 1 and 2. */
 static void train_two(const char *run)
 {
 	struct tr_hub *hub = tr_hub_new(2);
@@ -338,7 +338,7 @@ TEST(a_resume_notices_other_data_and_another_model)
 	CHECK_INT(pwrite(fd, "x", 1, tokens.tokens_at + 2 * 1000), 1);
 	close(fd);
 	tr_tokenfile_close(&tokens);
-	train_fails(2, "whole/run", "", TR_EINVAL, "whole/data is not what whole/run@2");
+	train_fails(2, "whole/run", "", TR_EINVAL, "is not the data of whole/run@2");
 	hub = tr_hub_new(2);
 	CHECK_RC(train_with(2, "whole/other", "3", elsewhere, elsewhere, hub, rank), 0,
 		 &rank[0].err);
@@ -356,7 +356,7 @@ static void set_items(struct tr_trainer *t, const struct tr_param *p, float weig
 	}
 }
 
-/* The last parameters first: the copy begins with others, and has not come to them. */
+/* Overwrites the last parameters first, because the background copy begins with the others. */
 static void save_and_overwrite(struct tr_store *s, struct tr_trainer *t)
 {
 	const struct tr_registry *reg = tr_model_registry(t->model);

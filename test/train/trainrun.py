@@ -29,7 +29,7 @@ class Claims:
 
 
 class Job:
-    """A job of sheaf-train that ended: its status, events and what it said."""
+    """A job of sheaf-train that has ended: its exit status, its events and its stderr."""
 
     def __init__(self, status, out, err):
         self.status, self.out, self.err = status, out, err
@@ -42,7 +42,7 @@ class Job:
         return [e for e in self.events if e["event"] == event]
 
     def trace(self):
-        """What every layout must have in common, by step."""
+        """What must be equal in all layouts, by step."""
         return {e["step"]: (e["loss_hex"], e["grad_norm_hex"], e["lr_hex"], e["hash"],
                             e["tokens"], e["consumed_samples"]) for e in self.of("step")}
 

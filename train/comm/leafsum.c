@@ -7,14 +7,14 @@
 #include "sumtree.h"
 
 enum { NODES_MAX = 64 };
-#define BLOCK ((int64_t)1 << 20)        /* items of one turn, over all ranks */
+#define BLOCK ((int64_t)1 << 20)        /* items that are added up at once, over all ranks */
 
 struct leafsum {
 	const struct tr_ranks *g;
 	int leaves;
 	void (*add)(float *, const float *, int64_t);
-	/* What is known of the leaves: node [from, end[from]) is at `at[from]`, for the share of
-	 * this rank. */
+	/* The nodes of all ranks, for the share of the items that this rank adds up: the items of
+	 * node [from, end[from]) are at at[from]. */
 	int *end;
 	float **at;
 	float *received;                /* space for the nodes of the other ranks */
@@ -28,13 +28,15 @@ void tr_leaves_of(const struct tr_ranks *g, int leaves, int *from, int *to)
 	*to = (int)tr_cut(leaves, g->n, g->rank + 1);
 }
 
+/* Lists the nodes of a rank, as tr_tree_nodes does. *from receives its first leaf. */
 static int nodes_of(const struct leafsum *s, int rank, int *from, int *end)
 {
 	*from = (int)tr_cut(s->leaves, s->g->n, rank);
 	return tr_tree_nodes(s->leaves, *from, (int)tr_cut(s->leaves, s->g->n, rank + 1), end);
 }
 
-/* The sum of node [low, low + n) of the tree: in the memory of its first part. */
+/* Returns the sum of node [low, low + n) of the tree, which is computed in the memory of the node's
+ * first part. */
 static float *complete(struct leafsum *s, int low, int n, int64_t items)
 {
 	int left;
@@ -49,8 +51,8 @@ static float *complete(struct leafsum *s, int low, int n, int64_t items)
 	return a;
 }
 
-/* Sends node `round` of this rank to all, each its share, and receives this rank's share of theirs.
- */
+/* Sends each rank its share of node `round` of this rank, and receives this rank's share of node
+ * `round` of each other rank into *space. */
 static int send_nodes(struct leafsum *s, float *const *node, int64_t first, int64_t n, int round,
 		      float **space, struct tr_error *err)
 {
@@ -79,7 +81,7 @@ static int send_nodes(struct leafsum *s, float *const *node, int64_t first, int6
 	return tr_exchange(s->g, s->out, s->in, err);
 }
 
-/* Sends the share of this rank to all. */
+/* Sends the share that this rank has added up to all others, and receives theirs. */
 static int send_sum(struct leafsum *s, float *to, int64_t n, struct tr_error *err)
 {
 	int me = s->g->rank;

@@ -4,11 +4,12 @@
 #define LEAFSUM_H
 #include "ranks.h"
 
-/* The leaves of this rank are [rank * leaves / n, (rank + 1) * leaves / n); n divides `leaves`. */
+/* Sets *from and *to to the leaves [from, to) of this rank. Each rank has as many, so the number of
+ * ranks must divide `leaves`. */
 void tr_leaves_of(const struct tr_ranks *g, int leaves, int *from, int *to);
 /* Adds up n items over the leaves of all ranks. node[i] has the items of node i of this rank, in
- * the order of tr_tree_nodes. Afterwards node[0] has the sum, on all ranks with the same bits. The
- * others have been overwritten.
+ * the order of tr_tree_nodes. Afterwards node[0] has the sum, with the same bits on all ranks, and
+ * the other nodes have been overwritten.
  *
  * Each rank receives the nodes of all ranks for its share of the items, completes the tree for it,
  * and sends the result to all: nothing is added by MPI. Items are taken block by block.

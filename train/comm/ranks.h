@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A group of ranks, and what they do together. A back end has one operation, an exchange, and a
- * deadline for it. The others are made of exchanges here, so they are equal over MPI and threads.
- * All calls are [collective]. After a failure the group is not used any more. */
+/* A group of ranks and its operations. A back end, which is MPI or the threads of one process, has
+ * one operation with a deadline: the exchange. All others are made of exchanges, so they do the
+ * same on every back end. All operations are [collective]. After a failure the group must not be
+ * used any more. */
 #ifndef RANKS_H
 #define RANKS_H
 #include <stddef.h>
@@ -16,9 +17,9 @@ struct tr_piece {
 struct tr_ranks {
 	int rank, n;
 	int timeout_ms;
-	/* Sends out[r] to rank r and receives in[r] from it. Both sides know the sizes; none of
-	 * the pieces of `in` overlaps another or one of `out`. ELOST: a rank has failed, or did not
-	 * take part within the time; err->rank is that rank, if it is known. */
+	/* Sends out[r] to rank r and receives in[r] from it, for each r. Both ranks must give the
+	 * same size. No piece of `in` may overlap another piece. ELOST: a rank has failed, or did
+	 * not take part in time; err->rank is that rank, if it is known. */
 	int (*exchange)(void *arg, const struct tr_piece *out, const struct tr_piece *in,
 			int timeout_ms, struct tr_error *err);
 	void (*free)(void *arg);
@@ -37,7 +38,7 @@ enum tr_op { TR_SUM, TR_MAX, TR_XOR };
 /* Reduces n numbers over all ranks, in place. Sums are modulo 2^64. */
 int tr_allreduce(const struct tr_ranks *g, uint64_t *x, size_t n, enum tr_op op,
 		 struct tr_error *err);
-/* Agrees on an error: if code is not 0 on some ranks, all of them return the code of the lowest of
- * these, with its message. */
+/* Returns the same code on all ranks: 0 if `code` is 0 on each of them, otherwise the code and the
+ * message of the lowest rank where it is not. */
 int tr_agree(const struct tr_ranks *g, int code, struct tr_error *err);
 #endif

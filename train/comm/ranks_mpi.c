@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An exchange is messages between pairs of ranks, so that the ranks which are late are known.
- * Messages are split because MPI counts with an int. */
+/* An exchange consists of messages between pairs of ranks, and not of a collective call of MPI, so
+ * that an error can name the rank that is late. Large pieces are split into several messages
+ * because MPI counts bytes with an int. */
 #include "ranks_mpi.h"
 
 #include <sched.h>
@@ -38,7 +39,7 @@ static size_t messages(const struct tr_piece *p, int n)
 	return count;
 }
 
-/* Posts the messages of one piece. Returns whether MPI took them. */
+/* Begins to send or receive the messages of one piece. Returns 0 if MPI refused one. */
 static int post(const struct mpi_ranks *m, struct transfer *t, const struct tr_piece *p, int peer,
 		int sends)
 {
@@ -57,6 +58,7 @@ static int post(const struct mpi_ranks *m, struct transfer *t, const struct tr_p
 	return 1;
 }
 
+/* Names the rank of a message that is not done. Returns 0 if the last ones were done just now. */
 static int late(const struct transfer *t, int timeout_ms, struct tr_error *err)
 {
 	int done, peer = -1, rc;
@@ -64,6 +66,8 @@ static int late(const struct transfer *t, int timeout_ms, struct tr_error *err)
 	for (int i = 0; i < t->n && peer < 0; i++)
 		if (MPI_Test(&t->request[i], &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || !done)
 			peer = t->peer[i];
+	if (peer < 0)
+		return 0;
 	rc = tr_fail(err, TR_ELOST, "rank %d did not take part in an exchange within %d ms; see "
 		     "the log of MPI, or raise timeout-ms", peer, timeout_ms);
 	if (err)
@@ -71,7 +75,8 @@ static int late(const struct transfer *t, int timeout_ms, struct tr_error *err)
 	return rc;
 }
 
-/* Polls, gives the core to other ranks, and after a while sleeps. */
+/* Waits until all messages are done. Between two polls it yields the core to other ranks, and after
+ * 50 ms it sleeps. */
 static int wait_all(struct transfer *t, int timeout_ms, struct tr_error *err)
 {
 	int64_t start = clock_ns(), now = start;
@@ -145,7 +150,8 @@ int tr_ranks_mpi(struct tr_ranks *g, MPI_Comm comm, int timeout_ms, struct tr_er
 		return tr_fail(err, TR_ENOMEM, "no memory for the communicator");
 	if (MPI_Comm_dup(comm, &m->comm) != MPI_SUCCESS) {
 		free(m);
-		return tr_fail(err, TR_ELOST, "MPI did not duplicate the communicator");
+		return tr_fail(err, TR_ELOST, "MPI did not duplicate the communicator; "
+			       "see its log");
 	}
 	MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
 	MPI_Comm_rank(m->comm, &m->rank);

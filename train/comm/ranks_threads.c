@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An exchange: each rank shows its pieces, all meet, each copies what is for it, all meet again. */
+/* In an exchange each rank publishes its pieces, waits for the others at a barrier (`meet`), copies
+ * what is sent to it, and waits at a second barrier. After that its pieces may change. */
 #include "ranks_threads.h"
 
 #include <errno.h>
@@ -80,7 +81,8 @@ static int meet_locked(struct tr_hub *hub, int rank, const struct timespec *end)
 	return 0;
 }
 
-/* Returns whether all ranks came. */
+/* Waits at the barrier until all ranks have come. Returns 0 if one has failed, or did not come in
+ * time. */
 static int meet(struct tr_hub *hub, int rank, const struct timespec *end)
 {
 	int met;

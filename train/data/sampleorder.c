@@ -5,7 +5,7 @@
 
 enum { ROUNDS = 6 };
 
-/* A Feistel network on twice `half` bits: a permutation of [0, 4^half). */
+/* Permutes [0, 4^half) by a Feistel network on twice `half` bits. */
 static uint64_t permute(uint64_t seed, uint64_t epoch, unsigned half, uint64_t x)
 {
 	uint64_t mask = ((uint64_t)1 << half) - 1, left = x >> half, right = x & mask;
@@ -31,7 +31,8 @@ int64_t tr_sample_at(uint64_t seed, int shuffle, int64_t n, int64_t position)
 		return (int64_t)x;
 	while ((uint64_t)1 << (2 * half) < (uint64_t)n)
 		half++;
-	/* Numbers beyond n lead back into [0, n): each of them begins no other walk. */
+	/* If the result is n or more, it is permuted again until it is below n (cycle walking).
+	 * The results for all x below n are then a permutation of [0, n). */
 	do
 		x = permute(seed, epoch, half, x);
 	while (x >= (uint64_t)n);

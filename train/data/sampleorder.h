@@ -4,7 +4,7 @@
 #define SAMPLEORDER_H
 #include <stdint.h>
 
-/* The number of the sample at a position, of n samples. Each epoch is a permutation of its own, or
- * the order of the file if shuffle is 0. */
+/* Returns the number of the sample at a position of the run, if there are n samples. Each epoch has
+ * a permutation of its own, or the order of the file if shuffle is 0. */
 int64_t tr_sample_at(uint64_t seed, int shuffle, int64_t n, int64_t position);
 #endif

@@ -36,7 +36,8 @@ static int read_all(const struct tr_tokenfile *f, void *to, size_t n, int64_t at
 	return 0;
 }
 
-/* One tensor of the header: its type, items and place. Returns 0 if there is none. */
+/* Looks up a tensor of one dimension in the header: its type, its items, and its bytes
+ * [begin, end) in the data. Returns 0 if there is none. */
 static int find_tensor(const json_t *header, const char *name, const char **type, int64_t *items,
 		       int64_t *begin, int64_t *end)
 {
@@ -76,7 +77,7 @@ static int read_tensors(struct tr_tokenfile *f, const json_t *header, int64_t da
 		return 0;
 	if (!find_tensor(header, "mask", &type, &items, &begin, &end) ||
 	    strcmp(type, "U8") != 0 || items != f->n || end - begin != f->n || end > size - data)
-		return tr_fail(err, TR_EFORMAT, "%s: mask must be U8 with an item a token",
+		return tr_fail(err, TR_EFORMAT, "%s: mask must be U8 with an item for each token",
 			       f->path);
 	f->mask_at = data + begin;
 	return 0;
@@ -95,18 +96,19 @@ static int read_header(struct tr_tokenfile *f, struct tr_error *err)
 	if (fstat(f->fd, &st) < 0)
 		return tr_fail(err, TR_EIO, "%s: %s", f->path, strerror(errno));
 	if (!S_ISREG(st.st_mode))
-		return tr_fail(err, TR_EFORMAT, "%s: not a file", f->path);
-	if (st.st_size < 8)
-		return tr_fail(err, TR_EFORMAT, "%s: not a safetensors file: it has %" PRId64
-			       " bytes", f->path, (int64_t)st.st_size);
+		return tr_fail(err, TR_EFORMAT, "%s: not a file; make a token file with "
+			       "sheaf-train data", f->path);
 	f->bytes = st.st_size;
-	rc = read_all(f, count, sizeof(count), 0, err);
-	if (rc < 0)
-		return rc;
-	for (int i = 7; i >= 0; i--)
-		n = n << 8 | count[i];
+	if (st.st_size >= 8) {
+		rc = read_all(f, count, sizeof(count), 0, err);
+		if (rc < 0)
+			return rc;
+		for (int i = 7; i >= 0; i--)
+			n = n << 8 | count[i];
+	}
 	if (n < 2 || n > HEADER_MAX || (int64_t)n > st.st_size - 8)
-		return tr_fail(err, TR_EFORMAT, "%s: not a safetensors file", f->path);
+		return tr_fail(err, TR_EFORMAT, "%s: not a safetensors file; make a token file "
+			       "with sheaf-train data", f->path);
 	text = malloc(n);
 	if (!text)
 		return tr_fail(err, TR_ENOMEM, "%s: no memory for its header", f->path);
@@ -115,7 +117,8 @@ static int read_header(struct tr_tokenfile *f, struct tr_error *err)
 		goto out;
 	header = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why);
 	rc = header ? read_tensors(f, header, 8 + (int64_t)n, st.st_size, err) :
-		tr_fail(err, TR_EFORMAT, "%s: its header is not JSON: %s", f->path, why.text);
+		tr_fail(err, TR_EFORMAT, "%s: its header is not JSON: %s; make it again", f->path,
+			why.text);
 out:
 	json_decref(header);
 	free(text);
@@ -174,18 +177,23 @@ static int read_tokens(const struct tr_tokenfile *f, int64_t first, int64_t n, i
 }
 
 int tr_tokenfile_read(const struct tr_tokenfile *f, int64_t first, int64_t n, int64_t vocab,
-		      int32_t *token, uint8_t *mask, struct tr_error *err)
+		      int32_t *token, struct tr_error *err)
 {
 	int rc = 0;
 
 	for (int64_t at = 0; rc == 0 && at < n; at += TOKENS_AT_ONCE)
 		rc = read_tokens(f, first + at, n - at < TOKENS_AT_ONCE ? n - at : TOKENS_AT_ONCE,
 				 vocab, token + at, err);
-	if (rc == 0 && f->mask_at >= 0)
-		rc = read_all(f, mask, (size_t)n, f->mask_at + first, err);
-	else if (rc == 0)
-		memset(mask, 1, (size_t)n);
 	return rc;
+}
+
+int tr_tokenfile_mask(const struct tr_tokenfile *f, int64_t first, int64_t n, uint8_t *mask,
+		      struct tr_error *err)
+{
+	if (f->mask_at >= 0)
+		return read_all(f, mask, (size_t)n, f->mask_at + first, err);
+	memset(mask, 1, (size_t)n);
+	return 0;
 }
 
 int tr_tokenfile_hash(const struct tr_tokenfile *f, uint64_t *hash, struct tr_error *err)

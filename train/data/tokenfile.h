@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A file of tokens: safetensors with `tokens` (U16 or U32, [n]), `documents` (I64, [d + 1]: where
- * each begins, and n), and perhaps `mask` (U8, [n]; 1: the token counts as a target). */
+/* A token file is a safetensors file with `tokens` (U16 or U32, [n]), `documents` (I64, [d + 1]:
+ * where each document begins, and n) and perhaps `mask` (U8, [n]; 1: the token counts as a target).
+ * A training does not read `documents`. */
 #ifndef TOKENFILE_H
 #define TOKENFILE_H
 #include <stdint.h>
@@ -17,15 +18,17 @@ struct tr_tokenfile {
 };
 int tr_tokenfile_open(struct tr_tokenfile *f, const char *path, struct tr_error *err);
 void tr_tokenfile_close(struct tr_tokenfile *f);
-/* Reads tokens [first, first + n), and no other byte of the file. mask gets 1 where there is none.
- * EINVAL: a token is not below vocab. */
+/* Reads tokens [first, first + n). EINVAL: one of them is not below vocab. */
 int tr_tokenfile_read(const struct tr_tokenfile *f, int64_t first, int64_t n, int64_t vocab,
-		      int32_t *token, uint8_t *mask, struct tr_error *err);
-/* A hash of the size of the file and of its first and last MiB: quick, and enough to notice that it
- * is another one. */
+		      int32_t *token, struct tr_error *err);
+/* Reads the mask of tokens [first, first + n). If the file has none, all of it is 1. */
+int tr_tokenfile_mask(const struct tr_tokenfile *f, int64_t first, int64_t n, uint8_t *mask,
+		      struct tr_error *err);
+/* Sets *hash to a hash of the size of the file and of its first and last MiB. That is quick, and
+ * tells most files apart. A change in the middle of a large file is not noticed. */
 int tr_tokenfile_hash(const struct tr_tokenfile *f, uint64_t *hash, struct tr_error *err);
 
-/* Samples of `seq` tokens: sample i has inputs tokens[i * seq ...] and targets one later; the last
- * one may be shorter. */
+/* Returns the number of samples of `seq` tokens. The inputs of sample i are tokens[i * seq ...],
+ * and the target of each is the token after it. The last sample may be shorter. */
 int64_t tr_tokenfile_samples(const struct tr_tokenfile *f, int64_t seq);
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The operations that a model is made of, for one kind of device. The CPU is the first, and the
- * oracle of others. All memory that an operation gets is that of `alloc`. */
+/* The operations of a model on one kind of device. The CPU is the first one, and the reference with
+ * which others are compared. The memory of activations, weights and gradients comes from
+ * `alloc`. */
 #ifndef BACKEND_H
 #define BACKEND_H
 #include <stddef.h>
@@ -17,13 +18,13 @@ struct tr_linear {                      /* y = x w^T + bias; a weight is [out, i
 struct tr_attention {
 	int64_t heads, kv_heads, size;
 	const float *q, *k, *v;
-	float *stat;                    /* [n, heads, 2]: from forward to backward */
+	float *stat;                    /* [n, heads, 2]: written by forward, read by backward */
 	float *scratch;                 /* tr_attention_scratch floats */
 };
 
 struct tr_backend {
-	const char *name;
-	void *(*alloc)(struct tr_backend *be, size_t items); /* floats, zero; NULL: no memory */
+	/* Allocates floats that are zero. NULL: no memory. */
+	void *(*alloc)(struct tr_backend *be, size_t items);
 	void (*release)(struct tr_backend *be, void *memory);
 	void (*free)(struct tr_backend *be);
 
@@ -33,63 +34,69 @@ struct tr_backend {
 	/* dx[n, in] = or += dy w. */
 	void (*linear_input)(struct tr_backend *be, const struct tr_linear *l, const float *dy,
 			     float *dx, int64_t n, int add);
-	/* Adds dy^T x to the gradients of each sequence of rows [first, last), from item `offset`.
-	 * Rows begin and end at ends of sequences, or a multiple of TR_CHAIN after their begin. dy
-	 * and x begin with row `first`. */
+	/* For each sequence in rows [first, last), adds dy^T x of its rows to its gradient buffer,
+	 * from item `offset` on. dy and x begin with row `first`. first and last are each the end
+	 * of a sequence, or a multiple of TR_CHAIN rows behind the start of one. So the parts of
+	 * the sum (gemm.h) are the same in any number of calls. */
 	void (*linear_weight)(struct tr_backend *be, const struct tr_rows *rows, int64_t first,
 			      int64_t last, const float *dy, int64_t out, const float *x,
 			      int64_t in, int64_t offset);
+	/* Adds dy to the gradient of the bias, for all rows. */
 	void (*linear_bias)(struct tr_backend *be, const struct tr_rows *rows, const float *dy,
 			    int64_t out, int64_t offset);
 
 	/* y = x * root * w with root = 1 / sqrt(mean(x^2) + eps) for each row. */
 	void (*norm)(struct tr_backend *be, float *y, float *root, const float *x, const float *w,
 		     int64_t n, int64_t size, double eps);
-	/* The same from the roots. */
+	/* Computes y again, from the roots that `norm` has computed. */
 	void (*norm_again)(struct tr_backend *be, float *y, const float *root, const float *x,
 			   const float *w, int64_t n, int64_t size);
-	/* dx += gradient of x, and the gradient of w. */
+	/* Adds the gradient of x to dx, and that of w to the gradient buffers, from item `offset`
+	 * on. */
 	void (*norm_bwd)(struct tr_backend *be, const struct tr_rows *rows, float *dx,
 			 const float *dy, const float *x, const float *root, const float *w,
 			 int64_t size, int64_t offset);
 
-	/* Rotates heads of `size` by the position of each row; turn -1: back. Tables are
-	 * [positions, size / 2]. */
+	/* Rotates each head, which has `size` items, by the position of its row. turn is 1, or -1
+	 * to rotate back. The tables are [positions, size / 2]. */
 	void (*rope)(struct tr_backend *be, const struct tr_rows *rows, float *x, int64_t heads,
 		     int64_t size, const float *cosine, const float *sine, int turn);
 	/* Causal attention within each sequence. */
 	void (*attention)(struct tr_backend *be, const struct tr_rows *rows,
 			  const struct tr_attention *a, float *o);
+	/* Computes dq, dk and dv from grad_o, the gradient of o. */
 	void (*attention_bwd)(struct tr_backend *be, const struct tr_rows *rows,
 			      const struct tr_attention *a, const float *o, const float *grad_o,
 			      float *dq, float *dk, float *dv);
 
+	/* h = silu(g) * u, for n items. */
 	void (*swiglu)(struct tr_backend *be, float *h, const float *g, const float *u, int64_t n);
-	/* dh becomes the gradient of g. */
+	/* Computes the gradient of u, and writes that of g over dh. */
 	void (*swiglu_bwd)(struct tr_backend *be, float *dh, float *du, const float *g,
 			   const float *u, int64_t n);
 	void (*zero)(struct tr_backend *be, float *x, int64_t n);
 	void (*add)(struct tr_backend *be, float *y, const float *x, int64_t n);
+	/* Copies row token[i] of w to row i of x. */
 	void (*embed)(struct tr_backend *be, const struct tr_rows *rows, float *x, const float *w,
 		      int64_t size);
 	void (*embed_bwd)(struct tr_backend *be, const struct tr_rows *rows, const float *dx,
 			  int64_t size, int64_t offset);
-	/* Losses of rows [first, last) from their logits, 0 for masked ones. With grad the logits
-	 * become the gradients of weight * scale * loss. */
+	/* Computes the losses of rows [first, last) from their logits; that of a masked row is 0.
+	 * With grad the gradients of weight * scale * loss are written over the logits. */
 	void (*xent)(struct tr_backend *be, const struct tr_rows *rows, int64_t first, int64_t last,
 		     float *logits, int64_t vocab, float *loss, double scale, int grad);
 
 	int64_t gemm_ns;                /* time in products, since the caller set it to 0 */
-	const struct tr_isa *isa;       /* the CPU's */
-	void *own;
+	const struct tr_isa *isa;       /* the kernels of the CPU */
+	void *own;                      /* of the kind of device */
 };
 /* Makes the back end of one core. */
 int tr_backend_cpu(struct tr_backend **be, const struct tr_isa *isa, struct tr_error *err);
 void tr_backend_free(struct tr_backend *be);
-/* Floats of scratch for sequences of at most n tokens. */
+/* Returns the floats of scratch that attention needs for sequences of at most n tokens. */
 int64_t tr_attention_scratch(int64_t n);
 
-/* Of the CPU (backend_attention.c). */
+/* What backend_cpu.c and backend_attention.c share. */
 void tr_cpu_gemm(struct tr_backend *be, const struct tr_gemm *g);
 void tr_cpu_attention(struct tr_backend *be, const struct tr_rows *rows,
 		      const struct tr_attention *a, float *o);

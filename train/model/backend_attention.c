@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention of one core. For each head, queries are taken in panels of TR_CHAIN from the start of
- * the sequence, and a panel in blocks of BLOCK. Keys after the last query of a block are left out:
- * their probabilities are zeros, which change no chain. So sums over keys are chains from the
- * start of the sequence, and sums over queries are one chain for each panel. */
+/* Attention on one core. Each head processes the queries of a sequence in panels of TR_CHAIN, from
+ * the start of the sequence, and a panel in blocks of BLOCK. Keys after the last query of a block
+ * are skipped: their probabilities are zero, and zeros change no sum. So a sum over keys has its
+ * parts (gemm.h) from the start of the sequence, and a sum over queries has a part for each
+ * panel. */
 #include <math.h>
 #include <string.h>
 
@@ -49,7 +50,7 @@ static struct head head_of(const struct tr_rows *rows, const struct tr_attention
 	return x;
 }
 
-/* to[m, keys] = x[m, size] y[keys, size]^T, the rows of x and y being those of queries and keys. */
+/* to[m, keys] = x[m, size] y[keys, size]^T. The rows of x belong to queries, those of y to keys. */
 static void scores(struct tr_backend *be, const struct head *h, const float *x, const float *y,
 		   float *to, int64_t m, int64_t keys)
 {
@@ -99,8 +100,8 @@ void tr_cpu_attention(struct tr_backend *be, const struct tr_rows *rows,
 	}
 }
 
-/* Probabilities and gradients of scores of queries [from, from + m), in the rows of the panel from
- * `row` on. And dq. */
+/* Computes dq of queries [from, from + m). Their probabilities and the gradients of their scores
+ * are left in h->p and h->ds, from row `row` of the panel on. */
 static void backward_block(struct tr_backend *be, const struct head *h, int64_t from, int64_t m,
 			   int64_t row, const float *o, const float *grad_o, float *dq)
 {
@@ -124,8 +125,8 @@ static void backward_block(struct tr_backend *be, const struct head *h, int64_t 
 	mix(be, h, ds, h->k, dq + from * h->q_row, m, keys);
 }
 
-/* to[keys, size] += x^T y for the panel of queries [from, from + m). Queries before the first key
- * of a block have not seen it. */
+/* to[keys, size] += x^T y for the panel of queries [from, from + m). A query does not see the keys
+ * after it, so a block of keys skips the queries before its first key. */
 static void gather(struct tr_backend *be, const struct head *h, const float *x, const float *y,
 		   float *to, int64_t from, int64_t m)
 {

@@ -6,7 +6,7 @@
 
 #include "backend.h"
 
-enum { PART_MAX = 4096 };               /* columns of a gradient of a vector taken at once */
+enum { PART_MAX = 4096 };               /* columns that sum_rows adds up at once */
 
 struct cpu {
 	float *work;
@@ -69,7 +69,7 @@ static void cpu_linear_input(struct tr_backend *be, const struct tr_linear *l, c
 
 enum { CUTS_MAX = 256 };
 
-/* One product for as many sequences as share their gradients. */
+/* Consecutive sequences that have the same gradient buffer are one product. */
 static void cpu_linear_weight(struct tr_backend *be, const struct tr_rows *rows, int64_t first,
 			      int64_t last, const float *dy, int64_t out, const float *x,
 			      int64_t in, int64_t offset)
@@ -93,11 +93,12 @@ static void cpu_linear_weight(struct tr_backend *be, const struct tr_rows *rows,
 	}
 }
 
-/* Calls fn for every row, with a part for each TR_CHAIN tokens of a sequence, and adds the parts to
- * the gradients. */
+/* Adds columns [column, column + n) of a row to `part`. */
 typedef void row_fn(struct tr_backend *be, float *part, const void *arg, int64_t row,
 		    int64_t column, int64_t n);
 
+/* Adds up rows by fn, and adds the sums to the gradient buffers of their sequences. A sum has a
+ * part for each TR_CHAIN tokens of a sequence. */
 static void sum_rows(struct tr_backend *be, const struct tr_rows *rows, int64_t size,
 		     int64_t offset, row_fn *fn, const void *arg)
 {
@@ -232,7 +233,7 @@ static void cpu_embed(struct tr_backend *be, const struct tr_rows *rows, float *
 		memcpy(x + i * size, w + rows->token[i] * size, (size_t)size * sizeof(*x));
 }
 
-/* In the order of tokens: a token that occurs twice is added twice. */
+/* Rows are added in the order of the tokens, also those of a token that occurs several times. */
 static void cpu_embed_bwd(struct tr_backend *be, const struct tr_rows *rows, const float *dx,
 			  int64_t size, int64_t offset)
 {
@@ -278,10 +279,10 @@ int tr_backend_cpu(struct tr_backend **be, const struct tr_isa *isa, struct tr_e
 	if (!b || !cpu) {
 		free(b);
 		free(cpu);
-		return tr_fail(err, TR_ENOMEM, "no memory for the operations of a core");
+		return tr_fail(err, TR_ENOMEM, "no memory for the workspace of the CPU");
 	}
-	*b = (struct tr_backend){ .name = "cpu", .alloc = cpu_alloc, .release = cpu_release,
-		.free = cpu_free, .linear = cpu_linear, .linear_input = cpu_linear_input,
+	*b = (struct tr_backend){ .alloc = cpu_alloc, .release = cpu_release, .free = cpu_free,
+		.linear = cpu_linear, .linear_input = cpu_linear_input,
 		.linear_weight = cpu_linear_weight, .linear_bias = cpu_linear_bias,
 		.norm = cpu_norm, .norm_again = cpu_norm_again, .norm_bwd = cpu_norm_bwd,
 		.rope = cpu_rope, .attention = tr_cpu_attention,
@@ -291,7 +292,7 @@ int tr_backend_cpu(struct tr_backend **be, const struct tr_isa *isa, struct tr_e
 	cpu->work = cpu_alloc(b, (size_t)TR_GEMM_WORK);
 	if (!cpu->work) {
 		cpu_free(b);
-		return tr_fail(err, TR_ENOMEM, "no memory for the operations of a core");
+		return tr_fail(err, TR_ENOMEM, "no memory for the workspace of the CPU");
 	}
 	*be = b;
 	return 0;

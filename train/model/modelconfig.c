@@ -10,7 +10,7 @@ struct reading {
 	const json_t *json;
 	const char *name;
 	struct tr_error *err;
-	int rc;                         /* of the first that failed */
+	int rc;                         /* of the first failure */
 };
 
 static int64_t integer(struct reading *r, const char *key, int64_t otherwise)
@@ -53,7 +53,8 @@ static const char *string(const json_t *from, const char *key, const char *other
 	return s ? s : otherwise;
 }
 
-/* Scaled rotations have other tables. transformers 5 writes an object for all of them. */
+/* A scaled rotary embedding needs other tables, and is refused. transformers 5 writes all
+ * properties of the embedding into the object rope_parameters. */
 static void read_rope(struct reading *r, struct tr_model_config *c)
 {
 	const json_t *scaling = json_object_get(r->json, "rope_scaling");
@@ -92,8 +93,8 @@ int tr_model_config_read(struct tr_model_config *c, const char *text, size_t n, 
 
 	if (!json_is_object(json)) {
 		json_decref(json);
-		return tr_fail(err, TR_EFORMAT, "%s: line %d: not the JSON of a model: %s", name,
-			       why.line, why.text);
+		return tr_fail(err, TR_EFORMAT, "%s: line %d: not the JSON of a model: %s; use a "
+			       "config.json of Hugging Face", name, why.line, why.text);
 	}
 	*c = (struct tr_model_config){ .vocab = 0 };
 	read_kind(&r, c);

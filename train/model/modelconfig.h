@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a config.json of Hugging Face says of a model of Qwen2 or Llama. */
+/* The properties of a Qwen2 or Llama model, from a config.json of Hugging Face. */
 #ifndef MODELCONFIG_H
 #define MODELCONFIG_H
 #include <stddef.h>
@@ -13,11 +13,12 @@ struct tr_model_config {
 	int tied;                       /* the head is the embedding */
 	int qkv_bias;
 };
-/* Reads the text of a config.json. `name` stands in messages. What changes the arithmetic and is
- * not known here is refused: EFORMAT. */
+/* Reads the text of a config.json. `name` is the name of the file for messages. EFORMAT: the text
+ * is not such a file, or the model needs arithmetic that the trainer does not have. */
 int tr_model_config_read(struct tr_model_config *c, const char *text, size_t n, const char *name,
 			 struct tr_error *err);
-/* Key of a property that changes the arithmetic and is not equal, or NULL. Static. */
+/* Returns the key of a property that changes the arithmetic and is different in a and b, or NULL if
+ * there is none. The text is static. */
 const char *tr_model_config_differ(const struct tr_model_config *a,
 				   const struct tr_model_config *b);
 #endif

@@ -5,7 +5,8 @@
 
 #include "elementary.h"
 
-/* What the backward pass of a layer needs. Norms and products of gates are computed again. */
+/* The activations of a layer that its backward pass needs. The outputs of norms and of the gate are
+ * not kept, but computed again. */
 struct kept {
 	float *x, *root1;               /* input of the layer */
 	float *q, *k, *v, *stat, *o;
@@ -20,15 +21,15 @@ struct tr_model {
 	float *w;
 	float *cosine, *sine;           /* [seq_max, head_size / 2] */
 	struct kept *kept;              /* [layers + 1]; of the last one only x and root1 */
-	float *memory;                  /* all of the activations */
+	float *memory;                  /* of all activations and tables; owned */
 	float *hidden, *dhidden;
-	/* Scratch: what a norm gave, two rows of each width, and gradients of the residual. */
+	/* Scratch: the output of a norm (xn), gradients of it (dxn) and of the residual stream
+	 * (dx), two buffers that are as wide as the MLP, and gradients of q, k and v. */
 	float *xn, *dxn, *dx, *wide, *dwide, *dq, *dk, *dv, *logits, *attention;
-	int64_t logits_rows;
-	int64_t final;                  /* which of `kept` has the last layer's output */
+	int64_t logits_rows;            /* whose logits are computed at once */
 };
 
-enum { LOGITS_MAX = 1 << 24 };          /* floats of logits at once, if that is TR_CHAIN rows */
+enum { LOGITS_MAX = 1 << 24 };          /* floats of logits, unless TR_CHAIN rows are more */
 
 struct layer {                          /* the weights of one */
 	const float *norm1, *norm2;
@@ -76,8 +77,8 @@ static struct tr_linear head(const struct tr_model *m)
 	return (struct tr_linear){ .in = m->c.hidden, .out = m->c.vocab, .w = m->w + own->offset };
 }
 
-/* Angles in fp32, as in transformers, whose models were trained with them; sines of these in
- * double, rounded once. */
+/* Angles are rounded to fp32, as in transformers, because published models were trained with such
+ * angles. Their sines and cosines are computed in double and rounded once. */
 static void fill_tables(struct tr_model *m)
 {
 	int64_t half = m->c.head_size / 2;
@@ -96,7 +97,8 @@ static void fill_tables(struct tr_model *m)
 	}
 }
 
-/* A piece of the one allocation, aligned as a vector; NULL in the pass that counts. */
+/* Pieces of one allocation are handed out in order, each aligned to a vector. If memory is NULL
+ * they are only counted. */
 struct carving {
 	float *memory;
 	int64_t used;
@@ -164,16 +166,6 @@ static void carve_all(struct carving *v, struct tr_model *m)
 	m->sine = carve(v, m->seq_max * c->head_size / 2);
 }
 
-int64_t tr_model_activation_bytes(const struct tr_model_config *c, int64_t tokens_max,
-				  int64_t seq_max)
-{
-	struct tr_model m = { .c = *c, .tokens_max = tokens_max, .seq_max = seq_max };
-	struct carving v = { .memory = NULL };
-
-	carve_all(&v, &m);
-	return v.used * (int64_t)sizeof(float);
-}
-
 int tr_model_new(struct tr_model **model, const struct tr_model_config *c, struct tr_backend *be,
 		 int64_t tokens_max, int64_t seq_max, struct tr_error *err)
 {
@@ -227,16 +219,6 @@ float *tr_model_weights(struct tr_model *m)
 	return m->w;
 }
 
-const float *tr_model_hidden(const struct tr_model *m)
-{
-	return m->hidden;
-}
-
-float *tr_model_hidden_gradient(struct tr_model *m)
-{
-	return m->dhidden;
-}
-
 static struct tr_attention attention(const struct tr_model *m, const struct kept *k)
 {
 	return (struct tr_attention){ .heads = m->c.heads, .kv_heads = m->c.kv_heads,
@@ -244,7 +226,7 @@ static struct tr_attention attention(const struct tr_model *m, const struct kept
 		.scratch = m->attention };
 }
 
-/* From k->x to next: the input of the next layer, which may be k->x itself. */
+/* Computes `next`, the input of the next layer, from k->x. Both may be the same memory. */
 static void layer_forward(struct tr_model *m, int64_t l, const struct tr_rows *rows,
 			  const struct kept *k, float *next)
 {
@@ -260,7 +242,7 @@ static void layer_forward(struct tr_model *m, int64_t l, const struct tr_rows *r
 	be->rope(be, rows, k->q, c->heads, c->head_size, m->cosine, m->sine, 1);
 	be->rope(be, rows, k->k, c->kv_heads, c->head_size, m->cosine, m->sine, 1);
 	be->attention(be, rows, &a, k->o);
-	/* The sum of the product first, then the residual. */
+	/* The residual is added to the finished product, and so is not part of its chains. */
 	be->linear(be, &w.o, k->o, k->mid, rows->n);
 	be->add(be, k->mid, k->x, rows->n * c->hidden);
 
@@ -284,14 +266,13 @@ void tr_model_forward(struct tr_model *m, const struct tr_rows *rows, int keep)
 
 		layer_forward(m, l, rows, k, keep ? m->kept[l + 1].x : k->x);
 	}
-	m->final = keep ? m->c.layers : 0;
-	last = &m->kept[m->final];
+	last = &m->kept[keep ? m->c.layers : 0];
 	be->norm(be, m->hidden, last->root1, last->x, m->w + m->reg.param[m->reg.norm].offset,
 		 rows->n, m->c.hidden, m->c.norm_eps);
 }
 
-/* Where the logits of a call end: after at most logits_rows rows, at the end of a sequence or a
- * multiple of TR_CHAIN after its begin. */
+/* Returns where the rows end whose logits are computed together with those of row `first`: after at
+ * most logits_rows rows, and where linear_weight allows it (backend.h). */
 static int64_t logits_end(const struct tr_model *m, const struct tr_rows *rows, int64_t first)
 {
 	int64_t end = first, s = 0;
@@ -330,7 +311,7 @@ void tr_model_loss(struct tr_model *m, const struct tr_rows *rows, double scale,
 	}
 }
 
-/* The gradients of a weight and, if it has one, of its bias. */
+/* Adds the gradients of a weight and, if there is one, of its bias. */
 static void gradients(struct tr_model *m, int64_t l, const struct tr_rows *rows,
 		      enum tr_layer_param which, const float *dy, const float *x)
 {

@@ -23,7 +23,7 @@ static int add(struct tr_registry *r, const char *name, int64_t rows, int64_t co
 
 	*p = (struct tr_param){ .ndim = rows ? 2 : 1, .shape = { rows ? rows : columns, columns },
 				.items = (rows ? rows : 1) * columns, .offset = r->weights,
-				.tied_to = -1, .expert = -1, .decay = rows != 0, .fill = fill };
+				.tied_to = -1, .decay = rows != 0, .fill = fill };
 	snprintf(p->name, sizeof(p->name), "%s", name);
 	p->crc = tr_crc64(p->name);
 	r->weights += (p->items + ALIGN - 1) / ALIGN * ALIGN;

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parameters of a model: what allocation, initialisation, optimizer, hash and checkpoint
- * read. */
+/* The list of the parameters of a model. Allocation, initialisation, the optimizer, the hash and
+ * checkpoints all work from it. */
 #ifndef REGISTRY_H
 #define REGISTRY_H
 #include <stdint.h>
 
 #include "modelconfig.h"
-
-enum tr_sum_group { TR_SUM_DENSE };     /* the ranks that add up its gradients */
 
 struct tr_param {
 	char name[96];                  /* of Hugging Face */
@@ -16,11 +14,9 @@ struct tr_param {
 	int64_t shape[2];
 	int64_t items;
 	int64_t offset;                 /* in a flat buffer of weights or gradients */
-	/* -1, or the number of the parameter that owns the weights. This one has a gradient of its
-	 * own all the same, behind the weights: both are added after the reduction. */
+	/* -1, or the number of the parameter that has the weights of this one. Each of the two has
+	 * a gradient of its own; they are added after the reduction. */
 	int tied_to;
-	int expert;                     /* its global number; -1: dense */
-	enum tr_sum_group sum;
 	int decay;                      /* weight decay applies */
 	float fill;                     /* initial value of a vector; matrices are drawn */
 };
@@ -33,16 +29,17 @@ struct tr_registry {
 	struct tr_param *param;
 	int n;
 	int64_t weights;                /* items of a flat buffer of weights; padding is zero */
-	int64_t gradients;              /* of gradients: more where the head is tied */
-	int64_t distinct;               /* items without padding and tied ones */
-	int embedding, norm, head;      /* numbers; head is tied_to the embedding, perhaps */
+	int64_t gradients;              /* of one of gradients; a tied head is behind the weights */
+	int64_t distinct;               /* items without padding and tied parameters */
+	int embedding, norm, head;      /* numbers; the head may be tied to the embedding */
 	int *layer;                     /* [layers * TR_LAYER_PARAMS]; -1: absent */
 };
 int tr_registry_make(struct tr_registry *r, const struct tr_model_config *c, struct tr_error *err);
 void tr_registry_release(struct tr_registry *r);
-/* Sum over all distinct parameters of tr_item_hash, for share i of n of the items of each. The
- * shares add up to the hash of the model. */
+/* Returns the sum of tr_item_hash over all parameters that are not tied, for share i of n of the
+ * items of each. The shares add up to the hash of the model. */
 uint64_t tr_registry_hash(const struct tr_registry *r, const float *weights, int64_t i, int64_t n);
-/* Draws the weights: matrices from a normal distribution, by name, row and column. */
+/* Sets the initial weights: matrices are drawn from a normal distribution with deviation `range`,
+ * vectors have their fill. An item depends only on the seed, the name and its index. */
 void tr_registry_draw(const struct tr_registry *r, float *weights, uint64_t seed, double range);
 #endif

@@ -32,13 +32,15 @@ double tr_exp(double x)
 		return x != x ? x : 0;
 	if (x > 709.78)
 		return INFINITY;
+	/* Adding 1.5 * 2^52 and subtracting it again rounds to the nearest whole number. */
 	n = (x * 1.44269504088896338700 + 0x1.8p52) - 0x1.8p52;
 	r = x - n * ln2_hi - n * ln2_lo;
-	/* |r| < 0.35: the 18th term is below 2^-80. From the smallest term on. */
+	/* Taylor's series by Horner's rule. As |r| < 0.35, the first term that is left out is below
+	 * 2^-80. */
 	for (int i = 18; i >= 1; i--)
 		sum = 1 + sum * (r / i);
 	k = (int64_t)n;
-	/* In two factors: 2^k may be subnormal. */
+	/* 2^k is multiplied in two factors, because it may be subnormal or overflow. */
 	sum *= of_bits((uint64_t)(1023 + k / 2) << 52);
 	return sum * of_bits((uint64_t)(1023 + (k - k / 2)) << 52);
 }
@@ -73,7 +75,7 @@ double tr_log(double x)
 
 void tr_sincos(double x, double *s, double *c)
 {
-	/* pi/2 in three parts: n times each of the first two is exact for |n| < 2^20. */
+	/* The sum of these is pi/2, and n times each of the first two is exact for |n| < 2^20. */
 	const double p1 = 1.57079632673412561417e+00, p2 = 6.07710050630396597660e-11,
 		     p3 = 2.02226624879595063154e-21;
 	double n = (x * 0.63661977236758138 + 0x1.8p52) - 0x1.8p52;
@@ -97,7 +99,7 @@ double tr_power(double x, long long n)
 {
 	double result = 1;
 
-	/* One multiplication a step: what a loop over the steps would have computed. */
+	/* Not by squaring: the bits are those of a product to which each step adds a factor. */
 	for (long long i = 0; i < n; i++)
 		result *= x;
 	return result;

@@ -39,19 +39,7 @@ void tr_exact_carry(struct tr_exact *sum)
 	sum->adds = 0;
 }
 
-void tr_exact_add_sum(struct tr_exact *sum, const struct tr_exact *other)
-{
-	struct tr_exact o = *other;
-
-	tr_exact_carry(&o);
-	tr_exact_carry(sum);
-	for (int i = 0; i < TR_EXACT_LIMBS; i++)
-		sum->limb[i] += o.limb[i];
-	sum->odd += o.odd;
-	sum->adds = 1;
-}
-
-/* Of a sum whose limbs are in [0, 2^32). */
+/* Returns the value of limbs that are all in [0, 2^32). */
 static double magnitude(const int64_t *limb)
 {
 	int top = TR_EXACT_LIMBS - 1, shift;
@@ -59,7 +47,7 @@ static double magnitude(const int64_t *limb)
 
 	while (top > 0 && limb[top] == 0)
 		top--;
-	/* 64 bits from the highest that is set, and whether anything is below them. */
+	/* `high` gets the 64 bits from the highest one that is set, `sticky` those below them. */
 	high = (uint64_t)limb[top] << 32 | (uint64_t)(top > 0 ? limb[top - 1] : 0);
 	low = (uint64_t)(top > 1 ? limb[top - 2] : 0) << 32;
 	if (!high)
@@ -69,8 +57,8 @@ static double magnitude(const int64_t *limb)
 	sticky = low << shift;
 	for (int i = 0; i < top - 2; i++)
 		sticky |= (uint64_t)limb[i];
-	/* The conversion of 64 bits to a double rounds to nearest even, with the last bit set
-	 * where something is below it. */
+	/* The conversion to a double rounds to nearest even. The last of the 64 bits stands for all
+	 * bits below it, so that what lies just above a tie is not taken for one. */
 	return ldexp((double)(high | (sticky != 0)), 32 * (top - 1) - shift - 149);
 }
 

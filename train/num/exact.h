@@ -4,20 +4,19 @@
 #define EXACT_H
 #include <stdint.h>
 
-/* Limb i counts 2^(32 i - 149). The number that it stands for is the sum over all limbs. Ranks add
- * theirs limb by limb, as integers, after tr_exact_carry. */
+/* The value is the sum of limb[i] * 2^(32 i - 149) over all limbs. To add the sums of several
+ * ranks, call tr_exact_carry on each, and add their limbs and `odd` as integers. */
 #define TR_EXACT_LIMBS 12
 struct tr_exact {
 	int64_t limb[TR_EXACT_LIMBS];
 	int64_t adds;                   /* since the last carry */
-	int64_t odd;                    /* infinities and NaNs that were added */
+	int64_t odd;                    /* how many infinities and NaNs were added */
 };
 /* Adds x. */
 void tr_exact_add(struct tr_exact *sum, float x);
-/* Adds another sum. */
-void tr_exact_add_sum(struct tr_exact *sum, const struct tr_exact *other);
-/* Brings each limb but the last into [0, 2^32). */
+
+/* Carries, so that each limb but the last is in [0, 2^32). The value does not change. */
 void tr_exact_carry(struct tr_exact *sum);
-/* The sum, rounded to nearest even once; NaN if one was added. */
+/* Returns the value, rounded once, to nearest even. NaN if an infinity or a NaN was added. */
 double tr_exact_value(const struct tr_exact *sum);
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blocking around the tile of the micro-kernel, as in Goto and van de Geijn (2008). A block of A
- * stays in the second-level cache, a panel of B in the third. k is not blocked any further than
- * the parts of gemm.h, so that a part is one pass of the micro-kernel. */
+/* Cache blocking as in Goto and van de Geijn (2008): the micro-kernel computes tiles of C from a
+ * packed block of A, which stays in the L2 cache, and a packed panel of B, which stays in L3. k is
+ * cut only into the parts of gemm.h, so each call of the micro-kernel computes a whole part. */
 #include "gemm.h"
 
 #include <math.h>
@@ -9,15 +9,13 @@
 
 #include "isa.h"
 
-enum { ROWS = 192, COLUMNS = 1024 };    /* multiples of every tile */
-
 static int64_t least(int64_t a, int64_t b)
 {
 	return a < b ? a : b;
 }
 
-/* Packs rows [r0, r0 + rows) of a matrix, in strips of `tile` rows: within a strip by k, then row.
- * The last strip is filled up with zeros. */
+/* Packs columns [k0, k0 + kc) of rows [r0, r0 + rows) into strips of `tile` rows. A strip is
+ * ordered by k, then by row. The last strip is padded with zeros. */
 static void pack(const struct tr_matrix *x, int64_t r0, int64_t rows, int64_t k0, int64_t kc,
 		 int64_t tile, float *to)
 {
@@ -39,7 +37,8 @@ static void pack(const struct tr_matrix *x, int64_t r0, int64_t rows, int64_t k0
 	}
 }
 
-/* One tile that is not whole: through a whole one. The values of C that exist go in and out. */
+/* Computes the m x n elements of a tile at the edge of C in a buffer that has room for a whole
+ * tile. Only the elements that C has are copied into the buffer and back. */
 static void edge_tile(const struct tr_isa *isa, int64_t kc, const float *a, const float *b,
 		      float *c, int64_t c_row, int add, int64_t m, int64_t n)
 {
@@ -71,17 +70,17 @@ static void block(const struct tr_isa *isa, int64_t kc, const float *a, const fl
 	}
 }
 
-/* One part of k, for a panel of columns. */
+/* Computes part [k0, k0 + kc) of k for the panel of columns that begins at j0. */
 static void part(const struct tr_isa *isa, const struct tr_gemm *g, int64_t k0, int64_t kc,
 		 int add, int64_t j0, float *work)
 {
-	float *b = work, *a = work + (int64_t)TR_CHAIN * COLUMNS;
+	float *b = work, *a = work + (int64_t)TR_CHAIN * TR_PANEL_COLUMNS;
 	struct tr_matrix bt = { g->b.at, g->b.column, g->b.row };
-	int64_t n = least(COLUMNS, g->n - j0);
+	int64_t n = least(TR_PANEL_COLUMNS, g->n - j0);
 
 	pack(&bt, j0, n, k0, kc, isa->tile_columns, b);
-	for (int64_t i0 = 0; i0 < g->m; i0 += ROWS) {
-		int64_t m = least(ROWS, g->m - i0);
+	for (int64_t i0 = 0; i0 < g->m; i0 += TR_BLOCK_ROWS) {
+		int64_t m = least(TR_BLOCK_ROWS, g->m - i0);
 
 		pack(&g->a, i0, m, k0, kc, isa->tile_rows, a);
 		block(isa, kc, a, b, g->c + i0 * g->c_row + j0, g->c_row, add, m, n);
@@ -101,7 +100,7 @@ static void cut_range(const struct tr_gemm *g, int64_t i, int64_t *from, int64_t
 
 void tr_gemm(const struct tr_isa *isa, const struct tr_gemm *g, float *work)
 {
-	for (int64_t j = 0; j < g->n; j += COLUMNS) {
+	for (int64_t j = 0; j < g->n; j += TR_PANEL_COLUMNS) {
 		int add = g->add;
 
 		for (int64_t s = 0; s < cuts(g); s++) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Products of matrices whose bits do not depend on blocking, calls or the instruction set.
  *
- * An element is made of parts: k is cut every TR_CHAIN from its start, and where `cut` says. A part
- * is one chain of fused multiply-adds from +0, in ascending k. Parts are added in ascending
- * order to what C has, or to +0. */
+ * An element is a sum of parts: k is cut every TR_CHAIN from its start, and where `cut` says. A
+ * part is one chain of fused multiply-adds from +0, in ascending k. Parts are added in ascending
+ * order, with `add` to what C has, otherwise to the first part. */
 #ifndef GEMM_H
 #define GEMM_H
 #include <stdint.h>
@@ -12,6 +12,10 @@
 /* A tile of the micro-kernel is at most this large. */
 #define TR_TILE_ROWS 16
 #define TR_TILE_COLUMNS 32
+/* Rows of a packed block of A and columns of a packed panel of B: multiples of those of each
+ * tile. */
+#define TR_BLOCK_ROWS 192
+#define TR_PANEL_COLUMNS 1024
 
 struct tr_isa;
 
@@ -33,14 +37,17 @@ struct tr_gemm {
 	int64_t cut_n;
 };
 /* Floats of workspace that tr_gemm needs. */
-#define TR_GEMM_WORK ((int64_t)TR_CHAIN * (192 + 1024) + 64)
+#define TR_GEMM_WORK ((int64_t)TR_CHAIN * (TR_BLOCK_ROWS + TR_PANEL_COLUMNS))
 
-/* work  TR_GEMM_WORK floats, aligned to 64 bytes. */
+/* Computes the product.
+ * work  TR_GEMM_WORK floats, aligned to 64 bytes. */
 void tr_gemm(const struct tr_isa *isa, const struct tr_gemm *g, float *work);
-/* The definition, element by element. For tests, and for the check at the start. */
+/* Computes the product element by element, as it is defined above: for tests, and for
+ * tr_isa_check. */
 void tr_gemm_chain(const struct tr_gemm *g);
 
-/* A tile of C: tile_rows x tile_columns. a is packed by k, then row; b by k, then column. */
+/* Computes one part of a tile of C (tile_rows x tile_columns of struct tr_isa). a is ordered by k,
+ * then row, and b by k, then column. With `add` the part is added to C, otherwise it replaces C. */
 typedef void tr_tile_fn(int64_t k, const float *a, const float *b, float *c, int64_t c_row,
 			int add);
 tr_tile_fn tr_tile_portable, tr_tile_avx2;

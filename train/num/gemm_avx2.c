@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A tile of 6 x 16: 12 sums, 2 vectors of B and a broadcast of A fill the 16 registers. */
+/* A tile of 6 x 16: 12 vectors of sums, 2 of B and a broadcast of A use 15 of the 16 registers. */
 #include <immintrin.h>
 
 #include "gemm.h"

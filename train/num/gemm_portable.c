@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A tile of 4 x 8 in plain C. fmaf is exact everywhere: by an instruction where there is one. */
+/* A tile of 4 x 8 in plain C. fmaf rounds once also where the CPU has no instruction for it. */
 #include <math.h>
 #include <string.h>
 

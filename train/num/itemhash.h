@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Continues a CRC-64/NVME by n bytes; it begins with 0. */
+/* Continues a CRC-64/NVME over n more bytes. crc is 0 for the first bytes. */
 uint64_t tr_crc64_more(uint64_t crc, const void *bytes, size_t n);
 /* CRC-64/NVME of a string. */
 uint64_t tr_crc64(const char *text);

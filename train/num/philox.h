@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Random numbers without a state: Philox-4x32-10 of a key and a counter (Salmon et al., 2011).
- * Every number is a function of what it is for, so it does not depend on the layout. */
+ * Numbers depend on the arguments alone, so they are the same in every layout. */
 #ifndef PHILOX_H
 #define PHILOX_H
 #include <stdint.h>
@@ -9,10 +9,11 @@ enum tr_purpose { TR_RANDOM_INIT = 1, TR_RANDOM_SHUFFLE = 2 };
 
 /* Ten rounds of Philox on a 128-bit counter and a 64-bit key. */
 void tr_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
-/* Four random words for item `index` of what `of` names, such as the hash of a tensor's name. */
+/* Draws four random words: those of item `index` of the sequence `of`, which is the hash of a
+ * tensor's name or the number of an epoch. */
 void tr_random(uint64_t seed, enum tr_purpose purpose, uint64_t of, uint64_t index,
 	       uint32_t out[4]);
-/* Two normally distributed numbers: items 2 * pair and 2 * pair + 1 of a sequence. */
+/* Draws two normally distributed numbers: items 2 * pair and 2 * pair + 1 of the sequence `of`. */
 void tr_random_normal(uint64_t seed, enum tr_purpose purpose, uint64_t of, uint64_t pair,
 		      double out[2]);
 #endif

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Operations on rows, item by item or as sums along a row. A sum has 16 lanes by index in the row,
- * and one tree over the lanes, so its bits depend on the row alone. */
+/* Operations on rows: item by item, or sums along a row. Item i is added to lane i mod 16, and a
+ * fixed tree adds the 16 lanes, so the bits of a sum depend on the row alone. */
 #ifndef ROWOPS_H
 #define ROWOPS_H
 #include <stdint.h>
 
-/* What AdamW does to an item, with all factors computed in double by the caller. */
+/* The factors of an update of AdamW. The caller computes each in double and rounds it once. */
 struct tr_adamw_step {
 	float scale;                    /* of the gradient: clipping */
 	float beta1_rest, beta2, beta2_rest;    /* 1 - beta1, beta2, 1 - beta2 */
@@ -14,19 +14,20 @@ struct tr_adamw_step {
 	float eps;
 	float rate;                     /* lr / (1 - beta1^t) */
 };
-/* The function of each, by the name of an instruction set. */
+/* Declares the functions of one instruction set. A row has n items. */
 #define TR_ROWOPS_OF(isa)                                                                       \
 	/* Sum of x[i] * y[i]. */                                                               \
 	float tr_dot_##isa(const float *x, const float *y, int64_t n);                          \
-	/* x = exp(scale * x - max), divided by its sum. *max and *inverse are saved for        \
-	 * tr_softmax_again. */                                                                 \
+	/* x = exp(scale * x - max) / sum, where max is the largest scale * x, and sum is that  \
+	 * of the row. *max and *inverse = 1 / sum are for tr_softmax_again. */                 \
 	void tr_softmax_##isa(float *x, int64_t n, float scale, float *max, float *inverse);    \
+	/* The same from *max and *inverse. */                                                  \
 	void tr_softmax_again_##isa(float *x, int64_t n, float scale, float max,                \
 				    float inverse);                                             \
 	/* ds = p * (dp - delta) * scale, in place of dp. */                                    \
 	void tr_softmax_bwd_##isa(float *dp, const float *p, float delta, float scale,          \
 				  int64_t n);                                                   \
-	/* Returns -log softmax(x)[target]. */                                                  \
+	/* Returns -log softmax(x)[target]. *max and *sum are for tr_xent_bwd. */               \
 	float tr_xent_##isa(const float *x, int64_t n, int64_t target, float *max, float *sum); \
 	/* x = (softmax(x) - [i == target]) * weight. */                                        \
 	void tr_xent_bwd_##isa(float *x, int64_t n, int64_t target, float max, float sum,       \
@@ -45,12 +46,13 @@ struct tr_adamw_step {
 	void tr_add_##isa(float *y, const float *x, int64_t n);                                 \
 	/* h = silu(g) * u. */                                                                  \
 	void tr_swiglu_##isa(float *h, const float *g, const float *u, int64_t n);              \
-	/* dg and du, in place of dh and in du. */                                              \
+	/* From dh, the gradient of h, computes that of g (in place of dh) and of u (in du). */ \
 	void tr_swiglu_bwd_##isa(float *dh, float *du, const float *g, const float *u,          \
 				 int64_t n);                                                    \
-	/* Rotates the pairs (x[i], x[i + half]); turn is 1, or -1: back. */                    \
+	/* Rotates the pairs (x[i], x[i + half]). turn is 1, or -1 to rotate back. */           \
 	void tr_rope_##isa(float *x, const float *cosine, const float *sine, int64_t half,      \
 			   float turn);                                                         \
+	/* Updates the weights p and their moments m and v by the gradients g. */               \
 	void tr_adamw_##isa(float *p, float *m, float *v, const float *g, int64_t n,            \
 			    const struct tr_adamw_step *s);                                     \
 	/* Largest |x[i]|; NaN if there is a NaN. */                                            \
@@ -62,6 +64,7 @@ struct tr_adamw_step {
 TR_ROWOPS_OF(portable)
 TR_ROWOPS_OF(avx2)
 
+/* The functions of one instruction set. TR_ROWOPS initialises it. */
 struct tr_rowops {
 	float (*dot)(const float *, const float *, int64_t);
 	void (*softmax)(float *, int64_t, float, float *, float *);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The functions of rowops.h, written once and compiled for each instruction set: ISA is its name.
- * Vectors of 16 floats are an extension of gcc and clang, and every operation on them is that of
- * its items, so no compiler changes a bit. Nothing here may be contracted into FMAs. */
+ * Vectors of 16 floats are an extension of gcc and clang. An operation on vectors is defined as
+ * that on each of their items, so all compilers give the same bits. They must not contract anything
+ * here into FMAs (train/meson.build). */
 #include <math.h>
 #include <string.h>
 
@@ -39,7 +40,7 @@ static inline void store(float *x, vec v)
 	memcpy(x, &v, sizeof(v));
 }
 
-/* The first n items, 0 < n < LANES, and `rest` for the others. */
+/* Loads n items, 0 < n < LANES, and sets the other lanes to `rest`. */
 static inline vec load_some(const float *x, int64_t n, float rest)
 {
 	vec v = all(rest);
@@ -53,7 +54,7 @@ static inline void store_some(float *x, vec v, int64_t n)
 	memcpy(x, &v, (size_t)n * sizeof(*x));
 }
 
-/* a where the mask is set, b elsewhere. */
+/* Returns a where the mask is set, and b elsewhere. */
 static inline vec choose(veci mask, vec a, vec b)
 {
 	return (vec)(((veci)a & mask) | ((veci)b & ~mask));
@@ -85,8 +86,8 @@ static inline float lanes_max(vec v)
 	return x[0];
 }
 
-/* Runs `body` for each vector of n items; `at` and `some` are for load_some and store_some. Items
- * that are filled up are computed, and not stored. */
+/* Runs `whole` for each full vector of n items, which begins at item `at`, and `some` for the
+ * `left` items behind the last full vector. The lanes behind these are computed, but not stored. */
 #define EACH(n, whole, some)                                                  \
 	do {                                                                  \
 		int64_t at = 0;                                               \
@@ -99,7 +100,8 @@ static inline float lanes_max(vec v)
 		}                                                             \
 	} while (0)
 
-/* e^x to 2 units in the last place (the polynomial is that of Cephes); subnormal results too. */
+/* Computes e^x with an error of at most 2 units in the last place, also where the result is
+ * subnormal. The polynomial is that of Cephes. */
 static inline vec exponential(vec x)
 {
 	const vec magic = all(12582912.0f);
@@ -117,7 +119,8 @@ static inline vec exponential(vec x)
 	p = p * r + all(1.6666665459e-1f);
 	p = p * r + all(5.0000001201e-1f);
 	p = p * r * r + r + all(1.0f);
-	/* n is a whole number of at most 129, or NaN, for which p is NaN whatever the factors. */
+	/* n is a whole number of at most 150, or NaN. Then p is NaN, whatever it is multiplied
+	 * by. */
 	k = __builtin_convertvector(choose((veci)(n == n), n, all(0.0f)), veci);
 	half = k >> alli(1);
 	p = p * (vec)((half + alli(127)) << alli(23));
@@ -342,7 +345,8 @@ void OP(adamw)(float *p, float *m, float *v, const float *g, int64_t n,
 float OP(absmax)(const float *x, int64_t n)
 {
 	const veci sign = alli(0x7FFFFFFF);
-	/* As integers: without the sign, larger bits are a larger number, and NaN is largest. */
+	/* Without the sign, floats are in the order of their bits as integers, and NaNs are
+	 * last. */
 	veci m = alli(0), a;
 	int32_t most = 0;
 	float result;
@@ -362,7 +366,7 @@ float OP(absmax)(const float *x, int64_t n)
 
 void OP(squares)(const float *x, int64_t n, double scale, int64_t sum[2])
 {
-	/* Adding 1.5 * 2^52 rounds to a whole number, which then is in the low bits. */
+	/* Adding 1.5 * 2^52 rounds to a whole number, which is in the low bits of the result. */
 	const double magic = 6755399441055744.0;
 	int64_t high = 0, low = 0, zero, bits;
 

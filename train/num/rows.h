@@ -10,9 +10,9 @@ struct tr_rows {
 	const int64_t *begin;           /* [seqs + 1]: sequence s ends where s + 1 begins */
 	const int32_t *token;           /* [n] */
 	const int32_t *target;          /* [n] */
-	const float *weight;            /* [n], of the loss of a token; 0: it is masked */
+	const float *weight;            /* [n], of a token's loss; 0: it is masked */
 	const int32_t *position;        /* [n], in its sequence */
-	const int64_t *sample;          /* [seqs], the global number of the sample */
-	float *const *grad;             /* [seqs], the gradients of the leaf of the sequence */
+
+	float *const *grad;             /* [seqs], the gradient buffer of the sequence's leaf */
 };
 #endif

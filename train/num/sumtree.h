@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fixed binary tree over n leaves: the left part of a node is the largest power of two below
- * its number of leaves, recursively. Ranks hold consecutive leaves. */
+/* The fixed binary tree over n leaves. A node of more than one leaf has a left part with the
+ * largest power of two that is below its number of leaves, and a right part with the rest. Each
+ * rank holds consecutive leaves. */
 #ifndef SUMTREE_H
 #define SUMTREE_H
 #include <stdint.h>
 
 /* Leaves of the left part of a node with n > 1 leaves. */
 int tr_tree_left(int n);
-/* Whether leaves [from, to) are a node of the tree over n. */
+/* Returns whether leaves [from, to) are a node of the tree over n. */
 int tr_tree_is_node(int n, int from, int to);
-/* The largest nodes of the tree over n within leaves [from, to), in order, as their ends: node i is
- * [end[i - 1], end[i]), the first begins at `from`. Returns how many there are, at most 64. */
+/* Cuts leaves [from, to) into the largest nodes of the tree over n. The first node begins at
+ * `from`, each other one where the node before it ends, and end[i] is where node i ends. Returns
+ * the number of nodes, which is at most 64. */
 int tr_tree_nodes(int n, int from, int to, int *end);
-/* Where piece i of `pieces` begins in n: floor(i n / pieces). Of leaves over ranks, of items over
- * ranks, and of a dimension. */
+/* Returns where piece i begins if n things are cut into `pieces`: floor(i n / pieces). Leaves and
+ * items are dealt to ranks by it. */
 int64_t tr_cut(int64_t n, int64_t pieces, int64_t i);
 #endif

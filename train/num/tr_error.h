@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What went wrong: a code, the rank where it did, and one line for people. */
+/* An error: its code, the rank where it happened, and a message of one line. */
 #ifndef TR_ERROR_H
 #define TR_ERROR_H
 

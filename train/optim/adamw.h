@@ -8,20 +8,22 @@
 
 struct tr_adamw {
 	double beta1, beta2, eps, decay;
-	float *m, *v;                   /* moments, as the flat buffer of weights */
+	float *m, *v;                   /* moments, laid out as the weights are */
 	int64_t step;                   /* updates that were made */
 };
-/* Waits until the memory of a parameter may change: a save may still read it. */
+/* Called before a parameter and its moments change: waits until no save reads their memory. */
 struct tr_gate {
 	int (*wait)(void *arg, int param, struct tr_error *err);
 	void *arg;
 };
-/* Sets *norm to the norm of the gradient of all weights, by integers: no order, number of ranks or
- * cut changes it. NaN or infinite if an item is. [collective] */
+/* Sets *norm to the norm of the gradient of all weights. The squares are added as integers, so the
+ * bits depend on no order and not on the number of ranks. The norm is NaN or infinite if an item
+ * is. [collective] */
 int tr_gradient_norm(const struct tr_registry *reg, const struct tr_isa *isa,
 		     const struct tr_ranks *ranks, const float *grad, double *norm,
 		     struct tr_error *err);
-/* Makes an update with rate lr and the gradients times scale. gate NULL: none. */
+/* Makes an update with learning rate lr and the gradients multiplied by scale.
+ * gate  NULL: no save can be in flight. */
 int tr_adamw_update(struct tr_adamw *a, const struct tr_registry *reg, const struct tr_isa *isa,
 		    float *weights, const float *grad, double lr, double scale,
 		    const struct tr_gate *gate, struct tr_error *err);

@@ -22,8 +22,7 @@ struct tr_leafgrads {
 	int closed, n;
 	float *spare[BUFFERS_MAX];
 	int spare_n;
-	int most;
-	int done;                       /* the step was reduced */
+	int done;                       /* the sum was made: the next leaf begins a step */
 };
 
 int tr_leafgrads_new(struct tr_leafgrads **lg, const struct tr_registry *reg,
@@ -86,7 +85,7 @@ float *tr_leafgrads_of(struct tr_leafgrads *lg, int leaf)
 		return NULL;
 	lg->be->zero(lg->be, grad, lg->reg->gradients);
 	lg->node[lg->n++] = (struct node){ leaf, leaf + 1, grad };
-	lg->most = lg->n > lg->most ? lg->n : lg->most;
+
 	return grad;
 }
 
@@ -138,9 +137,4 @@ int tr_leafgrads_reduce(struct tr_leafgrads *lg, float **grad, struct tr_error *
 	lg->done = 1;
 	*grad = node[0];
 	return 0;
-}
-
-int tr_leafgrads_buffers(const struct tr_leafgrads *lg)
-{
-	return lg->most;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The gradients of a step: a buffer for each leaf that is being computed, merged as nodes of the
- * tree become complete, and at last added up over all ranks. */
+/* The gradients of a step. Each leaf that is being computed has a buffer. The buffers of leaves
+ * that are complete are added up to nodes of the tree, and in the end those of all ranks. */
 #ifndef LEAFGRADS_H
 #define LEAFGRADS_H
 #include "backend.h"
@@ -9,22 +9,21 @@
 
 struct tr_leafgrads;
 
-/* leaves  V, which the number of ranks divides. */
+/* leaves  of all ranks, whose number divides it. */
 int tr_leafgrads_new(struct tr_leafgrads **lg, const struct tr_registry *reg,
 		     struct tr_backend *be, const struct tr_ranks *ranks, int leaves,
 		     struct tr_error *err);
 void tr_leafgrads_free(struct tr_leafgrads *lg);
-/* The leaves of this rank. */
+/* Sets *from and *to to the leaves [from, to) of this rank. */
 void tr_leafgrads_range(const struct tr_leafgrads *lg, int *from, int *to);
-/* The gradients of a leaf of this rank; zero when it is first asked for in a step. Leaves are
- * asked for in ascending order. NULL: no memory. */
+/* Returns the buffer of a leaf of this rank. The first call for a leaf in a step makes it, filled
+ * with zeros; these calls must come in ascending order of leaves. NULL: there is no memory, or too
+ * many leaves are not closed. */
 float *tr_leafgrads_of(struct tr_leafgrads *lg, int leaf);
-/* The leaf and all before it are complete. */
+/* Closes a leaf and all before it: nothing must be added to them any more. */
 void tr_leafgrads_close(struct tr_leafgrads *lg, int leaf);
-/* When all leaves are closed: sets *grad to the sum over the leaves of all ranks. The gradient of a
- * tied head is added to that of the embedding. Valid until the next tr_leafgrads_of.
+/* Sets *grad to the sum over the leaves of all ranks, and adds the gradient of a tied head to that
+ * of the embedding. All leaves must be closed. *grad is valid until the next tr_leafgrads_of.
  * [collective] */
 int tr_leafgrads_reduce(struct tr_leafgrads *lg, float **grad, struct tr_error *err);
-/* Largest number of buffers that were in use. */
-int tr_leafgrads_buffers(const struct tr_leafgrads *lg);
 #endif

@@ -24,7 +24,7 @@ static const char config_file[] = "train.yaml";
 
 struct tr_store {
 	struct tr_ranks *ranks;         /* borrowed */
-	int lost;                       /* operations of the group fail at once */
+	int lost;                       /* 1: operations of the group fail without waiting */
 	struct sheaf_group *group;
 	struct sheaf_run *run, *other;  /* other: the run that is resumed from, if another one */
 	struct sheaf_checkpoint *found;
@@ -54,8 +54,9 @@ static int pass(struct tr_error *err, const struct sheaf_error *from, int code)
 	return code;
 }
 
-/* ---- the group of sheaf, by the exchanges of ours ---- */
+/* ---- a group of the library, made of the operations of tr_ranks ---- */
 
+/* Returns the ranks with the deadline of one operation. */
 static struct tr_ranks within(const void *arg, int timeout_ms)
 {
 	const struct tr_store *s = arg;
@@ -65,7 +66,7 @@ static struct tr_ranks within(const void *arg, int timeout_ms)
 	return g;
 }
 
-/* Ranks that are lost are not waited for again. */
+/* After a rank was lost, operations of the group would wait for it until their deadline. */
 static int is_lost(const void *arg)
 {
 	return ((const struct tr_store *)arg)->lost;
@@ -180,7 +181,8 @@ void tr_store_close(struct tr_store *s, int lost)
 	free(s);
 }
 
-/* Whether a directory is that of the run, however it is written. All ranks must see the same. */
+/* Sets *own to whether `dir` is the directory of the run, perhaps by another path. EINVAL: that is
+ * so on some ranks only. */
 static int is_own_run(const struct tr_store *s, const char *dir, int *own, struct tr_error *err)
 {
 	struct stat a, b;
@@ -217,8 +219,8 @@ static int open_named(struct tr_store *s, const char *resume, int rewind, struct
 	snprintf(dir, sizeof(dir), "%.*s", (int)(at - resume), resume);
 	rc = is_own_run(s, dir, &own, err);
 	if (rc == 0 && !own && rewind)
-		rc = tr_fail(err, TR_EINVAL, "rewind: %s is another run than %s, and stays as it "
-			     "is; leave rewind out", dir, s->run_dir);
+		rc = tr_fail(err, TR_EINVAL, "rewind: %s is another run than %s, and a training "
+			     "rewinds its own run only; leave rewind out", dir, s->run_dir);
 	if (rc == 0 && !own) {
 		rc = pass(err, &e, sheaf_run_open(&s->other, dir, s->group, &opts, &e));
 		run = s->other;
@@ -277,7 +279,8 @@ static int see_newest(void *arg, const struct sheaf_item *item)
 	return 0;
 }
 
-/* Steps in the way of saves are found before the training, and not by its first save. */
+/* The library refuses to save a step that is older than the newest one. Says so before the
+ * training, and not at its first save. */
 static int check_newest(const struct tr_store *s, int64_t step, struct tr_error *err)
 {
 	struct sheaf_error e;
@@ -291,7 +294,8 @@ static int check_newest(const struct tr_store *s, int64_t step, struct tr_error 
 	return rc;
 }
 
-/* A checkpoint may have no such file. One that has it and does not give it is at fault. */
+/* It is no error if the checkpoint has no such file. It is one if the file is listed but cannot be
+ * read. */
 int tr_store_file(struct tr_store *s, const char *name, const char **text, size_t *n,
 		  struct tr_error *err)
 {
@@ -352,7 +356,7 @@ int tr_store_rewind(struct tr_store *s, struct tr_error *err)
 
 	if (s->rewind_to < 0)
 		return 0;
-	/* Without the tensors, whose names, shapes and types are checked. */
+	/* A dry load checks the names, shapes and types of all tensors, and reads none. */
 	rc = sheaf_checkpoint_load(s->found, s->state, SHEAF_LOAD_DRY, NULL, &e);
 	if (rc == 0)
 		rc = sheaf_run_rewind(s->run, s->rewind_to, &e);
@@ -449,7 +453,8 @@ static void add_notes(struct tr_store *s, const struct tr_progress *p)
 		p->data_hash };
 	char text[24];
 
-	/* By all ranks: the commit fails if they differ. So do the results of these calls. */
+	/* All ranks add the same notes, because otherwise the commit fails. It also fails if one of
+	 * these calls did, so their results are not checked. */
 	for (int i = 0; i < NOTES; i++) {
 		snprintf(text, sizeof(text), "%" PRIu64, x[i]);
 		sheaf_save_note(s->save, keys[i], text, NULL);
@@ -474,7 +479,7 @@ int tr_store_begin(struct tr_store *s, const struct tr_progress *p,
 		rc = pass(err, &e, sheaf_save_attach(s->save, files[i].file, files[i].bytes,
 						     files[i].n, &e));
 	rc = tr_agree(s->ranks, rc, err);
-	/* It lacks a file, and must not be committed. */
+	/* A file could not be attached, so the save must not be committed. */
 	if (rc < 0) {
 		sheaf_save_free(s->save);
 		s->save = NULL;

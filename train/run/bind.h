@@ -6,12 +6,14 @@
 
 struct tr_store;
 
-/* What a checkpoint knows beside tensors. */
+/* The step of a checkpoint, and what its notes say. */
 struct tr_progress {
-	int64_t step, consumed, tokens, adam_step;
+	int64_t step;
+	int64_t consumed, tokens;       /* samples and targets that were trained on */
+	int64_t adam_step;
 	uint64_t seed;
-	int64_t virtual_dp;             /* V; 0: it was not set */
-	int64_t data_tokens;            /* which data: tr_lm_identify; 0: unknown, in old ones */
+	int64_t virtual_dp;             /* 0: it was not set */
+	int64_t data_tokens;            /* this and data_hash: tr_lm_identify; 0: not noted */
 	uint64_t data_hash;
 };
 struct tr_store_opts {
@@ -21,31 +23,40 @@ struct tr_store_opts {
 	void (*log)(void *arg, int level, const char *line);
 	void *arg;
 };
-/* The name of a code: "EIO". Static. */
+/* Returns the name of a code, such as "EIO". The text is static. */
 const char *tr_code_name(int code);
 
-/* Opens the run, and makes it if it is not there. [collective] */
+/* Opens the run, and makes it if it does not exist. [collective] */
 int tr_store_open(struct tr_store **s, const struct tr_store_opts *o, struct tr_ranks *ranks,
 		  struct tr_error *err);
-/* lost: a rank is lost, and the others are not waited for. [collective] unless lost */
+/* Releases everything.
+ * lost  1: an operation of the ranks returned ELOST, so this call must not wait for any rank.
+ * [collective] unless lost */
 void tr_store_close(struct tr_store *s, int lost);
-/* Finds the checkpoint to resume from. resume: "auto", "none" or "RUN@STEP". p->step is 0 if there
- * is none. *config and *n get the options that it was trained with, or NULL; valid until the load.
- * rewind: newer checkpoints of the run may be in the way, for tr_store_rewind.
- * EINVAL: they are, so no save could be committed, or rewind with another run. [collective] */
+/* Finds the checkpoint to resume from.
+ * resume     "auto", "none" or "RUN@STEP".
+ * rewind     1: the run may have newer checkpoints, which tr_store_rewind will set aside.
+ * p          receives the notes. p->step is 0 if there is nothing to resume from.
+ * config, n  receive the options that the checkpoint was trained with, or NULL; valid until the
+ *            load.
+ * EINVAL: the run has newer checkpoints and rewind is 0, so no save could be committed; or rewind
+ * is 1, and the checkpoint is in another run. [collective] */
 int tr_store_find(struct tr_store *s, const char *resume, int rewind, struct tr_progress *p,
 		  const char **config, size_t *n, struct tr_error *err);
-/* An attached file of what was found, valid until the load; NULL if it has no such file. [local] */
+/* Reads a file that is attached to the checkpoint that was found. *text is valid until the load,
+ * and NULL if there is no such file. [local] */
 int tr_store_file(struct tr_store *s, const char *name, const char **text, size_t *n,
 		  struct tr_error *err);
-/* Whether what was found is of another run. */
+/* Returns whether the checkpoint that was found is in another run. */
 int tr_store_is_other(const struct tr_store *s);
-/* Sets aside what is in the way, if tr_store_find got rewind. Call it when all else is checked,
- * before the load. [collective] */
+/* Sets the newer checkpoints aside if rewind was 1 in tr_store_find. Call it before the load, when
+ * everything else has been checked. [collective] */
 int tr_store_rewind(struct tr_store *s, struct tr_error *err);
-/* What was found, for people: "RUN@STEP". Valid until the store is closed. */
+/* Returns the name of the checkpoint that was found, "RUN@STEP", for messages. Valid until the
+ * store is closed. */
 const char *tr_store_found(const struct tr_store *s);
-/* Describes the state: the weights and moments of a trainer. Before the next calls. [local] */
+/* Describes the weights and moments of a trainer, which the calls below save and load. Call it
+ * before them. [local] */
 int tr_store_describe(struct tr_store *s, struct tr_trainer *t, struct tr_error *err);
 /* Fills the state from the checkpoint that was found. [collective] */
 int tr_store_load(struct tr_store *s, struct tr_error *err);
@@ -58,13 +69,13 @@ struct tr_attachment {
 	const void *bytes;
 	size_t n;
 };
-/* Begins to save in the background. The memory of a parameter may change after its gate. The last
- * save must be committed. [collective] */
+/* Begins to save in the background. The memory of a parameter may change after its gate. The save
+ * before it must be committed. [collective] */
 int tr_store_begin(struct tr_store *s, const struct tr_progress *p,
 		   const struct tr_attachment *files, int files_n, struct tr_error *err);
-/* The gate of each parameter, for tr_adamw_update. */
+/* Returns the gate of the parameters, for tr_adamw_update. */
 struct tr_gate tr_store_gate(struct tr_store *s);
-/* Carries a save on without waiting; with wait until it is committed. *step gets the number of a
- * save that this call committed, or 0. [collective] */
+/* Continues the save in flight, if there is one, without waiting; with `wait` until it is
+ * committed. *step receives the step that this call committed, or 0. [collective] */
 int tr_store_advance(struct tr_store *s, int wait, int64_t *step, struct tr_error *err);
 #endif

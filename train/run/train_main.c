@@ -8,11 +8,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "configread.h"
 #include "ranks_mpi.h"
 #include "textprep.h"
 #include "trainloop.h"
 
-enum { FILE_MAX_BYTES = 1 << 20, EXIT_NO = 1, EXIT_TROUBLE = 2 };
+enum { EXIT_NO = 1, EXIT_TROUBLE = 2 };
 
 struct command {
 	struct tr_opts opts;
@@ -66,7 +67,8 @@ static int complain(const struct tr_error *err)
 
 /* ---- run ---- */
 
-/* --KEY VALUE and --KEY=VALUE; a switch may stand alone. Returns the arguments that were taken. */
+/* Sets the option of --KEY VALUE or --KEY=VALUE. A switch needs no value. Returns the number of
+ * arguments that this took. */
 static int take_flag(struct command *c, int argc, char **argv, struct tr_error *err)
 {
 	char key[64], *equals = strchr(argv[0], '=');
@@ -79,7 +81,7 @@ static int take_flag(struct command *c, int argc, char **argv, struct tr_error *
 		c->events = value;
 		return taken;
 	}
-	if (!equals && tr_opts_is_switch(key) == 1 &&
+	if (!equals && tr_opts_is_switch(key) &&
 	    (!value || (strcmp(value, "true") != 0 && strcmp(value, "false") != 0))) {
 		value = "true";
 		taken = 1;
@@ -93,24 +95,12 @@ static int take_flag(struct command *c, int argc, char **argv, struct tr_error *
 
 static int read_config(struct command *c, const char *path, struct tr_error *err)
 {
-	char *text = malloc(FILE_MAX_BYTES + 1);
-	FILE *f = fopen(path, "rbe");
+	char *text;
 	size_t n;
-	int rc = 0;
+	int rc = tr_config_read(path, &text, &n, err);
 
-	if (!f || !text) {
-		rc = tr_fail(err, f ? TR_ENOMEM : TR_EIO, "%s: %s", path, strerror(errno));
-	} else {
-		n = fread(text, 1, FILE_MAX_BYTES + 1, f);
-		if (ferror(f))
-			rc = tr_fail(err, TR_EIO, "%s: %s", path, strerror(errno));
-		else if (n > FILE_MAX_BYTES)
-			rc = tr_fail(err, TR_EINVAL, "%s: larger than 1 MiB", path);
-		else
-			rc = tr_opts_read_yaml(&c->opts, text, n, path, TR_FROM_FILE, err);
-	}
-	if (f)
-		fclose(f);
+	if (rc == 0)
+		rc = tr_opts_read_yaml(&c->opts, text, n, path, TR_FROM_FILE, err);
 	free(text);
 	return rc;
 }
@@ -131,7 +121,7 @@ static int read_arguments(struct command *c, int argc, char **argv, struct tr_er
 		} else if (!config) {
 			config = argv[i];
 		} else {
-			rc = tr_fail(err, TR_EINVAL, "%s: there is a CONFIG already, %s; use "
+			rc = tr_fail(err, TR_EINVAL, "%s: there is a CONFIG already, %s; give "
 				     "one", argv[i], config);
 		}
 		i += rc;
@@ -190,7 +180,7 @@ static int run(int argc, char **argv)
 		complain(&err);
 	fflush(NULL);
 	tr_opts_release(&c.opts);
-	/* Finalize would wait for ranks that are not there any more. */
+	/* MPI_Finalize would wait for ranks that have ended. */
 	if (rc == TR_ELOST)
 		_exit(status);
 	tr_ranks_free(&ranks);

@@ -9,11 +9,11 @@
 #include <string.h>
 #include <unistd.h>
 
-int tr_events_open(struct tr_events *e, int speaks, int json, const char *path,
+int tr_events_open(struct tr_events *e, int writes, int json, const char *path,
 		   struct tr_error *err)
 {
-	*e = (struct tr_events){ .speaks = speaks, .json = json, .fd = -1 };
-	if (!speaks || !path)
+	*e = (struct tr_events){ .writes = writes, .json = json, .fd = -1 };
+	if (!writes || !path)
 		return 0;
 	e->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
 	if (e->fd < 0)
@@ -41,7 +41,8 @@ static void put_line(struct tr_events *e, int fd, const char *line, size_t n)
 	} while (n > 0 && (put > 0 || (put < 0 && errno == EINTR)));
 	if (n > 0 && !e->lost) {
 		e->lost = 1;
-		fprintf(stderr, "sheaf-train: %s: events are lost\n", strerror(errno));
+		fprintf(stderr, "sheaf-train: an event could not be written: %s; the training "
+			"continues\n", strerror(errno));
 	}
 }
 
@@ -50,11 +51,11 @@ void tr_event(struct tr_events *e, json_t *event)
 	char *text;
 	size_t n;
 
-	if (e->speaks && (e->json || e->fd >= 0) && event) {
+	if (e->writes && (e->json || e->fd >= 0) && event) {
 		text = json_dumps(event, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(9));
 		if (text) {
 			n = strlen(text);
-			text[n++] = '\n'; /* in place of the zero, so that there is one write */
+			text[n++] = '\n'; /* over the final zero, so that one write is enough */
 			if (e->json)
 				put_line(e, STDOUT_FILENO, text, n);
 			if (e->fd >= 0)
@@ -69,7 +70,7 @@ void tr_say(struct tr_events *e, const char *fmt, ...)
 {
 	va_list ap;
 
-	if (!e->speaks || e->json)
+	if (!e->writes || e->json)
 		return;
 	va_start(ap, fmt);
 	vprintf(fmt, ap);

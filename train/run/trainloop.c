@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "trainloop.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,10 +9,9 @@
 #include <time.h>
 
 #include "bind.h"
+#include "configread.h"
 #include "itemhash.h"
 #include "lm.h"
-
-enum { CONFIG_MAX = 1 << 20 };
 
 struct loop {
 	struct tr_opts *o;
@@ -28,8 +26,7 @@ struct loop {
 	size_t config_n;
 	char *yaml;                     /* the options */
 	struct tr_progress progress;
-	int64_t first_step;             /* that this job began with */
-	int64_t blocked_ns;             /* by saves, since the last event of a step */
+	int64_t blocked_ns;             /* time that saves took, since the last event of a step */
 	int64_t last_saved;             /* step of the last save that began */
 	const char *changed[TR_OPTS_MAX + 1];
 };
@@ -42,38 +39,13 @@ static int64_t now_ns(void)
 	return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
 }
 
-/* Lines of the library; those of files and steps that it only tells are for people who ask. */
+/* Prints the errors and warnings of the library: levels 0 and 1. */
 static void log_line(void *arg, int level, const char *line)
 {
 	const struct loop *l = arg;
 
 	if (level <= 1 && l->ranks->rank == 0)
 		fprintf(stderr, "sheaf-train: %s\n", line);
-}
-
-static int read_file(const char *path, char **text, size_t *n, struct tr_error *err)
-{
-	FILE *f = fopen(path, "rbe");
-	int rc = 0;
-
-	*text = malloc(CONFIG_MAX + 1);
-	if (!f)
-		rc = tr_fail(err, errno == ENOENT ? TR_ENOENT : TR_EIO, "%s: %s", path,
-			     strerror(errno));
-	else if (!*text)
-		rc = tr_fail(err, TR_ENOMEM, "%s: no memory to read it", path);
-	if (rc == 0) {
-		*n = fread(*text, 1, CONFIG_MAX + 1, f);
-		if (ferror(f))
-			rc = tr_fail(err, TR_EIO, "%s: %s", path, strerror(errno));
-		else if (*n > CONFIG_MAX)
-			rc = tr_fail(err, TR_EFORMAT, "%s: larger than 1 MiB", path);
-		else
-			(*text)[*n] = 0;
-	}
-	if (f)
-		fclose(f);
-	return rc;
 }
 
 static int is_directory(const char *path)
@@ -90,7 +62,7 @@ static int read_model_config(struct loop *l, struct tr_error *err)
 
 	snprintf(path, sizeof(path), "%s%s", l->o->model,
 		 is_directory(l->o->model) ? "/config.json" : "");
-	rc = read_file(path, &l->config_text, &l->config_n, err);
+	rc = tr_config_read(path, &l->config_text, &l->config_n, err);
 	if (rc == 0)
 		rc = tr_model_config_read(&l->config, l->config_text, l->config_n, path, err);
 	if (rc == 0 && l->o->seq > l->config.positions_max)
@@ -104,7 +76,8 @@ static int read_model_config(struct loop *l, struct tr_error *err)
 	return rc;
 }
 
-/* Finds what to resume from, and completes the options by those that it was trained with. */
+/* Finds the checkpoint to resume from. Options that are not set get the values that it was trained
+ * with. */
 static int find_checkpoint(struct loop *l, struct tr_error *err)
 {
 	const char *config;
@@ -128,7 +101,8 @@ static int find_checkpoint(struct loop *l, struct tr_error *err)
 	return rc;
 }
 
-/* A rank with other options or data would compute something else, or wait for what nobody does. */
+/* Fails on all ranks if one of them has other options or data than the others. It would compute
+ * other numbers, or wait in an operation in which the others do not take part. */
 static int agree_on_options(struct loop *l, struct tr_error *err)
 {
 	char *text = tr_opts_yaml(l->o);
@@ -195,7 +169,8 @@ static int make_task(struct loop *l, struct tr_error *err)
 	return rc;
 }
 
-/* Weights of another architecture may have the same shapes. */
+/* Compares the model with that of the checkpoint. Weights of different models may have the same
+ * shapes, so the load would not notice. */
 static int check_model(const struct loop *l, struct tr_error *err)
 {
 	struct tr_model_config before;
@@ -223,7 +198,8 @@ static void list_as_changed(struct loop *l, const char *key)
 	l->changed[i] = key;
 }
 
-/* The place in the data means nothing in other data. */
+/* Refuses other data than that of the checkpoint, in which its position would mean nothing. With a
+ * checkpoint of another run the new data is listed as changed. */
 static int check_data(struct loop *l, struct tr_error *err)
 {
 	struct tr_progress *p = &l->progress;
@@ -234,11 +210,10 @@ static int check_data(struct loop *l, struct tr_error *err)
 						  p->data_hash != hash);
 
 	if (rc == 0 && other && !tr_store_is_other(l->store))
-		rc = tr_fail(err, TR_EINVAL, "data %s is not what %s was trained on: it has "
-			     "%" PRId64 " tokens and that had %" PRId64 ", or others; use that "
-			     "data, or another run with resume %s", l->o->data,
-			     tr_store_found(l->store), tokens, p->data_tokens,
-			     tr_store_found(l->store));
+		rc = tr_fail(err, TR_EINVAL, "data %s, of %" PRId64 " tokens, is not the data of "
+			     "%s, of %" PRId64 " tokens; use that data, or another run with "
+			     "resume %s", l->o->data, tokens, tr_store_found(l->store),
+			     p->data_tokens, tr_store_found(l->store));
 	if (rc == 0 && other)
 		list_as_changed(l, "data");
 	p->data_tokens = tokens;
@@ -246,7 +221,7 @@ static int check_data(struct loop *l, struct tr_error *err)
 	return rc;
 }
 
-/* The weights and the place in the training. */
+/* Sets the weights and the position in the training, from the checkpoint or to begin with. */
 static int fill(struct loop *l, struct tr_error *err)
 {
 	int rc = tr_store_describe(l->store, &l->t, err);
@@ -266,13 +241,13 @@ static int fill(struct loop *l, struct tr_error *err)
 		tr_registry_draw(tr_model_registry(l->t.model), tr_model_weights(l->t.model),
 				 (uint64_t)l->o->seed, l->config.init_range);
 	}
-	l->first_step = l->last_saved = l->progress.step;
+	l->last_saved = l->progress.step;
 	l->progress.seed = (uint64_t)l->o->seed;
 	l->progress.virtual_dp = l->o->virtual.dp;
 	return rc;
 }
 
-/* What only this rank does, between agreements. */
+/* Checks and makes what needs no other rank. The caller agrees on the result. */
 static int prepare_alone(struct loop *l, struct tr_error *err)
 {
 	int rc = tr_opts_check(l->o, l->ranks->n, err);
@@ -311,7 +286,7 @@ static int prepare(struct loop *l, struct tr_error *err)
 		rc = tr_agree(l->ranks, find_checkpoint(l, err), err);
 	if (rc == 0)
 		rc = tr_agree(l->ranks, prepare_alone(l, err), err);
-	/* Again, with the options of the checkpoint and the data. */
+	/* Again, now that options of the checkpoint and the data are known. */
 	if (rc == 0)
 		rc = agree_on_options(l, err);
 	return rc == 0 ? fill(l, err) : rc;
@@ -384,7 +359,7 @@ static void tell_saved(struct loop *l, int64_t step)
 
 /* ---- the loop ---- */
 
-/* Carries the save in flight on; with wait to its commit. */
+/* Continues the save in flight; with `wait` until it is committed. */
 static int advance(struct loop *l, int wait, struct tr_error *err)
 {
 	int64_t start = now_ns(), step;
@@ -396,7 +371,8 @@ static int advance(struct loop *l, int wait, struct tr_error *err)
 	return rc;
 }
 
-/* After a failure that all ranks know of: the save in flight is of a step before it. */
+/* Commits the save in flight after a failure that all ranks have agreed on. It is of an earlier
+ * step, which did not fail. */
 static void finish_save(struct loop *l)
 {
 	struct tr_error err = { .rank = -1 };
@@ -433,7 +409,7 @@ static int step(struct loop *l, struct tr_error *err)
 
 	l->be->gemm_ns = 0;
 	rc = tr_lm_train(l->lm, &l->t, l->progress.consumed, &gate, &s, err);
-	/* A failure in the update is of one rank's gate; the others learn of it here. */
+	/* In the update a gate may have failed on one rank, without an operation of all ranks. */
 	rc = tr_agree(l->ranks, rc, err);
 	if (rc < 0)
 		return rc;
@@ -447,7 +423,7 @@ static int step(struct loop *l, struct tr_error *err)
 	return rc;
 }
 
-/* Why there is no further step, or NULL. */
+/* Returns why there is no further step, or NULL if there is one. */
 static const char *reason_to_end(const struct loop *l)
 {
 	const struct tr_opts *o = l->o;

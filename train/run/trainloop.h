@@ -6,8 +6,9 @@
 #include "trainevents.h"
 #include "trainopts.h"
 
-/* Trains as the options say, which the values of a checkpoint that is resumed complete. Returns 0
- * when all steps are done, or the data is at its end, and the last step is saved. [collective] */
+/* Trains. Options that are not set get their values from the checkpoint that is resumed, if there
+ * is one. Returns 0 when all steps are done or the data is used up, and the last step is saved.
+ * [collective] */
 int tr_train(struct tr_ranks *ranks, struct tr_opts *o, struct tr_events *events,
 	     struct tr_error *err);
 #endif

@@ -8,7 +8,8 @@
 #include <string.h>
 
 enum kind { TEXT, INTEGER, NUMBER, SWITCH, CHOICE, AXES };
-/* COMPUTES: a checkpoint has it, and a resume takes it from there unless it is given. */
+/* COMPUTES: the option changes what is computed, so a resume takes its value from the checkpoint if
+ * it is not set. NEEDED: a training cannot do without it. */
 enum { COMPUTES = 1, NEEDED = 2 };
 
 struct option {
@@ -165,7 +166,8 @@ static int within(const struct option *t, double x)
 	return x >= t->least && x <= t->most;
 }
 
-/* Whether a text is UTF-8 without control characters, which YAML and JSON give back as it is. */
+/* Returns whether a text is UTF-8 without control characters. YAML and JSON can hold it
+ * unchanged. */
 static int is_text(const char *text)
 {
 	const unsigned char *c = (const unsigned char *)text;
@@ -252,7 +254,7 @@ int tr_opts_set(struct tr_opts *o, const char *key, const char *text, enum tr_so
 	if (i < 0)
 		return tr_fail(err, TR_EINVAL, "%s%s: there is no such option; see sheaf-train "
 			       "--help", where, key);
-	/* How to run is not a property of a checkpoint. */
+	/* From a checkpoint come only options that change what is computed. */
 	if (o->source[i] > source || (source == TR_FROM_CHECKPOINT && !(t->flags & COMPUTES)))
 		return 0;
 	if (!read_value(t, text, o)) {
@@ -275,7 +277,7 @@ int tr_opts_is_switch(const char *key)
 {
 	int i = find(key);
 
-	return i < 0 ? -1 : table[i].kind == SWITCH;
+	return i >= 0 && table[i].kind == SWITCH;
 }
 
 int tr_opts_init(struct tr_opts *o, struct tr_error *err)
@@ -299,7 +301,7 @@ void tr_opts_release(struct tr_opts *o)
 	*o = (struct tr_opts){ .seed = 0 };
 }
 
-/* The value as text, or 0 if it has none. */
+/* Writes the value of an option as text. Returns 0 if it has none. */
 static int value_text(const struct tr_opts *o, const struct option *t, char *to, size_t n)
 {
 	const void *at = field(o, t);
@@ -335,7 +337,7 @@ static int value_text(const struct tr_opts *o, const struct option *t, char *to,
 	}
 }
 
-/* A text is quoted, so that YAML takes it as it is. */
+/* Text is quoted, because YAML would read some of it as something else. */
 static void write_option(FILE *to, const struct tr_opts *o, const struct option *t)
 {
 	char text[4200];
@@ -398,7 +400,7 @@ void tr_opts_help(FILE *to)
 	}
 }
 
-/* ---- what options must be together ---- */
+/* ---- do the options fit together? ---- */
 
 static int check_needed(const struct tr_opts *o, struct tr_error *err)
 {
@@ -417,12 +419,12 @@ static int check_layout(const struct tr_opts *o, int ranks, struct tr_error *err
 {
 	if (o->mesh.tp != 1 || o->mesh.pp != 1)
 		return tr_fail(err, TR_EINVAL, "mesh tp=%" PRId64 ", pp=%" PRId64 ": this version "
-			       "cuts the batch alone; use dp, and tp=1, pp=1", o->mesh.tp,
+			       "has data parallelism only; use dp, and tp=1, pp=1", o->mesh.tp,
 			       o->mesh.pp);
 	if (o->virtual.dp && (o->virtual.tp != 1 || o->virtual.pp != 1))
 		return tr_fail(err, TR_EINVAL, "virtual tp=%" PRId64 ", pp=%" PRId64 ": this "
-			       "version cuts the batch alone; use dp, and tp=1", o->virtual.tp,
-			       o->virtual.pp);
+			       "version has data parallelism only; use dp, and tp=1, pp=1",
+			       o->virtual.tp, o->virtual.pp);
 	if (o->mesh.dp != ranks)
 		return tr_fail(err, TR_EINVAL, "mesh dp=%" PRId64 " needs as many ranks, and the "
 			       "job has %d; use mpirun -n %" PRId64 ", or leave mesh out",

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The options of a training: one table says how each is called, what it may be, its default, and
- * its help. */
+/* The options of a training. One table has the name, type, limits, default and help of each. */
 #ifndef TRAINOPTS_H
 #define TRAINOPTS_H
 #include <stddef.h>
@@ -9,7 +8,7 @@
 
 #include "tr_error.h"
 
-/* Where a value comes from. A later one wins. */
+/* Where a value comes from. A later source overrides an earlier one. */
 enum tr_source { TR_FROM_DEFAULT, TR_FROM_CHECKPOINT, TR_FROM_FILE, TR_FROM_FLAG };
 
 struct tr_axes {
@@ -19,7 +18,7 @@ enum { TR_OPTS_MAX = 64 };
 
 struct tr_opts {
 	char *run, *model, *data, *resume;      /* owned, as all strings */
-	int64_t init, decay, dtype;             /* which of their choices */
+	int64_t init, decay, dtype;             /* the number of the choice */
 	char *isa;
 	int64_t seed, batch, micro_batch, seq, steps, epochs, warmup, save_every, keep_last,
 		timeout_ms;
@@ -30,29 +29,32 @@ struct tr_opts {
 };
 enum { TR_INIT_RANDOM, TR_INIT_MODEL };
 
-/* Sets all to their defaults. */
+/* Sets all options to their defaults. */
 int tr_opts_init(struct tr_opts *o, struct tr_error *err);
 void tr_opts_release(struct tr_opts *o);
-/* Sets an option from text, unless its value comes from a better source. where: stands before
- * messages, such as "--" or "a.yaml: line 3: ". EINVAL: there is no such option, or it may not have
- * that value. */
+/* Sets an option from text, unless its value has a source that overrides this one.
+ * where  the beginning of messages, such as "--" or "a.yaml: line 3: ".
+ * EINVAL: there is no such option, or it may not have that value. */
 int tr_opts_set(struct tr_opts *o, const char *key, const char *text, enum tr_source source,
 		const char *where, struct tr_error *err);
-/* Whether an option has no argument on the command line: a boolean. -1: there is no such option. */
+/* Returns whether a key is that of an option which is true or false, so that --KEY alone sets
+ * it. */
 int tr_opts_is_switch(const char *key);
-/* Completes what depends on other options and on the number of ranks, and checks them. EINVAL names
- * the options. */
+/* Sets the options that follow from others and from the number of ranks, and checks that all fit
+ * together. EINVAL: they do not; the message names them. */
 int tr_opts_check(struct tr_opts *o, int ranks, struct tr_error *err);
 
-/* Reads a file of YAML: a mapping of options to values, or, for mesh and virtual, to mappings.
- * Anchors, tags, duplicate keys and everything else are refused with the line. */
+/* Sets options from YAML: a mapping of options to values, or, for mesh and virtual, to mappings.
+ * Everything else, such as anchors, tags and duplicate keys, is EINVAL. The message has the
+ * line. */
 int tr_opts_read_yaml(struct tr_opts *o, const char *text, size_t n, const char *name,
 		      enum tr_source source, struct tr_error *err);
-/* Writes YAML that reproduces them: all options that are set or have a default. Returns the text,
- * which the caller frees; NULL: no memory. */
+/* Returns YAML that sets the same options: all that are set or have a default. The caller frees the
+ * text. NULL: no memory. */
 char *tr_opts_yaml(const struct tr_opts *o);
-/* Keys of the options that differ, NULL at the end; at most TR_OPTS_MAX + 1 of them. Options that
- * say how to run and not what to compute are left out. */
+/* Sets `keys` to the keys of the options that are different in a and b, and a NULL behind them. It
+ * has room for TR_OPTS_MAX + 1. Options that do not change what is computed are left out. */
 void tr_opts_differ(const struct tr_opts *a, const struct tr_opts *b, const char **keys);
+/* Writes the list of all options for --help. */
 void tr_opts_help(FILE *to);
 #endif

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* YAML, by libyaml's events: a mapping of scalars, and of mappings of scalars. */
+/* Reads options from YAML by the events of libyaml. The document is a mapping whose values are
+ * scalars or mappings of scalars. */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <yaml.h>
 
 #include "trainopts.h"
 
-enum { TEXT_MAX = 4096, KEYS_MAX = 128 };
+/* As many keys as there may be options, and one that is refused because there is no such option. */
+enum { TEXT_MAX = 4096, KEYS_MAX = TR_OPTS_MAX + 1 };
 
 struct reader {
 	yaml_parser_t parser;
@@ -26,7 +29,8 @@ static int refuse(struct reader *r, const char *why)
 		       r->event.start_mark.line + 1, why);
 }
 
-/* The next event. Anchors, aliases and tags have no use here, and change what is read. */
+/* Reads the next event. Anchors, aliases and tags are refused: they change what is read, and
+ * options do not need them. */
 static int next(struct reader *r)
 {
 	if (r->has_event)
@@ -41,7 +45,7 @@ static int next(struct reader *r)
 	case YAML_ALIAS_EVENT:
 		return refuse(r, "an alias; write the value out");
 	case YAML_SEQUENCE_START_EVENT:
-		return refuse(r, "a list; options have one value");
+		return refuse(r, "a list; write one value");
 	case YAML_SCALAR_EVENT:
 		if (r->event.data.scalar.anchor)
 			return refuse(r, "an anchor; remove it");
@@ -50,7 +54,8 @@ static int next(struct reader *r)
 		if (strlen((const char *)r->event.data.scalar.value) !=
 		    r->event.data.scalar.length ||
 		    r->event.data.scalar.length >= TEXT_MAX)
-			return refuse(r, "a value that is too long, or has a zero byte");
+			return refuse(r, "a value that is too long or has a zero byte; write "
+				      "another");
 		return 0;
 	case YAML_MAPPING_START_EVENT:
 		if (r->event.data.mapping_start.anchor || r->event.data.mapping_start.tag)
@@ -66,7 +71,7 @@ static const char *scalar(const struct reader *r)
 	return r->event.type == YAML_SCALAR_EVENT ? (const char *)r->event.data.scalar.value : NULL;
 }
 
-/* "a=1,b=2" from the mapping whose start was read. */
+/* Reads a mapping, whose start was read, as "a=1,b=2". */
 static int read_inner(struct reader *r, char *to, size_t size)
 {
 	size_t n = 0;
@@ -80,16 +85,16 @@ static int read_inner(struct reader *r, char *to, size_t size)
 		if (r->event.type == YAML_MAPPING_END_EVENT)
 			return 0;
 		if (!scalar(r))
-			return refuse(r, "a mapping within a mapping within the options");
+			return refuse(r, "a mapping within that of an option; write a value");
 		n += (size_t)snprintf(to + n, size - n, "%s%.20s", n ? "," : "", scalar(r));
 		rc = next(r);
 		if (rc < 0)
 			return rc;
 		if (!scalar(r))
-			return refuse(r, "a mapping within a mapping within the options");
+			return refuse(r, "a mapping within that of an option; write a value");
 		n += (size_t)snprintf(to + n, size - n, "=%.20s", scalar(r));
 		if (n + 48 > size)
-			return refuse(r, "too many entries in a mapping");
+			return refuse(r, "too many entries in a mapping; remove some");
 	}
 }
 
@@ -98,13 +103,12 @@ static int note_key(struct reader *r, const char *key)
 	for (int i = 0; i < r->keys_n; i++)
 		if (strncmp(r->keys[i], key, sizeof(r->keys[i]) - 1) == 0)
 			return refuse(r, "an option that was set above; remove one of them");
-	if (r->keys_n == KEYS_MAX)
-		return refuse(r, "too many options");
+	assert(r->keys_n < KEYS_MAX);
 	snprintf(r->keys[r->keys_n++], sizeof(r->keys[0]), "%s", key);
 	return 0;
 }
 
-/* One option: its key was read. */
+/* Reads the value of the option whose key was read, and sets it. */
 static int read_option(struct reader *r)
 {
 	char key[40], where[300], text[TEXT_MAX];
@@ -132,7 +136,7 @@ static int read_document(struct reader *r)
 	if (rc < 0)
 		return rc;
 	if (r->event.type != YAML_MAPPING_START_EVENT)
-		return refuse(r, "options are a mapping, such as `steps: 100`");
+		return refuse(r, "the options must be a mapping, such as `steps: 100`");
 	for (;;) {
 		rc = next(r);
 		if (rc < 0 || r->event.type == YAML_MAPPING_END_EVENT)

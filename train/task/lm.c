@@ -14,11 +14,13 @@ struct tr_lm {
 	struct tr_lm_opts o;
 	struct tr_tokenfile file;
 	int64_t samples;
-	/* A micro-batch. */
-	int64_t *begin, *sample;
-	int32_t *token, *target, *position, *read;
-	uint8_t *mask;
+	/* One micro-batch. */
+	int64_t *begin;
+	int32_t *token, *target, *position;
 	float *weight, *loss, **grad;
+	/* One sample and the token behind it. */
+	int32_t *read;
+	uint8_t *mask;
 };
 
 static int allocate(struct tr_lm *lm)
@@ -26,7 +28,6 @@ static int allocate(struct tr_lm *lm)
 	size_t seqs = (size_t)lm->o.micro_batch, n = seqs * (size_t)lm->o.seq;
 
 	lm->begin = calloc(seqs + 1, sizeof(*lm->begin));
-	lm->sample = calloc(seqs, sizeof(*lm->sample));
 	lm->grad = calloc(seqs, sizeof(*lm->grad));
 	lm->token = calloc(n, sizeof(*lm->token));
 	lm->target = calloc(n, sizeof(*lm->target));
@@ -35,8 +36,8 @@ static int allocate(struct tr_lm *lm)
 	lm->mask = calloc((size_t)lm->o.seq + 1, 1);
 	lm->weight = calloc(n, sizeof(*lm->weight));
 	lm->loss = calloc(n, sizeof(*lm->loss));
-	return lm->begin && lm->sample && lm->grad && lm->token && lm->target && lm->position &&
-		lm->read && lm->mask && lm->weight && lm->loss;
+	return lm->begin && lm->grad && lm->token && lm->target && lm->position && lm->read &&
+		lm->mask && lm->weight && lm->loss;
 }
 
 int tr_lm_new(struct tr_lm **out, const struct tr_lm_opts *o, struct tr_error *err)
@@ -67,7 +68,6 @@ void tr_lm_free(struct tr_lm *lm)
 		return;
 	tr_tokenfile_close(&lm->file);
 	free(lm->begin);
-	free(lm->sample);
 	free(lm->grad);
 	free(lm->token);
 	free(lm->target);
@@ -90,7 +90,7 @@ int tr_lm_identify(const struct tr_lm *lm, int64_t *tokens, uint64_t *hash, stru
 	return tr_tokenfile_hash(&lm->file, hash, err);
 }
 
-/* The tokens of a sample that have a target: seq, or fewer at the end of the file. */
+/* Returns how many tokens of a sample have a target: seq, or fewer at the end of the file. */
 static int64_t length_of(const struct tr_lm *lm, int64_t sample)
 {
 	int64_t left = lm->file.n - 1 - sample * lm->o.seq;
@@ -98,13 +98,15 @@ static int64_t length_of(const struct tr_lm *lm, int64_t sample)
 	return left < lm->o.seq ? left : lm->o.seq;
 }
 
-/* Appends a sample to the micro-batch. Position p of a sample predicts the token after it. */
+/* Appends a sample to the micro-batch. The target of each token is the one after it. */
 static int add_sample(struct tr_lm *lm, struct tr_rows *rows, int64_t sample, struct tr_error *err)
 {
 	int64_t n = length_of(lm, sample), at = rows->n;
 	int rc = tr_tokenfile_read(&lm->file, sample * lm->o.seq, n + 1, lm->o.vocab, lm->read,
-				   lm->mask, err);
+				   err);
 
+	if (rc == 0)
+		rc = tr_tokenfile_mask(&lm->file, sample * lm->o.seq, n + 1, lm->mask, err);
 	if (rc < 0)
 		return rc;
 	for (int64_t i = 0; i < n; i++) {
@@ -113,14 +115,13 @@ static int add_sample(struct tr_lm *lm, struct tr_rows *rows, int64_t sample, st
 		lm->weight[at + i] = lm->mask[i + 1] == 1;
 		lm->position[at + i] = (int32_t)i;
 	}
-	lm->sample[rows->seqs] = sample;
 	rows->seqs++;
 	rows->n += n;
 	lm->begin[rows->seqs] = rows->n;
 	return 0;
 }
 
-/* Targets that count, of samples [from, to) of the step. */
+/* Counts the targets of samples [from, to) of the step that are not masked. */
 static int count_targets(struct tr_lm *lm, int64_t consumed, int64_t from, int64_t to,
 			 uint64_t *count, struct tr_error *err)
 {
@@ -129,14 +130,8 @@ static int count_targets(struct tr_lm *lm, int64_t consumed, int64_t from, int64
 		int64_t sample = tr_sample_at(lm->o.seed, lm->o.shuffle, lm->samples,
 					      consumed + j);
 		int64_t n = length_of(lm, sample);
-		int rc;
+		int rc = tr_tokenfile_mask(&lm->file, sample * lm->o.seq, n + 1, lm->mask, err);
 
-		if (lm->file.mask_at < 0) {
-			*count += (uint64_t)n;
-			continue;
-		}
-		rc = tr_tokenfile_read(&lm->file, sample * lm->o.seq, n + 1, lm->o.vocab, lm->read,
-				       lm->mask, err);
 		if (rc < 0)
 			return rc;
 		for (int64_t i = 1; i <= n; i++)
@@ -150,13 +145,12 @@ static int leaf_of(const struct tr_lm *lm, const struct tr_trainer *t, int64_t j
 	return (int)(j * t->leaves / lm->o.batch);
 }
 
-/* Forward and backward of samples [from, to) of the step. */
+/* Runs the forward and the backward pass of samples [from, to) of the step. */
 static int micro_batch(struct tr_lm *lm, struct tr_trainer *t, int64_t consumed, int64_t from,
 		       int64_t to, double scale, struct tr_exact *loss, struct tr_error *err)
 {
 	struct tr_rows rows = { .begin = lm->begin, .token = lm->token, .target = lm->target,
-		.weight = lm->weight, .position = lm->position, .sample = lm->sample,
-		.grad = lm->grad };
+		.weight = lm->weight, .position = lm->position, .grad = lm->grad };
 	int rc = 0;
 
 	for (int64_t j = from; rc == 0 && j < to; j++) {
@@ -174,7 +168,7 @@ static int micro_batch(struct tr_lm *lm, struct tr_trainer *t, int64_t consumed,
 	tr_model_backward(t->model, &rows);
 	for (int64_t i = 0; i < rows.n; i++)
 		tr_exact_add(loss, lm->loss[i]);
-	/* Complete are the leaves before that of the sample after the last one. */
+	/* Sample `to` comes next, so all leaves before its leaf are complete. */
 	tr_leafgrads_close(t->grads, leaf_of(lm, t, to) - 1);
 	return 0;
 }

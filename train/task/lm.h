@@ -7,24 +7,25 @@
 
 struct tr_lm_opts {
 	const char *data;               /* a token file */
-	int64_t batch;                  /* samples of a step; V divides it */
+	int64_t batch;                  /* samples of a step; the number of leaves divides it */
 	int64_t micro_batch;            /* samples of a call of the model */
 	int64_t seq;                    /* tokens of a sample */
 	int64_t vocab;
 	uint64_t seed;
 	int shuffle;
 };
-struct tr_lm_step {                     /* what a step was, equal on all ranks */
+struct tr_lm_step {                     /* the results of a step, the same on all ranks */
 	double loss, norm, lr;
 	int64_t tokens;                 /* unmasked targets */
 };
 struct tr_lm;
 
-/* Reads no token. [local] */
+/* Opens the token file, and reads only its header. [local] */
 int tr_lm_new(struct tr_lm **lm, const struct tr_lm_opts *o, struct tr_error *err);
 void tr_lm_free(struct tr_lm *lm);
+/* Returns the number of samples of an epoch. */
 int64_t tr_lm_samples(const struct tr_lm *lm);
-/* Which data it is: the number of tokens, and tr_tokenfile_hash. [local] */
+/* Identifies the data by the number of its tokens and tr_tokenfile_hash. [local] */
 int tr_lm_identify(const struct tr_lm *lm, int64_t *tokens, uint64_t *hash, struct tr_error *err);
 /* Trains on the positions [consumed, consumed + batch) of the run. gate NULL: none.
  * ENAN: the loss or the gradient is not a number; nothing was updated. [collective] */

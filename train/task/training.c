@@ -47,7 +47,7 @@ int tr_trainer_reduce(struct tr_trainer *t, double *norm, struct tr_error *err)
 int tr_trainer_update(struct tr_trainer *t, double norm, const struct tr_gate *gate, double *lr,
 		      struct tr_error *err)
 {
-	/* As torch.nn.utils.clip_grad_norm_. */
+	/* The same factor as that of torch.nn.utils.clip_grad_norm_. */
 	double scale = t->clip > 0 && norm + 1e-6 > t->clip ? t->clip / (norm + 1e-6) : 1;
 	int rc;
 

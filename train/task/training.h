@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A model in training on the ranks of a group: what a task works with. A value; a process may have
- * several. The phases of a step are primitives, so that a task decides on their order:
- * tr_model_forward, a loss, tr_model_backward, then tr_trainer_reduce and tr_trainer_update. */
+/* A model that is trained on the ranks of a group. A process may have several. The phases of a step
+ * are functions of their own, so that a task decides on their order: tr_model_forward, a loss,
+ * tr_model_backward, then tr_trainer_reduce and tr_trainer_update. */
 #ifndef TRAINING_H
 #define TRAINING_H
 #include "adamw.h"
@@ -17,20 +17,21 @@ struct tr_trainer {
 	struct tr_adamw adamw;
 	struct tr_schedule schedule;
 	double clip;                    /* of the norm of the gradient; 0: off */
-	int leaves;                     /* V */
+	int leaves;                     /* V of train/README.md; the number of ranks divides it */
 	int64_t step;                   /* updates that were made */
 	float *grad;                    /* of this step, after tr_trainer_reduce */
 };
-/* What a trainer is made of: the caller sets ranks, be, adamw (without moments), schedule, clip and
- * leaves. */
+/* Makes the model, the moments and the gradient buffers. The caller has zeroed the trainer, and set
+ * ranks, be, adamw (without the moments), schedule, clip and leaves.
+ * tokens_max, seq_max  as of tr_model_new. */
 int tr_trainer_init(struct tr_trainer *t, const struct tr_model_config *c, int64_t tokens_max,
 		    int64_t seq_max, struct tr_error *err);
 void tr_trainer_release(struct tr_trainer *t);
-/* Adds the gradients of all ranks up, and computes their norm. [collective] */
+/* Adds up the gradients of all ranks, and computes their norm. [collective] */
 int tr_trainer_reduce(struct tr_trainer *t, double *norm, struct tr_error *err);
-/* Makes the update of this step: clips, and counts it. lr receives its rate. */
+/* Clips the gradients, updates the weights, and counts the step. *lr receives its learning rate. */
 int tr_trainer_update(struct tr_trainer *t, double norm, const struct tr_gate *gate, double *lr,
 		      struct tr_error *err);
-/* The hash of all weights. [collective] */
+/* Sets *hash to the hash of all weights. [collective] */
 int tr_trainer_hash(struct tr_trainer *t, uint64_t *hash, struct tr_error *err);
 #endif
