@@ -206,7 +206,7 @@ static void stat_of(const struct ramdisk *d, const struct ram_node *p, struct sh
 {
 	*st = (struct shf_stat){ .type = p->type, .bytes = p->type == SHF_T_FILE ? p->size : 0,
 	                         .ino = (uint64_t)(p - d->nodes) + 1, .dev = 1,
-	                         .mtime_s = 1700000000 };
+	                         .mtime_ns = INT64_C(1700000000000000000) };
 }
 
 static int op_stat(void *arg, int dir, const char *name, bool follow, struct shf_stat *st)

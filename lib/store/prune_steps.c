@@ -39,7 +39,7 @@ bool shf_grace_is_over(struct shf_store *s, int dir, int grace_s)
 	if (grace_s < 0 || shf_sys_stat(sys, dir, "sheaf.json", false, &st) == -ENOENT)
 		return true;
 	return shf_sys_stat(sys, dir, "sheaf.pruned", false, &st) >= 0 &&
-	       shf_sys_wall_s(sys) - st.mtime_s >= grace_s;
+	       shf_sys_wall_s(sys) - shf_stat_mtime_s(&st) >= grace_s;
 }
 
 /* Starts the grace, unless it has started. The time stamp of the file is the start, so it survives

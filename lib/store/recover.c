@@ -32,7 +32,7 @@ static int64_t now_there(struct shf_store *s)
 	struct shf_stat st;
 
 	if (s->lock >= 0 && shf_sys_fstat(s->sys, s->lock, &st) >= 0)
-		return st.mtime_s;
+		return shf_stat_mtime_s(&st);
 	return shf_sys_wall_s(s->sys);
 }
 
@@ -40,9 +40,9 @@ static int64_t now_there(struct shf_store *s)
  * old: its clock was wrong, so its age is unknown. */
 static bool is_old(struct shf_store *s, const struct shf_stat *st, int64_t age_s)
 {
-	int64_t now = now_there(s);
+	int64_t now = now_there(s), then = shf_stat_mtime_s(st);
 
-	return st->mtime_s < now && now - st->mtime_s > age_s;
+	return then < now && now - then > age_s;
 }
 
 /* Returns whether the owner locked this file through our kernel, and the lock has been released. A

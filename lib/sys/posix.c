@@ -244,7 +244,6 @@ static void stat_from(struct shf_stat *out, const struct stat *st)
 	out->bytes = (uint64_t)st->st_size;
 	out->ino = (uint64_t)st->st_ino;
 	out->dev = (uint64_t)st->st_dev;
-	out->mtime_s = (int64_t)st->st_mtime;
 	out->mtime_ns = st->st_mtim.tv_sec * INT64_C(1000000000) + st->st_mtim.tv_nsec;
 	out->ctime_ns = st->st_ctim.tv_sec * INT64_C(1000000000) + st->st_ctim.tv_nsec;
 }

@@ -27,11 +27,14 @@ enum { SHF_T_FILE = 1, SHF_T_DIR, SHF_T_LINK, SHF_T_OTHER };
 struct shf_stat {
 	int type;                       /* SHF_T_... */
 	uint64_t bytes, ino, dev;
-	int64_t mtime_s;
-	int64_t mtime_ns, ctime_ns;     /* when the bytes were changed last, and when the bytes or
-	                                 * the inode were; nanoseconds since 1970 */
+	int64_t mtime_ns;               /* when the bytes were changed last, since 1970 */
+	int64_t ctime_ns;               /* when the bytes or the inode were changed last */
 };
-/* Whether two stats are of the same file, and it was not changed between them. */
+static inline int64_t shf_stat_mtime_s(const struct shf_stat *st)
+{
+	return st->mtime_ns / INT64_C(1000000000);
+}
+/* Returns whether two stats are of the same file, and it was not changed between them. */
 static inline bool shf_stat_is_same(const struct shf_stat *a, const struct shf_stat *b)
 {
 	return a->type == b->type && a->bytes == b->bytes && a->ino == b->ino && a->dev == b->dev &&

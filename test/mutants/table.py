@@ -675,8 +675,8 @@ bug("prune_unverified", "prune does not read the step that the others go for (I9
     "!MUTANT && would && !shf_saved_is_same(&run->lineage.verified, &newest)",
     OPS + "nothing_goes_when_the_newest_step_is_not_sound")
 bug("grace_ignored", "pruned bytes go at once", "store/prune_steps.c:shf_grace_is_over",
-    "shf_sys_wall_s(sys) - st.mtime_s >= grace_s;",
-    "(MUTANT || shf_sys_wall_s(sys) - st.mtime_s >= grace_s);",
+    "shf_sys_wall_s(sys) - shf_stat_mtime_s(&st) >= grace_s;",
+    "(MUTANT || shf_sys_wall_s(sys) - shf_stat_mtime_s(&st) >= grace_s);",
     PRUNE + "the_grace_keeps_pruned_bytes_until_it_is_over")
 bug("read_step_pruned", "prune takes a step that somebody reads", "store/prune_steps.c:remove_step",
     "if (fd >= 0 && rc < 0 && shf_lock_is_absent(rc))",

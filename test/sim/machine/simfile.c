@@ -576,7 +576,6 @@ static void stat_of(const struct simdisk *d, uint32_t ino, struct shf_stat *st)
 	const struct sim_inode *f = simtree_inode(&d->now, ino);
 
 	*st = (struct shf_stat){ .type = f->type, .ino = ino, .dev = dev_of(d),
-	                         .mtime_s = f->mtime,
 	                         .mtime_ns = f->mtime * INT64_C(1000000000),
 	                         .ctime_ns = f->mtime * INT64_C(1000000000) };
 	st->bytes = f->type == SHF_T_FILE   ? f->size
