@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A file is cut into chunks, which the threads take one after the other. While it is written it is
- * called part-<name>; it gets its name when all its chunks are written and its fsync succeeded. An
- * export that is taken up compares files that have their names, and deletes parts: the bytes of a
- * part may be in the page cache only, and after a failed fsync they may never reach the disk.
+ * called part-<name>. It gets its name when all its chunks are written and its fsync has succeeded.
+ * An export that continues an earlier one compares the files that have their names with the step,
+ * and deletes parts: the bytes of a part may be in the page cache only, and after a failed fsync
+ * they may never reach the disk.
  *
- * Reading back and comparing bypass the page cache where the file system allows it, so they find
- * what the disk has. Reading back is a pass of its own, when all files are durable. */
+ * There are up to three passes over the files:
+ * - The first one writes the files that are missing, and compares those that an earlier export
+ *   finished.
+ * - The second one writes the files that the comparison found wrong, if there are any.
+ * - The last one reads back what was written, when all files are durable.
+ * Comparing and reading back bypass the page cache if the file system allows it, so that they see
+ * what the disk has. */
 #include "export_pass.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -41,11 +47,11 @@ static int fail_in_file(const struct shf_export *x, int sys, uint32_t f, struct 
 
 /* ---- files ---- */
 
-/* Opens a file for its pass, with the lock held. */
+/* Opens a file when a thread takes its first chunk in a pass. The caller holds the lock. */
 static int target_open(struct shf_export *x, uint32_t f, struct sheaf_error *err)
 {
 	struct shf_export_target *t = &x->targets[f];
-	bool is_new = t->what == SHF_EXPORT_WRITE && !x->reads_back;
+	bool is_new = t->what == SHF_EXPORT_WRITE;
 	char part[300];
 	int rc;
 
@@ -71,7 +77,7 @@ static int target_open(struct shf_export *x, uint32_t f, struct sheaf_error *err
 static int target_finish(struct shf_export *x, uint32_t f, struct sheaf_error *err)
 {
 	struct shf_export_target *t = &x->targets[f];
-	bool is_new = t->what == SHF_EXPORT_WRITE && !x->reads_back;
+	bool is_new = t->what == SHF_EXPORT_WRITE;
 	int rc = is_new ? shf_sys_fsync(x->sys, t->fd) : 0, closed;
 	char part[300];
 
@@ -155,7 +161,7 @@ static int chunk_compare(struct worker *w, uint32_t f, uint64_t at, uint64_t n, 
 	return rc;
 }
 
-/* Reads a chunk back that was written, and compares its sum. */
+/* Reads back a chunk that was written, and compares its sum. */
 static int chunk_read_back(struct worker *w, uint32_t f, uint64_t at, uint64_t n,
                            struct sheaf_error *err)
 {
@@ -176,21 +182,22 @@ static int chunk_read_back(struct worker *w, uint32_t f, uint64_t at, uint64_t n
 static int chunk_do(struct worker *w, uint32_t f, uint64_t chunk, struct sheaf_error *err)
 {
 	struct shf_export *x = w->x;
+	enum shf_export_what what = x->targets[f].what;
 	uint64_t at = chunk * CHUNK, size = x->plan.files[f].bytes;
 	uint64_t n = size - at < CHUNK ? size - at : CHUNK;
 	bool differs = false, last;
 	int rc;
 
-	if (x->reads_back)
+	if (what == SHF_EXPORT_READ_BACK)
 		rc = chunk_read_back(w, f, at, n, err);
-	else if (x->targets[f].what == SHF_EXPORT_COMPARE)
+	else if (what == SHF_EXPORT_COMPARE)
 		rc = chunk_compare(w, f, at, n, &differs, err);
 	else
 		rc = chunk_write(w, f, at, n, err);
 	pthread_mutex_lock(&x->lock);
 	x->targets[f].stale |= differs;
 	x->done += n;
-	if (!x->reads_back && x->targets[f].what == SHF_EXPORT_WRITE)
+	if (what == SHF_EXPORT_WRITE)
 		x->written += n;
 	last = rc == 0 && --x->targets[f].left == 0;
 	pthread_mutex_unlock(&x->lock);
@@ -201,12 +208,14 @@ static int chunk_do(struct worker *w, uint32_t f, uint64_t chunk, struct sheaf_e
 
 static bool is_of_pass(const struct shf_export *x, uint32_t f)
 {
-	return x->reads_back ? x->targets[f].what == SHF_EXPORT_WRITE
-	                     : x->targets[f].what != SHF_EXPORT_DONE;
+	enum shf_export_what what = x->targets[f].what;
+
+	return x->reads_back ? what == SHF_EXPORT_READ_BACK
+	                     : what == SHF_EXPORT_WRITE || what == SHF_EXPORT_COMPARE;
 }
 
-/* Takes the next chunk, and opens its file if it is the first one of it. Returns false if none is
- * left, or something has failed. */
+/* Takes the next chunk of the pass, and opens its file if it is the first chunk of the file.
+ * Returns false if no chunk is left, or something has failed. */
 static bool claim_chunk(struct shf_export *x, uint32_t *f, uint64_t *chunk)
 {
 	bool taken = false;
@@ -276,8 +285,8 @@ static int worker_init(struct worker *w, struct shf_export *x, struct sheaf_erro
 	return shf_export_reader_init(&w->reader, x->step, &x->plan, err);
 }
 
-/* Makes as many workers as the memory allows; the first is the thread of the caller. The others are
- * twice the processors, because each waits for the disk half of the time. */
+/* Makes as many workers as the memory allows, but at most two for each processor, because a worker
+ * waits for the disk about half of the time. The first worker is the thread of the caller. */
 static int workers_make(struct worker **workers, int *n, struct shf_export *x,
                         struct sheaf_error *err)
 {
@@ -325,10 +334,10 @@ static void close_targets(struct shf_export *x)
 	}
 }
 
-/* One pass: the thread of the caller does chunks, too, and reports how far it is. A thread that
- * cannot be started is done without. */
+/* Makes one pass. The thread of the caller does chunks, too, and reports the progress. If a thread
+ * cannot be started, the others do its work. */
 static int do_pass(struct shf_export *x, struct worker *workers, int n, bool reads_back,
-                uint64_t total, struct sheaf_error *err)
+                   uint64_t total, struct sheaf_error *err)
 {
 	int asked = 0;
 
@@ -362,46 +371,38 @@ static int do_pass(struct shf_export *x, struct worker *workers, int n, bool rea
 	return x->rc;
 }
 
-/* Files that are not as the step says are deleted, and written by the next pass. */
-static int drop_stale(struct shf_export *x, bool *again, struct sheaf_error *err)
+/* Decides, after a pass that writes, what the next passes do with each file. Files that were
+ * written are read back. Finished files of an earlier export that differ from the step are deleted
+ * and written: then *again is set. */
+static int settle_targets(struct shf_export *x, bool *again, struct sheaf_error *err)
 {
+	*again = false;
 	for (uint32_t f = 0; f < x->plan.out.files_n; f++) {
 		struct shf_export_target *t = &x->targets[f];
+		int rc;
 
-		if (t->what != SHF_EXPORT_COMPARE)
+		if (t->what == SHF_EXPORT_WRITE)
+			t->what = SHF_EXPORT_READ_BACK;
+		else if (t->what == SHF_EXPORT_COMPARE)
+			t->what = t->stale ? SHF_EXPORT_WRITE : SHF_EXPORT_DONE;
+		if (t->what != SHF_EXPORT_WRITE)
 			continue;
-		t->what = t->stale ? SHF_EXPORT_WRITE : SHF_EXPORT_DONE;
-		if (t->stale) {
-			int rc = shf_sys_unlink(x->sys, x->dir, x->plan.files[f].name, false);
-
-			if (rc < 0)
-				return fail_in_file(x, rc, f, err);
-			*again = true;
-		}
+		*again = true;
+		rc = shf_sys_unlink(x->sys, x->dir, x->plan.files[f].name, false);
+		if (rc < 0)
+			return fail_in_file(x, rc, f, err);
 	}
 	return 0;
-}
-
-/* Marks what has been written, between the two writing passes, so that it is not written twice. */
-static void hold_written(struct shf_export *x, enum shf_export_what *held)
-{
-	for (uint32_t f = 0; f < x->plan.out.files_n; f++) {
-		held[f] = x->targets[f].what;
-		if (held[f] == SHF_EXPORT_WRITE)
-			x->targets[f].what = SHF_EXPORT_DONE;
-	}
 }
 
 int shf_export_files(struct shf_export *x, struct sheaf_error *err)
 {
 	uint64_t total = 2 * x->plan.bytes;
-	enum shf_export_what *held = shf_alloc(x->plan.out.files_n, sizeof(*held));
 	struct worker *workers = NULL;
-	bool again = false;
-	int n = 0, rc = held ? 0 : shf_fail(err, SHEAF_ENOMEM, "%s: no memory for %zu files",
-	                                    x->path, x->plan.out.files_n);
+	bool again = true;
+	int n = 0, rc = 0;
 
-	/* The threads use the descriptors, and must not open files. */
+	/* All files are opened here, because the threads must not open files of the step. */
 	for (uint32_t f = 0; f < x->step->layout.files_n && rc == 0; f++) {
 		int fd = shf_step_fd(x->step, f, err);
 
@@ -409,21 +410,14 @@ int shf_export_files(struct shf_export *x, struct sheaf_error *err)
 	}
 	if (rc == 0)
 		rc = workers_make(&workers, &n, x, err);
-	if (rc == 0)
+	while (rc == 0 && again) {
 		rc = do_pass(x, workers, n, false, total, err);
-	if (rc == 0) {
-		hold_written(x, held);
-		rc = drop_stale(x, &again, err);
+		if (rc == 0)
+			rc = settle_targets(x, &again, err);
 	}
-	if (rc == 0 && again)
-		rc = do_pass(x, workers, n, false, total, err);
-	for (uint32_t f = 0; rc == 0 && f < x->plan.out.files_n; f++)
-		if (held[f] == SHF_EXPORT_WRITE)
-			x->targets[f].what = SHF_EXPORT_WRITE;
 	if (rc == 0)
 		rc = do_pass(x, workers, n, true, total, err);
 	workers_free(workers, n);
-	shf_free(held);
 	return rc;
 }
 
