@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "export_dir.h"
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 #include "err.h"
 #include "run_files.h"
@@ -14,7 +13,7 @@ static int fail_dir(int rc, const char *path, struct sheaf_error *err)
 	return rc < 0 ? shf_fail_io(err, -rc, "%s", path) : 0;
 }
 
-/* Splits the path: the directory that DIR lies in is opened. */
+/* Splits the path, and opens the directory that DIR is to lie in. */
 static int open_parent(struct shf_export_dir *d, const char *path, struct sheaf_error *err)
 {
 	size_t n = strlen(path);
@@ -75,20 +74,11 @@ static int stop_at_once(void *arg, const char *name)
 	return 1;
 }
 
-/* Syncs a directory. Some file systems cannot, and need not. */
-static int sync_export_dir(const struct shf_sys *sys, int fd)
-{
-	int rc = shf_sys_fsync(sys, fd);
-
-	return rc == -EINVAL || rc == -ENOTSUP ? 0 : rc;
-}
-
-/* Takes the mark of the directory, and locks it. A directory without one is an export's only if it
- * is empty: then the export was killed before it made the mark. The name of the mark is durable
- * before any other, so that a power cut cannot leave files without it. */
+/* Opens the mark of the directory, and locks it. A directory without a mark was left by an export
+ * only if it is empty: that export was killed before it made the mark. The name of the mark becomes
+ * durable before any other name, so that a power cut cannot leave files without it. */
 static int take_mark(struct shf_export_dir *d, bool is_new, struct sheaf_error *err)
 {
-	struct shf_stat mine, there;
 	int rc = d->mark = shf_sys_open(d->sys, d->dir, SHF_EXPORT_MARK,
 	                                SHF_O_WRITE | SHF_O_NOFOLLOW, 0);
 
@@ -103,17 +93,13 @@ static int take_mark(struct shf_export_dir *d, bool is_new, struct sheaf_error *
 		rc = d->mark = shf_sys_open(d->sys, d->dir, SHF_EXPORT_MARK,
 		                            SHF_O_WRITE | SHF_O_CREATE | SHF_O_NOFOLLOW, 0666);
 	if (rc >= 0 && is_new)
-		rc = sync_export_dir(d->sys, d->dir);
+		rc = shf_dir_fsync(d->sys, d->dir);
 	if (rc < 0)
 		return fail_dir(rc, d->partial, err);
 	rc = shf_sys_lock(d->sys, d->mark, true);
 	/* The process that had the lock may have renamed the directory meanwhile. */
-	if (rc >= 0)
-		rc = shf_sys_fstat(d->sys, d->dir, &mine);
-	if (rc >= 0 && (shf_sys_stat(d->sys, d->parent, d->partial_base, false, &there) < 0 ||
-	                there.ino != mine.ino || there.dev != mine.dev))
-		rc = -EAGAIN;
-	if (rc == -EAGAIN)
+	if (rc == -EAGAIN ||
+	    (rc >= 0 && shf_dir_has_gone(d->sys, d->parent, d->partial_base, false, d->dir)))
 		return shf_fail(err, SHEAF_EBUSY, "%s: another process is writing this export",
 		                d->partial);
 	return fail_dir(rc, d->partial, err);
@@ -166,22 +152,13 @@ int shf_export_dir_sweep(struct shf_export_dir *d, const struct shf_export_plan 
 int shf_export_dir_put(struct shf_export_dir *d, const char *name, const void *bytes, size_t n,
                        struct sheaf_error *err)
 {
-	int fd = shf_sys_open(d->sys, d->dir, name, SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL |
-	                      SHF_O_NOFOLLOW, 0666);
-	int rc = fd, closed;
+	int rc = shf_text_put(d->sys, d->dir, d->dir, name, bytes, n, true);
 
-	if (fd >= 0) {
-		int64_t put = n ? shf_sys_pwrite(d->sys, fd, bytes, n, 0) : 0;
-
-		rc = put < 0 ? (int)put : shf_sys_fsync(d->sys, fd);
-		closed = shf_sys_close(d->sys, fd);
-		rc = rc < 0 ? rc : closed;
-	}
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/%s", d->partial, name) : 0;
 }
 
-/* Copies what is open as `in` to the new file `out`. Returns 0, or a negative errno. *reading: it
- * is of `in`. */
+/* Copies the file that is open as `in` to the new file `out`. Returns 0, or a negative errno, and
+ * sets *reading if it comes from reading `in`. */
 static int copy_pieces(const struct shf_sys *sys, int in, int out, bool *reading)
 {
 	uint8_t *piece = shf_alloc(PIECE, 1);
@@ -199,7 +176,7 @@ static int copy_pieces(const struct shf_sys *sys, int in, int out, bool *reading
 	return put < 0 ? (int)put : shf_sys_fsync(sys, out);
 }
 
-/* Copies the file that is open as `in`. */
+/* Copies the file that is open as `in` to a new file of this name. */
 static int copy_open(struct shf_export_dir *d, int in, const char *path, const char *name,
                      struct sheaf_error *err)
 {
@@ -246,19 +223,19 @@ int shf_export_dir_copy(struct shf_export_dir *d, int from, const char *path, co
 }
 
 /* The mark stays until the rename is durable, so that what a crash leaves can always be recognised.
- * A crash just after it leaves the mark in DIR, where it is in nobody's way. */
+ * A crash just after the rename leaves the mark in DIR, where it does no harm. */
 int shf_export_dir_publish(struct shf_export_dir *d, struct sheaf_error *err)
 {
-	int rc = sync_export_dir(d->sys, d->dir);  /* all names */
+	int rc = shf_dir_fsync(d->sys, d->dir);         /* all names in it */
 
 	if (rc < 0)
 		return fail_dir(rc, d->partial, err);
 	rc = shf_sys_rename(d->sys, d->parent, d->partial_base, d->parent, d->base, true);
 	if (rc == -EEXIST)
-		return fail_exists(d, err);     /* what was there may be gone again */
+		return fail_exists(d, err);     /* also if DIR has been removed again */
 	if (rc < 0)
 		return fail_dir(rc, d->path, err);
-	rc = sync_export_dir(d->sys, d->parent);
+	rc = shf_dir_fsync(d->sys, d->parent);
 	if (rc < 0)
 		return shf_fail(err, SHEAF_EINDOUBT, "%s: is complete, but the directory that it "
 		                "lies in could not be synced, so a power cut may rename it to %s",

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Of a step with sums whole blocks are read and checked, and the last ones are kept, because the
- * next bytes that are wanted mostly lie behind them: the files of an export are placed as those of
- * a save are. Of a foreign step exactly the bytes that are wanted are read. */
+/* If the step has sums, whole blocks are read and checked. The last ones are kept, because the
+ * bytes that are read next mostly follow them: an export places tensors in files as a save does. Of
+ * a foreign step only the bytes that are needed are read. */
 #include "export_fill.h"
 #include <string.h>
 #include "dtype.h"
@@ -33,8 +33,8 @@ void shf_export_reader_release(struct shf_export_reader *r)
 	r->items = r->blocks = NULL;
 }
 
-/* Reads and checks the block that has byte `at` of file f of the step, and those behind it as far
- * as bytes before `end` are in them. */
+/* Reads and checks the block of file f of the step that has byte `at`, and the following blocks
+ * that have bytes before `end`, up to BLOCKS_MAX bytes. */
 static int fetch_blocks(struct shf_export_reader *r, uint32_t f, uint64_t at, uint64_t end,
                         struct sheaf_error *err)
 {

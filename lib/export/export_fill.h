@@ -8,19 +8,19 @@
 struct shf_export_reader {
 	struct sheaf_checkpoint *step;  /* borrowed; all its files are open */
 	const struct shf_export_plan *plan;
-	uint8_t *blocks;                /* owned; blocks of a file of the step that were read and
-	                                 * checked; NULL: the step has no sums */
-	uint32_t blocks_file;           /* the file they are of */
-	uint64_t blocks_at, blocks_n;   /* their place in it, and bytes; blocks_n 0: none */
-	uint8_t *items;                 /* owned; items that are to be converted */
+	uint8_t *blocks;                /* owned; blocks of the step that were read and checked
+	                                 * last; NULL: sums are not compared */
+	uint32_t blocks_file;           /* the file that they are in */
+	uint64_t blocks_at, blocks_n;   /* their offset in it, and their bytes; 0: there are none */
+	uint8_t *items;                 /* owned; items before their conversion */
 };
-#define SHF_EXPORT_READER_BYTES (UINT64_C(5) << 20)     /* memory of a reader, at most */
+#define SHF_EXPORT_READER_BYTES (UINT64_C(5) << 20)     /* largest memory of a reader */
 
 int shf_export_reader_init(struct shf_export_reader *r, struct sheaf_checkpoint *step,
                            const struct shf_export_plan *plan, struct sheaf_error *err);
 void shf_export_reader_release(struct shf_export_reader *r);
 /* Writes bytes [at, at + n) of file f of the plan to `to`. `at` is a multiple of 8, and so is n
- * unless the file ends there. The blocks of the step that are needed are checked. ECORRUPT, EIO.
+ * unless the file ends there. Checks the blocks of the step that have these bytes. ECORRUPT, EIO.
  * [any thread, one at a time for each reader] */
 int shf_export_fill(struct shf_export_reader *r, uint32_t f, uint64_t at, uint8_t *to, uint64_t n,
                     struct sheaf_error *err);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes the directory: model.safetensors, or numbered files with an index, and the small files
- * that lie beside the source, such as config.json. */
+/* Writes the directory: model.safetensors, or numbered files with an index, and copies of other
+ * files that lie beside the source, such as config.json. */
 #include "export_hf.h"
-#include <errno.h>
 #include <string.h>
 #include "err.h"
 #include "export_dir.h"
@@ -76,9 +75,9 @@ static bool is_known(const char *name)
 	return false;
 }
 
-/* Copies the files that a model of Hugging Face has, of any size, if they lie in the directory
- * `from`. All kinds of files may lie beside a file of torch.save, so only known names are looked
- * for. */
+/* Copies the files that belong to a model of Hugging Face, whatever their size, if they lie in the
+ * directory `from`, whose path is `path`. Files of any kind may lie beside a file of torch.save, so
+ * only known names are copied. */
 static int put_known(struct shf_export_dir *d, int from, const char *path, struct sheaf_error *err)
 {
 	int rc = 0;
@@ -88,7 +87,7 @@ static int put_known(struct shf_export_dir *d, int from, const char *path, struc
 	return rc;
 }
 
-/* Copies the plain files of a Hugging Face directory, and the known ones whatever their size. */
+/* Copies the known files of a Hugging Face directory, and its other plain files. */
 static int put_plain(struct shf_export_dir *d, const struct sheaf_checkpoint *step,
                      struct sheaf_error *err)
 {
@@ -101,34 +100,35 @@ static int put_plain(struct shf_export_dir *d, const struct sheaf_checkpoint *st
 	return rc;
 }
 
-/* Copies the known files from the directory of a foreign checkpoint, or the one that its file is
- * in. */
+/* Copies the known files that lie in the directory of a foreign checkpoint, or beside it if it is a
+ * file. */
 static int put_beside(struct shf_export_dir *d, const struct sheaf_checkpoint *step,
                       struct sheaf_error *err)
 {
 	const struct shf_foreign *f = step->foreign;
-	char *in = shf_strdup(f->path), *slash;
+	char *path, *slash;
+	const char *in;
 	int from, rc;
 
-	if (!in)
+	if (f->dir >= 0)
+		return put_known(d, f->dir, f->path, err);
+	path = shf_strdup(f->path);
+	if (!path)
 		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory for a path", f->path);
-	slash = f->dir >= 0 ? NULL : strrchr(in, '/');
+	slash = strrchr(path, '/');
 	if (slash)
-		slash[1] = '\0';
-	from = shf_sys_open(d->sys, SHF_CWD, f->dir >= 0 || slash ? in : ".", SHF_O_DIR, 0);
-	if (from < 0) {
-		rc = shf_fail_io(err, -from, "%s: the directory that it lies in", f->path);
-	} else {
-		if (slash && slash > in)
-			*slash = '\0';
-		rc = put_known(d, from, f->dir >= 0 || slash ? in : ".", err);
-		shf_sys_close(d->sys, from);
-	}
-	shf_free(in);
+		slash[slash == path] = '\0';    /* the root keeps its slash */
+	in = slash ? path : ".";
+	from = shf_sys_open(d->sys, SHF_CWD, in, SHF_O_DIR, 0);
+	rc = from < 0 ? shf_fail_io(err, -from, "%s: the directory that it lies in", f->path)
+	              : put_known(d, from, in, err);
+	shf_fd_close(d->sys, &from);
+	shf_free(path);
 	return rc;
 }
 
-/* Writes everything into the directory, and renames it. */
+/* Writes everything into DIR.partial, and renames it to DIR. The other files come first: if one of
+ * them cannot be copied, that is known before the tensors are written. */
 static int fill(struct shf_export *x, struct shf_export_dir *d, struct sheaf_error *err)
 {
 	int rc = shf_export_dir_sweep(d, &x->plan, err);
@@ -138,7 +138,6 @@ static int fill(struct shf_export *x, struct shf_export_dir *d, struct sheaf_err
 	x->partial = d->partial;
 	if (rc == 0)
 		rc = shf_export_targets_make(x, err);
-	/* First what is small, so that it is soon known if it cannot be copied. */
 	if (rc == 0)
 		rc = x->step->foreign ? put_beside(d, x->step, err)
 		     : x->step->sound ? put_attached(d, x->step, err)
@@ -152,7 +151,7 @@ static int fill(struct shf_export *x, struct shf_export_dir *d, struct sheaf_err
 	return rc == 0 ? shf_export_dir_publish(d, err) : rc;
 }
 
-/* Checks that the step can be read here, and reads its list of tensors. */
+/* Checks that this process can read the whole step, and reads its list of tensors. */
 static int look_at_source(struct sheaf_checkpoint *step, struct sheaf_error *err)
 {
 	int rc;

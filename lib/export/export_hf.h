@@ -16,8 +16,8 @@ struct shf_export_opts {
 	void *arg;
 };
 /* Writes the directory `path`, which must not exist. report (may be NULL) gets files, tensors and
- * bytes; report->held becomes the number of bytes that were written now, without those of an
- * earlier export that was taken up. [local] */
+ * bytes. report->held becomes the number of bytes that this call wrote: without the files that an
+ * earlier export finished. [local] */
 int shf_step_export(struct sheaf_checkpoint *step, const char *path,
                     const struct shf_export_opts *opts, struct sheaf_report *report,
                     struct sheaf_error *err);

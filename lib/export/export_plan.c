@@ -18,8 +18,8 @@ static int chosen_order(const void *a, const void *b)
 	return shf_natural(((const struct chosen *)a)->name, ((const struct chosen *)b)->name);
 }
 
-/* Adds the tied names of family f that begin with the prefix, where no name of the same tensor is
- * listed yet: then the tensor's own name does not begin so. listed: by tensor of the family. */
+/* Adds the tied names of family f that begin with the prefix, if no name of their tensor is listed
+ * yet. listed: by tensor of the family. */
 static void choose_tied(struct chosen *list, size_t *n, const struct shf_layout *l, uint32_t f,
                         const char *prefix, bool *listed)
 {
@@ -38,8 +38,8 @@ static void choose_tied(struct chosen *list, size_t *n, const struct shf_layout 
 	}
 }
 
-/* Lists the tensors of the family whose names begin with the prefix, in natural order of what is
- * left of the names. Second names are left out, as in the files of the step itself. */
+/* Lists the tensors of the family whose names begin with the prefix, in natural order of the names
+ * without it. A tensor is listed once: by its own name, or else by a tied name. */
 static int choose(struct chosen **list, size_t *n, const struct sheaf_checkpoint *step,
                   const struct shf_export_opts *opts, struct sheaf_error *err)
 {
@@ -98,7 +98,8 @@ static int plan_tensor(struct shf_export_plan *plan, size_t i, const char *name,
 	return 0;
 }
 
-/* A single file has the name that Hugging Face gives to it. */
+/* Names the files, and makes their headers. A single file gets the name that Hugging Face gives to
+ * it. */
 static int plan_files(struct shf_export_plan *plan, struct sheaf_error *err)
 {
 	struct shf_layout *l = &plan->out;

@@ -17,8 +17,9 @@ struct shf_export_plan {
 	struct shf_export_file *files;  /* owned; out.files_n of them */
 	uint64_t bytes;                 /* of all files together */
 };
-/* Makes the plan. The step must be awake. ELAYOUT: no tensor is chosen. EINVAL: a name or a shape
- * that safetensors files of models cannot have. The caller releases *plan after a failure, too. */
+/* Makes the plan. The step must be awake. ELAYOUT: the step has no such family, or no tensor in it
+ * whose name begins with the prefix. EINVAL: a tensor has a name or a number of dimensions that
+ * Sheaf does not write. The caller releases *plan after a failure, too. */
 int shf_export_plan_make(struct shf_export_plan *plan, struct sheaf_checkpoint *step,
                          const struct shf_export_opts *opts, struct sheaf_error *err);
 void shf_export_plan_release(struct shf_export_plan *plan);

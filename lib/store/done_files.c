@@ -159,12 +159,9 @@ static int done_file_put(const struct telling *t, const char *kind, const struct
  * system than the run. */
 static int sync_dir(const struct telling *t, int dir)
 {
-	const struct shf_sys *sys = t->s->sys;
-	int rc = dir < 0 ? dir : shf_sys_fsync(sys, dir);
+	int rc = dir < 0 ? dir : shf_dir_fsync(t->s->sys, dir);
 
-	if (rc >= 0 || rc == -EINVAL || rc == -ENOTSUP)
-		return 0;
-	return shf_fail_io(t->err, -rc, "%s: fsync of the directory", t->where);
+	return rc < 0 ? shf_fail_io(t->err, -rc, "%s: fsync of the directory", t->where) : 0;
 }
 
 /* Writes the files of the families, syncs them, and then writes the file of the whole step (D2). */

@@ -171,16 +171,20 @@ int shf_dir_make(const struct shf_sys *sys, int dir, const char *name)
 	return shf_dir_open(sys, dir, name);
 }
 
+int shf_dir_fsync(const struct shf_sys *sys, int fd)
+{
+	int rc = shf_sys_fsync(sys, fd);
+
+	return rc == -EINVAL || rc == -ENOTSUP ? 1 : rc < 0 ? rc : 0;
+}
+
 /* The flag is recorded in the manifest, so that a reader knows that the step's names were never
  * made durable by a sync. */
 int shf_dir_sync(struct shf_store *s, int fd)
 {
-	int rc = shf_sys_fsync(s->sys, fd);
+	int rc = shf_dir_fsync(s->sys, fd);
 
-	if (rc == -EINVAL || rc == -ENOTSUP) {
-		s->no_dir_fsync = true;
-		return 0;
-	}
+	s->no_dir_fsync |= rc == 1;
 	return rc < 0 ? rc : 0;
 }
 

@@ -40,8 +40,10 @@ int shf_id_draw(const struct shf_sys *sys, char *out, size_t n);       /* writes
 int shf_dir_open(const struct shf_sys *sys, int dir, const char *name);
 /* Makes the directory unless it exists, and opens it. */
 int shf_dir_make(const struct shf_sys *sys, int dir, const char *name);
-/* Syncs a directory. If the file system cannot do that, s->no_dir_fsync is set and the result is
- * 0. */
+/* Syncs a directory. Returns 1 if the file system cannot do that. */
+int shf_dir_fsync(const struct shf_sys *sys, int fd);
+/* Does what shf_dir_fsync does. If the file system cannot sync directories, s->no_dir_fsync is set
+ * and the result is 0. */
 int shf_dir_sync(struct shf_store *s, int fd);
 /* Closes *fd unless it is -1, and sets it to -1. */
 void shf_fd_close(const struct shf_sys *sys, int *fd);

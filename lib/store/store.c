@@ -79,9 +79,9 @@ static int sync_parent(const struct shf_sys *sys, char *path)
 		*cut = '/';
 	if (fd < 0)
 		return fd;
-	rc = shf_sys_fsync(sys, fd);
+	rc = shf_dir_fsync(sys, fd);
 	shf_sys_close(sys, fd);
-	return rc == -EINVAL || rc == -ENOTSUP ? 0 : rc;
+	return rc < 0 ? rc : 0;
 }
 
 /* Makes the directory and those above it, and syncs each new entry. path is changed meanwhile and

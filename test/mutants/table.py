@@ -1997,7 +1997,7 @@ skipped("export_not_synced", "a file of an export is renamed before it is durabl
         "export/export_pass.c:target_finish", "is_new ? shf_sys_fsync(x->sys, t->fd) : 0",
         EXPORT + "an_export_survives_every_cut")
 skipped("export_dir_not_synced", "the names of an export are not durable before it is renamed",
-        "export/export_dir.c:shf_export_dir_publish", "sync_export_dir(d->sys, d->dir)",
+        "export/export_dir.c:shf_export_dir_publish", "shf_dir_fsync(d->sys, d->dir)",
         EXPORT + "an_export_survives_every_cut_strict")
 bug("export_not_compared", "what an earlier export finished is taken for right",
     "export/export_pass.c:chunk_compare", "(uint64_t)got != some || memcmp(",
