@@ -498,7 +498,7 @@ static int export_take(struct shf_export_opts *o, const struct sheaf_export *the
 		                "BF16 or one of the types F8", in.dtype);
 	*o = (struct shf_export_opts){ .dtype = in.dtype, .family = in.family ? in.family : "model",
 		.prefix = in.prefix ? in.prefix : "", .progress = in.progress, .arg = in.arg,
-		.file_bytes_max = in.file_bytes_max ? in.file_bytes_max : UINT64_C(5000000000),
+		.file_bytes_max = in.file_bytes_max ? in.file_bytes_max : SHF_FILE_BYTES,
 		.memory_bytes = in.memory_bytes ? in.memory_bytes : UINT64_C(256) << 20 };
 	return 0;
 }

@@ -241,7 +241,7 @@ int shf_opts_take(struct shf_opts *out, const struct shf_opts *in, struct sheaf_
 	int rc = opts_check(&o, err);
 	if (rc < 0)
 		return rc;
-	o.file_bytes_max = o.file_bytes_max ? o.file_bytes_max : UINT64_C(5000000000);
+	o.file_bytes_max = o.file_bytes_max ? o.file_bytes_max : SHF_FILE_BYTES;
 	o.io_threads = o.io_threads ? o.io_threads : 4;
 	o.timeout_ms = o.timeout_ms ? o.timeout_ms : SHF_TIMEOUT_MS;
 	if (o.copies_group && !o.images_max)

@@ -13,6 +13,8 @@
 /* Most images of saves. Each image, and that of a load, is registered with the disk queue. */
 #define SHF_IMAGES_MAX (SHF_PINS - 1)
 
+#define SHF_FILE_BYTES UINT64_C(5000000000)      /* default of file_bytes_max */
+
 /* The options of a run; each is described at the public field of its name. 0 or NULL is the
  * default, until shf_opts_take() has filled it in. */
 struct shf_opts {
