@@ -12,8 +12,8 @@
 #include "valid.h"
 
 #define WINDOW (UINT64_C(256) << 10)    /* bytes of a window */
-#define LONG_RUN (UINT64_C(32) << 10)   /* runs of so many bytes or more are read
-                                         * directly into the caller's memory */
+#define LONG_RUN (UINT64_C(32) << 10)   /* runs of at least so many bytes are read directly into the
+                                         * caller's memory */
 #define SPARSE 4                        /* a window has at most so many bytes for each wanted one,
                                          * unless it is a page or less */
 #define SMALL 4096
@@ -159,7 +159,9 @@ static int gather_axes(struct gather *g, uint64_t src, uint8_t *to)
 	return rc;
 }
 
-/* Looks up where the items of a piece are, in the format if that is not known yet. */
+/* Looks up where the items of a piece are. If that is not known yet, the format finds it out, and
+ * it is kept. The other fields are not written again, because threads read them without the
+ * lock. */
 static int piece_get(struct shf_foreign *f, const struct shf_foreign_tensor *t, size_t i,
                      struct shf_foreign_piece *out, struct sheaf_error *err)
 {
@@ -181,7 +183,9 @@ static int piece_get(struct shf_foreign *f, const struct shf_foreign_tensor *t, 
 		kept = shf_arena_alloc(&f->resolved, (size_t)t->ndim + 1, sizeof(*kept));
 		if (kept) {
 			memcpy(kept, stride, (size_t)t->ndim * sizeof(*kept));
-			all[i] = *out;
+			all[i].at = out->at;
+			all[i].flip_every = out->flip_every;
+			all[i].flip_at = out->flip_at;
 			all[i].stride = kept;
 			all[i].item_bytes = 0;
 		} else {
@@ -205,14 +209,14 @@ bool shf_foreign_is_row_major(const struct shf_foreign_tensor *t, const int64_t 
 	return true;
 }
 
-/* Inverts signs in n bytes that lie from byte `at` of the tensor on. */
+/* Inverts signs in the n bytes of the tensor that begin at byte `at`. */
 static void flip_signs(uint64_t every, uint64_t first, uint8_t *to, uint64_t n, uint64_t at)
 {
 	for (uint64_t i = (first + every - at % every) % every; i < n; i += every)
 		to[i] ^= 0x80;
 }
 
-/* Inverts signs in a box of the tensor, row by row. to: memory of unit `lo` of it. */
+/* Inverts signs in a box of the tensor, row by row. to: the memory of unit `lo` of the tensor. */
 static void flip_box(const struct shf_foreign_tensor *t, const struct shf_foreign_piece *p,
                      const struct shf_box *box, uint64_t lo, uint8_t *to, uint64_t item)
 {
