@@ -104,14 +104,11 @@ int shf_foreign_open(struct shf_foreign **out, const struct shf_sys *in, const c
 
 void shf_foreign_free(struct shf_foreign *f)
 {
-	const struct shf_foreign_file *files;
-
 	if (!f)
 		return;
-	files = (const struct shf_foreign_file *)(const void *)f->files.data;
-	for (size_t i = 0; i < f->files.len / sizeof(*files); i++)
-		if (files[i].fd >= 0)
-			shf_sys_close(f->in, files[i].fd);
+	for (uint32_t i = 0; i < shf_foreign_files(f); i++)
+		if (shf_foreign_file(f, i)->fd >= 0)
+			shf_sys_close(f->in, shf_foreign_file(f, i)->fd);
 	if (f->dir >= 0)
 		shf_sys_close(f->in, f->dir);
 	shf_foreign_dir_release(f);

@@ -16,18 +16,19 @@
 
 #define SHF_FOREIGN_DIR "foreign:"
 #define SHF_FOREIGN_OPEN_MAX 64 /* files of a directory that stay open without being read */
-#define SHF_FOREIGN_DIMS_MAX 65  /* torch has 64, and a pair of numbers is one more */
+#define SHF_FOREIGN_DIMS_MAX 65 /* torch has 64, and complex numbers are shown with one more */
 /* A box of a tensor, and where its items are: item i of the box (counted from its start) is at
  * byte `at` + sum of i[d] * stride[d] of the file. */
 struct shf_foreign_piece {
 	const int64_t *start, *count;   /* the box, in items; NULL: the whole tensor */
 	const int64_t *stride;          /* in bytes, >= 0; NULL: row-major without gaps */
 	uint32_t file;                  /* number of the file */
-	uint8_t flip_every, flip_at;    /* as those of a tensor, of the bytes that this piece has */
+	uint8_t flip_every, flip_at;    /* as those of a tensor, for the bytes of this piece */
 	uint64_t at;
-	/* What `at`, `stride` and the flips are is found out at the first read, because each item
-	 * of the file has a header of its own: `at` is where it begins, and it has `item_bytes`. 0:
-	 * known. */
+	/* Not 0: the piece is in an item of the file that has a header of its own, which has not
+	 * been read. Then this is the length of the item, `at` is where it begins, and `stride` and
+	 * the flips are not known. The first read of the piece finds them out and sets this to 0.
+	 * They are guarded by lock. */
 	uint64_t item_bytes;
 };
 struct shf_foreign_tensor {
@@ -37,19 +38,19 @@ struct shf_foreign_tensor {
 	uint64_t bytes;
 	uint64_t off;                   /* in the payload of the file that shows it */
 	size_t first, n;                /* its pieces */
-	/* Of each group of flip_every bytes the highest bit of byte flip_at is inverted: the sign
-	 * of a number, or of one part of it. flip_every 0: of none. */
+	/* In each group of flip_every bytes the highest bit of byte flip_at is inverted: the sign
+	 * of a number, or of one part of it. flip_every 0: nothing is inverted. */
 	uint8_t flip_every, flip_at;
 };
 struct shf_foreign_file {
 	const char *name;               /* relative to the checkpoint; of a single file its name */
 	const char *where;              /* its path, for sentences */
 	int fd;                         /* guarded by lock; -1: it is not open */
-	bool kept;                      /* guarded by lock; it stays open when nobody reads it */
-	uint32_t users;                 /* guarded by lock; regions of it that are not given back */
-	uint32_t next;                  /* number + 1 of the next one of this hash; 0: none */
+	bool kept;                      /* guarded by lock; it stays open when no thread reads it */
+	uint32_t users;                 /* guarded by lock; regions that have not been ended */
+	uint32_t next;                  /* number + 1 of the next file with this hash; 0: none */
 	uint64_t bytes;
-	struct shf_stat seen;           /* what it was when it was added */
+	struct shf_stat seen;           /* its state when it was added */
 };
 /* A part of a file that has checksums of its own. */
 struct shf_foreign_item {
@@ -68,10 +69,12 @@ struct shf_foreign {
 	struct shf_arena arena;         /* of all texts and arrays */
 	int dir;                        /* descriptor of the directory; -1: it is a file */
 	struct shf_buf files, tensors, pieces, items, notes;    /* of the structs above */
-	struct shf_buf hashes;          /* of names; of uint32_t: number + 1 of a file; 0: none */
+	struct shf_buf hashes;          /* table of uint32_t, by hash of a name: number + 1 of a
+	                                 * file; 0: none */
 	uint32_t open[SHF_FOREIGN_OPEN_MAX];    /* guarded by lock; files that are kept open */
-	uint32_t open_n, open_next;     /* guarded by lock; how many; where the next one is sought
-	                                 * that may be closed */
+	uint32_t open_n;                /* guarded by lock; how many */
+	uint32_t open_next;             /* guarded by lock; where the search for a file that may be
+	                                 * closed goes on */
 	uint64_t notes_left;            /* notes that were not kept, because there are too many */
 	/* private to foreign_dir.c */
 	struct shf_sys sys;
@@ -82,13 +85,13 @@ struct shf_foreign {
 	struct sheaf_error failed;      /* guarded by lock; the last failure of a read that was no
 	                                 * error of the machine; code 0: none */
 };
-struct shf_foreign_findings {   /* who is told of damage */
+struct shf_foreign_findings {   /* receives what a verification finds */
 	void (*found)(void *arg, bool is_sum, const char *file, int64_t offset,
 	              const struct sheaf_error *e);
 	void *arg;
 	uint64_t bytes;                 /* bytes that were read and compared */
 	bool unproved;                  /* some bytes have no checksum */
-	const char *item;               /* the item they are of; NULL: of the whole */
+	const char *item;               /* the first item that has none; NULL: the whole has none */
 };
 /* A kind of checkpoint. */
 struct shf_foreign_format {
@@ -101,9 +104,9 @@ struct shf_foreign_format {
 	/* Fills in tensors, pieces and notes; of a directory its files, too. A file is the file 0
 	 * already. */
 	int (*open)(struct shf_foreign *f, struct sheaf_error *err);
-	/* Finds out where the items of a piece with item_bytes are: sets piece->at to the first
-	 * one, its flips, and the strides in bytes. NULL: the format has no such pieces.
-	 * [any thread] */
+	/* Finds out where the items of a piece with item_bytes are. Sets piece->at to where the
+	 * first one begins, piece->flip_every and flip_at, and the strides in bytes. NULL: the
+	 * format has no such pieces. [any thread] */
 	int (*resolve)(struct shf_foreign *f, const struct shf_foreign_tensor *t,
 	               struct shf_foreign_piece *piece,
 	               int64_t stride[SHF_FOREIGN_DIMS_MAX], struct sheaf_error *err);
@@ -123,38 +126,44 @@ int shf_foreign_open(struct shf_foreign **out, const struct shf_sys *in, const c
                      struct sheaf_error *err);
 void shf_foreign_free(struct shf_foreign *f);   /* NULL is fine */
 size_t shf_foreign_files(const struct shf_foreign *f);  /* how many real files it has */
-/* Compares all its files with what they were when it was opened. EAGAIN: one has been changed or
+static inline struct shf_foreign_file *shf_foreign_file(const struct shf_foreign *f, uint32_t i)
+{
+	return (struct shf_foreign_file *)(void *)f->files.data + i;
+}
+/* Compares all files with their state when they were added. EAGAIN: one has been changed or
  * replaced. EIO. [any thread] */
 int shf_foreign_check_unchanged(struct shf_foreign *f, struct sheaf_error *err);
 const struct shf_foreign_tensor *shf_foreign_tensors(const struct shf_foreign *f, size_t *n);
 
-/* Adds f->path, which is a file and open as fd. f owns fd from now on, after a failure, too. */
+/* Adds f->path, which is a file that is open as fd, as file 0. f owns fd from now on, after a
+ * failure, too. */
 int shf_foreign_add_self(struct shf_foreign *f, int fd, struct sheaf_error *err);
 
-/* For the formats: each adds to the checkpoint. */
-/* Adds a file of the directory, which is opened at its first use. Names are added once; *file gets
- * the number. EFORMAT: it is missing, or the name leads out of the directory. */
+/* What the formats call to describe a checkpoint. */
+/* Adds a file of the directory, unless it was added before. It is opened at its first use. *file
+ * gets its number. EFORMAT: it is missing, or the name leads out of the directory. */
 int shf_foreign_add_file(struct shf_foreign *f, const char *name, size_t n, uint32_t *file,
                          struct sheaf_error *err);
-/* Sets *r to the whole of a file, and opens it if it is not open. It is not closed before
+/* Sets *r to the whole of a file, and opens the file if it is not open. The file stays open until
  * shf_foreign_region_end, which need not be called for f->path itself. [any thread] */
 int shf_foreign_region(struct shf_foreign *f, uint32_t file, struct shf_region *r,
                        struct sheaf_error *err);
 void shf_foreign_region_end(struct shf_foreign *f, uint32_t file);      /* [any thread] */
-/* Adds a tensor whose pieces are the last t->n of f->pieces. Its size is computed here. Dims are
- * copied. name: n bytes; if it is no name of safetensors, the tensor is noted as one that is not
- * read. EFORMAT: its size is beyond 63 bits. */
+/* Adds a tensor whose pieces are the last t->n of f->pieces. Computes its size, and copies its
+ * dims. name: n bytes. If safetensors cannot have this name, a note says that the tensor is not
+ * read. EFORMAT: the size is beyond 63 bits. */
 int shf_foreign_add_tensor(struct shf_foreign *f, const struct shf_foreign_tensor *t,
                            const char *name, size_t n, struct sheaf_error *err);
-/* Whether the last n pieces tile the tensor x: 0 if every item is in one of them; 1 if not, and
- * `why` says what is wrong; ENOMEM. Each piece has start and count. */
+/* Returns 0 if the last n pieces tile the tensor x, so that every item is in exactly one of them.
+ * Returns 1 if they do not, and `why` says what is wrong. ENOMEM. Each piece has start and
+ * count. */
 int shf_foreign_cover(const struct shf_foreign *f, const struct shf_foreign_tensor *x, size_t n,
                       char why[300]);
-/* Adds a note: printf. Notes beyond the first 4096 are only counted. Of a key the first 256 bytes
- * are kept, of the text 1024. */
+/* Adds a note; fmt is that of printf. Notes beyond the first 4096 are only counted. The first 256
+ * bytes of the key are kept, and the first 1024 of the text. */
 int shf_foreign_note(struct shf_foreign *f, struct sheaf_error *err, const char *key, size_t key_n,
                      const char *fmt, ...) __attribute__((format(printf, 5, 6)));
-/* Adds the last note, which says how many others were left out, if any were. Its key is "...". */
+/* If notes were left out, adds a last note that says how many. Its key is "...". */
 int shf_foreign_notes_end(struct shf_foreign *f, struct sheaf_error *err);
 int64_t *shf_foreign_numbers(struct shf_foreign *f, size_t n);  /* zeroed, in the arena */
 #endif

@@ -211,7 +211,8 @@ static size_t tensor_index(const struct shf_foreign *f, const struct shf_foreign
 	return lo;
 }
 
-/* Notes why a read failed, in place of why an earlier one did. Returns the errno for it. */
+/* Keeps the reason why a read failed, which replaces that of an earlier failure. Returns the errno
+ * for it. */
 static int keep_failure(struct shf_foreign *f, int rc, const struct sheaf_error *e)
 {
 	if (e->sys && rc == SHEAF_EIO)
@@ -411,7 +412,6 @@ void shf_foreign_where(struct shf_foreign *f, const char *file, uint64_t off, co
                        uint64_t *at)
 {
 	const struct shf_foreign_view *v = shown_of(f, find_shown(f, SHOWN, file));
-	const struct shf_foreign_file *files = (const void *)f->files.data;
 	const struct shf_foreign_piece *p = (const void *)f->pieces.data;
 	const struct shf_foreign_tensor *t;
 	size_t n;
@@ -422,7 +422,7 @@ void shf_foreign_where(struct shf_foreign *f, const char *file, uint64_t off, co
 	*at = UINT64_MAX;
 	if (!t->n)
 		return;
-	*name = files[p[t->first].file].name;
+	*name = shf_foreign_file(f, p[t->first].file)->name;
 	pthread_mutex_lock(&f->lock);
 	p += t->first;
 	if (t->n == 1 && !p->item_bytes && !t->flip_every && shf_foreign_is_row_major(t, p->stride))
@@ -433,15 +433,17 @@ void shf_foreign_where(struct shf_foreign *f, const char *file, uint64_t off, co
 uint64_t shf_foreign_digest(const struct shf_foreign *f)
 {
 	const struct shf_foreign_piece *p = (const void *)f->pieces.data;
-	const struct shf_foreign_file *files = (const void *)f->files.data;
 	size_t n;
 	const struct shf_foreign_tensor *t = shf_foreign_tensors(f, &n);
 	uint64_t sum = 0;
 
 	for (size_t i = 0; i < f->views_n; i++)
 		sum = shf_crc64_raw(sum, f->views[i].header.data, f->views[i].header.len);
-	for (size_t i = 0; f->dir >= 0 && i < shf_foreign_files(f); i++)
-		sum = shf_crc64_raw(sum, files[i].name, strlen(files[i].name) + 1);
+	for (uint32_t i = 0; f->dir >= 0 && i < shf_foreign_files(f); i++) {
+		const char *name = shf_foreign_file(f, i)->name;
+
+		sum = shf_crc64_raw(sum, name, strlen(name) + 1);
+	}
 	for (size_t i = 0; i < n; i++) {
 		size_t row = (size_t)t[i].ndim * sizeof(int64_t);
 		uint64_t of[3] = { t[i].n, t[i].flip_every, t[i].flip_at };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The files of a checkpoint. A directory may have one for each piece of a tensor, so only some stay
- * open: SHF_FOREIGN_OPEN_MAX, and beyond them those that are being read. */
+/* The files of a checkpoint. A directory may have one for each piece of a tensor, so they do not
+ * all stay open: only SHF_FOREIGN_OPEN_MAX of them, and those that are being read. */
 #include <errno.h>
 #include <string.h>
 #include "crc64.h"
@@ -51,10 +51,10 @@ static uint32_t name_hash(const char *name, size_t n)
 	return (uint32_t)(x ^ x >> 32);
 }
 
-/* Makes the table of hashes as large as all files and one more need. */
+/* Makes the table of hashes large enough for one more file. */
 static bool hashes_grow(struct shf_foreign *f)
 {
-	struct shf_foreign_file *all = (struct shf_foreign_file *)(void *)f->files.data;
+	struct shf_foreign_file *all = shf_foreign_file(f, 0);
 	size_t n = f->hashes.len / sizeof(uint32_t), files = shf_foreign_files(f);
 	uint32_t *first;
 
@@ -75,10 +75,11 @@ static bool hashes_grow(struct shf_foreign *f)
 	return true;
 }
 
-/* Finds a file by its name; *of: where its hash begins. Returns number + 1, or 0. */
+/* Finds a file by its name. Returns its number + 1, or 0. *of: the entry of its hash in the
+ * table. */
 static uint32_t file_find(struct shf_foreign *f, const char *name, size_t n, uint32_t **of)
 {
-	const struct shf_foreign_file *all = (const void *)f->files.data;
+	const struct shf_foreign_file *all = shf_foreign_file(f, 0);
 	size_t size = f->hashes.len / sizeof(uint32_t);
 	uint32_t i;
 
@@ -123,7 +124,7 @@ int shf_foreign_add_file(struct shf_foreign *f, const char *name, size_t n, uint
 	*file = (uint32_t)shf_foreign_files(f);
 	rc = rc < 0 ? shf_fail_sys(err, -rc, "%s", path) : file_add(f, own, path, -1, &st, err);
 	if (rc == 0) {
-		((struct shf_foreign_file *)(void *)f->files.data)[*file].next = *of;
+		shf_foreign_file(f, *file)->next = *of;
 		*of = *file + 1;
 	}
 	return rc;
@@ -131,20 +132,15 @@ int shf_foreign_add_file(struct shf_foreign *f, const char *name, size_t n, uint
 
 /* ---- opening them ---- */
 
-static struct shf_foreign_file *file_of(const struct shf_foreign *f, uint32_t i)
-{
-	return (struct shf_foreign_file *)(void *)f->files.data + i;
-}
-
-/* Makes room among the files that stay open, by closing one that nobody reads. Returns NULL if all
- * are being read. [with the lock] */
+/* Makes room among the files that stay open, by closing one that no thread reads. Returns NULL if
+ * all are being read. [with the lock] */
 static uint32_t *open_room(struct shf_foreign *f)
 {
 	if (f->open_n < SHF_FOREIGN_OPEN_MAX)
 		return &f->open[f->open_n++];
 	for (uint32_t k = 0; k < SHF_FOREIGN_OPEN_MAX; k++) {
 		uint32_t *room = &f->open[f->open_next++ % SHF_FOREIGN_OPEN_MAX];
-		struct shf_foreign_file *x = file_of(f, *room);
+		struct shf_foreign_file *x = shf_foreign_file(f, *room);
 
 		if (x->users)
 			continue;
@@ -160,7 +156,7 @@ static uint32_t *open_room(struct shf_foreign *f)
 int shf_foreign_region(struct shf_foreign *f, uint32_t file, struct shf_region *r,
                        struct sheaf_error *err)
 {
-	struct shf_foreign_file *x = file_of(f, file);
+	struct shf_foreign_file *x = shf_foreign_file(f, file);
 	uint32_t *room;
 	int fd;
 
@@ -183,7 +179,7 @@ int shf_foreign_region(struct shf_foreign *f, uint32_t file, struct shf_region *
 
 void shf_foreign_region_end(struct shf_foreign *f, uint32_t file)
 {
-	struct shf_foreign_file *x = file_of(f, file);
+	struct shf_foreign_file *x = shf_foreign_file(f, file);
 
 	pthread_mutex_lock(&f->lock);
 	x->users--;
@@ -197,7 +193,7 @@ void shf_foreign_region_end(struct shf_foreign *f, uint32_t file)
 int shf_foreign_check_unchanged(struct shf_foreign *f, struct sheaf_error *err)
 {
 	for (uint32_t i = 0; i < shf_foreign_files(f); i++) {
-		struct shf_foreign_file *x = file_of(f, i);
+		struct shf_foreign_file *x = shf_foreign_file(f, i);
 		struct shf_stat st;
 		int rc;
 

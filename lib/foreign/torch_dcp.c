@@ -171,9 +171,8 @@ static int dcp_read(struct dcp *d)
 		rc = dcp_read_file(d, names.one ? ".metadata" : name, i);
 		if (rc == 0)
 			rc = shf_dcp_index_add(&d->index, d->pickles[i].root)
-			   ? 0 : dcp_bad(d, "", 0, "is not Metadata of "
-						   "torch.distributed.checkpoint "
-			                 "as it is known");
+			   ? 0 : dcp_bad(d, "", 0, "is not Metadata of torch.distributed."
+			                 "checkpoint as it is known");
 		if (rc == 0 && (d->index.a.oom || d->index.tensors.oom))
 			rc = dcp_no_memory(d);
 	}
@@ -234,7 +233,7 @@ static int dcp_add_chunk(struct dcp *d, const struct shf_dcp_tensor *t,
 	rc = shf_foreign_add_file(d->f, e->path, e->path_n, &p.file, d->err);
 	if (rc < 0)
 		return rc;
-	file = (const struct shf_foreign_file *)(void *)d->f->files.data + p.file;
+	file = shf_foreign_file(d->f, p.file);
 	if (e->bytes == 0 || e->at > file->bytes || e->bytes > file->bytes - e->at)
 		return dcp_bad(d, t->name, t->name_n, "has a chunk beyond the end of its file");
 	p.at = e->at;
@@ -270,7 +269,7 @@ static int dcp_add_chunks(struct dcp *d, const struct shf_dcp_tensor *t,
 	return 0;
 }
 
-/* Piece i of those that are joined, which is in the metadata of the rank-th rank. */
+/* Piece i of those that dcp_join() joins, which is in the metadata of that rank. */
 struct dcp_joined { const struct shf_foreign_piece *piece; size_t i, rank; int ndim; };
 
 static int compare_boxes(const struct dcp_joined *a, const struct dcp_joined *b)
@@ -294,8 +293,9 @@ static int dcp_joined_order(const void *a, const void *b)
 	return c ? c : (x->i > y->i) - (x->i < y->i);
 }
 
-/* Keeps each box of the last *n pieces from the lowest rank that has it: the others have it too, as
- * of a tensor that all of them have. ends: of the pieces of each rank. */
+/* Of the last *n pieces, keeps those of the lowest rank that has a box, and drops the same box of
+ * other ranks: they have it, too, if the tensor is replicated. ends: for each rank, where its
+ * pieces end. */
 static int dcp_join(struct dcp *d, const size_t *ends, size_t *n, int ndim)
 {
 	struct shf_foreign_piece *p = (struct shf_foreign_piece *)(void *)d->f->pieces.data;
@@ -326,7 +326,8 @@ static int dcp_join(struct dcp *d, const size_t *ends, size_t *n, int ndim)
 	return a && drop ? 0 : dcp_no_memory(d);
 }
 
-/* Adds the pieces of all `same` records of a tensor, one of each rank; *n gets their number. */
+/* Adds the pieces of a tensor, which has `same` records, one of each rank. *n gets the number of
+ * pieces. */
 static int dcp_add_ranks(struct dcp *d, const struct shf_dcp_tensor *t, size_t same,
                          const struct shf_foreign_tensor *x, bool pair, size_t *n)
 {
@@ -352,7 +353,8 @@ static int dcp_add_ranks(struct dcp *d, const struct shf_dcp_tensor *t, size_t s
 	return rc;
 }
 
-/* Adds a tensor. Of metadata by rank, `t` is the first of `same` records of that name. */
+/* Adds a tensor. t: the first of `same` records of its name; there are several if each rank has
+ * metadata of its own. */
 static int dcp_add_tensor(struct dcp *d, const struct shf_dcp_tensor *t, size_t same)
 {
 	int64_t dims[SHF_FOREIGN_DIMS_MAX];
@@ -397,7 +399,7 @@ static int dcp_add_bytes(struct dcp *d, const struct shf_dcp_tensor *t)
 	rc = shf_foreign_add_file(d->f, e->path, e->path_n, &item.file, d->err);
 	if (rc < 0)
 		return rc;
-	file = (const struct shf_foreign_file *)(void *)d->f->files.data + item.file;
+	file = shf_foreign_file(d->f, item.file);
 	if (e->at > file->bytes || e->bytes > file->bytes - e->at)
 		return dcp_bad(d, t->name, t->name_n, "is beyond the end of its file");
 	item.tensor = false;
@@ -426,7 +428,7 @@ static int dcp_add_bytes(struct dcp *d, const struct shf_dcp_tensor *t)
 	return rc;
 }
 
-/* Tensors come first of those at one place. */
+/* By file and place; at one place, items of tensors come first. */
 static int dcp_item_order(const void *a, const void *b)
 {
 	const struct shf_foreign_item *x = a, *y = b;
@@ -512,8 +514,8 @@ static int resolve_dcp(struct shf_foreign *f, const struct shf_foreign_tensor *t
 	return rc;
 }
 
-/* Checks one item, which begins where r does. One of a value that is no tensor may be of another
- * planner, which need not write archives; it has no checksums then. */
+/* Checks one item, whose bytes are the region r. An item of a value that is no tensor need not be
+ * an archive, because some planners write none. Such an item has no checksums. */
 static int dcp_verify_item(struct shf_region *r, const struct shf_foreign_item *item,
                            const char *file, struct shf_foreign_findings *to,
                            struct sheaf_error *err)
@@ -541,12 +543,12 @@ static int verify_dcp(struct shf_foreign *f, struct shf_foreign_findings *to,
                       struct sheaf_error *err)
 {
 	const struct shf_foreign_item *item = (const void *)f->items.data;
-	const struct shf_foreign_file *file = (const void *)f->files.data;
 	size_t n = f->items.len / sizeof(*item);
 	bool unproved = false;
 	int rc = 0;
 
 	for (size_t i = 0; i < n && rc == 0; i++) {
+		const char *file = shf_foreign_file(f, item[i].file)->name;
 		struct sheaf_error e = { 0 };
 		struct shf_region r;
 
@@ -559,11 +561,11 @@ static int verify_dcp(struct shf_foreign *f, struct shf_foreign_findings *to,
 		r.off = item[i].at;
 		r.bytes = item[i].bytes;
 		to->unproved = false;
-		rc = dcp_verify_item(&r, &item[i], file[item[i].file].name, to, &e);
+		rc = dcp_verify_item(&r, &item[i], file, to, &e);
 		unproved |= to->unproved;
 		shf_foreign_region_end(f, item[i].file);
 		if (rc == SHEAF_EFORMAT) {
-			to->found(to->arg, false, file[item[i].file].name, (int64_t)item[i].at, &e);
+			to->found(to->arg, false, file, (int64_t)item[i].at, &e);
 			rc = 0;
 		} else if (rc < 0) {
 			*err = e;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Directories that the Hugging Face storage writer of torch.distributed.checkpoint made without
- * consolidating them: safetensors files of each rank, whose metadata say where the tensors of the
- * file begin in those that they are parts of. Nothing says how large these are. They are as large
- * as the boxes that are there make them, and the boxes must tile them.
+ * consolidating them. Each rank has safetensors files of its own, with boxes of tensors, and their
+ * metadata say where each box begins in its tensor. The shape of a tensor is stored nowhere: it is
+ * taken to be the smallest that contains all boxes, and the boxes must tile it.
  *
  * Source: torch/distributed/checkpoint/hf_storage.py of torch 2.13, and directories that it
  * wrote. */
@@ -18,7 +18,8 @@
 #include "valid.h"
 
 #define KEY "DCP_SHARDING_INFO"
-#define LOOK (UINT64_C(64) << 10)       /* the metadata come first in a header */
+#define LOOK (UINT64_C(64) << 10)       /* bytes in which the key is looked for: the metadata come
+                                         * first in a header */
 
 /* ---- recognising it ---- */
 
@@ -41,8 +42,8 @@ static int see_first(void *arg, const char *name)
 	return 0;
 }
 
-/* A file that cannot be read is not recognised: whoever reads the directory as one of Hugging Face
- * meets the same error, and reports it with what else is wrong there. */
+/* If the file cannot be read, the directory is not recognised. It is then read as one of Hugging
+ * Face, and that reader reports the error together with whatever else is wrong. */
 static int is_torch_hf(const struct shf_sys *sys, int dir, const char *path, const char **why,
                        struct sheaf_error *err)
 {
@@ -124,8 +125,8 @@ static int offsets_order(const void *a, const void *b)
 	return strcmp(((const struct hf_offsets *)a)->name, ((const struct hf_offsets *)b)->name);
 }
 
-/* Reads {"saved_offsets": [1, 2]}, of which the opening bracket was read. Returns false if it is
- * of another form. */
+/* Reads {"saved_offsets": [1, 2]}, after its opening bracket. Returns false if it has another
+ * form. */
 static bool hf_read_offsets(struct torch_hf *h, struct shf_json *j, struct hf_offsets *o)
 {
 	int64_t v[SHF_ST_DIMS_MAX], *own;
@@ -157,7 +158,8 @@ static bool hf_read_offsets(struct torch_hf *h, struct shf_json *j, struct hf_of
 	return kind == SHF_JSON_OBJECT_END && o->start;
 }
 
-/* Reads the sharding of a file into list, of struct hf_offsets, sorted by name. */
+/* Reads DCP_SHARDING_INFO of a file into `list`, an array of struct hf_offsets that is sorted by
+ * name. Returns false if it has another form or there is no memory (h->oom). */
 static bool read_sharding(struct torch_hf *h, const char *text, struct shf_buf *list)
 {
 	enum shf_json_kind kind = SHF_JSON_ERROR;
@@ -241,7 +243,6 @@ static int hf_read_head(struct torch_hf *h, uint32_t file, struct shf_buf *bytes
 /* Adds the tensors of a file. */
 static int add_file(struct torch_hf *h, const char *name)
 {
-	const struct shf_foreign_file *all;
 	struct shf_buf bytes = SHF_BUF_INIT, sharding = SHF_BUF_INIT;
 	struct shf_st st = { 0 };
 	uint64_t size = 0;
@@ -250,14 +251,13 @@ static int add_file(struct torch_hf *h, const char *name)
 
 	if (rc == 0)
 		rc = hf_read_head(h, file, &bytes, &size);
-	all = (const struct shf_foreign_file *)(void *)h->f->files.data;
 	if (rc == 0)
-		rc = shf_st_parse(&st, &h->f->arena, bytes.data, bytes.len, size, all[file].where,
-		                  h->err);
+		rc = shf_st_parse(&st, &h->f->arena, bytes.data, bytes.len, size,
+		                  shf_foreign_file(h->f, file)->where, h->err);
 	if (rc == 0 && st.sharding && !read_sharding(h, st.sharding, &sharding))
 		rc = h->oom ? hf_no_memory(h)
 		            : shf_fail(h->err, SHEAF_EFORMAT, "%s: " KEY " has a form that is not "
-		                       "known", all[file].where);
+		                       "known", shf_foreign_file(h->f, file)->where);
 	for (size_t i = 0; i < st.n && rc == 0; i++)
 		rc = hf_add_box(h, &st.tensors[i], file, st.header_bytes, &sharding);
 	shf_buf_release(&bytes);
@@ -265,7 +265,7 @@ static int add_file(struct torch_hf *h, const char *name)
 	return rc;
 }
 
-/* By name, then by place; boxes at one place in the order of their files. */
+/* By name, then by place. Boxes at one place come in the order of their files. */
 static int box_order(const void *a, const void *b)
 {
 	const struct hf_box *x = a, *y = b;
@@ -280,8 +280,8 @@ static int box_order(const void *a, const void *b)
 	return c ? c : (x->file > y->file) - (x->file < y->file);
 }
 
-/* Adds the tensor of which the n boxes are parts. A box that several files have is taken from the
- * first of them. */
+/* Adds the tensor that consists of the n boxes. If several files have the same box, that of the
+ * first file is taken. */
 static int add_whole(struct torch_hf *h, const struct hf_box *b, size_t n)
 {
 	int64_t dims[SHEAF_DIMS_MAX] = { 0 };

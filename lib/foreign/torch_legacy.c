@@ -14,8 +14,8 @@
 #include "torch_walk.h"
 #include "valid.h"
 
-/* pickle.dumps(0x1950a86a20f9469cfc6c), without what it begins with: the protocol, and from 4 on
- * the length of what follows. */
+/* pickle.dumps(0x1950a86a20f9469cfc6c) without its head. The head is the protocol and, from
+ * protocol 4 on, the length of what follows. */
 static const uint8_t magic[] = { 0x8a, 10, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50,
 	0x19, '.' };
 #define MAGIC_MAX (2 + 9 + sizeof(magic))
@@ -41,7 +41,8 @@ static int legacy_bad(const struct legacy *l, const char *why, struct sheaf_erro
 	                why);
 }
 
-/* Returns the length of the pickle of the magic number; 0: the n bytes do not begin with it. */
+/* Returns the length of the pickled magic number at the beginning of n bytes, or 0 if they do not
+ * begin with it. */
 static size_t magic_bytes(const uint8_t *head, size_t n)
 {
 	size_t at = n > 2 && head[1] >= 4 && head[2] == 0x95 ? 11 : 2;
@@ -145,7 +146,7 @@ static int see_storages(struct legacy *l, struct sheaf_error *err)
 		uint32_t item;
 
 		if (shf_pk_text_is(shf_pk_at(ids[i]->u.of, 0), "module"))
-			continue;               /* a class of a model, with its source */
+			continue;       /* a class of a model, with its source code */
 		if (!shf_torch_storage(ids[i], &key, &item))
 			return legacy_bad(l, "it has a storage of a form that is not known", err);
 		s = storage_find(l, key);

@@ -58,7 +58,6 @@ static int open_torch_save(struct shf_foreign *f, struct sheaf_error *err)
 static int verify_torch_save(struct shf_foreign *f, struct shf_foreign_findings *to,
                              struct sheaf_error *err)
 {
-	const struct shf_foreign_file *file = (const void *)f->files.data;
 	struct shf_arena arena = { 0 };
 	struct shf_region r;
 	struct shf_zip zip;
@@ -66,9 +65,8 @@ static int verify_torch_save(struct shf_foreign *f, struct shf_foreign_findings 
 
 	if (rc == 0)
 		rc = shf_zip_open(&zip, &r, &arena, err);
-
 	if (rc == 0)
-		rc = shf_torch_zip_verify(&zip, &r, file[0].name, 0, to, err);
+		rc = shf_torch_zip_verify(&zip, &r, shf_foreign_file(f, 0)->name, 0, to, err);
 	shf_arena_release(&arena);
 	return rc;
 }

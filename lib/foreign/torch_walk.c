@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Values may be shared, and a list may hold itself, so the walk is bounded: in depth, in steps by
- * the length of the pickle, and in the memory that names take. So is what a step costs: it is one
- * value with at most NAME_STEP bytes of its key, and little of a long text is copied. */
+/* Values may be shared, and a list may hold itself, so the walk has three limits: of its depth, of
+ * the number of its steps, which is proportional to the length of the pickle, and of the memory
+ * that names take. The cost of a step is limited, too: a step is one value with at most NAME_STEP
+ * bytes of its key, and of a long text only the beginning is copied. */
 #include "torch_walk.h"
 #include <inttypes.h>
 #include <string.h>
@@ -16,7 +17,8 @@
 #define LIST_SHOWN 16           /* values of a list that are shown */
 #define TEXT_SHOWN 1024         /* bytes of a text that are shown */
 #define ENCODED_SHOWN 4096      /* bytes of a text whose characters are counted */
-#define COUNT_STEPS 10000       /* in which the tensors of a value that is not read are counted */
+#define COUNT_STEPS 10000       /* most steps for counting the tensors in a value that is not
+                                 * read */
 #define ROOT_NOTE "(root)"      /* key of a note about the whole */
 #define ROOT_NAME "tensor"      /* of a tensor that is not in any dictionary */
 
@@ -152,8 +154,8 @@ static int walk_opaque(struct walk *w, const struct shf_pk *v)
 
 /* ---- containers ---- */
 
-/* Appends a key to the name: its beginning, if the name gets too long for a tensor. Returns false
- * if it is no key of a name; *back: the length to go back to. */
+/* Appends a key to the name, or only its beginning if the name gets too long for a tensor. Returns
+ * false if the key is neither a text nor a number. *back: the length of the name before. */
 static bool name_push(struct walk *w, const struct shf_pk *key, uint32_t i, size_t *back)
 {
 	size_t room;
@@ -167,14 +169,15 @@ static bool name_push(struct walk *w, const struct shf_pk *key, uint32_t i, size
 		shf_buf_addf(&w->name, "%" PRIu32, i);
 	else if (key->kind == SHF_PK_INT)
 		shf_buf_addf(&w->name, "%" PRId64, key->u.i);
-	/* Of a text, what a tensor's name may have and one byte, by which it is seen to be long. */
+	/* One byte more than a tensor's name may have shows that the name is too long. */
 	room = w->name.len <= NAME_MAX_BYTES ? NAME_MAX_BYTES + 1 - w->name.len : 0;
 	if (key && key->kind == SHF_PK_STR)
 		shf_buf_add(&w->name, key->u.s, key->n < room ? key->n : room);
 	return true;
 }
 
-/* Walks the value of one key or place. Returns 1 if the key is none of a name. */
+/* Walks the value of a key, or of place i of a list if key is NULL. Returns 1 if the key is neither
+ * a text nor a number. */
 static int walk_entry(struct walk *w, const struct shf_pk *key, uint32_t i, const struct shf_pk *v,
                       int depth)
 {
@@ -228,11 +231,9 @@ static int walk_list(struct walk *w, const struct shf_pk *v, int depth)
 		plain = shf_torch_scalar(&text, v->u.a[i]);
 		text.len = i < LIST_SHOWN && text.len < 2 * TEXT_SHOWN ? text.len : had;
 	}
-	if (rc < 0)
-		plain = true;
-	else if (plain && text.oom)
+	if (rc == 0 && plain && text.oom)
 		rc = walk_no_memory(w);
-	else if (plain)
+	else if (rc == 0 && plain)
 		rc = walk_note(w, v->n > LIST_SHOWN ? "[%.*s, ...], %" PRIu32 " values" : "[%.*s]",
 		               (int)text.len,
 		               text.len ? (const char *)text.data : "", v->n);
