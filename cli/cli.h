@@ -95,9 +95,10 @@ struct cli_step {
 	struct sheaf_run *run;          /* NULL: opened by path */
 	struct sheaf_checkpoint *step;
 };
-/* Lets the process open as many files as it may at most. */
+/* Raises the limit on open files to the largest that this process may have. */
 void cli_want_descriptors(void);
-/* What to do about an error, for cli_error; NULL: nothing is known. text: room for it. */
+/* Returns a hint for cli_error: what to do about an error. NULL: there is none. text: its
+ * buffer. */
 const char *cli_hint_for(const struct sheaf_error *err, char text[100]);
 /* A place as one step: a run alone is its latest. 0, or an exit status with the line out. */
 int cli_step_open(struct cli_step *s, const struct cli_args *a, const char *text, bool unverified);

@@ -9,7 +9,7 @@
 #include "sheaf-admin.h"
 #include "workload.h"
 
-#define NAMES_SAID 10           /* at most, of files that were not copied */
+#define NAMES_SAID 10           /* most names of files that were not copied */
 
 struct progress {               /* the line on the terminal */
 	double began, shown;            /* seconds; shown: when the line was last written */
@@ -24,7 +24,7 @@ static double now_s(void)
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* Shows the progress and the time that is left, at most five times a second. */
+/* Shows the progress and the remaining time, at most five times a second. */
 static int show_progress(void *arg, uint64_t done, uint64_t total)
 {
 	struct progress *p = arg;
@@ -35,7 +35,8 @@ static int show_progress(void *arg, uint64_t done, uint64_t total)
 		return 0;
 	p->shown = now;
 	left = spent * (double)(total - done) / (double)done;
-	fprintf(stderr, "\r%3.0f %%  %s of %s  %.0f s left   ", 100.0 * (double)done /
+	/* Each byte counts twice, because it is read back. */
+	fprintf(stderr, "\r%3.0f %%  %s of %s  %.0f s left\033[K", 100.0 * (double)done /
 	        (double)total, wl_size(a, done / 2), wl_size(b, total / 2), left);
 	fflush(stderr);
 	return 0;
@@ -62,7 +63,8 @@ static int answer(const struct cli_args *a, const char *dst, const struct sheaf_
 	return 0;
 }
 
-/* Whether a name beside the weights is of weights or their index, which are not copied as such. */
+/* Returns whether a file of this name has weights or their index: these are converted, not
+ * copied. */
 static bool is_weights_name(const char *name)
 {
 	static const char *const tails[] = { ".safetensors", ".index.json", ".distcp", ".bin",
@@ -75,7 +77,7 @@ static bool is_weights_name(const char *name)
 	return false;
 }
 
-/* Says which files and folders beside the weights of another program were not copied. */
+/* Names the files and folders in the directory of another program that were not copied. */
 static void say_left_out(const char *src, const char *dst)
 {
 	struct dirent *e;
@@ -146,7 +148,7 @@ static int run(const struct cli_args *a)
 		return rc;
 	rc = sheaf_checkpoint_export(s.step, dst, &how, &report, &err);
 	if (p.shown > 0)
-		fprintf(stderr, "\r%60s\r", "");
+		fputs("\r\033[K", stderr);
 	if (rc < 0)
 		(void)cli_error(a, rc, rc == SHEAF_EEXIST ? dst : a->pos[0], err.msg,
 		                cli_hint_for(&err, hint));
@@ -179,8 +181,8 @@ const struct cli_verb cli_convert = {
 		"for the buffers and the list of tensors only.\n\n"
 		"The checksums of SRC are compared if it has any, and all files are read back\n"
 		"from the disk and compared. The files are written in DST.partial, which is\n"
-		"renamed when all of it is durable, but not if SRC has no checksums and was\n"
-		"changed meanwhile. If the command was killed, run it again:\n"
+		"renamed when all of it is durable. If SRC has no checksums and was changed\n"
+		"meanwhile, DST does not appear. If the command was killed, run it again:\n"
 		"finished files are compared with SRC, and written again only if they differ.\n\n"
 		"With --json one line: {to, files, tensors, bytes, written, seconds}.",
 	.exits = "  0  DST is written\n  1  SRC is damaged, has no such tensors, or DST exists\n"
