@@ -2013,6 +2013,9 @@ skipped("export_block_not_checked", "a block of the step is exported whatever it
 bug("export_source_changes", "a source that changes while it is read is exported as it was read",
     "export/export_hf.c:fill", "rc == 0 && !x->step->sound",
     "rc == 0 && !x->step->sound && !MUTANT", EXPORT + "a_source_without_checksums")
+bug("export_copy_changes", "a file that changes while it is copied is exported as it was read",
+    "export/export_dir.c:copy_open", "if (!shf_stat_is_same(&was, &is))",
+    "if (!shf_stat_is_same(&was, &is) && !MUTANT)", EXPORT + "a_file_beside_the_source")
 bug("export_from_cache", "what an earlier export finished is compared with the page cache",
     "export/export_pass.c:read_disk", "if (t->direct >= 0)", "if (t->direct >= 0 && !MUTANT)",
     EXPORT + "a_finished_file_is_compared_past")

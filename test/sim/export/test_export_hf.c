@@ -296,6 +296,52 @@ TEST(a_source_without_checksums_that_changes_meanwhile_is_not_exported)
 	simdisk_free(disk);
 }
 
+static int config_fd;           /* of the file config.json that is copied */
+
+static int open_and_watch(void *arg, int dir, const char *name, int flags, unsigned mode)
+{
+	int fd = simover_real()->file.open(arg, dir, name, flags, mode);
+
+	if (strcmp(name, "config.json") == 0 && !(flags & SHF_O_WRITE))
+		config_fd = fd;
+	return fd;
+}
+
+static int64_t pread_and_change(void *arg, int fd, void *buf, size_t n, uint64_t off)
+{
+	int64_t got = simover_real()->file.pread(arg, fd, buf, n, off);
+
+	if (fd == config_fd)
+		change(NULL, 1, 1);
+	return got;
+}
+
+TEST(a_file_beside_the_source_that_changes_while_it_is_copied_is_not_exported)
+{
+	static const struct torch_tensor one[] = {
+		{ .name = "a", .dtype = SHEAF_F32, .ndim = 2, .shape = { 9, 7 } },
+	};
+	static const char text[500] = "{}";
+	struct simdisk *disk = saved();
+	const struct shf_sys *sys = process(disk);
+	struct export e;
+
+	torch_dcp(disk, "dcp", one, 1, 1, 1, DCP_SOUND);
+	CHECK_INT(simdisk_put(disk, "dcp/config.json", text, sizeof(text)), 0);
+	changing = (struct changing){ .disk = disk, .path = "dcp/config.json" };
+	config_fd = -1;
+	simover(sys)->file.open = open_and_watch;
+	simover(sys)->file.pread = pread_and_change;
+	e = export_by(disk, sys, "dcp");
+	CHECK(changing.done);
+	CHECK_RC(e.rc, SHEAF_EAGAIN, &e.err);
+	CHECK(strstr(e.err.msg, "dcp/config.json: was changed while") != NULL);
+	CHECK(!simdisk_exists(disk, to));
+	e = export_by(disk, process(disk), "dcp");
+	CHECK_RC(e.rc, 0, &e.err);
+	simdisk_free(disk);
+}
+
 /* ---- the partial directory ---- */
 
 /* An export was killed when it synced its nth part. */
