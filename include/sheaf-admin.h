@@ -307,13 +307,20 @@ struct sheaf_export {
  * EEXIST: the directory exists, or <dir>.partial was not left by this call.
  * ELAYOUT: the checkpoint has no such family, or no tensor whose name begins with how->prefix.
  * ECORRUPT: the checkpoint is damaged.
- * EAGAIN: a file of a checkpoint that another program wrote was changed after it was opened.
+ * EIO: a file could not be read or written, or what was written reads back differently.
+ * EAGAIN: one of these:
+ * - A file of a checkpoint that another program wrote was changed after it was opened. Open it again
+ *   when it is complete.
+ * - The checkpoint is in memory, and a job that goes on saving has replaced it by a newer one. Open
+ *   SHEAF_LATEST again.
  * EBUSY: another process is writing <dir>.partial.
  * EFAILED: how->progress ended it.
  * EINDOUBT: the directory exists, but after a power cut it may have its former name,
  *         <dir>.partial.
- * EINVAL: several ranks opened the checkpoint together, or a tensor has a name or a number of
- *         dimensions that Sheaf does not write.
+ * EINVAL: one of these:
+ * - Several ranks opened the checkpoint together, or it is spread over the memory of several nodes.
+ * - A tensor has a name or a number of dimensions that Sheaf does not write.
+ * - how->dtype is no type of floating-point numbers that Sheaf converts to.
  * [local] */
 int  sheaf_checkpoint_export(struct sheaf_checkpoint *step, const char *dir,
                              const struct sheaf_export *how, struct sheaf_report *report,

@@ -842,7 +842,7 @@ struct sheaf_report {
  *   converted (see SHEAF_SLICE_SAVE_ONLY).
  * ECORRUPT: the checkpoint is damaged.
  * EAGAIN: the checkpoint is in memory, and a job that goes on saving has replaced it by a newer
- *    one. Open SHEAF_LATEST again. Verification, reads and copies can return this, too.
+ *    one. Open SHEAF_LATEST again. Verifications, reads, copies and exports can return this, too.
  * [collective] */
 int  sheaf_checkpoint_load(struct sheaf_checkpoint *step, struct sheaf_state *state, uint64_t flags,
                            struct sheaf_report *report, struct sheaf_error *err);
