@@ -3,8 +3,8 @@
 
 usage: foreign_ranks.py save|dcp|sheaf FOLDER BYTES
 
-For each line on standard input a round: the load alone is timed, into memory that was touched, and
-rank 0 prints one JSON object. All values are compared after it.
+Each line on standard input starts a round. Only the load is timed, into memory that was touched
+before, and then all values are compared. Rank 0 prints one JSON object for each round.
 """
 import json
 import os
@@ -27,7 +27,7 @@ def whole(i, rows):
 
 
 def read_bytes():
-    """What this process has read: by the kernel's count of its read calls."""
+    """The number of bytes that this process has read, by the kernel's count of its calls."""
     with open("/proc/self/io", encoding="ascii") as f:
         return int(f.readline().split()[1])
 
