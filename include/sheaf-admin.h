@@ -309,8 +309,8 @@ struct sheaf_export {
  * ECORRUPT: the checkpoint is damaged.
  * EIO: a file could not be read or written, or what was written reads back differently.
  * EAGAIN: one of these:
- * - A file of a checkpoint that another program wrote was changed after it was opened. Open it again
- *   when it is complete.
+ * - A file of a checkpoint that another program wrote was changed after it was opened. Open the
+ *   checkpoint again when it is complete.
  * - The checkpoint is in memory, and a job that goes on saving has replaced it by a newer one. Open
  *   SHEAF_LATEST again.
  * EBUSY: another process is writing <dir>.partial.
