@@ -7,9 +7,11 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <sys/statvfs.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -124,6 +126,15 @@ int shf_real_fsync(void *arg, int fd)
 	return fsync(fd) ? -errno : 0;
 }
 
+/* Returns whether a file is in memory (tmpfs). To reserve space there, the kernel fills it with
+ * zeros in the calling thread, which takes about as long as writing the data. */
+static bool is_in_memory(int fd)
+{
+	struct statfs fs;
+
+	return !fstatfs(fd, &fs) && fs.f_type == TMPFS_MAGIC;
+}
+
 /* Reserves the space if the file system can, so that a full disk is an error now and not in the
  * middle of a write. fallocate only lengthens a file, so a longer one is truncated afterwards. */
 static int resize(int fd, uint64_t bytes)
@@ -133,7 +144,7 @@ static int resize(int fd, uint64_t bytes)
 
 	if (bytes > INT64_MAX)
 		return -EFBIG;
-	if (bytes) {
+	if (bytes && !is_in_memory(fd)) {
 		do
 			rc = fallocate(fd, 0, 0, (off_t)bytes);
 		while (rc && errno == EINTR);
