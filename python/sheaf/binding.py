@@ -22,6 +22,7 @@ import threading
 from typing import Any, Callable, Mapping, Optional
 
 from .errors import BY_NAME, Error
+from .messages import in_python
 
 Kind = dict[str, Any]                   # a type as the description spells it
 
@@ -150,17 +151,29 @@ class Library:
         if "size" in known:
             made.size = ctypes.sizeof(made)
         for name, value in fields.items():
-            if name in known:
-                setattr(made, name, self.converted(known[name], value))
-                continue
-            inside = [f for f, k in known.items() if name in self.fields.get(struct_behind(k) or
-                                                                             "", {})]
-            if len(inside) != 1:
+            place = self.place_of(struct, name)
+            if place is None:
                 raise TypeError("struct %s has no field %r" % (struct, name))
-            inner.setdefault(inside[0], {})[name] = value
+            if place != name:
+                inner.setdefault(place, {})[name] = value
+                continue
+            try:
+                setattr(made, name, self.converted(known[name], value))
+            except TypeError as e:
+                raise TypeError("%s=%r: %s" % (name, value, e)) from None
         for name, values in inner.items():
             setattr(made, name, self.converted(known[name], values))
         return made
+
+    def place_of(self, struct: str, name: str) -> Optional[str]:
+        """The field of a struct that has that name, or that points to a struct with such a field.
+        None: there is none, or the caller may not set it."""
+        known = self.fields[struct]
+        if name in known:
+            return name if name != "size" else None
+        inside = [f for f, k in known.items() if name in self.fields.get(struct_behind(k) or
+                                                                         "", {})]
+        return inside[0] if len(inside) == 1 and name != "size" else None
 
     def converted(self, kind: Kind, value: Any) -> Any:
         """A Python value as ctypes takes it for that type."""
@@ -263,7 +276,7 @@ class Library:
         text = error.msg or self.sheaf_strerror(code)
         kind = BY_NAME.get((self.sheaf_code_name(code) or b"").decode(), Error)
         raise kind(code, error.rank if error.msg else -1, error.sys,
-                   text.decode(errors="replace")) from cause
+                   in_python(text.decode(errors="replace"))) from cause
 
 
 def error(name: str, message: str) -> Error:

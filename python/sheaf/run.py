@@ -13,9 +13,10 @@ import operator
 import os
 from typing import Any, Iterator, Optional, Union
 
-from .binding import Library, error, library
+from .binding import Library, error, library, struct_behind
 from .errors import Error, sentence
 from .memory import Memory
+from .messages import in_python
 
 Path = Union[str, "os.PathLike[str]"]
 LATEST = -1                             # in place of a number: the newest checkpoint
@@ -54,7 +55,8 @@ def log_line(level: int, line: bytes) -> None:
     """A line of the library's log, to the logger "sheaf"."""
     import logging
     levels = (logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
-    logging.getLogger("sheaf").log(levels[min(level, 3)], "%s", line.decode(errors="replace"))
+    logging.getLogger("sheaf").log(levels[min(level, 3)], "%s",
+                                   in_python(line.decode(errors="replace")))
 
 
 def interruptible(stat: Any) -> int:
@@ -63,8 +65,23 @@ def interruptible(stat: Any) -> int:
     return 0
 
 
+def alike(c: Library, name: str) -> str:
+    """The option whose name is most like that one, in brackets; "": none is like it."""
+    import difflib
+    every = [f for s in ("sheaf_opts", *map(struct_behind, c.fields["sheaf_opts"].values()))
+             for f in c.fields.get(s or "", {}) if c.place_of("sheaf_opts", f) is not None]
+    near = difflib.get_close_matches(name, every, 1)
+    return " (is it %s?)" % near[0] if near else ""
+
+
 def options(c: Library, timeout: Optional[float], flags: int, more: dict[str, Any]) -> Any:
-    """A struct sheaf_opts, with the log and Ctrl-C connected unless the caller has its own."""
+    """A struct sheaf_opts, with the log and Ctrl-C connected unless the caller has its own.
+
+    TypeError: there is no option of that name.
+    """
+    for name in more:
+        if c.place_of("sheaf_opts", name) is None:
+            raise TypeError("there is no option %r%s" % (name, alike(c, name)))
     more.setdefault("log", log_line)
     more.setdefault("progress", interruptible)
     if timeout is not None:
@@ -232,6 +249,8 @@ class State(Handle):
         c, n = self.c, len(memory.shape)
         here = dtype_number(memory.dtype)
         stored = dtype_number(dtype) if dtype else here
+        if stored == 0:
+            raise error("EINVAL", "%s: dtype=%r: there is no such type" % (name, dtype))
         flags = 0
         if optional or in_place or save_only or copy or memory.strides is not None:
             flags = flags_of(c, "SLICE", {"optional": optional, "in_place": in_place,

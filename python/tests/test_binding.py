@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import pickle
 import re
 import statistics
@@ -12,9 +13,11 @@ import sys
 import threading
 
 import tap
+from launched import ROOT
 import sheaf
-from sheaf import binding
+from sheaf import binding, memory
 from sheaf.errors import BY_NAME
+from sheaf.messages import in_python
 
 IMPORT_MS = 300.0           # ten times what is wanted: machines are busy
 
@@ -29,6 +32,51 @@ def test_each_code_has_a_class() -> None:
     assert len(set(BY_NAME.values())) == len(BY_NAME)
     assert issubclass(sheaf.NotFound, FileNotFoundError)
     assert issubclass(sheaf.NotYet, TimeoutError)
+
+
+# Names of C. What these messages complain of cannot be given in Python: the size of a struct, a
+# reserved field, a mark that is a number, the number of a type, a state that is NULL.
+NAMES_OF_C = re.compile(r"SHEAF_[A-Z]|\bsheaf_[a-z]|opts\.|sizeof|\bNULL\b")
+ONLY_IN_C = re.compile(r"size is %|sizeof|reserved is %|opts\.%s is|mark is %d|enum sheaf_dtype|"
+                       r"struct sheaf_%s to fill|agent_opts")
+
+
+def test_messages_name_what_python_has() -> None:
+    """No message of the library that Python can provoke names an option or a function of C"""
+    with open(os.path.join(ROOT, "test", "messages.txt"), encoding="utf-8") as f:
+        every = [line.rstrip("\n") for line in f if not line.startswith(("#", "==", "~"))]
+    named = [x for x in every if NAMES_OF_C.search(x) and not ONLY_IN_C.search(x)]
+    assert len(every) > 1000 and len(named) > 100, (len(every), len(named))
+    for message in named:
+        assert not NAMES_OF_C.search(in_python(message)), in_python(message)
+    for text in "a/opts.lr: 3", "/x/sheaf_run_1/y", "family/SHEAF_RUN_CREATE.w", "NULLs":
+        assert in_python(text) == text
+
+
+def test_sentences_in_python() -> None:
+    """What is raised names the arguments of Python"""
+    import array
+    with tap.folder() as at:
+        tree = {"a": array.array("f", [1, 2])}
+        for options, words in (
+                ({"grace_s": -5}, "grace_s is -5"), ({"best_note": "x"}, "keep_best is 0"),
+                ({"keep_every": 3}, "keep_every needs keep_last: without it")):
+            with tap.raises(sheaf.Invalid, words) as seen:
+                sheaf.save(at, tree, **options)
+            assert not NAMES_OF_C.search(str(seen[0])), seen[0]
+        for name in "size", "reserved", "keep_lats", "nothing_like_it":
+            with tap.raises(TypeError, "there is no option %r" % name):
+                sheaf.save(at, tree, **{name: 1})
+        with tap.raises(TypeError, "is it keep_last?"):
+            sheaf.save(at, tree, keep_lats=1)
+        with tap.raises(TypeError, "keep_last='many': "):
+            sheaf.save(at, tree, keep_last="many")
+        with tap.raises(sheaf.NotFound, "create=True makes"):
+            sheaf.Run(at + "/none")
+        with sheaf.State() as state, tap.raises(sheaf.Invalid, "a: dtype='F23'"):
+            held = memory.of(tree["a"])
+            assert held is not None
+            state.add("a", held, dtype="F23")
 
 
 def test_errors_carry_what_the_library_says() -> None:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Union
 
 from .. import errors
-from ..errors import Corrupt, Error, Lost
+from ..errors import Corrupt, Error
+from ..messages import in_python
 from ..run import LATEST, Checkpoint, Run, State, flags_of, number_of
 from .plan import Plan
 from .ranks import anywhere
@@ -25,14 +26,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("sheaf")
 DAMAGE = "damaged: "                    # begins the sentence of a rank that found damage
 ADAM = "adam.step"                      # a note of doc/format.md, section 13
-# What messages of the library call by the names of C.
-NAMES = {"SHEAF_LOAD_LENIENT": "strict=False", "SHEAF_LOAD_CONVERT": "convert=True",
-         "set SHEAF_SLICE_OPTIONAL if it may be absent": "load with strict=False",
-         "SHEAF_LOAD_DERIVE": "convert=True",
-         "SHEAF_LOAD_ZERO fills absent optimizer state with zeros":
-             "strict=False leaves it as it is",
-         "without SHEAF_LOAD_STRICT": "with strict=False",
-         "put it into opts.ignore": "give ignore=[...] to the Checkpointer"}
 
 
 def sentence(e: BaseException) -> str:
@@ -149,16 +142,10 @@ class Loading:
             raise told from e
 
     def explained(self, e: Error) -> Error:
-        """An error with the names that Python has. Damage that one rank found is damage."""
-        if isinstance(e, Lost):
+        """Damage that one rank found is damage on all of them."""
+        if e.code != self.run.c.SHEAF_EFAILED or not e.message.startswith(DAMAGE):
             return e
-        text = e.message
-        for theirs, ours in NAMES.items():
-            text = text.replace(theirs, ours)
-        kind, code = type(e), e.code
-        if code == self.run.c.SHEAF_EFAILED and text.startswith(DAMAGE):
-            kind, code, text = Corrupt, int(self.run.c.SHEAF_ECORRUPT), text[len(DAMAGE):]
-        return kind(code, e.rank, e.sys, text)
+        return Corrupt(int(self.run.c.SHEAF_ECORRUPT), e.rank, e.sys, e.message[len(DAMAGE):])
 
     def described(self, checkpoint: Checkpoint) -> State:
         """The state to fill from that checkpoint; reads its documents. [collective]
@@ -230,7 +217,7 @@ def findings(run: Run, step: Union[int, str]) -> list[str]:
     found: list[str] = []
 
     def finding(at: Any) -> None:
-        found.append("%s: %s" % (at.contents.file.decode(), at.contents.msg.decode()))
+        found.append("%s: %s" % (at.contents.file.decode(), in_python(at.contents.msg.decode())))
 
     with run.checkpoint(LATEST if step == "latest" else number_of(step)) as checkpoint:
         report = run.c.new("sheaf_report", finding=finding)

@@ -27,7 +27,6 @@ log = logging.getLogger("sheaf")
 SECONDS = 600.0                         # of operations of the group; the library has its own limit
 LEFT = "left"
 NONE = b"\0" * 32                       # in place of the digest of a rank that failed
-ENDED = "opts.progress ended "          # what the library says of it
 CHANGED = "parameters, their groups or extra state have changed: the ranks begin again"
 LOOK = 0.5                              # seconds between two looks whether this rank has left
 
@@ -285,14 +284,9 @@ def together(group: Optional[Group], seconds: float) -> None:
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Adds the reason to an error about a lost rank, and names Ctrl-C."""
+    """Adds the reason to an error about a lost rank."""
     try:
         yield
-    except Failed as e:
-        if ENDED not in e.message:
-            raise
-        text = e.message.replace(ENDED, "Ctrl-C on a rank, or its progress=, ended ")
-        raise Failed(e.code, e.rank, e.sys, text) from e
     except Lost as e:
         cause = e.__cause__
         if cause is None or isinstance(cause, Error):
