@@ -42,6 +42,17 @@ def test_the_examples_of_the_page_on_dcp() -> None:
         assert sorted(os.listdir(os.path.join(at, "runs"))) == ["background", "gpt", "more"]
 
 
+@tap.needs("numpy", "torch")
+def test_the_script_of_the_page_on_moving() -> None:
+    """The blocks of doc/python-moving.md run one after another"""
+    found = [code for _, code in blocks(os.path.join("doc", "python-moving.md"))]
+    assert len(found) == 6, len(found)
+    with tap.folder() as at:
+        tried("\n".join(found), at)
+        assert sorted(os.listdir(at)) == ["new-dcp", "new.pt", "old-dcp", "old.pt", "runs",
+                                          "weights.pt"]
+
+
 @tap.needs("torch")
 def test_the_example_of_splits() -> None:
     """The example of doc/python-splits.md runs"""
