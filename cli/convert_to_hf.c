@@ -149,11 +149,9 @@ static int run(const struct cli_args *a)
 	rc = sheaf_checkpoint_export(s.step, dst, &how, &report, &err);
 	if (p.shown > 0)
 		fputs("\r\033[K", stderr);
-	if (rc < 0)
-		(void)cli_error(a, rc, rc == SHEAF_EEXIST ? dst : a->pos[0], err.msg,
-		                cli_hint_for(&err, hint));
-	rc = rc == SHEAF_EEXIST ? 1 : rc < 0 ? cli_exit_code(rc)
-	                                     : answer(a, dst, &report, now_s() - p.began);
+	rc = rc < 0 ? cli_error(a, rc, rc == SHEAF_EEXIST ? dst : a->pos[0], err.msg,
+	                        cli_hint_for(&err, hint))
+	            : answer(a, dst, &report, now_s() - p.began);
 	if (rc == 0 && s.place.kind == CLI_DIR && !cli_has(a->pos[0], "sheaf.json"))
 		say_left_out(a->pos[0], dst);
 	cli_step_close(&s);

@@ -43,11 +43,8 @@ static int run(const struct cli_args *a)
 	if (rc)
 		return rc;
 	rc = sheaf_checkpoint_copy(s.step, dst, &report, &err);
-	if (rc == SHEAF_EEXIST)
-		(void)cli_error(a, rc, dst, err.msg, NULL);
-	else if (rc < 0)
-		(void)cli_error(a, rc, a->pos[0], err.msg, NULL);
-	rc = rc == SHEAF_EEXIST ? 1 : rc < 0 ? cli_exit_code(rc) : answer(a, &s, dst, &report);
+	rc = rc < 0 ? cli_error(a, rc, rc == SHEAF_EEXIST ? dst : a->pos[0], err.msg, NULL)
+	            : answer(a, &s, dst, &report);
 	cli_step_close(&s);
 	return rc;
 }

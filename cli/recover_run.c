@@ -69,11 +69,8 @@ static int salvage(const struct cli_args *a, const char *path, int64_t step, int
 	struct sheaf_error err = { .msg = "" };
 	int rc = sheaf_run_salvage(path, step, &opts, &report, &err);
 
-	if (rc < 0) {
-		int status = cli_error(a, rc, path, err.msg, NULL);
-
-		return rc == SHEAF_EEXIST ? 1 : status;
-	}
+	if (rc < 0)
+		return cli_error(a, rc, path, err.msg, NULL);
 	if (a->json)
 		cli_line(json_pack("{s:I,s:s,s:I,s:I}", "step", (json_int_t)step, "action",
 				   "salvage", "tensors", (json_int_t)report.loaded, "bytes",

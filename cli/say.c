@@ -121,6 +121,7 @@ int cli_exit_code(int code)
 	switch (code) {
 	case SHEAF_OK:
 		return 0;
+	case SHEAF_EEXIST:
 	case SHEAF_ECORRUPT:
 	case SHEAF_EDIVERGED:
 	case SHEAF_ELAYOUT:

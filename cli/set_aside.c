@@ -133,8 +133,7 @@ static int act(const struct aside *s, const struct cli_item *it, bool back)
 		done(s, it, back);
 		return 0;
 	}
-	cli_error(s->a, rc, s->run, err.msg, NULL);
-	return rc == SHEAF_EEXIST ? 1 : cli_exit_code(rc);
+	return cli_error(s->a, rc, s->run, err.msg, NULL);
 }
 
 static int delete_all(const struct aside *s)
