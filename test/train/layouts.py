@@ -58,6 +58,18 @@ class World:
                             for s, x in part.items() if job.trace().get(s) != x][:2])
 
 
+def usage(w):
+    """What is printed for a command line without a command, and for one that asks for help."""
+    none, wrong, asked = (subprocess.run([w.program] + more, capture_output=True, text=True)
+                          for more in ([], ["fly"], ["--help"]))
+    w.claims.check(none.returncode == 2 and not none.stdout and "usage:" in none.stderr and
+                   len(none.stderr.splitlines()) == 4 and wrong.returncode == 2 and
+                   wrong.stderr == "sheaf-train: fly: there is no such command\n" + none.stderr,
+                   "without a command the usage is on stderr, with status 2", none.stderr)
+    w.claims.check(asked.returncode == 0 and not asked.stderr and "KEYs:" in asked.stdout,
+                   "and --help prints all options", asked.stderr)
+
+
 def prepare(w):
     for i in range(3):
         with open(w.run("%d.txt" % i), "w", encoding="ascii") as f:
@@ -205,6 +217,7 @@ def main():
         random.SystemRandom().randrange(10 ** 6)
     with tempfile.TemporaryDirectory(prefix="sheaf-train-") as at:
         w = World(os.path.abspath(sys.argv[1]), sys.argv[2], at)
+        usage(w)
         prepare(w)
         want = layouts(w)
         checkpoints(w)

@@ -26,8 +26,13 @@ static void usage(FILE *to)
 	fputs("usage: mpirun -n RANKS sheaf-train run CONFIG [--KEY VALUE ...] [--json] "
 	      "[--events FILE]\n"
 	      "       sheaf-train run CONFIG [--KEY VALUE ...] --print-config\n"
-	      "       sheaf-train data TEXT... -o FILE [--tokenizer bytes]\n"
-	      "\n"
+	      "       sheaf-train data TEXT... -o FILE [--tokenizer bytes]\n", to);
+}
+
+static void help(FILE *to)
+{
+	usage(to);
+	fputs("\n"
 	      "`run` trains a Qwen2 or Llama model. CONFIG is YAML, a line `KEY: VALUE` for each\n"
 	      "option. A value on the command line overrides that of the file, which overrides\n"
 	      "that of the checkpoint that is resumed, which overrides the default. `data`\n"
@@ -234,9 +239,12 @@ int main(int argc, char **argv)
 	if (argc > 1 && strcmp(argv[1], "data") == 0)
 		return data(argc - 2, argv + 2);
 	if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
-		usage(stdout);
+		help(stdout);
 		return fflush(stdout) == 0 ? 0 : EXIT_TROUBLE;
 	}
+	if (argc > 1)
+		fprintf(stderr, "sheaf-train: %s: there is no such command\n", argv[1]);
 	usage(stderr);
+	fputs("See sheaf-train --help\n", stderr);
 	return EXIT_TROUBLE;
 }
