@@ -124,8 +124,7 @@ struct shf_prune shf_run_prune_rules(const struct sheaf_run *run, const struct s
 		.keep_best = o->keep_best, .best_largest = o->best_largest != 0,
 		.best_note = o->best_note,
 		.verified = *verified, .likely.step = -1, .keep = run->lineage.loaded, .dry = dry,
-		/* In the options of an open run, 0 means no grace period; here -1 does. */
-		.grace_s = o->grace_s ? o->grace_s : -1 };
+		.grace_s = o->grace_s };
 }
 
 /* Only steps older than the newest verified step may be deleted. A step that was not read again

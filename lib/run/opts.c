@@ -246,7 +246,6 @@ int shf_opts_take(struct shf_opts *out, const struct shf_opts *in, struct sheaf_
 	o.timeout_ms = o.timeout_ms ? o.timeout_ms : SHF_TIMEOUT_MS;
 	if (o.copies_group && !o.images_max)
 		o.images_max = 4;
-	o.grace_s = o.grace_s == 0 ? 600 : o.grace_s < 0 ? 0 : o.grace_s;
 	struct shf_opts theirs = o;
 	o.ignore = NULL;
 	o.best_note = o.agent = o.signal_dir = o.copy_cpus = o.folder = NULL;

@@ -35,8 +35,7 @@ struct shf_opts {
 	const char *copy_cpus;
 	int32_t images_max;
 	int32_t copy_threads;
-	/* Retention. After shf_opts_take() a grace_s of 0 means that pruned steps are
-	 * deleted at once. */
+	/* Retention. */
 	int32_t keep_last;
 	int32_t keep_every;
 	int32_t keep_best;
