@@ -2,15 +2,17 @@
 """sheaf.save: a tree of tensors and other objects as one checkpoint."""
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from typing import Any, Mapping, Optional, Union
+from typing import Any, Iterator, Mapping, Optional, Union
 
 from . import place, tree
 from .errors import Error, sentence
 from .group import Group
 from .memory import Memory
 from .run import Path, Run, Save, State, log_line
+from .template import Template, Unsuited
 
 Content = Union[bytes, "os.PathLike[str]", dict[str, Any], list[Any]]
 
@@ -53,21 +55,19 @@ def save(path: Path, tree: Any, *, group: Optional[Group] = None, step: Optional
     problem: Optional[BaseException] = None
     attached: dict[str, bytes] = {}
     where, number = place.to_save(path, step)
-    with State() as state:
+    with repeated(where) as before:
         try:
-            made = encode(tree, unsupported)
-            describe(state, made)
-            attached[FILE] = made.document()
+            state, attached[FILE] = before.described(tree, unsupported)
             if group is None or group.rank == 0:
                 attached.update({name: contents(name, data) for name, data in
                                  (files or {}).items()})
-            if not made.leaves:         # the library warns of a checkpoint without tensors
+            if before.empty:            # the library warns of a checkpoint without tensors
                 opts.setdefault("log", lambda level, line: log_line(max(level, 2), line))
         except BaseException as e:
             if group is None:
                 raise
             problem = e                 # the other ranks are told in begin
-            state.fail(sentence(e))
+            state = before.failing(sentence(e))
         with Run(where, group, create=True, timeout=timeout, **opts) as run:
             if number is None:          # no rank publishes before all of them are in begin
                 number = max(run.steps(), default=-1) + 1
@@ -117,6 +117,85 @@ def commit(begun: Save, attached: Mapping[str, bytes], notes: Mapping[str, str],
 
 
 FILE = tree.FILE
+MOST = 4                                # runs whose layout is kept
+MISSES = 8                              # templates in a row that were of no use
+
+
+class Repeated:
+    """The trees that this process saves to one run, one after another. [local]"""
+
+    def __init__(self) -> None:
+        self.saved = 0
+        self.misses = 0
+        self.template: Optional[Template] = None
+        self.state: Optional[State] = None      # of the tree that is being saved
+        self.empty = False                      # whether it has no tensors
+
+    def described(self, value: Any, unsupported: tree.Unsupported) -> tuple[State, bytes]:
+        """The list of a tree's tensors, and its document.
+
+        The layout of the first tree is not kept, because most programs save only one.
+        """
+        if self.template is not None:
+            document = self.template.again(value, unsupported)
+            if document is not None:
+                self.misses, self.empty, self.state = 0, False, self.template.state
+                return self.state, document
+            self.misses += 1
+            self.close()
+        made = encode(value, unsupported)
+        self.state, self.empty = State(), not made.leaves
+        describe(self.state, made)
+        if self.saved > 0 and self.misses < MISSES:
+            try:
+                self.template = Template(value, made, self.state)
+            except Unsuited:
+                self.misses = MISSES
+        return self.state, made.document()
+
+    def failing(self, why: str) -> State:
+        """A state with which the save fails on all ranks, with that reason."""
+        self.close()
+        self.state = State()
+        self.state.fail(why)
+        return self.state
+
+    def saw(self) -> None:
+        """The tree has been saved: lets go of its tensors, and of what the next one cannot use."""
+        self.saved += 1
+        if self.state is not None:
+            self.state.keeps = []
+        if self.template is None:
+            self.close()
+        self.state = None
+
+    def close(self) -> None:
+        """Frees what is kept."""
+        for state in (self.state, self.template.state if self.template else None):
+            if state is not None:
+                state.close()
+        self.state = self.template = None
+
+
+_repeated: dict[str, Repeated] = {}     # by run; the one that was saved to last is the last
+
+
+@contextlib.contextmanager
+def repeated(run: str) -> Iterator[Repeated]:
+    """What this process knows of the trees that it saves to a run. A thread that saves to the run
+    while another one does begins anew, and so does the save after one that failed."""
+    found = _repeated.pop(run, None) or Repeated()
+    try:
+        yield found
+    except BaseException:
+        found.close()
+        raise
+    found.saw()
+    _repeated[run] = found
+    for old in list(_repeated)[:-MOST]:
+        gone = _repeated.pop(old, None)
+        if gone is not None:
+            gone.close()
 
 
 def encode(value: Any, unsupported: tree.Unsupported) -> tree.Encoder:

@@ -44,6 +44,7 @@ FORMAT, VERSION = "sheaf.tree", 1
 FILE = "tree.json"                      # its name in a checkpoint
 BYTES_MAX = 1 << 16                     # longer bytes are stored as a tensor
 FAMILY = re.compile(r"[a-z][a-z0-9_]{0,31}\Z")
+GAP = "\x00"                            # in a document, in place of a value that is filled in later
 RESERVED = ("ranks", "other")           # families that no key of a tree names
 
 
@@ -86,6 +87,16 @@ def plain_name(place: tuple[Any, ...]) -> str:
                    else "_" for c in name)
     name = name.encode()[:1000].decode(errors="ignore")
     return "tensor" if name in ("", "__metadata__") else name
+
+
+def written(node: Any) -> str:
+    """A node as JSON."""
+    return json.dumps(node, allow_nan=False, separators=(",", ":"))
+
+
+def envelope(form: str, node: Any) -> str:
+    """The document with that root node."""
+    return written({"format": form, "version": VERSION, "tree": node})
 
 
 class Names:
@@ -145,8 +156,7 @@ class Encoder:
 
     def document(self) -> bytes:
         """The document as bytes."""
-        made = {"format": self.format, "version": VERSION, "tree": self.tree}
-        return json.dumps(made, allow_nan=False, separators=(",", ":")).encode()
+        return envelope(self.format, self.tree).encode()
 
     def node(self, x: Any, place: tuple[Any, ...]) -> Any:
         """The node of an object; DROPPED: it has none, and that is wanted."""

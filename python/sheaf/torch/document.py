@@ -72,12 +72,22 @@ def tensor_of(node: dict[str, Any]) -> Any:
     return restored(made, node["special"])
 
 
-def dumps(value: Any, what: str) -> bytes:
-    """The document of a value. TypeError or ValueError: something in it cannot be stored."""
+def encoded(value: Any, what: str) -> Encoder:
+    """The nodes of a value. TypeError or ValueError: something in it cannot be stored."""
     try:
-        return Encoder(value).document()
+        return Encoder(value)
     except (TypeError, ValueError) as e:
         raise type(e)("%s: %s" % (what, e)) from None
+
+
+def dumps(value: Any, what: str) -> bytes:
+    """The document of a value. Raises what encoded() raises."""
+    return encoded(value, what).document()
+
+
+def text(value: Any, what: str) -> bytes:
+    """How a value is written in a document. Raises what encoded() raises."""
+    return tree.written(encoded(value, what).tree).encode()
 
 
 def loads(data: bytes, what: str) -> Any:

@@ -82,16 +82,6 @@ class Plan:
             self.move(self.state, [local_of(i.tensor) for i in items])
         return self.state
 
-    def again(self, tensors: Sequence[torch.Tensor]) -> Optional[State]:
-        """The state for the same items, of which each is one tensor that has this memory now.
-
-        Call it if nothing but the memory can have changed. None: nothing was planned yet.
-        """
-        if self.state is not None and len(tensors) == len(self.memory):
-            self.move(self.state, tensors)
-            return self.state
-        return None
-
     def make(self, items: Sequence[Item]) -> State:
         """A new state, with slices for all boxes of all items."""
         self.slices, self.of_items, self.memory, self.devices = [], [], [], {}

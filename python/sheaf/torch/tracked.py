@@ -27,6 +27,7 @@ from torch import nn
 from ..binding import error
 from ..errors import NotFound
 from ..run import Checkpoint, Tensor
+from ..tree import GAP
 from . import document, rng
 from .layout import Unsupported
 from .model import Item, Model
@@ -79,6 +80,7 @@ class Tracked:
         self.names: dict[int, tuple[Placed, ...]] = {}  # of each parameter, by its id()
         self.ids: list[int] = []                        # of the tensors that items() listed
         self.spans: list[range] = []                    # of items: those of each optimizer
+        self.python: tuple[Any, bytes] = None, b""      # Python's random stream as it is written
         self.listed = 0                                 # how often items() was called
         self.digest = 0, b""                            # of the layout, when it was so often
 
@@ -210,9 +212,18 @@ class Tracked:
         return found
 
     def rank_document(self) -> bytes:
-        """The document of this rank alone."""
-        return document.dumps({"rng": rng.read(self.streams),
-                               "loader": [x.state_dict() for x in self.loaders]}, STREAM)
+        """The document of this rank alone.
+
+        The 625 numbers of Python's random stream, which most trainers do not use, are written anew
+        only if they have changed.
+        """
+        streams = rng.read(self.streams)
+        if streams["python"] != self.python[0]:
+            self.python = streams["python"], document.text(streams["python"], STREAM)
+        streams["python"] = GAP         # the first key, so this gap is the first one
+        made = document.dumps({"rng": streams, "loader": [x.state_dict() for x in self.loaders]},
+                              STREAM)
+        return made.replace(document.text(GAP, STREAM), self.python[1], 1)
 
     def note(self) -> Optional[str]:
         """The step that all parameters have, for the note adam.step; None: they have not."""

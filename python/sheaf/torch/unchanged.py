@@ -10,6 +10,7 @@ differs, the items are listed again. Addresses are not compared here: see plan.P
 from __future__ import annotations
 
 import collections
+import ctypes
 from itertools import chain, compress
 from operator import attrgetter, is_, itemgetter
 from typing import Any, Callable, Iterable, Optional, Sequence
@@ -18,6 +19,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from ..run import State
+from ..torch_forms import FORMS, Addresses
 from .model import Item, Model
 from .optimizer import Optimizer
 from .plan import Plan, is_plain
@@ -48,16 +50,16 @@ class Modules:
         self.kinds = list(map(type, self.modules))
         self.parts: list[Any] = list(chain.from_iterable(map(of_module, self.modules)))
         self.hooks = [(m, d) for m, d in zip(self.modules, self.parts[5::6]) if d]
+        self.sizes = list(map(len, self.parts))
         self.filled = list(filter(None, self.parts))
-        self.sizes = list(map(len, self.filled))
         self.keys = list(chain.from_iterable(self.filled))
-        self.dicts = [isinstance(d, dict) for d in self.filled]
-        self.values = self.held(self.filled)
+        self.dicts = [d for d in self.filled if isinstance(d, dict)]
+        self.values = self.held()
         self.known = all(type(d) in (*DICTS, set) for d in self.parts) and not model.fsdp1
 
-    def held(self, filled: Sequence[Any]) -> list[Any]:
-        """All that these dicts hold; those of them that are sets are left out."""
-        return list(chain.from_iterable(map(values_of, compress(filled, self.dicts))))
+    def held(self) -> list[Any]:
+        """All that the dicts hold."""
+        return list(chain.from_iterable(map(values_of, self.dicts)))
 
     def hold(self) -> bool:
         """Whether they still hold the same; brings sharded parameters back first, like
@@ -69,11 +71,9 @@ class Modules:
         for m, hooks in self.hooks:
             for hook in list(hooks.values()):
                 hook(m, "", True)
-        filled = list(filter(None, self.parts))
-        return len(filled) == len(self.filled) and same(filled, self.filled) and \
-            list(map(len, filled)) == self.sizes and \
-            list(chain.from_iterable(filled)) == self.keys and \
-            same(self.held(filled), self.values)
+        return list(map(len, self.parts)) == self.sizes and \
+            list(chain.from_iterable(self.filled)) == self.keys and \
+            same(self.held(), self.values)
 
 
 class States:
@@ -99,15 +99,18 @@ class States:
                  if isinstance(v, torch.Tensor)]
         self.known = len(order) == n
         self.order = None if order == list(range(len(values))) else chosen(order)
-        steps = [i for i, k in enumerate(self.keys) if k == "step"]
-        self.steps = chosen(steps) if all(map(is_count, chosen(steps)(values))) else None
+        steps = chosen([i for i, k in enumerate(self.keys) if k == "step"])
+        self.steps = steps if all(map(is_count, steps(values))) else None
+        self.counted: Sequence[torch.Tensor] = []
+        self.counts: Optional[list[Any]] = None     # see Optimizer.counts
 
     def grouped(self) -> list[list[Any]]:
         """The parameters of each group."""
         return [g["params"] for g in self.inner.param_groups]
 
-    def tensors(self) -> Optional[Sequence[torch.Tensor]]:
-        """The tensors of the state in the order of the items; None: other parameters or keys."""
+    def tensors(self) -> Optional[Sequence[Any]]:
+        """What is in place of the tensors of the state, in the order of the items; None: other
+        parameters or keys."""
         if not self.known or self.optimizer.optimizer is not self.inner:
             return None
         state, groups = self.inner.state, self.grouped()
@@ -123,10 +126,14 @@ class States:
         if any(isinstance(v, torch.Tensor) for v in compress(values, self.plain)):
             return None
         found: Sequence[Any] = values if self.order is None else self.order(values)
-        if not all(isinstance(t, torch.Tensor) for t in found):
-            return None
-        self.optimizer.counts = None if self.steps is None else self.steps(values)
+        self.counted = [] if self.steps is None else self.steps(values)
         return found
+
+    def count(self, moved: bool) -> None:
+        """Gives the optimizer its step counts. moved: they may have other addresses than before."""
+        if self.steps is not None and (moved or self.counts is None):
+            self.counts = [CELLS[t.dtype].from_address(t.data_ptr()) for t in self.counted]
+        self.optimizer.counts = self.counts
 
 
 def chosen(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
@@ -136,74 +143,14 @@ def chosen(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
     return lambda values: [values[i] for i in places]
 
 
+CELLS: dict[torch.dtype, Any] = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double,
+                                 torch.int64: ctypes.c_int64}
+
+
 def is_count(value: Any) -> bool:
     """Whether a value is a step count that can be read at no cost."""
-    return isinstance(value, torch.Tensor) and value.numel() == 1 and value.device.type == "cpu"
-
-
-def described(t: torch.Tensor) -> tuple[Any, ...]:
-    """All properties of a tensor that must stay the same, except its memory."""
-    return (type(t), t.dtype, t.shape, t.stride(), t.layout, t.device, t.is_conj(), t.is_neg())
-
-
-class Forms:
-    """Class, type, shape and strides of a list of tensors, compared by Python."""
-
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        self.forms = [described(t) for t in tensors]
-
-    def hold(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether a list of as many tensors has them, too."""
-        return [described(t) for t in tensors] == self.forms
-
-
-class Guards:
-    """The same, compared in one call by what torch.compile guards its graphs with.
-
-    Such a guard refuses a tensor that is in the list twice, so that Python compares the others.
-    """
-
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        made: Any = torch._C._dynamo.guards.TensorGuards
-        seen: set[int] = set()
-        self.again = []
-        for t in tensors:
-            self.again.append(id(t) in seen)
-            seen.add(id(t))
-        self.rest: Optional[Forms] = None
-        if any(self.again):
-            self.rest = Forms(list(compress(tensors, self.again)))
-            self.once = [not twice for twice in self.again]
-            tensors = list(compress(tensors, self.once))
-        self.guards = made(
-            *tensors, dynamic_dims_sizes=[list(t.shape) for t in tensors],
-            dynamic_dims_strides=[list(t.stride()) for t in tensors])
-
-    def hold(self, tensors: Sequence[torch.Tensor]) -> bool:
-        if self.rest is None:
-            return bool(self.guards.check(*tensors))
-        return bool(self.guards.check(*compress(tensors, self.once))) and \
-            self.rest.hold(list(compress(tensors, self.again)))
-
-
-def trusted() -> bool:
-    """Whether this torch has those guards, and they find what they are used for here."""
-    try:
-        t = torch.zeros(4, 6)
-        others = [torch.zeros(6, 4), torch.zeros(4, 7), torch.zeros(4), torch.zeros(6, 4).t(),
-                  torch.zeros(8, 6)[::2], torch.zeros(4, 6, dtype=torch.int32),
-                  torch.nn.Parameter(t), torch.empty(4, 6, device="meta"), t.to_sparse(),
-                  torch._neg_view(t)]
-        c = torch.zeros(4, 6, dtype=torch.complex64)
-        first, last = Guards([t, c]), Guards([c, t])
-        return first.hold([t, c]) and first.hold([torch.ones(4, 6), c]) and \
-            not first.hold([t, c.conj()]) and \
-            not any(first.hold([x, c]) or last.hold([c, x]) for x in others)
-    except (AttributeError, TypeError, RuntimeError, SystemError, ValueError):
-        return False
-
-
-FORMS: Any = Guards if trusted() else Forms
+    return type(value) is torch.Tensor and value.dtype in CELLS and value.numel() == 1 and \
+        value.device.type == "cpu"
 
 
 class Unchanged:
@@ -221,40 +168,47 @@ class Unchanged:
         self.states = [States(o, len(span)) for o, span in zip(optimizers, spans)]
         self.tracked = models, optimizers
         self.sizes = len(models), len(optimizers)
-        self.weights = tensors[:spans[0].start if spans else len(tensors)]
-        self.sharded = [isinstance(t, DTensor) for t in tensors]
-        self.forms = FORMS(tensors)
-        shards = list(compress(tensors, self.sharded))
-        self.local_forms = FORMS(list(map(local_of, shards)))
-        self.shardings = list(map(sharding_of, map(spec_of, shards)))
         self.known = all(map(is_plain, items)) and all(m.known for m in self.models) and \
             all(s.known for s in self.states)
+        if not self.known:
+            return
+        self.weights = tensors[:spans[0].start if spans else len(tensors)]
+        self.sharded = [isinstance(t, DTensor) for t in tensors]
+        shards = list(compress(tensors, self.sharded))
+        self.shardings = list(map(sharding_of, map(spec_of, shards)))
+        memory = self.local(tensors, shards)
+        self.forms = FORMS(memory)
+        self.addresses: Optional[Addresses] = self.forms.addresses(memory)
 
-    def tensors(self) -> Optional[list[torch.Tensor]]:
-        """The memory of all items as it is now, one tensor each; None: list the items again."""
+    def local(self, found: Sequence[Any], shards: Sequence[Any]) -> Sequence[Any]:
+        """The memory of these tensors, of which some are shards."""
+        if not shards:
+            return found
+        each = iter(map(local_of, shards))
+        return [next(each) if s else t for s, t in zip(self.sharded, found)]
+
+    def memory(self) -> Optional[tuple[Sequence[torch.Tensor], Addresses]]:
+        """The memory of all items as it is now, one tensor each, and their addresses, to compare
+        with `addresses`. None: list the items again."""
         models, optimizers = self.tracked
         if not self.known or self.sizes != (len(models), len(optimizers)) or \
                 not all(m.hold() for m in self.models):
             return None
-        found: list[torch.Tensor] = list(self.weights)
+        found: list[Any] = list(self.weights)
         for s in self.states:
             more = s.tensors()
             if more is None:
                 return None
             found += more
-        if len(found) != len(self.sharded) or not self.forms.hold(found):
+        if len(found) != len(self.sharded):
             return None
-        if not self.shardings:
-            return found
-        shards = list(compress(found, self.sharded))
-        locals = list(map(local_of, shards))
-        if not (self.local_forms.hold(locals) and
-                list(map(sharding_of, map(spec_of, shards))) == self.shardings):
+        shards = list(compress(found, self.sharded)) if self.shardings else []
+        if set(map(type, shards)) - {DTensor} or \
+                not list(map(sharding_of, map(spec_of, shards))) == self.shardings:
             return None
-        if len(shards) == len(found):
-            return locals
-        each = iter(locals)
-        return [next(each) if s else t for s, t in zip(self.sharded, found)]
+        memory = self.local(found, shards)
+        addresses = self.forms.addresses(memory)
+        return None if addresses is None else (memory, addresses)
 
 
 class Lists:
@@ -269,11 +223,17 @@ class Lists:
 
         The items are listed anew if anything but their memory has changed since the last save.
         """
-        now = None if self.unchanged is None else self.unchanged.tensors()
-        state = None if now is None else plan.again(now)
-        if state is not None:
+        now = None if self.unchanged is None else self.unchanged.memory()
+        if self.unchanged is not None and now is not None and plan.state is not None:
+            memory, addresses = now
+            moved: bool = addresses != self.unchanged.addresses
+            if moved:
+                plan.move(plan.state, memory)
+                self.unchanged.addresses = addresses
+            for s in self.unchanged.states:
+                s.count(moved)
             self.misses = 0
-            return state
+            return plan.state
         self.forget()
         made, items = plan.made, tracked.items()
         state = plan.update(items)
