@@ -14,7 +14,7 @@ static int read_all_ranks(struct sheaf_save *save, struct sheaf_error *err)
 	struct shf_save_publish *p = &save->publishing;
 	struct shf_cur c = { p->in.data, p->in.data + p->in.len, false };
 	struct shf_save_attach_in given = { 0 };
-	struct shf_save_sums_in sums;
+	struct shf_layout_sums sums;
 	int rc = shf_save_sums_new(&sums, save, err);
 
 	for (uint32_t r = 0; rc == 0 && r < (uint32_t)save->run->team.ranks; r++) {

@@ -8,20 +8,12 @@
 #include <string.h>
 #include "crc64.h"
 #include "err.h"
-#include "index.h"
 #include "json.h"
+#include "layout_record.h"
 #include "run_env.h"
 #include "save.h"
 #include "state.h"
 #include "version.h"
-
-/* Returns the part of the path after the last slash. */
-static const char *base_name(const char *path)
-{
-	const char *slash = strrchr(path, '/');
-
-	return slash ? slash + 1 : path;
-}
 
 void shf_record_cache_release(struct shf_record_cache *stock)
 {
@@ -30,26 +22,6 @@ void shf_record_cache_release(struct shf_record_cache *stock)
 	shf_free(stock->indexes);
 	shf_buf_release(&stock->table);
 	*stock = (struct shf_record_cache){ .table = SHF_BUF_INIT };
-}
-
-/* Encodes the index file of a family: which tensor is in which file. */
-static int index_bytes(const struct shf_layout *l, const struct shf_lt_family *fam,
-                       struct shf_buf *out, struct sheaf_error *err)
-{
-	struct shf_index_entry *e = shf_alloc(fam->tensors_n, sizeof(*e));
-
-	if (!e)
-		return shf_fail(err, SHEAF_ENOMEM, "no memory for the index of %s", fam->name);
-	for (uint32_t i = 0; i < fam->tensors_n; i++) {
-		const struct shf_lt_tensor *t = &l->tensors[fam->first_tensor + i];
-
-		e[i] = (struct shf_index_entry){ t->name, base_name(l->files[t->file].name) };
-	}
-	int rc = shf_index_write(out, e, fam->tensors_n, fam->bytes);
-	shf_free(e);
-	if (rc < 0 || out->oom)
-		return shf_fail(err, SHEAF_ENOMEM, "no memory for the index of %s", fam->name);
-	return 0;
 }
 
 /* Appends the index file of family i to out, and computes its CRC. Both are taken from the plan's
@@ -71,7 +43,7 @@ static int index_of(struct shf_record_cache *stock, const struct shf_layout *l, 
 		return out->oom ? shf_fail(err, SHEAF_ENOMEM, "no memory for the index of %s",
 		                           l->families[i].name) : 0;
 	}
-	rc = index_bytes(l, &l->families[i], out, err);
+	rc = shf_layout_index(l, &l->families[i], out, err);
 	*crc = rc == 0 ? shf_crc64(out->data, out->len) : 0;
 	if (rc == 0 && kept && out->len <= SHF_RECORD_CACHE_MAX) {
 		kept->crc = *crc;
@@ -80,18 +52,6 @@ static int index_of(struct shf_record_cache *stock, const struct shf_layout *l, 
 			shf_buf_release(&kept->text);
 	}
 	return rc;
-}
-
-/* Returns the path of a family's index file in the step, allocated in the arena; NULL: no
- * memory. */
-static char *index_name(const struct shf_lt_family *fam, struct shf_arena *arena)
-{
-	bool top = strcmp(fam->dir, ".") == 0;
-	char name[128];
-
-	snprintf(name, sizeof(name), "%s%s%s.safetensors.index.json", top ? "" : fam->dir,
-	         top ? "" : "/", fam->name);
-	return shf_arena_strdup(arena, name, strlen(name));
 }
 
 /* Makes the index file of family i, and its entry for the manifest. indexes_n is incremented first,
@@ -107,7 +67,7 @@ static int index_make(struct shf_save_record *r, struct shf_plan *plan, size_t i
 	r->indexes_n++;
 	rc = index_of(&plan->stock, &plan->layout, i, text, &crc, err);
 	r->index_files[r->indexes_n - 1] =
-	    (struct shf_mf_file){ index_name(fam, arena), text->len, crc };
+	    (struct shf_mf_file){ shf_layout_index_name(fam, arena), text->len, crc };
 	if (rc == 0 && !r->index_files[r->indexes_n - 1].name)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for the manifest");
 	return rc;
@@ -155,34 +115,6 @@ static void fill_head(const struct sheaf_save *save, const struct shf_given *giv
 	m->emas_n = save->copy.emas_n;
 }
 
-/* Fills the lists of families, files and tied names. file_crc NULL: the checksums are not known
- * yet. */
-static int fill_lists(const struct shf_layout *l, const uint64_t *file_crc, struct shf_arena *arena,
-                      struct shf_manifest *m, struct sheaf_error *err)
-{
-	m->families = shf_arena_alloc(arena, l->families_n + 1, sizeof(*m->families));
-	m->files = shf_arena_alloc(arena, l->files_n + 1, sizeof(*m->files));
-	m->tied = shf_arena_alloc(arena, l->tied_n + 1, sizeof(*m->tied));
-	if (!m->families || !m->files || !m->tied)
-		return shf_fail(err, SHEAF_ENOMEM, "no memory for the manifest");
-	for (size_t i = 0; i < l->families_n; i++) {
-		const struct shf_lt_family *f = &l->families[i];
-
-		m->families[i] = (struct shf_mf_family){ f->name, f->dir, f->files_n, f->tensors_n,
-		                                         f->bytes };
-	}
-	for (size_t i = 0; i < l->files_n; i++)
-		m->files[i] = (struct shf_mf_file){ l->files[i].name, l->files[i].bytes,
-		                                    file_crc ? file_crc[i] : 0 };
-	for (size_t i = 0; i < l->tied_n; i++)
-		m->tied[i] = (struct shf_mf_tied){ l->families[l->tied[i].family].name,
-		                                   l->tied[i].name, l->tied[i].to };
-	m->families_n = l->families_n;
-	m->files_n = l->files_n;
-	m->tied_n = l->tied_n;
-	return 0;
-}
-
 int shf_save_record_make(struct shf_save_record *r, const struct sheaf_save *save,
                          const struct shf_given *given, const struct shf_save_sums_out *sums,
                          struct shf_arena *arena, struct sheaf_error *err)
@@ -190,7 +122,7 @@ int shf_save_record_make(struct shf_save_record *r, const struct sheaf_save *sav
 	const struct shf_layout *l = &save->plan->layout;
 	struct shf_manifest *m = &r->manifest;
 	size_t n = given->files_n + l->families_n;
-	int rc = fill_lists(l, sums->file_crc, arena, m, err);
+	int rc = shf_layout_lists(l, sums->file_crc, arena, m, err);
 
 	m->sums = (struct shf_mf_file){ "sheaf.sums", sums->table.len, sums->crc };
 	fill_head(save, given, m);
@@ -244,13 +176,13 @@ int shf_save_record_bound(const struct sheaf_run *run, const struct shf_layout *
 	memcpy(m.session, id, sizeof(id));
 	memcpy(m.run, id, sizeof(id));
 	memcpy(m.parent_session, id, sizeof(id));
-	rc = fill_lists(l, NULL, &arena, &m, err);
+	rc = shf_layout_lists(l, NULL, &arena, &m, err);
 	m.attached = shf_arena_alloc(&arena, l->families_n + 1, sizeof(*m.attached));
 	if (rc == 0 && !m.attached)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for the manifest");
 	for (size_t i = 0; rc == 0 && i < l->families_n; i++) {
-		m.attached[i] = (struct shf_mf_file){ index_name(&l->families[i], &arena),
-		                                      INT64_MAX, 0 };
+		m.attached[i].name = shf_layout_index_name(&l->families[i], &arena);
+		m.attached[i].bytes = INT64_MAX;
 		m.attached_n++;
 		if (!m.attached[i].name)
 			rc = shf_fail(err, SHEAF_ENOMEM, "no memory for the manifest");

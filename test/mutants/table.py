@@ -147,7 +147,7 @@ bug("plans_not_compared", "a rank whose state changed saves with the others' old
     "rc == 0 && (MUTANT ? plan != NULL : same && lo != 0)",
     "sim/test_diverging_ranks: a_state_that_one_rank_made_anew_is_planned_by_all")
 blind("digests_not_compared", "tensors as copied are not compared with blocks as written (I4)",
-      "save/save_sums.c:sum_files", "raw != sum_by_tensors(l, f, in)",
+      "layout/layout_record.c:shf_layout_sums_end", "raw != sum_by_tensors(l, f, in)",
       "sim/test_tamper: a_byte_that_changes_between_nodes_while_saving_is_found")
 bug("image_reused_early", "the next round writes over pages that are still being written (I10)",
     "save/save_rounds.c:one_round", "rc = shf_save_drain_together(save, err);",
@@ -517,7 +517,7 @@ bug("last_stripe_not_told", "the home of the last stripe of a box is not told of
 
 # ---- sums and digests ----
 bug("short_block_sum", "the sum of the last, short block of a file is finished as a whole one",
-    "save/save_sums.c:sum_files", "blocks[b] ^= shf_crc64_ones(n);",
+    "layout/layout_record.c:shf_layout_sums_end", "blocks[b] ^= shf_crc64_ones(n);",
     "blocks[b] ^= shf_crc64_ones(MUTANT ? SHF_BLOCK : n);",
     "sim/test_unusual_states: identity_is_the_name_and_not_the_order")
 bug("header_not_counted", "the bytes of the header count in no sum",
