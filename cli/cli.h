@@ -38,8 +38,8 @@ struct cli_args {
 	bool json, help;
 };
 extern const struct cli_verb cli_ls, cli_show, cli_verify, cli_diff, cli_cat, cli_plan, cli_prune,
-	cli_mark, cli_rewind, cli_aside, cli_copy, cli_convert, cli_recover, cli_agent, cli_stats,
-	cli_bench;
+	cli_mark, cli_rewind, cli_aside, cli_copy, cli_convert, cli_import, cli_recover, cli_agent,
+	cli_stats, cli_bench;
 extern const struct cli_verb *const cli_verbs[];        /* NULL-ended */
 const struct cli_verb *cli_verb_find(const char *name); /* NULL: none such */
 const char *cli_near(const char *word, const char *const *words, size_t n);     /* NULL: none */
@@ -151,6 +151,20 @@ int cli_box_read(struct sheaf_checkpoint *step, const struct cli_box *b, int64_t
 /* Items of a window from `from`, at most `bytes`; windows end where 1-MiB blocks of the file do. */
 int64_t cli_box_window(const struct cli_box *b, int64_t from, int64_t bytes);
 uint64_t cli_box_bytes(const struct cli_box *b, int64_t items);
+
+/* The line on the terminal while a checkpoint is written anew. */
+struct cli_progress {
+	double began, shown;            /* in seconds; shown: when the line was last written */
+	double seconds;                 /* how long it took, from the end on */
+	bool on;
+};
+void cli_progress_begin(struct cli_progress *p, const struct cli_args *a);
+/* Shows progress and time left, at most five times a second. arg: a struct cli_progress. */
+int cli_progress_show(void *arg, uint64_t done, uint64_t total);
+void cli_progress_end(struct cli_progress *p);
+/* Takes --dtype, --max-shard-size and --mem. 0, or 2 with the line out. */
+int cli_writing_options(const struct cli_args *a, int32_t *dtype, uint64_t *file_bytes_max,
+                        uint64_t *memory_bytes);
 
 /* show --hf: what a Hugging Face loader would miss; the exit status. */
 int cli_show_hf(const struct cli_args *a, struct cli_step *s);

@@ -4,43 +4,11 @@
 
 #include <dirent.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 #include "sheaf-admin.h"
 #include "workload.h"
 
 #define NAMES_SAID 10           /* most names of files that were not copied */
-
-struct progress {               /* the line on the terminal */
-	double began, shown;            /* seconds; shown: when the line was last written */
-	bool on;
-};
-
-static double now_s(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
-/* Shows the progress and the remaining time, at most five times a second. */
-static int show_progress(void *arg, uint64_t done, uint64_t total)
-{
-	struct progress *p = arg;
-	double now = now_s(), spent = now - p->began, left;
-	char a[32], b[32];
-
-	if (!p->on || !done || now - p->shown < 0.2)
-		return 0;
-	p->shown = now;
-	left = spent * (double)(total - done) / (double)done;
-	/* Each byte counts twice, because it is read back. */
-	fprintf(stderr, "\r%3.0f %%  %s of %s  %.0f s left\033[K", 100.0 * (double)done /
-	        (double)total, wl_size(a, done / 2), wl_size(b, total / 2), left);
-	fflush(stderr);
-	return 0;
-}
 
 static int answer(const struct cli_args *a, const char *dst, const struct sheaf_report *r,
                   double seconds)
@@ -106,34 +74,15 @@ static void say_left_out(const char *src, const char *dst)
 
 static int options(const struct cli_args *a, struct sheaf_export *how)
 {
-	static const char *const types[] = { "F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2" };
-	const char *dtype = cli_value(a, "dtype");
-	int64_t bytes = 0, mem = 0;
-	int rc = cli_bytes(a, "max-shard-size", 1, INT64_MAX, &bytes);
-
-	if (rc == 0)
-		rc = cli_bytes(a, "mem", 1, INT64_MAX, &mem);
-	if (rc)
-		return rc;
-	if (dtype) {
-		for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
-			if (strcmp(types[i], dtype) == 0)
-				how->dtype = sheaf_dtype_from_name(dtype);
-		if (!how->dtype)
-			return cli_usage(a, "--dtype", "no such type", "F64, F32, F16, BF16, "
-			                 "F8_E4M3, F8_E5M2");
-	}
 	how->family = cli_value(a, "family");
 	how->prefix = cli_value(a, "prefix");
-	how->file_bytes_max = (uint64_t)bytes;
-	how->memory_bytes = (uint64_t)mem;
-	return 0;
+	return cli_writing_options(a, &how->dtype, &how->file_bytes_max, &how->memory_bytes);
 }
 
 static int run(const struct cli_args *a)
 {
-	struct progress p = { .began = now_s(), .on = !a->json && isatty(STDERR_FILENO) };
-	struct sheaf_export how = { .size = sizeof(how), .progress = show_progress, .arg = &p };
+	struct cli_progress p;
+	struct sheaf_export how = { .size = sizeof(how), .progress = cli_progress_show, .arg = &p };
 	struct sheaf_report report = { .size = sizeof(report) };
 	struct sheaf_error err = { .msg = "" };
 	const char *dst = a->pos[1];
@@ -146,12 +95,12 @@ static int run(const struct cli_args *a)
 	rc = cli_step_open(&s, a, a->pos[0], false);
 	if (rc)
 		return rc;
+	cli_progress_begin(&p, a);
 	rc = sheaf_checkpoint_export(s.step, dst, &how, &report, &err);
-	if (p.shown > 0)
-		fputs("\r\033[K", stderr);
+	cli_progress_end(&p);
 	rc = rc < 0 ? cli_error(a, rc, rc == SHEAF_EEXIST ? dst : a->pos[0], err.msg,
 	                        cli_hint_for(&err, hint))
-	            : answer(a, dst, &report, now_s() - p.began);
+	            : answer(a, dst, &report, p.seconds);
 	if (rc == 0 && s.place.kind == CLI_DIR && !cli_has(a->pos[0], "sheaf.json"))
 		say_left_out(a->pos[0], dst);
 	cli_step_close(&s);

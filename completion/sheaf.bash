@@ -25,11 +25,11 @@ _sheaf()
 	done
 	if [[ -z $verb ]]; then
 		COMPREPLY=($(compgen -W 'ls show verify diff cat plan prune mark rewind aside copy
-			convert recover agent stats bench help --help --version' -- "$word"))
+			convert import recover agent stats bench help --help --version' -- "$word"))
 		return
 	fi
 	case $before in
-	--family)
+	--family|--as)
 		COMPREPLY=($(compgen -W 'model master_weights optimizer ema ranks' -- "$word"))
 		return ;;
 	--dtype)
@@ -43,7 +43,7 @@ _sheaf()
 	case $verb in
 	help)
 		COMPREPLY=($(compgen -W 'ls show verify diff cat plan prune mark rewind aside copy
-			convert recover agent stats bench' -- "$word"))
+			convert import recover agent stats bench' -- "$word"))
 		return ;;
 	ls) options+=' --socket' ;;
 	aside) options+=' --restore --delete --timeout-ms' ;;
@@ -59,6 +59,7 @@ _sheaf()
 			options='keep bad none' ;;
 	rewind) options+=' --timeout-ms' ;;
 	convert) options+=' --family --prefix --dtype --max-shard-size --mem' ;;
+	import) options+=' --family --as --prefix --dtype --max-shard-size --mem' ;;
 	recover) options+=' --apply --salvage --timeout-ms' ;;
 	agent) options+=' --detach --socket --memory-max --steps --idle --folder --hook --no-flush --grace --status --flush
 			--due --list --stop --force' ;;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sheaf-admin.h - administration of a run: list its checkpoints, clean up after dead jobs, delete
- * old checkpoints, mark checkpoints, rewind, copy a checkpoint to another run, and export one.
+ * old checkpoints, mark checkpoints, rewind, copy a checkpoint to another run, export and import
+ * checkpoints.
  *
  * The rules at the head of sheaf.h apply to these calls, too. These words are used below:
  *
@@ -96,7 +97,8 @@ enum sheaf_leftover_kind {
 	                                 * sheaf.sums but no sheaf.json, as after an interrupted
 	                                 * rm -r */
 	SHEAF_LEFTOVER_STAGED = 5,      /* a save in the stage that was not committed */
-	SHEAF_LEFTOVER_COPY = 6,        /* an incomplete copy made by sheaf_checkpoint_copy */
+	SHEAF_LEFTOVER_COPY = 6,        /* an incomplete copy or import, made by
+	                                 * sheaf_checkpoint_copy or sheaf_checkpoint_import */
 	SHEAF_LEFTOVER_ASIDE = 7,       /* a checkpoint that was set aside */
 	SHEAF_LEFTOVER_TRASH = 8,       /* a pruned checkpoint that is not deleted yet */
 	SHEAF_LEFTOVER_REWIND = 9,      /* the journal of a rewind that was interrupted */
@@ -324,6 +326,65 @@ struct sheaf_export {
  * [local] */
 int  sheaf_checkpoint_export(struct sheaf_checkpoint *step, const char *dir,
                              const struct sheaf_export *how, struct sheaf_report *report,
+                             struct sheaf_error *err);
+
+/* How sheaf_checkpoint_import writes. 0 in a field is its default. */
+struct sheaf_import {
+	uint32_t size;
+	int32_t dtype;                  /* enum sheaf_dtype: tensors of floating-point numbers are
+	                                 * converted to this type; 0: they keep theirs */
+	const char *family;             /* the family to read; NULL: all families. A checkpoint of
+	                                 * another program has one, "model" */
+	const char *as;                 /* the family that its tensors become; NULL: it keeps its
+	                                 * name */
+	const char *prefix;             /* only tensors whose names begin with this are written, and
+	                                 * it is removed from the names; NULL: all tensors */
+	uint64_t file_bytes_max;        /* as sheaf_opts.file_bytes_max; 0: 5 GB */
+	uint64_t memory_bytes;          /* as sheaf_export.memory_bytes; 0: 256 MiB */
+	/* As sheaf_export.progress. If the function returns non-zero, the import ends with
+	 * EFAILED. */
+	int (*progress)(void *arg, uint64_t done, uint64_t total);
+	void *arg;                      /* passed to progress */
+};
+/* Writes a checkpoint, of another program or of another run, as a new checkpoint of a run, from
+ * which a job in any layout can load it. This process does all the work alone. The new checkpoint
+ * has a session of its own and no parent. Its notes are those of the source, if their names and
+ * lengths allow it, and its attached files are those that sheaf_checkpoint_export would copy. Those
+ * of more than 64 MiB, or with a name that no attached file can have, are left out. Blocks of the
+ * source are compared with their checksums if there are any. All that is written gets checksums and
+ * digests, is read back and compared, and is published by the same steps as a save.
+ *
+ * The call holds the lock of the run. If it fails or is interrupted, what it has written stays in
+ * the stage for a week, and the next import of the same tensors under the same number continues
+ * from it: finished files are compared with the source, and written again only if they differ.
+ * step    the checkpoint to import.
+ * dir     directory of the run, which is created if need be.
+ * number  number of the new checkpoint. -1: the number that the source has. That of a checkpoint of
+ *         another program is its note "step", "global_step" or "iteration"; one that has only
+ *         tensors gets 0.
+ * how     the options; NULL: defaults. dtype, as and prefix need a source with one family, or
+ *         how->family.
+ * report  receives files, loaded (the number of tensors), bytes, step (the number of the new
+ *         checkpoint), ignored (how many notes of the source the new checkpoint cannot have), and
+ *         held, the number of bytes that this call wrote. May be NULL.
+ * EEXIST: the run has a checkpoint of that number which is not marked bad.
+ * ELAYOUT: the source has no such family, or no tensor whose name begins with how->prefix.
+ * ECORRUPT: the source is damaged.
+ * EIO: a file could not be read or written, or what was written reads back differently.
+ * EAGAIN: as for sheaf_checkpoint_export.
+ * EBUSY: a process has the run open for writing.
+ * EFAILED: how->progress ended it.
+ * EINDOUBT: as for sheaf_save_commit.
+ * EINVAL: one of these:
+ * - number is -1, and the source does not say which step it is.
+ * - dir is a checkpoint.
+ * - Several ranks opened the source together, or it is spread over the memory of several nodes.
+ * - A tensor has a name or a number of dimensions that Sheaf does not write.
+ * - how->dtype is no type of floating-point numbers that Sheaf converts to.
+ * - how->as is no name of a family, or an option for one family was given for several.
+ * [local] */
+int  sheaf_checkpoint_import(struct sheaf_checkpoint *step, const char *dir, int64_t number,
+                             const struct sheaf_import *how, struct sheaf_report *report,
                              struct sheaf_error *err);
 
 #ifdef __GNUC__

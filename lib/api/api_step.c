@@ -6,6 +6,7 @@
 #include "err.h"
 #include "export.h"
 #include "export_hf.h"
+#include "import_step.h"
 #include "foreign_dir.h"
 #include "hexfloat.h"
 #include "load.h"
@@ -483,6 +484,18 @@ SHEAF_API int sheaf_checkpoint_copy(struct sheaf_checkpoint *step, const char *d
 	return shf_ended(rc, err);
 }
 
+/* Fills in the defaults of options that an export and an import share. */
+static int export_defaults(struct shf_export_opts *o, struct sheaf_error *err)
+{
+	if (o->dtype && (!shf_dtype(o->dtype) || !shf_can_convert(o->dtype, SHEAF_F32)))
+		return shf_fail(err, SHEAF_EINVAL, "how.dtype is %d: it must be F64, F32, F16, "
+		                "BF16 or one of the types F8", o->dtype);
+	o->prefix = o->prefix ? o->prefix : "";
+	o->file_bytes_max = o->file_bytes_max ? o->file_bytes_max : SHF_FILE_BYTES;
+	o->memory_bytes = o->memory_bytes ? o->memory_bytes : UINT64_C(256) << 20;
+	return 0;
+}
+
 /* Takes the caller's options, and fills in the defaults. */
 static int export_take(struct shf_export_opts *o, const struct sheaf_export *theirs,
                        struct sheaf_error *err)
@@ -491,16 +504,36 @@ static int export_take(struct shf_export_opts *o, const struct sheaf_export *the
 	int rc = theirs ? shf_struct_take(&in, theirs, sizeof(in), sizeof(in), "how", "export", err)
 	                : 0;
 
-	if (rc < 0)
-		return rc;
-	if (in.dtype && (!shf_dtype(in.dtype) || !shf_can_convert(in.dtype, SHEAF_F32)))
-		return shf_fail(err, SHEAF_EINVAL, "how.dtype is %d: it must be F64, F32, F16, "
-		                "BF16 or one of the types F8", in.dtype);
 	*o = (struct shf_export_opts){ .dtype = in.dtype, .family = in.family ? in.family : "model",
-		.prefix = in.prefix ? in.prefix : "", .progress = in.progress, .arg = in.arg,
-		.file_bytes_max = in.file_bytes_max ? in.file_bytes_max : SHF_FILE_BYTES,
-		.memory_bytes = in.memory_bytes ? in.memory_bytes : UINT64_C(256) << 20 };
-	return 0;
+		.as = "model", .prefix = in.prefix, .file_bytes_max = in.file_bytes_max,
+		.memory_bytes = in.memory_bytes, .progress = in.progress, .arg = in.arg };
+	return rc == 0 ? export_defaults(o, err) : rc;
+}
+
+static int import_take(struct shf_import_opts *o, const struct sheaf_import *theirs,
+                       struct sheaf_error *err)
+{
+	struct sheaf_import in = { .size = sizeof(in) };
+	int rc = theirs ? shf_struct_take(&in, theirs, sizeof(in), sizeof(in), "how", "import", err)
+	                : 0;
+
+	o->how = (struct shf_export_opts){ .dtype = in.dtype, .family = in.family, .as = in.as,
+		.prefix = in.prefix, .is_step = true, .file_bytes_max = in.file_bytes_max,
+		.memory_bytes = in.memory_bytes, .progress = in.progress, .arg = in.arg };
+	if (rc == 0 && in.as && !shf_family_is_valid(in.as))
+		rc = shf_fail(err, SHEAF_EINVAL, "how.as is '%.60s': it must be the name of a "
+		              "family, 1 to 32 characters a-z, 0-9 and _, the first a letter",
+		              in.as);
+	return rc == 0 ? export_defaults(&o->how, err) : rc;
+}
+
+/* Begins a call that writes a checkpoint to the directory `dir`. */
+static int writing_begin(struct shf_reporting *heard, struct sheaf_report *report, const char *dir,
+                         struct sheaf_error *err)
+{
+	if (!dir || !dir[0])
+		return shf_fail(err, SHEAF_EINVAL, "argument 'dir' is NULL or empty");
+	return shf_report_begin(heard, report, err);
 }
 
 SHEAF_API int sheaf_checkpoint_export(struct sheaf_checkpoint *step, const char *dir,
@@ -516,12 +549,34 @@ SHEAF_API int sheaf_checkpoint_export(struct sheaf_checkpoint *step, const char 
 	rc = step_check(step, err);
 	if (rc == 0)
 		rc = export_take(&opts, how, err);
-	if (rc == 0 && (!dir || !dir[0]))
-		rc = shf_fail(err, SHEAF_EINVAL, "argument 'dir' is NULL or empty");
 	if (rc == 0)
-		rc = shf_report_begin(&heard, report, err);
+		rc = writing_begin(&heard, report, dir, err);
 	if (rc == 0) {
 		rc = shf_step_export(step, dir, &opts, &heard.own, err);
+		shf_report_end(&heard, report);
+	}
+	return shf_ended(rc, err);
+}
+
+SHEAF_API int sheaf_checkpoint_import(struct sheaf_checkpoint *step, const char *dir,
+                                      int64_t number, const struct sheaf_import *how,
+                                      struct sheaf_report *report, struct sheaf_error *err)
+{
+	struct shf_import_opts opts = { .number = number };
+	struct shf_reporting heard;
+	struct sheaf_error own;
+	int rc;
+
+	err = shf_err_or(err, &own);
+	rc = step_check(step, err);
+	if (rc == 0 && number < -1)
+		rc = shf_fail(err, SHEAF_EINVAL, "argument 'number' is %lld", (long long)number);
+	if (rc == 0)
+		rc = import_take(&opts, how, err);
+	if (rc == 0)
+		rc = writing_begin(&heard, report, dir, err);
+	if (rc == 0) {
+		rc = shf_step_import(step, dir, &opts, &heard.own, err);
 		shf_report_end(&heard, report);
 	}
 	return shf_ended(rc, err);

@@ -393,21 +393,6 @@ static int verify_there(const struct copying *c, struct sheaf_report *report,
 	return rc;
 }
 
-/* Fails if `path` is a step: a run must not be created inside a step, because a step has only the
- * files that its manifest names. */
-static int is_no_step(const struct shf_sys *sys, const char *path, struct sheaf_error *err)
-{
-	struct shf_stat st;
-	int dir = shf_sys_open(sys, SHF_CWD, path, SHF_O_DIR, 0), rc;
-
-	if (dir < 0)
-		return 0;       /* shf_store_own_as reports the error */
-	rc = shf_sys_stat(sys, dir, "sheaf.json", false, &st);
-	shf_fd_close(sys, &dir);
-	return rc < 0 ? 0 : shf_fail(err, SHEAF_EINVAL, "%s: is a checkpoint; name the run "
-	                             "directory that is to get the copy", path);
-}
-
 /* Opens the destination run and takes its lock, or creates it with the run id of the step. Steps of
  * another run are refused, because their sessions and parents would mean nothing in it. */
 static int open_dst(struct copying *c, const char *path, struct sheaf_error *err)
@@ -418,7 +403,7 @@ static int open_dst(struct copying *c, const char *path, struct sheaf_error *err
 		.wait_ms = shf_opts_wait_ms(&run->opts, SHF_LOCK_WAIT_MS),
 		.clear_ms = shf_opts_clear_ms(&run->opts) };
 	char pattern[SHF_PATTERN];
-	int rc = is_no_step(run->sys, path, err);
+	int rc = shf_store_is_no_step(run->sys, path, err);
 
 	/* A new run names its steps as the run that the step comes from, if that one is open. */
 	if (!run->life.foreign) {

@@ -6,8 +6,6 @@
 #include "run_files.h"
 #include "valid.h"
 
-#define PIECE (UINT64_C(1) << 20)       /* of a file, copied at once */
-
 static int fail_dir(int rc, const char *path, struct sheaf_error *err)
 {
 	return rc < 0 ? shf_fail_io(err, -rc, "%s", path) : 0;
@@ -155,71 +153,6 @@ int shf_export_dir_put(struct shf_export_dir *d, const char *name, const void *b
 	int rc = shf_text_put(d->sys, d->dir, d->dir, name, bytes, n, true);
 
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/%s", d->partial, name) : 0;
-}
-
-/* Copies the file that is open as `in` to the new file `out`. Returns 0, or a negative errno, and
- * sets *reading if it comes from reading `in`. */
-static int copy_pieces(const struct shf_sys *sys, int in, int out, bool *reading)
-{
-	uint8_t *piece = shf_alloc(PIECE, 1);
-	int64_t got = piece ? 1 : -ENOMEM, put = 0;
-
-	for (uint64_t at = 0; got > 0 && put >= 0; at += (uint64_t)got) {
-		got = shf_sys_pread(sys, in, piece, PIECE, at);
-		if (got > 0)
-			put = shf_sys_pwrite(sys, out, piece, (size_t)got, at);
-	}
-	shf_free(piece);
-	*reading = got < 0;
-	if (got < 0)
-		return (int)got;
-	return put < 0 ? (int)put : shf_sys_fsync(sys, out);
-}
-
-/* Copies the file that is open as `in` to a new file of this name. */
-static int copy_open(struct shf_export_dir *d, int in, const char *path, const char *name,
-                     struct sheaf_error *err)
-{
-	struct shf_stat was, is;
-	bool reading = true;
-	int out, closed, rc = shf_sys_fstat(d->sys, in, &was);
-
-	if (rc >= 0 && was.type != SHF_T_FILE)
-		return 0;
-	if (rc >= 0) {
-		reading = false;
-		rc = out = shf_sys_open(d->sys, d->dir, name, SHF_O_WRITE | SHF_O_CREATE |
-		                        SHF_O_EXCL | SHF_O_NOFOLLOW, 0666);
-		if (out >= 0) {
-			rc = copy_pieces(d->sys, in, out, &reading);
-			closed = shf_sys_close(d->sys, out);
-			rc = rc < 0 ? rc : closed;
-		}
-	}
-	if (rc >= 0) {
-		reading = true;
-		rc = shf_sys_fstat(d->sys, in, &is);
-	}
-	if (rc < 0)
-		return shf_fail_io(err, -rc, "%s/%s", reading ? path : d->partial, name);
-	if (!shf_stat_is_same(&was, &is))
-		return shf_fail(err, SHEAF_EAGAIN, "%s/%s: was changed while it was being read; "
-		                "open it again when it is complete", path, name);
-	return 0;
-}
-
-int shf_export_dir_copy(struct shf_export_dir *d, int from, const char *path, const char *name,
-                        struct sheaf_error *err)
-{
-	int in = shf_sys_open(d->sys, from, name, 0, 0), rc;
-
-	if (in == -ENOENT)
-		return 0;
-	if (in < 0)
-		return shf_fail_io(err, -in, "%s/%s", path, name);
-	rc = copy_open(d, in, path, name, err);
-	shf_sys_close(d->sys, in);
-	return rc;
 }
 
 /* The mark stays until the rename is durable, so that what a crash leaves can always be recognised.

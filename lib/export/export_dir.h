@@ -25,12 +25,6 @@ int shf_export_dir_sweep(struct shf_export_dir *d, const struct shf_export_plan 
 /* Writes a small file into DIR.partial and syncs it. EEXIST: it has a file of that name. */
 int shf_export_dir_put(struct shf_export_dir *d, const char *name, const void *bytes, size_t n,
                        struct sheaf_error *err);
-/* Copies a file into DIR.partial in pieces, and syncs the copy. from, path: the directory of the
- * file, as a descriptor and as a path for messages. The file may be a symbolic link, as in the
- * cache of the Hugging Face hub. Does nothing if there is no file of that name. EAGAIN: the file
- * was changed meanwhile. */
-int shf_export_dir_copy(struct shf_export_dir *d, int from, const char *path, const char *name,
-                        struct sheaf_error *err);
 /* Renames DIR.partial to DIR. EEXIST: DIR exists now. EINDOUBT: it was renamed, but a power cut may
  * undo that. */
 int shf_export_dir_publish(struct shf_export_dir *d, struct sheaf_error *err);

@@ -7,10 +7,14 @@
 #define SHF_EXPORT_HF_H
 #include "step.h"
 
-/* struct sheaf_export of sheaf-admin.h, with the defaults filled in. */
+/* struct sheaf_export of sheaf-admin.h, with the defaults filled in. An import (lib/import) has the
+ * same options and a few more. */
 struct shf_export_opts {
 	int32_t dtype;                  /* 0: types stay */
-	const char *family, *prefix;    /* prefix "": all names */
+	const char *family;             /* NULL: all families */
+	const char *as;                 /* the name that the family gets; NULL: its own */
+	const char *prefix;             /* "": all names */
+	bool is_step;                   /* what is written is a step of a run */
 	uint64_t file_bytes_max, memory_bytes;
 	int (*progress)(void *arg, uint64_t done, uint64_t total);      /* NULL: none */
 	void *arg;

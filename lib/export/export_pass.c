@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A file is cut into chunks, which the threads take one after the other. While it is written it is
- * called part-<name>. It gets its name when all its chunks are written and its fsync has succeeded.
+ * called <part><name>. It gets its name when all chunks are written and its fsync has succeeded.
  * An export that continues an earlier one compares the files that have their names with the step,
  * and deletes parts: the bytes of a part may be in the page cache only, and after a failed fsync
  * they may never reach the disk.
@@ -19,9 +19,11 @@
 #include <string.h>
 #include "crc64.h"
 #include "err.h"
+#include "memory_dir.h"
 #include "place.h"
 #include "run_files.h"
 #include "step_files.h"
+#include "step_open.h"
 
 #define CHUNK (UINT64_C(4) << 20)
 #define PIECE (UINT64_C(1) << 20)       /* of a finished file, compared at once */
@@ -37,7 +39,7 @@ struct worker {
 
 static void part_name(char name[300], const struct shf_export *x, uint32_t f)
 {
-	snprintf(name, 300, "part-%.250s", x->plan.files[f].name);
+	snprintf(name, 300, "%.40s%.250s", x->part, x->targets[f].base);
 }
 
 static int fail_in_file(const struct shf_export *x, int sys, uint32_t f, struct sheaf_error *err)
@@ -56,9 +58,8 @@ static int target_open(struct shf_export *x, uint32_t f, struct sheaf_error *err
 	int rc;
 
 	part_name(part, x, f);
-	t->fd = shf_sys_open(x->sys, x->dir, is_new ? part : x->plan.files[f].name,
-	                     SHF_O_NOFOLLOW | (is_new ? SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL
-	                                              : 0), 0666);
+	t->fd = shf_sys_open(x->sys, t->dir, is_new ? part : t->base, SHF_O_NOFOLLOW |
+	                     (is_new ? SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL : 0), 0666);
 	rc = t->fd;
 	/* The space is reserved at once, so that a full file system is found before bytes are
 	 * read. */
@@ -66,7 +67,7 @@ static int target_open(struct shf_export *x, uint32_t f, struct sheaf_error *err
 		rc = shf_sys_resize(x->sys, t->fd, x->plan.files[f].bytes);
 	if (rc < 0)
 		return fail_in_file(x, rc, f, err);
-	t->direct = shf_sys_open(x->sys, x->dir, is_new ? part : x->plan.files[f].name,
+	t->direct = shf_sys_open(x->sys, t->dir, is_new ? part : t->base,
 	                         SHF_O_NOFOLLOW | SHF_O_DIRECT | (is_new ? SHF_O_WRITE : 0), 0);
 	t->left = t->chunks_n;
 	return 0;
@@ -88,7 +89,7 @@ static int target_finish(struct shf_export *x, uint32_t f, struct sheaf_error *e
 	rc = rc < 0 ? rc : closed;
 	part_name(part, x, f);
 	if (rc >= 0 && is_new)
-		rc = shf_sys_rename(x->sys, x->dir, part, x->dir, x->plan.files[f].name, false);
+		rc = shf_sys_rename(x->sys, t->dir, part, t->dir, t->base, false);
 	return rc < 0 ? fail_in_file(x, rc, f, err) : 0;
 }
 
@@ -110,6 +111,38 @@ static int chunk_put(const struct shf_export *x, const struct shf_export_target 
 	return put < 0 ? (int)put : 0;
 }
 
+/* Sums the bytes of a chunk, which are bytes [at, at + n) of the file: by block, and if digests are
+ * wanted also by tensor. The two are compared when all is written, so a byte that changes in memory
+ * between them is found. */
+static void chunk_sum(struct worker *w, uint32_t f, uint64_t at, uint64_t n)
+{
+	struct shf_export *x = w->x;
+	const struct shf_layout *l = &x->plan.out;
+	const uint64_t header = l->files[f].header_bytes, end = at + n;
+	uint64_t *sums = &x->sums[l->files[f].first_block + at / SHF_BLOCK];
+	const uint8_t *bytes = w->bytes;
+
+	for (uint64_t i = 0; i < n; i += SHF_BLOCK)
+		*sums++ = shf_crc64_raw(0, bytes + i, n - i < SHF_BLOCK ? n - i : SHF_BLOCK);
+	if (!x->digests || end <= header)
+		return;
+	if (at < header) {
+		bytes += header - at;
+		at = header;
+	}
+	for (uint32_t k = shf_layout_at(l, f, at); at < end; k++) {
+		const struct shf_lt_tensor *t = &l->tensors[l->by_place[k]];
+		uint64_t rest = t->off + t->bytes - at, some = rest < end - at ? rest : end - at;
+		uint64_t digest = shf_crc64_shift(shf_crc64_raw(0, bytes, some), rest - some);
+
+		pthread_mutex_lock(&x->lock);
+		x->digests[l->by_place[k]] ^= digest;
+		pthread_mutex_unlock(&x->lock);
+		bytes += some;
+		at += some;
+	}
+}
+
 static int chunk_write(struct worker *w, uint32_t f, uint64_t at, uint64_t n,
                        struct sheaf_error *err)
 {
@@ -119,7 +152,7 @@ static int chunk_write(struct worker *w, uint32_t f, uint64_t at, uint64_t n,
 
 	if (rc < 0)
 		return rc;
-	x->sums[t->first_chunk + at / CHUNK] = shf_crc64(w->bytes, (size_t)n);
+	chunk_sum(w, f, at, n);
 	rc = chunk_put(x, t, w->bytes, at, n);
 	return rc < 0 ? fail_in_file(x, rc, f, err) : 0;
 }
@@ -150,6 +183,8 @@ static int chunk_compare(struct worker *w, uint32_t f, uint64_t at, uint64_t n, 
 	struct shf_export *x = w->x;
 	int rc = shf_export_fill(&w->reader, f, at, w->bytes, n, err);
 
+	if (rc == 0)
+		chunk_sum(w, f, at, n);
 	for (uint64_t i = 0; i < n && rc == 0 && !*differs; i += PIECE) {
 		uint64_t some = n - i < PIECE ? n - i : PIECE;
 		int64_t got = read_disk(x, &x->targets[f], w->there, at + i, some);
@@ -161,22 +196,28 @@ static int chunk_compare(struct worker *w, uint32_t f, uint64_t at, uint64_t n, 
 	return rc;
 }
 
-/* Reads back a chunk that was written, and compares its sum. */
+/* Reads back a chunk that was written, and compares the sums of its blocks. */
 static int chunk_read_back(struct worker *w, uint32_t f, uint64_t at, uint64_t n,
                            struct sheaf_error *err)
 {
 	struct shf_export *x = w->x;
-	const struct shf_export_target *t = &x->targets[f];
-	int64_t got = read_disk(x, t, w->bytes, at, n);
+	const uint64_t *sums = &x->sums[x->plan.out.files[f].first_block + at / SHF_BLOCK];
+	int64_t got = read_disk(x, &x->targets[f], w->bytes, at, n);
 
 	if (got < 0)
 		return fail_in_file(x, (int)got, f, err);
-	if ((uint64_t)got == n &&
-	    shf_crc64(w->bytes, (size_t)n) == x->sums[t->first_chunk + at / CHUNK])
-		return 0;
-	return shf_fail(err, SHEAF_EIO, "%s/%s: bytes %" PRIu64 " to %" PRIu64 " read back "
-	                "differently from how they were written; check the disk and the memory "
-	                "of this machine", x->partial, x->plan.files[f].name, at, at + n);
+	for (uint64_t i = 0; i < n; i += SHF_BLOCK) {
+		uint64_t some = n - i < SHF_BLOCK ? n - i : SHF_BLOCK;
+
+		if ((uint64_t)got == n &&
+		    shf_crc64_raw(0, w->bytes + i, (size_t)some) == *sums++)
+			continue;
+		return shf_fail(err, SHEAF_EIO, "%s/%s: bytes %" PRIu64 " to %" PRIu64 " read back "
+		                "differently from how they were written; check the disk and the "
+		                "memory of this machine", x->partial, x->plan.files[f].name,
+		                at + i, at + i + some);
+	}
+	return 0;
 }
 
 static int chunk_do(struct worker *w, uint32_t f, uint64_t chunk, struct sheaf_error *err)
@@ -351,8 +392,8 @@ static int do_pass(struct shf_export *x, struct worker *workers, int n, bool rea
 		asked = say_progress(x, total);
 	if (asked) {
 		pthread_mutex_lock(&x->lock);
-		x->rc = x->rc ? x->rc : shf_fail(&x->err, SHEAF_EFAILED, "%s: how.progress ended "
-		                                 "the export", x->path);
+		x->rc = x->rc ? x->rc : shf_fail(&x->err, SHEAF_EFAILED, "%s: ended by "
+		                                 "how.progress", x->path);
 		pthread_mutex_unlock(&x->lock);
 	}
 	for (int i = 1; i < n; i++) {
@@ -369,6 +410,15 @@ static int do_pass(struct shf_export *x, struct worker *workers, int n, bool rea
 	if (x->rc != 0)
 		*err = x->err;
 	return x->rc;
+}
+
+/* A file that is written in another pass is summed again. */
+static void forget_digests(struct shf_export *x, uint32_t f)
+{
+	const struct shf_lt_file *file = &x->plan.out.files[f];
+
+	for (uint32_t i = 0; x->digests && i < file->tensors_n; i++)
+		x->digests[x->plan.out.by_place[file->first_tensor + i]] = 0;
 }
 
 /* Decides, after a pass that writes, what the next passes do with each file. Files that were
@@ -388,9 +438,10 @@ static int settle_targets(struct shf_export *x, bool *again, struct sheaf_error 
 		if (t->what != SHF_EXPORT_WRITE)
 			continue;
 		*again = true;
-		rc = shf_sys_unlink(x->sys, x->dir, x->plan.files[f].name, false);
+		rc = shf_sys_unlink(x->sys, t->dir, t->base, false);
 		if (rc < 0)
 			return fail_in_file(x, rc, f, err);
+		forget_digests(x, f);
 	}
 	return 0;
 }
@@ -421,29 +472,52 @@ int shf_export_files(struct shf_export *x, struct sheaf_error *err)
 	return rc;
 }
 
+int shf_export_look(struct sheaf_checkpoint *step, struct sheaf_error *err)
+{
+	int rc;
+
+	if (step->run->team.ranks != 1)
+		return shf_fail(err, SHEAF_EINVAL, "%s: is open on %d ranks; open it in one "
+		                "process alone to export or import it", step->path,
+		                step->run->team.ranks);
+	if (step->view && shf_view_access(step->view))
+		return shf_fail(err, SHEAF_EINVAL, "%s: is spread over the memory of several "
+		                "nodes; use sheaf_agent_flush first", step->path);
+	rc = shf_step_wake(step, err);
+	if (rc == 0 && step->cat_rc < 0) {
+		*err = step->cat_err;
+		rc = step->cat_rc;
+	}
+	if (rc == 0 && step->sound && step->sums_rc < 0) {
+		*err = step->sums_err;
+		rc = step->sums_rc;
+	}
+	return rc;
+}
+
 int shf_export_targets_make(struct shf_export *x, struct sheaf_error *err)
 {
-	uint64_t chunks = 0;
+	const struct shf_layout *l = &x->plan.out;
 
-	x->targets = shf_zalloc(x->plan.out.files_n, sizeof(*x->targets));
-	if (!x->targets)
-		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory for %zu files", x->path,
-		                x->plan.out.files_n);
-	for (uint32_t f = 0; f < x->plan.out.files_n; f++) {
+	x->targets = shf_zalloc(l->files_n, sizeof(*x->targets));
+	x->sums = shf_alloc((size_t)l->blocks_n, sizeof(*x->sums));
+	if (!x->targets || !x->sums)
+		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory for the checksums of %zu files",
+		                x->path, l->files_n);
+	for (uint32_t f = 0; f < l->files_n; f++) {
 		struct shf_export_target *t = &x->targets[f];
+		const char *name = x->plan.files[f].name, *slash = strrchr(name, '/');
 		struct shf_stat st;
 
 		t->fd = t->direct = -1;
-		t->first_chunk = chunks;
+		t->dir = x->dirs[l->files[f].family];
+		t->base = slash ? slash + 1 : name;
 		t->chunks_n = (x->plan.files[f].bytes + CHUNK - 1) / CHUNK;
-		chunks += t->chunks_n;
-		if (shf_sys_stat(x->sys, x->dir, x->plan.files[f].name, false, &st) >= 0 &&
+		if (shf_sys_stat(x->sys, t->dir, t->base, false, &st) >= 0 &&
 		    st.type == SHF_T_FILE && st.bytes == x->plan.files[f].bytes)
 			t->what = SHF_EXPORT_COMPARE;
 	}
-	x->sums = shf_alloc((size_t)chunks, sizeof(*x->sums));
-	return x->sums ? 0 : shf_fail(err, SHEAF_ENOMEM, "%s: no memory for %" PRIu64 " checksums",
-	                              x->path, chunks);
+	return 0;
 }
 
 void shf_export_targets_release(struct shf_export *x)

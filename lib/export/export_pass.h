@@ -14,9 +14,11 @@ enum shf_export_what {          /* what is to be done with a file */
 };
 struct shf_export_target {      /* a file that is written */
 	enum shf_export_what what;      /* changes only between passes */
+	int dir;                        /* borrowed; descriptor of its folder */
+	const char *base;               /* its name in that folder */
 	int fd, direct;                 /* guarded by lock; -1: not open, or not possible */
 	bool stale;                     /* guarded by lock; the comparison found a difference */
-	uint64_t first_chunk, chunks_n;
+	uint64_t chunks_n;
 	uint64_t left;                  /* guarded by lock; chunks of the pass that are not done */
 };
 struct shf_export {
@@ -25,10 +27,14 @@ struct shf_export {
 	const struct shf_sys *sys;      /* borrowed */
 	const char *path;               /* of the directory that is made; for messages */
 	const char *partial;            /* path of the directory in which the files are written */
-	int dir;                        /* descriptor of that directory */
+	const int *dirs;                /* borrowed; by family of the plan: descriptor of the folder
+	                                 * that its files are written in */
+	const char *part;               /* what the names of unfinished files begin with */
 	struct shf_export_plan plan;
 	struct shf_export_target *targets;      /* owned; by file of the plan */
-	uint64_t *sums;                 /* owned; by chunk: its sum when it was written */
+	uint64_t *sums;                 /* owned; by block: its raw CRC when it was written */
+	uint64_t *digests;              /* borrowed; by tensor of the plan: its digest when it was
+	                                 * written; guarded by lock. NULL: none are needed */
 	uint64_t written;               /* guarded by lock; bytes */
 	/* of the present pass; guarded by lock */
 	pthread_mutex_t lock;
@@ -39,6 +45,8 @@ struct shf_export {
 	int rc;                         /* code of the first failure, whose message is in err */
 	struct sheaf_error err;
 };
+/* Checks that this process can read the whole step, and reads its list of tensors. */
+int shf_export_look(struct sheaf_checkpoint *step, struct sheaf_error *err);
 /* Makes targets and sums. A file that has its name and its size in the directory already was
  * finished by an earlier export, and will be compared. */
 int shf_export_targets_make(struct shf_export *x, struct sheaf_error *err);

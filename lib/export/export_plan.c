@@ -12,70 +12,136 @@ struct chosen {                 /* a tensor that is written */
 	const char *name;               /* borrowed from the step */
 	uint32_t from;
 };
+struct choice {                 /* what is written */
+	struct chosen *list;            /* owned; family by family, each in natural order */
+	size_t n;
+	const char **names;             /* owned; by tensor of the step: the name under which it is
+	                                 * written; NULL: it is not */
+};
 
 static int chosen_order(const void *a, const void *b)
 {
 	return shf_natural(((const struct chosen *)a)->name, ((const struct chosen *)b)->name);
 }
 
-/* Adds the tied names of family f that begin with the prefix, if no name of their tensor is listed
- * yet. listed: by tensor of the family. */
-static void choose_tied(struct chosen *list, size_t *n, const struct shf_layout *l, uint32_t f,
-                        const char *prefix, bool *listed)
+static void choose(struct choice *c, const char *name, size_t from)
 {
-	size_t skip = strlen(prefix);
+	c->names[from] = name;
+	c->list[c->n++] = (struct chosen){ name, (uint32_t)from };
+}
 
+/* Chooses the tensors of family f whose names begin with the prefix, in natural order of the names
+ * without it. A tensor is chosen once: by its own name, or else by a tied name. Returns how
+ * many. */
+static size_t choose_of_family(struct choice *c, const struct shf_layout *l, uint32_t f,
+                               const char *prefix)
+{
+	const struct shf_lt_family *fam = &l->families[f];
+	size_t skip = strlen(prefix), before = c->n;
+
+	for (size_t i = fam->first_tensor; i < fam->first_tensor + (size_t)fam->tensors_n; i++)
+		if (strncmp(l->tensors[i].name, prefix, skip) == 0)
+			choose(c, l->tensors[i].name + skip, i);
 	for (size_t i = 0; i < l->tied_n; i++) {
 		const struct shf_lt_tied *t = &l->tied[i];
 		int64_t of = -1;
 
 		if (t->family == f && strncmp(t->name, prefix, skip) == 0)
-			of = shf_layout_find(l, l->families[f].name, t->to);
-		if (of < 0 || listed[(size_t)of - l->families[f].first_tensor])
-			continue;
-		listed[(size_t)of - l->families[f].first_tensor] = true;
-		list[(*n)++] = (struct chosen){ t->name + skip, (uint32_t)of };
+			of = shf_layout_find(l, fam->name, t->to);
+		if (of >= 0 && !c->names[of])
+			choose(c, t->name + skip, (size_t)of);
 	}
+	if (c->n > before)
+		qsort(c->list + before, c->n - before, sizeof(*c->list), chosen_order);
+	return c->n - before;
 }
 
-/* Lists the tensors of the family whose names begin with the prefix, in natural order of the names
- * without it. A tensor is listed once: by its own name, or else by a tied name. */
-static int choose(struct chosen **list, size_t *n, const struct sheaf_checkpoint *step,
-                  const struct shf_export_opts *opts, struct sheaf_error *err)
+/* Chooses tensors of families [first, end), and lists the families that have some of them. */
+static int choose_all(struct choice *c, struct shf_layout *out, const struct sheaf_checkpoint *step,
+                      const struct shf_export_opts *opts, size_t first, size_t end,
+                      struct sheaf_error *err)
 {
 	const struct shf_layout *l = &step->layout;
-	int64_t f = shf_layout_family(l, opts->family);
-	size_t skip = strlen(opts->prefix), first, count;
-	bool *listed;
+	const char *as = opts->as;
 
-	if (f < 0)
-		return shf_fail(err, SHEAF_ELAYOUT, "%s: has no family %.60s", step->path,
-		                opts->family);
-	first = l->families[f].first_tensor;
-	count = l->families[f].tensors_n;
-	*list = shf_alloc(count + 1, sizeof(**list));
-	listed = shf_zalloc(count + 1, sizeof(*listed));
-	if (!*list || !listed) {
-		shf_free(listed);
+	c->list = shf_alloc(l->tensors_n + 1, sizeof(*c->list));
+	c->names = shf_zalloc(l->tensors_n + 1, sizeof(*c->names));
+	out->families = shf_arena_alloc(&out->arena, end - first, sizeof(*out->families));
+	if (!c->list || !c->names || !out->families)
 		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory to list %zu tensors", step->path,
-		                count);
+		                l->tensors_n);
+	for (size_t f = first; f < end; f++) {
+		struct shf_lt_family fam = { .name = as ? as : l->families[f].name,
+			.first_tensor = (uint32_t)c->n };
+
+		fam.dir = strcmp(fam.name, "model") == 0 ? "." : fam.name;
+		fam.tensors_n = (uint32_t)choose_of_family(c, l, (uint32_t)f, opts->prefix);
+		if (fam.tensors_n)
+			out->families[out->families_n++] = fam;
 	}
-	for (size_t i = first; i < first + count; i++)
-		if (strncmp(l->tensors[i].name, opts->prefix, skip) == 0) {
-			(*list)[(*n)++] = (struct chosen){ l->tensors[i].name + skip, (uint32_t)i };
-			listed[i - first] = true;
-		}
-	choose_tied(*list, n, l, (uint32_t)f, opts->prefix, listed);
-	shf_free(listed);
-	if (*n == 0)
+	if (c->n == 0)
 		return shf_fail(err, SHEAF_ELAYOUT, "%s: family %.60s has no tensor whose name "
-		                "begins with '%.200s'", step->path, opts->family, opts->prefix);
-	qsort(*list, *n, sizeof(**list), chosen_order);
+		                "begins with '%.200s'", step->path,
+		                opts->family ? opts->family : "model", opts->prefix);
 	return 0;
 }
 
-/* Fills in tensor i of the output, which is tensor t of the step. */
-static int plan_tensor(struct shf_export_plan *plan, size_t i, const char *name,
+/* Sets *first and *end to the families of the step that are written: the one that was asked for, or
+ * all of them. */
+static int choose_families(size_t *first, size_t *end, const struct sheaf_checkpoint *step,
+                           const struct shf_export_opts *opts, struct sheaf_error *err)
+{
+	const struct shf_layout *l = &step->layout;
+	int64_t f = opts->family ? shf_layout_family(l, opts->family) : 0;
+
+	*first = f < 0 ? 0 : (size_t)f;
+	*end = opts->family ? *first + 1 : l->families_n;
+	if (f < 0)
+		return shf_fail(err, SHEAF_ELAYOUT, "%s: has no family %.60s", step->path,
+		                opts->family);
+	if (*end - *first > 1 && (opts->as || opts->prefix[0] || opts->dtype))
+		return shf_fail(err, SHEAF_EINVAL, "%s: has %zu families, and a type, a prefix or "
+		                "another name of a family can be given for one; name that one",
+		                step->path, *end - *first);
+	return 0;
+}
+
+/* By family, then by natural order of the names. */
+static int planned_tied_order(const void *a, const void *b)
+{
+	const struct shf_lt_tied *x = a, *y = b;
+
+	if (x->family != y->family)
+		return x->family < y->family ? -1 : 1;
+	return shf_natural(x->name, y->name);
+}
+
+/* Lists the names that are second names of what is written. */
+static int plan_tied(struct shf_layout *out, const struct choice *c, const struct shf_layout *l,
+                     const struct shf_export_opts *opts, size_t first, size_t end)
+{
+	size_t skip = strlen(opts->prefix);
+
+	out->tied = shf_arena_alloc(&out->arena, l->tied_n + 1, sizeof(*out->tied));
+	for (size_t i = 0; out->tied && i < l->tied_n; i++) {
+		const struct shf_lt_tied *t = &l->tied[i];
+		const char *family = l->families[t->family].name;
+		int64_t of = -1, to = shf_layout_family(out, opts->as ? opts->as : family);
+
+		if (t->family >= first && t->family < end && to >= 0 &&
+		    strncmp(t->name, opts->prefix, skip) == 0)
+			of = shf_layout_find(l, family, t->to);
+		if (of >= 0 && always(c->names[of]) && strcmp(c->names[of], t->name + skip))
+			out->tied[out->tied_n++] = (struct shf_lt_tied){ (uint32_t)to,
+				t->name + skip, c->names[of] };
+	}
+	if (out->tied_n)
+		qsort(out->tied, out->tied_n, sizeof(*out->tied), planned_tied_order);
+	return out->tied ? 0 : SHEAF_ENOMEM;
+}
+
+/* Fills in tensor i of the output, which is of that family, and is tensor t of the step. */
+static int plan_tensor(struct shf_export_plan *plan, size_t i, uint32_t family, const char *name,
                        const struct shf_lt_tensor *t, int32_t dtype, struct sheaf_error *err)
 {
 	struct shf_lt_tensor *x = &plan->out.tensors[i];
@@ -89,8 +155,8 @@ static int plan_tensor(struct shf_export_plan *plan, size_t i, const char *name,
 		return shf_fail(err, SHEAF_EINVAL, "tensor %.*s: its name cannot be written; it "
 		                "must have from 1 to %d bytes and no control characters",
 		                shf_name_show(t->name), t->name, SHF_NAME_MAX);
-	*x = (struct shf_lt_tensor){ .name = name, .dtype = t->dtype, .bytes = t->bytes,
-		.items = t->items, .shape = t->shape, .unit = t->unit };
+	*x = (struct shf_lt_tensor){ .name = name, .family = family, .dtype = t->dtype,
+		.bytes = t->bytes, .items = t->items, .shape = t->shape, .unit = t->unit };
 	if (dtype && was->kind == 'f' && shf_can_convert(dtype, t->dtype)) {
 		x->dtype = dtype;
 		x->bytes = t->bytes / (was->bits / 8) * (shf_dtype(dtype)->bits / 8);
@@ -98,18 +164,48 @@ static int plan_tensor(struct shf_export_plan *plan, size_t i, const char *name,
 	return 0;
 }
 
-/* Names the files, and makes their headers. A single file gets the name that Hugging Face gives to
- * it. */
-static int plan_files(struct shf_export_plan *plan, struct sheaf_error *err)
+/* Fills in the tensors, in the order in which they were chosen. */
+static int plan_tensors(struct shf_export_plan *plan, const struct choice *c,
+                        const struct sheaf_checkpoint *step, int32_t dtype, struct sheaf_error *err)
+{
+	struct shf_layout *out = &plan->out;
+	uint32_t family = 0;
+	int rc = 0;
+
+	out->tensors = shf_arena_alloc(&out->arena, c->n, sizeof(*out->tensors));
+	plan->from = shf_alloc(c->n, sizeof(*plan->from));
+	if (!out->tensors || !plan->from)
+		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory to list %zu tensors", step->path,
+		                c->n);
+	for (size_t i = 0; i < c->n && rc == 0; i++) {
+		const struct chosen *x = &c->list[i];
+
+		while (i >= out->families[family].first_tensor +
+		            (size_t)out->families[family].tensors_n)
+			family++;
+		plan->from[i] = x->from;
+		rc = plan_tensor(plan, i, family, x->name, &step->layout.tensors[x->from], dtype,
+		                 err);
+	}
+	out->tensors_n = c->n;
+	for (size_t f = 0; f < out->families_n; f++)
+		out->families[f].tensors_n = 0; /* shf_layout_place counts them */
+	return rc;
+}
+
+/* Names the files, and makes their headers. The single file of a Hugging Face directory gets the
+ * name that other software gives to it. */
+static int plan_files(struct shf_export_plan *plan, bool is_step, struct sheaf_error *err)
 {
 	struct shf_layout *l = &plan->out;
+	bool single = l->files_n == 1 && !is_step;
 	int rc = 0;
 
 	plan->files = shf_zalloc(l->files_n, sizeof(*plan->files));
 	if (!plan->files)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu files", l->files_n);
 	for (uint32_t f = 0; f < l->files_n && rc == 0; f++) {
-		plan->files[f].name = l->files_n == 1 ? "model.safetensors" : l->files[f].name;
+		plan->files[f].name = single ? "model.safetensors" : l->files[f].name;
 		plan->files[f].bytes = l->files[f].bytes;
 		plan->bytes += l->files[f].bytes;
 		rc = shf_layout_header(l, f, &plan->files[f].header, err);
@@ -120,34 +216,24 @@ static int plan_files(struct shf_export_plan *plan, struct sheaf_error *err)
 int shf_export_plan_make(struct shf_export_plan *plan, struct sheaf_checkpoint *step,
                          const struct shf_export_opts *opts, struct sheaf_error *err)
 {
-	struct shf_layout *l = &plan->out;
-	struct chosen *list = NULL;
-	size_t n = 0;
+	struct choice c = { 0 };
+	size_t first, end;
 	int rc;
 
 	*plan = (struct shf_export_plan){ 0 };
-	rc = choose(&list, &n, step, opts, err);
-	if (rc == 0) {
-		l->families = shf_arena_alloc(&l->arena, 1, sizeof(*l->families));
-		l->tensors = shf_arena_alloc(&l->arena, n, sizeof(*l->tensors));
-		plan->from = shf_alloc(n, sizeof(*plan->from));
-		if (!l->families || !l->tensors || !plan->from)
-			rc = shf_fail(err, SHEAF_ENOMEM, "%s: no memory to list %zu tensors",
-			              step->path, n);
-	}
-	for (size_t i = 0; i < n && rc == 0; i++) {
-		plan->from[i] = list[i].from;
-		rc = plan_tensor(plan, i, list[i].name, &step->layout.tensors[list[i].from],
-		                 opts->dtype, err);
-	}
-	shf_free(list);
-	if (rc < 0)
-		return rc;
-	l->families[0] = (struct shf_lt_family){ .name = "model", .dir = "." };
-	l->families_n = 1;
-	l->tensors_n = n;
-	rc = shf_layout_place(l, opts->file_bytes_max, err);
-	return rc == 0 ? plan_files(plan, err) : rc;
+	rc = choose_families(&first, &end, step, opts, err);
+	if (rc == 0)
+		rc = choose_all(&c, &plan->out, step, opts, first, end, err);
+	if (rc == 0)
+		rc = plan_tensors(plan, &c, step, opts->dtype, err);
+	if (rc == 0 && opts->is_step &&
+	    plan_tied(&plan->out, &c, &step->layout, opts, first, end) < 0)
+		rc = shf_fail(err, SHEAF_ENOMEM, "%s: no memory for its tied names", step->path);
+	shf_free(c.list);
+	shf_free(c.names);
+	if (rc == 0)
+		rc = shf_layout_place(&plan->out, opts->file_bytes_max, err);
+	return rc == 0 ? plan_files(plan, opts->is_step, err) : rc;
 }
 
 void shf_export_plan_release(struct shf_export_plan *plan)

@@ -184,7 +184,7 @@ static int report_staged(struct looking *l, const char *name, struct shf_left *l
 	return left_report(l, left, SHEAF_LEFTOVER_STAGED, SHEAF_ACTION_DELETE, text);
 }
 
-/* Reports an incomplete copy. */
+/* Reports an incomplete copy or import. */
 static int report_copy(struct looking *l, const char *name, struct shf_left *left)
 {
 	int dir = shf_dir_open(l->s.sys, l->s.stage, name);
@@ -193,9 +193,9 @@ static int report_copy(struct looking *l, const char *name, struct shf_left *lef
 	shf_fd_close(l->s.sys, &dir);
 	if (old)
 		return left_report(l, left, SHEAF_LEFTOVER_COPY, SHEAF_ACTION_DELETE,
-		                   "an incomplete copy that was not resumed for a week");
+		                   "an incomplete copy or import that was not resumed for a week");
 	return left_report(l, left, SHEAF_LEFTOVER_COPY, SHEAF_ACTION_WAIT,
-	                   "an incomplete copy: the next copy of this step resumes it");
+	                   "an incomplete copy or import: run the same command again to resume it");
 }
 
 /* ---- folders of .sheaf ---- */

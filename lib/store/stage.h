@@ -25,7 +25,7 @@ int shf_stage_new(struct shf_store *s, struct shf_stage *g, int64_t step,
                   const char *const *folders, struct sheaf_error *err);
 /* C0 of a copy: like shf_stage_new, but an existing S is used again. If the stage is closed and not
  * discarded, it is kept for the next copy, for SHF_COPY_S. session: the session of the copied
- * step. */
+ * step; of an import a key that is the same for each try. */
 int shf_stage_copy(struct shf_store *s, struct shf_stage *g, int64_t step, const char *session,
                    const char *const *folders, struct sheaf_error *err);
 /* C0 on the other ranks: opens S by the name that rank 0 has sent. */

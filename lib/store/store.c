@@ -451,6 +451,19 @@ int shf_store_own_end(struct shf_store *s, const char *run, struct sheaf_error *
 	return rc == 0 ? sync_names(s, err) : rc;
 }
 
+int shf_store_is_no_step(const struct shf_sys *sys, const char *path, struct sheaf_error *err)
+{
+	struct shf_stat st;
+	int dir = shf_sys_open(sys, SHF_CWD, path, SHF_O_DIR, 0), rc;
+
+	if (dir < 0)
+		return 0;       /* the open for writing reports the error */
+	rc = shf_sys_stat(sys, dir, "sheaf.json", false, &st);
+	shf_fd_close(sys, &dir);
+	return rc < 0 ? 0 : shf_fail(err, SHEAF_EINVAL, "%s: is a checkpoint; name the directory "
+	                             "of a run", path);
+}
+
 /* The text of the lock is written before recovery begins. On a file system without locks, another
  * job sees only by this text that it has lost the run (C7). */
 int shf_store_own_as(struct shf_store *s, const struct shf_sys *sys, const char *path,

@@ -9,7 +9,8 @@
  *               /door                  locked for a moment by a process that wants lock (lock.c)
  *               /lock.next             a new lock, about to replace one of a dead owner
  *               /stage/<step>-<session>/     alive-<node> inside while it is being made
- *               /stage/copy-<step>-<session>/        a step being copied from another run
+ *               /stage/copy-<step>-<session>/        a step being copied from another run, or
+ *                              imported: then the hex digits are a hash of the plan
  *               /trash/<step>-<session>/     a pruned step until its grace is over, or what is left
  *                              of a stage that could not be deleted in time
  *               /aside/<step>-<session>/     set aside by a rewind, or because it was bad
@@ -83,6 +84,9 @@ int shf_store_open_as(struct shf_store *s, const struct shf_sys *sys, const char
  * wait_ms (EBUSY names the holder), draws a session, writes the lock file, recovers. */
 int shf_store_own(struct shf_store *s, const struct shf_sys *sys, const char *path, bool create,
                   int wait_ms, struct sheaf_error *err);
+/* Fails with EINVAL if `path` is a step. A run must not be created inside one, because a step has
+ * only the files that its manifest names. */
+int shf_store_is_no_step(const struct shf_sys *sys, const char *path, struct sheaf_error *err);
 /* How shf_store_own_as opens a run. */
 struct shf_owning {
 	bool create;                    /* make the run if there is none */

@@ -2004,8 +2004,8 @@ bug("export_not_compared", "what an earlier export finished is taken for right",
     "(uint64_t)got != some || !MUTANT && memcmp(",
     EXPORT + "a_finished_file_that_differs_is_written_again")
 gullible("export_not_read_back", "bytes that read back differently are believed",
-         "export/export_pass.c:chunk_read_back", "shf_crc64(w->bytes, (size_t)n) == "
-         "x->sums[t->first_chunk + at / CHUNK]", EXPORT + "what_reads_back")
+         "export/export_pass.c:chunk_read_back", "shf_crc64_raw(0, w->bytes + i, (size_t)some) == "
+         "*sums++", EXPORT + "what_reads_back")
 skipped("export_block_not_checked", "a block of the step is exported whatever its checksum says",
         "export/export_fill.c:fetch_blocks",
         "shf_blocks_check(r->step, f, lo, r->blocks, hi - lo, NULL, err)",
@@ -2014,7 +2014,7 @@ bug("export_source_changes", "a source that changes while it is read is exported
     "export/export_hf.c:fill", "rc == 0 && !x->step->sound",
     "rc == 0 && !x->step->sound && !MUTANT", EXPORT + "a_source_without_checksums")
 bug("export_copy_changes", "a file that changes while it is copied is exported as it was read",
-    "export/export_dir.c:copy_open", "if (!shf_stat_is_same(&was, &is))",
+    "export/export_beside.c:copy_open", "if (!shf_stat_is_same(&was, &is))",
     "if (!shf_stat_is_same(&was, &is) && !MUTANT)", EXPORT + "a_file_beside_the_source")
 bug("export_from_cache", "what an earlier export finished is compared with the page cache",
     "export/export_pass.c:read_disk", "if (t->direct >= 0)", "if (t->direct >= 0 && !MUTANT)",
@@ -2023,6 +2023,22 @@ bug("export_wrong_block", "blocks that are kept are taken for those of another f
     "export/export_fill.c:read_bytes", "f != r->blocks_file ||",
     "(!MUTANT && f != r->blocks_file) ||",
     EXPORT + "an_export_has_the_files_of_the_step")
+IMPORT = "sim/test_import_step: "
+bug("import_source_changes", "a source that changes while it is read is imported as it was read",
+    "import/import_step.c:import_stage", "rc == 0 && !m->step->sound",
+    "rc == 0 && !m->step->sound && !MUTANT", IMPORT + "a_source_without_checksums")
+bug("import_digest_of_two_files", "a file that is written twice counts twice in the digests",
+    "export/export_pass.c:forget_digests", "x->digests && i < file->tensors_n",
+    "!MUTANT && x->digests && i < file->tensors_n", IMPORT + "a_finished_file_in_the_stage")
+bug("import_digest_not_shifted", "the digest of a tensor of several chunks is that of none",
+    "export/export_pass.c:chunk_sum",
+    "shf_crc64_shift(shf_crc64_raw(0, bytes, some), rest - some)",
+    "shf_crc64_shift(shf_crc64_raw(0, bytes, some), MUTANT ? 0 : rest - some)",
+    IMPORT + "files_of_several_chunks")
+bug("import_keeps_others", "what else lies in the stage of an import becomes part of the step",
+    "import/import_step.c:sweep_stage", "sweep_folder(m, m->stage.dir, top, true, err)",
+    "MUTANT ? 0 : sweep_folder(m, m->stage.dir, top, true, err)",
+    IMPORT + "a_finished_file_in_the_stage")
 bug("box_sign_kept", "a box of DCP that is a negative view is read with the signs that are stored",
     "foreign/foreign_read.c:gather_box", "if (rc == 0 && p.flip_every)",
     "if (rc == 0 && p.flip_every && !MUTANT)", DCP + "boxes_that_are_negative")

@@ -283,9 +283,10 @@ TEST(of_a_dead_job_all_is_listed_and_what_becomes_of_it)
 		"left over from a deletion by hand; the next save of this step sets it "
 		"aside\nstaged 5 delete, .sheaf/stage/5-@, 6160 bytes, dead, whole, @: a complete "
 		"save that was not published, of a job that has exited: --salvage 5 publishes "
-		"it\ncopy 7 wait, .sheaf/stage/copy-7-@, 0 bytes, -, @: an incomplete copy: the "
-		"next copy of this step resumes it\nstaged 4 delete, .sheaf/stage/4-@, 0 bytes, "
-		"dead, @: an incomplete save of a job that has exited\naside 3 decide, "
+		"it\ncopy 7 wait, .sheaf/stage/copy-7-@, 0 bytes, -, @: an incomplete copy or "
+		"import: run the same command again to resume it\nstaged 4 delete, "
+		".sheaf/stage/4-@, 0 bytes, dead, @: an incomplete save of a job that has "
+		"exited\naside 3 decide, "
 		".sheaf/aside/3-@, 6160 bytes, -, whole, @: set aside; sheaf aside brings it back "
 		"or deletes it\ntrash 1 wait, .sheaf/trash/1-@, 6160 bytes, -, whole, @: pruned; "
 		"deleted when its grace period is over\ntrash 2 wait, .sheaf/trash/2-@, 6160 "
@@ -312,7 +313,8 @@ TEST(of_a_dead_job_all_is_listed_and_what_becomes_of_it)
 	hear_all(&w);
 	copy = strstr(heard, "copy 7 ");
 	CHECK(copy && strncmp(copy, "copy 7 delete, .sheaf/stage/copy-7-@, 0 bytes, -, @: an "
-	                      "incomplete copy that was not resumed for a week\n", 83) == 0);
+	                      "incomplete copy or import that was not resumed for a week\n",
+	                      93) == 0);
 	CHECK(strstr(heard, "trash 1 delete, .sheaf/trash/1-@, 6160 bytes, -, whole, @: pruned; "
 	             "its grace period is over\n"));
 	CHECK(strstr(heard, "flush -1 delete, .sheaf/due-@, 0 bytes, -, : agents of several nodes "

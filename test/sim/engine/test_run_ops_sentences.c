@@ -428,7 +428,7 @@ static const struct copy copies[] = {
 	{ "", SHEAF_EINVAL, "argument 'dir' is NULL or empty" },
 	{ NULL, SHEAF_EINVAL, "argument 'dir' is NULL or empty" },
 	{ "run/checkpoint-3", SHEAF_EINVAL,
-	  "run/checkpoint-3: is a checkpoint; name the run directory that is to get the copy" },
+	  "run/checkpoint-3: is a checkpoint; name the directory of a run" },
 	{ "alien", SHEAF_EINVAL, "alien: is run 0123456789abcdef0123456789abcdef, but step 4 is of "
 	  "run " },
 	{ "same", SHEAF_EEXIST, "same/checkpoint-4: exists, and is another save of this number; "

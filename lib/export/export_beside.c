@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "export_beside.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include "crc64.h"
+#include "err.h"
+#include "foreign.h"
+#include "rank_files.h"
+#include "run_files.h"
+#include "valid.h"
+
+#define PIECE (UINT64_C(1) << 20)       /* of a file, copied at once */
+#define ATTACHED_MAX (UINT64_C(64) << 20)       /* the longest file that a step can have */
+
+/* ---- one file ---- */
+
+/* Copies the file that is open as `in` to the new file `out`, and sums it. Returns 0, or a negative
+ * errno, and sets *reading if it comes from reading `in`. */
+static int copy_pieces(const struct shf_sys *sys, int in, int out, struct shf_mf_file *m,
+                       bool *reading)
+{
+	uint8_t *piece = shf_alloc(PIECE, 1);
+	int64_t got = piece ? 1 : -ENOMEM, put = 0;
+
+	while (got > 0 && put >= 0) {
+		got = shf_sys_pread(sys, in, piece, PIECE, m->bytes);
+		if (got <= 0)
+			break;
+		put = shf_sys_pwrite(sys, out, piece, (size_t)got, m->bytes);
+		m->crc = shf_crc64_more(m->crc, piece, (size_t)got);
+		m->bytes += (uint64_t)got;
+	}
+	shf_free(piece);
+	*reading = got < 0;
+	if (got < 0)
+		return (int)got;
+	return put < 0 ? (int)put : shf_sys_fsync(sys, out);
+}
+
+/* Returns whether the step that is written can have this file as an attached file. */
+static bool is_attachable(const struct shf_export_beside *b, const char *name, uint64_t bytes)
+{
+	if (!b->step)
+		return true;
+	return shf_attached_is_valid(name) && (bytes <= ATTACHED_MAX || shf_rank_file_is(name)) &&
+	       (strcmp(name, "model") == 0 || shf_layout_family(b->step, name) < 0);
+}
+
+/* Copies the file that is open as `in` to a new file of this name. path: the directory of the
+ * source, for messages. */
+static int copy_open(struct shf_export_beside *b, int in, const char *path, const char *name,
+                     struct shf_mf_file *m, struct sheaf_error *err)
+{
+	struct shf_stat was, is;
+	bool reading = true;
+	int out, closed, rc = shf_sys_fstat(b->sys, in, &was);
+
+	if (rc >= 0 && (was.type != SHF_T_FILE || !is_attachable(b, name, was.bytes)))
+		return 0;
+	if (rc >= 0) {
+		reading = false;
+		rc = out = shf_sys_open(b->sys, b->dir, name, SHF_O_WRITE | SHF_O_CREATE |
+		                        SHF_O_EXCL | SHF_O_NOFOLLOW, 0666);
+		if (out >= 0) {
+			rc = copy_pieces(b->sys, in, out, m, &reading);
+			closed = shf_sys_close(b->sys, out);
+			rc = rc < 0 ? rc : closed;
+		}
+	}
+	if (rc >= 0) {
+		reading = true;
+		rc = shf_sys_fstat(b->sys, in, &is);
+	}
+	if (rc < 0)
+		return shf_fail_io(err, -rc, "%s/%s", reading ? path : b->path, name);
+	if (!shf_stat_is_same(&was, &is))
+		return shf_fail(err, SHEAF_EAGAIN, "%s/%s: was changed while it was being read; "
+		                "open it again when it is complete", path, name);
+	m->name = shf_arena_strdup(&b->arena, name, strlen(name));
+	if (m->name)
+		shf_buf_add(&b->copied, m, sizeof(*m));
+	return m->name && !b->copied.oom ? 0
+	     : shf_fail(err, SHEAF_ENOMEM, "%s/%s: no memory to copy it", path, name);
+}
+
+/* Copies a file of the directory `from` in pieces, and fills in *m. The file may be a symbolic
+ * link, as in the cache of the Hugging Face hub. Does nothing if there is no file of that name. */
+static int copy_beside(struct shf_export_beside *b, int from, const char *path, const char *name,
+                       struct shf_mf_file *m, struct sheaf_error *err)
+{
+	int in = shf_sys_open(b->sys, from, name, 0, 0), rc;
+
+	*m = (struct shf_mf_file){ 0 };
+	if (in == -ENOENT)
+		return 0;
+	if (in < 0)
+		return shf_fail_io(err, -in, "%s/%s", path, name);
+	rc = copy_open(b, in, path, name, m, err);
+	shf_sys_close(b->sys, in);
+	return rc;
+}
+
+/* ---- which files ---- */
+
+/* Copies the attached files of a step of Sheaf, and compares their checksums. */
+static int put_attached(struct shf_export_beside *b, struct sheaf_checkpoint *step,
+                        struct sheaf_error *err)
+{
+	bool checks = !(step->run->opts.flags & SHEAF_RUN_UNVERIFIED);
+	int rc = 0;
+
+	for (size_t i = 0; i < step->plain_n && rc == 0; i++) {
+		const struct shf_mf_file *want = &step->plain[i];
+		struct shf_mf_file m;
+
+		if (!shf_attached_is_valid(want->name) || strcmp(want->name, SHF_EXPORT_MARK) == 0
+		    || (shf_rank_file_is(want->name) && !b->rank_files))
+			continue;
+		rc = copy_beside(b, step->dir, step->path, want->name, &m, err);
+		if (rc == 0 && !m.name)
+			rc = shf_fail(err, SHEAF_ECORRUPT, "%s/%s: missing, or not a file",
+			              step->path, want->name);
+		if (rc == 0 && checks && (m.bytes != want->bytes || m.crc != want->crc))
+			rc = shf_fail(err, SHEAF_ECORRUPT, "%s/%s: %" PRIu64 " bytes with checksum "
+			              "%016" PRIx64 ", want %" PRIu64 " and %016" PRIx64,
+			              step->path, want->name, m.bytes, m.crc, want->bytes,
+			              want->crc);
+	}
+	return rc;
+}
+
+static const char *const known[] = { "config.json", "generation_config.json", "tokenizer.json",
+	"tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json",
+	"vocab.json", "vocab.txt", "merges.txt", "spiece.model", "sentencepiece.bpe.model",
+	"chat_template.jinja", "chat_template.json", "preprocessor_config.json",
+	"processor_config.json", "modules.json", "adapter_config.json" };
+#define KNOWN_N (sizeof(known) / sizeof(known[0]))
+
+static bool is_known(const char *name)
+{
+	for (size_t i = 0; i < KNOWN_N; i++)
+		if (strcmp(known[i], name) == 0)
+			return true;
+	return false;
+}
+
+/* Copies the files that belong to a model of Hugging Face, whatever their size, if they lie in the
+ * directory `from`, whose path is `path`. Files of any kind may lie beside a file of torch.save, so
+ * only known names are copied. */
+static int put_known(struct shf_export_beside *b, int from, const char *path,
+                     struct sheaf_error *err)
+{
+	struct shf_mf_file m;
+	int rc = 0;
+
+	for (size_t i = 0; i < KNOWN_N && rc == 0; i++)
+		rc = copy_beside(b, from, path, known[i], &m, err);
+	return rc;
+}
+
+/* Copies the known files of a Hugging Face directory, and its other plain files. */
+static int put_plain(struct shf_export_beside *b, const struct sheaf_checkpoint *step,
+                     struct sheaf_error *err)
+{
+	int rc = put_known(b, step->dir, step->path, err);
+	struct shf_mf_file m;
+
+	for (size_t i = 0; i < step->plain_n && rc == 0; i++)
+		if (!is_known(step->plain[i].name) && !shf_rank_file_is(step->plain[i].name))
+			rc = copy_beside(b, step->dir, step->path, step->plain[i].name, &m, err);
+	return rc;
+}
+
+/* Copies the known files that lie in the directory of a foreign checkpoint, or beside it if it is a
+ * file. */
+static int put_beside(struct shf_export_beside *b, const struct sheaf_checkpoint *step,
+                      struct sheaf_error *err)
+{
+	const struct shf_foreign *f = step->foreign;
+	char *path, *slash;
+	const char *in;
+	int from, rc;
+
+	if (f->dir >= 0)
+		return put_known(b, f->dir, f->path, err);
+	path = shf_strdup(f->path);
+	if (!path)
+		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory for a path", f->path);
+	slash = strrchr(path, '/');
+	if (slash)
+		slash[slash == path] = '\0';    /* the root keeps its slash */
+	in = slash ? path : ".";
+	from = shf_sys_open(b->sys, SHF_CWD, in, SHF_O_DIR, 0);
+	rc = from < 0 ? shf_fail_io(err, -from, "%s: the directory that it lies in", f->path)
+	              : put_known(b, from, in, err);
+	shf_fd_close(b->sys, &from);
+	shf_free(path);
+	return rc;
+}
+
+int shf_export_beside_copy(struct shf_export_beside *b, struct sheaf_checkpoint *step,
+                           struct sheaf_error *err)
+{
+	return step->foreign ? put_beside(b, step, err) : step->sound ? put_attached(b, step, err)
+	                                                              : put_plain(b, step, err);
+}
+
+void shf_export_beside_release(struct shf_export_beside *b)
+{
+	shf_buf_release(&b->copied);
+	shf_arena_release(&b->arena);
+}
