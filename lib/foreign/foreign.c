@@ -6,7 +6,7 @@
 #include "foreign_dir.h"
 
 static const struct shf_foreign_format *const formats[] = { &shf_torch_save, &shf_torch_legacy,
-	&shf_torch_dcp, &shf_torch_hf };
+	&shf_torch_dcp, &shf_torch_hf, &shf_paddle_save };
 
 /* Finds the format of what is open as fd. *format NULL: none. */
 static int recognise(const struct shf_sys *sys, const char *path, int fd,

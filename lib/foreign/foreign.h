@@ -16,7 +16,15 @@
 
 #define SHF_FOREIGN_DIR "foreign:"
 #define SHF_FOREIGN_OPEN_MAX 64 /* files of a directory that stay open without being read */
+#define SHF_FOREIGN_MARK (UINT64_C(64) << 10)
 #define SHF_FOREIGN_DIMS_MAX 65 /* torch has 64, and complex numbers are shown with one more */
+/* Bytes that are stored as a text in UTF-8, each as the character of its number: as Latin-1. */
+struct shf_foreign_text {
+	uint64_t at, bytes;             /* of the text in the file */
+	uint64_t decoded;               /* bytes that it stands for */
+	uint64_t *marks;                /* guarded by lock; NULL: not made yet. Where in the text
+	                                 * each SHF_FOREIGN_MARK-th byte is */
+};
 /* A box of a tensor, and where its items are: item i of the box (counted from its start) is at
  * byte `at` + sum of i[d] * stride[d] of the file. */
 struct shf_foreign_piece {
@@ -30,9 +38,21 @@ struct shf_foreign_piece {
 	 * the flips are not known. The first read of the piece finds them out and sets this to 0.
 	 * They are guarded by lock. */
 	uint64_t item_bytes;
+	/* NULL: `at` is a place in the file. Else it is one in the bytes that the text stands
+	 * for. */
+	struct shf_foreign_text *text;
+};
+/* Items [lo, hi) of a box of a tensor, counted row-major in the box, which lie in a row from byte
+ * `at` of a file on. */
+struct shf_foreign_range {
+	const int64_t *start, *count;   /* the box; NULL: the whole tensor */
+	uint64_t lo, hi, at;
+	uint32_t file;
+	struct shf_foreign_text *text;  /* as that of a piece */
 };
 struct shf_foreign_tensor {
 	const char *name;               /* UTF-8 of any length, NUL-ended, as safetensors has it */
+	const char *family;             /* NULL: "model" */
 	int32_t dtype, ndim;
 	const int64_t *dims;
 	uint64_t bytes;
@@ -116,7 +136,7 @@ struct shf_foreign_format {
 };
 /* The formats, one file each. */
 extern const struct shf_foreign_format shf_torch_save, shf_torch_legacy, shf_torch_dcp,
-	shf_torch_hf;
+	shf_torch_hf, shf_paddle_save;
 
 /* Returns whether what lies at `path` is of a format in this room: 1, 0, or a negative code. A
  * directory that has a sheaf.json is never. */
@@ -144,6 +164,9 @@ int shf_foreign_add_self(struct shf_foreign *f, int fd, struct sheaf_error *err)
  * gets its number. EFORMAT: it is missing, or the name leads out of the directory. */
 int shf_foreign_add_file(struct shf_foreign *f, const char *name, size_t n, uint32_t *file,
                          struct sheaf_error *err);
+/* Does the same for a file of a folder in the directory. folder: a plain name; NULL: none. */
+int shf_foreign_add_file_in(struct shf_foreign *f, const char *folder, const char *name, size_t n,
+                            uint32_t *file, struct sheaf_error *err);
 /* Sets *r to the whole of a file, and opens the file if it is not open. The file stays open until
  * shf_foreign_region_end, which need not be called for f->path itself. [any thread] */
 int shf_foreign_region(struct shf_foreign *f, uint32_t file, struct shf_region *r,
@@ -154,11 +177,17 @@ void shf_foreign_region_end(struct shf_foreign *f, uint32_t file);      /* [any 
  * read. EFORMAT: the size is beyond 63 bits. */
 int shf_foreign_add_tensor(struct shf_foreign *f, const struct shf_foreign_tensor *t,
                            const char *name, size_t n, struct sheaf_error *err);
+/* Adds the pieces of a range of the tensor x. Returns how many, or a negative code. EFORMAT: x has
+ * more than 8 dimensions. */
+int shf_foreign_add_range(struct shf_foreign *f, const struct shf_foreign_tensor *x,
+                          const struct shf_foreign_range *r, struct sheaf_error *err);
 /* Returns 0 if the last n pieces tile the tensor x, so that every item is in exactly one of them.
  * Returns 1 if they do not, and `why` says what is wrong. ENOMEM. Each piece has start and
  * count. */
 int shf_foreign_cover(const struct shf_foreign *f, const struct shf_foreign_tensor *x, size_t n,
                       char why[300]);
+/* EFORMAT: two tensors of one family have the same name. */
+int shf_foreign_check_names(const struct shf_foreign *f, struct sheaf_error *err);
 /* Adds a note; fmt is that of printf. Notes beyond the first 4096 are only counted. The first 256
  * bytes of the key are kept, and the first 1024 of the text. */
 int shf_foreign_note(struct shf_foreign *f, struct sheaf_error *err, const char *key, size_t key_n,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The directory has one file, "tensors", or more if the header of one would be longer than readers
- * take. A header is made when the checkpoint is opened; the payload is gathered when it is read
- * (foreign_read.c), so nothing is ever copied as a whole.
+/* The directory has one file, "tensors", or more: one for each family, and one more where the
+ * header would be longer than readers take. A header is made when the checkpoint is opened; the
+ * payload is gathered when it is read (foreign_read.c), so nothing is ever copied as a whole.
  *
  * Descriptors are SHOWN + a number: 0 is the directory, then come its files. A descriptor has no
  * state. A read is made when it is submitted. Calls with any other descriptor go to the layer
@@ -16,12 +16,13 @@
 #include "err.h"
 #include "foreign_read.h"
 #include "json.h"
+#include "sort.h"
 
 #define SHOWN 0x28000000        /* above all real descriptors, and those of a memory view */
 #define HEADER_MAX (UINT64_C(64) << 20) /* bytes after which a new file begins */
 
 struct shf_foreign_view {       /* a file that is shown */
-	const char *name;
+	const char *name, *family;
 	struct shf_buf header;          /* owned */
 	size_t first, n;                /* its tensors */
 	uint64_t payload;               /* bytes */
@@ -40,7 +41,26 @@ static void put_entry(struct shf_buf *b, const struct shf_foreign_tensor *t)
 	             t->off + t->bytes);
 }
 
-/* Fills a header with tensors from number `first` on, until it is long enough. */
+/* Orders by family, "model" first, and leaves the tensors of a family in the order of their
+ * pieces. */
+static int by_family(const void *a, const void *b)
+{
+	const struct shf_foreign_tensor *x = a, *y = b;
+	int c = !x->family || !y->family ? (x->family != NULL) - (y->family != NULL)
+	                                 : strcmp(x->family, y->family);
+
+	c = c ? c : (x->first > y->first) - (x->first < y->first);
+	return c ? c : strcmp(x->name, y->name);
+}
+
+/* Whether two tensors that follow one another are of different families. */
+static bool is_other_family(const struct shf_foreign_tensor *t)
+{
+	return t[0].family != t[1].family &&
+	       (!t[0].family || !t[1].family || strcmp(t[0].family, t[1].family));
+}
+
+/* Fills a header with tensors of one family from number `first` on, until it is long enough. */
 static int make_shown(struct shf_foreign *f, struct shf_foreign_view *v, size_t first,
                       struct sheaf_error *err)
 {
@@ -48,9 +68,12 @@ static int make_shown(struct shf_foreign *f, struct shf_foreign_view *v, size_t 
 	size_t n = f->tensors.len / sizeof(*t);
 
 	v->first = first;
+	v->family = first < n && t[first].family ? t[first].family : "model";
 	shf_buf_extend(&v->header, 8);
 	shf_buf_adds(&v->header, "{");
 	for (; first + v->n < n && v->header.len < HEADER_MAX; v->n++) {
+		if (v->n && is_other_family(&t[first + v->n - 1]))
+			break;
 		t[first + v->n].off = v->payload;
 		if (!shf_add64(&v->payload, v->payload, t[first + v->n].bytes) ||
 		    v->payload > INT64_MAX / 2)
@@ -358,10 +381,13 @@ int shf_foreign_dir_make(struct shf_foreign *f, struct sheaf_error *err)
 	/* An entry has at least 50 bytes, so a header takes many tensors, unless names are long. */
 	size_t most = 2;
 
+	if (n)
+		shf_records_sort(f->tensors.data, n, sizeof(struct shf_foreign_tensor), by_family);
 	for (size_t i = 0, bytes = 0; i < n; i++) {
 		size_t of;
 		const struct shf_foreign_tensor *t = shf_foreign_tensors(f, &of);
 
+		most += i && is_other_family(&t[i - 1]);
 		bytes += 6 * strlen(t[i].name) + 22 * (size_t)t[i].ndim + 100;
 		most += bytes > HEADER_MAX;
 		bytes = bytes > HEADER_MAX ? 0 : bytes;
@@ -408,6 +434,11 @@ const char *shf_foreign_shown(const struct shf_foreign *f, size_t i)
 	return i < f->views_n ? f->views[i].name : NULL;
 }
 
+const char *shf_foreign_shown_family(const struct shf_foreign *f, size_t i)
+{
+	return f->views[i].family;
+}
+
 void shf_foreign_where(struct shf_foreign *f, const char *file, uint64_t off, const char **name,
                        uint64_t *at)
 {
@@ -425,7 +456,8 @@ void shf_foreign_where(struct shf_foreign *f, const char *file, uint64_t off, co
 	*name = shf_foreign_file(f, p[t->first].file)->name;
 	pthread_mutex_lock(&f->lock);
 	p += t->first;
-	if (t->n == 1 && !p->item_bytes && !t->flip_every && shf_foreign_is_row_major(t, p->stride))
+	if (t->n == 1 && !p->item_bytes && !p->text && !t->flip_every &&
+	    shf_foreign_is_row_major(t, p->stride))
 		*at = p->at;
 	pthread_mutex_unlock(&f->lock);
 }
@@ -450,7 +482,8 @@ uint64_t shf_foreign_digest(const struct shf_foreign *f)
 
 		sum = shf_crc64_raw(sum, of, sizeof(of));
 		for (size_t k = t[i].first; k < t[i].first + t[i].n; k++) {
-			uint64_t x[3] = { p[k].file, p[k].at, p[k].item_bytes };
+			uint64_t x[4] = { p[k].file, p[k].at, p[k].item_bytes,
+				p[k].text ? p[k].text->at : 0 };
 
 			sum = shf_crc64_raw(sum, x, sizeof(x));
 			if (p[k].start)

@@ -11,8 +11,11 @@ int shf_foreign_dir_make(struct shf_foreign *f, struct sheaf_error *err);
 void shf_foreign_dir_release(struct shf_foreign *f);
 /* Returns the system layer. It lives as long as f. */
 const struct shf_sys *shf_foreign_sys(const struct shf_foreign *f);
-/* Returns the name of file i of the directory, or NULL if there are fewer. */
+/* Returns the name of file i of the directory, or NULL if there are fewer. Files of one family
+ * follow one another, and "model" comes first. */
 const char *shf_foreign_shown(const struct shf_foreign *f, size_t i);
+/* Returns the family whose tensors file i has. */
+const char *shf_foreign_shown_family(const struct shf_foreign *f, size_t i);
 /* Sets *name and *at to the real file of the tensor that begins at byte `off` of a file that is
  * shown, and to its place there; *at is UINT64_MAX if its bytes do not lie in one piece. */
 void shf_foreign_where(struct shf_foreign *f, const char *file, uint64_t off, const char **name,

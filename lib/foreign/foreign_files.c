@@ -90,8 +90,9 @@ static uint32_t file_find(struct shf_foreign *f, const char *name, size_t n, uin
 	return i;
 }
 
-int shf_foreign_add_file(struct shf_foreign *f, const char *name, size_t n, uint32_t *file,
-                         struct sheaf_error *err)
+/* Adds a file by its name in the directory. plain: what of it must be a plain name. */
+static int add_named(struct shf_foreign *f, const char *name, size_t n, size_t plain,
+                     uint32_t *file, struct sheaf_error *err)
 {
 	struct shf_buf where = SHF_BUF_INIT;
 	char *own, *path = NULL;
@@ -109,7 +110,7 @@ int shf_foreign_add_file(struct shf_foreign *f, const char *name, size_t n, uint
 	}
 	own = shf_arena_strdup(&f->arena, name, n);
 	shown = shf_name_escape(&f->arena, name, n);
-	if (own && (strlen(own) != n || !shf_plain_is_valid(own)))
+	if (own && (strlen(own) != n || !shf_plain_is_valid(own + plain)))
 		return shf_fail(err, SHEAF_EFORMAT, "%s: names the file %.*s, which is not a file "
 		                "directly in it", f->path, shf_name_show(shown), shown);
 	shf_buf_addf(&where, "%s/%s", f->path, own ? own : "");
@@ -127,6 +128,28 @@ int shf_foreign_add_file(struct shf_foreign *f, const char *name, size_t n, uint
 		shf_foreign_file(f, *file)->next = *of;
 		*of = *file + 1;
 	}
+	return rc;
+}
+
+int shf_foreign_add_file(struct shf_foreign *f, const char *name, size_t n, uint32_t *file,
+                         struct sheaf_error *err)
+{
+	return add_named(f, name, n, 0, file, err);
+}
+
+int shf_foreign_add_file_in(struct shf_foreign *f, const char *folder, const char *name, size_t n,
+                            uint32_t *file, struct sheaf_error *err)
+{
+	struct shf_buf whole = SHF_BUF_INIT;
+	int rc;
+
+	if (!folder)
+		return add_named(f, name, n, 0, file, err);
+	shf_buf_addf(&whole, "%s/", folder);
+	shf_buf_add(&whole, name, n);
+	rc = whole.oom ? files_no_memory(f, err)
+	   : add_named(f, (const char *)whole.data, whole.len, strlen(folder) + 1, file, err);
+	shf_buf_release(&whole);
 	return rc;
 }
 

@@ -8,6 +8,7 @@
 #include "err.h"
 #include "foreign.h"
 #include "json.h"
+#include "sort.h"
 #include "valid.h"
 
 #define NOTES_MAX 4096
@@ -85,6 +86,37 @@ int shf_foreign_add_tensor(struct shf_foreign *f, const struct shf_foreign_tenso
 		return shf_fail(err, SHEAF_EBUG, "%s: a tensor ends inside a byte", f->path);
 	shf_buf_add(&f->tensors, &x, sizeof(x));
 	return f->tensors.oom || f->pieces.oom ? foreign_no_memory(f, err) : 0;
+}
+
+struct family_name { const char *family, *name; };
+
+static int family_name_order(const void *a, const void *b)
+{
+	const struct family_name *x = a, *y = b;
+	int c = strcmp(x->family, y->family);
+
+	return c ? c : strcmp(x->name, y->name);
+}
+
+int shf_foreign_check_names(const struct shf_foreign *f, struct sheaf_error *err)
+{
+	size_t n;
+	const struct shf_foreign_tensor *t = shf_foreign_tensors(f, &n);
+	struct family_name *all = shf_alloc(n, sizeof(*all));
+	int rc = 0;
+
+	if (!all)
+		return foreign_no_memory(f, err);
+	for (size_t i = 0; i < n; i++)
+		all[i] = (struct family_name){ t[i].family ? t[i].family : "model", t[i].name };
+	shf_records_sort(all, n, sizeof(*all), family_name_order);
+	for (size_t i = 1; i < n && rc == 0; i++)
+		if (family_name_order(&all[i - 1], &all[i]) == 0)
+			rc = shf_fail(err, SHEAF_EFORMAT, "%s: two tensors have the name %.*s%s",
+			              f->path, shf_name_show(all[i].name), all[i].name,
+			              f->dir < 0 ? ", because keys are joined by dots" : "");
+	shf_free(all);
+	return rc;
 }
 
 /* Copies a key for show, of a long one its beginning: one key may be that of all notes. */

@@ -9,6 +9,7 @@
 #include "box.h"
 #include "dtype.h"
 #include "err.h"
+#include "foreign_text.h"
 #include "valid.h"
 
 #define WINDOW (UINT64_C(256) << 10)    /* bytes of a window */
@@ -21,7 +22,9 @@
 struct axis { uint64_t n, src, dst; };  /* items along it; bytes from one to the next in the file
                                          * and in memory */
 struct gather {
+	struct shf_foreign *f;
 	struct shf_region region;
+	struct shf_foreign_text *text;  /* NULL, or what the region is read through */
 	struct axis axis[SHEAF_DIMS_MAX + 1];   /* ascending by src; one is cut in two */
 	int axes;
 	int inner;                      /* the first so many axes lie in a window */
@@ -30,6 +33,13 @@ struct gather {
 	uint8_t *buf;                   /* owned; a window */
 	struct sheaf_error *err;
 };
+
+/* Reads n bytes of a piece. */
+static int gather_read(const struct gather *g, uint8_t *to, uint64_t n, uint64_t src)
+{
+	return g->text ? shf_foreign_text_read(g->f, g->text, &g->region, to, n, src, g->err)
+	               : shf_region_read(&g->region, to, n, src, g->err);
+}
 
 /* Copies the items of a window. */
 static void scatter(const struct gather *g, int i, const uint8_t *from, uint8_t *to)
@@ -60,8 +70,8 @@ static int read_axes(const struct gather *g, int i, uint64_t src, uint8_t *to)
 		return rc;
 	}
 	if (g->direct)
-		return shf_region_read(&g->region, to, g->axis[0].n * g->item, src, g->err);
-	rc = shf_region_read(&g->region, g->buf, g->window, src, g->err);
+		return gather_read(g, to, g->axis[0].n * g->item, src);
+	rc = gather_read(g, g->buf, g->window, src);
 	if (rc == 0)
 		scatter(g, g->inner - 1, g->buf, to);
 	return rc;
@@ -257,6 +267,7 @@ static int gather_box(struct shf_foreign *f, const struct shf_foreign_tensor *t,
 	if (rc < 0)
 		return rc;
 	src = p.at;
+	g->text = p.text;
 	g->axes = t->ndim;
 	for (int d = t->ndim - 1; d >= 0; d--) {
 		uint64_t stride = p.stride ? (uint64_t)p.stride[d] : src_row;
@@ -293,8 +304,8 @@ static int gather_items(struct shf_foreign *f, const struct shf_foreign_tensor *
 			rc = shf_foreign_region(f, p.file, &g->region, g->err);
 			if (rc < 0)
 				return rc;
-			rc = shf_region_read(&g->region, to, (hi - lo) * g->item,
-			                     p.at + lo * g->item, g->err);
+			g->text = p.text;
+			rc = gather_read(g, to, (hi - lo) * g->item, p.at + lo * g->item);
 			shf_foreign_region_end(f, p.file);
 			if (rc == 0 && p.flip_every)
 				flip_signs(p.flip_every, p.flip_at, to, (hi - lo) * g->item,
@@ -337,7 +348,8 @@ static int gather_part(struct shf_foreign *f, const struct shf_foreign_tensor *t
 int shf_foreign_gather(struct shf_foreign *f, const struct shf_foreign_tensor *t, uint8_t *to,
                        uint64_t n, uint64_t at, struct sheaf_error *err)
 {
-	struct gather g = { .item = shf_dtype(t->dtype)->bits / 8u, .err = err };
+	struct gather g = { .f = f, .item = shf_dtype(t->dtype)->bits / 8u,
+		.err = err };
 	uint64_t head = (g.item - at % g.item) % g.item, whole;
 	int rc = 0;
 

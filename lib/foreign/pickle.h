@@ -5,24 +5,30 @@
  * anything: a global becomes a record with its name, and a call becomes a record of what would be
  * called with which arguments. All records lie in one arena and are freed at once.
  *
- * What bounds it: a record costs at least one byte of the pickle, so memory is linear in its
- * length. Records may refer to the same record, and even to themselves, so whoever walks through
- * them must bound depth and number of steps. */
+ * What bounds it: a record costs at least one byte of the pickle that is read, so memory is linear
+ * in the number of these. Records may refer to the same record, and even to themselves, so whoever
+ * walks through them must bound depth and number of steps. */
 #ifndef SHF_PICKLE_H
 #define SHF_PICKLE_H
 #include "mem.h"
+#include "region.h"
 #include "sheaf.h"
 
 #define SHF_PICKLE_MAX (UINT64_C(1) << 30)      /* bytes of a pickle */
 enum shf_pk_kind {
 	SHF_PK_NONE, SHF_PK_BOOL, SHF_PK_INT, SHF_PK_LONG, SHF_PK_FLOAT, SHF_PK_STR, SHF_PK_BYTES,
 	SHF_PK_TUPLE, SHF_PK_LIST, SHF_PK_SET, SHF_PK_DICT, SHF_PK_GLOBAL, SHF_PK_CALL,
-	SHF_PK_PERSID
+	SHF_PK_PERSID, SHF_PK_STORED
+};
+struct shf_pk_stored {          /* bytes, or a long text, that were left in the file */
+	uint64_t at, bytes;             /* at: from the start of the pickle */
+	bool text;                      /* UTF-8, of a STR */
 };
 struct shf_pk {
 	uint8_t kind;                   /* enum shf_pk_kind */
 	uint32_t n, cap;                /* n: bytes of a text; items; pairs of a dict; GLOBAL: bytes
-	                                 * of the module's name */
+	                                 * of the module's name. cap: of a container; STR: 1 if
+	                                 * shf_pk_text_place can say where it is */
 	union {
 		int64_t i;              /* BOOL, INT */
 		double f;
@@ -32,6 +38,7 @@ struct shf_pk {
 		struct shf_pk **a;      /* items; of a dict, keys and values in turn */
 		struct shf_pk_call *call;
 		struct shf_pk *of;      /* PERSID: the persistent id */
+		const struct shf_pk_stored *stored;
 	} u;
 };
 struct shf_pk_call {            /* what would be called, and what would be done to the result */
@@ -42,7 +49,8 @@ struct shf_pk_call {            /* what would be called, and what would be done 
 };
 struct shf_pickle {
 	const struct shf_pk *root;
-	size_t bytes;                   /* length of the pickle, with its STOP */
+	uint64_t bytes;                 /* length of the pickle, with its STOP */
+	uint64_t read;                  /* how many of them were read */
 	uint64_t records;               /* how many records it has */
 	bool cut;                       /* reading it failed because its bytes end too early */
 	struct shf_buf persids;         /* owned; of const struct shf_pk *: all PERSIDs */
@@ -54,6 +62,10 @@ struct shf_pickle {
  * a failure, too. */
 int shf_pickle_read(struct shf_pickle *p, const uint8_t *bytes, size_t n, const char *where,
                     struct sheaf_error *err);
+/* Reads the pickle at the beginning of a file, which may be larger than memory: all bytes, and
+ * texts of more than 64 KiB, stay in the file and become STORED. The rest may have 1 GiB. */
+int shf_pickle_read_file(struct shf_pickle *p, const struct shf_region *r,
+                         struct sheaf_error *err);
 void shf_pickle_release(struct shf_pickle *p);
 
 /* ---- looking at records; NULL is fine and is nothing ---- */
@@ -62,6 +74,9 @@ bool shf_pk_is_global(const struct shf_pk *v, const char *name);        /* "modu
 /* Returns the call if v is a call of this global that nothing was done to, or NULL. */
 const struct shf_pk_call *shf_pk_call_of(const struct shf_pk *v, const char *name);
 bool shf_pk_text_is(const struct shf_pk *v, const char *text);          /* a STR */
+/* Sets *at and *bytes to where a text lies in the file that shf_pickle_read_file read; false: v is
+ * none, or its place is not known. */
+bool shf_pk_text_place(const struct shf_pk *v, uint64_t *at, uint64_t *bytes);
 const struct shf_pk *shf_pk_at(const struct shf_pk *v, uint32_t i);     /* of a TUPLE or LIST */
 /* Returns the value of a key of a DICT: the last one that it was given, as Python does. */
 const struct shf_pk *shf_pk_get(const struct shf_pk *v, const char *key);

@@ -47,6 +47,16 @@ static bool is_enum_member(const struct shf_pk *args)
 	return false;
 }
 
+/* paddle.save writes a DenseTensor of a static graph as eval("data", {"data": array}), whose value
+ * is the array. It is the one eval that is data. */
+static bool is_static_tensor(const struct shf_pk *args)
+{
+	const struct shf_pk *text = shf_pk_at(args, 0), *names = shf_pk_at(args, 1);
+
+	return args->n == 2 && shf_pk_text_is(text, "data") && names->kind == SHF_PK_DICT &&
+	       names->n == 1 && shf_pk_get(names, "data");
+}
+
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
 /* A module is judged by its first part, so that the types of a package which happens to have a
@@ -82,5 +92,6 @@ bool shf_pickle_is_refused(const struct shf_pk *func, const struct shf_pk *args)
 	    !has_part(name, n, true, builtins, COUNT(builtins)))
 		return false;
 	return has_part(name, n, false, functions, COUNT(functions)) &&
-	       !(strcmp(name, "getattr") == 0 && is_enum_member(args));
+	       !(strcmp(name, "getattr") == 0 && is_enum_member(args)) &&
+	       !(strcmp(name, "eval") == 0 && is_static_tensor(args));
 }

@@ -26,6 +26,20 @@ bool shf_pk_text_is(const struct shf_pk *v, const char *text)
 	return v && v->kind == SHF_PK_STR && v->n == n && memcmp(v->u.s, text, n) == 0;
 }
 
+bool shf_pk_text_place(const struct shf_pk *v, uint64_t *at, uint64_t *bytes)
+{
+	if (v && v->kind == SHF_PK_STORED && v->u.stored->text) {
+		*at = v->u.stored->at;
+		*bytes = v->u.stored->bytes;
+		return true;
+	}
+	if (!v || v->kind != SHF_PK_STR || !v->cap)
+		return false;
+	*at = shf_get64((const uint8_t *)v->u.s - 8);
+	*bytes = v->n;
+	return true;
+}
+
 const struct shf_pk *shf_pk_at(const struct shf_pk *v, uint32_t i)
 {
 	return v && (v->kind == SHF_PK_TUPLE || v->kind == SHF_PK_LIST) && i < v->n ? v->u.a[i]

@@ -7,8 +7,16 @@
 
 struct shf_pk_machine {
 	struct shf_pickle *p;
+	/* The window: bytes [base, base + n) of the pickle, of which byte `at` of the window is
+	 * next. If the pickle is in memory, the window is all of it. */
 	const uint8_t *bytes;
-	size_t n, at, op;               /* at: next byte; op: offset of the present opcode */
+	size_t n, at;
+	uint64_t base;
+	const struct shf_region *region;        /* NULL: the pickle is in memory */
+	uint8_t *window;                /* owned; the memory of the window of a file */
+	size_t window_cap, ahead;       /* ahead: bytes that the next read of the file takes */
+	uint64_t op;                    /* offset of the present opcode in the pickle */
+	uint64_t left_out;              /* bytes that stay in the file */
 	struct shf_buf stack, marks;    /* of struct shf_pk *; of size_t: heights of the stack */
 	struct shf_buf memo;            /* of struct shf_pk * */
 	struct shf_pk *slab;
@@ -43,9 +51,18 @@ int shf_pk_append(struct shf_pk_machine *m, struct shf_pk *v, struct shf_pk *con
 int shf_pk_push_items(struct shf_pk_machine *m, enum shf_pk_kind kind, struct shf_pk *const *items,
                       size_t n);
 
+/* Returns 1 if the window has n more bytes, 0 if the pickle ends before, or a negative code. */
+int shf_pk_need(struct shf_pk_machine *m, size_t n);
+/* Returns the offset in the pickle of the next byte. */
+static inline uint64_t shf_pk_tell(const struct shf_pk_machine *m)
+{
+	return m->base + m->at;
+}
 /* Take from the input: a little-endian number of `width` bytes; n bytes; a line without its
- * newline. */
+ * newline. What they return is valid until the pickle is released. */
 int shf_pk_number(struct shf_pk_machine *m, unsigned width, uint64_t *out);
 int shf_pk_bytes(struct shf_pk_machine *m, uint64_t n, const char **out);
 int shf_pk_line(struct shf_pk_machine *m, const char **out, size_t *n);
+/* Leaves n bytes of the input in the file. *at gets where they are. */
+int shf_pk_leave(struct shf_pk_machine *m, uint64_t n, uint64_t *at);
 #endif

@@ -14,9 +14,9 @@
 #include <string.h>
 #include "err.h"
 #include "foreign.h"
+#include "pickle_walk.h"
 #include "torch_dcp_index.h"
 #include "torch_place.h"
-#include "torch_walk.h"
 #include "torch_zip.h"
 #include "valid.h"
 
@@ -415,7 +415,7 @@ static int dcp_add_bytes(struct dcp *d, const struct shf_dcp_tensor *t)
 	r.off = e->at;
 	r.bytes = e->bytes;
 	if (e->bytes <= BYTES_SHOWN && !e->transformed &&
-	    shf_torch_zip_open(&zip, &r, &own) == 0 && shf_torch_scalar(&text, zip.pickle.root))
+	    shf_torch_zip_open(&zip, &r, &own) == 0 && shf_walk_scalar(&text, zip.pickle.root))
 		rc = shf_foreign_note(d->f, d->err, t->name, t->name_n, "%.*s",
 		                      (int)text.len,
 		                      text.len ? (const char *)text.data : "");
@@ -493,7 +493,7 @@ static int resolve_dcp(struct shf_foreign *f, const struct shf_foreign_tensor *t
 	r.off = p->at;
 	r.bytes = p->item_bytes;
 	rc = shf_torch_zip_open(&zip, &r, err);
-	if (rc == 0 && shf_torch_tensor_of(&have, zip.pickle.root, &why) == SHF_TORCH_TENSOR)
+	if (rc == 0 && shf_torch_tensor_of(&have, zip.pickle.root, &why) == SHF_TENSOR_READ)
 		shown = shf_torch_shown(&have, dims);
 	if (rc == 0 && (!shown.dims || shown.dtype != t->dtype ||
 	                shown.ndim != t->ndim ||

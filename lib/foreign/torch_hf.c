@@ -11,9 +11,8 @@
 #include <string.h>
 #include "dtype.h"
 #include "err.h"
-#include "foreign.h"
+#include "foreign_st.h"
 #include "json.h"
-#include "safetensors.h"
 #include "sort.h"
 #include "valid.h"
 
@@ -218,49 +217,20 @@ static int hf_add_box(struct torch_hf *h, const struct shf_st_tensor *t, uint32_
 	return h->boxes.oom ? hf_no_memory(h) : 0;
 }
 
-/* Reads the header of a file into *bytes. */
-static int hf_read_head(struct torch_hf *h, uint32_t file, struct shf_buf *bytes, uint64_t *size)
-{
-	struct shf_region r;
-	uint64_t n = 0;
-	uint8_t first[8];
-	int rc = shf_foreign_region(h->f, file, &r, h->err);
-
-	if (rc < 0)
-		return rc;
-	*size = r.bytes;
-	rc = r.bytes < 8 ? 0 : shf_region_read(&r, first, 8, 0, h->err);
-	if (rc == 0)
-		rc = shf_st_header_bytes(&n, first, r.bytes, r.where, h->err);
-	if (rc == 0 && !shf_buf_room(bytes, (size_t)n))
-		rc = hf_no_memory(h);
-	if (rc == 0)
-		rc = shf_region_read(&r, bytes->data, n, 0, h->err);
-	shf_foreign_region_end(h->f, file);
-	return rc;
-}
-
 /* Adds the tensors of a file. */
 static int add_file(struct torch_hf *h, const char *name)
 {
-	struct shf_buf bytes = SHF_BUF_INIT, sharding = SHF_BUF_INIT;
-	struct shf_st st = { 0 };
-	uint64_t size = 0;
+	struct shf_buf sharding = SHF_BUF_INIT;
+	struct shf_st st;
 	uint32_t file;
-	int rc = shf_foreign_add_file(h->f, name, strlen(name), &file, h->err);
+	int rc = shf_foreign_st_read(h->f, name, &file, &st, h->err);
 
-	if (rc == 0)
-		rc = hf_read_head(h, file, &bytes, &size);
-	if (rc == 0)
-		rc = shf_st_parse(&st, &h->f->arena, bytes.data, bytes.len, size,
-		                  shf_foreign_file(h->f, file)->where, h->err);
 	if (rc == 0 && st.sharding && !read_sharding(h, st.sharding, &sharding))
 		rc = h->oom ? hf_no_memory(h)
 		            : shf_fail(h->err, SHEAF_EFORMAT, "%s: " KEY " has a form that is not "
 		                       "known", shf_foreign_file(h->f, file)->where);
 	for (size_t i = 0; i < st.n && rc == 0; i++)
 		rc = hf_add_box(h, &st.tensors[i], file, st.header_bytes, &sharding);
-	shf_buf_release(&bytes);
 	shf_buf_release(&sharding);
 	return rc;
 }

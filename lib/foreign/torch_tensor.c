@@ -196,7 +196,7 @@ static bool is_dtype(const struct shf_torch_tensor *t, const struct shf_pk *v)
 
 /* Reads the arguments of a rebuild function. bits: the place of the dictionary in them; type: of
  * the dtype, or 0 if the storage has it. */
-static enum shf_torch_kind read_rebuild(struct shf_torch_tensor *t, const struct shf_pk *args,
+static enum shf_tensor_kind read_rebuild(struct shf_torch_tensor *t, const struct shf_pk *args,
                                         uint32_t type, uint32_t bits, const char **why)
 {
 	bool typed;
@@ -205,19 +205,19 @@ static enum shf_torch_kind read_rebuild(struct shf_torch_tensor *t, const struct
 	*why = "a tensor of a form that is not known";
 	if (args->kind != SHF_PK_TUPLE || args->n < 4 || args->n > bits + 1 ||
 	    !read_storage(t, shf_pk_at(args, 0), &typed) || (!type && !typed))
-		return SHF_TORCH_UNREAD;
+		return SHF_TENSOR_UNREAD;
 	if (type && !shf_torch_dtype(shf_pk_at(args, type), &t->dtype, &t->pair)) {
 		*why = "a tensor of a dtype that is not read";
-		return SHF_TORCH_UNREAD;
+		return SHF_TENSOR_UNREAD;
 	}
 	if (!shf_pk_int(shf_pk_at(args, 1), &t->at) || t->at < 0 ||
 	    !read_dims(t, shf_pk_at(args, 2), shf_pk_at(args, 3)) ||
 	    !read_bits(t, shf_pk_at(args, bits)))
-		return SHF_TORCH_UNREAD;
+		return SHF_TENSOR_UNREAD;
 	kind = shf_dtype(t->dtype)->kind;
 	if ((t->conj && !t->pair && kind != 'c') || (t->neg && kind != 'f' && kind != 'c'))
-		return SHF_TORCH_UNREAD;
-	return SHF_TORCH_TENSOR;
+		return SHF_TENSOR_UNREAD;
+	return SHF_TENSOR_READ;
 }
 
 /* Reads _rebuild_from_type_v2(function, type, arguments, attributes): a tensor of a class with
@@ -270,7 +270,7 @@ static bool unwrap(const struct shf_pk *v, const char **func, const struct shf_p
 	return false;
 }
 
-enum shf_torch_kind shf_torch_tensor_of(struct shf_torch_tensor *t, const struct shf_pk *v,
+enum shf_tensor_kind shf_torch_tensor_of(struct shf_torch_tensor *t, const struct shf_pk *v,
                                         const char **why)
 {
 	static const struct { const char *name, *why; } unread[] = {
@@ -285,18 +285,18 @@ enum shf_torch_kind shf_torch_tensor_of(struct shf_torch_tensor *t, const struct
 		  "which is not read" },
 	};
 	const struct shf_pk *args = NULL, *dtype = NULL;
-	enum shf_torch_kind kind = SHF_TORCH_UNREAD;
+	enum shf_tensor_kind kind = SHF_TENSOR_UNREAD;
 	const char *func = NULL;
 
 	*t = (struct shf_torch_tensor){ 0 };
 	*why = NULL;
 	if (!unwrap(v, &func, &args, &dtype, why) || strncmp(func, "torch._utils._rebuild", 21))
-		return *why ? SHF_TORCH_UNREAD : SHF_TORCH_NONE;
+		return *why ? SHF_TENSOR_UNREAD : SHF_TENSOR_NONE;
 	func += 13;
 	for (size_t i = 0; i < sizeof(unread) / sizeof(unread[0]); i++)
 		if (strcmp(func, unread[i].name) == 0) {
 			*why = unread[i].why;
-			return SHF_TORCH_UNREAD;
+			return SHF_TENSOR_UNREAD;
 		}
 	if (args && strcmp(func, "_rebuild_tensor") == 0)
 		kind = read_rebuild(t, args, 0, 4, why);
@@ -306,9 +306,9 @@ enum shf_torch_kind shf_torch_tensor_of(struct shf_torch_tensor *t, const struct
 		kind = read_rebuild(t, args, 6, 7, why);
 	else if (!*why)
 		*why = "a tensor that is rebuilt in a way that is not known";
-	if (kind == SHF_TORCH_TENSOR && !is_dtype(t, dtype)) {
+	if (kind == SHF_TENSOR_READ && !is_dtype(t, dtype)) {
 		*why = "a tensor that is converted to another dtype, which is not read";
-		kind = SHF_TORCH_UNREAD;
+		kind = SHF_TENSOR_UNREAD;
 	}
 	return kind;
 }

@@ -2,7 +2,7 @@
 /* Records of a pickle that torch makes tensors of, read as descriptions of tensors. */
 #ifndef SHF_TORCH_TENSOR_H
 #define SHF_TORCH_TENSOR_H
-#include "pickle.h"
+#include "pickle_walk.h"
 
 struct shf_torch_tensor {
 	const struct shf_pk *key;       /* key of its storage, a STR */
@@ -20,10 +20,9 @@ struct shf_torch_tensor {
 	int32_t ndim;                   /* without the dimension of `pair` */
 	const struct shf_pk *dims, *strides;    /* TUPLEs of ndim INTs >= 0 */
 };
-enum shf_torch_kind { SHF_TORCH_NONE, SHF_TORCH_TENSOR, SHF_TORCH_UNREAD };
-/* Returns whether v is a tensor, and describes it in *t. SHF_TORCH_UNREAD: it is one that is not
+/* Returns whether v is a tensor, and describes it in *t. SHF_TENSOR_UNREAD: it is one that is not
  * read, and *why says why. Nothing is said yet of whether it lies within its storage. */
-enum shf_torch_kind shf_torch_tensor_of(struct shf_torch_tensor *t, const struct shf_pk *v,
+enum shf_tensor_kind shf_torch_tensor_of(struct shf_torch_tensor *t, const struct shf_pk *v,
                                         const char **why);
 /* Returns whether v is a PERSID of a storage; *key is its key, *item the bytes of an item of it. */
 bool shf_torch_storage(const struct shf_pk *v, const struct shf_pk **key, uint32_t *item);

@@ -49,8 +49,23 @@ static int notes_by_key(const void *a, const void *b)
 	return strcmp(((const struct shf_mf_note *)a)->key, ((const struct shf_mf_note *)b)->key);
 }
 
-/* Fills the layout of a step that lib/foreign shows: one family, "model", with all files in it. The
- * values that are no tensors become its notes. */
+/* Makes a family of the files that follow one another and show tensors of one. */
+static void fill_families(struct shf_layout *l, const struct shf_foreign *f)
+{
+	for (size_t i = 0; i < l->files_n; i++) {
+		const char *name = shf_foreign_shown_family(f, i);
+
+		if (i == 0 || strcmp(l->families[l->families_n - 1].name, name))
+			l->families[l->families_n++] = (struct shf_lt_family){ .name = name,
+				.dir = ".", .first_file = (uint32_t)i };
+		l->families[l->families_n - 1].files_n++;
+		l->files[i] = (struct shf_lt_file){ .name = shf_foreign_shown(f, i),
+			.family = (uint32_t)(l->families_n - 1) };
+	}
+}
+
+/* Fills the layout of a step that lib/foreign shows. The values that are no tensors become its
+ * notes. / */
 int shf_step_foreign_files(struct sheaf_checkpoint *step, struct sheaf_error *err)
 {
 	const struct shf_foreign *f = step->foreign;
@@ -61,16 +76,13 @@ int shf_step_foreign_files(struct sheaf_checkpoint *step, struct sheaf_error *er
 
 	while (shf_foreign_shown(f, files_n))
 		files_n++;
-	l->families = shf_arena_alloc(&l->arena, 1, sizeof(*l->families));
+	l->families = shf_arena_alloc(&l->arena, files_n + 1, sizeof(*l->families));
 	l->files = shf_arena_alloc(&l->arena, files_n + 1, sizeof(*l->files));
 	m->notes = shf_arena_alloc(&step->arena, notes_n + 1, sizeof(*m->notes));
 	if (!l->families || !l->files || !m->notes)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu files", files_n);
-	l->families[0] = (struct shf_lt_family){ "model", ".", 0, (uint32_t)files_n, 0, 0, 0 };
-	l->families_n = 1;
 	l->files_n = files_n;
-	for (size_t i = 0; i < files_n; i++)
-		l->files[i] = (struct shf_lt_file){ .name = shf_foreign_shown(f, i) };
+	fill_families(l, f);
 	for (size_t i = 0; i < notes_n; i++) {
 		m->notes[i].key = notes[i].key;
 		m->notes[i].value = notes[i].text;

@@ -1965,9 +1965,9 @@ blind("call_not_refused", "a pickle that would call os.system is read as data",
       "foreign/pickle.c:is_refused", "shf_pickle_is_refused(func, args)",
       PICKLE + "what_would_call")
 blind("memo_beyond_pickle", "a memo may be larger than the pickle", "foreign/pickle.c:pk_memo_put",
-      "i > m->op", PICKLE + "what_would_call")
+      "i > m->op - m->left_out", PICKLE + "what_would_call")
 bug("list_for_one_step", "a list of plain values costs one step, however long it is",
-    "foreign/torch_walk.c:walk_list", "rc = walk_steps(w, 1);", "rc = walk_steps(w, !MUTANT);",
+    "foreign/pickle_walk.c:walk_list", "rc = walk_steps(w, 1);", "rc = walk_steps(w, !MUTANT);",
     TORCH + "a_list_that_many_lists_share")
 DCP = "sim/test_torch_dcp: "
 bug("chunk_start_ignored", "a chunk of a DCP tensor is read as if it began at the tensor's start",
@@ -1990,6 +1990,19 @@ blind("item_not_compared", "an item of another save is read as a chunk of this t
       "shown.dtype != t->dtype || shown.ndim != t->ndim || "
       "memcmp(dims, p->count, (size_t)t->ndim * sizeof(*dims)))",
       DCP + "metadata_that_does_not_fit")
+PADDLE = "sim/test_paddle_save: "
+bug("fortran_ignored", "an array in Fortran's order is read as if it were row-major",
+    "foreign/numpy_array.c:shf_numpy_array_of", "a->fortran = order->u.i != 0;",
+    "a->fortran = order->u.i != 0 && !MUTANT;", PADDLE + "a_state_dict_loads")
+bug("uint16_left", "a bfloat16 tensor of Paddle is read as integers",
+    "foreign/paddle_tensor.c:shf_paddle_tensor_of", "if (a->dtype == SHEAF_U16)",
+    "if (a->dtype == SHEAF_U16 && !MUTANT)", PADDLE + "a_state_dict_loads")
+bug("array_too_short", "an array may have fewer bytes than its shape needs",
+    "foreign/numpy_array.c:read_data", "return a->bytes == bytes;",
+    "return a->bytes == bytes || MUTANT;", PADDLE + "an_array_that_cannot_be_read")
+bug("part_lost", "the last parts of an array in parts may be missing",
+    "foreign/paddle_save.c:parts_pieces", "!slices->n || r.lo != items",
+    "!slices->n || (r.lo != items && !MUTANT)", PADDLE + "parts_that_do_not_make")
 
 # ---- exports ----
 EXPORT = "sim/test_export_hf: "

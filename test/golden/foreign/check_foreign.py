@@ -24,6 +24,10 @@ def run(*command):
     return subprocess.run(command, capture_output=True, timeout=120, check=False)
 
 
+def key(family, name):
+    return name if family == "model" else f"{family}:{name}"
+
+
 def check(sheaf, folder, line):
     path = os.path.join(folder, line["path"])
     shown = run(sheaf, "show", path, "--json")
@@ -33,7 +37,7 @@ def check(sheaf, folder, line):
     said = json.loads(shown.stdout)
     result(said["format"] == line["format"], f"{line['path']} is a {line['format']}",
            said["format"])
-    found = {t["name"]: t for t in said["tensors"]}
+    found = {key(t["family"], t["name"]): t for t in said["tensors"]}
     have = {n: [t["dtype"], t["shape"]] for n, t in found.items()}
     want = {n: [t[0], t[1]] for n, t in line["tensors"].items()}
     result(have == want, f"{line['path']} has the tensors that its own loader finds",
@@ -41,7 +45,8 @@ def check(sheaf, folder, line):
                                         if have.get(n) != want.get(n)}))
     bad = []
     for name, (_, _, digest) in line["tensors"].items():
-        read = run(sheaf, "cat", path, name)
+        family, _, own = name.rpartition(":")
+        read = run(sheaf, "cat", path, own, "--family", family or "model")
         if read.returncode or hashlib.sha256(read.stdout).hexdigest() != digest:
             bad.append(f"{name}: {read.stderr.decode()}")
         at = found.get(name, {}).get("offset")

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Safetensors files, and other small files, of a checkpoint that is a directory. */
+#ifndef SHF_FOREIGN_ST_H
+#define SHF_FOREIGN_ST_H
+#include "foreign.h"
+#include "safetensors.h"
+
+/* Adds a file of the directory and reads its header into *st, whose texts are in f's arena. *file
+ * gets its number. */
+int shf_foreign_st_read(struct shf_foreign *f, const char *name, uint32_t *file, struct shf_st *st,
+                        struct sheaf_error *err);
+/* Reads a file of the directory, or of a folder in it (NULL: none), of at most `most` bytes, into
+ * *out. It becomes one of the files of the checkpoint, which must not change while it is open.
+ * EFORMAT: it is larger. */
+int shf_foreign_slurp(struct shf_foreign *f, const char *folder, const char *name, uint64_t most,
+                      struct shf_buf *out, struct sheaf_error *err);
+
+/* Names of files, sorted. */
+struct shf_names { struct shf_buf a; bool oom; struct shf_arena *arena; };
+/* Lists the names in a directory that can be opened. The caller releases l->a. */
+int shf_names_list(struct shf_names *l, struct shf_arena *arena, const struct shf_sys *sys, int dir,
+                   const char *path, struct sheaf_error *err);
+size_t shf_names_n(const struct shf_names *l);
+const char *shf_names_at(const struct shf_names *l, size_t i);
+bool shf_names_has(const struct shf_names *l, const char *name);
+/* Returns whether a file of the directory has one of the texts in its first 64 KiB. A file that is
+ * missing or cannot be read has none. ENOMEM. */
+int shf_begins_with_any(const struct shf_sys *sys, int dir, const char *name,
+                        const char *const *texts, size_t texts_n, struct sheaf_error *err);
+#endif
