@@ -24,6 +24,23 @@ static bool is_number(const char *s)
 	return *s && strspn(s, "0123456789") == strlen(s);
 }
 
+/* Whether a directory with this entry is a checkpoint: one of this library, of Hugging Face, of
+ * torch, or of Paddle, whose flex checkpoints are folders of folders. */
+static bool is_weights(const char *name)
+{
+	static const char *const names[] = { "sheaf.json", "sheaf.sums", ".metadata",
+		"model_meta.json", "model_state", "optimizer_state", "master_weight", "ema_state" };
+	static const char *const tails[] = { ".safetensors", ".safetensors.index.json", ".distcp" };
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (strcmp(name, names[i]) == 0)
+			return true;
+	for (size_t i = 0; i < sizeof(tails) / sizeof(tails[0]); i++)
+		if (ends(name, tails[i]))
+			return true;
+	return false;
+}
+
 /* A run holds .sheaf or checkpoint-N; a checkpoint holds a manifest, an index or weights. A
  * directory that holds neither is a run without steps. */
 static int kind_of_dir(const char *path, enum cli_kind *kind, bool *bare)
@@ -38,11 +55,7 @@ static int kind_of_dir(const char *path, enum cli_kind *kind, bool *bare)
 	while (errno = 0, (e = readdir(d))) {
 		run |= strcmp(e->d_name, ".sheaf") == 0;
 		steps |= strncmp(e->d_name, "checkpoint-", 11) == 0 && is_number(e->d_name + 11);
-		weights |= strcmp(e->d_name, "sheaf.json") == 0 ||
-			   strcmp(e->d_name, "sheaf.sums") == 0 ||
-			   ends(e->d_name, ".safetensors") ||
-			   strcmp(e->d_name, ".metadata") == 0 || ends(e->d_name, ".distcp") ||
-			   ends(e->d_name, ".safetensors.index.json");
+		weights |= is_weights(e->d_name);
 	}
 	rc = -errno;
 	closedir(d);

@@ -18,27 +18,28 @@ static int files_no_memory(const struct shf_foreign *f, struct sheaf_error *err)
 	return shf_fail(err, SHEAF_ENOMEM, "%s: no memory for its list of files", f->path);
 }
 
-/* Adds a file with its size. where: its path. */
-static int file_add(struct shf_foreign *f, const char *name, const char *where, int fd,
-                    const struct shf_stat *st, struct sheaf_error *err)
+/* Adds a file. x: name, where, leaf, dir and fd. st: its state. */
+static int file_add(struct shf_foreign *f, struct shf_foreign_file *x, const struct shf_stat *st,
+                    struct sheaf_error *err)
 {
-	struct shf_foreign_file x = { .name = name, .where = where, .fd = fd, .kept = fd >= 0,
-		.bytes = st->bytes, .seen = *st };
-
+	x->kept = x->fd >= 0;
+	x->bytes = st->bytes;
+	x->seen = *st;
 	if (st->type != SHF_T_FILE)
-		return shf_fail(err, SHEAF_EFORMAT, "%s: is not a regular file", where);
-	shf_buf_add(&f->files, &x, sizeof(x));
+		return shf_fail(err, SHEAF_EFORMAT, "%s: is not a regular file", x->where);
+	shf_buf_add(&f->files, x, sizeof(*x));
 	return f->files.oom ? files_no_memory(f, err) : 0;
 }
 
 int shf_foreign_add_self(struct shf_foreign *f, int fd, struct sheaf_error *err)
 {
 	const char *slash = strrchr(f->path, '/');
+	struct shf_foreign_file x = { .name = slash ? slash + 1 : f->path, .where = f->path,
+		.leaf = slash ? slash + 1 : f->path, .dir = -1, .fd = fd };
 	struct shf_stat st;
 	int rc = shf_sys_fstat(f->in, fd, &st);
 
-	rc = rc < 0 ? shf_fail_sys(err, -rc, "%s", f->path)
-	            : file_add(f, slash ? slash + 1 : f->path, f->path, fd, &st, err);
+	rc = rc < 0 ? shf_fail_sys(err, -rc, "%s", f->path) : file_add(f, &x, &st, err);
 	if (rc < 0)
 		shf_sys_close(f->in, fd);
 	return rc;
@@ -90,10 +91,11 @@ static uint32_t file_find(struct shf_foreign *f, const char *name, size_t n, uin
 	return i;
 }
 
-/* Adds a file by its name in the directory. plain: what of it must be a plain name. */
-static int add_named(struct shf_foreign *f, const char *name, size_t n, size_t plain,
+/* Adds a file by its name. plain: from where on that is its name in the directory `dir`. */
+static int add_named(struct shf_foreign *f, const char *name, size_t n, size_t plain, int dir,
                      uint32_t *file, struct sheaf_error *err)
 {
+	struct shf_foreign_file x = { .dir = dir, .fd = -1 };
 	struct shf_buf where = SHF_BUF_INIT;
 	char *own, *path = NULL;
 	const char *shown;
@@ -119,11 +121,14 @@ static int add_named(struct shf_foreign *f, const char *name, size_t n, size_t p
 	shf_buf_release(&where);
 	if (!own || !shown || !path)
 		return files_no_memory(f, err);
-	rc = shf_sys_stat(f->in, f->dir, own, true, &st);
+	x.name = own;
+	x.leaf = own + plain;
+	x.where = path;
+	rc = shf_sys_stat(f->in, dir, x.leaf, true, &st);
 	if (rc == -ENOENT)
 		return shf_fail(err, SHEAF_EFORMAT, "%s: missing, but the metadata names it", path);
 	*file = (uint32_t)shf_foreign_files(f);
-	rc = rc < 0 ? shf_fail_sys(err, -rc, "%s", path) : file_add(f, own, path, -1, &st, err);
+	rc = rc < 0 ? shf_fail_sys(err, -rc, "%s", path) : file_add(f, &x, &st, err);
 	if (rc == 0) {
 		shf_foreign_file(f, *file)->next = *of;
 		*of = *file + 1;
@@ -134,21 +139,45 @@ static int add_named(struct shf_foreign *f, const char *name, size_t n, size_t p
 int shf_foreign_add_file(struct shf_foreign *f, const char *name, size_t n, uint32_t *file,
                          struct sheaf_error *err)
 {
-	return add_named(f, name, n, 0, file, err);
+	return add_named(f, name, n, 0, f->dir, file, err);
+}
+
+/* Returns a descriptor of a folder, which stays open, or a negative code. */
+static int folder_open(struct shf_foreign *f, const char *name, struct sheaf_error *err)
+{
+	int fd, i = 0;
+
+	while (i < f->folders_n && strcmp(f->folders[i].name, name))
+		i++;
+	if (i < f->folders_n)
+		return f->folders[i].fd;
+	if (!always(i < SHF_FOREIGN_FOLDERS_MAX))
+		return shf_fail(err, SHEAF_EBUG, "%s: too many folders", f->path);
+	f->folders[i].name = shf_arena_strdup(&f->arena, name, strlen(name));
+	if (!f->folders[i].name)
+		return files_no_memory(f, err);
+	fd = shf_sys_open(f->in, f->dir, name, SHF_O_DIR, 0);
+	if (fd < 0)
+		return shf_fail_sys(err, -fd, "%s/%s", f->path, name);
+	f->folders[f->folders_n++].fd = fd;
+	return fd;
 }
 
 int shf_foreign_add_file_in(struct shf_foreign *f, const char *folder, const char *name, size_t n,
                             uint32_t *file, struct sheaf_error *err)
 {
 	struct shf_buf whole = SHF_BUF_INIT;
-	int rc;
+	int dir, rc;
 
 	if (!folder)
-		return add_named(f, name, n, 0, file, err);
+		return shf_foreign_add_file(f, name, n, file, err);
+	dir = folder_open(f, folder, err);
+	if (dir < 0)
+		return dir;
 	shf_buf_addf(&whole, "%s/", folder);
 	shf_buf_add(&whole, name, n);
 	rc = whole.oom ? files_no_memory(f, err)
-	   : add_named(f, (const char *)whole.data, whole.len, strlen(folder) + 1, file, err);
+	   : add_named(f, (const char *)whole.data, whole.len, strlen(folder) + 1, dir, file, err);
 	shf_buf_release(&whole);
 	return rc;
 }
@@ -189,7 +218,7 @@ int shf_foreign_region(struct shf_foreign *f, uint32_t file, struct shf_region *
 		if (room)
 			*room = file;
 		x->kept |= room != NULL;
-		x->fd = shf_sys_open(f->in, f->dir, x->name, 0, 0);
+		x->fd = shf_sys_open(f->in, x->dir, x->leaf, 0, 0);
 	}
 	fd = x->fd;
 	x->users += fd >= 0;
@@ -222,7 +251,7 @@ int shf_foreign_check_unchanged(struct shf_foreign *f, struct sheaf_error *err)
 
 		pthread_mutex_lock(&f->lock);
 		rc = x->fd >= 0 ? shf_sys_fstat(f->in, x->fd, &st)
-		                : shf_sys_stat(f->in, f->dir, x->name, true, &st);
+		                : shf_sys_stat(f->in, x->dir, x->leaf, true, &st);
 		pthread_mutex_unlock(&f->lock);
 		if (rc < 0 && rc != -ENOENT)
 			return shf_fail_sys(err, -rc, "%s", x->where);

@@ -80,6 +80,7 @@ int shf_foreign_add_tensor(struct shf_foreign *f, const struct shf_foreign_tenso
 			return too_large(f, name, n, err);
 	}
 	x.name = own;
+	x.family = x.family && strcmp(x.family, "model") ? x.family : NULL;
 	x.dims = dims;
 	x.first = f->pieces.len / sizeof(struct shf_foreign_piece) - x.n;
 	if (!always(shf_dtype_bytes(&x.bytes, x.dtype, items)))

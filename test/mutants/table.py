@@ -2003,6 +2003,27 @@ bug("array_too_short", "an array may have fewer bytes than its shape needs",
 bug("part_lost", "the last parts of an array in parts may be missing",
     "foreign/paddle_save.c:parts_pieces", "!slices->n || r.lo != items",
     "!slices->n || (r.lo != items && !MUTANT)", PADDLE + "parts_that_do_not_make")
+UNIFIED, FLEX = "sim/test_paddle_unified: ", "sim/test_paddle_flex: "
+bug("slice_missing", "a state of which the slice of a rank is missing is read as if it were whole",
+    "foreign/paddle_parts.c:join_flat", "if (r.lo != want)", "if (r.lo != want && !MUTANT)",
+    UNIFIED + "slices_that_do_not_make")
+bug("halves_in_a_row", "the halves of a fused weight of tensor-parallel ranks are not sorted",
+    "foreign/paddle_parts.c:join_boxes", "int halves = fused ? 2 : 1;",
+    "int halves = fused && !MUTANT ? 2 : 1;", UNIFIED + "parts_of_tensor_parallel")
+bug("listed_not_found", "a tensor that the index lists and no file has is passed over",
+    "foreign/paddle_unified.c:check_listed", "!u->index.seen[i] && !u->index.quantised",
+    "!u->index.seen[i] && !u->index.quantised && !MUTANT", UNIFIED + "files_that_do_not_fit")
+bug("family_model_twice", "the family of the model is not the first one",
+    "foreign/foreign_model.c:shf_foreign_add_tensor", 'strcmp(x.family, "model") ?',
+    '(strcmp(x.family, "model") || MUTANT) ?', UNIFIED + "all_families")
+bug("range_from_its_start", "a flat range of a box is read as if it began at the box's start",
+    "foreign/foreign_range.c:range_add_box", "p.at = r->at + from - lo;",
+    "p.at = MUTANT ? r->at + from : r->at + from - lo;", FLEX + "the_folders_of_a_trainer")
+bug("other_shape_in_file", "a part of a flex checkpoint may have another shape in its file",
+    "foreign/paddle_flex.c:flex_add_piece",
+    "a->ndim != t->ndim || memcmp(a->dims, count, (size_t)t->ndim * sizeof(*count))",
+    "!MUTANT && (a->ndim != t->ndim || memcmp(a->dims, count, (size_t)t->ndim * sizeof(*count)))",
+    FLEX + "metadata_that_do_not_fit")
 
 # ---- exports ----
 EXPORT = "sim/test_export_hf: "

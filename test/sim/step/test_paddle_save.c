@@ -16,7 +16,7 @@ static const struct torch_tensor good[] = {
 	T("l.0.w", F32, 2, .shape = { 290, 130 }),  /* more than 64 KiB */
 	T("l.1.w", F64, 3, .shape = { 7, 3, 5 }),
 	T("norm", F16, 1, .shape = { 37 }),
-	T("scale", F64, 0),
+	T("scale", F64, 0, .at = 0),
 	T("none", I8, 2, .shape = { 0, 5 }),
 };
 #define GOOD ((int)(sizeof(good) / sizeof(good[0])))

@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Flex checkpoints of paddle.distributed: loaded in any layout from boxes and from flat ranges of
+ * boxes, and refused with a sentence where the metadata and the files do not fit. */
+#include "paddlefile.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include "foreign.h"
+#include "read_slice.h"
+#include "t.h"
+
+#define DIR_FC "fc"
+#define MODULE "cpaddle.distributed.flex_checkpoint.dcp.metadata\n"
+#define OLD_MODULE "cpaddle.distributed.checkpoint.metadata\n"
+
+enum flex_flaw {
+	FLEX_SOUND, FLEX_OLD, FLEX_REPLICAS,    /* forms that are read */
+	FLEX_GAP, FLEX_OVERLAP, FLEX_LEAVES, FLEX_NO_PLACE, FLEX_NO_FILE, FLEX_OUTSIDE,
+	FLEX_OTHER_SHAPE, FLEX_LONG_RANGE, FLEX_TURNED_RANGE, FLEX_NO_KEY, FLEX_TWO_TYPES,
+	FLEX_STRANGE, FLEX_CALL
+};
+/* A part of tensor "a.w" of 12 x 10 items, or of its moment. */
+struct part { int64_t start[2], count[2], lo, hi; };    /* hi 0: the whole box */
+
+static void put(struct torch_bytes *b, const char *s)
+{
+	torch_add(b, s, strlen(s));
+}
+
+static void put_pair(struct torch_bytes *b, const char *key, int64_t x, int64_t y)
+{
+	paddle_text(b, key);
+	paddle_int(b, x);
+	paddle_int(b, y);
+	put(b, "\x86");
+}
+
+/* Appends the members that an index and a part have in common. A number of NumPy is one of them. */
+static void put_place(struct torch_bytes *b, const struct part *p, enum flex_flaw flaw)
+{
+	put_pair(b, "global_offset", p->start[0], p->start[1]);
+	if (flaw == FLEX_OLD)
+		return;
+	paddle_text(b, "is_flattened");
+	put(b, p->hi ? "\x88" : "\x89");
+	paddle_text(b, "flattened_range");
+	if (!p->hi) {
+		put(b, "N");
+		return;
+	}
+	put(b, "cnumpy._core.multiarray\nscalar\n(cnumpy\ndtype\n(");
+	paddle_text(b, "i8");
+	put(b, "\x89\x88tRC\x08");
+	for (int i = 0; i < 8; i++)
+		torch_add(b, &(uint8_t){ (uint8_t)((uint64_t)p->lo >> 8 * i) }, 1);
+	put(b, "tR");
+	paddle_int(b, flaw == FLEX_LONG_RANGE ? p->hi + 1000 : flaw == FLEX_TURNED_RANGE ? -1
+	                                                                                 : p->hi);
+	put(b, "\x86");
+}
+
+static void put_class(struct torch_bytes *b, const char *name, enum flex_flaw flaw)
+{
+	put(b, flaw == FLEX_OLD ? OLD_MODULE : MODULE);
+	put(b, name);
+	put(b, "\n)\x81}(");
+}
+
+/* Appends the metadata of tensor `key`, whose parts lie one in a file each. */
+static void put_metadata(struct torch_bytes *b, const char *key, const char *dtype,
+                         const struct part *p, int n, enum flex_flaw flaw)
+{
+	put(b, "\x80\4");
+	put_class(b, flaw == FLEX_STRANGE ? "Meta" : "Metadata", flaw);
+	paddle_text(b, "state_dict_metadata");
+	put(b, "}");
+	paddle_text(b, key);
+	put(b, "](");
+	for (int i = 0; i < n; i++) {
+		if (flaw == FLEX_GAP && i == 1)
+			continue;
+		put_class(b, "LocalTensorMetadata", flaw);
+		put_place(b, &p[i], flaw);
+		put_pair(b, "local_shape", p[i].count[0], p[i].count[1] + (flaw == FLEX_LEAVES));
+		if (flaw != FLEX_OLD)
+			put_pair(b, "global_shape", 12, 10);
+		paddle_text(b, "dtype");
+		paddle_text(b, dtype);
+		put(b, "ub");
+	}
+	put(b, "es");
+	paddle_text(b, "storage_metadata");
+	put(b, "}(");
+	for (int i = 0; i < n * (flaw == FLEX_REPLICAS ? 2 : 1); i++) {
+		char file[40];
+
+		put_class(b, "LocalTensorIndex", flaw);
+		paddle_text(b, "tensor_key");
+		paddle_text(b, flaw == FLEX_NO_PLACE ? "other" : key);
+		put_place(b, &p[i % n], flaw);
+		if (flaw != FLEX_OLD)
+			put_pair(b, "local_shape", p[i % n].count[0],
+			         p[i % n].count[1] + (flaw == FLEX_LEAVES));
+		if (flaw == FLEX_REPLICAS) {
+			paddle_text(b, "replica_id");
+			paddle_int(b, 1 - i / n);
+		}
+		put(b, "ub");
+		snprintf(file, sizeof(file), "%s%d_0.distcp", flaw == FLEX_OUTSIDE ? "../" : "",
+		         flaw == FLEX_NO_FILE ? 77 : i % n);
+		paddle_text(b, file);
+	}
+	put(b, "u");
+	if (flaw == FLEX_CALL)
+		put(b, "cos\nsystem\n(Vid\ntR0");
+	put(b, "ub.");
+}
+
+/* The items of a part, in its file: of a box, one of its own with these values. */
+static void put_file(struct simdisk *disk, const char *folder, int i, const char *key,
+                     const char *values, const struct part *p, enum flex_flaw flaw)
+{
+	int64_t box = p->count[0] * p->count[1], lo = p->hi ? p->lo : 0, hi = p->hi ? p->hi : box;
+	struct torch_bytes b = { 0 };
+	char path[60];
+
+	put(&b, "\x80\4}(");
+	paddle_text(&b, flaw == FLEX_NO_KEY ? "other" : key);
+	put(&b, "cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n");
+	torch_add(&b, "K\0\x85" "C\1btR(K\1(", 12);
+	if (p->hi) {
+		paddle_int(&b, hi - lo);
+	} else {
+		paddle_int(&b, flaw == FLEX_OTHER_SHAPE ? p->count[1] : p->count[0]);
+		paddle_int(&b, flaw == FLEX_OTHER_SHAPE ? p->count[0] : p->count[1]);
+	}
+	put(&b, "tcnumpy\ndtype\n(");
+	paddle_text(&b, flaw == FLEX_TWO_TYPES && i ? "i4" : "f4");
+	put(&b, "\x89\x88tR(K\3");
+	paddle_text(&b, "<");
+	put(&b, "NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xff");
+	torch_add(&b, "K\0tb\x89\x8e", 6);
+	for (int k = 0; k < 8; k++)
+		torch_add(&b, &(uint8_t){ (uint8_t)((uint64_t)(4 * (hi - lo)) >> 8 * k) }, 1);
+	for (int64_t k = lo; k < hi; k++) {
+		int64_t row = p->start[0] + k / p->count[1], column = p->start[1] + k % p->count[1];
+		uint32_t v = (uint32_t)hand_value("model", values, SHEAF_F32, row * 10 + column);
+
+		torch_add(&b, &v, 4);
+	}
+	put(&b, "tbu.");
+	snprintf(path, sizeof(path), "%s/%d_0.distcp", folder, i);
+	CHECK_INT(simdisk_put(disk, path, b.p, b.n), 0);
+	free(b.p);
+}
+
+static void put_folder(struct simdisk *disk, const char *folder, const char *key,
+                       const char *values, const struct part *p, int n, enum flex_flaw flaw)
+{
+	struct torch_bytes b = { 0 };
+	char path[60];
+
+	put_metadata(&b, key, "float32", p, n, flaw);
+	snprintf(path, sizeof(path), "%s/0.metadata", folder);
+	CHECK_INT(simdisk_put(disk, path, b.p, b.n), 0);
+	free(b.p);
+	for (int i = 0; i < n; i++)
+		put_file(disk, folder, i, key, values, &p[i], flaw);
+}
+
+static const struct part boxes[] = { { { 0, 0 }, { 7, 4 }, 0, 0 }, { { 0, 4 }, { 7, 6 }, 0, 0 },
+	{ { 7, 0 }, { 5, 10 }, 0, 0 } };
+static const struct part ranges[] = { { { 0, 0 }, { 12, 10 }, 0, 33 },
+	{ { 0, 0 }, { 12, 10 }, 33, 34 }, { { 0, 0 }, { 12, 10 }, 34, 120 } };
+/* Ranges of two boxes: what two tensor-parallel ranks have is cut over two shards each. */
+static const struct part mixed[] = {
+	{ { 0, 0 }, { 12, 3 }, 0, 17 }, { { 0, 0 }, { 12, 3 }, 17, 36 },
+	{ { 0, 3 }, { 12, 7 }, 0, 50 }, { { 0, 3 }, { 12, 7 }, 50, 84 } };
+
+static void held(struct hand *h)
+{
+	static const char *const names[][3] = { { "model", "a.w", "a.w" },
+		{ "optimizer", "a.w/moment1_0", "m" }, { "master_weights", "a.w", "w" } };
+
+	for (int i = 0; i < (h->play->variant ? 3 : 1); i++) {
+		struct sheaf_slice *s = hand_add(h, names[i][0], names[i][1], SHEAF_F32, 2, 12, 10);
+
+		hand_as(h, "model", names[i][2]);
+		hand_cut(s, i % 2, h->rank, h->ranks);
+	}
+}
+
+static void loads(struct simdisk *disk, int variant)
+{
+	for (int ranks = 1; ranks < 5; ranks++) {
+		struct play p = hands_play(disk, ranks, held);
+
+		p.path = DIR_FC;
+		p.opts.flags = 0;
+		p.flags = SHEAF_LOAD_STRICT;
+		p.variant = variant;
+		LOADED(p);
+		CHECK_INT(p.report.loaded, variant ? 3 : 1);
+	}
+	simdisk_free(disk);
+}
+
+TEST(boxes_load_in_any_layout)
+{
+	for (int flaw = FLEX_SOUND; flaw <= FLEX_REPLICAS; flaw++) {
+		struct simdisk *disk = disk_new();
+
+		put_folder(disk, DIR_FC, "a.w", "a.w", boxes, 3, flaw);
+		loads(disk, 0);
+	}
+}
+
+TEST(the_folders_of_a_trainer_are_families_with_the_names_of_sheaf)
+{
+	struct simdisk *disk = disk_new();
+
+	put_folder(disk, DIR_FC "/model_state", "a.w", "a.w", boxes, 3, FLEX_SOUND);
+	put_folder(disk, DIR_FC "/optimizer_state", "a.w.moment1_0", "m", ranges, 3, FLEX_SOUND);
+	put_folder(disk, DIR_FC "/master_weight", "a.w.w_0", "w", mixed, 4, FLEX_SOUND);
+	loads(disk, 1);
+}
+
+/* Opens the directory, reads all of its tensors, and returns the first code. */
+static int opens(struct simdisk *disk, struct sheaf_error *err)
+{
+	const struct shf_sys *sys = simdisk_process(disk, 77, 0);
+	struct shf_foreign *f = NULL;
+	int rc;
+
+	memset(err, 0, sizeof(*err));
+	rc = shf_foreign_is_here(sys, DIR_FC, err);
+	if (rc == 1)
+		rc = shf_foreign_open(&f, sys, DIR_FC, err);
+	shf_foreign_free(f);
+	CHECK_INT(simdisk_open_n(sys), 0);
+	return rc;
+}
+
+static void refused(struct simdisk *disk, const char *why)
+{
+	struct sheaf_error err;
+	int rc = opens(disk, &err);
+
+	if (rc != SHEAF_EFORMAT || !strstr(err.msg, why))
+		fail_msg("want '%s', got %d: %s", why, rc, err.msg);
+	CHECK(strncmp(err.msg, DIR_FC, strlen(DIR_FC)) == 0);
+	simdisk_free(disk);
+}
+
+TEST(metadata_that_do_not_fit_their_files_are_refused_by_what_is_wrong)
+{
+	static const struct { enum flex_flaw flaw; const char *why; } flaws[] = {
+		{ FLEX_GAP, "tensor a.w: [0:7, 4:10] is in no chunk" },
+		{ FLEX_LEAVES, "has a part that leaves it" },
+		{ FLEX_NO_PLACE, "has a part that is in no file" },
+		{ FLEX_NO_FILE, "fc/77_0.distcp: missing, but the metadata names it" },
+		{ FLEX_OUTSIDE, "names the file ../0_0.distcp, which is not a file directly in "
+		  "it" },
+		{ FLEX_OTHER_SHAPE, "has another shape in its file than the metadata say" },
+		{ FLEX_NO_KEY, "is not in the file that the metadata name" },
+		{ FLEX_TWO_TYPES, "has parts of two types" },
+		{ FLEX_STRANGE, "is not Metadata of paddle.distributed" },
+		{ FLEX_CALL, "would call os.system; nothing of it was executed" },
+	};
+	static const struct { enum flex_flaw flaw; const char *why; } of_ranges[] = {
+		{ FLEX_LONG_RANGE, "has a flat range that its file does not have" },
+		{ FLEX_TURNED_RANGE, "is not Metadata of paddle.distributed" },
+	};
+	static const struct part twice[] = { { { 0, 0 }, { 12, 10 }, 0, 0 },
+		{ { 3, 0 }, { 1, 10 }, 0, 0 } };
+	struct simdisk *disk;
+
+	for (size_t i = 0; i < sizeof(flaws) / sizeof(flaws[0]); i++) {
+		disk = disk_new();
+		put_folder(disk, DIR_FC, "a.w", "a.w", boxes, 3, flaws[i].flaw);
+		refused(disk, flaws[i].why);
+	}
+	for (size_t i = 0; i < 2; i++) {
+		disk = disk_new();
+		put_folder(disk, DIR_FC, "a.w", "a.w", ranges, 3, of_ranges[i].flaw);
+		refused(disk, of_ranges[i].why);
+	}
+	disk = disk_new();
+	put_folder(disk, DIR_FC, "a.w", "a.w", twice, 2, FLEX_SOUND);
+	refused(disk, "is in several chunks");
+}
+
+TEST(a_file_or_metadata_that_are_cut_anywhere_are_refused)
+{
+	static const char *const names[] = { DIR_FC "/0.metadata", DIR_FC "/1_0.distcp" };
+
+	for (int k = 0; k < 2; k++) {
+		struct simdisk *disk = disk_new();
+		uint8_t *bytes;
+		size_t n = 0;
+
+		put_folder(disk, DIR_FC, "a.w", "a.w", boxes, 3, FLEX_SOUND);
+		bytes = simdisk_get(disk, names[k], &n);
+		simdisk_free(disk);
+		for (size_t cut = k ? 0 : 60; cut < n; cut++) {
+			disk = disk_new();
+			put_folder(disk, DIR_FC, "a.w", "a.w", boxes, 3, FLEX_SOUND);
+			CHECK_INT(simdisk_put(disk, names[k], bytes, cut), 0);
+			refused(disk, names[k]);
+		}
+		free(bytes);
+	}
+}
+
+TEST(a_folder_without_metadata_is_a_save_that_has_not_finished)
+{
+	struct simdisk *disk = disk_new();
+
+	put_folder(disk, DIR_FC "/model_state", "a.w", "a.w", boxes, 3, FLEX_SOUND);
+	put_file(disk, DIR_FC "/optimizer_state", 0, "a.w.moment1_0", "m", &boxes[0], FLEX_SOUND);
+	refused(disk, "fc/optimizer_state: has .distcp files, but no metadata");
+}
+
+/* A save into the same directory takes the next number. */
+TEST(the_newest_metadata_of_a_directory_is_read)
+{
+	struct simdisk *disk = disk_new();
+	struct torch_bytes b = { 0 };
+
+	put_folder(disk, DIR_FC, "a.w", "a.w", boxes, 3, FLEX_SOUND);
+	put_metadata(&b, "a.w", "float32", boxes, 3, FLEX_SOUND);
+	CHECK_INT(simdisk_put(disk, DIR_FC "/10.metadata", b.p, b.n), 0);
+	CHECK_INT(simdisk_put(disk, DIR_FC "/9.metadata", "no pickle", 9), 0);
+	free(b.p);
+	loads(disk, 0);
+}
