@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "leafsum.h"
+#include "rankmesh.h"
 #include "philox.h"
 #include "ranks_threads.h"
 #include "sumtree.h"
@@ -178,6 +179,101 @@ TEST(the_failure_of_any_exchange_is_an_error_on_all_ranks)
 		}
 		tr_hub_free(hub);
 	}
+}
+
+/* ---- sub-groups ---- */
+
+enum { DP = 2, TP = 3 };
+
+/* The sums of the ranks' numbers over each group of a mesh, and over all of it. */
+static void *reduce_in_groups(void *arg)
+{
+	struct worker *w = arg;
+	const uint64_t mine = (uint64_t)w->g.rank + 1;
+	uint64_t x[3] = { mine, mine, mine };
+	struct tr_mesh m = { .all = NULL };
+
+	w->rc = tr_mesh_make(&m, &w->g, DP, TP, &w->err);
+	if (w->rc == 0 && (m.tp.n != TP || m.tp.rank != w->g.rank % TP || m.dp.n != DP ||
+			   m.dp.rank != w->g.rank / TP))
+		w->rc = 1;
+	for (int turn = 0; w->rc == 0 && turn < 3; turn++) {
+		w->rc = tr_allreduce(&m.tp, &x[0], 1, TR_SUM, &w->err);
+		if (w->rc == 0)
+			w->rc = tr_allreduce(&m.dp, &x[1], 1, TR_SUM, &w->err);
+		if (w->rc == 0)
+			w->rc = tr_allreduce(&w->g, &x[2], 1, TR_SUM, &w->err);
+		if (w->rc == 0 && turn == 0 && (x[0] != (w->g.rank < TP ? 6 : 15) ||
+						x[1] != 5 + 2 * (uint64_t)(w->g.rank % TP) ||
+						x[2] != 21))
+			w->rc = 1;
+	}
+	tr_mesh_release(&m);
+	return NULL;
+}
+
+TEST(a_mesh_has_a_group_for_each_axis)
+{
+	struct worker w[DP * TP];
+	struct tr_hub *hub = tr_hub_new(DP * TP);
+
+	memset(w, 0, sizeof(w));
+	work_together(w, DP * TP, hub, reduce_in_groups);
+	for (int r = 0; r < DP * TP; r++)
+		CHECK_RC(w[r].rc, 0, &w[r].err);
+	tr_hub_free(hub);
+}
+
+TEST(a_failure_in_a_group_ends_the_ranks_of_all_groups)
+{
+	for (int nth = 1; nth <= 12; nth++) {
+		struct worker w[DP * TP];
+		struct tr_hub *hub = tr_hub_new(DP * TP);
+
+		memset(w, 0, sizeof(w));
+		tr_hub_fail_at(hub, 4, nth);
+		work_together(w, DP * TP, hub, reduce_in_groups);
+		for (int r = 0; r < DP * TP; r++) {
+			CHECK_INT(w[r].rc, TR_ELOST);
+			CHECK_INT(w[r].err.rank, 4);
+		}
+		tr_hub_free(hub);
+	}
+}
+
+/* Rank 1 of 3 has no share. */
+static void *sum_a_share(void *arg)
+{
+	static const int64_t cut[] = { 0, 5, 5, 12 };
+	struct worker *w = arg;
+	float *node[2], all[12];
+
+	for (int i = 0; i < 2; i++) {
+		node[i] = malloc(12 * sizeof(float));
+		draw_leaf(node[i], w->g.rank * 2 + i, 12);
+	}
+	/* The tree over 6 leaves has one node for each of the three ranks. */
+	add(node[0], node[1], 12);
+	sum_plainly(all, 0, 6, 12);
+	w->rc = tr_sum_leaves_share(&w->g, 6, node, cut, add, &w->err);
+	if (w->rc == 0 && memcmp(node[0] + cut[w->g.rank], all + cut[w->g.rank],
+				 (size_t)(cut[w->g.rank + 1] - cut[w->g.rank]) * sizeof(float)))
+		w->rc = 1;
+	free(node[0]);
+	free(node[1]);
+	return NULL;
+}
+
+TEST(a_rank_that_wants_a_share_of_a_sum_gets_the_bits_of_the_whole)
+{
+	struct worker w[3];
+	struct tr_hub *hub = tr_hub_new(3);
+
+	memset(w, 0, sizeof(w));
+	work_together(w, 3, hub, sum_a_share);
+	for (int r = 0; r < 3; r++)
+		CHECK_RC(w[r].rc, 0, &w[r].err);
+	tr_hub_free(hub);
 }
 
 static void *leave_or_wait(void *arg)

@@ -13,6 +13,7 @@ struct leafsum {
 	const struct tr_ranks *g;
 	int leaves;
 	void (*add)(float *, const float *, int64_t);
+	const int64_t *cut;             /* the share of rank r: items [cut[r], cut[r + 1]) */
 	/* The nodes of all ranks, for the share of the items that this rank adds up: the items of
 	 * node [from, end[from]) are at at[from]. */
 	int *end;
@@ -51,73 +52,74 @@ static float *complete(struct leafsum *s, int low, int n, int64_t items)
 	return a;
 }
 
+static int64_t share(const struct leafsum *s, int r)
+{
+	return s->cut[r + 1] - s->cut[r];
+}
+
 /* Sends each rank its share of node `round` of this rank, and receives this rank's share of node
  * `round` of each other rank into *space. */
-static int send_nodes(struct leafsum *s, float *const *node, int64_t first, int64_t n, int round,
-		      float **space, struct tr_error *err)
+static int send_nodes(struct leafsum *s, float *const *node, int round, float **space,
+		      struct tr_error *err)
 {
 	int me = s->g->rank, ends[NODES_MAX], from, have = nodes_of(s, me, &from, ends);
-	int64_t mine = tr_cut(n, s->g->n, me + 1) - tr_cut(n, s->g->n, me);
 
 	for (int r = 0; r < s->g->n; r++) {
-		int64_t a = tr_cut(n, s->g->n, r), b = tr_cut(n, s->g->n, r + 1);
 		int low, end[NODES_MAX], count = nodes_of(s, r, &low, end);
-		size_t bytes = r != me && round < have ? (size_t)(b - a) * sizeof(float) : 0;
+		size_t bytes = r != me && round < have ? (size_t)share(s, r) * sizeof(float) : 0;
 
-		s->out[r] = (struct tr_piece){ bytes ? node[round] + first + a : NULL, bytes };
+		s->out[r] = (struct tr_piece){ bytes ? node[round] + s->cut[r] : NULL, bytes };
 		s->in[r] = (struct tr_piece){ NULL, 0 };
 		if (round >= count)
 			continue;
 		low = round ? end[round - 1] : low;
 		s->end[low] = end[round];
 		if (r == me) {
-			s->at[low] = node[round] + first + a;
+			s->at[low] = node[round] + s->cut[me];
 			continue;
 		}
 		s->at[low] = *space;
-		s->in[r] = (struct tr_piece){ *space, (size_t)mine * sizeof(float) };
-		*space += mine;
+		s->in[r] = (struct tr_piece){ *space, (size_t)share(s, me) * sizeof(float) };
+		*space += share(s, me);
 	}
 	return tr_exchange(s->g, s->out, s->in, err);
 }
 
 /* Sends the share that this rank has added up to all others, and receives theirs. */
-static int send_sum(struct leafsum *s, float *to, int64_t n, struct tr_error *err)
+static int send_sum(struct leafsum *s, float *to, struct tr_error *err)
 {
 	int me = s->g->rank;
 
 	for (int r = 0; r < s->g->n; r++) {
-		int64_t a = tr_cut(n, s->g->n, r), b = tr_cut(n, s->g->n, r + 1);
-		int64_t mine = tr_cut(n, s->g->n, me);
-
-		s->in[r] = (struct tr_piece){ to + a, (size_t)(b - a) * sizeof(float) };
-		s->out[r] = (struct tr_piece){ to + mine,
-			(size_t)(tr_cut(n, s->g->n, me + 1) - mine) * sizeof(float) };
+		s->in[r] = (struct tr_piece){ to + s->cut[r],
+					      (size_t)share(s, r) * sizeof(float) };
+		s->out[r] = (struct tr_piece){ to + s->cut[me],
+					       (size_t)share(s, me) * sizeof(float) };
 	}
 	s->in[me].bytes = s->out[me].bytes = 0;
 	return tr_exchange(s->g, s->out, s->in, err);
 }
 
-static int sum_block(struct leafsum *s, float *const *node, int64_t first, int64_t n,
-		     struct tr_error *err)
+/* Adds up the share of this rank, in node[0]. */
+static int sum_share(struct leafsum *s, float *const *node, struct tr_error *err)
 {
-	int64_t a = tr_cut(n, s->g->n, s->g->rank), b = tr_cut(n, s->g->n, s->g->rank + 1);
-	float *space = s->received, *sum;
+	float *space = s->received, *sum, *to = node[0] + s->cut[s->g->rank];
+	int64_t items = share(s, s->g->rank);
 	int rc = 0;
 
 	for (int round = 0; rc == 0 && round < s->rounds; round++)
-		rc = send_nodes(s, node, first, n, round, &space, err);
+		rc = send_nodes(s, node, round, &space, err);
 	if (rc < 0)
 		return rc;
-	sum = complete(s, 0, s->leaves, b - a);
-	if (sum != node[0] + first + a)
-		memcpy(node[0] + first + a, sum, (size_t)(b - a) * sizeof(float));
-	return send_sum(s, node[0] + first, n, err);
+	sum = complete(s, 0, s->leaves, items);
+	if (sum != to)
+		memcpy(to, sum, (size_t)items * sizeof(float));
+	return 0;
 }
 
-static int prepare(struct leafsum *s, int64_t n, struct tr_error *err)
+/* Makes room for shares of at most `most` items. */
+static int prepare(struct leafsum *s, int64_t most, struct tr_error *err)
 {
-	int64_t share = (n < BLOCK ? n : BLOCK) / s->g->n + 1;
 	size_t ranks = (size_t)s->g->n;
 
 	for (int r = 0; r < s->g->n; r++) {
@@ -127,30 +129,62 @@ static int prepare(struct leafsum *s, int64_t n, struct tr_error *err)
 	}
 	s->end = calloc((size_t)s->leaves, sizeof(*s->end));
 	s->at = calloc((size_t)s->leaves, sizeof(*s->at));
-	s->received = malloc(ranks * (size_t)s->rounds * (size_t)share * sizeof(float));
+	s->received = malloc((ranks - 1) * (size_t)s->rounds * (size_t)most * sizeof(float) + 1);
 	s->out = calloc(ranks, sizeof(*s->out));
 	s->in = calloc(ranks, sizeof(*s->in));
 	if (!s->end || !s->at || !s->received || !s->out || !s->in)
-		return tr_fail(err, TR_ENOMEM, "no memory to add up the gradients of %d ranks",
+		return tr_fail(err, TR_ENOMEM, "no memory to add up the numbers of %d ranks",
 			       s->g->n);
 	return 0;
+}
+
+static void release(struct leafsum *s)
+{
+	free(s->end);
+	free(s->at);
+	free(s->received);
+	free(s->out);
+	free(s->in);
 }
 
 int tr_sum_leaves(const struct tr_ranks *g, int leaves, float *const *node, int64_t n,
 		  void (*add)(float *y, const float *x, int64_t n), struct tr_error *err)
 {
 	struct leafsum s = { .g = g, .leaves = leaves, .add = add };
+	int64_t *cut;
 	int rc;
 
 	if (g->n == 1)
-		return 0; /* its one node is the sum */
-	rc = prepare(&s, n, err);
-	for (int64_t at = 0; rc == 0 && at < n; at += BLOCK)
-		rc = sum_block(&s, node, at, n - at < BLOCK ? n - at : BLOCK, err);
-	free(s.end);
-	free(s.at);
-	free(s.received);
-	free(s.out);
-	free(s.in);
+		return 0;       /* its one node is the sum */
+	cut = calloc((size_t)g->n + 1, sizeof(*cut));
+	if (!cut)
+		return tr_fail(err, TR_ENOMEM, "no memory for the shares of %d ranks", g->n);
+	s.cut = cut;
+	rc = prepare(&s, (n < BLOCK ? n : BLOCK) / g->n + 1, err);
+	for (int64_t at = 0; rc == 0 && at < n; at += BLOCK) {
+		for (int r = 0; r <= g->n; r++)
+			cut[r] = at + tr_cut(n - at < BLOCK ? n - at : BLOCK, g->n, r);
+		rc = sum_share(&s, node, err);
+		if (rc == 0)
+			rc = send_sum(&s, node[0], err);
+	}
+	release(&s);
+	free(cut);
+	return rc;
+}
+
+int tr_sum_leaves_share(const struct tr_ranks *g, int leaves, float *const *node,
+			const int64_t *cut, void (*add)(float *y, const float *x, int64_t n),
+			struct tr_error *err)
+{
+	struct leafsum s = { .g = g, .leaves = leaves, .add = add, .cut = cut };
+	int rc;
+
+	if (g->n == 1)
+		return 0;       /* its one node is the sum */
+	rc = prepare(&s, share(&s, g->rank), err);
+	if (rc == 0)
+		rc = sum_share(&s, node, err);
+	release(&s);
 	return rc;
 }

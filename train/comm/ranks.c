@@ -28,6 +28,19 @@ void tr_ranks_free(struct tr_ranks *g)
 		*g = (struct tr_ranks){ .rank = 0 };
 }
 
+int tr_ranks_split(const struct tr_ranks *g, struct tr_ranks *sub, int first, int stride, int n,
+		   struct tr_error *err)
+{
+	int rc = 0;
+
+	if (n > 1)
+		rc = g->split(g->arg, sub, first, stride, n, err);
+	else
+		tr_ranks_alone(sub);
+	sub->timeout_ms = g->timeout_ms;
+	return rc;
+}
+
 int tr_exchange(const struct tr_ranks *g, const struct tr_piece *out, const struct tr_piece *in,
 		struct tr_error *err)
 {

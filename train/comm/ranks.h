@@ -2,7 +2,7 @@
 /* A group of ranks and its operations. A back end, which is MPI or the threads of one process, has
  * one operation with a deadline: the exchange. All others are made of exchanges, so they do the
  * same on every back end. All operations are [collective]. After a failure the group must not be
- * used any more. */
+ * used any more, nor its sub-groups, nor the group that it is part of. */
 #ifndef RANKS_H
 #define RANKS_H
 #include <stddef.h>
@@ -22,12 +22,19 @@ struct tr_ranks {
 	 * not take part in time; err->rank is that rank, if it is known. */
 	int (*exchange)(void *arg, const struct tr_piece *out, const struct tr_piece *in,
 			int timeout_ms, struct tr_error *err);
+	/* Makes `sub`, whose rank i is rank first + i * stride of this group. */
+	int (*split)(void *arg, struct tr_ranks *sub, int first, int stride, int n,
+		     struct tr_error *err);
 	void (*free)(void *arg);
 	void *arg;
 };
 /* A group of this process alone. */
 void tr_ranks_alone(struct tr_ranks *g);
 void tr_ranks_free(struct tr_ranks *g);
+/* Makes the sub-group of n ranks first, first + stride, ... of g. Each rank of g calls this for a
+ * sub-group that it is in, all with the same n. Free sub-groups before g. */
+int tr_ranks_split(const struct tr_ranks *g, struct tr_ranks *sub, int first, int stride, int n,
+		   struct tr_error *err);
 
 int tr_exchange(const struct tr_ranks *g, const struct tr_piece *out, const struct tr_piece *in,
 		struct tr_error *err);

@@ -9,11 +9,16 @@
 #include <string.h>
 #include <time.h>
 
-enum { MESSAGE_MAX = 1 << 30, TAG = 1 };
+enum { MESSAGE_MAX = 1 << 30 };
 
+/* A sub-group uses the communicator of its group with a tag of its own. */
 struct mpi_ranks {
 	MPI_Comm comm;
 	int rank, n;
+	int first, stride;              /* rank i has rank first + i * stride in comm */
+	int tag;
+	int splits;                     /* sub-groups that were made */
+	int is_sub;                     /* comm belongs to the group that this is part of */
 };
 
 struct transfer {                       /* the messages of one exchange */
@@ -40,16 +45,18 @@ static size_t messages(const struct tr_piece *p, int n)
 }
 
 /* Begins to send or receive the messages of one piece. Returns 0 if MPI refused one. */
-static int post(const struct mpi_ranks *m, struct transfer *t, const struct tr_piece *p, int peer,
+static int post(const struct mpi_ranks *m, struct transfer *t, const struct tr_piece *p, int rank,
 		int sends)
 {
+	int peer = m->first + rank * m->stride;
+
 	for (size_t at = 0; at < p->bytes; at += MESSAGE_MAX) {
 		size_t left = p->bytes - at;
 		int bytes = left < MESSAGE_MAX ? (int)left : MESSAGE_MAX;
 		char *from = (char *)p->at + at;
 		MPI_Request *q = &t->request[t->n];
-		int rc = sends ? MPI_Isend(from, bytes, MPI_BYTE, peer, TAG, m->comm, q) :
-			MPI_Irecv(from, bytes, MPI_BYTE, peer, TAG, m->comm, q);
+		int rc = sends ? MPI_Isend(from, bytes, MPI_BYTE, peer, m->tag, m->comm, q) :
+			MPI_Irecv(from, bytes, MPI_BYTE, peer, m->tag, m->comm, q);
 
 		if (rc != MPI_SUCCESS)
 			return 0;
@@ -138,8 +145,34 @@ static void free_mpi(void *arg)
 {
 	struct mpi_ranks *m = arg;
 
-	MPI_Comm_free(&m->comm);
+	if (!m->is_sub)
+		MPI_Comm_free(&m->comm);
 	free(m);
+}
+
+static void set_group(struct tr_ranks *g, struct mpi_ranks *m);
+
+/* All ranks of the group split it in the same order, so they number the tags alike. */
+static int split_mpi(void *arg, struct tr_ranks *sub, int first, int stride, int n,
+		     struct tr_error *err)
+{
+	struct mpi_ranks *m = arg, *s = calloc(1, sizeof(*s));
+
+	m->splits++;
+	if (!s)
+		return tr_fail(err, TR_ENOMEM, "no memory for a sub-group of %d ranks", n);
+	*s = (struct mpi_ranks){ .comm = m->comm, .rank = (m->rank - first) / stride, .n = n,
+				 .first = m->first + first * m->stride,
+				 .stride = stride * m->stride, .tag = m->tag + m->splits,
+				 .is_sub = 1 };
+	set_group(sub, s);
+	return 0;
+}
+
+static void set_group(struct tr_ranks *g, struct mpi_ranks *m)
+{
+	*g = (struct tr_ranks){ .rank = m->rank, .n = m->n, .exchange = exchange_mpi,
+				.split = split_mpi, .free = free_mpi, .arg = m };
 }
 
 int tr_ranks_mpi(struct tr_ranks *g, MPI_Comm comm, int timeout_ms, struct tr_error *err)
@@ -156,7 +189,9 @@ int tr_ranks_mpi(struct tr_ranks *g, MPI_Comm comm, int timeout_ms, struct tr_er
 	MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
 	MPI_Comm_rank(m->comm, &m->rank);
 	MPI_Comm_size(m->comm, &m->n);
-	*g = (struct tr_ranks){ .rank = m->rank, .n = m->n, .timeout_ms = timeout_ms,
-				.exchange = exchange_mpi, .free = free_mpi, .arg = m };
+	m->stride = 1;
+	m->tag = 1;
+	set_group(g, m);
+	g->timeout_ms = timeout_ms;
 	return 0;
 }

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rankmesh.h"
+
+int tr_mesh_make(struct tr_mesh *m, const struct tr_ranks *all, int dp, int tp,
+		 struct tr_error *err)
+{
+	int place = all->rank % tp, rc;
+
+	*m = (struct tr_mesh){ .all = all };
+	rc = tr_ranks_split(all, &m->tp, all->rank - place, 1, tp, err);
+	rc = tr_agree(all, rc, err);
+	if (rc == 0)
+		rc = tr_agree(all, tr_ranks_split(all, &m->dp, place, tp, dp, err), err);
+	if (rc < 0)
+		tr_mesh_release(m);
+	return rc;
+}
+
+void tr_mesh_release(struct tr_mesh *m)
+{
+	tr_ranks_free(&m->dp);
+	tr_ranks_free(&m->tp);
+}
