@@ -2080,17 +2080,51 @@ bug("saved_offsets_ignored", "the parts of ranks in safetensors files are read a
     "foreign/torch_hf.c:hf_add_box", "if (o) memcpy(", "if (o && !MUTANT) memcpy(",
     "sim/test_torch_hf: the_files_of_ranks_are_one_tensor")
 # ---- the trainer ----
-NUM, RANKS, OPS, DATA, WHOLE = ["train/test_train_%s: " % n
-                                for n in ("num", "comm", "ops", "data", "whole")]
+NUM, RANKS, OPS, DATA, WHOLE, TENSORS = ["train/test_train_%s: " % n for n in (
+    "num", "comm", "ops", "data", "whole", "tensorpar")]
+SAME_BITS = TENSORS + "losses_and_gradients_have_the_same_bits"
 bug("part_overwrites", "a part of a product replaces those before it", "num/gemm.c:tr_gemm",
     "k += TR_CHAIN, add = 1", "k += TR_CHAIN, add = MUTANT ? g->add : 1",
     NUM + "products_have_the_bits")
 bug("gradients_not_reduced", "each rank keeps the gradients of its own leaves",
     "comm/leafsum.c:tr_sum_leaves", "if (g->n == 1)", "if (g->n == 1 || MUTANT)",
     RANKS + "the_sum_over_leaves", WHOLE + "ranks_that_are_threads")
-skipped("targets_of_one_rank", "the loss is divided by the targets of one rank",
-        "task/lm.c:tr_lm_train", "tr_allreduce(t->ranks, &targets, 1, TR_SUM, err)",
-        WHOLE + "ranks_that_are_threads")
+bug("targets_of_one_rank", "the loss is divided by the targets of one rank of dp",
+    "task/lm.c:tr_lm_train", "tr_allreduce(&t->mesh->dp, &targets,",
+    "tr_allreduce(MUTANT ? &t->mesh->tp : &t->mesh->dp, &targets,",
+    WHOLE + "ranks_that_are_threads")
+skipped("pieces_not_reduced", "each rank keeps the sum over its own pieces",
+        "model/tensorpar.c:tr_sum_pieces_end", "sum_nodes(tp, rows, tp->pieces.n, y, err)",
+        SAME_BITS)
+gullible("norms_not_reduced", "with sp each rank keeps the gradients of norms over its own tokens",
+         "optim/leafgrads.c:reduce_norms", "tokens->to - tokens->from == tokens->n", SAME_BITS)
+gullible("own_largest_logit", "each rank takes the largest of its own logits",
+         "model/crossentropy.c:find_max", "x->tp->ranks->n == 1", SAME_BITS)
+blind("norms_hashed_on_all", "parameters of all ranks of tp count on each of them in the hash",
+      "model/registry.c:tr_registry_hash", "p->axis < 0 && r->pieces.from > 0", SAME_BITS)
+blind("norms_counted_on_all", "parameters of all ranks of tp count on each of them in the norm",
+      "optim/adamw.c:tr_gradient_norm", "reg->pieces.from", SAME_BITS)
+bug("drawn_by_local_index", "the initial weights of a shard are drawn as if it were the whole",
+    "model/registry.c:draw_row", "first = row_begin(p, row)",
+    "first = MUTANT ? row * p->count[1] : row_begin(p, row)", SAME_BITS)
+bug("padding_not_zero", "an item between two parameters has a gradient",
+    "optim/leafgrads.c:tr_leafgrads_of", "lg->be->zero(lg->be, grad, lg->reg->gradients);",
+    "lg->be->zero(lg->be, grad, lg->reg->gradients); if (MUTANT) grad[lg->reg->norms - 1] = 1;",
+    SAME_BITS)
+bug("tied_gradient_twice", "the gradient of a tied head is added to each leaf, and at the end",
+    "optim/leafgrads.c:tr_leafgrads_reduce", "if (head->tied_to >= 0)",
+    "for (int i = 0; head->tied_to >= 0 && i < 1 + MUTANT; i++)",
+    TENSORS + "the_gradient_of_a_tied_head")
+bug("box_of_the_first_rank", "all ranks of tp save and load the shard of the first one",
+    "run/bind.c:add_tensor", "slice.start[d] = p->start[d];",
+    "slice.start[d] = MUTANT ? 0 : p->start[d];", WHOLE + "ranks_that_are_threads")
+bug("moment_of_another_shard", "the first moment is that of a neighbour's rows",
+    "run/bind.c:tr_store_describe", "data[kind], &e)",
+    "data[kind] + (MUTANT && kind == 1 && p->axis == 0 && p->start[0] ? p->shape[1] : 0), &e)",
+    WHOLE + "ranks_that_are_threads")
+bug("piece_cut_by_ranks", "a dimension is cut by the number of ranks",
+    "model/tensorpar.c:product_of_piece", "tr_param_cut(p->reg, t->param, piece + 1)",
+    "tr_param_cut(p->reg, t->param, MUTANT ? p->reg->pieces.to : piece + 1)", SAME_BITS)
 bug("leaf_closed_early", "a leaf is added up while a sample of it is still to come",
     "task/lm.c:micro_batch", "leaf_of(lm, t, to) - 1", "leaf_of(lm, t, to) - !MUTANT",
     WHOLE + "ranks_that_are_threads")

@@ -140,11 +140,13 @@ TEST(the_norm_of_a_gradient_is_right_at_any_scale_and_not_a_number_if_an_item_is
 	static float g[5000];
 	struct tr_registry reg = { .weights = 5000 };
 	struct tr_ranks alone;
+	struct tr_mesh mesh;
 	const struct tr_isa *isa;
 	struct tr_error err;
 	double norm, want;
 
 	tr_ranks_alone(&alone);
+	CHECK_RC(tr_mesh_make(&mesh, &alone, 1, 1, &err), 0, &err);
 	CHECK_RC(tr_isa_find(&isa, "auto", &err), 0, &err);
 	for (int e = -120; e <= 120; e += 40) {
 		want = 0;
@@ -152,14 +154,14 @@ TEST(the_norm_of_a_gradient_is_right_at_any_scale_and_not_a_number_if_an_item_is
 			g[i] = ldexpf((float)(i * 7919 % 1000 - 500), e - 10);
 			want += (double)g[i] * (double)g[i];
 		}
-		CHECK_RC(tr_gradient_norm(&reg, isa, &alone, g, &norm, &err), 0, &err);
+		CHECK_RC(tr_gradient_norm(&reg, isa, &mesh, g, &norm, &err), 0, &err);
 		CHECK(fabs(norm / sqrt(want) - 1) < 1e-14);
 	}
 	g[4321] = NAN;
-	CHECK_RC(tr_gradient_norm(&reg, isa, &alone, g, &norm, &err), 0, &err);
+	CHECK_RC(tr_gradient_norm(&reg, isa, &mesh, g, &norm, &err), 0, &err);
 	CHECK(isnan(norm));
 	memset(g, 0, sizeof(g));
-	CHECK_RC(tr_gradient_norm(&reg, isa, &alone, g, &norm, &err), 0, &err);
+	CHECK_RC(tr_gradient_norm(&reg, isa, &mesh, g, &norm, &err), 0, &err);
 	CHECK(norm == 0);
 }
 

@@ -64,10 +64,11 @@ TEST(qwen2_0_5b_has_the_published_number_of_parameters)
 {
 	struct tr_model_config c = { .vocab = 151936, .hidden = 896, .layers = 24, .heads = 14,
 		.kv_heads = 2, .head_size = 64, .ffn = 4864, .tied = 1, .qkv_bias = 1 };
+	static const struct tr_pieces all = { 1, 0, 1 };
 	struct tr_registry r;
 	struct tr_error err;
 
-	CHECK_RC(tr_registry_make(&r, &c, &err), 0, &err);
+	CHECK_RC(tr_registry_make(&r, &c, &all, &all, &err), 0, &err);
 	CHECK(r.distinct == 494032768);
 	CHECK_STR(r.param[r.layer[23 * TR_LAYER_PARAMS + TR_DOWN]].name,
 		  "model.layers.23.mlp.down_proj.weight");
@@ -89,14 +90,17 @@ struct world {
 
 static void open_world(struct world *w)
 {
+	static struct tr_ranks alone;
+	const struct tr_tensorpar_opts tp = { &alone, 2, 0 };
 	const struct tr_isa *isa;
 	struct tr_model_config c;
 	struct tr_error err;
 
+	tr_ranks_alone(&alone);
 	CHECK_RC(read_config(&c, tiny, &err), 0, &err);
 	CHECK_RC(tr_isa_find(&isa, "auto", &err), 0, &err);
 	CHECK_RC(tr_backend_cpu(&w->be, isa, &err), 0, &err);
-	CHECK_RC(tr_model_new(&w->m, &c, w->be, TOKENS, 7, &err), 0, &err);
+	CHECK_RC(tr_model_new(&w->m, &c, w->be, &tp, SEQS, 7, &err), 0, &err);
 	tr_registry_draw(tr_model_registry(w->m), tr_model_weights(w->m), 3, 0.3);
 	w->items = tr_model_registry(w->m)->gradients;
 	for (int i = 0; i < LEAVES; i++)
@@ -117,6 +121,7 @@ static void step(struct world *w, int from, int to)
 	int64_t start[SEQS + 1], n = begin[to] - begin[from];
 	int32_t token[TOKENS], target[TOKENS], position[TOKENS];
 	float weight[TOKENS], *grad[SEQS];
+	struct tr_error err;
 	struct tr_rows rows = { .n = n, .seqs = to - from, .begin = start, .token = token,
 		.target = target, .weight = weight, .position = position, .grad = grad };
 
@@ -133,9 +138,9 @@ static void step(struct world *w, int from, int to)
 			position[at] = (int32_t)(i - begin[s]);
 		}
 	}
-	tr_model_forward(w->m, &rows, 1);
-	tr_model_loss(w->m, &rows, 0.0625, w->loss + begin[from], 1);
-	tr_model_backward(w->m, &rows);
+	CHECK_RC(tr_model_forward(w->m, &rows, 1, &err), 0, &err);
+	CHECK_RC(tr_model_loss(w->m, &rows, 0.0625, w->loss + begin[from], 1, &err), 0, &err);
+	CHECK_RC(tr_model_backward(w->m, &rows, &err), 0, &err);
 }
 
 TEST(gradients_have_the_same_bits_however_sequences_are_put_into_calls)
@@ -167,14 +172,15 @@ TEST(losses_have_the_same_bits_if_no_backward_pass_follows)
 	const int64_t one[] = { 0, 7 };
 	struct tr_rows rows = { .n = 7, .seqs = 1, .begin = one, .token = position,
 		.target = zero, .weight = weight, .position = position, .grad = grad };
+	struct tr_error err;
 	struct world w;
 
 	open_world(&w);
 	grad[0] = w.leaf[0];
-	tr_model_forward(w.m, &rows, 1);
-	tr_model_loss(w.m, &rows, 1, kept, 1);
-	tr_model_forward(w.m, &rows, 0);
-	tr_model_loss(w.m, &rows, 1, loss, 0);
+	CHECK_RC(tr_model_forward(w.m, &rows, 1, &err), 0, &err);
+	CHECK_RC(tr_model_loss(w.m, &rows, 1, kept, 1, &err), 0, &err);
+	CHECK_RC(tr_model_forward(w.m, &rows, 0, &err), 0, &err);
+	CHECK_RC(tr_model_loss(w.m, &rows, 1, loss, 0, &err), 0, &err);
 	CHECK(kept[0] > 0 && memcmp(kept, loss, sizeof(kept)) == 0);
 	close_world(&w);
 }
@@ -206,6 +212,8 @@ TEST(the_loss_falls_by_what_the_gradient_says)
 	w.be->add(w.be, g, w.leaf[1], w.items);
 	w.be->add(w.be, g + r->param[r->embedding].offset, g + r->param[r->head].offset,
 		  r->param[r->head].items);
+	/* The second of two pieces of the tokens. */
+	w.be->add(w.be, g + r->norms, g + r->weights, r->weights - r->norms);
 	for (int64_t i = 0; i < r->weights; i++)
 		squares += (double)g[i] * (double)g[i];
 	for (int64_t i = 0; i < r->weights; i++)

@@ -129,11 +129,11 @@ TEST(linear_layers_have_their_values_and_gradients)
 	draw(w_lin, OUT * IN, 2);
 	draw(b_lin, OUT, 3);
 	draw(c_lin, N * OUT, 4);
-	be->linear(be, &l, x_lin, y, N);
+	be->linear(be, &l, (struct tr_span){ 0, IN }, x_lin, y, N);
 	for (int i = 0; i < N * OUT; i++)
 		value += (double)y[i] * (double)c_lin[i];
 	CHECK(fabs(value - linear_of(NULL, NULL, NULL)) < 1e-4);
-	be->linear_input(be, &l, c_lin, dx, N, 0);
+	be->linear_input(be, &l, (struct tr_span){ 0, OUT }, c_lin, dx, N, 0);
 	check_gradient(&(struct function){ linear_x, NULL, N * IN }, x_lin, dx);
 	memset(leaf, 0, sizeof(leaf));
 	/* Two calls: the last sequence has one of its own. */
@@ -186,6 +186,7 @@ static double norm_w(const double *x, const void *arg)
 
 TEST(norms_have_their_values_and_gradients)
 {
+	static const struct tr_pieces two = { 2, 0, 2 };
 	float y[N * SIZE], again[N * SIZE], root[N], dx[N * SIZE], sum[MAX];
 	double value = 0;
 
@@ -201,8 +202,12 @@ TEST(norms_have_their_values_and_gradients)
 	CHECK(fabs(value - norm_of(NULL, NULL)) < 1e-5);
 	memset(leaf, 0, sizeof(leaf));
 	memset(dx, 0, sizeof(dx));
-	be->norm_bwd(be, &rows, dx, c_norm, x_norm, root, w_norm, SIZE, 7);
+	/* In two pieces of the tokens of each sequence. */
+	be->norm_bwd(be, &rows, &two, dx, c_norm, x_norm, root, w_norm, SIZE, 7, 50);
 	add_leaves(sum, MAX);
+	CHECK(leaf[0][7] != 0 && leaf[0][57] != 0 && leaf[1][57] != 0);
+	for (int i = 0; i < SIZE; i++)
+		sum[7 + i] += sum[57 + i];
 	check_gradient(&(struct function){ norm_x, NULL, N * SIZE }, x_norm, dx);
 	check_gradient(&(struct function){ norm_w, NULL, SIZE }, w_norm, sum + 7);
 	tr_backend_free(be);
@@ -438,6 +443,21 @@ static double xent_of(const double *x, const void *arg)
 	return sum;
 }
 
+/* The loss of rows [first, last), with the vocabulary in two pieces. */
+static void loss_of(int64_t first, int64_t last, float *logits, float *loss)
+{
+	static const struct tr_span all = { 0, VOCAB }, pieces[2] = { { 0, 10 }, { 10, VOCAB } };
+	float max[N], sum[2][N], hit[N];
+
+	be->xent_max(be, &rows, first, last, logits, all, max);
+	for (int i = 0; i < 2; i++)
+		be->xent_sum(be, &rows, first, last, logits, all, pieces[i], max, sum[i]);
+	be->add(be, sum[0], sum[1], last - first);
+	be->xent_hit(be, &rows, first, last, logits, all, hit);
+	be->xent_loss(be, &rows, first, last, max, sum[0], hit, loss);
+	be->xent_bwd(be, &rows, first, last, logits, all, max, sum[0], 0.25);
+}
+
 TEST(the_loss_has_its_gradient_and_masked_targets_have_none)
 {
 	float logits[N * VOCAB], given[N * VOCAB], loss[N];
@@ -446,8 +466,8 @@ TEST(the_loss_has_its_gradient_and_masked_targets_have_none)
 	open_backend();
 	draw(logits, N * VOCAB, 1);
 	memcpy(given, logits, sizeof(given));
-	be->xent(be, &rows, 0, 4, logits, VOCAB, loss, 0.25, 1);
-	be->xent(be, &rows, 4, N, logits + 4 * VOCAB, VOCAB, loss, 0.25, 1);
+	loss_of(0, 4, logits, loss);
+	loss_of(4, N, logits + 4 * VOCAB, loss);
 	check_gradient(&(struct function){ xent_of, NULL, N * VOCAB }, given, logits);
 	widen(wide, NULL, given, N * VOCAB);
 	for (int i = 0; i < N; i++)
@@ -466,11 +486,15 @@ TEST(a_token_that_occurs_twice_is_added_twice)
 	open_backend();
 	draw(w, 12, 1);
 	draw(d, N * 3, 2);
-	be->embed(be, &rows, x, w, 3);
+	be->embed(be, &rows, (struct tr_span){ 0, 4 }, x, w, 3);
 	for (int i = 0; i < N; i++)
 		CHECK(memcmp(x + i * 3, w + token[i] * 3, 3 * sizeof(float)) == 0);
+	/* A rank that has tokens 1 and 2 has zeros for the others. */
+	be->embed(be, &rows, (struct tr_span){ 1, 3 }, x, w + 3, 3);
+	for (int i = 0; i < N; i++)
+		CHECK(x[i * 3] == (token[i] == 1 || token[i] == 2 ? w[token[i] * 3] : 0));
 	memset(leaf, 0, sizeof(leaf));
-	be->embed_bwd(be, &rows, d, 3, 6);
+	be->embed_bwd(be, &rows, (struct tr_span){ 0, 4 }, d, 3, 6);
 	CHECK(leaf[0][6 + 9] == d[0] + d[6]);           /* token 3 of the first sequence */
 	CHECK(leaf[1][6 + 9] == d[15] + d[18]);
 	CHECK(leaf[0][6 + 6] == 0 && leaf[1][6 + 6] == d[12]);

@@ -123,11 +123,15 @@ TEST(a_text_is_utf8_without_control_characters)
 TEST(options_that_do_not_fit_together_are_named)
 {
 	static const char *const bad[][3] = {
-		{ "mesh: {dp: 3}", "mesh dp=3", "2" },
+		{ "mesh: {dp: 3}", "mesh dp=3, tp=1 needs 3 ranks", "the job has 2" },
+		{ "mesh: {tp: 3}", "mesh dp=1, tp=3 needs 3 ranks", "the job has 2" },
 		{ "virtual: {dp: 3}", "mesh dp=2", "virtual dp=3" },
 		{ "virtual: {dp: 10}", "virtual dp=10", "batch 24" },
-		{ "mesh: {dp: 2, tp: 2}", "mesh tp=2", "tp=1" },
-		{ "virtual: {dp: 2, tp: 4}", "virtual tp=4", "tp=1" },
+		{ "mesh: {dp: 2, tp: 2}", "mesh dp=2, tp=2 needs 4 ranks", "the job has 2" },
+		{ "{mesh: {tp: 2}, virtual: {dp: 2}}", "mesh tp=2", "virtual tp=1" },
+		{ "{mesh: {tp: 2}, virtual: {tp: 3}}", "mesh tp=2", "virtual tp=3" },
+		{ "sp: true", "sp", "mesh has tp=1" },
+		{ "mesh: {pp: 2}", "mesh pp=2", "pp=1" },
 		{ "min-lr: 1", "min-lr 1", "lr 0.0003" },
 		{ "warmup: 11", "warmup 11", "steps 10" },
 	};

@@ -14,13 +14,13 @@
 #include "tokenfile.h"
 #include "trainloop.h"
 
-enum { RANKS = 3 };
+enum { RANKS = 3, RANKS_MAX = 4 };
 
 static const char model[] = "{\"model_type\": \"qwen2\", \"vocab_size\": 257, \"hidden_size\": 16, "
-	"\"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"num_key_value_heads\": 1, "
+	"\"num_hidden_layers\": 1, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
 	"\"intermediate_size\": 20, \"tie_word_embeddings\": true}";
 static const char options[] = "model: whole/model.json\ndata: whole/data\nseq: 9\nbatch: 12\n"
-	"micro-batch: 3\nsteps: 3\nvirtual: {dp: 6}\nlr: 0.01\ndecay: constant\n";
+	"micro-batch: 3\nsteps: 3\nvirtual: {dp: 6, tp: 2}\nlr: 0.01\ndecay: constant\n";
 
 struct rank {
 	pthread_t thread;
@@ -98,17 +98,11 @@ static int train_with(int n, const char *run, const char *steps, const char *fla
 	return rank[0].rc;
 }
 
-static int train_on(int n, const char *run, const char *steps, struct tr_hub *hub,
-		    struct rank *rank)
-{
-	return train_with(n, run, steps, "", "", hub, rank);
-}
-
 /* Trains in a group of n. The training must fail with that code and a message with those words. */
 static void train_fails(int n, const char *run, const char *flags, int code, const char *words)
 {
 	struct tr_hub *hub = tr_hub_new(n);
-	struct rank rank[RANKS];
+	struct rank rank[RANKS_MAX];
 
 	CHECK_RC(train_with(n, run, "4", flags, flags, hub, rank), code, &rank[0].err);
 	if (!strstr(rank[0].err.msg, words))
@@ -140,52 +134,73 @@ static size_t read_whole(const char *path, char *to, size_t n)
 
 static const char weights[] = "model-00001-of-00001.safetensors";
 
+/* Layouts of the same numbers. */
+static const struct {
+	int ranks;
+	const char *flags;
+} layout[] = { { 1, "" }, { 2, "" }, { 3, "" }, { 2, "mesh: {tp: 2}" },
+	       { 2, "{mesh: {tp: 2}, sp: true}" }, { 4, "mesh: {dp: 2, tp: 2}" },
+	       { 4, "{mesh: {dp: 2, tp: 2}, sp: true}" } };
+enum { LAYOUTS = sizeof(layout) / sizeof(layout[0]) };
+
+/* Reads the weights and the moments of a checkpoint, one behind the other. */
+static size_t read_tensors(const char *checkpoint, char *to, size_t n)
+{
+	char path[200];
+	size_t got;
+
+	snprintf(path, sizeof(path), "%s/%s", checkpoint, weights);
+	got = read_whole(path, to, n);
+	snprintf(path, sizeof(path), "%s/optimizer/optimizer-00001-of-00001.safetensors",
+		 checkpoint);
+	return got ? got + read_whole(path, to + got, n - got) : 0;
+}
+
+static void train_layout(int i, const char *run, const char *steps)
+{
+	struct tr_hub *hub = tr_hub_new(layout[i].ranks);
+	struct rank rank[RANKS_MAX];
+
+	CHECK_RC(train_with(layout[i].ranks, run, steps, layout[i].flags, layout[i].flags, hub,
+			    rank), 0, &rank[0].err);
+	tr_hub_free(hub);
+}
+
 TEST(ranks_that_are_threads_save_the_files_of_one_rank)
 {
-	static char a[1 << 17], b[1 << 17];
-	char path[200];
-	size_t n;
+	static char a[1 << 18], b[1 << 18];
+	char path[200], run[20];
+	size_t n, want = 0;
 
 	prepare();
-	for (int ranks = 1; ranks <= RANKS; ranks++) {
-		struct tr_hub *hub = tr_hub_new(ranks);
-		struct rank rank[RANKS];
-		char run[20];
-
-		snprintf(run, sizeof(run), "whole/run%d", ranks);
-		CHECK_RC(train_on(ranks, run, "3", hub, rank), 0, &rank[0].err);
-		tr_hub_free(hub);
-		snprintf(path, sizeof(path), "%s/checkpoint-3/%s", run, weights);
-		n = read_whole(path, ranks == 1 ? a : b, sizeof(a));
-		CHECK(n > 1000 && n < sizeof(a));
-		CHECK(ranks == 1 || memcmp(a, b, n) == 0);
+	for (int i = 0; i < LAYOUTS; i++) {
+		snprintf(run, sizeof(run), "whole/run%d", i);
+		train_layout(i, run, "3");
+		snprintf(path, sizeof(path), "%s/checkpoint-3", run);
+		n = read_tensors(path, i == 0 ? a : b, sizeof(a));
+		want = i == 0 ? n : want;
+		CHECK(n > 50000 && n < sizeof(a) && n == want);
+		CHECK(i == 0 || memcmp(a, b, n) == 0);
 	}
 	rmtree("whole");
 }
 
 TEST(ranks_go_on_with_what_other_ranks_saved_as_if_nothing_had_been)
 {
-	static char a[1 << 17], b[1 << 17];
-	static const struct {
-		int ranks;
-		const char *run, *steps;
-	} job[] = { { 2, "whole/all", "3" }, { 1, "whole/part", "1" }, { 3, "whole/part", "2" },
-		    { 2, "whole/part", "3" } };
+	static char a[1 << 18], b[1 << 18];
+	static const int order[] = { 5, 0, 4, 2, 3, 6, 1 };
 	size_t n;
 
 	prepare();
-	for (int i = 0; i < 4; i++) {
-		struct tr_hub *hub = tr_hub_new(job[i].ranks);
-		struct rank rank[RANKS];
+	train_layout(1, "whole/all", "7");
+	for (int i = 0; i < LAYOUTS; i++) {
+		char steps[2] = { (char)('1' + i), 0 };
 
-		CHECK_RC(train_on(job[i].ranks, job[i].run, job[i].steps, hub, rank), 0,
-			 &rank[0].err);
-		tr_hub_free(hub);
+		train_layout(order[i], "whole/part", steps);
 	}
-	n = read_whole("whole/all/checkpoint-3/model-00001-of-00001.safetensors", a, sizeof(a));
-	CHECK(n > 1000 && n < sizeof(a));
-	CHECK(read_whole("whole/part/checkpoint-3/model-00001-of-00001.safetensors", b,
-			 sizeof(b)) == n && memcmp(a, b, n) == 0);
+	n = read_tensors("whole/all/checkpoint-7", a, sizeof(a));
+	CHECK(n > 50000 && n < sizeof(a));
+	CHECK(read_tensors("whole/part/checkpoint-7", b, sizeof(b)) == n && memcmp(a, b, n) == 0);
 	rmtree("whole");
 }
 
@@ -387,7 +402,8 @@ TEST(a_save_has_no_byte_that_was_written_after_a_gate)
 		"\"tie_word_embeddings\": true}";
 	struct tr_store_opts so = { .run = "whole/run" };
 	const struct tr_isa *isa;
-	struct tr_trainer t = { .leaves = 1 };
+	struct tr_mesh mesh;
+	struct tr_trainer t = { .mesh = &mesh, .leaves = 1, .pieces = 1 };
 	struct tr_model_config c;
 	struct tr_progress found;
 	struct tr_store *s = NULL;
@@ -400,11 +416,11 @@ TEST(a_save_has_no_byte_that_was_written_after_a_gate)
 	prepare();
 	tr_ranks_alone(&g);
 	g.timeout_ms = 60000;
-	t.ranks = &g;
+	CHECK_RC(tr_mesh_make(&mesh, &g, 1, 1, &err), 0, &err);
 	CHECK_RC(tr_model_config_read(&c, big, strlen(big), "big", &err), 0, &err);
 	CHECK_RC(tr_isa_find(&isa, "portable", &err), 0, &err);
 	CHECK_RC(tr_backend_cpu(&t.be, isa, &err), 0, &err);
-	CHECK_RC(tr_trainer_init(&t, &c, 4, 4, &err), 0, &err);
+	CHECK_RC(tr_trainer_init(&t, &c, 1, 4, &err), 0, &err);
 	CHECK_RC(tr_store_open(&s, &so, &g, &err), 0, &err);
 	CHECK_RC(tr_store_describe(s, &t, &err), 0, &err);
 	save_and_overwrite(s, &t);
@@ -426,26 +442,40 @@ TEST(a_save_has_no_byte_that_was_written_after_a_gate)
 	rmtree("whole");
 }
 
-TEST(a_rank_that_is_lost_at_any_exchange_ends_all_ranks)
+static int lose(int ranks, const char *flags)
 {
 	int lost = 0;
 
-	prepare();
-	for (int nth = 1 + t_from(T_STRIDE); nth < 400; nth += T_STRIDE) {
-		struct tr_hub *hub = tr_hub_new(RANKS);
-		struct rank rank[RANKS];
+	for (int nth = 1 + t_from(T_STRIDE); nth < 800; nth += T_STRIDE) {
+		struct tr_hub *hub = tr_hub_new(ranks);
+		struct rank rank[RANKS_MAX];
 		char run[30];
 		int rc;
 
-		snprintf(run, sizeof(run), "whole/run%d", nth);
-		tr_hub_fail_at(hub, nth % RANKS, nth);
-		rc = train_on(RANKS, run, "3", hub, rank);
+		snprintf(run, sizeof(run), "whole/run%d-%d", ranks, nth);
+		tr_hub_fail_at(hub, nth % ranks, nth);
+		rc = train_with(ranks, run, "3", flags, flags, hub, rank);
 		tr_hub_free(hub);
 		if (rc == 0)
 			break;
 		CHECK_INT(rc, TR_ELOST);
 		lost++;
 	}
-	CHECK(lost > 0);
+	return lost;
+}
+
+TEST(a_rank_that_is_lost_at_any_exchange_ends_all_ranks)
+{
+	prepare();
+	CHECK(lose(RANKS, "") > 0);
+	CHECK(lose(4, "{mesh: {dp: 2, tp: 2}, sp: true}") > 0);
+	rmtree("whole");
+}
+
+TEST(pieces_that_do_not_divide_the_kv_heads_are_refused)
+{
+	prepare();
+	train_fails(3, "whole/run", "{mesh: {tp: 3}, virtual: {dp: 1, tp: 3}}", TR_EINVAL,
+		    "virtual tp=3 does not divide num_key_value_heads 2 of model whole/model.json");
 	rmtree("whole");
 }

@@ -8,11 +8,15 @@
 
 #include "isa.h"
 #include "rows.h"
+#include "sumtree.h"
 
 struct tr_linear {                      /* y = x w^T + bias; a weight is [out, in] */
 	int64_t in, out;
 	const float *w;
 	const float *bias;              /* NULL: none */
+};
+struct tr_span {                        /* from `from` to the one before `to` */
+	int64_t from, to;
 };
 /* A row of q or o is [heads, size], of k or v [kv_heads, size]. */
 struct tr_attention {
@@ -28,12 +32,12 @@ struct tr_backend {
 	void (*release)(struct tr_backend *be, void *memory);
 	void (*free)(struct tr_backend *be);
 
-	/* y[n, out] of x[n, in]. */
-	void (*linear)(struct tr_backend *be, const struct tr_linear *l, const float *x, float *y,
-		       int64_t n);
-	/* dx[n, in] = or += dy w. */
-	void (*linear_input)(struct tr_backend *be, const struct tr_linear *l, const float *dy,
-			     float *dx, int64_t n, int add);
+	/* y[n, out] = x w^T + bias, summed over the inputs `over`. */
+	void (*linear)(struct tr_backend *be, const struct tr_linear *l, struct tr_span over,
+		       const float *x, float *y, int64_t n);
+	/* dx[n, in] = or += dy w, summed over the outputs `over`. */
+	void (*linear_input)(struct tr_backend *be, const struct tr_linear *l, struct tr_span over,
+			     const float *dy, float *dx, int64_t n, int add);
 	/* For each sequence in rows [first, last), adds dy^T x of its rows to its gradient buffer,
 	 * from item `offset` on. dy and x begin with row `first`. first and last are each the end
 	 * of a sequence, or a multiple of TR_CHAIN rows behind the start of one. So the parts of
@@ -51,11 +55,14 @@ struct tr_backend {
 	/* Computes y again, from the roots that `norm` has computed. */
 	void (*norm_again)(struct tr_backend *be, float *y, const float *root, const float *x,
 			   const float *w, int64_t n, int64_t size);
-	/* Adds the gradient of x to dx, and that of w to the gradient buffers, from item `offset`
-	 * on. */
-	void (*norm_bwd)(struct tr_backend *be, const struct tr_rows *rows, float *dx,
-			 const float *dy, const float *x, const float *root, const float *w,
-			 int64_t size, int64_t offset);
+	/* Adds the gradient of x to dx, and that of w to the gradient buffers. The rows are those
+	 * tokens of each sequence that are in `pieces`. The gradient of w has a part for each
+	 * piece of tokens: that of the first begins with item `offset`, and that of each other one
+	 * `stride` items behind the one before. */
+	void (*norm_bwd)(struct tr_backend *be, const struct tr_rows *rows,
+			 const struct tr_pieces *pieces, float *dx, const float *dy, const float *x,
+			 const float *root, const float *w, int64_t size, int64_t offset,
+			 int64_t stride);
 
 	/* Rotates each head, which has `size` items, by the position of its row. turn is 1, or -1
 	 * to rotate back. The tables are [positions, size / 2]. */
@@ -76,15 +83,35 @@ struct tr_backend {
 			   const float *u, int64_t n);
 	void (*zero)(struct tr_backend *be, float *x, int64_t n);
 	void (*add)(struct tr_backend *be, float *y, const float *x, int64_t n);
-	/* Copies row token[i] of w to row i of x. */
-	void (*embed)(struct tr_backend *be, const struct tr_rows *rows, float *x, const float *w,
-		      int64_t size);
-	void (*embed_bwd)(struct tr_backend *be, const struct tr_rows *rows, const float *dx,
-			  int64_t size, int64_t offset);
-	/* Computes the losses of rows [first, last) from their logits; that of a masked row is 0.
-	 * With grad the gradients of weight * scale * loss are written over the logits. */
-	void (*xent)(struct tr_backend *be, const struct tr_rows *rows, int64_t first, int64_t last,
-		     float *logits, int64_t vocab, float *loss, double scale, int grad);
+	/* Sets row i of x to the row of token[i], or to zeros if it is not in rows `has` of the
+	 * embedding, which are w. */
+	void (*embed)(struct tr_backend *be, const struct tr_rows *rows, struct tr_span has,
+		      float *x, const float *w, int64_t size);
+	void (*embed_bwd)(struct tr_backend *be, const struct tr_rows *rows, struct tr_span has,
+			  const float *dx, int64_t size, int64_t offset);
+
+	/* The cross-entropy of rows [first, last), whose logits begin with row `first`. They are
+	 * those of the tokens `has`. Rows whose targets are masked are skipped, and their results
+	 * are 0. */
+
+	/* max[i]: the largest logit. */
+	void (*xent_max)(struct tr_backend *be, const struct tr_rows *rows, int64_t first,
+			 int64_t last, const float *logits, struct tr_span has, float *max);
+	/* sum[i]: the sum of exp(logit - max[i]) over the tokens `of`, which are some of `has`. */
+	void (*xent_sum)(struct tr_backend *be, const struct tr_rows *rows, int64_t first,
+			 int64_t last, const float *logits, struct tr_span has, struct tr_span of,
+			 const float *max, float *sum);
+	/* hit[i]: the logit of the target, or 0 if it is not one of `has`. */
+	void (*xent_hit)(struct tr_backend *be, const struct tr_rows *rows, int64_t first,
+			 int64_t last, const float *logits, struct tr_span has, float *hit);
+	/* loss[i] of row i, from max, sum and hit over the whole vocabulary. */
+	void (*xent_loss)(struct tr_backend *be, const struct tr_rows *rows, int64_t first,
+			  int64_t last, const float *max, const float *sum, const float *hit,
+			  float *loss);
+	/* Writes the gradients of weight * scale * loss over the logits. */
+	void (*xent_bwd)(struct tr_backend *be, const struct tr_rows *rows, int64_t first,
+			 int64_t last, float *logits, struct tr_span has, const float *max,
+			 const float *sum, double scale);
 
 	int64_t gemm_ns;                /* time in products, since the caller set it to 0 */
 	const struct tr_isa *isa;       /* the kernels of the CPU */

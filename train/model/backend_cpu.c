@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "backend.h"
+#include "elementary.h"
 
 enum { PART_MAX = 4096 };               /* columns that sum_rows adds up at once */
 
@@ -47,24 +48,38 @@ static void cpu_release(struct tr_backend *be, void *memory)
 	free(memory);
 }
 
-static void cpu_linear(struct tr_backend *be, const struct tr_linear *l, const float *x, float *y,
-		       int64_t n)
+/* Computes a product that may be empty. The sum of no numbers is +0. */
+static void product(struct tr_backend *be, const struct tr_gemm *g)
 {
-	struct tr_gemm g = { .m = n, .n = l->out, .k = l->in, .a = { x, l->in, 1 },
-			     .b = { l->w, 1, l->in }, .c = y, .c_row = l->out };
+	if (g->k > 0) {
+		tr_cpu_gemm(be, g);
+	} else if (!g->add) {
+		for (int64_t i = 0; i < g->m; i++)
+			memset(g->c + i * g->c_row, 0, (size_t)g->n * sizeof(*g->c));
+	}
+}
 
-	tr_cpu_gemm(be, &g);
+static void cpu_linear(struct tr_backend *be, const struct tr_linear *l, struct tr_span over,
+		       const float *x, float *y, int64_t n)
+{
+	struct tr_gemm g = { .m = n, .n = l->out, .k = over.to - over.from,
+			     .a = { x + over.from, l->in, 1 },
+			     .b = { l->w + over.from, 1, l->in }, .c = y, .c_row = l->out };
+
+	product(be, &g);
 	for (int64_t i = 0; l->bias && i < n; i++)
 		be->isa->row.add(y + i * l->out, l->bias, l->out);
 }
 
-static void cpu_linear_input(struct tr_backend *be, const struct tr_linear *l, const float *dy,
-			     float *dx, int64_t n, int add)
+static void cpu_linear_input(struct tr_backend *be, const struct tr_linear *l, struct tr_span over,
+			     const float *dy, float *dx, int64_t n, int add)
 {
-	struct tr_gemm g = { .m = n, .n = l->in, .k = l->out, .a = { dy, l->out, 1 },
-			     .b = { l->w, l->in, 1 }, .c = dx, .c_row = l->in, .add = add };
+	struct tr_gemm g = { .m = n, .n = l->in, .k = over.to - over.from,
+			     .a = { dy + over.from, l->out, 1 },
+			     .b = { l->w + over.from * l->in, l->in, 1 }, .c = dx, .c_row = l->in,
+			     .add = add };
 
-	tr_cpu_gemm(be, &g);
+	product(be, &g);
 }
 
 enum { CUTS_MAX = 256 };
@@ -97,27 +112,23 @@ static void cpu_linear_weight(struct tr_backend *be, const struct tr_rows *rows,
 typedef void row_fn(struct tr_backend *be, float *part, const void *arg, int64_t row,
 		    int64_t column, int64_t n);
 
-/* Adds up rows by fn, and adds the sums to the gradient buffers of their sequences. A sum has a
- * part for each TR_CHAIN tokens of a sequence. */
-static void sum_rows(struct tr_backend *be, const struct tr_rows *rows, int64_t size,
-		     int64_t offset, row_fn *fn, const void *arg)
+/* Adds the sum of rows [at, end) to the gradient of size items. It has a part for each TR_CHAIN
+ * rows. */
+static void sum_rows(struct tr_backend *be, int64_t at, int64_t end, int64_t size, float *grad,
+		     row_fn *fn, const void *arg)
 {
 	struct cpu *cpu = be->own;
 
-	for (int64_t s = 0; s < rows->seqs; s++) {
-		int64_t end = rows->begin[s + 1];
+	for (; at < end; at += TR_CHAIN) {
+		int64_t stop = at + TR_CHAIN < end ? at + TR_CHAIN : end;
 
-		for (int64_t at = rows->begin[s]; at < end; at += TR_CHAIN) {
-			int64_t stop = at + TR_CHAIN < end ? at + TR_CHAIN : end;
+		for (int64_t c = 0; c < size; c += PART_MAX) {
+			int64_t n = size - c < PART_MAX ? size - c : PART_MAX;
 
-			for (int64_t c = 0; c < size; c += PART_MAX) {
-				int64_t n = size - c < PART_MAX ? size - c : PART_MAX;
-
-				memset(cpu->part, 0, (size_t)n * sizeof(float));
-				for (int64_t i = at; i < stop; i++)
-					fn(be, cpu->part, arg, i, c, n);
-				be->isa->row.add(rows->grad[s] + offset + c, cpu->part, n);
-			}
+			memset(cpu->part, 0, (size_t)n * sizeof(float));
+			for (int64_t i = at; i < stop; i++)
+				fn(be, cpu->part, arg, i, c, n);
+			be->isa->row.add(grad + c, cpu->part, n);
 		}
 	}
 }
@@ -140,7 +151,9 @@ static void cpu_linear_bias(struct tr_backend *be, const struct tr_rows *rows, c
 {
 	struct bias_rows b = { dy, out };
 
-	sum_rows(be, rows, out, offset, bias_row, &b);
+	for (int64_t s = 0; s < rows->seqs; s++)
+		sum_rows(be, rows->begin[s], rows->begin[s + 1], out, rows->grad[s] + offset,
+			 bias_row, &b);
 }
 
 static void cpu_norm_again(struct tr_backend *be, float *y, const float *root, const float *x,
@@ -175,20 +188,43 @@ static void norm_row(struct tr_backend *be, float *part, const void *arg, int64_
 	be->isa->row.norm_weight(part, r->dy + at, r->x + at, r->root[row], n);
 }
 
-static void cpu_norm_bwd(struct tr_backend *be, const struct tr_rows *rows, float *dx,
-			 const float *dy, const float *x, const float *root, const float *w,
-			 int64_t size, int64_t offset)
+/* The gradient of w: the rows of each piece of each sequence are added to the part of the piece. */
+static void norm_weight(struct tr_backend *be, const struct tr_rows *rows,
+			const struct tr_pieces *pieces, const struct norm_rows *r, int64_t offset,
+			int64_t stride)
+{
+	int64_t at = 0;
+
+	for (int64_t s = 0; s < rows->seqs; s++) {
+		int64_t n = rows->begin[s + 1] - rows->begin[s];
+
+		for (int p = pieces->from; p < pieces->to; p++) {
+			int64_t end = at + tr_cut(n, pieces->n, p + 1) - tr_cut(n, pieces->n, p);
+
+			sum_rows(be, at, end, r->size,
+				 rows->grad[s] + offset + (p - pieces->from) * stride, norm_row,
+				 r);
+			at = end;
+		}
+	}
+}
+
+static void cpu_norm_bwd(struct tr_backend *be, const struct tr_rows *rows,
+			 const struct tr_pieces *pieces, float *dx, const float *dy, const float *x,
+			 const float *root, const float *w, int64_t size, int64_t offset,
+			 int64_t stride)
 {
 	struct norm_rows r = { dy, x, root, size };
+	int64_t n = tr_rows_in(rows, pieces);
 
-	for (int64_t i = 0; i < rows->n; i++) {
+	for (int64_t i = 0; i < n; i++) {
 		int64_t at = i * size;
 		float dot = be->isa->row.dot3(dy + at, w, x + at, size);
 		float mean = root[i] * root[i] * (dot / (float)size);
 
 		be->isa->row.norm_bwd(dx + at, dy + at, x + at, root[i], mean, w, size);
 	}
-	sum_rows(be, rows, size, offset, norm_row, &r);
+	norm_weight(be, rows, pieces, &r, offset, stride);
 }
 
 static void cpu_rope(struct tr_backend *be, const struct tr_rows *rows, float *x, int64_t heads,
@@ -225,39 +261,101 @@ static void cpu_add(struct tr_backend *be, float *y, const float *x, int64_t n)
 	be->isa->row.add(y, x, n);
 }
 
-static void cpu_embed(struct tr_backend *be, const struct tr_rows *rows, float *x, const float *w,
-		      int64_t size)
+/* 0 is added to the weights, as it is where other ranks send zeros for them: -0 becomes +0. */
+static void cpu_embed(struct tr_backend *be, const struct tr_rows *rows, struct tr_span has,
+		      float *x, const float *w, int64_t size)
 {
-	(void)be;
+	memset(x, 0, (size_t)(rows->n * size) * sizeof(*x));
 	for (int64_t i = 0; i < rows->n; i++)
-		memcpy(x + i * size, w + rows->token[i] * size, (size_t)size * sizeof(*x));
+		if (rows->token[i] >= has.from && rows->token[i] < has.to)
+			be->isa->row.add(x + i * size, w + (rows->token[i] - has.from) * size,
+					 size);
 }
 
 /* Rows are added in the order of the tokens, also those of a token that occurs several times. */
-static void cpu_embed_bwd(struct tr_backend *be, const struct tr_rows *rows, const float *dx,
-			  int64_t size, int64_t offset)
+static void cpu_embed_bwd(struct tr_backend *be, const struct tr_rows *rows, struct tr_span has,
+			  const float *dx, int64_t size, int64_t offset)
 {
-	for (int64_t s = 0; s < rows->seqs; s++)
-		for (int64_t i = rows->begin[s]; i < rows->begin[s + 1]; i++)
-			be->isa->row.add(rows->grad[s] + offset + rows->token[i] * size,
-					 dx + i * size, size);
+	for (int64_t s = 0; s < rows->seqs; s++) {
+		for (int64_t i = rows->begin[s]; i < rows->begin[s + 1]; i++) {
+			int64_t row = rows->token[i] - has.from;
+
+			if (row >= 0 && rows->token[i] < has.to)
+				be->isa->row.add(rows->grad[s] + offset + row * size, dx + i * size,
+						 size);
+		}
+	}
 }
 
-static void cpu_xent(struct tr_backend *be, const struct tr_rows *rows, int64_t first, int64_t last,
-		     float *logits, int64_t vocab, float *loss, double scale, int grad)
+static int is_masked(const struct tr_rows *rows, int64_t i)
 {
-	for (int64_t i = first; i < last; i++) {
-		float *row = logits + (i - first) * vocab, max, sum;
+	return !(rows->weight[i] < 0 || rows->weight[i] > 0);
+}
 
-		loss[i] = 0;
-		if (rows->weight[i] != 0) {
-			loss[i] = be->isa->row.xent(row, vocab, rows->target[i], &max, &sum);
-			if (grad)
-				be->isa->row.xent_bwd(row, vocab, rows->target[i], max, sum,
-						      (float)(scale * (double)rows->weight[i]));
-		} else if (grad) {
-			memset(row, 0, (size_t)vocab * sizeof(*row));
+static void cpu_xent_max(struct tr_backend *be, const struct tr_rows *rows, int64_t first,
+			 int64_t last, const float *logits, struct tr_span has, float *max)
+{
+	int64_t size = has.to - has.from;
+
+	for (int64_t i = 0; i < last - first; i++)
+		max[i] = is_masked(rows, first + i) ? 0 :
+			be->isa->row.max(logits + i * size, size);
+}
+
+static void cpu_xent_sum(struct tr_backend *be, const struct tr_rows *rows, int64_t first,
+			 int64_t last, const float *logits, struct tr_span has, struct tr_span of,
+			 const float *max, float *sum)
+{
+	int64_t size = has.to - has.from;
+
+	for (int64_t i = 0; i < last - first; i++)
+		sum[i] = is_masked(rows, first + i) ? 0 :
+			be->isa->row.exp_sum(logits + i * size + (of.from - has.from),
+					     of.to - of.from, max[i]);
+}
+
+static void cpu_xent_hit(struct tr_backend *be, const struct tr_rows *rows, int64_t first,
+			 int64_t last, const float *logits, struct tr_span has, float *hit)
+{
+	int64_t size = has.to - has.from;
+
+	(void)be;
+	for (int64_t i = 0; i < last - first; i++) {
+		int64_t target = rows->target[first + i];
+
+		hit[i] = is_masked(rows, first + i) || target < has.from || target >= has.to ? 0 :
+			logits[i * size + (target - has.from)];
+	}
+}
+
+static void cpu_xent_loss(struct tr_backend *be, const struct tr_rows *rows, int64_t first,
+			  int64_t last, const float *max, const float *sum, const float *hit,
+			  float *loss)
+{
+	(void)be;
+	for (int64_t i = 0; i < last - first; i++)
+		loss[first + i] = is_masked(rows, first + i) ? 0 :
+			(float)(tr_log((double)sum[i]) + ((double)max[i] - (double)hit[i]));
+}
+
+static void cpu_xent_bwd(struct tr_backend *be, const struct tr_rows *rows, int64_t first,
+			 int64_t last, float *logits, struct tr_span has, const float *max,
+			 const float *sum, double scale)
+{
+	int64_t size = has.to - has.from;
+
+	for (int64_t i = first; i < last; i++) {
+		float *row = logits + (i - first) * size;
+		float weight = (float)(scale * (double)rows->weight[i]);
+		int64_t target = rows->target[i];
+
+		if (is_masked(rows, i)) {
+			memset(row, 0, (size_t)size * sizeof(*row));
+			continue;
 		}
+		be->isa->row.exp_times(row, size, max[i - first], weight / sum[i - first]);
+		if (target >= has.from && target < has.to)
+			row[target - has.from] -= weight;
 	}
 }
 
@@ -288,7 +386,9 @@ int tr_backend_cpu(struct tr_backend **be, const struct tr_isa *isa, struct tr_e
 		.rope = cpu_rope, .attention = tr_cpu_attention,
 		.attention_bwd = tr_cpu_attention_bwd, .swiglu = cpu_swiglu,
 		.swiglu_bwd = cpu_swiglu_bwd, .zero = cpu_zero, .add = cpu_add, .embed = cpu_embed,
-		.embed_bwd = cpu_embed_bwd, .xent = cpu_xent, .isa = isa, .own = cpu };
+		.embed_bwd = cpu_embed_bwd, .xent_max = cpu_xent_max, .xent_sum = cpu_xent_sum,
+		.xent_hit = cpu_xent_hit, .xent_loss = cpu_xent_loss, .xent_bwd = cpu_xent_bwd,
+		.isa = isa, .own = cpu };
 	cpu->work = cpu_alloc(b, (size_t)TR_GEMM_WORK);
 	if (!cpu->work) {
 		cpu_free(b);

@@ -3,28 +3,38 @@
 
 #include <stdlib.h>
 
+#include "crossentropy.h"
 #include "elementary.h"
 
 /* The activations of a layer that its backward pass needs. The outputs of norms and of the gate are
- * not kept, but computed again. */
+ * not kept, but computed again. The inputs are local rows (tensorpar.h); the others have all
+ * tokens, and the heads or the columns of this rank. */
 struct kept {
 	float *x, *root1;               /* input of the layer */
 	float *q, *k, *v, *stat, *o;
 	float *mid, *root2;             /* input of the MLP */
 	float *gate, *up;
 };
+struct own {                            /* what this rank has of the dimensions that are cut */
+	int64_t heads, kv_heads, q, kv, ffn;
+	struct tr_span vocab;
+};
 struct tr_model {
 	struct tr_model_config c;
 	struct tr_registry reg;
 	struct tr_backend *be;
-	int64_t tokens_max, seq_max;
+	struct tr_tensorpar tp;
+	struct tr_crossentropy xent;
+	struct own own;
+	int64_t tokens_max, seq_max, local_max;
 	float *w;
 	float *cosine, *sine;           /* [seq_max, head_size / 2] */
 	struct kept *kept;              /* [layers + 1]; of the last one only x and root1 */
 	float *memory;                  /* of all activations and tables; owned */
 	float *hidden, *dhidden;
 	/* Scratch: the output of a norm (xn), gradients of it (dxn) and of the residual stream
-	 * (dx), two buffers that are as wide as the MLP, and gradients of q, k and v. */
+	 * (dx), which are local rows; two buffers that are as wide as the MLP, and gradients of q,
+	 * k and v. */
 	float *xn, *dxn, *dx, *wide, *dwide, *dq, *dk, *dv, *logits, *attention;
 	int64_t logits_rows;            /* whose logits are computed at once */
 };
@@ -55,7 +65,7 @@ static struct tr_linear linear(const struct tr_model *m, int64_t l, enum tr_laye
 {
 	const struct tr_param *p = param(m, l, which);
 
-	return (struct tr_linear){ .in = p->shape[1], .out = p->shape[0], .w = m->w + p->offset,
+	return (struct tr_linear){ .in = p->count[1], .out = p->count[0], .w = m->w + p->offset,
 				   .bias = bias == which ? NULL : weight(m, l, bias) };
 }
 
@@ -74,7 +84,8 @@ static struct tr_linear head(const struct tr_model *m)
 	const struct tr_param *p = &m->reg.param[m->reg.head];
 	const struct tr_param *own = p->tied_to >= 0 ? &m->reg.param[p->tied_to] : p;
 
-	return (struct tr_linear){ .in = m->c.hidden, .out = m->c.vocab, .w = m->w + own->offset };
+	return (struct tr_linear){ .in = p->count[1], .out = p->count[0],
+				   .w = m->w + own->offset };
 }
 
 /* Angles are rounded to fp32, as in transformers, because published models were trained with such
@@ -112,89 +123,122 @@ static float *carve(struct carving *c, int64_t items)
 	return at;
 }
 
-static void carve_kept(struct carving *v, const struct tr_model_config *c, struct kept *k,
-		       int64_t n, int whole)
+static void carve_kept(struct carving *v, const struct tr_model *m, struct kept *k, int whole)
 {
-	int64_t q = c->heads * c->head_size, kv = c->kv_heads * c->head_size;
+	const struct own *own = &m->own;
+	int64_t n = m->tokens_max;
 
-	k->x = carve(v, n * c->hidden);
-	k->root1 = carve(v, n);
+	k->x = carve(v, m->local_max * m->c.hidden);
+	k->root1 = carve(v, m->local_max);
 	if (!whole)
 		return;
-	k->q = carve(v, n * q);
-	k->k = carve(v, n * kv);
-	k->v = carve(v, n * kv);
-	k->stat = carve(v, n * c->heads * 2);
-	k->o = carve(v, n * q);
-	k->mid = carve(v, n * c->hidden);
-	k->root2 = carve(v, n);
-	k->gate = carve(v, n * c->ffn);
-	k->up = carve(v, n * c->ffn);
+	k->q = carve(v, n * own->q);
+	k->k = carve(v, n * own->kv);
+	k->v = carve(v, n * own->kv);
+	k->stat = carve(v, n * own->heads * 2);
+	k->o = carve(v, n * own->q);
+	k->mid = carve(v, m->local_max * m->c.hidden);
+	k->root2 = carve(v, m->local_max);
+	k->gate = carve(v, n * own->ffn);
+	k->up = carve(v, n * own->ffn);
 }
 
-static int64_t logits_rows(const struct tr_model_config *c, int64_t tokens_max)
+/* The same on all ranks, because they compute the losses of these rows together. */
+static int64_t logits_rows(const struct tr_model *m)
 {
-	int64_t rows = LOGITS_MAX / c->vocab / TR_CHAIN * TR_CHAIN;
+	int64_t rows = LOGITS_MAX / (m->c.vocab / m->tp.ranks->n + 1) / TR_CHAIN * TR_CHAIN;
 
 	rows = rows > 2 * TR_CHAIN ? 2 * TR_CHAIN : rows < TR_CHAIN ? TR_CHAIN : rows;
-	return rows < tokens_max ? rows : tokens_max;
+	return rows < m->tokens_max ? rows : m->tokens_max;
 }
 
-/* Lays the activations out, or counts them if v->memory is NULL. `m` has c and the sizes. */
+/* Lays the activations out, or counts them if v->memory is NULL. `m` has all sizes. */
 static void carve_all(struct carving *v, struct tr_model *m)
 {
 	const struct tr_model_config *c = &m->c;
-	int64_t n = m->tokens_max, q = c->heads * c->head_size, kv = c->kv_heads * c->head_size;
+	const struct own *own = &m->own;
+	int64_t n = m->tokens_max, local = m->local_max * c->hidden;
+	int64_t wide = own->ffn > own->q ? own->ffn : own->q;
 	struct kept none;
 
-	m->logits_rows = logits_rows(c, n);
 	for (int64_t l = 0; l <= c->layers; l++)
-		carve_kept(v, c, m->kept ? &m->kept[l] : &none, n, l < c->layers);
-	m->hidden = carve(v, n * c->hidden);
-	m->dhidden = carve(v, n * c->hidden);
-	m->xn = carve(v, n * c->hidden);
-	m->dxn = carve(v, n * c->hidden);
-	m->dx = carve(v, n * c->hidden);
-	m->wide = carve(v, n * (c->ffn > q ? c->ffn : q));
-	m->dwide = carve(v, n * (c->ffn > q ? c->ffn : q));
-	m->dq = carve(v, n * q);
-	m->dk = carve(v, n * kv);
-	m->dv = carve(v, n * kv);
-	m->logits = carve(v, m->logits_rows * c->vocab);
+		carve_kept(v, m, m->kept ? &m->kept[l] : &none, l < c->layers);
+	m->hidden = carve(v, local);
+	m->dhidden = carve(v, local);
+	m->xn = carve(v, local);
+	m->dxn = carve(v, local);
+	m->dx = carve(v, local);
+	m->wide = carve(v, n * wide);
+	m->dwide = carve(v, n * wide);
+	m->dq = carve(v, n * own->q);
+	m->dk = carve(v, n * own->kv);
+	m->dv = carve(v, n * own->kv);
+	m->logits = carve(v, m->logits_rows * (own->vocab.to - own->vocab.from));
 	m->attention = carve(v, tr_attention_scratch(m->seq_max));
 	m->cosine = carve(v, m->seq_max * c->head_size / 2);
 	m->sine = carve(v, m->seq_max * c->head_size / 2);
 }
 
+static struct own own_of(const struct tr_model *m)
+{
+	const struct tr_model_config *c = &m->c;
+	const struct tr_pieces *p = &m->tp.pieces;
+	const struct tr_param *vocab = &m->reg.param[m->reg.embedding];
+	struct own own = { .vocab = { vocab->start[0], vocab->start[0] + vocab->count[0] } };
+
+	own.kv_heads = tr_cut(c->kv_heads, p->n, p->to) - tr_cut(c->kv_heads, p->n, p->from);
+	own.heads = own.kv_heads * (c->heads / c->kv_heads);
+	own.q = own.heads * c->head_size;
+	own.kv = own.kv_heads * c->head_size;
+	own.ffn = tr_cut(c->ffn, p->n, p->to) - tr_cut(c->ffn, p->n, p->from);
+	return own;
+}
+
+/* Makes what needs memory. `m` has the sizes of a call. */
+static int make_model(struct tr_model *m, const struct tr_tensorpar_opts *tp, int64_t seqs_max,
+		      struct tr_error *err)
+{
+	struct carving v = { .memory = NULL };
+	struct tr_backend *be = m->be;
+	int rc = tr_tensorpar_init(&m->tp, tp, be, m->c.hidden, m->tokens_max, err);
+
+	if (rc == 0)
+		rc = tr_registry_make(&m->reg, &m->c, &m->tp.pieces, &m->tp.tokens, err);
+	if (rc < 0)
+		return rc;
+	m->own = own_of(m);
+	m->local_max = m->tp.sp ? seqs_max * ((m->seq_max + tp->ranks->n - 1) / tp->ranks->n) :
+		m->tokens_max;
+	m->logits_rows = logits_rows(m);
+	carve_all(&v, m);
+	m->kept = calloc((size_t)m->c.layers + 1, sizeof(*m->kept));
+	m->w = be->alloc(be, (size_t)m->reg.weights);
+	m->memory = be->alloc(be, (size_t)v.used);
+	if (!m->kept || !m->w || !m->memory)
+		return tr_fail(err, TR_ENOMEM, "no memory for the weights and activations of the "
+			       "model; use a smaller micro-batch");
+	v = (struct carving){ .memory = m->memory };
+	carve_all(&v, m);
+	fill_tables(m);
+	return tr_crossentropy_init(&m->xent, &m->tp, &m->reg, m->logits_rows, err);
+}
+
 int tr_model_new(struct tr_model **model, const struct tr_model_config *c, struct tr_backend *be,
-		 int64_t tokens_max, int64_t seq_max, struct tr_error *err)
+		 const struct tr_tensorpar_opts *tp, int64_t seqs_max, int64_t seq_max,
+		 struct tr_error *err)
 {
 	struct tr_model *m = calloc(1, sizeof(*m));
-	struct carving v = { .memory = NULL };
 	int rc;
 
 	if (!m)
 		return tr_fail(err, TR_ENOMEM, "no memory for a model");
-	*m = (struct tr_model){ .c = *c, .be = be, .tokens_max = tokens_max, .seq_max = seq_max };
-	rc = tr_registry_make(&m->reg, c, err);
+	*m = (struct tr_model){ .c = *c, .be = be, .tokens_max = seqs_max * seq_max,
+				.seq_max = seq_max };
+	rc = make_model(m, tp, seqs_max, err);
 	if (rc < 0)
-		goto out;
-	carve_all(&v, m);
-	m->kept = calloc((size_t)c->layers + 1, sizeof(*m->kept));
-	m->w = be->alloc(be, (size_t)m->reg.weights);
-	m->memory = be->alloc(be, (size_t)v.used);
-	if (!m->kept || !m->w || !m->memory) {
-		rc = tr_fail(err, TR_ENOMEM, "no memory for the weights and activations of the "
-			     "model; use a smaller micro-batch");
-		goto out;
-	}
-	v = (struct carving){ .memory = m->memory };
-	carve_all(&v, m);
-	fill_tables(m);
-	*model = m;
-	m = NULL;
-out:
-	tr_model_free(m);
+		tr_model_free(m);
+	else
+		*model = m;
 	return rc;
 }
 
@@ -205,6 +249,8 @@ void tr_model_free(struct tr_model *m)
 	m->be->release(m->be, m->w);
 	m->be->release(m->be, m->memory);
 	free(m->kept);
+	tr_crossentropy_release(&m->xent);
+	tr_tensorpar_release(&m->tp);
 	tr_registry_release(&m->reg);
 	free(m);
 }
@@ -221,54 +267,111 @@ float *tr_model_weights(struct tr_model *m)
 
 static struct tr_attention attention(const struct tr_model *m, const struct kept *k)
 {
-	return (struct tr_attention){ .heads = m->c.heads, .kv_heads = m->c.kv_heads,
+	return (struct tr_attention){ .heads = m->own.heads, .kv_heads = m->own.kv_heads,
 		.size = m->c.head_size, .q = k->q, .k = k->k, .v = k->v, .stat = k->stat,
 		.scratch = m->attention };
 }
 
-/* Computes `next`, the input of the next layer, from k->x. Both may be the same memory. */
-static void layer_forward(struct tr_model *m, int64_t l, const struct tr_rows *rows,
-			  const struct kept *k, float *next)
+/* y = x w^T, whose sum is over all inputs, for all tokens. */
+static void column_linear(struct tr_model *m, const struct tr_linear *l, const float *x, float *y,
+			  int64_t n)
 {
-	const struct tr_model_config *c = &m->c;
-	struct tr_backend *be = m->be;
-	struct layer w = layer_of(m, l);
-	struct tr_attention a = attention(m, k);
-
-	be->norm(be, m->xn, k->root1, k->x, w.norm1, rows->n, c->hidden, c->norm_eps);
-	be->linear(be, &w.q, m->xn, k->q, rows->n);
-	be->linear(be, &w.k, m->xn, k->k, rows->n);
-	be->linear(be, &w.v, m->xn, k->v, rows->n);
-	be->rope(be, rows, k->q, c->heads, c->head_size, m->cosine, m->sine, 1);
-	be->rope(be, rows, k->k, c->kv_heads, c->head_size, m->cosine, m->sine, 1);
-	be->attention(be, rows, &a, k->o);
-	/* The residual is added to the finished product, and so is not part of its chains. */
-	be->linear(be, &w.o, k->o, k->mid, rows->n);
-	be->add(be, k->mid, k->x, rows->n * c->hidden);
-
-	be->norm(be, m->xn, k->root2, k->mid, w.norm2, rows->n, c->hidden, c->norm_eps);
-	be->linear(be, &w.gate, m->xn, k->gate, rows->n);
-	be->linear(be, &w.up, m->xn, k->up, rows->n);
-	be->swiglu(be, m->wide, k->gate, k->up, rows->n * c->ffn);
-	be->linear(be, &w.down, m->wide, next, rows->n);
-	be->add(be, next, k->mid, rows->n * c->hidden);
+	m->be->linear(m->be, l, (struct tr_span){ 0, l->in }, x, y, n);
 }
 
-void tr_model_forward(struct tr_model *m, const struct tr_rows *rows, int keep)
+/* dx = dy w, whose sum is over all outputs, for all tokens. */
+static void row_linear_input(struct tr_model *m, const struct tr_linear *l, const float *dy,
+			     float *dx, int64_t n)
+{
+	m->be->linear_input(m->be, l, (struct tr_span){ 0, l->out }, dy, dx, n, 0);
+}
+
+/* Sets y to the local rows of a sum over pieces. */
+static int sum_pieces(struct tr_model *m, const struct tr_rows *rows, const struct tr_term *term,
+		      int terms, float *y, struct tr_error *err)
+{
+	tr_sum_pieces(&m->tp, &m->reg, rows, term, terms, 0, rows->n, y);
+	return tr_sum_pieces_end(&m->tp, rows, y, err);
+}
+
+/* Computes the norm of x, and gathers it. */
+static int norm_and_gather(struct tr_model *m, const struct tr_rows *rows, const float *x,
+			   float *root, const float *w, const float **xn, struct tr_error *err)
+{
+	m->be->norm(m->be, m->xn, root, x, w, m->tp.local, m->c.hidden, m->c.norm_eps);
+	return tr_gather_rows(&m->tp, rows, m->xn, xn, err);
+}
+
+static int attention_forward(struct tr_model *m, int64_t l, const struct layer *w,
+			     const struct tr_rows *rows, const struct kept *k,
+			     struct tr_error *err)
+{
+	struct tr_term o = { w->o, param(m, l, TR_O), k->o, 0 };
+	struct tr_backend *be = m->be;
+	struct tr_attention a = attention(m, k);
+	const float *xn;
+	int rc = norm_and_gather(m, rows, k->x, k->root1, w->norm1, &xn, err);
+
+	if (rc < 0)
+		return rc;
+	column_linear(m, &w->q, xn, k->q, rows->n);
+	column_linear(m, &w->k, xn, k->k, rows->n);
+	column_linear(m, &w->v, xn, k->v, rows->n);
+	be->rope(be, rows, k->q, a.heads, a.size, m->cosine, m->sine, 1);
+	be->rope(be, rows, k->k, a.kv_heads, a.size, m->cosine, m->sine, 1);
+	be->attention(be, rows, &a, k->o);
+	rc = sum_pieces(m, rows, &o, 1, k->mid, err);
+	/* The residual is added to the finished product, and so is not part of its chains. */
+	if (rc == 0)
+		be->add(be, k->mid, k->x, m->tp.local * m->c.hidden);
+	return rc;
+}
+
+/* Computes `next`, the input of the next layer. It may be the memory of k->x. */
+static int mlp_forward(struct tr_model *m, int64_t l, const struct layer *w,
+		       const struct tr_rows *rows, const struct kept *k, float *next,
+		       struct tr_error *err)
+{
+	struct tr_term down = { w->down, param(m, l, TR_DOWN), m->wide, 0 };
+	struct tr_backend *be = m->be;
+	const float *xn;
+	int rc = norm_and_gather(m, rows, k->mid, k->root2, w->norm2, &xn, err);
+
+	if (rc < 0)
+		return rc;
+	column_linear(m, &w->gate, xn, k->gate, rows->n);
+	column_linear(m, &w->up, xn, k->up, rows->n);
+	be->swiglu(be, m->wide, k->gate, k->up, rows->n * m->own.ffn);
+	rc = sum_pieces(m, rows, &down, 1, next, err);
+	if (rc == 0)
+		be->add(be, next, k->mid, m->tp.local * m->c.hidden);
+	return rc;
+}
+
+int tr_model_forward(struct tr_model *m, const struct tr_rows *rows, int keep,
+		     struct tr_error *err)
 {
 	struct tr_backend *be = m->be;
+	const float *embedding = m->w + m->reg.param[m->reg.embedding].offset;
 	struct kept *last;
+	int rc;
 
-	be->embed(be, rows, m->kept[0].x, m->w + m->reg.param[m->reg.embedding].offset,
-		  m->c.hidden);
-	for (int64_t l = 0; l < m->c.layers; l++) {
+	tr_tensorpar_begin(&m->tp, rows);
+	rc = tr_embed_rows(&m->tp, rows, m->own.vocab, embedding, m->kept[0].x, err);
+	for (int64_t l = 0; rc == 0 && l < m->c.layers; l++) {
 		const struct kept *k = &m->kept[keep ? l : 0];
+		struct layer w = layer_of(m, l);
 
-		layer_forward(m, l, rows, k, keep ? m->kept[l + 1].x : k->x);
+		rc = attention_forward(m, l, &w, rows, k, err);
+		if (rc == 0)
+			rc = mlp_forward(m, l, &w, rows, k, keep ? m->kept[l + 1].x : k->x, err);
 	}
 	last = &m->kept[keep ? m->c.layers : 0];
-	be->norm(be, m->hidden, last->root1, last->x, m->w + m->reg.param[m->reg.norm].offset,
-		 rows->n, m->c.hidden, m->c.norm_eps);
+	if (rc == 0)
+		be->norm(be, m->hidden, last->root1, last->x,
+			 m->w + m->reg.param[m->reg.norm].offset, m->tp.local, m->c.hidden,
+			 m->c.norm_eps);
+	return rc;
 }
 
 /* Returns where the rows end whose logits are computed together with those of row `first`: after at
@@ -292,23 +395,27 @@ static int64_t logits_end(const struct tr_model *m, const struct tr_rows *rows, 
 	return end;
 }
 
-void tr_model_loss(struct tr_model *m, const struct tr_rows *rows, double scale, float *loss,
-		   int grad)
+int tr_model_loss(struct tr_model *m, const struct tr_rows *rows, double scale, float *loss,
+		  int grad, struct tr_error *err)
 {
 	struct tr_backend *be = m->be;
-	struct tr_linear l = head(m);
+	const struct tr_param *p = &m->reg.param[m->reg.head];
+	struct tr_term t = { head(m), p, m->logits, 1 };
 	int64_t end, size = m->c.hidden;
+	const float *hidden;
+	int rc = tr_gather_rows(&m->tp, rows, m->hidden, &hidden, err);
 
-	for (int64_t at = 0; at < rows->n; at = end) {
+	for (int64_t at = 0; rc == 0 && at < rows->n; at = end) {
 		end = logits_end(m, rows, at);
-		be->linear(be, &l, m->hidden + at * size, m->logits, end - at);
-		be->xent(be, rows, at, end, m->logits, m->c.vocab, loss, scale, grad);
-		if (!grad)
+		column_linear(m, &t.l, hidden + at * size, m->logits, end - at);
+		rc = tr_crossentropy(&m->xent, rows, at, end, m->logits, loss, scale, grad, err);
+		if (rc < 0 || !grad)
 			continue;
-		be->linear_input(be, &l, m->logits, m->dhidden + at * size, end - at, 0);
-		be->linear_weight(be, rows, at, end, m->logits, m->c.vocab, m->hidden + at * size,
-				  size, m->reg.param[m->reg.head].offset);
+		tr_sum_pieces(&m->tp, &m->reg, rows, &t, 1, at, end, m->dhidden);
+		be->linear_weight(be, rows, at, end, m->logits, t.l.out, hidden + at * size, size,
+				  p->offset);
 	}
+	return rc == 0 && grad ? tr_sum_pieces_end(&m->tp, rows, m->dhidden, err) : rc;
 }
 
 /* Adds the gradients of a weight and, if there is one, of its bias. */
@@ -320,68 +427,104 @@ static void gradients(struct tr_model *m, int64_t l, const struct tr_rows *rows,
 		param(m, l, which + 1) : NULL;
 	struct tr_backend *be = m->be;
 
-	be->linear_weight(be, rows, 0, rows->n, dy, p->shape[0], x, p->shape[1], p->offset);
+	be->linear_weight(be, rows, 0, rows->n, dy, p->count[0], x, p->count[1], p->offset);
 	if (bias)
-		be->linear_bias(be, rows, dy, p->shape[0], bias->offset);
+		be->linear_bias(be, rows, dy, p->count[0], bias->offset);
 }
 
-static void mlp_backward(struct tr_model *m, int64_t l, const struct tr_rows *rows,
-			 const struct kept *k, const struct layer *w)
+/* Computes the norm of x again, and gathers it. */
+static int norm_again(struct tr_model *m, const struct tr_rows *rows, const float *x,
+		      const float *root, const float *w, const float **xn, struct tr_error *err)
 {
+	m->be->norm_again(m->be, m->xn, root, x, w, m->tp.local, m->c.hidden);
+	return tr_gather_rows(&m->tp, rows, m->xn, xn, err);
+}
+
+/* Adds the gradient of the input of a norm to m->dx. */
+static void norm_backward(struct tr_model *m, const struct tr_rows *rows, const struct tr_param *p,
+			  const float *dy, const float *x, const float *root)
+{
+	m->be->norm_bwd(m->be, rows, &m->tp.tokens, m->dx, dy, x, root, m->w + p->offset,
+			m->c.hidden, p->offset, m->reg.weights - m->reg.norms);
+}
+
+static int mlp_backward(struct tr_model *m, int64_t l, const struct tr_rows *rows,
+			const struct kept *k, const struct layer *w, struct tr_error *err)
+{
+	struct tr_term terms[2] = { { w->gate, param(m, l, TR_GATE), m->wide, 1 },
+				    { w->up, param(m, l, TR_UP), m->dwide, 1 } };
+	int64_t n = rows->n, items = n * m->own.ffn;
 	struct tr_backend *be = m->be;
-	int64_t n = rows->n, size = m->c.hidden, items = n * m->c.ffn;
+	const float *dx, *xn;
+	int rc = tr_gather_rows(&m->tp, rows, m->dx, &dx, err);
 
+	if (rc < 0)
+		return rc;
 	be->swiglu(be, m->wide, k->gate, k->up, items);
-	gradients(m, l, rows, TR_DOWN, m->dx, m->wide);
-	be->linear_input(be, &w->down, m->dx, m->wide, n, 0);
+	gradients(m, l, rows, TR_DOWN, dx, m->wide);
+	row_linear_input(m, &w->down, dx, m->wide, n);
 	be->swiglu_bwd(be, m->wide, m->dwide, k->gate, k->up, items);
-	be->norm_again(be, m->xn, k->root2, k->mid, w->norm2, n, size);
-	gradients(m, l, rows, TR_GATE, m->wide, m->xn);
-	gradients(m, l, rows, TR_UP, m->dwide, m->xn);
-	be->linear_input(be, &w->gate, m->wide, m->dxn, n, 0);
-	be->linear_input(be, &w->up, m->dwide, m->dxn, n, 1);
-	be->norm_bwd(be, rows, m->dx, m->dxn, k->mid, k->root2, w->norm2, size,
-		     param(m, l, TR_NORM2)->offset);
+	rc = norm_again(m, rows, k->mid, k->root2, w->norm2, &xn, err);
+	if (rc < 0)
+		return rc;
+	gradients(m, l, rows, TR_GATE, m->wide, xn);
+	gradients(m, l, rows, TR_UP, m->dwide, xn);
+	rc = sum_pieces(m, rows, terms, 2, m->dxn, err);
+	if (rc == 0)
+		norm_backward(m, rows, param(m, l, TR_NORM2), m->dxn, k->mid, k->root2);
+	return rc;
 }
 
-static void attention_backward(struct tr_model *m, int64_t l, const struct tr_rows *rows,
-			       const struct kept *k, const struct layer *w)
+static int attention_backward(struct tr_model *m, int64_t l, const struct tr_rows *rows,
+			      const struct kept *k, const struct layer *w, struct tr_error *err)
 {
-	const struct tr_model_config *c = &m->c;
+	struct tr_term terms[3] = { { w->q, param(m, l, TR_Q), m->dq, 1 },
+				    { w->k, param(m, l, TR_K), m->dk, 1 },
+				    { w->v, param(m, l, TR_V), m->dv, 1 } };
 	struct tr_backend *be = m->be;
 	struct tr_attention a = attention(m, k);
-	int64_t n = rows->n;
+	const float *dx, *xn;
+	int rc = tr_gather_rows(&m->tp, rows, m->dx, &dx, err);
 
-	gradients(m, l, rows, TR_O, m->dx, k->o);
-	be->linear_input(be, &w->o, m->dx, m->wide, n, 0);
+	if (rc < 0)
+		return rc;
+	gradients(m, l, rows, TR_O, dx, k->o);
+	row_linear_input(m, &w->o, dx, m->wide, rows->n);
 	be->attention_bwd(be, rows, &a, k->o, m->wide, m->dq, m->dk, m->dv);
-	be->rope(be, rows, m->dq, c->heads, c->head_size, m->cosine, m->sine, -1);
-	be->rope(be, rows, m->dk, c->kv_heads, c->head_size, m->cosine, m->sine, -1);
-	be->norm_again(be, m->xn, k->root1, k->x, w->norm1, n, c->hidden);
-	gradients(m, l, rows, TR_Q, m->dq, m->xn);
-	gradients(m, l, rows, TR_K, m->dk, m->xn);
-	gradients(m, l, rows, TR_V, m->dv, m->xn);
-	be->linear_input(be, &w->q, m->dq, m->dxn, n, 0);
-	be->linear_input(be, &w->k, m->dk, m->dxn, n, 1);
-	be->linear_input(be, &w->v, m->dv, m->dxn, n, 1);
-	be->norm_bwd(be, rows, m->dx, m->dxn, k->x, k->root1, w->norm1, c->hidden,
-		     param(m, l, TR_NORM1)->offset);
+	be->rope(be, rows, m->dq, a.heads, a.size, m->cosine, m->sine, -1);
+	be->rope(be, rows, m->dk, a.kv_heads, a.size, m->cosine, m->sine, -1);
+	rc = norm_again(m, rows, k->x, k->root1, w->norm1, &xn, err);
+	if (rc < 0)
+		return rc;
+	gradients(m, l, rows, TR_Q, m->dq, xn);
+	gradients(m, l, rows, TR_K, m->dk, xn);
+	gradients(m, l, rows, TR_V, m->dv, xn);
+	rc = sum_pieces(m, rows, terms, 3, m->dxn, err);
+	if (rc == 0)
+		norm_backward(m, rows, param(m, l, TR_NORM1), m->dxn, k->x, k->root1);
+	return rc;
 }
 
-void tr_model_backward(struct tr_model *m, const struct tr_rows *rows)
+int tr_model_backward(struct tr_model *m, const struct tr_rows *rows, struct tr_error *err)
 {
-	const struct tr_param *norm = &m->reg.param[m->reg.norm];
 	const struct kept *last = &m->kept[m->c.layers];
 	struct tr_backend *be = m->be;
+	const float *dx;
+	int rc = 0;
 
-	be->zero(be, m->dx, rows->n * m->c.hidden);
-	be->norm_bwd(be, rows, m->dx, m->dhidden, last->x, last->root1, m->w + norm->offset,
-		     m->c.hidden, norm->offset);
-	for (int64_t l = m->c.layers - 1; l >= 0; l--) {
+	be->zero(be, m->dx, m->tp.local * m->c.hidden);
+	norm_backward(m, rows, &m->reg.param[m->reg.norm], m->dhidden, last->x, last->root1);
+	for (int64_t l = m->c.layers - 1; rc == 0 && l >= 0; l--) {
 		struct layer w = layer_of(m, l);
 
-		mlp_backward(m, l, rows, &m->kept[l], &w);
-		attention_backward(m, l, rows, &m->kept[l], &w);
+		rc = mlp_backward(m, l, rows, &m->kept[l], &w, err);
+		if (rc == 0)
+			rc = attention_backward(m, l, rows, &m->kept[l], &w, err);
 	}
-	be->embed_bwd(be, rows, m->dx, m->c.hidden, m->reg.param[m->reg.embedding].offset);
+	if (rc == 0)
+		rc = tr_gather_rows(&m->tp, rows, m->dx, &dx, err);
+	if (rc == 0)
+		be->embed_bwd(be, rows, m->own.vocab, dx, m->c.hidden,
+			      m->reg.param[m->reg.embedding].offset);
+	return rc;
 }

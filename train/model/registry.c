@@ -13,40 +13,54 @@ enum { ALIGN = 16 };                    /* items: a vector of the row operations
 
 struct shape {
 	const char *suffix;
-	int64_t rows, columns;          /* rows 0: a vector */
+	int64_t rows, columns;          /* columns 0: a vector */
+	int axis;                       /* that is cut; -1: none */
+	int64_t unit;
 	float fill;
 };
 
-static int add(struct tr_registry *r, const char *name, int64_t rows, int64_t columns, float fill)
+static int add(struct tr_registry *r, const char *name, const struct shape *s)
 {
 	struct tr_param *p = &r->param[r->n];
 
-	*p = (struct tr_param){ .ndim = rows ? 2 : 1, .shape = { rows ? rows : columns, columns },
-				.items = (rows ? rows : 1) * columns, .offset = r->weights,
-				.tied_to = -1, .decay = rows != 0, .fill = fill };
+	*p = (struct tr_param){ .ndim = s->columns ? 2 : 1,
+				.shape = { s->rows, s->columns ? s->columns : 1 }, .axis = s->axis,
+				.unit = s->unit, .tied_to = -1, .decay = s->columns != 0,
+				.fill = s->fill };
 	snprintf(p->name, sizeof(p->name), "%s", name);
 	p->crc = tr_crc64(p->name);
-	r->weights += (p->items + ALIGN - 1) / ALIGN * ALIGN;
-	r->distinct += p->items;
+	for (int d = 0; d < 2; d++) {
+		int64_t units = p->shape[d] / s->unit;
+
+		p->count[d] = p->shape[d];
+		if (d != s->axis)
+			continue;
+		p->start[d] = tr_cut(units, r->pieces.n, r->pieces.from) * s->unit;
+		p->count[d] = tr_cut(units, r->pieces.n, r->pieces.to) * s->unit - p->start[d];
+	}
+	p->items = p->count[0] * p->count[1];
+	r->distinct += p->shape[0] * p->shape[1];
 	return r->n++;
 }
 
+/* Queries, keys and values are cut by kv heads, with the queries of each. */
 static void add_layer(struct tr_registry *r, const struct tr_model_config *c, int64_t l)
 {
 	int64_t q = c->heads * c->head_size, kv = c->kv_heads * c->head_size;
+	int64_t group = q / c->kv_heads, head = c->head_size;
 	const struct shape shapes[TR_LAYER_PARAMS] = {
-		[TR_NORM1] = { "input_layernorm.weight", 0, c->hidden, 1 },
-		[TR_Q] = { "self_attn.q_proj.weight", q, c->hidden, 0 },
-		[TR_Q_BIAS] = { "self_attn.q_proj.bias", 0, q, 0 },
-		[TR_K] = { "self_attn.k_proj.weight", kv, c->hidden, 0 },
-		[TR_K_BIAS] = { "self_attn.k_proj.bias", 0, kv, 0 },
-		[TR_V] = { "self_attn.v_proj.weight", kv, c->hidden, 0 },
-		[TR_V_BIAS] = { "self_attn.v_proj.bias", 0, kv, 0 },
-		[TR_O] = { "self_attn.o_proj.weight", c->hidden, q, 0 },
-		[TR_NORM2] = { "post_attention_layernorm.weight", 0, c->hidden, 1 },
-		[TR_GATE] = { "mlp.gate_proj.weight", c->ffn, c->hidden, 0 },
-		[TR_UP] = { "mlp.up_proj.weight", c->ffn, c->hidden, 0 },
-		[TR_DOWN] = { "mlp.down_proj.weight", c->hidden, c->ffn, 0 },
+		[TR_NORM1] = { "input_layernorm.weight", c->hidden, 0, -1, 1, 1 },
+		[TR_Q] = { "self_attn.q_proj.weight", q, c->hidden, 0, group, 0 },
+		[TR_Q_BIAS] = { "self_attn.q_proj.bias", q, 0, 0, group, 0 },
+		[TR_K] = { "self_attn.k_proj.weight", kv, c->hidden, 0, head, 0 },
+		[TR_K_BIAS] = { "self_attn.k_proj.bias", kv, 0, 0, head, 0 },
+		[TR_V] = { "self_attn.v_proj.weight", kv, c->hidden, 0, head, 0 },
+		[TR_V_BIAS] = { "self_attn.v_proj.bias", kv, 0, 0, head, 0 },
+		[TR_O] = { "self_attn.o_proj.weight", c->hidden, q, 1, group, 0 },
+		[TR_NORM2] = { "post_attention_layernorm.weight", c->hidden, 0, -1, 1, 1 },
+		[TR_GATE] = { "mlp.gate_proj.weight", c->ffn, c->hidden, 0, 1, 0 },
+		[TR_UP] = { "mlp.up_proj.weight", c->ffn, c->hidden, 0, 1, 0 },
+		[TR_DOWN] = { "mlp.down_proj.weight", c->hidden, c->ffn, 1, 1, 0 },
 	};
 	char name[96];
 
@@ -55,37 +69,60 @@ static void add_layer(struct tr_registry *r, const struct tr_model_config *c, in
 
 		snprintf(name, sizeof(name), "model.layers.%" PRId64 ".%s", l, shapes[i].suffix);
 		r->layer[l * TR_LAYER_PARAMS + i] = bias && !c->qkv_bias ? -1 :
-			add(r, name, shapes[i].rows, shapes[i].columns, shapes[i].fill);
+			add(r, name, &shapes[i]);
 	}
 }
 
-int tr_registry_make(struct tr_registry *r, const struct tr_model_config *c, struct tr_error *err)
+static void place(struct tr_param *p, int64_t *at)
 {
+	p->offset = *at;
+	*at += (p->items + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+/* Places the parameters in the flat buffers. */
+static void lay_out(struct tr_registry *r)
+{
+	int64_t at = 0;
+
+	for (int i = 0; i < r->n; i++)
+		if (r->param[i].axis >= 0 && r->param[i].tied_to < 0)
+			place(&r->param[i], &at);
+	r->norms = at;
+	for (int i = 0; i < r->n; i++)
+		if (r->param[i].axis < 0)
+			place(&r->param[i], &at);
+	r->weights = at;
+	at += (r->weights - r->norms) * (r->tokens.to - r->tokens.from - 1);
+	if (r->param[r->head].tied_to >= 0)
+		place(&r->param[r->head], &at);
+	r->gradients = at;
+}
+
+int tr_registry_make(struct tr_registry *r, const struct tr_model_config *c,
+		     const struct tr_pieces *pieces, const struct tr_pieces *tokens,
+		     struct tr_error *err)
+{
+	const struct shape vocab = { "", c->vocab, c->hidden, 0, 1, 0 };
+	const struct shape norm = { "", c->hidden, 0, -1, 1, 1 };
 	size_t layers = (size_t)c->layers;
 
-	*r = (struct tr_registry){ .n = 0 };
+	*r = (struct tr_registry){ .pieces = *pieces, .tokens = *tokens };
 	r->param = calloc(layers * TR_LAYER_PARAMS + 3, sizeof(*r->param));
 	r->layer = calloc(layers * TR_LAYER_PARAMS, sizeof(*r->layer));
 	if (!r->param || !r->layer) {
 		tr_registry_release(r);
 		return tr_fail(err, TR_ENOMEM, "no memory for the list of parameters");
 	}
-	r->embedding = add(r, "model.embed_tokens.weight", c->vocab, c->hidden, 0);
+	r->embedding = add(r, "model.embed_tokens.weight", &vocab);
 	for (int64_t l = 0; l < c->layers; l++)
 		add_layer(r, c, l);
-	r->norm = add(r, "model.norm.weight", 0, c->hidden, 1);
-	r->gradients = r->weights;
-	r->head = add(r, "lm_head.weight", c->vocab, c->hidden, 0);
+	r->norm = add(r, "model.norm.weight", &norm);
+	r->head = add(r, "lm_head.weight", &vocab);
 	if (c->tied) {
-		int64_t weights = r->gradients;
-
-		r->gradients = r->weights;
-		r->weights = weights;
-		r->distinct -= r->param[r->head].items;
+		r->distinct -= c->vocab * c->hidden;
 		r->param[r->head].tied_to = r->embedding;
-	} else {
-		r->gradients = r->weights;
 	}
+	lay_out(r);
 	return 0;
 }
 
@@ -96,29 +133,46 @@ void tr_registry_release(struct tr_registry *r)
 	*r = (struct tr_registry){ .n = 0 };
 }
 
+int64_t tr_param_cut(const struct tr_registry *r, const struct tr_param *p, int piece)
+{
+	return tr_cut(p->shape[p->axis] / p->unit, r->pieces.n, piece) * p->unit -
+		p->start[p->axis];
+}
+
+/* Returns the index of the first item of a row of the box in the whole parameter. */
+static int64_t row_begin(const struct tr_param *p, int64_t row)
+{
+	return (p->start[0] + row) * p->shape[1] + p->start[1];
+}
+
 uint64_t tr_registry_hash(const struct tr_registry *r, const float *weights, int64_t i, int64_t n)
 {
 	uint64_t sum = 0;
 
 	for (int j = 0; j < r->n; j++) {
 		const struct tr_param *p = &r->param[j];
-		int64_t from = tr_cut(p->items, n, i), to = tr_cut(p->items, n, i + 1);
+		int64_t from = tr_cut(p->count[0], n, i), to = tr_cut(p->count[0], n, i + 1);
 
-		if (p->tied_to < 0)
-			sum += tr_item_hash(p->crc, weights + p->offset + from, from, to - from);
+		if (p->tied_to >= 0 || (p->axis < 0 && r->pieces.from > 0))
+			continue;
+		for (int64_t row = from; row < to; row++)
+			sum += tr_item_hash(p->crc, weights + p->offset + row * p->count[1],
+					    row_begin(p, row), p->count[1]);
 	}
 	return sum;
 }
 
-static void draw_matrix(float *to, const struct tr_param *p, uint64_t seed, double range)
+/* Two items next to each other come from one draw; a row of a box may begin with the second. */
+static void draw_row(float *to, const struct tr_param *p, int64_t row, uint64_t seed, double range)
 {
-	for (int64_t i = 0; i < p->items; i += 2) {
-		double x[2];
+	int64_t first = row_begin(p, row);
+	double x[2] = { 0, 0 };
 
-		tr_random_normal(seed, TR_RANDOM_INIT, p->crc, (uint64_t)(i / 2), x);
-		to[i] = (float)(x[0] * range);
-		if (i + 1 < p->items)
-			to[i + 1] = (float)(x[1] * range);
+	for (int64_t i = 0; i < p->count[1]; i++) {
+		if (i == 0 || (first + i) % 2 == 0)
+			tr_random_normal(seed, TR_RANDOM_INIT, p->crc, (uint64_t)((first + i) / 2),
+					 x);
+		to[i] = (float)(x[(first + i) % 2] * range);
 	}
 }
 
@@ -130,10 +184,9 @@ void tr_registry_draw(const struct tr_registry *r, float *weights, uint64_t seed
 
 		if (p->tied_to >= 0)
 			continue;
-		if (p->ndim == 2)
-			draw_matrix(to, p, seed, range);
-		else
-			for (int64_t i = 0; i < p->items; i++)
-				to[i] = p->fill;
+		for (int64_t i = 0; p->ndim == 1 && i < p->items; i++)
+			to[i] = p->fill;
+		for (int64_t row = 0; p->ndim == 2 && row < p->count[0]; row++)
+			draw_row(to + row * p->count[1], p, row, seed, range);
 	}
 }

@@ -1,18 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The list of the parameters of a model. Allocation, initialisation, the optimizer, the hash and
- * checkpoints all work from it. */
+/* The list of the parameters of a model, and the shard of each that this rank has. Allocation,
+ * initialisation, the optimizer, the hash and checkpoints all work from it. */
 #ifndef REGISTRY_H
 #define REGISTRY_H
 #include <stdint.h>
 
 #include "modelconfig.h"
+#include "sumtree.h"
 
 struct tr_param {
 	char name[96];                  /* of Hugging Face */
 	uint64_t crc;                   /* of the name */
 	int ndim;
-	int64_t shape[2];
-	int64_t items;
+	int64_t shape[2];               /* of the whole parameter; a vector is [n, 1] */
+	/* The dimension that is cut into pieces; -1: each rank has the whole parameter. Its
+	 * shape[axis] / unit units are cut by tr_cut; the items of a unit stay together. */
+	int axis;
+	int64_t unit;
+	int64_t start[2], count[2];     /* the box of this rank */
+	int64_t items;                  /* of the box */
 	int64_t offset;                 /* in a flat buffer of weights or gradients */
 	/* -1, or the number of the parameter that has the weights of this one. Each of the two has
 	 * a gradient of its own; they are added after the reduction. */
@@ -28,18 +34,33 @@ enum tr_layer_param {
 struct tr_registry {
 	struct tr_param *param;
 	int n;
-	int64_t weights;                /* items of a flat buffer of weights; padding is zero */
-	int64_t gradients;              /* of one of gradients; a tied head is behind the weights */
-	int64_t distinct;               /* items without padding and tied parameters */
+	struct tr_pieces pieces;        /* of the dimensions that are cut: those of this rank */
+	/* A flat buffer of weights has the parameters that are cut, and from item `norms` on those
+	 * of which each rank has all. Padding is zero. */
+	int64_t weights, norms;
+	/* One of gradients has the same items. The gradients of the norms are sums over tokens,
+	 * which are cut into pieces. Those of the first piece of this rank are at `norms`, those of
+	 * each further one behind them. A tied head is at the end. */
+	int64_t gradients;
+	struct tr_pieces tokens;        /* the pieces of tokens of this rank */
+	int64_t distinct;               /* items of the whole model, without tied parameters */
 	int embedding, norm, head;      /* numbers; the head may be tied to the embedding */
 	int *layer;                     /* [layers * TR_LAYER_PARAMS]; -1: absent */
 };
-int tr_registry_make(struct tr_registry *r, const struct tr_model_config *c, struct tr_error *err);
+/* Makes the list for the rank that has these pieces of each dimension that is cut, and sums the
+ * gradients of the norms over those pieces of the tokens. pieces->n divides the kv heads. */
+int tr_registry_make(struct tr_registry *r, const struct tr_model_config *c,
+		     const struct tr_pieces *pieces, const struct tr_pieces *tokens,
+		     struct tr_error *err);
 void tr_registry_release(struct tr_registry *r);
-/* Returns the sum of tr_item_hash over all parameters that are not tied, for share i of n of the
- * items of each. The shares add up to the hash of the model. */
+/* Returns where piece `piece` of the dimension that is cut begins in the box of this rank. */
+int64_t tr_param_cut(const struct tr_registry *r, const struct tr_param *p, int piece);
+/* Returns the sum of tr_item_hash over the boxes of all parameters that are not tied, for share i
+ * of n of each box. A parameter that is not cut counts on the rank of piece 0 only. So the shares
+ * of all ranks add up to the hash of the model. */
 uint64_t tr_registry_hash(const struct tr_registry *r, const float *weights, int64_t i, int64_t n);
 /* Sets the initial weights: matrices are drawn from a normal distribution with deviation `range`,
- * vectors have their fill. An item depends only on the seed, the name and its index. */
+ * vectors have their fill. An item depends only on the seed, the name and its index in the whole
+ * parameter. */
 void tr_registry_draw(const struct tr_registry *r, float *weights, uint64_t seed, double range);
 #endif

@@ -27,11 +27,12 @@ struct tr_adamw_step {
 	/* ds = p * (dp - delta) * scale, in place of dp. */                                    \
 	void tr_softmax_bwd_##isa(float *dp, const float *p, float delta, float scale,          \
 				  int64_t n);                                                   \
-	/* Returns -log softmax(x)[target]. *max and *sum are for tr_xent_bwd. */               \
-	float tr_xent_##isa(const float *x, int64_t n, int64_t target, float *max, float *sum); \
-	/* x = (softmax(x) - [i == target]) * weight. */                                        \
-	void tr_xent_bwd_##isa(float *x, int64_t n, int64_t target, float max, float sum,       \
-			       float weight);                                                   \
+	/* Largest x[i]; -inf if n is 0. */                                                     \
+	float tr_max_##isa(const float *x, int64_t n);                                          \
+	/* Sum of exp(x[i] - max). */                                                           \
+	float tr_exp_sum_##isa(const float *x, int64_t n, float max);                           \
+	/* x = exp(x - max) * factor. */                                                        \
+	void tr_exp_times_##isa(float *x, int64_t n, float max, float factor);                  \
 	/* y = x * factor * w. */                                                               \
 	void tr_norm_##isa(float *y, const float *x, float factor, const float *w, int64_t n);  \
 	/* dx += factor * (dy * w - x * mean). */                                               \
@@ -70,8 +71,9 @@ struct tr_rowops {
 	void (*softmax)(float *, int64_t, float, float *, float *);
 	void (*softmax_again)(float *, int64_t, float, float, float);
 	void (*softmax_bwd)(float *, const float *, float, float, int64_t);
-	float (*xent)(const float *, int64_t, int64_t, float *, float *);
-	void (*xent_bwd)(float *, int64_t, int64_t, float, float, float);
+	float (*max)(const float *, int64_t);
+	float (*exp_sum)(const float *, int64_t, float);
+	void (*exp_times)(float *, int64_t, float, float);
 	void (*norm)(float *, const float *, float, const float *, int64_t);
 	void (*norm_bwd)(float *, const float *, const float *, float, float, const float *,
 			 int64_t);
@@ -88,7 +90,8 @@ struct tr_rowops {
 };
 #define TR_ROWOPS(isa)                                                                          \
 	{ tr_dot_##isa, tr_softmax_##isa, tr_softmax_again_##isa, tr_softmax_bwd_##isa,         \
-	  tr_xent_##isa, tr_xent_bwd_##isa, tr_norm_##isa, tr_norm_bwd_##isa, tr_dot3_##isa,    \
-	  tr_norm_weight_##isa, tr_add_##isa, tr_swiglu_##isa, tr_swiglu_bwd_##isa,             \
-	  tr_rope_##isa, tr_adamw_##isa, tr_absmax_##isa, tr_squares_##isa }
+	  tr_max_##isa, tr_exp_sum_##isa, tr_exp_times_##isa, tr_norm_##isa, tr_norm_bwd_##isa, \
+	  tr_dot3_##isa, tr_norm_weight_##isa, tr_add_##isa, tr_swiglu_##isa,                   \
+	  tr_swiglu_bwd_##isa, tr_rope_##isa, tr_adamw_##isa, tr_absmax_##isa,                  \
+	  tr_squares_##isa }
 #endif

@@ -6,7 +6,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "elementary.h"
 #include "rowops.h"
 
 #define PASTE2(a, b) a##_##b
@@ -152,7 +151,7 @@ float OP(dot3)(const float *dy, const float *w, const float *x, int64_t n)
 	return lanes_sum(s);
 }
 
-static float row_max(const float *x, int64_t n)
+float OP(max)(const float *x, int64_t n)
 {
 	vec m = all(-INFINITY);
 
@@ -165,7 +164,7 @@ void OP(softmax)(float *x, int64_t n, float scale, float *max, float *inverse)
 	const vec by = all(scale);
 	vec m, s = all(0.0f), e;
 
-	*max = row_max(x, n) * scale;
+	*max = OP(max)(x, n) * scale;
 	m = all(*max);
 	EACH(n, {
 		e = exponential(load(x + at) * by - m);
@@ -199,25 +198,22 @@ void OP(softmax_bwd)(float *dp, const float *p, float delta, float scale, int64_
 			(load_some(dp + at, left, 0) - d) * by, left));
 }
 
-float OP(xent)(const float *x, int64_t n, int64_t target, float *max, float *sum)
+float OP(exp_sum)(const float *x, int64_t n, float max)
 {
-	vec m, s = all(0.0f);
+	const vec m = all(max);
+	vec s = all(0.0f);
 
-	*max = row_max(x, n);
-	m = all(*max);
 	EACH(n, s += exponential(load(x + at) - m),
 	     s += exponential(load_some(x + at, left, -INFINITY) - m));
-	*sum = lanes_sum(s);
-	return (float)(tr_log((double)*sum) + ((double)*max - (double)x[target]));
+	return lanes_sum(s);
 }
 
-void OP(xent_bwd)(float *x, int64_t n, int64_t target, float max, float sum, float weight)
+void OP(exp_times)(float *x, int64_t n, float max, float factor)
 {
-	const vec m = all(max), by = all(weight / sum);
+	const vec m = all(max), by = all(factor);
 
 	EACH(n, store(x + at, exponential(load(x + at) - m) * by),
 	     store_some(x + at, exponential(load_some(x + at, left, 0) - m) * by, left));
-	x[target] -= weight;
 }
 
 void OP(norm)(float *y, const float *x, float factor, const float *w, int64_t n)

@@ -4,6 +4,8 @@
 #define ROWS_H
 #include <stdint.h>
 
+#include "sumtree.h"
+
 struct tr_rows {
 	int64_t n;                      /* tokens */
 	int64_t seqs;
@@ -15,4 +17,6 @@ struct tr_rows {
 
 	float *const *grad;             /* [seqs], the gradient buffer of the sequence's leaf */
 };
+/* Returns how many tokens are in these pieces, if the tokens of each sequence are cut into them. */
+int64_t tr_rows_in(const struct tr_rows *rows, const struct tr_pieces *pieces);
 #endif

@@ -8,17 +8,20 @@
 #include "sumtree.h"
 
 int tr_gradient_norm(const struct tr_registry *reg, const struct tr_isa *isa,
-		     const struct tr_ranks *ranks, const float *grad, double *norm,
+		     const struct tr_mesh *mesh, const float *grad, double *norm,
 		     struct tr_error *err)
 {
-	int64_t from = tr_cut(reg->weights, ranks->n, ranks->rank);
-	int64_t to = tr_cut(reg->weights, ranks->n, ranks->rank + 1), sum[2] = { 0, 0 };
+	/* The ranks of dp share the items. Parameters that all ranks of tp have are at the end, and
+	 * count on the first of them. */
+	int64_t items = reg->pieces.from ? reg->norms : reg->weights;
+	int64_t from = tr_cut(items, mesh->dp.n, mesh->dp.rank), sum[2] = { 0, 0 };
+	int64_t to = tr_cut(items, mesh->dp.n, mesh->dp.rank + 1);
 	float most = isa->row.absmax(grad + from, to - from);
 	uint64_t bits = 0, sums[2];
 	int exponent, rc;
 
 	memcpy(&bits, &most, sizeof(most));
-	rc = tr_allreduce(ranks, &bits, 1, TR_MAX, err);
+	rc = tr_allreduce(mesh->all, &bits, 1, TR_MAX, err);
 	if (rc < 0)
 		return rc;
 	memcpy(&most, &bits, sizeof(most));
@@ -28,7 +31,7 @@ int tr_gradient_norm(const struct tr_registry *reg, const struct tr_isa *isa,
 	frexp((double)most, &exponent);
 	isa->row.squares(grad + from, to - from, ldexp(1, -exponent), sum);
 	memcpy(sums, sum, sizeof(sums));
-	rc = tr_allreduce(ranks, sums, 2, TR_SUM, err);
+	rc = tr_allreduce(mesh->all, sums, 2, TR_SUM, err);
 	if (rc < 0)
 		return rc;
 	memcpy(sum, sums, sizeof(sums));

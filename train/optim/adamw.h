@@ -3,7 +3,7 @@
 #ifndef ADAMW_H
 #define ADAMW_H
 #include "backend.h"
-#include "ranks.h"
+#include "rankmesh.h"
 #include "registry.h"
 
 struct tr_adamw {
@@ -16,11 +16,11 @@ struct tr_gate {
 	int (*wait)(void *arg, int param, struct tr_error *err);
 	void *arg;
 };
-/* Sets *norm to the norm of the gradient of all weights. The squares are added as integers, so the
- * bits depend on no order and not on the number of ranks. The norm is NaN or infinite if an item
- * is. [collective] */
+/* Sets *norm to the norm of the gradient of all weights, each of which counts once. The squares are
+ * added as integers, so the bits depend on no order and not on the number of ranks. The norm is NaN
+ * or infinite if an item is. [collective] */
 int tr_gradient_norm(const struct tr_registry *reg, const struct tr_isa *isa,
-		     const struct tr_ranks *ranks, const float *grad, double *norm,
+		     const struct tr_mesh *mesh, const float *grad, double *norm,
 		     struct tr_error *err);
 /* Makes an update with learning rate lr and the gradients multiplied by scale.
  * gate  NULL: no save can be in flight. */

@@ -6,7 +6,7 @@
 #include "leafsum.h"
 #include "sumtree.h"
 
-enum { BUFFERS_MAX = 512 };
+enum { BUFFERS_MAX = 512, NODES_MAX = 64 };
 
 struct node {                           /* leaves [from, to), added up */
 	int from, to;
@@ -15,7 +15,7 @@ struct node {                           /* leaves [from, to), added up */
 struct tr_leafgrads {
 	const struct tr_registry *reg;
 	struct tr_backend *be;
-	const struct tr_ranks *ranks;
+	const struct tr_mesh *mesh;
 	int leaves, from, to;
 	/* In order of leaves: closed nodes, then leaves that are open. */
 	struct node node[BUFFERS_MAX];
@@ -26,7 +26,7 @@ struct tr_leafgrads {
 };
 
 int tr_leafgrads_new(struct tr_leafgrads **lg, const struct tr_registry *reg,
-		     struct tr_backend *be, const struct tr_ranks *ranks, int leaves,
+		     struct tr_backend *be, const struct tr_mesh *mesh, int leaves,
 		     struct tr_error *err)
 {
 	struct tr_leafgrads *g = calloc(1, sizeof(*g));
@@ -35,9 +35,9 @@ int tr_leafgrads_new(struct tr_leafgrads **lg, const struct tr_registry *reg,
 		return tr_fail(err, TR_ENOMEM, "no memory for gradients");
 	g->reg = reg;
 	g->be = be;
-	g->ranks = ranks;
+	g->mesh = mesh;
 	g->leaves = leaves;
-	tr_leaves_of(ranks, leaves, &g->from, &g->to);
+	tr_leaves_of(&mesh->dp, leaves, &g->from, &g->to);
 	*lg = g;
 	return 0;
 }
@@ -116,6 +116,40 @@ void tr_leafgrads_close(struct tr_leafgrads *lg, int leaf)
 	}
 }
 
+/* Adds up pieces [low, low + n) of the gradients of the norms in place of the first of them, which
+ * is returned. */
+static float *sum_norms(struct tr_leafgrads *lg, float *grad, int low, int n)
+{
+	const struct tr_registry *reg = lg->reg;
+	int64_t items = reg->weights - reg->norms;
+	float *first = grad + reg->norms + (low - reg->tokens.from) * items;
+
+	if (n > 1) {
+		int left = tr_tree_left(n);
+
+		sum_norms(lg, grad, low, left);
+		lg->be->add(lg->be, first, sum_norms(lg, grad, low + left, n - left), items);
+	}
+	return first;
+}
+
+/* Adds up the gradients of the norms over the pieces of the tokens. With sequence parallelism the
+ * ranks of tp have different pieces. */
+static int reduce_norms(struct tr_leafgrads *lg, float *grad, struct tr_error *err)
+{
+	const struct tr_pieces *tokens = &lg->reg->tokens;
+	int end[NODES_MAX], low = tokens->from;
+	int nodes = tr_tree_nodes(tokens->n, tokens->from, tokens->to, end);
+	float *node[NODES_MAX];
+
+	for (int i = 0; i < nodes; low = end[i++])
+		node[i] = sum_norms(lg, grad, low, end[i] - low);
+	if (tokens->to - tokens->from == tokens->n)
+		return 0;
+	return tr_sum_leaves(&lg->mesh->tp, tokens->n, node, lg->reg->weights - lg->reg->norms,
+			     lg->be->isa->row.add, err);
+}
+
 int tr_leafgrads_reduce(struct tr_leafgrads *lg, float **grad, struct tr_error *err)
 {
 	const struct tr_param *head = &lg->reg->param[lg->reg->head];
@@ -127,8 +161,10 @@ int tr_leafgrads_reduce(struct tr_leafgrads *lg, float **grad, struct tr_error *
 		return tr_fail(err, TR_EBUG, "the gradients of a step are not complete");
 	for (int i = 0; i < lg->n; i++)
 		node[i] = lg->node[i].grad;
-	rc = tr_sum_leaves(lg->ranks, lg->leaves, node, lg->reg->gradients, lg->be->isa->row.add,
-			   err);
+	rc = tr_sum_leaves(&lg->mesh->dp, lg->leaves, node, lg->reg->gradients,
+			   lg->be->isa->row.add, err);
+	if (rc == 0)
+		rc = reduce_norms(lg, node[0], err);
 	if (rc < 0)
 		return rc;
 	if (head->tied_to >= 0)

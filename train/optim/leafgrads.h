@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The gradients of a step. Each leaf that is being computed has a buffer. The buffers of leaves
- * that are complete are added up to nodes of the tree, and in the end those of all ranks. */
+ * that are complete are added up to nodes of the tree, and in the end those of all ranks of dp. */
 #ifndef LEAFGRADS_H
 #define LEAFGRADS_H
 #include "backend.h"
-#include "ranks.h"
+#include "rankmesh.h"
 #include "registry.h"
 
 struct tr_leafgrads;
 
-/* leaves  of all ranks, whose number divides it. */
+/* leaves  of all ranks of dp, whose number divides it. */
 int tr_leafgrads_new(struct tr_leafgrads **lg, const struct tr_registry *reg,
-		     struct tr_backend *be, const struct tr_ranks *ranks, int leaves,
+		     struct tr_backend *be, const struct tr_mesh *mesh, int leaves,
 		     struct tr_error *err);
 void tr_leafgrads_free(struct tr_leafgrads *lg);
 /* Sets *from and *to to the leaves [from, to) of this rank. */
@@ -22,8 +22,9 @@ void tr_leafgrads_range(const struct tr_leafgrads *lg, int *from, int *to);
 float *tr_leafgrads_of(struct tr_leafgrads *lg, int leaf);
 /* Closes a leaf and all before it: nothing must be added to them any more. */
 void tr_leafgrads_close(struct tr_leafgrads *lg, int leaf);
-/* Sets *grad to the sum over the leaves of all ranks, and adds the gradient of a tied head to that
- * of the embedding. All leaves must be closed. *grad is valid until the next tr_leafgrads_of.
+/* Sets *grad to the sum over the leaves of all ranks, adds up the gradients of the norms over the
+ * pieces of the tokens, and adds the gradient of a tied head to that of the embedding. All leaves
+ * must be closed. *grad is valid until the next tr_leafgrads_of.
  * [collective] */
 int tr_leafgrads_reduce(struct tr_leafgrads *lg, float **grad, struct tr_error *err);
 #endif

@@ -247,9 +247,9 @@ static int note(const struct tr_store *s, const char *key, uint64_t *x, struct t
 	return 0;
 }
 
-enum { NOTES = 7, NOTES_NEEDED = 5 };
+enum { NOTES = 8, NOTES_NEEDED = 5 };
 static const char *const keys[NOTES] = { "train.consumed_samples", "train.tokens", "train.seed",
-	"train.virtual", "adam.step", "train.data_tokens", "train.data_hash" };
+	"train.virtual", "adam.step", "train.data_tokens", "train.data_hash", "train.virtual_tp" };
 
 static int read_notes(const struct tr_store *s, struct tr_progress *p, struct tr_error *err)
 {
@@ -265,7 +265,7 @@ static int read_notes(const struct tr_store *s, struct tr_progress *p, struct tr
 	*p = (struct tr_progress){ .step = sheaf_checkpoint_number(s->found),
 		.consumed = (int64_t)x[0], .tokens = (int64_t)x[1], .seed = x[2],
 		.virtual_dp = (int64_t)x[3], .adam_step = (int64_t)x[4],
-		.data_tokens = (int64_t)x[5], .data_hash = x[6] };
+		.data_tokens = (int64_t)x[5], .data_hash = x[6], .virtual_tp = (int64_t)x[7] };
 	return 0;
 }
 
@@ -379,8 +379,11 @@ static int add_tensor(struct sheaf_state *state, const struct tr_param *p, const
 				     .data = data + p->offset };
 
 	snprintf(name, sizeof(name), "%s%s", p->name, suffix);
-	for (int d = 0; d < p->ndim; d++)
-		slice.shape[d] = slice.count[d] = p->shape[d];
+	for (int d = 0; d < p->ndim; d++) {
+		slice.shape[d] = p->shape[d];
+		slice.start[d] = p->start[d];
+		slice.count[d] = p->count[d];
+	}
 	return sheaf_state_add(state, &slice, err);
 }
 
@@ -450,7 +453,7 @@ static void add_notes(struct tr_store *s, const struct tr_progress *p)
 {
 	const uint64_t x[NOTES] = { (uint64_t)p->consumed, (uint64_t)p->tokens, p->seed,
 		(uint64_t)p->virtual_dp, (uint64_t)p->adam_step, (uint64_t)p->data_tokens,
-		p->data_hash };
+		p->data_hash, (uint64_t)p->virtual_tp };
 	char text[24];
 
 	/* All ranks add the same notes, because otherwise the commit fails. It also fails if one of

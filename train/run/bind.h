@@ -12,7 +12,7 @@ struct tr_progress {
 	int64_t consumed, tokens;       /* samples and targets that were trained on */
 	int64_t adam_step;
 	uint64_t seed;
-	int64_t virtual_dp;             /* 0: it was not set */
+	int64_t virtual_dp, virtual_tp; /* 0: it was not set */
 	int64_t data_tokens;            /* this and data_hash: tr_lm_identify; 0: not noted */
 	uint64_t data_hash;
 };

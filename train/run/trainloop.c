@@ -17,6 +17,7 @@ struct loop {
 	struct tr_opts *o;
 	struct tr_events *events;
 	struct tr_ranks *ranks;
+	struct tr_mesh mesh;
 	struct tr_store *store;
 	struct tr_backend *be;
 	struct tr_trainer t;
@@ -121,6 +122,19 @@ static int agree_on_options(struct loop *l, struct tr_error *err)
 	return rc;
 }
 
+/* The number of pieces must divide the kv heads, which are not cut themselves. */
+static int check_heads(const struct loop *l, struct tr_error *err)
+{
+	const struct tr_opts *o = l->o;
+	int64_t pieces = o->virtual.dp ? o->virtual.tp : o->mesh.tp;
+
+	if (l->config.kv_heads % pieces == 0)
+		return 0;
+	return tr_fail(err, TR_EINVAL, "%s tp=%" PRId64 " does not divide num_key_value_heads %"
+		       PRId64 " of model %s; use another tp", o->virtual.dp ? "virtual" : "mesh",
+		       pieces, l->config.kv_heads, o->model);
+}
+
 static int make_backend(struct loop *l, struct tr_error *err)
 {
 	const struct tr_isa *isa;
@@ -142,13 +156,14 @@ static int make_trainer(struct loop *l, struct tr_error *err)
 {
 	const struct tr_opts *o = l->o;
 
-	l->t = (struct tr_trainer){ .ranks = l->ranks, .be = l->be,
+	l->t = (struct tr_trainer){ .mesh = &l->mesh, .be = l->be,
 		.adamw = { .beta1 = o->beta1, .beta2 = o->beta2, .eps = o->eps,
 			   .decay = o->weight_decay },
 		.schedule = { .lr = o->lr, .min_lr = o->min_lr, .warmup = o->warmup,
 			      .steps = o->steps, .decay = (enum tr_decay)o->decay },
-		.clip = o->clip, .leaves = (int)(o->virtual.dp ? o->virtual.dp : o->mesh.dp) };
-	return tr_trainer_init(&l->t, &l->config, o->micro_batch * o->seq, o->seq, err);
+		.clip = o->clip, .leaves = (int)(o->virtual.dp ? o->virtual.dp : o->mesh.dp),
+		.pieces = (int)(o->virtual.dp ? o->virtual.tp : o->mesh.tp), .sp = (int)o->sp };
+	return tr_trainer_init(&l->t, &l->config, o->micro_batch, o->seq, err);
 }
 
 static int make_task(struct loop *l, struct tr_error *err)
@@ -244,18 +259,19 @@ static int fill(struct loop *l, struct tr_error *err)
 	l->last_saved = l->progress.step;
 	l->progress.seed = (uint64_t)l->o->seed;
 	l->progress.virtual_dp = l->o->virtual.dp;
+	l->progress.virtual_tp = l->o->virtual.tp;
 	return rc;
 }
 
 /* Checks and makes what needs no other rank. The caller agrees on the result. */
 static int prepare_alone(struct loop *l, struct tr_error *err)
 {
-	int rc = tr_opts_check(l->o, l->ranks->n, err);
+	int rc = read_model_config(l, err);
 
 	if (rc == 0)
-		rc = read_model_config(l, err);
-	if (rc == 0)
 		rc = check_model(l, err);
+	if (rc == 0)
+		rc = check_heads(l, err);
 	if (rc == 0)
 		rc = make_backend(l, err);
 	if (rc == 0)
@@ -285,6 +301,10 @@ static int prepare(struct loop *l, struct tr_error *err)
 	if (rc == 0)
 		rc = tr_agree(l->ranks, find_checkpoint(l, err), err);
 	if (rc == 0)
+		rc = tr_agree(l->ranks, tr_opts_check(l->o, l->ranks->n, err), err);
+	if (rc == 0)
+		rc = tr_mesh_make(&l->mesh, l->ranks, (int)l->o->mesh.dp, (int)l->o->mesh.tp, err);
+	if (rc == 0)
 		rc = tr_agree(l->ranks, prepare_alone(l, err), err);
 	/* Again, now that options of the checkpoint and the data are known. */
 	if (rc == 0)
@@ -311,8 +331,9 @@ static int tell_start(struct loop *l, struct tr_error *err)
 		"s:s?,s:o}", "event", "start", "ranks", l->ranks->n, "mesh",
 		"dp", (json_int_t)o->mesh.dp, "tp", (json_int_t)o->mesh.tp,
 		"pp", (json_int_t)o->mesh.pp, "virtual", "dp", (json_int_t)l->t.leaves,
-		"tp", (json_int_t)1, "params", (json_int_t)tr_model_registry(l->t.model)->distinct,
-		"isa", l->be->isa->name, "step", (json_int_t)l->progress.step,
+		"tp", (json_int_t)l->t.pieces, "params",
+		(json_int_t)tr_model_registry(l->t.model)->distinct, "isa", l->be->isa->name,
+		"step", (json_int_t)l->progress.step,
 		"hash", tr_json_hash(hash), "consumed_samples", (json_int_t)l->progress.consumed,
 		"resumed_from", l->progress.step ? tr_store_found(l->store) : NULL,
 		"changed", changed));
@@ -477,6 +498,7 @@ int tr_train(struct tr_ranks *ranks, struct tr_opts *o, struct tr_events *events
 	tr_trainer_release(&l->t);
 	tr_backend_free(l->be);
 	tr_store_close(l->store, rc == TR_ELOST);
+	tr_mesh_release(&l->mesh);
 	free(l->config_text);
 	free(l->yaml);
 	free(l);

@@ -38,9 +38,11 @@ static const struct option table[] = {
 	{ "dtype", CHOICE, COMPUTES, AT(dtype), 0, 0, "fp32", "fp32",
 	  "type of weights and activations" },
 	{ "mesh", AXES, 0, AT(mesh), 1, 65536, NULL, NULL,
-	  "ranks of each axis, such as dp=2; their product is the number of ranks" },
+	  "ranks of each axis, such as dp=2,tp=2; their product is the number of ranks" },
 	{ "virtual", AXES, COMPUTES, AT(virtual), 1, 65536, NULL, NULL,
-	  "pieces of sums, such as dp=4: every mesh whose dp divides it gives the same bits" },
+	  "pieces of sums, such as dp=4,tp=4: every mesh whose axes divide it gives equal bits" },
+	{ "sp", SWITCH, 0, AT(sp), 0, 0, "false", NULL,
+	  "with tp in mesh: cut the tokens outside attention, too, which saves memory" },
 	{ "batch", INTEGER, COMPUTES | NEEDED, AT(batch), 1, 1 << 24, NULL, NULL,
 	  "samples in a step, over all ranks" },
 	{ "micro-batch", INTEGER, 0, AT(micro_batch), 1, 1 << 24, NULL, NULL,
@@ -237,7 +239,7 @@ static void say_kind(const struct option *t, char *to, size_t n)
 		snprintf(to, n, "one of %s", t->choices);
 		break;
 	case AXES:
-		snprintf(to, n, "such as dp=2, with dp, tp and pp from 1");
+		snprintf(to, n, "such as dp=2,tp=2, with dp, tp and pp from 1");
 		break;
 	default:
 		snprintf(to, n, "a text of UTF-8 without control characters");
@@ -415,29 +417,44 @@ static int check_needed(const struct tr_opts *o, struct tr_error *err)
 	return 0;
 }
 
+static int check_mesh(const struct tr_opts *o, int ranks, struct tr_error *err)
+{
+	const struct tr_axes *m = &o->mesh, *v = &o->virtual;
+	int64_t product = m->dp * m->tp;
+
+	if (m->pp != 1 || (v->dp && v->pp != 1))
+		return tr_fail(err, TR_EINVAL, "mesh pp=%" PRId64 ", virtual pp=%" PRId64 ": this "
+			       "version has no pipeline parallelism; use pp=1", m->pp,
+			       v->dp ? v->pp : 1);
+	if (product != ranks)
+		return tr_fail(err, TR_EINVAL, "mesh dp=%" PRId64 ", tp=%" PRId64 " needs %" PRId64
+			       " ranks, and the job has %d; use mpirun -n %" PRId64 ", or another "
+			       "mesh", m->dp, m->tp, product, ranks, product);
+	if (o->sp && m->tp == 1)
+		return tr_fail(err, TR_EINVAL, "sp cuts tokens over the ranks of tp, and mesh has "
+			       "tp=1; use a larger tp, or leave sp out");
+	return 0;
+}
+
 static int check_layout(const struct tr_opts *o, int ranks, struct tr_error *err)
 {
-	if (o->mesh.tp != 1 || o->mesh.pp != 1)
-		return tr_fail(err, TR_EINVAL, "mesh tp=%" PRId64 ", pp=%" PRId64 ": this version "
-			       "has data parallelism only; use dp, and tp=1, pp=1", o->mesh.tp,
-			       o->mesh.pp);
-	if (o->virtual.dp && (o->virtual.tp != 1 || o->virtual.pp != 1))
-		return tr_fail(err, TR_EINVAL, "virtual tp=%" PRId64 ", pp=%" PRId64 ": this "
-			       "version has data parallelism only; use dp, and tp=1, pp=1",
-			       o->virtual.tp, o->virtual.pp);
-	if (o->mesh.dp != ranks)
-		return tr_fail(err, TR_EINVAL, "mesh dp=%" PRId64 " needs as many ranks, and the "
-			       "job has %d; use mpirun -n %" PRId64 ", or leave mesh out",
-			       o->mesh.dp, ranks, o->mesh.dp);
-	if (o->virtual.dp && o->virtual.dp % o->mesh.dp)
+	const struct tr_axes *m = &o->mesh, *v = &o->virtual;
+	int rc = check_mesh(o, ranks, err);
+
+	if (rc < 0)
+		return rc;
+	if (v->dp && v->dp % m->dp)
 		return tr_fail(err, TR_EINVAL, "mesh dp=%" PRId64 " does not divide virtual dp=%"
-			       PRId64 "; use another number of ranks", o->mesh.dp, o->virtual.dp);
-	if (o->virtual.dp && o->batch % o->virtual.dp)
+			       PRId64 "; use another number of ranks", m->dp, v->dp);
+	if (v->dp && v->tp % m->tp)
+		return tr_fail(err, TR_EINVAL, "mesh tp=%" PRId64 " does not divide virtual tp=%"
+			       PRId64 "; use another tp", m->tp, v->tp);
+	if (v->dp && o->batch % v->dp)
 		return tr_fail(err, TR_EINVAL, "virtual dp=%" PRId64 " does not divide batch %"
-			       PRId64 "; use another batch", o->virtual.dp, o->batch);
-	if (o->batch % o->mesh.dp)
+			       PRId64 "; use another batch", v->dp, o->batch);
+	if (o->batch % m->dp)
 		return tr_fail(err, TR_EINVAL, "mesh dp=%" PRId64 " does not divide batch %" PRId64
-			       "; use another batch or number of ranks", o->mesh.dp, o->batch);
+			       "; use another batch or number of ranks", m->dp, o->batch);
 	return 0;
 }
 

@@ -145,27 +145,42 @@ static int leaf_of(const struct tr_lm *lm, const struct tr_trainer *t, int64_t j
 	return (int)(j * t->leaves / lm->o.batch);
 }
 
+/* Sets `rows` to samples [from, to) of the step. */
+static int fill_rows(struct tr_lm *lm, struct tr_trainer *t, int64_t consumed, int64_t from,
+		     int64_t to, struct tr_rows *rows, struct tr_error *err)
+{
+	int rc = 0;
+
+	*rows = (struct tr_rows){ .begin = lm->begin, .token = lm->token, .target = lm->target,
+		.weight = lm->weight, .position = lm->position, .grad = lm->grad };
+	for (int64_t j = from; rc == 0 && j < to; j++) {
+		lm->grad[rows->seqs] = tr_leafgrads_of(t->grads, leaf_of(lm, t, j));
+		if (!lm->grad[rows->seqs])
+			return tr_fail(err, TR_ENOMEM, "no memory for the gradients of a leaf; use "
+				       "a smaller micro-batch or virtual dp");
+		rc = add_sample(lm, rows, tr_sample_at(lm->o.seed, lm->o.shuffle, lm->samples,
+						       consumed + j), err);
+	}
+	return rc;
+}
+
 /* Runs the forward and the backward pass of samples [from, to) of the step. */
 static int micro_batch(struct tr_lm *lm, struct tr_trainer *t, int64_t consumed, int64_t from,
 		       int64_t to, double scale, struct tr_exact *loss, struct tr_error *err)
 {
-	struct tr_rows rows = { .begin = lm->begin, .token = lm->token, .target = lm->target,
-		.weight = lm->weight, .position = lm->position, .grad = lm->grad };
-	int rc = 0;
+	struct tr_rows rows;
+	int rc = fill_rows(lm, t, consumed, from, to, &rows, err);
 
-	for (int64_t j = from; rc == 0 && j < to; j++) {
-		lm->grad[rows.seqs] = tr_leafgrads_of(t->grads, leaf_of(lm, t, j));
-		if (!lm->grad[rows.seqs])
-			return tr_fail(err, TR_ENOMEM, "no memory for the gradients of a leaf; use "
-				       "a smaller micro-batch or virtual dp");
-		rc = add_sample(lm, &rows, tr_sample_at(lm->o.seed, lm->o.shuffle, lm->samples,
-							consumed + j), err);
-	}
+	/* The ranks of tp compute the rows together, so none of them begins alone. */
+	rc = tr_agree(&t->mesh->tp, rc, err);
+	if (rc == 0)
+		rc = tr_model_forward(t->model, &rows, 1, err);
+	if (rc == 0)
+		rc = tr_model_loss(t->model, &rows, scale, lm->loss, 1, err);
+	if (rc == 0)
+		rc = tr_model_backward(t->model, &rows, err);
 	if (rc < 0)
 		return rc;
-	tr_model_forward(t->model, &rows, 1);
-	tr_model_loss(t->model, &rows, scale, lm->loss, 1);
-	tr_model_backward(t->model, &rows);
 	for (int64_t i = 0; i < rows.n; i++)
 		tr_exact_add(loss, lm->loss[i]);
 	/* Sample `to` comes next, so all leaves before its leaf are complete. */
@@ -173,6 +188,7 @@ static int micro_batch(struct tr_lm *lm, struct tr_trainer *t, int64_t consumed,
 	return 0;
 }
 
+/* The ranks of tp have the same losses, so those of one of them count. */
 static int sum_loss(const struct tr_trainer *t, struct tr_exact *loss, double *value,
 		    struct tr_error *err)
 {
@@ -182,7 +198,7 @@ static int sum_loss(const struct tr_trainer *t, struct tr_exact *loss, double *v
 	tr_exact_carry(loss);
 	memcpy(limbs, loss->limb, sizeof(loss->limb));
 	limbs[TR_EXACT_LIMBS] = (uint64_t)loss->odd;
-	rc = tr_allreduce(t->ranks, limbs, TR_EXACT_LIMBS + 1, TR_SUM, err);
+	rc = tr_allreduce(&t->mesh->dp, limbs, TR_EXACT_LIMBS + 1, TR_SUM, err);
 	if (rc < 0)
 		return rc;
 	memcpy(loss->limb, limbs, sizeof(loss->limb));
@@ -202,9 +218,9 @@ int tr_lm_train(struct tr_lm *lm, struct tr_trainer *t, int64_t consumed,
 	tr_leafgrads_range(t->grads, &first, &last);
 	from = first * (lm->o.batch / t->leaves);
 	to = last * (lm->o.batch / t->leaves);
-	rc = tr_agree(t->ranks, count_targets(lm, consumed, from, to, &targets, err), err);
+	rc = tr_agree(t->mesh->all, count_targets(lm, consumed, from, to, &targets, err), err);
 	if (rc == 0)
-		rc = tr_allreduce(t->ranks, &targets, 1, TR_SUM, err);
+		rc = tr_allreduce(&t->mesh->dp, &targets, 1, TR_SUM, err);
 	if (rc < 0)
 		return rc;
 	for (int64_t j = from; rc == 0 && j < to; j += lm->o.micro_batch) {
@@ -213,7 +229,7 @@ int tr_lm_train(struct tr_lm *lm, struct tr_trainer *t, int64_t consumed,
 		rc = micro_batch(lm, t, consumed, j, end, 1 / (double)(targets ? targets : 1),
 				 &loss, err);
 	}
-	rc = tr_agree(t->ranks, rc, err);
+	rc = tr_agree(t->mesh->all, rc, err);
 	if (rc == 0)
 		rc = sum_loss(t, &loss, &step->loss, err);
 	if (rc == 0)

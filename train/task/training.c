@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "training.h"
 
-int tr_trainer_init(struct tr_trainer *t, const struct tr_model_config *c, int64_t tokens_max,
+int tr_trainer_init(struct tr_trainer *t, const struct tr_model_config *c, int64_t seqs_max,
 		    int64_t seq_max, struct tr_error *err)
 {
+	struct tr_tensorpar_opts tp = { &t->mesh->tp, t->pieces, t->sp };
 	const struct tr_registry *reg;
-	int rc = tr_model_new(&t->model, c, t->be, tokens_max, seq_max, err);
+	int rc = tr_model_new(&t->model, c, t->be, &tp, seqs_max, seq_max, err);
 
 	if (rc < 0)
 		return rc;
@@ -15,7 +16,7 @@ int tr_trainer_init(struct tr_trainer *t, const struct tr_model_config *c, int64
 	if (!t->adamw.m || !t->adamw.v)
 		rc = tr_fail(err, TR_ENOMEM, "no memory for the moments of the optimizer");
 	if (rc == 0)
-		rc = tr_leafgrads_new(&t->grads, reg, t->be, t->ranks, t->leaves, err);
+		rc = tr_leafgrads_new(&t->grads, reg, t->be, t->mesh, t->leaves, err);
 	if (rc < 0)
 		tr_trainer_release(t);
 	return rc;
@@ -40,7 +41,7 @@ int tr_trainer_reduce(struct tr_trainer *t, double *norm, struct tr_error *err)
 
 	if (rc < 0)
 		return rc;
-	return tr_gradient_norm(tr_model_registry(t->model), t->be->isa, t->ranks, t->grad, norm,
+	return tr_gradient_norm(tr_model_registry(t->model), t->be->isa, t->mesh, t->grad, norm,
 				err);
 }
 
@@ -62,6 +63,6 @@ int tr_trainer_update(struct tr_trainer *t, double norm, const struct tr_gate *g
 int tr_trainer_hash(struct tr_trainer *t, uint64_t *hash, struct tr_error *err)
 {
 	*hash = tr_registry_hash(tr_model_registry(t->model), tr_model_weights(t->model),
-				 t->ranks->rank, t->ranks->n);
-	return tr_allreduce(t->ranks, hash, 1, TR_SUM, err);
+				 t->mesh->dp.rank, t->mesh->dp.n);
+	return tr_allreduce(t->mesh->all, hash, 1, TR_SUM, err);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A model that is trained on the ranks of a group. A process may have several. The phases of a step
+/* A model that is trained on the ranks of a mesh. A process may have several. The phases of a step
  * are functions of their own, so that a task decides on their order: tr_model_forward, a loss,
  * tr_model_backward, then tr_trainer_reduce and tr_trainer_update. */
 #ifndef TRAINING_H
@@ -10,21 +10,22 @@
 #include "schedule.h"
 
 struct tr_trainer {
-	struct tr_ranks *ranks;         /* borrowed */
+	const struct tr_mesh *mesh;     /* borrowed */
 	struct tr_backend *be;          /* borrowed */
 	struct tr_model *model;         /* owned, as the next two */
 	struct tr_leafgrads *grads;
 	struct tr_adamw adamw;
 	struct tr_schedule schedule;
 	double clip;                    /* of the norm of the gradient; 0: off */
-	int leaves;                     /* V of train/README.md; the number of ranks divides it */
+	int leaves, pieces;             /* V and W of train/README.md: dp and tp divide them */
+	int sp;                         /* 1: sequence parallelism */
 	int64_t step;                   /* updates that were made */
 	float *grad;                    /* of this step, after tr_trainer_reduce */
 };
 /* Makes the model, the moments and the gradient buffers. The caller has zeroed the trainer, and set
- * ranks, be, adamw (without the moments), schedule, clip and leaves.
- * tokens_max, seq_max  as of tr_model_new. */
-int tr_trainer_init(struct tr_trainer *t, const struct tr_model_config *c, int64_t tokens_max,
+ * mesh, be, adamw (without the moments), schedule, clip, leaves, pieces and sp.
+ * seqs_max, seq_max  as of tr_model_new. */
+int tr_trainer_init(struct tr_trainer *t, const struct tr_model_config *c, int64_t seqs_max,
 		    int64_t seq_max, struct tr_error *err);
 void tr_trainer_release(struct tr_trainer *t);
 /* Adds up the gradients of all ranks, and computes their norm. [collective] */

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tensor and sequence parallelism on ranks that are threads: losses, gradients, their norm and the
+ * hash of the weights have the bits of one rank alone. */
+#include "t.h"
+
+#include <math.h>
+#include <pthread.h>
+
+#include "adamw.h"
+#include "leafgrads.h"
+#include "qwen2.h"
+#include "ranks_threads.h"
+
+enum { RANKS_MAX = 6, SEQS = 5, SEQ = 13 };
+static const int64_t begin[SEQS + 1] = { 0, 13, 14, 21, 30, 33 };
+enum { TOKENS = 33 };
+
+struct layout {
+	int kv_heads, pieces, ffn, tied;
+	int ranks, sp;
+	const char *isa;
+};
+/* One rank: its thread, and what it computed. */
+struct rank {
+	pthread_t thread;
+	struct tr_ranks all;
+	struct layout of;
+	float loss[TOKENS];
+	float *grad;                    /* of the whole model; NaN where another rank has it */
+	int64_t items;
+	double norm;
+	uint64_t hash;
+	struct tr_error err;
+	int rc;
+};
+/* What a rank needs for a step. */
+struct step {
+	struct tr_mesh mesh;
+	struct tr_backend *be;
+	struct tr_model *m;
+	struct tr_leafgrads *lg;
+	float *grad;
+};
+
+static int open_step(struct step *s, const struct rank *r, struct tr_error *err)
+{
+	struct tr_tensorpar_opts tp = { &s->mesh.tp, r->of.pieces, r->of.sp };
+	struct tr_model_config c;
+	const struct tr_isa *isa;
+	char text[400];
+	int rc;
+
+	snprintf(text, sizeof(text), "{\"model_type\": \"qwen2\", \"vocab_size\": 61, "
+		 "\"hidden_size\": 24, \"num_hidden_layers\": 2, \"num_attention_heads\": 12, "
+		 "\"num_key_value_heads\": %d, \"intermediate_size\": %d, "
+		 "\"tie_word_embeddings\": %s, \"head_dim\": 4}", r->of.kv_heads, r->of.ffn,
+		 r->of.tied ? "true" : "false");
+	rc = tr_model_config_read(&c, text, strlen(text), "config.json", err);
+	if (rc == 0)
+		rc = tr_mesh_make(&s->mesh, &r->all, 1, r->of.ranks, err);
+	if (rc == 0)
+		rc = tr_isa_find(&isa, r->of.isa, err);
+	if (rc == 0)
+		rc = tr_backend_cpu(&s->be, isa, err);
+	if (rc == 0)
+		rc = tr_model_new(&s->m, &c, s->be, &tp, SEQS, SEQ, err);
+	if (rc == 0)
+		rc = tr_leafgrads_new(&s->lg, tr_model_registry(s->m), s->be, &s->mesh, 2, err);
+	if (rc == 0)
+		tr_registry_draw(tr_model_registry(s->m), tr_model_weights(s->m), 3, 0.3);
+	return rc;
+}
+
+static void close_step(struct step *s)
+{
+	tr_leafgrads_free(s->lg);
+	tr_model_free(s->m);
+	tr_backend_free(s->be);
+	tr_mesh_release(&s->mesh);
+}
+
+/* The first three sequences are of leaf 0. One target in four is masked. */
+static int make_step(struct step *s, struct rank *r, struct tr_error *err)
+{
+	int32_t token[TOKENS], target[TOKENS], position[TOKENS];
+	float weight[TOKENS], *grad[SEQS];
+	struct tr_rows rows = { .n = TOKENS, .seqs = SEQS, .begin = begin, .token = token,
+		.target = target, .weight = weight, .position = position, .grad = grad };
+	int rc;
+
+	for (int q = 0; q < SEQS; q++) {
+		grad[q] = tr_leafgrads_of(s->lg, q >= 3);
+		for (int64_t i = begin[q]; i < begin[q + 1]; i++) {
+			token[i] = (int32_t)(i * 17 % 61);
+			target[i] = (int32_t)(i * 23 % 61);
+			weight[i] = i % 4 ? 1 : 0;
+			position[i] = (int32_t)(i - begin[q]);
+		}
+	}
+	rc = tr_model_forward(s->m, &rows, 1, err);
+	if (rc == 0)
+		rc = tr_model_loss(s->m, &rows, 0.0625, r->loss, 1, err);
+	if (rc == 0)
+		rc = tr_model_backward(s->m, &rows, err);
+	tr_leafgrads_close(s->lg, 1);
+	if (rc == 0)
+		rc = tr_leafgrads_reduce(s->lg, &s->grad, err);
+	if (rc == 0)
+		rc = tr_gradient_norm(tr_model_registry(s->m), s->be->isa, &s->mesh, s->grad,
+				      &r->norm, err);
+	r->hash = tr_registry_hash(tr_model_registry(s->m), tr_model_weights(s->m), 0, 1);
+	if (rc == 0)
+		rc = tr_allreduce(&s->mesh.tp, &r->hash, 1, TR_SUM, err);
+	return rc;
+}
+
+/* Copies the boxes of this rank to their places in the whole model. */
+static void take_gradients(const struct tr_registry *reg, const float *grad, struct rank *r)
+{
+	int64_t at = 0;
+
+	r->items = reg->distinct;
+	r->grad = malloc((size_t)r->items * sizeof(*r->grad));
+	for (int64_t i = 0; i < r->items; i++)
+		r->grad[i] = NAN;
+	for (int j = 0; j < reg->n; j++) {
+		const struct tr_param *p = &reg->param[j];
+
+		if (p->tied_to >= 0)
+			continue;
+		for (int64_t row = 0; row < p->count[0]; row++)
+			memcpy(r->grad + at + (p->start[0] + row) * p->shape[1] + p->start[1],
+			       grad + p->offset + row * p->count[1],
+			       (size_t)p->count[1] * sizeof(*grad));
+		at += p->shape[0] * p->shape[1];
+	}
+}
+
+static void *compute(void *arg)
+{
+	struct rank *r = arg;
+	struct step s = { .m = NULL };
+
+	r->rc = open_step(&s, r, &r->err);
+	if (r->rc == 0)
+		r->rc = make_step(&s, r, &r->err);
+	if (r->rc == 0)
+		take_gradients(tr_model_registry(s.m), s.grad, r);
+	close_step(&s);
+	return NULL;
+}
+
+static void run(const struct layout *of, struct tr_hub *hub, struct rank *rank)
+{
+	memset(rank, 0, RANKS_MAX * sizeof(*rank));
+	for (int i = 0; i < of->ranks; i++) {
+		tr_ranks_hub(&rank[i].all, hub, i, 20000);
+		rank[i].of = *of;
+		CHECK_INT(pthread_create(&rank[i].thread, NULL, compute, &rank[i]), 0);
+	}
+	for (int i = 0; i < of->ranks; i++)
+		pthread_join(rank[i].thread, NULL);
+}
+
+/* Returns whether the ranks have the bits of `want`, and together the whole gradient. */
+static int has_bits_of(const struct rank *rank, const struct rank *want)
+{
+	int64_t missing = 0, wrong = 0;
+
+	for (int i = 0; i < rank->of.ranks; i++)
+		wrong += memcmp(rank[i].loss, want->loss, sizeof(want->loss)) != 0 ||
+			memcmp(&rank[i].norm, &want->norm, sizeof(want->norm)) != 0 ||
+			rank[i].hash != want->hash;
+	for (int64_t k = 0; k < want->items; k++) {
+		int have = 0;
+
+		for (int i = 0; i < rank->of.ranks; i++) {
+			const float *x = &rank[i].grad[k];
+
+			if (isnan(*x))
+				continue;
+			have = 1;
+			wrong += memcmp(x, &want->grad[k], sizeof(*x)) != 0;
+		}
+		missing += !have;
+	}
+	if (wrong || missing)
+		print_error("tp %d, sp %d: %lld wrong, %lld missing\n", rank->of.ranks,
+			    rank->of.sp, (long long)wrong, (long long)missing);
+	return !wrong && !missing;
+}
+
+static void free_gradients(struct rank *rank)
+{
+	for (int i = 0; i < RANKS_MAX; i++)
+		free(rank[i].grad);
+}
+
+/* Compares all numbers of ranks that divide the pieces with one rank. */
+static void check_layouts(struct layout of)
+{
+	struct rank want[RANKS_MAX], rank[RANKS_MAX];
+	struct tr_hub *hub = tr_hub_new(1);
+
+	of.ranks = 1;
+	run(&of, hub, want);
+	tr_hub_free(hub);
+	CHECK_RC(want->rc, 0, &want->err);
+	CHECK(isfinite(want->norm) && want->norm > 0 && want->loss[1] > 0);
+	for (of.ranks = 2; of.ranks <= of.pieces; of.ranks++) {
+		for (of.sp = 0; of.pieces % of.ranks == 0 && of.sp < 2; of.sp++) {
+			hub = tr_hub_new(of.ranks);
+			run(&of, hub, rank);
+			tr_hub_free(hub);
+			for (int i = 0; i < of.ranks; i++)
+				CHECK_RC(rank[i].rc, 0, &rank[i].err);
+			CHECK(has_bits_of(rank, want));
+			free_gradients(rank);
+		}
+	}
+	free_gradients(want);
+}
+
+TEST(losses_and_gradients_have_the_same_bits_on_one_two_and_four_ranks)
+{
+	check_layouts((struct layout){ 4, 4, 35, 1, 0, 0, "auto" });
+	check_layouts((struct layout){ 4, 4, 35, 0, 0, 0, "auto" });
+}
+
+TEST(kernels_without_vectors_have_these_bits)
+{
+	struct layout of = { 4, 4, 35, 1, 4, 1, "portable" };
+	struct rank want[RANKS_MAX], rank[RANKS_MAX];
+	struct tr_hub *one = tr_hub_new(1), *four = tr_hub_new(4);
+
+	run(&of, four, rank);
+	of = (struct layout){ 4, 4, 35, 1, 1, 0, "auto" };
+	run(&of, one, want);
+	CHECK_RC(rank->rc, 0, &rank->err);
+	CHECK(has_bits_of(rank, want));
+	free_gradients(rank);
+	free_gradients(want);
+	tr_hub_free(one);
+	tr_hub_free(four);
+}
+
+/* With six pieces on two ranks, each rank has two nodes of the tree. Pieces of 275 columns have
+ * more than one part. */
+TEST(ranks_with_several_nodes_and_pieces_with_several_parts_have_the_same_bits)
+{
+	check_layouts((struct layout){ 6, 6, 40, 1, 0, 0, "auto" });
+	check_layouts((struct layout){ 4, 2, 550, 1, 0, 0, "auto" });
+}
+
+TEST(the_gradient_of_a_tied_head_is_added_once)
+{
+	const struct layout of = { 4, 4, 35, 1, 1, 0, "auto" };
+	struct rank r = { .of = of };
+	struct step s = { .m = NULL };
+	const struct tr_registry *reg;
+	const struct tr_param *head, *embedding;
+	struct tr_error err;
+	float *leaf;
+
+	tr_ranks_alone(&r.all);
+	CHECK_RC(open_step(&s, &r, &err), 0, &err);
+	reg = tr_model_registry(s.m);
+	head = &reg->param[reg->head];
+	embedding = &reg->param[reg->embedding];
+	for (int i = 0; i < 2; i++) {
+		leaf = tr_leafgrads_of(s.lg, i);
+		leaf[embedding->offset + 5] = 1;
+		leaf[head->offset + 5] = 8;
+		leaf[head->offset + 6] = 16;
+	}
+	tr_leafgrads_close(s.lg, 1);
+	CHECK_RC(tr_leafgrads_reduce(s.lg, &s.grad, &err), 0, &err);
+	CHECK(s.grad[embedding->offset + 5] == 18 && s.grad[embedding->offset + 6] == 32);
+	close_step(&s);
+}
+
+TEST(the_failure_of_any_exchange_of_a_group_ends_all_ranks)
+{
+	int lost = 0;
+
+	for (int nth = 1 + t_from(T_STRIDE);; nth += T_STRIDE) {
+		const struct layout of = { 4, 4, 35, 1, 4, 1, "auto" };
+		struct tr_hub *hub = tr_hub_new(4);
+		struct rank rank[RANKS_MAX];
+		int rc;
+
+		tr_hub_fail_at(hub, nth % 4, nth);
+		run(&of, hub, rank);
+		tr_hub_free(hub);
+		rc = rank[0].rc;
+		for (int i = 0; i < 4; i++)
+			CHECK_INT(rank[i].rc, rc);
+		free_gradients(rank);
+		if (rc == 0)
+			break;
+		CHECK_INT(rc, TR_ELOST);
+		CHECK_INT(rank[0].err.rank, nth % 4);
+		lost++;
+	}
+	CHECK(lost > 0);
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Cross-entropy over a vocabulary that is cut into pieces. */
+#ifndef CROSSENTROPY_H
+#define CROSSENTROPY_H
+#include "tensorpar.h"
+
+struct tr_crossentropy {
+	struct tr_tensorpar *tp;        /* borrowed */
+	const struct tr_registry *reg;  /* borrowed */
+	const struct tr_param *head;    /* its rows are cut */
+	struct tr_span has;             /* the tokens of this rank */
+	/* For each row: the largest logit of each rank; for each node of this rank, the sums of
+	 * exponentials, and behind them the logits of the targets. */
+	float *max, *node[TR_NODES_MAX];
+	float *memory;                  /* owned */
+};
+/* rows_max  largest number of rows in a call */
+int tr_crossentropy_init(struct tr_crossentropy *x, struct tr_tensorpar *tp,
+			 const struct tr_registry *reg, int64_t rows_max, struct tr_error *err);
+void tr_crossentropy_release(struct tr_crossentropy *x);
+/* Computes the losses of rows [first, last) from their logits; that of a masked row is 0. With grad
+ * the gradients of weight * scale * loss are written over the logits. [collective] */
+int tr_crossentropy(struct tr_crossentropy *x, const struct tr_rows *rows, int64_t first,
+		    int64_t last, float *logits, float *loss, double scale, int grad,
+		    struct tr_error *err);
+#endif
