@@ -3,18 +3,20 @@
 """sheaf-train on several ranks: do all layouts of a training have equal bits, also where one layout
 resumes from the checkpoint of another, or after a kill? Prints TAP.
 
-usage: layouts.py SHEAF-TRAIN MPIRUN [--seed N]
+usage: layouts.py SHEAF-TRAIN WALK_LAYOUTS MPIRUN [--seed N]
 """
 import filecmp
+import json
 import os
 import random
+import struct
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 
-from trainrun import ROOT, Claims, Job, command, train
+from trainrun import MPI_ARGS, ROOT, Claims, Job, command, train
 
 STEPS = 8
 CONFIG = """# a small batch of t0, in 12 pieces
@@ -22,12 +24,34 @@ model: train/models/t0.json
 seq: 19
 batch: 12
 steps: %d
-virtual: {dp: 12}
+virtual: {dp: 12, tp: 4}
 lr: 0.002
 warmup: 3
 save-every: 2
 data: %s
 """
+# What all layouts of t0 compute: little divides its sizes, and a third of the targets is masked.
+WALK_STEPS, WALK_HALF = 20, 10
+WALK = """model: train/models/t0.json
+seq: 37
+batch: 48
+micro-batch: 5
+steps: %d
+virtual: {dp: 24, tp: 4}
+lr: 0.002
+decay: constant
+warmup: 1
+save-every: %d
+data: %s
+"""
+WALK_RANKS = 4
+LAYOUTS = (
+    ("one", 1, ""), ("dp2", 2, "mesh: {dp: 2}"), ("dp3", 3, "mesh: {dp: 3}, micro-batch: 1"),
+    ("dp4", 4, "mesh: {dp: 4}"), ("tp2", 2, "mesh: {tp: 2}, micro-batch: 8"),
+    ("tp4", 4, "mesh: {tp: 4}"), ("tp2sp", 2, "mesh: {tp: 2}, sp: true"),
+    ("tp4sp", 4, "mesh: {tp: 4}, sp: true"), ("dp2tp2", 4, "mesh: {dp: 2, tp: 2}"),
+    ("dp2tp2sp", 4, "mesh: {dp: 2, tp: 2}, sp: true, micro-batch: 1"),
+    ("micro8", 1, "micro-batch: 8"))
 
 
 def text(n, seed):
@@ -39,8 +63,8 @@ def text(n, seed):
 
 
 class World:
-    def __init__(self, program, mpirun, at):
-        self.program, self.mpirun, self.at = program, mpirun, at
+    def __init__(self, program, walker, mpirun, at):
+        self.program, self.walker, self.mpirun, self.at = program, walker, mpirun, at
         self.claims = Claims()
         self.config = os.path.join(at, "config.yaml")
 
@@ -49,6 +73,24 @@ class World:
 
     def train(self, ranks, run, *args):
         return train(self.program, self.mpirun, ranks, self.config, "--run", self.run(run), *args)
+
+    def walk(self, layouts):
+        """Trains in these layouts, in one job. By name, what each has done."""
+        args = [self.mpirun] + MPI_ARGS + ["-n", str(WALK_RANKS), self.walker,
+                                           self.run("walk.yaml"), self.at]
+        args += ["%s:%d:{%s}" % layout for layout in layouts]
+        done = subprocess.run(args, text=True, cwd=ROOT, capture_output=True, timeout=280,
+                              stdin=subprocess.DEVNULL)
+        results = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
+        jobs = {}
+        for name, _, _ in layouts:
+            code, _, why = results.get(name, "-1 it did not end").partition(" ")
+            events = ""
+            if os.path.exists(self.run(name + ".events")):
+                with open(self.run(name + ".events"), encoding="ascii") as f:
+                    events = f.read()
+            jobs[name] = Job(int(code), events, why + done.stderr)
+        return jobs
 
     def same(self, job, want, claim, first=1):
         """Does the job have the steps of the undisturbed run, from `first` on?"""
@@ -82,77 +124,105 @@ def prepare(w):
         f.write(CONFIG % (STEPS, data))
 
 
-def layouts(w):
-    one = w.train(1, "one")
+def masked(w):
+    """The data with a mask: one target in three does not count."""
+    with open(w.run("data.safetensors"), "rb") as f:
+        size = struct.unpack("<Q", f.read(8))[0]
+        header = json.loads(f.read(size))
+        data = f.read()
+    n = header["tokens"]["shape"][0]
+    header["mask"] = {"dtype": "U8", "shape": [n], "data_offsets": [len(data), len(data) + n]}
+    rng = random.Random(7)
+    text = json.dumps(header).encode()
+    with open(w.run("masked.safetensors"), "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + data +
+                bytes(rng.random() < 2 / 3 for _ in range(n)))
+    with open(w.run("walk.yaml"), "w", encoding="ascii") as f:
+        f.write(WALK % (WALK_STEPS, WALK_HALF, w.run("masked.safetensors")))
+
+
+def walk(w):
+    """All layouts, and then each of them from the checkpoint of another one."""
+    portable = ("portable", 4, "mesh: {dp: 2, tp: 2}, sp: true, isa: portable, steps: 1")
+    jobs = w.walk(LAYOUTS + (portable,))
+    one = jobs["one"]
     want = one.trace()
-    w.claims.check(one.status == 0 and sorted(want) == list(range(1, STEPS + 1)),
+    w.claims.check(one.status == 0 and sorted(want) == list(range(1, WALK_STEPS + 1)),
                    "one rank makes all steps", one.err)
     w.claims.check(float(one.of("step")[-1]["loss"]) < float(one.of("step")[0]["loss"]) - 0.2,
                    "and learns")
-    saved = [e["step"] for e in one.of("saved")]
-    w.claims.check(saved == [2, 4, 6, 8], "and saves the steps that it should", saved)
-    for ranks, micro in ((2, 5), (3, 1), (4, 12)):
-        job = w.train(ranks, "dp%d" % ranks, "--micro-batch", micro)
-        w.same(job, want, "dp %d with micro-batches of %d has the same bits" % (ranks, micro))
-    for micro in (1, 5):
-        job = w.train(1, "micro%d" % micro, "--micro-batch", micro)
-        w.same(job, want, "micro-batches of %d have the same bits" % micro)
-    job = w.train(1, "portable", "--isa", "portable", "--steps", STEPS)
-    w.same(job, want, "portable kernels have the same bits")
+    for name, _, _ in LAYOUTS[1:]:
+        w.same(jobs[name], want, "%s has the same bits" % name)
+    w.same(jobs["portable"], {1: want[1]}, "portable kernels have the same bits")
+    for name, _, _ in LAYOUTS[1:]:
+        checkpoints(w, "one", name)
+    resumed = [("from-%s-to-%s" % (LAYOUTS[i - 1][0], name), ranks, "%s%sresume: '%s@%d'" % (
+        options, ", " if options else "", w.run(LAYOUTS[i - 1][0]), WALK_HALF))
+        for i, (name, ranks, options) in enumerate(LAYOUTS)]
+    for name, job in w.walk(resumed).items():
+        w.same(job, want, "a resume %s has the same bits" % name.replace("-", " "),
+               WALK_HALF + 1)
+
+
+def checkpoints(w, a, b):
+    """All files are equal, but those that say how the training was run."""
+    a, b = (w.run("%s/checkpoint-%d" % (name, WALK_STEPS)) for name in (a, b))
+    names = sorted(os.path.relpath(os.path.join(at, f), a) for at, _, files in os.walk(a)
+                   for f in files if f not in ("sheaf.json", "sheaf.sums", "train.yaml"))
+    same = filecmp.cmpfiles(a, b, names, shallow=False)[0]
+    w.claims.check(len(names) >= 4 and sorted(same) == names,
+                   "the checkpoint of %s has the bytes of one rank's" % os.path.basename(
+                       os.path.dirname(b)), sorted(set(names) - set(same)))
+
+
+def resumes(w):
+    """By mpirun for each, and in the run itself."""
+    one = w.train(1, "one12")
+    want = one.trace()
+    w.claims.check(one.status == 0 and len(want) == STEPS and
+                   [e["step"] for e in one.of("saved")] == [2, 4, 6, 8],
+                   "a run saves the steps that it should", one.err)
+    before = w.train(2, "half", "--mesh", "tp=2", "--steps", 4)
+    after = w.train(4, "half", "--mesh", "dp=2,tp=2", "--sp", "--steps", STEPS)
+    w.claims.check(before.status == 0 and after.status == 0 and
+                   after.of("start")[0]["step"] == 4 and
+                   after.of("start")[0]["hash"] == before.of("step")[-1]["hash"] and
+                   after.of("start")[0]["mesh"] == {"dp": 2, "tp": 2, "pp": 1} and
+                   after.of("start")[0]["virtual"] == {"dp": 12, "tp": 4},
+                   "dp 2, tp 2 goes on with the weights of tp 2", before.err, after.err)
+    w.claims.check(after.of("start")[0]["changed"] == ["steps"], "and says what was changed",
+                   after.of("start")[0]["changed"])
+    old = w.train(2, "one12", "--resume", w.run("one12") + "@4")
+    w.claims.check(old.status == 2 and "rewind" in old.err,
+                   "an older step is not taken without rewind", old.err)
+    job = w.train(2, "one12", "--mesh", "tp=2", "--resume", w.run("one12") + "@4", "--rewind")
+    w.same(job, want, "with it, training goes on from there", 5)
     return want
 
 
-def tensor_files(folder):
-    return sorted(os.path.relpath(os.path.join(at, f), folder)
-                  for at, _, files in os.walk(folder) for f in files
-                  if f.endswith(".safetensors"))
-
-
-def checkpoints(w):
-    a, b = w.run("one/checkpoint-8"), w.run("dp3/checkpoint-8")
-    names = tensor_files(a)
-    same = filecmp.cmpfiles(a, b, names, shallow=False)[0]
-    w.claims.check(len(names) >= 2 and names == tensor_files(b) and sorted(same) == names,
-                   "checkpoints of one rank and of three have the same files of tensors", names)
-
-
-def resumes(w, want):
-    for first, second in ((1, 2), (2, 1), (3, 4)):
-        run = "from%dto%d" % (first, second)
-        before = w.train(first, run, "--steps", 4, "--decay", "constant")
-        after = w.train(second, run, "--steps", STEPS, "--decay", "constant")
-        w.claims.check(before.status == 0 and after.status == 0 and
-                       after.of("start")[0]["step"] == 4 and
-                       after.of("start")[0]["hash"] == before.of("step")[-1]["hash"],
-                       "dp %d goes on with the weights of dp %d" % (second, first),
-                       before.err, after.err)
-        w.claims.check(after.of("start")[0]["changed"] == ["steps"],
-                       "and says what was changed", after.of("start")[0]["changed"])
-        steps = dict(before.trace())
-        steps.update(after.trace())
-        w.constant = getattr(w, "constant", steps)
-        w.claims.check(steps == w.constant and sorted(steps) == list(range(1, STEPS + 1)),
-                       "with the bits of the other pairs")
-    job = w.train(1, "constant", "--decay", "constant")
-    w.same(job, w.constant, "which are those of a run that nothing disturbed")
-    old = w.train(2, "one", "--resume", w.run("one") + "@4")
-    w.claims.check(old.status == 2 and "rewind" in old.err,
-                   "an older step is not taken without rewind", old.err)
-    job = w.train(2, "one", "--resume", w.run("one") + "@4", "--rewind")
-    w.same(job, want, "with it, training goes on from there", 5)
-    job = w.train(2, "elsewhere", "--resume", w.run("dp2") + "@6")
-    w.same(job, want, "a run may go on with a step of another run", 7)
+def refused(w):
+    for ranks, args, words in (
+            (2, ["--mesh", "tp=2", "--virtual", "dp=12"], ("mesh tp=2", "virtual tp=1")),
+            (1, ["--virtual", "dp=12,tp=3"], ("virtual tp=3", "num_key_value_heads 4")),
+            (2, ["--mesh", "dp=2,tp=2"], ("mesh dp=2, tp=2", "2; use mpirun -n 4")),
+            (1, ["--sp"], ("sp", "mesh has tp=1"))):
+        job = w.train(ranks, "refused", *args)
+        w.claims.check(job.status == 2 and all(x in job.err for x in words) and
+                       not os.path.exists(w.run("refused/checkpoint-2")),
+                       "%s is refused" % " ".join(args), job.status, job.err)
 
 
 def kill(w, want, seed):
-    """Kills jobs at a drawn moment. The next job, on other ranks, resumes, until all steps are
+    """Kills jobs at a drawn moment. The next job, in another layout, resumes, until all steps are
     done."""
     rng = random.Random(seed)
-    sizes = [2, 3, 1, 2, 4, 1, 3, 2]
+    meshes = ["tp=2", "dp=3", "dp=2,tp=2", "dp=1", "tp=4", "dp=2", "dp=3,tp=2", "tp=2"]
     steps, kills = {}, 0
-    for ranks in sizes:
+    for mesh in meshes:
+        axes = [int(axis[3:]) for axis in mesh.split(",")]
+        ranks = axes[0] * (axes[1] if len(axes) > 1 else 1)
         process = subprocess.Popen(command(w.program, w.mpirun, ranks, w.config, "--run",
-                                           w.run("killed"), "--save-every", "1"),
+                                           w.run("killed"), "--save-every", "1", "--mesh", mesh),
                                    stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
                                    start_new_session=True, cwd=ROOT)
         out = ""
@@ -185,10 +255,11 @@ def unset(w):
     with open(w.config, encoding="ascii") as f:
         config = f.read()
     with open(w.run("unset.yaml"), "w", encoding="ascii") as f:
-        f.write(config.replace("virtual: {dp: 12}\n", ""))
-    whole = train(w.program, w.mpirun, 2, w.run("unset.yaml"), "--run", w.run("unset"))
+        f.write(config.replace("virtual: {dp: 12, tp: 4}\n", ""))
+    whole = train(w.program, w.mpirun, 2, w.run("unset.yaml"), "--run", w.run("unset"),
+                  "--mesh", "tp=2")
     part = train(w.program, w.mpirun, 2, w.run("unset.yaml"), "--run", w.run("unset2"),
-                 "--resume", w.run("unset") + "@4")
+                 "--mesh", "tp=2", "--resume", w.run("unset") + "@4")
     want = {s: x for s, x in whole.trace().items() if s > 4}
     w.claims.check(whole.status == 0 and len(want) == 4 and part.trace() == want,
                    "without virtual a resume in the same layout has the same bits", part.err)
@@ -216,12 +287,13 @@ def main():
     seed = int(sys.argv[sys.argv.index("--seed") + 1]) if "--seed" in sys.argv else \
         random.SystemRandom().randrange(10 ** 6)
     with tempfile.TemporaryDirectory(prefix="sheaf-train-") as at:
-        w = World(os.path.abspath(sys.argv[1]), sys.argv[2], at)
+        w = World(os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2]), sys.argv[3], at)
         usage(w)
         prepare(w)
-        want = layouts(w)
-        checkpoints(w)
-        resumes(w, want)
+        masked(w)
+        walk(w)
+        want = resumes(w)
+        refused(w)
         unset(w)
         kill(w, want, seed)
         ends(w)

@@ -252,6 +252,66 @@ TEST(ranks_with_several_nodes_and_pieces_with_several_parts_have_the_same_bits)
 	check_layouts((struct layout){ 4, 2, 550, 1, 0, 0, "auto" });
 }
 
+/* ---- memory ---- */
+
+static int64_t allocated;               /* by a back end; no other thread runs */
+static void *(*alloc_cpu)(struct tr_backend *be, size_t items);
+
+static void *count_alloc(struct tr_backend *be, size_t items)
+{
+	allocated += (int64_t)items;
+	return alloc_cpu(be, items);
+}
+
+/* Returns the floats that rank 1 of n allocates for a model, and sets *weights to those of its
+ * weights. */
+static int64_t memory_of(int n, int sp, int64_t seqs, int64_t *weights)
+{
+	static const char text[] = "{\"model_type\": \"qwen2\", \"vocab_size\": 64, "
+		"\"hidden_size\": 32, \"num_hidden_layers\": 8, \"num_attention_heads\": 4, "
+		"\"num_key_value_heads\": 4, \"intermediate_size\": 64}";
+	const struct tr_ranks ranks = { .rank = n > 1, .n = n };
+	const struct tr_tensorpar_opts tp = { &ranks, 4, sp };
+	struct tr_model_config c;
+	const struct tr_isa *isa;
+	struct tr_backend *be;
+	struct tr_model *m;
+	struct tr_error err;
+
+	CHECK_RC(tr_model_config_read(&c, text, strlen(text), "config.json", &err), 0, &err);
+	CHECK_RC(tr_isa_find(&isa, "auto", &err), 0, &err);
+	CHECK_RC(tr_backend_cpu(&be, isa, &err), 0, &err);
+	alloc_cpu = be->alloc;
+	be->alloc = count_alloc;
+	allocated = 0;
+	CHECK_RC(tr_model_new(&m, &c, be, &tp, seqs, 64, &err), 0, &err);
+	*weights = tr_model_registry(m)->weights;
+	tr_model_free(m);
+	tr_backend_free(be);
+	return allocated;
+}
+
+/* Of a token, layer by layer: the inputs of the two norms and their roots, which sp cuts. */
+TEST(a_rank_has_its_shard_of_the_weights_and_with_sp_of_the_activations)
+{
+	int64_t one, four, w1, w4, more[3];
+
+	for (int i = 0; i < 3; i++) {
+		int n = i ? 4 : 1, sp = i == 2;
+		int64_t few = memory_of(n, sp, 100, &w4);
+
+		more[i] = (memory_of(n, sp, 200, &w4) - few) / 6400;
+	}
+	/* Without sp: 8 layers of q, k, v, o, gate and up (4 x 32 + 2 x 64, and 8 of statistics)
+	 * and of inputs and roots (2 x 33). */
+	CHECK(more[0] - more[1] >= 8 * (4 * 32 + 2 * 64) * 3 / 4);
+	CHECK(more[1] - more[2] >= 8 * 2 * 33 * 3 / 4);
+	one = memory_of(1, 0, 100, &w1);
+	four = memory_of(4, 1, 100, &w4);
+	/* The norms are not cut. */
+	CHECK(w4 < w1 / 4 + 17 * 32 + 16 * 100 && four < one * 2 / 5);
+}
+
 TEST(the_gradient_of_a_tied_head_is_added_once)
 {
 	const struct layout of = { 4, 4, 35, 1, 1, 0, "auto" };
