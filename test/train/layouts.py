@@ -159,9 +159,17 @@ def walk(w):
     resumed = [("from-%s-to-%s" % (LAYOUTS[i - 1][0], name), ranks, "%s%sresume: '%s@%d'" % (
         options, ", " if options else "", w.run(LAYOUTS[i - 1][0]), WALK_HALF))
         for i, (name, ranks, options) in enumerate(LAYOUTS)]
-    for name, job in w.walk(resumed).items():
-        w.same(job, want, "a resume %s has the same bits" % name.replace("-", " "),
+    imports = [(name, ranks, "%sinit: model, model: '%s', steps: 3" % (
+        options, w.run("one/checkpoint-%d" % WALK_STEPS)))
+        for name, ranks, options in (("import", 1, ""),
+                                     ("import-tp", 4, "mesh: {dp: 2, tp: 2}, sp: true, "))]
+    jobs = w.walk(resumed + imports)
+    for name, _, _ in resumed:
+        w.same(jobs[name], want, "a resume %s has the same bits" % name.replace("-", " "),
                WALK_HALF + 1)
+    w.claims.check(jobs["import"].of("start")[0]["hash"] == one.of("step")[-1]["hash"],
+                   "a model is read from a Hugging Face directory", jobs["import"].err)
+    w.same(jobs["import-tp"], jobs["import"].trace(), "and in shards, with the same bits")
 
 
 def checkpoints(w, a, b):

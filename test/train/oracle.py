@@ -5,7 +5,9 @@ TAP; skips where torch or transformers is not installed.
 
 usage: oracle.py SHEAF-TRAIN
 
-A gradient is read from a checkpoint: with beta1 0 the first moment after a step is the gradient.
+One rank computes the pieces of tensor parallelism, which several ranks compute with equal bits
+(layouts.py). A gradient is read from a checkpoint: with beta1 0 the first moment after a step is
+the gradient.
 """
 import json
 import os
@@ -37,23 +39,24 @@ def qwen2(hidden, layers, heads, kv, ffn, vocab, tied, **more):
         tie_word_embeddings=tied, **more)
 
 
-# name: model, seq, batch, how many targets in a thousand count, U32 tokens
+# name: model, seq, batch, how many targets in a thousand count, U32 tokens, virtual tp
 SHAPES = {
-    "t0": (qwen2(48, 5, 8, 4, 101, 523, True), 37, 6, 1000, False),
-    "untied, one kv head, long sequences": (qwen2(64, 2, 4, 1, 96, 700, False), 530, 2, 300, True),
-    "one layer, heads of 32": (qwen2(64, 1, 2, 2, 40, 301, True), 64, 4, 30, False),
+    "t0": (qwen2(48, 5, 8, 4, 101, 523, True), 37, 6, 1000, False, 4),
+    "untied, one kv head, long sequences": (qwen2(64, 2, 4, 1, 96, 700, False), 530, 2, 300, True,
+                                            1),
+    "one layer, heads of 32": (qwen2(64, 1, 2, 2, 40, 301, True), 64, 4, 30, False, 1),
     "another base of rotations": (qwen2(40, 3, 4, 2, 64, 257, False, rope_parameters={
-        "rope_type": "default", "rope_theta": 5e5}), 101, 3, 1000, False),
+        "rope_type": "default", "rope_theta": 5e5}), 101, 3, 1000, False, 2),
     "llama": ((LlamaForCausalLM, LlamaConfig(
         hidden_size=40, num_hidden_layers=3, num_attention_heads=5, num_key_value_heads=5,
         intermediate_size=77, vocab_size=300, tie_word_embeddings=False, head_dim=16)), 65, 4, 1000,
-        False),
+        False, 5),
 }
 
 
 class Case:
     def __init__(self, program, at, index, shape):
-        (self.kind, config), self.seq, self.batch, part, wide = shape
+        (self.kind, config), self.seq, self.batch, part, wide, self.pieces = shape
         self.program = program
         self.hf = os.path.join(at, "hf%d" % index)
         self.run = os.path.join(at, "run%d" % index)
@@ -80,8 +83,9 @@ class Case:
         done = subprocess.run([self.program, "run", "/dev/null", "--json", "--run", self.run,
                                "--model", self.hf, "--init", "model", "--data", self.data,
                                "--shuffle", "false", "--seq", str(self.seq), "--batch",
-                               str(self.batch), "--micro-batch", "2", "--resume", "none"] +
-                              list(args), text=True, capture_output=True, cwd=ROOT)
+                               str(self.batch), "--micro-batch", "2", "--resume", "none",
+                               "--virtual", "dp=1,tp=%d" % self.pieces] + list(args),
+                              text=True, capture_output=True, cwd=ROOT)
         return Job(done.returncode, done.stdout, done.stderr)
 
     def saved(self, step, family):
