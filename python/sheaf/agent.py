@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sysconfig
-from typing import Optional
+from typing import Any, Optional
 
 from .binding import HERE, error, library
 from .errors import Error, NotFound
@@ -73,6 +73,24 @@ def started(path: Path, folder: Optional[str] = None) -> bool:
         log.warning("%s: there is no agent on this node: %s", os.fspath(path), e)
         return False
     return True
+
+
+def newest(path: Path) -> int:
+    """The number of the newest checkpoint that the agent of this node has in memory, of those that
+    a job with an agent would load; -1: it has none, or there is no agent. [local]"""
+    numbers = [-1]
+
+    def item(memory: Any) -> None:
+        if not memory.contents.lost:
+            numbers.append(memory.contents.step)
+
+    c = library()
+    try:
+        c.call("sheaf_agent_list", os.fsencode(path), None,
+               c.parameter("sheaf_agent_list", "item", item), None)
+    except Error as e:
+        log.debug("%s: no agent lists its checkpoints: %s", os.fspath(path), e)
+    return max(numbers)
 
 
 def stop(path: Path, socket: Optional[str] = None) -> None:

@@ -179,7 +179,8 @@ class Template:
         memories = [leaf.memory for leaf in made.leaves if isinstance(leaf.memory, Memory)]
         if not tensors or made.dropped or not \
                 len(tensors) == len(memories) == len(made.leaves) or \
-                any(m.owner is not t for m, t in zip(memories, tensors)):
+                any(m.owner is not t and leaf.tied_to is None
+                    for leaf, m, t in zip(made.leaves, memories, tensors)):
             raise Unsuited
         self.families = made.names.families
         self.places = places(self.root)

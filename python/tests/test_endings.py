@@ -25,6 +25,7 @@ if tap.there("torch"):
     import sheaf.torch
     from test_async import late, model, step
     from test_in_flight import trained
+    from test_measure import Heard
 
 
 END = """
@@ -172,6 +173,41 @@ def test_memory() -> None:
             with raises(sheaf.NotFound):    # no agent is left
                 sheaf.agent.stop(at + "/run")
                 sheaf.agent.stop(at + "/run")
+
+
+@needs("torch")
+def test_without_an_agent() -> None:
+    """A job that uses no agent loads from disk, and logs that one has a newer step in memory"""
+    os.environ["PATH"] = os.path.dirname(os.path.abspath(sys.argv[1])) + ":" + os.environ["PATH"]
+    heard = Heard()
+
+    def loads(path: str, **options: Any) -> tuple[int, list[str]]:
+        heard.lines.clear()
+        m = torch.nn.Linear(2, 2)
+        with sheaf.Checkpointer(path, **options) as ckpt:
+            ckpt.track(m)
+            found = ckpt.load()
+        said = [line for line in heard.lines if "in memory: give memory_every=" in line]
+        return -1 if found is None else found.step, said
+
+    with folder() as at:
+        try:
+            for path, every, there in (at + "/none", 100, -1), (at + "/some", 2, 2):
+                with sheaf.Checkpointer(path, memory_every=1, disk_every=every) as ckpt:
+                    ckpt.track(torch.nn.Linear(2, 2))
+                    for number in range(1, 4):
+                        ckpt.save_async(number).result()
+                step, said = loads(path)
+                assert step == there and len(said) == 1 and "has step 3 in" in said[0], said
+                assert loads(path, agent=True) == (3, []), path
+                assert loads(path, memory_every=1) == (3, []), path
+                sheaf.agent.stop(path)
+                assert loads(path) == (there, []), path
+        finally:
+            for path in at + "/none", at + "/some":
+                with raises(sheaf.NotFound):    # no agent is left
+                    sheaf.agent.stop(path)
+                    sheaf.agent.stop(path)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from ..run import LATEST, Path, Run, Save, State, number_of, options
 from .arguments import bad_step, is_time, prove_arguments, prove_files, prove_path
 from .background import LEAVE_SECONDS, Background, remember
 from .leaving import Leaving, finish
-from .loading import ADAM, Loaded, Loading, failing, findings, sentence
+from .loading import ADAM, Loaded, Loading, failing, findings, sentence, tell_newer
 from .measure import Measure
 from .metrics import Best, Metrics, best_options, noted
 from .pending import DISK, MEMORY, NOWHERE, Pending, give_up, where_of
@@ -110,6 +110,7 @@ class Checkpointer:
         self.leaving = False
         self.timeout = timeout if is_time(timeout) else None
         agent = memory_every is not None if agent is None else agent
+        self.agent = bool(agent)
         shown = opts.pop("progress", None)
         self.shown: Optional[Progress] = None
         problem: Optional[BaseException] = None     # with the arguments of this rank
@@ -361,12 +362,15 @@ class Checkpointer:
             with explained():
                 agreed(self.group, problem, self.timeout, "loads step %s with fallback=%s, "
                        "strict=%s" % (step, bool(fallback), bool(strict)))
-                return tried.resume() if fallback else \
+                found: Optional[Loaded] = tried.resume() if fallback else \
                     tried.load(LATEST if step == "latest" else step)
         except NotFound:
-            if step == "latest":
-                return None
-            raise
+            if step != "latest":
+                raise
+            found = None
+        if step == "latest" and not self.agent and self.rank == 0:
+            tell_newer(self.path, -1 if found is None else found.step)
+        return found
 
     # ---- what is there ----
 

@@ -11,7 +11,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Union
 
-from .. import errors
+from .. import agent, errors
 from ..errors import Corrupt, Error
 from ..messages import in_python
 from ..run import LATEST, Checkpoint, Run, State, flags_of, number_of
@@ -210,6 +210,19 @@ class Loading:
 
         self.together(mine, lambda state: self.dry(checkpoint, state))
         log.info("%s: loaded step %d", self.ckpt.path, found.step)
+
+
+def tell_newer(path: str, loaded: int) -> None:
+    """Logs that an agent has a newer checkpoint in memory than this job, which uses no agent, has
+    loaded from disk. [local]
+
+    loaded  its number; -1: there is none on disk
+    """
+    newer = agent.newest(path)
+    if newer > loaded:
+        log.warning("%s: %s, and the agent of this node has step %d in memory: give memory_every= "
+                    "or agent=True to load that", path, "there is no checkpoint on disk"
+                    if loaded < 0 else "step %d was loaded from disk" % loaded, newer)
 
 
 def findings(run: Run, step: Union[int, str]) -> list[str]:
