@@ -195,6 +195,38 @@ def test_goes_back_and_elsewhere() -> None:
         assert same and steps == [3, 6, 9, 12] and others == [10], (steps, others)
 
 
+def without(rank: int, at: str, folder: str) -> Any:
+    """A Trainer without Sheaf that goes on from step 6 of a folder."""
+    t = trainer(at, plain=True)
+    t.train(resume_from_checkpoint=folder + "/checkpoint-6")
+    return losses(t), weights(t.model), float(next(iter(t.optimizer.state.values()))["step"])
+
+
+def plainly(rank: int, at: str) -> None:
+    """Lets the Trainer write step 6 of a run as a checkpoint of its own, as the page does."""
+    names: dict[str, Any] = {}
+    code, = [code for m, code in launched.blocks("doc/python-trainers.md")
+             if m == "transformers, going back"]
+    exec(code, names)
+    t = trainer(at, max_steps=STEPS + 2)
+    t.add_callback(names["Back"](t, at + "-plain"))
+    t.train(resume_from_checkpoint=at + "/checkpoint-6")
+
+
+@needs(*NEEDED)
+def test_goes_back_to_the_trainer() -> None:
+    """A Trainer without Sheaf finds the weights alone, and all it needs after a step of the page"""
+    with folder() as at:
+        want, = ranks.results(1, trained, 1, at + "/run", None)
+        (found, _, steps), = ranks.results(1, without, at + "/alone", at + "/run")
+        assert steps == STEPS - 6 and sorted(found) == sorted(want[0]), (steps, found)
+        assert [found[s] for s in range(1, 7)] == [want[0][s] for s in range(1, 7)]
+        assert found[8] != want[0][8], found
+        ranks.results(1, plainly, at + "/run")
+        (found, last, steps), = ranks.results(1, without, at + "/plain", at + "/run-plain")
+        assert (found, last) == want and steps == STEPS, (found, want[0])
+
+
 def best(rank: int, n: int, at: str) -> Any:
     launched.environment(rank, n)
     t = trainer(at, eval_strategy="steps", eval_steps=2, save_steps=2, save_total_limit=2,
