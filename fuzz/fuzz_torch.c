@@ -8,13 +8,9 @@
  * 4: the header of a safetensors file, beside which lies one with rows 2 and 3 of "w".
  * An input that is accepted can be listed and read to its end, and the header that is shown for it
  * is accepted by the reader of safetensors. */
-#include "foreign.h"
-#include "foreign_dir.h"
-#include "foreign_read.h"
+#include "foreign_check.h"
 #include "fuzz.h"
 #include "pickle.h"
-#include "ramdisk.h"
-#include "safetensors.h"
 
 #define FILE_PATH "f.pt"
 #define DIR_PATH "d"
@@ -58,89 +54,6 @@ static void put_archive(struct shf_buf *b, struct record *r, size_t n)
 	shf_buf_u16(b, 0);
 }
 
-static void check_header(const struct shf_foreign *f)
-{
-	const struct shf_sys *sys = shf_foreign_sys(f);
-	int dir = shf_sys_open(sys, SHF_CWD, SHF_FOREIGN_DIR, SHF_O_DIR, 0);
-	size_t n;
-
-	shf_foreign_tensors(f, &n);
-	for (size_t i = 0; shf_foreign_shown(f, i); i++) {
-		int fd = shf_sys_open(sys, dir, shf_foreign_shown(f, i), 0, 0);
-		struct shf_arena arena = { 0 };
-		struct sheaf_error err;
-		struct shf_stat stat;
-		uint8_t head[8], *bytes;
-		struct shf_st st;
-		uint64_t len;
-
-		MUST(fd >= 0 && shf_sys_fstat(sys, fd, &stat) == 0);
-		MUST(shf_sys_pread(sys, fd, head, 8, 0) == 8);
-		MUST(shf_st_header_bytes(&len, head, stat.bytes, "shown", &err) == 0);
-		bytes = malloc(len);
-		MUST(bytes && shf_sys_pread(sys, fd, bytes, len, 0) == (int64_t)len);
-		MUST(shf_st_parse(&st, &arena, bytes, len, stat.bytes, "shown", &err) == 0);
-		MUST(n >= st.n);
-		n -= st.n;
-		free(bytes);
-		shf_arena_release(&arena);
-	}
-	MUST(n == 0);
-}
-
-/* Each tensor lies within its file, so what is read of it is there. */
-static void check_tensors(struct shf_foreign *f)
-{
-	uint8_t some[600];
-	size_t n;
-	const struct shf_foreign_tensor *t = shf_foreign_tensors(f, &n);
-
-	for (size_t i = 0; i < n && i < 64; i++) {
-		uint64_t len = t[i].bytes < sizeof(some) ? t[i].bytes : sizeof(some);
-		struct sheaf_error err;
-		int rc = len ? shf_foreign_gather(f, &t[i], some, len, 0, &err) : 0;
-
-		if (rc == 0 && len)
-			rc = shf_foreign_gather(f, &t[i], some, len, t[i].bytes - len, &err);
-		MUST(rc == 0 || (rc == SHEAF_EFORMAT && err.msg[0] && f->format->resolve) ||
-		     (rc == SHEAF_EFORMAT && strstr(err.msg, "dimensions")));
-	}
-}
-
-static void found(void *arg, bool is_sum, const char *file, int64_t offset,
-                  const struct sheaf_error *e)
-{
-	(void)is_sum;
-	MUST(file && e->msg[0] && offset >= -1);
-	++*(int *)arg;
-}
-
-/* Opens what lies at the path, and frees the disk. */
-static void open_path(const char *path)
-{
-	struct shf_foreign_findings to = { .found = found };
-	struct sheaf_error err = { .msg = "" };
-	struct shf_foreign *f = NULL;
-	int rc, findings = 0;
-
-	rc = shf_foreign_is_here(&disk.sys, path, &err);
-	MUST(rc == 0 || rc == 1 || (rc == SHEAF_EFORMAT && err.msg[0]));
-	if (rc == 1) {
-		rc = shf_foreign_open(&f, &disk.sys, path, &err);
-		MUST(rc == 0 || (rc == SHEAF_EFORMAT && !strncmp(err.msg, path, strlen(path))));
-	}
-	if (f) {
-		check_header(f);
-		check_tensors(f);
-		to.arg = &findings;
-		rc = f->format->verify ? f->format->verify(f, &to, &err) : 0;
-		MUST(rc == 0 || rc == SHEAF_EFORMAT);
-		shf_foreign_free(f);
-	}
-	MUST(disk.open_n == 0);
-	ramdisk_release(&disk);
-}
-
 /* The file has two items: a tensor of 2 x 3 F32, and a number. */
 static void open_dcp_dir(const uint8_t *metadata, size_t n, const uint8_t *data0)
 {
@@ -166,7 +79,7 @@ static void open_dcp_dir(const uint8_t *metadata, size_t n, const uint8_t *data0
 	dir = ram_put(&disk, NULL, DIR_PATH, SHF_T_DIR, NULL, 0);
 	ram_put(&disk, dir, ".metadata", SHF_T_FILE, meta.data, meta.len);
 	ram_put(&disk, dir, "__0_0.distcp", SHF_T_FILE, file.data, file.len);
-	open_path(DIR_PATH);
+	check_foreign(&disk, DIR_PATH);
 }
 
 static void put_safetensors(struct ram_node *dir, const char *name, const void *header, size_t n,
@@ -192,7 +105,7 @@ static void open_hf_dir(const uint8_t *header, size_t n, const uint8_t *data0)
 	dir = ram_put(&disk, NULL, DIR_PATH, SHF_T_DIR, NULL, 0);
 	put_safetensors(dir, "a.safetensors", header, n, data0, 24);
 	put_safetensors(dir, "b.safetensors", second, sizeof(second) - 1, data0, 24);
-	open_path(DIR_PATH);
+	check_foreign(&disk, DIR_PATH);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -227,6 +140,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	MUST(!b.oom);
 	ramdisk_init(&disk);
 	ram_put(&disk, NULL, FILE_PATH, SHF_T_FILE, b.data, b.len);
-	open_path(FILE_PATH);
+	check_foreign(&disk, FILE_PATH);
 	return 0;
 }

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "foreign_check.h"
+#include "foreign.h"
+#include "foreign_dir.h"
+#include "foreign_read.h"
+#include "fuzz.h"
+#include "safetensors.h"
+
+static void check_header(const struct shf_foreign *f)
+{
+	const struct shf_sys *sys = shf_foreign_sys(f);
+	int dir = shf_sys_open(sys, SHF_CWD, SHF_FOREIGN_DIR, SHF_O_DIR, 0);
+	size_t n;
+
+	shf_foreign_tensors(f, &n);
+	for (size_t i = 0; shf_foreign_shown(f, i); i++) {
+		int fd = shf_sys_open(sys, dir, shf_foreign_shown(f, i), 0, 0);
+		struct shf_arena arena = { 0 };
+		struct sheaf_error err;
+		struct shf_stat stat;
+		uint8_t head[8], *bytes;
+		struct shf_st st;
+		uint64_t len;
+
+		MUST(fd >= 0 && shf_sys_fstat(sys, fd, &stat) == 0);
+		MUST(shf_sys_pread(sys, fd, head, 8, 0) == 8);
+		MUST(shf_st_header_bytes(&len, head, stat.bytes, "shown", &err) == 0);
+		bytes = malloc(len);
+		MUST(bytes && shf_sys_pread(sys, fd, bytes, len, 0) == (int64_t)len);
+		MUST(shf_st_parse(&st, &arena, bytes, len, stat.bytes, "shown", &err) == 0);
+		MUST(n >= st.n);
+		n -= st.n;
+		free(bytes);
+		shf_arena_release(&arena);
+	}
+	MUST(n == 0);
+}
+
+/* Each tensor lies within its file, so what is read of it is there. */
+static void check_tensors(struct shf_foreign *f)
+{
+	uint8_t some[600];
+	size_t n;
+	const struct shf_foreign_tensor *t = shf_foreign_tensors(f, &n);
+
+	for (size_t i = 0; i < n && i < 64; i++) {
+		uint64_t len = t[i].bytes < sizeof(some) ? t[i].bytes : sizeof(some);
+		struct sheaf_error err;
+		int rc = len ? shf_foreign_gather(f, &t[i], some, len, 0, &err) : 0;
+
+		if (rc == 0 && len)
+			rc = shf_foreign_gather(f, &t[i], some, len, t[i].bytes - len, &err);
+		MUST(rc == 0 || (rc == SHEAF_EFORMAT && err.msg[0] && f->format->resolve) ||
+		     (rc == SHEAF_EFORMAT && (strstr(err.msg, "dimensions") ||
+		                              strstr(err.msg, "the text of an array"))));
+	}
+}
+
+static void found(void *arg, bool is_sum, const char *file, int64_t offset,
+                  const struct sheaf_error *e)
+{
+	(void)is_sum;
+	MUST(file && e->msg[0] && offset >= -1);
+	++*(int *)arg;
+}
+
+void check_foreign(struct ramdisk *disk, const char *path)
+{
+	struct shf_foreign_findings to = { .found = found };
+	struct sheaf_error err = { .msg = "" };
+	struct shf_foreign *f = NULL;
+	int rc, findings = 0;
+
+	rc = shf_foreign_is_here(&disk->sys, path, &err);
+	MUST(rc == 0 || rc == 1 || (rc == SHEAF_EFORMAT && err.msg[0]));
+	if (rc == 1) {
+		rc = shf_foreign_open(&f, &disk->sys, path, &err);
+		MUST(rc == 0 || (rc == SHEAF_EFORMAT && !strncmp(err.msg, path, strlen(path))));
+	}
+	if (f) {
+		check_header(f);
+		check_tensors(f);
+		to.arg = &findings;
+		rc = f->format->verify ? f->format->verify(f, &to, &err) : 0;
+		MUST(rc == 0 || rc == SHEAF_EFORMAT);
+		shf_foreign_free(f);
+	}
+	MUST(disk->open_n == 0);
+	ramdisk_release(disk);
+}
