@@ -13,16 +13,12 @@ extern "C" {
 #endif
 
 /* Opens anything that sheaf can read, by its path: a checkpoint, a Hugging Face directory, one
- * safetensors file, a file of torch.save, or a directory of torch.distributed.checkpoint
- * (doc/formats.md). Nothing in them is executed. What other programs wrote has no digests, and
- * reports say so.
- * step   receives the checkpoint. Close it with sheaf_checkpoint_close.
- * path   the directory or file.
- * group  the ranks; NULL: this process alone.
- * opts   as for sheaf_run_open; NULL: defaults.
- * ENOENT: there is nothing at that path.
- * EFORMAT: nothing that sheaf can read.
- * [collective] */
+ * safetensors file, a file of torch.save or paddle.save, a directory of
+ * torch.distributed.checkpoint, or a checkpoint of a trainer with Paddle (doc/formats.md). Nothing
+ * in them is executed. What other programs wrote has no digests, and reports say so. step receives
+ * the checkpoint. Close it with sheaf_checkpoint_close. path the directory or file. group the
+ * ranks; NULL: this process alone. opts as for sheaf_run_open; NULL: defaults. ENOENT: there is
+ * nothing at that path. EFORMAT: nothing that sheaf can read. [collective] */
 int  sheaf_checkpoint_open_path(struct sheaf_checkpoint **step, const char *path,
                                 struct sheaf_group *group,
                                 const struct sheaf_opts *opts, struct sheaf_error *err);
@@ -35,7 +31,8 @@ struct sheaf_checkpoint_info {
 	                                 * saved before it; -1: unknown or none */
 	const char *format;             /* "sheaf", "hf" (Hugging Face), "safetensors", or of other
 	                                 * programs: "torch.save", "torch.save (legacy)",
-	                                 * "torch.dcp", "torch.dcp (safetensors)" */
+	                                 * "torch.dcp", "torch.dcp (safetensors)", "paddle.save",
+	                                 * "paddle.unified", "paddle.sharding_io", "paddle.flex" */
 	const char *path;               /* its directory or file */
 	const char *session;            /* session of its save */
 	const char *run;                /* id of the run that it was saved to */

@@ -469,8 +469,12 @@ uint64_t shf_foreign_digest(const struct shf_foreign *f)
 	const struct shf_foreign_tensor *t = shf_foreign_tensors(f, &n);
 	uint64_t sum = 0;
 
-	for (size_t i = 0; i < f->views_n; i++)
-		sum = shf_crc64_raw(sum, f->views[i].header.data, f->views[i].header.len);
+	for (size_t i = 0; i < f->views_n; i++) {
+		const struct shf_foreign_view *v = &f->views[i];
+
+		sum = shf_crc64_raw(sum, v->family, strlen(v->family) + 1);
+		sum = shf_crc64_raw(sum, v->header.data, v->header.len);
+	}
 	for (uint32_t i = 0; f->dir >= 0 && i < shf_foreign_files(f); i++) {
 		const char *name = shf_foreign_file(f, i)->name;
 

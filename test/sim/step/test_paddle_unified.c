@@ -458,6 +458,55 @@ TEST(states_get_the_names_of_their_parameters)
 	simdisk_free(disk);
 }
 
+/* Ranks of experts know different parameters under the same name. What they all have is taken once.
+ */
+TEST(experts_of_all_ranks_are_listed)
+{
+	static const char meta[] = "{\"sharding_metas\":{\"tp00_pp00_ep00\":{"
+		"\"structure_name_mapping\":{\"e.0\":\"x\",\"d\":\"y\"},\"param_meta\":{\"e.0\":"
+		"[[12,10],2,false,true],\"d\":[[12,10],2,false,false]}},\"tp00_pp00_ep01\":{"
+		"\"structure_name_mapping\":{\"e.1\":\"x\",\"d\":\"y\"},\"param_meta\":{\"e.1\":"
+		"[[12,10],2,false,true],\"d\":[[12,10],2,false,false]}}}}";
+	static const char *const names[] = { "d", "e.0", "e.1" };
+	static const struct torch_tensor m = { .name = M, .dtype = SHEAF_F32, .ndim = 2,
+		.shape = { 12, 10 } };
+	const struct shf_foreign_tensor *t;
+	struct shf_foreign *f = NULL;
+	struct simdisk *disk = disk_new();
+	struct sheaf_error err = { 0 };
+	size_t n;
+
+	put_text(disk, "model_meta.json", meta);
+	for (int rank = 0; rank < 2; rank++) {
+		struct torch_bytes b = { 0 };
+		char path[60];
+
+		torch_add(&b, "\x80\4}", 3);
+		paddle_text(&b, "master_weights");
+		torch_add(&b, "}(", 2);
+		for (int i = 0; i < 2; i++) {
+			paddle_text(&b, i ? "y" : "x");
+			paddle_array(&b, "model", &m, 0, 120, PADDLE_SOUND);
+		}
+		torch_add(&b, "us.", 3);
+		snprintf(path, sizeof(path), DIR_UC "/optimizer.shard00_moe%02d.pdopt", rank);
+		CHECK_INT(simdisk_put(disk, path, b.p, b.n), 0);
+		free(b.p);
+	}
+	CHECK_RC(shf_foreign_open(&f, simdisk_process(disk, 77, 0), DIR_UC, &err), 0, &err);
+	t = shf_foreign_tensors(f, &n);
+	CHECK_INT(n, 3);
+	for (size_t i = 0; i < n; i++) {
+		bool found = false;
+
+		for (size_t k = 0; k < 3; k++)
+			found |= strcmp(t[i].name, names[k]) == 0;
+		CHECK(found && strcmp(t[i].family, "master_weights") == 0);
+	}
+	shf_foreign_free(f);
+	simdisk_free(disk);
+}
+
 TEST(a_description_that_is_cut_or_lies_is_refused)
 {
 	static const struct { const char *meta, *why; } lies[] = {
