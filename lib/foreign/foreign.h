@@ -155,7 +155,9 @@ void shf_foreign_free(struct shf_foreign *f);   /* NULL is fine */
 size_t shf_foreign_files(const struct shf_foreign *f);  /* how many real files it has */
 static inline struct shf_foreign_file *shf_foreign_file(const struct shf_foreign *f, uint32_t i)
 {
-	return (struct shf_foreign_file *)(void *)f->files.data + i;
+	struct shf_foreign_file *all = (struct shf_foreign_file *)(void *)f->files.data;
+
+	return all ? all + i : NULL;    /* NULL: there are none yet */
 }
 /* Compares all files with their state when they were added. EAGAIN: one has been changed or
  * replaced. EIO. [any thread] */
