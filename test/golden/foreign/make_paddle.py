@@ -175,6 +175,10 @@ def flex_rank(folder):
 
 
 def flex(folder, note):
+    try:                                        # Paddle before 3.2 has no flat ranges
+        import paddle.distributed.flex_checkpoint.dcp.sharded_weight    # noqa: F401
+    except ImportError:
+        return
     path = os.path.join(folder, "paddle-flex")
     shutil.rmtree(path, ignore_errors=True)
     logs = os.path.join(folder, "logs")
