@@ -2122,8 +2122,11 @@ bug("moment_of_another_shard", "the first moment is that of a neighbour's rows",
     "run/bind.c:tr_store_describe", "data[kind], &e)",
     "data[kind] + (MUTANT && kind == 1 && p->axis == 0 && p->start[0] ? p->shape[1] : 0), &e)",
     WHOLE + "ranks_that_are_threads")
+bug("chains_added_one_by_one", "the chains of a piece are added to those of the piece before it",
+    "model/tensorpar.c:add_product", "over.to - over.from > TR_CHAIN",
+    "(!MUTANT && over.to - over.from > TR_CHAIN)", TENSORS + "ranks_with_several_nodes")
 bug("piece_cut_by_ranks", "a dimension is cut by the number of ranks",
-    "model/tensorpar.c:product_of_piece", "tr_param_cut(p->reg, t->param, piece + 1)",
+    "model/tensorpar.c:span_of", "tr_param_cut(p->reg, t->param, piece + 1)",
     "tr_param_cut(p->reg, t->param, MUTANT ? p->reg->pieces.to : piece + 1)", SAME_BITS)
 bug("leaf_closed_early", "a leaf is added up while a sample of it is still to come",
     "task/lm.c:micro_batch", "leaf_of(lm, t, to) - 1", "leaf_of(lm, t, to) - !MUTANT",

@@ -129,7 +129,7 @@ TEST(linear_layers_have_their_values_and_gradients)
 	draw(w_lin, OUT * IN, 2);
 	draw(b_lin, OUT, 3);
 	draw(c_lin, N * OUT, 4);
-	be->linear(be, &l, (struct tr_span){ 0, IN }, x_lin, y, N);
+	be->linear(be, &l, (struct tr_span){ 0, IN }, x_lin, y, N, 0);
 	for (int i = 0; i < N * OUT; i++)
 		value += (double)y[i] * (double)c_lin[i];
 	CHECK(fabs(value - linear_of(NULL, NULL, NULL)) < 1e-4);

@@ -32,9 +32,9 @@ struct tr_backend {
 	void (*release)(struct tr_backend *be, void *memory);
 	void (*free)(struct tr_backend *be);
 
-	/* y[n, out] = x w^T + bias, summed over the inputs `over`. */
+	/* y[n, out] = or += x w^T, summed over the inputs `over`; and adds the bias. */
 	void (*linear)(struct tr_backend *be, const struct tr_linear *l, struct tr_span over,
-		       const float *x, float *y, int64_t n);
+		       const float *x, float *y, int64_t n, int add);
 	/* dx[n, in] = or += dy w, summed over the outputs `over`. */
 	void (*linear_input)(struct tr_backend *be, const struct tr_linear *l, struct tr_span over,
 			     const float *dy, float *dx, int64_t n, int add);

@@ -60,11 +60,12 @@ static void product(struct tr_backend *be, const struct tr_gemm *g)
 }
 
 static void cpu_linear(struct tr_backend *be, const struct tr_linear *l, struct tr_span over,
-		       const float *x, float *y, int64_t n)
+		       const float *x, float *y, int64_t n, int add)
 {
 	struct tr_gemm g = { .m = n, .n = l->out, .k = over.to - over.from,
 			     .a = { x + over.from, l->in, 1 },
-			     .b = { l->w + over.from, 1, l->in }, .c = y, .c_row = l->out };
+			     .b = { l->w + over.from, 1, l->in }, .c = y, .c_row = l->out,
+			     .add = add };
 
 	product(be, &g);
 	for (int64_t i = 0; l->bias && i < n; i++)

@@ -276,7 +276,7 @@ static struct tr_attention attention(const struct tr_model *m, const struct kept
 static void column_linear(struct tr_model *m, const struct tr_linear *l, const float *x, float *y,
 			  int64_t n)
 {
-	m->be->linear(m->be, l, (struct tr_span){ 0, l->in }, x, y, n);
+	m->be->linear(m->be, l, (struct tr_span){ 0, l->in }, x, y, n, 0);
 }
 
 /* dx = dy w, whose sum is over all outputs, for all tokens. */

@@ -27,6 +27,8 @@ static void sum_at(const struct tr_node_sum *s, int low, int n, float *to, int d
 	}
 	left = tr_tree_left(n);
 	sum_at(s, low, left, to, depth);
+	if (n - left == 1 && s->add_piece && s->add_piece(s, low + left, to))
+		return;
 	sum_at(s, low + left, n - left, s->scratch[depth], depth + 1);
 	s->be->add(s->be, to, s->scratch[depth], s->items);
 }
@@ -182,21 +184,42 @@ struct products {
 	int64_t row, n;                 /* rows [row, row + n) of the inputs */
 };
 
+static struct tr_span span_of(const struct products *p, const struct tr_term *t, int piece)
+{
+	return (struct tr_span){ tr_param_cut(p->reg, t->param, piece),
+				 tr_param_cut(p->reg, t->param, piece + 1) };
+}
+
+static void product(const struct tr_node_sum *s, const struct tr_term *t, int piece, float *to,
+		    int add)
+{
+	const struct products *p = s->arg;
+	struct tr_span over = span_of(p, t, piece);
+
+	if (t->back)
+		s->be->linear_input(s->be, &t->l, over, t->x + p->row * t->l.out, to, p->n, add);
+	else
+		s->be->linear(s->be, &t->l, over, t->x + p->row * t->l.in, to, p->n, add);
+}
+
 static void product_of_piece(const struct tr_node_sum *s, int piece, float *to)
 {
 	const struct products *p = s->arg;
 
-	for (int i = 0; i < p->terms; i++) {
-		const struct tr_term *t = &p->term[i];
-		struct tr_span over = { tr_param_cut(p->reg, t->param, piece),
-					tr_param_cut(p->reg, t->param, piece + 1) };
+	for (int i = 0; i < p->terms; i++)
+		product(s, &p->term[i], piece, to, i > 0);
+}
 
-		if (t->back)
-			s->be->linear_input(s->be, &t->l, over, t->x + p->row * t->l.out, to, p->n,
-					    i > 0);
-		else
-			s->be->linear(s->be, &t->l, over, t->x + p->row * t->l.in, to, p->n);
-	}
+/* A product of one chain is added to what there is when it is stored, as the sum of it would be. */
+static int add_product(const struct tr_node_sum *s, int piece, float *to)
+{
+	const struct products *p = s->arg;
+	struct tr_span over = span_of(p, p->term, piece);
+
+	if (p->terms > 1 || over.to == over.from || over.to - over.from > TR_CHAIN)
+		return 0;
+	product(s, p->term, piece, to, 1);
+	return 1;
 }
 
 void tr_sum_pieces(struct tr_tensorpar *tp, const struct tr_registry *reg,
@@ -204,8 +227,8 @@ void tr_sum_pieces(struct tr_tensorpar *tp, const struct tr_registry *reg,
 		   int64_t last, float *y)
 {
 	struct products p = { .reg = reg, .term = term, .terms = terms };
-	struct tr_node_sum s = { .piece = product_of_piece, .arg = &p, .be = tp->be,
-				 .scratch = tp->scratch };
+	struct tr_node_sum s = { .piece = product_of_piece, .add_piece = add_product, .arg = &p,
+				 .be = tp->be, .scratch = tp->scratch };
 
 	for (int64_t at = first; at < last; at += p.n) {
 		int low = tp->pieces.from;

@@ -76,6 +76,9 @@ int tr_embed_rows(struct tr_tensorpar *tp, const struct tr_rows *rows, struct tr
 /* Computes items of a piece, or of a sum over pieces. */
 struct tr_node_sum {
 	void (*piece)(const struct tr_node_sum *s, int piece, float *to);
+	/* Adds a piece to `to` without computing it by itself, if that gives the same bits.
+	 * Otherwise returns 0. NULL: it never does. */
+	int (*add_piece)(const struct tr_node_sum *s, int piece, float *to);
 	const void *arg;
 	struct tr_backend *be;
 	float *const *scratch;          /* for each level of the tree */
