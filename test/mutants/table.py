@@ -2125,6 +2125,10 @@ bug("moment_of_another_shard", "the first moment is that of a neighbour's rows",
 bug("chains_added_one_by_one", "the chains of a piece are added to those of the piece before it",
     "model/tensorpar.c:add_product", "over.to - over.from > TR_CHAIN",
     "(!MUTANT && over.to - over.from > TR_CHAIN)", TENSORS + "ranks_with_several_nodes")
+bug("evaluation_of_one_rank", "an evaluation has the samples of one rank of dp only",
+    "task/lm.c:tr_lm_evaluate", "tr_allreduce(dp, &targets, 1, TR_SUM, err)",
+    "tr_allreduce(MUTANT ? &t->mesh->tp : dp, &targets, 1, TR_SUM, err)",
+    WHOLE + "evaluations_have_the_same_bits")
 bug("piece_cut_by_ranks", "a dimension is cut by the number of ranks",
     "model/tensorpar.c:span_of", "tr_param_cut(p->reg, t->param, piece + 1)",
     "tr_param_cut(p->reg, t->param, MUTANT ? p->reg->pieces.to : piece + 1)", SAME_BITS)

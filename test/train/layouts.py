@@ -79,7 +79,7 @@ class World:
         args = [self.mpirun] + MPI_ARGS + ["-n", str(WALK_RANKS), self.walker,
                                            self.run("walk.yaml"), self.at]
         args += ["%s:%d:{%s}" % layout for layout in layouts]
-        done = subprocess.run(args, text=True, cwd=ROOT, capture_output=True, timeout=280,
+        done = subprocess.run(args, text=True, cwd=ROOT, capture_output=True, timeout=580,
                               stdin=subprocess.DEVNULL)
         results = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
         jobs = {}
@@ -163,13 +163,32 @@ def walk(w):
         options, w.run("one/checkpoint-%d" % WALK_STEPS)))
         for name, ranks, options in (("import", 1, ""),
                                      ("import-tp", 4, "mesh: {dp: 2, tp: 2}, sp: true, "))]
-    jobs = w.walk(resumed + imports)
+    jobs = w.walk(resumed + imports + evaluations(w))
     for name, _, _ in resumed:
         w.same(jobs[name], want, "a resume %s has the same bits" % name.replace("-", " "),
                WALK_HALF + 1)
     w.claims.check(jobs["import"].of("start")[0]["hash"] == one.of("step")[-1]["hash"],
                    "a model is read from a Hugging Face directory", jobs["import"].err)
     w.same(jobs["import-tp"], jobs["import"].trace(), "and in shards, with the same bits")
+    for name in ("eval-dp3", "eval-tp4sp", "eval-dp2tp2"):
+        got, first = ([{k: e[k] for k in ("step", "loss_hex", "samples", "tokens")}
+                       for e in jobs[n].of("eval")] for n in (name, "eval-one"))
+        w.claims.check(len(got) == 2 and got == first, "%s has the same bits" % name, got, first,
+                       jobs[name].err)
+        w.same(jobs[name], {s: want[s] for s in (11, 12, 13)}, "and trains as without it", 11)
+
+
+def evaluations(w):
+    """Layouts that go on from step 10, and evaluate after steps 12 and 13 on 7 samples. The ranks
+    of dp 3 have different numbers of them, and the last one is short."""
+    with open(w.run("eval.txt"), "w", encoding="ascii") as f:
+        f.write(text(100, 5)[:6 * 37 + 20])
+    subprocess.run([w.program, "data", w.run("eval.txt"), "-o", w.run("eval.safetensors")],
+                   check=True, capture_output=True)
+    return [("eval-" + name, ranks, "%s%seval-data: '%s', eval-every: 4, steps: 13, "
+             "resume: '%s@%d'" % (options, ", " if options else "", w.run("eval.safetensors"),
+                                  w.run("one"), WALK_HALF))
+            for name, ranks, options in LAYOUTS if name in ("one", "dp3", "tp4sp", "dp2tp2")]
 
 
 def checkpoints(w, a, b):

@@ -131,6 +131,7 @@ TEST(options_that_do_not_fit_together_are_named)
 		{ "{mesh: {tp: 2}, virtual: {dp: 2}}", "mesh tp=2", "virtual tp=1" },
 		{ "{mesh: {tp: 2}, virtual: {tp: 3}}", "mesh tp=2", "virtual tp=3" },
 		{ "sp: true", "sp", "mesh has tp=1" },
+		{ "eval-every: 5", "eval-every 5", "eval-data" },
 		{ "mesh: {pp: 2}", "mesh pp=2", "pp=1" },
 		{ "min-lr: 1", "min-lr 1", "lr 0.0003" },
 		{ "warmup: 11", "warmup 11", "steps 10" },

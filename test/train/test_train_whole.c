@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "bind.h"
+#include "lm.h"
 #include "ranks_threads.h"
 #include "rmtree.h"
 #include "textprep.h"
@@ -139,8 +140,8 @@ static const struct {
 	int ranks;
 	const char *flags;
 } layout[] = { { 1, "" }, { 2, "" }, { 3, "" }, { 2, "mesh: {tp: 2}" },
-	       { 2, "{mesh: {tp: 2}, sp: true}" }, { 4, "mesh: {dp: 2, tp: 2}" },
-	       { 4, "{mesh: {dp: 2, tp: 2}, sp: true}" } };
+	       { 2, "mesh: {tp: 2}\nsp: true" }, { 4, "mesh: {dp: 2, tp: 2}" },
+	       { 4, "mesh: {dp: 2, tp: 2}\nsp: true" } };
 enum { LAYOUTS = sizeof(layout) / sizeof(layout[0]) };
 
 /* Reads the weights and the moments of a checkpoint, one behind the other. */
@@ -201,6 +202,120 @@ TEST(ranks_go_on_with_what_other_ranks_saved_as_if_nothing_had_been)
 	n = read_tensors("whole/all/checkpoint-7", a, sizeof(a));
 	CHECK(n > 50000 && n < sizeof(a));
 	CHECK(read_tensors("whole/part/checkpoint-7", b, sizeof(b)) == n && memcmp(a, b, n) == 0);
+	rmtree("whole");
+}
+
+/* ---- evaluations ---- */
+
+struct evaluator {
+	pthread_t thread;
+	struct tr_ranks g;
+	int dp, tp;
+	double loss;
+	int64_t tokens;
+	struct tr_error err;
+	int rc;
+};
+
+static int evaluate_with(struct evaluator *e, struct tr_trainer *t, struct tr_lm **lm)
+{
+	const struct tr_lm_opts o = { .data = "whole/eval", .micro_batch = 2, .seq = 9,
+				      .vocab = 257 };
+	struct tr_model_config c;
+	const struct tr_isa *isa;
+	int rc = tr_model_config_read(&c, model, strlen(model), "model", &e->err);
+
+	if (rc == 0)
+		rc = tr_isa_find(&isa, "auto", &e->err);
+	if (rc == 0)
+		rc = tr_backend_cpu(&t->be, isa, &e->err);
+	if (rc == 0)
+		rc = tr_trainer_init(t, &c, 2, 9, &e->err);
+	if (rc == 0)
+		rc = tr_lm_new(lm, &o, &e->err);
+	if (rc < 0)
+		return rc;
+	tr_registry_draw(tr_model_registry(t->model), tr_model_weights(t->model), 1, 0.3);
+	return tr_lm_evaluate(*lm, t, &e->loss, &e->tokens, &e->err);
+}
+
+static void *evaluate(void *arg)
+{
+	struct evaluator *e = arg;
+	struct tr_mesh mesh;
+	struct tr_trainer t = { .mesh = &mesh, .leaves = e->dp, .pieces = 2, .sp = e->tp > 1 };
+	struct tr_lm *lm = NULL;
+
+	e->rc = tr_mesh_make(&mesh, &e->g, e->dp, e->tp, &e->err);
+	if (e->rc == 0)
+		e->rc = evaluate_with(e, &t, &lm);
+	tr_lm_free(lm);
+	tr_trainer_release(&t);
+	tr_backend_free(t.be);
+	tr_mesh_release(&mesh);
+	return NULL;
+}
+
+/* Evaluates on dp * tp threads, which must agree. */
+static struct evaluator evaluate_on(int dp, int tp)
+{
+	struct evaluator e[RANKS_MAX];
+	struct tr_hub *hub = tr_hub_new(dp * tp);
+
+	memset(e, 0, sizeof(e));
+	for (int i = 0; i < dp * tp; i++) {
+		tr_ranks_hub(&e[i].g, hub, i, 20000);
+		e[i].dp = dp;
+		e[i].tp = tp;
+		CHECK_INT(pthread_create(&e[i].thread, NULL, evaluate, &e[i]), 0);
+	}
+	for (int i = 0; i < dp * tp; i++) {
+		pthread_join(e[i].thread, NULL);
+		CHECK_RC(e[i].rc, 0, &e[i].err);
+		CHECK(memcmp(&e[i].loss, &e[0].loss, sizeof(e->loss)) == 0);
+		CHECK(e[i].tokens == e[0].tokens);
+	}
+	tr_hub_free(hub);
+	return e[0];
+}
+
+/* Of three samples, the last of which is short, a rank of dp 4 has none. */
+TEST(evaluations_have_the_same_bits_in_all_layouts)
+{
+	static const int mesh[][2] = { { 2, 1 }, { 3, 1 }, { 4, 1 }, { 1, 2 }, { 2, 2 } };
+	struct evaluator one, e;
+	struct tr_error err;
+	int64_t tokens;
+
+	prepare();
+	put_text("whole/short", "abcabcacbacbabcabcacb");
+	CHECK_RC(tr_prepare_bytes((const char *const[]){ "whole/short" }, 1, "whole/eval", &tokens,
+				  &err), 0, &err);
+	one = evaluate_on(1, 1);
+	CHECK(one.tokens == tokens - 1 && one.loss > 1 && one.loss < 20);
+	for (size_t i = 0; i < sizeof(mesh) / sizeof(mesh[0]); i++) {
+		e = evaluate_on(mesh[i][0], mesh[i][1]);
+		CHECK(e.tokens == one.tokens);
+		CHECK(memcmp(&e.loss, &one.loss, sizeof(one.loss)) == 0);
+	}
+	rmtree("whole");
+}
+
+TEST(evaluations_change_no_weight)
+{
+	static const char flags[] = "eval-data: whole/data\neval-every: 1\n";
+	static char a[1 << 18], b[1 << 18];
+	struct tr_hub *hub = tr_hub_new(2);
+	struct rank rank[RANKS_MAX];
+	size_t n;
+
+	prepare();
+	train_layout(0, "whole/plain", "3");
+	CHECK_RC(train_with(2, "whole/run", "3", flags, flags, hub, rank), 0, &rank[0].err);
+	tr_hub_free(hub);
+	n = read_tensors("whole/plain/checkpoint-3", a, sizeof(a));
+	CHECK(n > 50000 && read_tensors("whole/run/checkpoint-3", b, sizeof(b)) == n);
+	CHECK(memcmp(a, b, n) == 0);
 	rmtree("whole");
 }
 

@@ -21,7 +21,8 @@ struct loop {
 	struct tr_store *store;
 	struct tr_backend *be;
 	struct tr_trainer t;
-	struct tr_lm *lm;
+	struct tr_lm *lm, *eval;        /* eval: the data of evaluations, or NULL */
+	uint64_t eval_hash;             /* of tr_lm_identify */
 	struct tr_model_config config;
 	char *config_text;              /* config.json */
 	size_t config_n;
@@ -29,6 +30,7 @@ struct loop {
 	struct tr_progress progress;
 	int64_t blocked_ns;             /* time that saves took, since the last event of a step */
 	int64_t last_saved;             /* step of the last save that began */
+	int64_t last_eval;              /* step of the last evaluation; -1: none */
 	const char *changed[TR_OPTS_MAX + 1];
 };
 
@@ -107,10 +109,11 @@ static int find_checkpoint(struct loop *l, struct tr_error *err)
 static int agree_on_options(struct loop *l, struct tr_error *err)
 {
 	char *text = tr_opts_yaml(l->o);
-	uint64_t data = l->progress.data_hash, x[2];
+	const uint64_t data[2] = { l->progress.data_hash, l->eval_hash };
+	uint64_t x[2];
 	int rc = text ? 0 : tr_fail(err, TR_ENOMEM, "no memory for the options");
 
-	x[0] = text ? tr_crc64_more(tr_crc64(text), &data, sizeof(data)) : 0;
+	x[0] = text ? tr_crc64_more(tr_crc64(text), data, sizeof(data)) : 0;
 	x[1] = ~x[0];
 	free(text);
 	rc = tr_agree(l->ranks, rc, err);
@@ -182,6 +185,19 @@ static int make_task(struct loop *l, struct tr_error *err)
 	if (rc == 0 && !o->steps)
 		l->t.schedule.steps = o->epochs * tr_lm_samples(l->lm) / o->batch;
 	return rc;
+}
+
+/* Opens the data of evaluations, if there is any. */
+static int make_eval(struct loop *l, struct tr_error *err)
+{
+	const struct tr_opts *o = l->o;
+	struct tr_lm_opts lm = { .data = o->eval_data, .micro_batch = o->micro_batch,
+		.seq = o->seq, .vocab = l->config.vocab };
+	int64_t tokens;
+	int rc = o->eval_data ? tr_lm_new(&l->eval, &lm, err) : 0;
+
+	l->last_eval = -1;
+	return rc == 0 && l->eval ? tr_lm_identify(l->eval, &tokens, &l->eval_hash, err) : rc;
 }
 
 /* Compares the model with that of the checkpoint. Weights of different models may have the same
@@ -278,6 +294,8 @@ static int prepare_alone(struct loop *l, struct tr_error *err)
 		rc = make_trainer(l, err);
 	if (rc == 0)
 		rc = make_task(l, err);
+	if (rc == 0)
+		rc = make_eval(l, err);
 	if (rc == 0)
 		rc = check_data(l, err);
 	if (rc < 0)
@@ -421,6 +439,24 @@ static int save(struct loop *l, struct tr_error *err)
 	return rc;
 }
 
+/* Computes the loss of the data of evaluations. */
+static int evaluate(struct loop *l, struct tr_error *err)
+{
+	int64_t tokens;
+	double loss;
+	int rc = tr_lm_evaluate(l->eval, &l->t, &loss, &tokens, err);
+
+	if (rc < 0)
+		return rc;
+	l->last_eval = l->t.step;
+	tr_event(l->events, json_pack("{s:s,s:I,s:f,s:o,s:I,s:I}", "event", "eval", "step",
+		(json_int_t)l->t.step, "loss", loss, "loss_hex", tr_json_hex(loss), "samples",
+		(json_int_t)tr_lm_samples(l->eval), "tokens", (json_int_t)tokens));
+	tr_say(l->events, "step %" PRId64 "  loss %.4f of %" PRId64 " tokens of eval-data",
+	       l->t.step, loss, tokens);
+	return 0;
+}
+
 static int step(struct loop *l, struct tr_error *err)
 {
 	struct tr_gate gate = tr_store_gate(l->store);
@@ -439,6 +475,8 @@ static int step(struct loop *l, struct tr_error *err)
 	rc = tell_step(l, &s, start, err);
 	if (rc == 0)
 		rc = advance(l, 0, err);
+	if (rc == 0 && l->o->eval_every && l->t.step % l->o->eval_every == 0)
+		rc = evaluate(l, err);
 	if (rc == 0 && l->o->save_every && l->t.step % l->o->save_every == 0)
 		rc = save(l, err);
 	return rc;
@@ -464,6 +502,8 @@ static int run_steps(struct loop *l, struct tr_error *err)
 
 	while (rc == 0 && !(reason = reason_to_end(l)))
 		rc = step(l, err);
+	if (rc == 0 && l->eval && l->last_eval != l->t.step)
+		rc = evaluate(l, err);
 	if (rc == 0 && l->last_saved != l->t.step)
 		rc = save(l, err);
 	if (rc == 0)
@@ -495,6 +535,7 @@ int tr_train(struct tr_ranks *ranks, struct tr_opts *o, struct tr_events *events
 					   tr_code_name(rc), "rank", err->rank, "message",
 					   err->msg));
 	tr_lm_free(l->lm);
+	tr_lm_free(l->eval);
 	tr_trainer_release(&l->t);
 	tr_backend_free(l->be);
 	tr_store_close(l->store, rc == TR_ELOST);

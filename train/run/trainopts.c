@@ -72,6 +72,10 @@ static const struct option table[] = {
 	  "token file, made by sheaf-train data" },
 	{ "shuffle", SWITCH, COMPUTES, AT(shuffle), 0, 0, "true", NULL,
 	  "take the samples of each epoch in a random order, from seed" },
+	{ "eval-data", TEXT, 0, AT(eval_data), 0, 0, NULL, NULL,
+	  "token file whose loss is computed, without training on it" },
+	{ "eval-every", INTEGER, 0, AT(eval_every), 0, MANY, "0", NULL,
+	  "steps from one evaluation of eval-data to the next; one is at the end in any case" },
 	{ "save-every", INTEGER, 0, AT(save_every), 0, MANY, "0", NULL,
 	  "steps from one checkpoint to the next; one is saved at the end in any case" },
 	{ "keep-last", INTEGER, 0, AT(keep_last), 0, 1 << 20, "0", NULL,
@@ -469,6 +473,9 @@ int tr_opts_check(struct tr_opts *o, int ranks, struct tr_error *err)
 	rc = check_layout(o, ranks, err);
 	if (rc < 0)
 		return rc;
+	if (o->eval_every && !o->eval_data)
+		return tr_fail(err, TR_EINVAL, "eval-every %" PRId64 " needs data, and eval-data "
+			       "is not set; set it, or leave eval-every out", o->eval_every);
 	if (o->min_lr > o->lr)
 		return tr_fail(err, TR_EINVAL, "min-lr %g is above lr %g; use a smaller min-lr",
 			       o->min_lr, o->lr);

@@ -17,11 +17,11 @@ struct tr_axes {
 enum { TR_OPTS_MAX = 64 };
 
 struct tr_opts {
-	char *run, *model, *data, *resume;      /* owned, as all strings */
+	char *run, *model, *data, *eval_data, *resume;  /* owned, as all strings */
 	int64_t init, decay, dtype;             /* the number of the choice */
 	char *isa;
-	int64_t seed, batch, micro_batch, seq, steps, epochs, warmup, save_every, keep_last,
-		timeout_ms;
+	int64_t seed, batch, micro_batch, seq, steps, epochs, warmup, eval_every,
+		save_every, keep_last, timeout_ms;
 	int64_t shuffle, rewind, sp;            /* 0 or 1 */
 	struct tr_axes mesh, virtual;           /* 0: not set */
 	double lr, min_lr, beta1, beta2, eps, weight_decay, clip;

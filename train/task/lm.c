@@ -145,23 +145,31 @@ static int leaf_of(const struct tr_lm *lm, const struct tr_trainer *t, int64_t j
 	return (int)(j * t->leaves / lm->o.batch);
 }
 
-/* Sets `rows` to samples [from, to) of the step. */
-static int fill_rows(struct tr_lm *lm, struct tr_trainer *t, int64_t consumed, int64_t from,
-		     int64_t to, struct tr_rows *rows, struct tr_error *err)
+/* Sets `rows` to positions [from, to) of the run. They have no gradient buffers. */
+static int fill_rows(struct tr_lm *lm, int64_t from, int64_t to, struct tr_rows *rows,
+		     struct tr_error *err)
 {
 	int rc = 0;
 
 	*rows = (struct tr_rows){ .begin = lm->begin, .token = lm->token, .target = lm->target,
 		.weight = lm->weight, .position = lm->position, .grad = lm->grad };
-	for (int64_t j = from; rc == 0 && j < to; j++) {
-		lm->grad[rows->seqs] = tr_leafgrads_of(t->grads, leaf_of(lm, t, j));
-		if (!lm->grad[rows->seqs])
+	for (int64_t j = from; rc == 0 && j < to; j++)
+		rc = add_sample(lm, rows, tr_sample_at(lm->o.seed, lm->o.shuffle, lm->samples, j),
+				err);
+	return rc;
+}
+
+/* Makes the gradient buffers of samples [from, to) of the step. */
+static int find_leaves(struct tr_lm *lm, struct tr_trainer *t, int64_t from, int64_t to,
+		       struct tr_error *err)
+{
+	for (int64_t j = from; j < to; j++) {
+		lm->grad[j - from] = tr_leafgrads_of(t->grads, leaf_of(lm, t, j));
+		if (!lm->grad[j - from])
 			return tr_fail(err, TR_ENOMEM, "no memory for the gradients of a leaf; use "
 				       "a smaller micro-batch or virtual dp");
-		rc = add_sample(lm, rows, tr_sample_at(lm->o.seed, lm->o.shuffle, lm->samples,
-						       consumed + j), err);
 	}
-	return rc;
+	return 0;
 }
 
 /* Runs the forward and the backward pass of samples [from, to) of the step. */
@@ -169,8 +177,10 @@ static int micro_batch(struct tr_lm *lm, struct tr_trainer *t, int64_t consumed,
 		       int64_t to, double scale, struct tr_exact *loss, struct tr_error *err)
 {
 	struct tr_rows rows;
-	int rc = fill_rows(lm, t, consumed, from, to, &rows, err);
+	int rc = fill_rows(lm, consumed + from, consumed + to, &rows, err);
 
+	if (rc == 0)
+		rc = find_leaves(lm, t, from, to, err);
 	/* The ranks of tp compute the rows together, so none of them begins alone. */
 	rc = tr_agree(&t->mesh->tp, rc, err);
 	if (rc == 0)
@@ -243,4 +253,52 @@ int tr_lm_train(struct tr_lm *lm, struct tr_trainer *t, int64_t consumed,
 			       "from an earlier step with a lower lr or with clip",
 			       t->step + 1, isfinite(step->loss) ? "gradient" : "loss");
 	return tr_trainer_update(t, step->norm, gate, &step->lr, err);
+}
+
+/* Adds the losses of samples [from, to), and counts their targets. */
+static int evaluate_some(struct tr_lm *lm, struct tr_trainer *t, int64_t from, int64_t to,
+			 struct tr_exact *loss, uint64_t *targets, struct tr_error *err)
+{
+	struct tr_rows rows;
+	int rc = tr_agree(&t->mesh->tp, fill_rows(lm, from, to, &rows, err), err);
+
+	if (rc == 0)
+		rc = tr_model_forward(t->model, &rows, 0, err);
+	if (rc == 0)
+		rc = tr_model_loss(t->model, &rows, 1, lm->loss, 0, err);
+	for (int64_t i = 0; rc == 0 && i < rows.n; i++) {
+		tr_exact_add(loss, lm->loss[i]);
+		*targets += lm->weight[i] > 0;
+	}
+	return rc;
+}
+
+int tr_lm_evaluate(struct tr_lm *lm, struct tr_trainer *t, double *loss, int64_t *tokens,
+		   struct tr_error *err)
+{
+	const struct tr_ranks *dp = &t->mesh->dp;
+	int64_t from = tr_cut(lm->samples, dp->n, dp->rank), end;
+	int64_t to = tr_cut(lm->samples, dp->n, dp->rank + 1);
+	struct tr_exact sum = { .adds = 0 };
+	uint64_t targets = 0;
+	int rc = 0;
+
+	for (int64_t j = from; rc == 0 && j < to; j = end) {
+		end = j + lm->o.micro_batch < to ? j + lm->o.micro_batch : to;
+		rc = evaluate_some(lm, t, j, end, &sum, &targets, err);
+	}
+	rc = tr_agree(t->mesh->all, rc, err);
+	if (rc == 0)
+		rc = tr_allreduce(dp, &targets, 1, TR_SUM, err);
+	if (rc == 0)
+		rc = sum_loss(t, &sum, loss, err);
+	if (rc < 0)
+		return rc;
+	*tokens = (int64_t)targets;
+	*loss /= (double)(targets ? targets : 1);
+	if (!isfinite(*loss))
+		return tr_fail(err, TR_ENAN, "step %" PRId64 ": the loss of %s is not a number; "
+			       "resume from an earlier step with a lower lr or with clip", t->step,
+			       lm->file.path);
+	return 0;
 }

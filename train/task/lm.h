@@ -31,4 +31,8 @@ int tr_lm_identify(const struct tr_lm *lm, int64_t *tokens, uint64_t *hash, stru
  * ENAN: the loss or the gradient is not a number; nothing was updated. [collective] */
 int tr_lm_train(struct tr_lm *lm, struct tr_trainer *t, int64_t consumed,
 		const struct tr_gate *gate, struct tr_lm_step *step, struct tr_error *err);
+/* Sets *loss to the mean over the targets of one epoch that are not masked, and *tokens to their
+ * number. Nothing of the training changes. ENAN: the loss is not a number. [collective] */
+int tr_lm_evaluate(struct tr_lm *lm, struct tr_trainer *t, double *loss, int64_t *tokens,
+		   struct tr_error *err);
 #endif
