@@ -152,7 +152,8 @@ static void free_mpi(void *arg)
 
 static void set_group(struct tr_ranks *g, struct mpi_ranks *m);
 
-/* All ranks of the group split it in the same order, so they number the tags alike. */
+/* All ranks of the group split it in the same order, so they number the tags alike. There are tags
+ * for 15 sub-groups of a group. */
 static int split_mpi(void *arg, struct tr_ranks *sub, int first, int stride, int n,
 		     struct tr_error *err)
 {
@@ -163,7 +164,7 @@ static int split_mpi(void *arg, struct tr_ranks *sub, int first, int stride, int
 		return tr_fail(err, TR_ENOMEM, "no memory for a sub-group of %d ranks", n);
 	*s = (struct mpi_ranks){ .comm = m->comm, .rank = (m->rank - first) / stride, .n = n,
 				 .first = m->first + first * m->stride,
-				 .stride = stride * m->stride, .tag = m->tag + m->splits,
+				 .stride = stride * m->stride, .tag = 16 * m->tag + m->splits,
 				 .is_sub = 1 };
 	set_group(sub, s);
 	return 0;
