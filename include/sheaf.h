@@ -522,8 +522,8 @@ struct sheaf_save_opts {
  * memory twice more; meant for the first runs of a trainer. */
 #define SHEAF_SAVE_CHECK    0x800000000ULL
 /* For a lazy save: a slice is not read before sheaf_save_slice_ready was called for it, and its
- * data may be NULL until then. EINVAL with averages, with slices in place, or if
- * sheaf_staging.bytes_max does not hold the whole state. */
+ * data may be NULL until then. Some ranks may set this flag and others not. EINVAL with averages,
+ * with slices in place, or if sheaf_staging.bytes_max does not hold the whole state. */
 #define SHEAF_SAVE_LATER    0x2000000000ULL
 /* Begins a save of the state of all ranks. It copies the state to staging buffers, and when it
  * returns, the tensors may change (with SHEAF_SAVE_LAZY: each of them after its gate). Threads of
@@ -599,6 +599,17 @@ int  sheaf_save_advance(struct sheaf_save *save, uint64_t bytes_max, struct shea
  * [any thread] */
 int  sheaf_save_wait_copied(struct sheaf_save *save, int slice, int timeout_ms,
                             struct sheaf_error *err);
+/* The gates of several slices in one call, in the order of the list: does what
+ * sheaf_save_wait_copied does for each of them, with one timeout for all.
+ * slices      the numbers of the slices.
+ * n           how many there are.
+ * timeout_ms  how long it waits at most; negative: as long as the run allows.
+ * 0: the memory of all of them may change.
+ * EAGAIN: some of them is not copied yet, after timeout_ms.
+ * EINVAL: there is no slice of one of these numbers, or one is not ready yet (SHEAF_SAVE_LATER).
+ * Any other code: the save has failed. [any thread] */
+int  sheaf_save_slices_copied(struct sheaf_save *save, const int *slices, size_t n, int timeout_ms,
+                              struct sheaf_error *err);
 /* In sheaf_save_wait_copied: all slices of the state, for a caller that changes all of them at
  * once. No code of sheaf_state_add has this value, so an error that was overlooked does not mean
  * "all". */
@@ -619,6 +630,15 @@ int  sheaf_save_wait_copied(struct sheaf_save *save, int slice, int timeout_ms,
  * [any thread] */
 int  sheaf_save_slice_ready(struct sheaf_save *save, int slice, const void *data,
                             struct sheaf_error *err);
+/* Does in one call what sheaf_save_slice_ready does for each slice of a list, with data NULL: all
+ * of them lie in the memory of the state.
+ * slices  the numbers of the slices.
+ * n       how many there are.
+ * EINVAL: one of them was ready already, and those before it in the list are ready now; or the call
+ *    was wrong in another way, and nothing happened. It is not remembered.
+ * [any thread] */
+int  sheaf_save_slices_ready(struct sheaf_save *save, const int *slices, size_t n,
+                             struct sheaf_error *err);
 /* Returns whether this rank has done its part of the save: all that it copies is copied, and all
  * that it writes without bytes of other nodes is written and synced. Pieces that need bytes of
  * other nodes are written later, in sheaf_save_advance or sheaf_save_commit. Use it for displays

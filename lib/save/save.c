@@ -416,7 +416,8 @@ static int enter_begin_call(struct sheaf_run *run, struct sheaf_save *save, int 
 
 	if (rc == 0) {
 		m.x[STEP] = (uint64_t)save->id.step;
-		m.x[FLAGS] = save->id.flags;
+		/* When slices become ready concerns the rank that has them alone. */
+		m.x[FLAGS] = save->id.flags & ~SHEAF_SAVE_LATER;
 		m.x[LOSS] = loss_and_rules(save->state, loss);
 		m.x[PLAN] = here ? save->plan->hash : 0;
 		m.x[IMAGE] = (uint64_t)(here ? save->copy.image : -1);

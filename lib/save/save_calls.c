@@ -23,10 +23,26 @@ static int check_slice(const struct sheaf_save *save, int slice, struct sheaf_er
 	                PRId64, save->id.step, slice, (int64_t)save->state->n - 1);
 }
 
-/* Writes the message of a gate that did not open, unless rc has one already. */
-static int say_gate(struct sheaf_save *save, int slice, int rc, struct sheaf_error *err)
+/* Returns 0 if the state has all slices of the list (NULL: it is all of them), or EINVAL. */
+static int check_slices(const struct sheaf_save *save, const int *slices, size_t n,
+                        struct sheaf_error *err)
 {
-	const struct shf_slice *s = slice == SHEAF_ALL_SLICES ? NULL : &save->state->slices[slice];
+	int rc = 0;
+
+	for (size_t i = 0; slices && i < n && rc == 0; i++)
+		rc = check_slice(save, slices[i], err);
+	return rc;
+}
+
+/* Writes the message of a gate that did not open, unless rc has one already. */
+static int say_gate(struct sheaf_save *save, const int *slices, size_t n, int rc,
+                    struct sheaf_error *err)
+{
+	int64_t unput = rc == SHEAF_EINVAL && slices
+	                ? shf_save_gates_first_unput(save, slices, n) : -1;
+	const struct shf_slice *s = unput >= 0 ? &save->state->slices[unput]
+	                            : slices && n == 1 ? &save->state->slices[slices[0]] : NULL;
+	const char *many = slices ? "some slices" : "all slices";
 
 	if (rc == 0 || err->code == rc)
 		return rc;
@@ -36,14 +52,26 @@ static int say_gate(struct sheaf_save *save, int slice, int rc, struct sheaf_err
 	if (rc == SHEAF_EINVAL)
 		return shf_fail(err, rc, "step %" PRId64 ": %s%s%s: call sheaf_save_slice_ready "
 		                "first, because the save was begun with SHEAF_SAVE_LATER",
-		                save->id.step, s ? s->family : "all slices", s ? "/" : "",
+		                save->id.step, s ? s->family : many, s ? "/" : "",
 		                s ? s->name : "");
 	return shf_fail(err, rc, "step %" PRId64 ": %s%s%s: not copied yet; call again",
 	                save->id.step,
-	                s ? s->family : "all slices", s ? "/" : "", s ? s->name : "");
+	                s ? s->family : many, s ? "/" : "", s ? s->name : "");
 }
 
-int shf_save_copied(struct sheaf_save *save, int slice, int timeout_ms, struct sheaf_error *err)
+static bool reads_any(struct sheaf_save *save, const int *slices, size_t n)
+{
+	bool reads = false;
+
+	if (!slices)
+		return shf_save_gates_reads_some(save);
+	for (size_t i = 0; i < n && !reads; i++)
+		reads = shf_save_gates_reads(save, (size_t)slices[i]);
+	return reads;
+}
+
+int shf_save_list_copied(struct sheaf_save *save, const int *slices, size_t n, int timeout_ms,
+                         struct sheaf_error *err)
 {
 	struct sheaf_error own;
 	int64_t from = shf_now(save->run);
@@ -51,25 +79,28 @@ int shf_save_copied(struct sheaf_save *save, int slice, int timeout_ms, struct s
 	int rc;
 
 	err = shf_err_or(err, &own);
-	rc = slice == SHEAF_ALL_SLICES ? 0 : check_slice(save, slice, err);
+	rc = check_slices(save, slices, n, err);
 	if (rc < 0 || !save->copy.lazy)
 		return rc;
-	waited = timeout_ms != 0 && (slice == SHEAF_ALL_SLICES
-	                            ? shf_save_gates_reads_some(save)
-	                            : shf_save_gates_reads(save, (size_t)slice));
-	rc = shf_save_gates_copied(save, slice, timeout_ms, err);
+	waited = timeout_ms != 0 && reads_any(save, slices, n);
+	rc = shf_save_gates_list_copied(save, slices, slices ? n : save->state->n, timeout_ms,
+	                                err);
 	shf_save_blocked_gate(save, from, waited);
-	return say_gate(save, slice, rc, err);
+	return say_gate(save, slices, n, rc, err);
 }
 
-int shf_save_put(struct sheaf_save *save, int slice, const void *data, struct sheaf_error *err)
+int shf_save_copied(struct sheaf_save *save, int slice, int timeout_ms, struct sheaf_error *err)
 {
-	const struct shf_slice *s;
-	int rc = check_slice(save, slice, err);
+	return shf_save_list_copied(save, slice == SHEAF_ALL_SLICES ? NULL : &slice, 1, timeout_ms,
+	                            err);
+}
 
-	if (rc < 0)
-		return rc;
-	s = &save->state->slices[slice];
+/* Checks that a slice may be put now. */
+static int check_put(const struct sheaf_save *save, int slice, const void *data,
+                     struct sheaf_error *err)
+{
+	const struct shf_slice *s = &save->state->slices[slice];
+
 	if (!(save->id.flags & SHEAF_SAVE_LATER))
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": the save was begun without "
 		                "SHEAF_SAVE_LATER; its slices are all ready", save->id.step);
@@ -82,8 +113,27 @@ int shf_save_put(struct sheaf_save *save, int slice, const void *data, struct sh
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": %s/%s: neither this call nor "
 		                "the state gives its memory; pass it here", save->id.step,
 		                s->family, s->name);
-	/* not const in struct shf_slice, but only read */
-	return shf_save_gates_put(save, slice, (void *)(uintptr_t)data, err);
+	return 0;
+}
+
+int shf_save_list_put(struct sheaf_save *save, const int *slices, size_t n, const void *data,
+                      struct sheaf_error *err)
+{
+	int rc = check_slices(save, slices, n, err);
+	size_t filled = 0;
+
+	for (size_t i = 0; i < n && rc == 0; i++) {
+		rc = check_put(save, slices[i], data, err);
+		filled += rc == 0 && !save->state->slices[slices[i]].empty;
+	}
+	/* data is not const in struct shf_slice, but only read */
+	return rc == 0 && filled ? shf_save_gates_put(save, slices, n, (void *)(uintptr_t)data, err)
+	                         : rc;
+}
+
+int shf_save_put(struct sheaf_save *save, int slice, const void *data, struct sheaf_error *err)
+{
+	return shf_save_list_put(save, &slice, 1, data, err);
 }
 
 /* Waits until the save is written on this rank, as far as no other node is needed. A lazy save is

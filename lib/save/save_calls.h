@@ -16,6 +16,12 @@ int shf_save_copied(struct sheaf_save *save, int slice, int timeout_ms,
                     struct sheaf_error *err);           /* [any thread] */
 int shf_save_put(struct sheaf_save *save, int slice, const void *data,
                  struct sheaf_error *err);              /* [any thread] */
+/* The same for the slices of a list. In the first, slices may be NULL: all. In the second, data is
+ * where the slice lies, if there is only one; NULL: where the state says. [any thread] */
+int shf_save_list_copied(struct sheaf_save *save, const int *slices, size_t n, int timeout_ms,
+                         struct sheaf_error *err);
+int shf_save_list_put(struct sheaf_save *save, const int *slices, size_t n, const void *data,
+                      struct sheaf_error *err);
 /* [any thread] */
 int shf_save_wait(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err);
 #endif

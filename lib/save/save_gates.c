@@ -260,21 +260,32 @@ static bool is_left(const struct shf_save_copier *lz, size_t slice)
 	       (lz->checks && lz->turns->saved[slice] && !atomic_load(&lz->asked[slice]));
 }
 
-int shf_save_gates_copied(struct sheaf_save *save, int slice, int timeout_ms,
-                          struct sheaf_error *err)
+int64_t shf_save_gates_first_unput(const struct sheaf_save *save, const int *slices, size_t n)
+{
+	struct shf_save_copier *lz = save->copy.lazy;
+
+	if (!slices)
+		return shf_save_gates_unput(save);
+	for (size_t i = 0; lz && i < n; i++)
+		if (!is_put(lz, (size_t)slices[i]))
+			return slices[i];
+	return -1;
+}
+
+int shf_save_gates_list_copied(struct sheaf_save *save, const int *slices, size_t n, int timeout_ms,
+                               struct sheaf_error *err)
 {
 	int64_t until = -1;
 	int rc = 0, one = 0;
 
 	timeout_ms = time_to_copy_ms(save, timeout_ms);
-	if (slice != SHEAF_ALL_SLICES)
-		return is_put(save->copy.lazy, (size_t)slice)
-		       ? slice_copied(save, (size_t)slice, timeout_ms, err) : SHEAF_EINVAL;
-	if (shf_save_gates_unput(save) >= 0)
+	if (shf_save_gates_first_unput(save, slices, n) >= 0)
 		return SHEAF_EINVAL;
 	/* The time begins at the first slice that is not copied, so that each call copies
 	 * something, however many slices there are. */
-	for (size_t s = 0; one != SHEAF_EAGAIN && s < save->state->n; s++) {
+	for (size_t i = 0; one != SHEAF_EAGAIN && i < n; i++) {
+		size_t s = slices ? (size_t)slices[i] : i;
+
 		if (until < 0 && is_left(save->copy.lazy, s))
 			until = shf_now(save->run) + shf_ms_ns(timeout_ms);
 		one = slice_copied(save, s, until < 0 ? timeout_ms
@@ -284,14 +295,21 @@ int shf_save_gates_copied(struct sheaf_save *save, int slice, int timeout_ms,
 	return one == SHEAF_EAGAIN ? one : rc;
 }
 
-int shf_save_gates_put(struct sheaf_save *save, int slice, void *data, struct sheaf_error *err)
+int shf_save_gates_copied(struct sheaf_save *save, int slice, int timeout_ms,
+                          struct sheaf_error *err)
 {
-	const struct shf_sys *sys = save->run->sys;
+	bool all = slice == SHEAF_ALL_SLICES;
+
+	return shf_save_gates_list_copied(save, all ? NULL : &slice, all ? save->state->n : 1,
+	                                  timeout_ms, err);
+}
+
+/* Says that one slice may be read, without waking the copy threads. */
+static int put_one(struct sheaf_save *save, int slice, void *data, struct sheaf_error *err)
+{
 	struct shf_save_copier *lz = save->copy.lazy;
-	struct sheaf_error own;
 	int rc;
 
-	err = shf_err_or(err, &own);
 	if (lz->put && lz->checks && !is_put(lz, (size_t)slice)) {
 		rc = shf_save_memory_check_put(lz, (size_t)slice,
 		                               data ? data : save->state->slices[slice].mem.base,
@@ -315,12 +333,35 @@ int shf_save_gates_put(struct sheaf_save *save, int slice, void *data, struct sh
 		lz->unput--;
 	}
 	pthread_mutex_unlock(&lz->lock);
+	return rc;
+}
+
+static void wake_threads(struct sheaf_save *save)
+{
+	const struct shf_sys *sys = save->run->sys;
+	struct shf_save_copier *lz = save->copy.lazy;
+
 	pthread_mutex_lock(&lz->tasks_lock);
-	if (rc == 0 && lz->first)
+	if (lz->first)
 		shf_sys_task_again(sys, lz->first);
-	for (int i = 0; rc == 0 && i < atomic_load(&lz->helpers_n); i++)
+	for (int i = 0; i < atomic_load(&lz->helpers_n); i++)
 		shf_sys_task_again(sys, lz->helpers[i]);
 	pthread_mutex_unlock(&lz->tasks_lock);
+}
+
+int shf_save_gates_put(struct sheaf_save *save, const int *slices, size_t n, void *data,
+                       struct sheaf_error *err)
+{
+	struct sheaf_error own;
+	size_t i = 0;
+	int rc = 0;
+
+	err = shf_err_or(err, &own);
+	for (; i < n && rc == 0; i++)
+		if (!save->state->slices[slices[i]].empty)
+			rc = put_one(save, slices[i], data, err);
+	if (i > 1 || rc == 0)
+		wake_threads(save);
 	return rc;
 }
 

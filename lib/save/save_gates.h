@@ -18,11 +18,18 @@ int shf_save_gates_finish_all(struct sheaf_save *save, struct sheaf_error *err);
 /* Submits the writes of all complete segments. Returns whether this rank has segments in the image
  * that are not complete. [any thread] */
 bool shf_save_gates_is_partial(struct sheaf_save *save);
-/* Does what sheaf_save_slice_ready does. data NULL: the slice is read where the state says that it
- * lies. [any thread] */
-int shf_save_gates_put(struct sheaf_save *save, int slice, void *data, struct sheaf_error *err);
+/* Does what sheaf_save_slices_ready does. data NULL: the slices are read where the state says that
+ * they lie; otherwise the one slice lies there. [any thread] */
+int shf_save_gates_put(struct sheaf_save *save, const int *slices, size_t n, void *data,
+                       struct sheaf_error *err);
 /* Returns the first slice that must still be put; -1: there is none. [any thread] */
 int64_t shf_save_gates_unput(const struct sheaf_save *save);
+/* Does the same for the slices of a list; NULL: all. [any thread] */
+int64_t shf_save_gates_first_unput(const struct sheaf_save *save, const int *slices, size_t n);
+/* Does what sheaf_save_slices_copied does. slices NULL: all, and n is their number.
+ * [any thread] */
+int shf_save_gates_list_copied(struct sheaf_save *save, const int *slices, size_t n, int timeout_ms,
+                               struct sheaf_error *err);
 /* Does what sheaf_save_wait_copied does, for one slice or SHEAF_ALL_SLICES. [any thread] */
 int shf_save_gates_copied(struct sheaf_save *save, int slice, int timeout_ms,
                           struct sheaf_error *err);

@@ -299,6 +299,7 @@ static int in_a_child(struct api_place *p, struct sheaf_checkpoint *step, struct
 	struct sheaf_checkpoint *opened = NULL;
 	struct sheaf_error err[12] = { { 0 } };
 	const void *bytes = NULL;
+	const int none = 0;
 	size_t n = 0;
 	const int rcs[] = {
 		sheaf_run_steps(p->run, NULL, 0, &err[0]),
@@ -321,6 +322,8 @@ static int in_a_child(struct api_place *p, struct sheaf_checkpoint *step, struct
 		sheaf_save_attach(save, "a", "", 0, NULL), sheaf_save_note(save, "a", "", NULL),
 		sheaf_save_wait_copied(save, 0, 0, NULL), sheaf_save_slice_ready(save, 0, NULL,
 		                                                                 NULL),
+		sheaf_save_slices_copied(save, &none, 1, 0, NULL),
+		sheaf_save_slices_ready(save, &none, 1, NULL),
 		sheaf_save_ready(save, NULL), sheaf_save_get_stat(save, &counts, NULL),
 		sheaf_save_abort(save, "a child", NULL),
 		sheaf_state_average(p->st, p->run, 9, 0, NULL),

@@ -255,6 +255,7 @@ TEST(each_local_call_on_a_save_or_checkpoint_says_what_is_wrong)
 	struct sheaf_save *save = NULL;
 	struct sheaf_error err;
 	struct api_place p;
+	const int slices[] = { 0, 6 };
 	const char *file;
 	uint64_t bytes;
 	const void *data;
@@ -268,6 +269,14 @@ TEST(each_local_call_on_a_save_or_checkpoint_says_what_is_wrong)
 	      "step 3: slice 6: the state has slices 0 to 5");
 	FILLS(sheaf_save_slice_ready(save, 0, NULL, &err), SHEAF_EINVAL,
 	      "step 3: the save was begun without SHEAF_SAVE_LATER; its slices are all ready");
+	FILLS(sheaf_save_slices_copied(save, slices, 2, 0, &err), SHEAF_EINVAL,
+	      "step 3: slice 6: the state has slices 0 to 5");
+	FILLS(sheaf_save_slices_copied(save, NULL, 2, 0, &err), SHEAF_EINVAL,
+	      "argument 'slices' is NULL, and n is 2");
+	FILLS(sheaf_save_slices_ready(save, slices, 1, &err), SHEAF_EINVAL,
+	      "step 3: the save was begun without SHEAF_SAVE_LATER; its slices are all ready");
+	FILLS(sheaf_save_slices_ready(save, NULL, 1, &err), SHEAF_EINVAL,
+	      "argument 'slices' is NULL, and n is 1");
 	FILLS(sheaf_save_note(save, "", "x", &err), SHEAF_EINVAL,
 	      "note '': its key must match [A-Za-z0-9._/-]{1,64}, and its value must be UTF-8");
 	FILLS(sheaf_save_attach(save, "sheaf.json", "{}", 2, &err), SHEAF_EINVAL,

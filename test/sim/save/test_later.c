@@ -475,3 +475,70 @@ TEST(all_slices_are_asked_for_at_once)
 		simdisk_free(disk);
 	}
 }
+
+/* ---- lists of slices ---- */
+
+/* Brings slices in one call, after it has found that they could not be asked for before. An empty
+ * one alone may always be asked for, so there is another one in each list. */
+static int bring_list(struct hand *h, struct sheaf_save *save, const int *list, size_t n)
+{
+	const int wrong[] = { list[0], h->n };
+	int rc;
+
+	if (shf_save_list_copied(save, list, n, 0, NULL) != SHEAF_EINVAL)
+		return wrong_here(h, list[0], "copied before it was brought");
+	if (shf_save_list_put(save, wrong, 2, NULL, NULL) != SHEAF_EINVAL)
+		return wrong_here(h, h->n, "there is none");
+	rc = shf_save_list_put(save, list, n, NULL, &h->err);
+	if (rc == 0 && shf_save_list_put(save, list, n, NULL, NULL) != SHEAF_EINVAL)
+		return wrong_here(h, list[0], "brought twice");
+	return rc;
+}
+
+/* Brings slices in two lists, and asks for them in two others. With variant 1, all slices of rank 1
+ * are there from the beginning. */
+static int in_lists(struct hand *h)
+{
+	const struct sheaf_save_opts *opts = h->play->variant && h->rank ? &lazily : &later;
+	struct sheaf_save *save = NULL;
+	int list[HAND_SLICES], rc = 0;
+	size_t n = (size_t)h->n, half = n / 2;
+
+	for (size_t i = 0; i < n; i++)
+		list[i] = (int)(n - 1 - i);
+	for (int64_t step = 1; rc == 0 && step < 4; step++) {
+		hand_paint(h);
+		rc = shf_save_begin(&save, h->run, step, h->state, opts, &h->err);
+		if (rc == 0 && opts == &later)
+			rc = bring_list(h, save, list, half);
+		if (rc == 0 && opts == &later)
+			rc = bring_list(h, save, list + half, n - half);
+		for (size_t from = 0; rc == 0 && from < n; from += half) {
+			size_t some = from + 2 * half > n ? n - from : half;
+
+			rc = shf_save_list_copied(save, list + from, some, -1, &h->err);
+			for (size_t i = from; rc == 0 && i < from + some; i++)
+				hand_spoil(h, list[i]);
+			from += some - half;
+		}
+		rc = rc ? rc : shf_save_commit(save, -1, &h->err);
+		shf_save_free(save);
+		save = NULL;
+	}
+	return rc;
+}
+
+TEST(slices_are_named_in_a_list)
+{
+	for (int i = 0; i < 4; i++) {
+		struct simdisk *disk = simdisk_new((uint64_t)i, SIMDISK_STRICT);
+		struct play p = hands_play(disk, 2, hold);
+
+		p.variant = i % 2;
+		simdisk_set_task_steps(disk, i < 2 ? 0 : -1); /* none but who asks copies */
+		CHECK_RC(hands_run(&p, in_lists, true), 0, &p.err);
+		for (p.step = 1; p.step < 4; p.step++)
+			LOADED(p);
+		simdisk_free(disk);
+	}
+}
