@@ -30,6 +30,7 @@ def load(path: Path, tree: Any = None, *, group: Optional[Group] = None,
     tree       None: new tensors are made. Otherwise a tree of the same structure, whose tensors
                are filled in place; its dicts and lists receive the other values, and it is
                returned. All keys, shapes and types are compared before any tensor is changed.
+               Tensors of torch may lie on a device: what is loaded is copied there.
                Arrays of JAX are immutable: in the result, new ones with the same sharding replace
                them. A jax.ShapeDtypeStruct may take the place of an array. Of arrays of JAX and of
                a sheaf.Part, only the boxes of this process are read.
@@ -101,6 +102,7 @@ class Loader:
         self.names: Names = {(t.family, t.name): t for t in found.tensors()}
         self.state = State()
         self.added: set[tuple[str, str]] = set()
+        self.copies: list[Memory] = []  # of tensors on devices
 
     def stored(self, node: dict[str, Any]) -> Tensor:
         """What the checkpoint says of a node's tensor."""
@@ -116,6 +118,8 @@ class Loader:
         t = self.stored(node)
         key = root_of(t)
         for held, start in boxes:
+            if held.home is not None:
+                self.copies.append(held)
             self.state.add(key[1], held, family=key[0], copy=key in self.added, shape=t.shape,
                            start=start, dtype=t.dtype if t.dtype != held.dtype else None)
         self.added.add(key)
@@ -138,6 +142,8 @@ class Loader:
             if problem is not None:
                 raise problem from e
             raise
+        for held in self.copies:
+            held.put_back()
         return made
 
 
@@ -355,7 +361,7 @@ class Filler(Loader):
 
     def memory(self, target: Any, at: tuple[Any, ...]) -> Optional[Memory]:
         try:
-            return memory.of(target)
+            return memory.of(target, devices=True)
         except memory.Unfit as e:
             raise memory.Unfit("%s: %s" % (tree.shown(at), e)) from None
 

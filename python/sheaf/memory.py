@@ -41,10 +41,12 @@ class Memory:
     special    the type of the object itself, if that has no name on disk; else ""
     owner      the object, which must live as long as its memory is used
     writable   whether a load may fill it
+    home       the tensor on a device whose copy this is: fetch() before a save, and put_back()
+               after a load; None: it is no copy
     """
 
     __slots__ = ("address", "dtype", "shape", "strides", "framework", "special", "owner",
-                 "writable")
+                 "writable", "home")
 
     def __init__(self, address: int, dtype: str, shape: tuple[int, ...],
                  strides: Optional[tuple[int, ...]], framework: str, owner: Any,
@@ -52,11 +54,25 @@ class Memory:
         self.address, self.dtype, self.shape, self.strides = address, dtype, shape, strides
         self.framework, self.owner, self.special = framework, owner, special
         self.writable = writable
+        self.home: Any = None
+
+    def fetch(self) -> None:
+        """Copies the tensor from its device."""
+        if self.home is not None:
+            self.owner.copy_(self.home.detach())
+
+    def put_back(self) -> None:
+        """Copies what was loaded to the device of the tensor."""
+        if self.home is not None:
+            self.home.detach().copy_(self.owner)
 
     def key(self) -> Optional[tuple[Any, ...]]:
         """Equal for two tensors that are the same items of the same memory; None: it has none."""
         if not self.address:
             return None
+        if self.home is not None:
+            return (str(self.home.device), self.home.data_ptr(), self.dtype, self.shape,
+                    tuple(self.home.stride()))
         return self.address, self.dtype, self.shape, self.strides
 
     def described(self) -> str:
@@ -120,12 +136,12 @@ def stored_of(dtype: Any) -> tuple[str, str]:
     return dtypes.PAIRS.get(special) or dtypes.FROM_NUMPY.get(dtype.name, ""), special
 
 
-def of_torch(t: Any, torch: Any) -> Memory:
+def of_torch(t: Any, torch: Any, devices: bool = False) -> Memory:
     if type(t) not in (torch.Tensor, torch.nn.Parameter):
         raise Unfit("a %s, which is no plain tensor" % type(t).__name__)
     if t.layout != torch.strided:
         raise Unfit("a tensor with layout %s; use .to_dense()" % t.layout)
-    if t.device.type != "cpu":
+    if t.device.type == "meta" or t.device.type != "cpu" and not devices:
         raise Unfit("a tensor on device %s; move it to the CPU first" % t.device)
     if t.is_conj() or t.is_neg():
         raise Unfit("a view that conjugates or negates its memory; use .resolve_conj() or "
@@ -133,6 +149,10 @@ def of_torch(t: Any, torch: Any) -> Memory:
     dtype, special = stored_of(t.dtype)
     if not dtype:
         raise Unfit("type %s has no place in a safetensors file" % t.dtype)
+    if t.device.type != "cpu":
+        copy = of_torch(torch.empty(t.shape, dtype=t.dtype, device="cpu"), torch)
+        copy.home = t
+        return copy
     if not special and t.is_contiguous() and t.dim() <= DIMS_MAX:
         return Memory(t.data_ptr(), dtype, tuple(t.shape), None, "torch", t)
     return finished(t.data_ptr(), dtype, tuple(t.shape), tuple(t.stride()), "torch", t, special,
@@ -222,11 +242,14 @@ def readonly_address(view: memoryview) -> tuple[Any, int]:
     return copied, ctypes.addressof(copied)
 
 
-def of(x: Any) -> Optional[Memory]:
-    """The memory of a tensor; None: the object is no tensor. Raises Unfit."""
+def of(x: Any, devices: bool = False) -> Optional[Memory]:
+    """The memory of a tensor; None: the object is no tensor. Raises Unfit.
+
+    devices  whether a tensor of torch may lie on a device: the memory is then that of a copy
+    """
     torch, numpy = dtypes.loaded("torch"), dtypes.loaded("numpy")
     if torch is not None and isinstance(x, torch.Tensor):
-        return of_torch(x, torch)
+        return of_torch(x, torch, devices)
     if numpy is not None and isinstance(x, numpy.ndarray):
         return of_numpy(x, numpy)
     if numpy is not None and isinstance(x, numpy.generic):

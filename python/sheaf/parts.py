@@ -90,7 +90,7 @@ class OfPart(Split):
     """A sheaf.Part."""
 
     def __init__(self, part: Part) -> None:
-        held = memory.of(part.array)
+        held = memory.of(part.array, devices=True)
         if held is None:
             raise Unfit("a sheaf.Part of a %s, which is no tensor" % type(part.array).__name__)
         if held.special == "float4_e2m1fn_x2":

@@ -177,6 +177,7 @@ class Run(Handle):
         flags = flags_of(self.c, "SAVE", {"lazy": lazy, "no_disk": no_disk, "check": check,
                                           "may_drop": may_drop, "later": later})
         save = Save(self, state)
+        save.later = later
         try:
             self.c.call("sheaf_save_begin", ctypes.byref(save.pointer), self.pointer, number,
                         state.pointer, ctypes.byref(self.c.new("sheaf_save_opts", flags=flags,
@@ -278,9 +279,13 @@ class State(Handle):
 
 
 class Save(Handle):
-    """A save in progress, from Run.begin. Leaving `with` without a commit aborts it."""
+    """A save in progress, from Run.begin. Leaving `with` without a commit aborts it.
+
+    later  whether slices are copied only after slices_ready()
+    """
 
     closes = "sheaf_save_free"
+    later = False
 
     def __init__(self, run: Run, state: State) -> None:
         super().__init__("sheaf_save")
@@ -298,6 +303,15 @@ class Save(Handle):
         """The gate of one slice or of all: call it before the memory changes. [any thread]"""
         which = self.c.SHEAF_ALL_SLICES if slice is None else slice
         self.c.call("sheaf_save_wait_copied", self.pointer, which, milliseconds(timeout))
+
+    def slices_copied(self, slices: Any, timeout: Optional[float] = None) -> None:
+        """The gates of several slices, whose numbers are in an array of ctypes. [any thread]"""
+        self.c.call("sheaf_save_slices_copied", self.pointer, slices, len(slices),
+                    milliseconds(timeout))
+
+    def slices_ready(self, slices: Any) -> None:
+        """With later=True: these slices may be copied from now on. [any thread]"""
+        self.c.call("sheaf_save_slices_ready", self.pointer, slices, len(slices))
 
     def abort(self, why: str) -> None:
         """Aborts the save; this rank must still call commit. [any thread]"""

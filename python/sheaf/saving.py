@@ -28,8 +28,9 @@ def save(path: Path, tree: Any, *, group: Optional[Group] = None, step: Optional
                  RUN/checkpoint-STEP
     tree         dicts, lists, tuples and sets of any depth with tensors (NumPy, torch, JAX,
                  whatever has __dlpack__ or a buffer), numbers, strings, bytes, None, dtypes and
-                 NumPy scalars; NamedTuples, and with JAX all nodes of pytrees. Tensors must be in
-                 host memory, except those of JAX. Dense tensors are not copied by Python.
+                 NumPy scalars; NamedTuples, and with JAX all nodes of pytrees. Dense tensors in
+                 host memory are not copied by Python. Tensors of torch and arrays of JAX may lie
+                 on a device, from which they are copied first.
     group        the ranks that save together: a sheaf.group.Group; None: this process alone. All
                  ranks give the same tree, in which a sheaf.Part or a sharded array is the part of a
                  tensor that this rank has. All other tensors must be the same on all ranks.
@@ -86,9 +87,11 @@ def describe(state: State, made: tree.Encoder) -> None:
     for leaf in made.leaves:
         held = leaf.memory
         if isinstance(held, Memory):
+            held.fetch()
             state.add(leaf.name, held, family=leaf.family, tied_to=leaf.tied_to)
             continue
         for memory, start in held.boxes():
+            memory.fetch()
             state.add(leaf.name, memory, family=leaf.family, tied_to=leaf.tied_to,
                       shape=held.shape, start=start)
 

@@ -177,7 +177,7 @@ class Encoder:
                     return {"jax.key": [keys[0], self.node(keys[1], place)]}
                 found = parts.of(x)
             if found is None:
-                found = memory.of(x)
+                found = memory.of(x, devices=True)
         except memory.Unfit as e:
             if self.unsupported == "refuse":
                 raise memory.Unfit("%s: %s" % (shown(place), e)) from None
@@ -229,6 +229,7 @@ class Encoder:
         if key is not None:
             first = self.stored.setdefault((family, *key), leaf)
             leaf.tied_to = None if first is leaf else first.name
+            leaf.memory = first.memory
         self.leaves.append(leaf)
         node = {"tensor": name, "as": found.framework}
         if family != "model":

@@ -25,7 +25,7 @@ if tap.there("torch"):
     import sheaf
     import sheaf.torch
     from sheaf import memory
-    from sheaf.torch import plan
+    from sheaf.torch import devices
     from test_async import late
     from test_in_flight import trained
 
@@ -162,7 +162,7 @@ def test_a_device_without_a_copier() -> None:
         m[1] = nn.Linear(3, 3)
         ckpt.save(1)
     with raises(TypeError, "vulkan", "synchronize"):
-        plan.copier("vulkan")
+        devices.Plain(torch.device("vulkan"))
     with folder() as at, raises(memory.Unfit, "['x']", "meta"):
         sheaf.save(at, {"x": torch.ones(2, device="meta")})
 

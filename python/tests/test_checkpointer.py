@@ -214,27 +214,6 @@ def test_store_dtype() -> None:
             assert torch.equal(half[0].weight, m[0].weight.to(torch.bfloat16))
 
 
-@needs("torch", "numpy")
-def test_copies_of_a_device() -> None:
-    """Tensors that are not in host memory go through copies there, in saves and in loads."""
-    with folder() as at:
-        m = model()
-        with sheaf.Checkpointer(at + "/run") as ckpt:
-            ckpt.track(m)
-            ckpt.plan.on_host = lambda t: t.ndim != 2       # as if matrices were on a device
-            ckpt.save(1)
-            m[0].weight.data = m[0].weight.data.clone().fill_(2)
-            ckpt.save(2)
-            assert ckpt.plan.made == 1 and len(ckpt.plan.devices) == 2
-            for step, want in ((1, model()[0].weight), (2, torch.full((8, 4), 2.0))):
-                loading = sheaf.torch.loading.Loading(ckpt, ckpt.opened(),
-                                                      sheaf.torch.sources.Wanted(None), True,
-                                                      False)
-                loading.plan.on_host = ckpt.plan.on_host
-                loading.load(step)
-                assert torch.equal(m[0].weight, want) and len(loading.plan.devices) == 2
-
-
 class Extra(nn.Module if tap.there("torch", "numpy") else object):    # type: ignore[misc]
     """A module with extra state, a buffer that is not persistent, and a tied parameter."""
 

@@ -149,7 +149,7 @@ class Ended:
     def __init__(self, background: Any) -> None:
         self.background, self.opened = background, False
 
-    def gate(self) -> None:
+    def settle(self) -> None:
         self.opened = True
         if self in self.background.pending:
             self.background.pending.remove(self)

@@ -179,7 +179,10 @@ class Session:
             if problem is not None:
                 raise problem
             state = self.plan.update(agreed.items)
-            self.plan.fill()
+            flags["later"] = flags.get("lazy", False) and bool(self.plan.devices) and \
+                not self.opts.get("bytes_max")
+            if not flags["later"]:
+                self.plan.fill()
             if agreed.values:
                 tree = document(agreed.values)
         except BaseException as e:
@@ -217,22 +220,8 @@ class Session:
                number: int) -> Pending:
         """The same, while no optimizer steps on another thread."""
         save = self.begin(contents, problem, number, lazy=True)
-        try:
-            self.owners.look(self.plan.memory)
-            gated, at_once = self.background.slices(self.owners, self.plan)
-            held = [self.plan.state, *(m.untyped_storage() for m in self.plan.memory)]
-            pending = Pending(self.number, DISK, save, gated, held)
-            if any(gated) or self.plan.devices:
-                for n in at_once:
-                    pending.wait(n)
-            else:
-                pending.gate()
-            save.submit()
-        except BaseException as e:
-            give_up(save, sentence(e), True)
-            raise
-        self.background.pending.append(pending)
-        return pending
+        self.owners.look([self.plan.devices.get(i, t) for i, t in enumerate(self.plan.memory)])
+        return self.background.carry(save, self.number, DISK, self.owners, self.plan)
 
     # ---- the end ----
 

@@ -17,6 +17,7 @@ from ..binding import error
 from .fsdp1 import is_fsdp1
 
 log = logging.getLogger("sheaf")
+WAITS = 3                               # saves of a training that may wait for a device here
 
 
 def waiting(m: nn.Module) -> Optional[str]:
@@ -58,6 +59,7 @@ class Watched:
     def __init__(self) -> None:
         self.after: dict[int, tuple[Any, int]] = {}     # of the first parameter that has one
         self.said = False
+        self.waits = 0                  # how often look() waited for a device
 
     def first(self, optimizer: Any) -> Optional[torch.Tensor]:
         """The gradient of the first parameter that has one."""
@@ -83,6 +85,10 @@ class Watched:
         before, version = self.after[id(optimizer)]
         if grad is None or before is not None and before() is grad and grad._version == version:
             return
+        if grad.device.type != "cpu":   # its values come after all that the device has to do
+            self.waits += 1
+            if self.waits > WAITS:
+                return
         if grad.is_meta or not bool(grad.isfinite().all()) or not bool(grad.any()):
             return
         self.said = True

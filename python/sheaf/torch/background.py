@@ -4,7 +4,8 @@
 Only what an optimizer changes in step() is copied while the training continues: the parameters in
 its param_groups and its state. Its gate is a hook before step(), before all other such hooks.
 Everything else may change at any moment, such as buffers in a forward pass, and is copied before
-save_async returns.
+save_async returns; what lies on a device is copied before anything else that its current stream is
+given.
 """
 from __future__ import annotations
 
@@ -14,18 +15,22 @@ import os
 import sys
 import time
 import weakref
+from dataclasses import dataclass, field
 from typing import Any, Callable, Optional, Protocol, Sequence
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ..errors import Error
+from ..run import Save
 from .accumulated import Watched, keeps_gradients, prove
+from .loading import sentence
 from .optimizer import Optimizer
-from .pending import Pending
+from .pending import Pending, give_up
 from .plan import Plan
 from .ranks import together
 from .tracked import Tracked
+from .transfer import BATCH, FREE, Batch, Transfer, numbers
 from .turns import Turns
 
 log = logging.getLogger("sheaf")
@@ -61,6 +66,22 @@ def has_gate(o: Optimizing) -> bool:
     return isinstance(getattr(o.optimizer, "_optimizer_step_pre_hooks", None), dict)
 
 
+@dataclass
+class Shares:
+    """Which gate protects what a plan lists.
+
+    gated    of each optimizer: the slices in host memory that its gate opens
+    at_once  the slices in host memory that no gate protects
+    host     all slices in host memory
+    batches  what lies on devices
+    """
+
+    gated: list[Any]
+    at_once: Any
+    host: Any
+    batches: list[Batch] = field(default_factory=list)
+
+
 class Background:
     """The saves in flight, oldest first."""
 
@@ -76,7 +97,7 @@ class Background:
         self.others: Any = None                 # one before step() of any optimizer
         self.key: Any = None
         self.listed: Any = None
-        self.found: tuple[list[list[int]], list[int]] = ([], [])
+        self.found = Shares([], (), ())
 
     # ---- gates ----
 
@@ -96,11 +117,8 @@ class Background:
         for p in tuple(self.pending):           # another thread may forget some meanwhile
             p.open(optimizer)
 
-    def slices(self, tracked: Objects, plan: Plan) -> tuple[list[list[int]], list[int]]:
-        """The slices that the gate of each optimizer opens, and those that must be copied at once.
-
-        Tensors on a device are in neither: their copy on the host changes in the next save alone.
-        """
+    def shares(self, tracked: Objects, plan: Plan) -> Shares:
+        """Which slices the gate of each optimizer opens, and which must be copied at once."""
         listed = (plan.made, tracked.listed, len(self.hooks))
         if listed == self.listed:
             return self.found
@@ -119,17 +137,52 @@ class Background:
         at_once: list[int] = []
         state_of = {n: [i] for i, span in enumerate(tracked.spans) if i in self.hooks
                     for n in span}
+        gates: dict[int, int] = {}              # of each item of the plan that lies on a device
         for n, slices in enumerate(plan.of_items):
-            numbers = [k for k in slices if plan.slices[k][0] not in plan.devices]
             whose = state_of.get(n) or owners.get(tracked.ids[n]) or []
-            for i in whose:
-                gated[i] += numbers
-            if not whose:
-                at_once += numbers
-        self.key, self.found = key, (gated, at_once)
+            for k in slices:
+                at = plan.slices[k][0]
+                if at in plan.devices:
+                    gates[at] = min(whose, default=FREE)
+                    continue
+                for i in whose:
+                    gated[i].append(k)
+                if not whose:
+                    at_once.append(k)
+        host = sorted({*at_once, *(k for some in gated for k in some)})
+        self.key = key
+        self.found = Shares(list(map(numbers, gated)), numbers(at_once), numbers(host),
+                            batches(plan, gates))
         return self.found
 
     # ---- saves in flight ----
+
+    def carry(self, save: Save, step: int, where: str, tracked: Objects, plan: Plan,
+              check: bool = False) -> Pending:
+        """Lets a lazy save that has begun go on in the background, and copies at once what no gate
+        protects. If that fails, the save is given up."""
+        transfer: Optional[Transfer] = None
+        try:
+            shares = self.shares(tracked, plan)
+            if save.later:
+                save.slices_ready(shares.host)
+                transfer = Transfer(save, shares.batches, plan.memory, plan.devices, check)
+            pending = Pending(step, where, save, shares.gated, plan.held(), check, transfer)
+            pending.names = plan.name_of
+            if any(shares.gated) or plan.devices:
+                pending.wait_slices(shares.at_once)
+            else:
+                pending.gate()
+            if transfer is not None:
+                transfer.start()
+            save.submit()
+        except BaseException as e:
+            if transfer is not None:
+                transfer.end()
+            give_up(save, sentence(e), True)
+            raise
+        self.pending.append(pending)
+        return pending
 
     def prove(self, step: Any, tracked: Tracked) -> None:
         """Raises sheaf.Invalid if a save is seen to be between micro-batches, and warns if it only
@@ -145,7 +198,7 @@ class Background:
     def settle(self) -> None:
         """Before another save or a load: waits until all memory may change."""
         for p in tuple(self.pending):
-            p.gate()
+            p.settle()
         self.reap()
 
     def reap(self) -> None:
@@ -191,6 +244,30 @@ class Background:
             with p.lock:
                 p.end()
         self.pending.clear()
+
+
+def batches(plan: Plan, gates: dict[int, int]) -> list[Batch]:
+    """What lies on devices, in batches.
+
+    gates  the optimizer that each item belongs to, or FREE
+    """
+    slices: dict[int, list[int]] = {i: [] for i in gates}
+    for k, (i, _) in enumerate(plan.slices):
+        if i in slices:
+            slices[i].append(k)
+    found: list[Batch] = []
+    open_now: dict[tuple[int, int], Batch] = {}     # by gate and device
+    for i in sorted(gates, key=lambda i: gates[i]):
+        device = plan.lies_on[i]
+        batch = open_now.get((gates[i], id(device)))
+        if batch is None or batch.bytes >= BATCH:
+            batch = open_now[gates[i], id(device)] = Batch(device, gates[i])
+            found.append(batch)
+        batch.items.append(i)
+        batch.bytes += plan.memory[i].numel() * plan.memory[i].element_size()
+    for batch in found:
+        batch.slices = numbers([k for i in batch.items for k in slices[i]])
+    return found
 
 
 def opens(background: Background, optimizer: int, turns: Turns) -> Callable[..., None]:
@@ -282,7 +359,7 @@ def opens_all(background: Background, tracked: Objects) -> Callable[..., None]:
             seen[optimizer] = owned, shares
         if shares:
             for p in tuple(found.pending):
-                p.gate()
+                p.open_all()
     return gate
 
 

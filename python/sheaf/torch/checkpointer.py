@@ -122,6 +122,7 @@ class Checkpointer:
             prove_files(self.files)
             self.tracked = Tracked(store_dtype)
             opts.update(best_options(best), keep_last=keep_last or 0, keep_every=keep_every or 0)
+            self.stages_all = not opts.get("bytes_max")
             if agent:
                 opts["agent"] = agent if isinstance(agent, str) else "auto"
             options(library(), timeout, 0, dict(opts))
@@ -260,20 +261,7 @@ class Checkpointer:
             self.background.left_out += 1
             self.measure.forget()
             return Pending(step, NOWHERE)
-        try:
-            gated, at_once = self.background.slices(self.tracked, self.plan)
-            pending = Pending(step, where, save, gated, self.plan.held(), self.check)
-            if any(gated) or self.plan.devices:
-                for number in at_once:
-                    pending.wait(number)
-            else:
-                pending.gate()
-            save.submit()
-        except BaseException as e:
-            give_up(save, sentence(e), True)
-            raise
-        self.background.pending.append(pending)
-        return pending
+        return self.background.carry(save, step, where, self.tracked, self.plan, self.check)
 
     def begin(self, step: int, metrics: Optional[Metrics], problem: Optional[BaseException],
               **flags: bool) -> Save:
@@ -305,12 +293,15 @@ class Checkpointer:
             state.fail(CHANGED)
         elif problem is None:
             try:
-                self.plan.fill()
+                flags["later"] = flags.get("lazy", False) and self.stages_all and \
+                    bool(self.plan.devices)
+                if not flags["later"]:
+                    self.plan.fill()
                 files = self.tracked.documents(self.rank, writes)
                 mine = self.tracked.rank_document()
                 if self.rank == 0:
                     files.update(self.files)
-                    adam = self.tracked.note()
+                    adam = self.tracked.note(not flags["later"])
                     notes.update({ADAM: adam} if adam else {})
             except BaseException as e:
                 problem, state = e, failing(e)

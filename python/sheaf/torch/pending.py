@@ -2,7 +2,9 @@
 """A save in the background: what Checkpointer.save_async returns.
 
 The library copies the state while the training continues, and a thread of the library commits the
-save. The gate of an optimizer is called before the optimizer changes what it owns.
+save. The gate of an optimizer is called before the optimizer changes what it owns. At that gate
+the trainer's thread waits for what lies in host memory; for what lies on a device, the current
+stream waits (transfer.py).
 """
 from __future__ import annotations
 
@@ -10,11 +12,12 @@ import logging
 import os
 import threading
 import time
-from typing import Any, Optional, Sequence
+from typing import Any, Callable, Optional, Sequence
 
 from ..binding import error
 from ..errors import Error, Failed, Invalid, NotYet
 from ..run import Save
+from .transfer import Transfer
 
 log = logging.getLogger("sheaf")
 DISK, MEMORY, NOWHERE = "disk", "memory", "nowhere"
@@ -57,13 +60,16 @@ class Pending:
     """
 
     def __init__(self, step: int, where: str, save: Optional[Save] = None,
-                 gated: Sequence[Sequence[int]] = (), held: Sequence[Any] = (),
-                 check: bool = False) -> None:
+                 gated: Sequence[Any] = (), held: Sequence[Any] = (),
+                 check: bool = False, transfer: Optional[Transfer] = None) -> None:
         self.step, self.where, self.save, self.check = step, where, save, check
-        self.closed = [list(slices) for slices in gated]    # of each optimizer, not open yet
+        self.transfer = transfer        # None: nothing lies on a device
+        self.closed = list(gated)       # slices in host memory, of each optimizer, not open yet
         self.held = list(held)          # memory that may still be read must not be freed
         self.copied = save is None
         self.error: Optional[Error] = None
+        self.changed: Optional[Error] = None    # what compare() found
+        self.names: Callable[[int], str] = str  # of what lies on a device, by its number
         self.asked = save is None       # whether the caller has seen the outcome
         self.lock = threading.RLock()   # the save is not freed while another thread uses it
         self.pid = os.getpid()
@@ -78,29 +84,84 @@ class Pending:
         if self.pid != os.getpid():     # a forked process changes its own memory
             return
         with self.lock:
-            if not self.copied:
+            if self.copied:
+                return
+            if self.transfer is None:
+                self.settle()
+                return
+            self.transfer.arrive()
+            self.compare(len(self.closed))
+            for i in range(len(self.closed)):
+                self.open_host(i)
+
+    def settle(self) -> None:
+        """Waits until the save reads no memory any more, neither that of tensors nor the copies
+        that it has of those on devices. [local]"""
+        if self.pid != os.getpid():
+            return
+        with self.lock:
+            if self.copied:
+                return
+            self.compare(len(self.closed))
+            if self.transfer is None or self.transfer.arrive():
                 self.wait(None)
-                self.copied, self.held, self.closed = True, [], []
+            else:                       # it will never have all: it is over soon
+                while not self.done():
+                    time.sleep(PAUSE)
+            self.copied, self.held, self.closed = True, [], []
 
     def open(self, optimizer: int) -> None:
         """The gate of one optimizer, by its number: waits for what it changes. [local]"""
         if self.pid != os.getpid():
             return
         with self.lock:
-            if self.copied or optimizer >= len(self.closed) or not self.closed[optimizer]:
+            if self.copied or optimizer >= len(self.closed):
                 return
-            if sum(map(bool, self.closed)) == 1:
-                self.gate()             # one call for all
+            if self.transfer is None and sum(map(bool, self.closed)) == 1:
+                if self.closed[optimizer]:
+                    self.settle()       # one call for all
                 return
-            for number in self.closed[optimizer]:
-                self.wait(number)
-            self.closed[optimizer] = []
+            if self.transfer is None or self.transfer.gate(optimizer):
+                self.compare(optimizer)
+                self.open_host(optimizer)
 
-    def wait(self, number: Optional[int]) -> None:
-        """The gate of one slice or of all. A save that has failed no longer reads memory."""
+    def compare(self, gate: int) -> None:
+        """With check=True: the save fails if a tensor on a device has changed before its gate."""
+        if self.transfer is None or not self.check or self.changed is not None:
+            return
+        item = self.transfer.compare(gate)
+        if item is not None and self.save is not None:
+            self.changed = error("EDIVERGED", "step %d: %s changed before its gate"
+                                 % (self.step, self.names(item)))
+            try:
+                self.save.abort(self.changed.message)
+            except Invalid as late:
+                log.debug("step %d: %s", self.step, late)
+
+    def open_all(self) -> None:
+        """The gates of all optimizers. [local]"""
+        for i in range(len(self.closed)):
+            self.open(i)
+
+    def open_host(self, optimizer: int) -> None:
+        """The gate of one optimizer, for what lies in host memory."""
+        self.wait_slices(self.closed[optimizer])
+        self.closed[optimizer] = ()
+
+    def wait_slices(self, slices: Any) -> None:
+        """The gates of some slices."""
+        if slices:
+            self.wait(slices)
+
+    def wait(self, slices: Any) -> None:
+        """The gates of some slices, or of all (None). A save that has failed no longer reads
+        memory."""
         assert self.save is not None
         try:
-            self.save.wait_copied(number)
+            if slices is None:
+                self.save.wait_copied()
+            else:
+                self.save.slices_copied(slices)
         except (Invalid, NotYet):
             raise
         except Error as e:
@@ -123,7 +184,7 @@ class Pending:
             except NotYet:
                 return False
             except Error as e:
-                self.error = e
+                self.error = self.changed or e
             self.end()
         return True
 
@@ -131,6 +192,8 @@ class Pending:
         """Frees the save, whose outcome is known."""
         save, self.save = self.save, None
         self.copied, self.held, self.closed = True, [], []
+        if self.transfer is not None:
+            self.transfer.end()
         if save is not None:
             save.close()
 
@@ -145,7 +208,7 @@ class Pending:
         have raised.
         """
         if self.check:
-            self.gate()                 # the library compares at the gates, and waits for them
+            self.settle()               # the library compares at the gates, and waits for them
         end = None if timeout is None else time.monotonic() + timeout
         pause = PAUSE
         while not self.done():

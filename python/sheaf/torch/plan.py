@@ -6,8 +6,8 @@ sharding and strides. If all are, the state is reused with the current addresses
 the library keeps its plan. Otherwise a new state is made, possibly on this rank only; the other
 ranks learn of it in the next begin.
 
-For each tensor on a device there is a copy in host memory, which is filled from the device before
-a save and copied to the device after a load.
+For each tensor on a device there is a copy in host memory, which a save fills from the device
+(transfer.py), and which is copied to the device after a load.
 """
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from ..run import State, dtype_number
+from .devices import Device, Host, device_of, flat
 from .layout import Layout, Unsupported, layout, parts
 from .model import Item
 
@@ -65,7 +66,9 @@ class Plan:
         self.base: list[int] = []                   # the addresses that the state has
         self.storages: list[Any] = []               # who has that memory
         self.devices: dict[int, torch.Tensor] = {}  # items whose memory is a copy of this
-        self.on_host: Callable[[torch.Tensor], bool] = lambda t: t.device.type == "cpu"
+        self.lies_on: dict[int, Device] = {}        # on which device that is
+        self.room = Host(0)                         # where the copies lie
+        self.device_of: Callable[[torch.Tensor], Optional[Device]] = device_of
 
     def update(self, items: Sequence[Item]) -> State:
         """The state for these items, as their memory is now.
@@ -85,8 +88,9 @@ class Plan:
     def make(self, items: Sequence[Item]) -> State:
         """A new state, with slices for all boxes of all items."""
         self.slices, self.of_items, self.memory, self.devices = [], [], [], {}
-        self.base, self.storages = [], []
+        self.base, self.storages, self.lies_on = [], [], {}
         state = State()
+        self.room = Host(self.bytes_on_devices(items))
         for item in items:
             before = len(self.slices)
             try:
@@ -101,6 +105,14 @@ class Plan:
         self.base = list(map(torch.Tensor.data_ptr, self.memory))
         self.storages = list(map(torch.Tensor.untyped_storage, self.memory))
         return state
+
+    def bytes_on_devices(self, items: Sequence[Item]) -> int:
+        """About how much memory the copies need; 0 if a device is refused, which make() says."""
+        try:
+            return sum(t.numel() * t.element_size() for t in
+                       (local_of(i.tensor) for i in items) if self.device_of(t) is not None)
+        except Unsupported:
+            return 0
 
     def add(self, state: State, item: Item, name: str, at: Layout) -> None:
         """The slices of one tensor: one for each box, and an empty one if there is none."""
@@ -139,20 +151,19 @@ class Plan:
         self.memory.append(host)
 
     def host(self, t: torch.Tensor) -> torch.Tensor:
-        """The tensor itself, or a copy of it in host memory, which fill() fills."""
-        if self.on_host(t):
+        """The tensor itself, or memory for a copy of it in host memory."""
+        device = self.device_of(t)
+        if device is None:
             return t
-        copier(t.device.type)
-        copy = torch.empty_strided(t.size(), t.stride(), dtype=t.dtype,
-                                   pin_memory=t.device.type == "cuda")
-        self.devices[len(self.memory)] = t
+        copy = self.room.like(t, device)
+        self.devices[len(self.memory)], self.lies_on[len(self.memory)] = t, device
         return copy
 
     def move(self, state: State, tensors: Sequence[torch.Tensor]) -> None:
         """Gives the state the addresses that the memory has now."""
         memory = list(tensors)
         for i in self.devices:
-            self.devices[i], memory[i] = memory[i].detach(), self.memory[i]
+            self.devices[i], memory[i] = memory[i], self.memory[i]
         base = list(map(torch.Tensor.data_ptr, memory))
         if base != self.base:
             storages = list(map(torch.Tensor.untyped_storage, memory))
@@ -162,37 +173,40 @@ class Plan:
             self.base, self.storages = base, storages
         self.memory = memory
 
+    def name_of(self, memory: int) -> str:
+        """Family and name of the tensor that has this memory, by its number."""
+        slices = [k for k, (i, _) in enumerate(self.slices) if i == memory]
+        return next(("%s/%s" % key[:2] for key, span in zip(self.keys, self.of_items)
+                     if set(slices) & set(span)), "a tensor")
+
     def held(self) -> list[Any]:
         """The objects that must live until a save has read the memory."""
         return [self.state, self.storages]
 
     def fill(self) -> None:
-        """Copies what lies on a device to the host, before a save."""
-        for i, t in self.devices.items():
-            self.memory[i].copy_(t, non_blocking=True)
-        self.wait()
+        """Copies what lies on devices to the host, and waits for that."""
+        self.copy([(d, [flat(self.memory[i]) for i in items],
+                    [flat(self.devices[i]) for i in items]) for d, items in self.by_device()])
 
     def empty(self) -> None:
-        """Copies what was loaded to the device."""
-        for i, t in self.devices.items():
-            t.copy_(self.memory[i], non_blocking=True)
-        self.wait()
+        """Copies what was loaded to the devices, and waits for that."""
+        self.copy([(d, [self.devices[i] for i in items], [self.memory[i] for i in items])
+                   for d, items in self.by_device()])
 
-    def wait(self) -> None:
-        for kind in {t.device.type for t in self.devices.values()}:
-            copier(kind).synchronize()
+    def by_device(self) -> list[tuple[Device, list[int]]]:
+        """The items that lie on each device."""
+        found: dict[int, tuple[Device, list[int]]] = {}
+        for i, device in self.lies_on.items():
+            found.setdefault(id(device), (device, []))[1].append(i)
+        return list(found.values())
 
-
-def copier(kind: str) -> Any:
-    """The module of a kind of device, whose synchronize() waits for copies.
-
-    Raises Unsupported if there is none.
-    """
-    module = getattr(torch, kind, None)
-    if not hasattr(module, "synchronize"):
-        raise Unsupported("it lies on a device of kind %s, and without torch.%s.synchronize() "
-                          "nothing can be copied from there" % (kind, kind))
-    return module
+    def copy(self, work: Sequence[tuple[Device, list[torch.Tensor], list[torch.Tensor]]]) -> None:
+        for device, to, of in work:
+            device.follow()
+            device.copy(to, of)
+        for device, event in [(device, device.mark()) for device, _, _ in work]:
+            device.hold(event)
+            device.wait(event)
 
 
 EMPTY = -1                              # in place of an offset: the slice is empty

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices with memory of their own, and the copies of their tensors in host memory.
+
+Copies run on a stream of their own beside the stream that the training uses (the current stream).
+All waiting is between streams, so neither save_async nor the gate of an optimizer blocks the
+trainer's thread:
+
+    side     waits for what the current stream has been given, so that the step is complete
+    side     copies what no gate protects, such as buffers
+    current  waits for that, because the next forward pass may change it
+    side     copies what optimizers own
+    current  waits for that at the gate of the optimizer
+
+A device without streams copies at once, and the trainer's thread waits.
+"""
+from __future__ import annotations
+
+import functools
+import logging
+from dataclasses import dataclass
+from typing import Any, Optional, Protocol, Sequence
+
+import torch
+
+from .layout import Unsupported
+
+log = logging.getLogger("sheaf")
+BLOCK = 1 << 30                         # bytes of page-locked memory that are allocated at once
+ALIGN = 256                             # of a tensor in such a block, in bytes
+
+
+class Device(Protocol):
+    """What is needed of a device. An event is complete when all that was given to the stream of
+    the copies before it is done."""
+
+    def follow(self) -> None:
+        """Makes the stream of the copies wait for what the current stream has been given."""
+
+    def copy(self, to: Sequence[torch.Tensor], of: Sequence[torch.Tensor]) -> None:
+        """Gives copies to the stream of the copies, in either direction."""
+
+    def mark(self) -> Any:
+        """An event, after what the stream of the copies has been given."""
+
+    def hold(self, event: Any) -> None:
+        """Makes the current stream wait for an event."""
+
+    def wait(self, event: Any) -> None:
+        """Waits for an event on this thread."""
+
+    def captures(self) -> bool:
+        """Whether the current stream records a graph, so that nothing runs now."""
+
+    def host(self, size: int) -> torch.Tensor:
+        """New host memory of that many bytes, from which the device copies quickly."""
+
+
+def copy_all(to: Sequence[torch.Tensor], of: Sequence[torch.Tensor]) -> None:
+    """Copies tensors without waiting for that, in one call of torch if it can."""
+    with torch.no_grad():
+        try:
+            torch._foreach_copy_(list(to), list(of), non_blocking=True)
+        except (NotImplementedError, RuntimeError):
+            for a, b in zip(to, of):
+                a.copy_(b, non_blocking=True)
+
+
+class Plain:
+    """A device whose copies are made at once, such as mps."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.module = getattr(torch, device.type, None)
+        if not hasattr(self.module, "synchronize"):
+            raise Unsupported("it lies on a device of kind %s, and without torch.%s.synchronize() "
+                              "nothing can be copied from there" % (device.type, device.type))
+
+    def follow(self) -> None:
+        pass
+
+    def copy(self, to: Sequence[torch.Tensor], of: Sequence[torch.Tensor]) -> None:
+        copy_all(to, of)
+        self.module.synchronize()       # type: ignore[union-attr]
+
+    def mark(self) -> Any:
+        return None
+
+    def hold(self, event: Any) -> None:
+        pass
+
+    def wait(self, event: Any) -> None:
+        pass
+
+    def captures(self) -> bool:
+        return False
+
+    def host(self, size: int) -> torch.Tensor:
+        return torch.empty(size, dtype=torch.uint8)
+
+
+class Streams:
+    """A device of a kind with streams: cuda (also ROCm) and xpu."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.module: Any = getattr(torch, device.type)
+        self.side = self.module.Stream(device)
+        self.capturing = getattr(self.module, "is_current_stream_capturing", lambda: False)
+
+    def follow(self) -> None:
+        self.side.wait_stream(self.module.current_stream(self.device))
+
+    def copy(self, to: Sequence[torch.Tensor], of: Sequence[torch.Tensor]) -> None:
+        with self.module.stream(self.side):
+            copy_all(to, of)
+
+    def mark(self) -> Any:
+        try:
+            event = self.module.Event(blocking=True)    # waits without using a processor
+        except TypeError:
+            event = self.module.Event()
+        event.record(self.side)
+        return event
+
+    def hold(self, event: Any) -> None:
+        self.module.current_stream(self.device).wait_event(event)
+
+    def wait(self, event: Any) -> None:
+        event.synchronize()
+
+    def captures(self) -> bool:
+        return bool(self.capturing())
+
+    def host(self, size: int) -> torch.Tensor:
+        try:
+            return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        except RuntimeError as e:
+            log.warning("%d bytes of host memory cannot be page-locked, so that copies from %s are "
+                        "slow and block: %s", size, self.device, str(e).partition("\n")[0])
+            return torch.empty(size, dtype=torch.uint8)
+
+
+@functools.lru_cache(maxsize=None)
+def of_kind(device: torch.device) -> Device:
+    """The one object of a device."""
+    module = getattr(torch, device.type, None)
+    if hasattr(module, "Stream") and hasattr(module, "Event") and hasattr(module, "current_stream"):
+        return Streams(device)
+    return Plain(device)
+
+
+def device_of(t: torch.Tensor) -> Optional[Device]:
+    """The device that a tensor lies on; None: host memory. Raises Unsupported."""
+    return None if t.device.type == "cpu" else of_kind(t.device)
+
+
+def span(t: torch.Tensor) -> int:
+    """How many items lie between the first and the last of a tensor, both included."""
+    return 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride())) if t.numel() else 0
+
+
+def flat(t: torch.Tensor) -> torch.Tensor:
+    """The memory of a tensor from its first to its last item: one copy is enough for it, whatever
+    the strides are."""
+    return t if t.is_contiguous() else t.detach().as_strided((span(t),), (1,))
+
+
+class Host:
+    """Host memory for the copies of a plan, in few large blocks: torch rounds the size of each
+    page-locked allocation up to a power of two, and each takes long.
+
+    total  about how many bytes there will be
+    """
+
+    def __init__(self, total: int) -> None:
+        self.rest = total
+        self.blocks: dict[int, list[Block]] = {}        # of each device
+
+    def like(self, t: torch.Tensor, device: Device) -> torch.Tensor:
+        """Memory for a copy of a tensor, with its shape and strides."""
+        size = -(-span(t) * t.element_size() // ALIGN) * ALIGN
+        blocks = self.blocks.setdefault(id(device), [])
+        block = next((b for b in blocks if b.memory.numel() - b.used >= size), None)
+        if block is None:
+            most = max(size, min(BLOCK, power_of_two(max(self.rest, size))))
+            block = Block(device.host(most), 0)
+            blocks.append(block)
+        at, block.used = block.used, block.used + size
+        self.rest -= size
+        return block.memory[at:at + size].view(t.dtype).as_strided(t.size(), t.stride())
+
+
+@dataclass
+class Block:
+    """An allocation, and how many of its bytes are in use."""
+
+    memory: torch.Tensor
+    used: int
+
+
+def power_of_two(n: int) -> int:
+    """The smallest power of two that is not below n."""
+    return 1 << max(0, n - 1).bit_length()

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The copy of one save from devices to host memory, while the training continues.
+
+A plan has a copy in host memory of each tensor on a device. They are copied in batches, in the
+order of the gates: first what no gate protects, then what each optimizer owns. As soon as a batch
+has arrived, the library may copy its slices, which are the host copies. The next save of the plan
+overwrites these, so it waits until the library has copied all of them.
+"""
+from __future__ import annotations
+
+import ctypes
+import logging
+import threading
+from dataclasses import dataclass, field
+from typing import Any, Optional, Sequence
+
+import torch
+
+from ..errors import Error, sentence
+from ..run import Save
+from .devices import Device, flat
+
+log = logging.getLogger("sheaf")
+BATCH = 128 << 20                       # bytes after which the library may begin to copy
+FREE = -1                               # in place of the number of an optimizer: no gate
+
+
+def numbers(slices: Sequence[int]) -> Any:
+    """Numbers of slices as an array that the library takes."""
+    return (ctypes.c_int * len(slices))(*slices)
+
+
+@dataclass
+class Batch:
+    """Tensors of one device that are copied together.
+
+    gate    the number of the optimizer whose gate protects them; FREE: none does
+    items   their numbers in the plan
+    slices  the slices that lie in their copies
+    """
+
+    device: Device
+    gate: int
+    items: list[int] = field(default_factory=list)
+    slices: Any = ()
+    bytes: int = 0
+
+
+class Transfer:
+    """One such copy. [any thread]
+
+    save     has begun, with SHEAF_SAVE_LATER
+    batches  in the order of their gates
+    to       the copies in host memory, by the number of the item
+    of       the tensors on devices
+    check    the tensors are kept, and compare() finds those that have changed
+    """
+
+    def __init__(self, save: Save, batches: Sequence[Batch], to: Sequence[torch.Tensor],
+                 of: dict[int, torch.Tensor], check: bool = False) -> None:
+        self.save, self.batches, self.check = save, batches, check
+        self.pairs: list[Any] = [([to[i] for i in b.items], [of[i] for i in b.items])
+                                 for b in batches]
+        self.events: list[Any] = []     # of the batches that were given to their streams
+        self.lock = threading.Lock()
+        self.ready = 0                  # how many batches the library may copy
+        self.failed: Optional[BaseException] = None
+        self.ended = False              # the save must not be used any more
+
+    def start(self) -> None:
+        """Gives what no gate protects to the streams, and makes a thread that does the rest."""
+        devices = {id(b.device): b.device for b in self.batches}
+        with self.lock:
+            for d in devices.values():
+                d.follow()
+            self.give(FREE)
+        self.hold(FREE)
+        try:
+            threading.Thread(target=self.arrive, name="sheaf", daemon=True).start()
+        except RuntimeError as e:       # no more threads, or the interpreter ends
+            log.debug("copying on this thread: %s", e)
+            self.arrive()
+
+    def give(self, gate: int) -> None:
+        """Gives the batches up to that gate to their streams. The caller has the lock."""
+        while len(self.events) < len(self.batches) and \
+                self.batches[len(self.events)].gate <= gate:
+            n = len(self.events)
+            to, of = self.pairs[n]
+            self.batches[n].device.copy(list(map(flat, to)), list(map(flat, of)))
+            self.events.append(self.batches[n].device.mark())
+
+    def hold(self, gate: int) -> None:
+        """Makes the current streams wait for the batches up to that gate."""
+        last = {id(b.device): (b.device, e) for b, e in zip(self.batches, self.events)
+                if b.gate <= gate}
+        for device, event in last.values():
+            device.hold(event)
+
+    def gate(self, optimizer: int) -> bool:
+        """The gate of an optimizer. False: its step is recorded in a graph, and changes nothing
+        now."""
+        if any(b.device.captures() for b in self.batches[:1]):
+            return False
+        try:
+            with self.lock:
+                if self.failed is None:
+                    self.give(optimizer)
+            if self.ready < len(self.batches):
+                self.hold(optimizer)
+        except Exception as e:
+            self.fail(e)
+        return True
+
+    def arrive(self) -> bool:
+        """Waits until all tensors have been copied to the host, and lets the library copy them.
+        False: that has failed, and so has the save."""
+        try:
+            with self.lock:
+                if self.failed is None:
+                    self.give(max((b.gate for b in self.batches), default=FREE))
+            for n, event in enumerate(self.events):
+                self.batches[n].device.wait(event)
+                with self.lock:
+                    if n == self.ready and not self.ended and self.failed is None:
+                        self.save.slices_ready(self.batches[n].slices)
+                        self.ready += 1
+                        self.pairs[n] = self.pairs[n] if self.check else None
+        except Exception as e:
+            self.fail(e)
+        return self.failed is None
+
+    def compare(self, gate: int) -> Optional[int]:
+        """Before that gate opens: the number of an item that has changed since it was copied;
+        None: there is none. Items are compared once."""
+        if not self.arrive():
+            return None
+        for n, b in enumerate(self.batches):
+            if FREE < b.gate <= gate and self.pairs[n] is not None:
+                (to, of), self.pairs[n] = self.pairs[n], None
+                for i, item in enumerate(b.items):
+                    if not same_bytes(to[i], of[i]):
+                        return item
+        return None
+
+    def fail(self, e: Exception) -> None:
+        """The save fails on all ranks, because this rank cannot copy its tensors."""
+        with self.lock:
+            if self.failed is not None or self.ended:
+                return
+            self.failed = e
+            try:
+                self.save.abort(sentence(e))
+            except Error as late:
+                log.debug("a copy from a device failed: %s, and its save has ended: %s", e, late)
+
+    def end(self) -> None:
+        """The save will be freed: it is not used any more."""
+        with self.lock:
+            self.ended, self.pairs = True, [None] * len(self.batches)
+
+
+def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors of one type, one in host memory, have the same bytes."""
+    x, y = (t.detach().cpu().contiguous().view(-1).view(torch.uint8) for t in (a, b))
+    return torch.equal(x, y)

@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors on a device, with a device that works behind the caller's back (fake_device.py)."""
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from typing import Any
+
+import ranks
+import tap
+from tap import folder, needs, raises
+
+if tap.there("torch"):
+    import torch
+    from torch import nn
+
+    import sheaf
+    import sheaf.torch
+    from fake_device import Fake
+
+SEED = int(os.environ.get("T_SEED", random.randrange(1 << 30)))
+STEPS = 12
+SLOW = 5 << 20                          # bytes a second that the library copies
+WIDE = 64
+
+
+class Momentum(torch.optim.Optimizer if tap.there("torch") else object):    # type: ignore[misc]
+    """An optimizer whose step() only tells the device what to do, and counts on the host."""
+
+    def __init__(self, device: Any, params: Any) -> None:
+        super().__init__(params, {"lr": 0.1})
+        self.device = device
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p] = {"step": torch.zeros(()), "exp_avg": torch.zeros_like(p)}
+
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                s = self.state[p]
+                s["step"] += 1
+                self.device.launch(lambda p=p, m=s["exp_avg"]: self.update(p, m))
+
+    @torch.no_grad()
+    def update(self, p: Any, m: Any) -> None:
+        m.add_(1.0)
+        p.sub_(m)
+
+
+class Net(nn.Module if tap.there("torch") else object):     # type: ignore[misc]
+    """Parameters of two optimizers, one that is frozen, a transposed one, and buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.ParameterList([nn.Parameter(torch.zeros(WIDE, WIDE)) for _ in range(3)])
+        self.b = nn.Parameter(torch.zeros(WIDE, 2 * WIDE).t())
+        self.gaps = nn.Parameter(torch.zeros(WIDE, 8)[:, ::2])
+        self.frozen = nn.Parameter(torch.zeros(WIDE), requires_grad=False)
+        for i in range(3):
+            self.register_buffer("count%d" % i, torch.zeros(WIDE))
+        self.register_buffer("none", torch.zeros(0, 3))
+
+
+def is_large(t: Any) -> bool:
+    """Which tensors lie on the device; the others are counts of steps."""
+    return bool(t.ndim > 0)
+
+
+class Job:
+    """A training whose values say which step they are of."""
+
+    def __init__(self, path: str, seed: int, broken: str = "", lies: Any = is_large,
+                 **opts: Any) -> None:
+        self.path, self.device = path, Fake(seed, lies, broken)
+        self.net = Net()
+        a, b = list(self.net.a), [self.net.b, self.net.gaps]
+        self.optimizers = [Momentum(self.device, a), Momentum(self.device, b)]
+        self.ckpt = sheaf.Checkpointer(path, **{"copy_rate_max": SLOW, **opts})
+        self.ckpt.plan.device_of = self.device.of
+        self.ckpt.track(self.net, *self.optimizers)
+        self.done = 0
+
+    def forward(self, value: float) -> None:
+        """Changes buffers, and the frozen parameter as an average would be."""
+        for t in (self.net.count0, self.net.count1, self.net.count2, self.net.frozen.data):
+            self.device.launch(lambda t=t: t.fill_(value))
+
+    def step(self) -> None:
+        """A forward pass, and steps of the optimizers."""
+        self.done += 1
+        self.forward(self.done)
+        for o in self.optimizers:
+            o.step()
+
+    def wrong(self, step: int) -> list[str]:
+        """The tensors of a checkpoint that do not have the values of its step."""
+        found = []
+        with sheaf.open("%s/checkpoint-%d" % (self.path, step), framework="pt") as f:
+            for name in f.keys():
+                t = f.get_tensor(name)
+                want = float(step)
+                if name.endswith("/moment1_0") or name.endswith("/step"):
+                    want = float(step)
+                elif not name.startswith("count") and name not in ("frozen", "none"):
+                    want = -sum(range(step + 1))
+                if not torch.equal(t, torch.full_like(t, want)):
+                    found.append("step %d: %s is %s" % (step, name, t.unique()[:4]))
+        return found
+
+
+def train(path: str, seed: int, broken: str = "", **opts: Any) -> list[str]:
+    """A training with a save of each step; returns what its checkpoints have wrong."""
+    job = Job(path, seed, broken, **opts)
+    with job.ckpt:
+        for n in range(1, STEPS + 1):
+            job.step()
+            job.ckpt.save_async(n)
+            if n % 3 == 0:
+                job.forward(n + 0.5)    # at once, as a validation may do it
+                job.forward(n)
+    return [x for n in range(1, STEPS + 1) for x in job.wrong(n)]
+
+
+@needs("torch")
+def test_each_step() -> None:
+    """Each save has the values of its step, whatever the device does behind the caller's back"""
+    print("# T_SEED=%d" % SEED)
+    for i in range(4):
+        with folder() as at:
+            found = train(at + "/run", SEED + i)
+            assert not found, (SEED + i, found[:5])
+
+
+@needs("torch")
+def test_each_wait_is_needed() -> None:
+    """If one of the waits is left out, checkpoints are wrong"""
+    def unsettled(self: Any) -> None:   # its copies are filled again before they are copied
+        self.transfer.arrive()
+
+    pending = sheaf.torch.pending.Pending
+    for broken in ("follow", "hold", "wait", "settle"):
+        settle, found = pending.settle, []
+        for i in range(8):
+            with folder() as at:
+                try:
+                    if broken == "settle":
+                        pending.settle = unsettled      # type: ignore[method-assign]
+                    found = train(at + "/run", SEED + i, broken, copy_rate_max=1 << 20)
+                finally:
+                    pending.settle = settle             # type: ignore[method-assign]
+            if found:
+                break
+        print("# without %s: %s" % (broken, found[:1]))
+        assert found, (SEED, broken)
+
+
+@needs("torch")
+def test_kinds_of_gates() -> None:
+    """Gates of steps wait on the device, gate() waits on the host, and a recorded graph waits for
+    nothing"""
+    with folder() as at:
+        job = Job(at + "/run", SEED)
+        with job.ckpt:
+            job.step()
+            first = job.ckpt.save_async(1)
+            assert first.transfer is not None
+            gates = [b.gate for b in first.transfer.batches]
+            assert gates == sorted(gates) and set(gates) == {-1, 0, 1}, gates
+            assert [len(c) for c in first.closed] == [3, 2]     # the counts of steps
+            job.device.recording = True
+            job.optimizers[0].step()    # is recorded; the test undoes it
+            assert [len(c) for c in first.closed] == [3, 2]
+            job.device.recording = False
+            first.gate()
+            assert first.transfer.ready == len(gates) and not any(map(len, first.closed))
+            assert not first.copied     # the library still copies the copies
+            job.device.synchronize()
+            assert first.result(60)
+            second = job.ckpt.save_async(2)
+            start = time.monotonic()
+            for o in job.optimizers:
+                o.step()
+            assert time.monotonic() - start < 1
+            assert second.result(60)
+
+
+@needs("torch")
+def test_host_memory() -> None:
+    """The copies lie in few blocks, which later saves use again"""
+    with folder() as at:
+        job = Job(at + "/run", SEED)
+        with job.ckpt:
+            for n in range(1, 4):
+                job.step()
+                job.ckpt.save_async(n).gate()
+                assert job.device.blocks == 1 and job.ckpt.plan.made == 1
+            job.ckpt.save(4)
+            assert job.device.blocks == 1
+            held = job.ckpt.plan.memory
+            places = sorted((t.data_ptr(), t.data_ptr() + t.untyped_storage().nbytes() * 0 +
+                             sheaf.torch.devices.span(t) * t.element_size())
+                            for i, t in enumerate(held) if i in job.ckpt.plan.devices)
+            assert all(a[1] <= b[0] for a, b in zip(places, places[1:]))
+
+
+@needs("torch")
+def test_loads() -> None:
+    """A load fills tensors on a device, also those with gaps, and what lies between stays"""
+    with folder() as at:
+        job = Job(at + "/run", SEED)
+        with job.ckpt:
+            for n in range(1, 3):
+                job.step()
+                job.ckpt.save(n)
+            wide = torch.full((WIDE, 8), 7.0)
+            job.net.gaps.data = wide[:, ::2]
+            plan = sheaf.torch.plan.Plan
+            found = plan.__init__
+
+            def made(self: Any) -> None:
+                found(self)
+                self.device_of = job.device.of
+
+            plan.__init__ = made        # type: ignore[method-assign]
+            try:
+                job.ckpt.load(1)
+            finally:
+                plan.__init__ = found   # type: ignore[method-assign]
+            job.device.synchronize()
+            assert torch.equal(wide[:, ::2], torch.full((WIDE, 4), -1.0))
+            assert torch.equal(wide[:, 1::2], torch.full((WIDE, 4), 7.0))
+            assert torch.equal(job.net.b, torch.full_like(job.net.b, -1.0))
+            assert torch.equal(job.net.count1, torch.ones(WIDE))
+
+
+@needs("torch")
+def test_a_copy_that_fails() -> None:
+    """A device that cannot copy fails that save, and not the next one"""
+    for where in ("rest", "wait", "free"):
+        with folder() as at:
+            job = Job(at + "/run", SEED)
+            with job.ckpt:
+                job.step()
+                good, calls = job.device, [0]
+                copy, wait = good.copy, good.wait
+
+                def bad_copy(to: Any, of: Any) -> None:
+                    calls[0] += 1
+                    if calls[0] == (1 if where == "free" else 2):
+                        raise RuntimeError("the device is gone")
+                    copy(to, of)
+
+                def bad_wait(event: Any) -> None:
+                    raise RuntimeError("the device is gone")
+
+                if where == "wait":
+                    good.wait = bad_wait        # type: ignore[method-assign]
+                else:
+                    good.copy = bad_copy        # type: ignore[method-assign]
+                if where == "free":
+                    with raises(RuntimeError, "the device is gone"):
+                        job.ckpt.save_async(1)
+                else:
+                    handle = job.ckpt.save_async(1)
+                    job.step()
+                    with raises(sheaf.Failed, "the device is gone"):
+                        handle.result(60)
+                good.copy, good.wait = copy, wait       # type: ignore[method-assign]
+                job.device.synchronize()
+                if where == "free":
+                    job.step()
+                job.ckpt.save_async(2)
+            assert not job.wrong(2) and job.ckpt.background.failure is None
+
+
+@needs("torch")
+def test_saves_that_are_given_up() -> None:
+    """A save may be cancelled, and a run be left, before its tensors have arrived"""
+    with folder() as at:
+        job = Job(at + "/run", SEED)
+        with job.ckpt:
+            job.step()
+            handle = job.ckpt.save_async(1)
+            assert handle.cancel()
+            with raises(sheaf.Failed, "cancelled"):
+                handle.result(60)
+            job.step()
+            job.ckpt.save_async(2)
+        assert not job.wrong(2)
+        job = Job(at + "/left", SEED)
+        with raises(KeyError):
+            with job.ckpt:
+                job.step()
+                job.ckpt.save_async(1)
+                raise KeyError("the trainer")
+        assert os.listdir(at + "/left/.sheaf") is not None
+
+
+@needs("torch")
+def test_check() -> None:
+    """check=True names a tensor on a device that changes before its gate; and a staging that is too
+    small for all is enough"""
+    with folder() as at:
+        assert not train(at + "/run", SEED, check=True)
+        for way in ("step", "gate", "result"):
+            job = Job(at + "/" + way, SEED, check=True)
+            with job.ckpt:
+                job.step()
+                handle = job.ckpt.save_async(1)
+                handle.transfer.arrive()
+                with torch.no_grad():
+                    job.net.a[1][3, 3] += 1     # without gate()
+                {"step": job.step, "gate": handle.gate, "result": lambda: None}[way]()
+                with raises(sheaf.Diverged, "step 1: model/a.1", "changed before its gate"):
+                    handle.result(60)
+        assert not train(at + "/small", SEED, bytes_max=1 << 17)
+
+
+def ranks_train(rank: int, path: str) -> list[str]:
+    """Rank 1 has nothing on its device."""
+    job = Job(path, SEED, lies=is_large if rank == 0 else lambda t: False)
+    with job.ckpt:
+        for n in range(1, 5):
+            job.step()
+            job.device.synchronize()
+            job.ckpt.save_async(n)
+    return [x for n in range(1, 5) for x in job.wrong(n)]
+
+
+@needs("torch")
+def test_ranks() -> None:
+    """Ranks need not all have tensors on a device"""
+    with folder() as at:
+        found = ranks.results(2, ranks_train, at + "/run")
+        assert found == [[], []], found
+
+
+if __name__ == "__main__":
+    sys.exit(tap.run(globals()))
