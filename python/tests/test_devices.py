@@ -6,7 +6,8 @@ import os
 import random
 import sys
 import time
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, Iterator
 
 import ranks
 import tap
@@ -205,6 +206,56 @@ def test_host_memory() -> None:
             assert all(a[1] <= b[0] for a, b in zip(places, places[1:]))
 
 
+@contextmanager
+def lying(device: Any) -> Iterator[None]:
+    """Loads find tensors on the device, too."""
+    plan = sheaf.torch.plan.Plan
+    found = plan.__init__
+
+    def made(self: Any) -> None:
+        found(self)
+        self.device_of = device.of
+
+    plan.__init__ = made                # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        plan.__init__ = found           # type: ignore[method-assign]
+        device.synchronize()
+
+
+@needs("torch")
+def test_one_tensor_of_several_items() -> None:
+    """A weight that is stored in two types, or as several tensors, has one copy; a load leaves what
+    it does not fill as it was"""
+    with folder() as at:
+        m = nn.ParameterList([torch.randn(12, 8), torch.randn(8, 8), torch.randn(8)])
+        m.append(m[1])                  # tied
+        want = [p.detach().clone() for p in m]
+        device = Fake(SEED, is_large)
+        with sheaf.Checkpointer(at + "/run", store_dtype=torch.bfloat16) as ckpt:
+            ckpt.plan.device_of = device.of
+            ckpt.track(m)
+            ckpt.save_async(1).gate()
+            assert len(ckpt.plan.devices) == 3 and len(ckpt.plan.memory) > 6
+            assert len(set(map(torch.Tensor.data_ptr, ckpt.plan.memory))) == 3
+            with torch.no_grad():
+                for p in m:
+                    p.zero_()
+            with lying(device):
+                ckpt.load()
+            assert all(torch.equal(a, b) for a, b in zip(m, want))
+            m[3] = nn.Parameter(want[3].clone())        # not tied any more
+            ckpt.save_async(2).gate()
+            assert len(ckpt.plan.devices) == 4
+        more = nn.ParameterList([*map(torch.zeros_like, want), torch.full((5,), 9.0)])
+        with sheaf.Checkpointer(at + "/run") as ckpt, lying(device):
+            ckpt.track(more)
+            ckpt.load(1, strict=False)
+        assert torch.equal(more[4], torch.full((5,), 9.0))
+        assert all(torch.equal(a, b) for a, b in zip(more, want))
+
+
 @needs("torch")
 def test_loads() -> None:
     """A load fills tensors on a device, also those with gaps, and what lies between stays"""
@@ -216,19 +267,8 @@ def test_loads() -> None:
                 job.ckpt.save(n)
             wide = torch.full((WIDE, 8), 7.0)
             job.net.gaps.data = wide[:, ::2]
-            plan = sheaf.torch.plan.Plan
-            found = plan.__init__
-
-            def made(self: Any) -> None:
-                found(self)
-                self.device_of = job.device.of
-
-            plan.__init__ = made        # type: ignore[method-assign]
-            try:
+            with lying(job.device):
                 job.ckpt.load(1)
-            finally:
-                plan.__init__ = found   # type: ignore[method-assign]
-            job.device.synchronize()
             assert torch.equal(wide[:, ::2], torch.full((WIDE, 4), -1.0))
             assert torch.equal(wide[:, 1::2], torch.full((WIDE, 4), 7.0))
             assert torch.equal(job.net.b, torch.full_like(job.net.b, -1.0))

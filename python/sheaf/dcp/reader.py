@@ -145,6 +145,7 @@ class Reader(StorageReader):
                 if self.names is None or self.names.number != number:
                     self.names = Names(checkpoint)
                 state = held.update(self.items(self.names, plan, planner))
+                held.fill()
             except BaseException as e:
                 problem, state = e, failing(e)
             try:

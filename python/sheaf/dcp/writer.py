@@ -248,7 +248,7 @@ class Writer(StorageWriter, AsyncStager):
         The optimizers that were given to the writer call it themselves, in step().
         """
         if self.session is not None:
-            self.session.background.settle()
+            self.session.background.gate()
 
     # ---- the end ----
 

@@ -137,13 +137,13 @@ class Background:
         at_once: list[int] = []
         state_of = {n: [i] for i, span in enumerate(tracked.spans) if i in self.hooks
                     for n in span}
-        gates: dict[int, int] = {}              # of each item of the plan that lies on a device
+        gates: dict[int, int] = {}              # of what lies on a device
         for n, slices in enumerate(plan.of_items):
             whose = state_of.get(n) or owners.get(tracked.ids[n]) or []
             for k in slices:
-                at = plan.slices[k][0]
-                if at in plan.devices:
-                    gates[at] = min(whose, default=FREE)
+                at = plan.home.get(plan.slices[k][0])
+                if at is not None:
+                    gates[at] = min(gates.get(at, len(gated)), min(whose, default=FREE))
                     continue
                 for i in whose:
                     gated[i].append(k)
@@ -168,7 +168,7 @@ class Background:
                 save.slices_ready(shares.host)
                 transfer = Transfer(save, shares.batches, plan.memory, plan.devices, check)
             pending = Pending(step, where, save, shares.gated, plan.held(), check, transfer)
-            pending.names = plan.name_of
+            pending.names = plan.names.__getitem__
             if any(shares.gated) or plan.devices:
                 pending.wait_slices(shares.at_once)
             else:
@@ -195,8 +195,13 @@ class Background:
         if len(tracked.optimizers) == 1 and not tracked.parts.get("scaler"):
             self.watched.look(step, tracked.optimizers[0].optimizer)
 
+    def gate(self) -> None:
+        """Waits until all tensors may change."""
+        for p in tuple(self.pending):
+            p.gate()
+
     def settle(self) -> None:
-        """Before another save or a load: waits until all memory may change."""
+        """Before another save or a load: waits until no save reads memory any more."""
         for p in tuple(self.pending):
             p.settle()
         self.reap()
@@ -249,12 +254,12 @@ class Background:
 def batches(plan: Plan, gates: dict[int, int]) -> list[Batch]:
     """What lies on devices, in batches.
 
-    gates  the optimizer that each item belongs to, or FREE
+    gates  the optimizer that each of it belongs to, or FREE
     """
     slices: dict[int, list[int]] = {i: [] for i in gates}
     for k, (i, _) in enumerate(plan.slices):
-        if i in slices:
-            slices[i].append(k)
+        if i in plan.home:
+            slices[plan.home[i]].append(k)
     found: list[Batch] = []
     open_now: dict[tuple[int, int], Batch] = {}     # by gate and device
     for i in sorted(gates, key=lambda i: gates[i]):

@@ -301,7 +301,7 @@ class Checkpointer:
                 mine = self.tracked.rank_document()
                 if self.rank == 0:
                     files.update(self.files)
-                    adam = self.tracked.note(not flags["later"])
+                    adam = self.tracked.note()
                     notes.update({ADAM: adam} if adam else {})
             except BaseException as e:
                 problem, state = e, failing(e)

@@ -163,7 +163,9 @@ class Loading:
                 names = anywhere(ckpt.group, names, ckpt.timeout)
         if self.strict and names is not None:
             self.restore.prove_extra(names)
-        return self.plan.update(self.restore.items)
+        state = self.plan.update(self.restore.items)
+        self.plan.fill()                # what the load leaves as it is stays so
+        return state
 
     def dry(self, checkpoint: Checkpoint, state: State) -> None:
         """Plans a load without loading: all ranks agree that they can do their part."""

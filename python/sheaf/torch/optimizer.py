@@ -160,13 +160,6 @@ class Optimizer:
             found.setdefault(name, {})[key] = self.local.state[p][key]
         return found
 
-    def counts_on_device(self) -> bool:
-        """Whether step counts lie on a device, as with fused and capturable optimizers. Reading
-        them would wait until the device has done all that it was given."""
-        counts = (v.get("step") for v in self.local.state.values())
-        return self.counts is None and any(isinstance(c, torch.Tensor) and c.device.type != "cpu"
-                                           for c in counts)
-
     def steps(self) -> set[Optional[int]]:
         """The step counts that parameters have."""
         if self.counts is not None:

@@ -7,7 +7,9 @@ the library keeps its plan. Otherwise a new state is made, possibly on this rank
 ranks learn of it in the next begin.
 
 For each tensor on a device there is a copy in host memory, which a save fills from the device
-(transfer.py), and which is copied to the device after a load.
+(transfer.py). A load fills it as well, so that what it leaves as it is stays so, and copies it to
+the device at the end. Items of one tensor, such as a weight that is stored in two types or split
+into several, have one copy.
 """
 from __future__ import annotations
 
@@ -65,8 +67,13 @@ class Plan:
         self.memory: list[torch.Tensor] = []        # what each item is read from and filled in
         self.base: list[int] = []                   # the addresses that the state has
         self.storages: list[Any] = []               # who has that memory
-        self.devices: dict[int, torch.Tensor] = {}  # items whose memory is a copy of this
-        self.lies_on: dict[int, Device] = {}        # on which device that is
+        self.names: list[str] = []                  # of the tensor that each item is stored in
+        # Of memory that is a copy of a tensor on a device: that tensor and its device, by the
+        # number of the first item that has it; and that number, for each item.
+        self.devices: dict[int, torch.Tensor] = {}
+        self.lies_on: dict[int, Device] = {}
+        self.home: dict[int, int] = {}
+        self.copies: dict[Key, int] = {}
         self.room = Host(0)                         # where the copies lie
         self.device_of: Callable[[torch.Tensor], Optional[Device]] = device_of
 
@@ -81,14 +88,16 @@ class Plan:
             self.state = self.make(items)
             self.keys = keys
             self.made += 1
-        else:
-            self.move(self.state, [local_of(i.tensor) for i in items])
+        elif not self.move(self.state, [local_of(i.tensor) for i in items]):
+            self.state, self.keys = None, []
+            return self.update(items)
         return self.state
 
     def make(self, items: Sequence[Item]) -> State:
         """A new state, with slices for all boxes of all items."""
         self.slices, self.of_items, self.memory, self.devices = [], [], [], {}
-        self.base, self.storages, self.lies_on = [], [], {}
+        self.base, self.storages, self.names = [], [], []
+        self.lies_on, self.home, self.copies = {}, {}, {}
         state = State()
         self.room = Host(self.bytes_on_devices(items))
         for item in items:
@@ -109,8 +118,9 @@ class Plan:
     def bytes_on_devices(self, items: Sequence[Item]) -> int:
         """About how much memory the copies need; 0 if a device is refused, which make() says."""
         try:
-            return sum(t.numel() * t.element_size() for t in
-                       (local_of(i.tensor) for i in items) if self.device_of(t) is not None)
+            return sum({t.data_ptr(): t.numel() * t.element_size() for t in
+                        (local_of(i.tensor) for i in items)
+                        if self.device_of(t) is not None}.values())
         except Unsupported:
             return 0
 
@@ -149,21 +159,30 @@ class Plan:
             c.call("sheaf_state_add", state.pointer, ctypes.byref(s))
             self.slices.append((len(self.memory), before))
         self.memory.append(host)
+        self.names.append("%s/%s" % (item.family, name))
 
     def host(self, t: torch.Tensor) -> torch.Tensor:
         """The tensor itself, or memory for a copy of it in host memory."""
-        device = self.device_of(t)
+        device, i = self.device_of(t), len(self.memory)
         if device is None:
             return t
-        copy = self.room.like(t, device)
-        self.devices[len(self.memory)], self.lies_on[len(self.memory)] = t, device
-        return copy
+        key = (t.data_ptr(), t.dtype, t.shape, t.stride(), t.device)
+        first = self.home[i] = self.copies.setdefault(key, i) if t.numel() else i
+        if first != i:
+            return self.memory[first]
+        self.devices[i], self.lies_on[i] = t, device
+        return self.room.like(t, device)
 
-    def move(self, state: State, tensors: Sequence[torch.Tensor]) -> None:
-        """Gives the state the addresses that the memory has now."""
+    def move(self, state: State, tensors: Sequence[torch.Tensor]) -> bool:
+        """Gives the state the addresses that the memory has now. False: items that had one tensor
+        on a device have two now, so that a new state is needed."""
         memory = list(tensors)
+        for i, first in self.home.items():
+            if i != first and tensors[i].data_ptr() != tensors[first].data_ptr():
+                return False
+            memory[i] = self.memory[i]
         for i in self.devices:
-            self.devices[i], memory[i] = memory[i], self.memory[i]
+            self.devices[i] = tensors[i]
         base = list(map(torch.Tensor.data_ptr, memory))
         if base != self.base:
             storages = list(map(torch.Tensor.untyped_storage, memory))
@@ -172,12 +191,7 @@ class Plan:
             state.c.call("sheaf_state_move_all", state.pointer, data, len(data))
             self.base, self.storages = base, storages
         self.memory = memory
-
-    def name_of(self, memory: int) -> str:
-        """Family and name of the tensor that has this memory, by its number."""
-        slices = [k for k, (i, _) in enumerate(self.slices) if i == memory]
-        return next(("%s/%s" % key[:2] for key, span in zip(self.keys, self.of_items)
-                     if set(slices) & set(span)), "a tensor")
+        return True
 
     def held(self) -> list[Any]:
         """The objects that must live until a save has read the memory."""

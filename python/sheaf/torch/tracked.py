@@ -225,11 +225,9 @@ class Tracked:
                               STREAM)
         return made.replace(document.text(GAP, STREAM), self.python[1], 1)
 
-    def note(self, wait: bool) -> Optional[str]:
+    def note(self) -> Optional[str]:
         """The step that all parameters have, for the note adam.step; None: they have not, or it
         lies on a device and would have to be waited for."""
-        if not wait and any(o.counts_on_device() for o in self.optimizers):
-            return None
         steps: set[Optional[int]] = set().union(*(o.steps() for o in self.optimizers))
         only = steps.pop() if len(steps) == 1 else None
         return None if only is None else str(only)

@@ -35,7 +35,7 @@ class Batch:
     """Tensors of one device that are copied together.
 
     gate    the number of the optimizer whose gate protects them; FREE: none does
-    items   their numbers in the plan
+    items   the numbers of their copies in the plan
     slices  the slices that lie in their copies
     """
 
@@ -51,8 +51,8 @@ class Transfer:
 
     save     has begun, with SHEAF_SAVE_LATER
     batches  in the order of their gates
-    to       the copies in host memory, by the number of the item
-    of       the tensors on devices
+    to       the copies in host memory
+    of       the tensors on devices, by the number of the copy
     check    the tensors are kept, and compare() finds those that have changed
     """
 
@@ -131,8 +131,8 @@ class Transfer:
         return self.failed is None
 
     def compare(self, gate: int) -> Optional[int]:
-        """Before that gate opens: the number of an item that has changed since it was copied;
-        None: there is none. Items are compared once."""
+        """Before that gate opens: the number of the copy of a tensor that has changed since then;
+        None: there is none. Each tensor is compared once."""
         if not self.arrive():
             return None
         for n, b in enumerate(self.batches):
