@@ -67,6 +67,7 @@ class Fake:
         self.now, self.side = Stream(seed), Stream(seed + 1)
         self.blocks = 0                 # how much memory was asked for
         self.recording = False
+        self.relaxed = 0                # how many threads asked for that
 
     def of(self, t: torch.Tensor) -> Optional[Any]:
         """In place of plan.device_of."""
@@ -103,6 +104,9 @@ class Fake:
     def captures(self) -> bool:
         return self.recording
 
-    def host(self, size: int) -> torch.Tensor:
+    def relax(self) -> None:
+        self.relaxed += 1
+
+    def host(self, size: int, rest: int) -> torch.Tensor:
         self.blocks += 1
-        return torch.empty(size, dtype=torch.uint8)
+        return torch.empty(max(size, rest), dtype=torch.uint8)

@@ -6,7 +6,7 @@ import logging
 import os
 import subprocess
 import sys
-import tempfile
+import threading
 import time
 from typing import Any, Callable
 
@@ -67,7 +67,7 @@ def step(m: Any, o: Any, n: int, scaler: Any = None) -> Any:
         scaler.step(o)
         scaler.update()
     o.zero_grad()
-    return loss
+    return loss.detach()
 
 
 def copies(m: Any, o: Any) -> dict[str, Any]:
@@ -158,15 +158,23 @@ def test_nothing_blocks() -> None:
                   % (1e3 * saved, 1e3 * gated, 1e3 * arrived))
         assert not done and late, (done, late)
         assert saved < 0.5 * arrived and gated < 0.5 * arrived, (saved, gated, arrived)
-        want = float(m.weight[0, 0])
+        want = float(m.weight.detach()[0, 0])
         ckpt.load()
         torch.cuda.synchronize()
-        assert float(m.weight[0, 0]) != want    # the one of before the last step
+        assert float(m.weight.detach()[0, 0]) != want    # the one of before the last step
 
 
-@cuda
-def test_graphs() -> None:
-    """A whole step in a CUDA graph, with gate() before each replay; and steps that are recorded"""
+def graphs(at: str) -> None:
+    """Records a graph while the thread of a save works, and saves between replays."""
+    streams, recording = sheaf.torch.devices.Streams, threading.Event()
+    assert sheaf.torch.devices.exchange_of("cuda") is not None
+    relax = streams.relax
+
+    def held(self: Any) -> None:
+        recording.wait(30)
+        relax(self)
+
+    streams.relax = held                # type: ignore[method-assign]
     m, o = made(capturable=True)
     x = torch.randn(8, 64, device=GPU)
     side = torch.cuda.Stream()
@@ -178,24 +186,29 @@ def test_graphs() -> None:
             o.step()
     torch.cuda.current_stream().wait_stream(side)
     wanted: dict[int, dict[str, Any]] = {}
-    with folder() as at:
-        with sheaf.Checkpointer(at + "/run") as ckpt:
-            ckpt.track(m, o)
-            wanted[100] = copies(m, o)
-            first = ckpt.save_async(100)
+    with sheaf.Checkpointer(at + "/run") as ckpt:
+        ckpt.track(m, o)
+        for n in range(100, 104):       # the later ones copy into memory that is there
+            wanted[n] = copies(m, o)
+            handle = ckpt.save_async(n)
             o.zero_grad()
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):       # while the save is in flight
+            with torch.cuda.graph(graph):
+                before = handle.transfer.ready
                 m(x).square().backward()
+                recording.set()         # all that the thread does comes now
+                time.sleep(0.1)
                 o.step()
-            handle = first
-            for n in range(101, 106):
-                handle.gate()
-                graph.replay()
-                wanted[n] = copies(m, o)
-                handle = ckpt.save_async(n)
-        odd = [y for n, want in wanted.items() for y in differing(at + "/run", n, want)]
-        assert not odd, odd[:5]
+            assert not before and handle.transfer.ready == len(handle.transfer.batches)
+            recording.clear()
+        recording.set()
+        for n in range(104, 110):
+            handle.gate()
+            graph.replay()
+            wanted[n] = copies(m, o)
+            handle = ckpt.save_async(n)
+    odd = [y for n, want in wanted.items() for y in differing(at + "/run", n, want)]
+    assert not odd, odd[:5]
 
 
 @cuda
@@ -237,24 +250,41 @@ def test_load() -> None:
 @cuda
 def test_memory_that_cannot_be_locked() -> None:
     """Without page-locked memory saves are slow and right"""
-    real, said = torch.empty, []
+    said: list[Any] = []
+    devices = sheaf.torch.devices
+    real = devices.locked
 
-    def refused(*args: Any, **opts: Any) -> Any:
-        if opts.get("pin_memory"):
-            raise RuntimeError("CUDA error: out of memory")
-        return real(*args, **opts)
+    def refused(size: int) -> Any:
+        raise RuntimeError("CUDA error: out of memory")
 
     handler = logging.Handler()
-    handler.emit = said.append          # type: ignore[method-assign,assignment]
+    handler.emit = said.append          # type: ignore[method-assign]
     logging.getLogger("sheaf").addHandler(handler)
-    torch.empty = refused               # type: ignore[assignment]
+    devices.locked = refused
     try:
         with folder() as at:
             each_step(at + "/run")
     finally:
-        torch.empty = real
+        devices.locked = real
         logging.getLogger("sheaf").removeHandler(handler)
-    assert any("page-locked" in r.getMessage() for r in said)   # type: ignore[attr-defined]
+    assert any("page-locked" in r.getMessage() for r in said)
+
+
+@cuda
+def test_locked_memory() -> None:
+    """Page-locked memory has exactly the size that is wanted, is quick to make, and is unlocked"""
+    size = (1 << 30) + 12345
+    start = time.perf_counter()
+    found = sheaf.torch.devices.locked(size)
+    took = time.perf_counter() - start
+    start = time.perf_counter()
+    torch.empty(1 << 30, dtype=torch.uint8, pin_memory=True)
+    print("# %.0f ms for 1 GiB, and %.0f ms by torch" % (1e3 * took, 1e3 * (time.perf_counter() -
+                                                                            start)))
+    assert found.numel() == size and found.is_pinned()
+    at = found.data_ptr()
+    del found
+    assert int(torch.cuda.cudart().cudaHostUnregister(at)) != 0     # it was unlocked
 
 
 @cuda
@@ -360,6 +390,14 @@ def alone(what: str, at: str) -> int:
 
 
 @cuda
+def test_graphs() -> None:
+    """A whole step in a CUDA graph, which is recorded while a save is in flight, with gate() before
+    each replay"""
+    with folder() as at:
+        alone("graphs", at)
+
+
+@cuda
 def test_fsdp() -> None:
     """FSDP2 on one GPU, with nccl and gloo beside it"""
     with folder() as at:
@@ -401,6 +439,6 @@ def test_check() -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) > 2:
-        {"fsdp": fsdp, "killed": killed}[sys.argv[1]](sys.argv[2])
+        {"fsdp": fsdp, "graphs": graphs, "killed": killed}[sys.argv[1]](sys.argv[2])
         sys.exit(0)
     sys.exit(tap.run(globals()))

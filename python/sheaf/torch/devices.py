@@ -15,8 +15,11 @@ A device without streams copies at once, and the trainer's thread waits.
 """
 from __future__ import annotations
 
+import ctypes
 import functools
 import logging
+import mmap
+import os
 from dataclasses import dataclass
 from typing import Any, Optional, Protocol, Sequence
 
@@ -25,8 +28,9 @@ import torch
 from .layout import Unsupported
 
 log = logging.getLogger("sheaf")
-BLOCK = 1 << 30                         # bytes of page-locked memory that are allocated at once
+BLOCK = 1 << 30                         # bytes of one allocation, where sizes are rounded up
 ALIGN = 256                             # of a tensor in such a block, in bytes
+RELAXED = 2                             # cudaStreamCaptureModeRelaxed, and that of HIP
 
 
 class Device(Protocol):
@@ -51,8 +55,13 @@ class Device(Protocol):
     def captures(self) -> bool:
         """Whether the current stream records a graph, so that nothing runs now."""
 
-    def host(self, size: int) -> torch.Tensor:
-        """New host memory of that many bytes, from which the device copies quickly."""
+    def relax(self) -> None:
+        """Lets this thread call the device while another thread records a graph, which such calls
+        would spoil otherwise."""
+
+    def host(self, size: int, rest: int) -> torch.Tensor:
+        """New host memory to which the device copies quickly: at least `size` bytes, of `rest` that
+        will be needed."""
 
 
 def copy_all(to: Sequence[torch.Tensor], of: Sequence[torch.Tensor]) -> None:
@@ -93,8 +102,11 @@ class Plain:
     def captures(self) -> bool:
         return False
 
-    def host(self, size: int) -> torch.Tensor:
-        return torch.empty(size, dtype=torch.uint8)
+    def relax(self) -> None:
+        pass
+
+    def host(self, size: int, rest: int) -> torch.Tensor:
+        return torch.empty(max(size, rest), dtype=torch.uint8)
 
 
 class Streams:
@@ -130,13 +142,79 @@ class Streams:
     def captures(self) -> bool:
         return bool(self.capturing())
 
-    def host(self, size: int) -> torch.Tensor:
+    def relax(self) -> None:
+        exchange = exchange_of(self.device.type)
+        if exchange is not None:
+            exchange(ctypes.byref(ctypes.c_int(RELAXED)))
+
+    def host(self, size: int, rest: int) -> torch.Tensor:
         try:
-            return torch.empty(size, dtype=torch.uint8, pin_memory=True)
-        except RuntimeError as e:
+            if self.device.type == "cuda":
+                return locked(max(size, rest))
+            most = max(size, min(BLOCK, power_of_two(rest)))
+            return torch.empty(most, dtype=torch.uint8, pin_memory=True)
+        except (OSError, RuntimeError) as e:
             log.warning("%d bytes of host memory cannot be page-locked, so that copies from %s are "
-                        "slow and block: %s", size, self.device, str(e).partition("\n")[0])
-            return torch.empty(size, dtype=torch.uint8)
+                        "slow and block: %s", max(size, rest), self.device,
+                        str(e).partition("\n")[0])
+            return torch.empty(max(size, rest), dtype=torch.uint8)
+
+
+@functools.lru_cache(maxsize=None)
+def exchange_of(kind: str) -> Any:
+    """cudaThreadExchangeStreamCaptureMode of the runtime that torch has loaded; None: it is not
+    found. torch does not export it."""
+    if kind != "cuda":
+        return None
+    hip = getattr(torch.version, "hip", None)
+    major = str(torch.version.cuda).partition(".")[0]
+    name = "hip" if hip else "cuda"
+    for library in ("libamdhip64.so" if hip else "libcudart.so." + major, None):
+        try:
+            return getattr(ctypes.CDLL(library), name + "ThreadExchangeStreamCaptureMode")
+        except (OSError, AttributeError):
+            pass
+    log.debug("no %sThreadExchangeStreamCaptureMode: a graph must not be recorded while a save is "
+              "copied from a device", name)
+    return None
+
+
+class Locked(mmap.mmap):
+    """Page-locked memory. It is unlocked before it is freed. Forked processes do not have it."""
+
+    address, pid = 0, 0
+
+    def __del__(self) -> None:
+        if self.address and self.pid == os.getpid():
+            try:
+                runtime().cudaHostUnregister(self.address)
+            except Exception:           # the interpreter ends, and CUDA has ended
+                pass
+
+
+def runtime() -> Any:
+    """The functions of the CUDA runtime that torch exports."""
+    return getattr(torch.cuda, "cudart")()
+
+
+def locked(size: int) -> torch.Tensor:
+    """New page-locked memory for CUDA, of exactly that size. Raises OSError or RuntimeError.
+
+    That of torch's allocator has the size of a power of two, and takes several times as long,
+    because its pages are made one after another.
+    """
+    memory = Locked(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for advice in ("MADV_HUGEPAGE", "MADV_DONTFORK"):
+        if hasattr(mmap, advice):
+            try:
+                memory.madvise(getattr(mmap, advice))
+            except OSError as e:
+                log.debug("%s: %s", advice, e)
+    found = torch.frombuffer(memory, dtype=torch.uint8)
+    found[::mmap.PAGESIZE].zero_()      # by all threads of torch
+    torch.cuda.check_error(runtime().cudaHostRegister(found.data_ptr(), found.numel(), 0))
+    memory.address, memory.pid = found.data_ptr(), os.getpid()
+    return found
 
 
 @functools.lru_cache(maxsize=None)
@@ -158,35 +236,15 @@ def span(t: torch.Tensor) -> int:
     return 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride())) if t.numel() else 0
 
 
+def room_of(t: torch.Tensor) -> int:
+    """How many bytes of a block a copy of a tensor takes."""
+    return -(-span(t) * t.element_size() // ALIGN) * ALIGN
+
+
 def flat(t: torch.Tensor) -> torch.Tensor:
     """The memory of a tensor from its first to its last item: one copy is enough for it, whatever
     the strides are."""
     return t if t.is_contiguous() else t.detach().as_strided((span(t),), (1,))
-
-
-class Host:
-    """Host memory for the copies of a plan, in few large blocks: torch rounds the size of each
-    page-locked allocation up to a power of two, and each takes long.
-
-    total  about how many bytes there will be
-    """
-
-    def __init__(self, total: int) -> None:
-        self.rest = total
-        self.blocks: dict[int, list[Block]] = {}        # of each device
-
-    def like(self, t: torch.Tensor, device: Device) -> torch.Tensor:
-        """Memory for a copy of a tensor, with its shape and strides."""
-        size = -(-span(t) * t.element_size() // ALIGN) * ALIGN
-        blocks = self.blocks.setdefault(id(device), [])
-        block = next((b for b in blocks if b.memory.numel() - b.used >= size), None)
-        if block is None:
-            most = max(size, min(BLOCK, power_of_two(max(self.rest, size))))
-            block = Block(device.host(most), 0)
-            blocks.append(block)
-        at, block.used = block.used, block.used + size
-        self.rest -= size
-        return block.memory[at:at + size].view(t.dtype).as_strided(t.size(), t.stride())
 
 
 @dataclass
@@ -194,7 +252,35 @@ class Block:
     """An allocation, and how many of its bytes are in use."""
 
     memory: torch.Tensor
-    used: int
+    used: int = 0
+
+
+class Host:
+    """Host memory for the copies of a plan, in few large blocks, because each takes long to make.
+    It is kept for the next plan."""
+
+    def __init__(self) -> None:
+        self.rest = 0
+        self.blocks: dict[int, list[Block]] = {}        # of each device
+
+    def clear(self, total: int) -> None:
+        """All memory is free again. total: about how many bytes are needed now."""
+        self.rest = total
+        for block in (b for blocks in self.blocks.values() for b in blocks):
+            block.used = 0
+            self.rest -= block.memory.numel()
+
+    def like(self, t: torch.Tensor, device: Device) -> torch.Tensor:
+        """Memory for a copy of a tensor, with its shape and strides."""
+        size = room_of(t)
+        blocks = self.blocks.setdefault(id(device), [])
+        block = next((b for b in blocks if b.memory.numel() - b.used >= size), None)
+        if block is None:
+            block = Block(device.host(size, max(self.rest, size)))
+            self.rest -= block.memory.numel()
+            blocks.append(block)
+        at, block.used = block.used, block.used + size
+        return block.memory[at:at + size].view(t.dtype).as_strided(t.size(), t.stride())
 
 
 def power_of_two(n: int) -> int:

@@ -88,6 +88,7 @@ class Loading:
         self.ckpt, self.run, self.wanted, self.strict = ckpt, run, wanted, strict
         self.convert = convert
         self.plan = Plan()
+        self.plan.room = ckpt.plan.room     # no save reads it during a load
         self.restore: Optional[Restore] = None
 
     def load(self, step: Any) -> Loaded:

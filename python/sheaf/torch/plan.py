@@ -20,7 +20,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from ..run import State, dtype_number
-from .devices import Device, Host, device_of, flat
+from .devices import Device, Host, device_of, flat, room_of
 from .layout import Layout, Unsupported, layout, parts
 from .model import Item
 
@@ -74,7 +74,7 @@ class Plan:
         self.lies_on: dict[int, Device] = {}
         self.home: dict[int, int] = {}
         self.copies: dict[Key, int] = {}
-        self.room = Host(0)                         # where the copies lie
+        self.room = Host()                          # where the copies lie
         self.device_of: Callable[[torch.Tensor], Optional[Device]] = device_of
 
     def update(self, items: Sequence[Item]) -> State:
@@ -99,7 +99,7 @@ class Plan:
         self.base, self.storages, self.names = [], [], []
         self.lies_on, self.home, self.copies = {}, {}, {}
         state = State()
-        self.room = Host(self.bytes_on_devices(items))
+        self.room.clear(self.bytes_on_devices(items))
         for item in items:
             before = len(self.slices)
             try:
@@ -118,8 +118,7 @@ class Plan:
     def bytes_on_devices(self, items: Sequence[Item]) -> int:
         """About how much memory the copies need; 0 if a device is refused, which make() says."""
         try:
-            return sum({t.data_ptr(): t.numel() * t.element_size() for t in
-                        (local_of(i.tensor) for i in items)
+            return sum({id(t): room_of(t) for t in (local_of(i.tensor) for i in items)
                         if self.device_of(t) is not None}.values())
         except Unsupported:
             return 0

@@ -16,11 +16,14 @@ Streams = Mapping[str, Any]
 
 
 def device_module() -> Optional[Any]:
-    """The module of the accelerator that is in use, such as torch.cuda; None: there is none."""
+    """The module of the accelerator that is in use, such as torch.cuda; None: there is none, or
+    nothing has used it. Asking it then would begin to use it, and fail in a forked process."""
     if not hasattr(torch, "accelerator") or not torch.accelerator.is_available():
         return None
     found = torch.accelerator.current_accelerator()
     module = None if found is None else getattr(torch, found.type, None)
+    if not getattr(module, "is_initialized", lambda: True)():
+        return None
     return module if hasattr(module, "get_rng_state") else None
 
 

@@ -61,7 +61,8 @@ class Transfer:
         self.save, self.batches, self.check = save, batches, check
         self.pairs: list[Any] = [([to[i] for i in b.items], [of[i] for i in b.items])
                                  for b in batches]
-        self.events: list[Any] = []     # of the batches that were given to their streams
+        self.events: list[Any] = []     # of the batches that were given to their streams; at the
+        self.given = 0                  # end they are dropped; how many were given
         self.lock = threading.Lock()
         self.ready = 0                  # how many batches the library may copy
         self.failed: Optional[BaseException] = None
@@ -76,19 +77,18 @@ class Transfer:
             self.give(FREE)
         self.hold(FREE)
         try:
-            threading.Thread(target=self.arrive, name="sheaf", daemon=True).start()
+            threading.Thread(target=self.behind, name="sheaf", daemon=True).start()
         except RuntimeError as e:       # no more threads, or the interpreter ends
             log.debug("copying on this thread: %s", e)
             self.arrive()
 
     def give(self, gate: int) -> None:
         """Gives the batches up to that gate to their streams. The caller has the lock."""
-        while len(self.events) < len(self.batches) and \
-                self.batches[len(self.events)].gate <= gate:
-            n = len(self.events)
-            to, of = self.pairs[n]
-            self.batches[n].device.copy(list(map(flat, to)), list(map(flat, of)))
-            self.events.append(self.batches[n].device.mark())
+        while self.given < len(self.batches) and self.batches[self.given].gate <= gate:
+            batch, (to, of) = self.batches[self.given], self.pairs[self.given]
+            batch.device.copy(list(map(flat, to)), list(map(flat, of)))
+            self.events.append(batch.device.mark())
+            self.given += 1
 
     def hold(self, gate: int) -> None:
         """Makes the current streams wait for the batches up to that gate."""
@@ -112,6 +112,14 @@ class Transfer:
             self.fail(e)
         return True
 
+    def behind(self) -> None:
+        """The work of the thread."""
+        for device in {id(b.device): b.device for b in self.batches}.values():
+            device.relax()
+        self.arrive()
+        with self.lock:
+            self.events = []            # freed here, and not while another thread records a graph
+
     def arrive(self) -> bool:
         """Waits until all tensors have been copied to the host, and lets the library copy them.
         False: that has failed, and so has the save."""
@@ -119,7 +127,7 @@ class Transfer:
             with self.lock:
                 if self.failed is None:
                     self.give(max((b.gate for b in self.batches), default=FREE))
-            for n, event in enumerate(self.events):
+            for n, event in enumerate(list(self.events)):
                 self.batches[n].device.wait(event)
                 with self.lock:
                     if n == self.ready and not self.ended and self.failed is None:
