@@ -251,40 +251,24 @@ def test_load() -> None:
 def test_memory_that_cannot_be_locked() -> None:
     """Without page-locked memory saves are slow and right"""
     said: list[Any] = []
-    devices = sheaf.torch.devices
-    real = devices.locked
+    real = torch.empty
 
-    def refused(size: int) -> Any:
-        raise RuntimeError("CUDA error: out of memory")
+    def refused(*args: Any, **opts: Any) -> Any:
+        if opts.get("pin_memory"):
+            raise RuntimeError("CUDA error: out of memory")
+        return real(*args, **opts)
 
     handler = logging.Handler()
     handler.emit = said.append          # type: ignore[method-assign]
     logging.getLogger("sheaf").addHandler(handler)
-    devices.locked = refused
+    torch.empty = refused               # type: ignore[assignment]
     try:
         with folder() as at:
             each_step(at + "/run")
     finally:
-        devices.locked = real
+        torch.empty = real
         logging.getLogger("sheaf").removeHandler(handler)
     assert any("page-locked" in r.getMessage() for r in said)
-
-
-@cuda
-def test_locked_memory() -> None:
-    """Page-locked memory has exactly the size that is wanted, is quick to make, and is unlocked"""
-    size = (1 << 30) + 12345
-    start = time.perf_counter()
-    found = sheaf.torch.devices.locked(size)
-    took = time.perf_counter() - start
-    start = time.perf_counter()
-    torch.empty(1 << 30, dtype=torch.uint8, pin_memory=True)
-    print("# %.0f ms for 1 GiB, and %.0f ms by torch" % (1e3 * took, 1e3 * (time.perf_counter() -
-                                                                            start)))
-    assert found.numel() == size and found.is_pinned()
-    at = found.data_ptr()
-    del found
-    assert int(torch.cuda.cudart().cudaHostUnregister(at)) != 0     # it was unlocked
 
 
 @cuda

@@ -24,6 +24,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from ..errors import Error
 from ..run import Save
 from .accumulated import Watched, keeps_gradients, prove
+from .devices import flat
 from .loading import sentence
 from .optimizer import Optimizer
 from .pending import Pending, give_up
@@ -166,7 +167,7 @@ class Background:
             shares = self.shares(tracked, plan)
             if save.later:
                 save.slices_ready(shares.host)
-                transfer = Transfer(save, shares.batches, plan.memory, plan.devices, check)
+                transfer = Transfer(save, shares.batches, plan.devices, check)
             pending = Pending(step, where, save, shares.gated, plan.held(), check, transfer)
             pending.names = plan.names.__getitem__
             if any(shares.gated) or plan.devices:
@@ -271,6 +272,8 @@ def batches(plan: Plan, gates: dict[int, int]) -> list[Batch]:
         batch.items.append(i)
         batch.bytes += plan.memory[i].numel() * plan.memory[i].element_size()
     for batch in found:
+        batch.copies = [plan.memory[i] for i in batch.items]
+        batch.to = list(map(flat, batch.copies))
         batch.slices = numbers([k for i in batch.items for k in slices[i]])
     return found
 

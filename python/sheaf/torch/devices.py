@@ -18,8 +18,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import logging
-import mmap
-import os
 from dataclasses import dataclass
 from typing import Any, Optional, Protocol, Sequence
 
@@ -28,7 +26,7 @@ import torch
 from .layout import Unsupported
 
 log = logging.getLogger("sheaf")
-BLOCK = 1 << 30                         # bytes of one allocation, where sizes are rounded up
+BLOCK = 1 << 30                         # bytes of an allocation; torch rounds up to a power of 2
 ALIGN = 256                             # of a tensor in such a block, in bytes
 RELAXED = 2                             # cudaStreamCaptureModeRelaxed, and that of HIP
 
@@ -148,16 +146,13 @@ class Streams:
             exchange(ctypes.byref(ctypes.c_int(RELAXED)))
 
     def host(self, size: int, rest: int) -> torch.Tensor:
+        most = max(size, min(BLOCK, power_of_two(rest)))
         try:
-            if self.device.type == "cuda":
-                return locked(max(size, rest))
-            most = max(size, min(BLOCK, power_of_two(rest)))
             return torch.empty(most, dtype=torch.uint8, pin_memory=True)
-        except (OSError, RuntimeError) as e:
+        except RuntimeError as e:
             log.warning("%d bytes of host memory cannot be page-locked, so that copies from %s are "
-                        "slow and block: %s", max(size, rest), self.device,
-                        str(e).partition("\n")[0])
-            return torch.empty(max(size, rest), dtype=torch.uint8)
+                        "slow and block: %s", most, self.device, str(e).partition("\n")[0])
+            return torch.empty(most, dtype=torch.uint8)
 
 
 @functools.lru_cache(maxsize=None)
@@ -177,44 +172,6 @@ def exchange_of(kind: str) -> Any:
     log.debug("no %sThreadExchangeStreamCaptureMode: a graph must not be recorded while a save is "
               "copied from a device", name)
     return None
-
-
-class Locked(mmap.mmap):
-    """Page-locked memory. It is unlocked before it is freed. Forked processes do not have it."""
-
-    address, pid = 0, 0
-
-    def __del__(self) -> None:
-        if self.address and self.pid == os.getpid():
-            try:
-                runtime().cudaHostUnregister(self.address)
-            except Exception:           # the interpreter ends, and CUDA has ended
-                pass
-
-
-def runtime() -> Any:
-    """The functions of the CUDA runtime that torch exports."""
-    return getattr(torch.cuda, "cudart")()
-
-
-def locked(size: int) -> torch.Tensor:
-    """New page-locked memory for CUDA, of exactly that size. Raises OSError or RuntimeError.
-
-    That of torch's allocator has the size of a power of two, and takes several times as long,
-    because its pages are made one after another.
-    """
-    memory = Locked(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    for advice in ("MADV_HUGEPAGE", "MADV_DONTFORK"):
-        if hasattr(mmap, advice):
-            try:
-                memory.madvise(getattr(mmap, advice))
-            except OSError as e:
-                log.debug("%s: %s", advice, e)
-    found = torch.frombuffer(memory, dtype=torch.uint8)
-    found[::mmap.PAGESIZE].zero_()      # by all threads of torch
-    torch.cuda.check_error(runtime().cudaHostRegister(found.data_ptr(), found.numel(), 0))
-    memory.address, memory.pid = found.data_ptr(), os.getpid()
-    return found
 
 
 @functools.lru_cache(maxsize=None)
@@ -256,8 +213,8 @@ class Block:
 
 
 class Host:
-    """Host memory for the copies of a plan, in few large blocks, because each takes long to make.
-    It is kept for the next plan."""
+    """Host memory for the copies of a plan, in few large blocks, because each takes long to make
+    and torch rounds its size up. It is kept for the next plan."""
 
     def __init__(self) -> None:
         self.rest = 0

@@ -36,12 +36,16 @@ class Batch:
 
     gate    the number of the optimizer whose gate protects them; FREE: none does
     items   the numbers of their copies in the plan
-    slices  the slices that lie in their copies
+    copies  these copies
+    to      the same, as device.copy() takes them
+    slices  the slices that lie in the copies
     """
 
     device: Device
     gate: int
     items: list[int] = field(default_factory=list)
+    copies: list[torch.Tensor] = field(default_factory=list)
+    to: list[torch.Tensor] = field(default_factory=list)
     slices: Any = ()
     bytes: int = 0
 
@@ -51,18 +55,16 @@ class Transfer:
 
     save     has begun, with SHEAF_SAVE_LATER
     batches  in the order of their gates
-    to       the copies in host memory
-    of       the tensors on devices, by the number of the copy
+    tensors  those on devices, by the number of the copy
     check    the tensors are kept, and compare() finds those that have changed
     """
 
-    def __init__(self, save: Save, batches: Sequence[Batch], to: Sequence[torch.Tensor],
-                 of: dict[int, torch.Tensor], check: bool = False) -> None:
+    def __init__(self, save: Save, batches: Sequence[Batch], tensors: dict[int, torch.Tensor],
+                 check: bool = False) -> None:
         self.save, self.batches, self.check = save, batches, check
-        self.pairs: list[Any] = [([to[i] for i in b.items], [of[i] for i in b.items])
-                                 for b in batches]
-        self.events: list[Any] = []     # of the batches that were given to their streams; at the
-        self.given = 0                  # end they are dropped; how many were given
+        self.of: list[Any] = [[tensors[i] for i in b.items] for b in batches]
+        self.given = 0                  # how many batches their streams have
+        self.events: list[Any] = []     # of each of these; dropped at the end
         self.lock = threading.Lock()
         self.ready = 0                  # how many batches the library may copy
         self.failed: Optional[BaseException] = None
@@ -84,9 +86,10 @@ class Transfer:
 
     def give(self, gate: int) -> None:
         """Gives the batches up to that gate to their streams. The caller has the lock."""
-        while self.given < len(self.batches) and self.batches[self.given].gate <= gate:
-            batch, (to, of) = self.batches[self.given], self.pairs[self.given]
-            batch.device.copy(list(map(flat, to)), list(map(flat, of)))
+        while self.failed is None and not self.ended and self.given < len(self.batches) and \
+                self.batches[self.given].gate <= gate:
+            batch = self.batches[self.given]
+            batch.device.copy(batch.to, list(map(flat, self.of[self.given])))
             self.events.append(batch.device.mark())
             self.given += 1
 
@@ -104,8 +107,7 @@ class Transfer:
             return False
         try:
             with self.lock:
-                if self.failed is None:
-                    self.give(optimizer)
+                self.give(optimizer)
             if self.ready < len(self.batches):
                 self.hold(optimizer)
         except Exception as e:
@@ -125,15 +127,14 @@ class Transfer:
         False: that has failed, and so has the save."""
         try:
             with self.lock:
-                if self.failed is None:
-                    self.give(max((b.gate for b in self.batches), default=FREE))
+                self.give(max((b.gate for b in self.batches), default=FREE))
             for n, event in enumerate(list(self.events)):
                 self.batches[n].device.wait(event)
                 with self.lock:
                     if n == self.ready and not self.ended and self.failed is None:
                         self.save.slices_ready(self.batches[n].slices)
                         self.ready += 1
-                        self.pairs[n] = self.pairs[n] if self.check else None
+                        self.of[n] = self.of[n] if self.check else None
         except Exception as e:
             self.fail(e)
         return self.failed is None
@@ -144,10 +145,10 @@ class Transfer:
         if not self.arrive():
             return None
         for n, b in enumerate(self.batches):
-            if FREE < b.gate <= gate and self.pairs[n] is not None:
-                (to, of), self.pairs[n] = self.pairs[n], None
+            if FREE < b.gate <= gate and self.of[n] is not None:
+                of, self.of[n] = self.of[n], None
                 for i, item in enumerate(b.items):
-                    if not same_bytes(to[i], of[i]):
+                    if not same_bytes(b.copies[i], of[i]):
                         return item
         return None
 
@@ -165,7 +166,7 @@ class Transfer:
     def end(self) -> None:
         """The save will be freed: it is not used any more."""
         with self.lock:
-            self.ended, self.pairs = True, [None] * len(self.batches)
+            self.ended, self.of = True, [None] * len(self.batches)
 
 
 def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
