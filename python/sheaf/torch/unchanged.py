@@ -5,7 +5,7 @@ Listing thousands of tensors takes tens of milliseconds, and the list is nearly 
 save before. So a save compares what the list was made from, in a few calls that each process all of
 it: the classes and the dicts of all modules with their contents, the parameter groups, the dicts of
 the optimizers' state, and class, type, shape, strides and sharding of each tensor. If anything
-differs, the items are listed again. Addresses are not compared here: see plan.Plan.again.
+differs, the items are listed again. Addresses may differ: see plan.Plan.move.
 """
 from __future__ import annotations
 
@@ -227,13 +227,12 @@ class Lists:
         if self.unchanged is not None and now is not None and plan.state is not None:
             memory, addresses = now
             moved: bool = addresses != self.unchanged.addresses
-            if moved:
-                plan.move(plan.state, memory)
+            if not moved or plan.move(plan.state, memory):
                 self.unchanged.addresses = addresses
-            for s in self.unchanged.states:
-                s.count(moved)
-            self.misses = 0
-            return plan.state
+                for s in self.unchanged.states:
+                    s.count(moved)
+                self.misses = 0
+                return plan.state
         self.forget()
         made, items = plan.made, tracked.items()
         state = plan.update(items)
