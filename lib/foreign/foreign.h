@@ -94,7 +94,9 @@ struct shf_foreign {
 	int dir;                        /* descriptor of the directory; -1: it is a file */
 	struct { const char *name; int fd; } folders[SHF_FOREIGN_FOLDERS_MAX];
 	int folders_n;                  /* folders in it that have files of the checkpoint */
-	struct shf_buf files, tensors, pieces, items, notes;    /* of the structs above */
+	struct shf_buf files, tensors, pieces, items, notes;    /* of the structs above. items:
+	                                 * guarded by lock; without those that a piece with
+	                                 * item_bytes describes */
 	struct shf_buf hashes;          /* table of uint32_t, by hash of a name: number + 1 of a
 	                                 * file; 0: none */
 	uint32_t open[SHF_FOREIGN_OPEN_MAX];    /* guarded by lock; files that are kept open */

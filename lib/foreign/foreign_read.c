@@ -190,8 +190,12 @@ static int piece_get(struct shf_foreign *f, const struct shf_foreign_tensor *t, 
 	pthread_mutex_lock(&f->lock);
 	/* Another thread may have found it out meanwhile, with the same result. */
 	if (all[i].item_bytes) {
+		struct shf_foreign_item item = { all[i].file, true, all[i].at, all[i].item_bytes,
+		                                 NULL };
+
 		kept = shf_arena_alloc(&f->resolved, (size_t)t->ndim + 1, sizeof(*kept));
-		if (kept) {
+		shf_buf_add(&f->items, &item, sizeof(item));
+		if (kept && !f->items.oom) {
 			memcpy(kept, stride, (size_t)t->ndim * sizeof(*kept));
 			all[i].at = out->at;
 			all[i].flip_every = out->flip_every;
@@ -199,6 +203,7 @@ static int piece_get(struct shf_foreign *f, const struct shf_foreign_tensor *t, 
 			all[i].stride = kept;
 			all[i].item_bytes = 0;
 		} else {
+			f->items.oom = false;
 			rc = shf_fail(err, SHEAF_ENOMEM, "%s: no memory for a tensor", f->path);
 		}
 	}

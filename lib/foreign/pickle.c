@@ -5,7 +5,8 @@
  *
  * Invariants: a record is made from at least one byte of the input. Lengths are compared with the
  * rest of the input before they are used. The memo has no entry above the offset of the opcode that
- * sets it. */
+ * sets it. A record is released only if nothing but what is released refers to it: the memo, DUP
+ * and constants set its mark `shared`. */
 #include "pickle.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -16,8 +17,6 @@
 #include "pickle_calls.h"
 #include "pickle_stack.h"
 #include "valid.h"
-
-#define TEXT_READ ((uint64_t)64 << 10)  /* longer texts stay in the file */
 
 static int pk_push_text(struct shf_pk_machine *m, enum shf_pk_kind kind, const char *s, uint64_t n)
 {
@@ -53,7 +52,7 @@ static int pk_counted(struct shf_pk_machine *m, enum shf_pk_kind kind, unsigned 
 	uint64_t n = 0;
 	int rc = shf_pk_number(m, width, &n);
 
-	if (rc == 0 && m->region && (kind == SHF_PK_BYTES || n > TEXT_READ))
+	if (rc == 0 && m->region && (kind == SHF_PK_BYTES || n > SHF_PK_TEXT_READ))
 		return pk_push_stored(m, kind == SHF_PK_STR, n);
 	if (rc == 0)
 		rc = shf_pk_bytes(m, n, &s);
@@ -73,31 +72,35 @@ static int pk_push_constant(struct shf_pk_machine *m, struct shf_pk **kept, enum
 		if (!*kept)
 			return shf_pk_no_memory(m);
 		(*kept)->u.i = i;
+		(*kept)->shared = true;
 	}
 	return shf_pk_push(m, *kept);
 }
 
 static int pk_push_int(struct shf_pk_machine *m, int64_t i)
 {
-	struct shf_pk *once = NULL;
+	struct shf_pk *v;
 
-	return pk_push_constant(m, i >= 0 && i < 256 ? &m->small[i] : &once, SHF_PK_INT, i);
+	if (i >= 0 && i < 256)
+		return pk_push_constant(m, &m->small[i], SHF_PK_INT, i);
+	v = shf_pk_new(m, SHF_PK_INT);
+	if (v)
+		v->u.i = i;
+	return shf_pk_push(m, v);
 }
 
 /* Pushes a little-endian integer of n bytes: an INT if n is at most 8, else a LONG. */
 static int pk_push_long(struct shf_pk_machine *m, uint64_t n)
 {
 	const char *s = NULL;
-	int rc = shf_pk_bytes(m, n, &s);
 	uint64_t v = 0;
+	int rc = n > 8 ? shf_pk_bytes(m, n, &s) : shf_pk_number(m, (unsigned)n, &v);
 
 	if (rc < 0)
 		return rc;
 	if (n > 8)
 		return pk_push_text(m, SHF_PK_LONG, s, n);
-	for (unsigned i = 0; i < n; i++)
-		v |= (uint64_t)(uint8_t)s[i] << 8 * i;
-	if (n && n < 8 && s[n - 1] & 0x80)
+	if (n && n < 8 && v >> (8 * n - 1))
 		v |= UINT64_MAX << 8 * n;
 	return pk_push_int(m, (int64_t)v);
 }
@@ -188,50 +191,6 @@ static int pk_push_quoted(struct shf_pk_machine *m, bool quotes)
 	return pk_push_text(m, SHF_PK_STR, s + 1, n - 2);
 }
 
-/* ---- the memo ---- */
-
-static int pk_memo_put(struct shf_pk_machine *m, uint64_t i)
-{
-	struct shf_pk *v = shf_pk_top(m);
-	size_t n = m->memo.len / sizeof(v);
-
-	if (!v)
-		return shf_pk_empty(m);
-	if (i > m->op - m->left_out)
-		return shf_pk_fail(m, "has a memo that is larger than the pickle");
-	if (i >= n && !shf_buf_extend(&m->memo, ((size_t)i + 1 - n) * sizeof(v)))
-		return shf_pk_no_memory(m);
-	((struct shf_pk **)(void *)m->memo.data)[i] = v;
-	return 0;
-}
-
-static int pk_memo_get(struct shf_pk_machine *m, uint64_t i)
-{
-	struct shf_pk **memo = (struct shf_pk **)(void *)m->memo.data;
-
-	if (i >= m->memo.len / sizeof(*memo) || !memo[i])
-		return shf_pk_fail(m, "asks the memo for what is not in it");
-	return shf_pk_push(m, memo[i]);
-}
-
-/* Reads the index of a memo entry that is written in digits. */
-static int pk_memo_line(struct shf_pk_machine *m, uint64_t *i)
-{
-	const char *s = NULL;
-	size_t n = 0;
-	int rc = shf_pk_line(m, &s, &n);
-
-	*i = 0;
-	if (rc == 0 && (n == 0 || n > 10))
-		rc = shf_pk_fail(m, "has a memo index that is not a number");
-	for (size_t k = 0; rc == 0 && k < n; k++) {
-		if (s[k] < '0' || s[k] > '9')
-			return shf_pk_fail(m, "has a memo index that is not a number");
-		*i = *i * 10 + (uint64_t)(s[k] - '0');
-	}
-	return rc;
-}
-
 /* ---- globals and calls ---- */
 
 static int pk_push_global(struct shf_pk_machine *m, const char *module, size_t module_n,
@@ -297,6 +256,20 @@ static bool is_refused(struct shf_pk_machine *m, const struct shf_pk *func,
 	return false;
 }
 
+/* A torch.Size is a tuple: pushes the only argument. */
+static int pk_size(struct shf_pk_machine *m, struct shf_pk *args)
+{
+	struct shf_pk *size = args->u.a[0];
+
+	if (args->shared) {
+		size->shared = true;
+	} else {
+		args->n = 0;
+		shf_pk_release(m, args);
+	}
+	return shf_pk_push(m, size);
+}
+
 /* Pushes the record of a call. An ordered dictionary is a dictionary from the start, because it is
  * what models are saved as. */
 static int pk_call(struct shf_pk_machine *m, const struct shf_pk *func, const struct shf_pk *args,
@@ -319,14 +292,20 @@ static int pk_call(struct shf_pk_machine *m, const struct shf_pk *func, const st
 		return shf_fail(m->err, SHEAF_EFORMAT, "%s: pickle, byte %" PRIu64 ": unpickling "
 		                "this would call %.*s; nothing of it was executed", m->where, m->op,
 		                shf_name_show(func->u.s), func->u.s);
-	if (args->n == 0 && !kwargs && (shf_pk_is_global(func, "collections.OrderedDict") ||
+	/* n, the length of the name of the module, is compared first, because it is mostly another
+	 * one. */
+	if (args->n == 0 && !kwargs && (func->n == 8 || func->n == 11) &&
+	    (shf_pk_is_global(func, "collections.OrderedDict") ||
 	                                shf_pk_is_global(func, "builtins.dict") ||
 	                                shf_pk_is_global(func, "__builtin__.dict")))
 		return shf_pk_push(m, shf_pk_new(m, SHF_PK_DICT));
+	if (args->n == 1 && !kwargs && func->n == 5 && args->u.a[0]->kind == SHF_PK_TUPLE &&
+	    shf_pk_is_global(func, "torch.Size"))
+		return pk_size(m, (struct shf_pk *)(uintptr_t)args);
 	v = shf_pk_new(m, SHF_PK_CALL);
 	if (!v)
 		return shf_pk_no_memory(m);
-	v->u.call = shf_arena_alloc(&m->p->arena, 1, sizeof(*v->u.call));
+	v->u.call = shf_pk_call_new(m);
 	if (!v->u.call)
 		return shf_pk_no_memory(m);
 	*v->u.call = (struct shf_pk_call){ .func = func, .args = args, .kwargs = kwargs };
@@ -394,9 +373,28 @@ static int pk_persid(struct shf_pk_machine *m, struct shf_pk *id)
 
 /* ---- containers ---- */
 
+/* Offers the pairs to the taker. Returns how many items are left, which are moved to the front. */
+static size_t pk_take_pairs(struct shf_pk_machine *m, struct shf_pk *v, struct shf_pk **items,
+                            size_t n)
+{
+	size_t left = 0;
+
+	for (size_t i = 0; i < n; i += 2) {
+		if (m->taker->take(m->taker->arg, items[i], items[i + 1])) {
+			v->taken++;
+			shf_pk_release(m, items[i]);
+			shf_pk_release(m, items[i + 1]);
+			continue;
+		}
+		items[left++] = items[i];
+		items[left++] = items[i + 1];
+	}
+	return left;
+}
+
 /* Appends to a list or set, or sets items of a dict. An object that is not one of them, such as an
  * instance of a class derived from list, keeps them in a list or dict of its own. */
-static int pk_add(struct shf_pk_machine *m, struct shf_pk *v, struct shf_pk *const *items, size_t n,
+static int pk_add(struct shf_pk_machine *m, struct shf_pk *v, struct shf_pk **items, size_t n,
                   bool pairs)
 {
 	struct shf_pk **own;
@@ -413,6 +411,8 @@ static int pk_add(struct shf_pk_machine *m, struct shf_pk *v, struct shf_pk *con
 		return shf_pk_fail(m, "adds items to what has none");
 	if (pairs && n % 2)
 		return shf_pk_fail(m, "has a key without a value");
+	if (pairs && m->taker)
+		n = pk_take_pairs(m, v, items, n);
 	return shf_pk_append(m, v, items, n, pairs ? 2 : 1);
 }
 
@@ -461,26 +461,25 @@ static int pk_marked(struct shf_pk_machine *m, enum shf_pk_kind kind)
 	return rc < 0 ? rc : shf_pk_push_items(m, kind, items, n);
 }
 
-static int pk_mark(struct shf_pk_machine *m)
-{
-	size_t n = shf_pk_height(m);
-
-	shf_buf_add(&m->marks, &n, sizeof(n));
-	return m->marks.oom ? shf_pk_no_memory(m) : 0;
-}
-
 /* Takes the top off the stack: an item, or the mark if nothing is above it. */
 static int pk_drop(struct shf_pk_machine *m)
 {
 	if (shf_pk_pop(m))
 		return 0;
-	if (!m->marks.len)
-		return shf_pk_empty(m);
-	m->marks.len -= sizeof(size_t);
-	return 0;
+	return shf_pk_unmark(m) ? 0 : shf_pk_empty(m);
 }
 
-/* ---- opcodes, by what they do. Each function returns 1 if the opcode is none of its own ---- */
+static int pk_dup(struct shf_pk_machine *m)
+{
+	struct shf_pk *v = shf_pk_top(m);
+
+	if (!v)
+		return shf_pk_empty(m);
+	v->shared = true;
+	return shf_pk_push(m, v);
+}
+
+/* ---- opcodes, by what they do. Each function gets its own ones only, from pk_step ---- */
 
 static int op_number(struct shf_pk_machine *m, uint8_t op)
 {
@@ -506,7 +505,7 @@ static int op_number(struct shf_pk_machine *m, uint8_t op)
 	case 0x8b:
 		rc = shf_pk_number(m, op == 0x8a ? 1 : 4, &v);
 		return rc < 0 ? rc : pk_push_long(m, v);
-	default: return 1;
+	default: return SHEAF_EBUG;
 	}
 }
 
@@ -524,14 +523,14 @@ static int op_text(struct shf_pk_machine *m, uint8_t op)
 	case 'C': return pk_counted(m, SHF_PK_BYTES, 1);
 	case 0x8e: return pk_counted(m, SHF_PK_BYTES, 8);
 	case 0x96: return pk_counted(m, SHF_PK_BYTES, 8);       /* BYTEARRAY8 */
-	default: return 1;
+	default: return SHEAF_EBUG;
 	}
 }
 
 static int op_container(struct shf_pk_machine *m, uint8_t op)
 {
 	switch (op) {
-	case '(': return pk_mark(m);
+	case '(': return shf_pk_mark(m);
 	case '0': return pk_drop(m);
 	case '1': {
 		struct shf_pk **items = NULL;
@@ -539,8 +538,8 @@ static int op_container(struct shf_pk_machine *m, uint8_t op)
 
 		return shf_pk_pop_mark(m, &items, &n);
 	}
-	case '2': return shf_pk_top(m) ? shf_pk_push(m, shf_pk_top(m)) : shf_pk_empty(m);
-	case ')': return shf_pk_push_items(m, SHF_PK_TUPLE, NULL, 0);
+	case '2': return pk_dup(m);
+	case ')': return pk_push_constant(m, &m->empty, SHF_PK_TUPLE, 0);
 	case ']': return shf_pk_push_items(m, SHF_PK_LIST, NULL, 0);
 	case '}': return shf_pk_push_items(m, SHF_PK_DICT, NULL, 0);
 	case 0x8f: return shf_pk_push_items(m, SHF_PK_SET, NULL, 0);
@@ -556,7 +555,7 @@ static int op_container(struct shf_pk_machine *m, uint8_t op)
 	case 'e': return pk_add_marked(m, false);
 	case 'u': return pk_add_marked(m, true);
 	case 0x90: return pk_add_marked(m, false);              /* ADDITEMS */
-	default: return 1;
+	default: return SHEAF_EBUG;
 	}
 }
 
@@ -569,20 +568,19 @@ static int op_memo(struct shf_pk_machine *m, uint8_t op)
 	switch (op) {
 	case 'p':
 	case 'g':
-		rc = pk_memo_line(m, &i);
+		rc = shf_pk_memo_line(m, &i);
 		if (rc < 0)
 			return rc;
-		return op == 'p' ? pk_memo_put(m, i) : pk_memo_get(m, i);
+		return op == 'p' ? shf_pk_memo_put(m, i) : shf_pk_memo_get(m, i);
 	case 'q':
 	case 'r':
 		rc = shf_pk_number(m, width, &i);
-		return rc < 0 ? rc : pk_memo_put(m, i);
+		return rc < 0 ? rc : shf_pk_memo_put(m, i);
 	case 'h':
 	case 'j':
 		rc = shf_pk_number(m, width, &i);
-		return rc < 0 ? rc : pk_memo_get(m, i);
-	case 0x94: return pk_memo_put(m, m->memo.len / sizeof(struct shf_pk *));
-	default: return 1;
+		return rc < 0 ? rc : shf_pk_memo_get(m, i);
+	default: return SHEAF_EBUG;
 	}
 }
 
@@ -626,16 +624,40 @@ static int op_call(struct shf_pk_machine *m, uint8_t op)
 					 "knows");
 	case 0x97:
 	case 0x98: return shf_pk_fail(m, "has a buffer that is kept outside the pickle");
-	default: return 1;
+	default: return SHEAF_EBUG;
+	}
+}
+
+static int pk_step(struct shf_pk_machine *m, uint8_t op)
+{
+	switch (op) {
+	case 0x94:                      /* MEMOIZE, a third of what Python writes */
+		return shf_pk_memo_put(m, m->memo.next);
+	case 'p': case 'g': case 'q': case 'r': case 'h': case 'j':
+		return op_memo(m, op);
+	case '(': case '0': case '1': case '2': case ')': case ']': case '}': case 0x8f: case 't':
+	case 'l': case 'd': case 0x91: case 0x85: case 0x86: case 0x87: case 'a': case 's':
+	case 'e': case 'u': case 0x90:
+		return op_container(m, op);
+	case 'S': case 'V': case 'T': case 'U': case 'X': case 0x8c: case 0x8d: case 'B':
+	case 'C': case 0x8e: case 0x96:
+		return op_text(m, op);
+	case 'I': case 'L': case 'F': case 'G': case 'N': case 0x88: case 0x89: case 'J':
+	case 'K': case 'M': case 0x8a: case 0x8b:
+		return op_number(m, op);
+	case 'c': case 0x93: case 'R': case 0x81: case 0x92: case 'i': case 'o': case 'b':
+	case 'Q': case 'P': case 0x80: case 0x95: case 0x82: case 0x83: case 0x84: case 0x97:
+	case 0x98:
+		return op_call(m, op);
+	default:
+		return shf_fail(m->err, SHEAF_EFORMAT, "%s: pickle, byte %" PRIu64 ": has an "
+		                "unknown opcode %02x", m->where, m->op, op);
 	}
 }
 
 static int pk_run(struct shf_pk_machine *m)
 {
-	static int (*const of[])(struct shf_pk_machine *m, uint8_t op) = { op_memo, op_container,
-									  op_text,
-		op_number, op_call };
-	int rc = 0;
+	int rc = shf_pk_memo_scan(m);
 
 	while (rc == 0) {
 		uint8_t op;
@@ -653,20 +675,14 @@ static int pk_run(struct shf_pk_machine *m)
 		op = m->bytes[m->at++];
 		if (op == '.')
 			break;
-		rc = 1;
-		for (size_t i = 0; i < sizeof(of) / sizeof(of[0]) && rc == 1; i++)
-			rc = of[i](m, op);
-		if (rc == 1)
-			return shf_fail(m->err, SHEAF_EFORMAT,
-					"%s: pickle, byte %" PRIu64 ": has an unknown "
-			                "opcode %02x", m->where, m->op, op);
+		rc = pk_step(m, op);
 	}
 	if (rc < 0)
 		return rc;
 	m->p->root = shf_pk_pop(m);
 	m->p->bytes = shf_pk_tell(m);
 	m->p->read = m->p->bytes - m->left_out;
-	if (!m->p->root || shf_pk_height(m) || m->marks.len)
+	if (!m->p->root || m->height || m->marks.len)
 		return shf_pk_fail(m, "does not end with one value");
 	return 0;
 }
@@ -675,9 +691,10 @@ static int pk_read(struct shf_pk_machine *m)
 {
 	int rc = pk_run(m);
 
-	shf_buf_release(&m->stack);
+	shf_free(m->stack);
+	shf_free(m->releasing);
 	shf_buf_release(&m->marks);
-	shf_buf_release(&m->memo);
+	shf_pk_memo_release(&m->memo);
 	shf_free(m->window);
 	return rc;
 }
@@ -696,9 +713,10 @@ int shf_pickle_read(struct shf_pickle *p, const uint8_t *bytes, size_t n, const 
 }
 
 int shf_pickle_read_file(struct shf_pickle *p, const struct shf_region *r,
-                         struct sheaf_error *err)
+                         const struct shf_pickle_taker *taker, struct sheaf_error *err)
 {
-	struct shf_pk_machine m = { .p = p, .region = r, .where = r->where, .err = err };
+	struct shf_pk_machine m = { .p = p, .region = r, .taker = taker, .where = r->where,
+		.err = err };
 
 	*p = (struct shf_pickle){ 0 };
 	return pk_read(&m);

@@ -6,7 +6,8 @@
  * called with which arguments. All records lie in one arena and are freed at once.
  *
  * What bounds it: a record costs at least one byte of the pickle that is read, so memory is linear
- * in the number of these. Records may refer to the same record, and even to themselves, so whoever
+ * in the number of these. A first pass over the opcodes finds out what the memo is asked for, so
+ * only that is kept in it. Records may refer to the same record, and even to themselves, so whoever
  * walks through them must bound depth and number of steps. */
 #ifndef SHF_PICKLE_H
 #define SHF_PICKLE_H
@@ -26,9 +27,11 @@ struct shf_pk_stored {          /* bytes, or a long text, that were left in the 
 };
 struct shf_pk {
 	uint8_t kind;                   /* enum shf_pk_kind */
+	bool shared;                    /* more than one thing may refer to it */
 	uint32_t n, cap;                /* n: bytes of a text; items; pairs of a dict; GLOBAL: bytes
 	                                 * of the module's name. cap: of a container; STR: 1 if
 	                                 * shf_pk_text_place can say where it is */
+	uint32_t taken;                 /* of a dict: pairs that a struct shf_pickle_taker took */
 	union {
 		int64_t i;              /* BOOL, INT */
 		double f;
@@ -42,7 +45,11 @@ struct shf_pk {
 	} u;
 };
 struct shf_pk_call {            /* what would be called, and what would be done to the result */
-	const struct shf_pk *func, *args;       /* a GLOBAL, a TUPLE */
+	union {
+		const struct shf_pk *func;      /* a GLOBAL */
+		struct shf_pk_call *next_free;  /* of a record that was released */
+	};
+	const struct shf_pk *args;      /* a TUPLE */
 	const struct shf_pk *kwargs;    /* NULL: none */
 	const struct shf_pk *state;     /* NULL: the result is not changed by BUILD */
 	struct shf_pk *list, *dict;     /* NULL, or items that are appended or set */
@@ -62,10 +69,21 @@ struct shf_pickle {
  * a failure, too. */
 int shf_pickle_read(struct shf_pickle *p, const uint8_t *bytes, size_t n, const char *where,
                     struct sheaf_error *err);
+/* Takes pairs out of dictionaries while a pickle is read, so that a long pickle of many small
+ * objects needs memory for what is made of them only. */
+struct shf_pickle_taker {
+	/* Called for each key and value that are set in a dictionary, when both are complete.
+	 * Returns true if the pair is to be taken: it is then no pair of the dictionary, but
+	 * counts in its `taken`, and its records are used for others, except for GLOBALs. Texts
+	 * stay where they are. */
+	bool (*take)(void *arg, const struct shf_pk *key, const struct shf_pk *value);
+	void *arg;
+};
 /* Reads the pickle at the beginning of a file, which may be larger than memory: all bytes, and
- * texts of more than 64 KiB, stay in the file and become STORED. The rest may have 1 GiB. */
+ * texts of more than 64 KiB, stay in the file and become STORED. The rest may have 1 GiB. taker:
+ * NULL: none. */
 int shf_pickle_read_file(struct shf_pickle *p, const struct shf_region *r,
-                         struct sheaf_error *err);
+                         const struct shf_pickle_taker *taker, struct sheaf_error *err);
 void shf_pickle_release(struct shf_pickle *p);
 
 /* ---- looking at records; NULL is fine and is nothing ---- */

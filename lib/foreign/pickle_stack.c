@@ -19,63 +19,115 @@ int shf_pk_no_memory(struct shf_pk_machine *m)
 
 struct shf_pk *shf_pk_new(struct shf_pk_machine *m, enum shf_pk_kind kind)
 {
-	struct shf_pk *v;
+	struct shf_pk *v = m->free_records;
 
-	if (!m->slab_n) {
-		m->slab = shf_arena_alloc(&m->p->arena, SLAB, sizeof(*m->slab));
-		if (!m->slab)
-			return NULL;
-		m->slab_n = SLAB;
+	if (v) {
+		m->free_records = v->u.of;
+		*v = (struct shf_pk){ 0 };
+	} else {
+		if (!m->slab_n) {
+			m->slab = shf_arena_alloc(&m->p->arena, SLAB, sizeof(*m->slab));
+			if (!m->slab)
+				return NULL;
+			m->slab_n = SLAB;
+		}
+		v = &m->slab[--m->slab_n];
 	}
-	v = &m->slab[--m->slab_n];
 	v->kind = (uint8_t)kind;
 	m->p->records++;
 	return v;
 }
 
+struct shf_pk_call *shf_pk_call_new(struct shf_pk_machine *m)
+{
+	struct shf_pk_call *call = m->free_calls;
+
+	if (!call)
+		return shf_arena_alloc(&m->p->arena, 1, sizeof(*call));
+	m->free_calls = call->next_free;
+	return call;
+}
+
+/* Returns an array of cap > 0 pointers, not zeroed; NULL: no memory. */
+static struct shf_pk **pk_array_new(struct shf_pk_machine *m, size_t cap)
+{
+	struct shf_pk **a = cap <= SHF_PK_ARRAY_MAX ? m->free_arrays[cap] : NULL;
+
+	if (!a)
+		return shf_arena_alloc(&m->p->arena, cap, sizeof(*a));
+	m->free_arrays[cap] = (struct shf_pk **)(void *)a[0];
+	return a;
+}
+
+static void pk_array_release(struct shf_pk_machine *m, struct shf_pk **a, size_t cap)
+{
+	if (cap == 0 || cap > SHF_PK_ARRAY_MAX)
+		return;
+	a[0] = (struct shf_pk *)(void *)m->free_arrays[cap];
+	m->free_arrays[cap] = a;
+}
+
+static void pk_release_later(struct shf_pk_machine *m, const struct shf_pk *v)
+{
+	struct shf_pk *w = (struct shf_pk *)(uintptr_t)v;
+
+	if (!w || w->shared || w->kind == SHF_PK_GLOBAL || w->kind == SHF_PK_PERSID)
+		return;
+	if (m->releasing_n == m->releasing_max) {
+		size_t max = m->releasing_max ? 2 * m->releasing_max : 64;
+		struct shf_pk **more = shf_realloc(m->releasing, max, sizeof(struct shf_pk *));
+
+		if (!more)
+			return;
+		m->releasing = more;
+		m->releasing_max = max;
+	}
+	m->releasing[m->releasing_n++] = w;
+}
+
+/* Without recursion, because records may lie within one another to any depth. A record to which one
+ * thing refers is reached once. If memory is out, some records are not used again. */
+void shf_pk_release(struct shf_pk_machine *m, struct shf_pk *v)
+{
+	pk_release_later(m, v);
+	while (m->releasing_n) {
+		struct shf_pk_call *c;
+
+		v = m->releasing[--m->releasing_n];
+		if (v->kind == SHF_PK_CALL) {
+			c = v->u.call;
+			pk_release_later(m, c->args);
+			pk_release_later(m, c->kwargs);
+			pk_release_later(m, c->state);
+			pk_release_later(m, c->list);
+			pk_release_later(m, c->dict);
+			c->next_free = m->free_calls;
+			m->free_calls = c;
+		} else if (v->kind >= SHF_PK_TUPLE && v->kind <= SHF_PK_DICT) {
+			size_t n = (size_t)v->n * (v->kind == SHF_PK_DICT ? 2 : 1);
+
+			for (size_t i = 0; i < n; i++)
+				pk_release_later(m, v->u.a[i]);
+			pk_array_release(m, v->u.a, v->cap);
+		}
+		v->u.of = m->free_records;
+		m->free_records = v;
+	}
+}
+
 /* ---- the stack ---- */
 
-size_t shf_pk_height(const struct shf_pk_machine *m)
+int shf_pk_push_more(struct shf_pk_machine *m, struct shf_pk *v)
 {
-	return m->stack.len / sizeof(struct shf_pk *);
-}
+	size_t more = m->stack_max ? 2 * m->stack_max : 64;
+	struct shf_pk **stack = v ? shf_realloc(m->stack, more, sizeof(struct shf_pk *)) : NULL;
 
-static struct shf_pk **pk_items(const struct shf_pk_machine *m)
-{
-	return (struct shf_pk **)(void *)m->stack.data;
-}
-
-/* Returns the height below which no opcode may reach: that of the last mark. */
-static size_t pk_floor(const struct shf_pk_machine *m)
-{
-	const size_t *marks = (const size_t *)(const void *)m->marks.data;
-
-	return m->marks.len ? marks[m->marks.len / sizeof(size_t) - 1] : 0;
-}
-
-int shf_pk_push(struct shf_pk_machine *m, struct shf_pk *v)
-{
-	if (v)
-		shf_buf_add(&m->stack, &v, sizeof(v));
-	return v && !m->stack.oom ? 0 : shf_pk_no_memory(m);
-}
-
-/* Takes the top off the stack; NULL: nothing is above the last mark. */
-struct shf_pk *shf_pk_pop(struct shf_pk_machine *m)
-{
-	size_t n = shf_pk_height(m);
-
-	if (n <= pk_floor(m))
-		return NULL;
-	m->stack.len -= sizeof(struct shf_pk *);
-	return pk_items(m)[n - 1];
-}
-
-struct shf_pk *shf_pk_top(const struct shf_pk_machine *m)
-{
-	size_t n = shf_pk_height(m);
-
-	return n > pk_floor(m) ? pk_items(m)[n - 1] : NULL;
+	if (!stack)
+		return shf_pk_no_memory(m);
+	m->stack = stack;
+	m->stack_max = more;
+	m->stack[m->height++] = v;
+	return 0;
 }
 
 int shf_pk_empty(struct shf_pk_machine *m)
@@ -83,17 +135,33 @@ int shf_pk_empty(struct shf_pk_machine *m)
 	return shf_pk_fail(m, "takes more from the stack than there is");
 }
 
-/* Takes all items above the last mark, and the mark. They stay valid until the next push. */
-int shf_pk_pop_mark(struct shf_pk_machine *m, struct shf_pk ***items, size_t *n)
+int shf_pk_mark(struct shf_pk_machine *m)
 {
-	size_t mark = pk_floor(m);
+	shf_buf_add(&m->marks, &m->height, sizeof(m->height));
+	m->floor = m->height;
+	return m->marks.oom ? shf_pk_no_memory(m) : 0;
+}
+
+bool shf_pk_unmark(struct shf_pk_machine *m)
+{
+	const size_t *marks = (const size_t *)(const void *)m->marks.data;
 
 	if (!m->marks.len)
+		return false;
+	m->marks.len -= sizeof(*marks);
+	m->floor = m->marks.len ? marks[m->marks.len / sizeof(*marks) - 1] : 0;
+	return true;
+}
+
+int shf_pk_pop_mark(struct shf_pk_machine *m, struct shf_pk ***items, size_t *n)
+{
+	size_t mark = m->floor;
+
+	if (!shf_pk_unmark(m))
 		return shf_pk_fail(m, "has no mark on the stack");
-	m->marks.len -= sizeof(size_t);
-	*items = m->stack.len ? pk_items(m) + mark : NULL; /* NULL: nothing was ever pushed */
-	*n = shf_pk_height(m) - mark;
-	m->stack.len = mark * sizeof(struct shf_pk *);
+	*items = m->stack ? m->stack + mark : NULL;     /* NULL: nothing was ever pushed */
+	*n = m->height - mark;
+	m->height = mark;
 	return *n <= UINT32_MAX / 4 ? 0 : shf_pk_fail(m, "has too many items");
 }
 
@@ -108,12 +176,13 @@ int shf_pk_append(struct shf_pk_machine *m, struct shf_pk *v, struct shf_pk *con
 		return shf_pk_fail(m, "has too many items");
 	if (have + n > v->cap) {
 		size_t cap = have + n > 2 * have ? have + n : 2 * have;
-		struct shf_pk **a = shf_arena_alloc(&m->p->arena, cap, sizeof(*a));
+		struct shf_pk **a = pk_array_new(m, cap);
 
 		if (!a)
 			return shf_pk_no_memory(m);
 		if (have)
 			memcpy(a, v->u.a, have * sizeof(*a));
+		pk_array_release(m, v->u.a, v->cap);
 		v->u.a = a;
 		v->cap = (uint32_t)cap;
 	}
@@ -144,7 +213,7 @@ int shf_pk_push_items(struct shf_pk_machine *m, enum shf_pk_kind kind, struct sh
 #define AHEAD_MIN ((size_t)4 << 10)     /* bytes of the first read behind what was left out */
 #define AHEAD_MAX ((size_t)256 << 10)
 
-static int pk_short(struct shf_pk_machine *m)
+int shf_pk_short(struct shf_pk_machine *m)
 {
 	m->p->cut = true;
 	return shf_pk_fail(m, "ends in the middle of an opcode");
@@ -158,14 +227,12 @@ static uint64_t pk_left(const struct shf_pk_machine *m)
 
 /* What is read in a row is read in ever longer parts. Behind a tensor there is often only the head
  * of the next one, so a read there is short. */
-int shf_pk_need(struct shf_pk_machine *m, size_t n)
+int shf_pk_need_more(struct shf_pk_machine *m, size_t n)
 {
 	size_t have = m->n - m->at, want = n > have + m->ahead ? n : have + m->ahead;
 	uint64_t left = pk_left(m);
 	int rc;
 
-	if (have >= n)
-		return 1;
 	if (left < n)
 		return 0;
 	if (left < want)
@@ -193,19 +260,15 @@ int shf_pk_need(struct shf_pk_machine *m, size_t n)
 	return 1;
 }
 
-/* Reads a little-endian number of `width` bytes. */
-int shf_pk_number(struct shf_pk_machine *m, unsigned width, uint64_t *out)
+void shf_pk_rewind(struct shf_pk_machine *m)
 {
-	int rc = shf_pk_need(m, width);
-	uint64_t v = 0;
-
-	if (rc <= 0)
-		return rc < 0 ? rc : pk_short(m);
-	for (unsigned i = 0; i < width; i++)
-		v |= (uint64_t)m->bytes[m->at + i] << 8 * i;
-	m->at += width;
-	*out = v;
-	return 0;
+	m->at = 0;
+	m->left_out = 0;
+	if (m->region) {
+		m->n = 0;
+		m->base = 0;
+		m->ahead = 0;
+	}
 }
 
 static int pk_beyond(struct shf_pk_machine *m)
@@ -269,7 +332,7 @@ int shf_pk_line(struct shf_pk_machine *m, const char **out, size_t *n)
 			return shf_pk_fail(m, "has a line of more than 1 GiB");
 		rc = shf_pk_need(m, seen + 1);
 		if (rc <= 0)
-			return rc < 0 ? rc : pk_short(m);
+			return rc < 0 ? rc : shf_pk_short(m);
 	}
 }
 

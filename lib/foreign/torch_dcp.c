@@ -97,7 +97,6 @@ static int is_dcp(const struct shf_sys *sys, int dir, const char *path, const ch
 struct dcp {
 	struct shf_foreign *f;
 	struct shf_dcp_index index;
-	struct shf_buf *bytes;          /* owned; the pickles */
 	struct shf_pickle *pickles;     /* owned */
 	int files_n;
 	struct sheaf_error *err;
@@ -116,9 +115,10 @@ static int dcp_no_memory(const struct dcp *d)
 	return shf_fail(d->err, SHEAF_ENOMEM, "%s: no memory for its metadata", d->f->path);
 }
 
-/* Reads one file of metadata whole. */
+/* Reads one file of metadata, in portions. */
 static int dcp_read_file(struct dcp *d, const char *name, int i)
 {
+	const struct shf_pickle_taker taker = { shf_dcp_index_take, &d->index };
 	const struct shf_sys *sys = d->f->in;
 	struct shf_region r = { sys, -1, 0, 0, NULL };
 	struct shf_buf where = SHF_BUF_INIT;
@@ -137,13 +137,8 @@ static int dcp_read_file(struct dcp *d, const char *name, int i)
 	r.bytes = rc < 0 ? 0 : st.bytes;
 	if (rc >= 0 && (st.type != SHF_T_FILE || st.bytes > SHF_PICKLE_MAX))
 		rc = shf_fail(d->err, SHEAF_EFORMAT, "%s: is not a file of at most 1 GiB", r.where);
-	if (rc >= 0 && st.bytes && !shf_buf_room(&d->bytes[i], (size_t)st.bytes))
-		rc = dcp_no_memory(d);
 	if (rc >= 0)
-		rc = shf_region_read(&r, d->bytes[i].data, r.bytes, 0, d->err);
-	if (rc >= 0)
-		rc = shf_pickle_read(&d->pickles[i], d->bytes[i].data, d->bytes[i].len, r.where,
-		                     d->err);
+		rc = shf_pickle_read_file(&d->pickles[i], &r, &taker, d->err);
 	if (r.fd >= 0)
 		shf_sys_close(sys, r.fd);
 	shf_buf_release(&where);
@@ -153,80 +148,69 @@ static int dcp_read_file(struct dcp *d, const char *name, int i)
 /* Reads all files of metadata. */
 static int dcp_read(struct dcp *d)
 {
-	const struct shf_dcp_entry *twice;
 	struct dcp_names names;
+	const char *twice;
+	uint32_t twice_n;
 	int rc = dcp_list(d->f->in, d->f->dir, d->f->path, &names, d->err);
 
 	if (rc < 0)
 		return rc;
 	d->files_n = names.one ? 1 : (int)names.ranks;
-	d->bytes = shf_zalloc((size_t)d->files_n, sizeof(*d->bytes));
 	d->pickles = shf_zalloc((size_t)d->files_n, sizeof(*d->pickles));
-	if (!d->bytes || !d->pickles)
+	if (!d->pickles)
 		return dcp_no_memory(d);
+	d->index.many = d->files_n > 1;
+	d->index.kept = &d->f->arena;
 	for (int i = 0; i < d->files_n && rc == 0; i++) {
 		char name[40];
 
 		snprintf(name, sizeof(name), "__%d.metadata", i);
 		rc = dcp_read_file(d, names.one ? ".metadata" : name, i);
 		if (rc == 0)
-			rc = shf_dcp_index_add(&d->index, d->pickles[i].root)
+			rc = d->index.oom ? dcp_no_memory(d)
+			   : shf_dcp_index_end(&d->index, d->pickles[i].root)
 			   ? 0 : dcp_bad(d, "", 0, "is not Metadata of torch.distributed."
 			                 "checkpoint as it is known");
-		if (rc == 0 && (d->index.a.oom || d->index.tensors.oom))
-			rc = dcp_no_memory(d);
 	}
-	twice = rc == 0 ? shf_dcp_index_settle(&d->index) : NULL;
-	return twice ? dcp_bad(d, twice->name, twice->name_n, "has two places in the metadata for "
-	                       "one chunk") : rc;
+	if (rc == 0 && shf_dcp_index_settle(&d->index, &twice, &twice_n))
+		rc = dcp_bad(d, twice, twice_n, "has two places in the metadata for one chunk");
+	return rc;
 }
 
 /* ---- tensors ---- */
 
-/* Copies n sizes or offsets, and those of the pair's dimension. */
-static int64_t *dcp_numbers(struct dcp *d, const struct shf_pk *v, uint32_t n, bool pair,
-                            int64_t last)
+/* Returns whether an earlier chunk is the same box as chunk i. */
+static bool dcp_is_twice(const struct shf_dcp_tensor *t, uint32_t i)
 {
-	int64_t *out = shf_foreign_numbers(d->f, (size_t)n + 1);
+	const int64_t *box = t->boxes + (size_t)i * 2 * t->width;
 
-	for (uint32_t i = 0; out && i < n; i++)
-		if (!shf_pk_int(v->u.a[i], &out[i]) || out[i] < 0)
-			return NULL;
-	if (out && pair)
-		out[n] = last;
-	return out;
+	for (uint32_t k = 0; k < i; k++)
+		if (memcmp(t->boxes + (size_t)k * 2 * t->width, box,
+		           2 * t->width * sizeof(*box)) == 0)
+			return true;
+	return false;
 }
 
-/* Adds the pieces of one chunk. Returns 1 if it has items, 0 if it has none, or a negative code. */
+/* Adds the piece of chunk i. Returns 1 if it has items, 0 if it has none, or a negative code. */
 static int dcp_add_chunk(struct dcp *d, const struct shf_dcp_tensor *t,
-                         const struct shf_foreign_tensor *x, const struct shf_pk *chunk,
-                         bool pair)
+                         const struct shf_foreign_tensor *x, uint32_t i)
 {
-	const struct shf_pk *offsets, *sizes;
-	const struct shf_dcp_entry *e;
-	struct shf_foreign_piece p = { 0 };
+	const int64_t *start = t->boxes + (size_t)i * 2 * t->width, *count = start + t->width;
+	struct shf_foreign_piece p = { .start = start, .count = count };
 	const struct shf_foreign_file *file;
-	uint32_t n = (uint32_t)x->ndim - pair;
-	int64_t *start, *count;
+	const struct shf_dcp_place *e;
 	int rc;
 
-	if (!shf_dcp_chunk(chunk, &offsets, &sizes) || offsets->n != n || sizes->n != n)
-		return dcp_bad(d, t->name, t->name_n, "has a chunk of a form that is not known");
-	start = dcp_numbers(d, offsets, n, pair, 0);
-	count = dcp_numbers(d, sizes, n, pair, 2);
-	if (!start || !count)
-		return dcp_bad(d, t->name, t->name_n, "has a chunk of a form that is not known");
-	p.start = start;
-	p.count = count;
-	for (uint32_t i = 0; i < n; i++) {
-		if (start[i] > x->dims[i] || count[i] > x->dims[i] - start[i])
+	for (int32_t k = 0; k < t->ndim; k++) {
+		if (start[k] > x->dims[k] || count[k] > x->dims[k] - start[k])
 			return dcp_bad(d, t->name, t->name_n, "has a chunk that leaves it");
-		if (count[i] == 0)
+		if (count[k] == 0)
 			return 0;
 	}
-	e = shf_dcp_index_find(&d->index, t, offsets);
+	e = shf_dcp_index_find(&d->index, t, i);
 	if (!e)
-		return dcp_bad(d, t->name, t->name_n, "has a chunk that is in no file");
+		return dcp_bad(d, t->name, t->name_n, dcp_is_twice(t, i) ? "has a chunk twice"
+		                                      : "has a chunk that is in no file");
 	if (e->transformed)
 		return dcp_bad(d, t->name, t->name_n, "is stored through a transformation (such as "
 		               "zstd), which is not read");
@@ -239,9 +223,7 @@ static int dcp_add_chunk(struct dcp *d, const struct shf_dcp_tensor *t,
 	p.at = e->at;
 	p.item_bytes = e->bytes;
 	shf_buf_add(&d->f->pieces, &p, sizeof(p));
-	shf_buf_add(&d->f->items, &(struct shf_foreign_item){ p.file, true, p.at, e->bytes, NULL },
-	            sizeof(struct shf_foreign_item));
-	return d->f->pieces.oom || d->f->items.oom ? dcp_no_memory(d) : 1;
+	return d->f->pieces.oom ? dcp_no_memory(d) : 1;
 }
 
 /* Checks that the last `n` pieces tile the tensor: every item is in one of them. */
@@ -256,11 +238,13 @@ static int dcp_check_cover(struct dcp *d, const struct shf_dcp_tensor *t,
 
 /* Adds the pieces of all chunks; *n gets their number. */
 static int dcp_add_chunks(struct dcp *d, const struct shf_dcp_tensor *t,
-                          const struct shf_foreign_tensor *x, bool pair, size_t *n)
+                          const struct shf_foreign_tensor *x, size_t *n)
 {
 	*n = 0;
-	for (uint32_t i = 0; i < t->chunks->n; i++) {
-		int rc = dcp_add_chunk(d, t, x, t->chunks->u.a[i], pair);
+	if (t->is_odd)
+		return dcp_bad(d, t->name, t->name_n, "has a chunk of a form that is not known");
+	for (uint32_t i = 0; i < t->chunks_n; i++) {
+		int rc = dcp_add_chunk(d, t, x, i);
 
 		if (rc < 0)
 			return rc;
@@ -293,8 +277,17 @@ static int dcp_joined_order(const void *a, const void *b)
 	return c ? c : (x->i > y->i) - (x->i < y->i);
 }
 
+/* Adds the item of a piece that is in one. */
+static void dcp_add_item(struct shf_buf *items, const struct shf_foreign_piece *p)
+{
+	struct shf_foreign_item item = { p->file, true, p->at, p->item_bytes, NULL };
+
+	shf_buf_add(items, &item, sizeof(item));
+}
+
 /* Of the last *n pieces, keeps those of the lowest rank that has a box, and drops the same box of
- * other ranks: they have it, too, if the tensor is replicated. ends: for each rank, where its
+ * other ranks: they have it, too, if the tensor is replicated. What is dropped is still an item
+ * that is verified. ends: for each rank, where its
  * pieces end. */
 static int dcp_join(struct dcp *d, const size_t *ends, size_t *n, int ndim)
 {
@@ -315,21 +308,24 @@ static int dcp_join(struct dcp *d, const size_t *ends, size_t *n, int ndim)
 			lowest = compare_boxes(&a[lowest], &a[i]) ? i : lowest;
 			drop[a[i].i] = a[i].rank != a[lowest].rank;
 		}
-		for (size_t i = 0; i < *n; i++)
-			if (!drop[i])
+		for (size_t i = 0; i < *n; i++) {
+			if (drop[i])
+				dcp_add_item(&d->f->items, &p[i]);
+			else
 				p[left++] = p[i];
+		}
 		d->f->pieces.len -= (*n - left) * sizeof(*p);
 		*n = left;
 	}
 	shf_free(a);
 	shf_free(drop);
-	return a && drop ? 0 : dcp_no_memory(d);
+	return a && drop && !d->f->items.oom ? 0 : dcp_no_memory(d);
 }
 
 /* Adds the pieces of a tensor, which has `same` records, one of each rank. *n gets the number of
  * pieces. */
 static int dcp_add_ranks(struct dcp *d, const struct shf_dcp_tensor *t, size_t same,
-                         const struct shf_foreign_tensor *x, bool pair, size_t *n)
+                         const struct shf_foreign_tensor *x, size_t *n)
 {
 	size_t *ends = shf_alloc(same, sizeof(*ends));
 	int rc = ends ? 0 : dcp_no_memory(d);
@@ -339,7 +335,7 @@ static int dcp_add_ranks(struct dcp *d, const struct shf_dcp_tensor *t, size_t s
 		size_t more = 0;
 
 		if (shf_dcp_is_same(t, &t[i]))
-			rc = dcp_add_chunks(d, &t[i], x, pair, &more);
+			rc = dcp_add_chunks(d, &t[i], x, &more);
 		else
 			rc = dcp_bad(d, t->name, t->name_n, "has another size or dtype in the "
 			             "metadata of another rank");
@@ -366,16 +362,13 @@ static int dcp_add_tensor(struct dcp *d, const struct shf_dcp_tensor *t, size_t 
 	if (!shf_torch_dtype(t->dtype, &x.dtype, &pair))
 		return shf_foreign_note(d->f, d->err, t->name, t->name_n,
 		                        "a tensor of a dtype that is not read");
-	if (t->size->n >= SHF_FOREIGN_DIMS_MAX)
+	if (t->ndim >= SHF_FOREIGN_DIMS_MAX)
 		return dcp_bad(d, t->name, t->name_n, "has more than 64 dimensions");
-	for (uint32_t i = 0; i < t->size->n; i++)
-		if (!shf_pk_int(t->size->u.a[i], &dims[i]) || dims[i] < 0)
-			return dcp_bad(d, t->name, t->name_n,
-				       "has a size of a form that is not known");
-	x.ndim = (int32_t)t->size->n;
+	memcpy(dims, t->dims, (size_t)t->ndim * sizeof(*dims));
+	x.ndim = t->ndim;
 	if (pair)
 		dims[x.ndim++] = 2;
-	rc = dcp_add_ranks(d, t, same, &x, pair, &n);
+	rc = dcp_add_ranks(d, t, same, &x, &n);
 	if (rc == 0)
 		rc = dcp_check_cover(d, t, &x, n);
 	x.n = n;
@@ -385,7 +378,7 @@ static int dcp_add_tensor(struct dcp *d, const struct shf_dcp_tensor *t, size_t 
 /* Notes a value that is no tensor: a small one as a text, if it is a plain value. */
 static int dcp_add_bytes(struct dcp *d, const struct shf_dcp_tensor *t)
 {
-	const struct shf_dcp_entry *e = shf_dcp_index_find(&d->index, t, NULL);
+	const struct shf_dcp_place *e = shf_dcp_index_find(&d->index, t, 0);
 	struct shf_foreign_item item;
 	const struct shf_foreign_file *file;
 	struct shf_torch_zip zip = { 0 };
@@ -409,6 +402,8 @@ static int dcp_add_bytes(struct dcp *d, const struct shf_dcp_tensor *t)
 	if (!item.name)
 		return dcp_no_memory(d);
 	shf_buf_add(&d->f->items, &item, sizeof(item));
+	if (d->f->items.oom)
+		return dcp_no_memory(d);
 	rc = shf_foreign_region(d->f, item.file, &r, d->err);
 	if (rc < 0)
 		return rc;
@@ -426,18 +421,6 @@ static int dcp_add_bytes(struct dcp *d, const struct shf_dcp_tensor *t)
 	shf_buf_release(&text);
 	shf_foreign_region_end(d->f, item.file);
 	return rc;
-}
-
-/* By file and place; at one place, items of tensors come first. */
-static int dcp_item_order(const void *a, const void *b)
-{
-	const struct shf_foreign_item *x = a, *y = b;
-
-	if (x->file != y->file)
-		return x->file < y->file ? -1 : 1;
-	if (x->at != y->at)
-		return x->at < y->at ? -1 : 1;
-	return y->tensor - x->tensor;
 }
 
 static int open_dcp(struct shf_foreign *f, struct sheaf_error *err)
@@ -458,16 +441,11 @@ static int open_dcp(struct shf_foreign *f, struct sheaf_error *err)
 		if (twice)
 			rc = dcp_bad(&d, t[i].name, t[i].name_n, "is in the metadata twice");
 		else
-			rc = t[i].chunks ? dcp_add_tensor(&d, &t[i], same)
-			                 : dcp_add_bytes(&d, &t[i]);
+			rc = t[i].is_bytes ? dcp_add_bytes(&d, &t[i])
+			                   : dcp_add_tensor(&d, &t[i], same);
 	}
-	if (f->items.len)
-		qsort(f->items.data, f->items.len / sizeof(struct shf_foreign_item),
-		      sizeof(struct shf_foreign_item), dcp_item_order);
 	for (int i = 0; d.pickles && i < d.files_n; i++)
 		shf_pickle_release(&d.pickles[i]);
-	if (d.bytes)
-		shf_bufs_free(d.bytes, d.files_n);
 	shf_free(d.pickles);
 	shf_dcp_index_release(&d.index);
 	return rc;
@@ -538,39 +516,84 @@ static int dcp_verify_item(struct shf_region *r, const struct shf_foreign_item *
 	return rc;
 }
 
+/* By file and place; at one place, items of tensors come first. */
+static int dcp_item_order(const void *a, const void *b)
+{
+	const struct shf_foreign_item *x = a, *y = b;
+
+	if (x->file != y->file)
+		return x->file < y->file ? -1 : 1;
+	if (x->at != y->at)
+		return x->at < y->at ? -1 : 1;
+	return y->tensor - x->tensor;
+}
+
+/* Lists all items, in order: those that are listed already, and those of pieces that were not
+ * read. */
+static int dcp_items(struct shf_foreign *f, struct shf_buf *all, struct sheaf_error *err)
+{
+	const struct shf_foreign_piece *p = (const void *)f->pieces.data;
+	size_t n = f->pieces.len / sizeof(*p);
+
+	pthread_mutex_lock(&f->lock);
+	if (f->items.len)
+		shf_buf_add(all, f->items.data, f->items.len);
+	for (size_t i = 0; i < n; i++)
+		if (p[i].item_bytes)
+			dcp_add_item(all, &p[i]);
+	pthread_mutex_unlock(&f->lock);
+	if (all->oom)
+		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory for a list of its items",
+		                f->path);
+	if (all->len)
+		qsort(all->data, all->len / sizeof(struct shf_foreign_item),
+		      sizeof(struct shf_foreign_item), dcp_item_order);
+	return 0;
+}
+
+/* Checks one item, and reports what is wrong with it. */
+static int dcp_check_item(struct shf_foreign *f, const struct shf_foreign_item *item,
+                          struct shf_foreign_findings *to, struct sheaf_error *err)
+{
+	const char *file = shf_foreign_file(f, item->file)->name;
+	struct sheaf_error e = { 0 };
+	struct shf_region r;
+	int rc = shf_foreign_region(f, item->file, &r, err);
+
+	if (rc < 0)
+		return rc;
+	r.off = item->at;
+	r.bytes = item->bytes;
+	rc = dcp_verify_item(&r, item, file, to, &e);
+	shf_foreign_region_end(f, item->file);
+	if (rc == SHEAF_EFORMAT) {
+		to->found(to->arg, false, file, (int64_t)item->at, &e);
+		rc = 0;
+	} else if (rc < 0) {
+		*err = e;
+	}
+	return rc;
+}
+
 /* Checks each item once. */
 static int verify_dcp(struct shf_foreign *f, struct shf_foreign_findings *to,
                       struct sheaf_error *err)
 {
-	const struct shf_foreign_item *item = (const void *)f->items.data;
-	size_t n = f->items.len / sizeof(*item);
+	struct shf_buf all = SHF_BUF_INIT;
+	const struct shf_foreign_item *item;
 	bool unproved = false;
-	int rc = 0;
+	int rc = dcp_items(f, &all, err);
 
-	for (size_t i = 0; i < n && rc == 0; i++) {
-		const char *file = shf_foreign_file(f, item[i].file)->name;
-		struct sheaf_error e = { 0 };
-		struct shf_region r;
-
+	item = (const void *)all.data;
+	for (size_t i = 0; i < all.len / sizeof(*item) && rc == 0; i++) {
 		if (i && item[i - 1].file == item[i].file && item[i - 1].at == item[i].at &&
 		    item[i - 1].bytes == item[i].bytes)
 			continue;
-		rc = shf_foreign_region(f, item[i].file, &r, err);
-		if (rc < 0)
-			break;
-		r.off = item[i].at;
-		r.bytes = item[i].bytes;
 		to->unproved = false;
-		rc = dcp_verify_item(&r, &item[i], file, to, &e);
+		rc = dcp_check_item(f, &item[i], to, err);
 		unproved |= to->unproved;
-		shf_foreign_region_end(f, item[i].file);
-		if (rc == SHEAF_EFORMAT) {
-			to->found(to->arg, false, file, (int64_t)item[i].at, &e);
-			rc = 0;
-		} else if (rc < 0) {
-			*err = e;
-		}
 	}
+	shf_buf_release(&all);
 	to->unproved = unproved;
 	return rc;
 }

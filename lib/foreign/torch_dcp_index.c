@@ -1,12 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A dataclass is pickled as an object without arguments that gets a dictionary as its state. Of the
- * metadata only the classes below are read; what planners keep beside them is not needed. */
+ * metadata only the classes below are read; what planners keep beside them is not needed.
+ *
+ * A pickle has its tensors first, and then the places of chunks. So a place is mostly given to its
+ * chunk at once. Other places are sorted, and found when their chunk is added. */
 #include "torch_dcp_index.h"
+#include <stdlib.h>
 #include <string.h>
+#include "foreign.h"
 #include "sort.h"
 #include "torch_tensor.h"
 
 #define METADATA "torch.distributed.checkpoint.metadata."
+#define STORAGE_INFO "torch.distributed.checkpoint.filesystem._StorageInfo"
+#define TRIES 16                /* chunks that are compared with a place when it is read */
 
 /* Returns the state of an object of this class, or NULL. */
 static const struct shf_pk *dcp_state_of(const struct shf_pk *v, const char *name)
@@ -16,42 +23,231 @@ static const struct shf_pk *dcp_state_of(const struct shf_pk *v, const char *nam
 	return c && c->args->n == 0 ? c->state : NULL;
 }
 
-bool shf_dcp_chunk(const struct shf_pk *v, const struct shf_pk **offsets,
-                   const struct shf_pk **sizes)
+static struct shf_dcp_tensor *dcp_tensors(const struct shf_dcp_index *x)
+{
+	return (struct shf_dcp_tensor *)(void *)x->tensors.data;
+}
+
+/* Returns box i of a tensor; NULL: it is bytes. */
+static int64_t *dcp_box(const struct shf_dcp_tensor *t, uint32_t i)
+{
+	return t->is_bytes ? NULL : t->boxes + (size_t)i * 2 * t->width;
+}
+
+/* ---- names ---- */
+
+static uint64_t dcp_name_hash(const char *name, uint32_t n)
+{
+	uint64_t h = UINT64_C(0xcbf29ce484222325);
+
+	for (uint32_t i = 0; i < n; i++)
+		h = (h ^ (uint8_t)name[i]) * UINT64_C(0x100000001b3);
+	return h ^ h >> 29;
+}
+
+/* Returns the place in the table of the tensor of this name, or where it is to be entered. The
+ * table has free places. */
+static uint32_t *dcp_table_at(const struct shf_dcp_index *x, const char *name, uint32_t n)
+{
+	uint32_t *table = (uint32_t *)(void *)x->table.data;
+	size_t size = x->table.len / sizeof(*table);
+	size_t i = (size_t)(dcp_name_hash(name, n) & (size - 1));
+
+	for (; table[i]; i = (i + 1) & (size - 1)) {
+		const struct shf_dcp_tensor *t = &dcp_tensors(x)[table[i] - 1];
+
+		if (t->name_n == n && (t->name == name || memcmp(t->name, name, n) == 0))
+			break;
+	}
+	return &table[i];
+}
+
+/* Enters the last tensor, unless there is one of its name. */
+static void dcp_table_add(struct shf_dcp_index *x)
+{
+	size_t n = x->tensors.len / sizeof(struct shf_dcp_tensor);
+	size_t size = x->table.len / sizeof(uint32_t), first = n - 1;
+	uint32_t *at;
+
+	if (2 * n > size) {             /* make it anew, twice as large */
+		shf_buf_reset(&x->table);
+		if (!shf_buf_extend(&x->table, (size ? 2 * size : 1024) * sizeof(uint32_t)))
+			return;
+		first = 0;
+	}
+	for (size_t i = first; i < n; i++) {
+		at = dcp_table_at(x, dcp_tensors(x)[i].name, dcp_tensors(x)[i].name_n);
+		*at = *at ? *at : (uint32_t)i + 1;
+	}
+}
+
+/* ---- tensors ---- */
+
+/* Copies the numbers of a torch.Size to `to`. Returns false if it has another number of them, or
+ * one that is negative or none. */
+static bool copy_size(int64_t *to, const struct shf_pk *v, int32_t n)
+{
+	const struct shf_pk *size = shf_torch_size(v);
+
+	if (!size || size->n != (uint32_t)n)
+		return false;
+	for (int32_t i = 0; i < n; i++)
+		if (!shf_pk_int(size->u.a[i], &to[i]) || to[i] < 0)
+			return false;
+	return true;
+}
+
+/* Reads a ChunkStorageMetadata into a box. */
+static bool read_dcp_box(int64_t *box, const struct shf_dcp_tensor *t, const struct shf_pk *v)
 {
 	const struct shf_pk *s = dcp_state_of(v, METADATA "ChunkStorageMetadata");
 
-	*offsets = shf_torch_size(shf_pk_get(s, "offsets"));
-	*sizes = shf_torch_size(shf_pk_get(s, "sizes"));
-	return *offsets && *sizes;
+	if (!copy_size(box, shf_pk_get(s, "offsets"), t->ndim) ||
+	    !copy_size(box + t->width, shf_pk_get(s, "sizes"), t->ndim))
+		return false;
+	if (t->width > (uint32_t)t->ndim)
+		box[t->width + (uint32_t)t->ndim] = 2;
+	return true;
 }
 
-/* Reads TensorStorageMetadata, or BytesStorageMetadata, which has no members. */
-static bool read_tensor(struct shf_dcp_tensor *t, const struct shf_pk *v)
+/* Reads TensorStorageMetadata. Returns false if it has a form that is not known. */
+static bool read_dcp_tensor(struct shf_dcp_index *x, struct shf_dcp_tensor *t,
+                            const struct shf_pk *v)
 {
 	const struct shf_pk *s = dcp_state_of(v, METADATA "TensorStorageMetadata"), *properties;
+	const struct shf_pk *size = shf_torch_size(shf_pk_get(s, "size"));
+	const struct shf_pk *chunks = shf_pk_get(s, "chunks");
+	int64_t *dims;
+	int32_t dtype;
+	bool pair = false;
 
-	if (shf_pk_call_of(v, METADATA "BytesStorageMetadata"))
-		return true;
 	properties = dcp_state_of(shf_pk_get(s, "properties"), METADATA "TensorProperties");
 	if (!properties)        /* its name before torch 2.0 */
 		properties = dcp_state_of(shf_pk_get(s, "properties"),
-		                      "torch.distributed._shard.sharded_tensor.metadata."
-		                      "TensorProperties");
+		                          "torch.distributed._shard.sharded_tensor.metadata."
+		                          "TensorProperties");
 	t->dtype = properties && properties->kind == SHF_PK_DICT ? shf_pk_get(properties, "dtype")
 	                                                         : shf_pk_at(properties, 0);
-	t->size = shf_torch_size(shf_pk_get(s, "size"));
-	t->chunks = shf_pk_get(s, "chunks");
-	return t->dtype && t->size && t->chunks && t->chunks->kind == SHF_PK_LIST;
+	if (!t->dtype || t->dtype->kind != SHF_PK_GLOBAL || !size || !chunks ||
+	    chunks->kind != SHF_PK_LIST)
+		return false;
+	t->ndim = (int32_t)size->n;
+	t->chunks_n = chunks->n;
+	if (t->ndim >= SHF_FOREIGN_DIMS_MAX)
+		return true;            /* that is said when it is added */
+	(void)shf_torch_dtype(t->dtype, &dtype, &pair);
+	t->width = (uint32_t)t->ndim + pair;
+	t->dims = dims = shf_arena_alloc(&x->arena, size->n, sizeof(*dims));
+	t->places = shf_arena_alloc(&x->arena, t->chunks_n, sizeof(*t->places));
+	t->boxes = shf_arena_alloc(x->kept, t->chunks_n, 2 * t->width * sizeof(int64_t));
+	if (!t->dims || !t->places || !t->boxes) {
+		x->oom = true;
+		return true;
+	}
+	if (!copy_size(dims, shf_pk_get(s, "size"), t->ndim))
+		return false;
+	for (uint32_t i = 0; i < t->chunks_n; i++)
+		if (!read_dcp_box(dcp_box(t, i), t, chunks->u.a[i]))
+			t->is_odd = true;
+	return true;
 }
 
-/* Reads MetadataIndex and _StorageInfo. */
-static bool read_dcp_entry(struct shf_dcp_entry *e, const struct shf_pk *key,
+/* Takes a tensor, or BytesStorageMetadata, which has no members. */
+static bool take_dcp_tensor(struct shf_dcp_index *x, const struct shf_pk *key,
+                            const struct shf_pk *v)
+{
+	struct shf_dcp_tensor t = { .name = key->u.s, .name_n = key->n,
+		.order = (uint32_t)(x->tensors.len / sizeof(t)), .file = x->files };
+
+	t.is_bytes = shf_pk_call_of(v, METADATA "BytesStorageMetadata") != NULL;
+	if (t.is_bytes) {
+		t.chunks_n = 1;
+		t.places = shf_arena_alloc(&x->arena, 1, sizeof(*t.places));
+		x->oom |= !t.places;
+	} else if (!shf_pk_call_of(v, METADATA "TensorStorageMetadata") ||
+	           !read_dcp_tensor(x, &t, v)) {
+		return false;
+	}
+	shf_buf_add(&x->tensors, &t, sizeof(t));
+	x->oom |= x->tensors.oom;
+	if (!x->oom && !x->many)
+		dcp_table_add(x);
+	x->oom |= x->table.oom;
+	x->tensors_n++;
+	return true;
+}
+
+/* ---- places ---- */
+
+/* Returns whether the box begins at these offsets, and is not empty: such a box has no place. */
+static bool box_begins_at(const int64_t *box, const struct shf_pk *offsets,
+                          const struct shf_dcp_tensor *t)
+{
+	int64_t v;
+
+	for (int32_t i = 0; i < t->ndim; i++)
+		if (!shf_pk_int(offsets->u.a[i], &v) || v != box[i] ||
+		    box[t->width + (uint32_t)i] == 0)
+			return false;
+	return true;
+}
+
+/* Gives the place to the chunk that begins at these offsets, NULL: to bytes. Returns false if it
+ * was not found, or has a place already. */
+static bool give_place(struct shf_dcp_index *x, const char *name, uint32_t name_n,
+                       const struct shf_pk *offsets, const struct shf_dcp_place *place)
+{
+	struct shf_dcp_tensor *t;
+	uint32_t at;
+
+	if (!x->table.len || x->oom)
+		return false;
+	at = *dcp_table_at(x, name, name_n);
+	t = at ? &dcp_tensors(x)[at - 1] : NULL;
+	if (!t || t->is_bytes != !offsets || (offsets && (offsets->n != (uint32_t)t->ndim ||
+	                                                  !t->boxes || t->is_odd)))
+		return false;
+	for (uint32_t k = 0; k < TRIES && k < t->chunks_n; k++) {
+		uint32_t i = (t->next + k) % t->chunks_n;
+
+		if (t->places[i].known ||
+		    (offsets && !box_begins_at(dcp_box(t, i), offsets, t)))
+			continue;
+		t->places[i] = *place;
+		t->next = i + 1 < t->chunks_n ? i + 1 : 0;
+		return true;
+	}
+	return false;
+}
+
+/* Keeps a place for later. */
+static bool keep_entry(struct shf_dcp_index *x, struct shf_dcp_entry *e,
+                       const struct shf_pk *offsets)
+{
+	int64_t *copy = NULL;
+
+	if (offsets) {
+		e->offsets_n = offsets->n;
+		e->offsets = copy = shf_arena_alloc(&x->arena, offsets->n, sizeof(*copy));
+		x->oom |= !copy;
+	}
+	for (uint32_t i = 0; copy && i < offsets->n; i++)
+		if (!shf_pk_int(offsets->u.a[i], &copy[i]))
+			return false;
+	e->order = (uint32_t)(x->a.len / sizeof(*e));
+	e->file = x->files;
+	shf_buf_add(&x->a, e, sizeof(*e));
+	x->oom |= x->a.oom;
+	return true;
+}
+
+/* Takes MetadataIndex and _StorageInfo. */
+static bool take_dcp_place(struct shf_dcp_index *x, const struct shf_pk *key,
                            const struct shf_pk *value)
 {
-	const struct shf_pk *k = dcp_state_of(key, METADATA "MetadataIndex"), *name, *path, *offset;
-	const struct shf_pk *v = dcp_state_of(value, "torch.distributed.checkpoint.filesystem."
-	                                  "_StorageInfo"), *by;
+	const struct shf_pk *k = dcp_state_of(key, METADATA "MetadataIndex"), *name, *path, *by;
+	const struct shf_pk *v = dcp_state_of(value, STORAGE_INFO), *offset, *offsets = NULL;
+	struct shf_dcp_entry e = { 0 };
 	int64_t at, bytes;
 
 	name = shf_pk_get(k, "fqn");
@@ -62,47 +258,60 @@ static bool read_dcp_entry(struct shf_dcp_entry *e, const struct shf_pk *key,
 	    !shf_pk_int(shf_pk_get(v, "offset"), &at) || at < 0 ||
 	    !shf_pk_int(shf_pk_get(v, "length"), &bytes) || bytes < 0)
 		return false;
-	e->offsets = offset && offset->kind != SHF_PK_NONE ? shf_torch_size(offset) : NULL;
-	if (offset && offset->kind != SHF_PK_NONE && !e->offsets)
+	if (offset && offset->kind != SHF_PK_NONE) {
+		offsets = shf_torch_size(offset);
+		if (!offsets)
+			return false;
+	}
+	e.name = name->u.s;
+	e.name_n = name->n;
+	e.place = (struct shf_dcp_place){ path->u.s, (uint64_t)at, (uint64_t)bytes, path->n, true,
+		by && by->kind != SHF_PK_NONE && by->n > 0 };
+	if ((x->many || !give_place(x, e.name, e.name_n, offsets, &e.place)) &&
+	    !keep_entry(x, &e, offsets))
 		return false;
-	e->name = name->u.s;
-	e->name_n = name->n;
-	e->path = path->u.s;
-	e->path_n = path->n;
-	e->at = (uint64_t)at;
-	e->bytes = (uint64_t)bytes;
-	e->transformed = by && by->kind != SHF_PK_NONE && by->n > 0;
+	x->places_n++;
 	return true;
 }
 
-bool shf_dcp_index_add(struct shf_dcp_index *x, const struct shf_pk *root)
+static bool is_taken_class(const struct shf_pk *v)
+{
+	return shf_pk_is_global(v, METADATA "TensorStorageMetadata") ||
+	       shf_pk_is_global(v, METADATA "BytesStorageMetadata") ||
+	       shf_pk_is_global(v, STORAGE_INFO);
+}
+
+bool shf_dcp_index_take(void *arg, const struct shf_pk *key, const struct shf_pk *value)
+{
+	struct shf_dcp_index *x = arg;
+	bool taken;
+
+	if (value->kind != SHF_PK_CALL || value->u.call->func == x->other)
+		return false;
+	taken = key->kind == SHF_PK_STR ? take_dcp_tensor(x, key, value)
+	      : key->kind == SHF_PK_CALL && take_dcp_place(x, key, value);
+	if (!taken && !is_taken_class(value->u.call->func))
+		x->other = value->u.call->func;
+	return taken;
+}
+
+/* All that was taken must have been in the two dictionaries of the Metadata, and all of these. */
+bool shf_dcp_index_end(struct shf_dcp_index *x, const struct shf_pk *root)
 {
 	const struct shf_pk *s = dcp_state_of(root, METADATA "Metadata");
 	const struct shf_pk *tensors = shf_pk_get(s, "state_dict_metadata");
 	const struct shf_pk *data = shf_pk_get(s, "storage_data");
+	bool is_whole = tensors && tensors->kind == SHF_PK_DICT && data &&
+	                data->kind == SHF_PK_DICT && tensors->n == 0 && data->n == 0 &&
+	                tensors != data && tensors->taken == x->tensors_n &&
+	                data->taken == x->places_n;
 
-	if (!tensors || tensors->kind != SHF_PK_DICT || !data || data->kind != SHF_PK_DICT)
-		return false;
-	for (uint32_t i = 0; i < tensors->n; i++) {
-		const struct shf_pk *name = tensors->u.a[2 * i];
-		struct shf_dcp_tensor t = { .name = name->u.s, .name_n = name->n,
-			.order = (uint32_t)(x->tensors.len / sizeof(t)), .file = x->files };
-
-		if (name->kind != SHF_PK_STR || !read_tensor(&t, tensors->u.a[2 * i + 1]))
-			return false;
-		shf_buf_add(&x->tensors, &t, sizeof(t));
-	}
-	for (uint32_t i = 0; i < data->n; i++) {
-		struct shf_dcp_entry e = { .order = (uint32_t)(x->a.len / sizeof(e)),
-			.file = x->files };
-
-		if (!read_dcp_entry(&e, data->u.a[2 * i], data->u.a[2 * i + 1]))
-			return false;
-		shf_buf_add(&x->a, &e, sizeof(e));
-	}
 	x->files++;
-	return true;
+	x->tensors_n = x->places_n = 0;
+	return is_whole;
 }
+
+/* ---- what is kept, sorted ---- */
 
 static int text_compare(const char *a, uint32_t a_n, const char *b, uint32_t b_n)
 {
@@ -124,21 +333,15 @@ static int dcp_tensor_order(const void *a, const void *b)
 static int dcp_place_compare(const struct shf_dcp_entry *x, const struct shf_dcp_entry *y)
 {
 	int c = (x->tensor > y->tensor) - (x->tensor < y->tensor);
-	uint32_t n = x->offsets ? x->offsets->n : 0, m = y->offsets ? y->offsets->n : 0;
 
 	if (!c && x->tensor == UINT32_MAX)
 		c = text_compare(x->name, x->name_n, y->name, y->name_n);
 	if (c || !x->offsets || !y->offsets)
 		return c ? c : (x->offsets != NULL) - (y->offsets != NULL);
-	for (uint32_t i = 0; i < n && i < m; i++) {
-		int64_t a = 0, b = 0;
-
-		(void)shf_pk_int(x->offsets->u.a[i], &a);
-		(void)shf_pk_int(y->offsets->u.a[i], &b);
-		if (a != b)
-			return a < b ? -1 : 1;
-	}
-	return (n > m) - (n < m);
+	for (uint32_t i = 0; i < x->offsets_n && i < y->offsets_n; i++)
+		if (x->offsets[i] != y->offsets[i])
+			return x->offsets[i] < y->offsets[i] ? -1 : 1;
+	return (x->offsets_n > y->offsets_n) - (x->offsets_n < y->offsets_n);
 }
 
 static int dcp_entry_order(const void *a, const void *b)
@@ -167,35 +370,12 @@ static uint32_t first_of_name(const struct shf_dcp_tensor *t, size_t n, const ch
 	                                                                         : UINT32_MAX;
 }
 
-/* Names are looked up once for the entries of a tensor, which mostly follow one another and have
- * one text. */
-const struct shf_dcp_entry *shf_dcp_index_settle(struct shf_dcp_index *x)
-{
-	struct shf_dcp_entry *a = (struct shf_dcp_entry *)(void *)x->a.data;
-	struct shf_dcp_tensor *t = (struct shf_dcp_tensor *)(void *)x->tensors.data;
-	size_t n = x->tensors.len / sizeof(*t), m = x->a.len / sizeof(*a);
-
-	shf_records_sort(t, n, sizeof(*t), dcp_tensor_order);
-	for (size_t i = 0; i < n; i++)
-		t[i].first = i && text_compare(t[i - 1].name, t[i - 1].name_n, t[i].name,
-		                               t[i].name_n) == 0 ? t[i - 1].first : (uint32_t)i;
-	for (size_t i = 0; i < m; i++)
-		a[i].tensor = i && a[i - 1].name == a[i].name && a[i - 1].name_n == a[i].name_n
-		            ? a[i - 1].tensor : first_of_name(t, n, a[i].name, a[i].name_n);
-	shf_records_sort(a, m, sizeof(*a), dcp_entry_order);
-	for (size_t i = 1; i < m; i++)
-		if (a[i - 1].file == a[i].file && dcp_place_compare(&a[i - 1], &a[i]) == 0)
-			return &a[i];
-	return NULL;
-}
-
-/* Finds the first one that was added. */
-const struct shf_dcp_entry *shf_dcp_index_find(const struct shf_dcp_index *x,
-                                               const struct shf_dcp_tensor *t,
-                                               const struct shf_pk *offsets)
+/* Finds the first entry of tensor number `first` with these offsets. */
+static const struct shf_dcp_entry *find_entry(const struct shf_dcp_index *x, uint32_t first,
+                                              const int64_t *offsets, uint32_t n)
 {
 	const struct shf_dcp_entry *a = (const void *)x->a.data;
-	struct shf_dcp_entry want = { .tensor = t->first, .offsets = offsets };
+	struct shf_dcp_entry want = { .tensor = first, .offsets = offsets, .offsets_n = n };
 	size_t lo = 0, hi = x->a.len / sizeof(*a), end = hi;
 
 	while (lo < hi) {
@@ -209,22 +389,71 @@ const struct shf_dcp_entry *shf_dcp_index_find(const struct shf_dcp_index *x,
 	return lo < end && dcp_place_compare(&a[lo], &want) == 0 ? &a[lo] : NULL;
 }
 
+/* Returns whether a chunk that was given a place has another one among the entries. */
+static bool has_two_places(const struct shf_dcp_index *x, const struct shf_dcp_tensor *t)
+{
+	for (uint32_t i = 0; t->places && i < t->chunks_n && x->a.len; i++)
+		if (t->places[i].known &&
+		    find_entry(x, t->first, dcp_box(t, i), (uint32_t)t->ndim))
+			return true;
+	return false;
+}
+
+/* Names are looked up once for the entries of a tensor, which mostly follow one another and have
+ * one text. */
+int shf_dcp_index_settle(struct shf_dcp_index *x, const char **name, uint32_t *name_n)
+{
+	struct shf_dcp_entry *a = (struct shf_dcp_entry *)(void *)x->a.data;
+	struct shf_dcp_tensor *t = dcp_tensors(x);
+	size_t n = x->tensors.len / sizeof(*t), m = x->a.len / sizeof(*a);
+
+	shf_records_sort(t, n, sizeof(*t), dcp_tensor_order);
+	for (size_t i = 0; i < n; i++)
+		t[i].first = i && text_compare(t[i - 1].name, t[i - 1].name_n, t[i].name,
+		                               t[i].name_n) == 0 ? t[i - 1].first : (uint32_t)i;
+	for (size_t i = 0; i < m; i++)
+		a[i].tensor = i && a[i - 1].name == a[i].name && a[i - 1].name_n == a[i].name_n
+		            ? a[i - 1].tensor : first_of_name(t, n, a[i].name, a[i].name_n);
+	shf_records_sort(a, m, sizeof(*a), dcp_entry_order);
+	for (size_t i = 0; i < n; i++)
+		if (has_two_places(x, &t[i])) {
+			*name = t[i].name;
+			*name_n = t[i].name_n;
+			return 1;
+		}
+	for (size_t i = 1; i < m; i++)
+		if (a[i - 1].file == a[i].file && dcp_place_compare(&a[i - 1], &a[i]) == 0) {
+			*name = a[i].name;
+			*name_n = a[i].name_n;
+			return 1;
+		}
+	return 0;
+}
+
+/* Of several entries with these offsets the first one that was added is found. */
+const struct shf_dcp_place *shf_dcp_index_find(const struct shf_dcp_index *x,
+                                               const struct shf_dcp_tensor *t, uint32_t i)
+{
+	const struct shf_dcp_entry *e;
+
+	if (t->places[i].known)
+		return &t->places[i];
+	e = find_entry(x, t->first, dcp_box(t, i), (uint32_t)t->ndim);
+	return e ? &e->place : NULL;
+}
+
 bool shf_dcp_is_same(const struct shf_dcp_tensor *a, const struct shf_dcp_tensor *b)
 {
-	int64_t x = 0, y = 0;
-
-	if (!a->chunks || !b->chunks || a->size->n != b->size->n ||
-	    a->dtype->kind != SHF_PK_GLOBAL || b->dtype->kind != SHF_PK_GLOBAL ||
-	    strcmp(a->dtype->u.s, b->dtype->u.s))
-		return false;
-	for (uint32_t i = 0; i < a->size->n; i++)
-		if (!shf_pk_int(a->size->u.a[i], &x) || !shf_pk_int(b->size->u.a[i], &y) || x != y)
-			return false;
-	return true;
+	return !a->is_bytes && !b->is_bytes && a->ndim == b->ndim &&
+	       strcmp(a->dtype->u.s, b->dtype->u.s) == 0 &&
+	       (!a->dims || !b->dims || a->ndim == 0 ||
+	        memcmp(a->dims, b->dims, (size_t)a->ndim * sizeof(*a->dims)) == 0);
 }
 
 void shf_dcp_index_release(struct shf_dcp_index *x)
 {
 	shf_buf_release(&x->tensors);
 	shf_buf_release(&x->a);
+	shf_buf_release(&x->table);
+	shf_arena_release(&x->arena);
 }

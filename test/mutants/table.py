@@ -1967,8 +1967,9 @@ blind("zip_name_not_compared", "a record of a zip archive is taken for another o
 blind("call_not_refused", "a pickle that would call os.system is read as data",
       "foreign/pickle.c:is_refused", "shf_pickle_is_refused(func, args)",
       PICKLE + "what_would_call")
-blind("memo_beyond_pickle", "a memo may be larger than the pickle", "foreign/pickle.c:pk_memo_put",
-      "i > m->op - m->left_out", PICKLE + "what_would_call")
+blind("memo_beyond_pickle", "a memo may be larger than the pickle",
+      "foreign/pickle_memo.c:shf_pk_memo_put", "i > m->op - m->left_out",
+      PICKLE + "what_would_call")
 bug("list_for_one_step", "a list of plain values costs one step, however long it is",
     "foreign/pickle_walk.c:walk_list", "rc = walk_steps(w, 1);", "rc = walk_steps(w, !MUTANT);",
     TORCH + "a_list_that_many_lists_share")
@@ -2060,6 +2061,18 @@ bug("export_wrong_block", "blocks that are kept are taken for those of another f
     "export/export_fill.c:read_bytes", "f != r->blocks_file ||",
     "(!MUTANT && f != r->blocks_file) ||",
     EXPORT + "an_export_has_the_files_of_the_step")
+bug("pickle_memo_not_shared", "a record that the memo has is used again for another one",
+    "foreign/pickle_memo.c:shf_pk_memo_put", "v->shared = true;", "v->shared = !MUTANT;",
+    "unit/test_pickle: pairs_are_taken")
+bug("pickle_dup_not_shared", "a record that is on the stack twice is used again for another one",
+    "foreign/pickle.c:pk_dup", "v->shared = true;", "v->shared = !MUTANT;",
+    "unit/test_pickle: a_record_that_was_doubled")
+bug("pickle_size_not_shared", "the dimensions of a shared torch.Size are used again for others",
+    "foreign/pickle.c:pk_size", "size->shared = true;", "size->shared = !MUTANT;",
+    "unit/test_pickle: a_size_that_two_have")
+gullible("dcp_place_of_another", "a box of DCP gets the place of another box of its tensor",
+         "foreign/torch_dcp_index.c:give_place", "box_begins_at(dcp_box(t, i), offsets, t)",
+         DCP + "boxes_load")
 IMPORT = "sim/test_import_step: "
 bug("import_source_changes", "a source that changes while it is read is imported as it was read",
     "import/import_step.c:import_stage", "rc == 0 && !m->step->sound",

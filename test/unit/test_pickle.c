@@ -267,6 +267,293 @@ TEST(bytes_of_all_kinds_are_read_or_refused)
 	}
 }
 
+/* ---- a pickle in a file, of which pairs are taken ---- */
+
+struct text { const uint8_t *bytes; size_t n, reads; };
+
+static int64_t pread_text(void *arg, int fd, void *buf, size_t n, uint64_t off)
+{
+	struct text *t = arg;
+
+	CHECK_INT(fd, 7);
+	t->reads++;
+	n = off >= t->n ? 0 : n < t->n - off ? n : (size_t)(t->n - off);
+	if (n)
+		memcpy(buf, t->bytes + off, n);
+	return (int64_t)n;
+}
+
+static int reads_file(struct shf_pickle *p, struct text *t, const struct shf_pickle_taker *taker)
+{
+	static const struct shf_file_ops ops = { .pread = pread_text };
+	const struct shf_sys sys = { .file = { &ops, t } };
+	const struct shf_region r = { .sys = &sys, .fd = 7, .bytes = t->n, .where = "f" };
+
+	memset(&err, 0, sizeof(err));
+	return shf_pickle_read_file(p, &r, taker, &err);
+}
+
+struct taken { int n; int64_t sum; const char *name; uint32_t name_n; };
+
+/* Takes pairs whose value is a tuple of two numbers. */
+static bool take_twos(void *arg, const struct shf_pk *key, const struct shf_pk *value)
+{
+	struct taken *t = arg;
+	int64_t a, b;
+
+	if (key->kind != SHF_PK_STR || value->kind != SHF_PK_TUPLE || value->n != 2 ||
+	    !shf_pk_int(shf_pk_at(value, 0), &a) || !shf_pk_int(shf_pk_at(value, 1), &b))
+		return false;
+	t->n++;
+	t->sum += a + b;
+	t->name = key->u.s;
+	t->name_n = key->n;
+	return true;
+}
+
+static int takes(struct shf_pickle *p, const void *bytes, size_t n, struct taken *t)
+{
+	const struct shf_pickle_taker taker = { take_twos, t };
+	struct text text = { bytes, n, 0 };
+
+	*t = (struct taken){ 0 };
+	return reads_file(p, &text, &taker);
+}
+
+TEST(pairs_are_taken_and_what_else_refers_to_their_records_keeps_them)
+{
+	/* {"a": (1000, 1001), "b": 1, "c": (2000, <the 1000 of a>), "d": <the tuple of a>, "e":
+	 * 3000, "f": (4000, 4001)}: d is the pair of a again, and the records of a were not used
+	 * for what came later, because the memo has them. */
+	static const char text[] = "\x80\x02}(U\x01" "aM\xe8\x03q\x01M\xe9\x03\x86q\x02U"
+		"\x01" "bK\x01" "uU\x01" "cM\xd0\x07h\x01\x86sU\x01" "dh\x02sU\x01" "eM\xb8\x0bs"
+		"U\x01" "fM\xa0\x0f"
+		"M\xa1\x0f\x86s.";
+	struct shf_pickle p;
+	struct taken t;
+	int64_t i;
+
+	CHECK_RC(takes(&p, text, sizeof(text) - 1, &t), 0, &err);
+	CHECK_INT(t.n, 4);
+	CHECK_INT(t.sum, 2001 + 3000 + 2001 + 8001);
+	CHECK(t.name_n == 1 && *t.name == 'f');
+	CHECK_INT(p.root->kind, SHF_PK_DICT);
+	CHECK_INT(p.root->taken, 4);
+	CHECK_INT(p.root->n, 2);
+	CHECK(shf_pk_int(shf_pk_get(p.root, "b"), &i) && i == 1);
+	CHECK(shf_pk_int(shf_pk_get(p.root, "e"), &i) && i == 3000);
+	shf_pickle_release(&p);
+}
+
+TEST(a_record_that_was_doubled_on_the_stack_is_not_used_again)
+{
+	/* [{"a": (1000, 1001)}, the same tuple, 5000, 5001], by DUP. */
+	static const char text[] = "\x80\x02](M\xe8\x03M\xe9\x03\x86" "2}U\x01" "a1(M\xe8\x03M"
+		"\xe9\x03\x86" "2q\x01" "0}U\x01" "ah\x01sM\x88\x13M\x89\x13" "e.";
+	struct shf_pickle p;
+	struct taken t;
+	int64_t i;
+
+	CHECK_RC(takes(&p, text, sizeof(text) - 1, &t), 0, &err);
+	CHECK_INT(t.n, 1);
+	CHECK_INT(p.root->n, 4);
+	CHECK(shf_pk_int(shf_pk_at(shf_pk_at(p.root, 0), 1), &i) && i == 1001);
+	CHECK(shf_pk_int(shf_pk_at(p.root, 3), &i) && i == 5001);
+	shf_pickle_release(&p);
+}
+
+TEST(a_size_that_two_have_is_not_used_again)
+{
+	/* {"a": torch.Size((1000, 1001)), "b": torch.Size(<the arguments of a>), "c": (2000,
+	 * 2001), "d": <the dimensions of a>} */
+	static const char text[] = "\x80\x02}U\x01" "actorch\nSize\nq\x01M\xe8\x03M\xe9"
+		"\x03\x86\x85q\x02RsU\x01" "bh\x01h\x02RsU\x01" "cM\xd0\x07M\xd1\x07\x86sU\x01"
+		"dh\x01h"
+		"\x02R\x85s.";
+	struct shf_pickle p;
+	struct taken t;
+	int64_t i;
+
+	CHECK_RC(takes(&p, text, sizeof(text) - 1, &t), 0, &err);
+	CHECK_INT(t.n, 3);
+	CHECK_INT(t.sum, 2001 + 2001 + 4001);
+	CHECK(shf_pk_int(shf_pk_at(shf_pk_at(shf_pk_get(p.root, "d"), 0), 1), &i) && i == 1001);
+	shf_pickle_release(&p);
+}
+
+TEST(a_long_pickle_of_taken_pairs_needs_few_records)
+{
+	struct shf_pickle p;
+	struct taken t;
+	uint8_t *bytes = malloc(4000000), *at = bytes;
+	int64_t sum = 0;
+
+	at = (uint8_t *)memcpy(at, "\x80\x02}", 3) + 3;
+	for (int i = 0; i < 200000; i++) {      /* numbers above 255 have records of their own */
+		memcpy(at, "U\x03xyzM\x00\x00J\x00\x00\x00\x01\x86s", 15);
+		at[6] = (uint8_t)i;
+		at[7] = 1;
+		sum += 256 + (i & 255) + (1 << 24);
+		at += 15;
+	}
+	*at++ = '.';
+	CHECK_RC(takes(&p, bytes, (size_t)(at - bytes), &t), 0, &err);
+	CHECK_INT(t.n, 200000);
+	CHECK_INT(t.sum, sum);
+	CHECK_INT(p.root->taken, 200000);
+	CHECK_INT(p.root->n, 0);
+	shf_pickle_release(&p);
+	free(bytes);
+}
+
+/* The number of bytes of the file before the texts varies, so that each opcode lies across the end
+ * of what was read at once. */
+TEST(a_pickle_in_a_file_is_the_pickle_in_memory)
+{
+	static const char values[] = "(X\x03\x00\x00\x00" "onecbuiltins\nobject\nq\x05M\x10"
+		"\x20G\x40\x09\x21\xfb\x54\x44\x2d\x18I77\nh\x05\x8a\x08\x01\x02\x03\x04\x05"
+		"\x06\x07"
+		"\x08t.";
+	const size_t block = (size_t)4 << 10;
+
+	for (size_t pad = 1; pad < sizeof(values) + 20; pad++) {
+		size_t n = block - pad, all = n + 7 + sizeof(values);
+		uint8_t *bytes = calloc(1, all), *copy;
+		struct text t = { bytes, all - 1, 0 };
+		struct shf_pickle a, b;
+
+		bytes[0] = 0x80;
+		bytes[1] = 2;
+		bytes[2] = 'X';                 /* a text of that length, which is dropped */
+		bytes[3] = (uint8_t)n;
+		bytes[4] = (uint8_t)(n >> 8);
+		bytes[7 + n - 1] = 'x';
+		memcpy(bytes + 7 + n, "0", 1);
+		memcpy(bytes + 7 + n, values, sizeof(values));
+		bytes[7 + n - 1] = '0';         /* POP takes the place of the last byte */
+		bytes[3] = (uint8_t)(n - 1);
+		bytes[4] = (uint8_t)((n - 1) >> 8);
+		CHECK_RC(reads(&a, bytes, t.n, &copy), 0, &err);
+		CHECK_RC(reads_file(&b, &t, NULL), 0, &err);
+		CHECK_INT(b.bytes, a.bytes);
+		CHECK_INT(b.root->n, 7);
+		for (uint32_t i = 0; i < 7; i++) {
+			const struct shf_pk *x = shf_pk_at(a.root, i), *y = shf_pk_at(b.root, i);
+
+			CHECK_INT(x->kind, y->kind);
+			CHECK(x->kind == SHF_PK_GLOBAL ? strcmp(x->u.s, y->u.s) == 0
+			    : x->kind == SHF_PK_STR ? memcmp(x->u.s, y->u.s, x->n) == 0
+			                            : x->u.i == y->u.i);
+		}
+		CHECK(shf_pk_at(b.root, 1) == shf_pk_at(b.root, 5));
+		for (size_t cut = 0; cut < all - 1; cut += cut + 64 < n ? 997 : 1) {
+			struct text short_t = { bytes, cut, 0 };
+			struct shf_pickle c;
+
+			CHECK_RC(reads_file(&c, &short_t, NULL), SHEAF_EFORMAT, &err);
+			CHECK(c.cut);
+			shf_pickle_release(&c);
+		}
+		shf_pickle_release(&a);
+		shf_pickle_release(&b);
+		free(bytes);
+		free(copy);
+	}
+}
+
+TEST(the_memo_keeps_what_is_asked_for_wherever_it_was_entered)
+{
+	static const struct { const char *bytes; size_t n; int64_t i; } cases[] = {
+		{ P("M\x00\x10" "p300\n0."), -1 },
+		{ P("K\x01r\x00\x00\x00\x00" "0j\x00\x00\x00\x00."), 1 },
+		{ P("M\x00\x10q\x01" "0M\x01\x10q\x01" "0h\x01."), 0x1001 },    /* entered twice */
+		{ P("M\x00\x10p2\n0g2\n."), 0x1000 },
+		{ P("M\x00\x10q\x03" "0M\x07\x10\x94" "0h\x04."), 0x1007 },
+		{ P("h\x00."), -1 }, { P("K\x01j\x05\x00\x00\x00."), -1 },
+		{ P("K\x01q\x02" "0h\x01."), -1 }, { P("K\x01j\xff\xff\xff\xff."), -1 },
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct shf_pickle p;
+		uint8_t *copy;
+		int rc = reads(&p, cases[i].bytes, cases[i].n, &copy);
+
+		CHECK_RC(rc, cases[i].i < 0 ? SHEAF_EFORMAT : 0, &err);
+		if (rc == 0)
+			CHECK_INT(p.root->u.i, cases[i].i);
+		shf_pickle_release(&p);
+		free(copy);
+	}
+}
+
+/* The pass that looks for such opcodes follows the lengths of all others. */
+TEST(what_the_memo_is_asked_for_is_found_after_each_opcode)
+{
+	static const struct { const char *bytes; size_t n; } between[] = {
+		{ P("I1\n0") }, { P("L1\n0") }, { P("F1\n0") }, { P("S'j'\n0") }, { P("Vj\n0") },
+		{ P("Pj\n0") }, { P("cj\nj\n0") }, { P("(ij\nj\n0") }, { P("G@\x09!jjjjj0") },
+		{ P("Kj0") }, { P("Mjj0") }, { P("Jjjjj0") }, { P("\x8a\x01j0") },
+		{ P("\x8b\x01\x00\x00\x00j0") }, { P("T\x01\x00\x00\x00j0") }, { P("U\x01j0") },
+		{ P("X\x01\x00\x00\x00j0") }, { P("\x8c\x01j0") },
+		{ P("\x8d\x01\x00\x00\x00\x00\x00\x00\x00j0") }, { P("B\x01\x00\x00\x00j0") },
+		{ P("C\x01j0") }, { P("\x8e\x01\x00\x00\x00\x00\x00\x00\x00j0") },
+		{ P("\x96\x01\x00\x00\x00\x00\x00\x00\x00j0") },
+		{ P("\x95jjjjjjjj") }, { P("\x80\x05") }, { P("N0") }, { P("\x88" "0\x89" "0") },
+		{ P("K\x01q\x02" "0h\x02" "0") }, { P("K\x01r\x03\x00\x00\x00" "0") },
+		{ P("Np2\n0") },
+		{ P("N\x94" "0") }, { P("N2" "00") }, { P("(N1") }, { P("()t0") },
+		{ P(")]}\x8f" "0000") },
+		{ P("(l(d00") }, { P("(N\x91" "0") }, { P("N\x85N\x86NNN\x87" "00") },
+		{ P("]Na(Ne0") }, { P("}KjNs(KjNu0") }, { P("\x8f(N\x90" "0") },
+		{ P("U\x01jU\x01j\x93" "0") }, { P("cj\nj\n)R0") }, { P("cj\nj\n)\x81" "0") },
+		{ P("cj\nj\n)}\x92" "0") }, { P("(cj\nj\no0") }, { P("cj\nj\n)RNb0") },
+		{ P("NQ0") },
+	};
+
+	/* The entry has number 300, and so must lie behind as many bytes. */
+	for (size_t i = 0; i < sizeof(between) / sizeof(between[0]); i++) {
+		uint8_t bytes[400], *at = bytes, *copy;
+		struct shf_pickle p;
+
+		memset(at, 'N', 300);
+		for (int k = 1; k < 300; k += 2)
+			at[k] = '0';
+		at = (uint8_t *)memcpy(at + 300, "M\x00\x10r,\x01\x00\x00" "0", 9) + 9;
+		at = (uint8_t *)memcpy(at, between[i].bytes, between[i].n) + between[i].n;
+		at = (uint8_t *)memcpy(at, "j,\x01\x00\x00.", 6) + 6;
+		CHECK_RC(reads(&p, bytes, (size_t)(at - bytes), &copy), 0, &err);
+		CHECK_INT(p.root->u.i, 0x1000);
+		shf_pickle_release(&p);
+		free(copy);
+	}
+}
+
+/* An entry above those that are always kept. */
+TEST(the_memo_finds_one_entry_of_thousands)
+{
+	uint8_t *bytes = malloc(200000), *copy;
+
+	for (int want = 0; want < 10000; want += 97) {
+		uint8_t *at = bytes;
+		struct shf_pickle p;
+
+		for (int i = 0; i < 10000; i++) {
+			at = (uint8_t *)memcpy(at, "M\x00\x00\x94" "0", 5) + 5;
+			at[-4] = (uint8_t)i;
+			at[-3] = (uint8_t)(i >> 8);
+		}
+		*at++ = 'j';
+		for (int k = 0; k < 4; k++)
+			*at++ = (uint8_t)(want >> 8 * k);
+		*at++ = '.';
+		CHECK_RC(reads(&p, bytes, (size_t)(at - bytes), &copy), 0, &err);
+		CHECK_INT(p.root->u.i, want);
+		shf_pickle_release(&p);
+		free(copy);
+	}
+	free(bytes);
+}
+
 TEST(crc32_is_that_of_zip)
 {
 	struct shf_crc32 *c = malloc(sizeof(*c));

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The memo of the machine that reads a pickle. Python enters nearly every object, and asks for few
+ * of them. A pass over the opcodes, which looks only at their lengths and at what they ask for,
+ * finds out which entries are needed. */
+#ifndef SHF_PICKLE_MEMO_H
+#define SHF_PICKLE_MEMO_H
+#include "pickle.h"
+
+#define SHF_PK_MEMO_FIRST 256   /* entries that a BINGET can ask for */
+struct shf_pk_machine;
+struct shf_pk_memo {
+	struct shf_pk *first[SHF_PK_MEMO_FIRST];        /* the first entries, asked for or not;
+	                                                 * NULL: not entered yet */
+	struct shf_buf used;            /* owned; of uint64_t: a bit for each entry, 1: it is asked
+	                                 * for */
+	uint32_t *before;               /* owned; by word of `used`: bits set in earlier words */
+	struct shf_pk **kept;           /* owned; by number among the entries that are asked for;
+	                                 * NULL: not entered yet */
+	uint64_t next;                  /* one more than the highest entry so far */
+};
+/* Finds out what the pickle asks for, and rewinds the input. A pickle that is damaged is looked at
+ * up to the damage, which is reported when it is read. ENOMEM, EIO. */
+int shf_pk_memo_scan(struct shf_pk_machine *m);
+/* Enters the top of the stack as entry i. */
+int shf_pk_memo_put(struct shf_pk_machine *m, uint64_t i);
+/* Pushes entry i. */
+int shf_pk_memo_get(struct shf_pk_machine *m, uint64_t i);
+/* Reads the index of an entry that is written in digits. */
+int shf_pk_memo_line(struct shf_pk_machine *m, uint64_t *i);
+void shf_pk_memo_release(struct shf_pk_memo *memo);
+#endif
