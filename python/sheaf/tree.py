@@ -229,7 +229,6 @@ class Encoder:
         if key is not None:
             first = self.stored.setdefault((family, *key), leaf)
             leaf.tied_to = None if first is leaf else first.name
-            leaf.memory = first.memory
         self.leaves.append(leaf)
         node = {"tensor": name, "as": found.framework}
         if family != "model":

@@ -18,6 +18,7 @@ if tap.there("torch"):
     from torch import nn
 
     import sheaf
+    import sheaf.memory
     import sheaf.torch
     from fake_device import Fake
 
@@ -356,6 +357,43 @@ def test_check() -> None:
                 with raises(sheaf.Diverged, "step 1: model/a.1", "changed before its gate"):
                     handle.result(60)
         assert not train(at + "/small", SEED, bytes_max=1 << 17)
+
+
+@needs("torch")
+def test_trees() -> None:
+    """Trees with tensors on a device are saved again and again, and filled where they are"""
+    real = sheaf.memory.of_torch
+
+    def of_torch(t: Any, torch: Any, devices: bool = False) -> Any:
+        if not devices or not getattr(t, "far", False):
+            return real(t, torch, devices)
+        copy = real(torch.empty(t.shape, dtype=t.dtype), torch)
+        copy.home = t                   # as of a tensor whose device is not the CPU
+        return copy
+
+    def far(t: Any) -> Any:
+        t.far = True
+        return t
+
+    def tree(n: float) -> dict[str, Any]:
+        w = far(torch.full((4, 3), n))
+        return {"w": w, "tied": w, "t": far(torch.full((6, 4), n).t()), "n": n,
+                "part": sheaf.Part(far(torch.full((2, 2), n)), (2, 2)), "near": torch.full((3,), n)}
+
+    sheaf.memory.of_torch = of_torch
+    try:
+        with folder() as at:
+            for n in range(4):
+                sheaf.save(at + "/run", tree(n))
+            found, into = sheaf.load(at + "/run"), tree(9)
+            assert found["tied"] is found["w"] and torch.equal(found["w"], torch.full((4, 3), 3.0))
+            held = dict(into)
+            sheaf.load(at + "/run", into)
+            assert into["n"] == 3 and all(into[k] is held[k] for k in ("w", "tied", "t", "near"))
+            for t in (into["w"], into["t"], into["part"].array, into["near"]):
+                assert torch.equal(t, torch.full_like(t, 3.0))
+    finally:
+        sheaf.memory.of_torch = real
 
 
 def ranks_train(rank: int, path: str) -> list[str]:
