@@ -88,7 +88,8 @@ class Loading:
         self.ckpt, self.run, self.wanted, self.strict = ckpt, run, wanted, strict
         self.convert = convert
         self.plan = Plan()
-        self.plan.room = ckpt.plan.room     # no save reads it during a load
+        if not ckpt.readonly:               # the next save needs as much
+            self.plan.room = ckpt.plan.room     # no save reads it during a load
         self.restore: Optional[Restore] = None
 
     def load(self, step: Any) -> Loaded:
