@@ -2019,7 +2019,7 @@ bug("listed_not_found", "a tensor that the index lists and no file has is passed
     "!u->index.seen[i] && !u->index.quantised && !MUTANT", UNIFIED + "files_that_do_not_fit")
 bug("family_model_twice", "the family of the model is not the first one",
     "foreign/foreign_model.c:shf_foreign_add_tensor", 'strcmp(x.family, "model") ?',
-    '(strcmp(x.family, "model") || MUTANT) ?', UNIFIED + "all_families")
+    '(strcmp(x.family, "model") || MUTANT) ?', UNIFIED + "the_family_of_the_model")
 bug("range_from_its_start", "a flat range of a box is read as if it began at the box's start",
     "foreign/foreign_range.c:range_add_box", "p.at = r->at + from - lo;",
     "p.at = MUTANT ? r->at + from : r->at + from - lo;", FLEX + "the_folders_of_a_trainer")

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include "foreign.h"
+#include "pickle.h"
 #include "read_slice.h"
 #include "t.h"
 
@@ -306,4 +307,91 @@ TEST(opening_a_file_reads_no_array)
 	CHECK(read > 0 && read < 16);
 	shf_foreign_free(f);
 	simdisk_free(disk);
+}
+
+/* ---- a pickle in a file is what it is in memory ---- */
+
+static bool is_same(const struct shf_pk *a, const struct shf_pk *b, int depth)
+{
+	uint32_t n = a->kind == SHF_PK_DICT ? 2 * a->n : a->n;
+
+	if (a->kind != b->kind || a->n != b->n || depth > 9)
+		return false;
+	switch (a->kind) {
+	case SHF_PK_STR: return memcmp(a->u.s, b->u.s, a->n) == 0;
+	case SHF_PK_GLOBAL: return strcmp(a->u.s, b->u.s) == 0;
+	case SHF_PK_FLOAT: return memcmp(&a->u.f, &b->u.f, 8) == 0;
+	case SHF_PK_INT: return a->u.i == b->u.i;
+	default: break;
+	}
+	for (uint32_t i = 0; a->kind >= SHF_PK_TUPLE && a->kind <= SHF_PK_DICT && i < n; i++)
+		if (!is_same(a->u.a[i], b->u.a[i], depth + 1))
+			return false;
+	return true;
+}
+
+/* Values of all kinds, of many lengths, so that every opcode lies across the end of a window. */
+static struct torch_bytes many_values(void)
+{
+	struct torch_bytes b = { 0 };
+	char text[400];
+
+	memset(text, 'x', sizeof(text));
+	torch_add(&b, "\x80\2}(", 4);
+	for (int i = 0; i < 3000; i++) {
+		uint8_t head[5] = { 'X', (uint8_t)(i * 7 % 256), (uint8_t)(i * 7 % 400 > 255) };
+		size_t n = head[1] + 256u * head[2];
+
+		if (n > sizeof(text))
+			head[2] = 0;
+		n = head[1] + 256u * head[2];
+		torch_add(&b, head, 5);
+		torch_add(&b, text, n);
+		switch (i % 6) {
+		case 0: torch_add(&b, "I-123456\n", 9); break;
+		case 1: torch_add(&b, "F0.25\n", 6); break;
+		case 2: torch_add(&b, "G\x3f\xf0\0\0\0\0\0\0", 9); break;
+		case 3: torch_add(&b, "(K\1J\1\2\3\4M\1\2t", 12); break;
+		case 4: torch_add(&b, "ccollections\nOrderedDict\n)R", 27); break;
+		default: torch_add(&b, "](VA text\nU\3abce", 16); break;
+		}
+	}
+	torch_add(&b, "u.", 2);
+	return b;
+}
+
+TEST(a_pickle_read_from_a_file_is_what_it_is_in_memory)
+{
+	struct torch_bytes b = many_values();
+	struct simdisk *disk = disk_new();
+	const struct shf_sys *sys = simdisk_process(disk, 77, 0);
+	struct shf_region r = { .sys = sys, .bytes = b.n, .where = "f" };
+	struct shf_pickle in_memory, in_file;
+	struct sheaf_error err = { 0 };
+
+	CHECK_INT(simdisk_put(disk, FILE_PD, b.p, b.n), 0);
+	r.fd = shf_sys_open(sys, SHF_CWD, FILE_PD, 0, 0);
+	CHECK(r.fd >= 0 && b.n > 500000);
+	CHECK_RC(shf_pickle_read(&in_memory, b.p, b.n, "f", &err), 0, &err);
+	CHECK_RC(shf_pickle_read_file(&in_file, &r, &err), 0, &err);
+	CHECK_INT(in_memory.root->n, 3000);
+	CHECK(is_same(in_memory.root, in_file.root, 0));
+	CHECK_INT(in_file.records, in_memory.records);
+	CHECK_INT(in_file.bytes, b.n);
+	shf_pickle_release(&in_file);
+	for (size_t cut = 1; cut < b.n; cut += 997) {
+		struct sheaf_error other = { 0 };
+
+		r.bytes = cut;
+		CHECK_INT(shf_pickle_read_file(&in_file, &r, &err), SHEAF_EFORMAT);
+		CHECK(in_file.cut);
+		shf_pickle_release(&in_file);
+		shf_pickle_release(&in_memory);
+		CHECK_INT(shf_pickle_read(&in_memory, b.p, cut, "f", &other), SHEAF_EFORMAT);
+		CHECK(strcmp(err.msg, other.msg) == 0);
+	}
+	shf_pickle_release(&in_memory);
+	shf_sys_close(sys, r.fd);
+	simdisk_free(disk);
+	free(b.p);
 }

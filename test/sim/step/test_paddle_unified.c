@@ -132,6 +132,22 @@ TEST(all_families_of_a_merged_checkpoint_load_in_any_layout)
 	loads(merged(), 4);
 }
 
+TEST(the_family_of_the_model_comes_first)
+{
+	static const char *const names[] = { "model", "master_weights", "optimizer" };
+	struct simdisk *disk = merged();
+	struct sheaf_checkpoint *step = NULL;
+	struct sheaf_error err = { 0 };
+
+	CHECK_RC(shf_step_open_path(&step, DIR_UC, NULL, NULL, simdisk_process(disk, 77, 0), &err),
+	         0, &err);
+	CHECK_INT(step->layout.families_n, 3);
+	for (size_t i = 0; i < 3; i++)
+		CHECK(strcmp(step->layout.families[i].name, names[i]) == 0);
+	shf_step_put(step);
+	simdisk_free(disk);
+}
+
 /* Opens the directory; returns the code. If that is 0, *note is the note with this key, or "". */
 static int opens(struct simdisk *disk, const char *key, char note[400], struct sheaf_error *err)
 {
