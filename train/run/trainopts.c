@@ -113,7 +113,7 @@ static int read_integer(const char *text, int64_t *x)
 	errno = 0;
 	value = strtoll(text, &end, 10);
 	*x = value;
-	return *text && !*end && !errno && *text != ' ' && *text != '+';
+	return *text && !*end && !errno && strchr("-0123456789", *text);
 }
 
 static int read_number(const char *text, double *x)
@@ -140,12 +140,15 @@ static int read_axes(const struct option *t, const char *text, struct tr_axes *a
 			return 0;
 		text += 3;
 		n = strcspn(text, ",");
-		snprintf(one, sizeof(one), "%.*s", (int)(n < 20 ? n : 20), text);
+		if (n >= sizeof(one))
+			return 0;
+		snprintf(one, sizeof(one), "%.*s", (int)n, text);
 		if (!read_integer(one, axis) || (double)*axis < t->least ||
 		    (double)*axis > t->most)
 			return 0;
 		text += n;
-		text += *text == ',';
+		if (*text == ',' && !*++text)
+			return 0;
 	}
 	a->dp = got.dp ? got.dp : 1;
 	a->tp = got.tp ? got.tp : 1;

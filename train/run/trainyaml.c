@@ -92,8 +92,8 @@ static int read_inner(struct reader *r, char *to, size_t size)
 			return rc;
 		if (!scalar(r))
 			return refuse(r, "a mapping within that of an option; write a value");
-		n += (size_t)snprintf(to + n, size - n, "=%.20s", scalar(r));
-		if (n + 48 > size)
+		n += (size_t)snprintf(to + n, size - n, "=%.24s", scalar(r));
+		if (n + 52 > size)
 			return refuse(r, "too many entries in a mapping; remove some");
 	}
 }
