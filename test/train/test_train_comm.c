@@ -224,6 +224,46 @@ TEST(a_mesh_has_a_group_for_each_axis)
 	tr_hub_free(hub);
 }
 
+/* Rank 4 of all fails. It agrees with itself, and then with its group of tp, of which it is rank 1.
+ * The group of the other ranks has no error before all of them agree. */
+static void *agree_in_groups(void *arg)
+{
+	struct worker *w = arg;
+	struct tr_error own = { .code = 0 }, alone = { .code = 0 };
+	struct tr_mesh m = { .all = NULL };
+	struct tr_ranks self;
+
+	w->rc = tr_mesh_make(&m, &w->g, DP, TP, &own);
+	if (w->rc == 0)
+		w->rc = tr_ranks_split(&w->g, &self, w->g.rank, 1, 1, &own);
+	if (w->rc == 0 && w->g.rank == 4) {
+		w->rc = tr_fail(&own, TR_EIO, "the disk of rank 4");
+		alone = own;
+		tr_agree(&self, w->rc, &alone);
+	}
+	w->rc = tr_agree(&m.tp, w->rc, &own);
+	w->rc = tr_agree(&w->g, w->rc, &own);
+	w->err = own;
+	if (alone.code && alone.rank != 4)
+		w->rc = 1;
+	tr_mesh_release(&m);
+	return NULL;
+}
+
+TEST(an_error_that_a_group_agrees_on_has_the_number_of_its_rank_among_all)
+{
+	struct worker w[DP * TP];
+	struct tr_hub *hub = tr_hub_new(DP * TP);
+
+	memset(w, 0, sizeof(w));
+	work_together(w, DP * TP, hub, agree_in_groups);
+	for (int r = 0; r < DP * TP; r++) {
+		CHECK_INT(w[r].rc, TR_EIO);
+		CHECK_INT(w[r].err.rank, 4);
+	}
+	tr_hub_free(hub);
+}
+
 TEST(a_failure_in_a_group_ends_the_ranks_of_all_groups)
 {
 	for (int nth = 1; nth <= 12; nth++) {

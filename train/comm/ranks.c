@@ -37,6 +37,7 @@ int tr_ranks_split(const struct tr_ranks *g, struct tr_ranks *sub, int first, in
 		rc = g->split(g->arg, sub, first, stride, n, err);
 	else
 		tr_ranks_alone(sub);
+	sub->all_rank = g->all_rank;
 	sub->timeout_ms = g->timeout_ms;
 	return rc;
 }
@@ -98,6 +99,7 @@ int tr_agree(const struct tr_ranks *g, int code, struct tr_error *err)
 	if (code && err)
 		mine = *err;
 	mine.code = code;
+	mine.rank = mine.rank < 0 ? g->all_rank : mine.rank;
 	all = calloc((size_t)g->n, sizeof(*all));
 	if (!all)
 		return tr_fail(err, TR_ENOMEM, "no memory for the results of %d ranks", g->n);
@@ -106,10 +108,8 @@ int tr_agree(const struct tr_ranks *g, int code, struct tr_error *err)
 		if (!all[r].code)
 			continue;
 		rc = all[r].code;
-		if (err) {
+		if (err)
 			*err = all[r];
-			err->rank = err->rank < 0 ? r : err->rank;
-		}
 		break;
 	}
 	free(all);

@@ -16,6 +16,7 @@ struct tr_piece {
 };
 struct tr_ranks {
 	int rank, n;
+	int all_rank;                   /* of this rank in the group of all ranks */
 	int timeout_ms;
 	/* Sends out[r] to rank r and receives in[r] from it, for each r. Both ranks must give the
 	 * same size. No piece of `in` may overlap another piece. ELOST: a rank has failed, or did
@@ -46,6 +47,7 @@ enum tr_op { TR_SUM, TR_MAX, TR_XOR };
 int tr_allreduce(const struct tr_ranks *g, uint64_t *x, size_t n, enum tr_op op,
 		 struct tr_error *err);
 /* Returns the same code on all ranks: 0 if `code` is 0 on each of them, otherwise the code and the
- * message of the lowest rank where it is not. */
+ * message of the lowest rank where it is not. err->rank is its number among all ranks, also if this
+ * is a sub-group. */
 int tr_agree(const struct tr_ranks *g, int code, struct tr_error *err);
 #endif

@@ -193,6 +193,7 @@ int tr_ranks_mpi(struct tr_ranks *g, MPI_Comm comm, int timeout_ms, struct tr_er
 	m->stride = 1;
 	m->tag = 1;
 	set_group(g, m);
+	g->all_rank = m->rank;
 	g->timeout_ms = timeout_ms;
 	return 0;
 }

@@ -218,5 +218,6 @@ static void set_group(struct tr_ranks *g, struct tr_hub *hub, int rank)
 void tr_ranks_hub(struct tr_ranks *g, struct tr_hub *hub, int rank, int timeout_ms)
 {
 	set_group(g, hub, rank);
+	g->all_rank = rank;
 	g->timeout_ms = timeout_ms;
 }
