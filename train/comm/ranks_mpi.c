@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An exchange consists of messages between pairs of ranks, and not of a collective call of MPI, so
  * that an error can name the rank that is late. Large pieces are split into several messages
- * because MPI counts bytes with an int. */
+ * because MPI counts bytes with an int.
+ *
+ * A rank that is late may itself wait in another group for the one that has stopped. So a rank that
+ * has waited for half of its deadline tells all others for which rank, and tells them again if it
+ * goes on. Such a message has no bytes. Its tag is the number of that rank and 1, or 0. */
 #include "ranks_mpi.h"
 
 #include <sched.h>
@@ -13,12 +17,13 @@ enum { MESSAGE_MAX = 1 << 30 };
 
 /* A sub-group uses the communicator of its group with a tag of its own. */
 struct mpi_ranks {
-	MPI_Comm comm;
+	MPI_Comm comm, waiting;         /* waiting: for messages about who waits */
+	int *waits_for;                 /* by rank of comm; -1: it has told of none */
 	int rank, n;
 	int first, stride;              /* rank i has rank first + i * stride in comm */
 	int tag;
 	int splits;                     /* sub-groups that were made */
-	int is_sub;                     /* comm belongs to the group that this is part of */
+	int is_sub;                     /* the group that this is part of owns the first three */
 };
 
 struct transfer {                       /* the messages of one exchange */
@@ -65,39 +70,88 @@ static int post(const struct mpi_ranks *m, struct transfer *t, const struct tr_p
 	return 1;
 }
 
-/* Names the rank of a message that is not done. Returns 0 if the last ones were done just now. */
-static int late(const struct transfer *t, int timeout_ms, struct tr_error *err)
+/* Tells all ranks that this one waits for rank `peer`, or goes on (-1). */
+static void tell(const struct mpi_ranks *m, int peer)
 {
-	int done, peer = -1, rc;
+	MPI_Request q;
+	int n, me;
 
-	for (int i = 0; i < t->n && peer < 0; i++)
-		if (MPI_Test(&t->request[i], &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || !done)
-			peer = t->peer[i];
-	if (peer < 0)
-		return 0;
-	rc = tr_fail(err, TR_ELOST, "rank %d did not take part in an exchange within %d ms; see "
-		     "the log of MPI, or raise timeout-ms", peer, timeout_ms);
+	MPI_Comm_size(m->waiting, &n);
+	MPI_Comm_rank(m->waiting, &me);
+	for (int r = 0; r < n; r++)
+		if (r != me && MPI_Isend(NULL, 0, MPI_BYTE, r, peer + 1, m->waiting, &q) ==
+		    MPI_SUCCESS)
+			MPI_Request_free(&q);
+}
+
+/* Receives what the other ranks have told. */
+static void listen(const struct mpi_ranks *m)
+{
+	MPI_Status s;
+	int is_there;
+
+	while (MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, m->waiting, &is_there, &s) == MPI_SUCCESS &&
+	       is_there) {
+		if (MPI_Recv(NULL, 0, MPI_BYTE, s.MPI_SOURCE, s.MPI_TAG, m->waiting,
+			     MPI_STATUS_IGNORE) != MPI_SUCCESS)
+			return;
+		m->waits_for[s.MPI_SOURCE] = s.MPI_TAG - 1;
+	}
+}
+
+/* Returns the rank for which the messages that are not done wait, or -1 if all were done just now.
+ * It is one that does not wait itself, if there is one. */
+static int find_late(const struct mpi_ranks *m, const struct transfer *t)
+{
+	int me = m->first + m->rank * m->stride, done, late = -1, first, n;
+
+	listen(m);
+	for (int i = 0; i < t->n; i++) {
+		if (MPI_Test(&t->request[i], &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done)
+			continue;
+		if (late < 0 || (m->waits_for[late] >= 0 && m->waits_for[t->peer[i]] < 0))
+			late = t->peer[i];
+	}
+	MPI_Comm_size(m->comm, &n);
+	first = late;
+	for (int i = 0; late >= 0 && i < n && m->waits_for[late] >= 0; i++)
+		late = m->waits_for[late];
+	return late == me ? first : late;
+}
+
+static int lost(int peer, int timeout_ms, struct tr_error *err)
+{
+	tr_fail(err, TR_ELOST, "rank %d did not take part in an exchange within %d ms; see "
+		"the log of MPI, or raise timeout-ms", peer, timeout_ms);
 	if (err)
 		err->rank = peer;
-	return rc;
+	return TR_ELOST;
 }
 
 /* Waits until all messages are done. Between two polls it yields the core to other ranks, and after
  * 50 ms it sleeps. */
-static int wait_all(struct transfer *t, int timeout_ms, struct tr_error *err)
+static int wait_all(const struct mpi_ranks *m, struct transfer *t, int timeout_ms,
+		    struct tr_error *err)
 {
-	int64_t start = clock_ns(), now = start;
-	int done = 0;
+	int64_t start = clock_ns(), now = start, deadline = (int64_t)timeout_ms * 1000000;
+	int done = 0, late = -1;
 
 	for (unsigned turn = 0;; turn++) {
 		if (MPI_Testall(t->n, t->request, &done, MPI_STATUSES_IGNORE) != MPI_SUCCESS)
 			return tr_fail(err, TR_ELOST, "MPI lost a rank; see its log");
 		if (done)
-			return 0;
+			break;
 		if (turn % 16 == 0)
 			now = clock_ns();
-		if (now - start > (int64_t)timeout_ms * 1000000)
-			return late(t, timeout_ms, err);
+		if (late < 0 && now - start > deadline / 2) {
+			late = find_late(m, t);
+			if (late >= 0)
+				tell(m, late);
+		}
+		if (now - start > deadline) {
+			late = find_late(m, t);
+			return late < 0 ? 0 : lost(late, timeout_ms, err);
+		}
 		if (now - start > 50000000) {
 			struct timespec ts = { .tv_nsec = 100000 };
 
@@ -106,6 +160,9 @@ static int wait_all(struct transfer *t, int timeout_ms, struct tr_error *err)
 			sched_yield();
 		}
 	}
+	if (late >= 0)
+		tell(m, -1);
+	return 0;
 }
 
 static int exchange_mpi(void *arg, const struct tr_piece *out, const struct tr_piece *in,
@@ -133,7 +190,7 @@ static int exchange_mpi(void *arg, const struct tr_piece *out, const struct tr_p
 	}
 	if (in[m->rank].bytes)
 		memcpy(in[m->rank].at, out[m->rank].at, in[m->rank].bytes);
-	rc = posted ? wait_all(&t, timeout_ms, err) :
+	rc = posted ? wait_all(m, &t, timeout_ms, err) :
 		tr_fail(err, TR_ELOST, "MPI refused a message; see its log");
 out:
 	free(t.request);
@@ -145,8 +202,12 @@ static void free_mpi(void *arg)
 {
 	struct mpi_ranks *m = arg;
 
-	if (!m->is_sub)
+	if (!m->is_sub) {
+		listen(m);
 		MPI_Comm_free(&m->comm);
+		MPI_Comm_free(&m->waiting);
+		free(m->waits_for);
+	}
 	free(m);
 }
 
@@ -162,7 +223,9 @@ static int split_mpi(void *arg, struct tr_ranks *sub, int first, int stride, int
 	m->splits++;
 	if (!s)
 		return tr_fail(err, TR_ENOMEM, "no memory for a sub-group of %d ranks", n);
-	*s = (struct mpi_ranks){ .comm = m->comm, .rank = (m->rank - first) / stride, .n = n,
+	*s = (struct mpi_ranks){ .comm = m->comm, .waiting = m->waiting,
+				 .waits_for = m->waits_for, .n = n,
+				 .rank = (m->rank - first) / stride,
 				 .first = m->first + first * m->stride,
 				 .stride = stride * m->stride, .tag = 16 * m->tag + m->splits,
 				 .is_sub = 1 };
@@ -182,14 +245,24 @@ int tr_ranks_mpi(struct tr_ranks *g, MPI_Comm comm, int timeout_ms, struct tr_er
 
 	if (!m)
 		return tr_fail(err, TR_ENOMEM, "no memory for the communicator");
-	if (MPI_Comm_dup(comm, &m->comm) != MPI_SUCCESS) {
+	MPI_Comm_rank(comm, &m->rank);
+	MPI_Comm_size(comm, &m->n);
+	m->waits_for = malloc((size_t)m->n * sizeof(*m->waits_for));
+	if (!m->waits_for) {
+		free(m);
+		return tr_fail(err, TR_ENOMEM, "no memory for the communicator");
+	}
+	for (int r = 0; r < m->n; r++)
+		m->waits_for[r] = -1;
+	if (MPI_Comm_dup(comm, &m->comm) != MPI_SUCCESS ||
+	    MPI_Comm_dup(comm, &m->waiting) != MPI_SUCCESS) {
+		free(m->waits_for);
 		free(m);
 		return tr_fail(err, TR_ELOST, "MPI did not duplicate the communicator; "
 			       "see its log");
 	}
 	MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
-	MPI_Comm_rank(m->comm, &m->rank);
-	MPI_Comm_size(m->comm, &m->n);
+	MPI_Comm_set_errhandler(m->waiting, MPI_ERRORS_RETURN);
 	m->stride = 1;
 	m->tag = 1;
 	set_group(g, m);

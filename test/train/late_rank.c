@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rank 2 of dp 2, tp 2 stops taking part. Rank 3 waits for it in the group of tp, and ranks 0 and 1
+ * wait in the group of all ranks for both of them. Do all of them name rank 2?
+ *
+ * usage: mpirun -n 4 late_rank */
+#include <mpi.h>
+#include <stdio.h>
+#include <time.h>
+
+#include "rankmesh.h"
+#include "ranks_mpi.h"
+
+enum { RANKS = 4, STOPPED = 2, TIMEOUT_MS = 4000 };
+
+/* Returns the rank that this one says is late, or -1. */
+static int wait_for_others(struct tr_mesh *m, struct tr_error *err)
+{
+	uint64_t x = 1;
+	int rc = 0;
+
+	if (m->all->rank == STOPPED)
+		return STOPPED;
+	if (m->dp.rank == 1)
+		rc = tr_allreduce(&m->tp, &x, 1, TR_SUM, err);
+	if (rc == 0)
+		rc = tr_allreduce(m->all, &x, 1, TR_SUM, err);
+	return rc == TR_ELOST ? err->rank : -1;
+}
+
+/* One rank goes on after it has waited for longer than half of the deadline. What it told then must
+ * not count later. */
+static int wait_and_go_on(struct tr_mesh *m, struct tr_error *err)
+{
+	const struct timespec nap = { .tv_sec = TIMEOUT_MS * 5 / 8000,
+				      .tv_nsec = TIMEOUT_MS * 5 / 8 % 1000 * 1000000 };
+	uint64_t x = 1;
+
+	if (m->all->rank == 1)
+		nanosleep(&nap, NULL);
+	return tr_allreduce(m->all, &x, 1, TR_SUM, err);
+}
+
+int main(int argc, char **argv)
+{
+	int level, n, rank, late = -1, named[RANKS], bad = 0;
+	struct tr_error err = { .rank = -1 };
+	struct tr_ranks all;
+	struct tr_mesh m;
+
+	MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &level);
+	MPI_Comm_size(MPI_COMM_WORLD, &n);
+	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+	if (n == RANKS && tr_ranks_mpi(&all, MPI_COMM_WORLD, TIMEOUT_MS, &err) == 0 &&
+	    tr_mesh_make(&m, &all, 2, 2, &err) == 0 && wait_and_go_on(&m, &err) == 0)
+		late = wait_for_others(&m, &err);
+	MPI_Gather(&late, 1, MPI_INT, named, 1, MPI_INT, 0, MPI_COMM_WORLD);
+	for (int r = 0; rank == 0 && r < RANKS; r++) {
+		bad += named[r] != STOPPED;
+		printf("%sok %d - rank %d names rank %d\n", named[r] == STOPPED ? "" : "not ",
+		       r + 1, r, named[r]);
+	}
+	if (rank == 0)
+		printf("1..%d\n", RANKS);
+	MPI_Finalize();
+	return bad != 0;
+}
