@@ -49,6 +49,12 @@ TEST(what_would_change_the_arithmetic_is_refused_by_name)
 		{ "{\"model_type\": \"llama\", \"vocab_size\": 5, \"hidden_size\": 8, "
 		  "\"num_hidden_layers\": 1, \"num_attention_heads\": 3, \"intermediate_size\": 8, "
 		  "\"num_key_value_heads\": 2}", "num_key_value_heads" },
+		{ "{\"model_type\": \"llama\", \"vocab_size\": 5, \"hidden_size\": 2147483648, "
+		  "\"num_hidden_layers\": 1, \"num_attention_heads\": 2, "
+		  "\"intermediate_size\": 2147483648}", "10^13 weights" },
+		{ "{\"model_type\": \"llama\", \"vocab_size\": 5, \"hidden_size\": 1, "
+		  "\"num_hidden_layers\": 1, \"num_attention_heads\": 2147483648, "
+		  "\"intermediate_size\": 1, \"head_dim\": 4}", "2^31 items" },
 	};
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {

@@ -139,6 +139,7 @@ TEST(options_that_do_not_fit_together_are_named)
 		{ "mesh: {pp: 2}", "mesh pp=2", "pp=1" },
 		{ "min-lr: 1", "min-lr 1", "lr 0.0003" },
 		{ "warmup: 11", "warmup 11", "steps 10" },
+		{ "batch: 16777216\nseq: 1048576", "micro-batch 8388608", "seq 1048576" },
 	};
 	static const char *const needed[] = { "run", "model", "data", "batch", "seq", "steps" };
 	struct tr_error err;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #define SIZE_MAX_OF_MODEL ((int64_t)1 << 31)
+#define WEIGHTS_MAX 1e13
 
 struct reading {
 	const json_t *json;
@@ -84,6 +85,19 @@ static void read_kind(struct reading *r, struct tr_model_config *c)
 		refuse(r, "it has biases that are not of Qwen2", "none");
 }
 
+/* With these limits no number of weights or activations overflows. */
+static void check_size(struct reading *r, const struct tr_model_config *c)
+{
+	double q = (double)c->heads * (double)c->head_size;
+	double kv = (double)c->kv_heads * (double)c->head_size;
+	double layer = 2 * q + 2 * kv + 3 * (double)c->ffn;
+	double rows = 2 * (double)c->vocab + (double)c->layers * (layer + 2);
+
+	if (q > (double)SIZE_MAX_OF_MODEL || rows * (double)c->hidden > WEIGHTS_MAX)
+		refuse(r, "its sizes make heads of more than 2^31 items in all, or more than 10^13 "
+		       "weights", "smaller ones");
+}
+
 int tr_model_config_read(struct tr_model_config *c, const char *text, size_t n, const char *name,
 			 struct tr_error *err)
 {
@@ -115,6 +129,7 @@ int tr_model_config_read(struct tr_model_config *c, const char *text, size_t n, 
 		       "heads that are a multiple of the kv heads");
 	if (c->head_size % 2)
 		refuse(&r, "its heads have an odd size, which cannot be rotated", "even ones");
+	check_size(&r, c);
 	json_decref(json);
 	return r.rc;
 }

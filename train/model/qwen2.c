@@ -114,12 +114,13 @@ struct carving {
 	float *memory;
 	int64_t used;
 };
+#define CARVED_MAX ((int64_t)1 << 60)   /* more than any memory: counting stops there */
 
 static float *carve(struct carving *c, int64_t items)
 {
 	float *at = c->memory ? c->memory + c->used : NULL;
 
-	c->used += (items + 15) / 16 * 16;
+	c->used = items < CARVED_MAX - c->used ? c->used + (items + 15) / 16 * 16 : CARVED_MAX;
 	return at;
 }
 

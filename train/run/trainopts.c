@@ -25,6 +25,7 @@ struct option {
 
 #define AT(field) offsetof(struct tr_opts, field)
 #define MANY 1e15
+#define TOKENS_MAX ((int64_t)1 << 31)   /* that a rank computes at once */
 
 static const struct option table[] = {
 	{ "run", TEXT, NEEDED, AT(run), 0, 0, NULL, NULL,
@@ -487,5 +488,9 @@ int tr_opts_check(struct tr_opts *o, int ranks, struct tr_error *err)
 			       "; use fewer steps of warmup", o->warmup, o->steps);
 	if (!o->micro_batch || o->micro_batch > o->batch / o->mesh.dp)
 		o->micro_batch = o->batch / o->mesh.dp;
+	if (o->micro_batch * o->seq > TOKENS_MAX)
+		return tr_fail(err, TR_EINVAL, "micro-batch %" PRId64 " of seq %" PRId64 " has "
+			       "more than 2^31 tokens; use a smaller micro-batch", o->micro_batch,
+			       o->seq);
 	return 0;
 }
