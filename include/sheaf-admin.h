@@ -307,7 +307,8 @@ struct sheaf_export {
  * report  receives files, loaded (the number of tensors), bytes, and held, the number of bytes that
  *         this call wrote. May be NULL.
  * EEXIST: the directory exists, or <dir>.partial was not left by this call.
- * ELAYOUT: the checkpoint has no such family, or no tensor whose name begins with how->prefix.
+ * ELAYOUT: the checkpoint has no such family, no tensor whose name begins with how->prefix, or no
+ *         tensor that can be read, such as a pickled model.
  * ECORRUPT: the checkpoint is damaged.
  * EIO: a file could not be read or written, or what was written reads back differently.
  * EAGAIN: one of these:

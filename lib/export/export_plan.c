@@ -79,6 +79,9 @@ static int choose_all(struct choice *c, struct shf_layout *out, const struct she
 		if (fam.tensors_n)
 			out->families[out->families_n++] = fam;
 	}
+	if (l->tensors_n == 0)
+		return shf_fail(err, SHEAF_ELAYOUT, "%s: has no tensor that can be read; use sheaf "
+		                "show to see what it has", step->path);
 	if (c->n == 0)
 		return shf_fail(err, SHEAF_ELAYOUT, "%s: family %.60s has no tensor whose name "
 		                "begins with '%.200s'", step->path,

@@ -96,3 +96,14 @@ rc=$?
 [ "$rc" = 2 ]
 result $? 'but not if no more can be had'
 has 'which is said with the limit' err 'at most 8 files may be open in a process'
+# A whole pickled model: an object of a class that is not read.
+"$PY" - <<'P'
+import zipfile
+with zipfile.ZipFile("model.pt", "w") as z:
+    z.writestr("model/data.pkl", b"\x80\x02cuser_code\nModel\n)\x81.")
+    z.writestr("model/version", b"3\n")
+P
+t 1 'a pickled model is not converted' "$SHEAF" convert model.pt pickled
+has 'and it is said why' err 'has no tensor that can be read; use sheaf show'
+t 0 'which' "$SHEAF" show model.pt
+has 'names its class' out 'an object of user_code.Model, which is not read'
