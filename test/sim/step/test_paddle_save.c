@@ -373,7 +373,7 @@ TEST(a_pickle_read_from_a_file_is_what_it_is_in_memory)
 	r.fd = shf_sys_open(sys, SHF_CWD, FILE_PD, 0, 0);
 	CHECK(r.fd >= 0 && b.n > 500000);
 	CHECK_RC(shf_pickle_read(&in_memory, b.p, b.n, "f", &err), 0, &err);
-	CHECK_RC(shf_pickle_read_file(&in_file, &r, &err), 0, &err);
+	CHECK_RC(shf_pickle_read_file(&in_file, &r, NULL, &err), 0, &err);
 	CHECK_INT(in_memory.root->n, 3000);
 	CHECK(is_same(in_memory.root, in_file.root, 0));
 	CHECK_INT(in_file.records, in_memory.records);
@@ -383,7 +383,7 @@ TEST(a_pickle_read_from_a_file_is_what_it_is_in_memory)
 		struct sheaf_error other = { 0 };
 
 		r.bytes = cut;
-		CHECK_INT(shf_pickle_read_file(&in_file, &r, &err), SHEAF_EFORMAT);
+		CHECK_INT(shf_pickle_read_file(&in_file, &r, NULL, &err), SHEAF_EFORMAT);
 		CHECK(in_file.cut);
 		shf_pickle_release(&in_file);
 		shf_pickle_release(&in_memory);
