@@ -48,8 +48,8 @@ static int see_metadata(void *arg, const char *name)
 
 /* Finds the newest metadata of a directory, or of a folder in it. Returns 1 if it is Paddle's, 0 if
  * there is none. */
-static int find_metadata(const struct shf_sys *sys, int dir, const char *folder, struct newest *x,
-                         struct sheaf_error *err)
+static int find_metadata(const struct shf_sys *sys, int dir, const char *path, const char *folder,
+                         struct newest *x, struct sheaf_error *err)
 {
 	static const char *const modules[] = { "paddle.distributed.flex_checkpoint.dcp.metadata",
 		"paddle.distributed.checkpoint.metadata" };
@@ -62,7 +62,8 @@ static int find_metadata(const struct shf_sys *sys, int dir, const char *folder,
 	rc = shf_sys_list(sys, in, see_metadata, x);
 	snprintf(name, sizeof(name), "%ld.metadata", x->number);
 	if (rc < 0)
-		rc = shf_fail_sys(err, -rc, "%s", folder ? folder : "a directory");
+		rc = shf_fail_sys(err, -rc, "%s%s%s", path, folder ? "/" : "",
+		                  folder ? folder : "");
 	else if (x->number >= 0)
 		rc = shf_begins_with_any(sys, in, name, modules, 2, err);
 	if (folder)
@@ -74,12 +75,11 @@ static int is_flex(const struct shf_sys *sys, int dir, const char *path, const c
                    struct sheaf_error *err)
 {
 	struct newest x;
-	int rc = find_metadata(sys, dir, NULL, &x, err);
+	int rc = find_metadata(sys, dir, path, NULL, &x, err);
 
-	(void)path;
 	*why = "a directory with <number>.metadata, a pickle of paddle.distributed";
 	for (size_t i = 0; i < FOLDERS && rc == 0; i++) {
-		rc = find_metadata(sys, dir, folders[i].folder, &x, err);
+		rc = find_metadata(sys, dir, path, folders[i].folder, &x, err);
 		if (rc == 1)
 			*why = "folders such as model_state with <number>.metadata, pickles of "
 			       "paddle.distributed";
@@ -452,12 +452,12 @@ static int open_flex(struct shf_foreign *f, struct sheaf_error *err)
 {
 	struct shf_names names = { .arena = &f->arena };
 	struct newest x;
-	int rc = find_metadata(f->in, f->dir, NULL, &x, err);
+	int rc = find_metadata(f->in, f->dir, f->path, NULL, &x, err);
 
 	if (rc == 1)
 		rc = flex_folder(f, &x, NULL, NULL, "", err);
 	for (size_t i = 0; i < FOLDERS && rc == 0; i++) {
-		rc = find_metadata(f->in, f->dir, folders[i].folder, &x, err);
+		rc = find_metadata(f->in, f->dir, f->path, folders[i].folder, &x, err);
 		if (rc == 1)
 			rc = flex_folder(f, &x, folders[i].folder, folders[i].family,
 			                 folders[i].tail, err);

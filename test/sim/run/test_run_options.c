@@ -92,7 +92,7 @@ TEST(what_was_not_said_has_its_value)
 	CHECK_INT(out.file_bytes_max, 5000000000);
 	CHECK_INT(out.io_threads, 4);
 	CHECK_INT(out.timeout_ms, 600000);
-	CHECK_INT(out.grace_s, 600);
+	CHECK_INT(out.grace_s, 0);
 	CHECK_INT(out.images_max, 0);
 	in = (struct shf_opts){ .file_bytes_max = 7, .io_threads = 3,
 		.timeout_ms = 1000, .grace_s = 1, .images_max = 5, .agent = "auto", .copies = 2,
@@ -106,7 +106,7 @@ TEST(what_was_not_said_has_its_value)
 	in.grace_s = -1;
 	in.images_max = 0;
 	CHECK_RC(takes(&in, &out), 0, &err);
-	CHECK_INT(out.grace_s, 0);
+	CHECK_INT(out.grace_s, -1);     /* shf_store_prune knows what it means */
 	CHECK_INT(out.images_max, 4);
 	CHECK_INT(shf_opts_wait_ms(&out, 499), 499);
 	CHECK_INT(shf_opts_wait_ms(&out, 501), 500);
