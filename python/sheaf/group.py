@@ -137,7 +137,7 @@ class TorchDistributed:
             raise TimeoutError("torch.distributed did not finish within %g s" % timeout)
 
     def copied(self, data: memoryview) -> Any:
-        t = self.torch.empty(len(data), dtype=self.torch.uint8)
+        t = self.torch.empty(len(data), dtype=self.torch.uint8, device="cpu")
         if len(data):
             t.copy_(self.torch.frombuffer(data, dtype=self.torch.uint8))
         return t
@@ -147,14 +147,14 @@ class TorchDistributed:
             self.torch.frombuffer(into, dtype=self.torch.uint8).copy_(t)
 
     def allgather(self, mine: memoryview, out: memoryview, timeout: float) -> None:
-        got = self.torch.empty(len(out), dtype=self.torch.uint8)
+        got = self.torch.empty(len(out), dtype=self.torch.uint8, device="cpu")
         self.wait(self.pg._allgather_base(got, self.copied(mine),
                                           self.options("AllgatherOptions", timeout)), timeout)
         self.given(got, out)
 
     def alltoallv(self, out: memoryview, out_bytes: list[int], into: memoryview,
                   in_bytes: list[int], timeout: float) -> None:
-        got = self.torch.empty(len(into), dtype=self.torch.uint8)
+        got = self.torch.empty(len(into), dtype=self.torch.uint8, device="cpu")
         self.wait(self.pg.alltoall_base(got, self.copied(out), in_bytes, out_bytes,
                                         self.options("AllToAllOptions", timeout)), timeout)
         self.given(got, into)

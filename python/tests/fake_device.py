@@ -109,4 +109,4 @@ class Fake:
 
     def host(self, size: int, rest: int) -> torch.Tensor:
         self.blocks += 1
-        return torch.empty(max(size, rest), dtype=torch.uint8)
+        return torch.empty(max(size, rest), dtype=torch.uint8, device="cpu")

@@ -159,6 +159,36 @@ def test_each_wait_is_needed() -> None:
 
 
 @needs("torch")
+def test_replaced_before_its_copy() -> None:
+    """A weight that gets other memory before its copy has begun is saved as it was; so are the
+    first saves in inference mode, and with another default device"""
+    transfer = sheaf.torch.transfer.Transfer
+    behind = transfer.behind
+
+    def late(self: Any) -> None:
+        time.sleep(0.3)
+        behind(self)
+
+    transfer.behind = late              # type: ignore[method-assign]
+    try:
+        with folder() as at:
+            job = Job(at + "/run", SEED)
+            with job.ckpt:
+                for n in (1, 2):        # in the second save the state knows of new memory
+                    job.step()
+                    job.device.synchronize()
+                    for p in job.net.a:
+                        p.data = p.data.clone()
+                    with torch.inference_mode(), torch.device("meta"):
+                        job.ckpt.save_async(n)
+                for p in job.net.a:
+                    p.data = torch.full_like(p.data, -9.0)
+            assert job.wrong(1) + job.wrong(2) == [], job.wrong(2)
+    finally:
+        transfer.behind = behind        # type: ignore[method-assign]
+
+
+@needs("torch")
 def test_kinds_of_gates() -> None:
     """Gates of steps wait on the device, gate() waits on the host, and a recorded graph waits for
     nothing"""

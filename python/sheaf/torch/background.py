@@ -273,7 +273,8 @@ def batches(plan: Plan, gates: dict[int, int]) -> list[Batch]:
         batch.bytes += plan.memory[i].numel() * plan.memory[i].element_size()
     for batch in found:
         batch.copies = [plan.memory[i] for i in batch.items]
-        batch.to = list(map(flat, batch.copies))
+        with torch.inference_mode(False):       # the thread of the copies writes to these views
+            batch.to = list(map(flat, batch.copies))
         batch.slices = numbers([k for i in batch.items for k in slices[i]])
     return found
 

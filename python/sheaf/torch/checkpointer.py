@@ -294,7 +294,7 @@ class Checkpointer:
         elif problem is None:
             try:
                 flags["later"] = flags.get("lazy", False) and self.stages_all and \
-                    bool(self.plan.devices)
+                    bool(self.plan.devices) and self.plan.copies_behind()
                 if not flags["later"]:
                     self.plan.fill()
                 files = self.tracked.documents(self.rank, writes)

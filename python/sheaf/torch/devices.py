@@ -54,8 +54,8 @@ class Device(Protocol):
         """Whether the current stream records a graph, so that nothing runs now."""
 
     def relax(self) -> None:
-        """Lets this thread call the device while another thread records a graph, which such calls
-        would spoil otherwise."""
+        """Makes it the current device of this thread, and lets the thread call it while another
+        thread records a graph, which such calls would spoil otherwise."""
 
     def host(self, size: int, rest: int) -> torch.Tensor:
         """New host memory to which the device copies quickly: at least `size` bytes, of `rest` that
@@ -104,7 +104,7 @@ class Plain:
         pass
 
     def host(self, size: int, rest: int) -> torch.Tensor:
-        return torch.empty(max(size, rest), dtype=torch.uint8)
+        return torch.empty(max(size, rest), dtype=torch.uint8, device="cpu")
 
 
 class Streams:
@@ -141,6 +141,8 @@ class Streams:
         return bool(self.capturing())
 
     def relax(self) -> None:
+        # A new thread has device 0, and a context is made on it when a stream is left again.
+        self.module.set_device(self.device)
         exchange = exchange_of(self.device.type)
         if exchange is not None:
             exchange(ctypes.byref(ctypes.c_int(RELAXED)))
@@ -148,11 +150,11 @@ class Streams:
     def host(self, size: int, rest: int) -> torch.Tensor:
         most = max(size, min(BLOCK, power_of_two(rest)))
         try:
-            return torch.empty(most, dtype=torch.uint8, pin_memory=True)
+            return torch.empty(most, dtype=torch.uint8, pin_memory=True, device="cpu")
         except RuntimeError as e:
             log.warning("%d bytes of host memory cannot be page-locked, so that copies from %s are "
                         "slow and block: %s", most, self.device, str(e).partition("\n")[0])
-            return torch.empty(most, dtype=torch.uint8)
+            return torch.empty(most, dtype=torch.uint8, device="cpu")
 
 
 @functools.lru_cache(maxsize=None)
@@ -233,11 +235,13 @@ class Host:
         blocks = self.blocks.setdefault(id(device), [])
         block = next((b for b in blocks if b.memory.numel() - b.used >= size), None)
         if block is None:
-            block = Block(device.host(size, max(self.rest, size)))
+            with torch.inference_mode(False):
+                block = Block(device.host(size, max(self.rest, size)))
             self.rest -= block.memory.numel()
             blocks.append(block)
         at, block.used = block.used, block.used + size
-        return block.memory[at:at + size].view(t.dtype).as_strided(t.size(), t.stride())
+        with torch.inference_mode(False):       # a thread in another mode may not fill such tensors
+            return block.memory[at:at + size].view(t.dtype).as_strided(t.size(), t.stride())
 
 
 def power_of_two(n: int) -> int:

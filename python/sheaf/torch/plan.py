@@ -20,7 +20,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from ..run import State, dtype_number
-from .devices import Device, Host, device_of, flat, room_of
+from .devices import Device, Host, Plain, device_of, flat, room_of
 from .layout import Layout, Unsupported, layout, parts
 from .model import Item
 
@@ -205,6 +205,10 @@ class Plan:
         """Copies what was loaded to the devices, and waits for that."""
         self.copy([(d, [self.devices[i] for i in items], [self.memory[i] for i in items])
                    for d, items in self.by_device()])
+
+    def copies_behind(self) -> bool:
+        """Whether all devices can copy while the training continues."""
+        return not any(isinstance(d, Plain) for d in self.lies_on.values())
 
     def by_device(self) -> list[tuple[Device, list[int]]]:
         """The items that lie on each device."""

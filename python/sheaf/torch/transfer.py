@@ -62,7 +62,8 @@ class Transfer:
     def __init__(self, save: Save, batches: Sequence[Batch], tensors: dict[int, torch.Tensor],
                  check: bool = False) -> None:
         self.save, self.batches, self.check = save, batches, check
-        self.of: list[Any] = [[tensors[i] for i in b.items] for b in batches]
+        # Views keep the memory of now, whatever `p.data = other` does before it is copied.
+        self.of: list[Any] = [[tensors[i].detach() for i in b.items] for b in batches]
         self.given = 0                  # how many batches their streams have
         self.events: list[Any] = []     # of each of these; dropped at the end
         self.lock = threading.Lock()
@@ -116,8 +117,11 @@ class Transfer:
 
     def behind(self) -> None:
         """The work of the thread."""
-        for device in {id(b.device): b.device for b in self.batches}.values():
-            device.relax()
+        try:
+            for device in {id(b.device): b.device for b in self.batches}.values():
+                device.relax()
+        except Exception as e:
+            self.fail(e)
         self.arrive()
         with self.lock:
             self.events = []            # freed here, and not while another thread records a graph
