@@ -209,7 +209,7 @@ TEST(boxes_load_in_any_layout)
 	for (int flaw = FLEX_SOUND; flaw <= FLEX_REPLICAS; flaw++) {
 		struct simdisk *disk = disk_new();
 
-		put_folder(disk, DIR_FC, "a.w", "a.w", boxes, 3, flaw);
+		put_folder(disk, DIR_FC, "a.w", "a.w", boxes, 3, (enum flex_flaw)flaw);
 		loads(disk, 0);
 	}
 }

@@ -60,7 +60,7 @@ static struct play of_file(struct simdisk *disk, int ranks)
 TEST(a_state_dict_loads_in_any_layout_in_each_form_that_it_is_written_in)
 {
 	for (int form = PADDLE_SOUND; form <= PADDLE_STATIC; form++) {
-		struct simdisk *disk = disk_of(paddle_file(good, GOOD, form));
+		struct simdisk *disk = disk_of(paddle_file(good, GOOD, (enum paddle_flaw)form));
 
 		for (int k = 0; k < 4; k++) {
 			struct play p = of_file(disk, 1 + k);
