@@ -2,6 +2,7 @@
 /* A dataclass is pickled as an object without arguments that gets a dictionary as its state.
  * Numbers may be those of NumPy: scalar(dtype, bytes). */
 #include "paddle_flex_index.h"
+#include "foreign.h"
 #include <string.h>
 #include "sort.h"
 
@@ -52,6 +53,11 @@ static bool is_row(const struct shf_pk *v)
 	return v && (v->kind == SHF_PK_TUPLE || v->kind == SHF_PK_LIST);
 }
 
+static bool is_short_row(const struct shf_pk *v)
+{
+	return is_row(v) && v->n <= SHF_FOREIGN_DIMS_MAX;
+}
+
 /* Reads what LocalTensorMetadata and LocalTensorIndex have in common. */
 static bool read_flex_part(struct shf_flex_part *part, const struct shf_pk *state)
 {
@@ -68,7 +74,7 @@ static bool read_flex_part(struct shf_flex_part *part, const struct shf_pk *stat
 	                   !shf_flex_number(range, 1, &part->hi) || range->n != 2 ||
 	                   part->hi < part->lo))
 		return false;
-	return is_row(part->offset) && (!part->shape || is_row(part->shape));
+	return is_short_row(part->offset) && (!part->shape || is_short_row(part->shape));
 }
 
 static bool add_parts(struct shf_flex_index *x, const struct shf_pk *key, const struct shf_pk *list)

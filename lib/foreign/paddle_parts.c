@@ -172,12 +172,17 @@ static int join_flat(struct join *j, const struct shf_pd_part *t, size_t n,
 	struct shf_foreign_range r = { .lo = 0 };
 	size_t pieces = 0;
 
+	if (want > INT64_MAX / 16)
+		return join_bad(j, t->name, "has more items than a file can have");
 	for (size_t i = 0; i < n && r.lo < want; i++) {
 		uint64_t have = (uint64_t)t[i].dims[0];
 		int rc;
 
 		if (t[i].dtype != t->dtype)
 			return join_bad(j, t->name, "is of another type on another rank");
+		if (i > 0 && t[i].rank.shard != t[i - 1].rank.shard + 1)
+			return join_bad(j, t->name, "its slices are not of ranks that follow one "
+			                "another; the file of a rank may be missing");
 		r.hi = have < want - r.lo ? r.lo + have : want;
 		r.at = t[i].at;
 		r.file = t[i].file;

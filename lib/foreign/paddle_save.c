@@ -94,8 +94,8 @@ static const struct shf_pk *slices_of(const struct shf_pk *info)
 	return v;
 }
 
-/* Lists the names of all parts. A part belongs to one array only. */
-static int parts_list(struct parts *p, const struct shf_pk *infos)
+/* Lists the names of all parts. A part belongs to one array only, and is one of `most` values. */
+static int parts_list(struct parts *p, const struct shf_pk *infos, uint32_t most)
 {
 	size_t n = 0;
 
@@ -105,6 +105,9 @@ static int parts_list(struct parts *p, const struct shf_pk *infos)
 		if (!slices)
 			return parts_bad(p, infos->u.a[2 * i], "its parts are not a list of names");
 		n += slices->n;
+		if (n > most)
+			return parts_bad(p, infos->u.a[2 * i], "there are more parts than values, "
+			                 "so a part is named twice or missing");
 	}
 	p->a = shf_zalloc(n + 1, sizeof(*p->a));
 	if (!p->a)
@@ -229,7 +232,7 @@ static int add_dict(struct parts *p, struct shf_pickle *pickle, const struct shf
 		return shf_fail(p->err, SHEAF_ENOMEM, "%s: no memory for its list of tensors",
 		                p->f->path);
 	if (infos && infos->kind == SHF_PK_DICT)
-		rc = parts_list(p, infos);
+		rc = parts_list(p, infos, root->n);
 	else
 		infos = NULL;
 	if (rc == 0)

@@ -137,6 +137,7 @@ static int dcp_read_file(struct dcp *d, const char *name, int i)
 	r.bytes = rc < 0 ? 0 : st.bytes;
 	if (rc >= 0 && (st.type != SHF_T_FILE || st.bytes > SHF_PICKLE_MAX))
 		rc = shf_fail(d->err, SHEAF_EFORMAT, "%s: is not a file of at most 1 GiB", r.where);
+	d->index.left += 64 * r.bytes + (1 << 20);
 	if (rc >= 0)
 		rc = shf_pickle_read_file(&d->pickles[i], &r, &taker, d->err);
 	if (r.fd >= 0)

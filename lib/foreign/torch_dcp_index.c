@@ -117,6 +117,7 @@ static bool read_dcp_tensor(struct shf_dcp_index *x, struct shf_dcp_tensor *t,
 	const struct shf_pk *s = dcp_state_of(v, METADATA "TensorStorageMetadata"), *properties;
 	const struct shf_pk *size = shf_torch_size(shf_pk_get(s, "size"));
 	const struct shf_pk *chunks = shf_pk_get(s, "chunks");
+	uint64_t need;
 	int64_t *dims;
 	int32_t dtype;
 	bool pair = false;
@@ -137,6 +138,10 @@ static bool read_dcp_tensor(struct shf_dcp_index *x, struct shf_dcp_tensor *t,
 		return true;            /* that is said when it is added */
 	(void)shf_torch_dtype(t->dtype, &dtype, &pair);
 	t->width = (uint32_t)t->ndim + pair;
+	need = t->chunks_n * (sizeof(*t->places) + 2 * t->width * sizeof(int64_t));
+	if (need > x->left)
+		return false;
+	x->left -= need;
 	t->dims = dims = shf_arena_alloc(&x->arena, size->n, sizeof(*dims));
 	t->places = shf_arena_alloc(&x->arena, t->chunks_n, sizeof(*t->places));
 	t->boxes = shf_arena_alloc(x->kept, t->chunks_n, 2 * t->width * sizeof(int64_t));
@@ -260,7 +265,7 @@ static bool take_dcp_place(struct shf_dcp_index *x, const struct shf_pk *key,
 		return false;
 	if (offset && offset->kind != SHF_PK_NONE) {
 		offsets = shf_torch_size(offset);
-		if (!offsets)
+		if (!offsets || offsets->n > SHF_FOREIGN_DIMS_MAX)
 			return false;
 	}
 	e.name = name->u.s;

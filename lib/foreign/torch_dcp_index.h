@@ -53,6 +53,8 @@ struct shf_dcp_index {
 	                                 * their number + 1; 0: none */
 	const struct shf_pk *other;     /* the class that was last found to be none of those that
 	                                 * are taken; a pickle has each class once, mostly */
+	uint64_t left;                  /* bytes that chunks may take: in proportion to those of the
+	                                 * pickles, in which one list may stand for many */
 	uint32_t files;                 /* pickles that were added */
 	uint32_t tensors_n, places_n;   /* taken out of the present pickle */
 };

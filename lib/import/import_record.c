@@ -43,7 +43,8 @@ static bool is_number(const char *text, int64_t *number)
 int shf_import_number(int64_t *number, const struct sheaf_checkpoint *step, int64_t asked,
                       struct sheaf_error *err)
 {
-	static const char *const keys[] = { "step", "global_step", "iteration" };
+	static const char *const keys[] = { "step", "global_step", "iteration",
+		"trainer_state.global_step" };
 
 	*number = asked >= 0 ? asked : step->sound ? step->manifest.step : -1;
 	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]) && *number < 0; i++) {

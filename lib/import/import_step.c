@@ -51,14 +51,14 @@ static int open_stage(struct shf_import *m, struct sheaf_error *err)
 	int rc;
 
 	m->dirs = shf_alloc(l->families_n, sizeof(*m->dirs));
+	for (size_t i = 0; m->dirs && i < l->families_n; i++)
+		m->dirs[i] = -1;
 	if (!folders || !m->dirs) {
 		shf_free(folders);
 		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory to import it", m->step->path);
 	}
-	for (size_t i = 0; i < l->families_n; i++) {
-		m->dirs[i] = -1;
+	for (size_t i = 0; i < l->families_n; i++)
 		folders[i] = l->families[i].dir;
-	}
 	snprintf(key, sizeof(key), "%016llx%016llx", (unsigned long long)hash,
 	         (unsigned long long)shf_crc64(&hash, sizeof(hash)));
 	rc = shf_stage_copy(&m->dst, &m->stage, m->number, key, folders, err);

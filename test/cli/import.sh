@@ -97,3 +97,13 @@ t 0 'for the next import' "$SHEAF" import old@10 run@15
 [ -z "$(ls run/.sheaf/stage)" ]
 result $? 'which leaves nothing'
 t 0 'and is whole' "$SHEAF" verify run@15
+
+t 0 'a checkpoint of Paddle is imported as the step of its trainer' \
+	"$SHEAF" import f/paddle-uc paddle --json
+json 'which its trainer_state.json has' 'o[0]["step"] == 12'
+cp -r f/paddle-sharding huge
+sed -i 's/"embed.weight": *\[\[[^]]*\]/"embed.weight": [[1, 4294967296, 4294967296]/' \
+	huge/model_meta.json
+grep -q 4294967296 huge/model_meta.json
+result $? 'a shape of more than 2^63 items is written'
+t 1 'and refused' "$SHEAF" show huge

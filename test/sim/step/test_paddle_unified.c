@@ -349,8 +349,13 @@ TEST(flat_slices_of_ranks_are_one_tensor)
 
 TEST(slices_that_do_not_make_the_parameter_are_refused)
 {
+	struct simdisk *disk = of_ranks(100, 3);
+
 	refused(of_ranks(26, 3), "its slices have fewer items than the parameter");
 	refused(of_ranks(29, 2), "the file of a rank may be missing");
+	/* The padding of the last slice is as long as what is missing. */
+	CHECK_INT(simdisk_remove(disk, DIR_UC "/optimizer.pp00_shard01.safetensors"), 0);
+	refused(disk, "its slices are not of ranks that follow one another");
 }
 
 /* Parts of tensor-parallel ranks: along the dimension that differs from that of the weight. Of a
