@@ -375,6 +375,8 @@ static int flex_add_tensor(struct flex *x, const struct shf_flex_part *part, siz
 		rc = pieces < 0 ? pieces : 0;
 		t.n += pieces < 0 ? 0 : (size_t)pieces;
 	}
+	if (rc == 0 && !t.dtype)
+		return flex_bad(x, part->key, "is in the metadata twice, or has no parts");
 	if (rc == 0)
 		rc = shf_foreign_cover(x->f, &t, t.n, why);
 	if (rc)
@@ -384,6 +386,19 @@ static int flex_add_tensor(struct flex *x, const struct shf_flex_part *part, siz
 }
 
 /* ---- a directory ---- */
+
+/* A key that a file has twice would be one of two arrays. */
+static int flex_prove_arrays(const struct flex *x)
+{
+	const struct flex_array *a = (const void *)x->arrays.data;
+
+	for (size_t i = 1; i < x->arrays.len / sizeof(*a); i++)
+		if (arrays_order(&a[i - 1], &a[i]) == 0)
+			return shf_fail(x->err, SHEAF_EFORMAT, "%s%s%s: one of its .distcp files "
+			                "has two arrays for one tensor", x->f->path,
+			                x->folder ? "/" : "", x->folder ? x->folder : "");
+	return 0;
+}
 
 /* Reads the metadata, and all files that they name. */
 static int flex_read(struct flex *x, const struct newest *newest)
@@ -417,7 +432,7 @@ static int flex_read(struct flex *x, const struct newest *newest)
 	}
 	shf_records_sort(x->arrays.data, x->arrays.len / sizeof(struct flex_array),
 	                 sizeof(struct flex_array), arrays_order);
-	return rc;
+	return rc < 0 ? rc : flex_prove_arrays(x);
 }
 
 /* Reads one directory with metadata: f's own if folder is NULL. */

@@ -16,7 +16,7 @@ enum flex_flaw {
 	FLEX_SOUND, FLEX_OLD, FLEX_REPLICAS,    /* forms that are read */
 	FLEX_GAP, FLEX_OVERLAP, FLEX_LEAVES, FLEX_NO_PLACE, FLEX_NO_FILE, FLEX_OUTSIDE,
 	FLEX_OTHER_SHAPE, FLEX_LONG_RANGE, FLEX_TURNED_RANGE, FLEX_NO_KEY, FLEX_TWO_TYPES,
-	FLEX_STRANGE, FLEX_CALL
+	FLEX_STRANGE, FLEX_CALL, FLEX_TWICE
 };
 /* A part of tensor "a.w" of 12 x 10 items, or of its moment. */
 struct part { int64_t start[2], count[2], lo, hi; };    /* hi 0: the whole box */
@@ -115,39 +115,49 @@ static void put_metadata(struct torch_bytes *b, const char *key, const char *dty
 	put(b, "ub.");
 }
 
-/* The items of a part, in its file: of a box, one of its own with these values. */
-static void put_file(struct simdisk *disk, const char *folder, int i, const char *key,
-                     const char *values, const struct part *p, enum flex_flaw flaw)
+/* Appends the items of part i and their key: of a box, one of its own with these values. */
+static void put_array(struct torch_bytes *b, int i, const char *key, const char *values,
+                      const struct part *p, enum flex_flaw flaw)
 {
 	int64_t box = p->count[0] * p->count[1], lo = p->hi ? p->lo : 0, hi = p->hi ? p->hi : box;
-	struct torch_bytes b = { 0 };
-	char path[60];
 
-	put(&b, "\x80\4}(");
-	paddle_text(&b, flaw == FLEX_NO_KEY ? "other" : key);
-	put(&b, "cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n");
-	torch_add(&b, "K\0\x85" "C\1btR(K\1(", 12);
+	paddle_text(b, flaw == FLEX_NO_KEY ? "other" : key);
+	put(b, "cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n");
+	torch_add(b, "K\0\x85" "C\1btR(K\1(", 12);
 	if (p->hi) {
-		paddle_int(&b, hi - lo);
+		paddle_int(b, hi - lo);
 	} else {
-		paddle_int(&b, flaw == FLEX_OTHER_SHAPE ? p->count[1] : p->count[0]);
-		paddle_int(&b, flaw == FLEX_OTHER_SHAPE ? p->count[0] : p->count[1]);
+		paddle_int(b, flaw == FLEX_OTHER_SHAPE ? p->count[1] : p->count[0]);
+		paddle_int(b, flaw == FLEX_OTHER_SHAPE ? p->count[0] : p->count[1]);
 	}
-	put(&b, "tcnumpy\ndtype\n(");
-	paddle_text(&b, flaw == FLEX_TWO_TYPES && i ? "i4" : "f4");
-	put(&b, "\x89\x88tR(K\3");
-	paddle_text(&b, "<");
-	put(&b, "NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xff");
-	torch_add(&b, "K\0tb\x89\x8e", 6);
+	put(b, "tcnumpy\ndtype\n(");
+	paddle_text(b, flaw == FLEX_TWO_TYPES && i ? "i4" : "f4");
+	put(b, "\x89\x88tR(K\3");
+	paddle_text(b, "<");
+	put(b, "NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xff");
+	torch_add(b, "K\0tb\x89\x8e", 6);
 	for (int k = 0; k < 8; k++)
-		torch_add(&b, &(uint8_t){ (uint8_t)((uint64_t)(4 * (hi - lo)) >> 8 * k) }, 1);
+		torch_add(b, &(uint8_t){ (uint8_t)((uint64_t)(4 * (hi - lo)) >> 8 * k) }, 1);
 	for (int64_t k = lo; k < hi; k++) {
 		int64_t row = p->start[0] + k / p->count[1], column = p->start[1] + k % p->count[1];
 		uint32_t v = (uint32_t)hand_value("model", values, SHEAF_F32, row * 10 + column);
 
-		torch_add(&b, &v, 4);
+		torch_add(b, &v, 4);
 	}
-	put(&b, "tbu.");
+	put(b, "tb");
+}
+
+/* Makes the file of a part. */
+static void put_file(struct simdisk *disk, const char *folder, int i, const char *key,
+                     const char *values, const struct part *p, enum flex_flaw flaw)
+{
+	struct torch_bytes b = { 0 };
+	char path[60];
+
+	put(&b, "\x80\4}(");
+	for (int again = flaw == FLEX_TWICE; again >= 0; again--)
+		put_array(&b, i, key, values, p, flaw);
+	put(&b, "u.");
 	snprintf(path, sizeof(path), "%s/%d_0.distcp", folder, i);
 	CHECK_INT(simdisk_put(disk, path, b.p, b.n), 0);
 	free(b.p);
@@ -265,6 +275,7 @@ TEST(metadata_that_do_not_fit_their_files_are_refused_by_what_is_wrong)
 		{ FLEX_TWO_TYPES, "has parts of two types" },
 		{ FLEX_STRANGE, "is not Metadata of paddle.distributed" },
 		{ FLEX_CALL, "would call os.system; nothing of it was executed" },
+		{ FLEX_TWICE, "has two arrays for one tensor" },
 	};
 	static const struct { enum flex_flaw flaw; const char *why; } of_ranges[] = {
 		{ FLEX_LONG_RANGE, "has a flat range that its file does not have" },
