@@ -15,10 +15,14 @@ extern "C" {
 /* Opens anything that sheaf can read, by its path: a checkpoint, a Hugging Face directory, one
  * safetensors file, a file of torch.save or paddle.save, a directory of
  * torch.distributed.checkpoint, or a checkpoint of a trainer with Paddle (doc/formats.md). Nothing
- * in them is executed. What other programs wrote has no digests, and reports say so. step receives
- * the checkpoint. Close it with sheaf_checkpoint_close. path the directory or file. group the
- * ranks; NULL: this process alone. opts as for sheaf_run_open; NULL: defaults. ENOENT: there is
- * nothing at that path. EFORMAT: nothing that sheaf can read. [collective] */
+ * in them is executed. Checkpoints of other programs have no digests, and reports say so.
+ * step   receives the checkpoint. Close it with sheaf_checkpoint_close.
+ * path   the directory or file.
+ * group  the ranks; NULL: this process alone.
+ * opts   as for sheaf_run_open; NULL: defaults.
+ * ENOENT: there is nothing at that path.
+ * EFORMAT: it is nothing that sheaf can read.
+ * [collective] */
 int  sheaf_checkpoint_open_path(struct sheaf_checkpoint **step, const char *path,
                                 struct sheaf_group *group,
                                 const struct sheaf_opts *opts, struct sheaf_error *err);

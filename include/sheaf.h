@@ -673,8 +673,8 @@ int  sheaf_save_abort(struct sheaf_save *save, const char *why, struct sheaf_err
  * wait little, call it some training steps after begin, for example before the next
  * sheaf_save_begin. Of a lazy save nothing is written before the first call; start it with
  * sheaf_save_advance. What is left of a lazy save is copied by this call, so a trainer whose
- * tensors no longer change, as at its end, need not call the gates. timeout_ms how long it waits at
- * most; the shortest of all ranks counts. With 0 it does not wait,
+ * tensors no longer change, as at its end, need not call the gates.
+ * timeout_ms  how long it waits at most; the shortest of all ranks counts. With 0 it does not wait,
  *             as sheaf_save_advance. Negative: as long as the run allows.
  * 0: the checkpoint is complete and survives a power loss.
  * EAGAIN: it is not committed after timeout_ms. What was begun goes on; call again.

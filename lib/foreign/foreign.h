@@ -43,8 +43,8 @@ struct shf_foreign_piece {
 	 * for. */
 	struct shf_foreign_text *text;
 };
-/* Items [lo, hi) of a box of a tensor, counted row-major in the box, which lie in a row from byte
- * `at` of a file on. */
+/* A part of a tensor that is contiguous in a file: items [lo, hi) of a box, in row-major order. It
+ * begins at byte `at`. */
 struct shf_foreign_range {
 	const int64_t *start, *count;   /* the box; NULL: the whole tensor */
 	uint64_t lo, hi, at;

@@ -16,9 +16,9 @@ struct tr_gate {
 	int (*wait)(void *arg, int param, struct tr_error *err);
 	void *arg;
 };
-/* Sets *norm to the norm of the gradient of all weights, each of which counts once. The squares are
- * added as integers, so the bits depend on no order and not on the number of ranks. The norm is NaN
- * or infinite if an item is. [collective] */
+/* Sets *norm to the norm of the whole gradient. A weight that several ranks have counts once. The
+ * squares are added as integers, so the result has the same bits in any order and on any number of
+ * ranks. The norm is NaN or infinite if an item is. [collective] */
 int tr_gradient_norm(const struct tr_registry *reg, const struct tr_isa *isa,
 		     const struct tr_mesh *mesh, const float *grad, double *norm,
 		     struct tr_error *err);

@@ -279,8 +279,8 @@ static int see_newest(void *arg, const struct sheaf_item *item)
 	return 0;
 }
 
-/* The library refuses to save a step that is older than the newest one. Says so before the
- * training, and not at its first save. */
+/* Fails if the run has a newer step than the training begins with. The library would refuse to save
+ * an older one, but only at the first save. */
 static int check_newest(const struct tr_store *s, int64_t step, struct tr_error *err)
 {
 	struct sheaf_error e;

@@ -104,8 +104,8 @@ static bool is_same_file(struct simdisk *disk, const char *from, const char *to,
 	return same;
 }
 
-/* The run has step 2 alone, which a job loads, and whose files are those of the source, because
- * tensors are placed alike. "" or what is wrong. */
+/* Checks the run: its only step is 2, a job can load it, and its files are equal to those of the
+ * source, because an import places tensors as a save does. Returns what is wrong, or "". */
 static const char *look(struct simdisk *disk, char why[300])
 {
 	static const char *const names[] = { FIRST, "model-00002-of-00002.safetensors",
