@@ -6,8 +6,9 @@ import os
 import random
 import sys
 import time
+import weakref
 from contextlib import contextmanager
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator
 
 import ranks
 import tap
@@ -231,10 +232,43 @@ def test_host_memory() -> None:
             job.ckpt.save(4)
             assert job.device.blocks == 1
             held = job.ckpt.plan.memory
-            places = sorted((t.data_ptr(), t.data_ptr() + t.untyped_storage().nbytes() * 0 +
+            places = sorted((t.data_ptr(), t.data_ptr() +
                              sheaf.torch.devices.span(t) * t.element_size())
-                            for i, t in enumerate(held) if i in job.ckpt.plan.devices)
+                            for i, t in enumerate(held) if i in job.ckpt.plan.lies_on)
             assert all(a[1] <= b[0] for a, b in zip(places, places[1:]))
+
+
+@needs("torch")
+def test_no_tensor_is_kept() -> None:
+    """After a save nothing keeps a tensor on a device that the trainer replaces"""
+    with folder() as at:
+        job = Job(at + "/run", SEED)
+
+        def moves(name: str, change: Callable[[Any], Any], save: Callable[[], Any]) -> None:
+            """Saves, and replaces the momentum of all parameters."""
+            save()
+            job.device.synchronize()
+            gone = []
+            for o in job.optimizers:
+                for s in o.state.values():
+                    gone.append(weakref.ref(s["exp_avg"]))
+                    s["exp_avg"] = change(s["exp_avg"])
+            assert not any(x() is not None for x in gone), name
+
+        with job.ckpt:
+            for n, save in enumerate((job.ckpt.save, job.ckpt.save_async) * 2):
+                for i, change in enumerate((None, torch.clone, torch.detach)):
+                    job.step()
+                    number = 3 * n + i + 1
+                    if change is None:  # the next two saves find all tensors as they were
+                        save(number)
+                        continue
+                    moves("%s of step %d" % (save.__name__, number), change,
+                          lambda: getattr(save(number), "result", lambda: None)())
+            with raises(sheaf.Exists):
+                job.ckpt.save(3)
+            assert not job.ckpt.plan.devices and job.ckpt.plan.lies_on
+        assert not [x for n in range(1, 13) for x in job.wrong(n)]
 
 
 @contextmanager
@@ -256,6 +290,37 @@ def lying(device: Any) -> Iterator[None]:
 
 
 @needs("torch")
+def test_a_device_without_streams() -> None:
+    """What lies on a device without streams is copied before the save begins, for DCP, too"""
+    import torch.distributed.checkpoint as dcp
+
+    class Slow(sheaf.torch.devices.Plain):
+        """Such a device."""
+
+        def __init__(self) -> None:
+            self.module = torch.cpu     # has synchronize()
+
+        def of(self, t: Any) -> Any:
+            return self if is_large(t) else None
+
+        def synchronize(self) -> None:
+            pass
+
+    with folder() as at, lying(Slow()):
+        w = torch.ones(5)
+        with sheaf.Checkpointer(at + "/run") as ckpt:
+            ckpt.track(nn.ParameterList([w]))
+            pending = [ckpt.save_async(1)]
+        with sheaf.dcp.Writer(at + "/dcp") as writer:
+            future = dcp.async_save({"w": w}, storage_writer=writer.at(1), no_dist=True)
+            pending += writer.opened().background.pending
+            future.result()
+            assert writer.opened().plan.lies_on and not writer.opened().plan.devices
+        assert [p.transfer for p in pending] == [None, None]
+        assert torch.equal(sheaf.load(at + "/dcp")["w"], w)
+
+
+@needs("torch")
 def test_one_tensor_of_several_items() -> None:
     """A weight that is stored in two types, or as several tensors, has one copy; a load leaves what
     it does not fill as it was"""
@@ -268,7 +333,7 @@ def test_one_tensor_of_several_items() -> None:
             ckpt.plan.device_of = device.of
             ckpt.track(m)
             ckpt.save_async(1).gate()
-            assert len(ckpt.plan.devices) == 3 and len(ckpt.plan.memory) > 6
+            assert len(ckpt.plan.lies_on) == 3 and len(ckpt.plan.memory) > 6
             assert len(set(map(torch.Tensor.data_ptr, ckpt.plan.memory))) == 3
             with torch.no_grad():
                 for p in m:
@@ -278,7 +343,7 @@ def test_one_tensor_of_several_items() -> None:
             assert all(torch.equal(a, b) for a, b in zip(m, want))
             m[3] = nn.Parameter(want[3].clone())        # not tied any more
             ckpt.save_async(2).gate()
-            assert len(ckpt.plan.devices) == 4
+            assert len(ckpt.plan.lies_on) == 4
         more = nn.ParameterList([*map(torch.zeros_like, want), torch.full((5,), 9.0)])
         with sheaf.Checkpointer(at + "/run") as ckpt, lying(device):
             ckpt.track(more)

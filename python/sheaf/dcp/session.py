@@ -179,7 +179,7 @@ class Session:
             if problem is not None:
                 raise problem
             state = self.plan.update(agreed.items)
-            flags["later"] = flags.get("lazy", False) and bool(self.plan.devices) and \
+            flags["later"] = flags.get("lazy", False) and self.plan.copies_behind() and \
                 not self.opts.get("bytes_max")
             if not flags["later"]:
                 self.plan.fill()
@@ -206,14 +206,15 @@ class Session:
     def save(self, contents: Optional[Contents], problem: Optional[BaseException],
              number: int) -> None:
         """Saves; when this returns, the checkpoint survives a power loss."""
-        with explained(), self.begin(contents, problem, number) as save:
-            save.commit()
+        with explained(), self.plan.in_use():
+            with self.begin(contents, problem, number) as save:
+                save.commit()
 
     def submit(self, contents: Optional[Contents], problem: Optional[BaseException],
                number: int) -> Pending:
         """Begins a save in the background, and copies at once what no optimizer owns."""
         self.background.watch(self.owners, self.turns)
-        with self.turns.still() as late:
+        with self.turns.still() as late, self.plan.in_use():
             return self.copied(contents, problem or late, number)
 
     def copied(self, contents: Optional[Contents], problem: Optional[BaseException],

@@ -170,7 +170,7 @@ class Background:
                 transfer = Transfer(save, shares.batches, plan.devices, check)
             pending = Pending(step, where, save, shares.gated, plan.held(), check, transfer)
             pending.names = plan.names.__getitem__
-            if any(shares.gated) or plan.devices:
+            if any(shares.gated) or plan.lies_on:
                 pending.wait_slices(shares.at_once)
             else:
                 pending.gate()

@@ -210,7 +210,7 @@ class Checkpointer:
         self.opened()
         self.background.drain()
         with explained():
-            with self.turns.still() as problem:
+            with self.turns.still() as problem, self.plan.in_use():
                 save = self.begin(step, metrics, problem)
             with save:
                 save.commit()
@@ -243,7 +243,7 @@ class Checkpointer:
             where = DISK if self.leaving else where_of(step, self.memory_every, self.disk_every)
             if self.measure.leaves_out(step, where == MEMORY) or where == NOWHERE:
                 return Pending(step, NOWHERE)
-            with self.turns.still() as problem:
+            with self.turns.still() as problem, self.plan.in_use():
                 pending = self.submit(step, metrics, where, problem)
         if self.leaving and self.told is not None:
             finish(pending, self.told.left or 0.0)
@@ -294,7 +294,7 @@ class Checkpointer:
         elif problem is None:
             try:
                 flags["later"] = flags.get("lazy", False) and self.stages_all and \
-                    bool(self.plan.devices) and self.plan.copies_behind()
+                    self.plan.copies_behind()
                 if not flags["later"]:
                     self.plan.fill()
                 files = self.tracked.documents(self.rank, writes)

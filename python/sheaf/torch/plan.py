@@ -13,8 +13,9 @@ into several, have one copy.
 """
 from __future__ import annotations
 
+import contextlib
 import ctypes
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, Iterator, Optional, Sequence
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -68,10 +69,11 @@ class Plan:
         self.base: list[int] = []                   # the addresses that the state has
         self.storages: list[Any] = []               # who has that memory
         self.names: list[str] = []                  # of the tensor that each item is stored in
-        # Of memory that is a copy of a tensor on a device: that tensor and its device, by the
-        # number of the first item that has it; and that number, for each item.
-        self.devices: dict[int, torch.Tensor] = {}
+        # Of memory that is a copy of a tensor on a device: the device, by the number of the first
+        # item that has it; that tensor, while a save or a load uses it; and for each item that
+        # number.
         self.lies_on: dict[int, Device] = {}
+        self.devices: dict[int, torch.Tensor] = {}
         self.home: dict[int, int] = {}
         self.copies: dict[Key, int] = {}
         self.room = Host()                          # where the copies lie
@@ -180,8 +182,7 @@ class Plan:
             if i != first and tensors[i].data_ptr() != tensors[first].data_ptr():
                 return False
             memory[i] = self.memory[i]
-        for i in self.devices:
-            self.devices[i] = tensors[i]
+        self.take(tensors)
         base = list(map(torch.Tensor.data_ptr, memory))
         if base != self.base:
             storages = list(map(torch.Tensor.untyped_storage, memory))
@@ -191,6 +192,22 @@ class Plan:
             self.base, self.storages = base, storages
         self.memory = memory
         return True
+
+    def take(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Keeps those tensors that lie on devices, for the next save.
+
+        tensors  one for each item, of the form that it had when the state was made
+        """
+        self.devices = {i: tensors[i] for i in self.lies_on}
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """A save uses the tensors on devices in this block. Between saves the plan keeps none, so
+        that the memory of one that the trainer replaces is freed."""
+        try:
+            yield
+        finally:
+            self.devices = {}
 
     def held(self) -> list[Any]:
         """The objects that must live until a save has read the memory."""
@@ -207,8 +224,10 @@ class Plan:
                    for d, items in self.by_device()])
 
     def copies_behind(self) -> bool:
-        """Whether all devices can copy while the training continues."""
-        return not any(isinstance(d, Plain) for d in self.lies_on.values())
+        """Whether there are tensors on devices, and all of these devices can copy while the
+        training continues."""
+        return bool(self.lies_on) and \
+            not any(isinstance(d, Plain) for d in self.lies_on.values())
 
     def by_device(self) -> list[tuple[Device, list[int]]]:
         """The items that lie on each device."""

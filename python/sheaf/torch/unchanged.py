@@ -227,6 +227,8 @@ class Lists:
         if self.unchanged is not None and now is not None and plan.state is not None:
             memory, addresses = now
             moved: bool = addresses != self.unchanged.addresses
+            if not moved:
+                plan.take(memory)
             if not moved or plan.move(plan.state, memory):
                 self.unchanged.addresses = addresses
                 for s in self.unchanged.states:
