@@ -221,7 +221,9 @@ class Session:
                number: int) -> Pending:
         """The same, while no optimizer steps on another thread."""
         save = self.begin(contents, problem, number, lazy=True)
-        self.owners.look([self.plan.devices.get(i, t) for i, t in enumerate(self.plan.memory)])
+        devices, home = self.plan.devices, self.plan.home
+        self.owners.look([devices[home[i]] if i in home else t
+                          for i, t in enumerate(self.plan.memory)])
         return self.background.carry(save, self.number, DISK, self.owners, self.plan)
 
     # ---- the end ----
