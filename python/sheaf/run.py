@@ -66,7 +66,8 @@ def interruptible(stat: Any) -> int:
 
 
 def alike(c: Library, name: str) -> str:
-    """The option whose name is most like that one, in brackets; "": none is like it."""
+    """What a message about an unknown option adds: " (is it NAME?)" with the option of the most
+    similar name, or nothing if no name is similar."""
     import difflib
     every = [f for s in ("sheaf_opts", *map(struct_behind, c.fields["sheaf_opts"].values()))
              for f in c.fields.get(s or "", {}) if c.place_of("sheaf_opts", f) is not None]

@@ -42,9 +42,10 @@ class Container:
     """A dict, list or tuple with tensors in it.
 
     kind    its class
-    keys    those of a dict, in its order, all of class `key`; None: it is none
+    keys    those of a dict, in its order; None: it is no dict
+    key     a set of the one class that all keys have
     parts   what is in it, in its order
-    plain   whether that is nothing but tensors
+    plain   whether all parts are tensors
     """
 
     __slots__ = ("kind", "keys", "key", "parts", "plain")
@@ -54,7 +55,7 @@ class Container:
         self.plain = all(p is None for p in parts)
         self.key = {type(keys[0])} if keys else set()
         if keys and (set(map(type, keys)) != self.key or not self.key <= {str, int}):
-            raise Unsuited              # keys of other classes may be equal and be written apart
+            raise Unsuited              # keys such as 1 and True are equal, and written differently
 
 
 Part = Optional["Container | Value"]    # None: a tensor

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import Any, Mapping, Optional
 
 from ..errors import Error
 from ..place import is_run, split
 from ..run import number_of
 from .layout import DTYPES
-
-OWN = re.compile(r"(param_groups|trainer)(-[0-9]+)?\.json")     # see tracked.py
+from .tracked import OWN
 
 
 def is_time(timeout: Any) -> bool:

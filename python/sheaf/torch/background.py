@@ -3,9 +3,9 @@
 
 Only what an optimizer changes in step() is copied while the training continues: the parameters in
 its param_groups and its state. Its gate is a hook before step(), before all other such hooks.
-Everything else may change at any moment, such as buffers in a forward pass, and is copied before
-save_async returns; what lies on a device is copied before anything else that its current stream is
-given.
+Everything else may change at any moment, such as buffers in a forward pass. It is copied before
+save_async returns. What lies on a device is copied before the work that its current stream is given
+afterwards.
 """
 from __future__ import annotations
 

@@ -141,7 +141,8 @@ class Streams:
         return bool(self.capturing())
 
     def relax(self) -> None:
-        # A new thread has device 0, and a context is made on it when a stream is left again.
+        # The current device of a new thread is device 0. The end of `with stream(...)` returns to
+        # it, which would make a context there.
         self.module.set_device(self.device)
         exchange = exchange_of(self.device.type)
         if exchange is not None:
@@ -234,13 +235,12 @@ class Host:
         size = room_of(t)
         blocks = self.blocks.setdefault(id(device), [])
         block = next((b for b in blocks if b.memory.numel() - b.used >= size), None)
-        if block is None:
-            with torch.inference_mode(False):
+        with torch.inference_mode(False):       # tensors of that mode cannot be filled outside it
+            if block is None:
                 block = Block(device.host(size, max(self.rest, size)))
-            self.rest -= block.memory.numel()
-            blocks.append(block)
-        at, block.used = block.used, block.used + size
-        with torch.inference_mode(False):       # a thread in another mode may not fill such tensors
+                self.rest -= block.memory.numel()
+                blocks.append(block)
+            at, block.used = block.used, block.used + size
             return block.memory[at:at + size].view(t.dtype).as_strided(t.size(), t.stride())
 
 

@@ -7,9 +7,9 @@ the library keeps its plan. Otherwise a new state is made, possibly on this rank
 ranks learn of it in the next begin.
 
 For each tensor on a device there is a copy in host memory, which a save fills from the device
-(transfer.py). A load fills it as well, so that what it leaves as it is stays so, and copies it to
-the device at the end. Items of one tensor, such as a weight that is stored in two types or split
-into several, have one copy.
+(transfer.py). A load first fills the copy from the device, because it may leave a part of the
+tensor as it is, and copies it back at the end. Items of one tensor, such as a weight that is stored
+in two types or split into several, have one copy.
 """
 from __future__ import annotations
 

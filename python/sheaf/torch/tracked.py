@@ -18,6 +18,7 @@ import ctypes
 import hashlib
 import json
 import logging
+import re
 from dataclasses import replace
 from typing import Any, Iterable, Mapping, Optional, Protocol, Sequence, Union
 
@@ -37,6 +38,7 @@ from .sources import Wanted, from_stored, prove_ties
 
 log = logging.getLogger("sheaf")
 GROUPS, TRAINER = "param_groups", "trainer"
+OWN = re.compile(r"(%s|%s)(-[0-9]+)?\.json" % (GROUPS, TRAINER))
 STREAM = "trainer"
 
 
@@ -303,12 +305,10 @@ class Restore:
         self.parts: dict[str, list[Any]] = {}
         self.rank: dict[str, Any] = {}
         for name in checkpoint.files():
-            base, _, number = name[:-len(".json")].partition("-")
-            if not name.endswith(".json") or number and not number.isdigit():
-                continue
-            if base == GROUPS:
+            own = OWN.fullmatch(name)
+            if own is not None and own[1] == GROUPS:
                 self.groups += groups_of(checkpoint.file(name))
-            elif base == TRAINER:
+            elif own is not None:
                 value = document.loads(checkpoint.file(name), name)
                 self.plain.update(value["optimizer"])
                 self.extra.update(value["extra_state"])

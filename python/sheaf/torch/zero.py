@@ -3,12 +3,13 @@
 
 Each rank has all parameters, as views of one flat tensor for each group of the optimizer. Beside
 it, it has a partition: an equal share of that flat tensor in the type of the masters, which is all
-that its optimizer sees. So a rank has some items in a row of the masters and moments of some
-parameters, in row-major order, and nothing of others. Padding belongs to no parameter, and is
-never stored.
+that its optimizer sees. So a rank has consecutive items, in row-major order, of the masters and
+moments of some parameters, and none of others. Padding belongs to no parameter, and is never
+stored.
 
-Where a parameter lies is taken from its memory, and from no table of DeepSpeed: it is right with
-round_robin_gradients, too, which orders the parameters in another way.
+The position of a parameter in the flat tensor is computed from its address, and not read from a
+table of DeepSpeed. So it is right also with round_robin_gradients, which orders the parameters in
+another way.
 """
 from __future__ import annotations
 
@@ -73,7 +74,10 @@ class ZeroModel(Model):
         return found
 
     def placed(self) -> Iterator[tuple[Held, torch.Tensor, Any, Any]]:
-        """What the module has, each with its share and the place of it; None: it has no share."""
+        """What the module has, each with its share, and which part of the parameter that is.
+
+        Both are None for a buffer, and for a parameter that the optimizer does not have.
+        """
         shares = self.shares()
         for h in self.held:
             t = h.place[h.key]
