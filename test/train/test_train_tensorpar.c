@@ -339,6 +339,34 @@ TEST(the_gradient_of_a_tied_head_is_added_once)
 	close_step(&s);
 }
 
+/* A micro-batch that has samples of all leaves opens all of them before it closes any. */
+TEST(all_leaves_of_a_rank_may_be_open_at_once)
+{
+	enum { LEAVES = 1024 };
+	const struct layout of = { 4, 4, 35, 1, 1, 0, "auto" };
+	struct rank r = { .of = of };
+	struct step s = { .m = NULL };
+	struct tr_error err;
+
+	tr_ranks_alone(&r.all);
+	CHECK_RC(open_step(&s, &r, &err), 0, &err);
+	tr_leafgrads_free(s.lg);
+	CHECK_RC(tr_leafgrads_new(&s.lg, tr_model_registry(s.m), s.be, &s.mesh, LEAVES, &err), 0,
+		 &err);
+	for (int step = 0; step < 2; step++) {
+		for (int i = 0; i < LEAVES; i++) {
+			float *leaf = tr_leafgrads_of(s.lg, i);
+
+			CHECK(leaf);
+			leaf[3] = (float)i;
+		}
+		tr_leafgrads_close(s.lg, LEAVES - 1);
+		CHECK_RC(tr_leafgrads_reduce(s.lg, &s.grad, &err), 0, &err);
+		CHECK(s.grad[3] == LEAVES * (LEAVES - 1) / 2);
+	}
+	close_step(&s);
+}
+
 TEST(the_failure_of_any_exchange_of_a_group_ends_all_ranks)
 {
 	int lost = 0;

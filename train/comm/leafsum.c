@@ -6,7 +6,6 @@
 
 #include "sumtree.h"
 
-enum { NODES_MAX = 64 };
 #define BLOCK ((int64_t)1 << 20)        /* items that are added up at once, over all ranks */
 
 struct leafsum {
@@ -62,10 +61,10 @@ static int64_t share(const struct leafsum *s, int r)
 static int send_nodes(struct leafsum *s, float *const *node, int round, float **space,
 		      struct tr_error *err)
 {
-	int me = s->g->rank, ends[NODES_MAX], from, have = nodes_of(s, me, &from, ends);
+	int me = s->g->rank, ends[TR_TREE_NODES_MAX], from, have = nodes_of(s, me, &from, ends);
 
 	for (int r = 0; r < s->g->n; r++) {
-		int low, end[NODES_MAX], count = nodes_of(s, r, &low, end);
+		int low, end[TR_TREE_NODES_MAX], count = nodes_of(s, r, &low, end);
 		size_t bytes = r != me && round < have ? (size_t)share(s, r) * sizeof(float) : 0;
 
 		s->out[r] = (struct tr_piece){ bytes ? node[round] + s->cut[r] : NULL, bytes };
@@ -123,7 +122,7 @@ static int prepare(struct leafsum *s, int64_t most, struct tr_error *err)
 	size_t ranks = (size_t)s->g->n;
 
 	for (int r = 0; r < s->g->n; r++) {
-		int from, end[NODES_MAX], count = nodes_of(s, r, &from, end);
+		int from, end[TR_TREE_NODES_MAX], count = nodes_of(s, r, &from, end);
 
 		s->rounds = count > s->rounds ? count : s->rounds;
 	}

@@ -11,7 +11,7 @@ struct tr_crossentropy {
 	struct tr_span has;             /* the tokens of this rank */
 	/* For each row: the largest logit of each rank; for each node of this rank, the sums of
 	 * exponentials, and behind them the logits of the targets. */
-	float *max, *node[TR_NODES_MAX];
+	float *max, *node[TR_TREE_NODES_MAX];
 	float *memory;                  /* owned */
 };
 /* rows_max  largest number of rows in a call */

@@ -97,7 +97,7 @@ void tr_tensorpar_release(struct tr_tensorpar *tp)
 {
 	if (!tp->be)
 		return;
-	for (int i = 0; i < TR_NODES_MAX; i++)
+	for (int i = 0; i < TR_TREE_NODES_MAX; i++)
 		tp->be->release(tp->be, tp->node[i]);
 	for (int i = 0; i < TR_TREE_DEPTH_MAX; i++)
 		tp->be->release(tp->be, tp->scratch[i]);
@@ -251,7 +251,7 @@ void tr_sum_pieces(struct tr_tensorpar *tp, const struct tr_registry *reg,
 static int sum_nodes(struct tr_tensorpar *tp, const struct tr_rows *rows, int leaves, float *y,
 		     struct tr_error *err)
 {
-	float *node[TR_NODES_MAX];
+	float *node[TR_TREE_NODES_MAX];
 	int rc;
 
 	memcpy(node, tp->node, sizeof(node));

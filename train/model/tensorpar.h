@@ -13,7 +13,7 @@
 #include "ranks.h"
 #include "registry.h"
 
-enum { TR_NODES_MAX = 64, TR_TREE_DEPTH_MAX = 17 };
+enum { TR_TREE_DEPTH_MAX = 17 };
 
 struct tr_tensorpar_opts {
 	const struct tr_ranks *ranks;   /* the group; borrowed */
@@ -30,8 +30,8 @@ struct tr_tensorpar {
 	int64_t block;                  /* rows whose pieces are added up at once */
 	/* The largest nodes of the tree that this rank has: node i ends before piece end[i], and
 	 * has a sum for each token. Without sp, node 0 is where the caller wants the result. */
-	int nodes, end[TR_NODES_MAX];
-	float *node[TR_NODES_MAX];
+	int nodes, end[TR_TREE_NODES_MAX];
+	float *node[TR_TREE_NODES_MAX];
 	float *scratch[TR_TREE_DEPTH_MAX], *one;        /* [block, size] */
 	float *whole;                   /* [tokens, size], with sp: rows of all ranks */
 	int64_t *cut;                   /* [ranks + 1]: items before those of rank r */

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "leafgrads.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #include "leafsum.h"
 #include "sumtree.h"
-
-enum { BUFFERS_MAX = 512, NODES_MAX = 64 };
 
 struct node {                           /* leaves [from, to), added up */
 	int from, to;
@@ -17,10 +16,11 @@ struct tr_leafgrads {
 	struct tr_backend *be;
 	const struct tr_mesh *mesh;
 	int leaves, from, to;
-	/* In order of leaves: closed nodes, then leaves that are open. */
-	struct node node[BUFFERS_MAX];
+	/* In order of leaves: closed nodes, then leaves that are open. Each has a leaf at least, so
+	 * there are never more buffers than leaves of this rank. */
+	struct node *node;
 	int closed, n;
-	float *spare[BUFFERS_MAX];
+	float **spare;
 	int spare_n;
 	int done;                       /* the sum was made: the next leaf begins a step */
 };
@@ -38,6 +38,12 @@ int tr_leafgrads_new(struct tr_leafgrads **lg, const struct tr_registry *reg,
 	g->mesh = mesh;
 	g->leaves = leaves;
 	tr_leaves_of(&mesh->dp, leaves, &g->from, &g->to);
+	g->node = calloc((size_t)(g->to - g->from), sizeof(*g->node));
+	g->spare = calloc((size_t)(g->to - g->from), sizeof(*g->spare));
+	if (!g->node || !g->spare) {
+		tr_leafgrads_free(g);
+		return tr_fail(err, TR_ENOMEM, "no memory for gradients");
+	}
 	*lg = g;
 	return 0;
 }
@@ -50,6 +56,8 @@ void tr_leafgrads_free(struct tr_leafgrads *lg)
 		lg->be->release(lg->be, lg->node[i].grad);
 	for (int i = 0; i < lg->spare_n; i++)
 		lg->be->release(lg->be, lg->spare[i]);
+	free(lg->node);
+	free(lg->spare);
 	free(lg);
 }
 
@@ -77,15 +85,13 @@ float *tr_leafgrads_of(struct tr_leafgrads *lg, int leaf)
 	for (int i = lg->closed; i < lg->n; i++)
 		if (lg->node[i].from == leaf)
 			return lg->node[i].grad;
-	if (lg->n == BUFFERS_MAX)
-		return NULL;
+	assert(lg->n < lg->to - lg->from);
 	grad = lg->spare_n ? lg->spare[--lg->spare_n] :
 		lg->be->alloc(lg->be, (size_t)lg->reg->gradients);
 	if (!grad)
 		return NULL;
 	lg->be->zero(lg->be, grad, lg->reg->gradients);
 	lg->node[lg->n++] = (struct node){ leaf, leaf + 1, grad };
-
 	return grad;
 }
 
@@ -138,9 +144,9 @@ static float *sum_norms(struct tr_leafgrads *lg, float *grad, int low, int n)
 static int reduce_norms(struct tr_leafgrads *lg, float *grad, struct tr_error *err)
 {
 	const struct tr_pieces *tokens = &lg->reg->tokens;
-	int end[NODES_MAX], low = tokens->from;
+	int end[TR_TREE_NODES_MAX], low = tokens->from;
 	int nodes = tr_tree_nodes(tokens->n, tokens->from, tokens->to, end);
-	float *node[NODES_MAX];
+	float *node[TR_TREE_NODES_MAX];
 
 	for (int i = 0; i < nodes; low = end[i++])
 		node[i] = sum_norms(lg, grad, low, end[i] - low);
@@ -153,7 +159,7 @@ static int reduce_norms(struct tr_leafgrads *lg, float *grad, struct tr_error *e
 int tr_leafgrads_reduce(struct tr_leafgrads *lg, float **grad, struct tr_error *err)
 {
 	const struct tr_param *head = &lg->reg->param[lg->reg->head];
-	float *node[BUFFERS_MAX];
+	float *node[TR_TREE_NODES_MAX];
 	int rc;
 
 	if (lg->closed != lg->n || lg->n == 0 || lg->node[lg->n - 1].to != lg->to ||

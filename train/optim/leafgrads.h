@@ -17,14 +17,12 @@ void tr_leafgrads_free(struct tr_leafgrads *lg);
 /* Sets *from and *to to the leaves [from, to) of this rank. */
 void tr_leafgrads_range(const struct tr_leafgrads *lg, int *from, int *to);
 /* Returns the buffer of a leaf of this rank. The first call for a leaf in a step makes it, filled
- * with zeros; these calls must come in ascending order of leaves. NULL: there is no memory, or too
- * many leaves are not closed. */
+ * with zeros; these calls must come in ascending order of leaves. NULL: no memory. */
 float *tr_leafgrads_of(struct tr_leafgrads *lg, int leaf);
 /* Closes a leaf and all before it: nothing must be added to them any more. */
 void tr_leafgrads_close(struct tr_leafgrads *lg, int leaf);
 /* Sets *grad to the sum over the leaves of all ranks, adds up the gradients of the norms over the
  * pieces of the tokens, and adds the gradient of a tied head to that of the embedding. All leaves
- * must be closed. *grad is valid until the next tr_leafgrads_of.
- * [collective] */
+ * must be closed. *grad is valid until the next tr_leafgrads_of. [collective] */
 int tr_leafgrads_reduce(struct tr_leafgrads *lg, float **grad, struct tr_error *err);
 #endif
