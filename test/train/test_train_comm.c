@@ -6,8 +6,8 @@
 #include <pthread.h>
 
 #include "leafsum.h"
-#include "rankmesh.h"
 #include "philox.h"
+#include "rankmesh.h"
 #include "ranks_threads.h"
 #include "sumtree.h"
 
@@ -17,6 +17,7 @@ enum { ITEMS = 1003, LEAVES_MAX = 24 };
 struct worker {
 	pthread_t thread;
 	struct tr_ranks g;
+	int fail_at;                    /* of its exchanges the one that fails; 0: none */
 	int leaves;
 	int64_t items;
 	float *sum;
@@ -75,36 +76,39 @@ static void *sum_leaves(void *arg)
 	return NULL;
 }
 
-static void work_together(struct worker *w, int n, struct tr_hub *hub, void *(*what)(void *))
+/* Runs `what` on a group of n threads. */
+static void work_together(struct worker *w, int n, void *(*what)(void *))
 {
+	struct tr_hub *hub = tr_hub_new(n);
+
+	for (int r = 0; r < n; r++)
+		tr_hub_fail_at(hub, r, w[r].fail_at);
 	for (int r = 0; r < n; r++) {
 		tr_ranks_hub(&w[r].g, hub, r, 20000);
 		CHECK_INT(pthread_create(&w[r].thread, NULL, what, &w[r]), 0);
 	}
 	for (int r = 0; r < n; r++)
 		pthread_join(w[r].thread, NULL);
+	tr_hub_free(hub);
 }
 
 static void check_sum(int ranks, int leaves, int64_t items)
 {
-	struct worker w[LEAVES_MAX];
-	struct tr_hub *hub = tr_hub_new(ranks);
+	struct worker w[LEAVES_MAX] = { { .rc = 0 } };
 	float *want = malloc((size_t)items * sizeof(*want));
 
-	memset(w, 0, sizeof(w));
 	sum_plainly(want, 0, leaves, items);
 	for (int r = 0; r < ranks; r++) {
 		w[r].leaves = leaves;
 		w[r].items = items;
 	}
-	work_together(w, ranks, hub, sum_leaves);
+	work_together(w, ranks, sum_leaves);
 	for (int r = 0; r < ranks; r++) {
 		CHECK_RC(w[r].rc, 0, &w[r].err);
 		CHECK(memcmp(w[r].sum, want, (size_t)items * sizeof(*want)) == 0);
 		free(w[r].sum);
 	}
 	free(want);
-	tr_hub_free(hub);
 }
 
 TEST(the_sum_over_leaves_has_the_same_bits_on_any_number_of_ranks)
@@ -146,38 +150,32 @@ static void *reduce(void *arg)
 
 TEST(ranks_reduce_and_agree_on_the_error_of_one)
 {
-	struct worker w[5];
-	struct tr_hub *hub = tr_hub_new(5);
+	struct worker w[5] = { { .rc = 0 } };
 
-	memset(w, 0, sizeof(w));
-	work_together(w, 5, hub, reduce);
+	work_together(w, 5, reduce);
 	for (int r = 0; r < 5; r++) {
 		CHECK_INT(w[r].rc, TR_EIO);
 		CHECK_INT(w[r].err.rank, 3);
 		CHECK_STR(w[r].err.msg, w[0].err.msg);
 	}
-	tr_hub_free(hub);
 }
 
 TEST(the_failure_of_any_exchange_is_an_error_on_all_ranks)
 {
 	for (int nth = 1; nth <= 2; nth++) {
-		struct worker w[3];
-		struct tr_hub *hub = tr_hub_new(3);
+		struct worker w[3] = { { .rc = 0 } };
 
-		memset(w, 0, sizeof(w));
 		for (int r = 0; r < 3; r++) {
 			w[r].leaves = 6;
 			w[r].items = 50;
 		}
-		tr_hub_fail_at(hub, 1, nth);
-		work_together(w, 3, hub, sum_leaves);
+		w[1].fail_at = nth;
+		work_together(w, 3, sum_leaves);
 		for (int r = 0; r < 3; r++) {
 			CHECK_INT(w[r].rc, TR_ELOST);
 			CHECK_INT(w[r].err.rank, 1);
 			free(w[r].sum);
 		}
-		tr_hub_free(hub);
 	}
 }
 
@@ -214,14 +212,11 @@ static void *reduce_in_groups(void *arg)
 
 TEST(a_mesh_has_a_group_for_each_axis)
 {
-	struct worker w[DP * TP];
-	struct tr_hub *hub = tr_hub_new(DP * TP);
+	struct worker w[DP * TP] = { { .rc = 0 } };
 
-	memset(w, 0, sizeof(w));
-	work_together(w, DP * TP, hub, reduce_in_groups);
+	work_together(w, DP * TP, reduce_in_groups);
 	for (int r = 0; r < DP * TP; r++)
 		CHECK_RC(w[r].rc, 0, &w[r].err);
-	tr_hub_free(hub);
 }
 
 /* Rank 4 of all fails. It agrees with itself, and then with its group of tp, of which it is rank 1.
@@ -252,32 +247,26 @@ static void *agree_in_groups(void *arg)
 
 TEST(an_error_that_a_group_agrees_on_has_the_number_of_its_rank_among_all)
 {
-	struct worker w[DP * TP];
-	struct tr_hub *hub = tr_hub_new(DP * TP);
+	struct worker w[DP * TP] = { { .rc = 0 } };
 
-	memset(w, 0, sizeof(w));
-	work_together(w, DP * TP, hub, agree_in_groups);
+	work_together(w, DP * TP, agree_in_groups);
 	for (int r = 0; r < DP * TP; r++) {
 		CHECK_INT(w[r].rc, TR_EIO);
 		CHECK_INT(w[r].err.rank, 4);
 	}
-	tr_hub_free(hub);
 }
 
 TEST(a_failure_in_a_group_ends_the_ranks_of_all_groups)
 {
 	for (int nth = 1; nth <= 12; nth++) {
-		struct worker w[DP * TP];
-		struct tr_hub *hub = tr_hub_new(DP * TP);
+		struct worker w[DP * TP] = { { .rc = 0 } };
 
-		memset(w, 0, sizeof(w));
-		tr_hub_fail_at(hub, 4, nth);
-		work_together(w, DP * TP, hub, reduce_in_groups);
+		w[4].fail_at = nth;
+		work_together(w, DP * TP, reduce_in_groups);
 		for (int r = 0; r < DP * TP; r++) {
 			CHECK_INT(w[r].rc, TR_ELOST);
 			CHECK_INT(w[r].err.rank, 4);
 		}
-		tr_hub_free(hub);
 	}
 }
 
@@ -306,14 +295,11 @@ static void *sum_a_share(void *arg)
 
 TEST(a_rank_that_wants_a_share_of_a_sum_gets_the_bits_of_the_whole)
 {
-	struct worker w[3];
-	struct tr_hub *hub = tr_hub_new(3);
+	struct worker w[3] = { { .rc = 0 } };
 
-	memset(w, 0, sizeof(w));
-	work_together(w, 3, hub, sum_a_share);
+	work_together(w, 3, sum_a_share);
 	for (int r = 0; r < 3; r++)
 		CHECK_RC(w[r].rc, 0, &w[r].err);
-	tr_hub_free(hub);
 }
 
 static void *leave_or_wait(void *arg)
@@ -329,12 +315,9 @@ static void *leave_or_wait(void *arg)
 
 TEST(ranks_that_wait_for_one_that_does_not_come_end_at_the_deadline)
 {
-	struct worker w[3];
-	struct tr_hub *hub = tr_hub_new(3);
+	struct worker w[3] = { { .rc = 0 } };
 
-	memset(w, 0, sizeof(w));
-	work_together(w, 3, hub, leave_or_wait);
+	work_together(w, 3, leave_or_wait);
 	CHECK_INT(w[1].rc, TR_ELOST);
 	CHECK_INT(w[2].rc, TR_ELOST);
-	tr_hub_free(hub);
 }
