@@ -4,8 +4,8 @@
 #define LEAFSUM_H
 #include "ranks.h"
 
-/* Sets *from and *to to the leaves [from, to) of this rank. Each rank has as many, so the number of
- * ranks must divide `leaves`. */
+/* Sets *from and *to to the leaves [from, to) of this rank. All ranks have the same number of
+ * leaves, so the number of ranks must divide `leaves`. */
 void tr_leaves_of(const struct tr_ranks *g, int leaves, int *from, int *to);
 /* Adds up n items over the leaves of all ranks. node[i] has the items of node i of this rank, in
  * the order of tr_tree_nodes. Afterwards node[0] has the sum, with the same bits on all ranks, and

@@ -7,8 +7,7 @@ int tr_mesh_make(struct tr_mesh *m, const struct tr_ranks *all, int dp, int tp,
 	int place = all->rank % tp, rc;
 
 	*m = (struct tr_mesh){ .all = all };
-	rc = tr_ranks_split(all, &m->tp, all->rank - place, 1, tp, err);
-	rc = tr_agree(all, rc, err);
+	rc = tr_agree(all, tr_ranks_split(all, &m->tp, all->rank - place, 1, tp, err), err);
 	if (rc == 0)
 		rc = tr_agree(all, tr_ranks_split(all, &m->dp, place, tp, dp, err), err);
 	if (rc < 0)

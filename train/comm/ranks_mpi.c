@@ -149,8 +149,11 @@ static int wait_all(const struct mpi_ranks *m, struct transfer *t, int timeout_m
 				tell(m, late);
 		}
 		if (now - start > deadline) {
-			late = find_late(m, t);
-			return late < 0 ? 0 : lost(late, timeout_ms, err);
+			int last = find_late(m, t);
+
+			if (last >= 0)
+				return lost(last, timeout_ms, err);
+			break;
 		}
 		if (now - start > 50000000) {
 			struct timespec ts = { .tv_nsec = 100000 };

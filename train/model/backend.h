@@ -15,7 +15,7 @@ struct tr_linear {                      /* y = x w^T + bias; a weight is [out, i
 	const float *w;
 	const float *bias;              /* NULL: none */
 };
-struct tr_span {                        /* from `from` to the one before `to` */
+struct tr_span {                        /* [from, to) */
 	int64_t from, to;
 };
 /* A row of q or o is [heads, size], of k or v [kv_heads, size]. */

@@ -182,17 +182,12 @@ static void carve_all(struct carving *v, struct tr_model *m)
 
 static struct own own_of(const struct tr_model *m)
 {
-	const struct tr_model_config *c = &m->c;
-	const struct tr_pieces *p = &m->tp.pieces;
 	const struct tr_param *vocab = &m->reg.param[m->reg.embedding];
-	struct own own = { .vocab = { vocab->start[0], vocab->start[0] + vocab->count[0] } };
+	int64_t q = param(m, 0, TR_Q)->count[0], kv = param(m, 0, TR_K)->count[0];
 
-	own.kv_heads = tr_cut(c->kv_heads, p->n, p->to) - tr_cut(c->kv_heads, p->n, p->from);
-	own.heads = own.kv_heads * (c->heads / c->kv_heads);
-	own.q = own.heads * c->head_size;
-	own.kv = own.kv_heads * c->head_size;
-	own.ffn = tr_cut(c->ffn, p->n, p->to) - tr_cut(c->ffn, p->n, p->from);
-	return own;
+	return (struct own){ .heads = q / m->c.head_size, .kv_heads = kv / m->c.head_size, .q = q,
+		.kv = kv, .ffn = param(m, 0, TR_GATE)->count[0],
+		.vocab = { vocab->start[0], vocab->start[0] + vocab->count[0] } };
 }
 
 /* Makes what needs memory. `m` has the sizes of a call. */

@@ -210,7 +210,8 @@ static void product_of_piece(const struct tr_node_sum *s, int piece, float *to)
 		product(s, &p->term[i], piece, to, i > 0);
 }
 
-/* A product of one chain is added to what there is when it is stored, as the sum of it would be. */
+/* A product whose sum is one chain is added to `to` when it is stored. The bits are the same as if
+ * it were computed by itself and then added. */
 static int add_product(const struct tr_node_sum *s, int piece, float *to)
 {
 	const struct products *p = s->arg;

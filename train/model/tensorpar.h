@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensor and sequence parallelism. Some dimensions of a model are cut into pieces, and each rank of
- * a group has consecutive ones. A sum over such a dimension is a sum of each piece, and the tree of
- * num/sumtree.h over the pieces, on whichever ranks they are.
+ * a group has consecutive ones. A sum over such a dimension is computed for each piece, and the
+ * tree of num/sumtree.h adds up the pieces, whichever ranks have them.
  *
  * With sequence parallelism the tokens of each sequence are cut as well, and a rank has those of
  * its pieces wherever a row is processed alone: in norms and in the residual stream. Its rows are

@@ -14,7 +14,6 @@ struct tr_exact {
 };
 /* Adds x. */
 void tr_exact_add(struct tr_exact *sum, float x);
-
 /* Carries, so that each limb but the last is in [0, 2^32). The value does not change. */
 void tr_exact_carry(struct tr_exact *sum);
 /* Returns the value, rounded once, to nearest even. NaN if an infinity or a NaN was added. */

@@ -14,7 +14,6 @@ struct tr_rows {
 	const int32_t *target;          /* [n] */
 	const float *weight;            /* [n], of a token's loss; 0: it is masked */
 	const int32_t *position;        /* [n], in its sequence */
-
 	float *const *grad;             /* [seqs], the gradient buffer of the sequence's leaf */
 };
 /* Returns how many tokens are in these pieces, if the tokens of each sequence are cut into them. */
