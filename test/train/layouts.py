@@ -9,8 +9,8 @@ import filecmp
 import json
 import os
 import random
-import struct
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
