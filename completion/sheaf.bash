@@ -29,8 +29,11 @@ _sheaf()
 		return
 	fi
 	case $before in
-	--family|--as)
+	--family)
 		COMPREPLY=($(compgen -W 'model master_weights optimizer ema ranks' -- "$word"))
+		return ;;
+	--as)
+		COMPREPLY=($(compgen -W 'model master_weights optimizer ema' -- "$word"))
 		return ;;
 	--dtype)
 		COMPREPLY=($(compgen -W 'F32 F16 BF16 F64 F8_E4M3 F8_E5M2' -- "$word"))

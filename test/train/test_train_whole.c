@@ -80,10 +80,14 @@ static void *train(void *arg)
 }
 
 /* Trains on n threads, with further options of rank 0 and of the others. Returns the result of
- * rank 0, which all must have. */
+ * rank 0, which all must have.
+ * fail_at  the exchange of rank fail_at mod n that fails; 0: none */
 static int train_with(int n, const char *run, const char *steps, const char *flags,
-		      const char *others, struct tr_hub *hub, struct rank *rank)
+		      const char *others, int fail_at, struct rank *rank)
 {
+	struct tr_hub *hub = tr_hub_new(n);
+
+	tr_hub_fail_at(hub, fail_at % n, fail_at);
 	memset(rank, 0, (size_t)n * sizeof(*rank));
 	for (int i = 0; i < n; i++) {
 		tr_ranks_hub(&rank[i].g, hub, i, 20000);
@@ -94,33 +98,35 @@ static int train_with(int n, const char *run, const char *steps, const char *fla
 	}
 	for (int i = 0; i < n; i++)
 		pthread_join(rank[i].thread, NULL);
+	tr_hub_free(hub);
 	for (int i = 1; i < n; i++)
 		CHECK_INT(rank[i].rc, rank[0].rc);
 	return rank[0].rc;
 }
 
+/* Trains in a group of n, which must succeed. */
+static void train_on(int n, const char *run, const char *steps, const char *flags)
+{
+	struct rank rank[RANKS_MAX];
+
+	CHECK_RC(train_with(n, run, steps, flags, flags, 0, rank), 0, &rank[0].err);
+}
+
 /* Trains in a group of n. The training must fail with that code and a message with those words. */
 static void train_fails(int n, const char *run, const char *flags, int code, const char *words)
 {
-	struct tr_hub *hub = tr_hub_new(n);
 	struct rank rank[RANKS_MAX];
 
-	CHECK_RC(train_with(n, run, "4", flags, flags, hub, rank), code, &rank[0].err);
+	CHECK_RC(train_with(n, run, "4", flags, flags, 0, rank), code, &rank[0].err);
 	if (!strstr(rank[0].err.msg, words))
 		print_error("%s\n", rank[0].err.msg);
 	CHECK(strstr(rank[0].err.msg, words) != NULL);
-	tr_hub_free(hub);
 }
 
 /* Makes a run with checkpoints 1 and 2. */
 static void train_two(const char *run)
 {
-	struct tr_hub *hub = tr_hub_new(2);
-	struct rank rank[RANKS];
-
-	CHECK_RC(train_with(2, run, "2", "save-every: 1", "save-every: 1", hub, rank), 0,
-		 &rank[0].err);
-	tr_hub_free(hub);
+	train_on(2, run, "2", "save-every: 1");
 }
 
 static size_t read_whole(const char *path, char *to, size_t n)
@@ -159,12 +165,7 @@ static size_t read_tensors(const char *checkpoint, char *to, size_t n)
 
 static void train_layout(int i, const char *run, const char *steps)
 {
-	struct tr_hub *hub = tr_hub_new(layout[i].ranks);
-	struct rank rank[RANKS_MAX];
-
-	CHECK_RC(train_with(layout[i].ranks, run, steps, layout[i].flags, layout[i].flags, hub,
-			    rank), 0, &rank[0].err);
-	tr_hub_free(hub);
+	train_on(layout[i].ranks, run, steps, layout[i].flags);
 }
 
 TEST(ranks_that_are_threads_save_the_files_of_one_rank)
@@ -305,14 +306,11 @@ TEST(evaluations_change_no_weight)
 {
 	static const char flags[] = "eval-data: whole/data\neval-every: 1\n";
 	static char a[1 << 18], b[1 << 18];
-	struct tr_hub *hub = tr_hub_new(2);
-	struct rank rank[RANKS_MAX];
 	size_t n;
 
 	prepare();
 	train_layout(0, "whole/plain", "3");
-	CHECK_RC(train_with(2, "whole/run", "3", flags, flags, hub, rank), 0, &rank[0].err);
-	tr_hub_free(hub);
+	train_on(2, "whole/run", "3", flags);
 	n = read_tensors("whole/plain/checkpoint-3", a, sizeof(a));
 	CHECK(n > 50000 && read_tensors("whole/run/checkpoint-3", b, sizeof(b)) == n);
 	CHECK(memcmp(a, b, n) == 0);
@@ -346,14 +344,12 @@ TEST(ranks_with_different_options_do_not_train)
 
 	prepare();
 	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
-		struct tr_hub *hub = tr_hub_new(RANKS);
 		struct rank rank[RANKS];
 
-		CHECK_RC(train_with(RANKS, "whole/run", "2", "", others[i], hub, rank), TR_EINVAL,
+		CHECK_RC(train_with(RANKS, "whole/run", "2", "", others[i], 0, rank), TR_EINVAL,
 			 &rank[0].err);
 		CHECK(strstr(rank[0].err.msg, "different options") != NULL);
 		CHECK_INT(access("whole/run", F_OK), -1);
-		tr_hub_free(hub);
 	}
 	rmtree("whole");
 }
@@ -371,10 +367,6 @@ TEST(a_run_that_cannot_be_saved_to_is_refused_before_the_training)
 
 TEST(a_run_is_the_same_one_by_every_path_and_another_is_not_rewound)
 {
-	struct tr_hub *hub;
-	struct rank rank[RANKS];
-	static const char again[] = "{resume: ./whole//run@1, rewind: true}";
-
 	prepare();
 	train_two("whole/run");
 	train_two("whole/other");
@@ -382,9 +374,7 @@ TEST(a_run_is_the_same_one_by_every_path_and_another_is_not_rewound)
 		    "another run");
 	CHECK_INT(access("whole/run/checkpoint-2", F_OK), 0);
 	CHECK_INT(access("whole/other/checkpoint-2", F_OK), 0);
-	hub = tr_hub_new(2);
-	CHECK_RC(train_with(2, "whole/run", "3", again, again, hub, rank), 0, &rank[0].err);
-	tr_hub_free(hub);
+	train_on(2, "whole/run", "3", "{resume: ./whole//run@1, rewind: true}");
 	CHECK_INT(access("whole/run/checkpoint-2", F_OK), -1);
 	CHECK_INT(access("whole/run/checkpoint-3", F_OK), 0);
 	rmtree("whole");
@@ -429,15 +419,9 @@ TEST(a_save_in_flight_is_completed_when_a_later_step_fails)
 
 TEST(no_step_goes_past_the_last_epoch)
 {
-	static const char flags[] = "{epochs: 3, batch: 402}";
-	struct rank rank[RANKS];
-	struct tr_hub *hub;
-
 	prepare();                      /* 223 samples */
 	train_fails(2, "whole/none", "{epochs: 1, batch: 240}", TR_EINVAL, "there is no step");
-	hub = tr_hub_new(2);
-	CHECK_RC(train_with(2, "whole/run", "4", flags, flags, hub, rank), 0, &rank[0].err);
-	tr_hub_free(hub);
+	train_on(2, "whole/run", "4", "{epochs: 3, batch: 402}");
 	CHECK_INT(access("whole/run/checkpoint-1", F_OK), 0);
 	CHECK_INT(access("whole/run/checkpoint-2", F_OK), -1);
 	rmtree("whole");
@@ -446,8 +430,6 @@ TEST(no_step_goes_past_the_last_epoch)
 TEST(a_resume_notices_other_data_and_another_model)
 {
 	static const char elsewhere[] = "resume: whole/run@2";
-	struct rank rank[RANKS];
-	struct tr_hub *hub;
 	struct tr_tokenfile tokens;
 	struct tr_error err;
 	char text[sizeof(model) + 40];
@@ -469,10 +451,7 @@ TEST(a_resume_notices_other_data_and_another_model)
 	close(fd);
 	tr_tokenfile_close(&tokens);
 	train_fails(2, "whole/run", "", TR_EINVAL, "is not the data of whole/run@2");
-	hub = tr_hub_new(2);
-	CHECK_RC(train_with(2, "whole/other", "3", elsewhere, elsewhere, hub, rank), 0,
-		 &rank[0].err);
-	tr_hub_free(hub);
+	train_on(2, "whole/other", "3", elsewhere);
 	rmtree("whole");
 }
 
@@ -562,15 +541,12 @@ static int lose(int ranks, const char *flags)
 	int lost = 0;
 
 	for (int nth = 1 + t_from(T_STRIDE); nth < 800; nth += T_STRIDE) {
-		struct tr_hub *hub = tr_hub_new(ranks);
 		struct rank rank[RANKS_MAX];
 		char run[30];
 		int rc;
 
 		snprintf(run, sizeof(run), "whole/run%d-%d", ranks, nth);
-		tr_hub_fail_at(hub, nth % ranks, nth);
-		rc = train_with(ranks, run, "3", flags, flags, hub, rank);
-		tr_hub_free(hub);
+		rc = train_with(ranks, run, "3", flags, flags, nth, rank);
 		if (rc == 0)
 			break;
 		CHECK_INT(rc, TR_ELOST);
