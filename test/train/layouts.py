@@ -30,7 +30,7 @@ warmup: 3
 save-every: 2
 data: %s
 """
-# What all layouts of t0 compute: little divides its sizes, and a third of the targets is masked.
+# What all layouts of t0 compute. Few numbers divide its sizes. A third of the targets is masked.
 WALK_STEPS, WALK_HALF = 20, 10
 WALK = """model: train/models/t0.json
 seq: 37
@@ -75,7 +75,7 @@ class World:
         return train(self.program, self.mpirun, ranks, self.config, "--run", self.run(run), *args)
 
     def walk(self, layouts):
-        """Trains in these layouts, in one job. By name, what each has done."""
+        """Trains in these layouts, in one MPI job. Returns the Job of each, by name."""
         args = [self.mpirun] + MPI_ARGS + ["-n", str(WALK_RANKS), self.walker,
                                            self.run("walk.yaml"), self.at]
         args += ["%s:%d:{%s}" % layout for layout in layouts]
@@ -203,7 +203,7 @@ def checkpoints(w, a, b):
 
 
 def resumes(w):
-    """By mpirun for each, and in the run itself."""
+    """Each job has an mpirun of its own, and resumes in its own run."""
     one = w.train(1, "one12")
     want = one.trace()
     w.claims.check(one.status == 0 and len(want) == STEPS and

@@ -291,7 +291,8 @@ static int64_t memory_of(int n, int sp, int64_t seqs, int64_t *weights)
 	return allocated;
 }
 
-/* Of a token, layer by layer: the inputs of the two norms and their roots, which sp cuts. */
+/* `more` is the memory that one more token needs: on one rank, on one of four, and on one of four
+ * with sp, which cuts the inputs of the two norms of a layer and their roots. */
 TEST(a_rank_has_its_shard_of_the_weights_and_with_sp_of_the_activations)
 {
 	int64_t one, four, w1, w4, more[3];

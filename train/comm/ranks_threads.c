@@ -18,14 +18,15 @@ struct seat {
 	int rank;
 	struct seat *all;               /* of the same thread in the hub of all ranks */
 	const struct tr_piece *out;     /* valid between the two meetings of an exchange */
-	int fail_at;                    /* of the seat in the hub of all ranks, as the next one */
+	int fail_at;                    /* this and the next are used in that seat only */
 	int exchanges;
 };
 struct tr_hub {
 	struct tr_hub *all;             /* the hub of all ranks, which may be this one */
-	struct tr_hub *subs;            /* of the hub of all ranks; guarded by lock */
-	struct tr_hub *next;            /* in that list */
-	pthread_mutex_t lock;           /* of the hub of all ranks, as the condition and `broken` */
+	struct tr_hub *next;            /* in the list `subs` */
+	/* These four are used in the hub of all ranks only. */
+	struct tr_hub *subs;            /* hubs of sub-groups; guarded by lock */
+	pthread_mutex_t lock;
 	pthread_cond_t met;
 	int broken;                     /* rank + 1 of the first that failed; guarded by lock */
 	int n;

@@ -115,7 +115,7 @@ struct tr_backend {
 
 	int64_t gemm_ns;                /* time in products, since the caller set it to 0 */
 	const struct tr_isa *isa;       /* the kernels of the CPU */
-	void *own;                      /* of the kind of device */
+	void *own;                      /* what this kind of device needs */
 };
 /* Makes the back end of one core. */
 int tr_backend_cpu(struct tr_backend **be, const struct tr_isa *isa, struct tr_error *err);

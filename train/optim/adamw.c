@@ -11,8 +11,8 @@ int tr_gradient_norm(const struct tr_registry *reg, const struct tr_isa *isa,
 		     const struct tr_mesh *mesh, const float *grad, double *norm,
 		     struct tr_error *err)
 {
-	/* The ranks of dp share the items. Parameters that all ranks of tp have are at the end, and
-	 * count on the first of them. */
+	/* The ranks of dp share the items. Parameters of which each rank of tp has all are at the
+	 * end, and count on the first rank of tp only. */
 	int64_t items = reg->pieces.from ? reg->norms : reg->weights;
 	int64_t from = tr_cut(items, mesh->dp.n, mesh->dp.rank), sum[2] = { 0, 0 };
 	int64_t to = tr_cut(items, mesh->dp.n, mesh->dp.rank + 1);

@@ -252,7 +252,8 @@ static int check_data(struct loop *l, struct tr_error *err)
 	return rc;
 }
 
-/* Sets the weights and the position in the training, from the checkpoint or to begin with. */
+/* Sets the weights and the position in the training: those of the checkpoint, or those with which a
+ * training begins. */
 static int fill(struct loop *l, struct tr_error *err)
 {
 	int rc = tr_store_describe(l->store, &l->t, err);
