@@ -14,11 +14,12 @@ static int answer(const struct cli_args *a, const char *run, const struct sheaf_
 	char size[32];
 
 	if (a->json)
-		cli_line(json_pack("{s:o,s:I,s:I,s:I,s:I,s:I,s:I,s:f}", "to", cli_str(run), "step",
-		                   (json_int_t)r->step, "files", (json_int_t)r->files, "tensors",
-		                   (json_int_t)r->loaded, "bytes", (json_int_t)r->bytes, "written",
-		                   (json_int_t)r->held, "notes_left_out", (json_int_t)r->ignored,
-		                   "seconds", seconds));
+		cli_line(json_pack("{s:o,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:f}", "to", cli_str(run),
+		                   "step", (json_int_t)r->step, "files", (json_int_t)r->files,
+		                   "tensors", (json_int_t)r->loaded, "bytes",
+		                   (json_int_t)r->bytes, "written", (json_int_t)r->held,
+		                   "notes_left_out", (json_int_t)r->ignored, "files_left_out",
+		                   (json_int_t)r->unexpected, "seconds", seconds));
 	else if (isatty(STDOUT_FILENO))
 		printf("step %lld: %llu tensors, %s, in %llu files; read back and found equal\n",
 		       (long long)r->step, (unsigned long long)r->loaded, wl_size(size, r->bytes),
@@ -26,6 +27,9 @@ static int answer(const struct cli_args *a, const char *run, const struct sheaf_
 	if (r->ignored)
 		fprintf(stderr, "sheaf: values of the source that are no notes of the step, for "
 		        "their names or lengths: %llu\n", (unsigned long long)r->ignored);
+	if (r->unexpected)
+		fprintf(stderr, "sheaf: attached files of the source that the step does not have, "
+		        "for their names or sizes: %llu\n", (unsigned long long)r->unexpected);
 	return 0;
 }
 
@@ -112,7 +116,7 @@ const struct cli_verb cli_import = {
 		"was killed, run it again: finished files are compared with SRC, and written\n"
 		"again only if they differ.\n\n"
 		"With --json one line: {to, step, files, tensors, bytes, written,\n"
-		"notes_left_out, seconds}.",
+		"notes_left_out, files_left_out, seconds}.",
 	.exits = "  0  RUN has the step\n  1  SRC is damaged, has no such tensors, or RUN has a "
 		 "step of that number\n  2  no such checkpoint, wrong arguments, RUN is locked, or "
 		 "a disk failed",

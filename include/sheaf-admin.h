@@ -366,8 +366,9 @@ struct sheaf_import {
  * how     the options; NULL: defaults. dtype, as and prefix need a source with one family, or
  *         how->family.
  * report  receives files, loaded (the number of tensors), bytes, step (the number of the new
- *         checkpoint), ignored (how many notes of the source the new checkpoint cannot have), and
- *         held, the number of bytes that this call wrote. May be NULL.
+ *         checkpoint), ignored (how many notes of the source the new checkpoint cannot have),
+ *         unexpected (how many attached files were left out), and held, the number of bytes that
+ *         this call wrote. May be NULL.
  * EEXIST: the run has a checkpoint of that number which is not marked bad.
  * ELAYOUT: the source has no such family, or no tensor whose name begins with how->prefix.
  * ECORRUPT: the source is damaged.

@@ -56,8 +56,12 @@ static int copy_open(struct shf_export_beside *b, int in, const char *path, cons
 	bool reading = true;
 	int out, closed, rc = shf_sys_fstat(b->sys, in, &was);
 
-	if (rc >= 0 && (was.type != SHF_T_FILE || !is_attachable(b, name, was.bytes)))
+	if (rc >= 0 && was.type != SHF_T_FILE)
 		return 0;
+	if (rc >= 0 && !is_attachable(b, name, was.bytes)) {
+		b->left_out++;
+		return 0;
+	}
 	if (rc >= 0) {
 		reading = false;
 		rc = out = shf_sys_open(b->sys, b->dir, name, SHF_O_WRITE | SHF_O_CREATE |
@@ -85,7 +89,8 @@ static int copy_open(struct shf_export_beside *b, int in, const char *path, cons
 }
 
 /* Copies a file of the directory `from` in pieces, and fills in *m. The file may be a symbolic
- * link, as in the cache of the Hugging Face hub. Does nothing if there is no file of that name. */
+ * link, as in the cache of the Hugging Face hub. Does nothing if there is no file of that name, and
+ * counts it if it is left out: m->name is NULL then. */
 static int copy_beside(struct shf_export_beside *b, int from, const char *path, const char *name,
                        struct shf_mf_file *m, struct sheaf_error *err)
 {
@@ -112,12 +117,15 @@ static int put_attached(struct shf_export_beside *b, struct sheaf_checkpoint *st
 
 	for (size_t i = 0; i < step->plain_n && rc == 0; i++) {
 		const struct shf_mf_file *want = &step->plain[i];
+		uint64_t left_out = b->left_out;
 		struct shf_mf_file m;
 
 		if (!shf_attached_is_valid(want->name) || strcmp(want->name, SHF_EXPORT_MARK) == 0
 		    || (shf_rank_file_is(want->name) && !b->rank_files))
 			continue;
 		rc = copy_beside(b, step->dir, step->path, want->name, &m, err);
+		if (b->left_out > left_out)
+			continue;
 		if (rc == 0 && !m.name)
 			rc = shf_fail(err, SHEAF_ECORRUPT, "%s/%s: missing, or not a file",
 			              step->path, want->name);

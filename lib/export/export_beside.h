@@ -13,6 +13,7 @@ struct shf_export_beside {
 	 * this step are left out. NULL: the directory is no step. */
 	const struct shf_layout *step;
 	bool rank_files;                /* the opaque bytes of ranks are copied, too */
+	uint64_t left_out;              /* how many files were left out because of `step` */
 	struct shf_arena arena;         /* of the names in `copied` */
 	struct shf_buf copied;          /* owned; struct shf_mf_file of each file, with its CRC */
 };

@@ -91,8 +91,9 @@ static bool is_planned_file(const struct shf_layout *l, uint32_t family, const c
 	return false;
 }
 
-/* Removes from a folder of the stage all but the files of a family. dir, family: the folder of that
- * family. top: the stage itself, in which the folders of families stay, too. */
+/* Removes from the folder `dir` of the stage everything but the files of the plan that belong to
+ * this family (-1: of none). top: the folder is the stage itself, in which the folders of families
+ * stay, too. */
 static int sweep_folder(struct shf_import *m, int dir, int64_t family, bool top,
                         struct sheaf_error *err)
 {
@@ -203,6 +204,7 @@ int shf_step_import(struct sheaf_checkpoint *step, const char *path,
 		report->files = out->files_n;
 		report->loaded = out->tensors_n;
 		report->ignored = step->manifest.notes_n - m.manifest.notes_n;
+		report->unexpected = m.beside.left_out;
 		for (size_t i = 0; i < out->families_n; i++)
 			report->bytes += out->families[i].bytes;
 	}

@@ -34,7 +34,8 @@ struct shf_import {
 /* Writes the step into the run at `path`, which is created if it does not exist. report (may be
  * NULL) gets files, tensors, bytes and the number of the step. report->held becomes the number of
  * bytes that this call wrote: without the files that an earlier import finished. report->ignored
- * becomes the number of notes of the source that the step cannot have. [local] */
+ * becomes the number of notes of the source that the step cannot have, and report->unexpected that
+ * of the attached files. [local] */
 int shf_step_import(struct sheaf_checkpoint *step, const char *path,
                     const struct shf_import_opts *opts, struct sheaf_report *report,
                     struct sheaf_error *err);

@@ -20,7 +20,8 @@ result $? 'and no run is made'
 
 t 0 'a file of torch.save is imported' "$SHEAF" import f/training.pt run --json
 json 'in an object' 'len(o) == 1 and keys(o[0], "to step files tensors bytes written " \
-	"notes_left_out seconds") and o[0]["files"] == 1 and o[0]["written"] > o[0]["bytes"] > 0'
+	"notes_left_out files_left_out seconds") and \
+	o[0]["files"] == 1 and o[0]["written"] > o[0]["bytes"] > 0'
 json 'as the step that it says' 'o[0]["step"] == 12'
 t 0 'it has all values of the file' "$SHEAF" diff f/training.pt run@12
 t 0 'and every block has its checksum' "$SHEAF" verify run@12
@@ -36,9 +37,18 @@ cp -r f/dcp-mesh mesh && echo '{}' >mesh/config.json && echo x >mesh/thesis.txt
 t 0 'a directory of DCP is imported, in many files' \
 	"$SHEAF" import mesh run@200 --max-shard-size 600 --mem 1
 t 0 'with what it holds' "$SHEAF" diff mesh run@200
+! grep -q 'attached files' "$T/err"
+result $? 'and without a word of files'
 [ -f run/checkpoint-200/config.json ] && [ ! -e run/checkpoint-200/thesis.txt ]
 result $? 'and with its configuration, but not what happens to lie there'
 t 0 'the step is whole' "$SHEAF" verify run@200
+truncate -s 65M mesh/tokenizer.json
+t 0 'a file that is too large for a step' "$SHEAF" import mesh run@201 --json
+json 'is counted' 'o[0]["files_left_out"] == 1'
+has 'and said to be left out' err 'does not have, for their names or sizes: 1'
+[ ! -e run/checkpoint-201/tokenizer.json ]
+result $? 'and is not there'
+rm mesh/tokenizer.json
 t 0 'a Hugging Face directory' "$SHEAF" convert mesh hf
 t 0 'has no number, and becomes step 0' "$SHEAF" import hf run --dtype BF16 --json
 json 'of the run' 'o[0]["step"] == 0'

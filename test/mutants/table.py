@@ -2085,6 +2085,9 @@ bug("import_digest_not_shifted", "the digest of a tensor of several chunks is th
     "shf_crc64_shift(shf_crc64_raw(0, bytes, some), rest - some)",
     "shf_crc64_shift(shf_crc64_raw(0, bytes, some), MUTANT ? 0 : rest - some)",
     IMPORT + "files_of_several_chunks")
+bug("import_left_out_unsaid", "a file that is not attached to an imported step is not counted",
+    "export/export_beside.c:copy_open", "b->left_out++;", "b->left_out += !MUTANT;",
+    IMPORT + "a_file_that_cannot_be_attached")
 bug("import_keeps_others", "what else lies in the stage of an import becomes part of the step",
     "import/import_step.c:sweep_stage", "sweep_folder(m, m->stage.dir, top, true, err)",
     "MUTANT ? 0 : sweep_folder(m, m->stage.dir, top, true, err)",

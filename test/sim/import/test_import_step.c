@@ -302,6 +302,35 @@ TEST(a_checkpoint_of_torch_is_imported_from_its_boxes)
 	simdisk_free(disk);
 }
 
+/* A name of a family is also that of its folder. */
+TEST(a_file_that_cannot_be_attached_to_the_step_is_left_out_and_counted)
+{
+	struct simdisk *disk = saved();
+	struct import e;
+
+	CHECK_INT(simdisk_copy(disk, FROM, "hf"), 0);
+	CHECK_INT(simdisk_remove(disk, "hf/sheaf.json"), 0);
+	CHECK_INT(simdisk_remove(disk, "hf/sheaf.sums"), 0);
+	CHECK_INT(simdisk_put(disk, "hf/extra", "x", 1), 0);
+	opts.how.family = "model";
+	opts.number = 1;
+	e = import_by(disk, process(disk), "hf");
+	CHECK_RC(e.rc, 0, &e.err);
+	CHECK_INT(e.report.unexpected, 0);
+	CHECK(is_same_file(disk, "hf", "run/checkpoint-1", "extra"));
+	opts.how.as = "extra";
+	for (opts.number = 2; opts.number < 4; opts.number++) {
+		e = import_by(disk, process(disk), opts.number == 2 ? "hf" : "run/checkpoint-1");
+		CHECK_RC(e.rc, 0, &e.err);
+		CHECK_INT(e.report.unexpected, 1);
+	}
+	opts.how.family = opts.how.as = NULL;
+	opts.number = -1;
+	is_verified(disk, "run/checkpoint-2");
+	is_verified(disk, "run/checkpoint-3");
+	simdisk_free(disk);
+}
+
 static struct changing {        /* a file of the source that another process changes */
 	struct simdisk *disk;
 	const char *path;
