@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whether the pieces of a tensor tile it. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include "cover_cells.h"
@@ -24,6 +25,34 @@ static int count_cells(struct shf_arena *arena, const struct shf_foreign_tensor 
 	return shf_cells(arena, &inside, boxes, n, cells, cells_n) < 0 ? SHEAF_ENOMEM : 0;
 }
 
+/* Returns how many items a box has, or UINT64_MAX if they are more than 64 bits can count. */
+static uint64_t items_in(const int64_t *count, int32_t n)
+{
+	uint64_t items = 1;
+
+	for (int i = 0; i < n; i++)
+		if (!shf_mul64(&items, items, (uint64_t)count[i]))
+			return UINT64_MAX;
+	return items;
+}
+
+/* Returns whether the n pieces from p on have more items than the tensor. Boxes that overlap can
+ * have so many cells that these are not to be counted. */
+static bool is_too_much(const struct shf_foreign_tensor *x, const struct shf_foreign_piece *p,
+                        size_t n, char why[300])
+{
+	uint64_t whole = items_in(x->dims, x->ndim), sum = 0;
+
+	for (size_t i = 0; i < n; i++)
+		if (!shf_add64(&sum, sum, items_in(p[i].count, x->ndim)))
+			sum = UINT64_MAX;
+	if (sum <= whole)
+		return false;
+	snprintf(why, 300, "has %" PRIu64 " items, but its chunks have %" PRIu64 " together, so "
+	         "some item is in several chunks", whole, sum);
+	return true;
+}
+
 int shf_foreign_cover(const struct shf_foreign *f, const struct shf_foreign_tensor *x, size_t n,
                       char why[300])
 {
@@ -45,6 +74,8 @@ int shf_foreign_cover(const struct shf_foreign *f, const struct shf_foreign_tens
 		         "read");
 		return 1;
 	}
+	if (is_too_much(x, p, n, why))
+		return 1;
 	rc = count_cells(&arena, x, p, n, &cells, &cells_n);
 	for (size_t i = 0; rc == 0 && i < cells_n; i++) {
 		if (cells[i].set_n == 1)

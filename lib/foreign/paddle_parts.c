@@ -115,6 +115,32 @@ static uint64_t items_of(int32_t ndim, const int64_t *dims)
 	return n;
 }
 
+int shf_pd_parts_add_st(struct shf_pd_parts *p, const struct shf_pd_part *like,
+                        const struct shf_st_tensor *t, const char *of, uint64_t payload,
+                        struct sheaf_error *err)
+{
+	int64_t *dims = shf_foreign_numbers(p->f, (size_t)t->ndim);
+	struct join j = { p, err };
+	struct shf_pd_part part = *like;
+
+	if (!dims || !of)
+		return join_no_memory(&j);
+	if (t->ndim > SHEAF_DIMS_MAX || shf_dtype(t->dtype)->bits < 8)
+		return shf_fail(err, SHEAF_EFORMAT, "%s: tensor %.*s has more than 8 dimensions, "
+		                "or a type of less than a byte",
+		                shf_foreign_file(p->f, part.file)->where, shf_name_show(t->name),
+		                t->name);
+	memcpy(dims, t->shape, (size_t)t->ndim * sizeof(*dims));
+	part.name = t->name;
+	part.of = of;
+	part.dtype = t->dtype == SHEAF_U16 ? SHEAF_BF16 : t->dtype;
+	part.ndim = t->ndim;
+	part.dims = dims;
+	part.at = payload + t->off;
+	shf_buf_add(&p->parts, &part, sizeof(part));
+	return p->parts.oom ? join_no_memory(&j) : 0;
+}
+
 /* ---- making tensors of them ---- */
 
 static int join_add(struct join *j, const struct shf_pd_part *t, const int64_t *dims, int32_t ndim,

@@ -9,15 +9,14 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include "dtype.h"
 #include "err.h"
 #include "paddle_facts.h"
 #include "paddle_meta.h"
 #include "paddle_tensor.h"
-#include "valid.h"
 
 #define META "model_meta.json"
 #define META_MAX (UINT64_C(1) << 30)
+#define STATES_MAX 16           /* most arrays of a file for each parameter, on average */
 #define MASTER "_fp32_master_0_"        /* in the name of the state of a 16-bit parameter */
 
 static int is_sharding(const struct shf_sys *sys, int dir, const char *path, const char **why,
@@ -39,6 +38,9 @@ struct sharding {
 	const char *family;             /* of the present file */
 	struct shf_pd_rank rank;
 	uint32_t file;
+	uint64_t left;                  /* how many parts the present file may still have: many keys
+	                                 * may have one array, and many parameters one name at run
+	                                 * time */
 	uint64_t unknown;               /* states whose parameter is not known */
 };
 
@@ -86,6 +88,11 @@ static int add_for_each(struct sharding *s, const char *family, const struct shf
 {
 	int rc = 0;
 
+	if (n > s->left)
+		return shf_fail(s->err, SHEAF_EFORMAT, "%s: has more than %d arrays for each "
+		                "parameter of " META, shf_foreign_file(s->f, s->file)->where,
+		                STATES_MAX);
+	s->left -= n;
 	for (size_t i = 0; i < n && rc == 0; i++) {
 		struct shf_buf text = SHF_BUF_INIT;
 		char *name;
@@ -136,32 +143,28 @@ static int add_master(struct sharding *s, const char *family, const struct shf_p
 	return add_by_name(s, family, key, a);
 }
 
-/* Adds the arrays of a dictionary. masters: it has master weights, by their names at run time. */
+/* Adds the arrays of a dictionary; NULL: there is none. masters: they are master weights, by their
+ * names at run time. */
 static int add_arrays(struct sharding *s, const struct shf_pk *v, bool masters)
 {
 	bool optimizer = strcmp(s->family, "optimizer") == 0;
 	const char *family = masters && optimizer ? "master_weights" : s->family;
 	int rc = 0;
 
-	for (uint32_t i = 0; v->kind == SHF_PK_DICT && i < v->n && rc == 0; i++) {
+	for (uint32_t i = 0; v && v->kind == SHF_PK_DICT && i < v->n && rc == 0; i++) {
 		const struct shf_pk *key = v->u.a[2 * i];
 		struct shf_numpy_array a;
+		enum shf_tensor_kind kind;
 		const char *why = NULL;
 
 		if (key->kind != SHF_PK_STR)
 			continue;
-		switch (shf_paddle_tensor_of(&a, v->u.a[2 * i + 1], &why)) {
-		case SHF_TENSOR_UNREAD:
+		kind = shf_paddle_tensor_of(&a, v->u.a[2 * i + 1], &why);
+		if (kind == SHF_TENSOR_UNREAD)
 			rc = shf_foreign_note(s->f, s->err, key->u.s, key->n, "%s", why);
-			break;
-		case SHF_TENSOR_READ:
+		else if (kind == SHF_TENSOR_READ)
 			rc = masters ? add_master(s, family, key, &a)
 			     : optimizer ? add_state(s, key, &a) : add_by_name(s, family, key, &a);
-			break;
-		default:
-			if (!masters && shf_pk_text_is(key, "master_weights"))
-				rc = add_arrays(s, v->u.a[2 * i + 1], true);
-		}
 	}
 	return rc;
 }
@@ -180,8 +183,11 @@ static int sharding_file(struct sharding *s, const char *name)
 	rc = shf_paddle_read(&p, &r, s->err);
 	if (rc == 0 && p.root->kind != SHF_PK_DICT)
 		rc = shf_fail(s->err, SHEAF_EFORMAT, "%s: is not a dictionary of tensors", r.where);
+	s->left = STATES_MAX * (uint64_t)(s->meta.names.len / sizeof(struct shf_pd_name));
 	if (rc == 0)
 		rc = add_arrays(s, p.root, false);
+	if (rc == 0)
+		rc = add_arrays(s, shf_pk_get(p.root, "master_weights"), true);
 	shf_pickle_release(&p);
 	shf_foreign_region_end(s->f, s->file);
 	return rc;
@@ -191,26 +197,13 @@ static int sharding_file(struct sharding *s, const char *name)
  * made from their masters. */
 static int sharding_st(struct sharding *s, const char *name)
 {
+	struct shf_pd_part like = { .family = s->family, .rank = s->rank };
 	struct shf_st st;
-	int rc = shf_foreign_st_read(s->f, name, &s->file, &st, s->err);
+	int rc = shf_foreign_st_read(s->f, name, &like.file, &st, s->err);
 
-	for (size_t i = 0; rc == 0 && i < st.n; i++) {
-		const struct shf_st_tensor *t = &st.tensors[i];
-		int64_t *dims = shf_foreign_numbers(s->f, (size_t)t->ndim);
-		struct shf_pd_part part = { .name = t->name, .of = t->name, .family = "model",
-			.rank = s->rank, .file = s->file, .at = st.header_bytes + t->off,
-			.dtype = t->dtype == SHEAF_U16 ? SHEAF_BF16 : t->dtype, .ndim = t->ndim,
-			.dims = dims };
-
-		if (!dims)
-			return sharding_no_memory(s);
-		if (t->ndim > SHEAF_DIMS_MAX || shf_dtype(t->dtype)->bits < 8)
-			return shf_fail(s->err, SHEAF_EFORMAT, "%s/%s: tensor %.*s has more than 8 "
-			                "dimensions, or a type of less than a byte", s->f->path,
-			                name, shf_name_show(t->name), t->name);
-		memcpy(dims, t->shape, (size_t)t->ndim * sizeof(*dims));
-		shf_buf_add(&s->parts.parts, &part, sizeof(part));
-	}
+	for (size_t i = 0; rc == 0 && i < st.n; i++)
+		rc = shf_pd_parts_add_st(&s->parts, &like, &st.tensors[i], st.tensors[i].name,
+		                         st.header_bytes, s->err);
 	return rc;
 }
 

@@ -322,7 +322,7 @@ static int check_listed(struct unified *u)
 
 /* ---- files of ranks ---- */
 
-/* Returns the parameter to which <parameter>/moment1_0 belongs. */
+/* Returns the parameter to which <parameter>/moment1_0 belongs; NULL: no memory. */
 static const char *owner_of(struct shf_arena *arena, const char *name)
 {
 	const char *slash = strrchr(name, '/');
@@ -333,27 +333,14 @@ static const char *owner_of(struct shf_arena *arena, const char *name)
 /* Adds the tensors of a file that one rank wrote as parts. */
 static int unified_rank_file(struct unified *u, const char *name, const struct shf_pd_rank *rank)
 {
+	struct shf_pd_part like = { .family = u->family, .rank = *rank };
 	struct shf_st st;
-	uint32_t file;
-	int rc = shf_foreign_st_read(u->f, name, &file, &st, u->err);
+	int rc = shf_foreign_st_read(u->f, name, &like.file, &st, u->err);
 
-	for (size_t i = 0; rc == 0 && i < st.n; i++) {
-		const struct shf_st_tensor *t = &st.tensors[i];
-		int64_t *dims = shf_foreign_numbers(u->f, (size_t)t->ndim);
-		struct shf_pd_part part = { .name = t->name, .family = u->family, .rank = *rank,
-			.dtype = t->dtype == SHEAF_U16 ? SHEAF_BF16 : t->dtype, .ndim = t->ndim,
-			.dims = dims, .file = file, .at = st.header_bytes + t->off };
-
-		part.of = owner_of(&u->f->arena, t->name);
-		if (!dims || !part.of)
-			return unified_no_memory(u);
-		if (t->ndim > SHEAF_DIMS_MAX || shf_dtype(t->dtype)->bits < 8)
-			return shf_fail(u->err, SHEAF_EFORMAT, "%s/%s: tensor %.*s has more than 8 "
-			                "dimensions, or a type of less than a byte", u->f->path,
-			                name, shf_name_show(t->name), t->name);
-		memcpy(dims, t->shape, (size_t)t->ndim * sizeof(*dims));
-		shf_buf_add(&u->parts.parts, &part, sizeof(part));
-	}
+	for (size_t i = 0; rc == 0 && i < st.n; i++)
+		rc = shf_pd_parts_add_st(&u->parts, &like, &st.tensors[i],
+		                         owner_of(&u->f->arena, st.tensors[i].name),
+		                         st.header_bytes, u->err);
 	return rc;
 }
 

@@ -297,7 +297,8 @@ TEST(metadata_that_do_not_fit_their_files_are_refused_by_what_is_wrong)
 	}
 	disk = disk_new();
 	put_folder(disk, DIR_FC, "a.w", "a.w", twice, 2, FLEX_SOUND);
-	refused(disk, "is in several chunks");
+	refused(disk, "has 120 items, but its chunks have 130 together, so some item is in several "
+	        "chunks");
 }
 
 TEST(a_file_or_metadata_that_are_cut_anywhere_are_refused)

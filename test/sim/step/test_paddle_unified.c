@@ -528,6 +528,66 @@ TEST(experts_of_all_ranks_are_listed)
 	simdisk_free(disk);
 }
 
+/* Many keys may have one array, and many parameters one name at run time. */
+TEST(a_file_of_too_many_states_is_refused)
+{
+	static const struct torch_tensor m = { .name = M, .dtype = SHEAF_F32, .ndim = 2,
+		.shape = { 12, 10 } };
+
+	for (int n = 16; n <= 17; n++) {
+		struct simdisk *disk = disk_new();
+		struct torch_bytes b = { 0 };
+		struct sheaf_error err;
+		char note[400];
+
+		put_text(disk, "model_meta.json", META);
+		torch_add(&b, "\x80\4}(", 4);
+		for (int i = 0; i < n; i++) {
+			char key[60];
+
+			snprintf(key, sizeof(key), "linear_0.w_0_state%02d", i);
+			paddle_text(&b, key);
+			paddle_array(&b, "model", &m, 0, 120, PADDLE_SOUND);
+		}
+		torch_add(&b, "u.", 2);
+		CHECK_INT(simdisk_put(disk, DIR_UC "/optimizer.pdopt", b.p, b.n), 0);
+		free(b.p);
+		if (n > 16) {
+			refused(disk, "optimizer.pdopt: has more than 16 arrays for each "
+			        "parameter");
+			continue;
+		}
+		CHECK_RC(opens(disk, "", note, &err), 0, &err);
+		simdisk_free(disk);
+	}
+}
+
+/* Of a key that a dictionary has twice Python takes the last value. */
+TEST(the_last_dictionary_of_master_weights_is_read)
+{
+	static const struct torch_tensor m = { .name = M, .dtype = SHEAF_F32, .ndim = 2,
+		.shape = { 12, 10 } };
+	struct simdisk *disk = disk_new();
+	struct torch_bytes b = { 0 };
+	struct sheaf_error err;
+	char note[400];
+
+	put_text(disk, "model_meta.json", META);
+	torch_add(&b, "\x80\4}(", 4);
+	for (int i = 0; i < 2; i++) {
+		paddle_text(&b, "master_weights");
+		torch_add(&b, "}", 1);
+		paddle_text(&b, "linear_0.w_0");
+		paddle_array(&b, "model", &m, 0, 120, PADDLE_SOUND);
+		torch_add(&b, "s", 1);
+	}
+	torch_add(&b, "u.", 2);
+	CHECK_INT(simdisk_put(disk, DIR_UC "/optimizer.pdopt", b.p, b.n), 0);
+	free(b.p);
+	CHECK_RC(opens(disk, "", note, &err), 0, &err);
+	simdisk_free(disk);
+}
+
 TEST(a_description_that_is_cut_or_lies_is_refused)
 {
 	static const struct { const char *meta, *why; } lies[] = {
