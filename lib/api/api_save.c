@@ -135,11 +135,15 @@ SHEAF_API int sheaf_save_wait_copied(struct sheaf_save *save, int slice, int tim
 	return shf_ended(rc, err);
 }
 
-/* Checks the list of slices that a caller has given. */
-static int list_check(const int *slices, size_t n, struct sheaf_error *err)
+/* Checks the save, and the list of slices that a caller has given. */
+static int list_check(const struct sheaf_save *save, const int *slices, size_t n,
+                      struct sheaf_error *err)
 {
-	return slices || n == 0 ? 0 : shf_fail(err, SHEAF_EINVAL,
-	                                       "argument 'slices' is NULL, and n is %zu", n);
+	int rc = save_check(save, err);
+
+	if (rc < 0 || slices || n == 0)
+		return rc;
+	return shf_fail(err, SHEAF_EINVAL, "argument 'slices' is NULL, and n is %zu", n);
 }
 
 SHEAF_API int sheaf_save_slices_copied(struct sheaf_save *save, const int *slices, size_t n,
@@ -149,9 +153,7 @@ SHEAF_API int sheaf_save_slices_copied(struct sheaf_save *save, const int *slice
 	int rc;
 
 	err = shf_err_or(err, &own);
-	rc = save_check(save, err);
-	if (rc == 0)
-		rc = list_check(slices, n, err);
+	rc = list_check(save, slices, n, err);
 	if (rc == 0 && n > 0)
 		rc = shf_save_list_copied(save, slices, n, real_timeout(save, timeout_ms), err);
 	return shf_ended(rc, err);
@@ -177,9 +179,7 @@ SHEAF_API int sheaf_save_slices_ready(struct sheaf_save *save, const int *slices
 	int rc;
 
 	err = shf_err_or(err, &own);
-	rc = save_check(save, err);
-	if (rc == 0)
-		rc = list_check(slices, n, err);
+	rc = list_check(save, slices, n, err);
 	if (rc == 0)
 		rc = shf_save_list_put(save, slices, n, NULL, err);
 	return shf_ended(rc, err);

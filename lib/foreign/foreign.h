@@ -17,7 +17,7 @@
 #define SHF_FOREIGN_DIR "foreign:"
 #define SHF_FOREIGN_OPEN_MAX 64 /* files of a directory that stay open without being read */
 #define SHF_FOREIGN_FOLDERS_MAX 8
-#define SHF_FOREIGN_MARK (UINT64_C(64) << 10)
+#define SHF_FOREIGN_MARK (UINT64_C(64) << 10)   /* see struct shf_foreign_text */
 #define SHF_FOREIGN_DIMS_MAX 65 /* torch has 64, and complex numbers are shown with one more */
 /* Bytes that are stored as a text in UTF-8, each as the character of its number: as Latin-1. */
 struct shf_foreign_text {
@@ -144,8 +144,7 @@ struct shf_foreign_format {
 };
 /* The formats, one file each. */
 extern const struct shf_foreign_format shf_torch_save, shf_torch_legacy, shf_torch_dcp,
-	shf_torch_hf, shf_paddle_save, shf_paddle_unified,
-	shf_paddle_flex, shf_paddle_sharding;
+	shf_torch_hf, shf_paddle_save, shf_paddle_unified, shf_paddle_flex, shf_paddle_sharding;
 
 /* Returns whether what lies at `path` is of a format in this room: 1, 0, or a negative code. A
  * directory that has a sheaf.json is never. */

@@ -91,7 +91,8 @@ static uint32_t file_find(struct shf_foreign *f, const char *name, size_t n, uin
 	return i;
 }
 
-/* Adds a file by its name. plain: from where on that is its name in the directory `dir`. */
+/* Adds a file by its name. plain: how many bytes of the name come before its name in the directory
+ * `dir`: those of a folder and a slash, or none. */
 static int add_named(struct shf_foreign *f, const char *name, size_t n, size_t plain, int dir,
                      uint32_t *file, struct sheaf_error *err)
 {

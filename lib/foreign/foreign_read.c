@@ -353,8 +353,7 @@ static int gather_part(struct shf_foreign *f, const struct shf_foreign_tensor *t
 int shf_foreign_gather(struct shf_foreign *f, const struct shf_foreign_tensor *t, uint8_t *to,
                        uint64_t n, uint64_t at, struct sheaf_error *err)
 {
-	struct gather g = { .f = f, .item = shf_dtype(t->dtype)->bits / 8u,
-		.err = err };
+	struct gather g = { .f = f, .item = shf_dtype(t->dtype)->bits / 8u, .err = err };
 	uint64_t head = (g.item - at % g.item) % g.item, whole;
 	int rc = 0;
 

@@ -72,8 +72,10 @@ static int decode(struct decoder *d, uint8_t *to, uint64_t n)
 	return 0;
 }
 
-/* Goes through the text, and finds the places. Another thread may do the same meanwhile. */
-static int make_marks(struct shf_foreign *f, struct decoder *d, struct shf_foreign_text *text)
+/* Goes through the text, and finds the places. Another thread may do the same meanwhile: then those
+ * that it has found are returned. */
+static int make_marks(struct shf_foreign *f, struct decoder *d, struct shf_foreign_text *text,
+                      const uint64_t **out)
 {
 	size_t n = (size_t)(text->decoded / SHF_FOREIGN_MARK + 1);
 	uint64_t *marks = shf_alloc(n, sizeof(*marks)), *kept;
@@ -89,13 +91,15 @@ static int make_marks(struct shf_foreign *f, struct decoder *d, struct shf_forei
 		rc = text_bad(d, "goes on after the array");
 	if (rc == 0) {
 		pthread_mutex_lock(&f->lock);
-		kept = text->marks ? text->marks : shf_arena_alloc(&f->resolved, n,
-		                                                   sizeof(*kept));
-		if (kept && !text->marks)
-			memcpy(kept, marks, n * sizeof(*kept));
-		text->marks = kept;
+		if (!text->marks) {
+			kept = shf_arena_alloc(&f->resolved, n, sizeof(*kept));
+			if (kept)
+				memcpy(kept, marks, n * sizeof(*kept));
+			text->marks = kept;
+		}
+		*out = text->marks;
 		pthread_mutex_unlock(&f->lock);
-		rc = kept ? 0 : SHEAF_ENOMEM;
+		rc = *out ? 0 : SHEAF_ENOMEM;
 	}
 	shf_free(marks);
 	return rc == SHEAF_ENOMEM ? shf_fail(d->err, rc, "%s: no memory to read an array",
@@ -116,10 +120,8 @@ int shf_foreign_text_read(struct shf_foreign *f, struct shf_foreign_text *text,
 	pthread_mutex_lock(&f->lock);
 	marks = text->marks;
 	pthread_mutex_unlock(&f->lock);
-	if (!marks) {
-		rc = make_marks(f, &d, text);
-		marks = text->marks;
-	}
+	if (!marks)
+		rc = make_marks(f, &d, text, &marks);
 	if (rc == 0) {
 		d.at = marks[at / SHF_FOREIGN_MARK];
 		d.n = d.i = 0;

@@ -22,7 +22,7 @@ struct shf_numpy_array {
 enum shf_tensor_kind shf_numpy_array_of(struct shf_numpy_array *a, const struct shf_pk *v,
                                         const char **why);
 /* Describes the array as it is shown, and as one piece of that file. x->dims is in f's arena.
- * ENOMEM. / */
+ * ENOMEM. */
 int shf_numpy_shown(struct shf_foreign *f, const struct shf_numpy_array *a, uint32_t file,
                     struct shf_foreign_tensor *x, struct shf_foreign_piece *piece,
                     struct sheaf_error *err);

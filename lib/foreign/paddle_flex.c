@@ -6,6 +6,7 @@
  *
  * Source: python/paddle/distributed/flex_checkpoint/dcp of Paddle 3.3, and directories that it and
  * Paddle 3.0 wrote. */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,16 +58,16 @@ static int find_metadata(const struct shf_sys *sys, int dir, const char *path, c
 	char name[40];
 
 	*x = (struct newest){ .number = -1 };
-	if (in < 0)
+	if (in == -ENOENT || in == -ENOTDIR)
 		return 0;
-	rc = shf_sys_list(sys, in, see_metadata, x);
+	rc = in < 0 ? in : shf_sys_list(sys, in, see_metadata, x);
 	snprintf(name, sizeof(name), "%ld.metadata", x->number);
 	if (rc < 0)
 		rc = shf_fail_sys(err, -rc, "%s%s%s", path, folder ? "/" : "",
 		                  folder ? folder : "");
 	else if (x->number >= 0)
 		rc = shf_begins_with_any(sys, in, name, modules, 2, err);
-	if (folder)
+	if (folder && in >= 0)
 		shf_sys_close(sys, in);
 	return rc;
 }
@@ -362,16 +363,20 @@ static int flex_add_tensor(struct flex *x, const struct shf_flex_part *part, siz
 	t.dims = dims;
 	for (size_t i = 0; i < n && rc == 0; i++) {
 		const struct flex_array *a = NULL;
+		const int64_t *start, *count;
 		int pieces;
 
 		rc = flex_array_of(x, &part[i], &a);
 		if (rc <= 0)
 			continue;
+		start = flex_numbers(x, part[i].offset, ndim);
+		count = flex_numbers(x, part[i].shape, ndim);
+		if (!start || !count)   /* flex_shape has found them to be numbers */
+			return flex_no_memory(x);
 		if (i && t.dtype != flex_dtype(a, part[i].dtype))
 			return flex_bad(x, part->key, "has parts of two types");
 		t.dtype = flex_dtype(a, part[i].dtype);
-		pieces = flex_add_piece(x, &part[i], &t, a, flex_numbers(x, part[i].offset, ndim),
-		                        flex_numbers(x, part[i].shape, ndim));
+		pieces = flex_add_piece(x, &part[i], &t, a, start, count);
 		rc = pieces < 0 ? pieces : 0;
 		t.n += pieces < 0 ? 0 : (size_t)pieces;
 	}

@@ -20,8 +20,7 @@ static char *meta_text(struct meta_reader *r)
 {
 	size_t n;
 	const char *text = shf_json_text(&r->json, &n);
-	char *own = shf_name_escape(&r->parts->f->arena, text, n) ?
-		shf_arena_strdup(&r->parts->f->arena, text, n) : NULL;
+	char *own = shf_arena_strdup(&r->parts->f->arena, text, n);
 
 	r->oom |= !own;
 	return own;

@@ -292,12 +292,11 @@ static int pk_call(struct shf_pk_machine *m, const struct shf_pk *func, const st
 		return shf_fail(m->err, SHEAF_EFORMAT, "%s: pickle, byte %" PRIu64 ": unpickling "
 		                "this would call %.*s; nothing of it was executed", m->where, m->op,
 		                shf_name_show(func->u.s), func->u.s);
-	/* n, the length of the name of the module, is compared first, because it is mostly another
-	 * one. */
+	/* func->n, the length of the module's name, is compared first, because most calls are of
+	 * modules with names of another length. */
 	if (args->n == 0 && !kwargs && (func->n == 8 || func->n == 11) &&
 	    (shf_pk_is_global(func, "collections.OrderedDict") ||
-	                                shf_pk_is_global(func, "builtins.dict") ||
-	                                shf_pk_is_global(func, "__builtin__.dict")))
+	     shf_pk_is_global(func, "builtins.dict") || shf_pk_is_global(func, "__builtin__.dict")))
 		return shf_pk_push(m, shf_pk_new(m, SHF_PK_DICT));
 	if (args->n == 1 && !kwargs && func->n == 5 && args->u.a[0]->kind == SHF_PK_TUPLE &&
 	    shf_pk_is_global(func, "torch.Size"))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lists what a pickle holds: tensors by the path of keys that leads to them, joined by dots, and
- * all other values as notes. What a tensor is, a format says. */
+ * all other values as notes. The format says what a tensor is. */
 #ifndef SHF_PICKLE_WALK_H
 #define SHF_PICKLE_WALK_H
 #include "foreign.h"
@@ -14,8 +14,8 @@ struct shf_walk_kind {          /* how a format describes tensors */
 	/* Adds the tensor v to f, under a name of n bytes, which is NUL-ended. */
 	int (*add)(void *arg, struct shf_foreign *f, const struct shf_pk *v, const char *name,
 	           size_t n, struct sheaf_error *err);
-	/* Returns the items of a value that is listed as a list, or NULL. NULL: there are no
-	 * others than lists, tuples and sets. */
+	/* Returns the items of a value that is listed as a list, or NULL if it is none. The
+	 * function may be NULL: then only lists, tuples and sets are. */
 	const struct shf_pk *(*list)(const struct shf_pk *v);
 	void *arg;
 };

@@ -278,7 +278,7 @@ static int dcp_joined_order(const void *a, const void *b)
 	return c ? c : (x->i > y->i) - (x->i < y->i);
 }
 
-/* Adds the item of a piece that is in one. */
+/* Adds the item that a piece is in to the list. */
 static void dcp_add_item(struct shf_buf *items, const struct shf_foreign_piece *p)
 {
 	struct shf_foreign_item item = { p->file, true, p->at, p->item_bytes, NULL };
@@ -288,8 +288,7 @@ static void dcp_add_item(struct shf_buf *items, const struct shf_foreign_piece *
 
 /* Of the last *n pieces, keeps those of the lowest rank that has a box, and drops the same box of
  * other ranks: they have it, too, if the tensor is replicated. What is dropped is still an item
- * that is verified. ends: for each rank, where its
- * pieces end. */
+ * that is verified. ends: for each rank, where its pieces end. */
 static int dcp_join(struct dcp *d, const size_t *ends, size_t *n, int ndim)
 {
 	struct shf_foreign_piece *p = (struct shf_foreign_piece *)(void *)d->f->pieces.data;

@@ -65,7 +65,7 @@ static void fill_families(struct shf_layout *l, const struct shf_foreign *f)
 }
 
 /* Fills the layout of a step that lib/foreign shows. The values that are no tensors become its
- * notes. / */
+ * notes. */
 int shf_step_foreign_files(struct sheaf_checkpoint *step, struct sheaf_error *err)
 {
 	const struct shf_foreign *f = step->foreign;
