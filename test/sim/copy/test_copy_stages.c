@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A copy takes over the stage that an earlier copier left, whatever is in it and whichever call or
  * allocation fails: it ends with a code and a sentence, and the next copy is whole. */
-#include <errno.h>
-#include <stdlib.h>
-#include "step.h"
-#include "jobs.h"
-#include "starve.h"
 #include "simover.h"
-#include "t.h"
-#include "step_open.h"
 #include "step_copy.h"
+#include "t.h"
+#include "written.h"
 
 #define FROM "run/checkpoint-2"
 #define TO "dst/checkpoint-2"
@@ -17,62 +12,24 @@
 #define SECOND "model-00002-of-00002.safetensors"
 #define THIRD "optimizer/optimizer-00001-of-00001.safetensors"
 
-static const struct shf_sys *process(struct simdisk *disk)
+static int copy(struct sheaf_checkpoint *step, struct sheaf_report *report, struct sheaf_error *err)
 {
-	static uint64_t pid = 90000;
-
-	return simdisk_process(disk, pid++, 0);
+	return shf_step_copy(step, "dst", report, err);
 }
 
-static long hungry;             /* which allocation of a copy fails; 0: none */
-
-struct copy {
-	int rc;
-	struct sheaf_error err;
-	struct sheaf_report report;
-};
-
-/* By a process that is killed afterwards, and has given back what it opened. */
-static struct copy copy_by(struct simdisk *disk, const struct shf_sys *sys)
+static struct written copy_by(struct simdisk *disk, const struct shf_sys *sys)
 {
-	struct shf_opts opts = { .flags = SHEAF_RUN_READONLY,
-	                           .io_threads = 1 };
-	struct copy c = { .report = { .size = sizeof(c.report) } };
-	struct sheaf_checkpoint *step = NULL;
-
-	c.rc = shf_step_open_path(&step, FROM, NULL, &opts, sys, &c.err);
-	starve_left = hungry;
-	if (c.rc == 0)
-		c.rc = shf_step_copy(step, "dst", &c.report, &c.err);
-	starve_left = 0;
-	shf_step_put(step);
-	CHECK_INT(simdisk_open_n(sys), 0);
-	simdisk_kill(disk, sys);
-	return c;
+	return write_by(disk, sys, FROM, copy);
 }
 
-static struct copy copied(struct simdisk *disk)
+static struct written copied(struct simdisk *disk)
 {
 	return copy_by(disk, process(disk));
 }
 
-/* Step 2 of a run. */
-static struct simdisk *saved_with(int64_t rows, int bigs, uint64_t file_bytes)
-{
-	struct simdisk *disk = simdisk_new(3, SIMDISK_EXT4);
-	struct job j = { .disk = disk, .ranks = 1, .deeds_n = 1, .file_bytes = file_bytes,
-		.rows = rows, .bigs = bigs, .group = { .seed = 7 },
-		.deeds = { { .kind = DEED_SAVE, .step = 2 } } };
-
-	job_prepare(&j);
-	CHECK(job_run(&j));
-	CHECK_INT(job_rc(&j), 0);
-	return disk;
-}
-
 static struct simdisk *saved(void)
 {
-	return saved_with(0, 0, 5000);
+	return with_one_step(SIMDISK_EXT4, 0, 0, 5000);
 }
 
 static const char *in_stage(struct simdisk *disk, const char *name)
@@ -91,14 +48,7 @@ static const char *in_stage(struct simdisk *disk, const char *name)
 /* A copier was killed in its nth file. */
 static struct simdisk *left_by(struct simdisk *base, int nth)
 {
-	struct simdisk *disk = simdisk_twin(base);
-
-	simdisk_fault(disk, &(struct simdisk_fault){ .nth = nth, .kind = SIMDISK_FSYNC,
-	                                             .how = SIMDISK_KILL, .name = "part-" });
-	CHECK(copied(disk).rc < 0);
-	CHECK_INT(simdisk_fired(disk), 1);
-	simdisk_faults_clear(disk);
-	return disk;
+	return killed_in_part(base, nth, copied);
 }
 
 static bool is_whole(struct simdisk *disk)
@@ -108,7 +58,7 @@ static bool is_whole(struct simdisk *disk)
 
 static void next_is_whole(struct simdisk *disk)
 {
-	struct copy c = copied(disk);
+	struct written c = copied(disk);
 
 	CHECK_RC(c.rc, 0, &c.err);
 	CHECK(is_whole(disk));
@@ -159,9 +109,9 @@ TEST(a_file_that_is_not_right_and_goes_by_itself_is_written_again)
 
 TEST(a_copy_that_ends_within_a_file_leaves_nothing_open)
 {
-	struct simdisk *disk = saved_with(40000, 2, UINT64_C(12) << 20);
+	struct simdisk *disk = with_one_step(SIMDISK_EXT4, 40000, 2, UINT64_C(12) << 20);
 	const char *first = FROM "/model-00001-of-00002.safetensors";
-	struct copy c;
+	struct written c;
 	size_t n;
 
 	free(simdisk_get(disk, first, &n));
@@ -185,7 +135,7 @@ static void each_call(struct simdisk *start, const char *what, int least)
 		struct simdisk *disk = simdisk_twin(start);
 		const struct shf_sys *sys = process(disk);
 		bool was_there = simdisk_exists(disk, TO);
-		struct copy c;
+		struct written c;
 
 		simdisk_set_trace(disk, false);
 		simdisk_fault(disk, &(struct simdisk_fault){ .nth = nth, .error = EACCES,
@@ -237,7 +187,7 @@ static void each_allocation(struct simdisk *start, const char *what, int stride,
 	for (long nth = 1 + stride * t_from(T_STRIDE); starved; nth += stride * T_STRIDE) {
 		struct simdisk *disk = simdisk_twin(start);
 		const struct shf_sys *sys = process(disk);
-		struct copy c;
+		struct written c;
 
 		simdisk_set_trace(disk, false);
 		starved = false;
@@ -308,7 +258,7 @@ TEST(a_stage_that_rots_pass_after_pass_is_given_up)
 {
 	struct simdisk *base = saved(), *disk = left_by(base, 7);
 	const struct shf_sys *sys = process(disk);
-	struct copy c;
+	struct written c;
 
 	rot_begin(disk);
 	simover(sys)->disk.unlink = unlink_and_rot;
@@ -340,7 +290,7 @@ TEST(a_file_of_the_stage_that_is_cut_while_it_is_read_is_written_again)
 {
 	struct simdisk *base = saved(), *disk = left_by(base, 7);
 	const struct shf_sys *sys = process(disk);
-	struct copy c;
+	struct written c;
 
 	rot_begin(disk);
 	simover(sys)->file.open = open_and_cut;
@@ -358,7 +308,7 @@ TEST(a_file_of_the_stage_that_is_cut_while_it_is_read_is_written_again)
 static int read_late(struct simdisk *base, const char *name, int fail)
 {
 	struct simdisk *disk = simdisk_twin(base);
-	struct copy c;
+	struct written c;
 
 	for (int nth = 1; nth <= fail; nth++)
 		simdisk_fault(disk, &(struct simdisk_fault){ .nth = nth, .error = EIO,

@@ -6,76 +6,47 @@
  *   test_import_step [--long] [--seed N] [part of a test's name ...]
  *
  * --long tries all that everycut.h says; otherwise few sets of unsynced items at a cut. */
-#include <errno.h>
-#include <stdlib.h>
-#include "err.h"
-#include "everycut.h"
 #include "import_step.h"
-#include "jobs.h"
-#include "simover.h"
-#include "starve.h"
-#include "step_open.h"
 #include "torchfile.h"
 #include "verify_step.h"
 
 #define main t_main
 #include "t.h"
 #undef main
+#include "rewritten.h"
 
 #define FROM "src/checkpoint-2"
 #define TO "run/checkpoint-2"
 #define FIRST "model-00001-of-00002.safetensors"
 
-static const struct shf_sys *process(struct simdisk *disk)
-{
-	static uint64_t pid = 97000;
-
-	return simdisk_process(disk, pid++, 0);
-}
-
-struct import {
-	int rc;
-	struct sheaf_error err;
-	struct sheaf_report report;
-};
 static struct shf_import_opts opts = { .number = -1, .how = { .prefix = "", .is_step = true,
 	.file_bytes_max = 5000, .memory_bytes = 1 } };
-static long hungry;             /* which allocation of an import fails; 0: none */
-
-/* By a process that is killed afterwards, and has given back what it opened. */
-static struct import import_by(struct simdisk *disk, const struct shf_sys *sys, const char *from)
+static int import(struct sheaf_checkpoint *step, struct sheaf_report *report,
+                  struct sheaf_error *err)
 {
-	struct shf_opts run = { .flags = SHEAF_RUN_READONLY, .io_threads = 1 };
-	struct import e = { .report = { .size = sizeof(e.report) } };
-	struct sheaf_checkpoint *step = NULL;
-
-	e.rc = shf_step_open_path(&step, from, NULL, &run, sys, &e.err);
-	starve_left = hungry;
-	if (e.rc == 0)
-		e.rc = shf_step_import(step, "run", &opts, &e.report, &e.err);
-	starve_left = 0;
-	shf_step_put(step);
-	CHECK_INT(simdisk_open_n(sys), 0);
-	simdisk_kill(disk, sys);
-	return e;
+	return shf_step_import(step, "run", &opts, report, err);
 }
 
-static struct import imported(struct simdisk *disk)
+static struct written import_from(struct simdisk *disk, const char *from)
 {
-	return import_by(disk, process(disk), FROM);
+	return write_by(disk, process(disk), from, import);
+}
+
+static struct written import_by(struct simdisk *disk, const struct shf_sys *sys)
+{
+	return write_by(disk, sys, FROM, import);
+}
+
+static struct written imported(struct simdisk *disk)
+{
+	return import_from(disk, FROM);
 }
 
 /* Step 2 of a run, which lies in the directory src. */
 static struct simdisk *saved_on(enum simdisk_model model, int64_t rows, int bigs)
 {
-	struct simdisk *disk = simdisk_new(5, model);
-	struct job j = { .disk = disk, .ranks = 1, .deeds_n = 1, .rows = rows, .bigs = bigs,
-		.file_bytes = rows ? 0 : 5000, .group = { .seed = 9 },
-		.deeds = { { .kind = DEED_SAVE, .step = 2 } } };
+	struct simdisk *disk = with_one_step(model, rows, bigs, rows ? 0 : 5000);
 
-	job_prepare(&j);
-	CHECK(job_run(&j));
-	CHECK_INT(job_rc(&j), 0);
 	CHECK_INT(simdisk_copy(disk, "run", "src"), 0);
 	CHECK_INT(simdisk_remove(disk, "run"), 0);
 	simdisk_settle(disk);
@@ -85,23 +56,6 @@ static struct simdisk *saved_on(enum simdisk_model model, int64_t rows, int bigs
 static struct simdisk *saved(void)
 {
 	return saved_on(SIMDISK_EXT4, 0, 0);
-}
-
-static bool is_same_file(struct simdisk *disk, const char *from, const char *to, const char *name)
-{
-	char a[300], b[300];
-	size_t n, m;
-	char *x, *y;
-	bool same;
-
-	snprintf(a, sizeof(a), "%s/%s", from, name);
-	snprintf(b, sizeof(b), "%s/%s", to, name);
-	x = simdisk_get(disk, a, &n);
-	y = simdisk_get(disk, b, &m);
-	same = x && y && n == m && memcmp(x, y, n) == 0;
-	free(x);
-	free(y);
-	return same;
 }
 
 /* Checks the run: its only step is 2, a job can load it, and its files are equal to those of the
@@ -168,7 +122,7 @@ static void stage_of(struct simdisk *disk, char stage[100])
 TEST(an_import_is_a_step_with_the_files_of_its_source)
 {
 	struct simdisk *disk = saved();
-	struct import e = imported(disk);
+	struct written e = imported(disk);
 	struct job j = { .disk = disk, .ranks = 4, .deeds_n = 2, .file_bytes = 5000,
 		.group = { .seed = 9 },
 		.deeds = { { .kind = DEED_LOAD, .step = -1 }, { .kind = DEED_SAVE, .step = 3 } } };
@@ -191,7 +145,7 @@ TEST(an_import_is_a_step_with_the_files_of_its_source)
 TEST(an_import_gets_the_number_that_is_asked_for)
 {
 	struct simdisk *disk = saved();
-	struct import e;
+	struct written e;
 
 	opts.number = 70;
 	e = imported(disk);
@@ -206,7 +160,7 @@ TEST(an_import_gets_the_number_that_is_asked_for)
 TEST(a_directory_inside_a_step_becomes_no_run)
 {
 	struct simdisk *disk = saved();
-	struct import e;
+	struct written e;
 
 	CHECK_INT(simdisk_copy(disk, FROM, "run"), 0);
 	e = imported(disk);
@@ -218,7 +172,7 @@ TEST(a_directory_inside_a_step_becomes_no_run)
 TEST(files_of_several_chunks_are_imported_by_several_threads)
 {
 	struct simdisk *disk = saved_on(SIMDISK_EXT4, 40000, 2);
-	struct import e;
+	struct written e;
 
 	opts.how.file_bytes_max = UINT64_C(5000000000);
 	opts.how.memory_bytes = UINT64_C(64) << 20;
@@ -236,7 +190,7 @@ TEST(files_of_several_chunks_are_imported_by_several_threads)
 TEST(damage_of_the_source_is_found_and_nothing_is_left)
 {
 	struct simdisk *disk = saved_on(SIMDISK_EXT4, 40000, 2);
-	struct import e;
+	struct written e;
 	char stage[100];
 
 	CHECK_INT(simdisk_flip(disk, FROM "/model-00001-of-00001.safetensors", UINT64_C(8) * (5 <<
@@ -274,20 +228,20 @@ static struct simdisk *with_torch(void)
 TEST(a_checkpoint_of_torch_is_imported_from_its_boxes)
 {
 	struct simdisk *disk = with_torch();
-	struct import e;
+	struct written e;
 
 	opts.how.prefix = "m.";
 	opts.how.as = "optimizer";
-	e = import_by(disk, process(disk), "dcp");
+	e = import_from(disk, "dcp");
 	CHECK_RC(e.rc, 0, &e.err);
 	CHECK_INT(e.report.step, 0);    /* it has tensors only */
 	CHECK_INT(e.report.loaded, 2);
 	opts.number = 1;
-	e = import_by(disk, process(disk), "file/whole.pt");
+	e = import_from(disk, "file/whole.pt");
 	CHECK_RC(e.rc, 0, &e.err);
 	opts.how.prefix = "x.";
 	opts.number = 2;
-	e = import_by(disk, process(disk), "dcp");
+	e = import_from(disk, "dcp");
 	CHECK_RC(e.rc, SHEAF_ELAYOUT, &e.err);
 	opts.how.prefix = "";
 	opts.how.as = NULL;
@@ -306,7 +260,7 @@ TEST(a_checkpoint_of_torch_is_imported_from_its_boxes)
 TEST(a_file_that_cannot_be_attached_to_the_step_is_left_out_and_counted)
 {
 	struct simdisk *disk = saved();
-	struct import e;
+	struct written e;
 
 	CHECK_INT(simdisk_copy(disk, FROM, "hf"), 0);
 	CHECK_INT(simdisk_remove(disk, "hf/sheaf.json"), 0);
@@ -314,13 +268,13 @@ TEST(a_file_that_cannot_be_attached_to_the_step_is_left_out_and_counted)
 	CHECK_INT(simdisk_put(disk, "hf/extra", "x", 1), 0);
 	opts.how.family = "model";
 	opts.number = 1;
-	e = import_by(disk, process(disk), "hf");
+	e = import_from(disk, "hf");
 	CHECK_RC(e.rc, 0, &e.err);
 	CHECK_INT(e.report.unexpected, 0);
 	CHECK(is_same_file(disk, "hf", "run/checkpoint-1", "extra"));
 	opts.how.as = "extra";
 	for (opts.number = 2; opts.number < 4; opts.number++) {
-		e = import_by(disk, process(disk), opts.number == 2 ? "hf" : "run/checkpoint-1");
+		e = import_from(disk, opts.number == 2 ? "hf" : "run/checkpoint-1");
 		CHECK_RC(e.rc, 0, &e.err);
 		CHECK_INT(e.report.unexpected, 1);
 	}
@@ -331,51 +285,23 @@ TEST(a_file_that_cannot_be_attached_to_the_step_is_left_out_and_counted)
 	simdisk_free(disk);
 }
 
-static struct changing {        /* a file of the source that another process changes */
-	struct simdisk *disk;
-	const char *path;
-	bool done;
-} changing;
-
-/* Writes a byte of it as it was, so that its size stays, and the next import finds it whole. */
-static int change(void *arg, uint64_t done, uint64_t total)
-{
-	const struct shf_sys *sys;
-	char byte;
-	int fd;
-
-	(void)arg;
-	(void)total;
-	if (!done || changing.done)
-		return 0;
-	changing.done = true;
-	simdisk_advance(changing.disk, 2);
-	sys = process(changing.disk);
-	fd = shf_sys_open(sys, SHF_CWD, changing.path, SHF_O_WRITE, 0);
-	CHECK(fd >= 0);
-	CHECK_INT(shf_sys_pread(sys, fd, &byte, 1, 400), 1);
-	CHECK_INT(shf_sys_pwrite(sys, fd, &byte, 1, 400), 1);
-	CHECK_INT(shf_sys_close(sys, fd), 0);
-	return 0;
-}
-
 static void is_not_imported_while(struct simdisk *disk, const char *from, const char *path,
                                   int64_t number)
 {
 	char to[60];
-	struct import e;
+	struct written e;
 
 	snprintf(to, sizeof(to), "run/checkpoint-%lld", (long long)number);
 	changing = (struct changing){ .disk = disk, .path = path };
 	opts.number = number;
 	opts.how.progress = change;
-	e = import_by(disk, process(disk), from);
+	e = import_from(disk, from);
 	opts.how.progress = NULL;
 	CHECK(changing.done);
 	CHECK_RC(e.rc, SHEAF_EAGAIN, &e.err);
 	CHECK(strstr(e.err.msg, path) && strstr(e.err.msg, "was changed while"));
 	CHECK(!simdisk_exists(disk, to));
-	e = import_by(disk, process(disk), from);
+	e = import_from(disk, from);
 	CHECK_RC(e.rc, 0, &e.err);
 	is_verified(disk, to);
 	opts.number = -1;
@@ -396,16 +322,10 @@ TEST(a_source_without_checksums_that_changes_meanwhile_is_not_imported)
 
 /* ---- the stage ---- */
 
-/* An import was killed when it synced its nth part. */
 static struct simdisk *left_by(struct simdisk *base, int nth)
 {
-	struct simdisk *disk = simdisk_twin(base);
+	struct simdisk *disk = killed_in_part(base, nth, imported);
 
-	simdisk_fault(disk, &(struct simdisk_fault){ .nth = nth, .kind = SIMDISK_FSYNC,
-	                                             .how = SIMDISK_KILL, .name = "part-" });
-	CHECK(imported(disk).rc < 0);
-	CHECK_INT(simdisk_fired(disk), 1);
-	simdisk_faults_clear(disk);
 	CHECK(!simdisk_exists(disk, TO));
 	return disk;
 }
@@ -413,7 +333,7 @@ static struct simdisk *left_by(struct simdisk *base, int nth)
 TEST(an_import_that_was_killed_is_taken_up)
 {
 	struct simdisk *base = saved(), *disk = left_by(base, 2);
-	struct import e = imported(disk), all;
+	struct written e = imported(disk), all;
 	char stage[100];
 
 	CHECK_RC(e.rc, 0, &e.err);
@@ -429,7 +349,7 @@ TEST(an_import_that_was_killed_is_taken_up)
 TEST(a_finished_file_in_the_stage_that_differs_is_written_again)
 {
 	struct simdisk *base = saved(), *disk = left_by(base, 2);
-	struct import e;
+	struct written e;
 	char stage[100], path[200];
 
 	stage_of(disk, stage);
@@ -461,7 +381,7 @@ static int flip(void *arg, uint64_t done, uint64_t total)
 TEST(what_reads_back_differently_is_not_published)
 {
 	struct simdisk *disk = saved();
-	struct import e;
+	struct written e;
 
 	opts.how.progress = flip;
 	opts.how.arg = disk;
@@ -476,16 +396,10 @@ TEST(what_reads_back_differently_is_not_published)
 	simdisk_free(disk);
 }
 
-static int stop_there(void *arg, uint64_t done, uint64_t total)
-{
-	(void)arg;
-	return done >= total / 3;
-}
-
 TEST(the_caller_may_stop_an_import)
 {
 	struct simdisk *disk = saved();
-	struct import e;
+	struct written e;
 
 	opts.how.progress = stop_there;
 	e = imported(disk);
@@ -500,89 +414,36 @@ TEST(the_caller_may_stop_an_import)
 
 /* ---- each call, each allocation, each cut ---- */
 
+static void check_whole(struct simdisk *disk, const void *arg)
+{
+	(void)arg;
+	is_whole(disk);
+}
+
 TEST(each_call_of_an_import_may_fail)
 {
+	const struct rewriting r = { import_by, TO, check_whole, 60, NULL };
 	struct simdisk *base = saved();
-	int failed = 0, nth = 1 + t_from(T_STRIDE);
-	bool fired = true;
 
-	for (; fired; nth += T_STRIDE) {
-		struct simdisk *disk = simdisk_twin(base);
-		const struct shf_sys *sys = process(disk);
-		struct import e;
-
-		simdisk_set_trace(disk, false);
-		simdisk_fault(disk, &(struct simdisk_fault){ .nth = nth, .error = EACCES,
-		                                             .process = sys });
-		e = import_by(disk, sys, FROM);
-		fired = simdisk_fired(disk) > 0;
-		simdisk_faults_clear(disk);
-		failed += e.rc < 0;
-		if (e.rc == SHEAF_EBUG || (e.rc < 0 && strlen(e.err.msg) < 8))
-			print_error("call %d: %d %s\n", nth, e.rc, e.err.msg);
-		CHECK(e.rc != SHEAF_EBUG && (e.rc == 0 || strlen(e.err.msg) >= 8));
-		CHECK(e.rc == 0 || e.rc == SHEAF_EINDOUBT || !simdisk_exists(disk, TO));
-		if (!simdisk_exists(disk, TO)) {
-			e = imported(disk);
-			CHECK_RC(e.rc, 0, &e.err);
-		}
-		is_whole(disk);
-		simdisk_free(disk);
-	}
-	print_message("# %d calls, %d imports failed\n", nth / T_STRIDE, failed);
-	CHECK(failed > 60 / T_STRIDE);
+	each_call_may_fail(base, &r);
 	simdisk_free(base);
 }
 
 TEST(each_allocation_of_an_import_may_fail)
 {
+	const struct rewriting r = { import_by, TO, check_whole, 20, NULL };
 	struct simdisk *base = saved();
-	int failed = 0;
 
-	for (hungry = 1 + t_from(T_STRIDE);; hungry += T_STRIDE) {
-		struct simdisk *disk = simdisk_twin(base);
-		struct import e;
-		long was = hungry;
-		bool fired;
-
-		simdisk_set_trace(disk, false);
-		starved = false;
-		e = imported(disk);
-		fired = starved;
-		CHECK(e.rc == 0 || e.rc == SHEAF_ENOMEM);
-		CHECK(e.rc == 0 || strlen(e.err.msg) >= 8);
-		failed += e.rc < 0;
-		hungry = 0;
-		if (e.rc < 0)
-			e = imported(disk);
-		CHECK_RC(e.rc, 0, &e.err);
-		is_whole(disk);
-		simdisk_free(disk);
-		if (!fired)
-			break;
-		hungry = was;
-	}
-	hungry = 0;
-	CHECK(failed > 20 / T_STRIDE);
+	each_allocation_may_fail(base, &r);
 	simdisk_free(base);
-}
-
-struct story {
-	uint64_t source;
-	int64_t acked;                  /* the cut at which the import had succeeded */
-};
-
-static uint64_t promised(const void *story, int64_t cut)
-{
-	return cut >= ((const struct story *)story)->acked;
 }
 
 static const char *judge(const void *arg, struct simdisk *disk, int64_t cut, char why[300])
 {
 	const struct story *story = arg;
-	struct import e;
+	struct written e;
 
-	if (simdisk_hash(disk, "src") != story->source)
+	if (simdisk_hash(disk, "src") != story->was)
 		return snprintf(why, 300, "the source has changed"), why;
 	if (!simdisk_exists(disk, TO)) {
 		if (cut >= story->acked)
@@ -597,18 +458,11 @@ static const char *judge(const void *arg, struct simdisk *disk, int64_t cut, cha
 static void cuts(enum simdisk_model model)
 {
 	struct simdisk *disk = saved_on(model, 0, 0);
-	struct story story = { .source = simdisk_hash(disk, "src") };
-	struct everycut_hunt hunt = { .all_max = 2, .small_max = 1, .seeded = 3,
-		.stride = (size_t)T_STRIDE,
-		.promised = promised, .judge = judge, .story = &story };
-	struct import e = imported(disk);
-	char why[400];
+	struct story story = { .was = simdisk_hash(disk, "src") };
+	struct written e = imported(disk);
 
 	CHECK_RC(e.rc, 0, &e.err);
-	story.acked = (int64_t)simdisk_cut_n(disk) - 1;
-	hunt.disk = disk;
-	if (!everycut_hunt(&hunt, why))
-		fail_msg("%s", why);
+	hunt_cuts(disk, &story, judge);
 	simdisk_free(disk);
 }
 

@@ -2,11 +2,13 @@
 /* Flex checkpoints of paddle.distributed: loaded in any layout from boxes and from flat ranges of
  * boxes, and refused with a sentence where the metadata and the files do not fit. */
 #include "paddlefile.h"
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include "foreign.h"
 #include "read_slice.h"
 #include "t.h"
+#include "foreign_plays.h"
 
 #define DIR_FC "fc"
 #define MODULE "cpaddle.distributed.flex_checkpoint.dcp.metadata\n"
@@ -199,19 +201,10 @@ static void held(struct hand *h)
 	}
 }
 
-static void loads(struct simdisk *disk, int variant)
+/* Loads "a.w", or all families, in any layout. */
+static void loads(struct simdisk *disk, bool families)
 {
-	for (int ranks = 1; ranks < 5; ranks++) {
-		struct play p = hands_play(disk, ranks, held);
-
-		p.path = DIR_FC;
-		p.opts.flags = 0;
-		p.flags = SHEAF_LOAD_STRICT;
-		p.variant = variant;
-		LOADED(p);
-		CHECK_INT(p.report.loaded, variant ? 3 : 1);
-	}
-	simdisk_free(disk);
+	foreign_loads(disk, DIR_FC, 4, held, families, families ? 3 : 1);
 }
 
 TEST(boxes_load_in_any_layout)
@@ -220,7 +213,7 @@ TEST(boxes_load_in_any_layout)
 		struct simdisk *disk = disk_new();
 
 		put_folder(disk, DIR_FC, "a.w", "a.w", boxes, 3, (enum flex_flaw)flaw);
-		loads(disk, 0);
+		loads(disk, false);
 	}
 }
 
@@ -231,7 +224,7 @@ TEST(the_folders_of_a_trainer_are_families_with_the_names_of_sheaf)
 	put_folder(disk, DIR_FC "/model_state", "a.w", "a.w", boxes, 3, FLEX_SOUND);
 	put_folder(disk, DIR_FC "/optimizer_state", "a.w.moment1_0", "m", ranges, 3, FLEX_SOUND);
 	put_folder(disk, DIR_FC "/master_weight", "a.w.w_0", "w", mixed, 4, FLEX_SOUND);
-	loads(disk, 1);
+	loads(disk, true);
 }
 
 /* Opens the directory, reads all of its tensors, and returns the first code. */
@@ -332,6 +325,20 @@ TEST(a_folder_without_metadata_is_a_save_that_has_not_finished)
 	refused(disk, "fc/optimizer_state: has .distcp files, but no metadata");
 }
 
+TEST(a_folder_that_cannot_be_opened_is_not_passed_over)
+{
+	struct simdisk *disk = disk_new();
+	struct sheaf_error err;
+
+	put_folder(disk, DIR_FC "/model_state", "a.w", "a.w", boxes, 3, FLEX_SOUND);
+	put_folder(disk, DIR_FC "/optimizer_state", "a.w.moment1_0", "m", ranges, 3, FLEX_SOUND);
+	simdisk_fault(disk, &(struct simdisk_fault){ .nth = 1, .kind = SIMDISK_OPEN,
+	                                             .error = EACCES, .name = "optimizer_state" });
+	CHECK_RC(opens(disk, &err), SHEAF_EIO, &err);
+	CHECK_STR(err.msg, "fc/optimizer_state: Permission denied");
+	simdisk_free(disk);
+}
+
 /* A save into the same directory takes the next number. */
 TEST(the_newest_metadata_of_a_directory_is_read)
 {
@@ -343,5 +350,5 @@ TEST(the_newest_metadata_of_a_directory_is_read)
 	CHECK_INT(simdisk_put(disk, DIR_FC "/10.metadata", b.p, b.n), 0);
 	CHECK_INT(simdisk_put(disk, DIR_FC "/9.metadata", "no pickle", 9), 0);
 	free(b.p);
-	loads(disk, 0);
+	loads(disk, false);
 }

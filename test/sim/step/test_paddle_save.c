@@ -8,6 +8,7 @@
 #include "pickle.h"
 #include "read_slice.h"
 #include "t.h"
+#include "foreign_plays.h"
 
 #define FILE_PD "model.pdparams"
 #define T(n, d, dims, ...) { .name = n, .dtype = SHEAF_##d, .ndim = dims, __VA_ARGS__ }
@@ -21,15 +22,6 @@ static const struct torch_tensor good[] = {
 	T("none", I8, 2, .shape = { 0, 5 }),
 };
 #define GOOD ((int)(sizeof(good) / sizeof(good[0])))
-
-static struct simdisk *disk_of(struct torch_bytes file)
-{
-	struct simdisk *disk = disk_new();
-
-	CHECK_INT(simdisk_put(disk, FILE_PD, file.p, file.n), 0);
-	free(file.p);
-	return disk;
-}
 
 static void held(struct hand *h)
 {
@@ -47,23 +39,14 @@ static void held(struct hand *h)
 	hand_add(h, "model", "none", SHEAF_I8, 2, 0, 5);
 }
 
-static struct play of_file(struct simdisk *disk, int ranks)
-{
-	struct play p = hands_play(disk, ranks, held);
-
-	p.path = FILE_PD;
-	p.opts.flags = 0;
-	p.flags = SHEAF_LOAD_STRICT;
-	return p;
-}
-
 TEST(a_state_dict_loads_in_any_layout_in_each_form_that_it_is_written_in)
 {
 	for (int form = PADDLE_SOUND; form <= PADDLE_STATIC; form++) {
-		struct simdisk *disk = disk_of(paddle_file(good, GOOD, (enum paddle_flaw)form));
+		enum paddle_flaw flaw = (enum paddle_flaw)form;
+		struct simdisk *disk = disk_with(FILE_PD, paddle_file(good, GOOD, flaw));
 
 		for (int k = 0; k < 4; k++) {
-			struct play p = of_file(disk, 1 + k);
+			struct play p = foreign_play(disk, FILE_PD, 1 + k, held);
 
 			p.variant = k;
 			LOADED(p);
@@ -81,7 +64,7 @@ static int opens(struct torch_bytes file, struct simdisk **disk, struct shf_fore
 
 	*f = NULL;
 	memset(err, 0, sizeof(*err));
-	*disk = disk_of(file);
+	*disk = disk_with(FILE_PD, file);
 	rc = shf_foreign_is_here(simdisk_process(*disk, 77, 0), FILE_PD, err);
 	if (rc == 0)
 		return 1;
@@ -240,8 +223,8 @@ TEST(an_array_in_parts_is_read_as_one)
 		{ "p@@.2", 64, 65 }, { "p@@.3", 65, 105 } };
 
 	for (int k = 0; k < 2; k++) {
-		struct simdisk *disk = disk_of(file_of_parts(cuts, 4, 7, k ? PADDLE_TEXT
-		                                                           : PADDLE_SOUND));
+		enum paddle_flaw form = k ? PADDLE_TEXT : PADDLE_SOUND;
+		struct simdisk *disk = disk_with(FILE_PD, file_of_parts(cuts, 4, 7, form));
 		const struct shf_sys *sys = simdisk_process(disk, 77, 0);
 		struct sheaf_checkpoint *step = NULL;
 		struct sheaf_slice s = { .size = sizeof(s), .dtype = SHEAF_F64, .ndim = 3,

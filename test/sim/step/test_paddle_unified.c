@@ -8,6 +8,7 @@
 #include "foreign.h"
 #include "read_slice.h"
 #include "t.h"
+#include "foreign_plays.h"
 
 #define DIR_UC "uc"
 
@@ -112,24 +113,10 @@ static void held(struct hand *h)
 	s->flat_count = 120 * (h->rank + 1) / h->ranks - s->flat_start;
 }
 
-static void loads(struct simdisk *disk, int tensors)
-{
-	for (int ranks = 1; ranks < 5; ranks++) {
-		struct play p = hands_play(disk, ranks, held);
-
-		p.path = DIR_UC;
-		p.opts.flags = 0;
-		p.flags = SHEAF_LOAD_STRICT;
-		p.variant = ranks;
-		LOADED(p);
-		CHECK_INT(p.report.loaded, tensors);
-	}
-	simdisk_free(disk);
-}
-
 TEST(all_families_of_a_merged_checkpoint_load_in_any_layout)
 {
-	loads(merged(), 4);
+	foreign_loads(merged(), DIR_UC, 4, held, 0, 4);
+	foreign_loads(merged(), DIR_UC, 4, held, 1, 4);
 }
 
 TEST(the_family_of_the_model_comes_first)
@@ -333,18 +320,7 @@ static void held_of_ranks(struct hand *h)
 
 TEST(flat_slices_of_ranks_are_one_tensor)
 {
-	struct simdisk *disk = of_ranks(29, 3);
-
-	for (int ranks = 1; ranks < 4; ranks++) {
-		struct play p = hands_play(disk, ranks, held_of_ranks);
-
-		p.path = DIR_UC;
-		p.opts.flags = 0;
-		p.flags = SHEAF_LOAD_STRICT;
-		LOADED(p);
-		CHECK_INT(p.report.loaded, 5);
-	}
-	simdisk_free(disk);
+	foreign_loads(of_ranks(29, 3), DIR_UC, 3, held_of_ranks, 0, 5);
 }
 
 TEST(slices_that_do_not_make_the_parameter_are_refused)
@@ -465,18 +441,7 @@ static void held_of_sharding(struct hand *h)
 
 TEST(states_get_the_names_of_their_parameters)
 {
-	struct simdisk *disk = sharded(META);
-
-	for (int ranks = 1; ranks < 4; ranks++) {
-		struct play p = hands_play(disk, ranks, held_of_sharding);
-
-		p.path = DIR_UC;
-		p.opts.flags = 0;
-		p.flags = SHEAF_LOAD_STRICT;
-		LOADED(p);
-		CHECK_INT(p.report.loaded, 4);
-	}
-	simdisk_free(disk);
+	foreign_loads(sharded(META), DIR_UC, 3, held_of_sharding, 0, 4);
 }
 
 /* Ranks of experts know different parameters under the same name. What they all have is taken once.

@@ -7,6 +7,7 @@
 #include "read_slice.h"
 #include "sheaf-inspect.h"
 #include "t.h"
+#include "foreign_plays.h"
 #include "torchfile.h"
 
 static const struct torch_tensor two[] = {
@@ -29,16 +30,6 @@ static void held(struct hand *h)
 	hand_cut(s, 1, h->rank, h->ranks);
 }
 
-static struct play of_dir(struct simdisk *disk, int ranks)
-{
-	struct play p = hands_play(disk, ranks, held);
-
-	p.path = "dcp";
-	p.opts.flags = 0;
-	p.flags = SHEAF_LOAD_STRICT;
-	return p;
-}
-
 TEST(boxes_load_in_any_layout)
 {
 	static const int cuts[][2] = { { 1, 1 }, { 4, 1 }, { 1, 5 }, { 3, 4 }, { 40, 2 } };
@@ -48,7 +39,7 @@ TEST(boxes_load_in_any_layout)
 
 		torch_dcp(disk, "dcp", two, TWO, cuts[k][0], cuts[k][1], DCP_SOUND);
 		for (int ranks = 1; ranks < 5; ranks++) {
-			struct play p = of_dir(disk, ranks);
+			struct play p = foreign_play(disk, "dcp", ranks, held);
 
 			p.variant = ranks;
 			LOADED(p);
@@ -62,7 +53,7 @@ TEST(boxes_that_several_ranks_have_are_taken_once)
 {
 	for (int ranks = 1; ranks < 4; ranks += 2) {
 		struct simdisk *disk = disk_new();
-		struct play p = of_dir(disk, ranks);
+		struct play p = foreign_play(disk, "dcp", ranks, held);
 
 		torch_dcp(disk, "dcp", two, TWO, 3, 4, DCP_RANKS);
 		LOADED(p);

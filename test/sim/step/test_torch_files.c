@@ -8,6 +8,7 @@
 #include "foreign_dir.h"
 #include "read_slice.h"
 #include "t.h"
+#include "foreign_plays.h"
 
 #define FILE_PT "model.pt"
 #define T(n, d, dims, ...) { .name = n, .dtype = SHEAF_##d, .ndim = dims, __VA_ARGS__ }
@@ -23,15 +24,6 @@ static const struct torch_tensor good[] = {
 	T("none", I8, 2, .shape = { 0, 5 }),
 };
 #define GOOD ((int)(sizeof(good) / sizeof(good[0])))
-
-static struct simdisk *disk_of(struct torch_bytes file)
-{
-	struct simdisk *disk = disk_new();
-
-	CHECK_INT(simdisk_put(disk, FILE_PT, file.p, file.n), 0);
-	free(file.p);
-	return disk;
-}
 
 static void held(struct hand *h)
 {
@@ -51,23 +43,13 @@ static void held(struct hand *h)
 	hand_add(h, "model", "none", SHEAF_I8, 2, 0, 5);
 }
 
-static struct play of_file(struct simdisk *disk, int ranks)
-{
-	struct play p = hands_play(disk, ranks, held);
-
-	p.path = FILE_PT;
-	p.opts.flags = 0;
-	p.flags = SHEAF_LOAD_STRICT;
-	return p;
-}
-
 TEST(a_state_dict_loads_in_any_layout)
 {
 	static const int32_t apart[4] = { 1, 1, 2, 3 };
-	struct simdisk *disk = disk_of(torch_archive(good, GOOD, TORCH_SOUND));
+	struct simdisk *disk = disk_with(FILE_PT, torch_archive(good, GOOD, TORCH_SOUND));
 
 	for (int k = 0; k < 8; k++) {
-		struct play p = of_file(disk, 1 + k % 4);
+		struct play p = foreign_play(disk, FILE_PT, 1 + k % 4, held);
 
 		p.nodes = k >= 4 ? apart : NULL;
 		p.variant = k / 2;
@@ -164,7 +146,7 @@ TEST(a_tensor_that_leaves_its_storage_is_refused)
 	for (size_t i = 0; i < sizeof(shared) / sizeof(shared[0]); i++)
 		refused(torch_archive(shared[i], 2, TORCH_SOUND), "leave its storage");
 	/* A size that overflows is no tensor, so that it is listed and not loaded. */
-	disk = disk_of(torch_archive(&lies[2].t, 1, TORCH_SOUND));
+	disk = disk_with(FILE_PT, torch_archive(&lies[2].t, 1, TORCH_SOUND));
 	CHECK_RC(shf_foreign_open(&f, simdisk_process(disk, 77, 0), FILE_PT, &err), 0, &err);
 	(void)shf_foreign_tensors(f, &n);
 	CHECK_INT(n, 0);
@@ -266,7 +248,7 @@ TEST(a_file_without_sums_is_not_proved)
 
 static uint64_t digest_of(const struct torch_tensor *t)
 {
-	struct simdisk *disk = disk_of(torch_archive(t, 1, TORCH_SOUND));
+	struct simdisk *disk = disk_with(FILE_PT, torch_archive(t, 1, TORCH_SOUND));
 	struct shf_foreign *f = NULL;
 	struct sheaf_error err = { 0 };
 	uint64_t digest;
@@ -318,7 +300,7 @@ static struct shf_foreign *foreign_of_pickle(struct simdisk **disk, struct torch
 	struct shf_foreign *f = NULL;
 	int rc;
 
-	*disk = disk_of(torch_archive_of(pickle.p, pickle.n));
+	*disk = disk_with(FILE_PT, torch_archive_of(pickle.p, pickle.n));
 	free(pickle.p);
 	memset(err, 0, sizeof(*err));
 	rc = shf_foreign_open(&f, simdisk_process(*disk, 77, 0), FILE_PT, err);
@@ -534,7 +516,7 @@ static struct torch_bytes legacy_file(int protocol, const char *values, size_t n
 /* Opens a legacy file, which is freed, and sets *tensors and *note, which is the first one. */
 static void legacy_opens(struct torch_bytes file, size_t *tensors, char note[200])
 {
-	struct simdisk *disk = disk_of(file);
+	struct simdisk *disk = disk_with(FILE_PT, file);
 	struct sheaf_error err = { 0 };
 	struct shf_foreign *f = NULL;
 

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What tests of exports and imports do alike, beside written.h. Include once, after it. */
+#ifndef REWRITTEN_H
+#define REWRITTEN_H
+#include "written.h"
+
+static struct changing {        /* a file of the source that another process changes */
+	struct simdisk *disk;
+	const char *path;
+	bool done;
+} changing;
+
+/* A function for progress, which changes the file once. It writes a byte as it was, so that the
+ * size of the file stays, and the next export or import finds it whole. */
+static inline int change(void *arg, uint64_t done, uint64_t total)
+{
+	const struct shf_sys *sys;
+	char byte;
+	int fd;
+
+	(void)arg;
+	(void)total;
+	if (!done || changing.done)
+		return 0;
+	changing.done = true;
+	simdisk_advance(changing.disk, 2);
+	sys = process(changing.disk);
+	fd = shf_sys_open(sys, SHF_CWD, changing.path, SHF_O_WRITE, 0);
+	CHECK(fd >= 0);
+	CHECK_INT(shf_sys_pread(sys, fd, &byte, 1, 400), 1);
+	CHECK_INT(shf_sys_pwrite(sys, fd, &byte, 1, 400), 1);
+	CHECK_INT(shf_sys_close(sys, fd), 0);
+	return 0;
+}
+
+/* A function for progress that ends the call after a third of its work. */
+static inline int stop_there(void *arg, uint64_t done, uint64_t total)
+{
+	(void)arg;
+	return done >= total / 3;
+}
+
+struct rewriting {
+	struct written (*write)(struct simdisk *disk, const struct shf_sys *sys);
+	const char *to;                 /* the directory that it writes */
+	/* Fails the test if `to` is not whole. arg: the last member. */
+	void (*check)(struct simdisk *disk, const void *arg);
+	int least;                      /* how many of the failures are seen at least */
+	const void *arg;
+};
+
+/* Lets each call of it fail. The next one succeeds. */
+static inline void each_call_may_fail(struct simdisk *base, const struct rewriting *r)
+{
+	int failed = 0, nth = 1 + t_from(T_STRIDE);
+	bool fired = true;
+
+	for (; fired; nth += T_STRIDE) {
+		struct simdisk *disk = simdisk_twin(base);
+		const struct shf_sys *sys = process(disk);
+		struct written w;
+
+		simdisk_set_trace(disk, false);
+		simdisk_fault(disk, &(struct simdisk_fault){ .nth = nth, .error = EACCES,
+		                                             .process = sys });
+		w = r->write(disk, sys);
+		fired = simdisk_fired(disk) > 0;
+		simdisk_faults_clear(disk);
+		failed += w.rc < 0;
+		if (w.rc == SHEAF_EBUG || (w.rc < 0 && strlen(w.err.msg) < 8))
+			print_error("call %d: %d %s\n", nth, w.rc, w.err.msg);
+		CHECK(w.rc != SHEAF_EBUG && (w.rc == 0 || strlen(w.err.msg) >= 8));
+		CHECK(w.rc == 0 || w.rc == SHEAF_EINDOUBT || !simdisk_exists(disk, r->to));
+		if (!simdisk_exists(disk, r->to)) {
+			w = r->write(disk, process(disk));
+			CHECK_RC(w.rc, 0, &w.err);
+		}
+		r->check(disk, r->arg);
+		simdisk_free(disk);
+	}
+	print_message("# %d calls, %d failures\n", nth / T_STRIDE, failed);
+	CHECK(failed > r->least / T_STRIDE);
+}
+
+/* Lets each allocation of it fail. The next one succeeds. */
+static inline void each_allocation_may_fail(struct simdisk *base, const struct rewriting *r)
+{
+	int failed = 0;
+
+	for (hungry = 1 + t_from(T_STRIDE);; hungry += T_STRIDE) {
+		struct simdisk *disk = simdisk_twin(base);
+		struct written w;
+		long was = hungry;
+		bool fired;
+
+		simdisk_set_trace(disk, false);
+		starved = false;
+		w = r->write(disk, process(disk));
+		fired = starved;
+		CHECK(w.rc == 0 || w.rc == SHEAF_ENOMEM);
+		CHECK(w.rc == 0 || strlen(w.err.msg) >= 8);
+		failed += w.rc < 0;
+		hungry = 0;
+		if (w.rc < 0)
+			w = r->write(disk, process(disk));
+		CHECK_RC(w.rc, 0, &w.err);
+		r->check(disk, r->arg);
+		simdisk_free(disk);
+		if (!fired)
+			break;
+		hungry = was;
+	}
+	hungry = 0;
+	CHECK(failed > r->least / T_STRIDE);
+}
+
+/* ---- cuts of the power ---- */
+
+struct story {
+	uint64_t was;                   /* a hash that the test compares */
+	int64_t acked;                  /* the cut at which the call had succeeded */
+};
+
+static inline uint64_t promised(const void *story, int64_t cut)
+{
+	return cut >= ((const struct story *)story)->acked;
+}
+
+/* Cuts the power after every call on this disk, on which the call has just succeeded. */
+static inline void hunt_cuts(struct simdisk *disk, struct story *story,
+                             const char *(*judge)(const void *story, struct simdisk *disk,
+                                                  int64_t cut, char why[300]))
+{
+	struct everycut_hunt hunt = { .disk = disk, .all_max = 2, .small_max = 1, .seeded = 3,
+		.stride = (size_t)T_STRIDE, .promised = promised, .judge = judge, .story = story };
+	char why[400];
+
+	story->acked = (int64_t)simdisk_cut_n(disk) - 1;
+	if (!everycut_hunt(&hunt, why))
+		fail_msg("%s", why);
+}
+#endif
