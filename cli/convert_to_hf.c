@@ -31,14 +31,18 @@ static int answer(const struct cli_args *a, const char *dst, const struct sheaf_
 	return 0;
 }
 
-/* Returns whether a file of this name has weights or their index: these are converted, not
- * copied. */
-static bool is_weights_name(const char *name)
+/* Returns whether a file or folder of this name has tensors or their index: these are converted,
+ * not copied. */
+static bool has_tensors(const char *name)
 {
 	static const char *const tails[] = { ".safetensors", ".index.json", ".distcp", ".bin",
-		".pt", ".pth", ".metadata", ".sheaf-export" };
+		".pt", ".pth", ".metadata", ".sheaf-export", ".pdparams", ".pdopt", ".pdema",
+		"model_meta.json", "model_state", "optimizer_state", "master_weight",
+		"ema_state" };
 	size_t n = strlen(name);
 
+	if (strstr(name, ".safetensors_shard_"))
+		return true;
 	for (size_t i = 0; i < sizeof(tails) / sizeof(tails[0]); i++)
 		if (n >= strlen(tails[i]) && strcmp(name + n - strlen(tails[i]), tails[i]) == 0)
 			return true;
@@ -54,7 +58,7 @@ static void say_left_out(const char *src, const char *dst)
 
 	while (d && (e = readdir(d))) {
 		if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 ||
-		    is_weights_name(e->d_name) || cli_has(dst, e->d_name) || n++ >= NAMES_SAID)
+		    has_tensors(e->d_name) || cli_has(dst, e->d_name) || n++ >= NAMES_SAID)
 			continue;
 		if (n == 1) {
 			fputs("sheaf: ", stderr);

@@ -85,6 +85,11 @@ cmp -s beside/tokenizer.json copied/tokenizer.json && cmp -s beside/notes.json c
 result $? 'a large tokenizer is copied'
 [ ! -e copied/.sheaf-export ]
 result $? 'but not the mark of another export'
+for kind in uc-ranks sharding flex; do
+	t 0 "the model of Paddle's $kind is converted" "$SHEAF" convert f/paddle-$kind pd-$kind
+	! grep -q 'not copied' "$T/err"
+	result $? 'and files with tensors are not said to be left out'
+done
 # More files than a process may have open.
 t 0 'a checkpoint of many files' "$SHEAF" convert mesh many --max-shard-size 1
 [ "$(ls many/*.safetensors | wc -l)" -ge 4 ]
