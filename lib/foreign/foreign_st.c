@@ -86,7 +86,7 @@ int shf_foreign_slurp(struct shf_foreign *f, const char *folder, const char *nam
 
 static int names_add(void *arg, const char *name)
 {
-	struct shf_names *l = arg;
+	struct shf_listing *l = arg;
 	char *own;
 
 	if (!shf_plain_is_valid(name))
@@ -103,35 +103,35 @@ static int names_order(const void *a, const void *b)
 	return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-int shf_names_list(struct shf_names *l, struct shf_arena *arena, const struct shf_sys *sys, int dir,
-                   const char *path, struct sheaf_error *err)
+int shf_listing_read(struct shf_listing *l, struct shf_arena *arena, const struct shf_sys *sys,
+                     int dir, const char *path, struct sheaf_error *err)
 {
 	int rc;
 
-	*l = (struct shf_names){ .arena = arena };
+	*l = (struct shf_listing){ .arena = arena };
 	rc = shf_sys_list(sys, dir, names_add, l);
 	if (rc < 0)
 		return shf_fail_sys(err, -rc, "%s", path);
 	if (l->oom)
 		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory for its list of files", path);
 	if (l->a.len)
-		qsort(l->a.data, shf_names_n(l), sizeof(char *), names_order);
+		qsort(l->a.data, shf_listing_n(l), sizeof(char *), names_order);
 	return 0;
 }
 
-size_t shf_names_n(const struct shf_names *l)
+size_t shf_listing_n(const struct shf_listing *l)
 {
 	return l->a.len / sizeof(char *);
 }
 
-const char *shf_names_at(const struct shf_names *l, size_t i)
+const char *shf_listing_at(const struct shf_listing *l, size_t i)
 {
 	return ((char **)(void *)l->a.data)[i];
 }
 
-bool shf_names_has(const struct shf_names *l, const char *name)
+bool shf_listing_has(const struct shf_listing *l, const char *name)
 {
-	return l->a.len && bsearch(&name, l->a.data, shf_names_n(l), sizeof(char *), names_order);
+	return l->a.len && bsearch(&name, l->a.data, shf_listing_n(l), sizeof(char *), names_order);
 }
 
 int shf_begins_with_any(const struct shf_sys *sys, int dir, const char *name,

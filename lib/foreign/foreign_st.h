@@ -18,14 +18,14 @@ int shf_foreign_st_head(struct shf_foreign *f, uint32_t file, struct shf_st *st,
 int shf_foreign_slurp(struct shf_foreign *f, const char *folder, const char *name, uint64_t most,
                       struct shf_buf *out, struct sheaf_error *err);
 
-/* Names of files, sorted. */
-struct shf_names { struct shf_buf a; bool oom; struct shf_arena *arena; };
-/* Lists the names in a directory that can be opened. The caller releases l->a. */
-int shf_names_list(struct shf_names *l, struct shf_arena *arena, const struct shf_sys *sys, int dir,
-                   const char *path, struct sheaf_error *err);
-size_t shf_names_n(const struct shf_names *l);
-const char *shf_names_at(const struct shf_names *l, size_t i);
-bool shf_names_has(const struct shf_names *l, const char *name);
+/* The names in a directory, sorted: those that a plain file can have. */
+struct shf_listing { struct shf_buf a; bool oom; struct shf_arena *arena; };
+/* Reads them. The caller releases l->a, after a failure, too. */
+int shf_listing_read(struct shf_listing *l, struct shf_arena *arena, const struct shf_sys *sys,
+                     int dir, const char *path, struct sheaf_error *err);
+size_t shf_listing_n(const struct shf_listing *l);
+const char *shf_listing_at(const struct shf_listing *l, size_t i);
+bool shf_listing_has(const struct shf_listing *l, const char *name);
 /* Returns whether a file of the directory has one of the texts in its first 64 KiB. A file that is
  * missing or cannot be read has none. ENOMEM. */
 int shf_begins_with_any(const struct shf_sys *sys, int dir, const char *name,

@@ -112,13 +112,13 @@ static int pickle_facts(struct shf_foreign *f, const char *file, const char *pre
 /* ---- whether the save has finished ---- */
 
 /* Counts the names <start><number>. */
-static uint64_t count_names(const struct shf_names *l, const char *start)
+static uint64_t count_names(const struct shf_listing *l, const char *start)
 {
 	size_t n = strlen(start);
 	uint64_t count = 0;
 
-	for (size_t i = 0; i < shf_names_n(l); i++) {
-		const char *name = shf_names_at(l, i);
+	for (size_t i = 0; i < shf_listing_n(l); i++) {
+		const char *name = shf_listing_at(l, i);
 
 		count += strncmp(name, start, n) == 0 && name[n] >= '0' && name[n] <= '9';
 	}
@@ -164,16 +164,17 @@ static int read_async(struct shf_foreign *f, struct async_info *a, struct sheaf_
 }
 
 /* Notes whether the save has finished, by what the trainer left in the directory for that. */
-static int complete_fact(struct shf_foreign *f, const struct shf_names *l, struct sheaf_error *err)
+static int complete_fact(struct shf_foreign *f, const struct shf_listing *l,
+                         struct sheaf_error *err)
 {
 	struct { const char *start; bool off; } kinds[] = { { ".model_weight.done.", false },
 		{ ".master_weight.done.", false }, { ".optimizer_weight.done.", false } };
 	struct async_info a;
 	int rc;
 
-	if (shf_names_has(l, ".checkpoint_done"))
+	if (shf_listing_has(l, ".checkpoint_done"))
 		return shf_foreign_note(f, err, "complete", 8, "yes: .checkpoint_done is there");
-	if (!shf_names_has(l, "async_save_info.json")) {
+	if (!shf_listing_has(l, "async_save_info.json")) {
 		uint64_t saved = count_names(l, "saved_signal_");
 		uint64_t pending = count_names(l, "save_signal_TMP_");
 
@@ -208,7 +209,7 @@ static int complete_fact(struct shf_foreign *f, const struct shf_names *l, struc
 	                        a.ranks);
 }
 
-int shf_paddle_facts(struct shf_foreign *f, const struct shf_names *l, struct sheaf_error *err)
+int shf_paddle_facts(struct shf_foreign *f, const struct shf_listing *l, struct sheaf_error *err)
 {
 	static const struct {
 		const char *file, *prefix;
@@ -222,9 +223,9 @@ int shf_paddle_facts(struct shf_foreign *f, const struct shf_names *l, struct sh
 	int rc = complete_fact(f, l, err);
 
 	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]) && rc == 0; i++)
-		if (shf_names_has(l, files[i].file))
+		if (shf_listing_has(l, files[i].file))
 			rc = files[i].read(f, files[i].file, files[i].prefix, err);
-	if (rc == 0 && (n || shf_names_has(l, "rng_state.pth")))
+	if (rc == 0 && (n || shf_listing_has(l, "rng_state.pth")))
 		rc = shf_foreign_note(f, err, "rng_state", 9, "%" PRIu64 " file%s of random "
 		                      "generators, which are not read", n ? n : 1,
 		                      n > 1 ? "s" : "");

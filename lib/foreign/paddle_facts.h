@@ -5,5 +5,5 @@
 #define SHF_PADDLE_FACTS_H
 #include "foreign_st.h"
 
-int shf_paddle_facts(struct shf_foreign *f, const struct shf_names *l, struct sheaf_error *err);
+int shf_paddle_facts(struct shf_foreign *f, const struct shf_listing *l, struct sheaf_error *err);
 #endif

@@ -470,7 +470,7 @@ static int flex_folder(struct shf_foreign *f, const struct newest *newest, const
 
 static int open_flex(struct shf_foreign *f, struct sheaf_error *err)
 {
-	struct shf_names names = { .arena = &f->arena };
+	struct shf_listing names = { .arena = &f->arena };
 	struct newest x;
 	int rc = find_metadata(f->in, f->dir, f->path, NULL, &x, err);
 
@@ -489,7 +489,7 @@ static int open_flex(struct shf_foreign *f, struct sheaf_error *err)
 	if (rc == 0)
 		rc = shf_foreign_check_names(f, err);
 	if (rc == 0)
-		rc = shf_names_list(&names, &f->arena, f->in, f->dir, f->path, err);
+		rc = shf_listing_read(&names, &f->arena, f->in, f->dir, f->path, err);
 	if (rc == 0)
 		rc = shf_paddle_facts(f, &names, err);
 	shf_buf_release(&names.a);

@@ -32,7 +32,7 @@ static int is_sharding(const struct shf_sys *sys, int dir, const char *path, con
 struct sharding {
 	struct shf_foreign *f;
 	struct sheaf_error *err;
-	struct shf_names names;
+	struct shf_listing names;
 	struct shf_pd_parts parts;
 	struct shf_pd_meta meta;
 	const char *family;             /* of the present file */
@@ -214,9 +214,9 @@ static int sharding_files(struct sharding *s)
 		{ "ema", "pdopt", "ema" }, { "model", "safetensors", "model" } };
 	int rc = 0;
 
-	for (size_t i = 0; i < shf_names_n(&s->names) && rc == 0; i++)
+	for (size_t i = 0; i < shf_listing_n(&s->names) && rc == 0; i++)
 		for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
-			const char *name = shf_names_at(&s->names, i);
+			const char *name = shf_listing_at(&s->names, i);
 			char end[16];
 
 			snprintf(end, sizeof(end), ".%s", kinds[k].end);
@@ -234,7 +234,7 @@ static int open_sharding(struct shf_foreign *f, struct sheaf_error *err)
 	struct sharding s = { .f = f, .err = err, .parts = { .f = f } };
 	struct shf_buf bytes = SHF_BUF_INIT;
 	char where[600];
-	int rc = shf_names_list(&s.names, &f->arena, f->in, f->dir, f->path, err);
+	int rc = shf_listing_read(&s.names, &f->arena, f->in, f->dir, f->path, err);
 
 	snprintf(where, sizeof(where), "%.500s/%s", f->path, META);
 	if (rc == 0)

@@ -47,7 +47,7 @@ static bool is_shard(const char *name, const char *kind, unsigned *i, unsigned *
 
 /* Looks for what only Paddle writes: an index of one of its kinds, moments under its names, or
  * weights whose metadata say that they are NumPy's. */
-static int look_for_unified(const struct shf_sys *sys, int dir, const struct shf_names *l,
+static int look_for_unified(const struct shf_sys *sys, int dir, const struct shf_listing *l,
                             const char **why, struct sheaf_error *err)
 {
 	static const char *const map[] = { "\"weight_map\"", "\"quant_ckpt_resume_times\"" };
@@ -63,11 +63,11 @@ static int look_for_unified(const struct shf_sys *sys, int dir, const struct shf
 		char name[64];
 
 		snprintf(name, sizeof(name), "%s" INDEX_TAIL, kinds[k].kind);
-		if (shf_names_has(l, name))
+		if (shf_listing_has(l, name))
 			rc = shf_begins_with_any(sys, dir, name, map, 2, err);
 	}
-	for (size_t k = 0; k < shf_names_n(l) && rc == 0; k++) {
-		const char *name = shf_names_at(l, k);
+	for (size_t k = 0; k < shf_listing_n(l) && rc == 0; k++) {
+		const char *name = shf_listing_at(l, k);
 		struct shf_pd_rank rank;
 
 		if (is_shard(name, "optimizer", &i, &of) ||
@@ -88,8 +88,8 @@ static int is_unified(const struct shf_sys *sys, int dir, const char *path, cons
                       struct sheaf_error *err)
 {
 	struct shf_arena arena = { 0 };
-	struct shf_names l;
-	int rc = shf_names_list(&l, &arena, sys, dir, path, err);
+	struct shf_listing l;
+	int rc = shf_listing_read(&l, &arena, sys, dir, path, err);
 
 	if (rc == 0)
 		rc = look_for_unified(sys, dir, &l, why, err);
@@ -110,7 +110,7 @@ struct unified_index {
 struct unified {
 	struct shf_foreign *f;
 	struct sheaf_error *err;
-	struct shf_names names;
+	struct shf_listing names;
 	struct shf_pd_parts parts;
 	const char *kind, *family;
 	struct unified_index index;
@@ -177,7 +177,7 @@ static int read_index(struct unified *u)
 
 	*x = (struct unified_index){ .here = true };
 	snprintf(name, sizeof(name), "%s" INDEX_TAIL, u->kind);
-	x->here = shf_names_has(&u->names, name);
+	x->here = shf_listing_has(&u->names, name);
 	if (!x->here)
 		return 0;
 	snprintf(where, sizeof(where), "%.500s/%s", u->f->path, name);
@@ -366,8 +366,8 @@ static int unified_kind(struct unified *u)
 	unsigned i, of, shards = 0, want = 0;
 	int rc = read_index(u);
 
-	for (size_t k = 0; k < shf_names_n(&u->names) && rc == 0; k++) {
-		const char *name = shf_names_at(&u->names, k);
+	for (size_t k = 0; k < shf_listing_n(&u->names) && rc == 0; k++) {
+		const char *name = shf_listing_at(&u->names, k);
 		struct shf_pd_rank rank;
 
 		if (is_shard(name, u->kind, &i, &of)) {
@@ -389,7 +389,7 @@ static int unified_kind(struct unified *u)
 	for (size_t k = 0; k < u->index.list.n && rc == 0; k++) {
 		const char *name = u->index.list.entries[k].file;
 
-		if (!shf_names_has(&u->names, name))
+		if (!shf_listing_has(&u->names, name))
 			rc = shf_fail(u->err, SHEAF_EFORMAT, "%s: the index names %s, which is "
 			              "missing", u->f->path, name);
 		else if (!is_shard(name, u->kind, &i, &of) && !is_file_read(u, name))
@@ -425,7 +425,7 @@ static int open_unified(struct shf_foreign *f, struct sheaf_error *err)
 {
 	struct unified u = { .f = f, .err = err, .parts = { .f = f } };
 	bool masters = false;
-	int rc = shf_names_list(&u.names, &f->arena, f->in, f->dir, f->path, err);
+	int rc = shf_listing_read(&u.names, &f->arena, f->in, f->dir, f->path, err);
 
 	for (size_t k = 0; k < KINDS && rc == 0; k++) {
 		u.kind = kinds[k].kind;
