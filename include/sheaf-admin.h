@@ -334,8 +334,9 @@ struct sheaf_import {
 	uint32_t size;
 	int32_t dtype;                  /* enum sheaf_dtype: tensors of floating-point numbers are
 	                                 * converted to this type; 0: they keep theirs */
-	const char *family;             /* the family to read; NULL: all families. A checkpoint of
-	                                 * another program has one, "model" */
+	const char *family;             /* the family to read; NULL: all families. Checkpoints of
+	                                 * other programs have one, "model", except for those of
+	                                 * trainers with Paddle */
 	const char *as;                 /* the family that its tensors become; NULL: it keeps its
 	                                 * name */
 	const char *prefix;             /* only tensors whose names begin with this are written, and
@@ -361,8 +362,8 @@ struct sheaf_import {
  * step    the checkpoint to import.
  * dir     directory of the run, which is created if need be.
  * number  number of the new checkpoint. -1: the number that the source has. That of a checkpoint of
- *         another program is its note "step", "global_step" or "iteration"; one that has only
- *         tensors gets 0.
+ *         another program is its note "step", "global_step", "iteration" or
+ *         "trainer_state.global_step"; one that has only tensors gets 0.
  * how     the options; NULL: defaults. dtype, as and prefix need a source with one family, or
  *         how->family.
  * report  receives files, loaded (the number of tensors), bytes, step (the number of the new

@@ -605,7 +605,7 @@ int  sheaf_save_wait_copied(struct sheaf_save *save, int slice, int timeout_ms,
  * n           how many there are.
  * timeout_ms  how long it waits at most; negative: as long as the run allows.
  * 0: the memory of all of them may change.
- * EAGAIN: some of them is not copied yet, after timeout_ms.
+ * EAGAIN: one of them is not copied yet, after timeout_ms.
  * EINVAL: there is no slice of one of these numbers, or one is not ready yet (SHEAF_SAVE_LATER).
  * Any other code: the save has failed. [any thread] */
 int  sheaf_save_slices_copied(struct sheaf_save *save, const int *slices, size_t n, int timeout_ms,

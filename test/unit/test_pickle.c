@@ -424,15 +424,11 @@ TEST(a_pickle_in_a_file_is_the_pickle_in_memory)
 
 		bytes[0] = 0x80;
 		bytes[1] = 2;
-		bytes[2] = 'X';                 /* a text of that length, which is dropped */
-		bytes[3] = (uint8_t)n;
-		bytes[4] = (uint8_t)(n >> 8);
-		bytes[7 + n - 1] = 'x';
-		memcpy(bytes + 7 + n, "0", 1);
-		memcpy(bytes + 7 + n, values, sizeof(values));
-		bytes[7 + n - 1] = '0';         /* POP takes the place of the last byte */
+		bytes[2] = 'X';                 /* a text of n - 1 bytes, which POP drops */
 		bytes[3] = (uint8_t)(n - 1);
 		bytes[4] = (uint8_t)((n - 1) >> 8);
+		bytes[7 + n - 1] = '0';
+		memcpy(bytes + 7 + n, values, sizeof(values));
 		CHECK_RC(reads(&a, bytes, t.n, &copy), 0, &err);
 		CHECK_RC(reads_file(&b, &t, NULL), 0, &err);
 		CHECK_INT(b.bytes, a.bytes);

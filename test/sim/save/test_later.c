@@ -513,13 +513,11 @@ static int in_lists(struct hand *h)
 			rc = bring_list(h, save, list, half);
 		if (rc == 0 && opts == &later)
 			rc = bring_list(h, save, list + half, n - half);
-		for (size_t from = 0; rc == 0 && from < n; from += half) {
-			size_t some = from + 2 * half > n ? n - from : half;
-
+		for (size_t from = 0, some; rc == 0 && from < n; from += some) {
+			some = from + 2 * half > n ? n - from : half;
 			rc = shf_save_list_copied(save, list + from, some, -1, &h->err);
 			for (size_t i = from; rc == 0 && i < from + some; i++)
 				hand_spoil(h, list[i]);
-			from += some - half;
 		}
 		rc = rc ? rc : shf_save_commit(save, -1, &h->err);
 		shf_save_free(save);

@@ -117,7 +117,7 @@ static void put_metadata(struct torch_bytes *b, const char *key, const char *dty
 	put(b, "ub.");
 }
 
-/* Appends the items of part i and their key: of a box, one of its own with these values. */
+/* Appends the key and the array of part i. values: the tensor of hands.h whose values it has. */
 static void put_array(struct torch_bytes *b, int i, const char *key, const char *values,
                       const struct part *p, enum flex_flaw flaw)
 {
@@ -227,7 +227,7 @@ TEST(the_folders_of_a_trainer_are_families_with_the_names_of_sheaf)
 	loads(disk, true);
 }
 
-/* Opens the directory, reads all of its tensors, and returns the first code. */
+/* Opens the directory, and returns the code. */
 static int opens(struct simdisk *disk, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = simdisk_process(disk, 77, 0);

@@ -132,7 +132,7 @@ TEST(a_file_that_is_cut_anywhere_or_goes_on_is_refused)
 	free(file.p);
 }
 
-/* Reads all of a tensor of the file; returns the code. */
+/* Frees f, reads all of "l.1.w" from the file instead, and returns the code. */
 static int reads(struct shf_foreign *f, struct simdisk *disk, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = simdisk_process(disk, 77, 0);

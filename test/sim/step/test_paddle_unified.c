@@ -12,7 +12,8 @@
 
 #define DIR_UC "uc"
 
-/* A tensor of a safetensors file: items [from, to) of the tensor `of`, in this shape. */
+/* A tensor of a safetensors file. Its values are those of the items of the tensor `of` from number
+ * `from` on. */
 struct st_part {
 	const char *name, *of;
 	int dtype, ndim;

@@ -17,13 +17,13 @@ enum paddle_flaw {              /* how the file is written, and what is wrong wi
 	PADDLE_WIDE_TEXT, PADDLE_LIST_SHAPE,
 	PADDLE_EVAL                     /* eval("os", {"data": array}) */
 };
-/* Appends the pickle of an array with the values of items [from, to) of a tensor, of its shape; of
- * one dimension if these are not all. */
+/* Appends the pickle of an array with the values of items [from, to) of a tensor. The array has the
+ * shape of the tensor, or one dimension if these are not all of its items. */
 void paddle_array(struct torch_bytes *b, const char *family, const struct torch_tensor *t,
                   int64_t from, int64_t to, enum paddle_flaw flaw);
 /* Returns a file with a dictionary of these tensors. Their strides and places do not count. */
 struct torch_bytes paddle_file(const struct torch_tensor *t, int n, enum paddle_flaw flaw);
-/* Appends a text, a number, and the end of a pickle. */
+/* Append a text, and a number. */
 void paddle_text(struct torch_bytes *b, const char *s);
 void paddle_int(struct torch_bytes *b, int64_t v);
 #endif
