@@ -79,6 +79,24 @@ def test_all_is_copied_at_once() -> None:
     as_it_was(False)
 
 
+def elsewhere(path: str) -> None:
+    """A checkpoint_id that is not the writer's, before and after the checkpoint exists."""
+    import torch
+    import torch.distributed.checkpoint as dcp
+    import sheaf
+
+    class Quick(sheaf.dcp.Writer):
+        def reset(self, checkpoint_id: Any = None) -> None:
+            assert self.pending is not None
+            self.pending.result()
+            super().reset(checkpoint_id)
+
+    state = {"w": torch.ones(4)}
+    for writer, said in ((Quick(path + "@2"), "exists now"), (sheaf.dcp.Writer(path + "@3"), "")):
+        with raises(dcp.api.CheckpointException, "checkpoint_id", "@9 was given", said):
+            dcp.async_save(state, checkpoint_id=path + "@9", storage_writer=writer).result()
+
+
 @needs("torch")
 def test_one_process() -> None:
     """Calls that make no sense are refused; torch's own stagers work; a taken number is Exists"""
@@ -95,9 +113,7 @@ def test_one_process() -> None:
             dcp.async_save(state, storage_writer=sheaf.dcp.Writer(path + "@1"))
         with raises(sheaf.Invalid, "writer.at(7)"):
             dcp.async_save(state, storage_writer=sheaf.dcp.Writer(path))
-        with raises(dcp.api.CheckpointException, "sheaf.errors.Failed", "checkpoint_id"):
-            dcp.async_save(state, checkpoint_id=path + "@9",
-                           storage_writer=sheaf.dcp.Writer(path + "@2")).result()
+        elsewhere(at + "/other")
         dcp.async_save(state, checkpoint_id=path + "@3",
                        storage_writer=sheaf.dcp.Writer(path + "@3")).result()
         stager = DefaultStager(StagingOptions(False, False, False, False))

@@ -120,6 +120,7 @@ class Writer(StorageWriter, AsyncStager):
         self.number = ANY
         self.one = False                # the run is closed after one save
         self.pending: Optional[Pending] = None
+        self.elsewhere = ""             # what checkpoint_id names instead of what is being saved
         self.collectives = True
         if path is not None:
             self.go_to(path)
@@ -138,7 +139,7 @@ class Writer(StorageWriter, AsyncStager):
         """A writer that saves to the same open run, as checkpoint `step`. [local]"""
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__)
-        made.number, made.pending = step, None
+        made.number, made.pending, made.elsewhere = step, None, ""
         if self.one and self.session is not None:
             made.session = Session(self.session.path, *self.given)
         return made
@@ -161,8 +162,9 @@ class Writer(StorageWriter, AsyncStager):
             return
         run, number = place.to_save(checkpoint_id, None)
         if (run, number) != (self.opened().path, self.pending.step):
-            self.pending.cancel("checkpoint_id=%s was given, and the writer saves step %d of %s"
-                                % (checkpoint_id, self.pending.step, self.opened().path))
+            self.elsewhere = ("checkpoint_id=%s was given, and the writer saves step %d of %s"
+                              % (checkpoint_id, self.pending.step, self.opened().path))
+            self.pending.cancel(self.elsewhere)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         self.collectives = kwargs.get("use_collectives", True)
@@ -181,6 +183,8 @@ class Writer(StorageWriter, AsyncStager):
             pending, self.pending = self.pending, None
             if pending is not None and is_staged(planner):
                 pending.result()
+                if self.elsewhere:      # it was saved before it could be cancelled
+                    raise error("EINVAL", self.elsewhere + ", which exists now")
             else:                       # dcp.save; an async_save before it may not have ended
                 session.background.drain()
                 self.save(session, planner, plan.storage_data if self.collectives else None)
