@@ -63,8 +63,8 @@ static int find_metadata(const struct shf_sys *sys, int dir, const char *path, c
 	rc = in < 0 ? in : shf_sys_list(sys, in, see_metadata, x);
 	snprintf(name, sizeof(name), "%ld.metadata", x->number);
 	if (rc < 0)
-		rc = shf_fail_sys(err, -rc, "%s%s%s", path, folder ? "/" : "",
-		                  folder ? folder : "");
+		rc = folder ? shf_fail_sys(err, -rc, "%s/%s", path, folder)
+		            : shf_fail_sys(err, -rc, "%s", path);
 	else if (x->number >= 0)
 		rc = shf_begins_with_any(sys, in, name, modules, 2, err);
 	if (folder && in >= 0)

@@ -203,7 +203,8 @@ static void mask_files(char *text)
 		"ranks/ranks.safetensors.index.json", "ema/ema.safetensors.index.json",
 		"optimizer/optimizer.safetensors.index.json", "model.safetensors.index.json",
 		"ranks.safetensors.index.json", "ema.safetensors.index.json",
-		"optimizer.safetensors.index.json", "extra-#.json", "config.json" };
+		"optimizer.safetensors.index.json", "extra-#.json", "config.json",
+		"model_state", "master_weight", "optimizer_state", "ema_state" };
 
 	for (size_t i = 0; i < sizeof(files) / sizeof(*files); i++) {
 		char *at = strstr(text, files[i]);
