@@ -24,12 +24,10 @@ def sources() -> list[str]:
 
 @tap.needs("mypy", "torch")
 def test_mypy_finds_nothing() -> None:
-    """mypy --strict finds nothing, for Python 3.10 as well"""
-    for version in ("3.10", "3.%d" % sys.version_info[1]):
-        done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--python-version",
-                               version, "--cache-dir", os.devnull, PACKAGE],
-                              capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
+    """mypy --strict finds nothing, for the oldest Python that the package allows"""
+    done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--python-version", "3.10",
+                           "--cache-dir", os.devnull, PACKAGE], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_modules_are_small_and_listed() -> None:
