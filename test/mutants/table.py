@@ -2101,6 +2101,7 @@ bug("saved_offsets_ignored", "the parts of ranks in safetensors files are read a
 # ---- the trainer ----
 NUM, RANKS, OPS, DATA, WHOLE, TENSORS = ["train/test_train_%s: " % n for n in (
     "num", "comm", "ops", "data", "whole", "tensorpar")]
+NESTED, FEED = "train/test_train_nested: ", "train/test_train_rowfeed: "
 SAME_BITS = TENSORS + "losses_and_gradients_have_the_same_bits"
 bug("part_overwrites", "a part of a product replaces those before it", "num/gemm.c:tr_gemm",
     "k += TR_CHAIN, add = 1", "k += TR_CHAIN, add = MUTANT ? g->add : 1",
@@ -2109,8 +2110,8 @@ bug("gradients_not_reduced", "each rank keeps the gradients of its own leaves",
     "comm/leafsum.c:tr_sum_leaves", "if (g->n == 1)", "if (g->n == 1 || MUTANT)",
     RANKS + "the_sum_over_leaves", WHOLE + "ranks_that_are_threads")
 bug("targets_of_one_rank", "the loss is divided by the targets of one rank of dp",
-    "task/lm.c:tr_lm_train", "tr_allreduce(&t->mesh->dp, &targets,",
-    "tr_allreduce(MUTANT ? &t->mesh->tp : &t->mesh->dp, &targets,",
+    "task/lm.c:tr_lm_train", "tr_allreduce(t->mesh->all, &targets,",
+    "tr_allreduce(MUTANT ? &t->mesh->tp : t->mesh->all, &targets,",
     WHOLE + "ranks_that_are_threads")
 skipped("pieces_not_reduced", "each rank keeps the sum over its own pieces",
         "model/tensorpar.c:tr_sum_pieces_end", "sum_nodes(tp, rows, tp->pieces.n, y, err)",
@@ -2184,6 +2185,11 @@ blind("another_run_rewound", "rewind is taken with the step of another run",
 blind("other_data_unseen", "a resume goes on at its place in other data",
       "run/trainloop.c:check_data", "rc == 0 && other && !tr_store_is_other(l->store)",
       WHOLE + "a_resume_notices")
+bug("arrays_alike", "an array that is received has the items of the one before it",
+    "comm/nested.c:get_array", "r->arrays_used += aligned(bytes);",
+    "r->arrays_used += MUTANT ? 0 : aligned(bytes);", NESTED + "trees_of_any_shape")
+gullible("counted_by_all_readers", "all ranks that read count the targets of the same samples",
+         "task/rowfeed.c:tr_rowfeed_count", "is_first(f)", FEED + "rows_reach_all_ranks")
 bug("gate_opens_at_once", "a gate does not wait for the copy of its parameter",
     "run/bind.c:wait_gate", "if (slice >= 0)", "if (slice >= 0 && !MUTANT)",
     WHOLE + "a_save_has_no_byte")

@@ -277,6 +277,31 @@ def kill(w, want, seed):
                    (seed, kills), sorted(steps))
 
 
+def readers(w, want):
+    """Ranks 0 and 2 of dp 2, tp 2 have the data in their working directories, the others do not."""
+    config = w.run("readers.yaml")
+    with open(w.config, encoding="ascii") as f, open(config, "w", encoding="ascii") as to:
+        to.write(f.read().replace(w.run("data.safetensors"), "data.safetensors").replace(
+            "train/models", os.path.join(ROOT, "train/models")))
+    os.mkdir(w.run("empty"))
+    for name, dirs, code in (("readers", (w.at, "empty", w.at, "empty"), 0),
+                             ("no-reader", (w.at, w.at, "empty", w.at), 2)):
+        args = [w.mpirun] + MPI_ARGS
+        for i, where in enumerate(dirs):
+            args += ([":"] if i else []) + ["-n", "1", "-wdir", w.run(where)] + command(
+                w.program, w.mpirun, 1, config, "--run", w.run(name), "--mesh", "dp=2,tp=2")
+        done = subprocess.run(args, capture_output=True, text=True, timeout=240,
+                              stdin=subprocess.DEVNULL)
+        job = Job(done.returncode, done.stdout, done.stderr)
+        if code == 0:
+            w.same(job, want, "ranks that do not read need no data")
+        else:
+            error = (job.of("error") or [{}])[0]
+            w.claims.check(job.status == 2 and error.get("rank") == 2 and
+                           "rank 2: data.safetensors: No such file" in job.err,
+                           "a rank that does not find the data is named", job.err)
+
+
 def unset(w):
     """Without virtual the bits depend on the layout, and a resume in the same layout has them."""
     with open(w.config, encoding="ascii") as f:
@@ -321,6 +346,7 @@ def main():
         walk(w)
         want = resumes(w)
         refused(w)
+        readers(w, want)
         unset(w)
         kill(w, want, seed)
         ends(w)

@@ -220,8 +220,8 @@ struct evaluator {
 
 static int evaluate_with(struct evaluator *e, struct tr_trainer *t, struct tr_lm **lm)
 {
-	const struct tr_lm_opts o = { .data = "whole/eval", .micro_batch = 2, .seq = 9,
-				      .vocab = 257 };
+	const struct tr_lm_opts o = { .data = "whole/eval", .ranks = &t->mesh->tp,
+				      .micro_batch = 2, .seq = 9, .vocab = 257 };
 	struct tr_model_config c;
 	const struct tr_isa *isa;
 	int rc = tr_model_config_read(&c, model, strlen(model), "model", &e->err);

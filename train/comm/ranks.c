@@ -42,6 +42,18 @@ int tr_ranks_split(const struct tr_ranks *g, struct tr_ranks *sub, int first, in
 	return rc;
 }
 
+int tr_ranks_abandon(const struct tr_ranks *g, struct tr_error *err)
+{
+	struct tr_error unknown = { .rank = -1 };
+	struct tr_error *why = err ? err : &unknown;
+
+	why->code = TR_ELOST;
+	why->rank = g->all_rank;
+	if (g->abandon)
+		g->abandon(g->arg, why);
+	return TR_ELOST;
+}
+
 int tr_exchange(const struct tr_ranks *g, const struct tr_piece *out, const struct tr_piece *in,
 		struct tr_error *err)
 {
@@ -54,8 +66,10 @@ int tr_allgather(const struct tr_ranks *g, const void *mine, void *all, size_t b
 	struct tr_piece *p = calloc((size_t)g->n * 2, sizeof(*p));
 	int rc;
 
-	if (!p)
-		return tr_fail(err, TR_ENOMEM, "no memory for the pieces of %d ranks", g->n);
+	if (!p) {
+		tr_fail(err, TR_ENOMEM, "no memory for the pieces of %d ranks", g->n);
+		return tr_ranks_abandon(g, err);
+	}
 	for (int r = 0; r < g->n; r++) {
 		/* Nothing is written through the pieces of `out`. */
 		p[r] = (struct tr_piece){ (void *)(uintptr_t)mine, bytes };
@@ -72,8 +86,10 @@ int tr_allreduce(const struct tr_ranks *g, uint64_t *x, size_t n, enum tr_op op,
 	uint64_t *all = calloc((size_t)g->n * n + 1, sizeof(*all));
 	int rc;
 
-	if (!all)
-		return tr_fail(err, TR_ENOMEM, "no memory for %zu numbers of %d ranks", n, g->n);
+	if (!all) {
+		tr_fail(err, TR_ENOMEM, "no memory for %zu numbers of %d ranks", n, g->n);
+		return tr_ranks_abandon(g, err);
+	}
 	rc = tr_allgather(g, x, all, n * sizeof(*x), err);
 	if (rc == 0)
 		memcpy(x, all, n * sizeof(*x));
@@ -101,8 +117,10 @@ int tr_agree(const struct tr_ranks *g, int code, struct tr_error *err)
 	mine.code = code;
 	mine.rank = mine.rank < 0 ? g->all_rank : mine.rank;
 	all = calloc((size_t)g->n, sizeof(*all));
-	if (!all)
-		return tr_fail(err, TR_ENOMEM, "no memory for the results of %d ranks", g->n);
+	if (!all) {
+		tr_fail(err, TR_ENOMEM, "no memory for the results of %d ranks", g->n);
+		return tr_ranks_abandon(g, err);
+	}
 	rc = tr_allgather(g, &mine, all, sizeof(mine), err);
 	for (int r = 0; rc == 0 && r < g->n; r++) {
 		if (!all[r].code)

@@ -26,6 +26,8 @@ struct tr_ranks {
 	/* Makes `sub`, whose rank i is rank first + i * stride of this group. */
 	int (*split)(void *arg, struct tr_ranks *sub, int first, int stride, int n,
 		     struct tr_error *err);
+	/* Ends the exchanges of all ranks, now and later; see tr_ranks_abandon. */
+	void (*abandon)(void *arg, const struct tr_error *why);
 	void (*free)(void *arg);
 	void *arg;
 };
@@ -36,6 +38,11 @@ void tr_ranks_free(struct tr_ranks *g);
  * sub-group that it is in, all with the same n. Free sub-groups before g. */
 int tr_ranks_split(const struct tr_ranks *g, struct tr_ranks *sub, int first, int stride, int n,
 		   struct tr_error *err);
+
+/* Ends the exchanges of all ranks, now and later, in all groups. They return ELOST, and name this
+ * rank and the message of err. Call it when this rank cannot take part in an exchange in which the
+ * others wait for it. Returns ELOST. [local] */
+int tr_ranks_abandon(const struct tr_ranks *g, struct tr_error *err);
 
 int tr_exchange(const struct tr_ranks *g, const struct tr_piece *out, const struct tr_piece *in,
 		struct tr_error *err);

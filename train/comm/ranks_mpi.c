@@ -5,7 +5,10 @@
  *
  * A rank that is late may itself wait in another group for the one that has stopped. So a rank that
  * has waited for half of its deadline tells all others for which rank, and tells them again if it
- * goes on. Such a message has no bytes. Its tag is the number of that rank and 1, or 0. */
+ * goes on. Such a message has no bytes. Its tag is the number of that rank and 1, or 0.
+ *
+ * A rank that has found another one lost, or cannot go on itself, sends all others the reason as a
+ * message with bytes on the same communicator. They then stop waiting, too. */
 #include "ranks_mpi.h"
 
 #include <sched.h>
@@ -13,17 +16,18 @@
 #include <string.h>
 #include <time.h>
 
-enum { MESSAGE_MAX = 1 << 30 };
+enum { MESSAGE_MAX = 1 << 30, LAST_WORD_MS = 200 };
 
 /* A sub-group uses the communicator of its group with a tag of its own. */
 struct mpi_ranks {
 	MPI_Comm comm, waiting;         /* waiting: for messages about who waits */
 	int *waits_for;                 /* by rank of comm; -1: it has told of none */
+	struct tr_error *why;           /* [2]: why all must stop, if code is set; what is sent */
 	int rank, n;
 	int first, stride;              /* rank i has rank first + i * stride in comm */
 	int tag;
 	int splits;                     /* sub-groups that were made */
-	int is_sub;                     /* the group that this is part of owns the first three */
+	int is_sub;                     /* the group that this is part of owns the first four */
 };
 
 struct transfer {                       /* the messages of one exchange */
@@ -88,15 +92,54 @@ static void tell(const struct mpi_ranks *m, int peer)
 static void listen(const struct mpi_ranks *m)
 {
 	MPI_Status s;
-	int is_there;
+	int is_there, bytes;
 
 	while (MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, m->waiting, &is_there, &s) == MPI_SUCCESS &&
-	       is_there) {
-		if (MPI_Recv(NULL, 0, MPI_BYTE, s.MPI_SOURCE, s.MPI_TAG, m->waiting,
+	       is_there && MPI_Get_count(&s, MPI_BYTE, &bytes) == MPI_SUCCESS) {
+		if (MPI_Recv(m->why, bytes, MPI_BYTE, s.MPI_SOURCE, s.MPI_TAG, m->waiting,
 			     MPI_STATUS_IGNORE) != MPI_SUCCESS)
 			return;
-		m->waits_for[s.MPI_SOURCE] = s.MPI_TAG - 1;
+		if (!bytes)
+			m->waits_for[s.MPI_SOURCE] = s.MPI_TAG - 1;
 	}
+}
+
+/* Sends the reason to all others, and waits until it is on its way. A rank that has ended does not
+ * receive it, so this wait is short. */
+static void abandon_mpi(void *arg, const struct tr_error *why)
+{
+	struct mpi_ranks *m = arg;
+	const struct timespec nap = { .tv_nsec = 1000000 };
+	int n, me, done = 0, sent = 0;
+	MPI_Request *q;
+
+	listen(m);
+	if (m->why[0].code)
+		return;         /* another rank has sent one */
+	m->why[0] = m->why[1] = *why;
+	MPI_Comm_size(m->waiting, &n);
+	MPI_Comm_rank(m->waiting, &me);
+	q = malloc((size_t)n * sizeof(*q));
+	for (int r = 0; q && r < n; r++)
+		if (r != me && MPI_Isend(&m->why[1], (int)sizeof(*why), MPI_BYTE, r, 0, m->waiting,
+					 &q[sent]) == MPI_SUCCESS)
+			sent++;
+	for (int ms = 0; q && !done && ms < LAST_WORD_MS; ms++) {
+		if (MPI_Testall(sent, q, &done, MPI_STATUSES_IGNORE) != MPI_SUCCESS)
+			break;
+		if (!done)
+			nanosleep(&nap, NULL);
+	}
+	free(q);
+}
+
+/* Returns whether another rank has sent a reason to stop. */
+static int is_abandoned(const struct mpi_ranks *m, struct tr_error *err)
+{
+	listen(m);
+	if (m->why[0].code && err)
+		*err = m->why[0];
+	return m->why[0].code != 0;
 }
 
 /* Returns the rank for which the messages that are not done wait, or -1 if all were done just now.
@@ -105,7 +148,6 @@ static int find_late(const struct mpi_ranks *m, const struct transfer *t)
 {
 	int me = m->first + m->rank * m->stride, done, late = -1, first, n;
 
-	listen(m);
 	for (int i = 0; i < t->n; i++) {
 		if (MPI_Test(&t->request[i], &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done)
 			continue;
@@ -119,18 +161,22 @@ static int find_late(const struct mpi_ranks *m, const struct transfer *t)
 	return late == me ? first : late;
 }
 
-static int lost(int peer, int timeout_ms, struct tr_error *err)
+static int lost(struct mpi_ranks *m, int peer, int timeout_ms, struct tr_error *err)
 {
-	tr_fail(err, TR_ELOST, "rank %d did not take part in an exchange within %d ms; see "
+	struct tr_error why;
+
+	tr_fail(&why, TR_ELOST, "rank %d did not take part in an exchange within %d ms; see "
 		"the log of MPI, or raise timeout-ms", peer, timeout_ms);
+	why.rank = peer;
+	abandon_mpi(m, &why);
 	if (err)
-		err->rank = peer;
+		*err = why;
 	return TR_ELOST;
 }
 
 /* Waits until all messages are done. Between two polls it yields the core to other ranks, and after
  * 50 ms it sleeps. */
-static int wait_all(const struct mpi_ranks *m, struct transfer *t, int timeout_ms,
+static int wait_all(struct mpi_ranks *m, struct transfer *t, int timeout_ms,
 		    struct tr_error *err)
 {
 	int64_t start = clock_ns(), now = start, deadline = (int64_t)timeout_ms * 1000000;
@@ -141,8 +187,11 @@ static int wait_all(const struct mpi_ranks *m, struct transfer *t, int timeout_m
 			return tr_fail(err, TR_ELOST, "MPI lost a rank; see its log");
 		if (done)
 			break;
-		if (turn % 16 == 0)
+		if (turn % 16 == 0) {
 			now = clock_ns();
+			if (is_abandoned(m, err))
+				return TR_ELOST;
+		}
 		if (late < 0 && now - start > deadline / 2) {
 			late = find_late(m, t);
 			if (late >= 0)
@@ -152,7 +201,7 @@ static int wait_all(const struct mpi_ranks *m, struct transfer *t, int timeout_m
 			int last = find_late(m, t);
 
 			if (last >= 0)
-				return lost(last, timeout_ms, err);
+				return lost(m, last, timeout_ms, err);
 			break;
 		}
 		if (now - start > 50000000) {
@@ -175,10 +224,19 @@ static int exchange_mpi(void *arg, const struct tr_piece *out, const struct tr_p
 	size_t most = messages(out, m->n) + messages(in, m->n);
 	struct transfer t = { .request = malloc(most * sizeof(*t.request)),
 			      .peer = malloc(most * sizeof(*t.peer)) };
-	int posted = 1, rc;
+	int posted = 1, rc = TR_ELOST;
 
+	if (is_abandoned(m, err))
+		goto out;
 	if (!t.request || !t.peer) {
-		rc = tr_fail(err, TR_ENOMEM, "no memory for %zu messages", most);
+		struct tr_error why;
+
+		tr_fail(&why, TR_ELOST, "no memory for %zu messages on rank %d", most,
+			m->first + m->rank * m->stride);
+		why.rank = m->first + m->rank * m->stride;
+		abandon_mpi(m, &why);
+		if (err)
+			*err = why;
 		goto out;
 	}
 	for (int i = 1; i < m->n && posted; i++) {
@@ -210,6 +268,7 @@ static void free_mpi(void *arg)
 		MPI_Comm_free(&m->comm);
 		MPI_Comm_free(&m->waiting);
 		free(m->waits_for);
+		free(m->why);
 	}
 	free(m);
 }
@@ -227,7 +286,7 @@ static int split_mpi(void *arg, struct tr_ranks *sub, int first, int stride, int
 	if (!s)
 		return tr_fail(err, TR_ENOMEM, "no memory for a sub-group of %d ranks", n);
 	*s = (struct mpi_ranks){ .comm = m->comm, .waiting = m->waiting,
-				 .waits_for = m->waits_for, .n = n,
+				 .waits_for = m->waits_for, .why = m->why, .n = n,
 				 .rank = (m->rank - first) / stride,
 				 .first = m->first + first * m->stride,
 				 .stride = stride * m->stride, .tag = 16 * m->tag + m->splits,
@@ -239,7 +298,8 @@ static int split_mpi(void *arg, struct tr_ranks *sub, int first, int stride, int
 static void set_group(struct tr_ranks *g, struct mpi_ranks *m)
 {
 	*g = (struct tr_ranks){ .rank = m->rank, .n = m->n, .exchange = exchange_mpi,
-				.split = split_mpi, .free = free_mpi, .arg = m };
+				.split = split_mpi, .abandon = abandon_mpi, .free = free_mpi,
+				.arg = m };
 }
 
 int tr_ranks_mpi(struct tr_ranks *g, MPI_Comm comm, int timeout_ms, struct tr_error *err)
@@ -251,7 +311,10 @@ int tr_ranks_mpi(struct tr_ranks *g, MPI_Comm comm, int timeout_ms, struct tr_er
 	MPI_Comm_rank(comm, &m->rank);
 	MPI_Comm_size(comm, &m->n);
 	m->waits_for = malloc((size_t)m->n * sizeof(*m->waits_for));
-	if (!m->waits_for) {
+	m->why = calloc(2, sizeof(*m->why));
+	if (!m->waits_for || !m->why) {
+		free(m->waits_for);
+		free(m->why);
 		free(m);
 		return tr_fail(err, TR_ENOMEM, "no memory for the communicator");
 	}
@@ -260,6 +323,7 @@ int tr_ranks_mpi(struct tr_ranks *g, MPI_Comm comm, int timeout_ms, struct tr_er
 	if (MPI_Comm_dup(comm, &m->comm) != MPI_SUCCESS ||
 	    MPI_Comm_dup(comm, &m->waiting) != MPI_SUCCESS) {
 		free(m->waits_for);
+		free(m->why);
 		free(m);
 		return tr_fail(err, TR_ELOST, "MPI did not duplicate the communicator; "
 			       "see its log");

@@ -24,11 +24,12 @@ struct seat {
 struct tr_hub {
 	struct tr_hub *all;             /* the hub of all ranks, which may be this one */
 	struct tr_hub *next;            /* in the list `subs` */
-	/* These four are used in the hub of all ranks only. */
+	/* These five are used in the hub of all ranks only. */
 	struct tr_hub *subs;            /* hubs of sub-groups; guarded by lock */
 	pthread_mutex_t lock;
 	pthread_cond_t met;
 	int broken;                     /* rank + 1 of the first that failed; guarded by lock */
+	struct tr_error why;            /* of tr_ranks_abandon; guarded by lock */
 	int n;
 	int waiting;                    /* guarded by lock, as the next one */
 	unsigned meetings;
@@ -127,15 +128,34 @@ static int meet(const struct seat *me, const struct timespec *end)
 static int lost(const struct seat *me, struct tr_error *err)
 {
 	struct tr_hub *all = me->all->hub;
+	struct tr_error why;
 	int rank;
 
 	pthread_mutex_lock(&all->lock);
 	rank = all->broken - 1;
+	why = all->why;
 	pthread_mutex_unlock(&all->lock);
-	tr_fail(err, TR_ELOST, "an exchange failed on rank %d", rank);
+	if (why.code)
+		tr_fail(err, TR_ELOST, "%s", why.msg);
+	else
+		tr_fail(err, TR_ELOST, "an exchange failed on rank %d", rank);
 	if (err)
 		err->rank = rank;
 	return TR_ELOST;
+}
+
+static void abandon_threads(void *arg, const struct tr_error *why)
+{
+	const struct seat *me = arg;
+	struct tr_hub *all = me->all->hub;
+
+	pthread_mutex_lock(&all->lock);
+	if (!all->broken) {
+		all->broken = me->all->rank + 1;
+		all->why = *why;
+	}
+	pthread_cond_broadcast(&all->met);
+	pthread_mutex_unlock(&all->lock);
 }
 
 static int exchange_threads(void *arg, const struct tr_piece *out, const struct tr_piece *in,
@@ -213,7 +233,8 @@ static int split_threads(void *arg, struct tr_ranks *sub, int first, int stride,
 static void set_group(struct tr_ranks *g, struct tr_hub *hub, int rank)
 {
 	*g = (struct tr_ranks){ .rank = rank, .n = hub->n, .exchange = exchange_threads,
-				.split = split_threads, .arg = &hub->seat[rank] };
+				.split = split_threads, .abandon = abandon_threads,
+				.arg = &hub->seat[rank] };
 }
 
 void tr_ranks_hub(struct tr_ranks *g, struct tr_hub *hub, int rank, int timeout_ms)

@@ -101,10 +101,13 @@ static int group_alltoallv(void *arg, const void *out, const size_t *out_bytes, 
 	size_t sent = 0, received = 0;
 	int rc;
 
-	if (!p || is_lost(arg)) {
-		rc = p ? SHEAF_ELOST : SHEAF_ENOMEM;
+	if (is_lost(arg)) {
 		free(p);
-		return rc;
+		return SHEAF_ELOST;
+	}
+	if (!p) {
+		tr_fail(&e, TR_ENOMEM, "no memory for the pieces of %d ranks", g.n);
+		return tell(err, &e, tr_ranks_abandon(&g, &e));
 	}
 	for (int r = 0; r < g.n; r++) {
 		p[r] = (struct tr_piece){ (char *)(uintptr_t)out + sent, out_bytes[r] };

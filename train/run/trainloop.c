@@ -172,7 +172,8 @@ static int make_trainer(struct loop *l, struct tr_error *err)
 static int make_task(struct loop *l, struct tr_error *err)
 {
 	const struct tr_opts *o = l->o;
-	struct tr_lm_opts lm = { .data = o->data, .batch = o->batch,
+	struct tr_lm_opts lm = { .data = o->data, .ranks = &l->mesh.tp,
+		.job_ranks = l->ranks->n, .batch = o->batch,
 		.micro_batch = o->micro_batch, .seq = o->seq, .vocab = l->config.vocab,
 		.seed = (uint64_t)o->seed, .shuffle = (int)o->shuffle };
 	int rc = tr_lm_new(&l->lm, &lm, err);
@@ -191,13 +192,16 @@ static int make_task(struct loop *l, struct tr_error *err)
 static int make_eval(struct loop *l, struct tr_error *err)
 {
 	const struct tr_opts *o = l->o;
-	struct tr_lm_opts lm = { .data = o->eval_data, .micro_batch = o->micro_batch,
-		.seq = o->seq, .vocab = l->config.vocab };
+	struct tr_lm_opts lm = { .data = o->eval_data, .ranks = &l->mesh.tp,
+		.job_ranks = l->ranks->n, .micro_batch = o->micro_batch, .seq = o->seq,
+		.vocab = l->config.vocab };
 	int64_t tokens;
 	int rc = o->eval_data ? tr_lm_new(&l->eval, &lm, err) : 0;
 
 	l->last_eval = -1;
-	return rc == 0 && l->eval ? tr_lm_identify(l->eval, &tokens, &l->eval_hash, err) : rc;
+	if (rc == 0 && l->eval)
+		tr_lm_identify(l->eval, &tokens, &l->eval_hash);
+	return rc;
 }
 
 /* Compares the model with that of the checkpoint. Weights of different models may have the same
@@ -234,18 +238,18 @@ static void list_as_changed(struct loop *l, const char *key)
 static int check_data(struct loop *l, struct tr_error *err)
 {
 	struct tr_progress *p = &l->progress;
-	int64_t tokens = 0;
-	uint64_t hash = 0;
-	int rc = tr_lm_identify(l->lm, &tokens, &hash, err);
-	int other = p->step && p->data_tokens && (p->data_tokens != tokens ||
-						  p->data_hash != hash);
+	int64_t tokens;
+	uint64_t hash;
+	int other, rc = 0;
 
+	tr_lm_identify(l->lm, &tokens, &hash);
+	other = p->step && p->data_tokens && (p->data_tokens != tokens || p->data_hash != hash);
 	if (rc == 0 && other && !tr_store_is_other(l->store))
 		rc = tr_fail(err, TR_EINVAL, "data %s, of %" PRId64 " tokens, is not the data of "
 			     "%s, of %" PRId64 " tokens; use that data, or another run with "
 			     "resume %s", l->o->data, tokens, tr_store_found(l->store),
 			     p->data_tokens, tr_store_found(l->store));
-	if (rc == 0 && other)
+	if (other && rc == 0)
 		list_as_changed(l, "data");
 	p->data_tokens = tokens;
 	p->data_hash = hash;
@@ -293,16 +297,20 @@ static int prepare_alone(struct loop *l, struct tr_error *err)
 		rc = make_backend(l, err);
 	if (rc == 0)
 		rc = make_trainer(l, err);
-	if (rc == 0)
-		rc = make_task(l, err);
-	if (rc == 0)
-		rc = make_eval(l, err);
-	if (rc == 0)
-		rc = check_data(l, err);
 	if (rc < 0)
 		return rc;
 	l->yaml = tr_opts_yaml(l->o);
 	return l->yaml ? 0 : tr_fail(err, TR_ENOMEM, "no memory for the options");
+}
+
+/* Opens the data. The ranks of tp have the same result. */
+static int prepare_data(struct loop *l, struct tr_error *err)
+{
+	int rc = make_task(l, err);
+
+	if (rc == 0)
+		rc = make_eval(l, err);
+	return rc == 0 ? check_data(l, err) : rc;
 }
 
 static int prepare(struct loop *l, struct tr_error *err)
@@ -325,6 +333,8 @@ static int prepare(struct loop *l, struct tr_error *err)
 		rc = tr_mesh_make(&l->mesh, l->ranks, (int)l->o->mesh.dp, (int)l->o->mesh.tp, err);
 	if (rc == 0)
 		rc = tr_agree(l->ranks, prepare_alone(l, err), err);
+	if (rc == 0)
+		rc = tr_agree(l->ranks, prepare_data(l, err), err);
 	/* Again, now that options of the checkpoint and the data are known. */
 	if (rc == 0)
 		rc = agree_on_options(l, err);

@@ -7,156 +7,68 @@
 #include <string.h>
 
 #include "exact.h"
-#include "sampleorder.h"
+#include "rowfeed.h"
 #include "sumtree.h"
 
 struct tr_lm {
 	struct tr_lm_opts o;
-	struct tr_tokenfile file;
-	int64_t samples;
-	/* One micro-batch. */
-	int64_t *begin;
-	int32_t *token, *target, *position;
-	float *weight, *loss, **grad;
-	/* One sample and the token behind it. */
-	int32_t *read;
-	uint8_t *mask;
+	struct tr_rowfeed feed;
+	/* Of one micro-batch. */
+	float *loss, **grad;
 };
-
-static int allocate(struct tr_lm *lm)
-{
-	size_t seqs = (size_t)lm->o.micro_batch, n = seqs * (size_t)lm->o.seq;
-
-	lm->begin = calloc(seqs + 1, sizeof(*lm->begin));
-	lm->grad = calloc(seqs, sizeof(*lm->grad));
-	lm->token = calloc(n, sizeof(*lm->token));
-	lm->target = calloc(n, sizeof(*lm->target));
-	lm->position = calloc(n, sizeof(*lm->position));
-	lm->read = calloc((size_t)lm->o.seq + 1, sizeof(*lm->read));
-	lm->mask = calloc((size_t)lm->o.seq + 1, 1);
-	lm->weight = calloc(n, sizeof(*lm->weight));
-	lm->loss = calloc(n, sizeof(*lm->loss));
-	return lm->begin && lm->grad && lm->token && lm->target && lm->position && lm->read &&
-		lm->mask && lm->weight && lm->loss;
-}
 
 int tr_lm_new(struct tr_lm **out, const struct tr_lm_opts *o, struct tr_error *err)
 {
+	const struct tr_rowfeed_opts feed = { .data = o->data, .ranks = o->ranks,
+		.source = o->source, .job_ranks = o->job_ranks, .seqs_max = o->micro_batch,
+		.seq = o->seq, .vocab = o->vocab, .seed = o->seed, .shuffle = o->shuffle };
+	size_t seqs = (size_t)o->micro_batch;
 	struct tr_lm *lm = calloc(1, sizeof(*lm));
 	int rc;
 
-	if (!lm)
-		return tr_fail(err, TR_ENOMEM, "no memory for the data");
-	lm->o = *o;
-	lm->file.fd = -1;
-	rc = tr_tokenfile_open(&lm->file, o->data, err);
-	if (rc == 0 && !allocate(lm))
-		rc = tr_fail(err, TR_ENOMEM, "no memory for a micro-batch of %" PRId64 " samples",
-			     o->micro_batch);
-	if (rc < 0) {
-		tr_lm_free(lm);
-		return rc;
+	if (!lm) {
+		tr_fail(err, TR_ENOMEM, "no memory for the data");
+		return tr_ranks_abandon(o->ranks, err);
 	}
-	lm->samples = tr_tokenfile_samples(&lm->file, o->seq);
-	*out = lm;
-	return 0;
+	lm->o = *o;
+	rc = tr_rowfeed_open(&lm->feed, &feed, err);
+	lm->grad = calloc(seqs, sizeof(*lm->grad));
+	lm->loss = calloc(seqs * (size_t)o->seq, sizeof(*lm->loss));
+	if (rc == 0 && (!lm->grad || !lm->loss))
+		rc = tr_fail(err, TR_ENOMEM, "no memory for the losses of %" PRId64 " samples",
+			     o->micro_batch);
+	rc = tr_agree(o->ranks, rc, err);
+	if (rc < 0)
+		tr_lm_free(lm);
+	else
+		*out = lm;
+	return rc;
 }
 
 void tr_lm_free(struct tr_lm *lm)
 {
 	if (!lm)
 		return;
-	tr_tokenfile_close(&lm->file);
-	free(lm->begin);
+	tr_rowfeed_close(&lm->feed);
 	free(lm->grad);
-	free(lm->token);
-	free(lm->target);
-	free(lm->position);
-	free(lm->read);
-	free(lm->mask);
-	free(lm->weight);
 	free(lm->loss);
 	free(lm);
 }
 
 int64_t tr_lm_samples(const struct tr_lm *lm)
 {
-	return lm->samples;
+	return lm->feed.samples;
 }
 
-int tr_lm_identify(const struct tr_lm *lm, int64_t *tokens, uint64_t *hash, struct tr_error *err)
+void tr_lm_identify(const struct tr_lm *lm, int64_t *tokens, uint64_t *hash)
 {
-	*tokens = lm->file.n;
-	return tr_tokenfile_hash(&lm->file, hash, err);
-}
-
-/* Returns how many tokens of a sample have a target: seq, or fewer at the end of the file. */
-static int64_t length_of(const struct tr_lm *lm, int64_t sample)
-{
-	int64_t left = lm->file.n - 1 - sample * lm->o.seq;
-
-	return left < lm->o.seq ? left : lm->o.seq;
-}
-
-/* Appends a sample to the micro-batch. The target of each token is the one after it. */
-static int add_sample(struct tr_lm *lm, struct tr_rows *rows, int64_t sample, struct tr_error *err)
-{
-	int64_t n = length_of(lm, sample), at = rows->n;
-	int rc = tr_tokenfile_read(&lm->file, sample * lm->o.seq, n + 1, lm->o.vocab, lm->read,
-				   err);
-
-	if (rc == 0)
-		rc = tr_tokenfile_mask(&lm->file, sample * lm->o.seq, n + 1, lm->mask, err);
-	if (rc < 0)
-		return rc;
-	for (int64_t i = 0; i < n; i++) {
-		lm->token[at + i] = lm->read[i];
-		lm->target[at + i] = lm->read[i + 1];
-		lm->weight[at + i] = lm->mask[i + 1] == 1;
-		lm->position[at + i] = (int32_t)i;
-	}
-	rows->seqs++;
-	rows->n += n;
-	lm->begin[rows->seqs] = rows->n;
-	return 0;
-}
-
-/* Counts the targets of samples [from, to) of the step that are not masked. */
-static int count_targets(struct tr_lm *lm, int64_t consumed, int64_t from, int64_t to,
-			 uint64_t *count, struct tr_error *err)
-{
-	*count = 0;
-	for (int64_t j = from; j < to; j++) {
-		int64_t sample = tr_sample_at(lm->o.seed, lm->o.shuffle, lm->samples,
-					      consumed + j);
-		int64_t n = length_of(lm, sample);
-		int rc = tr_tokenfile_mask(&lm->file, sample * lm->o.seq, n + 1, lm->mask, err);
-
-		if (rc < 0)
-			return rc;
-		for (int64_t i = 1; i <= n; i++)
-			*count += lm->mask[i] == 1;
-	}
-	return 0;
+	*tokens = lm->feed.tokens;
+	*hash = lm->feed.hash;
 }
 
 static int leaf_of(const struct tr_lm *lm, const struct tr_trainer *t, int64_t j)
 {
 	return (int)(j * t->leaves / lm->o.batch);
-}
-
-/* Sets `rows` to positions [from, to) of the run. They have no gradient buffers. */
-static int fill_rows(struct tr_lm *lm, int64_t from, int64_t to, struct tr_rows *rows,
-		     struct tr_error *err)
-{
-	int rc = 0;
-
-	*rows = (struct tr_rows){ .begin = lm->begin, .token = lm->token, .target = lm->target,
-		.weight = lm->weight, .position = lm->position, .grad = lm->grad };
-	for (int64_t j = from; rc == 0 && j < to; j++)
-		rc = add_sample(lm, rows, tr_sample_at(lm->o.seed, lm->o.shuffle, lm->samples, j),
-				err);
-	return rc;
 }
 
 /* Makes the gradient buffers of samples [from, to) of the step. */
@@ -177,12 +89,11 @@ static int micro_batch(struct tr_lm *lm, struct tr_trainer *t, int64_t consumed,
 		       int64_t to, double scale, struct tr_exact *loss, struct tr_error *err)
 {
 	struct tr_rows rows;
-	int rc = fill_rows(lm, consumed + from, consumed + to, &rows, err);
+	int rc = find_leaves(lm, t, from, to, err);
 
-	if (rc == 0)
-		rc = find_leaves(lm, t, from, to, err);
 	/* The ranks of tp compute the rows together, so none of them begins alone. */
-	rc = tr_agree(&t->mesh->tp, rc, err);
+	rc = tr_rowfeed_fill(&lm->feed, consumed + from, consumed + to, rc, &rows, err);
+	rows.grad = lm->grad;
 	if (rc == 0)
 		rc = tr_model_forward(t->model, &rows, 1, err);
 	if (rc == 0)
@@ -228,9 +139,10 @@ int tr_lm_train(struct tr_lm *lm, struct tr_trainer *t, int64_t consumed,
 	tr_leafgrads_range(t->grads, &first, &last);
 	from = first * (lm->o.batch / t->leaves);
 	to = last * (lm->o.batch / t->leaves);
-	rc = tr_agree(t->mesh->all, count_targets(lm, consumed, from, to, &targets, err), err);
+	rc = tr_rowfeed_count(&lm->feed, consumed + from, consumed + to, &targets, err);
+	rc = tr_agree(t->mesh->all, rc, err);
 	if (rc == 0)
-		rc = tr_allreduce(&t->mesh->dp, &targets, 1, TR_SUM, err);
+		rc = tr_allreduce(t->mesh->all, &targets, 1, TR_SUM, err);
 	if (rc < 0)
 		return rc;
 	for (int64_t j = from; rc == 0 && j < to; j += lm->o.micro_batch) {
@@ -260,7 +172,7 @@ static int evaluate_some(struct tr_lm *lm, struct tr_trainer *t, int64_t from, i
 			 struct tr_exact *loss, uint64_t *targets, struct tr_error *err)
 {
 	struct tr_rows rows;
-	int rc = tr_agree(&t->mesh->tp, fill_rows(lm, from, to, &rows, err), err);
+	int rc = tr_rowfeed_fill(&lm->feed, from, to, 0, &rows, err);
 
 	if (rc == 0)
 		rc = tr_model_forward(t->model, &rows, 0, err);
@@ -268,7 +180,7 @@ static int evaluate_some(struct tr_lm *lm, struct tr_trainer *t, int64_t from, i
 		rc = tr_model_loss(t->model, &rows, 1, lm->loss, 0, err);
 	for (int64_t i = 0; rc == 0 && i < rows.n; i++) {
 		tr_exact_add(loss, lm->loss[i]);
-		*targets += lm->weight[i] > 0;
+		*targets += rows.weight[i] > 0;
 	}
 	return rc;
 }
@@ -277,8 +189,8 @@ int tr_lm_evaluate(struct tr_lm *lm, struct tr_trainer *t, double *loss, int64_t
 		   struct tr_error *err)
 {
 	const struct tr_ranks *dp = &t->mesh->dp;
-	int64_t from = tr_cut(lm->samples, dp->n, dp->rank), end;
-	int64_t to = tr_cut(lm->samples, dp->n, dp->rank + 1);
+	int64_t from = tr_cut(lm->feed.samples, dp->n, dp->rank), end;
+	int64_t to = tr_cut(lm->feed.samples, dp->n, dp->rank + 1);
 	struct tr_exact sum = { .adds = 0 };
 	uint64_t targets = 0;
 	int rc = 0;
@@ -299,6 +211,6 @@ int tr_lm_evaluate(struct tr_lm *lm, struct tr_trainer *t, double *loss, int64_t
 	if (!isfinite(*loss))
 		return tr_fail(err, TR_ENAN, "step %" PRId64 ": the loss of %s is not a number; "
 			       "resume from an earlier step with a lower lr or with clip", t->step,
-			       lm->file.path);
+			       lm->o.data);
 	return 0;
 }

@@ -2,11 +2,13 @@
 /* Training a language model on a token file: data, loss, and the order of phases. */
 #ifndef LM_H
 #define LM_H
-#include "tokenfile.h"
 #include "training.h"
 
 struct tr_lm_opts {
-	const char *data;               /* a token file */
+	const char *data;               /* a token file; borrowed, as the next two */
+	const struct tr_ranks *ranks;   /* the ranks that compute the same samples */
+	const int *source;              /* which of them read; see rowfeed.h */
+	int job_ranks;
 	int64_t batch;                  /* samples of a step; the number of leaves divides it */
 	int64_t micro_batch;            /* samples of a call of the model */
 	int64_t seq;                    /* tokens of a sample */
@@ -20,13 +22,13 @@ struct tr_lm_step {                     /* the results of a step, the same on al
 };
 struct tr_lm;
 
-/* Opens the token file, and reads only its header. [local] */
+/* Opens the token file on the ranks that read. [collective] over o->ranks */
 int tr_lm_new(struct tr_lm **lm, const struct tr_lm_opts *o, struct tr_error *err);
 void tr_lm_free(struct tr_lm *lm);
 /* Returns the number of samples of an epoch. */
 int64_t tr_lm_samples(const struct tr_lm *lm);
-/* Identifies the data by the number of its tokens and tr_tokenfile_hash. [local] */
-int tr_lm_identify(const struct tr_lm *lm, int64_t *tokens, uint64_t *hash, struct tr_error *err);
+/* Identifies the data by the number of its tokens and tr_tokenfile_hash. */
+void tr_lm_identify(const struct tr_lm *lm, int64_t *tokens, uint64_t *hash);
 /* Trains on the positions [consumed, consumed + batch) of the run. gate NULL: none.
  * ENAN: the loss or the gradient is not a number; nothing was updated. [collective] */
 int tr_lm_train(struct tr_lm *lm, struct tr_trainer *t, int64_t consumed,

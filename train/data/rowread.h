@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Samples of a token file as the rows of a micro-batch. */
+#ifndef ROWREAD_H
+#define ROWREAD_H
+#include "rows.h"
+#include "tokenfile.h"
+
+/* The memory of a micro-batch. The members are those of struct tr_rows. */
+struct tr_batch {
+	int64_t seqs_max, seq;          /* samples, and tokens of a sample */
+	int64_t seqs, n;
+	int64_t *begin;
+	int32_t *token, *target, *position;
+	float *weight;
+	/* One sample and the token behind it. */
+	int32_t *read;
+	uint8_t *mask;
+};
+
+int tr_batch_init(struct tr_batch *b, int64_t seqs_max, int64_t seq, struct tr_error *err);
+void tr_batch_release(struct tr_batch *b);
+/* Removes all samples. */
+void tr_batch_clear(struct tr_batch *b);
+/* Appends a sample. The target of each token is the one after it.
+ * EINVAL: a token is not below vocab. */
+int tr_batch_add(struct tr_batch *b, const struct tr_tokenfile *f, int64_t sample, int64_t vocab,
+		 struct tr_error *err);
+/* Adds the number of targets of a sample that are not masked to *count. */
+int tr_batch_count(struct tr_batch *b, const struct tr_tokenfile *f, int64_t sample,
+		   uint64_t *count, struct tr_error *err);
+#endif

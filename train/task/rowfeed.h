@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The rows of micro-batches, on all ranks that compute them together. Some of these ranks read the
+ * token file. The others do not open it: they receive rows by a nested broadcast. */
+#ifndef ROWFEED_H
+#define ROWFEED_H
+#include "ranks.h"
+#include "rowread.h"
+
+struct tr_rowfeed_opts {
+	const char *data;               /* a token file; borrowed, as the next two */
+	const struct tr_ranks *ranks;   /* the ranks that need the same rows */
+	/* [ranks->n]: the rank from which each rank receives; one that reads has its own number.
+	 * NULL: rank 0 reads for all. */
+	const int *source;
+	int job_ranks;                  /* of the job; messages name the rank if it is not 1 */
+	int64_t seqs_max, seq, vocab;
+	uint64_t seed;
+	int shuffle;
+};
+struct tr_rowfeed {
+	struct tr_rowfeed_opts o;
+	struct tr_tokenfile file;       /* is open on ranks that read only */
+	struct tr_batch batch;
+	int64_t tokens, samples;        /* of the file */
+	uint64_t hash;                  /* tr_tokenfile_hash */
+};
+
+/* Opens the token file on the ranks that read, and tells the others what it contains. The feed
+ * needs tr_rowfeed_close also after an error, which all ranks have alike. [collective] */
+int tr_rowfeed_open(struct tr_rowfeed *f, const struct tr_rowfeed_opts *o, struct tr_error *err);
+void tr_rowfeed_close(struct tr_rowfeed *f);
+/* Sets `rows` to positions [from, to) of the run. They have no gradient buffers, and are valid
+ * until the next call.
+ * code  0, or why this rank cannot compute them; then no rank gets rows. [collective] */
+int tr_rowfeed_fill(struct tr_rowfeed *f, int64_t from, int64_t to, int code,
+		    struct tr_rows *rows, struct tr_error *err);
+/* Counts the targets of positions [from, to) that are not masked. *count is 0 on all ranks but one,
+ * so that a sum over ranks counts them once. [local] */
+int tr_rowfeed_count(struct tr_rowfeed *f, int64_t from, int64_t to, uint64_t *count,
+		     struct tr_error *err);
+#endif
