@@ -163,7 +163,8 @@ def walk(w):
         options, w.run("one/checkpoint-%d" % WALK_STEPS)))
         for name, ranks, options in (("import", 1, ""),
                                      ("import-tp", 4, "mesh: {dp: 2, tp: 2}, sp: true, "))]
-    jobs = w.walk(resumed + imports + evaluations(w))
+    jobs = w.walk(resumed + imports + evaluations(w) + elastic(w))
+    positions(w, jobs["elastic-4"], jobs["elastic-3"])
     for name, _, _ in resumed:
         w.same(jobs[name], want, "a resume %s has the same bits" % name.replace("-", " "),
                WALK_HALF + 1)
@@ -189,6 +190,29 @@ def evaluations(w):
              "resume: '%s@%d'" % (options, ", " if options else "", w.run("eval.safetensors"),
                                   w.run("one"), WALK_HALF))
             for name, ranks, options in LAYOUTS if name in ("one", "dp3", "tp4sp", "dp2tp2")]
+
+
+def elastic(w):
+    """Jobs that begin with dp 4, and go on in the second half of the first epoch with dp 3, half
+    the batch and other micro-batches."""
+    return [("elastic-4", 4, "mesh: {dp: 4}, steps: 5, trace: samples"),
+            ("elastic-3", 3, "mesh: {dp: 3}, batch: 24, micro-batch: 3, steps: 12, trace: samples, "
+             "resume: '%s@5'" % w.run("elastic-4"))]
+
+
+def positions(w, before, after):
+    traces = [(e["step"], e["dp"], len(e["positions"]))
+              for job in (before, after) for e in job.of("samples")]
+    trained = [p for job in (before, after) for e in job.of("samples") for p in e["positions"]]
+    last = after.of("step")[-1]["consumed_samples"]
+    w.claims.check(traces == [(step, dp, 12) for step in range(1, 6) for dp in range(4)] +
+                   [(step, dp, 8) for step in range(6, 13) for dp in range(3)] and
+                   last == 5 * 48 + 7 * 24 and sorted(trained) == list(range(last)),
+                   "each position is trained on once, also where dp, batch and micro-batch change",
+                   after.err, len(trained), last)
+    start = after.of("start")[0]
+    w.claims.check(start["changed"] == ["batch", "steps"] and start["consumed_samples"] == 240,
+                   "the place is that of the checkpoint", start)
 
 
 def checkpoints(w, a, b):

@@ -107,6 +107,8 @@ static void check_rows(struct rank *r, struct tr_rowfeed *f, const struct tr_row
 	uint64_t count, sum;
 
 	r->wrong += rows->seqs != 5 || rows->n != 5 * SEQ || f->samples != 56 || f->tokens != 500;
+	for (int64_t s = 0; s < rows->seqs; s++)
+		r->wrong += rows->sample[s] != 20 + s;
 	for (int64_t i = 0; i < rows->n; i++) {
 		r->wrong += rows->token[i] != text[20 * SEQ + i] || rows->weight[i] != 1;
 		r->wrong += rows->target[i] != text[20 * SEQ + i + 1];

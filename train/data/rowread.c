@@ -10,13 +10,15 @@ int tr_batch_init(struct tr_batch *b, int64_t seqs_max, int64_t seq, struct tr_e
 
 	*b = (struct tr_batch){ .seqs_max = seqs_max, .seq = seq };
 	b->begin = calloc(seqs + 1, sizeof(*b->begin));
+	b->sample = calloc(seqs, sizeof(*b->sample));
 	b->token = calloc(n, sizeof(*b->token));
 	b->target = calloc(n, sizeof(*b->target));
 	b->position = calloc(n, sizeof(*b->position));
 	b->weight = calloc(n, sizeof(*b->weight));
 	b->read = calloc((size_t)seq + 1, sizeof(*b->read));
 	b->mask = calloc((size_t)seq + 1, 1);
-	if (b->begin && b->token && b->target && b->position && b->weight && b->read && b->mask)
+	if (b->begin && b->sample && b->token && b->target && b->position && b->weight && b->read &&
+	    b->mask)
 		return 0;
 	tr_batch_release(b);
 	return tr_fail(err, TR_ENOMEM, "no memory for a micro-batch of %" PRId64 " samples",
@@ -26,6 +28,7 @@ int tr_batch_init(struct tr_batch *b, int64_t seqs_max, int64_t seq, struct tr_e
 void tr_batch_release(struct tr_batch *b)
 {
 	free(b->begin);
+	free(b->sample);
 	free(b->token);
 	free(b->target);
 	free(b->position);
@@ -56,8 +59,8 @@ static int read_mask(struct tr_batch *b, const struct tr_tokenfile *f, int64_t s
 	return tr_tokenfile_mask(f, sample * b->seq, n + 1, b->mask, err);
 }
 
-int tr_batch_add(struct tr_batch *b, const struct tr_tokenfile *f, int64_t sample, int64_t vocab,
-		 struct tr_error *err)
+int tr_batch_add(struct tr_batch *b, const struct tr_tokenfile *f, int64_t sample,
+		 int64_t position, int64_t vocab, struct tr_error *err)
 {
 	int64_t n = length_of(b, f, sample), at = b->n;
 	int rc = tr_tokenfile_read(f, sample * b->seq, n + 1, vocab, b->read, err);
@@ -72,7 +75,7 @@ int tr_batch_add(struct tr_batch *b, const struct tr_tokenfile *f, int64_t sampl
 		b->weight[at + i] = b->mask[i + 1] == 1;
 		b->position[at + i] = (int32_t)i;
 	}
-	b->seqs++;
+	b->sample[b->seqs++] = position;
 	b->n += n;
 	b->begin[b->seqs] = b->n;
 	return 0;

@@ -9,7 +9,7 @@
 struct tr_batch {
 	int64_t seqs_max, seq;          /* samples, and tokens of a sample */
 	int64_t seqs, n;
-	int64_t *begin;
+	int64_t *begin, *sample;
 	int32_t *token, *target, *position;
 	float *weight;
 	/* One sample and the token behind it. */
@@ -21,10 +21,10 @@ int tr_batch_init(struct tr_batch *b, int64_t seqs_max, int64_t seq, struct tr_e
 void tr_batch_release(struct tr_batch *b);
 /* Removes all samples. */
 void tr_batch_clear(struct tr_batch *b);
-/* Appends a sample. The target of each token is the one after it.
- * EINVAL: a token is not below vocab. */
-int tr_batch_add(struct tr_batch *b, const struct tr_tokenfile *f, int64_t sample, int64_t vocab,
-		 struct tr_error *err);
+/* Appends a sample of the file, which is at that position of the run. The target of each token is
+ * the one after it. EINVAL: a token is not below vocab. */
+int tr_batch_add(struct tr_batch *b, const struct tr_tokenfile *f, int64_t sample,
+		 int64_t position, int64_t vocab, struct tr_error *err);
 /* Adds the number of targets of a sample that are not masked to *count. */
 int tr_batch_count(struct tr_batch *b, const struct tr_tokenfile *f, int64_t sample,
 		   uint64_t *count, struct tr_error *err);

@@ -10,6 +10,7 @@ struct tr_rows {
 	int64_t n;                      /* tokens */
 	int64_t seqs;
 	const int64_t *begin;           /* [seqs + 1]: sequence s ends where s + 1 begins */
+	const int64_t *sample;          /* [seqs], position in the run; NULL: unknown */
 	const int32_t *token;           /* [n] */
 	const int32_t *target;          /* [n] */
 	const float *weight;            /* [n], of a token's loss; 0: it is masked */

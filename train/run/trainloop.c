@@ -175,7 +175,8 @@ static int make_task(struct loop *l, struct tr_error *err)
 	struct tr_lm_opts lm = { .data = o->data, .ranks = &l->mesh.tp,
 		.job_ranks = l->ranks->n, .batch = o->batch,
 		.micro_batch = o->micro_batch, .seq = o->seq, .vocab = l->config.vocab,
-		.seed = (uint64_t)o->seed, .shuffle = (int)o->shuffle };
+		.seed = (uint64_t)o->seed, .shuffle = (int)o->shuffle,
+		.trace = o->trace == TR_TRACE_SAMPLES };
 	int rc = tr_lm_new(&l->lm, &lm, err);
 
 	if (rc == 0 && o->epochs && o->epochs * tr_lm_samples(l->lm) < o->batch)
@@ -397,6 +398,33 @@ static int tell_step(struct loop *l, const struct tr_lm_step *s, int64_t start,
 	return 0;
 }
 
+/* Writes an event for each rank of dp, if a trace is wanted. [collective] */
+static int tell_samples(struct loop *l, struct tr_error *err)
+{
+	const struct tr_ranks *dp = &l->mesh.dp;
+	int64_t n, *all;
+	const int64_t *mine = tr_lm_trained(l->lm, &n);
+	int rc;
+
+	if (!mine)
+		return 0;
+	all = calloc((size_t)(n * dp->n), sizeof(*all));
+	rc = tr_agree(l->ranks, all ? 0 : tr_fail(err, TR_ENOMEM, "no memory for a trace of %"
+						  PRId64 " samples", n * dp->n), err);
+	if (rc == 0)
+		rc = tr_allgather(dp, mine, all, (size_t)n * sizeof(*mine), err);
+	for (int r = 0; rc == 0 && r < dp->n; r++) {
+		json_t *positions = json_array();
+
+		for (int64_t i = 0; i < n; i++)
+			json_array_append_new(positions, json_integer(all[r * n + i]));
+		tr_event(l->events, json_pack("{s:s,s:I,s:i,s:o}", "event", "samples", "step",
+			(json_int_t)l->t.step, "dp", r, "positions", positions));
+	}
+	free(all);
+	return rc;
+}
+
 static void tell_saved(struct loop *l, int64_t step)
 {
 	const struct tr_registry *reg = tr_model_registry(l->t.model);
@@ -484,6 +512,8 @@ static int step(struct loop *l, struct tr_error *err)
 	l->progress.consumed += l->o->batch;
 	l->progress.tokens += s.tokens;
 	rc = tell_step(l, &s, start, err);
+	if (rc == 0)
+		rc = tell_samples(l, err);
 	if (rc == 0)
 		rc = advance(l, 0, err);
 	if (rc == 0 && l->o->eval_every && l->t.step % l->o->eval_every == 0)

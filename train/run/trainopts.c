@@ -89,6 +89,8 @@ static const struct option table[] = {
 	  "instruction set: auto, portable or avx2; all give the same bits" },
 	{ "timeout-ms", INTEGER, 0, AT(timeout_ms), 1, 1 << 30, "600000", NULL,
 	  "how long ranks wait for each other" },
+	{ "trace", CHOICE, 0, AT(trace), 0, 0, "none", "none|samples",
+	  "samples: an event of each step for each rank of dp, with the positions of its samples" },
 };
 enum { OPTIONS = sizeof(table) / sizeof(table[0]) };
 _Static_assert((int)OPTIONS <= (int)TR_OPTS_MAX, "struct tr_opts has no room for their sources");

@@ -18,7 +18,7 @@ enum { TR_OPTS_MAX = 64 };
 
 struct tr_opts {
 	char *run, *model, *data, *eval_data, *resume;  /* owned, as all strings */
-	int64_t init, decay, dtype;             /* the number of the choice */
+	int64_t init, decay, dtype, trace;      /* the number of the choice */
 	char *isa;
 	int64_t seed, batch, micro_batch, seq, steps, epochs, warmup, eval_every,
 		save_every, keep_last, timeout_ms;
@@ -28,6 +28,7 @@ struct tr_opts {
 	unsigned char source[TR_OPTS_MAX];      /* enum tr_source, by number of the option */
 };
 enum { TR_INIT_RANDOM, TR_INIT_MODEL };
+enum { TR_TRACE_NONE, TR_TRACE_SAMPLES };
 
 /* Sets all options to their defaults. */
 int tr_opts_init(struct tr_opts *o, struct tr_error *err);

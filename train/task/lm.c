@@ -15,6 +15,7 @@ struct tr_lm {
 	struct tr_rowfeed feed;
 	/* Of one micro-batch. */
 	float *loss, **grad;
+	int64_t *trained, trained_n;    /* NULL: no trace */
 };
 
 int tr_lm_new(struct tr_lm **out, const struct tr_lm_opts *o, struct tr_error *err)
@@ -34,7 +35,8 @@ int tr_lm_new(struct tr_lm **out, const struct tr_lm_opts *o, struct tr_error *e
 	rc = tr_rowfeed_open(&lm->feed, &feed, err);
 	lm->grad = calloc(seqs, sizeof(*lm->grad));
 	lm->loss = calloc(seqs * (size_t)o->seq, sizeof(*lm->loss));
-	if (rc == 0 && (!lm->grad || !lm->loss))
+	lm->trained = o->trace ? calloc((size_t)o->batch, sizeof(*lm->trained)) : NULL;
+	if (rc == 0 && (!lm->grad || !lm->loss || (o->trace && !lm->trained)))
 		rc = tr_fail(err, TR_ENOMEM, "no memory for the losses of %" PRId64 " samples",
 			     o->micro_batch);
 	rc = tr_agree(o->ranks, rc, err);
@@ -52,6 +54,7 @@ void tr_lm_free(struct tr_lm *lm)
 	tr_rowfeed_close(&lm->feed);
 	free(lm->grad);
 	free(lm->loss);
+	free(lm->trained);
 	free(lm);
 }
 
@@ -104,6 +107,8 @@ static int micro_batch(struct tr_lm *lm, struct tr_trainer *t, int64_t consumed,
 		return rc;
 	for (int64_t i = 0; i < rows.n; i++)
 		tr_exact_add(loss, lm->loss[i]);
+	for (int64_t s = 0; lm->trained && s < rows.seqs; s++)
+		lm->trained[lm->trained_n++] = rows.sample[s];
 	/* Sample `to` comes next, so all leaves before its leaf are complete. */
 	tr_leafgrads_close(t->grads, leaf_of(lm, t, to) - 1);
 	return 0;
@@ -139,6 +144,7 @@ int tr_lm_train(struct tr_lm *lm, struct tr_trainer *t, int64_t consumed,
 	tr_leafgrads_range(t->grads, &first, &last);
 	from = first * (lm->o.batch / t->leaves);
 	to = last * (lm->o.batch / t->leaves);
+	lm->trained_n = 0;
 	rc = tr_rowfeed_count(&lm->feed, consumed + from, consumed + to, &targets, err);
 	rc = tr_agree(t->mesh->all, rc, err);
 	if (rc == 0)
@@ -165,6 +171,12 @@ int tr_lm_train(struct tr_lm *lm, struct tr_trainer *t, int64_t consumed,
 			       "from an earlier step with a lower lr or with clip",
 			       t->step + 1, isfinite(step->loss) ? "gradient" : "loss");
 	return tr_trainer_update(t, step->norm, gate, &step->lr, err);
+}
+
+const int64_t *tr_lm_trained(const struct tr_lm *lm, int64_t *n)
+{
+	*n = lm->trained_n;
+	return lm->trained;
 }
 
 /* Adds the losses of samples [from, to), and counts their targets. */

@@ -15,6 +15,7 @@ struct tr_lm_opts {
 	int64_t vocab;
 	uint64_t seed;
 	int shuffle;
+	int trace;                      /* 1: for tr_lm_trained */
 };
 struct tr_lm_step {                     /* the results of a step, the same on all ranks */
 	double loss, norm, lr;
@@ -33,6 +34,9 @@ void tr_lm_identify(const struct tr_lm *lm, int64_t *tokens, uint64_t *hash);
  * ENAN: the loss or the gradient is not a number; nothing was updated. [collective] */
 int tr_lm_train(struct tr_lm *lm, struct tr_trainer *t, int64_t consumed,
 		const struct tr_gate *gate, struct tr_lm_step *step, struct tr_error *err);
+/* Returns the positions of the run on which this rank trained in the last step, in that order, and
+ * sets *n to their number, which all ranks have alike. NULL: o->trace was 0. */
+const int64_t *tr_lm_trained(const struct tr_lm *lm, int64_t *n);
 /* Sets *loss to the mean over the targets of one epoch that are not masked, and *tokens to their
  * number. Nothing of the training changes. ENAN: the loss is not a number. [collective] */
 int tr_lm_evaluate(struct tr_lm *lm, struct tr_trainer *t, double *loss, int64_t *tokens,

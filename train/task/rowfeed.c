@@ -103,7 +103,7 @@ static int read_rows(struct tr_rowfeed *f, int64_t from, int64_t to, struct tr_e
 
 	tr_batch_clear(&f->batch);
 	for (int64_t j = from; rc == 0 && j < to; j++)
-		rc = tr_batch_add(&f->batch, &f->file, sample_at(f, j), f->o.vocab, err);
+		rc = tr_batch_add(&f->batch, &f->file, sample_at(f, j), j, f->o.vocab, err);
 	return name_rank(f, rc, err);
 }
 
@@ -119,6 +119,7 @@ static int list_arrays(struct tr_batch *b, int64_t seqs, int64_t n, struct tr_ne
 {
 	const struct tr_nest list[] = {
 		array("begin", TR_ITEM_I64, seqs + 1, b->begin),
+		array("sample", TR_ITEM_I64, seqs, b->sample),
 		array("token", TR_ITEM_I32, n, b->token),
 		array("target", TR_ITEM_I32, n, b->target),
 		array("position", TR_ITEM_I32, n, b->position),
@@ -169,7 +170,7 @@ int tr_rowfeed_fill(struct tr_rowfeed *f, int64_t from, int64_t to, int code,
 		tr_nest_release(&tree);
 	}
 	*rows = (struct tr_rows){ .n = b->n, .seqs = b->seqs, .begin = b->begin,
-		.token = b->token, .target = b->target, .weight = b->weight,
+		.sample = b->sample, .token = b->token, .target = b->target, .weight = b->weight,
 		.position = b->position };
 	return 0;
 }
