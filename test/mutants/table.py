@@ -2188,6 +2188,13 @@ blind("other_data_unseen", "a resume goes on at its place in other data",
 bug("arrays_alike", "an array that is received has the items of the one before it",
     "comm/nested.c:get_array", "r->arrays_used += aligned(bytes);",
     "r->arrays_used += MUTANT ? 0 : aligned(bytes);", NESTED + "trees_of_any_shape")
+bug("attention_over_documents", "attention goes over the documents of a sample",
+    "model/backend_attention.c:begins_of", "return rows->part ? rows->part : rows->begin;",
+    "if (MUTANT) *n = rows->seqs; return rows->part && !MUTANT ? rows->part : rows->begin;",
+    "train/test_train_model: a_part_has_the_losses")
+bug("target_of_the_next_document", "the last token of a document has the next one's as target",
+    "data/rowread.c:read_mask", "b->mask[b->document[i]] = 0;",
+    "b->mask[b->document[i]] = MUTANT;", FEED + "rows_have_parts")
 gullible("counted_by_all_readers", "all ranks that read count the targets of the same samples",
          "task/rowfeed.c:tr_rowfeed_count", "is_first(f)", FEED + "rows_reach_all_ranks")
 bug("gate_opens_at_once", "a gate does not wait for the copy of its parameter",

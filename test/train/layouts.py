@@ -125,7 +125,8 @@ def prepare(w):
 
 
 def masked(w):
-    """The data with a mask: one target in three does not count."""
+    """The data with a mask: one target in three does not count. Documents have 15 tokens on
+    average, for document-attention."""
     with open(w.run("data.safetensors"), "rb") as f:
         size = struct.unpack("<Q", f.read(8))[0]
         header = json.loads(f.read(size))
@@ -133,10 +134,15 @@ def masked(w):
     n = header["tokens"]["shape"][0]
     header["mask"] = {"dtype": "U8", "shape": [n], "data_offsets": [len(data), len(data) + n]}
     rng = random.Random(7)
+    begins = [0] + sorted(rng.sample(range(1, n), n // 15)) + [n]
+    size = len(data) + n
+    header["documents"] = {"dtype": "I64", "shape": [len(begins)],
+                           "data_offsets": [size, size + 8 * len(begins)]}
     text = json.dumps(header).encode()
     with open(w.run("masked.safetensors"), "wb") as f:
         f.write(struct.pack("<Q", len(text)) + text + data +
-                bytes(rng.random() < 2 / 3 for _ in range(n)))
+                bytes(rng.random() < 2 / 3 for _ in range(n)) +
+                struct.pack("<%dq" % len(begins), *begins))
     with open(w.run("walk.yaml"), "w", encoding="ascii") as f:
         f.write(WALK % (WALK_STEPS, WALK_HALF, w.run("masked.safetensors")))
 
@@ -163,7 +169,15 @@ def walk(w):
         options, w.run("one/checkpoint-%d" % WALK_STEPS)))
         for name, ranks, options in (("import", 1, ""),
                                      ("import-tp", 4, "mesh: {dp: 2, tp: 2}, sp: true, "))]
-    jobs = w.walk(resumed + imports + evaluations(w) + elastic(w))
+    documents = [("documents-" + name, ranks, "%s%sdocument-attention: true, steps: 2" % (
+        options, ", " if options else ""))
+        for name, ranks, options in LAYOUTS if name in ("one", "dp3", "tp4sp", "dp2tp2sp")]
+    jobs = w.walk(resumed + imports + evaluations(w) + elastic(w) + documents)
+    alone = jobs["documents-one"].trace()
+    w.claims.check(len(alone) == 2 and alone[1] != want[1], "documents have a loss of their own",
+                   jobs["documents-one"].err)
+    for name, _, _ in documents[1:]:
+        w.same(jobs[name], alone, "%s has the same bits" % name)
     positions(w, jobs["elastic-4"], jobs["elastic-3"])
     for name, _, _ in resumed:
         w.same(jobs[name], want, "a resume %s has the same bits" % name.replace("-", " "),

@@ -52,10 +52,13 @@ SHAPES = {
         intermediate_size=77, vocab_size=300, tie_word_embeddings=False, head_dim=16)), 65, 4, 1000,
         False, 5),
 }
+# Trained with document-attention. It has no bias of keys, whose gradient is near zero in short
+# documents, so that AdamW would enlarge its rounding.
+DOCUMENTS = ("llama",)
 
 
 class Case:
-    def __init__(self, program, at, index, shape):
+    def __init__(self, program, at, index, shape, documents):
         (self.kind, config), self.seq, self.batch, part, wide, self.pieces = shape
         self.program = program
         self.hf = os.path.join(at, "hf%d" % index)
@@ -74,7 +77,10 @@ class Case:
         n = self.seq * self.batch * 4 + 1
         self.tokens = rng.integers(0, config.vocab_size, n).astype(np.uint32 if wide else np.uint16)
         self.mask = (rng.integers(0, 1000, n) < part).astype(np.uint8)
-        tensors = {"tokens": self.tokens, "documents": np.array([0, n], dtype=np.int64)}
+        begins = np.sort(rng.integers(1, n, n // 20)) if documents else []
+        self.documents = np.array([0, *begins, n], dtype=np.int64)
+        self.options = ["--document-attention"] if documents else []
+        tensors = {"tokens": self.tokens, "documents": self.documents}
         if part < 1000:
             tensors["mask"] = self.mask
         save_file(tensors, self.data)
@@ -84,8 +90,8 @@ class Case:
                                "--model", self.hf, "--init", "model", "--data", self.data,
                                "--shuffle", "false", "--seq", str(self.seq), "--batch",
                                str(self.batch), "--micro-batch", "2", "--resume", "none",
-                               "--virtual", "dp=1,tp=%d" % self.pieces] + list(args),
-                              text=True, capture_output=True, cwd=ROOT)
+                               "--virtual", "dp=1,tp=%d" % self.pieces] + self.options +
+                              list(args), text=True, capture_output=True, cwd=ROOT)
         return Job(done.returncode, done.stdout, done.stderr)
 
     def saved(self, step, family):
@@ -104,10 +110,24 @@ class Case:
         n = self.seq * self.batch
         tokens = torch.from_numpy(self.tokens[step * n:(step + 1) * n + 1].astype(np.int64))
         weight = torch.from_numpy(self.mask[step * n + 1:(step + 1) * n + 1]).to(model.dtype)
+        if self.options:
+            return self.loss_alone(model, step * n, tokens, weight)
         logits = model(tokens[:-1].view(self.batch, self.seq)).logits
         losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[1:],
                                                    reduction="none")
         return (losses * weight).sum() / weight.sum()
+
+    def loss_alone(self, model, first, tokens, weight):
+        """The same, with a call for what each sample has of each document."""
+        n = self.seq * self.batch
+        cuts = sorted({*range(0, n + 1, self.seq), *(d - first for d in self.documents.tolist()
+                                                     if 0 <= d - first <= n)})
+        ends = {d - first - 1 for d in self.documents.tolist()}
+        weight = weight * torch.tensor([i not in ends for i in range(n)])
+        losses = [torch.nn.functional.cross_entropy(model(tokens[None, a:b]).logits[0],
+                                                    tokens[a + 1:b + 1], reduction="none")
+                  for a, b in zip(cuts, cuts[1:])]
+        return (torch.cat(losses) * weight).sum() / weight.sum()
 
     def optimizer(self, model):
         split = [[p for p in model.parameters() if p.ndim == 2],
@@ -159,11 +179,11 @@ def updates(c, case, name):
     c.check(len(got) == 4 and all(abs(a - b) <= LOSS * b for a, b in zip(got, want)),
             "%s: losses of four steps within %g" % (name, LOSS), got, want, job.err)
     ours = case.saved(3, "")
-    worst = 0
+    worst = (0, "")
     for n, p in model.named_parameters():
         update = (p.detach() - first[n]).double().norm().item()
-        worst = max(worst, (ours[n].double() - p.detach().double()).norm().item() / update)
-    c.check(worst <= UPDATE, "%s: weights after three within %g of the update" % (name, UPDATE),
+        worst = max(worst, ((ours[n].double() - p.detach().double()).norm().item() / update, n))
+    c.check(worst[0] <= UPDATE, "%s: weights after three within %g of the update" % (name, UPDATE),
             worst)
     return job
 
@@ -185,7 +205,7 @@ def main():
     c = Claims()
     with tempfile.TemporaryDirectory(prefix="sheaf-oracle-") as at:
         for i, (name, shape) in enumerate(SHAPES.items()):
-            case = Case(os.path.abspath(sys.argv[1]), at, i, shape)
+            case = Case(os.path.abspath(sys.argv[1]), at, i, shape, name in DOCUMENTS)
             gradients(c, case, name)
             updates(c, case, name)
             goes_on(c, case, name)

@@ -98,6 +98,85 @@ TEST(what_is_no_token_file_is_refused_by_what_is_wrong)
 	CHECK_INT(tr_tokenfile_open(&f, "train-x", &err), TR_ENOENT);
 }
 
+/* A token file of 1000 tokens, with documents of 0 to 6 tokens. */
+static int write_documents(int64_t *begin)
+{
+	char header[300], bytes[8 * 1001], tokens[2000] = { 0 };
+	int n = 0, length;
+	FILE *f = fopen("train-d", "wb");
+
+	for (int64_t at = 0; at < 1000; at += n * 5 % 7)
+		begin[n++] = at;
+	begin[n] = 1000;
+	length = snprintf(header, sizeof(header), "{\"documents\":{\"dtype\":\"I64\","
+			  "\"shape\":[%d],\"data_offsets\":[0,%d]},\"tokens\":{\"dtype\":"
+			  "\"U16\",\"shape\":[1000],\"data_offsets\":[%d,%d]}}", n + 1,
+			  8 * (n + 1), 8 * (n + 1), 8 * (n + 1) + 2000);
+	for (int i = 0; i <= n; i++)
+		for (int b = 0; b < 8; b++)
+			bytes[8 * i + b] = (char)(begin[i] >> 8 * b);
+	CHECK(f && fputc(length & 255, f) != EOF && fputc(length >> 8, f) != EOF);
+	CHECK(fwrite("\0\0\0\0\0", 1, 6, f) == 6 && fputs(header, f) >= 0);
+	CHECK(fwrite(bytes, 8, (size_t)n + 1, f) == (size_t)n + 1);
+	CHECK(fwrite(tokens, 1, sizeof(tokens), f) == sizeof(tokens) && fclose(f) == 0);
+	return n;
+}
+
+TEST(the_documents_that_begin_in_a_range_are_found)
+{
+	int64_t begin[1001], got[1000], found;
+	struct tr_tokenfile f;
+	struct tr_error err;
+	int n = write_documents(begin);
+
+	CHECK(n > 300);                 /* more than are read at once */
+	CHECK_RC(tr_tokenfile_open(&f, "train-d", &err), 0, &err);
+	CHECK_INT(f.documents, n);
+	for (int64_t first = 0; first < 1000; first += 3) {
+		for (int64_t size = 1; first + size <= 1000; size = size * 2 + 1) {
+			int64_t want = 0, last = first;
+
+			CHECK_RC(tr_tokenfile_documents(&f, first, size, got, &found, &err), 0,
+				 &err);
+			for (int i = 0; i < n; i++) {
+				if (begin[i] <= last || begin[i] >= first + size)
+					continue;
+				last = begin[i];
+				CHECK(want < found && got[want] == last);
+				want++;
+			}
+			CHECK_INT(found, want);
+		}
+	}
+	tr_tokenfile_close(&f);
+	unlink("train-d");
+}
+
+TEST(documents_that_are_not_in_order_are_refused_where_they_are_read)
+{
+	static const unsigned char far[8] = { 0xe9, 3 }, back[8] = { 1 };
+	int64_t begin[1001], got[1000], found;
+	struct tr_tokenfile f;
+	struct tr_error err;
+	FILE *to;
+
+	for (int bad = 0; bad < 2; bad++) {
+		write_documents(begin);
+		CHECK_RC(tr_tokenfile_open(&f, "train-d", &err), 0, &err);
+		to = fopen("train-d", "r+b");
+		CHECK(to && fseek(to, (long)f.documents_at + 8 * 9, SEEK_SET) == 0);
+		CHECK(fwrite(bad ? back : far, 1, 8, to) == 8 && fclose(to) == 0);
+		CHECK_INT(tr_tokenfile_documents(&f, 0, 900, got, &found, &err), TR_EFORMAT);
+		CHECK(strstr(err.msg, bad ? "documents[9] is 1," : "documents[9] is 1001") != NULL);
+		tr_tokenfile_close(&f);
+	}
+	CHECK_RC(open_text("{\"tokens\":{\"dtype\":\"U16\",\"shape\":[8],"
+			   "\"data_offsets\":[0,16]},\"documents\":{\"dtype\":\"I64\","
+			   "\"shape\":[2],\"data_offsets\":[0,8]}}", 32, &err), TR_EFORMAT, &err);
+	CHECK(strstr(err.msg, "documents must be I64") != NULL);
+	unlink("train-d");
+}
+
 TEST(each_epoch_has_each_sample_once_in_an_order_of_its_own)
 {
 	static const int64_t sizes[] = { 1, 2, 3, 5, 64, 65, 1000 };

@@ -85,6 +85,9 @@ TEST(qwen2_0_5b_has_the_published_number_of_parameters)
 
 enum { TOKENS = 23, SEQS = 5, LEAVES = 2 };
 static const int64_t begin[SEQS + 1] = { 0, 7, 8, 14, 21, TOKENS };
+/* Parts of these sequences: what they have of documents. */
+enum { PARTS = 9 };
+static const int64_t part[PARTS + 1] = { 0, 3, 7, 8, 9, 13, 14, 21, 22, TOKENS };
 
 struct world {
 	struct tr_backend *be;
@@ -92,6 +95,7 @@ struct world {
 	float *leaf[LEAVES];
 	int64_t items;
 	float loss[TOKENS];
+	int parts;                      /* 1: attention stays inside parts */
 };
 
 static void open_world(struct world *w)
@@ -121,13 +125,47 @@ static void close_world(struct world *w)
 	tr_backend_free(w->be);
 }
 
+/* Sets the token, target, weight and position of row i of the test at rows->...[at]. */
+static void set_row(int64_t i, int64_t start, int64_t at, int32_t *token, int32_t *target,
+		    float *weight, int32_t *position)
+{
+	token[at] = (int32_t)(i * 17 % 61);
+	target[at] = (int32_t)(i * 23 % 61);
+	weight[at] = i % 4 ? 1 : 0;
+	position[at] = (int32_t)(i - start);
+}
+
+static void run(struct world *w, const struct tr_rows *rows, float *loss)
+{
+	struct tr_error err;
+
+	CHECK_RC(tr_model_forward(w->m, rows, 1, &err), 0, &err);
+	CHECK_RC(tr_model_loss(w->m, rows, 0.0625, loss, 1, &err), 0, &err);
+	CHECK_RC(tr_model_backward(w->m, rows, &err), 0, &err);
+}
+
+/* Each part in a call of its own, as if nothing were beside it. */
+static void step_alone(struct world *w)
+{
+	for (int p = 0; p < PARTS; p++) {
+		int64_t n = part[p + 1] - part[p], one[2] = { 0, n };
+		int32_t token[TOKENS], target[TOKENS], position[TOKENS];
+		float weight[TOKENS], *grad[1] = { w->leaf[part[p] >= begin[3]] };
+		struct tr_rows rows = { .n = n, .seqs = 1, .begin = one, .token = token,
+			.target = target, .weight = weight, .position = position, .grad = grad };
+
+		for (int64_t i = 0; i < n; i++)
+			set_row(part[p] + i, part[p], i, token, target, weight, position);
+		run(w, &rows, w->loss + part[p]);
+	}
+}
+
 /* Sequences [from, to) in one call. The first three are of leaf 0. */
 static void step(struct world *w, int from, int to)
 {
-	int64_t start[SEQS + 1], n = begin[to] - begin[from];
+	int64_t start[SEQS + 1], n = begin[to] - begin[from], parts[PARTS + 1], at = 0;
 	int32_t token[TOKENS], target[TOKENS], position[TOKENS];
 	float weight[TOKENS], *grad[SEQS];
-	struct tr_error err;
 	struct tr_rows rows = { .n = n, .seqs = to - from, .begin = start, .token = token,
 		.target = target, .weight = weight, .position = position, .grad = grad };
 
@@ -135,40 +173,85 @@ static void step(struct world *w, int from, int to)
 		start[s - from] = begin[s] - begin[from];
 	for (int s = from; s < to; s++) {
 		grad[s - from] = w->leaf[s >= 3];
-		for (int64_t i = begin[s]; i < begin[s + 1]; i++) {
-			int64_t at = i - begin[from];
-
-			token[at] = (int32_t)(i * 17 % 61);
-			target[at] = (int32_t)(i * 23 % 61);
-			weight[at] = i % 4 ? 1 : 0;
-			position[at] = (int32_t)(i - begin[s]);
-		}
+		for (int64_t i = begin[s]; i < begin[s + 1]; i++)
+			set_row(i, begin[s], i - begin[from], token, target, weight, position);
 	}
-	CHECK_RC(tr_model_forward(w->m, &rows, 1, &err), 0, &err);
-	CHECK_RC(tr_model_loss(w->m, &rows, 0.0625, w->loss + begin[from], 1, &err), 0, &err);
-	CHECK_RC(tr_model_backward(w->m, &rows, &err), 0, &err);
+	for (int p = 0; w->parts && p <= PARTS; p++) {
+		if (part[p] < begin[from] || part[p] > begin[to])
+			continue;
+		parts[at] = part[p] - begin[from];
+		for (int64_t i = part[p]; i < begin[to] && i < part[p + 1]; i++)
+			position[i - begin[from]] = (int32_t)(i - part[p]);
+		rows.part = parts;
+		rows.parts = at++;
+	}
+	run(w, &rows, w->loss + begin[from]);
 }
 
 TEST(gradients_have_the_same_bits_however_sequences_are_put_into_calls)
 {
 	static const int ways[4][SEQS + 1] = { { 0, 1, 2, 3, 4, 5 }, { 0, 2, 5, 5, 5, 5 },
 					       { 0, 4, 5, 5, 5, 5 }, { 0, 3, 4, 5, 5, 5 } };
-	struct world one, other;
+	struct world one = { .parts = 0 }, other;
 
-	open_world(&one);
-	step(&one, 0, SEQS);
-	for (int i = 0; i < 4; i++) {
-		open_world(&other);
-		for (int j = 0; j < SEQS; j++)
-			if (ways[i][j] < ways[i][j + 1])
-				step(&other, ways[i][j], ways[i][j + 1]);
-		CHECK(memcmp(one.loss, other.loss, sizeof(one.loss)) == 0);
-		for (int l = 0; l < LEAVES; l++)
-			CHECK(memcmp(one.leaf[l], other.leaf[l],
-				     (size_t)one.items * sizeof(float)) == 0);
-		close_world(&other);
+	for (one.parts = 0; one.parts < 2; one.parts++) {
+		open_world(&one);
+		step(&one, 0, SEQS);
+		for (int i = 0; i < 4; i++) {
+			other.parts = one.parts;
+			open_world(&other);
+			for (int j = 0; j < SEQS; j++)
+				if (ways[i][j] < ways[i][j + 1])
+					step(&other, ways[i][j], ways[i][j + 1]);
+			CHECK(memcmp(one.loss, other.loss, sizeof(one.loss)) == 0);
+			for (int l = 0; l < LEAVES; l++)
+				CHECK(memcmp(one.leaf[l], other.leaf[l],
+					     (size_t)one.items * sizeof(float)) == 0);
+			close_world(&other);
+		}
+		close_world(&one);
 	}
-	close_world(&one);
+}
+
+/* Sums over tokens have their parts from the start of each sequence, so gradients are only equal
+ * but for rounding. */
+TEST(a_part_has_the_losses_and_gradients_that_it_has_alone)
+{
+	struct world together = { .parts = 1 }, alone = { .parts = 0 }, whole = { .parts = 0 };
+	double apart = 0, size = 0, changed = 0;
+
+	open_world(&together);
+	step(&together, 0, SEQS);
+	open_world(&alone);
+	step_alone(&alone);
+	open_world(&whole);
+	step(&whole, 0, SEQS);
+	CHECK(memcmp(together.loss, alone.loss, sizeof(alone.loss)) == 0);
+	CHECK(memcmp(together.loss, whole.loss, sizeof(whole.loss)) != 0);
+	for (int l = 0; l < LEAVES; l++) {
+		/* The pieces of a sequence of one token are not those of the same token in a
+		 * longer one, so the two parts of the gradients of norms are added first. */
+		const struct tr_registry *r = tr_model_registry(alone.m);
+
+		for (int64_t i = 0; i < r->weights - r->norms; i++) {
+			together.leaf[l][r->norms + i] += together.leaf[l][r->weights + i];
+			alone.leaf[l][r->norms + i] += alone.leaf[l][r->weights + i];
+			together.leaf[l][r->weights + i] = alone.leaf[l][r->weights + i] = 0;
+		}
+		for (int64_t i = 0; i < alone.items; i++) {
+			double a = (double)alone.leaf[l][i];
+			double d = (double)together.leaf[l][i] - a;
+			double e = (double)whole.leaf[l][i] - a;
+
+			apart += d * d;
+			changed += e * e;
+			size += a * a;
+		}
+	}
+	CHECK(size > 0 && apart < 1e-12 * size && changed > 1e-3 * size);
+	close_world(&together);
+	close_world(&alone);
+	close_world(&whole);
 }
 
 TEST(losses_have_the_same_bits_if_no_backward_pass_follows)
@@ -179,7 +262,7 @@ TEST(losses_have_the_same_bits_if_no_backward_pass_follows)
 	struct tr_rows rows = { .n = 7, .seqs = 1, .begin = one, .token = position,
 		.target = zero, .weight = weight, .position = position, .grad = grad };
 	struct tr_error err;
-	struct world w;
+	struct world w = { .parts = 0 };
 
 	open_world(&w);
 	grad[0] = w.leaf[0];
@@ -205,7 +288,7 @@ static double total_loss(struct world *w)
  * gradients of operations are in test_train_ops.c, those of whole models in oracle.py. */
 TEST(the_loss_falls_by_what_the_gradient_says)
 {
-	struct world w;
+	struct world w = { .parts = 0 };
 	const struct tr_registry *r;
 	double before, after, squares = 0;
 	float *x, *g;
@@ -231,7 +314,7 @@ TEST(the_loss_falls_by_what_the_gradient_says)
 
 TEST(a_hash_is_the_sum_of_its_shares_and_a_tied_head_counts_once)
 {
-	struct world w;
+	struct world w = { .parts = 0 };
 	const struct tr_registry *r;
 	uint64_t sum = 0, plain = 0;
 

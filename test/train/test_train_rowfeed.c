@@ -19,6 +19,7 @@ struct rank {
 	struct tr_ranks g;
 	const int *source;
 	int from, to;
+	int documents;
 	int64_t vocab;
 	void (*change)(void);
 	void (*check)(struct rank *r, struct tr_rowfeed *f, const struct tr_rows *rows);
@@ -32,7 +33,8 @@ static void *feed(void *arg)
 {
 	struct rank *r = arg;
 	struct tr_rowfeed_opts o = { .data = "feed/data", .ranks = &r->g, .source = r->source,
-		.job_ranks = RANKS, .seqs_max = 5, .seq = SEQ, .vocab = r->vocab };
+		.job_ranks = RANKS, .seqs_max = 5, .seq = SEQ, .vocab = r->vocab,
+		.documents = r->documents };
 	struct tr_rowfeed f;
 	struct tr_rows rows;
 
@@ -52,19 +54,24 @@ static void *feed(void *arg)
 
 static char text[500];
 
+static void put_text(const char *path, const char *words)
+{
+	FILE *file = fopen(path, "wb");
+
+	CHECK(file && fputs(words, file) >= 0);
+	CHECK_INT(fclose(file), 0);
+}
+
 static void prepare(void)
 {
 	struct tr_error err;
 	int64_t n;
-	FILE *file;
 
 	rmtree("feed");
 	CHECK_INT(mkdir("feed", 0777), 0);
 	for (size_t i = 0; i + 1 < sizeof(text); i++)
 		text[i] = (char)('a' + i * i % 23);
-	file = fopen("feed/text", "wb");
-	CHECK(file && fputs(text, file) >= 0);
-	CHECK_INT(fclose(file), 0);
+	put_text("feed/text", text);
 	CHECK_RC(tr_prepare_bytes((const char *const[]){ "feed/text" }, 1, "feed/data", &n, &err),
 		 0, &err);
 }
@@ -132,6 +139,37 @@ TEST(rows_reach_all_ranks_from_those_that_read)
 	like.source = one_other;
 	succeeds(like);
 	like.source = two;
+	succeeds(like);
+	rmtree("feed");
+}
+
+/* Samples 0 and 1 of documents of 5, 1, 1, 9 and more tokens: 9 + 9 inputs. */
+static void check_documents(struct rank *r, struct tr_rowfeed *f, const struct tr_rows *rows)
+{
+	static const int64_t begin[] = { 0, 5, 6, 7, 9, 16, 18 };
+	static const int32_t position[] = { 0, 1, 2, 3, 4, 0, 0, 0, 1, 0, 1, 2, 3, 4, 5, 6, 0, 1 };
+	static const float weight[] = { 1, 1, 1, 1, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1 };
+	uint64_t count;
+
+	r->wrong += rows->parts != 6 || memcmp(rows->part, begin, sizeof(begin)) != 0;
+	r->wrong += rows->n != 18 || memcmp(rows->position, position, sizeof(position)) != 0;
+	r->wrong += rows->begin[1] != 9 || memcmp(rows->weight, weight, sizeof(weight)) != 0;
+	r->rc = tr_rowfeed_count(f, 0, 2, &count, &r->err);
+	r->wrong += count != (r->g.rank == 0 ? 14 : 0);
+}
+
+TEST(rows_have_parts_where_documents_begin)
+{
+	static const char *const in[] = { "feed/5", "feed/1", "feed/1", "feed/9", "feed/text" };
+	struct rank like = { .to = 2, .vocab = VOCAB, .documents = 1, .check = check_documents };
+	struct tr_error err;
+	int64_t n;
+
+	prepare();
+	put_text("feed/5", "abcd");
+	put_text("feed/1", "");
+	put_text("feed/9", "abcdefgh");
+	CHECK_RC(tr_prepare_bytes(in, 5, "feed/data", &n, &err), 0, &err);
 	succeeds(like);
 	rmtree("feed");
 }

@@ -4,21 +4,24 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-int tr_batch_init(struct tr_batch *b, int64_t seqs_max, int64_t seq, struct tr_error *err)
+int tr_batch_init(struct tr_batch *b, int64_t seqs_max, int64_t seq, int documents,
+		  struct tr_error *err)
 {
 	size_t seqs = (size_t)seqs_max, n = seqs * (size_t)seq;
 
-	*b = (struct tr_batch){ .seqs_max = seqs_max, .seq = seq };
+	*b = (struct tr_batch){ .seqs_max = seqs_max, .seq = seq, .documents = documents };
 	b->begin = calloc(seqs + 1, sizeof(*b->begin));
 	b->sample = calloc(seqs, sizeof(*b->sample));
+	b->part = calloc(n + 1, sizeof(*b->part));
+	b->document = calloc((size_t)seq + 1, sizeof(*b->document));
 	b->token = calloc(n, sizeof(*b->token));
 	b->target = calloc(n, sizeof(*b->target));
 	b->position = calloc(n, sizeof(*b->position));
 	b->weight = calloc(n, sizeof(*b->weight));
 	b->read = calloc((size_t)seq + 1, sizeof(*b->read));
 	b->mask = calloc((size_t)seq + 1, 1);
-	if (b->begin && b->sample && b->token && b->target && b->position && b->weight && b->read &&
-	    b->mask)
+	if (b->begin && b->sample && b->part && b->document && b->token && b->target &&
+	    b->position && b->weight && b->read && b->mask)
 		return 0;
 	tr_batch_release(b);
 	return tr_fail(err, TR_ENOMEM, "no memory for a micro-batch of %" PRId64 " samples",
@@ -29,6 +32,8 @@ void tr_batch_release(struct tr_batch *b)
 {
 	free(b->begin);
 	free(b->sample);
+	free(b->part);
+	free(b->document);
 	free(b->token);
 	free(b->target);
 	free(b->position);
@@ -40,8 +45,8 @@ void tr_batch_release(struct tr_batch *b)
 
 void tr_batch_clear(struct tr_batch *b)
 {
-	b->seqs = b->n = 0;
-	b->begin[0] = 0;
+	b->seqs = b->n = b->parts = 0;
+	b->begin[0] = b->part[0] = 0;
 }
 
 /* Returns how many tokens of a sample have a target: seq, or fewer at the end of the file. */
@@ -52,29 +57,55 @@ static int64_t length_of(const struct tr_batch *b, const struct tr_tokenfile *f,
 	return left < b->seq ? left : b->seq;
 }
 
-/* Sets b->mask[i] to whether token i of the sample counts as a target. */
+/* Sets b->mask[i] to whether token i of the sample counts as a target, and b->document to the
+ * documents that begin behind its first token. The first token of a document is no target. */
 static int read_mask(struct tr_batch *b, const struct tr_tokenfile *f, int64_t sample, int64_t n,
-		     struct tr_error *err)
+		     int64_t *documents, struct tr_error *err)
 {
-	return tr_tokenfile_mask(f, sample * b->seq, n + 1, b->mask, err);
+	int64_t first = sample * b->seq;
+	int rc = tr_tokenfile_mask(f, first, n + 1, b->mask, err);
+
+	*documents = 0;
+	if (rc == 0 && b->documents)
+		rc = tr_tokenfile_documents(f, first, n + 1, b->document, documents, err);
+	for (int64_t i = 0; rc == 0 && i < *documents; i++) {
+		b->document[i] -= first;
+		b->mask[b->document[i]] = 0;
+	}
+	return rc;
+}
+
+/* Appends the parts of a sample, which begins with row `at` and has n tokens. */
+static void add_parts(struct tr_batch *b, int64_t at, int64_t n, int64_t documents)
+{
+	int64_t begin = 0;
+
+	for (int64_t i = 0; i <= documents && begin < n; i++) {
+		int64_t end = i < documents && b->document[i] < n ? b->document[i] : n;
+
+		for (int64_t j = begin; j < end; j++)
+			b->position[at + j] = (int32_t)(j - begin);
+		b->part[++b->parts] = at + end;
+		begin = end;
+	}
 }
 
 int tr_batch_add(struct tr_batch *b, const struct tr_tokenfile *f, int64_t sample,
 		 int64_t position, int64_t vocab, struct tr_error *err)
 {
-	int64_t n = length_of(b, f, sample), at = b->n;
+	int64_t n = length_of(b, f, sample), at = b->n, documents;
 	int rc = tr_tokenfile_read(f, sample * b->seq, n + 1, vocab, b->read, err);
 
 	if (rc == 0)
-		rc = read_mask(b, f, sample, n, err);
+		rc = read_mask(b, f, sample, n, &documents, err);
 	if (rc < 0)
 		return rc;
 	for (int64_t i = 0; i < n; i++) {
 		b->token[at + i] = b->read[i];
 		b->target[at + i] = b->read[i + 1];
 		b->weight[at + i] = b->mask[i + 1] == 1;
-		b->position[at + i] = (int32_t)i;
 	}
+	add_parts(b, at, n, documents);
 	b->sample[b->seqs++] = position;
 	b->n += n;
 	b->begin[b->seqs] = b->n;
@@ -84,8 +115,8 @@ int tr_batch_add(struct tr_batch *b, const struct tr_tokenfile *f, int64_t sampl
 int tr_batch_count(struct tr_batch *b, const struct tr_tokenfile *f, int64_t sample,
 		   uint64_t *count, struct tr_error *err)
 {
-	int64_t n = length_of(b, f, sample);
-	int rc = read_mask(b, f, sample, n, err);
+	int64_t n = length_of(b, f, sample), documents;
+	int rc = read_mask(b, f, sample, n, &documents, err);
 
 	for (int64_t i = 1; rc == 0 && i <= n; i++)
 		*count += b->mask[i] == 1;

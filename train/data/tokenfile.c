@@ -12,7 +12,7 @@
 
 #include "itemhash.h"
 
-enum { HEADER_MAX = 1 << 20, HASHED = 1 << 20, TOKENS_AT_ONCE = 4096 };
+enum { HEADER_MAX = 1 << 20, HASHED = 1 << 20, TOKENS_AT_ONCE = 4096, DOCUMENTS_AT_ONCE = 64 };
 
 static int read_all(const struct tr_tokenfile *f, void *to, size_t n, int64_t at,
 		    struct tr_error *err)
@@ -57,7 +57,7 @@ static int find_tensor(const json_t *header, const char *name, const char **type
 static int read_tensors(struct tr_tokenfile *f, const json_t *header, int64_t data, int64_t size,
 			struct tr_error *err)
 {
-	int64_t items, begin, end;
+	int64_t begin, end;
 	const char *type;
 
 	if (!find_tensor(header, "tokens", &type, &f->n, &begin, &end))
@@ -72,7 +72,26 @@ static int read_tensors(struct tr_tokenfile *f, const json_t *header, int64_t da
 		return tr_fail(err, TR_EFORMAT, "%s: it is too short for its %" PRId64 " tokens; "
 			       "make it again", f->path, f->n);
 	f->tokens_at = data + begin;
-	f->mask_at = -1;
+	return 0;
+}
+
+/* Looks up the tensors that a file need not have. */
+static int read_others(struct tr_tokenfile *f, const json_t *header, int64_t data, int64_t size,
+		       struct tr_error *err)
+{
+	int64_t items, begin, end;
+	const char *type;
+
+	f->mask_at = f->documents_at = -1;
+	if (json_object_get(header, "documents")) {
+		if (!find_tensor(header, "documents", &type, &items, &begin, &end) ||
+		    strcmp(type, "I64") != 0 || items < 1 || (end - begin) / 8 != items ||
+		    (end - begin) % 8 || end > size - data)
+			return tr_fail(err, TR_EFORMAT, "%s: documents must be I64 with an item "
+				       "for each document and one for the end", f->path);
+		f->documents = items - 1;
+		f->documents_at = data + begin;
+	}
 	if (!json_object_get(header, "mask"))
 		return 0;
 	if (!find_tensor(header, "mask", &type, &items, &begin, &end) ||
@@ -119,6 +138,8 @@ static int read_header(struct tr_tokenfile *f, struct tr_error *err)
 	rc = header ? read_tensors(f, header, 8 + (int64_t)n, st.st_size, err) :
 		tr_fail(err, TR_EFORMAT, "%s: its header is not JSON: %s; make it again", f->path,
 			why.text);
+	if (rc == 0)
+		rc = read_others(f, header, 8 + (int64_t)n, st.st_size, err);
 out:
 	json_decref(header);
 	free(text);
@@ -194,6 +215,73 @@ int tr_tokenfile_mask(const struct tr_tokenfile *f, int64_t first, int64_t n, ui
 		return read_all(f, mask, (size_t)n, f->mask_at + first, err);
 	memset(mask, 1, (size_t)n);
 	return 0;
+}
+
+/* Reads where documents [first, first + n) begin. The number of documents stands for the end. */
+static int read_documents(const struct tr_tokenfile *f, int64_t first, int64_t n, int64_t *begin,
+			  struct tr_error *err)
+{
+	unsigned char bytes[8 * DOCUMENTS_AT_ONCE];
+	int rc = read_all(f, bytes, (size_t)n * 8, f->documents_at + first * 8, err);
+
+	for (int64_t i = 0; rc == 0 && i < n; i++) {
+		uint64_t x = 0;
+
+		for (int b = 7; b >= 0; b--)
+			x = x << 8 | bytes[8 * i + b];
+		begin[i] = (int64_t)x;
+		if (x > (uint64_t)f->n || (first + i == 0 && x) || (i && begin[i] < begin[i - 1]))
+			return tr_fail(err, TR_EFORMAT, "%s: documents[%" PRId64 "] is %" PRIu64
+				       ", which is not in order from 0 to %" PRId64 "; make it "
+				       "again", f->path, first + i, x, f->n);
+	}
+	return rc;
+}
+
+/* Sets *low to the first document that begins behind a token, or to the number of documents. */
+static int find_document(const struct tr_tokenfile *f, int64_t token, int64_t *low,
+			 struct tr_error *err)
+{
+	int64_t high = f->documents;
+	int rc = 0;
+
+	for (*low = 0; rc == 0 && *low < high;) {
+		int64_t middle = *low + (high - *low) / 2, begin;
+
+		rc = read_documents(f, middle, 1, &begin, err);
+		if (rc == 0 && begin <= token)
+			*low = middle + 1;
+		else
+			high = middle;
+	}
+	return rc;
+}
+
+int tr_tokenfile_documents(const struct tr_tokenfile *f, int64_t first, int64_t n, int64_t *begin,
+			   int64_t *found, struct tr_error *err)
+{
+	int64_t at, last = first, got[DOCUMENTS_AT_ONCE];
+	int rc;
+
+	*found = 0;
+	if (f->documents_at < 0)
+		return tr_fail(err, TR_EFORMAT, "%s: it has no tensor documents, which "
+			       "document-attention needs; make it with sheaf-train data", f->path);
+	rc = find_document(f, first, &at, err);
+	while (rc == 0 && at < f->documents) {
+		int64_t some = f->documents - at;
+
+		some = some < DOCUMENTS_AT_ONCE ? some : DOCUMENTS_AT_ONCE;
+		rc = read_documents(f, at, some, got, err);
+		for (int64_t i = 0; rc == 0 && i < some; i++) {
+			if (got[i] >= first + n)
+				return 0;
+			if (got[i] > last)
+				begin[(*found)++] = last = got[i];
+		}
+		at += some;
+	}
+	return rc;
 }
 
 int tr_tokenfile_hash(const struct tr_tokenfile *f, uint64_t *hash, struct tr_error *err)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A token file is a safetensors file with `tokens` (U16 or U32, [n]), `documents` (I64, [d + 1]:
- * where each document begins, and n) and perhaps `mask` (U8, [n]; 1: the token counts as a target).
- * A training does not read `documents`. */
+ * where each document begins, and n) and perhaps `mask` (U8, [n]; 1: the token counts as a
+ * target). */
 #ifndef TOKENFILE_H
 #define TOKENFILE_H
 #include <stdint.h>
@@ -13,7 +13,9 @@ struct tr_tokenfile {
 	int fd;
 	int64_t n;                      /* tokens */
 	int item_bytes;                 /* of a token: 2 or 4 */
-	int64_t tokens_at, mask_at;     /* in the file; mask_at -1: there is none */
+	int64_t tokens_at;              /* in the file, as the next two; -1: there is none */
+	int64_t mask_at, documents_at;
+	int64_t documents;              /* that begin in the file */
 	int64_t bytes;                  /* of the file */
 };
 int tr_tokenfile_open(struct tr_tokenfile *f, const char *path, struct tr_error *err);
@@ -24,6 +26,12 @@ int tr_tokenfile_read(const struct tr_tokenfile *f, int64_t first, int64_t n, in
 /* Reads the mask of tokens [first, first + n). If the file has none, all of it is 1. */
 int tr_tokenfile_mask(const struct tr_tokenfile *f, int64_t first, int64_t n, uint8_t *mask,
 		      struct tr_error *err);
+/* Finds the documents that begin behind token `first` and before token first + n, or in between.
+ * begin  receives the tokens with which they begin, in ascending order; it has room for n
+ * Sets *found to their number. Documents without tokens are left out.
+ * EFORMAT: the file has no documents, or they are not in order. */
+int tr_tokenfile_documents(const struct tr_tokenfile *f, int64_t first, int64_t n, int64_t *begin,
+			   int64_t *found, struct tr_error *err);
 /* Sets *hash to a hash of the size of the file and of its first and last MiB. That is quick, and
  * tells most files apart. A change in the middle of a large file is not noticed. */
 int tr_tokenfile_hash(const struct tr_tokenfile *f, uint64_t *hash, struct tr_error *err);

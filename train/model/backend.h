@@ -68,7 +68,7 @@ struct tr_backend {
 	 * to rotate back. The tables are [positions, size / 2]. */
 	void (*rope)(struct tr_backend *be, const struct tr_rows *rows, float *x, int64_t heads,
 		     int64_t size, const float *cosine, const float *sine, int turn);
-	/* Causal attention within each sequence. */
+	/* Causal attention within each part of the rows. */
 	void (*attention)(struct tr_backend *be, const struct tr_rows *rows,
 			  const struct tr_attention *a, float *o);
 	/* Computes dq, dk and dv from grad_o, the gradient of o. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention on one core. Each head processes the queries of a sequence in panels of TR_CHAIN, from
- * the start of the sequence, and a panel in blocks of BLOCK. Keys after the last query of a block
- * are skipped: their probabilities are zero, and zeros change no sum. So a sum over keys has its
- * parts (gemm.h) from the start of the sequence, and a sum over queries has a part for each
- * panel. */
+/* Attention on one core. Each head processes the queries of a sequence, or of a part of one if the
+ * rows have parts, in panels of TR_CHAIN, from its start, and a panel in blocks of BLOCK. Keys
+ * after the last query of a block are skipped: their probabilities are zero, and zeros change no
+ * sum. So a sum over keys has its parts (gemm.h) from the start of the sequence, and a sum over
+ * queries has a part for each panel. */
 #include <math.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@
 
 enum { BLOCK = 64 };
 
-/* One head of one sequence. Matrices begin at its first token. */
+/* One head of one sequence, or part of one. Matrices begin at its first token. */
 struct head {
 	const struct tr_attention *a;
 	int64_t n;                      /* tokens */
@@ -33,11 +33,19 @@ static int64_t least(int64_t a, int64_t b)
 	return a < b ? a : b;
 }
 
-static struct head head_of(const struct tr_rows *rows, const struct tr_attention *a, int64_t s,
+/* Returns where each sequence begins, or each part if the rows have parts, and sets *n to their
+ * number. */
+static const int64_t *begins_of(const struct tr_rows *rows, int64_t *n)
+{
+	*n = rows->part ? rows->parts : rows->seqs;
+	return rows->part ? rows->part : rows->begin;
+}
+
+static struct head head_of(const int64_t *begin, const struct tr_attention *a, int64_t s,
 			   int64_t h)
 {
-	int64_t at = rows->begin[s], kv = h / (a->heads / a->kv_heads) * a->size;
-	struct head x = { .a = a, .n = rows->begin[s + 1] - at, .q_row = a->heads * a->size,
+	int64_t at = begin[s], kv = h / (a->heads / a->kv_heads) * a->size;
+	struct head x = { .a = a, .n = begin[s + 1] - at, .q_row = a->heads * a->size,
 			  .kv_row = a->kv_heads * a->size, .stat_row = a->heads * 2 };
 
 	x.q = a->q + at * x.q_row + h * a->size;
@@ -89,10 +97,13 @@ static void forward_block(struct tr_backend *be, const struct head *h, int64_t f
 void tr_cpu_attention(struct tr_backend *be, const struct tr_rows *rows,
 		      const struct tr_attention *a, float *o)
 {
-	for (int64_t s = 0; s < rows->seqs; s++) {
+	int64_t n;
+	const int64_t *begin = begins_of(rows, &n);
+
+	for (int64_t s = 0; s < n; s++) {
 		for (int64_t i = 0; i < a->heads; i++) {
-			struct head h = head_of(rows, a, s, i);
-			float *to = o + rows->begin[s] * h.q_row + i * a->size;
+			struct head h = head_of(begin, a, s, i);
+			float *to = o + begin[s] * h.q_row + i * a->size;
 
 			for (int64_t at = 0; at < h.n; at += BLOCK)
 				forward_block(be, &h, at, least(BLOCK, h.n - at), to);
@@ -146,13 +157,15 @@ void tr_cpu_attention_bwd(struct tr_backend *be, const struct tr_rows *rows,
 			  float *dq, float *dk, float *dv)
 {
 	size_t kv_bytes = (size_t)(rows->n * a->kv_heads * a->size) * sizeof(float);
+	int64_t n;
+	const int64_t *begin = begins_of(rows, &n);
 
 	memset(dk, 0, kv_bytes);
 	memset(dv, 0, kv_bytes);
-	for (int64_t s = 0; s < rows->seqs; s++) {
+	for (int64_t s = 0; s < n; s++) {
 		for (int64_t i = 0; i < a->heads; i++) {
-			struct head h = head_of(rows, a, s, i);
-			int64_t q = rows->begin[s] * h.q_row + i * a->size, kv = h.k - a->k;
+			struct head h = head_of(begin, a, s, i);
+			int64_t q = begin[s] * h.q_row + i * a->size, kv = h.k - a->k;
 
 			for (int64_t at = 0; at < h.n; at += TR_CHAIN) {
 				int64_t m = least(TR_CHAIN, h.n - at);

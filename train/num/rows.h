@@ -10,11 +10,15 @@ struct tr_rows {
 	int64_t n;                      /* tokens */
 	int64_t seqs;
 	const int64_t *begin;           /* [seqs + 1]: sequence s ends where s + 1 begins */
+	/* [parts + 1]: attention stays inside a part, which is inside a sequence. Part p ends where
+	 * p + 1 begins. NULL: each sequence is one part. */
+	const int64_t *part;
+	int64_t parts;
 	const int64_t *sample;          /* [seqs], position in the run; NULL: unknown */
 	const int32_t *token;           /* [n] */
 	const int32_t *target;          /* [n] */
 	const float *weight;            /* [n], of a token's loss; 0: it is masked */
-	const int32_t *position;        /* [n], in its sequence */
+	const int32_t *position;        /* [n], in its part */
 	float *const *grad;             /* [seqs], the gradient buffer of the sequence's leaf */
 };
 /* Returns how many tokens are in these pieces, if the tokens of each sequence are cut into them. */

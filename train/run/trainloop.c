@@ -176,6 +176,7 @@ static int make_task(struct loop *l, struct tr_error *err)
 		.job_ranks = l->ranks->n, .batch = o->batch,
 		.micro_batch = o->micro_batch, .seq = o->seq, .vocab = l->config.vocab,
 		.seed = (uint64_t)o->seed, .shuffle = (int)o->shuffle,
+		.documents = (int)o->document_attention,
 		.trace = o->trace == TR_TRACE_SAMPLES };
 	int rc = tr_lm_new(&l->lm, &lm, err);
 
@@ -195,7 +196,7 @@ static int make_eval(struct loop *l, struct tr_error *err)
 	const struct tr_opts *o = l->o;
 	struct tr_lm_opts lm = { .data = o->eval_data, .ranks = &l->mesh.tp,
 		.job_ranks = l->ranks->n, .micro_batch = o->micro_batch, .seq = o->seq,
-		.vocab = l->config.vocab };
+		.vocab = l->config.vocab, .documents = (int)o->document_attention };
 	int64_t tokens;
 	int rc = o->eval_data ? tr_lm_new(&l->eval, &lm, err) : 0;
 

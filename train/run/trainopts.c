@@ -73,6 +73,8 @@ static const struct option table[] = {
 	  "token file, made by sheaf-train data" },
 	{ "shuffle", SWITCH, COMPUTES, AT(shuffle), 0, 0, "true", NULL,
 	  "take the samples of each epoch in a random order, from seed" },
+	{ "document-attention", SWITCH, COMPUTES, AT(document_attention), 0, 0, "false", NULL,
+	  "keep attention, positions and targets inside each document of the data" },
 	{ "eval-data", TEXT, 0, AT(eval_data), 0, 0, NULL, NULL,
 	  "token file whose loss is computed, without training on it" },
 	{ "eval-every", INTEGER, 0, AT(eval_every), 0, MANY, "0", NULL,

@@ -22,7 +22,7 @@ struct tr_opts {
 	char *isa;
 	int64_t seed, batch, micro_batch, seq, steps, epochs, warmup, eval_every,
 		save_every, keep_last, timeout_ms;
-	int64_t shuffle, rewind, sp;            /* 0 or 1 */
+	int64_t shuffle, rewind, sp, document_attention; /* 0 or 1 */
 	struct tr_axes mesh, virtual;           /* 0: not set */
 	double lr, min_lr, beta1, beta2, eps, weight_decay, clip;
 	unsigned char source[TR_OPTS_MAX];      /* enum tr_source, by number of the option */

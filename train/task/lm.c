@@ -22,7 +22,8 @@ int tr_lm_new(struct tr_lm **out, const struct tr_lm_opts *o, struct tr_error *e
 {
 	const struct tr_rowfeed_opts feed = { .data = o->data, .ranks = o->ranks,
 		.source = o->source, .job_ranks = o->job_ranks, .seqs_max = o->micro_batch,
-		.seq = o->seq, .vocab = o->vocab, .seed = o->seed, .shuffle = o->shuffle };
+		.seq = o->seq, .vocab = o->vocab, .seed = o->seed, .shuffle = o->shuffle,
+		.documents = o->documents };
 	size_t seqs = (size_t)o->micro_batch;
 	struct tr_lm *lm = calloc(1, sizeof(*lm));
 	int rc;

@@ -15,6 +15,7 @@ struct tr_lm_opts {
 	int64_t vocab;
 	uint64_t seed;
 	int shuffle;
+	int documents;                  /* 1: attention stays inside documents */
 	int trace;                      /* 1: for tr_lm_trained */
 };
 struct tr_lm_step {                     /* the results of a step, the same on all ranks */

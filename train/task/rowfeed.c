@@ -49,8 +49,12 @@ static int64_t find_integer(const struct tr_nest *root, const char *name)
 
 static int open_file(struct tr_rowfeed *f, struct tr_error *err)
 {
+	int64_t first, found;
 	int rc = tr_tokenfile_open(&f->file, f->o.data, err);
 
+	/* A file that has none is refused before anything is trained. */
+	if (rc == 0 && f->o.documents)
+		rc = tr_tokenfile_documents(&f->file, 0, 1, &first, &found, err);
 	if (rc == 0)
 		rc = tr_tokenfile_hash(&f->file, &f->hash, err);
 	if (rc < 0)
@@ -68,7 +72,7 @@ int tr_rowfeed_open(struct tr_rowfeed *f, const struct tr_rowfeed_opts *o, struc
 	int rc;
 
 	*f = (struct tr_rowfeed){ .o = *o, .file = { .fd = -1 } };
-	rc = tr_batch_init(&f->batch, o->seqs_max, o->seq, err);
+	rc = tr_batch_init(&f->batch, o->seqs_max, o->seq, o->documents, err);
 	if (rc == 0 && reads(f))
 		rc = open_file(f, err);
 	field[0] = integer("tokens", f->tokens);
@@ -115,11 +119,13 @@ static struct tr_nest array(const char *name, enum tr_item_type type, int64_t n,
 
 /* Lists the arrays of the batch. A receiver has memory for them in its own, so this list says where
  * each is and how long it may be. Returns their number. */
-static int list_arrays(struct tr_batch *b, int64_t seqs, int64_t n, struct tr_nest *field)
+static int list_arrays(struct tr_batch *b, int64_t seqs, int64_t parts, int64_t n,
+		       struct tr_nest *field)
 {
 	const struct tr_nest list[] = {
 		array("begin", TR_ITEM_I64, seqs + 1, b->begin),
 		array("sample", TR_ITEM_I64, seqs, b->sample),
+		array("part", TR_ITEM_I64, parts + 1, b->part),
 		array("token", TR_ITEM_I32, n, b->token),
 		array("target", TR_ITEM_I32, n, b->target),
 		array("position", TR_ITEM_I32, n, b->position),
@@ -136,7 +142,8 @@ static void *find_memory(void *arg, const char *name, const struct tr_array *a, 
 {
 	struct tr_batch *b = arg;
 	struct tr_nest field[FIELDS_MAX];
-	int n = list_arrays(b, b->seqs_max, b->seqs_max * b->seq, field);
+	int64_t tokens = b->seqs_max * b->seq;
+	int n = list_arrays(b, b->seqs_max, tokens, tokens, field);
 
 	(void)a;
 	for (int i = 0; i < n; i++)
@@ -150,28 +157,31 @@ int tr_rowfeed_fill(struct tr_rowfeed *f, int64_t from, int64_t to, int code,
 		    struct tr_rows *rows, struct tr_error *err)
 {
 	struct tr_batch *b = &f->batch;
-	struct tr_nest field[FIELDS_MAX + 1], root = { .kind = TR_NEST_FIELDS };
+	struct tr_nest field[FIELDS_MAX + 2], root = { .kind = TR_NEST_FIELDS };
 	struct tr_nest_tree tree = { .root = &root };
 	const struct tr_nest_memory m = { find_memory, b };
 	int n, rc = code;
 
 	if (rc == 0 && reads(f))
 		rc = read_rows(f, from, to, err);
-	n = list_arrays(b, b->seqs, b->n, field);
+	n = list_arrays(b, b->seqs, b->parts, b->n, field);
 	field[n] = integer("seqs", b->seqs);
-	root.of.in.n = n + 1;
+	field[n + 1] = integer("parts", b->parts);
+	root.of.in.n = n + 2;
 	root.of.in.child = field;
 	rc = tr_nest_broadcast(f->o.ranks, f->o.source, rc, &tree, &m, err);
 	if (rc < 0)
 		return rc;
 	if (!reads(f)) {
 		b->seqs = find_integer(tree.root, "seqs");
+		b->parts = find_integer(tree.root, "parts");
 		b->n = b->begin[b->seqs];
 		tr_nest_release(&tree);
 	}
 	*rows = (struct tr_rows){ .n = b->n, .seqs = b->seqs, .begin = b->begin,
 		.sample = b->sample, .token = b->token, .target = b->target, .weight = b->weight,
-		.position = b->position };
+		.position = b->position, .part = f->o.documents ? b->part : NULL,
+		.parts = b->parts };
 	return 0;
 }
 

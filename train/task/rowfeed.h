@@ -16,6 +16,7 @@ struct tr_rowfeed_opts {
 	int64_t seqs_max, seq, vocab;
 	uint64_t seed;
 	int shuffle;
+	int documents;                  /* 1: attention stays inside documents */
 };
 struct tr_rowfeed {
 	struct tr_rowfeed_opts o;
