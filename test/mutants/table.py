@@ -2102,6 +2102,7 @@ bug("saved_offsets_ignored", "the parts of ranks in safetensors files are read a
 NUM, RANKS, OPS, DATA, WHOLE, TENSORS = ["train/test_train_%s: " % n for n in (
     "num", "comm", "ops", "data", "whole", "tensorpar")]
 NESTED, FEED = "train/test_train_nested: ", "train/test_train_rowfeed: "
+PREP = "train/test_train_dataprep: "
 SAME_BITS = TENSORS + "losses_and_gradients_have_the_same_bits"
 bug("part_overwrites", "a part of a product replaces those before it", "num/gemm.c:tr_gemm",
     "k += TR_CHAIN, add = 1", "k += TR_CHAIN, add = MUTANT ? g->add : 1",
@@ -2195,6 +2196,13 @@ bug("attention_over_documents", "attention goes over the documents of a sample",
 bug("target_of_the_next_document", "the last token of a document has the next one's as target",
     "data/rowread.c:read_mask", "b->mask[b->document[i]] = 0;",
     "b->mask[b->document[i]] = MUTANT;", FEED + "rows_have_parts")
+blind("lost_part_unseen", "a token file that is gone is continued as if it were there",
+      "data/dataprep.c:make_file", "st.st_size != size", PREP + "what_a_killed_process")
+gullible("other_inputs_continued", "a token file is continued with other inputs",
+         "data/preplog.c:read_lines", "strcmp(line, first) == 0", PREP + "what_a_killed_process")
+bug("line_cut_at_a_chunk", "a chunk begins in the middle of a line",
+    "data/dataprep.c:find_line", "int c = 0;", "int c = MUTANT ? '\\n' : 0;",
+    PREP + "any_number_of_threads")
 gullible("counted_by_all_readers", "all ranks that read count the targets of the same samples",
          "task/rowfeed.c:tr_rowfeed_count", "is_first(f)", FEED + "rows_reach_all_ranks")
 bug("gate_opens_at_once", "a gate does not wait for the copy of its parameter",

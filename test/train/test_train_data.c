@@ -8,7 +8,7 @@
 #include "adamw.h"
 #include "sampleorder.h"
 #include "schedule.h"
-#include "textprep.h"
+#include "dataprep.h"
 #include "tokenfile.h"
 
 static void write_file(const char *path, const void *bytes, size_t n)
@@ -22,17 +22,20 @@ static void write_file(const char *path, const void *bytes, size_t n)
 TEST(text_becomes_tokens_that_are_read_back)
 {
 	static const char *const in[] = { "train-a.txt", "train-b.txt", "train-c.txt" };
+	static const char *const none[] = { "train-none.txt" };
 	struct tr_tokenfile f;
 	struct tr_error err;
 	int32_t token[10];
 	uint8_t mask[10];
-	int64_t n;
+	struct tr_prepare p = { .in = in, .n = 3, .out = "train-t.safetensors" };
+	struct tr_prepared made;
 
 	write_file(in[0], "ab\xff", 3);
 	write_file(in[1], "", 0);
 	write_file(in[2], "xyz", 3);
-	CHECK_RC(tr_prepare_bytes(in, 3, "train-t.safetensors", &n, &err), 0, &err);
-	CHECK_INT(n, 9);
+	CHECK_RC(tr_prepare_bytes(&p, &made, &err), 0, &err);
+	CHECK_INT(made.tokens, 9);
+	CHECK_INT(made.documents, 3);
 	CHECK_RC(tr_tokenfile_open(&f, "train-t.safetensors", &err), 0, &err);
 	CHECK_INT(f.n, 9);
 	CHECK_RC(tr_tokenfile_read(&f, 1, 8, 257, token, &err), 0, &err);
@@ -44,8 +47,8 @@ TEST(text_becomes_tokens_that_are_read_back)
 	CHECK(tr_tokenfile_samples(&f, 4) == 2 && tr_tokenfile_samples(&f, 8) == 1);
 	CHECK(tr_tokenfile_samples(&f, 3) == 3 && tr_tokenfile_samples(&f, 100) == 1);
 	tr_tokenfile_close(&f);
-	CHECK_INT(tr_prepare_bytes((const char *const[]){ "train-none.txt" }, 1, "train-u", &n,
-				   &err), TR_ENOENT);
+	p = (struct tr_prepare){ .in = none, .n = 1, .out = "train-u" };
+	CHECK_INT(tr_prepare_bytes(&p, &made, &err), TR_ENOENT);
 	CHECK(access("train-u", F_OK) != 0 && access("train-u.part", F_OK) != 0);
 	for (int i = 0; i < 3; i++)
 		unlink(in[i]);

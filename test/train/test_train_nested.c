@@ -127,7 +127,7 @@ static void draw_nest(struct draw *d, struct tr_nest *x, int depth)
 	if (x->kind >= TR_NEST_LIST && (depth == 6 || d->nodes > 180))
 		x->kind = TR_NEST_ABSENT;
 	if (x->kind == TR_NEST_INTEGER)
-		x->of.integer = -(int64_t)draw(d, 1u << 31) << draw(d, 32);
+		x->of.integer = -(int64_t)draw(d, 1u << 31) * ((int64_t)1 << draw(d, 32));
 	if (x->kind == TR_NEST_REAL)
 		x->of.real = (double)draw(d, 1000) / 7;
 	if (x->kind == TR_NEST_TEXT)

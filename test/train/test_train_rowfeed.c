@@ -9,7 +9,7 @@
 #include "ranks_threads.h"
 #include "rmtree.h"
 #include "rowfeed.h"
-#include "textprep.h"
+#include "dataprep.h"
 
 enum { RANKS = 4, SEQ = 9, VOCAB = 257 };
 
@@ -64,16 +64,17 @@ static void put_text(const char *path, const char *words)
 
 static void prepare(void)
 {
+	static const char *const in[] = { "feed/text" };
+	const struct tr_prepare p = { .in = in, .n = 1, .out = "feed/data" };
+	struct tr_prepared made;
 	struct tr_error err;
-	int64_t n;
 
 	rmtree("feed");
 	CHECK_INT(mkdir("feed", 0777), 0);
 	for (size_t i = 0; i + 1 < sizeof(text); i++)
 		text[i] = (char)('a' + i * i % 23);
 	put_text("feed/text", text);
-	CHECK_RC(tr_prepare_bytes((const char *const[]){ "feed/text" }, 1, "feed/data", &n, &err),
-		 0, &err);
+	CHECK_RC(tr_prepare_bytes(&p, &made, &err), 0, &err);
 }
 
 /* Runs `like` on all ranks. All results must be equal. */
@@ -162,14 +163,15 @@ TEST(rows_have_parts_where_documents_begin)
 {
 	static const char *const in[] = { "feed/5", "feed/1", "feed/1", "feed/9", "feed/text" };
 	struct rank like = { .to = 2, .vocab = VOCAB, .documents = 1, .check = check_documents };
+	const struct tr_prepare p = { .in = in, .n = 5, .out = "feed/data" };
+	struct tr_prepared made;
 	struct tr_error err;
-	int64_t n;
 
 	prepare();
 	put_text("feed/5", "abcd");
 	put_text("feed/1", "");
 	put_text("feed/9", "abcdefgh");
-	CHECK_RC(tr_prepare_bytes(in, 5, "feed/data", &n, &err), 0, &err);
+	CHECK_RC(tr_prepare_bytes(&p, &made, &err), 0, &err);
 	succeeds(like);
 	rmtree("feed");
 }

@@ -11,7 +11,7 @@
 #include "lm.h"
 #include "ranks_threads.h"
 #include "rmtree.h"
-#include "textprep.h"
+#include "dataprep.h"
 #include "tokenfile.h"
 #include "trainloop.h"
 
@@ -40,11 +40,19 @@ static void put_text(const char *path, const char *text)
 	CHECK_INT(fclose(f), 0);
 }
 
+static int64_t prepare_tokens(const char *text, const char *to)
+{
+	const struct tr_prepare p = { .in = &text, .n = 1, .out = to };
+	struct tr_prepared made;
+	struct tr_error err;
+
+	CHECK_RC(tr_prepare_bytes(&p, &made, &err), 0, &err);
+	return made.tokens;
+}
+
 static void prepare(void)
 {
 	static char text[2000];
-	struct tr_error err;
-	int64_t n;
 
 	rmtree("whole");
 	CHECK_INT(mkdir("whole", 0777), 0);
@@ -52,8 +60,7 @@ static void prepare(void)
 	for (size_t i = 0; i + 1 < sizeof(text); i++)
 		text[i] = (char)('a' + i * i % 7 + i % 3);
 	put_text("whole/text", text);
-	CHECK_RC(tr_prepare_bytes((const char *const[]){ "whole/text" }, 1, "whole/data", &n, &err),
-		 0, &err);
+	prepare_tokens("whole/text", "whole/data");
 }
 
 static void *train(void *arg)
@@ -285,13 +292,11 @@ TEST(evaluations_have_the_same_bits_in_all_layouts)
 {
 	static const int mesh[][2] = { { 2, 1 }, { 3, 1 }, { 4, 1 }, { 1, 2 }, { 2, 2 } };
 	struct evaluator one, e;
-	struct tr_error err;
 	int64_t tokens;
 
 	prepare();
 	put_text("whole/short", "abcabcacbacbabcabcacb");
-	CHECK_RC(tr_prepare_bytes((const char *const[]){ "whole/short" }, 1, "whole/eval", &tokens,
-				  &err), 0, &err);
+	tokens = prepare_tokens("whole/short", "whole/eval");
 	one = evaluate_on(1, 1);
 	CHECK(one.tokens == tokens - 1 && one.loss > 1 && one.loss < 20);
 	for (size_t i = 0; i < sizeof(mesh) / sizeof(mesh[0]); i++) {

@@ -9,11 +9,11 @@
 #include <unistd.h>
 
 #include "configread.h"
+#include "dataprep.h"
 #include "ranks_mpi.h"
-#include "textprep.h"
 #include "trainloop.h"
 
-enum { EXIT_NO = 1, EXIT_TROUBLE = 2 };
+enum { EXIT_NO = 1, EXIT_TROUBLE = 2, JOBS_MAX = 256 };
 
 struct command {
 	struct tr_opts opts;
@@ -26,7 +26,7 @@ static void usage(FILE *to)
 	fputs("usage: mpirun -n RANKS sheaf-train run CONFIG [--KEY VALUE ...] [--json] "
 	      "[--events FILE]\n"
 	      "       sheaf-train run CONFIG [--KEY VALUE ...] --print-config\n"
-	      "       sheaf-train data TEXT... -o FILE [--tokenizer bytes]\n", to);
+	      "       sheaf-train data IN... -o FILE [-j N] [--tokenizer bytes]\n", to);
 }
 
 static void help(FILE *to)
@@ -36,7 +36,7 @@ static void help(FILE *to)
 	      "`run` trains a Qwen2 or Llama model. CONFIG is YAML, a line `KEY: VALUE` for each\n"
 	      "option. A value on the command line overrides that of the file, which overrides\n"
 	      "that of the checkpoint that is resumed, which overrides the default. `data`\n"
-	      "makes a token file from text, with a token for each byte.\n"
+	      "makes a token file from text or JSONL, with a token for each byte, on N threads.\n"
 	      "\n"
 	      "  --json          write events to stdout, a line of JSON each\n"
 	      "  --events FILE   append events to FILE\n"
@@ -195,41 +195,66 @@ static int run(int argc, char **argv)
 
 /* ---- data ---- */
 
+/* Takes the option of data at argv[0]. Returns the number of arguments that this took: 0 if it is
+ * an input. */
+static int take_data_option(struct tr_prepare *p, int argc, char **argv, struct tr_error *err)
+{
+	const char *value = argc > 1 ? argv[1] : "";
+	char *end;
+	long jobs;
+
+	if (strcmp(argv[0], "-o") == 0 && argc > 1) {
+		p->out = value;
+	} else if (strncmp(argv[0], "-j", 2) == 0) {
+		int apart = !argv[0][2];
+
+		value = apart ? value : argv[0] + 2;
+		jobs = strtol(value, &end, 10);
+		if (!*value || *end || jobs < 1 || jobs > JOBS_MAX)
+			return tr_fail(err, TR_EINVAL, "-j %s: it must be a number of threads from "
+				       "1 to %d", value, JOBS_MAX);
+		p->jobs = (int)jobs;
+		return 1 + apart;
+	} else if (strcmp(argv[0], "--tokenizer") == 0 && argc > 1) {
+		if (strcmp(value, "bytes") != 0)
+			return tr_fail(err, TR_EINVAL, "--tokenizer %s: it must be bytes; "
+				       "train/prepare.py has other tokenizers", value);
+	} else if (argv[0][0] == '-') {
+		return tr_fail(err, TR_EINVAL, "%s: there is no such option; see sheaf-train "
+			       "--help", argv[0]);
+	} else {
+		return 0;
+	}
+	return 2;
+}
+
 static int data(int argc, char **argv)
 {
+	long cores = sysconf(_SC_NPROCESSORS_ONLN);
+	struct tr_prepare p = { .in = (const char *const *)argv,
+				.jobs = cores < 1 ? 1 : cores > JOBS_MAX ? JOBS_MAX : (int)cores };
 	struct tr_error err = { .rank = -1 };
-	const char *out = NULL;
-	int64_t tokens;
-	int n = 0;
+	struct tr_prepared made;
 
-	for (int i = 0; i < argc; i++) {
-		int more = i + 1 < argc;
+	for (int i = 0; i < argc;) {
+		int taken = take_data_option(&p, argc - i, argv + i, &err);
 
-		if (strcmp(argv[i], "-o") == 0 && more) {
-			out = argv[++i];
-		} else if (strcmp(argv[i], "--tokenizer") == 0 && more) {
-			if (strcmp(argv[++i], "bytes") != 0) {
-				tr_fail(&err, TR_EINVAL, "--tokenizer %s: it must be bytes",
-					argv[i]);
-				return complain(&err);
-			}
-		} else if (argv[i][0] == '-') {
-			tr_fail(&err, TR_EINVAL, "%s: there is no such option; see sheaf-train "
-				"--help", argv[i]);
+		if (taken < 0)
 			return complain(&err);
-		} else {
-			argv[n++] = argv[i];
-		}
+		if (taken == 0)
+			argv[p.n++] = argv[i++];
+		i += taken;
 	}
-	if (!out || !n) {
-		tr_fail(&err, TR_EINVAL, "data needs text files and -o FILE; see sheaf-train "
-			"--help");
+	if (!p.out || !p.n) {
+		tr_fail(&err, TR_EINVAL, "data needs files of text or JSONL, and -o FILE; see "
+			"sheaf-train --help");
 		return complain(&err);
 	}
-	if (tr_prepare_bytes((const char *const *)argv, n, out, &tokens, &err) < 0)
+	if (tr_prepare_bytes(&p, &made, &err) < 0)
 		return complain(&err);
-	printf("%s: %" PRId64 " tokens\n", out, tokens);
-	return 0;
+	printf("%s: %" PRId64 " tokens, %" PRId64 " documents\n", p.out, made.tokens,
+	       made.documents);
+	return fflush(stdout) == 0 ? 0 : EXIT_TROUBLE;
 }
 
 int main(int argc, char **argv)

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Token files made by any number of threads, and by processes that are killed and continued. */
+#include "t.h"
+
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "dataprep.h"
+#include "rmtree.h"
+
+enum { LINES = 900, CHUNK = 512, FILE_MAX = 1 << 21 };
+
+static const char *const in[] = { "prep/a.txt", "prep/b.jsonl", "prep/empty", "prep/c.jsonl" };
+
+static void put_file(const char *path, const char *text, size_t n)
+{
+	FILE *f = fopen(path, "wb");
+
+	CHECK(f && fwrite(text, 1, n, f) == n);
+	CHECK_INT(fclose(f), 0);
+}
+
+/* Lines of very different lengths, some of them longer than several chunks, with a blank one now
+ * and then. */
+static void put_lines(const char *path, int prompts)
+{
+	FILE *f = fopen(path, "wb");
+
+	CHECK(f != NULL);
+	for (int i = 0; i < LINES; i++) {
+		int n = i % 97 == 5 ? 2000 : i * i % 41;
+
+		if (prompts && i % 3)
+			fprintf(f, "{\"prompt\": \"p%0*d\", \"response\": \"r%d\"}\r\n", n, i, i);
+		else
+			fprintf(f, "{\"id\": %d, \"text\": \"t%0*d\\u0000\\u20ac\"}\n", i, n, i);
+		if (i % 50 == 7)
+			fputs(" \n", f);
+	}
+	fputs("{\"text\": \"no newline\"}", f);
+	CHECK_INT(fclose(f), 0);
+}
+
+static void prepare(void)
+{
+	static char text[5000];
+
+	rmtree("prep");
+	CHECK_INT(mkdir("prep", 0777), 0);
+	for (size_t i = 0; i < sizeof(text); i++)
+		text[i] = (char)(i * 31 % 251);
+	put_file(in[0], text, sizeof(text));
+	put_lines(in[1], 0);
+	put_file(in[2], "", 0);
+	put_lines(in[3], 1);
+}
+
+static size_t read_file(const char *path, char *to)
+{
+	FILE *f = fopen(path, "rb");
+	size_t n = f ? fread(to, 1, FILE_MAX, f) : 0;
+
+	if (f)
+		fclose(f);
+	return n;
+}
+
+static struct tr_prepared make(const char *out, int jobs, int64_t chunk)
+{
+	const struct tr_prepare p = { .in = in, .n = 4, .out = out, .jobs = jobs, .chunk = chunk };
+	struct tr_prepared made;
+	struct tr_error err;
+
+	CHECK_RC(tr_prepare_bytes(&p, &made, &err), 0, &err);
+	CHECK_INT(made.documents, 2 + 2 * (LINES + 1));
+	return made;
+}
+
+static void check_same(const char *a, const char *b)
+{
+	static char x[FILE_MAX], y[FILE_MAX];
+	size_t n = read_file(a, x);
+
+	CHECK(n > 50000 && n < FILE_MAX);
+	CHECK(read_file(b, y) == n && memcmp(x, y, n) == 0);
+}
+
+TEST(any_number_of_threads_and_any_size_of_chunks_give_the_same_file)
+{
+	static const int jobs[] = { 2, 8, 3, 1 }, chunks[] = { 512, 100, 7, 4096 };
+
+	prepare();
+	make("prep/one", 1, 0);
+	for (int i = 0; i < 4; i++) {
+		make("prep/more", jobs[i], chunks[i]);
+		check_same("prep/one", "prep/more");
+		CHECK_INT(access("prep/more.part", F_OK), -1);
+		CHECK_INT(access("prep/more.part-log", F_OK), -1);
+	}
+	rmtree("prep");
+}
+
+/* A process is killed in the middle of its kill_at-th write to the log. */
+static int writes, kill_at;
+
+ssize_t write(int fd, const void *bytes, size_t n)
+{
+	int killed = kill_at && ++writes == kill_at;
+	ssize_t put = syscall(SYS_write, fd, bytes, killed ? n * 2 / 3 : n);
+
+	if (killed)
+		raise(SIGKILL);
+	return put;
+}
+
+/* Makes the file in a process of its own. Returns whether that was killed. */
+static int make_until(const char *out, int at)
+{
+	const struct tr_prepare p = { .in = in, .n = 4, .out = out, .jobs = 2, .chunk = CHUNK };
+	struct tr_prepared made;
+	int status;
+	pid_t child = fork();
+
+	CHECK(child >= 0);
+	if (child == 0) {
+		kill_at = at;
+		_exit(tr_prepare_bytes(&p, &made, NULL) == 0 ? 0 : 1);
+	}
+	CHECK_INT(waitpid(child, &status, 0), child);
+	CHECK(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
+	return WIFSIGNALED(status);
+}
+
+TEST(a_process_that_is_killed_again_and_again_is_continued_and_the_file_is_the_same)
+{
+	int killed = 0;
+
+	prepare();
+	make("prep/one", 1, 0);
+	while (make_until("prep/more", 41 + killed % 3)) {
+		CHECK_INT(access("prep/more", F_OK), -1);
+		killed++;
+		CHECK(killed < 50);
+	}
+	CHECK(killed > 5);
+	check_same("prep/one", "prep/more");
+	rmtree("prep");
+}
+
+static void kill_while_it_writes(const char *out)
+{
+	char part[100];
+
+	snprintf(part, sizeof(part), "%s.part", out);
+	do
+		CHECK(make_until(out, 60));
+	while (access(part, F_OK) < 0);
+	CHECK(make_until(out, 60));
+}
+
+TEST(what_a_killed_process_has_written_is_not_written_again)
+{
+	struct tr_prepared made;
+	int64_t kept;
+
+	prepare();
+	make("prep/one", 1, 0);
+	kill_while_it_writes("prep/more");
+	made = make("prep/more", 2, CHUNK);
+	kept = made.kept;
+	CHECK(kept >= 58 && kept < made.chunks);
+	check_same("prep/one", "prep/more");
+	/* Without the file its log is worth nothing, and neither is the log of other inputs. */
+	kill_while_it_writes("prep/more");
+	CHECK_INT(unlink("prep/more.part"), 0);
+	CHECK_INT(make("prep/more", 2, CHUNK).kept, 0);
+	check_same("prep/one", "prep/more");
+	kill_while_it_writes("prep/more");
+	put_file(in[2], "x", 1);
+	CHECK_INT(make("prep/more", 2, CHUNK).kept, 0);
+	make("prep/one", 1, 0);
+	check_same("prep/one", "prep/more");
+	rmtree("prep");
+}
+
+static void make_fails(const char *const *from, int n, const char *to, int code, const char *words)
+{
+	const struct tr_prepare p = { .in = from, .n = n, .out = to, .jobs = 4, .chunk = 64 };
+	struct tr_prepared made;
+	struct tr_error err;
+
+	CHECK_INT(tr_prepare_bytes(&p, &made, &err), code);
+	if (!strstr(err.msg, words))
+		print_error("%s\n", err.msg);
+	CHECK(strstr(err.msg, words) != NULL);
+}
+
+TEST(a_line_that_is_no_document_is_named_with_what_is_wrong)
+{
+	static const char *const bad[][2] = {
+		{ "{\"text\": \"a\"", "it is not JSON" },
+		{ "[\"a\"]", "it is not an object" },
+		{ "\"a\"", "it is not" },
+		{ "{\"text\": 1}", "text is not a string" },
+		{ "{\"prompt\": \"a\", \"response\": null}", "response is not a string" },
+		{ "{\"prompt\": \"a\"}", "it must have text, or prompt and response" },
+		{ "{\"response\": \"a\"}", "it must have text, or prompt and response" },
+		{ "{\"text\": \"a\", \"prompt\": \"b\", \"response\": \"c\"}", "it must have" },
+		{ "{}", "it must have text" },
+		{ "{\"text\": \"a\", \"text\": \"b\"}", "duplicate" },
+		{ "{\"text\": \"\xff\"}", "unable to decode byte 0xff" },
+	};
+	static const char *const lines[] = { "prep/bad.jsonl" };
+	char words[120];
+
+	prepare();
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		FILE *f = fopen(lines[0], "wb");
+
+		for (int line = 1; line <= 60; line++)
+			fprintf(f, "%s\n", line % 20 ? "{\"text\": \"abc\"}" : bad[i][0]);
+		CHECK_INT(fclose(f), 0);
+		snprintf(words, sizeof(words), "prep/bad.jsonl: line 20: ");
+		make_fails(lines, 1, "prep/more", TR_EINVAL, words);
+		make_fails(lines, 1, "prep/more", TR_EINVAL, bad[i][1]);
+		CHECK_INT(access("prep/more", F_OK), -1);
+		CHECK_INT(access("prep/more.part-log", F_OK), -1);
+	}
+	rmtree("prep");
+}
+
+TEST(inputs_that_cannot_be_used_are_refused)
+{
+	static const char *const folder[] = { "prep/a.txt", "prep" };
+
+	prepare();
+	make_fails(folder, 2, "prep/more", TR_EINVAL, "prep: not a file");
+	make_fails(folder, 1, "prep/a.txt", TR_EINVAL, "prep/a.txt: it is an input, too");
+	make_fails(in, 2, "prep/none/more", TR_ENOENT, "prep/none/more.part-log");
+	rmtree("prep");
+}

@@ -1,0 +1,281 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Makes a token file for sheaf-train with the tokenizer of a model, as `sheaf-train data` makes one
+with a token for each byte.
+
+usage: prepare.py IN... -o FILE --tokenizer TOKENIZER [--end TOKEN] [--pattern REGEX] [-j N]
+
+IN         files of text, each of which is a document, and files *.jsonl or *.ndjson, whose lines
+           are documents: objects with "text", or with "prompt" and "response", of which the prompt
+           does not count as a target
+TOKENIZER  a tokenizer.json of Hugging Face, or a file *.tiktoken of ranks, such as qwen.tiktoken
+--end      the token that ends each document: a token of tokenizer.json (default <|endoftext|>), or
+           the number of a token (default for ranks: the first number after them)
+--pattern  how text is split before the ranks are used (default: the pattern of Qwen)
+-j         threads (default: all cores)
+
+It needs the Python package tokenizers. In text, tokenizer.json finds special tokens, as it does in
+transformers; ranks do not. A prompt and its response are tokenized apart.
+"""
+import argparse
+import array
+import base64
+import json
+import os
+import shutil
+import struct
+import sys
+
+QWEN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+        r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+BATCH_CHARACTERS = 1 << 20              # that are tokenized at once
+
+
+class Bad(Exception):
+    """What is wrong with the input, as one sentence."""
+
+
+# ---- documents ----
+
+def parse(line, where):
+    """The prompt and the text of a line; None is no prompt."""
+    def fail(why):
+        raise Bad("%s: %s; correct the line or remove it" % (where, why))
+
+    def unique(pairs):
+        if len(dict(pairs)) < len(pairs):
+            fail("it has a key twice")
+        return dict(pairs)
+
+    try:
+        values = json.loads(line, object_pairs_hook=unique)
+    except ValueError as error:
+        fail("it is not JSON: %s" % error)
+    if not isinstance(values, dict):
+        fail("it is not an object")
+    keys = [k for k in ("text", "prompt", "response") if k in values]
+    for key in keys:
+        if not isinstance(values[key], str):
+            fail("%s is not a string" % key)
+        try:
+            values[key].encode()
+        except UnicodeEncodeError:
+            fail("%s has half of a surrogate pair" % key)
+    if keys not in (["text"], ["prompt", "response"]):
+        fail("it must have text, or prompt and response")
+    return values.get("prompt"), values.get("text", values.get("response"))
+
+
+def decode(data, where):
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Bad("%s: it is not UTF-8: %s; convert it" % (where, error)) from None
+
+
+def documents(paths):
+    """All documents, in order: (prompt or None, text)."""
+    for path in paths:
+        with open(path, "rb") as f:
+            if not path.endswith((".jsonl", ".ndjson")):
+                yield None, decode(f.read(), path)
+                continue
+            for i, line in enumerate(f, 1):
+                if line.strip():
+                    where = "%s: line %d" % (path, i)
+                    yield parse(decode(line, where), where)
+
+
+# ---- tokenizers ----
+
+class HuggingFace:
+    def __init__(self, tokenizers, path, end):
+        try:
+            self.tokenizer = tokenizers.Tokenizer.from_file(path)
+        except Exception as error:      # the package raises no narrower type
+            raise Bad("%s: it is not a tokenizer.json: %s" % (path, error)) from None
+        end = end or "<|endoftext|>"
+        self.end = int(end) if end.isdigit() else self.tokenizer.token_to_id(end)
+        if self.end is None:
+            raise Bad("%s: it has no token %s; name the one that ends documents with --end" %
+                      (path, end))
+        self.size = max(self.tokenizer.get_vocab_size(with_added_tokens=True), self.end + 1)
+
+    def encode(self, texts):
+        return [e.ids for e in self.tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+
+class Ranks:
+    """Byte pair encoding: of all neighbours those are joined first whose whole has the least rank,
+    and of equal ones the leftmost."""
+
+    def __init__(self, tokenizers, path, end, pattern):
+        self.ranks = {}
+        with open(path, "rb") as f:
+            for i, line in enumerate(f, 1):
+                try:
+                    token, rank = line.split()
+                    self.ranks[base64.b64decode(token, validate=True)] = int(rank)
+                except ValueError:
+                    raise Bad("%s: line %d: it must be a token in base64 and its rank" %
+                              (path, i)) from None
+        if any(bytes([b]) not in self.ranks for b in range(256)):
+            raise Bad("%s: it must have each of the 256 bytes as a token" % path)
+        if end and not end.isdigit():
+            raise Bad("--end %s: a file of ranks has no names; give the number of the token" % end)
+        self.end = int(end) if end else max(self.ranks.values()) + 1
+        self.size = max(max(self.ranks.values()), self.end) + 1
+        self.split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(pattern or QWEN), "isolated")
+        self.words = {}
+
+    def join(self, word):
+        parts = [bytes([b]) for b in word]
+        while len(parts) > 1:
+            rank, i = min((self.ranks.get(a + b, self.size), i)
+                          for i, (a, b) in enumerate(zip(parts, parts[1:])))
+            if rank == self.size:
+                break
+            parts[i:i + 2] = [parts[i] + parts[i + 1]]
+        return [self.ranks[p] for p in parts]
+
+    def word(self, text):
+        ids = self.words.get(text)
+        if ids is None:
+            data = text.encode()
+            ids = [self.ranks[data]] if data in self.ranks else self.join(data)
+            if len(self.words) < 1 << 20:
+                self.words[text] = ids
+        return ids
+
+    def encode(self, texts):
+        return [[i for word, _ in self.split.pre_tokenize_str(text) for i in self.word(word)]
+                for text in texts]
+
+
+# ---- the file ----
+
+class Writer:
+    """Tokens and masks go to files of their own, because the header comes before them and has their
+    number."""
+
+    def __init__(self, path, tokenizer, name):
+        self.path, self.name, self.end = path, name, tokenizer.end
+        self.kind = "H" if tokenizer.size <= 1 << 16 else "I"
+        self.begins, self.n, self.masked = array.array("q"), 0, False
+        self.parts = [path + ".part-tokens", path + ".part-mask", path + ".part"]
+        self.tokens, self.mask = (open(p, "wb") for p in self.parts[:2])
+
+    def put(self, ids, counts):
+        ids = array.array(self.kind, ids)
+        if sys.byteorder == "big":
+            ids.byteswap()
+        self.tokens.write(ids.tobytes())
+        self.mask.write((b"\1" if counts else b"\0") * len(ids))
+        self.n += len(ids)
+
+    def document(self, prompt, text):
+        self.begins.append(self.n)
+        if prompt is not None:
+            self.masked = True
+            self.put(prompt, False)
+        self.put(text, True)
+        self.put([self.end], True)
+
+    def header(self):
+        size, tensors, at = array.array(self.kind).itemsize, {}, 0
+        listed = [("documents", "I64", len(self.begins), 8),
+                  ("tokens", "U16" if size == 2 else "U32", self.n, size)]
+        for name, dtype, n, bytes_each in listed + [("mask", "U8", self.n, 1)] * self.masked:
+            end = at + n * bytes_each
+            tensors[name] = {"dtype": dtype, "shape": [n], "data_offsets": [at, end]}
+            at = end
+        text = json.dumps({"__metadata__": {"tokenizer": self.name}, **tensors},
+                          separators=(",", ":")).encode()
+        return text + b" " * (-len(text) % 8)
+
+    def finish(self):
+        self.tokens.close()
+        self.mask.close()
+        self.begins.append(self.n)
+        if sys.byteorder == "big":
+            self.begins.byteswap()
+        with open(self.parts[2], "wb") as f:
+            header = self.header()
+            f.write(struct.pack("<Q", len(header)) + header)
+            self.begins.tofile(f)
+            for part in self.parts[:1 + self.masked]:
+                with open(part, "rb") as source:
+                    shutil.copyfileobj(source, f, 1 << 20)
+            f.flush()
+            os.fsync(f.fileno())
+        os.rename(self.parts[2], self.path)
+
+    def clean(self):
+        for f in self.tokens, self.mask:
+            f.close()
+        for part in self.parts:
+            if os.path.exists(part):
+                os.unlink(part)
+
+
+def put_batch(writer, tokenizer, batch):
+    texts = [t for pair in batch for t in pair if t is not None]
+    ids = iter(tokenizer.encode(texts))
+    for prompt, _ in batch:
+        writer.document(None if prompt is None else next(ids), next(ids))
+
+
+def prepare(paths, tokenizer, writer):
+    batch, characters = [], 0
+    for prompt, text in documents(paths):
+        batch.append((prompt, text))
+        characters += len(text) + len(prompt or "")
+        if characters >= BATCH_CHARACTERS:
+            put_batch(writer, tokenizer, batch)
+            batch, characters = [], 0
+    put_batch(writer, tokenizer, batch)
+    writer.finish()
+
+
+def arguments():
+    p = argparse.ArgumentParser(usage=__doc__.split("usage: ")[1].split("\n")[0],
+                                epilog=__doc__.split("\n\n", 2)[2],
+                                formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("IN", nargs="+")
+    p.add_argument("-o", required=True, metavar="FILE")
+    p.add_argument("--tokenizer", required=True)
+    p.add_argument("--end")
+    p.add_argument("--pattern")
+    p.add_argument("-j", type=int, default=os.cpu_count() or 1)
+    return p.parse_args()
+
+
+def main():
+    args = arguments()
+    # The package reads these when it is imported.
+    os.environ.update(RAYON_NUM_THREADS=str(max(args.j, 1)), TOKENIZERS_PARALLELISM="true")
+    try:
+        import tokenizers
+    except ImportError:
+        print("prepare.py: the Python package tokenizers is not installed; install it",
+              file=sys.stderr)
+        return 2
+    writer = None
+    try:
+        tokenizer = Ranks(tokenizers, args.tokenizer, args.end, args.pattern) \
+            if args.tokenizer.endswith(".tiktoken") else \
+            HuggingFace(tokenizers, args.tokenizer, args.end)
+        writer = Writer(args.o, tokenizer, os.path.basename(args.tokenizer))
+        prepare(args.IN, tokenizer, writer)
+    except (Bad, OSError) as error:
+        print("prepare.py: %s" % error, file=sys.stderr)
+        return 2
+    finally:
+        if writer:
+            writer.clean()
+    print("%s: %d tokens, %d documents" % (args.o, writer.n, len(writer.begins) - 1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
