@@ -5,6 +5,9 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "bind.h"
@@ -307,18 +310,31 @@ TEST(evaluations_have_the_same_bits_in_all_layouts)
 	rmtree("whole");
 }
 
-TEST(evaluations_change_no_weight)
+/* The first mix evaluates at every step. */
+TEST(evaluations_and_saves_change_no_weight_however_often_they_are)
 {
-	static const char flags[] = "eval-data: whole/data\neval-every: 1\n";
 	static char a[1 << 18], b[1 << 18];
 	size_t n;
 
 	prepare();
+	put_text("whole/short", "abcabcacbacbabcabcacb");
+	prepare_tokens("whole/short", "whole/eval");
 	train_layout(0, "whole/plain", "3");
-	train_on(2, "whole/run", "3", flags);
 	n = read_tensors("whole/plain/checkpoint-3", a, sizeof(a));
-	CHECK(n > 50000 && read_tensors("whole/run/checkpoint-3", b, sizeof(b)) == n);
-	CHECK(memcmp(a, b, n) == 0);
+	CHECK(n > 50000);
+	for (int mix = 0; mix < 30; mix += mix ? T_STRIDE : 1 + t_from(T_STRIDE)) {
+		const unsigned x = (unsigned)mix * 2654435761u >> 8;
+		char flags[200], run[30];
+
+		snprintf(run, sizeof(run), "whole/run%d", mix);
+		snprintf(flags, sizeof(flags), "%s\neval-data: whole/eval\neval-every: %u\n"
+			 "save-every: %u\nkeep-last: %u\nmicro-batch: %u\n",
+			 layout[mix % LAYOUTS].flags, mix ? x % 4 : 1, x / 4 % 4, x / 16 % 3,
+			 1 + x / 64 % 5);
+		train_on(layout[mix % LAYOUTS].ranks, run, "3", flags);
+		strcat(run, "/checkpoint-3");
+		CHECK(read_tensors(run, b, sizeof(b)) == n && memcmp(a, b, n) == 0);
+	}
 	rmtree("whole");
 }
 
@@ -538,6 +554,99 @@ TEST(a_save_has_no_byte_that_was_written_after_a_gate)
 	tr_store_close(s, 0);
 	tr_trainer_release(&t);
 	tr_backend_free(t.be);
+	rmtree("whole");
+}
+
+/* ---- a place far into the data ---- */
+
+enum { FAR = 1000000000 };              /* samples before it */
+
+/* Lowest bytes of whole/far behind its header that were read. */
+static _Atomic int64_t lowest_read;
+static int64_t header_end;
+static ino_t far_inode;
+
+ssize_t pread(int fd, void *to, size_t n, off_t at)
+{
+	struct stat st;
+	int64_t lowest = lowest_read;
+
+	if (far_inode && fstat(fd, &st) == 0 && st.st_ino == far_inode && at >= header_end)
+		while (at < lowest && !atomic_compare_exchange_weak(&lowest_read, &lowest, at))
+			;
+	return syscall(SYS_pread64, fd, to, n, at);
+}
+
+/* Makes a file of zeros without blocks, with more than a MiB behind sample FAR. */
+static void make_far(void)
+{
+	const int64_t tokens = 9 * ((int64_t)FAR + 100000);
+	char header[200];
+	int n = snprintf(header, sizeof(header), "{\"tokens\":{\"dtype\":\"U16\",\"shape\":[%lld],"
+			 "\"data_offsets\":[0,%lld]}}", (long long)tokens, (long long)tokens * 2);
+	FILE *f = fopen("whole/far", "wb");
+	struct stat st;
+
+	CHECK(f && fputc(n, f) == n && fwrite("\0\0\0\0\0\0", 1, 7, f) == 7);
+	CHECK(fputs(header, f) >= 0 && fclose(f) == 0);
+	CHECK_INT(truncate("whole/far", 8 + n + tokens * 2), 0);
+	CHECK_INT(stat("whole/far", &st), 0);
+	header_end = 8 + n;
+	far_inode = st.st_ino;
+	lowest_read = st.st_size;
+}
+
+/* Saves checkpoint 1 of whole/run again as one that has consumed FAR samples. */
+static void save_far(void)
+{
+	static char config[4096], yaml[4096];
+	const struct tr_attachment files[2] = {
+		{ "config.json", config, read_whole("whole/run/checkpoint-1/config.json", config,
+						    sizeof(config)) },
+		{ "train.yaml", yaml, read_whole("whole/run/checkpoint-1/train.yaml", yaml,
+						 sizeof(yaml)) } };
+	const struct tr_progress place = { .step = 1, .adam_step = 1, .consumed = FAR };
+	struct tr_store_opts so = { .run = "whole/far-run" };
+	const struct tr_isa *isa;
+	struct tr_mesh mesh;
+	struct tr_trainer t = { .mesh = &mesh, .leaves = 1, .pieces = 1 };
+	struct tr_model_config c;
+	struct tr_store *s = NULL;
+	struct tr_ranks g;
+	struct tr_error err;
+	int64_t step;
+
+	tr_ranks_alone(&g);
+	g.timeout_ms = 60000;
+	CHECK_RC(tr_mesh_make(&mesh, &g, 1, 1, &err), 0, &err);
+	CHECK_RC(tr_model_config_read(&c, model, strlen(model), "model", &err), 0, &err);
+	CHECK_RC(tr_isa_find(&isa, "portable", &err), 0, &err);
+	CHECK_RC(tr_backend_cpu(&t.be, isa, &err), 0, &err);
+	CHECK_RC(tr_trainer_init(&t, &c, 1, 4, &err), 0, &err);
+	CHECK_RC(tr_store_open(&s, &so, &g, &err), 0, &err);
+	CHECK_RC(tr_store_describe(s, &t, &err), 0, &err);
+	CHECK_RC(tr_store_begin(s, &place, files, 2, &err), 0, &err);
+	CHECK_RC(tr_store_advance(s, 1, &step, &err), 0, &err);
+	tr_store_close(s, 0);
+	tr_trainer_release(&t);
+	tr_backend_free(t.be);
+}
+
+TEST(a_resume_far_into_the_data_reads_nothing_before_its_place)
+{
+	static const char flags[] = "{data: whole/far, shuffle: false}";
+
+	prepare();
+	make_far();
+	train_on(1, "whole/run", "1", flags);
+	CHECK(lowest_read == header_end);
+	save_far();
+	lowest_read = INT64_MAX;
+	train_on(2, "whole/next", "3",
+		 "{data: whole/far, shuffle: false, resume: whole/far-run@1}");
+	CHECK(lowest_read == header_end + (int64_t)FAR * 9 * 2);
+	CHECK_INT(access("whole/next/checkpoint-3", F_OK), 0);
+	far_inode = 0;
 	rmtree("whole");
 }
 

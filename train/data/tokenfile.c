@@ -134,12 +134,13 @@ static int read_header(struct tr_tokenfile *f, struct tr_error *err)
 	rc = read_all(f, text, n, 8, err);
 	if (rc < 0)
 		goto out;
+	f->header = 8 + (int64_t)n;
 	header = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why);
-	rc = header ? read_tensors(f, header, 8 + (int64_t)n, st.st_size, err) :
+	rc = header ? read_tensors(f, header, f->header, st.st_size, err) :
 		tr_fail(err, TR_EFORMAT, "%s: its header is not JSON: %s; make it again", f->path,
 			why.text);
 	if (rc == 0)
-		rc = read_others(f, header, 8 + (int64_t)n, st.st_size, err);
+		rc = read_others(f, header, f->header, st.st_size, err);
 out:
 	json_decref(header);
 	free(text);
@@ -284,24 +285,33 @@ int tr_tokenfile_documents(const struct tr_tokenfile *f, int64_t first, int64_t 
 	return rc;
 }
 
-int tr_tokenfile_hash(const struct tr_tokenfile *f, uint64_t *hash, struct tr_error *err)
+/* Continues a hash over bytes [from, to) of the file, or over the last of them if they are many. */
+static int hash_last(const struct tr_tokenfile *f, int64_t from, int64_t to, uint64_t *hash,
+		     struct tr_error *err)
 {
-	size_t n = f->bytes < HASHED ? (size_t)f->bytes : HASHED;
-	char size[24], *part = malloc(n);
-	int rc;
+	size_t n = to - from < HASHED ? (size_t)(to - from) : HASHED;
+	char *part = malloc(n + 1);
+	int rc = part ? read_all(f, part, n, to - (int64_t)n, err) :
+		tr_fail(err, TR_ENOMEM, "%s: no memory for its hash", f->path);
 
-	if (!part)
-		return tr_fail(err, TR_ENOMEM, "%s: no memory for its hash", f->path);
-	snprintf(size, sizeof(size), "%" PRId64, f->bytes);
-	*hash = tr_crc64(size);
-	rc = read_all(f, part, n, 0, err);
-	if (rc == 0)
-		*hash = tr_crc64_more(*hash, part, n);
-	if (rc == 0)
-		rc = read_all(f, part, n, f->bytes - (int64_t)n, err);
 	if (rc == 0)
 		*hash = tr_crc64_more(*hash, part, n);
 	free(part);
+	return rc;
+}
+
+int tr_tokenfile_hash(const struct tr_tokenfile *f, uint64_t *hash, struct tr_error *err)
+{
+	char size[24];
+	int rc;
+
+	snprintf(size, sizeof(size), "%" PRId64, f->bytes);
+	*hash = tr_crc64(size);
+	rc = hash_last(f, 0, f->header, hash, err);
+	if (rc == 0)
+		rc = hash_last(f, f->tokens_at, f->tokens_at + f->n * f->item_bytes, hash, err);
+	if (rc == 0 && f->mask_at >= 0)
+		rc = hash_last(f, f->mask_at, f->mask_at + f->n, hash, err);
 	return rc;
 }
 
