@@ -2203,6 +2203,10 @@ gullible("other_inputs_continued", "a token file is continued with other inputs"
 bug("line_cut_at_a_chunk", "a chunk begins in the middle of a line",
     "data/dataprep.c:find_line", "int c = 0;", "int c = MUTANT ? '\\n' : 0;",
     PREP + "any_number_of_threads")
+bug("failed_save_is_last", "after a save that failed the training ends as if it were saved",
+    "run/trainloop.c:take_save", "l->last_saved = l->committed;",
+    "l->last_saved = MUTANT ? l->t.step : l->committed;",
+    WHOLE + "the_training_goes_on_while_the_disk")
 gullible("counted_by_all_readers", "all ranks that read count the targets of the same samples",
          "task/rowfeed.c:tr_rowfeed_count", "is_first(f)", FEED + "rows_reach_all_ranks")
 bug("gate_opens_at_once", "a gate does not wait for the copy of its parameter",

@@ -3,10 +3,13 @@
  * tests can let any exchange of any rank fail, which must be an error on all ranks. */
 #include "t.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -647,6 +650,76 @@ TEST(a_resume_far_into_the_data_reads_nothing_before_its_place)
 	CHECK(lowest_read == header_end + (int64_t)FAR * 9 * 2);
 	CHECK_INT(access("whole/next/checkpoint-3", F_OK), 0);
 	far_inode = 0;
+	rmtree("whole");
+}
+
+/* ---- a disk that is full ---- */
+
+/* How many of the next calls find the disk full: those that ask for its room, and those of fsync
+ * after some that work. */
+static _Atomic int no_room, fsyncs_before, full_fsyncs;
+
+int fstatvfs(int fd, struct statvfs *v)
+{
+	struct statfs f;
+	struct stat st;
+	int rc = fstatfs(fd, &f);
+
+	/* The library reads the free blocks, their size and the id only. */
+	if (rc == 0)
+		*v = (struct statvfs){ .f_bavail = f.f_bavail, .f_frsize = 4096 };
+	if (no_room > 0 && fstat(fd, &st) == 0 && S_ISDIR(st.st_mode)) {
+		no_room--;
+		v->f_bavail = 0;
+	}
+	return rc;
+}
+
+int fsync(int fd)
+{
+	if (full_fsyncs > 0 && --fsyncs_before < 0) {
+		full_fsyncs--;
+		errno = ENOSPC;
+		return -1;
+	}
+	return (int)syscall(SYS_fsync, fd);
+}
+
+static int is_saved(int step)
+{
+	char path[60];
+
+	snprintf(path, sizeof(path), "whole/run/checkpoint-%d", step);
+	return access(path, F_OK) == 0;
+}
+
+TEST(the_training_goes_on_while_the_disk_is_full_and_is_saved_when_it_is_free)
+{
+	static char a[1 << 18], b[1 << 18];
+	size_t n;
+
+	prepare();
+	train_on(2, "whole/plain", "5", "");
+	n = read_tensors("whole/plain/checkpoint-5", a, sizeof(a));
+	no_room = 4;                    /* a save asks again when it has emptied the trash */
+	train_on(2, "whole/run", "5", "save-every: 1");
+	CHECK_INT(no_room, 0);
+	CHECK(!is_saved(1) && !is_saved(2) && is_saved(3) && is_saved(4) && is_saved(5));
+	CHECK(read_tensors("whole/run/checkpoint-5", b, sizeof(b)) == n && memcmp(a, b, n) == 0);
+	rmtree("whole/run");
+	/* The save of a step fails after its gates were called. */
+	fsyncs_before = 40;
+	full_fsyncs = 1;
+	train_on(2, "whole/run", "5", "save-every: 1");
+	CHECK_INT(full_fsyncs, 0);
+	CHECK_INT(is_saved(1) + is_saved(2) + is_saved(3) + is_saved(4), 3);
+	CHECK(is_saved(5));
+	CHECK(read_tensors("whole/run/checkpoint-5", b, sizeof(b)) == n && memcmp(a, b, n) == 0);
+	rmtree("whole/run");
+	no_room = 1000;
+	train_fails(2, "whole/run", "save-every: 1", TR_ENOSPC, "free space there");
+	no_room = 0;
+	CHECK(!is_saved(4));
 	rmtree("whole");
 }
 

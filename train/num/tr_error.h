@@ -8,7 +8,9 @@ enum tr_code {
 	TR_EINVAL = -1, TR_ENOMEM = -2, TR_EIO = -3, TR_ENOENT = -4, TR_ELAYOUT = -8,
 	TR_ECORRUPT = -9, TR_EFORMAT = -10, TR_EBUG = -12, TR_ELOST = -13,
 	TR_EDIVERGED = -14, TR_EFAILED = -15,
-	TR_ENAN = -100                  /* the trainer's own: the loss is not a number */
+	/* The trainer's own. */
+	TR_ENAN = -100,                 /* the loss is not a number */
+	TR_ENOSPC = -101                /* a checkpoint has no room on the disk */
 };
 struct tr_error {
 	int code;

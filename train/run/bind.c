@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bind.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,7 +40,8 @@ struct tr_store {
 
 const char *tr_code_name(int code)
 {
-	const char *name = code == TR_ENAN ? "ENAN" : sheaf_code_name(code);
+	const char *name = code == TR_ENAN ? "ENAN" : code == TR_ENOSPC ? "ENOSPC" :
+		sheaf_code_name(code);
 
 	return name ? name : "EUNKNOWN";
 }
@@ -467,6 +469,25 @@ static void add_notes(struct tr_store *s, const struct tr_progress *p)
 	}
 }
 
+/* Returns the code of a save that has failed: ENOSPC if the disk is full for one of the ranks. All
+ * ranks have the same code of the library, but not the same errno. */
+static int save_failed(struct tr_store *s, struct tr_error *err, const struct sheaf_error *e,
+		       int code)
+{
+	uint64_t full = e->sys == ENOSPC || e->sys == EDQUOT;
+	int rc;
+
+	if (code != SHEAF_EIO)
+		return pass(err, e, code);
+	rc = tr_allreduce(s->ranks, &full, 1, TR_MAX, err);
+	if (rc < 0)
+		return rc;
+	code = pass(err, e, code);
+	if (full && err)
+		err->code = TR_ENOSPC;
+	return full ? TR_ENOSPC : code;
+}
+
 int tr_store_begin(struct tr_store *s, const struct tr_progress *p,
 		   const struct tr_attachment *files, int files_n, struct tr_error *err)
 {
@@ -476,9 +497,9 @@ int tr_store_begin(struct tr_store *s, const struct tr_progress *p,
 
 	if (s->save)
 		return tr_fail(err, TR_EBUG, "a save began before the last one was committed");
-	rc = pass(err, &e, sheaf_save_begin(&s->save, s->run, p->step, s->state, &opts, &e));
+	rc = sheaf_save_begin(&s->save, s->run, p->step, s->state, &opts, &e);
 	if (rc < 0)
-		return rc;
+		return save_failed(s, err, &e, rc);
 	s->save_step = p->step;
 	add_notes(s, p);
 	for (int i = 0; rc == 0 && i < files_n; i++)
@@ -505,7 +526,9 @@ static int wait_gate(void *arg, int param, struct tr_error *err)
 		if (slice >= 0)
 			rc = pass(err, &e, sheaf_save_wait_copied(s->save, slice, -1, &e));
 	}
-	return rc;
+	/* A save that has failed does not read the memory any more, so the update goes on. All
+	 * ranks learn of the failure when they continue the save. */
+	return rc == TR_EINVAL || rc == TR_EBUG || rc == TR_ELOST ? rc : 0;
 }
 
 struct tr_gate tr_store_gate(struct tr_store *s)
@@ -528,5 +551,5 @@ int tr_store_advance(struct tr_store *s, int wait, int64_t *step, struct tr_erro
 		*step = s->save_step;
 	sheaf_save_free(s->save);
 	s->save = NULL;
-	return pass(err, &e, rc);
+	return rc < 0 ? save_failed(s, err, &e, rc) : 0;
 }

@@ -70,12 +70,14 @@ struct tr_attachment {
 	size_t n;
 };
 /* Begins to save in the background. The memory of a parameter may change after its gate. The save
- * before it must be committed. [collective] */
+ * before it must be committed.
+ * ENOSPC: the disk is full; a later save may work. [collective] */
 int tr_store_begin(struct tr_store *s, const struct tr_progress *p,
 		   const struct tr_attachment *files, int files_n, struct tr_error *err);
 /* Returns the gate of the parameters, for tr_adamw_update. */
 struct tr_gate tr_store_gate(struct tr_store *s);
 /* Continues the save in flight, if there is one, without waiting; with `wait` until it is
- * committed. *step receives the step that this call committed, or 0. [collective] */
+ * committed. *step receives the step that this call committed, or 0.
+ * ENOSPC: the save has failed because the disk is full; a later one may work. [collective] */
 int tr_store_advance(struct tr_store *s, int wait, int64_t *step, struct tr_error *err);
 #endif

@@ -29,7 +29,9 @@ struct loop {
 	char *yaml;                     /* the options */
 	struct tr_progress progress;
 	int64_t blocked_ns;             /* time that saves took, since the last event of a step */
-	int64_t last_saved;             /* step of the last save that began */
+	int64_t last_saved;             /* step of the last save that began and has not failed */
+	int64_t committed;              /* step of the last one that was committed */
+	struct tr_error unsaved;        /* code ENOSPC: why the last save has failed */
 	int64_t last_eval;              /* step of the last evaluation; -1: none */
 	const char *changed[TR_OPTS_MAX + 1];
 };
@@ -279,7 +281,7 @@ static int fill(struct loop *l, struct tr_error *err)
 		tr_registry_draw(tr_model_registry(l->t.model), tr_model_weights(l->t.model),
 				 (uint64_t)l->o->seed, l->config.init_range);
 	}
-	l->last_saved = l->progress.step;
+	l->last_saved = l->committed = l->progress.step;
 	l->progress.seed = (uint64_t)l->o->seed;
 	l->progress.virtual_dp = l->o->virtual.dp;
 	l->progress.virtual_tp = l->o->virtual.tp;
@@ -438,6 +440,26 @@ static void tell_saved(struct loop *l, int64_t step)
 
 /* ---- the loop ---- */
 
+static void tell_error(struct tr_events *events, int code, const struct tr_error *err)
+{
+	tr_event(events, json_pack("{s:s,s:s,s:i,s:s}", "event", "error", "code",
+				   tr_code_name(code), "rank", err->rank, "message", err->msg));
+}
+
+/* Takes the result of a save. If the disk is full the training goes on, because a later save may
+ * work. That is an error only if the training ends before one does. */
+static int take_save(struct loop *l, int code, const struct tr_error *err)
+{
+	if (code != TR_ENOSPC)
+		return code;
+	l->last_saved = l->committed;
+	l->unsaved = *err;
+	tell_error(l->events, code, err);
+	if (l->ranks->rank == 0)
+		fprintf(stderr, "sheaf-train: %s; the training goes on\n", err->msg);
+	return 0;
+}
+
 /* Continues the save in flight; with `wait` until it is committed. */
 static int advance(struct loop *l, int wait, struct tr_error *err)
 {
@@ -445,9 +467,11 @@ static int advance(struct loop *l, int wait, struct tr_error *err)
 	int rc = tr_store_advance(l->store, wait, &step, err);
 
 	l->blocked_ns += now_ns() - start;
-	if (rc == 0 && step)
+	if (rc == 0 && step) {
+		l->committed = step;
 		tell_saved(l, step);
-	return rc;
+	}
+	return take_save(l, rc, err);
 }
 
 /* Commits the save in flight after a failure that all ranks have agreed on. It is of an earlier
@@ -476,7 +500,7 @@ static int save(struct loop *l, struct tr_error *err)
 	rc = tr_store_begin(l->store, &l->progress, files, 2, err);
 	l->last_saved = l->t.step;
 	l->blocked_ns += now_ns() - start;
-	return rc;
+	return take_save(l, rc, err);
 }
 
 /* Computes the loss of the data of evaluations. */
@@ -550,7 +574,11 @@ static int run_steps(struct loop *l, struct tr_error *err)
 		rc = save(l, err);
 	if (rc == 0)
 		rc = advance(l, 1, err);
-	else if (rc != TR_ELOST && rc != TR_ENAN)
+	if (rc == 0 && l->last_saved != l->t.step) {
+		*err = l->unsaved;
+		rc = err->code;
+	}
+	if (rc < 0 && rc != TR_ELOST && rc != TR_ENAN)
 		finish_save(l);
 	if (rc == 0)
 		tr_event(l->events, json_pack("{s:s,s:s,s:I}", "event", "end", "reason", reason,
@@ -573,9 +601,7 @@ int tr_train(struct tr_ranks *ranks, struct tr_opts *o, struct tr_events *events
 	if (rc == 0)
 		rc = run_steps(l, err);
 	if (rc < 0)
-		tr_event(events, json_pack("{s:s,s:s,s:i,s:s}", "event", "error", "code",
-					   tr_code_name(rc), "rank", err->rank, "message",
-					   err->msg));
+		tell_error(events, rc, err);
 	tr_lm_free(l->lm);
 	tr_lm_free(l->eval);
 	tr_trainer_release(&l->t);
