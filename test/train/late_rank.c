@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rank 2 of dp 2, tp 2 stops taking part. Rank 3 waits for it in the group of tp, and ranks 0 and 1
- * wait in the group of all ranks for both of them. Do all of them name rank 2?
+ * wait in the group of all ranks for both of them. Do all of them name rank 2? Before that, rank 1
+ * cannot go on and says so. Do the others end at once, with its reason?
  *
  * usage: mpirun -n 4 late_rank */
 #include <mpi.h>
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 #include "rankmesh.h"
@@ -40,9 +42,34 @@ static int wait_and_go_on(struct tr_mesh *m, struct tr_error *err)
 	return tr_allreduce(m->all, &x, 1, TR_SUM, err);
 }
 
+/* Returns whether a rank that waits for one that cannot go on ends at once, with its reason. */
+static int end_with_rank_1(void)
+{
+	struct timespec start, end;
+	struct tr_error err = { .rank = -1 };
+	struct tr_ranks all;
+	struct tr_mesh m;
+	uint64_t x = 1;
+	int rc;
+
+	if (tr_ranks_mpi(&all, MPI_COMM_WORLD, TIMEOUT_MS, &err) < 0 ||
+	    tr_mesh_make(&m, &all, 2, 2, &err) < 0)
+		return 0;
+	clock_gettime(CLOCK_MONOTONIC, &start);
+	if (all.rank == 1) {
+		tr_fail(&err, TR_ENOMEM, "no memory for a plan");
+		rc = tr_ranks_abandon(&m.tp, &err);
+	} else {
+		rc = tr_allreduce(all.rank ? &all : &m.tp, &x, 1, TR_SUM, &err);
+	}
+	clock_gettime(CLOCK_MONOTONIC, &end);
+	return rc == TR_ELOST && err.rank == 1 && strcmp(err.msg, "no memory for a plan") == 0 &&
+		(end.tv_sec - start.tv_sec) * 1000 < TIMEOUT_MS / 2;
+}
+
 int main(int argc, char **argv)
 {
-	int level, n, rank, late = -1, named[RANKS], bad = 0;
+	int level, n, rank, late = -1, named[RANKS], ended, ends[RANKS], bad = 0;
 	struct tr_error err = { .rank = -1 };
 	struct tr_ranks all;
 	struct tr_mesh m;
@@ -50,6 +77,8 @@ int main(int argc, char **argv)
 	MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &level);
 	MPI_Comm_size(MPI_COMM_WORLD, &n);
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+	ended = n == RANKS && end_with_rank_1();
+	MPI_Gather(&ended, 1, MPI_INT, ends, 1, MPI_INT, 0, MPI_COMM_WORLD);
 	if (n == RANKS && tr_ranks_mpi(&all, MPI_COMM_WORLD, TIMEOUT_MS, &err) == 0 &&
 	    tr_mesh_make(&m, &all, 2, 2, &err) == 0 && wait_and_go_on(&m, &err) == 0)
 		late = wait_for_others(&m, &err);
@@ -59,8 +88,13 @@ int main(int argc, char **argv)
 		printf("%sok %d - rank %d names rank %d\n", named[r] == STOPPED ? "" : "not ",
 		       r + 1, r, named[r]);
 	}
+	for (int r = 0; rank == 0 && r < RANKS; r++) {
+		bad += !ends[r];
+		printf("%sok %d - rank %d ends with the reason of rank 1\n", ends[r] ? "" : "not ",
+		       RANKS + r + 1, r);
+	}
 	if (rank == 0)
-		printf("1..%d\n", RANKS);
+		printf("1..%d\n", 2 * RANKS);
 	MPI_Finalize();
 	return bad != 0;
 }

@@ -340,6 +340,32 @@ def readers(w, want):
                            "a rank that does not find the data is named", job.err)
 
 
+def stopped(w):
+    """Rank 3 is stopped. The others end with its number, and rank 0 writes that as an event."""
+    process = subprocess.Popen(command(w.program, w.mpirun, 4, w.config, "--run", w.run("stopped"),
+                                       "--mesh", "dp=2,tp=2", "--timeout-ms", "3000", "--steps",
+                                       "100000", "--epochs", "100000"),
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    out = "".join(process.stdout.readline() for _ in range(3))
+    for pid in pids_of(process.pid):
+        with open("/proc/%s/environ" % pid, encoding="utf-8", errors="replace") as f:
+            if "OMPI_COMM_WORLD_RANK=3" in f.read().split("\0"):
+                os.kill(pid, signal.SIGSTOP)
+    start = time.monotonic()
+    more, err = process.communicate(timeout=120)
+    seconds = time.monotonic() - start
+    last = Job(process.returncode, out + more, err).events[-1]
+    w.claims.check(process.returncode == 2 and last["event"] == "error" and seconds < 30 and
+                   (last["code"], last["rank"]) == ("ELOST", 3),
+                   "a rank that is stopped is named in an event", last, seconds, err)
+
+
+def pids_of(parent):
+    """The processes that a process has started."""
+    with open("/proc/%d/task/%d/children" % (parent, parent), encoding="ascii") as f:
+        return [int(pid) for pid in f.read().split()]
+
+
 def unset(w):
     """Without virtual the bits depend on the layout, and a resume in the same layout has them."""
     with open(w.config, encoding="ascii") as f:
@@ -385,6 +411,7 @@ def main():
         want = resumes(w)
         refused(w)
         readers(w, want)
+        stopped(w)
         unset(w)
         kill(w, want, seed)
         ends(w)

@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 
+#include "leafsum.h"
 #include "nested.h"
 #include "philox.h"
 #include "ranks_threads.h"
@@ -316,6 +317,70 @@ TEST(a_tree_without_end_is_refused)
 	CHECK_INT(w[1].rc, TR_EBUG);
 	free(w);
 }
+
+/* ---- memory that is out ---- */
+
+#if !T_SANITIZED
+void *__libc_calloc(size_t n, size_t size);
+/* Of this thread: how many allocations from now on work, before one fails. */
+static _Thread_local int allocations_left = -1;
+
+void *calloc(size_t n, size_t size)
+{
+	if (allocations_left >= 0 && allocations_left-- == 0)
+		return NULL;
+	return __libc_calloc(n, size);
+}
+
+static int fail_at;
+
+static void add(float *y, const float *x, int64_t n)
+{
+	for (int64_t i = 0; i < n; i++)
+		y[i] += x[i];
+}
+
+static void allocate_too_much(struct worker *w)
+{
+	struct tr_nest root = { .kind = TR_NEST_INTEGER, .of.integer = 7 };
+	struct tr_nest_tree tree = { .root = w->g.rank ? NULL : &root };
+	struct tr_nest_memory m = { take_memory, w };
+	float sum[5] = { 0 }, *node[1] = { sum };
+	uint64_t x = 1;
+
+	allocations_left = w->g.rank == 2 ? fail_at : -1;
+	w->rc = tr_allreduce(&w->g, &x, 1, TR_SUM, &w->err);
+	if (w->rc == 0)
+		w->rc = tr_agree(&w->g, 0, &w->err);
+	if (w->rc == 0)
+		w->rc = tr_nest_broadcast(&w->g, NULL, 0, &tree, &m, &w->err);
+	if (w->rc == 0)
+		w->rc = tr_sum_leaves(&w->g, 3, node, 5, add, &w->err);
+	allocations_left = -1;
+	if (w->g.rank && w->rc == 0)
+		tr_nest_release(&tree);
+}
+
+/* Without a word from that rank, the others would wait for it until the deadline. */
+TEST(a_rank_without_memory_in_any_operation_ends_all_with_its_number)
+{
+	int failed = 1, failures = 0;
+
+	for (fail_at = 0; failed; fail_at++) {
+		struct worker *w = work_together(3, allocate_too_much, -1);
+
+		failed = w[0].rc != 0;
+		failures += failed;
+		for (int r = 0; r < 3; r++) {
+			CHECK_INT(w[r].rc, w[0].rc);
+			CHECK(!failed || (w[r].err.rank == 2 &&
+					  strstr(w[r].err.msg, "no memory ")));
+		}
+		free(w);
+	}
+	CHECK(failures > 9);
+}
+#endif
 
 static void give_up(struct worker *w)
 {

@@ -131,10 +131,10 @@ static int prepare(struct leafsum *s, int64_t most, struct tr_error *err)
 	s->received = malloc((ranks - 1) * (size_t)s->rounds * (size_t)most * sizeof(float) + 1);
 	s->out = calloc(ranks, sizeof(*s->out));
 	s->in = calloc(ranks, sizeof(*s->in));
-	if (!s->end || !s->at || !s->received || !s->out || !s->in)
-		return tr_fail(err, TR_ENOMEM, "no memory to add up the numbers of %d ranks",
-			       s->g->n);
-	return 0;
+	if (s->end && s->at && s->received && s->out && s->in)
+		return 0;
+	tr_fail(err, TR_ENOMEM, "no memory to add up the numbers of %d ranks", s->g->n);
+	return tr_ranks_abandon(s->g, err);
 }
 
 static void release(struct leafsum *s)
@@ -156,8 +156,10 @@ int tr_sum_leaves(const struct tr_ranks *g, int leaves, float *const *node, int6
 	if (g->n == 1)
 		return 0;       /* its one node is the sum */
 	cut = calloc((size_t)g->n + 1, sizeof(*cut));
-	if (!cut)
-		return tr_fail(err, TR_ENOMEM, "no memory for the shares of %d ranks", g->n);
+	if (!cut) {
+		tr_fail(err, TR_ENOMEM, "no memory for the shares of %d ranks", g->n);
+		return tr_ranks_abandon(g, err);
+	}
 	s.cut = cut;
 	rc = prepare(&s, (n < BLOCK ? n : BLOCK) / g->n + 1, err);
 	for (int64_t at = 0; rc == 0 && at < n; at += BLOCK) {

@@ -216,10 +216,13 @@ static int split_threads(void *arg, struct tr_ranks *sub, int first, int stride,
 	struct tr_ranks g;
 	int rc;
 
-	if (!hubs)
-		return tr_fail(err, TR_ENOMEM, "no memory for a sub-group of %d ranks", n);
 	set_group(&g, me->hub, me->rank);
 	g.timeout_ms = SPLIT_MS;
+	g.all_rank = me->all->rank;
+	if (!hubs) {
+		tr_fail(err, TR_ENOMEM, "no memory for a sub-group of %d ranks", n);
+		return tr_ranks_abandon(&g, err);
+	}
 	rc = tr_allgather(&g, &mine, hubs, sizeof(mine), err);
 	if (rc == 0 && !hubs[first])
 		rc = tr_fail(err, TR_ENOMEM, "no memory for a sub-group of %d ranks", n);

@@ -153,8 +153,10 @@ int tr_store_open(struct tr_store **out, const struct tr_store_opts *o, struct t
 	struct sheaf_error e;
 	int rc;
 
-	if (!s)
-		return tr_fail(err, TR_ENOMEM, "no memory to open the run");
+	if (!s) {
+		tr_fail(err, TR_ENOMEM, "no memory to open the run");
+		return tr_ranks_abandon(ranks, err);
+	}
 	s->ranks = ranks;
 	s->rewind_to = -1;
 	s->run_dir = strdup(o->run);

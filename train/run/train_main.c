@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "configread.h"
@@ -13,7 +14,7 @@
 #include "ranks_mpi.h"
 #include "trainloop.h"
 
-enum { EXIT_NO = 1, EXIT_TROUBLE = 2, JOBS_MAX = 256 };
+enum { EXIT_NO = 1, EXIT_TROUBLE = 2, JOBS_MAX = 256, TELL_MS_MAX = 60000 };
 
 struct command {
 	struct tr_opts opts;
@@ -160,6 +161,18 @@ static int train(struct command *c, struct tr_ranks *ranks, struct tr_error *err
 	return rc;
 }
 
+/* Waits before this rank ends, because mpirun kills all others when one has ended, and rank 0 must
+ * write why. It learns of it in its next exchange. mpirun ends this wait when rank 0 has ended. */
+static void leave_rank_0_time(const struct tr_ranks *ranks, const struct tr_error *err)
+{
+	int ms = ranks->timeout_ms < TELL_MS_MAX ? ranks->timeout_ms : TELL_MS_MAX;
+	const struct timespec nap = { .tv_sec = ms / 1000,
+				      .tv_nsec = (long)(ms % 1000) * 1000000 };
+
+	if (ranks->rank != 0 && err->rank != 0)
+		nanosleep(&nap, NULL);
+}
+
 static int run(int argc, char **argv)
 {
 	struct command c = { .json = 0 };
@@ -186,8 +199,10 @@ static int run(int argc, char **argv)
 	fflush(NULL);
 	tr_opts_release(&c.opts);
 	/* MPI_Finalize would wait for ranks that have ended. */
-	if (rc == TR_ELOST)
+	if (rc == TR_ELOST) {
+		leave_rank_0_time(&ranks, &err);
 		_exit(status);
+	}
 	tr_ranks_free(&ranks);
 	MPI_Finalize();
 	return status;

@@ -592,8 +592,10 @@ int tr_train(struct tr_ranks *ranks, struct tr_opts *o, struct tr_events *events
 	struct loop *l = calloc(1, sizeof(*l));
 	int rc;
 
-	if (!l)
-		return tr_fail(err, TR_ENOMEM, "no memory to train");
+	if (!l) {
+		tr_fail(err, TR_ENOMEM, "no memory to train");
+		return tr_ranks_abandon(ranks, err);
+	}
 	l->o = o;
 	l->events = events;
 	l->ranks = ranks;
