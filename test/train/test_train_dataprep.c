@@ -11,7 +11,7 @@
 #include "dataprep.h"
 #include "rmtree.h"
 
-enum { LINES = 900, CHUNK = 512, FILE_MAX = 1 << 21 };
+enum { LINES = 900, CHUNK = 512, TEXT = 5000, FILE_MAX = 1 << 21 };
 
 static const char *const in[] = { "prep/a.txt", "prep/b.jsonl", "prep/empty", "prep/c.jsonl" };
 
@@ -46,7 +46,7 @@ static void put_lines(const char *path, int prompts)
 
 static void prepare(void)
 {
-	static char text[5000];
+	static char text[TEXT];
 
 	rmtree("prep");
 	CHECK_INT(mkdir("prep", 0777), 0);
@@ -163,6 +163,7 @@ static void kill_while_it_writes(const char *out)
 
 TEST(what_a_killed_process_has_written_is_not_written_again)
 {
+	static const char other[TEXT] = "another text of the same length";
 	struct tr_prepared made;
 	int64_t kept;
 
@@ -179,7 +180,7 @@ TEST(what_a_killed_process_has_written_is_not_written_again)
 	CHECK_INT(make("prep/more", 2, CHUNK).kept, 0);
 	check_same("prep/one", "prep/more");
 	kill_while_it_writes("prep/more");
-	put_file(in[2], "x", 1);
+	put_file(in[0], other, sizeof(other));
 	CHECK_INT(make("prep/more", 2, CHUNK).kept, 0);
 	make("prep/one", 1, 0);
 	check_same("prep/one", "prep/more");

@@ -122,7 +122,7 @@ static void check_rows(struct rank *r, struct tr_rowfeed *f, const struct tr_row
 		r->wrong += rows->target[i] != text[20 * SEQ + i + 1];
 		r->wrong += rows->position[i] != i % SEQ || rows->begin[i / SEQ] != i / SEQ * SEQ;
 	}
-	r->rc = tr_rowfeed_count(f, 50, 56, &count, &r->err);
+	r->rc = tr_agree(&r->g, tr_rowfeed_count(f, 50, 56, &count, &r->err), &r->err);
 	sum = count;
 	if (r->rc == 0)
 		r->rc = tr_allreduce(&r->g, &sum, 1, TR_SUM, &r->err);
