@@ -96,9 +96,10 @@ static int lose(struct shf_team *t, const char *what, int code, int64_t from_ns,
 	char *why = t->group->why;
 	size_t room = sizeof(t->group->why);
 	int64_t ms = (now_ns(t) - from_ns) / 1000000;
-	int rank = said->rank;
+	int rank = said->rank >= 0 && said->rank < t->ranks ? said->rank : -1;
 
 	t->group->lost = true;
+	t->group->lost_rank = -1;       /* after a timeout, whatever the callback wrote */
 	said->msg[sizeof(said->msg) - 1] = '\0';
 	said->msg[strcspn(said->msg, "\r\n")] = '\0';
 	if (!said->msg[0] && said->sys > 0)
@@ -118,17 +119,22 @@ static int lose(struct shf_team *t, const char *what, int code, int64_t from_ns,
 	shf_fail(err, SHEAF_ELOST, "rank %d: %s", t->rank, why);
 	if (err)
 		err->sys = said->sys;
-	if (err && rank >= 0 && rank < t->ranks)
+	t->group->lost_rank = rank;
+	if (err && rank >= 0)
 		err->rank = rank;
 	return SHEAF_ELOST;
 }
 
 /* Fails operation `what`, because the group is lost. The message repeats the sentence of the
- * operation that failed first, because callers often drop the error that had it. */
+ * operation that failed first, and err->rank its rank, because callers often drop the error that
+ * had them. */
 static int group_refuse(struct shf_team *t, const char *what, struct sheaf_error *err)
 {
-	return shf_fail(err, SHEAF_ELOST, "rank %d: %s: the group is unusable since an earlier "
-	                "failure: %s", t->rank, what, t->group->why);
+	shf_fail(err, SHEAF_ELOST, "rank %d: %s: the group is unusable since an earlier failure: "
+	         "%s", t->rank, what, t->group->why);
+	if (err && t->group->lost_rank >= 0)
+		err->rank = t->group->lost_rank;
+	return SHEAF_ELOST;
 }
 
 int shf_allgather(struct shf_team *t, const void *mine, void *all, size_t bytes,

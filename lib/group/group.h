@@ -28,6 +28,7 @@ struct sheaf_group {
 		size_t *sizes, *eights; /* eights: 8 in each item */
 	} lens;
 	bool lost;
+	int lost_rank;          /* if lost: the rank that failed first; -1: unknown */
 	char why[400];          /* if lost: the sentence that says which operation failed and how */
 	bool dropped;           /* sheaf_group_free was called */
 };

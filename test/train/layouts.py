@@ -347,12 +347,13 @@ def stopped(w):
                                        "100000", "--epochs", "100000"),
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     out = "".join(process.stdout.readline() for _ in range(3))
-    for pid in pids_of(process.pid):
-        with open("/proc/%s/environ" % pid, encoding="utf-8", errors="replace") as f:
-            if "OMPI_COMM_WORLD_RANK=3" in f.read().split("\0"):
-                os.kill(pid, signal.SIGSTOP)
+    rank_3 = [pid for pid in pids_of(process.pid) if "OMPI_COMM_WORLD_RANK=3" in environ(pid)]
+    for pid in rank_3:
+        os.kill(pid, signal.SIGSTOP)
+    if not rank_3:
+        process.terminate()
     start = time.monotonic()
-    more, err = process.communicate(timeout=120)
+    more, err = process.communicate()
     seconds = time.monotonic() - start
     last = Job(process.returncode, out + more, err).events[-1]
     w.claims.check(process.returncode == 2 and last["event"] == "error" and seconds < 30 and
@@ -364,6 +365,11 @@ def pids_of(parent):
     """The processes that a process has started."""
     with open("/proc/%d/task/%d/children" % (parent, parent), encoding="ascii") as f:
         return [int(pid) for pid in f.read().split()]
+
+
+def environ(pid):
+    with open("/proc/%d/environ" % pid, encoding="utf-8", errors="replace") as f:
+        return f.read().split("\0")
 
 
 def unset(w):

@@ -162,6 +162,7 @@ TEST(the_reason_that_a_callback_writes_is_in_the_message)
 		CHECK_STR(err.msg, want);
 		CHECK(err.code == SHEAF_ELOST && err.sys == ECONNRESET && err.rank == 0);
 		CHECK(strstr(later.msg, "gloo: the peer closed the connection"));
+		CHECK_INT(later.rank, 0);
 	}
 	/* An errno alone has its text; a rank that the group has not is none. */
 	for (int rank = 1; rank <= 2; rank++) {
@@ -169,6 +170,7 @@ TEST(the_reason_that_a_callback_writes_is_in_the_message)
 		fail_with_reason(0, &err, &later);
 		CHECK(strstr(err.msg, "its callback returned -7: Connection reset by peer"));
 		CHECK(err.sys == ECONNRESET && err.rank == (rank < 2 ? rank : -1));
+		CHECK_INT(later.rank, err.rank);
 	}
 	/* A text without an end, as long as there is room. */
 	memset(reason.msg, 'a', sizeof(reason.msg));

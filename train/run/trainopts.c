@@ -53,7 +53,7 @@ static const struct option table[] = {
 	{ "steps", INTEGER, COMPUTES, AT(steps), 1, MANY, NULL, NULL,
 	  "updates after which the training ends" },
 	{ "epochs", INTEGER, COMPUTES, AT(epochs), 1, 1 << 24, NULL, NULL,
-	  "passes over the data after which the training ends" },
+	  "passes over the data after which the training ends; a step must be whole" },
 	{ "lr", NUMBER, COMPUTES, AT(lr), 0, 1e3, "3e-4", NULL, "largest learning rate" },
 	{ "min-lr", NUMBER, COMPUTES, AT(min_lr), 0, 1e3, "0", NULL, "learning rate at the end" },
 	{ "warmup", INTEGER, COMPUTES, AT(warmup), 0, MANY, "0", NULL,
