@@ -47,9 +47,12 @@ def parse(line, where):
             fail("it has a key twice")
         return dict(pairs)
 
+    def constant(name):                 # NaN and the like, which Python would take
+        raise ValueError(name)
+
     try:
-        values = json.loads(line, object_pairs_hook=unique)
-    except ValueError as error:
+        values = json.loads(line, object_pairs_hook=unique, parse_constant=constant)
+    except (ValueError, RecursionError) as error:
         fail("it is not JSON: %s" % error)
     if not isinstance(values, dict):
         fail("it is not an object")
