@@ -26,6 +26,9 @@
 /* For loops that are quick in the optimised build: all cases there, each fifth elsewhere. */
 #define T_FEWER (T_SANITIZED ? 5 : 1)
 
+/* Before a function of a test that takes the place of libc's, also in shared libraries. */
+#define T_REPLACES __attribute__((visibility("default")))
+
 /* Loops over thousands of cases take each T_STRIDE-th. The environment may set the number: with
  * T_STRIDE=1, as in ./check --long, they take all cases. */
 #define T_STRIDE t_stride()

@@ -106,7 +106,7 @@ TEST(any_number_of_threads_and_any_size_of_chunks_give_the_same_file)
 /* A process is killed in the middle of its kill_at-th write to the log. */
 static int writes, kill_at;
 
-ssize_t write(int fd, const void *bytes, size_t n)
+T_REPLACES ssize_t write(int fd, const void *bytes, size_t n)
 {
 	int killed = kill_at && ++writes == kill_at;
 	ssize_t put = syscall(SYS_write, fd, bytes, killed ? n * 2 / 3 : n);

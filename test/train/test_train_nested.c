@@ -325,7 +325,7 @@ void *__libc_calloc(size_t n, size_t size);
 /* Of this thread: how many allocations from now on work, before one fails. */
 static _Thread_local int allocations_left = -1;
 
-void *calloc(size_t n, size_t size)
+T_REPLACES void *calloc(size_t n, size_t size)
 {
 	if (allocations_left >= 0 && allocations_left-- == 0)
 		return NULL;

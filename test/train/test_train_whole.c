@@ -569,7 +569,7 @@ static _Atomic int64_t lowest_read;
 static int64_t header_end;
 static ino_t far_inode;
 
-ssize_t pread(int fd, void *to, size_t n, off_t at)
+T_REPLACES ssize_t pread(int fd, void *to, size_t n, off_t at)
 {
 	struct stat st;
 	int64_t lowest = lowest_read;
@@ -659,7 +659,7 @@ TEST(a_resume_far_into_the_data_reads_nothing_before_its_place)
  * after some that work. */
 static _Atomic int no_room, fsyncs_before, full_fsyncs;
 
-int fstatvfs(int fd, struct statvfs *v)
+T_REPLACES int fstatvfs(int fd, struct statvfs *v)
 {
 	struct statfs f;
 	struct stat st;
@@ -675,7 +675,7 @@ int fstatvfs(int fd, struct statvfs *v)
 	return rc;
 }
 
-int fsync(int fd)
+T_REPLACES int fsync(int fd)
 {
 	if (full_fsyncs > 0 && --fsyncs_before < 0) {
 		full_fsyncs--;
