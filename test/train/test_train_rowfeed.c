@@ -2,8 +2,10 @@
 /* Rows of a token file that one rank reads, on ranks that are threads. */
 #include "t.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "ranks_threads.h"
@@ -192,6 +194,20 @@ TEST(the_last_sample_is_as_short_on_the_ranks_that_receive_it)
 	rmtree("feed");
 }
 
+/* Whether the disk gives EIO. */
+static _Atomic int broken;
+
+T_REPLACES ssize_t pread(int fd, void *to, size_t n, off_t at)
+{
+	errno = EIO;
+	return broken ? -1 : syscall(SYS_pread64, fd, to, n, at);
+}
+
+static void break_disk(void)
+{
+	broken = 1;
+}
+
 static void truncate_file(void)
 {
 	CHECK_INT(truncate("feed/data", 700), 0);
@@ -216,6 +232,9 @@ TEST(a_rank_that_cannot_read_fails_on_all_ranks_with_its_number)
 	prepare();
 	fails(like, TR_EFORMAT, "rank 2: feed/data: it ends at byte");
 	prepare();
+	like.change = break_disk;
+	fails(like, TR_EIO, "rank 2: feed/data: Input/output error");
+	broken = 0;
 	like.change = NULL;
 	like.vocab = 'f';
 	fails(like, TR_EINVAL, "rank 2: feed/data: token ");
