@@ -25,13 +25,18 @@ static bool is_number(const char *s)
 }
 
 /* Whether a directory with this entry is a checkpoint: one of this library, of Hugging Face, of
- * torch, or of Paddle, whose flex checkpoints are folders of folders. */
+ * torch, of Paddle, whose flex checkpoints are folders of folders, or of DeepSpeed, which names the
+ * folder of its newest save in a file. */
 static bool is_weights(const char *name)
 {
 	static const char *const names[] = { "sheaf.json", "sheaf.sums", ".metadata",
-		"model_meta.json", "model_state", "optimizer_state", "master_weight", "ema_state" };
-	static const char *const tails[] = { ".safetensors", ".safetensors.index.json", ".distcp" };
+		"model_meta.json", "model_state", "optimizer_state", "master_weight", "ema_state",
+		"latest", "latest_universal" };
+	static const char *const tails[] = { ".safetensors", ".safetensors.index.json", ".distcp",
+		"_states.pt" };
 
+	if (strncmp(name, "global_step", 11) == 0)
+		return true;
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		if (strcmp(name, names[i]) == 0)
 			return true;

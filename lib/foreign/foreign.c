@@ -6,8 +6,8 @@
 #include "foreign_dir.h"
 
 static const struct shf_foreign_format *const formats[] = { &shf_torch_save, &shf_torch_legacy,
-	&shf_paddle_flex, &shf_torch_dcp, &shf_torch_hf, &shf_paddle_save, &shf_paddle_sharding,
-	&shf_paddle_unified };
+	&shf_deepspeed, &shf_paddle_flex, &shf_torch_dcp, &shf_torch_hf, &shf_paddle_save,
+	&shf_paddle_sharding, &shf_paddle_unified };
 
 /* Finds the format of what is open as fd. *format NULL: none. */
 static int recognise(const struct shf_sys *sys, const char *path, int fd,
@@ -110,8 +110,6 @@ void shf_foreign_free(struct shf_foreign *f)
 	for (uint32_t i = 0; i < shf_foreign_files(f); i++)
 		if (shf_foreign_file(f, i)->fd >= 0)
 			shf_sys_close(f->in, shf_foreign_file(f, i)->fd);
-	for (int i = 0; i < f->folders_n; i++)
-		shf_sys_close(f->in, f->folders[i].fd);
 	if (f->dir >= 0)
 		shf_sys_close(f->in, f->dir);
 	shf_foreign_dir_release(f);

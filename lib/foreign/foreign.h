@@ -16,7 +16,6 @@
 
 #define SHF_FOREIGN_DIR "foreign:"
 #define SHF_FOREIGN_OPEN_MAX 64 /* files of a directory that stay open without being read */
-#define SHF_FOREIGN_FOLDERS_MAX 8
 #define SHF_FOREIGN_MARK (UINT64_C(64) << 10)   /* see struct shf_foreign_text */
 #define SHF_FOREIGN_DIMS_MAX 65 /* torch has 64, and complex numbers are shown with one more */
 /* Bytes that are stored as a text in UTF-8, each as the character of its number: as Latin-1. */
@@ -66,9 +65,6 @@ struct shf_foreign_tensor {
 struct shf_foreign_file {
 	const char *name;               /* relative to the checkpoint; of a single file its name */
 	const char *where;              /* its path, for sentences */
-	const char *leaf;               /* the last part of its name */
-	int dir;                        /* descriptor of the directory that has it; of a single
-	                                 * file -1 */
 	int fd;                         /* guarded by lock; -1: it is not open */
 	bool kept;                      /* guarded by lock; it stays open when no thread reads it */
 	uint32_t users;                 /* guarded by lock; regions that have not been ended */
@@ -92,8 +88,6 @@ struct shf_foreign {
 	const char *path;
 	struct shf_arena arena;         /* of all texts and arrays */
 	int dir;                        /* descriptor of the directory; -1: it is a file */
-	struct { const char *name; int fd; } folders[SHF_FOREIGN_FOLDERS_MAX];
-	int folders_n;                  /* folders in it that have files of the checkpoint */
 	struct shf_buf files, tensors, pieces, items, notes;    /* of the structs above. items:
 	                                 * guarded by lock; without those that a piece with
 	                                 * item_bytes describes */
@@ -144,7 +138,8 @@ struct shf_foreign_format {
 };
 /* The formats, one file each. */
 extern const struct shf_foreign_format shf_torch_save, shf_torch_legacy, shf_torch_dcp,
-	shf_torch_hf, shf_paddle_save, shf_paddle_unified, shf_paddle_flex, shf_paddle_sharding;
+	shf_torch_hf, shf_paddle_save, shf_paddle_unified, shf_paddle_flex, shf_paddle_sharding,
+	shf_deepspeed;
 
 /* Returns whether what lies at `path` is of a format in this room: 1, 0, or a negative code. A
  * directory that has a sheaf.json is never. */
@@ -174,7 +169,8 @@ int shf_foreign_add_self(struct shf_foreign *f, int fd, struct sheaf_error *err)
  * gets its number. EFORMAT: it is missing, or the name leads out of the directory. */
 int shf_foreign_add_file(struct shf_foreign *f, const char *name, size_t n, uint32_t *file,
                          struct sheaf_error *err);
-/* Does the same for a file of a folder in the directory. folder: a plain name; NULL: none. */
+/* Does the same for a file of a folder in the directory. folder: a path of plain names; NULL:
+ * none. */
 int shf_foreign_add_file_in(struct shf_foreign *f, const char *folder, const char *name, size_t n,
                             uint32_t *file, struct sheaf_error *err);
 /* Sets *r to the whole of a file, and opens the file if it is not open. The file stays open until

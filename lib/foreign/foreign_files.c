@@ -18,7 +18,7 @@ static int files_no_memory(const struct shf_foreign *f, struct sheaf_error *err)
 	return shf_fail(err, SHEAF_ENOMEM, "%s: no memory for its list of files", f->path);
 }
 
-/* Adds a file. x: name, where, leaf, dir and fd. st: its state. */
+/* Adds a file. x: name, where and fd. st: its state. */
 static int file_add(struct shf_foreign *f, struct shf_foreign_file *x, const struct shf_stat *st,
                     struct sheaf_error *err)
 {
@@ -35,7 +35,7 @@ int shf_foreign_add_self(struct shf_foreign *f, int fd, struct sheaf_error *err)
 {
 	const char *slash = strrchr(f->path, '/');
 	struct shf_foreign_file x = { .name = slash ? slash + 1 : f->path, .where = f->path,
-		.leaf = slash ? slash + 1 : f->path, .dir = -1, .fd = fd };
+		.fd = fd };
 	struct shf_stat st;
 	int rc = shf_sys_fstat(f->in, fd, &st);
 
@@ -91,12 +91,29 @@ static uint32_t file_find(struct shf_foreign *f, const char *name, size_t n, uin
 	return i;
 }
 
-/* Adds a file by its name. plain: how many bytes of the name come before its name in the directory
- * `dir`: those of a folder and a slash, or none. */
-static int add_named(struct shf_foreign *f, const char *name, size_t n, size_t plain, int dir,
-                     uint32_t *file, struct sheaf_error *err)
+/* Whether each part of the path is a name that a plain file can have. */
+static bool is_plain_path(const char *path)
 {
-	struct shf_foreign_file x = { .dir = dir, .fd = -1 };
+	char part[256];
+
+	for (const char *end; ; path = end + 1) {
+		end = strchrnul(path, '/');
+		if ((size_t)(end - path) >= sizeof(part))
+			return false;
+		memcpy(part, path, (size_t)(end - path));
+		part[end - path] = '\0';
+		if (!shf_plain_is_valid(part))
+			return false;
+		if (!*end)
+			return true;
+	}
+}
+
+/* Adds a file by its path in the directory. plain: how many bytes of it come before its name. */
+static int add_path(struct shf_foreign *f, const char *name, size_t n, size_t plain,
+                    uint32_t *file, struct sheaf_error *err)
+{
+	struct shf_foreign_file x = { .fd = -1 };
 	struct shf_buf where = SHF_BUF_INIT;
 	char *own, *path = NULL;
 	const char *shown;
@@ -113,7 +130,7 @@ static int add_named(struct shf_foreign *f, const char *name, size_t n, size_t p
 	}
 	own = shf_arena_strdup(&f->arena, name, n);
 	shown = shf_name_escape(&f->arena, name, n);
-	if (own && (strlen(own) != n || !shf_plain_is_valid(own + plain)))
+	if (own && (strlen(own) != n || strchr(own + plain, '/') || !is_plain_path(own)))
 		return shf_fail(err, SHEAF_EFORMAT, "%s: names the file %.*s, which is not a file "
 		                "directly in it", f->path, shf_name_show(shown), shown);
 	shf_buf_addf(&where, "%s/%s", f->path, own ? own : "");
@@ -123,9 +140,8 @@ static int add_named(struct shf_foreign *f, const char *name, size_t n, size_t p
 	if (!own || !shown || !path)
 		return files_no_memory(f, err);
 	x.name = own;
-	x.leaf = own + plain;
 	x.where = path;
-	rc = shf_sys_stat(f->in, dir, x.leaf, true, &st);
+	rc = shf_sys_stat(f->in, f->dir, own, true, &st);
 	if (rc == -ENOENT)
 		return shf_fail(err, SHEAF_EFORMAT, "%s: missing, but the metadata names it", path);
 	*file = (uint32_t)shf_foreign_files(f);
@@ -140,50 +156,24 @@ static int add_named(struct shf_foreign *f, const char *name, size_t n, size_t p
 int shf_foreign_add_file(struct shf_foreign *f, const char *name, size_t n, uint32_t *file,
                          struct sheaf_error *err)
 {
-	return add_named(f, name, n, 0, f->dir, file, err);
-}
-
-/* Returns a descriptor of a folder, which stays open, or a negative code. */
-static int folder_open(struct shf_foreign *f, const char *name, struct sheaf_error *err)
-{
-	int fd, i = 0;
-
-	while (i < f->folders_n && strcmp(f->folders[i].name, name))
-		i++;
-	if (i < f->folders_n)
-		return f->folders[i].fd;
-	if (!always(i < SHF_FOREIGN_FOLDERS_MAX))
-		return shf_fail(err, SHEAF_EBUG, "%s: too many folders", f->path);
-	f->folders[i].name = shf_arena_strdup(&f->arena, name, strlen(name));
-	if (!f->folders[i].name)
-		return files_no_memory(f, err);
-	fd = shf_sys_open(f->in, f->dir, name, SHF_O_DIR, 0);
-	if (fd < 0)
-		return shf_fail_sys(err, -fd, "%s/%s", f->path, name);
-	f->folders[f->folders_n++].fd = fd;
-	return fd;
+	return add_path(f, name, n, 0, file, err);
 }
 
 int shf_foreign_add_file_in(struct shf_foreign *f, const char *folder, const char *name, size_t n,
                             uint32_t *file, struct sheaf_error *err)
 {
 	struct shf_buf whole = SHF_BUF_INIT;
-	int dir, rc;
+	int rc;
 
 	if (!folder)
 		return shf_foreign_add_file(f, name, n, file, err);
-	dir = folder_open(f, folder, err);
-	if (dir < 0)
-		return dir;
 	shf_buf_addf(&whole, "%s/", folder);
 	shf_buf_add(&whole, name, n);
 	rc = whole.oom ? files_no_memory(f, err)
-	   : add_named(f, (const char *)whole.data, whole.len, strlen(folder) + 1, dir, file, err);
+	   : add_path(f, (const char *)whole.data, whole.len, strlen(folder) + 1, file, err);
 	shf_buf_release(&whole);
 	return rc;
 }
-
-/* ---- opening them ---- */
 
 /* Makes room among the files that stay open, by closing one that no thread reads. Returns NULL if
  * all are being read. [with the lock] */
@@ -219,7 +209,7 @@ int shf_foreign_region(struct shf_foreign *f, uint32_t file, struct shf_region *
 		if (room)
 			*room = file;
 		x->kept |= room != NULL;
-		x->fd = shf_sys_open(f->in, x->dir, x->leaf, 0, 0);
+		x->fd = shf_sys_open(f->in, f->dir, x->name, 0, 0);
 	}
 	fd = x->fd;
 	x->users += fd >= 0;
@@ -252,7 +242,7 @@ int shf_foreign_check_unchanged(struct shf_foreign *f, struct sheaf_error *err)
 
 		pthread_mutex_lock(&f->lock);
 		rc = x->fd >= 0 ? shf_sys_fstat(f->in, x->fd, &st)
-		                : shf_sys_stat(f->in, x->dir, x->leaf, true, &st);
+		                : shf_sys_stat(f->in, f->dir, x->name, true, &st);
 		pthread_mutex_unlock(&f->lock);
 		if (rc < 0 && rc != -ENOENT)
 			return shf_fail_sys(err, -rc, "%s", x->where);

@@ -170,7 +170,8 @@ static int flex_read_st(struct flex *x, uint32_t file)
 /* Reads what a file of a rank has, unless it was read before. */
 static int flex_read_file(struct flex *x, uint32_t file)
 {
-	const char *name = shf_foreign_file(x->f, file)->leaf;
+	const char *path = shf_foreign_file(x->f, file)->name, *slash = strrchr(path, '/');
+	const char *name = slash ? slash + 1 : path;
 	struct shf_pickle p = { 0 };
 	struct shf_region r;
 	size_t n = strlen(name);

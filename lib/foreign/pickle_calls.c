@@ -32,12 +32,14 @@ static bool has_part(const char *path, size_t n, bool first, const char *const *
 	return false;
 }
 
-/* torch.distributed.checkpoint writes its memory formats like this (Python 3.11 and older):
- * getattr(_MEM_FORMAT_ENCODING, "TORCH_CONTIGUOUS_FORMAT"). It is the one getattr that is data. */
+/* Python 3.11 and older writes members of an enum like this:
+ * getattr(_MEM_FORMAT_ENCODING, "TORCH_CONTIGUOUS_FORMAT"). Those of torch.distributed.checkpoint
+ * and of DeepSpeed are the only getattr that are data. */
 static bool is_enum_member(const struct shf_pk *args)
 {
 	static const char *const enums[] = {
-		"torch.distributed.checkpoint.metadata._MEM_FORMAT_ENCODING" };
+		"torch.distributed.checkpoint.metadata._MEM_FORMAT_ENCODING",
+		"deepspeed.runtime.zero.config.ZeroStageEnum" };
 	const struct shf_pk *of = shf_pk_at(args, 0), *name = shf_pk_at(args, 1);
 
 	for (size_t i = 0; i < sizeof(enums) / sizeof(enums[0]); i++)

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checkpoints of DeepSpeed: ZeRO 1, 2 and 3, BF16_Optimizer, and universal ones.
+ *
+ * Source: runtime/engine.py, runtime/zero, runtime/bf16_optimizer.py, utils/zero_to_fp32.py and
+ * checkpoint/ds_to_universal.py of DeepSpeed 0.19.8, and checkpoints that it wrote. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include "dspd_save.h"
+#include "err.h"
+#include "sort.h"
+
+static int is_deepspeed(const struct shf_sys *sys, int dir, const char *path, const char **why,
+                        struct sheaf_error *err)
+{
+	struct shf_arena arena = { 0 };
+	struct shf_dspd_dir d;
+	int rc = shf_dspd_find(&d, &arena, sys, dir, path, err);
+
+	*why = d.why;
+	shf_arena_release(&arena);
+	return rc;
+}
+
+/* ---- the files ---- */
+
+static int files_order(const void *a, const void *b)
+{
+	const struct shf_dspd_name *x = &((const struct shf_dspd_entry *)a)->x;
+	const struct shf_dspd_name *y = &((const struct shf_dspd_entry *)b)->x;
+	int c = (x->mp > y->mp) - (x->mp < y->mp);
+
+	c = c ? c : x->optimizer - y->optimizer;
+	return c ? c : (x->dp > y->dp) - (x->dp < y->dp);
+}
+
+/* Lists the files, and finds out which ranks there are. */
+static int list_files(struct shf_dspd *d)
+{
+	const char *folder = d->dir.folder;
+	struct shf_listing l = { .arena = NULL };
+	int fd = folder ? shf_sys_open(d->f->in, d->f->dir, folder, SHF_O_DIR, 0) : d->f->dir;
+	struct shf_dspd_entry e, *of;
+	size_t n;
+	int rc;
+
+	if (fd < 0)
+		return shf_fail_sys(d->err, -fd, "%s/%s", d->f->path, folder);
+	rc = shf_listing_read(&l, &d->f->arena, d->f->in, fd, d->f->path, d->err);
+	if (folder)
+		shf_sys_close(d->f->in, fd);
+	for (size_t i = 0; rc == 0 && i < shf_listing_n(&l); i++) {
+		e.name = shf_listing_at(&l, i);
+		if (shf_dspd_name_of(&e.x, e.name))
+			shf_buf_add(&d->entries, &e, sizeof(e));
+	}
+	shf_buf_release(&l.a);
+	if (rc < 0 || d->entries.oom)
+		return rc < 0 ? rc : shf_dspd_no_memory(d);
+	of = (struct shf_dspd_entry *)(void *)d->entries.data;
+	n = d->entries.len / sizeof(*of);
+	shf_records_sort(of, n, sizeof(*of), files_order);
+	for (size_t i = 1; i < n; i++)
+		if (of[i].x.mp == of[i - 1].x.mp && of[i].x.optimizer == of[i - 1].x.optimizer &&
+		    (of[i].x.dp == of[i - 1].x.dp || of[i - 1].x.dp < 0))
+			return shf_fail(d->err, SHEAF_EFORMAT, "%s: has the files of two saves: %s "
+			                "and %s", d->f->path, of[i - 1].name, of[i].name);
+	d->mp_n = n ? of[n - 1].x.mp + 1 : 0;
+	return 0;
+}
+
+/* Reads the files of one rank of model parallelism. */
+static int open_rank(struct shf_dspd *d)
+{
+	int rc;
+
+	shf_buf_reset(&d->params);
+	shf_buf_reset(&d->ties);
+	shf_buf_reset(&d->parts);
+	shf_buf_reset(&d->groups);
+	rc = shf_dspd_model(d);
+	if (rc == 0)
+		rc = d->dir.universal ? shf_dspd_universal(d) : shf_dspd_optimizer(d);
+	return rc == 0 ? shf_dspd_join(d) : rc;
+}
+
+static int open_deepspeed(struct shf_foreign *f, struct sheaf_error *err)
+{
+	struct shf_dspd d = { .f = f, .err = err, .steps = -1, .names_left = UINT64_C(64) << 20 };
+	int rc = shf_dspd_find(&d.dir, &f->arena, f->in, f->dir, f->path, err);
+
+	if (rc == 0)
+		rc = shf_fail(err, SHEAF_EFORMAT, "%s: has changed while it was being opened",
+		              f->path);
+	if (rc == 1)
+		rc = list_files(&d);
+	for (; rc == 0 && d.mp < d.mp_n; d.mp++)
+		rc = open_rank(&d);
+	if (rc == 0)
+		rc = shf_foreign_check_names(f, err);
+	if (rc == 0 && d.steps >= 0)
+		rc = shf_foreign_note(f, err, "global_step", 11, "%" PRId64, d.steps);
+	shf_buf_release(&d.entries);
+	shf_buf_release(&d.params);
+	shf_buf_release(&d.by_name);
+	shf_buf_release(&d.ties);
+	shf_buf_release(&d.parts);
+	shf_buf_release(&d.groups);
+	return rc;
+}
+
+static int verify_deepspeed(struct shf_foreign *f, struct shf_foreign_findings *to,
+                            struct sheaf_error *err)
+{
+	int rc = 0;
+
+	for (uint32_t i = 0; i < shf_foreign_files(f) && rc == 0; i++) {
+		struct shf_arena arena = { 0 };
+		struct shf_region r;
+		struct shf_zip zip;
+
+		rc = shf_foreign_region(f, i, &r, err);
+		if (rc < 0)
+			break;
+		rc = shf_zip_open(&zip, &r, &arena, err);
+		if (rc == 0)
+			rc = shf_torch_zip_verify(&zip, &r, shf_foreign_file(f, i)->name, 0, to,
+			                          err);
+		shf_foreign_region_end(f, i);
+		shf_arena_release(&arena);
+	}
+	return rc;
+}
+
+const struct shf_foreign_format shf_deepspeed = {
+	.name = "deepspeed",
+	.is_dir = is_deepspeed,
+	.open = open_deepspeed,
+	.verify = verify_deepspeed,
+};

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Makes tensors of the parts that ranks have. */
+#include <inttypes.h>
+#include <string.h>
+#include "dtype.h"
+#include "err.h"
+#include "dspd_save.h"
+#include "sort.h"
+#include "valid.h"
+
+static int dspd_parts_order(const void *a, const void *b)
+{
+	const struct shf_dspd_part *x = a, *y = b;
+	int c = (x->kind > y->kind) - (x->kind < y->kind);
+
+	c = c ? c : (x->run > y->run) - (x->run < y->run);
+	return c ? c : (x->seq > y->seq) - (x->seq < y->seq);
+}
+
+/* Returns the first part that is not below `want`, and how many follow it with its kind and run. */
+static struct shf_dspd_part *parts_from(const struct shf_dspd *d, uint32_t kind, uint32_t run,
+                                        size_t *n)
+{
+	struct shf_dspd_part *p = (struct shf_dspd_part *)(void *)d->parts.data;
+	struct shf_dspd_part want = { .kind = kind, .run = run };
+	size_t lo = 0, all = d->parts.len / sizeof(*p), hi = all;
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (dspd_parts_order(&p[mid], &want) < 0)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	for (*n = 0; lo + *n < all && p[lo + *n].kind == kind && p[lo + *n].run == run;)
+		++*n;
+	return p ? p + lo : NULL;
+}
+
+static int part_bad(const struct shf_dspd *d, const struct shf_dspd_part *p, const char *why)
+{
+	return shf_dspd_bad(d, shf_foreign_file(d->f, p->file)->where, why);
+}
+
+/* ---- where the parts begin ---- */
+
+/* Sets the starts of a run of weights. Items in a part before the last one with values are all
+ * values: padding is at the end of the run only. */
+static int settle_weights(struct shf_dspd *d, struct shf_dspd_part *p, size_t n)
+{
+	const struct shf_dspd_group *g = (const void *)d->groups.data;
+	uint64_t start = 0, want = d->stage < 3 && p->kind == SHF_DSPD_FP32 ? g[p->run].items : 0;
+
+	for (size_t i = 0; i < n; i++) {
+		p[i].start = start;
+		if (!shf_add64(&start, start, p[i].items))
+			return part_bad(d, &p[i], "has more items than 64 bits can count");
+		if (p[i].dtype != p[0].dtype)
+			return part_bad(d, &p[i], "has weights of another type than rank 0");
+		if (want && start < want && p[i].items != p[0].items)
+			return part_bad(d, &p[i], "has a part of another length than rank 0; they "
+			                "are of several saves");
+	}
+	return 0;
+}
+
+/* Sets the starts of a run of another kind: to those of the weights. */
+static int settle_states(struct shf_dspd *d, struct shf_dspd_part *p, size_t n)
+{
+	size_t weights_n, k = 0;
+	const struct shf_dspd_part *w = parts_from(d, SHF_DSPD_FP32, p->run, &weights_n);
+
+	for (size_t i = 0; i < n; i++) {
+		while (k < weights_n && w[k].seq < p[i].seq)
+			k++;
+		if (k == weights_n || w[k].seq != p[i].seq || p[i].items < w[k].items)
+			return part_bad(d, &p[i], "has fewer items of a state of the optimizer "
+			                "than of the weights");
+		/* Those beyond are padding. */
+		if (p[i].items - w[k].items > (d->stage < 3 ? w[0].items : 0))
+			return part_bad(d, &p[i], "has more items of a state of the optimizer than "
+			                "of the weights");
+		p[i].start = w[k].start;
+		p[i].items = w[k].items;
+	}
+	return 0;
+}
+
+static int settle_parts(struct shf_dspd *d)
+{
+	struct shf_dspd_part *p = (struct shf_dspd_part *)(void *)d->parts.data;
+	size_t n = d->parts.len / sizeof(*p), same;
+	int rc = 0;
+
+	shf_records_sort(p, n, sizeof(*p), dspd_parts_order);
+	for (size_t i = 0; i < n && rc == 0; i += same) {
+		for (same = 1; i + same < n && p[i].kind == p[i + same].kind &&
+		     p[i].run == p[i + same].run;) {
+			if (p[i + same].seq == p[i + same - 1].seq)
+				return part_bad(d, &p[i], "has a part twice");
+			same++;
+		}
+		rc = p[i].kind == SHF_DSPD_FP32 || p[i].kind == SHF_DSPD_FROZEN
+		   ? settle_weights(d, &p[i], same) : settle_states(d, &p[i], same);
+	}
+	return rc;
+}
+
+/* ---- tensors ---- */
+
+struct joined {                 /* a tensor while its pieces are added */
+	struct shf_foreign_tensor x;
+	uint64_t items;                 /* that have been added */
+};
+
+/* Adds items [lo, hi) of a run as those of the tensor from number j->items on. */
+static int join_span(struct shf_dspd *d, struct joined *j, uint32_t kind, uint32_t run, uint64_t lo,
+                     uint64_t hi)
+{
+	size_t n, first = 0, last;
+	const struct shf_dspd_part *p = parts_from(d, kind, run, &n);
+
+	for (last = n; first < last;) {         /* the first part that ends behind lo */
+		size_t mid = first + (last - first) / 2;
+
+		if (p[mid].start + p[mid].items <= lo)
+			first = mid + 1;
+		else
+			last = mid;
+	}
+	for (p += first, n -= first; n && lo < hi && p->start <= lo; p++, n--) {
+		uint64_t end = p->start + p->items < hi ? p->start + p->items : hi;
+		struct shf_foreign_range r = { .lo = j->items, .hi = j->items + end - lo,
+			.file = p->file };
+		int rc;
+
+		if (end <= lo)
+			continue;
+		if (j->items && j->x.dtype != p->dtype)
+			return part_bad(d, p, "has another type than the parts before it");
+		j->x.dtype = p->dtype;
+		r.at = p->at + (lo - p->start) * (shf_dtype(p->dtype)->bits / 8u);
+		rc = shf_foreign_add_range(d->f, &j->x, &r, d->err);
+		if (rc < 0)
+			return rc;
+		j->x.n += (size_t)rc;
+		j->items += end - lo;
+		lo = end;
+	}
+	return 0;
+}
+
+/* Adds what ranks have of one kind of a parameter. */
+static int join_pieces(struct shf_dspd *d, struct joined *j, const struct shf_dspd_param *p,
+                       uint32_t kind)
+{
+	uint64_t world = (uint64_t)d->world, part = world ? p->items / world +
+		(p->items % world != 0) : 0;
+	int rc = 0;
+
+	if (p->frozen)
+		return join_span(d, j, SHF_DSPD_FROZEN, p->group, 0, p->items);
+	if (d->stage < 3)
+		return join_span(d, j, kind, p->group, p->at, p->at + p->items);
+	for (uint32_t r = 0; r < world && j->items < p->items && rc == 0; r++) {
+		uint64_t left = p->items - j->items;
+
+		/* What is beyond the last item is padding. */
+		rc = join_span(d, j, kind, r, p->at, p->at + (left < part ? left : part));
+		if (rc == 0 && j->items < p->items && j->items < (r + 1) * part)
+			break;
+	}
+	return rc;
+}
+
+/* Adds one kind of a parameter, if the ranks have it, under a name. key NULL: without one. */
+static int join_kind(struct shf_dspd *d, const struct shf_dspd_param *p, uint32_t kind,
+                       const char *family, const char *name, const char *key)
+{
+	struct joined j = { .x = { .family = family, .dtype = SHEAF_F32, .ndim = p->ndim,
+		.dims = p->dims } };
+	const char *shown;
+	int rc = join_pieces(d, &j, p, kind);
+
+	if (rc < 0)
+		return rc;
+	if (j.items == 0 && p->items && key)
+		return 0;       /* the optimizer has never had a gradient for it */
+	if (j.items != p->items)
+		return shf_fail(d->err, SHEAF_EFORMAT, "%s: tensor %.*s%s%s: its parts have %"
+		                PRIu64 " of %" PRIu64 " items; the file of a rank is of another "
+		                "save", d->f->path, shf_name_show(name), name, key ? "/" : "",
+		                key ? key : "", j.items, p->items);
+	shown = shf_dspd_shown(d, name, strlen(name), key);
+	if (!shown)
+		return d->err->code;
+	return shf_foreign_add_tensor(d->f, &j.x, shown, strlen(shown), d->err);
+}
+
+/* Adds the count of steps that the optimizer has made for a parameter. */
+static int join_step(struct shf_dspd *d, const struct shf_dspd_param *p,
+                     const struct shf_dspd_group *g)
+{
+	const struct shf_dspd_param scalar = { .items = 1 };
+	const struct shf_dspd_part part = { .dtype = SHEAF_F32, .file = g->step_file,
+		.at = g->step_at };
+	const char *shown = shf_dspd_shown(d, p->name, strlen(p->name), "step");
+
+	return shown ? shf_dspd_add_flat(d, &part, &scalar, "optimizer", shown) : d->err->code;
+}
+
+/* Adds the weights of a parameter, and what the optimizer has of it. */
+static int join_param(struct shf_dspd *d, const struct shf_dspd_param *p)
+{
+	const struct shf_dspd_group *g = (const void *)d->groups.data;
+	int rc = 0;
+
+	if (p->frozen)
+		return p->whole ? 0 : join_kind(d, p, SHF_DSPD_FP32, NULL, p->name, NULL);
+	if (d->groups.len == 0)
+		return p->whole ? 0
+		     : shf_fail(d->err, SHEAF_EFORMAT, "%s: tensor %.*s: no file has its values; "
+		                "those of the optimizer are missing", d->f->path,
+		                shf_name_show(p->name), p->name);
+	if (d->stage < 3 && g[p->group].count != d->world)
+		return 0;
+	/* Weights that are F32 have no masters. */
+	if (!p->whole)
+		rc = join_kind(d, p, SHF_DSPD_FP32, NULL, p->name, NULL);
+	else if (!p->f32)
+		rc = join_kind(d, p, SHF_DSPD_FP32, "master_weights", p->name, NULL);
+	for (uint32_t k = 1; k < d->kinds_n && rc == 0; k++)
+		rc = join_kind(d, p, k, "optimizer", p->name, d->kinds[k]);
+	if (rc == 0 && d->steps_differ && d->stage < 3 && g[p->group].step_file != UINT32_MAX)
+		rc = join_step(d, p, &g[p->group]);
+	return rc;
+}
+
+/* Adds the other names of weights that are not in the file of the model. */
+static int join_ties(struct shf_dspd *d)
+{
+	const struct shf_dspd_tie *t = (const void *)d->ties.data;
+	int rc = 0;
+
+	for (size_t i = 0; i < d->ties.len / sizeof(*t) && rc == 0; i++) {
+		const struct shf_dspd_param *p = shf_dspd_param(d, t[i].of, strlen(t[i].of));
+
+		if (p && !p->whole)
+			rc = join_kind(d, p, SHF_DSPD_FP32, NULL, t[i].name, NULL);
+	}
+	return rc;
+}
+
+int shf_dspd_join(struct shf_dspd *d)
+{
+	const struct shf_dspd_param *p = (const void *)d->params.data;
+	size_t n = d->params.len / sizeof(*p);
+	int rc = settle_parts(d);
+
+	for (size_t i = 0; i < n && rc == 0; i++)
+		rc = join_param(d, &p[i]);
+	return rc == 0 ? join_ties(d) : rc;
+}

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "dspd_save.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include "err.h"
+#include "torch_place.h"
+#include "valid.h"
+
+int shf_dspd_no_memory(const struct shf_dspd *d)
+{
+	return shf_fail(d->err, SHEAF_ENOMEM, "%s: no memory for its list of tensors", d->f->path);
+}
+
+int shf_dspd_bad(const struct shf_dspd *d, const char *where, const char *why)
+{
+	return shf_fail(d->err, SHEAF_EFORMAT, "%s: %s", where, why);
+}
+
+const char *shf_dspd_shown(struct shf_dspd *d, const char *name, size_t n, const char *key)
+{
+	char rank[16] = "";
+	size_t rank_n, more = key ? strlen(key) + 1 : 0;
+	char *own;
+
+	if (d->mp_n > 1)
+		snprintf(rank, sizeof(rank), "@mp%02d", d->mp);
+	rank_n = strlen(rank);
+	if (n + rank_n + more >= d->names_left) {
+		shf_dspd_bad(d, d->f->path, "its names are longer than can be listed");
+		return NULL;
+	}
+	d->names_left -= n + rank_n + more;
+	own = shf_arena_alloc(&d->f->arena, n + rank_n + more + 1, 1);
+	if (!own) {
+		shf_dspd_no_memory(d);
+		return NULL;
+	}
+	memcpy(own, name, n);
+	memcpy(own + n, rank, rank_n);
+	if (key) {
+		own[n + rank_n] = '/';
+		memcpy(own + n + rank_n + 1, key, more);
+	}
+	return own;
+}
+
+const char *shf_dspd_keep(struct shf_dspd *d, const char *name, size_t n)
+{
+	const char *own = NULL;
+
+	if (n >= d->names_left) {
+		shf_dspd_bad(d, d->f->path, "its names are longer than can be listed");
+		return NULL;
+	}
+	d->names_left -= n;
+	own = shf_arena_strdup(&d->f->arena, name, n);
+	if (!own)
+		shf_dspd_no_memory(d);
+	return own;
+}
+
+int shf_dspd_open(struct shf_dspd *d, const char *under, const char *name,
+                  struct shf_dspd_file *x)
+{
+	struct shf_buf folder = SHF_BUF_INIT;
+	struct shf_region r;
+	int rc;
+
+	*x = (struct shf_dspd_file){ .file = UINT32_MAX };
+	shf_buf_addf(&folder, "%s%s%s", d->dir.folder ? d->dir.folder : "",
+	             d->dir.folder && under ? "/" : "", under ? under : "");
+	shf_buf_u8(&folder, 0);
+	rc = folder.oom ? shf_dspd_no_memory(d)
+	   : shf_foreign_add_file_in(d->f, folder.len > 1 ? (const char *)folder.data : NULL, name,
+	                             strlen(name), &x->file, d->err);
+	shf_buf_release(&folder);
+	if (rc == 0)
+		rc = shf_foreign_region(d->f, x->file, &r, d->err);
+	if (rc < 0) {
+		x->file = UINT32_MAX;
+		return rc;
+	}
+	x->where = r.where;
+	rc = shf_torch_zip_open(&x->zip, &r, d->err);
+	d->names_left += rc == 0 ? 16 * x->zip.pickle.read : 0;
+	return rc;
+}
+
+void shf_dspd_close(struct shf_dspd *d, struct shf_dspd_file *x)
+{
+	if (x->file == UINT32_MAX)
+		return;
+	shf_torch_zip_release(&x->zip);
+	shf_foreign_region_end(d->f, x->file);
+}
+
+/* Finds out where a tensor is, in f's arena. */
+static int place_of(struct shf_dspd *d, const struct shf_dspd_file *x,
+                    const struct shf_torch_tensor *t, const char *name,
+                    struct shf_foreign_piece *piece)
+{
+	int64_t *stride = shf_foreign_numbers(d->f, (size_t)t->ndim + 1);
+
+	*piece = (struct shf_foreign_piece){ .file = x->file, .stride = stride };
+	return stride ? shf_torch_zip_place(&x->zip, t, name, &piece->at, stride, d->err)
+	              : shf_dspd_no_memory(d);
+}
+
+int shf_dspd_flat(struct shf_dspd *d, const struct shf_dspd_file *x, const struct shf_pk *v,
+                  const char *name, struct shf_dspd_part *part)
+{
+	struct shf_foreign_piece piece;
+	struct shf_torch_tensor t;
+	const char *why;
+	int rc;
+
+	if (shf_torch_tensor_of(&t, v, &why) != SHF_TENSOR_READ || t.pair || t.conj || t.neg)
+		return 0;
+	rc = place_of(d, x, &t, name, &piece);
+	if (rc < 0)
+		return rc;
+	if (t.ndim != 1 || (t.dims->u.a[0]->u.i > 1 &&
+	                    piece.stride[0] != shf_torch_item_bytes(&t)))
+		return 0;
+	part->dtype = t.dtype;
+	part->at = piece.at;
+	part->items = (uint64_t)t.dims->u.a[0]->u.i;
+	part->file = x->file;
+	return 1;
+}
+
+int shf_dspd_add(struct shf_dspd *d, const struct shf_dspd_file *x, const struct shf_pk *v,
+                 const char *family, const char *name, size_t n)
+{
+	int64_t dims[SHF_FOREIGN_DIMS_MAX];
+	struct shf_foreign_piece piece;
+	struct shf_foreign_tensor of;
+	struct shf_torch_tensor t;
+	const char *why, *own;
+	int rc;
+
+	if (shf_torch_tensor_of(&t, v, &why) != SHF_TENSOR_READ)
+		return 0;
+	own = shf_dspd_shown(d, name, n, NULL);
+	if (!own)
+		return d->err->code;
+	of = shf_torch_shown(&t, dims);
+	of.family = family;
+	of.n = 1;
+	rc = place_of(d, x, &t, own, &piece);
+	if (rc < 0)
+		return rc;
+	shf_buf_add(&d->f->pieces, &piece, sizeof(piece));
+	rc = shf_foreign_add_tensor(d->f, &of, own, n + strlen(own + n), d->err);
+	return rc < 0 ? rc : 1;
+}
+
+int shf_dspd_add_flat(struct shf_dspd *d, const struct shf_dspd_part *part,
+                      const struct shf_dspd_param *p, const char *family, const char *name)
+{
+	struct shf_foreign_tensor of = { .family = family, .dtype = part->dtype, .ndim = p->ndim,
+		.dims = p->dims, .n = 1 };
+	struct shf_foreign_piece piece = { .file = part->file, .at = part->at };
+
+	shf_buf_add(&d->f->pieces, &piece, sizeof(piece));
+	return shf_foreign_add_tensor(d->f, &of, name, strlen(name), d->err);
+}
+
+/* Reads a number that all files of a save have; *was -1: none has said it yet. */
+static int same_number(struct shf_dspd *d, const struct shf_dspd_file *x, const struct shf_pk *v,
+                       const char *what, int64_t *was)
+{
+	int64_t is;
+
+	if (!shf_pk_int(v, &is) || is < 0)
+		return 0;
+	if (*was >= 0 && *was != is)
+		return shf_fail(d->err, SHEAF_EFORMAT, "%s: is of another save than the files "
+		                "before it: %s is %" PRId64 ", not %" PRId64, x->where, what, is,
+		                *was);
+	*was = is;
+	return 0;
+}
+
+int shf_dspd_same_save(struct shf_dspd *d, const struct shf_dspd_file *x,
+                       const struct shf_pk *root)
+{
+	const struct shf_pk *version = shf_pk_get(root, "ds_version");
+
+	if (root->kind != SHF_PK_DICT)
+		return shf_dspd_bad(d, x->where, "is not a dictionary, as DeepSpeed saves it");
+	if (version && version->kind == SHF_PK_STR && version->n < 100) {
+		if (d->version && !shf_pk_text_is(version, d->version))
+			return shf_fail(d->err, SHEAF_EFORMAT, "%s: is of another save than the "
+			                "files before it: DeepSpeed %.*s wrote it, not %s",
+			                x->where, (int)version->n, version->u.s, d->version);
+		d->version = shf_dspd_keep(d, version->u.s, version->n);
+		if (!d->version)
+			return d->err->code;
+	}
+	return same_number(d, x, shf_pk_get(root, "global_steps"), "global_steps", &d->steps);
+}
+
+struct shf_dspd_param *shf_dspd_param(const struct shf_dspd *d, const char *name, size_t n)
+{
+	struct shf_dspd_param *const *of = (const void *)d->by_name.data;
+	size_t lo = 0, hi = d->by_name.len / sizeof(*of);
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+		int c = strncmp(of[mid]->name, name, n);
+
+		c = c ? c : of[mid]->name[n] != '\0';
+		if (c == 0)
+			return of[mid];
+		if (c < 0)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return NULL;
+}
+
+bool shf_dspd_kind(char ours[SHF_DSPD_KIND_MAX], const char *theirs, size_t n)
+{
+	static const struct { const char *theirs, *ours; } names[] = {
+		{ "exp_avg", "moment1_0" }, { "exp_avg_sq", "moment2_0" },
+		{ "max_exp_avg_sq", "moment2_max_0" } };
+
+	if (n == 0 || n >= SHF_DSPD_KIND_MAX)
+		return false;
+	memcpy(ours, theirs, n);
+	ours[n] = '\0';
+	if (strspn(ours, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-") != n)
+		return false;
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (strcmp(ours, names[i].theirs) == 0) {
+			memcpy(ours, names[i].ours, strlen(names[i].ours) + 1);
+			break;
+		}
+	return true;
+}
+
+const struct shf_dspd_entry *shf_dspd_entries(const struct shf_dspd *d, bool optimizer, size_t *n)
+{
+	const struct shf_dspd_entry *e = (const void *)d->entries.data;
+	size_t all = d->entries.len / sizeof(*e), first = 0;
+
+	while (first < all && (e[first].x.mp != d->mp || e[first].x.optimizer != optimizer))
+		first++;
+	for (*n = 0; first + *n < all && e[first + *n].x.mp == d->mp &&
+	             e[first + *n].x.optimizer == optimizer;)
+		++*n;
+	return e ? e + first : NULL;
+}

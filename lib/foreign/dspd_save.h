@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A save of DeepSpeed while it is read. The optimizer of each data-parallel rank has a flat part of
+ * all weights, their moments and so on. Such a part is a range of a run, which is as if these
+ * tensors were one:
+ * - ZeRO 1 and 2: the parts of all ranks, of one group of parameters;
+ * - ZeRO 3: the parts of all groups, of one rank. Each parameter has a range in the run of each;
+ * - frozen parameters of ZeRO 3: the parts of one parameter.
+ * The order of the parameters and their shapes are in the file of the model. */
+#ifndef SHF_DSPD_SAVE_H
+#define SHF_DSPD_SAVE_H
+#include "dspd_dir.h"
+#include "torch_zip.h"
+
+#define SHF_DSPD_KINDS_MAX 16   /* kinds of tensors that the optimizer has */
+#define SHF_DSPD_KIND_MAX 65    /* bytes of the name of a kind, with its NUL */
+#define SHF_DSPD_FP32 0         /* the kind of the weights */
+#define SHF_DSPD_FROZEN SHF_DSPD_KINDS_MAX      /* the kind of frozen parameters */
+struct shf_dspd_param {
+	const char *name;               /* in f's arena */
+	uint32_t group;
+	int32_t ndim;
+	const int64_t *dims;
+	uint64_t items;
+	uint64_t at;                    /* first item in its run */
+	bool frozen;
+	bool whole;                     /* the file of the model has its values */
+	bool f32;                       /* ... as F32 */
+	bool found;                     /* of a universal checkpoint: its weights were found */
+};
+struct shf_dspd_part {          /* a flat tensor */
+	uint32_t kind, run, seq;        /* seq: its place in the run */
+	uint32_t file;
+	int32_t dtype;
+	uint64_t at, items;             /* at: in the file */
+	uint64_t start;                 /* items before it in its run */
+};
+struct shf_dspd_entry { struct shf_dspd_name x; const char *name; };    /* a file */
+struct shf_dspd_tie { const char *name, *of; };
+struct shf_dspd_group {         /* what the optimizer says of a group of parameters */
+	int64_t count;                  /* ranks that have a part of it */
+	int64_t step;                   /* -1: not said */
+	uint32_t step_file;             /* where rank 0 has it as an F32; UINT32_MAX: nowhere */
+	uint64_t step_at;
+	uint64_t part;                  /* items of the part of rank 0 */
+	uint64_t items;                 /* of all its parameters, with what is between them */
+};
+struct shf_dspd {
+	struct shf_foreign *f;
+	struct sheaf_error *err;
+	struct shf_dspd_dir dir;
+	struct shf_buf entries;         /* owned; of struct shf_dspd_entry, by model parallelism,
+	                                 * kind and rank */
+	int mp, mp_n;                   /* the present rank of model parallelism; how many */
+	int world;                      /* ranks of data parallelism */
+	int stage;                      /* 3, or less */
+	bool module;                    /* the file of the model has tensors */
+	bool steps_differ;              /* groups of parameters have made different steps */
+	struct shf_buf params, by_name; /* owned; of struct shf_dspd_param; of pointers to them,
+	                                 * sorted */
+	struct shf_buf ties;            /* owned; of struct shf_dspd_tie */
+	struct shf_buf parts;           /* owned; of struct shf_dspd_part */
+	struct shf_buf groups;          /* owned; of struct shf_dspd_group */
+	const char *kinds[SHF_DSPD_KINDS_MAX];  /* names of the optimizer, in f's arena */
+	uint32_t kinds_n;
+	uint64_t names_left;            /* bytes that names may still take */
+	const char *version;            /* of DeepSpeed; NULL: not said yet */
+	int64_t steps;                  /* of the training; -1: not said yet */
+};
+struct shf_dspd_file {          /* an open archive */
+	uint32_t file;
+	const char *where;
+	struct shf_torch_zip zip;
+};
+/* Opens an archive of the folder: in `under` of it, unless that is NULL. */
+int shf_dspd_open(struct shf_dspd *d, const char *under, const char *name,
+                  struct shf_dspd_file *x);
+void shf_dspd_close(struct shf_dspd *d, struct shf_dspd_file *x);
+int shf_dspd_no_memory(const struct shf_dspd *d);
+int shf_dspd_bad(const struct shf_dspd *d, const char *where, const char *why);
+/* Finds out where a flat tensor is. Returns 1 if v is one, and fills in dtype, at, items and file
+ * of *part. */
+int shf_dspd_flat(struct shf_dspd *d, const struct shf_dspd_file *x, const struct shf_pk *v,
+                  const char *name, struct shf_dspd_part *part);
+/* Adds a tensor of an archive under a name of n bytes. dims NULL: with its own shape. Returns 1, or
+ * 0 if v is none. */
+int shf_dspd_add(struct shf_dspd *d, const struct shf_dspd_file *x, const struct shf_pk *v,
+                 const char *family, const char *name, size_t n);
+/* Copies a name of n bytes into f's arena. NULL: no memory, or names are too long; *d->err says
+ * which. */
+const char *shf_dspd_keep(struct shf_dspd *d, const char *name, size_t n);
+/* Makes the name that a tensor is shown under: <name>, <name>/<key>, or <name>@mp<rank> and so on
+ * if there are several ranks of model parallelism. Returns as shf_dspd_keep. */
+const char *shf_dspd_shown(struct shf_dspd *d, const char *name, size_t n, const char *key);
+/* Adds a flat tensor as one with the shape of a parameter. */
+int shf_dspd_add_flat(struct shf_dspd *d, const struct shf_dspd_part *part,
+                      const struct shf_dspd_param *p, const char *family, const char *name);
+/* Translates the name of a state of the optimizer, such as exp_avg. Returns false if a tensor
+ * cannot have that name. */
+bool shf_dspd_kind(char ours[SHF_DSPD_KIND_MAX], const char *theirs, size_t n);
+/* Checks that all files say the same. */
+int shf_dspd_same_save(struct shf_dspd *d, const struct shf_dspd_file *x,
+                       const struct shf_pk *root);
+/* Returns the files of a kind of the present rank of model parallelism, by rank. */
+const struct shf_dspd_entry *shf_dspd_entries(const struct shf_dspd *d, bool optimizer, size_t *n);
+/* Reads the files of the model of the present rank of model parallelism. */
+int shf_dspd_model(struct shf_dspd *d);
+/* Reads the files of the optimizer of that rank. */
+int shf_dspd_optimizer(struct shf_dspd *d);
+/* Adds the tensors that the parts make. */
+int shf_dspd_join(struct shf_dspd *d);
+/* Reads the folder zero of a universal checkpoint. */
+int shf_dspd_universal(struct shf_dspd *d);
+/* Finds a parameter by its name. NULL: there is none. */
+struct shf_dspd_param *shf_dspd_param(const struct shf_dspd *d, const char *name, size_t n);
+#endif
