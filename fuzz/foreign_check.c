@@ -6,6 +6,40 @@
 #include "fuzz.h"
 #include "safetensors.h"
 
+void put_archive(struct shf_buf *b, struct ram_record *r, size_t n)
+{
+	size_t dir;
+
+	for (size_t i = 0; i < n; i++) {
+		r[i].at = b->len;
+		shf_buf_u32(b, 0x04034b50);
+		shf_buf_u32(b, 0x08080000);
+		shf_buf_extend(b, 18);
+		shf_buf_u16(b, (uint16_t)strlen(r[i].name));
+		shf_buf_u16(b, 0);
+		shf_buf_adds(b, r[i].name);
+		shf_buf_add(b, r[i].bytes, r[i].n);
+	}
+	dir = b->len;
+	for (size_t i = 0; i < n; i++) {
+		shf_buf_u32(b, 0x02014b50);
+		shf_buf_extend(b, 16);
+		shf_buf_u32(b, (uint32_t)r[i].n);
+		shf_buf_u32(b, (uint32_t)r[i].n);
+		shf_buf_u16(b, (uint16_t)strlen(r[i].name));
+		shf_buf_extend(b, 12);
+		shf_buf_u32(b, (uint32_t)r[i].at);
+		shf_buf_adds(b, r[i].name);
+	}
+	shf_buf_u32(b, 0x06054b50);
+	shf_buf_u32(b, 0);
+	shf_buf_u16(b, (uint16_t)n);
+	shf_buf_u16(b, (uint16_t)n);
+	shf_buf_u32(b, (uint32_t)(b->len - dir - 12));
+	shf_buf_u32(b, (uint32_t)dir);
+	shf_buf_u16(b, 0);
+}
+
 static void check_header(const struct shf_foreign *f)
 {
 	const struct shf_sys *sys = shf_foreign_sys(f);

@@ -17,43 +17,6 @@
 
 static struct ramdisk disk;
 
-struct record { const char *name; const uint8_t *bytes; size_t n, at; };
-
-/* An archive without sums: they are checked by a verification alone. */
-static void put_archive(struct shf_buf *b, struct record *r, size_t n)
-{
-	size_t dir;
-
-	for (size_t i = 0; i < n; i++) {
-		r[i].at = b->len;
-		shf_buf_u32(b, 0x04034b50);
-		shf_buf_u32(b, 0x08080000);
-		shf_buf_extend(b, 18);
-		shf_buf_u16(b, (uint16_t)strlen(r[i].name));
-		shf_buf_u16(b, 0);
-		shf_buf_adds(b, r[i].name);
-		shf_buf_add(b, r[i].bytes, r[i].n);
-	}
-	dir = b->len;
-	for (size_t i = 0; i < n; i++) {
-		shf_buf_u32(b, 0x02014b50);
-		shf_buf_extend(b, 16);
-		shf_buf_u32(b, (uint32_t)r[i].n);
-		shf_buf_u32(b, (uint32_t)r[i].n);
-		shf_buf_u16(b, (uint16_t)strlen(r[i].name));
-		shf_buf_extend(b, 12);
-		shf_buf_u32(b, (uint32_t)r[i].at);
-		shf_buf_adds(b, r[i].name);
-	}
-	shf_buf_u32(b, 0x06054b50);
-	shf_buf_u32(b, 0);
-	shf_buf_u16(b, (uint16_t)n);
-	shf_buf_u16(b, (uint16_t)n);
-	shf_buf_u32(b, (uint32_t)(b->len - dir - 12));
-	shf_buf_u32(b, (uint32_t)dir);
-	shf_buf_u16(b, 0);
-}
-
 /* The file has two items: a tensor of 2 x 3 F32, and a number. */
 static void open_dcp_dir(const uint8_t *metadata, size_t n, const uint8_t *data0)
 {
@@ -62,9 +25,9 @@ static void open_dcp_dir(const uint8_t *metadata, size_t n, const uint8_t *data0
 		"ctorch\nFloatStorage\nX\1\0\0\0" "0X\3\0\0\0cpuK\6tQK\0K\2K\3\x86K\3K\1\x86\x89N"
 		"tR.";
 	static const uint8_t number[] = "\x80\x02K\7.";
-	struct record r[] = { { "a/data.pkl", tensor, sizeof(tensor) - 1, 0 },
+	struct ram_record r[] = { { "a/data.pkl", tensor, sizeof(tensor) - 1, 0 },
 		{ "a/data/0", data0, 24, 0 } };
-	struct record s[] = { { "a/data.pkl", number, sizeof(number) - 1, 0 } };
+	struct ram_record s[] = { { "a/data.pkl", number, sizeof(number) - 1, 0 } };
 	struct shf_buf file = SHF_BUF_INIT, second = SHF_BUF_INIT, meta = SHF_BUF_INIT;
 	struct ram_node *dir;
 
@@ -127,7 +90,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		return 0;
 	}
 	if (data[0] % 5 == 1) {
-		struct record r[] = { { "a/data.pkl", data + 1, size - 1, 0 },
+		struct ram_record r[] = { { "a/data.pkl", data + 1, size - 1, 0 },
 			{ "a/data/0", data0, 64, 0 }, { "a/data/1", data0, 256, 0 },
 			{ "a/byteorder", (const uint8_t *)"little", 6, 0 } };
 

@@ -9,6 +9,7 @@ import os
 import struct
 import sys
 
+from seeds_deepspeed import DEEPSPEED
 from seeds_paddle import PADDLE
 
 POLY, ALL = 0x9A6C9329AC4BC9B5, 2**64 - 1
@@ -442,7 +443,8 @@ def main():
     for target, inputs in (("json", JSON), ("safetensors", SAFETENSORS), ("index", INDEX),
                            ("manifest", MANIFEST), ("sums", SUMS), ("dir", DIR),
                            ("text", TEXT), ("state", STATE), ("card", CARD),
-                           ("have", HAVE), ("torch", TORCH), ("paddle", PADDLE)):
+                           ("have", HAVE), ("torch", TORCH), ("paddle", PADDLE),
+                           ("deepspeed", DEEPSPEED)):
         folder = os.path.join(root, target)
         os.makedirs(folder, exist_ok=True)
         for i, data in enumerate(inputs):

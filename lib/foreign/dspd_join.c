@@ -17,25 +17,34 @@ static int dspd_parts_order(const void *a, const void *b)
 	return c ? c : (x->seq > y->seq) - (x->seq < y->seq);
 }
 
-/* Returns the first part that is not below `want`, and how many follow it with its kind and run. */
+/* Returns how many parts are below `want`. */
+static size_t parts_before(const struct shf_dspd *d, const struct shf_dspd_part *want)
+{
+	const struct shf_dspd_part *p = (const void *)d->parts.data;
+	size_t lo = 0, hi = d->parts.len / sizeof(*p);
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (dspd_parts_order(&p[mid], want) < 0)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+/* Returns the parts of a run, and how many there are. */
 static struct shf_dspd_part *parts_from(const struct shf_dspd *d, uint32_t kind, uint32_t run,
                                         size_t *n)
 {
 	struct shf_dspd_part *p = (struct shf_dspd_part *)(void *)d->parts.data;
 	struct shf_dspd_part want = { .kind = kind, .run = run };
-	size_t lo = 0, all = d->parts.len / sizeof(*p), hi = all;
+	size_t first = parts_before(d, &want);
 
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
-
-		if (dspd_parts_order(&p[mid], &want) < 0)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	for (*n = 0; lo + *n < all && p[lo + *n].kind == kind && p[lo + *n].run == run;)
-		++*n;
-	return p ? p + lo : NULL;
+	want.seq = UINT32_MAX;
+	*n = parts_before(d, &want) - first;
+	return p ? p + first : NULL;
 }
 
 static int part_bad(const struct shf_dspd *d, const struct shf_dspd_part *p, const char *why)
@@ -44,6 +53,17 @@ static int part_bad(const struct shf_dspd *d, const struct shf_dspd_part *p, con
 }
 
 /* ---- where the parts begin ---- */
+
+/* Whether a group of ZeRO 1 or 2 has as many items as its parameters and the padding at the end. A
+ * group of experts is on other ranks. */
+static bool is_aligned(const struct shf_dspd *d, uint64_t items, const struct shf_dspd_group *g)
+{
+	uint64_t each = 2 * (uint64_t)d->world;
+
+	return g->count != d->world ||
+	       (items >= g->items && items / each + (items % each != 0) ==
+	                             g->items / each + (g->items % each != 0));
+}
 
 /* Sets the starts of a run of weights. Items in a part before the last one with values are all
  * values: padding is at the end of the run only. */
@@ -62,13 +82,26 @@ static int settle_weights(struct shf_dspd *d, struct shf_dspd_part *p, size_t n)
 			return part_bad(d, &p[i], "has a part of another length than rank 0; they "
 			                "are of several saves");
 	}
-	return 0;
+	if (p->kind != SHF_DSPD_FP32 || (d->stage == 3 ? start == d->rank_items
+	                                 : is_aligned(d, start, &g[p->run])))
+		return 0;
+	if (d->stage < 3)
+		return shf_fail(d->err, SHEAF_EFORMAT, "%s: has a group of weights of %" PRIu64
+		                " items on all ranks, whose parameters have %" PRIu64 " by their "
+		                "shapes; they are of several saves",
+		                shf_foreign_file(d->f, p->file)->where, start, want);
+	return shf_fail(d->err, SHEAF_EFORMAT, "%s: has %" PRIu64 " items of weights, but each "
+	                "rank has %" PRIu64 " by the shapes of the parameters; they are of several "
+	                "saves",
+	                shf_foreign_file(d->f, p->file)->where, start, d->rank_items);
 }
 
 /* Sets the starts of a run of another kind: to those of the weights. */
 static int settle_states(struct shf_dspd *d, struct shf_dspd_part *p, size_t n)
 {
+	const struct shf_dspd_group *g = (const void *)d->groups.data;
 	size_t weights_n, k = 0;
+	uint64_t most;
 	const struct shf_dspd_part *w = parts_from(d, SHF_DSPD_FP32, p->run, &weights_n);
 
 	for (size_t i = 0; i < n; i++) {
@@ -77,8 +110,10 @@ static int settle_states(struct shf_dspd *d, struct shf_dspd_part *p, size_t n)
 		if (k == weights_n || w[k].seq != p[i].seq || p[i].items < w[k].items)
 			return part_bad(d, &p[i], "has fewer items of a state of the optimizer "
 			                "than of the weights");
-		/* Those beyond are padding. */
-		if (p[i].items - w[k].items > (d->stage < 3 ? w[0].items : 0))
+		/* Those beyond are padding, at the end of the run only. */
+		most = d->stage == 3 || w[k].start + w[k].items < g[p->run].items ? 0
+		     : 2 * (uint64_t)d->world;
+		if (p[i].items - w[k].items > most)
 			return part_bad(d, &p[i], "has more items of a state of the optimizer than "
 			                "of the weights");
 		p[i].start = w[k].start;
@@ -237,6 +272,22 @@ static int join_param(struct shf_dspd *d, const struct shf_dspd_param *p)
 	return rc;
 }
 
+/* Adds weights of a universal checkpoint under another name. */
+static int join_again(struct shf_dspd *d, const struct shf_dspd_param *p, const char *name)
+{
+	const struct shf_foreign_tensor *t = (const void *)d->f->tensors.data;
+	const struct shf_foreign_piece *of = (const void *)d->f->pieces.data;
+	struct shf_foreign_piece piece;
+	struct shf_foreign_tensor x;
+
+	if (p->tensor == SIZE_MAX)
+		return 0;
+	x = t[p->tensor];
+	piece = of[x.first];
+	shf_buf_add(&d->f->pieces, &piece, sizeof(piece));
+	return shf_foreign_add_tensor(d->f, &x, name, strlen(name), d->err);
+}
+
 /* Adds the other names of weights that are not in the file of the model. */
 static int join_ties(struct shf_dspd *d)
 {
@@ -246,7 +297,9 @@ static int join_ties(struct shf_dspd *d)
 	for (size_t i = 0; i < d->ties.len / sizeof(*t) && rc == 0; i++) {
 		const struct shf_dspd_param *p = shf_dspd_param(d, t[i].of, strlen(t[i].of));
 
-		if (p && !p->whole)
+		if (p && p->found)
+			rc = join_again(d, p, t[i].name);
+		else if (p && !p->whole)
 			rc = join_kind(d, p, SHF_DSPD_FP32, NULL, t[i].name, NULL);
 	}
 	return rc;

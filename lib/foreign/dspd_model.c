@@ -95,9 +95,10 @@ static int model_params(struct shf_dspd *d, const struct shf_dspd_file *x,
 
 	if (shapes && shapes->kind == SHF_PK_DICT)      /* of one group, in old versions */
 		rc = params_of(d, x, shapes, 0, false);
-	else if (shapes && shapes->kind == SHF_PK_LIST)
-		for (uint32_t i = 0; i < shapes->n && rc == 0; i++)
-			rc = params_of(d, x, shapes->u.a[i], i, false);
+	else if (shapes && shapes->kind != SHF_PK_NONE && shapes->kind != SHF_PK_LIST)
+		return shf_dspd_bad(d, x->where, "param_shapes is not a list of dictionaries");
+	for (uint32_t i = 0; shapes && shapes->kind == SHF_PK_LIST && i < shapes->n && rc == 0; i++)
+		rc = params_of(d, x, shapes->u.a[i], i, false);
 	if (rc == 0 && d->stage == 3 && frozen && frozen->kind == SHF_PK_DICT)
 		rc = params_of(d, x, frozen, 0, true);
 	return rc == 0 ? params_settle(d, x->where) : rc;
@@ -145,6 +146,9 @@ static int model_tensor(struct shf_dspd *d, const struct shf_dspd_file *x,
 		items *= t.dims->u.a[i]->u.i != 0;
 	if (d->stage == 3 && !items)
 		return 0;
+	if (p && !shf_dspd_has_shape(&t, p))
+		return shf_fail(d->err, SHEAF_EFORMAT, "%s: tensor %.*s has another shape than "
+		                "param_shapes says", x->where, shf_name_show(p->name), p->name);
 	if (p) {
 		p->whole = true;
 		p->f32 = t.dtype == SHEAF_F32;
@@ -170,6 +174,9 @@ static int frozen_parts(struct shf_dspd *d, const struct shf_dspd_file *x, int r
 {
 	int rc = 0;
 
+	if (v && v->kind == SHF_PK_DICT && v->n > params_n(d))
+		return shf_dspd_bad(d, x->where, "has more frozen parameters than the file of rank "
+		                    "0");
 	for (uint32_t i = 0; v && v->kind == SHF_PK_DICT && i < v->n && rc >= 0; i++) {
 		const struct shf_pk *key = v->u.a[2 * i];
 		struct shf_dspd_param *p = key->kind != SHF_PK_STR ? NULL

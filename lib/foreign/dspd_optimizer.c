@@ -11,6 +11,7 @@
 #include "valid.h"
 
 #define ITEMS_MAX ((uint64_t)INT64_MAX / 16)
+#define GROUPS_MAX 65536        /* groups of parameters, each of which is a flat tensor */
 
 static struct shf_dspd_param *all_params(const struct shf_dspd *d, size_t *n)
 {
@@ -23,22 +24,6 @@ static struct shf_dspd_group *group_at(const struct shf_dspd *d, uint32_t i)
 	struct shf_dspd_group *g = (struct shf_dspd_group *)(void *)d->groups.data;
 
 	return i < d->groups.len / sizeof(*g) ? g + i : NULL;
-}
-
-/* Returns entry i of a list, or of a dictionary with numbers as its keys. */
-static const struct shf_pk *numbered(const struct shf_pk *v, uint32_t i)
-{
-	int64_t key;
-
-	if (!v || v->kind != SHF_PK_DICT)
-		return shf_pk_at(v, i);
-	/* Mostly the keys are in order. */
-	if (i < v->n && shf_pk_int(v->u.a[2 * i], &key) && key == (int64_t)i)
-		return v->u.a[2 * i + 1];
-	for (uint32_t k = 0; k < v->n; k++)
-		if (shf_pk_int(v->u.a[2 * k], &key) && key == (int64_t)i)
-			return v->u.a[2 * k + 1];
-	return NULL;
 }
 
 /* ---- where parameters are in their runs ---- */
@@ -99,6 +84,7 @@ static int place_in_ranks(struct shf_dspd *d, const struct shf_dspd_file *x)
 		if (at > ITEMS_MAX)
 			return shf_dspd_bad(d, x->where, "has more than 2^59 items");
 	}
+	d->rank_items = at;
 	return 0;
 }
 
@@ -213,7 +199,7 @@ static int add_kind(struct shf_dspd *d, const struct shf_dspd_file *x, uint32_t 
 
 	if (shf_pk_text_is(key, "step"))
 		return add_step(d, x, group, v);
-	kind = kind_of(d, key);
+	kind = group_at(d, group) ? kind_of(d, key) : -1;
 	if (kind < -1)
 		return kind;
 	rc = kind < 0 ? 0 : shf_dspd_flat(d, x, v, d->kinds[kind], &part);
@@ -227,23 +213,34 @@ static int add_kind(struct shf_dspd *d, const struct shf_dspd_file *x, uint32_t 
 	return rc < 0 ? rc : d->parts.oom ? shf_dspd_no_memory(d) : 0;
 }
 
-/* Adds the states of all groups. */
-static int add_kinds(struct shf_dspd *d, const struct shf_dspd_file *x, uint32_t rank,
-                      const struct shf_pk *base)
+/* Adds the states of one group. settings: those of the group, which may have its count of steps. */
+static int add_state_of(struct shf_dspd *d, const struct shf_dspd_file *x, uint32_t rank,
+                     uint32_t group, const struct shf_pk *of, const struct shf_pk *settings)
 {
-	const struct shf_pk *state = shf_pk_get(base, "state");
 	int rc = 0;
 
-	state = state ? state : base;
-	for (uint32_t g = 0; group_at(d, g) && rc == 0; g++) {
-		const struct shf_pk *of = numbered(state, g);
+	for (uint32_t i = 0; of->kind == SHF_PK_DICT && i < of->n && rc == 0; i++)
+		rc = add_kind(d, x, rank, group, of->u.a[2 * i], of->u.a[2 * i + 1]);
+	if (rc == 0 && !shf_pk_get(of, "step"))
+		rc = add_step(d, x, group, shf_pk_get(settings, "step"));
+	return rc;
+}
 
-		for (uint32_t i = 0; of && of->kind == SHF_PK_DICT && i < of->n && rc == 0; i++)
-			rc = add_kind(d, x, rank, g, of->u.a[2 * i], of->u.a[2 * i + 1]);
-		if (rc == 0 && of && !shf_pk_get(of, "step"))   /* some optimizers have it here */
-			rc = add_step(d, x, g, shf_pk_get(shf_pk_at(shf_pk_get(base,
-			              "param_groups"), g), "step"));
-	}
+/* Adds the states of all groups: a dictionary by number, or a list. */
+static int add_all_states(struct shf_dspd *d, const struct shf_dspd_file *x, uint32_t rank,
+                      const struct shf_pk *base)
+{
+	const struct shf_pk *v = shf_pk_get(base, "state"), *all = shf_pk_get(base, "param_groups");
+	int64_t key;
+	int rc = 0;
+
+	v = v ? v : base;
+	for (uint32_t i = 0; v->kind == SHF_PK_LIST && i < v->n && rc == 0; i++)
+		rc = add_state_of(d, x, rank, i, v->u.a[i], shf_pk_at(all, i));
+	for (uint32_t i = 0; v->kind == SHF_PK_DICT && i < v->n && rc == 0; i++)
+		if (shf_pk_int(v->u.a[2 * i], &key) && key >= 0 && key < GROUPS_MAX)
+			rc = add_state_of(d, x, rank, (uint32_t)key, v->u.a[2 * i + 1],
+			               shf_pk_at(all, (uint32_t)key));
 	return rc;
 }
 
@@ -258,6 +255,8 @@ static int add_weights(struct shf_dspd *d, const struct shf_dspd_file *x, uint32
 		                    ? "has no list fp32_flat_groups, as ZeRO 3 writes it"
 		                    : "has no list single_partition_of_fp32_groups, as ZeRO 1 and "
 		                      "2 write it");
+	if (list->n > GROUPS_MAX)
+		return shf_dspd_bad(d, x->where, "has more than 65536 groups of parameters");
 	if (rank && list->n != groups)
 		return shf_fail(d->err, SHEAF_EFORMAT, "%s: has %" PRIu32 " groups of parameters, "
 		                "and rank 0 has %zu; they are of several saves", x->where, list->n,
@@ -356,7 +355,7 @@ static int read_rank(struct shf_dspd *d, const struct shf_dspd_file *x, uint32_t
 		if (said->u.a[i]->kind == SHF_PK_DICT)
 			rc = check_places(d, x, rank, said->u.a[i]);
 	if (rc == 0 && base)
-		rc = add_kinds(d, x, rank, base);
+		rc = add_all_states(d, x, rank, base);
 	if (rc == 0 && base && rank == 0 && d->mp == 0)
 		rc = note_groups(d, x, shf_pk_get(base, "param_groups"));
 	return rc;
@@ -391,13 +390,14 @@ int shf_dspd_optimizer(struct shf_dspd *d)
 		return shf_foreign_note(d->f, d->err, "optimizer", 9, "has no files of its own: "
 		                        "the save was made without ZeRO, or they are missing");
 	d->world = (int)n;
-	for (size_t i = 0; i < n && rc == 0; i++) {
-		struct shf_dspd_file x;
-
+	for (size_t i = 0; i < n; i++)
 		if (e[i].x.dp != (int)i)
 			return shf_fail(d->err, SHEAF_EFORMAT, "%s: the file of the optimizer of "
 			                "rank %zu is missing; %s follows", d->f->path, i,
 			                e[i].name);
+	for (size_t i = 0; i < n && rc == 0; i++) {
+		struct shf_dspd_file x;
+
 		rc = shf_dspd_open(d, NULL, e[i].name, &x);
 		if (rc == 0)
 			rc = read_rank(d, &x, (uint32_t)i);

@@ -60,6 +60,25 @@ const char *shf_dspd_keep(struct shf_dspd *d, const char *name, size_t n)
 	return own;
 }
 
+/* torch.save calls the folder in an archive as the file. So a file of another rank that was given
+ * this name is found. */
+static int check_renamed(struct shf_dspd *d, const struct shf_dspd_file *x, const char *name)
+{
+	struct shf_dspd_name is, was;
+	char text[256];
+	size_t n = x->zip.prefix.len;
+
+	if (n == 0 || n > sizeof(text) - 4)
+		return 0;
+	memcpy(text, x->zip.prefix.data, n);
+	memcpy(text + n - 1, ".pt", 4);
+	if (!shf_dspd_name_of(&is, name) || !shf_dspd_name_of(&was, text) ||
+	    (is.dp == was.dp && is.mp == was.mp && is.optimizer == was.optimizer))
+		return 0;
+	return shf_fail(d->err, SHEAF_EFORMAT, "%s: was saved as %s, and has been renamed; its "
+	                "values belong to that rank", x->where, text);
+}
+
 int shf_dspd_open(struct shf_dspd *d, const char *under, const char *name,
                   struct shf_dspd_file *x)
 {
@@ -83,6 +102,8 @@ int shf_dspd_open(struct shf_dspd *d, const char *under, const char *name,
 	}
 	x->where = r.where;
 	rc = shf_torch_zip_open(&x->zip, &r, d->err);
+	if (rc == 0 && !under)
+		rc = check_renamed(d, x, name);
 	d->names_left += rc == 0 ? 16 * x->zip.pickle.read : 0;
 	return rc;
 }
@@ -253,4 +274,12 @@ const struct shf_dspd_entry *shf_dspd_entries(const struct shf_dspd *d, bool opt
 	             e[first + *n].x.optimizer == optimizer;)
 		++*n;
 	return e ? e + first : NULL;
+}
+
+bool shf_dspd_has_shape(const struct shf_torch_tensor *t, const struct shf_dspd_param *p)
+{
+	for (int i = 0; i < t->ndim && t->ndim == p->ndim; i++)
+		if (t->dims->u.a[i]->u.i != p->dims[i])
+			return false;
+	return t->ndim == p->ndim;
 }

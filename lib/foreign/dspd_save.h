@@ -26,6 +26,8 @@ struct shf_dspd_param {
 	bool whole;                     /* the file of the model has its values */
 	bool f32;                       /* ... as F32 */
 	bool found;                     /* of a universal checkpoint: its weights were found */
+	size_t tensor;                  /* found: the number of the tensor in `model` that they
+	                                 * are; SIZE_MAX: they are none */
 };
 struct shf_dspd_part {          /* a flat tensor */
 	uint32_t kind, run, seq;        /* seq: its place in the run */
@@ -60,6 +62,7 @@ struct shf_dspd {
 	struct shf_buf ties;            /* owned; of struct shf_dspd_tie */
 	struct shf_buf parts;           /* owned; of struct shf_dspd_part */
 	struct shf_buf groups;          /* owned; of struct shf_dspd_group */
+	uint64_t rank_items;            /* ZeRO 3: items of weights that each rank has */
 	const char *kinds[SHF_DSPD_KINDS_MAX];  /* names of the optimizer, in f's arena */
 	uint32_t kinds_n;
 	uint64_t names_left;            /* bytes that names may still take */
@@ -110,6 +113,8 @@ int shf_dspd_optimizer(struct shf_dspd *d);
 int shf_dspd_join(struct shf_dspd *d);
 /* Reads the folder zero of a universal checkpoint. */
 int shf_dspd_universal(struct shf_dspd *d);
+/* Whether a tensor has the shape of a parameter. */
+bool shf_dspd_has_shape(const struct shf_torch_tensor *t, const struct shf_dspd_param *p);
 /* Finds a parameter by its name. NULL: there is none. */
 struct shf_dspd_param *shf_dspd_param(const struct shf_dspd *d, const char *name, size_t n);
 #endif

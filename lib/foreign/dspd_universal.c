@@ -3,6 +3,7 @@
  * a file fp32.pt of its weights and one of each state of the optimizer. A file has a tensor, or a
  * dictionary with it; of ZeRO 3 the tensor is flat. The files of the model are those of the
  * save. */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,55 +17,49 @@ static int list_under(struct shf_dspd *d, const char *under, struct shf_arena *a
                       struct shf_listing *l)
 {
 	struct shf_buf path = SHF_BUF_INIT;
-	struct shf_stat st;
-	int fd, rc;
+	int fd = -ENOMEM, rc;
 
 	*l = (struct shf_listing){ .arena = arena };
 	shf_buf_addf(&path, "%s%s%s", d->dir.folder ? d->dir.folder : "", d->dir.folder ? "/" : "",
 	             under);
 	shf_buf_u8(&path, 0);
-	if (path.oom)
-		return shf_dspd_no_memory(d);
-	rc = shf_sys_stat(d->f->in, d->f->dir, (const char *)path.data, true, &st);
-	fd = rc < 0 ? rc : st.type != SHF_T_DIR ? 0
-	   : shf_sys_open(d->f->in, d->f->dir, (const char *)path.data, SHF_O_DIR, 0);
-	if (fd < 0)
-		rc = shf_fail_sys(d->err, -fd, "%s/%s", d->f->path, (const char *)path.data);
-	else if (st.type == SHF_T_DIR)
-		rc = shf_listing_read(l, arena, d->f->in, fd, d->f->path, d->err);
-	else
-		rc = 1;
-	if (rc <= 0 && fd >= 0)
+	if (!path.oom)
+		fd = shf_foreign_folder(d->f, (const char *)path.data);
+	rc = path.oom ? shf_dspd_no_memory(d) : fd == -ENOTDIR ? 1
+	   : fd < 0 ? shf_fail_sys(d->err, -fd, "%s/%s", d->f->path, (const char *)path.data)
+	   : shf_listing_read(l, arena, d->f->in, fd, d->f->path, d->err);
+	if (fd >= 0)
 		shf_sys_close(d->f->in, fd);
 	shf_buf_release(&path);
 	return rc;
 }
 
-/* Adds the tensor of a file, with the shape of its parameter if it has no other. */
+/* Adds the tensor of a file. p NULL: with its own shape; else with that of the parameter, which it
+ * has itself, or it is flat. */
 static int add_from_file(struct shf_dspd *d, const struct shf_dspd_file *x, const struct shf_pk *v,
-                     const struct shf_dspd_param *p, const char *family, const char *name)
+                         const struct shf_dspd_param *p, const char *family, const char *name)
 {
-	struct shf_dspd_part part;
+	struct shf_dspd_part part = { .items = 0 };
 	struct shf_torch_tensor t;
 	const char *why = NULL;
-	int rc = 0;
+	int rc;
 
-	if (shf_torch_tensor_of(&t, v, &why) == SHF_TENSOR_READ && t.ndim == 1 && p &&
-	    p->ndim != 1)
-		rc = shf_dspd_flat(d, x, v, name, &part);
-	if (rc == 1 && part.items == p->items)
-		return shf_dspd_add_flat(d, &part, p, family, name);
-	if (rc == 0)
+	if (shf_torch_tensor_of(&t, v, &why) != SHF_TENSOR_READ)
+		return shf_dspd_bad(d, x->where, why ? why : "has neither a tensor nor a "
+		                    "dictionary with one");
+	if (!p || shf_dspd_has_shape(&t, p)) {
 		rc = shf_dspd_add(d, x, v, family, name, strlen(name));
-	else if (rc == 1)
-		rc = shf_fail(d->err, SHEAF_EFORMAT, "%s: has %" PRIu64 " items, but the file of "
-		              "the model says that %.*s has %" PRIu64 "; they are of two saves",
-		              x->where, part.items, shf_name_show(p->name), p->name, p->items);
-	else
+		return rc < 0 ? rc : 0;
+	}
+	rc = shf_dspd_flat(d, x, v, name, &part);
+	if (rc < 0)
 		return rc;
-	return rc ? (rc < 0 ? rc : 0)
-	          : shf_dspd_bad(d, x->where, why ? why : "has neither a tensor nor a dictionary "
-	                                                  "with one");
+	if (rc == 0 || part.items != p->items)
+		return shf_fail(d->err, SHEAF_EFORMAT, "%s: its tensor has neither the shape that "
+		                "the file of the model gives %.*s nor its %" PRIu64 " items; they "
+		                "are of two saves", x->where, shf_name_show(p->name), p->name,
+		                p->items);
+	return shf_dspd_add_flat(d, &part, p, family, name);
 }
 
 /* Reads zero/<name>/<kind>.pt, and adds its tensor under `shown`. */
@@ -100,15 +95,22 @@ static int read_kind(struct shf_dspd *d, const char *name, const char *file, con
 static int read_weights(struct shf_dspd *d, const char *name)
 {
 	struct shf_dspd_param *p = shf_dspd_param(d, name, strlen(name));
+	size_t had = d->f->tensors.len;
+	int rc;
 
 	/* Of what the optimizer does not have, these are copies of what the model has. */
 	if (!p && d->module && d->stage < 3)
 		return 0;
-	if (p)
-		p->found = true;
-	if (p && p->whole && p->f32)
-		return 0;
-	return read_kind(d, name, "fp32.pt", p && p->whole ? "master_weights" : NULL, name);
+	if (!p)
+		return read_kind(d, name, "fp32.pt", NULL, name);
+	p->found = true;
+	p->tensor = SIZE_MAX;
+	if (p->whole)
+		return p->f32 ? 0 : read_kind(d, name, "fp32.pt", "master_weights", name);
+	rc = read_kind(d, name, "fp32.pt", NULL, name);
+	if (d->f->tensors.len > had)
+		p->tensor = had / sizeof(struct shf_foreign_tensor);
+	return rc;
 }
 
 /* Reads the folder of a parameter. */
@@ -116,7 +118,7 @@ static int read_folder(struct shf_dspd *d, const char *name)
 {
 	struct shf_buf under = SHF_BUF_INIT;
 	struct shf_arena arena = { 0 };
-	struct shf_listing l;
+	struct shf_listing l = { .oom = false };
 	int rc;
 
 	shf_buf_addf(&under, "zero/%s", name);
@@ -139,26 +141,10 @@ static int read_folder(struct shf_dspd *d, const char *name)
 		shown = shf_dspd_shown(d, name, strlen(name), kind);
 		rc = shown ? read_kind(d, name, file, "optimizer", shown) : d->err->code;
 	}
-	if (!under.oom)
-		shf_buf_release(&l.a);
+	shf_buf_release(&l.a);
 	shf_buf_release(&under);
 	shf_arena_release(&arena);
 	return rc == 1 ? 0 : rc;        /* a file in zero, such as optimizer_state.pt */
-}
-
-/* Adds the other names of weights that are in the files of the folder only. */
-static int read_ties(struct shf_dspd *d)
-{
-	const struct shf_dspd_tie *t = (const void *)d->ties.data;
-	int rc = 0;
-
-	for (size_t i = 0; i < d->ties.len / sizeof(*t) && rc == 0; i++) {
-		const struct shf_dspd_param *p = shf_dspd_param(d, t[i].of, strlen(t[i].of));
-
-		if (p && p->found && !p->whole)
-			rc = read_kind(d, p->name, "fp32.pt", NULL, t[i].name);
-	}
-	return rc;
 }
 
 int shf_dspd_universal(struct shf_dspd *d)
@@ -174,8 +160,6 @@ int shf_dspd_universal(struct shf_dspd *d)
 	for (size_t i = 0; rc == 0 && i < shf_listing_n(&l); i++)
 		rc = read_folder(d, shf_listing_at(&l, i));
 	shf_buf_release(&l.a);
-	if (rc == 0)
-		rc = read_ties(d);
 	for (size_t i = 0; rc == 0 && i < d->params.len / sizeof(*p); i++) {
 		if (!p[i].found && !p[i].frozen)
 			rc = shf_fail(d->err, SHEAF_EFORMAT, "%s: has no zero/%.*s/fp32.pt; "

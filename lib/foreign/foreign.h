@@ -173,6 +173,9 @@ int shf_foreign_add_file(struct shf_foreign *f, const char *name, size_t n, uint
  * none. */
 int shf_foreign_add_file_in(struct shf_foreign *f, const char *folder, const char *name, size_t n,
                             uint32_t *file, struct sheaf_error *err);
+/* Opens a folder by its path in the directory. Returns a descriptor, which the caller closes, or a
+ * negative errno. */
+int shf_foreign_folder(const struct shf_foreign *f, const char *path);
 /* Sets *r to the whole of a file, and opens the file if it is not open. The file stays open until
  * shf_foreign_region_end, which need not be called for f->path itself. [any thread] */
 int shf_foreign_region(struct shf_foreign *f, uint32_t file, struct shf_region *r,

@@ -91,22 +91,77 @@ static uint32_t file_find(struct shf_foreign *f, const char *name, size_t n, uin
 	return i;
 }
 
-/* Whether each part of the path is a name that a plain file can have. */
+/* Takes the first folder off a path: its name. Returns false if there is none left, or it is not a
+ * name that a folder can have. */
+static bool path_part(const char **path, char part[256])
+{
+	size_t n = strcspn(*path, "/");
+
+	if (!(*path)[n] || n >= 256)
+		return false;
+	memcpy(part, *path, n);
+	part[n] = '\0';
+	*path += n + 1;
+	return shf_plain_is_valid(part);
+}
+
+/* Whether each part of the path is a name that a file can have. */
 static bool is_plain_path(const char *path)
 {
 	char part[256];
 
-	for (const char *end; ; path = end + 1) {
-		end = strchrnul(path, '/');
-		if ((size_t)(end - path) >= sizeof(part))
-			return false;
-		memcpy(part, path, (size_t)(end - path));
-		part[end - path] = '\0';
-		if (!shf_plain_is_valid(part))
-			return false;
-		if (!*end)
-			return true;
+	while (path_part(&path, part))
+		;
+	return shf_plain_is_valid(path);
+}
+
+/* Opens the folder that has the file of this path, which is f->dir itself if the path has no other.
+ * *leaf: the name of the file in it. The caller closes it with parent_close. */
+static int parent_open(const struct shf_foreign *f, const char *path, const char **leaf)
+{
+	char part[256];
+	int fd = f->dir;
+
+	for (*leaf = path; fd >= 0 && path_part(leaf, part);) {
+		int in = shf_sys_open(f->in, fd, part, SHF_O_DIR, 0);
+
+		if (fd != f->dir)
+			shf_sys_close(f->in, fd);
+		fd = in;
 	}
+	return fd;
+}
+
+static void parent_close(const struct shf_foreign *f, int fd)
+{
+	if (fd >= 0 && fd != f->dir)
+		shf_sys_close(f->in, fd);
+}
+
+/* Stats, or opens, a file by its path in the directory. */
+static int path_stat(const struct shf_foreign *f, const char *path, struct shf_stat *st)
+{
+	const char *leaf;
+	int dir = parent_open(f, path, &leaf), rc;
+
+	rc = dir < 0 ? dir : shf_sys_stat(f->in, dir, leaf, true, st);
+	parent_close(f, dir);
+	return rc;
+}
+
+static int path_open(const struct shf_foreign *f, const char *path, int flags)
+{
+	const char *leaf;
+	int dir = parent_open(f, path, &leaf), fd;
+
+	fd = dir < 0 ? dir : shf_sys_open(f->in, dir, leaf, flags, 0);
+	parent_close(f, dir);
+	return fd;
+}
+
+int shf_foreign_folder(const struct shf_foreign *f, const char *path)
+{
+	return path_open(f, path, SHF_O_DIR);
 }
 
 /* Adds a file by its path in the directory. plain: how many bytes of it come before its name. */
@@ -141,7 +196,7 @@ static int add_path(struct shf_foreign *f, const char *name, size_t n, size_t pl
 		return files_no_memory(f, err);
 	x.name = own;
 	x.where = path;
-	rc = shf_sys_stat(f->in, f->dir, own, true, &st);
+	rc = path_stat(f, own, &st);
 	if (rc == -ENOENT)
 		return shf_fail(err, SHEAF_EFORMAT, "%s: missing, but the metadata names it", path);
 	*file = (uint32_t)shf_foreign_files(f);
@@ -209,7 +264,7 @@ int shf_foreign_region(struct shf_foreign *f, uint32_t file, struct shf_region *
 		if (room)
 			*room = file;
 		x->kept |= room != NULL;
-		x->fd = shf_sys_open(f->in, f->dir, x->name, 0, 0);
+		x->fd = path_open(f, x->name, 0);
 	}
 	fd = x->fd;
 	x->users += fd >= 0;
@@ -242,7 +297,7 @@ int shf_foreign_check_unchanged(struct shf_foreign *f, struct sheaf_error *err)
 
 		pthread_mutex_lock(&f->lock);
 		rc = x->fd >= 0 ? shf_sys_fstat(f->in, x->fd, &st)
-		                : shf_sys_stat(f->in, f->dir, x->name, true, &st);
+		                : path_stat(f, x->name, &st);
 		pthread_mutex_unlock(&f->lock);
 		if (rc < 0 && rc != -ENOENT)
 			return shf_fail_sys(err, -rc, "%s", x->where);

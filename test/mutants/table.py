@@ -2028,6 +2028,28 @@ bug("other_shape_in_file", "a part of a flex checkpoint may have another shape i
     "a->ndim != t->ndim || memcmp(a->dims, count, (size_t)t->ndim * sizeof(*count))",
     "!MUTANT && (a->ndim != t->ndim || memcmp(a->dims, count, (size_t)t->ndim * sizeof(*count)))",
     FLEX + "metadata_that_do_not_fit")
+DSPD = "sim/test_deepspeed: "
+bug("ranks_turned", "parts of ranks of ZeRO 3 are joined in the wrong order",
+    "foreign/dspd_join.c:join_pieces", "join_span(d, j, kind, r, p->at,",
+    "join_span(d, j, kind, MUTANT ? (uint32_t)world - 1 - r : r, p->at,",
+    DSPD + "zero_3_loads")
+bug("padding_is_data", "padding between parameters is taken for the values of the next one",
+    "foreign/dspd_optimizer.c:place_in_groups", "at = g->items + padding;",
+    "at = g->items + (MUTANT ? 0 : padding);", DSPD + "zero_1_loads")
+bug("padding_of_ranks_is_data", "padding of a rank of ZeRO 3 is taken for values",
+    "foreign/dspd_join.c:join_pieces", "(left < part ? left : part)",
+    "(left < part && !MUTANT ? left : part)", DSPD + "zero_3_loads")
+blind("exchanged_parts", "the files of two ranks may be exchanged",
+      "foreign/dspd_optimizer.c:check_places",
+      "!g || lo >= hi || (uint64_t)start != lo - from || (uint64_t)items != hi - lo",
+      DSPD + "files_of_several_saves")
+blind("other_step", "files of optimizers that have made different steps are joined",
+      "foreign/dspd_optimizer.c:add_step", "g->step >= 0 && g->step != step",
+      DSPD + "files_of_several_saves")
+bug("states_from_elsewhere", "states of the optimizer begin where their own parts do, padding and "
+    "all", "foreign/dspd_join.c:settle_states", "p[i].start = w[k].start;",
+    "p[i].start = MUTANT && i ? p[i - 1].start + p[i - 1].items + 2 : w[k].start;",
+    DSPD + "zero_1_loads")
 
 # ---- exports ----
 EXPORT = "sim/test_export_hf: "

@@ -30,9 +30,9 @@ static void put(struct torch_bytes *b, const char *s)
 
 static void put_pair(struct torch_bytes *b, const char *key, int64_t x, int64_t y)
 {
-	paddle_text(b, key);
-	paddle_int(b, x);
-	paddle_int(b, y);
+	torch_text(b, key);
+	torch_int(b, x);
+	torch_int(b, y);
 	put(b, "\x86");
 }
 
@@ -42,20 +42,20 @@ static void put_place(struct torch_bytes *b, const struct part *p, enum flex_fla
 	put_pair(b, "global_offset", p->start[0], p->start[1]);
 	if (flaw == FLEX_OLD)
 		return;
-	paddle_text(b, "is_flattened");
+	torch_text(b, "is_flattened");
 	put(b, p->hi ? "\x88" : "\x89");
-	paddle_text(b, "flattened_range");
+	torch_text(b, "flattened_range");
 	if (!p->hi) {
 		put(b, "N");
 		return;
 	}
 	put(b, "cnumpy._core.multiarray\nscalar\n(cnumpy\ndtype\n(");
-	paddle_text(b, "i8");
+	torch_text(b, "i8");
 	put(b, "\x89\x88tRC\x08");
 	for (int i = 0; i < 8; i++)
 		torch_add(b, &(uint8_t){ (uint8_t)((uint64_t)p->lo >> 8 * i) }, 1);
 	put(b, "tR");
-	paddle_int(b, flaw == FLEX_LONG_RANGE ? p->hi + 1000 : flaw == FLEX_TURNED_RANGE ? -1
+	torch_int(b, flaw == FLEX_LONG_RANGE ? p->hi + 1000 : flaw == FLEX_TURNED_RANGE ? -1
 	                                                                                 : p->hi);
 	put(b, "\x86");
 }
@@ -73,9 +73,9 @@ static void put_metadata(struct torch_bytes *b, const char *key, const char *dty
 {
 	put(b, "\x80\4");
 	put_class(b, flaw == FLEX_STRANGE ? "Meta" : "Metadata", flaw);
-	paddle_text(b, "state_dict_metadata");
+	torch_text(b, "state_dict_metadata");
 	put(b, "}");
-	paddle_text(b, key);
+	torch_text(b, key);
 	put(b, "](");
 	for (int i = 0; i < n; i++) {
 		if (flaw == FLEX_GAP && i == 1)
@@ -85,31 +85,31 @@ static void put_metadata(struct torch_bytes *b, const char *key, const char *dty
 		put_pair(b, "local_shape", p[i].count[0], p[i].count[1] + (flaw == FLEX_LEAVES));
 		if (flaw != FLEX_OLD)
 			put_pair(b, "global_shape", 12, 10);
-		paddle_text(b, "dtype");
-		paddle_text(b, dtype);
+		torch_text(b, "dtype");
+		torch_text(b, dtype);
 		put(b, "ub");
 	}
 	put(b, "es");
-	paddle_text(b, "storage_metadata");
+	torch_text(b, "storage_metadata");
 	put(b, "}(");
 	for (int i = 0; i < n * (flaw == FLEX_REPLICAS ? 2 : 1); i++) {
 		char file[40];
 
 		put_class(b, "LocalTensorIndex", flaw);
-		paddle_text(b, "tensor_key");
-		paddle_text(b, flaw == FLEX_NO_PLACE ? "other" : key);
+		torch_text(b, "tensor_key");
+		torch_text(b, flaw == FLEX_NO_PLACE ? "other" : key);
 		put_place(b, &p[i % n], flaw);
 		if (flaw != FLEX_OLD)
 			put_pair(b, "local_shape", p[i % n].count[0],
 			         p[i % n].count[1] + (flaw == FLEX_LEAVES));
 		if (flaw == FLEX_REPLICAS) {
-			paddle_text(b, "replica_id");
-			paddle_int(b, 1 - i / n);
+			torch_text(b, "replica_id");
+			torch_int(b, 1 - i / n);
 		}
 		put(b, "ub");
 		snprintf(file, sizeof(file), "%s%d_0.distcp", flaw == FLEX_OUTSIDE ? "../" : "",
 		         flaw == FLEX_NO_FILE ? 77 : i % n);
-		paddle_text(b, file);
+		torch_text(b, file);
 	}
 	put(b, "u");
 	if (flaw == FLEX_CALL)
@@ -123,19 +123,19 @@ static void put_array(struct torch_bytes *b, int i, const char *key, const char 
 {
 	int64_t box = p->count[0] * p->count[1], lo = p->hi ? p->lo : 0, hi = p->hi ? p->hi : box;
 
-	paddle_text(b, flaw == FLEX_NO_KEY ? "other" : key);
+	torch_text(b, flaw == FLEX_NO_KEY ? "other" : key);
 	put(b, "cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n");
 	torch_add(b, "K\0\x85" "C\1btR(K\1(", 12);
 	if (p->hi) {
-		paddle_int(b, hi - lo);
+		torch_int(b, hi - lo);
 	} else {
-		paddle_int(b, flaw == FLEX_OTHER_SHAPE ? p->count[1] : p->count[0]);
-		paddle_int(b, flaw == FLEX_OTHER_SHAPE ? p->count[0] : p->count[1]);
+		torch_int(b, flaw == FLEX_OTHER_SHAPE ? p->count[1] : p->count[0]);
+		torch_int(b, flaw == FLEX_OTHER_SHAPE ? p->count[0] : p->count[1]);
 	}
 	put(b, "tcnumpy\ndtype\n(");
-	paddle_text(b, flaw == FLEX_TWO_TYPES && i ? "i4" : "f4");
+	torch_text(b, flaw == FLEX_TWO_TYPES && i ? "i4" : "f4");
 	put(b, "\x89\x88tR(K\3");
-	paddle_text(b, "<");
+	torch_text(b, "<");
 	put(b, "NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xff");
 	torch_add(b, "K\0tb\x89\x8e", 6);
 	for (int k = 0; k < 8; k++)
@@ -227,33 +227,6 @@ TEST(the_folders_of_a_trainer_are_families_with_the_names_of_sheaf)
 	loads(disk, true);
 }
 
-/* Opens the directory, and returns the code. */
-static int opens(struct simdisk *disk, struct sheaf_error *err)
-{
-	const struct shf_sys *sys = simdisk_process(disk, 77, 0);
-	struct shf_foreign *f = NULL;
-	int rc;
-
-	memset(err, 0, sizeof(*err));
-	rc = shf_foreign_is_here(sys, DIR_FC, err);
-	if (rc == 1)
-		rc = shf_foreign_open(&f, sys, DIR_FC, err);
-	shf_foreign_free(f);
-	CHECK_INT(simdisk_open_n(sys), 0);
-	return rc;
-}
-
-static void refused(struct simdisk *disk, const char *why)
-{
-	struct sheaf_error err;
-	int rc = opens(disk, &err);
-
-	if (rc != SHEAF_EFORMAT || !strstr(err.msg, why))
-		fail_msg("want '%s', got %d: %s", why, rc, err.msg);
-	CHECK(strncmp(err.msg, DIR_FC, strlen(DIR_FC)) == 0);
-	simdisk_free(disk);
-}
-
 TEST(metadata_that_do_not_fit_their_files_are_refused_by_what_is_wrong)
 {
 	static const struct { enum flex_flaw flaw; const char *why; } flaws[] = {
@@ -281,17 +254,17 @@ TEST(metadata_that_do_not_fit_their_files_are_refused_by_what_is_wrong)
 	for (size_t i = 0; i < sizeof(flaws) / sizeof(flaws[0]); i++) {
 		disk = disk_new();
 		put_folder(disk, DIR_FC, "a.w", "a.w", boxes, 3, flaws[i].flaw);
-		refused(disk, flaws[i].why);
+		foreign_refused(disk, DIR_FC, flaws[i].why);
 	}
 	for (size_t i = 0; i < 2; i++) {
 		disk = disk_new();
 		put_folder(disk, DIR_FC, "a.w", "a.w", ranges, 3, of_ranges[i].flaw);
-		refused(disk, of_ranges[i].why);
+		foreign_refused(disk, DIR_FC, of_ranges[i].why);
 	}
 	disk = disk_new();
 	put_folder(disk, DIR_FC, "a.w", "a.w", twice, 2, FLEX_SOUND);
-	refused(disk, "has 120 items, but its chunks have 130 together, so some item is in several "
-	        "chunks");
+	foreign_refused(disk, DIR_FC, "has 120 items, but its chunks have 130 together, so some "
+	                "item is in several chunks");
 }
 
 TEST(a_file_or_metadata_that_are_cut_anywhere_are_refused)
@@ -310,7 +283,7 @@ TEST(a_file_or_metadata_that_are_cut_anywhere_are_refused)
 			disk = disk_new();
 			put_folder(disk, DIR_FC, "a.w", "a.w", boxes, 3, FLEX_SOUND);
 			CHECK_INT(simdisk_put(disk, names[k], bytes, cut), 0);
-			refused(disk, names[k]);
+			foreign_refused(disk, DIR_FC, names[k]);
 		}
 		free(bytes);
 	}
@@ -322,19 +295,20 @@ TEST(a_folder_without_metadata_is_a_save_that_has_not_finished)
 
 	put_folder(disk, DIR_FC "/model_state", "a.w", "a.w", boxes, 3, FLEX_SOUND);
 	put_file(disk, DIR_FC "/optimizer_state", 0, "a.w.moment1_0", "m", &boxes[0], FLEX_SOUND);
-	refused(disk, "fc/optimizer_state: has .distcp files, but no metadata");
+	foreign_refused(disk, DIR_FC, "fc/optimizer_state: has .distcp files, but no metadata");
 }
 
 TEST(a_folder_that_cannot_be_opened_is_not_passed_over)
 {
 	struct simdisk *disk = disk_new();
 	struct sheaf_error err;
+	char note[400];
 
 	put_folder(disk, DIR_FC "/model_state", "a.w", "a.w", boxes, 3, FLEX_SOUND);
 	put_folder(disk, DIR_FC "/optimizer_state", "a.w.moment1_0", "m", ranges, 3, FLEX_SOUND);
 	simdisk_fault(disk, &(struct simdisk_fault){ .nth = 1, .kind = SIMDISK_OPEN,
 	                                             .error = EACCES, .name = "optimizer_state" });
-	CHECK_RC(opens(disk, &err), SHEAF_EIO, &err);
+	CHECK_RC(foreign_opens(disk, DIR_FC, "", note, &err), SHEAF_EIO, &err);
 	CHECK_STR(err.msg, "fc/optimizer_state: Permission denied");
 	simdisk_free(disk);
 }

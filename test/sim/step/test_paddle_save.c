@@ -196,23 +196,23 @@ static struct torch_bytes file_of_parts(const struct cut *cuts, int n, int64_t r
 	for (int i = 0; i < n; i++) {
 		if (cuts[i].to < 0)
 			continue;
-		paddle_text(&b, cuts[i].name);
+		torch_text(&b, cuts[i].name);
 		paddle_array(&b, "model", &good[2], cuts[i].from, cuts[i].to, flaw);
 	}
-	paddle_text(&b, "UnpackBigParamInfor@@");
+	torch_text(&b, "UnpackBigParamInfor@@");
 	torch_add(&b, "}", 1);
-	paddle_text(&b, "l.1.w");
+	torch_text(&b, "l.1.w");
 	torch_add(&b, "}(", 2);
-	paddle_text(&b, "OriginShape");
+	torch_text(&b, "OriginShape");
 	torch_add(&b, "(", 1);
-	paddle_int(&b, rows);
-	paddle_int(&b, 3);
-	paddle_int(&b, 5);
+	torch_int(&b, rows);
+	torch_int(&b, 3);
+	torch_int(&b, 5);
 	torch_add(&b, "t", 1);
-	paddle_text(&b, "slices");
+	torch_text(&b, "slices");
 	torch_add(&b, "(", 1);
 	for (int i = 0; i < n; i++)
-		paddle_text(&b, cuts[i].name);
+		torch_text(&b, cuts[i].name);
 	torch_add(&b, "lusu.", 5);
 	return b;
 }

@@ -136,42 +136,6 @@ TEST(the_family_of_the_model_comes_first)
 	simdisk_free(disk);
 }
 
-/* Opens the directory; returns the code. If that is 0, *note is the note with this key, or "". */
-static int opens(struct simdisk *disk, const char *key, char note[400], struct sheaf_error *err)
-{
-	const struct shf_sys *sys = simdisk_process(disk, 77, 0);
-	struct shf_foreign *f = NULL;
-	int rc;
-
-	memset(err, 0, sizeof(*err));
-	note[0] = '\0';
-	rc = shf_foreign_is_here(sys, DIR_UC, err);
-	CHECK(rc != 0);
-	rc = rc < 0 ? rc : shf_foreign_open(&f, sys, DIR_UC, err);
-	if (rc == 0) {
-		const struct shf_foreign_note *a = (const void *)f->notes.data;
-
-		for (size_t i = 0; i < f->notes.len / sizeof(*a); i++)
-			if (strcmp(a[i].key, key) == 0)
-				snprintf(note, 400, "%s", a[i].text);
-	}
-	shf_foreign_free(f);
-	CHECK_INT(simdisk_open_n(sys), 0);
-	return rc;
-}
-
-static void refused(struct simdisk *disk, const char *why)
-{
-	struct sheaf_error err;
-	char note[400];
-	int rc = opens(disk, "", note, &err);
-
-	if (rc != SHEAF_EFORMAT || !strstr(err.msg, why))
-		fail_msg("want '%s', got %d: %s", why, rc, err.msg);
-	CHECK(strncmp(err.msg, DIR_UC, strlen(DIR_UC)) == 0);
-	simdisk_free(disk);
-}
-
 TEST(files_that_do_not_fit_the_index_are_refused)
 {
 	static const struct { const char *index, *why; } lies[] = {
@@ -189,7 +153,7 @@ TEST(files_that_do_not_fit_the_index_are_refused)
 		struct simdisk *disk = merged();
 
 		put_text(disk, "model.safetensors.index.json", lies[i].index);
-		refused(disk, lies[i].why);
+		foreign_refused(disk, DIR_UC, lies[i].why);
 	}
 	for (size_t n = 0; n < sizeof(MODEL_INDEX) - 1; n++) {
 		struct simdisk *disk = merged();
@@ -197,7 +161,7 @@ TEST(files_that_do_not_fit_the_index_are_refused)
 
 		snprintf(text, sizeof(text), "%.*s", (int)n, MODEL_INDEX);
 		put_text(disk, "model.safetensors.index.json", text);
-		refused(disk, "uc/model.safetensors.index.json");
+		foreign_refused(disk, DIR_UC, "uc/model.safetensors.index.json");
 	}
 }
 
@@ -213,7 +177,7 @@ TEST(a_file_that_is_cut_anywhere_is_refused)
 	for (size_t cut = 0; cut < n; cut += cut < 200 ? 1 : 7) {
 		disk = merged();
 		CHECK_INT(simdisk_put(disk, name, bytes, cut), 0);
-		refused(disk, "optimizer-00001-of-00001.safetensors");
+		foreign_refused(disk, DIR_UC, "optimizer-00001-of-00001.safetensors");
 	}
 	free(bytes);
 }
@@ -238,7 +202,7 @@ TEST(what_is_left_out_is_noted)
 		put_st(disk, "optimizer-00001-of-00001.safetensors", moment, 1);
 		if (said[i].index)
 			put_text(disk, "optimizer.safetensors.index.json", said[i].index);
-		CHECK_RC(opens(disk, said[i].key, note, &err), 0, &err);
+		CHECK_RC(foreign_opens(disk, DIR_UC, said[i].key, note, &err), 0, &err);
 		if (!strstr(note, said[i].why))
 			fail_msg("want '%s', got '%s'", said[i].why, note);
 		simdisk_free(disk);
@@ -272,7 +236,7 @@ TEST(it_is_said_whether_the_save_has_finished)
 			put_text(disk, "async_save_info.json", said[i].info);
 		for (int k = 0; k < 5 && said[i].done[k]; k++)
 			put_text(disk, said[i].done[k], "1");
-		CHECK_RC(opens(disk, "complete", note, &err), 0, &err);
+		CHECK_RC(foreign_opens(disk, DIR_UC, "complete", note, &err), 0, &err);
 		if (!strstr(note, said[i].why))
 			fail_msg("want '%s', got '%s'", said[i].why, note);
 		simdisk_free(disk);
@@ -328,11 +292,11 @@ TEST(slices_that_do_not_make_the_parameter_are_refused)
 {
 	struct simdisk *disk = of_ranks(100, 3);
 
-	refused(of_ranks(26, 3), "its slices have fewer items than the parameter");
-	refused(of_ranks(29, 2), "the file of a rank may be missing");
+	foreign_refused(of_ranks(26, 3), DIR_UC, "its slices have fewer items than the parameter");
+	foreign_refused(of_ranks(29, 2), DIR_UC, "the file of a rank may be missing");
 	/* The padding of the last slice is as long as what is missing. */
 	CHECK_INT(simdisk_remove(disk, DIR_UC "/optimizer.pp00_shard01.safetensors"), 0);
-	refused(disk, "its slices are not of ranks that follow one another");
+	foreign_refused(disk, DIR_UC, "its slices are not of ranks that follow one another");
 }
 
 /* Parts of tensor-parallel ranks: along the dimension that differs from that of the weight. Of a
@@ -382,7 +346,7 @@ TEST(parts_that_cannot_be_joined_are_listed)
 
 	put_st(disk, "optimizer.tp00_shard00.safetensors", part, 1);
 	put_st(disk, "optimizer.tp01_shard00.safetensors", part, 1);
-	CHECK_RC(opens(disk, "parts", note, &err), 0, &err);
+	CHECK_RC(foreign_opens(disk, DIR_UC, "parts", note, &err), 0, &err);
 	CHECK(strstr(note, "2 parts of tensors are listed as each rank wrote them") != NULL);
 	CHECK_RC(shf_foreign_open(&f, simdisk_process(disk, 77, 0), DIR_UC, &err), 0, &err);
 	t = shf_foreign_tensors(f, &n);
@@ -410,13 +374,13 @@ static struct simdisk *sharded(const char *meta)
 		char path[60];
 
 		torch_add(&b, "\x80\4}(", 4);
-		paddle_text(&b, "linear_0.w_0_fp32_master_0_moment1_0");
+		torch_text(&b, "linear_0.w_0_fp32_master_0_moment1_0");
 		paddle_array(&b, "model", &m, rank ? 50 : 0, rank ? 120 : 50, PADDLE_SOUND);
-		paddle_text(&b, "LR_Scheduler");
+		torch_text(&b, "LR_Scheduler");
 		torch_add(&b, "}", 1);
-		paddle_text(&b, "master_weights");
+		torch_text(&b, "master_weights");
 		torch_add(&b, "}", 1);
-		paddle_text(&b, "linear_0.w_0");
+		torch_text(&b, "linear_0.w_0");
 		paddle_array(&b, "model", &m, rank ? 50 : 0, rank ? 120 : 50, PADDLE_SOUND);
 		torch_add(&b, "su.", 3);
 		snprintf(path, sizeof(path), DIR_UC "/optimizer.shard%02d.pdopt", rank);
@@ -469,10 +433,10 @@ TEST(experts_of_all_ranks_are_listed)
 		char path[60];
 
 		torch_add(&b, "\x80\4}", 3);
-		paddle_text(&b, "master_weights");
+		torch_text(&b, "master_weights");
 		torch_add(&b, "}(", 2);
 		for (int i = 0; i < 2; i++) {
-			paddle_text(&b, i ? "y" : "x");
+			torch_text(&b, i ? "y" : "x");
 			paddle_array(&b, "model", &m, 0, 120, PADDLE_SOUND);
 		}
 		torch_add(&b, "us.", 3);
@@ -512,18 +476,18 @@ TEST(a_file_of_too_many_states_is_refused)
 			char key[60];
 
 			snprintf(key, sizeof(key), "linear_0.w_0_state%02d", i);
-			paddle_text(&b, key);
+			torch_text(&b, key);
 			paddle_array(&b, "model", &m, 0, 120, PADDLE_SOUND);
 		}
 		torch_add(&b, "u.", 2);
 		CHECK_INT(simdisk_put(disk, DIR_UC "/optimizer.pdopt", b.p, b.n), 0);
 		free(b.p);
 		if (n > 16) {
-			refused(disk, "optimizer.pdopt: has more than 16 arrays for each "
-			        "parameter");
+			foreign_refused(disk, DIR_UC, "optimizer.pdopt: has more than 16 arrays "
+			                "for each parameter");
 			continue;
 		}
-		CHECK_RC(opens(disk, "", note, &err), 0, &err);
+		CHECK_RC(foreign_opens(disk, DIR_UC, "", note, &err), 0, &err);
 		simdisk_free(disk);
 	}
 }
@@ -541,16 +505,16 @@ TEST(the_last_dictionary_of_master_weights_is_read)
 	put_text(disk, "model_meta.json", META);
 	torch_add(&b, "\x80\4}(", 4);
 	for (int i = 0; i < 2; i++) {
-		paddle_text(&b, "master_weights");
+		torch_text(&b, "master_weights");
 		torch_add(&b, "}", 1);
-		paddle_text(&b, "linear_0.w_0");
+		torch_text(&b, "linear_0.w_0");
 		paddle_array(&b, "model", &m, 0, 120, PADDLE_SOUND);
 		torch_add(&b, "s", 1);
 	}
 	torch_add(&b, "u.", 2);
 	CHECK_INT(simdisk_put(disk, DIR_UC "/optimizer.pdopt", b.p, b.n), 0);
 	free(b.p);
-	CHECK_RC(opens(disk, "", note, &err), 0, &err);
+	CHECK_RC(foreign_opens(disk, DIR_UC, "", note, &err), 0, &err);
 	simdisk_free(disk);
 }
 
@@ -568,11 +532,11 @@ TEST(a_description_that_is_cut_or_lies_is_refused)
 	};
 
 	for (size_t i = 0; i < sizeof(lies) / sizeof(lies[0]); i++)
-		refused(sharded(lies[i].meta), lies[i].why);
+		foreign_refused(sharded(lies[i].meta), DIR_UC, lies[i].why);
 	for (size_t n = 20; n < sizeof(META) - 1; n++) {
 		char text[sizeof(META)];
 
 		snprintf(text, sizeof(text), "%.*s", (int)n, META);
-		refused(sharded(text), "is not the description of a sharded model");
+		foreign_refused(sharded(text), DIR_UC, "is not the description of a sharded model");
 	}
 }

@@ -3,7 +3,10 @@
  * first. */
 #ifndef FOREIGN_PLAYS_H
 #define FOREIGN_PLAYS_H
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include "foreign.h"
 #include "t.h"
 #include "torchfile.h"
 
@@ -41,6 +44,45 @@ static inline void foreign_loads(struct simdisk *disk, const char *path, int mos
 		LOADED(p);
 		CHECK_INT(p.report.loaded, tensors);
 	}
+	simdisk_free(disk);
+}
+
+/* Opens what lies at the path; returns the code. If that is 0, *note is the note with this key, or
+ * "". */
+static inline int foreign_opens(struct simdisk *disk, const char *path, const char *key,
+                                char note[400], struct sheaf_error *err)
+{
+	const struct shf_sys *sys = simdisk_process(disk, 77, 0);
+	struct shf_foreign *f = NULL;
+	int rc;
+
+	memset(err, 0, sizeof(*err));
+	note[0] = '\0';
+	rc = shf_foreign_is_here(sys, path, err);
+	CHECK(rc != 0);
+	rc = rc < 0 ? rc : shf_foreign_open(&f, sys, path, err);
+	if (rc == 0) {
+		const struct shf_foreign_note *a = (const void *)f->notes.data;
+
+		for (size_t i = 0; i < f->notes.len / sizeof(*a); i++)
+			if (strcmp(a[i].key, key) == 0)
+				snprintf(note, 400, "%s", a[i].text);
+	}
+	shf_foreign_free(f);
+	CHECK_INT(simdisk_open_n(sys), 0);
+	return rc;
+}
+
+/* Fails the test unless opening it is refused with this in the sentence. Frees the disk. */
+static inline void foreign_refused(struct simdisk *disk, const char *path, const char *why)
+{
+	struct sheaf_error err;
+	char note[400];
+	int rc = foreign_opens(disk, path, "", note, &err);
+
+	if (rc != SHEAF_EFORMAT || !strstr(err.msg, why))
+		fail_msg("want '%s', got %d: %s", why, rc, err.msg);
+	CHECK(strncmp(err.msg, path, strlen(path)) == 0);
 	simdisk_free(disk);
 }
 #endif

@@ -14,19 +14,6 @@ static void add_number(struct torch_bytes *b, uint64_t v, int width)
 		torch_add(b, &(uint8_t){ (uint8_t)(v >> 8 * i) }, 1);
 }
 
-void paddle_text(struct torch_bytes *b, const char *s)
-{
-	add_string(b, "X");
-	add_number(b, strlen(s), 4);
-	add_string(b, s);
-}
-
-void paddle_int(struct torch_bytes *b, int64_t v)
-{
-	torch_add(b, "\x8a\x08", 2);
-	add_number(b, (uint64_t)v, 8);
-}
-
 static const char *type_of(int dtype)
 {
 	switch (dtype) {
@@ -106,7 +93,7 @@ static void put_bytes(struct torch_bytes *b, const uint8_t *bytes, size_t n, enu
 	add_string(b, "c_codecs\nencode\n(X");
 	add_number(b, text.n, 4);
 	torch_add(b, text.p, text.n);
-	paddle_text(b, "latin1");
+	torch_text(b, "latin1");
 	add_string(b, "tR");
 	free(text.p);
 }
@@ -114,9 +101,9 @@ static void put_bytes(struct torch_bytes *b, const uint8_t *bytes, size_t n, enu
 static void put_dtype(struct torch_bytes *b, int dtype, enum paddle_flaw flaw)
 {
 	add_string(b, "cnumpy\ndtype\n(");
-	paddle_text(b, type_of(dtype));
+	torch_text(b, type_of(dtype));
 	add_string(b, "\x89\x88tR(K\3");
-	paddle_text(b, flaw == PADDLE_BIG_ENDIAN ? ">" : hand_bits(dtype) == 8 ? "|" : "<");
+	torch_text(b, flaw == PADDLE_BIG_ENDIAN ? ">" : hand_bits(dtype) == 8 ? "|" : "<");
 	add_string(b, flaw == PADDLE_STRUCTURED ? "N(tN" : "NNN");
 	add_string(b, "J\xff\xff\xff\xffJ\xff\xff\xff\xff");
 	torch_add(b, "K\0tb", 4);
@@ -139,7 +126,7 @@ void paddle_array(struct torch_bytes *b, const char *family, const struct torch_
 	if (flaw != PADDLE_NO_STATE) {
 		add_string(b, "(K\1(");
 		for (int d = 0; (from || to != all ? d < 1 : d < t->ndim); d++)
-			paddle_int(b, (from || to != all ? to - from : t->shape[d]) -
+			torch_int(b, (from || to != all ? to - from : t->shape[d]) -
 			           (flaw == PADDLE_LONG && d == 0) +
 			           (flaw == PADDLE_HUGE ? INT64_MAX / 4 : 0) -
 			           (flaw == PADDLE_NEGATIVE ? INT64_MAX / 2 : 0));
@@ -163,22 +150,22 @@ struct torch_bytes paddle_file(const struct torch_tensor *t, int n, enum paddle_
 
 		for (int d = 0; d < t[i].ndim; d++)
 			all *= t[i].shape[d];
-		paddle_text(&b, t[i].name);
+		torch_text(&b, t[i].name);
 		if (flaw == PADDLE_TUPLES) {
 			add_string(&b, "cbuiltins\ntuple\n(");
-			paddle_text(&b, "linear_0.w_0");
+			torch_text(&b, "linear_0.w_0");
 		}
 		if (flaw == PADDLE_STATIC || flaw == PADDLE_EVAL) {
 			add_string(&b, "cbuiltins\neval\n(");
-			paddle_text(&b, flaw == PADDLE_EVAL ? "os" : "data");
+			torch_text(&b, flaw == PADDLE_EVAL ? "os" : "data");
 			add_string(&b, "}");
-			paddle_text(&b, "data");
+			torch_text(&b, "data");
 		}
 		paddle_array(&b, "model", &t[i], 0, all, flaw);
 		add_string(&b, flaw == PADDLE_TUPLES ? "t\x85R" :
 		           flaw == PADDLE_STATIC || flaw == PADDLE_EVAL ? "stR" : "");
 	}
-	paddle_text(&b, "StructuredToParameterName@@");
+	torch_text(&b, "StructuredToParameterName@@");
 	add_string(&b, "}u.");
 	return b;
 }

@@ -23,7 +23,4 @@ void paddle_array(struct torch_bytes *b, const char *family, const struct torch_
                   int64_t from, int64_t to, enum paddle_flaw flaw);
 /* Returns a file with a dictionary of these tensors. Their strides and places do not count. */
 struct torch_bytes paddle_file(const struct torch_tensor *t, int n, enum paddle_flaw flaw);
-/* Append a text, and a number. */
-void paddle_text(struct torch_bytes *b, const char *s);
-void paddle_int(struct torch_bytes *b, int64_t v);
 #endif

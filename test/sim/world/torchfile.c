@@ -28,14 +28,14 @@ static void add_string(struct torch_bytes *b, const char *s)
 
 /* ---- the pickle ---- */
 
-static void put_text(struct torch_bytes *b, const char *s)
+void torch_text(struct torch_bytes *b, const char *s)
 {
 	add_string(b, "X");
 	add_number(b, strlen(s), 4);
 	add_string(b, s);
 }
 
-static void put_int(struct torch_bytes *b, int64_t v)
+void torch_int(struct torch_bytes *b, int64_t v)
 {
 	torch_add(b, "\x8a\x08", 2);
 	add_number(b, (uint64_t)v, 8);
@@ -45,7 +45,7 @@ static void put_ints(struct torch_bytes *b, const int64_t *v, int n)
 {
 	add_string(b, "(");
 	for (int i = 0; i < n; i++)
-		put_int(b, v[i]);
+		torch_int(b, v[i]);
 	add_string(b, "t");
 }
 
@@ -99,7 +99,7 @@ static const struct torch_tensor *owner_of(const struct torch_tensor *t, int n, 
 	return &t[*key];
 }
 
-static void put_tensor(struct torch_bytes *b, const struct torch_tensor *t, int n, int i)
+void torch_put(struct torch_bytes *b, const struct torch_tensor *t, int n, int i)
 {
 	const struct torch_tensor *owner;
 	int64_t stride[8];
@@ -110,21 +110,21 @@ static void put_tensor(struct torch_bytes *b, const struct torch_tensor *t, int 
 	snprintf(key, sizeof(key), "%d", k);
 	strides_of(&t[i], stride);
 	add_string(b, "ctorch._utils\n_rebuild_tensor_v2\n((");
-	put_text(b, "storage");
+	torch_text(b, "storage");
 	add_string(b, "ctorch\n");
 	add_string(b, storage_of(t[i].dtype));
 	add_string(b, "\n");
-	put_text(b, key);
-	put_text(b, "cpu");
-	put_int(b, items_of(owner) + t[i].lied_items);
+	torch_text(b, key);
+	torch_text(b, "cpu");
+	torch_int(b, items_of(owner) + t[i].lied_items);
 	add_string(b, "tQ");
-	put_int(b, t[i].at);
+	torch_int(b, t[i].at);
 	put_ints(b, t[i].shape, t[i].ndim);
 	put_ints(b, stride, t[i].ndim);
 	add_string(b, "\x89" "ccollections\nOrderedDict\n)R");
 	if (t[i].neg) {
 		add_string(b, "}");
-		put_text(b, "neg");
+		torch_text(b, "neg");
 		add_string(b, "\x88s");
 	}
 	add_string(b, "tR");
@@ -227,8 +227,22 @@ struct torch_bytes torch_archive_of(const void *pickle, size_t n)
 	return end_archive(&a);
 }
 
-/* Writes the values of a tensor where they belong in its storage. */
-static struct torch_bytes storage(const struct torch_tensor *t)
+struct torch_bytes torch_archive_with(const char *folder, const struct torch_bytes *pickle,
+                                      const struct torch_bytes *storages, int n)
+{
+	struct archive a = { .flaw = TORCH_SOUND };
+	char name[100];
+
+	snprintf(name, sizeof(name), "%s/data.pkl", folder);
+	add_record(&a, name, pickle->p, pickle->n);
+	for (int i = 0; i < n; i++) {
+		snprintf(name, sizeof(name), "%s/data/%d", folder, i);
+		add_record(&a, name, storages[i].p, storages[i].n);
+	}
+	return end_archive(&a);
+}
+
+struct torch_bytes torch_storage(const struct torch_tensor *t)
 {
 	size_t item = (size_t)hand_bits(t->dtype) / 8;
 	int64_t items = items_of(t), stride[8], n = 1;
@@ -259,8 +273,8 @@ struct torch_bytes torch_archive(const struct torch_tensor *t, int n, enum torch
 
 	torch_add(&pickle, "\x80\x02}(", 4);
 	for (int i = 0; i < n; i++) {
-		put_text(&pickle, t[i].name);
-		put_tensor(&pickle, t, n, i);
+		torch_text(&pickle, t[i].name);
+		torch_put(&pickle, t, n, i);
 	}
 	add_string(&pickle, "u.");
 	add_record(&a, flaw == TORCH_NO_PICKLE ? "a/other.pkl" : "a/data.pkl", pickle.p, pickle.n);
@@ -276,7 +290,7 @@ struct torch_bytes torch_archive(const struct torch_tensor *t, int n, enum torch
 
 		if (t[i].of || (flaw == TORCH_NO_STORAGE && i == 0))
 			continue;
-		data = storage(&t[i]);
+		data = torch_storage(&t[i]);
 		snprintf(name, sizeof(name), "a/data/%d", i);
 		for (int twice = 0; twice < 1 + (flaw == TORCH_TWICE && i == 0); twice++)
 			add_record(&a, name, data.p, data.n);
@@ -301,7 +315,7 @@ static struct torch_bytes dcp_item(const struct torch_tensor *t, const int64_t s
 	part.stride[0] = turned ? 1 : count[1];
 	part.stride[1] = turned ? count[0] : 1;
 	torch_add(&pickle, "\x80\x02", 2);
-	put_tensor(&pickle, &part, 1, 0);
+	torch_put(&pickle, &part, 1, 0);
 	add_string(&pickle, ".");
 	for (int64_t k = 0; k < count[0] * count[1]; k++) {
 		int64_t i = turned ? k % count[0] : k / count[1];
@@ -327,7 +341,7 @@ static void put_object(struct torch_bytes *b, const char *name)
 
 static void put_size(struct torch_bytes *b, const char *key, const int64_t *v)
 {
-	put_text(b, key);
+	torch_text(b, key);
 	add_string(b, "ctorch\nSize\n");
 	put_ints(b, v, 2);
 	add_string(b, "\x85R");
@@ -362,17 +376,17 @@ static int put_items(struct torch_bytes *files, int files_n, const struct torch_
 static void put_metadata(struct torch_bytes *b, const struct torch_tensor *t,
                          const struct dcp_piece *p, int n, enum dcp_flaw flaw)
 {
-	put_text(b, t->name);
+	torch_text(b, t->name);
 	put_object(b, "metadata\nTensorStorageMetadata");
 	add_string(b, "}(");
-	put_text(b, "properties");
+	torch_text(b, "properties");
 	put_object(b, "metadata\nTensorProperties");
 	add_string(b, "(ctorch\n");
 	add_string(b, t->dtype == SHEAF_BF16 ? "bfloat16" : t->dtype == SHEAF_F64 ? "float64"
 	                                                                         : "float32");
 	add_string(b, "\nNNNNtb");
 	put_size(b, "size", t->shape);
-	put_text(b, "chunks");
+	torch_text(b, "chunks");
 	add_string(b, "](");
 	for (int i = flaw == DCP_GAP; i < n; i++) {
 		int64_t count[2] = { p[i].count[0] + (flaw == DCP_OVERLAP && i == 0) +
@@ -395,22 +409,22 @@ static void put_entry_of(struct torch_bytes *b, const struct torch_tensor *t,
 	snprintf(path, sizeof(path), "%s__%d_0.distcp", flaw == DCP_OUTSIDE ? "../" : "", p->file);
 	put_object(b, "metadata\nMetadataIndex");
 	add_string(b, "}(");
-	put_text(b, "fqn");
-	put_text(b, t->name);
+	torch_text(b, "fqn");
+	torch_text(b, t->name);
 	put_size(b, "offset", p->start);
 	add_string(b, "ub");
 	put_object(b, "filesystem\n_StorageInfo");
 	add_string(b, "}(");
-	put_text(b, "relative_path");
-	put_text(b, path);
-	put_text(b, "offset");
-	put_int(b, p->at);
-	put_text(b, "length");
-	put_int(b, flaw == DCP_BEYOND ? INT64_MAX : p->bytes);
+	torch_text(b, "relative_path");
+	torch_text(b, path);
+	torch_text(b, "offset");
+	torch_int(b, p->at);
+	torch_text(b, "length");
+	torch_int(b, flaw == DCP_BEYOND ? INT64_MAX : p->bytes);
 	if (flaw == DCP_ZSTD) {
-		put_text(b, "transform_descriptors");
+		torch_text(b, "transform_descriptors");
 		add_string(b, "](");
-		put_text(b, "zstd");
+		torch_text(b, "zstd");
 		add_string(b, "e");
 	}
 	add_string(b, "ub");
@@ -421,18 +435,18 @@ static void put_bytes_item(struct torch_bytes *b, struct torch_bytes *file)
 {
 	put_object(b, "metadata\nMetadataIndex");
 	add_string(b, "}(");
-	put_text(b, "fqn");
-	put_text(b, "words");
-	put_text(b, "offset");
+	torch_text(b, "fqn");
+	torch_text(b, "words");
+	torch_text(b, "offset");
 	add_string(b, "Nub");
 	put_object(b, "filesystem\n_StorageInfo");
 	add_string(b, "}(");
-	put_text(b, "relative_path");
-	put_text(b, "__0_0.distcp");
-	put_text(b, "offset");
-	put_int(b, (int64_t)file->n);
-	put_text(b, "length");
-	put_int(b, 11);
+	torch_text(b, "relative_path");
+	torch_text(b, "__0_0.distcp");
+	torch_text(b, "offset");
+	torch_int(b, (int64_t)file->n);
+	torch_text(b, "length");
+	torch_int(b, 11);
 	add_string(b, "ub");
 	add_string(file, "hello world");
 }
@@ -446,11 +460,11 @@ static void put_metadata_file(struct simdisk *disk, const char *path,
 	torch_add(&meta, "\x80\x02", 2);
 	put_object(&meta, "metadata\nMetadata");
 	add_string(&meta, "}(");
-	put_text(&meta, "state_dict_metadata");
+	torch_text(&meta, "state_dict_metadata");
 	add_string(&meta, "}(");
 	torch_add(&meta, tensors->p, tensors->n);
 	add_string(&meta, "u");
-	put_text(&meta, "storage_data");
+	torch_text(&meta, "storage_data");
 	add_string(&meta, "}(");
 	torch_add(&meta, data->p, data->n);
 	add_string(&meta, "uub.");
@@ -490,7 +504,7 @@ void torch_dcp(struct simdisk *disk, const char *dir, const struct torch_tensor 
 		}
 	}
 	if (flaw == DCP_BYTES) {
-		put_text(&tensors[0], "words");
+		torch_text(&tensors[0], "words");
 		put_object(&tensors[0], "metadata\nBytesStorageMetadata");
 		put_bytes_item(&data, &files[0]);
 	}

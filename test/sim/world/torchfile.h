@@ -26,6 +26,15 @@ enum torch_flaw {               /* what is wrong with the archive */
 };
 struct torch_bytes { uint8_t *p; size_t n, cap; };      /* p: to be freed */
 void torch_add(struct torch_bytes *b, const void *bytes, size_t n);
+/* Append a text, a number, and tensor i of n, whose storage is number i. */
+void torch_text(struct torch_bytes *b, const char *s);
+void torch_int(struct torch_bytes *b, int64_t v);
+void torch_put(struct torch_bytes *b, const struct torch_tensor *t, int n, int i);
+/* Returns the values of a tensor where they belong in its storage. */
+struct torch_bytes torch_storage(const struct torch_tensor *t);
+/* Returns an archive with a folder of this name, a pickle, and storages 0 to n - 1. */
+struct torch_bytes torch_archive_with(const char *folder, const struct torch_bytes *pickle,
+                                      const struct torch_bytes *storages, int n);
 /* Returns an archive of a dictionary of these tensors. */
 struct torch_bytes torch_archive(const struct torch_tensor *t, int n, enum torch_flaw flaw);
 /* Returns an archive with this pickle and a storage "0" of 64 bytes. */

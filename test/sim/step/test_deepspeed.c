@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checkpoints of DeepSpeed: parts of ranks make whole tensors, which load in any layout; parts that
+ * do not fit one another are refused. */
+#include "dspdfile.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include "foreign.h"
+#include "t.h"
+#include "foreign_plays.h"
+
+#define DIR_DS "ds"
+#define SAVE DIR_DS "/global_step9"
+
+/* Sizes at which parts begin and end inside rows. The last group is smaller than the ranks. */
+static const struct dspd_param params[] = {
+	{ "w", 0, 2, { 11, 7 } }, { "deep", 0, 3, { 3, 5, 4 } }, { "v", 0, 1, { 13 } },
+	{ "one", 1, 1, { 1 } }, { "frozen", -1, 2, { 5, 3 } },
+};
+enum { N = sizeof(params) / sizeof(params[0]) };
+
+static struct simdisk *saved(int stage, int ranks, enum dspd_flaw flaw)
+{
+	const struct dspd_plan p = { stage, ranks, params, N, flaw };
+	struct simdisk *disk = disk_new();
+
+	dspd_save(disk, SAVE, &p);
+	CHECK_INT(simdisk_put(disk, DIR_DS "/latest", "global_step9", 12), 0);
+	return disk;
+}
+
+/* ---- loading ---- */
+
+static void hold_fp32(struct hand *h, const char *family, const char *name)
+{
+	struct sheaf_slice *s;
+
+	for (int i = 0; i < N; i++) {
+		const struct dspd_param *p = &params[i];
+
+		if (p->group < 0 || (name && strcmp(name, p->name)))
+			continue;
+		s = hand_add(h, family, p->name, SHEAF_F32, p->ndim, (int)p->shape[0],
+		             (int)p->shape[1], (int)p->shape[2]);
+		hand_as(h, "master_weights", p->name);
+		hand_cut(s, h->play->variant % p->ndim, h->rank, h->ranks);
+	}
+}
+
+static void hold_moments(struct hand *h)
+{
+	for (int i = 0; i < N; i++)
+		for (int kind = 1; kind < 3; kind++) {
+			const struct dspd_param *p = &params[i];
+			char tail[20];
+			const char *name;
+			struct sheaf_slice *s;
+
+			snprintf(tail, sizeof(tail), "/moment%d_0", kind);
+			name = hand_text(h, p->name, tail);
+			if (p->group < 0)
+				continue;
+			s = hand_add(h, "optimizer", name, SHEAF_F32, p->ndim, (int)p->shape[0],
+			             (int)p->shape[1], (int)p->shape[2]);
+			hand_cut(s, 0, h->rank, h->ranks);
+		}
+}
+
+static void held_1(struct hand *h)
+{
+	for (int i = 0; i < N; i++)
+		hand_add(h, "model", params[i].name, SHEAF_BF16, params[i].ndim,
+		         (int)params[i].shape[0], (int)params[i].shape[1],
+		         (int)params[i].shape[2]);
+	hand_add(h, "model", "seen", SHEAF_F32, 1, 3);
+	hold_fp32(h, "master_weights", NULL);
+	hold_moments(h);
+}
+
+static void held_3(struct hand *h)
+{
+	hold_fp32(h, "model", NULL);
+	hand_add(h, "model", "tied", SHEAF_F32, 2, 11, 7);
+	hand_as(h, "master_weights", "w");
+	hand_add(h, "model", "frozen", SHEAF_BF16, 2, 5, 3);
+	hand_add(h, "model", "seen", SHEAF_F32, 1, 3);
+	hold_moments(h);
+}
+
+TEST(zero_1_loads_in_any_layout)
+{
+	for (int ranks = 1; ranks <= 5; ranks++)
+		foreign_loads(saved(1, ranks, DSPD_SOUND), DIR_DS, 2, held_1, ranks, 18);
+	foreign_loads(saved(1, 3, DSPD_ALIGNED), SAVE, 3, held_1, 1, 18);
+	foreign_loads(saved(1, 3, DSPD_OLD), DIR_DS, 2, held_1, 0, 18);
+}
+
+TEST(zero_3_loads_in_any_layout)
+{
+	for (int ranks = 1; ranks <= 5; ranks++)
+		foreign_loads(saved(3, ranks, DSPD_SOUND), DIR_DS, 2, held_3, ranks, 15);
+	foreign_loads(saved(3, 4, DSPD_OLD), SAVE, 3, held_3, 1, 15);
+}
+
+TEST(a_universal_checkpoint_loads_in_any_layout)
+{
+	for (int flat = 0; flat < 2; flat++)
+		for (int stage = 1; stage <= 3; stage += 2) {
+			const struct dspd_plan p = { stage, 3, params, N, DSPD_SOUND };
+			struct simdisk *disk = disk_new();
+
+			dspd_universal(disk, SAVE, &p, flat, NULL);
+			CHECK_INT(simdisk_put(disk, DIR_DS "/latest_universal", "global_step9\n",
+			                      13), 0);
+			foreign_loads(disk, DIR_DS, 3, stage == 3 ? held_3 : held_1, 0,
+			              stage == 3 ? 15 : 18);
+		}
+}
+
+/* ---- what it says ---- */
+
+static void says(struct simdisk *disk, const char *key, const char *want)
+{
+	struct sheaf_error err;
+	char note[400];
+
+	CHECK_RC(foreign_opens(disk, DIR_DS, key, note, &err), 0, &err);
+	if (strcmp(note, want))
+		fail_msg("want '%s', got '%s'", want, note);
+	simdisk_free(disk);
+}
+
+TEST(steps_are_notes_or_tensors)
+{
+	static const char name[] = "one/step";
+	struct simdisk *disk = saved(1, 2, DSPD_STEPS_DIFFER);
+	const struct shf_sys *sys = simdisk_process(disk, 77, 0);
+	const struct shf_foreign_tensor *t;
+	struct shf_foreign *f = NULL;
+	struct sheaf_error err;
+	size_t n, found = 0;
+
+	says(saved(1, 2, DSPD_SOUND), "global_step", "9");
+	says(saved(1, 2, DSPD_SOUND), "adam.step", "7");
+	says(saved(3, 3, DSPD_SOUND), "adam.step", "7");
+	says(saved(1, 2, DSPD_EXPERTS), "experts", "1 groups of parameters are those of experts, "
+	     "whose masters and states are not read");
+	says(saved(1, 2, DSPD_NO_OPTIMIZER), "optimizer", "has no files of its own: the save was "
+	     "made without ZeRO, or they are missing");
+	CHECK_RC(shf_foreign_open(&f, sys, DIR_DS, &err), 0, &err);
+	t = shf_foreign_tensors(f, &n);
+	for (size_t i = 0; i < n; i++)
+		found += strcmp(t[i].name, name) == 0 && t[i].ndim == 0;
+	CHECK_INT(found, 1);
+	shf_foreign_free(f);
+	simdisk_free(disk);
+}
+
+/* ---- files that do not fit ---- */
+
+TEST(files_of_several_saves_are_refused)
+{
+	static const struct { int stage; enum dspd_flaw flaw; const char *why; } flaws[] = {
+		{ 1, DSPD_SWAPPED, "which rank 0 cannot have" },
+		{ 1, DSPD_RENAMED, "was saved as zero_pp_rank_1_mp_rank_00_optim_states.pt" },
+		{ 3, DSPD_RENAMED, "was saved as zero_pp_rank_1_mp_rank_00_optim_states.pt" },
+		{ 1, DSPD_NO_FIRST, "the file of the optimizer of rank 0 is missing" },
+		{ 1, DSPD_NO_SECOND, "the file of the optimizer of rank 1 is missing" },
+		{ 1, DSPD_NO_LAST, "says that 3 ranks have saved, but there are files of 2" },
+		{ 3, DSPD_NO_LAST, "model of 3 ranks, but of the optimizer of 2" },
+		{ 3, DSPD_NO_OPTIMIZER, "model of 3 ranks, but of the optimizer of 0" },
+		{ 1, DSPD_NO_MODEL, "has no file of the model of rank 0" },
+		{ 3, DSPD_NO_MODEL, "the file of the model of rank 0 is missing" },
+		{ 1, DSPD_TWO_SAVES, "has the files of two saves" },
+		{ 1, DSPD_OTHER_STEP, "its optimizer has made 8 steps, not 7" },
+		{ 3, DSPD_OTHER_STEP, "global_steps is 10, not 9" },
+		{ 1, DSPD_OTHER_VERSION, "DeepSpeed 0.1.2 wrote it, not 0.19.8" },
+		{ 3, DSPD_OTHER_VERSION, "DeepSpeed 0.1.2 wrote it, not 0.19.8" },
+		{ 1, DSPD_OTHER_COUNT, "says that 4 ranks have saved, but there are files of 3" },
+		{ 3, DSPD_OTHER_COUNT, "says that 4 ranks have saved, but there are files of 3" },
+		{ 1, DSPD_OTHER_SHAPE, "which rank" },
+		{ 1, DSPD_LIED_SHAPE, "tensor w has another shape than param_shapes says" },
+		{ 3, DSPD_OTHER_SHAPE, "items of weights, but each rank has" },
+		{ 1, DSPD_SHORT, "has a part of another length than rank 0" },
+		{ 3, DSPD_SHORT, "items of weights, but each rank has" },
+		{ 1, DSPD_LONG, "has a part of another length than rank 0" },
+		{ 3, DSPD_LONG, "items of weights, but each rank has" },
+		{ 1, DSPD_SHORT_STATE, "has fewer items of a state of the optimizer" },
+		{ 3, DSPD_SHORT_STATE, "has fewer items of a state of the optimizer" },
+		{ 1, DSPD_LONG_STATE, "has more items of a state of the optimizer" },
+		{ 3, DSPD_LONG_STATE, "has more items of a state of the optimizer" },
+		{ 1, DSPD_NO_STATE, "/moment2_0: its parts have" },
+		{ 3, DSPD_NO_STATE, "/moment2_0: its parts have" },
+		{ 1, DSPD_SQUARE, "has weights that are not a flat tensor" },
+		{ 1, DSPD_OTHER_TYPE, "has weights of another type than rank 0" },
+		{ 3, DSPD_OTHER_TYPE, "has another type than the parts before it" },
+		{ 1, DSPD_NAME_TWICE, "two parameters have the name w" },
+		{ 1, DSPD_NEGATIVE, "is not one of less than 2^59 items" },
+		{ 1, DSPD_HUGE, "is not one of less than 2^59 items" },
+		{ 1, DSPD_FEW_GROUPS, "has fewer groups of parameters" },
+		{ 3, DSPD_FEW_GROUPS, "items of weights, but each rank has" },
+		{ 1, DSPD_BAD_PADDING, "is not a list of numbers of items" },
+		{ 1, DSPD_NO_DICT, "has no optimizer_state_dict" },
+		{ 1, DSPD_NO_LIST, "has no list single_partition_of_fp32_groups" },
+		{ 3, DSPD_NO_LIST, "has no list fp32_flat_groups" },
+	};
+
+	for (size_t i = 0; i < sizeof(flaws) / sizeof(flaws[0]); i++)
+		foreign_refused(saved(flaws[i].stage, 3, flaws[i].flaw), DIR_DS, flaws[i].why);
+}
+
+TEST(a_universal_checkpoint_without_weights_of_a_parameter_is_refused)
+{
+	for (int stage = 1; stage <= 3; stage += 2) {
+		const struct dspd_plan p = { stage, 2, params, N, DSPD_SOUND };
+		struct simdisk *disk = disk_new();
+
+		dspd_universal(disk, DIR_DS, &p, stage == 3, "v");
+		foreign_refused(disk, DIR_DS, "has no zero/v/fp32.pt");
+	}
+}
+
+TEST(a_universal_checkpoint_of_another_model_is_refused)
+{
+	static const struct dspd_param other[] = { { "w", 0, 2, { 11, 8 } } };
+	const struct dspd_plan p = { 3, 1, params, N, DSPD_SOUND };
+	const struct dspd_plan q = { 3, 1, other, 1, DSPD_SOUND };
+	struct simdisk *disk = disk_new();
+	size_t n;
+	uint8_t *bytes;
+
+	dspd_universal(disk, DIR_DS, &p, true, NULL);
+	dspd_universal(disk, "other", &q, true, NULL);
+	bytes = simdisk_get(disk, "other/zero/w/exp_avg.pt", &n);
+	CHECK(bytes != NULL);
+	CHECK_INT(simdisk_put(disk, DIR_DS "/zero/w/exp_avg.pt", bytes, n), 0);
+	free(bytes);
+	foreign_refused(disk, DIR_DS, "neither the shape that the file of the model gives w nor "
+	                "its 77 items");
+}
+
+/* ---- which folder is meant ---- */
+
+TEST(a_wrong_latest_is_told_with_the_folders_that_are_there)
+{
+	static const struct { const char *latest, *why; } lies[] = {
+		{ NULL, "has no file latest, which would name a folder; open the folder of one "
+		  "save: global_step9" },
+		{ "global_step12", "latest names the folder global_step12, which is not there" },
+		{ "../ds/global_step9", "latest is not the name of a folder" },
+		{ "", "latest is not the name of a folder" },
+		{ "..", "latest is not the name of a folder" },
+		{ "global_step9\nx", "latest is not the name of a folder" },
+	};
+
+	for (size_t i = 0; i < sizeof(lies) / sizeof(lies[0]); i++) {
+		const struct dspd_plan p = { 1, 2, params, N, DSPD_SOUND };
+		struct simdisk *disk = disk_new();
+
+		dspd_save(disk, SAVE, &p);
+		if (lies[i].latest)
+			CHECK_INT(simdisk_put(disk, DIR_DS "/latest", lies[i].latest,
+			                      strlen(lies[i].latest)), 0);
+		foreign_refused(disk, DIR_DS, lies[i].why);
+	}
+}
+
+TEST(other_directories_with_such_names_are_not_taken)
+{
+	static const char *const files[] = { "latest", "global_step1/x",
+		"mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_optim_states.pt" };
+	struct sheaf_error err;
+
+	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+		struct simdisk *disk = disk_new();
+		char path[100];
+
+		snprintf(path, sizeof(path), DIR_DS "/%s", files[i]);
+		CHECK_INT(simdisk_put(disk, path, "global_step1", 12), 0);
+		CHECK_INT(shf_foreign_is_here(simdisk_process(disk, 77, 0), DIR_DS, &err), 0);
+		simdisk_free(disk);
+	}
+}
+
+TEST(a_file_that_is_cut_anywhere_is_refused)
+{
+	static const char *const names[] = { SAVE "/mp_rank_00_model_states.pt",
+		SAVE "/zero_pp_rank_1_mp_rank_00_optim_states.pt" };
+
+	for (int k = 0; k < 2; k++) {
+		struct simdisk *disk = saved(1, 2, DSPD_SOUND);
+		size_t n = 0;
+		uint8_t *bytes = simdisk_get(disk, names[k], &n);
+
+		CHECK(bytes != NULL);
+		for (size_t cut = 0; cut < n; cut += 61) {
+			struct simdisk *twin = simdisk_twin(disk);
+
+			CHECK_INT(simdisk_put(twin, names[k], bytes, cut), 0);
+			foreign_refused(twin, DIR_DS, names[k]);
+		}
+		free(bytes);
+		simdisk_free(disk);
+	}
+}

@@ -1,0 +1,470 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "dspdfile.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { KINDS = 3, GROUPS = 8, STORAGES = 64 };
+static const char *const theirs[KINDS] = { "fp32", "exp_avg", "exp_avg_sq" };
+static const uint32_t nan_bits = 0x7fc00000;
+
+static void put(struct torch_bytes *b, const char *s)
+{
+	torch_add(b, s, strlen(s));
+}
+
+static int64_t items_of(const struct dspd_param *p)
+{
+	int64_t n = 1;
+
+	for (int d = 0; d < p->ndim; d++)
+		n *= p->shape[d];
+	return n;
+}
+
+static int groups_of(const struct dspd_plan *p)
+{
+	int n = 0;
+
+	for (int i = 0; i < p->n; i++)
+		n = p->params[i].group >= n ? p->params[i].group + 1 : n;
+	return n;
+}
+
+/* Item k of a kind of a parameter. */
+static uint32_t value_of(const struct dspd_param *p, int kind, int64_t k)
+{
+	char name[100];
+
+	if (kind == 0)
+		return (uint32_t)hand_value("master_weights", p->name, SHEAF_F32, k);
+	snprintf(name, sizeof(name), "%s/moment%d_0", p->name, kind);
+	return (uint32_t)hand_value("optimizer", name, SHEAF_F32, k);
+}
+
+/* ---- the parts of ranks ---- */
+
+static void put_items(struct torch_bytes *b, const struct dspd_param *p, int kind, int64_t from,
+                      int64_t n)
+{
+	for (int64_t k = from; k < from + n; k++) {
+		uint32_t v = k < items_of(p) ? value_of(p, kind, k) : nan_bits;
+
+		torch_add(b, &v, 4);
+	}
+}
+
+/* Where a parameter begins in its group of ZeRO 1; i == p->n: where the group ends. */
+static int64_t place_of(const struct dspd_plan *p, int group, int i)
+{
+	int64_t at = 0, end = 0;
+
+	for (int k = 0; k <= i && k < p->n; k++) {
+		if (p->params[k].group != group)
+			continue;
+		if (k == i)
+			return at;
+		end = at + items_of(&p->params[k]);
+		at = p->flaw == DSPD_ALIGNED ? (end + 3) / 4 * 4 : end;
+	}
+	return end;
+}
+
+/* Items of the part of a rank of ZeRO 1, with padding. */
+static int64_t part_of(const struct dspd_plan *p, int group)
+{
+	int64_t each = 2 * p->ranks, all = place_of(p, group, p->n);
+
+	return (all + each - 1) / each * 2;
+}
+
+/* A whole group of ZeRO 1, with its padding. */
+static struct torch_bytes group_bytes(const struct dspd_plan *p, int group, int kind)
+{
+	struct torch_bytes b = { 0 };
+
+	for (int i = 0; i < p->n; i++) {
+		if (p->params[i].group != group)
+			continue;
+		while ((int64_t)b.n < 4 * place_of(p, group, i))
+			torch_add(&b, &nan_bits, 4);
+		put_items(&b, &p->params[i], kind, 0, items_of(&p->params[i]));
+	}
+	while ((int64_t)b.n < 4 * p->ranks * part_of(p, group))
+		torch_add(&b, &nan_bits, 4);
+	return b;
+}
+
+/* What a rank has of a group. ZeRO 1 leaves padding away from weights; old versions do so from all
+ * states. */
+static struct torch_bytes rank_bytes(const struct dspd_plan *p, int group, int kind, int rank)
+{
+	struct torch_bytes b = { 0 };
+
+	if (p->stage == 3) {
+		for (int i = 0; i < p->n; i++) {
+			int64_t part = (items_of(&p->params[i]) + p->ranks - 1) / p->ranks;
+
+			if (p->params[i].group == group)
+				put_items(&b, &p->params[i], kind, rank * part, part);
+		}
+	} else {
+		struct torch_bytes all = group_bytes(p, group, kind);
+		int64_t part = part_of(p, group), end = place_of(p, group, p->n), n = part;
+
+		if ((kind == 0 || p->flaw == DSPD_OLD) && (rank + 1) * part > end)
+			n = end > rank * part ? end - rank * part : 0;
+		torch_add(&b, all.p + 4 * rank * part, 4 * (size_t)n);
+		free(all.p);
+	}
+	if ((p->flaw == DSPD_SHORT && kind == 0 && rank == p->ranks - 1) ||
+	    (p->flaw == DSPD_SHORT_STATE && kind == 2 && rank == p->ranks - 1))
+		b.n -= b.n >= 8 ? 8 : b.n;
+	if ((p->flaw == DSPD_LONG && kind == 0 && rank == 1) ||
+	    (p->flaw == DSPD_LONG_STATE && kind == 1 && rank == 0))
+		for (int i = 0; i < 4; i++)
+			torch_add(&b, &nan_bits, 4);
+	return b;
+}
+
+/* ---- the file of the optimizer ---- */
+
+struct storages { struct torch_bytes a[STORAGES]; struct torch_tensor t[STORAGES]; int n; };
+
+/* Appends a flat tensor, and keeps its storage. */
+static void put_flat(struct torch_bytes *b, struct storages *s, struct torch_bytes data,
+                     const struct torch_tensor *like)
+{
+	s->a[s->n] = data;
+	s->t[s->n] = *like;
+	torch_put(b, s->t, s->n + 1, s->n);
+	s->n++;
+}
+
+static void put_part(const struct dspd_plan *p, struct torch_bytes *b, struct storages *s, int g,
+                     int kind, int rank)
+{
+	struct torch_bytes data = rank_bytes(p, g, kind, rank);
+	struct torch_tensor t = { .name = "flat", .dtype = SHEAF_F32, .ndim = 1,
+		.shape = { (int64_t)data.n / 4 } };
+
+	if (p->flaw == DSPD_SQUARE && kind == 0) {
+		t.ndim = 2;
+		t.shape[1] = 1;
+	}
+	if (p->flaw == DSPD_OTHER_TYPE && kind == 0 && rank == 1)
+		t.dtype = SHEAF_I32;
+	put_flat(b, s, data, &t);
+}
+
+static void put_states(const struct dspd_plan *p, struct torch_bytes *b, struct storages *s,
+                       int rank)
+{
+	bool list = p->flaw == DSPD_OLD && p->stage < 3;
+
+	torch_text(b, p->stage == 3 ? "optimizer_state_dict" : "base_optimizer_state");
+	put(b, list ? "](" : "}(");
+	if (!list) {
+		torch_text(b, "state");
+		put(b, "}(");
+	}
+	for (int g = 0; g < groups_of(p); g++) {
+		float step = (float)(7 + (p->flaw == DSPD_OTHER_STEP && rank == 1) +
+		                     (p->flaw == DSPD_STEPS_DIFFER) * g);
+		struct torch_tensor t = { .name = "step", .dtype = SHEAF_F32 };
+		struct torch_bytes data = { 0 };
+
+		if (!list)
+			torch_int(b, g);
+		put(b, "}(");
+		torch_add(&data, &step, 4);
+		torch_text(b, "step");
+		put_flat(b, s, data, &t);
+		for (int kind = 1; kind < KINDS; kind++) {
+			if (p->flaw == DSPD_NO_STATE && rank == 1 && kind == 2)
+				continue;
+			torch_text(b, theirs[kind]);
+			put_part(p, b, s, g, kind, rank);
+		}
+		put(b, "u");
+	}
+	put(b, list ? "e" : "uu");
+}
+
+/* Where parameters are in the part of a rank of ZeRO 1. */
+static void put_mappings(const struct dspd_plan *p, struct torch_bytes *b, int rank)
+{
+	torch_text(b, "param_slice_mappings");
+	put(b, "](");
+	for (int g = 0; g < groups_of(p); g++) {
+		int64_t from = rank * part_of(p, g), to = from + part_of(p, g);
+
+		put(b, "}(");
+		for (int i = 0; i < p->n; i++) {
+			int64_t at = place_of(p, g, i), end = at + items_of(&p->params[i]);
+			int64_t lo = at > from ? at : from, hi = end < to ? end : to;
+
+			if (p->params[i].group != g || lo >= hi)
+				continue;
+			torch_text(b, p->params[i].name);
+			put(b, "cdeepspeed.utils.tensor_fragment\nfragment_address\n)\x81}(");
+			torch_text(b, "numel");
+			torch_int(b, hi - lo);
+			torch_text(b, "start");
+			torch_int(b, lo - from);
+			put(b, "ub");
+		}
+		put(b, "u");
+	}
+	put(b, "e");
+}
+
+static void put_paddings(const struct dspd_plan *p, struct torch_bytes *b)
+{
+	torch_text(b, "param_alignment_paddings");
+	put(b, "](");
+	for (int g = 0; g < groups_of(p); g++) {
+		put(b, "](");
+		for (int i = 0; i < p->n; i++)
+			if (p->params[i].group == g)
+				torch_int(b, p->flaw == DSPD_BAD_PADDING ? -1
+				          : p->flaw == DSPD_ALIGNED
+				          ? (4 - items_of(&p->params[i]) % 4) % 4 : 0);
+		put(b, "e");
+	}
+	put(b, "e");
+}
+
+static void put_counts(const struct dspd_plan *p, struct torch_bytes *b)
+{
+	int count = p->ranks + (p->flaw == DSPD_OTHER_COUNT);
+
+	torch_text(b, "partition_count");
+	if (p->stage == 3) {
+		torch_int(b, count);
+		return;
+	}
+	put(b, "](");
+	for (int g = 0; g < groups_of(p); g++)
+		torch_int(b, p->flaw == DSPD_EXPERTS && g == groups_of(p) - 1 ? 1 : count);
+	put(b, "e");
+}
+
+static void put_version(const struct dspd_plan *p, struct torch_bytes *b, int rank)
+{
+	if (p->flaw == DSPD_OLD)
+		return;
+	torch_text(b, "ds_version");
+	torch_text(b, p->flaw == DSPD_OTHER_VERSION && rank == 1 ? "0.1.2" : "0.19.8");
+}
+
+static void put_archive(struct simdisk *disk, const char *dir, const char *name,
+                        const char *folder, struct torch_bytes *pickle, struct storages *s)
+{
+	struct torch_bytes file = torch_archive_with(folder, pickle, s->a, s->n);
+	char path[300];
+
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
+	if (simdisk_put(disk, path, file.p, file.n) < 0)
+		abort();
+	for (int i = 0; i < s->n; i++)
+		free(s->a[i].p);
+	free(file.p);
+	free(pickle->p);
+}
+
+/* Puts the file of the optimizer that is called after rank `as`, with what `rank` has. */
+static void optimizer_file(struct simdisk *disk, const char *dir, const struct dspd_plan *p,
+                           int rank, int as)
+{
+	struct storages s = { .n = 0 };
+	struct torch_bytes b = { 0 };
+	char name[100], folder[100] = "archive";
+
+	torch_add(&b, "\x80\x02}(", 4);
+	torch_text(&b, p->flaw == DSPD_NO_DICT ? "optimizer_state" : "optimizer_state_dict");
+	put(&b, "}(");
+	put_states(p, &b, &s, rank);
+	torch_text(&b, p->flaw == DSPD_NO_LIST ? "lists" : p->stage == 3 ? "fp32_flat_groups"
+	           : "single_partition_of_fp32_groups");
+	put(&b, "](");
+	for (int g = 0; g < groups_of(p) - (p->flaw == DSPD_FEW_GROUPS); g++)
+		put_part(p, &b, &s, g, 0, rank);
+	put(&b, "e");
+	put_counts(p, &b);
+	if (p->stage < 3 && p->flaw != DSPD_OLD) {
+		put_paddings(p, &b);
+		put_mappings(p, &b, rank);
+	}
+	put(&b, "u");
+	put_version(p, &b, rank);
+	put(&b, "u.");
+	snprintf(name, sizeof(name), "zero_pp_rank_%d_mp_rank_00%soptim_states.pt", as,
+	         p->flaw == DSPD_OLD ? "" : "_");
+	if (p->flaw == DSPD_RENAMED)
+		snprintf(folder, sizeof(folder), "zero_pp_rank_%d_mp_rank_00_optim_states", rank);
+	put_archive(disk, dir, name, folder, &b, &s);
+}
+
+/* ---- the file of the model ---- */
+
+static void put_shapes(const struct dspd_plan *p, struct torch_bytes *b, int group)
+{
+	bool lie = p->flaw == DSPD_OTHER_SHAPE || p->flaw == DSPD_LIED_SHAPE;
+
+	put(b, "}(");
+	for (int i = 0; i < p->n; i++) {
+		const struct dspd_param *x = &p->params[i];
+
+		if (x->group != group)
+			continue;
+		torch_text(b, p->flaw == DSPD_NAME_TWICE ? "w" : x->name);
+		put(b, "ctorch\nSize\n(");
+		for (int d = 0; d < x->ndim; d++)
+			torch_int(b, p->flaw == DSPD_NEGATIVE ? -x->shape[d]
+			          : p->flaw == DSPD_HUGE ? INT64_MAX / 3
+			          : x->shape[d] + (d == 0 && lie ? 20 : 0));
+		put(b, "t\x85R");
+	}
+	put(b, "u");
+}
+
+static void put_module(const struct dspd_plan *p, struct torch_bytes *b, struct storages *s)
+{
+	const struct torch_tensor buffer = { .name = "seen", .dtype = SHEAF_F32, .ndim = 1,
+		.shape = { 3 } };
+
+	put(b, "}(");
+	for (int i = 0; i < p->n; i++) {
+		const struct dspd_param *x = &p->params[i];
+		struct torch_tensor t = { .name = x->name, .dtype = SHEAF_BF16, .ndim = x->ndim,
+			.shape = { x->shape[0], x->shape[1], x->shape[2] } };
+
+		if (p->flaw == DSPD_OTHER_SHAPE)
+			t.shape[0] += 20;
+		if (p->stage == 3) {
+			t.ndim = 1;
+			t.shape[0] = 0;
+		}
+		torch_text(b, x->name);
+		put_flat(b, s, torch_storage(&t), &t);
+	}
+	torch_text(b, "seen");
+	put_flat(b, s, torch_storage(&buffer), &buffer);
+	put(b, "u");
+}
+
+/* Parts of frozen parameters, which are as long on each rank. */
+static void put_frozen(const struct dspd_plan *p, struct torch_bytes *b, struct storages *s,
+                       int rank)
+{
+	torch_text(b, "frozen_param_fragments");
+	put(b, "}(");
+	for (int i = 0; i < p->n; i++) {
+		const struct dspd_param *x = &p->params[i];
+		int64_t n = items_of(x), part = (n + p->ranks - 1) / p->ranks;
+		struct torch_tensor t = { .name = x->name, .dtype = SHEAF_BF16, .ndim = 1,
+			.shape = { part } };
+		struct torch_bytes data = { 0 };
+
+		if (x->group >= 0)
+			continue;
+		for (int64_t k = rank * part; k < (rank + 1) * part; k++) {
+			uint64_t v = k < n ? hand_value("model", x->name, SHEAF_BF16, k) : 0x7fc0;
+
+			torch_add(&data, &v, 2);
+		}
+		torch_text(b, x->name);
+		put_flat(b, s, data, &t);
+	}
+	put(b, "u");
+}
+
+static void model_file(struct simdisk *disk, const char *dir, const struct dspd_plan *p, int rank)
+{
+	struct storages s = { .n = 0 };
+	struct torch_bytes b = { 0 };
+	char name[100];
+
+	torch_add(&b, "\x80\x02}(", 4);
+	torch_text(&b, "module");
+	put_module(p, &b, &s);
+	torch_text(&b, "param_shapes");
+	put(&b, "](");
+	for (int g = 0; g < groups_of(p); g++)
+		put_shapes(p, &b, g);
+	put(&b, "e");
+	torch_text(&b, "frozen_param_shapes");
+	put_shapes(p, &b, -1);
+	if (p->stage == 3)
+		put_frozen(p, &b, &s, rank);
+	torch_text(&b, "shared_params");
+	put(&b, "}(");
+	if (p->stage == 3) {
+		torch_text(&b, "tied");
+		torch_text(&b, p->params[0].name);
+	}
+	put(&b, "u");
+	torch_text(&b, "global_steps");
+	torch_int(&b, 9 + (p->flaw == DSPD_OTHER_STEP && rank == 1));
+	put_version(p, &b, rank);
+	put(&b, "u.");
+	snprintf(name, sizeof(name), p->stage == 3 ? "zero_pp_rank_%d_mp_rank_00_model_states.pt"
+	         : "mp_rank_00_model_states.pt", rank);
+	put_archive(disk, dir, name, "archive", &b, &s);
+}
+
+void dspd_save(struct simdisk *disk, const char *dir, const struct dspd_plan *p)
+{
+	bool swapped = p->flaw == DSPD_SWAPPED || p->flaw == DSPD_RENAMED;
+
+	for (int r = 0; r < (p->stage == 3 ? p->ranks : 1); r++)
+		if (p->flaw != DSPD_NO_MODEL || r)
+			model_file(disk, dir, p, r);
+	for (int r = 0; r < p->ranks && p->flaw != DSPD_NO_OPTIMIZER; r++) {
+		if ((p->flaw == DSPD_NO_FIRST && r == 0) || (p->flaw == DSPD_NO_SECOND && r == 1) ||
+		    (p->flaw == DSPD_NO_LAST && r == p->ranks - 1))
+			continue;
+		optimizer_file(disk, dir, p, swapped && r < 2 ? 1 - r : r, r);
+	}
+	if (p->flaw == DSPD_TWO_SAVES) {
+		struct storages s = { .n = 0 };
+		struct torch_bytes b = { 0 };
+
+		put(&b, "N.");
+		put_archive(disk, dir, "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt", "archive",
+		            &b, &s);
+	}
+}
+
+void dspd_universal(struct simdisk *disk, const char *dir, const struct dspd_plan *p, bool flat,
+                    const char *without)
+{
+	for (int r = 0; r < (p->stage == 3 ? p->ranks : 1); r++)
+		model_file(disk, dir, p, r);
+	for (int i = 0; i < p->n; i++)
+		for (int kind = 0; kind < KINDS && p->params[i].group >= 0; kind++) {
+			const struct dspd_param *x = &p->params[i];
+			struct torch_tensor t = { .name = "t", .dtype = SHEAF_F32,
+				.ndim = flat ? 1 : x->ndim, .shape = { x->shape[0], x->shape[1],
+				x->shape[2] } };
+			struct storages s = { .n = 0 };
+			struct torch_bytes b = { 0 }, data = { 0 };
+			char name[200];
+
+			if (kind == 0 && without && strcmp(without, x->name) == 0)
+				continue;
+			if (flat)
+				t.shape[0] = items_of(x);
+			put_items(&data, x, kind, 0, items_of(x));
+			torch_add(&b, "\x80\x02", 2);
+			if (!flat) {
+				put(&b, "}(");
+				torch_text(&b, "param");
+			}
+			put_flat(&b, &s, data, &t);
+			put(&b, flat ? "." : "u.");
+			snprintf(name, sizeof(name), "zero/%s/%s.pt", x->name, theirs[kind]);
+			put_archive(disk, dir, name, "archive", &b, &s);
+		}
+}

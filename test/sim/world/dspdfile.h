@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Makes saves as DeepSpeed writes them, with values of hands.h, and saves that it never wrote.
+ * Shares no code with lib/foreign.
+ *
+ * Weights of the model have the values of family "model" (BF16), fp32 weights those of family
+ * "master_weights" under the same name, and moments those of family "optimizer". Padding is NaN. */
+#ifndef DSPDFILE_H
+#define DSPDFILE_H
+#include "torchfile.h"
+
+struct dspd_param {
+	const char *name;
+	int group, ndim;                /* group -1: it is frozen */
+	int64_t shape[3];
+};
+enum dspd_flaw {
+	DSPD_SOUND,
+	DSPD_ALIGNED,                   /* ZeRO 1: parameters begin at multiples of 4 items */
+	DSPD_OLD,                       /* names, states and padding as old versions have them */
+	DSPD_STEPS_DIFFER,              /* groups have made different steps */
+	DSPD_EXPERTS,                   /* the last group is on fewer ranks */
+	/* from here on: what is wrong */
+	DSPD_SWAPPED,                   /* the parts of ranks 0 and 1 are exchanged */
+	DSPD_RENAMED,                   /* the files of ranks 0 and 1 are exchanged */
+	DSPD_NO_FIRST, DSPD_NO_SECOND, DSPD_NO_LAST,    /* the file of a rank is missing */
+	DSPD_NO_MODEL, DSPD_TWO_SAVES, DSPD_OTHER_STEP, DSPD_OTHER_VERSION, DSPD_OTHER_COUNT,
+	DSPD_OTHER_SHAPE, DSPD_LIED_SHAPE, DSPD_SHORT, DSPD_LONG, DSPD_SHORT_STATE, DSPD_LONG_STATE,
+	DSPD_NO_STATE, DSPD_SQUARE, DSPD_OTHER_TYPE, DSPD_NAME_TWICE, DSPD_NEGATIVE, DSPD_HUGE,
+	DSPD_FEW_GROUPS, DSPD_BAD_PADDING, DSPD_NO_DICT, DSPD_NO_LIST, DSPD_NO_OPTIMIZER
+};
+struct dspd_plan {
+	int stage, ranks;               /* stage: 1 or 3 */
+	const struct dspd_param *params;        /* of a group one after another */
+	int n;
+	enum dspd_flaw flaw;
+};
+/* Puts the files into a directory. */
+void dspd_save(struct simdisk *disk, const char *dir, const struct dspd_plan *p);
+/* Puts a universal checkpoint of it; flat: tensors as those of ZeRO 3. `without`: a parameter whose
+ * weights are left out, or NULL. */
+void dspd_universal(struct simdisk *disk, const char *dir, const struct dspd_plan *p, bool flat,
+                    const char *without);
+#endif
