@@ -3,7 +3,7 @@
 """Writes small checkpoints with the real DeepSpeed, on two ranks of this machine (gloo), and what
 its own converters give back for each.
 
-usage: make_deepspeed.py FOLDER
+usage: make_deepspeed.py FOLDER [NAME ...], the names of those to be made; all
 
 deepspeed-expected.jsonl has one line a checkpoint, as make_torch.py writes them. The fp32 weights
 are those of get_fp32_state_dict_from_zero_checkpoint, the moments those of ds_to_universal, and
@@ -149,9 +149,11 @@ def steps_of(folder):
             for p in sorted(glob.glob(os.path.join(folder, "zero", "*", "step.pt")))}
 
 
-def main(folder):
+def main(folder, *names):
     lines = []
     for name, (stage, _, _) in KINDS.items():
+        if names and name not in names:
+            continue
         at = os.path.join(folder, name)
         shutil.rmtree(at, ignore_errors=True)
         ranks(name, at)
@@ -185,4 +187,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "--rank":
         work(*sys.argv[2:4])
     else:
-        main(*sys.argv[1:2])
+        main(*sys.argv[1:])

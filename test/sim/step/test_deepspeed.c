@@ -20,7 +20,7 @@ enum { N = sizeof(params) / sizeof(params[0]) };
 
 static struct simdisk *saved(int stage, int ranks, enum dspd_flaw flaw)
 {
-	const struct dspd_plan p = { stage, ranks, params, N, flaw };
+	const struct dspd_plan p = { stage, ranks, params, N, flaw, 0 };
 	struct simdisk *disk = disk_new();
 
 	dspd_save(disk, SAVE, &p);
@@ -105,7 +105,7 @@ TEST(a_universal_checkpoint_loads_in_any_layout)
 {
 	for (int flat = 0; flat < 2; flat++)
 		for (int stage = 1; stage <= 3; stage += 2) {
-			const struct dspd_plan p = { stage, 3, params, N, DSPD_SOUND };
+			const struct dspd_plan p = { stage, 3, params, N, DSPD_SOUND, 0 };
 			struct simdisk *disk = disk_new();
 
 			dspd_universal(disk, SAVE, &p, flat, NULL);
@@ -151,6 +151,38 @@ TEST(steps_are_notes_or_tensors)
 	for (size_t i = 0; i < n; i++)
 		found += strcmp(t[i].name, name) == 0 && t[i].ndim == 0;
 	CHECK_INT(found, 1);
+	shf_foreign_free(f);
+	simdisk_free(disk);
+}
+
+/* Returns how many tensors have this end of their names. */
+static int names_ending(const struct shf_foreign *f, const char *end)
+{
+	size_t n, k = strlen(end);
+	const struct shf_foreign_tensor *t = shf_foreign_tensors(f, &n);
+	int found = 0;
+
+	for (size_t i = 0; i < n; i++)
+		found += strlen(t[i].name) > k &&
+		         strcmp(t[i].name + strlen(t[i].name) - k, end) == 0;
+	return found;
+}
+
+TEST(what_ranks_of_model_parallelism_have_is_listed_for_each)
+{
+	struct simdisk *disk = disk_new();
+	struct shf_foreign *f = NULL;
+	struct sheaf_error err;
+
+	for (int mp = 0; mp < 2; mp++) {
+		const struct dspd_plan p = { 1, 2, params, N, DSPD_SOUND, mp };
+
+		dspd_save(disk, DIR_DS, &p);
+	}
+	CHECK_RC(shf_foreign_open(&f, simdisk_process(disk, 77, 0), DIR_DS, &err), 0, &err);
+	CHECK_INT(names_ending(f, "@mp00"), N + 1 + N - 1);     /* of the model, masters */
+	CHECK_INT(names_ending(f, "@mp01"), N + 1 + N - 1);
+	CHECK_INT(names_ending(f, "@mp01/moment2_0"), N - 1);
 	shf_foreign_free(f);
 	simdisk_free(disk);
 }
@@ -211,7 +243,7 @@ TEST(files_of_several_saves_are_refused)
 TEST(a_universal_checkpoint_without_weights_of_a_parameter_is_refused)
 {
 	for (int stage = 1; stage <= 3; stage += 2) {
-		const struct dspd_plan p = { stage, 2, params, N, DSPD_SOUND };
+		const struct dspd_plan p = { stage, 2, params, N, DSPD_SOUND, 0 };
 		struct simdisk *disk = disk_new();
 
 		dspd_universal(disk, DIR_DS, &p, stage == 3, "v");
@@ -222,8 +254,8 @@ TEST(a_universal_checkpoint_without_weights_of_a_parameter_is_refused)
 TEST(a_universal_checkpoint_of_another_model_is_refused)
 {
 	static const struct dspd_param other[] = { { "w", 0, 2, { 11, 8 } } };
-	const struct dspd_plan p = { 3, 1, params, N, DSPD_SOUND };
-	const struct dspd_plan q = { 3, 1, other, 1, DSPD_SOUND };
+	const struct dspd_plan p = { 3, 1, params, N, DSPD_SOUND, 0 };
+	const struct dspd_plan q = { 3, 1, other, 1, DSPD_SOUND, 0 };
 	struct simdisk *disk = disk_new();
 	size_t n;
 	uint8_t *bytes;
@@ -253,7 +285,7 @@ TEST(a_wrong_latest_is_told_with_the_folders_that_are_there)
 	};
 
 	for (size_t i = 0; i < sizeof(lies) / sizeof(lies[0]); i++) {
-		const struct dspd_plan p = { 1, 2, params, N, DSPD_SOUND };
+		const struct dspd_plan p = { 1, 2, params, N, DSPD_SOUND, 0 };
 		struct simdisk *disk = disk_new();
 
 		dspd_save(disk, SAVE, &p);
@@ -301,4 +333,72 @@ TEST(a_file_that_is_cut_anywhere_is_refused)
 		free(bytes);
 		simdisk_free(disk);
 	}
+}
+
+/* ---- pickles that stand for much more than they have bytes ---- */
+
+static void put(struct torch_bytes *b, const char *s)
+{
+	torch_add(b, s, strlen(s));
+}
+
+/* Puts a pickle as the file of the model, beside sound files of the optimizer. */
+static struct simdisk *with_model(struct torch_bytes *pickle)
+{
+	struct simdisk *disk = saved(1, 2, DSPD_SOUND);
+	struct torch_bytes data = { calloc(16, 1), 16, 16 };
+	struct torch_bytes file = torch_archive_with("archive", pickle, &data, 1);
+
+	CHECK_INT(simdisk_put(disk, SAVE "/mp_rank_00_model_states.pt", file.p, file.n), 0);
+	free(file.p);
+	free(data.p);
+	free(pickle->p);
+	return disk;
+}
+
+TEST(one_long_name_of_many_weights_is_not_copied_for_each)
+{
+	static char name[70000];
+	const struct torch_tensor t = { .name = "t", .dtype = SHEAF_F32, .ndim = 1,
+		.shape = { 4 } };
+	struct torch_bytes b = { 0 };
+
+	memset(name, 'n', sizeof(name) - 1);
+	torch_add(&b, "\x80\x02}", 3);
+	torch_text(&b, "module");
+	put(&b, "}");
+	torch_text(&b, name);
+	put(&b, "q\1");
+	torch_put(&b, &t, 1, 0);
+	put(&b, "q\2s");
+	for (int i = 0; i < 3000; i++)
+		put(&b, "h\1h\2s");
+	put(&b, "s.");
+	foreign_refused(with_model(&b), DIR_DS, "its names are longer than can be listed");
+}
+
+TEST(many_groups_of_one_tensor_are_refused)
+{
+	const struct torch_tensor t = { .name = "t", .dtype = SHEAF_F32, .ndim = 1,
+		.shape = { 4 } };
+	struct torch_bytes b = { 0 }, data = { calloc(16, 1), 16, 16 }, file;
+	struct simdisk *disk = saved(1, 2, DSPD_SOUND);
+
+	torch_add(&b, "\x80\x02}", 3);
+	torch_text(&b, "optimizer_state_dict");
+	put(&b, "}");
+	torch_text(&b, "single_partition_of_fp32_groups");
+	put(&b, "](");
+	torch_put(&b, &t, 1, 0);
+	put(&b, "q\1");
+	for (int i = 0; i < 70000; i++)
+		put(&b, "h\1");
+	put(&b, "ess.");
+	file = torch_archive_with("archive", &b, &data, 1);
+	CHECK_INT(simdisk_put(disk, SAVE "/zero_pp_rank_0_mp_rank_00_optim_states.pt", file.p,
+	                      file.n), 0);
+	free(file.p);
+	free(data.p);
+	free(b.p);
+	foreign_refused(disk, DIR_DS, "has more than 65536 groups of parameters");
 }

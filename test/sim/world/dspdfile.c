@@ -299,7 +299,7 @@ static void optimizer_file(struct simdisk *disk, const char *dir, const struct d
 	put(&b, "u");
 	put_version(p, &b, rank);
 	put(&b, "u.");
-	snprintf(name, sizeof(name), "zero_pp_rank_%d_mp_rank_00%soptim_states.pt", as,
+	snprintf(name, sizeof(name), "zero_pp_rank_%d_mp_rank_%02d%soptim_states.pt", as, p->mp,
 	         p->flaw == DSPD_OLD ? "" : "_");
 	if (p->flaw == DSPD_RENAMED)
 		snprintf(folder, sizeof(folder), "zero_pp_rank_%d_mp_rank_00_optim_states", rank);
@@ -409,9 +409,8 @@ static void model_file(struct simdisk *disk, const char *dir, const struct dspd_
 	torch_int(&b, 9 + (p->flaw == DSPD_OTHER_STEP && rank == 1));
 	put_version(p, &b, rank);
 	put(&b, "u.");
-	snprintf(name, sizeof(name), p->stage == 3 ? "zero_pp_rank_%d_mp_rank_00_model_states.pt"
-	         : "mp_rank_00_model_states.pt", rank);
-	put_archive(disk, dir, name, "archive", &b, &s);
+	snprintf(name, sizeof(name), "zero_pp_rank_%d_mp_rank_%02d_model_states.pt", rank, p->mp);
+	put_archive(disk, dir, p->stage == 3 ? name : strstr(name, "mp_rank"), "archive", &b, &s);
 }
 
 void dspd_save(struct simdisk *disk, const char *dir, const struct dspd_plan *p)

@@ -33,6 +33,7 @@ struct dspd_plan {
 	const struct dspd_param *params;        /* of a group one after another */
 	int n;
 	enum dspd_flaw flaw;
+	int mp;                         /* rank of model parallelism */
 };
 /* Puts the files into a directory. */
 void dspd_save(struct simdisk *disk, const char *dir, const struct dspd_plan *p);
