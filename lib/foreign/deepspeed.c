@@ -65,7 +65,7 @@ static int list_files(struct shf_dspd *d)
 		    (of[i].x.dp == of[i - 1].x.dp || of[i - 1].x.dp < 0))
 			return shf_fail(d->err, SHEAF_EFORMAT, "%s: has the files of two saves: %s "
 			                "and %s", d->f->path, of[i - 1].name, of[i].name);
-	d->mp_n = n ? of[n - 1].x.mp + 1 : 0;
+	d->mp_n = d->tp_n = n ? of[n - 1].x.mp + 1 : 0;
 	return 0;
 }
 
@@ -84,6 +84,41 @@ static int open_rank(struct shf_dspd *d)
 	return rc == 0 ? shf_dspd_join(d) : rc;
 }
 
+static int twins_order(const void *a, const void *b)
+{
+	const struct shf_foreign_tensor *x = *(struct shf_foreign_tensor *const *)a;
+	const struct shf_foreign_tensor *y = *(struct shf_foreign_tensor *const *)b;
+	int c = strcmp(x->family ? x->family : "", y->family ? y->family : "");
+
+	c = c ? c : strcmp(x->name, y->name);
+	return c ? c : (x > y) - (x < y);
+}
+
+/* Stages of a pipeline that have tied weights both have a copy. That of the first one is kept. */
+static int drop_tied(struct shf_dspd *d)
+{
+	struct shf_foreign_tensor *t = (struct shf_foreign_tensor *)(void *)d->f->tensors.data;
+	size_t n = d->f->tensors.len / sizeof(*t), left = 0;
+	struct shf_foreign_tensor **of = shf_alloc(n + 1, sizeof(struct shf_foreign_tensor *));
+
+	if (!of)
+		return shf_dspd_no_memory(d);
+	for (size_t i = 0; i < n; i++)
+		of[i] = &t[i];
+	shf_records_sort(of, n, sizeof(*of), twins_order);
+	for (size_t i = n; i-- > 1;)
+		if (strcmp(of[i]->name, of[i - 1]->name) == 0 &&
+		    strcmp(of[i]->family ? of[i]->family : "",
+		           of[i - 1]->family ? of[i - 1]->family : "") == 0)
+			of[i]->name = NULL;
+	for (size_t i = 0; i < n; i++)
+		if (t[i].name)
+			t[left++] = t[i];
+	d->f->tensors.len = left * sizeof(*t);
+	shf_free(of);
+	return 0;
+}
+
 static int open_deepspeed(struct shf_foreign *f, struct sheaf_error *err)
 {
 	struct shf_dspd d = { .f = f, .err = err, .steps = -1, .names_left = UINT64_C(64) << 20 };
@@ -94,13 +129,18 @@ static int open_deepspeed(struct shf_foreign *f, struct sheaf_error *err)
 		              f->path);
 	if (rc == 1)
 		rc = list_files(&d);
+	if (rc == 0)
+		rc = shf_dspd_layers(&d);
 	for (; rc == 0 && d.mp < d.mp_n; d.mp++)
 		rc = open_rank(&d);
+	if (rc == 0 && d.layers && d.mp_n > 1)
+		rc = drop_tied(&d);
 	if (rc == 0)
 		rc = shf_foreign_check_names(f, err);
 	if (rc == 0 && d.steps >= 0)
 		rc = shf_foreign_note(f, err, "global_step", 11, "%" PRId64, d.steps);
 	shf_buf_release(&d.entries);
+	shf_buf_release(&d.weights);
 	shf_buf_release(&d.params);
 	shf_buf_release(&d.by_name);
 	shf_buf_release(&d.ties);

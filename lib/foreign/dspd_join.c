@@ -54,23 +54,31 @@ static int part_bad(const struct shf_dspd *d, const struct shf_dspd_part *p, con
 
 /* ---- where the parts begin ---- */
 
-/* Whether a group of ZeRO 1 or 2 has as many items as its parameters and the padding at the end. A
- * group of experts is on other ranks. */
-static bool is_aligned(const struct shf_dspd *d, uint64_t items, const struct shf_dspd_group *g)
+/* Returns the group of a run of ZeRO 1 or 2. */
+static const struct shf_dspd_group *group_of(const struct shf_dspd *d, uint32_t run)
 {
-	uint64_t each = 2 * (uint64_t)d->world;
+	const struct shf_dspd_group *g = (const void *)d->groups.data;
 
-	return g->count != d->world ||
-	       (items >= g->items && items / each + (items % each != 0) ==
-	                             g->items / each + (g->items % each != 0));
+	return g + run % (d->groups.len / sizeof(*g));
+}
+
+/* Whether a group of ZeRO 1 or 2 has as many items as its parameters and the padding at the
+ * end. */
+static bool is_aligned(uint64_t items, const struct shf_dspd_group *g)
+{
+	uint64_t each = 2 * (uint64_t)g->count;
+
+	return items >= g->items && items / each + (items % each != 0) ==
+	                            g->items / each + (g->items % each != 0);
 }
 
 /* Sets the starts of a run of weights. Items in a part before the last one with values are all
  * values: padding is at the end of the run only. */
 static int settle_weights(struct shf_dspd *d, struct shf_dspd_part *p, size_t n)
 {
-	const struct shf_dspd_group *g = (const void *)d->groups.data;
-	uint64_t start = 0, want = d->stage < 3 && p->kind == SHF_DSPD_FP32 ? g[p->run].items : 0;
+	const struct shf_dspd_group *g = d->stage < 3 && p->kind == SHF_DSPD_FP32
+		? group_of(d, p->run) : NULL;
+	uint64_t start = 0, want = g ? g->items : 0;
 
 	for (size_t i = 0; i < n; i++) {
 		p[i].start = start;
@@ -82,10 +90,9 @@ static int settle_weights(struct shf_dspd *d, struct shf_dspd_part *p, size_t n)
 			return part_bad(d, &p[i], "has a part of another length than rank 0; they "
 			                "are of several saves");
 	}
-	if (p->kind != SHF_DSPD_FP32 || (d->stage == 3 ? start == d->rank_items
-	                                 : is_aligned(d, start, &g[p->run])))
+	if (p->kind != SHF_DSPD_FP32 || (g ? is_aligned(start, g) : start == d->rank_items))
 		return 0;
-	if (d->stage < 3)
+	if (g)
 		return shf_fail(d->err, SHEAF_EFORMAT, "%s: has a group of weights of %" PRIu64
 		                " items on all ranks, whose parameters have %" PRIu64 " by their "
 		                "shapes; they are of several saves",
@@ -99,7 +106,7 @@ static int settle_weights(struct shf_dspd *d, struct shf_dspd_part *p, size_t n)
 /* Sets the starts of a run of another kind: to those of the weights. */
 static int settle_states(struct shf_dspd *d, struct shf_dspd_part *p, size_t n)
 {
-	const struct shf_dspd_group *g = (const void *)d->groups.data;
+	const struct shf_dspd_group *g = d->stage < 3 ? group_of(d, p->run) : NULL;
 	size_t weights_n, k = 0;
 	uint64_t most;
 	const struct shf_dspd_part *w = parts_from(d, SHF_DSPD_FP32, p->run, &weights_n);
@@ -111,8 +118,7 @@ static int settle_states(struct shf_dspd *d, struct shf_dspd_part *p, size_t n)
 			return part_bad(d, &p[i], "has fewer items of a state of the optimizer "
 			                "than of the weights");
 		/* Those beyond are padding, at the end of the run only. */
-		most = d->stage == 3 || w[k].start + w[k].items < g[p->run].items ? 0
-		     : 2 * (uint64_t)d->world;
+		most = !g || w[k].start + w[k].items < g->items ? 0 : 2 * (uint64_t)g->count;
 		if (p[i].items - w[k].items > most)
 			return part_bad(d, &p[i], "has more items of a state of the optimizer than "
 			                "of the weights");
@@ -188,7 +194,7 @@ static int join_span(struct shf_dspd *d, struct joined *j, uint32_t kind, uint32
 
 /* Adds what ranks have of one kind of a parameter. */
 static int join_pieces(struct shf_dspd *d, struct joined *j, const struct shf_dspd_param *p,
-                       uint32_t kind)
+                       uint32_t run, uint32_t kind)
 {
 	uint64_t world = (uint64_t)d->world, part = world ? p->items / world +
 		(p->items % world != 0) : 0;
@@ -197,7 +203,7 @@ static int join_pieces(struct shf_dspd *d, struct joined *j, const struct shf_ds
 	if (p->frozen)
 		return join_span(d, j, SHF_DSPD_FROZEN, p->group, 0, p->items);
 	if (d->stage < 3)
-		return join_span(d, j, kind, p->group, p->at, p->at + p->items);
+		return join_span(d, j, kind, run, p->at, p->at + p->items);
 	for (uint32_t r = 0; r < world && j->items < p->items && rc == 0; r++) {
 		uint64_t left = p->items - j->items;
 
@@ -209,14 +215,15 @@ static int join_pieces(struct shf_dspd *d, struct joined *j, const struct shf_ds
 	return rc;
 }
 
-/* Adds one kind of a parameter, if the ranks have it, under a name. key NULL: without one. */
-static int join_kind(struct shf_dspd *d, const struct shf_dspd_param *p, uint32_t kind,
-                       const char *family, const char *name, const char *key)
+/* Adds one kind of a parameter, if the ranks have it, under a name. run: of ZeRO 1 and 2. key NULL:
+ * without one. */
+static int join_kind(struct shf_dspd *d, const struct shf_dspd_param *p, uint32_t run,
+                     uint32_t kind, const char *family, const char *name, const char *key)
 {
 	struct joined j = { .x = { .family = family, .dtype = SHEAF_F32, .ndim = p->ndim,
 		.dims = p->dims } };
 	const char *shown;
-	int rc = join_pieces(d, &j, p, kind);
+	int rc = join_pieces(d, &j, p, run, kind);
 
 	if (rc < 0)
 		return rc;
@@ -234,42 +241,104 @@ static int join_kind(struct shf_dspd *d, const struct shf_dspd_param *p, uint32_
 }
 
 /* Adds the count of steps that the optimizer has made for a parameter. */
-static int join_step(struct shf_dspd *d, const struct shf_dspd_param *p,
-                     const struct shf_dspd_group *g)
+static int join_step(struct shf_dspd *d, const char *name, const struct shf_dspd_group *g)
 {
 	const struct shf_dspd_param scalar = { .items = 1 };
 	const struct shf_dspd_part part = { .dtype = SHEAF_F32, .file = g->step_file,
 		.at = g->step_at };
-	const char *shown = shf_dspd_shown(d, p->name, strlen(p->name), "step");
+	const char *shown = shf_dspd_shown(d, name, strlen(name), "step");
 
 	return shown ? shf_dspd_add_flat(d, &part, &scalar, "optimizer", shown) : d->err->code;
 }
 
-/* Adds the weights of a parameter, and what the optimizer has of it. */
+/* Adds the weights of a parameter, and what the optimizer has of it. whole, f32: the file of the
+ * model has its values, as F32. */
+static int join_all_kinds(struct shf_dspd *d, const struct shf_dspd_param *p, uint32_t run,
+                          const char *name, bool whole, bool f32)
+{
+	const struct shf_dspd_group *g = d->stage < 3 ? group_of(d, run) : NULL;
+	int rc = 0;
+
+	/* Weights that are F32 have no masters. */
+	if (!whole)
+		rc = join_kind(d, p, run, SHF_DSPD_FP32, NULL, name, NULL);
+	else if (!f32)
+		rc = join_kind(d, p, run, SHF_DSPD_FP32, "master_weights", name, NULL);
+	for (uint32_t k = 1; k < d->kinds_n && rc == 0; k++)
+		rc = join_kind(d, p, run, k, "optimizer", name, d->kinds[k]);
+	if (rc == 0 && d->steps_differ && g && g->step_file != UINT32_MAX)
+		rc = join_step(d, name, g);
+	return rc;
+}
+
+#define EXPERT "deepspeed_experts."
+
+/* Makes the name of an expert of all ranks from that of one of the ranks, which each begin with 0.
+ * NULL: it is no name of an expert, or there is no memory. */
+static const char *expert_name(struct shf_dspd *d, const char *name, uint64_t first)
+{
+	const char *at = strstr(name, EXPERT), *end;
+	struct shf_buf text = SHF_BUF_INIT;
+	uint64_t number = 0;
+	const char *own;
+
+	end = at ? at + strlen(EXPERT) : NULL;
+	for (at = end; end && *end >= '0' && *end <= '9' && end - at < 7; end++)
+		number = 10 * number + (uint64_t)(*end - '0');
+	if (!at || end == at || *end != '.') {
+		shf_fail(d->err, SHEAF_EFORMAT, "%s: tensor %.*s is in a group of experts, but its "
+		         "name is not that of one", d->f->path, shf_name_show(name), name);
+		return NULL;
+	}
+	shf_buf_add(&text, name, (size_t)(at - name));
+	shf_buf_addf(&text, "%" PRIu64 "%s", first + number, end);
+	if (text.oom)
+		shf_dspd_no_memory(d);
+	own = text.oom ? NULL : shf_dspd_keep(d, (const char *)text.data, text.len);
+	shf_buf_release(&text);
+	return own;
+}
+
+/* Adds a parameter of an expert: one of each rank that has other experts. */
+static int join_experts(struct shf_dspd *d, const struct shf_dspd_param *p, uint32_t spread)
+{
+	uint32_t groups = (uint32_t)(d->groups.len / sizeof(struct shf_dspd_group));
+	uint64_t each = (uint64_t)d->experts / spread;
+	int rc = 0;
+
+	for (uint32_t e = 0; e < spread && rc == 0; e++) {
+		const char *name = expert_name(d, p->name, e * each);
+		const struct shf_dspd_weight *w = name ? shf_dspd_weight(d, name) : NULL;
+
+		if (!name)
+			return d->err->code;
+		if (!w && d->weights.len)
+			return shf_fail(d->err, SHEAF_EFORMAT, "%s: tensor %.*s: no layer_<N>_"
+			                "expert_<M>_mp_rank_%02d_model_states.pt has it; the file "
+			                "of an expert is missing", d->f->path, shf_name_show(name),
+			                name, d->mp);
+		rc = join_all_kinds(d, p, e * groups + p->group, name, w != NULL, w && w->f32);
+	}
+	return rc;
+}
+
 static int join_param(struct shf_dspd *d, const struct shf_dspd_param *p)
 {
 	const struct shf_dspd_group *g = (const void *)d->groups.data;
-	int rc = 0;
+	uint32_t spread;
 
 	if (p->frozen)
-		return p->whole ? 0 : join_kind(d, p, SHF_DSPD_FP32, NULL, p->name, NULL);
+		return p->whole ? 0 : join_kind(d, p, 0, SHF_DSPD_FP32, NULL, p->name, NULL);
 	if (d->groups.len == 0)
 		return p->whole ? 0
 		     : shf_fail(d->err, SHEAF_EFORMAT, "%s: tensor %.*s: no file has its values; "
 		                "those of the optimizer are missing", d->f->path,
 		                shf_name_show(p->name), p->name);
-	if (d->stage < 3 && g[p->group].count != d->world)
+	if (d->stage < 3 && g[p->group].count == 0)
 		return 0;
-	/* Weights that are F32 have no masters. */
-	if (!p->whole)
-		rc = join_kind(d, p, SHF_DSPD_FP32, NULL, p->name, NULL);
-	else if (!p->f32)
-		rc = join_kind(d, p, SHF_DSPD_FP32, "master_weights", p->name, NULL);
-	for (uint32_t k = 1; k < d->kinds_n && rc == 0; k++)
-		rc = join_kind(d, p, k, "optimizer", p->name, d->kinds[k]);
-	if (rc == 0 && d->steps_differ && d->stage < 3 && g[p->group].step_file != UINT32_MAX)
-		rc = join_step(d, p, &g[p->group]);
-	return rc;
+	spread = d->stage < 3 ? shf_dspd_spread(d, &g[p->group]) : 1;
+	return spread > 1 ? join_experts(d, p, spread)
+	     : join_all_kinds(d, p, p->group, p->name, p->whole, p->f32);
 }
 
 /* Adds weights of a universal checkpoint under another name. */
@@ -300,7 +369,7 @@ static int join_ties(struct shf_dspd *d)
 		if (p && p->found)
 			rc = join_again(d, p, t[i].name);
 		else if (p && !p->whole)
-			rc = join_kind(d, p, SHF_DSPD_FP32, NULL, t[i].name, NULL);
+			rc = join_kind(d, p, p->group, SHF_DSPD_FP32, NULL, t[i].name, NULL);
 	}
 	return rc;
 }

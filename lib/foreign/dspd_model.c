@@ -101,7 +101,44 @@ static int model_params(struct shf_dspd *d, const struct shf_dspd_file *x,
 		rc = params_of(d, x, shapes->u.a[i], i, false);
 	if (rc == 0 && d->stage == 3 && frozen && frozen->kind == SHF_PK_DICT)
 		rc = params_of(d, x, frozen, 0, true);
-	return rc == 0 ? params_settle(d, x->where) : rc;
+	if (rc == 0)
+		rc = params_settle(d, x->where);
+	for (size_t i = 0; rc == 0 && i < params_n(d); i++) {
+		struct shf_dspd_param *p = (struct shf_dspd_param *)(void *)d->params.data + i;
+		const struct shf_dspd_weight *w = shf_dspd_weight(d, p->name);
+
+		p->whole = w || d->layers;
+		p->f32 = w && w->f32;
+		/* The weights that stages share are in the files of their layers under another
+		 * name. */
+		if (d->layers && !w && !p->frozen && strncmp(p->name, "tied_modules.", 13))
+			rc = shf_fail(d->err, SHEAF_EFORMAT, "%s: tensor %.*s: no layer_<NN>-model_"
+			              "states.pt has it; the file of a layer is missing",
+			              d->f->path, shf_name_show(p->name), p->name);
+	}
+	return rc;
+}
+
+/* Reads how many experts each layer with experts has: a list of numbers, or one. */
+static void model_experts(struct shf_dspd *d, const struct shf_pk *root)
+{
+	const struct shf_pk *v = shf_pk_get(root, "num_experts");
+	const struct shf_pk *config = shf_pk_get(root, "ds_config");
+	const struct shf_pk *turned = shf_pk_get(config, "use_data_before_expert_parallelism");
+	int64_t is;
+
+	d->experts = 0;
+	if (turned && turned->kind == SHF_PK_BOOL && turned->u.i)
+		return;         /* other ranks have the same experts then */
+	if (shf_pk_int(v, &is) && is > 0)
+		d->experts = is;
+	for (uint32_t i = 0; v && v->kind == SHF_PK_LIST && i < v->n; i++) {
+		if (!shf_pk_int(v->u.a[i], &is) || is <= 0 || (i && is != d->experts)) {
+			d->experts = 0;
+			return;
+		}
+		d->experts = is;
+	}
 }
 
 /* Reads {name of a parameter: name of the one that is stored}. */
@@ -242,13 +279,21 @@ static int model_file(struct shf_dspd *d, const char *name, int rank, bool first
 {
 	struct shf_dspd_file x;
 	const struct shf_pk *root;
+	int64_t ranks;
 	int rc = shf_dspd_open(d, NULL, name, &x);
 
 	root = rc == 0 ? x.zip.pickle.root : NULL;
 	if (rc == 0)
 		rc = shf_dspd_same_save(d, &x, root);
+	if (rc == 0 && first && shf_pk_int(shf_pk_get(root, "mp_world_size"), &ranks) &&
+	    ranks > d->mp_n)
+		rc = shf_fail(d->err, SHEAF_EFORMAT, "%s: says that there are %" PRId64 " ranks of "
+		              "model parallelism, but the files of some are missing: there are %d",
+		              x.where, ranks, d->mp_n);
 	if (rc == 0 && first)
 		rc = model_params(d, &x, root);
+	if (rc == 0 && first)
+		model_experts(d, root);
 	if (rc == 0 && first)
 		rc = model_ties(d, shf_pk_get(root, "shared_params"));
 	if (rc == 0 && first)

@@ -102,10 +102,13 @@ static int check_places(struct shf_dspd *d, const struct shf_dspd_file *x, uint6
 		uint64_t from, lo, hi;
 		int64_t start, items;
 
+		if (g && g->count == 0)
+			continue;
+
 		if (!shf_pk_int(shf_pk_get(of, "start"), &start) ||
 		    !shf_pk_int(shf_pk_get(of, "numel"), &items))
 			continue;
-		from = g ? rank * g->part : 0;
+		from = g ? rank / shf_dspd_spread(d, g) * g->part : 0;
 		lo = g && p->at > from ? p->at : from;
 		hi = g && p->at + p->items < from + g->part ? p->at + p->items
 		     : g ? from + g->part : 0;
@@ -189,17 +192,30 @@ static int add_step(struct shf_dspd *d, const struct shf_dspd_file *x, uint32_t 
 	return 0;
 }
 
+/* Says which run a part of a group is in, and where. Returns false if the group is not read. */
+static bool set_run(const struct shf_dspd *d, struct shf_dspd_part *part, uint32_t rank,
+                    uint32_t group)
+{
+	const struct shf_dspd_group *g = group_at(d, group);
+	uint32_t groups = (uint32_t)(d->groups.len / sizeof(*g)), spread = shf_dspd_spread(d, g);
+
+	part->run = d->stage == 3 ? rank : rank % spread * groups + group;
+	part->seq = d->stage == 3 ? group : rank / spread;
+	return d->stage == 3 || g->count > 0;
+}
+
 /* Adds what a rank has of one kind of a group. */
 static int add_kind(struct shf_dspd *d, const struct shf_dspd_file *x, uint32_t rank,
                      uint32_t group, const struct shf_pk *key, const struct shf_pk *v)
 {
-	struct shf_dspd_part part = { .run = d->stage == 3 ? rank : group,
-		.seq = d->stage == 3 ? group : rank };
+	struct shf_dspd_part part = { .kind = 0 };
 	int kind, rc;
 
 	if (shf_pk_text_is(key, "step"))
 		return add_step(d, x, group, v);
-	kind = group_at(d, group) ? kind_of(d, key) : -1;
+	if (!group_at(d, group) || !set_run(d, &part, rank, group))
+		return 0;
+	kind = kind_of(d, key);
 	if (kind < -1)
 		return kind;
 	rc = kind < 0 ? 0 : shf_dspd_flat(d, x, v, d->kinds[kind], &part);
@@ -248,65 +264,68 @@ static int add_all_states(struct shf_dspd *d, const struct shf_dspd_file *x, uin
 static int add_weights(struct shf_dspd *d, const struct shf_dspd_file *x, uint32_t rank,
                        const struct shf_pk *list)
 {
-	size_t groups = d->groups.len / sizeof(struct shf_dspd_group);
-
-	if (!list || list->kind != SHF_PK_LIST)
-		return shf_dspd_bad(d, x->where, d->stage == 3
-		                    ? "has no list fp32_flat_groups, as ZeRO 3 writes it"
-		                    : "has no list single_partition_of_fp32_groups, as ZeRO 1 and "
-		                      "2 write it");
-	if (list->n > GROUPS_MAX)
-		return shf_dspd_bad(d, x->where, "has more than 65536 groups of parameters");
-	if (rank && list->n != groups)
-		return shf_fail(d->err, SHEAF_EFORMAT, "%s: has %" PRIu32 " groups of parameters, "
-		                "and rank 0 has %zu; they are of several saves", x->where, list->n,
-		                groups);
 	for (uint32_t i = 0; i < list->n; i++) {
-		struct shf_dspd_part part = { .kind = SHF_DSPD_FP32,
-			.run = d->stage == 3 ? rank : i, .seq = d->stage == 3 ? i : rank };
-		struct shf_dspd_group g = { .count = d->world, .step = -1,
-			.step_file = UINT32_MAX };
+		struct shf_dspd_part part = { .kind = SHF_DSPD_FP32 };
 		int rc = shf_dspd_flat(d, x, list->u.a[i], "(weights)", &part);
 
 		if (rc <= 0)
 			return rc < 0 ? rc : shf_dspd_bad(d, x->where, "has weights that are not a "
 			                                  "flat tensor");
-		g.part = part.items;
-		shf_buf_add(&d->parts, &part, sizeof(part));
 		if (rank == 0)
-			shf_buf_add(&d->groups, &g, sizeof(g));
+			group_at(d, i)->part = part.items;
+		if (set_run(d, &part, rank, i))
+			shf_buf_add(&d->parts, &part, sizeof(part));
 	}
-	return d->parts.oom || d->groups.oom ? shf_dspd_no_memory(d) : 0;
+	return d->parts.oom ? shf_dspd_no_memory(d) : 0;
 }
 
 /* ---- what a file says of the save ---- */
 
-/* Compares the number of ranks, which may be one for each group, with that of the files. A group of
- * experts has fewer; it is not joined. */
-static int check_count(struct shf_dspd *d, const struct shf_dspd_file *x, const struct shf_pk *v,
-                       bool first)
+/* Makes the groups. `said` is the number of ranks that have parts, or a list of one for each group:
+ * of experts it is lower. */
+static int make_groups(struct shf_dspd *d, const struct shf_dspd_file *x, uint32_t n,
+                       const struct shf_pk *said)
+{
+	uint64_t unread = 0;
+
+	if (n > GROUPS_MAX)
+		return shf_dspd_bad(d, x->where, "has more than 65536 groups of parameters");
+	for (uint32_t i = 0; i < n; i++) {
+		struct shf_dspd_group g = { .count = d->world, .step = -1,
+			.step_file = UINT32_MAX };
+
+		if (said && said->kind == SHF_PK_LIST)
+			shf_pk_int(shf_pk_at(said, i), &g.count);
+		if (g.count <= 0 || d->world % g.count ||
+		    (g.count < d->world && (!d->experts || d->experts % (d->world / g.count)))) {
+			unread += g.count < d->world;
+			g.count = 0;
+		}
+		shf_buf_add(&d->groups, &g, sizeof(g));
+	}
+	if (d->groups.oom)
+		return shf_dspd_no_memory(d);
+	return !unread || d->stage == 3 ? 0
+	     : shf_foreign_note(d->f, d->err, "experts", 7, "%" PRIu64 " groups of parameters are "
+	                        "those of experts, whose masters and states are not read, because "
+	                        "nothing says which rank has which", unread);
+}
+
+/* Compares the number of ranks with that of the files. */
+static int check_count(struct shf_dspd *d, const struct shf_dspd_file *x, const struct shf_pk *v)
 {
 	int64_t most = -1, is;
-	uint64_t other = 0;
 
-	for (uint32_t i = 0; v && v->kind == SHF_PK_LIST && i < v->n; i++) {
-		if (!shf_pk_int(v->u.a[i], &is))
-			continue;
-		most = is > most ? is : most;
-		if (group_at(d, i))
-			group_at(d, i)->count = is;
-		other += is != d->world;
-	}
+	for (uint32_t i = 0; v && v->kind == SHF_PK_LIST && i < v->n; i++)
+		if (shf_pk_int(v->u.a[i], &is) && is > most)
+			most = is;
 	if (v && v->kind != SHF_PK_LIST)
 		shf_pk_int(v, &most);
-	if (most >= 0 && most != d->world)
-		return shf_fail(d->err, SHEAF_EFORMAT, "%s: says that %" PRId64 " ranks have "
-		                "saved, but there are files of %d; some are missing, or of another "
-		                "save", x->where, most, d->world);
-	if (!other || d->stage == 3 || !first)
+	if (most < 0 || most == d->world)
 		return 0;
-	return shf_foreign_note(d->f, d->err, "experts", 7, "%" PRIu64 " groups of parameters are "
-	                        "those of experts, whose masters and states are not read", other);
+	return shf_fail(d->err, SHEAF_EFORMAT, "%s: says that %" PRId64 " ranks have saved, but "
+	                "there are files of %d; some are missing, or of another save", x->where,
+	                most, d->world);
 }
 
 static enum shf_tensor_kind look_none(const struct shf_pk *v, const char **why)
@@ -330,6 +349,32 @@ static int note_groups(struct shf_dspd *d, const struct shf_dspd_file *x,
 	return groups ? shf_walk(d->f, &x->zip.pickle, &v, &by, d->err) : 0;
 }
 
+/* Reads the list of weights, and what is said of it. */
+static int read_flat_weights(struct shf_dspd *d, const struct shf_dspd_file *x, uint32_t rank,
+                        const struct shf_pk *v)
+{
+	const struct shf_pk *list = shf_pk_get(v, d->stage == 3 ? "fp32_flat_groups"
+	                                       : "single_partition_of_fp32_groups");
+	const struct shf_pk *count = shf_pk_get(v, "partition_count");
+	size_t groups = d->groups.len / sizeof(struct shf_dspd_group);
+	int rc = check_count(d, x, count);
+
+	if (rc < 0)
+		return rc;
+	if (!list || list->kind != SHF_PK_LIST)
+		return shf_dspd_bad(d, x->where, d->stage == 3
+		                    ? "has no list fp32_flat_groups, as ZeRO 3 writes it"
+		                    : "has no list single_partition_of_fp32_groups, as ZeRO 1 and "
+		                      "2 write it");
+	if (rank && list->n != groups)
+		return shf_fail(d->err, SHEAF_EFORMAT, "%s: has %" PRIu32 " groups of parameters, "
+		                "and rank 0 has %zu; they are of several saves", x->where, list->n,
+		                groups);
+	if (rank == 0)
+		rc = make_groups(d, x, list->n, count);
+	return rc < 0 ? rc : add_weights(d, x, rank, list);
+}
+
 /* Reads what is inside the file of one rank. */
 static int read_rank(struct shf_dspd *d, const struct shf_dspd_file *x, uint32_t rank)
 {
@@ -340,13 +385,8 @@ static int read_rank(struct shf_dspd *d, const struct shf_dspd_file *x, uint32_t
 	if (rc == 0 && (!v || v->kind != SHF_PK_DICT))
 		rc = shf_dspd_bad(d, x->where, "has no optimizer_state_dict, as DeepSpeed saves "
 		                  "it");
-	if (rc < 0)
-		return rc;
-	base = shf_pk_get(v, d->stage == 3 ? "optimizer_state_dict" : "base_optimizer_state");
-	rc = add_weights(d, x, rank, shf_pk_get(v, d->stage == 3 ? "fp32_flat_groups"
-	                                        : "single_partition_of_fp32_groups"));
 	if (rc == 0)
-		rc = check_count(d, x, shf_pk_get(v, "partition_count"), rank == 0);
+		rc = read_flat_weights(d, x, rank, v);
 	if (rc == 0 && rank == 0)
 		rc = d->stage == 3 ? place_in_ranks(d, x)
 		     : place_in_groups(d, x, shf_pk_get(v, "param_alignment_paddings"));
@@ -354,6 +394,7 @@ static int read_rank(struct shf_dspd *d, const struct shf_dspd_file *x, uint32_t
 	     i < said->n; i++)
 		if (said->u.a[i]->kind == SHF_PK_DICT)
 			rc = check_places(d, x, rank, said->u.a[i]);
+	base = shf_pk_get(v, d->stage == 3 ? "optimizer_state_dict" : "base_optimizer_state");
 	if (rc == 0 && base)
 		rc = add_all_states(d, x, rank, base);
 	if (rc == 0 && base && rank == 0 && d->mp == 0)
@@ -386,6 +427,10 @@ int shf_dspd_optimizer(struct shf_dspd *d)
 	if (d->world && (size_t)d->world != n)
 		return shf_fail(d->err, SHEAF_EFORMAT, "%s: has files of the model of %d ranks, "
 		                "but of the optimizer of %zu", d->f->path, d->world, n);
+	if (n == 0 && (d->mp || d->entries.len / sizeof(*e) > (size_t)d->mp_n))
+		return shf_fail(d->err, SHEAF_EFORMAT, "%s: the files of the optimizer of rank %d "
+		                "of model parallelism (..._mp_rank_%02d_optim_states.pt) are "
+		                "missing", d->f->path, d->mp, d->mp);
 	if (n == 0)
 		return shf_foreign_note(d->f, d->err, "optimizer", 9, "has no files of its own: "
 		                        "the save was made without ZeRO, or they are missing");

@@ -23,8 +23,8 @@ const char *shf_dspd_shown(struct shf_dspd *d, const char *name, size_t n, const
 	size_t rank_n, more = key ? strlen(key) + 1 : 0;
 	char *own;
 
-	if (d->mp_n > 1)
-		snprintf(rank, sizeof(rank), "@mp%02d", d->mp);
+	if (d->tp_n > 1)
+		snprintf(rank, sizeof(rank), "@mp%02d", d->mp % d->tp_n);
 	rank_n = strlen(rank);
 	if (n + rank_n + more >= d->names_left) {
 		shf_dspd_bad(d, d->f->path, "its names are longer than can be listed");
@@ -241,6 +241,30 @@ struct shf_dspd_param *shf_dspd_param(const struct shf_dspd *d, const char *name
 			hi = mid;
 	}
 	return NULL;
+}
+
+const struct shf_dspd_weight *shf_dspd_weight(const struct shf_dspd *d, const char *name)
+{
+	const struct shf_dspd_weight *w = (const void *)d->weights.data;
+	size_t lo = 0, hi = d->weights.len / sizeof(*w);
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+		int c = strcmp(w[mid].name, name);
+
+		if (c == 0)
+			return &w[mid];
+		if (c < 0)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return NULL;
+}
+
+uint32_t shf_dspd_spread(const struct shf_dspd *d, const struct shf_dspd_group *g)
+{
+	return g->count > 0 && d->stage < 3 ? (uint32_t)(d->world / g->count) : 1;
 }
 
 bool shf_dspd_kind(char ours[SHF_DSPD_KIND_MAX], const char *theirs, size_t n)

@@ -2,7 +2,8 @@
 /* A save of DeepSpeed while it is read. The optimizer of each data-parallel rank has a flat part of
  * all weights, their moments and so on. Such a part is a range of a run, which is as if these
  * tensors were one:
- * - ZeRO 1 and 2: the parts of all ranks, of one group of parameters;
+ * - ZeRO 1 and 2: the parts of all ranks, of one group of parameters; of a group of experts those
+ *   of all ranks that have the same experts;
  * - ZeRO 3: the parts of all groups, of one rank. Each parameter has a range in the run of each;
  * - frozen parameters of ZeRO 3: the parts of one parameter.
  * The order of the parameters and their shapes are in the file of the model. */
@@ -36,10 +37,13 @@ struct shf_dspd_part {          /* a flat tensor */
 	uint64_t at, items;             /* at: in the file */
 	uint64_t start;                 /* items before it in its run */
 };
+struct shf_dspd_weight { const char *name; bool f32; };     /* one of a file of its own */
 struct shf_dspd_entry { struct shf_dspd_name x; const char *name; };    /* a file */
 struct shf_dspd_tie { const char *name, *of; };
 struct shf_dspd_group {         /* what the optimizer says of a group of parameters */
-	int64_t count;                  /* ranks that have a part of it */
+	int64_t count;                  /* ranks that have a part of it: all; or of experts fewer,
+	                                 * so that each of so many ranks has other experts; 0: it
+	                                 * is not read */
 	int64_t step;                   /* -1: not said */
 	uint32_t step_file;             /* where rank 0 has it as an F32; UINT32_MAX: nowhere */
 	uint64_t step_at;
@@ -53,6 +57,12 @@ struct shf_dspd {
 	struct shf_buf entries;         /* owned; of struct shf_dspd_entry, by model parallelism,
 	                                 * kind and rank */
 	int mp, mp_n;                   /* the present rank of model parallelism; how many */
+	int tp_n;                       /* how many ranks have parts of the same weights: all of
+	                                 * them, or with stages of a pipeline fewer */
+	bool layers;                    /* there are files of layers, as a pipeline writes them */
+	struct shf_buf weights;         /* owned; of struct shf_dspd_weight, sorted by name: from
+	                                 * the files of layers and experts */
+	int64_t experts;                /* in each layer that has some; 0: not said */
 	int world;                      /* ranks of data parallelism */
 	int stage;                      /* 3, or less */
 	bool module;                    /* the file of the model has tensors */
@@ -103,6 +113,12 @@ bool shf_dspd_kind(char ours[SHF_DSPD_KIND_MAX], const char *theirs, size_t n);
 /* Checks that all files say the same. */
 int shf_dspd_same_save(struct shf_dspd *d, const struct shf_dspd_file *x,
                        const struct shf_pk *root);
+/* Reads the files of layers and experts. */
+int shf_dspd_layers(struct shf_dspd *d);
+/* Finds a weight of these files. NULL: there is none. */
+const struct shf_dspd_weight *shf_dspd_weight(const struct shf_dspd *d, const char *name);
+/* Returns how many ranks have other parameters of a group, 1 if all have the same. */
+uint32_t shf_dspd_spread(const struct shf_dspd *d, const struct shf_dspd_group *g);
 /* Returns the files of a kind of the present rank of model parallelism, by rank. */
 const struct shf_dspd_entry *shf_dspd_entries(const struct shf_dspd *d, bool optimizer, size_t *n);
 /* Reads the files of the model of the present rank of model parallelism. */

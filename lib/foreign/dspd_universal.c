@@ -150,12 +150,12 @@ static int read_folder(struct shf_dspd *d, const char *name)
 int shf_dspd_universal(struct shf_dspd *d)
 {
 	struct shf_dspd_param *p = (struct shf_dspd_param *)(void *)d->params.data;
-	int mp_n = d->mp_n, rc;
+	int tp_n = d->tp_n, rc;
 	struct shf_listing l;
 
 	if (d->mp)
 		return 0;
-	d->mp_n = 1;    /* what is in these files is whole */
+	d->tp_n = 1;    /* what is in these files is whole */
 	rc = list_under(d, "zero", &d->f->arena, &l);
 	for (size_t i = 0; rc == 0 && i < shf_listing_n(&l); i++)
 		rc = read_folder(d, shf_listing_at(&l, i));
@@ -167,6 +167,6 @@ int shf_dspd_universal(struct shf_dspd *d)
 			              d->f->path, shf_name_show(p[i].name), p[i].name);
 		p[i].whole |= p[i].found;
 	}
-	d->mp_n = mp_n;
+	d->tp_n = tp_n;
 	return rc == 1 ? shf_dspd_bad(d, d->f->path, "zero is not a folder") : rc;
 }

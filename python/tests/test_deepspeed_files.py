@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from typing import Any
@@ -73,6 +74,22 @@ def test_masters() -> None:
               "master_weights")
         held(at + "/model", {n.partition(":")[2]: t for n, t in expected("deepspeed-z1").items()
                              if n.startswith("master_weights:")})
+
+
+def test_missing_files() -> None:
+    """If any file of a save is missing, the save is refused with a sentence"""
+    for name in ("z1", "bf16", "z2", "z3", "pipe", "experts"):
+        with tap.folder() as at:
+            shutil.copytree(os.path.join(GOLDEN, "deepspeed-" + name), at + "/save")
+            # Nothing says which layer has stored the weight that stages of the pipeline share.
+            for file in set(os.listdir(at + "/save/global_step3")) - {"layer_00-model_states.pt"}:
+                path = os.path.join(at, "save", "global_step3", file)
+                os.rename(path, at + "/away")
+                done = subprocess.run([sys.argv[1], "show", at + "/save"], capture_output=True,
+                                      text=True, timeout=120, check=False)
+                assert done.returncode == 1 and at in done.stderr, (file, done)
+                assert any(x in done.stderr for x in ("missing", "of the model")), done
+                os.rename(at + "/away", path)
 
 
 def test_import() -> None:

@@ -7,13 +7,16 @@ usage: make_deepspeed.py FOLDER [NAME ...], the names of those to be made; all
 
 deepspeed-expected.jsonl has one line a checkpoint, as make_torch.py writes them. The fp32 weights
 are those of get_fp32_state_dict_from_zero_checkpoint, the moments those of ds_to_universal, and
-16-bit weights and buffers those of torch.load. Names in another family than "model" are
+16-bit weights and buffers those of torch.load. Neither converter reads stages of a pipeline and
+experts as they are here: their parts are put together by the addresses that DeepSpeed wrote of
+them, and the weights are compared with those of 16 bits. Names in another family than "model" are
 <family>:<name>. The files of this folder were made by DeepSpeed 0.19.8 with torch 2.13.0 (CPU) and
 Python 3.11.
 """
 import glob
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -42,6 +45,7 @@ KINDS = {                       # name: stage, settings, settings of ZeRO
     "deepspeed-z3": (3, BF16, {}),
     "deepspeed-z3-parts": (3, {}, {"sub_group_size": 30}),
 }
+RANKS = {"deepspeed-pipe": 2, "deepspeed-experts": 4}
 UNIVERSAL = ("deepspeed-z1", "deepspeed-z3")
 
 
@@ -63,18 +67,75 @@ class Net(torch.nn.Module):
         return self.tied(x) * self.scale * self.frozen.sum()
 
 
+CONFIG = {"train_micro_batch_size_per_gpu": 2, "zero_allow_untested_optimizer": True}
+
+
+def work_pipe(folder):
+    """One rank of a pipeline of two stages, which share a weight."""
+    from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
+    deepspeed.init_distributed(dist_backend="gloo")
+
+    def turned(layer, x):
+        return torch.nn.functional.linear(x, layer.weight.t())
+    net = PipelineModule(
+        [TiedLayerSpec("both", torch.nn.Linear, 5, 7, bias=False, tied_weight_attr="weight"),
+         LayerSpec(torch.nn.Linear, 7, 7), LayerSpec(torch.nn.Linear, 7, 7),
+         TiedLayerSpec("both", torch.nn.Linear, 5, 7, bias=False, forward_fn=turned,
+                       tied_weight_attr="weight")],
+        num_stages=2, loss_fn=torch.nn.MSELoss(), partition_method="uniform")
+    engine, *_ = deepspeed.initialize(
+        model=net, optimizer=torch.optim.AdamW(net.parameters(), lr=1e-2),
+        config={**CONFIG, **BF16, "gradient_accumulation_steps": 1,
+                "zero_optimization": {"stage": 1}})
+
+    def data():
+        while True:
+            yield torch.randn(2, 5).bfloat16(), torch.randn(2, 5).bfloat16()
+    for _ in range(STEP):
+        engine.train_batch(data())
+    engine.save_checkpoint(folder)
+
+
+def work_experts(folder):
+    """One of four ranks, of which two have other experts than the others."""
+    from deepspeed.moe.layer import MoE
+    from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optimizer
+    deepspeed.init_distributed(dist_backend="gloo")
+
+    class Experts(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = torch.nn.Linear(5, 7)
+            self.moe = MoE(7, torch.nn.Linear(7, 7), num_experts=4, ep_size=2, k=1)
+
+        def forward(self, x):
+            return self.moe(self.first(x))[0]
+    net = Experts()
+    groups = split_params_into_different_moe_groups_for_optimizer(
+        {"params": list(net.parameters()), "name": "all"})
+    engine, *_ = deepspeed.initialize(
+        model=net, optimizer=torch.optim.AdamW(groups, lr=1e-2),
+        config={**CONFIG, **BF16, "zero_optimization": {"stage": 2}})
+    for _ in range(STEP):
+        loss = engine(torch.randn(8, 5).bfloat16()).float().square().mean()
+        engine.backward(loss)
+        engine.step()
+    engine.save_checkpoint(folder)
+
+
 def work(name, folder):
     """One rank of a job."""
-    stage, settings, zero = KINDS[name]
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     torch.manual_seed(3)
+    if name not in KINDS:
+        return {"deepspeed-pipe": work_pipe, "deepspeed-experts": work_experts}[name](folder)
+    stage, settings, zero = KINDS[name]
     model = Net()
     decay = [p for n, p in model.named_parameters() if p.ndim > 1 and p.requires_grad]
     rest = [p for n, p in model.named_parameters() if p.ndim < 2]
     optimizer = torch.optim.AdamW([{"params": decay, "weight_decay": 0.1},
                                    {"params": rest, "weight_decay": 0.0}], lr=1e-2)
-    config = {"train_micro_batch_size_per_gpu": 2, "zero_allow_untested_optimizer": True,
-              "zero_optimization": {"stage": stage, **zero}, **settings}
+    config = {**CONFIG, "zero_optimization": {"stage": stage, **zero}, **settings}
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
     torch.manual_seed(engine.global_rank)
     for _ in range(STEP):
@@ -83,16 +144,17 @@ def work(name, folder):
         engine.backward(loss)
         engine.step()
     engine.save_checkpoint(folder, client_state={"epoch": 2, "note": "abc"})
-    engine.destroy()
+    return engine.destroy()
 
 
 def ranks(name, folder):
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
+    n = RANKS.get(name, 2)
     jobs = [subprocess.Popen([sys.executable, __file__, "--rank", name, folder], env={
-        **os.environ, "RANK": str(r), "LOCAL_RANK": str(r), "WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}) for r in range(2)]
+        **os.environ, "RANK": str(r), "LOCAL_RANK": str(r), "WORLD_SIZE": str(n),
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}) for r in range(n)]
     if any([j.wait() for j in jobs]):
         sys.exit(f"{name}: a rank failed")
 
@@ -149,8 +211,66 @@ def steps_of(folder):
             for p in sorted(glob.glob(os.path.join(folder, "zero", "*", "step.pt")))}
 
 
+def model_of(folder):
+    """The 16-bit weights, by their names in the model."""
+    out = {}
+    for path in sorted(glob.glob(os.path.join(folder, "*model_states.pt"))):
+        layer = re.match(r"layer_(\d+)-model_states", os.path.basename(path))
+        state = read(path)
+        state = state if os.path.basename(path).startswith("layer_") else state["module"] or {}
+        out.update(((layer[1].lstrip("0") or "0") + "." + n if layer else n, t)
+                   for n, t in state.items())
+    return out
+
+
+def by_addresses(folder):
+    """What ranks have of each parameter, one after another, by the addresses that they wrote."""
+    parts, shapes = {}, {}
+    for path in glob.glob(os.path.join(folder, "mp_rank_*_model_states.pt")):
+        for group in read(path)["param_shapes"]:
+            shapes.update(group)
+    for path in sorted(glob.glob(os.path.join(folder, "*_optim_states.pt"))):
+        rank = int(re.search(r"pp_rank_(\d+)", path)[1])
+        state = read(path)["optimizer_state_dict"]
+        for g, addresses in enumerate(state["param_slice_mappings"]):
+            spread = RANKS["deepspeed-experts"] // state["partition_count"][g]
+            kinds = {"master_weights:%s": state["single_partition_of_fp32_groups"][g],
+                     **{f"optimizer:%s/{ours}": state["base_optimizer_state"]["state"][g][k]
+                        for k, ours in MOMENTS.items()}}
+            for name, at in addresses.items():
+                own = re.sub(r"(deepspeed_experts\.)(\d+)", lambda m: m[1] + str(
+                    int(m[2]) + 2 * (rank % spread)), name)
+                for kind, flat in kinds.items():
+                    mp = re.search(r"mp_rank_(\d+)", path)[1]
+                    parts.setdefault((kind % own, name), {}).setdefault(mp, []).append(
+                        flat[at.start:at.start + at.numel])
+    return {n: torch.cat(next(iter(p.values()))).reshape(shapes[name])
+            for (n, name), p in parts.items()}
+
+
+def special(folder):
+    """What a save of a pipeline or of experts holds."""
+    model, flat = model_of(folder), by_addresses(folder)
+    for n, t in flat.items():
+        family, _, name = n.partition(":")
+        name = name.replace("tied_modules.both", "0")
+        if family == "master_weights":
+            assert t.to(torch.bfloat16).equal(model[name]), n
+    return {n: described(t) for n, t in {**model, **flat}.items()}
+
+
 def main(folder, *names):
     lines = []
+    for name in RANKS:
+        if names and name not in names:
+            continue
+        at = os.path.join(folder, name)
+        shutil.rmtree(at, ignore_errors=True)
+        ranks(name, at)
+        for script in glob.glob(os.path.join(at, "zero_to_*.py")):
+            os.remove(script)
+        lines.append({"path": name, "format": "deepspeed", "deepspeed": deepspeed.__version__,
+                      "tensors": special(os.path.join(at, f"global_step{STEP}"))})
     for name, (stage, _, _) in KINDS.items():
         if names and name not in names:
             continue
@@ -180,7 +300,8 @@ def main(folder, *names):
             shutil.rmtree(whole)
             os.remove(os.path.join(at, "latest_universal"))
     with open(os.path.join(folder, "deepspeed-expected.jsonl"), "w", encoding="utf-8") as f:
-        f.writelines(json.dumps(x, separators=(",", ":")) + "\n" for x in lines)
+        f.writelines(json.dumps(x, separators=(",", ":")) + "\n"
+                     for x in sorted(lines, key=lambda x: x["path"]))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Weights in files of their own: each layer of a pipeline (layer_03-model_states.pt, or of each
+ * rank of tensor parallelism layer_03-model_01-model_states.pt), under names within the layer; and
+ * each expert (layer_0_expert_5_mp_rank_00_model_states.pt), under those of the model. */
+#include <stdio.h>
+#include <string.h>
+#include "err.h"
+#include "dspd_save.h"
+#include "sort.h"
+
+struct layer_name { int layer, tp; bool expert; };
+
+static bool layer_number(const char **s, int *value)
+{
+	int n = 0;
+
+	for (*value = 0; **s >= '0' && **s <= '9' && n < 7; n++)
+		*value = 10 * *value + (*(*s)++ - '0');
+	return n > 0 && n < 7;
+}
+
+/* Takes the name of a file apart. Returns false if it is none of these. */
+static bool layer_name_of(struct layer_name *x, const char *name)
+{
+	static const char end[] = "-model_states.pt", model[] = "-model_", expert[] = "_expert_";
+	static const char mp[] = "_mp_rank_";
+	int number;
+
+	*x = (struct layer_name){ .layer = -1 };
+	if (strncmp(name, "layer_", 6))
+		return false;
+	name += 6;
+	if (!layer_number(&name, &x->layer))
+		return false;
+	x->expert = strncmp(name, expert, strlen(expert)) == 0;
+	if (x->expert) {
+		name += strlen(expert);
+		if (!layer_number(&name, &number) || strncmp(name, mp, strlen(mp)))
+			return false;
+		name += strlen(mp);
+		return layer_number(&name, &x->tp) && strcmp(name, "_model_states.pt") == 0;
+	}
+	if (strcmp(name, end) && strncmp(name, model, strlen(model)) == 0) {
+		name += strlen(model);
+		if (!layer_number(&name, &x->tp))
+			return false;
+	}
+	return strcmp(name, end) == 0;
+}
+
+static int weights_order(const void *a, const void *b)
+{
+	return strcmp(((const struct shf_dspd_weight *)a)->name,
+	              ((const struct shf_dspd_weight *)b)->name);
+}
+
+/* Adds one tensor of a file. */
+static int layer_tensor(struct shf_dspd *d, const struct shf_dspd_file *x,
+                        const struct layer_name *of, const struct shf_pk *key,
+                        const struct shf_pk *v)
+{
+	struct shf_buf name = SHF_BUF_INIT;
+	struct shf_dspd_weight w = { .name = NULL };
+	struct shf_torch_tensor t;
+	const char *why = NULL;
+	int rc = 0;
+
+	if (shf_torch_tensor_of(&t, v, &why) != SHF_TENSOR_READ)
+		return why ? shf_foreign_note(d->f, d->err, key->u.s, key->n, "%s", why) : 0;
+	if (!of->expert)
+		shf_buf_addf(&name, "%d.", of->layer);
+	shf_buf_add(&name, key->u.s, key->n);
+	if (name.oom)
+		rc = shf_dspd_no_memory(d);
+	else
+		w.name = shf_dspd_keep(d, (const char *)name.data, name.len);
+	w.f32 = t.dtype == SHEAF_F32;
+	if (rc == 0)
+		rc = w.name ? shf_dspd_add(d, x, v, NULL, (const char *)name.data, name.len)
+		   : d->err->code;
+	if (rc >= 0)
+		shf_buf_add(&d->weights, &w, sizeof(w));
+	shf_buf_release(&name);
+	return rc < 0 ? rc : d->weights.oom ? shf_dspd_no_memory(d) : 0;
+}
+
+static int layer_file(struct shf_dspd *d, const char *name, const struct layer_name *of)
+{
+	struct shf_dspd_file x;
+	const struct shf_pk *root;
+	int rc = shf_dspd_open(d, NULL, name, &x);
+
+	root = rc == 0 ? x.zip.pickle.root : NULL;
+	if (rc == 0 && root->kind != SHF_PK_DICT)
+		rc = shf_dspd_bad(d, x.where, "is not a dictionary, as DeepSpeed saves it");
+	for (uint32_t i = 0; rc == 0 && i < root->n; i++)
+		if (root->u.a[2 * i]->kind == SHF_PK_STR)
+			rc = layer_tensor(d, &x, of, root->u.a[2 * i], root->u.a[2 * i + 1]);
+	shf_dspd_close(d, &x);
+	return rc;
+}
+
+int shf_dspd_layers(struct shf_dspd *d)
+{
+	const char *folder = d->dir.folder;
+	int fd = folder ? shf_foreign_folder(d->f, folder) : d->f->dir, tp_n = 1, rc;
+	struct shf_listing l = { .arena = NULL };
+	struct layer_name x;
+
+	if (fd < 0)
+		return shf_fail_sys(d->err, -fd, "%s/%s", d->f->path, folder);
+	rc = shf_listing_read(&l, &d->f->arena, d->f->in, fd, d->f->path, d->err);
+	if (folder)
+		shf_sys_close(d->f->in, fd);
+	for (size_t i = 0; rc == 0 && i < shf_listing_n(&l); i++)
+		if (layer_name_of(&x, shf_listing_at(&l, i)) && !x.expert) {
+			d->layers = true;
+			tp_n = x.tp >= tp_n ? x.tp + 1 : tp_n;
+		}
+	if (d->layers)
+		d->tp_n = tp_n;
+	for (size_t i = 0; rc == 0 && i < shf_listing_n(&l); i++)
+		if (layer_name_of(&x, shf_listing_at(&l, i))) {
+			d->mp = x.tp;
+			rc = layer_file(d, shf_listing_at(&l, i), &x);
+		}
+	d->mp = 0;
+	if (rc == 0)
+		shf_records_sort(d->weights.data, d->weights.len / sizeof(struct shf_dspd_weight),
+		                 sizeof(struct shf_dspd_weight), weights_order);
+	shf_buf_release(&l.a);
+	return rc;
+}
