@@ -14,8 +14,9 @@ extern "C" {
 
 /* Opens anything that sheaf can read, by its path: a checkpoint, a Hugging Face directory, one
  * safetensors file, a file of torch.save or paddle.save, a directory of
- * torch.distributed.checkpoint, or a checkpoint of a trainer with Paddle (doc/formats.md). Nothing
- * in them is executed. Checkpoints of other programs have no digests, and reports say so.
+ * torch.distributed.checkpoint, or a checkpoint of DeepSpeed or of a trainer with Paddle
+ * (doc/formats.md). Nothing in them is executed. Checkpoints of other programs have no digests, and
+ * reports say so.
  * step   receives the checkpoint. Close it with sheaf_checkpoint_close.
  * path   the directory or file.
  * group  the ranks; NULL: this process alone.
@@ -36,7 +37,8 @@ struct sheaf_checkpoint_info {
 	const char *format;             /* "sheaf", "hf" (Hugging Face), "safetensors", or of other
 	                                 * programs: "torch.save", "torch.save (legacy)",
 	                                 * "torch.dcp", "torch.dcp (safetensors)", "paddle.save",
-	                                 * "paddle.unified", "paddle.sharding_io", "paddle.flex" */
+	                                 * "paddle.unified", "paddle.sharding_io", "paddle.flex",
+	                                 * "deepspeed" */
 	const char *path;               /* its directory or file */
 	const char *session;            /* session of its save */
 	const char *run;                /* id of the run that it was saved to */

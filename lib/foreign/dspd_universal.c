@@ -80,7 +80,9 @@ static int read_kind(struct shf_dspd *d, const char *name, const char *file, con
 	if (rc == 0) {
 		root = x.zip.pickle.root;
 		v = root->kind == SHF_PK_DICT ? shf_pk_get(root, "param") : root;
-		if (strcmp(file, "step.pt") == 0)
+		/* The file of the model has the shape of a part of it, or one with more rows. */
+		if (strcmp(file, "step.pt") == 0 || (root->kind == SHF_PK_DICT &&
+		    (d->mp_n > 1 || shf_pk_get(root, "vocab_tensor"))))
 			p = NULL;
 		rc = shf_pk_int(v, &number)
 		   ? shf_foreign_note(d->f, d->err, shown, strlen(shown), "%" PRId64, number)
@@ -95,14 +97,16 @@ static int read_kind(struct shf_dspd *d, const char *name, const char *file, con
 static int read_weights(struct shf_dspd *d, const char *name)
 {
 	struct shf_dspd_param *p = shf_dspd_param(d, name, strlen(name));
+	const struct shf_dspd_weight *w = shf_dspd_weight(d, name);
 	size_t had = d->f->tensors.len;
 	int rc;
 
 	/* Of what the optimizer does not have, these are copies of what the model has. */
-	if (!p && d->module && d->stage < 3)
+	if (!p && ((d->module && d->stage < 3) || (w && w->f32)))
 		return 0;
-	if (!p)
-		return read_kind(d, name, "fp32.pt", NULL, name);
+	if (!p)         /* of another stage of a pipeline */
+		return read_kind(d, name, "fp32.pt", w || d->layers ? "master_weights" : NULL,
+		                 name);
 	p->found = true;
 	p->tensor = SIZE_MAX;
 	if (p->whole)
