@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dspd_dir.h"
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include "err.h"
@@ -81,8 +82,10 @@ static int look_into(const struct shf_sys *sys, int dir, const char *folder, con
 	int fd = folder ? shf_sys_open(sys, dir, folder, SHF_O_DIR, 0) : dir, rc;
 
 	*l = (struct looked){ .files_n = 0 };
-	if (fd < 0)
+	if (fd == -ENOENT || fd == -ENOTDIR)
 		return 0;
+	if (fd < 0)
+		return shf_fail_sys(err, -fd, "%s/%s", path, folder);
 	rc = shf_sys_list(sys, fd, see_entry, l);
 	if (rc < 0)
 		rc = shf_fail_sys(err, -rc, "%s", path);
@@ -93,16 +96,19 @@ static int look_into(const struct shf_sys *sys, int dir, const char *folder, con
 	return rc;
 }
 
-/* Reads the name of a folder from a file. Returns false if it has none. */
-static bool read_tag(const struct shf_sys *sys, int dir, const char *name, char tag[TAG_MAX + 2])
+/* Reads the name of a folder from a file. Returns 1, or 0 if it has none. */
+static int read_tag(const struct shf_sys *sys, int dir, const char *path, const char *name,
+                    char tag[TAG_MAX + 2], struct sheaf_error *err)
 {
 	int fd = shf_sys_open(sys, dir, name, 0, 0);
 	int64_t n = fd < 0 ? fd : shf_sys_pread(sys, fd, tag, TAG_MAX + 1, 0);
 
 	if (fd >= 0)
 		shf_sys_close(sys, fd);
+	if (n < 0 && n != -EISDIR)
+		return shf_fail_sys(err, (int)-n, "%s/%s", path, name);
 	if (n < 0 || n > TAG_MAX)
-		return false;
+		return 0;
 	while (n > 0 && (tag[n - 1] == '\n' || tag[n - 1] == '\r' || tag[n - 1] == ' '))
 		n--;
 	tag[n] = '\0';
@@ -151,7 +157,10 @@ int shf_dspd_find(struct shf_dspd_dir *d, struct shf_arena *arena, const struct 
 	if (rc)
 		return rc < 0 ? rc : found_in(d, arena, NULL, &l, path, err);
 	file = l.latest ? "latest" : l.universal ? "latest_universal" : NULL;
-	if (file && read_tag(sys, dir, file, tag)) {
+	rc = file ? read_tag(sys, dir, path, file, tag, err) : 0;
+	if (rc < 0)
+		return rc;
+	if (rc) {
 		rc = look_into(sys, dir, tag, path, &in, err);
 		if (rc)
 			return rc < 0 ? rc : found_in(d, arena, tag, &in, path, err);

@@ -82,7 +82,7 @@ static int make_shown(struct shf_foreign *f, struct shf_foreign_view *v, size_t 
 		put_entry(&v->header, &t[first + v->n]);
 	}
 	shf_buf_adds(&v->header, "}");
-	while (v->header.len % 8)
+	while (v->header.len % 8 && !v->header.oom)
 		shf_buf_u8(&v->header, ' ');
 	if (v->header.oom)
 		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory for its list of tensors",

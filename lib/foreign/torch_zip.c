@@ -26,20 +26,24 @@ const struct shf_zip_record *shf_torch_zip_pickle(const struct shf_zip *zip)
 	return NULL;
 }
 
-/* Finds the record <prefix><dir><key>, or NULL. */
-static const struct shf_zip_record *record_of(const struct shf_torch_zip *z, const char *dir,
-                                              const char *key, size_t key_n)
+/* Finds the record <prefix><dir><key>. *record NULL: there is none. */
+static int record_of(const struct shf_torch_zip *z, const char *dir, const char *key, size_t key_n,
+                     const struct shf_zip_record **record, struct sheaf_error *err)
 {
-	const struct shf_zip_record *record = NULL;
 	struct shf_buf name = SHF_BUF_INIT;
+	bool oom;
+
+	*record = NULL;
 
 	shf_buf_add(&name, z->prefix.data, z->prefix.len);
 	shf_buf_adds(&name, dir);
 	shf_buf_add(&name, key, key_n);
-	if (!name.oom)
-		record = shf_zip_find(&z->zip, (const char *)name.data, name.len);
+	oom = name.oom;
+	if (!oom)
+		*record = shf_zip_find(&z->zip, (const char *)name.data, name.len);
 	shf_buf_release(&name);
-	return record;
+	return oom ? shf_fail(err, SHEAF_ENOMEM, "%s: no memory for its list of tensors",
+	                      z->region.where) : 0;
 }
 
 /* Reads a whole record. */
@@ -63,11 +67,15 @@ static int record_read(const struct shf_torch_zip *z, const struct shf_zip_recor
  * code of TorchScript. */
 static int check_archive_kind(const struct shf_torch_zip *z, struct sheaf_error *err)
 {
-	const struct shf_zip_record *order = record_of(z, "byteorder", "", 0);
+	const struct shf_zip_record *order, *code;
 	struct shf_buf text = SHF_BUF_INIT;
-	int rc = 0;
+	int rc = record_of(z, "byteorder", "", 0, &order, err);
 
-	if (record_of(z, "constants.pkl", "", 0))
+	if (rc == 0)
+		rc = record_of(z, "constants.pkl", "", 0, &code, err);
+	if (rc < 0)
+		return rc;
+	if (code)
 		return shf_fail(err, SHEAF_EFORMAT, "%s: a TorchScript archive, which holds code "
 		                "and is not read; save the state_dict of its model",
 				z->region.where);
@@ -140,10 +148,12 @@ void shf_torch_zip_release(struct shf_torch_zip *z)
 int shf_torch_zip_place(const struct shf_torch_zip *z, const struct shf_torch_tensor *t,
                         const char *name, uint64_t *at, int64_t *stride, struct sheaf_error *err)
 {
-	const struct shf_zip_record *record = record_of(z, "data/", t->key->u.s, t->key->n);
+	const struct shf_zip_record *record;
 	uint64_t data;
-	int rc;
+	int rc = record_of(z, "data/", t->key->u.s, t->key->n, &record, err);
 
+	if (rc < 0)
+		return rc;
 	if (!record)
 		return shf_fail(err, SHEAF_EFORMAT, "%s: tensor %.*s: its storage %.*s is not in "
 						    "the "

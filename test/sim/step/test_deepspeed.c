@@ -2,11 +2,14 @@
 /* Checkpoints of DeepSpeed: parts of ranks make whole tensors, which load in any layout; parts that
  * do not fit one another are refused. */
 #include "dspdfile.h"
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include "foreign.h"
+#include "foreign_dir.h"
 #include "t.h"
 #include "foreign_plays.h"
+#include "starve.h"
 
 #define DIR_DS "ds"
 #define SAVE DIR_DS "/global_step9"
@@ -401,4 +404,82 @@ TEST(many_groups_of_one_tensor_are_refused)
 	free(data.p);
 	free(b.p);
 	foreign_refused(disk, DIR_DS, "has more than 65536 groups of parameters");
+}
+
+/* ---- a machine that fails ---- */
+
+/* Returns a disk with one of three saves. */
+static struct simdisk *save_number(int i)
+{
+	const struct dspd_plan p = { i == 1 ? 3 : 1, 2, params, N, DSPD_SOUND, 0 };
+	struct simdisk *disk = disk_new();
+
+	if (i < 2)
+		dspd_save(disk, DIR_DS, &p);
+	else
+		dspd_universal(disk, DIR_DS, &p, false, NULL);
+	return disk;
+}
+
+/* The n-th allocation fails; 0: none. Returns the code. *digest: of what is listed. */
+static int open_hungry(struct simdisk *disk, long n, uint64_t *digest)
+{
+	const struct shf_sys *sys = simdisk_process(disk, 77, 0);
+	struct shf_foreign *f = NULL;
+	struct sheaf_error err;
+	int rc;
+
+	starved = false;
+	starve_left = n;
+	rc = shf_foreign_open(&f, sys, DIR_DS, &err);
+	starve_left = 0;
+	*digest = rc < 0 ? 0 : shf_foreign_digest(f);
+	shf_foreign_free(f);
+	CHECK_INT(simdisk_open_n(sys), 0);
+	return rc;
+}
+
+/* A few places can do without the memory. */
+TEST(each_allocation_may_fail)
+{
+	for (int i = 0; i < 3; i++) {
+		struct simdisk *disk = save_number(i);
+		uint64_t want, digest;
+		long n = 0, failed = 0;
+
+		CHECK_INT(open_hungry(disk, 0, &want), 0);
+		do {
+			int rc = open_hungry(disk, ++n, &digest);
+
+			if (rc < 0 ? rc != SHEAF_ENOMEM || !starved : digest != want)
+				fail_msg("allocation %ld: %d", n, rc);
+			failed += rc < 0;
+		} while (starved);
+		CHECK(n > 100 && failed > n - 10);
+		simdisk_free(disk);
+	}
+}
+
+TEST(each_call_may_fail)
+{
+	for (int i = 0; i < 2; i++) {
+		bool fired = true;
+		int nth = 1, failed = 0;
+
+		for (; fired; nth++) {
+			struct simdisk *disk = save_number(i);
+			struct sheaf_error err;
+			char note[400];
+			int rc;
+
+			simdisk_fault(disk, &(struct simdisk_fault){ .nth = nth, .error = EACCES });
+			rc = foreign_opens(disk, DIR_DS, "", note, &err);
+			fired = simdisk_fired(disk) > 0;
+			if (rc != 0 && (rc != SHEAF_EIO || strlen(err.msg) < 8))
+				fail_msg("call %d: %d %s", nth, rc, err.msg);
+			failed += rc < 0;
+			simdisk_free(disk);
+		}
+		CHECK(failed > 20);
+	}
 }
