@@ -190,6 +190,35 @@ TEST(what_ranks_of_model_parallelism_have_is_listed_for_each)
 	simdisk_free(disk);
 }
 
+/* The files of the model have the shapes of halves there. */
+TEST(a_universal_checkpoint_of_tensor_parallel_ranks_has_whole_masters)
+{
+	static const struct dspd_param half[] = { { "w", 0, 2, { 6, 7 } } };
+	const struct dspd_plan whole = { 1, 1, params, 1, DSPD_SOUND, 0 };
+	struct simdisk *disk = disk_new();
+	const struct shf_foreign_tensor *t;
+	struct shf_foreign *f = NULL;
+	struct sheaf_error err;
+	size_t n, found = 0;
+
+	dspd_universal(disk, DIR_DS, &whole, false, NULL);
+	for (int mp = 0; mp < 2; mp++) {
+		const struct dspd_plan p = { 1, 1, half, 1, DSPD_NO_OPTIMIZER, mp };
+
+		dspd_save(disk, DIR_DS, &p);
+	}
+	CHECK_RC(shf_foreign_open(&f, simdisk_process(disk, 77, 0), DIR_DS, &err), 0, &err);
+	t = shf_foreign_tensors(f, &n);
+	for (size_t i = 0; i < n; i++)
+		found += strcmp(t[i].name, "w") == 0 && t[i].dims[0] == 11 &&
+		         strcmp(t[i].family, "master_weights") == 0;
+	CHECK_INT(found, 1);
+	CHECK_INT(names_ending(f, "@mp01"), 2);
+	CHECK_INT(names_ending(f, "@mp01/moment1_0"), 0);
+	shf_foreign_free(f);
+	simdisk_free(disk);
+}
+
 /* ---- files that do not fit ---- */
 
 TEST(files_of_several_saves_are_refused)
