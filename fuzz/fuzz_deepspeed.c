@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checkpoints of DeepSpeed on two ranks. The first byte, modulo 6, says what the rest of the input
+/* Checkpoints of DeepSpeed on two ranks. The first byte, modulo 8, says what the rest of the input
  * is; all other files are sound:
  * 0: the pickle of the file of the model, of ZeRO 1;
  * 1: that of the optimizer of rank 0;
  * 2: the pickle of the file of the model of rank 0, of ZeRO 3;
  * 3: that of the optimizer of rank 0;
  * 4: zero/w/fp32.pt of a universal checkpoint;
- * 5: the file latest.
+ * 5: the file latest;
+ * 6: the pickle of the file of a layer of a pipeline;
+ * 7: that of the optimizer of rank 0, of which rank 1 has another expert.
  * An input that is accepted can be listed and read to its end. */
 #include "foreign_check.h"
 #include "fuzz.h"
@@ -31,6 +33,8 @@ static const struct pickle model_3 = PICKLE("\x80\2}(" TEXT("\6", "module") "}" 
 	FLAT("BFloat16", "0", "\0") "s" SHAPES TEXT("\x0d", "shared_params") "}" TEXT("\1", "t")
 	TEXT("\1", "w") "s" TEXT("\x13", "frozen_param_shapes") "}" TEXT("\1", "f") "K\4\x85s"
 	TEXT("\x16", "frozen_param_fragments") "}" TEXT("\1", "f") FLAT("Float", "1", "\2") "su.");
+#define SHAPES_2 TEXT("\x0c", "param_shapes") "](}" TEXT("\1", "w") "K\2K\2\x86s}" \
+	TEXT("\x17", "m.deepspeed_experts.0.w") "K\2\x85se"
 #define OPTIMIZER(base, list, n, m, count) \
 	"\x80\2}" TEXT("\x14", "optimizer_state_dict") "}(" base "}" TEXT("\5", "state") \
 	"}K\0}(" TEXT("\4", "step") "K\5" TEXT("\7", "exp_avg") FLAT("Float", "0", n) "uss" \
@@ -42,6 +46,15 @@ static const struct pickle model_3 = PICKLE("\x80\2}(" TEXT("\6", "module") "}" 
 static const struct pickle rank_0 = PICKLE(OPTIMIZER(BASE_1, LIST_1, "\4", "\4", "]K\2a"));
 static const struct pickle rank_1 = PICKLE(OPTIMIZER(BASE_1, LIST_1, "\4", "\2", "]K\2a"));
 static const struct pickle rank_3 = PICKLE(OPTIMIZER(BASE_3, LIST_3, "\3", "\3", "K\2"));
+/* Of a layer "0", whose weight is "w"; and of one expert on each rank. */
+static const struct pickle model_layer = PICKLE("\x80\2}(" TEXT("\6", "module") "N"
+	TEXT("\x0c", "param_shapes") "]}" TEXT("\3", "0.w") "K\2K\3\x86sau.");
+static const struct pickle model_expert = PICKLE("\x80\2}(" TEXT("\6", "module") "}" SHAPES_2
+	TEXT("\x0b", "num_experts") "]K\2au.");
+static const struct pickle rank_expert = PICKLE("\x80\2}" TEXT("\x14", "optimizer_state_dict")
+	"}(" BASE_1 "}" TEXT("\5", "state") "}K\1}(" TEXT("\7", "exp_avg")
+	FLAT("Float", "0", "\2") "uss" LIST_1 "](" FLAT("Float", "1", "\2")
+	FLAT("Float", "1", "\2") "e" TEXT("\x0f", "partition_count") "](K\2K\1eus.");
 static const struct pickle whole = PICKLE("\x80\2" FLAT("Float", "0", "\6") ".");
 
 /* The disk owns the bytes of its files. */
@@ -92,12 +105,21 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		return 0;
 	ramdisk_init(&disk);
 	dir = ram_put(&disk, NULL, DIR_PATH, SHF_T_DIR, NULL, 0);
-	switch (data[0] % 6) {
+	switch (data[0] % 8) {
 	case 0: zero_1(dir, &p, &rank_0); break;
 	case 1: zero_1(dir, &model_1, &p); break;
 	case 2: zero_3(dir, &p, &rank_3); break;
 	case 3: zero_3(dir, &model_3, &p); break;
 	case 4: universal(dir, &p); break;
+	case 6:
+		zero_1(dir, &model_layer, &rank_0);
+		put(dir, "layer_00-model_states.pt", &p);
+		break;
+	case 7:
+		put(dir, "mp_rank_00_model_states.pt", &model_expert);
+		put(dir, "zero_pp_rank_0_mp_rank_00_optim_states.pt", &p);
+		put(dir, "zero_pp_rank_1_mp_rank_00_optim_states.pt", &rank_expert);
+		break;
 	default:
 		shf_buf_add(&latest, p.bytes, p.n);
 		MUST(!latest.oom);

@@ -126,5 +126,19 @@ WHOLE = [
         several(tensor((6,))))]
 LATEST = [b"global_step5", b"global_step5\n", b"global_step6", b"..", b"", b"a/b", b"\0",
           b"x" * 300]
+LAYERS = [saved(("w", tensor((2, 3), kind="BFloat16"))), saved(("w", tensor((2, 3)))), saved(),
+          saved(("v", tensor((2, 3)))), saved(("w", number(1))), tensor() + b"."]
+
+
+def expert(n=2, counts=(2, 1), dims=(2,)):
+    flat = [tensor((2,), "1"), tensor(dims, "1")][:n]
+    return saved(("optimizer_state_dict", pairs(
+        ("base_optimizer_state", pairs(("state", pairs((1, pairs(("exp_avg", tensor(dims))))))),),
+        ("single_partition_of_fp32_groups", several(*flat)),
+        ("partition_count", several(*map(number, counts))))))
+
+
+EXPERTS = [expert(), expert(1), expert(counts=(2, 2)), expert(counts=(1, 1)), expert(dims=(3,)),
+           expert(counts=(2, 0)), expert(counts=(2, 3)), expert(counts=(2, -1))]
 DEEPSPEED = [bytes([kind]) + x for kind, inputs in enumerate((
-    MODELS, OPTIMIZERS, MODELS_3, OPTIMIZERS_3, WHOLE, LATEST)) for x in inputs]
+    MODELS, OPTIMIZERS, MODELS_3, OPTIMIZERS_3, WHOLE, LATEST, LAYERS, EXPERTS)) for x in inputs]

@@ -296,6 +296,7 @@ static int make_groups(struct shf_dspd *d, const struct shf_dspd_file *x, uint32
 
 		if (said && said->kind == SHF_PK_LIST)
 			shf_pk_int(shf_pk_at(said, i), &g.count);
+		g.said = g.count;
 		if (g.count <= 0 || d->world % g.count ||
 		    (g.count < d->world && (!d->experts || d->experts % (d->world / g.count)))) {
 			unread += g.count < d->world;
@@ -316,9 +317,18 @@ static int check_count(struct shf_dspd *d, const struct shf_dspd_file *x, const 
 {
 	int64_t most = -1, is;
 
-	for (uint32_t i = 0; v && v->kind == SHF_PK_LIST && i < v->n; i++)
-		if (shf_pk_int(v->u.a[i], &is) && is > most)
-			most = is;
+	for (uint32_t i = 0; v && v->kind == SHF_PK_LIST && i < v->n; i++) {
+		const struct shf_dspd_group *g = group_at(d, i);        /* of rank 0 */
+
+		if (!shf_pk_int(v->u.a[i], &is))
+			continue;
+		most = is > most ? is : most;
+		if (g && g->said != is)
+			return shf_fail(d->err, SHEAF_EFORMAT, "%s: says that %" PRId64 " ranks "
+			                "have parts of group %" PRIu32 " of parameters, and rank 0 "
+			                "says %" PRId64 "; they are of several saves", x->where,
+			                is, i, g->said);
+	}
 	if (v && v->kind != SHF_PK_LIST)
 		shf_pk_int(v, &most);
 	if (most < 0 || most == d->world)

@@ -44,6 +44,7 @@ struct shf_dspd_group {         /* what the optimizer says of a group of paramet
 	int64_t count;                  /* ranks that have a part of it: all; or of experts fewer,
 	                                 * so that each of so many ranks has other experts; 0: it
 	                                 * is not read */
+	int64_t said;                   /* the count that the file of rank 0 has */
 	int64_t step;                   /* -1: not said */
 	uint32_t step_file;             /* where rank 0 has it as an F32; UINT32_MAX: nowhere */
 	uint64_t step_at;
