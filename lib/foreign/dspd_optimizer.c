@@ -395,6 +395,9 @@ static int read_rank(struct shf_dspd *d, const struct shf_dspd_file *x, uint32_t
 	if (rc == 0 && (!v || v->kind != SHF_PK_DICT))
 		rc = shf_dspd_bad(d, x->where, "has no optimizer_state_dict, as DeepSpeed saves "
 		                  "it");
+	if (rc == 0 && shf_pk_get(v, "ds_zero_partition_groups"))
+		rc = shf_dspd_bad(d, x->where, "has experts that ZeRO 3 has cut among some of the "
+		                  "ranks (AutoEP), which is not read; ds_to_universal joins them");
 	if (rc == 0)
 		rc = read_flat_weights(d, x, rank, v);
 	if (rc == 0 && rank == 0)

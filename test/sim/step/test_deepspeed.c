@@ -265,6 +265,7 @@ TEST(files_of_several_saves_are_refused)
 		{ 1, DSPD_BAD_PADDING, "is not a list of numbers of items" },
 		{ 1, DSPD_NO_DICT, "has no optimizer_state_dict" },
 		{ 1, DSPD_NO_LIST, "has no list single_partition_of_fp32_groups" },
+		{ 3, DSPD_AUTOEP, "has experts that ZeRO 3 has cut" },
 		{ 3, DSPD_NO_LIST, "has no list fp32_flat_groups" },
 	};
 

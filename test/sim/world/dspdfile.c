@@ -292,6 +292,10 @@ static void optimizer_file(struct simdisk *disk, const char *dir, const struct d
 		put_part(p, &b, &s, g, 0, rank);
 	put(&b, "e");
 	put_counts(p, &b);
+	if (p->flaw == DSPD_AUTOEP) {
+		torch_text(&b, "ds_zero_partition_groups");
+		put(&b, "]");
+	}
 	if (p->stage < 3 && p->flaw != DSPD_OLD) {
 		put_paddings(p, &b);
 		put_mappings(p, &b, rank);
