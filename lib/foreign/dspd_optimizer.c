@@ -104,7 +104,6 @@ static int check_places(struct shf_dspd *d, const struct shf_dspd_file *x, uint6
 
 		if (g && g->count == 0)
 			continue;
-
 		if (!shf_pk_int(shf_pk_get(of, "start"), &start) ||
 		    !shf_pk_int(shf_pk_get(of, "numel"), &items))
 			continue;
@@ -113,10 +112,10 @@ static int check_places(struct shf_dspd *d, const struct shf_dspd_file *x, uint6
 		hi = g && p->at + p->items < from + g->part ? p->at + p->items
 		     : g ? from + g->part : 0;
 		if (!g || lo >= hi || (uint64_t)start != lo - from || (uint64_t)items != hi - lo)
-			return shf_fail(d->err, SHEAF_EFORMAT, "%s: says that it has items %"
-			                PRId64 " to %" PRId64 " of its part for %.*s, which rank %"
-			                PRIu64 " cannot have; the files are of several saves, or "
-			                "were renamed", x->where, start, start + items,
+			return shf_fail(d->err, SHEAF_EFORMAT, "%s: says that %" PRId64 " items of "
+			                "its part, from number %" PRId64 " on, are %.*s, which "
+			                "rank %" PRIu64 " cannot have; the files are of several "
+			                "saves, or were renamed", x->where, items, start,
 			                p ? shf_name_show(p->name) : 20,
 			                p ? p->name : "an unknown parameter", rank);
 	}

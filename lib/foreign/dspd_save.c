@@ -290,14 +290,21 @@ bool shf_dspd_kind(char ours[SHF_DSPD_KIND_MAX], const char *theirs, size_t n)
 const struct shf_dspd_entry *shf_dspd_entries(const struct shf_dspd *d, bool optimizer, size_t *n)
 {
 	const struct shf_dspd_entry *e = (const void *)d->entries.data;
-	size_t all = d->entries.len / sizeof(*e), first = 0;
+	size_t all = d->entries.len / sizeof(*e), lo = 0, hi = all;
 
-	while (first < all && (e[first].x.mp != d->mp || e[first].x.optimizer != optimizer))
-		first++;
-	for (*n = 0; first + *n < all && e[first + *n].x.mp == d->mp &&
-	             e[first + *n].x.optimizer == optimizer;)
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+		const struct shf_dspd_name *x = &e[mid].x;
+
+		if (x->mp < d->mp || (x->mp == d->mp && x->optimizer < optimizer))
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	for (*n = 0; lo + *n < all && e[lo + *n].x.mp == d->mp &&
+	             e[lo + *n].x.optimizer == optimizer;)
 		++*n;
-	return e ? e + first : NULL;
+	return e ? e + lo : NULL;
 }
 
 bool shf_dspd_has_shape(const struct shf_torch_tensor *t, const struct shf_dspd_param *p)
