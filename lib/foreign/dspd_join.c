@@ -209,8 +209,8 @@ static int join_pieces(struct shf_dspd *d, struct joined *j, const struct shf_ds
 
 		/* What is beyond the last item is padding. */
 		rc = join_span(d, j, kind, r, p->at, p->at + (left < part ? left : part));
-		if (rc == 0 && j->items < p->items && j->items < (r + 1) * part)
-			break;
+		if (j->items < p->items && j->items < (r + 1) * part)
+			break;  /* this rank has less than its part: the caller sees the sum */
 	}
 	return rc;
 }

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A save of DeepSpeed while it is read. The optimizer of each data-parallel rank has a flat part of
- * all weights, their moments and so on. Such a part is a range of a run, which is as if these
- * tensors were one:
- * - ZeRO 1 and 2: the parts of all ranks, of one group of parameters; of a group of experts those
- *   of all ranks that have the same experts;
- * - ZeRO 3: the parts of all groups, of one rank. Each parameter has a range in the run of each;
- * - frozen parameters of ZeRO 3: the parts of one parameter.
- * The order of the parameters and their shapes are in the file of the model. */
+/* A save of DeepSpeed while it is read. The optimizer of each data-parallel rank has one flat
+ * tensor (a part) for each group of parameters and for each kind of value: weights, first moments,
+ * second moments and so on. Several parts, read one after another, make a run, and each parameter
+ * is a range of a run:
+ * - With ZeRO 1 and 2, a run has the parts of one group on all ranks. Of a group of experts, it has
+ *   the parts of the ranks that have the same experts.
+ * - With ZeRO 3, a run has the parts of all groups on one rank. Each parameter has a range in the
+ *   run of every rank.
+ * - A frozen parameter of ZeRO 3 is a run of its own, with one part of each rank.
+ * The order of the parameters in a run, and their shapes, are in the file of the model only. */
 #ifndef SHF_DSPD_SAVE_H
 #define SHF_DSPD_SAVE_H
 #include "dspd_dir.h"
@@ -41,9 +43,9 @@ struct shf_dspd_weight { const char *name; bool f32; };     /* one of a file of 
 struct shf_dspd_entry { struct shf_dspd_name x; const char *name; };    /* a file */
 struct shf_dspd_tie { const char *name, *of; };
 struct shf_dspd_group {         /* what the optimizer says of a group of parameters */
-	int64_t count;                  /* ranks that have a part of it: all; or of experts fewer,
-	                                 * so that each of so many ranks has other experts; 0: it
-	                                 * is not read */
+	int64_t count;                  /* how many parts make a run. All ranks have one, but for a
+	                                 * group of experts the ranks are divided into several
+	                                 * runs. 0: the group is not read */
 	int64_t said;                   /* the count that the file of rank 0 has */
 	int64_t step;                   /* -1: not said */
 	uint32_t step_file;             /* where rank 0 has it as an F32; UINT32_MAX: nowhere */
@@ -95,8 +97,8 @@ int shf_dspd_bad(const struct shf_dspd *d, const char *where, const char *why);
  * of *part. */
 int shf_dspd_flat(struct shf_dspd *d, const struct shf_dspd_file *x, const struct shf_pk *v,
                   const char *name, struct shf_dspd_part *part);
-/* Adds a tensor of an archive under a name of n bytes. dims NULL: with its own shape. Returns 1, or
- * 0 if v is none. */
+/* Adds a tensor of an archive, with the shape that it has there, under a name of n bytes. Returns
+ * 1, or 0 if v is no tensor. */
 int shf_dspd_add(struct shf_dspd *d, const struct shf_dspd_file *x, const struct shf_pk *v,
                  const char *family, const char *name, size_t n);
 /* Copies a name of n bytes into f's arena. NULL: no memory, or names are too long; *d->err says
@@ -118,7 +120,8 @@ int shf_dspd_same_save(struct shf_dspd *d, const struct shf_dspd_file *x,
 int shf_dspd_layers(struct shf_dspd *d);
 /* Finds a weight of these files. NULL: there is none. */
 const struct shf_dspd_weight *shf_dspd_weight(const struct shf_dspd *d, const char *name);
-/* Returns how many ranks have other parameters of a group, 1 if all have the same. */
+/* Returns into how many runs the ranks are divided for a group, each with experts of its own; 1 if
+ * all ranks have the same parameters. */
 uint32_t shf_dspd_spread(const struct shf_dspd *d, const struct shf_dspd_group *g);
 /* Returns the files of a kind of the present rank of model parallelism, by rank. */
 const struct shf_dspd_entry *shf_dspd_entries(const struct shf_dspd *d, bool optimizer, size_t *n);
