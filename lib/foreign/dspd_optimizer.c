@@ -349,7 +349,7 @@ static enum shf_tensor_kind look_none(const struct shf_pk *v, const char **why)
 static int note_groups(struct shf_dspd *d, const struct shf_dspd_file *x,
                        const struct shf_pk *groups)
 {
-	static char name[] = "optimizer.param_groups";
+	char name[] = "optimizer.param_groups";
 	const struct shf_walk_kind by = { look_none, NULL, NULL, NULL };
 	struct shf_pk key = { .kind = SHF_PK_STR, .n = sizeof(name) - 1, .u = { .s = name } };
 	struct shf_pk *pair[] = { &key, (struct shf_pk *)(uintptr_t)groups };
