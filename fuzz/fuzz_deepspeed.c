@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checkpoints of DeepSpeed on two ranks. The first byte, modulo 8, says what the rest of the input
+/* Checkpoints of DeepSpeed on two ranks. The first byte, modulo 9, says what the rest of the input
  * is; all other files are sound:
  * 0: the pickle of the file of the model, of ZeRO 1;
  * 1: that of the optimizer of rank 0;
@@ -8,7 +8,8 @@
  * 4: zero/w/fp32.pt of a universal checkpoint;
  * 5: the file latest;
  * 6: the pickle of the file of a layer of a pipeline;
- * 7: that of the optimizer of rank 0, of which rank 1 has another expert.
+ * 7: that of the optimizer of rank 0, of which rank 1 has another expert;
+ * 8: that of the model of the first of two ranks of tensor parallelism.
  * An input that is accepted can be listed and read to its end. */
 #include "foreign_check.h"
 #include "fuzz.h"
@@ -29,6 +30,8 @@ struct pickle { const void *bytes; size_t n; };
 #define SHAPES TEXT("\x0c", "param_shapes") "]}" TEXT("\1", "w") "K\2K\3\x86sa"
 static const struct pickle model_1 = PICKLE("\x80\2}(" TEXT("\6", "module") "}" TEXT("\1", "w")
 	FLAT("BFloat16", "0", "\6") "s" SHAPES TEXT("\x0c", "global_steps") "K\5u.");
+static const struct pickle model_tp = PICKLE("\x80\2}" TEXT("\6", "module") "}" TEXT("\1", "w")
+	FLAT("BFloat16", "0", "\6") "ss.");
 static const struct pickle model_3 = PICKLE("\x80\2}(" TEXT("\6", "module") "}" TEXT("\1", "w")
 	FLAT("BFloat16", "0", "\0") "s" SHAPES TEXT("\x0d", "shared_params") "}" TEXT("\1", "t")
 	TEXT("\1", "w") "s" TEXT("\x13", "frozen_param_shapes") "}" TEXT("\1", "f") "K\4\x85s"
@@ -105,7 +108,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		return 0;
 	ramdisk_init(&disk);
 	dir = ram_put(&disk, NULL, DIR_PATH, SHF_T_DIR, NULL, 0);
-	switch (data[0] % 8) {
+	switch (data[0] % 9) {
 	case 0: zero_1(dir, &p, &rank_0); break;
 	case 1: zero_1(dir, &model_1, &p); break;
 	case 2: zero_3(dir, &p, &rank_3); break;
@@ -119,6 +122,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		put(dir, "mp_rank_00_model_states.pt", &model_expert);
 		put(dir, "zero_pp_rank_0_mp_rank_00_optim_states.pt", &p);
 		put(dir, "zero_pp_rank_1_mp_rank_00_optim_states.pt", &rank_expert);
+		break;
+	case 8:
+		put(dir, "mp_rank_00_model_states.pt", &p);
+		put(dir, "mp_rank_01_model_states.pt", &model_tp);
 		break;
 	default:
 		shf_buf_add(&latest, p.bytes, p.n);

@@ -140,5 +140,26 @@ def expert(n=2, counts=(2, 1), dims=(2,)):
 
 EXPERTS = [expert(), expert(1), expert(counts=(2, 2)), expert(counts=(1, 1)), expert(dims=(3,)),
            expert(counts=(2, 0)), expert(counts=(2, 3)), expert(counts=(2, -1))]
+
+
+def numbers(*of):
+    return several(*map(number, of))
+
+
+def cut(whole=(12,), shard=(6,), starts=(0, 6), name="^w$", strides=(1,), pieces=1):
+    def memory(at):
+        return several(number(at), numbers(*strides))
+    ranks = [(mp, pairs(("shard_shape", numbers(*shard)), ("pieces", several(*[pairs(
+        ("shape", numbers(*shard)), ("dest", memory(0)), ("source", memory(at)))] * pieces))))
+             for mp, at in enumerate(starts)]
+    return model(("universal_checkpoint_info", pairs(("affine_map", pairs(("params", pairs(
+        (name, pairs(("logical_shape", numbers(*whole)), ("ranks", pairs(*ranks)))))))))),
+                 module=("w", tensor((6,), kind="BFloat16")))
+
+
+CUTS = [cut(), cut((6,), starts=(0, 0)), cut((13,)), cut(starts=(0, 5)), cut(starts=(0, 2**40)),
+        cut((11,)), cut(shard=(5,)), cut(name=r"^\w$"), cut(name="^w.$"), cut(strides=(2,)),
+        cut(pieces=2), cut((2**31, 2**31), (6, 1), strides=(1, 1)), cut((0,)), cut(starts=(0,))]
 DEEPSPEED = [bytes([kind]) + x for kind, inputs in enumerate((
-    MODELS, OPTIMIZERS, MODELS_3, OPTIMIZERS_3, WHOLE, LATEST, LAYERS, EXPERTS)) for x in inputs]
+    MODELS, OPTIMIZERS, MODELS_3, OPTIMIZERS_3, WHOLE, LATEST, LAYERS, EXPERTS,
+    CUTS)) for x in inputs]

@@ -4,7 +4,6 @@
  * Source: runtime/engine.py, runtime/zero, runtime/bf16_optimizer.py, utils/zero_to_fp32.py and
  * checkpoint/ds_to_universal.py of DeepSpeed 0.19.8, and checkpoints that it wrote. */
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 #include "dspd_save.h"
 #include "err.h"
@@ -133,6 +132,8 @@ static int open_deepspeed(struct shf_foreign *f, struct sheaf_error *err)
 		rc = shf_dspd_layers(&d);
 	for (; rc == 0 && d.mp < d.mp_n; d.mp++)
 		rc = open_rank(&d);
+	if (rc == 0 && d.boxed.len)
+		rc = shf_dspd_join_boxes(&d);
 	if (rc == 0 && d.layers && d.mp_n > 1)
 		rc = drop_tied(&d);
 	if (rc == 0)
@@ -141,6 +142,9 @@ static int open_deepspeed(struct shf_foreign *f, struct sheaf_error *err)
 		rc = shf_foreign_note(f, err, "global_step", 11, "%" PRId64, d.steps);
 	shf_buf_release(&d.entries);
 	shf_buf_release(&d.weights);
+	shf_buf_release(&d.boxes);
+	shf_buf_release(&d.boxed);
+	shf_buf_release(&d.box_pieces);
 	shf_buf_release(&d.params);
 	shf_buf_release(&d.by_name);
 	shf_buf_release(&d.ties);

@@ -234,6 +234,9 @@ static int join_kind(struct shf_dspd *d, const struct shf_dspd_param *p, uint32_
 		                PRIu64 " of %" PRIu64 " items; the file of a rank is of another "
 		                "save", d->f->path, shf_name_show(name), name, key ? "/" : "",
 		                key ? key : "", j.items, p->items);
+	rc = shf_dspd_boxed(d, &j.x, name, strlen(name), key);
+	if (rc)
+		return rc < 0 ? rc : 0;
 	shown = shf_dspd_shown(d, name, strlen(name), key);
 	if (!shown)
 		return d->err->code;

@@ -2,7 +2,6 @@
 /* Weights in files of their own: each layer of a pipeline (layer_03-model_states.pt, or of each
  * rank of tensor parallelism layer_03-model_01-model_states.pt), under names within the layer; and
  * each expert (layer_0_expert_5_mp_rank_00_model_states.pt), under those of the model. */
-#include <stdio.h>
 #include <string.h>
 #include "err.h"
 #include "dspd_save.h"

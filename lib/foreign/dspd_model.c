@@ -2,12 +2,10 @@
 /* The files of the model: mp_rank_00_model_states.pt; with ZeRO 3 zero_pp_rank_0_mp_rank_00_... of
  * each rank, whose tensors are empty, except for buffers and parts of frozen parameters. */
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 #include "err.h"
 #include "dspd_save.h"
 #include "sort.h"
-#include "torch_place.h"
 #include "valid.h"
 
 /* ---- parameters ---- */
@@ -292,6 +290,8 @@ static int model_file(struct shf_dspd *d, const char *name, int rank, bool first
 		              x.where, ranks, d->mp_n);
 	if (rc == 0 && first)
 		rc = model_params(d, &x, root);
+	if (rc == 0 && first)
+		rc = shf_dspd_boxes(d, root);
 	if (rc == 0 && first)
 		model_experts(d, root);
 	if (rc == 0 && first)

@@ -7,7 +7,6 @@
 #include <string.h>
 #include "dspd_save.h"
 #include "err.h"
-#include "torch_place.h"
 #include "valid.h"
 
 #define ITEMS_MAX ((uint64_t)INT64_MAX / 16)

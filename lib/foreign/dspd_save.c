@@ -4,8 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 #include "err.h"
-#include "torch_place.h"
-#include "valid.h"
 
 int shf_dspd_no_memory(const struct shf_dspd *d)
 {
@@ -116,10 +114,9 @@ void shf_dspd_close(struct shf_dspd *d, struct shf_dspd_file *x)
 	shf_foreign_region_end(d->f, x->file);
 }
 
-/* Finds out where a tensor is, in f's arena. */
-static int place_of(struct shf_dspd *d, const struct shf_dspd_file *x,
-                    const struct shf_torch_tensor *t, const char *name,
-                    struct shf_foreign_piece *piece)
+int shf_dspd_place(struct shf_dspd *d, const struct shf_dspd_file *x,
+                   const struct shf_torch_tensor *t, const char *name,
+                   struct shf_foreign_piece *piece)
 {
 	int64_t *stride = shf_foreign_numbers(d->f, (size_t)t->ndim + 1);
 
@@ -138,7 +135,7 @@ int shf_dspd_flat(struct shf_dspd *d, const struct shf_dspd_file *x, const struc
 
 	if (shf_torch_tensor_of(&t, v, &why) != SHF_TENSOR_READ || t.pair || t.conj || t.neg)
 		return 0;
-	rc = place_of(d, x, &t, name, &piece);
+	rc = shf_dspd_place(d, x, &t, name, &piece);
 	if (rc < 0)
 		return rc;
 	if (t.ndim != 1 || (t.dims->u.a[0]->u.i > 1 &&
@@ -149,32 +146,6 @@ int shf_dspd_flat(struct shf_dspd *d, const struct shf_dspd_file *x, const struc
 	part->items = (uint64_t)t.dims->u.a[0]->u.i;
 	part->file = x->file;
 	return 1;
-}
-
-int shf_dspd_add(struct shf_dspd *d, const struct shf_dspd_file *x, const struct shf_pk *v,
-                 const char *family, const char *name, size_t n)
-{
-	int64_t dims[SHF_FOREIGN_DIMS_MAX];
-	struct shf_foreign_piece piece;
-	struct shf_foreign_tensor of;
-	struct shf_torch_tensor t;
-	const char *why, *own;
-	int rc;
-
-	if (shf_torch_tensor_of(&t, v, &why) != SHF_TENSOR_READ)
-		return 0;
-	own = shf_dspd_shown(d, name, n, NULL);
-	if (!own)
-		return d->err->code;
-	of = shf_torch_shown(&t, dims);
-	of.family = family;
-	of.n = 1;
-	rc = place_of(d, x, &t, own, &piece);
-	if (rc < 0)
-		return rc;
-	shf_buf_add(&d->f->pieces, &piece, sizeof(piece));
-	rc = shf_foreign_add_tensor(d->f, &of, own, n + strlen(own + n), d->err);
-	return rc < 0 ? rc : 1;
 }
 
 int shf_dspd_add_flat(struct shf_dspd *d, const struct shf_dspd_part *part,

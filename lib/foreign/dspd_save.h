@@ -39,6 +39,20 @@ struct shf_dspd_part {          /* a flat tensor */
 	uint64_t at, items;             /* at: in the file */
 	uint64_t start;                 /* items before it in its run */
 };
+struct shf_dspd_box {           /* what a rank of model parallelism has of a parameter */
+	const char *name;
+	int mp;
+	int32_t ndim;
+	const int64_t *dims;            /* of the whole */
+	const int64_t *start, *count;
+	bool replica;                   /* rank 0 has the same */
+};
+struct shf_dspd_boxed {         /* a tensor of one rank that is a box of one that is joined later */
+	struct shf_dspd_box box;
+	const char *family, *key;       /* key: NULL: it has none */
+	int32_t dtype;
+	size_t first, n;                /* among box_pieces */
+};
 struct shf_dspd_weight { const char *name; bool f32; };     /* one of a file of its own */
 struct shf_dspd_entry { struct shf_dspd_name x; const char *name; };    /* a file */
 struct shf_dspd_tie { const char *name, *of; };
@@ -75,6 +89,9 @@ struct shf_dspd {
 	struct shf_buf ties;            /* owned; of struct shf_dspd_tie */
 	struct shf_buf parts;           /* owned; of struct shf_dspd_part */
 	struct shf_buf groups;          /* owned; of struct shf_dspd_group */
+	struct shf_buf boxes;           /* owned; of struct shf_dspd_box, by name and rank */
+	struct shf_buf boxed;           /* owned; of struct shf_dspd_boxed */
+	struct shf_buf box_pieces;      /* owned; of struct shf_foreign_piece */
 	uint64_t rank_items;            /* ZeRO 3: items of weights that each rank has */
 	const char *kinds[SHF_DSPD_KINDS_MAX];  /* names of the optimizer, in f's arena */
 	uint32_t kinds_n;
@@ -93,6 +110,10 @@ int shf_dspd_open(struct shf_dspd *d, const char *under, const char *name,
 void shf_dspd_close(struct shf_dspd *d, struct shf_dspd_file *x);
 int shf_dspd_no_memory(const struct shf_dspd *d);
 int shf_dspd_bad(const struct shf_dspd *d, const char *where, const char *why);
+/* Finds out where a tensor is: file, at, and stride, in f's arena. */
+int shf_dspd_place(struct shf_dspd *d, const struct shf_dspd_file *x,
+                   const struct shf_torch_tensor *t, const char *name,
+                   struct shf_foreign_piece *piece);
 /* Finds out where a flat tensor is. Returns 1 if v is one, and fills in dtype, at, items and file
  * of *part. */
 int shf_dspd_flat(struct shf_dspd *d, const struct shf_dspd_file *x, const struct shf_pk *v,
@@ -116,6 +137,14 @@ bool shf_dspd_kind(char ours[SHF_DSPD_KIND_MAX], const char *theirs, size_t n);
 /* Checks that all files say the same. */
 int shf_dspd_same_save(struct shf_dspd *d, const struct shf_dspd_file *x,
                        const struct shf_pk *root);
+/* Reads which boxes ranks of tensor parallelism have, from the file of the model of rank 0. */
+int shf_dspd_boxes(struct shf_dspd *d, const struct shf_pk *root);
+/* Keeps a tensor of the present rank whose pieces are the last x->n of f->pieces, if it is a box of
+ * a parameter: the pieces are taken away. Returns 1 then, and 0 if nothing says what it is. */
+int shf_dspd_boxed(struct shf_dspd *d, const struct shf_foreign_tensor *x, const char *name,
+                   size_t n, const char *key);
+/* Adds the tensors that the boxes of all ranks make. */
+int shf_dspd_join_boxes(struct shf_dspd *d);
 /* Reads the files of layers and experts. */
 int shf_dspd_layers(struct shf_dspd *d);
 /* Finds a weight of these files. NULL: there is none. */

@@ -5,11 +5,9 @@
  * save. */
 #include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 #include "err.h"
 #include "dspd_save.h"
-#include "torch_place.h"
 #include "valid.h"
 
 /* Lists a folder of the one that has the save. Returns 1 if it is no folder. */

@@ -78,7 +78,7 @@ def test_masters() -> None:
 
 def test_missing_files() -> None:
     """If any file of a save is missing, the save is refused with a sentence"""
-    for name in ("z1", "bf16", "z2", "z3", "pipe", "experts"):
+    for name in ("z1", "bf16", "z2", "z3", "pipe", "experts", "tp"):
         with tap.folder() as at:
             shutil.copytree(os.path.join(GOLDEN, "deepspeed-" + name), at + "/save")
             # Nothing says which layer has stored the weight that stages of the pipeline share.

@@ -2046,6 +2046,10 @@ blind("exchanged_parts", "the files of two ranks may be exchanged",
 blind("other_step", "files of optimizers that have made different steps are joined",
       "foreign/dspd_optimizer.c:add_step", "g->step >= 0 && g->step != step",
       DSPD + "files_of_several_saves")
+bug("box_at_the_start", "what a rank of tensor parallelism has is put at the start of the whole",
+    "foreign/dspd_tensor.c:move_pieces", "start[k] = b->start[k] + (",
+    "start[k] = (MUTANT ? 0 : b->start[k]) + (",
+    DSPD + "boxes_of_tensor_parallel")
 bug("states_from_elsewhere", "states of the optimizer begin where their own parts do, padding and "
     "all", "foreign/dspd_join.c:settle_states", "p[i].start = w[k].start;",
     "p[i].start = MUTANT && i ? p[i - 1].start + p[i - 1].items + 2 : w[k].start;",

@@ -45,7 +45,7 @@ KINDS = {                       # name: stage, settings, settings of ZeRO
     "deepspeed-z3": (3, BF16, {}),
     "deepspeed-z3-parts": (3, {}, {"sub_group_size": 30}),
 }
-RANKS = {"deepspeed-pipe": 2, "deepspeed-experts": 4}
+RANKS = {"deepspeed-pipe": 2, "deepspeed-experts": 4, "deepspeed-tp": 2}
 UNIVERSAL = ("deepspeed-z1", "deepspeed-z3")
 
 
@@ -123,12 +123,38 @@ def work_experts(folder):
     engine.save_checkpoint(folder)
 
 
+def work_tp(folder):
+    """One of two ranks of tensor parallelism, which cut one weight by rows and one by columns."""
+    class Cut(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up_proj = torch.nn.Linear(5, 6)
+            self.o_proj = torch.nn.Linear(6, 5)
+
+        def forward(self, x):
+            return self.o_proj(torch.tanh(self.up_proj(x)))
+    net = Cut()
+    specs = [{"patterns": [r".*o_proj\.weight$"], "partition_type": "row"},
+             {"patterns": [r".*up_proj\.weight$"], "partition_type": "column"}]
+    engine, *_ = deepspeed.initialize(
+        model=net, optimizer=torch.optim.AdamW(net.parameters(), lr=1e-2),
+        config={**CONFIG, **BF16, "zero_optimization": {"stage": 1}, "tensor_parallel": {
+            "autotp_size": 2, "partition_config": {"use_default_specs": False,
+                                                   "layer_specs": specs}}})
+    x = torch.randn(2, 5).bfloat16()
+    for _ in range(STEP):
+        engine.backward(engine(x).float().square().mean())
+        engine.step()
+    engine.save_checkpoint(folder)
+
+
 def work(name, folder):
     """One rank of a job."""
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     torch.manual_seed(3)
     if name not in KINDS:
-        return {"deepspeed-pipe": work_pipe, "deepspeed-experts": work_experts}[name](folder)
+        return {"deepspeed-pipe": work_pipe, "deepspeed-experts": work_experts,
+                "deepspeed-tp": work_tp}[name](folder)
     stage, settings, zero = KINDS[name]
     model = Net()
     decay = [p for n, p in model.named_parameters() if p.ndim > 1 and p.requires_grad]
@@ -248,8 +274,28 @@ def by_addresses(folder):
             for (n, name), p in parts.items()}
 
 
+def joined(folder):
+    """What a save of ranks of tensor parallelism holds, as ds_to_universal joins it."""
+    whole = folder + "_universal"
+    universal(folder, whole)
+    weights = {os.path.basename(os.path.dirname(p)): read(p)["param"].detach()
+               for p in glob.glob(os.path.join(whole, "zero", "*", "fp32.pt"))}
+    out = states_of(whole, {n: list(t.shape) for n, t in weights.items()})
+    for n, t in weights.items():
+        parts = [read(p)["module"][n] for p in sorted(glob.glob(os.path.join(
+            folder, "mp_rank_*_model_states.pt")))]
+        own = t.to(torch.bfloat16)
+        assert own.equal(parts[0]) or any(own.equal(torch.cat(parts, k)) for k in range(t.ndim)), n
+        out.update({n: described(own), "master_weights:" + n: described(t)})
+    shutil.rmtree(whole)
+    os.remove(os.path.join(os.path.dirname(folder), "latest_universal"))
+    return out
+
+
 def special(folder):
     """What a save of a pipeline or of experts holds."""
+    if "deepspeed-tp" in folder:
+        return joined(folder)
     model, flat = model_of(folder), by_addresses(folder)
     for n, t in flat.items():
         family, _, name = n.partition(":")

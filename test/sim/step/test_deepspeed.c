@@ -23,7 +23,7 @@ enum { N = sizeof(params) / sizeof(params[0]) };
 
 static struct simdisk *saved(int stage, int ranks, enum dspd_flaw flaw)
 {
-	const struct dspd_plan p = { stage, ranks, params, N, flaw, 0 };
+	const struct dspd_plan p = { stage, ranks, params, N, flaw, 0, 0, 0, 0 };
 	struct simdisk *disk = disk_new();
 
 	dspd_save(disk, SAVE, &p);
@@ -108,7 +108,7 @@ TEST(a_universal_checkpoint_loads_in_any_layout)
 {
 	for (int flat = 0; flat < 2; flat++)
 		for (int stage = 1; stage <= 3; stage += 2) {
-			const struct dspd_plan p = { stage, 3, params, N, DSPD_SOUND, 0 };
+			const struct dspd_plan p = { stage, 3, params, N, DSPD_SOUND, 0, 0, 0, 0 };
 			struct simdisk *disk = disk_new();
 
 			dspd_universal(disk, SAVE, &p, flat, NULL);
@@ -178,7 +178,7 @@ TEST(what_ranks_of_model_parallelism_have_is_listed_for_each)
 	struct sheaf_error err;
 
 	for (int mp = 0; mp < 2; mp++) {
-		const struct dspd_plan p = { 1, 2, params, N, DSPD_SOUND, mp };
+		const struct dspd_plan p = { 1, 2, params, N, DSPD_SOUND, mp, 0, 0, 0 };
 
 		dspd_save(disk, DIR_DS, &p);
 	}
@@ -190,11 +190,53 @@ TEST(what_ranks_of_model_parallelism_have_is_listed_for_each)
 	simdisk_free(disk);
 }
 
+/* Two ranks of tensor parallelism, which have rows of "w" as a map says. */
+static struct simdisk *cut(int64_t rows, int64_t mp_rows, int64_t whole)
+{
+	struct simdisk *disk = disk_new();
+
+	for (int mp = 0; mp < 2; mp++) {
+		const struct dspd_plan p = { 1, 2, params, N, DSPD_SOUND, mp, rows, mp_rows,
+			whole };
+
+		dspd_save(disk, DIR_DS, &p);
+	}
+	return disk;
+}
+
+TEST(boxes_of_tensor_parallel_ranks_are_one_tensor)
+{
+	struct simdisk *disk = cut(11, 11, 22);
+	const struct shf_foreign_tensor *t;
+	struct shf_foreign *f = NULL;
+	struct sheaf_error err;
+	size_t n, whole = 0;
+
+	CHECK_RC(shf_foreign_open(&f, simdisk_process(disk, 77, 0), DIR_DS, &err), 0, &err);
+	t = shf_foreign_tensors(f, &n);
+	for (size_t i = 0; i < n; i++)
+		whole += (strcmp(t[i].name, "w") == 0 || strncmp(t[i].name, "w/", 2) == 0) &&
+		         t[i].ndim == 2 && t[i].dims[0] == 22 && t[i].dims[1] == 7;
+	CHECK_INT(whole, 4);    /* of the model, masters, moments */
+	CHECK_INT(names_ending(f, "@mp01"), N - 1 + 1 + N - 2);
+	shf_foreign_free(f);
+	simdisk_free(disk);
+}
+
+TEST(boxes_that_do_not_make_the_parameter_are_refused)
+{
+	foreign_refused(cut(10, 10, 20), DIR_DS, "has not the shape that affine_map says");
+	foreign_refused(cut(11, 11, 23), DIR_DS, "tensor w [22:23, 0:7] is in no chunk");
+	foreign_refused(cut(11, 10, 21), DIR_DS, "so some item is in several chunks");
+	/* A map of another form, here of boxes that leave the whole, is passed over. */
+	says(cut(11, 12, 22), "global_step", "9");
+}
+
 /* The files of the model have the shapes of halves there. */
 TEST(a_universal_checkpoint_of_tensor_parallel_ranks_has_whole_masters)
 {
 	static const struct dspd_param half[] = { { "w", 0, 2, { 6, 7 } } };
-	const struct dspd_plan whole = { 1, 1, params, 1, DSPD_SOUND, 0 };
+	const struct dspd_plan whole = { 1, 1, params, 1, DSPD_SOUND, 0, 0, 0, 0 };
 	struct simdisk *disk = disk_new();
 	const struct shf_foreign_tensor *t;
 	struct shf_foreign *f = NULL;
@@ -203,7 +245,7 @@ TEST(a_universal_checkpoint_of_tensor_parallel_ranks_has_whole_masters)
 
 	dspd_universal(disk, DIR_DS, &whole, false, NULL);
 	for (int mp = 0; mp < 2; mp++) {
-		const struct dspd_plan p = { 1, 1, half, 1, DSPD_NO_OPTIMIZER, mp };
+		const struct dspd_plan p = { 1, 1, half, 1, DSPD_NO_OPTIMIZER, mp, 0, 0, 0 };
 
 		dspd_save(disk, DIR_DS, &p);
 	}
@@ -276,7 +318,7 @@ TEST(files_of_several_saves_are_refused)
 TEST(a_universal_checkpoint_without_weights_of_a_parameter_is_refused)
 {
 	for (int stage = 1; stage <= 3; stage += 2) {
-		const struct dspd_plan p = { stage, 2, params, N, DSPD_SOUND, 0 };
+		const struct dspd_plan p = { stage, 2, params, N, DSPD_SOUND, 0, 0, 0, 0 };
 		struct simdisk *disk = disk_new();
 
 		dspd_universal(disk, DIR_DS, &p, stage == 3, "v");
@@ -287,8 +329,8 @@ TEST(a_universal_checkpoint_without_weights_of_a_parameter_is_refused)
 TEST(a_universal_checkpoint_of_another_model_is_refused)
 {
 	static const struct dspd_param other[] = { { "w", 0, 2, { 11, 8 } } };
-	const struct dspd_plan p = { 3, 1, params, N, DSPD_SOUND, 0 };
-	const struct dspd_plan q = { 3, 1, other, 1, DSPD_SOUND, 0 };
+	const struct dspd_plan p = { 3, 1, params, N, DSPD_SOUND, 0, 0, 0, 0 };
+	const struct dspd_plan q = { 3, 1, other, 1, DSPD_SOUND, 0, 0, 0, 0 };
 	struct simdisk *disk = disk_new();
 	size_t n;
 	uint8_t *bytes;
@@ -318,7 +360,7 @@ TEST(a_wrong_latest_is_told_with_the_folders_that_are_there)
 	};
 
 	for (size_t i = 0; i < sizeof(lies) / sizeof(lies[0]); i++) {
-		const struct dspd_plan p = { 1, 2, params, N, DSPD_SOUND, 0 };
+		const struct dspd_plan p = { 1, 2, params, N, DSPD_SOUND, 0, 0, 0, 0 };
 		struct simdisk *disk = disk_new();
 
 		dspd_save(disk, SAVE, &p);
@@ -441,7 +483,7 @@ TEST(many_groups_of_one_tensor_are_refused)
 /* Returns a disk with one of three saves. */
 static struct simdisk *save_number(int i)
 {
-	const struct dspd_plan p = { i == 1 ? 3 : 1, 2, params, N, DSPD_SOUND, 0 };
+	const struct dspd_plan p = { i == 1 ? 3 : 1, 2, params, N, DSPD_SOUND, 0, 0, 0, 0 };
 	struct simdisk *disk = disk_new();
 
 	if (i < 2)

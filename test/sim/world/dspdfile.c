@@ -384,6 +384,61 @@ static void put_frozen(const struct dspd_plan *p, struct torch_bytes *b, struct 
 	put(b, "u");
 }
 
+static void put_list(struct torch_bytes *b, const int64_t *v, int n)
+{
+	put(b, "](");
+	for (int i = 0; i < n; i++)
+		torch_int(b, v[i]);
+	put(b, "e");
+}
+
+/* [offset, [strides]] of row-major memory. */
+static void put_memory(struct torch_bytes *b, const char *key, int64_t at, int64_t columns)
+{
+	const int64_t strides[2] = { columns, 1 };
+
+	torch_text(b, key);
+	put(b, "](");
+	torch_int(b, at);
+	put_list(b, strides, 2);
+	put(b, "e");
+}
+
+static void put_map(const struct dspd_plan *p, struct torch_bytes *b)
+{
+	const int64_t columns = p->params[0].shape[1], shard[2] = { p->rows, columns };
+	const int64_t whole[2] = { p->whole, columns };
+	char pattern[100];
+
+	snprintf(pattern, sizeof(pattern), "^%s$", p->params[0].name);
+	torch_text(b, "universal_checkpoint_info");
+	put(b, "}");
+	torch_text(b, "affine_map");
+	put(b, "}");
+	torch_text(b, "params");
+	put(b, "}");
+	torch_text(b, pattern);
+	put(b, "}(");
+	torch_text(b, "logical_shape");
+	put_list(b, whole, 2);
+	torch_text(b, "ranks");
+	put(b, "}(");
+	for (int mp = 0; mp < 2; mp++) {
+		torch_int(b, mp);
+		put(b, "}(");
+		torch_text(b, "shard_shape");
+		put_list(b, shard, 2);
+		torch_text(b, "pieces");
+		put(b, "]}(");
+		torch_text(b, "shape");
+		put_list(b, shard, 2);
+		put_memory(b, "dest", 0, columns);
+		put_memory(b, "source", mp * p->mp_rows * columns, columns);
+		put(b, "uau");
+	}
+	put(b, "uusss");
+}
+
 static void model_file(struct simdisk *disk, const char *dir, const struct dspd_plan *p, int rank)
 {
 	struct storages s = { .n = 0 };
@@ -409,6 +464,8 @@ static void model_file(struct simdisk *disk, const char *dir, const struct dspd_
 		torch_text(&b, p->params[0].name);
 	}
 	put(&b, "u");
+	if (p->rows)
+		put_map(p, &b);
 	torch_text(&b, "global_steps");
 	torch_int(&b, 9 + (p->flaw == DSPD_OTHER_STEP && rank == 1));
 	put_version(p, &b, rank);

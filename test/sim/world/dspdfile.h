@@ -35,6 +35,9 @@ struct dspd_plan {
 	int n;
 	enum dspd_flaw flaw;
 	int mp;                         /* rank of model parallelism */
+	/* An affine_map says that each of two such ranks has rows of the first parameter: `rows` of
+	 * them, from row mp_rows * its number on, of `whole`. 0: there is no map. */
+	int64_t rows, mp_rows, whole;
 };
 /* Puts the files into a directory. */
 void dspd_save(struct simdisk *disk, const char *dir, const struct dspd_plan *p);
