@@ -2182,6 +2182,9 @@ bug("piece_cut_by_ranks", "a dimension is cut by the number of ranks",
 bug("leaf_closed_early", "a leaf is added up while a sample of it is still to come",
     "task/lm.c:micro_batch", "leaf_of(lm, t, to) - 1", "leaf_of(lm, t, to) - !MUTANT",
     WHOLE + "ranks_that_are_threads")
+bug("channels_mixed", "messages of all channels from a rank are received in one order",
+    "comm/ranks_threads.c:take_message", "m->channel != channel",
+    "(!MUTANT && m->channel != channel)", RANKS + "messages_of_a_channel")
 bug("first_kv_head_for_all", "all heads attend to the first kv head",
     "model/backend_attention.c:head_of", "h / (a->heads / a->kv_heads) * a->size",
     "(MUTANT ? 0 : h / (a->heads / a->kv_heads)) * a->size", OPS + "attention_has_its_values")

@@ -270,6 +270,87 @@ TEST(a_failure_in_a_group_ends_the_ranks_of_all_groups)
 	}
 }
 
+/* ---- messages ---- */
+
+enum { CHANNELS = 2, MESSAGES = 20 };
+
+/* Sends messages of each channel to the next rank, and receives those of the rank before: first all
+ * of the last channel. Message i has i bytes. */
+static void *pass_messages(void *arg)
+{
+	struct worker *w = arg;
+	const struct tr_ranks *g = &w->g;
+	int next = (g->rank + 1) % g->n, before = (g->rank + g->n - 1) % g->n;
+	unsigned char bytes[MESSAGES];
+	size_t got;
+
+	for (int i = 0; w->rc == 0 && i < CHANNELS * MESSAGES; i++) {
+		memset(bytes, g->rank * 50 + i, sizeof(bytes));
+		w->rc = tr_send(g, next, i % CHANNELS, bytes, (size_t)(i / CHANNELS), &w->err);
+	}
+	for (int i = 0; w->rc == 0 && i < CHANNELS * MESSAGES; i++) {
+		int channel = CHANNELS - 1 - i / MESSAGES, k = i % MESSAGES;
+
+		w->rc = tr_receive(g, before, channel, bytes, sizeof(bytes), &got, &w->err);
+		if (w->rc == 0 && got != (size_t)k)
+			w->rc = 1;
+		for (int j = 0; w->rc == 0 && j < k; j++)
+			if (bytes[j] != (unsigned char)(before * 50 + k * CHANNELS + channel))
+				w->rc = 2;
+	}
+	if (w->rc == 0)
+		w->rc = tr_sent(g, 0, &w->err);
+	return NULL;
+}
+
+TEST(messages_of_a_channel_arrive_in_order_and_those_of_others_do_not_matter)
+{
+	struct worker w[4] = { { .rc = 0 } };
+
+	work_together(w, 4, pass_messages);
+	for (int r = 0; r < 4; r++)
+		CHECK_RC(w[r].rc, 0, &w[r].err);
+}
+
+TEST(the_failure_of_any_message_is_an_error_on_all_ranks_that_wait)
+{
+	for (int nth = 1; nth <= 2 * CHANNELS * MESSAGES; nth += 13) {
+		struct worker w[3] = { { .rc = 0 } };
+
+		w[1].fail_at = nth;
+		work_together(w, 3, pass_messages);
+		CHECK_INT(w[1].rc, TR_ELOST);
+		for (int r = 0; r < 3; r++) {
+			CHECK(w[r].rc == 0 || w[r].rc == TR_ELOST);
+			CHECK(w[r].rc == 0 || w[r].err.rank == 1);
+		}
+	}
+}
+
+/* Rank 1 receives nothing. */
+static void *wait_until_sent(void *arg)
+{
+	struct worker *w = arg;
+	char byte = 1;
+
+	w->g.timeout_ms = 50;
+	for (int i = 0; w->g.rank == 0 && w->rc == 0 && i < 3; i++)
+		w->rc = tr_send(&w->g, 1, 0, &byte, 1, &w->err);
+	if (w->g.rank == 0 && w->rc == 0)
+		w->rc = tr_sent(&w->g, 3, &w->err);
+	if (w->g.rank == 0 && w->rc == 0)
+		w->rc = tr_sent(&w->g, 2, &w->err);
+	return NULL;
+}
+
+TEST(a_rank_waits_while_more_messages_are_under_way_than_it_wants)
+{
+	struct worker w[2] = { { .rc = 0 } };
+
+	work_together(w, 2, wait_until_sent);
+	CHECK_INT(w[0].rc, TR_ELOST);
+}
+
 /* Rank 1 of 3 has no share. */
 static void *sum_a_share(void *arg)
 {

@@ -60,6 +60,25 @@ int tr_exchange(const struct tr_ranks *g, const struct tr_piece *out, const stru
 	return g->exchange(g->arg, out, in, g->timeout_ms, err);
 }
 
+int tr_send(const struct tr_ranks *g, int to, int channel, const void *at, size_t bytes,
+	    struct tr_error *err)
+{
+	return g->send(g->arg, to, channel, at, bytes, err);
+}
+
+int tr_receive(const struct tr_ranks *g, int from, int channel, void *at, size_t bytes,
+	       size_t *got, struct tr_error *err)
+{
+	const struct tr_piece in = { at, bytes };
+
+	return g->receive(g->arg, from, channel, &in, got, g->timeout_ms, err);
+}
+
+int tr_sent(const struct tr_ranks *g, int most, struct tr_error *err)
+{
+	return g->sent ? g->sent(g->arg, most, g->timeout_ms, err) : 0;
+}
+
 int tr_allgather(const struct tr_ranks *g, const void *mine, void *all, size_t bytes,
 		 struct tr_error *err)
 {

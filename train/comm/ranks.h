@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A group of ranks and its operations. A back end, which is MPI or the threads of one process, has
- * one operation with a deadline: the exchange. All others are made of exchanges, so they do the
- * same on every back end. All operations are [collective]. After a failure the group must not be
- * used any more, nor its sub-groups, nor the group that it is part of. */
+ * the exchange, in which all ranks take part, and messages from one rank to another. All other
+ * operations are made of exchanges, so they do the same on every back end. They are [collective],
+ * except for those of messages. After a failure the group must not be used any more, nor its
+ * sub-groups, nor the group that it is part of. */
 #ifndef RANKS_H
 #define RANKS_H
 #include <stddef.h>
@@ -23,6 +24,12 @@ struct tr_ranks {
 	 * not take part in time; err->rank is that rank, if it is known. */
 	int (*exchange)(void *arg, const struct tr_piece *out, const struct tr_piece *in,
 			int timeout_ms, struct tr_error *err);
+	/* These do what tr_send, tr_receive and tr_sent say. */
+	int (*send)(void *arg, int to, int channel, const void *at, size_t bytes,
+		    struct tr_error *err);
+	int (*receive)(void *arg, int from, int channel, const struct tr_piece *in, size_t *got,
+		       int timeout_ms, struct tr_error *err);
+	int (*sent)(void *arg, int most, int timeout_ms, struct tr_error *err);
 	/* Makes `sub`, whose rank i is rank first + i * stride of this group. */
 	int (*split)(void *arg, struct tr_ranks *sub, int first, int stride, int n,
 		     struct tr_error *err);
@@ -49,6 +56,23 @@ int tr_exchange(const struct tr_ranks *g, const struct tr_piece *out, const stru
 /* Collects `bytes` bytes of each rank in `all`, in order of ranks. */
 int tr_allgather(const struct tr_ranks *g, const void *mine, void *all, size_t bytes,
 		 struct tr_error *err);
+
+/* Messages go through channels: those of one channel from one rank to another are received in the
+ * order in which they were sent. A program must not depend on how many messages can be under way.
+ * Channels are numbered from 0. */
+enum { TR_CHANNELS = 4096 };
+/* Sends bytes to another rank. They are copied, so they may change after the call, which does not
+ * wait for the receiver. There may be none. [local] */
+int tr_send(const struct tr_ranks *g, int to, int channel, const void *at, size_t bytes,
+	    struct tr_error *err);
+/* Waits for the next message of a channel from another rank. It has at most `bytes` bytes; *got
+ * receives how many. ELOST: as of an exchange. [local] */
+int tr_receive(const struct tr_ranks *g, int from, int channel, void *at, size_t bytes,
+	       size_t *got, struct tr_error *err);
+/* Waits until at most `most` messages that this rank has sent in this group are still under way.
+ * [local] */
+int tr_sent(const struct tr_ranks *g, int most, struct tr_error *err);
+
 enum tr_op { TR_SUM, TR_MAX, TR_XOR };
 /* Reduces n numbers over all ranks, in place. Sums are modulo 2^64. */
 int tr_allreduce(const struct tr_ranks *g, uint64_t *x, size_t n, enum tr_op op,

@@ -18,7 +18,16 @@
 
 enum { MESSAGE_MAX = 1 << 30, LAST_WORD_MS = 200 };
 
-/* A sub-group uses the communicator of its group with a tag of its own. */
+/* A message of tr_send, or a part of one, that may still be under way. Its bytes are a copy. */
+struct sent {
+	MPI_Request *request;
+	int *peer;                      /* in the communicator */
+	char **bytes;
+	int n, room;
+};
+
+/* A sub-group uses the communicator of its group with a tag of its own. Each channel of a group has
+ * a tag as well, behind those of all exchanges. */
 struct mpi_ranks {
 	MPI_Comm comm, waiting;         /* waiting: for messages about who waits */
 	int *waits_for;                 /* by rank of comm; -1: it has told of none */
@@ -28,12 +37,14 @@ struct mpi_ranks {
 	int tag;
 	int splits;                     /* sub-groups that were made */
 	int is_sub;                     /* the group that this is part of owns the first four */
+	struct sent sent;               /* in the order in which they were sent */
 };
 
-struct transfer {                       /* the messages of one exchange */
+struct transfer {                       /* messages that a rank waits for */
 	MPI_Request *request;
 	int *peer;
 	int n;
+	MPI_Status status;              /* of the last one that was done */
 };
 
 static int64_t clock_ns(void)
@@ -142,14 +153,32 @@ static int is_abandoned(const struct mpi_ranks *m, struct tr_error *err)
 	return m->why[0].code != 0;
 }
 
+/* Tests message i. Sets *done to whether it is done, which it stays. */
+static int test_one(struct transfer *t, int i, int *done)
+{
+	*done = t->request[i] == MPI_REQUEST_NULL;
+	return *done ? MPI_SUCCESS : MPI_Test(&t->request[i], done, &t->status);
+}
+
+/* Sets *done to whether all messages are done. */
+static int test_all(struct transfer *t, int *done)
+{
+	int rc = MPI_SUCCESS;
+
+	*done = 1;
+	for (int i = 0; i < t->n && rc == MPI_SUCCESS && *done; i++)
+		rc = test_one(t, i, done);
+	return rc;
+}
+
 /* Returns the rank for which the messages that are not done wait, or -1 if all were done just now.
  * It is one that does not wait itself, if there is one. */
-static int find_late(const struct mpi_ranks *m, const struct transfer *t)
+static int find_late(const struct mpi_ranks *m, struct transfer *t)
 {
 	int me = m->first + m->rank * m->stride, done, late = -1, first, n;
 
 	for (int i = 0; i < t->n; i++) {
-		if (MPI_Test(&t->request[i], &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done)
+		if (test_one(t, i, &done) == MPI_SUCCESS && done)
 			continue;
 		if (late < 0 || (m->waits_for[late] >= 0 && m->waits_for[t->peer[i]] < 0))
 			late = t->peer[i];
@@ -183,7 +212,7 @@ static int wait_all(struct mpi_ranks *m, struct transfer *t, int timeout_ms,
 	int done = 0, late = -1;
 
 	for (unsigned turn = 0;; turn++) {
-		if (MPI_Testall(t->n, t->request, &done, MPI_STATUSES_IGNORE) != MPI_SUCCESS)
+		if (test_all(t, &done) != MPI_SUCCESS)
 			return tr_fail(err, TR_ELOST, "MPI lost a rank; see its log");
 		if (done)
 			break;
@@ -259,10 +288,136 @@ out:
 	return rc;
 }
 
+/* ---- messages ---- */
+
+static int channel_tag(const struct mpi_ranks *m, int channel)
+{
+	return TR_CHANNELS * m->tag + channel;
+}
+
+/* Releases the copies of the messages that are not under way any more. */
+static void reap(struct sent *s)
+{
+	int left = 0;
+
+	for (int i = 0; i < s->n; i++) {
+		int done = s->request[i] == MPI_REQUEST_NULL;
+
+		if (!done && MPI_Test(&s->request[i], &done, MPI_STATUS_IGNORE) != MPI_SUCCESS)
+			done = 0;
+		if (done) {
+			free(s->bytes[i]);
+			continue;
+		}
+		s->request[left] = s->request[i];
+		s->peer[left] = s->peer[i];
+		s->bytes[left++] = s->bytes[i];
+	}
+	s->n = left;
+}
+
+/* Makes room for one more message. Returns 0 if there is no memory. */
+static int grow(struct sent *s)
+{
+	int room = 2 * s->room + 8;
+	void *request, *peer, *bytes;
+
+	if (s->n < s->room)
+		return 1;
+	request = realloc(s->request, (size_t)room * sizeof(*s->request));
+	s->request = request ? request : s->request;
+	peer = realloc(s->peer, (size_t)room * sizeof(*s->peer));
+	s->peer = peer ? peer : s->peer;
+	bytes = realloc(s->bytes, (size_t)room * sizeof(*s->bytes));
+	s->bytes = bytes ? bytes : s->bytes;
+	s->room = request && peer && bytes ? room : s->room;
+	return s->n < s->room;
+}
+
+static int send_mpi(void *arg, int to, int channel, const void *at, size_t bytes,
+		    struct tr_error *err)
+{
+	struct mpi_ranks *m = arg;
+	struct sent *s = &m->sent;
+	size_t from = 0, n;
+
+	/* The last part is shorter than the longest one, which ends the message. */
+	reap(s);
+	do {
+		char *copy;
+
+		n = bytes - from < MESSAGE_MAX ? bytes - from : MESSAGE_MAX;
+		copy = grow(s) ? malloc(n + 1) : NULL;
+		if (!copy)
+			return tr_fail(err, TR_ENOMEM, "no memory for a message of %zu bytes", n);
+		if (n)
+			memcpy(copy, (const char *)at + from, n);
+		s->bytes[s->n] = copy;
+		s->peer[s->n] = m->first + to * m->stride;
+		if (MPI_Isend(copy, (int)n, MPI_BYTE, s->peer[s->n], channel_tag(m, channel),
+			      m->comm, &s->request[s->n]) != MPI_SUCCESS) {
+			free(copy);
+			return tr_fail(err, TR_ELOST, "MPI refused a message; see its log");
+		}
+		s->n++;
+		from += n;
+	} while (n == MESSAGE_MAX);
+	return 0;
+}
+
+static int receive_mpi(void *arg, int from, int channel, const struct tr_piece *in, size_t *got,
+		       int timeout_ms, struct tr_error *err)
+{
+	struct mpi_ranks *m = arg;
+	int peer = m->first + from * m->stride, count;
+	size_t at = 0;
+
+	do {
+		MPI_Request request;
+		int rc;
+		struct transfer t = { .request = &request, .peer = &peer, .n = 1 };
+		size_t left = in->bytes - at, n = left < MESSAGE_MAX ? left : MESSAGE_MAX;
+
+		if (MPI_Irecv((char *)in->at + at, (int)n, MPI_BYTE, peer,
+			      channel_tag(m, channel), m->comm, &request) != MPI_SUCCESS)
+			return tr_fail(err, TR_ELOST, "MPI refused a message; see its log");
+		rc = wait_all(m, &t, timeout_ms, err);
+		if (rc < 0)
+			return rc;
+		MPI_Get_count(&t.status, MPI_BYTE, &count);
+		at += (size_t)count;
+	} while (count == MESSAGE_MAX);
+	*got = at;
+	return 0;
+}
+
+static int sent_mpi(void *arg, int most, int timeout_ms, struct tr_error *err)
+{
+	struct mpi_ranks *m = arg;
+	struct transfer t = { .request = m->sent.request, .peer = m->sent.peer,
+			      .n = m->sent.n - most };
+	int rc = t.n > 0 ? wait_all(m, &t, timeout_ms, err) : 0;
+
+	reap(&m->sent);
+	return rc;
+}
+
+/* Messages that nobody has received are left to MPI, with their bytes: this follows a failure. */
+static void free_sent(struct sent *s)
+{
+	reap(s);
+	for (int i = 0; i < s->n; i++)
+		MPI_Request_free(&s->request[i]);
+	free(s->request);
+	free(s->peer);
+	free(s->bytes);
+}
+
 static void free_mpi(void *arg)
 {
 	struct mpi_ranks *m = arg;
 
+	free_sent(&m->sent);
 	if (!m->is_sub) {
 		listen(m);
 		MPI_Comm_free(&m->comm);
@@ -298,6 +453,7 @@ static int split_mpi(void *arg, struct tr_ranks *sub, int first, int stride, int
 static void set_group(struct tr_ranks *g, struct mpi_ranks *m)
 {
 	*g = (struct tr_ranks){ .rank = m->rank, .n = m->n, .exchange = exchange_mpi,
+				.send = send_mpi, .receive = receive_mpi, .sent = sent_mpi,
 				.split = split_mpi, .abandon = abandon_mpi, .free = free_mpi,
 				.arg = m };
 }

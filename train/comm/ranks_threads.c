@@ -2,7 +2,8 @@
 /* In an exchange each rank publishes its pieces, waits for the others at a barrier (`meet`), copies
  * what is sent to it, and waits at a second barrier. After that its pieces may change. A sub-group
  * has a hub of its own, with the lock and the condition of the hub of all ranks, so that a failure
- * in any group ends the waits in all of them. */
+ * in any group ends the waits in all of them. Messages are in a list of the hub until they are
+ * received. */
 #include "ranks_threads.h"
 
 #include <errno.h>
@@ -19,7 +20,13 @@ struct seat {
 	struct seat *all;               /* of the same thread in the hub of all ranks */
 	const struct tr_piece *out;     /* valid between the two meetings of an exchange */
 	int fail_at;                    /* this and the next are used in that seat only */
-	int exchanges;
+	int exchanges;                  /* and messages that were sent or received */
+};
+struct message {
+	struct message *next;
+	int from, to, channel;
+	size_t n;
+	char bytes[];
 };
 struct tr_hub {
 	struct tr_hub *all;             /* the hub of all ranks, which may be this one */
@@ -31,8 +38,9 @@ struct tr_hub {
 	int broken;                     /* rank + 1 of the first that failed; guarded by lock */
 	struct tr_error why;            /* of tr_ranks_abandon; guarded by lock */
 	int n;
-	int waiting;                    /* guarded by lock, as the next one */
+	int waiting;                    /* guarded by lock, as the next three */
 	unsigned meetings;
+	struct message *messages, **last;       /* the oldest is the first */
 	struct seat seat[];
 };
 
@@ -44,6 +52,7 @@ static struct tr_hub *hub_of(int n)
 		return NULL;
 	hub->all = hub;
 	hub->n = n;
+	hub->last = &hub->messages;
 	for (int r = 0; r < n; r++)
 		hub->seat[r] = (struct seat){ .hub = hub, .rank = r, .all = &hub->seat[r] };
 	return hub;
@@ -64,6 +73,16 @@ struct tr_hub *tr_hub_new(int n)
 	return hub;
 }
 
+static void free_messages(struct tr_hub *hub)
+{
+	while (hub->messages) {
+		struct message *m = hub->messages;
+
+		hub->messages = m->next;
+		free(m);
+	}
+}
+
 void tr_hub_free(struct tr_hub *hub)
 {
 	if (!hub)
@@ -72,8 +91,10 @@ void tr_hub_free(struct tr_hub *hub)
 		struct tr_hub *sub = hub->subs;
 
 		hub->subs = sub->next;
+		free_messages(sub);
 		free(sub);
 	}
+	free_messages(hub);
 	pthread_cond_destroy(&hub->met);
 	pthread_mutex_destroy(&hub->lock);
 	free(hub);
@@ -158,11 +179,8 @@ static void abandon_threads(void *arg, const struct tr_error *why)
 	pthread_mutex_unlock(&all->lock);
 }
 
-static int exchange_threads(void *arg, const struct tr_piece *out, const struct tr_piece *in,
-			    int timeout_ms, struct tr_error *err)
+static struct timespec deadline(int timeout_ms)
 {
-	struct seat *me = arg;
-	struct tr_hub *hub = me->hub, *all = me->all->hub;
 	struct timespec end;
 
 	clock_gettime(CLOCK_MONOTONIC, &end);
@@ -170,13 +188,32 @@ static int exchange_threads(void *arg, const struct tr_piece *out, const struct 
 	end.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
 	end.tv_sec += end.tv_nsec / 1000000000;
 	end.tv_nsec %= 1000000000;
-	if (++me->all->exchanges == me->all->fail_at) {
-		pthread_mutex_lock(&all->lock);
-		all->broken = all->broken ? all->broken : me->all->rank + 1;
-		pthread_cond_broadcast(&all->met);
-		pthread_mutex_unlock(&all->lock);
+	return end;
+}
+
+/* Returns whether this operation of the rank is the one that fails. */
+static int fails(const struct seat *me)
+{
+	struct tr_hub *all = me->all->hub;
+
+	if (++me->all->exchanges != me->all->fail_at)
+		return 0;
+	pthread_mutex_lock(&all->lock);
+	all->broken = all->broken ? all->broken : me->all->rank + 1;
+	pthread_cond_broadcast(&all->met);
+	pthread_mutex_unlock(&all->lock);
+	return 1;
+}
+
+static int exchange_threads(void *arg, const struct tr_piece *out, const struct tr_piece *in,
+			    int timeout_ms, struct tr_error *err)
+{
+	struct seat *me = arg;
+	struct tr_hub *hub = me->hub;
+	struct timespec end = deadline(timeout_ms);
+
+	if (fails(me))
 		return lost(me, err);
-	}
 	me->out = out;
 	if (!meet(me, &end))
 		return lost(me, err);
@@ -185,6 +222,106 @@ static int exchange_threads(void *arg, const struct tr_piece *out, const struct 
 			memcpy(in[r].at, hub->seat[r].out[me->rank].at, in[r].bytes);
 	meet(me, NULL);
 	return 0;
+}
+
+/* ---- messages ---- */
+
+static int send_threads(void *arg, int to, int channel, const void *at, size_t bytes,
+			struct tr_error *err)
+{
+	struct seat *me = arg;
+	struct tr_hub *hub = me->hub, *all = me->all->hub;
+	struct message *m;
+
+	if (fails(me))
+		return lost(me, err);
+	m = malloc(sizeof(*m) + bytes);
+	if (!m)
+		return tr_fail(err, TR_ENOMEM, "no memory for a message of %zu bytes", bytes);
+	*m = (struct message){ .from = me->rank, .to = to, .channel = channel, .n = bytes };
+	if (bytes)
+		memcpy(m->bytes, at, bytes);
+	pthread_mutex_lock(&all->lock);
+	*hub->last = m;
+	hub->last = &m->next;
+	pthread_cond_broadcast(&all->met);
+	pthread_mutex_unlock(&all->lock);
+	return 0;
+}
+
+/* Takes a message out of the list. NULL: it has not been sent. */
+static struct message *take_message(struct tr_hub *hub, int from, int to, int channel)
+{
+	for (struct message **at = &hub->messages; *at; at = &(*at)->next) {
+		struct message *m = *at;
+
+		if (m->from != from || m->to != to || m->channel != channel)
+			continue;
+		*at = m->next;
+		if (hub->last == &m->next)
+			hub->last = at;
+		return m;
+	}
+	return NULL;
+}
+
+static int count_messages(const struct tr_hub *hub, int from)
+{
+	int n = 0;
+
+	for (const struct message *m = hub->messages; m; m = m->next)
+		n += m->from == from;
+	return n;
+}
+
+/* Waits until something has happened. Returns 0 if a rank has failed, or at the deadline. */
+static int wait_locked(const struct seat *me, const struct timespec *end)
+{
+	struct tr_hub *all = me->all->hub;
+
+	if (!all->broken &&
+	    pthread_cond_timedwait(&all->met, &all->lock, end) == ETIMEDOUT && !all->broken)
+		all->broken = me->all->rank + 1;
+	if (all->broken)
+		pthread_cond_broadcast(&all->met);
+	return !all->broken;
+}
+
+static int receive_threads(void *arg, int from, int channel, const struct tr_piece *in,
+			   size_t *got, int timeout_ms, struct tr_error *err)
+{
+	struct seat *me = arg;
+	struct tr_hub *all = me->all->hub;
+	struct timespec end = deadline(timeout_ms);
+	struct message *m = NULL;
+	int good = !fails(me);
+
+	pthread_mutex_lock(&all->lock);
+	while (good && !(m = take_message(me->hub, from, me->rank, channel)))
+		good = wait_locked(me, &end);
+	pthread_cond_broadcast(&all->met);
+	pthread_mutex_unlock(&all->lock);
+	if (!m)
+		return lost(me, err);
+	*got = m->n < in->bytes ? m->n : in->bytes;
+	if (*got)
+		memcpy(in->at, m->bytes, *got);
+	free(m);
+	return 0;
+}
+
+static int sent_threads(void *arg, int most, int timeout_ms, struct tr_error *err)
+{
+	struct seat *me = arg;
+	struct tr_hub *all = me->all->hub;
+	struct timespec end = deadline(timeout_ms);
+	int good = 1;
+
+	pthread_mutex_lock(&all->lock);
+	while (good && count_messages(me->hub, me->rank) > most)
+		good = wait_locked(me, &end);
+	pthread_mutex_unlock(&all->lock);
+	return good ? 0 : lost(me, err);
 }
 
 static void set_group(struct tr_ranks *g, struct tr_hub *hub, int rank);
@@ -236,7 +373,9 @@ static int split_threads(void *arg, struct tr_ranks *sub, int first, int stride,
 static void set_group(struct tr_ranks *g, struct tr_hub *hub, int rank)
 {
 	*g = (struct tr_ranks){ .rank = rank, .n = hub->n, .exchange = exchange_threads,
-				.split = split_threads, .abandon = abandon_threads,
+				.send = send_threads, .receive = receive_threads,
+				.sent = sent_threads, .split = split_threads,
+				.abandon = abandon_threads,
 				.arg = &hub->seat[rank] };
 }
 
