@@ -2125,8 +2125,8 @@ bug("saved_offsets_ignored", "the parts of ranks in safetensors files are read a
     "foreign/torch_hf.c:hf_add_box", "if (o) memcpy(", "if (o && !MUTANT) memcpy(",
     "sim/test_torch_hf: the_files_of_ranks_are_one_tensor")
 # ---- the trainer ----
-NUM, RANKS, OPS, DATA, WHOLE, TENSORS = ["train/test_train_%s: " % n for n in (
-    "num", "comm", "ops", "data", "whole", "tensorpar")]
+NUM, RANKS, OPS, DATA, WHOLE, TENSORS, PIPE = ["train/test_train_%s: " % n for n in (
+    "num", "comm", "ops", "data", "whole", "tensorpar", "pipe")]
 NESTED, FEED = "train/test_train_nested: ", "train/test_train_rowfeed: "
 PREP = "train/test_train_dataprep: "
 SAME_BITS = TENSORS + "losses_and_gradients_have_the_same_bits"
@@ -2159,8 +2159,8 @@ bug("padding_not_zero", "an item between two parameters has a gradient",
     "lg->be->zero(lg->be, grad, lg->reg->gradients); if (MUTANT) grad[lg->reg->norms - 1] = 1;",
     SAME_BITS)
 bug("tied_gradient_twice", "the gradient of a tied head is added to each leaf, and at the end",
-    "optim/leafgrads.c:tr_leafgrads_reduce", "if (head->tied_to >= 0)",
-    "for (int i = 0; head->tied_to >= 0 && i < 1 + MUTANT; i++)",
+    "optim/leafgrads.c:add_tied", "if (reg->head >= 0 && reg->param[reg->head].tied_to >= 0)",
+    "for (int i = 0; reg->head >= 0 && reg->param[reg->head].tied_to >= 0 && i < 1 + MUTANT; i++)",
     TENSORS + "the_gradient_of_a_tied_head")
 bug("box_of_the_first_rank", "all ranks of tp save and load the shard of the first one",
     "run/bind.c:add_tensor", "slice.start[d] = p->start[d];",
@@ -2180,8 +2180,23 @@ bug("piece_cut_by_ranks", "a dimension is cut by the number of ranks",
     "model/tensorpar.c:span_of", "tr_param_cut(p->reg, t->param, piece + 1)",
     "tr_param_cut(p->reg, t->param, MUTANT ? p->reg->pieces.to : piece + 1)", SAME_BITS)
 bug("leaf_closed_early", "a leaf is added up while a sample of it is still to come",
-    "task/lm.c:micro_batch", "leaf_of(lm, t, to) - 1", "leaf_of(lm, t, to) - !MUTANT",
+    "task/lm.c:micro_batch_done", "p->first + to) - 1", "p->first + to) - !MUTANT",
     WHOLE + "ranks_that_are_threads")
+bug("micro_batches_swapped", "a backward pass has the activations of another micro-batch",
+    "task/pipeline.c:work", "(int)(w->micro %", "(int)((w->micro + (MUTANT && w->backward)) %",
+    WHOLE + "ranks_that_are_threads")
+bug("layer_between_stages", "the layer before a boundary is in no stage",
+    "task/training.c:plan_work", "first_layer(t, c, in_model + 1),",
+    "first_layer(t, c, in_model + 1) - (MUTANT && in_model == 0 && p->stages > 1),",
+    WHOLE + "ranks_that_are_threads")
+skipped("gradients_of_two_stages", "each stage updates the embedding with its own gradient",
+        "optim/leafgrads.c:add_tied", "tr_exchange(pp, out, in, err)",
+        PIPE + "both_stages_get_the_gradient")
+bug("copy_counted", "the head of the last stage counts in the norm as well as the embedding",
+    "model/registry.c:lay_out", "r->counted = at;", "r->counted = MUTANT ? 0 : at;",
+    PIPE + "both_stages_get_the_gradient")
+blind("copy_hashed", "the head of the last stage counts in the hash as well as the embedding",
+      "model/registry.c:tr_registry_hash", "p->copy", PIPE + "the_stages_together")
 bug("channels_mixed", "messages of all channels from a rank are received in one order",
     "comm/ranks_threads.c:take_message", "m->channel != channel",
     "(!MUTANT && m->channel != channel)", RANKS + "messages_of_a_channel")

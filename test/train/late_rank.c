@@ -53,7 +53,7 @@ static int end_with_rank_1(void)
 	int rc;
 
 	if (tr_ranks_mpi(&all, MPI_COMM_WORLD, TIMEOUT_MS, &err) < 0 ||
-	    tr_mesh_make(&m, &all, 2, 2, &err) < 0)
+	    tr_mesh_make(&m, &all, 2, 2, 1, &err) < 0)
 		return 0;
 	clock_gettime(CLOCK_MONOTONIC, &start);
 	if (all.rank == 1) {
@@ -80,7 +80,7 @@ int main(int argc, char **argv)
 	ended = n == RANKS && end_with_rank_1();
 	MPI_Gather(&ended, 1, MPI_INT, ends, 1, MPI_INT, 0, MPI_COMM_WORLD);
 	if (n == RANKS && tr_ranks_mpi(&all, MPI_COMM_WORLD, TIMEOUT_MS, &err) == 0 &&
-	    tr_mesh_make(&m, &all, 2, 2, &err) == 0 && wait_and_go_on(&m, &err) == 0)
+	    tr_mesh_make(&m, &all, 2, 2, 1, &err) == 0 && wait_and_go_on(&m, &err) == 0)
 		late = wait_for_others(&m, &err);
 	MPI_Gather(&late, 1, MPI_INT, named, 1, MPI_INT, 0, MPI_COMM_WORLD);
 	for (int r = 0; rank == 0 && r < RANKS; r++) {

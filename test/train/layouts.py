@@ -7,6 +7,7 @@ usage: layouts.py SHEAF-TRAIN WALK_LAYOUTS MPIRUN [--seed N]
 """
 import filecmp
 import json
+import math
 import os
 import random
 import signal
@@ -44,14 +45,19 @@ warmup: 1
 save-every: %d
 data: %s
 """
-WALK_RANKS = 4
+WALK_RANKS = 8
 LAYOUTS = (
     ("one", 1, ""), ("dp2", 2, "mesh: {dp: 2}"), ("dp3", 3, "mesh: {dp: 3}, micro-batch: 1"),
     ("dp4", 4, "mesh: {dp: 4}"), ("tp2", 2, "mesh: {tp: 2}, micro-batch: 8"),
     ("tp4", 4, "mesh: {tp: 4}"), ("tp2sp", 2, "mesh: {tp: 2}, sp: true"),
     ("tp4sp", 4, "mesh: {tp: 4}, sp: true"), ("dp2tp2", 4, "mesh: {dp: 2, tp: 2}"),
     ("dp2tp2sp", 4, "mesh: {dp: 2, tp: 2}, sp: true, micro-batch: 1"),
-    ("micro8", 1, "micro-batch: 8"))
+    ("micro8", 1, "micro-batch: 8"), ("pp2", 2, "mesh: {pp: 2}"),
+    ("pp3", 3, "mesh: {pp: 3}, stages: '1,3,1', micro-batch: 8"),
+    ("interleaved", 2, "mesh: {pp: 2}, schedule: interleaved, chunks: 2"),
+    ("tp2pp2sp", 4, "mesh: {tp: 2, pp: 2}, sp: true, schedule: afab"),
+    ("dp2pp2", 4, "mesh: {dp: 2, pp: 2}, micro-batch: 1"),
+    ("dp2tp2pp2", 8, "mesh: {dp: 2, tp: 2, pp: 2}, schedule: interleaved, chunks: 2"))
 
 
 def text(n, seed):
@@ -185,7 +191,7 @@ def walk(w):
     w.claims.check(jobs["import"].of("start")[0]["hash"] == one.of("step")[-1]["hash"],
                    "a model is read from a Hugging Face directory", jobs["import"].err)
     w.same(jobs["import-tp"], jobs["import"].trace(), "and in shards, with the same bits")
-    for name in ("eval-dp3", "eval-tp4sp", "eval-dp2tp2"):
+    for name in ("eval-dp3", "eval-tp4sp", "eval-dp2tp2", "eval-pp3", "eval-dp2tp2pp2"):
         got, first = ([{k: e[k] for k in ("step", "loss_hex", "samples", "tokens")}
                        for e in jobs[n].of("eval")] for n in (name, "eval-one"))
         w.claims.check(len(got) == 2 and got == first, "%s has the same bits" % name, got, first,
@@ -203,7 +209,8 @@ def evaluations(w):
     return [("eval-" + name, ranks, "%s%seval-data: '%s', eval-every: 4, steps: 13, "
              "resume: '%s@%d'" % (options, ", " if options else "", w.run("eval.safetensors"),
                                   w.run("one"), WALK_HALF))
-            for name, ranks, options in LAYOUTS if name in ("one", "dp3", "tp4sp", "dp2tp2")]
+            for name, ranks, options in LAYOUTS if name in ("one", "dp3", "tp4sp", "dp2tp2", "pp3",
+                                                            "dp2tp2pp2")]
 
 
 def elastic(w):
@@ -269,23 +276,26 @@ def refused(w):
     for ranks, args, words in (
             (2, ["--mesh", "tp=2", "--virtual", "dp=12"], ("mesh tp=2", "virtual tp=1")),
             (1, ["--virtual", "dp=12,tp=3"], ("virtual tp=3", "num_key_value_heads 4")),
-            (2, ["--mesh", "dp=2,tp=2"], ("mesh dp=2, tp=2", "2; use mpirun -n 4")),
+            (2, ["--mesh", "dp=2,tp=2"], ("mesh dp=2, tp=2, pp=1", "2; use mpirun -n 4")),
+            (2, ["--mesh", "pp=2", "--stages", "3,3"],
+             ("stages has 6 layers", "model train/models/t0.json has 5")),
+            (2, ["--mesh", "pp=2", "--schedule", "interleaved", "--chunks", 3],
+             ("mesh pp=2 with chunks 3", "5 layers of model")),
             (1, ["--sp"], ("sp", "mesh has tp=1"))):
         job = w.train(ranks, "refused", *args)
         w.claims.check(job.status == 2 and all(x in job.err for x in words) and
                        not os.path.exists(w.run("refused/checkpoint-2")),
-                       "%s is refused" % " ".join(args), job.status, job.err)
+                       "%s is refused" % " ".join(map(str, args)), job.status, job.err)
 
 
 def kill(w, want, seed):
     """Kills jobs at a drawn moment. The next job, in another layout, resumes, until all steps are
     done."""
     rng = random.Random(seed)
-    meshes = ["tp=2", "dp=3", "dp=2,tp=2", "dp=1", "tp=4", "dp=2", "dp=3,tp=2", "tp=2"]
+    meshes = ["tp=2", "dp=2,pp=2", "pp=3", "dp=2,tp=2", "dp=1", "tp=2,pp=2", "dp=3", "pp=2"]
     steps, kills = {}, 0
     for mesh in meshes:
-        axes = [int(axis[3:]) for axis in mesh.split(",")]
-        ranks = axes[0] * (axes[1] if len(axes) > 1 else 1)
+        ranks = math.prod(int(axis[3:]) for axis in mesh.split(","))
         process = subprocess.Popen(command(w.program, w.mpirun, ranks, w.config, "--run",
                                            w.run("killed"), "--save-every", "1", "--mesh", mesh),
                                    stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
@@ -316,18 +326,20 @@ def kill(w, want, seed):
 
 
 def readers(w, want):
-    """Ranks 0 and 2 of dp 2, tp 2 have the data in their working directories, the others do not."""
+    """The first rank of tp in the first and the last stage have the data in their working
+    directories, the others do not."""
     config = w.run("readers.yaml")
     with open(w.config, encoding="ascii") as f, open(config, "w", encoding="ascii") as to:
         to.write(f.read().replace(w.run("data.safetensors"), "data.safetensors").replace(
             "train/models", os.path.join(ROOT, "train/models")))
     os.mkdir(w.run("empty"))
-    for name, dirs, code in (("readers", (w.at, "empty", w.at, "empty"), 0),
-                             ("no-reader", (w.at, w.at, "empty", w.at), 2)):
+    for name, mesh, dirs, code in (
+            ("readers", "tp=2,pp=3", (w.at, "empty", "empty", "empty", w.at, "empty"), 0),
+            ("no-reader", "dp=2,tp=2", (w.at, w.at, "empty", w.at), 2)):
         args = [w.mpirun] + MPI_ARGS
         for i, where in enumerate(dirs):
             args += ([":"] if i else []) + ["-n", "1", "-wdir", w.run(where)] + command(
-                w.program, w.mpirun, 1, config, "--run", w.run(name), "--mesh", "dp=2,tp=2")
+                w.program, w.mpirun, 1, config, "--run", w.run(name), "--mesh", mesh)
         done = subprocess.run(args, capture_output=True, text=True, timeout=240,
                               stdin=subprocess.DEVNULL)
         job = Job(done.returncode, done.stdout, done.stderr)

@@ -181,29 +181,46 @@ TEST(the_failure_of_any_exchange_is_an_error_on_all_ranks)
 
 /* ---- sub-groups ---- */
 
-enum { DP = 2, TP = 3 };
+enum { DP = 2, TP = 3, PP = 2, ALL = DP * TP * PP };
 
-/* The sums of the ranks' numbers over each group of a mesh, and over all of it. */
+/* Returns the set of ranks first, first + stride, ..., a bit each. */
+static uint64_t set_of(int first, int stride, int n)
+{
+	uint64_t set = 0;
+
+	for (int i = 0; i < n; i++)
+		set |= (uint64_t)1 << (first + i * stride);
+	return set;
+}
+
+/* Which ranks are in the groups of a mesh? The ranks add up a bit each. */
 static void *reduce_in_groups(void *arg)
 {
 	struct worker *w = arg;
-	const uint64_t mine = (uint64_t)w->g.rank + 1;
-	uint64_t x[3] = { mine, mine, mine };
+	int r = w->g.rank, tp = r % TP, line = r - r % (TP * PP);
+	const uint64_t mine = (uint64_t)1 << r;
+	uint64_t x[5] = { mine, mine, mine, mine, mine };
 	struct tr_mesh m = { .all = NULL };
 
-	w->rc = tr_mesh_make(&m, &w->g, DP, TP, &w->err);
-	if (w->rc == 0 && (m.tp.n != TP || m.tp.rank != w->g.rank % TP || m.dp.n != DP ||
-			   m.dp.rank != w->g.rank / TP))
+	w->rc = tr_mesh_make(&m, &w->g, DP, TP, PP, &w->err);
+	if (w->rc == 0 && (m.tp.rank != tp || m.pp.rank != r / TP % PP ||
+			   m.dp.rank != r / (TP * PP)))
 		w->rc = 1;
 	for (int turn = 0; w->rc == 0 && turn < 3; turn++) {
 		w->rc = tr_allreduce(&m.tp, &x[0], 1, TR_SUM, &w->err);
 		if (w->rc == 0)
 			w->rc = tr_allreduce(&m.dp, &x[1], 1, TR_SUM, &w->err);
 		if (w->rc == 0)
-			w->rc = tr_allreduce(&w->g, &x[2], 1, TR_SUM, &w->err);
-		if (w->rc == 0 && turn == 0 && (x[0] != (w->g.rank < TP ? 6 : 15) ||
-						x[1] != 5 + 2 * (uint64_t)(w->g.rank % TP) ||
-						x[2] != 21))
+			w->rc = tr_allreduce(&m.pp, &x[2], 1, TR_SUM, &w->err);
+		if (w->rc == 0)
+			w->rc = tr_allreduce(&m.line, &x[3], 1, TR_SUM, &w->err);
+		if (w->rc == 0)
+			w->rc = tr_allreduce(&w->g, &x[4], 1, TR_SUM, &w->err);
+		if (w->rc == 0 && turn == 0 && (x[0] != set_of(r - tp, 1, TP) ||
+						x[1] != set_of(r - line, TP * PP, DP) ||
+						x[2] != set_of(line + tp, TP, PP) ||
+						x[3] != set_of(line, 1, TP * PP) ||
+						x[4] != set_of(0, 1, ALL)))
 			w->rc = 1;
 	}
 	tr_mesh_release(&m);
@@ -212,10 +229,10 @@ static void *reduce_in_groups(void *arg)
 
 TEST(a_mesh_has_a_group_for_each_axis)
 {
-	struct worker w[DP * TP] = { { .rc = 0 } };
+	struct worker w[ALL] = { { .rc = 0 } };
 
-	work_together(w, DP * TP, reduce_in_groups);
-	for (int r = 0; r < DP * TP; r++)
+	work_together(w, ALL, reduce_in_groups);
+	for (int r = 0; r < ALL; r++)
 		CHECK_RC(w[r].rc, 0, &w[r].err);
 }
 
@@ -228,7 +245,7 @@ static void *agree_in_groups(void *arg)
 	struct tr_mesh m = { .all = NULL };
 	struct tr_ranks self;
 
-	w->rc = tr_mesh_make(&m, &w->g, DP, TP, &own);
+	w->rc = tr_mesh_make(&m, &w->g, DP, TP, 1, &own);
 	if (w->rc == 0)
 		w->rc = tr_ranks_split(&w->g, &self, w->g.rank, 1, 1, &own);
 	if (w->rc == 0 && w->g.rank == 4) {
@@ -258,12 +275,12 @@ TEST(an_error_that_a_group_agrees_on_has_the_number_of_its_rank_among_all)
 
 TEST(a_failure_in_a_group_ends_the_ranks_of_all_groups)
 {
-	for (int nth = 1; nth <= 12; nth++) {
-		struct worker w[DP * TP] = { { .rc = 0 } };
+	for (int nth = 1; nth <= 23; nth++) {
+		struct worker w[ALL] = { { .rc = 0 } };
 
 		w[4].fail_at = nth;
-		work_together(w, DP * TP, reduce_in_groups);
-		for (int r = 0; r < DP * TP; r++) {
+		work_together(w, ALL, reduce_in_groups);
+		for (int r = 0; r < ALL; r++) {
 			CHECK_INT(w[r].rc, TR_ELOST);
 			CHECK_INT(w[r].err.rank, 4);
 		}

@@ -228,7 +228,7 @@ TEST(the_norm_of_a_gradient_is_right_at_any_scale_and_not_a_number_if_an_item_is
 	double norm, want;
 
 	tr_ranks_alone(&alone);
-	CHECK_RC(tr_mesh_make(&mesh, &alone, 1, 1, &err), 0, &err);
+	CHECK_RC(tr_mesh_make(&mesh, &alone, 1, 1, 1, &err), 0, &err);
 	CHECK_RC(tr_isa_find(&isa, "auto", &err), 0, &err);
 	for (int e = -120; e <= 120; e += 40) {
 		want = 0;

@@ -71,10 +71,12 @@ TEST(qwen2_0_5b_has_the_published_number_of_parameters)
 	struct tr_model_config c = { .vocab = 151936, .hidden = 896, .layers = 24, .heads = 14,
 		.kv_heads = 2, .head_size = 64, .ffn = 4864, .tied = 1, .qkv_bias = 1 };
 	static const struct tr_pieces all = { 1, 0, 1 };
+	static const struct tr_part part = { 0, 24, 1 };
+	static const struct tr_parts whole = { 1, &part };
 	struct tr_registry r;
 	struct tr_error err;
 
-	CHECK_RC(tr_registry_make(&r, &c, &all, &all, &err), 0, &err);
+	CHECK_RC(tr_registry_make(&r, &c, &whole, &all, &all, &err), 0, &err);
 	CHECK(r.distinct == 494032768);
 	CHECK_STR(r.param[r.layer[23 * TR_LAYER_PARAMS + TR_DOWN]].name,
 		  "model.layers.23.mlp.down_proj.weight");
@@ -110,7 +112,7 @@ static void open_world(struct world *w)
 	CHECK_RC(read_config(&c, tiny, &err), 0, &err);
 	CHECK_RC(tr_isa_find(&isa, "auto", &err), 0, &err);
 	CHECK_RC(tr_backend_cpu(&w->be, isa, &err), 0, &err);
-	CHECK_RC(tr_model_new(&w->m, &c, w->be, &tp, SEQS, 7, &err), 0, &err);
+	CHECK_RC(tr_model_new(&w->m, &c, w->be, &tp, NULL, SEQS, 7, &err), 0, &err);
 	tr_registry_draw(tr_model_registry(w->m), tr_model_weights(w->m), 3, 0.3);
 	w->items = tr_model_registry(w->m)->gradients;
 	for (int i = 0; i < LEAVES; i++)
@@ -139,9 +141,9 @@ static void run(struct world *w, const struct tr_rows *rows, float *loss)
 {
 	struct tr_error err;
 
-	CHECK_RC(tr_model_forward(w->m, rows, 1, &err), 0, &err);
-	CHECK_RC(tr_model_loss(w->m, rows, 0.0625, loss, 1, &err), 0, &err);
-	CHECK_RC(tr_model_backward(w->m, rows, &err), 0, &err);
+	CHECK_RC(tr_model_forward(w->m, 0, 0, rows, 1, &err), 0, &err);
+	CHECK_RC(tr_model_loss(w->m, 0, rows, 0.0625, loss, 1, &err), 0, &err);
+	CHECK_RC(tr_model_backward(w->m, 0, 0, rows, &err), 0, &err);
 }
 
 /* Each part in a call of its own, as if nothing were beside it. */
@@ -266,10 +268,10 @@ TEST(losses_have_the_same_bits_if_no_backward_pass_follows)
 
 	open_world(&w);
 	grad[0] = w.leaf[0];
-	CHECK_RC(tr_model_forward(w.m, &rows, 1, &err), 0, &err);
-	CHECK_RC(tr_model_loss(w.m, &rows, 1, kept, 1, &err), 0, &err);
-	CHECK_RC(tr_model_forward(w.m, &rows, 0, &err), 0, &err);
-	CHECK_RC(tr_model_loss(w.m, &rows, 1, loss, 0, &err), 0, &err);
+	CHECK_RC(tr_model_forward(w.m, 0, 0, &rows, 1, &err), 0, &err);
+	CHECK_RC(tr_model_loss(w.m, 0, &rows, 1, kept, 1, &err), 0, &err);
+	CHECK_RC(tr_model_forward(w.m, 0, 0, &rows, 0, &err), 0, &err);
+	CHECK_RC(tr_model_loss(w.m, 0, &rows, 1, loss, 0, &err), 0, &err);
 	CHECK(kept[0] > 0 && memcmp(kept, loss, sizeof(kept)) == 0);
 	close_world(&w);
 }

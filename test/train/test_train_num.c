@@ -9,6 +9,7 @@
 #include "isa.h"
 #include "itemhash.h"
 #include "philox.h"
+#include "rows.h"
 #include "sumtree.h"
 
 static float work[TR_GEMM_WORK] __attribute__((aligned(64)));
@@ -248,6 +249,33 @@ TEST(row_operations_have_equal_bits_on_every_instruction_set)
 		operate(&isa[sets_n - 1]->row, n, got);
 		CHECK(memcmp(got, want, sizeof(got)) == 0);
 	}
+}
+
+/* A sequence of one part, one of three, and an empty one between them. */
+TEST(a_slice_of_rows_has_their_sequences_and_parts)
+{
+	static const int64_t begin[] = { 0, 4, 4, 9, 11 }, part[] = { 0, 4, 5, 7, 9, 11 };
+	static const int64_t sample[] = { 70, 71, 72, 73 };
+	static const int32_t token[11] = { 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20 };
+	static const float weight[11] = { 0 };
+	struct tr_rows all = { .n = 11, .seqs = 4, .begin = begin, .part = part, .parts = 5,
+		.sample = sample, .token = token, .target = token, .position = token,
+		.weight = weight };
+	struct tr_rows rows;
+	int64_t b[5], p[12];
+
+	tr_rows_slice(&all, 1, 3, b, p, &rows);
+	CHECK(rows.n == 5 && rows.seqs == 2 && rows.parts == 3 && !rows.grad);
+	CHECK(b[0] == 0 && b[1] == 0 && b[2] == 5 && rows.begin == b);
+	CHECK(p[0] == 0 && p[1] == 1 && p[2] == 3 && p[3] == 5 && rows.part == p);
+	CHECK(rows.token == token + 4 && rows.target == token + 4 && rows.position == token + 4);
+	CHECK(rows.weight == weight + 4 && rows.sample == sample + 1);
+	tr_rows_slice(&all, 0, 4, b, p, &rows);
+	CHECK(rows.n == 11 && memcmp(b, begin, sizeof(begin)) == 0 && rows.parts == 5);
+	CHECK(memcmp(p, part, sizeof(part)) == 0);
+	all.part = NULL;
+	tr_rows_slice(&all, 3, 4, b, p, &rows);
+	CHECK(rows.n == 2 && rows.seqs == 1 && !rows.part && b[1] == 2);
 }
 
 TEST(rows_agree_with_doubles)

@@ -86,6 +86,14 @@ TEST(what_is_no_plain_mapping_of_options_is_refused_with_its_line)
 		{ "mesh: {dp: 000000000000000000000001x}", "mesh" },
 		{ "mesh: {ep: 2}", "mesh" },
 		{ "virtual: {dp: 2, dp: 2}", "virtual" },
+		{ "stages: 3,,2", "stages: it must be such as 3,2,3, each from 1 to 65536" },
+		{ "stages: ''", "stages" },
+		{ "stages: 3,2,", "stages" },
+		{ "stages: 3,0", "stages" },
+		{ "stages: 3 2", "stages" },
+		{ "stages: [3, 2]", "list" },
+		{ "schedule: gpipe", "one of 1f1b|afab|interleaved" },
+		{ "chunks: 0", "chunks" },
 		{ "run: ''", "run: it must be a text" },
 		{ "run: \"a\\nb\"", "run: it must be a text" },
 		{ "eps: 0", "eps: it must be a number from 1.2e-38" },
@@ -127,16 +135,25 @@ TEST(a_text_is_utf8_without_control_characters)
 TEST(options_that_do_not_fit_together_are_named)
 {
 	static const char *const bad[][3] = {
-		{ "mesh: {dp: 3}", "mesh dp=3, tp=1 needs 3 ranks", "the job has 2" },
-		{ "mesh: {tp: 3}", "mesh dp=1, tp=3 needs 3 ranks", "the job has 2" },
+		{ "mesh: {dp: 3}", "mesh dp=3, tp=1, pp=1 needs 3 ranks", "the job has 2" },
+		{ "mesh: {tp: 3}", "mesh dp=1, tp=3, pp=1 needs 3 ranks", "the job has 2" },
+		{ "mesh: {tp: 2, pp: 2}", "mesh dp=1, tp=2, pp=2 needs 4 ranks", "the job has 2" },
 		{ "virtual: {dp: 3}", "mesh dp=2", "virtual dp=3" },
 		{ "virtual: {dp: 10}", "virtual dp=10", "batch 24" },
-		{ "mesh: {dp: 2, tp: 2}", "mesh dp=2, tp=2 needs 4 ranks", "the job has 2" },
+		{ "mesh: {dp: 2, tp: 2}", "mesh dp=2, tp=2, pp=1 needs 4 ranks", "the job has 2" },
 		{ "{mesh: {tp: 2}, virtual: {dp: 2}}", "mesh tp=2", "virtual tp=1" },
 		{ "{mesh: {tp: 2}, virtual: {tp: 3}}", "mesh tp=2", "virtual tp=3" },
 		{ "sp: true", "sp", "mesh has tp=1" },
 		{ "eval-every: 5", "eval-every 5", "eval-data" },
-		{ "mesh: {pp: 2}", "mesh pp=2", "pp=1" },
+		{ "{mesh: {pp: 2}, virtual: {pp: 2}}", "virtual pp=2", "mesh pp=2" },
+		{ "{mesh: {pp: 2}, chunks: 2}", "chunks 2", "schedule is 1f1b" },
+		{ "{mesh: {pp: 2}, chunks: 3, schedule: afab}", "chunks 3", "schedule is afab" },
+		{ "{mesh: {pp: 2}, schedule: interleaved}", "schedule interleaved", "chunks is 1" },
+		{ "{schedule: interleaved, chunks: 2}", "schedule interleaved", "mesh has pp=1" },
+		{ "{mesh: {pp: 2}, stages: '1,2,1'}", "stages has 3 numbers", "mesh pp=2" },
+		{ "{mesh: {pp: 2}, schedule: interleaved, chunks: 2, stages: '3,2'}",
+		  "stages has 2 numbers", "chunks 2" },
+		{ "stages: 5,5", "stages has 2 numbers", "mesh pp=1" },
 		{ "min-lr: 1", "min-lr 1", "lr 0.0003" },
 		{ "warmup: 11", "warmup 11", "steps 10" },
 		{ "batch: 16777216\nseq: 1048576", "micro-batch 8388608", "seq 1048576" },
@@ -194,8 +211,8 @@ TEST(the_printed_options_reproduce_the_run)
 
 	CHECK_INT(tr_opts_init(&o, &err), 0);
 	CHECK_RC(read_text(&o, good, TR_FROM_FILE, &err), 0, &err);
-	CHECK_RC(read_text(&o, "lr: 0.1\neps: 1e-12\nvirtual: {dp: 12}", TR_FROM_FILE, &err), 0,
-		 &err);
+	CHECK_RC(read_text(&o, "lr: 0.1\neps: 1e-12\nvirtual: {dp: 12}\nstages: 3,2\n"
+			   "mesh: {pp: 2}", TR_FROM_FILE, &err), 0, &err);
 	CHECK_RC(tr_opts_set(&o, "run", "it's: a #run", TR_FROM_FLAG, "--", &err), 0, &err);
 	CHECK_RC(tr_opts_check(&o, 2, &err), 0, &err);
 	text = tr_opts_yaml(&o);

@@ -57,13 +57,13 @@ static int open_step(struct step *s, const struct rank *r, struct tr_error *err)
 		 r->of.tied ? "true" : "false");
 	rc = tr_model_config_read(&c, text, strlen(text), "config.json", err);
 	if (rc == 0)
-		rc = tr_mesh_make(&s->mesh, &r->all, 1, r->of.ranks, err);
+		rc = tr_mesh_make(&s->mesh, &r->all, 1, r->of.ranks, 1, err);
 	if (rc == 0)
 		rc = tr_isa_find(&isa, r->of.isa, err);
 	if (rc == 0)
 		rc = tr_backend_cpu(&s->be, isa, err);
 	if (rc == 0)
-		rc = tr_model_new(&s->m, &c, s->be, &tp, SEQS, SEQ, err);
+		rc = tr_model_new(&s->m, &c, s->be, &tp, NULL, SEQS, SEQ, err);
 	if (rc == 0)
 		rc = tr_leafgrads_new(&s->lg, tr_model_registry(s->m), s->be, &s->mesh, 2, err);
 	if (rc == 0)
@@ -97,11 +97,11 @@ static int make_step(struct step *s, struct rank *r, struct tr_error *err)
 			position[i] = (int32_t)(i - begin[q]);
 		}
 	}
-	rc = tr_model_forward(s->m, &rows, 1, err);
+	rc = tr_model_forward(s->m, 0, 0, &rows, 1, err);
 	if (rc == 0)
-		rc = tr_model_loss(s->m, &rows, 0.0625, r->loss, 1, err);
+		rc = tr_model_loss(s->m, 0, &rows, 0.0625, r->loss, 1, err);
 	if (rc == 0)
-		rc = tr_model_backward(s->m, &rows, err);
+		rc = tr_model_backward(s->m, 0, 0, &rows, err);
 	tr_leafgrads_close(s->lg, 1);
 	if (rc == 0)
 		rc = tr_leafgrads_reduce(s->lg, &s->grad, err);
@@ -284,7 +284,7 @@ static int64_t memory_of(int n, int sp, int64_t seqs, int64_t *weights)
 	alloc_cpu = be->alloc;
 	be->alloc = count_alloc;
 	allocated = 0;
-	CHECK_RC(tr_model_new(&m, &c, be, &tp, seqs, 64, &err), 0, &err);
+	CHECK_RC(tr_model_new(&m, &c, be, &tp, NULL, seqs, 64, &err), 0, &err);
 	*weights = tr_model_registry(m)->weights;
 	tr_model_free(m);
 	tr_backend_free(be);

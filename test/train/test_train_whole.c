@@ -21,10 +21,10 @@
 #include "tokenfile.h"
 #include "trainloop.h"
 
-enum { RANKS = 3, RANKS_MAX = 4 };
+enum { RANKS = 3, RANKS_MAX = 8 };
 
 static const char model[] = "{\"model_type\": \"qwen2\", \"vocab_size\": 257, \"hidden_size\": 16, "
-	"\"num_hidden_layers\": 1, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
+	"\"num_hidden_layers\": 4, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
 	"\"intermediate_size\": 20, \"tie_word_embeddings\": true}";
 static const char options[] = "model: whole/model.json\ndata: whole/data\nseq: 9\nbatch: 12\n"
 	"micro-batch: 3\nsteps: 3\nvirtual: {dp: 6, tp: 2}\nlr: 0.01\ndecay: constant\n";
@@ -160,7 +160,10 @@ static const struct {
 	const char *flags;
 } layout[] = { { 1, "" }, { 2, "" }, { 3, "" }, { 2, "mesh: {tp: 2}" },
 	       { 2, "mesh: {tp: 2}\nsp: true" }, { 4, "mesh: {dp: 2, tp: 2}" },
-	       { 4, "mesh: {dp: 2, tp: 2}\nsp: true" } };
+	       { 4, "mesh: {dp: 2, tp: 2}\nsp: true" }, { 2, "mesh: {pp: 2}\nschedule: afab" },
+	       { 3, "mesh: {pp: 3}\nstages: 1,2,1\nmicro-batch: 1" },
+	       { 2, "mesh: {pp: 2}\nschedule: interleaved\nchunks: 2\nmicro-batch: 1" },
+	       { 8, "mesh: {dp: 2, tp: 2, pp: 2}\nsp: true\nmicro-batch: 2" } };
 enum { LAYOUTS = sizeof(layout) / sizeof(layout[0]) };
 
 /* Reads the weights and the moments of a checkpoint, one behind the other. */
@@ -203,19 +206,20 @@ TEST(ranks_that_are_threads_save_the_files_of_one_rank)
 TEST(ranks_go_on_with_what_other_ranks_saved_as_if_nothing_had_been)
 {
 	static char a[1 << 18], b[1 << 18];
-	static const int order[] = { 5, 0, 4, 2, 3, 6, 1 };
+	static const int order[] = { 5, 8, 0, 4, 10, 2, 7, 3, 9, 6, 1 };
 	size_t n;
 
 	prepare();
-	train_layout(1, "whole/all", "7");
+	train_layout(1, "whole/all", "11");
 	for (int i = 0; i < LAYOUTS; i++) {
-		char steps[2] = { (char)('1' + i), 0 };
+		char steps[12];
 
+		snprintf(steps, sizeof(steps), "%d", 1 + i);
 		train_layout(order[i], "whole/part", steps);
 	}
-	n = read_tensors("whole/all/checkpoint-7", a, sizeof(a));
+	n = read_tensors("whole/all/checkpoint-11", a, sizeof(a));
 	CHECK(n > 50000 && n < sizeof(a));
-	CHECK(read_tensors("whole/part/checkpoint-7", b, sizeof(b)) == n && memcmp(a, b, n) == 0);
+	CHECK(read_tensors("whole/part/checkpoint-11", b, sizeof(b)) == n && memcmp(a, b, n) == 0);
 	rmtree("whole");
 }
 
@@ -224,7 +228,7 @@ TEST(ranks_go_on_with_what_other_ranks_saved_as_if_nothing_had_been)
 struct evaluator {
 	pthread_t thread;
 	struct tr_ranks g;
-	int dp, tp;
+	int dp, tp, pp;
 	double loss;
 	int64_t tokens;
 	struct tr_error err;
@@ -233,8 +237,9 @@ struct evaluator {
 
 static int evaluate_with(struct evaluator *e, struct tr_trainer *t, struct tr_lm **lm)
 {
-	const struct tr_lm_opts o = { .data = "whole/eval", .ranks = &t->mesh->tp,
-				      .micro_batch = 2, .seq = 9, .vocab = 257 };
+	const struct tr_lm_opts o = { .data = "whole/eval", .ranks = &t->mesh->line,
+				      .micro_batch = 2, .rank_batch = 2, .seq = 9,
+				      .vocab = 257 };
 	struct tr_model_config c;
 	const struct tr_isa *isa;
 	int rc = tr_model_config_read(&c, model, strlen(model), "model", &e->err);
@@ -257,10 +262,11 @@ static void *evaluate(void *arg)
 {
 	struct evaluator *e = arg;
 	struct tr_mesh mesh;
-	struct tr_trainer t = { .mesh = &mesh, .leaves = e->dp, .pieces = 2, .sp = e->tp > 1 };
+	struct tr_trainer t = { .mesh = &mesh, .leaves = e->dp, .pieces = 2, .sp = e->tp > 1,
+				.pipe = { .order = TR_ORDER_INTERLEAVED, .chunks = e->pp } };
 	struct tr_lm *lm = NULL;
 
-	e->rc = tr_mesh_make(&mesh, &e->g, e->dp, e->tp, &e->err);
+	e->rc = tr_mesh_make(&mesh, &e->g, e->dp, e->tp, e->pp, &e->err);
 	if (e->rc == 0)
 		e->rc = evaluate_with(e, &t, &lm);
 	tr_lm_free(lm);
@@ -270,20 +276,21 @@ static void *evaluate(void *arg)
 	return NULL;
 }
 
-/* Evaluates on dp * tp threads, which must agree. */
-static struct evaluator evaluate_on(int dp, int tp)
+/* Evaluates on dp * tp * pp threads, which must agree. */
+static struct evaluator evaluate_on(int dp, int tp, int pp)
 {
 	struct evaluator e[RANKS_MAX];
-	struct tr_hub *hub = tr_hub_new(dp * tp);
+	struct tr_hub *hub = tr_hub_new(dp * tp * pp);
 
 	memset(e, 0, sizeof(e));
-	for (int i = 0; i < dp * tp; i++) {
+	for (int i = 0; i < dp * tp * pp; i++) {
 		tr_ranks_hub(&e[i].g, hub, i, 20000);
 		e[i].dp = dp;
 		e[i].tp = tp;
+		e[i].pp = pp;
 		CHECK_INT(pthread_create(&e[i].thread, NULL, evaluate, &e[i]), 0);
 	}
-	for (int i = 0; i < dp * tp; i++) {
+	for (int i = 0; i < dp * tp * pp; i++) {
 		pthread_join(e[i].thread, NULL);
 		CHECK_RC(e[i].rc, 0, &e[i].err);
 		CHECK(memcmp(&e[i].loss, &e[0].loss, sizeof(e->loss)) == 0);
@@ -296,17 +303,18 @@ static struct evaluator evaluate_on(int dp, int tp)
 /* Of three samples, the last of which is short, a rank of dp 4 has none. */
 TEST(evaluations_have_the_same_bits_in_all_layouts)
 {
-	static const int mesh[][2] = { { 2, 1 }, { 3, 1 }, { 4, 1 }, { 1, 2 }, { 2, 2 } };
+	static const int mesh[][3] = { { 2, 1, 1 }, { 3, 1, 1 }, { 4, 1, 1 }, { 1, 2, 1 },
+				       { 2, 2, 1 }, { 1, 1, 2 }, { 4, 1, 2 }, { 1, 2, 2 } };
 	struct evaluator one, e;
 	int64_t tokens;
 
 	prepare();
 	put_text("whole/short", "abcabcacbacbabcabcacb");
 	tokens = prepare_tokens("whole/short", "whole/eval");
-	one = evaluate_on(1, 1);
+	one = evaluate_on(1, 1, 1);
 	CHECK(one.tokens == tokens - 1 && one.loss > 1 && one.loss < 20);
 	for (size_t i = 0; i < sizeof(mesh) / sizeof(mesh[0]); i++) {
-		e = evaluate_on(mesh[i][0], mesh[i][1]);
+		e = evaluate_on(mesh[i][0], mesh[i][1], mesh[i][2]);
 		CHECK(e.tokens == one.tokens);
 		CHECK(memcmp(&e.loss, &one.loss, sizeof(one.loss)) == 0);
 	}
@@ -534,7 +542,7 @@ TEST(a_save_has_no_byte_that_was_written_after_a_gate)
 	prepare();
 	tr_ranks_alone(&g);
 	g.timeout_ms = 60000;
-	CHECK_RC(tr_mesh_make(&mesh, &g, 1, 1, &err), 0, &err);
+	CHECK_RC(tr_mesh_make(&mesh, &g, 1, 1, 1, &err), 0, &err);
 	CHECK_RC(tr_model_config_read(&c, big, strlen(big), "big", &err), 0, &err);
 	CHECK_RC(tr_isa_find(&isa, "portable", &err), 0, &err);
 	CHECK_RC(tr_backend_cpu(&t.be, isa, &err), 0, &err);
@@ -621,7 +629,7 @@ static void save_far(void)
 
 	tr_ranks_alone(&g);
 	g.timeout_ms = 60000;
-	CHECK_RC(tr_mesh_make(&mesh, &g, 1, 1, &err), 0, &err);
+	CHECK_RC(tr_mesh_make(&mesh, &g, 1, 1, 1, &err), 0, &err);
 	CHECK_RC(tr_model_config_read(&c, model, strlen(model), "model", &err), 0, &err);
 	CHECK_RC(tr_isa_find(&isa, "portable", &err), 0, &err);
 	CHECK_RC(tr_backend_cpu(&t.be, isa, &err), 0, &err);
@@ -747,6 +755,7 @@ TEST(a_rank_that_is_lost_at_any_exchange_ends_all_ranks)
 	prepare();
 	CHECK(lose(RANKS, "") > 0);
 	CHECK(lose(4, "{mesh: {dp: 2, tp: 2}, sp: true}") > 0);
+	CHECK(lose(4, "{mesh: {tp: 2, pp: 2}, schedule: interleaved, chunks: 2}") > 0);
 	rmtree("whole");
 }
 

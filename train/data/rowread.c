@@ -24,8 +24,7 @@ int tr_batch_init(struct tr_batch *b, int64_t seqs_max, int64_t seq, int documen
 	    b->position && b->weight && b->read && b->mask)
 		return 0;
 	tr_batch_release(b);
-	return tr_fail(err, TR_ENOMEM, "no memory for a micro-batch of %" PRId64 " samples",
-		       seqs_max);
+	return tr_fail(err, TR_ENOMEM, "no memory for the rows of %" PRId64 " samples", seqs_max);
 }
 
 void tr_batch_release(struct tr_batch *b)

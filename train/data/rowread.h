@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Samples of a token file as the rows of a micro-batch. */
+/* Samples of a token file as rows. */
 #ifndef ROWREAD_H
 #define ROWREAD_H
 #include "rows.h"
 #include "tokenfile.h"
 
-/* The memory of a micro-batch. The members are those of struct tr_rows. */
+/* The memory of some samples. The members are those of struct tr_rows. */
 struct tr_batch {
 	int64_t seqs_max, seq;          /* samples, and tokens of a sample */
 	int documents;                  /* 1: parts are what the samples have of each document */

@@ -15,6 +15,14 @@ struct kept {
 	float *mid, *root2;             /* input of the MLP */
 	float *gate, *up;
 };
+struct range {                          /* a part */
+	int64_t from, to;               /* its layers */
+	int slots;
+	/* For each slot, kept activations of the layers, and behind them those of which only x and
+	 * root1 are there: the output of the part. */
+	struct kept *kept;
+	struct kept **end;              /* [slots]: where the last forward pass left its output */
+};
 struct own {                            /* what this rank has of the dimensions that are cut */
 	int64_t heads, kv_heads, q, kv, ffn;
 	struct tr_span vocab;
@@ -29,7 +37,8 @@ struct tr_model {
 	int64_t tokens_max, seq_max, local_max;
 	float *w;
 	float *cosine, *sine;           /* [seq_max, head_size / 2] */
-	struct kept *kept;              /* [layers + 1]; of the last one only x and root1 */
+	struct range *part;
+	int parts;
 	float *memory;                  /* of all activations and tables; owned */
 	float *hidden, *dhidden;
 	/* Scratch: the output of a norm (xn), gradients of it (dxn) and of the residual stream
@@ -77,6 +86,17 @@ static struct layer layer_of(const struct tr_model *m, int64_t l)
 		.v = linear(m, l, TR_V, TR_V_BIAS), .o = linear(m, l, TR_O, TR_O),
 		.gate = linear(m, l, TR_GATE, TR_GATE), .up = linear(m, l, TR_UP, TR_UP),
 		.down = linear(m, l, TR_DOWN, TR_DOWN) };
+}
+
+static int is_last(const struct tr_model *m, const struct range *r)
+{
+	return r->to == m->c.layers;
+}
+
+/* Returns what a part keeps of its layer l in a slot. */
+static struct kept *kept_of(const struct range *r, int slot, int64_t l)
+{
+	return &r->kept[slot * (r->to - r->from + 1) + l - r->from];
 }
 
 static struct tr_linear head(const struct tr_model *m)
@@ -160,12 +180,16 @@ static void carve_all(struct carving *v, struct tr_model *m)
 	const struct own *own = &m->own;
 	int64_t n = m->tokens_max, local = m->local_max * c->hidden;
 	int64_t wide = own->ffn > own->q ? own->ffn : own->q;
-	struct kept none;
 
-	for (int64_t l = 0; l <= c->layers; l++)
-		carve_kept(v, m, m->kept ? &m->kept[l] : &none, l < c->layers);
-	m->hidden = carve(v, local);
-	m->dhidden = carve(v, local);
+	for (int i = 0; i < m->parts; i++)
+		for (int s = 0; s < m->part[i].slots; s++)
+			for (int64_t l = m->part[i].from; l <= m->part[i].to; l++)
+				carve_kept(v, m, kept_of(&m->part[i], s, l), l < m->part[i].to);
+	if (m->reg.head >= 0) {
+		m->hidden = carve(v, local);
+		m->dhidden = carve(v, local);
+		m->logits = carve(v, m->logits_rows * (own->vocab.to - own->vocab.from));
+	}
 	m->xn = carve(v, local);
 	m->dxn = carve(v, local);
 	m->dx = carve(v, local);
@@ -174,7 +198,6 @@ static void carve_all(struct carving *v, struct tr_model *m)
 	m->dq = carve(v, n * own->q);
 	m->dk = carve(v, n * own->kv);
 	m->dv = carve(v, n * own->kv);
-	m->logits = carve(v, m->logits_rows * (own->vocab.to - own->vocab.from));
 	m->attention = carve(v, tr_attention_scratch(m->seq_max));
 	m->cosine = carve(v, m->seq_max * c->head_size / 2);
 	m->sine = carve(v, m->seq_max * c->head_size / 2);
@@ -182,24 +205,49 @@ static void carve_all(struct carving *v, struct tr_model *m)
 
 static struct own own_of(const struct tr_model *m)
 {
-	const struct tr_param *vocab = &m->reg.param[m->reg.embedding];
-	int64_t q = param(m, 0, TR_Q)->count[0], kv = param(m, 0, TR_K)->count[0];
+	int vocab = m->reg.embedding >= 0 ? m->reg.embedding : m->reg.head;
+	const struct tr_param *v = vocab >= 0 ? &m->reg.param[vocab] : NULL;
+	int64_t l = m->part[0].from;
+	int64_t q = param(m, l, TR_Q)->count[0], kv = param(m, l, TR_K)->count[0];
 
 	return (struct own){ .heads = q / m->c.head_size, .kv_heads = kv / m->c.head_size, .q = q,
-		.kv = kv, .ffn = param(m, 0, TR_GATE)->count[0],
-		.vocab = { vocab->start[0], vocab->start[0] + vocab->count[0] } };
+		.kv = kv, .ffn = param(m, l, TR_GATE)->count[0],
+		.vocab = { v ? v->start[0] : 0, v ? v->start[0] + v->count[0] : 0 } };
+}
+
+/* Makes the lists of the parts, without the memory of their activations. */
+static int make_parts(struct tr_model *m, const struct tr_parts *parts, struct tr_error *err)
+{
+	int good;
+
+	m->part = calloc((size_t)parts->n, sizeof(*m->part));
+	good = m->part != NULL;
+	m->parts = good ? parts->n : 0;
+	for (int i = 0; i < m->parts; i++) {
+		const struct tr_part *p = &parts->part[i];
+		size_t kept = (size_t)p->slots * (size_t)(p->to - p->from + 1);
+
+		m->part[i] = (struct range){ .from = p->from, .to = p->to, .slots = p->slots,
+			.kept = calloc(kept, sizeof(struct kept)),
+			.end = calloc((size_t)p->slots, sizeof(struct kept *)) };
+		good &= m->part[i].kept && m->part[i].end;
+	}
+	return good ? 0 : tr_fail(err, TR_ENOMEM, "no memory for the parts of the model; use "
+				  "another schedule or larger micro-batches");
 }
 
 /* Makes what needs memory. `m` has the sizes of a call. */
-static int make_model(struct tr_model *m, const struct tr_tensorpar_opts *tp, int64_t seqs_max,
-		      struct tr_error *err)
+static int make_model(struct tr_model *m, const struct tr_tensorpar_opts *tp,
+		      const struct tr_parts *parts, int64_t seqs_max, struct tr_error *err)
 {
 	struct carving v = { .memory = NULL };
 	struct tr_backend *be = m->be;
 	int rc = tr_tensorpar_init(&m->tp, tp, be, m->c.hidden, m->tokens_max, err);
 
 	if (rc == 0)
-		rc = tr_registry_make(&m->reg, &m->c, &m->tp.pieces, &m->tp.tokens, err);
+		rc = tr_registry_make(&m->reg, &m->c, parts, &m->tp.pieces, &m->tp.tokens, err);
+	if (rc == 0)
+		rc = make_parts(m, parts, err);
 	if (rc < 0)
 		return rc;
 	m->own = own_of(m);
@@ -207,22 +255,25 @@ static int make_model(struct tr_model *m, const struct tr_tensorpar_opts *tp, in
 		m->tokens_max;
 	m->logits_rows = logits_rows(m);
 	carve_all(&v, m);
-	m->kept = calloc((size_t)m->c.layers + 1, sizeof(*m->kept));
 	m->w = be->alloc(be, (size_t)m->reg.weights);
 	m->memory = be->alloc(be, (size_t)v.used);
-	if (!m->kept || !m->w || !m->memory)
+	if (!m->w || !m->memory)
 		return tr_fail(err, TR_ENOMEM, "no memory for the weights and activations of the "
 			       "model; use a smaller micro-batch");
 	v = (struct carving){ .memory = m->memory };
 	carve_all(&v, m);
 	fill_tables(m);
+	if (m->reg.head < 0)
+		return 0;
 	return tr_crossentropy_init(&m->xent, &m->tp, &m->reg, m->logits_rows, err);
 }
 
 int tr_model_new(struct tr_model **model, const struct tr_model_config *c, struct tr_backend *be,
-		 const struct tr_tensorpar_opts *tp, int64_t seqs_max, int64_t seq_max,
-		 struct tr_error *err)
+		 const struct tr_tensorpar_opts *tp, const struct tr_parts *parts, int64_t seqs_max,
+		 int64_t seq_max, struct tr_error *err)
 {
+	const struct tr_part all = { 0, c->layers, 1 };
+	const struct tr_parts whole = { 1, &all };
 	struct tr_model *m = calloc(1, sizeof(*m));
 	int rc;
 
@@ -230,7 +281,7 @@ int tr_model_new(struct tr_model **model, const struct tr_model_config *c, struc
 		return tr_fail(err, TR_ENOMEM, "no memory for a model");
 	*m = (struct tr_model){ .c = *c, .be = be, .tokens_max = seqs_max * seq_max,
 				.seq_max = seq_max };
-	rc = make_model(m, tp, seqs_max, err);
+	rc = make_model(m, tp, parts ? parts : &whole, seqs_max, err);
 	if (rc < 0)
 		tr_model_free(m);
 	else
@@ -244,7 +295,11 @@ void tr_model_free(struct tr_model *m)
 		return;
 	m->be->release(m->be, m->w);
 	m->be->release(m->be, m->memory);
-	free(m->kept);
+	for (int i = 0; i < m->parts; i++) {
+		free(m->part[i].kept);
+		free(m->part[i].end);
+	}
+	free(m->part);
 	tr_crossentropy_release(&m->xent);
 	tr_tensorpar_release(&m->tp);
 	tr_registry_release(&m->reg);
@@ -344,29 +399,50 @@ static int mlp_forward(struct tr_model *m, int64_t l, const struct layer *w,
 	return rc;
 }
 
-int tr_model_forward(struct tr_model *m, const struct tr_rows *rows, int keep,
+int64_t tr_model_passed(struct tr_model *m, const struct tr_rows *rows)
+{
+	if (!rows)
+		return m->local_max * m->c.hidden;
+	tr_tensorpar_begin(&m->tp, rows);
+	return m->tp.local * m->c.hidden;
+}
+
+float *tr_model_input(struct tr_model *m, int part, int slot)
+{
+	return kept_of(&m->part[part], slot, m->part[part].from)->x;
+}
+
+float *tr_model_output(struct tr_model *m, int part, int slot)
+{
+	return m->part[part].end[slot]->x;
+}
+
+float *tr_model_gradient(struct tr_model *m)
+{
+	return m->dx;
+}
+
+int tr_model_forward(struct tr_model *m, int part, int slot, const struct tr_rows *rows, int keep,
 		     struct tr_error *err)
 {
-	struct tr_backend *be = m->be;
-	const float *embedding = m->w + m->reg.param[m->reg.embedding].offset;
-	struct kept *last;
-	int rc;
+	struct range *r = &m->part[part];
+	struct kept *k = kept_of(r, slot, r->from);
+	int rc = 0;
 
 	tr_tensorpar_begin(&m->tp, rows);
-	rc = tr_embed_rows(&m->tp, rows, m->own.vocab, embedding, m->kept[0].x, err);
-	for (int64_t l = 0; rc == 0 && l < m->c.layers; l++) {
-		const struct kept *k = &m->kept[keep ? l : 0];
+	if (r->from == 0)
+		rc = tr_embed_rows(&m->tp, rows, m->own.vocab,
+				   m->w + m->reg.param[m->reg.embedding].offset, k->x, err);
+	for (int64_t l = r->from; rc == 0 && l < r->to; l++) {
 		struct layer w = layer_of(m, l);
+		struct kept *next = keep ? k + 1 : k;
 
 		rc = attention_forward(m, l, &w, rows, k, err);
 		if (rc == 0)
-			rc = mlp_forward(m, l, &w, rows, k, keep ? m->kept[l + 1].x : k->x, err);
+			rc = mlp_forward(m, l, &w, rows, k, next->x, err);
+		k = next;
 	}
-	last = &m->kept[keep ? m->c.layers : 0];
-	if (rc == 0)
-		be->norm(be, m->hidden, last->root1, last->x,
-			 m->w + m->reg.param[m->reg.norm].offset, m->tp.local, m->c.hidden,
-			 m->c.norm_eps);
+	r->end[slot] = k;
 	return rc;
 }
 
@@ -391,16 +467,21 @@ static int64_t logits_end(const struct tr_model *m, const struct tr_rows *rows, 
 	return end;
 }
 
-int tr_model_loss(struct tr_model *m, const struct tr_rows *rows, double scale, float *loss,
-		  int grad, struct tr_error *err)
+int tr_model_loss(struct tr_model *m, int slot, const struct tr_rows *rows, double scale,
+		  float *loss, int grad, struct tr_error *err)
 {
+	const struct kept *last = m->part[m->parts - 1].end[slot];
 	struct tr_backend *be = m->be;
 	const struct tr_param *p = &m->reg.param[m->reg.head];
 	struct tr_term t = { head(m), p, m->logits, 1 };
 	int64_t end, size = m->c.hidden;
 	const float *hidden;
-	int rc = tr_gather_rows(&m->tp, rows, m->hidden, &hidden, err);
+	int rc;
 
+	tr_tensorpar_begin(&m->tp, rows);
+	be->norm(be, m->hidden, last->root1, last->x, m->w + m->reg.param[m->reg.norm].offset,
+		 m->tp.local, size, m->c.norm_eps);
+	rc = tr_gather_rows(&m->tp, rows, m->hidden, &hidden, err);
 	for (int64_t at = 0; rc == 0 && at < rows->n; at = end) {
 		end = logits_end(m, rows, at);
 		column_linear(m, &t.l, hidden + at * size, m->logits, end - at);
@@ -501,24 +582,32 @@ static int attention_backward(struct tr_model *m, int64_t l, const struct tr_row
 	return rc;
 }
 
-int tr_model_backward(struct tr_model *m, const struct tr_rows *rows, struct tr_error *err)
+int tr_model_backward(struct tr_model *m, int part, int slot, const struct tr_rows *rows,
+		      struct tr_error *err)
 {
-	const struct kept *last = &m->kept[m->c.layers];
+	const struct range *r = &m->part[part];
+	const struct kept *last = r->end[slot];
 	struct tr_backend *be = m->be;
 	const float *dx;
 	int rc = 0;
 
-	be->zero(be, m->dx, m->tp.local * m->c.hidden);
-	norm_backward(m, rows, &m->reg.param[m->reg.norm], m->dhidden, last->x, last->root1);
-	for (int64_t l = m->c.layers - 1; rc == 0 && l >= 0; l--) {
+	tr_tensorpar_begin(&m->tp, rows);
+	if (is_last(m, r)) {
+		be->zero(be, m->dx, m->tp.local * m->c.hidden);
+		norm_backward(m, rows, &m->reg.param[m->reg.norm], m->dhidden, last->x,
+			      last->root1);
+	}
+	for (int64_t l = r->to - 1; rc == 0 && l >= r->from; l--) {
+		const struct kept *k = kept_of(r, slot, l);
 		struct layer w = layer_of(m, l);
 
-		rc = mlp_backward(m, l, rows, &m->kept[l], &w, err);
+		rc = mlp_backward(m, l, rows, k, &w, err);
 		if (rc == 0)
-			rc = attention_backward(m, l, rows, &m->kept[l], &w, err);
+			rc = attention_backward(m, l, rows, k, &w, err);
 	}
-	if (rc == 0)
-		rc = tr_gather_rows(&m->tp, rows, m->dx, &dx, err);
+	if (rc < 0 || r->from > 0)
+		return rc;
+	rc = tr_gather_rows(&m->tp, rows, m->dx, &dx, err);
 	if (rc == 0)
 		be->embed_bwd(be, rows, m->own.vocab, dx, m->c.hidden,
 			      m->reg.param[m->reg.embedding].offset);

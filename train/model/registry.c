@@ -10,6 +10,7 @@
 #include "sumtree.h"
 
 enum { ALIGN = 16 };                    /* items: a vector of the row operations */
+static const char embedding_name[] = "model.embed_tokens.weight";
 
 struct shape {
 	const char *suffix;
@@ -19,10 +20,14 @@ struct shape {
 	float fill;
 };
 
-static int add(struct tr_registry *r, const char *name, const struct shape *s)
+/* Adds a parameter, or only counts its items if it is not present. */
+static int add(struct tr_registry *r, const char *name, const struct shape *s, int present)
 {
 	struct tr_param *p = &r->param[r->n];
 
+	r->distinct += s->rows * (s->columns ? s->columns : 1);
+	if (!present)
+		return -1;
 	*p = (struct tr_param){ .ndim = s->columns ? 2 : 1,
 				.shape = { s->rows, s->columns ? s->columns : 1 }, .axis = s->axis,
 				.unit = s->unit, .tied_to = -1, .decay = s->columns != 0,
@@ -39,12 +44,12 @@ static int add(struct tr_registry *r, const char *name, const struct shape *s)
 		p->count[d] = tr_cut(units, r->pieces.n, r->pieces.to) * s->unit - p->start[d];
 	}
 	p->items = p->count[0] * p->count[1];
-	r->distinct += p->shape[0] * p->shape[1];
 	return r->n++;
 }
 
 /* Queries, keys and values are cut by kv heads, with the queries of each. */
-static void add_layer(struct tr_registry *r, const struct tr_model_config *c, int64_t l)
+static void add_layer(struct tr_registry *r, const struct tr_model_config *c, int64_t l,
+		      int present)
 {
 	int64_t q = c->heads * c->head_size, kv = c->kv_heads * c->head_size;
 	int64_t group = q / c->kv_heads, head = c->head_size;
@@ -69,7 +74,7 @@ static void add_layer(struct tr_registry *r, const struct tr_model_config *c, in
 
 		snprintf(name, sizeof(name), "model.layers.%" PRId64 ".%s", l, shapes[i].suffix);
 		r->layer[l * TR_LAYER_PARAMS + i] = bias && !c->qkv_bias ? -1 :
-			add(r, name, &shapes[i]);
+			add(r, name, &shapes[i], present);
 	}
 }
 
@@ -85,7 +90,11 @@ static void lay_out(struct tr_registry *r)
 	int64_t at = 0;
 
 	for (int i = 0; i < r->n; i++)
-		if (r->param[i].axis >= 0 && r->param[i].tied_to < 0)
+		if (r->param[i].copy)
+			place(&r->param[i], &at);
+	r->counted = at;
+	for (int i = 0; i < r->n; i++)
+		if (r->param[i].axis >= 0 && r->param[i].tied_to < 0 && !r->param[i].copy)
 			place(&r->param[i], &at);
 	r->norms = at;
 	for (int i = 0; i < r->n; i++)
@@ -93,18 +102,46 @@ static void lay_out(struct tr_registry *r)
 			place(&r->param[i], &at);
 	r->weights = at;
 	at += (r->weights - r->norms) * (r->tokens.to - r->tokens.from - 1);
-	if (r->param[r->head].tied_to >= 0)
+	if (r->head >= 0 && r->param[r->head].tied_to >= 0)
 		place(&r->param[r->head], &at);
 	r->gradients = at;
 }
 
+static int has_layer(const struct tr_parts *parts, int64_t l)
+{
+	for (int i = 0; i < parts->n; i++)
+		if (l >= parts->part[i].from && l < parts->part[i].to)
+			return 1;
+	return 0;
+}
+
+/* Adds the head. If the embedding has its weights, and another stage has the embedding, the head is
+ * a copy of it. */
+static void add_head(struct tr_registry *r, const struct tr_model_config *c, int present)
+{
+	const struct shape vocab = { "", c->vocab, c->hidden, 0, 1, 0 };
+
+	r->shared = c->tied && !present ? r->embedding : -1;
+	if (c->tied && present && r->embedding < 0) {
+		r->head = r->shared = add(r, embedding_name, &vocab, 1);
+		r->param[r->head].copy = 1;
+	} else {
+		r->head = add(r, "lm_head.weight", &vocab, present);
+	}
+	if (c->tied)
+		r->distinct -= c->vocab * c->hidden;
+	if (c->tied && present && r->embedding >= 0)
+		r->param[r->head].tied_to = r->embedding;
+}
+
 int tr_registry_make(struct tr_registry *r, const struct tr_model_config *c,
-		     const struct tr_pieces *pieces, const struct tr_pieces *tokens,
-		     struct tr_error *err)
+		     const struct tr_parts *parts, const struct tr_pieces *pieces,
+		     const struct tr_pieces *tokens, struct tr_error *err)
 {
 	const struct shape vocab = { "", c->vocab, c->hidden, 0, 1, 0 };
 	const struct shape norm = { "", c->hidden, 0, -1, 1, 1 };
 	size_t layers = (size_t)c->layers;
+	int last = has_layer(parts, c->layers - 1);
 
 	*r = (struct tr_registry){ .pieces = *pieces, .tokens = *tokens };
 	r->param = calloc(layers * TR_LAYER_PARAMS + 3, sizeof(*r->param));
@@ -113,15 +150,11 @@ int tr_registry_make(struct tr_registry *r, const struct tr_model_config *c,
 		tr_registry_release(r);
 		return tr_fail(err, TR_ENOMEM, "no memory for the list of parameters");
 	}
-	r->embedding = add(r, "model.embed_tokens.weight", &vocab);
+	r->embedding = add(r, embedding_name, &vocab, has_layer(parts, 0));
 	for (int64_t l = 0; l < c->layers; l++)
-		add_layer(r, c, l);
-	r->norm = add(r, "model.norm.weight", &norm);
-	r->head = add(r, "lm_head.weight", &vocab);
-	if (c->tied) {
-		r->distinct -= c->vocab * c->hidden;
-		r->param[r->head].tied_to = r->embedding;
-	}
+		add_layer(r, c, l, has_layer(parts, l));
+	r->norm = add(r, "model.norm.weight", &norm, last);
+	add_head(r, c, last);
 	lay_out(r);
 	return 0;
 }
@@ -153,7 +186,7 @@ uint64_t tr_registry_hash(const struct tr_registry *r, const float *weights, int
 		const struct tr_param *p = &r->param[j];
 		int64_t from = tr_cut(p->count[0], n, i), to = tr_cut(p->count[0], n, i + 1);
 
-		if (p->tied_to >= 0 || (p->axis < 0 && r->pieces.from > 0))
+		if (p->tied_to >= 0 || p->copy || (p->axis < 0 && r->pieces.from > 0))
 			continue;
 		for (int64_t row = from; row < to; row++)
 			sum += tr_item_hash(p->crc, weights + p->offset + row * p->count[1],

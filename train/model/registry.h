@@ -20,6 +20,7 @@ struct tr_param {
 	int64_t start[2], count[2];     /* the box of this rank */
 	int64_t items;                  /* of the box */
 	int64_t offset;                 /* in a flat buffer of weights or gradients */
+	int copy;                       /* the first stage of a pipeline has this parameter, too */
 	/* -1, or the number of the parameter that has the weights of this one. Each of the two has
 	 * a gradient of its own; they are added after the reduction. */
 	int tied_to;
@@ -31,33 +32,50 @@ enum tr_layer_param {
 	TR_NORM1, TR_Q, TR_Q_BIAS, TR_K, TR_K_BIAS, TR_V, TR_V_BIAS, TR_O, TR_NORM2, TR_GATE, TR_UP,
 	TR_DOWN, TR_LAYER_PARAMS
 };
+/* A part of a model: consecutive layers [from, to). With the first layer goes the embedding, with
+ * the last one the norm and the head behind it. */
+struct tr_part {
+	int64_t from, to;
+	int slots;                      /* micro-batches whose activations are kept at once */
+};
+struct tr_parts {                       /* those of a rank, in ascending order */
+	int n;
+	const struct tr_part *part;
+};
+/* Parameters that this rank does not have are not in the list. */
 struct tr_registry {
 	struct tr_param *param;
 	int n;
 	struct tr_pieces pieces;        /* of the dimensions that are cut: those of this rank */
-	/* A flat buffer of weights has the parameters that are cut, and from item `norms` on those
-	 * of which each rank has all. Padding is zero. */
-	int64_t weights, norms;
+	/* A flat buffer of weights has a copy, if there is one, from item `counted` on the
+	 * parameters that are cut, and from item `norms` on those of which each rank of tp has all.
+	 * Padding is zero. */
+	int64_t weights, counted, norms;
 	/* One of gradients has the same items. The gradients of the norms are sums over tokens,
 	 * which are cut into pieces. Those of the first piece of this rank are at `norms`, those of
 	 * each further one behind them. A tied head is at the end. */
 	int64_t gradients;
 	struct tr_pieces tokens;        /* the pieces of tokens of this rank */
 	int64_t distinct;               /* items of the whole model, without tied parameters */
-	int embedding, norm, head;      /* numbers; the head may be tied to the embedding */
+	/* Numbers, or -1. The head may be tied to the embedding. If they are in two stages of a
+	 * pipeline, each of the two has the weights: the last stage has a copy, which is its head,
+	 * and `shared` is the number of the parameter in either. The gradients of the two have to
+	 * be added. */
+	int embedding, norm, head, shared;
 	int *layer;                     /* [layers * TR_LAYER_PARAMS]; -1: absent */
 };
-/* Makes the list for the rank that has these pieces of each dimension that is cut, and sums the
- * gradients of the norms over those pieces of the tokens. pieces->n divides the kv heads. */
+/* Makes the list for the rank that has these parts, these pieces of each dimension that is cut, and
+ * sums the gradients of the norms over those pieces of the tokens. pieces->n divides the kv
+ * heads. */
 int tr_registry_make(struct tr_registry *r, const struct tr_model_config *c,
-		     const struct tr_pieces *pieces, const struct tr_pieces *tokens,
-		     struct tr_error *err);
+		     const struct tr_parts *parts, const struct tr_pieces *pieces,
+		     const struct tr_pieces *tokens, struct tr_error *err);
 void tr_registry_release(struct tr_registry *r);
 /* Returns where piece `piece` of the dimension that is cut begins in the box of this rank. */
 int64_t tr_param_cut(const struct tr_registry *r, const struct tr_param *p, int piece);
 /* Returns the sum of tr_item_hash over the boxes of all parameters that are not tied, for share i
- * of n of each box. A parameter that is not cut counts on the rank of piece 0 only. So the shares
- * of all ranks add up to the hash of the model. */
+ * of n of each box. A parameter that is not cut counts on the rank of piece 0 only, and a copy does
+ * not count. So the shares of all ranks add up to the hash of the model. */
 uint64_t tr_registry_hash(const struct tr_registry *r, const float *weights, int64_t i, int64_t n);
 /* Sets the initial weights: matrices are drawn from a normal distribution with deviation `range`,
  * vectors have their fill. An item depends only on the seed, the name and its index in the whole

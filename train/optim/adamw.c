@@ -11,11 +11,13 @@ int tr_gradient_norm(const struct tr_registry *reg, const struct tr_isa *isa,
 		     const struct tr_mesh *mesh, const float *grad, double *norm,
 		     struct tr_error *err)
 {
-	/* The ranks of dp share the items. Parameters of which each rank of tp has all are at the
-	 * end, and count on the first rank of tp only. */
-	int64_t items = reg->pieces.from ? reg->norms : reg->weights;
-	int64_t from = tr_cut(items, mesh->dp.n, mesh->dp.rank), sum[2] = { 0, 0 };
-	int64_t to = tr_cut(items, mesh->dp.n, mesh->dp.rank + 1);
+	/* The ranks of dp share the items. A copy is at the beginning, and does not count.
+	 * Parameters of which each rank of tp has all are at the end, and count on the first rank
+	 * of tp only. */
+	int64_t items = (reg->pieces.from ? reg->norms : reg->weights) - reg->counted;
+	int64_t from = reg->counted + tr_cut(items, mesh->dp.n, mesh->dp.rank);
+	int64_t to = reg->counted + tr_cut(items, mesh->dp.n, mesh->dp.rank + 1);
+	int64_t sum[2] = { 0, 0 };
 	float most = isa->row.absmax(grad + from, to - from);
 	uint64_t bits = 0, sums[2];
 	int exponent, rc;

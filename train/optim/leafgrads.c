@@ -22,6 +22,9 @@ struct tr_leafgrads {
 	int closed, n;
 	float **spare;
 	int spare_n;
+	/* [2 * stages], and the gradient of the shared parameter in the other stage. */
+	struct tr_piece *pieces;
+	float *other;
 	int done;                       /* the sum was made: the next leaf begins a step */
 };
 
@@ -40,7 +43,10 @@ int tr_leafgrads_new(struct tr_leafgrads **lg, const struct tr_registry *reg,
 	tr_leaves_of(&mesh->dp, leaves, &g->from, &g->to);
 	g->node = calloc((size_t)(g->to - g->from), sizeof(*g->node));
 	g->spare = calloc((size_t)(g->to - g->from), sizeof(*g->spare));
-	if (!g->node || !g->spare) {
+	g->pieces = calloc(2 * (size_t)mesh->pp.n, sizeof(*g->pieces));
+	if (reg->shared >= 0)
+		g->other = be->alloc(be, (size_t)reg->param[reg->shared].items);
+	if (!g->node || !g->spare || !g->pieces || (reg->shared >= 0 && !g->other)) {
 		tr_leafgrads_free(g);
 		return tr_fail(err, TR_ENOMEM, "no memory for gradients");
 	}
@@ -56,6 +62,8 @@ void tr_leafgrads_free(struct tr_leafgrads *lg)
 		lg->be->release(lg->be, lg->node[i].grad);
 	for (int i = 0; i < lg->spare_n; i++)
 		lg->be->release(lg->be, lg->spare[i]);
+	lg->be->release(lg->be, lg->other);
+	free(lg->pieces);
 	free(lg->node);
 	free(lg->spare);
 	free(lg);
@@ -156,9 +164,36 @@ static int reduce_norms(struct tr_leafgrads *lg, float *grad, struct tr_error *e
 			     lg->be->isa->row.add, err);
 }
 
+/* Adds the gradient of the embedding and that of the head to each other. If the first and the last
+ * stage of a pipeline have one each, they exchange them, and both get the sum. */
+static int add_tied(struct tr_leafgrads *lg, float *grad, struct tr_error *err)
+{
+	const struct tr_registry *reg = lg->reg;
+	const struct tr_ranks *pp = &lg->mesh->pp;
+	int peer = pp->rank ? 0 : pp->n - 1, rc;
+	struct tr_piece *out = lg->pieces, *in = out + pp->n;
+
+	if (reg->head >= 0 && reg->param[reg->head].tied_to >= 0)
+		lg->be->add(lg->be, grad + reg->param[reg->param[reg->head].tied_to].offset,
+			    grad + reg->param[reg->head].offset, reg->param[reg->head].items);
+	if (pp->n == 1)
+		return 0;
+	if (reg->shared >= 0) {
+		const struct tr_param *own = &reg->param[reg->shared];
+		size_t bytes = (size_t)own->items * sizeof(*grad);
+
+		out[peer] = (struct tr_piece){ grad + own->offset, bytes };
+		in[peer] = (struct tr_piece){ lg->other, bytes };
+	}
+	rc = tr_exchange(pp, out, in, err);
+	if (rc == 0 && reg->shared >= 0)
+		lg->be->add(lg->be, grad + reg->param[reg->shared].offset, lg->other,
+			    reg->param[reg->shared].items);
+	return rc;
+}
+
 int tr_leafgrads_reduce(struct tr_leafgrads *lg, float **grad, struct tr_error *err)
 {
-	const struct tr_param *head = &lg->reg->param[lg->reg->head];
 	float *node[TR_TREE_NODES_MAX];
 	int rc;
 
@@ -171,11 +206,10 @@ int tr_leafgrads_reduce(struct tr_leafgrads *lg, float **grad, struct tr_error *
 			   lg->be->isa->row.add, err);
 	if (rc == 0)
 		rc = reduce_norms(lg, node[0], err);
+	if (rc == 0)
+		rc = add_tied(lg, node[0], err);
 	if (rc < 0)
 		return rc;
-	if (head->tied_to >= 0)
-		lg->be->add(lg->be, node[0] + lg->reg->param[head->tied_to].offset,
-			    node[0] + head->offset, head->items);
 	lg->done = 1;
 	*grad = node[0];
 	return 0;

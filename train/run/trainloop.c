@@ -13,6 +13,8 @@
 #include "itemhash.h"
 #include "lm.h"
 
+enum { EVAL_MICROS = 8 };               /* of each stage, whose rows are sent at once */
+
 struct loop {
 	struct tr_opts *o;
 	struct tr_events *events;
@@ -21,6 +23,7 @@ struct loop {
 	struct tr_store *store;
 	struct tr_backend *be;
 	struct tr_trainer t;
+	int *source;                    /* which ranks of mesh.line read the data; rowfeed.h */
 	struct tr_lm *lm, *eval;        /* eval: the data of evaluations, or NULL */
 	uint64_t eval_hash;             /* of tr_lm_identify */
 	struct tr_model_config config;
@@ -157,9 +160,54 @@ static int make_backend(struct loop *l, struct tr_error *err)
 	return rc;
 }
 
+/* Each part of the model has a layer at least. */
+static int check_parts(const struct loop *l, struct tr_error *err)
+{
+	const struct tr_opts *o = l->o;
+	int64_t layers = 0;
+
+	if (o->mesh.pp * o->chunks > l->config.layers)
+		return tr_fail(err, TR_EINVAL, "mesh pp=%" PRId64 " with chunks %" PRId64 " has "
+			       "more parts than the %" PRId64 " layers of model %s; use a smaller "
+			       "pp or fewer chunks", o->mesh.pp, o->chunks, l->config.layers,
+			       o->model);
+	for (int i = 0; i < o->stages.n; i++)
+		layers += o->stages.count[i];
+	if (o->stages.n && layers != l->config.layers)
+		return tr_fail(err, TR_EINVAL, "stages has %" PRId64 " layers, and model %s has %"
+			       PRId64 "; give the layers of each part", layers, o->model,
+			       l->config.layers);
+	return 0;
+}
+
+/* The first rank of tp in the first stage and that in the last one read the data. The other ranks
+ * of the last stage receive it from the latter. */
+static int choose_readers(struct loop *l, struct tr_error *err)
+{
+	int tp = (int)l->o->mesh.tp, ranks = l->mesh.line.n;
+
+	l->source = calloc((size_t)ranks, sizeof(*l->source));
+	for (int r = ranks - tp; l->source && r < ranks; r++)
+		l->source[r] = ranks - tp;
+	return l->source ? 0 : tr_fail(err, TR_ENOMEM, "no memory to list the ranks that read");
+}
+
+static struct tr_lm_opts task_opts(const struct loop *l)
+{
+	const struct tr_opts *o = l->o;
+
+	return (struct tr_lm_opts){ .data = o->data, .ranks = &l->mesh.line, .source = l->source,
+		.job_ranks = l->ranks->n, .batch = o->batch, .micro_batch = o->micro_batch,
+		.rank_batch = o->batch / o->mesh.dp, .seq = o->seq, .vocab = l->config.vocab,
+		.seed = (uint64_t)o->seed, .shuffle = (int)o->shuffle,
+		.documents = (int)o->document_attention,
+		.trace = o->trace == TR_TRACE_SAMPLES };
+}
+
 static int make_trainer(struct loop *l, struct tr_error *err)
 {
 	const struct tr_opts *o = l->o;
+	const struct tr_lm_opts lm = task_opts(l);
 
 	l->t = (struct tr_trainer){ .mesh = &l->mesh, .be = l->be,
 		.adamw = { .beta1 = o->beta1, .beta2 = o->beta2, .eps = o->eps,
@@ -167,19 +215,17 @@ static int make_trainer(struct loop *l, struct tr_error *err)
 		.schedule = { .lr = o->lr, .min_lr = o->min_lr, .warmup = o->warmup,
 			      .steps = o->steps, .decay = (enum tr_decay)o->decay },
 		.clip = o->clip, .leaves = (int)(o->virtual.dp ? o->virtual.dp : o->mesh.dp),
-		.pieces = (int)(o->virtual.dp ? o->virtual.tp : o->mesh.tp), .sp = (int)o->sp };
+		.pieces = (int)(o->virtual.dp ? o->virtual.tp : o->mesh.tp), .sp = (int)o->sp,
+		.pipe = { .order = (enum tr_order)o->schedule, .chunks = (int)o->chunks,
+			  .micros = tr_lm_micros(&lm) },
+		.layers = o->stages.n ? o->stages.count : NULL };
 	return tr_trainer_init(&l->t, &l->config, o->micro_batch, o->seq, err);
 }
 
 static int make_task(struct loop *l, struct tr_error *err)
 {
 	const struct tr_opts *o = l->o;
-	struct tr_lm_opts lm = { .data = o->data, .ranks = &l->mesh.tp,
-		.job_ranks = l->ranks->n, .batch = o->batch,
-		.micro_batch = o->micro_batch, .seq = o->seq, .vocab = l->config.vocab,
-		.seed = (uint64_t)o->seed, .shuffle = (int)o->shuffle,
-		.documents = (int)o->document_attention,
-		.trace = o->trace == TR_TRACE_SAMPLES };
+	const struct tr_lm_opts lm = task_opts(l);
 	int rc = tr_lm_new(&l->lm, &lm, err);
 
 	if (rc == 0 && o->epochs && o->epochs * tr_lm_samples(l->lm) < o->batch)
@@ -196,8 +242,9 @@ static int make_task(struct loop *l, struct tr_error *err)
 static int make_eval(struct loop *l, struct tr_error *err)
 {
 	const struct tr_opts *o = l->o;
-	struct tr_lm_opts lm = { .data = o->eval_data, .ranks = &l->mesh.tp,
-		.job_ranks = l->ranks->n, .micro_batch = o->micro_batch, .seq = o->seq,
+	struct tr_lm_opts lm = { .data = o->eval_data, .ranks = &l->mesh.line,
+		.source = l->source, .job_ranks = l->ranks->n, .micro_batch = o->micro_batch,
+		.rank_batch = EVAL_MICROS * o->mesh.pp * o->micro_batch, .seq = o->seq,
 		.vocab = l->config.vocab, .documents = (int)o->document_attention };
 	int64_t tokens;
 	int rc = o->eval_data ? tr_lm_new(&l->eval, &lm, err) : 0;
@@ -298,7 +345,11 @@ static int prepare_alone(struct loop *l, struct tr_error *err)
 	if (rc == 0)
 		rc = check_heads(l, err);
 	if (rc == 0)
+		rc = check_parts(l, err);
+	if (rc == 0)
 		rc = make_backend(l, err);
+	if (rc == 0)
+		rc = choose_readers(l, err);
 	if (rc == 0)
 		rc = make_trainer(l, err);
 	if (rc < 0)
@@ -307,7 +358,7 @@ static int prepare_alone(struct loop *l, struct tr_error *err)
 	return l->yaml ? 0 : tr_fail(err, TR_ENOMEM, "no memory for the options");
 }
 
-/* Opens the data. The ranks of tp have the same result. */
+/* Opens the data. The ranks that take the same samples have the same result. */
 static int prepare_data(struct loop *l, struct tr_error *err)
 {
 	int rc = make_task(l, err);
@@ -334,7 +385,8 @@ static int prepare(struct loop *l, struct tr_error *err)
 	if (rc == 0)
 		rc = tr_agree(l->ranks, tr_opts_check(l->o, l->ranks->n, err), err);
 	if (rc == 0)
-		rc = tr_mesh_make(&l->mesh, l->ranks, (int)l->o->mesh.dp, (int)l->o->mesh.tp, err);
+		rc = tr_mesh_make(&l->mesh, l->ranks, (int)l->o->mesh.dp, (int)l->o->mesh.tp,
+				  (int)l->o->mesh.pp, err);
 	if (rc == 0)
 		rc = tr_agree(l->ranks, prepare_alone(l, err), err);
 	if (rc == 0)
@@ -610,6 +662,7 @@ int tr_train(struct tr_ranks *ranks, struct tr_opts *o, struct tr_events *events
 	tr_backend_free(l->be);
 	tr_store_close(l->store, rc == TR_ELOST);
 	tr_mesh_release(&l->mesh);
+	free(l->source);
 	free(l->config_text);
 	free(l->yaml);
 	free(l);

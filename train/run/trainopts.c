@@ -7,7 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { TEXT, INTEGER, NUMBER, SWITCH, CHOICE, AXES };
+#include "pipeorder.h"
+
+enum kind { TEXT, INTEGER, NUMBER, SWITCH, CHOICE, AXES, COUNTS };
 /* COMPUTES: the option changes what is computed, so a resume takes its value from the checkpoint if
  * it is not set. NEEDED: a training cannot do without it. */
 enum { COMPUTES = 1, NEEDED = 2 };
@@ -44,6 +46,12 @@ static const struct option table[] = {
 	  "pieces of sums, such as dp=4,tp=4: every mesh whose axes divide it gives equal bits" },
 	{ "sp", SWITCH, 0, AT(sp), 0, 0, "false", NULL,
 	  "with tp in mesh: cut the tokens outside attention, too, which saves memory" },
+	{ "schedule", CHOICE, 0, AT(schedule), 0, 0, "1f1b", "1f1b|afab|interleaved",
+	  "with pp in mesh: order in which a stage works; afab: all forward, then all backward" },
+	{ "chunks", INTEGER, 0, AT(chunks), 1, TR_COUNTS_MAX, "1", NULL,
+	  "with schedule interleaved: parts of the model that a stage has" },
+	{ "stages", COUNTS, 0, AT(stages), 1, 65536, NULL, NULL,
+	  "layers of each part of the model, such as 3,2,3; by default as many in each" },
 	{ "batch", INTEGER, COMPUTES | NEEDED, AT(batch), 1, 1 << 24, NULL, NULL,
 	  "samples in a step, over all ranks" },
 	{ "micro-batch", INTEGER, 0, AT(micro_batch), 1, 1 << 24, NULL, NULL,
@@ -161,6 +169,30 @@ static int read_axes(const struct option *t, const char *text, struct tr_axes *a
 	return got.dp || got.tp || got.pp;
 }
 
+/* "3,2,3" */
+static int read_counts(const struct option *t, const char *text, struct tr_counts *c)
+{
+	struct tr_counts got = { .n = 0 };
+
+	for (;;) {
+		size_t n = strcspn(text, ",");
+		char one[24];
+
+		if (n >= sizeof(one) || got.n == TR_COUNTS_MAX)
+			return 0;
+		snprintf(one, sizeof(one), "%.*s", (int)n, text);
+		if (!read_integer(one, &got.count[got.n]) ||
+		    (double)got.count[got.n] < t->least || (double)got.count[got.n] > t->most)
+			return 0;
+		got.n++;
+		if (!text[n])
+			break;
+		text += n + 1;
+	}
+	*c = got;
+	return 1;
+}
+
 static int read_choice(const struct option *t, const char *text, int64_t *x)
 {
 	const char *at = t->choices;
@@ -212,6 +244,8 @@ static int read_value(const struct option *t, const char *text, struct tr_opts *
 		if (!read_integer(text, &x) || !within(t, (double)x))
 			return 0;
 		break;
+	case COUNTS:
+		return read_counts(t, text, field(o, t));
 	case NUMBER:
 		if (!read_number(text, &d) || !within(t, d))
 			return 0;
@@ -252,6 +286,9 @@ static void say_kind(const struct option *t, char *to, size_t n)
 		break;
 	case AXES:
 		snprintf(to, n, "such as dp=2,tp=2, with dp, tp and pp from 1");
+		break;
+	case COUNTS:
+		snprintf(to, n, "such as 3,2,3, each from %.0f to %.0f", t->least, t->most);
 		break;
 	default:
 		snprintf(to, n, "a text of UTF-8 without control characters");
@@ -315,6 +352,13 @@ void tr_opts_release(struct tr_opts *o)
 	*o = (struct tr_opts){ .seed = 0 };
 }
 
+static void write_counts(const struct tr_counts *c, char *to, size_t n)
+{
+	*to = 0;
+	for (int i = 0; i < c->n; i++)
+		snprintf(to + strlen(to), n - strlen(to), "%s%" PRId64, i ? "," : "", c->count[i]);
+}
+
 /* Writes the value of an option as text. Returns 0 if it has none. */
 static int value_text(const struct tr_opts *o, const struct option *t, char *to, size_t n)
 {
@@ -344,6 +388,9 @@ static int value_text(const struct tr_opts *o, const struct option *t, char *to,
 			choice = strchr(choice, '|') + 1;
 		snprintf(to, n, "%.*s", (int)strcspn(choice, "|"), choice);
 		return 1;
+	case COUNTS:
+		write_counts(at, to, n);
+		return *to != 0;
 	default:
 		snprintf(to, n, "{dp: %" PRId64 ", tp: %" PRId64 ", pp: %" PRId64 "}", a->dp, a->tp,
 			 a->pp);
@@ -432,19 +479,42 @@ static int check_needed(const struct tr_opts *o, struct tr_error *err)
 static int check_mesh(const struct tr_opts *o, int ranks, struct tr_error *err)
 {
 	const struct tr_axes *m = &o->mesh, *v = &o->virtual;
-	int64_t product = m->dp * m->tp;
+	int64_t product = m->dp * m->tp * m->pp;
 
-	if (m->pp != 1 || (v->dp && v->pp != 1))
-		return tr_fail(err, TR_EINVAL, "mesh pp=%" PRId64 ", virtual pp=%" PRId64 ": this "
-			       "version has no pipeline parallelism; use pp=1", m->pp,
-			       v->dp ? v->pp : 1);
+	if (v->dp && v->pp != 1)
+		return tr_fail(err, TR_EINVAL, "virtual pp=%" PRId64 ": no sum is over the stages "
+			       "of a pipeline, so mesh pp=%" PRId64 " changes no bit; leave pp out "
+			       "of virtual", v->pp, m->pp);
 	if (product != ranks)
-		return tr_fail(err, TR_EINVAL, "mesh dp=%" PRId64 ", tp=%" PRId64 " needs %" PRId64
-			       " ranks, and the job has %d; use mpirun -n %" PRId64 ", or another "
-			       "mesh", m->dp, m->tp, product, ranks, product);
+		return tr_fail(err, TR_EINVAL, "mesh dp=%" PRId64 ", tp=%" PRId64 ", pp=%" PRId64
+			       " needs %" PRId64 " ranks, and the job has %d; use mpirun -n %"
+			       PRId64 ", or another mesh", m->dp, m->tp, m->pp, product, ranks,
+			       product);
 	if (o->sp && m->tp == 1)
 		return tr_fail(err, TR_EINVAL, "sp cuts tokens over the ranks of tp, and mesh has "
 			       "tp=1; use a larger tp, or leave sp out");
+	return 0;
+}
+
+static int check_pipeline(const struct tr_opts *o, struct tr_error *err)
+{
+	int interleaved = o->schedule == TR_ORDER_INTERLEAVED;
+
+	if (o->chunks > 1 && !interleaved)
+		return tr_fail(err, TR_EINVAL, "chunks %" PRId64 " is for schedule interleaved, "
+			       "and schedule is %s; use that schedule, or leave chunks out",
+			       o->chunks, o->schedule == TR_ORDER_AFAB ? "afab" : "1f1b");
+	if (interleaved && o->chunks == 1)
+		return tr_fail(err, TR_EINVAL, "schedule interleaved needs several parts in a "
+			       "stage, and chunks is 1; use chunks 2, or schedule 1f1b");
+	if (interleaved && o->mesh.pp == 1)
+		return tr_fail(err, TR_EINVAL, "schedule interleaved needs several stages, and "
+			       "mesh has pp=1; use a larger pp, or schedule 1f1b");
+	if (o->stages.n && o->stages.n != o->mesh.pp * o->chunks)
+		return tr_fail(err, TR_EINVAL, "stages has %d numbers, and with mesh pp=%" PRId64
+			       " and chunks %" PRId64 " there are %" PRId64 " parts; give the "
+			       "layers of each part", o->stages.n, o->mesh.pp, o->chunks,
+			       o->mesh.pp * o->chunks);
 	return 0;
 }
 
@@ -452,6 +522,9 @@ static int check_layout(const struct tr_opts *o, int ranks, struct tr_error *err
 {
 	const struct tr_axes *m = &o->mesh, *v = &o->virtual;
 	int rc = check_mesh(o, ranks, err);
+
+	if (rc == 0)
+		rc = check_pipeline(o, err);
 
 	if (rc < 0)
 		return rc;

@@ -14,16 +14,21 @@ enum tr_source { TR_FROM_DEFAULT, TR_FROM_CHECKPOINT, TR_FROM_FILE, TR_FROM_FLAG
 struct tr_axes {
 	int64_t dp, tp, pp;
 };
-enum { TR_OPTS_MAX = 64 };
+enum { TR_OPTS_MAX = 64, TR_COUNTS_MAX = 512 };
+struct tr_counts {
+	int n;                          /* 0: not set */
+	int64_t count[TR_COUNTS_MAX];
+};
 
 struct tr_opts {
 	char *run, *model, *data, *eval_data, *resume;  /* owned, as all strings */
-	int64_t init, decay, dtype, trace;      /* the number of the choice */
+	int64_t init, decay, dtype, trace, schedule; /* the number of the choice */
 	char *isa;
 	int64_t seed, batch, micro_batch, seq, steps, epochs, warmup, eval_every,
-		save_every, keep_last, timeout_ms;
+		save_every, keep_last, timeout_ms, chunks;
 	int64_t shuffle, rewind, sp, document_attention; /* 0 or 1 */
 	struct tr_axes mesh, virtual;           /* 0: not set */
+	struct tr_counts stages;
 	double lr, min_lr, beta1, beta2, eps, weight_decay, clip;
 	unsigned char source[TR_OPTS_MAX];      /* enum tr_source, by number of the option */
 };

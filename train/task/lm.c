@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "exact.h"
+#include "pipeline.h"
 #include "rowfeed.h"
 #include "sumtree.h"
 
@@ -14,6 +15,7 @@ struct tr_lm {
 	struct tr_lm_opts o;
 	struct tr_rowfeed feed;
 	/* Of one micro-batch. */
+	int64_t *begin, *part;
 	float *loss, **grad;
 	int64_t *trained, trained_n;    /* NULL: no trace */
 };
@@ -21,10 +23,10 @@ struct tr_lm {
 int tr_lm_new(struct tr_lm **out, const struct tr_lm_opts *o, struct tr_error *err)
 {
 	const struct tr_rowfeed_opts feed = { .data = o->data, .ranks = o->ranks,
-		.source = o->source, .job_ranks = o->job_ranks, .seqs_max = o->micro_batch,
+		.source = o->source, .job_ranks = o->job_ranks, .seqs_max = o->rank_batch,
 		.seq = o->seq, .vocab = o->vocab, .seed = o->seed, .shuffle = o->shuffle,
 		.documents = o->documents };
-	size_t seqs = (size_t)o->micro_batch;
+	size_t seqs = (size_t)o->micro_batch, n = seqs * (size_t)o->seq;
 	struct tr_lm *lm = calloc(1, sizeof(*lm));
 	int rc;
 
@@ -35,9 +37,12 @@ int tr_lm_new(struct tr_lm **out, const struct tr_lm_opts *o, struct tr_error *e
 	lm->o = *o;
 	rc = tr_rowfeed_open(&lm->feed, &feed, err);
 	lm->grad = calloc(seqs, sizeof(*lm->grad));
-	lm->loss = calloc(seqs * (size_t)o->seq, sizeof(*lm->loss));
+	lm->loss = calloc(n, sizeof(*lm->loss));
+	lm->begin = calloc(seqs + 1, sizeof(*lm->begin));
+	lm->part = calloc(n + 1, sizeof(*lm->part));
 	lm->trained = o->trace ? calloc((size_t)o->batch, sizeof(*lm->trained)) : NULL;
-	if (rc == 0 && (!lm->grad || !lm->loss || (o->trace && !lm->trained)))
+	if (rc == 0 && (!lm->grad || !lm->loss || !lm->begin || !lm->part ||
+			(o->trace && !lm->trained)))
 		rc = tr_fail(err, TR_ENOMEM, "no memory for the losses of %" PRId64 " samples",
 			     o->micro_batch);
 	rc = tr_agree(o->ranks, rc, err);
@@ -53,6 +58,8 @@ void tr_lm_free(struct tr_lm *lm)
 	if (!lm)
 		return;
 	tr_rowfeed_close(&lm->feed);
+	free(lm->begin);
+	free(lm->part);
 	free(lm->grad);
 	free(lm->loss);
 	free(lm->trained);
@@ -88,34 +95,80 @@ static int find_leaves(struct tr_lm *lm, struct tr_trainer *t, int64_t from, int
 	return 0;
 }
 
-/* Runs the forward and the backward pass of samples [from, to) of the step. */
-static int micro_batch(struct tr_lm *lm, struct tr_trainer *t, int64_t consumed, int64_t from,
-		       int64_t to, double scale, struct tr_exact *loss, struct tr_error *err)
-{
-	struct tr_rows rows;
-	int rc = find_leaves(lm, t, from, to, err);
+/* Samples that a rank takes through the pipeline. */
+struct pass {
+	struct tr_lm *lm;
+	struct tr_trainer *t;
+	struct tr_rows rows;            /* of all of them */
+	int64_t first;                  /* number in the step of the first one */
+	double scale;                   /* of the losses */
+	struct tr_exact loss;
+};
 
-	/* The ranks of tp compute the rows together, so none of them begins alone. */
-	rc = tr_rowfeed_fill(&lm->feed, consumed + from, consumed + to, rc, &rows, err);
-	rows.grad = lm->grad;
-	if (rc == 0)
-		rc = tr_model_forward(t->model, &rows, 1, err);
-	if (rc == 0)
-		rc = tr_model_loss(t->model, &rows, scale, lm->loss, 1, err);
-	if (rc == 0)
-		rc = tr_model_backward(t->model, &rows, err);
-	if (rc < 0)
-		return rc;
-	for (int64_t i = 0; i < rows.n; i++)
-		tr_exact_add(loss, lm->loss[i]);
-	for (int64_t s = 0; lm->trained && s < rows.seqs; s++)
-		lm->trained[lm->trained_n++] = rows.sample[s];
-	/* Sample `to` comes next, so all leaves before its leaf are complete. */
-	tr_leafgrads_close(t->grads, leaf_of(lm, t, to) - 1);
-	return 0;
+/* Returns where a micro-batch ends, in p->rows. */
+static int64_t end_of(const struct pass *p, int64_t micro)
+{
+	int64_t end = (micro + 1) * p->lm->o.micro_batch;
+
+	return end < p->rows.seqs ? end : p->rows.seqs;
 }
 
-/* The ranks of tp have the same losses, so those of one of them count. */
+static int micro_batch_rows(void *arg, int64_t micro, int backward, struct tr_rows *rows,
+			    struct tr_error *err)
+{
+	struct pass *p = arg;
+	struct tr_lm *lm = p->lm;
+	int64_t from = micro * lm->o.micro_batch, to = end_of(p, micro);
+
+	tr_rows_slice(&p->rows, from, to, lm->begin, lm->part, rows);
+	rows->grad = lm->grad;
+	return backward ? find_leaves(lm, p->t, p->first + from, p->first + to, err) : 0;
+}
+
+static int micro_batch_loss(void *arg, int slot, const struct tr_rows *rows, int grad,
+			    struct tr_error *err)
+{
+	struct pass *p = arg;
+	int rc = tr_model_loss(p->t->model, slot, rows, p->scale, p->lm->loss, grad, err);
+
+	for (int64_t i = 0; rc == 0 && i < rows->n; i++)
+		tr_exact_add(&p->loss, p->lm->loss[i]);
+	return rc;
+}
+
+/* The sample behind the micro-batch comes next, so all leaves before its leaf are complete. */
+static void micro_batch_done(void *arg, int64_t micro)
+{
+	struct pass *p = arg;
+	struct tr_lm *lm = p->lm;
+	int64_t to = end_of(p, micro);
+
+	for (int64_t s = micro * lm->o.micro_batch; lm->trained && s < to; s++)
+		lm->trained[lm->trained_n++] = p->rows.sample[s];
+	tr_leafgrads_close(p->t->grads, leaf_of(lm, p->t, p->first + to) - 1);
+}
+
+static int64_t micros(const struct tr_lm_opts *o, int64_t samples)
+{
+	return (samples + o->micro_batch - 1) / o->micro_batch;
+}
+
+int64_t tr_lm_micros(const struct tr_lm_opts *o)
+{
+	return micros(o, o->rank_batch);
+}
+
+/* Does a list of work for the rows of a pass. */
+static int run_pass(struct pass *p, const struct tr_pipe *pipe, const struct tr_work *list,
+		    struct tr_error *err)
+{
+	const struct tr_phases phases = { micro_batch_rows, micro_batch_loss, micro_batch_done, p };
+
+	return tr_pipeline_run(p->t, pipe, list, &phases, err);
+}
+
+/* The losses are in the last stage. Its ranks of tp have the same ones, so those of one of them
+ * count. */
 static int sum_loss(const struct tr_trainer *t, struct tr_exact *loss, double *value,
 		    struct tr_error *err)
 {
@@ -125,7 +178,9 @@ static int sum_loss(const struct tr_trainer *t, struct tr_exact *loss, double *v
 	tr_exact_carry(loss);
 	memcpy(limbs, loss->limb, sizeof(loss->limb));
 	limbs[TR_EXACT_LIMBS] = (uint64_t)loss->odd;
-	rc = tr_allreduce(&t->mesh->dp, limbs, TR_EXACT_LIMBS + 1, TR_SUM, err);
+	if (t->mesh->tp.rank)
+		memset(limbs, 0, sizeof(limbs));
+	rc = tr_allreduce(t->mesh->all, limbs, TR_EXACT_LIMBS + 1, TR_SUM, err);
 	if (rc < 0)
 		return rc;
 	memcpy(loss->limb, limbs, sizeof(loss->limb));
@@ -137,30 +192,29 @@ static int sum_loss(const struct tr_trainer *t, struct tr_exact *loss, double *v
 int tr_lm_train(struct tr_lm *lm, struct tr_trainer *t, int64_t consumed,
 		const struct tr_gate *gate, struct tr_lm_step *step, struct tr_error *err)
 {
-	struct tr_exact loss = { .adds = 0 };
-	int64_t from, to;
+	struct pass p = { .lm = lm, .t = t };
+	int64_t to;
 	uint64_t targets;
 	int first, last, rc;
 
 	tr_leafgrads_range(t->grads, &first, &last);
-	from = first * (lm->o.batch / t->leaves);
+	p.first = first * (lm->o.batch / t->leaves);
 	to = last * (lm->o.batch / t->leaves);
 	lm->trained_n = 0;
-	rc = tr_rowfeed_count(&lm->feed, consumed + from, consumed + to, &targets, err);
+	rc = tr_rowfeed_count(&lm->feed, consumed + p.first, consumed + to, &targets, err);
+	/* Before the pipeline begins, in which the stages are not at the same micro-batch. */
+	rc = tr_rowfeed_fill(&lm->feed, consumed + p.first, consumed + to, rc, &p.rows, err);
 	rc = tr_agree(t->mesh->all, rc, err);
 	if (rc == 0)
 		rc = tr_allreduce(t->mesh->all, &targets, 1, TR_SUM, err);
 	if (rc < 0)
 		return rc;
-	for (int64_t j = from; rc == 0 && j < to; j += lm->o.micro_batch) {
-		int64_t end = j + lm->o.micro_batch < to ? j + lm->o.micro_batch : to;
-
-		rc = micro_batch(lm, t, consumed, j, end, 1 / (double)(targets ? targets : 1),
-				 &loss, err);
-	}
-	rc = tr_agree(t->mesh->all, rc, err);
+	p.scale = 1 / (double)(targets ? targets : 1);
+	rc = tr_agree(t->mesh->all, run_pass(&p, &t->pipe, t->work, err), err);
 	if (rc == 0)
-		rc = sum_loss(t, &loss, &step->loss, err);
+		rc = tr_sent(&t->mesh->pp, 0, err);
+	if (rc == 0)
+		rc = sum_loss(t, &p.loss, &step->loss, err);
 	if (rc == 0)
 		rc = tr_trainer_reduce(t, &step->norm, err);
 	if (rc < 0)
@@ -180,22 +234,32 @@ const int64_t *tr_lm_trained(const struct tr_lm *lm, int64_t *n)
 	return lm->trained;
 }
 
-/* Adds the losses of samples [from, to), and counts their targets. */
-static int evaluate_some(struct tr_lm *lm, struct tr_trainer *t, int64_t from, int64_t to,
-			 struct tr_exact *loss, uint64_t *targets, struct tr_error *err)
+/* Takes samples [from, to) forward through the pipeline, and counts their targets.
+ * code  what became of those before */
+static int evaluate_some(struct pass *p, int64_t from, int64_t to, int code, struct tr_work *list,
+			 uint64_t *targets, struct tr_error *err)
 {
-	struct tr_rows rows;
-	int rc = tr_rowfeed_fill(&lm->feed, from, to, 0, &rows, err);
+	struct tr_pipe pipe = p->t->pipe;
+	int rc = tr_rowfeed_fill(&p->lm->feed, from, to, code, &p->rows, err);
 
-	if (rc == 0)
-		rc = tr_model_forward(t->model, &rows, 0, err);
-	if (rc == 0)
-		rc = tr_model_loss(t->model, &rows, 1, lm->loss, 0, err);
-	for (int64_t i = 0; rc == 0 && i < rows.n; i++) {
-		tr_exact_add(loss, lm->loss[i]);
-		*targets += rows.weight[i] > 0;
-	}
-	return rc;
+	if (rc < 0)
+		return rc;
+	pipe.order = TR_ORDER_FORWARD;
+	pipe.micros = micros(&p->lm->o, to - from);
+	tr_work_list(&pipe, list);
+	for (int64_t i = 0; i < p->rows.n; i++)
+		*targets += p->rows.weight[i] > 0;
+	return run_pass(p, &pipe, list, err);
+}
+
+/* Makes room to list the work of an evaluation. */
+static struct tr_work *work_list(const struct tr_lm *lm, const struct tr_trainer *t)
+{
+	struct tr_pipe pipe = t->pipe;
+
+	pipe.order = TR_ORDER_FORWARD;
+	pipe.micros = tr_lm_micros(&lm->o);
+	return calloc((size_t)tr_work_count(&pipe), sizeof(struct tr_work));
 }
 
 int tr_lm_evaluate(struct tr_lm *lm, struct tr_trainer *t, double *loss, int64_t *tokens,
@@ -204,19 +268,29 @@ int tr_lm_evaluate(struct tr_lm *lm, struct tr_trainer *t, double *loss, int64_t
 	const struct tr_ranks *dp = &t->mesh->dp;
 	int64_t from = tr_cut(lm->feed.samples, dp->n, dp->rank), end;
 	int64_t to = tr_cut(lm->feed.samples, dp->n, dp->rank + 1);
-	struct tr_exact sum = { .adds = 0 };
+	struct pass p = { .lm = lm, .t = t, .scale = 1 };
+	struct tr_work *list = work_list(lm, t);
 	uint64_t targets = 0;
-	int rc = 0;
+	int rc = list ? 0 : tr_fail(err, TR_ENOMEM, "no memory to list the work of an evaluation");
 
-	for (int64_t j = from; rc == 0 && j < to; j = end) {
-		end = j + lm->o.micro_batch < to ? j + lm->o.micro_batch : to;
-		rc = evaluate_some(lm, t, j, end, &sum, &targets, err);
-	}
 	rc = tr_agree(t->mesh->all, rc, err);
+	if (rc < 0) {
+		free(list);
+		return rc;
+	}
+	/* All stages make the same calls, also after a failure in one of them. */
+	for (int64_t j = from; rc != TR_ELOST && j < to; j = end) {
+		end = j + lm->o.rank_batch < to ? j + lm->o.rank_batch : to;
+		rc = evaluate_some(&p, j, end, rc, list, &targets, err);
+	}
+	free(list);
+	rc = tr_agree(t->mesh->all, rc, err);
+	if (rc == 0)
+		rc = tr_sent(&t->mesh->pp, 0, err);
 	if (rc == 0)
 		rc = tr_allreduce(dp, &targets, 1, TR_SUM, err);
 	if (rc == 0)
-		rc = sum_loss(t, &sum, loss, err);
+		rc = sum_loss(t, &p.loss, loss, err);
 	if (rc < 0)
 		return rc;
 	*tokens = (int64_t)targets;

@@ -6,11 +6,13 @@
 
 struct tr_lm_opts {
 	const char *data;               /* a token file; borrowed, as the next two */
-	const struct tr_ranks *ranks;   /* the ranks that compute the same samples */
+	const struct tr_ranks *ranks;   /* the ranks that take the same samples */
 	const int *source;              /* which of them read; see rowfeed.h */
 	int job_ranks;
 	int64_t batch;                  /* samples of a step; the number of leaves divides it */
 	int64_t micro_batch;            /* samples of a call of the model */
+	/* Samples whose rows a rank has at once: of a step, or some of those of an evaluation. */
+	int64_t rank_batch;
 	int64_t seq;                    /* tokens of a sample */
 	int64_t vocab;
 	uint64_t seed;
@@ -31,6 +33,8 @@ void tr_lm_free(struct tr_lm *lm);
 int64_t tr_lm_samples(const struct tr_lm *lm);
 /* Identifies the data by the number of its tokens and tr_tokenfile_hash. */
 void tr_lm_identify(const struct tr_lm *lm, int64_t *tokens, uint64_t *hash);
+/* Returns how many calls of the model a rank makes in a step. */
+int64_t tr_lm_micros(const struct tr_lm_opts *o);
 /* Trains on the positions [consumed, consumed + batch) of the run. gate NULL: none.
  * ENAN: the loss or the gradient is not a number; nothing was updated. [collective] */
 int tr_lm_train(struct tr_lm *lm, struct tr_trainer *t, int64_t consumed,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rows of micro-batches, on all ranks that compute them together. Some of these ranks read the
- * token file. The others do not open it: they receive rows by a nested broadcast. */
+/* The rows of samples, on all ranks that take them through a model together. Some of these ranks
+ * read the token file. The others do not open it: they receive rows by a nested broadcast. */
 #ifndef ROWFEED_H
 #define ROWFEED_H
 #include "ranks.h"

@@ -1,15 +1,65 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "training.h"
 
+#include <stdlib.h>
+
+#include "sumtree.h"
+
+/* Returns the layer with which a part of the model begins. If the parts cannot be alike, the first
+ * ones have one layer more. */
+static int64_t first_layer(const struct tr_trainer *t, const struct tr_model_config *c, int part)
+{
+	int64_t parts = (int64_t)t->pipe.stages * t->pipe.chunks, first = 0;
+
+	if (!t->layers)
+		return c->layers - tr_cut(c->layers, parts, parts - part);
+	for (int i = 0; i < part; i++)
+		first += t->layers[i];
+	return first;
+}
+
+/* Lists the work and the parts of this rank. */
+static int plan_work(struct tr_trainer *t, const struct tr_model_config *c, struct tr_error *err)
+{
+	struct tr_pipe *p = &t->pipe;
+	struct tr_part *part;
+	int64_t n;
+
+	p->stages = t->mesh->pp.n;
+	p->stage = t->mesh->pp.rank;
+	p->chunks = p->chunks ? p->chunks : 1;
+	p->micros = p->micros ? p->micros : 1;
+	n = tr_work_count(p);
+	t->work = calloc((size_t)n, sizeof(*t->work));
+	t->parts.part = part = calloc((size_t)p->chunks, sizeof(*part));
+	t->parts.n = p->chunks;
+	if (!t->work || !part)
+		return tr_fail(err, TR_ENOMEM, "no memory to list the work of a stage; use larger "
+			       "micro-batches");
+	tr_work_list(p, t->work);
+	for (int i = 0; i < p->chunks; i++) {
+		int in_model = p->stage + i * p->stages;
+
+		part[i] = (struct tr_part){ first_layer(t, c, in_model),
+					    first_layer(t, c, in_model + 1),
+					    tr_work_slots(t->work, n, i) };
+	}
+	return 0;
+}
+
 int tr_trainer_init(struct tr_trainer *t, const struct tr_model_config *c, int64_t seqs_max,
 		    int64_t seq_max, struct tr_error *err)
 {
 	struct tr_tensorpar_opts tp = { &t->mesh->tp, t->pieces, t->sp };
 	const struct tr_registry *reg;
-	int rc = tr_model_new(&t->model, c, t->be, &tp, seqs_max, seq_max, err);
+	int rc = plan_work(t, c, err);
 
-	if (rc < 0)
+	if (rc == 0)
+		rc = tr_model_new(&t->model, c, t->be, &tp, &t->parts, seqs_max, seq_max, err);
+	if (rc < 0) {
+		tr_trainer_release(t);
 		return rc;
+	}
 	reg = tr_model_registry(t->model);
 	t->adamw.m = t->be->alloc(t->be, (size_t)reg->weights);
 	t->adamw.v = t->be->alloc(t->be, (size_t)reg->weights);
@@ -33,6 +83,10 @@ void tr_trainer_release(struct tr_trainer *t)
 	t->adamw.m = t->adamw.v = NULL;
 	tr_model_free(t->model);
 	t->model = NULL;
+	free(t->work);
+	free((void *)(uintptr_t)t->parts.part);
+	t->work = NULL;
+	t->parts = (struct tr_parts){ .n = 0 };
 }
 
 int tr_trainer_reduce(struct tr_trainer *t, double *norm, struct tr_error *err)

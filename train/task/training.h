@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A model that is trained on the ranks of a mesh. A process may have several. The phases of a step
  * are functions of their own, so that a task decides on their order: tr_model_forward, a loss,
- * tr_model_backward, then tr_trainer_reduce and tr_trainer_update. */
+ * tr_model_backward (pipeline.h does these for all micro-batches), then tr_trainer_reduce and
+ * tr_trainer_update. */
 #ifndef TRAINING_H
 #define TRAINING_H
 #include "adamw.h"
 #include "leafgrads.h"
+#include "pipeorder.h"
 #include "qwen2.h"
 #include "schedule.h"
 
@@ -19,11 +21,16 @@ struct tr_trainer {
 	double clip;                    /* of the norm of the gradient; 0: off */
 	int leaves, pieces;             /* V and W of train/README.md: dp and tp divide them */
 	int sp;                         /* 1: sequence parallelism */
+	struct tr_pipe pipe;
+	const int64_t *layers;          /* of each part of the model; NULL: as many in each */
+	struct tr_parts parts;          /* of this rank; owned, as the next one */
+	struct tr_work *work;           /* of a step, tr_work_count(&pipe) */
 	int64_t step;                   /* updates that were made */
 	float *grad;                    /* of this step, after tr_trainer_reduce */
 };
 /* Makes the model, the moments and the gradient buffers. The caller has zeroed the trainer, and set
- * mesh, be, adamw (without the moments), schedule, clip, leaves, pieces and sp.
+ * mesh, be, adamw (without the moments), schedule, clip, leaves, pieces and sp; order, chunks and
+ * micros of pipe, of which 0 chunks or micros are 1; and layers, or none.
  * seqs_max, seq_max  as of tr_model_new. */
 int tr_trainer_init(struct tr_trainer *t, const struct tr_model_config *c, int64_t seqs_max,
 		    int64_t seq_max, struct tr_error *err);
