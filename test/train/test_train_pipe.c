@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pipelines: the order in which stages work, the parameters that each of them has, and the gradient
- * of an embedding that two of them have. */
+/* Pipelines: the order in which stages work, the parameters that each of them has, the gradient of
+ * an embedding that two of them have, and the failure of a stage. */
 #include "t.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@
 
 #include "adamw.h"
 #include "leafgrads.h"
-#include "pipeorder.h"
+#include "pipeline.h"
 #include "ranks_threads.h"
 
 /* ---- the order ---- */
@@ -330,4 +330,108 @@ TEST(both_stages_get_the_gradient_of_an_embedding_that_is_also_the_head)
 		CHECK(s[r].norm == sqrt(18 * 18 + 6.5 * 6.5 + 8 * 8 + 10 * 10));
 	}
 	tr_hub_free(hub);
+}
+
+/* ---- a stage that fails ---- */
+
+enum { STAGES = 3, MICROS = 4, TOKENS = 3 };
+
+struct failing {
+	pthread_t thread;
+	struct tr_ranks g;
+	/* The micro-batch whose rows this stage cannot make, and in which direction. -1: none */
+	int64_t fail_at;
+	int backward;
+	struct tr_trainer t;
+	float *grad;
+	int64_t losses;
+	struct tr_error err;
+	int rc;
+};
+
+static int make_rows(void *arg, int64_t micro, int backward, struct tr_rows *rows,
+		     struct tr_error *err)
+{
+	static const int64_t begin[] = { 0, TOKENS };
+	static const int32_t token[] = { 3, 60, 7 }, target[] = { 60, 7, 1 }, place[] = { 0, 1, 2 };
+	static const float weight[] = { 1, 1, 1 };
+	struct failing *f = arg;
+
+	f->grad = tr_leafgrads_of(f->t.grads, 0);
+	*rows = (struct tr_rows){ .n = TOKENS, .seqs = 1, .begin = begin, .token = token,
+		.target = target, .weight = weight, .position = place, .grad = &f->grad };
+	if (micro == f->fail_at && backward == f->backward)
+		return tr_fail(err, TR_EIO, "stage %d has no rows", f->g.rank);
+	return 0;
+}
+
+static int make_loss(void *arg, int slot, const struct tr_rows *rows, int grad,
+		     struct tr_error *err)
+{
+	struct failing *f = arg;
+	float loss[TOKENS];
+
+	f->losses++;
+	return tr_model_loss(f->t.model, slot, rows, 1, loss, grad, err);
+}
+
+static void *run_step(void *arg)
+{
+	struct failing *f = arg;
+	const struct tr_phases phases = { make_rows, make_loss, NULL, f };
+	struct tr_model_config c = config_of(1);
+	struct tr_mesh mesh;
+	const struct tr_isa *isa;
+
+	f->t.mesh = &mesh;
+	f->rc = tr_mesh_make(&mesh, &f->g, 1, 1, STAGES, &f->err);
+	if (f->rc == 0)
+		f->rc = tr_isa_find(&isa, "auto", &f->err);
+	if (f->rc == 0)
+		f->rc = tr_backend_cpu(&f->t.be, isa, &f->err);
+	if (f->rc == 0)
+		f->rc = tr_trainer_init(&f->t, &c, 1, TOKENS, &f->err);
+	if (f->rc == 0)
+		f->rc = tr_pipeline_run(&f->t, &f->t.pipe, f->t.work, &phases, &f->err);
+	f->rc = tr_agree(&f->g, f->rc, &f->err);
+	tr_trainer_release(&f->t);
+	tr_backend_free(f->t.be);
+	tr_mesh_release(&mesh);
+	return NULL;
+}
+
+static void fail_in(int stage, int64_t micro, int backward, enum tr_order order)
+{
+	struct tr_hub *hub = tr_hub_new(STAGES);
+	struct failing f[STAGES];
+
+	memset(f, 0, sizeof(f));
+	for (int r = 0; r < STAGES; r++) {
+		f[r].fail_at = r == stage ? micro : -1;
+		f[r].backward = backward;
+		f[r].t.leaves = f[r].t.pieces = 1;
+		f[r].t.pipe = (struct tr_pipe){ .order = order, .micros = MICROS };
+		tr_ranks_hub(&f[r].g, hub, r, 20000);
+		CHECK_INT(pthread_create(&f[r].thread, NULL, run_step, &f[r]), 0);
+	}
+	for (int r = 0; r < STAGES; r++)
+		pthread_join(f[r].thread, NULL);
+	for (int r = 0; r < STAGES; r++) {
+		CHECK_RC(f[r].rc, stage < 0 ? 0 : TR_EIO, &f[r].err);
+		CHECK(stage < 0 || f[r].err.rank == stage);
+	}
+	CHECK(stage < 0 ? f[STAGES - 1].losses == MICROS : f[STAGES - 1].losses < MICROS);
+	tr_hub_free(hub);
+}
+
+/* No rank waits for what the stage that failed would have sent. */
+TEST(the_error_of_a_stage_is_that_of_all_ranks)
+{
+	fail_in(-1, 0, 0, TR_ORDER_1F1B);
+	for (int stage = 0; stage < STAGES; stage++)
+		for (int64_t micro = 0; micro < MICROS; micro++)
+			for (int order = TR_ORDER_1F1B; order <= TR_ORDER_AFAB; order++)
+				fail_in(stage, micro, 0, (enum tr_order)order);
+	fail_in(1, 1, 1, TR_ORDER_1F1B);
+	fail_in(2, 0, 1, TR_ORDER_AFAB);
 }
