@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rank 2 of dp 2, tp 2 stops taking part. Rank 3 waits for it in the group of tp, and ranks 0 and 1
- * wait in the group of all ranks for both of them. Do all of them name rank 2? Before that, rank 1
- * cannot go on and says so. Do the others end at once, with its reason?
+ * wait in the group of all ranks for both of them. Or with pp 2, tp 2 ranks 0 and 1 wait for
+ * messages of ranks 2 and 3, which are in the next stage. Do all of them name rank 2? Before that,
+ * rank 1 cannot go on and says so. Do the others end at once, with its reason?
  *
- * usage: mpirun -n 4 late_rank */
+ * usage: mpirun -n 4 late_rank [stages] */
 #include <mpi.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,12 +19,15 @@ enum { RANKS = 4, STOPPED = 2, TIMEOUT_MS = 4000 };
 static int wait_for_others(struct tr_mesh *m, struct tr_error *err)
 {
 	uint64_t x = 1;
+	size_t got;
 	int rc = 0;
 
 	if (m->all->rank == STOPPED)
 		return STOPPED;
-	if (m->dp.rank == 1)
+	if (m->all->rank > STOPPED)
 		rc = tr_allreduce(&m->tp, &x, 1, TR_SUM, err);
+	else if (m->pp.n > 1)
+		rc = tr_receive(&m->pp, 1, 0, &x, sizeof(x), &got, err);
 	if (rc == 0)
 		rc = tr_allreduce(m->all, &x, 1, TR_SUM, err);
 	return rc == TR_ELOST ? err->rank : -1;
@@ -70,6 +74,7 @@ static int end_with_rank_1(void)
 int main(int argc, char **argv)
 {
 	int level, n, rank, late = -1, named[RANKS], ended, ends[RANKS], bad = 0;
+	int pp = argc > 1 && strcmp(argv[1], "stages") == 0 ? 2 : 1;
 	struct tr_error err = { .rank = -1 };
 	struct tr_ranks all;
 	struct tr_mesh m;
@@ -80,7 +85,7 @@ int main(int argc, char **argv)
 	ended = n == RANKS && end_with_rank_1();
 	MPI_Gather(&ended, 1, MPI_INT, ends, 1, MPI_INT, 0, MPI_COMM_WORLD);
 	if (n == RANKS && tr_ranks_mpi(&all, MPI_COMM_WORLD, TIMEOUT_MS, &err) == 0 &&
-	    tr_mesh_make(&m, &all, 2, 2, 1, &err) == 0 && wait_and_go_on(&m, &err) == 0)
+	    tr_mesh_make(&m, &all, 2 / pp, 2, pp, &err) == 0 && wait_and_go_on(&m, &err) == 0)
 		late = wait_for_others(&m, &err);
 	MPI_Gather(&late, 1, MPI_INT, named, 1, MPI_INT, 0, MPI_COMM_WORLD);
 	for (int r = 0; rank == 0 && r < RANKS; r++) {
