@@ -55,11 +55,14 @@ static int pass_on(struct pipeline *p, const struct tr_work *w, const float *at,
 {
 	int to = in_model(p, w->part) + (w->backward ? -1 : 1), stages = p->t->pipe.stages;
 	size_t bytes = p->failed ? 0 : bytes_of(tr_model_passed(p->t->model, &p->rows));
+	int rc;
 
 	if (!exists(p, to))
 		return 0;
-	return tr_send(&p->t->mesh->pp, to % stages, channel(to / stages, w->backward), at, bytes,
-		       err);
+	rc = tr_send(&p->t->mesh->pp, to % stages, channel(to / stages, w->backward), at, bytes,
+		     err);
+	/* The other stage would wait for it. */
+	return rc == TR_ENOMEM ? tr_ranks_abandon(&p->t->mesh->pp, err) : rc;
 }
 
 /* Computes a pass from what was received. */
