@@ -105,6 +105,9 @@ const char *cli_hint_for(const struct sheaf_error *err, char text[100]);
 /* A place as one step: a run alone is its latest. 0, or an exit status with the line out. */
 int cli_step_open(struct cli_step *s, const struct cli_args *a, const char *text, bool unverified);
 void cli_step_close(struct cli_step *s);
+/* Shows the step through the map that --map names, if it does. family: the family of it that is
+ * wanted; NULL: all. The prefix is that of --prefix. 0, or an exit status with the line out. */
+int cli_step_map(struct cli_step *s, const struct cli_args *a, const char *family);
 /* RUN@N or RUN@latest, for verbs that change a run. 0, or an exit status with the line out. */
 int cli_place_step(struct cli_place *p, const struct cli_args *a, const char *text);
 /* Is there such a file in the directory? */

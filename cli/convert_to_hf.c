@@ -80,7 +80,7 @@ static void say_left_out(const char *src, const char *dst)
 static int options(const struct cli_args *a, struct sheaf_export *how)
 {
 	how->family = cli_value(a, "family");
-	how->prefix = cli_value(a, "prefix");
+	how->prefix = cli_value(a, "map") ? NULL : cli_value(a, "prefix");
 	return cli_writing_options(a, &how->dtype, &how->file_bytes_max, &how->memory_bytes);
 }
 
@@ -100,6 +100,11 @@ static int run(const struct cli_args *a)
 	rc = cli_step_open(&s, a, a->pos[0], false);
 	if (rc)
 		return rc;
+	rc = cli_step_map(&s, a, how.family ? how.family : "model");
+	if (rc) {
+		cli_step_close(&s);
+		return rc;
+	}
 	cli_progress_begin(&p, a);
 	rc = sheaf_checkpoint_export(s.step, dst, &how, &report, &err);
 	cli_progress_end(&p);
@@ -115,6 +120,10 @@ static int run(const struct cli_args *a)
 static const struct cli_opt opts[] = {
 	{ "family", "F", "the family to write as the model (model)" },
 	{ "prefix", "TEXT", "write only tensors whose names begin with TEXT, and remove it" },
+	{ "map", "MAP", "map names and shapes: a file, or a map that comes with sheaf" },
+	{ "to", "SIDE", "the side of the map that is made (the right one)" },
+	{ "set", "NAME=N,...", "numbers for the map, such as tp=2" },
+	{ "config", "FILE", "the config.json for the map (that of SRC)" },
 	{ "dtype", "TYPE", "convert floating-point tensors to TYPE, such as BF16" },
 	{ "max-shard-size", "BYTES", "largest size of a file (5 GB)" },
 	{ "mem", "BYTES", "largest memory for buffers (256M)" },
@@ -124,6 +133,8 @@ const struct cli_verb cli_convert = {
 	.name = "convert",
 	.brief = "write any checkpoint as a Hugging Face directory",
 	.synopsis = "sheaf convert SRC DST [--family F] [--prefix TEXT] [--dtype TYPE]\n"
+		    "                     [--map MAP [--to SIDE] [--set NAME=N,...]\n"
+		    "                      [--config FILE]]\n"
 		    "                     [--max-shard-size BYTES] [--mem BYTES] [--json]",
 	.text = "Writes SRC, a step of a run or a checkpoint of another program (see sheaf help\n"
 		"show), as the new directory DST: model.safetensors, or several files and an\n"
@@ -136,12 +147,17 @@ const struct cli_verb cli_convert = {
 		"renamed when all of it is durable. If SRC has no checksums and was changed\n"
 		"meanwhile, DST does not appear. If the command was killed, run it again:\n"
 		"finished files are compared with SRC, and written again only if they differ.\n\n"
+		"With --map the tensors get the names and the shapes that another program gives\n"
+		"them: they are renamed, divided, joined, transposed and so on while they are\n"
+		"written. A map is a text, see doc/mapping.md. It must take every tensor of\n"
+		"SRC, and says which program is on which side.\n\n"
 		"With --json one line: {to, files, tensors, bytes, written, seconds}.",
 	.exits = "  0  DST is written\n  1  SRC is damaged, has no such tensors, or DST exists\n"
 		 "  2  no such checkpoint, wrong arguments, or a disk failed",
 	.examples = "  sheaf convert runs/gpt@1000 gpt-1000-bf16 --dtype BF16\n"
 		    "  sheaf convert checkpoint.pt hf --prefix model.\n"
-		    "  sheaf convert runs/gpt@latest averages --family ema",
+		    "  sheaf convert runs/gpt@latest averages --family ema\n"
+		    "  sheaf convert qwen2-hf qwen2-paddle --map qwen2-hf-paddle",
 	.opts = opts,
 	.pos_min = 2,
 	.pos_max = 2,

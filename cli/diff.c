@@ -372,6 +372,8 @@ static int run(const struct cli_args *a)
 	if (!rc)
 		rc = cli_step_open(&left, a, a->pos[0], cli_flag(a, "unverified"));
 	if (!rc)
+		rc = cli_step_map(&left, a, d.family);
+	if (!rc)
 		rc = cli_step_open(&right, a, a->pos[1], cli_flag(a, "unverified"));
 	d.left = left.step;
 	d.right = right.step;
@@ -394,13 +396,18 @@ static const struct cli_opt opts[] = {
 	{ "family", "F", "only this family" },
 	{ "rtol", "X", "relative tolerance, of the right side" },
 	{ "atol", "X", "absolute tolerance" },
+	{ "map", "MAP", "map names and shapes: a file, or a map that comes with sheaf" },
+	{ "to", "SIDE", "the side of the map that is made (the right one)" },
+	{ "set", "NAME=N,...", "numbers for the map, such as tp=2" },
+	{ "config", "FILE", "the config.json for the map (that of A)" },
 	{ "unverified", NULL, "read past damaged blocks" },
 	{ 0 },
 };
 const struct cli_verb cli_diff = {
 	.name = "diff",
 	.brief = "compare two steps tensor by tensor",
-	.synopsis = "sheaf diff A B [--family F] [--rtol X] [--atol X] [--unverified] [--json]",
+	.synopsis = "sheaf diff A B [--family F] [--rtol X] [--atol X] [--unverified] [--json]\n"
+		    "                  [--map MAP [--to SIDE] [--set NAME=N,...] [--config FILE]]",
 	.text = "Compares by family and name, however many ranks or files made each side; A\n"
 		"and B may be steps, Hugging Face directories or single files. Memory is\n"
 		"bounded.\n\n"
@@ -411,6 +418,8 @@ const struct cli_verb cli_diff = {
 		"A tensor or family on one side only is a difference, unless --family leaves\n"
 		"it out. But where one side is a step of sheaf and the other is a directory or\n"
 		"file of another program, the families that both have are compared.\n\n"
+		"With --map A is compared as the map shows it (see doc/mapping.md), so that B may\n"
+		"be the same model with the names and shapes of another program.\n\n"
 		"With --json each differing tensor is {family, name, what: left-only, right-only,\n"
 		"dtype, shape or values, dtypes, shapes (of both sides), count, first, max_abs,\n"
 		"max_rel}; first is the row-major number of an item. Last comes {result: same or\n"
@@ -420,7 +429,8 @@ const struct cli_verb cli_diff = {
 		 "  1  they differ, or one is damaged\n"
 		 "  2  no such step, or it could not be read",
 	.examples = "  sheaf diff runs/a@1000 runs/b@1000\n"
-		    "  sheaf diff runs/a model-hf/ --family model --rtol 1e-2",
+		    "  sheaf diff runs/a model-hf/ --family model --rtol 1e-2\n"
+		    "  sheaf diff qwen2-hf qwen2-paddle --map qwen2-hf-paddle",
 	.opts = opts,
 	.pos_min = 2,
 	.pos_max = 2,

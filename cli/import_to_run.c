@@ -53,7 +53,7 @@ static int run_import(const struct cli_args *a, const char *run, int64_t number)
 	struct cli_progress p;
 	struct sheaf_import how = { .size = sizeof(how), .progress = cli_progress_show, .arg = &p,
 		.family = cli_value(a, "family"), .as = cli_value(a, "as"),
-		.prefix = cli_value(a, "prefix") };
+		.prefix = cli_value(a, "map") ? NULL : cli_value(a, "prefix") };
 	struct sheaf_report report = { .size = sizeof(report) };
 	struct sheaf_error err = { .msg = "" };
 	char hint[100];
@@ -64,6 +64,11 @@ static int run_import(const struct cli_args *a, const char *run, int64_t number)
 		rc = cli_step_open(&s, a, a->pos[0], false);
 	if (rc)
 		return rc;
+	rc = cli_step_map(&s, a, how.family);
+	if (rc) {
+		cli_step_close(&s);
+		return rc;
+	}
 	cli_progress_begin(&p, a);
 	rc = sheaf_checkpoint_import(s.step, run, number, &how, &report, &err);
 	cli_progress_end(&p);
@@ -90,6 +95,10 @@ static const struct cli_opt opts[] = {
 	{ "family", "F", "the family of SRC to import (all of them)" },
 	{ "as", "F", "the family that its tensors become (the one that they are in)" },
 	{ "prefix", "TEXT", "import only tensors whose names begin with TEXT, and remove it" },
+	{ "map", "MAP", "map names and shapes: a file, or a map that comes with sheaf" },
+	{ "to", "SIDE", "the side of the map that is made (the right one)" },
+	{ "set", "NAME=N,...", "numbers for the map, such as tp=2" },
+	{ "config", "FILE", "the config.json for the map (that of SRC)" },
 	{ "dtype", "TYPE", "convert floating-point tensors to TYPE, such as BF16" },
 	{ "max-shard-size", "BYTES", "largest size of a file (5 GB)" },
 	{ "mem", "BYTES", "largest memory for buffers (256M)" },
@@ -99,6 +108,8 @@ const struct cli_verb cli_import = {
 	.name = "import",
 	.brief = "write any checkpoint as a step of a run",
 	.synopsis = "sheaf import SRC RUN[@STEP] [--family F] [--as F] [--prefix TEXT]\n"
+		    "                    [--map MAP [--to SIDE] [--set NAME=N,...]\n"
+		    "                     [--config FILE]]\n"
 		    "                    [--dtype TYPE] [--max-shard-size BYTES] [--mem BYTES]\n"
 		    "                    [--json]",
 	.text = "Writes SRC, a checkpoint of another program (see sheaf help show) or a step of\n"
@@ -110,6 +121,8 @@ const struct cli_verb cli_import = {
 		"step, global_step or iteration in it. If SRC has nothing but tensors it is 0.\n"
 		"The tensors of another program are of family model, unless it is DeepSpeed or a\n"
 		"trainer with Paddle. --as names another family for the tensors of one.\n\n"
+		"With --map the tensors get the names and the shapes that another program gives\n"
+		"them, and so does the state of the optimizer. See doc/mapping.md.\n\n"
 		"Nothing in SRC is executed. No tensor is in memory as a whole: memory is used\n"
 		"for the buffers and the list of tensors only. The checksums of SRC are compared\n"
 		"if it has any. All that is written gets checksums, is read back from the disk\n"

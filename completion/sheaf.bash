@@ -51,7 +51,7 @@ _sheaf()
 	ls) options+=' --socket' ;;
 	aside) options+=' --restore --delete --timeout-ms' ;;
 	show) options+=' --family --hf' ;;
-	diff) options+=' --rtol --atol --family --unverified' ;;
+	diff) options+=' --rtol --atol --family --unverified --map --to --set --config' ;;
 	cat) options+=' --family --slice --npy --unverified' ;;
 	plan) options+=' --mesh --expert-mesh --zero --nodes --adam --families --file-bytes
 			--staging-bytes --mb-per-s' ;;
@@ -61,8 +61,8 @@ _sheaf()
 		[[ $before == *@* && $before != @ || ${COMP_WORDS[COMP_CWORD-2]-} == @ ]] &&
 			options='keep bad none' ;;
 	rewind) options+=' --timeout-ms' ;;
-	convert) options+=' --family --prefix --dtype --max-shard-size --mem' ;;
-	import) options+=' --family --as --prefix --dtype --max-shard-size --mem' ;;
+	convert) options+=' --family --prefix --dtype --map --to --set --config --max-shard-size --mem' ;;
+	import) options+=' --family --as --prefix --dtype --map --to --set --config --max-shard-size --mem' ;;
 	recover) options+=' --apply --salvage --timeout-ms' ;;
 	agent) options+=' --detach --socket --memory-max --steps --idle --folder --hook --no-flush --grace --status --flush
 			--due --list --stop --force' ;;

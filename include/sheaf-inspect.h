@@ -27,6 +27,41 @@ extern "C" {
 int  sheaf_checkpoint_open_path(struct sheaf_checkpoint **step, const char *path,
                                 struct sheaf_group *group,
                                 const struct sheaf_opts *opts, struct sheaf_error *err);
+/* How sheaf_checkpoint_map shows a checkpoint. 0 in a field is its default. */
+struct sheaf_map {
+	uint32_t size;
+	const char *file;               /* path of the map, a text in the language of
+	                                 * doc/mapping.md */
+	const char *to;                 /* name of the side of the map that is made; NULL: the right
+	                                 * one. The checkpoint is of the other side */
+	const char *const *set;         /* texts NAME=NUMBER, ended by NULL: arguments of the map,
+	                                 * and values that replace those of config.json; NULL:
+	                                 * none */
+	const char *config;             /* path of a config.json; NULL: the one that is attached to
+	                                 * the checkpoint or lies beside it */
+	const char *family;             /* only tensors of this family are taken; NULL: all */
+	const char *prefix;             /* only tensors whose names begin with this are taken, and
+	                                 * it is removed before the map is applied; NULL: all */
+};
+/* Shows a checkpoint under the names and in the shapes of another program, as a map says. Call it
+ * to read, compare, load, export or import a checkpoint as if that program had written it. The map
+ * is checked to be bijective, and it must take every tensor of the checkpoint. Nothing is copied:
+ * reads of the result read what they need of the checkpoint, and compare its checksums if it has
+ * any. State of the optimizer is mapped like the weights that it belongs to.
+ * mapped  receives the result, which has no checksums of its own. Close it with
+ *         sheaf_checkpoint_close.
+ * step    the checkpoint, opened by this process alone. It may be closed before the result.
+ * how     the map and its arguments.
+ * EINVAL: the map is not right, or does not fit config.json; the message names its line. Or
+ *         several ranks opened the checkpoint together.
+ * ENOENT: there is no such file.
+ * EFORMAT: config.json is no JSON.
+ * ELAYOUT: the map does not fit the checkpoint: a tensor is missing or has another shape, or no
+ *         rule takes it.
+ * ECORRUPT: the checkpoint is damaged.
+ * [local] */
+int  sheaf_checkpoint_map(struct sheaf_checkpoint **mapped, struct sheaf_checkpoint *step,
+                          const struct sheaf_map *how, struct sheaf_error *err);
 /* What a checkpoint says of itself. Strings are valid until it is closed; "" means unknown. */
 struct sheaf_checkpoint_info {
 	uint32_t size;
@@ -38,7 +73,8 @@ struct sheaf_checkpoint_info {
 	                                 * programs: "torch.save", "torch.save (legacy)",
 	                                 * "torch.dcp", "torch.dcp (safetensors)", "paddle.save",
 	                                 * "paddle.unified", "paddle.sharding_io", "paddle.flex",
-	                                 * "deepspeed" */
+	                                 * "deepspeed"; of
+	                                 * sheaf_checkpoint_map "map" */
 	const char *path;               /* its directory or file */
 	const char *session;            /* session of its save */
 	const char *run;                /* id of the run that it was saved to */

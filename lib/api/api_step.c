@@ -10,6 +10,7 @@
 #include "foreign_dir.h"
 #include "hexfloat.h"
 #include "load.h"
+#include "map_step.h"
 #include "natural.h"
 #include "place.h"
 #include "read_slice.h"
@@ -525,6 +526,30 @@ static int import_take(struct shf_import_opts *o, const struct sheaf_import *the
 		              "family, 1 to 32 characters a-z, 0-9 and _, the first a letter",
 		              in.as);
 	return rc == 0 ? export_defaults(&o->how, err) : rc;
+}
+
+SHEAF_API int sheaf_checkpoint_map(struct sheaf_checkpoint **mapped, struct sheaf_checkpoint *step,
+                                   const struct sheaf_map *how, struct sheaf_error *err)
+{
+	struct sheaf_map in = { .size = sizeof(in) };
+	struct shf_map_opts opts;
+	struct sheaf_error own;
+	int rc;
+
+	err = shf_err_or(err, &own);
+	rc = mapped ? step_check(step, err)
+	            : shf_fail(err, SHEAF_EINVAL, "argument 'mapped' is NULL");
+	if (rc == 0)
+		rc = how ? shf_struct_take(&in, how, sizeof(in), sizeof(in), "how", "map", err)
+		         : shf_fail(err, SHEAF_EINVAL, "argument 'how' is NULL");
+	if (rc == 0 && (!in.file || !in.file[0]))
+		rc = shf_fail(err, SHEAF_EINVAL, "how.file is NULL or empty");
+	if (rc == 0) {
+		opts = (struct shf_map_opts){ in.file, in.to, in.set, in.config, in.family,
+			in.prefix ? in.prefix : "" };
+		rc = shf_map_step(mapped, step, &opts, err);
+	}
+	return shf_ended(rc, err);
 }
 
 /* Begins a call that writes a checkpoint to the directory `dir`. */

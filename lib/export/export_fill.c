@@ -1,16 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* If the step has sums, whole blocks are read and checked. The last ones are kept, because the
- * bytes that are read next mostly follow them: an export places tensors in files as a save does. Of
- * a foreign step only the bytes that are needed are read. */
+/* If the step has sums, whole blocks are read and checked. Of a foreign step only the bytes that
+ * are needed are read. */
 #include "export_fill.h"
 #include <string.h>
 #include "dtype.h"
 #include "err.h"
-#include "place.h"
-#include "step_blocks.h"
 #include "step_files.h"
 
-#define BLOCKS_MAX (4 * SHF_BLOCK)      /* read at once of a step with sums */
 #define ITEMS_MAX (UINT64_C(1) << 20)   /* bytes converted at once */
 
 int shf_export_reader_init(struct shf_export_reader *r, struct sheaf_checkpoint *step,
@@ -20,41 +16,16 @@ int shf_export_reader_init(struct shf_export_reader *r, struct sheaf_checkpoint 
 
 	*r = (struct shf_export_reader){ .step = step, .plan = plan };
 	r->items = shf_alloc(ITEMS_MAX, 1);
-	r->blocks = checks ? shf_alloc(BLOCKS_MAX, 1) : NULL;
-	if (r->items && (r->blocks || !checks))
-		return 0;
-	return shf_fail(err, SHEAF_ENOMEM, "%s: no memory to read it", step->path);
+	if (!r->items)
+		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory to read it", step->path);
+	return checks ? shf_checked_init(&r->checked, step, err) : 0;
 }
 
 void shf_export_reader_release(struct shf_export_reader *r)
 {
 	shf_free(r->items);
-	shf_free(r->blocks);
-	r->items = r->blocks = NULL;
-}
-
-/* Reads and checks the block of file f of the step that has byte `at`, and the following blocks
- * that have bytes before `end`, up to BLOCKS_MAX bytes. */
-static int fetch_blocks(struct shf_export_reader *r, uint32_t f, uint64_t at, uint64_t end,
-                        struct sheaf_error *err)
-{
-	uint64_t size = r->step->layout.files[f].bytes, retries = 0;
-	uint64_t lo = at / SHF_BLOCK * SHF_BLOCK;
-	uint64_t hi = (end + SHF_BLOCK - 1) / SHF_BLOCK * SHF_BLOCK;
-	int rc;
-
-	hi = hi - lo > BLOCKS_MAX ? lo + BLOCKS_MAX : hi;
-	hi = hi > size ? size : hi;
-	r->blocks_n = 0;
-	rc = shf_step_file_read(r->step, f, r->blocks, hi - lo, lo, &retries, err);
-	if (rc == 0)
-		rc = shf_blocks_check(r->step, f, lo, r->blocks, hi - lo, NULL, err);
-	if (rc == 0) {
-		r->blocks_file = f;
-		r->blocks_at = lo;
-		r->blocks_n = hi - lo;
-	}
-	return rc;
+	shf_checked_release(&r->checked);
+	r->items = NULL;
 }
 
 /* Reads n bytes at `at` of file f of the step. */
@@ -63,28 +34,9 @@ static int read_bytes(struct shf_export_reader *r, uint32_t f, uint64_t at, uint
 {
 	uint64_t retries = 0;
 
-	if (!r->blocks)
-		return n ? shf_step_file_read(r->step, f, to, n, at, &retries, err) : 0;
-	while (n > 0) {
-		uint64_t in = at - r->blocks_at, some;
-		int rc = 0;
-
-		if (f != r->blocks_file || at < r->blocks_at || in >= r->blocks_n) {
-			rc = fetch_blocks(r, f, at, at + n, err);
-			in = at - r->blocks_at;
-		}
-		if (rc < 0)
-			return rc;
-		if (!always(in < r->blocks_n))
-			return shf_fail(err, SHEAF_EBUG, "%s: a tensor ends after its file",
-			                r->step->path);
-		some = r->blocks_n - in < n ? r->blocks_n - in : n;
-		memcpy(to, r->blocks + in, (size_t)some);
-		to += some;
-		at += some;
-		n -= some;
-	}
-	return 0;
+	if (r->checked.blocks)
+		return shf_checked_read(&r->checked, f, at, to, n, err);
+	return n ? shf_step_file_read(r->step, f, to, n, at, &retries, err) : 0;
 }
 
 /* Writes n bytes at `at` of tensor i of the plan to `to`. */

@@ -3,15 +3,13 @@
 #ifndef SHF_EXPORT_FILL_H
 #define SHF_EXPORT_FILL_H
 #include "export_plan.h"
+#include "step_checked.h"
 
 /* A reader of one thread. */
 struct shf_export_reader {
 	struct sheaf_checkpoint *step;  /* borrowed; all its files are open */
 	const struct shf_export_plan *plan;
-	uint8_t *blocks;                /* owned; blocks of the step that were read and checked
-	                                 * last; NULL: sums are not compared */
-	uint32_t blocks_file;           /* the file that they are in */
-	uint64_t blocks_at, blocks_n;   /* their offset in it, and their bytes; 0: there are none */
+	struct shf_checked checked;     /* blocks NULL: sums are not compared */
 	uint8_t *items;                 /* owned; items before their conversion */
 };
 #define SHF_EXPORT_READER_BYTES (UINT64_C(5) << 20)     /* largest memory of a reader */

@@ -67,11 +67,10 @@ int shf_foreign_is_here(const struct shf_sys *sys, const char *path, struct shea
 	return rc;
 }
 
-int shf_foreign_open(struct shf_foreign **out, const struct shf_sys *in, const char *path,
-                     struct sheaf_error *err)
+int shf_foreign_new(struct shf_foreign **out, const struct shf_sys *in, const char *path,
+                    struct sheaf_error *err)
 {
 	struct shf_foreign *f = shf_zalloc(1, sizeof(*f));
-	int fd = -1, rc;
 
 	if (!f)
 		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory to open it", path);
@@ -79,8 +78,23 @@ int shf_foreign_open(struct shf_foreign **out, const struct shf_sys *in, const c
 	f->in = in;
 	f->dir = -1;
 	f->path = shf_arena_strdup(&f->arena, path, strlen(path));
-	rc = f->path ? recognise_path(in, path, &fd, &f->format, &f->why, err)
-	             : shf_fail(err, SHEAF_ENOMEM, "%s: no memory to open it", path);
+	if (!f->path) {
+		shf_foreign_free(f);
+		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory to open it", path);
+	}
+	*out = f;
+	return 0;
+}
+
+int shf_foreign_open(struct shf_foreign **out, const struct shf_sys *in, const char *path,
+                     struct sheaf_error *err)
+{
+	struct shf_foreign *f;
+	int fd = -1, rc = shf_foreign_new(&f, in, path, err);
+
+	if (rc < 0)
+		return rc;
+	rc = recognise_path(in, path, &fd, &f->format, &f->why, err);
 	if (rc == 0)
 		rc = shf_fail(err, SHEAF_EFORMAT, "%s: has changed while it was being opened",
 			      path);
@@ -107,6 +121,8 @@ void shf_foreign_free(struct shf_foreign *f)
 {
 	if (!f)
 		return;
+	if (f->format && f->format->close)
+		f->format->close(f);
 	for (uint32_t i = 0; i < shf_foreign_files(f); i++)
 		if (shf_foreign_file(f, i)->fd >= 0)
 			shf_sys_close(f->in, shf_foreign_file(f, i)->fd);

@@ -97,6 +97,7 @@ struct shf_foreign {
 	uint32_t open_n;                /* guarded by lock; how many */
 	uint32_t open_next;             /* guarded by lock; where the search for a file that may be
 	                                 * closed goes on */
+	void *own;                      /* of the format */
 	uint64_t notes_left;            /* notes that were not kept, because there are too many */
 	/* private to foreign_dir.c */
 	struct shf_sys sys;
@@ -135,6 +136,13 @@ struct shf_foreign_format {
 	/* Compares everything that has a checksum. NULL: nothing has. */
 	int (*verify)(struct shf_foreign *f, struct shf_foreign_findings *to,
 	              struct sheaf_error *err);
+	/* Reads items [lo, hi) of a tensor, in row-major order. NULL: they are gathered from its
+	 * pieces. [any thread] */
+	int (*items)(struct shf_foreign *f, const struct shf_foreign_tensor *t, uint8_t *to,
+	             uint64_t lo, uint64_t hi, struct sheaf_error *err);
+	/* Does what shf_foreign_check_unchanged says. NULL: the files are compared. */
+	int (*check_unchanged)(struct shf_foreign *f, struct sheaf_error *err);
+	void (*close)(struct shf_foreign *f);   /* frees f->own; NULL: nothing */
 };
 /* The formats, one file each. */
 extern const struct shf_foreign_format shf_torch_save, shf_torch_legacy, shf_torch_dcp,
@@ -147,6 +155,11 @@ int shf_foreign_is_here(const struct shf_sys *sys, const char *path, struct shea
 /* Opens it. in: must outlive the result. */
 int shf_foreign_open(struct shf_foreign **out, const struct shf_sys *in, const char *path,
                      struct sheaf_error *err);
+/* Makes one that has neither files nor tensors yet, for code that shows something else as a foreign
+ * checkpoint: path is its name in sentences. Fill in its tensors, then call
+ * shf_foreign_dir_make. */
+int shf_foreign_new(struct shf_foreign **out, const struct shf_sys *in, const char *path,
+                    struct sheaf_error *err);
 void shf_foreign_free(struct shf_foreign *f);   /* NULL is fine */
 size_t shf_foreign_files(const struct shf_foreign *f);  /* how many real files it has */
 static inline struct shf_foreign_file *shf_foreign_file(const struct shf_foreign *f, uint32_t i)

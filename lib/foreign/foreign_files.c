@@ -290,6 +290,8 @@ void shf_foreign_region_end(struct shf_foreign *f, uint32_t file)
 
 int shf_foreign_check_unchanged(struct shf_foreign *f, struct sheaf_error *err)
 {
+	if (f->format->check_unchanged)
+		return f->format->check_unchanged(f, err);
 	for (uint32_t i = 0; i < shf_foreign_files(f); i++) {
 		struct shf_foreign_file *x = shf_foreign_file(f, i);
 		struct shf_stat st;

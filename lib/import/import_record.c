@@ -46,6 +46,8 @@ int shf_import_number(int64_t *number, const struct sheaf_checkpoint *step, int6
 	static const char *const keys[] = { "step", "global_step", "iteration",
 		"trainer_state.global_step" };
 
+	while (step->source)
+		step = step->source;
 	*number = asked >= 0 ? asked : step->sound ? step->manifest.step : -1;
 	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]) && *number < 0; i++) {
 		const char *text = import_note(&step->manifest, keys[i]);

@@ -36,6 +36,8 @@ struct sheaf_checkpoint {
 	                                 * through the sys of `run`; NULL for a step on disk */
 	struct shf_foreign *foreign;    /* owned by `run`, whose sys shows it as a directory; a
 	                                 * checkpoint in a format of other software; NULL: none */
+	struct sheaf_checkpoint *source;        /* a reference is held by `foreign`; the step that a
+	                                 * map (lib/map) shows as this one; NULL: none */
 	int refs;                       /* references: one for the caller's handle, one for each
 	                                 * load by slices */
 	uint64_t pid;                   /* process that opened it; a forked child does not give up

@@ -591,6 +591,14 @@ int shf_step_find_path(struct sheaf_run *run, const char *path, struct shf_buf *
 	return rc;
 }
 
+int shf_step_find_shown(const char *path, struct shf_buf *told, struct sheaf_error *err)
+{
+	struct tell t = { .flags = FOREIGN, .step = -1, .path = path, .dir = SHF_FOREIGN_DIR };
+
+	write_found(&t, told);
+	return told->oom ? shf_fail(err, SHEAF_ENOMEM, "%s: no memory to open it", path) : 0;
+}
+
 int shf_step_find_memory(const char *path, const char *dir, const uint8_t *manifest, size_t n,
                          struct shf_buf *told, struct sheaf_error *err)
 {

@@ -35,6 +35,9 @@ int shf_step_find_number(struct sheaf_run *run, int64_t n, struct shf_buf *told,
 /* Finds out what is at a path. [rank 0] */
 int shf_step_find_path(struct sheaf_run *run, const char *path, struct shf_buf *told,
                        struct sheaf_error *err);
+/* Encodes what shf_step_find_path would find, for a step that the caller shows as a foreign one.
+ * [rank 0] */
+int shf_step_find_shown(const char *path, struct shf_buf *told, struct sheaf_error *err);
 /* Encodes what shf_step_find_path would find, for a step in memory whose manifest the caller has
  * already. dir: where every rank opens the step. [rank 0] */
 int shf_step_find_memory(const char *path, const char *dir, const uint8_t *manifest, size_t n,

@@ -13,21 +13,24 @@ static void free_foreign(void *arg)
 	shf_foreign_free(arg);
 }
 
-/* Opens what lib/foreign reads, and shows it as a directory from now on: in the system layer of the
- * step's own run. */
-int shf_step_foreign_show(struct sheaf_checkpoint *step, struct sheaf_error *err)
+int shf_step_foreign_take(struct sheaf_checkpoint *step, struct shf_foreign *f,
+                          struct sheaf_error *err)
 {
-	struct shf_foreign *f;
-	int rc = shf_foreign_open(&f, step->run->sys, step->path, err);
+	int rc = shf_run_set_sys(step->run, shf_foreign_sys(f), free_foreign, f, err);
 
-	if (rc < 0)
-		return rc;
-	rc = shf_run_set_sys(step->run, shf_foreign_sys(f), free_foreign, f, err);
 	if (rc < 0)
 		shf_foreign_free(f);
 	else
 		step->foreign = f;
 	return rc;
+}
+
+int shf_step_foreign_show(struct sheaf_checkpoint *step, struct sheaf_error *err)
+{
+	struct shf_foreign *f;
+	int rc = shf_foreign_open(&f, step->run->sys, step->path, err);
+
+	return rc < 0 ? rc : shf_step_foreign_take(step, f, err);
 }
 
 /* Compares what the ranks see. Each reads the description itself, and a file may change while it is

@@ -3,8 +3,13 @@
  * fills in its layout and notes. */
 #ifndef SHF_STEP_FOREIGN_H
 #define SHF_STEP_FOREIGN_H
+#include "foreign.h"
 #include "step.h"
 
+/* Replaces the system layer of the step's bare run by one that shows f as SHF_FOREIGN_DIR. Takes
+ * over f, also on failure. [local] */
+int shf_step_foreign_take(struct sheaf_checkpoint *step, struct shf_foreign *f,
+                          struct sheaf_error *err);
 /* Opens what lies at step->path, and replaces the system layer of the step's bare run by one that
  * shows it as SHF_FOREIGN_DIR. [local] */
 int shf_step_foreign_show(struct sheaf_checkpoint *step, struct sheaf_error *err);

@@ -247,15 +247,13 @@ static int sums_read(struct sheaf_checkpoint *step, struct shf_buf *out)
 		rc = shf_fail(&step->sums_err, SHEAF_ECORRUPT, "%s/sheaf.sums: missing: what has "
 		              "its name is not a regular file", step->path);
 	else if (st.bytes != want)
-		rc = shf_fail(&step->sums_err, SHEAF_ECORRUPT,
-			      "%s/sheaf.sums: %" PRIu64 " bytes, the "
-			      "manifest says %" PRIu64,
-			      step->path, st.bytes, want);
+		rc = shf_fail(&step->sums_err, SHEAF_ECORRUPT, "%s/sheaf.sums: %" PRIu64 " bytes, "
+		              "the manifest says %" PRIu64, step->path, st.bytes, want);
 	else
 		rc = shf_step_sums_fit(step, fd, &step->sums_err);
 	if (rc == 0 && !shf_buf_extend(out, (size_t)want))
-		rc = shf_fail(&step->sums_err, SHEAF_ENOMEM,
-			      "no memory for %" PRIu64 " bytes of sums", want);
+		rc = shf_fail(&step->sums_err, SHEAF_ENOMEM, "no memory for %" PRIu64 " bytes of "
+		              "sums", want);
 	if (rc == 0)
 		got = shf_sys_pread(sys, fd, out->data, (size_t)want, 0);
 	if (got < 0)
@@ -273,16 +271,14 @@ static int sums_files_match(struct sheaf_checkpoint *step)
 	const struct shf_manifest *m = &step->manifest;
 
 	if (step->sums.head.files_n != m->files_n)
-		return shf_fail(&step->sums_err, SHEAF_ECORRUPT,
-				"%s/sheaf.sums: %" PRIu64 " files, the "
-				"manifest has %zu",
-				step->path, step->sums.head.files_n, m->files_n);
+		return shf_fail(&step->sums_err, SHEAF_ECORRUPT, "%s/sheaf.sums: %" PRIu64
+		                " files, the manifest has %zu", step->path,
+		                step->sums.head.files_n, m->files_n);
 	for (size_t f = 0; f < m->files_n; f++)
 		if (shf_sums_file(&step->sums, f).bytes != m->files[f].bytes)
-			return shf_fail(&step->sums_err, SHEAF_ECORRUPT,
-					"%s/sheaf.sums: %s has another "
-					"size in the manifest",
-					step->path, m->files[f].name);
+			return shf_fail(&step->sums_err, SHEAF_ECORRUPT, "%s/sheaf.sums: %s has "
+			                "another size in the manifest", step->path,
+			                m->files[f].name);
 	return 0;
 }
 
@@ -358,10 +354,8 @@ static void warn_lost_index(const struct sheaf_checkpoint *step)
 			continue;
 		if (!strchr(name, '/') &&
 		    shf_sys_stat(sys, step->dir, name, true, &st) == -ENOENT)
-			shf_log(step->run, 1,
-				"%s/%s: the index is missing; rebuilt in memory from the file "
-				"headers",
-				step->path, name);
+			shf_log(step->run, 1, "%s/%s: the index is missing; rebuilt in memory from "
+			        "the file headers", step->path, name);
 	}
 }
 
@@ -483,7 +477,7 @@ static int open_encoded(struct sheaf_checkpoint *step, struct shf_buf *told, int
 			if (!step->path)
 				rc = shf_fail(err, SHEAF_ENOMEM, "no memory for a path");
 		}
-		if (rc == 0 && found.foreign)
+		if (rc == 0 && found.foreign && !step->foreign)
 			rc = shf_step_foreign_show(step, err);
 		if (rc == 0)
 			rc = open_found(step, &found, err);
@@ -782,4 +776,24 @@ int shf_step_open_path(struct sheaf_checkpoint **out, const char *path, struct s
 	if (rc == 0 && run->team.rank == 0)
 		rc = shf_step_find_path(run, path, &told, err);
 	return open_bare(out, step, run, &told, rc, err);
+}
+
+int shf_step_open_shown(struct sheaf_checkpoint **out, struct shf_foreign *f,
+                        const struct shf_opts *opts, struct sheaf_error *err)
+{
+	struct sheaf_run *bare = NULL;
+	struct sheaf_checkpoint *step = NULL;
+	struct shf_buf told = SHF_BUF_INIT;
+	int rc = shf_run_open_bare(&bare, NULL, opts, f->in, NULL, SHF_CALL_NONE, err);
+
+	if (rc == 0) {
+		step = step_new(bare);
+		rc = step ? shf_step_find_shown(f->path, &told, err)
+		          : shf_fail(err, SHEAF_ENOMEM, "no memory for a step");
+	}
+	if (rc < 0)
+		shf_foreign_free(f);
+	else
+		rc = shf_step_foreign_take(step, f, err);
+	return bare ? open_bare(out, step, bare, &told, rc, err) : rc;
 }

@@ -30,6 +30,10 @@ int shf_step_open_view(struct sheaf_checkpoint **step, struct shf_view *view,
 int shf_step_open_path(struct sheaf_checkpoint **step, const char *path, struct sheaf_group *group,
                        const struct shf_opts *opts, const struct shf_sys *sys,
                        struct sheaf_error *err);
+/* Opens what the caller shows as a foreign checkpoint, in this process alone. Takes over f, also on
+ * failure. [local] */
+int shf_step_open_shown(struct sheaf_checkpoint **step, struct shf_foreign *f,
+                        const struct shf_opts *opts, struct sheaf_error *err);
 /* Reads the table and the headers of a step that is asleep. Returns 0 if the step is awake already,
  * even if it is broken. A failure is kept in cat_rc. [local: the step has
  * one rank] */

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Drives the real sheaf and sheaf-bench. Prints TAP.
 #
-# usage: run.sh BUILD-DIR PYTHON [usage|verbs|copy|convert|import|damage|foreign|bench|agent|folder|
-#                                 stall|device|hosts]...
+# usage: run.sh BUILD-DIR PYTHON [usage|verbs|copy|convert|import|map|damage|foreign|bench|agent|
+#                                 folder|stall|device|hosts]...
 #
 # Each part is a file beside this one. A test is a claim, a command, and what must be true after it:
 #   t 0 'ls lists three steps' "$SHEAF" ls "$T/run"     exit status; then, on its output,

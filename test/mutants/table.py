@@ -2071,8 +2071,8 @@ gullible("export_not_read_back", "bytes that read back differently are believed"
          "export/export_pass.c:chunk_read_back", "shf_crc64_raw(0, w->bytes + i, (size_t)some) == "
          "*sums++", EXPORT + "what_reads_back")
 skipped("export_block_not_checked", "a block of the step is exported whatever its checksum says",
-        "export/export_fill.c:fetch_blocks",
-        "shf_blocks_check(r->step, f, lo, r->blocks, hi - lo, NULL, err)",
+        "step/step_checked.c:fetch_blocks",
+        "shf_blocks_check(c->step, f, lo, c->blocks, hi - lo, NULL, err)",
         EXPORT + "damage_of_the_step")
 bug("export_source_changes", "a source that changes while it is read is exported as it was read",
     "export/export_hf.c:fill", "rc == 0 && !x->step->sound",
@@ -2084,8 +2084,8 @@ bug("export_from_cache", "what an earlier export finished is compared with the p
     "export/export_pass.c:read_disk", "if (t->direct >= 0)", "if (t->direct >= 0 && !MUTANT)",
     EXPORT + "a_finished_file_is_compared_past")
 bug("export_wrong_block", "blocks that are kept are taken for those of another file",
-    "export/export_fill.c:read_bytes", "f != r->blocks_file ||",
-    "(!MUTANT && f != r->blocks_file) ||",
+    "step/step_checked.c:shf_checked_read", "f != c->file ||",
+    "(!MUTANT && f != c->file) ||",
     EXPORT + "an_export_has_the_files_of_the_step")
 bug("pickle_memo_not_shared", "a record that the memo has is used again for another one",
     "foreign/pickle_memo.c:shf_pk_memo_put", "v->shared = true;", "v->shared = !MUTANT;",

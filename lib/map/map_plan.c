@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Each rule is applied to each place in which the source has tensors: to the weights of each
+ * family, and to each key of the state of the optimizer. First the tensors that the rule takes are
+ * looked up by their names, then those that it makes are put together from their cells. */
+#include "map_plan.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include "err.h"
+#include "map_make.h"
+#include "valid.h"
+
+#define NAMES_SAID 8            /* most names in a message */
+
+/* ---- places ---- */
+
+static bool is_chosen(const struct shf_mapper *p, const char *family)
+{
+	return !p->how->family || strcmp(p->how->family, family) == 0;
+}
+
+static void add_site(struct shf_mapper *p, const struct shf_map_place *from,
+                      const struct shf_map_place *to, bool state)
+{
+	if (!is_chosen(p, from->family) || p->sites_n == SHF_MAP_SITES_MAX)
+		return;
+	for (int i = 0; i < p->sites_n; i++) {
+		const struct shf_map_place *x = &p->sites[i].from;
+
+		if (strcmp(x->family, from->family) == 0 && strcmp(x->before, from->before) == 0 &&
+		    strcmp(x->after, from->after) == 0)
+			return;
+	}
+	p->sites[p->sites_n++] = (struct shf_map_site){ .from = *from, .to = *to, .state = state };
+}
+
+/* Finds all places: the weights of each family, what `also` names, and <name>/<key> of each key. */
+static int find_sites(struct shf_mapper *p)
+{
+	const struct shf_map_also *also = (const void *)p->m->also.data;
+	const char *last = NULL;
+
+	for (size_t i = 0; i < p->l->families_n; i++) {
+		struct shf_map_place x = { "", "", p->l->families[i].name };
+
+		add_site(p, &x, &x, false);
+	}
+	for (size_t i = 0; i < p->m->also.len / sizeof(*also); i++)
+		add_site(p, &also[i].sides[p->from], &also[i].sides[!p->from], true);
+	for (size_t i = 0; i < p->l->tensors_n; i++) {
+		const struct shf_lt_tensor *t = &p->l->tensors[i];
+		const char *key = strrchr(t->name, '/');
+		struct shf_map_place x = { "", key, p->l->families[t->family].name };
+
+		if (!key || key == t->name || (last && strcmp(last, key) == 0))
+			continue;
+		x.after = shf_arena_strdup(&p->plan->arena, key, strlen(key));
+		if (!x.after)
+			return shf_map_no_memory(p);
+		last = x.after;
+		add_site(p, &x, &x, true);
+	}
+	return 0;
+}
+
+/* ---- what is taken ---- */
+
+/* Returns the tensor of this name, or SHF_MAP_NONE. Sets *tied to the number of the tied name that
+ * led to it; -1: it is its own name. */
+static uint32_t find_tensor(const struct shf_mapper *p, const char *family, const char *name,
+                            int64_t *tied)
+{
+	int64_t t = shf_layout_find(p->l, family, name);
+
+	*tied = -1;
+	for (size_t i = 0; t < 0 && i < p->l->tied_n; i++) {
+		const struct shf_lt_tied *x = &p->l->tied[i];
+
+		if (strcmp(x->name, name) || strcmp(p->l->families[x->family].name, family))
+			continue;
+		t = shf_layout_find(p->l, family, x->to);
+		*tied = (int64_t)i;
+	}
+	return t < 0 ? SHF_MAP_NONE : (uint32_t)t;
+}
+
+/* Notes that a rule takes a tensor. ELAYOUT: another one has taken it. */
+static int take_tensor(struct shf_mapper *p, const char *name, uint32_t t, int64_t tied, int line)
+{
+	int *by = tied >= 0 ? &p->tied_taken[tied] : &p->taken[t];
+
+	if (*by)
+		return shf_fail(p->err, SHEAF_EINVAL, "%s:%d: takes %.*s, which the rule of line "
+		                "%d takes already; each tensor must be taken once", p->m->path,
+		                line, shf_name_show(name), name, *by);
+	*by = line;
+	p->place->taken++;
+	return 0;
+}
+
+static int too_many_names(const struct shf_mapper *p, const struct shf_map_tensor *t)
+{
+	return shf_fail(p->err, SHEAF_EINVAL, "%s:%d: %.200s counts more than %" PRIu64 " names; "
+	                "check it against config.json", p->m->path, t->line, t->text,
+	                SHF_MAP_NAMES_MAX);
+}
+
+/* Looks up all tensors that a pattern of the source takes. */
+static int take_pattern(struct shf_mapper *p, uint32_t i, const char *star)
+{
+	const struct shf_map_tensor *t = shf_map_src(p, i);
+	struct shf_map_takes *x = &p->takes[i];
+	int rc = 0;
+
+	x->count = (struct shf_map_count){ &p->values, p->rule, t->outer };
+	x->n = shf_map_count_begin(&x->count);
+	if (x->n > SHF_MAP_NAMES_MAX)
+		return too_many_names(p, t);
+	x->from = shf_alloc(x->n, sizeof(*x->from));
+	if (!x->from)
+		return shf_map_no_memory(p);
+	for (uint64_t k = 0; k < x->n && rc == 0; k++) {
+		int64_t tied;
+
+		rc = shf_map_source_name(p, t, star);
+		if (rc < 0)
+			break;
+		x->from[k] = find_tensor(p, p->place->from.family, (char *)p->text.data, &tied);
+		if (x->from[k] != SHF_MAP_NONE)
+			rc = take_tensor(p, (char *)p->text.data, x->from[k], tied, t->line);
+		shf_map_count_next(&x->count);
+	}
+	return rc;
+}
+
+/* Applies the rule to the present place. */
+static int apply_rule(struct shf_mapper *p, const char *star)
+{
+	int to = !p->from, rc = 0;
+
+	for (uint32_t i = 0; i < p->rule->n[p->from] && rc == 0; i++)
+		rc = take_pattern(p, i, star);
+	for (uint32_t i = 0; i < p->rule->n[to] && rc == 0; i++) {
+		const struct shf_map_tensor *t = &p->rule->sides[to][i];
+		struct shf_map_count c = { &p->values, p->rule, t->outer };
+		uint64_t n = shf_map_count_begin(&c);
+
+		if (n > SHF_MAP_NAMES_MAX)
+			rc = too_many_names(p, t);
+		for (uint64_t k = 0; k < n && rc == 0; k++) {
+			rc = shf_map_make(p, t, star);
+			shf_map_count_next(&c);
+		}
+	}
+	for (int i = 0; i < SHF_MAP_SIDE_MAX; i++) {
+		shf_free(p->takes[i].from);
+		p->takes[i].from = NULL;
+	}
+	return rc;
+}
+
+/* Returns what {*} of a pattern stands for in the name of a tensor, in the arena; NULL: the tensor
+ * is not at the present place, or has another name, or no memory, which sets *rc. */
+static const char *star_of(struct shf_mapper *p, const struct shf_map_tensor *t, const char *name,
+                           int *rc)
+{
+	const struct shf_map_place *x = &p->place->from;
+	size_t n = strlen(name), after = strlen(x->after), star_n;
+	const char *before[2] = { p->how->prefix, x->before }, *star;
+	char *own;
+
+	for (int i = 0; i < 2; i++) {
+		size_t m = strlen(before[i]);
+
+		if (n < m || memcmp(name, before[i], m))
+			return NULL;
+		name += m;
+		n -= m;
+	}
+	if (n < after || memcmp(name + n - after, x->after, after) ||
+	    !shf_map_name_match(t, name, n - after, &star, &star_n))
+		return NULL;
+	own = shf_arena_strdup(&p->plan->arena, star, star_n);
+	if (!own)
+		*rc = shf_map_no_memory(p);
+	return own;
+}
+
+/* Applies a rule with {*} to each tensor of the present place that is not taken. */
+static int apply_star(struct shf_mapper *p)
+{
+	const struct shf_map_tensor *t = shf_map_src(p, 0);
+	int rc = 0;
+
+	for (size_t i = 0; i < p->l->tensors_n && rc == 0; i++) {
+		const struct shf_lt_tensor *x = &p->l->tensors[i];
+		const char *star;
+
+		if (p->taken[i] || strcmp(p->l->families[x->family].name, p->place->from.family) ||
+		    (t->shaped && (x->wide || x->items.ndim != t->ndim)))
+			continue;
+		star = star_of(p, t, x->name, &rc);
+		if (star)
+			rc = apply_rule(p, star);
+	}
+	return rc;
+}
+
+/* Takes the tensors that a line `drop` names. */
+static int apply_drop(struct shf_mapper *p, const struct shf_map_drop *d)
+{
+	const struct shf_map_tensor *t = d->rule.sides[0];
+	int rc = 0;
+
+	p->rule = &d->rule;
+	for (size_t i = 0; i < p->l->tensors_n && t->star && rc == 0; i++) {
+		const struct shf_lt_tensor *x = &p->l->tensors[i];
+
+		if (!p->taken[i] && star_of(p, t, x->name, &rc) &&
+		    strcmp(p->l->families[x->family].name, p->place->from.family) == 0)
+			p->taken[i] = d->rule.line;
+	}
+	for (struct shf_map_count c = { &p->values, p->rule, t->outer }; !t->star && rc == 0;) {
+		uint64_t n = shf_map_count_begin(&c);
+
+		if (n > SHF_MAP_NAMES_MAX)
+			return too_many_names(p, t);
+		for (uint64_t k = 0; k < n && rc == 0; k++) {
+			int64_t tied;
+			uint32_t at;
+
+			rc = shf_map_source_name(p, t, NULL);
+			at = rc == 0 ? find_tensor(p, p->place->from.family, (char *)p->text.data,
+			                           &tied) : SHF_MAP_NONE;
+			if (at != SHF_MAP_NONE)
+				rc = take_tensor(p, (char *)p->text.data, at, tied, d->rule.line);
+			shf_map_count_next(&c);
+		}
+		break;
+	}
+	return rc;
+}
+
+/* Applies all rules to the present place. */
+static int apply_rules(struct shf_mapper *p)
+{
+	const struct shf_map_drop *drops = (const void *)p->m->drops.data;
+	size_t n;
+	const struct shf_map_rule *rules = shf_map_rules(p->m, &n);
+	int rc = 0;
+
+	for (size_t i = 0; i < p->m->drops.len / sizeof(*drops) && rc == 0; i++)
+		if (drops[i].side == p->from)
+			rc = apply_drop(p, &drops[i]);
+	for (size_t i = 0; i < n && rc == 0; i++) {
+		p->rule = &rules[i];
+		rc = shf_map_src(p, 0)->star ? apply_star(p) : apply_rule(p, NULL);
+	}
+	if (rc == 0 && p->place->missing.code && p->place->taken) {
+		*p->err = p->place->missing;
+		rc = SHEAF_ELAYOUT;
+	}
+	return rc;
+}
+
+/* ---- what is left ---- */
+
+/* Adds a name to those that no rule takes. */
+static void say_left(struct shf_buf *names, const char *name, uint64_t n)
+{
+	if (n < NAMES_SAID)
+		shf_buf_addf(names, "%s%.*s", n ? ", " : "", shf_name_show(name), name);
+}
+
+/* ELAYOUT: there are tensors that no rule takes. */
+static int check_left(struct shf_mapper *p)
+{
+	struct shf_buf names = SHF_BUF_INIT;
+	size_t skip = strlen(p->how->prefix);
+	uint64_t n = 0;
+	int rc = 0;
+
+	for (size_t i = 0; i < p->l->tensors_n; i++) {
+		const struct shf_lt_tensor *t = &p->l->tensors[i];
+
+		if (!p->taken[i] && is_chosen(p, p->l->families[t->family].name) &&
+		    strncmp(t->name, p->how->prefix, skip) == 0)
+			say_left(&names, t->name, n++);
+	}
+	for (size_t i = 0; i < p->l->tied_n; i++) {
+		const struct shf_lt_tied *t = &p->l->tied[i];
+
+		if (!p->tied_taken[i] && is_chosen(p, p->l->families[t->family].name) &&
+		    strncmp(t->name, p->how->prefix, skip) == 0)
+			say_left(&names, t->name, n++);
+	}
+	shf_buf_u8(&names, 0);
+	if (n)
+		rc = shf_fail(p->err, SHEAF_ELAYOUT, "%s: no rule of %s takes, from %s to %s, %"
+		              PRIu64 " tensor%s: %s%s; add a rule or a drop", p->path, p->m->path,
+		              p->m->sides[p->from], p->m->sides[!p->from], n, n > 1 ? "s" : "",
+		              names.oom ? "" : (char *)names.data, n > NAMES_SAID ? ", ..." : "");
+	shf_buf_release(&names);
+	return rc;
+}
+
+/* Orders as the tensors of a foreign checkpoint are (foreign_dir.c). */
+static int by_family_and_name(const void *a, const void *b)
+{
+	const struct shf_map_made *x = a, *y = b;
+	int c = shf_family_order(x->family, y->family);
+
+	return c ? c : strcmp(x->name, y->name);
+}
+
+static int check_made(struct shf_mapper *p)
+{
+	struct shf_map_made *made = (struct shf_map_made *)(void *)p->plan->made.data;
+	size_t n = p->plan->made.len / sizeof(*made);
+
+	if (n)
+		qsort(made, n, sizeof(*made), by_family_and_name);
+	for (size_t i = 1; i < n; i++)
+		if (by_family_and_name(&made[i - 1], &made[i]) == 0)
+			return shf_fail(p->err, SHEAF_EINVAL, "%s:%d: makes %.*s, which the rule "
+			                "of line %d makes already; each tensor must be made once",
+			                p->m->path, made[i].line, shf_name_show(made[i].name),
+			                made[i].name, made[i - 1].line);
+	return 0;
+}
+
+/* EINVAL: the caller gave a number that nothing asks for. */
+static int check_given(const struct shf_mapper *p)
+{
+	const struct shf_map_config *c = p->values.config;
+	const struct shf_map_entry *e = (const void *)c->entries.data;
+
+	for (size_t i = 0; i < c->entries.len / sizeof(*e); i++)
+		if (e[i].given && !e[i].used)
+			return shf_fail(p->err, SHEAF_EINVAL, "%s: nothing asks for %.100s, which "
+			                "was given", p->m->path, e[i].key);
+	return 0;
+}
+
+static int plan_rules(struct shf_mapper *p, struct shf_map_config *config)
+{
+	int rc = shf_map_values_make(&p->values, p->m, config, p->err);
+
+	if (rc == 0)
+		rc = check_given(p);
+	if (rc == 0)
+		rc = find_sites(p);
+	for (int i = 0; i < p->sites_n && rc == 0; i++) {
+		p->place = &p->sites[i];
+		rc = apply_rules(p);
+	}
+	if (rc == 0)
+		rc = check_left(p);
+	return rc == 0 ? check_made(p) : rc;
+}
+
+int shf_map_plan_make(struct shf_map_plan *plan, const struct shf_map *m,
+                      struct shf_map_config *config, const struct shf_layout *l, const char *path,
+                      const struct shf_map_how *how, struct sheaf_error *err)
+{
+	struct shf_mapper *p = shf_zalloc(1, sizeof(*p));
+	int rc;
+
+	*plan = (struct shf_map_plan){ 0 };
+	if (!p)
+		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory to map it", path);
+	p->plan = plan;
+	p->m = m;
+	p->l = l;
+	p->path = path;
+	p->how = how;
+	p->from = !how->to;
+	p->err = err;
+	p->taken = shf_zalloc(l->tensors_n + 1, sizeof(*p->taken));
+	p->tied_taken = shf_zalloc(l->tied_n + 1, sizeof(*p->tied_taken));
+	rc = p->taken && p->tied_taken ? plan_rules(p, config) : shf_map_no_memory(p);
+	shf_free(p->taken);
+	shf_free(p->tied_taken);
+	shf_buf_release(&p->text);
+	shf_free(p);
+	return rc;
+}
+
+void shf_map_plan_release(struct shf_map_plan *plan)
+{
+	shf_buf_release(&plan->made);
+	shf_buf_release(&plan->pieces);
+	shf_arena_release(&plan->arena);
+}
