@@ -34,33 +34,65 @@ static void add_site(struct shf_mapper *p, const struct shf_map_place *from,
 	p->sites[p->sites_n++] = (struct shf_map_site){ .from = *from, .to = *to, .state = state };
 }
 
-/* Finds all places: the weights of each family, what `also` names, and <name>/<key> of each key. */
+/* Returns whether <name>/<key> is state of the optimizer, and not a name with a slash: it is in a
+ * family of its own, the weight is there as well, or the key is one that Sheaf knows. */
+static bool is_state(const struct shf_mapper *p, const char *family, const char *base,
+                     const char *key)
+{
+	static const char *const keys[] = { "/moment1_0", "/moment2_0", "/moment2_max_0",
+		"/beta1_pow_acc_0", "/beta2_pow_acc_0", "/step" };
+
+	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+		if (strcmp(keys[i], key) == 0)
+			return true;
+	return strcmp(family, "optimizer") == 0 || shf_layout_find(p->l, "model", base) >= 0 ||
+	       shf_layout_find(p->l, family, base) >= 0;
+}
+
+/* Adds <name>/<key> of a tensor, if that is state. */
+static int add_key(struct shf_mapper *p, const struct shf_lt_tensor *t)
+{
+	struct shf_map_place x = { "", strrchr(t->name, '/'), p->l->families[t->family].name };
+	char *base;
+
+	if (!x.after || x.after == t->name)
+		return 0;
+	for (int i = 0; i < p->sites_n; i++)
+		if (strcmp(p->sites[i].from.family, x.family) == 0 && !p->sites[i].from.before[0] &&
+		    strcmp(p->sites[i].from.after, x.after) == 0)
+			return 0;
+	shf_buf_reset(&p->text);
+	shf_buf_add(&p->text, t->name, (size_t)(x.after - t->name));
+	shf_buf_u8(&p->text, 0);
+	if (p->text.oom)
+		return shf_map_no_memory(p);
+	base = (char *)p->text.data;
+	if (!is_state(p, x.family, base, x.after))
+		return 0;
+	x.after = shf_arena_strdup(&p->plan->arena, x.after, strlen(x.after));
+	if (!x.after)
+		return shf_map_no_memory(p);
+	add_site(p, &x, &x, true);
+	return 0;
+}
+
+/* Finds all places: what `also` names, <name>/<key> of each key, and the weights of each family.
+ * State comes first, because a rule with {*} alone takes any name. */
 static int find_sites(struct shf_mapper *p)
 {
 	const struct shf_map_also *also = (const void *)p->m->also.data;
-	const char *last = NULL;
+	int rc = 0;
 
+	for (size_t i = 0; i < p->m->also.len / sizeof(*also); i++)
+		add_site(p, &also[i].sides[p->from], &also[i].sides[!p->from], true);
+	for (size_t i = 0; i < p->l->tensors_n && rc == 0; i++)
+		rc = add_key(p, &p->l->tensors[i]);
 	for (size_t i = 0; i < p->l->families_n; i++) {
 		struct shf_map_place x = { "", "", p->l->families[i].name };
 
 		add_site(p, &x, &x, false);
 	}
-	for (size_t i = 0; i < p->m->also.len / sizeof(*also); i++)
-		add_site(p, &also[i].sides[p->from], &also[i].sides[!p->from], true);
-	for (size_t i = 0; i < p->l->tensors_n; i++) {
-		const struct shf_lt_tensor *t = &p->l->tensors[i];
-		const char *key = strrchr(t->name, '/');
-		struct shf_map_place x = { "", key, p->l->families[t->family].name };
-
-		if (!key || key == t->name || (last && strcmp(last, key) == 0))
-			continue;
-		x.after = shf_arena_strdup(&p->plan->arena, key, strlen(key));
-		if (!x.after)
-			return shf_map_no_memory(p);
-		last = x.after;
-		add_site(p, &x, &x, true);
-	}
-	return 0;
+	return rc;
 }
 
 /* ---- what is taken ---- */

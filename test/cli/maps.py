@@ -60,7 +60,63 @@ def worked():
     return out
 
 
-MODELS = {"qwen2": (dense(bias=True), {}), "worked": (worked(), {})}
+E, M, S = 5, 7, 9                       # experts, their size, that of the shared one
+
+
+def experts(at, shared, size):
+    out = {at + "gate.weight": [E, C]}
+    for e in range(E):
+        out.update(mlp(at + "experts.%d." % e, M))
+    out.update(mlp(at + shared, size))
+    return out
+
+
+def qwen2moe():
+    out = {"model.embed_tokens.weight": [V, C], "model.norm.weight": [C], "lm_head.weight": [V, C]}
+    for n in range(L):
+        at = "model.layers.%d.mlp." % n
+        out.update(layer(n, True, False))
+        out.update(experts(at, "shared_expert.", S))
+        out[at + "shared_expert_gate.weight"] = [1, C]
+    return out
+
+
+def deepseek(ernie=False):
+    """DeepSeek-V2: one dense layer, then experts. Or ERNIE, with other attention."""
+    out = {"model.embed_tokens.weight": [V, C], "model.norm.weight": [C], "lm_head.weight": [V, C]}
+    for n in range(L):
+        at = "model.layers.%d." % n
+        out.update(layer(n, False, False))
+        if not ernie:
+            for k in "qkv":
+                del out[at + "self_attn.%s_proj.weight" % k]
+            out.update({at + "self_attn.q_a_proj.weight": [9, C],
+                        at + "self_attn.q_a_layernorm.weight": [9],
+                        at + "self_attn.q_b_proj.weight": [H * 5, 9],
+                        at + "self_attn.kv_a_proj_with_mqa.weight": [8 + 3, C],
+                        at + "self_attn.kv_a_layernorm.weight": [8],
+                        at + "self_attn.kv_b_proj.weight": [H * 6, 8]})
+        if n == 0:
+            out.update(mlp(at + "mlp.", F))
+        else:
+            out.update(experts(at + "mlp.", "shared_experts.", 2 * M))
+            if ernie:
+                out[at + "mlp.moe_statics.e_score_correction_bias"] = [1, E]
+            else:
+                out[at + "mlp.gate.e_score_correction_bias"] = [E]
+    return out
+
+
+MODELS = {
+    "worked": (worked(), {}), "qwen2": (dense(bias=True), {}), "llama": (dense(), {}),
+    "qwen3": (dense(norms=True), {}),
+    "qwen2moe": (qwen2moe(), {"num_experts": E, "moe_intermediate_size": M,
+                              "shared_expert_intermediate_size": S}),
+    "deepseek2": (deepseek(), {"first_k_dense_replace": 1, "n_routed_experts": E,
+                               "n_shared_experts": 2, "moe_intermediate_size": M}),
+    "ernie45moe": (deepseek(ernie=True), {"moe_layer_start_index": 1, "moe_num_experts": E,
+                                          "moe_num_shared_experts": 2,
+                                          "moe_intermediate_size": M})}
 
 
 def write(path, shapes, more, keys):
@@ -141,8 +197,166 @@ def paddle(shapes, prefix):
     want = Wanted(BASE)
     for name in shapes:
         to = name.replace("model.", prefix, 1) if name.startswith("model.") else name
-        linear = name.endswith("proj.weight") or name == "lm_head.weight"
+        linear = len(shapes[name]) == 2 and "embed_tokens" not in name
         (want.turn if linear else want.rename)(to, name, shapes)
+    return want
+
+
+def ernie(shapes):
+    """Paddle's ERNIE-4.5: fused weights besides, queries, keys and values one after the other."""
+    want = Wanted(BASE)
+    for name in shapes:
+        to = name.replace("model.", "ernie.", 1)
+        linear = name.endswith("proj.weight") or ".gate.weight" in name or name == "lm_head.weight"
+        if not any(k + "_proj." in name for k in ("q", "k", "v", "gate", "up")):
+            (want.turn if linear else want.rename)(to, name, shapes)
+    for name in shapes:
+        to = name.replace("model.", "ernie.", 1)
+        if name.endswith("q_proj.weight"):
+            rows = [H * D, G * D, G * D]
+            want.put(to.replace("q_proj", "qkv_proj"), [C, sum(rows)], joined(name, "qkv", rows))
+        if name.endswith("gate_proj.weight"):
+            rows = [shapes[name][0]] * 2
+            want.put(to.replace("gate_proj", "up_gate_proj"), [C, sum(rows)],
+                     joined(name, ["gate", "up"], rows))
+    return want
+
+
+def joined(name, parts, rows):
+    """index -> source, of transposed weights beside one another."""
+    def of(i):
+        at = i[1]
+        for part, n in zip(parts, rows):
+            if at < n:
+                return name.replace(parts[0] + "_proj", part + "_proj"), (at, i[0])
+            at -= n
+        return None
+    return of
+
+
+def meta(shapes):
+    """Meta's names; the halves of each head of q and k are interleaved."""
+    names = {"input_layernorm": "attention_norm", "post_attention_layernorm": "ffn_norm",
+             "self_attn.q_proj": "attention.wq", "self_attn.k_proj": "attention.wk",
+             "self_attn.v_proj": "attention.wv", "self_attn.o_proj": "attention.wo",
+             "mlp.gate_proj": "feed_forward.w1", "mlp.down_proj": "feed_forward.w2",
+             "mlp.up_proj": "feed_forward.w3", "model.embed_tokens": "tok_embeddings",
+             "model.norm": "norm", "lm_head": "output", "model.layers": "layers"}
+    want = Wanted(BASE)
+    for name in shapes:
+        to = name
+        for a, b in names.items():
+            to = to.replace(a, b)
+
+        def of(i, name=name):
+            if "q_proj" not in name and "k_proj" not in name:
+                return name, i
+            head, at = divmod(i[0], D)
+            return name, (head * D + at % 2 * (D // 2) + at // 2,) + i[1:]
+        want.put(to, shapes[name], of)
+    return want
+
+
+def megatron_ends(want, pad):
+    rows = V + -V % pad
+    for to, name in (("embedding.word_embeddings", "model.embed_tokens"),
+                     ("output_layer", "lm_head")):
+        want.put(to + ".weight", [rows, C],
+                 lambda i, name=name: (name + ".weight", i) if i[0] < V else None)
+    want.put("decoder.final_layernorm.weight", [C], lambda i: ("model.norm.weight", i))
+
+
+def gate_up(at, size, tp):
+    """index -> source of a gate and an up projection: of each rank one after the other."""
+    def of(i):
+        rank, row = divmod(i[0], 2 * size // tp)
+        which, row = divmod(row, size // tp)
+        return (at + "%s_proj.weight" % ("gate", "up")[which], (rank * (size // tp) + row, i[1]))
+    return of
+
+
+def stacked(of):
+    """index -> source of tensors of layers in one: of(layer) is that of a layer."""
+    return lambda i: of(i[0])(i[1:])
+
+
+def plain(name):
+    return lambda i: (name, i)
+
+
+def megatron(shapes, tp=1, pad=128):
+    """Megatron-Core, torch_dist: all layers in one tensor."""
+    want, at = Wanted(BASE), "decoder.layers."
+    megatron_ends(want, pad * tp)
+
+    def put(to, shape, of):
+        want.put(at + to, [L] + shape, stacked(lambda n: of("model.layers.%d." % n)))
+    rows = (H + 2 * G) * D
+    put("self_attention.linear_qkv.weight", [rows, C], lambda x: fused(x, "weight"))
+    if "model.layers.0.self_attn.q_proj.bias" in shapes:
+        put("self_attention.linear_qkv.bias", [rows], lambda x: fused(x, "bias"))
+    for k in "qk" if "model.layers.0.self_attn.q_norm.weight" in shapes else "":
+        put("self_attention.%s_layernorm.weight" % k, [D],
+            lambda x, k=k: plain(x + "self_attn.%s_norm.weight" % k))
+    put("self_attention.linear_qkv.layer_norm_weight", [C],
+        lambda x: plain(x + "input_layernorm.weight"))
+    put("self_attention.linear_proj.weight", [C, H * D],
+        lambda x: plain(x + "self_attn.o_proj.weight"))
+    moe = "model.layers.0.mlp.gate.weight" in shapes
+    put("pre_mlp_layernorm.weight" if moe else "mlp.linear_fc1.layer_norm_weight", [C],
+        lambda x: plain(x + "post_attention_layernorm.weight"))
+    if not moe:
+        put("mlp.linear_fc1.weight", [2 * F, C], lambda x: gate_up(x + "mlp.", F, tp))
+        put("mlp.linear_fc2.weight", [C, F], lambda x: plain(x + "mlp.down_proj.weight"))
+        return want
+    put("mlp.router.weight", [E, C], lambda x: plain(x + "mlp.gate.weight"))
+    put("mlp.experts.experts.linear_fc1.weight", [E, 2 * M, C], lambda x: stacked(
+        lambda e: gate_up(x + "mlp.experts.%d." % e, M, tp)))
+    put("mlp.experts.experts.linear_fc2.weight", [E, C, M], lambda x: stacked(
+        lambda e: plain(x + "mlp.experts.%d.down_proj.weight" % e)))
+    put("mlp.shared_experts.linear_fc1.weight", [2 * S, C],
+        lambda x: gate_up(x + "mlp.shared_expert.", S, tp))
+    put("mlp.shared_experts.linear_fc2.weight", [C, S],
+        lambda x: plain(x + "mlp.shared_expert.down_proj.weight"))
+    put("mlp.shared_experts.gate_weight", [1, C],
+        lambda x: plain(x + "mlp.shared_expert_gate.weight"))
+    return want
+
+
+def megatron_mla(shapes):
+    """DeepSeek-V2 in Megatron-Core: a tensor for each layer, and experts in one."""
+    names = {"input_layernorm": "input_layernorm",
+             "self_attn.q_a_proj": "self_attention.linear_q_down_proj",
+             "self_attn.q_a_layernorm": "self_attention.linear_q_up_proj.layer_norm_weight",
+             "self_attn.q_b_proj": "self_attention.linear_q_up_proj",
+             "self_attn.kv_a_proj_with_mqa": "self_attention.linear_kv_down_proj",
+             "self_attn.kv_a_layernorm": "self_attention.linear_kv_up_proj.layer_norm_weight",
+             "self_attn.kv_b_proj": "self_attention.linear_kv_up_proj",
+             "self_attn.o_proj": "self_attention.linear_proj"}
+    want = Wanted(BASE)
+    megatron_ends(want, 128)
+    for n in range(L):
+        x, y = "model.layers.%d." % n, "decoder.layers.%d." % n
+        for a, b in names.items():
+            want.rename(y + b + ("" if b.endswith("_weight") else ".weight"), x + a + ".weight",
+                        shapes)
+        post = x + "post_attention_layernorm.weight"
+        if n == 0:
+            want.rename(y + "mlp.linear_fc1.layer_norm_weight", post, shapes)
+            want.put(y + "mlp.linear_fc1.weight", [2 * F, C], gate_up(x + "mlp.", F, 1))
+            want.rename(y + "mlp.linear_fc2.weight", x + "mlp.down_proj.weight", shapes)
+            continue
+        want.rename(y + "pre_mlp_layernorm.weight", post, shapes)
+        want.rename(y + "mlp.router.weight", x + "mlp.gate.weight", shapes)
+        want.rename(y + "mlp.router.expert_bias", x + "mlp.gate.e_score_correction_bias", shapes)
+        want.put(y + "mlp.experts.experts.linear_fc1.weight", [E, 2 * M, C], stacked(
+            lambda e, x=x: gate_up(x + "mlp.experts.%d." % e, M, 1)))
+        want.put(y + "mlp.experts.experts.linear_fc2.weight", [E, C, M], stacked(
+            lambda e, x=x: plain(x + "mlp.experts.%d.down_proj.weight" % e)))
+        want.put(y + "mlp.shared_experts.linear_fc1.weight", [4 * M, C],
+                 gate_up(x + "mlp.shared_experts.", 2 * M, 1))
+        want.rename(y + "mlp.shared_experts.linear_fc2.weight",
+                    x + "mlp.shared_experts.down_proj.weight", shapes)
     return want
 
 
@@ -177,7 +391,15 @@ def worked_example(shapes):
 
 
 CHECKS = {"worked": worked_example,
-          "qwen2-hf-paddle": lambda shapes: paddle(shapes, "qwen2.")}
+          "qwen2-hf-paddle": lambda shapes: paddle(shapes, "qwen2."),
+          "llama-hf-paddle": lambda shapes: paddle(shapes, "llama."),
+          "qwen3-hf-paddle": lambda shapes: paddle(shapes, "qwen3."),
+          "qwen2moe-hf-paddle": lambda shapes: paddle(shapes, "qwen2_moe."),
+          "hf-paddleformers": lambda shapes: paddle(shapes, "model."),
+          "ernie45moe-hf-paddle": ernie, "llama-hf-meta": meta,
+          "qwen2-hf-megatron": lambda shapes: megatron(shapes, tp=2, pad=4),
+          "llama-hf-megatron": megatron, "qwen3-hf-megatron": megatron,
+          "qwen2moe-hf-megatron": megatron, "deepseek2-hf-megatron": megatron_mla}
 
 
 def check(kind, hf, path):
