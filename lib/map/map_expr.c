@@ -123,7 +123,9 @@ int shf_map_config_read(struct shf_map_config *c, const char *path, const void *
 		}
 		kind = j.kind;
 	}
-	if (rc == 0 && kind == SHF_JSON_ERROR)
+	if (rc == 0 && kind == SHF_JSON_ERROR && j.scratch.oom)
+		rc = config_no_memory(err);
+	else if (rc == 0 && kind == SHF_JSON_ERROR)
 		rc = shf_fail(err, SHEAF_EFORMAT, "%s: is no JSON: %s", path, j.why);
 	shf_json_release(&j);
 	c->path = shf_arena_strdup(&c->arena, path, strlen(path));

@@ -727,6 +727,8 @@ static int end_line(struct parser *p, struct shf_buf *b)
 {
 	int rc = 0;
 
+	while (b->len && b->data[b->len - 1] == ' ')
+		b->len--;
 	shf_buf_u8(b, 0);
 	if (b->oom)
 		return map_no_memory(p);

@@ -326,7 +326,8 @@ static int check_left(struct shf_mapper *p)
 		    strncmp(t->name, p->how->prefix, skip) == 0)
 			say_left(&names, t->name, n++);
 	}
-	shf_buf_u8(&names, 0);
+	if (n)
+		shf_buf_u8(&names, 0);
 	if (n)
 		rc = shf_fail(p->err, SHEAF_ELAYOUT, "%s: no rule of %s takes, from %s to %s, %"
 		              PRIu64 " tensor%s: %s%s; add a rule or a drop", p->path, p->m->path,

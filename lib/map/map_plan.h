@@ -15,7 +15,8 @@ struct shf_map_piece {
 	uint64_t span;                  /* items from the first one to the last, in what is made */
 };
 struct shf_map_made {
-	const char *name, *family;
+	const char *name;
+	const char *family;             /* borrowed from the map or the layout */
 	int32_t dtype, stored;          /* type that it has, and that of its pieces */
 	int32_t ndim;
 	const int64_t *dims;

@@ -28,10 +28,10 @@ both_ways() {           # MODEL MAP SIDE-BACK DROPPED [OPTION...]
 }
 
 both_ways qwen2 "$maps/qwen2-hf-megatron.map" hf '' --set tp=2,pad=4
-for pair in qwen2:qwen2-hf-paddle llama:llama-hf-paddle llama:llama-hf-megatron llama:llama-hf-meta \
-	qwen3:qwen3-hf-paddle qwen3:qwen3-hf-megatron qwen2moe:qwen2moe-hf-paddle \
-	qwen2moe:qwen2moe-hf-megatron qwen2moe:hf-paddleformers deepseek2:deepseek2-hf-megatron \
-	ernie45moe:ernie45moe-hf-paddle; do
+for pair in qwen2:qwen2-hf-paddle llama:llama-hf-paddle llama:llama-hf-megatron \
+	llama:llama-hf-meta qwen3:qwen3-hf-paddle qwen3:qwen3-hf-megatron \
+	qwen2moe:qwen2moe-hf-paddle qwen2moe:qwen2moe-hf-megatron qwen2moe:hf-paddleformers \
+	deepseek2:deepseek2-hf-megatron ernie45moe:ernie45moe-hf-paddle; do
 	both_ways "${pair%%:*}" "$maps/${pair#*:}.map" hf ''
 done
 # Each map that comes with Sheaf was tried.
